@@ -1,0 +1,433 @@
+package record
+
+import (
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"math"
+)
+
+// Limits of the format. A reader refuses what is over them; a writer never
+// writes it.
+const (
+	// HeaderLen is the length of the fixed header in bytes. The category name
+	// follows it.
+	HeaderLen = 64
+	// MaxFrameLen bounds a frame in bytes: header, name and body.
+	MaxFrameLen = 64 << 20
+	// DefaultMaxMessageSize bounds [Message.Size] in bytes where nothing else
+	// is configured.
+	DefaultMaxMessageSize = 16 << 20
+	// MaxMessagesPerFrame bounds the messages, or rows, of one frame.
+	MaxMessagesPerFrame = 1 << 20
+	// MaxAttributes bounds the attributes of one message.
+	MaxAttributes = 1024
+	// MaxKeyLen bounds the key of a message in bytes.
+	MaxKeyLen = 64 << 10
+	// MaxCategoryName bounds the name of a category in bytes.
+	MaxCategoryName = 255
+	// MaxLogicalShard is the highest number of a logical shard.
+	MaxLogicalShard = 65535
+)
+
+// Version is the version of the format that this build writes, and the newest
+// that it reads.
+const Version = 1
+
+// Encoding says how a frame's body is laid out. The numbers are persisted and
+// never reused.
+type Encoding uint8
+
+const (
+	// EncodingMessages is the row encoding that [Builder] writes and
+	// [Decoder] reads.
+	EncodingMessages Encoding = 1
+	// EncodingArrow is one Arrow IPC stream that holds one record batch.
+	EncodingArrow Encoding = 2
+)
+
+// String is the name of the encoding in lower case.
+func (e Encoding) String() string {
+	switch e {
+	case EncodingMessages:
+		return "messages"
+	case EncodingArrow:
+		return "arrow"
+	default:
+		return fmt.Sprintf("encoding(%d)", uint8(e))
+	}
+}
+
+// Flags of a frame. The bits are persisted and never reused; bits without a
+// name are 0.
+type Flags uint16
+
+const (
+	// FlagAtomic marks a frame that is stored and delivered contiguously or
+	// not at all.
+	FlagAtomic Flags = 1
+	// FlagSequenced marks a frame whose producer id, epoch and first sequence
+	// are set. Without it the three are 0.
+	FlagSequenced Flags = 2
+
+	knownFlags = FlagAtomic | FlagSequenced
+)
+
+// String lists the flags by name, for example "atomic|sequenced".
+func (f Flags) String() string {
+	var b []byte
+	add := func(s string) {
+		if len(b) > 0 {
+			b = append(b, '|')
+		}
+		b = append(b, s...)
+	}
+	if f&FlagAtomic != 0 {
+		add("atomic")
+	}
+	if f&FlagSequenced != 0 {
+		add("sequenced")
+	}
+	if rest := f &^ knownFlags; rest != 0 {
+		add(fmt.Sprintf("%#x", uint16(rest)))
+	}
+	if len(b) == 0 {
+		return "none"
+	}
+	return string(b)
+}
+
+const magic = "SCRF"
+
+// Offsets of the fields of the fixed header. All integers are little-endian.
+const (
+	offMagic         = 0
+	offVersion       = 4
+	offEncoding      = 5
+	offFlags         = 6
+	offLen           = 8
+	offCount         = 12
+	offShard         = 16
+	offNameLen       = 20
+	offReserved      = 21
+	offBaseTime      = 24
+	offProducer      = 32
+	offEpoch         = 40
+	offSampleRate    = 44
+	offFirstSequence = 48
+	offBodyCRC       = 56
+	offHeaderCRC     = 60
+)
+
+// Envelope is what travels in the header beside the messages.
+type Envelope struct {
+	// Category is checked by [ValidateCategory].
+	Category string
+	// Shard is the logical shard, at most [MaxLogicalShard].
+	Shard uint32
+	// Atomic asks for contiguous storage and delivery, or none.
+	Atomic bool
+
+	// Producer, Epoch and FirstSequence count only when Sequenced is set and
+	// are written as 0 otherwise. FirstSequence is the sequence number of the
+	// first message; the frame covers FirstSequence and the count-1 that
+	// follow.
+	Producer      uint64
+	Epoch         uint32
+	FirstSequence uint64
+	Sequenced     bool
+
+	// BaseTime is the event time, in Unix microseconds, of messages that carry
+	// none of their own.
+	BaseTime int64
+	// SampleRate N says that one message in N was kept; 0 and 1 mean all.
+	SampleRate uint32
+}
+
+func (env *Envelope) validate() error {
+	if err := ValidateCategory(env.Category); err != nil {
+		return err
+	}
+	if env.Shard > MaxLogicalShard {
+		return &InvalidError{
+			What: "logical shard", Value: fmt.Sprint(env.Shard),
+			Reason: fmt.Sprintf("the highest is %d", MaxLogicalShard),
+		}
+	}
+	return nil
+}
+
+// Header is a checked, decoded header. It comes from [ParseHeader] or [Check].
+type Header struct {
+	// Len is the length of the frame in bytes: header, name and body.
+	Len int
+	// Count is the number of messages, or rows of an Arrow body; at least 1.
+	Count    int
+	Encoding Encoding
+	Flags    Flags
+	Shard    uint32
+	// Category points into the buffer that was parsed; it must not be changed,
+	// and lives as long as the buffer. See [Header.CategoryName].
+	Category []byte
+	// BaseTime is in Unix microseconds.
+	BaseTime int64
+	// Producer, Epoch and FirstSequence are 0 unless [Header.Sequenced].
+	Producer      uint64
+	Epoch         uint32
+	FirstSequence uint64
+	// SampleRate is as stored: 0 and 1 both mean that all messages were kept.
+	SampleRate uint32
+	// BodyCRC is the stored checksum of the body. [ParseHeader] does not
+	// compare it with the body; [Check] does.
+	BodyCRC uint32
+	// HeaderCRC is the stored checksum of header and name, compared with them.
+	HeaderCRC uint32
+}
+
+// CategoryName is a copy of the category's name.
+func (h *Header) CategoryName() string { return string(h.Category) }
+
+// Atomic reports whether [FlagAtomic] is set.
+func (h *Header) Atomic() bool { return h.Flags&FlagAtomic != 0 }
+
+// Sequenced reports whether [FlagSequenced] is set.
+func (h *Header) Sequenced() bool { return h.Flags&FlagSequenced != 0 }
+
+// NextSequence is the sequence number that follows the frame's last message.
+// It means nothing unless [Header.Sequenced].
+func (h *Header) NextSequence() uint64 { return h.FirstSequence + uint64(h.Count) }
+
+// BodyOffset is where the body begins, in bytes from the start of the frame.
+func (h *Header) BodyOffset() int { return HeaderLen + len(h.Category) }
+
+// BodyLen is the length of the body in bytes.
+func (h *Header) BodyLen() int { return h.Len - h.BodyOffset() }
+
+// Envelope is the header as a writer gave it. It copies the category's name.
+func (h *Header) Envelope() Envelope {
+	return Envelope{
+		Category:      h.CategoryName(),
+		Shard:         h.Shard,
+		Atomic:        h.Atomic(),
+		Producer:      h.Producer,
+		Epoch:         h.Epoch,
+		FirstSequence: h.FirstSequence,
+		Sequenced:     h.Sequenced(),
+		BaseTime:      h.BaseTime,
+		SampleRate:    h.SampleRate,
+	}
+}
+
+// ParseHeader checks and decodes the header and the category name at the start
+// of b. It does not read the body: b need not hold it. It allocates nothing
+// unless it fails.
+//
+// The errors are [CorruptError], [VersionError] and [TruncatedError]; a prefix
+// of a good frame is always the last.
+func ParseHeader(b []byte) (Header, error) {
+	// The magic is compared as far as it is there, so that something else than
+	// a frame is never taken for the beginning of one.
+	if n := min(len(b), len(magic)); string(b[:n]) != magic[:n] {
+		return Header{}, corrupt("magic", offMagic, "found %q, want %q", b[:n], magic)
+	}
+	// Of another version nothing but the place of the version byte is known,
+	// so this comes before length and checksum.
+	if len(b) > offVersion {
+		switch v := b[offVersion]; {
+		case v == 0:
+			return Header{}, corrupt("version", offVersion, "0 was never written")
+		case v > Version:
+			return Header{}, &VersionError{Version: v, Supported: Version}
+		}
+	}
+	if len(b) < HeaderLen {
+		return Header{}, &TruncatedError{What: "header", Need: HeaderLen, Have: len(b)}
+	}
+	nameEnd := HeaderLen + int(b[offNameLen])
+	if len(b) < nameEnd {
+		return Header{}, &TruncatedError{What: "category name", Need: nameEnd, Have: len(b)}
+	}
+	fixed, name := b[:HeaderLen:HeaderLen], b[HeaderLen:nameEnd:nameEnd]
+	stored := binary.LittleEndian.Uint32(fixed[offHeaderCRC:])
+	if computed := headerCRC(fixed, name); computed != stored {
+		return Header{}, corrupt("header checksum", offHeaderCRC, "stored %#08x, computed %#08x", stored, computed)
+	}
+	return decodeHeader(fixed, name, stored)
+}
+
+// decodeHeader decodes a header whose checksum is right. What it refuses was
+// written that way, by a faulty or hostile writer.
+func decodeHeader(fixed, name []byte, crc uint32) (Header, error) {
+	var (
+		length = binary.LittleEndian.Uint32(fixed[offLen:])
+		count  = binary.LittleEndian.Uint32(fixed[offCount:])
+	)
+	h := Header{
+		Encoding:      Encoding(fixed[offEncoding]),
+		Flags:         Flags(binary.LittleEndian.Uint16(fixed[offFlags:])),
+		Shard:         binary.LittleEndian.Uint32(fixed[offShard:]),
+		Category:      name,
+		BaseTime:      int64(binary.LittleEndian.Uint64(fixed[offBaseTime:])),
+		Producer:      binary.LittleEndian.Uint64(fixed[offProducer:]),
+		Epoch:         binary.LittleEndian.Uint32(fixed[offEpoch:]),
+		SampleRate:    binary.LittleEndian.Uint32(fixed[offSampleRate:]),
+		FirstSequence: binary.LittleEndian.Uint64(fixed[offFirstSequence:]),
+		BodyCRC:       binary.LittleEndian.Uint32(fixed[offBodyCRC:]),
+		HeaderCRC:     crc,
+	}
+	// Lengths stay unsigned until they are known to be small.
+	bodyOffset := uint32(HeaderLen + len(name))
+	switch {
+	case h.Encoding != EncodingMessages && h.Encoding != EncodingArrow:
+		return Header{}, corrupt("encoding", offEncoding, "%d is unknown", uint8(h.Encoding))
+	case h.Flags&^knownFlags != 0:
+		return Header{}, corrupt("flags", offFlags, "%s: unknown bits are set", h.Flags)
+	case length > MaxFrameLen:
+		return Header{}, corrupt("frame length", offLen, "%d is over the limit of %d", length, MaxFrameLen)
+	case length <= bodyOffset:
+		return Header{}, corrupt("frame length", offLen, "%d leaves no body after %d bytes of header and name", length, bodyOffset)
+	case count == 0 || count > MaxMessagesPerFrame:
+		return Header{}, corrupt("message count", offCount, "%d is not in 1..%d", count, MaxMessagesPerFrame)
+	// A message takes at least one byte. A row of Arrow may take none: a
+	// column of nulls has no buffers.
+	case h.Encoding == EncodingMessages && count > length-bodyOffset:
+		return Header{}, corrupt("message count", offCount, "%d messages do not fit a body of %d bytes", count, length-bodyOffset)
+	case h.Shard > MaxLogicalShard:
+		return Header{}, corrupt("logical shard", offShard, "%d is over the limit of %d", h.Shard, MaxLogicalShard)
+	case fixed[offReserved]|fixed[offReserved+1]|fixed[offReserved+2] != 0:
+		return Header{}, corrupt("reserved bytes", offReserved, "must be 0")
+	case !h.Sequenced() && (h.Producer != 0 || h.Epoch != 0 || h.FirstSequence != 0):
+		return Header{}, corrupt("producer id", offProducer, "producer, epoch and first sequence must be 0 in a frame that is not sequenced")
+	case h.FirstSequence > math.MaxUint64-uint64(count):
+		return Header{}, corrupt("first sequence", offFirstSequence, "%d leaves no room for %d messages", h.FirstSequence, count)
+	}
+	if reason := checkName(name); reason != "" {
+		return Header{}, corrupt("category name", HeaderLen, "%s", reason)
+	}
+	h.Len, h.Count = int(length), int(count)
+	return h, nil
+}
+
+func corrupt(what string, offset int, format string, args ...any) *CorruptError {
+	return &CorruptError{What: what, Offset: int64(offset), Reason: fmt.Sprintf(format, args...)}
+}
+
+// Check is [ParseHeader], and then that the whole frame is there and that its
+// body has the checksum that the header states: what every hop does with a
+// frame that it takes over. b may hold more after the frame.
+//
+// Check does not decode messages. A body that was encoded wrongly and then
+// summed passes it, and is refused by the [Decoder].
+func Check(b []byte) (Header, error) {
+	h, err := ParseHeader(b)
+	if err != nil {
+		return Header{}, err
+	}
+	if len(b) < h.Len {
+		return Header{}, &TruncatedError{What: "body", Need: h.Len, Have: len(b)}
+	}
+	if computed := CRC(b[h.BodyOffset():h.Len]); computed != h.BodyCRC {
+		return Header{}, corrupt("body checksum", h.BodyOffset(), "stored %#08x, computed %#08x", h.BodyCRC, computed)
+	}
+	return h, nil
+}
+
+// Frame is one frame in a buffer that holds several.
+type Frame struct {
+	Header
+	// Bytes is the whole frame. It points into the buffer.
+	Bytes []byte
+	// Offset is where the frame begins in the buffer, in bytes.
+	Offset int
+}
+
+// Body is the frame's body. It points into the buffer.
+func (f Frame) Body() []byte { return f.Bytes[f.BodyOffset():] }
+
+// Split yields the frames that stand one after the other in b. Headers are
+// checked, and that each frame is there in whole; bodies are not (see [Check]).
+// An error ends the sequence; the Frame beside it holds nothing but the Offset
+// at which no good frame begins, and the error's own offset counts from the
+// start of b. An empty b yields nothing.
+func Split(b []byte) iter.Seq2[Frame, error] {
+	return func(yield func(Frame, error) bool) {
+		for offset := 0; offset < len(b); {
+			rest := b[offset:]
+			h, err := ParseHeader(rest)
+			if err == nil && len(rest) < h.Len {
+				err = &TruncatedError{What: "body", Need: h.Len, Have: len(rest)}
+			}
+			if err != nil {
+				yield(Frame{Offset: offset}, shift(err, offset))
+				return
+			}
+			if !yield(Frame{Header: h, Bytes: rest[:h.Len:h.Len], Offset: offset}, nil) {
+				return
+			}
+			offset += h.Len
+		}
+	}
+}
+
+// SetSampleRate changes the sample rate of the frame at the start of b, in
+// place, and the header checksum with it; the body and its checksum stay. The
+// header is checked first, so that damage is not signed over. b need not hold
+// the body.
+func SetSampleRate(b []byte, rate uint32) error {
+	h, err := ParseHeader(b)
+	if err != nil {
+		return err
+	}
+	binary.LittleEndian.PutUint32(b[offSampleRate:], rate)
+	binary.LittleEndian.PutUint32(b[offHeaderCRC:], headerCRC(b[:HeaderLen], h.Category))
+	return nil
+}
+
+// header is what a writer knows when a frame is complete.
+type header struct {
+	encoding Encoding
+	count    int
+	env      *Envelope
+}
+
+// seal writes the header in front of a complete frame: HeaderLen bytes of any
+// content, the name, the body. The frame is within MaxFrameLen and env valid.
+func (w header) seal(frame []byte) {
+	var (
+		nameEnd = HeaderLen + len(w.env.Category)
+		flags   Flags
+	)
+	if w.env.Atomic {
+		flags |= FlagAtomic
+	}
+	clear(frame[:HeaderLen])
+	copy(frame[offMagic:], magic)
+	frame[offVersion] = Version
+	frame[offEncoding] = uint8(w.encoding)
+	if w.env.Sequenced {
+		flags |= FlagSequenced
+		binary.LittleEndian.PutUint64(frame[offProducer:], w.env.Producer)
+		binary.LittleEndian.PutUint32(frame[offEpoch:], w.env.Epoch)
+		binary.LittleEndian.PutUint64(frame[offFirstSequence:], w.env.FirstSequence)
+	}
+	binary.LittleEndian.PutUint16(frame[offFlags:], uint16(flags))
+	binary.LittleEndian.PutUint32(frame[offLen:], uint32(len(frame)))
+	binary.LittleEndian.PutUint32(frame[offCount:], uint32(w.count))
+	binary.LittleEndian.PutUint32(frame[offShard:], w.env.Shard)
+	frame[offNameLen] = uint8(len(w.env.Category))
+	binary.LittleEndian.PutUint64(frame[offBaseTime:], uint64(w.env.BaseTime))
+	binary.LittleEndian.PutUint32(frame[offSampleRate:], w.env.SampleRate)
+	binary.LittleEndian.PutUint32(frame[offBodyCRC:], CRC(frame[nameEnd:]))
+	binary.LittleEndian.PutUint32(frame[offHeaderCRC:], headerCRC(frame[:HeaderLen], frame[HeaderLen:nameEnd]))
+}
+
+// checkSequence refuses a first sequence after which count messages wrap.
+func checkSequence(env *Envelope, count int) error {
+	if env.Sequenced && env.FirstSequence > math.MaxUint64-uint64(count) {
+		return &InvalidError{
+			What: "first sequence", Value: fmt.Sprint(env.FirstSequence),
+			Reason: fmt.Sprintf("leaves no room for %d messages", count),
+		}
+	}
+	return nil
+}

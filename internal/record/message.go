@@ -1,0 +1,208 @@
+package record
+
+import (
+	"encoding/binary"
+	"iter"
+	"math"
+	"time"
+)
+
+// Message is what a producer hands in. A [Builder] copies it: the slices
+// belong to the caller again when Append returns.
+type Message struct {
+	Payload []byte
+	// Key is absent when nil; an empty key that is not nil is present.
+	Key []byte
+	// Time is the event time, kept to the microsecond below. The zero Time
+	// means none: readers then see the frame's base time.
+	Time time.Time
+	// Attributes are kept in order. Names may repeat.
+	Attributes []Attribute
+}
+
+// Attribute is a name and a value beside the payload, for tracing, privacy or
+// filtering.
+type Attribute struct {
+	Name  string // see ValidateAttributeName
+	Value []byte
+}
+
+// Size is the size of the message in bytes that limits and quotas count:
+// payload, key, and the names and values of the attributes.
+func (m *Message) Size() int {
+	n := len(m.Payload) + len(m.Key)
+	for i := range m.Attributes {
+		n += len(m.Attributes[i].Name) + len(m.Attributes[i].Value)
+	}
+	return n
+}
+
+// What a message carries beside its payload: the low bits of its first varint.
+// The bits are persisted.
+const (
+	hasKey        = 1
+	hasTime       = 2
+	hasAttributes = 4
+
+	messageFlagBits = 3
+)
+
+// Record is one decoded message. Its slices point into the frame: they must
+// not be changed, and live as long as the frame's bytes do.
+type Record struct {
+	Payload []byte
+	// Key is nil unless HasKey; a key may be present and empty.
+	Key    []byte
+	HasKey bool
+	// Time is the event time in Unix microseconds: the message's own when
+	// HasTime, else the frame's base time.
+	Time    int64
+	HasTime bool
+	// Attributes is nil when the message has none.
+	Attributes Attributes
+	// Index is the place of the message in its frame, from 0.
+	Index int
+}
+
+// Size is [Message.Size] of the message that the record was.
+func (r *Record) Size() int {
+	n := len(r.Payload) + len(r.Key)
+	for name, value := range r.Attributes.All() {
+		n += len(name) + len(value)
+	}
+	return n
+}
+
+// Attributes is the attribute section of a message as it stands in a frame. A
+// [Decoder] hands out only well-formed sections; of any other bytes the
+// methods see the attributes up to the damage. The nil section is empty.
+type Attributes []byte
+
+// All yields names and values in the order in which they were given. They
+// point into the frame.
+func (a Attributes) All() iter.Seq2[[]byte, []byte] {
+	return func(yield func(name, value []byte) bool) {
+		left, pos := a.begin()
+		for ; left > 0; left-- {
+			var name, value []byte
+			if name, value, pos = a.next(pos); pos < 0 {
+				return
+			}
+			if !yield(name, value) {
+				return
+			}
+		}
+	}
+}
+
+// Get returns the value of the first attribute of that name. It allocates
+// nothing; it looks at the attributes one by one.
+func (a Attributes) Get(name string) ([]byte, bool) {
+	left, pos := a.begin()
+	for ; left > 0; left-- {
+		var n, v []byte
+		if n, v, pos = a.next(pos); pos < 0 {
+			break
+		}
+		if string(n) == name {
+			return v, true
+		}
+	}
+	return nil, false
+}
+
+// Len is the number of attributes that the section announces.
+func (a Attributes) Len() int {
+	n, _ := a.begin()
+	return n
+}
+
+// begin returns the announced number of attributes, 0 when it cannot be right,
+// and where the first begins.
+func (a Attributes) begin() (count, pos int) {
+	n, pos := uvarint(a, 0)
+	// An attribute takes two bytes at least: the lengths of name and value.
+	if pos < 0 || n > MaxAttributes || n > uint64(len(a)-pos)/2 {
+		return 0, -1
+	}
+	return int(n), pos
+}
+
+// next returns the attribute at pos, and where the one after it begins or -1.
+func (a Attributes) next(pos int) (name, value []byte, end int) {
+	if name, pos = sized(a, pos); pos < 0 {
+		return nil, nil, -1
+	}
+	if value, pos = sized(a, pos); pos < 0 {
+		return nil, nil, -1
+	}
+	return name, value, pos
+}
+
+// check returns what is wrong with a section, or "".
+func (a Attributes) check() string {
+	left, pos := a.begin()
+	if pos < 0 {
+		return "the number of attributes is over the limit or cannot fit"
+	}
+	for ; left > 0; left-- {
+		if _, _, pos = a.next(pos); pos < 0 {
+			return "an attribute does not end within the section"
+		}
+	}
+	if pos != len(a) {
+		return "bytes follow the last attribute"
+	}
+	return ""
+}
+
+// uvarint decodes at pos, and returns where the varint ends, or -1 when it
+// does not end within b or is over 64 bits. One byte, the common case, is
+// decoded where it is called.
+func uvarint(b []byte, pos int) (uint64, int) {
+	if pos < len(b) && b[pos] < 0x80 {
+		return uint64(b[pos]), pos + 1
+	}
+	return uvarintLong(b, pos)
+}
+
+func uvarintLong(b []byte, pos int) (uint64, int) {
+	v, n := binary.Uvarint(b[pos:])
+	if n <= 0 {
+		return 0, -1
+	}
+	return v, pos + n
+}
+
+// sized decodes a length and that many bytes at pos, and returns where they
+// end, or -1.
+func sized(b []byte, pos int) ([]byte, int) {
+	n, pos := uvarint(b, pos)
+	if pos < 0 || n > uint64(len(b)-pos) {
+		return nil, -1
+	}
+	end := pos + int(n)
+	return b[pos:end:end], end
+}
+
+// uvarintLen is the number of bytes that [binary.AppendUvarint] appends.
+func uvarintLen(v uint64) int {
+	n := 1
+	for ; v >= 0x80; v >>= 7 {
+		n++
+	}
+	return n
+}
+
+// zigzag maps small deltas of either sign to small numbers. Deltas wrap at 64
+// bits, in both directions, so every pair of times has one.
+func zigzag(d int64) uint64   { return uint64(d)<<1 ^ uint64(d>>63) }
+func unzigzag(u uint64) int64 { return int64(u>>1) ^ -int64(u&1) }
+
+// unixMicro is [time.Time.UnixMicro], and whether the time is within its
+// range (years -290307 to 294246).
+func unixMicro(t time.Time) (int64, bool) {
+	const limit = math.MaxInt64 / 1_000_000
+	sec := t.Unix()
+	return t.UnixMicro(), -limit <= sec && sec < limit
+}

@@ -1,0 +1,66 @@
+package record
+
+import (
+	"fmt"
+	"unicode/utf8"
+)
+
+// Classes of bytes in a category name.
+const (
+	nameFirst = 1 << 0 // may begin a name
+	nameRest  = 1 << 1 // may follow
+)
+
+var nameClass = func() (t [256]uint8) {
+	for c := '0'; c <= '9'; c++ {
+		t[c] = nameFirst | nameRest
+	}
+	for c := 'a'; c <= 'z'; c++ {
+		t[c] = nameFirst | nameRest
+		t[c-'a'+'A'] = nameFirst | nameRest
+	}
+	t['.'], t['_'], t['-'] = nameRest, nameRest, nameRest
+	return t
+}()
+
+// ValidateCategory reports whether name may name a category: a letter or digit
+// of ASCII first, then letters, digits, '.', '_' and '-', at most
+// [MaxCategoryName] bytes. Such a name is safe as a file name and as a part of
+// an object key. The error is an [InvalidError].
+func ValidateCategory(name string) error {
+	if reason := checkName(name); reason != "" {
+		return &InvalidError{What: "category name", Value: excerpt(name), Reason: reason}
+	}
+	return nil
+}
+
+// checkName returns what is wrong with a category name, or "".
+func checkName[T string | []byte](name T) string {
+	switch {
+	case len(name) == 0:
+		return "must not be empty"
+	case len(name) > MaxCategoryName:
+		return fmt.Sprintf("is %d bytes long, the limit is %d", len(name), MaxCategoryName)
+	case nameClass[name[0]]&nameFirst == 0:
+		return "must begin with a letter or a digit"
+	}
+	for i := 1; i < len(name); i++ {
+		if nameClass[name[i]]&nameRest == 0 {
+			return fmt.Sprintf("byte %q at %d: only letters, digits, '.', '_' and '-' are allowed", name[i], i)
+		}
+	}
+	return ""
+}
+
+// ValidateAttributeName reports whether a Builder takes name as the name of an
+// attribute: any text but the empty one. It must be UTF-8 because names are
+// strings in protobuf and JSON. The error is an [InvalidError].
+func ValidateAttributeName(name string) error {
+	switch {
+	case name == "":
+		return &InvalidError{What: "attribute name", Value: name, Reason: "must not be empty"}
+	case !utf8.ValidString(name):
+		return &InvalidError{What: "attribute name", Value: excerpt(name), Reason: "must be UTF-8"}
+	}
+	return nil
+}

@@ -1,0 +1,66 @@
+package units
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestParseDuration(t *testing.T) {
+	for in, want := range map[string]time.Duration{
+		"72h":   72 * time.Hour,
+		"3d":    72 * time.Hour,
+		"1w2d":  9 * 24 * time.Hour,
+		"1d12h": 36 * time.Hour,
+		"250ms": 250 * time.Millisecond,
+		"0":     0,
+		"1.5d":  36 * time.Hour,
+	} {
+		got, err := ParseDuration(in)
+		if err != nil || got.Std() != want {
+			t.Errorf("ParseDuration(%q) = %v, %v, want %v", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"", "d", "-1h", "-1d", "3", "1e99d", "1d-25h", "9999999999h", "1d2", "NaNd"} {
+		if got, err := ParseDuration(in); err == nil {
+			t.Errorf("ParseDuration(%q) = %v, want an error", in, got)
+		}
+	}
+}
+
+func TestDurationRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := Duration(rapid.Int64Range(0, int64(4000*24*time.Hour)).Draw(t, "d"))
+		if got, err := ParseDuration(d.String()); err != nil || got != d {
+			t.Fatalf("%q reads as %v, %v, want %d", d, got, err, d)
+		}
+	})
+	if got := Duration(72 * time.Hour).String(); got != "3d" {
+		t.Errorf("72 h is written %q, want 3d", got)
+	}
+}
+
+func TestParseBytes(t *testing.T) {
+	for in, want := range map[string]Bytes{
+		"0": 0, "1048576": 1 << 20, "64MiB": 64 << 20, "64 mib": 64 << 20, "10MB": 10_000_000, "512k": 512 << 10, "1.5G": 3 << 29, "7b": 7,
+	} {
+		if got, err := ParseBytes(in); err != nil || got != want {
+			t.Errorf("ParseBytes(%q) = %d, %v, want %d", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"", "-1", "x", "1XB", "99999999999T", "MiB", "NaN"} {
+		if got, err := ParseBytes(in); err == nil {
+			t.Errorf("ParseBytes(%q) = %d, want an error", in, got)
+		}
+	}
+}
+
+func TestBytesRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := Bytes(rapid.Int64Min(0).Draw(t, "b"))
+		if got, err := ParseBytes(b.String()); err != nil || got != b {
+			t.Fatalf("%q reads as %d, %v, want %d", b, got, err, b)
+		}
+	})
+}

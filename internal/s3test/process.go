@@ -1,0 +1,87 @@
+package s3test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+)
+
+var errExited = errors.New("the server ended by itself")
+
+// process is a child process whose output goes to a tailBuffer.
+type process struct {
+	cmd *exec.Cmd
+	// exited is closed when the process has ended and been waited for; err may be read after that.
+	exited chan struct{}
+	err    error
+}
+
+// startProcess runs a program in a process group of its own. On Linux the program also dies with the test binary, whatever
+// ended that one.
+func startProcess(program string, args, env []string, output *tailBuffer) (*process, error) {
+	cmd := exec.Command(program, args...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout = output
+	cmd.Stderr = output
+	cmd.SysProcAttr = childAttributes()
+
+	p := &process{cmd: cmd, exited: make(chan struct{})}
+	started := make(chan error, 1)
+	go func() {
+		// The signal that a parent's death sends follows the thread that started the child, so that thread has to last as
+		// long as the child.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(p.exited)
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			p.err = cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// kill ends the process with its children and returns when it is gone.
+func (p *process) kill() {
+	select {
+	case <-p.exited:
+		// Its id may belong to another process by now.
+		return
+	default:
+	}
+	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	<-p.exited
+}
+
+// tailBuffer keeps the last bytes of what a process prints.
+type tailBuffer struct {
+	mu struct {
+		sync.Mutex
+		data []byte
+	}
+}
+
+const tailBytes = 64 << 10
+
+func (b *tailBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.data = append(b.mu.data, p...)
+	if extra := len(b.mu.data) - tailBytes; extra > 0 {
+		b.mu.data = append(b.mu.data[:0], b.mu.data[extra:]...)
+	}
+	return len(p), nil
+}
+
+func (b *tailBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return string(b.mu.data)
+}

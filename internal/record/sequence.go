@@ -1,0 +1,32 @@
+package record
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+)
+
+// SetSequence makes the frame at the start of b sequenced, or changes its
+// sequence, in place, and the header checksum with it; the body and its
+// checksum stay. A producer numbers a frame when it is first sent, and anew
+// when it is certain that it was not stored under the old numbers. The header
+// is checked first, so that damage is not signed over; [InvalidError] says
+// that the numbers would wrap. b need not hold the body.
+func SetSequence(b []byte, producer uint64, epoch uint32, first uint64) error {
+	h, err := ParseHeader(b)
+	if err != nil {
+		return err
+	}
+	if first > math.MaxUint64-uint64(h.Count) {
+		return &InvalidError{
+			What: "first sequence", Value: fmt.Sprint(first),
+			Reason: fmt.Sprintf("leaves no room for %d messages", h.Count),
+		}
+	}
+	binary.LittleEndian.PutUint16(b[offFlags:], uint16(h.Flags|FlagSequenced))
+	binary.LittleEndian.PutUint64(b[offProducer:], producer)
+	binary.LittleEndian.PutUint32(b[offEpoch:], epoch)
+	binary.LittleEndian.PutUint64(b[offFirstSequence:], first)
+	binary.LittleEndian.PutUint32(b[offHeaderCRC:], headerCRC(b[:HeaderLen], h.Category))
+	return nil
+}

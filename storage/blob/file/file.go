@@ -1,0 +1,239 @@
+package file
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"scribe/storage/blob"
+	"scribe/storage/blob/internal/gate"
+)
+
+// Options of a Store. The zero Options are the defaults.
+type Options struct {
+	// FS is the file system; nil means that of the operating system.
+	FS vfs.FS
+}
+
+// Store is a blob.Store in a folder.
+type Store struct {
+	gate gate.Gate
+	fs   vfs.FS
+	dir  string
+	tmp  string
+
+	// Names in .tmp: random per store, so that two stores that use one folder by mistake do not write to one file.
+	nonce string
+	next  atomic.Uint64
+
+	mu struct {
+		sync.Mutex
+		// durable holds the folders below dir that were synced into their parents, up to dir. It is only a memory: forgetting one
+		// costs a few syncs.
+		durable map[string]struct{}
+	}
+}
+
+var _ blob.Store = (*Store)(nil)
+
+const (
+	// tmpName is the folder of unfinished blobs. No key has a part that begins with a dot.
+	tmpName = ".tmp"
+	// maxDurable bounds the memory of durable folders. A store has one for each retention class.
+	maxDurable = 4096
+	perm       = 0o755
+)
+
+// New opens the store in dir, which is created, with its parents, if it does not exist. Unfinished blobs of an earlier store are
+// removed.
+func New(dir string, opts Options) (*Store, error) {
+	if dir == "" {
+		return nil, errors.New("file: open store: no folder given")
+	}
+	if opts.FS == nil {
+		opts.FS = vfs.Default
+	}
+	dir = opts.FS.PathJoin(dir) // cleaned: folders are compared as text
+	nonce := make([]byte, 8)
+	// crypto/rand.Read never fails: it ends the process when the system has no randomness.
+	_, _ = rand.Read(nonce)
+	s := &Store{fs: opts.FS, dir: dir, tmp: opts.FS.PathJoin(dir, tmpName), nonce: hex.EncodeToString(nonce)}
+	s.mu.durable = map[string]struct{}{}
+	if err := s.open(); err != nil {
+		return nil, fmt.Errorf("file: open store in %s: %w", dir, noSpace(err))
+	}
+	return s, nil
+}
+
+func (s *Store) open() error {
+	if err := s.makeRoot(); err != nil {
+		return err
+	}
+	names, err := s.fs.List(s.tmp)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := s.fs.Remove(s.fs.PathJoin(s.tmp, name)); err != nil {
+			return fmt.Errorf("remove an unfinished blob: %w", err)
+		}
+	}
+	return nil
+}
+
+// makeRoot creates dir and .tmp and syncs what was created into its parents.
+func (s *Store) makeRoot() error {
+	// From dir upwards to the first folder that exists.
+	var created []string
+	for d := s.dir; ; {
+		_, err := s.fs.Stat(d)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		created = append(created, d)
+		parent := s.fs.PathDir(d)
+		if parent == d {
+			break
+		}
+		d = parent
+	}
+	if err := s.fs.MkdirAll(s.tmp, perm); err != nil {
+		return err
+	}
+	if err := s.syncDir(s.dir); err != nil {
+		return err
+	}
+	for _, d := range created {
+		if err := s.syncDir(s.fs.PathDir(d)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ReadAt implements blob.Store. It opens the file for each call: that costs a few microseconds, and files that stay open would keep
+// the space of deleted blobs.
+func (s *Store) ReadAt(ctx context.Context, key string, dst []byte, off int64) error {
+	if err := s.enter(ctx, key); err != nil {
+		return fmt.Errorf("read: %w", err)
+	}
+	defer s.gate.Leave()
+	if err := s.readAt(s.path(key), dst, off); err != nil {
+		return fmt.Errorf("read %s: %d bytes at %d: %w", key, len(dst), off, err)
+	}
+	return nil
+}
+
+func (s *Store) readAt(path string, dst []byte, off int64) error {
+	f, err := s.fs.Open(path)
+	if err != nil {
+		return notFound(err)
+	}
+	defer func() { _ = f.Close() }()
+	var readErr error
+	if off >= 0 && len(dst) > 0 {
+		if _, readErr = f.ReadAt(dst, off); readErr == nil {
+			return nil
+		}
+	}
+	// Nothing to read, or it failed: tell why.
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return errors.Join(readErr, err)
+	case info.IsDir():
+		return blob.ErrNotFound
+	case off < 0 || off > info.Size() || int64(len(dst)) > info.Size()-off:
+		return fmt.Errorf("%w of %d bytes", blob.ErrRange, info.Size())
+	}
+	return readErr
+}
+
+// Stat implements blob.Store.
+func (s *Store) Stat(ctx context.Context, key string) (blob.Info, error) {
+	if err := s.enter(ctx, key); err != nil {
+		return blob.Info{}, fmt.Errorf("stat: %w", err)
+	}
+	defer s.gate.Leave()
+	info, err := s.fs.Stat(s.path(key))
+	if err == nil && info.IsDir() {
+		err = blob.ErrNotFound
+	}
+	if err != nil {
+		return blob.Info{}, fmt.Errorf("stat %s: %w", key, notFound(err))
+	}
+	return blob.Info{Key: key, Size: info.Size(), Modified: info.ModTime()}, nil
+}
+
+// Delete implements blob.Store. The folder is not synced: a blob that is back after a crash is deleted again by who listed it.
+func (s *Store) Delete(ctx context.Context, key string) error {
+	if err := s.enter(ctx, key); err != nil {
+		return fmt.Errorf("delete: %w", err)
+	}
+	defer s.gate.Leave()
+	path := s.path(key)
+	// Remove would take an empty folder, too.
+	info, err := s.fs.Stat(path)
+	if err == nil {
+		if info.IsDir() {
+			return nil
+		}
+		err = s.fs.Remove(path)
+	}
+	if err = notFound(err); err != nil && !errors.Is(err, blob.ErrNotFound) {
+		return fmt.Errorf("delete %s: %w", key, err)
+	}
+	return nil
+}
+
+// Close implements blob.Store.
+func (s *Store) Close() error {
+	s.gate.Close()
+	return nil
+}
+
+// enter checks what every call on a key checks and enters the gate.
+func (s *Store) enter(ctx context.Context, key string) error {
+	if err := blob.CheckKey(key); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	if err := s.gate.Enter(); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	return nil
+}
+
+func (s *Store) path(key string) string {
+	return s.fs.PathJoin(s.dir, s.fs.PathJoin(strings.Split(key, "/")...))
+}
+
+// notFound turns the errors of a path that is not there into blob.ErrNotFound.
+func notFound(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return fmt.Errorf("%w: %w", blob.ErrNotFound, err)
+	}
+	return err
+}
+
+// noSpace turns the errors of a full disk or quota into blob.ErrNoSpace.
+func noSpace(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("%w: %w", blob.ErrNoSpace, err)
+	}
+	return err
+}

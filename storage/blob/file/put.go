@@ -1,0 +1,190 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"scribe/storage/blob"
+)
+
+// category tells Pebble's disk statistics whose writes these are.
+const category = vfs.DiskWriteCategory("scribe-blob")
+
+// Put implements blob.Store. See the package comment for the steps.
+func (s *Store) Put(ctx context.Context, key string, parts ...[]byte) error {
+	if err := s.enter(ctx, key); err != nil {
+		return fmt.Errorf("put: %w", err)
+	}
+	defer s.gate.Leave()
+	if err := s.put(ctx, s.path(key), parts); err != nil {
+		return fmt.Errorf("put %s: %w", key, noSpace(err))
+	}
+	return nil
+}
+
+func (s *Store) put(ctx context.Context, path string, parts [][]byte) (err error) {
+	// Before the bytes are written: most repeated keys end here, at the price of a look-up.
+	if _, err := s.fs.Stat(path); err == nil {
+		return blob.ErrExists
+	}
+	folder := s.fs.PathDir(path)
+	if err := s.makeDurable(folder); err != nil {
+		return err
+	}
+	tmp := s.fs.PathJoin(s.tmp, s.nonce+"-"+strconv.FormatUint(s.next.Add(1), 10))
+	if err := s.write(ctx, tmp, parts); err != nil {
+		_ = s.fs.Remove(tmp) // what can't be removed now goes when the store is opened again
+		return err
+	}
+	// Whatever happens, the name in .tmp is not needed any more. It need not be synced away.
+	defer func() { _ = s.fs.Remove(tmp) }()
+
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := s.fs.Link(tmp, path); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("%w: %w", blob.ErrExists, err)
+		}
+		s.forget(folder) // somebody may have removed it
+		return err
+	}
+	if err := s.syncDir(folder); err != nil {
+		// The blob is there, maybe not for long. Nothing refers to it and nothing will, so its space is freed if that is possible.
+		_ = s.fs.Remove(path)
+		return fmt.Errorf("sync the folder: %w", err)
+	}
+	return nil
+}
+
+// write writes and syncs a new file.
+func (s *Store) write(ctx context.Context, path string, parts [][]byte) error {
+	f, err := s.fs.Create(path, category)
+	if err != nil {
+		return err
+	}
+	err = writeParts(ctx, f, parts)
+	if err == nil {
+		if serr := f.Sync(); serr != nil {
+			err = fmt.Errorf("sync: %w", serr)
+		}
+	}
+	// A file system may report a failed write as late as here.
+	return errors.Join(err, f.Close())
+}
+
+// Parts of less than smallPart bytes are gathered: a blob of many small blocks would else cost a system call for each of them.
+const (
+	smallPart  = 64 << 10
+	gatherSize = 256 << 10
+	// maxWrite is how much is written between two looks at the context.
+	maxWrite = 4 << 20
+)
+
+var gatherBuffers = sync.Pool{New: func() any {
+	b := make([]byte, 0, gatherSize)
+	return &b
+}}
+
+func writeParts(ctx context.Context, f vfs.File, parts [][]byte) error {
+	buf, _ := gatherBuffers.Get().(*[]byte)
+	defer gatherBuffers.Put(buf)
+	gathered := (*buf)[:0]
+	flush := func() error {
+		if len(gathered) == 0 {
+			return nil
+		}
+		err := writeAll(ctx, f, gathered)
+		gathered = gathered[:0]
+		return err
+	}
+	// A file that is not the operating system's may change what it is given while it writes it (vfs.File), but parts belong to the
+	// caller: such a file is given copies only.
+	copyAll := f.Fd() == vfs.InvalidFd
+
+	for _, part := range parts {
+		for len(part) > 0 {
+			if len(part) >= smallPart && !copyAll {
+				if err := flush(); err != nil {
+					return err
+				}
+				if err := writeAll(ctx, f, part); err != nil {
+					return err
+				}
+				break
+			}
+			n := min(len(part), cap(gathered)-len(gathered))
+			gathered = append(gathered, part[:n]...)
+			part = part[n:]
+			if len(gathered) == cap(gathered) {
+				if err := flush(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return flush()
+}
+
+func writeAll(ctx context.Context, f vfs.File, b []byte) error {
+	for len(b) > 0 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n := min(len(b), maxWrite)
+		if _, err := f.Write(b[:n]); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return ctx.Err()
+}
+
+// makeDurable makes sure that folder exists and survives a crash.
+//
+// It must not take an existing folder for a durable one. That would lose a blob so: Put A creates the folder; Put B finds it, links
+// its blob, syncs the folder and returns; the machine crashes before A has synced the folder into its parent.
+func (s *Store) makeDurable(folder string) error {
+	s.mu.Lock()
+	_, ok := s.mu.durable[folder]
+	s.mu.Unlock()
+	if ok {
+		return nil
+	}
+	if err := s.fs.MkdirAll(folder, perm); err != nil {
+		return err
+	}
+	for d := folder; d != s.dir; {
+		d = s.fs.PathDir(d)
+		if err := s.syncDir(d); err != nil {
+			return fmt.Errorf("sync the folder %s: %w", d, err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.mu.durable) >= maxDurable {
+		clear(s.mu.durable)
+	}
+	s.mu.durable[folder] = struct{}{}
+	return nil
+}
+
+func (s *Store) forget(folder string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.mu.durable, folder)
+}
+
+func (s *Store) syncDir(dir string) error {
+	f, err := s.fs.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

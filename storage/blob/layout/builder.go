@@ -1,0 +1,208 @@
+package layout
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"scribe/internal/pointer"
+	"scribe/internal/pointer/field"
+	"scribe/internal/record"
+)
+
+// Entry describes a payload of a blob.
+type Entry struct {
+	// Shard is the physical shard that the payload's pointer was appended to.
+	Shard record.ShardID
+	// Epoch is the writer's, LSN what the pointer was to get; see [Resolve].
+	Epoch uint64
+	LSN   record.LSN
+	// Category is the name of the shard's category.
+	Category string
+	// Pointer is the payload's. Its Blob, Class and Region are those of the blob.
+	Pointer pointer.Pointer
+}
+
+// Builder assembles one blob. It is used by one goroutine at a time. What it is given wrongly makes [Builder.Finish] fail, so that
+// callers check one error; no pointer of such a blob may be used.
+type Builder struct {
+	identity
+	errs []error
+
+	blocks   []Block
+	stored   [][]byte
+	blockEnd uint64 // where the next block begins
+
+	categories map[uint32]category
+	places     map[place]struct{} // of the entries
+	entries    int
+
+	// The sections of the footer, but for the counts in front of them.
+	blockSection    []byte
+	categorySection []byte
+	entrySection    []byte
+}
+
+// place is where a pointer goes.
+type place struct {
+	shard record.ShardID
+	lsn   record.LSN
+}
+
+type category struct {
+	index int
+	name  string
+}
+
+// Block is a compressed block of a blob.
+type Block struct {
+	Codec pointer.Codec
+	// Offset is where the block begins in the blob, Len its stored and RawLen its decompressed length, in bytes.
+	Offset uint64
+	Len    uint32
+	RawLen uint32
+	// CRC is the CRC32C of the stored bytes.
+	CRC uint32
+}
+
+// NewBuilder starts a blob. class is the retention class in hours; region is the one that owns the store, empty for the local one;
+// created is in Unix microseconds.
+func NewBuilder(id pointer.BlobID, class uint32, region string, created int64) *Builder {
+	b := &Builder{
+		identity:   identity{id: id, class: class, region: region, created: created},
+		blockEnd:   HeaderLen,
+		categories: map[uint32]category{},
+		places:     map[place]struct{}{},
+	}
+	if f := b.check(0); f != nil {
+		b.refuse("%s: %s", f.what, f.reason)
+	}
+	return b
+}
+
+func (b *Builder) refuse(format string, args ...any) {
+	const limit = 20 // one fault of the caller can show in each of 100,000 entries
+	if len(b.errs) < limit {
+		b.errs = append(b.errs, fmt.Errorf("%w %s: %s", ErrInvalid, b.id, fmt.Sprintf(format, args...)))
+	}
+}
+
+// AddBlock adds a block and returns its number, from 0. stored is the compressed block of rawLen bytes; it must not change until the
+// blob is put.
+func (b *Builder) AddBlock(codec pointer.Codec, stored []byte, rawLen int) (block int) {
+	block = len(b.blocks)
+	if block == MaxBlocks {
+		b.refuse("more than %d blocks", MaxBlocks)
+	}
+	if len(stored) > pointer.MaxBlockLen || rawLen < 0 || rawLen > pointer.MaxBlockRaw {
+		b.refuse("block %d: %d stored and %d raw bytes, the limits are %d and %d",
+			block, len(stored), rawLen, pointer.MaxBlockLen, pointer.MaxBlockRaw)
+		stored, rawLen = nil, 0
+	}
+	v := Block{
+		Codec: codec, Offset: b.blockEnd, Len: uint32(len(stored)), RawLen: uint32(rawLen), CRC: record.CRC(stored),
+	}
+	b.blocks = append(b.blocks, v)
+	b.stored = append(b.stored, stored)
+	b.blockEnd += uint64(len(stored))
+
+	s := append(b.blockSection, byte(v.Codec))
+	s = binary.AppendUvarint(s, uint64(v.Len))
+	s = binary.AppendUvarint(s, uint64(v.RawLen))
+	b.blockSection = binary.LittleEndian.AppendUint32(s, v.CRC)
+	return block
+}
+
+// AddPayload adds the payload at offset in the decompressed block, length bytes long. Of e.Pointer the caller sets Frames, Messages,
+// MinTime, MaxTime and Sequences; the rest is set here. It returns the complete pointer, which may be appended to e.Shard, at e.LSN
+// and nowhere else, when the blob is durable. Each place, shard and LSN, is used once.
+func (b *Builder) AddPayload(block int, offset, length uint32, e Entry) pointer.Pointer {
+	p := e.Pointer
+	p.Blob, p.Class, p.Region = b.id, b.class, b.region
+	p.Offset, p.Length = offset, length
+	if block < 0 || block >= len(b.blocks) {
+		b.refuse("payload %d: there is no block %d", b.entries, block)
+		return p
+	}
+	setBlock(&p, &b.blocks[block])
+	b.checkEntry(&e, &p)
+
+	c, known := b.categories[e.Shard.Category()]
+	if !known {
+		c = category{index: len(b.categories), name: e.Category}
+		b.categories[e.Shard.Category()] = c
+		b.categorySection = binary.AppendUvarint(b.categorySection, uint64(e.Shard.Category()))
+		b.categorySection = binary.AppendUvarint(b.categorySection, uint64(len(e.Category)))
+		b.categorySection = append(b.categorySection, e.Category...)
+	} else if c.name != e.Category {
+		b.refuse("payload %d: category %d is %q and %q", b.entries, e.Shard.Category(), c.name, e.Category)
+	}
+	b.places[place{e.Shard, e.LSN}] = struct{}{}
+	b.entries++
+	b.entrySection = appendEntry(b.entrySection, c.index, block, b.created, &e, &p)
+	return p
+}
+
+func setBlock(p *pointer.Pointer, v *Block) {
+	p.Codec, p.BlockOffset, p.BlockLen, p.BlockRawLen, p.BlockCRC = v.Codec, v.Offset, v.Len, v.RawLen, v.CRC
+}
+
+func (b *Builder) checkEntry(e *Entry, p *pointer.Pointer) {
+	if err := p.Validate(); err != nil {
+		b.refuse("payload %d: %v", b.entries, err)
+	}
+	if err := record.ValidateCategory(e.Category); err != nil {
+		b.refuse("payload %d: %v", b.entries, err)
+	}
+	if e.Epoch == 0 {
+		b.refuse("payload %d of shard %v: epoch 0: the shard was not opened", b.entries, e.Shard)
+	}
+	if e.LSN < record.FirstLSN {
+		b.refuse("payload %d of shard %v: LSN %d, the first is %d", b.entries, e.Shard, e.LSN, record.FirstLSN)
+	}
+	if _, twice := b.places[place{e.Shard, e.LSN}]; twice {
+		b.refuse("payload %d of shard %v: LSN %d is there twice", b.entries, e.Shard, e.LSN)
+	}
+	if b.entries >= MaxEntries {
+		b.refuse("more than %d payloads", MaxEntries)
+	}
+}
+
+func (b *Builder) footerLen() int {
+	n := len(footerPrefix(b.identity))
+	n += field.UvarintLen(uint64(len(b.blocks))) + len(b.blockSection)
+	n += field.UvarintLen(uint64(len(b.categories))) + len(b.categorySection)
+	return n + field.UvarintLen(uint64(b.entries)) + len(b.entrySection)
+}
+
+// Size is how many bytes the blob would take if it ended here.
+func (b *Builder) Size() int64 { return int64(b.blockEnd) + int64(b.footerLen()) + TrailerLen }
+
+// Finish returns the parts of the blob for one Put: header, blocks, and footer with trailer. The error tells of everything that
+// the builder was given wrongly and wraps [ErrInvalid]. The blocks are the slices that AddBlock was given.
+func (b *Builder) Finish() ([][]byte, error) {
+	if b.entries == 0 {
+		b.refuse("there is no payload in it")
+	}
+	footer := footerPrefix(b.identity)
+	footer = binary.AppendUvarint(footer, uint64(len(b.blocks)))
+	footer = append(footer, b.blockSection...)
+	footer = binary.AppendUvarint(footer, uint64(len(b.categories)))
+	footer = append(footer, b.categorySection...)
+	footer = binary.AppendUvarint(footer, uint64(b.entries))
+	footer = append(footer, b.entrySection...)
+	if len(footer) > MaxFooter {
+		b.refuse("the footer of %d payloads has %d bytes, the limit is %d", b.entries, len(footer), MaxFooter)
+	}
+	if b.Size() > pointer.MaxBlobLen {
+		b.refuse("%d bytes, the limit is %d", b.Size(), int64(pointer.MaxBlobLen))
+	}
+	if len(b.errs) > 0 {
+		return nil, errors.Join(b.errs...)
+	}
+	parts := make([][]byte, 0, len(b.stored)+2)
+	parts = append(parts, encodeHeader(b.identity))
+	parts = append(parts, b.stored...)
+	end := encodeTrailer(trailer{footerOffset: b.blockEnd, footerLen: uint32(len(footer)), footerCRC: record.CRC(footer)})
+	return append(parts, append(footer, end...)), nil
+}

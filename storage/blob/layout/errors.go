@@ -1,0 +1,60 @@
+package layout
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrDamaged matches every [DamageError].
+	ErrDamaged = errors.New("layout: damaged blob")
+	// ErrVersion matches every [VersionError].
+	ErrVersion = errors.New("layout: unsupported version")
+	// ErrInvalid is wrapped by the errors of a [Builder] that was given what the format does not allow.
+	ErrInvalid = errors.New("layout: invalid blob")
+)
+
+// DamageError is a part of a blob that is not what a [Builder] wrote. It matches [ErrDamaged].
+type DamageError struct {
+	Key string
+	// What is the part, for example "trailer checksum", "block 3" or "payload 17".
+	What string
+	// Offset is where the part begins, in bytes from the start of the blob; -1 when that is not known, because the blob is
+	// shorter than any.
+	Offset int64
+	// Reason is what is wrong with it.
+	Reason string
+	// Err is the error behind it, if there is one.
+	Err error
+}
+
+// Error names the blob, the part and the place.
+func (e *DamageError) Error() string {
+	text := fmt.Sprintf("layout: blob %s: damaged: %s at byte %d: %s", e.Key, e.What, e.Offset, e.Reason)
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+// Is reports whether target is [ErrDamaged].
+func (e *DamageError) Is(target error) bool { return target == ErrDamaged }
+
+// Unwrap is the error behind it.
+func (e *DamageError) Unwrap() error { return e.Err }
+
+// VersionError is a blob of a newer version. It matches [ErrVersion]. It is not damage: a newer build reads it.
+type VersionError struct {
+	Key       string
+	Version   uint8 // of the blob
+	Supported uint8 // the newest that this build reads
+}
+
+// Error says which version was met and what to do.
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("layout: blob %s: version %d is newer than version %d, the newest that this build reads: upgrade the reader",
+		e.Key, e.Version, e.Supported)
+}
+
+// Is reports whether target is [ErrVersion].
+func (e *VersionError) Is(target error) bool { return target == ErrVersion }

@@ -1,0 +1,197 @@
+package layout
+
+import (
+	"encoding/binary"
+	"math"
+
+	"scribe/internal/pointer"
+	"scribe/internal/pointer/field"
+	"scribe/internal/record"
+)
+
+// Footer describes a blob.
+type Footer struct {
+	ID pointer.BlobID
+	// Class is the retention class in hours.
+	Class uint32
+	// Region owns the blob; empty for the local one.
+	Region string
+	// Created is in Unix microseconds.
+	Created int64
+	// Blocks in the order in which they stand in the blob, back to back.
+	Blocks []Block
+	// Entries in the order in which they were added.
+	Entries []Entry
+}
+
+// footerPrefix is the first section of the footer.
+func footerPrefix(v identity) []byte {
+	b := make([]byte, 0, 256)
+	b = append(b, v.id[:]...)
+	b = binary.AppendUvarint(b, uint64(v.class))
+	b = binary.AppendUvarint(b, uint64(len(v.region)))
+	b = append(b, v.region...)
+	return binary.AppendVarint(b, v.created)
+}
+
+// appendEntry appends what the footer says of a payload. Everything of the pointer that blob, block and category say already is left
+// out.
+func appendEntry(dst []byte, category, block int, created int64, e *Entry, p *pointer.Pointer) []byte {
+	dst = binary.AppendUvarint(dst, uint64(category))
+	dst = binary.AppendUvarint(dst, uint64(e.Shard.Logical()))
+	dst = binary.AppendUvarint(dst, uint64(e.Shard.Writer()))
+	dst = binary.AppendUvarint(dst, e.Epoch)
+	dst = binary.AppendUvarint(dst, uint64(e.LSN))
+	dst = binary.AppendUvarint(dst, uint64(block))
+	dst = binary.AppendUvarint(dst, uint64(p.Offset))
+	dst = binary.AppendUvarint(dst, uint64(p.Length))
+	dst = binary.AppendUvarint(dst, uint64(p.Frames))
+	dst = binary.AppendUvarint(dst, uint64(p.Messages))
+	// Differences wrap at 64 bits, in both directions, so every pair of times has one.
+	dst = binary.AppendVarint(dst, p.MinTime-created)
+	dst = binary.AppendUvarint(dst, uint64(p.MaxTime)-uint64(p.MinTime))
+	return pointer.AppendSequences(dst, p.Sequences)
+}
+
+// The least that a block, a category and an entry take in bytes.
+const (
+	minBlockLen    = 1 + 2 + 4
+	minCategoryLen = 3
+	minEntryLen    = 13
+)
+
+// decodeFooter decodes a footer whose checksum is right, the one of a blob whose blocks end at blockEnd. What it refuses was written
+// that way.
+func decodeFooter(b []byte, blockEnd uint64) (*Footer, *fault) {
+	r := field.NewReader(b, 0)
+	f := &Footer{}
+	if id := r.Take("blob id", uint64(len(f.ID))); id != nil {
+		f.ID = pointer.BlobID(id)
+	}
+	f.Class = r.Uint32("class")
+	f.Region = string(r.Sized("region", pointer.MaxRegion))
+	f.Created = r.Varint("time of creation")
+	if r.Err() == nil {
+		if bad := f.identity().check(0); bad != nil {
+			return nil, bad
+		}
+	}
+	f.readBlocks(&r, blockEnd)
+	f.readEntries(&r, readCategories(&r))
+	r.End()
+	if e := r.Err(); e != nil {
+		return nil, faultf("footer: "+e.What, e.Offset, "%s", e.Reason)
+	}
+	return f, nil
+}
+
+func (f *Footer) identity() *identity {
+	return &identity{id: f.ID, class: f.Class, region: f.Region, created: f.Created}
+}
+
+func (f *Footer) readBlocks(r *field.Reader, end uint64) {
+	n := r.Count("blocks", MaxBlocks, minBlockLen)
+	f.Blocks = make([]Block, n)
+	at := uint64(HeaderLen)
+	for i := range f.Blocks {
+		v := &f.Blocks[i]
+		v.Codec = pointer.Codec(r.Fixed8("codec"))
+		v.Offset = at
+		v.Len = r.Uint32("block length")
+		v.RawLen = r.Uint32("raw block length")
+		v.CRC = r.Fixed32("block checksum")
+		at += uint64(v.Len)
+	}
+	if r.Err() == nil && at != end {
+		r.Fail("blocks", "they end at byte %d of the blob, the footer begins at %d", at, end)
+	}
+}
+
+// shardCategory is a row of the footer's table of categories.
+type shardCategory struct {
+	id   uint32
+	name string
+}
+
+func readCategories(r *field.Reader) []shardCategory {
+	n := r.Count("categories", MaxEntries, minCategoryLen)
+	out := make([]shardCategory, n)
+	seen := make(map[uint32]bool, n)
+	for i := range out {
+		c := &out[i]
+		c.id = r.Uint32("category id")
+		c.name = string(r.Sized("category", record.MaxCategoryName))
+		if r.Err() != nil {
+			return nil
+		}
+		if err := record.ValidateCategory(c.name); err != nil {
+			r.Fail("category", "%v", err)
+		}
+		if seen[c.id] {
+			r.Fail("category id", "%d is there twice", c.id)
+		}
+		seen[c.id] = true
+	}
+	return out
+}
+
+func (f *Footer) readEntries(r *field.Reader, categories []shardCategory) {
+	n := r.Count("payloads", MaxEntries, minEntryLen)
+	if n == 0 {
+		r.Fail("payloads", "there are none")
+		return
+	}
+	f.Entries = make([]Entry, n)
+	used := 0
+	places := make(map[place]struct{}, n)
+	for i := range f.Entries {
+		e := &f.Entries[i]
+		// Categories stand in the order of their first use: there is one table for a list of payloads.
+		c := int(r.Uvarint("payload's category", uint64(max(0, min(used, len(categories)-1)))))
+		logical := uint16(r.Uvarint("logical shard", math.MaxUint16))
+		writer := uint16(r.Uvarint("writer slot", math.MaxUint16))
+		e.Epoch = r.Uvarint("epoch", math.MaxUint64)
+		e.LSN = record.LSN(r.Uvarint("LSN", math.MaxUint64))
+		f.readPointer(r, &e.Pointer)
+		if r.Err() != nil || len(categories) == 0 {
+			r.Fail("categories", "there are none")
+			return
+		}
+		used = max(used, c+1)
+		e.Category = categories[c].name
+		e.Shard = record.MakeShardID(categories[c].id, logical, writer)
+		at := place{e.Shard, e.LSN}
+		if _, twice := places[at]; twice || e.Epoch == 0 || e.LSN < record.FirstLSN {
+			r.Fail("payload", "%d: LSN %d of shard %v in epoch %d is there twice or is none", i, e.LSN, e.Shard, e.Epoch)
+			return
+		}
+		places[at] = struct{}{}
+		if err := e.Pointer.Validate(); err != nil {
+			r.Fail("payload", "%d of shard %v: %v", i, e.Shard, err)
+			return
+		}
+	}
+	if used != len(categories) {
+		r.Fail("categories", "%d of %d are not used", len(categories)-used, len(categories))
+	}
+}
+
+func (f *Footer) readPointer(r *field.Reader, p *pointer.Pointer) {
+	p.Blob, p.Class, p.Region = f.ID, f.Class, f.Region
+	block := int(r.Uvarint("payload's block", uint64(max(0, len(f.Blocks)-1))))
+	p.Offset = r.Uint32("offset")
+	p.Length = r.Uint32("length")
+	p.Frames = r.Uint32("frames")
+	p.Messages = r.Uint32("messages")
+	p.MinTime = f.Created + r.Varint("smallest time")
+	p.MaxTime = pointer.ReadLater(r, "largest time", p.MinTime)
+	p.Sequences = pointer.ReadSequences(r)
+	if r.Err() != nil {
+		return
+	}
+	if len(f.Blocks) == 0 {
+		r.Fail("blocks", "there are none")
+		return
+	}
+	setBlock(p, &f.Blocks[block])
+}

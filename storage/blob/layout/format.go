@@ -1,0 +1,201 @@
+package layout
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"scribe/internal/pointer"
+	"scribe/internal/record"
+)
+
+// Version is the version that this build writes, and the newest that it reads.
+const Version = 1
+
+// Limits of the format. A reader refuses what is over them; a [Builder] never writes it.
+const (
+	// MaxBlocks bounds the blocks of a blob.
+	MaxBlocks = 100_000
+	// MaxEntries bounds the payloads of a blob. It is what one transaction of package metalog may touch.
+	MaxEntries = 100_000
+	// MaxFooter bounds the footer in bytes.
+	MaxFooter = 16 << 20
+)
+
+// Fixed parts.
+const (
+	// HeaderLen is the length of the header in bytes: where the first block begins.
+	HeaderLen = 128
+	// TrailerLen is the length of the trailer in bytes.
+	TrailerLen = 32
+
+	headerMagic  = "SCRBLOB1"
+	trailerMagic = "SCRBEND1"
+)
+
+// Offsets of the fields of the header. All integers are little-endian.
+const (
+	offMagic     = 0
+	offVersion   = 8
+	offRegionLen = 9
+	offReserved1 = 10
+	offClass     = 12
+	offID        = 16
+	offCreated   = 32
+	offRegion    = 40
+	offReserved2 = 104
+	offHeaderCRC = 124
+)
+
+// Offsets of the fields of the trailer, from its start.
+const (
+	offFooterOffset   = 0
+	offFooterLen      = 8
+	offFooterCRC      = 12
+	offTrailerVersion = 16
+	offReserved3      = 17
+	offTrailerCRC     = 20
+	offTrailerMagic   = 24
+)
+
+// identity is what header and footer both say of the blob.
+type identity struct {
+	id      pointer.BlobID
+	class   uint32
+	region  string
+	created int64
+}
+
+// fault is damage within a part, before it is known where in which blob the part lies.
+type fault struct {
+	what   string
+	offset int // from the start of the part
+	reason string
+}
+
+func faultf(what string, offset int, format string, args ...any) *fault {
+	return &fault{what: what, offset: offset, reason: fmt.Sprintf(format, args...)}
+}
+
+func (f *fault) in(key string, start int64) *DamageError {
+	return &DamageError{Key: key, What: f.what, Offset: start + int64(f.offset), Reason: f.reason}
+}
+
+func encodeHeader(v identity) []byte {
+	b := make([]byte, HeaderLen)
+	copy(b[offMagic:], headerMagic)
+	b[offVersion] = Version
+	b[offRegionLen] = uint8(len(v.region))
+	binary.LittleEndian.PutUint32(b[offClass:], v.class)
+	copy(b[offID:], v.id[:])
+	binary.LittleEndian.PutUint64(b[offCreated:], uint64(v.created))
+	copy(b[offRegion:offReserved2], v.region)
+	binary.LittleEndian.PutUint32(b[offHeaderCRC:], record.CRC(b[:offHeaderCRC]))
+	return b
+}
+
+// decodeHeader checks and decodes the HeaderLen bytes of b. A version that is newer comes back with a zero identity.
+func decodeHeader(b []byte) (v identity, version uint8, _ *fault) {
+	if string(b[offMagic:offVersion]) != headerMagic {
+		return identity{}, 0, faultf("header magic", offMagic, "found %q, want %q", b[offMagic:offVersion], headerMagic)
+	}
+	stored := binary.LittleEndian.Uint32(b[offHeaderCRC:])
+	if computed := record.CRC(b[:offHeaderCRC]); computed != stored {
+		return identity{}, 0, faultf("header checksum", offMagic, "stored %#08x, computed %#08x", stored, computed)
+	}
+	switch version = b[offVersion]; {
+	case version == 0:
+		return identity{}, 0, faultf("header version", offVersion, "0 was never written")
+	case version > Version:
+		return identity{}, version, nil
+	}
+	n := int(b[offRegionLen])
+	if n > pointer.MaxRegion {
+		return identity{}, 0, faultf("header region", offRegionLen, "%d bytes, the limit is %d", n, pointer.MaxRegion)
+	}
+	v = identity{
+		id:      pointer.BlobID(b[offID:offCreated]),
+		class:   binary.LittleEndian.Uint32(b[offClass:]),
+		region:  string(b[offRegion : offRegion+n]),
+		created: int64(binary.LittleEndian.Uint64(b[offCreated:])),
+	}
+	if i := firstNonZero(b[offReserved1:offClass]); i >= 0 {
+		return identity{}, 0, faultf("header", offReserved1+i, "reserved bytes must be 0")
+	}
+	if i := firstNonZero(b[offRegion+n : offHeaderCRC]); i >= 0 {
+		return identity{}, 0, faultf("header", offRegion+n+i, "reserved bytes must be 0")
+	}
+	if f := v.check(offMagic); f != nil {
+		return identity{}, 0, f
+	}
+	return v, version, nil
+}
+
+func (v *identity) check(offset int) *fault {
+	if !v.id.IsValid() {
+		return faultf("blob id", offset, "%x is not a UUID of version 7", v.id[:])
+	}
+	if err := pointer.ValidateRegion(v.region); err != nil {
+		return faultf("region", offset, "%v", err)
+	}
+	return nil
+}
+
+func firstNonZero(b []byte) int {
+	for i, c := range b {
+		if c != 0 {
+			return i
+		}
+	}
+	return -1
+}
+
+// trailer says where the footer is.
+type trailer struct {
+	footerOffset uint64
+	footerLen    uint32
+	footerCRC    uint32
+}
+
+func encodeTrailer(t trailer) []byte {
+	b := make([]byte, TrailerLen)
+	binary.LittleEndian.PutUint64(b[offFooterOffset:], t.footerOffset)
+	binary.LittleEndian.PutUint32(b[offFooterLen:], t.footerLen)
+	binary.LittleEndian.PutUint32(b[offFooterCRC:], t.footerCRC)
+	b[offTrailerVersion] = Version
+	binary.LittleEndian.PutUint32(b[offTrailerCRC:], record.CRC(b[:offTrailerCRC]))
+	copy(b[offTrailerMagic:], trailerMagic)
+	return b
+}
+
+// decodeTrailer checks and decodes the TrailerLen bytes of b, the last ones of a blob of size bytes.
+func decodeTrailer(b []byte, size int64) (t trailer, version uint8, _ *fault) {
+	if string(b[offTrailerMagic:]) != trailerMagic {
+		return trailer{}, 0, faultf("trailer magic", offTrailerMagic, "found %q, want %q: the blob was cut or is none", b[offTrailerMagic:], trailerMagic)
+	}
+	stored := binary.LittleEndian.Uint32(b[offTrailerCRC:])
+	if computed := record.CRC(b[:offTrailerCRC]); computed != stored {
+		return trailer{}, 0, faultf("trailer checksum", 0, "stored %#08x, computed %#08x", stored, computed)
+	}
+	switch version = b[offTrailerVersion]; {
+	case version == 0:
+		return trailer{}, 0, faultf("trailer version", offTrailerVersion, "0 was never written")
+	case version > Version:
+		return trailer{}, version, nil
+	}
+	t = trailer{
+		footerOffset: binary.LittleEndian.Uint64(b[offFooterOffset:]),
+		footerLen:    binary.LittleEndian.Uint32(b[offFooterLen:]),
+		footerCRC:    binary.LittleEndian.Uint32(b[offFooterCRC:]),
+	}
+	if i := firstNonZero(b[offReserved3:offTrailerCRC]); i >= 0 {
+		return trailer{}, 0, faultf("trailer", offReserved3+i, "reserved bytes must be 0")
+	}
+	if t.footerLen == 0 || t.footerLen > MaxFooter {
+		return trailer{}, 0, faultf("footer length", offFooterLen, "%d is not in 1..%d", t.footerLen, MaxFooter)
+	}
+	if t.footerOffset < HeaderLen || t.footerOffset > pointer.MaxBlobLen || int64(t.footerOffset)+int64(t.footerLen)+TrailerLen != size {
+		return trailer{}, 0, faultf("footer offset", offFooterOffset,
+			"%d bytes at %d and a trailer do not end a blob of %d bytes", t.footerLen, t.footerOffset, size)
+	}
+	return t, version, nil
+}

@@ -1,0 +1,179 @@
+package layout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+
+	"scribe/internal/pointer"
+	"scribe/internal/record"
+	"scribe/storage/blob"
+)
+
+// tailLen is how many bytes of the end of a blob are read at first, in the hope that the footer is in them.
+const tailLen = 64 << 10
+
+// ReadFooter reads the description of the blob under key, one of [pointer.Key]. It reads from the end: two or three requests. The
+// errors are [DamageError], [VersionError], pointer.InvalidError for the key, and those of the store.
+func ReadFooter(ctx context.Context, store blob.Store, key string) (*Footer, error) {
+	f, _, err := readFooter(ctx, store, key)
+	return f, err
+}
+
+// readFooter returns the size of the blob, too, and returns it also beside errors that came after it was known.
+func readFooter(ctx context.Context, store blob.Store, key string) (*Footer, int64, error) {
+	class, id, err := pointer.ParseKey(key)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := store.Stat(ctx, key)
+	if err != nil {
+		return nil, 0, err
+	}
+	size := info.Size
+	if size < HeaderLen+TrailerLen || size > pointer.MaxBlobLen {
+		return nil, size, &DamageError{
+			Key: key, What: "length", Offset: min(size, pointer.MaxBlobLen),
+			Reason: fmt.Sprintf("%d bytes are not in %d..%d", size, HeaderLen+TrailerLen, int64(pointer.MaxBlobLen)),
+		}
+	}
+	tail := make([]byte, min(size, tailLen))
+	if err := readAt(ctx, store, key, tail, size-int64(len(tail)), "trailer"); err != nil {
+		return nil, size, err
+	}
+	start := size - TrailerLen
+	t, version, bad := decodeTrailer(tail[len(tail)-TrailerLen:], size)
+	switch {
+	case bad != nil:
+		return nil, size, bad.in(key, start)
+	case version > Version:
+		return nil, size, &VersionError{Key: key, Version: version, Supported: Version}
+	}
+	footer, err := cutFooter(ctx, store, key, t, tail)
+	if err != nil {
+		return nil, size, err
+	}
+	if computed := record.CRC(footer); computed != t.footerCRC {
+		return nil, size, &DamageError{
+			Key: key, What: "footer checksum", Offset: int64(t.footerOffset),
+			Reason: fmt.Sprintf("stored %#08x, computed %#08x", t.footerCRC, computed),
+		}
+	}
+	f, bad := decodeFooter(footer, t.footerOffset)
+	if bad != nil {
+		return nil, size, bad.in(key, int64(t.footerOffset))
+	}
+	if f.ID != id || f.Class != class {
+		return nil, size, &DamageError{
+			Key: key, What: "footer: blob id", Offset: int64(t.footerOffset),
+			Reason: "it is that of " + pointer.Key(f.Class, f.ID),
+		}
+	}
+	return f, size, nil
+}
+
+// cutFooter returns the footer out of the tail of the blob, or reads it when the tail does not reach back to it.
+func cutFooter(ctx context.Context, store blob.Store, key string, t trailer, tail []byte) ([]byte, error) {
+	if need := int(t.footerLen) + TrailerLen; need <= len(tail) {
+		return tail[len(tail)-need : len(tail)-TrailerLen], nil
+	}
+	footer := make([]byte, t.footerLen)
+	if err := readAt(ctx, store, key, footer, int64(t.footerOffset), "footer"); err != nil {
+		return nil, err
+	}
+	return footer, nil
+}
+
+// readAt turns a blob that is shorter than it should be into damage.
+func readAt(ctx context.Context, store blob.Store, key string, dst []byte, off int64, what string) error {
+	err := store.ReadAt(ctx, key, dst, off)
+	if errors.Is(err, blob.ErrRange) {
+		return &DamageError{
+			Key: key, What: what, Offset: off, Err: err,
+			Reason: fmt.Sprintf("the blob ends before its %d bytes do", len(dst)),
+		}
+	}
+	return err
+}
+
+// ReadBlock reads the block that p points into, as stored, and checks it. The bytes are the caller's. The errors are [DamageError],
+// pointer.InvalidError for a pointer outside the limits, and those of the store.
+func ReadBlock(ctx context.Context, store blob.Store, p *pointer.Pointer) (stored []byte, err error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	stored = make([]byte, p.BlockLen)
+	key := p.Key()
+	if err := readAt(ctx, store, key, stored, int64(p.BlockOffset), "block"); err != nil {
+		return nil, err
+	}
+	if computed := record.CRC(stored); computed != p.BlockCRC {
+		return nil, &DamageError{
+			Key: key, What: "block checksum", Offset: int64(p.BlockOffset),
+			Reason: fmt.Sprintf("stored %#08x, computed %#08x", p.BlockCRC, computed),
+		}
+	}
+	return stored, nil
+}
+
+// decoder is shared: DecodeAll takes as many callers at a time as there are processors, lets others wait, and keeps the memory of
+// its decoders. It starts no goroutine.
+var decoder = sync.OnceValues(func() (*zstd.Decoder, error) {
+	return zstd.NewReader(nil,
+		zstd.WithDecoderConcurrency(runtime.GOMAXPROCS(0)),
+		zstd.WithDecoderMaxMemory(pointer.MaxBlockRaw),
+		// Never more than the capacity that it is given: what a block claims to be is not to be trusted.
+		zstd.WithDecodeAllCapLimit(true),
+	)
+})
+
+// Decompress returns the rawLen bytes of the block, in the memory of dst (from its beginning) when its capacity suffices, else in
+// new memory; never in that of stored. A block that is shorter or longer is refused after rawLen bytes. The error matches
+// [ErrDamaged].
+func Decompress(dst []byte, codec pointer.Codec, stored []byte, rawLen int) ([]byte, error) {
+	if rawLen < 1 || rawLen > pointer.MaxBlockRaw {
+		return nil, fmt.Errorf("%w: raw length %d is not in 1..%d", ErrDamaged, rawLen, pointer.MaxBlockRaw)
+	}
+	if cap(dst) < rawLen {
+		dst = make([]byte, rawLen)
+	}
+	dst = dst[:0:rawLen]
+	switch codec {
+	case pointer.CodecNone:
+		if len(stored) != rawLen {
+			return nil, fmt.Errorf("%w: %d stored for %d raw bytes without compression", ErrDamaged, len(stored), rawLen)
+		}
+		return append(dst, stored...), nil
+	case pointer.CodecZstd:
+		d, err := decoder()
+		if err != nil {
+			return nil, fmt.Errorf("layout: make a zstd decoder: %w", err)
+		}
+		out, err := d.DecodeAll(stored, dst)
+		if err != nil {
+			return nil, fmt.Errorf("%w: decompress %d bytes into %d: %w", ErrDamaged, len(stored), rawLen, err)
+		}
+		if len(out) != rawLen {
+			return nil, fmt.Errorf("%w: decompressed %d bytes into %d instead of %d", ErrDamaged, len(stored), len(out), rawLen)
+		}
+		return out, nil
+	default:
+		return nil, fmt.Errorf("%w: %s is unknown", ErrDamaged, codec)
+	}
+}
+
+// Payload is the payload of p in its decompressed block; it points into block. The error is a [DamageError].
+func Payload(block []byte, p *pointer.Pointer) ([]byte, error) {
+	end := uint64(p.Offset) + uint64(p.Length)
+	if uint64(len(block)) != uint64(p.BlockRawLen) || end > uint64(len(block)) {
+		return nil, &DamageError{
+			Key: p.Key(), What: "payload", Offset: int64(p.BlockOffset),
+			Reason: fmt.Sprintf("%d bytes at %d of a block of %d: the block has %d", p.Length, p.Offset, p.BlockRawLen, len(block)),
+		}
+	}
+	return block[p.Offset:end:end], nil
+}

@@ -1,0 +1,190 @@
+// Package memory keeps blobs in memory: the store of tests and of a cell that need not survive its process. It is a real
+// implementation of blob.Store under the acceptance suite of package blobtest, but for durability.
+package memory
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"scribe/storage/blob"
+	"scribe/storage/blob/internal/gate"
+)
+
+// Store is a blob.Store in memory.
+type Store struct {
+	gate gate.Gate
+	max  int64
+
+	mu struct {
+		sync.RWMutex
+		blobs map[string]object
+		bytes int64
+	}
+}
+
+// object is immutable but for its place in the map.
+type object struct {
+	data     []byte
+	modified time.Time
+}
+
+var _ blob.Store = (*Store)(nil)
+
+// New returns an empty store without a bound.
+func New() *Store { return NewLimited(0) }
+
+// NewLimited returns an empty store that takes at most maxBytes of blobs and then fails with blob.ErrNoSpace; 0 means no bound.
+func NewLimited(maxBytes int64) *Store {
+	s := &Store{max: maxBytes}
+	s.mu.blobs = map[string]object{}
+	return s
+}
+
+// Put implements blob.Store.
+func (s *Store) Put(ctx context.Context, key string, parts ...[]byte) error {
+	if err := s.enter(ctx, key); err != nil {
+		return fmt.Errorf("put: %w", err)
+	}
+	defer s.gate.Leave()
+	data := slices.Concat(parts...)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.mu.blobs[key]; ok {
+		return fmt.Errorf("put %s: %w", key, blob.ErrExists)
+	}
+	if s.max > 0 && s.mu.bytes+int64(len(data)) > s.max {
+		return fmt.Errorf("put %s: %w: %d bytes beside %d, the limit is %d", key, blob.ErrNoSpace, len(data), s.mu.bytes, s.max)
+	}
+	s.mu.blobs[key] = object{data: data, modified: time.Now()}
+	s.mu.bytes += int64(len(data))
+	return nil
+}
+
+// ReadAt implements blob.Store.
+func (s *Store) ReadAt(ctx context.Context, key string, dst []byte, off int64) error {
+	o, err := s.object(ctx, key)
+	if err != nil {
+		return fmt.Errorf("read: %w", err)
+	}
+	if size := int64(len(o.data)); off < 0 || off > size || int64(len(dst)) > size-off {
+		return fmt.Errorf("read %s: %w: %d bytes at %d of %d", key, blob.ErrRange, len(dst), off, size)
+	}
+	copy(dst, o.data[off:])
+	return nil
+}
+
+// Stat implements blob.Store.
+func (s *Store) Stat(ctx context.Context, key string) (blob.Info, error) {
+	o, err := s.object(ctx, key)
+	if err != nil {
+		return blob.Info{}, fmt.Errorf("stat: %w", err)
+	}
+	return o.info(key), nil
+}
+
+// List implements blob.Store. It lists what is there when it begins.
+func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Info, error] {
+	return func(yield func(blob.Info, error) bool) {
+		if err := s.list(ctx, prefix, yield); err != nil {
+			yield(blob.Info{}, fmt.Errorf("list %q: %w", prefix, err))
+		}
+	}
+}
+
+func (s *Store) list(ctx context.Context, prefix string, yield func(blob.Info, error) bool) error {
+	if err := blob.CheckPrefix(prefix); err != nil {
+		return err
+	}
+	if err := s.gate.Enter(); err != nil {
+		return err
+	}
+	defer s.gate.Leave()
+
+	s.mu.RLock()
+	infos := make([]blob.Info, 0, len(s.mu.blobs))
+	for key, o := range s.mu.blobs {
+		if strings.HasPrefix(key, prefix) {
+			infos = append(infos, o.info(key))
+		}
+	}
+	s.mu.RUnlock()
+	slices.SortFunc(infos, func(a, b blob.Info) int { return strings.Compare(a.Key, b.Key) })
+
+	for _, info := range infos {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if !yield(info, nil) {
+			return nil
+		}
+	}
+	return ctx.Err()
+}
+
+// Delete implements blob.Store.
+func (s *Store) Delete(ctx context.Context, key string) error {
+	if err := s.enter(ctx, key); err != nil {
+		return fmt.Errorf("delete: %w", err)
+	}
+	defer s.gate.Leave()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.bytes -= int64(len(s.mu.blobs[key].data))
+	delete(s.mu.blobs, key)
+	return nil
+}
+
+// Close implements blob.Store. The blobs are gone with it.
+func (s *Store) Close() error {
+	s.gate.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.mu.blobs)
+	s.mu.bytes = 0
+	return nil
+}
+
+// Bytes is the sum of the sizes of all blobs.
+func (s *Store) Bytes() int64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.mu.bytes
+}
+
+// enter checks what every call on a key checks and enters the gate.
+func (s *Store) enter(ctx context.Context, key string) error {
+	if err := blob.CheckKey(key); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	if err := s.gate.Enter(); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	return nil
+}
+
+func (s *Store) object(ctx context.Context, key string) (object, error) {
+	if err := s.enter(ctx, key); err != nil {
+		return object{}, err
+	}
+	defer s.gate.Leave()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	o, ok := s.mu.blobs[key]
+	if !ok {
+		return object{}, fmt.Errorf("%s: %w", key, blob.ErrNotFound)
+	}
+	return o, nil
+}
+
+func (o object) info(key string) blob.Info {
+	return blob.Info{Key: key, Size: int64(len(o.data)), Modified: o.modified}
+}

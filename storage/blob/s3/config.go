@@ -1,0 +1,147 @@
+package s3
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7/pkg/s3utils"
+
+	"scribe/storage/blob"
+)
+
+// Defaults and limits of Config.
+const (
+	DefaultMaxAttempts    = 5
+	DefaultAttemptTimeout = time.Minute
+	DefaultMaxConnections = 64
+
+	maxAttempts       = 20
+	minAttemptTimeout = 100 * time.Millisecond
+	maxAttemptTimeout = time.Hour
+	maxConnections    = 10_000
+)
+
+// Config says where the bucket is and how to talk to it.
+type Config struct {
+	// Endpoint is host or host:port of the store, without a scheme.
+	Endpoint string
+	// Secure means TLS.
+	Secure bool
+	// Region of the bucket. When it is empty the store is asked for it, which needs the permission to.
+	Region string
+	// Bucket must exist.
+	Bucket string
+	// Prefix, when not empty, is put in front of every key, with a slash between them, so that cells can share a bucket. It follows
+	// the rules of a key.
+	Prefix string
+	// PathStyle names the bucket in the path and not in the host name. It matters for the hosts of large clouds only; all others
+	// are talked to in that way anyhow.
+	PathStyle bool
+
+	// AccessKey and SecretKey are the credentials, with SessionToken when they are temporary.
+	AccessKey    string
+	SecretKey    string
+	SessionToken string
+	// IAM takes the credentials from the role of the machine instead.
+	IAM bool
+
+	// UnconditionalPut is for stores that ignore the condition of a conditional write: Put looks whether the key exists, and then
+	// writes.
+	UnconditionalPut bool
+	// MaxAttempts bounds how often a request is sent, 1 to 20.
+	MaxAttempts int
+	// AttemptTimeout bounds each of them, from the first byte sent to the last one received, 100 ms to 1 h. The context of a call
+	// bounds all of them together.
+	AttemptTimeout time.Duration
+	// MaxConnections bounds the idle connections that are kept.
+	MaxConnections int
+
+	// Transport replaces the transport to the store, for private authorities or tests; nil means the default. It is used for
+	// HTTP/1.1 or 2 as it decides. Close closes its idle connections.
+	Transport http.RoundTripper
+}
+
+// DefaultConfig returns a Config that lacks Endpoint, Bucket and credentials.
+func DefaultConfig() Config {
+	return Config{
+		Secure:         true,
+		MaxAttempts:    DefaultMaxAttempts,
+		AttemptTimeout: DefaultAttemptTimeout,
+		MaxConnections: DefaultMaxConnections,
+	}
+}
+
+// Validate reports everything that is wrong with c.
+func (c *Config) Validate() error {
+	var errs []error
+	refuse := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("s3: config: %s: %s", field, fmt.Sprintf(format, args...)))
+	}
+	if reason := checkEndpoint(c.Endpoint); reason != "" {
+		refuse("endpoint", "%q: %s", c.Endpoint, reason)
+	}
+	if err := s3utils.CheckValidBucketNameStrict(c.Bucket); err != nil {
+		refuse("bucket", "%q: %v", c.Bucket, err)
+	}
+	if c.Prefix != "" {
+		if err := blob.CheckKey(c.Prefix); err != nil {
+			refuse("prefix", "%v", err)
+		}
+	}
+	if strings.ContainsAny(c.Region, " /\t\r\n") {
+		refuse("region", "%q is not the name of a region", c.Region)
+	}
+	c.checkCredentials(refuse)
+	if c.MaxAttempts < 1 || c.MaxAttempts > maxAttempts {
+		refuse("max attempts", "%d is not in 1..%d", c.MaxAttempts, maxAttempts)
+	}
+	if c.AttemptTimeout < minAttemptTimeout || c.AttemptTimeout > maxAttemptTimeout {
+		refuse("attempt timeout", "%v is not in %v..%v", c.AttemptTimeout, minAttemptTimeout, maxAttemptTimeout)
+	}
+	if c.MaxConnections < 1 || c.MaxConnections > maxConnections {
+		refuse("max connections", "%d is not in 1..%d", c.MaxConnections, maxConnections)
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Config) checkCredentials(refuse func(field, format string, args ...any)) {
+	given := c.AccessKey != "" || c.SecretKey != "" || c.SessionToken != ""
+	switch {
+	case c.IAM && given:
+		refuse("credentials", "there are both keys and the use of the machine's role (IAM)")
+	case !c.IAM && c.AccessKey == "":
+		refuse("access key", "is missing; set it, or use the machine's role (IAM)")
+	}
+	if !c.IAM && c.SecretKey == "" {
+		refuse("secret key", "is missing; set it, or use the machine's role (IAM)")
+	}
+}
+
+// checkEndpoint returns what is wrong with an endpoint, or "".
+func checkEndpoint(endpoint string) string {
+	switch {
+	case endpoint == "":
+		return "is missing: want host or host:port"
+	case strings.Contains(endpoint, "://"):
+		return "want host or host:port without a scheme; whether to use TLS is set beside it"
+	case strings.ContainsAny(endpoint, "/?#@ \t\r\n"):
+		return "want host or host:port and nothing else"
+	}
+	host := endpoint
+	if h, port, err := net.SplitHostPort(endpoint); err == nil {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return "the port is not a number in 1..65535"
+		}
+		host = h
+	}
+	host = strings.Trim(host, "[]")
+	if net.ParseIP(host) == nil && !s3utils.IsValidDomain(host) {
+		return "the host is neither a name nor an address"
+	}
+	return ""
+}

@@ -1,0 +1,95 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+
+	"github.com/minio/minio-go/v7"
+
+	"scribe/storage/blob"
+)
+
+// ErrNoBucket means that the bucket does not exist. It is no blob.ErrNotFound: the blobs may well be where they were.
+var ErrNoBucket = errors.New("s3: the bucket does not exist")
+
+// mapped turns an error of minio-go into one that callers can branch on, and keeps it.
+func mapped(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	// The caller's context, not the bound of an attempt.
+	if cause := ctx.Err(); cause != nil {
+		if errors.Is(err, cause) {
+			return err
+		}
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	if sentinel := classify(err); sentinel != nil {
+		return fmt.Errorf("%w: %w", sentinel, err)
+	}
+	return err
+}
+
+// classify returns the sentinel that goes with err, nil when there is none.
+func classify(err error) error {
+	if answer := (minio.ErrorResponse{}); errors.As(err, &answer) {
+		return classifyAnswer(&answer)
+	}
+	var (
+		urlErr *url.Error
+		netErr net.Error
+	)
+	switch {
+	case errors.As(err, &urlErr), errors.As(err, &netErr), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, context.DeadlineExceeded):
+		return blob.ErrUnavailable
+	default:
+		return nil
+	}
+}
+
+func classifyAnswer(answer *minio.ErrorResponse) error {
+	switch answer.Code {
+	case minio.NoSuchBucket:
+		return ErrNoBucket
+	case minio.NoSuchKey, minio.NoSuchVersion:
+		return blob.ErrNotFound
+	case minio.PreconditionFailed:
+		return blob.ErrExists
+	case minio.InvalidRange:
+		return blob.ErrRange
+	case minio.AccessDenied, minio.AllAccessDisabled, minio.InvalidAccessKeyID, minio.SignatureDoesNotMatch,
+		minio.RequestTimeTooSkewed, minio.AuthorizationHeaderMalformed, "ExpiredToken", "InvalidToken":
+		return blob.ErrDenied
+	case "QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "InsufficientStorage":
+		return blob.ErrNoSpace
+	}
+	switch code := answer.StatusCode; {
+	case code == http.StatusNotFound:
+		return blob.ErrNotFound
+	case code == http.StatusPreconditionFailed:
+		return blob.ErrExists
+	case code == http.StatusRequestedRangeNotSatisfiable:
+		return blob.ErrRange
+	case code == http.StatusUnauthorized, code == http.StatusForbidden:
+		return blob.ErrDenied
+	case code == http.StatusInsufficientStorage:
+		return blob.ErrNoSpace
+	case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code >= http.StatusInternalServerError:
+		return blob.ErrUnavailable
+	default:
+		return nil
+	}
+}
+
+// answerCode is the code that the store answered with, "" when it did not.
+func answerCode(err error) string {
+	if answer := (minio.ErrorResponse{}); errors.As(err, &answer) {
+		return answer.Code
+	}
+	return ""
+}

@@ -1,0 +1,387 @@
+package s3
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"iter"
+	"math"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"scribe/storage/blob"
+	"scribe/storage/blob/internal/gate"
+)
+
+// Store is a blob.Store in a bucket.
+type Store struct {
+	gate        gate.Gate
+	client      *minio.Core
+	transport   *attempts
+	bucket      string
+	region      string
+	prefix      string // of the names of objects: empty, or with a slash at the end
+	maxAttempts int
+
+	// unconditional is set when the store can't refuse a key that exists.
+	unconditional atomic.Bool
+}
+
+var _ blob.Store = (*Store)(nil)
+
+// markName is the metadata in which a Put recognises its own object.
+const markName = "Scribe-Put"
+
+// New returns a store for the bucket that cfg names. It does not talk to it; see [Store.Check].
+func New(cfg Config) (*Store, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	base := cfg.Transport
+	if base == nil {
+		base = defaultTransport(&cfg)
+	}
+	transport := &attempts{base: base, timeout: cfg.AttemptTimeout}
+	creds := credentials.NewStaticV4(cfg.AccessKey, cfg.SecretKey, cfg.SessionToken)
+	if cfg.IAM {
+		creds = credentials.NewIAM("")
+	}
+	lookup := minio.BucketLookupAuto
+	if cfg.PathStyle {
+		lookup = minio.BucketLookupPath
+	}
+	client, err := minio.NewCore(cfg.Endpoint, &minio.Options{
+		Creds:        creds,
+		Secure:       cfg.Secure,
+		Transport:    transport,
+		Region:       cfg.Region,
+		BucketLookup: lookup,
+		MaxRetries:   cfg.MaxAttempts, // minio-go counts attempts
+		// Checksums in headers need it; see put.
+		TrailingHeaders: true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("s3: make a client for %s: %w", cfg.Endpoint, err)
+	}
+	s := &Store{client: client, transport: transport, bucket: cfg.Bucket, region: cfg.Region, maxAttempts: cfg.MaxAttempts}
+	if cfg.Prefix != "" {
+		s.prefix = cfg.Prefix + "/"
+	}
+	s.unconditional.Store(cfg.UnconditionalPut)
+	return s, nil
+}
+
+func defaultTransport(cfg *Config) *http.Transport {
+	return &http.Transport{
+		Proxy:       http.ProxyFromEnvironment,
+		DialContext: (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		// One host; HTTP/1.1, since bodies are large.
+		MaxIdleConns:        cfg.MaxConnections,
+		MaxIdleConnsPerHost: cfg.MaxConnections,
+		IdleConnTimeout:     time.Minute,
+		TLSHandshakeTimeout: 10 * time.Second,
+		DisableCompression:  true,
+		WriteBufferSize:     64 << 10,
+		ReadBufferSize:      64 << 10,
+	}
+}
+
+// Check reports whether the bucket can be reached with the credentials, for readiness and for a clear error at start.
+func (s *Store) Check(ctx context.Context) error {
+	if err := s.gate.Enter(); err != nil {
+		return fmt.Errorf("check bucket %s: %w", s.bucket, err)
+	}
+	defer s.gate.Leave()
+	return s.check(ctx)
+}
+
+func (s *Store) check(ctx context.Context) error {
+	ok, err := s.client.BucketExists(ctx, s.bucket)
+	if err == nil && !ok {
+		err = ErrNoBucket
+	}
+	if err != nil {
+		return fmt.Errorf("check bucket %s: %w", s.bucket, mapped(ctx, err))
+	}
+	return nil
+}
+
+// CreateBucket makes the bucket, unless it exists.
+func (s *Store) CreateBucket(ctx context.Context) error {
+	if err := s.gate.Enter(); err != nil {
+		return fmt.Errorf("create bucket %s: %w", s.bucket, err)
+	}
+	defer s.gate.Leave()
+	if err := s.check(ctx); !errors.Is(err, ErrNoBucket) {
+		return err
+	}
+	err := s.client.MakeBucket(ctx, s.bucket, minio.MakeBucketOptions{Region: s.region})
+	// Somebody else may have been faster.
+	if code := answerCode(err); err != nil && code != minio.BucketAlreadyOwnedByYou && code != minio.BucketAlreadyExists {
+		return fmt.Errorf("create bucket %s: %w", s.bucket, mapped(ctx, err))
+	}
+	return s.check(ctx)
+}
+
+// Put implements blob.Store.
+func (s *Store) Put(ctx context.Context, key string, parts ...[]byte) error {
+	if err := s.enter(ctx, key); err != nil {
+		return fmt.Errorf("put: %w", err)
+	}
+	defer s.gate.Leave()
+	if err := s.put(ctx, key, parts); err != nil {
+		return fmt.Errorf("put %s: %w", key, err)
+	}
+	return nil
+}
+
+func (s *Store) put(ctx context.Context, key string, parts [][]byte) error {
+	mark := rand.Text()
+	if !s.unconditional.Load() {
+		err := s.putObject(ctx, key, parts, mark, true)
+		switch code := answerCode(err); {
+		case code == minio.NotImplemented:
+			s.unconditional.Store(true)
+		// A conflict is another writer, or an earlier attempt of this one, that is not finished.
+		case errors.Is(err, blob.ErrExists), code == minio.Conflict, code == "ConditionalRequestConflict":
+			return s.settle(ctx, key, mark, err)
+		default:
+			return err
+		}
+	}
+	if _, err := s.stat(ctx, key); !errors.Is(err, blob.ErrNotFound) {
+		if err == nil {
+			err = blob.ErrExists
+		}
+		return err
+	}
+	return s.putObject(ctx, key, parts, mark, false)
+}
+
+// settle decides, after Put was refused because the key exists, whether the object is this Put's own: then an attempt succeeded whose
+// answer was lost.
+func (s *Store) settle(ctx context.Context, key, mark string, refused error) error {
+	info, err := s.client.StatObject(ctx, s.bucket, s.prefix+key, minio.StatObjectOptions{})
+	switch {
+	case err != nil:
+		return fmt.Errorf("look whose object it is: %w, after %w", mapped(ctx, err), refused)
+	case info.UserMetadata[markName] == mark:
+		return nil
+	case errors.Is(refused, blob.ErrExists):
+		return refused
+	default:
+		return fmt.Errorf("%w: %w", blob.ErrExists, refused)
+	}
+}
+
+func (s *Store) putObject(ctx context.Context, key string, parts [][]byte, mark string, conditional bool) error {
+	size, crc := sum(parts)
+	opts := minio.PutObjectOptions{
+		ContentType:      "application/octet-stream",
+		DisableMultipart: true,
+		// The checksum of the whole is known before the first byte is sent, so it goes into a header and the body stays as it is:
+		// neither signed nor framed in chunks, which would cost a SHA-256 and a copy.
+		DisableContentSha256: true,
+		UserMetadata: map[string]string{
+			markName:                mark,
+			"x-amz-checksum-crc32c": base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, crc)),
+		},
+	}
+	if conditional {
+		opts.SetMatchETagExcept("*")
+	}
+	_, err := s.client.Client.PutObject(ctx, s.bucket, s.prefix+key, &partsReader{parts: parts}, size, opts)
+	return mapped(ctx, err)
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func sum(parts [][]byte) (size int64, crc uint32) {
+	for _, p := range parts {
+		size += int64(len(p))
+		crc = crc32.Update(crc, castagnoli, p)
+	}
+	return size, crc
+}
+
+// ReadAt implements blob.Store.
+func (s *Store) ReadAt(ctx context.Context, key string, dst []byte, off int64) error {
+	if err := s.enter(ctx, key); err != nil {
+		return fmt.Errorf("read: %w", err)
+	}
+	defer s.gate.Leave()
+	if err := s.readAt(ctx, key, dst, off); err != nil {
+		return fmt.Errorf("read %s: %d bytes at %d: %w", key, len(dst), off, err)
+	}
+	return nil
+}
+
+func (s *Store) readAt(ctx context.Context, key string, dst []byte, off int64) error {
+	if off < 0 || off > math.MaxInt64-int64(len(dst)) {
+		return blob.ErrRange
+	}
+	if len(dst) == 0 { // which no range can ask for
+		info, err := s.stat(ctx, key)
+		if err == nil && off > info.Size {
+			err = fmt.Errorf("%w of %d bytes", blob.ErrRange, info.Size)
+		}
+		return err
+	}
+	// minio-go repeats requests that fail, but not answers that break off.
+	for attempt := 1; ; attempt++ {
+		n, err := s.readOnce(ctx, key, dst, off)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, errBroken) || attempt >= s.maxAttempts {
+			return mapped(ctx, err)
+		}
+		dst, off = dst[n:], off+int64(n)
+	}
+}
+
+// errBroken means that an answer ended before it was complete.
+var errBroken = errors.New("s3: the answer broke off")
+
+// readOnce returns how many bytes it has read beside errBroken.
+func (s *Store) readOnce(ctx context.Context, key string, dst []byte, off int64) (n int, err error) {
+	var opts minio.GetObjectOptions
+	if err := opts.SetRange(off, off+int64(len(dst))-1); err != nil {
+		return 0, err
+	}
+	body, info, header, err := s.client.GetObject(ctx, s.bucket, s.prefix+key, opts)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = body.Close() }()
+	want := fmt.Sprintf("bytes %d-", off)
+	switch got := header.Get("Content-Range"); {
+	case got != "" && !strings.HasPrefix(got, want):
+		return 0, fmt.Errorf("s3: asked for a range from %d on, the store answers %q", off, got)
+	case got == "" && off != 0:
+		return 0, errors.New("s3: the store answers a request for a range with the whole object")
+	case info.Size >= 0 && info.Size < int64(len(dst)):
+		return 0, fmt.Errorf("%w: %d bytes are left", blob.ErrRange, info.Size)
+	}
+	n, err = io.ReadFull(body, dst)
+	if err != nil {
+		return n, fmt.Errorf("%w after %d bytes: %w", errBroken, n, err)
+	}
+	return n, nil
+}
+
+// Stat implements blob.Store.
+func (s *Store) Stat(ctx context.Context, key string) (blob.Info, error) {
+	if err := s.enter(ctx, key); err != nil {
+		return blob.Info{}, fmt.Errorf("stat: %w", err)
+	}
+	defer s.gate.Leave()
+	info, err := s.stat(ctx, key)
+	if err != nil {
+		return blob.Info{}, fmt.Errorf("stat %s: %w", key, err)
+	}
+	return info, nil
+}
+
+func (s *Store) stat(ctx context.Context, key string) (blob.Info, error) {
+	info, err := s.client.StatObject(ctx, s.bucket, s.prefix+key, minio.StatObjectOptions{})
+	if err = mapped(ctx, err); err != nil {
+		// An answer to HEAD has no body to tell a missing object from a missing bucket, and the difference matters.
+		if errors.Is(err, blob.ErrNotFound) {
+			if berr := s.check(ctx); berr != nil {
+				return blob.Info{}, berr
+			}
+		}
+		return blob.Info{}, err
+	}
+	return blob.Info{Key: key, Size: info.Size, Modified: info.LastModified}, nil
+}
+
+// List implements blob.Store. Objects whose names are no keys are passed over.
+func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Info, error] {
+	return func(yield func(blob.Info, error) bool) {
+		if err := s.list(ctx, prefix, yield); err != nil {
+			yield(blob.Info{}, fmt.Errorf("list %q: %w", prefix, err))
+		}
+	}
+}
+
+// list returns nil when the loop was left.
+func (s *Store) list(ctx context.Context, prefix string, yield func(blob.Info, error) bool) error {
+	if err := blob.CheckPrefix(prefix); err != nil {
+		return err
+	}
+	if err := s.gate.Enter(); err != nil {
+		return err
+	}
+	defer s.gate.Leave()
+	last := ""
+	for object := range s.client.ListObjectsIter(ctx, s.bucket, minio.ListObjectsOptions{
+		Prefix:     s.prefix + prefix,
+		Recursive:  true,
+		FetchOwner: new(bool),
+	}) {
+		if object.Err != nil {
+			return mapped(ctx, object.Err)
+		}
+		key, ok := strings.CutPrefix(object.Key, s.prefix)
+		if !ok || blob.CheckKey(key) != nil {
+			continue
+		}
+		// Callers stop at the first key that is too young for them: they rely on the order.
+		if key <= last {
+			return fmt.Errorf("s3: the store lists %s after %s", key, last)
+		}
+		last = key
+		if !yield(blob.Info{Key: key, Size: object.Size, Modified: object.LastModified}, nil) {
+			return nil
+		}
+	}
+	// The iterator ends in silence when the context does.
+	return ctx.Err()
+}
+
+// Delete implements blob.Store.
+func (s *Store) Delete(ctx context.Context, key string) error {
+	if err := s.enter(ctx, key); err != nil {
+		return fmt.Errorf("delete: %w", err)
+	}
+	defer s.gate.Leave()
+	err := mapped(ctx, s.client.RemoveObject(ctx, s.bucket, s.prefix+key, minio.RemoveObjectOptions{}))
+	if err != nil && !errors.Is(err, blob.ErrNotFound) {
+		return fmt.Errorf("delete %s: %w", key, err)
+	}
+	return nil
+}
+
+// Close implements blob.Store.
+func (s *Store) Close() error {
+	s.gate.Close()
+	s.transport.CloseIdleConnections()
+	return nil
+}
+
+// enter checks what every call on a key checks and enters the gate.
+func (s *Store) enter(ctx context.Context, key string) error {
+	if err := blob.CheckKey(key); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	if err := s.gate.Enter(); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	return nil
+}

@@ -1,0 +1,50 @@
+package s3_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"scribe/internal/s3test"
+	"scribe/storage/blob"
+	"scribe/storage/blob/blobtest"
+	"scribe/storage/blob/s3"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// config is for the server's bucket.
+func config(server *s3test.Server) s3.Config {
+	cfg := s3.DefaultConfig()
+	cfg.Endpoint, cfg.Secure, cfg.Region, cfg.Bucket = server.Endpoint, false, server.Region, server.Bucket
+	cfg.AccessKey, cfg.SecretKey = server.AccessKey, server.SecretKey
+	cfg.MaxAttempts, cfg.AttemptTimeout = 2, 30*time.Second
+	return cfg
+}
+
+func open(tb testing.TB, cfg s3.Config) *s3.Store {
+	tb.Helper()
+	s, err := s3.New(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			tb.Errorf("Close: %v", err)
+		}
+	})
+	return s
+}
+
+func TestStore(t *testing.T) {
+	server := s3test.Start(t)
+	n := 0
+	blobtest.Run(t, func(t *testing.T) blob.Store {
+		n++
+		cfg := config(server)
+		cfg.Prefix = fmt.Sprintf("cells/%d", n)
+		return open(t, cfg)
+	})
+}

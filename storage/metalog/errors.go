@@ -1,0 +1,143 @@
+package metalog
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"scribe/internal/record"
+)
+
+// Errors that callers branch on. They are definite: the call changed nothing.
+var (
+	// ErrFenced means that a newer epoch owns the shard.
+	ErrFenced = errors.New("metalog: a newer writer owns the shard")
+	// ErrSealed means that the shard takes no more records.
+	ErrSealed = errors.New("metalog: the shard is sealed")
+	// ErrConflict means that the next LSN is not the one expected.
+	ErrConflict = errors.New("metalog: the next LSN is not the one expected")
+	// ErrSequence means that a producer's sequence does not continue what the shard knows. It comes as *SequenceError.
+	ErrSequence = errors.New("metalog: producer sequences do not continue")
+	// ErrStaleBlob means that the records refer to a blob that retention may have deleted.
+	ErrStaleBlob = errors.New("metalog: the blob is older than the retention boundary")
+	// ErrTrimmed means that the position was trimmed. It comes as *TrimmedError.
+	ErrTrimmed = errors.New("metalog: the position was trimmed")
+	// ErrInvalid means that the request is outside the limits of this package.
+	ErrInvalid = errors.New("metalog: invalid request")
+	// ErrClosed means that the engine is closed.
+	ErrClosed = errors.New("metalog: closed")
+	// ErrCorrupt means that something stored does not match its checksum, or is missing. It comes as *CorruptError.
+	ErrCorrupt = errors.New("metalog: damaged record")
+)
+
+// TrimmedError is an ErrTrimmed with the place where reading can go on.
+type TrimmedError struct {
+	Shard record.ShardID
+	LSN   record.LSN
+	First record.LSN
+}
+
+// Error implements error.
+func (e *TrimmedError) Error() string {
+	return fmt.Sprintf("metalog: shard %v: LSN %d was trimmed, the first one is %d", e.Shard, e.LSN, e.First)
+}
+
+// Unwrap makes errors.Is(err, ErrTrimmed) hold.
+func (e *TrimmedError) Unwrap() error { return ErrTrimmed }
+
+// SequenceKind is why a run of sequences was refused.
+type SequenceKind uint8
+
+// Kinds of refusal.
+const (
+	// SequenceDuplicate: the run's first sequence is below the next one expected.
+	SequenceDuplicate SequenceKind = 1
+	// SequenceGap: it is above.
+	SequenceGap SequenceKind = 2
+	// SequenceStaleEpoch: the producer has written with a newer epoch.
+	SequenceStaleEpoch SequenceKind = 3
+)
+
+// SequenceConflict is one refused run.
+type SequenceConflict struct {
+	Shard record.ShardID
+	Kind  SequenceKind
+	// Run is what was refused.
+	Run Sequence
+	// Known is what the shard knew when the transaction began: an earlier run of the transaction does not show in it.
+	Known ProducerState
+}
+
+// SequenceError is an ErrSequence with the conflicts of the transaction: all of them, but at most MaxConflicts.
+type SequenceError struct {
+	Conflicts []SequenceConflict
+}
+
+// Error implements error.
+func (e *SequenceError) Error() string {
+	if len(e.Conflicts) == 0 {
+		return ErrSequence.Error()
+	}
+	c := e.Conflicts[0]
+	return fmt.Sprintf("metalog: shard %v: producer %d sent sequences %d to %d in epoch %d, expected %d in epoch %d (%d conflicts in all)",
+		c.Shard, c.Run.Producer, c.Run.First, c.Run.Last, c.Run.Epoch, c.Known.Next, c.Known.Epoch, len(e.Conflicts))
+}
+
+// Unwrap makes errors.Is(err, ErrSequence) hold.
+func (e *SequenceError) Unwrap() error { return ErrSequence }
+
+// Refusal is why one shard took no records.
+type Refusal struct {
+	// Err is ErrSealed, ErrFenced or ErrConflict.
+	Err error
+	// State is the shard's state when it refused; its Epoch is 0 when the shard does not exist.
+	State State
+}
+
+// RefusedError is an ErrSealed, ErrFenced or ErrConflict of an Append, with every shard that refused its part of the transaction
+// (at most MaxConflicts). It matches each error that it holds, so a caller can leave out those shards and repeat the rest.
+type RefusedError struct {
+	Refusals []Refusal
+}
+
+// Error implements error.
+func (e *RefusedError) Error() string {
+	if len(e.Refusals) == 0 {
+		return "metalog: append refused"
+	}
+	r := e.Refusals[0]
+	return fmt.Sprintf("%v: shard %v, whose epoch is %d and next LSN %d (%d shards refused in all)",
+		r.Err, r.State.Shard, r.State.Epoch, r.State.NextLSN, len(e.Refusals))
+}
+
+// Unwrap makes errors.Is hold for what the shards answered.
+func (e *RefusedError) Unwrap() []error {
+	var errs []error
+	for _, kind := range []error{ErrSealed, ErrFenced, ErrConflict} {
+		if slices.ContainsFunc(e.Refusals, func(r Refusal) bool { return errors.Is(r.Err, kind) }) {
+			errs = append(errs, kind)
+		}
+	}
+	return errs
+}
+
+// CorruptError is an ErrCorrupt with the place of the damage.
+type CorruptError struct {
+	// Shard whose record or state is damaged.
+	Shard record.ShardID
+	// LSN of the damaged record; 0 when it is the shard's own state.
+	LSN record.LSN
+	// Detail is what is wrong, for people.
+	Detail string
+}
+
+// Error implements error.
+func (e *CorruptError) Error() string {
+	if e.LSN == 0 {
+		return fmt.Sprintf("metalog: shard %v: damaged state: %s", e.Shard, e.Detail)
+	}
+	return fmt.Sprintf("metalog: shard %v: damaged record at LSN %d: %s", e.Shard, e.LSN, e.Detail)
+}
+
+// Unwrap makes errors.Is(err, ErrCorrupt) hold.
+func (e *CorruptError) Unwrap() error { return ErrCorrupt }

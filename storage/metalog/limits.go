@@ -1,0 +1,151 @@
+package metalog
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"scribe/internal/record"
+)
+
+// Validate reports whether a is within the limits of this package: a wrapped ErrInvalid that names the part, or nil. It does no
+// more than look at a.
+func (a *Append) Validate() error {
+	if err := count("shards in an append", len(a.Shards), MaxAppendShards); err != nil {
+		return err
+	}
+	if a.OldestBlob < 0 {
+		return fmt.Errorf("%w: the oldest blob's time is %d, it must not be negative", ErrInvalid, a.OldestBlob)
+	}
+	var size, records, sequences int
+	for i := range a.Shards {
+		s := &a.Shards[i]
+		n, err := s.validate()
+		if err != nil {
+			return err
+		}
+		size, records, sequences = size+n, records+len(s.Records), sequences+len(s.Sequences)
+		switch {
+		case size > MaxAppend:
+			return fmt.Errorf("%w: the append has over %d bytes of records: split it", ErrInvalid, MaxAppend)
+		case records > MaxAppendRecords:
+			return fmt.Errorf("%w: the append has over %d records: split it", ErrInvalid, MaxAppendRecords)
+		case sequences > MaxAppendSequences:
+			return fmt.Errorf("%w: the append has over %d runs of sequences: split it", ErrInvalid, MaxAppendSequences)
+		}
+	}
+	return distinct(len(a.Shards), func(i int) record.ShardID { return a.Shards[i].Shard })
+}
+
+// validate returns the bytes of the shard's records.
+func (s *ShardAppend) validate() (size int, err error) {
+	if s.Epoch == 0 {
+		return 0, fmt.Errorf("%w: shard %v: epoch 0 is no epoch: open the shard first", ErrInvalid, s.Shard)
+	}
+	if len(s.Records) == 0 {
+		return 0, fmt.Errorf("%w: shard %v: no records", ErrInvalid, s.Shard)
+	}
+	for i, r := range s.Records {
+		if len(r) == 0 || len(r) > MaxRecord {
+			return 0, fmt.Errorf("%w: shard %v: record %d has %d bytes, it must have 1 to %d", ErrInvalid, s.Shard, i, len(r), MaxRecord)
+		}
+		size += len(r)
+	}
+	for _, q := range s.Sequences {
+		if q.First > q.Last || q.Last == math.MaxUint64 {
+			return 0, fmt.Errorf("%w: shard %v: producer %d: [%d, %d] is no run of sequences", ErrInvalid, s.Shard, q.Producer, q.First, q.Last)
+		}
+	}
+	return size, nil
+}
+
+// ValidateOpen checks the arguments of [Log.Open].
+func ValidateOpen(owner string, shards []record.ShardID) error {
+	if len(owner) > MaxOwner {
+		return fmt.Errorf("%w: the owner's name has %d bytes, it may have %d", ErrInvalid, len(owner), MaxOwner)
+	}
+	if err := ValidateShards(shards); err != nil {
+		return err
+	}
+	return distinct(len(shards), func(i int) record.ShardID { return shards[i] })
+}
+
+// ValidateShards checks the arguments of [Log.Tail] and [Log.Seek].
+func ValidateShards(shards []record.ShardID) error { return count("shards", len(shards), MaxShards) }
+
+// ValidateProducers checks the arguments of [Log.Sequences].
+func ValidateProducers(producers []uint64) error {
+	return count("producers", len(producers), MaxProducers)
+}
+
+// ValidateSubscribe checks the arguments of [Log.Subscribe] and returns the heartbeat to use.
+func ValidateSubscribe(from []Position, heartbeat time.Duration) (time.Duration, error) {
+	if err := count("positions", len(from), MaxShards); err != nil {
+		return 0, err
+	}
+	for _, p := range from {
+		if err := ValidatePosition(p.Shard, p.LSN); err != nil {
+			return 0, err
+		}
+	}
+	if heartbeat < 0 {
+		return 0, fmt.Errorf("%w: the heartbeat is %v, it must not be negative", ErrInvalid, heartbeat)
+	}
+	if heartbeat == 0 {
+		heartbeat = DefaultHeartbeat
+	}
+	return max(heartbeat, MinHeartbeat), distinct(len(from), func(i int) record.ShardID { return from[i].Shard })
+}
+
+// ValidatePosition checks a place to read from.
+func ValidatePosition(shard record.ShardID, from record.LSN) error {
+	if from < record.FirstLSN {
+		return fmt.Errorf("%w: shard %v: LSN %d is no position, the first is %d", ErrInvalid, shard, from, record.FirstLSN)
+	}
+	return nil
+}
+
+// ReadLimits returns the limits that [Log.Read] uses for those it was given.
+func ReadLimits(maxRecords, maxBytes int) (records, bytes int) {
+	if maxRecords <= 0 || maxRecords > MaxReadRecords {
+		maxRecords = MaxReadRecords
+	}
+	if maxBytes <= 0 || maxBytes > MaxReadBytes {
+		maxBytes = MaxReadBytes
+	}
+	return maxRecords, maxBytes
+}
+
+func count(what string, n, limit int) error {
+	if n < 1 || n > limit {
+		return fmt.Errorf("%w: %d %s, there must be 1 to %d", ErrInvalid, n, what, limit)
+	}
+	return nil
+}
+
+// distinct reports the first shard that is there twice. Few shards, the usual case, cost no allocation.
+func distinct(n int, at func(int) record.ShardID) error {
+	const few = 16
+	if n <= few {
+		for i := range n {
+			for j := range i {
+				if at(i) == at(j) {
+					return twice(at(i))
+				}
+			}
+		}
+		return nil
+	}
+	seen := make(map[record.ShardID]struct{}, n)
+	for i := range n {
+		if _, ok := seen[at(i)]; ok {
+			return twice(at(i))
+		}
+		seen[at(i)] = struct{}{}
+	}
+	return nil
+}
+
+func twice(s record.ShardID) error {
+	return fmt.Errorf("%w: shard %v is there twice", ErrInvalid, s)
+}

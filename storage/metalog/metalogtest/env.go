@@ -1,0 +1,157 @@
+package metalogtest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+)
+
+// shardA and its neighbours are shards of one category.
+var (
+	shardA = record.MakeShardID(7, 0, 1)
+	shardB = record.MakeShardID(7, 0, 2)
+	shardC = record.MakeShardID(7, 1, 1)
+)
+
+// open opens shards and returns their epochs.
+func (e *env) open(shards ...record.ShardID) []uint64 {
+	e.Helper()
+	states, err := e.log.Open(e.ctx, "suite", shards)
+	if err != nil {
+		e.Fatalf("Open: %v", err)
+	}
+	if len(states) != len(shards) {
+		e.Fatalf("Open returned %d states for %d shards", len(states), len(shards))
+	}
+	epochs := make([]uint64, len(states))
+	for i, st := range states {
+		if st.Shard != shards[i] {
+			e.Fatalf("Open: state %d is of shard %v, not %v", i, st.Shard, shards[i])
+		}
+		epochs[i] = st.Epoch
+	}
+	return epochs
+}
+
+// openOne opens a shard and returns its epoch.
+func (e *env) openOne(shard record.ShardID) uint64 {
+	e.Helper()
+	return e.open(shard)[0]
+}
+
+// to is an append of texts to one shard.
+func to(shard record.ShardID, epoch uint64, texts ...string) metalog.ShardAppend {
+	s := metalog.ShardAppend{Shard: shard, Epoch: epoch}
+	for _, t := range texts {
+		s.Records = append(s.Records, []byte(t))
+	}
+	return s
+}
+
+// try appends and returns the error.
+func (e *env) try(shards ...metalog.ShardAppend) error {
+	_, err := e.log.Append(e.ctx, &metalog.Append{Shards: shards})
+	return err
+}
+
+// append appends and fails the case if it can't.
+func (e *env) append(shards ...metalog.ShardAppend) []metalog.Appended {
+	e.Helper()
+	done, err := e.log.Append(e.ctx, &metalog.Append{Shards: shards})
+	if err != nil {
+		e.Fatalf("Append: %v", err)
+	}
+	if len(done) != len(shards) {
+		e.Fatalf("Append returned %d results for %d shards", len(done), len(shards))
+	}
+	return done
+}
+
+// fill appends n records "prefix0", "prefix1", ... one by one.
+func (e *env) fill(shard record.ShardID, epoch uint64, prefix string, n int) []metalog.Appended {
+	e.Helper()
+	var all []metalog.Appended
+	for i := range n {
+		all = append(all, e.append(to(shard, epoch, fmt.Sprint(prefix, i)))...)
+	}
+	return all
+}
+
+// read reads a shard from an LSN to its tail, in as many calls as it takes, and checks that LSNs are dense.
+func (e *env) read(shard record.ShardID, from record.LSN) []metalog.Entry {
+	e.Helper()
+	var all []metalog.Entry
+	for {
+		entries, err := e.log.Read(e.ctx, shard, from, 0, 0)
+		if err != nil {
+			e.Fatalf("Read from %d: %v", from, err)
+		}
+		if len(entries) == 0 {
+			return all
+		}
+		for _, en := range entries {
+			if en.LSN != from {
+				e.Fatalf("Read returned LSN %d, not %d", en.LSN, from)
+			}
+			from++
+		}
+		all = append(all, entries...)
+	}
+}
+
+// tail returns the state of one shard.
+func (e *env) tail(shard record.ShardID) metalog.State {
+	e.Helper()
+	states, err := e.log.Tail(e.ctx, []record.ShardID{shard})
+	if err != nil {
+		e.Fatalf("Tail: %v", err)
+	}
+	if len(states) != 1 || states[0].Shard != shard {
+		e.Fatalf("Tail returned %+v for shard %v", states, shard)
+	}
+	return states[0]
+}
+
+// holds checks what a shard holds from an LSN on.
+func (e *env) holds(shard record.ShardID, from record.LSN, want ...string) {
+	e.Helper()
+	if got := texts(e.read(shard, from)); strings.Join(got, ",") != strings.Join(want, ",") {
+		e.Fatalf("shard %v holds %q from LSN %d on, want %q", shard, got, from, want)
+	}
+}
+
+func texts(entries []metalog.Entry) []string {
+	var out []string
+	for _, en := range entries {
+		out = append(out, string(en.Data))
+	}
+	return out
+}
+
+// is fails the case unless err is target.
+func (e *env) is(err, target error) {
+	e.Helper()
+	if !errors.Is(err, target) {
+		e.Fatalf("the error is %v, want %v", err, target)
+	}
+}
+
+// as returns err as a T.
+func as[T error](e *env, err error) T {
+	e.Helper()
+	var want T
+	if !errors.As(err, &want) {
+		e.Fatalf("the error is %T (%v), want %T", err, err, want)
+	}
+	return want
+}
+
+func equal[T comparable](e *env, what string, got, want T) {
+	e.Helper()
+	if got != want {
+		e.Fatalf("%s: got %v, want %v", what, got, want)
+	}
+}

@@ -1,0 +1,234 @@
+package metalogtest
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"time"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+)
+
+// shardList returns n distinct shards.
+func shardList(n int) []record.ShardID {
+	out := make([]record.ShardID, n)
+	for i := range out {
+		out[i] = record.ShardID(i)
+	}
+	return out
+}
+
+var limitCases = []testCase{
+	{name: "what is over a limit is refused", test: func(e *env) {
+		epoch := e.openOne(shardA)
+		good := to(shardA, epoch, "x")
+		with := func(change func(*metalog.ShardAppend)) *metalog.Append {
+			s := to(shardA, epoch, "x")
+			change(&s)
+			return &metalog.Append{Shards: []metalog.ShardAppend{s}}
+		}
+		big := make([]byte, metalog.MaxRecord+1)
+		for what, a := range map[string]*metalog.Append{
+			"nothing":                  {},
+			"no records":               with(func(s *metalog.ShardAppend) { s.Records = nil }),
+			"an empty record":          with(func(s *metalog.ShardAppend) { s.Records = [][]byte{{1}, {}} }),
+			"a record too large":       with(func(s *metalog.ShardAppend) { s.Records = [][]byte{big} }),
+			"a transaction too large":  with(func(s *metalog.ShardAppend) { s.Records = repeat(big[1:], metalog.MaxAppend/metalog.MaxRecord+1) }),
+			"too many records":         with(func(s *metalog.ShardAppend) { s.Records = repeat(big[:1], metalog.MaxAppendRecords+1) }),
+			"epoch 0":                  with(func(s *metalog.ShardAppend) { s.Epoch = 0 }),
+			"a run backward":           with(func(s *metalog.ShardAppend) { s.Sequences = []metalog.Sequence{run(1, 1, 5, 4)} }),
+			"a run to the largest":     with(func(s *metalog.ShardAppend) { s.Sequences = []metalog.Sequence{run(1, 1, 5, math.MaxUint64)} }),
+			"a shard twice":            {Shards: []metalog.ShardAppend{good, to(shardB, 1, "x"), good}},
+			"a blob from before times": {Shards: []metalog.ShardAppend{good}, OldestBlob: -1},
+		} {
+			if _, err := e.log.Append(e.ctx, a); !errors.Is(err, metalog.ErrInvalid) {
+				e.Errorf("an append of %s ended with %v", what, err)
+			}
+		}
+		many := shardList(metalog.MaxShards + 1)
+		positions := make([]metalog.Position, len(many))
+		for i, s := range many {
+			positions[i] = at(s, 1)
+		}
+		nothing := func([]metalog.Update) error { return errors.New("called") }
+		second := func(_ any, err error) error { return err }
+		for what, err := range map[string]error{
+			"Open of nothing":               second(e.log.Open(e.ctx, "o", nil)),
+			"Open of too many":              second(e.log.Open(e.ctx, "o", many)),
+			"Open of a shard twice":         second(e.log.Open(e.ctx, "o", []record.ShardID{shardA, shardB, shardA})),
+			"Open by a long name":           second(e.log.Open(e.ctx, strings.Repeat("o", metalog.MaxOwner+1), many[:1])),
+			"Tail of nothing":               second(e.log.Tail(e.ctx, nil)),
+			"Tail of too many":              second(e.log.Tail(e.ctx, many)),
+			"Seek of nothing":               second(e.log.Seek(e.ctx, nil, 1)),
+			"Seek of too many":              second(e.log.Seek(e.ctx, many, 1)),
+			"Read from 0":                   second(e.log.Read(e.ctx, shardA, 0, 0, 0)),
+			"Sequences of nothing":          second(e.log.Sequences(e.ctx, shardA, nil)),
+			"Sequences of too many":         second(e.log.Sequences(e.ctx, shardA, make([]uint64, metalog.MaxProducers+1))),
+			"Subscribe to nothing":          e.log.Subscribe(e.ctx, nil, 0, nothing),
+			"Subscribe to too many":         e.log.Subscribe(e.ctx, positions, 0, nothing),
+			"Subscribe from 0":              e.log.Subscribe(e.ctx, []metalog.Position{at(shardA, 0)}, 0, nothing),
+			"Subscribe to a shard twice":    e.log.Subscribe(e.ctx, []metalog.Position{at(shardA, 1), at(shardA, 2)}, 0, nothing),
+			"Subscribe with a past to wait": e.log.Subscribe(e.ctx, positions[:1], -time.Second, nothing),
+		} {
+			if !errors.Is(err, metalog.ErrInvalid) {
+				e.Errorf("%s ended with %v", what, err)
+			}
+		}
+		equal(e, "next LSN", e.tail(shardA).NextLSN, 1)
+		equal(e, "epoch", e.tail(shardA).Epoch, epoch)
+	}},
+	{name: "what is at a limit is not", test: func(e *env) {
+		shards := shardList(metalog.MaxShards)
+		if _, err := e.log.Open(e.ctx, strings.Repeat("o", metalog.MaxOwner), shards); err != nil {
+			e.Fatal(err)
+		}
+		if states, err := e.log.Tail(e.ctx, shards); err != nil || len(states) != len(shards) {
+			e.Fatalf("Tail returned %d states, %v", len(states), err)
+		}
+		if lsns, err := e.log.Seek(e.ctx, shards, 1); err != nil || len(lsns) != len(shards) {
+			e.Fatalf("Seek returned %d positions, %v", len(lsns), err)
+		}
+		if states, err := e.log.Sequences(e.ctx, shardA, make([]uint64, metalog.MaxProducers)); err != nil || len(states) != metalog.MaxProducers {
+			e.Fatalf("Sequences returned %d states, %v", len(states), err)
+		}
+	}},
+}
+
+var endCases = []testCase{
+	{name: "a call whose context ended does nothing", test: func(e *env) {
+		epoch := e.openOne(shardA)
+		e.fill(shardA, epoch, "r", 1)
+		ctx, cancel := context.WithCancel(e.ctx)
+		cancel()
+		second := func(_ any, err error) error { return err }
+		for what, err := range map[string]error{
+			"Open":            second(e.log.Open(ctx, "o", []record.ShardID{shardA})),
+			"Append":          second(e.log.Append(ctx, &metalog.Append{Shards: []metalog.ShardAppend{to(shardA, epoch, "x")}})),
+			"Read":            second(e.log.Read(ctx, shardA, 1, 0, 0)),
+			"Seek":            second(e.log.Seek(ctx, []record.ShardID{shardA}, 1)),
+			"Trim":            e.log.Trim(ctx, shardA, 2),
+			"Seal":            second(e.log.Seal(ctx, shardA)),
+			"Sequences":       second(e.log.Sequences(ctx, shardA, []uint64{1})),
+			"AdvanceBoundary": second(e.log.AdvanceBoundary(ctx, 5)),
+			"Subscribe":       e.log.Subscribe(ctx, []metalog.Position{at(shardA, 1)}, 0, func([]metalog.Update) error { return nil }),
+			"WatchShards":     e.log.WatchShards(ctx, 7, func([]record.ShardID) error { return nil }),
+		} {
+			if !errors.Is(err, context.Canceled) {
+				e.Errorf("%s ended with %v", what, err)
+			}
+		}
+		st := e.tail(shardA)
+		if st.Epoch != epoch || st.NextLSN != 2 || st.FirstLSN != 1 || st.Sealed {
+			e.Fatalf("the state is %+v", st)
+		}
+	}},
+	{name: "a deadline ends a subscription", test: func(e *env) {
+		ctx, cancel := context.WithTimeout(e.ctx, time.Millisecond)
+		defer cancel()
+		e.is(e.log.Subscribe(ctx, []metalog.Position{at(shardA, 1)}, 0, func([]metalog.Update) error { return nil }), context.DeadlineExceeded)
+	}},
+	{name: "after Close every call says so", test: func(e *env) {
+		epoch := e.openOne(shardA)
+		if err := e.log.Close(); err != nil {
+			e.Fatal(err)
+		}
+		if err := e.log.Close(); err != nil {
+			e.Fatalf("the second Close: %v", err)
+		}
+		second := func(_ any, err error) error { return err }
+		for what, err := range map[string]error{
+			"Open":            second(e.log.Open(e.ctx, "o", []record.ShardID{shardA})),
+			"Append":          e.try(to(shardA, epoch, "x")),
+			"Read":            second(e.log.Read(e.ctx, shardA, 1, 0, 0)),
+			"Tail":            second(e.log.Tail(e.ctx, []record.ShardID{shardA})),
+			"Seek":            second(e.log.Seek(e.ctx, []record.ShardID{shardA}, 1)),
+			"Trim":            e.log.Trim(e.ctx, shardA, 1),
+			"Seal":            second(e.log.Seal(e.ctx, shardA)),
+			"Shards":          second(e.log.Shards(e.ctx, 7)),
+			"Sequences":       second(e.log.Sequences(e.ctx, shardA, []uint64{1})),
+			"AdvanceBoundary": second(e.log.AdvanceBoundary(e.ctx, 0)),
+			"Subscribe":       e.log.Subscribe(e.ctx, []metalog.Position{at(shardA, 1)}, 0, func([]metalog.Update) error { return nil }),
+			"WatchShards":     e.log.WatchShards(e.ctx, 7, func([]record.ShardID) error { return nil }),
+		} {
+			if !errors.Is(err, metalog.ErrClosed) {
+				e.Errorf("%s ended with %v", what, err)
+			}
+		}
+	}},
+	{name: "Close ends subscriptions, and waits for running calls", test: func(e *env) {
+		e.openOne(shardA)
+		log := e.log
+		ended := make(chan error, 2)
+		inside, release := make(chan struct{}), make(chan struct{})
+		returned := false
+		go func() {
+			err := log.Subscribe(e.ctx, []metalog.Position{at(shardA, 1)}, long, func([]metalog.Update) error {
+				close(inside)
+				<-release
+				returned = true
+				return nil
+			})
+			ended <- err
+		}()
+		watching := make(chan struct{})
+		go func() {
+			ended <- log.WatchShards(e.ctx, 7, func([]record.ShardID) error {
+				close(watching)
+				return nil
+			})
+		}()
+		<-inside
+		<-watching
+		closed := make(chan error, 1)
+		go func() { closed <- log.Close() }()
+		close(release)
+		e.is(<-closed, nil)
+		if !returned {
+			e.Fatal("Close did not wait for the callback")
+		}
+		e.is(<-ended, metalog.ErrClosed)
+		e.is(<-ended, metalog.ErrClosed)
+	}},
+	{name: "appends during Close are stored or refused", needs: canRestart, test: func(e *env) {
+		epoch := e.openOne(shardA)
+		log := e.log
+		const writers = 8
+		stored := make(chan record.LSN, 100_000)
+		started := make(chan struct{}, writers)
+		ended := make(chan struct{}, writers)
+		for range writers {
+			go func() {
+				defer func() { ended <- struct{}{} }()
+				for i := 0; ; i++ {
+					done, err := log.Append(e.ctx, &metalog.Append{Shards: []metalog.ShardAppend{to(shardA, epoch, "x")}})
+					if i == 0 {
+						started <- struct{}{}
+					}
+					if errors.Is(err, metalog.ErrClosed) {
+						return
+					}
+					if err != nil {
+						e.Error(err)
+						return
+					}
+					stored <- done[0].FirstLSN
+				}
+			}()
+		}
+		for range writers {
+			<-started
+		}
+		e.restart()
+		for range writers {
+			<-ended
+		}
+		close(stored)
+		n := 0
+		for range stored {
+			n++
+		}
+		equal(e, "records", len(e.read(shardA, 1)), n)
+	}},
+}

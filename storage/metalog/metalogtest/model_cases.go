@@ -1,0 +1,337 @@
+package metalogtest
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+)
+
+var modelCases = []testCase{
+	{name: "any sequence of calls does what the model does", many: func(t *testing.T, f Factory) {
+		rapid.Check(t, func(rt *rapid.T) {
+			m := &machine{env: newEnv(t, f), shards: map[record.ShardID]*modelShard{}}
+			defer m.close()
+			rt.Repeat(m.actions())
+		})
+	}},
+}
+
+// modelShard is what the model knows of a shard.
+type modelShard struct {
+	epoch     uint64
+	first     record.LSN
+	entries   []metalog.Entry // from LSN 1 on, trimmed ones included
+	sealed    bool
+	producers map[uint64]metalog.ProducerState
+	watermark int64 // the highest that was promised
+}
+
+func (s *modelShard) next() record.LSN { return record.LSN(len(s.entries) + 1) }
+
+// machine makes the same calls on an engine and on the model.
+type machine struct {
+	*env
+	shards   map[record.ShardID]*modelShard
+	boundary int64
+	last     int64 // newest persisted time
+}
+
+func (m *machine) actions() map[string]func(*rapid.T) {
+	actions := map[string]func(*rapid.T){
+		"open":      m.openSome,
+		"append":    m.appendSome,
+		"append2":   m.appendSome, // the most frequent one
+		"read":      m.readSome,
+		"tail":      m.tailSome,
+		"seek":      m.seekSome,
+		"trim":      m.trimSome,
+		"seal":      m.sealSome,
+		"sequences": m.sequencesSome,
+		"boundary":  m.advance,
+		"list":      m.list,
+	}
+	if m.in.Clock != nil {
+		actions["clock"] = func(rt *rapid.T) {
+			m.in.Clock.Advance(time.Duration(rapid.Int64Range(-int64(time.Minute), int64(time.Minute)).Draw(rt, "by")))
+		}
+	}
+	if m.in.Restart != nil {
+		actions["restart"] = func(rt *rapid.T) { m.log = m.in.Restart(m) }
+	}
+	if m.in.Crash != nil {
+		actions["crash"] = func(rt *rapid.T) { m.log = m.in.Crash(m) }
+	}
+	return actions
+}
+
+var anyShard = rapid.Custom(func(rt *rapid.T) record.ShardID {
+	return record.MakeShardID(rapid.Uint32Range(1, 2).Draw(rt, "category"), 0, rapid.Uint16Range(0, 2).Draw(rt, "writer"))
+})
+
+var someShards = rapid.SliceOfNDistinct(anyShard, 1, 4, rapid.ID[record.ShardID])
+
+// shard returns the model of a shard; one that does not exist is not kept.
+func (m *machine) shard(id record.ShardID) *modelShard {
+	if s := m.shards[id]; s != nil {
+		return s
+	}
+	return &modelShard{first: 1, producers: map[uint64]metalog.ProducerState{}}
+}
+
+func (m *machine) openSome(rt *rapid.T) {
+	ids := someShards.Draw(rt, "shards")
+	states, err := m.log.Open(m.ctx, "model", ids)
+	if err != nil {
+		rt.Fatalf("Open: %v", err)
+	}
+	for i, id := range ids {
+		s := m.shard(id)
+		if s.sealed && states[i].Epoch != s.epoch || !s.sealed && states[i].Epoch <= s.epoch {
+			rt.Fatalf("Open gave shard %v epoch %d after %d (sealed %v)", id, states[i].Epoch, s.epoch, s.sealed)
+		}
+		s.epoch = states[i].Epoch
+		m.shards[id] = s
+		m.check(rt, id, states[i])
+	}
+}
+
+// check compares a state with the model.
+func (m *machine) check(rt *rapid.T, id record.ShardID, st metalog.State) {
+	s := m.shard(id)
+	var last int64
+	if n := len(s.entries); n > 0 {
+		last = s.entries[n-1].Time
+	}
+	want := metalog.State{Shard: id, FirstLSN: s.first, NextLSN: s.next(), Epoch: s.epoch, Sealed: s.sealed, LastTime: last, Watermark: st.Watermark}
+	if st != want {
+		rt.Fatalf("the state is %+v, want %+v", st, want)
+	}
+	if st.Watermark < s.watermark {
+		rt.Fatalf("the watermark of %v went from %d to %d", id, s.watermark, st.Watermark)
+	}
+	if m.shards[id] != nil {
+		s.watermark = st.Watermark
+	}
+}
+
+func (m *machine) appendSome(rt *rapid.T) {
+	ids := someShards.Draw(rt, "shards")
+	a := &metalog.Append{OldestBlob: rapid.SampledFrom([]int64{0, 5, 50}).Draw(rt, "blob")}
+	for _, id := range ids {
+		s := m.shard(id)
+		sa := metalog.ShardAppend{Shard: id, Epoch: s.epoch}
+		if rapid.IntRange(0, 15).Draw(rt, "other epoch") == 0 || s.epoch == 0 {
+			sa.Epoch = rapid.Uint64Range(1, s.epoch+1).Draw(rt, "epoch")
+		}
+		if rapid.IntRange(0, 3).Draw(rt, "expect") == 0 {
+			sa.ExpectLSN = s.next() + record.LSN(rapid.SampledFrom([]int{0, 0, 0, 0, 0, 1}).Draw(rt, "off by"))
+		}
+		for range rapid.IntRange(1, 3).Draw(rt, "records") {
+			sa.Records = append(sa.Records, rapid.SliceOfN(rapid.Byte(), 1, 5).Draw(rt, "record"))
+		}
+		for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(rt, "runs") {
+			p := rapid.Uint64Range(1, 2).Draw(rt, "producer")
+			q := metalog.Sequence{Producer: p, Epoch: s.producers[p].Epoch, First: s.producers[p].Next}
+			if rapid.IntRange(0, 4).Draw(rt, "other sequence") == 0 {
+				q.Epoch, q.First = rapid.Uint32Range(0, 2).Draw(rt, "epoch"), rapid.Uint64Range(0, 9).Draw(rt, "first")
+			}
+			q.Last = q.First + rapid.Uint64Range(0, 3).Draw(rt, "more")
+			sa.Sequences = append(sa.Sequences, q)
+		}
+		a.Shards = append(a.Shards, sa)
+	}
+	want := m.decide(a)
+	done, err := m.log.Append(m.ctx, a)
+	if !errors.Is(err, want) || (err == nil) != (want == nil) {
+		rt.Fatalf("Append %+v ended with %v, want %v", a, err, want)
+	}
+	if err != nil {
+		return
+	}
+	for i, sa := range a.Shards {
+		s := m.shard(sa.Shard)
+		if done[i].FirstLSN != s.next() || done[i].Time < m.last || done[i].Time < s.watermark {
+			rt.Fatalf("Append put shard %v at %+v; next is %d, the newest time %d, the watermark %d", sa.Shard, done[i], s.next(), m.last, s.watermark)
+		}
+		for _, r := range sa.Records {
+			s.entries = append(s.entries, metalog.Entry{LSN: s.next(), Time: done[i].Time, Data: r})
+		}
+		for _, q := range sa.Sequences {
+			s.producers[q.Producer] = metalog.ProducerState{Producer: q.Producer, Epoch: q.Epoch, Next: q.Last + 1}
+		}
+	}
+	m.last = done[0].Time
+}
+
+// decide returns the sentinel that an append must fail with. Where several shards refuse, any of theirs will do: the first found.
+func (m *machine) decide(a *metalog.Append) error {
+	if a.OldestBlob != 0 && a.OldestBlob < m.boundary {
+		return metalog.ErrStaleBlob
+	}
+	for _, sa := range a.Shards {
+		s := m.shard(sa.Shard)
+		switch {
+		case s.sealed:
+			return metalog.ErrSealed
+		case sa.Epoch != s.epoch:
+			return metalog.ErrFenced
+		case sa.ExpectLSN != 0 && sa.ExpectLSN != s.next():
+			return metalog.ErrConflict
+		}
+	}
+	for _, sa := range a.Shards {
+		known := map[uint64]metalog.ProducerState{}
+		maps.Copy(known, m.shard(sa.Shard).producers)
+		for _, q := range sa.Sequences {
+			st, ok := known[q.Producer]
+			if ok && (q.Epoch < st.Epoch || q.Epoch == st.Epoch && q.First != st.Next) {
+				return metalog.ErrSequence
+			}
+			known[q.Producer] = metalog.ProducerState{Producer: q.Producer, Epoch: q.Epoch, Next: q.Last + 1}
+		}
+	}
+	return nil
+}
+
+func (m *machine) readSome(rt *rapid.T) {
+	id := anyShard.Draw(rt, "shard")
+	s := m.shard(id)
+	from := record.LSN(rapid.IntRange(1, len(s.entries)+2).Draw(rt, "from"))
+	limit := rapid.IntRange(0, 4).Draw(rt, "limit")
+	entries, err := m.log.Read(m.ctx, id, from, limit, 0)
+	if from < s.first {
+		var trimmed *metalog.TrimmedError
+		if !errors.As(err, &trimmed) || *trimmed != (metalog.TrimmedError{Shard: id, LSN: from, First: s.first}) {
+			rt.Fatalf("Read from %d ended with %v, the first is %d", from, err, s.first)
+		}
+		return
+	}
+	want := s.entries[min(int(from-1), len(s.entries)):]
+	if limit > 0 {
+		want = want[:min(limit, len(want))]
+	}
+	if err != nil || fmt.Sprint(entries) != fmt.Sprint(want) {
+		rt.Fatalf("Read from %d returned %v, %v, want %v", from, entries, err, want)
+	}
+}
+
+func (m *machine) tailSome(rt *rapid.T) {
+	ids := someShards.Draw(rt, "shards")
+	states, err := m.log.Tail(m.ctx, ids)
+	if err != nil {
+		rt.Fatalf("Tail: %v", err)
+	}
+	for i, id := range ids {
+		m.check(rt, id, states[i])
+	}
+}
+
+func (m *machine) seekSome(rt *rapid.T) {
+	id := anyShard.Draw(rt, "shard")
+	s := m.shard(id)
+	t := m.last + rapid.Int64Range(-1, 1).Draw(rt, "near the last")
+	if n := len(s.entries); n > 0 {
+		t = s.entries[rapid.IntRange(0, n-1).Draw(rt, "record")].Time + rapid.Int64Range(-1, 1).Draw(rt, "near")
+	}
+	got, err := m.log.Seek(m.ctx, []record.ShardID{id}, t)
+	if err != nil {
+		rt.Fatalf("Seek: %v", err)
+	}
+	want := s.first
+	for want < s.next() && s.entries[want-1].Time < t {
+		want++
+	}
+	if got[0] != want {
+		rt.Fatalf("Seek of %d returned %d, want %d", t, got[0], want)
+	}
+}
+
+func (m *machine) trimSome(rt *rapid.T) {
+	id := anyShard.Draw(rt, "shard")
+	s := m.shard(id)
+	before := record.LSN(rapid.IntRange(0, len(s.entries)+2).Draw(rt, "before"))
+	err := m.log.Trim(m.ctx, id, before)
+	if before > s.next() {
+		if !errors.Is(err, metalog.ErrInvalid) {
+			rt.Fatalf("Trim below %d, beyond the tail %d, ended with %v", before, s.next(), err)
+		}
+		return
+	}
+	if err != nil {
+		rt.Fatalf("Trim: %v", err)
+	}
+	s.first = max(s.first, before)
+}
+
+func (m *machine) sealSome(rt *rapid.T) {
+	if rapid.IntRange(0, 9).Draw(rt, "seldom") != 0 {
+		return
+	}
+	id := anyShard.Draw(rt, "shard")
+	st, err := m.log.Seal(m.ctx, id)
+	s := m.shards[id]
+	if s == nil {
+		if !errors.Is(err, metalog.ErrInvalid) {
+			rt.Fatalf("Seal of a shard that does not exist ended with %v", err)
+		}
+		return
+	}
+	if err != nil {
+		rt.Fatalf("Seal: %v", err)
+	}
+	s.sealed = true
+	m.check(rt, id, st)
+}
+
+func (m *machine) sequencesSome(rt *rapid.T) {
+	id := anyShard.Draw(rt, "shard")
+	got, err := m.log.Sequences(m.ctx, id, []uint64{1, 2, 3})
+	if err != nil {
+		rt.Fatalf("Sequences: %v", err)
+	}
+	for i, p := range []uint64{1, 2, 3} {
+		want := m.shard(id).producers[p]
+		want.Producer = p
+		if got[i] != want {
+			rt.Fatalf("shard %v knows %+v, want %+v", id, got[i], want)
+		}
+	}
+}
+
+func (m *machine) advance(rt *rapid.T) {
+	t := rapid.SampledFrom([]int64{0, 0, 1, 6, 51}).Draw(rt, "boundary")
+	got, err := m.log.AdvanceBoundary(m.ctx, t)
+	m.boundary = max(m.boundary, t)
+	if err != nil || got != m.boundary {
+		rt.Fatalf("AdvanceBoundary returned %d, %v, want %d", got, err, m.boundary)
+	}
+}
+
+func (m *machine) list(rt *rapid.T) {
+	category := rapid.Uint32Range(1, 3).Draw(rt, "category")
+	states, err := m.log.Shards(m.ctx, category)
+	if err != nil {
+		rt.Fatalf("Shards: %v", err)
+	}
+	var want []record.ShardID
+	for id := range m.shards {
+		if id.Category() == category {
+			want = append(want, id)
+		}
+	}
+	slices.Sort(want)
+	if len(states) != len(want) {
+		rt.Fatalf("Shards returned %v, want %v", states, want)
+	}
+	for i, st := range states {
+		m.check(rt, want[i], st)
+	}
+}

@@ -1,0 +1,118 @@
+package metalogtest
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+)
+
+// Instance is an engine under test. The functions that are nil say what it can't do.
+type Instance struct {
+	// Log is the engine. The suite closes it.
+	Log metalog.Log
+	// Clock is where the engine takes its times from.
+	Clock *Clock
+	// Restart closes the engine and opens what it stored again.
+	Restart func(tb testing.TB) metalog.Log
+	// Crash ends the engine without warning, loses what is not durable, and opens the rest. Calls that run then may end in any way.
+	Crash func(tb testing.TB) metalog.Log
+	// Damage changes a byte of a stored record's value, and restarts the engine.
+	Damage func(tb testing.TB, shard record.ShardID, lsn record.LSN) metalog.Log
+}
+
+// Factory makes an engine without any shards. It registers what must be released with tb.Cleanup.
+type Factory func(tb testing.TB) *Instance
+
+// Clock is a wall clock that a test sets. Each reading is one microsecond after the one before. It is safe for concurrent use.
+type Clock struct{ now atomic.Int64 }
+
+// NewClock returns a clock at a fixed time.
+func NewClock() *Clock {
+	c := &Clock{}
+	c.now.Store(1_750_000_000_000_000)
+	return c
+}
+
+// Now returns the time in Unix microseconds.
+func (c *Clock) Now() int64 { return c.now.Add(1) }
+
+// Advance moves the clock, also backward.
+func (c *Clock) Advance(d time.Duration) { c.now.Add(d.Microseconds()) }
+
+// Run puts the engines that f makes through the suite.
+func Run(t *testing.T, f Factory) {
+	for _, group := range [][]testCase{
+		openCases, appendCases, fenceCases, sequenceCases, readCases, seekCases, trimCases, sealCases, subscribeCases, watermarkCases,
+		watchCases, limitCases, endCases, durableCases, linearCases, modelCases,
+	} {
+		for _, c := range group {
+			t.Run(c.name, func(t *testing.T) { c.run(t, f) })
+		}
+	}
+}
+
+type testCase struct {
+	name string
+	// needs reports whether an instance can run the case; nil means that all can.
+	needs func(*Instance) bool
+	test  func(*env)
+	// many gets the factory itself.
+	many func(*testing.T, Factory)
+}
+
+// caseTimeout ends a case that hangs. It is far above what any takes.
+const caseTimeout = 2 * time.Minute
+
+func (c testCase) run(t *testing.T, f Factory) {
+	t.Helper()
+	if c.many != nil {
+		c.many(t, f)
+		return
+	}
+	e := newEnv(t, f)
+	if c.needs == nil || c.needs(e.in) {
+		c.test(e)
+	}
+	e.close()
+}
+
+// env is what a case works with.
+type env struct {
+	testing.TB
+	in  *Instance
+	log metalog.Log
+	ctx context.Context
+}
+
+func newEnv(tb testing.TB, f Factory) *env {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), caseTimeout)
+	tb.Cleanup(cancel)
+	in := f(tb)
+	return &env{TB: tb, in: in, log: in.Log, ctx: ctx}
+}
+
+func (e *env) close() {
+	e.Helper()
+	if err := e.log.Close(); err != nil {
+		e.Errorf("Close: %v", err)
+	}
+}
+
+func (e *env) restart() {
+	e.Helper()
+	e.log = e.in.Restart(e)
+}
+
+func canRestart(in *Instance) bool { return in.Restart != nil }
+func canCrash(in *Instance) bool   { return in.Crash != nil }
+func canDamage(in *Instance) bool  { return in.Damage != nil }
+func hasClock(in *Instance) bool   { return in.Clock != nil }
+
+func both(a, b func(*Instance) bool) func(*Instance) bool {
+	return func(in *Instance) bool { return a(in) && b(in) }
+}

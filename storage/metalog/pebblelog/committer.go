@@ -1,0 +1,255 @@
+package pebblelog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"scribe/storage/metalog/pebblelog/schema"
+)
+
+const (
+	// maxGroup is how many requests are queued, and how many share a commit. When the queue is full, callers wait.
+	maxGroup = 1024
+	// maxGroupBytes is how large a batch grows before it is committed, but for its last request.
+	maxGroupBytes = 8 << 20
+)
+
+// request is a call that the committer decides. The queue holds requests, not what they carry: that stays the callers'.
+type request struct {
+	op   op
+	err  error
+	done chan struct{} // closed when the outcome is durable
+	// claim says who may look at the op's memory.
+	claim atomic.Int32
+}
+
+// Values of request.claim.
+const (
+	queued    = 0
+	claimed   = 1 // the committer looks at it, while it holds Engine.staging
+	withdrawn = 2 // the caller gave up before the committer came to it: it has no effect
+)
+
+func newRequest(o op) *request { return &request{op: o, done: make(chan struct{})} }
+
+// op is one kind of change. stage decides it against the present state, and either adds it to the batch or returns an error
+// without changing anything. What it returns to its caller counts once the batch is durable.
+type op interface {
+	stage(c *committer) error
+}
+
+// do has the committer carry out o and waits for the outcome.
+func (e *Engine) do(ctx context.Context, o op) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	r := newRequest(o)
+	select {
+	case e.queue <- r:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-e.failed:
+		return e.failure()
+	}
+	select {
+	case <-r.done:
+		return r.err
+	case <-ctx.Done():
+		if e.withdraw(r) {
+			return ctx.Err()
+		}
+		return fmt.Errorf("metalog: no answer yet, it may have been carried out: %w", ctx.Err())
+	case <-e.failed:
+		e.withdraw(r)
+		return e.failure()
+	}
+}
+
+// withdraw takes back a request whose caller does not wait any longer: when it returns, the committer does not use the caller's
+// memory. It returns whether the request has no effect.
+func (e *Engine) withdraw(r *request) bool {
+	if r.claim.CompareAndSwap(queued, withdrawn) {
+		return true
+	}
+	// A request is claimed and staged under this lock.
+	e.staging.Lock()
+	defer e.staging.Unlock()
+	return false
+}
+
+// committer is the goroutine that owns the tails of all logs. Its fields are its own.
+type committer struct {
+	e *Engine
+
+	// The batch being built, and what belongs to it.
+	batch *pebble.Batch
+	now   int64 // time of its records
+	group []*request
+	dirty []*shard
+	// producers are those that the batch changes.
+	producers map[producerKey]schema.Producer
+	// overlay are those that the append being decided changes.
+	overlay map[producerKey]schema.Producer
+	tails   []*tailChunk
+	trims   []trimmed
+	// boundary is the one after the batch.
+	boundary int64
+
+	// known are producers as they are on disk, as far as remembered.
+	known *simplelru.LRU[producerKey, schema.Producer]
+
+	key, value []byte // scratch
+}
+
+func newCommitter(e *Engine) *committer {
+	known, err := simplelru.NewLRU[producerKey, schema.Producer](knownProducers, nil)
+	if err != nil {
+		panic(err) // the size is a positive constant
+	}
+	return &committer{
+		e:         e,
+		producers: make(map[producerKey]schema.Producer),
+		overlay:   make(map[producerKey]schema.Producer),
+		boundary:  e.boundary.Load(),
+		known:     known,
+	}
+}
+
+// run serves the queue until the engine stops or fails. When the engine stops there are no callers left.
+func (c *committer) run() {
+	defer close(c.e.stopped)
+	for {
+		select {
+		case r := <-c.e.queue:
+			if err := c.commit(r); err != nil {
+				c.e.fail(err)
+				return
+			}
+		case <-c.e.stop:
+			return
+		}
+	}
+}
+
+// commit carries out first and what else waits. An error means that nobody knows what is on disk.
+func (c *committer) commit(first *request) error {
+	c.batch = c.e.db.NewBatch()
+	bound, err := c.build(first)
+	if err != nil {
+		return err
+	}
+	if !c.batch.Empty() {
+		start, size := time.Now(), c.batch.Len()
+		if err := c.e.write(c.batch); err != nil {
+			return err
+		}
+		c.e.metrics.commit(time.Since(start), len(c.group), size)
+	}
+	c.publish(bound)
+	if err := c.sweep(); err != nil {
+		return err
+	}
+	return c.batch.Close()
+}
+
+// build takes requests as long as there are any, and returns the clock's bound that the batch writes.
+func (c *committer) build(first *request) (bound int64, err error) {
+	e := c.e
+	e.staging.Lock()
+	defer e.staging.Unlock()
+	c.now, bound = e.clock.begin()
+	for r := first; r != nil; r = c.more() {
+		if r.claim.CompareAndSwap(queued, claimed) {
+			r.err = r.op.stage(c)
+			c.group = append(c.group, r)
+		}
+	}
+	for _, sh := range c.dirty {
+		c.key = schema.AppendStateKey(c.key[:0], sh.id)
+		c.value = schema.AppendState(c.value[:0], c.key, sh.cur)
+		err = errors.Join(err, c.batch.Set(c.key, c.value, nil))
+	}
+	for k, p := range c.producers {
+		c.key = k.append(c.key[:0])
+		c.value = schema.AppendProducer(c.value[:0], c.key, p)
+		err = errors.Join(err, c.batch.Set(c.key, c.value, nil))
+	}
+	if bound != 0 {
+		setNumber(c.batch, schema.MetaClock, bound)
+	}
+	return bound, err
+}
+
+// more returns a request that waits, nil when there is none or the batch is full.
+func (c *committer) more() *request {
+	if len(c.group) >= maxGroup || c.batch.Len() >= maxGroupBytes {
+		return nil
+	}
+	select {
+	case r := <-c.e.queue:
+		return r
+	default:
+		return nil
+	}
+}
+
+// publish makes a durable batch visible. The order matters: states before the clock goes on (see clock), and both before the
+// callers are answered, who may read at once.
+func (c *committer) publish(bound int64) {
+	e := c.e
+	e.tails.add(c.tails)
+	e.table.publish(c.dirty)
+	e.boundary.Store(c.boundary)
+	e.clock.end(bound)
+	for _, r := range c.group {
+		close(r.done)
+	}
+	e.watchers.wake(c.dirty)
+	for k, p := range c.producers {
+		c.known.Add(k, p)
+	}
+	for _, sh := range c.dirty {
+		sh.dirty = false
+	}
+	clear(c.group)
+	clear(c.dirty)
+	clear(c.tails)
+	clear(c.producers)
+	c.group, c.dirty, c.tails = c.group[:0], c.dirty[:0], c.tails[:0]
+}
+
+// change marks a shard's state as changed by the batch.
+func (c *committer) change(sh *shard) {
+	if !sh.dirty {
+		sh.dirty = true
+		c.dirty = append(c.dirty, sh)
+	}
+}
+
+// sweep removes the records of trims that are durable. It is not synced: what a crash leaves behind is below the shard's first
+// LSN, where nobody reads, and the shard's next trim removes it.
+//
+// It comes after the trims were published, so a reader that misses a record finds that the shard begins later by now.
+func (c *committer) sweep() error {
+	if len(c.trims) == 0 {
+		return nil
+	}
+	b := c.e.db.NewBatch()
+	var err error
+	for _, t := range c.trims {
+		from := t.from
+		if !t.sh.swept {
+			from, t.sh.swept = 0, true
+		}
+		err = errors.Join(err, b.DeleteRange(schema.AppendRecordKey(nil, t.sh.id, from), schema.AppendRecordKey(nil, t.sh.id, t.before), nil))
+	}
+	clear(c.trims)
+	c.trims = c.trims[:0]
+	return errors.Join(err, b.Commit(pebble.NoSync), b.Close())
+}

@@ -1,0 +1,412 @@
+package pebblelog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+	"scribe/storage/metalog/pebblelog/schema"
+)
+
+// pebbleFormat is the version of Pebble's own files. It is raised deliberately: an older build can't open a folder after that.
+const pebbleFormat = pebble.FormatTableFormatV6
+
+// Errors of Open that callers branch on.
+var (
+	// ErrLocked means that another process, or another engine in this one, uses the folder.
+	ErrLocked = errors.New("metalog: the folder is in use")
+	// ErrVersion means that a newer build wrote the folder.
+	ErrVersion = errors.New("metalog: the folder has a newer format")
+)
+
+// Engine is a metalog.Log on a folder. It is safe for concurrent use.
+type Engine struct {
+	dir     string
+	opts    Options
+	db      *pebble.DB
+	guard   *guardFS
+	lock    io.Closer
+	metrics *metrics
+
+	clock    clock
+	table    table
+	tails    tails
+	watchers watchers
+	boundary atomic.Int64 // as published
+
+	queue chan *request
+	// staging is held while the committer reads the memory of callers; see request.withdraw.
+	staging sync.Mutex
+	// ticking is set while a request that moves the clock's bound is queued in the background.
+	ticking atomic.Bool
+	stop    chan struct{} // closed to end the committer
+	stopped chan struct{} // closed when it has ended
+
+	life struct {
+		sync.RWMutex
+		closed bool
+		err    error // of the first Close
+	}
+	calls   sync.WaitGroup // running calls
+	closing chan struct{}  // closed when Close begins
+	ended   chan struct{}  // closed when it is done
+
+	fatal struct {
+		once sync.Once
+		err  error // set before failed is closed
+	}
+	failed chan struct{}
+}
+
+var _ metalog.Log = (*Engine)(nil)
+
+// Open opens the folder dir, which it creates when it does not exist. The folder belongs to one engine at a time.
+//
+// It fails with ErrLocked when another engine has the folder, and with ErrVersion when a newer build wrote it.
+func Open(dir string, opts Options) (_ *Engine, err error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	e := &Engine{
+		dir:     dir,
+		opts:    opts.withDefaults(),
+		queue:   make(chan *request, maxGroup),
+		stop:    make(chan struct{}),
+		stopped: make(chan struct{}),
+		closing: make(chan struct{}),
+		ended:   make(chan struct{}),
+		failed:  make(chan struct{}),
+	}
+	e.opts.Logger = e.opts.Logger.With(slog.String("metalog", dir))
+	e.guard = &guardFS{FS: e.opts.FS, fail: e.fail, closing: e.closing}
+	e.clock.wall, e.clock.lease = e.opts.Clock, e.opts.ClockLease.Microseconds()
+	e.tails.limit = e.opts.TailBytes
+	e.metrics = newMetrics(e)
+	if err := e.openFolder(); err != nil {
+		return nil, err
+	}
+	e.table.db = e.db
+	if err := e.load(); err != nil {
+		return nil, errors.Join(fmt.Errorf("metalog: open %s: %w", dir, err), e.release())
+	}
+	if err := e.metrics.register(e.opts.Metrics); err != nil {
+		return nil, errors.Join(fmt.Errorf("metalog: open %s: metrics: %w", dir, err), e.release())
+	}
+	e.guard.armed.Store(true)
+	go newCommitter(e).run()
+	return e, nil
+}
+
+// openFolder locks the folder and opens Pebble in it.
+func (e *Engine) openFolder() error {
+	if err := e.guard.MkdirAll(e.dir, 0o755); err != nil {
+		return fmt.Errorf("metalog: create folder %s: %w", e.dir, err)
+	}
+	lock, err := pebble.LockDirectory(e.dir, e.guard)
+	if err != nil {
+		return lockError(e.dir, err)
+	}
+	if err := e.openDB(lock); err != nil {
+		return errors.Join(fmt.Errorf("metalog: open folder %s: %w", e.dir, err), lock.Close())
+	}
+	e.lock = lock
+	return nil
+}
+
+func (e *Engine) openDB(lock *pebble.Lock) (err error) {
+	defer func() { err = caught(recover(), err) }()
+	cache := pebble.NewCache(e.opts.CacheBytes)
+	defer cache.Unref() // the database holds it from here on
+	o := &pebble.Options{
+		FS:                 e.guard,
+		Lock:               lock,
+		Cache:              cache,
+		Logger:             pebbleLogger{e.opts.Logger, e.guard},
+		EventListener:      e.events(),
+		FormatMajorVersion: pebbleFormat,
+		MemTableSize:       uint64(e.opts.MemTableBytes),
+		// With four memory tables, a flush that lags does not stop appends at once.
+		MemTableStopWritesThreshold: 4,
+		L0CompactionThreshold:       2,
+		L0StopWritesThreshold:       1000,
+	}
+	for i := range o.Levels {
+		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10) // for shards and producers that are new
+	}
+	e.db, err = pebble.Open(e.dir, o)
+	return err
+}
+
+// write commits a batch and returns once it is durable. Pebble's own Commit does not return errors of the sync.
+func (e *Engine) write(b *pebble.Batch) error {
+	if b.Empty() {
+		return nil
+	}
+	if err := e.db.ApplyNoSyncWait(b, pebble.Sync); err != nil {
+		return err
+	}
+	return b.SyncWait()
+}
+
+// lockError says why a folder can't be locked in words that help.
+func lockError(dir string, err error) error {
+	switch {
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EROFS):
+		return fmt.Errorf("metalog: folder %s is not writable for this user: %w", dir, err)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.EIO), errors.Is(err, syscall.ENOENT):
+		return fmt.Errorf("metalog: lock folder %s: %w", dir, err)
+	default: // EAGAIN, or Pebble's own error for a second lock in one process, which has no type
+		return fmt.Errorf("%w: folder %s belongs to another engine; stop it, or use another folder: %w", ErrLocked, dir, err)
+	}
+}
+
+// load checks the folder's format, and reads and writes what the engine needs to begin. It costs the same for any number of
+// shards and records.
+func (e *Engine) load() error {
+	version, found, err := e.number(schema.MetaFormat)
+	if err != nil {
+		return err
+	}
+	b := e.db.NewBatch()
+	defer func() { _ = b.Close() }() // nothing that matters is lost
+	switch {
+	case !found:
+		if err := e.pristine(); err != nil {
+			return err
+		}
+		setNumber(b, schema.MetaFormat, schema.Version)
+	case version > schema.Version:
+		return fmt.Errorf("%w: version %d, this build reads %d: use a newer build", ErrVersion, version, schema.Version)
+	case version != schema.Version:
+		return fmt.Errorf("the folder has format version %d, which this build does not read", version)
+	}
+	bound, _, err := e.number(schema.MetaClock)
+	if err != nil {
+		return err
+	}
+	boundary, _, err := e.number(schema.MetaBoundary)
+	if err != nil {
+		return err
+	}
+	e.boundary.Store(boundary)
+	e.clock.start(bound)
+	if ahead := e.clock.ahead(); ahead > 2*e.clock.lease {
+		e.opts.Logger.Warn("the clock is behind the times given out before; it stands still until it has caught up", "behind_us", ahead)
+	}
+	_, bound = e.clock.begin()
+	if bound != 0 {
+		setNumber(b, schema.MetaClock, bound)
+	}
+	if err := e.write(b); err != nil {
+		return err
+	}
+	e.clock.end(bound)
+	return nil
+}
+
+// pristine fails when there is anything in the folder's database.
+func (e *Engine) pristine() error {
+	it, err := e.db.NewIter(nil)
+	if err != nil {
+		return err
+	}
+	found := it.First()
+	if err := it.Close(); err != nil {
+		return err
+	}
+	if found {
+		return errors.New("the folder holds a Pebble database of something else")
+	}
+	return nil
+}
+
+func (e *Engine) number(m schema.Meta) (v int64, found bool, err error) {
+	key := schema.MetaKey(m)
+	value, closer, err := e.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	v, err = schema.DecodeNumber(key, value)
+	if cerr := closer.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return 0, false, fmt.Errorf("%w: folder key %#x: %w", metalog.ErrCorrupt, m, err)
+	}
+	return v, true, nil
+}
+
+func setNumber(b *pebble.Batch, m schema.Meta, v int64) {
+	key := schema.MetaKey(m)
+	_ = b.Set(key, schema.AppendNumber(nil, key, v), nil) // a batch without an index fails only when it is closed
+}
+
+// Failed is closed when the engine has failed and answers every call with an error: the process should end, and be started again.
+func (e *Engine) Failed() <-chan struct{} { return e.failed }
+
+// Err returns why the engine failed; nil when it did not.
+func (e *Engine) Err() error {
+	select {
+	case <-e.failed:
+		return e.failure()
+	default:
+		return nil
+	}
+}
+
+// ending returns what a stream ends with when the engine closes: also a failed one is closed.
+func (e *Engine) ending() error {
+	if err := e.Err(); err != nil {
+		return err
+	}
+	return metalog.ErrClosed
+}
+
+// fail makes the engine refuse everything from now on.
+func (e *Engine) fail(err error) {
+	e.fatal.once.Do(func() {
+		e.fatal.err = err
+		close(e.failed)
+		e.opts.Logger.Error("the engine failed and takes no more calls: restart the process", "error", err)
+	})
+}
+
+// failure is called after failed was closed.
+func (e *Engine) failure() error {
+	return fmt.Errorf("metalog: the engine on %s failed, restart the process: %w", e.dir, e.fatal.err)
+}
+
+// enter begins a call; leave ends it.
+func (e *Engine) enter() error {
+	e.life.RLock()
+	defer e.life.RUnlock()
+	if e.life.closed {
+		return metalog.ErrClosed
+	}
+	if err := e.Err(); err != nil {
+		return err
+	}
+	e.calls.Add(1)
+	return nil
+}
+
+func (e *Engine) leave() { e.calls.Done() }
+
+// Close implements metalog.Log. It must not be called from within a callback of Subscribe or WatchShards.
+func (e *Engine) Close() error {
+	e.life.Lock()
+	first := !e.life.closed
+	e.life.closed = true
+	e.life.Unlock()
+	if first {
+		close(e.closing)
+		e.calls.Wait()
+		err := e.shutdown()
+		e.life.Lock()
+		e.life.err = err
+		e.life.Unlock()
+		close(e.ended)
+	}
+	<-e.ended
+	e.life.RLock()
+	defer e.life.RUnlock()
+	return e.life.err
+}
+
+// shutdown ends the committer and gives the folder back, unless the engine failed: then Pebble can't be relied on to return.
+func (e *Engine) shutdown() (err error) {
+	defer func() { err = caught(recover(), err) }()
+	e.metrics.unregister(e.opts.Metrics)
+	close(e.stop)
+	select {
+	case <-e.stopped:
+	case <-e.failed:
+		return e.failure()
+	}
+	e.guard.armed.Store(false)
+	if err := e.Err(); err != nil { // a flush failed in the meantime
+		return err
+	}
+	b := e.db.NewBatch()
+	setNumber(b, schema.MetaClock, e.clock.exact())
+	err = e.write(b)
+	return errors.Join(err, b.Close(), e.release())
+}
+
+// release closes what openFolder opened.
+func (e *Engine) release() (err error) {
+	defer func() { err = caught(recover(), err) }()
+	return errors.Join(e.db.Close(), e.lock.Close())
+}
+
+// states returns the published states of shards, and a watermark taken before them.
+func (e *Engine) states(ctx context.Context, shards []record.ShardID) (states []schema.State, watermark int64, err error) {
+	watermark, err = e.watermark(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	states = make([]schema.State, len(shards))
+	return states, watermark, e.table.states(shards, states)
+}
+
+// watermark returns a time for which the promise of State.Watermark holds for every shard's state that is read afterwards.
+func (e *Engine) watermark(ctx context.Context) (int64, error) {
+	for range 3 {
+		w, stale, extend := e.clock.watermark()
+		if !stale {
+			if extend {
+				e.tick()
+			}
+			return w, nil
+		}
+		// Nothing was committed for longer than a lease. Wait for the bound to move, rather than tell an old time.
+		if err := e.do(ctx, tickOp{}); err != nil {
+			if ctx.Err() != nil {
+				return 0, ctx.Err()
+			}
+			return 0, err
+		}
+	}
+	w, _, _ := e.clock.watermark() // the wall clock runs faster than the disk
+	return w, nil
+}
+
+// tick moves the clock's bound without waiting for it.
+func (e *Engine) tick() {
+	if e.ticking.Swap(true) {
+		return
+	}
+	select {
+	case e.queue <- newRequest(tickOp{}):
+	default: // what fills the queue moves the bound as well
+		e.ticking.Store(false)
+	}
+}
+
+func publicState(id record.ShardID, s schema.State, watermark int64) metalog.State {
+	return metalog.State{
+		Shard:     id,
+		FirstLSN:  s.First,
+		NextLSN:   s.Next,
+		Epoch:     s.Epoch,
+		Sealed:    s.Sealed,
+		LastTime:  s.LastTime,
+		Watermark: watermark,
+	}
+}
+
+var _ vfs.FS = (*guardFS)(nil)

@@ -1,0 +1,122 @@
+package pebblelog
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// guardFS keeps errors of Pebble's log and manifest from Pebble.
+//
+// Pebble has no answer to them: it ends the process, through Logger.Fatalf, through a panic, or (when the write-ahead log can't be
+// replaced) through the unlocking of a mutex that is not locked, which no recover stops. A role that shares its process with
+// others must not do that. So the guard reports the error to the engine, which then answers all calls with it, and never returns
+// to Pebble: the goroutine is parked, and with it whatever waits for it. Nothing is acknowledged after the error, because the
+// commit that met it never ends. The engine does not touch Pebble again, and its folder stays locked, since Pebble's other
+// goroutines may still write there: a restart of the process is the way out.
+//
+// Errors of tables (flushes and compactions) go to Pebble, which tries again, and at once: on a full disk it would do nothing else.
+// So they are returned a moment late.
+type guardFS struct {
+	vfs.FS
+	// armed is false while the engine opens and closes, when Pebble returns errors to the caller.
+	armed   atomic.Bool
+	fail    func(error)
+	closing <-chan struct{} // ends pauses
+}
+
+// tablePause is how late an error of a table is returned.
+const tablePause = 50 * time.Millisecond
+
+// Categories under which Pebble writes what must not fail.
+const (
+	categoryWAL      vfs.DiskWriteCategory = "pebble-wal"
+	categoryManifest vfs.DiskWriteCategory = "pebble-manifest"
+	categoryMarker   vfs.DiskWriteCategory = vfs.WriteCategoryUnspecified // names the manifest that counts
+)
+
+// Create implements vfs.FS.
+func (g *guardFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := g.FS.Create(name, category)
+	return g.file(f, name, category, err)
+}
+
+// ReuseForWrite implements vfs.FS.
+func (g *guardFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := g.FS.ReuseForWrite(oldname, newname, category)
+	return g.file(f, newname, category, err)
+}
+
+// OpenDir implements vfs.FS. A folder that can't be synced makes a new log or manifest useless.
+func (g *guardFS) OpenDir(name string) (vfs.File, error) {
+	f, err := g.FS.OpenDir(name)
+	if err != nil {
+		return nil, err
+	}
+	return &guardFile{File: f, g: g, name: name}, nil
+}
+
+// Unwrap implements vfs.FS.
+func (g *guardFS) Unwrap() vfs.FS { return g.FS }
+
+func (g *guardFS) file(f vfs.File, name string, category vfs.DiskWriteCategory, err error) (vfs.File, error) {
+	gf := &guardFile{File: f, g: g, name: name}
+	switch category {
+	case categoryWAL, categoryManifest, categoryMarker:
+	default:
+		gf.table = true
+	}
+	if err := gf.check("create", err); err != nil {
+		return nil, err
+	}
+	return gf, nil
+}
+
+// check returns err. When it is one and the guard is armed, it returns late or not at all.
+func (f *guardFile) check(what string, err error) error {
+	switch {
+	case err == nil || !f.g.armed.Load():
+	case f.table:
+		select {
+		case <-time.After(tablePause):
+		case <-f.g.closing:
+		}
+	default:
+		f.g.fail(fmt.Errorf("%s %s: %w", what, f.name, err))
+		park()
+	}
+	return err
+}
+
+// park never returns.
+func park() { select {} }
+
+type guardFile struct {
+	vfs.File
+	g     *guardFS
+	name  string
+	table bool
+}
+
+// Write implements vfs.File.
+func (f *guardFile) Write(p []byte) (int, error) {
+	n, err := f.File.Write(p)
+	return n, f.check("write", err)
+}
+
+// Sync implements vfs.File.
+func (f *guardFile) Sync() error { return f.check("sync", f.File.Sync()) }
+
+// SyncTo implements vfs.File.
+func (f *guardFile) SyncTo(length int64) (bool, error) {
+	full, err := f.File.SyncTo(length)
+	return full, f.check("sync", err)
+}
+
+// SyncData implements vfs.File.
+func (f *guardFile) SyncData() error { return f.check("sync", f.File.SyncData()) }
+
+// Close implements vfs.File.
+func (f *guardFile) Close() error { return f.check("close", f.File.Close()) }

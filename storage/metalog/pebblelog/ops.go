@@ -1,0 +1,289 @@
+package pebblelog
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+	"scribe/storage/metalog/pebblelog/schema"
+)
+
+// knownProducers is how many producers' states the committer remembers, about 150 bytes each.
+const knownProducers = 1 << 16
+
+// tickOp does nothing: a batch that is built moves the clock's bound when that is due.
+type tickOp struct{}
+
+func (tickOp) stage(c *committer) error {
+	c.e.ticking.Store(false)
+	return nil
+}
+
+type openOp struct {
+	shards []record.ShardID
+	out    []metalog.State
+}
+
+func (o *openOp) stage(c *committer) error {
+	found := make([]*shard, len(o.shards))
+	for i, id := range o.shards {
+		sh, err := c.e.table.get(id)
+		if err != nil {
+			return err
+		}
+		found[i] = sh
+	}
+	for i, id := range o.shards {
+		sh := found[i]
+		if sh == nil {
+			sh = c.e.table.create(id)
+		}
+		if !sh.cur.Sealed {
+			sh.cur.Epoch++
+			c.change(sh)
+		}
+		o.out[i] = publicState(id, sh.cur, c.now)
+	}
+	return nil
+}
+
+type appendOp struct {
+	a   *metalog.Append
+	out []metalog.Appended
+
+	shards []*shard
+}
+
+func (o *appendOp) stage(c *committer) error {
+	if o.a.OldestBlob != 0 && o.a.OldestBlob < c.boundary {
+		return fmt.Errorf("%w: the oldest blob is of %d, the boundary is %d", metalog.ErrStaleBlob, o.a.OldestBlob, c.boundary)
+	}
+	if err := o.admit(c); err != nil {
+		return err
+	}
+	if err := c.sequences(o.a, o.shards); err != nil {
+		return err
+	}
+	// Nothing can be refused any more.
+	for i, sh := range o.shards {
+		o.out[i] = metalog.Appended{FirstLSN: c.append(sh, o.a.Shards[i].Records), Time: c.now}
+	}
+	maps.Copy(c.producers, c.overlay)
+	return nil
+}
+
+// admit finds the shards and checks that each takes records from this writer at this place.
+func (o *appendOp) admit(c *committer) error {
+	var refusals []metalog.Refusal
+	for i := range o.a.Shards {
+		s := &o.a.Shards[i]
+		sh, err := c.e.table.get(s.Shard)
+		if err != nil {
+			return err
+		}
+		st := absent
+		if sh != nil {
+			st = sh.cur
+		}
+		var why error
+		switch {
+		case st.Sealed:
+			why = metalog.ErrSealed
+		case s.Epoch != st.Epoch:
+			why = metalog.ErrFenced
+		case s.ExpectLSN != 0 && s.ExpectLSN != st.Next:
+			why = metalog.ErrConflict
+		}
+		if why != nil && len(refusals) < metalog.MaxConflicts {
+			refusals = append(refusals, metalog.Refusal{Err: why, State: publicState(s.Shard, st, c.now)})
+		}
+		o.shards[i] = sh
+	}
+	if len(refusals) > 0 {
+		return &metalog.RefusedError{Refusals: refusals}
+	}
+	return nil
+}
+
+// append adds records to a shard, in the batch and in the state after it.
+func (c *committer) append(sh *shard, records [][]byte) record.LSN {
+	first := sh.cur.Next
+	for i, data := range records {
+		op := c.batch.SetDeferred(schema.RecordKeyLen, schema.RecordOverhead+len(data))
+		schema.PutRecordKey(op.Key, sh.id, first+record.LSN(i))
+		schema.PutRecord(op.Value, op.Key, c.now, data)
+		_ = op.Finish() // fails only in batches that have an index
+	}
+	sh.cur.Next += record.LSN(len(records))
+	sh.cur.LastTime = c.now
+	c.change(sh)
+	if c.e.watchers.follows(sh.id) {
+		c.tails = append(c.tails, newTailChunk(sh.id, first, c.now, records))
+	}
+	return first
+}
+
+type trimOp struct {
+	shard  record.ShardID
+	before record.LSN
+}
+
+type trimmed struct {
+	sh           *shard
+	from, before record.LSN
+}
+
+func (o *trimOp) stage(c *committer) error {
+	sh, err := c.e.table.get(o.shard)
+	if err != nil {
+		return err
+	}
+	next := absent.Next
+	if sh != nil {
+		next = sh.cur.Next
+	}
+	if o.before > next {
+		return fmt.Errorf("%w: shard %v: can't trim below LSN %d, the tail is %d", metalog.ErrInvalid, o.shard, o.before, next)
+	}
+	if sh == nil || o.before <= sh.cur.First {
+		return nil
+	}
+	c.trims = append(c.trims, trimmed{sh: sh, from: sh.cur.First, before: o.before})
+	sh.cur.First = o.before
+	c.change(sh)
+	return nil
+}
+
+type sealOp struct {
+	shard record.ShardID
+	out   metalog.State
+}
+
+func (o *sealOp) stage(c *committer) error {
+	sh, err := c.e.table.get(o.shard)
+	if err != nil {
+		return err
+	}
+	if sh == nil || sh.cur.Epoch == 0 {
+		return fmt.Errorf("%w: shard %v does not exist", metalog.ErrInvalid, o.shard)
+	}
+	if !sh.cur.Sealed {
+		sh.cur.Sealed = true
+		c.change(sh)
+	}
+	o.out = publicState(o.shard, sh.cur, c.now)
+	return nil
+}
+
+type boundaryOp struct {
+	time int64
+	out  int64
+}
+
+func (o *boundaryOp) stage(c *committer) error {
+	if o.time > c.boundary {
+		c.boundary = o.time
+		setNumber(c.batch, schema.MetaBoundary, o.time)
+	}
+	o.out = c.boundary
+	return nil
+}
+
+// sequencesOp reads through the committer, which alone knows what is durable of them.
+type sequencesOp struct {
+	shard     record.ShardID
+	producers []uint64
+	out       []metalog.ProducerState
+}
+
+func (o *sequencesOp) stage(c *committer) error {
+	clear(c.overlay)
+	for i, p := range o.producers {
+		known, _, err := c.producer(producerKey{o.shard, p})
+		if err != nil {
+			return err
+		}
+		o.out[i] = known
+	}
+	return nil
+}
+
+type producerKey struct {
+	shard    record.ShardID
+	producer uint64
+}
+
+func (k producerKey) append(dst []byte) []byte {
+	return schema.AppendProducerKey(dst, k.shard, k.producer)
+}
+
+// sequences checks the runs of an append and leaves in c.overlay what they make of the producers. All conflicts are found, up to
+// their limit: a run that is refused changes nothing for those after it.
+func (c *committer) sequences(a *metalog.Append, shards []*shard) error {
+	clear(c.overlay)
+	var conflicts []metalog.SequenceConflict
+	for i := range a.Shards {
+		s := &a.Shards[i]
+		last := shards[i].cur.Next + record.LSN(len(s.Records)) - 1
+		for _, run := range s.Sequences {
+			k := producerKey{s.Shard, run.Producer}
+			state, known, err := c.producer(k)
+			if err != nil {
+				return err
+			}
+			next, kind := state.Continue(run)
+			if kind == 0 {
+				c.overlay[k] = schema.Producer{Epoch: next.Epoch, Next: next.Next, LSN: last, Time: c.now}
+				continue
+			}
+			if len(conflicts) < metalog.MaxConflicts {
+				conflicts = append(conflicts, metalog.SequenceConflict{Shard: s.Shard, Kind: kind, Run: run, Known: known})
+			}
+		}
+	}
+	if len(conflicts) > 0 {
+		return &metalog.SequenceError{Conflicts: conflicts}
+	}
+	return nil
+}
+
+// producer returns what is known of a producer, with the append being decided and without it.
+func (c *committer) producer(k producerKey) (now, before metalog.ProducerState, err error) {
+	p, ok := c.producers[k]
+	if !ok {
+		p, ok = c.known.Get(k)
+	}
+	if !ok {
+		p, err = c.loadProducer(k)
+		if err != nil {
+			return now, before, err
+		}
+		c.known.Add(k, p)
+	}
+	before = metalog.ProducerState{Producer: k.producer, Epoch: p.Epoch, Next: p.Next}
+	if o, ok := c.overlay[k]; ok {
+		return metalog.ProducerState{Producer: k.producer, Epoch: o.Epoch, Next: o.Next}, before, nil
+	}
+	return before, before, nil
+}
+
+// loadProducer reads a producer's state; it is zero when there is none.
+func (c *committer) loadProducer(k producerKey) (p schema.Producer, err error) {
+	c.key = k.append(c.key[:0])
+	value, closer, err := c.e.db.Get(c.key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return schema.Producer{}, nil
+	}
+	if err == nil {
+		p, err = schema.DecodeProducer(c.key, value)
+		err = errors.Join(err, closer.Close())
+	}
+	if err != nil {
+		return schema.Producer{}, readError(k.shard, 0, fmt.Errorf("producer %d: %w", k.producer, err))
+	}
+	return p, nil
+}

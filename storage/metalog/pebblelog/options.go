@@ -1,0 +1,88 @@
+package pebblelog
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Options of an engine. The zero value is usable: every zero field has a default.
+type Options struct {
+	// FS holds the folder; nil means the operating system's.
+	FS vfs.FS
+	// Logger gets what operators should know; nil drops it.
+	Logger *slog.Logger
+	// Metrics gets the engine's metrics, and loses them when the engine closes; nil keeps none.
+	Metrics prometheus.Registerer
+	// Clock returns Unix microseconds; nil means the system's clock. It may go back: the engine's times do not.
+	Clock func() int64
+	// CacheBytes is the size of the cache of blocks read from disk; 0 means 64 MiB.
+	CacheBytes int64
+	// MemTableBytes is how much is written before it is moved from the write-ahead log into a table; up to four times as much is
+	// held in memory. 0 means 16 MiB.
+	MemTableBytes int64
+	// TailBytes bounds the memory for newest records of shards that are subscribed to; 0 means 16 MiB.
+	TailBytes int64
+	// ClockLease is how far ahead of the clock the bound is that a restart begins at. After a crash the clock may stand still for
+	// as long; an idle engine with subscribers writes twice in that time. 0 means 2 s.
+	ClockLease time.Duration
+}
+
+// Defaults and limits of Options.
+const (
+	defaultCache    = 64 << 20
+	defaultMemTable = 16 << 20
+	defaultTail     = 16 << 20
+	defaultLease    = 2 * time.Second
+
+	minMemTable = 64 << 10
+	maxMemTable = 1 << 30
+	maxLease    = time.Minute
+)
+
+// Validate reports every field that is out of range, joined.
+func (o *Options) Validate() error {
+	var errs []error
+	if o.CacheBytes < 0 {
+		errs = append(errs, fmt.Errorf("metalog: CacheBytes is %d, it must not be negative", o.CacheBytes))
+	}
+	if o.MemTableBytes != 0 && (o.MemTableBytes < minMemTable || o.MemTableBytes > maxMemTable) {
+		errs = append(errs, fmt.Errorf("metalog: MemTableBytes is %d, it must be 0 or %d to %d", o.MemTableBytes, minMemTable, maxMemTable))
+	}
+	if o.TailBytes < 0 {
+		errs = append(errs, fmt.Errorf("metalog: TailBytes is %d, it must not be negative", o.TailBytes))
+	}
+	if o.ClockLease != 0 && (o.ClockLease < time.Millisecond || o.ClockLease > maxLease) {
+		errs = append(errs, fmt.Errorf("metalog: ClockLease is %v, it must be 0 or %v to %v", o.ClockLease, time.Millisecond, maxLease))
+	}
+	return errors.Join(errs...)
+}
+
+func (o Options) withDefaults() Options {
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Clock == nil {
+		o.Clock = func() int64 { return time.Now().UnixMicro() }
+	}
+	if o.CacheBytes == 0 {
+		o.CacheBytes = defaultCache
+	}
+	if o.MemTableBytes == 0 {
+		o.MemTableBytes = defaultMemTable
+	}
+	if o.TailBytes == 0 {
+		o.TailBytes = defaultTail
+	}
+	if o.ClockLease == 0 {
+		o.ClockLease = defaultLease
+	}
+	return o
+}

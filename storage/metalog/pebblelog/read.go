@@ -1,0 +1,321 @@
+package pebblelog
+
+import (
+	"context"
+	"errors"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+	"scribe/storage/metalog/pebblelog/schema"
+)
+
+// budget bounds what one answer holds. The first record always fits.
+type budget struct {
+	records, bytes int
+	taken          bool
+}
+
+// take reports whether a record of n bytes still fits, and counts it.
+func (b *budget) take(n int) bool {
+	if b.records <= 0 || b.taken && n > b.bytes {
+		b.records = 0
+		return false
+	}
+	b.taken = true
+	b.records--
+	b.bytes -= n
+	return true
+}
+
+func (b *budget) spent() bool { return b.taken && (b.records <= 0 || b.bytes <= 0) }
+
+// reader reads records from Pebble as of one moment. It is for one goroutine, and must be closed.
+type reader struct {
+	db  *pebble.DB
+	it  *pebble.Iterator
+	key []byte
+	// buf is where entries' data goes.
+	buf []byte
+}
+
+// close ends the view of the moment; the next read has a new one.
+func (r *reader) close() error {
+	if r.it == nil {
+		return nil
+	}
+	err := r.it.Close()
+	r.it = nil
+	return err
+}
+
+// seek goes to a record and returns its LSN; 0 when the shard has none from there on.
+func (r *reader) seek(shard record.ShardID, lsn record.LSN) (record.LSN, error) {
+	if r.it == nil {
+		it, err := r.db.NewIter(nil)
+		if err != nil {
+			return 0, readError(shard, lsn, err)
+		}
+		r.it = it
+	}
+	r.key = schema.AppendRecordKey(r.key[:0], shard, lsn)
+	if !r.it.SeekGE(r.key) {
+		if err := r.it.Error(); err != nil {
+			return 0, readError(shard, lsn, err)
+		}
+		return 0, nil
+	}
+	return schema.RecordKeyLSN(r.it.Key(), shard), nil
+}
+
+// here returns the record that the iterator is at. The data is valid until the iterator moves.
+func (r *reader) here(shard record.ShardID, lsn record.LSN) (time int64, data []byte, err error) {
+	value, err := r.it.ValueAndErr()
+	if err == nil {
+		time, data, err = schema.Record(r.it.Key(), value)
+	}
+	if err != nil {
+		return 0, nil, readError(shard, lsn, err)
+	}
+	return time, data, nil
+}
+
+// errMissing means that a record is not there although it was published: it was trimmed meanwhile, or lost.
+var errMissing = errors.New("missing")
+
+// entries appends the records from LSN from to below next as far as the budget allows, and up to one that can't be read: only
+// when that is the first does it fail, with errMissing when the record is not there. The data is in r.buf.
+func (r *reader) entries(dst []metalog.Entry, shard record.ShardID, from, next record.LSN, b *budget) ([]metalog.Entry, error) {
+	for lsn := from; lsn < next && !b.spent(); lsn++ {
+		time, data, err := r.read(shard, lsn, lsn == from)
+		if err != nil {
+			if lsn > from { // the next call meets it again
+				return dst, nil
+			}
+			return dst, err
+		}
+		if !b.take(len(data)) {
+			break
+		}
+		n := len(r.buf)
+		r.buf = append(r.buf, data...) // when it grows, the entries so far keep the old array
+		dst = append(dst, metalog.Entry{LSN: lsn, Time: time, Data: r.buf[n:len(r.buf):len(r.buf)]})
+	}
+	return dst, nil
+}
+
+// read goes to a record, which is the next one unless seek is set, and returns it. The data is valid until the iterator moves.
+func (r *reader) read(shard record.ShardID, lsn record.LSN, seek bool) (time int64, data []byte, err error) {
+	var found record.LSN
+	if seek {
+		found, err = r.seek(shard, lsn)
+	} else {
+		found, err = r.next(shard, lsn)
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	if found != lsn {
+		return 0, nil, errMissing
+	}
+	return r.here(shard, lsn)
+}
+
+// next goes to the following record, which should have this LSN.
+func (r *reader) next(shard record.ShardID, lsn record.LSN) (record.LSN, error) {
+	if !r.it.Next() {
+		if err := r.it.Error(); err != nil {
+			return 0, readError(shard, lsn, err)
+		}
+		return 0, nil
+	}
+	return schema.RecordKeyLSN(r.it.Key(), shard), nil
+}
+
+// Read implements metalog.Log.
+func (e *Engine) Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) ([]metalog.Entry, error) {
+	if err := e.enter(); err != nil {
+		return nil, err
+	}
+	defer e.leave()
+	if err := metalog.ValidatePosition(shard, from); err != nil {
+		return nil, err
+	}
+	maxRecords, maxBytes = metalog.ReadLimits(maxRecords, maxBytes)
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		st, err := e.table.state(shard)
+		if err != nil {
+			return nil, err
+		}
+		if from < st.First {
+			return nil, &metalog.TrimmedError{Shard: shard, LSN: from, First: st.First}
+		}
+		r := reader{db: e.db}
+		entries, err := r.entries(nil, shard, from, st.Next, &budget{records: maxRecords, bytes: maxBytes})
+		if cerr := r.close(); err == nil {
+			err = cerr
+		}
+		if errors.Is(err, errMissing) {
+			if err = e.missing(shard, from, st); err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		e.metrics.read(entries)
+		return entries, nil
+	}
+}
+
+// missing decides about a record that was not there although it was within the state st: nil means that the shard was trimmed
+// since, so the caller should look again.
+func (e *Engine) missing(shard record.ShardID, lsn record.LSN, st schema.State) error {
+	now, err := e.table.state(shard)
+	if err != nil {
+		return err
+	}
+	if now.First > st.First {
+		return nil
+	}
+	return &metalog.CorruptError{Shard: shard, LSN: lsn, Detail: "it is not there"}
+}
+
+// Tail implements metalog.Log.
+func (e *Engine) Tail(ctx context.Context, shards []record.ShardID) ([]metalog.State, error) {
+	if err := e.enter(); err != nil {
+		return nil, err
+	}
+	defer e.leave()
+	if err := metalog.ValidateShards(shards); err != nil {
+		return nil, err
+	}
+	return e.tail(ctx, shards)
+}
+
+func (e *Engine) tail(ctx context.Context, shards []record.ShardID) ([]metalog.State, error) {
+	states, w, err := e.states(ctx, shards)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]metalog.State, len(shards))
+	for i, st := range states {
+		out[i] = publicState(shards[i], st, w)
+	}
+	return out, nil
+}
+
+// Seek implements metalog.Log.
+func (e *Engine) Seek(ctx context.Context, shards []record.ShardID, t int64) ([]record.LSN, error) {
+	if err := e.enter(); err != nil {
+		return nil, err
+	}
+	defer e.leave()
+	if err := metalog.ValidateShards(shards); err != nil {
+		return nil, err
+	}
+	out := make([]record.LSN, len(shards))
+	for i, shard := range shards {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		lsn, err := e.seek(shard, t)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = lsn
+	}
+	return out, nil
+}
+
+// seek finds the first record at or after t in one shard.
+func (e *Engine) seek(shard record.ShardID, t int64) (record.LSN, error) {
+	for {
+		st, err := e.table.state(shard)
+		if err != nil {
+			return 0, err
+		}
+		if t > st.LastTime || st.First == st.Next {
+			return st.Next, nil
+		}
+		r := reader{db: e.db} // a view from after the state was read holds all of its records, unless they are trimmed
+		lsn, err := r.bisect(shard, st, t)
+		if cerr := r.close(); err == nil {
+			err = cerr
+		}
+		if errors.Is(err, errMissing) {
+			if err = e.missing(shard, lsn, st); err == nil {
+				continue
+			}
+		}
+		return lsn, err
+	}
+}
+
+// bisect finds the first record of st at or after t: a shard's times never decrease. With an error it returns the place.
+func (r *reader) bisect(shard record.ShardID, st schema.State, t int64) (record.LSN, error) {
+	low, high := st.First, st.Next
+	for low < high {
+		mid := low + (high-low)/2
+		time, _, err := r.read(shard, mid, true)
+		if err != nil {
+			return mid, err
+		}
+		if time >= t {
+			high = mid
+		} else {
+			low = mid + 1
+		}
+	}
+	return low, nil
+}
+
+// Shards implements metalog.Log.
+func (e *Engine) Shards(ctx context.Context, category uint32) ([]metalog.State, error) {
+	if err := e.enter(); err != nil {
+		return nil, err
+	}
+	defer e.leave()
+	ids, err := e.shardIDs(ctx, category)
+	if err != nil {
+		return nil, err
+	}
+	states, err := e.tail(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	existing := states[:0]
+	for _, st := range states {
+		if st.Epoch != 0 {
+			existing = append(existing, st)
+		}
+	}
+	return existing, nil
+}
+
+// shardIDs returns the shards of a category that have a state in Pebble, in order: also those that are not published yet.
+func (e *Engine) shardIDs(ctx context.Context, category uint32) (ids []record.ShardID, err error) {
+	it, err := e.db.NewIter(&pebble.IterOptions{
+		LowerBound: schema.AppendStateKey(nil, record.MakeShardID(category, 0, 0)),
+		UpperBound: schema.AppendStatesEnd(nil, category),
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	for ok := it.First(); ok; ok = it.Next() {
+		id, err := schema.StateKeyShard(it.Key())
+		if err != nil {
+			return nil, readError(record.MakeShardID(category, 0, 0), 0, err)
+		}
+		ids = append(ids, id)
+		if len(ids)%1024 == 0 && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+	return ids, it.Error()
+}

@@ -1,0 +1,94 @@
+package schema
+
+import (
+	"encoding/binary"
+
+	"scribe/internal/record"
+)
+
+// Kind is the first byte of a key.
+type Kind byte
+
+// Kinds of keys. The numbers are persisted.
+const (
+	// KindMeta: one of the Meta keys.
+	KindMeta Kind = 0x01
+	// KindState: a shard's state, under the shard.
+	KindState Kind = 0x02
+	// KindRecord: a record, under shard and LSN.
+	KindRecord Kind = 0x03
+	// KindProducer: what a shard knows of a producer, under shard and producer.
+	KindProducer Kind = 0x04
+)
+
+// Meta is the second byte of a KindMeta key.
+type Meta byte
+
+// Keys of the folder itself. The numbers are persisted.
+const (
+	// MetaFormat: the version of this format, as a number.
+	MetaFormat Meta = 0x01
+	// MetaClock: the time below which the engine's clock never falls again, Unix microseconds.
+	MetaClock Meta = 0x02
+	// MetaBoundary: the creation time below which blobs may be deleted, Unix microseconds.
+	MetaBoundary Meta = 0x03
+)
+
+// Lengths of keys in bytes.
+const (
+	MetaKeyLen     = 2
+	StateKeyLen    = 1 + 8
+	RecordKeyLen   = 1 + 8 + 8
+	ProducerKeyLen = 1 + 8 + 8
+)
+
+// MetaKey is the key of m.
+func MetaKey(m Meta) []byte { return []byte{byte(KindMeta), byte(m)} }
+
+// AppendStateKey appends the key of a shard's state.
+func AppendStateKey(dst []byte, s record.ShardID) []byte {
+	return binary.BigEndian.AppendUint64(append(dst, byte(KindState)), uint64(s))
+}
+
+// AppendStatesEnd appends the key after the states of a category's last possible shard.
+func AppendStatesEnd(dst []byte, category uint32) []byte {
+	if category == 1<<32-1 {
+		return append(dst, byte(KindState)+1)
+	}
+	return AppendStateKey(dst, record.MakeShardID(category+1, 0, 0))
+}
+
+// StateKeyShard returns the shard of a state's key.
+func StateKeyShard(key []byte) (record.ShardID, error) {
+	if len(key) != StateKeyLen || Kind(key[0]) != KindState {
+		return 0, corrupt("a key of %d bytes is no shard state's", len(key))
+	}
+	return record.ShardID(binary.BigEndian.Uint64(key[1:])), nil
+}
+
+// AppendRecordKey appends the key of a record.
+func AppendRecordKey(dst []byte, s record.ShardID, lsn record.LSN) []byte {
+	dst = binary.BigEndian.AppendUint64(append(dst, byte(KindRecord)), uint64(s))
+	return binary.BigEndian.AppendUint64(dst, uint64(lsn))
+}
+
+// PutRecordKey is AppendRecordKey into RecordKeyLen bytes that are there already.
+func PutRecordKey(dst []byte, s record.ShardID, lsn record.LSN) {
+	dst[0] = byte(KindRecord)
+	binary.BigEndian.PutUint64(dst[1:], uint64(s))
+	binary.BigEndian.PutUint64(dst[9:], uint64(lsn))
+}
+
+// RecordKeyLSN returns the LSN of a record's key; 0, which no record has, when the key is not that of a record of s.
+func RecordKeyLSN(key []byte, s record.ShardID) record.LSN {
+	if len(key) != RecordKeyLen || Kind(key[0]) != KindRecord || binary.BigEndian.Uint64(key[1:]) != uint64(s) {
+		return 0
+	}
+	return record.LSN(binary.BigEndian.Uint64(key[9:]))
+}
+
+// AppendProducerKey appends the key of what a shard knows of a producer.
+func AppendProducerKey(dst []byte, s record.ShardID, producer uint64) []byte {
+	dst = binary.BigEndian.AppendUint64(append(dst, byte(KindProducer)), uint64(s))
+	return binary.BigEndian.AppendUint64(dst, producer)
+}

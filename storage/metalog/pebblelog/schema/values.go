@@ -1,0 +1,180 @@
+package schema
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+
+	"scribe/internal/record"
+)
+
+// Version is the version of the format that this package writes, and the only one that it reads.
+const Version = 1
+
+// ErrCorrupt means that a value does not match its checksum or its layout.
+var ErrCorrupt = errors.New("damaged value")
+
+// RecordOverhead is how many bytes longer a record's value is than its data.
+const RecordOverhead = 4 + 8
+
+// Lengths of values in bytes.
+const (
+	numberLen   = 4 + 8
+	stateLen    = 4 + 8 + 8 + 8 + 8 + 1
+	producerLen = 4 + 4 + 8 + 8 + 8
+)
+
+const flagSealed = 0x01
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// State is the persisted state of a shard.
+type State struct {
+	// First is the oldest record's LSN, Next what the next one will get.
+	First, Next record.LSN
+	Epoch       uint64
+	// LastTime is the persisted time of the newest record ever appended, Unix microseconds; 0 when there was none.
+	LastTime int64
+	Sealed   bool
+}
+
+// Producer is what a shard knows of a producer.
+type Producer struct {
+	// Epoch is its newest epoch, Next the sequence expected next in it.
+	Epoch uint32
+	Next  uint64
+	// LSN and Time are those of the newest record that holds messages of the producer.
+	LSN  record.LSN
+	Time int64
+}
+
+// PutRecord writes the value of a record into dst, which has RecordOverhead+len(data) bytes. key is the record's.
+func PutRecord(dst, key []byte, time int64, data []byte) {
+	binary.LittleEndian.PutUint64(dst[4:], uint64(time))
+	copy(dst[12:], data)
+	seal(dst, key)
+}
+
+// Record reads the value of a record. The data aliases value.
+func Record(key, value []byte) (time int64, data []byte, err error) {
+	if err := check(key, value); err != nil {
+		return 0, nil, err
+	}
+	if len(value) <= RecordOverhead {
+		return 0, nil, corrupt("a record of %d bytes", len(value))
+	}
+	return int64(binary.LittleEndian.Uint64(value[4:])), value[12:], nil
+}
+
+// AppendState appends the value of a shard's state.
+func AppendState(dst, key []byte, s State) []byte {
+	n := len(dst)
+	dst = append(dst, 0, 0, 0, 0)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(s.First))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(s.Next))
+	dst = binary.LittleEndian.AppendUint64(dst, s.Epoch)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(s.LastTime))
+	var flags byte
+	if s.Sealed {
+		flags |= flagSealed
+	}
+	dst = append(dst, flags)
+	seal(dst[n:], key)
+	return dst
+}
+
+// DecodeState reads the value of a shard's state.
+func DecodeState(key, value []byte) (State, error) {
+	if err := check(key, value); err != nil {
+		return State{}, err
+	}
+	if len(value) != stateLen {
+		return State{}, corrupt("a shard state of %d bytes", len(value))
+	}
+	s := State{
+		First:    record.LSN(binary.LittleEndian.Uint64(value[4:])),
+		Next:     record.LSN(binary.LittleEndian.Uint64(value[12:])),
+		Epoch:    binary.LittleEndian.Uint64(value[20:]),
+		LastTime: int64(binary.LittleEndian.Uint64(value[28:])),
+		Sealed:   value[36]&flagSealed != 0,
+	}
+	if s.First < record.FirstLSN || s.Next < s.First || s.Epoch == 0 || value[36]&^flagSealed != 0 {
+		return State{}, corrupt("a shard state that cannot be: first LSN %d, next %d, epoch %d, flags %#x", s.First, s.Next, s.Epoch, value[36])
+	}
+	return s, nil
+}
+
+// AppendProducer appends the value of what a shard knows of a producer.
+func AppendProducer(dst, key []byte, p Producer) []byte {
+	n := len(dst)
+	dst = append(dst, 0, 0, 0, 0)
+	dst = binary.LittleEndian.AppendUint32(dst, p.Epoch)
+	dst = binary.LittleEndian.AppendUint64(dst, p.Next)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(p.LSN))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(p.Time))
+	seal(dst[n:], key)
+	return dst
+}
+
+// DecodeProducer reads the value of what a shard knows of a producer.
+func DecodeProducer(key, value []byte) (Producer, error) {
+	if err := check(key, value); err != nil {
+		return Producer{}, err
+	}
+	if len(value) != producerLen {
+		return Producer{}, corrupt("a producer's state of %d bytes", len(value))
+	}
+	p := Producer{
+		Epoch: binary.LittleEndian.Uint32(value[4:]),
+		Next:  binary.LittleEndian.Uint64(value[8:]),
+		LSN:   record.LSN(binary.LittleEndian.Uint64(value[16:])),
+		Time:  int64(binary.LittleEndian.Uint64(value[24:])),
+	}
+	if p.Next == 0 || p.LSN < record.FirstLSN {
+		return Producer{}, corrupt("a producer's state that cannot be: next sequence %d, LSN %d", p.Next, p.LSN)
+	}
+	return p, nil
+}
+
+// AppendNumber appends the value of a Meta key.
+func AppendNumber(dst, key []byte, v int64) []byte {
+	n := len(dst)
+	dst = binary.LittleEndian.AppendUint64(append(dst, 0, 0, 0, 0), uint64(v))
+	seal(dst[n:], key)
+	return dst
+}
+
+// DecodeNumber reads the value of a Meta key.
+func DecodeNumber(key, value []byte) (int64, error) {
+	if err := check(key, value); err != nil {
+		return 0, err
+	}
+	if len(value) != numberLen {
+		return 0, corrupt("a number of %d bytes", len(value))
+	}
+	return int64(binary.LittleEndian.Uint64(value[4:])), nil
+}
+
+// seal writes the checksum of key and the rest of value into value's first four bytes.
+func seal(value, key []byte) {
+	binary.LittleEndian.PutUint32(value, checksum(key, value[4:]))
+}
+
+func check(key, value []byte) error {
+	if len(value) < 4 {
+		return corrupt("a value of %d bytes", len(value))
+	}
+	if stored, sum := binary.LittleEndian.Uint32(value), checksum(key, value[4:]); stored != sum {
+		return corrupt("its checksum is %08x, the bytes give %08x", stored, sum)
+	}
+	return nil
+}
+
+func checksum(key, rest []byte) uint32 {
+	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, rest)
+}
+
+func corrupt(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...))
+}

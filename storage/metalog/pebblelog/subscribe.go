@@ -1,0 +1,355 @@
+package pebblelog
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+	"scribe/storage/metalog/pebblelog/schema"
+)
+
+// What one call of a subscriber's function gets at most, but for the first record of a round. It bounds what a subscription holds.
+const (
+	maxRoundUpdates = 1024
+	maxRoundRecords = 4096
+	maxRoundBytes   = 1 << 20
+	// keptBuffer is how much of its buffers a subscription keeps while it waits.
+	keptBuffer = 16 << 10
+)
+
+// watchers know who follows which shard.
+type watchers struct {
+	mu struct {
+		sync.RWMutex
+		byShard map[record.ShardID][]watcher
+	}
+}
+
+// watcher is a place of a subscription.
+type watcher struct {
+	sub   *subscription
+	index int32
+}
+
+func (w *watchers) add(sub *subscription) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mu.byShard == nil {
+		w.mu.byShard = make(map[record.ShardID][]watcher)
+	}
+	for i := range sub.places {
+		id := sub.places[i].shard
+		w.mu.byShard[id] = append(w.mu.byShard[id], watcher{sub, int32(i)})
+	}
+}
+
+func (w *watchers) remove(sub *subscription, places ...place) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range places {
+		id := places[i].shard
+		of := w.mu.byShard[id]
+		for k := range of {
+			if of[k].sub == sub {
+				of[k] = of[len(of)-1]
+				of[len(of)-1] = watcher{}
+				of = of[:len(of)-1]
+				break
+			}
+		}
+		if len(of) == 0 {
+			delete(w.mu.byShard, id)
+		} else {
+			w.mu.byShard[id] = of
+		}
+	}
+}
+
+// follows reports whether anyone follows the shard.
+func (w *watchers) follows(id record.ShardID) bool {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return len(w.mu.byShard[id]) > 0
+}
+
+// wake tells the subscriptions of shards that there is something new.
+func (w *watchers) wake(shards []*shard) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if len(w.mu.byShard) == 0 {
+		return
+	}
+	for _, sh := range shards {
+		for _, x := range w.mu.byShard[sh.id] {
+			x.sub.mark(x.index)
+		}
+	}
+}
+
+// subscription follows shards on the goroutine of its caller. What is new in a shard is not queued for it: it is told that there
+// is something, once, and reads from its own position when it comes to it. So its memory does not depend on how slow it is.
+type subscription struct {
+	e      *Engine
+	fn     func([]metalog.Update) error
+	places []place
+
+	wake chan struct{} // has room for one
+	mu   struct {
+		sync.Mutex
+		marked []int32 // places with news, each at most once
+		isIn   []bool  // by place
+	}
+
+	// ready are the places to look at, in order; place.queued says which.
+	ready []int32
+
+	// Used again in every round.
+	ids     []record.ShardID
+	states  []schema.State
+	updates []metalog.Update
+	entries []metalog.Entry
+	buf     []byte
+}
+
+// place is where a subscription stands in a shard.
+type place struct {
+	shard record.ShardID
+	next  record.LSN
+	// queued: it is in ready. due: an update is sent even when there is nothing new. told: the watermark was sent since the last
+	// heartbeat. more: it did not reach the tail. ended: the shard is sealed, and all was sent.
+	queued, due, told, more, ended bool
+}
+
+// Subscribe implements metalog.Log.
+func (e *Engine) Subscribe(ctx context.Context, from []metalog.Position, heartbeat time.Duration, fn func([]metalog.Update) error) error {
+	if err := e.enter(); err != nil {
+		return err
+	}
+	defer e.leave()
+	heartbeat, err := metalog.ValidateSubscribe(from, heartbeat)
+	if err != nil {
+		return err
+	}
+	s := newSubscription(e, from, fn)
+	e.metrics.subscriptions.Inc()
+	defer e.metrics.subscriptions.Dec()
+	// Before the first look, so that nothing falls between the two.
+	e.watchers.add(s)
+	defer func() { e.watchers.remove(s, s.places...) }()
+	return s.run(ctx, heartbeat)
+}
+
+func newSubscription(e *Engine, from []metalog.Position, fn func([]metalog.Update) error) *subscription {
+	s := &subscription{e: e, fn: fn, places: make([]place, len(from)), ready: make([]int32, len(from)), wake: make(chan struct{}, 1)}
+	s.mu.isIn = make([]bool, len(from))
+	for i, p := range from {
+		s.places[i] = place{shard: p.Shard, next: p.LSN, queued: true, due: true}
+		s.ready[i] = int32(i)
+	}
+	return s
+}
+
+// mark says that a place has news. It never waits for the subscriber.
+func (s *subscription) mark(i int32) {
+	s.mu.Lock()
+	if !s.mu.isIn[i] {
+		s.mu.isIn[i] = true
+		s.mu.marked = append(s.mu.marked, i)
+	}
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// collect moves what was marked to ready.
+func (s *subscription) collect() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, i := range s.mu.marked {
+		s.mu.isIn[i] = false
+		s.queue(i)
+	}
+	s.mu.marked = s.mu.marked[:0]
+}
+
+func (s *subscription) queue(i int32) {
+	if p := &s.places[i]; !p.queued && !p.ended {
+		p.queued = true
+		s.ready = append(s.ready, i)
+	}
+}
+
+// beat makes an update due in every shard that got none since the last beat.
+func (s *subscription) beat() {
+	for i := range s.places {
+		if p := &s.places[i]; !p.told && !p.ended {
+			p.due = true
+			s.queue(int32(i))
+		}
+		s.places[i].told = false
+	}
+}
+
+func (s *subscription) run(ctx context.Context, heartbeat time.Duration) error {
+	beats := time.NewTicker(heartbeat) // drops beats while fn is slow
+	defer beats.Stop()
+	for {
+		s.collect()
+		if len(s.ready) > 0 {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-s.e.closing:
+				return s.e.ending()
+			case <-s.e.failed:
+				return s.e.failure()
+			case <-beats.C:
+				s.beat()
+			default:
+			}
+			if err := s.round(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.e.closing:
+			return s.e.ending()
+		case <-s.e.failed:
+			return s.e.failure()
+		case <-beats.C:
+			s.beat()
+		case <-s.wake:
+		}
+	}
+}
+
+// round looks at the first places of ready and sends what they have.
+func (s *subscription) round(ctx context.Context) error {
+	defer s.reuse()
+	now := s.ready[:min(len(s.ready), maxRoundUpdates)]
+	for _, i := range now {
+		s.ids = append(s.ids, s.places[i].shard)
+		s.states = append(s.states, schema.State{})
+	}
+	w, err := s.e.watermark(ctx) // before the states: see clock
+	if err != nil {
+		return err
+	}
+	if err := s.e.table.states(s.ids, s.states); err != nil {
+		return err
+	}
+	done, err := s.gather(now, w)
+	if err != nil {
+		return err
+	}
+	// Places that have more go to the end, so that a shard with a long past does not keep the others waiting.
+	again := make([]int32, 0, 8)
+	for _, i := range now[:done] {
+		p := &s.places[i]
+		p.queued = false
+		if p.more {
+			again = append(again, i)
+		}
+	}
+	s.ready = append(s.ready[:0], s.ready[done:]...)
+	for _, i := range again {
+		s.queue(i)
+	}
+	if len(s.updates) == 0 {
+		return nil
+	}
+	return s.fn(s.updates)
+}
+
+// gather makes the updates of places, whose states are in s.states, until the budget of a round is spent. It returns how many it
+// looked at.
+func (s *subscription) gather(places []int32, w int64) (done int, err error) {
+	b := budget{records: maxRoundRecords, bytes: maxRoundBytes}
+	r := reader{db: s.e.db, buf: s.buf[:0]}
+	for done < len(places) && !b.spent() && err == nil {
+		err = s.step(&s.places[places[done]], s.states[done], w, &r, &b)
+		done++
+	}
+	s.buf = r.buf
+	return done, errors.Join(err, r.close())
+}
+
+// step makes the update of one place, if there is anything to tell.
+func (s *subscription) step(p *place, st schema.State, w int64, r *reader, b *budget) error {
+	u := metalog.Update{Shard: p.shard}
+	begin := len(s.entries)
+	for {
+		u.NextLSN = st.Next
+		if p.next < st.First {
+			u.TrimmedTo, p.next = st.First, st.First
+		}
+		err := s.read(p, st.Next, r, b)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, errMissing) {
+			return err
+		}
+		// Trimmed since its state was read, or lost.
+		if err := s.e.missing(p.shard, p.next, st); err != nil {
+			return err
+		}
+		if st, err = s.e.table.state(p.shard); err != nil {
+			return err
+		}
+		if err := r.close(); err != nil {
+			return err
+		}
+	}
+	u.Entries = s.entries[begin:len(s.entries):len(s.entries)]
+	p.next += record.LSN(len(u.Entries))
+	p.more = p.next < st.Next
+	if !p.more {
+		u.Watermark, u.Sealed = w, st.Sealed
+	}
+	if len(u.Entries) == 0 && u.TrimmedTo == 0 && !u.Sealed && (p.more || !p.due) {
+		return nil
+	}
+	p.due, p.told = p.more && p.due, !p.more
+	if u.Sealed {
+		p.ended = true
+		s.e.watchers.remove(s, *p)
+	}
+	s.updates = append(s.updates, u)
+	return nil
+}
+
+// read appends the place's records to s.entries: from memory if they are there, else from Pebble.
+func (s *subscription) read(p *place, next record.LSN, r *reader, b *budget) (err error) {
+	if p.next >= next {
+		return nil
+	}
+	var cached bool
+	if s.entries, cached = s.e.tails.read(s.entries, p.shard, p.next, next, b); cached {
+		return nil
+	}
+	s.entries, err = r.entries(s.entries, p.shard, p.next, next, b)
+	return err
+}
+
+// reuse drops what the last round held.
+func (s *subscription) reuse() {
+	clear(s.updates)
+	clear(s.entries)
+	s.ids, s.states, s.updates, s.entries = s.ids[:0], s.states[:0], s.updates[:0], s.entries[:0]
+	if cap(s.buf) > keptBuffer {
+		s.buf = nil
+	}
+	const keptEntries = keptBuffer / 40
+	if cap(s.entries) > keptEntries {
+		s.entries = nil
+	}
+}

@@ -1,0 +1,109 @@
+package pebblelog
+
+import (
+	"context"
+	"slices"
+
+	"scribe/internal/record"
+)
+
+// categoryWatch collects the new shards of a category for one caller of WatchShards. A shard is created once, so what waits for a
+// slow caller is at most eight bytes for each shard there is.
+type categoryWatch struct {
+	wake chan struct{} // has room for one
+	// fresh was published since the caller last took it; guarded by table.mu.
+	fresh []record.ShardID
+}
+
+// add is called with table.mu held.
+func (w *categoryWatch) add(id record.ShardID) {
+	w.fresh = append(w.fresh, id)
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// watch begins to collect.
+func (t *table) watch(category uint32, w *categoryWatch) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.watches == nil {
+		t.mu.watches = make(map[uint32][]*categoryWatch)
+	}
+	t.mu.watches[category] = append(t.mu.watches[category], w)
+}
+
+func (t *table) unwatch(category uint32, w *categoryWatch) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.watches[category] = slices.DeleteFunc(t.mu.watches[category], func(x *categoryWatch) bool { return x == w })
+	if len(t.mu.watches[category]) == 0 {
+		delete(t.mu.watches, category)
+	}
+}
+
+// take returns what was collected.
+func (t *table) take(w *categoryWatch) []record.ShardID {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fresh := w.fresh
+	w.fresh = nil
+	return fresh
+}
+
+// existing returns those of ids that readers may see, and, in the same moment, empties the watch: what was created before is
+// among the former, what comes later will be in the latter.
+func (t *table) existing(ids []record.ShardID, w *categoryWatch) []record.ShardID {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	seen := make(map[record.ShardID]struct{}, len(ids))
+	var out []record.ShardID
+	for _, id := range append(ids, w.fresh...) {
+		if _, ok := seen[id]; ok {
+			continue
+		}
+		seen[id] = struct{}{}
+		// A shard that Pebble has and the table does not was not touched since the engine opened.
+		if sh := t.mu.shards[id]; sh == nil || sh.pub.Epoch != 0 {
+			out = append(out, id)
+		}
+	}
+	w.fresh = nil
+	slices.Sort(out)
+	return out
+}
+
+// WatchShards implements metalog.Log.
+func (e *Engine) WatchShards(ctx context.Context, category uint32, fn func([]record.ShardID) error) error {
+	if err := e.enter(); err != nil {
+		return err
+	}
+	defer e.leave()
+	w := &categoryWatch{wake: make(chan struct{}, 1)}
+	e.table.watch(category, w)
+	defer e.table.unwatch(category, w)
+	ids, err := e.shardIDs(ctx, category)
+	if err != nil {
+		return err
+	}
+	if err := fn(e.table.existing(ids, w)); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-e.closing:
+			return e.ending()
+		case <-e.failed:
+			return e.failure()
+		case <-w.wake:
+			if fresh := e.table.take(w); len(fresh) > 0 {
+				if err := fn(fresh); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package remote
+
+import (
+	"context"
+	"errors"
+
+	"connectrpc.com/connect"
+
+	"scribe/internal/record"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/metalog"
+)
+
+// toRPC returns the error that a server answers for one of an engine. Those that are definite carry a MetalogFault; the others
+// are of unknown outcome, and contexts that ended are left to the transport.
+func toRPC(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	fault, conflicts := faultOf(err)
+	if fault == nil {
+		return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "%w", err)
+	}
+	out := rpc.InfoError(&scribev1.ErrorInfo{Reason: fault.GetReason(), Conflicts: conflicts}, err)
+	ce := new(connect.Error)
+	if errors.As(out, &ce) {
+		if d, derr := connect.NewErrorDetail(fault); derr == nil {
+			ce.AddDetail(d)
+		}
+	}
+	return out
+}
+
+// reasons of the sentinels, in the order in which they are looked for.
+var reasons = []struct {
+	err    error
+	reason scribev1.Reason
+}{
+	{metalog.ErrSealed, scribev1.Reason_REASON_SEALED},
+	{metalog.ErrFenced, scribev1.Reason_REASON_FENCED},
+	{metalog.ErrConflict, scribev1.Reason_REASON_CONFLICT},
+	{metalog.ErrSequence, scribev1.Reason_REASON_OUT_OF_SEQUENCE},
+	{metalog.ErrStaleBlob, scribev1.Reason_REASON_STALE_BLOB},
+	{metalog.ErrTrimmed, scribev1.Reason_REASON_TRIMMED},
+	{metalog.ErrCorrupt, scribev1.Reason_REASON_CORRUPT},
+	{metalog.ErrInvalid, scribev1.Reason_REASON_INVALID},
+	{metalog.ErrClosed, scribev1.Reason_REASON_SHUTTING_DOWN},
+}
+
+// kinds of refused runs.
+var kinds = map[metalog.SequenceKind]scribev1.Reason{
+	metalog.SequenceDuplicate:  scribev1.Reason_REASON_DUPLICATE,
+	metalog.SequenceGap:        scribev1.Reason_REASON_OUT_OF_SEQUENCE,
+	metalog.SequenceStaleEpoch: scribev1.Reason_REASON_STALE_PRODUCER,
+}
+
+func reasonOf(err error) scribev1.Reason {
+	for _, r := range reasons {
+		if errors.Is(err, r.err) {
+			return r.reason
+		}
+	}
+	return scribev1.Reason_REASON_UNSPECIFIED
+}
+
+func sentinelOf(reason scribev1.Reason) error {
+	for _, r := range reasons {
+		if r.reason == reason {
+			return r.err
+		}
+	}
+	return nil
+}
+
+// faultOf says what a definite error of an engine holds; nil for any other error.
+func faultOf(err error) (*scribev1.MetalogFault, []*scribev1.SequenceConflict) {
+	fault := &scribev1.MetalogFault{Reason: reasonOf(err)}
+	if fault.GetReason() == scribev1.Reason_REASON_UNSPECIFIED {
+		return nil, nil
+	}
+	var conflicts []*scribev1.SequenceConflict
+	if e := new(metalog.RefusedError); errors.As(err, &e) {
+		for _, r := range e.Refusals[:min(len(e.Refusals), metalog.MaxConflicts)] {
+			fault.Refusals = append(fault.Refusals, &scribev1.ShardRefusal{Reason: reasonOf(r.Err), State: stateToProto(r.State)})
+		}
+	}
+	if e := new(metalog.SequenceError); errors.As(err, &e) {
+		for _, c := range e.Conflicts[:min(len(e.Conflicts), metalog.MaxConflicts)] {
+			fault.Runs = append(fault.Runs, &scribev1.RunRefusal{
+				Shard: uint64(c.Shard), Reason: kinds[c.Kind], Run: sequenceToProto(c.Run), Known: producerToProto(c.Known),
+			})
+			conflicts = append(conflicts, &scribev1.SequenceConflict{
+				Shard: uint64(c.Shard), Producer: c.Run.Producer, Reason: kinds[c.Kind], Epoch: c.Known.Epoch, NextSequence: c.Known.Next,
+			})
+		}
+		if len(fault.GetRuns()) > 0 {
+			fault.Reason = fault.GetRuns()[0].GetReason()
+		}
+	}
+	if e := new(metalog.TrimmedError); errors.As(err, &e) {
+		fault.Shard, fault.Lsn, fault.FirstLsn = uint64(e.Shard), uint64(e.LSN), uint64(e.First)
+	}
+	if e := new(metalog.CorruptError); errors.As(err, &e) {
+		fault.Shard, fault.Lsn, fault.Detail = uint64(e.Shard), uint64(e.LSN), e.Detail
+	}
+	return fault, conflicts
+}
+
+// fromRPC returns the error of the engine behind an answer. Errors that are not one stay as they are.
+func fromRPC(err error) error {
+	ce := new(connect.Error)
+	if err == nil || !errors.As(err, &ce) {
+		return err
+	}
+	for _, d := range ce.Details() {
+		v, derr := d.Value()
+		if derr != nil {
+			continue
+		}
+		if fault, ok := v.(*scribev1.MetalogFault); ok {
+			if e := engineError(fault); e != nil {
+				return &servedError{engine: e, answer: ce}
+			}
+		}
+	}
+	return err
+}
+
+// engineError rebuilds the error that faultOf described; nil for a reason that this build does not know.
+func engineError(fault *scribev1.MetalogFault) error {
+	shard, lsn := record.ShardID(fault.GetShard()), record.LSN(fault.GetLsn())
+	switch {
+	case len(fault.GetRuns()) > 0:
+		e := &metalog.SequenceError{}
+		for _, r := range fault.GetRuns() {
+			c := metalog.SequenceConflict{Shard: record.ShardID(r.GetShard()), Run: sequenceFromProto(r.GetRun()), Known: producerFromProto(r.GetKnown())}
+			for kind, reason := range kinds {
+				if reason == r.GetReason() {
+					c.Kind = kind
+				}
+			}
+			e.Conflicts = append(e.Conflicts, c)
+		}
+		return e
+	case len(fault.GetRefusals()) > 0:
+		e := &metalog.RefusedError{}
+		for _, r := range fault.GetRefusals() {
+			if why := sentinelOf(r.GetReason()); why != nil {
+				e.Refusals = append(e.Refusals, metalog.Refusal{Err: why, State: stateFromProto(r.GetState())})
+			}
+		}
+		if len(e.Refusals) > 0 {
+			return e
+		}
+	case fault.GetReason() == scribev1.Reason_REASON_TRIMMED:
+		return &metalog.TrimmedError{Shard: shard, LSN: lsn, First: record.LSN(fault.GetFirstLsn())}
+	case fault.GetReason() == scribev1.Reason_REASON_CORRUPT:
+		return &metalog.CorruptError{Shard: shard, LSN: lsn, Detail: fault.GetDetail()}
+	}
+	return sentinelOf(fault.GetReason())
+}
+
+// servedError is an engine's error that came over RPC: it matches both, and reads as the engine wrote it.
+type servedError struct {
+	engine error
+	answer *connect.Error
+}
+
+// Error implements error.
+func (e *servedError) Error() string { return e.answer.Message() }
+
+// Unwrap implements the interface of package errors.
+func (e *servedError) Unwrap() []error { return []error{e.engine, e.answer} }

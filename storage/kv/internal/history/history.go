@@ -1,0 +1,168 @@
+// Package history keeps the newest changes of a store in memory and serves watches from them. Engines without a history of
+// their own share it.
+//
+// A watch is a cursor into the one history, not a queue: a thousand slow watches cost a thousand cursors. One that falls
+// behind what is kept ends with kv.ErrCompacted.
+package history
+
+import (
+	"context"
+	"sort"
+	"strings"
+	"sync"
+
+	"scribe/storage/kv"
+)
+
+// Limits bound a history. At least the newest transaction is kept.
+type Limits struct {
+	// Events is the largest number of changes kept.
+	Events int
+	// Bytes is the largest size of their keys and values.
+	Bytes int
+}
+
+// Bounds of what one call of a watch's function is given, so that a watch that begins far behind does not hold all of it.
+const (
+	maxBatchEvents = 1024
+	maxBatchBytes  = 4 << 20
+)
+
+// Log is the history of a store.
+type Log struct {
+	limits  Limits
+	watches sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		// changes are in the order of revisions, and begin at a transaction's first.
+		changes []kv.Event
+		bytes   int
+		// oldest is the revision after which every change is in changes; newest is the store's.
+		oldest, newest uint64
+		// grown is closed, and replaced, when changes are added, and closed when the history is.
+		grown  chan struct{}
+		closed bool
+	}
+}
+
+// New returns the history of a store whose revision is newest; it knows nothing of what led there.
+func New(newest uint64, limits Limits) *Log {
+	l := &Log{limits: limits}
+	l.mu.oldest, l.mu.newest = newest, newest
+	l.mu.grown = make(chan struct{})
+	return l
+}
+
+// Append adds the changes of committed transactions, in order. The history keeps the slice's elements and the values' memory.
+func (l *Log) Append(events []kv.Event) {
+	if len(events) == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.changes = append(l.mu.changes, events...)
+	for _, e := range events {
+		l.mu.bytes += size(e)
+	}
+	l.mu.newest = events[len(events)-1].Revision
+	l.trim()
+	close(l.mu.grown)
+	l.mu.grown = make(chan struct{})
+}
+
+// trim forgets whole transactions from the oldest on until the limits hold. l.mu is held.
+func (l *Log) trim() {
+	c := l.mu.changes
+	drop := 0
+	for len(c)-drop > l.limits.Events || l.mu.bytes > l.limits.Bytes {
+		revision, end := c[drop].Revision, drop
+		if revision == l.mu.newest {
+			break
+		}
+		for c[end].Revision == revision {
+			l.mu.bytes -= size(c[end])
+			c[end] = kv.Event{} // the array lives on: do not let it hold the value
+			end++
+		}
+		drop, l.mu.oldest = end, revision
+	}
+	l.mu.changes = c[drop:]
+}
+
+func size(e kv.Event) int { return len(e.Key) + len(e.Value) }
+
+// Watch is Watch of kv.Store.
+func (l *Log) Watch(ctx context.Context, prefix string, after uint64, fn func(kv.Batch) error) error {
+	l.mu.Lock()
+	if l.mu.closed {
+		l.mu.Unlock()
+		return kv.ErrClosed
+	}
+	l.watches.Add(1)
+	l.mu.Unlock()
+	defer l.watches.Done()
+	for {
+		batch, grown, err := l.next(prefix, after)
+		if err != nil {
+			return err
+		}
+		if len(batch.Events) > 0 {
+			if err := fn(batch); err != nil {
+				return err
+			}
+		}
+		after = batch.Revision
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if grown == nil {
+			continue
+		}
+		select {
+		case <-grown:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// next returns changes after a revision, and, when these are all, the channel that announces more.
+func (l *Log) next(prefix string, after uint64) (kv.Batch, <-chan struct{}, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.closed {
+		return kv.Batch{}, nil, kv.ErrClosed
+	}
+	if after < l.mu.oldest || after > l.mu.newest {
+		return kv.Batch{}, nil, &kv.CompactedError{After: after, Oldest: l.mu.oldest, Newest: l.mu.newest}
+	}
+	c := l.mu.changes
+	i := sort.Search(len(c), func(i int) bool { return c[i].Revision > after })
+	batch := kv.Batch{Revision: after}
+	for bytes := 0; i < len(c); i++ {
+		full := len(batch.Events) >= maxBatchEvents || bytes >= maxBatchBytes
+		if full && c[i].Revision != batch.Revision {
+			return batch, nil, nil
+		}
+		batch.Revision = c[i].Revision
+		if strings.HasPrefix(c[i].Key, prefix) {
+			batch.Events = append(batch.Events, c[i])
+			bytes += size(c[i])
+		}
+	}
+	batch.Revision = l.mu.newest
+	return batch, l.mu.grown, nil
+}
+
+// Close ends all watches with kv.ErrClosed and waits for them. Repeating it is harmless.
+func (l *Log) Close() {
+	l.mu.Lock()
+	if !l.mu.closed {
+		l.mu.closed = true
+		close(l.mu.grown)
+		l.mu.changes = nil
+	}
+	l.mu.Unlock()
+	l.watches.Wait()
+}

@@ -1,0 +1,183 @@
+// Package memkv keeps a kv.Store in memory. It is for tests and for processes that have nothing to keep: it starts no
+// goroutine, so it can live inside a testing/synctest bubble.
+package memkv
+
+import (
+	"context"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+
+	"scribe/storage/kv"
+	"scribe/storage/kv/internal/history"
+)
+
+// Store is a kv.Store in memory.
+type Store struct {
+	history *history.Log
+
+	mu struct {
+		sync.Mutex
+		entries map[string]kv.Entry
+		// keys are those of entries, in order unless stale.
+		keys     []string
+		stale    bool
+		revision uint64
+		closed   bool
+	}
+}
+
+// Option changes a Store.
+type Option func(*history.Limits)
+
+// WithHistory sets how many changes are kept for watches; the default is 100,000.
+func WithHistory(events int) Option { return func(l *history.Limits) { l.Events = events } }
+
+// New returns an empty store.
+func New(options ...Option) *Store {
+	limits := history.Limits{Events: 100_000, Bytes: 64 << 20}
+	for _, o := range options {
+		o(&limits)
+	}
+	s := &Store{history: history.New(0, limits)}
+	s.mu.entries = make(map[string]kv.Entry)
+	return s
+}
+
+var _ kv.Store = (*Store)(nil)
+
+// Get implements kv.Store.
+func (s *Store) Get(ctx context.Context, key string) (kv.Entry, error) {
+	if err := firstError(ctx.Err(), kv.ValidateKey(key)); err != nil {
+		return kv.Entry{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.closed {
+		return kv.Entry{}, kv.ErrClosed
+	}
+	e, ok := s.mu.entries[key]
+	if !ok {
+		return kv.Entry{}, kv.ErrNotFound
+	}
+	return clone(e), nil
+}
+
+// Range implements kv.Store.
+func (s *Store) Range(ctx context.Context, r kv.Range) (kv.Page, error) {
+	r, err := kv.ValidateRange(r)
+	if err := firstError(ctx.Err(), err); err != nil {
+		return kv.Page{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.closed {
+		return kv.Page{}, kv.ErrClosed
+	}
+	if s.mu.stale {
+		s.mu.keys = s.mu.keys[:0]
+		for k := range s.mu.entries {
+			s.mu.keys = append(s.mu.keys, k)
+		}
+		slices.Sort(s.mu.keys)
+		s.mu.stale = false
+	}
+	from := r.Prefix
+	if r.After >= from {
+		from = r.After + "\x00"
+	}
+	p := kv.Page{Revision: s.mu.revision}
+	size := 0
+	for _, key := range s.mu.keys[sort.SearchStrings(s.mu.keys, from):] {
+		if !strings.HasPrefix(key, r.Prefix) {
+			break
+		}
+		e := s.mu.entries[key]
+		size += len(key) + len(e.Value)
+		if len(p.Entries) == r.Limit || (len(p.Entries) > 0 && size > kv.MaxRangeBytes) {
+			p.More = true
+			break
+		}
+		p.Entries = append(p.Entries, clone(e))
+	}
+	return p, nil
+}
+
+// Commit implements kv.Store.
+func (s *Store) Commit(ctx context.Context, ops ...kv.Op) (uint64, error) {
+	if err := firstError(ctx.Err(), kv.ValidateOps(ops)); err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.closed {
+		return 0, kv.ErrClosed
+	}
+	var conflicts []kv.Conflict
+	for _, op := range ops {
+		if actual := s.mu.entries[op.Key].Revision; op.Conditional && actual != op.Revision {
+			conflicts = append(conflicts, kv.Conflict{Key: op.Key, Expected: op.Revision, Actual: actual})
+		}
+	}
+	if len(conflicts) > 0 {
+		return 0, &kv.ConflictError{Conflicts: conflicts}
+	}
+	s.apply(ops)
+	return s.mu.revision, nil
+}
+
+// apply carries out operations whose conditions hold. s.mu is held.
+func (s *Store) apply(ops []kv.Op) {
+	var events []kv.Event
+	revision := s.mu.revision + 1
+	for _, op := range ops {
+		_, exists := s.mu.entries[op.Key]
+		switch {
+		case op.Kind == kv.OpPut:
+			value := append(make([]byte, 0, len(op.Value)), op.Value...)
+			s.mu.entries[op.Key] = kv.Entry{Key: op.Key, Value: value, Revision: revision}
+			s.mu.stale = s.mu.stale || !exists
+			events = append(events, kv.Event{Key: op.Key, Value: value, Revision: revision})
+		case op.Kind == kv.OpDelete && exists:
+			delete(s.mu.entries, op.Key)
+			s.mu.stale = true
+			events = append(events, kv.Event{Key: op.Key, Revision: revision, Deleted: true})
+		}
+	}
+	if len(events) > 0 {
+		s.mu.revision = revision
+		s.history.Append(events)
+	}
+}
+
+// Watch implements kv.Store.
+func (s *Store) Watch(ctx context.Context, prefix string, after uint64, fn func(kv.Batch) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.history.Watch(ctx, prefix, after, fn)
+}
+
+// Close implements kv.Store.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.mu.closed = true
+	s.mu.Unlock()
+	s.history.Close()
+	return nil
+}
+
+func clone(e kv.Entry) kv.Entry {
+	e.Value = append(make([]byte, 0, len(e.Value)), e.Value...)
+	return e
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

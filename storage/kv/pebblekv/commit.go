@@ -1,0 +1,228 @@
+package pebblekv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"scribe/storage/kv"
+)
+
+// A group is bounded so that its batch fits Pebble's buffers, and a transaction does not wait for too many others.
+const (
+	maxGroup      = 256
+	maxGroupBytes = 2 << 20
+)
+
+// transaction is a Commit on its way through the committer.
+type transaction struct {
+	ctx context.Context
+	// ops are the engine's own: the caller may be gone before they are committed.
+	ops []kv.Op
+	// done receives the outcome; its buffer lets the committer go on when nobody waits.
+	done chan outcome
+}
+
+type outcome struct {
+	revision uint64
+	err      error
+}
+
+func (t *transaction) size() int {
+	n := 0
+	for _, op := range t.ops {
+		n += len(op.Key) + len(op.Value)
+	}
+	return n
+}
+
+// Commit implements kv.Store.
+func (s *Store) Commit(ctx context.Context, ops ...kv.Op) (uint64, error) {
+	if err := kv.ValidateOps(ops); err != nil {
+		return 0, err
+	}
+	if err := s.begin(ctx); err != nil {
+		return 0, err
+	}
+	defer s.calls.Done()
+	t := &transaction{ctx: ctx, ops: make([]kv.Op, len(ops)), done: make(chan outcome, 1)}
+	for i, op := range ops {
+		op.Value = append(make([]byte, 0, len(op.Value)), op.Value...)
+		t.ops[i] = op
+	}
+	select {
+	case s.queue <- t:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case <-s.closing:
+		return 0, kv.ErrClosed
+	}
+	var o outcome
+	select {
+	case o = <-t.done:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case <-s.done:
+		// The committer may have answered before it ended, or have ended before the transaction came into the queue.
+		select {
+		case o = <-t.done:
+		default:
+			o.err = kv.ErrClosed
+		}
+	}
+	return o.revision, o.err
+}
+
+// commitLoop is the committer: the only goroutine that decides and writes. revision is the store's.
+func (s *Store) commitLoop(revision uint64) {
+	defer close(s.done)
+	for {
+		select {
+		case <-s.closing:
+			return
+		case t := <-s.queue:
+			revision = s.commitGroup(s.gather(t), revision)
+		}
+	}
+}
+
+// gather takes the transactions that wait, within the bounds of a group.
+func (s *Store) gather(first *transaction) []*transaction {
+	group := []*transaction{first}
+	for bytes := first.size(); len(group) < maxGroup && bytes < maxGroupBytes; {
+		select {
+		case t := <-s.queue:
+			group = append(group, t)
+			bytes += t.size()
+		default:
+			return group
+		}
+	}
+	return group
+}
+
+// commitGroup decides and commits transactions with one sync, answers them, and returns the store's new revision.
+//
+// A conflict is answered with the group too, after the sync: the revision that caused it may be one of the group.
+func (s *Store) commitGroup(group []*transaction, revision uint64) uint64 {
+	batch := s.db.NewIndexedBatch()
+	outcomes := make([]outcome, len(group))
+	var events []kv.Event
+	next := revision
+	for i, t := range group {
+		changes, err := s.decide(batch, t, next+1)
+		if err == nil && len(changes) > 0 {
+			next++
+			events = append(events, changes...)
+		}
+		outcomes[i] = outcome{revision: next, err: err}
+	}
+	err := s.failure()
+	if err == nil && next > revision {
+		err = s.write(batch, next)
+	}
+	if cerr := batch.Close(); cerr != nil && err == nil {
+		s.logger.Error("closing a batch of the control store failed", "error", cerr)
+	}
+	if err == nil && next > revision {
+		s.publish(next, events)
+	}
+	s.metrics.groupSize.Observe(float64(len(group)))
+	for i, t := range group {
+		if err != nil {
+			outcomes[i] = outcome{err: err}
+		}
+		s.metrics.commits.WithLabelValues(resultOf(outcomes[i].err)).Inc()
+		t.done <- outcomes[i]
+	}
+	if err != nil {
+		return revision
+	}
+	return next
+}
+
+func resultOf(err error) string {
+	switch {
+	case err == nil:
+		return resultCommitted
+	case errors.Is(err, kv.ErrConflict):
+		return resultConflict
+	default:
+		return resultFailed
+	}
+}
+
+// decide checks a transaction against the store as the batch leaves it, and adds it to the batch. An error leaves the batch as
+// it was, but for one of the batch itself, which ends the store.
+func (s *Store) decide(batch *pebble.Batch, t *transaction, revision uint64) ([]kv.Event, error) {
+	if err := t.ctx.Err(); err != nil {
+		return nil, err
+	}
+	var conflicts []kv.Conflict
+	exists := make([]bool, len(t.ops))
+	for i, op := range t.ops {
+		if !op.Conditional && op.Kind != kv.OpDelete {
+			continue
+		}
+		e, err := get(batch, op.Key)
+		if err != nil && !errors.Is(err, kv.ErrNotFound) {
+			return nil, err
+		}
+		exists[i] = err == nil
+		if op.Conditional && e.Revision != op.Revision {
+			conflicts = append(conflicts, kv.Conflict{Key: op.Key, Expected: op.Revision, Actual: e.Revision})
+		}
+	}
+	if len(conflicts) > 0 {
+		return nil, &kv.ConflictError{Conflicts: conflicts}
+	}
+	var events []kv.Event
+	for i, op := range t.ops {
+		var err error
+		switch {
+		case op.Kind == kv.OpPut:
+			err = batch.Set(storedKey(op.Key), appendValue(make([]byte, 0, headerLen+len(op.Value)), op.Key, revision, op.Value), nil)
+			events = append(events, kv.Event{Key: op.Key, Value: op.Value, Revision: revision})
+		case op.Kind == kv.OpDelete && exists[i]:
+			err = batch.Delete(storedKey(op.Key), nil)
+			events = append(events, kv.Event{Key: op.Key, Revision: revision, Deleted: true})
+		}
+		if err != nil {
+			s.fail(err)
+			return nil, s.failure()
+		}
+	}
+	return events, nil
+}
+
+// write makes a batch durable with the store's new revision.
+func (s *Store) write(batch *pebble.Batch, revision uint64) error {
+	if err := batch.Set(stateKey, encodeState(revision), nil); err != nil {
+		s.fail(err)
+		return s.failure()
+	}
+	start := time.Now()
+	if err := batch.Commit(pebble.Sync); err != nil {
+		s.fail(err)
+	}
+	s.metrics.syncTime.Observe(time.Since(start).Seconds())
+	if err := s.failure(); err != nil {
+		return fmt.Errorf("%w (revision %d)", err, revision)
+	}
+	return nil
+}
+
+// publish shows a durable state to reads and watches. The history comes first and both change under one lock: a watch that
+// begins after the revision of a read finds it in the history, and a read from within a watch sees what the watch was told.
+func (s *Store) publish(revision uint64, events []kv.Event) {
+	v := &view{snapshot: s.db.NewSnapshot(), revision: revision, refs: 1}
+	s.mu.Lock()
+	s.history.Append(events)
+	old := s.mu.view
+	s.mu.view = v
+	s.mu.Unlock()
+	s.release(old)
+}

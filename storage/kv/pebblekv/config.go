@@ -1,0 +1,111 @@
+package pebblekv
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Config is what a store is opened with. Start from DefaultConfig.
+type Config struct {
+	// Dir is the folder, which is created. One process at a time may have it open.
+	Dir string
+	// CacheBytes is the size of the block cache.
+	CacheBytes int64
+	// MemTableBytes is the size of the write buffer.
+	MemTableBytes int64
+	// HistoryEvents and HistoryBytes bound the changes kept in memory for watches.
+	HistoryEvents int
+	HistoryBytes  int
+	// MaxWaiting is how many transactions may wait to be committed; more wait outside, each in its caller.
+	MaxWaiting int
+}
+
+// DefaultConfig returns the defaults for a folder.
+func DefaultConfig(dir string) Config {
+	return Config{
+		Dir:           dir,
+		CacheBytes:    8 << 20,
+		MemTableBytes: 4 << 20,
+		HistoryEvents: 100_000,
+		HistoryBytes:  32 << 20,
+		MaxWaiting:    256,
+	}
+}
+
+// Validate reports every field that is out of its range.
+func (c Config) Validate() error {
+	var errs []error
+	positive := func(field string, v int64) {
+		if v <= 0 {
+			errs = append(errs, fmt.Errorf("%s is %d, want more than 0", field, v))
+		}
+	}
+	if c.Dir == "" {
+		errs = append(errs, errors.New("the Dir is empty"))
+	}
+	positive("CacheBytes", c.CacheBytes)
+	positive("HistoryEvents", int64(c.HistoryEvents))
+	positive("HistoryBytes", int64(c.HistoryBytes))
+	positive("MaxWaiting", int64(c.MaxWaiting))
+	if c.MemTableBytes < 64<<10 || c.MemTableBytes > 1<<30 {
+		errs = append(errs, fmt.Errorf("MemTableBytes is %d, want 64 KiB to 1 GiB", c.MemTableBytes))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("pebblekv: %w", err)
+	}
+	return nil
+}
+
+// Deps is what a store is given by the program. Nil fields get a default that does nothing, and the operating system's files.
+type Deps struct {
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+	// FS is the file system; tests crash and break it.
+	FS vfs.FS
+}
+
+// metrics of a store.
+type metrics struct {
+	commits   *prometheus.CounterVec
+	groupSize prometheus.Histogram
+	syncTime  prometheus.Histogram
+}
+
+// Results of a transaction, as metrics name them.
+const (
+	resultCommitted = "committed"
+	resultConflict  = "conflict"
+	resultFailed    = "failed"
+)
+
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		commits: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "scribe_kv_transactions_total", Help: "Transactions of the control store by result.",
+		}, []string{"result"}),
+		groupSize: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "scribe_kv_group_transactions", Help: "Transactions committed with one sync.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 9),
+		}),
+		syncTime: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "scribe_kv_sync_seconds", Help: "Time to write and sync a group of transactions.",
+			Buckets: prometheus.ExponentialBuckets(100e-6, 4, 9),
+		}),
+	}
+	for _, result := range []string{resultCommitted, resultConflict, resultFailed} {
+		m.commits.WithLabelValues(result)
+	}
+	if r == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.commits, m.groupSize, m.syncTime} {
+		if err := r.Register(c); err != nil {
+			return nil, fmt.Errorf("pebblekv: metrics: %w", err)
+		}
+	}
+	return m, nil
+}

@@ -1,0 +1,333 @@
+package pebblekv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"scribe/storage/kv"
+	"scribe/storage/kv/internal/history"
+)
+
+// Store is a kv.Store on Pebble.
+type Store struct {
+	logger  *slog.Logger
+	metrics *metrics
+	db      *pebble.DB
+	history *history.Log
+
+	// queue holds transactions for the committer. It is bounded; when it is full callers wait.
+	queue chan *transaction
+	// closing is closed when Close begins; done when the committer has ended.
+	closing, done chan struct{}
+	// broken is set by the first failed write, and for good.
+	broken atomic.Pointer[error]
+
+	mu struct {
+		sync.Mutex
+		// view is what reads see: nothing in it can be lost any more.
+		view   *view
+		closed bool
+	}
+	// calls are running reads and commits.
+	calls sync.WaitGroup
+}
+
+var _ kv.Store = (*Store)(nil)
+
+// view is a durable state of the store, shared by the reads that began while it was the newest one.
+type view struct {
+	snapshot *pebble.Snapshot
+	revision uint64
+	// refs counts the store's own reference and those of reads; Store.mu guards it.
+	refs int
+}
+
+// Open opens the store in a folder, and creates it if there is none.
+func Open(cfg Config, deps Deps) (*Store, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	if deps.FS == nil {
+		deps.FS = vfs.Default
+	}
+	m, err := newMetrics(deps.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		logger:  deps.Logger,
+		metrics: m,
+		queue:   make(chan *transaction, cfg.MaxWaiting),
+		closing: make(chan struct{}),
+		done:    make(chan struct{}),
+	}
+	if s.db, err = pebble.Open(cfg.Dir, s.options(cfg, deps.FS)); err != nil {
+		return nil, fmt.Errorf("pebblekv: open %s: %w", cfg.Dir, err)
+	}
+	revision, err := s.load()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("pebblekv: open %s: %w", cfg.Dir, err), s.db.Close())
+	}
+	s.history = history.New(revision, history.Limits{Events: cfg.HistoryEvents, Bytes: cfg.HistoryBytes})
+	s.mu.view = &view{snapshot: s.db.NewSnapshot(), revision: revision, refs: 1}
+	go s.commitLoop(revision)
+	return s, nil
+}
+
+// options is for a store of some MB with rare writes.
+func (s *Store) options(cfg Config, fs vfs.FS) *pebble.Options {
+	log := pebbleLogger{s}
+	return &pebble.Options{
+		FS:                 fs,
+		CacheSize:          cfg.CacheBytes,
+		MemTableSize:       uint64(cfg.MemTableBytes),
+		MaxOpenFiles:       100,
+		FormatMajorVersion: pebble.FormatTableFormatV6,
+		Logger:             log,
+		EventListener: &pebble.EventListener{
+			BackgroundError: func(err error) { log.Errorf("background error: %v", err) },
+			DataCorruption:  func(info pebble.DataCorruptionInfo) { log.Errorf("%s", info) },
+		},
+	}
+}
+
+// load returns the store's revision, and writes the state of a new store.
+func (s *Store) load() (uint64, error) {
+	stored, closer, err := s.db.Get(stateKey)
+	if err == nil {
+		revision, perr := parseState(stored)
+		return revision, errors.Join(perr, closer.Close())
+	}
+	if !errors.Is(err, pebble.ErrNotFound) {
+		return 0, corruptIfSo(err)
+	}
+	if err := s.db.Set(stateKey, encodeState(0), pebble.Sync); err != nil {
+		return 0, err
+	}
+	return 0, s.failure()
+}
+
+// begin admits a call, which ends with s.calls.Done.
+func (s *Store) begin(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.closed {
+		return kv.ErrClosed
+	}
+	s.calls.Add(1)
+	return nil
+}
+
+// acquire returns the newest durable state, for a call that was admitted. It is given back with release.
+func (s *Store) acquire() *view {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.view.refs++
+	return s.mu.view
+}
+
+// release gives up a reference to a view.
+func (s *Store) release(v *view) {
+	s.mu.Lock()
+	v.refs--
+	last := v.refs == 0
+	s.mu.Unlock()
+	if last {
+		if err := v.snapshot.Close(); err != nil {
+			s.logger.Error("closing a snapshot of the control store failed", "error", err)
+		}
+	}
+}
+
+// Get implements kv.Store.
+func (s *Store) Get(ctx context.Context, key string) (kv.Entry, error) {
+	if err := kv.ValidateKey(key); err != nil {
+		return kv.Entry{}, err
+	}
+	if err := s.begin(ctx); err != nil {
+		return kv.Entry{}, err
+	}
+	defer s.calls.Done()
+	v := s.acquire()
+	defer s.release(v)
+	return get(v.snapshot, key)
+}
+
+// get reads one entry. The value is a copy.
+func get(r pebble.Reader, key string) (kv.Entry, error) {
+	stored, closer, err := r.Get(storedKey(key))
+	if err != nil {
+		if errors.Is(err, pebble.ErrNotFound) {
+			return kv.Entry{}, kv.ErrNotFound
+		}
+		return kv.Entry{}, fmt.Errorf("pebblekv: read key %q: %w", key, corruptIfSo(err))
+	}
+	revision, value, err := parseValue(key, stored)
+	if err == nil {
+		value = append(make([]byte, 0, len(value)), value...)
+	}
+	return kv.Entry{Key: key, Value: value, Revision: revision}, errors.Join(err, closer.Close())
+}
+
+// Range implements kv.Store.
+func (s *Store) Range(ctx context.Context, r kv.Range) (kv.Page, error) {
+	r, err := kv.ValidateRange(r)
+	if err != nil {
+		return kv.Page{}, err
+	}
+	if err := s.begin(ctx); err != nil {
+		return kv.Page{}, err
+	}
+	defer s.calls.Done()
+	v := s.acquire()
+	defer s.release(v)
+	p, err := readPage(ctx, v, r)
+	if err != nil {
+		return kv.Page{}, fmt.Errorf("pebblekv: read keys with prefix %q after %q: %w", r.Prefix, r.After, corruptIfSo(err))
+	}
+	return p, nil
+}
+
+// readPage reads a page of a view.
+func readPage(ctx context.Context, v *view, r kv.Range) (p kv.Page, err error) {
+	lower := storedKey(r.Prefix)
+	if r.After >= r.Prefix {
+		lower = append(storedKey(r.After), 0)
+	}
+	it, err := v.snapshot.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: lower, UpperBound: after(storedKey(r.Prefix))})
+	if err != nil {
+		return p, err
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	p.Revision = v.revision
+	size := 0
+	for ok := it.First(); ok; ok = it.Next() {
+		key := string(it.Key()[1:])
+		stored, err := it.ValueAndErr()
+		if err != nil {
+			return p, err
+		}
+		size += len(key) + len(stored)
+		if len(p.Entries) == r.Limit || (len(p.Entries) > 0 && size > kv.MaxRangeBytes) {
+			p.More = true
+			break
+		}
+		revision, value, err := parseValue(key, stored)
+		if err != nil {
+			return p, err
+		}
+		p.Entries = append(p.Entries, kv.Entry{Key: key, Value: append(make([]byte, 0, len(value)), value...), Revision: revision})
+		if len(p.Entries)%256 == 0 && ctx.Err() != nil {
+			return p, ctx.Err()
+		}
+	}
+	return p, it.Error()
+}
+
+// Watch implements kv.Store.
+func (s *Store) Watch(ctx context.Context, prefix string, after uint64, fn func(kv.Batch) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.history.Watch(ctx, prefix, after, fn)
+}
+
+// Close implements kv.Store. Transactions that wait are refused with kv.ErrClosed.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.mu.closed {
+		s.mu.Unlock()
+		<-s.done
+		return nil
+	}
+	s.mu.closed = true
+	s.mu.Unlock()
+
+	close(s.closing)
+	<-s.done
+	s.history.Close()
+	s.calls.Wait()
+	s.release(s.mu.view) // nobody else is left who could replace it
+	if err := s.db.Close(); err != nil {
+		return fmt.Errorf("pebblekv: close: %w", err)
+	}
+	return nil
+}
+
+// storedKey is the key in Pebble of a key of the store.
+func storedKey(key string) []byte {
+	b := make([]byte, 0, 2+len(key))
+	return append(append(b, spaceKey), key...)
+}
+
+// after returns the first key that sorts after all that begin with prefix, which begins with spaceKey, so there is one.
+func after(prefix []byte) []byte {
+	b := append([]byte(nil), prefix...)
+	for i := len(b) - 1; ; i-- {
+		if b[i] != 0xff {
+			b[i]++
+			return b[:i+1]
+		}
+	}
+}
+
+// corruptIfSo makes Pebble's findings of damage match kv.ErrCorrupt.
+func corruptIfSo(err error) error {
+	if pebble.IsCorruptionError(err) && !errors.Is(err, kv.ErrCorrupt) {
+		return fmt.Errorf("%w: %w", kv.ErrCorrupt, err)
+	}
+	return err
+}
+
+// Err returns why the store refuses transactions until it is opened again, nil while it takes them. A program that finds it set
+// is not ready, and should restart once the disk is well.
+func (s *Store) Err() error { return s.failure() }
+
+// fail makes the store refuse transactions from now on.
+func (s *Store) fail(err error) {
+	if s.broken.CompareAndSwap(nil, &err) {
+		s.logger.Error("the control store cannot write any more until it is opened again", "error", err)
+	}
+}
+
+// failure returns the error that fail was called with, nil if it was not.
+func (s *Store) failure() error {
+	if err := s.broken.Load(); err != nil {
+		return fmt.Errorf("pebblekv: an earlier write failed, its outcome is unknown; restart to go on: %w", *err)
+	}
+	return nil
+}
+
+// pebbleLogger passes on what Pebble says.
+type pebbleLogger struct{ s *Store }
+
+// Infof is for people who debug Pebble.
+func (l pebbleLogger) Infof(format string, args ...any) {
+	if l.s.logger.Enabled(context.Background(), slog.LevelDebug) {
+		l.s.logger.Debug("pebble", "text", fmt.Sprintf(format, args...))
+	}
+}
+
+// Errorf reports what Pebble could not do but goes on after.
+func (l pebbleLogger) Errorf(format string, args ...any) {
+	l.s.logger.Error("pebble reports an error", "error", fmt.Errorf(format, args...))
+}
+
+// Fatalf is called when a write to the log or the manifest failed. Pebble would have the process exit. It is enough that
+// nothing is acknowledged any more: the committer looks at broken before it publishes or answers anything.
+func (l pebbleLogger) Fatalf(format string, args ...any) {
+	l.s.fail(fmt.Errorf(format, args...))
+}

@@ -1,0 +1,261 @@
+package rpc
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// bulkClient calls one procedure whose requests or answers are large. It speaks Connect's unary protocol itself, so that bytes go
+// from the caller's memory to the socket, and from the socket to where they stay, without a copy in between.
+type bulkClient struct {
+	client caller
+	url    *url.URL
+	err    error // of the URL
+	header http.Header
+}
+
+func newBulkClient(t *Transport, base, procedure string) *bulkClient {
+	u, err := url.Parse(baseURL(base) + procedure)
+	if err == nil && u.Host == "" {
+		err = errors.New("no host")
+	}
+	if err != nil {
+		err = Errorf(scribev1.Reason_REASON_INVALID, "server address %q: %w", base, err)
+	}
+	return &bulkClient{client: t.unary, url: u, err: err, header: http.Header{
+		"Content-Type":             {protoType},
+		"Connect-Protocol-Version": {"1"},
+		"Accept-Encoding":          {"identity"},
+		"User-Agent":               {userAgent},
+	}}
+}
+
+const (
+	protoType = "application/proto"
+	jsonType  = "application/json"
+	userAgent = "scribe"
+)
+
+// call sends a request and gives decode the body of the answer and its length. No piece of the request is read after it returned.
+func (c *bulkClient) call(ctx context.Context, b bulkRequest, decode func(io.Reader, int64) error) error {
+	if c.err != nil {
+		return c.err
+	}
+	if b.size > MaxMessageBytes {
+		return Errorf(scribev1.Reason_REASON_TOO_LARGE, "the request has %d bytes, the limit is %d: send less at once", b.size, MaxMessageBytes)
+	}
+	body := &sending{pieces: b.pieces, size: b.size}
+	defer body.detach() // last, when the answer's body is closed and with it a connection that is still being written to
+	err := c.roundTrip(ctx, body, decode)
+	return incoming(ctx, err, scribev1.Reason_REASON_UNKNOWN_OUTCOME)
+}
+
+func (c *bulkClient) roundTrip(ctx context.Context, body *sending, decode func(io.Reader, int64) error) error {
+	header := c.header.Clone()
+	if deadline, ok := ctx.Deadline(); ok {
+		if ms := max(time.Until(deadline).Milliseconds(), 1); ms < 1e10 {
+			header["Connect-Timeout-Ms"] = []string{strconv.FormatInt(ms, 10)}
+		}
+	}
+	req := (&http.Request{
+		Method: http.MethodPost, URL: c.url, Host: c.url.Host, Header: header,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Body: http.NoBody, ContentLength: body.size,
+	}).WithContext(ctx)
+	if body.size > 0 {
+		req.Body = body.reader()
+		req.GetBody = func() (io.ReadCloser, error) { return body.reader(), nil }
+	}
+	res, err := c.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return wireError(res, "call "+readable(c.url))
+	}
+	if t := res.Header.Get("Content-Type"); t != protoType {
+		return connect.NewError(connect.CodeUnimplemented, fmt.Errorf("call %s: the answer is of type %q, not %s: is that the address of this service?", readable(c.url), t, protoType))
+	}
+	if res.ContentLength > MaxMessageBytes {
+		return Errorf(scribev1.Reason_REASON_TOO_LARGE, "call %s: the answer has %d bytes, the limit is %d", readable(c.url), res.ContentLength, MaxMessageBytes)
+	}
+	if err := decode(res.Body, res.ContentLength); err != nil {
+		return fmt.Errorf("call %s: read the answer: %w", readable(c.url), err)
+	}
+	return nil
+}
+
+// maxErrorBytes bounds the body of an error: a thousand conflicts in JSON and base64 take about 200 KiB.
+const maxErrorBytes = 4 << 20
+
+// wireError reads the error of Connect's unary protocol.
+func wireError(res *http.Response, what string) error {
+	var wire struct {
+		Code    connect.Code `json:"code"`
+		Message string       `json:"message"`
+		Details []struct {
+			Type  string `json:"type"`
+			Value string `json:"value"`
+		} `json:"details"`
+	}
+	if !strings.HasPrefix(res.Header.Get("Content-Type"), jsonType) {
+		return statusError(res, what)
+	}
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxErrorBytes))
+	if err != nil || json.Unmarshal(body, &wire) != nil || wire.Code == 0 {
+		return statusError(res, what)
+	}
+	out := connect.NewWireError(wire.Code, errors.New(wire.Message))
+	for _, d := range wire.Details {
+		value, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(d.Value, "="))
+		if err != nil {
+			continue // what can't be read is as good as absent: the code and the text are there
+		}
+		if detail, err := connect.NewErrorDetail(&anypb.Any{TypeUrl: "type.googleapis.com/" + d.Type, Value: value}); err == nil {
+			out.AddDetail(detail)
+		}
+	}
+	return out
+}
+
+// decodeInto returns a function that decodes a small answer.
+func decodeInto(m proto.Message) func(io.Reader, int64) error {
+	return func(r io.Reader, size int64) error {
+		if size < 0 {
+			b, err := io.ReadAll(io.LimitReader(r, MaxMessageBytes))
+			if err != nil {
+				return err
+			}
+			return unmarshal.Unmarshal(b, m)
+		}
+		buf := newBuffer(int(size))
+		defer buf.release() // protobuf copies what it keeps
+		if _, err := io.ReadFull(r, buf.b); err != nil {
+			return noEOF(err)
+		}
+		return unmarshal.Unmarshal(buf.b, m)
+	}
+}
+
+// sending is the body of a request in the caller's memory. The transport may still read it when a call has returned, because the
+// server answered early or the caller gave up; detach ends that.
+type sending struct {
+	pieces [3][]byte
+	size   int64
+
+	mu struct {
+		sync.Mutex
+		detached bool
+	}
+}
+
+var errDetached = errors.New("the call has ended")
+
+// detach waits for a read or write that runs, and lets none begin.
+func (s *sending) detach() {
+	s.mu.Lock()
+	s.mu.detached = true
+	s.mu.Unlock()
+}
+
+// reader reads from the beginning; the transport asks for another one when it repeats a request of which nothing was sent.
+func (s *sending) reader() *sendingReader { return &sendingReader{of: s} }
+
+type sendingReader struct {
+	of    *sending
+	piece int
+	off   int
+}
+
+// Close implements io.Closer.
+func (*sendingReader) Close() error { return nil }
+
+// next returns what is left of the present piece, nil at the end.
+func (r *sendingReader) next() []byte {
+	for ; r.piece < len(r.of.pieces); r.piece, r.off = r.piece+1, 0 {
+		if p := r.of.pieces[r.piece][r.off:]; len(p) > 0 {
+			return p
+		}
+	}
+	return nil
+}
+
+// Read implements io.Reader.
+func (r *sendingReader) Read(b []byte) (int, error) {
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	if r.of.mu.detached {
+		return 0, errDetached
+	}
+	p := r.next()
+	if p == nil {
+		return 0, io.EOF
+	}
+	n := copy(b, p)
+	r.off += n
+	return n, nil
+}
+
+// writeAtOnce bounds what one call of a connection's Write gets, and with it how long detach waits for a slow peer.
+const writeAtOnce = 256 << 10
+
+// writeTo writes up to limit bytes to a connection, from where they are.
+func (r *sendingReader) writeTo(c net.Conn, limit int64) (int64, error) {
+	var written int64
+	for written < limit {
+		n, err := r.writeSome(c, limit-written)
+		written += int64(n)
+		if err != nil || n == 0 {
+			return written, err
+		}
+	}
+	return written, nil
+}
+
+func (r *sendingReader) writeSome(c net.Conn, limit int64) (int, error) {
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	if r.of.mu.detached {
+		return 0, errDetached
+	}
+	p := r.next()
+	n, err := c.Write(p[:min(int64(len(p)), limit, writeAtOnce)])
+	r.off += n
+	return n, err
+}
+
+// bulkConn lets net/http's transport send a body from where it lies: it offers a connection the chance to read a body by itself.
+type bulkConn struct{ net.Conn }
+
+// ReadFrom implements io.ReaderFrom.
+func (c bulkConn) ReadFrom(src io.Reader) (int64, error) {
+	if limited, ok := src.(*io.LimitedReader); ok {
+		if body, ok := limited.R.(*sendingReader); ok {
+			n, err := body.writeTo(c.Conn, limited.N)
+			limited.N -= n
+			return n, err
+		}
+	}
+	if from, ok := c.Conn.(io.ReaderFrom); ok {
+		return from.ReadFrom(src)
+	}
+	return io.Copy(struct{ io.Writer }{c.Conn}, src)
+}

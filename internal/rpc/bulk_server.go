@@ -1,0 +1,163 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// bulkHandler serves one procedure whose requests or answers are large: a body of announced length in protobuf is read into
+// pooled memory, and the request refers to it until the answer is written. Everything else (JSON, gRPC, bodies of unknown length)
+// is Connect's.
+type bulkHandler[Req, Res any] struct {
+	procedure string
+	call      func(context.Context, *Req) (*Res, error)
+	decode    func([]byte) (*Req, error)
+	encode    func(*Res) ([][]byte, error)
+	recovered func(context.Context, connect.Spec, http.Header, any) error
+	connect   http.Handler
+	errors    *connect.ErrorWriter
+}
+
+// ServeHTTP implements http.Handler.
+func (h *bulkHandler[Req, Res]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !isBulk(r) {
+		h.connect.ServeHTTP(w, r)
+		return
+	}
+	ctx, cancel, err := withTimeout(r)
+	if err != nil {
+		_ = h.errors.Write(w, r, err) // nobody is left to tell when it fails
+		return
+	}
+	defer cancel()
+	body := newBuffer(int(r.ContentLength))
+	if _, err := io.ReadFull(r.Body, body.b); err != nil {
+		body.release()
+		_ = h.errors.Write(w, r, readError(ctx, err))
+		return
+	}
+	answer, err := h.answer(ctx, r, body.b)
+	if bug := new(panicked); errors.As(err, &bug) {
+		// A handler that panicked may have left a goroutine behind that uses the body: it is the collector's.
+		_ = h.errors.Write(w, r, bug.err)
+		return
+	}
+	if err != nil {
+		_ = h.errors.Write(w, r, outgoing(ctx, err))
+	} else {
+		writePieces(w, answer)
+	}
+	body.release() // not before: an answer may refer to its request
+}
+
+// writePieces writes an answer. What fails is not reported: the client went away, or does not read.
+func writePieces(w http.ResponseWriter, pieces [][]byte) {
+	size := 0
+	for _, p := range pieces {
+		size += len(p)
+	}
+	if size > promptBytes {
+		// The server takes the deadline back before the connection's next request.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(patience(int64(size))))
+	}
+	w.Header()["Content-Type"] = []string{protoType}
+	w.Header()["Content-Length"] = []string{strconv.Itoa(size)}
+	for _, p := range pieces {
+		if _, err := w.Write(p); err != nil {
+			return
+		}
+	}
+}
+
+// panicked is the error of a handler that panicked.
+type panicked struct{ err error }
+
+func (p *panicked) Error() string { return p.err.Error() }
+
+// answer carries out a request.
+func (h *bulkHandler[Req, Res]) answer(ctx context.Context, r *http.Request, body []byte) (answer [][]byte, err error) {
+	defer func() {
+		v := recover()
+		if v == nil {
+			return
+		}
+		if v == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so
+			panic(v)
+		}
+		err = &panicked{h.recovered(ctx, connect.Spec{Procedure: h.procedure}, r.Header, v)}
+	}()
+	req, err := h.decode(body)
+	if err != nil {
+		return nil, Errorf(scribev1.Reason_REASON_INVALID, "decode the request of %s: %w", h.procedure, err)
+	}
+	res, err := h.call(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	answer, err = h.encode(res)
+	if err != nil {
+		return nil, Errorf(scribev1.Reason_REASON_UNSPECIFIED, "encode the answer of %s: %w", h.procedure, err)
+	}
+	return answer, nil
+}
+
+// isBulk reports whether a request is of the form that is served without Connect.
+func isBulk(r *http.Request) bool {
+	version, encoding := r.Header.Get("Connect-Protocol-Version"), r.Header.Get("Content-Encoding")
+	return r.Method == http.MethodPost && r.ContentLength >= 0 && r.ContentLength <= MaxMessageBytes &&
+		r.Header.Get("Content-Type") == protoType &&
+		(version == "" || version == "1") && (encoding == "" || encoding == "identity")
+}
+
+// withTimeout ends a request's context at the caller's deadline.
+func withTimeout(r *http.Request) (context.Context, context.CancelFunc, error) {
+	text := r.Header.Get("Connect-Timeout-Ms")
+	if text == "" {
+		return r.Context(), func() {}, nil
+	}
+	ms, err := strconv.ParseUint(text, 10, 34) // ten digits at most
+	if err != nil || len(text) > 10 {
+		return nil, nil, Errorf(scribev1.Reason_REASON_INVALID, "Connect-Timeout-Ms %.40q is not a number of at most ten digits", text)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), time.Duration(ms)*time.Millisecond)
+	return ctx, cancel, nil
+}
+
+// readError is for a body that did not arrive whole: its own error when it has a code, else the context's, else the client's fault.
+func readError(ctx context.Context, err error) error {
+	switch {
+	case connect.CodeOf(err) != connect.CodeUnknown:
+		return outgoing(ctx, err)
+	case ctx.Err() != nil:
+		return connect.NewError(codeOf(ctx.Err()), err)
+	default:
+		return Errorf(scribev1.Reason_REASON_INVALID, "the request's body did not arrive whole: %w", err)
+	}
+}
+
+// mountBulk serves a procedure on mux, beside the service's own handler.
+func mountBulk[Req, Res any](s *Services, mux *http.ServeMux, guard func(http.Handler) http.Handler, procedure string, service http.Handler,
+	call func(context.Context, *Req) (*Res, error), decode func([]byte) (*Req, error), encode func(*Res) ([][]byte, error),
+) {
+	mux.Handle(procedure, guard(&bulkHandler[Req, Res]{
+		procedure: procedure, call: call, decode: decode, encode: encode,
+		recovered: s.recovered, connect: service, errors: connect.NewErrorWriter(),
+	}))
+}
+
+// encodeAnswer is encodeMessage for the type parameter of a handler.
+func encodeAnswer[Res any, P interface {
+	*Res
+	proto.Message
+}](res *Res) ([][]byte, error) {
+	return encodeMessage(P(res))
+}

@@ -1,0 +1,306 @@
+package rpc
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// The messages whose weight is one field of bytes are encoded and decoded here around that field, so that its bytes are not
+// copied. The encoding is that of protobuf: Connect's own codec reads it and is read. bulk_wire_test.go fails when a field is
+// added to one of these messages and not here.
+const (
+	framesField    protowire.Number = 1 // of WriteRequest and SubmitRequest
+	ackField       protowire.Number = 2 // of both
+	payloadsField  protowire.Number = 1 // of FetchResponse
+	dataField      protowire.Number = 3 // of Payload
+	maxBesideBytes                  = 1 << 20
+	// smallData is what is cheaper to copy than to write on its own.
+	smallData = 8 << 10
+)
+
+// bulkRequest is the encoding of a request in pieces: what stands before its frames, they themselves, and what follows.
+type bulkRequest struct {
+	pieces [3][]byte
+	size   int64
+}
+
+// encodeFrames encodes a WriteRequest or SubmitRequest. The result refers to frames.
+func encodeFrames(frames []byte, ack scribev1.AckLevel) bulkRequest {
+	var b bulkRequest
+	small := make([]byte, 0, 24)
+	if len(frames) > 0 {
+		small = protowire.AppendTag(small, framesField, protowire.BytesType)
+		small = protowire.AppendVarint(small, uint64(len(frames)))
+	}
+	b.pieces[0], b.pieces[1] = small, frames
+	if ack != 0 {
+		tail := protowire.AppendTag(small[len(small):], ackField, protowire.VarintType)
+		b.pieces[2] = protowire.AppendVarint(tail, uint64(ack))
+	}
+	for _, p := range b.pieces {
+		b.size += int64(len(p))
+	}
+	return b
+}
+
+// cutFrames takes the frames out of an encoded request: they refer to b. rest is the encoding of the other fields.
+func cutFrames(b []byte) (frames, rest []byte, err error) {
+	for len(b) > 0 {
+		num, typ, tagLen := protowire.ConsumeTag(b)
+		if tagLen < 0 {
+			return nil, nil, protowire.ParseError(tagLen)
+		}
+		if num == framesField && typ == protowire.BytesType {
+			v, n := protowire.ConsumeBytes(b[tagLen:])
+			if n < 0 {
+				return nil, nil, fmt.Errorf("frames: %w", protowire.ParseError(n))
+			}
+			frames = v[:len(v):len(v)]
+			b = b[tagLen+n:]
+			continue
+		}
+		n := protowire.ConsumeFieldValue(num, typ, b[tagLen:])
+		if n < 0 {
+			return nil, nil, fmt.Errorf("field %d: %w", num, protowire.ParseError(n))
+		}
+		if len(rest)+tagLen+n > maxBesideBytes {
+			return nil, nil, errBeside
+		}
+		rest = append(rest, b[:tagLen+n]...)
+		b = b[tagLen+n:]
+	}
+	return frames, rest, nil
+}
+
+var errBeside = fmt.Errorf("more than %d bytes beside the payload", maxBesideBytes)
+
+func decodeWrite(b []byte) (*scribev1.WriteRequest, error) {
+	req := new(scribev1.WriteRequest)
+	frames, rest, err := cutFrames(b)
+	if err == nil {
+		err = unmarshal.Unmarshal(rest, req)
+	}
+	req.Frames = frames
+	return req, err
+}
+
+func decodeSubmit(b []byte) (*scribev1.SubmitRequest, error) {
+	req := new(scribev1.SubmitRequest)
+	frames, rest, err := cutFrames(b)
+	if err == nil {
+		err = unmarshal.Unmarshal(rest, req)
+	}
+	req.Frames = frames
+	return req, err
+}
+
+func decodeFetch(b []byte) (*scribev1.FetchRequest, error) {
+	req := new(scribev1.FetchRequest)
+	return req, unmarshal.Unmarshal(b, req)
+}
+
+// encodeMessage encodes a small answer in one piece.
+func encodeMessage(m proto.Message) ([][]byte, error) {
+	b, err := proto.Marshal(m)
+	return [][]byte{b}, err
+}
+
+// encodeFetched encodes an answer in pieces that refer to the payloads' data.
+func encodeFetched(res *scribev1.FetchResponse) ([][]byte, error) {
+	pieces := make([][]byte, 0, 2*len(res.GetPayloads())+1)
+	var small []byte // from begin on not in pieces yet
+	begin := 0
+	for _, p := range res.GetPayloads() {
+		data := p.GetData()
+		// A shallow copy without data; a Payload must not be copied as a value.
+		beside, err := proto.Marshal(&scribev1.Payload{Error: p.GetError(), Codec: p.GetCodec(), RawLength: p.GetRawLength(), Crc: p.GetCrc()})
+		if err != nil {
+			return nil, err
+		}
+		size := len(beside)
+		if len(data) > 0 {
+			size += protowire.SizeTag(dataField) + protowire.SizeBytes(len(data))
+		}
+		small = protowire.AppendTag(small, payloadsField, protowire.BytesType)
+		small = protowire.AppendVarint(small, uint64(size))
+		small = append(small, beside...)
+		if len(data) > 0 {
+			small = protowire.AppendTag(small, dataField, protowire.BytesType)
+			small = protowire.AppendVarint(small, uint64(len(data)))
+		}
+		if len(data) <= smallData {
+			small = append(small, data...)
+			continue
+		}
+		pieces = append(pieces, small[begin:len(small):len(small)], data)
+		begin = len(small)
+	}
+	return append(pieces, small[begin:]), nil
+}
+
+// decodeFetched decodes an answer of at most limit payloads from r. Each payload gets its data in memory of its own, read there
+// directly, so that one that is kept does not keep the others.
+func decodeFetched(r io.Reader, size int64, limit int) (*scribev1.FetchResponse, error) {
+	f := fieldReader{r: bufio.NewReaderSize(r, 4<<10), left: size}
+	res := new(scribev1.FetchResponse)
+	for f.left > 0 {
+		num, typ, err := f.tag()
+		if err != nil {
+			return nil, err
+		}
+		if num != payloadsField || typ != protowire.BytesType {
+			if _, err := f.value(nil, num, typ); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		n, err := f.length()
+		if err != nil {
+			return nil, err
+		}
+		if len(res.GetPayloads()) == limit {
+			return nil, fmt.Errorf("more than the %d payloads that were asked for", limit)
+		}
+		p, err := f.payload(n)
+		if err != nil {
+			return nil, fmt.Errorf("payload %d: %w", len(res.GetPayloads()), err)
+		}
+		res.Payloads = append(res.Payloads, p)
+	}
+	return res, nil
+}
+
+// fieldReader reads fields of an encoded message from a stream.
+type fieldReader struct {
+	r    *bufio.Reader
+	left int64 // bytes up to the end of the message that is being read
+}
+
+// payload reads a message of n bytes.
+func (f *fieldReader) payload(n int64) (*scribev1.Payload, error) {
+	outer := f.left - n
+	f.left = n
+	p := new(scribev1.Payload)
+	var data, rest []byte
+	for f.left > 0 {
+		num, typ, err := f.tag()
+		if err != nil {
+			return nil, err
+		}
+		if num == dataField && typ == protowire.BytesType {
+			size, err := f.length()
+			if err != nil {
+				return nil, err
+			}
+			data = make([]byte, size) // within left, which is within what the answer announced
+			if err := f.read(data); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if rest, err = f.value(protowire.AppendTag(rest, num, typ), num, typ); err != nil {
+			return nil, err
+		}
+		if len(rest) > maxBesideBytes {
+			return nil, errBeside
+		}
+	}
+	f.left = outer
+	if err := unmarshal.Unmarshal(rest, p); err != nil {
+		return nil, err
+	}
+	p.Data = data
+	return p, nil
+}
+
+var errFieldEnd = errors.New("a field reaches over the end of its message")
+
+func (f *fieldReader) ReadByte() (byte, error) {
+	if f.left == 0 {
+		return 0, errFieldEnd
+	}
+	b, err := f.r.ReadByte()
+	if err != nil {
+		return 0, noEOF(err)
+	}
+	f.left--
+	return b, nil
+}
+
+func (f *fieldReader) read(b []byte) error {
+	if int64(len(b)) > f.left {
+		return errFieldEnd
+	}
+	n, err := io.ReadFull(f.r, b)
+	f.left -= int64(n)
+	return noEOF(err)
+}
+
+func (f *fieldReader) tag() (protowire.Number, protowire.Type, error) {
+	v, err := binary.ReadUvarint(f)
+	if err != nil {
+		return 0, 0, noEOF(err)
+	}
+	num, typ := protowire.DecodeTag(v)
+	if num < protowire.MinValidNumber {
+		return 0, 0, fmt.Errorf("field number %d", v>>3)
+	}
+	return num, typ, nil
+}
+
+// length reads the length of a field, which is within its message.
+func (f *fieldReader) length() (int64, error) {
+	v, err := binary.ReadUvarint(f)
+	if err != nil {
+		return 0, noEOF(err)
+	}
+	if v > uint64(f.left) {
+		return 0, errFieldEnd
+	}
+	return int64(v), nil
+}
+
+// value appends the value of a small field to dst, in its encoded form.
+func (f *fieldReader) value(dst []byte, num protowire.Number, typ protowire.Type) ([]byte, error) {
+	size := int64(0)
+	switch typ {
+	case protowire.VarintType:
+		v, err := binary.ReadUvarint(f)
+		return protowire.AppendVarint(dst, v), noEOF(err)
+	case protowire.Fixed32Type:
+		size = 4
+	case protowire.Fixed64Type:
+		size = 8
+	case protowire.BytesType:
+		n, err := f.length()
+		if err != nil {
+			return nil, err
+		}
+		size = n
+		dst = protowire.AppendVarint(dst, uint64(n))
+	default:
+		return nil, fmt.Errorf("field %d has wire type %d", num, typ)
+	}
+	if size > maxBesideBytes {
+		return nil, errBeside
+	}
+	begin := len(dst)
+	dst = append(dst, make([]byte, size)...)
+	return dst, f.read(dst[begin:])
+}
+
+// noEOF makes an end in the middle of something recognisable: a plain io.EOF says that all is well.
+func noEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}

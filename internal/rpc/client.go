@@ -1,0 +1,108 @@
+package rpc
+
+import (
+	"context"
+	"io"
+
+	"connectrpc.com/connect"
+
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/proto/scribe/v1/scribev1connect"
+)
+
+// Clients are made once for a URL and used by many calls; making one costs more than a small call.
+
+// clientOptions bound answers, and ask for none to be compressed: payloads are compressed already, and the rest is small.
+func clientOptions() connect.ClientOption {
+	return connect.WithClientOptions(
+		connect.WithReadMaxBytes(MaxMessageBytes),
+		connect.WithSendMaxBytes(MaxMessageBytes),
+		connect.WithAcceptCompression("gzip", nil, nil),
+		connect.WithInterceptors(errorMapper{}),
+	)
+}
+
+// NewWriteClient calls the WriteService at a base URL.
+func NewWriteClient(t *Transport, url string) WriteService {
+	return writeClient{
+		WriteServiceClient: scribev1connect.NewWriteServiceClient(t.unary, baseURL(url), clientOptions()),
+		write:              newBulkClient(t, url, scribev1connect.WriteServiceWriteProcedure),
+	}
+}
+
+// NewBatchClient calls the BatchService at a base URL.
+func NewBatchClient(t *Transport, url string) BatchService {
+	return batchClient{newBulkClient(t, url, scribev1connect.BatchServiceSubmitProcedure)}
+}
+
+// NewReadProxyClient calls the ReadProxyService at a base URL.
+func NewReadProxyClient(t *Transport, url string) ReadProxyService {
+	return readProxyClient{newBulkClient(t, url, scribev1connect.ReadProxyServiceFetchProcedure)}
+}
+
+// NewReadStreamClient calls the ReadStreamService at a base URL.
+func NewReadStreamClient(t *Transport, url string) ReadStreamService {
+	return readStreamClient{scribev1connect.NewReadStreamServiceClient(t.stream, baseURL(url), clientOptions())}
+}
+
+// NewMetalogClient calls the MetalogService at a base URL.
+func NewMetalogClient(t *Transport, url string) MetalogService {
+	return metalogClient{
+		MetalogServiceClient: scribev1connect.NewMetalogServiceClient(t.unary, baseURL(url), clientOptions()),
+		streams:              scribev1connect.NewMetalogServiceClient(t.stream, baseURL(url), clientOptions()),
+	}
+}
+
+// NewControlClient calls the ControlService at a base URL.
+func NewControlClient(t *Transport, url string) ControlService {
+	return controlClient{
+		ControlServiceClient: scribev1connect.NewControlServiceClient(t.unary, baseURL(url), clientOptions()),
+		streams:              scribev1connect.NewControlServiceClient(t.stream, baseURL(url), clientOptions()),
+	}
+}
+
+type writeClient struct {
+	scribev1connect.WriteServiceClient
+	write *bulkClient
+}
+
+// Write implements WriteService.
+func (c writeClient) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
+	res := new(scribev1.WriteResponse)
+	if err := c.write.call(ctx, encodeFrames(req.GetFrames(), req.GetAck()), decodeInto(res)); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+type batchClient struct{ submit *bulkClient }
+
+// Submit implements BatchService.
+func (c batchClient) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scribev1.SubmitResponse, error) {
+	res := new(scribev1.SubmitResponse)
+	if err := c.submit.call(ctx, encodeFrames(req.GetFrames(), req.GetAck()), decodeInto(res)); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+type readProxyClient struct{ fetch *bulkClient }
+
+// Fetch implements ReadProxyService.
+func (c readProxyClient) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
+	body, err := encodeMessage(req)
+	if err != nil {
+		return nil, Errorf(scribev1.Reason_REASON_INVALID, "encode the request: %w", err)
+	}
+	var res *scribev1.FetchResponse
+	b := bulkRequest{size: int64(len(body[0]))}
+	b.pieces[0] = body[0]
+	err = c.fetch.call(ctx, b, func(r io.Reader, size int64) (err error) {
+		res, err = decodeFetched(r, size, len(req.GetPointers()))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return res, nil
+}

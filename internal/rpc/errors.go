@@ -1,0 +1,144 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Code returns the RPC code that goes with a reason. There is one code for each reason.
+func Code(r scribev1.Reason) connect.Code {
+	switch r {
+	case scribev1.Reason_REASON_UNKNOWN_CATEGORY, scribev1.Reason_REASON_UNKNOWN_SHARD, scribev1.Reason_REASON_MISSING:
+		return connect.CodeNotFound
+	case scribev1.Reason_REASON_CATEGORY_EXISTS, scribev1.Reason_REASON_DUPLICATE:
+		return connect.CodeAlreadyExists
+	case scribev1.Reason_REASON_TOO_LARGE, scribev1.Reason_REASON_INVALID:
+		return connect.CodeInvalidArgument
+	case scribev1.Reason_REASON_CORRUPT:
+		return connect.CodeDataLoss
+	case scribev1.Reason_REASON_OVERLOADED:
+		return connect.CodeResourceExhausted
+	case scribev1.Reason_REASON_FENCED, scribev1.Reason_REASON_SEALED, scribev1.Reason_REASON_STALE_PRODUCER,
+		scribev1.Reason_REASON_STALE_BLOB, scribev1.Reason_REASON_OUT_OF_SEQUENCE, scribev1.Reason_REASON_LEASE_EXPIRED:
+		return connect.CodeFailedPrecondition
+	case scribev1.Reason_REASON_CONFLICT, scribev1.Reason_REASON_UNKNOWN_OUTCOME:
+		return connect.CodeAborted
+	case scribev1.Reason_REASON_TRIMMED:
+		return connect.CodeOutOfRange
+	case scribev1.Reason_REASON_SHUTTING_DOWN, scribev1.Reason_REASON_NO_BACKEND:
+		return connect.CodeUnavailable
+	case scribev1.Reason_REASON_UNSPECIFIED:
+	}
+	return connect.CodeInternal
+}
+
+// Errorf returns an error with a reason, which travels with it over Connect. %w wraps.
+func Errorf(r scribev1.Reason, format string, args ...any) error {
+	return InfoError(&scribev1.ErrorInfo{Reason: r}, fmt.Errorf(format, args...))
+}
+
+// RetryErrorf is Errorf with a hint when to try again.
+func RetryErrorf(r scribev1.Reason, after time.Duration, format string, args ...any) error {
+	return InfoError(&scribev1.ErrorInfo{Reason: r, RetryAfter: durationpb.New(after)}, fmt.Errorf(format, args...))
+}
+
+// InfoError attaches info to err, and takes it over. The message of the info is set from err when it is empty.
+func InfoError(info *scribev1.ErrorInfo, err error) error {
+	if info == nil {
+		info = &scribev1.ErrorInfo{}
+	}
+	if err == nil {
+		err = errors.New(info.GetMessage())
+	}
+	if info.GetMessage() == "" {
+		info.Message = err.Error()
+	}
+	return withInfo(Code(info.GetReason()), info, err)
+}
+
+// withInfo is InfoError with a code of its own.
+func withInfo(code connect.Code, info *scribev1.ErrorInfo, err error) *connect.Error {
+	e := connect.NewError(code, err)
+	if d, derr := connect.NewErrorDetail(info); derr == nil {
+		e.AddDetail(d)
+	}
+	return e
+}
+
+// Info returns what an error says of itself: the attached info, or one made from its code and text. It is nil for nil. Contexts
+// that ended have REASON_UNKNOWN_OUTCOME, since the request may have been carried out.
+func Info(err error) *scribev1.ErrorInfo {
+	if err == nil {
+		return nil
+	}
+	if ce := new(connect.Error); errors.As(err, &ce) {
+		if info := attached(ce); info != nil {
+			return info
+		}
+		return &scribev1.ErrorInfo{Reason: reasonOf(ce.Code()), Message: err.Error()}
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_UNKNOWN_OUTCOME, Message: err.Error()}
+	}
+	return &scribev1.ErrorInfo{Message: err.Error()}
+}
+
+// attached returns a copy of the info that came with an error, nil when none did.
+func attached(ce *connect.Error) *scribev1.ErrorInfo {
+	for _, d := range ce.Details() {
+		if v, err := d.Value(); err == nil {
+			if info, ok := v.(*scribev1.ErrorInfo); ok {
+				return info
+			}
+		}
+	}
+	return nil
+}
+
+// ReasonOf returns the reason of an error, REASON_UNSPECIFIED when it has none.
+func ReasonOf(err error) scribev1.Reason { return Info(err).GetReason() }
+
+// reasonOf guesses the reason of an error that came without one: from a proxy in between, or another implementation.
+func reasonOf(c connect.Code) scribev1.Reason {
+	switch c {
+	case connect.CodeUnavailable:
+		return scribev1.Reason_REASON_NO_BACKEND
+	case connect.CodeResourceExhausted:
+		return scribev1.Reason_REASON_OVERLOADED
+	case connect.CodeInvalidArgument:
+		return scribev1.Reason_REASON_INVALID
+	case connect.CodeDataLoss:
+		return scribev1.Reason_REASON_CORRUPT
+	case connect.CodeDeadlineExceeded, connect.CodeCanceled, connect.CodeAborted:
+		return scribev1.Reason_REASON_UNKNOWN_OUTCOME
+	default:
+		return scribev1.Reason_REASON_UNSPECIFIED
+	}
+}
+
+// FromInfo turns the info of a part of an answer back into an error. It is nil for nil.
+func FromInfo(info *scribev1.ErrorInfo) error {
+	if info == nil {
+		return nil
+	}
+	return InfoError(info, errors.New(info.GetMessage()))
+}
+
+// Retryable reports whether the same request may succeed later, here or at another instance, and is safe to repeat as far as
+// the server is concerned.
+func Retryable(err error) bool {
+	switch ReasonOf(err) {
+	case scribev1.Reason_REASON_OVERLOADED, scribev1.Reason_REASON_SHUTTING_DOWN, scribev1.Reason_REASON_NO_BACKEND,
+		scribev1.Reason_REASON_UNKNOWN_OUTCOME, scribev1.Reason_REASON_FENCED, scribev1.Reason_REASON_OUT_OF_SEQUENCE:
+		return true
+	default:
+		return false
+	}
+}

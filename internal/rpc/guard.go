@@ -1,0 +1,204 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Admit is asked before n bytes of a request are read into memory. It returns a function that gives them back, or the error that
+// the client gets, with a hint when to try again.
+type Admit func(n int64) (release func(), err error)
+
+const (
+	// promptBytes is how large a body may be to be exempt from deadlines of its own: it fits a connection's buffers.
+	promptBytes = 16 << 10
+	// admitStep is how much is admitted at once of a body whose length was not announced.
+	admitStep = 1 << 20
+	// maxSmallBytes bounds requests that carry no frames, pointers or records.
+	maxSmallBytes = 8 << 20
+	// lingerTime and MaxMessageBytes bound what is still read of a body after its request was refused.
+	lingerTime = 5 * time.Second
+)
+
+// patience is how long a body may take to arrive or leave: a peer that is slower, or gone, holds memory that others wait for.
+func patience(n int64) time.Duration {
+	const perMiB = time.Second
+	return 30*time.Second + time.Duration(n>>20)*perMiB
+}
+
+// guard stands before a service: it refuses a request by its announced length before its body is read and paid for, bounds one
+// that announces none while it is read, and does not wait forever for either.
+func guard(admit Admit, limit int64, next http.Handler) http.Handler {
+	errs := connect.NewErrorWriter()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body := &guardedBody{ReadCloser: r.Body, w: w, http1: r.ProtoMajor == 1, admit: admit, limit: limit, length: r.ContentLength}
+		defer body.release()
+		if err := body.begin(); err != nil {
+			body.refuse(err)
+			_ = errs.Write(w, r, outgoing(r.Context(), err)) // nobody is left to tell when it fails
+		} else {
+			guarded := r.WithContext(r.Context()) // a copy: net/http keeps its own, and looks at the body once it is answered
+			guarded.Body = body
+			next.ServeHTTP(w, guarded)
+		}
+		// A client that asked before it sends does not send.
+		if body.refused != nil && !strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
+			body.linger()
+		}
+	})
+}
+
+// guardedBody is a request's body that is read within a limit, admission and time.
+type guardedBody struct {
+	io.ReadCloser
+	w        http.ResponseWriter
+	http1    bool
+	admit    Admit
+	limit    int64
+	length   int64 // announced, -1 when not
+	read     int64
+	admitted int64
+	releases []func()
+	timed    bool
+	refused  error
+}
+
+// begin admits an announced length.
+func (b *guardedBody) begin() error {
+	if b.length > b.limit {
+		return tooLarge(b.limit, "announces %d bytes", b.length)
+	}
+	if b.length < 0 || b.length > promptBytes {
+		// Not every server has deadlines, for example one that a test stands in for.
+		b.timed = http.NewResponseController(b.w).SetReadDeadline(time.Now().Add(b.patience())) == nil
+	}
+	return b.take(max(b.length, 0))
+}
+
+func (b *guardedBody) patience() time.Duration {
+	if b.length < 0 {
+		return patience(b.limit)
+	}
+	return patience(b.length)
+}
+
+func (b *guardedBody) take(n int64) error {
+	if b.admit == nil || n == 0 {
+		return nil
+	}
+	release, err := b.admit(n)
+	if err != nil {
+		return err
+	}
+	b.admitted += n
+	if release != nil {
+		b.releases = append(b.releases, release)
+	}
+	return nil
+}
+
+// Read implements io.Reader.
+func (b *guardedBody) Read(p []byte) (int, error) {
+	if b.refused != nil {
+		return 0, b.refused
+	}
+	n, err := b.ReadCloser.Read(p)
+	b.read += int64(n)
+	if err != nil {
+		b.punctual()
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = Errorf(scribev1.Reason_REASON_INVALID, "%d bytes of the request's body arrived in %s: send less at once: %w", b.read, b.patience(), err)
+	}
+	if b.length < 0 {
+		if refused := b.charge(); refused != nil {
+			b.refuse(refused)
+			if after := Info(refused).GetRetryAfter().AsDuration(); after > 0 {
+				b.w.Header().Set("Retry-After", retryAfterSeconds(after)) // Connect's handler answers, and knows no headers of this error
+			}
+			return n, refused
+		}
+	}
+	return n, err
+}
+
+// charge admits what was read of a body that did not announce its length.
+func (b *guardedBody) charge() error {
+	if b.read > b.limit {
+		return tooLarge(b.limit, "has more than %d bytes", b.limit)
+	}
+	for b.admit != nil && b.read > b.admitted {
+		if err := b.take(admitStep); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close implements io.Closer. A body that was refused stays open for linger.
+func (b *guardedBody) Close() error {
+	if b.refused != nil {
+		return nil
+	}
+	return b.ReadCloser.Close()
+}
+
+// punctual takes the deadline back: while the request is carried out, the connection is read to notice that the client went away.
+func (b *guardedBody) punctual() {
+	if b.timed {
+		b.timed = http.NewResponseController(b.w).SetReadDeadline(time.Time{}) != nil
+	}
+}
+
+func (b *guardedBody) release() {
+	b.punctual()
+	for _, release := range b.releases {
+		release()
+	}
+}
+
+// refuse is called before the answer is written: the connection can't be used for another request.
+func (b *guardedBody) refuse(err error) {
+	b.refused = err
+	if b.http1 { // HTTP/2 takes it as the end of all streams of the connection
+		b.w.Header().Set("Connection", "close")
+	}
+}
+
+// linger is called after the answer to a request whose body was refused. A client that sends all before it reads would not see
+// the answer if the connection were closed now: data that nobody took makes the system reset it, and drop what was sent. So the
+// body is thrown away as it comes, without memory and for a bounded time. HTTP/2 resets streams, not connections.
+func (b *guardedBody) linger() {
+	rc := http.NewResponseController(b.w)
+	if !b.http1 || rc.Flush() != nil || rc.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
+		return
+	}
+	b.timed = true
+	_, _ = io.CopyN(io.Discard, b.ReadCloser, MaxMessageBytes)
+}
+
+func tooLarge(limit int64, format string, n int64) error {
+	return Errorf(scribev1.Reason_REASON_TOO_LARGE, "the request "+format+", the limit is %d: send less at once", n, limit)
+}
+
+type stoppingKey struct{}
+
+// untilStopping returns a context that also ends when the server that carries it begins to close: streams would not by themselves.
+func untilStopping(ctx context.Context) (context.Context, context.CancelFunc) {
+	stopping, ok := ctx.Value(stoppingKey{}).(context.Context)
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(stopping, func() { cancel(errStopping) })
+	return ctx, func() { stop(); cancel(context.Canceled) }
+}

@@ -1,0 +1,187 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// What an error says must be the same whether a role was called directly or over a transport, and must survive any number of
+// hops. So both ends translate: a client gives the errors that its transport made a reason, since only it knows whether the
+// request can have reached the server; a server keeps the reason, code and text of what a role returned.
+
+// dialError says that no connection was made, so that no byte of the request was sent.
+type dialError struct{ err error }
+
+func (e *dialError) Error() string { return e.err.Error() }
+func (e *dialError) Unwrap() error { return e.err }
+
+// notSent reports whether a call failed to connect. Transports of others have no dialError, but mostly net's own.
+func notSent(err error) bool {
+	var ours *dialError
+	var op *net.OpError
+	return errors.As(err, &ours) || errors.As(err, &op) && op.Op == "dial"
+}
+
+// alsoIs is an error that matches another one, too, without showing it in its text.
+type alsoIs struct {
+	error
+	target error
+}
+
+func (e alsoIs) Unwrap() []error { return []error{e.error, e.target} }
+
+// incoming gives the error of a client's call a reason. broken is what a connection that broke means: for a request that may
+// have been carried out REASON_UNKNOWN_OUTCOME, for a stream that can only be opened again REASON_NO_BACKEND.
+func incoming(ctx context.Context, err error, broken scribev1.Reason) error {
+	if err == nil {
+		return nil
+	}
+	ce := new(connect.Error)
+	if !errors.As(err, &ce) {
+		ce = connect.NewError(connect.CodeUnknown, err)
+	}
+	if connect.IsWireError(ce) {
+		return ofServer(ce)
+	}
+	if attached(ce) != nil {
+		return ce // it was judged where it arose
+	}
+	cause := ce.Unwrap()
+	if cause == nil {
+		cause = ce
+	}
+	local := func(code connect.Code, r scribev1.Reason, err error) error {
+		return withInfo(code, &scribev1.ErrorInfo{Reason: r, Message: err.Error()}, err)
+	}
+	switch code := ce.Code(); {
+	case ctx.Err() != nil:
+		return local(codeOf(ctx.Err()), scribev1.Reason_REASON_UNKNOWN_OUTCOME, alsoIs{cause, ctx.Err()})
+	case notSent(err):
+		return local(connect.CodeUnavailable, scribev1.Reason_REASON_NO_BACKEND, cause)
+	case code == connect.CodeResourceExhausted: // Connect's own limit: what is over it will be the next time, too
+		return local(Code(scribev1.Reason_REASON_TOO_LARGE), scribev1.Reason_REASON_TOO_LARGE, cause)
+	case code == connect.CodeUnimplemented, code == connect.CodePermissionDenied, code == connect.CodeUnauthenticated,
+		code == connect.CodeNotFound:
+		return ce // the answer of something that is not this service
+	default:
+		return local(connect.CodeUnavailable, broken, cause)
+	}
+}
+
+// ofServer lets a deadline that passed at the server match the error that a direct call returns for it.
+func ofServer(ce *connect.Error) error {
+	if ce.Code() != connect.CodeDeadlineExceeded {
+		return ce
+	}
+	out := connect.NewWireError(ce.Code(), alsoIs{errors.New(ce.Message()), context.DeadlineExceeded})
+	for _, d := range ce.Details() {
+		out.AddDetail(d)
+	}
+	return out
+}
+
+// codeOf is the code of an error that has none of its own.
+func codeOf(err error) connect.Code {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return connect.CodeDeadlineExceeded
+	case errors.Is(err, context.Canceled):
+		return connect.CodeCanceled
+	default:
+		return connect.CodeUnknown
+	}
+}
+
+// errStopping is why a server ends the contexts of its streams.
+var errStopping = errors.New("the server is shutting down")
+
+// outgoing prepares an error of a role for the wire: the outermost text, the code and details of the Connect error inside, and
+// the hint when to try again as a header for those who read no details.
+func outgoing(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if context.Cause(ctx) == errStopping && (errors.Is(err, context.Canceled) || connect.CodeOf(err) == connect.CodeCanceled) { //nolint:errorlint // the cause itself
+		err = RetryErrorf(scribev1.Reason_REASON_SHUTTING_DOWN, time.Second, "the server is shutting down: connect again, here or elsewhere")
+	}
+	ce := new(connect.Error)
+	if !errors.As(err, &ce) {
+		return connect.NewError(codeOf(err), err)
+	}
+	var text error = alsoIs{errors.New(ce.Message()), ce}
+	if err != error(ce) { //nolint:errorlint // whether something was wrapped around it
+		text = err
+	}
+	out := connect.NewError(ce.Code(), text)
+	for _, d := range ce.Details() {
+		out.AddDetail(d)
+	}
+	if after := Info(ce).GetRetryAfter().AsDuration(); after > 0 {
+		out.Meta().Set("Retry-After", retryAfterSeconds(after))
+	}
+	return out
+}
+
+// retryAfterSeconds rounds up: the header has whole seconds.
+func retryAfterSeconds(d time.Duration) string {
+	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
+}
+
+// errorMapper translates the errors of calls that go through Connect.
+type errorMapper struct{}
+
+// WrapUnary implements connect.Interceptor.
+func (errorMapper) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		res, err := next(ctx, req)
+		switch {
+		case err == nil:
+			return res, nil
+		case req.Spec().IsClient:
+			return nil, incoming(ctx, err, scribev1.Reason_REASON_UNKNOWN_OUTCOME)
+		default:
+			return nil, outgoing(ctx, err)
+		}
+	}
+}
+
+// WrapStreamingClient implements connect.Interceptor. Streams are translated by their adapters.
+func (errorMapper) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+// WrapStreamingHandler implements connect.Interceptor.
+func (errorMapper) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		return outgoing(ctx, next(ctx, conn))
+	}
+}
+
+// statusError is for an HTTP answer that carries no error of this protocol: from a proxy in between, or another program.
+func statusError(res *http.Response, what string) error {
+	err := fmt.Errorf("%s: HTTP status %s without an error of this protocol", what, res.Status)
+	switch res.StatusCode {
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests: // refused before a server saw it
+		return Errorf(scribev1.Reason_REASON_NO_BACKEND, "%w", err)
+	case http.StatusUnauthorized:
+		return connect.NewError(connect.CodeUnauthenticated, err)
+	case http.StatusForbidden:
+		return connect.NewError(connect.CodePermissionDenied, err)
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusUnsupportedMediaType:
+		return connect.NewError(connect.CodeUnimplemented, fmt.Errorf("%w: is that the address of this service?", err))
+	default:
+		return withInfo(connect.CodeUnavailable, &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_UNKNOWN_OUTCOME, Message: err.Error()}, err)
+	}
+}
+
+var unmarshal = proto.UnmarshalOptions{DiscardUnknown: true}

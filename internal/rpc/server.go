@@ -1,0 +1,90 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+
+	"connectrpc.com/connect"
+
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/proto/scribe/v1/scribev1connect"
+)
+
+// MaxMessageBytes is the largest protobuf message that is read or sent. Frames and payloads are at most 64 MiB; the rest is for
+// what surrounds them.
+const MaxMessageBytes = 68 << 20
+
+// Services are what one process serves; those that are nil it does not.
+type Services struct {
+	Write      WriteService
+	Batch      BatchService
+	Metalog    MetalogService
+	ReadStream ReadStreamService
+	ReadProxy  ReadProxyService
+	Control    ControlService
+	// Admit is asked with a write's announced length before its body is read, and as it is read when it announces none; release
+	// is called when it has been answered. Nil admits everything up to MaxMessageBytes.
+	Admit func(n int64) (release func(), err error)
+	// AdmitBatch is the same for BatchService.
+	AdmitBatch func(n int64) (release func(), err error)
+	// Logger gets panics of handlers.
+	Logger *slog.Logger
+}
+
+// Register mounts the services that are set on mux, each under its Connect path. A request's memory is reused once it was
+// answered: see the package comment.
+func (s *Services) Register(mux *http.ServeMux) {
+	opts := s.options(MaxMessageBytes)
+	bulk := func(h http.Handler) http.Handler { return guard(nil, MaxMessageBytes, h) }
+	if s.Write != nil {
+		admitted := func(h http.Handler) http.Handler { return guard(s.Admit, MaxMessageBytes, h) }
+		path, h := scribev1connect.NewWriteServiceHandler(s.Write, opts)
+		mux.Handle(path, admitted(h))
+		mountBulk(s, mux, admitted, scribev1connect.WriteServiceWriteProcedure, h, s.Write.Write, decodeWrite, encodeAnswer[scribev1.WriteResponse])
+	}
+	if s.Batch != nil {
+		admitted := func(h http.Handler) http.Handler { return guard(s.AdmitBatch, MaxMessageBytes, h) }
+		path, h := scribev1connect.NewBatchServiceHandler(s.Batch, opts)
+		mux.Handle(path, admitted(h))
+		mountBulk(s, mux, admitted, scribev1connect.BatchServiceSubmitProcedure, h, s.Batch.Submit, decodeSubmit, encodeAnswer[scribev1.SubmitResponse])
+	}
+	if s.Metalog != nil {
+		path, h := scribev1connect.NewMetalogServiceHandler(metalogHandler{s.Metalog}, opts)
+		mux.Handle(path, bulk(h))
+	}
+	if s.ReadStream != nil {
+		path, h := scribev1connect.NewReadStreamServiceHandler(readStreamHandler{s.ReadStream}, s.options(maxSmallBytes))
+		mux.Handle(path, closable(h))
+	}
+	if s.ReadProxy != nil {
+		path, h := scribev1connect.NewReadProxyServiceHandler(s.ReadProxy, opts)
+		mux.Handle(path, bulk(h))
+		mountBulk(s, mux, bulk, scribev1connect.ReadProxyServiceFetchProcedure, h, s.ReadProxy.Fetch, decodeFetch, encodeFetched)
+	}
+	if s.Control != nil {
+		path, h := scribev1connect.NewControlServiceHandler(controlHandler{s.Control}, s.options(maxSmallBytes))
+		mux.Handle(path, guard(nil, maxSmallBytes, h))
+	}
+}
+
+// options are those of every handler. What a server sends is bounded where it is received, with an error that says so. Compressed
+// requests are refused: what is large in them is compressed already, and admission counts what is announced.
+func (s *Services) options(limit int) connect.HandlerOption {
+	return connect.WithHandlerOptions(
+		connect.WithReadMaxBytes(limit),
+		connect.WithCompression("gzip", nil, nil),
+		connect.WithRecover(s.recovered),
+		connect.WithInterceptors(errorMapper{}),
+	)
+}
+
+// recovered keeps a bug in one request from ending the process, and makes it visible.
+func (s *Services) recovered(ctx context.Context, spec connect.Spec, _ http.Header, v any) error {
+	if s.Logger != nil {
+		s.Logger.ErrorContext(ctx, "handler panicked", "procedure", spec.Procedure, "panic", v, "stack", string(debug.Stack()))
+	}
+	return connect.NewError(connect.CodeInternal, fmt.Errorf("%s failed with a bug; the server's log has the stack", spec.Procedure))
+}

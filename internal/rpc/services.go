@@ -1,0 +1,64 @@
+package rpc
+
+import (
+	"context"
+
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// WriteService takes messages: scribed and the write proxy.
+type WriteService interface {
+	Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error)
+	Publish(ctx context.Context, req *scribev1.PublishRequest) (*scribev1.PublishResponse, error)
+}
+
+// BatchService takes admitted frames: the batcher.
+type BatchService interface {
+	Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scribev1.SubmitResponse, error)
+}
+
+// ReadStreamService merges shards into a stream of pointers.
+type ReadStreamService interface {
+	// Stream runs one stream until ctx ends, recv or send fails, or the server evicts it (nil after the notice). recv blocks
+	// for the client's next step until the context given to it ends; it fails with io.EOF when the client sends no more, which
+	// does not end the stream. It is not called concurrently with itself, nor is send; the two may run at the same time.
+	// Neither is called after Stream has returned.
+	Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error
+}
+
+// ReadProxyService serves payloads.
+type ReadProxyService interface {
+	Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error)
+}
+
+// MetalogService serves a metadata engine.
+type MetalogService interface {
+	Open(ctx context.Context, req *scribev1.OpenRequest) (*scribev1.OpenResponse, error)
+	Append(ctx context.Context, req *scribev1.AppendRequest) (*scribev1.AppendResponse, error)
+	Read(ctx context.Context, req *scribev1.ReadRequest) (*scribev1.ReadResponse, error)
+	Tail(ctx context.Context, req *scribev1.TailRequest) (*scribev1.TailResponse, error)
+	Subscribe(ctx context.Context, req *scribev1.SubscribeRequest, send func(*scribev1.SubscribeResponse) error) error
+	Seek(ctx context.Context, req *scribev1.SeekRequest) (*scribev1.SeekResponse, error)
+	Trim(ctx context.Context, req *scribev1.TrimRequest) (*scribev1.TrimResponse, error)
+	Seal(ctx context.Context, req *scribev1.SealRequest) (*scribev1.SealResponse, error)
+	ListShards(ctx context.Context, req *scribev1.ListShardsRequest) (*scribev1.ListShardsResponse, error)
+	WatchShards(ctx context.Context, req *scribev1.WatchShardsRequest, send func(*scribev1.WatchShardsResponse) error) error
+	Sequences(ctx context.Context, req *scribev1.SequencesRequest) (*scribev1.SequencesResponse, error)
+	AdvanceBoundary(ctx context.Context, req *scribev1.AdvanceBoundaryRequest) (*scribev1.AdvanceBoundaryResponse, error)
+}
+
+// ControlService keeps categories and membership.
+type ControlService interface {
+	CreateCategory(ctx context.Context, req *scribev1.CreateCategoryRequest) (*scribev1.CreateCategoryResponse, error)
+	GetCategory(ctx context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error)
+	ListCategories(ctx context.Context, req *scribev1.ListCategoriesRequest) (*scribev1.ListCategoriesResponse, error)
+	UpdateCategory(ctx context.Context, req *scribev1.UpdateCategoryRequest) (*scribev1.UpdateCategoryResponse, error)
+	DeleteCategory(ctx context.Context, req *scribev1.DeleteCategoryRequest) (*scribev1.DeleteCategoryResponse, error)
+	WatchCategories(ctx context.Context, req *scribev1.WatchCategoriesRequest, send func(*scribev1.WatchCategoriesResponse) error) error
+	Join(ctx context.Context, req *scribev1.JoinRequest) (*scribev1.JoinResponse, error)
+	Heartbeat(ctx context.Context, req *scribev1.HeartbeatRequest) (*scribev1.HeartbeatResponse, error)
+	Leave(ctx context.Context, req *scribev1.LeaveRequest) (*scribev1.LeaveResponse, error)
+	ListMembers(ctx context.Context, req *scribev1.ListMembersRequest) (*scribev1.ListMembersResponse, error)
+	WatchMembers(ctx context.Context, req *scribev1.WatchMembersRequest, send func(*scribev1.WatchMembersResponse) error) error
+	GetStatus(ctx context.Context, req *scribev1.GetStatusRequest) (*scribev1.GetStatusResponse, error)
+}

@@ -1,0 +1,145 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"connectrpc.com/connect"
+
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/proto/scribe/v1/scribev1connect"
+)
+
+type metalogClient struct {
+	scribev1connect.MetalogServiceClient
+	streams scribev1connect.MetalogServiceClient
+}
+
+// Subscribe implements MetalogService.
+func (c metalogClient) Subscribe(ctx context.Context, req *scribev1.SubscribeRequest, send func(*scribev1.SubscribeResponse) error) error {
+	return forward(ctx, req, c.streams.Subscribe, send)
+}
+
+// WatchShards implements MetalogService.
+func (c metalogClient) WatchShards(ctx context.Context, req *scribev1.WatchShardsRequest, send func(*scribev1.WatchShardsResponse) error) error {
+	return forward(ctx, req, c.streams.WatchShards, send)
+}
+
+type controlClient struct {
+	scribev1connect.ControlServiceClient
+	streams scribev1connect.ControlServiceClient
+}
+
+// WatchCategories implements ControlService.
+func (c controlClient) WatchCategories(ctx context.Context, req *scribev1.WatchCategoriesRequest, send func(*scribev1.WatchCategoriesResponse) error) error {
+	return forward(ctx, req, c.streams.WatchCategories, send)
+}
+
+// WatchMembers implements ControlService.
+func (c controlClient) WatchMembers(ctx context.Context, req *scribev1.WatchMembersRequest, send func(*scribev1.WatchMembersResponse) error) error {
+	return forward(ctx, req, c.streams.WatchMembers, send)
+}
+
+// streamBroke is what the end of a connection means for a stream: nothing is lost that opening it again does not bring.
+const streamBroke = scribev1.Reason_REASON_NO_BACKEND
+
+// forward hands the messages of a server's stream to send. An error of send ends the stream and is returned as it is.
+func forward[Req, Res any](ctx context.Context, req *Req, open func(context.Context, *Req) (*connect.ServerStreamForClient[Res], error), send func(*Res) error) error {
+	call, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s, err := open(call, req)
+	if err != nil {
+		return incoming(ctx, err, streamBroke)
+	}
+	defer func() {
+		cancel()      // the connection is for others, too: end this stream only
+		_ = s.Close() // its end was seen, or is of no interest
+	}()
+	for s.Receive() {
+		if err := send(s.Msg()); err != nil {
+			return err
+		}
+	}
+	return incoming(ctx, s.Err(), streamBroke)
+}
+
+type readStreamClient struct {
+	c scribev1connect.ReadStreamServiceClient
+}
+
+// Stream implements ReadStreamService.
+func (c readStreamClient) Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error {
+	call, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s, err := c.c.Stream(call)
+	if err != nil {
+		return incoming(ctx, err, streamBroke)
+	}
+	pumped := make(chan error, 1)
+	go func() {
+		err := pump(call, s, recv)
+		if err != nil {
+			cancel() // ends Receive
+		}
+		pumped <- err
+	}()
+	sendErr, streamErr := receive(s, send)
+	cancel() // ends recv, and a Send that waits for the server
+	recvErr := <-pumped
+	_ = s.CloseResponse() // the stream is over: its end was seen, or is of no interest
+	switch {
+	case sendErr != nil:
+		return sendErr
+	case recvErr != nil:
+		return recvErr
+	default:
+		return incoming(ctx, streamErr, streamBroke)
+	}
+}
+
+type clientStream = connect.BidiStreamForClientSimple[scribev1.StreamRequest, scribev1.StreamResponse]
+
+// receive hands the server's steps to send until either fails. The end of the stream is no error.
+func receive(s *clientStream, send func(*scribev1.StreamResponse) error) (sendErr, streamErr error) {
+	for {
+		res, err := s.Receive()
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return nil, err
+		}
+		if err := send(res); err != nil {
+			return err, nil
+		}
+	}
+}
+
+// pump sends the caller's steps until it has no more, or the stream ends. Only an error of recv itself is the caller's to see:
+// one of the stream shows when receiving.
+func pump(ctx context.Context, s *clientStream, recv func(context.Context) (*scribev1.StreamRequest, error)) error {
+	for {
+		req, err := recv(ctx)
+		switch {
+		case errors.Is(err, io.EOF):
+			_ = s.CloseRequest() // a broken stream shows when receiving
+			return nil
+		case err != nil && ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		}
+		if err := s.Send(req); err != nil {
+			return sendFailed(err)
+		}
+	}
+}
+
+// sendFailed tells a step that could not be sent at all, which Receive would not show, from a stream that broke.
+func sendFailed(err error) error {
+	if connect.CodeOf(err) == connect.CodeResourceExhausted {
+		return Errorf(scribev1.Reason_REASON_TOO_LARGE, "%w: send less at once", err)
+	}
+	return nil
+}

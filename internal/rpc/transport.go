@@ -1,0 +1,126 @@
+package rpc
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Transport holds the connections of a process to others. Unary calls, whose bodies are large, go over HTTP/1.1, which costs Go
+// about half of what HTTP/2 does a byte; streams go over HTTP/2, with or without TLS as the URL says. It is safe for concurrent
+// use.
+type Transport struct {
+	unary, stream caller
+	borrowed      bool
+}
+
+// Dial opens a connection to an address of the form host:port.
+type Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// NewTransport returns a transport over dial; nil means TCP, and Unix sockets for URLs of the form unix:/path.
+func NewTransport(dial Dial) *Transport {
+	if dial == nil {
+		dial = dialNet
+	}
+	connected := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, &dialError{err}
+		}
+		return c, nil
+	}
+	unary := &http.Transport{
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := connected(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return bulkConn{c}, nil
+		},
+		MaxIdleConnsPerHost: 64,
+		IdleConnTimeout:     90 * time.Second, // less than a server's, which would otherwise close one that is about to be used
+		DisableCompression:  true,
+		WriteBufferSize:     4 << 10, // large bodies are not buffered
+		ReadBufferSize:      16 << 10,
+		Protocols:           protocols(true, false),
+	}
+	stream := &http.Transport{
+		DialContext:        connected,
+		IdleConnTimeout:    90 * time.Second,
+		DisableCompression: true,
+		Protocols:          protocols(false, true),
+		HTTP2: &http.HTTP2Config{
+			// A peer that vanished without closing is noticed after SendPingTimeout + PingTimeout without any frame.
+			SendPingTimeout: 15 * time.Second,
+			PingTimeout:     10 * time.Second,
+		},
+	}
+	return &Transport{unary: caller{&http.Client{Transport: unary}}, stream: caller{&http.Client{Transport: stream}}}
+}
+
+// Default returns a transport that the process shares.
+var Default = sync.OnceValue(func() *Transport { return NewTransport(nil) })
+
+// Close closes connections that no call uses. The transport can still be used.
+func (t *Transport) Close() {
+	if t.borrowed {
+		return
+	}
+	t.unary.CloseIdleConnections()
+	t.stream.CloseIdleConnections()
+}
+
+func protocols(http1, http2 bool) *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(http1)
+	p.SetHTTP2(http2)
+	p.SetUnencryptedHTTP2(http2)
+	return p
+}
+
+// defaultPort is what servers listen on unless told otherwise.
+const defaultPort = "7420"
+
+// baseURL turns the addresses that users write into base URLs: host, host:port and unix:/path beside real URLs.
+func baseURL(addr string) string {
+	addr = strings.TrimSpace(addr)
+	real := strings.Contains(addr, "://")
+	addr = strings.TrimRight(addr, "/")
+	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
+		return "http://" + hexPath(strings.TrimPrefix(path, "//")) + unixSuffix
+	}
+	if real {
+		return addr
+	}
+	host, path, _ := strings.Cut(addr, "/")
+	if host == "" {
+		return "http://" + addr // the call says that there is no host
+	}
+	if path != "" {
+		path = "/" + path
+	}
+	if _, _, err := net.SplitHostPort(host); err != nil {
+		host = net.JoinHostPort(strings.Trim(host, "[]"), defaultPort)
+	}
+	return "http://" + host + path
+}
+
+func dialNet(ctx context.Context, network, addr string) (net.Conn, error) {
+	d := net.Dialer{
+		Timeout: 5 * time.Second,
+		// A peer that vanished while an answer is awaited is noticed after half a minute.
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
+	}
+	host, _, err := net.SplitHostPort(addr)
+	if err == nil && strings.HasSuffix(host, unixSuffix) {
+		path, perr := pathFromHex(strings.TrimSuffix(host, unixSuffix))
+		if perr != nil {
+			return nil, perr
+		}
+		return d.DialContext(ctx, "unix", path)
+	}
+	return d.DialContext(ctx, network, addr)
+}

@@ -1,0 +1,46 @@
+package rpc
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// unixSuffix marks a host name that stands for the path of a Unix socket, since a URL has no place for one.
+const unixSuffix = ".unix-socket"
+
+// hexPath writes a socket's path as a host name. Host names are compared without case and take few characters, hence hex.
+func hexPath(path string) string { return hex.EncodeToString([]byte(path)) }
+
+func pathFromHex(s string) (string, error) {
+	b, err := hex.DecodeString(s)
+	if err != nil {
+		return "", fmt.Errorf("rpc: %q does not name a Unix socket: %w", s, err)
+	}
+	return string(b), nil
+}
+
+// readable writes a URL as its user did.
+func readable(u *url.URL) string {
+	if name, ok := strings.CutSuffix(u.Hostname(), unixSuffix); ok {
+		if path, err := pathFromHex(name); err == nil {
+			return "unix:" + path + u.Path
+		}
+	}
+	return u.Redacted()
+}
+
+// caller is an HTTP client whose errors name sockets by their paths.
+type caller struct{ *http.Client }
+
+// Do sends a request.
+func (c caller) Do(req *http.Request) (*http.Response, error) {
+	res, err := c.Client.Do(req)
+	if named := new(url.Error); errors.As(err, &named) {
+		named.URL = readable(req.URL)
+	}
+	return res, err
+}

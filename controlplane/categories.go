@@ -1,0 +1,347 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/kv"
+)
+
+// maxAttempts is how often a change that names no revision is tried again after another one came first.
+const maxAttempts = 16
+
+// maxList is the largest page of ListCategories.
+const maxList = 10_000
+
+// CreateCategory implements rpc.ControlService.
+func (c *ControlPlane) CreateCategory(ctx context.Context, req *scribev1.CreateCategoryRequest) (*scribev1.CreateCategoryResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if req.GetCategory() == nil {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "create category: category: is missing")
+	}
+	cat := proto.CloneOf(req.GetCategory())
+	what := fmt.Sprintf("create category %q", excerpt(cat.GetName()))
+	cat.ProtoReflect().SetUnknown(nil) // what this program does not know it could not check either
+	setDefaults(cat)
+	if err := checkCategory(cat, nil, c.deps.CheckSchema).err(what); err != nil {
+		return nil, err
+	}
+	for range maxAttempts {
+		// Most creates of a category that exists come from programs that create what they use each time they start: do not
+		// spend a transaction and an id on them.
+		existing, err := c.get(ctx, cat.GetName())
+		if err == nil {
+			return created(existing, req.GetIfNotExists())
+		}
+		if !errors.Is(err, kv.ErrNotFound) {
+			return nil, readError(what, err)
+		}
+		err = c.insert(ctx, what, cat)
+		if err == nil {
+			return &scribev1.CreateCategoryResponse{Category: cat}, nil
+		}
+		if !errors.Is(err, kv.ErrConflict) {
+			return nil, err
+		}
+	}
+	return nil, errContended(what)
+}
+
+// insert stores a new category and sets what is the server's in it. It fails with kv.ErrConflict when there is one of that name,
+// and otherwise with an error for the caller.
+func (c *ControlPlane) insert(ctx context.Context, what string, cat *scribev1.Category) error {
+	if n := c.feed.count(); n >= c.cfg.MaxCategories {
+		return rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "%s: there are %d categories, which is the limit: delete some or raise it", what, n)
+	}
+	id, err := c.ids.take(ctx)
+	if err != nil {
+		return readError(what, err)
+	}
+	cat.Id = id
+	cat.CreatedAt = c.deps.Now().UnixMicro()
+	cat.UpdatedAt = cat.GetCreatedAt()
+	value, err := encodeCategory(cat)
+	if err != nil {
+		c.ids.giveBack(id)
+		return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", what, err)
+	}
+	revision, err := c.deps.Store.Commit(ctx, kv.Put(categoryKey(cat.GetName()), value).If(0))
+	if err != nil {
+		certain, wrapped := commitError(what, err)
+		if certain {
+			c.ids.giveBack(id)
+		}
+		if errors.Is(err, kv.ErrConflict) {
+			return err
+		}
+		return wrapped
+	}
+	cat.Revision = revision
+	c.metrics.changes.WithLabelValues(changeCreated).Inc()
+	c.logger.Info("category created", "category", cat.GetName(), "id", id)
+	return nil
+}
+
+func errContended(what string) error {
+	return rpc.Errorf(scribev1.Reason_REASON_CONFLICT, "%s: others changed it %d times meanwhile: try again", what, maxAttempts)
+}
+
+// created answers the creation of a category that exists.
+func created(existing *scribev1.Category, ifNotExists bool) (*scribev1.CreateCategoryResponse, error) {
+	if !ifNotExists {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_CATEGORY_EXISTS,
+			"create category %q: it exists (id %d); update it, or choose another name", existing.GetName(), existing.GetId())
+	}
+	return &scribev1.CreateCategoryResponse{Category: existing}, nil
+}
+
+// get reads a category from the store. It fails with kv.ErrNotFound when there is none.
+func (c *ControlPlane) get(ctx context.Context, name string) (*scribev1.Category, error) {
+	e, err := c.deps.Store.Get(ctx, categoryKey(name))
+	if err != nil {
+		return nil, err
+	}
+	return c.decode(name, e.Value, e.Revision)
+}
+
+// decode is decodeCategory, and counts damage.
+func (c *ControlPlane) decode(name string, value []byte, revision uint64) (*scribev1.Category, error) {
+	cat, err := decodeCategory(name, value, revision)
+	if err != nil {
+		c.metrics.damaged.Inc()
+	}
+	return cat, err
+}
+
+// GetCategory implements rpc.ControlService.
+func (c *ControlPlane) GetCategory(ctx context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	what := fmt.Sprintf("get category %q", excerpt(req.GetName()))
+	if err := checkName(what, req.GetName()); err != nil {
+		return nil, err
+	}
+	cat, err := c.get(ctx, req.GetName())
+	if err != nil {
+		return nil, c.lookupError(what, req.GetName(), err)
+	}
+	return &scribev1.GetCategoryResponse{Category: cat}, nil
+}
+
+func checkName(what, name string) error {
+	var f faults
+	f.name("name", name)
+	return f.err(what)
+}
+
+// excerpt bounds how much of a name that may not be one goes into an error.
+func excerpt(name string) string {
+	if len(name) <= maxName {
+		return name
+	}
+	return strings.ToValidUTF8(name[:64], "") + "..."
+}
+
+// lookupError is the error for a category that could not be read.
+func (c *ControlPlane) lookupError(what, name string, err error) error {
+	if !errors.Is(err, kv.ErrNotFound) {
+		return readError(what, err)
+	}
+	return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "%s: it does not exist%s", what, c.suggest(name))
+}
+
+// suggest returns what may have been meant by a name, as the end of a message.
+func (c *ControlPlane) suggest(name string) string {
+	if !c.suggestive.Allow() {
+		return ""
+	}
+	select {
+	case c.suggesting <- struct{}{}:
+	default:
+		return ""
+	}
+	defer func() { <-c.suggesting }()
+	s := newSuggester(name)
+	c.feed.names(s.offer)
+	return s.text()
+}
+
+// ListCategories implements rpc.ControlService.
+func (c *ControlPlane) ListCategories(ctx context.Context, req *scribev1.ListCategoriesRequest) (*scribev1.ListCategoriesResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	const what = "list categories"
+	var f faults
+	if len(req.GetPrefix()) > maxName {
+		f.add("prefix", "%d bytes, the limit is %d", len(req.GetPrefix()), maxName)
+	}
+	if len(req.GetAfter()) > maxName {
+		f.add("after", "%d bytes, the limit is %d", len(req.GetAfter()), maxName)
+	}
+	if err := f.err(what); err != nil {
+		return nil, err
+	}
+	r := kv.Range{Prefix: categoryKey(req.GetPrefix()), Limit: int(min(req.GetLimit(), maxList))}
+	if r.Limit == 0 {
+		r.Limit = maxList
+	}
+	if req.GetAfter() != "" {
+		r.After = categoryKey(req.GetAfter())
+	}
+	page, err := c.deps.Store.Range(ctx, r)
+	if err != nil {
+		return nil, readError(what, err)
+	}
+	resp := &scribev1.ListCategoriesResponse{Categories: make([]*scribev1.Category, 0, len(page.Entries)), More: page.More}
+	for _, e := range page.Entries {
+		cat, err := c.decode(strings.TrimPrefix(e.Key, categoryPrefix), e.Value, e.Revision)
+		if err != nil {
+			return nil, readError(what, err)
+		}
+		resp.Categories = append(resp.Categories, cat)
+	}
+	return resp, nil
+}
+
+// UpdateCategory implements rpc.ControlService. Fields that the request sets to what they are change nothing.
+func (c *ControlPlane) UpdateCategory(ctx context.Context, req *scribev1.UpdateCategoryRequest) (*scribev1.UpdateCategoryResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	t := target{change: changeUpdated, what: "update category", name: req.GetName(), revision: req.GetRevision()}
+	cat, err := c.change(ctx, t, func(before *scribev1.Category) ([]kv.Op, *scribev1.Category, error) {
+		after := updated(before, req)
+		if proto.Equal(before, after) {
+			return nil, before, nil
+		}
+		if err := checkCategory(after, before, c.deps.CheckSchema).err(t.String()); err != nil {
+			return nil, nil, err
+		}
+		after.UpdatedAt = c.deps.Now().UnixMicro()
+		value, err := encodeCategory(after)
+		return []kv.Op{kv.Put(categoryKey(t.name), value).If(before.GetRevision())}, after, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &scribev1.UpdateCategoryResponse{Category: cat}, nil
+}
+
+// updated returns a category with the fields changed that the request sets.
+func updated(before *scribev1.Category, req *scribev1.UpdateCategoryRequest) *scribev1.Category {
+	after := proto.CloneOf(before)
+	if req.Owner != nil {
+		after.Owner = req.GetOwner()
+	}
+	if req.GetRetention() != nil {
+		after.Retention = proto.CloneOf(req.GetRetention())
+	}
+	if req.Shards != nil {
+		after.Shards = req.GetShards()
+	}
+	if req.MaxMessageBytes != nil {
+		after.MaxMessageBytes = req.GetMaxMessageBytes()
+	}
+	if req.QuotaBytesPerSecond != nil {
+		after.QuotaBytesPerSecond = req.GetQuotaBytesPerSecond()
+	}
+	if req.GetOrderingWindow() != nil {
+		after.OrderingWindow = proto.CloneOf(req.GetOrderingWindow())
+	}
+	if req.Schema != nil {
+		after.Schema = req.GetSchema()
+	}
+	return after
+}
+
+// DeleteCategory implements rpc.ControlService. What is left of it in the logs is for retention, which finds it in Dropped.
+func (c *ControlPlane) DeleteCategory(ctx context.Context, req *scribev1.DeleteCategoryRequest) (*scribev1.DeleteCategoryResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	t := target{change: changeDeleted, what: "delete category", name: req.GetName(), revision: req.GetRevision()}
+	_, err = c.change(ctx, t, func(before *scribev1.Category) ([]kv.Op, *scribev1.Category, error) {
+		dropped := proto.CloneOf(before)
+		dropped.Schema = ""
+		dropped.UpdatedAt = c.deps.Now().UnixMicro()
+		value, err := encodeCategory(dropped)
+		return []kv.Op{
+			kv.Delete(categoryKey(t.name)).If(before.GetRevision()),
+			kv.Put(droppedKey(before.GetId()), value),
+		}, before, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &scribev1.DeleteCategoryResponse{}, nil
+}
+
+// target is a category that is to be changed.
+type target struct {
+	change string // for metrics
+	what   string // for errors
+	name   string
+	// revision that the category must have; 0 for any.
+	revision uint64
+}
+
+// String says what is to be done.
+func (t target) String() string { return fmt.Sprintf("%s %q", t.what, excerpt(t.name)) }
+
+// change reads a category, has fn decide on operations conditional on its revision, and commits them; when another change came
+// first, it begins again unless the target names a revision. It returns the category that fn returned, with the revision that it
+// has now. No operations mean that there is nothing to do.
+func (c *ControlPlane) change(ctx context.Context, t target,
+	fn func(before *scribev1.Category) ([]kv.Op, *scribev1.Category, error),
+) (*scribev1.Category, error) {
+	what := t.String()
+	if err := checkName(what, t.name); err != nil {
+		return nil, err
+	}
+	for range maxAttempts {
+		before, err := c.get(ctx, t.name)
+		if err != nil {
+			return nil, c.lookupError(what, t.name, err)
+		}
+		if t.revision != 0 && before.GetRevision() != t.revision {
+			return nil, rpc.Errorf(scribev1.Reason_REASON_CONFLICT, "%s: its revision is %d, not %d: read it again and decide anew",
+				what, before.GetRevision(), t.revision)
+		}
+		ops, after, err := fn(before)
+		if err != nil || len(ops) == 0 {
+			return after, err
+		}
+		now, err := c.deps.Store.Commit(ctx, ops...)
+		if err == nil {
+			after.Revision = now
+			c.metrics.changes.WithLabelValues(t.change).Inc()
+			c.logger.Info("category changed", "change", t.change, "category", t.name, "id", after.GetId())
+			return after, nil
+		}
+		if !errors.Is(err, kv.ErrConflict) {
+			_, err = commitError(what, err)
+			return nil, err
+		}
+	}
+	return nil, errContended(what)
+}

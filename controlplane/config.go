@@ -1,0 +1,101 @@
+package controlplane
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/kv"
+)
+
+// MaxSlot is the largest writer slot that a member can get. 0 belongs to exactly-once categories, what is above is reserved.
+const MaxSlot = 64_999
+
+// Config is what a control plane is made with. Start from DefaultConfig.
+type Config struct {
+	// Version, StartedAt and Roles describe the process in GetStatus.
+	Version   string
+	StartedAt time.Time
+	Roles     []scribev1.Role
+
+	// MaxCategories is how many categories there may be; creating more is refused.
+	MaxCategories int
+	// MaxDeletions is how many deletions are remembered for watches. A watch that is behind more than that starts over.
+	MaxDeletions int
+	// MaxWatches is how many watches, of categories and of members, may run at a time; more are refused.
+	MaxWatches int
+	// BatchCategories and BatchBytes bound a message of a category watch. One category is sent even if it is larger.
+	BatchCategories int
+	BatchBytes      int
+	// IDBlock is how many ids are taken from the persisted counter at once. So many numbers may be left out after a crash.
+	IDBlock uint32
+	// MaxSlot is the largest writer slot, and so how many members there may be; at most the constant MaxSlot.
+	MaxSlot uint32
+	// MemberInterval is the shortest time between two messages of a member watch: changes in between go into one.
+	MemberInterval time.Duration
+	// LoadInterval is how long a change of a member's load may wait for the next message.
+	LoadInterval time.Duration
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	return Config{
+		Version:         "unknown",
+		StartedAt:       time.Now(),
+		MaxCategories:   1_000_000,
+		MaxDeletions:    10_000,
+		MaxWatches:      10_000,
+		BatchCategories: 1_000,
+		BatchBytes:      512 << 10,
+		IDBlock:         256,
+		MaxSlot:         MaxSlot,
+		MemberInterval:  50 * time.Millisecond,
+		LoadInterval:    time.Second,
+	}
+}
+
+// Validate reports every field that is out of its range.
+func (c Config) Validate() error {
+	var errs []error
+	between := func(field string, v, low, high int64) {
+		if v < low || v > high {
+			errs = append(errs, fmt.Errorf("%s is %d, want %d to %d", field, v, low, high))
+		}
+	}
+	between("MaxCategories", int64(c.MaxCategories), 1, 1<<31)
+	between("MaxDeletions", int64(c.MaxDeletions), 1, 1<<31)
+	between("MaxWatches", int64(c.MaxWatches), 1, 1<<31)
+	between("BatchCategories", int64(c.BatchCategories), 1, 100_000)
+	between("BatchBytes", int64(c.BatchBytes), 1, 16<<20)
+	between("IDBlock", int64(c.IDBlock), 1, 1<<20)
+	between("MaxSlot", int64(c.MaxSlot), 1, MaxSlot)
+	if c.MemberInterval < 0 {
+		errs = append(errs, fmt.Errorf("MemberInterval is %v, want 0 or more", c.MemberInterval))
+	}
+	if c.LoadInterval <= 0 {
+		errs = append(errs, fmt.Errorf("LoadInterval is %v, want more than 0", c.LoadInterval))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("controlplane: %w", err)
+	}
+	return nil
+}
+
+// Deps is what a control plane is given by the program.
+type Deps struct {
+	// Store keeps the state. It is required, and stays the program's: Close does not close it.
+	Store kv.Store
+	// Logger may be nil.
+	Logger *slog.Logger
+	// Registerer may be nil.
+	Registerer prometheus.Registerer
+	// Now gives the times that are written down. Leases run by the monotonic clock whatever it says. Nil means time.Now.
+	Now func() time.Time
+	// CheckSchema reports what is wrong with a category's new schema, given the one before, which is empty when there was none.
+	// It is not asked for schemas that are empty or "infer". Nil accepts everything.
+	CheckSchema func(before, after string) error
+}

@@ -1,0 +1,31 @@
+// Package controlplane is the role that the other roles agree through: it keeps the categories of a cell, and knows which
+// processes are its members. It implements rpc.ControlService.
+//
+// # Categories
+//
+// A category is one key of a strongly consistent store (package kv), changed by conditional transactions; its revision is the
+// key's. Get and List read the store, so they see what a create or an update has returned, whichever process served it. Ids come
+// from a persisted counter, in blocks, and are given to one category ever: a name that was deleted comes back with another id,
+// so nothing that was written under the old one can be mistaken for the new one's.
+//
+// Watches are served from memory. One goroutine follows the store and keeps, per category, its encoded value and its place in
+// the order of changes (type feed). A watch is a place in that order: it has no queue, a slow one skips states that were
+// overwritten meanwhile, and one that missed deletions that are no longer remembered starts over with a reset.
+//
+// # Members
+//
+// Membership is a state machine without I/O (type registry): leases, slots, deadlines. It lives in the memory of this process.
+// Who joined is also written down, so that a control plane that starts again takes the members for alive for one more lease
+// instead of telling everybody that nobody is there, and so that it never gives a live batcher's slot to another.
+// Heartbeats are not written.
+//
+// A slot is a batcher's part of the names of its logs, so two processes should not use one at a time. (Epochs fence the older
+// one if they do: a shared slot costs retries, not data.) A slot stays with a member's id while its lease lives; a member that
+// leaves gives it back at once; after a lease has expired the slot is kept for the same id for one more TTL at least, and is
+// given to another only when no slot is left that was never used or given back.
+//
+// # Locks
+//
+// feed.mu, members.mu and ids.mu are leaves: nothing else is locked, and no I/O is done, while one is held. Joins are
+// serialised by members.turn, a semaphore that is held across the write to the store and before members.mu.
+package controlplane

@@ -1,0 +1,268 @@
+package controlplane
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+	"sync"
+
+	"scribe/storage/kv"
+)
+
+// feed is what watches of categories read: the newest state of every category, in the order in which the states arrived. A
+// change moves its category to the end of the order. So a watch needs nothing but its place in it: it is never behind more than
+// the number of categories, and what was overwritten before it came by is not sent.
+//
+// A deletion is a state too, but only the newest maxDeletions of them are kept, and for a watch that has seen the category
+// missing one would be wrong: it starts over (see read).
+//
+// One goroutine changes a feed; any number read it.
+type feed struct {
+	maxDeletions int
+
+	mu struct {
+		sync.RWMutex
+		items map[string]item
+		// order has every item once with its sequence, ascending, and places that were left by later changes, which are
+		// recognised by a sequence that is not the item's.
+		order []place
+		seq   uint64
+		// deletions are the sequences of the deletions remembered, and of some that were overwritten; forgotten is the newest
+		// sequence of one that is not remembered.
+		deletions []place
+		forgotten uint64
+		// live counts items that are not deletions.
+		live int
+		// revision of the store up to which every change is in the feed.
+		revision uint64
+		// loaded says that the feed has been complete once.
+		loaded bool
+		// grown is closed, and replaced, with every change.
+		grown chan struct{}
+	}
+}
+
+// item is the newest state of a category.
+type item struct {
+	seq      uint64
+	revision uint64
+	value    []byte // encoded; nil when it was deleted
+}
+
+// place is a category in the order of changes.
+type place struct {
+	seq  uint64
+	name string
+}
+
+func newFeed(maxDeletions int) *feed {
+	f := &feed{maxDeletions: maxDeletions}
+	f.mu.items = make(map[string]item)
+	f.mu.grown = make(chan struct{})
+	return f
+}
+
+// apply takes changes from the store, whose keys are names of categories, and revision up to which nothing is missing once they
+// are in. Those that are not newer than what is known are left out, since reading and watching a store overlap.
+func (f *feed) apply(events []kv.Event, revision uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range events {
+		if e.Revision > f.mu.items[e.Key].revision {
+			f.change(e)
+		}
+	}
+	f.mu.revision = max(f.mu.revision, revision)
+	f.announce()
+}
+
+// replace takes the complete state of the store. What is not in it was deleted. The state was read in pages, the first one at
+// revision.
+func (f *feed) replace(entries map[string]kv.Entry, revision uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if revision < f.mu.revision {
+		// The store was put back to an earlier state, and counts from there. Nothing that watches know can be compared.
+		clear(f.mu.items)
+		f.mu.order, f.mu.deletions, f.mu.live = nil, nil, 0
+		f.mu.seq++
+		f.mu.forgotten = f.mu.seq
+	}
+	var changes []kv.Event
+	for name, it := range f.mu.items {
+		if _, ok := entries[name]; !ok && it.value != nil {
+			changes = append(changes, kv.Event{Key: name, Revision: max(it.revision+1, revision), Deleted: true})
+		}
+	}
+	for name, e := range entries {
+		if it := f.mu.items[name]; it.value == nil || it.revision != e.Revision {
+			changes = append(changes, kv.Event{Key: name, Value: e.Value, Revision: e.Revision})
+		}
+	}
+	slices.SortFunc(changes, func(a, b kv.Event) int {
+		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Key, b.Key))
+	})
+	for _, e := range changes {
+		f.change(e)
+	}
+	f.mu.revision = revision
+	f.mu.loaded = true
+	f.announce()
+}
+
+// announce wakes the watches. f.mu is held.
+func (f *feed) announce() {
+	close(f.mu.grown)
+	f.mu.grown = make(chan struct{})
+}
+
+// change moves a category to the end of the order. f.mu is held.
+func (f *feed) change(e kv.Event) {
+	if f.mu.items[e.Key].value != nil {
+		f.mu.live--
+	}
+	f.mu.seq++
+	it := item{seq: f.mu.seq, revision: e.Revision}
+	p := place{seq: it.seq, name: e.Key}
+	if e.Deleted {
+		f.mu.deletions = append(f.mu.deletions, p)
+	} else {
+		it.value = e.Value
+		f.mu.live++
+	}
+	f.mu.items[e.Key] = it
+	f.mu.order = append(f.mu.order, p)
+	if len(f.mu.deletions) > f.maxDeletions {
+		f.forget()
+	}
+	if len(f.mu.order) > 2*len(f.mu.items)+1024 {
+		f.compact()
+	}
+}
+
+// forget drops the older half of the deletions. f.mu is held.
+func (f *feed) forget() {
+	n := (len(f.mu.deletions) + 1) / 2
+	for _, p := range f.mu.deletions[:n] {
+		if f.mu.items[p.name].seq == p.seq {
+			delete(f.mu.items, p.name)
+		}
+	}
+	f.mu.forgotten = f.mu.deletions[n-1].seq
+	f.mu.deletions = append([]place(nil), f.mu.deletions[n:]...)
+}
+
+// compact removes the places that later changes have left. f.mu is held.
+func (f *feed) compact() {
+	kept := make([]place, 0, len(f.mu.items)+len(f.mu.items)/4)
+	for _, p := range f.mu.order {
+		if f.mu.items[p.name].seq == p.seq {
+			kept = append(kept, p)
+		}
+	}
+	f.mu.order = kept
+}
+
+// cursor is a watch's place in a feed. The zero cursor is one that has not started.
+type cursor struct {
+	started bool
+	// seq: everything up to it was sent.
+	seq uint64
+	// began is the end of the order when the watch started over; deletions up to it are of no interest to it, since it had not
+	// been sent the categories.
+	began uint64
+	// synced says that the complete set has been sent.
+	synced bool
+	// revision that the watch has reached.
+	revision uint64
+}
+
+// step is what a watch sends next.
+type step struct {
+	// reset says that it starts over.
+	reset   bool
+	updated []kv.Entry
+	deleted []string
+	// syncs says that the complete set has been sent with this step, for the first time since the reset.
+	syncs bool
+	// grown, when not nil, announces more: the watch has come to the end of the order, or the feed is not loaded.
+	grown <-chan struct{}
+}
+
+// read returns what comes after a cursor, within the bounds, and moves it. It does nothing until the feed is loaded, but returns
+// the channel that announces it.
+func (f *feed) read(c *cursor, maxItems, maxBytes int) step {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if !f.mu.loaded {
+		return step{grown: f.mu.grown}
+	}
+	var s step
+	missed := c.began
+	if c.synced {
+		missed = c.seq
+	}
+	if !c.started || missed < f.mu.forgotten {
+		*c = cursor{started: true, began: f.mu.seq}
+		s.reset = true
+	}
+	i := sort.Search(len(f.mu.order), func(i int) bool { return f.mu.order[i].seq > c.seq })
+	for bytes := 0; i < len(f.mu.order); i++ {
+		p := f.mu.order[i]
+		it, ok := f.mu.items[p.name]
+		if !ok || it.seq != p.seq {
+			continue
+		}
+		n := len(s.updated) + len(s.deleted)
+		if n == maxItems || (n > 0 && bytes+len(it.value) > maxBytes) {
+			return s
+		}
+		c.seq = p.seq
+		bytes += len(p.name) + len(it.value)
+		switch {
+		case it.value != nil:
+			s.updated = append(s.updated, kv.Entry{Key: p.name, Value: it.value, Revision: it.revision})
+		case c.synced || p.seq > c.began:
+			s.deleted = append(s.deleted, p.name)
+		}
+	}
+	// Only here is the watch's knowledge that of one revision.
+	s.syncs, s.grown = !c.synced, f.mu.grown
+	c.seq, c.synced, c.revision = f.mu.seq, true, f.mu.revision
+	return s
+}
+
+// count returns how many categories there are.
+func (f *feed) count() int {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.mu.live
+}
+
+// names calls fn with the names of all categories, in no order of use, some of them perhaps twice or not when they change
+// meanwhile. It does not hold the lock for long.
+func (f *feed) names(fn func(name string)) {
+	const chunk = 4096
+	var buf [chunk]string
+	for seq := uint64(0); ; {
+		n := 0
+		f.mu.RLock()
+		i := sort.Search(len(f.mu.order), func(i int) bool { return f.mu.order[i].seq > seq })
+		for ; i < len(f.mu.order) && n < chunk; i++ {
+			p := f.mu.order[i]
+			seq = p.seq
+			if it := f.mu.items[p.name]; it.seq == p.seq && it.value != nil {
+				buf[n] = p.name
+				n++
+			}
+		}
+		done := i == len(f.mu.order)
+		f.mu.RUnlock()
+		for _, name := range buf[:n] {
+			fn(name)
+		}
+		if done {
+			return
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+
+	"scribe/storage/kv"
+)
+
+const maxID = math.MaxUint32
+
+// errNoIDs means that every id was used.
+var errNoIDs = errors.New("all 4294967295 ids of categories were used; only a new cell has more")
+
+// ids hands out ids of categories. It takes them from the counter in the store in blocks, so that creating a category is one
+// transaction that no other create conflicts with.
+//
+// The counter is above every id ever handed out. An id whose create has definitely failed is handed out again; one whose create
+// may have happened is not.
+type ids struct {
+	store kv.Store
+	block uint32
+	// turn is held by the one call that takes a block; the others wait for it.
+	turn chan struct{}
+
+	mu struct {
+		sync.Mutex
+		// Ids from next on and below end are ours. 64 bits, since end may be one more than the largest id.
+		next, end uint64
+		// revision of the counter when we wrote it last; 0 if we have not.
+		revision uint64
+		returned []uint32
+	}
+}
+
+func newIDs(store kv.Store, block uint32) *ids {
+	return &ids{store: store, block: block, turn: make(chan struct{}, 1)}
+}
+
+// take returns an id that no category has had.
+func (g *ids) take(ctx context.Context) (uint32, error) {
+	for {
+		if id, ok := g.free(); ok {
+			return id, nil
+		}
+		if err := g.refill(ctx); err != nil {
+			return 0, err
+		}
+	}
+}
+
+func (g *ids) free() (uint32, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := len(g.mu.returned); n > 0 {
+		id := g.mu.returned[n-1]
+		g.mu.returned = g.mu.returned[:n-1]
+		return id, true
+	}
+	if g.mu.next == g.mu.end {
+		return 0, false
+	}
+	g.mu.next++
+	return uint32(g.mu.next - 1), true
+}
+
+// giveBack takes an id back that no category has got.
+func (g *ids) giveBack(id uint32) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mu.returned = append(g.mu.returned, id)
+}
+
+// refill takes a block, unless another call has.
+func (g *ids) refill(ctx context.Context) error {
+	select {
+	case g.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-g.turn }()
+	g.mu.Lock()
+	enough := g.mu.next < g.mu.end || len(g.mu.returned) > 0
+	g.mu.Unlock()
+	if enough {
+		return nil
+	}
+	for {
+		next, revision, err := g.counter(ctx)
+		if err != nil {
+			return err
+		}
+		if next > maxID {
+			return errNoIDs
+		}
+		end := min(next+uint64(g.block), maxID+1)
+		revision, err = g.store.Commit(ctx, kv.Put(nextIDKey, encodeNextID(end)).If(revision))
+		switch {
+		case errors.Is(err, kv.ErrConflict):
+			continue // another control plane took a block
+		case err != nil:
+			return fmt.Errorf("take ids of categories: %w", err)
+		}
+		g.mu.Lock()
+		g.mu.next, g.mu.end, g.mu.revision = next, end, revision
+		g.mu.Unlock()
+		return nil
+	}
+}
+
+// counter reads the counter: the next id, and the counter's revision, 0 when there is none yet.
+func (g *ids) counter(ctx context.Context) (next, revision uint64, err error) {
+	e, err := g.store.Get(ctx, nextIDKey)
+	if errors.Is(err, kv.ErrNotFound) {
+		return 1, 0, nil
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("read the counter of category ids: %w", err)
+	}
+	next, err = decodeNextID(e.Value)
+	return next, e.Revision, err
+}
+
+// release gives the unused end of the block back, so that a restart leaves out no ids. No other call may run. It fails without
+// harm when another control plane has taken a block since.
+func (g *ids) release(ctx context.Context) error {
+	g.mu.Lock()
+	next, end, revision := g.mu.next, g.mu.end, g.mu.revision
+	g.mu.end = next
+	g.mu.Unlock()
+	if revision == 0 || next == end {
+		return nil
+	}
+	_, err := g.store.Commit(ctx, kv.Put(nextIDKey, encodeNextID(next)).If(revision))
+	if err != nil && !errors.Is(err, kv.ErrConflict) {
+		return fmt.Errorf("give back ids of categories: %w", err)
+	}
+	return nil
+}

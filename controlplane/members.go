@@ -1,0 +1,275 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/kv"
+)
+
+// members drives the registry: it serialises what is written down, wakes watches, and shares lists.
+type members struct {
+	// turn is held by the one call that reserves a slot and writes it down. What is written of a slot therefore has the order
+	// in which the registry changed.
+	turn chan struct{}
+	// wake has the lease watcher look at the time again.
+	wake chan struct{}
+
+	mu struct {
+		sync.Mutex
+		registry *registry
+		// shared is the newest list that watches are sent; nil when it has to be made again.
+		shared []*scribev1.Member
+		// changed is closed, and replaced, when watches have something to send.
+		changed chan struct{}
+		// loads says that a load has changed since watches were woken.
+		loads bool
+	}
+}
+
+func newMembers(maxSlot uint32) *members {
+	m := &members{turn: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+	m.mu.registry = newRegistry(maxSlot)
+	m.mu.changed = make(chan struct{})
+	return m
+}
+
+func (m *members) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.mu.registry.leases)
+}
+
+// announce wakes the watches. m.mu is held.
+func (m *members) announce() {
+	m.mu.shared, m.mu.loads = nil, false
+	close(m.mu.changed)
+	m.mu.changed = make(chan struct{})
+}
+
+// watched returns the newest list, which is shared, and what announces the next one.
+func (m *members) watched() ([]*scribev1.Member, <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.shared == nil {
+		m.mu.shared = m.mu.registry.list()
+	}
+	return m.mu.shared, m.mu.changed
+}
+
+// list returns copies of the members that offer a role, of all for none.
+func (m *members) list(role scribev1.Role) []*scribev1.Member {
+	m.mu.Lock()
+	list := m.mu.registry.list()
+	m.mu.Unlock()
+	return cloneMembers(slices.DeleteFunc(list, func(m *scribev1.Member) bool {
+		return role != scribev1.Role_ROLE_UNSPECIFIED && !slices.Contains(m.GetRoles(), role)
+	}))
+}
+
+func cloneMembers(list []*scribev1.Member) []*scribev1.Member {
+	out := make([]*scribev1.Member, len(list))
+	for i, m := range list {
+		out[i] = proto.CloneOf(m)
+	}
+	return out
+}
+
+// poke wakes the lease watcher.
+func (m *members) poke() {
+	select {
+	case m.wake <- struct{}{}:
+	default: // it is about to wake
+	}
+}
+
+// Join implements rpc.ControlService. A member that joins again under its id keeps its slot.
+func (c *ControlPlane) Join(ctx context.Context, req *scribev1.JoinRequest) (*scribev1.JoinResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	what := fmt.Sprintf("join as member %q", excerpt(req.GetMember().GetId()))
+	var f faults
+	if req.GetMember() == nil {
+		f.add("member", "is missing")
+	} else {
+		f = checkMember(req.GetMember())
+	}
+	ttl := defaultTTL
+	if d := req.GetTtl(); d.GetSeconds() != 0 || d.GetNanos() != 0 {
+		f.between("ttl", d, minTTL, maxTTL)
+		ttl = d.AsDuration()
+	}
+	if err := f.err(what); err != nil {
+		return nil, err
+	}
+	member := proto.CloneOf(req.GetMember())
+	member.ProtoReflect().SetUnknown(nil)
+	if err := c.join(ctx, what, member, ttl); err != nil {
+		return nil, err
+	}
+	return &scribev1.JoinResponse{Member: proto.CloneOf(member), Ttl: durationpb.New(ttl)}, nil
+}
+
+// join gives a member a slot, writes it down, and begins the lease. The member is the registry's from then on.
+func (c *ControlPlane) join(ctx context.Context, what string, member *scribev1.Member, ttl time.Duration) error {
+	m := c.members
+	select {
+	case m.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-m.turn }()
+
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	now := time.Now()
+	m.mu.Lock()
+	slot, free := m.mu.registry.reserve(member.GetId(), now)
+	m.mu.Unlock()
+	if slot == 0 {
+		return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, max(free.Sub(now), minTTL), "%s: all %d slots are taken", what, c.cfg.MaxSlot)
+	}
+	member.Slot = slot
+	member.JoinedAt = c.deps.Now().UnixMicro()
+	value, err := encodeSlot(member, ttl, 0)
+	if err == nil {
+		_, err = c.deps.Store.Commit(ctx, kv.Put(slotKey(slot), value))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil {
+		m.mu.registry.abandon(member.GetId(), ttl, time.Now())
+		_, err = commitError(what, err)
+		return err
+	}
+	m.mu.registry.join(member, ttl, time.Now())
+	m.announce()
+	m.poke()
+	c.metrics.joins.Inc()
+	c.logger.Info("member joined", "member", member.GetId(), "slot", slot, "roles", member.GetRoles(), "url", member.GetUrl(), "ttl", ttl)
+	return nil
+}
+
+// Heartbeat implements rpc.ControlService.
+func (c *ControlPlane) Heartbeat(_ context.Context, req *scribev1.HeartbeatRequest) (*scribev1.HeartbeatResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if req.GetLoad() > maxLoad {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "heartbeat of %q: load: %d is above %d", excerpt(req.GetId()), req.GetLoad(), maxLoad)
+	}
+	m := c.members
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	changed, ok := m.mu.registry.heartbeat(req.GetId(), req.GetLoad(), time.Now())
+	if !ok {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_LEASE_EXPIRED, "heartbeat of %q: it has no lease: join again", excerpt(req.GetId()))
+	}
+	if changed && !m.mu.loads {
+		m.mu.loads = true
+		m.poke()
+	}
+	return &scribev1.HeartbeatResponse{}, nil
+}
+
+// Leave implements rpc.ControlService. Repeating it is harmless.
+func (c *ControlPlane) Leave(ctx context.Context, req *scribev1.LeaveRequest) (*scribev1.LeaveResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	m := c.members
+	select {
+	case m.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-m.turn }()
+	m.mu.Lock()
+	slot, lived := m.mu.registry.slots.byID[req.GetId()], m.mu.registry.leases[req.GetId()] != nil
+	m.mu.Unlock()
+	if slot == 0 {
+		return &scribev1.LeaveResponse{}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	// The slot is free only once that is written down: else a restart could hand it to two.
+	if _, err := c.deps.Store.Commit(ctx, kv.Delete(slotKey(slot))); err != nil {
+		_, err = commitError(fmt.Sprintf("leave of %q", excerpt(req.GetId())), err)
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.registry.leave(req.GetId())
+	m.announce()
+	if lived {
+		c.metrics.leaves.Inc()
+	}
+	c.logger.Info("member left", "member", req.GetId(), "slot", slot)
+	return &scribev1.LeaveResponse{}, nil
+}
+
+// ListMembers implements rpc.ControlService.
+func (c *ControlPlane) ListMembers(_ context.Context, req *scribev1.ListMembersRequest) (*scribev1.ListMembersResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return &scribev1.ListMembersResponse{Members: c.members.list(req.GetRole())}, nil
+}
+
+// WatchMembers implements rpc.ControlService. It ends with REASON_SHUTTING_DOWN when the control plane closes.
+func (c *ControlPlane) WatchMembers(ctx context.Context, req *scribev1.WatchMembersRequest, send func(*scribev1.WatchMembersResponse) error) error {
+	heartbeat, err := heartbeatOf(req.GetHeartbeat())
+	if err != nil {
+		return err
+	}
+	done, err := c.beginWatch(watchMembers)
+	if err != nil {
+		return err
+	}
+	defer done()
+	timer := time.NewTimer(heartbeat)
+	defer timer.Stop()
+	// wait ends with the first of the channels (nil = never), or after d.
+	wait := func(d time.Duration, changed <-chan struct{}) error {
+		timer.Reset(d)
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-c.closing:
+			return errClosing()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		return nil
+	}
+	for {
+		list, changed := c.members.watched()
+		if err := send(&scribev1.WatchMembersResponse{Members: cloneMembers(list)}); err != nil {
+			return err
+		}
+		if err := wait(c.cfg.MemberInterval, nil); err != nil {
+			return err
+		}
+		// The list is the heartbeat: sending it again says nothing new, and does no harm.
+		if err := wait(max(heartbeat-c.cfg.MemberInterval, 0), changed); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package controlplane
+
+import (
+	"container/heap"
+	"time"
+)
+
+// slots decides who gets which writer slot. It is a plain state machine.
+//
+// A slot is free, or it has a holder: the member id that got it last and may still be using it, or may come back for it. Free
+// slots are given out lowest first, so that a cell whose processes come and go in good order uses few, and has few logs. When
+// there is none, a holder whose time is over loses its slot, the one whose time was over first.
+type slots struct {
+	max uint32
+	// next is the lowest slot that was never given out; those given back are in free.
+	next    uint32
+	free    slotHeap
+	holders map[uint32]*holder
+	byID    map[string]uint32
+}
+
+// holder is who a slot is kept for.
+type holder struct {
+	id string
+	// usable is when another id may get the slot; zero while the lease lives.
+	usable time.Time
+}
+
+func newSlots(maxSlot uint32) *slots {
+	return &slots{max: maxSlot, next: 1, holders: make(map[uint32]*holder), byID: make(map[string]uint32)}
+}
+
+// hold gives a slot to an id at a restart, from what was written down. It must be called before take.
+func (s *slots) hold(slot uint32, id string) {
+	s.holders[slot] = &holder{id: id}
+	s.byID[id] = slot
+}
+
+// take gives id a slot, the one that it has if it has one, until expire or giveBack. When all are taken, it returns 0 and when
+// the next one may be taken; that is zero while all leases live.
+func (s *slots) take(id string, now time.Time) (uint32, time.Time) {
+	if slot, ok := s.byID[id]; ok {
+		s.holders[slot].usable = time.Time{}
+		return slot, time.Time{}
+	}
+	slot, wait := s.find(now)
+	if slot != 0 {
+		s.hold(slot, id)
+	}
+	return slot, wait
+}
+
+// find returns a slot that nobody holds, making one if it must.
+func (s *slots) find(now time.Time) (uint32, time.Time) {
+	for s.next <= s.max && s.holders[s.next] != nil {
+		s.next++ // was held at the restart
+	}
+	if len(s.free) > 0 {
+		return heap.Pop(&s.free).(uint32), time.Time{}
+	}
+	if s.next <= s.max {
+		s.next++
+		return s.next - 1, time.Time{}
+	}
+	// All slots have holders, which is rare enough to look at each.
+	var slot uint32
+	var usable time.Time
+	for candidate, h := range s.holders {
+		if !h.usable.IsZero() && (slot == 0 || h.usable.Before(usable)) {
+			slot, usable = candidate, h.usable
+		}
+	}
+	if slot == 0 || usable.After(now) {
+		return 0, usable
+	}
+	delete(s.byID, s.holders[slot].id)
+	delete(s.holders, slot)
+	return slot, time.Time{}
+}
+
+// expire ends an id's lease: from usable on another id may get its slot.
+func (s *slots) expire(id string, usable time.Time) {
+	if slot, ok := s.byID[id]; ok {
+		s.holders[slot].usable = usable
+	}
+}
+
+// giveBack frees an id's slot: the id does not use it any more. It returns 0 for an id without one.
+func (s *slots) giveBack(id string) uint32 {
+	slot, ok := s.byID[id]
+	if !ok {
+		return 0
+	}
+	delete(s.byID, id)
+	delete(s.holders, slot)
+	if slot < s.next {
+		heap.Push(&s.free, slot)
+	}
+	return slot
+}
+
+// slotHeap has the lowest slot first.
+type slotHeap []uint32
+
+func (h slotHeap) Len() int           { return len(h) }
+func (h slotHeap) Less(i, j int) bool { return h[i] < h[j] }
+func (h slotHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+
+// Push implements heap.Interface.
+func (h *slotHeap) Push(x any) { *h = append(*h, x.(uint32)) }
+
+// Pop implements heap.Interface.
+func (h *slotHeap) Pop() any {
+	old := *h
+	x := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return x
+}

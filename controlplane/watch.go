@@ -1,0 +1,75 @@
+package controlplane
+
+import (
+	"context"
+	"time"
+
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// WatchCategories implements rpc.ControlService. It ends with REASON_SHUTTING_DOWN when the control plane closes.
+func (c *ControlPlane) WatchCategories(ctx context.Context, req *scribev1.WatchCategoriesRequest,
+	send func(*scribev1.WatchCategoriesResponse) error,
+) error {
+	heartbeat, err := heartbeatOf(req.GetHeartbeat())
+	if err != nil {
+		return err
+	}
+	done, err := c.beginWatch(watchCategories)
+	if err != nil {
+		return err
+	}
+	defer done()
+	timer := time.NewTimer(heartbeat)
+	defer timer.Stop()
+	var at cursor
+	for {
+		started := at.started
+		next := c.feed.read(&at, c.cfg.BatchCategories, c.cfg.BatchBytes)
+		if next.reset && started {
+			c.metrics.resets.Inc()
+		}
+		if msg := c.message(at, next); msg != nil {
+			if err := send(msg); err != nil {
+				return err
+			}
+			timer.Reset(heartbeat)
+		}
+		if next.grown == nil {
+			select {
+			case <-c.closing:
+				return errClosing()
+			case <-ctx.Done():
+				return ctx.Err()
+			default:
+				continue
+			}
+		}
+		select {
+		case <-next.grown:
+		case <-timer.C:
+			if err := send(&scribev1.WatchCategoriesResponse{Revision: at.revision}); err != nil {
+				return err
+			}
+			timer.Reset(heartbeat)
+		case <-c.closing:
+			return errClosing()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// message makes a step into a message, nil when it says nothing new. Every message has its own copies of the categories.
+func (c *ControlPlane) message(at cursor, s step) *scribev1.WatchCategoriesResponse {
+	if !s.reset && !s.syncs && len(s.updated) == 0 && len(s.deleted) == 0 {
+		return nil
+	}
+	msg := &scribev1.WatchCategoriesResponse{Reset_: s.reset, Deleted: s.deleted, Synced: s.syncs, Revision: at.revision}
+	for _, e := range s.updated {
+		if cat, err := c.decode(e.Key, e.Value, e.Revision); err == nil { // it was readable when it came into the feed
+			msg.Updated = append(msg.Updated, cat)
+		}
+	}
+	return msg
+}

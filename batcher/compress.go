@@ -1,0 +1,143 @@
+package batcher
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+
+	"scribe/internal/pointer"
+)
+
+// maxScratch is how much memory a worker keeps between blocks. Larger blocks, of a single huge frame, are rare.
+const maxScratch = 8 << 20
+
+// compressor compresses blocks in a fixed number of workers, in the order in which they were given. Its queue is bounded by the
+// memory budget of the frames that the blocks consist of.
+type compressor struct {
+	pool *buffers
+	// done is told when a block's codec and stored bytes are set; from then on the pieces' memory is not read.
+	done    func(*block)
+	workers sync.WaitGroup
+	more    sync.Cond // on mu
+
+	mu struct {
+		sync.Mutex
+		queue  []*block
+		closed bool
+	}
+}
+
+func newCompressor(workers int, pool *buffers, done func(*block)) (*compressor, error) {
+	c := &compressor{pool: pool, done: done}
+	c.more.L = &c.mu
+	encoders := make([]*zstd.Encoder, workers)
+	for i := range encoders {
+		// Frames carry checksums of their own, and blocks have one over the stored bytes.
+		enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(false))
+		if err != nil {
+			return nil, fmt.Errorf("batcher: zstd encoder: %w", err)
+		}
+		encoders[i] = enc
+	}
+	for _, enc := range encoders {
+		c.workers.Go(func() { c.work(enc) })
+	}
+	return c, nil
+}
+
+// add queues blocks.
+func (c *compressor) add(blocks []*block) {
+	c.mu.Lock()
+	c.mu.queue = append(c.mu.queue, blocks...)
+	c.mu.Unlock()
+	if len(blocks) == 1 {
+		c.more.Signal()
+	} else {
+		c.more.Broadcast()
+	}
+}
+
+// close ends the workers once the queue is empty, and waits for them.
+func (c *compressor) close() {
+	c.mu.Lock()
+	c.mu.closed = true
+	c.mu.Unlock()
+	c.more.Broadcast()
+	c.workers.Wait()
+}
+
+// next waits for a block. It returns nil when there will be none.
+func (c *compressor) next() *block {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.mu.queue) == 0 {
+		if c.mu.closed {
+			return nil
+		}
+		c.more.Wait()
+	}
+	b := c.mu.queue[0]
+	c.mu.queue[0] = nil
+	c.mu.queue = c.mu.queue[1:]
+	return b
+}
+
+func (c *compressor) work(enc *zstd.Encoder) {
+	var scratch, gathered []byte
+	for b := c.next(); b != nil; b = c.next() {
+		src := adjacent(b)
+		if src == nil {
+			gathered = gather(gathered[:0], b)
+			src = gathered
+		}
+		if n := enc.MaxEncodedSize(len(src)); cap(scratch) < n {
+			scratch = make([]byte, 0, n)
+		}
+		scratch = enc.EncodeAll(src, scratch[:0])
+		b.codec = pointer.CodecZstd
+		out := scratch
+		if len(scratch) >= len(src) {
+			b.codec, out = pointer.CodecNone, src
+		}
+		// The copy is as large as what is stored, while the scratch is as large as what was raw.
+		b.stored = c.pool.get(len(out))
+		copy(b.stored.b, out)
+		if cap(scratch) > maxScratch {
+			scratch = nil
+		}
+		if cap(gathered) > maxScratch {
+			gathered = nil
+		}
+		c.done(b)
+	}
+}
+
+// adjacent returns the block's bytes if they stand side by side in memory already, else nil.
+func adjacent(b *block) []byte {
+	first := b.payloads[0].pieces[0].mem
+	end := first.off
+	for _, pl := range b.payloads {
+		for i := range pl.pieces {
+			m := &pl.pieces[i].mem
+			if m.chunk != first.chunk || m.off != end {
+				return nil
+			}
+			end += m.len
+		}
+	}
+	return first.chunk.buf.b[first.off:end]
+}
+
+// gather appends the block's bytes to dst.
+func gather(dst []byte, b *block) []byte {
+	if cap(dst) < b.raw {
+		dst = make([]byte, 0, b.raw)
+	}
+	for _, pl := range b.payloads {
+		for i := range pl.pieces {
+			dst = append(dst, pl.pieces[i].mem.bytes()...)
+		}
+	}
+	return dst
+}

@@ -1,0 +1,119 @@
+package batcher
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"scribe/internal/pointer"
+)
+
+// Config says how much a batcher holds and when it flushes. Sizes are bytes. Start from [DefaultConfig].
+type Config struct {
+	// MemoryBytes bounds what frames take from Submit to the end of their flush. A frame is charged twice its length until it
+	// is compressed (its bytes, and room for a compressed copy that turns out no smaller), the compressed length afterwards.
+	MemoryBytes int64
+	// FlushBytes is the size at which a flush is written whoever waits: compressed bytes of what is compressed already, raw
+	// bytes of the rest.
+	FlushBytes int64
+	// MaxAge is how long frames that nobody waits for stay in memory before they are written.
+	MaxAge time.Duration
+	// FlushFloor is the least time between two flushes that are not full: it bounds what requests to the store cost.
+	FlushFloor time.Duration
+	// MaxInFlight is how many flushes are written at the same time. Full flushes beyond it wait, compressed, in memory.
+	MaxInFlight int
+	// GroupCommit is the number of unfinished flushes below which a writer that waits for its commit gets a new flush at once;
+	// at or above it, writers gather behind the running ones. 2 lets one flush upload while another appends.
+	GroupCommit int
+	// PayloadBytes is the largest payload, but for a single frame that is larger: the unit that readers fetch.
+	PayloadBytes int
+	// BlockBytes is what small payloads that share a compressed block are gathered to.
+	BlockBytes int
+	// Compressors is the number of workers; 0 = GOMAXPROCS.
+	Compressors int
+	// Region names the store in pointers; empty = the readers' local one.
+	Region string
+
+	// PutAttempts is how often a blob is put, each time under a new key, before its frames fail.
+	PutAttempts int
+	// PutTimeout bounds one attempt.
+	PutTimeout time.Duration
+	// LogTimeout bounds one call of the metadata engine.
+	LogTimeout time.Duration
+	// CommitPatience is how long an append whose outcome is unknown is repeated before its frames fail with an unknown outcome.
+	CommitPatience time.Duration
+	// CommitAttempts is how often a flush that the metadata engine refuses (another writer, repeated sequences, an old blob) is
+	// rebuilt before its frames fail.
+	CommitAttempts int
+	// RetryBase and RetryMax are the least and the largest mean pause between attempts; pauses double and are jittered.
+	RetryBase time.Duration
+	RetryMax  time.Duration
+	// MaxLogs is for how many physical shards the writer's place is remembered; it costs about 100 bytes each.
+	MaxLogs int
+}
+
+// DefaultConfig suits a process with two cores or more and files or a nearby object store.
+func DefaultConfig() Config {
+	return Config{
+		MemoryBytes:    256 << 20,
+		FlushBytes:     10 << 20,
+		MaxAge:         time.Second,
+		MaxInFlight:    4,
+		GroupCommit:    2,
+		PayloadBytes:   2 << 20,
+		BlockBytes:     256 << 10,
+		PutAttempts:    4,
+		PutTimeout:     time.Minute,
+		LogTimeout:     10 * time.Second,
+		CommitPatience: 30 * time.Second,
+		CommitAttempts: 8,
+		RetryBase:      50 * time.Millisecond,
+		RetryMax:       2 * time.Second,
+		MaxLogs:        200_000,
+	}
+}
+
+// Validate reports every fault.
+func (c *Config) Validate() error {
+	var faults []error
+	within := func(name string, v, low, high int64) {
+		if v < low || v > high {
+			faults = append(faults, fmt.Errorf("batcher: %s is %d, want %d to %d", name, v, low, high))
+		}
+	}
+	lasting := func(name string, v, low time.Duration) {
+		if v < low || v > time.Hour {
+			faults = append(faults, fmt.Errorf("batcher: %s is %v, want %v to 1h", name, v, low))
+		}
+	}
+	within("MemoryBytes", c.MemoryBytes, 1<<20, 1<<40)
+	within("FlushBytes", c.FlushBytes, 1, 1<<30)
+	lasting("MaxAge", c.MaxAge, time.Millisecond)
+	lasting("FlushFloor", c.FlushFloor, 0)
+	within("MaxInFlight", int64(c.MaxInFlight), 1, 1024)
+	within("GroupCommit", int64(c.GroupCommit), 1, int64(max(c.MaxInFlight, 1)))
+	within("PayloadBytes", int64(c.PayloadBytes), 1, 8<<20)
+	within("BlockBytes", int64(c.BlockBytes), 1, 8<<20)
+	within("Compressors", int64(c.Compressors), 0, 1024)
+	within("PutAttempts", int64(c.PutAttempts), 1, 100)
+	lasting("PutTimeout", c.PutTimeout, time.Millisecond)
+	lasting("LogTimeout", c.LogTimeout, time.Millisecond)
+	lasting("CommitPatience", c.CommitPatience, 0)
+	within("CommitAttempts", int64(c.CommitAttempts), 1, 100)
+	lasting("RetryBase", c.RetryBase, time.Millisecond)
+	lasting("RetryMax", c.RetryMax, c.RetryBase)
+	within("MaxLogs", int64(c.MaxLogs), 1, 1<<30)
+	if err := pointer.ValidateRegion(c.Region); err != nil {
+		faults = append(faults, fmt.Errorf("batcher: Region: %w", err))
+	}
+	return errors.Join(faults...)
+}
+
+// compressors is the number of workers.
+func (c *Config) compressors() int {
+	if c.Compressors > 0 {
+		return c.Compressors
+	}
+	return runtime.GOMAXPROCS(0)
+}

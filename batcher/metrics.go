@@ -1,0 +1,184 @@
+package batcher
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Stages of a flush.
+const (
+	stageCompress = "compress" // from the cut until the last block is compressed
+	stagePut      = "put"      // one put of a blob
+	stageAppend   = "append"   // one append of pointers
+	stageTotal    = "total"    // from the first frame to the answer
+)
+
+const namespace = "scribe_batcher_"
+
+// metrics are those of one batcher. What counts frames is collected from one snapshot, so that accepted = committed + duplicate +
+// failed + buffered holds in every scrape.
+type metrics struct {
+	b *Batcher
+
+	flushes        *prometheus.CounterVec
+	stages         *prometheus.HistogramVec
+	blobs          prometheus.Counter
+	blobBytes      prometheus.Counter
+	rawBytes       prometheus.Counter
+	payloads       prometheus.Counter
+	orphans        prometheus.Counter
+	orphanBytes    prometheus.Counter
+	putFailures    prometheus.Counter
+	appendFailures *prometheus.CounterVec
+	opens          prometheus.Counter
+
+	accepted, committed, duplicate, buffered [3]*prometheus.Desc // frames, bytes, messages
+	failed                                   [3]*prometheus.Desc
+	overloaded                               *prometheus.Desc
+	memory                                   *prometheus.Desc
+	memoryPeak                               *prometheus.Desc
+	memoryLimit                              *prometheus.Desc
+	inFlight                                 *prometheus.Desc
+	waiting                                  *prometheus.Desc
+}
+
+func newMetrics(b *Batcher) *metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: namespace + name, Help: help})
+	}
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(namespace+name, help, labels, nil)
+	}
+	three := func(name, help string, labels ...string) (d [3]*prometheus.Desc) {
+		for i, unit := range []string{"frames", "bytes", "messages"} {
+			d[i] = desc(fmt.Sprintf(name, unit), strings.ToUpper(unit[:1])+unit[1:]+" "+help, labels...)
+		}
+		return d
+	}
+	return &metrics{
+		b: b,
+		flushes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: namespace + "flushes_total", Help: "Flushes by what made them begin.",
+		}, []string{"trigger"}),
+		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: namespace + "flush_seconds", Help: "Time of the stages of a flush.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 20),
+		}, []string{"stage"}),
+		blobs:       counter("blobs_total", "Blobs put."),
+		blobBytes:   counter("blob_bytes_total", "Bytes of the blobs put."),
+		rawBytes:    counter("flushed_bytes_total", "Bytes of frames in flushes, before compression."),
+		payloads:    counter("payloads_total", "Payloads in flushes."),
+		orphans:     counter("orphan_blobs_total", "Blobs that were put, or may have been, and that nothing points to."),
+		orphanBytes: counter("orphan_bytes_total", "Bytes of those blobs."),
+		putFailures: counter("put_failures_total", "Failed attempts to put a blob."),
+		appendFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: namespace + "append_failures_total", Help: "Failed attempts to append pointers, by cause.",
+		}, []string{"cause"}),
+		opens: counter("log_opens_total", "Metadata logs opened for writing."),
+
+		accepted:    three("accepted_%s_total", "taken into memory."),
+		committed:   three("committed_%s_total", "made durable."),
+		duplicate:   three("duplicate_%s_total", "recognised as stored before."),
+		failed:      three("failed_%s_total", "accepted and then not stored, by reason.", "reason"),
+		buffered:    three("buffered_%s", "accepted and without an outcome yet."),
+		overloaded:  desc("overloaded_requests_total", "Requests refused for lack of memory."),
+		memory:      desc("memory_bytes", "Bytes charged for frames in memory."),
+		memoryPeak:  desc("memory_peak_bytes", "Most bytes charged since the start."),
+		memoryLimit: desc("memory_limit_bytes", "Bytes that may be charged."),
+		inFlight:    desc("flushes_in_flight", "Flushes being written."),
+		waiting:     desc("flushes_waiting", "Full flushes that wait for their turn to be written."),
+	}
+}
+
+func (m *metrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{
+		m.flushes, m.stages, m.blobs, m.blobBytes, m.rawBytes, m.payloads, m.orphans, m.orphanBytes, m.putFailures,
+		m.appendFailures, m.opens, m,
+	}
+}
+
+func (m *metrics) register(r prometheus.Registerer) error {
+	if r == nil {
+		return nil
+	}
+	var errs []error
+	for _, c := range m.collectors() {
+		if err := r.Register(c); err != nil {
+			errs = append(errs, fmt.Errorf("batcher: register metrics: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (m *metrics) unregister(r prometheus.Registerer) {
+	if r == nil {
+		return
+	}
+	for _, c := range m.collectors() {
+		r.Unregister(c)
+	}
+}
+
+func (m *metrics) stage(name string, d time.Duration) {
+	m.stages.WithLabelValues(name).Observe(d.Seconds())
+}
+
+func (m *metrics) blob(d time.Duration, size int64) {
+	m.stage(stagePut, d)
+	m.blobs.Inc()
+	m.blobBytes.Add(float64(size))
+}
+
+func (m *metrics) flushed(f *flush, total time.Duration) {
+	m.flushes.WithLabelValues(f.trigger.String()).Inc()
+	m.stage(stageTotal, total)
+	m.rawBytes.Add(float64(f.raw))
+	m.payloads.Add(float64(f.payloads))
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, three := range [][3]*prometheus.Desc{m.accepted, m.committed, m.duplicate, m.failed, m.buffered} {
+		for _, d := range three {
+			ch <- d
+		}
+	}
+	for _, d := range []*prometheus.Desc{m.overloaded, m.memory, m.memoryPeak, m.memoryLimit, m.inFlight, m.waiting} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	m.b.mu.Lock()
+	c := m.b.mu.counts.clone()
+	acc := &m.b.mu.acc
+	used, peak, running, waiting := acc.used, acc.peak, acc.running, len(acc.waiting)
+	m.b.mu.Unlock()
+
+	send := func(d *prometheus.Desc, kind prometheus.ValueType, v int64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, kind, float64(v), labels...)
+	}
+	three := func(d [3]*prometheus.Desc, kind prometheus.ValueType, a amount, labels ...string) {
+		send(d[0], kind, a.frames, labels...)
+		send(d[1], kind, a.bytes, labels...)
+		send(d[2], kind, a.messages, labels...)
+	}
+	three(m.accepted, prometheus.CounterValue, c.accepted)
+	three(m.committed, prometheus.CounterValue, c.committed)
+	three(m.duplicate, prometheus.CounterValue, c.duplicate)
+	three(m.buffered, prometheus.GaugeValue, c.buffered())
+	for reason, a := range c.failed {
+		three(m.failed, prometheus.CounterValue, a, strings.ToLower(strings.TrimPrefix(reason.String(), "REASON_")))
+	}
+	send(m.overloaded, prometheus.CounterValue, c.overloaded)
+	send(m.memory, prometheus.GaugeValue, used)
+	send(m.memoryPeak, prometheus.GaugeValue, peak)
+	send(m.memoryLimit, prometheus.GaugeValue, m.b.cfg.MemoryBytes)
+	send(m.inFlight, prometheus.GaugeValue, int64(running))
+	send(m.waiting, prometheus.GaugeValue, int64(waiting))
+}

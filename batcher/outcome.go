@@ -1,0 +1,125 @@
+package batcher
+
+import (
+	"maps"
+
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// amount counts frames and what is in them.
+type amount struct{ frames, bytes, messages int64 }
+
+func (a *amount) plus(b amount) {
+	a.frames += b.frames
+	a.bytes += b.bytes
+	a.messages += b.messages
+}
+
+func (a amount) minus(b amount) amount {
+	return amount{frames: a.frames - b.frames, bytes: a.bytes - b.bytes, messages: a.messages - b.messages}
+}
+
+// counts says what became of the frames that were accepted. At all times accepted = committed + duplicate + failed + buffered.
+type counts struct {
+	accepted  amount
+	committed amount
+	duplicate amount
+	failed    map[scribev1.Reason]amount
+	// overloaded counts requests that were refused for lack of memory; they were not accepted.
+	overloaded int64
+}
+
+// failures is the sum over all reasons.
+func (c *counts) failures() amount {
+	var sum amount
+	for _, a := range c.failed {
+		sum.plus(a)
+	}
+	return sum
+}
+
+// buffered is what has no outcome yet.
+func (c *counts) buffered() amount {
+	return c.accepted.minus(c.committed).minus(c.duplicate).minus(c.failures())
+}
+
+func (c *counts) add(o *counts) {
+	c.committed.plus(o.committed)
+	c.duplicate.plus(o.duplicate)
+	for reason, a := range o.failed {
+		sum := c.failed[reason]
+		sum.plus(a)
+		c.failed[reason] = sum
+	}
+}
+
+func (c *counts) clone() counts {
+	out := *c
+	out.failed = maps.Clone(c.failed)
+	return out
+}
+
+// answer sets the results of all frames of a flush that is done, and counts them. The writers are not woken yet.
+func answer(f *flush) *counts {
+	out := &counts{failed: make(map[scribev1.Reason]amount)}
+	for _, g := range f.order {
+		for _, pl := range g.payloads {
+			answerPayload(pl, out)
+		}
+	}
+	return out
+}
+
+func answerPayload(pl *payload, out *counts) {
+	var (
+		next   int // the extent after the present one
+		inside bool
+		result scribev1.FrameResult // written to when nobody waits
+	)
+	for i := range pl.pieces {
+		p := &pl.pieces[i]
+		for j := range p.frames {
+			f := &p.frames[j]
+			r := &result
+			if p.sub != nil {
+				r = &p.sub.results[p.index+j]
+			}
+			size := amount{frames: 1, bytes: int64(f.size), messages: int64(f.messages)}
+			fault := pl.fault
+			if f.verdict == refused {
+				fault = f.fault
+			}
+			if f.verdict != kept {
+				inside = false
+			} else if !inside {
+				next, inside = next+1, true
+			}
+			switch {
+			case f.verdict == stored, f.verdict == repeated && fault == nil:
+				r.Shard, r.Duplicate = uint64(pl.group.shard), true
+				out.duplicate.plus(size)
+			case fault != nil:
+				r.Error = fault
+				sum := out.failed[fault.GetReason()]
+				sum.plus(size)
+				out.failed[fault.GetReason()] = sum
+			default:
+				r.Shard, r.Lsn = uint64(pl.group.shard), uint64(pl.extents[next-1].lsn)
+				out.committed.plus(size)
+			}
+		}
+	}
+}
+
+// release wakes the writers of a flush.
+func release(f *flush) {
+	for _, g := range f.order {
+		for _, pl := range g.payloads {
+			for i := range pl.pieces {
+				if sub := pl.pieces[i].sub; sub != nil {
+					sub.finish()
+				}
+			}
+		}
+	}
+}

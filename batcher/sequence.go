@@ -1,0 +1,118 @@
+package batcher
+
+import (
+	"fmt"
+	"maps"
+
+	"scribe/internal/pointer"
+	"scribe/internal/record"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/metalog"
+)
+
+// judge decides about the frames of a group after the metadata engine has refused its sequences: known is what the log knew of
+// the producers in conflict. Frames of other producers stay as they are. It returns whether anything changed.
+//
+// A frame is stored or refused as a whole. Within one flush a producer's frames follow one another, so its state is carried from
+// frame to frame as the engine would.
+func judge(g *group, known map[uint64]metalog.ProducerState) (changed bool) {
+	now := maps.Clone(known)
+	for _, pl := range g.payloads {
+		for i := range pl.pieces {
+			frames := pl.pieces[i].frames
+			for j := range frames {
+				f := &frames[j]
+				before, ok := known[f.producer]
+				if !f.sequenced || !ok {
+					continue
+				}
+				was := f.verdict
+				state := now[f.producer]
+				f.verdict, f.fault = judgeFrame(g.shard, f, &state, before)
+				now[f.producer] = state
+				changed = changed || f.verdict != was
+			}
+		}
+	}
+	return changed
+}
+
+// judgeFrame decides about one frame of a producer whose state is s, and advances s. before is the state of the log itself,
+// without the frames of this flush.
+func judgeFrame(shard record.ShardID, f *frame, s *metalog.ProducerState, before metalog.ProducerState) (verdict, *scribev1.ErrorInfo) {
+	next, kind := s.Continue(metalog.Sequence{Producer: f.producer, Epoch: f.epoch, First: f.first, Last: f.last()})
+	switch {
+	case kind == 0:
+		*s = next
+		return kept, nil
+	case kind == metalog.SequenceStaleEpoch:
+		return refused, sequenceFault(shard, f, s, scribev1.Reason_REASON_STALE_PRODUCER, scribev1.Reason_REASON_STALE_PRODUCER,
+			"a newer instance of the producer has taken over: this one must stop or take a new epoch")
+	case kind == metalog.SequenceGap:
+		return refused, sequenceFault(shard, f, s, scribev1.Reason_REASON_OUT_OF_SEQUENCE, scribev1.Reason_REASON_OUT_OF_SEQUENCE,
+			"earlier messages have not arrived: send them first")
+	case f.last() >= s.Next:
+		// Repeating it can never succeed, so the reason must not be a retryable one; nor a duplicate, for some of it is not stored.
+		return refused, sequenceFault(shard, f, s, scribev1.Reason_REASON_INVALID, scribev1.Reason_REASON_DUPLICATE,
+			"some of its messages are stored and some are not: repeat frames as they were sent first")
+	case f.epoch == before.Epoch && f.last() < before.Next:
+		return stored, nil
+	default:
+		return repeated, nil
+	}
+}
+
+func sequenceFault(shard record.ShardID, f *frame, s *metalog.ProducerState, reason, kind scribev1.Reason, advice string) *scribev1.ErrorInfo {
+	return &scribev1.ErrorInfo{
+		Reason: reason,
+		Message: fmt.Sprintf("shard %v: frame with sequences %d to %d of producer %d in epoch %d, but the shard expects %d in epoch %d: %s",
+			shard, f.first, f.last(), f.producer, f.epoch, s.Next, s.Epoch, advice),
+		Conflicts: []*scribev1.SequenceConflict{{
+			Shard: uint64(shard), Producer: f.producer, Reason: kind, Epoch: s.Epoch, NextSequence: s.Next,
+		}},
+	}
+}
+
+// extend recomputes what is stored of a payload: runs of kept frames, adjacent in its block. Nothing is compressed again when
+// frames are refused; the others are pointed to where they are.
+func (pl *payload) extend() {
+	pl.extents = pl.extents[:0]
+	if pl.fault != nil {
+		return
+	}
+	var (
+		offset  = pl.offset
+		current *extent
+		before  *frame // of the last run; nil when the next sequenced frame begins one
+	)
+	for i := range pl.pieces {
+		frames := pl.pieces[i].frames
+		for j := range frames {
+			f := &frames[j]
+			if f.verdict != kept {
+				offset += int(f.size)
+				current = nil
+				continue
+			}
+			if current == nil {
+				pl.extents = append(pl.extents, extent{offset: offset, minTime: f.baseTime, maxTime: f.baseTime})
+				current, before = &pl.extents[len(pl.extents)-1], nil
+			}
+			offset += int(f.size)
+			current.length += int(f.size)
+			current.frames++
+			current.messages += int(f.messages)
+			current.minTime = min(current.minTime, f.baseTime)
+			current.maxTime = max(current.maxTime, f.baseTime)
+			if !pl.group.exactlyOnce || !f.sequenced {
+				continue
+			}
+			if before != nil && f.follows(before) {
+				current.runs[len(current.runs)-1].Last = f.last()
+			} else {
+				current.runs = append(current.runs, pointer.Sequence{Producer: f.producer, Epoch: f.epoch, First: f.first, Last: f.last()})
+			}
+			before = f
+		}
+	}
+}

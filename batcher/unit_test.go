@@ -1,0 +1,203 @@
+package batcher
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+)
+
+func TestBufferClasses(t *testing.T) {
+	for n := 1; n < 1<<17; n++ {
+		size := bufferSize(bufferClass(n))
+		if size < n || n > 1<<minBufferBits && (size-n)*4 > size {
+			t.Fatalf("%d bytes get a buffer of %d", n, size)
+		}
+	}
+	if c := bufferClass(1 << maxBufferBits); c != bufferClasses-1 || bufferSize(c) != 1<<maxBufferBits {
+		t.Errorf("the last class is %d of %d with %d bytes", c, bufferClasses, bufferSize(c))
+	}
+	var p buffers
+	if b := p.get(1<<maxBufferBits + 1); len(b.b) != 1<<maxBufferBits+1 {
+		t.Error("no buffer beyond the largest class")
+	} else {
+		p.put(b)
+	}
+}
+
+// Segments never overlap while they are in use, and all bytes that were given out become free.
+func TestArena(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a := &arena{pool: &buffers{}}
+		type held struct {
+			segment
+			fill byte
+		}
+		var (
+			live     []held
+			out, got int64
+		)
+		release := func(i int) {
+			h := live[i]
+			for _, b := range h.bytes() {
+				if b != h.fill {
+					t.Fatalf("a segment with %d holds %d", h.fill, b)
+				}
+			}
+			live = slices.Delete(live, i, i+1)
+			got += a.release([]segment{h.segment})
+		}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			if len(live) > 0 && rapid.Bool().Draw(t, "release") {
+				release(rapid.IntRange(0, len(live)-1).Draw(t, "which"))
+				continue
+			}
+			n := rapid.OneOf(rapid.IntRange(1, 100), rapid.IntRange(1, 300<<10)).Draw(t, "bytes")
+			h := held{segment: a.alloc(n), fill: byte(len(live) + 1)}
+			if len(h.bytes()) != n {
+				t.Fatalf("%d bytes instead of %d", len(h.bytes()), n)
+			}
+			for i := range h.bytes() {
+				h.bytes()[i] = h.fill
+			}
+			out += int64(n)
+			live = append(live, h)
+		}
+		for len(live) > 0 {
+			release(len(live) - 1)
+		}
+		if out != got {
+			t.Fatalf("%d bytes were given out, %d became free", out, got)
+		}
+	})
+}
+
+// pack loses nothing, keeps classes apart, and keeps blocks within their bounds.
+func TestPack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		target := rapid.IntRange(1, 1000).Draw(t, "target")
+		var payloads []*payload
+		for i := range rapid.IntRange(0, 50).Draw(t, "payloads") {
+			payloads = append(payloads, &payload{
+				group: &group{target: target0(rapid.Uint32Range(1, 4).Draw(t, "category"), uint16(i))},
+				class: rapid.SampledFrom([]uint32{1, 72}).Draw(t, "class"),
+				bytes: rapid.IntRange(1, 1500).Draw(t, "bytes"),
+			})
+		}
+		seen := map[*payload]bool{}
+		for _, b := range pack(slices.Clone(payloads), target) {
+			sum := 0
+			for _, pl := range b.payloads {
+				if seen[pl] || pl.class != b.class {
+					t.Fatalf("payload of class %d in a block of class %d, seen %v", pl.class, b.class, seen[pl])
+				}
+				seen[pl] = true
+				sum += pl.bytes
+			}
+			if sum != b.raw || len(b.payloads) > 1 && sum > maxBlockFactor*target {
+				t.Fatalf("block of %d payloads with %d bytes says %d, the target is %d", len(b.payloads), sum, b.raw, target)
+			}
+		}
+		if len(seen) != len(payloads) {
+			t.Fatalf("%d of %d payloads are in blocks", len(seen), len(payloads))
+		}
+	})
+}
+
+func target0(category uint32, logical uint16) target {
+	return target{shard: record.MakeShardID(category, logical, 1)}
+}
+
+// Frames that judge keeps are what the engine takes, and all others are ones that it would refuse.
+func TestJudgeAgreesWithTheEngine(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		known := map[uint64]metalog.ProducerState{}
+		g := &group{target: target{shard: once0, exactlyOnce: true}, payloads: []*payload{{}}}
+		pl := g.payloads[0]
+		pl.group = g
+		pl.pieces = []piece{{}}
+		for p := range uint64(2) {
+			if rapid.Bool().Draw(t, "known") {
+				known[p] = metalog.ProducerState{Producer: p, Epoch: rapid.Uint32Range(0, 2).Draw(t, "epoch"), Next: rapid.Uint64Range(1, 6).Draw(t, "next")}
+			} else {
+				known[p] = metalog.ProducerState{Producer: p}
+			}
+		}
+		for range rapid.IntRange(1, 12).Draw(t, "frames") {
+			pl.pieces[0].frames = append(pl.pieces[0].frames, frame{
+				size: 1, messages: rapid.Uint32Range(1, 3).Draw(t, "messages"), sequenced: true,
+				producer: rapid.Uint64Range(0, 1).Draw(t, "producer"), epoch: rapid.Uint32Range(0, 2).Draw(t, "frame epoch"),
+				first: rapid.Uint64Range(0, 8).Draw(t, "first"),
+			})
+		}
+		judge(g, known)
+		state := map[uint64]metalog.ProducerState{}
+		for id, s := range known {
+			state[id] = s
+		}
+		for i, f := range pl.pieces[0].frames {
+			next, kind := state[f.producer].Continue(metalog.Sequence{Producer: f.producer, Epoch: f.epoch, First: f.first, Last: f.last()})
+			if (f.verdict == kept) != (kind == 0) {
+				t.Fatalf("frame %d: verdict %d, the engine says %d", i, f.verdict, kind)
+			}
+			if (f.verdict == refused) != (f.fault != nil) {
+				t.Fatalf("frame %d: verdict %d with fault %v", i, f.verdict, f.fault)
+			}
+			state[f.producer] = next
+		}
+		pl.extend()
+		frames := 0
+		for _, e := range pl.extents {
+			frames += e.frames
+			for _, r := range e.runs {
+				if _, kind := known[r.Producer].Continue(metalog.Sequence(r)); kind != 0 {
+					t.Fatalf("run %v of an extent is refused with %d", r, kind)
+				}
+				known[r.Producer], _ = known[r.Producer].Continue(metalog.Sequence(r))
+			}
+		}
+		kept := slices.DeleteFunc(slices.Clone(pl.pieces[0].frames), func(f frame) bool { return f.verdict != 0 })
+		if frames != len(kept) {
+			t.Fatalf("%d frames in extents, %d are kept", frames, len(kept))
+		}
+	})
+}
+
+func TestLedgerForgetsIdleLogs(t *testing.T) {
+	l := newLedger(10)
+	var groups []*group
+	for i := range uint16(30) {
+		groups = append(groups, &group{target: target0(1, i), payloads: make([]*payload, 2)})
+	}
+	if n := len(l.claim(groups, 1)); n != 30 {
+		t.Fatalf("%d logs to open", n)
+	}
+	var states []metalog.State
+	for _, g := range groups {
+		states = append(states, metalog.State{Shard: g.shard, Epoch: 3, NextLSN: 5})
+	}
+	l.opened(states)
+	l.predict(groups)
+	if g := groups[29]; g.epoch != 3 || g.lsn != 5 {
+		t.Fatalf("predicted %d/%d", g.epoch, g.lsn)
+	}
+	l.settle(groups[1:], func(*group) int { return 2 })
+	again := &group{target: groups[0].target, payloads: make([]*payload, 1)}
+	if unopened := l.claim([]*group{again}, 1); len(unopened) != 0 {
+		t.Error("a log in use was forgotten")
+	}
+	l.predict([]*group{again})
+	if again.lsn != 7 {
+		t.Errorf("predicted %d behind a flush in flight", again.lsn)
+	}
+	if n := len(l.mu.places); n > 10 {
+		t.Errorf("%d logs are remembered", n)
+	}
+	l.lose(groups[0].shard)
+	if lost := l.head([]*group{again}); len(lost) != 1 {
+		t.Error("a lost log counts as open")
+	}
+}

@@ -1,0 +1,89 @@
+package writeproxy
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"scribe/internal/record"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Config says what a write proxy takes and how it sends it on. Sizes are bytes. Start from [DefaultConfig].
+type Config struct {
+	// MemoryBytes bounds requests in flight: half of it the bodies that [Proxy.Admit] admits before they are read, half of it the
+	// requests in Write and Publish with the copies made of them.
+	MemoryBytes int64
+	// MaxRequestBytes bounds the frames of one request.
+	MaxRequestBytes int64
+	// Timeout is the deadline of requests that come without one.
+	Timeout time.Duration
+	// HopMargin is what is kept back, at most, of a request's remaining time, so that the answer arrives before the caller gives
+	// up; a tenth of the remaining time if that is less.
+	HopMargin time.Duration
+
+	// Attempts is how often frames are sent to the batcher that they belong to.
+	Attempts int
+	// Fallbacks is the number of batchers among which a frame's fallback is chosen, by a salted hash.
+	Fallbacks int
+	// FallbackAttempts is how many fallbacks are tried, one after another.
+	FallbackAttempts int
+	// RetryBase and RetryMax are the least and the largest mean pause between attempts; pauses double and are jittered.
+	RetryBase time.Duration
+	RetryMax  time.Duration
+	// RetryRatio is how many attempts beyond the first ones there may be for each request, on average: a failing backend must not
+	// be met with a multiple of the load.
+	RetryRatio float64
+
+	// AutoCreate creates a category on the first write to it, from Template.
+	AutoCreate bool
+	// Template holds the settings of categories that are created; its name is not used. Nil = the control plane's defaults.
+	Template *scribev1.Category
+}
+
+// DefaultConfig refuses unknown categories.
+func DefaultConfig() Config {
+	return Config{
+		MemoryBytes:      256 << 20,
+		MaxRequestBytes:  64 << 20,
+		Timeout:          30 * time.Second,
+		HopMargin:        250 * time.Millisecond,
+		Attempts:         3,
+		Fallbacks:        3,
+		FallbackAttempts: 2,
+		RetryBase:        25 * time.Millisecond,
+		RetryMax:         time.Second,
+		RetryRatio:       0.5,
+	}
+}
+
+// Validate reports every fault.
+func (c *Config) Validate() error {
+	var faults []error
+	within := func(name string, v, low, high int64) {
+		if v < low || v > high {
+			faults = append(faults, fmt.Errorf("writeproxy: %s is %d, want %d to %d", name, v, low, high))
+		}
+	}
+	lasting := func(name string, v, low time.Duration) {
+		if v < low || v > time.Hour {
+			faults = append(faults, fmt.Errorf("writeproxy: %s is %v, want %v to 1h", name, v, low))
+		}
+	}
+	within("MemoryBytes", c.MemoryBytes, 1<<20, 1<<40)
+	within("MaxRequestBytes", c.MaxRequestBytes, 1, record.MaxFrameLen)
+	lasting("Timeout", c.Timeout, time.Millisecond)
+	lasting("HopMargin", c.HopMargin, 0)
+	within("Attempts", int64(c.Attempts), 1, 100)
+	within("Fallbacks", int64(c.Fallbacks), 0, 1000)
+	within("FallbackAttempts", int64(c.FallbackAttempts), 0, 100)
+	lasting("RetryBase", c.RetryBase, time.Millisecond)
+	lasting("RetryMax", c.RetryMax, c.RetryBase)
+	if !(c.RetryRatio >= 0 && c.RetryRatio <= 100) {
+		faults = append(faults, fmt.Errorf("writeproxy: RetryRatio is %v, want 0 to 100", c.RetryRatio))
+	}
+	if c.Template != nil && !c.AutoCreate {
+		faults = append(faults, errors.New("writeproxy: Template is set without AutoCreate"))
+	}
+	return errors.Join(faults...)
+}

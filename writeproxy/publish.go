@@ -1,0 +1,39 @@
+package writeproxy
+
+import (
+	"context"
+
+	"scribe/internal/publish"
+	"scribe/internal/record"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Publish implements rpc.WriteService: it encodes the messages into one frame, which then goes the way of Write.
+func (p *Proxy) Publish(ctx context.Context, req *scribev1.PublishRequest) (*scribev1.PublishResponse, error) {
+	frame, err := p.encode(ctx, req)
+	if err != nil {
+		p.metrics.refused.WithLabelValues(reasonLabel(rpc.ReasonOf(err))).Inc()
+		return nil, err
+	}
+	items, err := p.write(ctx, frame, req.GetAck())
+	if err != nil {
+		return nil, err
+	}
+	r := items[0].result
+	if r.GetError() != nil {
+		return nil, rpc.FromInfo(r.GetError())
+	}
+	return &scribev1.PublishResponse{Count: uint32(len(req.GetMessages())), Shard: r.GetShard(), Lsn: r.GetLsn()}, nil
+}
+
+func (p *Proxy) encode(ctx context.Context, req *scribev1.PublishRequest) ([]byte, error) {
+	if err := record.ValidateCategory(req.GetCategory()); err != nil {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "category: %w", err)
+	}
+	c, err := p.category(ctx, req.GetCategory())
+	if err != nil {
+		return nil, err
+	}
+	return publish.Frame(req, maxMessage(c), p.deps.Clock())
+}

@@ -1,0 +1,297 @@
+package columnar
+
+import (
+	"encoding/binary"
+	"unicode/utf8"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/bitutil"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+)
+
+// checkSchema refuses types that this package does not carry, and schemas over its limits.
+func checkSchema(s *arrow.Schema) error {
+	fields := 0
+	var walk func(dt arrow.DataType, depth int) error
+	walk = func(dt arrow.DataType, depth int) error {
+		if fields++; fields > MaxFields {
+			return tooLarge("more than %d fields", MaxFields)
+		}
+		if depth > MaxDepth {
+			return tooLarge("fields nested more than %d deep", MaxDepth)
+		}
+		switch t := dt.(type) {
+		case arrow.DecimalType:
+			return checkDecimal(t)
+		case arrow.ExtensionType:
+			return walk(t.StorageType(), depth)
+		case *arrow.DictionaryType:
+			return walk(t.ValueType, depth+1)
+		case *arrow.StructType:
+			for _, f := range t.Fields() {
+				if err := walk(f.Type, depth+1); err != nil {
+					return err
+				}
+			}
+			return nil
+		case *arrow.ListType, *arrow.LargeListType, *arrow.FixedSizeListType, *arrow.MapType:
+			return walk(dt.(arrow.ListLikeType).Elem(), depth+1)
+		}
+		if _, ok := layoutOf(dt); !ok {
+			return unsupported("type %s", dt)
+		}
+		return nil
+	}
+	for _, f := range s.Fields() {
+		if err := walk(f.Type, 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// layout is how the values of a type without children lie in its buffers.
+type layout struct {
+	bits    int  // of a fixed width value; 0 for variable ones
+	offsets int  // bytes of an offset; 0 for fixed ones
+	text    bool // the values must be UTF-8
+}
+
+// layoutOf returns the layout of a type without children, and whether it is one that is carried.
+func layoutOf(dt arrow.DataType) (layout, bool) {
+	switch dt.ID() {
+	case arrow.NULL:
+		return layout{}, true
+	case arrow.STRING:
+		return layout{offsets: 4, text: true}, true
+	case arrow.BINARY:
+		return layout{offsets: 4}, true
+	case arrow.LARGE_STRING:
+		return layout{offsets: 8, text: true}, true
+	case arrow.LARGE_BINARY:
+		return layout{offsets: 8}, true
+	case arrow.BOOL, arrow.UINT8, arrow.INT8, arrow.UINT16, arrow.INT16, arrow.UINT32, arrow.INT32, arrow.UINT64, arrow.INT64,
+		arrow.FLOAT16, arrow.FLOAT32, arrow.FLOAT64, arrow.FIXED_SIZE_BINARY, arrow.DATE32, arrow.DATE64, arrow.TIMESTAMP,
+		arrow.TIME32, arrow.TIME64, arrow.DURATION, arrow.INTERVAL_MONTHS, arrow.INTERVAL_DAY_TIME, arrow.INTERVAL_MONTH_DAY_NANO,
+		arrow.DECIMAL32, arrow.DECIMAL64, arrow.DECIMAL128, arrow.DECIMAL256:
+		fw, ok := dt.(arrow.FixedWidthDataType)
+		if !ok || fw.BitWidth() < 0 {
+			return layout{}, false
+		}
+		return layout{bits: fw.BitWidth()}, true
+	default:
+		return layout{}, false
+	}
+}
+
+// checkDecimal refuses a scale that Arrow's tables of powers do not reach.
+func checkDecimal(t arrow.DecimalType) error {
+	limit := map[arrow.Type]int32{arrow.DECIMAL32: 9, arrow.DECIMAL64: 18, arrow.DECIMAL128: 38, arrow.DECIMAL256: 76}[t.ID()]
+	if p, s := t.GetPrecision(), t.GetScale(); p < 1 || p > limit || s < -limit || s > limit {
+		return invalid("%s: the precision is 1 to %d, the scale at most that far from 0", t, limit)
+	}
+	return nil
+}
+
+// checkBatch makes sure that nothing in a decoded batch refers to what is not there.
+func checkBatch(rec arrow.RecordBatch) error {
+	if rec.NumRows() > MaxRows {
+		return tooLarge("%d rows, the limit is %d", rec.NumRows(), MaxRows)
+	}
+	for i, col := range rec.Columns() {
+		if int64(col.Len()) != rec.NumRows() {
+			return invalid("column %d has %d rows, the batch %d", i, col.Len(), rec.NumRows())
+		}
+		if err := checkData(col.Data(), col.DataType()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkData checks an array as the reader made it, that is, at offset 0, and its children. dt is its type, or what an extension
+// stores.
+func checkData(d arrow.ArrayData, dt arrow.DataType) error {
+	n := d.Len()
+	if err := checkValidity(d, dt); err != nil {
+		return err
+	}
+	switch t := dt.(type) {
+	case arrow.ExtensionType:
+		return checkData(d, t.StorageType())
+	case *arrow.DictionaryType:
+		return checkDictionary(d, t)
+	case *arrow.StructType:
+		if len(d.Children()) != t.NumFields() {
+			return invalid("a struct of %d fields with %d children", t.NumFields(), len(d.Children()))
+		}
+		for i, child := range d.Children() {
+			if child.Len() < n {
+				return invalid("a struct of %d rows with a field of %d", n, child.Len())
+			}
+			if err := checkData(child, t.Field(i).Type); err != nil {
+				return err
+			}
+		}
+		return nil
+	case *arrow.ListType, *arrow.MapType, *arrow.LargeListType, *arrow.FixedSizeListType:
+		return checkList(d, dt)
+	}
+	l, ok := layoutOf(dt)
+	switch {
+	case !ok:
+		return unsupported("type %s", dt)
+	case dt.ID() == arrow.NULL || n == 0:
+		return nil
+	case l.offsets > 0:
+		return checkBytes(d, l)
+	}
+	if have, need := buffer(d, 1).Len(), (int64(n)*int64(l.bits)+7)/8; int64(have) < need {
+		return invalid("%d values of type %s in %d bytes", n, dt, have)
+	}
+	return nil
+}
+
+// checkValidity checks the bitmap of an array against the number of nulls that it announces.
+func checkValidity(d arrow.ArrayData, dt arrow.DataType) error {
+	if dt.ID() == arrow.NULL || d.NullN() == 0 {
+		return nil
+	}
+	bits := buffer(d, 0)
+	if int64(bits.Len()) < (int64(d.Len())+7)/8 {
+		return invalid("%d values with nulls and a bitmap of %d bytes", d.Len(), bits.Len())
+	}
+	if nulls := d.Len() - bitutil.CountSetBits(bits.Bytes(), 0, d.Len()); nulls != d.NullN() {
+		return invalid("%d nulls announced, %d in the bitmap", d.NullN(), nulls)
+	}
+	return nil
+}
+
+var noBuffer = memory.NewBufferBytes(nil)
+
+// buffer returns a buffer of an array, an empty one when it is not there.
+func buffer(d arrow.ArrayData, i int) *memory.Buffer {
+	if b := d.Buffers(); i < len(b) && b[i] != nil {
+		return b[i]
+	}
+	return noBuffer
+}
+
+// offset returns the i-th offset of a buffer whose length was checked.
+func offset(b []byte, i, width int) int64 {
+	if width == 4 {
+		return int64(int32(binary.LittleEndian.Uint32(b[4*i:])))
+	}
+	return int64(binary.LittleEndian.Uint64(b[8*i:]))
+}
+
+// checkOffsets checks that n+1 offsets begin at or after 0, never go back, and end at or before limit. It returns the first and
+// the last.
+func checkOffsets(b []byte, n, width int, limit int64) (first, last int64, err error) {
+	if int64(len(b)) < (int64(n)+1)*int64(width) {
+		return 0, 0, invalid("%d offsets in %d bytes", n+1, len(b))
+	}
+	first = offset(b, 0, width)
+	last = first
+	ok := first >= 0
+	for i := 1; i <= n; i++ {
+		next := offset(b, i, width)
+		ok = ok && next >= last
+		last = next
+	}
+	if !ok || last > limit {
+		return 0, 0, invalid("offsets go back, or beyond %d", limit)
+	}
+	return first, last, nil
+}
+
+func checkBytes(d arrow.ArrayData, l layout) error {
+	offsets, values := buffer(d, 1).Bytes(), buffer(d, 2).Bytes()
+	first, last, err := checkOffsets(offsets, d.Len(), l.offsets, int64(len(values)))
+	if err != nil || !l.text {
+		return err
+	}
+	// All values at once, which is many times faster than one by one; then each value must begin where a character does.
+	if !utf8.Valid(values[first:last]) {
+		return invalid("text that is not UTF-8")
+	}
+	for i := range d.Len() {
+		if at := offset(offsets, i, l.offsets); at < last && !utf8.RuneStart(values[at]) {
+			return invalid("text that begins within a character")
+		}
+	}
+	return nil
+}
+
+func checkList(d arrow.ArrayData, dt arrow.DataType) error {
+	if len(d.Children()) != 1 {
+		return invalid("a list with %d children", len(d.Children()))
+	}
+	child, n := d.Children()[0], d.Len()
+	var err error
+	switch t := dt.(type) {
+	case *arrow.FixedSizeListType:
+		if t.Len() < 0 || int64(n)*int64(t.Len()) > int64(child.Len()) {
+			err = invalid("%d lists of %d in %d values", n, t.Len(), child.Len())
+		}
+	case *arrow.LargeListType:
+		if n > 0 {
+			_, _, err = checkOffsets(buffer(d, 1).Bytes(), n, 8, int64(child.Len()))
+		}
+	default:
+		if n > 0 {
+			_, _, err = checkOffsets(buffer(d, 1).Bytes(), n, 4, int64(child.Len()))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return checkData(child, dt.(arrow.ListLikeType).Elem())
+}
+
+func checkDictionary(d arrow.ArrayData, t *arrow.DictionaryType) error {
+	dict := d.Dictionary()
+	if dict == nil {
+		return invalid("a dictionary column without its dictionary")
+	}
+	if err := checkData(dict, t.ValueType); err != nil {
+		return err
+	}
+	fw, ok := t.IndexType.(arrow.FixedWidthDataType)
+	if !ok || !arrow.IsInteger(t.IndexType.ID()) {
+		return unsupported("dictionary indices of type %s", t.IndexType)
+	}
+	indices, width := buffer(d, 1).Bytes(), fw.BitWidth()/8
+	if int64(len(indices)) < int64(d.Len())*int64(width) {
+		return invalid("%d indices in %d bytes", d.Len(), len(indices))
+	}
+	valid := buffer(d, 0).Bytes()
+	limit := uint64(dict.Len())
+	for i := range d.Len() {
+		// A negative index becomes a number that is over every dictionary.
+		var v uint64
+		switch width {
+		case 1:
+			v = uint64(indices[i])
+			if t.IndexType.ID() == arrow.INT8 {
+				v = uint64(int64(int8(indices[i])))
+			}
+		case 2:
+			v = uint64(binary.LittleEndian.Uint16(indices[2*i:]))
+			if t.IndexType.ID() == arrow.INT16 {
+				v = uint64(int64(int16(v)))
+			}
+		case 4:
+			v = uint64(binary.LittleEndian.Uint32(indices[4*i:]))
+			if t.IndexType.ID() == arrow.INT32 {
+				v = uint64(int64(int32(v)))
+			}
+		default:
+			v = binary.LittleEndian.Uint64(indices[8*i:])
+		}
+		if v >= limit && (d.NullN() == 0 || bitutil.BitIsSet(valid, i)) {
+			return invalid("index %d into a dictionary of %d values", v, limit)
+		}
+	}
+	return nil
+}

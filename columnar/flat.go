@@ -1,0 +1,379 @@
+package columnar
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// part is one message of a stream: the flatbuffer and the buffers that it describes.
+type part struct {
+	meta []byte
+	body []byte
+}
+
+// Kinds of message, numbers of the Arrow format (Message.fbs).
+const (
+	headerSchema     = 1
+	headerDictionary = 2
+	headerBatch      = 3
+)
+
+// continuation begins every message since version 0.15 of the format; older streams are refused.
+const continuation = 0xFFFFFFFF
+
+// splitStream finds the messages of a stream and checks the structure of each: a schema, dictionaries, one batch, the end.
+// (https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format)
+func splitStream(b []byte) ([]part, error) {
+	var parts []part
+	for done := false; ; {
+		if len(b) == 0 && done {
+			return parts, nil // a stream may also end without saying so
+		}
+		if len(b) < 8 {
+			return nil, invalid("the stream ends within a message")
+		}
+		if binary.LittleEndian.Uint32(b) != continuation {
+			return nil, invalid("message %d does not begin with the continuation marker", len(parts))
+		}
+		n := binary.LittleEndian.Uint32(b[4:])
+		b = b[8:]
+		if n == 0 {
+			switch {
+			case !done:
+				return nil, invalid("the stream ends without a batch")
+			case len(b) > 0:
+				return nil, invalid("%d bytes follow the end of the stream", len(b))
+			}
+			return parts, nil
+		}
+		if done {
+			return nil, unsupported("more than one batch in a stream")
+		}
+		switch {
+		case n > maxMetadata:
+			return nil, tooLarge("metadata of %d bytes, the limit is %d", n, maxMetadata)
+		case uint64(n) > uint64(len(b)) || n%alignment != 0:
+			return nil, invalid("message %d: metadata of %d bytes", len(parts), n)
+		}
+		p := part{meta: b[:n:n]}
+		b = b[n:]
+		kind, bodyLen, err := checkMessage(p.meta, len(b))
+		if err != nil {
+			return nil, err
+		}
+		p.body = b[:bodyLen:bodyLen]
+		b = b[bodyLen:]
+		switch {
+		case (kind == headerSchema) != (len(parts) == 0):
+			return nil, invalid("message %d is of kind %d", len(parts), kind)
+		case len(parts) > MaxFields:
+			return nil, tooLarge("more than %d dictionaries", MaxFields)
+		}
+		done = kind == headerBatch
+		parts = append(parts, p)
+	}
+}
+
+// checkMessage checks everything in a message's flatbuffer that Arrow's reader follows, copies or allocates by, and returns the
+// kind of message and the length of its body, which is at most available.
+func checkMessage(meta []byte, available int) (kind uint8, bodyLen int, err error) {
+	c := &flatChecker{b: meta, budget: 4*len(meta) + 4096}
+	root, ok := c.indirect(0)
+	if !ok {
+		return 0, 0, c.fail("root")
+	}
+	msg, ok := c.table(root)
+	if !ok {
+		return 0, 0, c.fail("message")
+	}
+	length := int64(c.scalar(msg, 3, 8))
+	if length < 0 || length > int64(available) || length%alignment != 0 {
+		return 0, 0, invalid("a message body of %d bytes, %d are there", length, available)
+	}
+	kind = uint8(c.scalar(msg, 1, 1))
+	header, ok := c.child(msg, 2)
+	if !ok {
+		return 0, 0, c.fail("message header")
+	}
+	if !c.keyValues(msg, 4) {
+		return 0, 0, c.fail("message metadata")
+	}
+	switch kind {
+	case headerSchema:
+		err = c.schema(header)
+	case headerDictionary:
+		if c.scalar(header, 2, 1) != 0 {
+			return 0, 0, unsupported("delta dictionaries")
+		}
+		data, ok := c.child(header, 1)
+		if !ok {
+			return 0, 0, c.fail("dictionary")
+		}
+		err = c.batch(data, length)
+	case headerBatch:
+		err = c.batch(header, length)
+	default:
+		err = unsupported("messages of kind %d", kind)
+	}
+	return kind, int(length), err
+}
+
+// flatChecker walks a flatbuffer. Tables are visited as often as they are referred to, so a budget bounds the walk, and with it
+// what a reader copies: buffers that share parts, or refer back to themselves (offsets wrap at 32 bits), run out of it.
+type flatChecker struct {
+	b      []byte
+	budget int
+	fields int
+	over   bool
+}
+
+// flatTable is a table: where it begins, and its vtable.
+type flatTable struct {
+	pos    int
+	vtable []byte // 16 bits for each field, 0 = absent
+	size   int    // of the table's own bytes
+}
+
+func (c *flatChecker) fail(what string) error {
+	if c.over {
+		return tooLarge("the metadata has too many parts")
+	}
+	return invalid("metadata: %s is outside of its bounds", what)
+}
+
+// spend takes n bytes and a constant from the budget.
+func (c *flatChecker) spend(n int) bool {
+	c.budget -= n + 4
+	if c.budget < 0 {
+		c.over = true
+	}
+	return !c.over
+}
+
+// indirect follows the offset at pos.
+func (c *flatChecker) indirect(pos int) (int, bool) {
+	if pos < 0 || pos > len(c.b)-4 {
+		return 0, false
+	}
+	off := int64(binary.LittleEndian.Uint32(c.b[pos:]))
+	// Forward only: that makes cycles impossible.
+	if off < 4 || off > int64(len(c.b)-pos) {
+		return 0, false
+	}
+	return pos + int(off), true
+}
+
+func (c *flatChecker) table(pos int) (flatTable, bool) {
+	if pos < 0 || pos > len(c.b)-4 {
+		return flatTable{}, false
+	}
+	at := int64(pos) - int64(int32(binary.LittleEndian.Uint32(c.b[pos:])))
+	if at < 0 || at > int64(len(c.b)-4) {
+		return flatTable{}, false
+	}
+	n := int(binary.LittleEndian.Uint16(c.b[at:]))
+	size := int(binary.LittleEndian.Uint16(c.b[at+2:]))
+	if n < 4 || n%2 != 0 || int(at)+n > len(c.b) || size < 4 || pos+size > len(c.b) {
+		return flatTable{}, false
+	}
+	return flatTable{pos: pos, vtable: c.b[int(at)+4 : int(at)+n], size: size}, c.spend(size)
+}
+
+// slot returns where field i of a table is, and whether it is there with that many bytes inside of the table.
+func (c *flatChecker) slot(t flatTable, i, width int) (pos int, present, ok bool) {
+	if 2*i+2 > len(t.vtable) {
+		return 0, false, true
+	}
+	off := int(binary.LittleEndian.Uint16(t.vtable[2*i:]))
+	if off == 0 {
+		return 0, false, true
+	}
+	if off < 4 || off+width > t.size {
+		return 0, true, false
+	}
+	return t.pos + off, true, true
+}
+
+// scalar returns a number of 1, 2, 4 or 8 bytes; 0 when it is absent. One outside of its table is a number no check accepts.
+func (c *flatChecker) scalar(t flatTable, i, width int) uint64 {
+	pos, present, ok := c.slot(t, i, width)
+	switch {
+	case !ok:
+		return math.MaxUint64
+	case !present:
+		return 0
+	case width == 1:
+		return uint64(c.b[pos])
+	case width == 2:
+		return uint64(binary.LittleEndian.Uint16(c.b[pos:]))
+	case width == 4:
+		return uint64(binary.LittleEndian.Uint32(c.b[pos:]))
+	}
+	return binary.LittleEndian.Uint64(c.b[pos:])
+}
+
+// child follows field i to a table that must be there.
+func (c *flatChecker) child(t flatTable, i int) (flatTable, bool) {
+	pos, present, ok := c.slot(t, i, 4)
+	if !ok || !present {
+		return flatTable{}, false
+	}
+	if pos, ok = c.indirect(pos); !ok {
+		return flatTable{}, false
+	}
+	return c.table(pos)
+}
+
+// vector follows field i to a vector of elements of width bytes. An absent one is empty.
+func (c *flatChecker) vector(t flatTable, i, width int) (pos, n int, ok bool) {
+	pos, present, ok := c.slot(t, i, 4)
+	if !ok || !present {
+		return 0, 0, ok
+	}
+	if pos, ok = c.indirect(pos); !ok || pos > len(c.b)-4 {
+		return 0, 0, false
+	}
+	count := int64(binary.LittleEndian.Uint32(c.b[pos:]))
+	pos += 4
+	if count*int64(width) > int64(len(c.b)-pos) {
+		return 0, 0, false
+	}
+	return pos, int(count), c.spend(int(count) * width)
+}
+
+// str checks a string.
+func (c *flatChecker) str(t flatTable, i int) bool {
+	_, _, ok := c.vector(t, i, 1)
+	return ok
+}
+
+// keyValues checks a vector of KeyValue tables.
+func (c *flatChecker) keyValues(t flatTable, i int) bool {
+	pos, n, ok := c.vector(t, i, 4)
+	if !ok {
+		return false
+	}
+	for j := range n {
+		at, ok := c.indirect(pos + 4*j)
+		if !ok {
+			return false
+		}
+		kv, ok := c.table(at)
+		if !ok || !c.str(kv, 0) || !c.str(kv, 1) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *flatChecker) schema(t flatTable) error {
+	if !c.keyValues(t, 2) {
+		return c.fail("schema metadata")
+	}
+	return c.children(t, 1, MaxDepth)
+}
+
+// children checks a vector of fields and what is below them.
+func (c *flatChecker) children(t flatTable, slot, depth int) error {
+	pos, n, ok := c.vector(t, slot, 4)
+	if !ok {
+		return c.fail("fields")
+	}
+	if c.fields += n; c.fields > MaxFields {
+		return tooLarge("more than %d fields", MaxFields)
+	}
+	if n > 0 && depth == 0 {
+		return tooLarge("fields nested more than %d deep", MaxDepth)
+	}
+	for i := range n {
+		at, ok := c.indirect(pos + 4*i)
+		if !ok {
+			return c.fail("field")
+		}
+		f, ok := c.table(at)
+		if !ok || !c.str(f, 0) || !c.keyValues(f, 6) {
+			return c.fail("field")
+		}
+		if err := c.fieldType(f); err != nil {
+			return err
+		}
+		if err := c.children(f, 5, depth-1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Types of the Arrow format (Schema.fbs) that need a look.
+const (
+	flatTimestamp     = 10
+	flatUnion         = 14
+	flatLargeList     = 21
+	timestampTimezone = 1
+)
+
+func (c *flatChecker) fieldType(f flatTable) error {
+	kind := c.scalar(f, 2, 1)
+	// Beyond large lists: run-end encoding, views, and what later versions add.
+	if kind == 0 || kind == flatUnion || kind > flatLargeList {
+		return unsupported("fields of type %d", kind)
+	}
+	t, ok := c.child(f, 3)
+	if !ok {
+		return c.fail("type")
+	}
+	if kind == flatTimestamp && !c.str(t, timestampTimezone) {
+		return c.fail("time zone")
+	}
+	if _, present, ok := c.slot(f, 4, 4); !ok {
+		return c.fail("dictionary")
+	} else if present {
+		d, ok := c.child(f, 4)
+		if !ok {
+			return c.fail("dictionary")
+		}
+		if _, present, ok := c.slot(d, 1, 4); !ok {
+			return c.fail("dictionary index")
+		} else if present {
+			if _, ok := c.child(d, 1); !ok {
+				return c.fail("dictionary index")
+			}
+		}
+	}
+	return nil
+}
+
+// batch checks the description of a batch, or of a dictionary's values, whose body has that many bytes.
+func (c *flatChecker) batch(t flatTable, bodyLen int64) error {
+	if rows := int64(c.scalar(t, 0, 8)); rows < 0 || rows > math.MaxInt32 {
+		return invalid("a batch of %d rows", rows)
+	}
+	if _, present, ok := c.slot(t, 3, 4); !ok || present {
+		return unsupported("compressed batches")
+	}
+	if _, n, ok := c.vector(t, 4, 8); !ok || n > 0 {
+		return unsupported("views")
+	}
+	pos, n, ok := c.vector(t, 1, 16)
+	if !ok {
+		return c.fail("nodes")
+	}
+	for i := range n {
+		length := int64(binary.LittleEndian.Uint64(c.b[pos+16*i:]))
+		nulls := int64(binary.LittleEndian.Uint64(c.b[pos+16*i+8:]))
+		if length < 0 || length > math.MaxInt32 || nulls < 0 || nulls > length {
+			return invalid("an array of %d values with %d nulls", length, nulls)
+		}
+	}
+	if pos, n, ok = c.vector(t, 2, 16); !ok {
+		return c.fail("buffers")
+	}
+	for i := range n {
+		off := int64(binary.LittleEndian.Uint64(c.b[pos+16*i:]))
+		length := int64(binary.LittleEndian.Uint64(c.b[pos+16*i+8:]))
+		if off < 0 || length < 0 || off%alignment != 0 || off > bodyLen || length > bodyLen-off {
+			return invalid("a buffer of %d bytes at %d in a body of %d", length, off, bodyLen)
+		}
+	}
+	return nil
+}

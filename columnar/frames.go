@@ -1,0 +1,223 @@
+package columnar
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"scribe/internal/record"
+)
+
+// Names of the columns of [Schema]. Those of the system begin with an underscore, which a category's own columns may not.
+const (
+	ColumnTime      = "_time"
+	ColumnPersisted = "_persisted"
+	ColumnKey       = "_key"
+	ColumnShard     = "_shard"
+	ColumnOffset    = "_offset"
+	ColumnPayload   = "payload"
+)
+
+// Positions of the columns in [Schema].
+const (
+	indexTime      = 0
+	indexPersisted = 1
+	indexKey       = 2
+	indexShard     = 3
+	indexOffset    = 4
+	indexPayload   = 5
+	numColumns     = 6
+)
+
+// offsetBits is the part of an [Offset] that counts messages: more than fit a payload, which is at most 80 MiB and has at least
+// a byte a message.
+const offsetBits = 27
+
+// MaxOffsetLSN is the highest LSN that an [Offset] has room for.
+const MaxOffsetLSN record.LSN = 1<<(64-offsetBits) - 1
+
+var timestampType = &arrow.TimestampType{Unit: arrow.Microsecond, TimeZone: "UTC"}
+
+var schema = arrow.NewSchema([]arrow.Field{
+	indexTime:      {Name: ColumnTime, Type: timestampType},
+	indexPersisted: {Name: ColumnPersisted, Type: timestampType, Nullable: true},
+	indexKey:       {Name: ColumnKey, Type: arrow.BinaryTypes.Binary, Nullable: true},
+	indexShard:     {Name: ColumnShard, Type: arrow.PrimitiveTypes.Uint64, Nullable: true},
+	indexOffset:    {Name: ColumnOffset, Type: arrow.PrimitiveTypes.Uint64},
+	indexPayload:   {Name: ColumnPayload, Type: arrow.BinaryTypes.Binary},
+}, nil)
+
+// Schema is the schema of the batches of [FromFrames]:
+//
+//	_time       timestamp[us, UTC]            event time
+//	_persisted  timestamp[us, UTC], nullable  when the pointer to the payload was committed
+//	_key        binary, nullable              null for a message without a key
+//	_shard      uint64, nullable              physical shard
+//	_offset     uint64                        place in the physical shard, see [Offset]
+//	payload     binary
+func Schema() *arrow.Schema { return schema }
+
+// Offset is the place of a message in its physical shard as one increasing number: the LSN of the pointer to its payload in the
+// upper 37 bits, the message's index in the payload in the lower 27. Where the LSN is not known it is taken as 0.
+func Offset(lsn record.LSN, index int) uint64 { return uint64(lsn)<<offsetBits | uint64(index) }
+
+// SplitOffset is the inverse of [Offset].
+func SplitOffset(offset uint64) (lsn record.LSN, index int) {
+	return record.LSN(offset >> offsetBits), int(offset & (1<<offsetBits - 1))
+}
+
+// Meta is what the pointer to a payload says of it, and the payload does not. A reader that has only the payload (the read
+// proxy) leaves it zero: _shard and _persisted are null then, and _offset counts from 0.
+type Meta struct {
+	Shard     record.ShardID
+	LSN       record.LSN
+	Persisted int64 // Unix microseconds
+	// Index is the place in the payload of the first message of the frames, when these are a part of it: between Arrow frames.
+	Index int
+}
+
+// FromFrames makes one batch of the messages of a payload: frames, one after the other. The batch shares no memory with payload;
+// the caller releases it.
+//
+// The errors are those of record.Decoder for damage, [ErrArrowFrame] when a frame holds a batch already, and [ErrTooLarge] for
+// more than [MaxRows] messages or an LSN over [MaxOffsetLSN].
+func FromFrames(payload []byte, meta Meta) (arrow.RecordBatch, error) {
+	rows, bytes := 0, 0
+	for f, err := range record.Split(payload) {
+		if err != nil {
+			return nil, err
+		}
+		if f.Encoding != record.EncodingMessages {
+			return nil, ErrArrowFrame
+		}
+		rows += f.Count
+		bytes += f.BodyLen()
+	}
+	if rows > MaxRows || bytes > math.MaxInt32 || meta.LSN > MaxOffsetLSN {
+		return nil, tooLarge("%d messages of %d bytes at LSN %d", rows, bytes, meta.LSN)
+	}
+	b := newBatchBuilder(rows, bytes, meta)
+	var (
+		d record.Decoder
+		r record.Record
+	)
+	for f, err := range record.Split(payload) {
+		if err != nil {
+			return nil, err
+		}
+		if _, err := d.Reset(f.Bytes); err != nil {
+			return nil, err
+		}
+		for d.Next(&r) {
+			b.add(&r)
+		}
+		if err := d.Err(); err != nil {
+			return nil, err
+		}
+	}
+	return b.finish(), nil
+}
+
+// batchBuilder fills the buffers of a batch whose number of rows is known. Arrow's builders take twice the time: they check
+// for room and for nulls at every value.
+type batchBuilder struct {
+	meta      Meta
+	rows      int
+	row       int
+	nulls     int
+	time      []byte
+	offset    []byte
+	key       variable
+	keyValid  []byte
+	payload   variable
+	persisted []byte
+	shard     []byte
+}
+
+// variable is the buffers of a binary column.
+type variable struct {
+	offsets []byte
+	values  []byte
+}
+
+func (v *variable) add(row int, b []byte) {
+	v.values = append(v.values, b...)
+	binary.LittleEndian.PutUint32(v.offsets[4*row+4:], uint32(len(v.values)))
+}
+
+func newBatchBuilder(rows, bytes int, meta Meta) *batchBuilder {
+	b := &batchBuilder{
+		meta: meta, rows: rows,
+		time:     make([]byte, 8*rows),
+		offset:   make([]byte, 8*rows),
+		key:      variable{offsets: make([]byte, 4*rows+4)},
+		keyValid: make([]byte, (rows+7)/8),
+		payload:  variable{offsets: make([]byte, 4*rows+4), values: make([]byte, 0, bytes)},
+	}
+	b.persisted = constant(rows, uint64(meta.Persisted))
+	b.shard = constant(rows, uint64(meta.Shard))
+	return b
+}
+
+// constant is a column of one value.
+func constant(rows int, v uint64) []byte {
+	b := make([]byte, 8*rows)
+	for i := 0; v != 0 && i < len(b); i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], v)
+	}
+	return b
+}
+
+func (b *batchBuilder) add(r *record.Record) {
+	binary.LittleEndian.PutUint64(b.time[8*b.row:], uint64(r.Time))
+	binary.LittleEndian.PutUint64(b.offset[8*b.row:], Offset(b.meta.LSN, b.meta.Index+b.row))
+	if r.HasKey {
+		b.keyValid[b.row/8] |= 1 << (b.row % 8)
+	} else {
+		b.nulls++
+	}
+	b.key.add(b.row, r.Key)
+	b.payload.add(b.row, r.Payload)
+	b.row++
+}
+
+func (b *batchBuilder) finish() arrow.RecordBatch {
+	var nothing []byte // no bitmap: every value is valid
+	unknown := func(known bool) ([]byte, int) {
+		if known {
+			return nothing, 0
+		}
+		return make([]byte, (b.rows+7)/8), b.rows
+	}
+	cols := make([]arrow.Array, numColumns)
+	column := func(i, nulls int, buffers ...[]byte) {
+		wrapped := make([]*memory.Buffer, len(buffers))
+		for j, buf := range buffers {
+			if buf != nil {
+				wrapped[j] = memory.NewBufferBytes(buf)
+			}
+		}
+		data := array.NewData(schema.Field(i).Type, b.rows, wrapped, nil, nulls, 0)
+		defer data.Release()
+		cols[i] = array.MakeFromData(data)
+	}
+	column(indexTime, 0, nothing, b.time)
+	valid, nulls := unknown(b.meta.Persisted != 0)
+	column(indexPersisted, nulls, valid, b.persisted)
+	if b.nulls == 0 {
+		b.keyValid = nil
+	}
+	column(indexKey, b.nulls, b.keyValid, b.key.offsets, b.key.values)
+	valid, nulls = unknown(b.meta.Shard != 0)
+	column(indexShard, nulls, valid, b.shard)
+	column(indexOffset, 0, nothing, b.offset)
+	column(indexPayload, 0, nothing, b.payload.offsets, b.payload.values)
+	rec := array.NewRecordBatch(schema, cols, int64(b.rows))
+	for _, c := range cols {
+		c.Release()
+	}
+	return rec
+}

@@ -1,0 +1,148 @@
+package columnar
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"unsafe"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"scribe/internal/record"
+)
+
+// Limits of a stream. EncodeIPC refuses to write what DecodeIPC refuses to read.
+const (
+	// MaxIPC bounds a stream in bytes: it must fit a frame.
+	MaxIPC = record.MaxFrameLen
+	// MaxRows bounds the rows of a batch. A frame takes fewer: record.MaxMessagesPerFrame.
+	MaxRows = 4 << 20
+	// MaxFields bounds the fields of a schema, nested ones included.
+	MaxFields = 4096
+	// MaxDepth bounds the nesting of fields.
+	MaxDepth = 32
+	// maxMetadata bounds the metadata of one message in bytes, and what a reader copies out of it.
+	maxMetadata = 1 << 20
+)
+
+// alignment is what Arrow's layout promises for buffers, and what the columns' element types need.
+const alignment = 8
+
+// EncodeIPC appends rec to dst as an Arrow IPC stream: schema, dictionaries, the batch, end of stream. rec is not kept, and not
+// released. On an error ([ErrUnsupported], [ErrTooLarge], or what Arrow's writer says) dst is returned as it was.
+func EncodeIPC(dst []byte, rec arrow.RecordBatch) (_ []byte, err error) {
+	if rec.NumRows() > MaxRows {
+		return dst, tooLarge("%d rows, the limit is %d", rec.NumRows(), MaxRows)
+	}
+	if err := checkSchema(rec.Schema()); err != nil {
+		return dst, err
+	}
+	w := appendWriter{buf: dst, limit: len(dst) + MaxIPC}
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("columnar: encoding a batch of %d rows: %v", rec.NumRows(), v)
+		}
+	}()
+	iw := ipc.NewWriter(&w, ipc.WithSchema(rec.Schema()))
+	if err := errors.Join(iw.Write(rec), iw.Close()); err != nil {
+		if errors.Is(err, ErrTooLarge) {
+			return dst, tooLarge("the batch of %d rows takes more than %d bytes: split it", rec.NumRows(), MaxIPC)
+		}
+		return dst, fmt.Errorf("columnar: encoding a batch of %d rows: %w", rec.NumRows(), err)
+	}
+	return w.buf, nil
+}
+
+// appendWriter appends to a buffer up to a length.
+type appendWriter struct {
+	buf   []byte
+	limit int
+}
+
+func (w *appendWriter) Write(p []byte) (int, error) {
+	if len(p) > w.limit-len(w.buf) {
+		return 0, ErrTooLarge
+	}
+	w.buf = append(w.buf, p...)
+	return len(p), nil
+}
+
+// DecodeIPC reads a stream of one batch, all of body. The columns point into body, which must not change while the batch or
+// anything made from it is in use; only when body does not begin at a multiple of 8 bytes in memory is it copied first. The
+// caller releases the batch.
+//
+// Errors are [ErrInvalid], [ErrUnsupported] and [ErrTooLarge]; no body makes it panic or take more memory than a small multiple
+// of the body's length.
+func DecodeIPC(body []byte) (_ arrow.RecordBatch, err error) {
+	if len(body) > MaxIPC {
+		return nil, tooLarge("a stream of %d bytes, the limit is %d", len(body), MaxIPC)
+	}
+	if len(body) > 0 && uintptr(unsafe.Pointer(unsafe.SliceData(body)))%alignment != 0 {
+		body = append(make([]byte, 0, len(body)), body...)
+	}
+	parts, err := splitStream(body)
+	if err != nil {
+		return nil, err
+	}
+	// The structure is known to be sound, but not all that Arrow's reader makes of it: types may contradict buffers.
+	defer func() {
+		if v := recover(); v != nil {
+			err = invalid("%v", v)
+		}
+	}()
+	messages := &messageReader{parts: parts}
+	defer messages.Release()
+	// Swapping bytes would write to body.
+	r, err := ipc.NewReaderFromMessageReader(messages, ipc.WithEnsureNativeEndian(false))
+	if err != nil {
+		return nil, invalid("%v", err)
+	}
+	defer r.Release()
+	if !r.Schema().IsNativeEndian() {
+		return nil, unsupported("the stream has the other byte order")
+	}
+	if err := checkSchema(r.Schema()); err != nil {
+		return nil, err
+	}
+	if !r.Next() {
+		return nil, invalid("no batch: %v", r.Err())
+	}
+	rec := r.RecordBatch()
+	if err := checkBatch(rec); err != nil {
+		return nil, err
+	}
+	rec.Retain()
+	return rec, nil
+}
+
+// messageReader hands the messages of a stream to Arrow's reader. The reader takes its reference over when it is released.
+type messageReader struct {
+	parts []part
+	last  *ipc.Message
+}
+
+// Message implements ipc.MessageReader.
+func (r *messageReader) Message() (*ipc.Message, error) {
+	r.Release()
+	if len(r.parts) == 0 {
+		return nil, io.EOF
+	}
+	p := r.parts[0]
+	r.parts = r.parts[1:]
+	meta, body := memory.NewBufferBytes(p.meta), memory.NewBufferBytes(p.body)
+	r.last = ipc.NewMessage(meta, body)
+	return r.last, nil
+}
+
+// Retain implements ipc.MessageReader. The messages' memory is Go's, so references are not counted.
+func (r *messageReader) Retain() {}
+
+// Release implements ipc.MessageReader.
+func (r *messageReader) Release() {
+	if r.last != nil {
+		r.last.Release()
+		r.last = nil
+	}
+}

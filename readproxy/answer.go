@@ -1,0 +1,256 @@
+package readproxy
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"scribe/columnar"
+	"scribe/internal/pointer"
+	"scribe/internal/record"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob/layout"
+)
+
+// answer is a request on its way: the payloads that will be looked at, and the blocks that they need.
+type answer struct {
+	s        *Server
+	encoding scribev1.PayloadEncoding
+	category string
+	items    []item
+	jobs     []job
+	// cost is how many bytes the blocks and what is made of them take.
+	cost int64
+}
+
+// item is a payload asked for.
+type item struct {
+	pointer pointer.Pointer
+	// whole: the payload is its whole block.
+	whole bool
+	job   int   // index in jobs
+	err   error // the pointer is not good
+}
+
+// job is a block that items need.
+type job struct {
+	key   blockKey
+	p     *pointer.Pointer
+	block *block
+	err   error
+}
+
+// newAnswer decodes the pointers of a request, until the blocks that they need are enough for an answer. At least one is taken.
+func newAnswer(s *Server, encoding scribev1.PayloadEncoding, req *scribev1.FetchRequest) *answer {
+	a := &answer{s: s, encoding: encoding, category: req.GetCategory()}
+	a.items = make([]item, 0, len(req.GetPointers())) // never grows: jobs point into it
+	var known map[blockKey]int
+	for i, encoded := range req.GetPointers() {
+		if i > 0 && a.cost >= int64(s.cfg.AnswerBytes) {
+			break
+		}
+		a.items = append(a.items, item{})
+		it := &a.items[i]
+		p, err := pointer.Decode(encoded)
+		if err != nil {
+			it.err = pointerError(i, err)
+			continue
+		}
+		it.pointer = p
+		it.whole = p.Offset == 0 && p.Length == p.BlockRawLen
+		key := keyOf(&it.pointer, !it.whole)
+		at, ok := known[key]
+		if !ok {
+			at = len(a.jobs)
+			a.jobs = append(a.jobs, job{key: key, p: &it.pointer})
+			if len(req.GetPointers()) > 1 {
+				if known == nil {
+					known = map[blockKey]int{}
+				}
+				known[key] = at
+			}
+			a.cost += int64(p.BlockLen)
+			if !it.whole {
+				a.cost += int64(p.BlockRawLen)
+			}
+		}
+		it.job = at
+		if encoding != scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW {
+			a.cost += 2 * int64(p.Length) // decompressed, and what is made of it
+		} else if !it.whole {
+			a.cost += int64(p.Length)
+		}
+	}
+	return a
+}
+
+func pointerError(i int, err error) error {
+	reason := scribev1.Reason_REASON_CORRUPT
+	if errors.Is(err, pointer.ErrVersion) {
+		reason = scribev1.Reason_REASON_INVALID // it is good, but not for this server
+	}
+	return rpc.Errorf(reason, "pointer %d of the request: %w", i, err)
+}
+
+// load gets the blocks. It fails only when ctx ends; a block that can't be had has an error of its own.
+func (a *answer) load(ctx context.Context) error {
+	if len(a.jobs) == 1 {
+		a.loadOne(ctx, &a.jobs[0])
+		return a.over(ctx)
+	}
+	var g errgroup.Group
+	g.SetLimit(a.s.cfg.RequestFetches)
+	for i := range a.jobs {
+		j := &a.jobs[i]
+		if j.block = a.s.cache.get(j.key); j.block != nil {
+			a.s.metrics.hits.Inc()
+			a.s.metrics.savedBytes.Add(float64(j.p.BlockLen))
+			continue
+		}
+		g.Go(func() error {
+			a.loadOne(ctx, j)
+			return nil
+		})
+	}
+	_ = g.Wait() // errors are with the jobs
+	return a.over(ctx)
+}
+
+func (a *answer) loadOne(ctx context.Context, j *job) { j.block, j.err = a.s.load(ctx, j.p, j.key.raw) }
+
+func (a *answer) over(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// make makes the answer.
+func (a *answer) make() *scribev1.FetchResponse {
+	res := &scribev1.FetchResponse{Payloads: make([]*scribev1.Payload, 0, len(a.items))}
+	slab := make([]scribev1.Payload, len(a.items))
+	total := 0
+	for i := range a.items {
+		out := &slab[i]
+		if err := a.payload(&a.items[i], out); err != nil {
+			out.Error = rpc.Info(err)
+		}
+		if total += len(out.GetData()); i > 0 && total > a.s.cfg.AnswerBytes {
+			break
+		}
+		res.Payloads = append(res.Payloads, out)
+	}
+	return res
+}
+
+// payload fills out with the payload of an item.
+func (a *answer) payload(it *item, out *scribev1.Payload) error {
+	if it.err != nil {
+		return it.err
+	}
+	j, p := &a.jobs[it.job], &it.pointer
+	if j.err != nil {
+		return j.err
+	}
+	if it.whole && j.block.category != a.category {
+		return a.foreign(p)
+	}
+	if it.whole && a.encoding == scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW {
+		out.Codec, out.Data, out.RawLength, out.Crc = uint32(p.Codec), j.block.data, uint64(p.BlockRawLen), p.BlockCRC
+		return nil
+	}
+	raw := j.block.data
+	if it.whole && p.Codec != pointer.CodecNone {
+		buf := scratch.Get().(*[]byte)
+		defer putScratch(buf)
+		var err error
+		if raw, err = layout.Decompress(*buf, p.Codec, j.block.data, int(p.BlockRawLen)); err != nil {
+			return damage(p, err)
+		}
+		*buf = raw
+	}
+	frames, err := layout.Payload(raw, p)
+	if err != nil {
+		return damage(p, err)
+	}
+	data, err := a.encode(p, frames)
+	if err != nil {
+		return err
+	}
+	out.Codec, out.Data, out.RawLength, out.Crc = uint32(pointer.CodecNone), data, uint64(len(data)), record.CRC(data)
+	return nil
+}
+
+// encode makes what is sent out of a payload's frames. The result shares no memory with them.
+func (a *answer) encode(p *pointer.Pointer, frames []byte) ([]byte, error) {
+	if err := a.checkFrames(p, frames); err != nil {
+		return nil, err
+	}
+	var (
+		data []byte
+		err  error
+	)
+	switch a.encoding {
+	case scribev1.PayloadEncoding_PAYLOAD_ENCODING_JSON:
+		data, err = appendJSON(make([]byte, 0, jsonRoom(p)), frames, maxTranscoded)
+	case scribev1.PayloadEncoding_PAYLOAD_ENCODING_ARROW:
+		data, err = arrowStream(frames)
+	default:
+		return append(make([]byte, 0, len(frames)), frames...), nil
+	}
+	switch {
+	case errors.Is(err, columnar.ErrArrowFrame):
+		err = rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s holds Arrow batches of its producer: ask for it raw", place(p))
+	case errors.Is(err, columnar.ErrTooLarge):
+		err = rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s is too large in this encoding, ask for it raw: %w", place(p), err)
+	case err != nil:
+		err = damage(p, err)
+	}
+	return data, err
+}
+
+// checkFrames checks the headers of a payload's frames, and their category.
+func (a *answer) checkFrames(p *pointer.Pointer, frames []byte) error {
+	for f, err := range record.Split(frames) {
+		switch {
+		case errors.Is(err, record.ErrVersion):
+			return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", place(p), err)
+		case err != nil:
+			return damage(p, err)
+		case string(f.Category) != a.category:
+			return a.foreign(p)
+		}
+	}
+	return nil
+}
+
+func (a *answer) foreign(p *pointer.Pointer) error {
+	return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s belongs to another category than %q", place(p), a.category)
+}
+
+// scratch are buffers for decompressed payloads that do not go into an answer.
+var scratch = sync.Pool{New: func() any { return new([]byte) }}
+
+// keptScratch is how large a buffer may be to be used again. Payloads are about 2 MB.
+const keptScratch = 8 << 20
+
+func putScratch(b *[]byte) {
+	if cap(*b) <= keptScratch {
+		*b = (*b)[:0]
+		scratch.Put(b)
+	}
+}
+
+// arrowStream makes one Arrow IPC stream of a payload.
+func arrowStream(frames []byte) ([]byte, error) {
+	rec, err := columnar.FromFrames(frames, columnar.Meta{})
+	if err != nil {
+		return nil, err
+	}
+	defer rec.Release()
+	// Times, offsets and the like take some 40 bytes a message beside the payload.
+	return columnar.EncodeIPC(make([]byte, 0, len(frames)+48*int(rec.NumRows())+4096), rec)
+}

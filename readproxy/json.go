@@ -1,0 +1,204 @@
+package readproxy
+
+import (
+	"encoding/base64"
+	"fmt"
+	"strconv"
+	"unicode/utf8"
+
+	"scribe/columnar"
+	"scribe/internal/pointer"
+	"scribe/internal/record"
+)
+
+// jsonRoom guesses how long the JSON of a payload is.
+func jsonRoom(p *pointer.Pointer) int {
+	return min(int(p.Length)+int(p.Length)/4+40*int(p.Messages), maxTranscoded)
+}
+
+// appendJSON appends the messages of frames, an object and a newline each. More than limit bytes are refused with
+// columnar.ErrTooLarge.
+func appendJSON(dst, frames []byte, limit int) ([]byte, error) {
+	var (
+		d record.Decoder
+		r record.Record
+	)
+	start := len(dst)
+	for f, err := range record.Split(frames) {
+		if err != nil {
+			return nil, err
+		}
+		if f.Encoding != record.EncodingMessages {
+			return nil, columnar.ErrArrowFrame
+		}
+		if _, err := d.Reset(f.Bytes); err != nil {
+			return nil, err
+		}
+		for d.Next(&r) {
+			dst = appendMessage(dst, &r)
+			if len(dst)-start > limit {
+				return nil, fmt.Errorf("%w: JSON of more than %d bytes", columnar.ErrTooLarge, limit)
+			}
+		}
+		if err := d.Err(); err != nil {
+			return nil, err
+		}
+	}
+	return dst, nil
+}
+
+func appendMessage(dst []byte, r *record.Record) []byte {
+	dst = append(dst, `{"time":`...)
+	dst = strconv.AppendInt(dst, r.Time, 10)
+	if r.HasKey {
+		dst = appendBytes(dst, `,"key`, r.Key)
+	}
+	dst = appendBytes(dst, `,"payload`, r.Payload)
+	if len(r.Attributes) > 0 {
+		dst = appendAttributes(dst, r.Attributes)
+	}
+	return append(dst, '}', '\n')
+}
+
+// appendBytes appends a member whose name, with what stands before it, is begun: as a string, or with another name as base64.
+func appendBytes(dst []byte, name string, b []byte) []byte {
+	dst = append(dst, name...)
+	if utf8.Valid(b) {
+		return appendString(append(dst, `":`...), b)
+	}
+	return append(base64.StdEncoding.AppendEncode(append(dst, `_base64":"`...), b), '"')
+}
+
+// attribute is one name with its values.
+type attribute struct {
+	name   []byte
+	values [][]byte
+}
+
+// appendAttributes appends the attributes as an object, and those with a value that is not UTF-8 as a second one.
+func appendAttributes(dst []byte, attributes record.Attributes) []byte {
+	var (
+		list  []attribute
+		index map[string]int // made when there are many
+	)
+	const few = 8
+	for name, value := range attributes.All() {
+		at := -1
+		if index != nil {
+			if i, ok := index[string(name)]; ok {
+				at = i
+			}
+		} else {
+			for i := range list {
+				if string(list[i].name) == string(name) {
+					at = i
+				}
+			}
+		}
+		if at < 0 {
+			at = len(list)
+			list = append(list, attribute{name: name})
+			if index != nil {
+				index[string(name)] = at
+			} else if len(list) > few {
+				index = make(map[string]int, 4*few)
+				for i := range list {
+					index[string(list[i].name)] = i
+				}
+			}
+		}
+		list[at].values = append(list[at].values, value)
+	}
+	for _, text := range []bool{true, false} {
+		open := false
+		for i := range list {
+			if list[i].text() != text {
+				continue
+			}
+			switch {
+			case open:
+				dst = append(dst, ',')
+			case text:
+				dst = append(dst, `,"attributes":{`...)
+			default:
+				dst = append(dst, `,"attributes_base64":{`...)
+			}
+			open = true
+			dst = list[i].append(dst, text)
+		}
+		if open {
+			dst = append(dst, '}')
+		}
+	}
+	return dst
+}
+
+func (a *attribute) text() bool {
+	for _, v := range a.values {
+		if !utf8.Valid(v) {
+			return false
+		}
+	}
+	return true
+}
+
+func (a *attribute) append(dst []byte, text bool) []byte {
+	dst = append(appendString(dst, a.name), ':')
+	if len(a.values) > 1 {
+		dst = append(dst, '[')
+	}
+	for i, v := range a.values {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		if text {
+			dst = appendString(dst, v)
+		} else {
+			dst = append(base64.StdEncoding.AppendEncode(append(dst, '"'), v), '"')
+		}
+	}
+	if len(a.values) > 1 {
+		dst = append(dst, ']')
+	}
+	return dst
+}
+
+const hexDigits = "0123456789abcdef"
+
+// appendString appends b as a JSON string (RFC 8259). What is not UTF-8, in names, becomes the replacement character.
+func appendString(dst, b []byte) []byte {
+	dst = append(dst, '"')
+	from := 0
+	for i := 0; i < len(b); {
+		c := b[i]
+		if c >= utf8.RuneSelf {
+			r, n := utf8.DecodeRune(b[i:])
+			if r == utf8.RuneError && n == 1 {
+				dst = append(append(dst, b[from:i]...), "\ufffd"...)
+				from = i + 1
+			}
+			i += n
+			continue
+		}
+		if c >= ' ' && c != '"' && c != '\\' {
+			i++
+			continue
+		}
+		dst = append(dst, b[from:i]...)
+		switch c {
+		case '"', '\\':
+			dst = append(dst, '\\', c)
+		case '\n':
+			dst = append(dst, '\\', 'n')
+		case '\r':
+			dst = append(dst, '\\', 'r')
+		case '\t':
+			dst = append(dst, '\\', 't')
+		default:
+			dst = append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+		}
+		i++
+		from = i
+	}
+	return append(append(dst, b[from:]...), '"')
+}

@@ -1,0 +1,195 @@
+package readproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/singleflight"
+
+	"scribe/internal/record"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Server is the role. It is safe for concurrent use.
+type Server struct {
+	cfg     Config
+	deps    Deps
+	log     *slog.Logger
+	metrics *metrics
+	cache   *cache
+	flights singleflight.Group
+
+	fetches      *semaphore.Weighted // of Config.Fetches
+	fetchBytes   *semaphore.Weighted
+	requestBytes *semaphore.Weighted
+
+	// running ends when fetches must.
+	running context.Context
+	stop    context.CancelFunc
+
+	mu struct {
+		sync.Mutex
+		closing bool
+		busy    int // requests and fetches
+		// idle is closed when the last one has ended after closing began.
+		idle chan struct{}
+	}
+}
+
+var _ rpc.ReadProxyService = (*Server)(nil)
+
+// New returns a role that serves until Close. It starts nothing.
+func New(cfg Config, deps Deps) (*Server, error) {
+	if err := errors.Join(cfg.Validate(), deps.validate()); err != nil {
+		return nil, err
+	}
+	s := &Server{
+		cfg: cfg, deps: deps, log: deps.Logger,
+		fetches:      semaphore.NewWeighted(int64(cfg.Fetches)),
+		fetchBytes:   semaphore.NewWeighted(cfg.FetchBytes),
+		requestBytes: semaphore.NewWeighted(cfg.RequestBytes),
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	s.running, s.stop = context.WithCancel(context.Background())
+	s.mu.idle = make(chan struct{})
+	var err error
+	if s.cache, err = newCache(cfg.CacheBytes); err != nil {
+		return nil, fmt.Errorf("readproxy: make the cache: %w", err)
+	}
+	if s.metrics, err = newMetrics(deps.Registerer, s.cache); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close refuses new requests and waits for those that are being served. When ctx ends first, fetches are cancelled, so requests that
+// need them answer REASON_SHUTTING_DOWN, and the error says how many were cut off. Then the cache is released. Repeating it is
+// harmless.
+func (s *Server) Close(ctx context.Context) error {
+	s.mu.Lock()
+	first := !s.mu.closing
+	if s.mu.closing = true; first && s.mu.busy == 0 {
+		close(s.mu.idle)
+	}
+	s.mu.Unlock()
+	var err error
+	select {
+	case <-s.mu.idle:
+	case <-ctx.Done():
+		s.mu.Lock()
+		busy := s.mu.busy
+		s.mu.Unlock()
+		if busy > 0 {
+			err = fmt.Errorf("readproxy: %d requests and fetches were cut off: %w", busy, context.Cause(ctx))
+		}
+	}
+	s.stop()
+	if first {
+		s.cache.clear()
+		s.metrics.close()
+	}
+	return err
+}
+
+// enter counts a request or a fetch in, unless the server is closing.
+func (s *Server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.closing {
+		return false
+	}
+	s.mu.busy++
+	return true
+}
+
+func (s *Server) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.busy--; s.mu.busy == 0 && s.mu.closing {
+		close(s.mu.idle)
+	}
+}
+
+func (s *Server) refusal() error {
+	return rpc.RetryErrorf(scribev1.Reason_REASON_SHUTTING_DOWN, s.cfg.RetryAfter, "the read proxy is shutting down: use another one")
+}
+
+// Fetch implements rpc.ReadProxyService.
+func (s *Server) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
+	s.metrics.requests.Inc()
+	res, err := s.serve(ctx, req)
+	if err != nil {
+		s.metrics.refused.WithLabelValues(label(rpc.ReasonOf(err))).Inc()
+		return nil, err
+	}
+	for _, p := range res.GetPayloads() {
+		if e := p.GetError(); e != nil {
+			s.metrics.errors.WithLabelValues(label(e.GetReason())).Inc()
+			continue
+		}
+		s.metrics.payloads.Inc()
+		s.metrics.payloadBytes.Add(float64(len(p.GetData())))
+	}
+	return res, nil
+}
+
+func (s *Server) serve(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
+	if !s.enter() {
+		return nil, s.refusal()
+	}
+	defer s.leave()
+	s.metrics.inFlight.Inc()
+	defer s.metrics.inFlight.Dec()
+	encoding, err := s.check(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	a := newAnswer(s, encoding, req)
+	// One request may always be served, however large its payload is.
+	need := min(a.cost, s.cfg.RequestBytes)
+	if !s.requestBytes.TryAcquire(need) {
+		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.cfg.RetryAfter,
+			"the requests being served take all of the %d bytes for them: try again, or another server", s.cfg.RequestBytes)
+	}
+	defer s.requestBytes.Release(need)
+	if err := a.load(ctx); err != nil {
+		return nil, err
+	}
+	return a.make(), nil
+}
+
+// check validates a request and its category, and reports every fault.
+func (s *Server) check(ctx context.Context, req *scribev1.FetchRequest) (scribev1.PayloadEncoding, error) {
+	var errs []error
+	if err := record.ValidateCategory(req.GetCategory()); err != nil {
+		errs = append(errs, err)
+	}
+	if n := len(req.GetPointers()); n < 1 || n > maxPointers {
+		errs = append(errs, fmt.Errorf("%d pointers, there must be 1 to %d", n, maxPointers))
+	}
+	encoding := req.GetEncoding()
+	switch encoding {
+	case scribev1.PayloadEncoding_PAYLOAD_ENCODING_UNSPECIFIED:
+		encoding = scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW
+	case scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW, scribev1.PayloadEncoding_PAYLOAD_ENCODING_ARROW,
+		scribev1.PayloadEncoding_PAYLOAD_ENCODING_JSON:
+	default:
+		errs = append(errs, fmt.Errorf("encoding %d is unknown", encoding))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return 0, rpc.Errorf(scribev1.Reason_REASON_INVALID, "fetch of payloads: %w", err)
+	}
+	if _, ok := s.deps.Categories.Lookup(req.GetCategory()); !ok {
+		if _, err := s.deps.Categories.Resolve(ctx, req.GetCategory()); err != nil {
+			return 0, err
+		}
+	}
+	return encoding, nil
+}

@@ -1,0 +1,121 @@
+package readstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/metalog"
+)
+
+// Limits of the protocol (proto/scribe/v1/readstream.proto).
+const (
+	maxResume       = 100_000
+	maxConsumerName = 255
+	maxCredits      = 1_000_000
+	maxByteCredits  = 64 << 30
+	minHeartbeat    = 50 * time.Millisecond
+	maxHeartbeat    = time.Minute
+)
+
+// Config of the role.
+type Config struct {
+	// MaxStreams is how many streams may be open; more are refused with REASON_OVERLOADED.
+	MaxStreams int
+	// MaxShards is how many physical shards one stream may follow.
+	MaxShards int
+	// StreamBytes bounds the records that one stream holds, TotalBytes those of all streams.
+	StreamBytes int
+	TotalBytes  int
+	// BatchEntries and BatchBytes bound one StreamEntries message; BatchBytes may be overrun by one record.
+	BatchEntries int
+	BatchBytes   int
+	// Reads is how many reads of the engine one stream makes at a time.
+	Reads int
+	// StartTimeout is how long a new stream may take to send its StreamStart.
+	StartTimeout time.Duration
+	// FailAfter is for how long the engine may fail a stream before the stream ends with REASON_NO_BACKEND.
+	FailAfter time.Duration
+	// RetryAfter is the hint given with refusals.
+	RetryAfter time.Duration
+}
+
+// DefaultConfig returns the configuration that is used unless told otherwise.
+func DefaultConfig() Config {
+	return Config{
+		MaxStreams:   1000,
+		MaxShards:    100_000,
+		StreamBytes:  4 << 20,
+		TotalBytes:   256 << 20,
+		BatchEntries: 512,
+		BatchBytes:   256 << 10,
+		Reads:        8,
+		StartTimeout: 10 * time.Second,
+		FailAfter:    30 * time.Second,
+		RetryAfter:   time.Second,
+	}
+}
+
+// Validate reports every field that is out of range, joined.
+func (c *Config) Validate() error {
+	var errs []error
+	number := func(name string, v, least, most int) {
+		if v < least || v > most {
+			errs = append(errs, fmt.Errorf("readstream: %s is %d, it must be %d to %d", name, v, least, most))
+		}
+	}
+	duration := func(name string, v, least, most time.Duration) {
+		if v < least || v > most {
+			errs = append(errs, fmt.Errorf("readstream: %s is %v, it must be %v to %v", name, v, least, most))
+		}
+	}
+	number("MaxStreams", c.MaxStreams, 1, 1_000_000)
+	number("MaxShards", c.MaxShards, 1, 1_000_000)
+	number("StreamBytes", c.StreamBytes, metalog.MaxRecord, 1<<30)
+	number("TotalBytes", c.TotalBytes, c.StreamBytes, 1<<40)
+	number("BatchEntries", c.BatchEntries, 1, 100_000)
+	number("BatchBytes", c.BatchBytes, 1, 16<<20)
+	number("Reads", c.Reads, 1, 1000)
+	duration("StartTimeout", c.StartTimeout, time.Millisecond, time.Hour)
+	duration("FailAfter", c.FailAfter, time.Millisecond, 24*time.Hour)
+	duration("RetryAfter", c.RetryAfter, 0, time.Hour)
+	return errors.Join(errs...)
+}
+
+// Categories is the view of categories.
+type Categories interface {
+	// Lookup returns a category from the local view. It is not changed.
+	Lookup(name string) (*scribev1.Category, bool)
+	// Resolve asks the control plane. Its error has REASON_UNKNOWN_CATEGORY when there is none.
+	Resolve(ctx context.Context, name string) (*scribev1.Category, error)
+}
+
+// Deps are what the role works with. They outlive it.
+type Deps struct {
+	// Log is the metadata engine.
+	Log metalog.Log
+	// Categories is the view of categories.
+	Categories Categories
+	// Logger defaults to none.
+	Logger *slog.Logger
+	// Registerer gets the metrics; nil keeps none. Close unregisters them.
+	Registerer prometheus.Registerer
+	// Clock defaults to time.Now. Timers always run by package time.
+	Clock func() time.Time
+}
+
+func (d *Deps) validate() error {
+	var errs []error
+	if d.Log == nil {
+		errs = append(errs, errors.New("readstream: Deps.Log is missing"))
+	}
+	if d.Categories == nil {
+		errs = append(errs, errors.New("readstream: Deps.Categories is missing"))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,138 @@
+package merge
+
+import (
+	"math"
+
+	"scribe/internal/record"
+)
+
+// wantState is where a cursor stands with its reads.
+type wantState uint8
+
+const (
+	wantNone    wantState = 0
+	wantQueued  wantState = 1 // in Merge.wants
+	wantRunning wantState = 2 // handed out by Wants
+	wantFailed  wantState = 3 // in Merge.failed
+)
+
+// item is an Item with what it is ordered by: its time, or for gaps and ends, which wait for nothing, the least there is.
+type item struct {
+	Item
+	order int64
+}
+
+// cursor is a shard's place in the stream.
+type cursor struct {
+	shard record.ShardID
+	// queue holds the items from head on; the next record to come has LSN next.
+	queue []item
+	first int
+	next  record.LSN
+	// low: no record from next on has a time below it. With stub, it is the very time of next.
+	low int64
+	// tail: records below it exist. mark: those from it on have no time below it.
+	tail record.LSN
+	mark int64
+
+	bytes int // of the entries in queue
+
+	key   int64 // by which the heap orders it
+	home  *cursorHeap
+	index int // in home
+
+	want    wantState
+	force   bool // the running or queued read is for a record that there is no room for
+	stub    bool // the queue is empty, and of the next record only the time is known
+	sealed  bool
+	closing bool // the end is in the queue
+	ended   bool
+	active  bool // counted in Merge.active
+}
+
+func (c *cursor) empty() bool { return c.first == len(c.queue) }
+
+// needy reports whether a read would bring something that is missing.
+func (c *cursor) needy() bool { return !c.ended && c.empty() && c.next < c.tail }
+
+func (c *cursor) head() *item { return &c.queue[c.first] }
+
+// position is the LSN of the first item, or of what comes next.
+func (c *cursor) position() record.LSN {
+	if c.empty() {
+		return c.next
+	}
+	return c.head().LSN
+}
+
+func (c *cursor) push(it item) {
+	if c.first > 0 && len(c.queue) == cap(c.queue) {
+		n := copy(c.queue, c.queue[c.first:])
+		clear(c.queue[n:])
+		c.queue, c.first = c.queue[:n], 0
+	}
+	c.queue = append(c.queue, it)
+}
+
+// keptQueue is how many items an empty queue may keep room for: shards that trickle do not allocate for each record, and
+// shards that are idle hold little.
+const keptQueue = 4
+
+func (c *cursor) pop() Item {
+	it := c.queue[c.first].Item
+	c.queue[c.first] = item{}
+	if c.first++; c.empty() {
+		c.queue, c.first = c.queue[:0], 0
+		if cap(c.queue) > keptQueue {
+			c.queue = nil
+		}
+	}
+	return it
+}
+
+// gap appends a gap from next to to, or makes the one at the end of the queue longer.
+func (c *cursor) gap(to record.LSN, cause Cause) {
+	if !c.empty() {
+		if last := &c.queue[len(c.queue)-1]; last.Kind == Gap && last.Cause == cause && last.To == c.next {
+			last.To, c.next = to, to
+			return
+		}
+	}
+	c.push(item{Item: Item{Kind: Gap, Cause: cause, Shard: c.shard, LSN: c.next, To: to}, order: math.MinInt64})
+	c.next, c.stub = to, false
+}
+
+// before reports whether c's key comes before other's in the order of the stream.
+func (c *cursor) before(other *cursor) bool {
+	if c.key != other.key {
+		return c.key < other.key
+	}
+	return c.shard < other.shard
+}
+
+// cursorHeap is a heap by (key, shard).
+type cursorHeap []*cursor
+
+func (h cursorHeap) Len() int           { return len(h) }
+func (h cursorHeap) Less(i, j int) bool { return h[i].before(h[j]) }
+
+func (h cursorHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+// Push implements heap.Interface.
+func (h *cursorHeap) Push(x any) {
+	c := x.(*cursor)
+	c.index = len(*h)
+	*h = append(*h, c)
+}
+
+// Pop implements heap.Interface.
+func (h *cursorHeap) Pop() any {
+	old := *h
+	c := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return c
+}

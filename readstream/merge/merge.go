@@ -1,0 +1,513 @@
+package merge
+
+import (
+	"container/heap"
+	"iter"
+	"math"
+	"sync/atomic"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+)
+
+// Unbounded is the window of a merge that does not wait.
+const Unbounded int64 = math.MaxInt64
+
+// Options of a Merge.
+type Options struct {
+	// Window is how far apart in persisted time records may be handed out of order, in microseconds: 0 is a total order,
+	// [Unbounded] no promise.
+	Window int64
+	// Limit bounds the bytes of queued records.
+	Limit int
+	// Budget, if not nil, bounds them together with those of other merges.
+	Budget *Budget
+}
+
+// Budget is bytes that several merges share. It is safe for concurrent use.
+type Budget struct {
+	limit int64
+	used  atomic.Int64
+}
+
+// NewBudget returns a budget of limit bytes.
+func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
+
+// Used is how many bytes are taken.
+func (b *Budget) Used() int64 { return b.used.Load() }
+
+// take takes n bytes if they are left, or in any case when forced.
+func (b *Budget) take(n int, force bool) bool {
+	if b == nil {
+		return true
+	}
+	if b.used.Add(int64(n)) > b.limit && !force {
+		b.used.Add(-int64(n))
+		return false
+	}
+	return true
+}
+
+func (b *Budget) free(n int) {
+	if b != nil {
+		b.used.Add(-int64(n))
+	}
+}
+
+// Kind is what an Item is.
+type Kind uint8
+
+// Kinds of Item.
+const (
+	// Entry is a record.
+	Entry Kind = 1
+	// Gap is a range of records that will not come.
+	Gap Kind = 2
+	// End says that the shard was sealed and all of it was handed out.
+	End Kind = 3
+)
+
+// Cause is why there is a gap.
+type Cause uint8
+
+// Causes of a gap.
+const (
+	// Trimmed: retention removed the records.
+	Trimmed Cause = 1
+	// Corrupt: the record is damaged in the engine.
+	Corrupt Cause = 2
+)
+
+// Item is one step of a stream. The items of a shard continue each other: an entry's successor has the next LSN, a gap's the
+// LSN To.
+type Item struct {
+	Kind  Kind
+	Cause Cause // of a gap
+	Shard record.ShardID
+	// LSN is the entry's, the first of the gap, or the one after the shard's last record.
+	LSN record.LSN
+	// To is the LSN after the gap.
+	To record.LSN
+	// Time is the entry's persisted time in Unix microseconds.
+	Time int64
+	// Data is the entry's record; the receiver's to keep.
+	Data []byte
+}
+
+// Status says what a merge needs.
+type Status uint8
+
+// Statuses.
+const (
+	// Ready: there is an item.
+	Ready Status = 1
+	// Read: reads are wanted, see [Merge.Wants].
+	Read Status = 2
+	// Discover: look for new shards, then call [Merge.Discovered].
+	Discover Status = 3
+	// Idle: nothing to do until there is news.
+	Idle Status = 4
+)
+
+// Want is a read that a merge needs, to be answered with [Merge.Loaded], [Merge.Skip] or [Merge.Fail].
+type Want struct {
+	Shard record.ShardID
+	LSN   record.LSN
+	// MaxBytes is how much there is room for; the first record is welcome in any case.
+	MaxBytes int
+}
+
+// entryOverhead is counted for a queued record beside its data.
+const entryOverhead = 96
+
+// Merge merges shards. See the package's comment.
+type Merge struct {
+	opts    Options
+	cursors map[record.ShardID]*cursor
+	// ready holds the cursors that have an item or know the time of their next record; waiting the others. Ended ones are in
+	// neither.
+	ready   cursorHeap
+	waiting cursorHeap
+	// wants are cursors to be read, first in first out. Some may have got records in the meantime.
+	wants  []*cursor
+	failed []*cursor
+
+	used   int // bytes in queues
+	active int // cursors that share Limit
+	ended  int
+	// seen is the newest time or watermark that was heard of; horizon what it was when shards were last looked for.
+	seen    int64
+	horizon int64
+}
+
+// New returns a merge of no shards.
+func New(opts Options) *Merge {
+	return &Merge{opts: opts, cursors: map[record.ShardID]*cursor{}}
+}
+
+// Add adds a shard to be handed out from LSN on. It does nothing for one that is there.
+func (m *Merge) Add(shard record.ShardID, from record.LSN) {
+	if _, ok := m.cursors[shard]; ok {
+		return
+	}
+	c := &cursor{shard: shard, next: max(from, record.FirstLSN)}
+	m.cursors[shard] = c
+	m.settle(c)
+}
+
+// Has reports whether a shard was added.
+func (m *Merge) Has(shard record.ShardID) bool { return m.cursors[shard] != nil }
+
+// Shards is the number of shards that have not ended.
+func (m *Merge) Shards() int { return len(m.cursors) - m.ended }
+
+// Total is the number of shards that were added.
+func (m *Merge) Total() int { return len(m.cursors) }
+
+// Tail tells where a shard ends: records up to next exist, what comes from there on has no time below watermark (0 = unknown).
+// sealed says that nothing will come.
+func (m *Merge) Tail(shard record.ShardID, next record.LSN, watermark int64, sealed bool) {
+	if c := m.cursors[shard]; c != nil && !c.ended {
+		m.tail(c, next, watermark, sealed)
+		m.settle(c)
+	}
+}
+
+func (m *Merge) tail(c *cursor, next record.LSN, watermark int64, sealed bool) {
+	// What holds for all records from a tail on holds for those from a later tail on: the two maxima go together.
+	c.tail = max(c.tail, next)
+	c.mark = max(c.mark, watermark)
+	c.sealed = c.sealed || sealed
+	m.seen = max(m.seen, watermark)
+}
+
+// Update takes an update of a subscription. Its memory is not kept.
+func (m *Merge) Update(u *metalog.Update) {
+	c := m.cursors[u.Shard]
+	if c == nil || c.ended {
+		return
+	}
+	// Entries after TrimmedTo leave a hole, so the cursor will want a read and learn of the gap there.
+	m.offer(c, u.Entries, true, false)
+	m.tail(c, u.NextLSN, u.Watermark, u.Sealed)
+	m.settle(c)
+}
+
+// Wants appends at most limit wanted reads to dst. Each must be answered before the next call of Next.
+func (m *Merge) Wants(dst []Want, limit int) []Want {
+	for limit > 0 && len(m.wants) > 0 {
+		c := m.wants[0]
+		m.wants = m.wants[1:]
+		if !c.needy() {
+			m.unwant(c)
+			continue
+		}
+		c.want = wantRunning
+		room := min(m.quota(), m.opts.Limit-m.used)
+		dst = append(dst, Want{Shard: c.shard, LSN: c.next, MaxBytes: max(room, 1)})
+		limit--
+	}
+	if len(m.wants) == 0 {
+		m.wants = nil
+	}
+	return dst
+}
+
+// unwant takes back a want that was met by an update.
+func (m *Merge) unwant(c *cursor) {
+	c.want, c.force = wantNone, false
+	m.settle(c)
+}
+
+// Loaded answers a want with what was read, whose data the merge keeps. Nothing, although there should be something, counts as
+// a failure.
+func (m *Merge) Loaded(shard record.ShardID, entries []metalog.Entry) {
+	c := m.cursors[shard]
+	if c == nil || c.ended {
+		return
+	}
+	before := c.next
+	m.offer(c, entries, false, c.force)
+	// To learn the time of the next record is something, too, unless the record itself was wanted.
+	if gained := c.next != before || c.stub && !c.force; !gained && c.needy() {
+		m.fail(c)
+	} else if c.want == wantRunning {
+		c.want, c.force = wantNone, false
+	}
+	m.settle(c)
+}
+
+// Skip answers a want when the records from its LSN up to to can't be had.
+func (m *Merge) Skip(shard record.ShardID, to record.LSN, cause Cause) {
+	c := m.cursors[shard]
+	if c == nil || c.ended {
+		return
+	}
+	if c.want == wantRunning {
+		c.want, c.force = wantNone, false
+	}
+	if to > c.next {
+		c.gap(to, cause)
+	}
+	m.settle(c)
+}
+
+// Fail answers a want when the read failed. The shard is not wanted again before Retry.
+func (m *Merge) Fail(shard record.ShardID) {
+	if c := m.cursors[shard]; c != nil && !c.ended {
+		m.fail(c)
+		m.settle(c)
+	}
+}
+
+func (m *Merge) fail(c *cursor) {
+	c.want, c.force, c.stub = wantFailed, false, false
+	m.failed = append(m.failed, c)
+}
+
+// Retry wants the reads again that failed, and reports whether there are any.
+func (m *Merge) Retry() bool {
+	failed := m.failed
+	m.failed = nil
+	for _, c := range failed {
+		c.want = wantNone
+		m.settle(c)
+	}
+	return len(failed) > 0
+}
+
+// Seen is the newest time or watermark that the merge was told. Take it before looking for shards.
+func (m *Merge) Seen() int64 { return m.seen }
+
+// Discovered tells that all shards were added which existed when Seen was t.
+func (m *Merge) Discovered(t int64) { m.horizon = max(m.horizon, t) }
+
+// Peek returns the kind of the next item, or why there is none.
+func (m *Merge) Peek() (Kind, Status) {
+	for len(m.wants) > 0 {
+		if m.wants[0].needy() {
+			return 0, Read
+		}
+		c := m.wants[0]
+		m.wants = m.wants[1:]
+		m.unwant(c)
+	}
+	if len(m.ready) == 0 {
+		return 0, Idle
+	}
+	c := m.ready[0]
+	if !c.stub {
+		if k := c.head().Kind; k != Entry {
+			return k, Ready
+		}
+	}
+	if s := m.hold(c); s != Ready {
+		return 0, s
+	}
+	if c.stub {
+		c.want, c.force = wantQueued, true
+		m.wants = append(m.wants, c)
+		return 0, Read
+	}
+	return Entry, Ready
+}
+
+// hold says whether the window lets the head of c, an entry, go.
+func (m *Merge) hold(c *cursor) Status {
+	if m.opts.Window == Unbounded {
+		return Ready
+	}
+	if m.opts.Window == 0 {
+		// Every other shard's next record must come later in the order, also where times are equal.
+		if len(m.waiting) > 0 && !c.before(m.waiting[0]) {
+			return Idle
+		}
+		switch {
+		case m.horizon > c.key:
+			return Ready
+		case m.seen > c.key:
+			return Discover
+		}
+		return Idle // a shard that appears may have a record of the same time
+	}
+	floor := max(c.key, 0) - m.opts.Window
+	if len(m.waiting) > 0 && m.waiting[0].key < floor {
+		return Idle
+	}
+	if m.horizon < floor {
+		return Discover // seen is at least the head's time
+	}
+	return Ready
+}
+
+// Next returns the next item when the status is Ready, and takes it out.
+func (m *Merge) Next() (Item, Status) {
+	if _, s := m.Peek(); s != Ready {
+		return Item{}, s
+	}
+	c := m.ready[0]
+	it := c.pop()
+	if it.Kind == Entry {
+		m.free(c, len(it.Data))
+	}
+	if it.Kind == End {
+		c.ended = true
+		m.ended++
+	}
+	m.settle(c)
+	return it, Ready
+}
+
+// Low is a time such that no later entry will have one below it minus the window; 0 = unknown. Without a window it speaks only
+// of the shards that are known.
+func (m *Merge) Low() int64 {
+	low := Unbounded
+	if len(m.ready) > 0 {
+		low = m.ready[0].key
+	}
+	if len(m.waiting) > 0 {
+		low = min(low, m.waiting[0].key)
+	}
+	if low == Unbounded {
+		return 0
+	}
+	return max(min(low, m.reach()), 0)
+}
+
+// reach is the latest time that Low may be while there may be shards that are not known.
+func (m *Merge) reach() int64 {
+	if m.horizon > math.MaxInt64-m.opts.Window {
+		return math.MaxInt64
+	}
+	return m.horizon + m.opts.Window
+}
+
+// Lagging reports whether a look for new shards would raise Low.
+func (m *Merge) Lagging() bool { return m.reach() < m.seen && m.seen > m.horizon }
+
+// Positions yields each shard's next LSN to hand out, ended shards included, in no order.
+func (m *Merge) Positions() iter.Seq2[record.ShardID, record.LSN] {
+	return func(yield func(record.ShardID, record.LSN) bool) {
+		for shard, c := range m.cursors {
+			if !yield(shard, c.position()) {
+				return
+			}
+		}
+	}
+}
+
+// Position is the next LSN that a shard hands out; 0 for one that was not added.
+func (m *Merge) Position(shard record.ShardID) record.LSN {
+	if c := m.cursors[shard]; c != nil {
+		return c.position()
+	}
+	return 0
+}
+
+// Pending is how many records exist, as far as is known, that were not handed out. It looks at every shard.
+func (m *Merge) Pending() uint64 {
+	var n uint64
+	for _, c := range m.cursors {
+		if end, at := max(c.tail, c.next), c.position(); end > at {
+			n += uint64(end - at)
+		}
+	}
+	return n
+}
+
+// Buffered is the bytes in queues.
+func (m *Merge) Buffered() int { return m.used }
+
+// Close gives the queues' bytes back to the budget. The merge is not used afterwards.
+func (m *Merge) Close() {
+	m.opts.Budget.free(m.used)
+	m.used = 0
+}
+
+// offer takes the entries that continue a cursor's queue, as far as there is room. With force there is room for one in any case.
+func (m *Merge) offer(c *cursor, entries []metalog.Entry, clone, force bool) {
+	for i := range entries {
+		e := &entries[i]
+		m.seen = max(m.seen, e.Time)
+		if e.LSN < c.next {
+			continue
+		}
+		if e.LSN > c.next {
+			return // a hole; a read will fill it
+		}
+		// Times of a shard never decrease; if an engine breaks that, order by what was promised.
+		c.low = max(c.low, e.Time)
+		size := len(e.Data) + entryOverhead
+		room := c.bytes == 0 || c.bytes+size <= m.quota()
+		if !force && (!room || m.used+size > m.opts.Limit) || !m.opts.Budget.take(size, force) {
+			// The time alone orders the cursor until there is room.
+			c.stub = c.empty() && c.want != wantFailed
+			return
+		}
+		force = false
+		data := e.Data
+		if clone {
+			data = append(make([]byte, 0, len(data)), data...)
+		}
+		c.push(item{Item: Item{Kind: Entry, Shard: c.shard, LSN: e.LSN, Time: e.Time, Data: data}, order: c.low})
+		c.next++
+		c.stub = false
+		c.bytes += size
+		m.used += size
+	}
+}
+
+func (m *Merge) free(c *cursor, data int) {
+	size := data + entryOverhead
+	c.bytes -= size
+	m.used -= size
+	m.opts.Budget.free(size)
+}
+
+// quota is a cursor's part of the limit.
+func (m *Merge) quota() int { return m.opts.Limit / max(m.active, 1) }
+
+// settle puts a cursor where it belongs after any change to it.
+func (m *Merge) settle(c *cursor) {
+	if !c.ended && c.next >= c.tail {
+		c.low = max(c.low, c.mark)
+		if c.sealed && !c.closing {
+			c.closing = true
+			c.push(item{Item: Item{Kind: End, Shard: c.shard, LSN: c.next}, order: math.MinInt64})
+		}
+	}
+	if c.want == wantNone && c.needy() && !c.stub {
+		c.want = wantQueued
+		m.wants = append(m.wants, c)
+	}
+	home := &m.waiting
+	switch {
+	case c.ended:
+		home = nil
+	case !c.empty():
+		home, c.key = &m.ready, c.head().order
+	case c.stub:
+		home, c.key = &m.ready, c.low
+	default:
+		c.key = c.low
+	}
+	switch {
+	case c.home == home && home != nil:
+		heap.Fix(home, c.index)
+	default:
+		if c.home != nil {
+			heap.Remove(c.home, c.index)
+		}
+		if c.home = home; home != nil {
+			heap.Push(home, c)
+		}
+	}
+	if active := !c.ended && (!c.empty() || c.stub || c.want != wantNone); active != c.active {
+		c.active = active
+		if active {
+			m.active++
+		} else {
+			m.active--
+		}
+	}
+}

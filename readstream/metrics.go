@@ -1,0 +1,110 @@
+package readstream
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// metrics of the role; see metric names for what they count.
+type metrics struct {
+	registerer prometheus.Registerer
+	all        []prometheus.Collector
+
+	streams      prometheus.Gauge
+	shards       prometheus.Gauge
+	opened       prometheus.Counter
+	refused      *prometheus.CounterVec // by reason
+	ended        *prometheus.CounterVec // by reason
+	evictions    prometheus.Counter
+	pointers     prometheus.Counter
+	payloadBytes prometheus.Counter
+	pointerBytes prometheus.Counter
+	heartbeats   prometheus.Counter
+	stalls       prometheus.Counter
+	gaps         *prometheus.CounterVec // by reason
+	lost         *prometheus.CounterVec // by reason
+	reads        prometheus.Counter
+	looks        prometheus.Counter
+	engineErrors *prometheus.CounterVec // by call
+}
+
+const namespace, subsystem = "scribe", "readstream"
+
+func newMetrics(r prometheus.Registerer, buffered func() float64) (*metrics, error) {
+	m := &metrics{registerer: r}
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help})
+		m.all = append(m.all, c)
+		return c
+	}
+	vector := func(name, help, label string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, []string{label})
+		m.all = append(m.all, c)
+		return c
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		g := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help})
+		m.all = append(m.all, g)
+		return g
+	}
+	m.streams = gauge("streams", "Open streams.")
+	m.shards = gauge("shards", "Shards that open streams follow, each stream counting its own.")
+	m.opened = counter("streams_opened_total", "Streams that were opened.")
+	m.refused = vector("streams_refused_total", "Streams that were refused, by reason.", "reason")
+	m.ended = vector("streams_ended_total", "Opened streams that ended, by reason; none for clients that went away.", "reason")
+	m.evictions = counter("evictions_total", "Streams that were sent away with their positions.")
+	m.pointers = counter("pointers_total", "Pointers sent.")
+	m.payloadBytes = counter("payload_bytes_total", "Bytes of decoded payload that the pointers sent stand for.")
+	m.pointerBytes = counter("pointer_bytes_total", "Bytes of the pointers sent.")
+	m.heartbeats = counter("heartbeats_total", "Heartbeats sent.")
+	m.stalls = counter("credit_stalls_total", "Times that a stream with pointers to send ran out of credits.")
+	m.gaps = vector("gaps_total", "Gaps sent, by reason.", "reason")
+	m.lost = vector("gap_pointers_total", "Pointers that the gaps sent stand for, by reason.", "reason")
+	m.reads = counter("log_reads_total", "Reads of the metadata engine.")
+	m.looks = counter("shard_lookups_total", "Listings of a category's shards.")
+	m.engineErrors = vector("log_errors_total", "Failed calls of the metadata engine, by call.", "call")
+	m.all = append(m.all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: "buffered_bytes", Help: "Bytes of records that streams hold.",
+	}, buffered))
+	if r == nil {
+		return m, nil
+	}
+	for i, c := range m.all {
+		if err := r.Register(c); err != nil {
+			m.all = m.all[:i]
+			m.close()
+			return nil, errors.Join(errors.New("readstream: register metrics"), err)
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) close() {
+	if m.registerer == nil {
+		return
+	}
+	for _, c := range m.all {
+		m.registerer.Unregister(c)
+	}
+}
+
+// label is a reason as the value of a label: "trimmed" for REASON_TRIMMED.
+func label(r scribev1.Reason) string { return reasonLabels[r] }
+
+var reasonLabels = func() map[scribev1.Reason]string {
+	const prefix = len("REASON_")
+	out := map[scribev1.Reason]string{}
+	for n, name := range scribev1.Reason_name {
+		b := []byte(name[prefix:])
+		for i, c := range b {
+			if 'A' <= c && c <= 'Z' {
+				b[i] = c + 'a' - 'A'
+			}
+		}
+		out[scribev1.Reason(n)] = string(b)
+	}
+	return out
+}()

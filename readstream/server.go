@@ -1,0 +1,191 @@
+package readstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/readstream/merge"
+)
+
+// Server is the role. It is safe for concurrent use.
+type Server struct {
+	cfg     Config
+	deps    Deps
+	log     *slog.Logger
+	clock   func() time.Time
+	metrics *metrics
+	budget  *merge.Budget
+
+	// evicting ends when Close begins, gone when streams must end without a notice.
+	evicting context.Context
+	evict    context.CancelFunc
+	gone     context.Context
+	leave    context.CancelFunc
+
+	mu struct {
+		sync.Mutex
+		closing bool
+		streams int
+		// idle is closed when the last stream has ended after closing began.
+		idle chan struct{}
+	}
+}
+
+var _ rpc.ReadStreamService = (*Server)(nil)
+
+// New returns a role that serves until Close. It starts nothing.
+func New(cfg Config, deps Deps) (*Server, error) {
+	if err := errors.Join(cfg.Validate(), deps.validate()); err != nil {
+		return nil, err
+	}
+	s := &Server{
+		cfg: cfg, deps: deps, log: deps.Logger, clock: deps.Clock,
+		budget: merge.NewBudget(int64(cfg.TotalBytes)),
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.clock == nil {
+		s.clock = time.Now
+	}
+	s.evicting, s.evict = context.WithCancel(context.Background())
+	s.gone, s.leave = context.WithCancel(context.Background())
+	s.mu.idle = make(chan struct{})
+	var err error
+	s.metrics, err = newMetrics(deps.Registerer, func() float64 { return float64(s.budget.Used()) })
+	return s, err
+}
+
+// Close refuses new streams, sends every open one a notice with its positions, and waits until they have ended. When ctx ends
+// first, streams whose clients do not take the notice are abandoned: they end when their send returns, and the error says how
+// many they were. Repeating it is harmless.
+func (s *Server) Close(ctx context.Context) error {
+	s.mu.Lock()
+	first := !s.mu.closing
+	if s.mu.closing = true; first {
+		s.evict()
+		if s.mu.streams == 0 {
+			close(s.mu.idle)
+		}
+	}
+	idle := s.mu.idle
+	s.mu.Unlock()
+
+	var err error
+	select {
+	case <-idle:
+	case <-ctx.Done():
+		s.leave()
+		s.mu.Lock()
+		left := s.mu.streams
+		s.mu.Unlock()
+		if left > 0 {
+			err = fmt.Errorf("readstream: %d streams did not end: %w", left, context.Cause(ctx))
+		}
+	}
+	s.leave()
+	if first {
+		s.metrics.close()
+	}
+	return err
+}
+
+// Stream implements rpc.ReadStreamService.
+func (s *Server) Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error {
+	if err := s.admit(); err != nil {
+		s.metrics.refused.WithLabelValues(label(rpc.ReasonOf(err))).Inc()
+		return err
+	}
+	defer s.release()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.gone, cancel)()
+
+	st, err := s.open(ctx, recv, send)
+	if err != nil {
+		if s.gone.Err() != nil {
+			err = s.refusal()
+		}
+		s.metrics.refused.WithLabelValues(label(rpc.ReasonOf(err))).Inc()
+		return err
+	}
+	s.metrics.opened.Inc()
+	st.log.Info("stream opened", "shards", st.merge.Shards())
+	err = st.run(ctx, recv)
+	if s.gone.Err() != nil && err != nil {
+		err = s.refusal()
+	}
+	s.ended(st, err)
+	return err
+}
+
+func (s *Server) ended(st *stream, err error) {
+	reason := rpc.ReasonOf(err)
+	switch {
+	case err == nil:
+		s.metrics.ended.WithLabelValues("evicted").Inc()
+	case reason == scribev1.Reason_REASON_UNSPECIFIED || reason == scribev1.Reason_REASON_UNKNOWN_OUTCOME:
+		// A transport that broke, or a client that went away: nothing of ours.
+		s.metrics.ended.WithLabelValues("none").Inc()
+	default:
+		s.metrics.ended.WithLabelValues(label(reason)).Inc()
+	}
+	st.log.Info("stream ended", "pointers", st.sentPointers, "error", err)
+}
+
+func (s *Server) admit() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.mu.closing:
+		return s.refusal()
+	case s.mu.streams >= s.cfg.MaxStreams:
+		return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.cfg.RetryAfter,
+			"%d streams are open, the limit of this server: try again, or another server", s.mu.streams)
+	}
+	s.mu.streams++
+	s.metrics.streams.Inc()
+	return nil
+}
+
+func (s *Server) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.streams--
+	s.metrics.streams.Dec()
+	if s.mu.closing && s.mu.streams == 0 {
+		close(s.mu.idle)
+	}
+}
+
+func (s *Server) refusal() error {
+	return rpc.RetryErrorf(scribev1.Reason_REASON_SHUTTING_DOWN, s.cfg.RetryAfter, "the read stream server is shutting down: use another one")
+}
+
+// first receives the StreamStart.
+func (s *Server) first(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error)) (*scribev1.StreamStart, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.StartTimeout)
+	defer cancel()
+	defer context.AfterFunc(s.evicting, cancel)() // a stream that has not begun does not hold up Close
+	req, err := recv(ctx)
+	switch {
+	case err == nil && req.GetStart() != nil:
+		return req.GetStart(), nil
+	case err == nil:
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "the first step of a stream must be a StreamStart")
+	case errors.Is(err, io.EOF):
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "the stream ended before its StreamStart")
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "no StreamStart came within %v", s.cfg.StartTimeout)
+	case s.evicting.Err() != nil:
+		return nil, s.refusal()
+	}
+	return nil, err
+}

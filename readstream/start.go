@@ -1,0 +1,304 @@
+package readstream
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/internal/record"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/readstream/merge"
+	"scribe/storage/metalog"
+)
+
+// clockSkew is how far ahead of the server's clock a start time may be.
+const clockSkew = time.Minute
+
+// plan is a StreamStart that was found valid.
+type plan struct {
+	category  string
+	consumer  string
+	logical   []uint32 // sorted; none = all
+	at        scribev1.StartAt
+	time      int64
+	resume    map[record.ShardID]*scribev1.ShardPosition
+	window    int64
+	heartbeat time.Duration
+	credits   credits
+}
+
+// wants reports whether a shard is in the stream.
+func (p *plan) wants(shard record.ShardID) bool {
+	if len(p.logical) == 0 {
+		return true
+	}
+	_, ok := slices.BinarySearch(p.logical, uint32(shard.Logical()))
+	return ok
+}
+
+// faults collects what is wrong with a request, and keeps what it says short.
+type faults struct {
+	list []string
+	more int
+}
+
+func (f *faults) add(format string, args ...any) {
+	const limit = 20
+	if len(f.list) < limit {
+		f.list = append(f.list, fmt.Sprintf(format, args...))
+		return
+	}
+	f.more++
+}
+
+func (f *faults) err(reason scribev1.Reason, what string) error {
+	if len(f.list) == 0 {
+		return nil
+	}
+	text := strings.Join(f.list, "; ")
+	if f.more > 0 {
+		text += fmt.Sprintf("; and %d more", f.more)
+	}
+	return rpc.Errorf(reason, "%s: %s", what, text)
+}
+
+// newPlan checks a StreamStart as far as that needs no category. It reports every fault.
+func newPlan(req *scribev1.StreamStart, now time.Time) (*plan, error) {
+	var f faults
+	p := &plan{category: req.GetCategory(), consumer: req.GetConsumer(), at: req.GetStartAt(), time: req.GetStartTime()}
+	if err := record.ValidateCategory(p.category); err != nil {
+		f.add("%v", err)
+	}
+	if n := len(p.consumer); n > maxConsumerName {
+		f.add("the consumer's name has %d bytes, the limit is %d", n, maxConsumerName)
+	}
+	p.logical = slices.Clone(req.GetLogicalShards())
+	slices.Sort(p.logical)
+	for i, l := range p.logical {
+		if l > record.MaxLogicalShard {
+			f.add("logical shard %d is over the highest possible, %d", l, record.MaxLogicalShard)
+		}
+		if i > 0 && l == p.logical[i-1] {
+			f.add("logical shard %d is named twice", l)
+		}
+	}
+	p.startAt(req, now, &f)
+	p.resumeAt(req, &f)
+	p.window = merge.Unbounded
+	if w := req.GetWindow(); w != nil {
+		p.window = duration(w, "window", 0, 0, &f).Microseconds()
+	}
+	p.heartbeat = metalog.DefaultHeartbeat
+	if h := req.GetHeartbeat(); h != nil && (h.GetSeconds() != 0 || h.GetNanos() != 0) {
+		p.heartbeat = duration(h, "heartbeat", minHeartbeat, maxHeartbeat, &f)
+	}
+	p.credits.add(req.GetCredits())
+	return p, f.err(scribev1.Reason_REASON_INVALID, "start of a stream")
+}
+
+// duration checks a duration. A limit of 0 is none.
+func duration(d *durationpb.Duration, what string, least, most time.Duration, f *faults) time.Duration {
+	if err := d.CheckValid(); err != nil {
+		f.add("the %s is no duration: %v", what, err)
+		return least
+	}
+	v := d.AsDuration()
+	if v < least || most > 0 && v > most {
+		f.add("the %s is %v, it must be at least %v and at most %v", what, v, least, orUnlimited(most))
+	}
+	return v
+}
+
+func orUnlimited(d time.Duration) string {
+	if d == 0 {
+		return "any length"
+	}
+	return d.String()
+}
+
+func (p *plan) startAt(req *scribev1.StreamStart, now time.Time, f *faults) {
+	switch p.at {
+	case scribev1.StartAt_START_AT_UNSPECIFIED:
+		p.at = scribev1.StartAt_START_AT_LATEST
+		if len(req.GetResume()) > 0 {
+			p.at = scribev1.StartAt_START_AT_EARLIEST
+		}
+	case scribev1.StartAt_START_AT_EARLIEST, scribev1.StartAt_START_AT_LATEST:
+	case scribev1.StartAt_START_AT_TIME:
+		switch limit := now.Add(clockSkew).UnixMicro(); {
+		case p.time < 0:
+			f.add("the start time, %d, is before 1970", p.time)
+		case p.time > limit:
+			f.add("the start time, %v, is in the future", time.UnixMicro(p.time).UTC())
+		}
+		return
+	default:
+		f.add("start_at is %d, which is unknown", p.at)
+	}
+	if p.time != 0 {
+		f.add("a start time is given without START_AT_TIME")
+	}
+}
+
+func (p *plan) resumeAt(req *scribev1.StreamStart, f *faults) {
+	positions := req.GetResume()
+	if len(positions) > maxResume {
+		f.add("%d positions to resume at, the limit is %d", len(positions), maxResume)
+		return
+	}
+	p.resume = make(map[record.ShardID]*scribev1.ShardPosition, len(positions))
+	for _, r := range positions {
+		shard := record.ShardID(r.GetShard())
+		switch {
+		case r.GetLsn() < uint64(record.FirstLSN):
+			f.add("shard %v is to resume at LSN %d, the first is %d", shard, r.GetLsn(), record.FirstLSN)
+		case p.resume[shard] != nil:
+			f.add("shard %v is to resume at two positions", shard)
+		}
+		p.resume[shard] = r
+	}
+}
+
+// check compares a plan with its category.
+func (p *plan) check(c *scribev1.Category) error {
+	var unknown, foreign faults
+	for _, l := range p.logical {
+		if l >= c.GetShards() {
+			unknown.add("%d", l)
+		}
+	}
+	if err := unknown.err(scribev1.Reason_REASON_UNKNOWN_SHARD,
+		fmt.Sprintf("category %q has %d logical shards, from 0; there are none of these numbers", p.category, c.GetShards())); err != nil {
+		return err
+	}
+	for shard := range p.resume {
+		if shard.Category() != c.GetId() {
+			foreign.add("shard %v belongs to category %d", shard, shard.Category())
+		}
+	}
+	return foreign.err(scribev1.Reason_REASON_INVALID,
+		fmt.Sprintf("category %q has the id %d, and these positions are of another one, or of one of that name that was deleted", p.category, c.GetId()))
+}
+
+// open receives the StreamStart and prepares the stream: all that can be refused is refused here.
+func (s *Server) open(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) (*stream, error) {
+	req, err := s.first(ctx, recv)
+	if err != nil {
+		return nil, err
+	}
+	p, err := newPlan(req, s.clock())
+	if err != nil {
+		return nil, err
+	}
+	cat, err := s.category(ctx, p.category)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.check(cat); err != nil {
+		return nil, err
+	}
+	states, err := s.deps.Log.Shards(ctx, cat.GetId())
+	if err != nil {
+		return nil, s.engineError(ctx, "shards", err)
+	}
+	st := newStream(s, p, cat, send)
+	if err := st.begin(ctx, states); err != nil {
+		st.merge.Close()
+		return nil, err
+	}
+	return st, nil
+}
+
+func (s *Server) category(ctx context.Context, name string) (*scribev1.Category, error) {
+	if cat, ok := s.deps.Categories.Lookup(name); ok {
+		return cat, nil
+	}
+	return s.deps.Categories.Resolve(ctx, name)
+}
+
+// engineError is what a client is told when the engine fails while a stream opens.
+func (s *Server) engineError(ctx context.Context, call string, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	s.metrics.engineErrors.WithLabelValues(call).Inc()
+	return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.cfg.RetryAfter, "the metadata engine failed to list or to seek shards: %w", err)
+}
+
+// begin adds the shards that there are.
+func (st *stream) begin(ctx context.Context, states []metalog.State) error {
+	states = slices.DeleteFunc(slices.Clone(states), func(v metalog.State) bool { return !st.plan.wants(v.Shard) })
+	known := make(map[record.ShardID]struct{}, len(states))
+	for _, v := range states {
+		known[v.Shard] = struct{}{}
+	}
+	// Shards of a checkpoint may have no log here any more, or not yet.
+	for shard := range st.plan.resume {
+		if _, ok := known[shard]; !ok && st.plan.wants(shard) {
+			states = append(states, metalog.State{Shard: shard, FirstLSN: record.FirstLSN, NextLSN: record.FirstLSN})
+		}
+	}
+	if len(states) > st.s.cfg.MaxShards {
+		return tooManyShards(len(states), st.s.cfg.MaxShards)
+	}
+	slices.SortFunc(states, func(a, b metalog.State) int { return cmp.Compare(a.Shard, b.Shard) })
+	from, err := st.positions(ctx, states)
+	if err != nil {
+		return err
+	}
+	var beyond faults
+	for i, v := range states {
+		if from[i] > v.NextLSN {
+			beyond.add("shard %v is to resume at LSN %d, its next one is %d", v.Shard, from[i], v.NextLSN)
+		}
+		st.add(v, from[i])
+	}
+	return beyond.err(scribev1.Reason_REASON_INVALID, "positions beyond the end: they are of another cell, or metadata was lost")
+}
+
+func tooManyShards(n, limit int) error {
+	return rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the stream would follow %d shards, the limit is %d: ask for some of the logical shards", n, limit)
+}
+
+// positions returns where each shard begins.
+func (st *stream) positions(ctx context.Context, states []metalog.State) ([]record.LSN, error) {
+	from := make([]record.LSN, len(states))
+	var seek []record.ShardID
+	for i, v := range states {
+		switch r := st.plan.resume[v.Shard]; {
+		case r != nil:
+			from[i] = record.LSN(r.GetLsn())
+			if r.GetSkip() > 0 {
+				st.skips[v.Shard] = r
+			}
+		case st.plan.at == scribev1.StartAt_START_AT_EARLIEST:
+			from[i] = v.FirstLSN
+		case st.plan.at == scribev1.StartAt_START_AT_TIME:
+			seek = append(seek, v.Shard)
+		default:
+			from[i] = v.NextLSN
+		}
+	}
+	found := make(map[record.ShardID]record.LSN, len(seek))
+	for part := range slices.Chunk(seek, metalog.MaxShards) {
+		lsns, err := st.s.deps.Log.Seek(ctx, part, st.plan.time)
+		if err != nil {
+			return nil, st.s.engineError(ctx, "seek", err)
+		}
+		for i, lsn := range lsns {
+			found[part[i]] = lsn
+		}
+	}
+	for i, v := range states {
+		if lsn := found[v.Shard]; lsn > 0 {
+			from[i] = lsn
+		}
+	}
+	return from, nil
+}

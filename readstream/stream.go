@@ -1,0 +1,407 @@
+package readstream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"scribe/internal/pointer"
+	"scribe/internal/record"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/readstream/merge"
+	"scribe/storage/metalog"
+)
+
+// stream is one open stream. Its driver is the goroutine of the call, which alone sends, reads, and takes from the merge; what
+// is outside of mu belongs to it.
+type stream struct {
+	s    *Server
+	plan *plan
+	cat  *scribev1.Category
+	log  *slog.Logger
+	send func(*scribev1.StreamResponse) error
+
+	// opening is StreamOpened until it is sent.
+	opening []*scribev1.StreamShard
+	// skips are positions within a payload that were given and not passed yet.
+	skips map[record.ShardID]*scribev1.ShardPosition
+	// groups follow the tails.
+	groups []*group
+
+	// batch is what was taken and not sent; control an item that follows it.
+	batch      []merge.Item
+	batchBytes int
+	watermark  int64
+	control    *merge.Item
+	wants      []merge.Want
+
+	silent       bool // nothing was sent since the last tick
+	stalled      bool // the stream waits for credits
+	blind        bool // looking for shards failed; not again before the next tick
+	sentPointers uint64
+	// failing tells since when calls of the engine fail for a shard; 0 stands for the category.
+	failing map[record.ShardID]time.Time
+
+	// merge is guarded by mu once the stream runs.
+	merge *merge.Merge
+	mu    struct {
+		sync.Mutex
+		credits credits
+		// appeared are shards that the watch has told of.
+		appeared []record.ShardID
+		// err ends the stream; evict sends it away.
+		err   error
+		evict string
+	}
+	// wake tells the driver that something under mu has changed.
+	wake chan struct{}
+}
+
+func newStream(s *Server, p *plan, cat *scribev1.Category, send func(*scribev1.StreamResponse) error) *stream {
+	st := &stream{
+		s: s, plan: p, cat: cat, send: send,
+		log:   s.log.With(slog.String("category", p.category), slog.String("consumer", p.consumer)),
+		skips: map[record.ShardID]*scribev1.ShardPosition{}, failing: map[record.ShardID]time.Time{},
+		merge: merge.New(merge.Options{Window: p.window, Limit: s.cfg.StreamBytes, Budget: s.budget}),
+		wake:  make(chan struct{}, 1),
+	}
+	st.mu.credits = p.credits
+	return st
+}
+
+// add gives the merge a shard.
+func (st *stream) add(v metalog.State, from record.LSN) {
+	st.merge.Add(v.Shard, from)
+	st.merge.Tail(v.Shard, v.NextLSN, v.Watermark, v.Sealed)
+	st.opening = append(st.opening, &scribev1.StreamShard{Shard: uint64(v.Shard), Lsn: uint64(from), NextLsn: uint64(v.NextLSN)})
+}
+
+// notify wakes the driver.
+func (st *stream) notify() {
+	select {
+	case st.wake <- struct{}{}:
+	default: // it will look at everything anyway
+	}
+}
+
+// fail ends the stream with an error, the first one.
+func (st *stream) fail(err error) {
+	st.mu.Lock()
+	st.mu.err = cmp.Or(st.mu.err, err)
+	st.mu.Unlock()
+	st.notify()
+}
+
+// run serves the stream until it ends. It returns nil after an eviction.
+func (st *stream) run(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error)) error {
+	var running sync.WaitGroup
+	ctx, cancel := context.WithCancel(ctx)
+	shards := len(st.opening)
+	st.s.metrics.shards.Add(float64(shards))
+	defer func() {
+		cancel()
+		running.Wait()
+		st.stopGroups()
+		st.s.metrics.shards.Sub(float64(st.merge.Total()))
+		st.merge.Close()
+	}()
+	opened := &scribev1.StreamOpened{Category: st.cat, Shards: st.opening}
+	if err := st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Opened{Opened: opened}}); err != nil {
+		return err
+	}
+	running.Go(func() { st.receive(ctx, recv) })
+	running.Go(func() { st.watch(ctx) })
+	ids := make([]record.ShardID, 0, shards)
+	for _, v := range st.opening {
+		ids = append(ids, record.ShardID(v.GetShard()))
+	}
+	st.opening = nil
+	st.follow(ctx, ids)
+	return st.drive(ctx)
+}
+
+// receive takes the client's credits.
+func (st *stream) receive(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error)) {
+	for {
+		req, err := recv(ctx)
+		switch {
+		case errors.Is(err, io.EOF):
+			return // the client has nothing more to say; it still listens
+		case err != nil:
+			if ctx.Err() == nil {
+				st.fail(err)
+			}
+			return
+		case req.GetCredits() == nil:
+			st.fail(rpc.Errorf(scribev1.Reason_REASON_INVALID, "after its start a stream takes credits and nothing else"))
+			return
+		}
+		st.mu.Lock()
+		st.mu.credits.add(req.GetCredits())
+		st.mu.Unlock()
+		st.notify()
+	}
+}
+
+// stop is why fill stopped.
+type stop uint8
+
+const (
+	stopFull     stop = 1 // the batch is
+	stopControl  stop = 2 // control is set
+	stopCredits  stop = 3
+	stopRead     stop = 4
+	stopDiscover stop = 5
+	stopIdle     stop = 6
+)
+
+// drive is the loop of the stream. Each turn takes what the merge has, and then does the one thing that it needs next.
+func (st *stream) drive(ctx context.Context) error {
+	// Two ticks without a message make one heartbeat.
+	ticker := time.NewTicker(st.plan.heartbeat / 2)
+	defer ticker.Stop()
+	for {
+		if done, err := st.check(ctx); done || err != nil {
+			return err
+		}
+		select {
+		case <-ticker.C:
+			if err := st.tick(ctx); err != nil {
+				return err
+			}
+		default:
+		}
+		why, err := st.fill()
+		if err != nil {
+			return err
+		}
+		switch {
+		case why == stopRead:
+			// The batch waits: it will be larger.
+			err = st.read(ctx)
+		case why == stopDiscover && len(st.batch) == 0:
+			err = st.discover(ctx)
+		case len(st.batch) > 0 || st.control != nil:
+			err = st.flush()
+		default:
+			err = st.wait(ctx, ticker.C, why)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// check reports whether the stream is over.
+func (st *stream) check(ctx context.Context) (done bool, _ error) {
+	st.mu.Lock()
+	err, evict := st.mu.err, st.mu.evict
+	appeared := st.mu.appeared
+	st.mu.appeared = nil
+	st.mu.Unlock()
+	switch {
+	case ctx.Err() != nil:
+		return true, context.Cause(ctx)
+	case err != nil:
+		return true, err
+	case evict != "":
+		return true, st.evict(evict)
+	case st.s.evicting.Err() != nil:
+		return true, st.evict("the server is shutting down")
+	case len(appeared) > 0:
+		return false, st.appear(ctx, appeared)
+	}
+	return false, nil
+}
+
+// wait sleeps until there is something to do.
+func (st *stream) wait(ctx context.Context, tick <-chan time.Time, why stop) error {
+	if starving := why == stopCredits; starving != st.stalled {
+		if st.stalled = starving; starving {
+			st.s.metrics.stalls.Inc()
+		}
+	}
+	select {
+	case <-st.wake:
+	case <-tick:
+		return st.tick(ctx)
+	case <-ctx.Done():
+	case <-st.s.evicting.Done():
+	}
+	return nil
+}
+
+// tick does what is done now and then.
+func (st *stream) tick(ctx context.Context) error {
+	if err := st.categoryExists(ctx); err != nil {
+		return err
+	}
+	st.blind = false
+	st.mu.Lock()
+	st.merge.Retry()
+	lagging := st.plan.window != merge.Unbounded && st.merge.Lagging()
+	st.mu.Unlock()
+	if lagging {
+		if err := st.discover(ctx); err != nil {
+			return err
+		}
+	}
+	if !st.silent {
+		st.silent = true
+		return nil
+	}
+	if len(st.batch) > 0 {
+		return st.flush()
+	}
+	st.mu.Lock()
+	beat := &scribev1.StreamHeartbeat{Watermark: st.merge.Low(), Pending: st.merge.Pending()}
+	st.mu.Unlock()
+	st.s.metrics.heartbeats.Inc()
+	return st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Heartbeat{Heartbeat: beat}})
+}
+
+// resolveTimeout bounds how long a stream waits for the control plane.
+const resolveTimeout = 5 * time.Second
+
+// categoryExists fails when the category was deleted, or deleted and created again.
+func (st *stream) categoryExists(ctx context.Context) error {
+	cat, ok := st.s.deps.Categories.Lookup(st.plan.category)
+	if !ok {
+		// The local view may be behind one that resolved the name when the stream opened.
+		ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+		defer cancel()
+		var err error
+		cat, err = st.s.deps.Categories.Resolve(ctx, st.plan.category)
+		if err != nil && rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_CATEGORY {
+			return nil //nolint:nilerr // the control plane is away: nothing is known, so nothing has changed
+		}
+	}
+	if cat.GetId() != st.cat.GetId() {
+		return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "category %q was deleted while the stream ran", st.plan.category)
+	}
+	return nil
+}
+
+// fill takes items from the merge into the batch, until something else is to be done.
+func (st *stream) fill() (stop, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for st.control == nil {
+		kind, status := st.merge.Peek()
+		switch {
+		case status == merge.Read:
+			return stopRead, nil
+		case status == merge.Discover && !st.blind:
+			return stopDiscover, nil
+		case status != merge.Ready:
+			return stopIdle, nil
+		case kind == merge.Entry && (len(st.batch) >= st.s.cfg.BatchEntries || st.batchBytes >= st.s.cfg.BatchBytes):
+			return stopFull, nil
+		case kind == merge.Entry && !st.mu.credits.any():
+			return stopCredits, nil
+		}
+		it, _ := st.merge.Next()
+		if len(st.skips) > 0 {
+			delete(st.skips, it.Shard)
+		}
+		if it.Kind != merge.Entry {
+			st.control = &it
+			break
+		}
+		p, err := pointer.Decode(it.Data)
+		switch {
+		case errors.Is(err, pointer.ErrVersion):
+			return 0, rpc.Errorf(scribev1.Reason_REASON_UNSPECIFIED, "shard %v, LSN %d: %w", it.Shard, it.LSN, err)
+		case err != nil:
+			st.log.Error("a record holds no pointer", "shard", it.Shard.String(), "lsn", uint64(it.LSN), "error", err)
+			st.control = &merge.Item{Kind: merge.Gap, Cause: merge.Corrupt, Shard: it.Shard, LSN: it.LSN, To: it.LSN + 1}
+		default:
+			st.mu.credits.spend(p.Length)
+			st.s.metrics.payloadBytes.Add(float64(p.Length))
+			st.batch = append(st.batch, it)
+			st.batchBytes += len(it.Data)
+		}
+		st.watermark = st.merge.Low()
+	}
+	return stopControl, nil
+}
+
+// flush sends the batch, and the control message that follows it.
+func (st *stream) flush() error {
+	if n := len(st.batch); n > 0 {
+		slab := make([]scribev1.StreamEntry, n)
+		entries := make([]*scribev1.StreamEntry, n)
+		for i := range st.batch {
+			it, e := &st.batch[i], &slab[i]
+			e.Shard, e.Lsn, e.Time, e.Pointer = uint64(it.Shard), uint64(it.LSN), it.Time, it.Data
+			entries[i] = e
+		}
+		err := st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Entries{
+			Entries: &scribev1.StreamEntries{Entries: entries, Watermark: st.watermark},
+		}})
+		if err != nil {
+			return err
+		}
+		st.sentPointers += uint64(n)
+		st.s.metrics.pointers.Add(float64(n))
+		st.s.metrics.pointerBytes.Add(float64(st.batchBytes))
+		clear(st.batch)
+		st.batch, st.batchBytes, st.stalled = st.batch[:0], 0, false
+	}
+	if st.control == nil {
+		return nil
+	}
+	it := st.control
+	st.control = nil
+	if it.Kind == merge.End {
+		return st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_ShardEnded{
+			ShardEnded: &scribev1.StreamShard{Shard: uint64(it.Shard), Lsn: uint64(it.LSN), NextLsn: uint64(it.LSN)},
+		}})
+	}
+	reason := scribev1.Reason_REASON_TRIMMED
+	if it.Cause == merge.Corrupt {
+		reason = scribev1.Reason_REASON_CORRUPT
+	}
+	st.s.metrics.gaps.WithLabelValues(label(reason)).Inc()
+	st.s.metrics.lost.WithLabelValues(label(reason)).Add(float64(it.To - it.LSN))
+	st.log.Warn("gap", "shard", it.Shard.String(), "from", uint64(it.LSN), "to", uint64(it.To), "reason", label(reason))
+	return st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Gap{
+		Gap: &scribev1.StreamGap{Shard: uint64(it.Shard), From: uint64(it.LSN), To: uint64(it.To), Reason: reason},
+	}})
+}
+
+func (st *stream) sendNow(r *scribev1.StreamResponse) error {
+	st.silent = false
+	return st.send(r)
+}
+
+// evict sends what was taken, and then the client away.
+func (st *stream) evict(message string) error {
+	if err := st.flush(); err != nil {
+		return err
+	}
+	st.mu.Lock()
+	resume := make([]*scribev1.ShardPosition, 0, st.merge.Total())
+	for shard, lsn := range st.merge.Positions() {
+		p := &scribev1.ShardPosition{Shard: uint64(shard), Lsn: uint64(lsn)}
+		if r := st.skips[shard]; r != nil {
+			p.Skip = r.GetSkip()
+		}
+		resume = append(resume, p)
+	}
+	st.mu.Unlock()
+	slices.SortFunc(resume, func(a, b *scribev1.ShardPosition) int { return cmp.Compare(a.GetShard(), b.GetShard()) })
+	err := st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Evicted{Evicted: &scribev1.StreamEvicted{
+		Reason: scribev1.Reason_REASON_SHUTTING_DOWN, Message: message, Resume: resume,
+	}}})
+	if err == nil {
+		st.s.metrics.evictions.Inc()
+	}
+	return err
+}

@@ -1,0 +1,226 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"scribe/internal/discovery"
+	"scribe/internal/rpc"
+)
+
+// Consumer reads a category. One iteration runs at a time; the other methods may be called from any goroutine meanwhile.
+type Consumer struct {
+	category string
+	cfg      config
+	streams  StreamService
+	payloads PayloadService
+	decoder  *zstd.Decoder
+	release  func() // gives back the connections; may be nil
+	wanted   map[uint32]bool
+
+	mu struct {
+		sync.Mutex
+		positions *positions
+		watermark int64    // Unix microseconds; 0 = unknown
+		session   *session // of the iteration that runs
+		closed    bool
+	}
+
+	// current is the payload being delivered, left how many of its messages are not. The one who iterates changes the first under
+	// mu and the second at every message, without it.
+	current *item // guarded by mu
+	left    atomic.Int64
+
+	stats struct {
+		records, payloads, bytes, fetched, gaps, reconnects atomic.Uint64
+	}
+}
+
+// New returns a consumer of a category that reads from the server at a URL, for example [DefaultServer], which "" stands for. It
+// does not connect before the first iteration. The error reports every option that is not valid.
+func New(server, category string, opts ...Option) (*Consumer, error) {
+	cfg := defaultConfig()
+	for _, o := range opts {
+		o.apply(&cfg)
+	}
+	if err := cfg.validate(category); err != nil {
+		return nil, err
+	}
+	decoder, err := newDecoder(cfg.concurrency)
+	if err != nil {
+		return nil, fmt.Errorf("consumer: %w", err)
+	}
+	c := &Consumer{category: category, cfg: cfg, decoder: decoder}
+	c.mu.positions = newPositions(cfg.start.from)
+	if cfg.start.from != nil {
+		c.mu.watermark = cfg.start.from.Watermark
+	}
+	if len(cfg.logicalShards) > 0 {
+		c.wanted = make(map[uint32]bool)
+		for _, s := range cfg.logicalShards {
+			c.wanted[s] = true
+		}
+	}
+	c.connect(server)
+	return c, nil
+}
+
+// connect makes the services of an address unless they were given.
+func (c *Consumer) connect(server string) {
+	if c.streams, c.payloads = c.cfg.streams, c.cfg.payloads; c.streams != nil {
+		return
+	}
+	if server == "" {
+		server = DefaultServer
+	}
+	var t *rpc.Transport
+	if hc := c.cfg.httpClient; hc != nil {
+		t = rpc.OverClient(hc)
+	} else {
+		t = rpc.NewTransport(nil)
+		c.release = t.Close
+	}
+	cell := discovery.New(t, server)
+	c.streams, c.payloads = cell.ReadStream(), cell.ReadProxy()
+}
+
+// wants reports whether a logical shard is read.
+func (c *Consumer) wants(logical uint32) bool { return c.wanted == nil || c.wanted[logical] }
+
+// begin starts an iteration.
+func (c *Consumer) begin(ctx context.Context) (*session, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.mu.closed:
+		return nil, ErrClosed
+	case c.mu.session != nil:
+		return nil, ErrBusy
+	}
+	c.mu.positions.rewind()
+	c.mu.session = c.newSession(ctx)
+	return c.mu.session, nil
+}
+
+// end ends it.
+func (c *Consumer) end(s *session) {
+	s.stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.session = nil
+}
+
+// Close releases what the consumer holds. An iteration that runs yields [ErrClosed] at its next step; the goroutines behind it
+// have ended when Close returns. Repeating it is harmless.
+func (c *Consumer) Close() error {
+	c.mu.Lock()
+	c.mu.closed = true
+	s, release := c.mu.session, c.release
+	c.release = nil
+	c.mu.Unlock()
+	if s != nil {
+		s.halt(ErrClosed)
+	}
+	if release != nil {
+		release()
+	}
+	return nil
+}
+
+// Checkpoint is the position after the last message, gap or batch that was yielded, as a text without spaces that [Checkpoint]
+// takes. Inside the loop that is the one being looked at: keep the checkpoint when it was dealt with. It is "" as long as nothing
+// is known: before the first stream of a consumer that does not begin with a checkpoint.
+func (c *Consumer) Checkpoint() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.mu.positions.opened {
+		return ""
+	}
+	c.advance()
+	return c.mu.positions.checkpoint(c.category, c.mu.watermark).String()
+}
+
+// advance brings the position of the payload being delivered up to date. The mutex is held.
+func (c *Consumer) advance() {
+	it := c.current
+	if it == nil {
+		return
+	}
+	if left := uint32(c.left.Load()); left > 0 {
+		it.pos.lsn, it.pos.skip = it.lsn, it.ptr.Messages-left
+	} else {
+		it.pos.lsn, it.pos.skip = it.lsn+1, 0
+	}
+}
+
+// Watermark is the persisted time that the iteration has reached: with an ordering window, no later message is older than this
+// by more than the window. The zero Time means that it is not known yet.
+func (c *Consumer) Watermark() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.watermark == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(c.mu.watermark)
+}
+
+// Lag is how far the watermark is behind the clock; 0 when it is not known. A consumer that has everything lags by no more than
+// the heartbeat.
+func (c *Consumer) Lag() time.Duration {
+	w := c.Watermark()
+	if w.IsZero() {
+		return 0
+	}
+	return max(c.cfg.now().Sub(w), 0)
+}
+
+// Buffered is how many messages were announced by the stream and not yet yielded: 0 means that the next step waits for new ones.
+func (c *Consumer) Buffered() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.session == nil {
+		return 0
+	}
+	n := c.mu.session.queue.waiting()
+	if c.current != nil {
+		// It is in the queue until it is done with.
+		n -= int64(c.current.ptr.Messages) - c.left.Load()
+	}
+	return int(n)
+}
+
+// Stats counts what happened since the consumer was made.
+type Stats struct {
+	// Records and Bytes (payloads alone) were yielded; rows of batches count as records. They are brought up to date when a
+	// payload is done with.
+	Records, Bytes uint64
+	// Payloads were fetched, FetchedBytes is what came over the network for them.
+	Payloads, FetchedBytes uint64
+	// Gaps were yielded.
+	Gaps uint64
+	// Reconnects is how often a stream was opened again.
+	Reconnects uint64
+}
+
+// Stats returns the counters.
+func (c *Consumer) Stats() Stats {
+	return Stats{
+		Records: c.stats.records.Load(), Bytes: c.stats.bytes.Load(),
+		Payloads: c.stats.payloads.Load(), FetchedBytes: c.stats.fetched.Load(),
+		Gaps: c.stats.gaps.Load(), Reconnects: c.stats.reconnects.Load(),
+	}
+}
+
+// over tells why an iteration ended from what ended its session.
+func over(err error) error {
+	if errors.Is(err, ErrClosed) {
+		return ErrClosed
+	}
+	return err
+}

@@ -1,0 +1,178 @@
+package consumer
+
+import (
+	"errors"
+	"fmt"
+
+	"connectrpc.com/connect"
+
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Errors that callers branch on, with [errors.Is].
+var (
+	// ErrClosed means that the consumer is closed.
+	ErrClosed = errors.New("consumer: closed")
+	// ErrBusy means that another iteration of this consumer is running.
+	ErrBusy = errors.New("consumer: another iteration is running")
+	// ErrUnknownCategory means that the category does not exist.
+	ErrUnknownCategory = errors.New("consumer: unknown category")
+	// ErrUnavailable means that no server could be reached for as long as [WithRetryTimeout] allows.
+	ErrUnavailable = errors.New("consumer: unavailable")
+	// ErrRefused means that a server refused for another reason, which the text tells.
+	ErrRefused = errors.New("consumer: refused")
+	// ErrProtocol means that a server's streams contradict themselves, again and again.
+	ErrProtocol = errors.New("consumer: the stream breaks its protocol")
+	// ErrCheckpoint means that a checkpoint is damaged, or not one of this category.
+	ErrCheckpoint = errors.New("consumer: checkpoint cannot be used")
+	// ErrGap matches every [GapError].
+	ErrGap = errors.New("consumer: messages are missing")
+	// ErrDamaged matches every [DamageError].
+	ErrDamaged = errors.New("consumer: damaged data")
+	// ErrColumnar means that the next message is a row of an Arrow batch, which has no bytes of its own: read it with
+	// [Consumer.Batches]. The position stays in front of it.
+	ErrColumnar = errors.New("consumer: the next messages are an Arrow batch")
+)
+
+// GapReason is why messages are missing; the values are stable and fit a metric's label.
+type GapReason string
+
+// Reasons of gaps.
+const (
+	// GapTrimmed: retention removed them before they were read.
+	GapTrimmed GapReason = "trimmed"
+	// GapDamaged: they, or the pointer to them, are damaged.
+	GapDamaged GapReason = "damaged"
+	// GapMissing: the object that should hold them does not exist.
+	GapMissing GapReason = "missing"
+)
+
+// GapError tells of messages that this consumer will not bring: those of pointers [From, To) of a physical shard, but for the
+// first Delivered messages of From. It matches [ErrGap]. An iteration goes on after it.
+type GapError struct {
+	Category  string
+	Shard     ShardID
+	From, To  uint64 // log sequence numbers
+	Delivered uint32
+	Reason    GapReason
+	// Cause is what was found, when the consumer itself found it: a *[DamageError].
+	Cause error
+}
+
+// Error names the place and the reason.
+func (e *GapError) Error() string {
+	text := fmt.Sprintf("consumer: messages of %s are missing: shard %v, LSN %d to %d: %s", e.Category, e.Shard, e.From, e.To-1, e.Reason)
+	if e.Cause != nil {
+		text += ": " + e.Cause.Error()
+	}
+	return text
+}
+
+// Is reports whether target is [ErrGap].
+func (e *GapError) Is(target error) bool { return target == ErrGap }
+
+// Unwrap returns the cause.
+func (e *GapError) Unwrap() error { return e.Cause }
+
+// DamageError is data that is not what was written. It matches [ErrDamaged]. Nothing of what it names was delivered.
+type DamageError struct {
+	Category string
+	Shard    ShardID
+	LSN      uint64 // of the pointer
+	// What is the part that is wrong, for example "payload checksum" or "frame 3".
+	What string
+	// Offset is where in the decoded payload, in bytes; -1 when that means nothing.
+	Offset int64
+	// Missing says that the object is not there at all.
+	Missing bool
+	// Cause says more; it may be nil.
+	Cause error
+}
+
+// Error names the place and the part.
+func (e *DamageError) Error() string {
+	text := fmt.Sprintf("consumer: damaged data of %s: shard %v, LSN %d: %s", e.Category, e.Shard, e.LSN, e.What)
+	if e.Offset >= 0 {
+		text += fmt.Sprintf(" at byte %d", e.Offset)
+	}
+	if e.Cause != nil {
+		text += ": " + e.Cause.Error()
+	}
+	return text
+}
+
+// Is reports whether target is [ErrDamaged].
+func (e *DamageError) Is(target error) bool { return target == ErrDamaged }
+
+// Unwrap returns the cause.
+func (e *DamageError) Unwrap() error { return e.Cause }
+
+// ServerError is a server's refusal. It matches [ErrUnknownCategory], [ErrUnavailable] or [ErrRefused].
+type ServerError struct {
+	// Doing is what was tried.
+	Doing string
+	cause error // one of the sentinels
+	// Detail is what the server or the transport said.
+	Detail error
+}
+
+// Error says what was tried and what came of it.
+func (e *ServerError) Error() string { return fmt.Sprintf("%v: %s: %v", e.cause, e.Doing, e.Detail) }
+
+// Is reports whether target is the sentinel of the cause.
+func (e *ServerError) Is(target error) bool { return target == e.cause }
+
+// Unwrap returns the detail.
+func (e *ServerError) Unwrap() error { return e.Detail }
+
+// permanent returns the sentinel that goes with an error after which trying again is useless, nil when it may pass. What a server
+// did not say itself may: it comes from a transport or from something in between, but for the few codes that mean a wrong address
+// or missing rights.
+func permanent(err error) error {
+	info := attached(err)
+	if info == nil {
+		switch connect.CodeOf(err) {
+		case connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeUnimplemented, connect.CodeNotFound,
+			connect.CodeInvalidArgument:
+			return ErrRefused
+		default:
+			return nil
+		}
+	}
+	switch info.GetReason() {
+	case scribev1.Reason_REASON_UNKNOWN_CATEGORY:
+		return ErrUnknownCategory
+	case scribev1.Reason_REASON_UNKNOWN_SHARD, scribev1.Reason_REASON_INVALID, scribev1.Reason_REASON_TOO_LARGE:
+		return ErrRefused
+	default:
+		return nil
+	}
+}
+
+// attached returns the info that a server attached to an error, nil when there is none.
+func attached(err error) *scribev1.ErrorInfo {
+	ce := new(connect.Error)
+	if !errors.As(err, &ce) {
+		return nil
+	}
+	for _, d := range ce.Details() {
+		if v, derr := d.Value(); derr == nil {
+			if info, ok := v.(*scribev1.ErrorInfo); ok {
+				return info
+			}
+		}
+	}
+	return nil
+}
+
+// gapReason translates a server's reason.
+func gapReason(r scribev1.Reason) GapReason {
+	switch r {
+	case scribev1.Reason_REASON_TRIMMED, scribev1.Reason_REASON_STALE_BLOB:
+		return GapTrimmed
+	case scribev1.Reason_REASON_MISSING:
+		return GapMissing
+	default:
+		return GapDamaged
+	}
+}

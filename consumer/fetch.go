@@ -1,0 +1,175 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// maxTries is how often a payload is fetched whose bytes were damaged, maybe on the way.
+const maxTries = 3
+
+// pump starts fetches as long as there is something to fetch and room for it. It is called whenever one of the two may have come.
+func (s *session) pump() {
+	for {
+		group := s.queue.group(s.c.cfg.concurrency)
+		if group == nil {
+			return
+		}
+		s.run(func() {
+			s.fetch(group)
+			s.queue.fetched()
+			s.pump()
+		})
+	}
+}
+
+// fetch brings the payloads of a group: each item is ready when it returns, or the session is over.
+func (s *session) fetch(todo []*item) {
+	var (
+		failures int
+		since    = time.Now() // of the last progress
+		after    time.Duration
+		lastErr  error
+	)
+	for len(todo) > 0 {
+		if failures > 0 {
+			if t := s.c.cfg.retryTimeout; t > 0 && time.Since(since) > t {
+				fail(todo, &ServerError{Doing: "fetching payloads", cause: ErrUnavailable, Detail: lastErr})
+				return
+			}
+			if !sleep(s.ctx, s.c.cfg.pause(failures, after)) {
+				return
+			}
+		}
+		left, err := s.fetchOnce(todo)
+		if s.ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			if cause := permanent(err); cause != nil {
+				fail(todo, &ServerError{Doing: "fetching payloads", cause: cause, Detail: err})
+				return
+			}
+			s.c.cfg.logger.Warn("fetch failed", "payloads", len(todo), "failures", failures+1, "error", err)
+			failures, after, lastErr = failures+1, hint(err), err
+			continue
+		}
+		if len(left) < len(todo) {
+			failures, since = 0, time.Now()
+		} else {
+			failures, lastErr = failures+1, left[0].err
+			after = hint(lastErr)
+		}
+		for _, it := range left {
+			it.err = nil
+		}
+		todo = left
+	}
+}
+
+// fetchOnce makes one request and settles what it answered for. It returns the items that are to be asked for again, in order; of
+// those that had an error of their own, err says which.
+func (s *session) fetchOnce(todo []*item) ([]*item, error) {
+	req := &scribev1.FetchRequest{
+		Pointers: make([][]byte, len(todo)),
+		Encoding: scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW,
+		Category: s.c.category,
+	}
+	for i, it := range todo {
+		req.Pointers[i] = it.raw
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, s.c.cfg.requestTimeout)
+	defer cancel()
+	res, err := s.c.payloads.Fetch(ctx, req)
+	if err != nil {
+		return todo, err
+	}
+	payloads := res.GetPayloads()
+	if len(payloads) == 0 || len(payloads) > len(todo) {
+		return todo, fmt.Errorf("the read proxy answered with %d payloads for %d pointers", len(payloads), len(todo))
+	}
+	var again []*item
+	for i, p := range payloads {
+		s.c.stats.fetched.Add(uint64(len(p.GetData())))
+		if it := todo[i]; !s.settle(it, p) {
+			again = append(again, it)
+		}
+		payloads[i] = nil // free to go once it is decompressed
+	}
+	return append(again, todo[len(payloads):]...), nil
+}
+
+// settle makes an item ready from its answer, or is false when it is worth asking again: then the item's err says why.
+func (s *session) settle(it *item, p *scribev1.Payload) bool {
+	at := it.place(s.c.category)
+	it.tries++
+	if info := p.GetError(); info != nil {
+		err := rpc.FromInfo(info)
+		switch info.GetReason() {
+		case scribev1.Reason_REASON_TRIMMED:
+			it.gap = s.c.lostPayload(it, GapTrimmed, nil)
+		case scribev1.Reason_REASON_MISSING, scribev1.Reason_REASON_STALE_BLOB:
+			damage := at.damage("object", -1, err)
+			damage.Missing = true
+			it.err = damage
+		case scribev1.Reason_REASON_CORRUPT:
+			it.err = at.damage("object", -1, err)
+		default:
+			it.err = err
+			cause := permanent(err)
+			if cause == nil {
+				return false
+			}
+			it.err = &ServerError{Doing: fmt.Sprintf("fetching the payload of shard %v, LSN %d", at.shard, at.lsn), cause: cause, Detail: err}
+		}
+		it.done()
+		return true
+	}
+	frames, buf, transit, err := decode(s.c.decoder, p, &it.ptr, at)
+	if err != nil && transit && it.tries < maxTries {
+		it.err = err
+		return false
+	}
+	it.frames, it.buf, it.err = frames, buf, err
+	it.done()
+	return true
+}
+
+// done hands the item over to the one who iterates.
+func (it *item) done() {
+	it.raw = nil
+	close(it.ready)
+}
+
+// fail settles items with an error of the whole request.
+func fail(items []*item, err error) {
+	for _, it := range items {
+		it.err = err
+		it.done()
+	}
+}
+
+// hint is when the server says that trying again may help.
+func hint(err error) time.Duration {
+	if err == nil || errors.Is(err, ErrDamaged) {
+		return 0
+	}
+	return attached(err).GetRetryAfter().AsDuration()
+}
+
+// sleep waits, and is false when ctx ended before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,138 @@
+package consumer
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+
+	"scribe/internal/pointer"
+	"scribe/internal/record"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// newDecoder decompresses payloads, several at a time, each to no more than the capacity that it is given. A consumer has its own:
+// it starts no goroutine, and takes memory when it is used.
+func newDecoder(concurrency int) (*zstd.Decoder, error) {
+	return zstd.NewReader(nil,
+		zstd.WithDecoderConcurrency(concurrency),
+		zstd.WithDecoderMaxMemory(pointer.MaxBlockRaw),
+		zstd.WithDecodeAllCapLimit(true),
+		zstd.IgnoreChecksum(true)) // frames carry their own, from the producer
+}
+
+// buffer is a decoded payload's memory.
+type buffer struct {
+	b     []byte
+	class int // of the pool, or unpooled
+}
+
+const unpooled = -1
+
+// Buffers are pooled in sizes a quarter of a power of two apart, so one is at most a quarter larger than what it holds.
+const (
+	smallestShift = 9 // 512 bytes
+	classes       = 4 * (27 - smallestShift)
+)
+
+var pools [classes]sync.Pool // of *buffer
+
+// classOf is the class of the smallest size that holds n bytes, and that size.
+func classOf(n int) (class, size int) {
+	for shift := smallestShift; ; shift++ {
+		base := 1 << shift
+		for q := range 4 {
+			if size = base + base/4*q; size >= n {
+				return (shift-smallestShift)*4 + q, size
+			}
+		}
+	}
+}
+
+// newBuffer returns memory for n bytes, at most pointer.MaxBlockRaw.
+func newBuffer(n int) *buffer {
+	class, size := classOf(n)
+	if class >= classes {
+		return &buffer{b: make([]byte, 0, n), class: unpooled}
+	}
+	if b, ok := pools[class].Get().(*buffer); ok {
+		return b
+	}
+	return &buffer{b: make([]byte, 0, size), class: class}
+}
+
+// free gives the memory back. Nothing may point into it any more.
+func (b *buffer) free() {
+	if b != nil && b.class != unpooled {
+		b.b = b.b[:0]
+		pools[b.class].Put(b)
+	}
+}
+
+// place is where a payload belongs, for errors and checks.
+type place struct {
+	category string
+	shard    record.ShardID
+	lsn      record.LSN
+}
+
+func (p place) damage(what string, offset int64, cause error) *DamageError {
+	return &DamageError{Category: p.category, Shard: p.shard, LSN: uint64(p.lsn), What: what, Offset: offset, Cause: cause}
+}
+
+// decode checks and decompresses a payload. The frames are in the buffer, or in the answer itself when it was not compressed:
+// then the buffer is nil. transit says that the damage may have happened on the way, so that fetching it again may help.
+func decode(d *zstd.Decoder, p *scribev1.Payload, ptr *pointer.Pointer, at place) (frames []byte, buf *buffer, transit bool, err error) {
+	data := p.GetData()
+	if computed := record.CRC(data); computed != p.GetCrc() {
+		return nil, nil, true, at.damage("payload checksum", -1, fmt.Errorf("announced %#08x, computed %#08x", p.GetCrc(), computed))
+	}
+	if p.GetRawLength() != uint64(ptr.Length) {
+		return nil, nil, true, at.damage("payload length", -1, fmt.Errorf("announced %d bytes, the pointer says %d", p.GetRawLength(), ptr.Length))
+	}
+	switch codec := pointer.Codec(min(p.GetCodec(), 255)); codec {
+	case pointer.CodecNone:
+		frames = data
+	case pointer.CodecZstd:
+		buf = newBuffer(int(ptr.Length))
+		frames, err = d.DecodeAll(data, buf.b[:0:ptr.Length])
+		if err != nil {
+			buf.free()
+			return nil, nil, false, at.damage("compressed payload", -1, err)
+		}
+	default:
+		return nil, nil, false, at.damage("payload codec", -1, fmt.Errorf("%d is unknown to this build", p.GetCodec()))
+	}
+	if len(frames) != int(ptr.Length) {
+		err = at.damage("payload length", -1, fmt.Errorf("%d bytes, the pointer says %d", len(frames), ptr.Length))
+	} else {
+		err = checkFrames(frames, ptr, at)
+	}
+	if err != nil {
+		buf.free()
+		return nil, nil, false, err
+	}
+	return frames, buf, false, nil
+}
+
+// checkFrames checks what can be without reading messages: that these are the pointer's frames, in whole, and of the category and
+// the logical shard that the stream said. The messages' checksums are compared when they are read.
+func checkFrames(frames []byte, ptr *pointer.Pointer, at place) error {
+	count, messages := uint32(0), uint64(0)
+	for f, err := range record.Split(frames) {
+		switch {
+		case err != nil:
+			return at.damage(fmt.Sprintf("frame %d", count), int64(f.Offset), err)
+		case string(f.Category) != at.category:
+			return at.damage(fmt.Sprintf("frame %d", count), int64(f.Offset), fmt.Errorf("it is of category %q", f.Category))
+		case f.Shard != uint32(at.shard.Logical()):
+			return at.damage(fmt.Sprintf("frame %d", count), int64(f.Offset), fmt.Errorf("it is of logical shard %d", f.Shard))
+		}
+		count++
+		messages += uint64(f.Count)
+	}
+	if count != ptr.Frames || messages != uint64(ptr.Messages) {
+		return at.damage("payload", -1, fmt.Errorf("%d frames of %d messages, the pointer says %d of %d", count, messages, ptr.Frames, ptr.Messages))
+	}
+	return nil
+}

@@ -1,0 +1,169 @@
+package consumer
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"scribe/internal/checkpoint"
+	"scribe/internal/record"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// positions are where a consumer is in each physical shard: a plain state machine. The consumer's mutex guards it.
+//
+// A place has two ends. What was delivered to the caller is what a checkpoint says; what was received from the stream is what it
+// is opened again with. Between the two lies what is queued.
+type positions struct {
+	shards map[record.ShardID]*position
+	// categoryID is 0 until it is known.
+	categoryID uint32
+	// opened says that the shards' places are known: from a checkpoint, or from the first stream.
+	opened bool
+	// remaining is how many shards are not received up to their end.
+	remaining int
+}
+
+// position is the place in one shard.
+type position struct {
+	shard record.ShardID
+	// Delivered: the next message is number skip of the pointer at lsn.
+	lsn  record.LSN
+	skip uint32
+	// received is the LSN of the next pointer that the stream must bring.
+	received record.LSN
+	// end is where a bounded iteration stops; 0 in one that is not, and for shards that joined later.
+	end record.LSN
+}
+
+func newPositions(from *checkpoint.Checkpoint) *positions {
+	p := &positions{shards: make(map[record.ShardID]*position)}
+	if from != nil {
+		p.opened, p.categoryID = true, from.CategoryID
+		for _, q := range from.Positions {
+			p.shards[q.Shard] = &position{shard: q.Shard, lsn: q.LSN, skip: q.Skip, received: q.LSN}
+		}
+	}
+	return p
+}
+
+// rewind makes the stream begin again with what was not delivered.
+func (p *positions) rewind() {
+	p.remaining = 0
+	for _, q := range p.shards {
+		q.received, q.end = q.lsn, 0
+	}
+}
+
+// bound sets where a shard ends in a bounded iteration.
+func (p *positions) bound(q *position, end record.LSN) {
+	if q.received < q.end {
+		p.remaining--
+	}
+	if q.end = end; q.received < q.end {
+		p.remaining++
+	}
+}
+
+// receive moves a shard's received place forward.
+func (p *positions) receive(q *position, to record.LSN) {
+	if q.received < q.end && to >= q.end {
+		p.remaining--
+	}
+	q.received = to
+}
+
+// resume is what a stream is opened with; wanted says which logical shards it reads.
+func (p *positions) resume(wanted func(logical uint32) bool) []*scribev1.ShardPosition {
+	var out []*scribev1.ShardPosition
+	for _, q := range p.shards {
+		if wanted(uint32(q.shard.Logical())) {
+			r := &scribev1.ShardPosition{Shard: uint64(q.shard), Lsn: uint64(q.received)}
+			if q.received == q.lsn {
+				r.Skip = q.skip
+			}
+			out = append(out, r)
+		}
+	}
+	slices.SortFunc(out, func(a, b *scribev1.ShardPosition) int { return cmp.Compare(a.GetShard(), b.GetShard()) })
+	return out
+}
+
+// category takes the id that a stream gives its category.
+func (p *positions) category(id uint32) error {
+	switch {
+	case id == 0, id == p.categoryID:
+	case p.categoryID == 0:
+		p.categoryID = id
+	default:
+		return fmt.Errorf("%w: the category was deleted and made again since", ErrCheckpoint)
+	}
+	return nil
+}
+
+// join takes a shard that a stream announces. A known one keeps its place.
+func (p *positions) join(s *scribev1.StreamShard) (*position, error) {
+	id, lsn := record.ShardID(s.GetShard()), record.LSN(s.GetLsn())
+	if q, ok := p.shards[id]; ok {
+		return q, nil
+	}
+	if lsn < record.FirstLSN {
+		return nil, fmt.Errorf("%w: shard %v joins at LSN %d", ErrProtocol, id, lsn)
+	}
+	if len(p.shards) >= checkpoint.MaxPositions {
+		return nil, fmt.Errorf("%w: the category has more than %d physical shards", ErrRefused, checkpoint.MaxPositions)
+	}
+	q := &position{shard: id, lsn: lsn, received: lsn}
+	p.shards[id] = q
+	return q, nil
+}
+
+// entry takes a pointer's place: deliver says that it is new, and wanted. A place that was received already is passed over; a
+// hole that nothing was said of is an error.
+func (p *positions) entry(shard record.ShardID, lsn record.LSN, bounded bool) (q *position, deliver bool, err error) {
+	q, ok := p.shards[shard]
+	if !ok {
+		return nil, false, fmt.Errorf("%w: an entry of shard %v, which did not join", ErrProtocol, shard)
+	}
+	switch {
+	case lsn < q.received, bounded && q.received >= q.end:
+		return q, false, nil
+	case lsn > q.received:
+		return nil, false, fmt.Errorf("%w: shard %v goes from LSN %d to %d", ErrProtocol, shard, q.received, lsn)
+	}
+	p.receive(q, lsn+1)
+	return q, true, nil
+}
+
+// gap takes a hole [from, to); it returns where it begins for this reader, and false when all of it lies behind.
+func (p *positions) gap(g *scribev1.StreamGap, bounded bool) (q *position, from, to record.LSN, deliver bool, err error) {
+	shard := record.ShardID(g.GetShard())
+	from, to = record.LSN(g.GetFrom()), record.LSN(g.GetTo())
+	q, ok := p.shards[shard]
+	switch {
+	case !ok:
+		return nil, 0, 0, false, fmt.Errorf("%w: a gap in shard %v, which did not join", ErrProtocol, shard)
+	case bounded && q.received >= q.end:
+		return q, from, to, false, nil
+	case from > q.received || to < from:
+		return nil, 0, 0, false, fmt.Errorf("%w: shard %v goes from LSN %d to a gap of %d to %d", ErrProtocol, shard, q.received, from, to)
+	}
+	if from = q.received; bounded {
+		to = min(to, q.end)
+	}
+	if to <= from {
+		return q, from, to, false, nil
+	}
+	p.receive(q, to)
+	return q, from, to, true, nil
+}
+
+// checkpoint is what was delivered.
+func (p *positions) checkpoint(category string, watermark int64) checkpoint.Checkpoint {
+	c := checkpoint.Checkpoint{Category: category, CategoryID: p.categoryID, Watermark: watermark}
+	for _, q := range p.shards {
+		c.Positions = append(c.Positions, checkpoint.Position{Shard: q.shard, LSN: q.lsn, Skip: q.skip})
+	}
+	slices.SortFunc(c.Positions, func(a, b checkpoint.Position) int { return cmp.Compare(a.Shard, b.Shard) })
+	return c
+}

@@ -1,0 +1,256 @@
+package consumer
+
+import (
+	"context"
+	"sync"
+
+	"scribe/internal/pointer"
+	"scribe/internal/record"
+)
+
+// kind is what an item is.
+type kind uint8
+
+const (
+	itemPayload   kind = 1
+	itemGap       kind = 2
+	itemWatermark kind = 3
+	itemEnd       kind = 4 // nothing follows; err says why, nil when everything was delivered
+)
+
+// item is a step of the merged stream. Its maker fills it; of a payload, frames, buf, gap and err belong to the fetch until ready
+// is closed.
+type item struct {
+	kind kind
+	pos  *position
+	lsn  record.LSN
+	time int64 // persisted, Unix microseconds; of a watermark, that
+
+	// Of a payload. raw is the encoded pointer, given up once it is fetched.
+	raw    []byte
+	ptr    pointer.Pointer
+	ready  chan struct{}
+	frames []byte
+	buf    *buffer
+	// keep says that a batch that was handed out may point into buf: it is not used again.
+	keep  bool
+	tries int
+
+	gap *GapError
+	err error
+}
+
+// place is where the item is, for errors.
+func (it *item) place(category string) place { return place{category, it.pos.shard, it.lsn} }
+
+// queue holds what was received and not yet consumed, in the merged order. It is bounded by the credits that the stream was
+// given: what comes over them is refused.
+type queue struct {
+	// maxPointers and maxBytes are the credits in all: pointers, and bytes of their decoded payloads.
+	maxPointers int
+	maxBytes    int64
+	news        chan struct{} // of capacity 1: the head changed, for the one who iterates
+	credits     chan struct{} // of capacity 1: there are credits to give back, for the stream
+
+	mu struct {
+		sync.Mutex
+		items []*item
+		head  int // in items, of the first one
+		next  int // in items, of the first payload that is not being fetched
+		// pointers and bytes wait to be consumed: credits that are in use.
+		pointers int
+		bytes    int64
+		// freePointers and freeBytes were consumed and not given back to the stream.
+		freePointers int
+		freeBytes    int64
+		// fetching is the number of fetches under way, held the bytes of payloads that are fetched or being fetched.
+		fetching int
+		held     int64
+		messages int64 // of payloads in items
+	}
+}
+
+// maxQueued bounds pointers that wait: each may take up to pointer.MaxLen bytes, mostly about 100.
+const maxQueued = 2048
+
+func newQueue(maxBytes int64) *queue {
+	return &queue{maxPointers: maxQueued, maxBytes: maxBytes, news: make(chan struct{}, 1), credits: make(chan struct{}, 1)}
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // a signal is waiting: whoever takes it sees everything
+	}
+}
+
+// full says that the stream has used up its credits for pointers.
+func (q *queue) full() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.mu.pointers >= q.maxPointers
+}
+
+// push appends an item; of payloads only while the queue is not full.
+func (q *queue) push(it *item) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch it.kind {
+	case itemPayload:
+		q.mu.pointers++
+		q.mu.bytes += int64(it.ptr.Length)
+		q.mu.messages += int64(it.ptr.Messages)
+	case itemWatermark:
+		// A watermark that nothing stands behind is replaced, so that heartbeats do not pile up.
+		if n := len(q.mu.items); n > q.mu.head && q.mu.items[n-1].kind == itemWatermark {
+			q.mu.items[n-1] = it
+			return
+		}
+	default: // bounded by what is around them
+	}
+	q.mu.items = append(q.mu.items, it)
+	signal(q.news)
+}
+
+// refund gives back the credits of a pointer that is not queued.
+func (q *queue) refund(bytes int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.mu.freePointers++
+	q.mu.freeBytes += bytes
+	q.offer()
+}
+
+// offer wakes the stream when there are enough credits to be worth a message. The mutex is held.
+func (q *queue) offer() {
+	if q.mu.freePointers >= q.maxPointers/8 || q.mu.freeBytes >= q.maxBytes/8 || q.mu.pointers == 0 && q.mu.freePointers > 0 {
+		signal(q.credits)
+	}
+}
+
+// take returns the credits to give back, and whether there are any.
+func (q *queue) take() (pointers int, bytes int64, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	pointers, bytes = q.mu.freePointers, q.mu.freeBytes
+	q.mu.freePointers, q.mu.freeBytes = 0, 0
+	return pointers, bytes, pointers > 0 || bytes > 0
+}
+
+// initial returns the credits that a new stream begins with: all that are not in use. What was to be given back to the stream
+// before is part of them.
+func (q *queue) initial() (pointers int, bytes int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.mu.freePointers, q.mu.freeBytes = 0, 0
+	return max(q.maxPointers-q.mu.pointers, 0), max(q.maxBytes-q.mu.bytes, 0)
+}
+
+// peek returns the first item, or nil.
+func (q *queue) peek() *item {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.mu.head == len(q.mu.items) {
+		return nil
+	}
+	return q.mu.items[q.mu.head]
+}
+
+// wait returns the first item when it is complete.
+func (q *queue) wait(ctx context.Context) (*item, error) {
+	it := q.peek()
+	for ; it == nil; it = q.peek() {
+		select {
+		case <-q.news:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	if it.kind != itemPayload {
+		return it, nil
+	}
+	select {
+	case <-it.ready:
+		return it, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// pop removes the first item, which wait has returned.
+func (q *queue) pop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	it := q.mu.items[q.mu.head]
+	q.mu.items[q.mu.head] = nil
+	q.mu.head++
+	if q.mu.head > len(q.mu.items)/2 {
+		n := copy(q.mu.items, q.mu.items[q.mu.head:])
+		clear(q.mu.items[n:])
+		q.mu.items = q.mu.items[:n]
+		q.mu.next = max(q.mu.next-q.mu.head, 0)
+		q.mu.head = 0
+	}
+	if it.kind == itemPayload {
+		n := int64(it.ptr.Length)
+		q.mu.pointers--
+		q.mu.bytes -= n
+		q.mu.held -= n
+		q.mu.messages -= int64(it.ptr.Messages)
+		q.mu.freePointers++
+		q.mu.freeBytes += n
+		q.offer()
+	}
+}
+
+// Limits of one fetch: what shares a request is answered together, so the parts of a long queue are fetched side by side. The
+// protocol allows 1,000 pointers.
+const (
+	fetchBytes    = 2 << 20
+	fetchPointers = 256
+)
+
+// group returns the next payloads to fetch together, in order, when there is room for them and a fetch may start.
+func (q *queue) group(concurrency int) []*item {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.mu.fetching >= concurrency {
+		return nil
+	}
+	var (
+		group []*item
+		bytes int64
+	)
+	q.mu.next = max(q.mu.next, q.mu.head)
+	for ; q.mu.next < len(q.mu.items) && len(group) < fetchPointers; q.mu.next++ {
+		it := q.mu.items[q.mu.next]
+		if it.kind != itemPayload || it.err != nil {
+			continue
+		}
+		n := int64(it.ptr.Length)
+		if len(group) > 0 && bytes+n > fetchBytes || q.mu.held > 0 && q.mu.held+n > q.maxBytes {
+			break
+		}
+		bytes += n
+		q.mu.held += n
+		group = append(group, it)
+	}
+	if len(group) > 0 {
+		q.mu.fetching++
+	}
+	return group
+}
+
+// fetched ends a fetch.
+func (q *queue) fetched() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.mu.fetching--
+}
+
+// waiting is the number of messages that are queued.
+func (q *queue) waiting() int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.mu.messages
+}

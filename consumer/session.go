@@ -1,0 +1,368 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/internal/pointer"
+	"scribe/internal/record"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// session is one iteration: the stream that brings pointers, the fetches that turn them into payloads, and the queue between them
+// and the one who iterates. All its goroutines end before stop returns.
+type session struct {
+	c      *Consumer
+	ctx    context.Context //nolint:containedctx // the life of the session
+	cancel context.CancelCauseFunc
+	queue  *queue
+	work   sync.WaitGroup
+	mu     struct {
+		sync.Mutex
+		halted bool // no goroutine is started any more
+	}
+
+	bounded bool // the ends are known, and there are some; of the stream's goroutine alone
+}
+
+// errDone ends a stream that has brought everything that was wanted.
+var errDone = errors.New("consumer: everything was received")
+
+// errSilent ends a stream that says nothing any more.
+var errSilent = errors.New("consumer: the stream fell silent")
+
+func (c *Consumer) newSession(ctx context.Context) *session {
+	s := &session{c: c, queue: newQueue(c.cfg.prefetchBytes)}
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
+	s.run(s.stream)
+	return s
+}
+
+// run starts a goroutine of the session, unless that is over.
+func (s *session) run(fn func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.mu.halted {
+		s.work.Go(fn)
+	}
+}
+
+// halt ends the session's goroutines and waits for them.
+func (s *session) halt(cause error) {
+	s.cancel(cause)
+	s.mu.Lock()
+	s.mu.halted = true
+	s.mu.Unlock()
+	s.work.Wait()
+}
+
+// stop ends the session and gives back what it holds.
+func (s *session) stop() {
+	s.halt(context.Canceled)
+	for it := s.queue.peek(); it != nil; it = s.queue.peek() {
+		if !it.keep {
+			it.buf.free()
+		}
+		s.queue.pop()
+	}
+}
+
+// stream keeps a stream open until the session ends, everything wanted was received, or going on is useless.
+func (s *session) stream() {
+	var (
+		failures, broken int
+		since            = time.Now() // of the last sign of life
+	)
+	for s.ctx.Err() == nil {
+		lived, err := s.connect()
+		switch {
+		case s.ctx.Err() != nil:
+			return
+		case errors.Is(err, errDone):
+			s.queue.push(&item{kind: itemEnd})
+			return
+		}
+		if lived {
+			failures, broken, since = 0, 0, time.Now()
+		}
+		failures++
+		if errors.Is(err, ErrProtocol) {
+			broken++
+		}
+		if end := s.hopeless(err, since, broken); end != nil {
+			s.queue.push(&item{kind: itemEnd, err: end})
+			return
+		}
+		pause := s.c.cfg.pause(failures, hint(err))
+		s.c.stats.reconnects.Add(1)
+		s.c.cfg.logger.Warn("read stream ended, opening it again", "pause", pause, "error", err)
+		if !sleep(s.ctx, pause) {
+			return
+		}
+	}
+}
+
+// maxBroken is how many streams in a row may contradict themselves before they bring anything.
+const maxBroken = 5
+
+// hopeless turns the end of a stream into the end of the iteration, or returns nil when it is worth opening again.
+func (s *session) hopeless(err error, since time.Time, broken int) error {
+	if err == nil {
+		return nil // evicted, or a server that closes in good order
+	}
+	if errors.Is(err, ErrCheckpoint) || errors.Is(err, ErrRefused) || broken >= maxBroken {
+		return err
+	}
+	cause := permanent(err)
+	if t := s.c.cfg.retryTimeout; cause == nil && t > 0 && time.Since(since) > t {
+		cause = ErrUnavailable
+	}
+	if cause != nil {
+		return &ServerError{Doing: fmt.Sprintf("reading category %q", s.c.category), cause: cause, Detail: err}
+	}
+	return nil
+}
+
+// connection is one stream of a session.
+type connection struct {
+	s      *session
+	opened bool
+	lived  bool        // it brought something, if only a sign of life
+	alive  *time.Timer // ends it when it is silent
+}
+
+// connect opens one stream and reads it to its end. lived says that it brought something beside its description.
+func (s *session) connect() (lived bool, err error) {
+	ctx, cancel := context.WithCancelCause(s.ctx)
+	defer cancel(nil)
+	silence := max(10*s.c.cfg.heartbeat, 10*time.Second)
+	conn := &connection{s: s, alive: time.AfterFunc(silence, func() { cancel(errSilent) })}
+	defer conn.alive.Stop()
+	first := true
+	recv := func(rctx context.Context) (*scribev1.StreamRequest, error) {
+		if first {
+			first = false
+			return s.start(), nil
+		}
+		return s.nextCredits(rctx)
+	}
+	send := func(m *scribev1.StreamResponse) error {
+		conn.alive.Reset(silence)
+		return conn.take(m)
+	}
+	err = s.c.streams.Stream(ctx, recv, send)
+	if cause := context.Cause(ctx); errors.Is(cause, errSilent) {
+		err = cause
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return conn.lived, err
+}
+
+// start is the first step of a stream.
+func (s *session) start() *scribev1.StreamRequest {
+	c := s.c
+	pointers, bytes := s.queue.initial()
+	start := &scribev1.StreamStart{
+		Category:      c.category,
+		LogicalShards: c.cfg.logicalShards,
+		StartAt:       c.cfg.start.kind,
+		Credits:       &scribev1.StreamCredits{Pointers: uint32(pointers), Bytes: uint64(bytes)},
+		Heartbeat:     durationpb.New(c.cfg.heartbeat),
+		Consumer:      c.cfg.name,
+	}
+	if c.cfg.window > 0 {
+		start.Window = durationpb.New(c.cfg.window)
+	}
+	if c.cfg.start.kind == scribev1.StartAt_START_AT_TIME {
+		start.StartTime = c.cfg.start.time.UnixMicro()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.positions.opened {
+		start.Resume = c.mu.positions.resume(c.wants)
+		// A shard without a position came after all those that have one: it was not read at all.
+		start.StartAt, start.StartTime = scribev1.StartAt_START_AT_EARLIEST, 0
+	}
+	return &scribev1.StreamRequest{Step: &scribev1.StreamRequest_Start{Start: start}}
+}
+
+// nextCredits waits until there are credits to give back.
+func (s *session) nextCredits(ctx context.Context) (*scribev1.StreamRequest, error) {
+	for {
+		select {
+		case <-s.queue.credits:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		if pointers, bytes, ok := s.queue.take(); ok {
+			return &scribev1.StreamRequest{Step: &scribev1.StreamRequest_Credits{
+				Credits: &scribev1.StreamCredits{Pointers: uint32(pointers), Bytes: uint64(bytes)},
+			}}, nil
+		}
+	}
+}
+
+// take takes one message of the stream.
+func (conn *connection) take(m *scribev1.StreamResponse) error {
+	s := conn.s
+	if err := s.ctx.Err(); err != nil {
+		return err
+	}
+	if m.GetOpened() == nil && !conn.opened {
+		return fmt.Errorf("%w: its first message is %T", ErrProtocol, m.GetStep())
+	}
+	var err error
+	switch step := m.GetStep().(type) {
+	case *scribev1.StreamResponse_Opened:
+		err = conn.open(step.Opened)
+	case *scribev1.StreamResponse_Entries:
+		err = s.entries(step.Entries)
+	case *scribev1.StreamResponse_Gap:
+		err = s.gap(step.Gap)
+	case *scribev1.StreamResponse_ShardAdded:
+		s.c.mu.Lock()
+		_, err = s.c.mu.positions.join(step.ShardAdded)
+		s.c.mu.Unlock()
+	case *scribev1.StreamResponse_ShardEnded:
+		s.ended(record.ShardID(step.ShardEnded.GetShard()))
+	case *scribev1.StreamResponse_Heartbeat:
+		s.watermark(step.Heartbeat.GetWatermark())
+	case *scribev1.StreamResponse_Evicted:
+		// The server ends the stream by itself. Our own positions are exact; its own are for readers that keep none.
+		s.c.cfg.logger.Info("read stream evicted", "reason", step.Evicted.GetReason().String(), "message", step.Evicted.GetMessage())
+	default: // a newer server's: it goes without credits, so it brings no messages
+	}
+	if err != nil {
+		return err
+	}
+	conn.lived = conn.lived || m.GetOpened() == nil && m.GetEvicted() == nil
+	if s.bounded {
+		s.c.mu.Lock()
+		defer s.c.mu.Unlock()
+		if s.c.mu.positions.remaining == 0 {
+			return errDone
+		}
+	}
+	return nil
+}
+
+// open takes the description of the stream.
+func (conn *connection) open(o *scribev1.StreamOpened) error {
+	s, c := conn.s, conn.s.c
+	if conn.opened {
+		return fmt.Errorf("%w: it is opened twice", ErrProtocol)
+	}
+	conn.opened = true
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pos := c.mu.positions
+	id := o.GetCategory().GetId()
+	if shards := o.GetShards(); id == 0 && len(shards) > 0 {
+		id = record.ShardID(shards[0].GetShard()).Category()
+	}
+	if err := pos.category(id); err != nil {
+		return err
+	}
+	there := make(map[record.ShardID]bool, len(o.GetShards()))
+	for _, sh := range o.GetShards() {
+		q, err := pos.join(sh)
+		if err != nil {
+			return err
+		}
+		there[q.shard] = true
+		if c.cfg.untilEnd && !s.bounded {
+			pos.bound(q, record.LSN(sh.GetNextLsn()))
+		}
+	}
+	if s.bounded {
+		// A shard that is gone brings nothing any more.
+		for id, q := range pos.shards {
+			if !there[id] {
+				pos.bound(q, 0)
+			}
+		}
+	}
+	pos.opened = true
+	s.bounded = c.cfg.untilEnd
+	return nil
+}
+
+// ended takes the end of a shard: whatever its end was thought to be, nothing more comes.
+func (s *session) ended(shard record.ShardID) {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	if q, ok := s.c.mu.positions.shards[shard]; ok {
+		s.c.mu.positions.bound(q, min(q.end, q.received))
+	}
+}
+
+// entries queues pointers and sees to it that they are fetched.
+func (s *session) entries(e *scribev1.StreamEntries) error {
+	var err error
+	for _, entry := range e.GetEntries() {
+		if err = s.entry(entry); err != nil {
+			break
+		}
+	}
+	s.pump() // whatever became of the rest
+	if err == nil {
+		s.watermark(e.GetWatermark())
+	}
+	return err
+}
+
+func (s *session) entry(e *scribev1.StreamEntry) error {
+	if s.queue.full() { // before its place counts as received
+		return fmt.Errorf("%w: it overruns its credits", ErrProtocol)
+	}
+	shard, lsn := record.ShardID(e.GetShard()), record.LSN(e.GetLsn())
+	it := &item{kind: itemPayload, lsn: lsn, time: e.GetTime(), raw: e.GetPointer(), ready: make(chan struct{})}
+	ptr, perr := pointer.Decode(it.raw)
+	ptr.Sequences = nil // up to 100 KiB that a reader has no use for
+	s.c.mu.Lock()
+	q, deliver, err := s.c.mu.positions.entry(shard, lsn, s.bounded)
+	s.c.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if !deliver {
+		s.queue.refund(int64(ptr.Length))
+		return nil
+	}
+	if it.pos, it.ptr = q, ptr; perr != nil {
+		it.ptr = pointer.Pointer{}
+		it.err = it.place(s.c.category).damage("pointer", -1, perr)
+		it.done()
+	}
+	s.queue.push(it)
+	return nil
+}
+
+// gap queues a hole.
+func (s *session) gap(g *scribev1.StreamGap) error {
+	s.c.mu.Lock()
+	q, from, to, deliver, err := s.c.mu.positions.gap(g, s.bounded)
+	s.c.mu.Unlock()
+	if err != nil || !deliver {
+		return err
+	}
+	s.queue.push(&item{kind: itemGap, pos: q, lsn: from, gap: &GapError{
+		Category: s.c.category, Shard: q.shard, From: uint64(from), To: uint64(to), Reason: gapReason(g.GetReason()),
+	}})
+	return nil
+}
+
+// watermark queues how far the stream has come.
+func (s *session) watermark(at int64) {
+	if at > 0 {
+		s.queue.push(&item{kind: itemWatermark, time: at})
+	}
+}

@@ -1,0 +1,136 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// action is what happens to a frame after an attempt.
+type action uint8
+
+const (
+	acked   action = 1 // it is stored, as far as was asked
+	retry   action = 2 // it is sent again
+	failed  action = 3 // it is given up
+	isolate action = 4 // it is sent again, alone, since the fault may be another frame's
+	trim    action = 5 // its first messages are stored: the rest is sent
+)
+
+// verdict is what an attempt means for a frame.
+type verdict struct {
+	action action
+	// cause is the sentinel and detail what was said, unless acked.
+	cause, detail error
+	// unknown says that this attempt may have stored the frame.
+	unknown bool
+	// gap says that the server misses messages before the frame's.
+	gap bool
+	// after is the server's hint when to try again.
+	after time.Duration
+	// stored is how many of the frame's messages are stored, with trim.
+	stored int
+}
+
+// judgeRequest says what an error of a whole request means for each of its frames; several says that there was more than one.
+func judgeRequest(err error, several bool) verdict {
+	v := verdict{action: retry, detail: err, unknown: true}
+	info := attached(err)
+	if info != nil {
+		v.cause = sentinelOf(info.GetReason())
+		v.after = hint(info)
+		v.unknown = info.GetReason() == scribev1.Reason_REASON_UNKNOWN_OUTCOME || info.GetReason() == scribev1.Reason_REASON_UNSPECIFIED
+		if rpc.Retryable(err) {
+			return v
+		}
+		v.action = failed
+	} else {
+		var dial *net.OpError
+		switch code := connect.CodeOf(err); {
+		case errors.As(err, &dial) && dial.Op == "dial":
+			v.cause, v.unknown = ErrUnavailable, false
+			return v
+		case errors.Is(err, ErrInvalid): // not encoded, so not sent
+			v.action, v.cause, v.unknown = failed, ErrInvalid, false
+		case errors.Is(err, ErrUnknownOutcome), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+			v.cause = ErrUnknownOutcome
+			return v
+		case code == connect.CodeUnauthenticated, code == connect.CodePermissionDenied, code == connect.CodeUnimplemented,
+			code == connect.CodeNotFound:
+			// Refused before any role saw it.
+			v.action, v.cause, v.unknown = failed, ErrRefused, false
+		case code == connect.CodeInvalidArgument:
+			v.action, v.cause, v.unknown = failed, ErrInvalid, false
+		case code == connect.CodeResourceExhausted:
+			v.cause = ErrOverloaded
+			return v
+		default:
+			v.cause = ErrUnavailable
+			return v
+		}
+	}
+	if several && !v.unknown {
+		v.action = isolate
+	}
+	return v
+}
+
+// judgeFrame says what a frame's own result means. first and count are its sequences.
+func judgeFrame(res *scribev1.FrameResult, producer, first uint64, count int) verdict {
+	info := res.GetError()
+	if info == nil {
+		return verdict{action: acked}
+	}
+	err := rpc.FromInfo(info)
+	v := verdict{action: failed, cause: sentinelOf(info.GetReason()), detail: err, after: hint(info)}
+	switch info.GetReason() {
+	case scribev1.Reason_REASON_DUPLICATE:
+		next := uint64(math.MaxUint64)
+		for _, c := range info.GetConflicts() {
+			if c.GetProducer() == producer && c.GetReason() == scribev1.Reason_REASON_DUPLICATE {
+				next = min(next, c.GetNextSequence())
+			}
+		}
+		switch {
+		case next >= first+uint64(count):
+			return verdict{action: acked}
+		case next > first:
+			v.action, v.stored = trim, int(next-first)
+		}
+	case scribev1.Reason_REASON_OUT_OF_SEQUENCE:
+		v.action, v.gap = retry, true
+	case scribev1.Reason_REASON_UNSPECIFIED:
+		v.unknown = true
+	default:
+		v.unknown = info.GetReason() == scribev1.Reason_REASON_UNKNOWN_OUTCOME
+		if rpc.Retryable(err) {
+			v.action = retry
+		}
+	}
+	return v
+}
+
+// maxHint bounds the pause that a server may ask for.
+const maxHint = time.Minute
+
+func hint(info *scribev1.ErrorInfo) time.Duration {
+	return min(max(info.GetRetryAfter().AsDuration(), 0), maxHint)
+}
+
+// pause is how long to wait after that many failures in a row: it doubles from the first to the longest, jittered over its upper
+// half so that producers that failed together do not come back together.
+func (c *config) pause(failures int, after time.Duration) time.Duration {
+	d := c.backoffMax
+	if shift := max(failures-1, 0); shift < 32 && c.backoffMin<<shift < d && c.backoffMin<<shift > 0 {
+		d = c.backoffMin << shift
+	}
+	d = d/2 + time.Duration(c.random()*float64(d/2))
+	return max(d, after)
+}

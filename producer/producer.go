@@ -1,0 +1,342 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+
+	"scribe/internal/discovery"
+	"scribe/internal/rpc"
+)
+
+// Producer writes messages. It is safe for concurrent use; [Producer.Close] it.
+type Producer struct {
+	*core
+	ack AckLevel
+}
+
+// core is what a Producer and its views share.
+type core struct {
+	cfg     config
+	service Service
+	release func() // gives back the connections; may be nil
+
+	id        uint64
+	epoch     uint32             // of streams without an entry in resume
+	resume    map[Shard]Sequence // read only
+	continued bool               // the identity was given
+
+	maxMessage int // bytes of a message: the configured limit, or what fits the memory
+	maxRequest int // bytes of a request of several frames
+
+	seed     maphash.Seed
+	stripes  [stripes]stripe
+	streams  atomic.Int64
+	memory   *memory
+	buffers  *buffers
+	frames   sync.Pool // of *frame
+	requests sync.Pool // of *request
+	sched    *scheduler
+
+	refused atomic.Uint64 // messages that were not taken
+	drops   [len(dropReasons)]atomic.Uint64
+
+	ctx     context.Context //nolint:containedctx // of the requests: it ends when Close stops waiting
+	cancel  context.CancelCauseFunc
+	running chan struct{}  // closed when the loop has ended
+	senders sync.WaitGroup // requests
+	closing chan struct{}  // closed when Close begins
+	close   struct {
+		once sync.Once
+		done chan struct{}
+		err  error // set before done is closed
+	}
+}
+
+// New returns a producer that writes to the server at a URL, for example [DefaultServer], which "" stands for, or the socket of
+// the host's agent, unix:/path. It does not connect before there is something to send. The error reports every option that is
+// not valid.
+func New(server string, opts ...Option) (*Producer, error) {
+	cfg := defaultConfig()
+	for _, o := range opts {
+		o.apply(&cfg)
+	}
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	c := &core{
+		cfg:     cfg,
+		id:      randomID(),
+		epoch:   1,
+		seed:    maphash.MakeSeed(),
+		sched:   newScheduler(),
+		running: make(chan struct{}),
+		closing: make(chan struct{}),
+	}
+	if id := cfg.identity; id != nil {
+		c.id, c.epoch, c.resume, c.continued = id.ID, id.Epoch, maps.Clone(id.Sequences), true
+	}
+	// A request of several frames is a copy of them. So that copies are within the bound too, a quarter of it is set aside.
+	c.maxRequest = min(int(cfg.maxBuffered/int64(4*cfg.maxInFlight)), 8<<20)
+	frames := cfg.maxBuffered - int64(c.maxRequest)*int64(cfg.maxInFlight)
+	c.memory = newMemory(frames)
+	c.buffers = newBuffers(min(cfg.batchBytes, int(frames/4)))
+	c.maxMessage = min(cfg.maxMessage, int(frames)-24<<10) // frame header, and the bound of 1,024 attributes' lengths
+	c.frames.New = func() any { return new(frame) }
+	c.requests.New = func() any { return new(request) }
+	c.close.done = make(chan struct{})
+	c.connect(server)
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	go func() {
+		defer close(c.running)
+		c.loop()
+	}()
+	return &Producer{core: c, ack: cfg.ack}, nil
+}
+
+// connect makes the service of an address unless one was given.
+func (c *core) connect(server string) {
+	if c.service = c.cfg.service; c.service != nil {
+		return
+	}
+	if server == "" {
+		server = DefaultServer
+	}
+	if hc := c.cfg.httpClient; hc != nil {
+		c.service = discovery.New(rpc.OverClient(hc), server).Write()
+		return
+	}
+	t := rpc.NewTransport(nil)
+	c.service, c.release = discovery.New(t, server).Write(), t.Close
+}
+
+// randomID is never 0, which means none.
+func randomID() uint64 {
+	for {
+		if id := rand.Uint64(); id != 0 {
+			return id
+		}
+	}
+}
+
+// WithCallAck returns a view of the producer whose calls wait for another level:
+//
+//	p.WithCallAck(producer.AckSpooled).Write(ctx, "web.access", m)
+//
+// It shares everything with p. Messages of one (category, shard) keep their order across levels, so a change of level ends a
+// frame and a request: do not alternate for each message.
+func (p *Producer) WithCallAck(level AckLevel) *Producer {
+	if !level.valid() {
+		level = p.ack
+	}
+	return &Producer{core: p.core, ack: level}
+}
+
+// Flush sends everything that was taken before, without lingering, and waits until it is acknowledged or has failed; what failed
+// is told by the results and the hook of [WithOnDrop]. The error is what ended ctx.
+func (p *Producer) Flush(ctx context.Context) error {
+	var pending []*Result
+	for i := range p.stripes {
+		pending = p.stripes[i].hurry(p.core, pending)
+	}
+	for _, r := range pending {
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			return fmt.Errorf("producer: flush: %w", context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+// hurry makes everything in the stripe due, and appends the results to pending.
+func (st *stripe) hurry(c *core, pending []*Result) []*Result {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for _, s := range st.mu.streams {
+		for _, f := range s.flight {
+			pending = append(pending, f.out)
+		}
+		for f := s.head; f != nil; f = f.next {
+			pending = append(pending, f.out)
+		}
+		if s.open != nil {
+			pending = append(pending, s.open.out)
+			s.urgent = true
+		}
+		c.schedule(s)
+	}
+	return pending
+}
+
+// Close takes no more messages, sends what is buffered until ctx ends, and releases what the producer holds. What could not be
+// delivered then is in an *[UnsentError]. Repeating it waits for the first call and returns its error.
+func (p *Producer) Close(ctx context.Context) error {
+	c := p.core
+	c.close.once.Do(func() {
+		defer close(c.close.done)
+		for i := range c.stripes {
+			st := &c.stripes[i]
+			st.mu.Lock()
+			st.mu.closed = true
+			st.mu.Unlock()
+		}
+		close(c.closing)
+		cause := p.Flush(ctx)
+		c.cancel(ErrClosed)
+		c.sched.stop()
+		<-c.running
+		c.senders.Wait()
+		c.close.err = c.unsent(cause)
+		if c.release != nil {
+			c.release()
+		}
+	})
+	<-c.close.done
+	return c.close.err
+}
+
+// unsent gives up everything that is left, and says what it was.
+func (c *core) unsent(cause error) error {
+	e := &UnsentError{Cause: cause}
+	for i := range c.stripes {
+		st := &c.stripes[i]
+		var left []finished
+		st.mu.Lock()
+		for _, s := range st.mu.streams {
+			if s.open != nil {
+				c.seal(s, false)
+			}
+			for s.head != nil {
+				f := s.pop()
+				left = append(left, c.giveUp(s, f, nil, verdict{cause: ErrClosed, detail: f.last}))
+			}
+		}
+		e.Messages += st.mu.count.unsent
+		e.Bytes += st.mu.count.unsentBytes
+		e.Unknown += st.mu.count.unsentUnknown
+		st.mu.Unlock()
+		c.conclude(left)
+	}
+	if e.Messages == 0 {
+		return nil
+	}
+	if e.Cause == nil {
+		e.Cause = errors.New("a request failed while closing")
+	}
+	return e
+}
+
+// Identity says who a producer is and how far it got, for a producer that continues it: [WithIdentity].
+//
+// To write each message of a source once in an exactly_once category, keep the identity together with the position in the
+// source, taken when everything up to there was acknowledged (after Flush, say). After a crash, continue both: messages that
+// are written again get the same sequences, and the server recognises those that it has. Keep Epoch as it was for that. Raise it
+// instead, with sequences of your choice, to shut out an earlier producer that may still be alive; its messages are then no
+// longer recognised.
+type Identity struct {
+	// ID is not 0, and unique: random.
+	ID uint64
+	// Epoch is that of shards that Sequences does not name; the first is 1.
+	Epoch uint32
+	// Sequences are of the shards written to.
+	Sequences map[Shard]Sequence
+}
+
+// Sequence is a producer's place in a shard.
+type Sequence struct {
+	// Epoch is raised by the producer when it gave up messages, since the server would wait for them.
+	Epoch uint32
+	// Next is the sequence after the last acknowledged message: messages are numbered one by one.
+	Next uint64
+}
+
+// Identity returns the producer's identity as acknowledged so far.
+func (p *Producer) Identity() Identity {
+	c := p.core
+	id := Identity{ID: c.id, Epoch: c.epoch, Sequences: maps.Clone(c.resume)}
+	if id.Sequences == nil {
+		id.Sequences = make(map[Shard]Sequence)
+	}
+	for i := range c.stripes {
+		st := &c.stripes[i]
+		st.mu.Lock()
+		for shard, s := range st.mu.streams {
+			id.Sequences[shard] = Sequence{Epoch: s.epoch, Next: s.acked}
+		}
+		st.mu.Unlock()
+	}
+	return id
+}
+
+// Stats counts what happened since the start. Accepted = Acked + Failed + Buffered at all times, in messages and in bytes
+// ([Message.Size]).
+type Stats struct {
+	Accepted, AcceptedBytes uint64
+	Acked, AckedBytes       uint64
+	Failed, FailedBytes     uint64
+	Buffered, BufferedBytes uint64
+	// Refused are messages that were not accepted: for lack of room, or as not valid.
+	Refused uint64
+	// Dropped are losses by reason: messages that Log did not take, and all that failed.
+	Dropped map[DropReason]uint64
+	// Memory is how much of the memory bound is in use, in bytes; Streams is how many (category, shard) were written to.
+	Memory  int64
+	Streams int
+}
+
+// Stats returns the counters.
+func (p *Producer) Stats() Stats {
+	c := p.core
+	s := Stats{Refused: c.refused.Load(), Memory: c.memory.used(), Dropped: make(map[DropReason]uint64)}
+	for i := range c.stripes {
+		st := &c.stripes[i]
+		st.mu.Lock()
+		n := st.mu.count
+		s.Streams += len(st.mu.streams)
+		st.mu.Unlock()
+		s.Accepted += n.accepted
+		s.AcceptedBytes += n.acceptedBytes
+		s.Acked += n.acked
+		s.AckedBytes += n.ackedBytes
+		s.Failed += n.failed
+		s.FailedBytes += n.failedBytes
+	}
+	s.Buffered = s.Accepted - s.Acked - s.Failed
+	s.BufferedBytes = s.AcceptedBytes - s.AckedBytes - s.FailedBytes
+	for i, r := range dropReasons {
+		if n := c.drops[i].Load(); n > 0 {
+			s.Dropped[r] = n
+		}
+	}
+	return s
+}
+
+// refuse counts a message that Log did not take.
+func (c *core) refuse(category string, shard uint32, size int64, err error) {
+	if errors.Is(err, errNoRoom) {
+		c.sched.press()
+		err = ErrBufferFull
+	}
+	c.countRefused(1)
+	c.lost(Drop{Shard: Shard{category, shard}, Messages: 1, Bytes: size, Reason: reasonOf(err), Err: err})
+}
+
+func (c *core) countRefused(n int) { c.refused.Add(uint64(n)) }
+
+// lost counts a loss and tells of it.
+func (c *core) lost(d Drop) {
+	for i, r := range dropReasons {
+		if r == d.Reason {
+			c.drops[i].Add(uint64(d.Messages))
+		}
+	}
+	if c.cfg.onDrop != nil {
+		c.cfg.onDrop(d)
+	}
+}

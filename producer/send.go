@@ -1,0 +1,382 @@
+package producer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// request is one call of the service: frames of any streams, those of a stream together and in order.
+type request struct {
+	frames []*frame
+	runs   []run
+	size   int // bytes of the frames
+	ack    AckLevel
+	alone  bool   // takes no other frame
+	buf    []byte // the frames one after the other, when there are several
+}
+
+// run is the part of a request that is one stream's: frames[from:to].
+type run struct {
+	s        *stream
+	from, to int
+}
+
+// finished is a frame whose fate is sealed, with what its outcome says.
+type finished struct {
+	s   *stream
+	f   *frame
+	err error
+	at  Position
+}
+
+// loop sends what is due until the producer is stopped. It waits for nothing else than news and its own timers: requests run in
+// goroutines of their own, at most maxInFlight.
+func (c *core) loop() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	var due []lingering
+	for !c.sched.isStopped() {
+		now := time.Now()
+		due = c.sched.due(now, due[:0])
+		for _, e := range due {
+			c.expire(e)
+		}
+		for s := c.sched.unpark(now); s != nil; s = c.sched.unpark(now) {
+			s.stripe.mu.Lock()
+			s.parked = false
+			c.schedule(s)
+			s.stripe.mu.Unlock()
+		}
+		for c.sched.start(now, c.cfg.maxInFlight) {
+			req := c.compose(now)
+			if req == nil {
+				c.sched.end()
+				continue
+			}
+			c.senders.Go(func() {
+				c.send(req)
+				c.sched.end()
+			})
+		}
+		timer.Stop()
+		if at := c.sched.next(c.cfg.maxInFlight); !at.IsZero() {
+			timer.Reset(time.Until(at))
+		}
+		select {
+		case <-c.sched.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// expire ends the linger of a frame, if it is still open.
+func (c *core) expire(e lingering) {
+	e.s.stripe.mu.Lock()
+	defer e.s.stripe.mu.Unlock()
+	if e.s.open != nil && e.s.opens == e.opens {
+		e.s.urgent = true
+		c.schedule(e.s)
+	}
+}
+
+// maxPassed bounds how many streams compose passes over because their next frame does not go with the request.
+const maxPassed = 64
+
+// compose fills a request with what streams have to send, in the order in which they became ready. It is nil when there is
+// nothing after all.
+func (c *core) compose(now time.Time) *request {
+	req := c.requests.Get().(*request)
+	var (
+		passed []*stream
+		late   []finished
+	)
+	for req.size < c.maxRequest && !req.alone && len(passed) < maxPassed {
+		s := c.sched.pop()
+		if s == nil {
+			break
+		}
+		s.stripe.mu.Lock()
+		s.ready = false
+		late = c.dropLate(s, now, late)
+		if s.urgent && s.open != nil {
+			c.seal(s, false)
+		}
+		if taken := c.take(s, req); !taken && s.head != nil {
+			s.ready = true
+			passed = append(passed, s)
+		}
+		s.stripe.mu.Unlock()
+	}
+	c.sched.unshift(passed)
+	c.conclude(late)
+	if len(req.frames) == 0 {
+		c.requests.Put(req)
+		return nil
+	}
+	return req
+}
+
+// dropLate gives up frames that have waited too long. The stripe's mutex is held.
+func (c *core) dropLate(s *stream, now time.Time, late []finished) []finished {
+	if c.cfg.deliveryTimeout == 0 {
+		return late
+	}
+	for s.head != nil && now.Sub(s.head.taken) > c.cfg.deliveryTimeout {
+		f := s.pop()
+		cause := f.lastWhy
+		if cause == nil {
+			cause = ErrUnavailable // no request had a place for it
+		}
+		detail := fmt.Errorf("not acknowledged within %v", c.cfg.deliveryTimeout)
+		if f.last != nil {
+			detail = fmt.Errorf("%w; the last attempt: %w", detail, f.last)
+		}
+		late = append(late, c.giveUp(s, f, nil, verdict{cause: cause, detail: detail}))
+	}
+	return late
+}
+
+// take moves frames of s into the request and numbers them; it is false when none goes with the request. The stripe's mutex is
+// held.
+func (c *core) take(s *stream, req *request) bool {
+	from := len(req.frames)
+	for s.head != nil {
+		f, n := s.head, len(req.frames)-from
+		if !f.numbered {
+			f.epoch = s.epoch
+		}
+		switch {
+		case len(req.frames) > 0 && (f.ack != req.ack || f.alone || req.alone || req.size+f.length > c.maxRequest):
+		// Behind frames that keep an older epoch: those are settled first, since a newer one would shut them out.
+		case n > 0 && f.epoch != req.frames[len(req.frames)-1].epoch:
+		case n > 0 && (f.epoch > s.known || n == c.cfg.framesPerRequest):
+		default:
+			s.pop()
+			if !f.numbered {
+				f.number(s.epoch, s.next)
+				s.next += uint64(f.count)
+			}
+			req.frames = append(req.frames, f)
+			req.size += f.length
+			req.ack = f.ack
+			req.alone = f.alone
+			continue
+		}
+		break
+	}
+	if len(req.frames) == from {
+		return false
+	}
+	s.inFlight, s.flight = true, req.frames[from:len(req.frames):len(req.frames)]
+	req.runs = append(req.runs, run{s, from, len(req.frames)})
+	return true
+}
+
+// send makes one attempt and settles it.
+func (c *core) send(req *request) {
+	started := time.Now()
+	res, err := c.attempt(req)
+	if err == nil && len(res.GetResults()) != len(req.frames) {
+		err = fmt.Errorf("%w: the server answered for %d frames instead of %d", ErrUnknownOutcome, len(res.GetResults()), len(req.frames))
+	}
+	var done []finished
+	whole := verdict{}
+	if err != nil {
+		whole = judgeRequest(err, len(req.frames) > 1)
+		if whole.action == retry {
+			c.cfg.logger.Warn("write request failed", "frames", len(req.frames), "bytes", req.size, "error", err)
+			c.sched.shut(time.Now(), started, func(n int) time.Duration { return c.cfg.pause(n, whole.after) })
+		}
+	} else {
+		c.sched.reopen()
+	}
+	for _, r := range req.runs {
+		done = c.settle(r, req, res, whole, done)
+	}
+	c.conclude(done)
+	clear(req.frames)
+	clear(req.runs)
+	*req = request{frames: req.frames[:0], runs: req.runs[:0], buf: req.buf[:0]}
+	c.requests.Put(req)
+}
+
+// attempt encodes what is not yet encoded and calls the service.
+func (c *core) attempt(req *request) (*scribev1.WriteResponse, error) {
+	for _, f := range req.frames {
+		if err := f.finish(c.id); err != nil {
+			return nil, err
+		}
+		f.attempts++
+	}
+	body := req.frames[0].data
+	if len(req.frames) > 1 {
+		req.buf = req.buf[:0]
+		if cap(req.buf) < req.size {
+			req.buf = make([]byte, 0, c.maxRequest)
+		}
+		for _, f := range req.frames {
+			req.buf = append(req.buf, f.data...)
+		}
+		body = req.buf
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, c.cfg.requestTimeout)
+	defer cancel()
+	return c.service.Write(ctx, &scribev1.WriteRequest{Frames: body, Ack: req.ack.proto()})
+}
+
+// settle decides the fate of one stream's frames after an attempt, and appends those that are done with to done. With an error
+// of the whole request, whole is what that means; else res has a result for each frame.
+func (c *core) settle(r run, req *request, res *scribev1.WriteResponse, whole verdict, done []finished) []finished {
+	s, frames := r.s, req.frames[r.from:r.to]
+	s.stripe.mu.Lock()
+	defer s.stripe.mu.Unlock()
+	verdicts := make([]verdict, len(frames))
+	for i, f := range frames {
+		if verdicts[i] = whole; whole.action == 0 {
+			verdicts[i] = judgeFrame(res.GetResults()[r.from+i], c.id, f.first, f.count)
+		}
+		f.maybe = f.maybe || verdicts[i].unknown
+	}
+	var (
+		again    []*frame // in order
+		after    time.Duration
+		progress bool
+		complete = true // all frames so far are stored
+	)
+	for i, f := range frames {
+		v := c.decide(s, f, verdicts[i], complete, frames[i+1:])
+		switch v.action {
+		case acked:
+			progress = true
+			done = append(done, c.acknowledge(s, f, res.GetResults()[r.from+i]))
+		case failed:
+			complete = false
+			done = append(done, c.giveUp(s, f, frames[i+1:], v))
+		default:
+			complete = false
+			progress = progress || v.action == trim
+			f.last, f.lastWhy = v.detail, v.cause
+			after = max(after, v.after)
+			again = append(again, f)
+		}
+	}
+	s.inFlight, s.flight = false, nil
+	s.unshift(again)
+	if progress || len(again) == 0 {
+		s.failures = 0
+	}
+	// After a failure of the whole request the gate holds back all streams; after one of its own, a stream waits alone.
+	if len(again) > 0 && whole.action == 0 {
+		s.failures++
+		s.parked = true
+		s.parkedUntil = time.Now().Add(c.cfg.pause(s.failures, after))
+		c.sched.park(s)
+	}
+	c.schedule(s)
+	return done
+}
+
+// maxGaps is how often a frame may be refused as out of sequence, although everything before it was acknowledged, until the
+// server is believed: two flushes that overtook each other there look the same at first.
+const maxGaps = 3
+
+// decide turns a verdict into what is done, given what this producer knows. complete says that all frames before f in the request
+// are stored; later are those behind it. The stripe's mutex is held.
+func (c *core) decide(s *stream, f *frame, v verdict, complete bool, later []*frame) verdict {
+	if v.action == acked || v.action == failed {
+		return v
+	}
+	if c.ctx.Err() != nil {
+		return verdict{action: failed, cause: ErrClosed, detail: v.detail}
+	}
+	switch {
+	case v.action == isolate:
+		f.alone = true
+		f.attempts-- // the fault may not be its own
+		return v
+	case v.action == trim:
+		if err := f.cut(v.stored); err != nil {
+			return verdict{action: failed, cause: ErrOutOfSequence, detail: err}
+		}
+		f.count -= v.stored
+		return v
+	case v.gap && !complete:
+		return v // what it misses is being sent again, or was given up
+	case v.gap && !f.maybe:
+		if f.gaps++; f.gaps < maxGaps {
+			break
+		}
+		if c.continued && f.ack != AckNone {
+			return verdict{action: failed, cause: ErrOutOfSequence, detail: v.detail}
+		}
+		// What was acknowledged is gone: below AckCommitted that may happen. The rest goes on under a new epoch.
+		c.cfg.logger.Warn("server misses acknowledged messages", "shard", s.shard.String(), "sequence", f.first, "error", v.detail)
+		s.abandoned(f, later)
+		f.numbered, f.gaps = false, 0
+	}
+	if c.cfg.retries >= 0 && f.attempts > c.cfg.retries {
+		v.action = failed
+	}
+	return v
+}
+
+// acknowledge accounts for a stored frame. The stripe's mutex is held.
+func (c *core) acknowledge(s *stream, f *frame, res *scribev1.FrameResult) finished {
+	s.acked = f.first + uint64(f.count)
+	s.known = max(s.known, f.epoch)
+	n := &s.stripe.mu.count
+	n.acked += uint64(f.messages)
+	n.ackedBytes += uint64(f.size)
+	return finished{s: s, f: f, at: Position{
+		Shard:     res.GetShard(),
+		LSN:       res.GetLsn(),
+		Duplicate: res.GetDuplicate() || res.GetError() != nil,
+	}}
+}
+
+// giveUp accounts for a frame that is lost to this producer; later are those behind it in its request. The stripe's mutex is
+// held.
+func (c *core) giveUp(s *stream, f *frame, later []*frame, v verdict) finished {
+	if v.cause != ErrStaleProducer { //nolint:errorlint // a sentinel itself; who is shut out does not come back under a new epoch
+		s.abandoned(f, later)
+	}
+	n := &s.stripe.mu.count
+	n.failed += uint64(f.messages)
+	n.failedBytes += uint64(f.size)
+	if v.cause == ErrClosed { //nolint:errorlint // a sentinel itself
+		n.unsent += uint64(f.messages)
+		n.unsentBytes += uint64(f.size)
+		if f.maybe {
+			n.unsentUnknown += uint64(f.messages)
+		}
+	}
+	return finished{s: s, f: f, err: &WriteError{
+		Shard:      s.shard,
+		Attempts:   f.attempts,
+		RetryAfter: v.after,
+		cause:      v.cause,
+		detail:     v.detail,
+		unknown:    f.maybe,
+	}}
+}
+
+// conclude tells whoever waits, and frees the frames. No lock is held.
+func (c *core) conclude(done []finished) {
+	for _, d := range done {
+		f := d.f
+		if d.err != nil {
+			c.lost(Drop{Shard: d.s.shard, Messages: f.messages, Bytes: f.size, Reason: reasonOf(d.err), Err: d.err})
+		} else if c.cfg.onAck != nil {
+			c.cfg.onAck(Acked{
+				Shard: d.s.shard, Messages: f.messages, Bytes: f.size, Position: d.at,
+				Attempts: f.attempts, Latency: time.Since(f.taken),
+			})
+		}
+		f.out.err, f.out.at = d.err, d.at
+		close(f.out.done)
+		c.recycle(f)
+	}
+}

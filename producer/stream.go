@@ -1,0 +1,320 @@
+package producer
+
+import (
+	"fmt"
+	"hash/maphash"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"scribe/internal/record"
+)
+
+// MaxStreams is how many different (category, shard) a producer writes to. It remembers the sequences of each, in about 300
+// bytes, for as long as it lives.
+const MaxStreams = 1 << 20
+
+// Shard names a logical shard of a category.
+type Shard struct {
+	Category string
+	Number   uint32
+}
+
+// String is "category/number".
+func (s Shard) String() string { return fmt.Sprintf("%s/%d", s.Category, s.Number) }
+
+// stripes is the number of locks that streams share, so that producing to different categories rarely meets at one.
+const stripes = 16
+
+// stripe holds some of the streams.
+type stripe struct {
+	mu struct {
+		sync.Mutex
+		streams map[Shard]*stream
+		scratch []record.Attribute // of the message being added
+		closed  bool               // takes no more messages
+		count   counts
+		_       [64]byte // keeps the next stripe's mutex off this one's cache line
+	}
+}
+
+// counts are messages and their bytes since the start. What was accepted and is in neither of the others is buffered, so the sum
+// holds at all times.
+type counts struct {
+	accepted, acceptedBytes uint64
+	acked, ackedBytes       uint64
+	failed, failedBytes     uint64
+	// Of the failed ones, those that Close left.
+	unsent, unsentBytes, unsentUnknown uint64
+}
+
+// stream is one (category, shard): its messages are sent in the order in which they were taken. Its stripe's mutex guards it.
+type stream struct {
+	shard  Shard
+	stripe *stripe
+
+	open       *frame // takes messages; nil when none wait for company
+	head, tail *frame // sealed frames that no request carries, in order
+	class      int    // buffer class of the next frame: it follows the traffic
+
+	// opens counts frames that were opened, to tell whether the open one is the one that a timer was set for.
+	opens uint64
+	// urgent says that the open frame is to be sent as soon as the stream may send.
+	urgent bool
+	// inFlight says that a request carries frames of this stream. There is never a second one, which keeps the order, and makes
+	// numbering and renumbering frames safe.
+	inFlight bool
+	flight   []*frame // those frames
+	// ready says that it is in the scheduler's queue, parked that it waits there for a time.
+	ready, parked bool
+	nextReady     *stream
+	parkedUntil   time.Time
+	failures      int // attempts in a row without progress
+
+	// Sequences: next is that of the next message to be numbered, acked follows the last acknowledged one. A frame is numbered
+	// when it is first sent, with the epoch at that time. After a numbered frame was given up, the numbers have a hole that a
+	// server would wait for; a new epoch may begin with any number, and shuts out late copies of what was given up.
+	epoch uint32
+	next  uint64
+	acked uint64
+	// known is the newest epoch of which a frame was acknowledged. A server takes any first number in an epoch that it does not
+	// know: if two frames went out and it refused the first for lack of room, the second would begin the epoch, and the first
+	// look like a repetition for ever. So an epoch's first frame goes without company of its own stream.
+	known uint32
+}
+
+// stripeOf returns the stripe of a shard.
+func (c *core) stripeOf(category string, shard uint32) *stripe {
+	h := maphash.String(c.seed, category) + uint64(shard)*0x9e3779b97f4a7c15
+	return &c.stripes[h>>32%stripes]
+}
+
+// streamOf returns the stream of a shard, and makes it when it is new. The stripe's mutex is held.
+func (c *core) streamOf(st *stripe, category string, shard uint32) (*stream, error) {
+	if s, ok := st.mu.streams[Shard{category, shard}]; ok {
+		return s, nil
+	}
+	if err := record.ValidateCategory(category); err != nil {
+		return nil, fromRecord(err)
+	}
+	if shard > record.MaxLogicalShard {
+		return nil, fmt.Errorf("%w: logical shard %d, the highest is %d", ErrInvalid, shard, record.MaxLogicalShard)
+	}
+	if len(st.mu.streams) >= MaxStreams/stripes*2 || c.streams.Add(1) > MaxStreams {
+		return nil, ErrTooManyStreams
+	}
+	id := Shard{strings.Clone(category), shard} // the caller's string may be a part of a large one
+	s := &stream{shard: id, stripe: st, epoch: c.epoch}
+	if q, ok := c.resume[id]; ok {
+		s.epoch, s.next, s.acked = q.Epoch, q.Next, q.Next
+	}
+	if st.mu.streams == nil {
+		st.mu.streams = make(map[Shard]*stream)
+	}
+	st.mu.streams[id] = s
+	return s, nil
+}
+
+// stampAfter is how far the clock may be from a frame's base time until messages carry a time of their own.
+const stampAfter = time.Millisecond
+
+// add appends a message to the stream's open frame, and opens one when there is none or no room in it. held is what a wait for
+// room has taken; what is used of it is set to 0. The stripe's mutex is held.
+//
+// The error errNoRoom means that the message fits when memory becomes free.
+func (c *core) add(s *stream, m *record.Message, bound int, ack AckLevel, now time.Time, held *int64) (*Result, error) {
+	for range 2 {
+		f := s.open
+		if f != nil && (f.ack != ack || !f.fits(bound)) {
+			c.seal(s, true)
+			c.schedule(s)
+			f = nil
+		}
+		if f == nil {
+			var err error
+			env := record.Envelope{Category: s.shard.Category, Shard: s.shard.Number, BaseTime: now.UnixMicro()}
+			if f, err = c.begin(s.class, &env, bound, ack, held); err != nil {
+				return nil, err
+			}
+			f.base = now
+			c.opened(s, f)
+		}
+		if m.Time.IsZero() {
+			if d := now.Sub(f.base); d >= stampAfter || d < 0 {
+				m.Time = now
+			}
+		}
+		err := f.builder.Append(m)
+		switch {
+		case err == nil:
+			size := m.Size()
+			f.size += int64(size)
+			s.stripe.mu.count.accepted++
+			s.stripe.mu.count.acceptedBytes += uint64(size)
+			return f.out, nil
+		case f.builder.Count() == 0:
+			s.open, s.urgent = nil, false
+			c.recycle(f)
+			return nil, fromRecord(err)
+		case err != record.ErrFrameFull: //nolint:errorlint // a sentinel, returned as it is
+			return nil, fromRecord(err)
+		}
+		c.seal(s, true) // the frame has as many messages as a frame may have
+		c.schedule(s)
+	}
+	return nil, fmt.Errorf("%w: message does not fit an empty frame", ErrTooLarge)
+}
+
+// begin makes an empty frame with room for n bytes of messages, and for as much as the class has if memory allows. held is as in
+// add.
+func (c *core) begin(hint int, env *record.Envelope, n int, ack AckLevel, held *int64) (*frame, error) {
+	need := record.HeaderLen + len(env.Category) + n
+	class, charge := c.smallest(need)
+	switch {
+	case charge > c.memory.total:
+		return nil, &MessageTooLargeError{Size: n, Limit: int(c.memory.total) - frameOverhead - record.HeaderLen - record.MaxCategoryName}
+	case *held >= charge:
+		c.memory.release(*held - charge)
+		*held = 0
+	default:
+		// Traffic says how much room is useful; a shortage of memory, how much there is.
+		wanted := class
+		if class != unpooled {
+			wanted = c.buffers.classFor(max(class, hint), need)
+		}
+		switch {
+		case wanted != class && c.memory.try(int64(c.buffers.size(wanted))+frameOverhead):
+			class, charge = wanted, int64(c.buffers.size(wanted))+frameOverhead
+		case !c.memory.try(charge):
+			return nil, errNoRoom
+		}
+	}
+	f := c.frames.Get().(*frame)
+	*f = frame{builder: f.builder, class: class, charge: charge, ack: ack, out: newResult(), taken: time.Now()}
+	if class == unpooled {
+		buf := make([]byte, 0, charge-frameOverhead)
+		f.buf = &buf
+	} else {
+		f.buf = c.buffers.get(class)
+	}
+	f.builder.MaxMessageSize = c.maxMessage
+	if err := f.builder.Reset(*f.buf, *env); err != nil {
+		c.recycle(f)
+		return nil, fromRecord(err)
+	}
+	return f, nil
+}
+
+// smallest is the class of the smallest buffer of n bytes, and what it costs.
+func (c *core) smallest(n int) (class int, charge int64) {
+	class = c.buffers.classFor(0, n)
+	if class == len(c.buffers.sizes) {
+		return unpooled, (int64(n)+4095)&^4095 + frameOverhead
+	}
+	return class, int64(c.buffers.size(class)) + frameOverhead
+}
+
+// recycle gives back what a frame holds. Nothing may refer to it any more.
+func (c *core) recycle(f *frame) {
+	if f.class != unpooled {
+		c.buffers.put(f.class, f.buf)
+	}
+	charge := f.charge
+	*f = frame{}
+	c.frames.Put(f)
+	c.memory.release(charge)
+}
+
+// opened makes f the frame that takes messages, and sees to it that it is sent in time.
+func (c *core) opened(s *stream, f *frame) {
+	s.open = f
+	s.opens++
+	if c.cfg.linger == 0 {
+		s.urgent = true
+		c.schedule(s)
+		return
+	}
+	c.sched.linger(s, s.opens, f.taken.Add(c.cfg.linger))
+}
+
+// seal ends the open frame and queues it. full says that it was for lack of room: the next one gets more.
+func (c *core) seal(s *stream, full bool) {
+	f := s.open
+	s.open, s.urgent = nil, false
+	f.length, f.count = f.builder.Len(), f.builder.Count()
+	f.messages = f.count
+	switch {
+	case f.class == unpooled:
+	case full && f.class >= s.class: // a smaller one was for lack of memory
+		s.class = min(f.class+1, len(c.buffers.sizes)-1)
+	case !full && s.class > 0 && f.length < c.buffers.size(s.class-1)/2:
+		s.class--
+	}
+	s.push(f)
+}
+
+// push queues a sealed frame.
+func (s *stream) push(f *frame) {
+	f.next = nil
+	if s.tail == nil {
+		s.head = f
+	} else {
+		s.tail.next = f
+	}
+	s.tail = f
+}
+
+// pop removes the first queued frame.
+func (s *stream) pop() *frame {
+	f := s.head
+	if s.head = f.next; s.head == nil {
+		s.tail = nil
+	}
+	f.next = nil
+	return f
+}
+
+// unshift puts frames that a request carried back in front of the queue, in their order.
+func (s *stream) unshift(frames []*frame) {
+	for _, f := range slices.Backward(frames) {
+		if f.next = s.head; s.head == nil {
+			s.tail = f
+		}
+		s.head = f
+	}
+}
+
+// schedule queues the stream for sending if it has something to send and may. The stripe's mutex is held.
+func (c *core) schedule(s *stream) {
+	if s.ready || s.inFlight || s.parked || s.head == nil && (s.open == nil || !s.urgent) {
+		return
+	}
+	s.ready = true
+	c.sched.push(s)
+}
+
+// abandoned is called when a frame is given up: if it had numbers, those behind it need others. Frames that may have been stored
+// keep theirs, since under new ones they could be stored twice; those that follow have a newer epoch and wait for them.
+func (s *stream) abandoned(f *frame, rest []*frame) {
+	if !f.numbered {
+		return
+	}
+	if s.epoch < math.MaxUint32 {
+		s.epoch++
+	}
+	for _, r := range rest {
+		r.renumber()
+	}
+	for r := s.head; r != nil; r = r.next {
+		r.renumber()
+	}
+}
+
+// renumber lets the frame have new numbers when it is sent again, if no attempt can have been stored under the old ones.
+func (f *frame) renumber() {
+	if !f.maybe {
+		f.numbered = false
+	}
+}

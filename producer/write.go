@@ -1,0 +1,318 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"scribe/internal/record"
+)
+
+// errNoRoom says that memory is full for now. It does not leave the package.
+var errNoRoom = errors.New("producer: no room")
+
+// Log takes a message for shard 0 of a category, and never waits: a message that can't be taken, or not delivered later, is
+// dropped, counted by reason ([Stats]) and told to the hook of [WithOnDrop].
+func (p *Producer) Log(category string, payload []byte) {
+	c := p.core
+	if len(payload) > c.maxMessage {
+		c.refuse(category, 0, int64(len(payload)), &MessageTooLargeError{Size: len(payload), Limit: c.maxMessage})
+		return
+	}
+	var (
+		m    = record.Message{Payload: payload}
+		st   = c.stripeOf(category, 0)
+		now  = c.cfg.now()
+		held int64
+		err  error
+	)
+	st.mu.Lock()
+	s := st.mu.streams[Shard{category, 0}]
+	switch {
+	case st.mu.closed:
+		err = ErrClosed
+	case s == nil:
+		s, err = c.streamOf(st, category, 0)
+	}
+	if err == nil {
+		_, err = c.add(s, &m, len(payload)+encodedExtra, p.ack, now, &held)
+	}
+	st.mu.Unlock()
+	if err != nil {
+		c.refuse(category, 0, int64(len(payload)), err)
+	}
+}
+
+// LogMessage is Log for a message with more than a payload.
+func (p *Producer) LogMessage(category string, m *Message) {
+	w := writing{core: p.core, category: category, ack: p.ack, now: p.cfg.now()}
+	if _, err := w.add(context.Background(), m); err != nil {
+		p.refuse(category, m.Shard, int64(m.Size()), err)
+	}
+}
+
+// WriteAsync takes a message and returns its pending result. It never waits: when there is no room, the result has failed with
+// [ErrBufferFull].
+func (p *Producer) WriteAsync(category string, m *Message) *Result {
+	return p.async(context.Background(), category, m, false)
+}
+
+// WriteAsyncContext is [Producer.WriteAsync], but waits for room until ctx ends. It does not wait for the outcome.
+func (p *Producer) WriteAsyncContext(ctx context.Context, category string, m *Message) *Result {
+	return p.async(ctx, category, m, true)
+}
+
+func (p *Producer) async(ctx context.Context, category string, m *Message, wait bool) *Result {
+	w := writing{core: p.core, category: category, ack: p.ack, wait: wait, now: p.cfg.now()}
+	r, err := w.add(ctx, m)
+	if err != nil {
+		p.countRefused(1)
+		return settledResult(err)
+	}
+	return r
+}
+
+// writing is the adding of messages to one category by one call.
+type writing struct {
+	*core
+	category string
+	ack      AckLevel
+	wait     bool // for room
+	now      time.Time
+	s        *stream // of the message before; streams are never removed
+}
+
+// add adds a message.
+func (w *writing) add(ctx context.Context, m *Message) (*Result, error) {
+	if size := m.Size(); size > w.maxMessage {
+		return nil, &MessageTooLargeError{Size: size, Limit: w.maxMessage}
+	}
+	if len(m.Attributes) > record.MaxAttributes {
+		return nil, fmt.Errorf("%w: %d attributes, the limit is %d", ErrTooLarge, len(m.Attributes), record.MaxAttributes)
+	}
+	var (
+		st    = w.stripeOf(w.category, m.Shard)
+		bound = m.encodedBound()
+		held  int64
+	)
+	defer func() {
+		if held > 0 {
+			w.memory.release(held)
+		}
+	}()
+	for {
+		r, err := w.addLocked(st, m, bound, &held)
+		if !errors.Is(err, errNoRoom) {
+			return r, err
+		}
+		if !w.wait {
+			w.sched.press()
+			return nil, ErrBufferFull
+		}
+		if err := w.room(ctx, record.HeaderLen+len(w.category)+bound, &held); err != nil {
+			return nil, err
+		}
+		w.now = w.cfg.now() // the wait may have been long
+	}
+}
+
+// addLocked adds a message under the stripe's mutex.
+func (w *writing) addLocked(st *stripe, m *Message, bound int, held *int64) (*Result, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.mu.closed {
+		return nil, ErrClosed
+	}
+	if w.s == nil || w.s.shard.Number != m.Shard {
+		s, err := w.streamOf(st, w.category, m.Shard)
+		if err != nil {
+			return nil, err
+		}
+		w.s = s
+	}
+	rm := record.Message{Payload: m.Payload, Key: m.Key, Time: m.Time}
+	if len(m.Attributes) > 0 {
+		st.mu.scratch = m.attributes(st.mu.scratch)
+		rm.Attributes = st.mu.scratch
+	}
+	return w.core.add(w.s, &rm, bound, w.ack, w.now, held)
+}
+
+// room waits until a buffer of n bytes can be had, and takes its bytes into held.
+func (c *core) room(ctx context.Context, n int, held *int64) error {
+	_, charge := c.smallest(n)
+	if err := c.memory.wait(ctx, charge, c.closing, c.sched.press); err != nil {
+		if errors.Is(err, ErrClosed) {
+			return ErrClosed
+		}
+		return fmt.Errorf("%w: no room came free: %w", ErrBufferFull, err)
+	}
+	*held = charge
+	return nil
+}
+
+// span is a row of messages of a batch with one result.
+type span struct {
+	r *Result
+	n int
+}
+
+// Write writes a batch and waits until every message is acknowledged or has failed: then the error is a *[BatchError] that names
+// the failed ones. They are sent at once, without lingering; other messages of their categories go with them. When there is no
+// room, Write waits for it.
+//
+// When ctx ends, messages that were taken are still sent; their errors match [ErrUnknownOutcome].
+func (p *Producer) Write(ctx context.Context, category string, msgs ...Message) error {
+	var (
+		c     = p.core
+		few   [4]span
+		spans = few[:0]
+		w     = writing{core: c, category: category, ack: p.ack, wait: true, now: c.cfg.now()}
+	)
+	for i := range msgs {
+		r, err := w.add(ctx, &msgs[i])
+		if err != nil {
+			c.countRefused(1)
+			r = settledResult(err)
+		}
+		if n := len(spans); n > 0 && spans[n-1].r == r {
+			spans[n-1].n++
+		} else {
+			spans = append(spans, span{r, 1})
+		}
+		if i+1 == len(msgs) || msgs[i+1].Shard != msgs[i].Shard {
+			c.hurry(w.s)
+		}
+	}
+	var failed []MessageError
+	index := 0
+	for _, sp := range spans {
+		if err := sp.r.Wait(ctx); err != nil {
+			for i := range sp.n {
+				failed = append(failed, MessageError{Index: index + i, Err: err})
+			}
+		}
+		index += sp.n
+	}
+	if failed != nil {
+		return &BatchError{Messages: failed, Total: len(msgs)}
+	}
+	return nil
+}
+
+// hurry sends what the stream has without lingering.
+func (c *core) hurry(s *stream) {
+	if s == nil {
+		return
+	}
+	s.stripe.mu.Lock()
+	defer s.stripe.mu.Unlock()
+	if s.open != nil {
+		s.urgent = true
+		c.schedule(s)
+	}
+}
+
+// WriteAtomic writes a batch as one frame, which is stored and delivered contiguously or not at all, and waits for its
+// acknowledgement. All messages go to the shard that the call names; those of the messages are not looked at. A batch that does
+// not fit a frame, or this producer's memory, fails with a *[MessageTooLargeError].
+func (p *Producer) WriteAtomic(ctx context.Context, category string, shard uint32, msgs ...Message) error {
+	if len(msgs) == 0 {
+		return nil
+	}
+	c := p.core
+	bound, size := 0, int64(0)
+	for i := range msgs {
+		if n := msgs[i].Size(); n > c.maxMessage {
+			c.countRefused(len(msgs))
+			return &BatchError{Messages: []MessageError{{i, &MessageTooLargeError{Size: n, Limit: c.maxMessage}}}, Total: len(msgs)}
+		}
+		bound += msgs[i].encodedBound()
+		size += int64(msgs[i].Size())
+	}
+	return c.writeWhole(ctx, whole{
+		category: category, shard: shard, ack: p.ack, atomic: true, bound: bound, messages: len(msgs), size: size,
+		fill: func(f *frame, _ record.Envelope) error {
+			var scratch []record.Attribute
+			for i := range msgs {
+				m := &msgs[i]
+				scratch = m.attributes(scratch)
+				if err := f.builder.Append(&record.Message{Payload: m.Payload, Key: m.Key, Time: m.Time, Attributes: scratch}); err != nil {
+					if errors.Is(err, record.ErrFrameFull) {
+						return fmt.Errorf("%w: %d messages of %d bytes do not fit one frame", ErrTooLarge, len(msgs), size)
+					}
+					return &BatchError{Messages: []MessageError{{i, fromRecord(err)}}, Total: len(msgs)}
+				}
+			}
+			f.length = f.builder.Len()
+			return nil
+		},
+	})
+}
+
+// whole is a frame that one call fills alone.
+type whole struct {
+	category string
+	shard    uint32
+	ack      AckLevel
+	atomic   bool
+	bound    int // bytes of body, at most
+	messages int
+	size     int64
+	// fill encodes the body. It sets the frame's length, and its data when it does not use the builder.
+	fill func(*frame, record.Envelope) error
+}
+
+// writeWhole builds the frame, queues it behind what its stream has, and waits.
+func (c *core) writeWhole(ctx context.Context, w whole) error {
+	r, err := c.addWhole(ctx, w)
+	if err != nil {
+		c.countRefused(w.messages)
+		return err
+	}
+	return r.Wait(ctx)
+}
+
+func (c *core) addWhole(ctx context.Context, w whole) (*Result, error) {
+	env := record.Envelope{Category: w.category, Shard: w.shard, Atomic: w.atomic, BaseTime: c.cfg.now().UnixMicro()}
+	var (
+		held int64
+		f    *frame
+		err  error
+	)
+	for f == nil {
+		if f, err = c.begin(0, &env, w.bound, w.ack, &held); errors.Is(err, errNoRoom) {
+			err = c.room(ctx, record.HeaderLen+len(w.category)+w.bound, &held)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if err := w.fill(f, env); err != nil {
+		c.recycle(f)
+		return nil, err
+	}
+	f.count, f.messages, f.size = w.messages, w.messages, w.size
+	st := c.stripeOf(w.category, w.shard)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.mu.closed {
+		c.recycle(f)
+		return nil, ErrClosed
+	}
+	s, err := c.streamOf(st, w.category, w.shard)
+	if err != nil {
+		c.recycle(f)
+		return nil, err
+	}
+	if s.open != nil {
+		c.seal(s, false)
+	}
+	s.push(f)
+	st.mu.count.accepted += uint64(w.messages)
+	st.mu.count.acceptedBytes += uint64(w.size)
+	r := f.out // f is the sender's once it is scheduled and the mutex released
+	c.schedule(s)
+	return r, nil
+}

@@ -1,0 +1,56 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// listenTCP takes the listening address, with an error that says what to do.
+func listenTCP(ctx context.Context, addr string) (net.Listener, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", addr)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("listen on %s: another process has that address; give another --listen, or port 0 for a free one: %w", addr, err)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("listen on %s: this user may not take that port; give one above 1023: %w", addr, err)
+	case err != nil:
+		return nil, fmt.Errorf("listen on %s: %w", addr, err)
+	}
+	return l, nil
+}
+
+// listenUnix takes a socket path. One that a dead process left behind is replaced; one that answers is not.
+func listenUnix(ctx context.Context, path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // producers of other users must reach the socket
+		return nil, fmt.Errorf("folder of socket %s: %w", path, err)
+	}
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode()&fs.ModeSocket == 0 {
+			return nil, fmt.Errorf("socket %s: a file that is not a socket stands there; move it or give another --socket", path)
+		}
+		d := net.Dialer{Timeout: time.Second}
+		if c, err := d.DialContext(ctx, "unix", path); err == nil {
+			return nil, errors.Join(fmt.Errorf("socket %s: another process serves there", path), c.Close())
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("remove the stale socket %s: %w", path, err)
+		}
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen on socket %s: %w", path, err)
+	}
+	if err := os.Chmod(path, 0o666); err != nil { //nolint:gosec // every producer of the host may write
+		return nil, errors.Join(fmt.Errorf("open socket %s to all users: %w", path, err), l.Close())
+	}
+	return l, nil
+}

@@ -1,0 +1,101 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"scribe/internal/membership"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/writeproxy"
+)
+
+// startMembers follows the list of members, for routing.
+func (a *App) startMembers(ctx context.Context) error {
+	view, err := membership.NewView(membership.DefaultViewConfig(), membership.ViewDeps{Source: a.parts.control, Logger: a.log, Registerer: a.registry})
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- view.Run(context.WithoutCancel(ctx)) }()
+	a.onStop("member list", func(ctx context.Context) error { return errors.Join(view.Close(ctx), <-ended) })
+	a.parts.members = view
+	return nil
+}
+
+// join makes the process a member of the cell, which is when others begin to send it work.
+func (a *App) join(ctx context.Context) error {
+	member := &scribev1.Member{Id: a.id, Roles: a.protoRoles(), Url: a.advertised(), Version: a.opts.Version}
+	lease, err := membership.Join(ctx, a.parts.control, membership.LeaseConfig{
+		Member: member, TTL: a.cfg.LeaseTTL.Std(), Logger: a.log,
+		OnChange: func(s membership.State) {
+			slot := s.Slot
+			if !s.Live {
+				slot = 0 // somebody else may get it: the batcher must not open logs under it
+			}
+			a.slot.Store(slot)
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("join the cell: %w", err)
+	}
+	a.slot.Store(lease.Slot())
+	a.onStop("membership", lease.Close)
+	return a.awaitOwnBatcher(ctx)
+}
+
+// awaitOwnBatcher waits until the write proxy of this process knows the batcher of this process: the first write after the start
+// must not fail for lack of one.
+func (a *App) awaitOwnBatcher(ctx context.Context) error {
+	if !a.cfg.Has(Batcher) || !a.cfg.Has(WriteProxy) {
+		return nil
+	}
+	for {
+		members, changed := a.parts.members.Watch(scribev1.Role_ROLE_BATCHER)
+		for _, m := range members {
+			if m.GetId() == a.id {
+				return nil
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("the membership does not show this process: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// routes turns the members that are batchers into what the write proxy routes to. It returns the same slice until they change.
+type routes struct {
+	app *App
+
+	mu      sync.Mutex
+	members []*scribev1.Member // what batchers was made of
+	current []writeproxy.Batcher
+	clients map[string]rpc.BatchService // by URL
+}
+
+func (r *routes) batchers() []writeproxy.Batcher {
+	members := r.app.parts.members.Members(scribev1.Role_ROLE_BATCHER)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(members) == len(r.members) && (len(members) == 0 || &members[0] == &r.members[0]) {
+		return r.current
+	}
+	clients := make(map[string]rpc.BatchService, len(members))
+	current := make([]writeproxy.Batcher, 0, len(members))
+	for _, m := range members {
+		svc := r.clients[m.GetUrl()]
+		if m.GetId() == r.app.id && r.app.parts.batcher != nil {
+			svc = r.app.parts.batcher
+		} else if svc == nil {
+			svc = rpc.NewBatchClient(r.app.transport, m.GetUrl())
+		}
+		clients[m.GetUrl()] = svc
+		current = append(current, writeproxy.Batcher{ID: m.GetId(), Load: m.GetLoad(), Service: svc})
+	}
+	r.members, r.current, r.clients = members, current, clients
+	return current
+}

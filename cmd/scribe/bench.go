@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"scribe/internal/app"
+	"scribe/internal/bench"
+	"scribe/internal/units"
+)
+
+type benchFlags struct {
+	server    string
+	data      string
+	workloads []string
+	bytes     units.Bytes
+	messages  int
+	rate      int
+	count     int
+	json      bool
+}
+
+func newBench() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure writes, reads and latency beside the cost of compression alone",
+		Long: `Measure a cell on real text. Without --server the cell runs in this process, on files in a temporary folder, and is reached over
+TCP loopback; CPU time is then that of producer, every role and consumer together. Each figure stands beside what zstd alone
+costs on the same bytes in the same run.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	for _, b := range []struct {
+		name, short string
+		run         func(context.Context, bench.Options) (bench.Report, error)
+	}{
+		{"produce", "Committed writes as fast as one producer can", bench.Produce},
+		{"consume", "Reads from the beginning to the end as fast as one consumer can", bench.Consume},
+		{"e2e", "Latency of committed writes and of delivery at a fixed light load", bench.EndToEnd},
+	} {
+		cmd.AddCommand(newBenchOf(b.name, b.short, b.run))
+	}
+	return cmd
+}
+
+func newBenchOf(name, short string, run func(context.Context, bench.Options) (bench.Report, error)) *cobra.Command {
+	f := benchFlags{bytes: 256 << 20}
+	cmd := &cobra.Command{
+		Use:   name,
+		Short: short,
+		Example: fmt.Sprintf(`  scribe bench %[1]s
+  scribe bench %[1]s --workload access-log --count 5 --json`, name),
+		Args: cobra.NoArgs,
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&f.server, "server", "", "address of a running cell (default: one in this process)")
+	fs.StringVar(&f.data, "data", "", "folder of the cell in this process (default: a temporary one)")
+	fs.StringSliceVar(&f.workloads, "workload", bench.WorkloadNames(), "messages: 100b, access-log, 10kb")
+	fs.IntVar(&f.count, "count", 1, "runs of each workload")
+	fs.BoolVar(&f.json, "json", false, "a JSON object a run")
+	if name == "e2e" {
+		fs.IntVar(&f.messages, "messages", 1000, "messages to send")
+		fs.IntVar(&f.rate, "rate", 100, "messages a second")
+		cmd.Flags().Lookup("workload").DefValue = "access-log"
+		f.workloads = []string{"access-log"}
+	} else {
+		fs.Var(&f.bytes, "bytes", "payload of a run")
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if f.count < 1 || name == "e2e" && (f.messages < 1 || f.rate < 1 || f.rate > 1_000_000) {
+			return usage(errors.New("--count, --messages and --rate must be above zero, --rate at most 1000000"))
+		}
+		return f.run(cmd, run)
+	}
+	return cmd
+}
+
+func (f *benchFlags) run(cmd *cobra.Command, run func(context.Context, bench.Options) (bench.Report, error)) (err error) {
+	ctx := cmd.Context()
+	o := bench.Options{Server: f.server, Bytes: int64(f.bytes), Messages: f.messages, Rate: f.rate}
+	if f.server == "" {
+		stop, url, serr := f.cell(cmd)
+		if serr != nil {
+			return serr
+		}
+		defer func() { err = errors.Join(err, stop()) }()
+		o.Server, o.InProcess = url, true
+	}
+	var reports []bench.Report
+	for _, name := range f.workloads {
+		if o.Workload, err = bench.NewWorkload(name); err != nil {
+			return usage(err)
+		}
+		for i := range f.count {
+			o.Category = fmt.Sprintf("bench-%d-%s-%d", time.Now().UnixNano(), name, i)
+			r, err := run(ctx, o)
+			if err != nil {
+				return fmt.Errorf("bench %s, workload %s: %w", cmd.Name(), name, err)
+			}
+			if f.json {
+				if err := json.NewEncoder(cmd.OutOrStdout()).Encode(r); err != nil {
+					return err
+				}
+			}
+			reports = append(reports, r)
+		}
+	}
+	if f.json {
+		return nil
+	}
+	return bench.Table(cmd.OutOrStdout(), reports)
+}
+
+// cell starts one in this process.
+func (f *benchFlags) cell(cmd *cobra.Command) (stop func() error, url string, err error) {
+	dir := f.data
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "scribe-bench-"); err != nil {
+			return nil, "", err
+		}
+	}
+	c := app.DefaultConfig()
+	c.Data, c.Listen, c.Log.Level = dir, "127.0.0.1:0", "warn"
+	a, err := app.Start(cmd.Context(), c, app.Options{Logger: newLogger(c.Log, cmd.ErrOrStderr()), Version: programVersion()})
+	if err != nil {
+		return nil, "", err
+	}
+	return func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), c.ShutdownTimeout.Std())
+		defer cancel()
+		err := a.Stop(ctx)
+		if f.data == "" {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+		return err
+	}, a.URL(), nil
+}

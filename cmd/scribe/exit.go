@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"connectrpc.com/connect"
+
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Exit codes of every command. They are a contract: scripts branch on them.
+const (
+	exitOK          = 0
+	exitError       = 1
+	exitUsage       = 2
+	exitNotFound    = 3
+	exitDenied      = 4
+	exitUnavailable = 5
+	exitPartly      = 6
+)
+
+// codedError carries the exit code of an error that does not show it by itself.
+type codedError struct {
+	code int
+	err  error
+}
+
+// Error implements error.
+func (e *codedError) Error() string { return e.err.Error() }
+
+// Unwrap gives access to the cause.
+func (e *codedError) Unwrap() error { return e.err }
+
+// usage marks an error as a mistake in how the command was called.
+func usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &codedError{code: exitUsage, err: err}
+}
+
+// exitCode maps an error to the process's exit code.
+func exitCode(err error) int {
+	if err == nil {
+		return exitOK
+	}
+	if coded := new(codedError); errors.As(err, &coded) {
+		return coded.code
+	}
+	switch rpc.ReasonOf(err) { //nolint:exhaustive // the others have no code of their own
+	case scribev1.Reason_REASON_UNKNOWN_CATEGORY, scribev1.Reason_REASON_UNKNOWN_SHARD, scribev1.Reason_REASON_MISSING:
+		return exitNotFound
+	case scribev1.Reason_REASON_OVERLOADED, scribev1.Reason_REASON_SHUTTING_DOWN, scribev1.Reason_REASON_NO_BACKEND:
+		return exitUnavailable
+	}
+	var ce *connect.Error
+	if errors.As(err, &ce) {
+		switch ce.Code() { //nolint:exhaustive // the others have no code of their own
+		case connect.CodeNotFound:
+			return exitNotFound
+		case connect.CodePermissionDenied, connect.CodeUnauthenticated:
+			return exitDenied
+		case connect.CodeUnavailable, connect.CodeDeadlineExceeded, connect.CodeResourceExhausted:
+			return exitUnavailable
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return exitUnavailable
+	}
+	return exitError
+}

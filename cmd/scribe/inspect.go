@@ -1,0 +1,341 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"scribe/internal/app"
+	"scribe/internal/checkpoint"
+	"scribe/internal/pointer"
+	"scribe/internal/record"
+	"scribe/storage/blob"
+	"scribe/storage/blob/layout"
+)
+
+func newInspect() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "inspect",
+		Short: "Look into blobs, logs, frames and checkpoints, and find damage",
+		Long: `Look into what is stored, a JSON object a line. Damage is reported with its place, and makes the exit code 1; everything that can
+still be read is shown all the same.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newInspectBlob(), newInspectLog(), newInspectFrame(), newInspectCheckpoint())
+	return cmd
+}
+
+// errDamaged ends a command whose output has named the damage.
+var errDamaged = errors.New("damage was found; it is named above")
+
+func newInspectBlob() *cobra.Command {
+	var f serverFlags
+	var quick bool
+	d := app.DefaultConfig()
+	cmd := &cobra.Command{
+		Use:   "blob [KEY|FILE...]",
+		Short: "Show and check blobs: the footer, every block, every frame",
+		Long: `Show the payloads of blobs and check everything: header, footer, the checksum of each block, its decompression, and each frame of
+each payload. Without arguments every blob of the store is checked. It only reads, and may run beside a server.`,
+		Example: `  scribe inspect blob --data ./scribe-data
+  scribe inspect blob ./scribe-data/blobs/blobs/72h/0192f0c1-7e1a-7c4e-9d5b-3f1f0a2b4c6d
+  scribe inspect blob blobs/72h/0192f0c1-7e1a-7c4e-9d5b-3f1f0a2b4c6d --blobs s3 --s3-endpoint http://127.0.0.1:9000 --s3-bucket scribe`,
+	}
+	f.addStorage(cmd, d)
+	cmd.Flags().BoolVar(&quick, "quick", false, "read the footer only")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c := d
+		if err := f.apply(cmd, &c); err != nil {
+			return err
+		}
+		return inspectBlobs(cmd.Context(), c, args, quick, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}
+	return cmd
+}
+
+func inspectBlobs(ctx context.Context, c app.Config, args []string, quick bool, stdout, stderr io.Writer) (err error) {
+	damaged := false
+	show := func(store blob.Store, key string) error {
+		bad, err := inspectBlob(ctx, store, key, quick, stdout, stderr)
+		damaged = damaged || bad
+		return err
+	}
+	var keys []string
+	for _, arg := range args {
+		if _, _, err := pointer.ParseKey(arg); err == nil {
+			keys = append(keys, arg)
+			continue
+		}
+		root, key, err := splitBlobPath(arg)
+		if err != nil {
+			return usage(err)
+		}
+		fileConfig := c
+		fileConfig.Blobs = app.BlobConfig{Kind: "file", Path: root}
+		if err := withBlobs(ctx, fileConfig, func(s blob.Store) error { return show(s, key) }); err != nil {
+			return err
+		}
+	}
+	if len(keys) > 0 || len(args) == 0 {
+		err = withBlobs(ctx, c, func(s blob.Store) error {
+			for _, key := range keys {
+				if err := show(s, key); err != nil {
+					return err
+				}
+			}
+			if len(args) > 0 {
+				return nil
+			}
+			for info, err := range s.List(ctx, "blobs/") {
+				if err == nil {
+					err = show(s, info.Key)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err == nil && damaged {
+		err = errDamaged
+	}
+	return err
+}
+
+// withBlobs runs fn over the store of a configuration, which must exist.
+func withBlobs(ctx context.Context, c app.Config, fn func(blob.Store) error) error {
+	if c.Blobs.Kind == "file" {
+		dir := c.BlobPath()
+		if _, err := os.Stat(dir); err != nil {
+			return fmt.Errorf("blob store: %w", err)
+		}
+	}
+	store, err := app.OpenBlobs(ctx, c)
+	if err != nil {
+		return err
+	}
+	return errors.Join(fn(store), store.Close())
+}
+
+// splitBlobPath finds the store's folder and the key in the path of a blob's file.
+func splitBlobPath(path string) (root, key string, err error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", "", err
+	}
+	parts := strings.Split(filepath.ToSlash(abs), "/")
+	if len(parts) > 3 {
+		key = strings.Join(parts[len(parts)-3:], "/")
+		if _, _, perr := pointer.ParseKey(key); perr == nil {
+			return filepath.FromSlash(strings.Join(parts[:len(parts)-3], "/")), key, nil
+		}
+	}
+	return "", "", fmt.Errorf("%s is neither a blob's key nor the path of its file: both end in blobs/CLASS/ID", path)
+}
+
+// inspectBlob shows one blob and reports whether it is damaged.
+func inspectBlob(ctx context.Context, store blob.Store, key string, quick bool, stdout, stderr io.Writer) (damaged bool, err error) {
+	enc := json.NewEncoder(stdout)
+	footer, ferr := layout.ReadFooter(ctx, store, key)
+	if ferr == nil {
+		if err := enc.Encode(blobJSON(key, footer)); err != nil {
+			return false, err
+		}
+		for _, e := range footer.Entries {
+			if err := enc.Encode(entryJSON(&e)); err != nil {
+				return false, err
+			}
+		}
+	}
+	verr := ferr
+	if !quick {
+		verr = layout.Verify(ctx, store, key)
+	}
+	switch {
+	case verr == nil:
+		return false, nil
+	case errors.Is(verr, layout.ErrDamaged):
+		fmt.Fprintln(stderr, verr)
+		return true, nil
+	default:
+		return false, verr
+	}
+}
+
+type blobLine struct {
+	Blob     string    `json:"blob"`
+	Version  int       `json:"version"`
+	Class    uint32    `json:"class_hours"`
+	Region   string    `json:"region,omitempty"`
+	Created  time.Time `json:"created"`
+	Blocks   int       `json:"blocks"`
+	Payloads int       `json:"payloads"`
+}
+
+func blobJSON(key string, f *layout.Footer) blobLine {
+	return blobLine{Blob: key, Version: layout.Version, Class: f.Class, Region: f.Region, Created: time.UnixMicro(f.Created).UTC(), Blocks: len(f.Blocks), Payloads: len(f.Entries)}
+}
+
+type pointerLine struct {
+	Category    string    `json:"category,omitempty"`
+	Shard       string    `json:"shard"`
+	Epoch       uint64    `json:"epoch,omitempty"`
+	LSN         uint64    `json:"lsn"`
+	Persisted   string    `json:"persisted,omitempty"`
+	Blob        string    `json:"blob,omitempty"`
+	Codec       string    `json:"codec"`
+	BlockOffset uint64    `json:"block_offset"`
+	BlockLen    uint32    `json:"block_length"`
+	BlockRawLen uint32    `json:"block_raw_length"`
+	BlockCRC    string    `json:"block_crc32c"`
+	Offset      uint32    `json:"offset"`
+	Length      uint32    `json:"length"`
+	Frames      uint32    `json:"frames"`
+	Messages    uint32    `json:"messages"`
+	MinTime     time.Time `json:"min_time"`
+	MaxTime     time.Time `json:"max_time"`
+	Sequences   int       `json:"sequence_runs,omitempty"`
+}
+
+func pointerJSON(p *pointer.Pointer) pointerLine {
+	return pointerLine{
+		Codec: p.Codec.String(), BlockOffset: p.BlockOffset, BlockLen: p.BlockLen, BlockRawLen: p.BlockRawLen, BlockCRC: fmt.Sprintf("%08x", p.BlockCRC),
+		Offset: p.Offset, Length: p.Length, Frames: p.Frames, Messages: p.Messages, MinTime: time.UnixMicro(p.MinTime).UTC(), MaxTime: time.UnixMicro(p.MaxTime).UTC(),
+		Sequences: len(p.Sequences),
+	}
+}
+
+func entryJSON(e *layout.Entry) pointerLine {
+	line := pointerJSON(&e.Pointer)
+	line.Category, line.Shard, line.Epoch, line.LSN = e.Category, e.Shard.String(), e.Epoch, uint64(e.LSN)
+	return line
+}
+
+func newInspectFrame() *cobra.Command {
+	return &cobra.Command{
+		Use:   "frame [FILE...]",
+		Short: "Show and check frames that stand in files, one after another",
+		Example: `  scribe inspect frame captured.bin
+  cat captured.bin | scribe inspect frame`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				args = []string{"-"}
+			}
+			var errs []error
+			for _, name := range args {
+				in, closeIn, err := openInput(cmd.InOrStdin(), name)
+				if err != nil {
+					return err
+				}
+				errs = append(errs, inspectFrames(in, name, cmd.OutOrStdout()), closeIn())
+			}
+			return errors.Join(errs...)
+		},
+	}
+}
+
+// maxInspect bounds the file of frames that is read into memory.
+const maxInspect = 1 << 30
+
+func inspectFrames(in io.Reader, name string, stdout io.Writer) error {
+	b, err := io.ReadAll(io.LimitReader(in, maxInspect+1))
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if len(b) > maxInspect {
+		return fmt.Errorf("%s: over %d bytes: cut it at a frame", name, maxInspect)
+	}
+	enc := json.NewEncoder(stdout)
+	for f, err := range record.Split(b) {
+		if err != nil {
+			return fmt.Errorf("%s: frame at byte %d: %w", name, f.Offset, err)
+		}
+		line := struct {
+			Offset        int       `json:"offset"`
+			Length        int       `json:"length"`
+			Category      string    `json:"category"`
+			Shard         uint32    `json:"shard"`
+			Encoding      string    `json:"encoding"`
+			Flags         string    `json:"flags"`
+			Messages      int       `json:"messages"`
+			BaseTime      time.Time `json:"base_time"`
+			Producer      uint64    `json:"producer,omitempty"`
+			Epoch         uint32    `json:"epoch,omitempty"`
+			FirstSequence uint64    `json:"first_sequence,omitempty"`
+			SampleRate    uint32    `json:"sample_rate,omitempty"`
+		}{
+			f.Offset, f.Len, f.CategoryName(), f.Shard, f.Encoding.String(), f.Flags.String(), f.Count, time.UnixMicro(f.BaseTime).UTC(),
+			f.Producer, f.Epoch, f.FirstSequence, f.SampleRate,
+		}
+		if err := enc.Encode(line); err != nil {
+			return err
+		}
+		if err := checkFrame(f.Bytes); err != nil {
+			return fmt.Errorf("%s: frame at byte %d: %w", name, f.Offset, err)
+		}
+	}
+	return nil
+}
+
+// checkFrame checks the body and decodes every message.
+func checkFrame(frame []byte) error {
+	var dec record.Decoder
+	if _, err := dec.Reset(frame); err != nil {
+		if errors.Is(err, record.ErrEncoding) {
+			_, err = record.Check(frame)
+		}
+		return err
+	}
+	var rec record.Record
+	for dec.Next(&rec) { //nolint:revive // only the error after the last one matters
+	}
+	return dec.Err()
+}
+
+func newInspectCheckpoint() *cobra.Command {
+	return &cobra.Command{
+		Use:   "checkpoint TEXT|FILE",
+		Short: "Show the positions of a checkpoint",
+		Example: `  scribe inspect checkpoint scribe1.AQZhY2Nlc3MBAQ...
+  scribe inspect checkpoint access.checkpoint`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text := args[0]
+			if b, err := os.ReadFile(text); err == nil {
+				text = string(bytes.TrimSpace(b))
+			}
+			cp, err := checkpoint.Parse(text)
+			if err != nil {
+				return err
+			}
+			type position struct {
+				Shard string `json:"shard"`
+				LSN   uint64 `json:"lsn"`
+				Skip  uint32 `json:"skip,omitempty"`
+			}
+			out := struct {
+				Category   string     `json:"category"`
+				CategoryID uint32     `json:"category_id"`
+				Watermark  time.Time  `json:"watermark"`
+				Positions  []position `json:"positions"`
+			}{Category: cp.Category, CategoryID: cp.CategoryID, Watermark: time.UnixMicro(cp.Watermark).UTC()}
+			for _, p := range cp.Positions {
+				out.Positions = append(out.Positions, position{p.Shard.String(), uint64(p.LSN), p.Skip})
+			}
+			enc := json.NewEncoder(cmd.OutOrStdout())
+			enc.SetIndent("", "  ")
+			return enc.Encode(out)
+		},
+	}
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"scribe/internal/app"
+	"scribe/internal/discovery"
+	"scribe/internal/pointer"
+	"scribe/internal/record"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob/layout"
+)
+
+func newInspectLog() *cobra.Command {
+	var data string
+	var verify bool
+	var from uint64
+	cmd := &cobra.Command{
+		Use:   "log CATEGORY",
+		Short: "Show and check the pointers of a category's logs",
+		Long: `Show every pointer of every physical shard of a category, and check that LSNs are dense, persisted times never decrease and
+pointers are whole; with --verify also that each payload can be read and is what its pointer says.
+
+With --data it opens the folder of a cell that is not running; without, it asks the running one at --server.`,
+		Example: `  scribe inspect log access --verify
+  scribe inspect log access --data ./scribe-data --verify`,
+		Args: cobra.ExactArgs(1),
+	}
+	server := serverFlag(cmd)
+	cmd.Flags().StringVar(&data, "data", "", "data folder of a cell that is not running")
+	cmd.Flags().BoolVar(&verify, "verify", false, "read every payload")
+	cmd.Flags().Uint64Var(&from, "from-lsn", 0, "begin at this LSN in every shard (default: the oldest)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		url := *server
+		if data != "" {
+			c := app.DefaultConfig()
+			c.Data, c.Listen, c.Log.Level = data, "127.0.0.1:0", "error"
+			a, serr := app.Start(cmd.Context(), c, app.Options{Logger: newLogger(c.Log, cmd.ErrOrStderr()), Version: programVersion()})
+			if serr != nil {
+				return serr
+			}
+			defer func() {
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), c.ShutdownTimeout.Std())
+				defer cancel()
+				err = errors.Join(err, a.Stop(ctx))
+			}()
+			url = a.URL()
+		}
+		l := &logInspector{cell: discovery.New(rpc.Default(), url), verify: verify, from: from, out: json.NewEncoder(cmd.OutOrStdout()), stderr: cmd.ErrOrStderr()}
+		return l.run(cmd.Context(), args[0])
+	}
+	return cmd
+}
+
+// logInspector walks the logs of a category.
+type logInspector struct {
+	cell    *discovery.Cell
+	metalog rpc.MetalogService
+	verify  bool
+	from    uint64
+	out     *json.Encoder
+	stderr  io.Writer
+
+	category string
+	pointers int
+	messages uint64
+	damaged  int
+}
+
+func (l *logInspector) run(ctx context.Context, category string) error {
+	l.category = category
+	res, err := l.cell.Control().GetCategory(ctx, &scribev1.GetCategoryRequest{Name: category})
+	if err != nil {
+		return fmt.Errorf("inspect log %s: %w", category, err)
+	}
+	if l.metalog, err = l.cell.Metalog(ctx); err != nil {
+		return err
+	}
+	shards, err := l.metalog.ListShards(ctx, &scribev1.ListShardsRequest{Category: res.GetCategory().GetId()})
+	if err != nil {
+		return fmt.Errorf("list the shards of %s: %w", category, err)
+	}
+	for _, s := range shards.GetStates() {
+		if err := l.shard(ctx, s); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(l.stderr, "%d shards, %d pointers, %d messages, %d damaged\n", len(shards.GetStates()), l.pointers, l.messages, l.damaged)
+	if l.damaged > 0 {
+		return errDamaged
+	}
+	return nil
+}
+
+func (l *logInspector) shard(ctx context.Context, s *scribev1.ShardState) error {
+	next, last := max(s.GetFirstLsn(), l.from), int64(0)
+	for next < s.GetNextLsn() {
+		res, err := l.metalog.Read(ctx, &scribev1.ReadRequest{Shard: s.GetShard(), From: next, MaxRecords: 1000})
+		if rpc.ReasonOf(err) == scribev1.Reason_REASON_CORRUPT {
+			// The engine could not read this one: say so, and go on behind it.
+			l.damage(s.GetShard(), next, err)
+			next++
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read shard %v from LSN %d: %w", record.ShardID(s.GetShard()), next, err)
+		}
+		if len(res.GetEntries()) == 0 {
+			l.damage(s.GetShard(), next, fmt.Errorf("the log ends here, its tail says %d", s.GetNextLsn()))
+			return nil
+		}
+		for _, e := range res.GetEntries() {
+			if e.GetLsn() != next {
+				l.damage(s.GetShard(), next, fmt.Errorf("LSN %d stands where %d is due", e.GetLsn(), next))
+			}
+			if e.GetTime() < last {
+				l.damage(s.GetShard(), e.GetLsn(), fmt.Errorf("persisted time %d is below that of the record before, %d", e.GetTime(), last))
+			}
+			next, last = e.GetLsn()+1, e.GetTime()
+			if err := l.entry(ctx, s.GetShard(), e); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (l *logInspector) damage(shard, lsn uint64, err error) {
+	l.damaged++
+	fmt.Fprintf(l.stderr, "shard %v, LSN %d: %v\n", record.ShardID(shard), lsn, err)
+}
+
+func (l *logInspector) entry(ctx context.Context, shard uint64, e *scribev1.Entry) error {
+	l.pointers++
+	p, err := pointer.Decode(e.GetData())
+	if err != nil {
+		l.damage(shard, e.GetLsn(), err)
+		return nil
+	}
+	l.messages += uint64(p.Messages)
+	line := pointerJSON(&p)
+	line.Shard, line.LSN, line.Blob = record.ShardID(shard).String(), e.GetLsn(), p.Key()
+	line.Persisted = time.UnixMicro(e.GetTime()).UTC().Format(time.RFC3339Nano)
+	if err := l.out.Encode(line); err != nil || !l.verify {
+		return err
+	}
+	res, err := l.cell.ReadProxy().Fetch(ctx, &scribev1.FetchRequest{Pointers: [][]byte{e.GetData()}, Category: l.category, Encoding: scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW})
+	if err != nil {
+		return fmt.Errorf("read the payload of shard %v, LSN %d: %w", record.ShardID(shard), e.GetLsn(), err)
+	}
+	if err := checkPayload(res.GetPayloads()[0], &p, l.category, shard); err != nil {
+		l.damage(shard, e.GetLsn(), fmt.Errorf("payload in %s: %w", p.Key(), err))
+	}
+	return nil
+}
+
+// checkPayload compares a payload with its pointer, frame by frame.
+func checkPayload(got *scribev1.Payload, p *pointer.Pointer, category string, shard uint64) error {
+	if err := rpc.FromInfo(got.GetError()); err != nil {
+		return err
+	}
+	if record.CRC(got.GetData()) != got.GetCrc() {
+		return errors.New("it does not match the checksum that it was sent with")
+	}
+	b, err := decompress(got, p)
+	if err != nil {
+		return err
+	}
+	var frames, messages uint32
+	for f, err := range record.Split(b) {
+		if err == nil {
+			err = checkFrame(f.Bytes)
+		}
+		if err == nil && (f.CategoryName() != category || f.Shard != uint32(record.ShardID(shard).Logical())) {
+			err = fmt.Errorf("it belongs to category %s, logical shard %d", f.CategoryName(), f.Shard)
+		}
+		if err != nil {
+			return fmt.Errorf("frame at byte %d of the payload: %w", f.Offset, err)
+		}
+		frames++
+		messages += uint32(f.Count) //nolint:gosec // bounded by the frame's format
+	}
+	if frames != p.Frames || messages != p.Messages {
+		return fmt.Errorf("it holds %d frames and %d messages, the pointer says %d and %d", frames, messages, p.Frames, p.Messages)
+	}
+	return nil
+}
+
+func decompress(got *scribev1.Payload, p *pointer.Pointer) ([]byte, error) {
+	codecs := []pointer.Codec{pointer.CodecNone, pointer.CodecZstd}
+	i := slices.IndexFunc(codecs, func(c pointer.Codec) bool { return uint32(c) == got.GetCodec() })
+	if i < 0 || got.GetRawLength() != uint64(p.Length) {
+		return nil, fmt.Errorf("codec %d with %d bytes, the pointer says %d bytes", got.GetCodec(), got.GetRawLength(), p.Length)
+	}
+	return layout.Decompress(nil, codecs[i], got.GetData(), int(p.Length))
+}

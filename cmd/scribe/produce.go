@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"scribe/internal/units"
+	"scribe/producer"
+)
+
+type produceFlags struct {
+	ack        string
+	keyField   string
+	batchBytes units.Bytes
+	maxMessage units.Bytes
+	shard      uint32
+	timeout    units.Duration
+}
+
+func newProduce() *cobra.Command {
+	f := produceFlags{batchBytes: 1 << 20, maxMessage: producer.DefaultMaxMessageBytes, timeout: units.Duration(2 * time.Minute)}
+	cmd := &cobra.Command{
+		Use:   "produce CATEGORY [FILE...]",
+		Short: "Write lines as messages",
+		Long: `Write each line of the files, or of standard input, as a message without its newline. Lines may be empty and hold any bytes; the
+last one needs no newline. Order is kept. A line over the limit is left out and named; all others are stored.
+
+The last line on standard error says how many messages and bytes were stored in how many seconds. The exit code is 6 when some
+but not all were stored.`,
+		Example: `  scribe produce access /var/log/apache2/access.log
+  tail -F app.jsonl | scribe produce app --key-field user_id
+  scribe produce access access.log --ack spooled --server unix:/run/scribe.sock`,
+		Args: cobra.MinimumNArgs(1),
+	}
+	server := serverFlag(cmd)
+	fs := cmd.Flags()
+	fs.StringVar(&f.ack, "ack", "committed", "what to wait for: none, spooled or committed")
+	fs.StringVar(&f.keyField, "key-field", "", "field of a JSON line that becomes the message's key")
+	fs.Var(&f.batchBytes, "batch-bytes", "size of a frame, 4KiB to 64MiB")
+	fs.Var(&f.maxMessage, "max-message", "longest line; the category has a limit of its own")
+	fs.Uint32Var(&f.shard, "shard", 0, "logical shard")
+	fs.Var(&f.timeout, "timeout", "how long to keep trying to store a message")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return produce(cmd, *server, args[0], args[1:], &f)
+	}
+	return cmd
+}
+
+func produce(cmd *cobra.Command, server, category string, files []string, f *produceFlags) error {
+	ack, err := producer.ParseAckLevel(f.ack)
+	if err != nil {
+		return usage(fmt.Errorf("--ack: %w", err))
+	}
+	maxLine := int(min(f.maxMessage, 1<<30)) // the producer has the last word on what is too much
+	p, err := producer.New(server,
+		producer.WithAck(ack), producer.WithBatchBytes(int(min(f.batchBytes, 1<<30))), producer.WithMaxMessageBytes(maxLine),
+		producer.WithDeliveryTimeout(f.timeout.Std()), producer.WithLogger(slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))),
+		producer.WithMaxBufferedBytes(max(producer.DefaultMaxBufferedBytes, int64(maxLine)*2+chunkBytes)))
+	if err != nil {
+		return usage(err)
+	}
+	run := &producing{producer: p, category: category, shard: f.shard, stderr: cmd.ErrOrStderr(), start: time.Now()}
+	src := newLines(maxLine, f.keyField)
+	// An interrupt ends the reading; what was read is stored still.
+	go src.read(cmd.Context(), cmd.InOrStdin(), files)
+	err = run.all(context.WithoutCancel(cmd.Context()), src)
+	closeCtx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), f.timeout.Std())
+	defer cancel()
+	if cerr := p.Close(closeCtx); cerr != nil {
+		unsent := new(producer.UnsentError)
+		if errors.As(cerr, &unsent) {
+			run.messages -= min(run.messages, unsent.Messages)
+		}
+		err = errors.Join(err, cerr)
+	}
+	run.summary(ack)
+	if err != nil && run.messages > 0 {
+		return &codedError{code: exitPartly, err: err}
+	}
+	return err
+}
+
+// producing is one run of the command.
+type producing struct {
+	producer *producer.Producer
+	category string
+	shard    uint32
+	stderr   io.Writer
+	start    time.Time
+
+	messages, bytes uint64 // stored
+	lost            uint64 // not stored
+}
+
+// all writes chunk after chunk: the next one is read while one is written, and holds what there is by then.
+func (r *producing) all(ctx context.Context, src *lines) error {
+	var msgs []producer.Message
+	var failed error
+	for {
+		c, err := src.take()
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return errors.Join(failed, src.tooLong(), err)
+		}
+		msgs = c.messages(msgs[:0], r.shard)
+		failed = errors.Join(failed, r.write(ctx, c, msgs))
+		src.release(c)
+		if failed != nil && !errors.Is(failed, producer.ErrTooLarge) {
+			// What this chunk met, the next one meets too; reading on would only lose more.
+			return errors.Join(failed, src.tooLong(), src.stop())
+		}
+	}
+}
+
+// write stores one chunk and counts.
+func (r *producing) write(ctx context.Context, c *chunk, msgs []producer.Message) error {
+	err := r.producer.Write(ctx, r.category, msgs...)
+	lost := 0
+	batch := new(producer.BatchError)
+	switch {
+	case err == nil:
+	case errors.As(err, &batch):
+		lost = len(batch.Messages)
+		first := batch.Messages[0]
+		err = fmt.Errorf("%s: %w", c.place(first.Index), first.Err)
+		if lost > 1 {
+			err = fmt.Errorf("%w (and %d more messages)", err, lost-1)
+		}
+		for _, m := range batch.Messages {
+			r.bytes -= uint64(len(msgs[m.Index].Payload))
+		}
+	default:
+		lost = len(msgs)
+		err = fmt.Errorf("%s: %w", c.place(0), err)
+		r.bytes -= c.bytes()
+	}
+	r.messages += uint64(len(msgs) - lost) //nolint:gosec // not negative: a batch names each message once
+	r.bytes += c.bytes()
+	r.lost += uint64(lost) //nolint:gosec // not negative
+	return err
+}
+
+// summary prints the last line of standard error.
+func (r *producing) summary(ack producer.AckLevel) {
+	seconds := time.Since(r.start).Seconds()
+	fmt.Fprintf(r.stderr, "produced %d messages, %d bytes in %.3f seconds (%.1f MB/s, ack %v)", r.messages, r.bytes, seconds, float64(r.bytes)/seconds/1e6, ack)
+	if r.lost > 0 {
+		fmt.Fprintf(r.stderr, "; %d messages were not stored", r.lost)
+	}
+	fmt.Fprintln(r.stderr)
+}
+
+// openInput opens a file; "-" is standard input.
+func openInput(stdin io.Reader, name string) (io.Reader, func() error, error) {
+	if name == "-" {
+		return stdin, func() error { return nil }, nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	return f, f.Close, nil
+}

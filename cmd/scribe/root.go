@@ -1,0 +1,111 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// version is set by the linker in releases; other builds say what Go recorded of them.
+var version = ""
+
+func programVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+				return "devel-" + s.Value[:12]
+			}
+		}
+	}
+	return "devel"
+}
+
+const defaultServer = "http://127.0.0.1:7420"
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "scribe",
+		Short: "Move streams of messages from every host to every reader",
+		Long: `Scribe moves streams of messages from every host to every reader.
+
+Payloads live in an object store (files or S3), what says where they are and in which order in small append-only logs.
+"scribe up" runs everything in one process; the same roles run across processes with "scribe serve" and "scribe agent".
+
+Data goes to standard output, everything else to standard error.
+Exit codes: 0 ok, 1 error, 2 usage, 3 not found, 4 denied, 5 unavailable, 6 partly written.
+
+Every flag can be given in the environment as SCRIBE_ and its name in capitals, with _ for -: SCRIBE_SERVER, SCRIBE_DATA.`,
+		Example: `  scribe up                                   # in one terminal
+  scribe produce access access.log            # in another: a line is a message
+  scribe tail access --from earliest -o raw`,
+		Version:       programVersion(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage(fmt.Errorf("unknown command %q; %q lists the commands", args[0], "scribe --help"))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage(fmt.Errorf("%w; %q shows the flags", err, cmd.CommandPath()+" --help"))
+	})
+	root.AddCommand(newUp(), newServe(), newAgent(), newCategory(), newProduce(), newTail(), newStatus(), newInspect(), newBench())
+	finish(root)
+	return root
+}
+
+// finish gives every command below cmd what all have in common: flags from the environment, and mistakes in arguments as usage
+// errors.
+func finish(cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		finish(c)
+		if args := c.Args; args != nil {
+			c.Args = func(cmd *cobra.Command, a []string) error {
+				if err := args(cmd, a); err != nil {
+					return usage(fmt.Errorf("%w; %q shows how to call it", err, cmd.CommandPath()+" --help"))
+				}
+				return nil
+			}
+		}
+		if run := c.RunE; run != nil {
+			c.RunE = func(cmd *cobra.Command, a []string) error {
+				if err := fromEnvironment(cmd.Flags()); err != nil {
+					return err
+				}
+				return run(cmd, a)
+			}
+		}
+	}
+}
+
+// fromEnvironment sets the flags that the command line leaves out from the environment.
+func fromEnvironment(flags *pflag.FlagSet) error {
+	var err error
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Changed || f.Name == "help" || err != nil {
+			return
+		}
+		name := "SCRIBE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		if v, ok := os.LookupEnv(name); ok && v != "" {
+			if serr := flags.Set(f.Name, v); serr != nil {
+				err = usage(fmt.Errorf("environment variable %s: %w", name, serr))
+			}
+		}
+	})
+	return err
+}
+
+// serverFlag adds the address of the cell.
+func serverFlag(cmd *cobra.Command) *string {
+	return cmd.Flags().String("server", defaultServer, "address of the cell: a URL, host:port or unix:/path (SCRIBE_SERVER)")
+}

@@ -1,0 +1,91 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+)
+
+// Report is what one measurement found. CPU figures are of the whole process.
+type Report struct {
+	// What was measured: produce, consume or e2e.
+	What     string `json:"what"`
+	Workload string `json:"workload"`
+	// InProcess says that the cell ran in the measuring process, so that its CPU time is counted.
+	InProcess bool `json:"in_process"`
+	// Messages and Bytes of payload that were acknowledged, or delivered.
+	Messages int64   `json:"messages"`
+	Bytes    int64   `json:"bytes"`
+	Seconds  float64 `json:"seconds"`
+	// MBPerSecond is in 10^6 bytes.
+	MBPerSecond       float64 `json:"mb_per_second"`
+	MessagesPerSecond float64 `json:"messages_per_second"`
+	CPUSeconds        float64 `json:"cpu_seconds"`
+	CPUNsPerByte      float64 `json:"cpu_ns_per_byte"`
+	// Limit is the operation that the hardware has to do at least once, on the same bytes in the same run: "zstd" (fastest level)
+	// for writes, "unzstd" for reads.
+	Limit           string  `json:"limit,omitempty"`
+	LimitNsPerByte  float64 `json:"limit_ns_per_byte,omitempty"`
+	Ratio           float64 `json:"ratio,omitempty"` // CPUNsPerByte to LimitNsPerByte
+	CompressionRate float64 `json:"compression_rate,omitempty"`
+	// Commit is from the write to its acknowledgement, Delivery from the write to the consumer; at light load only.
+	Commit   *Latency `json:"commit,omitempty"`
+	Delivery *Latency `json:"delivery,omitempty"`
+}
+
+// Latency is a distribution in milliseconds.
+type Latency struct {
+	P50 float64 `json:"p50_ms"`
+	P90 float64 `json:"p90_ms"`
+	P99 float64 `json:"p99_ms"`
+	Max float64 `json:"max_ms"`
+}
+
+func newLatency(samples []time.Duration) *Latency {
+	if len(samples) == 0 {
+		return nil
+	}
+	slices.Sort(samples)
+	// The nearest rank: the smallest sample that so many per cent do not exceed.
+	at := func(percent int) float64 {
+		rank := (len(samples)*percent + 99) / 100
+		return float64(samples[max(rank, 1)-1]) / float64(time.Millisecond)
+	}
+	return &Latency{P50: at(50), P90: at(90), P99: at(99), Max: at(100)}
+}
+
+// finish fills in what follows from the rest.
+func (r *Report) finish(wall, cpu time.Duration) {
+	r.Seconds, r.CPUSeconds = wall.Seconds(), cpu.Seconds()
+	if r.Bytes == 0 || wall == 0 {
+		return
+	}
+	r.MBPerSecond = float64(r.Bytes) / 1e6 / r.Seconds
+	r.MessagesPerSecond = float64(r.Messages) / r.Seconds
+	r.CPUNsPerByte = float64(cpu) / float64(r.Bytes)
+	if r.LimitNsPerByte > 0 {
+		r.Ratio = r.CPUNsPerByte / r.LimitNsPerByte
+	}
+}
+
+// Table prints reports for people.
+func Table(w io.Writer, reports []Report) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for i, r := range reports {
+		if r.Commit != nil || r.Delivery != nil {
+			if i == 0 || reports[i-1].What != r.What {
+				fmt.Fprintln(tw, "what\tworkload\tmessages\tcommit p50\tp90\tp99\tmax ms\tdelivery p50\tp90\tp99\tmax ms\t")
+			}
+			c, d := r.Commit, r.Delivery
+			fmt.Fprintf(tw, "%s\t%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", r.What, r.Workload, r.Messages, c.P50, c.P90, c.P99, c.Max, d.P50, d.P90, d.P99, d.Max)
+			continue
+		}
+		if i == 0 || reports[i-1].What != r.What {
+			fmt.Fprintln(tw, "what\tworkload\tmessages\tMB/s\tmsgs/s\tCPU ns/B\tlimit\tns/B\tratio\t")
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%d\t%.0f\t%.0f\t%.2f\t%s\t%.2f\t%.2f\t\n", r.What, r.Workload, r.Messages, r.MBPerSecond, r.MessagesPerSecond, r.CPUNsPerByte, r.Limit, r.LimitNsPerByte, r.Ratio)
+	}
+	return tw.Flush()
+}

@@ -1,0 +1,187 @@
+package bench
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"scribe/consumer"
+	"scribe/producer"
+)
+
+// Options say what is measured.
+type Options struct {
+	// Server is the cell's address.
+	Server string
+	// InProcess says that the cell runs in this process.
+	InProcess bool
+	// Category is written to and read from; it must be new, and is not deleted.
+	Category string
+	Workload Workload
+	// Bytes of payload to write, at least; a run also takes at least one round of the workload.
+	Bytes int64
+	// Messages and Rate, a second, of the light load of e2e.
+	Messages, Rate int
+}
+
+// batch is how many payload bytes one Write call carries.
+const batch = 1 << 20
+
+// Produce measures committed writes, as fast as one producer with four requests in flight can.
+func Produce(ctx context.Context, o Options) (r Report, err error) {
+	limit, err := compressAlone(o.Workload)
+	if err != nil {
+		return r, err
+	}
+	r = Report{What: "produce", Workload: o.Workload.Name, InProcess: o.InProcess, Limit: "zstd", LimitNsPerByte: limit.nsPerByte, CompressionRate: limit.ratio}
+	begin, cpu := time.Now(), cpuTime()
+	r.Messages, r.Bytes, err = fill(ctx, o)
+	r.finish(time.Since(begin), cpuTime()-cpu)
+	return r, err
+}
+
+// fill writes the workload until Bytes are acknowledged as committed.
+func fill(ctx context.Context, o Options) (messages, bytes int64, err error) {
+	var failed atomic.Pointer[producer.Drop]
+	p, err := producer.New(o.Server, producer.WithAck(producer.AckCommitted), producer.WithBatchBytes(batch),
+		producer.WithMaxBufferedBytes(32<<20), producer.WithOnDrop(func(d producer.Drop) { failed.CompareAndSwap(nil, &d) }))
+	if err != nil {
+		return 0, 0, err
+	}
+	var m producer.Message
+	for bytes < o.Bytes {
+		for _, payload := range o.Workload.Messages {
+			m.Payload = payload
+			p.WriteAsyncContext(ctx, o.Category, &m) // what fails is told to the hook
+			messages++
+			bytes += int64(len(payload))
+		}
+		if d := failed.Load(); d != nil {
+			return messages, bytes, errors.Join(d.Err, p.Close(ctx))
+		}
+	}
+	if err := errors.Join(p.Flush(ctx), p.Close(ctx)); err != nil {
+		return messages, bytes, err
+	}
+	if d := failed.Load(); d != nil {
+		return messages, bytes, d.Err
+	}
+	if s := p.Stats(); s.Acked != uint64(messages) { //nolint:gosec // a count
+		return messages, bytes, fmt.Errorf("%d of %d messages were acknowledged", s.Acked, messages)
+	}
+	return messages, bytes, nil
+}
+
+// Consume measures reading a category from its beginning to its end; it is filled first, which is not measured.
+func Consume(ctx context.Context, o Options) (r Report, err error) {
+	limit, err := decompressAlone(o.Workload)
+	if err != nil {
+		return r, err
+	}
+	written, _, err := fill(ctx, o)
+	if err != nil {
+		return r, fmt.Errorf("fill %s: %w", o.Category, err)
+	}
+	r = Report{What: "consume", Workload: o.Workload.Name, InProcess: o.InProcess, Limit: "unzstd", LimitNsPerByte: limit.nsPerByte, CompressionRate: limit.ratio}
+	c, err := consumer.New(o.Server, o.Category, consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd())
+	if err != nil {
+		return r, err
+	}
+	begin, cpu := time.Now(), cpuTime()
+	for rec, err := range c.Records(ctx) {
+		if err != nil {
+			return r, errors.Join(err, c.Close())
+		}
+		r.Messages++
+		r.Bytes += int64(len(rec.Payload))
+	}
+	r.finish(time.Since(begin), cpuTime()-cpu)
+	if r.Messages != written {
+		return r, fmt.Errorf("%d messages were read, %d written", r.Messages, written)
+	}
+	return r, c.Close()
+}
+
+// EndToEnd measures latency at light load: messages at a fixed rate, one at a time, each committed, while a consumer follows.
+func EndToEnd(ctx context.Context, o Options) (r Report, err error) {
+	r = Report{What: "e2e", Workload: o.Workload.Name, InProcess: o.InProcess}
+	p, err := producer.New(o.Server, producer.WithAck(producer.AckCommitted), producer.WithLinger(0))
+	if err != nil {
+		return r, err
+	}
+	// The category exists, and the consumer follows, before the first message is measured.
+	if err := p.Write(ctx, o.Category, producer.Message{Payload: make([]byte, stampLen)}); err != nil {
+		return r, errors.Join(err, p.Close(ctx))
+	}
+	f := &follower{started: make(chan struct{}), done: make(chan error, 1), want: o.Messages + 1}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go f.run(ctx, o)
+	select {
+	case <-f.started:
+	case err := <-f.done:
+		return r, errors.Join(err, p.Close(ctx))
+	}
+	begin, cpu := time.Now(), cpuTime()
+	commits := make([]time.Duration, 0, o.Messages)
+	tick := time.NewTicker(time.Second / time.Duration(o.Rate))
+	defer tick.Stop()
+	for i := range o.Messages {
+		<-tick.C
+		payload := o.Workload.Messages[i%len(o.Workload.Messages)]
+		sent := time.Now()
+		stamped := append(binary.LittleEndian.AppendUint64(nil, uint64(sent.Sub(epoch))), payload...) //nolint:gosec // after the epoch
+		if err := p.Write(ctx, o.Category, producer.Message{Payload: stamped}); err != nil {
+			return r, errors.Join(err, p.Close(ctx))
+		}
+		commits = append(commits, time.Since(sent))
+		r.Messages++
+		r.Bytes += int64(len(payload))
+	}
+	err = errors.Join(<-f.done, p.Close(ctx))
+	r.finish(time.Since(begin), cpuTime()-cpu)
+	r.Commit, r.Delivery = newLatency(commits), newLatency(f.delays)
+	return r, err
+}
+
+// stampLen is the length of the sending time in front of a payload: nanoseconds since epoch.
+const stampLen = 8
+
+// epoch makes stamps monotonic: the wall clock may be set during a run.
+var epoch = time.Now()
+
+// follower reads what EndToEnd writes.
+type follower struct {
+	started chan struct{} // closed when the first message has arrived
+	done    chan error
+	want    int
+	delays  []time.Duration // read after done
+}
+
+func (f *follower) run(ctx context.Context, o Options) {
+	c, err := consumer.New(o.Server, o.Category, consumer.WithStart(consumer.Earliest()))
+	if err != nil {
+		f.done <- err
+		return
+	}
+	n := 0
+	for rec, err := range c.Records(ctx) {
+		if err != nil {
+			f.done <- errors.Join(err, c.Close())
+			return
+		}
+		if n++; n == 1 {
+			close(f.started)
+			continue
+		}
+		stamp := time.Duration(binary.LittleEndian.Uint64(rec.Payload)) //nolint:gosec // written by EndToEnd
+		f.delays = append(f.delays, time.Since(epoch)-stamp)
+		if n == f.want {
+			break
+		}
+	}
+	f.done <- c.Close()
+}

@@ -1,0 +1,160 @@
+package test
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"scribe/internal/s3test"
+	"scribe/internal/sample"
+)
+
+// composed is a service of docker-compose.yml.
+type composed struct {
+	Image       string            `yaml:"image"`
+	Command     []string          `yaml:"command"`
+	Environment map[string]string `yaml:"environment"`
+	Ports       []string          `yaml:"ports"`
+	Profiles    []string          `yaml:"profiles"`
+}
+
+// TestCompose starts the commands of docker-compose.yml as processes, with host names and paths replaced by this machine's, and
+// does with the cell what the file's comment says. It fails when the file names a flag, role or variable that the program lacks.
+func TestCompose(t *testing.T) {
+	text, err := os.ReadFile("../docker-compose.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Services map[string]composed `yaml:"services"`
+	}
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	roles := map[string]int{}
+	dir := t.TempDir()
+	addr := map[string]string{}
+	for name := range file.Services {
+		addr[name] = freeAddress(t)
+	}
+	// local rewrites what names the compose network or a container's folders.
+	local := func(service, s string) string {
+		for name, a := range addr {
+			s = strings.ReplaceAll(s, "http://"+name+":7420", "http://"+a)
+			s = strings.ReplaceAll(s, "http://"+name+":7070", "http://"+a)
+		}
+		s = strings.ReplaceAll(s, "0.0.0.0:7420", addr[service])
+		s = strings.ReplaceAll(s, "0.0.0.0:7070", addr[service])
+		if s == "/data" {
+			return filepath.Join(dir, service)
+		}
+		return s
+	}
+	start := func(name string) {
+		s := file.Services[name]
+		args := make([]string, len(s.Command))
+		for i, a := range s.Command {
+			args[i] = local(name, a)
+		}
+		var env []string
+		for k, v := range s.Environment {
+			if k != "ROOT_ACCESS_KEY" && k != "ROOT_SECRET_KEY" && !strings.HasPrefix(k, "SCRIBE_") {
+				t.Errorf("service %s: variable %s is nobody's", name, k)
+			}
+			env = append(env, k+"="+local(name, v))
+		}
+		if name == "s3" {
+			startGateway(t, addr[name], filepath.Join(dir, name), env, args)
+			return
+		}
+		serve(t, env, args...)
+		for i, a := range s.Command {
+			if a == "--roles" {
+				for r := range strings.SplitSeq(s.Command[i+1], ",") {
+					roles[r]++
+				}
+			}
+		}
+		if s.Command[0] == "agent" {
+			roles["agent"]++
+		}
+	}
+	start("s3")
+	start("control")
+	rest := slices.Sorted(maps.Keys(file.Services))
+	for _, name := range rest {
+		if s := file.Services[name]; name != "s3" && name != "control" && name != "agent" && len(s.Profiles) == 0 {
+			start(name)
+		}
+	}
+	start("agent")
+	want := map[string]int{"controlplane": 1, "metalog": 1, "batcher": 3, "writeproxy": 2, "readstream": 2, "readproxy": 2, "agent": 1}
+	if !maps.Equal(roles, want) {
+		t.Errorf("the file has the roles %v, want %v", roles, want)
+	}
+	c := &cell{write: "http://" + addr["agent"], read: local("cli", file.Services["cli"].Environment["SCRIBE_SERVER"])}
+	produce(t, c, "access", sample.AccessLog())
+	sameBytes(t, "through the composed cell", tail(t, c, "access"), sample.AccessLog())
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// startGateway runs the S3 server of the file's image with the file's command.
+func startGateway(t *testing.T, addr, dir string, env, args []string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(s3test.Binary(t), args...)
+	cmd.Env = append(cmd.Environ(), env...)
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-done
+		if t.Failed() {
+			t.Logf("%s\n%s", strings.Join(cmd.Args, " "), log.Bytes())
+		}
+	})
+	deadline := time.After(patience)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			_ = c.Close()
+			return
+		}
+		select {
+		case <-tick.C:
+		case err := <-done:
+			done <- err
+			t.Fatalf("the S3 server ended: %v\n%s", err, log.Bytes())
+		case <-deadline:
+			t.Fatal(fmt.Errorf("the S3 server does not answer: %w", err))
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"scribe/internal/app"
@@ -104,8 +105,8 @@ func processes(t *testing.T, storage []string) *cell {
 	}
 	c := &cell{}
 	c.restart = func(t *testing.T, c *cell) {
-		for i := len(running) - 1; i >= 0; i-- {
-			running[i].stop()
+		for _, p := range slices.Backward(running) {
+			p.stop()
 		}
 		start(t, c)
 	}

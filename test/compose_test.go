@@ -134,9 +134,8 @@ func startGateway(t *testing.T, addr, dir string, env, args []string) {
 	go func() { done <- cmd.Wait() }()
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		<-done
-		if t.Failed() {
-			t.Logf("%s\n%s", strings.Join(cmd.Args, " "), log.Bytes())
+		if ended := <-done; t.Failed() {
+			t.Logf("%s: %v\n%s", strings.Join(cmd.Args, " "), ended, log.Bytes())
 		}
 	})
 	deadline := time.After(patience)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/pprof"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,6 +25,7 @@ type benchFlags struct {
 	rate      int
 	count     int
 	json      bool
+	profile   string
 }
 
 func newBench() *cobra.Command {
@@ -63,6 +65,7 @@ func newBenchOf(name, short string, run func(context.Context, bench.Options) (be
 	fs.StringVar(&f.data, "data", "", "folder of the cell in this process (default: a temporary one)")
 	fs.StringSliceVar(&f.workloads, "workload", bench.WorkloadNames(), "messages: 100b, access-log, 10kb")
 	fs.IntVar(&f.count, "count", 1, "runs of each workload")
+	fs.StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of the runs to this file")
 	fs.BoolVar(&f.json, "json", false, "a JSON object a run")
 	if name == "e2e" {
 		fs.IntVar(&f.messages, "messages", 1000, "messages to send")
@@ -92,6 +95,13 @@ func (f *benchFlags) run(cmd *cobra.Command, run func(context.Context, bench.Opt
 		defer func() { err = errors.Join(err, stop()) }()
 		o.Server, o.InProcess = url, true
 	}
+	if f.profile != "" {
+		stop, perr := startProfile(f.profile)
+		if perr != nil {
+			return perr
+		}
+		defer func() { err = errors.Join(err, stop()) }()
+	}
 	var reports []bench.Report
 	for _, name := range f.workloads {
 		if o.Workload, err = bench.NewWorkload(name); err != nil {
@@ -115,6 +125,20 @@ func (f *benchFlags) run(cmd *cobra.Command, run func(context.Context, bench.Opt
 		return nil
 	}
 	return bench.Table(cmd.OutOrStdout(), reports)
+}
+
+func startProfile(path string) (stop func() error, err error) {
+	out, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(out); err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	return func() error {
+		pprof.StopCPUProfile()
+		return out.Close()
+	}, nil
 }
 
 // cell starts one in this process.

@@ -40,7 +40,6 @@ type categoryFlags struct {
 	maxMessageBytes units.Bytes
 	quota           units.Bytes
 	window          units.Duration
-	schema          string
 }
 
 func (f *categoryFlags) add(cmd *cobra.Command) {

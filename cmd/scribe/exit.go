@@ -55,8 +55,7 @@ func exitCode(err error) int {
 	case scribev1.Reason_REASON_OVERLOADED, scribev1.Reason_REASON_SHUTTING_DOWN, scribev1.Reason_REASON_NO_BACKEND:
 		return exitUnavailable
 	}
-	var ce *connect.Error
-	if errors.As(err, &ce) {
+	if ce, ok := errors.AsType[*connect.Error](err); ok {
 		switch ce.Code() { //nolint:exhaustive // the others have no code of their own
 		case connect.CodeNotFound:
 			return exitNotFound

@@ -175,7 +175,7 @@ func (l *lines) readFile(in io.Reader, name string) error {
 		long = long[:0]
 		number++
 		if last {
-			return nil
+			return nil //nolint:nilerr // io.EOF is the ordinary end
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -127,12 +128,12 @@ func (a *App) Stop(ctx context.Context) error {
 	a.stopping.Do(func() {
 		a.ready.Store(false)
 		var errs []error
-		for i := len(a.stops) - 1; i >= 0; i-- {
+		for _, s := range slices.Backward(a.stops) {
 			begin := time.Now()
-			if err := a.stops[i].fn(ctx); err != nil {
-				errs = append(errs, fmt.Errorf("stop %s: %w", a.stops[i].name, err))
+			if err := s.fn(ctx); err != nil {
+				errs = append(errs, fmt.Errorf("stop %s: %w", s.name, err))
 			}
-			a.log.Debug("stopped", "part", a.stops[i].name, "took", time.Since(begin))
+			a.log.Debug("stopped", "part", s.name, "took", time.Since(begin))
 		}
 		a.stopped = errors.Join(errs...)
 		a.log.Info("stopped", "error", a.stopped)

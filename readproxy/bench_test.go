@@ -19,7 +19,7 @@ func BenchmarkFetch(b *testing.B) {
 						c.CacheBytes = 0
 					}
 				})
-				enc, ptrs := h.put(pointer.CodecZstd, "", []payload{newPayload(b, "a", messages)})
+				enc, ptrs := h.put(pointer.CodecZstd, []payload{newPayload(b, "a", messages)})
 				req := &scribev1.FetchRequest{Pointers: enc, Encoding: encoding, Category: "a"}
 				b.SetBytes(int64(ptrs[0].BlockRawLen))
 				b.ReportAllocs()
@@ -39,7 +39,7 @@ func BenchmarkFetch(b *testing.B) {
 		for range 100 {
 			block = append(block, newPayload(b, "a", 12))
 		}
-		enc, ptrs := h.put(pointer.CodecZstd, "", block)
+		enc, ptrs := h.put(pointer.CodecZstd, block)
 		req := &scribev1.FetchRequest{Pointers: enc, Category: "a"}
 		b.SetBytes(int64(ptrs[0].BlockRawLen))
 		b.ReportAllocs()

@@ -80,7 +80,7 @@ func (s *Server) fly(p *pointer.Pointer, key blockKey) (*block, error) {
 	if err != nil {
 		return nil, s.storeError(p, err)
 	}
-	
+	s.cache.add(key, b)
 	return b, nil
 }
 

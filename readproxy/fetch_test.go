@@ -22,7 +22,7 @@ func TestRaw(t *testing.T) {
 	whole := newPayload(t, "a", 500)
 	small := []payload{newPayload(t, "b", 3), newPayload(t, "a", 4), newPayload(t, "a", 5)}
 	for _, codec := range []pointer.Codec{pointer.CodecNone, pointer.CodecZstd} {
-		enc, ptrs := h.put(codec, "", []payload{whole}, small)
+		enc, ptrs := h.put(codec, []payload{whole}, small)
 		got := h.fetch(raw, "a", enc[0], enc[2], enc[3])
 		if len(got) != 3 {
 			t.Fatalf("%d payloads", len(got))
@@ -59,7 +59,7 @@ func TestRaw(t *testing.T) {
 
 func TestOtherCategoryIsRefused(t *testing.T) {
 	h := newHarness(t)
-	enc, _ := h.put(pointer.CodecZstd, "", []payload{newPayload(t, "a", 100)}, []payload{newPayload(t, "a", 1), newPayload(t, "b", 1)})
+	enc, _ := h.put(pointer.CodecZstd, []payload{newPayload(t, "a", 100)}, []payload{newPayload(t, "a", 1), newPayload(t, "b", 1)})
 	for _, encoding := range []scribev1.PayloadEncoding{raw, json, arrow} {
 		for range 2 { // fetched, and cached
 			got := h.fetch(encoding, "b", enc...)
@@ -77,7 +77,7 @@ func TestOtherCategoryIsRefused(t *testing.T) {
 func TestDamage(t *testing.T) {
 	h := newHarness(t)
 	for _, codec := range []pointer.Codec{pointer.CodecNone, pointer.CodecZstd} {
-		enc, ptrs := h.put(codec, "", []payload{newPayload(t, "a", 3)}, []payload{newPayload(t, "b", 1), newPayload(t, "a", 1)})
+		enc, ptrs := h.put(codec, []payload{newPayload(t, "a", 3)}, []payload{newPayload(t, "b", 1), newPayload(t, "a", 1)})
 		for _, at := range []int{0, 2} {
 			p := ptrs[at]
 			for i := range int(p.BlockLen) {
@@ -105,7 +105,7 @@ func TestGarbageWithAChecksum(t *testing.T) {
 	good := newPayload(t, "a", 3)
 	bad := payload{category: "a", frames: bytes.Repeat([]byte("no frame"), 100), messages: 1}
 	cut := payload{category: "a", frames: good.frames[:len(good.frames)-1], messages: 1}
-	enc, _ := h.put(pointer.CodecZstd, "", []payload{bad}, []payload{good, bad}, []payload{good, cut})
+	enc, _ := h.put(pointer.CodecZstd, []payload{bad}, []payload{good, bad}, []payload{good, cut})
 	for _, encoding := range []scribev1.PayloadEncoding{raw, json, arrow} {
 		got := h.fetch(encoding, "a", enc[0], enc[2], enc[4])
 		for _, p := range got {
@@ -116,7 +116,7 @@ func TestGarbageWithAChecksum(t *testing.T) {
 
 func TestPointerFaults(t *testing.T) {
 	h := newHarness(t)
-	enc, ptrs := h.put(pointer.CodecZstd, "", []payload{newPayload(t, "a", 10)})
+	enc, ptrs := h.put(pointer.CodecZstd, []payload{newPayload(t, "a", 10)})
 	change := func(fn func(*pointer.Pointer)) []byte {
 		p := ptrs[0]
 		fn(&p)
@@ -158,7 +158,7 @@ func TestPointerFaults(t *testing.T) {
 
 func TestStoreTrouble(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.FetchTimeout = 5 * time.Millisecond })
-	enc, _ := h.put(pointer.CodecZstd, "", []payload{newPayload(t, "a", 10)})
+	enc, _ := h.put(pointer.CodecZstd, []payload{newPayload(t, "a", 10)})
 	for name, c := range map[string]struct {
 		hook func(ctx context.Context) error
 		want scribev1.Reason
@@ -186,7 +186,7 @@ func TestStoreTrouble(t *testing.T) {
 func TestOneFetchForAll(t *testing.T) {
 	h := newHarness(t)
 	want := newPayload(t, "a", 200)
-	enc, _ := h.put(pointer.CodecZstd, "", []payload{want})
+	enc, _ := h.put(pointer.CodecZstd, []payload{want})
 	release, reading := make(chan struct{}), make(chan struct{})
 	h.store.onRead(func(context.Context, []byte, int64) error {
 		close(reading) // a second read would panic
@@ -236,7 +236,7 @@ func TestCacheIsBounded(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.CacheBytes = 20_000 })
 	var enc [][]byte
 	for range 30 {
-		e, _ := h.put(pointer.CodecNone, "", []payload{newPayload(t, "a", 20)}, []payload{newPayload(t, "a", 10), newPayload(t, "b", 10)})
+		e, _ := h.put(pointer.CodecNone, []payload{newPayload(t, "a", 20)}, []payload{newPayload(t, "a", 10), newPayload(t, "b", 10)})
 		enc = append(enc, e[0], e[1])
 	}
 	for round := range 3 {
@@ -256,7 +256,7 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 	// A block larger than the cache is served, and moves nothing out.
 	blocks := h.metric("cache_blocks")
-	big, _ := h.put(pointer.CodecNone, "", []payload{newPayload(t, "a", 1000)})
+	big, _ := h.put(pointer.CodecNone, []payload{newPayload(t, "a", 1000)})
 	if got := h.fetch(raw, "a", big[0])[0]; got.GetError() != nil || len(got.GetData()) < 20_000 {
 		t.Fatalf("%d bytes, %v", len(got.GetData()), got.GetError())
 	}
@@ -269,7 +269,7 @@ func TestAnswersAreCut(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.AnswerBytes = 10_000 })
 	var enc [][]byte
 	for range 10 {
-		e, p := h.put(pointer.CodecNone, "", []payload{newPayload(t, "a", 45)})
+		e, p := h.put(pointer.CodecNone, []payload{newPayload(t, "a", 45)})
 		if p[0].Length < 3000 || p[0].Length > 3300 {
 			t.Fatalf("the test wants payloads of about 3 KB, not %d", p[0].Length)
 		}
@@ -294,7 +294,7 @@ func TestAnswersAreCut(t *testing.T) {
 		t.Fatalf("%d answers", answers)
 	}
 	// One that is too large alone is served alone, also after an error.
-	big, _ := h.put(pointer.CodecNone, "", []payload{newPayload(t, "a", 400)})
+	big, _ := h.put(pointer.CodecNone, []payload{newPayload(t, "a", 400)})
 	if got := h.fetch(raw, "a", []byte("bad"), big[0]); len(got) != 1 {
 		t.Fatalf("%d payloads", len(got))
 	}
@@ -307,12 +307,12 @@ func TestFetchBound(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.FetchBytes, c.Fetches, c.RequestFetches = largestBlock, 1, 1000 })
 	var enc [][]byte
 	for range 4 {
-		e, _ := h.put(pointer.CodecNone, "", []payload{newPayload(t, "a", 10)})
+		e, _ := h.put(pointer.CodecNone, []payload{newPayload(t, "a", 10)})
 		enc = append(enc, e...)
 	}
 	// Blocks that exist only in their pointers: what is announced is reserved before anything is read.
 	huge := func() []byte {
-		_, p := h.put(pointer.CodecNone, "", []payload{newPayload(t, "a", 1)})
+		_, p := h.put(pointer.CodecNone, []payload{newPayload(t, "a", 1)})
 		p[0].BlockLen, p[0].BlockRawLen, p[0].Length = pointer.MaxBlockRaw, pointer.MaxBlockRaw, pointer.MaxBlockRaw
 		return pointer.Append(nil, &p[0])
 	}
@@ -341,11 +341,12 @@ func TestFetchBound(t *testing.T) {
 	}
 	close(release)
 	all.Wait()
+	wantReason(t, h.fetch(raw, "a", huge())[0], scribev1.Reason_REASON_CORRUPT) // there is room again
 }
 
 func TestRequestBound(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.RequestBytes = 1 << 20 })
-	enc, _ := h.put(pointer.CodecNone, "", []payload{newPayload(t, "a", 12_000)})
+	enc, _ := h.put(pointer.CodecNone, []payload{newPayload(t, "a", 12_000)})
 	release, reading := make(chan struct{}), make(chan struct{})
 	h.store.onRead(func(context.Context, []byte, int64) error {
 		close(reading)
@@ -365,6 +366,9 @@ func TestRequestBound(t *testing.T) {
 	}
 	close(release)
 	first.Wait()
+	if got := h.fetch(raw, "a", enc[0])[0]; got.GetError() != nil {
+		t.Fatal(got.GetError())
+	}
 }
 
 func TestRequestFaults(t *testing.T) {
@@ -416,8 +420,8 @@ func TestConfigReportsEveryFault(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
-	h := newHarness(t)
-	enc, _ := h.put(pointer.CodecZstd, "", []payload{newPayload(t, "a", 10)})
+	h := newHarness(t, func(c *Config) { c.FetchTimeout = time.Hour })
+	enc, _ := h.put(pointer.CodecZstd, []payload{newPayload(t, "a", 10)})
 	reading := make(chan struct{})
 	h.store.onRead(func(ctx context.Context, _ []byte, _ int64) error {
 		close(reading)
@@ -442,7 +446,7 @@ func TestClose(t *testing.T) {
 func TestArrow(t *testing.T) {
 	h := newHarness(t)
 	whole, shared := newPayload(t, "a", 50), newPayload(t, "a", 2)
-	enc, _ := h.put(pointer.CodecZstd, "", []payload{whole}, []payload{shared, newPayload(t, "b", 1)})
+	enc, _ := h.put(pointer.CodecZstd, []payload{whole}, []payload{shared, newPayload(t, "b", 1)})
 	for i, p := range h.fetch(arrow, "a", enc[0], enc[1]) {
 		if p.GetError() != nil {
 			t.Fatal(p.GetError())
@@ -476,7 +480,7 @@ func TestArrowFramesAreServedRaw(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	enc, _ := h.put(pointer.CodecZstd, "", []payload{{category: "a", frames: frames, messages: 3}})
+	enc, _ := h.put(pointer.CodecZstd, []payload{{category: "a", frames: frames, messages: 3}})
 	if got, err := open(h.fetch(raw, "a", enc[0])[0]); err != nil || !bytes.Equal(got, frames) {
 		t.Fatal(err)
 	}

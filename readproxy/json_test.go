@@ -18,7 +18,7 @@ import (
 
 func TestJSON(t *testing.T) {
 	h := newHarness(t)
-	enc, _ := h.put(pointer.CodecZstd, "", []payload{newPayload(t, "a", 3)})
+	enc, _ := h.put(pointer.CodecZstd, []payload{newPayload(t, "a", 3)})
 	got := h.fetch(json, "a", enc[0])[0]
 	want := `{"time":1700000000000000,"payload":"{\"n\":0,\"text\":\"\"}"}
 {"time":1700000000000000,"payload":"{\"n\":1,\"text\":\"scribe \"}"}

@@ -21,8 +21,8 @@ const (
 )
 
 // retrying runs call until it succeeds or ctx ends, with growing waits between, and ends the stream when the engine is closed or
-// has failed for too long. It reports whether to go on. A call that ran for a while was well before it failed.
-func (st *stream) retrying(ctx context.Context, name string, call func() error) bool {
+// has failed for too long. A call that ran for a while was well before it failed.
+func (st *stream) retrying(ctx context.Context, name string, call func() error) {
 	backoff := firstBackoff
 	var since time.Time // of the first failure in a row
 	for {
@@ -33,13 +33,11 @@ func (st *stream) retrying(ctx context.Context, name string, call func() error) 
 			since, backoff = time.Time{}, firstBackoff
 		}
 		switch {
-		case ctx.Err() != nil:
-			return false
-		case err == nil:
-			return true
+		case ctx.Err() != nil || err == nil:
+			return
 		case errors.Is(err, metalog.ErrClosed):
 			st.engineClosed()
-			return false
+			return
 		}
 		st.s.metrics.engineErrors.WithLabelValues(name).Inc()
 		if since.IsZero() {
@@ -48,13 +46,13 @@ func (st *stream) retrying(ctx context.Context, name string, call func() error) 
 		}
 		if now.Sub(since) >= st.s.cfg.FailAfter {
 			st.fail(st.lost(err))
-			return false
+			return
 		}
 		timer := time.NewTimer(backoff)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return false
+			return
 		case <-timer.C:
 		}
 		backoff = min(2*backoff, lastBackoff)

@@ -256,10 +256,12 @@ func (h *harness) writeRecord(data []byte, shards ...record.ShardID) {
 
 // client is the other end of a stream.
 type client struct {
-	t    testing.TB
-	in   chan *scribev1.StreamRequest
-	out  chan *scribev1.StreamResponse
-	done chan error
+	t   testing.TB
+	in  chan *scribev1.StreamRequest
+	out chan *scribev1.StreamResponse
+	// done is closed when the stream has ended with err.
+	done chan struct{}
+	err  error
 	stop context.CancelFunc
 	// at is the next LSN of each shard, checked with every message.
 	at    map[uint64]uint64
@@ -305,13 +307,13 @@ func dial(t testing.TB, service rpc.ReadStreamService, opts ...option) *client {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &client{
-		t: t, in: make(chan *scribev1.StreamRequest, 16), out: make(chan *scribev1.StreamResponse), done: make(chan error, 1), stop: cancel,
+		t: t, in: make(chan *scribev1.StreamRequest, 16), out: make(chan *scribev1.StreamResponse), done: make(chan struct{}), stop: cancel,
 		at: map[uint64]uint64{}, ended: map[uint64]bool{},
 	}
 	c.in <- &scribev1.StreamRequest{Step: &scribev1.StreamRequest_Start{Start: start}}
 	go func() {
 		defer close(c.done)
-		c.done <- service.Stream(ctx, func(ctx context.Context) (*scribev1.StreamRequest, error) {
+		c.err = service.Stream(ctx, func(ctx context.Context) (*scribev1.StreamRequest, error) {
 			select {
 			case r, ok := <-c.in:
 				if !ok {
@@ -375,8 +377,8 @@ func (c *client) end() error {
 	for {
 		select {
 		case <-c.out:
-		case err := <-c.done:
-			return err
+		case <-c.done:
+			return c.err
 		case <-timeout:
 			c.t.Fatal("the stream does not end")
 		}
@@ -394,8 +396,8 @@ func (c *client) next() *scribev1.StreamResponse {
 	case r := <-c.out:
 		c.check(r)
 		return r
-	case err := <-c.done:
-		c.t.Fatalf("the stream ended: %v", err)
+	case <-c.done:
+		c.t.Fatalf("the stream ended: %v", c.err)
 	case <-time.After(patience):
 		c.t.Fatal("no message")
 	}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"scribe/internal/pointer"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
@@ -111,7 +113,8 @@ func (st *stream) run(ctx context.Context, recv func(context.Context) (*scribev1
 		st.s.metrics.shards.Sub(float64(st.merge.Total()))
 		st.merge.Close()
 	}()
-	opened := &scribev1.StreamOpened{Category: st.cat, Shards: st.opening}
+	// The client may do with it as it likes; the view's own is shared.
+	opened := &scribev1.StreamOpened{Category: proto.CloneOf(st.cat), Shards: st.opening}
 	if err := st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Opened{Opened: opened}}); err != nil {
 		return err
 	}
@@ -279,7 +282,7 @@ func (st *stream) categoryExists(ctx context.Context) error {
 		var err error
 		cat, err = st.s.deps.Categories.Resolve(ctx, st.plan.category)
 		if err != nil && rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_CATEGORY {
-			return nil //nolint:nilerr // the control plane is away: nothing is known, so nothing has changed
+			return nil // the control plane is away: nothing is known, so nothing has changed
 		}
 	}
 	if cat.GetId() != st.cat.GetId() {

@@ -1729,6 +1729,236 @@ func (x *AdvanceBoundaryResponse) GetTime() int64 {
 	return 0
 }
 
+// MetalogFault is attached, beside ErrorInfo, to the errors of an engine that are definite: the call changed nothing. An error
+// without it is the transport's or a failure of the engine: the call may have been carried out.
+type MetalogFault struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What happened: REASON_FENCED, REASON_SEALED or REASON_CONFLICT (with refusals), REASON_DUPLICATE, REASON_OUT_OF_SEQUENCE or
+	// REASON_STALE_PRODUCER (with runs), REASON_STALE_BLOB, REASON_TRIMMED, REASON_CORRUPT, REASON_INVALID, REASON_SHUTTING_DOWN.
+	Reason Reason `protobuf:"varint,1,opt,name=reason,proto3,enum=scribe.v1.Reason" json:"reason,omitempty"`
+	// The shards that refused an append, at most 1,000.
+	Refusals []*ShardRefusal `protobuf:"bytes,2,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	// The runs of sequences that were refused, at most 1,000.
+	Runs []*RunRefusal `protobuf:"bytes,3,rep,name=runs,proto3" json:"runs,omitempty"`
+	// The shard of a trimmed position or of damage.
+	Shard uint64 `protobuf:"varint,4,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The position that was trimmed or is damaged; 0 when the damage is in the shard's state.
+	Lsn uint64 `protobuf:"varint,5,opt,name=lsn,proto3" json:"lsn,omitempty"`
+	// LSN of the first record after a trimmed position.
+	FirstLsn uint64 `protobuf:"varint,6,opt,name=first_lsn,json=firstLsn,proto3" json:"first_lsn,omitempty"`
+	// What is damaged. For people.
+	Detail        string `protobuf:"bytes,7,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MetalogFault) Reset() {
+	*x = MetalogFault{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MetalogFault) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MetalogFault) ProtoMessage() {}
+
+func (x *MetalogFault) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MetalogFault.ProtoReflect.Descriptor instead.
+func (*MetalogFault) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *MetalogFault) GetReason() Reason {
+	if x != nil {
+		return x.Reason
+	}
+	return Reason_REASON_UNSPECIFIED
+}
+
+func (x *MetalogFault) GetRefusals() []*ShardRefusal {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
+func (x *MetalogFault) GetRuns() []*RunRefusal {
+	if x != nil {
+		return x.Runs
+	}
+	return nil
+}
+
+func (x *MetalogFault) GetShard() uint64 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *MetalogFault) GetLsn() uint64 {
+	if x != nil {
+		return x.Lsn
+	}
+	return 0
+}
+
+func (x *MetalogFault) GetFirstLsn() uint64 {
+	if x != nil {
+		return x.FirstLsn
+	}
+	return 0
+}
+
+func (x *MetalogFault) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+// ShardRefusal says why one shard took no records.
+type ShardRefusal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// REASON_FENCED, REASON_SEALED or REASON_CONFLICT.
+	Reason Reason `protobuf:"varint,1,opt,name=reason,proto3,enum=scribe.v1.Reason" json:"reason,omitempty"`
+	// The shard's state when it refused; epoch 0 when it does not exist.
+	State         *ShardState `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardRefusal) Reset() {
+	*x = ShardRefusal{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardRefusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardRefusal) ProtoMessage() {}
+
+func (x *ShardRefusal) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardRefusal.ProtoReflect.Descriptor instead.
+func (*ShardRefusal) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *ShardRefusal) GetReason() Reason {
+	if x != nil {
+		return x.Reason
+	}
+	return Reason_REASON_UNSPECIFIED
+}
+
+func (x *ShardRefusal) GetState() *ShardState {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+// RunRefusal says why a run of sequences was refused.
+type RunRefusal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The physical shard.
+	Shard uint64 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// REASON_DUPLICATE, REASON_OUT_OF_SEQUENCE or REASON_STALE_PRODUCER.
+	Reason Reason `protobuf:"varint,2,opt,name=reason,proto3,enum=scribe.v1.Reason" json:"reason,omitempty"`
+	// What was refused.
+	Run *ProducerSequence `protobuf:"bytes,3,opt,name=run,proto3" json:"run,omitempty"`
+	// What the shard knew of the producer before the append.
+	Known         *ProducerState `protobuf:"bytes,4,opt,name=known,proto3" json:"known,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunRefusal) Reset() {
+	*x = RunRefusal{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunRefusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunRefusal) ProtoMessage() {}
+
+func (x *RunRefusal) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunRefusal.ProtoReflect.Descriptor instead.
+func (*RunRefusal) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *RunRefusal) GetShard() uint64 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *RunRefusal) GetReason() Reason {
+	if x != nil {
+		return x.Reason
+	}
+	return Reason_REASON_UNSPECIFIED
+}
+
+func (x *RunRefusal) GetRun() *ProducerSequence {
+	if x != nil {
+		return x.Run
+	}
+	return nil
+}
+
+func (x *RunRefusal) GetKnown() *ProducerState {
+	if x != nil {
+		return x.Known
+	}
+	return nil
+}
+
 var File_scribe_v1_metalog_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_metalog_proto_rawDesc = "" +
@@ -1831,7 +2061,24 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\x16AdvanceBoundaryRequest\x12\x12\n" +
 	"\x04time\x18\x01 \x01(\x03R\x04time\"-\n" +
 	"\x17AdvanceBoundaryResponse\x12\x12\n" +
-	"\x04time\x18\x01 \x01(\x03R\x04time2\xac\x06\n" +
+	"\x04time\x18\x01 \x01(\x03R\x04time\"\xf6\x01\n" +
+	"\fMetalogFault\x12)\n" +
+	"\x06reason\x18\x01 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x123\n" +
+	"\brefusals\x18\x02 \x03(\v2\x17.scribe.v1.ShardRefusalR\brefusals\x12)\n" +
+	"\x04runs\x18\x03 \x03(\v2\x15.scribe.v1.RunRefusalR\x04runs\x12\x14\n" +
+	"\x05shard\x18\x04 \x01(\x04R\x05shard\x12\x10\n" +
+	"\x03lsn\x18\x05 \x01(\x04R\x03lsn\x12\x1b\n" +
+	"\tfirst_lsn\x18\x06 \x01(\x04R\bfirstLsn\x12\x16\n" +
+	"\x06detail\x18\a \x01(\tR\x06detail\"f\n" +
+	"\fShardRefusal\x12)\n" +
+	"\x06reason\x18\x01 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12+\n" +
+	"\x05state\x18\x02 \x01(\v2\x15.scribe.v1.ShardStateR\x05state\"\xac\x01\n" +
+	"\n" +
+	"RunRefusal\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12)\n" +
+	"\x06reason\x18\x02 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12-\n" +
+	"\x03run\x18\x03 \x01(\v2\x1b.scribe.v1.ProducerSequenceR\x03run\x12.\n" +
+	"\x05known\x18\x04 \x01(\v2\x18.scribe.v1.ProducerStateR\x05known2\xac\x06\n" +
 	"\x0eMetalogService\x127\n" +
 	"\x04Open\x12\x16.scribe.v1.OpenRequest\x1a\x17.scribe.v1.OpenResponse\x12=\n" +
 	"\x06Append\x12\x18.scribe.v1.AppendRequest\x1a\x19.scribe.v1.AppendResponse\x127\n" +
@@ -1859,7 +2106,7 @@ func file_scribe_v1_metalog_proto_rawDescGZIP() []byte {
 	return file_scribe_v1_metalog_proto_rawDescData
 }
 
-var file_scribe_v1_metalog_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_scribe_v1_metalog_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_scribe_v1_metalog_proto_goTypes = []any{
 	(*ShardState)(nil),              // 0: scribe.v1.ShardState
 	(*ProducerSequence)(nil),        // 1: scribe.v1.ProducerSequence
@@ -1892,8 +2139,12 @@ var file_scribe_v1_metalog_proto_goTypes = []any{
 	(*ProducerState)(nil),           // 28: scribe.v1.ProducerState
 	(*AdvanceBoundaryRequest)(nil),  // 29: scribe.v1.AdvanceBoundaryRequest
 	(*AdvanceBoundaryResponse)(nil), // 30: scribe.v1.AdvanceBoundaryResponse
-	(*ShardPosition)(nil),           // 31: scribe.v1.ShardPosition
-	(*durationpb.Duration)(nil),     // 32: google.protobuf.Duration
+	(*MetalogFault)(nil),            // 31: scribe.v1.MetalogFault
+	(*ShardRefusal)(nil),            // 32: scribe.v1.ShardRefusal
+	(*RunRefusal)(nil),              // 33: scribe.v1.RunRefusal
+	(*ShardPosition)(nil),           // 34: scribe.v1.ShardPosition
+	(*durationpb.Duration)(nil),     // 35: google.protobuf.Duration
+	(Reason)(0),                     // 36: scribe.v1.Reason
 }
 var file_scribe_v1_metalog_proto_depIdxs = []int32{
 	0,  // 0: scribe.v1.OpenResponse.states:type_name -> scribe.v1.ShardState
@@ -1902,42 +2153,50 @@ var file_scribe_v1_metalog_proto_depIdxs = []int32{
 	8,  // 3: scribe.v1.AppendResponse.appended:type_name -> scribe.v1.Appended
 	2,  // 4: scribe.v1.ReadResponse.entries:type_name -> scribe.v1.Entry
 	0,  // 5: scribe.v1.TailResponse.states:type_name -> scribe.v1.ShardState
-	31, // 6: scribe.v1.SubscribeRequest.positions:type_name -> scribe.v1.ShardPosition
-	32, // 7: scribe.v1.SubscribeRequest.heartbeat:type_name -> google.protobuf.Duration
+	34, // 6: scribe.v1.SubscribeRequest.positions:type_name -> scribe.v1.ShardPosition
+	35, // 7: scribe.v1.SubscribeRequest.heartbeat:type_name -> google.protobuf.Duration
 	15, // 8: scribe.v1.SubscribeResponse.updates:type_name -> scribe.v1.ShardUpdate
 	2,  // 9: scribe.v1.ShardUpdate.entries:type_name -> scribe.v1.Entry
 	0,  // 10: scribe.v1.SealResponse.state:type_name -> scribe.v1.ShardState
 	0,  // 11: scribe.v1.ListShardsResponse.states:type_name -> scribe.v1.ShardState
 	28, // 12: scribe.v1.SequencesResponse.producers:type_name -> scribe.v1.ProducerState
-	3,  // 13: scribe.v1.MetalogService.Open:input_type -> scribe.v1.OpenRequest
-	5,  // 14: scribe.v1.MetalogService.Append:input_type -> scribe.v1.AppendRequest
-	9,  // 15: scribe.v1.MetalogService.Read:input_type -> scribe.v1.ReadRequest
-	11, // 16: scribe.v1.MetalogService.Tail:input_type -> scribe.v1.TailRequest
-	13, // 17: scribe.v1.MetalogService.Subscribe:input_type -> scribe.v1.SubscribeRequest
-	16, // 18: scribe.v1.MetalogService.Seek:input_type -> scribe.v1.SeekRequest
-	18, // 19: scribe.v1.MetalogService.Trim:input_type -> scribe.v1.TrimRequest
-	20, // 20: scribe.v1.MetalogService.Seal:input_type -> scribe.v1.SealRequest
-	22, // 21: scribe.v1.MetalogService.ListShards:input_type -> scribe.v1.ListShardsRequest
-	24, // 22: scribe.v1.MetalogService.WatchShards:input_type -> scribe.v1.WatchShardsRequest
-	26, // 23: scribe.v1.MetalogService.Sequences:input_type -> scribe.v1.SequencesRequest
-	29, // 24: scribe.v1.MetalogService.AdvanceBoundary:input_type -> scribe.v1.AdvanceBoundaryRequest
-	4,  // 25: scribe.v1.MetalogService.Open:output_type -> scribe.v1.OpenResponse
-	7,  // 26: scribe.v1.MetalogService.Append:output_type -> scribe.v1.AppendResponse
-	10, // 27: scribe.v1.MetalogService.Read:output_type -> scribe.v1.ReadResponse
-	12, // 28: scribe.v1.MetalogService.Tail:output_type -> scribe.v1.TailResponse
-	14, // 29: scribe.v1.MetalogService.Subscribe:output_type -> scribe.v1.SubscribeResponse
-	17, // 30: scribe.v1.MetalogService.Seek:output_type -> scribe.v1.SeekResponse
-	19, // 31: scribe.v1.MetalogService.Trim:output_type -> scribe.v1.TrimResponse
-	21, // 32: scribe.v1.MetalogService.Seal:output_type -> scribe.v1.SealResponse
-	23, // 33: scribe.v1.MetalogService.ListShards:output_type -> scribe.v1.ListShardsResponse
-	25, // 34: scribe.v1.MetalogService.WatchShards:output_type -> scribe.v1.WatchShardsResponse
-	27, // 35: scribe.v1.MetalogService.Sequences:output_type -> scribe.v1.SequencesResponse
-	30, // 36: scribe.v1.MetalogService.AdvanceBoundary:output_type -> scribe.v1.AdvanceBoundaryResponse
-	25, // [25:37] is the sub-list for method output_type
-	13, // [13:25] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	36, // 13: scribe.v1.MetalogFault.reason:type_name -> scribe.v1.Reason
+	32, // 14: scribe.v1.MetalogFault.refusals:type_name -> scribe.v1.ShardRefusal
+	33, // 15: scribe.v1.MetalogFault.runs:type_name -> scribe.v1.RunRefusal
+	36, // 16: scribe.v1.ShardRefusal.reason:type_name -> scribe.v1.Reason
+	0,  // 17: scribe.v1.ShardRefusal.state:type_name -> scribe.v1.ShardState
+	36, // 18: scribe.v1.RunRefusal.reason:type_name -> scribe.v1.Reason
+	1,  // 19: scribe.v1.RunRefusal.run:type_name -> scribe.v1.ProducerSequence
+	28, // 20: scribe.v1.RunRefusal.known:type_name -> scribe.v1.ProducerState
+	3,  // 21: scribe.v1.MetalogService.Open:input_type -> scribe.v1.OpenRequest
+	5,  // 22: scribe.v1.MetalogService.Append:input_type -> scribe.v1.AppendRequest
+	9,  // 23: scribe.v1.MetalogService.Read:input_type -> scribe.v1.ReadRequest
+	11, // 24: scribe.v1.MetalogService.Tail:input_type -> scribe.v1.TailRequest
+	13, // 25: scribe.v1.MetalogService.Subscribe:input_type -> scribe.v1.SubscribeRequest
+	16, // 26: scribe.v1.MetalogService.Seek:input_type -> scribe.v1.SeekRequest
+	18, // 27: scribe.v1.MetalogService.Trim:input_type -> scribe.v1.TrimRequest
+	20, // 28: scribe.v1.MetalogService.Seal:input_type -> scribe.v1.SealRequest
+	22, // 29: scribe.v1.MetalogService.ListShards:input_type -> scribe.v1.ListShardsRequest
+	24, // 30: scribe.v1.MetalogService.WatchShards:input_type -> scribe.v1.WatchShardsRequest
+	26, // 31: scribe.v1.MetalogService.Sequences:input_type -> scribe.v1.SequencesRequest
+	29, // 32: scribe.v1.MetalogService.AdvanceBoundary:input_type -> scribe.v1.AdvanceBoundaryRequest
+	4,  // 33: scribe.v1.MetalogService.Open:output_type -> scribe.v1.OpenResponse
+	7,  // 34: scribe.v1.MetalogService.Append:output_type -> scribe.v1.AppendResponse
+	10, // 35: scribe.v1.MetalogService.Read:output_type -> scribe.v1.ReadResponse
+	12, // 36: scribe.v1.MetalogService.Tail:output_type -> scribe.v1.TailResponse
+	14, // 37: scribe.v1.MetalogService.Subscribe:output_type -> scribe.v1.SubscribeResponse
+	17, // 38: scribe.v1.MetalogService.Seek:output_type -> scribe.v1.SeekResponse
+	19, // 39: scribe.v1.MetalogService.Trim:output_type -> scribe.v1.TrimResponse
+	21, // 40: scribe.v1.MetalogService.Seal:output_type -> scribe.v1.SealResponse
+	23, // 41: scribe.v1.MetalogService.ListShards:output_type -> scribe.v1.ListShardsResponse
+	25, // 42: scribe.v1.MetalogService.WatchShards:output_type -> scribe.v1.WatchShardsResponse
+	27, // 43: scribe.v1.MetalogService.Sequences:output_type -> scribe.v1.SequencesResponse
+	30, // 44: scribe.v1.MetalogService.AdvanceBoundary:output_type -> scribe.v1.AdvanceBoundaryResponse
+	33, // [33:45] is the sub-list for method output_type
+	21, // [21:33] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_metalog_proto_init() }
@@ -1952,7 +2211,7 @@ func file_scribe_v1_metalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_metalog_proto_rawDesc), len(file_scribe_v1_metalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   31,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

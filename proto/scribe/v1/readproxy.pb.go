@@ -81,7 +81,8 @@ func (PayloadEncoding) EnumDescriptor() ([]byte, []int) {
 // FetchRequest names payloads.
 type FetchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 to 1,000 pointers (docs/format/pointer.md). The answer is cut after the payload that brings it over 32 MiB: ask again for the rest.
+	// 1 to 1,000 pointers (docs/format/pointer.md). The answer is cut before the payload that would
+	// bring it over 32 MiB, but holds at least one: ask again for the rest.
 	Pointers [][]byte `protobuf:"bytes,1,rep,name=pointers,proto3" json:"pointers,omitempty"`
 	// The form wanted.
 	Encoding PayloadEncoding `protobuf:"varint,2,opt,name=encoding,proto3,enum=scribe.v1.PayloadEncoding" json:"encoding,omitempty"`

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"scribe/internal/app"
+	"scribe/internal/rpc"
+	"scribe/internal/units"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// TestPrecedence: flags win over the environment, which wins over the file, which wins over the defaults.
+func TestPrecedence(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "scribe.yaml")
+	content := "listen: 127.0.0.1:1\ndata: from-file\nshutdown_timeout: 1m\nlimits: {read_cache: 32MiB}\nblobs: {kind: s3, s3: {bucket: b}}\n"
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SCRIBE_DATA", "from-environment")
+	t.Setenv("SCRIBE_LISTEN", "127.0.0.1:2")
+	t.Setenv("SCRIBE_S3_BUCKET", "")
+	var f serverFlags
+	cmd := &cobra.Command{Use: "test", RunE: func(*cobra.Command, []string) error { return nil }}
+	f.add(cmd, app.DefaultConfig())
+	f.addStorage(cmd, app.DefaultConfig())
+	root := &cobra.Command{}
+	root.AddCommand(cmd)
+	finish(root)
+	root.SetArgs([]string{"test", "--listen", "127.0.0.1:3", "--config", file})
+	if err := root.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	c := app.DefaultConfig()
+	if err := f.apply(cmd, &c); err != nil {
+		t.Fatal(err)
+	}
+	for _, got := range []struct{ name, got, want string }{
+		{"flag", c.Listen, "127.0.0.1:3"},
+		{"environment", c.Data, "from-environment"},
+		{"file", c.ShutdownTimeout.String(), units.Duration(time.Minute).String()},
+		{"file, nested", c.Limits.ReadCache.String(), "32MiB"},
+		{"default beside it", c.Limits.BatchMemory.String(), app.DefaultConfig().Limits.BatchMemory.String()},
+		{"an empty variable is none", c.Blobs.S3.Bucket, "b"},
+	} {
+		if got.got != got.want {
+			t.Errorf("%s: %q, want %q", got.name, got.got, got.want)
+		}
+	}
+}
+
+func TestBadEnvironment(t *testing.T) {
+	t.Setenv("SCRIBE_SHUTDOWN_TIMEOUT", "soon")
+	root := newRoot()
+	root.SetArgs([]string{"up"})
+	root.SetOut(io.Discard)
+	root.SetErr(io.Discard)
+	err := root.ExecuteContext(t.Context())
+	if exitCode(err) != exitUsage || !strings.Contains(fmt.Sprint(err), "SCRIBE_SHUTDOWN_TIMEOUT") {
+		t.Errorf("exit code %d, %v: want %d and the variable's name", exitCode(err), err, exitUsage)
+	}
+}
+
+func TestExitCode(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want int
+	}{
+		{nil, exitOK},
+		{errors.New("any"), exitError},
+		{usage(errors.New("any")), exitUsage},
+		{fmt.Errorf("wrapped: %w", usage(errors.New("any"))), exitUsage},
+		{rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "any"), exitNotFound},
+		{connect.NewError(connect.CodePermissionDenied, errors.New("any")), exitDenied},
+		{connect.NewError(connect.CodeUnavailable, errors.New("any")), exitUnavailable},
+		{rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "any"), exitUnavailable},
+		{context.DeadlineExceeded, exitUnavailable},
+		{&codedError{code: exitPartly, err: errors.New("any")}, exitPartly},
+	} {
+		if got := exitCode(c.err); got != c.want {
+			t.Errorf("exitCode(%v) = %d, want %d", c.err, got, c.want)
+		}
+	}
+}
+
+// TestHelp: every command says what it does and shows how, and names nothing that is not there.
+func TestHelp(t *testing.T) {
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			if sub.Name() == "help" || sub.Name() == "completion" {
+				continue
+			}
+			if sub.Short == "" || !sub.HasSubCommands() && sub.Example == "" {
+				t.Errorf("%s lacks a description or an example", sub.CommandPath())
+			}
+			walk(sub)
+		}
+	}
+	walk(newRoot())
+}
+
+func TestCheckpointFileIsReplacedWhole(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "checkpoint")
+	for _, content := range []string{"first", "second, which is longer"} {
+		if err := replaceFile(path, []byte(content)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != content {
+			t.Errorf("%q, %v, want %q", got, err, content)
+		}
+	}
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(entries) != 1 {
+		t.Errorf("%d files are left, %v, want 1", len(entries), err)
+	}
+	if err := replaceFile(filepath.Join(path, "below a file"), nil); err == nil {
+		t.Error("a folder that is a file gave no error")
+	}
+}

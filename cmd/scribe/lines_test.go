@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// readAll takes every line, with the place that an error would name.
+func readAll(t testing.TB, l *lines, stdin io.Reader, files ...string) (got, places []string, err error) {
+	t.Helper()
+	go l.read(t.Context(), stdin, files)
+	for {
+		c, err := l.take()
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return got, places, err
+		}
+		for i, m := range c.messages(nil, 0) {
+			got = append(got, string(m.Payload))
+			places = append(places, c.place(i))
+		}
+		l.release(c)
+	}
+}
+
+func TestLines(t *testing.T) {
+	for _, c := range []struct {
+		name, in string
+		want     []string
+	}{
+		{"nothing", "", nil},
+		{"one without a newline", "a", []string{"a"}},
+		{"one with a newline", "a\n", []string{"a"}},
+		{"empty ones", "\n\na\n\n", []string{"", "", "a", ""}},
+		{"bytes that are not text", "\xff\x00\r\n\xfe", []string{"\xff\x00\r", "\xfe"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, _, err := readAll(t, newLines(100, ""), strings.NewReader(c.in))
+			if err != nil || !slices.Equal(got, c.want) {
+				t.Errorf("%q, %v, want %q", got, err, c.want)
+			}
+		})
+	}
+}
+
+// TestLinesAnyInput: whatever the input and the limit, every line within the limit comes out once, in order, under its number.
+func TestLinesAnyInput(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		in := rapid.SliceOfN(rapid.SliceOfN(rapid.SampledFrom([]byte("ab\x00")), 0, 30), 0, 50).Draw(rt, "lines")
+		limit := rapid.IntRange(1, 30).Draw(rt, "limit")
+		l := newLines(limit, "")
+		got, places, err := readAll(t, l, bytes.NewReader(append(bytes.Join(in, []byte{'\n'}), '\n')))
+		if err != nil {
+			rt.Fatal(err)
+		}
+		if len(in) == 0 {
+			in = [][]byte{{}} // a lone newline is one empty line
+		}
+		var want, wantPlaces []string
+		long := 0
+		for i, line := range in {
+			if len(line) > limit {
+				long++
+				continue
+			}
+			want, wantPlaces = append(want, string(line)), append(wantPlaces, fmt.Sprintf("-:%d", i+1))
+		}
+		if !slices.Equal(got, want) || !slices.Equal(places, wantPlaces) {
+			rt.Fatalf("%q at %q, want %q at %q", got, places, want, wantPlaces)
+		}
+		if (l.tooLong() != nil) != (long > 0) {
+			rt.Fatalf("%d lines are too long, the error is %v", long, l.tooLong())
+		}
+	})
+}
+
+// TestLinesLongerThanTheBuffer: a line may be longer than what is read at once, up to the limit and not beyond.
+func TestLinesLongerThanTheBuffer(t *testing.T) {
+	const limit = 3 << 20
+	fits, over := strings.Repeat("x", limit), strings.Repeat("y", limit+1)
+	l := newLines(limit, "")
+	got, places, err := readAll(t, l, strings.NewReader("a\n"+fits+"\n"+over+"\nb\n"+over))
+	if err != nil || !slices.Equal(got, []string{"a", fits, "b"}) {
+		t.Fatalf("%d lines, %v", len(got), err)
+	}
+	if want := []string{"-:1", "-:2", "-:4"}; !slices.Equal(places, want) {
+		t.Errorf("places %q, want %q", places, want)
+	}
+	if err := l.tooLong(); err == nil || !strings.Contains(err.Error(), "-:3: ") || !strings.Contains(err.Error(), "-:5: ") {
+		t.Errorf("the error does not name lines 3 and 5: %v", err)
+	}
+}
+
+func TestLinesOfFiles(t *testing.T) {
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	for name, content := range map[string]string{a: "1\n2", b: "3\n"} {
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, places, err := readAll(t, newLines(10, ""), strings.NewReader("4\n"), a, b, "-")
+	if err != nil || !slices.Equal(got, []string{"1", "2", "3", "4"}) || !slices.Equal(places, []string{a + ":1", a + ":2", b + ":1", "-:1"}) {
+		t.Errorf("%q at %q, %v", got, places, err)
+	}
+	got, _, err = readAll(t, newLines(10, ""), nil, a, filepath.Join(dir, "missing"))
+	if !errors.Is(err, os.ErrNotExist) || !slices.Equal(got, []string{"1", "2"}) {
+		t.Errorf("a missing file after a good one: %q, %v", got, err)
+	}
+}
+
+func TestKeyField(t *testing.T) {
+	for _, c := range []struct {
+		line, want string
+		none, bad  bool
+	}{
+		{line: `{"user":"ann","n":1}`, want: "ann"},
+		{line: `{"user":42}`, want: "42"},
+		{line: `{"user":{"id": 1}}`, want: `{"id": 1}`},
+		{line: `{"user":null}`, none: true},
+		{line: `{"n":1}`, none: true},
+		{line: `{"user":""}`, want: ""},
+		{line: `not JSON`, bad: true},
+		{line: `[1]`, bad: true},
+	} {
+		got, err := keyOf([]byte(c.line), "user")
+		if (err != nil) != c.bad || (got == nil) != (c.none || c.bad) || string(got) != c.want {
+			t.Errorf("keyOf(%s) = %q, %v", c.line, got, err)
+		}
+	}
+}

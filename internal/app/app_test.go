@@ -1,0 +1,138 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func start(t *testing.T, wiring Wiring, change func(*Config)) (*App, error) {
+	t.Helper()
+	c := DefaultConfig()
+	c.Data, c.Listen = filepath.Join(t.TempDir(), "data"), "127.0.0.1:0"
+	if change != nil {
+		change(&c)
+	}
+	return Start(t.Context(), c, Options{Logger: slog.New(slog.DiscardHandler), Version: "test", Wiring: wiring})
+}
+
+func stopNow(t *testing.T, a *App) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	defer cancel()
+	if err := a.Stop(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStartStop: nothing is left behind, goroutines included, and the folder can be used again at once.
+func TestStartStop(t *testing.T) {
+	for _, wiring := range []Wiring{Direct, InMemory} {
+		data := t.TempDir()
+		for range 3 {
+			a, err := start(t, wiring, func(c *Config) { c.Data = data })
+			if err != nil {
+				t.Fatal(err)
+			}
+			stopNow(t, a)
+			stopNow(t, a) // harmless
+		}
+	}
+}
+
+// TestFailedStartReleases: what was started before a failure is ended again.
+func TestFailedStartReleases(t *testing.T) {
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "socket")
+	if err := os.WriteFile(socket, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	data := filepath.Join(dir, "data")
+	if _, err := start(t, Direct, func(c *Config) { c.Data, c.Socket = data, socket }); err == nil || !strings.Contains(err.Error(), "not a socket") {
+		t.Fatalf("a file in the place of the socket: %v", err)
+	}
+	a, err := start(t, Direct, func(c *Config) { c.Data = data })
+	if err != nil {
+		t.Fatalf("the folder is not free: %v", err)
+	}
+	stopNow(t, a)
+}
+
+func TestReadiness(t *testing.T) {
+	a, err := start(t, Direct, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopNow(t, a)
+	status := func(path string) int {
+		res, err := http.Get(a.URL() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = res.Body.Close() }()
+		_, _ = io.Copy(io.Discard, res.Body)
+		return res.StatusCode
+	}
+	if got := status("/readyz"); got != http.StatusOK {
+		t.Errorf("ready: %d", got)
+	}
+	a.ready.Store(false)
+	if got := status("/readyz"); got != http.StatusServiceUnavailable {
+		t.Errorf("not ready: %d", got)
+	}
+	if got := status("/livez"); got != http.StatusOK {
+		t.Errorf("alive: %d", got)
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// TestGatewayDescribesItself: a process says what it offers also while its control plane is away.
+func TestGatewayDescribesItself(t *testing.T) {
+	g := &gateway{ControlService: away{}, version: "v", roles: []scribev1.Role{scribev1.Role_ROLE_SCRIBED}}
+	res, err := g.GetStatus(t.Context(), &scribev1.GetStatusRequest{})
+	if err != nil || len(res.GetRoles()) != 1 || res.GetVersion() != "v" {
+		t.Errorf("%v, %v", res, err)
+	}
+}
+
+type away struct{ rpc.ControlService }
+
+func (away) GetStatus(context.Context, *scribev1.GetStatusRequest) (*scribev1.GetStatusResponse, error) {
+	return nil, errors.New("nobody is there")
+}
+
+// TestSocket: writers of the same host use the Unix socket; a stale one is replaced, a live one is not.
+func TestSocket(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	run := func() (*App, error) { return start(t, Direct, func(c *Config) { c.Socket = socket }) }
+	a, err := run()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := run(); err == nil || !strings.Contains(err.Error(), "another process serves there") {
+		t.Errorf("a second server on the socket: %v", err)
+	}
+	transport := rpc.NewTransport(nil)
+	_, err = rpc.NewWriteClient(transport, "unix:"+socket).Publish(t.Context(), &scribev1.PublishRequest{
+		Category: "hosts", Messages: []*scribev1.PublishMessage{{Content: &scribev1.PublishMessage_Text{Text: "hello"}}},
+	})
+	if err != nil {
+		t.Errorf("over the socket: %v", err)
+	}
+	transport.Close()
+	stopNow(t, a)
+}

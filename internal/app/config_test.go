@@ -1,0 +1,91 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"scribe/internal/units"
+)
+
+func TestDefaultConfigIsValid(t *testing.T) {
+	c := DefaultConfig()
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestValidateReportsEveryFault(t *testing.T) {
+	c := Config{
+		Roles: []Role{Batcher, "baker"}, Listen: "nowhere", Advertise: "ftp://x", Blobs: BlobConfig{Kind: "s3", S3: S3Config{Endpoint: "host:1"}},
+		LeaseTTL: units.Duration(time.Hour), Log: LogConfig{Level: "loud", Format: "xml"},
+	}
+	err := c.Validate()
+	if err == nil {
+		t.Fatal("valid")
+	}
+	for _, want := range []string{
+		`"baker"`, "data:", "listen:", "advertise:", "control:", "metalog:", "blobs.s3.endpoint", "blobs.s3.bucket", "blobs.s3.access_key",
+		"limits.write_memory", "limits.batch_memory", "limits.read_cache", "limits.metadata_cache", "shutdown_timeout", "lease_ttl", "log.level", "log.format",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error lacks %s:\n%v", want, err)
+		}
+	}
+}
+
+func TestParseRoles(t *testing.T) {
+	got, err := ParseRoles(" batcher , writeproxy")
+	if err != nil || !slices.Equal(got, []Role{Batcher, WriteProxy}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := ParseRoles("all"); err != nil || !slices.Equal(got, AllRoles) {
+		t.Errorf("all: %v, %v", got, err)
+	}
+	if _, err := ParseRoles("batcher,baker,brewer"); err == nil || !strings.Contains(err.Error(), "baker, brewer") {
+		t.Errorf("unknown roles: %v", err)
+	}
+}
+
+// TestOperationsGuide: the configuration that the guide shows is one that is read.
+func TestOperationsGuide(t *testing.T) {
+	guide, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(guide), "```yaml\n")
+	text, _, closed := strings.Cut(rest, "```")
+	if !found || !closed {
+		t.Fatal("the guide shows no YAML")
+	}
+	file := filepath.Join(t.TempDir(), "guide.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := DefaultConfig()
+	if err := c.Load(file); err != nil {
+		t.Fatal(err)
+	}
+	c.Blobs.S3.AccessKey, c.Blobs.S3.SecretKey = "from", "the environment"
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFlushFloor(t *testing.T) {
+	c := DefaultConfig()
+	if got := c.flushFloor(); got != 0 {
+		t.Errorf("on files: %v, want 0", got)
+	}
+	c.Blobs.Kind = "s3"
+	if got := c.flushFloor(); got != 250*time.Millisecond {
+		t.Errorf("on S3: %v, want 250ms", got)
+	}
+	c.FlushFloor = new(units.Duration(time.Second))
+	if got := c.flushFloor(); got != time.Second {
+		t.Errorf("configured: %v, want 1s", got)
+	}
+}

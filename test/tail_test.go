@@ -1,0 +1,90 @@
+package test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestCheckpointFile: a tail that is run again with its checkpoint goes on with the message after the last one printed.
+func TestCheckpointFile(t *testing.T) {
+	eachKind(t, func(t *testing.T, c *cell) {
+		var input bytes.Buffer
+		for i := range 1000 {
+			fmt.Fprintf(&input, "line %d\n", i)
+		}
+		produce(t, c, "log", input.Bytes(), "--batch-bytes", "4KiB")
+		file := filepath.Join(t.TempDir(), "checkpoint")
+		var got []byte
+		for _, n := range []string{"1", "10", "489", "100"} {
+			got = append(got, tail(t, c, "log", "--checkpoint", file, "-n", n)...)
+		}
+		got = append(got, tail(t, c, "log", "--checkpoint", file)...)
+		sameBytes(t, "read in five runs", got, input.Bytes())
+		if more := tail(t, c, "log", "--checkpoint", file); len(more) > 0 {
+			t.Errorf("after the end: %q", more)
+		}
+		produce(t, c, "log", []byte("later\n"))
+		sameBytes(t, "what came later", tail(t, c, "log", "--checkpoint", file), []byte("later\n"))
+	})
+}
+
+// TestDamagedCheckpointFile: a file that was cut anywhere is an error, never a wrong position.
+func TestDamagedCheckpointFile(t *testing.T) {
+	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0")
+	defer up.stop()
+	c := &cell{write: up.url, read: up.url}
+	produce(t, c, "log", []byte("a\nb\n"))
+	file := filepath.Join(t.TempDir(), "checkpoint")
+	tail(t, c, "log", "--checkpoint", file, "-n", "1")
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := bytes.TrimSpace(whole)
+	for _, n := range []int{0, 1, len(text) / 2, len(text) - 1} {
+		if err := os.WriteFile(file, text[:n], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r := cli(t, nil, "tail", "log", "--server", up.url, "--checkpoint", file, "--until-end")
+		if r.code == 0 || len(r.stdout) > 0 || !strings.Contains(string(r.stderr), file) {
+			t.Errorf("cut to %d of %d bytes: exit code %d, printed %q:\n%s", n, len(text), r.code, r.stdout, r.stderr)
+		}
+	}
+}
+
+// TestFollow: a tail that was started first prints messages as they are written, and ends when its reader closes the pipe.
+func TestFollow(t *testing.T) {
+	eachKind(t, func(t *testing.T, c *cell) {
+		ok(t, nil, "category", "create", "live", "--server", c.read)
+		p, stdout := launch(t, nil, "tail", "live", "--server", c.read, "--from", "earliest")
+		lines := bufio.NewReader(stdout)
+		for i := range 5 {
+			want := fmt.Sprintf("message %d\n", i)
+			produce(t, c, "live", []byte(want))
+			got, err := lines.ReadString('\n')
+			if err != nil || got != want {
+				t.Fatalf("got %q, %v, want %q", got, err, want)
+			}
+		}
+		p.stop()
+	})
+}
+
+// TestJSONLines: a message with its key and what surrounds it.
+func TestJSONLines(t *testing.T) {
+	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0")
+	defer up.stop()
+	c := &cell{write: up.url, read: up.url}
+	produce(t, c, "users", []byte("{\"user\":\"ann\"}\n"), "--key-field", "user")
+	produce(t, c, "users", []byte("\xff\n"))
+	got := string(ok(t, nil, "tail", "users", "--server", up.url, "--from", "earliest", "--until-end", "-o", "jsonl"))
+	lines := strings.Split(strings.TrimSpace(got), "\n")
+	if len(lines) != 2 || !strings.Contains(lines[0], `"key":"ann","payload":"{\"user\":\"ann\"}"`) || !strings.Contains(lines[1], `"payload_base64":"/w=="`) {
+		t.Errorf("printed %s", got)
+	}
+}

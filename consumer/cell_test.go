@@ -198,7 +198,7 @@ func (c *cell) Stream(ctx context.Context, recv func(context.Context) (*scribev1
 		return nil
 	}
 	r.pointers, r.bytes = int64(r.start.GetCredits().GetPointers()), int64(r.start.GetCredits().GetBytes())
-	r.limit = r.bytes
+	r.limit = int64(c.starts[0].GetCredits().GetBytes())
 	ctx, cancel := context.WithCancel(ctx)
 	credits := make(chan *scribev1.StreamCredits)
 	var wg sync.WaitGroup
@@ -252,7 +252,7 @@ func (r *reading) run(ctx context.Context, credits <-chan *scribev1.StreamCredit
 			r.pointers += int64(cr.GetPointers())
 			r.bytes += int64(cr.GetBytes())
 			if r.bytes > r.limit {
-				r.c.fault("the reader gave %d bytes of credits, it began with %d", r.bytes, r.limit)
+				r.c.fault("the reader gave %d bytes of credits in all, it may give %d", r.bytes, r.limit)
 			}
 		case <-changed:
 		case <-beat.C:

@@ -107,7 +107,6 @@ func (s *session) fetchOnce(todo []*item) ([]*item, error) {
 // settle makes an item ready from its answer, or is false when it is worth asking again: then the item's err says why.
 func (s *session) settle(it *item, p *scribev1.Payload) bool {
 	at := it.place(s.c.category)
-	it.tries++
 	if info := p.GetError(); info != nil {
 		err := rpc.FromInfo(info)
 		switch info.GetReason() {
@@ -131,9 +130,11 @@ func (s *session) settle(it *item, p *scribev1.Payload) bool {
 		return true
 	}
 	frames, buf, transit, err := decode(s.c.decoder, p, &it.ptr, at)
-	if err != nil && transit && it.tries < maxTries {
-		it.err = err
-		return false
+	if err != nil && transit {
+		if it.tries++; it.tries < maxTries {
+			it.err = err
+			return false
+		}
 	}
 	it.frames, it.buf, it.err = frames, buf, err
 	it.done()

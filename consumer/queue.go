@@ -34,7 +34,7 @@ type item struct {
 	buf    *buffer
 	// keep says that a batch that was handed out may point into buf: it is not used again.
 	keep  bool
-	tries int
+	tries int // answers whose bytes were damaged
 
 	gap *GapError
 	err error
@@ -60,7 +60,8 @@ type queue struct {
 		// pointers and bytes wait to be consumed: credits that are in use.
 		pointers int
 		bytes    int64
-		// freePointers and freeBytes were consumed and not given back to the stream.
+		// freePointers and freeBytes were consumed and not given back to the stream. A stream that was opened while more bytes
+		// were in use than there are credits begins with a debt: freeBytes is below 0 until that is paid.
 		freePointers int
 		freeBytes    int64
 		// fetching is the number of fetches under way, held the bytes of payloads that are fetched or being fetched.
@@ -132,8 +133,8 @@ func (q *queue) offer() {
 func (q *queue) take() (pointers int, bytes int64, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	pointers, bytes = q.mu.freePointers, q.mu.freeBytes
-	q.mu.freePointers, q.mu.freeBytes = 0, 0
+	pointers, bytes = q.mu.freePointers, max(q.mu.freeBytes, 0)
+	q.mu.freePointers, q.mu.freeBytes = 0, q.mu.freeBytes-bytes
 	return pointers, bytes, pointers > 0 || bytes > 0
 }
 
@@ -142,8 +143,9 @@ func (q *queue) take() (pointers int, bytes int64, ok bool) {
 func (q *queue) initial() (pointers int, bytes int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.mu.freePointers, q.mu.freeBytes = 0, 0
-	return max(q.maxPointers-q.mu.pointers, 0), max(q.maxBytes-q.mu.bytes, 0)
+	left := q.maxBytes - q.mu.bytes
+	q.mu.freePointers, q.mu.freeBytes = 0, min(left, 0)
+	return max(q.maxPointers-q.mu.pointers, 0), max(left, 0)
 }
 
 // peek returns the first item, or nil.

@@ -17,7 +17,10 @@ type sink struct{}
 
 func (sink) Write(_ context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
 	res := &scribev1.WriteResponse{}
-	for range record.Split(req.GetFrames()) {
+	for _, err := range record.Split(req.GetFrames()) {
+		if err != nil {
+			return nil, err
+		}
 		res.Results = append(res.Results, &scribev1.FrameResult{})
 	}
 	return res, nil

@@ -28,7 +28,7 @@ type plan struct {
 	at        scribev1.StartAt
 	time      int64
 	resume    map[record.ShardID]*scribev1.ShardPosition
-	window    int64
+	window    int64 // microseconds, or noWindow
 	heartbeat time.Duration
 	credits   credits
 }
@@ -90,7 +90,7 @@ func newPlan(req *scribev1.StreamStart, now time.Time) (*plan, error) {
 	}
 	p.startAt(req, now, &f)
 	p.resumeAt(req, &f)
-	p.window = merge.Unbounded
+	p.window = noWindow
 	if w := req.GetWindow(); w != nil {
 		p.window = duration(w, "window", 0, 0, &f).Microseconds()
 	}
@@ -100,6 +100,21 @@ func newPlan(req *scribev1.StreamStart, now time.Time) (*plan, error) {
 	}
 	p.credits.add(req.GetCredits())
 	return p, f.err(scribev1.Reason_REASON_INVALID, "start of a stream")
+}
+
+// noWindow says that the reader left the window to the category.
+const noWindow = -1
+
+// windowIn is the window that holds in a category, in microseconds.
+func (p *plan) windowIn(c *scribev1.Category) int64 {
+	switch w := c.GetOrderingWindow(); {
+	case p.window != noWindow:
+		return p.window
+	case w != nil:
+		return max(w.AsDuration().Microseconds(), 0)
+	default:
+		return merge.Unbounded
+	}
 }
 
 // duration checks a duration. A limit of 0 is none.

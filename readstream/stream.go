@@ -66,6 +66,7 @@ type stream struct {
 }
 
 func newStream(s *Server, p *plan, cat *scribev1.Category, send func(*scribev1.StreamResponse) error) *stream {
+	p.window = p.windowIn(cat)
 	st := &stream{
 		s: s, plan: p, cat: cat, send: send,
 		log:   s.log.With(slog.String("category", p.category), slog.String("consumer", p.consumer)),

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -40,6 +42,7 @@ type categoryFlags struct {
 	maxMessageBytes units.Bytes
 	quota           units.Bytes
 	window          units.Duration
+	schema          string
 }
 
 func (f *categoryFlags) add(cmd *cobra.Command) {
@@ -51,6 +54,29 @@ func (f *categoryFlags) add(cmd *cobra.Command) {
 	fs.Var(&f.maxMessageBytes, "max-message", "largest message, at most 32MiB")
 	fs.Var(&f.quota, "quota", "bytes a second that may be written in all (default: no limit)")
 	fs.Var(&f.window, "window", "default ordering window of consumers (default: unbounded)")
+	fs.StringVar(&f.schema, "schema", "", "file that describes the messages, kept with the category; or infer")
+}
+
+// maxSchema is the most that a category keeps of a schema.
+const maxSchema = 1 << 20
+
+// schemaText returns what --schema names: the content of a file, or the word infer.
+func (f *categoryFlags) schemaText() (string, error) {
+	if f.schema == "" || f.schema == "infer" {
+		return f.schema, nil
+	}
+	file, err := os.Open(f.schema)
+	if err != nil {
+		return "", fmt.Errorf("--schema: %w", err)
+	}
+	text, err := io.ReadAll(io.LimitReader(file, maxSchema+1))
+	if err = errors.Join(err, file.Close()); err != nil {
+		return "", fmt.Errorf("--schema: %w", err)
+	}
+	if len(text) > maxSchema {
+		return "", usage(fmt.Errorf("--schema: %s has more than %d bytes", f.schema, maxSchema))
+	}
+	return string(text), nil
 }
 
 var deliveries = map[string]scribev1.Delivery{
@@ -78,8 +104,12 @@ func newCategoryCreate() *cobra.Command {
 		if !ok {
 			return usage(fmt.Errorf("--delivery %q is none of best_effort, at_least_once, exactly_once", f.delivery))
 		}
+		schema, err := f.schemaText()
+		if err != nil {
+			return err
+		}
 		c := &scribev1.Category{
-			Name: args[0], Owner: f.owner, Retention: durationpb.New(f.retention.Std()), Shards: f.shards, Delivery: delivery,
+			Schema: schema, Name: args[0], Owner: f.owner, Retention: durationpb.New(f.retention.Std()), Shards: f.shards, Delivery: delivery,
 			MaxMessageBytes: clampUint32(f.maxMessageBytes), QuotaBytesPerSecond: uint64(f.quota),
 		}
 		if cmd.Flags().Changed("window") {
@@ -194,6 +224,13 @@ func newCategoryUpdate() *cobra.Command {
 		}
 		if given("window") {
 			req.OrderingWindow = durationpb.New(f.window.Std())
+		}
+		if given("schema") {
+			schema, err := f.schemaText()
+			if err != nil {
+				return err
+			}
+			req.Schema = &schema
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
 		defer cancel()

@@ -179,7 +179,8 @@ type StreamStart struct {
 	StartTime int64 `protobuf:"varint,4,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// Exact positions, which win over start_at. At most 100,000.
 	Resume []*ShardPosition `protobuf:"bytes,5,rep,name=resume,proto3" json:"resume,omitempty"`
-	// Messages are sent no further out of order of persisted time than this; absent = unbounded.
+	// Messages are sent no further out of order of persisted time than this; absent = the category's
+	// default, which may be unbounded.
 	Window *durationpb.Duration `protobuf:"bytes,6,opt,name=window,proto3" json:"window,omitempty"`
 	// First credits; both must be above 0 for anything to be sent.
 	Credits *StreamCredits `protobuf:"bytes,7,opt,name=credits,proto3" json:"credits,omitempty"`

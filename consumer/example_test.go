@@ -1,0 +1,127 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"scribe/consumer"
+)
+
+// The examples have a server in memory; a program names its address, and no services.
+func example(opts ...consumer.Option) *consumer.Consumer {
+	c := newCell()
+	c.add(shardID(0, 1), "GET / 200", "GET /about 200")
+	c.add(shardID(0, 2), "GET /missing 404")
+	r, err := consumer.New("", categoryName, append([]consumer.Option{consumer.WithServices(c, c)}, opts...)...)
+	if err != nil {
+		panic(err)
+	}
+	return r
+}
+
+func Example() {
+	// consumer.New("http://127.0.0.1:7420", "web.access", ...)
+	c := example(consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd())
+	defer c.Close()
+	for rec, err := range c.Records(context.Background()) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Printf("%s\n", rec.Payload)
+	}
+	// Output:
+	// GET / 200
+	// GET /about 200
+	// GET /missing 404
+}
+
+func ExampleConsumer_Checkpoint() {
+	ctx := context.Background()
+	c := example(consumer.WithStart(consumer.Earliest()))
+	defer c.Close()
+
+	var kept string
+	for rec, err := range c.Records(ctx) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Printf("%s\n", rec.Payload) // first deal with it,
+		kept = c.Checkpoint()           // then keep the place behind it: in a file, or with the results
+		break
+	}
+
+	start, err := consumer.Checkpoint(kept)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	c = example(consumer.WithStart(start), consumer.WithUntilEnd())
+	defer c.Close()
+	for rec, err := range c.Records(ctx) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Printf("then %s\n", rec.Payload)
+	}
+	// Output:
+	// GET / 200
+	// then GET /about 200
+	// then GET /missing 404
+}
+
+func ExampleGapError() {
+	c := newCell()
+	c.add(shardID(0, 1), "old")
+	c.add(shardID(0, 1), "new")
+	c.add(shardID(0, 1), "newer")
+	start := func(opts ...consumer.Option) *consumer.Consumer {
+		r, err := consumer.New("", categoryName, append(opts, consumer.WithServices(c, c), consumer.WithUntilEnd())...)
+		if err != nil {
+			panic(err)
+		}
+		return r
+	}
+	r := start(consumer.WithStart(consumer.Earliest()))
+	defer r.Close()
+	for rec, err := range r.Records(context.Background()) {
+		fmt.Printf("%s %v\n", rec.Payload, err)
+		break
+	}
+	c.trim(shardID(0, 1), 3) // retention removes LSN 1 and 2 before the reader comes back
+	for rec, err := range r.Records(context.Background()) {
+		gap := new(consumer.GapError)
+		switch {
+		case errors.As(err, &gap): // the iteration goes on
+			fmt.Printf("LSN %d to %d of shard %v: %s\n", gap.From, gap.To-1, gap.Shard, gap.Reason)
+		case err != nil:
+			fmt.Println(err)
+			return
+		default:
+			fmt.Printf("%s\n", rec.Payload)
+		}
+	}
+	// Output:
+	// old <nil>
+	// LSN 2 to 2 of shard 7/0/1: trimmed
+	// newer
+}
+
+func ExampleConsumer_Batches() {
+	c := example(consumer.WithStart(consumer.At(time.Unix(0, 0))), consumer.WithUntilEnd())
+	defer c.Close()
+	for batch, err := range c.Batches(context.Background()) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(batch.NumRows(), "rows of", batch.Column(batch.Schema().FieldIndices("payload")[0]))
+	}
+	// Output:
+	// 2 rows of ["GET / 200" "GET /about 200"]
+	// 1 rows of ["GET /missing 404"]
+}

@@ -12,7 +12,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// TestRegistry runs the transcripts of testdata. Times are seconds from a beginning; -rewrite writes the results anew.
+// TestRegistry runs the transcripts of testdata/registry. Times are seconds from a beginning; -rewrite writes the results anew.
 //
 //	new max=N
 //	restore id=ID slot=N ttl=S at=S [usable=S]
@@ -22,7 +22,7 @@ import (
 //	expire at=S
 //	list
 func TestRegistry(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/registry", func(t *testing.T, path string) {
 		begin := time.Unix(1_000_000, 0)
 		show := func(at time.Time) string {
 			if at.IsZero() {

@@ -148,7 +148,7 @@ func TestManyCategories(t *testing.T) {
 		t.Logf("%d bytes of memory per category", used/many)
 	}
 	var watches sync.WaitGroup
-	for range 10 {
+	for range 3 {
 		watches.Go(func() {
 			if n := readAll(t, c); n != many {
 				t.Errorf("a watch tells of %d categories, want %d", n, many)

@@ -44,7 +44,7 @@ func (f *serverFlags) add(cmd *cobra.Command, d app.Config) {
 	f.shutdownTimeout, f.leaseTTL, f.limits = d.ShutdownTimeout, d.LeaseTTL, d.Limits
 	fs.StringVar(&f.config, "config", "", "YAML configuration; flags and environment win over it")
 	fs.StringVar(&f.listen, "listen", d.Listen, "address to serve on, host:port; port 0 takes a free one")
-	fs.StringVar(&f.id, "id", "", "name in the membership (default: host name and a random part)")
+	fs.StringVar(&f.id, "id", "", "name in the membership (default: host name and a random part, kept in the data folder)")
 	fs.StringVar(&f.logLevel, "log-level", d.Log.Level, "debug, info, warn or error")
 	fs.StringVar(&f.logFormat, "log-format", d.Log.Format, "text or json")
 	fs.BoolVar(&f.pprof, "pprof", false, "serve profiles under /debug/pprof/")

@@ -2,14 +2,12 @@ package app
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -81,10 +79,7 @@ func Start(ctx context.Context, cfg Config, opts Options) (_ *App, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	a := &App{cfg: cfg, opts: opts, log: opts.Logger, started: time.Now(), id: cfg.ID, mux: http.NewServeMux(), registry: prometheus.NewRegistry()}
-	if a.id == "" {
-		a.id = randomID()
-	}
+	a := &App{cfg: cfg, opts: opts, log: opts.Logger, started: time.Now(), mux: http.NewServeMux(), registry: prometheus.NewRegistry()}
 	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	defer func() {
 		if err != nil {
@@ -99,6 +94,9 @@ func Start(ctx context.Context, cfg Config, opts Options) (_ *App, err error) {
 			return nil, err
 		}
 		a.onStop("data folder", func(context.Context) error { return release() })
+	}
+	if a.id, err = memberID(&cfg); err != nil {
+		return nil, fmt.Errorf("member id: %w", err)
 	}
 	if err := a.serve(ctx); err != nil {
 		return nil, err
@@ -219,13 +217,4 @@ func (a *App) protoRoles() []scribev1.Role {
 		}
 	}
 	return roles
-}
-
-// randomID names this incarnation of the process.
-func randomID() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "host"
-	}
-	return host + "-" + rand.Text()[:10]
 }

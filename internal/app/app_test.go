@@ -54,6 +54,31 @@ func TestStartStop(t *testing.T) {
 	}
 }
 
+// TestIdentity: a process keeps its id and its writer slot over restarts, so that it goes on in its logs.
+func TestIdentity(t *testing.T) {
+	data := t.TempDir()
+	var first *App
+	for range 2 {
+		a, err := start(t, Direct, func(c *Config) { c.Data = data })
+		if err != nil {
+			t.Fatal(err)
+		}
+		stopNow(t, a)
+		if first == nil {
+			first = a
+		}
+		if a.id != first.id || a.slot.Load() != first.slot.Load() || a.slot.Load() == 0 {
+			t.Errorf("id %s with slot %d, then %s with slot %d", first.id, first.slot.Load(), a.id, a.slot.Load())
+		}
+	}
+	if err := os.WriteFile(filepath.Join(data, "id"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := start(t, Direct, func(c *Config) { c.Data = data }); err == nil || !strings.Contains(err.Error(), "remove it") {
+		t.Errorf("an empty id: %v", err)
+	}
+}
+
 // TestFailedStartReleases: what was started before a failure is ended again.
 func TestFailedStartReleases(t *testing.T) {
 	dir := t.TempDir()

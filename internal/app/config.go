@@ -30,7 +30,7 @@ type Config struct {
 	Socket string `yaml:"socket"`
 	// Advertise is the base URL under which other processes reach this one; empty = http:// and the listening address.
 	Advertise string `yaml:"advertise"`
-	// ID names the process in the membership; empty = the host's name and a random part.
+	// ID names the process in the membership; empty = the host's name and a random part, kept in the data folder.
 	ID string `yaml:"id"`
 	// Control is the control plane's base URL; for processes without that role.
 	Control string `yaml:"control"`

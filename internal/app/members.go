@@ -30,13 +30,8 @@ func (a *App) join(ctx context.Context) error {
 	member := &scribev1.Member{Id: a.id, Roles: a.protoRoles(), Url: a.advertised(), Version: a.opts.Version}
 	lease, err := membership.Join(ctx, a.parts.control, membership.LeaseConfig{
 		Member: member, TTL: a.cfg.LeaseTTL.Std(), Logger: a.log,
-		OnChange: func(s membership.State) {
-			slot := s.Slot
-			if !s.Live {
-				slot = 0 // somebody else may get it: the batcher must not open logs under it
-			}
-			a.slot.Store(slot)
-		},
+		// The slot stays in use while the control plane is away: epochs, not leases, keep two writers apart.
+		OnChange: func(s membership.State) { a.slot.Store(s.Slot) },
 	})
 	if err != nil {
 		return fmt.Errorf("join the cell: %w", err)

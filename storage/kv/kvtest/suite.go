@@ -38,6 +38,7 @@ func Run(t *testing.T, h Harness) {
 		{"Reopen", testReopen},
 		{"Closed", testClosed},
 		{"WatchReplay", testWatchReplay},
+		{"WatchWhole", testWatchWhole},
 		{"WatchLive", testWatchLive},
 		{"WatchEnds", testWatchEnds},
 		{"WatchCompacted", testWatchCompacted},

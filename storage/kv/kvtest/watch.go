@@ -82,6 +82,39 @@ func testWatchReplay(t *testing.T, h Harness) {
 	}
 }
 
+// testWatchWhole: a watch that catches up with much is told all of a transaction at once.
+func testWatchWhole(t *testing.T, h Harness) {
+	s := open(t, h.Open)
+	begin := put(t, s, "begin", "")
+	const transactions, size = 30, 100
+	for i := range transactions {
+		ops := make([]kv.Op, size)
+		for j := range ops {
+			ops[j] = kv.Put(fmt.Sprintf("k%03d", j), fmt.Append(nil, i))
+		}
+		commit(t, s, ops...)
+	}
+	told := 0
+	err := s.Watch(t.Context(), "k", begin, func(b kv.Batch) error {
+		of := map[uint64]int{}
+		for _, e := range b.Events {
+			of[e.Revision]++
+		}
+		for revision, n := range of {
+			if n != size {
+				t.Errorf("a batch has %d of %d changes of revision %d", n, size, revision)
+			}
+		}
+		if told += len(b.Events); told == transactions*size {
+			return errEnough
+		}
+		return nil
+	})
+	if !errors.Is(err, errEnough) {
+		t.Fatalf("Watch: %v", err)
+	}
+}
+
 func testWatchLive(t *testing.T, h Harness) {
 	s := open(t, h.Open)
 	r := put(t, s, "a/0", "0")

@@ -1,0 +1,50 @@
+package app
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// maxID bounds a member's id in bytes (proto/scribe/v1/control.proto).
+const maxID = 255
+
+// memberID is the name of the process in the membership: the configured one, or one that is made once and kept in the data folder,
+// so that a process that comes back after a crash gets its writer slot back, and with it its logs.
+func memberID(c *Config) (string, error) {
+	if c.ID != "" || !c.needsData() {
+		if c.ID == "" {
+			return newID(), nil
+		}
+		return c.ID, nil
+	}
+	path := filepath.Join(c.Data, "id")
+	text, err := os.ReadFile(path)
+	switch id := strings.TrimSpace(string(text)); {
+	case err == nil && id != "" && len(id) <= maxID:
+		return id, nil
+	case err == nil:
+		return "", fmt.Errorf("%s holds no member id: remove it to get a new one", path)
+	case !errors.Is(err, fs.ErrNotExist):
+		return "", err
+	}
+	id := newID()
+	// Losing it in a power cut costs no more than a new slot: it needs no sync, only to be whole.
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, []byte(id+"\n"), 0o600); err != nil {
+		return "", err
+	}
+	return id, os.Rename(tmp, path)
+}
+
+func newID() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "host"
+	}
+	return host[:min(len(host), 200)] + "-" + rand.Text()[:10]
+}

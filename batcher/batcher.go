@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/buffers"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -82,7 +83,7 @@ type Batcher struct {
 	metrics *metrics
 
 	ledger     *ledger
-	buffers    *buffers
+	buffers    *buffers.Pool
 	arena      *arena
 	compressor *compressor
 
@@ -124,7 +125,7 @@ func New(cfg Config, deps Deps) (*Batcher, error) {
 		deps:    deps,
 		now:     deps.Clock,
 		ledger:  newLedger(cfg.MaxLogs),
-		buffers: &buffers{},
+		buffers: &buffers.Pool{},
 		rearm:   make(chan struct{}, 1),
 		drained: make(chan struct{}),
 		stop:    make(chan struct{}),
@@ -261,7 +262,7 @@ func (b *Batcher) compressed(blk *block) {
 	}
 	freed := b.arena.release(segments)
 	b.mu.Lock()
-	b.mu.acc.compressed(blk, len(blk.stored.b), freed)
+	b.mu.acc.compressed(blk, len(blk.stored.B), freed)
 	todo := b.settle()
 	b.mu.Unlock()
 	b.drive(todo)
@@ -284,7 +285,7 @@ func (b *Batcher) write(f *flush) {
 		}
 	}
 	for _, blk := range f.blocks {
-		b.buffers.put(blk.stored)
+		b.buffers.Put(blk.stored)
 		blk.stored = nil
 	}
 	end := b.now()

@@ -260,7 +260,7 @@ func TestOverloadIsRefusedWithHint(t *testing.T) {
 	frame := makeFrame(t, "alpha", 0, nil, string(noise))
 	waited := make(chan *scribev1.SubmitResponse, 1)
 	go func() {
-		resp, err := c.Submit(context.Background(), &scribev1.SubmitRequest{Frames: frame}) //nolint:usetesting // outlives the failure of the test
+		resp, err := c.Submit(context.Background(), &scribev1.SubmitRequest{Frames: frame})
 		if err != nil {
 			t.Error(err)
 		}
@@ -355,7 +355,7 @@ func TestCloseOutOfTimeTellsWhatIsLost(t *testing.T) {
 			}
 			result := make(chan *scribev1.SubmitResponse, 1)
 			go func() {
-				resp, err := c.Submit(context.Background(), &scribev1.SubmitRequest{Frames: makeFrame(t, "alpha", 0, nil, "x")}) //nolint:usetesting // outlives the failure of the test
+				resp, err := c.Submit(context.Background(), &scribev1.SubmitRequest{Frames: makeFrame(t, "alpha", 0, nil, "x")})
 				if err != nil {
 					t.Error(err)
 				}
@@ -506,8 +506,14 @@ func TestRetentionClasses(t *testing.T) {
 		retention time.Duration
 		want      uint32
 	}{
-		{0, 72}, {time.Minute, 1}, {time.Hour, 1}, {time.Hour + 1, 2}, {72 * time.Hour, 72}, {73 * time.Hour, 96},
-		{10 * 365 * 24 * time.Hour, 87_600}, {87_601 * time.Hour, 87_601},
+		{0, 72},
+		{time.Minute, 1},
+		{time.Hour, 1},
+		{time.Hour + 1, 2},
+		{72 * time.Hour, 72},
+		{73 * time.Hour, 96},
+		{10 * 365 * 24 * time.Hour, 87_600},
+		{87_601 * time.Hour, 87_601},
 	} {
 		if got := retentionClass(tc.retention); got != tc.want {
 			t.Errorf("%v: class %d, want %d", tc.retention, got, tc.want)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -17,6 +18,7 @@ import (
 	"scribe/internal/sample"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob/memory"
+	"scribe/storage/metalog"
 	"scribe/storage/metalog/pebblelog"
 )
 
@@ -123,6 +125,17 @@ func BenchmarkCommit(b *testing.B) {
 	}
 }
 
+// BenchmarkSmall is the cost of a request of one small frame: with one writer its latency, with many what a flush shares.
+//
+//	go test ./batcher -run '^$' -bench Small -benchtime 1s -count 6
+func BenchmarkSmall(b *testing.B) {
+	for _, writers := range []int{1, 64} {
+		b.Run(fmt.Sprintf("messages=100B/frame=1KiB/writers=%d", writers), func(b *testing.B) {
+			benchmarkCommit(b, requests(b, workloads()["100B"], 4, 1<<10, 1<<20), writers, 0)
+		})
+	}
+}
+
 func benchmarkCommit(b *testing.B, frames [][]byte, writers int, alone float64) {
 	log, err := pebblelog.Open("log", pebblelog.Options{FS: vfs.NewMem()})
 	if err != nil {
@@ -170,8 +183,10 @@ func benchmarkCommit(b *testing.B, frames [][]byte, writers int, alone float64) 
 	used := float64(cpu()-start) / float64(bytes)
 	b.StopTimer()
 	b.ReportMetric(used, "cpu-ns/B")
-	b.ReportMetric(alone, "zstd-ns/B")
-	b.ReportMetric(used/alone, "x-zstd")
+	if alone > 0 {
+		b.ReportMetric(alone, "zstd-ns/B")
+		b.ReportMetric(used/alone, "x-zstd")
+	}
 }
 
 // forgetful copies what is put, as a store must, and forgets it, so that a long benchmark does not measure the heap.
@@ -189,4 +204,25 @@ func (s *forgetful) Put(_ context.Context, _ string, parts ...[]byte) error {
 		s.buf = append(s.buf, p...)
 	}
 	return nil
+}
+
+// BenchmarkIdleLogs is the memory that a log takes which was written to once.
+//
+//	go test ./batcher -run '^$' -bench IdleLogs -benchtime 100000x
+func BenchmarkIdleLogs(b *testing.B) {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	l := newLedger(1 << 30)
+	for i := range b.N {
+		g := &group{target: target0(uint32(i), 0), payloads: make([]*payload, 1)}
+		groups := []*group{g}
+		l.claim(groups, 1)
+		l.opened([]metalog.State{{Shard: g.shard, Epoch: 1, NextLSN: 1}})
+		l.settle(groups, func(*group) int { return 1 })
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(b.N), "B/log")
+	runtime.KeepAlive(l)
 }

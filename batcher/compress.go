@@ -6,6 +6,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"scribe/internal/buffers"
 	"scribe/internal/pointer"
 )
 
@@ -15,7 +16,7 @@ const maxScratch = 8 << 20
 // compressor compresses blocks in a fixed number of workers, in the order in which they were given. Its queue is bounded by the
 // memory budget of the frames that the blocks consist of.
 type compressor struct {
-	pool *buffers
+	pool *buffers.Pool
 	// done is told when a block's codec and stored bytes are set; from then on the pieces' memory is not read.
 	done    func(*block)
 	workers sync.WaitGroup
@@ -28,7 +29,7 @@ type compressor struct {
 	}
 }
 
-func newCompressor(workers int, pool *buffers, done func(*block)) (*compressor, error) {
+func newCompressor(workers int, pool *buffers.Pool, done func(*block)) (*compressor, error) {
 	c := &compressor{pool: pool, done: done}
 	c.more.L = &c.mu
 	encoders := make([]*zstd.Encoder, workers)
@@ -101,8 +102,8 @@ func (c *compressor) work(enc *zstd.Encoder) {
 			b.codec, out = pointer.CodecNone, src
 		}
 		// The copy is as large as what is stored, while the scratch is as large as what was raw.
-		b.stored = c.pool.get(len(out))
-		copy(b.stored.b, out)
+		b.stored = c.pool.Get(len(out))
+		copy(b.stored.B, out)
 		if cap(scratch) > maxScratch {
 			scratch = nil
 		}
@@ -126,7 +127,7 @@ func adjacent(b *block) []byte {
 			end += m.len
 		}
 	}
-	return first.chunk.buf.b[first.off:end]
+	return first.chunk.buf.B[first.off:end]
 }
 
 // gather appends the block's bytes to dst.

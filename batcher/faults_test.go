@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -214,6 +215,54 @@ func TestAppendWithLostAnswerThenFenced(t *testing.T) {
 	c.verify()
 }
 
+// The append is not applied, which nobody knows, and another writer takes the log before it is repeated.
+func TestAppendIsLostThenFenced(t *testing.T) {
+	c := newCell(t, testConfig(), nil, nil)
+	hold, seen := make(chan struct{}), make(chan struct{})
+	c.log.appends.plan(step{err: errInjected}, step{hold: hold, seen: seen})
+	first := c.background("1")
+	<-seen
+	if _, err := c.log.Log.Open(t.Context(), "other", []record.ShardID{alpha0}); err != nil {
+		t.Fatal(err)
+	}
+	close(hold)
+	if r := (<-first)[0]; r.GetLsn() != 1 || r.GetError() != nil {
+		t.Errorf("result %v", r)
+	}
+	c.mustBe(alpha0, "1")
+	c.mustOrphan(1)
+	c.verify()
+}
+
+// Another writer takes more logs than the engine's answer lists.
+func TestManyLogsAreLost(t *testing.T) {
+	cfg := testConfig()
+	cfg.CommitAttempts = 1
+	c := newCell(t, cfg, nil, nil)
+	const categories = metalog.MaxConflicts + 500
+	var (
+		frames [][]byte
+		shards []record.ShardID
+	)
+	for i := range uint32(categories) {
+		name := fmt.Sprintf("trickle-%d", i)
+		c.catalog[name] = &scribev1.Category{Name: name, Id: 100 + i, Shards: 1}
+		frames = append(frames, makeFrame(t, name, 0, nil, "x"))
+		shards = append(shards, record.MakeShardID(100+i, 0, 7))
+	}
+	c.commit(frames...)
+	if _, err := c.log.Log.Open(t.Context(), "other", shards); err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range c.submit(committed, frames...) {
+		if r.GetError() != nil || r.GetLsn() != 2 {
+			t.Fatalf("frame %d: %v", i, r)
+		}
+	}
+	c.mustOrphan(1)
+	c.verify()
+}
+
 func TestFencedWriterOpensAgain(t *testing.T) {
 	c := newCell(t, testConfig(), nil, nil)
 	c.commit(makeFrame(t, "alpha", 0, nil, "0"))
@@ -310,7 +359,7 @@ func TestSlotChangesWithinAFlush(t *testing.T) {
 func TestSealedShardFailsAlone(t *testing.T) {
 	c := newCell(t, testConfig(), nil, nil)
 	c.commit(makeFrame(t, "alpha", 0, nil, "0"), makeFrame(t, "alpha", 1, nil, "0"))
-	if _, err := c.log.Log.Seal(t.Context(), alpha0); err != nil {
+	if _, err := c.log.Seal(t.Context(), alpha0); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // the second time it is known before
@@ -330,7 +379,7 @@ func TestStaleBlobIsPutAgain(t *testing.T) {
 	c.log.appends.plan(step{hold: hold, seen: seen})
 	first := c.background("1")
 	<-seen
-	if _, err := c.log.Log.AdvanceBoundary(t.Context(), time.Now().UnixMicro()); err != nil {
+	if _, err := c.log.AdvanceBoundary(t.Context(), time.Now().UnixMicro()); err != nil {
 		t.Fatal(err)
 	}
 	close(hold)

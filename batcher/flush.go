@@ -3,6 +3,7 @@ package batcher
 import (
 	"time"
 
+	"scribe/internal/buffers"
 	"scribe/internal/pointer"
 	"scribe/internal/record"
 	scribev1 "scribe/proto/scribe/v1"
@@ -126,7 +127,7 @@ type block struct {
 
 	// Set by the compressor.
 	codec  pointer.Codec
-	stored *buffer
+	stored *buffers.Buffer
 }
 
 // trigger is why a flush was cut.

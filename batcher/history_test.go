@@ -99,7 +99,7 @@ func steal(c *cell, rng *rand.Rand, stop <-chan struct{}) {
 		if shard.Category() == 4 {
 			shard = record.MakeShardID(4, shard.Logical(), 0)
 		}
-		if _, err := c.log.Log.Open(context.Background(), "thief", []record.ShardID{shard}); err != nil { //nolint:usetesting // ends with stop
+		if _, err := c.log.Log.Open(context.Background(), "thief", []record.ShardID{shard}); err != nil {
 			c.t.Error(err)
 		}
 	}
@@ -138,7 +138,7 @@ func (c *cell) attempt(frames [][]byte) []outcome {
 	for i, f := range frames {
 		out[i].frame = f
 	}
-	resp, err := c.Submit(context.Background(), &scribev1.SubmitRequest{Frames: slices.Concat(frames...)}) //nolint:usetesting // a batcher always answers
+	resp, err := c.Submit(context.Background(), &scribev1.SubmitRequest{Frames: slices.Concat(frames...)})
 	if err != nil {
 		if reason := rpc.ReasonOf(err); reason != scribev1.Reason_REASON_OVERLOADED {
 			c.t.Errorf("Submit: %v", err)

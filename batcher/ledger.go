@@ -45,7 +45,7 @@ func (l *ledger) claim(groups []*group, slot uint16) (unopened []record.ShardID)
 	l.evict()
 	for _, g := range groups {
 		p := l.mu.places[g.shard]
-		if !p.open && (g.exactlyOnce || g.shard.Writer() == slot) {
+		if !p.open && p.inflight == 0 && (g.exactlyOnce || g.shard.Writer() == slot) {
 			unopened = append(unopened, g.shard)
 		}
 		g.claimed = len(g.payloads)

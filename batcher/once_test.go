@@ -113,7 +113,7 @@ func TestRefusedFramesInAPayload(t *testing.T) {
 		t.Errorf("%d frames", n)
 	}
 	// The engine knows the sequences.
-	states, err := c.log.Log.Sequences(t.Context(), once0, []uint64{1, 2, 3})
+	states, err := c.log.Sequences(t.Context(), once0, []uint64{1, 2, 3})
 	if err != nil || states[0].Next != 4 || states[1].Next != 4 || states[2].Next != 3 {
 		t.Errorf("producers %v, %v", states, err)
 	}
@@ -133,6 +133,26 @@ func TestNothingLeft(t *testing.T) {
 		t.Errorf("%d appends", n)
 	}
 	c.mustOrphan(1)
+	c.verify()
+}
+
+// A frame that repeats one of its own flush is acknowledged only if that one is stored.
+func TestRepeatedFrameSharesTheFate(t *testing.T) {
+	cfg := testConfig()
+	cfg.PutAttempts = 1
+	c := newCell(t, cfg, nil, nil)
+	stored := c.run(1, 0, 1, 1)
+	c.commit(stored)
+	f := c.run(2, 0, 1, 1)
+	c.store.puts.plan(step{}, step{err: errInjected}) // the second one is without the repetition
+	results := c.submit(committed, f, f, stored)
+	if got := reasons(results); !slices.Equal(got, []scribev1.Reason{scribev1.Reason_REASON_NO_BACKEND, scribev1.Reason_REASON_NO_BACKEND, 0}) {
+		t.Errorf("reasons %v", got)
+	}
+	if !results[2].GetDuplicate() {
+		t.Error("what is stored is no duplicate")
+	}
+	c.mustBe(once0, "1.0.1")
 	c.verify()
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -94,6 +95,12 @@ func (g *group) records() int {
 		n += len(pl.extents)
 	}
 	return n
+}
+
+// first is the first pointer that the group appends. There is one in a live group.
+func (g *group) first() *extent {
+	i := slices.IndexFunc(g.payloads, func(pl *payload) bool { return len(pl.extents) > 0 })
+	return &g.payloads[i].extents[0]
 }
 
 // number gives every extent its epoch and LSN, counting from the groups' places, and marks the blobs that say otherwise.
@@ -239,7 +246,7 @@ func build(part *blobPart, id pointer.BlobID, region string) ([][]byte, error) {
 			for i := range pl.extents {
 				e := &pl.extents[i]
 				if index < 0 {
-					index = lb.AddBlock(b.codec, b.stored.b, b.raw)
+					index = lb.AddBlock(b.codec, b.stored.B, b.raw)
 				}
 				p := lb.AddPayload(index, uint32(e.offset), uint32(e.length), layout.Entry{
 					Shard: pl.group.shard, Epoch: e.epoch, LSN: e.lsn, Category: pl.group.category,

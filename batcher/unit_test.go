@@ -1,37 +1,21 @@
 package batcher
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"scribe/internal/buffers"
 	"scribe/internal/record"
 	"scribe/storage/metalog"
 )
 
-func TestBufferClasses(t *testing.T) {
-	for n := 1; n < 1<<17; n++ {
-		size := bufferSize(bufferClass(n))
-		if size < n || n > 1<<minBufferBits && (size-n)*4 > size {
-			t.Fatalf("%d bytes get a buffer of %d", n, size)
-		}
-	}
-	if c := bufferClass(1 << maxBufferBits); c != bufferClasses-1 || bufferSize(c) != 1<<maxBufferBits {
-		t.Errorf("the last class is %d of %d with %d bytes", c, bufferClasses, bufferSize(c))
-	}
-	var p buffers
-	if b := p.get(1<<maxBufferBits + 1); len(b.b) != 1<<maxBufferBits+1 {
-		t.Error("no buffer beyond the largest class")
-	} else {
-		p.put(b)
-	}
-}
-
 // Segments never overlap while they are in use, and all bytes that were given out become free.
 func TestArena(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		a := &arena{pool: &buffers{}}
+		a := &arena{pool: &buffers.Pool{}}
 		type held struct {
 			segment
 			fill byte
@@ -134,10 +118,7 @@ func TestJudgeAgreesWithTheEngine(t *testing.T) {
 			})
 		}
 		judge(g, known)
-		state := map[uint64]metalog.ProducerState{}
-		for id, s := range known {
-			state[id] = s
-		}
+		state := maps.Clone(known)
 		for i, f := range pl.pieces[0].frames {
 			next, kind := state[f.producer].Continue(metalog.Sequence{Producer: f.producer, Epoch: f.epoch, First: f.first, Last: f.last()})
 			if (f.verdict == kept) != (kind == 0) {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"scribe/internal/buffers"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -25,7 +26,7 @@ type entry struct {
 	since    time.Time
 	sub      *submission // who waits; nil when nobody does
 	ack      scribev1.AckLevel
-	mem      []byte // the frames' bytes, those that have an outcome included
+	mem      *buffers.Buffer // the frames' bytes, those that have an outcome included
 	// unsure: an attempt ended with an unknown outcome, so the frames may be stored.
 	unsure bool
 	// abandoned: whoever waited has given up while it was on its way. It is not sent again.
@@ -236,12 +237,11 @@ func maxTime(a, b time.Time) time.Time {
 }
 
 // settled is the event that a batch is answered: entries that still have frames go back to the front of their lanes, in order;
-// the others are released. pause, when above 0, holds back everything, held the categories in it.
-func (q *queue) settled(now time.Time, b *batch, pause time.Duration, held map[*lane]time.Duration) {
+// the others are released and returned. pause, when above 0, holds back everything, held the categories in it.
+func (q *queue) settled(now time.Time, b *batch, pause time.Duration, held map[*lane]time.Duration) (done []*entry) {
 	q.running--
 	q.notBefore = now.Add(pause)
 	back := make(map[string][]*entry, len(b.lanes))
-	var done []*entry
 	for _, e := range b.entries {
 		if len(e.frames) > 0 {
 			back[e.category] = append(back[e.category], e)
@@ -264,4 +264,5 @@ func (q *queue) settled(now time.Time, b *batch, pause time.Duration, held map[*
 	for _, e := range done {
 		q.release(e)
 	}
+	return done
 }

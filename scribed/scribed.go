@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/buffers"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -34,7 +35,7 @@ type Scribed struct {
 	deps    Deps
 	now     func() time.Time
 	metrics *metrics
-	buffers sync.Pool // of *[]byte, for requests to the upstream
+	buffers buffers.Pool // of entries and of requests to the upstream
 
 	// ctx ends when Close loses its patience.
 	ctx    context.Context //nolint:containedctx // entries outlive the requests that brought them
@@ -209,6 +210,7 @@ func (s *Scribed) giveUp() error {
 			}
 			q.withdraw(e)
 			s.fail(e, &scribev1.ErrorInfo{Reason: lossReason(e), Message: errClosed.Error()})
+			s.free(e)
 		}
 	}
 	s.mu.idle = true

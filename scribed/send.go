@@ -43,23 +43,24 @@ func (s *Scribed) send(b *batch) {
 
 // join returns the bytes of a batch: those of its entry when it has one that is whole, else a copy.
 func (s *Scribed) join(b *batch) (frames []byte, release func()) {
-	if len(b.entries) == 1 && len(b.entries[0].mem) == int(b.entries[0].size()) {
-		return b.entries[0].mem, func() {}
+	if len(b.entries) == 1 && len(b.entries[0].mem.B) == int(b.entries[0].bytes) {
+		return b.entries[0].mem.B, func() {}
 	}
-	buf, ok := s.buffers.Get().(*[]byte)
-	if !ok {
-		buf = new([]byte)
-	}
-	*buf = (*buf)[:0]
+	buf := s.buffers.Get(int(b.bytes))
+	at := 0
 	for _, e := range b.entries {
 		for i := range e.frames {
-			*buf = append(*buf, e.frames[i].bytes...)
+			at += copy(buf.B[at:], e.frames[i].bytes)
 		}
 	}
-	return *buf, func() {
-		if cap(*buf) <= 2*s.cfg.BatchBytes {
-			s.buffers.Put(buf)
-		}
+	return buf.B, func() { s.buffers.Put(buf) }
+}
+
+// free gives the memory of entries back that nothing refers to any more.
+func (s *Scribed) free(entries ...*entry) {
+	for _, e := range entries {
+		s.buffers.Put(e.mem)
+		e.mem = nil
 	}
 }
 
@@ -90,7 +91,7 @@ func (s *Scribed) refused(b *batch, info *scribev1.ErrorInfo) {
 			e.frames = nil
 		}
 	}
-	s.mu.queue.settled(s.now(), b, pause, nil)
+	s.free(s.mu.queue.settled(s.now(), b, pause, nil)...)
 }
 
 // answered deals with the results of a batch. The caller holds mu.
@@ -113,7 +114,7 @@ func (s *Scribed) answered(b *batch, results []*scribev1.FrameResult) {
 		}
 		held[l] = max(held[l], s.backoff(l.failures, worst))
 	}
-	s.mu.queue.settled(s.now(), b, 0, held)
+	s.free(s.mu.queue.settled(s.now(), b, 0, held)...)
 }
 
 // settleEntry takes the results of an entry's frames: those with an outcome leave it, the others are to be sent again. It returns

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"scribe/internal/buffers"
 	"scribe/internal/publish"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
@@ -132,7 +133,7 @@ func (s *Scribed) accept(in *parsed, ack scribev1.AckLevel) (*submission, error)
 	}
 	for _, e := range in.entries {
 		e.ack, e.sub = ack, sub
-		e.keep()
+		e.keep(s.buffers.Get(int(e.bytes)))
 		if sub != nil {
 			sub.total += len(e.frames)
 			sub.pending = sub.total
@@ -144,6 +145,7 @@ func (s *Scribed) accept(in *parsed, ack scribev1.AckLevel) (*submission, error)
 	if s.mu.closed {
 		for _, e := range in.entries {
 			s.mu.queue.release(e)
+			s.free(e)
 		}
 		return nil, errShutDown()
 	}
@@ -205,13 +207,15 @@ func (s *Scribed) retryAfter() time.Duration {
 	return max(s.mu.queue.notBefore.Sub(s.now()), 2*s.cfg.RetryBase)
 }
 
-// keep copies the frames, which are the caller's.
-func (e *entry) keep() {
-	e.mem = make([]byte, 0, e.bytes)
+// keep copies the frames, which are the caller's, to mem.
+func (e *entry) keep(mem *buffers.Buffer) {
+	e.mem = mem
+	at := 0
 	for i := range e.frames {
-		start := len(e.mem)
-		e.mem = append(e.mem, e.frames[i].bytes...)
-		e.frames[i].bytes = e.mem[start:]
+		f := &e.frames[i]
+		n := copy(mem.B[at:], f.bytes)
+		f.bytes = mem.B[at : at+n : at+n]
+		at += n
 	}
 }
 
@@ -236,6 +240,7 @@ func (s *Scribed) abandon(ctx context.Context, in *parsed, sub *submission) (*sc
 			s.mu.counts.fail(abandonedReason, e.frames[i].amount())
 		}
 		e.frames = nil
+		s.free(e)
 	}
 	s.settle()
 	if unsure || left < sub.total {

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 
+	"scribe/internal/buffers"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -53,7 +54,7 @@ type Proxy struct {
 	// bodies are requests that are admitted and being read, writes those in Write and Publish.
 	bodies, writes memory
 	creating       singleflight.Group
-	copies         sync.Pool // of *[]byte
+	copies         buffers.Pool
 
 	// ctx ends when Close loses its patience.
 	ctx    context.Context //nolint:containedctx // ends running requests from outside

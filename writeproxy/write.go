@@ -298,24 +298,16 @@ func (c *call) join(part []*item) (frames []byte, release func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	buf, ok := c.p.copies.Get().(*[]byte)
-	if !ok {
-		buf = new([]byte)
-	}
-	*buf = (*buf)[:0]
+	buf := c.p.copies.Get(size)
+	at := 0
 	for _, it := range part {
-		*buf = append(*buf, it.bytes...)
+		at += copy(buf.B[at:], it.bytes)
 	}
-	return *buf, func() {
-		if cap(*buf) <= maxPooledCopy {
-			c.p.copies.Put(buf)
-		}
+	return buf.B, func() {
+		c.p.copies.Put(buf)
 		uncharge()
 	}, nil
 }
-
-// maxPooledCopy is the largest copy whose memory is kept for others.
-const maxPooledCopy = 8 << 20
 
 // errNoResult is a bug: an item was left without a result.
 var errNoResult = errors.New("writeproxy: a frame was not sent")

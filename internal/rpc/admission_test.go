@@ -295,7 +295,7 @@ func TestTooLarge(t *testing.T) {
 		check("submit", err)
 		_, err = e.readProxy().Fetch(t.Context(), &scribev1.FetchRequest{Pointers: [][]byte{large}})
 		check("fetch", err)
-		_, err = e.write().Publish(t.Context(), &scribev1.PublishRequest{Category: string(large)})
+		_, err = e.write().Publish(t.Context(), &scribev1.PublishRequest{Messages: []*scribev1.PublishMessage{{Key: large}}})
 		check("publish", err)
 		_, err = e.control().CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Schema: string(large[:9<<20])}})
 		check("create", err)

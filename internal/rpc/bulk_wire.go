@@ -250,7 +250,7 @@ func (f *fieldReader) tag() (protowire.Number, protowire.Type, error) {
 		return 0, 0, noEOF(err)
 	}
 	num, typ := protowire.DecodeTag(v)
-	if num < protowire.MinValidNumber {
+	if num < protowire.MinValidNumber || num > protowire.MaxValidNumber {
 		return 0, 0, fmt.Errorf("field number %d", v>>3)
 	}
 	return num, typ, nil

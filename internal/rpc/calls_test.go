@@ -151,10 +151,10 @@ func TestDeadline(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var had time.Duration
+				had := make(chan time.Duration, 1)
 				wait := func(ctx context.Context) error {
 					deadline, _ := ctx.Deadline()
-					had = time.Until(deadline)
+					had <- time.Until(deadline)
 					<-ctx.Done()
 					return ctx.Err()
 				}
@@ -162,8 +162,8 @@ func TestDeadline(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 				defer cancel()
 				err := kind.call(ctx, e)
-				if had != 20*time.Second {
-					t.Errorf("the server had %s", had)
+				if d := <-had; d != 20*time.Second {
+					t.Errorf("the server had %s", d)
 				}
 				if !errors.Is(err, context.DeadlineExceeded) || connect.CodeOf(err) != connect.CodeDeadlineExceeded ||
 					rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_OUTCOME {

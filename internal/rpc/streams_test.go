@@ -205,7 +205,13 @@ func TestEndsAtOnce(t *testing.T) {
 			for i := range 50 {
 				recv := noSteps
 				if i%2 == 1 {
-					recv = func(context.Context) (*scribev1.StreamRequest, error) { return credit(1), nil } // sends all the time
+					steps := 0
+					recv = func(ctx context.Context) (*scribev1.StreamRequest, error) { // is sending when the stream ends
+						if steps++; steps > 100 {
+							return noSteps(ctx)
+						}
+						return credit(1), nil
+					}
 				}
 				err := e.readStream().Stream(t.Context(), recv, func(*scribev1.StreamResponse) error { return errors.New("nothing was sent") })
 				if rpc.ReasonOf(err) != rpc.ReasonOf(end) || (err == nil) != (end == nil) {

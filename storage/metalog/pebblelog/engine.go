@@ -353,17 +353,16 @@ func (e *Engine) release() (err error) {
 	return errors.Join(e.db.Close(), e.lock.Close())
 }
 
-// states returns the published states of shards, and a watermark taken before them.
-func (e *Engine) states(ctx context.Context, shards []record.ShardID) (states []schema.State, watermark int64, err error) {
+// states fills in the published states of shards and returns a watermark that holds for each: it is taken before them, see clock.
+func (e *Engine) states(ctx context.Context, shards []record.ShardID, out []schema.State) (watermark int64, err error) {
 	watermark, err = e.watermark(ctx)
 	if err != nil {
-		return nil, 0, err
+		return 0, err
 	}
-	states = make([]schema.State, len(shards))
-	return states, watermark, e.table.states(shards, states)
+	return watermark, e.table.states(shards, out)
 }
 
-// watermark returns a time for which the promise of State.Watermark holds for every shard's state that is read afterwards.
+// watermark returns a time below which no record will be that is not published when it returns.
 func (e *Engine) watermark(ctx context.Context) (int64, error) {
 	for range 3 {
 		w, stale, extend := e.clock.watermark()

@@ -1,6 +1,7 @@
 package pebblelog
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -38,7 +39,15 @@ const (
 )
 
 // Create implements vfs.FS.
+//
+// A marker makes a manifest count, and Pebble does not sync the folder between creating the one and the other: after a crash the
+// marker may be there without its manifest, and the folder could never be opened again. So the folder is synced first.
 func (g *guardFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if category == categoryMarker {
+		if err := g.syncFolder(g.PathDir(name)); err != nil {
+			return nil, err
+		}
+	}
 	f, err := g.FS.Create(name, category)
 	return g.file(f, name, category, err)
 }
@@ -56,6 +65,14 @@ func (g *guardFS) OpenDir(name string) (vfs.File, error) {
 		return nil, err
 	}
 	return &guardFile{File: f, g: g, name: name}, nil
+}
+
+func (g *guardFS) syncFolder(name string) error {
+	d, err := g.OpenDir(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // Unwrap implements vfs.FS.

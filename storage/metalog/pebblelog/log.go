@@ -20,7 +20,7 @@ func (e *Engine) Open(ctx context.Context, owner string, shards []record.ShardID
 	if err := e.do(ctx, o); err != nil {
 		return nil, err
 	}
-	e.opts.Logger.InfoContext(ctx, "shards opened", "owner", owner, "shards", len(shards), "first", shards[0].String(), "epoch", o.out[0].Epoch)
+	e.opts.Logger.DebugContext(ctx, "shards opened", "owner", owner, "shards", len(shards), "first", shards[0].String(), "epoch", o.out[0].Epoch)
 	return o.out, nil
 }
 

@@ -271,3 +271,45 @@ func TestShardIsSmall(t *testing.T) {
 		t.Errorf("a shard takes %d bytes", size)
 	}
 }
+
+// TestLostRecord checks that a record that is not there is damage with its place, for each who looks.
+func TestLostRecord(t *testing.T) {
+	fs := vfs.NewMem()
+	e, err := Open(testDir, Options{FS: fs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	epoch := mustOpen(t, e, shardA)[0].Epoch
+	for range 5 {
+		if _, err := e.Append(t.Context(), one(shardA, epoch, "x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db := raw(t, fs)
+	if err := errors.Join(db.Delete(schema.AppendRecordKey(nil, shardA, 3), pebble.Sync), db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	e = start(t, Options{FS: fs})
+	_, readErr := e.Read(t.Context(), shardA, 3, 0, 0)
+	_, seekErr := e.Seek(t.Context(), []record.ShardID{shardA}, 1)
+	subscribeErr := e.Subscribe(t.Context(), []metalog.Position{{Shard: shardA, LSN: 1}}, 0, func([]metalog.Update) error { return nil })
+	for _, err := range []error{readErr, seekErr, subscribeErr} {
+		var damage *metalog.CorruptError
+		if !errors.As(err, &damage) || damage.Shard != shardA || damage.LSN != 3 {
+			t.Errorf("a record that is not there: %v", err)
+		}
+	}
+	if entries, err := e.Read(t.Context(), shardA, 1, 0, 0); err != nil || len(entries) != 2 {
+		t.Errorf("before it there are %d records, %v", len(entries), err)
+	}
+}
+
+// TestPebbleFormatIsPinned keeps an upgrade of Pebble from raising the version of its files unnoticed: docs/format/metalog.md names it.
+func TestPebbleFormatIsPinned(t *testing.T) {
+	if pebbleFormat != 21 {
+		t.Errorf("Pebble's format is version %d", pebbleFormat)
+	}
+}

@@ -198,7 +198,8 @@ func (e *Engine) Tail(ctx context.Context, shards []record.ShardID) ([]metalog.S
 }
 
 func (e *Engine) tail(ctx context.Context, shards []record.ShardID) ([]metalog.State, error) {
-	states, w, err := e.states(ctx, shards)
+	states := make([]schema.State, len(shards))
+	w, err := e.states(ctx, shards, states)
 	if err != nil {
 		return nil, err
 	}

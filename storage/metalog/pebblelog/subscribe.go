@@ -239,11 +239,8 @@ func (s *subscription) round(ctx context.Context) error {
 		s.ids = append(s.ids, s.places[i].shard)
 		s.states = append(s.states, schema.State{})
 	}
-	w, err := s.e.watermark(ctx) // before the states: see clock
+	w, err := s.e.states(ctx, s.ids, s.states)
 	if err != nil {
-		return err
-	}
-	if err := s.e.table.states(s.ids, s.states); err != nil {
 		return err
 	}
 	done, err := s.gather(now, w)

@@ -1,0 +1,86 @@
+package rpc
+
+import (
+	"net/url"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestBaseURL(t *testing.T) {
+	for addr, want := range map[string]string{
+		"http://127.0.0.1:7420":      "http://127.0.0.1:7420",
+		"http://127.0.0.1:7420/":     "http://127.0.0.1:7420",
+		" http://host:1/scribe// ":   "http://host:1/scribe",
+		"https://scribe.example":     "https://scribe.example",
+		"127.0.0.1:7420":             "http://127.0.0.1:7420",
+		"localhost":                  "http://localhost:7420",
+		"localhost/":                 "http://localhost:7420",
+		"host:80/scribe/":            "http://host:80/scribe",
+		"host/scribe":                "http://host:7420/scribe",
+		":7420":                      "http://:7420",
+		"[::1]:7420":                 "http://[::1]:7420",
+		"[::1]":                      "http://[::1]:7420",
+		"::1":                        "http://[::1]:7420",
+		"unix:/run/Scribe.sock":      "http://2f72756e2f5363726962652e736f636b.unix-socket",
+		"unix:///run/Scribe.sock":    "http://2f72756e2f5363726962652e736f636b.unix-socket",
+		"unix:relative.sock":         "http://72656c61746976652e736f636b.unix-socket",
+		"http://user:secret@host:1/": "http://user:secret@host:1",
+		"http://":                    "http:",
+		"":                           "http://",
+	} {
+		if got := baseURL(addr); got != want {
+			t.Errorf("%q is %q, want %q", addr, got, want)
+		}
+	}
+}
+
+func TestReadable(t *testing.T) {
+	for addr, want := range map[string]string{
+		"unix:/run/Scribe.sock":   "unix:/run/Scribe.sock/svc/Call",
+		"host":                    "http://host:7420/svc/Call",
+		"http://user:secret@host": "http://user:xxxxx@host/svc/Call",
+		"http://zz.unix-socket":   "http://zz.unix-socket/svc/Call",
+	} {
+		u, err := url.Parse(baseURL(addr) + "/svc/Call")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := readable(u); got != want {
+			t.Errorf("%q is shown as %q, want %q", addr, got, want)
+		}
+	}
+}
+
+func TestRetryAfterSeconds(t *testing.T) {
+	for d, want := range map[time.Duration]string{1: "1", time.Second: "1", time.Second + 1: "2", time.Minute: "60"} {
+		if got := retryAfterSeconds(d); got != want {
+			t.Errorf("%s is %s", d, got)
+		}
+	}
+}
+
+// A buffer is as long as asked, wastes little, and goes back to where its like is looked for.
+func TestBuffers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.OneOf(rapid.IntRange(0, 20_000), rapid.IntRange(0, 1<<maxBufferBits)).Draw(t, "n")
+		class, size := bufferClass(n)
+		if size < n || n > 1<<minBufferBits && (size-n)*5 > size+20 || class >= len(bufferPools) {
+			t.Fatalf("%d bytes lie in %d, class %d", n, size, class)
+		}
+		if again, same := bufferClass(size); again != class || same != size {
+			t.Fatalf("class %d of %d bytes has class %d", class, size, again)
+		}
+	})
+	if class, size := bufferClass(1 << maxBufferBits); class >= len(bufferPools) || size != 1<<maxBufferBits {
+		t.Errorf("the largest has class %d and %d bytes", class, size)
+	}
+	for _, n := range []int{0, 1, 5000, 1 << 20} {
+		b := newBuffer(n)
+		if len(b.b) != n {
+			t.Errorf("%d bytes instead of %d", len(b.b), n)
+		}
+		b.release()
+	}
+}

@@ -1,0 +1,50 @@
+package scribed
+
+import (
+	"testing"
+
+	"scribe/internal/record"
+)
+
+// FuzzSplit takes arbitrary bytes apart: every byte of a good request is in exactly one entry or in a frame with an error.
+//
+//	go test ./scribed -run '^$' -fuzz FuzzSplit -fuzztime 10s
+func FuzzSplit(f *testing.F) {
+	var b record.Builder
+	if err := b.Reset(nil, record.Envelope{Category: "a"}); err != nil {
+		f.Fatal(err)
+	}
+	if err := b.AppendPayload([]byte("x")); err != nil {
+		f.Fatal(err)
+	}
+	good, err := b.Finish()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(append(append([]byte(nil), good...), good...))
+	f.Add(good[:len(good)-1])
+	f.Add([]byte("SCRF\x02"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		in, err := split(data)
+		if err != nil {
+			return
+		}
+		frames, refused := 0, 0
+		for _, r := range in.results {
+			if r.GetError() != nil {
+				refused++
+			}
+		}
+		sum := int64(0)
+		for _, e := range in.entries {
+			frames += len(e.frames)
+			sum += e.bytes
+			if e.size() != e.bytes {
+				t.Errorf("an entry of %d bytes has frames of %d", e.bytes, e.size())
+			}
+		}
+		if frames+refused != len(in.results) || refused == 0 && sum != int64(len(data)) {
+			t.Errorf("%d frames, %d refused, %d results, %d of %d bytes", frames, refused, len(in.results), sum, len(data))
+		}
+	})
+}

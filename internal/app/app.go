@@ -61,6 +61,12 @@ type App struct {
 
 	parts parts
 
+	// failed gets the first reason why the process can't go on; ended is closed when Stop begins.
+	failed chan error
+	ended  chan struct{}
+	// faults say what keeps the process from doing its work although it runs.
+	faults []func() error
+
 	stopping sync.Once
 	stopped  error
 	// stops end what was started, last first.
@@ -79,7 +85,10 @@ func Start(ctx context.Context, cfg Config, opts Options) (_ *App, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	a := &App{cfg: cfg, opts: opts, log: opts.Logger, started: time.Now(), mux: http.NewServeMux(), registry: prometheus.NewRegistry()}
+	a := &App{
+		cfg: cfg, opts: opts, log: opts.Logger, started: time.Now(), mux: http.NewServeMux(), registry: prometheus.NewRegistry(),
+		failed: make(chan error, 1), ended: make(chan struct{}),
+	}
 	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	defer func() {
 		if err != nil {
@@ -117,14 +126,32 @@ func Start(ctx context.Context, cfg Config, opts Options) (_ *App, err error) {
 // URL is the base URL that the process serves at.
 func (a *App) URL() string { return a.url }
 
-// Failed yields an error when the process can't go on serving.
-func (a *App) Failed() <-chan error { return a.server.Failed() }
+// Failed yields an error when the process can't go on, and should be stopped.
+func (a *App) Failed() <-chan error { return a.failed }
+
+// watch ends the process when what it depends on has failed for good. happened is closed, or yields something, then.
+func watch[T any](a *App, happened <-chan T, why func(T) error) {
+	done := make(chan struct{})
+	a.onStop("watch", func(context.Context) error { <-done; return nil })
+	go func() {
+		defer close(done)
+		select {
+		case v := <-happened:
+			select {
+			case a.failed <- why(v):
+			default: // the first failure is the one that ends the process
+			}
+		case <-a.ended:
+		}
+	}()
+}
 
 // Stop ends the process in the order that loses nothing: it stops being ready, drains what it accepted, ends streams with a notice,
 // then releases what it holds. It returns what went wrong, and what was left when ctx ended. Repeating it returns the same.
 func (a *App) Stop(ctx context.Context) error {
 	a.stopping.Do(func() {
 		a.ready.Store(false)
+		close(a.ended)
 		var errs []error
 		for _, s := range slices.Backward(a.stops) {
 			begin := time.Now()
@@ -164,6 +191,7 @@ func (a *App) serve(ctx context.Context) error {
 	a.onStop("connections", func(context.Context) error { a.transport.Close(); return nil })
 	a.onStop("server", a.server.Close)
 	a.server.Serve(l)
+	watch(a, a.server.Failed(), func(err error) error { return err })
 	if a.cfg.Socket != "" {
 		ul, err := listenUnix(ctx, a.cfg.Socket)
 		if err != nil {
@@ -185,6 +213,12 @@ func (a *App) readyz(w http.ResponseWriter, _ *http.Request) {
 	if !a.ready.Load() {
 		http.Error(w, "not ready", http.StatusServiceUnavailable)
 		return
+	}
+	for _, fault := range a.faults {
+		if err := fault(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
 	}
 	_, _ = fmt.Fprintln(w, "ok") // the prober went away
 }

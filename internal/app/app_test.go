@@ -115,6 +115,11 @@ func TestReadiness(t *testing.T) {
 	if got := status("/readyz"); got != http.StatusOK {
 		t.Errorf("ready: %d", got)
 	}
+	a.faults = append(a.faults, func() error { return errors.New("the disk is gone") })
+	if got := status("/readyz"); got != http.StatusServiceUnavailable {
+		t.Errorf("with a fault: %d", got)
+	}
+	a.faults = nil
 	a.ready.Store(false)
 	if got := status("/readyz"); got != http.StatusServiceUnavailable {
 		t.Errorf("not ready: %d", got)
@@ -123,6 +128,22 @@ func TestReadiness(t *testing.T) {
 		t.Errorf("alive: %d", got)
 	}
 	http.DefaultClient.CloseIdleConnections()
+}
+
+// TestFailureEndsTheProcess: what can't be repaired in the process is told to whoever runs it, once.
+func TestFailureEndsTheProcess(t *testing.T) {
+	a, err := start(t, Direct, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopNow(t, a)
+	broken, gone := make(chan struct{}), errors.New("gone")
+	watch(a, broken, func(struct{}) error { return gone })
+	watch(a, broken, func(struct{}) error { return gone })
+	close(broken)
+	if err := <-a.Failed(); !errors.Is(err, gone) {
+		t.Errorf("failed with %v, want %v", err, gone)
+	}
 }
 
 // TestGatewayDescribesItself: a process says what it offers also while its control plane is away.

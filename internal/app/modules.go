@@ -87,6 +87,7 @@ func (a *App) startControlPlane(ctx context.Context) error {
 		return err
 	}
 	a.onStop("control store", func(context.Context) error { return store.Close() })
+	a.faults = append(a.faults, store.Err)
 	cfg := controlplane.DefaultConfig()
 	cfg.Version, cfg.StartedAt, cfg.Roles = a.opts.Version, a.started, a.protoRoles()
 	cp, err := controlplane.New(cfg, controlplane.Deps{Store: store, Logger: a.log, Registerer: a.registry})
@@ -129,6 +130,9 @@ func (a *App) startMetalog(context.Context) error {
 		return err
 	}
 	a.onStop("metalog", func(context.Context) error { return engine.Close() })
+	// An engine that could not write answers nothing any more: only a new process can open its folder again.
+	watch(a, engine.Failed(), func(struct{}) error { return fmt.Errorf("metalog: %w", engine.Err()) })
+	a.faults = append(a.faults, engine.Err)
 	a.parts.log = engine
 	a.provide(rpc.Services{Metalog: remote.NewServer(engine)})
 	if a.overLoopback() {
@@ -213,7 +217,7 @@ func (a *App) serveWrites(context.Context) error {
 		s.Admit = a.parts.writeProxy.Admit
 	}
 	if a.parts.agent != nil {
-		s.Write, s.Admit = a.parts.agent, nil
+		s.Write, s.Admit = a.parts.agent, a.parts.agent.Admit
 	}
 	s.Register(a.mux)
 	return nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -149,7 +150,13 @@ func encodeFetched(res *scribev1.FetchResponse) ([][]byte, error) {
 // decodeFetched decodes an answer of at most limit payloads from r. Each payload gets its data in memory of its own, read there
 // directly, so that one that is kept does not keep the others.
 func decodeFetched(r io.Reader, size int64, limit int) (*scribev1.FetchResponse, error) {
-	f := fieldReader{r: bufio.NewReaderSize(r, 4<<10), left: size}
+	buffered := fieldReaders.Get().(*bufio.Reader)
+	buffered.Reset(r)
+	defer func() {
+		buffered.Reset(nil)
+		fieldReaders.Put(buffered)
+	}()
+	f := fieldReader{r: buffered, left: size}
 	res := new(scribev1.FetchResponse)
 	for f.left > 0 {
 		num, typ, err := f.tag()
@@ -177,6 +184,9 @@ func decodeFetched(r io.Reader, size int64, limit int) (*scribev1.FetchResponse,
 	}
 	return res, nil
 }
+
+// fieldReaders buffer what stands beside the payloads; a payload is read around them.
+var fieldReaders = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 4<<10) }}
 
 // fieldReader reads fields of an encoded message from a stream.
 type fieldReader struct {

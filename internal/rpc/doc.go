@@ -6,6 +6,28 @@
 // app hands them either the role itself (one process) or a client from this package (several): the code is the same. For that,
 // the streaming calls are written with callbacks: a server calls send, a client's send is the caller's function.
 //
-// Requests and answers belong to the callee and the caller respectively once handed over; bytes inside a request may be used
-// by the callee only until it returns, since the caller reuses them.
+// # Memory
+//
+// Bytes inside a request may be used by the callee only until it returns, since the caller reuses them: a role copies what it
+// keeps, and waits for goroutines that read them. A server's requests lie in pooled memory, so a role that breaks this reads
+// another request's bytes. Answers belong to the caller; the payloads of a FetchResponse that came over a transport have memory
+// of their own each. An answer may refer to its request.
+//
+// # Errors
+//
+// [Errorf], [RetryErrorf] and [InfoError] give an error a reason, which any number of hops keep, beside whatever text they wrap
+// around it. A client gives the errors that its transport made a reason, too, attached in the same way: REASON_NO_BACKEND when no
+// connection was made, so that nothing was carried out, REASON_UNKNOWN_OUTCOME when a call ended without an answer, and
+// REASON_TOO_LARGE for what is over a limit on either end. A stream that broke has REASON_NO_BACKEND, since nothing is lost that
+// opening it again does not bring. Errors of a context that ended match it with errors.Is, as those of direct calls do.
+//
+// # Wire
+//
+// Unary calls use Connect's unary protocol over HTTP/1.1, streams Connect's streaming protocol over HTTP/2; a server speaks both,
+// and gRPC, on one port, without TLS. Calls that carry frames or payloads are served and made by this package's own code around
+// the one large field of their message (see bulk_server.go, bulk_client.go), in the same encoding: it halves what a byte costs,
+// and brings it within a fifth of a bare HTTP POST. JSON over POST works for every unary call.
+//
+// A request is refused by its announced length before its body is read; one that announces none is admitted as it is read. Bodies
+// that stop arriving, and answers that are not taken, are given up after 30 seconds and a second for each MiB.
 package rpc

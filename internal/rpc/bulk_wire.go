@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -64,7 +65,7 @@ func cutFrames(b []byte) (frames, rest []byte, err error) {
 			if n < 0 {
 				return nil, nil, fmt.Errorf("frames: %w", protowire.ParseError(n))
 			}
-			frames = v[:len(v):len(v)]
+			frames = slices.Clip(v)
 			b = b[tagLen+n:]
 			continue
 		}

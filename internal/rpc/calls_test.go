@@ -48,8 +48,7 @@ func TestEveryProcedure(t *testing.T) {
 			reflect.TypeFor[rpc.ControlService]():    e.control(),
 		}
 		for service, client := range services {
-			for i := range service.NumMethod() {
-				m := service.Method(i)
+			for m := range service.Methods() {
 				messages, err := call(t.Context(), client, m)
 				if err != nil {
 					t.Errorf("%s: %v", m.Name, err)
@@ -84,7 +83,7 @@ func call(ctx context.Context, client any, m reflect.Method) (messages int, err 
 		}
 	}
 	out := method.Call(args)
-	err, _ = out[len(out)-1].Interface().(error)
+	err, _ = reflect.TypeAssert[error](out[len(out)-1])
 	return messages, err
 }
 

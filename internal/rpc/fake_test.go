@@ -244,6 +244,7 @@ func (e *endpoint) metalog() rpc.MetalogService { return rpc.NewMetalogClient(e.
 func (e *endpoint) readStream() rpc.ReadStreamService {
 	return rpc.NewReadStreamClient(e.transport, e.url)
 }
+
 func (e *endpoint) readProxy() rpc.ReadProxyService {
 	return rpc.NewReadProxyClient(e.transport, e.url)
 }

@@ -147,7 +147,7 @@ func (b *guardedBody) charge() error {
 // Close implements io.Closer. A body that was refused stays open for linger.
 func (b *guardedBody) Close() error {
 	if b.refused != nil {
-		return nil
+		return nil //nolint:nilerr // the refusal is the answer, not a fault of closing
 	}
 	return b.ReadCloser.Close()
 }

@@ -123,7 +123,9 @@ func TestCloseTimesOut(t *testing.T) {
 		if err := <-called; rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_OUTCOME {
 			t.Errorf("the call: %v", err)
 		}
-		<-ended
+		if err := <-ended; err == nil {
+			t.Error("the handler ended without an error")
+		}
 	})
 }
 

@@ -126,7 +126,7 @@ func pump(ctx context.Context, s *clientStream, recv func(context.Context) (*scr
 			_ = s.CloseRequest() // a broken stream shows when receiving
 			return nil
 		case err != nil && ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the stream is over: its end says why
 		case err != nil:
 			return err
 		}

@@ -90,11 +90,15 @@ func TestSendError(t *testing.T) {
 			if err := e.control().WatchMembers(t.Context(), &scribev1.WatchMembersRequest{}, func(*scribev1.WatchMembersResponse) error { return third() }); err != want { //nolint:errorlint // as it is
 				t.Errorf("watch returned %v, want %v", err, want)
 			}
-			<-ended
+			if err := <-ended; err == nil {
+				t.Error("the server's context did not end")
+			}
 			if err := e.readStream().Stream(t.Context(), noSteps, func(*scribev1.StreamResponse) error { return third() }); err != want { //nolint:errorlint // as it is
 				t.Errorf("stream returned %v, want %v", err, want)
 			}
-			<-ended
+			if err := <-ended; err == nil {
+				t.Error("the server's context did not end")
+			}
 			if n != 6 {
 				t.Errorf("send was called %d times", n)
 			}

@@ -87,12 +87,12 @@ const defaultPort = "7420"
 // baseURL turns the addresses that users write into base URLs: host, host:port and unix:/path beside real URLs.
 func baseURL(addr string) string {
 	addr = strings.TrimSpace(addr)
-	real := strings.Contains(addr, "://")
+	isURL := strings.Contains(addr, "://")
 	addr = strings.TrimRight(addr, "/")
 	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
 		return "http://" + hexPath(strings.TrimPrefix(path, "//")) + unixSuffix
 	}
-	if real {
+	if isURL {
 		return addr
 	}
 	host, path, _ := strings.Cut(addr, "/")

@@ -416,6 +416,7 @@ func TestFramesFollowTheTraffic(t *testing.T) {
 				t.Errorf("size %d: %d messages in %d frames", size, got, frames)
 			}
 		}
+		synctest.Wait() // the senders have given back what they held
 		p.Log("trickle", []byte("x"))
 		if st := p.Stats(); st.Memory > 2<<10 {
 			t.Errorf("one small message holds %d bytes", st.Memory)

@@ -181,7 +181,8 @@ func (a *App) startBatcher(context.Context) error {
 		return err
 	}
 	a.onStop("batcher", b.Close)
-	a.provide(rpc.Services{Batch: b})
+	bodies := &budget{limit: max(int64(a.cfg.Limits.BatchMemory), rpc.MaxMessageBytes)}
+	a.provide(rpc.Services{Batch: b, AdmitBatch: bodies.admit})
 	a.parts.batcher = b
 	if a.overLoopback() {
 		a.parts.batcher = rpc.NewBatchClient(a.parts.loopback, loopbackURL)

@@ -2,7 +2,10 @@ package discovery
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -14,12 +17,23 @@ import (
 )
 
 const (
-	// refreshEvery is how old a list of instances may become before it is asked for again.
+	// refreshEvery is how old a list of instances may become before it is asked for again; the time varies by a fifth, so that
+	// clients that began together do not ask together.
 	refreshEvery = 5 * time.Second
+	// refreshSoon is the time between two questions when there is a reason to ask: an instance failed, or a role has none.
+	refreshSoon = time.Second
+	// refreshLate is the longest time between questions that are not answered, while there is a list to go on with.
+	refreshLate = time.Minute
+	// lookupTimeout bounds the first question to the given address; a call waits for the answer.
+	lookupTimeout = 5 * time.Second
+	// recheckTimeout bounds each question when there is a list to go on with.
+	recheckTimeout = time.Second
+	// maxSubstitutes is how many members are asked when the given address does not answer.
+	maxSubstitutes = 2
 	// passOver is how long an instance that failed is not asked while others are there.
 	passOver = 3 * time.Second
-	// lookupTimeout bounds one question to the control plane.
-	lookupTimeout = 5 * time.Second
+	// maxTries bounds the instances that one call goes to.
+	maxTries = 3
 )
 
 // Cell is a client's view of a cell. It starts no goroutine: lists are refreshed by the calls that need them. It is safe for
@@ -31,191 +45,254 @@ type Cell struct {
 
 	mu struct {
 		sync.Mutex
-		roles     map[scribev1.Role]*instances
-		refreshed time.Time
-		// loading is closed when the refresh that runs has ended; nil when none does.
-		loading chan struct{}
-		err     error
+		view view
+		due  time.Time // when the view is to be refreshed
+		soon time.Time // when it may be refreshed for a reason
+		late time.Duration
+		// loading is the refresh that runs, nil when none does. There is one at a time.
+		loading *loading
+		// failed says until when an instance is passed over. Only instances of the view are in it, and in clients.
+		failed  map[instance]time.Time
+		clients map[instance]any
+		turns   map[scribev1.Role]uint64 // whose it is; one counter for all would give a role that others alternate with always the same
 	}
 }
 
-// instances are the members that offer one role.
-type instances struct {
-	urls   []string
-	failed map[string]time.Time // when they failed last
-	next   int                  // of the next round-robin pick
+// instance is a role of a process.
+type instance struct {
+	role scribev1.Role
+	url  string
 }
 
-// clientRoles are what clients call.
-var clientRoles = []scribev1.Role{scribev1.Role_ROLE_WRITEPROXY, scribev1.Role_ROLE_READSTREAM, scribev1.Role_ROLE_READPROXY}
+// loading is a refresh; err is set when done is closed.
+type loading struct {
+	done chan struct{}
+	err  error
+}
 
 // New returns a view of the cell that server belongs to. Nothing is asked before the first call.
 func New(t *rpc.Transport, server string) *Cell {
-	return &Cell{transport: t, server: server, control: rpc.NewControlClient(t, server)}
+	c := &Cell{transport: t, server: server, control: rpc.NewControlClient(t, server)}
+	c.mu.failed = make(map[instance]time.Time)
+	c.mu.clients = make(map[instance]any)
+	c.mu.turns = make(map[scribev1.Role]uint64)
+	return c
 }
 
 // Control calls the given address itself.
 func (c *Cell) Control() rpc.ControlService { return c.control }
 
-// pick returns the instances that offer a role, those that failed lately last. The first ones rotate from call to call unless
-// key is not 0: then they are in the order of their rendezvous weight for it.
-func (c *Cell) pick(ctx context.Context, role scribev1.Role, key uint64) ([]string, error) {
-	if err := c.refresh(ctx, role); err != nil {
-		return nil, err
+// choice orders instances for one call.
+type choice struct {
+	role scribev1.Role
+	urls []string // the best first, those that failed lately last; never empty
+}
+
+// choose returns the instances of the first role that has any. The best takes turns from call to call, unless there is a key: then
+// the order is that of rendezvous weights for it.
+func (c *Cell) choose(ctx context.Context, key *uint64, roles ...scribev1.Role) (choice, error) {
+	if err := c.refresh(ctx, roles); err != nil {
+		return choice{}, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	in := c.mu.roles[role]
-	if in == nil || len(in.urls) == 0 {
-		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second, "no %s is known to %s", roleName(role), c.server)
-	}
-	urls := slices.Clone(in.urls)
-	if key != 0 {
-		slices.SortFunc(urls, func(a, b string) int { return compareDesc(weight(key, a), weight(key, b)) })
-	} else {
-		in.next = (in.next + 1) % len(urls)
-		urls = append(urls[in.next:], urls[:in.next]...)
+	role, ok := c.mu.view.first(roles)
+	if !ok {
+		last := roles[len(roles)-1]
+		return choice{}, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, refreshSoon, "no %s is known to %s", roleName(last), c.server)
 	}
 	now := time.Now()
-	slices.SortStableFunc(urls, func(a, b string) int {
-		return boolOrder(now.Sub(in.failed[a]) < passOver) - boolOrder(now.Sub(in.failed[b]) < passOver)
-	})
-	return urls, nil
+	var good, bad []string
+	for _, url := range c.mu.view.roles[role] {
+		if c.mu.failed[instance{role, url}].After(now) {
+			bad = append(bad, url)
+		} else {
+			good = append(good, url)
+		}
+	}
+	turn, begun := c.mu.turns[role]
+	if !begun {
+		turn = rand.Uint64() // clients that begin together do not all begin with the same instance
+	}
+	for _, urls := range [][]string{good, bad} {
+		if key != nil {
+			slices.SortFunc(urls, func(a, b string) int { return compareDesc(weight(*key, a), weight(*key, b)) })
+		} else if len(urls) > 0 {
+			rotate(urls, int(turn%uint64(len(urls))))
+		}
+	}
+	if key == nil {
+		c.mu.turns[role] = turn + 1
+	}
+	return choice{role, append(good, bad...)}, nil
 }
 
-// fail remembers that an instance did not serve.
-func (c *Cell) fail(role scribev1.Role, url string) {
+// rotate moves the first n to the end.
+func rotate(urls []string, n int) { copy(urls, append(slices.Clone(urls[n:]), urls[:n]...)) }
+
+// report remembers how an instance served.
+func (c *Cell) report(in instance, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if in := c.mu.roles[role]; in != nil {
-		in.failed[url] = time.Now()
+	if err == nil {
+		delete(c.mu.failed, in)
+		return
 	}
-	c.mu.refreshed = time.Time{} // the membership may know better by now
+	if !slices.Contains(c.mu.view.roles[in.role], in.url) {
+		return
+	}
+	away := passOver
+	if info := rpc.Info(err); info.GetReason() == scribev1.Reason_REASON_OVERLOADED {
+		if hint := info.GetRetryAfter().AsDuration(); hint > 0 {
+			away = min(hint, passOver)
+		}
+	} else {
+		c.mu.due = c.mu.soon // the membership may know better by now
+	}
+	c.mu.failed[in] = time.Now().Add(away)
 }
 
-// refresh asks for the instances when the list is old, one caller for all. A list that can't be refreshed is still used.
-func (c *Cell) refresh(ctx context.Context, role scribev1.Role) error {
+// client returns the client of an instance, which is made once.
+func client[T any](c *Cell, in instance, dial func(*rpc.Transport, string) T) T {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known, ok := c.mu.clients[in].(T); ok {
+		return known
+	}
+	made := dial(c.transport, in.url)
+	if slices.Contains(c.mu.view.roles[in.role], in.url) {
+		c.mu.clients[in] = made
+	}
+	return made
+}
+
+// refresh sees to it that the view is as new as it needs to be. It waits only when no instance of the roles is known.
+func (c *Cell) refresh(ctx context.Context, roles []scribev1.Role) error {
 	for {
 		c.mu.Lock()
-		if time.Since(c.mu.refreshed) < refreshEvery && c.mu.roles[role] != nil {
+		_, usable := c.mu.view.first(roles)
+		now, due := time.Now(), c.mu.due
+		if !usable {
+			due = c.mu.soon
+		}
+		running := c.mu.loading
+		if now.Before(due) || usable && running != nil {
 			c.mu.Unlock()
 			return nil
 		}
-		if c.mu.loading == nil {
-			break
+		if running == nil {
+			running = &loading{done: make(chan struct{})}
+			c.mu.loading = running
+			c.mu.Unlock()
+			return c.load(ctx, running, usable)
 		}
-		loading := c.mu.loading
 		c.mu.Unlock()
 		select {
-		case <-loading:
+		case <-running.done:
+			if running.err != nil {
+				return running.err
+			}
 		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		c.mu.Lock()
-		known, err := c.mu.roles[role] != nil, c.mu.err
-		c.mu.Unlock()
-		if known || err != nil {
-			return err
+			return fmt.Errorf("wait for the instances that %s knows: %w", c.server, context.Cause(ctx))
 		}
 	}
-	loading := make(chan struct{})
-	c.mu.loading = loading
+}
+
+// load refreshes the view. With a usable one, failing is no error.
+func (c *Cell) load(ctx context.Context, l *loading, usable bool) error {
+	c.mu.Lock()
+	old := c.mu.view
 	c.mu.Unlock()
 
-	found, err := c.load(ctx)
+	found, err := c.lookup(ctx, old)
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	defer close(loading)
+	defer close(l.done)
 	c.mu.loading = nil
-	c.mu.err = nil
-	if err == nil {
-		for r, in := range found {
-			if old := c.mu.roles[r]; old != nil {
-				in.failed, in.next = old.failed, old.next
-			}
-		}
-		if found[role] == nil {
-			found[role] = &instances{failed: map[string]time.Time{}}
-		}
-		c.mu.roles, c.mu.refreshed = found, time.Now()
+	now := time.Now()
+	switch {
+	case err == nil:
+		c.mu.view, c.mu.late = found, refreshEvery
+		c.mu.due = now.Add(refreshEvery - refreshEvery/10 + rand.N(refreshEvery/5))
+		c.mu.soon = now.Add(refreshSoon)
+		maps.DeleteFunc(c.mu.failed, func(in instance, until time.Time) bool { return !found.has(in) || now.After(until) })
+		maps.DeleteFunc(c.mu.clients, func(in instance, _ any) bool { return !found.has(in) })
 		return nil
-	}
-	if in := c.mu.roles[role]; in != nil && len(in.urls) > 0 {
-		c.mu.refreshed = time.Now() // go on with what was known
+	case usable:
+		c.mu.due = now.Add(c.mu.late)
+		c.mu.soon = now.Add(refreshSoon)
+		c.mu.late = min(2*c.mu.late, refreshLate)
 		return nil
-	}
-	c.mu.err = err
-	return err
-}
-
-// load asks the given address what it offers itself, and who offers the rest.
-func (c *Cell) load(ctx context.Context) (map[scribev1.Role]*instances, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
-	st, err := c.control.GetStatus(ctx, &scribev1.GetStatusRequest{})
-	if connect.CodeOf(err) == connect.CodeUnimplemented {
-		// Something that serves single services at one address, such as a load balancer in front of a role.
-		st, err = &scribev1.GetStatusResponse{Roles: clientRoles}, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("ask %s what it serves: %w", c.server, err)
-	}
-	found := make(map[scribev1.Role]*instances)
-	add := func(r scribev1.Role, url string) {
-		if found[r] == nil {
-			found[r] = &instances{failed: map[string]time.Time{}}
-		}
-		if !slices.Contains(found[r].urls, url) {
-			found[r].urls = append(found[r].urls, url)
-		}
-	}
-	for _, m := range st.GetMembers() {
-		for _, r := range m.GetRoles() {
-			if m.GetUrl() != "" && !slices.Contains(st.GetRoles(), r) {
-				add(r, m.GetUrl())
-			}
-		}
-	}
-	for _, r := range st.GetRoles() {
-		add(r, c.server)
-	}
-	return found, nil
-}
-
-// try calls one instance after the other until one answers. Errors that another instance would give as well end it.
-func try[T any](ctx context.Context, c *Cell, role scribev1.Role, key uint64, call func(url string) (T, error)) (T, error) {
-	var zero T
-	urls, err := c.pick(ctx, role, key)
-	if err != nil {
-		return zero, err
-	}
-	for _, url := range urls[:min(len(urls), 3)] {
-		var res T
-		if res, err = call(url); err == nil {
-			return res, nil
-		}
-		if ctx.Err() != nil || !elsewhere(err) {
-			return zero, err
-		}
-		c.fail(role, url)
-	}
-	return zero, err
-}
-
-// elsewhere reports whether another instance may do what this one could not.
-func elsewhere(err error) bool {
-	switch rpc.ReasonOf(err) {
-	case scribev1.Reason_REASON_NO_BACKEND, scribev1.Reason_REASON_SHUTTING_DOWN, scribev1.Reason_REASON_OVERLOADED:
-		return true
+	case gaveUp(ctx, err):
+		return err // one of those who wait asks again
 	default:
-		return connect.CodeOf(err) == connect.CodeUnavailable
+		l.err = err
+		return err
 	}
+}
+
+// lookup asks the given address what it offers, and who offers the rest; when it does not answer, members that it named before.
+func (c *Cell) lookup(ctx context.Context, old view) (view, error) {
+	timeout := lookupTimeout
+	if len(old.members) > 0 {
+		timeout = recheckTimeout
+	}
+	st, err := c.ask(ctx, c.control, timeout)
+	switch {
+	case err == nil:
+		return viewOf(st, c.server), nil
+	case connect.CodeOf(err) == connect.CodeUnimplemented:
+		return viewOfOne(c.server), nil
+	}
+	err = c.lookupError(ctx, err)
+	for _, url := range old.substitutes(c.server) {
+		if ctx.Err() != nil {
+			break
+		}
+		st, serr := c.ask(ctx, rpc.NewControlClient(c.transport, url), timeout)
+		// An address may have passed to a process of another cell: the same members must be there.
+		if serr != nil || !old.knows(st) {
+			continue
+		}
+		return viewFrom(st, url, c.server, old), nil
+	}
+	return view{}, err
+}
+
+func (c *Cell) ask(ctx context.Context, control rpc.ControlService, timeout time.Duration) (*scribev1.GetStatusResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return control.GetStatus(ctx, &scribev1.GetStatusRequest{})
+}
+
+// lookupError is for a question that was not answered. The call that it was asked for was not made, whatever the question's own
+// outcome.
+func (c *Cell) lookupError(ctx context.Context, err error) error {
+	switch {
+	case gaveUp(ctx, err):
+		return rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "ask %s what it serves: %w", c.server, err)
+	case rpc.Retryable(err):
+		// Without the cause in the chain: that the question took too long is not that the caller's time is over.
+		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, refreshSoon, "ask %s what it serves: %v", c.server, err)
+	default:
+		return fmt.Errorf("ask %s what it serves: %w", c.server, err)
+	}
+}
+
+// gaveUp reports whether a question ended with the caller's time. The server ends a call at the deadline that it was told, which may
+// be a little before the caller's own timer.
+func gaveUp(ctx context.Context, err error) bool {
+	const little = 50 * time.Millisecond
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && errors.Is(err, context.DeadlineExceeded) && time.Until(deadline) < little
 }
 
 func roleName(r scribev1.Role) string {
 	switch r {
-	case scribev1.Role_ROLE_WRITEPROXY, scribev1.Role_ROLE_SCRIBED:
+	case scribev1.Role_ROLE_SCRIBED:
+		return "agent"
+	case scribev1.Role_ROLE_WRITEPROXY:
 		return "write proxy"
 	case scribev1.Role_ROLE_READSTREAM:
 		return "read stream"
@@ -230,11 +307,4 @@ func roleName(r scribev1.Role) string {
 	case scribev1.Role_ROLE_UNSPECIFIED:
 	}
 	return r.String()
-}
-
-func boolOrder(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

@@ -3,6 +3,19 @@
 //
 // The address may be that of `scribe up`, which offers everything, or of any process of a larger cell: each of them answers
 // ControlService, itself or by asking the control plane. A role that the given address offers itself is used there, since that is
-// the address which the client is known to reach; any other is looked up in the membership. Calls for payloads prefer one instance
-// a blob, by rendezvous hashing, so that caches are not filled with copies; an instance that fails is passed over for a while.
+// the address which the client is known to reach; any other is looked up in the membership. Agents (scribed) are used only where
+// the given address is one, for its buffer is what the user wants then, and never those of other hosts. An address that does not
+// serve ControlService, such as a gateway that lets only writes through, is taken to offer whatever is asked for.
+//
+// Calls for payloads prefer one instance a blob, by rendezvous hashing, so that caches are not filled with copies; other calls
+// take turns. An instance that fails is passed over for a while.
+//
+// # When something is down
+//
+// What is known is used until something newer is known: calls do not wait for the control plane, but for the first one, and one
+// at a time that asks whether the list is still right. When the given address does not answer, members that it named are asked
+// in its place, so that a cell outlives the process by which it was found.
+//
+// A call is repeated at another instance when the first one refused it, or could not be reached. One whose outcome is unknown is
+// repeated only when it changes nothing.
 package discovery

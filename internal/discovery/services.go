@@ -2,9 +2,13 @@ package discovery
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
+	"connectrpc.com/connect"
 	"github.com/cespare/xxhash/v2"
 
+	"scribe/internal/pointer"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -20,47 +24,40 @@ func (c *Cell) ReadStream() rpc.ReadStreamService { return readStreamService{c} 
 // first pointer, so that its cache holds what other consumers ask for.
 func (c *Cell) ReadProxy() rpc.ReadProxyService { return readProxyService{c} }
 
+// writers are who takes writes: an agent when the given address is one.
+var writers = []scribev1.Role{scribev1.Role_ROLE_SCRIBED, scribev1.Role_ROLE_WRITEPROXY}
+
 type writeService struct{ c *Cell }
 
 // Write implements rpc.WriteService.
 func (s writeService) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
-	return try(ctx, s.c, s.role(ctx), 0, func(url string) (*scribev1.WriteResponse, error) {
-		return rpc.NewWriteClient(s.c.transport, url).Write(ctx, req)
+	return try(ctx, s.c, nil, refused, writers, func(in instance) (*scribev1.WriteResponse, error) {
+		return client(s.c, in, rpc.NewWriteClient).Write(ctx, req)
 	})
 }
 
 // Publish implements rpc.WriteService.
 func (s writeService) Publish(ctx context.Context, req *scribev1.PublishRequest) (*scribev1.PublishResponse, error) {
-	return try(ctx, s.c, s.role(ctx), 0, func(url string) (*scribev1.PublishResponse, error) {
-		return rpc.NewWriteClient(s.c.transport, url).Publish(ctx, req)
+	return try(ctx, s.c, nil, refused, writers, func(in instance) (*scribev1.PublishResponse, error) {
+		return client(s.c, in, rpc.NewWriteClient).Publish(ctx, req)
 	})
-}
-
-// role is the agent's when the given address is an agent, for then the user wants its buffer; else the write proxies'. Agents of
-// other hosts are never used.
-func (s writeService) role(ctx context.Context) scribev1.Role {
-	if err := s.c.refresh(ctx, scribev1.Role_ROLE_WRITEPROXY); err != nil {
-		return scribev1.Role_ROLE_WRITEPROXY // pick reports it
-	}
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	if in := s.c.mu.roles[scribev1.Role_ROLE_SCRIBED]; in != nil && len(in.urls) == 1 && in.urls[0] == s.c.server {
-		return scribev1.Role_ROLE_SCRIBED
-	}
-	return scribev1.Role_ROLE_WRITEPROXY
 }
 
 type readStreamService struct{ c *Cell }
 
-// Stream implements rpc.ReadStreamService.
+// Stream implements rpc.ReadStreamService. There is one try: the caller's steps were taken by then.
 func (s readStreamService) Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error {
-	urls, err := s.c.pick(ctx, scribev1.Role_ROLE_READSTREAM, 0)
+	ch, err := s.c.choose(ctx, nil, scribev1.Role_ROLE_READSTREAM)
 	if err != nil {
 		return err
 	}
-	err = rpc.NewReadStreamClient(s.c.transport, urls[0]).Stream(ctx, recv, send)
-	if err != nil && elsewhere(err) {
-		s.c.fail(scribev1.Role_ROLE_READSTREAM, urls[0])
+	in := instance{ch.role, ch.urls[0]}
+	err = client(s.c, in, rpc.NewReadStreamClient).Stream(ctx, recv, send)
+	switch {
+	case err == nil:
+		s.c.report(in, nil)
+	case ctx.Err() == nil && refused(err):
+		s.c.report(in, err)
 	}
 	return err
 }
@@ -69,15 +66,85 @@ type readProxyService struct{ c *Cell }
 
 // Fetch implements rpc.ReadProxyService.
 func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
-	key := uint64(1)
-	if p := req.GetPointers(); len(p) > 0 {
-		// The blob's id stands near the beginning of a pointer; equal blobs give equal keys without decoding it.
-		key = xxhash.Sum64(p[0][:min(len(p[0]), blobPrefix)]) | 1
-	}
-	return try(ctx, s.c, scribev1.Role_ROLE_READPROXY, key, func(url string) (*scribev1.FetchResponse, error) {
-		return rpc.NewReadProxyClient(s.c.transport, url).Fetch(ctx, req)
+	return try(ctx, s.c, blobKey(req), refusedOrLost, []scribev1.Role{scribev1.Role_ROLE_READPROXY}, func(in instance) (*scribev1.FetchResponse, error) {
+		return client(s.c, in, rpc.NewReadProxyClient).Fetch(ctx, req)
 	})
 }
 
-// blobPrefix is how many bytes of a pointer name its blob: the version and the id (docs/format/pointer.md).
-const blobPrefix = 17
+// blobKey is the same for equal blobs. It is nil when there is none to see: whoever serves the request says what is wrong with it.
+func blobKey(req *scribev1.FetchRequest) *uint64 {
+	if len(req.GetPointers()) == 0 {
+		return nil
+	}
+	p, err := pointer.Decode(req.GetPointers()[0])
+	if err != nil {
+		return nil
+	}
+	key := xxhash.Sum64(p.Blob[:])
+	return &key
+}
+
+// try calls one instance after the other until one answers. Errors that another instance would give as well end it.
+func try[T any](ctx context.Context, c *Cell, key *uint64, elsewhere func(error) bool, roles []scribev1.Role, call func(instance) (T, error)) (T, error) {
+	var zero T
+	ch, err := c.choose(ctx, key, roles...)
+	if err != nil {
+		return zero, err
+	}
+	var failed []error
+	for _, url := range ch.urls[:min(len(ch.urls), maxTries)] {
+		in := instance{ch.role, url}
+		res, err := call(in)
+		if err == nil {
+			c.report(in, nil)
+			return res, nil
+		}
+		failed = append(failed, err)
+		if ctx.Err() != nil || !elsewhere(err) {
+			break
+		}
+		c.report(in, err)
+	}
+	return zero, outcome(failed)
+}
+
+// outcome makes one error of those of several instances. The last says what became of the request, unless it is only that an
+// instance can't be reached and one that can said more.
+func outcome(failed []error) error {
+	last := len(failed) - 1
+	main := last
+	for main > 0 && rpc.ReasonOf(failed[main]) == scribev1.Reason_REASON_NO_BACKEND {
+		main--
+	}
+	if rpc.ReasonOf(failed[main]) == scribev1.Reason_REASON_NO_BACKEND {
+		main = last
+	}
+	err := failed[main]
+	if last == 0 {
+		return err
+	}
+	var others []error
+	for i, other := range failed {
+		if i != main {
+			others = append(others, other)
+		}
+	}
+	return fmt.Errorf("%w (%d other instances failed: %v)", err, len(others), errors.Join(others...)) //nolint:errorlint // one error has a reason
+}
+
+// refused reports whether an instance did not carry out a request that another one may.
+func refused(err error) bool {
+	switch rpc.ReasonOf(err) {
+	case scribev1.Reason_REASON_NO_BACKEND, scribev1.Reason_REASON_SHUTTING_DOWN, scribev1.Reason_REASON_OVERLOADED:
+		return true
+	default:
+		// It serves something else by now.
+		return connect.CodeOf(err) == connect.CodeUnimplemented
+	}
+}
+
+// refusedOrLost is for requests that change nothing: when a connection broke, it does not matter whether one was carried out. A
+// deadline that passed, the caller's at that, is not an instance's fault.
+func refusedOrLost(err error) bool {
+	return refused(err) || connect.CodeOf(err) == connect.CodeUnavailable
+}

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"scribe/internal/record"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/proto/scribe/v1/scribev1connect"
@@ -34,7 +33,7 @@ func (p *plain) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev
 
 func (p *plain) Fetch(context.Context, *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
 	return &scribev1.FetchResponse{Payloads: []*scribev1.Payload{
-		{Codec: 1, Data: []byte("payload"), RawLength: 7, Crc: record.CRC([]byte("payload"))},
+		{Codec: 1, Data: []byte("payload"), RawLength: 7, Crc: 1234567},
 		{Error: &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_MISSING, Message: "gone"}},
 	}}, nil
 }

@@ -1,0 +1,101 @@
+package discovery
+
+import (
+	"math/rand/v2"
+	"slices"
+
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// view is what is known of a cell. It does not change once it is made; the zero view knows nothing.
+type view struct {
+	roles   map[scribev1.Role][]string // base URLs, each once
+	members map[string]string          // base URLs by member id
+}
+
+// viewOf is what the given address says: the roles that it offers are used there.
+func viewOf(st *scribev1.GetStatusResponse, server string) view {
+	v := membersOf(st)
+	for _, r := range st.GetRoles() {
+		v.roles[r] = []string{server}
+	}
+	return v
+}
+
+// viewOfOne is for an address that does not serve ControlService, for example a gateway that lets only writes through: whatever is
+// asked for is tried there.
+func viewOfOne(server string) view {
+	v := view{roles: make(map[scribev1.Role][]string)}
+	for number := range scribev1.Role_name {
+		if r := scribev1.Role(number); r != scribev1.Role_ROLE_UNSPECIFIED && r != scribev1.Role_ROLE_SCRIBED {
+			v.roles[r] = []string{server}
+		}
+	}
+	return v
+}
+
+// viewFrom is what a member says in place of the given address, which does not answer. An agent at that address stays the one to
+// write to: it is not another host's business.
+func viewFrom(st *scribev1.GetStatusResponse, url, server string, old view) view {
+	v := membersOf(st)
+	for _, r := range st.GetRoles() {
+		if r != scribev1.Role_ROLE_SCRIBED {
+			v.add(r, url)
+		}
+	}
+	if old.has(instance{scribev1.Role_ROLE_SCRIBED, server}) {
+		v.add(scribev1.Role_ROLE_SCRIBED, server)
+	}
+	return v
+}
+
+func membersOf(st *scribev1.GetStatusResponse) view {
+	v := view{roles: make(map[scribev1.Role][]string), members: make(map[string]string)}
+	for _, m := range st.GetMembers() {
+		if m.GetUrl() == "" {
+			continue // it can't be reached
+		}
+		v.members[m.GetId()] = m.GetUrl()
+		for _, r := range m.GetRoles() {
+			if r != scribev1.Role_ROLE_SCRIBED {
+				v.add(r, m.GetUrl())
+			}
+		}
+	}
+	return v
+}
+
+func (v view) add(r scribev1.Role, url string) {
+	if !slices.Contains(v.roles[r], url) {
+		v.roles[r] = append(v.roles[r], url)
+	}
+}
+
+func (v view) has(in instance) bool { return slices.Contains(v.roles[in.role], in.url) }
+
+// first returns the first of roles that somebody offers.
+func (v view) first(roles []scribev1.Role) (scribev1.Role, bool) {
+	for _, r := range roles {
+		if len(v.roles[r]) > 0 {
+			return r, true
+		}
+	}
+	return 0, false
+}
+
+// knows reports whether a status is of the same cell.
+func (v view) knows(st *scribev1.GetStatusResponse) bool {
+	return slices.ContainsFunc(st.GetMembers(), func(m *scribev1.Member) bool { _, ok := v.members[m.GetId()]; return ok })
+}
+
+// substitutes are members to ask in place of server, a few at random.
+func (v view) substitutes(server string) []string {
+	urls := make([]string, 0, len(v.members))
+	for _, url := range v.members {
+		if url != server && !slices.Contains(urls, url) {
+			urls = append(urls, url)
+		}
+	}
+	rand.Shuffle(len(urls), func(i, j int) { urls[i], urls[j] = urls[j], urls[i] })
+	return urls[:min(len(urls), maxSubstitutes)]
+}

@@ -137,6 +137,10 @@ func (s *Server) ended(st *stream, err error) {
 	default:
 		s.metrics.ended.WithLabelValues(label(reason)).Inc()
 	}
+	if err == nil || errors.Is(err, context.Canceled) {
+		st.log.Info("stream ended", "pointers", st.sentPointers)
+		return
+	}
 	st.log.Info("stream ended", "pointers", st.sentPointers, "error", err)
 }
 

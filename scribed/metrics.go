@@ -111,8 +111,8 @@ func newMetrics(s *Scribed) *metrics {
 	return &metrics{
 		s:        s,
 		requests: counter("upstream_requests_total", "Requests to the upstream."),
-		failures: counter("upstream_failures_total", "Those of them that failed as a whole."),
-		bytes:    counter("upstream_bytes_total", "Bytes of frames in them."),
+		failures: counter("upstream_failures_total", "Requests to the upstream that failed as a whole."),
+		bytes:    counter("upstream_bytes_total", "Bytes of frames in requests to the upstream."),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: namespace + "upstream_seconds", Help: "Time until the upstream answers.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 20),

@@ -36,8 +36,8 @@ func TestCategories(t *testing.T) {
 		if list := string(run("category", "list", "--prefix", "o")); !strings.Contains(list, "orders") || !strings.Contains(list, "other") {
 			t.Errorf("listed as %s", list)
 		}
-		if r := cli(t, nil, "category", "update", "orders", "--shards", "2", "--server", c.read); r.code != 1 {
-			t.Errorf("fewer shards: exit code %d, want 1\n%s", r.code, r.stderr)
+		if r := cli(t, nil, "category", "update", "orders", "--shards", "2", "--server", c.read); r.code != 2 {
+			t.Errorf("fewer shards: exit code %d, want 2\n%s", r.code, r.stderr)
 		}
 		if r := cli(t, nil, "category", "update", "orders", "--owner", "x", "--revision", "1", "--server", c.read); r.code != 1 {
 			t.Errorf("an old revision: exit code %d, want 1\n%s", r.code, r.stderr)

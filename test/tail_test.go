@@ -3,8 +3,10 @@ package test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -86,5 +88,31 @@ func TestJSONLines(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(got), "\n")
 	if len(lines) != 2 || !strings.Contains(lines[0], `"key":"ann","payload":"{\"user\":\"ann\"}"`) || !strings.Contains(lines[1], `"payload_base64":"/w=="`) {
 		t.Errorf("printed %s", got)
+	}
+}
+
+// TestReaderGoesAway: a follower ends with its reader, although no message comes that a write could fail on.
+func TestReaderGoesAway(t *testing.T) {
+	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0")
+	defer up.stop()
+	produce(t, &cell{write: up.url, read: up.url}, "quiet", []byte("a\nb\n"))
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, "tail", "quiet", "--server", up.url, "--from", "earliest")
+	cmd.Stdout = w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
+	if line, err := bufio.NewReader(r).ReadString('\n'); err != nil || line != "a\n" {
+		t.Errorf("got %q, %v", line, err)
+	}
+	_ = r.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the command ended with %v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -56,6 +57,9 @@ func (f *categoryFlags) add(cmd *cobra.Command) {
 	fs.Var(&f.window, "window", "default ordering window of consumers (default: unbounded)")
 	fs.StringVar(&f.schema, "schema", "", "file that describes the messages, kept with the category; or infer")
 }
+
+// properties are the flags that categoryFlags adds.
+var properties = []string{"owner", "retention", "shards", "max-message", "quota", "window", "schema"}
 
 // maxSchema is the most that a category keeps of a schema.
 const maxSchema = 1 << 20
@@ -119,7 +123,7 @@ func newCategoryCreate() *cobra.Command {
 		defer cancel()
 		res, err := rpc.NewControlClient(rpc.Default(), *server).CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: c, IfNotExists: ifNotExists})
 		if err != nil {
-			return fmt.Errorf("create category %s: %w", args[0], err)
+			return called(*server, "create category "+args[0], err)
 		}
 		return printCategory(cmd.OutOrStdout(), res.GetCategory())
 	}
@@ -150,7 +154,7 @@ func newCategoryList() *cobra.Command {
 			res, err := control.ListCategories(ctx, &scribev1.ListCategoriesRequest{Prefix: prefix, After: after})
 			cancel()
 			if err != nil {
-				return fmt.Errorf("list categories: %w", err)
+				return called(*server, "list categories", err)
 			}
 			for _, c := range res.GetCategories() {
 				after = c.GetName()
@@ -184,7 +188,7 @@ func newCategoryDescribe() *cobra.Command {
 		defer cancel()
 		res, err := rpc.NewControlClient(rpc.Default(), *server).GetCategory(ctx, &scribev1.GetCategoryRequest{Name: args[0]})
 		if err != nil {
-			return fmt.Errorf("describe category %s: %w", args[0], err)
+			return called(*server, "describe category "+args[0], err)
 		}
 		return printCategory(cmd.OutOrStdout(), res.GetCategory())
 	}
@@ -225,6 +229,9 @@ func newCategoryUpdate() *cobra.Command {
 		if given("window") {
 			req.OrderingWindow = durationpb.New(f.window.Std())
 		}
+		if !slices.ContainsFunc(properties, given) {
+			return usage(errors.New("nothing to change: name a property, such as --retention 7d"))
+		}
 		if given("schema") {
 			schema, err := f.schemaText()
 			if err != nil {
@@ -236,7 +243,7 @@ func newCategoryUpdate() *cobra.Command {
 		defer cancel()
 		res, err := rpc.NewControlClient(rpc.Default(), *server).UpdateCategory(ctx, req)
 		if err != nil {
-			return fmt.Errorf("update category %s: %w", args[0], err)
+			return called(*server, "update category "+args[0], err)
 		}
 		return printCategory(cmd.OutOrStdout(), res.GetCategory())
 	}
@@ -258,7 +265,7 @@ func newCategoryDelete() *cobra.Command {
 		defer cancel()
 		_, err := rpc.NewControlClient(rpc.Default(), *server).DeleteCategory(ctx, &scribev1.DeleteCategoryRequest{Name: args[0], Revision: revision})
 		if err != nil {
-			return fmt.Errorf("delete category %s: %w", args[0], err)
+			return called(*server, "delete category "+args[0], err)
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "deleted %s\n", args[0])
 		return nil

@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"connectrpc.com/connect"
 
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob"
 )
 
 // Exit codes of every command. They are a contract: scripts branch on them.
@@ -65,8 +67,42 @@ func exitCode(err error) int {
 			return exitUnavailable
 		}
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
 		return exitUnavailable
+	case errors.Is(err, blob.ErrNotFound):
+		return exitNotFound
 	}
 	return exitError
 }
+
+// called is what a person reads of a failed call. What a server says of a request names what was tried, on what and why; of any
+// other failure, doing and the address say it. The cause stays within reach of exitCode.
+func called(server, doing string, err error) error {
+	ce, ok := errors.AsType[*connect.Error](err)
+	switch {
+	case !ok:
+		return fmt.Errorf("%s: ask %s: %w", doing, server, err)
+	case ce.Code() == connect.CodeUnavailable:
+		return &callError{text: fmt.Sprintf("%s: %s is not available: %s; --server or SCRIBE_SERVER gives another address", doing, server, ce.Message()), err: err}
+	case len(ce.Details()) == 0:
+		return fmt.Errorf("%s: ask %s: %w", doing, server, err)
+	}
+	failed := &callError{text: ce.Message(), err: err}
+	if ce.Code() == connect.CodeInvalidArgument {
+		return usage(failed)
+	}
+	return failed
+}
+
+// callError shows an error without the words of the protocol.
+type callError struct {
+	text string
+	err  error
+}
+
+// Error implements error.
+func (e *callError) Error() string { return e.text }
+
+// Unwrap gives access to the cause.
+func (e *callError) Unwrap() error { return e.err }

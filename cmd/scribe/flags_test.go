@@ -128,3 +128,30 @@ func TestCheckpointFileIsReplacedWhole(t *testing.T) {
 		t.Error("a folder that is a file gave no error")
 	}
 }
+
+func TestServerAddress(t *testing.T) {
+	for text, good := range map[string]bool{
+		"http://a:1": true, "https://a/b": true, "a": true, "a:7420": true, "[::1]:1": true, "unix:/run/s.sock": true, "unix:///run/s.sock": true,
+		"": false, "ftp://a": false, "http://": false, "unix:": false, "/run/s.sock": false,
+	} {
+		var a address
+		if err := a.Set(text); (err == nil) != good {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// TestCalled: the words of the protocol do not reach the user, the exit code does.
+func TestCalled(t *testing.T) {
+	err := called("http://a", "tail x", rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "get category %q: it does not exist", "x"))
+	if got := err.Error(); got != `get category "x": it does not exist` || exitCode(err) != exitNotFound {
+		t.Errorf("%q, exit code %d", got, exitCode(err))
+	}
+	err = called("http://a", "tail x", connect.NewError(connect.CodeUnavailable, errors.New("refused")))
+	if got := err.Error(); !strings.HasPrefix(got, "tail x: http://a is not available: refused") || exitCode(err) != exitUnavailable {
+		t.Errorf("%q, exit code %d", got, exitCode(err))
+	}
+	if err := called("http://a", "create category", rpc.Errorf(scribev1.Reason_REASON_INVALID, "shards")); exitCode(err) != exitUsage {
+		t.Errorf("exit code %d, want %d", exitCode(err), exitUsage)
+	}
+}

@@ -51,7 +51,7 @@ each payload. Without arguments every blob of the store is checked. It only read
   scribe inspect blob ./scribe-data/blobs/blobs/72h/0192f0c1-7e1a-7c4e-9d5b-3f1f0a2b4c6d
   scribe inspect blob blobs/72h/0192f0c1-7e1a-7c4e-9d5b-3f1f0a2b4c6d --blobs s3 --s3-endpoint http://127.0.0.1:9000 --s3-bucket scribe`,
 	}
-	f.addStorage(cmd, d)
+	f.addBlobs(cmd, d)
 	cmd.Flags().BoolVar(&quick, "quick", false, "read the footer only")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c := d
@@ -118,7 +118,7 @@ func withBlobs(ctx context.Context, c app.Config, fn func(blob.Store) error) err
 	if c.Blobs.Kind == "file" {
 		dir := c.BlobPath()
 		if _, err := os.Stat(dir); err != nil {
-			return fmt.Errorf("blob store: %w", err)
+			return fmt.Errorf("blob store: %w; --data or --blob-path says where it is", err)
 		}
 	}
 	store, err := app.OpenBlobs(ctx, c)
@@ -328,9 +328,12 @@ func newInspectCheckpoint() *cobra.Command {
 			out := struct {
 				Category   string     `json:"category"`
 				CategoryID uint32     `json:"category_id"`
-				Watermark  time.Time  `json:"watermark"`
+				Watermark  time.Time  `json:"watermark,omitzero"`
 				Positions  []position `json:"positions"`
-			}{Category: cp.Category, CategoryID: cp.CategoryID, Watermark: time.UnixMicro(cp.Watermark).UTC()}
+			}{Category: cp.Category, CategoryID: cp.CategoryID}
+			if cp.Watermark != 0 {
+				out.Watermark = time.UnixMicro(cp.Watermark).UTC()
+			}
 			for _, p := range cp.Positions {
 				out.Positions = append(out.Positions, position{p.Shard.String(), uint64(p.LSN), p.Skip})
 			}

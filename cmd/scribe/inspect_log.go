@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -44,6 +46,10 @@ With --data it opens the folder of a cell that is not running; without, it asks 
 		if data != "" {
 			c := app.DefaultConfig()
 			c.Data, c.Listen, c.Log.Level = data, "127.0.0.1:0", "error"
+			// To look must not make a folder of what has none.
+			if _, serr := os.Stat(filepath.Join(data, "metalog")); serr != nil {
+				return fmt.Errorf("--data %s holds no metadata logs: %w", data, serr)
+			}
 			a, serr := app.Start(cmd.Context(), c, app.Options{Logger: newLogger(c.Log, cmd.ErrOrStderr()), Version: programVersion()})
 			if serr != nil {
 				return serr
@@ -55,7 +61,7 @@ With --data it opens the folder of a cell that is not running; without, it asks 
 			}()
 			url = a.URL()
 		}
-		l := &logInspector{cell: discovery.New(rpc.Default(), url), verify: verify, from: from, out: json.NewEncoder(cmd.OutOrStdout()), stderr: cmd.ErrOrStderr()}
+		l := &logInspector{cell: discovery.New(rpc.Default(), url), server: url, verify: verify, from: from, out: json.NewEncoder(cmd.OutOrStdout()), stderr: cmd.ErrOrStderr()}
 		return l.run(cmd.Context(), args[0])
 	}
 	return cmd
@@ -64,6 +70,7 @@ With --data it opens the folder of a cell that is not running; without, it asks 
 // logInspector walks the logs of a category.
 type logInspector struct {
 	cell    *discovery.Cell
+	server  string
 	metalog rpc.MetalogService
 	verify  bool
 	from    uint64
@@ -80,7 +87,7 @@ func (l *logInspector) run(ctx context.Context, category string) error {
 	l.category = category
 	res, err := l.cell.Control().GetCategory(ctx, &scribev1.GetCategoryRequest{Name: category})
 	if err != nil {
-		return fmt.Errorf("inspect log %s: %w", category, err)
+		return called(l.server, "inspect log "+category, err)
 	}
 	if l.metalog, err = l.cell.Metalog(ctx); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"sync"
 
 	"scribe/producer"
@@ -121,11 +122,19 @@ func (l *lines) read(ctx context.Context, stdin io.Reader, files []string) {
 			err = errors.Join(l.readFile(in, name), closeIn())
 		}
 		if err != nil {
-			l.end(fmt.Errorf("read: %w", err))
+			l.end(err)
 			return
 		}
 	}
 	l.end(io.EOF)
+}
+
+// pathless is an error of the file system without the name, which the caller gives.
+func pathless(err error) error {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		return pe.Err
+	}
+	return err
 }
 
 func (l *lines) end(err error) {
@@ -152,7 +161,7 @@ func (l *lines) readFile(in io.Reader, name string) error {
 			continue
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
-			return fmt.Errorf("%s: %w", name, err)
+			return fmt.Errorf("read %s: %w", name, pathless(err))
 		}
 		last := err != nil
 		if last && len(part) == 0 && len(long) == 0 {

@@ -80,12 +80,21 @@ func produce(cmd *cobra.Command, server, category string, files []string, f *pro
 		}
 		err = errors.Join(err, cerr)
 	}
-	run.summary(ack)
-	if err != nil && run.messages > 0 {
-		return &codedError{code: exitPartly, err: err}
+	if err != nil {
+		code := exitCode(err)
+		if run.messages > 0 {
+			code = exitPartly
+		}
+		// What went wrong comes before the summary, which is the last line.
+		fmt.Fprintln(cmd.ErrOrStderr(), "scribe: "+err.Error())
+		err = &codedError{code: code, err: errSaid}
 	}
+	run.summary(ack)
 	return err
 }
+
+// errSaid ends a command that has printed what went wrong.
+var errSaid = errors.New("")
 
 // producing is one run of the command.
 type producing struct {

@@ -107,5 +107,32 @@ func fromEnvironment(flags *pflag.FlagSet) error {
 
 // serverFlag adds the address of the cell.
 func serverFlag(cmd *cobra.Command) *string {
-	return cmd.Flags().String("server", defaultServer, "address of the cell: a URL, host:port or unix:/path (SCRIBE_SERVER)")
+	addr := address(defaultServer)
+	cmd.Flags().Var(&addr, "server", "address of the cell: a URL, host:port or unix:/path (SCRIBE_SERVER)")
+	return (*string)(&addr)
+}
+
+// address is where a cell is reached. One that can't be is a mistake of the caller, not a cell that is away.
+type address string
+
+// String implements pflag.Value.
+func (a *address) String() string { return string(*a) }
+
+// Type implements pflag.Value.
+func (a *address) Type() string { return "address" }
+
+// Set implements pflag.Value.
+func (a *address) Set(s string) error {
+	s = strings.TrimSpace(s)
+	scheme, rest, isURL := strings.Cut(s, "://")
+	if path, ok := strings.CutPrefix(s, "unix:"); ok {
+		isURL, rest = false, path
+	} else if !isURL {
+		rest = s
+	}
+	if isURL && scheme != "http" && scheme != "https" || strings.HasPrefix(s, "/") || strings.Trim(rest, "/") == "" {
+		return fmt.Errorf("%q is none of http://host:port, host:port and unix:/path", s)
+	}
+	*a = address(s)
+	return nil
 }

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -30,18 +32,23 @@ func newStatus() *cobra.Command {
 		defer cancel()
 		st, err := rpc.NewControlClient(rpc.Default(), *server).GetStatus(ctx, &scribev1.GetStatusRequest{})
 		if err != nil {
-			return fmt.Errorf("ask %s for its status: %w", *server, err)
+			return called(*server, "status", err)
+		}
+		var away error
+		if len(st.GetMembers()) == 0 && !slices.Contains(st.GetRoles(), scribev1.Role_ROLE_CONTROLPLANE) {
+			// A control plane that answers knows at least itself.
+			away = &codedError{code: exitUnavailable, err: fmt.Errorf("%s does not reach its control plane: members and categories are not known", *server)}
 		}
 		if asJSON {
 			enc := json.NewEncoder(cmd.OutOrStdout())
 			enc.SetIndent("", "  ")
-			return enc.Encode(statusJSON(st))
+			return errors.Join(enc.Encode(statusJSON(st)), away)
 		}
 		out := cmd.OutOrStdout()
 		fmt.Fprintf(out, "server      %s\nversion     %s\nup          %v\nroles       %s\ncategories  %d\nmembers     %d\n", *server, st.GetVersion(),
 			time.Since(time.UnixMicro(st.GetStartedAt())).Round(time.Second), roleNames(st.GetRoles()), st.GetCategories(), len(st.GetMembers()))
 		if len(st.GetMembers()) == 0 {
-			return nil
+			return away
 		}
 		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(w, "\nMEMBER\tROLES\tURL\tSLOT\tLOAD\tUP\tVERSION")

@@ -43,7 +43,8 @@ func newTail() *cobra.Command {
 -o jsonl an object a line: time, persisted, key, payload (payload_base64 when it is not UTF-8), attributes, shard, lsn, index.
 
 --checkpoint FILE resumes from FILE if it exists, keeps it current about once a second, and writes it a last time at the end: when
-the command is run again it goes on with the message after the last one that was printed.`,
+the command is run again it goes on with the message after the last one that was printed. When the reader of a pipe goes away in the
+middle of a write, the messages of that write come again.`,
 		Example: `  scribe tail access
   scribe tail access --from earliest --until-end -o raw > access.log
   scribe tail access --from 2026-11-21T09:00:00Z -n 10 -o jsonl
@@ -101,14 +102,47 @@ func tail(cmd *cobra.Command, server, category string, f *tailFlags) error {
 	}
 	defer func() { _ = c.Close() }()
 	t := &tailing{consumer: c, out: bufio.NewWriterSize(cmd.OutOrStdout(), 1<<16), stderr: cmd.ErrOrStderr(), write: write, file: f.checkpoint, limit: f.count}
-	return t.run(cmd.Context())
+	ctx, stop := untilUnread(cmd.Context(), cmd.OutOrStdout())
+	defer stop()
+	return t.run(ctx)
 }
+
+// untilUnread returns a context that also ends when nobody reads out any more: "scribe tail access | head -3" should end with head,
+// not with the first message after it.
+func untilUnread(ctx context.Context, out io.Writer) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	f, ok := out.(*os.File)
+	if !ok {
+		return ctx, cancel
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(unreadEvery)
+		defer tick.Stop()
+		for !unread(f) {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+		cancel()
+	}()
+	return ctx, func() {
+		cancel()
+		<-done
+	}
+}
+
+// unreadEvery is how often a follower looks whether its reader is there still.
+const unreadEvery = 200 * time.Millisecond
 
 func describeOnce(ctx context.Context, server, category string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if _, err := rpc.NewControlClient(rpc.Default(), server).GetCategory(ctx, &scribev1.GetCategoryRequest{Name: category}); err != nil {
-		return fmt.Errorf("tail %s: %w", category, err)
+		return called(server, "tail "+category, err)
 	}
 	return nil
 }

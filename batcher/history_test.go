@@ -109,7 +109,7 @@ func steal(c *cell, rng *rand.Rand, stop <-chan struct{}) {
 func write(c *cell, id uint64, rng *rand.Rand) (out []outcome) {
 	next := [2]uint64{1, 1}
 	for i := range 40 {
-		time.Sleep(time.Duration(rng.IntN(3)) * time.Millisecond) //nolint:forbidigo // the bubble's clock
+		<-time.After(time.Duration(rng.IntN(3)) * time.Millisecond)
 		category := []string{"alpha", "beta", "brief", "once"}[rng.IntN(4)]
 		shard := rng.IntN(2)
 		var frames [][]byte

@@ -415,11 +415,11 @@ func TestLagAndWatermark(t *testing.T) {
 				break
 			}
 			go func() {
-				time.Sleep(10 * time.Second) //nolint:forbidigo // the bubble's clock
+				<-time.After(10 * time.Second)
 				c.mu.Lock()
 				c.clock = time.Now().UnixMicro()
 				c.mu.Unlock()
-				time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
+				<-time.After(time.Second)
 				if w := time.Since(r.Watermark()); w > 1200*time.Millisecond || w < 900*time.Millisecond || r.Lag() != w {
 					t.Errorf("the watermark is %v old, the lag %v", w, r.Lag())
 				}

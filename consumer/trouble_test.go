@@ -265,7 +265,7 @@ func TestStreamsThatEnd(t *testing.T) {
 			return nil, refusal(scribev1.Reason_REASON_OVERLOADED, 3*time.Second)
 		},
 		"silent": func(*scribev1.StreamResponse) ([]*scribev1.StreamResponse, error) {
-			time.Sleep(15 * time.Second) //nolint:forbidigo // the bubble's clock
+			<-time.After(15 * time.Second)
 			return nil, nil
 		},
 		"a hole": func(*scribev1.StreamResponse) ([]*scribev1.StreamResponse, error) { return nil, nil }, // a message is lost

@@ -99,7 +99,7 @@ func TestOneCategoryFailsAlone(t *testing.T) {
 			if err := p.Write(t.Context(), "fine", producer.Message{Payload: []byte("x")}); err != nil || time.Since(begun) != 0 {
 				t.Errorf("write %d took %v: %v", i, time.Since(begun), err)
 			}
-			time.Sleep(100 * time.Millisecond) //nolint:forbidigo // the bubble's clock
+			<-time.After(100 * time.Millisecond)
 		}
 		err := bad.Wait(t.Context())
 		if !errors.Is(err, producer.ErrOverloaded) || errors.Is(err, producer.ErrUnknownOutcome) || !strings.Contains(err.Error(), "over its quota") {

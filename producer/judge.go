@@ -92,17 +92,16 @@ func judgeFrame(res *scribev1.FrameResult, producer, first uint64, count int) ve
 	v := verdict{action: failed, cause: sentinelOf(info.GetReason()), detail: err, after: hint(info)}
 	switch info.GetReason() {
 	case scribev1.Reason_REASON_DUPLICATE:
-		next := uint64(math.MaxUint64)
-		for _, c := range info.GetConflicts() {
-			if c.GetProducer() == producer && c.GetReason() == scribev1.Reason_REASON_DUPLICATE {
-				next = min(next, c.GetNextSequence())
-			}
-		}
-		switch {
+		switch next := storedTo(info, producer); {
 		case next >= first+uint64(count):
 			return verdict{action: acked}
 		case next > first:
 			v.action, v.stored = trim, int(next-first)
+		}
+	case scribev1.Reason_REASON_INVALID:
+		// A frame of which a part is stored can't be taken as it is: the reason is about the frame, the conflict about the part.
+		if next := storedTo(info, producer); next > first && next < first+uint64(count) {
+			v.action, v.stored, v.cause = trim, int(next-first), ErrOutOfSequence
 		}
 	case scribev1.Reason_REASON_OUT_OF_SEQUENCE:
 		v.action, v.gap = retry, true
@@ -115,6 +114,17 @@ func judgeFrame(res *scribev1.FrameResult, producer, first uint64, count int) ve
 		}
 	}
 	return v
+}
+
+// storedTo is the sequence up to which an error says that a producer's messages are stored; the largest when it does not say.
+func storedTo(info *scribev1.ErrorInfo, producer uint64) uint64 {
+	next := uint64(math.MaxUint64)
+	for _, c := range info.GetConflicts() {
+		if c.GetProducer() == producer && c.GetReason() == scribev1.Reason_REASON_DUPLICATE {
+			next = min(next, c.GetNextSequence())
+		}
+	}
+	return next
 }
 
 // maxHint bounds the pause that a server may ask for.

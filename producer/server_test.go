@@ -200,7 +200,11 @@ func (s *server) sequence(h record.Header) *scribev1.ErrorInfo {
 		reason = scribev1.Reason_REASON_OUT_OF_SEQUENCE
 	}
 	if reason != scribev1.Reason_REASON_UNSPECIFIED {
-		return &scribev1.ErrorInfo{Reason: reason, Message: "sequences", Conflicts: []*scribev1.SequenceConflict{
+		whole := reason
+		if reason == scribev1.Reason_REASON_DUPLICATE && h.NextSequence() > q.next {
+			whole = scribev1.Reason_REASON_INVALID // as a batcher says of a frame that is stored in part
+		}
+		return &scribev1.ErrorInfo{Reason: whole, Message: "sequences", Conflicts: []*scribev1.SequenceConflict{
 			{Shard: uint64(h.Shard), Producer: h.Producer, Reason: reason, Epoch: q.epoch, NextSequence: q.next},
 		}}
 	}

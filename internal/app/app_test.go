@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -14,6 +15,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"scribe/batcher"
+	"scribe/internal/membership"
+	"scribe/internal/publish"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -95,6 +99,66 @@ func TestFailedStartReleases(t *testing.T) {
 		t.Fatalf("the folder is not free: %v", err)
 	}
 	stopNow(t, a)
+}
+
+// TestStopDrains: a process that stops leaves the membership before it drains, and is its own way out for what its agent still
+// holds.
+func TestStopDrains(t *testing.T) {
+	for _, wiring := range []Wiring{Direct, InMemory} {
+		data := t.TempDir()
+		a, err := start(t, wiring, func(c *Config) { c.Data = data })
+		if err != nil {
+			t.Fatal(err)
+		}
+		const categories = 200
+		var frames []byte
+		for i := range categories {
+			f, err := publish.Frame(&scribev1.PublishRequest{
+				Category: fmt.Sprintf("c%d", i), Messages: []*scribev1.PublishMessage{{Content: &scribev1.PublishMessage_Text{Text: "m"}}},
+			}, publish.MaxBytes, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			frames = append(frames, f...)
+		}
+		if _, err := a.parts.agent.Write(t.Context(), &scribev1.WriteRequest{Frames: frames, Ack: scribev1.AckLevel_ACK_LEVEL_NONE}); err != nil {
+			t.Fatal(err)
+		}
+		stopNow(t, a)
+		if a, err = start(t, wiring, func(c *Config) { c.Data = data }); err != nil {
+			t.Fatal(err)
+		}
+		for i := range categories {
+			c, err := a.parts.catalog.Resolve(t.Context(), fmt.Sprintf("c%d", i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			states, err := a.parts.log.Shards(t.Context(), c.GetId())
+			if err != nil || len(states) != 1 || states[0].NextLSN != 2 {
+				t.Errorf("wiring %d, category %d: %+v, %v", wiring, i, states, err)
+			}
+		}
+		stopNow(t, a)
+	}
+}
+
+// TestRoutesWithoutMembers: without a list of members a process routes to its own batcher, and always gives the same snapshot.
+func TestRoutesWithoutMembers(t *testing.T) {
+	view, err := membership.NewView(membership.DefaultViewConfig(), membership.ViewDeps{Source: away{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := &batcher.Batcher{}
+	a := &App{id: "own", parts: parts{members: view, batcher: own}}
+	batchers := a.batchers()
+	first, second := batchers(), batchers()
+	if len(first) != 1 || first[0].ID != "own" || first[0].Service != rpc.BatchService(own) || &first[0] != &second[0] {
+		t.Errorf("%+v, then %+v", first, second)
+	}
+	a.parts.batcher = nil
+	if got := a.batchers()(); len(got) != 0 {
+		t.Errorf("without one: %+v", got)
+	}
 }
 
 func TestReadiness(t *testing.T) {

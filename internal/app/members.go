@@ -63,11 +63,15 @@ func (a *App) awaitOwnBatcher(ctx context.Context) error {
 }
 
 // routes turns the members that are batchers into what the write proxy routes to. It returns the same slice until they change.
+//
+// A process that stops leaves the membership first, and drains afterwards: what its agent and its write proxy still hold goes to
+// its own batcher when the list names no other.
 type routes struct {
 	app *App
 
 	mu      sync.Mutex
-	members []*scribev1.Member // what batchers was made of
+	made    bool               // current was
+	members []*scribev1.Member // what it was made of
 	current []writeproxy.Batcher
 	clients map[string]rpc.BatchService // by URL
 }
@@ -76,7 +80,7 @@ func (r *routes) batchers() []writeproxy.Batcher {
 	members := r.app.parts.members.Members(scribev1.Role_ROLE_BATCHER)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(members) == len(r.members) && (len(members) == 0 || &members[0] == &r.members[0]) {
+	if r.made && len(members) == len(r.members) && (len(members) == 0 || &members[0] == &r.members[0]) {
 		return r.current
 	}
 	clients := make(map[string]rpc.BatchService, len(members))
@@ -91,6 +95,9 @@ func (r *routes) batchers() []writeproxy.Batcher {
 		clients[m.GetUrl()] = svc
 		current = append(current, writeproxy.Batcher{ID: m.GetId(), Load: m.GetLoad(), Service: svc})
 	}
-	r.members, r.current, r.clients = members, current, clients
+	if len(current) == 0 && r.app.parts.batcher != nil {
+		current = append(current, writeproxy.Batcher{ID: r.app.id, Service: r.app.parts.batcher})
+	}
+	r.made, r.members, r.current, r.clients = true, members, current, clients
 	return current
 }

@@ -6,8 +6,8 @@
 // behind the watch changes (and Resolve, under the same lock). A category is never changed once it is in a table; a change puts
 // another one in its place. So what a lookup returns is a consistent category, which the caller may keep and must not change.
 //
-// A category that was created a moment ago may not have arrived yet. Resolve asks the control plane before it says that there is
-// none, within limits that keep a flood of unknown names from reaching it.
+// A category that was created or changed a moment ago may not have arrived yet. Resolve asks the control plane, for those who would
+// refuse something for what the view has, within limits that keep a flood of questions from reaching it.
 //
 // docs/format/catalog.md describes the file.
 package catalog

@@ -38,9 +38,6 @@ func TestResolve(t *testing.T) {
 			t.Fatalf("%v, %v", c, err)
 		}
 		wantID(t, v, "a", 1)
-		if _, err = v.Resolve(t.Context(), "a"); err != nil || p.gets() != 1 {
-			t.Errorf("%d questions for a category that is here, %v", p.gets(), err)
-		}
 		// It stays over a reset whose set is older, and goes with one that is newer.
 		p.tell(&scribev1.WatchCategoriesResponse{Reset_: true, Synced: true, Revision: a.GetRevision() - 1})
 		synctest.Wait()
@@ -48,6 +45,41 @@ func TestResolve(t *testing.T) {
 		p.tell(&scribev1.WatchCategoriesResponse{Reset_: true, Synced: true, Revision: a.GetRevision()})
 		synctest.Wait()
 		wantID(t, v, "a", 0)
+	})
+}
+
+// TestResolveChanged: what was changed in a category is found before the watch tells of it, and when nothing was, the control plane
+// is asked so many times in a while.
+func TestResolveChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane()
+		v := newView(t, p, nil)
+		p.put("a", 1, false)
+		defer runView(t, v)()
+		if old, ok := v.Lookup("a"); !ok || old.GetShards() != 1 {
+			t.Fatalf("the view has %v", old)
+		}
+		changed := p.put("a", 1, false)
+		p.set(func(*plane) { changed.Shards = 4 })
+		if c, err := v.Resolve(t.Context(), "a"); err != nil || c.GetShards() != 4 {
+			t.Fatalf("%v, %v", c, err)
+		}
+		for range 20 {
+			if c, err := v.Resolve(t.Context(), "a"); err != nil || c.GetShards() != 4 {
+				t.Fatalf("%v, %v", c, err)
+			}
+		}
+		if c, _ := v.Lookup("a"); c.GetShards() != 4 {
+			t.Errorf("the view has %v", c)
+		}
+		if n := p.gets(); n != 6 {
+			t.Errorf("%d questions, want 6: one that brought something, and five that did not", n)
+		}
+		// It was deleted meanwhile.
+		advance(time.Second)
+		p.remove("a", false)
+		_, err := v.Resolve(t.Context(), "a")
+		wantReason(t, err, scribev1.Reason_REASON_UNKNOWN_CATEGORY)
 	})
 }
 
@@ -194,9 +226,9 @@ func TestResolveOutage(t *testing.T) {
 		if rpc.Info(err).GetRetryAfter().AsDuration() <= 0 {
 			t.Error("the error does not say when to try again")
 		}
-		if _, err = v.Resolve(t.Context(), "a"); err != nil {
-			t.Errorf("a category that is here: %v", err)
-		}
+		wantID(t, v, "a", 1)
+		_, err = v.Resolve(t.Context(), "a") // it may have changed
+		wantReason(t, err, scribev1.Reason_REASON_NO_BACKEND)
 		p.set(func(p *plane) { p.mu.slow = time.Minute })
 		begin := time.Now()
 		_, err = v.Resolve(t.Context(), "c")

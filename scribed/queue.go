@@ -13,8 +13,9 @@ type frame struct {
 	bytes     []byte // of the entry's memory
 	messages  int
 	sequenced bool
-	index     int // in the caller's request
-	attempts  int // that ended with REASON_OUT_OF_SEQUENCE
+	index     int  // in the caller's request
+	attempts  int  // that ended with REASON_OUT_OF_SEQUENCE
+	unsure    bool // an attempt ended with an unknown outcome: it may be stored whatever a later one says
 }
 
 // entry is what one request brought for one category: its frames in order. It is what moves through the queue.

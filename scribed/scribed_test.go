@@ -561,3 +561,19 @@ func TestConfigReportsEveryFault(t *testing.T) {
 		}
 	}
 }
+
+// TestUnknownOutcomeStays: a definite failure of a later attempt says nothing of one that may have stored the frame.
+func TestUnknownOutcomeStays(t *testing.T) {
+	run(t, DefaultConfig(), func(t *testing.T, c *cell) {
+		c.up.replies(func(n int, _ *call) reply {
+			if n == 0 {
+				return reply{whole: rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "the answer was lost")}
+			}
+			return reply{each: func(string) error { return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "deleted") }}
+		})
+		results, err := c.write(committed, "a/seq1")
+		if err != nil || results[0].GetError().GetReason() != scribev1.Reason_REASON_UNKNOWN_OUTCOME || c.up.count() != 2 {
+			t.Errorf("%v, %v after %d calls", results, err, c.up.count())
+		}
+	})
+}

@@ -166,7 +166,7 @@ func (s *Scribed) attempt(e *entry, result func(*frame) *scribev1.ErrorInfo) {
 // again reports whether a frame is to be sent again after an error.
 func (e *entry) again(f *frame, info *scribev1.ErrorInfo, sequenceAttempts int) bool {
 	unknown := info.GetReason() == scribev1.Reason_REASON_UNKNOWN_OUTCOME
-	e.unsure = e.unsure || unknown
+	e.unsure, f.unsure = e.unsure || unknown, f.unsure || unknown
 	switch {
 	case e.abandoned || !rpc.Retryable(rpc.FromInfo(info)):
 		return false
@@ -191,6 +191,12 @@ func (s *Scribed) fail(e *entry, info *scribev1.ErrorInfo) {
 // failFrame counts a frame that will not be sent again, and tells whoever waits for it.
 func (s *Scribed) failFrame(e *entry, f *frame, info *scribev1.ErrorInfo) {
 	if e.sub != nil {
+		if f.unsure && info.GetReason() != scribev1.Reason_REASON_UNKNOWN_OUTCOME {
+			info = &scribev1.ErrorInfo{
+				Reason: scribev1.Reason_REASON_UNKNOWN_OUTCOME, RetryAfter: info.GetRetryAfter(), Conflicts: info.GetConflicts(),
+				Message: "an earlier attempt may have stored it; the last one: " + info.GetMessage(),
+			}
+		}
 		e.sub.results[f.index] = &scribev1.FrameResult{Error: info}
 		s.mu.counts.fail(reasonLabel(info.GetReason()), f.amount())
 		return

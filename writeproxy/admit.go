@@ -21,6 +21,8 @@ type item struct {
 	delivery scribev1.Delivery
 	// sequenced frames are recognised when they are repeated, in exactly_once categories.
 	sequenced bool
+	// unsure: an attempt ended with an unknown outcome, so the frame may be stored whatever a later one says.
+	unsure bool
 	// done: result is final.
 	done   bool
 	result *scribev1.FrameResult

@@ -579,3 +579,22 @@ func TestConfigReportsEveryFault(t *testing.T) {
 		}
 	}
 }
+
+// TestUnknownOutcomeStays: a definite failure of a later attempt says nothing of one that may have stored the frame.
+func TestUnknownOutcomeStays(t *testing.T) {
+	for _, category := range []string{"least", "once"} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCell(t, DefaultConfig(), 1)
+			c.batchers[0].answer = func(call int, _ [][]byte) (*scribev1.SubmitResponse, error) {
+				if call == 0 {
+					return nil, rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "the answer was lost")
+				}
+				return nil, rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "refused")
+			}
+			r := c.write(makeFrame(t, category, 0, true, "x"))
+			if got := reasons(r)[0]; got != scribev1.Reason_REASON_UNKNOWN_OUTCOME || c.batchers[0].calls() < 2 {
+				t.Errorf("%s: %v after %d calls", category, got, c.batchers[0].calls())
+			}
+		})
+	}
+}

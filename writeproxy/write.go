@@ -59,6 +59,9 @@ func (p *Proxy) write(ctx context.Context, data []byte, ack scribev1.AckLevel) (
 	}
 	c := &call{p: p, ack: ack, whole: data}
 	c.run(ctx, items)
+	for i := range items {
+		items[i].conclude()
+	}
 	p.answered(items)
 	p.metrics.seconds.WithLabelValues(ackLabel(ack)).Observe(time.Since(start).Seconds())
 	return items, nil
@@ -265,8 +268,21 @@ func fail(part []*item, err error) (left []*item) {
 // settle takes a result and reports whether the item may be sent again.
 func (it *item) settle(r *scribev1.FrameResult) (again bool) {
 	it.result = r
+	it.unsure = it.unsure || r.GetError().GetReason() == scribev1.Reason_REASON_UNKNOWN_OUTCOME
 	it.done = r.GetError() == nil || !it.retryable(r.GetError())
 	return !it.done
+}
+
+// conclude keeps a definite failure from being told of a frame that an earlier attempt may have stored.
+func (it *item) conclude() {
+	info := it.result.GetError()
+	if info == nil || !it.unsure || info.GetReason() == scribev1.Reason_REASON_UNKNOWN_OUTCOME {
+		return
+	}
+	it.result = &scribev1.FrameResult{Error: &scribev1.ErrorInfo{
+		Reason: scribev1.Reason_REASON_UNKNOWN_OUTCOME, RetryAfter: info.GetRetryAfter(), Conflicts: info.GetConflicts(),
+		Message: "an earlier attempt may have stored it; the last one: " + info.GetMessage(),
+	}}
 }
 
 // retryable reports whether a frame may be sent again after an error. A frame whose outcome is unknown may be stored already:

@@ -87,12 +87,11 @@ func (l *lines) release(c *chunk) {
 }
 
 // stop makes the reader give up.
-func (l *lines) stop() error {
+func (l *lines) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.stopped = true
 	l.changed.Broadcast()
-	return nil
 }
 
 // tooLong returns an error that names the lines over the limit.

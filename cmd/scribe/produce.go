@@ -125,7 +125,8 @@ func (r *producing) all(ctx context.Context, src *lines) error {
 		src.release(c)
 		if failed != nil && !errors.Is(failed, producer.ErrTooLarge) {
 			// What this chunk met, the next one meets too; reading on would only lose more.
-			return errors.Join(failed, src.tooLong(), src.stop())
+			src.stop()
+			return errors.Join(failed, src.tooLong())
 		}
 	}
 }
@@ -133,7 +134,7 @@ func (r *producing) all(ctx context.Context, src *lines) error {
 // write stores one chunk and counts.
 func (r *producing) write(ctx context.Context, c *chunk, msgs []producer.Message) error {
 	err := r.producer.Write(ctx, r.category, msgs...)
-	lost := 0
+	lost, stored := 0, c.bytes()
 	batch := new(producer.BatchError)
 	switch {
 	case err == nil:
@@ -145,15 +146,15 @@ func (r *producing) write(ctx context.Context, c *chunk, msgs []producer.Message
 			err = fmt.Errorf("%w (and %d more messages)", err, lost-1)
 		}
 		for _, m := range batch.Messages {
-			r.bytes -= uint64(len(msgs[m.Index].Payload))
+			stored -= uint64(len(msgs[m.Index].Payload))
 		}
 	default:
 		lost = len(msgs)
 		err = fmt.Errorf("%s: %w", c.place(0), err)
-		r.bytes -= c.bytes()
+		stored = 0
 	}
 	r.messages += uint64(len(msgs) - lost) //nolint:gosec // not negative: a batch names each message once
-	r.bytes += c.bytes()
+	r.bytes += stored
 	r.lost += uint64(lost) //nolint:gosec // not negative
 	return err
 }

@@ -139,6 +139,63 @@ func (Delivery) EnumDescriptor() ([]byte, []int) {
 	return file_scribe_v1_common_proto_rawDescGZIP(), []int{1}
 }
 
+// QuotaMode says what happens to writes beyond a category's quota.
+type QuotaMode int32
+
+const (
+	// Not set: the server takes it as QUOTA_MODE_BLOCK.
+	QuotaMode_QUOTA_MODE_UNSPECIFIED QuotaMode = 0
+	// They are refused with REASON_OVERLOADED and a hint when to try again.
+	QuotaMode_QUOTA_MODE_BLOCK QuotaMode = 1
+	// They wait until the quota has room, within their deadline and the proxy's memory; then they are refused.
+	QuotaMode_QUOTA_MODE_THROTTLE QuotaMode = 2
+	// One frame in N is kept and carries N as its sample rate; the others are dropped, counted, and reported as sampled_out.
+	QuotaMode_QUOTA_MODE_SAMPLE QuotaMode = 3
+)
+
+// Enum value maps for QuotaMode.
+var (
+	QuotaMode_name = map[int32]string{
+		0: "QUOTA_MODE_UNSPECIFIED",
+		1: "QUOTA_MODE_BLOCK",
+		2: "QUOTA_MODE_THROTTLE",
+		3: "QUOTA_MODE_SAMPLE",
+	}
+	QuotaMode_value = map[string]int32{
+		"QUOTA_MODE_UNSPECIFIED": 0,
+		"QUOTA_MODE_BLOCK":       1,
+		"QUOTA_MODE_THROTTLE":    2,
+		"QUOTA_MODE_SAMPLE":      3,
+	}
+)
+
+func (x QuotaMode) Enum() *QuotaMode {
+	p := new(QuotaMode)
+	*p = x
+	return p
+}
+
+func (x QuotaMode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (QuotaMode) Descriptor() protoreflect.EnumDescriptor {
+	return file_scribe_v1_common_proto_enumTypes[2].Descriptor()
+}
+
+func (QuotaMode) Type() protoreflect.EnumType {
+	return &file_scribe_v1_common_proto_enumTypes[2]
+}
+
+func (x QuotaMode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use QuotaMode.Descriptor instead.
+func (QuotaMode) EnumDescriptor() ([]byte, []int) {
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{2}
+}
+
 // Reason is the machine-readable cause of an error: callers branch on it, not on the text.
 type Reason int32
 
@@ -248,11 +305,11 @@ func (x Reason) String() string {
 }
 
 func (Reason) Descriptor() protoreflect.EnumDescriptor {
-	return file_scribe_v1_common_proto_enumTypes[2].Descriptor()
+	return file_scribe_v1_common_proto_enumTypes[3].Descriptor()
 }
 
 func (Reason) Type() protoreflect.EnumType {
-	return &file_scribe_v1_common_proto_enumTypes[2]
+	return &file_scribe_v1_common_proto_enumTypes[3]
 }
 
 func (x Reason) Number() protoreflect.EnumNumber {
@@ -261,7 +318,7 @@ func (x Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Reason.Descriptor instead.
 func (Reason) EnumDescriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{2}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{3}
 }
 
 // ErrorInfo is attached to RPC errors as a detail, and to the parts of an answer that failed alone.
@@ -447,7 +504,9 @@ type Category struct {
 	// When it was created, Unix microseconds.
 	CreatedAt int64 `protobuf:"varint,12,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// When it was last changed, Unix microseconds.
-	UpdatedAt     int64 `protobuf:"varint,13,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	UpdatedAt int64 `protobuf:"varint,13,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	// What happens beyond the quota, default block. Not sample with exactly_once: a dropped frame would be a gap in its producer's sequence.
+	QuotaMode     QuotaMode `protobuf:"varint,14,opt,name=quota_mode,json=quotaMode,proto3,enum=scribe.v1.QuotaMode" json:"quota_mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -573,6 +632,13 @@ func (x *Category) GetUpdatedAt() int64 {
 	return 0
 }
 
+func (x *Category) GetQuotaMode() QuotaMode {
+	if x != nil {
+		return x.QuotaMode
+	}
+	return QuotaMode_QUOTA_MODE_UNSPECIFIED
+}
+
 // ShardPosition is a place in a physical shard.
 type ShardPosition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -653,7 +719,7 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\bproducer\x18\x02 \x01(\x04R\bproducer\x12)\n" +
 	"\x06reason\x18\x03 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12\x14\n" +
 	"\x05epoch\x18\x04 \x01(\rR\x05epoch\x12#\n" +
-	"\rnext_sequence\x18\x05 \x01(\x04R\fnextSequence\"\xdd\x03\n" +
+	"\rnext_sequence\x18\x05 \x01(\x04R\fnextSequence\"\x92\x04\n" +
 	"\bCategory\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\rR\x02id\x12\x1a\n" +
@@ -670,7 +736,9 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\f \x01(\x03R\tcreatedAt\x12\x1d\n" +
 	"\n" +
-	"updated_at\x18\r \x01(\x03R\tupdatedAt\"K\n" +
+	"updated_at\x18\r \x01(\x03R\tupdatedAt\x123\n" +
+	"\n" +
+	"quota_mode\x18\x0e \x01(\x0e2\x14.scribe.v1.QuotaModeR\tquotaMode\"K\n" +
 	"\rShardPosition\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x12\n" +
@@ -684,7 +752,12 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\x14DELIVERY_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14DELIVERY_BEST_EFFORT\x10\x01\x12\x1a\n" +
 	"\x16DELIVERY_AT_LEAST_ONCE\x10\x02\x12\x19\n" +
-	"\x15DELIVERY_EXACTLY_ONCE\x10\x03*\xf6\x03\n" +
+	"\x15DELIVERY_EXACTLY_ONCE\x10\x03*m\n" +
+	"\tQuotaMode\x12\x1a\n" +
+	"\x16QUOTA_MODE_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10QUOTA_MODE_BLOCK\x10\x01\x12\x17\n" +
+	"\x13QUOTA_MODE_THROTTLE\x10\x02\x12\x15\n" +
+	"\x11QUOTA_MODE_SAMPLE\x10\x03*\xf6\x03\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17REASON_UNKNOWN_CATEGORY\x10\x01\x12\x1a\n" +
@@ -721,31 +794,33 @@ func file_scribe_v1_common_proto_rawDescGZIP() []byte {
 	return file_scribe_v1_common_proto_rawDescData
 }
 
-var file_scribe_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_scribe_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
 var file_scribe_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_scribe_v1_common_proto_goTypes = []any{
 	(AckLevel)(0),               // 0: scribe.v1.AckLevel
 	(Delivery)(0),               // 1: scribe.v1.Delivery
-	(Reason)(0),                 // 2: scribe.v1.Reason
-	(*ErrorInfo)(nil),           // 3: scribe.v1.ErrorInfo
-	(*SequenceConflict)(nil),    // 4: scribe.v1.SequenceConflict
-	(*Category)(nil),            // 5: scribe.v1.Category
-	(*ShardPosition)(nil),       // 6: scribe.v1.ShardPosition
-	(*durationpb.Duration)(nil), // 7: google.protobuf.Duration
+	(QuotaMode)(0),              // 2: scribe.v1.QuotaMode
+	(Reason)(0),                 // 3: scribe.v1.Reason
+	(*ErrorInfo)(nil),           // 4: scribe.v1.ErrorInfo
+	(*SequenceConflict)(nil),    // 5: scribe.v1.SequenceConflict
+	(*Category)(nil),            // 6: scribe.v1.Category
+	(*ShardPosition)(nil),       // 7: scribe.v1.ShardPosition
+	(*durationpb.Duration)(nil), // 8: google.protobuf.Duration
 }
 var file_scribe_v1_common_proto_depIdxs = []int32{
-	2, // 0: scribe.v1.ErrorInfo.reason:type_name -> scribe.v1.Reason
-	7, // 1: scribe.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
-	4, // 2: scribe.v1.ErrorInfo.conflicts:type_name -> scribe.v1.SequenceConflict
-	2, // 3: scribe.v1.SequenceConflict.reason:type_name -> scribe.v1.Reason
-	7, // 4: scribe.v1.Category.retention:type_name -> google.protobuf.Duration
+	3, // 0: scribe.v1.ErrorInfo.reason:type_name -> scribe.v1.Reason
+	8, // 1: scribe.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
+	5, // 2: scribe.v1.ErrorInfo.conflicts:type_name -> scribe.v1.SequenceConflict
+	3, // 3: scribe.v1.SequenceConflict.reason:type_name -> scribe.v1.Reason
+	8, // 4: scribe.v1.Category.retention:type_name -> google.protobuf.Duration
 	1, // 5: scribe.v1.Category.delivery:type_name -> scribe.v1.Delivery
-	7, // 6: scribe.v1.Category.ordering_window:type_name -> google.protobuf.Duration
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	8, // 6: scribe.v1.Category.ordering_window:type_name -> google.protobuf.Duration
+	2, // 7: scribe.v1.Category.quota_mode:type_name -> scribe.v1.QuotaMode
+	8, // [8:8] is the sub-list for method output_type
+	8, // [8:8] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_common_proto_init() }
@@ -758,7 +833,7 @@ func file_scribe_v1_common_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_common_proto_rawDesc), len(file_scribe_v1_common_proto_rawDesc)),
-			NumEnums:      3,
+			NumEnums:      4,
 			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,

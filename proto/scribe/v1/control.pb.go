@@ -427,9 +427,13 @@ type UpdateCategoryRequest struct {
 	// New default ordering window.
 	OrderingWindow *durationpb.Duration `protobuf:"bytes,8,opt,name=ordering_window,json=orderingWindow,proto3" json:"ordering_window,omitempty"`
 	// New schema text.
-	Schema        *string `protobuf:"bytes,9,opt,name=schema,proto3,oneof" json:"schema,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Schema *string `protobuf:"bytes,9,opt,name=schema,proto3,oneof" json:"schema,omitempty"`
+	// New enforcement of the quota.
+	QuotaMode *QuotaMode `protobuf:"varint,10,opt,name=quota_mode,json=quotaMode,proto3,enum=scribe.v1.QuotaMode,oneof" json:"quota_mode,omitempty"`
+	// Remove the default ordering window: consumers that ask for none get no order across shards. Not beside ordering_window.
+	UnboundedWindow bool `protobuf:"varint,11,opt,name=unbounded_window,json=unboundedWindow,proto3" json:"unbounded_window,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *UpdateCategoryRequest) Reset() {
@@ -523,6 +527,20 @@ func (x *UpdateCategoryRequest) GetSchema() string {
 		return *x.Schema
 	}
 	return ""
+}
+
+func (x *UpdateCategoryRequest) GetQuotaMode() QuotaMode {
+	if x != nil && x.QuotaMode != nil {
+		return *x.QuotaMode
+	}
+	return QuotaMode_QUOTA_MODE_UNSPECIFIED
+}
+
+func (x *UpdateCategoryRequest) GetUnboundedWindow() bool {
+	if x != nil {
+		return x.UnboundedWindow
+	}
+	return false
 }
 
 // UpdateCategoryResponse returns it.
@@ -1501,7 +1519,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\n" +
 	"categories\x18\x01 \x03(\v2\x13.scribe.v1.CategoryR\n" +
 	"categories\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\xd5\x03\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xc9\x04\n" +
 	"\x15UpdateCategoryRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x19\n" +
@@ -1511,12 +1529,17 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x11max_message_bytes\x18\x06 \x01(\rH\x02R\x0fmaxMessageBytes\x88\x01\x01\x128\n" +
 	"\x16quota_bytes_per_second\x18\a \x01(\x04H\x03R\x13quotaBytesPerSecond\x88\x01\x01\x12B\n" +
 	"\x0fordering_window\x18\b \x01(\v2\x19.google.protobuf.DurationR\x0eorderingWindow\x12\x1b\n" +
-	"\x06schema\x18\t \x01(\tH\x04R\x06schema\x88\x01\x01B\b\n" +
+	"\x06schema\x18\t \x01(\tH\x04R\x06schema\x88\x01\x01\x128\n" +
+	"\n" +
+	"quota_mode\x18\n" +
+	" \x01(\x0e2\x14.scribe.v1.QuotaModeH\x05R\tquotaMode\x88\x01\x01\x12)\n" +
+	"\x10unbounded_window\x18\v \x01(\bR\x0funboundedWindowB\b\n" +
 	"\x06_ownerB\t\n" +
 	"\a_shardsB\x14\n" +
 	"\x12_max_message_bytesB\x19\n" +
 	"\x17_quota_bytes_per_secondB\t\n" +
-	"\a_schema\"I\n" +
+	"\a_schemaB\r\n" +
+	"\v_quota_mode\"I\n" +
 	"\x16UpdateCategoryResponse\x12/\n" +
 	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\"G\n" +
 	"\x15DeleteCategoryRequest\x12\x12\n" +
@@ -1636,6 +1659,7 @@ var file_scribe_v1_control_proto_goTypes = []any{
 	(*GetStatusResponse)(nil),       // 25: scribe.v1.GetStatusResponse
 	(*Category)(nil),                // 26: scribe.v1.Category
 	(*durationpb.Duration)(nil),     // 27: google.protobuf.Duration
+	(QuotaMode)(0),                  // 28: scribe.v1.QuotaMode
 }
 var file_scribe_v1_control_proto_depIdxs = []int32{
 	26, // 0: scribe.v1.CreateCategoryRequest.category:type_name -> scribe.v1.Category
@@ -1644,49 +1668,50 @@ var file_scribe_v1_control_proto_depIdxs = []int32{
 	26, // 3: scribe.v1.ListCategoriesResponse.categories:type_name -> scribe.v1.Category
 	27, // 4: scribe.v1.UpdateCategoryRequest.retention:type_name -> google.protobuf.Duration
 	27, // 5: scribe.v1.UpdateCategoryRequest.ordering_window:type_name -> google.protobuf.Duration
-	26, // 6: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
-	27, // 7: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
-	26, // 8: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
-	0,  // 9: scribe.v1.Member.roles:type_name -> scribe.v1.Role
-	13, // 10: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
-	27, // 11: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
-	13, // 12: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
-	27, // 13: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
-	0,  // 14: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
-	13, // 15: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
-	27, // 16: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
-	13, // 17: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
-	0,  // 18: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
-	13, // 19: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
-	1,  // 20: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
-	3,  // 21: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
-	5,  // 22: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
-	7,  // 23: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
-	9,  // 24: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
-	11, // 25: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
-	14, // 26: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
-	16, // 27: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
-	18, // 28: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
-	20, // 29: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
-	22, // 30: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
-	24, // 31: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
-	2,  // 32: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
-	4,  // 33: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
-	6,  // 34: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
-	8,  // 35: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
-	10, // 36: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
-	12, // 37: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
-	15, // 38: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
-	17, // 39: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
-	19, // 40: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
-	21, // 41: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
-	23, // 42: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
-	25, // 43: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
-	32, // [32:44] is the sub-list for method output_type
-	20, // [20:32] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	28, // 6: scribe.v1.UpdateCategoryRequest.quota_mode:type_name -> scribe.v1.QuotaMode
+	26, // 7: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
+	27, // 8: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
+	26, // 9: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
+	0,  // 10: scribe.v1.Member.roles:type_name -> scribe.v1.Role
+	13, // 11: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
+	27, // 12: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
+	13, // 13: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
+	27, // 14: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
+	0,  // 15: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
+	13, // 16: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
+	27, // 17: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
+	13, // 18: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
+	0,  // 19: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
+	13, // 20: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
+	1,  // 21: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
+	3,  // 22: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
+	5,  // 23: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
+	7,  // 24: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
+	9,  // 25: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
+	11, // 26: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
+	14, // 27: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
+	16, // 28: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
+	18, // 29: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
+	20, // 30: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
+	22, // 31: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
+	24, // 32: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
+	2,  // 33: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
+	4,  // 34: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
+	6,  // 35: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
+	8,  // 36: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
+	10, // 37: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
+	12, // 38: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
+	15, // 39: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
+	17, // 40: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
+	19, // 41: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
+	21, // 42: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
+	23, // 43: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
+	25, // 44: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
+	33, // [33:45] is the sub-list for method output_type
+	21, // [21:33] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_control_proto_init() }

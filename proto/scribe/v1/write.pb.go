@@ -132,7 +132,10 @@ type FrameResult struct {
 	// The log sequence number of the pointer that covers it; 0 below ACK_LEVEL_COMMITTED and for a duplicate whose place is unknown.
 	Lsn uint64 `protobuf:"varint,3,opt,name=lsn,proto3" json:"lsn,omitempty"`
 	// The frame's sequences were stored before: it was acknowledged again, not stored again.
-	Duplicate     bool `protobuf:"varint,4,opt,name=duplicate,proto3" json:"duplicate,omitempty"`
+	Duplicate bool `protobuf:"varint,4,opt,name=duplicate,proto3" json:"duplicate,omitempty"`
+	// The category is over its quota and samples: the frame was dropped on purpose and counted. It has no error and no place; sending it
+	// again would only be counted again.
+	SampledOut    bool `protobuf:"varint,5,opt,name=sampled_out,json=sampledOut,proto3" json:"sampled_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -191,6 +194,13 @@ func (x *FrameResult) GetLsn() uint64 {
 func (x *FrameResult) GetDuplicate() bool {
 	if x != nil {
 		return x.Duplicate
+	}
+	return false
+}
+
+func (x *FrameResult) GetSampledOut() bool {
+	if x != nil {
+		return x.SampledOut
 	}
 	return false
 }
@@ -399,7 +409,9 @@ type PublishResponse struct {
 	// The physical shard and log sequence number, as in FrameResult.
 	Shard uint64 `protobuf:"varint,2,opt,name=shard,proto3" json:"shard,omitempty"`
 	// See shard.
-	Lsn           uint64 `protobuf:"varint,3,opt,name=lsn,proto3" json:"lsn,omitempty"`
+	Lsn uint64 `protobuf:"varint,3,opt,name=lsn,proto3" json:"lsn,omitempty"`
+	// See FrameResult.
+	SampledOut    bool `protobuf:"varint,4,opt,name=sampled_out,json=sampledOut,proto3" json:"sampled_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -455,6 +467,13 @@ func (x *PublishResponse) GetLsn() uint64 {
 	return 0
 }
 
+func (x *PublishResponse) GetSampledOut() bool {
+	if x != nil {
+		return x.SampledOut
+	}
+	return false
+}
+
 var File_scribe_v1_write_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_write_proto_rawDesc = "" +
@@ -464,12 +483,14 @@ const file_scribe_v1_write_proto_rawDesc = "" +
 	"\x06frames\x18\x01 \x01(\fR\x06frames\x12%\n" +
 	"\x03ack\x18\x02 \x01(\x0e2\x13.scribe.v1.AckLevelR\x03ack\"A\n" +
 	"\rWriteResponse\x120\n" +
-	"\aresults\x18\x01 \x03(\v2\x16.scribe.v1.FrameResultR\aresults\"\x7f\n" +
+	"\aresults\x18\x01 \x03(\v2\x16.scribe.v1.FrameResultR\aresults\"\xa0\x01\n" +
 	"\vFrameResult\x12*\n" +
 	"\x05error\x18\x01 \x01(\v2\x14.scribe.v1.ErrorInfoR\x05error\x12\x14\n" +
 	"\x05shard\x18\x02 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x03 \x01(\x04R\x03lsn\x12\x1c\n" +
-	"\tduplicate\x18\x04 \x01(\bR\tduplicate\"\xb8\x01\n" +
+	"\tduplicate\x18\x04 \x01(\bR\tduplicate\x12\x1f\n" +
+	"\vsampled_out\x18\x05 \x01(\bR\n" +
+	"sampledOut\"\xb8\x01\n" +
 	"\x0ePublishRequest\x12\x1a\n" +
 	"\bcategory\x18\x01 \x01(\tR\bcategory\x12\x14\n" +
 	"\x05shard\x18\x02 \x01(\rR\x05shard\x125\n" +
@@ -489,11 +510,13 @@ const file_scribe_v1_write_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01B\t\n" +
 	"\acontentB\x06\n" +
 	"\x04_keyB\a\n" +
-	"\x05_time\"O\n" +
+	"\x05_time\"p\n" +
 	"\x0fPublishResponse\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count\x12\x14\n" +
 	"\x05shard\x18\x02 \x01(\x04R\x05shard\x12\x10\n" +
-	"\x03lsn\x18\x03 \x01(\x04R\x03lsn2\x8c\x01\n" +
+	"\x03lsn\x18\x03 \x01(\x04R\x03lsn\x12\x1f\n" +
+	"\vsampled_out\x18\x04 \x01(\bR\n" +
+	"sampledOut2\x8c\x01\n" +
 	"\fWriteService\x12:\n" +
 	"\x05Write\x12\x17.scribe.v1.WriteRequest\x1a\x18.scribe.v1.WriteResponse\x12@\n" +
 	"\aPublish\x12\x19.scribe.v1.PublishRequest\x1a\x1a.scribe.v1.PublishResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"

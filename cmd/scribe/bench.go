@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"scribe/internal/app"
 	"scribe/internal/bench"
 	"scribe/internal/units"
 )
@@ -48,6 +47,7 @@ costs on the same bytes in the same run.`,
 	} {
 		cmd.AddCommand(newBenchOf(b.name, b.short, b.run))
 	}
+	cmd.AddCommand(newBenchCategories(), newBenchCost(), newBenchNeighbour())
 	return cmd
 }
 
@@ -88,7 +88,7 @@ func (f *benchFlags) run(cmd *cobra.Command, run func(context.Context, bench.Opt
 	ctx := cmd.Context()
 	o := bench.Options{Server: f.server, Bytes: int64(f.bytes), Messages: f.messages, Rate: f.rate}
 	if f.server == "" {
-		stop, url, serr := f.cell(cmd)
+		stop, url, serr := benchCell(cmd, f.data, nil)
 		if serr != nil {
 			return serr
 		}
@@ -139,29 +139,4 @@ func startProfile(path string) (stop func() error, err error) {
 		pprof.StopCPUProfile()
 		return out.Close()
 	}, nil
-}
-
-// cell starts one in this process.
-func (f *benchFlags) cell(cmd *cobra.Command) (stop func() error, url string, err error) {
-	dir := f.data
-	if dir == "" {
-		if dir, err = os.MkdirTemp("", "scribe-bench-"); err != nil {
-			return nil, "", err
-		}
-	}
-	c := app.DefaultConfig()
-	c.Data, c.Listen, c.Log.Level = dir, "127.0.0.1:0", "warn"
-	a, err := app.Start(cmd.Context(), c, app.Options{Logger: newLogger(c.Log, cmd.ErrOrStderr()), Version: programVersion()})
-	if err != nil {
-		return nil, "", err
-	}
-	return func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), c.ShutdownTimeout.Std())
-		defer cancel()
-		err := a.Stop(ctx)
-		if f.data == "" {
-			err = errors.Join(err, os.RemoveAll(dir))
-		}
-		return err
-	}, a.URL(), nil
 }

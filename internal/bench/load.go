@@ -1,0 +1,119 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"scribe/producer"
+)
+
+// load writes messages of a workload to categories at a rate, until it is stopped.
+type load struct {
+	producer *producer.Producer
+	workload Workload
+	// pick chooses the category of the next message.
+	pick func() string
+	// bytesPerSecond of payload; 0 = as fast as the producer takes them.
+	bytesPerSecond float64
+	// wait is for room in the producer's buffer; without it messages that find none are dropped, as an application's logs are.
+	wait bool
+
+	messages, bytes atomic.Int64 // offered
+}
+
+// tick is how often a paced load writes what has become due.
+const tick = 5 * time.Millisecond
+
+// run writes until ctx ends, and returns nil then.
+func (l *load) run(ctx context.Context) error {
+	var (
+		begin = time.Now()
+		sent  float64
+		m     producer.Message
+	)
+	pace := time.NewTicker(tick)
+	defer pace.Stop()
+	for next := 0; ; {
+		due := math.Inf(1)
+		if l.bytesPerSecond > 0 {
+			select {
+			case <-pace.C:
+			case <-ctx.Done():
+				return nil
+			}
+			due = l.bytesPerSecond * time.Since(begin).Seconds()
+		}
+		for sent < due {
+			if ctx.Err() != nil {
+				return nil
+			}
+			m.Payload = l.workload.Messages[next%len(l.workload.Messages)]
+			next++
+			if l.wait {
+				l.producer.WriteAsyncContext(ctx, l.pick(), &m) // what fails is told to the producer's hook
+			} else {
+				l.producer.LogMessage(l.pick(), &m)
+			}
+			sent += float64(len(m.Payload))
+			l.messages.Add(1)
+			l.bytes.Add(int64(len(m.Payload)))
+		}
+	}
+}
+
+// zipf picks among categories as real traffic does: a few get most of it, and nearly all get little (Zipf's law, exponent 1.1).
+func zipf(categories []string) func() string {
+	rng := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // reproducible on purpose
+	z := rand.NewZipf(rng, 1.1, 1, uint64(len(categories)-1))
+	return func() string { return categories[z.Uint64()] }
+}
+
+// probe writes one small message at a time, committed, at a fixed rate, and takes the time of each.
+type probe struct {
+	producer   *producer.Producer
+	categories []string
+	every      time.Duration
+}
+
+// run probes until ctx ends. A write that fails is an error.
+func (p *probe) run(ctx context.Context) ([]time.Duration, error) {
+	var samples []time.Duration
+	payload := make([]byte, 100)
+	pace := time.NewTicker(p.every)
+	defer pace.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-pace.C:
+		case <-ctx.Done():
+			return samples, nil
+		}
+		begin := time.Now()
+		// A probe that has begun ends, whatever ends the run: one that was cut short would look fast.
+		if err := p.producer.Write(context.WithoutCancel(ctx), p.categories[i%len(p.categories)], producer.Message{Payload: payload}); err != nil {
+			return samples, err
+		}
+		samples = append(samples, time.Since(begin))
+	}
+}
+
+// together runs all until the time is over or one fails, and waits for them.
+func together(ctx context.Context, d time.Duration, runs ...func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	errs := make([]error, len(runs))
+	var group sync.WaitGroup
+	for i, run := range runs {
+		group.Go(func() {
+			if errs[i] = run(ctx); errs[i] != nil {
+				cancel()
+			}
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,63 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// counters are the sums over the labels of a process's metrics, by name.
+type counters map[string]float64
+
+// scrape reads a process's /metrics.
+func scrape(ctx context.Context, server string) (counters, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(server, "/")+"/metrics", http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s/metrics: %s", server, res.Status)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(res.Body)
+	if err != nil {
+		return nil, fmt.Errorf("%s/metrics: %w", server, err)
+	}
+	out := counters{}
+	for name, f := range families {
+		for _, m := range f.GetMetric() {
+			out[name] += value(m)
+		}
+	}
+	return out, nil
+}
+
+func value(m *dto.Metric) float64 {
+	switch {
+	case m.Counter != nil:
+		return m.GetCounter().GetValue()
+	case m.Gauge != nil:
+		return m.GetGauge().GetValue()
+	default:
+		return 0
+	}
+}
+
+// since is what each counter has grown by.
+func (c counters) since(before counters) counters {
+	out := make(counters, len(c))
+	for name, v := range c {
+		out[name] = v - before[name]
+	}
+	return out
+}

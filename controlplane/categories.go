@@ -226,6 +226,10 @@ func (c *ControlPlane) UpdateCategory(ctx context.Context, req *scribev1.UpdateC
 		return nil, err
 	}
 	defer done()
+	if req.GetUnboundedWindow() && req.GetOrderingWindow() != nil {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "update category %q: unbounded_window: removes the window that ordering_window sets: give one of them",
+			excerpt(req.GetName()))
+	}
 	t := target{change: changeUpdated, what: "update category", name: req.GetName(), revision: req.GetRevision()}
 	cat, err := c.change(ctx, t, func(before *scribev1.Category) ([]kv.Op, *scribev1.Category, error) {
 		after := updated(before, req)
@@ -263,7 +267,16 @@ func updated(before *scribev1.Category, req *scribev1.UpdateCategoryRequest) *sc
 	if req.QuotaBytesPerSecond != nil {
 		after.QuotaBytesPerSecond = req.GetQuotaBytesPerSecond()
 	}
-	if req.GetOrderingWindow() != nil {
+	if req.QuotaMode != nil {
+		after.QuotaMode = req.GetQuotaMode()
+		if after.GetQuotaMode() == scribev1.QuotaMode_QUOTA_MODE_UNSPECIFIED {
+			after.QuotaMode = scribev1.QuotaMode_QUOTA_MODE_BLOCK
+		}
+	}
+	switch {
+	case req.GetUnboundedWindow():
+		after.OrderingWindow = nil
+	case req.GetOrderingWindow() != nil:
 		after.OrderingWindow = proto.CloneOf(req.GetOrderingWindow())
 	}
 	if req.Schema != nil {

@@ -85,6 +85,7 @@ func TestCreateCategory(t *testing.T) {
 	want := &scribev1.Category{
 		Name: "access_log", Id: 1, Revision: got.GetRevision(), Retention: durationpb.New(72 * time.Hour), Shards: 1,
 		Delivery: scribev1.Delivery_DELIVERY_AT_LEAST_ONCE, MaxMessageBytes: 16 << 20, CreatedAt: now.UnixMicro(), UpdatedAt: now.UnixMicro(),
+		QuotaMode: scribev1.QuotaMode_QUOTA_MODE_BLOCK,
 	}
 	if !proto.Equal(got, want) || got.GetRevision() == 0 {
 		t.Fatalf("created %v, want %v", got, want)
@@ -106,6 +107,7 @@ func TestCreateCategory(t *testing.T) {
 	full := &scribev1.Category{
 		Name: "orders", Owner: "payments", Retention: durationpb.New(time.Minute), Shards: 10_000,
 		Delivery: scribev1.Delivery_DELIVERY_EXACTLY_ONCE, MaxMessageBytes: 32 << 20, QuotaBytesPerSecond: 5,
+		QuotaMode:      scribev1.QuotaMode_QUOTA_MODE_THROTTLE,
 		OrderingWindow: durationpb.New(0), Schema: strings.Repeat("x", 1<<20),
 	}
 	resp, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: full})
@@ -131,9 +133,9 @@ func TestInvalid(t *testing.T) {
 	long := strings.Repeat("x", 1<<20+1)
 	_, err := c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{
 		Name: "-x", Owner: long[:256], Retention: durationpb.New(time.Second), Shards: 10_001, Delivery: 9,
-		MaxMessageBytes: 32<<20 + 1, OrderingWindow: durationpb.New(-1), Schema: long,
+		MaxMessageBytes: 32<<20 + 1, OrderingWindow: durationpb.New(-1), Schema: long, QuotaMode: 9,
 	}})
-	wantReason(t, err, scribev1.Reason_REASON_INVALID, "name: ", "owner: ", "retention: ", "shards: ", "delivery: ", "max_message_bytes: ",
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, "quota_mode: ", "name: ", "owner: ", "retention: ", "shards: ", "delivery: ", "max_message_bytes: ",
 		"ordering_window: ", "schema: ")
 	_, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "a", Schema: "bad", Owner: "\xff"}})
 	wantReason(t, err, scribev1.Reason_REASON_INVALID, "schema: no columns", "owner: is not UTF-8")
@@ -200,6 +202,60 @@ func TestUpdateCategory(t *testing.T) {
 	}
 	_, err = c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: "b", Owner: new("me")})
 	wantReason(t, err, scribev1.Reason_REASON_UNKNOWN_CATEGORY)
+}
+
+// TestQuotaMode: what happens beyond a quota can be changed at any time, but to nothing that loses what exactly_once counts on.
+func TestQuotaMode(t *testing.T) {
+	c := start(t, newStore(t), nil)
+	const (
+		block, throttle = scribev1.QuotaMode_QUOTA_MODE_BLOCK, scribev1.QuotaMode_QUOTA_MODE_THROTTLE
+		sample, unset   = scribev1.QuotaMode_QUOTA_MODE_SAMPLE, scribev1.QuotaMode_QUOTA_MODE_UNSPECIFIED
+		once            = scribev1.Delivery_DELIVERY_EXACTLY_ONCE
+	)
+	_, err := c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "once", Delivery: once, QuotaMode: sample}})
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, "quota_mode: sample drops frames")
+	if _, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "once", Delivery: once}}); err != nil {
+		t.Fatal(err)
+	}
+	create(t, c, "least")
+	for _, tc := range []struct {
+		name      string
+		set, want scribev1.QuotaMode
+		fault     string
+	}{
+		{"once", sample, block, "quota_mode: sample drops frames"},
+		{"once", throttle, throttle, ""},
+		{"least", sample, sample, ""},
+		{"least", 9, sample, "quota_mode: 9 is not known"},
+		{"least", unset, block, ""},
+	} {
+		_, err := c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: tc.name, QuotaMode: &tc.set})
+		if tc.fault != "" {
+			wantReason(t, err, scribev1.Reason_REASON_INVALID, tc.fault)
+		} else if err != nil {
+			t.Errorf("%s to %v: %v", tc.name, tc.set, err)
+		}
+		resp, err := c.GetCategory(t.Context(), &scribev1.GetCategoryRequest{Name: tc.name})
+		if err != nil || resp.GetCategory().GetQuotaMode() != tc.want {
+			t.Errorf("%s after %v: %v, %v", tc.name, tc.set, resp.GetCategory().GetQuotaMode(), err)
+		}
+	}
+}
+
+// TestUnboundedWindow: a window that was set can be removed again.
+func TestUnboundedWindow(t *testing.T) {
+	c := start(t, newStore(t), nil)
+	create(t, c, "a")
+	resp, err := c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: "a", OrderingWindow: durationpb.New(time.Second)})
+	if err != nil || resp.GetCategory().GetOrderingWindow() == nil {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	_, err = c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: "a", OrderingWindow: durationpb.New(time.Hour), UnboundedWindow: true})
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, "unbounded_window: ")
+	resp, err = c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: "a", UnboundedWindow: true})
+	if err != nil || resp.GetCategory().GetOrderingWindow() != nil {
+		t.Errorf("%v, %v", resp, err)
+	}
 }
 
 // TestUpdatesConcurrently: updates without a revision lose nothing of each other.

@@ -98,6 +98,9 @@ func setDefaults(c *scribev1.Category) {
 	if c.GetMaxMessageBytes() == 0 {
 		c.MaxMessageBytes = defaultMessage
 	}
+	if c.GetQuotaMode() == scribev1.QuotaMode_QUOTA_MODE_UNSPECIFIED {
+		c.QuotaMode = scribev1.QuotaMode_QUOTA_MODE_BLOCK
+	}
 }
 
 // checkCategory reports what is wrong with a category whose defaults are set. before is the one that it replaces, nil for none.
@@ -118,6 +121,7 @@ func checkCategory(c, before *scribev1.Category, checkSchema func(before, after 
 	default:
 		f.add("delivery", "%d is not known", c.GetDelivery())
 	}
+	f.quotaMode("quota_mode", c)
 	if c.GetMaxMessageBytes() < 1 || c.GetMaxMessageBytes() > maxMessage {
 		f.add("max_message_bytes", "%d is not within 1 and %d", c.GetMaxMessageBytes(), maxMessage)
 	}
@@ -132,6 +136,19 @@ func checkCategory(c, before *scribev1.Category, checkSchema func(before, after 
 		}
 	}
 	return f
+}
+
+// quotaMode checks what happens beyond a category's quota. Categories from before there were modes have none, which is block.
+func (f *faults) quotaMode(field string, c *scribev1.Category) {
+	switch mode := c.GetQuotaMode(); mode {
+	case scribev1.QuotaMode_QUOTA_MODE_UNSPECIFIED, scribev1.QuotaMode_QUOTA_MODE_BLOCK, scribev1.QuotaMode_QUOTA_MODE_THROTTLE:
+	case scribev1.QuotaMode_QUOTA_MODE_SAMPLE:
+		if c.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE {
+			f.add(field, "sample drops frames, which exactly_once takes for lost ones: use block or throttle")
+		}
+	default:
+		f.add(field, "%d is not known", mode)
+	}
 }
 
 // checkMember reports what is wrong with a member.

@@ -17,10 +17,27 @@ type item struct {
 	bytes    []byte // of the request
 	start    int    // in the request
 	messages int
+	shard    uint32
+	category *scribev1.Category
 	key      uint64
-	delivery scribev1.Delivery
+	// micro is the micro-shard that its request's frames of the key go to.
+	micro int
+	// body is where the body begins; bodyCRC is what the header says of it.
+	body    int
+	bodyCRC uint32
+	// sampleRate is the frame's; resampled says that it is to be written into what is sent, since it is not that of bytes.
+	sampleRate uint32
+	resampled  bool
+	// leftOut: sampling does not keep the frame.
+	leftOut bool
+	// checked: the body was looked at. waits: it is sent when its category's quota has room.
+	checked, waits bool
+	// rows: the body is messages, which a category's limit may concern.
+	rows bool
 	// sequenced frames are recognised when they are repeated, in exactly_once categories.
 	sequenced bool
+	// renewed: the category was asked for again since its logs were sealed. That is done once.
+	renewed bool
 	// unsure: an attempt ended with an unknown outcome, so the frame may be stored whatever a later one says.
 	unsure bool
 	// done: result is final.
@@ -28,58 +45,72 @@ type item struct {
 	result *scribev1.FrameResult
 }
 
-// admission checks the frames of a request. It remembers the last category: neighbours often have the same.
+// itemBytes is about what an item and its result take. They are charged in steps.
+const (
+	itemBytes = 256
+	itemStep  = 1024
+)
+
+// refuse ends it with an error.
+func (it *item) refuse(err error) {
+	it.done, it.result = true, &scribev1.FrameResult{Error: rpc.Info(err)}
+}
+
+// admission reads the headers of a request's frames. It remembers the last category: neighbours often have the same.
 type admission struct {
 	p        *Proxy
 	category *scribev1.Category
+	// charge takes memory for what is made of the request.
+	charge func(n int64) error
 }
 
-// split checks every frame of a request. A frame that is refused alone has its error in its result; when nobody knows where the
-// next frame begins, the whole request is refused.
+// split makes an item of every frame of a request, whose headers are checked and whose bodies are not looked at. A frame that is
+// refused alone has its error in its result; when nobody knows where the next frame begins, the whole request is refused.
 func (a *admission) split(ctx context.Context, data []byte) ([]item, error) {
 	var items []item
 	for offset := 0; offset < len(data); {
-		h, err := record.Check(data[offset:])
-		size := h.Len
-		if err != nil {
-			if size, err = damaged(data[offset:], offset, err); size == 0 {
+		if len(items)%itemStep == 0 && len(items) > 0 {
+			if err := a.charge(itemStep * itemBytes); err != nil {
 				return nil, err
 			}
 		}
-		it := item{bytes: data[offset : offset+size : offset+size], start: offset}
-		offset += size
-		if err == nil {
-			it.messages = h.Count
-			err = a.admit(ctx, &h, &it)
+		h, err := record.ParseHeader(data[offset:])
+		if err == nil && h.Len > len(data)-offset {
+			err = &record.TruncatedError{What: "body", Need: h.Len, Have: len(data) - offset}
 		}
 		if err != nil {
-			it.done, it.result = true, &scribev1.FrameResult{Error: rpc.Info(err)}
+			reason := scribev1.Reason_REASON_CORRUPT
+			if errors.Is(err, record.ErrVersion) {
+				reason = scribev1.Reason_REASON_INVALID
+			}
+			return nil, rpc.Errorf(reason, "frame at byte %d of the request: %w", offset, err)
+		}
+		if items == nil {
+			items = make([]item, 0, min(len(data)/h.Len+1, itemStep)) // frames of a request are often alike
+		}
+		it := item{
+			bytes: data[offset : offset+h.Len : offset+h.Len], start: offset, messages: h.Count, shard: h.Shard, body: h.BodyOffset(), bodyCRC: h.BodyCRC,
+			sampleRate: h.SampleRate, rows: h.Encoding == record.EncodingMessages, sequenced: h.Sequenced(),
+		}
+		offset += h.Len
+		if err := a.admit(ctx, &h, &it); err != nil {
+			it.refuse(err)
 		}
 		items = append(items, it)
 	}
 	return items, nil
 }
 
-// damaged decides about a frame that does not pass its check: it returns its size and the error of that frame alone when only
-// its body is damaged, else 0 and the error of the whole request.
-func damaged(b []byte, offset int, err error) (int, error) {
-	h, herr := record.ParseHeader(b)
-	if herr == nil && h.Len <= len(b) {
-		return h.Len, rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "frame at byte %d of the request: %w", offset, err)
-	}
-	reason := scribev1.Reason_REASON_CORRUPT
-	if errors.Is(err, record.ErrVersion) {
-		reason = scribev1.Reason_REASON_INVALID
-	}
-	return 0, rpc.Errorf(reason, "frame at byte %d of the request: %w", offset, err)
-}
-
+// admit finds a frame's category and shard.
 func (a *admission) admit(ctx context.Context, h *record.Header, it *item) error {
 	c := a.category
 	if c == nil || c.GetName() != string(h.Category) {
-		var err error
-		if c, err = a.p.category(ctx, h.CategoryName()); err != nil {
-			return err
+		var ok bool
+		if c, ok = a.p.lookup(h.Category); !ok {
+			var err error
+			if c, err = a.p.category(ctx, h.CategoryName()); err != nil {
+				return err
+			}
 		}
 		a.category = c
 	}
@@ -90,21 +121,34 @@ func (a *admission) admit(ctx context.Context, h *record.Header, it *item) error
 			return fmt.Errorf("category %s: %w", c.GetName(), err)
 		}
 		a.category, c = grown, grown
-		if h.Shard >= max(c.GetShards(), 1) {
-			return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_SHARD,
-				"category %s has %d logical shards, the frame is for number %d", c.GetName(), c.GetShards(), h.Shard)
-		}
+	}
+	return it.belongs(c, h.Shard)
+}
+
+// belongs sets what a frame's category decides about.
+func (it *item) belongs(c *scribev1.Category, shard uint32) error {
+	if shard >= max(c.GetShards(), 1) {
+		return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_SHARD,
+			"category %s has %d logical shards, the frame is for number %d", c.GetName(), c.GetShards(), shard)
+	}
+	it.category = c
+	it.key = routeKey(c.GetId(), shard)
+	return nil
+}
+
+// check looks at a frame's body.
+func (it *item) check() error {
+	if computed := record.CRC(it.bytes[it.body:]); computed != it.bodyCRC {
+		return rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "frame at byte %d of the request: %w", it.start,
+			&record.CorruptError{What: "body checksum", Offset: int64(it.body), Reason: fmt.Sprintf("stored %#08x, computed %#08x", it.bodyCRC, computed)})
 	}
 	// The header tells the number of messages, not their sizes. A frame no longer than one message may be needs no look at them,
 	// which is nearly every frame of nearly every category.
-	if limit := maxMessage(c); h.Encoding == record.EncodingMessages && h.BodyLen() > limit {
+	if limit := maxMessage(it.category); it.rows && len(it.bytes)-it.body > limit {
 		if err := checkSizes(it.bytes, limit); err != nil {
-			return fmt.Errorf("category %s: %w", c.GetName(), err)
+			return fmt.Errorf("category %s: %w", it.category.GetName(), err)
 		}
 	}
-	it.key = routeKey(c.GetId(), h.Shard, 0)
-	it.delivery = c.GetDelivery()
-	it.sequenced = h.Sequenced()
 	return nil
 }
 

@@ -22,6 +22,20 @@ type Config struct {
 	// up; a tenth of the remaining time if that is less.
 	HopMargin time.Duration
 
+	// MinAttempt is the least that one attempt gets of a request's remaining time; it gets half of it otherwise, so that what a
+	// batcher does not answer can be sent to another. With one batcher an attempt gets all of it.
+	MinAttempt time.Duration
+	// StallAfter is for how long a batcher that is asked may answer nothing before it is left alone, and probed with requests of no
+	// consequence until it answers.
+	StallAfter time.Duration
+
+	// MicroShardBytes is how many bytes a second of one logical shard, in the whole cell, go to one batcher; of more, another
+	// batcher gets a part. Not in exactly_once categories.
+	MicroShardBytes int64
+	// ThrottleShare is the share of the memory for requests in which those may wait that are over a quota; with 0 nobody
+	// waits, and throttle is block.
+	ThrottleShare float64
+
 	// Attempts is how often frames are sent to the batcher that they belong to.
 	Attempts int
 	// Fallbacks is the number of batchers among which a frame's fallback is chosen, by a salted hash.
@@ -48,6 +62,10 @@ func DefaultConfig() Config {
 		MaxRequestBytes:  64 << 20,
 		Timeout:          30 * time.Second,
 		HopMargin:        250 * time.Millisecond,
+		MinAttempt:       5 * time.Second,
+		StallAfter:       3 * time.Second,
+		MicroShardBytes:  16 << 20,
+		ThrottleShare:    0.25,
 		Attempts:         3,
 		Fallbacks:        3,
 		FallbackAttempts: 2,
@@ -74,6 +92,12 @@ func (c *Config) Validate() error {
 	within("MaxRequestBytes", c.MaxRequestBytes, 1, record.MaxFrameLen)
 	lasting("Timeout", c.Timeout, time.Millisecond)
 	lasting("HopMargin", c.HopMargin, 0)
+	lasting("MinAttempt", c.MinAttempt, time.Millisecond)
+	lasting("StallAfter", c.StallAfter, time.Millisecond)
+	within("MicroShardBytes", c.MicroShardBytes, 1<<10, 1<<40)
+	if !(c.ThrottleShare >= 0 && c.ThrottleShare <= 0.9) {
+		faults = append(faults, fmt.Errorf("writeproxy: ThrottleShare is %v, want 0 to 0.9", c.ThrottleShare))
+	}
 	within("Attempts", int64(c.Attempts), 1, 100)
 	within("Fallbacks", int64(c.Fallbacks), 0, 1000)
 	within("FallbackAttempts", int64(c.FallbackAttempts), 0, 100)

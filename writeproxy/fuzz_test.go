@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"time"
 
 	"scribe/internal/record"
 	scribev1 "scribe/proto/scribe/v1"
@@ -27,12 +28,20 @@ func (taking) Submit(_ context.Context, req *scribev1.SubmitRequest) (*scribev1.
 //
 //	go test ./writeproxy -run '^$' -fuzz FuzzWrite -fuzztime 10s
 func FuzzWrite(f *testing.F) {
+	c := newCatalog()
+	for i, mode := range []scribev1.QuotaMode{
+		scribev1.QuotaMode_QUOTA_MODE_BLOCK, scribev1.QuotaMode_QUOTA_MODE_THROTTLE, scribev1.QuotaMode_QUOTA_MODE_SAMPLE,
+	} {
+		c.limit([]string{"blocks", "waits", "samples"}[i], 500, mode)
+	}
 	good := makeFrame(f, "least", 0, false, "one", "two")
 	f.Add(slices.Concat(good, makeFrame(f, "once", 1, true, "three"), good, makeFrame(f, "nobody", 0, false, "x")))
 	f.Add(good[:len(good)-1])
+	f.Add(slices.Concat(makeFrame(f, "blocks", 0, false, "x"), makeFrame(f, "waits", 0, false, "x"), makeFrame(f, "samples", 0, false, "x"), good))
 	f.Add([]byte("SCRF\x02"))
-	c := newCatalog()
-	p, err := New(DefaultConfig(), Deps{Categories: c, Batchers: func() []Batcher { return []Batcher{{ID: "a", Service: taking{}}, {ID: "b", Service: taking{}}} }})
+	cfg := DefaultConfig()
+	cfg.Timeout = 10 * time.Millisecond
+	p, err := New(cfg, Deps{Categories: c, Batchers: func() []Batcher { return []Batcher{{ID: "a", Service: taking{}}, {ID: "b", Service: taking{}}} }})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -46,7 +55,7 @@ func FuzzWrite(f *testing.F) {
 				t.Error("a frame without a result")
 			}
 		}
-		if used := p.writes.used.Load(); used != 0 {
+		if used := p.writes.Used(); used != 0 {
 			t.Errorf("%d bytes are still charged", used)
 		}
 	})

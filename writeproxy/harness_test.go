@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"scribe/internal/record"
@@ -38,6 +39,18 @@ func newCatalog() *catalog {
 		c.view[name], c.all[name] = v, v
 	}
 	return c
+}
+
+// limit adds a category with a quota.
+func (c *catalog) limit(name string, quota uint64, mode scribev1.QuotaMode) *scribev1.Category {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v := &scribev1.Category{
+		Name: name, Id: uint32(10 + len(c.all)), Shards: 64, Delivery: scribev1.Delivery_DELIVERY_AT_LEAST_ONCE, MaxMessageBytes: 1 << 20,
+		QuotaBytesPerSecond: quota, QuotaMode: mode,
+	}
+	c.view[name], c.all[name] = v, v
+	return v
 }
 
 func (c *catalog) Lookup(name string) (*scribev1.Category, bool) {
@@ -82,6 +95,8 @@ type fakeBatcher struct {
 	// answer decides about a request; nil takes everything.
 	answer func(call int, frames [][]byte) (*scribev1.SubmitResponse, error)
 	hold   <-chan struct{}
+	load   uint32
+	probes int // requests without frames
 }
 
 func (b *fakeBatcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scribev1.SubmitResponse, error) {
@@ -94,6 +109,15 @@ func (b *fakeBatcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if len(req.GetFrames()) == 0 {
+		b.probes++
+		if b.answer != nil {
+			if resp, err := b.answer(len(b.requests), nil); err != nil {
+				return resp, err
+			}
+		}
+		return &scribev1.SubmitResponse{Load: b.load}, nil
+	}
 	var frames [][]byte
 	for f, err := range record.Split(bytes.Clone(req.GetFrames())) {
 		if err != nil {
@@ -112,7 +136,9 @@ func (b *fakeBatcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (
 			return resp, err
 		}
 	}
-	return taken(frames), nil
+	resp := taken(frames)
+	resp.Load = b.load
+	return resp, nil
 }
 
 // taken acknowledges frames; their LSN tells their size, so that mixed up results show.
@@ -184,10 +210,11 @@ func newCell(t *testing.T, cfg Config, batchers int, edit ...func(*Deps)) *cell 
 		if err := c.Close(context.Background()); err != nil {
 			t.Log(err)
 		}
-		if used := c.writes.used.Load() + c.bodies.used.Load(); used != 0 {
+		if used := c.writes.Used() + c.bodies.Used() + c.quotas.waiting.Used(); used != 0 {
 			t.Errorf("%d bytes are still charged", used)
 		}
-		if f := c.mu.counts.inFlight(); f != (amount{}) {
+		counts := c.ledger.counts()
+		if f := counts.inFlight(); f != (amount{}) {
 			t.Errorf("%+v are still in flight", f)
 		}
 	})
@@ -222,7 +249,7 @@ func (c *cell) write(frames ...[]byte) []*scribev1.FrameResult {
 		return make([]*scribev1.FrameResult, len(frames))
 	}
 	for i, r := range resp.GetResults() {
-		if r.GetError() == nil && r.GetLsn() != uint64(len(frames[i])) {
+		if r.GetError() == nil && !r.GetSampledOut() && r.GetLsn() != uint64(len(frames[i])) {
 			c.t.Errorf("frame %d has the result of another", i)
 		}
 	}
@@ -235,4 +262,24 @@ func reasons(results []*scribev1.FrameResult) []scribev1.Reason {
 		out[i] = r.GetError().GetReason()
 	}
 	return out
+}
+
+// gathered are the values of counters and gauges, by name and labels.
+func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range m.GetLabel() {
+				name += "/" + l.GetValue()
+			}
+			got[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return got
 }

@@ -3,79 +3,13 @@ package writeproxy
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"scribe/internal/rpc"
+	"scribe/internal/budget"
 	scribev1 "scribe/proto/scribe/v1"
 )
-
-// amount counts frames and what is in them.
-type amount struct{ frames, bytes, messages int64 }
-
-func (a *amount) plus(b amount) {
-	a.frames += b.frames
-	a.bytes += b.bytes
-	a.messages += b.messages
-}
-
-func (a amount) minus(b amount) amount {
-	return amount{frames: a.frames - b.frames, bytes: a.bytes - b.bytes, messages: a.messages - b.messages}
-}
-
-// counts says what became of the frames that were received. At all times received = acknowledged + failed + in flight. Requests
-// that were refused as a whole are not in it.
-type counts struct {
-	received     amount
-	acknowledged amount
-	failed       map[scribev1.Reason]amount
-}
-
-// inFlight is what has no outcome yet.
-func (c *counts) inFlight() amount {
-	sum := c.received.minus(c.acknowledged)
-	for _, a := range c.failed {
-		sum = sum.minus(a)
-	}
-	return sum
-}
-
-func (it *item) amount() amount {
-	return amount{frames: 1, bytes: int64(len(it.bytes)), messages: int64(it.messages)}
-}
-
-// received counts the frames of a request.
-func (p *Proxy) received(items []item) {
-	var sum amount
-	for i := range items {
-		sum.plus(items[i].amount())
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.mu.counts.received.plus(sum)
-}
-
-// answered counts what became of them.
-func (p *Proxy) answered(items []item) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i := range items {
-		it := &items[i]
-		if it.result == nil { // a bug, which must not be taken for an acknowledgement
-			it.result = &scribev1.FrameResult{Error: rpc.Info(errNoResult)}
-		}
-		if it.result.GetError() == nil {
-			p.mu.counts.acknowledged.plus(it.amount())
-			continue
-		}
-		reason := it.result.GetError().GetReason()
-		sum := p.mu.counts.failed[reason]
-		sum.plus(it.amount())
-		p.mu.counts.failed[reason] = sum
-	}
-}
 
 const namespace = "scribe_writeproxy_"
 
@@ -88,11 +22,18 @@ type metrics struct {
 	submits   prometheus.Counter
 	fallbacks prometheus.Counter
 	created   prometheus.Counter
+	renewed   prometheus.Counter
+	probes    *prometheus.CounterVec
+	overQuota *prometheus.CounterVec
+	waits     prometheus.Histogram
 
-	received, acknowledged, inFlight, failed [3]*prometheus.Desc // frames, bytes, messages
-	memory                                   *prometheus.Desc
-	memoryLimit                              *prometheus.Desc
-	batchers                                 *prometheus.Desc
+	received, acknowledged, inFlight, failed, dropped [3]*prometheus.Desc // frames, bytes, messages
+
+	memory, memoryLimit           *prometheus.Desc
+	batchers, open, light         *prometheus.Desc
+	weightChanges, trips          *prometheus.Desc
+	quotaCategories, quotaProxies *prometheus.Desc
+	shards, splitShards           *prometheus.Desc
 }
 
 func newMetrics(p *Proxy) *metrics {
@@ -117,21 +58,43 @@ func newMetrics(p *Proxy) *metrics {
 			Name: namespace + "write_seconds", Help: "Time from a request's admission to its answer, by acknowledgement level.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 20),
 		}, []string{"ack"}),
-		submits:      counter("submits_total", "Requests to batchers."),
-		fallbacks:    counter("fallbacks_total", "Requests to batchers that went to a fallback."),
-		created:      counter("created_categories_total", "Categories created on first use."),
+		submits:   counter("submits_total", "Requests to batchers."),
+		fallbacks: counter("fallbacks_total", "Requests to batchers that went to a fallback."),
+		created:   counter("created_categories_total", "Categories created on first use."),
+		renewed:   counter("renewed_frames_total", "Frames sent again since their category's logs were sealed, after asking for the category again."),
+		probes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: namespace + "probes_total", Help: "Probes of batchers that were left alone, by result: alive or dead.",
+		}, []string{"result"}),
+		overQuota: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: namespace + "over_quota_bytes_total", Help: "Bytes of frames over their category's quota, by what became of them: refused, delayed or left_out.",
+		}, []string{"outcome"}),
+		waits: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: namespace + "throttle_seconds", Help: "Time that frames waited for their category's quota.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
+		}),
 		received:     three("received_%s_total", "in requests that were admitted."),
 		acknowledged: three("acknowledged_%s_total", "that reached the level asked for."),
 		failed:       three("failed_%s_total", "that did not reach the level asked for, by reason.", "reason"),
+		dropped:      three("dropped_%s_total", "left out on purpose, by reason; sampled: beyond a quota.", "reason"),
 		inFlight:     three("in_flight_%s", "without an outcome yet."),
-		memory:       desc("memory_bytes", "Bytes charged, of bodies being read and of requests being written.", "what"),
-		memoryLimit:  desc("memory_limit_bytes", "Bytes that may be charged.", "what"),
-		batchers:     desc("batchers", "Batchers known."),
+
+		memory:          desc("memory_bytes", "Bytes charged, of bodies being read, of requests being written, and of those that wait for a quota.", "what"),
+		memoryLimit:     desc("memory_limit_bytes", "Bytes that may be charged.", "what"),
+		batchers:        desc("batchers", "Batchers known."),
+		open:            desc("batchers_left_alone", "Batchers that do not answer and are probed."),
+		light:           desc("batchers_lightened", "Batchers that get less than their share, since they are full or slow."),
+		weightChanges:   desc("batcher_weight_changes_total", "Changes of batchers' weights."),
+		trips:           desc("batcher_trips_total", "Times that a batcher was found not to answer."),
+		quotaCategories: desc("quota_categories", "Categories with a quota that wrote lately."),
+		quotaProxies:    desc("quota_proxies", "Write proxies that share the quotas."),
+		shards:          desc("tracked_shards", "Logical shards whose traffic is remembered."),
+		splitShards:     desc("split_shards", "Logical shards with more than one micro-shard."),
 	}
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.refused, m.seconds, m.submits, m.fallbacks, m.created, m}
+	return []prometheus.Collector{
+		m.refused, m.seconds, m.submits, m.fallbacks, m.created, m.renewed, m.probes, m.overQuota, m.waits, m,
+	}
 }
 
 func (m *metrics) register(r prometheus.Registerer) error {
@@ -158,24 +121,22 @@ func (m *metrics) unregister(r prometheus.Registerer) {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, three := range [][3]*prometheus.Desc{m.received, m.acknowledged, m.failed, m.inFlight} {
+	for _, three := range [][3]*prometheus.Desc{m.received, m.acknowledged, m.failed, m.dropped, m.inFlight} {
 		for _, d := range three {
 			ch <- d
 		}
 	}
-	ch <- m.memory
-	ch <- m.memoryLimit
-	ch <- m.batchers
+	for _, d := range []*prometheus.Desc{
+		m.memory, m.memoryLimit, m.batchers, m.open, m.light, m.weightChanges, m.trips, m.quotaCategories, m.quotaProxies, m.shards, m.splitShards,
+	} {
+		ch <- d
+	}
 }
 
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	p := m.p
-	p.mu.Lock()
-	c := p.mu.counts
-	c.failed = maps.Clone(c.failed)
-	p.mu.Unlock()
-
+	c := p.ledger.counts()
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, v int64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, kind, float64(v), labels...)
 	}
@@ -186,15 +147,27 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	three(m.received, prometheus.CounterValue, c.received)
 	three(m.acknowledged, prometheus.CounterValue, c.acknowledged)
+	three(m.dropped, prometheus.CounterValue, c.sampledOut, "sampled")
 	three(m.inFlight, prometheus.GaugeValue, c.inFlight())
 	for reason, a := range c.failed {
 		three(m.failed, prometheus.CounterValue, a, reasonLabel(reason))
 	}
-	for what, mem := range map[string]*memory{"bodies": &p.bodies, "writes": &p.writes} {
-		send(m.memory, prometheus.GaugeValue, mem.used.Load(), what)
-		send(m.memoryLimit, prometheus.GaugeValue, mem.limit, what)
+	for what, b := range map[string]*budget.Budget{"bodies": p.bodies, "writes": p.writes, "throttled": p.quotas.waiting} {
+		send(m.memory, prometheus.GaugeValue, b.Used(), what)
+		send(m.memoryLimit, prometheus.GaugeValue, b.Limit(), what)
 	}
-	send(m.batchers, prometheus.GaugeValue, int64(len(p.deps.Batchers())))
+	open, light := p.fleet.degraded()
+	known, split := p.traffic.counts()
+	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
+	send(m.batchers, gauge, int64(len(p.deps.Batchers())))
+	send(m.open, gauge, int64(open))
+	send(m.light, gauge, int64(light))
+	send(m.weightChanges, counter, p.fleet.changes.Load())
+	send(m.trips, counter, p.fleet.trips.Load())
+	send(m.quotaCategories, gauge, int64(p.quotas.tracked()))
+	send(m.quotaProxies, gauge, int64(max(p.quotas.proxies(), 1)))
+	send(m.shards, gauge, int64(known))
+	send(m.splitShards, gauge, int64(split))
 }
 
 func reasonLabel(r scribev1.Reason) string {

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 
+	"scribe/internal/budget"
 	"scribe/internal/buffers"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -36,6 +37,9 @@ type Deps struct {
 	Creator Creator
 	// Batchers returns those that are known at present: an immutable snapshot, and the same one while nothing changes.
 	Batchers func() []Batcher
+	// Proxies returns how many write proxies the cell has, this one included: they share each category's quota. Nil or less than
+	// 1 counts as one. It is called often.
+	Proxies func() int
 	// Logger defaults to none.
 	Logger *slog.Logger
 	// Registerer gets the metrics; nil keeps none. Close unregisters them.
@@ -48,26 +52,26 @@ type Deps struct {
 type Proxy struct {
 	cfg     Config
 	deps    Deps
-	router  *router
+	fleet   *fleet
+	quotas  *quotas
+	traffic *shardTraffic
 	retries *retries
+	ledger  *ledger
 	metrics *metrics
+	// lookup finds a category by the bytes of its name.
+	lookup func(name []byte) (*scribev1.Category, bool)
 	// bodies are requests that are admitted and being read, writes those in Write and Publish.
-	bodies, writes memory
+	bodies, writes *budget.Budget
 	creating       singleflight.Group
 	copies         buffers.Pool
+	started        time.Time
 
 	// ctx ends when Close loses its patience.
 	ctx    context.Context //nolint:containedctx // ends running requests from outside
 	cancel context.CancelCauseFunc
-	ended  chan struct{}
-
-	mu struct {
-		sync.Mutex
-		closed  bool
-		running int
-		idle    chan struct{} // closed when closed and running is 0
-		counts  counts
-	}
+	// closing is closed when Close begins, ended when it is done.
+	closing, ended chan struct{}
+	probes         sync.WaitGroup
 }
 
 var _ rpc.WriteService = (*Proxy)(nil)
@@ -96,13 +100,18 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 	p := &Proxy{
 		cfg:     cfg,
 		deps:    deps,
-		router:  &router{batchers: deps.Batchers},
+		traffic: newShardTraffic(cfg.MicroShardBytes),
 		retries: newRetries(cfg.RetryRatio),
+		ledger:  newLedger(),
+		lookup:  lookupBytes(deps.Categories),
+		bodies:  budget.New("bodies that the write proxy reads", cfg.MemoryBytes/2),
+		writes:  budget.New("requests that the write proxy carries out", cfg.MemoryBytes/2),
+		started: time.Now(),
+		closing: make(chan struct{}),
 		ended:   make(chan struct{}),
 	}
-	p.bodies.limit, p.writes.limit = cfg.MemoryBytes/2, cfg.MemoryBytes/2
-	p.mu.idle = make(chan struct{})
-	p.mu.counts.failed = make(map[scribev1.Reason]amount)
+	p.quotas = newQuotas(p.now, deps.Proxies, int64(cfg.ThrottleShare*float64(p.writes.Limit())))
+	p.fleet = &fleet{batchers: deps.Batchers, now: p.now, stall: cfg.StallAfter, probe: p.probe}
 	p.metrics = newMetrics(p)
 	if err := p.metrics.register(deps.Registerer); err != nil {
 		return nil, err
@@ -111,16 +120,26 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 	return p, nil
 }
 
+// now is the time of the state machines.
+func (p *Proxy) now() time.Duration { return time.Since(p.started) }
+
+// lookupBytes spares the copy of each name if the categories can be asked without.
+func lookupBytes(c Categories) func(name []byte) (*scribev1.Category, bool) {
+	if fast, ok := c.(interface {
+		LookupBytes(name []byte) (*scribev1.Category, bool)
+	}); ok {
+		return fast.LookupBytes
+	}
+	return func(name []byte) (*scribev1.Category, bool) { return c.Lookup(string(name)) }
+}
+
 // Admit charges a request's announced length before its body is read; it refuses with REASON_OVERLOADED and a hint, or with
 // REASON_TOO_LARGE. release is to be called once the request is answered.
 func (p *Proxy) Admit(n int64) (release func(), err error) {
-	p.mu.Lock()
-	closed := p.mu.closed
-	p.mu.Unlock()
-	if closed {
+	if p.ledger.closed() {
 		return nil, errShutDown()
 	}
-	release, err = p.bodies.take(n)
+	release, err = p.bodies.Take(n)
 	if err != nil {
 		p.metrics.refused.WithLabelValues(reasonLabel(rpc.ReasonOf(err))).Inc()
 	}
@@ -133,17 +152,10 @@ func errShutDown() error {
 
 var errClosed = errors.New("writeproxy: closed before the request was answered")
 
-// Close refuses new requests and waits for the running ones. When ctx ends first, they are ended with an unknown outcome and the
-// error says how many they were. Calling it again waits for the first call.
+// Close refuses new requests and waits for the running ones; what waits for a quota is refused. When ctx ends first, they are ended
+// with an unknown outcome and the error says how many they were. Calling it again waits for the first call.
 func (p *Proxy) Close(ctx context.Context) error {
-	p.mu.Lock()
-	again := p.mu.closed
-	p.mu.closed = true
-	if !again && p.mu.running == 0 {
-		close(p.mu.idle)
-	}
-	p.mu.Unlock()
-	if again {
+	if p.ledger.close() {
 		select {
 		case <-p.ended:
 			return nil
@@ -151,30 +163,40 @@ func (p *Proxy) Close(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-	var err error
-	select {
-	case <-p.mu.idle:
-	case <-ctx.Done():
-		p.mu.Lock()
-		err = fmt.Errorf("writeproxy: %d requests were ended before they were answered: %w", p.mu.running, context.Cause(ctx))
-		p.mu.Unlock()
+	close(p.closing)
+	err := p.idle(ctx)
+	if err != nil {
 		p.cancel(errClosed)
-		<-p.mu.idle // a batcher answers when its context ends
+		_ = p.idle(context.WithoutCancel(ctx)) // a batcher answers when its context ends
 	}
 	p.cancel(nil)
+	p.probes.Wait()
 	p.metrics.unregister(p.deps.Registerer)
 	close(p.ended)
 	return err
 }
 
-// begin registers a running request and gives it a context that ends before the caller's, and with the proxy.
-func (p *Proxy) begin(ctx context.Context) (_ context.Context, end func(), err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.mu.closed {
-		return nil, nil, errShutDown()
+// idle returns when no request runs any more.
+func (p *Proxy) idle(ctx context.Context) error {
+	for {
+		n := p.ledger.running()
+		if n == 0 {
+			return nil
+		}
+		select {
+		case <-p.ledger.ended:
+		case <-ctx.Done():
+			return fmt.Errorf("writeproxy: %d requests were ended before they were answered: %w", n, context.Cause(ctx))
+		}
 	}
-	p.mu.running++
+}
+
+// begin registers a running request and gives it a context that ends before the caller's, and with the proxy.
+func (p *Proxy) begin(ctx context.Context) (_ context.Context, account *ledgerStripe, end func(), err error) {
+	account = p.ledger.begin()
+	if account == nil {
+		return nil, nil, nil, errShutDown()
+	}
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		deadline = time.Now().Add(p.cfg.Timeout)
@@ -183,14 +205,9 @@ func (p *Proxy) begin(ctx context.Context) (_ context.Context, end func(), err e
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	stop := context.AfterFunc(p.ctx, cancel)
-	return ctx, func() {
+	return ctx, account, func() {
 		stop()
 		cancel()
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.mu.running--
-		if p.mu.closed && p.mu.running == 0 {
-			close(p.mu.idle)
-		}
+		p.ledger.end(account)
 	}, nil
 }

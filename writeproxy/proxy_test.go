@@ -163,6 +163,7 @@ func TestRetries(t *testing.T) {
 		overloaded = scribev1.Reason_REASON_OVERLOADED
 		unknown    = scribev1.Reason_REASON_UNKNOWN_OUTCOME
 		sealed     = scribev1.Reason_REASON_SEALED
+		corrupt    = scribev1.Reason_REASON_CORRUPT
 	)
 	for _, tc := range []struct {
 		name      string
@@ -175,7 +176,9 @@ func TestRetries(t *testing.T) {
 	}{
 		{"at_least_once", "least", false, 2, overloaded, 3, true},
 		{"unknown outcome", "least", false, 1, unknown, 2, true},
-		{"for good", "least", false, 100, sealed, 1, false},
+		{"for good", "least", false, 100, corrupt, 1, false},
+		{"sealed, once more", "least", false, 1, sealed, 2, true},
+		{"sealed for good", "least", false, 100, sealed, 2, false},
 		{"too often", "least", false, 100, overloaded, 3, false},
 		{"best_effort", "best", false, 1, overloaded, 1, false},
 		{"exactly_once", "once", true, 1, unknown, 2, true},
@@ -211,7 +214,7 @@ func TestPartialFailure(t *testing.T) {
 				for _, i := range []int{1, 3} {
 					resp.Results[i] = &scribev1.FrameResult{Error: rpc.Info(rpc.Errorf(scribev1.Reason_REASON_FENCED, "injected"))}
 				}
-				resp.Results[4] = &scribev1.FrameResult{Error: rpc.Info(rpc.Errorf(scribev1.Reason_REASON_SEALED, "injected"))}
+				resp.Results[4] = &scribev1.FrameResult{Error: rpc.Info(rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "injected"))}
 			}
 			return resp, nil
 		}
@@ -219,7 +222,7 @@ func TestPartialFailure(t *testing.T) {
 		for i := range 5 {
 			frames = append(frames, makeFrame(t, "least", 0, false, strings.Repeat("x", i)))
 		}
-		if got := reasons(c.write(frames...)); !slices.Equal(got, []scribev1.Reason{0, 0, 0, 0, scribev1.Reason_REASON_SEALED}) {
+		if got := reasons(c.write(frames...)); !slices.Equal(got, []scribev1.Reason{0, 0, 0, 0, scribev1.Reason_REASON_CORRUPT}) {
 			t.Errorf("reasons %v", got)
 		}
 		if again := c.batchers[0].requests[1].GetFrames(); !bytes.Equal(again, slices.Concat(frames[1], frames[3])) {
@@ -242,7 +245,7 @@ func TestFallbacks(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCell(t, DefaultConfig(), 5)
-				home := c.batchers[c.router.table().preferred(routeKey(1, 0, 0))]
+				home := c.batchers[c.fleet.table().home(routeKey(1, 0), 0)]
 				home.answer = failing(100, tc.reason)
 				start := time.Now()
 				if r := c.write(frame); r[0].GetError() != nil {
@@ -530,20 +533,7 @@ func TestMetrics(t *testing.T) {
 		c.batchers[0].hold = hold
 		go c.write(makeFrame(t, "least", 0, false, "four"))
 		synctest.Wait()
-		got := map[string]float64{}
-		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range families {
-			for _, m := range f.GetMetric() {
-				name := f.GetName()
-				for _, l := range m.GetLabel() {
-					name += "/" + l.GetValue()
-				}
-				got[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
-			}
-		}
+		got := gathered(t, registry)
 		for name, want := range map[string]float64{
 			"scribe_writeproxy_received_messages_total":                4,
 			"scribe_writeproxy_acknowledged_messages_total":            2,
@@ -569,11 +559,12 @@ func TestConfigReportsEveryFault(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg.MemoryBytes, cfg.Attempts, cfg.RetryRatio, cfg.AutoCreate = 1, 0, -1, true
+	cfg.StallAfter, cfg.MicroShardBytes, cfg.ThrottleShare = 0, 0, 1
 	_, err := New(cfg, Deps{})
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, part := range []string{"MemoryBytes", "Attempts", "RetryRatio", "Deps.Categories", "Deps.Batchers", "Deps.Creator"} {
+	for _, part := range []string{"MemoryBytes", "Attempts", "RetryRatio", "StallAfter", "MicroShardBytes", "ThrottleShare", "Deps.Categories", "Deps.Batchers", "Deps.Creator"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%s is not mentioned in: %v", part, err)
 		}

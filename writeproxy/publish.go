@@ -24,6 +24,9 @@ func (p *Proxy) Publish(ctx context.Context, req *scribev1.PublishRequest) (*scr
 	if r.GetError() != nil {
 		return nil, rpc.FromInfo(r.GetError())
 	}
+	if r.GetSampledOut() {
+		return &scribev1.PublishResponse{SampledOut: true}, nil // none was taken
+	}
 	return &scribev1.PublishResponse{Count: uint32(len(req.GetMessages())), Shard: r.GetShard(), Lsn: r.GetLsn()}, nil
 }
 

@@ -1,7 +1,7 @@
 package writeproxy
 
 import (
-	"sync/atomic"
+	"math"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -12,15 +12,15 @@ import (
 type Batcher struct {
 	// ID names it. Which frames it gets depends on it, so it should outlive a restart.
 	ID string
-	// Load is how full it says it is: 0 idle, 1000 refusing. It is not used yet.
+	// Load is how full it says it is: 0 idle, 1000 refusing. What it says when it answers counts more.
 	Load uint32
-	// Service is the batcher itself, or a client.
+	// Service is the batcher itself, or a client. It answers a request without frames at once.
 	Service rpc.BatchService
 }
 
-// routeKey is what decides about a frame's batcher: the category, the logical shard and the slice of its traffic.
-func routeKey(category, shard, micro uint32) uint64 {
-	return mix(uint64(category)<<32|uint64(shard)<<16|uint64(micro), 0)
+// routeKey is what decides about a frame's batchers: the category and the logical shard.
+func routeKey(category, shard uint32) uint64 {
+	return mix(uint64(category)<<32|uint64(shard), 0)
 }
 
 // mix is the finalizer of SplitMix64 over a and b.
@@ -33,16 +33,33 @@ func mix(a, b uint64) uint64 {
 	return h ^ h>>31
 }
 
-// table is a snapshot of batchers with the hashes of their ids.
+// table is a snapshot of batchers, the hashes of their ids, and their weights. It is never changed.
+//
+// Every key has its own order of the batchers, by weighted rendezvous hashing (Thaler and Ravishankar, 1996; the weights as in
+// Schindelhauer and Schomaker, 2005): the score of a batcher of weight w whose hash with the key is u, in (0, 1), is -w/ln(u), and
+// it is the highest with a probability in proportion to w. A batcher that joins, leaves, or changes its weight moves nothing
+// between the others.
 type table struct {
 	batchers []Batcher
 	hashes   []uint64
+	members  []*member
+	// weights are above 0 and at most 1, or 0 for a batcher that is not to be used while there are others. Those come last in
+	// every order, so when there are no others they are used: what is sent may arrive, what is not can't.
+	weights []float64
+	// usable is the number of weights above 0.
+	usable int
+	// even says that all are 1.
+	even bool
 }
 
-func newTable(batchers []Batcher) *table {
-	t := &table{batchers: batchers, hashes: make([]uint64, len(batchers))}
+func newTable(batchers []Batcher, members []*member, weights []float64) *table {
+	t := &table{batchers: batchers, members: members, weights: weights, hashes: make([]uint64, len(batchers)), even: true}
 	for i := range batchers {
 		t.hashes[i] = xxhash.Sum64String(batchers[i].ID)
+		t.even = t.even && weights[i] == 1
+		if weights[i] > 0 {
+			t.usable++
+		}
 	}
 	return t
 }
@@ -52,58 +69,76 @@ func (t *table) of(batchers []Batcher) bool {
 	return len(t.batchers) == len(batchers) && (len(batchers) == 0 || &t.batchers[0] == &batchers[0])
 }
 
-// preferred returns the batcher that a key belongs to: the one with the highest rendezvous weight (Thaler and Ravishankar, 1996),
-// so that a batcher that joins or leaves moves only its own share. It returns -1 when there is none.
-func (t *table) preferred(key uint64) int {
-	best, weight := -1, uint64(0)
-	for i, h := range t.hashes {
-		if w := mix(key, h); best < 0 || w > weight {
-			best, weight = i, w
-		}
+// score is the place of a batcher in a key's order: higher comes first.
+func (t *table) score(key uint64, i int) float64 {
+	u := (float64(mix(key, t.hashes[i])>>11) + 0.5) / (1 << 53)
+	switch w := t.weights[i]; {
+	case t.even:
+		return u // the same order, for less
+	case w == 0:
+		return u - 1
+	default:
+		return -w / math.Log(u)
 	}
-	return best
 }
 
-// fallback returns a batcher for a key whose batcher does not take it: one of the n that follow in the key's order, chosen by a
-// hash salted with the attempt. So the overflow of a key goes to the same few batchers, wherever it comes from, and the overflow
-// of a batcher is spread over all. It returns -1 when there is no other.
-func (t *table) fallback(key uint64, n, attempt int) int {
-	n = min(n, len(t.batchers)-1)
-	if n <= 0 {
+// home returns the batcher of a key's micro-shard: the first batchers in the key's order have one each. It returns -1 when there is
+// no batcher.
+func (t *table) home(key uint64, micro int) int {
+	if len(t.batchers) == 0 {
 		return -1
 	}
-	rank := 1 + (int(mix(key, 0x5ca1ab1e)%uint64(n))+attempt)%n // another one at each attempt, until all have been tried
-	return t.ranked(key, rank)
+	return t.ranked(key, micro%max(t.usable, 1))
 }
 
 // ranked returns the batcher at a place in the key's order, from 0. Ranks are small, so selection is cheaper than sorting.
 func (t *table) ranked(key uint64, rank int) int {
-	last := ^uint64(0)
-	at := -1
+	last, at := math.Inf(1), -1
 	for ; rank >= 0; rank-- {
-		best, weight := -1, uint64(0)
-		for i, h := range t.hashes {
-			if w := mix(key, h); (w < last || at < 0) && (best < 0 || w > weight) {
-				best, weight = i, w
+		best, score := -1, math.Inf(-1)
+		for i := range t.hashes {
+			if s := t.score(key, i); s < last && s > score {
+				best, score = i, s
 			}
 		}
-		at, last = best, weight
+		if best < 0 {
+			return at // two ids with one hash: the lower rank stands for both
+		}
+		at, last = best, score
 	}
 	return at
 }
 
-// router keeps the table of the newest snapshot.
-type router struct {
-	batchers func() []Batcher
-	latest   atomic.Pointer[table]
-}
-
-func (r *router) table() *table {
-	now := r.batchers()
-	if t := r.latest.Load(); t != nil && t.of(now) {
-		return t
+// fallback returns a batcher for a key whose home, named by its id, does not take it: one of the n others that come first in the
+// key's order, chosen by a hash salted with the attempt. So the overflow of a key goes to the same few batchers, wherever it comes
+// from, and the overflow of a batcher is spread over all. It returns -1 when there is no other.
+func (t *table) fallback(key uint64, home string, n, attempt int) int {
+	others, usable := 0, 0
+	for i := range t.batchers {
+		if t.batchers[i].ID != home {
+			others++
+			if t.weights[i] > 0 {
+				usable++
+			}
+		}
 	}
-	t := newTable(now)
-	r.latest.Store(t)
-	return t
+	if usable > 0 {
+		others = usable
+	}
+	n = min(n, others)
+	if n <= 0 {
+		return -1
+	}
+	skip := (int(mix(key, 0x5ca1ab1e)%uint64(n)) + attempt) % n // another one at each attempt, until all have been tried
+	for rank := range t.batchers {
+		at := t.ranked(key, rank)
+		if t.batchers[at].ID == home {
+			continue
+		}
+		if skip == 0 {
+			return at
+		}
+		skip--
+	}
+	return -1
 }

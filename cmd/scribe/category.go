@@ -42,24 +42,27 @@ type categoryFlags struct {
 	delivery        string
 	maxMessageBytes units.Bytes
 	quota           units.Bytes
-	window          units.Duration
+	quotaMode       quotaMode
+	window          window
 	schema          string
 }
 
 func (f *categoryFlags) add(cmd *cobra.Command) {
 	f.retention, f.shards, f.maxMessageBytes = units.Duration(72*time.Hour), 1, 16<<20
+	f.quotaMode = quotaMode(scribev1.QuotaMode_QUOTA_MODE_BLOCK)
 	fs := cmd.Flags()
 	fs.StringVar(&f.owner, "owner", "", "who answers for the category")
 	fs.Var(&f.retention, "retention", "how long messages stay readable, 1m to 3650d")
 	fs.Uint32Var(&f.shards, "shards", f.shards, "logical shards, 1 to 10000; can only grow")
 	fs.Var(&f.maxMessageBytes, "max-message", "largest message, at most 32MiB")
-	fs.Var(&f.quota, "quota", "bytes a second that may be written in all (default: no limit)")
-	fs.Var(&f.window, "window", "default ordering window of consumers (default: unbounded)")
+	fs.Var(&f.quota, "quota", "bytes a second that may be written in all, for example 10MiB; 0: no limit")
+	fs.Var(&f.quotaMode, "quota-mode", "what happens beyond the quota: block, throttle or sample")
+	fs.Var(&f.window, "window", "default ordering window of consumers, or none: unbounded")
 	fs.StringVar(&f.schema, "schema", "", "file that describes the messages, kept with the category; or infer")
 }
 
 // properties are the flags that categoryFlags adds.
-var properties = []string{"owner", "retention", "shards", "max-message", "quota", "window", "schema"}
+var properties = []string{"owner", "retention", "shards", "max-message", "quota", "quota-mode", "window", "schema"}
 
 // maxSchema is the most that a category keeps of a schema.
 const maxSchema = 1 << 20
@@ -83,6 +86,75 @@ func (f *categoryFlags) schemaText() (string, error) {
 	return string(text), nil
 }
 
+// quotaMode is a flag whose values are the names of the modes.
+type quotaMode scribev1.QuotaMode
+
+var quotaModes = map[string]scribev1.QuotaMode{
+	"block":    scribev1.QuotaMode_QUOTA_MODE_BLOCK,
+	"throttle": scribev1.QuotaMode_QUOTA_MODE_THROTTLE,
+	"sample":   scribev1.QuotaMode_QUOTA_MODE_SAMPLE,
+}
+
+// String implements pflag.Value.
+func (m *quotaMode) String() string { return quotaModeName(scribev1.QuotaMode(*m)) }
+
+// Set implements pflag.Value.
+func (m *quotaMode) Set(s string) error {
+	mode, ok := quotaModes[s]
+	if !ok {
+		return fmt.Errorf("%q is none of block, throttle, sample", s)
+	}
+	*m = quotaMode(mode)
+	return nil
+}
+
+// Type implements pflag.Value.
+func (m *quotaMode) Type() string { return "mode" }
+
+// quotaModeName is the name of a mode on the command line. Categories from before there were modes have none, which is block.
+func quotaModeName(m scribev1.QuotaMode) string {
+	if m == scribev1.QuotaMode_QUOTA_MODE_UNSPECIFIED {
+		m = scribev1.QuotaMode_QUOTA_MODE_BLOCK
+	}
+	return strings.ToLower(strings.TrimPrefix(m.String(), "QUOTA_MODE_"))
+}
+
+// window is a flag for an ordering window: a duration, or none.
+type window struct{ duration *units.Duration }
+
+// String implements pflag.Value.
+func (w *window) String() string {
+	if w.duration == nil {
+		return "none"
+	}
+	return w.duration.String()
+}
+
+// Set implements pflag.Value.
+func (w *window) Set(s string) error {
+	if s == "none" {
+		w.duration = nil
+		return nil
+	}
+	d, err := units.ParseDuration(s)
+	if err != nil {
+		return fmt.Errorf("%w; or none", err)
+	}
+	w.duration = &d
+	return nil
+}
+
+// Type implements pflag.Value.
+func (w *window) Type() string { return "duration" }
+
+// proto is the window as a category has it; nil is unbounded.
+func (w *window) proto() *durationpb.Duration {
+	if w.duration == nil {
+		return nil
+	}
+	return durationpb.New(w.duration.Std())
+}
+
 var deliveries = map[string]scribev1.Delivery{
 	"best_effort":   scribev1.Delivery_DELIVERY_BEST_EFFORT,
 	"at_least_once": scribev1.Delivery_DELIVERY_AT_LEAST_ONCE,
@@ -96,7 +168,8 @@ func newCategoryCreate() *cobra.Command {
 		Use:   "create NAME",
 		Short: "Create a category",
 		Example: `  scribe category create access
-  scribe category create payments --retention 30d --shards 16 --delivery exactly_once --owner billing`,
+  scribe category create payments --retention 30d --shards 16 --delivery exactly_once --owner billing
+  scribe category create debug --quota 10MiB --quota-mode sample`,
 		Args: cobra.ExactArgs(1),
 	}
 	server := serverFlag(cmd)
@@ -115,9 +188,7 @@ func newCategoryCreate() *cobra.Command {
 		c := &scribev1.Category{
 			Schema: schema, Name: args[0], Owner: f.owner, Retention: durationpb.New(f.retention.Std()), Shards: f.shards, Delivery: delivery,
 			MaxMessageBytes: clampUint32(f.maxMessageBytes), QuotaBytesPerSecond: uint64(f.quota),
-		}
-		if cmd.Flags().Changed("window") {
-			c.OrderingWindow = durationpb.New(f.window.Std())
+			QuotaMode: scribev1.QuotaMode(f.quotaMode), OrderingWindow: f.window.proto(),
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
 		defer cancel()
@@ -147,7 +218,7 @@ func newCategoryList() *cobra.Command {
 		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 		enc := json.NewEncoder(cmd.OutOrStdout())
 		if !asJSON {
-			fmt.Fprintln(w, "NAME\tID\tSHARDS\tDELIVERY\tRETENTION\tOWNER")
+			fmt.Fprintln(w, "NAME\tID\tSHARDS\tDELIVERY\tRETENTION\tQUOTA\tOWNER")
 		}
 		for after := ""; ; {
 			ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
@@ -164,7 +235,8 @@ func newCategoryList() *cobra.Command {
 					}
 					continue
 				}
-				fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%v\t%s\n", c.GetName(), c.GetId(), c.GetShards(), deliveryName(c.GetDelivery()), units.Duration(c.GetRetention().AsDuration()), c.GetOwner())
+				fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%v\t%s\t%s\n", c.GetName(), c.GetId(), c.GetShards(), deliveryName(c.GetDelivery()),
+					units.Duration(c.GetRetention().AsDuration()), quotaText(c), c.GetOwner())
 			}
 			if !res.GetMore() {
 				break
@@ -202,7 +274,8 @@ func newCategoryUpdate() *cobra.Command {
 		Use:   "update NAME",
 		Short: "Change the properties that are given",
 		Example: `  scribe category update access --retention 7d
-  scribe category update access --shards 4 --revision 17`,
+  scribe category update access --shards 4 --revision 17
+  scribe category update access --quota 10MiB --quota-mode throttle --window none`,
 		Args: cobra.ExactArgs(1),
 	}
 	server := serverFlag(cmd)
@@ -226,8 +299,12 @@ func newCategoryUpdate() *cobra.Command {
 		if given("quota") {
 			req.QuotaBytesPerSecond = new(uint64(f.quota))
 		}
+		if given("quota-mode") {
+			req.QuotaMode = new(scribev1.QuotaMode(f.quotaMode))
+		}
 		if given("window") {
-			req.OrderingWindow = durationpb.New(f.window.Std())
+			req.OrderingWindow = f.window.proto()
+			req.UnboundedWindow = req.GetOrderingWindow() == nil
 		}
 		if !slices.ContainsFunc(properties, given) {
 			return usage(errors.New("nothing to change: name a property, such as --retention 7d"))
@@ -284,6 +361,7 @@ type categoryJSON struct {
 	Delivery        string          `json:"delivery"`
 	MaxMessageBytes units.Bytes     `json:"max_message"`
 	Quota           units.Bytes     `json:"quota_per_second,omitempty"`
+	QuotaMode       string          `json:"quota_mode,omitempty"`
 	Window          *units.Duration `json:"window,omitempty"`
 	Schema          string          `json:"schema,omitempty"`
 	CreatedAt       time.Time       `json:"created_at"`
@@ -297,10 +375,21 @@ func describe(c *scribev1.Category) categoryJSON {
 		MaxMessageBytes: units.Bytes(c.GetMaxMessageBytes()), Quota: units.Bytes(c.GetQuotaBytesPerSecond()), Schema: c.GetSchema(), //nolint:gosec // a quota beyond int64 is none
 		CreatedAt: time.UnixMicro(c.GetCreatedAt()).UTC(), UpdatedAt: time.UnixMicro(c.GetUpdatedAt()).UTC(),
 	}
+	if c.GetQuotaBytesPerSecond() > 0 {
+		out.QuotaMode = quotaModeName(c.GetQuotaMode())
+	}
 	if c.GetOrderingWindow() != nil {
 		out.Window = new(units.Duration(c.GetOrderingWindow().AsDuration()))
 	}
 	return out
+}
+
+// quotaText is a quota for people.
+func quotaText(c *scribev1.Category) string {
+	if c.GetQuotaBytesPerSecond() == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%v/s %s", units.Bytes(c.GetQuotaBytesPerSecond()), quotaModeName(c.GetQuotaMode())) //nolint:gosec // a quota beyond int64 is none
 }
 
 func printCategory(w io.Writer, c *scribev1.Category) error {

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"slices"
 	"sync"
+	"time"
 
 	"scribe/internal/membership"
 	"scribe/internal/rpc"
@@ -14,7 +17,9 @@ import (
 
 // startMembers follows the list of members, for routing.
 func (a *App) startMembers(ctx context.Context) error {
-	view, err := membership.NewView(membership.DefaultViewConfig(), membership.ViewDeps{Source: a.parts.control, Logger: a.log, Registerer: a.registry})
+	cfg := membership.DefaultViewConfig()
+	cfg.File = filepath.Join(a.cfg.Data, "members")
+	view, err := membership.NewView(cfg, membership.ViewDeps{Source: a.parts.control, Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
 	}
@@ -25,20 +30,68 @@ func (a *App) startMembers(ctx context.Context) error {
 	return nil
 }
 
-// join makes the process a member of the cell, which is when others begin to send it work.
+// joinPatience is how long, at most, a process that needs no slot waits at its start to become a member, before it serves without;
+// it is not longer than a lease.
+const joinPatience = 5 * time.Second
+
+// join makes the process a member of the cell, which is when others begin to send it work. A batcher needs its slot, so it waits for
+// the control plane. Others do their work with what they knew last while it is away, and become members when it is back.
 func (a *App) join(ctx context.Context) error {
-	member := &scribev1.Member{Id: a.id, Roles: a.protoRoles(), Url: a.advertised(), Version: a.opts.Version}
-	lease, err := membership.Join(ctx, a.parts.control, membership.LeaseConfig{
-		Member: member, TTL: a.cfg.LeaseTTL.Std(), Logger: a.log,
+	joined := make(chan struct{})
+	var once sync.Once
+	cfg := membership.LeaseConfig{
+		Member: &scribev1.Member{Id: a.id, Roles: a.protoRoles(), Url: a.advertised(), Version: a.opts.Version},
+		TTL:    a.cfg.LeaseTTL.Std(), Logger: a.log, Load: a.load,
 		// The slot stays in use while the control plane is away: epochs, not leases, keep two writers apart.
-		OnChange: func(s membership.State) { a.slot.Store(s.Slot) },
-	})
+		OnChange: func(s membership.State) {
+			a.slot.Store(s.Slot)
+			once.Do(func() { close(joined) })
+		},
+	}
+	if a.cfg.Has(Batcher) {
+		lease, err := membership.Join(ctx, a.parts.control, cfg)
+		if err != nil {
+			return fmt.Errorf("join the cell: %w", err)
+		}
+		a.onStop("membership", lease.Close)
+		return a.awaitOwnBatcher(ctx)
+	}
+	lease, err := membership.Keep(a.parts.control, cfg)
 	if err != nil {
 		return fmt.Errorf("join the cell: %w", err)
 	}
-	a.slot.Store(lease.Slot())
 	a.onStop("membership", lease.Close)
-	return a.awaitOwnBatcher(ctx)
+	timer := time.NewTimer(min(joinPatience, a.cfg.LeaseTTL.Std()))
+	defer timer.Stop()
+	select {
+	case <-joined:
+	case <-timer.C:
+		a.log.Warn("the control plane is away: serving with what was known last", "control", a.cfg.Control)
+	case <-ctx.Done():
+		return fmt.Errorf("join the cell: %w", context.Cause(ctx))
+	}
+	return nil
+}
+
+// load is how full the process says that it is: its batcher, since only those are chosen by load. A role that has no say is idle.
+func (a *App) load() uint32 {
+	if b, ok := a.parts.batcher.(interface{ Load() uint32 }); ok {
+		return min(b.Load(), maxLoad)
+	}
+	return 0
+}
+
+// maxLoad is the load of one who refuses.
+const maxLoad = 1000
+
+// proxies is how many write proxies the cell has, as far as it is known, this one included.
+func (a *App) proxies() int {
+	members := a.parts.members.Members(scribev1.Role_ROLE_WRITEPROXY)
+	n := len(members)
+	if !slices.ContainsFunc(members, func(m *scribev1.Member) bool { return m.GetId() == a.id }) {
+		n++
+	}
+	return n
 }
 
 // awaitOwnBatcher waits until the write proxy of this process knows the batcher of this process: the first write after the start

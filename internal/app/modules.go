@@ -8,6 +8,7 @@ import (
 
 	"scribe/batcher"
 	"scribe/controlplane"
+	"scribe/internal/budget"
 	"scribe/internal/catalog"
 	"scribe/internal/discovery"
 	"scribe/internal/membership"
@@ -181,8 +182,8 @@ func (a *App) startBatcher(context.Context) error {
 		return err
 	}
 	a.onStop("batcher", b.Close)
-	bodies := &budget{limit: max(int64(a.cfg.Limits.BatchMemory), rpc.MaxMessageBytes)}
-	a.provide(rpc.Services{Batch: b, AdmitBatch: bodies.admit})
+	bodies := budget.New("requests that the batcher reads", max(int64(a.cfg.Limits.BatchMemory), rpc.MaxMessageBytes))
+	a.provide(rpc.Services{Batch: b, AdmitBatch: bodies.Take})
 	a.parts.batcher = b
 	if a.overLoopback() {
 		a.parts.batcher = rpc.NewBatchClient(a.parts.loopback, loopbackURL)
@@ -194,7 +195,7 @@ func (a *App) startWriteProxy(context.Context) error {
 	cfg := writeproxy.DefaultConfig()
 	cfg.MemoryBytes, cfg.AutoCreate = int64(a.cfg.Limits.WriteMemory), a.cfg.AutoCreate
 	p, err := writeproxy.New(cfg, writeproxy.Deps{
-		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: a.batchers(), Logger: a.log, Registerer: a.registry,
+		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: a.batchers(), Proxies: a.proxies, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err

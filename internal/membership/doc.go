@@ -1,6 +1,12 @@
 // Package membership is a process's part in the membership of a cell: Lease keeps the process's own place in it, and View is
 // its copy of who else is there.
 //
+// # Without a control plane
+//
+// A View may keep its last list in a file, so that a process that starts while the control plane is away knows whom to call
+// (docs/format/catalog.md describes the file). A process that can do its work without a writer slot gets its Lease by Keep, which does
+// not wait for the control plane; one that needs the slot by Join, which does.
+//
 // # Losing a lease
 //
 // A lease that cannot be renewed is not a reason to stop. When the control plane is away nobody gives the slot to another, and

@@ -39,7 +39,7 @@ type LeaseConfig struct {
 
 // State is what a process knows of its lease.
 type State struct {
-	// Slot is the writer slot that was granted last. It is never 0.
+	// Slot is the writer slot that was granted last; 0 before the first time, with Keep only.
 	Slot uint32
 	// Live says that the lease is known to hold. See the package comment for what it means when it does not.
 	Live bool
@@ -74,8 +74,31 @@ type Lease struct {
 
 // Join makes the process a member, trying until ctx ends or the control plane refuses for good, and keeps it one until Close.
 func Join(ctx context.Context, control Registrar, cfg LeaseConfig) (*Lease, error) {
+	l, err := newLease(control, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.enter(ctx, mayRetry); err != nil {
+		return nil, err
+	}
+	l.start()
+	return l, nil
+}
+
+// Keep is Join without waiting: it returns at once, and the process becomes a member when the control plane can be reached. It is
+// for those who can do their work without a slot.
+func Keep(control Registrar, cfg LeaseConfig) (*Lease, error) {
+	l, err := newLease(control, cfg)
+	if err != nil {
+		return nil, err
+	}
+	l.start()
+	return l, nil
+}
+
+func newLease(control Registrar, cfg LeaseConfig) (*Lease, error) {
 	if control == nil || cfg.Member.GetId() == "" {
-		return nil, errors.New("membership: Join needs a control plane and a member with an id")
+		return nil, errors.New("membership: a lease needs a control plane and a member with an id")
 	}
 	if cfg.TTL < 0 {
 		return nil, fmt.Errorf("membership: a TTL of %v", cfg.TTL)
@@ -95,23 +118,31 @@ func Join(ctx context.Context, control Registrar, cfg LeaseConfig) (*Lease, erro
 	cfg.Member = proto.CloneOf(cfg.Member)
 	l := &Lease{control: control, cfg: cfg, done: make(chan struct{})}
 	l.mu.changed = make(chan struct{})
-	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		err := l.join(ctx)
-		if err == nil {
-			break
-		}
-		if !mayRetry(err) {
-			return nil, err
-		}
-		cfg.Logger.Warn("the control plane cannot be joined, trying again", "member", cfg.Member.GetId(), "error", err, "pause", pause)
-		if !sleep(ctx, jitter(pause)) {
-			return nil, fmt.Errorf("membership: join as %q: %w (last: %w)", cfg.Member.GetId(), ctx.Err(), err)
-		}
-	}
+	return l, nil
+}
+
+// start begins to keep the lease.
+func (l *Lease) start() {
 	run, stop := context.WithCancel(context.Background())
 	l.stop = stop
 	go l.run(run)
-	return l, nil
+}
+
+// enter joins for the first time, trying again after errors that retry allows, until ctx ends.
+func (l *Lease) enter(ctx context.Context, retry func(error) bool) error {
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		err := l.join(ctx)
+		if err == nil {
+			return nil
+		}
+		if !retry(err) {
+			return err
+		}
+		l.cfg.Logger.Warn("the control plane cannot be joined, trying again", "member", l.cfg.Member.GetId(), "error", err, "pause", pause)
+		if !sleep(ctx, jitter(pause)) {
+			return fmt.Errorf("membership: join as %q: %w (last: %w)", l.cfg.Member.GetId(), ctx.Err(), err)
+		}
+	}
 }
 
 // mayRetry reports whether an attempt to join may succeed later.
@@ -153,6 +184,9 @@ func (l *Lease) Close(ctx context.Context) error {
 			err = ctx.Err()
 			return
 		}
+		if l.State().Slot == 0 {
+			return // it never was a member, as far as it knows
+		}
 		if _, err = l.control.Leave(ctx, &scribev1.LeaveRequest{Id: l.cfg.Member.GetId()}); err != nil {
 			err = fmt.Errorf("membership: leave as %q: %w", l.cfg.Member.GetId(), err)
 		}
@@ -166,6 +200,9 @@ func (l *Lease) Close(ctx context.Context) error {
 // run keeps the lease until ctx ends.
 func (l *Lease) run(ctx context.Context) {
 	defer close(l.done)
+	if l.State().Slot == 0 && l.enter(ctx, func(error) bool { return true }) != nil {
+		return // ctx has ended
+	}
 	pause := minPause
 	wait := l.ttl / 3
 	for sleep(ctx, wait) {

@@ -26,13 +26,18 @@ type Source interface {
 type ViewConfig struct {
 	// Heartbeat is the longest silence asked of the control plane; three times as long and the watch is begun again.
 	Heartbeat time.Duration
+	// File keeps the last list, without loads, for a process that starts while the control plane is away. Empty keeps none. Its
+	// folder must exist.
+	File string
+	// FileInterval is the shortest time between two writes of the file.
+	FileInterval time.Duration
 	// MinBackoff and MaxBackoff bound the pause before a watch that ended is begun again: doubling, with jitter.
 	MinBackoff, MaxBackoff time.Duration
 }
 
-// DefaultViewConfig returns the defaults.
+// DefaultViewConfig returns the defaults, without a file.
 func DefaultViewConfig() ViewConfig {
-	return ViewConfig{Heartbeat: 5 * time.Second, MinBackoff: minPause, MaxBackoff: maxPause}
+	return ViewConfig{Heartbeat: 5 * time.Second, FileInterval: 30 * time.Second, MinBackoff: minPause, MaxBackoff: maxPause}
 }
 
 // Validate reports every field that is out of its range.
@@ -40,6 +45,9 @@ func (c ViewConfig) Validate() error {
 	var errs []error
 	if c.Heartbeat < 50*time.Millisecond {
 		errs = append(errs, fmt.Errorf("the Heartbeat is %v, want at least 50ms", c.Heartbeat))
+	}
+	if c.FileInterval <= 0 {
+		errs = append(errs, fmt.Errorf("FileInterval is %v, want more than 0", c.FileInterval))
 	}
 	if c.MinBackoff <= 0 {
 		errs = append(errs, fmt.Errorf("MinBackoff is %v, want more than 0", c.MinBackoff))
@@ -73,8 +81,12 @@ type View struct {
 	ready   chan struct{}
 	readied sync.Once
 
-	inSync  prometheus.Gauge
-	watches prometheus.Counter
+	// dirty tells the saver that there is something to write.
+	dirty chan struct{}
+
+	inSync     prometheus.Gauge
+	watches    prometheus.Counter
+	fileErrors *prometheus.CounterVec
 
 	mu struct {
 		sync.Mutex
@@ -104,7 +116,7 @@ func newList(members []*scribev1.Member) *list {
 	return l
 }
 
-// NewView returns a view without members. Run keeps it current.
+// NewView returns a view with the members of the file, if there is one that can be read, or none. Run keeps it current.
 func NewView(cfg ViewConfig, deps ViewDeps) (*View, error) {
 	if deps.Source == nil {
 		return nil, errors.Join(errors.New("membership: no source"), cfg.Validate())
@@ -116,21 +128,28 @@ func NewView(cfg ViewConfig, deps ViewDeps) (*View, error) {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}
 	v := &View{
-		cfg: cfg, source: deps.Source, logger: deps.Logger, ready: make(chan struct{}),
+		cfg: cfg, source: deps.Source, logger: deps.Logger, ready: make(chan struct{}), dirty: make(chan struct{}, 1),
 		inSync: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "scribe_membership_in_sync", Help: "1 while the control plane's watch keeps the members current, 0 while the last list serves.",
 		}),
 		watches: prometheus.NewCounter(prometheus.CounterOpts{Name: "scribe_membership_watches_total", Help: "Watches begun."}),
+		fileErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "scribe_membership_file_errors_total", Help: "Files of the last list that could not be read or written.",
+		}, []string{"operation"}),
+	}
+	for _, op := range []string{"read", "write"} {
+		v.fileErrors.WithLabelValues(op)
 	}
 	v.list.Store(newList(nil))
 	v.mu.stopped = make(chan struct{})
+	v.load()
 	if deps.Registerer == nil {
 		return v, nil
 	}
 	count := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "scribe_membership_members", Help: "Members known."}, func() float64 {
 		return float64(len(v.list.Load().all))
 	})
-	for _, c := range []prometheus.Collector{v.inSync, v.watches, count} {
+	for _, c := range []prometheus.Collector{v.inSync, v.watches, v.fileErrors, count} {
 		if err := deps.Registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("membership: metrics: %w", err)
 		}
@@ -154,7 +173,7 @@ func (v *View) Watch(role scribev1.Role) ([]*scribev1.Member, <-chan struct{}) {
 	return l.byRole[role], l.replaced
 }
 
-// Ready is closed once the control plane has sent a list.
+// Ready is closed once there is a list: the control plane's, or that of the file.
 func (v *View) Ready() <-chan struct{} { return v.ready }
 
 // errRunning means that Run was called twice.
@@ -177,6 +196,10 @@ func (v *View) Run(ctx context.Context) error {
 	v.mu.Unlock()
 	defer close(v.mu.stopped)
 
+	var saver sync.WaitGroup
+	saver.Go(func() { v.save(ctx) })
+	defer saver.Wait()
+
 	pause := v.cfg.MinBackoff
 	for {
 		v.watches.Inc()
@@ -195,7 +218,7 @@ func (v *View) Run(ctx context.Context) error {
 	}
 }
 
-// Close ends Run and waits for it until ctx ends. Members goes on returning the last list. Repeating it is harmless.
+// Close ends Run, writes the file, and waits for both until ctx ends. Members goes on returning the last list. Repeating it is harmless.
 func (v *View) Close(ctx context.Context) error {
 	v.mu.Lock()
 	v.mu.closed = true
@@ -251,6 +274,12 @@ func (v *View) apply(members []*scribev1.Member) {
 	if !slices.EqualFunc(old.all, members, same) {
 		v.list.Store(newList(members))
 		close(old.replaced)
+		if !sameIdentities(old.all, members) {
+			select {
+			case v.dirty <- struct{}{}:
+			default:
+			}
+		}
 	}
 	v.readied.Do(func() { close(v.ready) })
 }

@@ -194,7 +194,7 @@ func TestViewConfig(t *testing.T) {
 	}
 	err := ViewConfig{MaxBackoff: -1}.Validate()
 	joined, ok := errors.Unwrap(err).(interface{ Unwrap() []error })
-	if !ok || len(joined.Unwrap()) != 3 {
+	if !ok || len(joined.Unwrap()) != 4 {
 		t.Errorf("%v does not report every field", err)
 	}
 	if _, err := NewView(DefaultViewConfig(), ViewDeps{}); err == nil {
@@ -208,7 +208,7 @@ func TestViewConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if families, err := registry.Gather(); err != nil || len(families) != 3 {
+	if families, err := registry.Gather(); err != nil || len(families) != 4 {
 		t.Errorf("%d families of metrics, %v", len(families), err)
 	}
 	if err := v.Close(t.Context()); err != nil {

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// categories is a control plane that keeps one category and notes the last update.
+type categories struct {
+	rpc.ControlService
+	category *scribev1.Category
+	update   *scribev1.UpdateCategoryRequest
+}
+
+func (c *categories) CreateCategory(_ context.Context, req *scribev1.CreateCategoryRequest) (*scribev1.CreateCategoryResponse, error) {
+	c.category = req.GetCategory()
+	c.category.Id = 1
+	return &scribev1.CreateCategoryResponse{Category: c.category}, nil
+}
+
+func (c *categories) GetCategory(context.Context, *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error) {
+	return &scribev1.GetCategoryResponse{Category: c.category}, nil
+}
+
+func (c *categories) ListCategories(context.Context, *scribev1.ListCategoriesRequest) (*scribev1.ListCategoriesResponse, error) {
+	return &scribev1.ListCategoriesResponse{Categories: []*scribev1.Category{c.category}}, nil
+}
+
+func (c *categories) UpdateCategory(_ context.Context, req *scribev1.UpdateCategoryRequest) (*scribev1.UpdateCategoryResponse, error) {
+	c.update = req
+	return &scribev1.UpdateCategoryResponse{Category: c.category}, nil
+}
+
+// category runs a command against it.
+func (c *categories) run(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	mux := http.NewServeMux()
+	(&rpc.Services{Control: c}).Register(mux)
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	cmd := newRoot()
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetErr(io.Discard)
+	cmd.SetArgs(append(append([]string{"category"}, args...), "--server", server.URL))
+	err := cmd.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+// TestQuotaFlags: a quota and what happens beyond it are created, shown, listed and changed by the names that people use.
+func TestQuotaFlags(t *testing.T) {
+	c := &categories{}
+	if _, err := c.run(t, "create", "debug", "--quota", "10MiB", "--quota-mode", "sample"); err != nil {
+		t.Fatal(err)
+	}
+	if c.category.GetQuotaBytesPerSecond() != 10<<20 || c.category.GetQuotaMode() != scribev1.QuotaMode_QUOTA_MODE_SAMPLE {
+		t.Errorf("created %v", c.category)
+	}
+	out, err := c.run(t, "describe", "debug")
+	var shown map[string]any
+	if err != nil || json.Unmarshal([]byte(out), &shown) != nil || shown["quota_per_second"] != "10MiB" || shown["quota_mode"] != "sample" {
+		t.Errorf("described as %s, %v", out, err)
+	}
+	if out, err = c.run(t, "list"); err != nil || !strings.Contains(out, "10MiB/s sample") {
+		t.Errorf("listed as %s, %v", out, err)
+	}
+	if _, err := c.run(t, "update", "debug", "--quota-mode", "throttle"); err != nil {
+		t.Fatal(err)
+	}
+	if c.update.GetQuotaMode() != scribev1.QuotaMode_QUOTA_MODE_THROTTLE || c.update.QuotaBytesPerSecond != nil {
+		t.Errorf("updated with %v", c.update)
+	}
+	for _, args := range [][]string{{"create", "x", "--quota-mode", "drop"}, {"update", "x", "--quota-mode", ""}} {
+		if _, err := c.run(t, args...); err == nil || !strings.Contains(err.Error(), "block, throttle, sample") {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	// Without a quota its mode says nothing; one from before there were modes blocks.
+	c.category.QuotaBytesPerSecond = 0
+	if out, err = c.run(t, "describe", "debug"); err != nil || strings.Contains(out, "quota") {
+		t.Errorf("described as %s, %v", out, err)
+	}
+	c.category.QuotaBytesPerSecond, c.category.QuotaMode = 1000, 0
+	if out, err = c.run(t, "describe", "debug"); err != nil || !strings.Contains(out, `"quota_mode": "block"`) {
+		t.Errorf("described as %s, %v", out, err)
+	}
+}
+
+// TestWindowFlag: a window is set with a duration and removed with none.
+func TestWindowFlag(t *testing.T) {
+	c := &categories{}
+	for _, tc := range []struct {
+		window    string
+		set       *durationpb.Duration
+		unbounded bool
+	}{{"30s", durationpb.New(30 * time.Second), false}, {"0s", durationpb.New(0), false}, {"none", nil, true}} {
+		if _, err := c.run(t, "create", "a", "--window", tc.window); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.category.GetOrderingWindow(); (got == nil) != (tc.set == nil) || got.AsDuration() != tc.set.AsDuration() {
+			t.Errorf("--window %s creates %v", tc.window, got)
+		}
+		if _, err := c.run(t, "update", "a", "--window", tc.window); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.update.GetOrderingWindow(); (got == nil) != (tc.set == nil) || c.update.GetUnboundedWindow() != tc.unbounded {
+			t.Errorf("--window %s updates with %v", tc.window, c.update)
+		}
+	}
+	if _, err := c.run(t, "update", "a", "--owner", "x"); err != nil || c.update.GetUnboundedWindow() {
+		t.Errorf("an update that names no window: %v, %v", c.update, err)
+	}
+	if _, err := c.run(t, "update", "a", "--window", "never"); err == nil || !strings.Contains(err.Error(), "or none") {
+		t.Errorf("a window that is none: %v", err)
+	}
+}

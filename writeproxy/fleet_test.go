@@ -1,0 +1,306 @@
+package writeproxy
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"scribe/internal/record"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// spread writes a frame for each of many keys and returns how many requests' frames each batcher got of them.
+func (c *cell) spread(keys int) []int {
+	c.t.Helper()
+	before := make([]int, len(c.batchers))
+	for i, b := range c.batchers {
+		before[i] = len(b.stored(c.t))
+	}
+	for k := range keys {
+		if r := c.write(makeFrame(c.t, "least", uint32(k%64), false, fmt.Sprint(k)))[0]; r.GetError() != nil {
+			c.t.Fatal(r)
+		}
+	}
+	after := make([]int, len(c.batchers))
+	for i, b := range c.batchers {
+		after[i] = len(b.stored(c.t)) - before[i]
+	}
+	return after
+}
+
+func (b *fakeBatcher) set(change func(b *fakeBatcher)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change(b)
+}
+
+// TestFullBatcherGetsLess: what a batcher says of its load counts with the next request; what moves goes to the others, which keep
+// theirs, and all comes back when it has room again.
+func TestFullBatcherGetsLess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell(t, DefaultConfig(), 4)
+		even := c.spread(64)
+		c.batchers[1].set(func(b *fakeBatcher) { b.load = 1000 })
+		c.spread(64)
+		if light := c.spread(64); light[1] > even[1]/2 || light[0] < even[0] || light[2] < even[2] || light[3] < even[3] {
+			t.Errorf("with one full: %v, before %v", light, even)
+		}
+		c.batchers[1].set(func(b *fakeBatcher) { b.load = 0 })
+		for range 60 {
+			c.spread(64)
+			<-time.After(time.Second)
+		}
+		if again := c.spread(64); !slices.Equal(again, even) {
+			t.Errorf("afterwards: %v, before %v", again, even)
+		}
+	})
+}
+
+// TestAdvertisedLoad: the membership's word counts for batchers that were not spoken to.
+func TestAdvertisedLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell(t, DefaultConfig(), 4, func(d *Deps) {
+			snapshot := slices.Clone(d.Batchers())
+			snapshot[2].Load = 1000
+			d.Batchers = func() []Batcher { return snapshot }
+		})
+		tab := c.fleet.table()
+		if w := tab.weights; w[2] != levelWeight(maxLevel) || w[0] != 1 || w[1] != 1 || w[3] != 1 {
+			t.Errorf("weights %v", w)
+		}
+	})
+}
+
+// TestSlowBatcherGetsLess: a batcher that takes much longer than the others to commit gets less.
+func TestSlowBatcherGetsLess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell(t, DefaultConfig(), 3)
+		first := c.spread(64)
+		for i, b := range c.batchers {
+			took := []time.Duration{5, 5, 400}[i] * time.Millisecond
+			b.answer = func(int, [][]byte) (*scribev1.SubmitResponse, error) {
+				<-time.After(took)
+				return nil, nil
+			}
+		}
+		for range 5 {
+			c.spread(64)
+		}
+		if last := c.spread(64); last[2] > first[2]/2 {
+			t.Errorf("the slow one got %d of 64 frames at first, %d at last", first[2], last[2])
+		}
+	})
+}
+
+// TestSilentBatcher: frames that a batcher does not answer for go to another within the request's time; then it is left alone, probed
+// now and then, and gets its share again when it answers.
+func TestSilentBatcher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell(t, DefaultConfig(), 3)
+		even := c.spread(64)
+		silent := c.batchers[0]
+		hold := make(chan struct{})
+		silent.set(func(b *fakeBatcher) { b.hold = hold })
+		start := time.Now()
+		var group sync.WaitGroup
+		for k := range 64 {
+			group.Go(func() {
+				if r := c.write(makeFrame(t, "least", uint32(k), false, "x"))[0]; r.GetError() != nil {
+					t.Errorf("shard %d: %v", k, r)
+				}
+			})
+		}
+		group.Wait()
+		if d := time.Since(start); d < 10*time.Second || d > 20*time.Second {
+			t.Errorf("answered after %v of 30 s", d)
+		}
+		// Nothing waits for it any more.
+		start = time.Now()
+		got := c.spread(64)
+		if got[0] != 0 || time.Since(start) != 0 {
+			t.Errorf("frames %v, after %v", got, time.Since(start))
+		}
+		if open, _ := c.fleet.degraded(); open != 1 {
+			t.Errorf("%d are left alone", open)
+		}
+		for range 300 {
+			<-time.After(time.Second)
+			c.spread(1)
+		}
+		close(hold) // probes wait there
+		<-time.After(30 * time.Second)
+		c.spread(1) // one more probe is due
+		synctest.Wait()
+		silent.set(func(b *fakeBatcher) { b.hold = nil })
+		if n := silent.probes; n < 1 || n > 2 {
+			t.Errorf("%d probes were answered", n)
+		}
+		if again := c.spread(64); !slices.Equal(again, even) {
+			t.Errorf("afterwards: %v, before %v", again, even)
+		}
+	})
+}
+
+// TestStallIsNoticedByOthers: requests need not each find out for themselves: while some wait for a silent batcher, later ones go
+// elsewhere at once.
+func TestStallIsNoticedByOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell(t, DefaultConfig(), 2)
+		c.spread(1)
+		c.batchers[0].set(func(b *fakeBatcher) { b.hold = make(chan struct{}) })
+		var group sync.WaitGroup
+		for k := range 64 {
+			group.Go(func() { c.write(makeFrame(t, "least", uint32(k), false, "x")) })
+		}
+		synctest.Wait()
+		<-time.After(DefaultConfig().StallAfter)
+		start := time.Now()
+		if got := c.spread(64); got[0] != 0 || time.Since(start) != 0 {
+			t.Errorf("frames %v after %v", got, time.Since(start))
+		}
+		group.Wait()
+	})
+}
+
+// TestProbesAreFew: a batcher that is gone is asked now and then, not by every request.
+func TestProbesAreFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell(t, DefaultConfig(), 3)
+		var mu sync.Mutex
+		calls := 0
+		c.batchers[0].answer = func(int, [][]byte) (*scribev1.SubmitResponse, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			calls++
+			return nil, rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "refused")
+		}
+		for range 100 {
+			c.spread(64)
+			<-time.After(time.Second)
+			synctest.Wait()
+		}
+		if calls < maxGone+3 || calls > maxGone+12 {
+			t.Errorf("%d calls in 100 s", calls)
+		}
+	})
+}
+
+// TestAllAreIll: when no batcher is well, requests are sent all the same.
+func TestAllAreIll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell(t, DefaultConfig(), 2)
+		for _, b := range c.batchers {
+			b.answer = failing(12, scribev1.Reason_REASON_NO_BACKEND)
+		}
+		for k := range 20 {
+			c.write(makeFrame(t, "least", uint32(k), false, "x"))
+		}
+		if open, _ := c.fleet.degraded(); open == 2 {
+			t.Fatal("all are left alone")
+		}
+		if got := c.spread(64); got[0]+got[1] != 64 {
+			t.Errorf("frames %v", got)
+		}
+	})
+}
+
+// TestMembershipKeepsConditions: what is known of a batcher outlives changes of the membership.
+func TestMembershipKeepsConditions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		all := []Batcher{{ID: "a", Service: taking{}}, {ID: "b", Service: taking{}}, {ID: "c", Service: taking{}}}
+		known := all[:2]
+		c := newCell(t, DefaultConfig(), 0, func(d *Deps) {
+			d.Batchers = func() []Batcher {
+				mu.Lock()
+				defer mu.Unlock()
+				return known
+			}
+		})
+		first := c.fleet.table()
+		if c.fleet.table() != first {
+			t.Error("a new table for nothing")
+		}
+		m := first.members[1]
+		m.end(m.begin(), endLeaving, noLoad, false)
+		mu.Lock()
+		known = slices.Clone(all)
+		mu.Unlock()
+		next := c.fleet.table()
+		if next == first || next.members[1] != m || !slices.Equal(next.weights, []float64{1, 0, 1}) {
+			t.Errorf("weights %v", next.weights)
+		}
+	})
+}
+
+// TestHotShard: the traffic of one busy shard is divided over batchers, a request's frames of it stay together, and what must have one
+// log keeps it.
+func TestHotShard(t *testing.T) {
+	for _, category := range []string{"least", "once"} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg := DefaultConfig()
+			cfg.MicroShardBytes = 1 << 20
+			c := newCell(t, cfg, 4)
+			hot, calm := makeFrame(t, category, 5, true, string(make([]byte, 64<<10))), makeFrame(t, category, 6, true, "calm")
+			for range 200 { // 256 KiB 20 times a second: 5 MB/s
+				c.write(hot, calm, hot, hot, calm, hot)
+				<-time.After(50 * time.Millisecond)
+			}
+			used, calmAt := 0, 0
+			for _, b := range c.batchers {
+				mine, hasCalm := 0, false
+				for _, r := range b.requests {
+					n := 0
+					for f, err := range record.Split(r.GetFrames()) {
+						if err != nil {
+							t.Fatal(err)
+						}
+						if f.Shard == 5 {
+							n++
+						} else {
+							hasCalm = true
+						}
+					}
+					if n != 0 && n != 4 {
+						t.Fatalf("%d of 4 frames of a request came together", n)
+					}
+					mine += n
+				}
+				if mine > 0 {
+					used++
+				}
+				if hasCalm {
+					calmAt++
+				}
+			}
+			if want := map[string]int{"least": 4, "once": 1}[category]; used != want || calmAt != 1 {
+				t.Errorf("%s: the busy shard is at %d batchers, want %d; the calm one at %d", category, used, want, calmAt)
+			}
+		})
+	}
+}
+
+// TestCallerGoesAway: a caller that loses its patience says nothing of the batcher.
+func TestCallerGoesAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell(t, DefaultConfig(), 2)
+		for _, b := range c.batchers {
+			b.hold = make(chan struct{})
+		}
+		for k := range 20 {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			if _, err := c.Write(ctx, &scribev1.WriteRequest{Frames: makeFrame(t, "least", uint32(k), false, "x")}); err != nil {
+				t.Fatal(err)
+			}
+			cancel()
+		}
+		if open, _ := c.fleet.degraded(); open != 0 {
+			t.Errorf("%d are left alone after 100 ms each", open)
+		}
+	})
+}

@@ -1,0 +1,250 @@
+package writeproxy
+
+import (
+	"math"
+	"time"
+)
+
+// What a category may write, as plain state machines: they take frames' sizes and a time, and say what is to be done. Times are since
+// any fixed moment and do not go back; type quotas drives them.
+
+const (
+	// burstTime is how much of a quota can be saved up.
+	burstTime = time.Second
+	// sampleMemory is how far back sampling looks to tell how much is offered: the time constant of its average.
+	sampleMemory = 2 * time.Second
+	// maxSampleDebt bounds, in bursts, what sampling has to make up for: one frame far beyond a small quota must not silence its
+	// category for hours.
+	maxSampleDebt = 16
+	// maxSampleRate bounds the rate that one proxy samples at.
+	maxSampleRate = 1 << 20
+)
+
+// bucket is a token bucket that goes into debt: a frame passes while there is anything in it, and is charged in full. So a frame
+// larger than the burst passes as easily as any other and what passes in the long run is the rate, to the byte.
+type bucket struct {
+	tokens float64 // bytes; below 0 is debt
+	rate   float64 // bytes a second
+	at     time.Duration
+}
+
+func newBucket(now time.Duration, rate float64) bucket {
+	return bucket{tokens: burst(rate), rate: rate, at: now}
+}
+
+func burst(rate float64) float64 { return rate * burstTime.Seconds() }
+
+// set changes the rate: what was saved up or owed until now stays, but for what is over the new burst.
+func (b *bucket) set(now time.Duration, rate float64) {
+	b.refill(now)
+	b.rate = rate
+	b.tokens = min(b.tokens, burst(rate))
+}
+
+func (b *bucket) refill(now time.Duration) {
+	if passed := now - b.at; passed > 0 {
+		b.tokens = min(b.tokens+b.rate*passed.Seconds(), burst(b.rate))
+		b.at = now
+	}
+}
+
+// ready reports whether the next frame passes.
+func (b *bucket) ready(now time.Duration) bool {
+	b.refill(now)
+	return b.tokens > 0
+}
+
+// charge takes n bytes, also those that are not there.
+func (b *bucket) charge(n int64) { b.tokens -= float64(n) }
+
+// wait returns when a frame passes before which ahead more bytes have been charged, from the last refill on.
+func (b *bucket) wait(ahead int64) time.Duration {
+	need := float64(ahead) - b.tokens
+	if need < 0 {
+		return 0
+	}
+	seconds := need / b.rate
+	if seconds >= (time.Duration(math.MaxInt64) / 2).Seconds() {
+		return math.MaxInt64 / 2
+	}
+	// Rounded up, since at exactly 0 there is nothing in it.
+	return time.Duration(seconds*float64(time.Second)) + time.Microsecond
+}
+
+// full reports whether it is what a new one would be.
+func (b *bucket) full(now time.Duration) bool {
+	b.refill(now)
+	return b.tokens >= burst(b.rate)
+}
+
+// meter is a rate in bytes a second that forgets exponentially.
+type meter struct {
+	sum float64 // bytes, those of before weighted by their age
+	at  time.Duration
+}
+
+func (m *meter) add(now time.Duration, n int64, memory time.Duration) {
+	m.decay(now, memory)
+	m.sum += float64(n)
+}
+
+func (m *meter) decay(now, memory time.Duration) {
+	if passed := now - m.at; passed > 0 {
+		m.sum *= math.Exp(-passed.Seconds() / memory.Seconds())
+		m.at = now
+	}
+}
+
+func (m *meter) rate(now, memory time.Duration) float64 {
+	m.decay(now, memory)
+	return m.sum / memory.Seconds()
+}
+
+// The steps of two Weyl sequences: the fractional parts of the golden ratio and of the square root of 2, times 2^64. Multiples of
+// an irrational number are spread evenly, and so is every regular selection of them: of several producers that take turns, sampling
+// keeps the same share of each, which counting frames would not, and without the luck of coin flips.
+const (
+	goldenStep = 0x9e3779b97f4a7c15
+	rootStep   = 0x6a09e667f3bcc909
+)
+
+// sampler decides which frames of a category are kept. Each frame is kept with a share of 1/N and then stands for N, so sums over
+// what was kept, times N, estimate sums over what was offered without bias, also while N changes.
+type sampler struct {
+	offered meter
+	turn    uint64 // which frames are kept
+	dither  uint64 // which of two whole numbers N is
+}
+
+// next decides about a frame of so many bytes: N when it is kept and stands for N of its kind, 0 when it is left out.
+//
+// N follows how much is offered, as a multiple of the quota. What passes nevertheless beyond the quota, since offers are seen late
+// and frames have sizes, is owed to the bucket, and debt raises N until it is paid. N must be whole; in between, two neighbours take
+// turns so that the share kept is the one wanted: 5% over the quota costs 5% of the frames, not half.
+func (s *sampler) next(now time.Duration, size int64, b *bucket) uint32 {
+	s.offered.add(now, size, sampleMemory)
+	b.refill(now)
+	b.tokens = max(b.tokens, -maxSampleDebt*burst(b.rate))
+	excess := max(s.offered.rate(now, sampleMemory)/b.rate, 1) * (1 + max(-b.tokens, 0)/burst(b.rate))
+	// Both sequences step with every frame, whatever becomes of it: only then are they even beside each other along every selection.
+	s.turn += goldenStep
+	s.dither += rootStep
+	n := s.whole(min(excess, maxSampleRate))
+	if n > 1 && s.turn >= math.MaxUint64/uint64(n) {
+		return 0
+	}
+	b.charge(size)
+	return n
+}
+
+// whole returns one of the two whole numbers around x, in turns so that the mean of 1/N is 1/x.
+func (s *sampler) whole(x float64) uint32 {
+	low := math.Floor(x)
+	if low == x {
+		return uint32(low)
+	}
+	high := low + 1
+	if float64(s.dither>>11)/(1<<53) < (1/x-1/high)/(1/low-1/high) {
+		return uint32(low)
+	}
+	return uint32(high)
+}
+
+// scaled returns the sample rate of a frame that had one already, 0 and 1 both standing for all.
+func scaled(had, n uint32) uint32 {
+	return uint32(min(uint64(max(had, 1))*uint64(n), math.MaxUint32))
+}
+
+// waiter is a request's frames of one category that wait for their turn.
+type waiter struct {
+	bytes int64 // of the frames
+	held  int64 // memory that waits with them
+	// turn gets a value when it is the first of its line.
+	turn chan struct{}
+}
+
+// line is who waits for a category's quota, first come first served.
+type line struct {
+	waiters []*waiter
+	bytes   int64 // of all frames
+	held    int64 // of all waiters
+}
+
+func (l *line) join(bytes, held int64) *waiter {
+	w := &waiter{bytes: bytes, held: held, turn: make(chan struct{}, 1)}
+	l.waiters = append(l.waiters, w)
+	l.bytes += bytes
+	l.held += held
+	if len(l.waiters) == 1 {
+		w.turn <- struct{}{}
+	}
+	return w
+}
+
+// leave takes a waiter out, served or not; the next one is first then.
+func (l *line) leave(w *waiter) {
+	for i, other := range l.waiters {
+		if other != w {
+			continue
+		}
+		copy(l.waiters[i:], l.waiters[i+1:])
+		last := len(l.waiters) - 1
+		l.waiters[last] = nil
+		l.waiters = l.waiters[:last]
+		l.bytes -= w.bytes
+		l.held -= w.held
+		if i == 0 && last > 0 {
+			l.waiters[0].turn <- struct{}{}
+		}
+		break
+	}
+	if len(l.waiters) == 0 {
+		l.waiters = nil // an idle category keeps nothing
+	}
+}
+
+// quota is the state of one category's quota, in any mode.
+type quota struct {
+	bucket  bucket
+	sampler sampler
+	line    line
+}
+
+// pass takes frames of so many bytes, as many of the first as pass, and charges them. Later ones do not overtake one that does not.
+func (q *quota) pass(now time.Duration, sizes func(yield func(int64) bool)) (n int) {
+	if len(q.line.waiters) > 0 {
+		return 0
+	}
+	for size := range sizes {
+		if !q.bucket.ready(now) {
+			break
+		}
+		q.bucket.charge(size)
+		n++
+	}
+	return n
+}
+
+// wait returns when frames pass that come after all who wait already.
+func (q *quota) wait(now time.Duration) time.Duration {
+	q.bucket.refill(now)
+	return q.bucket.wait(q.line.bytes)
+}
+
+// serve lets a waiter pass if it is its turn, or says how long the bucket takes until it is; 0 when others are before it.
+func (q *quota) serve(now time.Duration, w *waiter) (passed bool, after time.Duration) {
+	if q.line.waiters[0] != w {
+		return false, 0
+	}
+	if !q.bucket.ready(now) {
+		return false, q.bucket.wait(0)
+	}
+	q.bucket.charge(w.bytes)
+	q.line.leave(w)
+	return true, 0
+}
+
+// idle reports whether it can be forgotten: a new one would be the same.
+func (q *quota) idle(now time.Duration) bool {
+	return len(q.line.waiters) == 0 && q.bucket.full(now) && q.sampler.offered.rate(now, sampleMemory) < q.bucket.rate/1000
+}

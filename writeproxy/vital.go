@@ -1,0 +1,228 @@
+package writeproxy
+
+import (
+	"math"
+	"time"
+)
+
+const (
+	// levels of weight: 1, and each next one less by the square root of 2, down to an eighth. Nobody gets less: who gets nothing is
+	// not known to have recovered.
+	maxLevel = 6
+	// levelSlack is how far, in levels, a batcher's condition must be from its weight before the weight changes.
+	levelSlack = 0.75
+	// fairLoad is the load up to which a batcher gets its full share: memory that fills and empties with each flush is no trouble.
+	fairLoad = 500
+	fullLoad = 1000
+	// loadMemory is how fast a lower load is believed; a higher one is at once.
+	loadMemory = 2 * time.Second
+	// freshLoad is for how long a batcher's own answers say more of its load than the membership.
+	freshLoad = 5 * time.Second
+	// latencyMemory is how many answers the average latency looks back.
+	latencyMemory = 16
+	// slowFactor and slowFloor are how much slower than the median a batcher is before it gets less: batchers commit at different
+	// moments of a flush.
+	slowFactor = 2.0
+	slowFloor  = 10 * time.Millisecond
+	// oldLatency is how fast a latency is forgotten of a batcher that is not spoken to.
+	oldLatency = 10 * time.Second
+
+	// maxGone is how often in a row a batcher is not there before it is left alone.
+	maxGone = 3
+	// minOpen and maxOpen bound how long a batcher is left alone before it is probed; doubling.
+	minOpen = time.Second
+	maxOpen = 30 * time.Second
+)
+
+// ending is how a request to a batcher ended, as far as it tells of the batcher.
+type ending uint8
+
+const (
+	// endAnswered: it answered, whatever it said of the frames.
+	endAnswered ending = iota
+	// endGone: no connection, or one that broke.
+	endGone
+	// endLeaving: it is shutting down.
+	endLeaving
+	// endSilent: no answer within the time of the attempt.
+	endSilent
+	// endUnknown: the caller went away, or something else that tells nothing.
+	endUnknown
+)
+
+// vital is the condition of one batcher, as a plain state machine: it takes what happened and when, and yields a weight. Times are
+// since any fixed moment.
+//
+// A batcher that is not there, or answers nothing for a while although it is asked, is left alone (open, as a circuit breaker is):
+// it gets no weight, and probes of no consequence find out whether it is back. Any answer ends that.
+type vital struct {
+	stall time.Duration // for how long a batcher that is asked may say nothing
+
+	load   float64
+	loadAt time.Duration
+	heard  bool // load is its own
+
+	latency   float64 // seconds
+	samples   int
+	latencyAt time.Duration
+
+	outstanding int
+	// answered is when it last answered, or when it was asked with nothing outstanding.
+	answered time.Duration
+	gone     int
+
+	open  bool
+	until time.Duration // it is probed from then on
+	pause time.Duration
+	// probing: a probe is on its way.
+	probing bool
+
+	level int
+}
+
+// begin notes a request.
+func (v *vital) begin(now time.Duration) {
+	if v.outstanding == 0 {
+		v.answered = now
+	}
+	v.outstanding++
+}
+
+// end notes how a request ended.
+func (v *vital) end(now time.Duration, how ending) {
+	v.outstanding--
+	switch how {
+	case endAnswered:
+		v.alive(now)
+	case endGone:
+		if v.gone++; v.gone >= maxGone {
+			v.trip(now)
+		}
+	case endLeaving:
+		v.trip(now)
+	case endSilent:
+		if now-v.answered >= v.stall {
+			v.trip(now)
+		}
+	case endUnknown:
+	}
+}
+
+// alive notes an answer.
+func (v *vital) alive(now time.Duration) {
+	v.answered, v.gone = now, 0
+	v.open, v.pause = false, 0
+}
+
+// trip leaves it alone for a while, longer each time.
+func (v *vital) trip(now time.Duration) {
+	if v.open {
+		return
+	}
+	v.open = true
+	v.pause = minOpen
+	v.until = now + v.pause
+}
+
+// look trips when requests have been waiting for too long without any answer.
+func (v *vital) look(now time.Duration) {
+	if v.outstanding > 0 && now-v.answered >= v.stall {
+		v.trip(now)
+	}
+}
+
+// probe reports whether a probe is due, which the caller then sends.
+func (v *vital) probe(now time.Duration) bool {
+	if !v.open || v.probing || now < v.until {
+		return false
+	}
+	v.probing = true
+	return true
+}
+
+// probed notes how a probe ended.
+func (v *vital) probed(now time.Duration, ok bool) {
+	v.probing = false
+	if ok {
+		v.alive(now)
+		return
+	}
+	v.pause = min(2*max(v.pause, minOpen), maxOpen)
+	v.until = now + v.pause
+}
+
+// says notes the load that it told with an answer.
+func (v *vital) says(now time.Duration, load uint32) {
+	v.settle(now, float64(min(load, fullLoad)))
+	v.heard = true
+}
+
+// advertised notes the load that the membership tells, unless its own word is newer.
+func (v *vital) advertised(now time.Duration, load uint32) {
+	if v.heard && now-v.loadAt < freshLoad {
+		return
+	}
+	v.heard = false
+	v.settle(now, float64(min(load, fullLoad)))
+}
+
+func (v *vital) settle(now time.Duration, load float64) {
+	if load < v.load {
+		load += (v.load - load) * math.Exp(-(now-v.loadAt).Seconds()/loadMemory.Seconds())
+	}
+	v.load, v.loadAt = load, now
+}
+
+// took notes how long it took to commit.
+func (v *vital) took(now, latency time.Duration) {
+	v.samples = min(v.samples+1, latencyMemory)
+	v.latency += (latency.Seconds() - v.latency) / float64(v.samples)
+	v.latencyAt = now
+}
+
+// slowness is the latency that counts, in seconds: the average, nearer to the median the longer it is ago; 0 when nothing is known.
+func (v *vital) slowness(now time.Duration, median float64) float64 {
+	if v.samples == 0 {
+		return 0
+	}
+	return median + (v.latency-median)*math.Exp(-(now-v.latencyAt).Seconds()/oldLatency.Seconds())
+}
+
+// condition is the weight that suits it, from 1 down to an eighth.
+func (v *vital) condition(now time.Duration, median float64) float64 {
+	w := 1.0
+	if v.load > fairLoad {
+		w -= (v.load - fairLoad) / (fullLoad - fairLoad)
+	}
+	if bound := slowFactor*median + slowFloor.Seconds(); median > 0 {
+		if s := v.slowness(now, median); s > bound {
+			w *= bound / s
+		}
+	}
+	return max(w, levelWeight(maxLevel))
+}
+
+// weigh decides about its weight again; it stays what it is while the condition is near it. It reports whether it changed.
+func (v *vital) weigh(now time.Duration, median float64) bool {
+	want := -2 * math.Log2(v.condition(now, median))
+	if math.Abs(want-float64(v.level)) < levelSlack {
+		return false
+	}
+	v.level = int(math.Round(want))
+	return true
+}
+
+// pressed reports whether its load alone asks for less weight than it has.
+func (v *vital) pressed(now time.Duration) bool {
+	return v.load > fairLoad && -2*math.Log2(v.condition(now, 0))-float64(v.level) >= levelSlack
+}
+
+// weight is its weight, 0 while it is left alone.
+func (v *vital) weight() float64 {
+	if v.open {
+		return 0
+	}
+	return levelWeight(v.level)
+}
+
+func levelWeight(level int) float64 { return math.Exp2(-float64(level) / 2) }

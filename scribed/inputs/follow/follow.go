@@ -1,0 +1,192 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"scribe/scribed/inputs"
+)
+
+// Deps are what a follower works with.
+type Deps struct {
+	// StateDir is the folder of the file of positions, which is named after the input. It is created.
+	StateDir string
+	// Host is the value of Config.HostAttribute.
+	Host string
+	// Logger defaults to none.
+	Logger *slog.Logger
+	// Registerer gets the metrics; nil keeps none. Run unregisters them at its end.
+	Registerer prometheus.Registerer
+	// Clock defaults to time.Now.
+	Clock func() time.Time
+}
+
+// Follower is an inputs.Input. Only one goroutine uses it.
+type Follower struct {
+	cfg      Config
+	deps     Deps
+	rules    rules
+	splitter splitter
+	metrics  *metrics
+	log      *slog.Logger
+
+	sink    inputs.Sink
+	sources map[fileID]*source
+	// first: nothing was ever followed, so files that are there begin where Config.Start says.
+	first bool
+	full  bool // it was told that there are too many files
+	// opened counts open files: one more than Config.MaxOpen, and those that have lost their name.
+	opened int
+
+	// dirty: the positions have changed since they were saved.
+	dirty   bool
+	savedAt time.Time
+
+	buf, scratch []byte
+	messages     []inputs.Message
+}
+
+var _ inputs.Input = (*Follower)(nil)
+
+// New returns a follower with the positions of the last run.
+func New(cfg Config, deps Deps) (*Follower, error) {
+	rules, err := cfg.compile()
+	if deps.StateDir == "" {
+		err = errors.Join(err, fmt.Errorf("follow %s: Deps.StateDir is needed", cfg.Name))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	if deps.Clock == nil {
+		deps.Clock = time.Now
+	}
+	f := &Follower{
+		cfg: cfg, deps: deps, rules: rules, log: deps.Logger.With("input", cfg.Name),
+		splitter: splitter{maxLine: int(cfg.MaxLine), long: cfg.LongLines, multiline: rules.multiline},
+		sources:  map[fileID]*source{},
+		// A line end behind the longest line must be seen, and "\r\n" has two bytes.
+		buf:     make([]byte, max(int(cfg.Batch), int(cfg.MaxLine)+2)),
+		scratch: make([]byte, cfg.Fingerprint),
+	}
+	if err := os.MkdirAll(deps.StateDir, 0o755); err != nil {
+		return nil, fmt.Errorf("follow %s: %w", cfg.Name, err)
+	}
+	if f.metrics, err = newMetrics(cfg.Name, deps.Registerer); err != nil {
+		return nil, err
+	}
+	f.load()
+	return f, nil
+}
+
+func (f *Follower) load() {
+	list, first, damage := loadPositions(f.positions())
+	if damage != nil {
+		f.log.Warn("positions are damaged: those of an earlier time are used, or files are read from their beginning; lines may be repeated", "error", damage)
+	}
+	f.first = first
+	for _, x := range list {
+		s := &source{id: x.File, path: x.Path, position: x.Position, skipping: x.Skipping, prints: x.Prints, size: x.Position}
+		if int64(len(f.scratch)) < max(x.Prints.Head.Len, x.Prints.Tail.Len) {
+			f.scratch = make([]byte, max(x.Prints.Head.Len, x.Prints.Tail.Len)) // Fingerprint was larger
+		}
+		f.name(s)
+		f.sources[s.id] = s
+	}
+}
+
+func (f *Follower) positions() string {
+	return filepath.Join(f.deps.StateDir, "follow-"+f.cfg.Name+".positions")
+}
+
+// Name implements inputs.Input.
+func (f *Follower) Name() string { return f.cfg.Name }
+
+// Run implements inputs.Input.
+func (f *Follower) Run(ctx context.Context, sink inputs.Sink) error {
+	defer f.metrics.unregister()
+	tick := time.NewTicker(f.cfg.Interval.Std())
+	defer tick.Stop()
+	for {
+		f.Step(ctx, sink, f.deps.Clock())
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return f.Close()
+		}
+	}
+}
+
+// saveInterval is how old saved positions may be. A crash repeats the lines of that time.
+const saveInterval = time.Second
+
+// Step looks at the files once and delivers what there is to read, until ctx ends.
+func (f *Follower) Step(ctx context.Context, sink inputs.Sink, now time.Time) {
+	f.sink = sink
+	f.look(ctx, now)
+	f.drain(ctx, now)
+	var lag int64
+	for _, s := range f.sources {
+		lag += max(s.size-s.position, 0)
+	}
+	f.metrics.lag.Set(float64(lag))
+	f.metrics.open.Set(float64(f.opened))
+	f.metrics.files.Set(float64(len(f.sources)))
+	if f.dirty && now.Sub(f.savedAt) >= saveInterval {
+		f.savedAt = now
+		if err := f.save(); err != nil {
+			f.metrics.failures.Inc()
+			f.log.WarnContext(ctx, "saving positions failed, lines may be repeated after a restart", "error", err)
+		}
+	}
+}
+
+// drain reads all files, a buffer of each in turn, until nothing comes from any.
+func (f *Follower) drain(ctx context.Context, now time.Time) {
+	for more := true; more; {
+		more = false
+		for _, s := range f.sources {
+			if ctx.Err() != nil {
+				return
+			}
+			if s.pending() && f.read(ctx, s, now) && s.pending() {
+				more = true
+			}
+		}
+	}
+}
+
+// Close saves the positions and closes the files. Another Step goes on.
+func (f *Follower) Close() error {
+	for _, s := range f.sources {
+		f.close(s)
+	}
+	if !f.dirty {
+		return nil
+	}
+	if err := f.save(); err != nil {
+		return fmt.Errorf("follow %s: save positions: %w", f.cfg.Name, err)
+	}
+	return nil
+}
+
+func (f *Follower) save() error {
+	list := make([]saved, 0, len(f.sources))
+	for _, s := range f.sources {
+		list = append(list, s.saved())
+	}
+	if err := savePositions(f.positions(), list); err != nil {
+		return err
+	}
+	f.dirty = false
+	return nil
+}

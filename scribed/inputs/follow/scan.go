@@ -1,0 +1,339 @@
+package follow
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/bmatcuk/doublestar/v4"
+
+	"scribe/scribed/inputs"
+)
+
+// found is a file that the globs match.
+type found struct {
+	path string
+	id   fileID
+	info os.FileInfo
+}
+
+// glob returns the files that there are, each once. What can't be looked at is told and left out.
+func (f *Follower) glob(ctx context.Context) []found {
+	var (
+		out   []found
+		known = map[fileID]int{}
+		names = map[string]struct{}{}
+	)
+	for _, pattern := range f.cfg.Paths {
+		paths, err := doublestar.FilepathGlob(pattern)
+		if err != nil {
+			f.metrics.failures.Inc()
+			f.log.WarnContext(ctx, "looking for files failed", "pattern", pattern, "error", err)
+		}
+		for _, path := range paths {
+			if _, again := names[path]; again || f.excluded(path) {
+				continue
+			}
+			names[path] = struct{}{}
+			info, err := os.Stat(path)
+			if err != nil || !info.Mode().IsRegular() {
+				continue // gone in between, a folder, a dangling link
+			}
+			id := idOf(info)
+			if i, twice := known[id]; twice {
+				// Under several names it keeps the one that it has.
+				if s := f.sources[id]; s != nil && s.at == path {
+					out[i] = found{path, id, info}
+				}
+				continue
+			}
+			known[id] = len(out)
+			out = append(out, found{path, id, info})
+		}
+	}
+	slices.SortFunc(out, func(a, b found) int { return cmp.Compare(a.path, b.path) })
+	return out
+}
+
+func (f *Follower) excluded(path string) bool {
+	for _, pattern := range f.cfg.Exclude {
+		if ok, _ := doublestar.PathMatch(pattern, path); ok { // validated
+			return true
+		}
+	}
+	return f.rules.pattern != nil && !f.rules.pattern.MatchString(path)
+}
+
+// former is what a file was before it was cut: where a copy of it is read on.
+type former struct {
+	path     string
+	position int64
+	prints   prints
+}
+
+// look brings the sources up to date with the file system, reads those that are known to their ends, and then takes up new files:
+// in this order, a copy of a file is found to be one, and read from where its original has been read to.
+func (f *Follower) look(ctx context.Context, now time.Time) {
+	all := f.glob(ctx)
+	missing := maps.Clone(f.sources)
+	var (
+		cut   []former
+		fresh []found
+	)
+	for _, x := range all {
+		s := f.sources[x.id]
+		if s == nil {
+			fresh = append(fresh, x)
+			continue
+		}
+		delete(missing, x.id)
+		if s.at != x.path {
+			if s.at != "" {
+				f.metrics.rotations.Inc()
+			}
+			s.at = x.path
+		}
+		s.matched = true
+		if was, ok := f.revisit(ctx, s, x.info, now); ok {
+			cut = append(cut, was)
+		}
+	}
+	f.lookForMissing(ctx, missing, now)
+	f.drain(ctx, now)
+	for _, x := range fresh {
+		f.take(ctx, x, cut, now)
+	}
+	f.first = false
+	f.tidy(now)
+}
+
+// revisit looks at a source that is where the globs see it. When it was cut, or another file has its number, it begins anew, and
+// what it was is returned.
+func (f *Follower) revisit(ctx context.Context, s *source, info os.FileInfo, now time.Time) (was former, replaced bool) {
+	unchanged := info.Size() == s.size && info.ModTime().Equal(s.modified) && !s.seen.IsZero()
+	s.look(info, now)
+	if unchanged {
+		return former{}, false
+	}
+	same, err := f.same(s)
+	if err != nil {
+		f.metrics.failures.Inc()
+		return former{}, false // the next look decides
+	}
+	if same {
+		return former{}, false
+	}
+	return f.replaced(ctx, s), true
+}
+
+// replaced begins a file anew that was cut or overwritten, and returns what it was.
+func (f *Follower) replaced(ctx context.Context, s *source) former {
+	f.metrics.truncations.Inc()
+	f.log.InfoContext(ctx, "a file was cut or replaced in place, it is read from its beginning", "path", s.path, "position", s.position, "size", s.size)
+	was := former{s.path, s.position, s.prints}
+	s.position, s.prints, s.skipping = 0, prints{}, false
+	f.dirty = true
+	return was
+}
+
+// same reports whether the file still has what was read of it.
+func (f *Follower) same(s *source) (bool, error) {
+	if s.position == 0 || s.size < s.position {
+		return s.position == 0, nil
+	}
+	if err := f.open(s); err != nil {
+		return false, err
+	}
+	return s.prints.match(s.file, f.scratch)
+}
+
+// lookForMissing looks at sources that no glob matches any more: they were renamed or removed.
+func (f *Follower) lookForMissing(ctx context.Context, missing map[fileID]*source, now time.Time) {
+	folders := map[string][]*source{}
+	for _, s := range missing {
+		if s.matched {
+			f.metrics.rotations.Inc()
+			s.changed = now
+		}
+		wasMatched := s.matched
+		s.matched = false
+		if s.file == nil {
+			if wasMatched || s.seen.IsZero() { // once, when it was lost
+				folders[filepath.Dir(s.path)] = append(folders[filepath.Dir(s.path)], s)
+			}
+			continue
+		}
+		info, err := s.file.Stat()
+		if err != nil {
+			f.metrics.failures.Inc()
+			continue
+		}
+		s.look(info, now)
+		if same, err := f.same(s); err == nil && !same {
+			f.replaced(ctx, s)
+		}
+	}
+	for folder, lost := range folders {
+		f.siblings(ctx, folder, lost, now)
+	}
+}
+
+// maxSiblings bounds how many files of a folder are looked at for those that were renamed.
+const maxSiblings = 100_000
+
+// siblings looks for lost sources among the files of their folder: rotated while nobody looked, under names that no glob matches.
+func (f *Follower) siblings(ctx context.Context, folder string, lost []*source, now time.Time) {
+	dir, err := os.Open(folder)
+	if err != nil {
+		return // gone as a whole
+	}
+	entries, err := dir.ReadDir(maxSiblings)
+	_ = dir.Close()
+	if err != nil && len(entries) == 0 {
+		return
+	}
+	for _, s := range lost {
+		s.at, s.seen = "", now
+		for _, e := range entries {
+			info, err := e.Info()
+			if err != nil || !info.Mode().IsRegular() || idOf(info) != s.id {
+				continue
+			}
+			s.at = filepath.Join(folder, e.Name())
+			s.look(info, now)
+			same, err := f.same(s)
+			switch {
+			case err == nil && same:
+			case err == nil && related(s.path, s.at):
+				f.replaced(ctx, s) // cut, and renamed before that was seen
+			default: // another file has its number
+				s.at, s.size = "", s.position
+				f.close(s)
+			}
+			break
+		}
+		if s.at != "" {
+			f.log.InfoContext(ctx, "a file was renamed, the rest of it is read", "path", s.path, "now", s.at)
+		}
+	}
+}
+
+// take begins to follow a file: from where a file has been read that it is a copy of, or from its beginning, or its end.
+func (f *Follower) take(ctx context.Context, x found, cut []former, now time.Time) {
+	if f.cfg.IgnoreOlder > 0 && now.Sub(x.info.ModTime()) > f.cfg.IgnoreOlder.Std() {
+		return
+	}
+	if len(f.sources) >= f.cfg.MaxFiles {
+		if !f.full {
+			f.full = true
+			f.log.WarnContext(ctx, "there are more files than are followed", "limit", f.cfg.MaxFiles, "first", x.path)
+		}
+		return
+	}
+	s := &source{id: x.id, path: x.path, at: x.path, matched: true}
+	if err := f.begin(s, x, cut, now); err != nil {
+		f.metrics.failures.Inc()
+		if !errors.Is(err, fs.ErrNotExist) {
+			f.log.WarnContext(ctx, "a file can't be read", "path", x.path, "error", err)
+		}
+		f.close(s)
+		return
+	}
+	f.name(s)
+	f.sources[s.id] = s
+	f.dirty = true
+}
+
+func (f *Follower) begin(s *source, x found, cut []former, now time.Time) error {
+	if err := f.open(s); err != nil {
+		return err
+	}
+	info, err := s.file.Stat()
+	if err != nil {
+		return err
+	}
+	s.look(info, now)
+	s.changed = now
+	if f.first && f.cfg.Start == startEnd {
+		s.position = s.size
+		s.prints, err = printed(s.file, s.position, int64(f.cfg.Fingerprint), f.scratch)
+		return err
+	}
+	for _, was := range append(cut, f.formers()...) {
+		if was.position > s.size || was.position < int64(f.cfg.Fingerprint) || !related(was.path, x.path) {
+			continue
+		}
+		same, err := was.prints.match(s.file, f.scratch)
+		if err != nil {
+			return err
+		}
+		if same {
+			s.position, s.prints, s.path = was.position, was.prints, was.path
+			return nil
+		}
+	}
+	return nil
+}
+
+// formers are the sources as they are.
+func (f *Follower) formers() []former {
+	out := make([]former, 0, len(f.sources))
+	for _, s := range f.sources {
+		out = append(out, former{s.path, s.position, s.prints})
+	}
+	return out
+}
+
+// related reports whether a file may be a copy of another, by its name: in the same folder, and beginning with its name.
+func related(original, copied string) bool {
+	return filepath.Dir(original) == filepath.Dir(copied) && strings.HasPrefix(filepath.Base(copied), stem(original))
+}
+
+// name gives a source its category and attributes.
+func (f *Follower) name(s *source) {
+	values := map[string]string{"file": stem(s.path), "dir": filepath.Base(filepath.Dir(s.path))}
+	if p := f.rules.pattern; p != nil {
+		if m := p.FindStringSubmatch(s.path); m != nil {
+			for i, group := range p.SubexpNames() {
+				if group != "" {
+					values[group] = m[i]
+				}
+			}
+		}
+	}
+	s.category = f.rules.category.Category(func(field string) string { return values[field] })
+	s.extra = nil
+	if f.cfg.PathAttribute != "" {
+		s.extra = append(s.extra, inputs.Attribute{Name: f.cfg.PathAttribute, Value: []byte(s.path)})
+	}
+	if f.cfg.HostAttribute != "" {
+		s.extra = append(s.extra, inputs.Attribute{Name: f.cfg.HostAttribute, Value: []byte(f.deps.Host)})
+	}
+}
+
+// rest is how long a file without a name that the globs match stays open after its last change: its writer may not have noticed.
+const rest = time.Minute
+
+// tidy closes what need not be open, and forgets what is gone.
+func (f *Follower) tidy(now time.Time) {
+	for id, s := range f.sources {
+		if s.matched {
+			continue
+		}
+		if s.file != nil && !s.pending() && (s.removed || now.Sub(s.changed) >= rest) {
+			f.close(s)
+		}
+		// The number of a file that was removed may be another file's from now on.
+		if s.file == nil && (s.removed || now.Sub(s.seen) >= f.cfg.Forget.Std()) {
+			delete(f.sources, id)
+			f.dirty = true
+		}
+	}
+}

@@ -1,0 +1,216 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"scribe/scribed/inputs"
+)
+
+// source is a file that is followed.
+type source struct {
+	id fileID
+	// path is where it was seen first: category and attributes come from it. at is where it is now, "" when it has no name that is
+	// known.
+	path, at string
+	category string
+	extra    []inputs.Attribute
+
+	// position is where the next message begins: everything before it is delivered. prints are of what is before it.
+	position int64
+	prints   prints
+	// skipping: the position is inside of a line whose rest is not wanted.
+	skipping bool
+
+	file *os.File // nil while it is closed
+	// size and modified are what the last look found, changed is when a look last found something else.
+	size     int64
+	modified time.Time
+	changed  time.Time
+	// matched: the last look found it under a name that the globs match. Without one it is read to its end and then left.
+	matched bool
+	removed bool // it has no name at all any more
+	seen    time.Time
+
+	// failures in a row and when the next attempt may be.
+	failures  int
+	notBefore time.Time
+}
+
+// look takes what a file system says of the file.
+func (s *source) look(info os.FileInfo, now time.Time) {
+	if info.Size() != s.size || !info.ModTime().Equal(s.modified) {
+		s.size, s.modified, s.changed = info.Size(), info.ModTime(), now
+	}
+	s.removed = links(info) == 0
+	s.seen = now
+}
+
+func (s *source) saved() saved {
+	return saved{File: s.id, Path: s.path, Position: s.position, Skipping: s.skipping, Prints: s.prints, Seen: s.seen.UnixMicro()}
+}
+
+// open opens a file where it is now. It fails when another file has taken its place, which the next look finds.
+func (f *Follower) open(s *source) error {
+	if s.file != nil {
+		return nil
+	}
+	if s.at == "" {
+		return fmt.Errorf("%s has no name any more", s.path)
+	}
+	file, id, err := openRegular(s.at)
+	if err != nil {
+		return err
+	}
+	if id != s.id {
+		return errors.Join(fmt.Errorf("%s is another file now", s.at), file.Close())
+	}
+	s.file = file
+	f.opened++
+	return nil
+}
+
+func (f *Follower) close(s *source) {
+	if s.file != nil {
+		_ = s.file.Close() // it was only read
+		s.file = nil
+		f.opened--
+	}
+}
+
+// pending reports whether there is something to read.
+func (s *source) pending() bool { return s.size > s.position }
+
+// deliverTimeout is how long one delivery may wait: other files are read when the agent has no room for this one's category.
+const deliverTimeout = 30 * time.Second
+
+// read delivers the next messages of a file, at most a buffer of them, and reports whether it came further.
+func (f *Follower) read(ctx context.Context, s *source, now time.Time) (progress bool) {
+	if now.Before(s.notBefore) {
+		return false
+	}
+	progress, err := f.readOnce(ctx, s, now)
+	if f.opened > f.cfg.MaxOpen && s.matched { // one that has lost its name would not be found again
+		f.close(s)
+	}
+	if err == nil {
+		s.failures = 0
+		return progress
+	}
+	if ctx.Err() != nil {
+		return false
+	}
+	f.metrics.failures.Inc()
+	s.failures++
+	s.notBefore = now.Add(min(firstPause<<min(s.failures-1, 10), longestPause))
+	if s.failures == 1 {
+		f.log.WarnContext(ctx, "reading a file failed, it is tried again", "path", s.path, "error", err)
+	}
+	return false
+}
+
+// Pauses of a file after failures.
+const (
+	firstPause   = 250 * time.Millisecond
+	longestPause = 30 * time.Second
+)
+
+func (f *Follower) readOnce(ctx context.Context, s *source, now time.Time) (progress bool, err error) {
+	if err := f.open(s); err != nil {
+		return false, err
+	}
+	n, err := s.file.ReadAt(f.buf, s.position)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return false, err
+	}
+	b := f.buf[:n]
+	// Silence ends a message of several lines, and the last line of a file that nobody will write to.
+	quiet := n < len(f.buf) && now.Sub(s.changed) >= f.cfg.MultilineWait.Std()
+	last := quiet && !s.matched || s.removed && n < len(f.buf)
+	c := f.splitter.next(f.messages[:0], b, s.skipping, quiet, last)
+	f.messages = c.messages
+	if c.consumed == 0 {
+		return false, nil
+	}
+	if err := f.deliver(ctx, s, c.messages); err != nil {
+		return false, err
+	}
+	f.counted(c)
+	s.position += int64(c.consumed)
+	s.skipping = c.skipping
+	f.dirty = true
+	return true, f.print(s, b[:c.consumed])
+}
+
+// print takes the prints of a source whose last bytes before the position are read.
+func (f *Follower) print(s *source, read []byte) (err error) {
+	n := int64(f.cfg.Fingerprint)
+	if want := min(s.position, n); s.prints.Head.Len != want {
+		if s.prints.Head, err = take(s.file, 0, want, f.scratch); err != nil {
+			return f.vanished(s, err)
+		}
+	}
+	if int64(len(read)) >= n {
+		// From memory: the file may be cut at any time.
+		s.prints.Tail, err = take(strings.NewReader(string(read[int64(len(read))-n:])), 0, n, f.scratch)
+		s.prints.Tail.Offset = s.position - n
+		return err
+	}
+	from := max(s.position-n, 0)
+	s.prints.Tail, err = take(s.file, from, s.position-from, f.scratch)
+	return f.vanished(s, err)
+}
+
+// vanished turns the end of a file that was cut while it was read into nothing: the next look finds it out.
+func (f *Follower) vanished(s *source, err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		s.prints = prints{Tail: imprint{Offset: s.position - 1, Len: 1}} // matches nothing that is there
+		return nil
+	}
+	return err
+}
+
+// deliver gives messages to the agent.
+func (f *Follower) deliver(ctx context.Context, s *source, messages []inputs.Message) error {
+	if len(messages) == 0 {
+		return nil
+	}
+	size := 0
+	for i := range messages {
+		messages[i].Attributes = s.extra
+		size += len(messages[i].Payload)
+	}
+	ctx, cancel := context.WithTimeout(ctx, deliverTimeout)
+	defer cancel()
+	err := f.sink.Deliver(ctx, s.category, messages)
+	switch {
+	case errors.Is(err, inputs.ErrRefused):
+		f.metrics.dropped.WithLabelValues(dropRefused).Add(float64(len(messages)))
+		f.log.WarnContext(ctx, "messages are lost: the agent does not take them", "path", s.path, "category", s.category, "messages", len(messages), "error", err)
+		return nil
+	case err != nil:
+		return err
+	}
+	f.metrics.messages.Add(float64(len(messages)))
+	f.metrics.bytes.Add(float64(size))
+	return nil
+}
+
+func (f *Follower) counted(c cut) {
+	f.metrics.long.WithLabelValues(longSplit).Add(float64(c.split))
+	f.metrics.long.WithLabelValues(longTruncate).Add(float64(c.truncated))
+	f.metrics.long.WithLabelValues(longDrop).Add(float64(c.dropped))
+	f.metrics.dropped.WithLabelValues(dropLong).Add(float64(c.dropped))
+}
+
+// stem is a file's base name without its extension.
+func stem(path string) string {
+	base := filepath.Base(path)
+	return strings.TrimSuffix(base, filepath.Ext(base))
+}

@@ -27,6 +27,11 @@ require (
 )
 
 require (
+	github.com/leodido/go-syslog/v4 v4.5.0 // indirect
+	go.opentelemetry.io/proto/otlp v1.11.1 // indirect
+)
+
+require (
 	github.com/DataDog/zstd v1.5.7 // indirect
 	github.com/RaduBerinde/axisds v0.1.0 // indirect
 	github.com/RaduBerinde/btreemap v0.0.0-20250419174037-3d62b7205d54 // indirect

@@ -1,0 +1,319 @@
+package lines
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"scribe/internal/buffers"
+	"scribe/internal/record"
+	"scribe/internal/units"
+	"scribe/scribed/inputs"
+)
+
+// Config bounds what is taken. Start from [DefaultConfig].
+type Config struct {
+	// Name of the input, in metrics and logs.
+	Name string `yaml:"name"`
+	// Listen is where the input is reached on an address of its own.
+	Listen inputs.Listen `yaml:"listen"`
+	// MaxBody bounds a body after decompression, MaxLine a line.
+	MaxBody units.Bytes `yaml:"max_body"`
+	MaxLine units.Bytes `yaml:"max_line"`
+	// MaxRequests bounds requests at the same time; each takes a buffer of a little more than MaxLine.
+	MaxRequests int `yaml:"max_requests"`
+	// Patience is how long a request waits for room in the agent.
+	Patience units.Duration `yaml:"patience"`
+}
+
+// DefaultConfig listens nowhere.
+func DefaultConfig() Config {
+	return Config{Name: "lines", MaxBody: 1 << 30, MaxLine: 1 << 20, MaxRequests: 64, Patience: units.Duration(10 * time.Second)}
+}
+
+// UnmarshalYAML lays what is written over the defaults.
+func (c *Config) UnmarshalYAML(decode func(any) error) error {
+	type plain Config // without this method
+	p := plain(DefaultConfig())
+	if err := decode(&p); err != nil {
+		return err
+	}
+	*c = Config(p)
+	return nil
+}
+
+// Validate reports every fault of an input with an address of its own.
+func (c *Config) Validate() error {
+	return errors.Join(append(c.Listen.Faults("lines "+c.Name+": listen"), c.limits()...)...)
+}
+
+func (c *Config) limits() []error {
+	var faults []error
+	fault := func(format string, args ...any) {
+		faults = append(faults, fmt.Errorf("lines %s: "+format, append([]any{c.Name}, args...)...))
+	}
+	if record.ValidateCategory(c.Name) != nil {
+		fault("name: a name of letters, digits, '.', '_' and '-' is needed")
+	}
+	if c.MaxLine < 1 || c.MaxLine > record.DefaultMaxMessageSize {
+		fault("max_line: %v is outside 1B to %v", c.MaxLine, units.Bytes(record.DefaultMaxMessageSize))
+	}
+	if c.MaxBody < c.MaxLine {
+		fault("max_body: %v is below max_line", c.MaxBody)
+	}
+	if c.MaxRequests < 1 || c.MaxRequests > 100_000 {
+		fault("max_requests: %d is outside 1 to 100000", c.MaxRequests)
+	}
+	if c.Patience <= 0 {
+		fault("patience: must be above zero")
+	}
+	return faults
+}
+
+// Deps are what the input works with.
+type Deps struct {
+	// Logger defaults to none.
+	Logger *slog.Logger
+	// Registerer gets the metrics; nil keeps none.
+	Registerer prometheus.Registerer
+}
+
+// Pattern is where a [Handler] belongs in an http.ServeMux.
+const Pattern = "POST /v1/lines/{category}"
+
+// Handler takes requests. It is safe for concurrent use.
+type Handler struct {
+	cfg     Config
+	sink    inputs.Sink
+	metrics *inputs.Metrics
+	buffers buffers.Pool
+	running chan struct{} // a place for each request
+}
+
+// NewHandler returns a handler that gives lines to sink. Close it.
+func NewHandler(cfg Config, sink inputs.Sink, deps Deps) (*Handler, error) {
+	if err := errors.Join(cfg.limits()...); err != nil {
+		return nil, err
+	}
+	m, err := inputs.NewMetrics("lines", cfg.Name, deps.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	return &Handler{cfg: cfg, sink: sink, metrics: m, running: make(chan struct{}, cfg.MaxRequests)}, nil
+}
+
+// Close releases the metrics.
+func (h *Handler) Close() { h.metrics.Unregister() }
+
+// answer is the body of a response.
+type answer struct {
+	Accepted int    `json:"accepted"`
+	Error    string `json:"error,omitempty"`
+}
+
+// failure is an error with a status.
+type failure struct {
+	status int
+	err    error
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+
+func failed(status int, format string, args ...any) *failure {
+	return &failure{status, fmt.Errorf(format, args...)}
+}
+
+// retryAfter is when to try again, in seconds.
+const retryAfter = 1
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	accepted, fail := h.take(w, r)
+	w.Header().Set("Content-Type", "application/json")
+	a, status := answer{Accepted: accepted}, http.StatusOK
+	if fail != nil {
+		a.Error, status = fail.Error(), fail.status
+		h.metrics.Refused.WithLabelValues(strconv.Itoa(status)).Inc()
+		if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+			w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
+		}
+	}
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(a) // the client went away
+}
+
+func (h *Handler) take(w http.ResponseWriter, r *http.Request) (accepted int, fail *failure) {
+	select {
+	case h.running <- struct{}{}:
+		defer func() { <-h.running }()
+	default:
+		return 0, failed(http.StatusTooManyRequests, "%d requests are being taken already: try again later", h.cfg.MaxRequests)
+	}
+	category := r.PathValue("category")
+	if err := record.ValidateCategory(category); err != nil {
+		return 0, failed(http.StatusBadRequest, "%w", err)
+	}
+	if r.ContentLength > int64(h.cfg.MaxBody) {
+		return 0, failed(http.StatusRequestEntityTooLarge, "the body has %d bytes, the limit is %v: send less at once", r.ContentLength, h.cfg.MaxBody)
+	}
+	body, closeBody, fail := decompressed(http.MaxBytesReader(w, r.Body, int64(h.cfg.MaxBody)), r.Header.Get("Content-Encoding"))
+	if fail != nil {
+		return 0, fail
+	}
+	defer closeBody()
+	return h.deliver(r.Context(), category, body)
+}
+
+// decompressed undoes a content encoding.
+func decompressed(r io.Reader, encoding string) (body io.Reader, closeBody func(), fail *failure) {
+	switch encoding {
+	case "", "identity":
+		return r, func() {}, nil
+	case "gzip":
+		z, err := gzip.NewReader(r)
+		if err != nil {
+			return nil, nil, failed(http.StatusBadRequest, "the body is not gzip: %w", err)
+		}
+		return z, func() { _ = z.Close() }, nil
+	case "zstd":
+		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20))
+		if err != nil {
+			return nil, nil, failed(http.StatusBadRequest, "the body is not zstd: %w", err)
+		}
+		return z, z.Close, nil
+	}
+	return nil, nil, failed(http.StatusUnsupportedMediaType, "Content-Encoding %q is none of gzip, zstd, identity", encoding)
+}
+
+// deliver reads a body in pieces and gives their lines to the agent.
+func (h *Handler) deliver(ctx context.Context, category string, body io.Reader) (accepted int, fail *failure) {
+	// Room for a line of the largest size with its end, in CRLF.
+	buf := h.buffers.Get(int(h.cfg.MaxLine) + 64<<10)
+	defer h.buffers.Put(buf)
+	var (
+		b        = buf.B
+		held     int // bytes of the line that has begun
+		total    int64
+		messages []inputs.Message
+	)
+	for ended := false; !ended; {
+		n, err := io.ReadAtLeast(body, b[held:], 1)
+		total += int64(n)
+		held += n
+		switch {
+		case errors.Is(err, io.EOF):
+			ended = true
+		case err != nil:
+			return accepted, unreadable(err)
+		case total > int64(h.cfg.MaxBody):
+			return accepted, failed(http.StatusRequestEntityTooLarge, "the body has more than %v: send less at once", h.cfg.MaxBody)
+		}
+		text := b[:held]
+		messages = messages[:0]
+		for {
+			line, rest, complete := bytes.Cut(text, []byte{'\n'})
+			if !complete && (!ended || len(text) == 0) {
+				break
+			}
+			line = bytes.TrimSuffix(line, []byte{'\r'})
+			if len(line) > int(h.cfg.MaxLine) {
+				return h.tooLong(ctx, category, messages, accepted)
+			}
+			messages = append(messages, inputs.Message{Payload: line})
+			text = rest
+		}
+		if len(text) > int(h.cfg.MaxLine)+1 {
+			return h.tooLong(ctx, category, messages, accepted)
+		}
+		if fail := h.hand(ctx, category, messages); fail != nil {
+			return accepted, fail
+		}
+		accepted += len(messages)
+		held = copy(b, text)
+	}
+	return accepted, nil
+}
+
+// tooLong ends a request at a line over the limit, after what is before it is delivered.
+func (h *Handler) tooLong(ctx context.Context, category string, before []inputs.Message, accepted int) (int, *failure) {
+	if fail := h.hand(ctx, category, before); fail != nil {
+		return accepted, fail
+	}
+	accepted += len(before)
+	return accepted, failed(http.StatusRequestEntityTooLarge, "line %d has more than %v", accepted+1, h.cfg.MaxLine)
+}
+
+func unreadable(err error) *failure {
+	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
+		return failed(http.StatusRequestEntityTooLarge, "the body has more than %v: send less at once", units.Bytes(tooLarge.Limit)) //nolint:gosec // not negative
+	}
+	return failed(http.StatusBadRequest, "the body can't be read: %w", err)
+}
+
+// hand gives messages to the agent.
+func (h *Handler) hand(ctx context.Context, category string, messages []inputs.Message) *failure {
+	if len(messages) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, h.cfg.Patience.Std())
+	defer cancel()
+	err := h.sink.Deliver(ctx, category, messages)
+	switch {
+	case errors.Is(err, inputs.ErrRefused):
+		return failed(http.StatusBadRequest, "category %s: %w", category, err)
+	case err != nil:
+		return failed(http.StatusServiceUnavailable, "category %s: %w", category, err)
+	}
+	h.metrics.Taken(messages)
+	return nil
+}
+
+// Input serves a [Handler] on an address of its own.
+type Input struct {
+	cfg  Config
+	deps Deps
+}
+
+var _ inputs.Input = (*Input)(nil)
+
+// New returns an input.
+func New(cfg Config, deps Deps) (*Input, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Input{cfg, deps}, nil
+}
+
+// Name implements inputs.Input.
+func (i *Input) Name() string { return i.cfg.Name }
+
+// Run implements inputs.Input.
+func (i *Input) Run(ctx context.Context, sink inputs.Sink) error {
+	h, err := NewHandler(i.cfg, sink, i.deps)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	nl, err := i.cfg.Listen.Open(ctx)
+	if err != nil {
+		return err
+	}
+	i.deps.Logger.Info("taking lines", "input", i.cfg.Name, "address", nl.Addr().String())
+	mux := http.NewServeMux()
+	mux.Handle(Pattern, h)
+	return i.cfg.Listen.ServeHTTP(ctx, nl, mux)
+}

@@ -1,0 +1,118 @@
+package inputs
+
+import (
+	"bytes"
+	"context"
+	"crypto/subtle"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+)
+
+// Listen says where an input over TCP or HTTP is reached, and by whom.
+type Listen struct {
+	// Address is host:port; port 0 takes a free one. Whoever reaches it can write: loopback, unless there is a token or TLS.
+	Address string `yaml:"address"`
+	// TLSCert and TLSKey are PEM files; with them only TLS is spoken.
+	TLSCert string `yaml:"tls_cert"`
+	TLSKey  string `yaml:"tls_key"`
+	// TokenFile holds a token that HTTP requests carry as "Authorization: Bearer TOKEN"; empty = everybody may.
+	TokenFile string `yaml:"token_file"`
+}
+
+// Faults returns what can't be right; field names it in the configuration.
+func (l *Listen) Faults(field string) []error {
+	var faults []error
+	if _, port, err := net.SplitHostPort(l.Address); err != nil || port == "" {
+		faults = append(faults, fmt.Errorf("%s.address: %q is not of the form host:port", field, l.Address))
+	}
+	if (l.TLSCert == "") != (l.TLSKey == "") {
+		faults = append(faults, fmt.Errorf("%s: tls_cert and tls_key are needed together", field))
+	}
+	return faults
+}
+
+// Open listens, with TLS when that is configured.
+func (l *Listen) Open(ctx context.Context) (net.Listener, error) {
+	var lc net.ListenConfig
+	nl, err := lc.Listen(ctx, "tcp", l.Address)
+	if err != nil || l.TLSCert == "" {
+		return nl, err
+	}
+	pair, err := tls.LoadX509KeyPair(l.TLSCert, l.TLSKey)
+	if err != nil {
+		return nil, errors.Join(err, nl.Close())
+	}
+	return tls.NewListener(nl, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}), nil
+}
+
+// maxToken bounds a token file in bytes.
+const maxToken = 4096
+
+// Guard lets only requests through that carry the token.
+func (l *Listen) Guard(next http.Handler) (http.Handler, error) {
+	if l.TokenFile == "" {
+		return next, nil
+	}
+	token, err := os.ReadFile(l.TokenFile)
+	if err != nil {
+		return nil, err
+	}
+	if token = bytes.TrimSpace(token); len(token) == 0 || len(token) > maxToken {
+		return nil, fmt.Errorf("token file %s: a token of 1 to %d bytes is needed", l.TokenFile, maxToken)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if !ok || subtle.ConstantTimeCompare([]byte(given), token) != 1 {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, "a bearer token is needed", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r)
+	}), nil
+}
+
+// Patience of HTTP inputs: for the head of a request, and at shutdown for those that are being answered.
+const (
+	headTimeout = 10 * time.Second
+	idleTimeout = 2 * time.Minute
+	drainTime   = 10 * time.Second
+)
+
+// ServeHTTP serves until ctx ends, then lets running requests end.
+func (l *Listen) ServeHTTP(ctx context.Context, nl net.Listener, h http.Handler) error {
+	guarded, err := l.Guard(h)
+	if err != nil {
+		return errors.Join(err, nl.Close())
+	}
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	server := &http.Server{
+		Handler: guarded, Protocols: &protocols, ReadHeaderTimeout: headTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10,
+		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(nl) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	err = server.Shutdown(drain)
+	if err != nil {
+		err = errors.Join(err, server.Close())
+	}
+	if ended := <-failed; !errors.Is(ended, http.ErrServerClosed) {
+		err = errors.Join(err, ended)
+	}
+	return err
+}

@@ -1,0 +1,228 @@
+package syslog
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"time"
+
+	gosyslog "github.com/leodido/go-syslog/v4"
+	"github.com/leodido/go-syslog/v4/rfc3164"
+	"github.com/leodido/go-syslog/v4/rfc5424"
+
+	"scribe/scribed/inputs"
+)
+
+// parser turns syslog messages into messages. It is not safe for concurrent use: each connection has one.
+type parser struct {
+	cfg      *Config
+	location *time.Location
+	now      func() time.Time
+	// host stands in for the one that local messages do not have.
+	host         string
+	modern, bsd  gosyslog.Machine
+	local        bool
+	localScratch []byte
+}
+
+func newParser(cfg *Config, location *time.Location, now func() time.Time, localHost string) *parser {
+	return &parser{
+		cfg: cfg, location: location, now: now, host: localHost, local: localHost != "",
+		modern: rfc5424.NewParser(rfc5424.WithBestEffort()),
+		bsd:    rfc3164.NewParser(rfc3164.WithBestEffort(), rfc3164.WithLocaleTimezone(location), rfc3164.WithLenientDay()),
+	}
+}
+
+// fields are what a message says of itself.
+type fields struct {
+	Facility string            `json:"facility,omitempty"`
+	Severity string            `json:"severity,omitempty"`
+	Time     *time.Time        `json:"time,omitempty"`
+	Host     string            `json:"host,omitempty"`
+	App      string            `json:"app,omitempty"`
+	ProcID   string            `json:"procid,omitempty"`
+	MsgID    string            `json:"msgid,omitempty"`
+	Data     map[string]string `json:"data,omitempty"` // id.name
+	Message  string            `json:"message"`
+	unparsed bool
+}
+
+// maxData bounds the structured data that become attributes.
+const maxData = 32
+
+// parse reads one message. ok is false when it is to be dropped.
+func (p *parser) parse(raw []byte) (m inputs.Message, f fields, ok bool) {
+	raw = bytes.TrimRight(raw, "\n\r\x00")
+	f = p.fields(raw)
+	if f.unparsed && p.cfg.Unparsed == drop {
+		return m, f, false
+	}
+	m.Payload = raw
+	switch {
+	case p.cfg.Format == formatJSON:
+		if text, err := json.Marshal(&f); err == nil { // strings and a time: it never fails
+			m.Payload = text
+		}
+	case p.cfg.Format == formatMessage && !f.unparsed:
+		m.Payload = []byte(f.Message)
+	}
+	if f.Time != nil {
+		m.Time = *f.Time
+	}
+	if p.cfg.HostKey && f.Host != "" {
+		m.Key = []byte(f.Host)
+	}
+	m.Attributes = f.attributes()
+	return m, f, true
+}
+
+func (f *fields) attributes() []inputs.Attribute {
+	out := make([]inputs.Attribute, 0, 8+len(f.Data))
+	add := func(name, value string) {
+		if value != "" {
+			out = append(out, inputs.Attribute{Name: name, Value: []byte(value)})
+		}
+	}
+	add("facility", f.Facility)
+	add("severity", f.Severity)
+	add("host", f.Host)
+	add("app", f.App)
+	add("procid", f.ProcID)
+	add("msgid", f.MsgID)
+	if f.unparsed {
+		add("unparsed", "true")
+	}
+	names := make([]string, 0, len(f.Data))
+	for name := range f.Data {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names[:min(len(names), maxData)] {
+		add(name, f.Data[name])
+	}
+	return out
+}
+
+func (p *parser) fields(raw []byte) fields {
+	first, second := p.parse5424, p.parse3164
+	switch {
+	case p.cfg.Protocol == rfc5424Name:
+		second = nil
+	case p.cfg.Protocol == rfc3164Name, !versioned(raw):
+		first, second = p.parse3164, nil
+	}
+	if f, ok := first(raw); ok {
+		return f
+	}
+	if second != nil {
+		if f, ok := second(raw); ok {
+			return f
+		}
+	}
+	return fields{Message: string(raw), unparsed: true}
+}
+
+// versioned reports whether a version follows the priority, as in RFC 5424.
+func versioned(raw []byte) bool {
+	i := bytes.IndexByte(raw[:min(len(raw), 6)], '>')
+	return i > 0 && i+2 < len(raw) && raw[i+1] >= '1' && raw[i+1] <= '9' && (raw[i+2] == ' ' || raw[i+2] >= '0' && raw[i+2] <= '9')
+}
+
+func (p *parser) parse5424(raw []byte) (fields, bool) {
+	parsed, err := p.modern.Parse(raw)
+	m, ok := parsed.(*rfc5424.SyslogMessage)
+	if !ok || m == nil || m.Priority == nil || err != nil && m.Message == nil && m.Hostname == nil {
+		return fields{}, false
+	}
+	f := common(&m.Base)
+	if m.StructuredData != nil {
+		f.Data = map[string]string{}
+		for id, params := range *m.StructuredData {
+			for name, value := range params {
+				f.Data[id+"."+name] = value
+			}
+		}
+	}
+	return f, true
+}
+
+func (p *parser) parse3164(raw []byte) (fields, bool) {
+	if p.local {
+		raw = p.named(raw)
+	}
+	parsed, _ := p.bsd.Parse(raw)
+	m, ok := parsed.(*rfc3164.SyslogMessage)
+	if !ok || m == nil || m.Priority == nil || m.Timestamp == nil {
+		return fields{}, false
+	}
+	f := common(&m.Base)
+	if f.Time != nil && f.Time.Year() == 0 {
+		t := p.year(*f.Time)
+		f.Time = &t
+	}
+	return f, true
+}
+
+// stampLen is the length of a time of RFC 3164, "Jan _2 15:04:05", with the space behind it.
+const stampLen = 16
+
+// named puts the host's name into a local message, which has none.
+func (p *parser) named(raw []byte) []byte {
+	i := bytes.IndexByte(raw[:min(len(raw), 6)], '>') + 1
+	if i == 0 || len(raw) < i+stampLen || raw[i+stampLen-1] != ' ' {
+		return raw
+	}
+	b := append(p.localScratch[:0], raw[:i+stampLen]...)
+	b = append(b, p.host...)
+	b = append(b, ' ')
+	b = append(b, raw[i+stampLen:]...)
+	p.localScratch = b
+	return b
+}
+
+// year gives a time without one the year that brings it closest to now: around New Year that is not always this one.
+func (p *parser) year(t time.Time) time.Time {
+	now := p.now().In(p.location)
+	best := time.Time{}
+	for y := now.Year() - 1; y <= now.Year()+1; y++ {
+		c := time.Date(y, t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), p.location)
+		if best.IsZero() || now.Sub(c).Abs() < now.Sub(best).Abs() {
+			best = c
+		}
+	}
+	return best
+}
+
+func common(b *gosyslog.Base) fields {
+	text := func(s *string) string {
+		if s == nil {
+			return ""
+		}
+		return *s
+	}
+	f := fields{Time: b.Timestamp, Host: text(b.Hostname), App: text(b.Appname), ProcID: text(b.ProcID), MsgID: text(b.MsgID), Message: text(b.Message)}
+	if b.Facility != nil {
+		f.Facility = name(facilities[:], *b.Facility)
+	}
+	if b.Severity != nil {
+		f.Severity = name(severities[:], *b.Severity)
+	}
+	return f
+}
+
+// Names of RFC 5424, section 6.2.1, as syslog.conf(5) writes them.
+var (
+	facilities = [...]string{
+		"kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv", "ftp", "ntp", "audit", "alert", "clock",
+		"local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7",
+	}
+	severities = [...]string{"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"}
+)
+
+func name(names []string, i uint8) string {
+	if int(i) < len(names) {
+		return names[i]
+	}
+	return strconv.Itoa(int(i))
+}

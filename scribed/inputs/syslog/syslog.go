@@ -1,0 +1,356 @@
+package syslog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"scribe/scribed/inputs"
+)
+
+// Deps are what the input works with.
+type Deps struct {
+	// Host is this one's name, for messages of the Unix socket, which have none.
+	Host string
+	// Logger defaults to none.
+	Logger *slog.Logger
+	// Registerer gets the metrics; nil keeps none.
+	Registerer prometheus.Registerer
+	// Clock defaults to time.Now.
+	Clock func() time.Time
+}
+
+// Input is an inputs.Input.
+type Input struct {
+	cfg   Config
+	deps  Deps
+	rules rules
+	names *inputs.Names
+
+	metrics *inputs.Metrics // while it runs
+	sink    inputs.Sink
+}
+
+var _ inputs.Input = (*Input)(nil)
+
+// New returns an input.
+func New(cfg Config, deps Deps) (*Input, error) {
+	r, err := cfg.compile()
+	if err != nil {
+		return nil, err
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	deps.Logger = deps.Logger.With("input", cfg.Name)
+	if deps.Clock == nil {
+		deps.Clock = time.Now
+	}
+	return &Input{cfg: cfg, deps: deps, rules: r, names: inputs.NewNames(cfg.MaxCategories, cfg.Fallback)}, nil
+}
+
+// Name implements inputs.Input.
+func (i *Input) Name() string { return i.cfg.Name }
+
+// Run implements inputs.Input.
+func (i *Input) Run(ctx context.Context, sink inputs.Sink) (err error) {
+	if i.metrics, err = inputs.NewMetrics("syslog", i.cfg.Name, i.deps.Registerer); err != nil {
+		return err
+	}
+	defer i.metrics.Unregister()
+	i.sink = sink
+	sockets, err := i.listen(ctx)
+	if err != nil {
+		return err
+	}
+	return i.serve(ctx, sockets)
+}
+
+// sockets are where messages come from; nil = not.
+type sockets struct {
+	udp, unix net.PacketConn
+	tcp       net.Listener
+}
+
+func (s *sockets) close() {
+	for _, c := range []io.Closer{s.udp, s.unix, s.tcp} {
+		if c != nil {
+			_ = c.Close() // what was read is all there is
+		}
+	}
+}
+
+func (i *Input) listen(ctx context.Context) (s sockets, err error) {
+	var lc net.ListenConfig
+	if i.cfg.UDP != "" {
+		c, uerr := lc.ListenPacket(ctx, "udp", i.cfg.UDP)
+		if err = uerr; uerr == nil {
+			s.udp = c
+			i.enlarge(c)
+		}
+	}
+	if i.cfg.Unix != "" && err == nil {
+		if info, serr := os.Lstat(i.cfg.Unix); serr == nil && info.Mode().Type() == os.ModeSocket {
+			_ = os.Remove(i.cfg.Unix) // of a run before
+		}
+		c, uerr := lc.ListenPacket(ctx, "unixgram", i.cfg.Unix)
+		if err = uerr; uerr == nil {
+			s.unix = c
+			i.enlarge(c)
+		}
+	}
+	if i.cfg.TCP.Address != "" && err == nil {
+		l, terr := i.cfg.TCP.Open(ctx)
+		if err = terr; terr == nil {
+			s.tcp = l
+		}
+	}
+	if err != nil {
+		s.close()
+		return s, fmt.Errorf("syslog %s: %w", i.cfg.Name, err)
+	}
+	return s, nil
+}
+
+// enlarge asks for a larger receive buffer; the kernel may give less.
+func (i *Input) enlarge(c net.PacketConn) {
+	if b, ok := c.(interface{ SetReadBuffer(int) error }); ok && i.cfg.ReceiveBuffer > 0 {
+		if err := b.SetReadBuffer(int(i.cfg.ReceiveBuffer)); err != nil {
+			i.deps.Logger.Warn("the receive buffer could not be enlarged", "error", err)
+		}
+	}
+}
+
+func (i *Input) serve(ctx context.Context, s sockets) error {
+	var group sync.WaitGroup
+	errs := make([]error, 3)
+	// Closing the sockets is what ends those who read from them.
+	stop := context.AfterFunc(ctx, s.close)
+	defer stop()
+	if s.udp != nil {
+		i.deps.Logger.Info("taking syslog", "udp", s.udp.LocalAddr().String())
+		group.Go(func() { errs[0] = i.datagrams(ctx, s.udp, "") })
+	}
+	if s.unix != nil {
+		i.deps.Logger.Info("taking syslog", "unix", i.cfg.Unix)
+		group.Go(func() { errs[1] = i.datagrams(ctx, s.unix, i.deps.Host) })
+	}
+	if s.tcp != nil {
+		i.deps.Logger.Info("taking syslog", "tcp", s.tcp.Addr().String())
+		group.Go(func() { errs[2] = i.connections(ctx, s.tcp) })
+	}
+	group.Wait()
+	s.close()
+	return errors.Join(errs...)
+}
+
+// datagrams reads a message from each datagram until the socket is closed.
+func (i *Input) datagrams(ctx context.Context, c net.PacketConn, localHost string) error {
+	p := newParser(&i.cfg, i.rules.location, i.deps.Clock, localHost)
+	buf := make([]byte, int(i.cfg.MaxMessage)+1) // one more shows that it was cut
+	one := make([]inputs.Message, 1)
+	for {
+		n, _, err := c.ReadFrom(buf)
+		if err != nil {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			return fmt.Errorf("syslog %s: %w", i.cfg.Name, err)
+		}
+		if n > int(i.cfg.MaxMessage) {
+			n = int(i.cfg.MaxMessage)
+			i.metrics.Truncated.Inc()
+		}
+		if n == 0 {
+			continue
+		}
+		m, f, ok := p.parse(buf[:n])
+		if !ok {
+			i.metrics.Dropped.WithLabelValues(inputs.DropInvalid).Inc()
+			continue
+		}
+		one[0] = m
+		if i.sink.Offer(i.category(&f), one) == 0 {
+			i.metrics.Dropped.WithLabelValues(inputs.DropFull).Inc()
+			continue
+		}
+		i.metrics.Taken(one)
+	}
+}
+
+func (i *Input) category(f *fields) string {
+	name, ok := i.rules.category.Fixed()
+	if ok {
+		return name
+	}
+	name = i.rules.category.Category(func(field string) string {
+		switch field {
+		case "facility":
+			return f.Facility
+		case "severity":
+			return f.Severity
+		case "host":
+			return f.Host
+		default:
+			return f.App
+		}
+	})
+	if name, ok = i.names.Allow(name); !ok {
+		i.metrics.Stray.Inc()
+	}
+	return name
+}
+
+// connections takes connections until the listener is closed, and waits for them.
+func (i *Input) connections(ctx context.Context, l net.Listener) error {
+	var running sync.WaitGroup
+	defer running.Wait()
+	places := make(chan struct{}, i.cfg.MaxConnections)
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			return fmt.Errorf("syslog %s: %w", i.cfg.Name, err)
+		}
+		select {
+		case places <- struct{}{}:
+		default:
+			i.metrics.Refused.WithLabelValues(inputs.RefuseBusy).Inc()
+			_ = c.Close()
+			continue
+		}
+		running.Go(func() {
+			defer func() { <-places }()
+			// A reader that waits is woken; what it has is delivered first.
+			stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
+			defer stop()
+			i.connection(ctx, c)
+			_ = c.Close()
+		})
+	}
+}
+
+// stopPatience is how long what was read may take to be delivered at the end.
+const stopPatience = 5 * time.Second
+
+// connection reads messages until the sender closes, is silent for too long, or ctx ends, and delivers what has arrived each time.
+func (i *Input) connection(ctx context.Context, c net.Conn) {
+	var (
+		p   = newParser(&i.cfg, i.rules.location, i.deps.Clock, "")
+		cut = frames{limit: int(i.cfg.MaxMessage)}
+		// Room for a message of the largest size with its length before it, and for many usual ones.
+		buf  = make([]byte, int(i.cfg.MaxMessage)+64<<10)
+		held int
+		b    = batch{input: i}
+	)
+	for ended := false; !ended; {
+		if ctx.Err() == nil {
+			_ = c.SetReadDeadline(time.Now().Add(i.cfg.IdleTimeout.Std()))
+		}
+		if ctx.Err() != nil { // it may have ended before the deadline was set
+			_ = c.SetReadDeadline(time.Unix(1, 0))
+		}
+		n, err := c.Read(buf[held:])
+		held += n
+		ended = err != nil
+		at, before := 0, cut.truncated
+		for at < held {
+			message, n, ok := cut.next(buf[at:held], ended)
+			at += n
+			if ok && len(message) > 0 {
+				b.add(p, message)
+			}
+			if n == 0 {
+				break
+			}
+		}
+		i.metrics.Truncated.Add(float64(cut.truncated - before))
+		if !b.deliver(ctx) {
+			return
+		}
+		held = copy(buf, buf[at:held])
+	}
+}
+
+// batch gathers what one read has brought, by category, in order.
+type batch struct {
+	input *Input
+	parts []part
+}
+
+type part struct {
+	category string
+	messages []inputs.Message
+}
+
+func (b *batch) add(p *parser, raw []byte) {
+	m, f, ok := p.parse(raw)
+	if !ok {
+		b.input.metrics.Dropped.WithLabelValues(inputs.DropInvalid).Inc()
+		return
+	}
+	category := b.input.category(&f)
+	for j := range b.parts {
+		if b.parts[j].category == category {
+			b.parts[j].messages = append(b.parts[j].messages, m)
+			return
+		}
+	}
+	b.parts = append(b.parts, part{category, []inputs.Message{m}})
+}
+
+// deliver gives everything to the agent, as often as it takes, and reports whether to go on. At the end of ctx one more attempt has
+// some seconds.
+func (b *batch) deliver(ctx context.Context) bool {
+	i := b.input
+	for j := range b.parts {
+		p := &b.parts[j]
+		for len(p.messages) > 0 {
+			ended := ctx.Err() != nil
+			dctx, cancel := ctx, context.CancelFunc(func() {})
+			if ended {
+				dctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), stopPatience)
+			}
+			err := i.sink.Deliver(dctx, p.category, p.messages)
+			cancel()
+			switch {
+			case err == nil:
+				i.metrics.Taken(p.messages)
+				p.messages = p.messages[:0]
+			case errors.Is(err, inputs.ErrRefused):
+				i.metrics.Dropped.WithLabelValues(inputs.DropRefused).Add(float64(len(p.messages)))
+				i.deps.Logger.Warn("messages are lost: the agent does not take them", "category", p.category, "messages", len(p.messages), "error", err)
+				p.messages = p.messages[:0]
+			case ended:
+				i.metrics.Dropped.WithLabelValues(inputs.DropFull).Add(float64(len(p.messages)))
+				return false
+			default:
+				pause(ctx)
+			}
+		}
+	}
+	b.parts = b.parts[:0]
+	return ctx.Err() == nil
+}
+
+// retryPause is between two attempts to deliver what the agent did not take.
+const retryPause = 250 * time.Millisecond
+
+func pause(ctx context.Context) {
+	t := time.NewTimer(retryPause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}

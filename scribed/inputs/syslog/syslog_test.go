@@ -1,0 +1,366 @@
+package syslog
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"scribe/scribed/inputs"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// now is when these messages are read: just after New Year.
+var now = time.Date(2026, 1, 1, 0, 0, 30, 0, time.UTC)
+
+func parserOf(adjust func(*Config), host string) *parser {
+	cfg := DefaultConfig()
+	cfg.Location = "UTC"
+	if adjust != nil {
+		adjust(&cfg)
+	}
+	return newParser(&cfg, time.UTC, func() time.Time { return now }, host)
+}
+
+// The first ones are examples of the RFCs: 5424 section 6.5, 3164 section 5.4.
+func TestParse(t *testing.T) {
+	for _, c := range []struct {
+		raw, local string
+		want       fields
+		time       string
+	}{
+		{
+			raw:  "<34>1 2003-10-11T22:14:15.003Z mymachine.example.com su - ID47 - \xEF\xBB\xBF'su root' failed for lonvick on /dev/pts/8",
+			want: fields{Facility: "auth", Severity: "crit", Host: "mymachine.example.com", App: "su", MsgID: "ID47", Message: "\xEF\xBB\xBF'su root' failed for lonvick on /dev/pts/8"},
+			time: "2003-10-11T22:14:15.003Z",
+		},
+		{
+			raw:  `<165>1 2003-08-24T05:14:15.000003-07:00 192.0.2.1 myproc 8710 - - %% It's time to make the do-nuts.`,
+			want: fields{Facility: "local4", Severity: "notice", Host: "192.0.2.1", App: "myproc", ProcID: "8710", Message: "%% It's time to make the do-nuts."},
+			time: "2003-08-24T12:14:15.000003Z",
+		},
+		{
+			raw: `<165>1 2003-10-11T22:14:15.003Z host evntslog - ID47 [exampleSDID@32473 iut="3" eventSource="Application"] An event`,
+			want: fields{
+				Facility: "local4", Severity: "notice", Host: "host", App: "evntslog", MsgID: "ID47", Message: "An event",
+				Data: map[string]string{"exampleSDID@32473.iut": "3", "exampleSDID@32473.eventSource": "Application"},
+			},
+			time: "2003-10-11T22:14:15.003Z",
+		},
+		{
+			raw:  "<34>Oct 11 22:14:15 mymachine su: 'su root' failed for lonvick on /dev/pts/8",
+			want: fields{Facility: "auth", Severity: "crit", Host: "mymachine", App: "su", Message: "'su root' failed for lonvick on /dev/pts/8"},
+			time: "2025-10-11T22:14:15Z",
+		},
+		{ // the year before, seen after New Year; and the other way round
+			raw:  "<13>Dec 31 23:59:59 h app[12]: x",
+			want: fields{Facility: "user", Severity: "notice", Host: "h", App: "app", ProcID: "12", Message: "x"},
+			time: "2025-12-31T23:59:59Z",
+		},
+		{raw: "<13>Jan  1 00:00:01 h app: x", want: fields{Facility: "user", Severity: "notice", Host: "h", App: "app", Message: "x"}, time: "2026-01-01T00:00:01Z"},
+		{ // of /dev/log, without a host
+			raw: "<30>Jan  1 00:00:02 systemd[1]: Started.", local: "here",
+			want: fields{Facility: "daemon", Severity: "info", Host: "here", App: "systemd", ProcID: "1", Message: "Started."},
+			time: "2026-01-01T00:00:02Z",
+		},
+		{raw: "Use the BFG!", want: fields{Message: "Use the BFG!", unparsed: true}},
+		{raw: "<999>1 nonsense", want: fields{Message: "<999>1 nonsense", unparsed: true}},
+	} {
+		m, f, ok := parserOf(nil, c.local).parse([]byte(c.raw + "\n"))
+		if !ok || string(m.Payload) != c.raw {
+			t.Errorf("%s: payload %q, %v", c.raw, m.Payload, ok)
+		}
+		at := ""
+		if f.Time != nil {
+			at = f.Time.UTC().Format(time.RFC3339Nano)
+			f.Time = nil
+		}
+		if fmt.Sprint(f) != fmt.Sprint(c.want) || at != c.time {
+			t.Errorf("%s:\n got %+v at %s\nwant %+v at %s", c.raw, f, at, c.want, c.time)
+		}
+	}
+}
+
+func TestFormats(t *testing.T) {
+	raw := []byte(`<34>1 2003-10-11T22:14:15Z host app 1 ID [a x="1"] the text`)
+	m, _, _ := parserOf(func(c *Config) { c.Format, c.HostKey = formatMessage, true }, "").parse(raw)
+	if string(m.Payload) != "the text" || string(m.Key) != "host" || m.Time.Unix() != 1065910455 {
+		t.Fatalf("%q %q %v", m.Payload, m.Key, m.Time)
+	}
+	m, _, _ = parserOf(func(c *Config) { c.Format = formatJSON }, "").parse(raw)
+	var got map[string]any
+	if err := json.Unmarshal(m.Payload, &got); err != nil || got["message"] != "the text" || got["app"] != "app" || got["severity"] != "crit" {
+		t.Fatalf("%s %v", m.Payload, err)
+	}
+	if _, _, ok := parserOf(func(c *Config) { c.Unparsed = drop }, "").parse([]byte("what")); ok {
+		t.Fatal("kept")
+	}
+	var names []string
+	for _, a := range m.Attributes {
+		names = append(names, a.Name+"="+string(a.Value))
+	}
+	if want := []string{"facility=auth", "severity=crit", "host=host", "app=app", "procid=1", "msgid=ID", "a.x=1"}; !slices.Equal(names, want) {
+		t.Fatalf("%q", names)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("<34>1 2003-10-11T22:14:15.003Z host su - ID47 - x"), true)
+	f.Add([]byte("<34>Oct 11 22:14:15 mymachine su: x"), false)
+	f.Add([]byte("<34>Feb 29 22:14:15 su: x"), true)
+	f.Fuzz(func(t *testing.T, b []byte, local bool) {
+		host := ""
+		if local {
+			host = "here"
+		}
+		m, fs, ok := parserOf(nil, host).parse(b)
+		if !ok || !bytes.HasPrefix(b, m.Payload) || len(m.Attributes) > 8+maxData {
+			t.Fatalf("%q: %+v", b, m)
+		}
+		_ = fs
+	})
+}
+
+// streamed cuts a stream that arrives in pieces.
+func streamed(text []byte, limit, piece int) (out []string, truncated int) {
+	f := frames{limit: limit}
+	var held []byte
+	for len(text) > 0 || len(held) > 0 {
+		n := min(piece, len(text))
+		held = append(held, text[:n]...)
+		text = text[n:]
+		for len(held) > 0 {
+			m, n, ok := f.next(held, len(text) == 0)
+			if ok && len(m) > 0 {
+				out = append(out, string(m))
+			}
+			held = held[n:]
+			if n == 0 {
+				break
+			}
+		}
+		if len(text) == 0 {
+			break
+		}
+	}
+	return out, f.truncated
+}
+
+func TestFraming(t *testing.T) {
+	for _, c := range []struct {
+		text      string
+		want      []string
+		truncated int
+	}{
+		{"<1>a\n<2>b\r\n\n<3>c", []string{"<1>a", "<2>b", "<3>c"}, 0},
+		{"4 <1>a8 <2>b\nc\nd<3>line\n3 <4>", []string{"<1>a", "<2>b\nc\nd", "<3>line", "<4>"}, 0},
+		{"12 0123456789xx4 <1>a", []string{"0123456789", "<1>a"}, 1},
+		{"<1>0123456789\n<2>b\n", []string{"<1>0123456", "<2>b"}, 1},
+		{"<1>012345678901234567890123456789\n<2>b\n", []string{"<1>0123456", "<2>b"}, 1},
+		{"99 broken off", []string{"broken off"}, 1},
+		{"2024 is no count\n", []string{"is no coun"}, 1},
+		{"3rd is no count\n", []string{"3rd is no "}, 1},
+	} {
+		for piece := 1; piece <= len(c.text); piece++ {
+			if got, cut := streamed([]byte(c.text), 10, piece); !slices.Equal(got, c.want) || cut != c.truncated {
+				t.Errorf("%q in pieces of %d: %q, %d truncated, want %q, %d", c.text, piece, got, cut, c.want, c.truncated)
+				break
+			}
+		}
+	}
+}
+
+func FuzzFraming(f *testing.F) {
+	f.Add([]byte("4 <1>a<2>b\n"), uint8(3))
+	f.Fuzz(func(t *testing.T, b []byte, piece uint8) {
+		got, _ := streamed(b, 16, int(piece)+1)
+		whole, _ := streamed(b, 16, len(b)+1)
+		for _, m := range got {
+			if len(m) > 16 {
+				t.Fatalf("%q is over the limit", m)
+			}
+		}
+		if !slices.Equal(got, whole) {
+			t.Fatalf("in pieces %q, at once %q", got, whole)
+		}
+	})
+}
+
+// agent is a sink that keeps what it is given.
+type agent struct {
+	mu     sync.Mutex
+	got    []string
+	more   chan struct{}
+	refuse int // deliveries that fail first
+	full   bool
+}
+
+func newAgent() *agent { return &agent{more: make(chan struct{}, 1000)} }
+
+func (a *agent) Deliver(_ context.Context, category string, messages []inputs.Message) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.refuse > 0 {
+		a.refuse--
+		return errors.New("no room")
+	}
+	for _, m := range messages {
+		a.got = append(a.got, category+":"+string(m.Payload))
+		a.more <- struct{}{}
+	}
+	return nil
+}
+
+func (a *agent) Offer(category string, messages []inputs.Message) int {
+	if a.full {
+		a.more <- struct{}{}
+		return 0
+	}
+	_ = a.Deliver(context.Background(), category, messages)
+	return len(messages)
+}
+
+// start runs an input on free ports.
+func start(t *testing.T, a *agent, adjust func(*Config)) (sockets, *Input, func()) {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.UDP, cfg.TCP.Address, cfg.Unix = "127.0.0.1:0", "127.0.0.1:0", filepath.Join(t.TempDir(), "log")
+	cfg.Category, cfg.Location = "sys.{app}", "UTC"
+	if adjust != nil {
+		adjust(&cfg)
+	}
+	i, err := New(cfg, Deps{Host: "here", Clock: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i.metrics, err = inputs.NewMetrics("syslog", cfg.Name, nil); err != nil {
+		t.Fatal(err)
+	}
+	i.sink = a
+	s, err := i.listen(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- i.serve(ctx, s) }()
+	return s, i, func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func send(t *testing.T, network, addr, text string) {
+	t.Helper()
+	c, err := (&net.Dialer{}).DialContext(t.Context(), network, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+}
+
+func TestSockets(t *testing.T) {
+	a := newAgent()
+	s, i, stop := start(t, a, func(c *Config) { c.MaxCategories = 2 })
+	send(t, "udp", s.udp.LocalAddr().String(), "<13>Jan  1 00:00:01 h one: by udp")
+	<-a.more
+	send(t, "unixgram", i.cfg.Unix, "<13>Jan  1 00:00:01 two: by unix")
+	<-a.more
+	a.mu.Lock()
+	a.refuse = 1 // a connection waits
+	a.mu.Unlock()
+	send(t, "tcp", s.tcp.Addr().String(), "<13>Jan  1 00:00:01 h one: by tcp\n34 <13>Jan  1 00:00:01 h three: x\ny\n")
+	<-a.more
+	<-a.more
+	stop()
+	want := []string{
+		"sys.one:<13>Jan  1 00:00:01 h one: by udp", "sys.two:<13>Jan  1 00:00:01 two: by unix",
+		"sys.one:<13>Jan  1 00:00:01 h one: by tcp", "syslog.other:<13>Jan  1 00:00:01 h three: x\ny",
+	}
+	if !slices.Equal(a.got, want) {
+		t.Fatalf("%q", a.got)
+	}
+}
+
+// A datagram that finds no room is dropped, and the next one is read.
+func TestDatagramsDoNotWait(t *testing.T) {
+	a := newAgent()
+	a.full = true
+	s, _, stop := start(t, a, nil)
+	for range 3 {
+		send(t, "udp", s.udp.LocalAddr().String(), "<13>x")
+		<-a.more
+	}
+	stop()
+	if len(a.got) != 0 {
+		t.Fatalf("%q", a.got)
+	}
+}
+
+func TestBoundsConnections(t *testing.T) {
+	a := newAgent()
+	s, _, stop := start(t, a, func(c *Config) { c.MaxConnections = 1 })
+	first, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.tcp.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.Write([]byte("<13>x\n")); err != nil {
+		t.Fatal(err)
+	}
+	<-a.more // it has its place
+	second, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.tcp.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := second.Read(make([]byte, 1)); err == nil {
+		t.Fatal("a second connection was taken")
+	}
+	_ = first.Close()
+	_ = second.Close()
+	stop()
+}
+
+func TestRunReportsABusyPort(t *testing.T) {
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	cfg := DefaultConfig()
+	cfg.TCP.Address = l.Addr().String()
+	i, err := New(cfg, Deps{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := i.Run(t.Context(), newAgent()); err == nil || !strings.Contains(err.Error(), i.Name()) {
+		t.Fatal(err)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	err := (&Config{Name: "x", UDP: "nowhere", Category: "{nope}", Location: "Mars", Protocol: "p"}).Validate()
+	if err == nil {
+		t.Fatal("taken")
+	}
+	for _, want := range []string{"udp:", "{nope}", "Mars", "protocol:", "format:", "fallback:", "max_message:", "idle_timeout:"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("nothing of %s in %v", want, err)
+		}
+	}
+}

@@ -1,0 +1,348 @@
+package spool
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"scribe/scribed/spool/layout"
+)
+
+// Append writes all records, in order, or none; they are not synced. claimed: they are the caller's to Done or Release; otherwise
+// they join the backlog. The error is ErrFull, ErrClosed, ErrFailed, or the file system's; after the last two the records may be
+// found after a crash although they are not held.
+//
+// Append waits for the disk while UnsyncedBytes are not synced.
+func (s *Spool) Append(recs []Record, claimed bool) ([]Ref, error) {
+	if len(recs) == 0 {
+		return nil, nil
+	}
+	w, err := s.prepare(recs)
+	if err != nil {
+		return nil, err
+	}
+	s.tail.Lock()
+	defer s.tail.Unlock()
+	for {
+		g, err := s.segmentFor(w)
+		if err != nil {
+			return nil, err
+		}
+		buf, err := s.reserve(g, w.size)
+		if errors.Is(err, errAgain) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return s.write(g, w, buf, claimed)
+	}
+}
+
+// errAgain: the segment failed meanwhile, another one is needed.
+var errAgain = errors.New("spool: segment is gone")
+
+// writing is an Append: its records with what can be worked out without a lock.
+type writing struct {
+	recs []Record
+	sums []uint32
+	// size is what the records take, footer at most what they add to the segment's footer.
+	size, footer int64
+}
+
+func (s *Spool) prepare(recs []Record) (*writing, error) {
+	w := &writing{recs: recs, sums: make([]uint32, len(recs))}
+	for i := range recs {
+		r := &recs[i]
+		switch {
+		case len(r.Category) == 0 || len(r.Category) > layout.MaxCategory:
+			return nil, fmt.Errorf("spool: append: a category's name of %d bytes, want 1 to %d", len(r.Category), layout.MaxCategory)
+		case r.Messages < 0 || int64(r.Messages) > math.MaxUint32:
+			return nil, fmt.Errorf("spool: append: a record with %d messages", r.Messages)
+		case len(r.Data) > layout.MaxData:
+			return nil, fmt.Errorf("spool: append: a record of %d bytes, at most %d fit: %w", len(r.Data), layout.MaxData, ErrFull)
+		}
+		w.sums[i] = layout.Checksum(r.Data)
+		w.size += layout.Padded(layout.RecordSize(len(r.Category), len(r.Data)))
+		w.footer += layout.MaxEntryLen
+		if i == 0 || r.Category != recs[i-1].Category {
+			w.footer += layout.CategoryLen + int64(len(r.Category))
+		}
+	}
+	if w.need() > math.MaxInt32 {
+		return nil, fmt.Errorf("spool: append: %d bytes at once: %w", w.size, ErrFull)
+	}
+	return w, nil
+}
+
+// need is how large a segment is that holds nothing else.
+func (w *writing) need() int64 {
+	return layout.SegmentHeaderLen + w.size + w.footer + layout.TrailerLen
+}
+
+// fits reports whether the records may be appended to a segment, so that its footer still finds room.
+func (g *segment) fits(w *writing) bool {
+	return g.end+w.size+g.footerBytes+w.footer+layout.TrailerLen <= g.capacity
+}
+
+// segmentFor returns the segment to append to, a new one if the records do not fit. The tail is held.
+func (s *Spool) segmentFor(w *writing) (*segment, error) {
+	s.mu.Lock()
+	if s.mu.closed {
+		s.mu.Unlock()
+		return nil, ErrClosed
+	}
+	if g := s.mu.active; g != nil && g.fits(w) {
+		s.mu.Unlock()
+		return g, nil
+	}
+	g := s.mu.spare
+	s.mu.spare = nil
+	if g != nil && !g.fits(w) {
+		s.discard(g) // it can't be used later either: segments are in the order of their numbers
+		g = nil
+	}
+	s.mu.Unlock()
+	if g == nil {
+		var err error
+		if g, err = s.create(w.need()); err != nil {
+			return nil, err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.retire()
+	if spare := s.mu.spare; spare != nil && spare.id.First < g.id.First {
+		s.mu.spare = nil // it was made meanwhile
+		s.discard(spare)
+	}
+	s.mu.active = g
+	s.mu.segments = append(s.mu.segments, g)
+	return g, nil
+}
+
+// retire hands the segment that is appended to to the keeper. Tail and mutex are held.
+func (s *Spool) retire() {
+	if g := s.mu.active; g != nil {
+		g.state, g.names, s.mu.active = sealing, nil, nil
+		wake(s.kickKeeper)
+	}
+}
+
+// chunkBytes is the size of the pieces of memory for what is not synced.
+func (s *Spool) chunkBytes() int64 {
+	return max(4<<10, min(s.cfg.UnsyncedBytes/16, 1<<20))
+}
+
+// reserve returns memory for the next bytes of a segment, once there is room for them. The tail is held.
+func (s *Spool) reserve(g *segment, n int64) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.mu.unsynced > 0 && s.mu.unsynced+n > s.cfg.UnsyncedBytes {
+		failures, changed := s.mu.failures, s.mu.changed
+		s.mu.Unlock()
+		wake(s.kickSync)
+		wake(s.kickKeeper)
+		<-changed // the syncer and the keeper end after Close has got the tail, so one of them comes
+		s.mu.Lock()
+		if s.mu.failures != failures {
+			return nil, ErrFailed
+		}
+	}
+	if g.state != active {
+		return nil, errAgain
+	}
+	// Chunks that are on disk are used again. Only here, under the tail: a chunk may have bytes that are not entered yet.
+	for len(g.chunks) > 0 && g.chunks[0].end() <= g.synced {
+		s.chunks.Put(g.chunks[0].mem)
+		g.chunks = g.chunks[1:]
+	}
+	if k := len(g.chunks); k > 0 {
+		if c := &g.chunks[k-1]; int64(cap(c.buf)-len(c.buf)) >= n {
+			return c.buf[len(c.buf) : int64(len(c.buf))+n], nil
+		}
+	}
+	mem := s.chunks.Get(int(max(n, s.chunkBytes())))
+	g.chunks = append(g.chunks, chunk{from: g.end, buf: mem.B[:0], mem: mem})
+	return mem.B[:n], nil
+}
+
+// write writes the records at the end of a segment and enters them. buf is the last chunk's memory for them. The tail is held.
+func (s *Spool) write(g *segment, w *writing, buf []byte, claimed bool) ([]Ref, error) {
+	s.mu.Lock()
+	durable := uint32(g.synced)
+	s.mu.Unlock()
+	now := s.clock().UnixMicro()
+	refs := make([]Ref, len(w.recs))
+	entries := make([]layout.Entry, len(w.recs))
+	b := buf[:0]
+	for i := range w.recs {
+		r := &w.recs[i]
+		offset := uint32(g.end) + uint32(len(b))
+		h := layout.RecordHeader{
+			Category: r.Category, DataLen: uint32(len(r.Data)), Messages: uint32(r.Messages), Position: layout.At(g.id.First, offset),
+			Time: now, Durable: durable, DataCRC: w.sums[i],
+		}
+		size := uint32(h.Size())
+		b = layout.AppendRecordHeader(b, &h)
+		b = append(b, r.Data...)
+		b = append(b, make([]byte, layout.Padded(int64(size))-int64(size))...)
+		refs[i] = Ref{Segment: uint64(g.id.First), Offset: offset, Size: size}
+		entries[i] = layout.Entry{Position: h.Position, Time: now, Offset: offset, Size: size, Messages: h.Messages}
+	}
+	if n, err := g.file.WriteAt(b, g.end); err != nil {
+		return nil, s.spoiled(g, b[:n], err)
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g.state != active {
+		// A sync failed while this was written. The keeper may already rewrite what the segment had, without this.
+		return nil, ErrFailed
+	}
+	last := &g.chunks[len(g.chunks)-1]
+	last.buf = last.buf[:len(last.buf)+len(b)]
+	for i := range w.recs {
+		name := w.recs[i].Category
+		if g.names[name] == nil {
+			g.footerBytes += layout.CategoryLen + int64(len(name))
+		}
+		s.mu.append(g, name, entries[i], claimed)
+	}
+	s.mu.sequence++
+	g.lastAppend = s.mu.sequence
+	if g.firstUnsynced == 0 {
+		g.firstUnsynced = s.mu.sequence
+		wake(s.armSync)
+	}
+	g.end += int64(len(b))
+	g.footerBytes += layout.MaxEntryLen * int64(len(w.recs))
+	s.mu.unsynced += int64(len(b))
+	s.metrics.appended.add(w.amount())
+	if s.mu.spare == nil && g.end > g.capacity*3/4 {
+		wake(s.kickKeeper)
+	}
+	return refs, nil
+}
+
+func (w *writing) amount() Amount {
+	a := Amount{Records: int64(len(w.recs))}
+	for i := range w.recs {
+		a.Messages += int64(w.recs[i].Messages)
+		a.Bytes += int64(len(w.recs[i].Data))
+	}
+	return a
+}
+
+// spoiled is the end of a segment into which a write failed: what of it was written is overwritten, and the segment is sealed before
+// it. The tail is held.
+func (s *Spool) spoiled(g *segment, written []byte, cause error) error {
+	clear(written)
+	var zeroErr error
+	if len(written) > 0 {
+		_, zeroErr = g.file.WriteAt(written, g.end)
+	}
+	s.mu.Lock()
+	g.stained = true
+	if s.mu.active == g { // and not failed meanwhile
+		s.retire()
+	}
+	s.mu.Unlock()
+	if noSpace(cause) {
+		s.outOfSpace(cause)
+		if zeroErr == nil {
+			return fmt.Errorf("%w: %w", ErrFull, cause)
+		}
+	}
+	if zeroErr != nil {
+		return fmt.Errorf("spool: append to %s: %w; it can't be undone: %w", g.path, cause, zeroErr)
+	}
+	return fmt.Errorf("spool: append to %s: %w", g.path, cause)
+}
+
+// create makes a segment that holds at least need bytes.
+func (s *Spool) create(need int64) (*segment, error) {
+	capacity := max(s.cfg.SegmentBytes, need)
+	s.mu.Lock()
+	switch {
+	case s.mu.diskFull:
+		s.mu.Unlock()
+		return nil, fmt.Errorf("%w: the disk is full", ErrFull)
+	case s.mu.used+capacity+s.headroom() > s.cfg.MaxBytes:
+		used := s.mu.used
+		s.mu.Unlock()
+		wake(s.kickKeeper)
+		return nil, fmt.Errorf("%w: %d of %d bytes are used, a segment takes %d", ErrFull, used, s.cfg.MaxBytes, capacity)
+	case s.mu.next == math.MaxUint32:
+		s.mu.Unlock()
+		return nil, errors.New("spool: no numbers for segments are left")
+	}
+	s.mu.used += capacity
+	id := layout.SegmentID{First: s.mu.next, Last: s.mu.next, Generation: 1}
+	s.mu.next++
+	s.mu.Unlock()
+
+	g := &segment{
+		id: id, path: s.fs.PathJoin(s.cfg.Dir, id.Name()), state: active, charge: capacity, capacity: capacity,
+		end: layout.SegmentHeaderLen, synced: layout.SegmentHeaderLen, names: map[string]*part{},
+	}
+	err := s.createFile(g)
+	s.mu.Lock()
+	if err == nil {
+		s.mu.failed = nil
+		s.mu.Unlock()
+		return g, nil
+	}
+	if g.file != nil {
+		s.discard(g)
+	} else {
+		s.mu.used -= capacity
+	}
+	full := noSpace(err)
+	err = fmt.Errorf("spool: create %s: %w", g.path, err)
+	if !full {
+		s.mu.failed = err
+	}
+	s.mu.Unlock()
+	if full {
+		s.outOfSpace(err)
+		return nil, fmt.Errorf("%w: %w", ErrFull, err)
+	}
+	s.logger.Error("a new segment cannot be made", "error", err)
+	return nil, err
+}
+
+// headroom is what appends leave of MaxBytes for the rewriting of segments. The mutex is held.
+func (s *Spool) headroom() int64 {
+	return max(0, s.cfg.SegmentBytes/2-s.mu.rewriting)
+}
+
+// createFile makes a segment's file. Everything but the records is durable before the first of them is written.
+func (s *Spool) createFile(g *segment) error {
+	f, err := s.fs.Create(g.path, diskCategory)
+	if err != nil {
+		return err
+	}
+	g.file = f
+	if err := f.Preallocate(0, g.capacity); err != nil && !cannotPreallocate(err) {
+		return fmt.Errorf("preallocate %d bytes: %w", g.capacity, err)
+	}
+	header := layout.AppendSegmentHeader(nil, &layout.SegmentHeader{SegmentID: g.id, Created: s.clock().UnixMicro()})
+	if _, err := f.WriteAt(header, 0); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("sync: %w", err)
+	}
+	if err := syncFolder(s.fs, s.cfg.Dir); err != nil {
+		return fmt.Errorf("sync the folder: %w", err)
+	}
+	return nil
+}
+
+// discard gives a segment to the keeper to be removed. The mutex is held.
+func (s *Spool) discard(g *segment) {
+	g.gone = true
+	s.mu.trash = append(s.mu.trash, g)
+	wake(s.kickKeeper)
+}

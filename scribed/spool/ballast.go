@@ -1,0 +1,76 @@
+package spool
+
+import (
+	"errors"
+	"io/fs"
+)
+
+// The ballast is a file that takes space on the disk and holds nothing. When the disk is full it is removed, so that sealing, the
+// state and rewriting find room while appends are refused; appends go on when it could be made again.
+
+func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// outOfSpace is the event that the disk is full: the ballast goes, and no segment is begun until it is back.
+func (s *Spool) outOfSpace(cause error) {
+	s.mu.Lock()
+	had, before := s.mu.ballast, s.mu.diskFull
+	s.mu.ballast, s.mu.diskFull = false, true
+	s.mu.Unlock()
+	if !before {
+		s.metrics.diskFull.Inc()
+		s.logger.Warn("the disk is full: nothing is appended until there is room", "ballast_given_up", had, "error", cause)
+	}
+	if had {
+		if err := s.fs.Remove(s.fs.PathJoin(s.cfg.Dir, ballastName)); err != nil && !isNotExist(err) {
+			s.logger.Error("the ballast cannot be removed", "error", err)
+		}
+	}
+	wake(s.kickKeeper)
+}
+
+// restoreBallast makes the ballast again. If there is no room for it yet, that is no failure.
+func (s *Spool) restoreBallast() error {
+	if err := s.makeBallast(); err != nil {
+		if noSpace(err) {
+			return nil
+		}
+		return err
+	}
+	s.mu.Lock()
+	s.mu.diskFull = false
+	s.mu.Unlock()
+	s.logger.Info("the disk has room again")
+	return nil
+}
+
+// makeBallast makes the ballast.
+func (s *Spool) makeBallast() error {
+	path := s.fs.PathJoin(s.cfg.Dir, ballastName)
+	if s.cfg.BallastBytes == 0 {
+		if err := s.fs.Remove(path); err != nil && !isNotExist(err) { // of another configuration
+			return err
+		}
+		return nil
+	}
+	f, err := s.fs.Create(path, diskCategory)
+	if err != nil {
+		return err
+	}
+	err = f.Preallocate(0, s.cfg.BallastBytes)
+	if err != nil && cannotPreallocate(err) {
+		err = nil
+		for zeros, at := make([]byte, 1<<20), int64(0); err == nil && at < s.cfg.BallastBytes; at += int64(len(zeros)) {
+			_, err = f.WriteAt(zeros[:min(int64(len(zeros)), s.cfg.BallastBytes-at)], at)
+		}
+		if err == nil {
+			err = f.Sync()
+		}
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, s.fs.Remove(path))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.ballast = true
+	return nil
+}

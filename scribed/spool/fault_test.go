@@ -1,0 +1,602 @@
+package spool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+)
+
+var errInjected = errors.New("injected")
+
+func isSync(op errorfs.Op) bool {
+	return op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData
+}
+
+// segmentTemp ends the name of a file that is to replace segments.
+const segmentTemp = ".segment" + tempSuffix
+
+func isSegment(op errorfs.Op) bool { return strings.HasSuffix(op.Path, ".segment") }
+
+// scenario does a bit of everything. It returns what it was told: what is synced, and what was done and saved.
+func scenario(s *Spool) (synced, done map[string]bool) {
+	synced, done = map[string]bool{}, map[string]bool{}
+	waiting := map[string]bool{}
+	for i := range 40 {
+		c := []string{"a", "b", "pinned"}[i%3]
+		data := payload(c, i, 700)
+		refs, err := s.Append([]Record{{Category: c, Messages: 1, Data: data}}, c == "b")
+		if err == nil {
+			waiting[string(data)] = true
+			if c == "b" && i%2 == 0 {
+				s.Done(refs...)
+				done[string(data)] = true
+			}
+		}
+		if i%5 == 4 {
+			ctx, cancel := context.WithCancel(context.Background())
+			if s.Sync(ctx) == nil {
+				for d := range waiting {
+					synced[d] = true
+				}
+			}
+			cancel()
+		}
+		if i%8 == 7 {
+			if got, err := s.Claim("a", 2000, nil); err == nil {
+				for _, g := range got {
+					done[string(g.Data)] = true
+				}
+				s.Done(refsOfClaimed(got)...)
+			}
+		}
+	}
+	s.mu.Lock()
+	s.mu.diskFull = true // rewrite
+	s.mu.Unlock()
+	wake(s.kickKeeper)
+	_ = s.Sync(context.Background())
+	return synced, done
+}
+
+// TestFailingOperations lets each operation of the file system fail in turn, once and from then on, and crashes: what Sync said is on
+// disk is given out again unless it was done, whole and in order, and nothing else is.
+func TestFailingOperations(t *testing.T) { synctest.Test(t, testFailingOperations) }
+
+func testFailingOperations(t *testing.T) {
+	for _, forever := range []bool{false, true} {
+		for n := 1; ; n++ {
+			mem := vfs.NewCrashableMem()
+			var count, fired atomic.Int64
+			var armed atomic.Bool
+			fs := faults(mem, func(op errorfs.Op) error {
+				if !armed.Load() || op.Kind == errorfs.OpLock {
+					return nil
+				}
+				if k := count.Add(1); k == int64(n) || forever && k > int64(n) {
+					fired.Add(1)
+					return errInjected
+				}
+				return nil
+			})
+			c := testConfig()
+			s, err := Open(c, Deps{FS: fs})
+			if err != nil {
+				t.Fatal(err)
+			}
+			armed.Store(true)
+			synced, done := scenario(s)
+			clone := mem.CrashClone(vfs.CrashCloneCfg{})
+			closeErr := s.Close()
+			armed.Store(false)
+			if fired.Load() == 0 {
+				if closeErr != nil {
+					t.Fatal(closeErr)
+				}
+				if n < 100 {
+					t.Errorf("only %d operations: the test does not see what the spool does", n)
+				}
+				break
+			}
+			again := openSpool(t, c, clone)
+			if l := again.Losses(); len(l) > 0 {
+				t.Fatalf("operation %d: a failed operation is no damage: %+v", n, l)
+			}
+			found := map[string]bool{}
+			for _, category := range []string{"a", "b", "pinned"} {
+				for _, g := range claimAll(t, again, category) {
+					found[string(g.Data)] = true
+				}
+			}
+			for d := range synced {
+				if !found[d] && !done[d] {
+					t.Fatalf("operation %d forever %v: %.10q was synced and is gone", n, forever, d)
+				}
+			}
+			if err := again.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestFailingOpen lets each operation of Open fail: it says so, leaves nothing behind, and the next Open finds everything.
+func TestFailingOpen(t *testing.T) { synctest.Test(t, testFailingOpen) }
+
+func testFailingOpen(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	c := testConfig()
+	s := openSpool(t, c, mem)
+	for i := range 30 {
+		appendOne(t, s, "a", i, 900, false)
+	}
+	syncAll(t, s)
+	clone := func() *vfs.MemFS { return mem.CrashClone(vfs.CrashCloneCfg{}) }
+	for n := 1; ; n++ {
+		fs := clone()
+		var count atomic.Int64
+		s, err := Open(c, Deps{FS: faults(fs, func(errorfs.Op) error {
+			if count.Add(1) == int64(n) {
+				return errInjected
+			}
+			return nil
+		})})
+		if err == nil {
+			if err := s.Close(); count.Load() < int64(n) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				break
+			}
+		} else if !errors.Is(err, errInjected) {
+			t.Fatal(err)
+		}
+		again := openSpool(t, c, fs)
+		if got := claimAll(t, again, "a"); len(got) != 30 {
+			t.Fatalf("operation %d: %d records of 30", n, len(got))
+		}
+		if err := again.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestFailedSync: those who wait are told, the file is never synced or written again, what was synced stays readable, and what was not
+// is written to another file from memory.
+func TestFailedSync(t *testing.T) { synctest.Test(t, testFailedSync) }
+
+func testFailedSync(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	var fail atomic.Bool
+	var bad atomic.Pointer[string]
+	var touched atomic.Int64
+	told := make(chan struct{})
+	fs := faults(mem, func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpCreate && strings.HasSuffix(op.Path, segmentTemp) {
+			<-told // nothing is put right before the caller knows
+		}
+		if p := bad.Load(); p != nil && *p == op.Path {
+			if isSync(op) || op.Kind == errorfs.OpFileWriteAt {
+				touched.Add(1)
+			}
+		}
+		if isSync(op) && isSegment(op) && fail.CompareAndSwap(true, false) {
+			path := op.Path
+			bad.Store(&path)
+			return errInjected
+		}
+		return nil
+	})
+	c := testConfig()
+	s := openSpool(t, c, fs)
+	first := appendOne(t, s, "a", 0, 500, true)
+	appendOne(t, s, "a", 1, 500, false)
+	syncAll(t, s)
+	second := appendOne(t, s, "a", 2, 500, true)
+	appendOne(t, s, "a", 3, 500, false)
+	fail.Store(true)
+	if err := s.Sync(t.Context()); !errors.Is(err, ErrFailed) {
+		t.Fatalf("sync: %v, want ErrFailed", err)
+	}
+	close(told)
+	appendOne(t, s, "a", 4, 500, false)
+	syncAll(t, s) // waits until what failed is on disk after all
+	settle(t, s)
+	check(t, s)
+	if n := touched.Load(); n > 0 {
+		t.Errorf("the failed file was written or synced %d times", n)
+	}
+	if err := s.Failed(); err != nil {
+		t.Errorf("failed: %v", err)
+	}
+	clone := mem.CrashClone(vfs.CrashCloneCfg{})
+
+	got := claimAll(t, s, "a")
+	if len(got) != 3 || string(got[1].Data) != string(payload("a", 3, 500)) {
+		t.Fatalf("%d records of the backlog, want 3", len(got))
+	}
+	s.Release(second)
+	if got := claimAll(t, s, "a"); len(got) != 1 || got[0].Ref != second {
+		t.Errorf("after the release: %+v", got)
+	}
+	s.Done(first)
+	if q := s.Queue("a"); q.Held.Records != 4 {
+		t.Errorf("%d records are held, want 4", q.Held.Records)
+	}
+
+	again := openSpool(t, c, clone)
+	if got := claimAll(t, again, "a"); len(got) != 5 {
+		t.Errorf("after a crash: %d records of 5", len(got))
+	}
+}
+
+// TestFailedSyncReachesLateCallers: who appended before a sync failed and asks afterwards is not told that all is well before it is.
+func TestFailedSyncReachesLateCallers(t *testing.T) {
+	synctest.Test(t, testFailedSyncReachesLateCallers)
+}
+
+func testFailedSyncReachesLateCallers(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	var fail atomic.Bool
+	fs := faults(mem, func(op errorfs.Op) error {
+		if fail.Load() && (isSync(op) && isSegment(op) || strings.HasSuffix(op.Path, tempSuffix)) {
+			return errInjected
+		}
+		return nil
+	})
+	s := openSpool(t, testConfig(), fs)
+	appendOne(t, s, "a", 0, 500, false)
+	fail.Store(true)
+	for range 2 {
+		if err := s.Sync(t.Context()); !errors.Is(err, ErrFailed) {
+			t.Fatalf("sync: %v, want ErrFailed", err)
+		}
+	}
+	fail.Store(false)
+	for s.Sync(t.Context()) != nil { // one attempt may still be on its way
+		continue
+	}
+	again := openSpool(t, testConfig(), mem.CrashClone(vfs.CrashCloneCfg{}))
+	if got := claimAll(t, again, "a"); len(got) != 1 {
+		t.Errorf("%d records of 1", len(got))
+	}
+}
+
+// TestSharedSync: many callers share a sync.
+func TestSharedSync(t *testing.T) {
+	const callers = 64
+	var gate sync.Mutex
+	var syncs atomic.Int64
+	d := faults(vfs.NewMem(), func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileSyncData && isSegment(op) {
+			syncs.Add(1)
+			gate.Lock() // held below until all are waiting
+			defer gate.Unlock()
+		}
+		return nil
+	})
+	s := openSpool(t, testConfig(), d)
+	gate.Lock()
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			appendOne(t, s, "a", i, 10, false)
+			if err := s.Sync(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for s.Queue("a").Held.Records < callers {
+		continue
+	}
+	gate.Unlock()
+	wg.Wait()
+	// One that began before all had appended, and one for the rest; one more if the second began early, too.
+	if n := syncs.Load(); n > 3 {
+		t.Errorf("%d syncs for %d callers", n, callers)
+	}
+	if got := claimAll(t, s, "a"); len(got) != callers {
+		t.Errorf("%d records of %d", len(got), callers)
+	}
+}
+
+// TestSyncContext: a caller whose context ends does not wait for the disk.
+func TestSyncContext(t *testing.T) {
+	hold := make(chan struct{})
+	fs := faults(vfs.NewMem(), func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileSyncData && isSegment(op) {
+			<-hold
+		}
+		return nil
+	})
+	s := openSpool(t, testConfig(), fs)
+	appendOne(t, s, "a", 0, 10, false)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Sync(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("sync: %v, want the context's error", err)
+	}
+	close(hold)
+	syncAll(t, s)
+}
+
+// TestDiskFull: appends are refused while the disk is full, nothing of them is seen, what is there is sealed, read, done and
+// reclaimed, and appends go on when there is room.
+func TestDiskFull(t *testing.T) {
+	for _, size := range []int64{40 << 10, 50 << 10, 57 << 10, 61 << 10, 70 << 10, 101 << 10} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { diskFull(t, size) }) })
+	}
+}
+
+func diskFull(t *testing.T, size int64) {
+	mem := vfs.NewCrashableMem()
+	d := newDisk(mem)
+	c := testConfig()
+	s := openSpool(t, c, d)
+	d.limit.Store(size)
+	n := 0
+	var full error
+	for ; n < 500; n++ {
+		_, err := s.Append([]Record{{Category: "a", Messages: 1, Data: payload("a", n, 900)}, {Category: "b", Messages: 1, Data: payload("b", n, 300)}}, false)
+		if err != nil {
+			full = err
+			break
+		}
+	}
+	if !errors.Is(full, ErrFull) || n == 0 {
+		t.Fatalf("after %d appends: %v, want ErrFull", n, full)
+	}
+	// What the ballast has given back is not for appends.
+	if _, err := s.Append([]Record{{Category: "a", Data: payload("a", n, 9000)}}, false); !errors.Is(err, ErrFull) {
+		t.Fatalf("another append: %v, want ErrFull", err)
+	}
+	settle(t, s) // sealing works although the disk is full
+	check(t, s)
+	again := openSpool(t, c, mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0}))
+	if got := claimAll(t, again, "a"); len(got) != n {
+		t.Errorf("after a crash: %d records of %d", len(got), n)
+	}
+	for _, category := range []string{"a", "b"} {
+		got := claimAll(t, s, category)
+		if len(got) != n {
+			t.Fatalf("%d records of %s, want %d", len(got), category, n)
+		}
+		s.Done(refsOfClaimed(got)...)
+	}
+	d.limit.Store(1 << 30)
+	for i := 0; ; i++ {
+		if _, err := s.Append([]Record{{Category: "a", Data: payload("a", n, 9000)}}, false); err == nil {
+			break
+		}
+		settle(t, s)
+	}
+	syncAll(t, s)
+	if got := claimAll(t, s, "a"); len(got) != 1 {
+		t.Errorf("%d records, want 1", len(got))
+	}
+}
+
+// TestHalfWritten: a write that fails in the middle leaves nothing that a crash could bring back, and the next append works.
+func TestHalfWritten(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	var armed atomic.Bool
+	fs := &halfFS{FS: mem, mem: mem, armed: &armed}
+	c := testConfig()
+	s := openSpool(t, c, fs)
+	appendOne(t, s, "a", 0, 500, false)
+	armed.Store(true)
+	recs := []Record{{Category: "a", Data: payload("a", 1, 100)}, {Category: "a", Data: payload("a", 2, 100)}, {Category: "a", Data: payload("a", 3, 100)}}
+	if _, err := s.Append(recs, false); !errors.Is(err, syscall.EIO) {
+		t.Fatalf("append: %v", err)
+	}
+	armed.Store(false)
+	appendOne(t, s, "a", 4, 500, false)
+	settle(t, s)
+	if len(fs.clones) == 0 {
+		t.Fatal("nothing was synced")
+	}
+	for i, clone := range fs.clones { // the first ones are without a footer
+		again := openSpool(t, c, clone)
+		if got := claimAll(t, again, "a"); len(got) == 0 || len(got) > 2 || len(again.Losses()) > 0 {
+			t.Errorf("crash %d: %d records", i, len(got))
+		}
+	}
+	again := openSpool(t, c, mem.CrashClone(vfs.CrashCloneCfg{}))
+	if got := claimAll(t, again, "a"); len(got) != 2 {
+		t.Errorf("sealed: %d records, want 2", len(got))
+	}
+	if got := claimAll(t, s, "a"); len(got) != 2 {
+		t.Errorf("%d records, want 2", len(got))
+	}
+}
+
+// halfFS writes two thirds of what is appended, and then fails. It is cloned after each sync of data.
+type halfFS struct {
+	vfs.FS
+	mem    *vfs.MemFS
+	armed  *atomic.Bool
+	clones []*vfs.MemFS // the syncer's, until nothing is to be synced
+}
+
+func (fs *halfFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := fs.FS.Create(name, c)
+	return &halfFile{f, fs}, err
+}
+
+type halfFile struct {
+	vfs.File
+	fs *halfFS
+}
+
+func (f *halfFile) SyncData() error {
+	err := f.File.SyncData()
+	f.fs.clones = append(f.fs.clones, f.fs.mem.CrashClone(vfs.CrashCloneCfg{}))
+	return err
+}
+
+func (f *halfFile) WriteAt(p []byte, off int64) (int, error) {
+	if f.fs.armed.CompareAndSwap(true, false) {
+		n, err := f.File.WriteAt(p[:len(p)*2/3], off)
+		return n, errors.Join(err, syscall.EIO)
+	}
+	return f.File.WriteAt(p, off)
+}
+
+// forgetful is a file system that keeps of a file whose sync failed only what was synced before, as some do.
+type forgetful struct {
+	vfs.FS
+	fail atomic.Bool
+	told chan struct{} // no file is rewritten before it is closed
+}
+
+func (fs *forgetful) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if strings.HasSuffix(name, segmentTemp) {
+		<-fs.told
+	}
+	f, err := fs.FS.Create(name, c)
+	return &forgetfulFile{File: f, fs: fs, name: name}, err
+}
+
+type forgetfulFile struct {
+	vfs.File
+	fs     *forgetful
+	name   string
+	end    atomic.Int64
+	synced atomic.Int64
+	failed atomic.Bool
+}
+
+func (f *forgetfulFile) WriteAt(p []byte, off int64) (int, error) {
+	n, err := f.File.WriteAt(p, off)
+	f.end.Store(max(f.end.Load(), off+int64(n)))
+	return n, err
+}
+
+func (f *forgetfulFile) SyncData() error {
+	if strings.HasSuffix(f.name, ".segment") && f.fs.fail.CompareAndSwap(true, false) {
+		f.failed.Store(true)
+		return syscall.EIO
+	}
+	end := f.end.Load()
+	err := f.File.SyncData()
+	f.synced.Store(end)
+	return err
+}
+
+func (f *forgetfulFile) ReadAt(p []byte, off int64) (int, error) {
+	n, err := f.File.ReadAt(p, off)
+	if f.failed.Load() {
+		clear(p[min(int64(len(p)), max(0, f.synced.Load()-off)):])
+	}
+	return n, err
+}
+
+// TestForgottenBySync: a file that forgets what its sync failed for loses nothing, since that is in memory until it is elsewhere.
+func TestForgottenBySync(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	fs := &forgetful{FS: mem, told: make(chan struct{})}
+	c := testConfig()
+	s := openSpool(t, c, fs)
+	for i := range 4 {
+		appendOne(t, s, "a", i, 600, false)
+		if i == 1 {
+			syncAll(t, s)
+		}
+	}
+	fs.fail.Store(true)
+	if err := s.Sync(t.Context()); !errors.Is(err, ErrFailed) {
+		t.Fatalf("sync: %v", err)
+	}
+	first := claimAll(t, s, "a") // from memory
+	close(fs.told)
+	syncAll(t, s)
+	s.Release(refsOfClaimed(first)...)
+	for i, s := range []*Spool{s, openSpool(t, c, mem.CrashClone(vfs.CrashCloneCfg{}))} {
+		if got := claimAll(t, s, "a"); len(first) != 4 || len(got) != 4 || len(s.Losses()) > 0 {
+			t.Errorf("%d: %d records, then %d of 4", i, len(first), len(got))
+		}
+	}
+}
+
+// TestDoneWhileSaved: a segment whose last record is done while the state is being saved is not removed before the state says so.
+func TestDoneWhileSaved(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	var (
+		s      *Spool
+		armed  atomic.Bool
+		saves  atomic.Int64
+		second []Ref
+		clone  atomic.Pointer[vfs.MemFS]
+	)
+	fs := faults(mem, func(op errorfs.Op) error {
+		if armed.Load() && op.Kind == errorfs.OpFileWriteAt && strings.Contains(op.Path, "/"+stateName) {
+			switch saves.Add(1) {
+			case 1:
+				s.Done(second...)
+			case 2:
+				clone.Store(mem.CrashClone(vfs.CrashCloneCfg{}))
+			}
+		}
+		return nil
+	})
+	c := testConfig()
+	s = openSpool(t, c, fs)
+	var all []Ref
+	for i := range 20 {
+		all = append(all, appendOne(t, s, "a", i, 2000, true))
+	}
+	settle(t, s)
+	var first []Ref
+	for _, r := range all {
+		switch r.Segment {
+		case 1:
+			first = append(first, r)
+		case 2:
+			second = append(second, r)
+		}
+	}
+	armed.Store(true)
+	s.Done(first...)
+	settle(t, s)
+	for range 1000 {
+		if clone.Load() != nil {
+			break
+		}
+		wake(s.kickKeeper)
+		settle(t, s)
+	}
+	if clone.Load() == nil {
+		t.Fatal("the state was not saved before the second segment was removed")
+	}
+	again := openSpool(t, c, clone.Load())
+	if l := again.Losses(); len(l) > 0 {
+		t.Errorf("a removed segment is taken for a loss: %+v", l)
+	}
+}
+
+// TestStateOfUnsynced: what the state says of records that a crash took is not taken for what is left.
+func TestStateOfUnsynced(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	c := testConfig()
+	s := openSpool(t, c, mem)
+	appendOne(t, s, "a", 0, 100, false)
+	appendOne(t, s, "a", 1, 100, false)
+	syncAll(t, s)
+	s.Done(appendOne(t, s, "a", 7, 100, true), appendOne(t, s, "a", 14, 100, true)) // no larger than what stays
+	saveNow(t, s)
+	mem = mem.CrashClone(vfs.CrashCloneCfg{})
+	s = openSpool(t, c, mem)
+	settle(t, s) // the segment has a footer now, and the state is not saved
+	s = openSpool(t, c, mem.CrashClone(vfs.CrashCloneCfg{}))
+	if got := claimAll(t, s, "a"); len(got) != 2 {
+		t.Errorf("%d records of 2", len(got))
+	}
+}

@@ -1,0 +1,166 @@
+package spool
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"pgregory.net/rapid"
+)
+
+const testDir = "/data/spool"
+
+// testConfig is a small spool.
+func testConfig() Config {
+	c := DefaultConfig()
+	c.Dir = testDir
+	c.MaxBytes, c.SegmentBytes, c.BallastBytes = 256<<10, 8<<10, 16<<10
+	c.UnsyncedBytes, c.IndexBytes, c.QuarantineBytes = 64<<10, 2<<10, 64<<10
+	c.SyncInterval, c.StateInterval = time.Hour, time.Hour // only when asked
+	return c
+}
+
+func openSpool(tb testing.TB, c Config, fs vfs.FS) *Spool {
+	tb.Helper()
+	s, err := Open(c, Deps{FS: fs})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := s.Close(); err != nil && !errors.Is(err, ErrClosed) {
+			tb.Log("close:", err)
+		}
+	})
+	return s
+}
+
+// payload is a record's data that says what it is.
+func payload(category string, n, size int) []byte {
+	head := fmt.Sprintf("%s#%d|", category, n)
+	b := bytes.Repeat([]byte{byte(n), byte(n >> 8), 0x8a, 'S'}, size/4+1)
+	return append([]byte(head), b[:max(0, size-len(head))]...)
+}
+
+func appendOne(tb rapid.TB, s *Spool, category string, n, size int, claimed bool) Ref {
+	tb.Helper()
+	refs, err := s.Append([]Record{{Category: category, Messages: n%7 + 1, Data: payload(category, n, size)}}, claimed)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return refs[0]
+}
+
+func syncAll(tb rapid.TB, s *Spool) {
+	tb.Helper()
+	if err := s.Sync(context.Background()); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// settle waits until the keeper has sealed and reclaimed what it can.
+func settle(tb rapid.TB, s *Spool) {
+	tb.Helper()
+	syncAll(tb, s)
+	for {
+		s.mu.Lock()
+		changed := s.mu.changed
+		busy := len(s.mu.trash) > 0
+		for _, g := range s.mu.segments {
+			busy = busy || g.state == sealing || g.state == failed || g.held == 0 && g.state == sealed
+		}
+		s.mu.Unlock()
+		if !busy {
+			return
+		}
+		wake(s.kickKeeper)
+		select {
+		case <-changed:
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// saveNow lets the keeper save the state.
+func saveNow(tb rapid.TB, s *Spool) {
+	tb.Helper()
+	for {
+		s.mu.Lock()
+		saved := s.mu.stateSaved == s.mu.changes
+		s.mu.stateDirty = time.Now().Add(-2 * s.cfg.StateInterval)
+		s.mu.Unlock()
+		if saved {
+			return
+		}
+		wake(s.kickKeeper)
+		<-time.After(time.Millisecond)
+	}
+}
+
+// claimAll takes everything of a category.
+func claimAll(tb rapid.TB, s *Spool, category string) []Claimed {
+	tb.Helper()
+	var out []Claimed
+	for {
+		got, err := s.Claim(category, 3000, nil)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		if len(got) == 0 {
+			return out
+		}
+		out = append(out, got...)
+	}
+}
+
+func refsOfClaimed(claimed []Claimed) []Ref {
+	out := make([]Ref, len(claimed))
+	for i := range claimed {
+		out[i] = claimed[i].Ref
+	}
+	return out
+}
+
+// check compares the book's sums with what its parts say.
+func check(tb rapid.TB, s *Spool) {
+	tb.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var held, unclaimed Amount
+	for _, g := range s.mu.segments {
+		var records int64
+		for _, p := range g.parts {
+			held.plus(p.held)
+			unclaimed.plus(p.unclaimed)
+			records += p.held.Records
+			if p.held.Records > 0 && s.mu.categories[p.cat.name] != p.cat {
+				tb.Fatalf("a part of %s is not its category's", p.cat.name)
+			}
+			if p.seg != g {
+				tb.Fatalf("a part of %s is another segment's", g.path)
+			}
+		}
+		if records != g.held {
+			tb.Fatalf("%s: %d held, its parts say %d", g.path, g.held, records)
+		}
+	}
+	if held != s.mu.held || unclaimed != s.mu.unclaimed {
+		tb.Fatalf("held %+v unclaimed %+v, the parts say %+v and %+v", s.mu.held, s.mu.unclaimed, held, unclaimed)
+	}
+	var ch, cu Amount
+	for _, c := range s.mu.categories {
+		ch.plus(c.held)
+		cu.plus(c.unclaimed)
+	}
+	if ch != held || cu != unclaimed {
+		tb.Fatalf("the categories say %+v and %+v, the parts %+v and %+v", ch, cu, held, unclaimed)
+	}
+	claimed := held
+	claimed.minus(unclaimed)
+	if int64(len(s.mu.claims)) != claimed.Records {
+		tb.Fatalf("%d claims for %d claimed records", len(s.mu.claims), claimed.Records)
+	}
+}

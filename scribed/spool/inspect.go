@@ -1,0 +1,261 @@
+package spool
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"scribe/scribed/spool/layout"
+)
+
+// Report is what a spool's folder holds.
+type Report struct {
+	Dir string
+	// State is nil when there is no state, or none that is whole: everything is held then.
+	State    *StateReport
+	Segments []SegmentReport
+	// Categories has those with records in a segment, in order of name.
+	Categories []CategoryReport
+	// Quarantined are the copies of damaged ranges, and their bytes.
+	Quarantined      int
+	QuarantinedBytes int64
+	Ballast          bool
+	// Damage is everything that is not as it was written.
+	Damage []Damage
+}
+
+// StateReport is what the state file says.
+type StateReport struct {
+	Generation uint64
+	Saved      time.Time
+	Dropped    map[string]Amount
+}
+
+// SegmentReport is one file.
+type SegmentReport struct {
+	File string
+	// First and Last are the numbers of the segments whose records it has.
+	First, Last, Generation uint32
+	Bytes                   int64
+	// Sealed: it has a footer. Superseded: another file has its records, and it goes when the spool is opened.
+	Sealed, Superseded bool
+	Total, Held        Amount
+	Oldest, Newest     time.Time
+	// Tail is how many bytes behind the records, or between them, are not on record as synced. It is no damage: a spool that is in use
+	// has them, and so has one after a crash.
+	Tail int64
+}
+
+// CategoryReport is what there is of a category.
+type CategoryReport struct {
+	Category string
+	Segments int
+	// Total is what stands in the files, Held what of it is neither done nor dropped.
+	Total, Held Amount
+	// Oldest and Newest are of held records, to a segment's resolution.
+	Oldest, Newest time.Time
+}
+
+// Damage is a place that is not as it was written.
+type Damage struct {
+	File     string
+	From, To int64
+	// Category is that of a record whose header is readable.
+	Category string
+	Err      error
+}
+
+// Inspect reads a folder, and changes nothing. The spool may be in use; what changes meanwhile may be missing. verify reads every
+// record and checks its checksums, otherwise the footers tell. fsys nil is the real file system.
+func Inspect(fsys vfs.FS, dir string, verify bool) (*Report, error) {
+	if fsys == nil {
+		fsys = vfs.Default
+	}
+	in, err := readFolder(fsys, dir)
+	if err != nil {
+		return nil, fmt.Errorf("spool: inspect %s: %w", dir, err)
+	}
+	i := &inspection{fs: fsys, dir: dir, verify: verify, report: &Report{Dir: dir, Ballast: in.ballast}, categories: map[string]*CategoryReport{}}
+	if err := i.run(in); err != nil {
+		return nil, fmt.Errorf("spool: inspect %s: %w", dir, err)
+	}
+	return i.report, nil
+}
+
+type inspection struct {
+	fs         vfs.FS
+	dir        string
+	verify     bool
+	report     *Report
+	state      *layout.State
+	categories map[string]*CategoryReport
+}
+
+func (i *inspection) run(in *listing) error {
+	if in.state {
+		if err := i.readState(); err != nil {
+			return err
+		}
+	}
+	for _, id := range in.segments {
+		if err := i.segment(id); err != nil && !isNotExist(err) { // it was removed meanwhile
+			return err
+		}
+	}
+	for _, id := range in.superseded {
+		i.report.Segments = append(i.report.Segments, SegmentReport{File: id.Name(), First: id.First, Last: id.Last, Generation: id.Generation, Superseded: true})
+	}
+	for _, c := range i.categories {
+		i.report.Categories = append(i.report.Categories, *c)
+	}
+	slices.SortFunc(i.report.Categories, func(a, b CategoryReport) int { return strings.Compare(a.Category, b.Category) })
+	q := quarantine{fs: i.fs, dir: i.fs.PathJoin(i.dir, quarantineName), limit: 1<<63 - 1}
+	if err := q.open(); err != nil {
+		return err
+	}
+	i.report.Quarantined, i.report.QuarantinedBytes = len(q.mu.files), q.mu.bytes
+	return nil
+}
+
+func (i *inspection) damage(file string, r layout.Range, category string, err error) {
+	i.report.Damage = append(i.report.Damage, Damage{File: file, From: r.From, To: r.To, Category: category, Err: err})
+}
+
+func (i *inspection) readState() error {
+	f, err := i.fs.Open(i.fs.PathJoin(i.dir, stateName))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	st, err := layout.ReadState(f)
+	if err != nil {
+		return err
+	}
+	for _, err := range st.Damage {
+		i.damage(stateName, layout.Range{}, "", err)
+	}
+	if i.state = st.State; i.state == nil {
+		return nil
+	}
+	i.report.State = &StateReport{Generation: i.state.Generation, Saved: time.UnixMicro(i.state.Saved), Dropped: map[string]Amount{}}
+	for _, d := range i.state.Dropped {
+		i.report.State.Dropped[d.Category] = Amount(d.Amount)
+	}
+	return nil
+}
+
+func (i *inspection) segment(id layout.SegmentID) error {
+	l, err := loadSegment(i.fs, i.dir, id)
+	if err != nil {
+		return err
+	}
+	// A segment that was never rewritten may be without a footer since it is not sealed yet.
+	if l.footer == nil && (!errors.Is(l.footerErr, layout.ErrNoFooter) || id.Generation > 1) {
+		i.damage(id.Name(), layout.Range{From: l.end, To: l.size}, "", l.footerErr)
+	}
+	for _, d := range l.damage {
+		category := ""
+		if d.record != nil {
+			category = d.record.Category
+		}
+		i.damage(id.Name(), d.Range, category, d.err)
+	}
+	done, err := l.finishedIn(i.state, func(c *loadedCategory) ([]layout.Entry, error) { return l.indexOf(i.fs, c) })
+	if err != nil {
+		return err
+	}
+	r := SegmentReport{
+		File: id.Name(), First: id.First, Last: id.Last, Generation: id.Generation, Bytes: l.size, Sealed: l.footer != nil, Tail: l.torn,
+	}
+	for k := range l.categories {
+		c := &l.categories[k]
+		total := Amount{Records: int64(c.Records), Messages: int64(c.Messages), Bytes: int64(c.Bytes)}
+		held := total
+		held.minus(done[k].amount)
+		first, last := time.UnixMicro(c.FirstTime), time.UnixMicro(c.LastTime)
+		r.Total.plus(total)
+		r.Held.plus(held)
+		extend(&r.Oldest, &r.Newest, first, last)
+		i.category(c.Name, total, held, first, last)
+	}
+	i.report.Segments = append(i.report.Segments, r)
+	if i.verify && l.footer != nil {
+		return i.verifySealed(l)
+	}
+	return nil
+}
+
+func (i *inspection) category(name string, total, held Amount, first, last time.Time) {
+	c := i.categories[name]
+	if c == nil {
+		c = &CategoryReport{Category: name}
+		i.categories[name] = c
+	}
+	c.Segments++
+	c.Total.plus(total)
+	c.Held.plus(held)
+	if held.Records > 0 {
+		extend(&c.Oldest, &c.Newest, first, last)
+	}
+}
+
+func extend(oldest, newest *time.Time, first, last time.Time) {
+	if oldest.IsZero() || first.Before(*oldest) {
+		*oldest = first
+	}
+	if last.After(*newest) {
+		*newest = last
+	}
+}
+
+// verifySealed reads a sealed segment, and compares it with its indexes.
+func (i *inspection) verifySealed(l *loaded) error {
+	f, err := i.fs.Open(l.path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	name := l.id.Name()
+	found := map[layout.Position]layout.Entry{}
+	scan, err := layout.ScanSegment(salvager{f}, l.footer.DataEnd, l.id, func(rec *layout.Scanned) error {
+		if rec.Err != nil {
+			i.damage(name, layout.Range{From: rec.Offset, To: rec.End()}, rec.Category, rec.Err)
+		}
+		found[rec.Position] = rec.Entry()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if scan.HeaderErr != nil {
+		i.damage(name, layout.Range{From: 0, To: layout.SegmentHeaderLen}, "", scan.HeaderErr)
+	}
+	if scan.Tail {
+		scan.Unreadable = append(scan.Unreadable, layout.Range{From: scan.End, To: l.footer.DataEnd})
+	}
+	for _, r := range scan.Unreadable {
+		i.damage(name, r, "", fmt.Errorf("%w: no record's header", layout.ErrDamaged))
+	}
+	for k := range l.categories {
+		c := &l.categories[k].Category
+		entries, err := layout.ReadIndex(salvager{f}, l.footer, c)
+		if errors.Is(err, layout.ErrDamaged) {
+			at := l.footer.Offset + int64(c.IndexOffset)
+			i.damage(name, layout.Range{From: at, To: at + int64(c.IndexLen)}, c.Name, err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if found[e.Position] != e {
+				i.damage(name, layout.Range{From: int64(e.Offset), To: int64(e.Offset) + int64(e.Size)}, c.Name, fmt.Errorf("%w: record %s is not there", layout.ErrDamaged, e.Position))
+			}
+		}
+	}
+	return nil
+}

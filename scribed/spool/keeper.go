@@ -1,0 +1,298 @@
+package spool
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"scribe/scribed/spool/layout"
+)
+
+// retryInterval is how long the keeper waits until it tries again what failed.
+const retryInterval = time.Second
+
+// keepLoop is the goroutine that seals, rewrites and removes segments, saves the state, and keeps the ballast and a spare segment.
+// It works when it is woken and when something is due; an idle spool has no timer.
+func (s *Spool) keepLoop() {
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	defer timer.Stop()
+	var retry time.Time // when what failed is tried again; zero = nothing failed
+	for {
+		if now := time.Now(); !now.Before(retry) {
+			retry = time.Time{}
+			if failed := s.keep(now); failed {
+				retry = now.Add(retryInterval)
+			}
+		}
+		timer.Stop()
+		if at := s.nextWork(retry); !at.IsZero() {
+			timer.Reset(time.Until(at))
+		}
+		select {
+		case <-s.stop:
+			return
+		case <-s.kickKeeper:
+		case <-timer.C:
+		}
+	}
+}
+
+// nextWork is when the keeper has something to do without being woken; zero = never.
+func (s *Spool) nextWork(retry time.Time) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := retry
+	if !s.mu.stateDirty.IsZero() && at.IsZero() {
+		at = s.mu.stateDirty.Add(s.cfg.StateInterval)
+	}
+	if s.mu.diskFull && at.IsZero() {
+		at = time.Now().Add(retryInterval)
+	}
+	return at
+}
+
+// keep does what is to do, and reports whether anything failed.
+func (s *Spool) keep(now time.Time) (failed bool) {
+	s.mu.Lock()
+	due := !s.mu.stateDirty.IsZero() && now.Sub(s.mu.stateDirty) >= s.cfg.StateInterval
+	full := s.mu.diskFull
+	s.mu.Unlock()
+	note := func(what string, err error) {
+		if err == nil {
+			return
+		}
+		failed = true
+		if noSpace(err) {
+			s.outOfSpace(err)
+		}
+		s.logger.Error("housekeeping failed and is tried again", "task", what, "error", err)
+	}
+	note("seal", s.sealAll())
+	note("rescue", s.rescue())
+	note("reclaim", s.reclaim(due))
+	if full {
+		note("ballast", s.restoreBallast())
+	}
+	note("rewrite", s.rewriteSome())
+	s.prepareSpare()
+	return failed
+}
+
+// sealAll gives every segment that waits for its footer one, if its data is on disk.
+func (s *Spool) sealAll() error {
+	s.mu.Lock()
+	var ready []*segment
+	for _, g := range s.mu.segments {
+		if g.held == 0 && g.firstUnsynced != 0 && g.state != active {
+			// Nothing in it is wanted any more, so nobody needs it on disk.
+			s.mu.unsynced -= g.unsynced()
+			g.synced, g.firstUnsynced = g.end, 0
+			s.broadcast()
+		}
+		if g.state != sealing {
+			continue
+		}
+		if g.firstUnsynced == 0 {
+			ready = append(ready, g)
+		} else {
+			wake(s.kickSync) // it wakes the keeper
+		}
+	}
+	s.mu.Unlock()
+	var errs []error
+	for _, g := range ready {
+		errs = append(errs, s.seal(g))
+	}
+	return errors.Join(errs...)
+}
+
+// seal writes the footer of a segment whose data is on disk, and syncs it.
+func (s *Spool) seal(g *segment) error {
+	s.mu.Lock()
+	// What is all done goes without a footer.
+	empty := g.held == 0
+	f, parts := footerOf(g)
+	stained := g.stained
+	s.mu.Unlock()
+	var err error
+	size := f.Offset
+	if !empty {
+		if stained {
+			f.Offset, err = g.tail()
+		}
+		if err == nil {
+			b := layout.AppendFooter(nil, f, func(i int) []layout.Entry { return parts[i].entries })
+			size = f.Offset + int64(len(b))
+			if _, err = g.file.WriteAt(b, f.Offset); err != nil && noSpace(err) {
+				return fmt.Errorf("write the footer of %s: %w", g.path, err)
+			}
+		}
+		if err == nil {
+			err = g.file.Sync()
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("seal %s: %w", g.path, err)
+		s.mu.Lock()
+		s.fail(g)
+		s.broadcast()
+		s.mu.Unlock()
+		s.tellFailed(g, err)
+		return nil // it is the rescue's now
+	}
+	if t, ok := g.file.(interface{ Truncate(size int64) error }); ok {
+		_ = t.Truncate(size) // gives back what was preallocated; it costs space only if it fails
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g.footerAt, g.footerSum = f.Offset, f.Sum
+	s.mu.changes++ // the state's amounts are valid for a segment with this footer
+	s.settled(g, size)
+	for i, p := range parts {
+		c := &f.Categories[i]
+		p.indexOffset, p.indexLen, p.indexCRC = c.IndexOffset, c.IndexLen, c.IndexCRC
+		entries := p.entries
+		p.entries = nil
+		if p.held.Records > 0 {
+			s.mu.indexes.put(p, entries)
+		}
+	}
+	s.metrics.sealed.Inc()
+	return nil
+}
+
+// settled makes a segment a sealed one of size bytes. The mutex is held.
+func (s *Spool) settled(g *segment, size int64) {
+	g.state, g.names, g.chunks = sealed, nil, nil
+	s.mu.used += size - g.charge
+	g.charge = size
+	if g.readers == 0 && g.file != nil {
+		_ = g.file.Close() // it was synced
+		g.file = nil
+	} // else it stays open until the segment is removed
+}
+
+// footerOf is the footer of a segment that is not appended to any more; parts are in its order. The mutex is held.
+func footerOf(g *segment) (f *layout.Footer, parts []*part) {
+	parts = slices.Clone(g.parts)
+	slices.SortFunc(parts, func(a, b *part) int { return strings.Compare(a.cat.name, b.cat.name) })
+	f = &layout.Footer{SegmentID: g.id, DataEnd: g.end, Offset: layout.Padded(g.end)}
+	for _, p := range parts {
+		f.Categories = append(f.Categories, layout.NewCategory(p.cat.name, p.entries))
+	}
+	return f, parts
+}
+
+// tail is where a footer goes that must be the end of the file, although there may be more than records in it.
+func (g *segment) tail() (int64, error) {
+	info, err := g.file.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return layout.Padded(max(g.end, info.Size())), nil
+}
+
+// reclaim removes segments in which nothing is held, and saves the state if it is due or if segments are to go. The state goes first:
+// it says that they were done, for the case that their removal does not outlive a crash, and that they are not missing if it does.
+func (s *Spool) reclaim(due bool) error {
+	s.mu.Lock()
+	done := func(g *segment) bool {
+		return g.held == 0 && !g.busy && g.readers == 0 && (g.state == sealed || g.state == failed)
+	}
+	var goes []*segment // and no other that is done meanwhile: the state would not say so
+	for _, g := range s.mu.segments {
+		if done(g) {
+			goes = append(goes, g)
+		}
+	}
+	save := due && (s.mu.changes != s.mu.stateSaved || s.mu.stateBroken) || len(goes) > 0
+	s.mu.Unlock()
+	if save {
+		if err := s.saveState(); err != nil {
+			return errors.Join(fmt.Errorf("save the state: %w", err), s.removeTrash())
+		}
+	}
+	s.mu.Lock()
+	s.mu.segments = slices.DeleteFunc(s.mu.segments, func(g *segment) bool {
+		if !done(g) || !slices.Contains(goes, g) {
+			return false
+		}
+		s.mu.unsynced -= g.unsynced()
+		g.chunks, g.firstUnsynced = nil, 0
+		for _, p := range g.parts {
+			s.mu.indexes.drop(p)
+		}
+		s.discard(g)
+		s.metrics.reclaimed.Inc()
+		return true
+	})
+	s.mu.Unlock()
+	return s.removeTrash()
+}
+
+// removeTrash removes the files that nobody uses any more. What can't be removed is tried again later; it counts until then.
+func (s *Spool) removeTrash() error {
+	s.mu.Lock()
+	var goes []*segment
+	s.mu.trash = slices.DeleteFunc(s.mu.trash, func(g *segment) bool {
+		if g.readers > 0 {
+			return false
+		}
+		goes = append(goes, g)
+		return true
+	})
+	s.mu.Unlock()
+	if len(goes) == 0 {
+		return nil
+	}
+	var errs []error
+	var freed int64
+	var back []*segment
+	for _, g := range goes {
+		if g.file != nil {
+			_ = g.file.Close() // nothing in it is wanted
+			g.file = nil
+		}
+		if err := s.fs.Remove(g.path); err != nil && !isNotExist(err) {
+			errs = append(errs, fmt.Errorf("remove %s: %w", g.path, err))
+			back = append(back, g)
+			continue
+		}
+		freed += g.charge
+	}
+	if err := syncFolder(s.fs, s.cfg.Dir); err != nil {
+		errs = append(errs, fmt.Errorf("sync the folder: %w", err))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.trash = append(s.mu.trash, back...)
+	s.mu.used -= freed
+	s.broadcast()
+	return errors.Join(errs...)
+}
+
+// prepareSpare makes the next segment before it is needed. If that fails, an append tries, and says why it can't.
+func (s *Spool) prepareSpare() {
+	s.mu.Lock()
+	g := s.mu.active
+	want := !s.mu.closed && s.mu.spare == nil && g != nil && g.end > g.capacity*3/4 && s.mu.used+s.cfg.SegmentBytes+s.headroom() <= s.cfg.MaxBytes
+	s.mu.Unlock()
+	if !want {
+		return
+	}
+	g, err := s.create(0)
+	if err != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// Numbers of segments are in the order in which they are used.
+	if s.mu.closed || s.mu.next != g.id.First+1 {
+		s.discard(g)
+		return
+	}
+	s.mu.spare = g
+}

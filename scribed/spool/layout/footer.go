@@ -1,0 +1,294 @@
+package layout
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+const (
+	// TrailerLen is the length of the trailer, which ends a sealed segment's file.
+	TrailerLen   = 64
+	trailerMagic = "SPFT"
+	trailerEnd   = "SPFE"
+	// MaxEntryLen bounds what a record takes in the index.
+	MaxEntryLen = 35
+	// CategoryLen is what a category takes in the table beside its name.
+	CategoryLen = 65
+)
+
+// Entry says where a record is. The index of a segment has those of each category in order of position, which is the order of the
+// records in the file.
+type Entry struct {
+	Position Position
+	Time     int64
+	Offset   uint32 // in the file
+	Size     uint32 // without padding
+	Messages uint32
+}
+
+// Category is what a footer says of a category's records in the segment.
+type Category struct {
+	Name                  string
+	Records               uint32
+	Messages, Bytes       uint64 // Bytes of data
+	FirstTime, LastTime   int64  // the least and the largest
+	FirstPosition         Position
+	LastPosition          Position
+	IndexOffset, IndexLen uint32 // from the beginning of the footer
+	IndexCRC              uint32
+}
+
+// Footer is what ends a sealed segment, without the indexes.
+type Footer struct {
+	SegmentID
+	// DataEnd is where the records end, Offset where the footer begins.
+	DataEnd, Offset int64
+	// Sum is the trailer's checksum, which covers all of the footer by the checksums in it. It tells footers from each other.
+	Sum        uint32
+	Categories []Category
+}
+
+// NewCategory sums the entries of a category.
+func NewCategory(name string, entries []Entry) Category {
+	c := Category{Name: name, Records: uint32(len(entries))}
+	for i := range entries {
+		e := &entries[i]
+		c.Messages += uint64(e.Messages)
+		c.Bytes += uint64(int64(e.Size) - RecordSize(len(name), 0))
+		if i == 0 {
+			c.FirstTime, c.LastTime, c.FirstPosition = e.Time, e.Time, e.Position
+		}
+		c.FirstTime, c.LastTime, c.LastPosition = min(c.FirstTime, e.Time), max(c.LastTime, e.Time), e.Position
+	}
+	return c
+}
+
+// AppendFooter appends the footer of a segment: indexes, table, trailer. f.Sum and the fields of the index in f.Categories are set; the entries are
+// those of each of f.Categories, in that order. The caller writes it at f.Offset, at the end of the file.
+func AppendFooter(dst []byte, f *Footer, entries func(i int) []Entry) []byte {
+	start := len(dst)
+	for i := range f.Categories {
+		c := &f.Categories[i]
+		at := len(dst)
+		dst = appendIndex(dst, f.SegmentID, entries(i))
+		c.IndexOffset, c.IndexLen, c.IndexCRC = uint32(at-start), uint32(len(dst)-at), Checksum(dst[at:])
+	}
+	table := len(dst)
+	for i := range f.Categories {
+		dst = appendCategory(dst, &f.Categories[i])
+	}
+	tableLen, tableCRC := len(dst)-table, Checksum(dst[table:])
+	at := len(dst)
+	dst = append(dst, trailerMagic...)
+	dst = binary.LittleEndian.AppendUint32(dst, Version)
+	dst = binary.LittleEndian.AppendUint32(dst, f.First)
+	dst = binary.LittleEndian.AppendUint32(dst, f.Last)
+	dst = binary.LittleEndian.AppendUint32(dst, f.Generation)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(f.Categories)))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(f.DataEnd))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(f.Offset))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(f.Offset)+uint64(table-start))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(tableLen))
+	dst = binary.LittleEndian.AppendUint32(dst, tableCRC)
+	f.Sum = Checksum(dst[at:])
+	dst = binary.LittleEndian.AppendUint32(dst, f.Sum)
+	return append(dst, trailerEnd...)
+}
+
+func appendIndex(dst []byte, id SegmentID, entries []Entry) []byte {
+	offset, distance, time := int64(0), int64(At(id.First, 0)), int64(0)
+	for i := range entries {
+		e := &entries[i]
+		dst = binary.AppendUvarint(dst, uint64(int64(e.Offset)-offset)/Align)
+		dst = binary.AppendUvarint(dst, uint64(e.Size))
+		dst = binary.AppendUvarint(dst, uint64(e.Messages))
+		dst = binary.AppendVarint(dst, e.Time-time)
+		d := int64(e.Position) - int64(e.Offset)
+		dst = binary.AppendVarint(dst, d-distance)
+		offset, distance, time = int64(e.Offset), d, e.Time
+	}
+	return dst
+}
+
+func appendCategory(dst []byte, c *Category) []byte {
+	dst = append(dst, byte(len(c.Name)))
+	dst = append(dst, c.Name...)
+	dst = binary.LittleEndian.AppendUint32(dst, c.Records)
+	for _, v := range []uint64{c.Messages, c.Bytes, uint64(c.FirstTime), uint64(c.LastTime), uint64(c.FirstPosition), uint64(c.LastPosition)} {
+		dst = binary.LittleEndian.AppendUint64(dst, v)
+	}
+	dst = binary.LittleEndian.AppendUint32(dst, c.IndexOffset)
+	dst = binary.LittleEndian.AppendUint32(dst, c.IndexLen)
+	return binary.LittleEndian.AppendUint32(dst, c.IndexCRC)
+}
+
+// footerRead is how much of a file's end ReadFooter reads at first: it holds the table of most segments.
+const footerRead = 4 << 10
+
+// ReadFooter reads the footer of a file of size bytes, without its indexes: it reads the trailer and the table of categories. The
+// error wraps ErrDamaged or ErrVersion, or is r's. If only the table is damaged the footer comes with the error, without categories.
+func ReadFooter(r io.ReaderAt, size int64, id SegmentID) (*Footer, error) {
+	if size < SegmentHeaderLen+TrailerLen {
+		return nil, ErrNoFooter
+	}
+	tail := make([]byte, min(footerRead, size))
+	if err := readAt(r, tail, size-int64(len(tail))); err != nil {
+		return nil, err
+	}
+	f, at, n, sum, count, err := parseTrailer(tail[len(tail)-TrailerLen:], size, id)
+	if err != nil {
+		return nil, err
+	}
+	var table []byte
+	if from := at - (size - int64(len(tail))); from >= 0 {
+		table = tail[from : from+n]
+	} else {
+		table = make([]byte, n)
+		if err := readAt(r, table, at); err != nil {
+			return nil, err
+		}
+	}
+	if Checksum(table) != sum {
+		return f, fmt.Errorf("%w: the checksum of the footer's table does not match", ErrDamaged)
+	}
+	if err := f.parseTable(table, count, at-f.Offset); err != nil {
+		f.Categories = nil
+		return f, err
+	}
+	return f, nil
+}
+
+func readAt(r io.ReaderAt, b []byte, off int64) error {
+	n, err := r.ReadAt(b, off)
+	if n == len(b) {
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: the file ends at byte %d", ErrDamaged, off+int64(n))
+	}
+	return err
+}
+
+func parseTrailer(b []byte, size int64, id SegmentID) (f *Footer, table, tableLen int64, sum uint32, count int, err error) {
+	fail := func(what string) (*Footer, int64, int64, uint32, int, error) {
+		return nil, 0, 0, 0, 0, fmt.Errorf("%w: %s", ErrDamaged, what)
+	}
+	if string(b[:4]) != trailerMagic || string(b[60:]) != trailerEnd {
+		return nil, 0, 0, 0, 0, ErrNoFooter
+	}
+	if Checksum(b[:56]) != binary.LittleEndian.Uint32(b[56:]) {
+		return fail("the checksum of the footer's trailer does not match")
+	}
+	if v := binary.LittleEndian.Uint32(b[4:]); v != Version {
+		return nil, 0, 0, 0, 0, fmt.Errorf("footer of version %d, known is %d: %w", v, Version, ErrVersion)
+	}
+	got := SegmentID{binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:]), binary.LittleEndian.Uint32(b[16:])}
+	if got != id {
+		return fail(fmt.Sprintf("the footer says %s, the file is called %s", got.Name(), id.Name()))
+	}
+	f = &Footer{SegmentID: got, DataEnd: int64(binary.LittleEndian.Uint64(b[24:])), Offset: int64(binary.LittleEndian.Uint64(b[32:]))}
+	f.Sum = binary.LittleEndian.Uint32(b[56:])
+	table, tableLen = int64(binary.LittleEndian.Uint64(b[40:])), int64(binary.LittleEndian.Uint32(b[48:]))
+	if f.DataEnd < SegmentHeaderLen || f.Offset < f.DataEnd || table < f.Offset || table > size || table+tableLen != size-TrailerLen {
+		return fail("the footer's trailer breaks a limit")
+	}
+	return f, table, tableLen, binary.LittleEndian.Uint32(b[52:]), int(binary.LittleEndian.Uint32(b[20:])), nil
+}
+
+func (f *Footer) parseTable(b []byte, count int, indexes int64) error {
+	bad := func(what string) error { return fmt.Errorf("%w: the footer's table %s", ErrDamaged, what) }
+	if count > len(b)/CategoryLen {
+		return bad("is too short")
+	}
+	f.Categories = make([]Category, 0, count)
+	last := ""
+	for range count {
+		if len(b) < CategoryLen || len(b) < CategoryLen+int(b[0]) {
+			return bad("is too short")
+		}
+		n := int(b[0])
+		c := Category{Name: string(b[1 : 1+n])}
+		v := b[1+n:]
+		c.Records = binary.LittleEndian.Uint32(v)
+		c.Messages, c.Bytes = binary.LittleEndian.Uint64(v[4:]), binary.LittleEndian.Uint64(v[12:])
+		c.FirstTime, c.LastTime = int64(binary.LittleEndian.Uint64(v[20:])), int64(binary.LittleEndian.Uint64(v[28:]))
+		c.FirstPosition, c.LastPosition = Position(binary.LittleEndian.Uint64(v[36:])), Position(binary.LittleEndian.Uint64(v[44:]))
+		c.IndexOffset, c.IndexLen, c.IndexCRC = binary.LittleEndian.Uint32(v[52:]), binary.LittleEndian.Uint32(v[56:]), binary.LittleEndian.Uint32(v[60:])
+		b = v[64:]
+		switch {
+		case c.Name <= last:
+			return bad("is not in order of name")
+		case c.Records == 0 || int64(c.Bytes) < 0 || int64(c.Messages) < 0 || int64(c.Bytes) > f.DataEnd || c.LastPosition < c.FirstPosition || c.LastTime < c.FirstTime:
+			return bad("breaks a limit")
+		case !f.Contains(c.FirstPosition) || !f.Contains(c.LastPosition):
+			return bad("names a record of another segment")
+		case int64(c.IndexOffset)+int64(c.IndexLen) > indexes || int64(c.Records) > int64(c.IndexLen)/5:
+			return bad("refers to bytes outside of the footer")
+		}
+		f.Categories = append(f.Categories, c)
+		last = c.Name
+	}
+	if len(b) != 0 {
+		return bad("is too long")
+	}
+	return nil
+}
+
+// ReadIndex reads the index of a category of f. The error wraps ErrDamaged, or is r's.
+func ReadIndex(r io.ReaderAt, f *Footer, c *Category) ([]Entry, error) {
+	b := make([]byte, c.IndexLen)
+	if err := readAt(r, b, f.Offset+int64(c.IndexOffset)); err != nil {
+		return nil, err
+	}
+	return ParseIndex(b, f, c)
+}
+
+// ParseIndex checks and decodes the index of a category of f. The error wraps ErrDamaged.
+func ParseIndex(b []byte, f *Footer, c *Category) ([]Entry, error) {
+	bad := func(what string) error { return fmt.Errorf("%w: the index of %q %s", ErrDamaged, c.Name, what) }
+	if Checksum(b) != c.IndexCRC {
+		return nil, bad("does not match its checksum")
+	}
+	if int64(c.Records) > int64(len(b))/5 {
+		return nil, bad("is too short")
+	}
+	entries := make([]Entry, c.Records)
+	offset, distance, time := uint64(0), int64(At(f.First, 0)), int64(0)
+	for i := range entries {
+		var v [5]int64
+		for j := range v {
+			var n int
+			if j < 3 {
+				var u uint64
+				if u, n = binary.Uvarint(b); u > 1<<32-1 {
+					return nil, bad("breaks a limit")
+				}
+				v[j] = int64(u)
+			} else {
+				v[j], n = binary.Varint(b)
+			}
+			if n <= 0 {
+				return nil, bad("is cut")
+			}
+			b = b[n:]
+		}
+		offset += uint64(v[0]) * Align
+		distance += v[4]
+		time += v[3]
+		e := Entry{Position: Position(distance + int64(offset)), Time: time, Offset: uint32(offset), Size: uint32(v[1]), Messages: uint32(v[2])}
+		if offset < SegmentHeaderLen || int64(offset)+v[1] > f.DataEnd || v[1] < RecordSize(len(c.Name), 0) || !f.Contains(e.Position) ||
+			i > 0 && (v[0] == 0 || e.Position <= entries[i-1].Position) {
+			return nil, bad("breaks a limit")
+		}
+		entries[i] = e
+	}
+	if len(b) != 0 {
+		return nil, bad("is too long")
+	}
+	if sum := NewCategory(c.Name, entries); sum.Messages != c.Messages || sum.Bytes != c.Bytes || sum.LastPosition != c.LastPosition || sum.FirstPosition != c.FirstPosition {
+		return nil, bad("is not what the table says")
+	}
+	return entries, nil
+}

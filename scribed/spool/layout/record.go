@@ -1,0 +1,122 @@
+package layout
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+)
+
+const (
+	// RecordHeaderLen is the length of a record's header; the category's name and the data follow it.
+	RecordHeaderLen = 48
+	// RecordMagic is what a reader looks for after damage. It is no text in UTF-8.
+	RecordMagic = "\x8aSPR"
+	// Align is what a record's offset is a multiple of.
+	Align = 8
+	// MaxCategory bounds a category's name, in bytes.
+	MaxCategory = 255
+	// MaxData bounds a record's data, in bytes.
+	MaxData = 1 << 30
+)
+
+// Position names a record: the segment it was first written to, and its offset there.
+type Position uint64
+
+// At is the position of an offset in a segment.
+func At(segment, offset uint32) Position { return Position(segment)<<32 | Position(offset) }
+
+// Segment is the number of the segment.
+func (p Position) Segment() uint32 { return uint32(p >> 32) }
+
+// Offset is the offset in the segment.
+func (p Position) Offset() uint32 { return uint32(p) }
+
+// String is SEGMENT:OFFSET.
+func (p Position) String() string { return fmt.Sprintf("%d:%d", p.Segment(), p.Offset()) }
+
+// RecordHeader is what stands in front of a record's data.
+type RecordHeader struct {
+	Category string
+	DataLen  uint32
+	Messages uint32
+	Position Position
+	// Time is when it was appended, in Unix microseconds.
+	Time int64
+	// Durable: all bytes of the segment before this offset were synced when the record was written.
+	Durable uint32
+	DataCRC uint32
+}
+
+// Size is what the record takes without padding.
+func (h *RecordHeader) Size() int64 { return RecordSize(len(h.Category), int(h.DataLen)) }
+
+// RecordSize is the length of a record with its header and its category's name, without padding.
+func RecordSize(category, data int) int64 { return RecordHeaderLen + int64(category) + int64(data) }
+
+// Padded is the length with the padding behind it.
+func Padded(size int64) int64 { return (size + Align - 1) &^ (Align - 1) }
+
+// AppendRecordHeader appends the header and the category's name. The data, and zeros up to a multiple of Align, are to follow.
+func AppendRecordHeader(dst []byte, h *RecordHeader) []byte {
+	start := len(dst)
+	dst = append(dst, RecordMagic...)
+	dst = append(dst, byte(len(h.Category)), 0, 0, 0)
+	dst = binary.LittleEndian.AppendUint32(dst, h.DataLen)
+	dst = binary.LittleEndian.AppendUint32(dst, h.Messages)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(h.Position))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(h.Time))
+	dst = binary.LittleEndian.AppendUint32(dst, h.Durable)
+	dst = append(dst, 0, 0, 0, 0)
+	dst = binary.LittleEndian.AppendUint32(dst, h.DataCRC)
+	sum := Checksum(dst[start:])
+	at := len(dst)
+	dst = append(dst, 0, 0, 0, 0)
+	dst = append(dst, h.Category...)
+	sum = crc32.Update(sum, castagnoli, dst[at+4:])
+	binary.LittleEndian.PutUint32(dst[at:], sum)
+	return dst
+}
+
+// ParseRecordHeader reads a header and the category's name from the beginning of b, and checks them. b may be longer.
+func ParseRecordHeader(b []byte) (RecordHeader, error) {
+	if len(b) < RecordHeaderLen {
+		return RecordHeader{}, fmt.Errorf("%w: %d bytes are too few for a record's header", ErrDamaged, len(b))
+	}
+	if string(b[:4]) != RecordMagic {
+		return RecordHeader{}, fmt.Errorf("%w: no record begins here", ErrDamaged)
+	}
+	n := int(b[4])
+	if len(b) < RecordHeaderLen+n {
+		return RecordHeader{}, fmt.Errorf("%w: a record ends inside its category's name", ErrDamaged)
+	}
+	sum := crc32.Update(Checksum(b[:44]), castagnoli, b[RecordHeaderLen:RecordHeaderLen+n])
+	if sum != binary.LittleEndian.Uint32(b[44:]) {
+		return RecordHeader{}, fmt.Errorf("%w: the checksum of a record's header does not match", ErrDamaged)
+	}
+	h := RecordHeader{
+		DataLen:  binary.LittleEndian.Uint32(b[8:]),
+		Messages: binary.LittleEndian.Uint32(b[12:]),
+		Position: Position(binary.LittleEndian.Uint64(b[16:])),
+		Time:     int64(binary.LittleEndian.Uint64(b[24:])),
+		Durable:  binary.LittleEndian.Uint32(b[32:]),
+		DataCRC:  binary.LittleEndian.Uint32(b[40:]),
+	}
+	if n == 0 || h.DataLen > MaxData || b[5]|b[6]|b[7] != 0 || binary.LittleEndian.Uint32(b[36:]) != 0 {
+		return RecordHeader{}, fmt.Errorf("%w: a record's header breaks a limit", ErrDamaged)
+	}
+	h.Category = string(b[RecordHeaderLen : RecordHeaderLen+n])
+	return h, nil
+}
+
+// Data checks the data of a whole record, which begins b, and returns it.
+func (h *RecordHeader) Data(b []byte) ([]byte, error) {
+	from, to := RecordHeaderLen+int64(len(h.Category)), h.Size()
+	if int64(len(b)) < to {
+		return nil, fmt.Errorf("%w: the record is cut at %d of %d bytes", ErrDamaged, len(b), to)
+	}
+	data := b[from:to:to]
+	if Checksum(data) != h.DataCRC {
+		return nil, fmt.Errorf("%w: the checksum of a record's data does not match", ErrDamaged)
+	}
+	return data, nil
+}

@@ -1,0 +1,99 @@
+package layout
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+const (
+	// SegmentHeaderLen is the length of a segment's header; the records follow it.
+	SegmentHeaderLen = 64
+	segmentMagic     = "SPSG"
+	segmentSuffix    = ".segment"
+)
+
+// SegmentID says which segments' records a file has: those of the positions in First to Last. Each rewriting gives the file a
+// higher generation, the first one is 1.
+type SegmentID struct {
+	First, Last, Generation uint32
+}
+
+// Name is the file's name.
+func (id SegmentID) Name() string {
+	return fmt.Sprintf("%010d-%010d-%010d%s", id.First, id.Last, id.Generation, segmentSuffix)
+}
+
+// Covers reports whether the file replaces another one.
+func (id SegmentID) Covers(other SegmentID) bool {
+	return id.First <= other.First && other.Last <= id.Last && id.Generation > other.Generation
+}
+
+// Contains reports whether a record of the position may be in the file.
+func (id SegmentID) Contains(p Position) bool {
+	return p.Segment() >= id.First && p.Segment() <= id.Last
+}
+
+func (id SegmentID) valid() bool { return id.First > 0 && id.First <= id.Last && id.Generation > 0 }
+
+// ParseSegmentName is the inverse of Name. Names of other files are not segments.
+func ParseSegmentName(name string) (SegmentID, bool) {
+	parts := strings.Split(strings.TrimSuffix(name, segmentSuffix), "-")
+	if len(parts) != 3 {
+		return SegmentID{}, false
+	}
+	var n [3]uint32
+	for i, p := range parts {
+		v, err := strconv.ParseUint(p, 10, 32)
+		if err != nil {
+			return SegmentID{}, false
+		}
+		n[i] = uint32(v)
+	}
+	id := SegmentID{First: n[0], Last: n[1], Generation: n[2]}
+	return id, id.valid() && id.Name() == name
+}
+
+// SegmentHeader begins a segment's file.
+type SegmentHeader struct {
+	SegmentID
+	// Created is in Unix microseconds.
+	Created int64
+}
+
+// AppendSegmentHeader appends the header.
+func AppendSegmentHeader(dst []byte, h *SegmentHeader) []byte {
+	start := len(dst)
+	dst = append(dst, segmentMagic...)
+	dst = binary.LittleEndian.AppendUint32(dst, Version)
+	dst = binary.LittleEndian.AppendUint32(dst, h.First)
+	dst = binary.LittleEndian.AppendUint32(dst, h.Last)
+	dst = binary.LittleEndian.AppendUint32(dst, h.Generation)
+	dst = append(dst, 0, 0, 0, 0)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(h.Created))
+	dst = append(dst, make([]byte, SegmentHeaderLen-4-32)...)
+	return binary.LittleEndian.AppendUint32(dst, Checksum(dst[start:]))
+}
+
+// ParseSegmentHeader reads the header of a file, whose name says id. The error wraps ErrDamaged or ErrVersion.
+func ParseSegmentHeader(b []byte, id SegmentID) (SegmentHeader, error) {
+	if len(b) < SegmentHeaderLen || string(b[:4]) != segmentMagic {
+		return SegmentHeader{}, fmt.Errorf("%w: no segment begins here", ErrDamaged)
+	}
+	b = b[:SegmentHeaderLen]
+	if Checksum(b[:60]) != binary.LittleEndian.Uint32(b[60:]) {
+		return SegmentHeader{}, fmt.Errorf("%w: the checksum of the segment's header does not match", ErrDamaged)
+	}
+	if v := binary.LittleEndian.Uint32(b[4:]); v != Version {
+		return SegmentHeader{}, fmt.Errorf("segment of version %d, known is %d: %w", v, Version, ErrVersion)
+	}
+	h := SegmentHeader{
+		SegmentID: SegmentID{binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:]), binary.LittleEndian.Uint32(b[16:])},
+		Created:   int64(binary.LittleEndian.Uint64(b[24:])),
+	}
+	if h.SegmentID != id {
+		return h, fmt.Errorf("%w: the header says %s, the file is called %s", ErrDamaged, h.Name(), id.Name())
+	}
+	return h, nil
+}

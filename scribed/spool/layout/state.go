@@ -1,0 +1,342 @@
+package layout
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+const (
+	// StateHeaderLen is the length of the state file's header; its two slots follow.
+	StateHeaderLen = 4096
+	// MinStateSlot is the least length of a slot.
+	MinStateSlot = 4 << 10
+	// MaxStateSlot is the largest length of a slot.
+	MaxStateSlot = 64 << 20
+	slotHeader   = 40
+	stateMagic   = "SPST"
+	slotMagic    = "SPSL"
+)
+
+// Amount counts records, their messages, and the bytes of their data.
+type Amount struct {
+	Records, Messages, Bytes int64
+}
+
+// Span is a range of positions: From and those behind it, up to but not with To.
+type Span struct {
+	From, To Position
+}
+
+// State is what the state file remembers.
+type State struct {
+	// Generation grows with each save: the slot with the higher one counts.
+	Generation uint64
+	// Next is a number that no segment has had.
+	Next uint32
+	// Saved is when, in Unix microseconds.
+	Saved    int64
+	Segments []StateSegment
+	Dropped  []StateDropped
+}
+
+// StateSegment is a segment that was there, and what is done in it.
+type StateSegment struct {
+	SegmentID
+	// Footer is the sum of the segment's footer; 0 when it had none.
+	Footer uint32
+	// Held is the number of records that were neither done nor dropped.
+	Held int64
+	Done []StateDone
+}
+
+// StateDone is what is done of a category in a segment. A record whose position is in one of the spans is. Amount is what they
+// sum up to, and holds for a segment with that footer only: a crash, damage, or rewriting changes what a segment has.
+type StateDone struct {
+	Category string
+	Amount   Amount
+	Spans    []Span // in order, not touching each other
+}
+
+// StateDropped is what was ever dropped of a category.
+type StateDropped struct {
+	Category string
+	Amount   Amount
+}
+
+// StateFileLen is the length of a state file.
+func StateFileLen(slot int64) int64 { return StateHeaderLen + 2*slot }
+
+// AppendStateHeader appends the header of a state file with slots of slot bytes.
+func AppendStateHeader(dst []byte, slot int64) []byte {
+	start := len(dst)
+	dst = append(dst, stateMagic...)
+	dst = binary.LittleEndian.AppendUint32(dst, Version)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(slot))
+	dst = binary.LittleEndian.AppendUint32(dst, Checksum(dst[start:]))
+	return append(dst, make([]byte, StateHeaderLen-16)...)
+}
+
+// AppendSlot appends a slot with the state, at most limit bytes. What does not fit is left out: the spans of a category with most of
+// them first, which are given out again, then the drops. fitted is false when anything was left out. The caller writes it at
+// StateHeaderLen + (Generation % 2) * slot.
+func AppendSlot(dst []byte, s *State, limit int64) (out []byte, fitted bool) {
+	start := len(dst)
+	cut := s
+	for {
+		dst = appendSlotAll(dst[:start], cut)
+		if int64(len(dst)-start) <= limit {
+			return dst, cut == s
+		}
+		cut = cut.smaller()
+	}
+}
+
+// smaller leaves the larger half of the done spans out, or the drops when there are none, or the segments.
+func (s *State) smaller() *State {
+	out := *s
+	most := 0
+	for i := range s.Segments {
+		for j := range s.Segments[i].Done {
+			most = max(most, len(s.Segments[i].Done[j].Spans))
+		}
+	}
+	switch {
+	case most > 0:
+		out.Segments = nil
+		for _, g := range s.Segments {
+			var kept []StateDone
+			for _, d := range g.Done {
+				if len(d.Spans) <= most/2 {
+					kept = append(kept, d)
+				}
+			}
+			g.Done = kept
+			out.Segments = append(out.Segments, g)
+		}
+	case len(s.Dropped) > 0:
+		out.Dropped = s.Dropped[:len(s.Dropped)/2]
+	default:
+		out.Segments = s.Segments[:len(s.Segments)/2]
+	}
+	return &out
+}
+
+func appendSlotAll(dst []byte, s *State) []byte {
+	start := len(dst)
+	dst = append(dst, slotMagic...)
+	dst = binary.LittleEndian.AppendUint32(dst, Version)
+	dst = binary.LittleEndian.AppendUint64(dst, s.Generation)
+	dst = append(dst, 0, 0, 0, 0)
+	dst = binary.LittleEndian.AppendUint32(dst, s.Next)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(s.Saved))
+	dst = append(dst, 0, 0, 0, 0, 0, 0, 0, 0)
+	body := len(dst)
+	dst = binary.AppendUvarint(dst, uint64(len(s.Segments)))
+	for i := range s.Segments {
+		g := &s.Segments[i]
+		for _, v := range []uint64{uint64(g.First), uint64(g.Last), uint64(g.Generation), uint64(g.Footer), uint64(g.Held), uint64(len(g.Done))} {
+			dst = binary.AppendUvarint(dst, v)
+		}
+		for j := range g.Done {
+			d := &g.Done[j]
+			dst = appendCounted(dst, d.Category, d.Amount)
+			dst = binary.AppendUvarint(dst, uint64(len(d.Spans)))
+			last := At(g.First, 0)
+			for _, p := range d.Spans {
+				dst = binary.AppendUvarint(dst, uint64(p.From-last))
+				dst = binary.AppendUvarint(dst, uint64(p.To-p.From))
+				last = p.To
+			}
+		}
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(s.Dropped)))
+	for i := range s.Dropped {
+		dst = appendCounted(dst, s.Dropped[i].Category, s.Dropped[i].Amount)
+	}
+	binary.LittleEndian.PutUint32(dst[start+16:], uint32(len(dst)-body))
+	binary.LittleEndian.PutUint32(dst[start+32:], Checksum(dst[body:]))
+	binary.LittleEndian.PutUint32(dst[start+36:], Checksum(dst[start:start+36]))
+	return dst
+}
+
+func appendCounted(dst []byte, name string, a Amount) []byte {
+	dst = append(dst, byte(len(name)))
+	dst = append(dst, name...)
+	dst = binary.AppendUvarint(dst, uint64(a.Records))
+	dst = binary.AppendUvarint(dst, uint64(a.Messages))
+	return binary.AppendUvarint(dst, uint64(a.Bytes))
+}
+
+// StateFile is what ReadState finds.
+type StateFile struct {
+	// Slot is the length of a slot.
+	Slot int64
+	// State is the newer of the whole slots; nil when there is none.
+	State *State
+	// Damage says what is wrong with a slot, or with the header; a slot that was never written is not damaged.
+	Damage []error
+}
+
+// ReadState reads a state file. Damage is not an error, but a newer version is, and so is what r returns.
+func ReadState(r io.ReaderAt) (*StateFile, error) {
+	head := make([]byte, 16)
+	if err := readAt(r, head, 0); err != nil && !errors.Is(err, ErrDamaged) {
+		return nil, err
+	}
+	f := &StateFile{}
+	slot := int64(binary.LittleEndian.Uint32(head[8:]))
+	if string(head[:4]) != stateMagic || Checksum(head[:12]) != binary.LittleEndian.Uint32(head[12:]) || slot < MinStateSlot || slot > MaxStateSlot {
+		f.Damage = append(f.Damage, fmt.Errorf("%w: the header of the state file", ErrDamaged))
+		return f, nil
+	}
+	if v := binary.LittleEndian.Uint32(head[4:]); v != Version {
+		return nil, fmt.Errorf("state file of version %d, known is %d: %w", v, Version, ErrVersion)
+	}
+	f.Slot = slot
+	for i := range int64(2) {
+		s, err := readSlot(r, StateHeaderLen+i*slot, slot)
+		switch {
+		case errors.Is(err, ErrDamaged):
+			f.Damage = append(f.Damage, fmt.Errorf("slot %d of the state file: %w", i, err))
+		case err != nil:
+			return nil, err
+		case s != nil && (f.State == nil || s.Generation > f.State.Generation):
+			f.State = s
+		}
+	}
+	return f, nil
+}
+
+// readSlot returns nil for a slot that was never written.
+func readSlot(r io.ReaderAt, off, slot int64) (*State, error) {
+	head := make([]byte, slotHeader)
+	if err := readAt(r, head, off); err != nil {
+		return nil, err
+	}
+	empty := true
+	for _, c := range head {
+		empty = empty && c == 0
+	}
+	if empty {
+		return nil, nil
+	}
+	n, err := parseSlotHeader(head, slot)
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, slotHeader+n)
+	if err := readAt(r, b, off); err != nil {
+		return nil, err
+	}
+	return ParseSlot(b)
+}
+
+func parseSlotHeader(b []byte, slot int64) (body int64, err error) {
+	if len(b) < slotHeader || string(b[:4]) != slotMagic || Checksum(b[:36]) != binary.LittleEndian.Uint32(b[36:]) {
+		return 0, fmt.Errorf("%w: its header", ErrDamaged)
+	}
+	if v := binary.LittleEndian.Uint32(b[4:]); v != Version {
+		return 0, fmt.Errorf("state of version %d, known is %d: %w", v, Version, ErrVersion)
+	}
+	if body = int64(binary.LittleEndian.Uint32(b[16:])); body > slot-slotHeader {
+		return 0, fmt.Errorf("%w: its length", ErrDamaged)
+	}
+	return body, nil
+}
+
+// ParseSlot checks and decodes a slot. b may be longer. The error wraps ErrDamaged or ErrVersion.
+func ParseSlot(b []byte) (*State, error) {
+	n, err := parseSlotHeader(b, int64(len(b)))
+	if err != nil {
+		return nil, err
+	}
+	body := b[slotHeader : slotHeader+n]
+	if Checksum(body) != binary.LittleEndian.Uint32(b[32:]) {
+		return nil, fmt.Errorf("%w: its checksum does not match", ErrDamaged)
+	}
+	s := &State{Generation: binary.LittleEndian.Uint64(b[8:]), Next: binary.LittleEndian.Uint32(b[20:]), Saved: int64(binary.LittleEndian.Uint64(b[24:]))}
+	d := &decoder{b: body}
+	for range d.count(6) {
+		s.Segments = append(s.Segments, d.segment())
+	}
+	for range d.count(4) {
+		name, a := d.counted()
+		s.Dropped = append(s.Dropped, StateDropped{name, a})
+	}
+	if d.bad || len(d.b) != 0 {
+		return nil, fmt.Errorf("%w: it breaks a limit", ErrDamaged)
+	}
+	return s, nil
+}
+
+// decoder reads a slot's body. After the first fault everything is zero.
+type decoder struct {
+	b   []byte
+	bad bool
+}
+
+func (d *decoder) fail() {
+	d.b, d.bad = nil, true
+}
+
+func (d *decoder) number(limit uint64) uint64 {
+	v, n := binary.Uvarint(d.b)
+	if n <= 0 || v > limit {
+		d.fail()
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+// count reads how many things of at least size bytes follow.
+func (d *decoder) count(size int) int {
+	n := d.number(MaxStateSlot)
+	if n > uint64(len(d.b)/size) {
+		d.fail()
+		return 0
+	}
+	return int(n)
+}
+
+func (d *decoder) counted() (string, Amount) {
+	if len(d.b) == 0 || len(d.b) < 1+int(d.b[0]) {
+		d.fail()
+		return "", Amount{}
+	}
+	n := 1 + int(d.b[0])
+	name := string(d.b[1:n])
+	d.b = d.b[n:]
+	return name, Amount{Records: int64(d.number(1<<63 - 1)), Messages: int64(d.number(1<<63 - 1)), Bytes: int64(d.number(1<<63 - 1))}
+}
+
+func (d *decoder) segment() StateSegment {
+	const u32 = 1<<32 - 1
+	g := StateSegment{SegmentID: SegmentID{First: uint32(d.number(u32)), Last: uint32(d.number(u32)), Generation: uint32(d.number(u32))}}
+	g.Footer = uint32(d.number(u32))
+	g.Held = int64(d.number(1<<63 - 1))
+	if !g.valid() {
+		d.fail()
+	}
+	for range d.count(5) {
+		var done StateDone
+		done.Category, done.Amount = d.counted()
+		end, last := uint64(At(g.Last, u32)), uint64(At(g.First, 0))
+		for i := range d.count(2) {
+			gap := d.number(end - last)
+			from := last + gap
+			n := d.number(end + 1 - from)
+			if n == 0 || i > 0 && gap == 0 {
+				d.fail()
+				return g
+			}
+			last = from + n
+			done.Spans = append(done.Spans, Span{Position(from), Position(last)})
+			last = min(last, end)
+		}
+		g.Done = append(g.Done, done)
+	}
+	return g
+}

@@ -1,0 +1,237 @@
+package spool
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"scribe/scribed/spool/layout"
+)
+
+// loaded is a segment's file as it was found.
+type loaded struct {
+	id   layout.SegmentID
+	path string
+	size int64
+	// footer is nil when there is none, or when it is damaged; footerErr says why.
+	footer    *layout.Footer
+	footerErr error
+	// categories are those of the footer, or what was found by reading the file, and then with their indexes.
+	categories []loadedCategory
+	// end is where the records end. torn is how many bytes behind it, or between records, were never known to be on disk.
+	end, torn int64
+	tail      bool
+	damage    []foundDamage
+}
+
+type loadedCategory struct {
+	layout.Category
+	entries []layout.Entry // nil: they are in the footer
+}
+
+// foundDamage is a range that is not what was written and synced.
+type foundDamage struct {
+	layout.Range
+	record *layout.Scanned // nil: its header is unreadable
+	err    error
+}
+
+// loadSegment reads the footer of a segment, or all of a segment that has none.
+func loadSegment(fsys vfs.FS, dir string, id layout.SegmentID) (l *loaded, err error) {
+	l = &loaded{id: id, path: fsys.PathJoin(dir, id.Name())}
+	f, err := fsys.Open(l.path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	l.size = info.Size()
+	footer, err := layout.ReadFooter(salvager{f}, l.size, id)
+	switch {
+	case err == nil:
+		l.footer, l.end = footer, footer.DataEnd
+		for _, c := range footer.Categories {
+			l.categories = append(l.categories, loadedCategory{Category: c})
+		}
+		return l, nil
+	case !errors.Is(err, layout.ErrDamaged):
+		return nil, fmt.Errorf("%s: %w", l.path, err)
+	}
+	l.footerErr = err
+	// A footer whose trailer is whole says where the records end, and that all of them were synced.
+	size, durable := l.size, int64(0)
+	if footer != nil {
+		size, durable = footer.DataEnd, footer.DataEnd
+	}
+	if err := l.scan(salvager{f}, size, durable); err != nil {
+		return nil, fmt.Errorf("%s: %w", l.path, err)
+	}
+	return l, nil
+}
+
+// scan finds the records of a segment without a footer, and tells what is damaged from what was never written whole: a range is
+// damaged if the records behind it say that it was on disk before they were written.
+func (l *loaded) scan(r salvager, size, durable int64) error {
+	entries := map[string][]layout.Entry{}
+	var bad []layout.Scanned
+	scan, err := layout.ScanSegment(r, size, l.id, func(rec *layout.Scanned) error {
+		if rec.Err == nil {
+			entries[rec.Category] = append(entries[rec.Category], rec.Entry())
+		} else {
+			bad = append(bad, *rec)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	durable = max(durable, scan.Durable)
+	note := func(r layout.Range, rec *layout.Scanned, err error) {
+		if r.From >= durable {
+			l.torn += r.To - r.From
+			return
+		}
+		l.damage = append(l.damage, foundDamage{r, rec, err})
+	}
+	for i := range bad {
+		note(layout.Range{From: bad[i].Offset, To: min(bad[i].End(), size)}, &bad[i], bad[i].Err)
+	}
+	for _, r := range scan.Unreadable {
+		note(r, nil, fmt.Errorf("%w: no record's header", layout.ErrDamaged))
+	}
+	l.end, l.tail = scan.End, scan.Tail || l.size > size
+	if scan.Tail {
+		if size < l.size { // behind the records is the footer, so this was records
+			note(layout.Range{From: scan.End, To: size}, nil, fmt.Errorf("%w: no record's header", layout.ErrDamaged))
+		} else {
+			l.torn += size - scan.End
+		}
+	}
+	if scan.HeaderErr != nil && len(entries) > 0 {
+		l.damage = append(l.damage, foundDamage{layout.Range{From: 0, To: layout.SegmentHeaderLen}, &layout.Scanned{}, scan.HeaderErr})
+	}
+	for name, list := range entries {
+		l.categories = append(l.categories, loadedCategory{layout.NewCategory(name, list), list})
+	}
+	slices.SortFunc(l.categories, func(a, b loadedCategory) int { return strings.Compare(a.Name, b.Name) })
+	return nil
+}
+
+// finished is what the state says of a category in a segment.
+type finished struct {
+	spans  spans
+	amount Amount
+}
+
+// finishedIn works out what is done in a segment. index reads the index of a category; it is asked only when the amounts that the
+// state has are not those of this file: it was sealed, rewritten, or read anew, since the state was saved.
+func (l *loaded) finishedIn(st *layout.State, index func(c *loadedCategory) ([]layout.Entry, error)) ([]finished, error) {
+	out := make([]finished, len(l.categories))
+	if st == nil {
+		return out, nil
+	}
+	exact := false
+	for i := range st.Segments {
+		g := &st.Segments[i]
+		if g.Last < l.id.First || g.First > l.id.Last {
+			continue
+		}
+		exact = g.SegmentID == l.id && l.footer != nil && g.Footer == l.footer.Sum
+		for _, d := range g.Done {
+			k, ok := slices.BinarySearchFunc(l.categories, d.Category, func(c loadedCategory, name string) int { return strings.Compare(c.Name, name) })
+			if !ok {
+				continue
+			}
+			out[k].spans = out[k].spans.union(d.Spans)
+			out[k].amount.plus(Amount(d.Amount))
+		}
+	}
+	for k := range out {
+		c := &l.categories[k]
+		whole := Amount{Records: int64(c.Records), Messages: int64(c.Messages), Bytes: int64(c.Bytes)}
+		a := out[k].amount
+		if len(out[k].spans) == 0 || exact && a.Records <= whole.Records && a.Messages <= whole.Messages && a.Bytes <= whole.Bytes {
+			continue
+		}
+		entries := c.entries
+		if entries == nil {
+			var err error
+			if entries, err = index(c); err != nil {
+				return nil, err
+			}
+		}
+		out[k].amount = Amount{}
+		for i := range entries {
+			if e := &entries[i]; out[k].spans.contains(e.Position) {
+				out[k].amount.plus(amountOf(c.Name, e.Size, e.Messages))
+			}
+		}
+	}
+	return out, nil
+}
+
+// indexOf reads the index of a category from the footer. A damaged one is worked out by reading the segment.
+func (l *loaded) indexOf(fsys vfs.FS, c *loadedCategory) ([]layout.Entry, error) {
+	f, err := fsys.Open(l.path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	entries, err := layout.ReadIndex(salvager{f}, l.footer, &c.Category)
+	if !errors.Is(err, layout.ErrDamaged) {
+		return entries, err
+	}
+	_, err = layout.ScanSegment(salvager{f}, l.footer.DataEnd, l.id, func(rec *layout.Scanned) error {
+		if rec.Category == c.Name {
+			entries = append(entries, rec.Entry())
+		}
+		return nil
+	})
+	return entries, err
+}
+
+// listing is what is in a spool's folder.
+type listing struct {
+	segments   []layout.SegmentID // in order
+	superseded []layout.SegmentID // whose records are in others
+	temporary  []string
+	state      bool
+	ballast    bool
+}
+
+func readFolder(fsys vfs.FS, dir string) (*listing, error) {
+	names, err := fsys.List(dir)
+	if err != nil {
+		return nil, err
+	}
+	l := &listing{}
+	var all []layout.SegmentID
+	for _, name := range names {
+		id, ok := layout.ParseSegmentName(name)
+		switch {
+		case ok:
+			all = append(all, id)
+		case name == stateName:
+			l.state = true
+		case name == ballastName:
+			l.ballast = true
+		case strings.HasSuffix(name, tempSuffix):
+			l.temporary = append(l.temporary, name)
+		}
+	}
+	for _, id := range all {
+		if slices.ContainsFunc(all, func(o layout.SegmentID) bool { return o.Covers(id) }) {
+			l.superseded = append(l.superseded, id)
+		} else {
+			l.segments = append(l.segments, id)
+		}
+	}
+	slices.SortFunc(l.segments, func(a, b layout.SegmentID) int { return int(int64(a.First) - int64(b.First)) })
+	return l, nil
+}

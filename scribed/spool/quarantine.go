@@ -1,0 +1,123 @@
+package spool
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"scribe/scribed/spool/layout"
+)
+
+// quarantine is the folder of copies of damaged ranges, for people to look at. It holds limit bytes: of a longer range the beginning,
+// and the oldest files go.
+type quarantine struct {
+	fs    vfs.FS
+	dir   string
+	limit int64
+
+	mu struct {
+		sync.Mutex
+		files []quarantined // the oldest first
+		bytes int64
+	}
+}
+
+type quarantined struct {
+	name  string
+	bytes int64
+}
+
+const quarantineSuffix = ".damaged"
+
+// open finds what is there. A folder that cannot be read is one without files.
+func (q *quarantine) open() error {
+	names, err := q.fs.List(q.dir)
+	if isNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	slices.Sort(names) // the time is in front
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, name := range names {
+		info, err := q.fs.Stat(q.fs.PathJoin(q.dir, name))
+		if err != nil {
+			return err
+		}
+		if strings.HasSuffix(name, quarantineSuffix) {
+			q.mu.files = append(q.mu.files, quarantined{name, info.Size()})
+			q.mu.bytes += info.Size()
+		}
+	}
+	return q.shrink(q.limit)
+}
+
+// shrink removes the oldest files until no more than limit bytes are left. The mutex is held.
+func (q *quarantine) shrink(limit int64) error {
+	for len(q.mu.files) > 0 && q.mu.bytes > limit {
+		if err := q.fs.Remove(q.fs.PathJoin(q.dir, q.mu.files[0].name)); err != nil && !isNotExist(err) {
+			return err
+		}
+		q.mu.bytes -= q.mu.files[0].bytes
+		q.mu.files = q.mu.files[1:]
+	}
+	return nil
+}
+
+// put copies a range, and returns the file's path.
+func (q *quarantine) put(now int64, segment uint64, r layout.Range, b []byte) (string, error) {
+	b = b[:min(int64(len(b)), q.limit)]
+	if len(b) == 0 {
+		return "", nil
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err := q.shrink(q.limit - int64(len(b))); err != nil {
+		return "", err
+	}
+	if err := q.fs.MkdirAll(q.dir, folderMode); err != nil {
+		return "", err
+	}
+	name := fmt.Sprintf("%016d-%010d-%010d-%010d%s", now, segment, r.From, r.To, quarantineSuffix)
+	path := q.fs.PathJoin(q.dir, name)
+	f, err := q.fs.Create(path, diskCategory)
+	if err != nil {
+		return "", err
+	}
+	_, err = f.WriteAt(b, 0)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = syncFolder(q.fs, q.dir)
+	}
+	if err != nil {
+		return "", errors.Join(err, q.fs.Remove(path))
+	}
+	if !slices.ContainsFunc(q.mu.files, func(o quarantined) bool { return o.name == name }) {
+		q.mu.files = append(q.mu.files, quarantined{name, int64(len(b))})
+		q.mu.bytes += int64(len(b))
+	}
+	return path, nil
+}
+
+func (q *quarantine) used() int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.mu.bytes
+}
+
+// keepDamaged copies a damaged range into the quarantine, and returns the file's path, "" if that failed.
+func (s *Spool) keepDamaged(segment uint64, r layout.Range, b []byte) string {
+	path, err := s.quarantine.put(s.clock().UnixMicro(), segment, r, b)
+	if err != nil {
+		s.logger.Error("a damaged range cannot be copied to the quarantine", "segment", segment, "from", r.From, "to", r.To, "error", err)
+	}
+	return path
+}

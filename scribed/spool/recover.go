@@ -1,0 +1,217 @@
+package spool
+
+import (
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"scribe/scribed/spool/layout"
+)
+
+// loadAtOnce is how many segments are read at the same time.
+const loadAtOnce = 8
+
+// restore makes the book from what is in the folder. It writes nothing but the state, and removes what is not needed.
+func (s *Spool) restore() error {
+	in, err := readFolder(s.fs, s.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range in.temporary {
+		if err := s.fs.Remove(s.fs.PathJoin(s.cfg.Dir, name)); err != nil {
+			return err
+		}
+	}
+	if err := s.quarantine.open(); err != nil {
+		s.logger.Error("the quarantine cannot be read", "error", err)
+	}
+	s.slots = slots{fs: s.fs, dir: s.cfg.Dir, slot: slotBytes(s.cfg.MaxBytes)}
+	s.mu.used = layout.StateFileLen(s.slots.slot)
+	st, err := s.readState(in)
+	if err != nil {
+		return err
+	}
+	found, err := s.loadAll(in.segments)
+	if err != nil {
+		return err
+	}
+	for _, l := range found {
+		if err := s.enterSegment(l, st); err != nil {
+			return err
+		}
+	}
+	s.mu.next = 1
+	if st != nil {
+		s.mu.next = max(s.mu.next, st.Next)
+		s.findMissing(in, st)
+	}
+	for _, ids := range [][]layout.SegmentID{in.segments, in.superseded} {
+		for _, id := range ids {
+			s.mu.next = max(s.mu.next, id.Last+1)
+		}
+	}
+	return s.tidy(in)
+}
+
+// readState returns nil if there is no state, or none that is whole.
+func (s *Spool) readState(in *listing) (*layout.State, error) {
+	if !in.state {
+		if len(in.segments) > 0 {
+			s.logger.Error("there is no state file: everything that the segments hold is given out again")
+		}
+		return nil, nil
+	}
+	st, err := s.slots.read()
+	if err != nil {
+		return nil, fmt.Errorf("the state: %w", err)
+	}
+	s.checkState(st)
+	if st.State != nil {
+		for _, d := range st.State.Dropped {
+			s.mu.dropped[d.Category] = Amount(d.Amount)
+		}
+	}
+	return st.State, nil
+}
+
+func (s *Spool) loadAll(ids []layout.SegmentID) ([]*loaded, error) {
+	found := make([]*loaded, len(ids))
+	var group errgroup.Group
+	group.SetLimit(loadAtOnce)
+	for i, id := range ids {
+		group.Go(func() (err error) {
+			found[i], err = loadSegment(s.fs, s.cfg.Dir, id)
+			return err
+		})
+	}
+	return found, group.Wait()
+}
+
+// enterSegment enters what was found in a segment.
+func (s *Spool) enterSegment(l *loaded, st *layout.State) error {
+	g := &segment{id: l.id, path: l.path, state: sealed, charge: l.size, capacity: l.size, end: l.end, synced: l.end}
+	s.mu.segments = append(s.mu.segments, g)
+	s.mu.used += l.size
+	if l.footer != nil {
+		g.footerAt, g.footerSum = l.footer.Offset, l.footer.Sum
+	} else if err := s.unsealed(g, l); err != nil {
+		return err
+	}
+	done, err := l.finishedIn(st, func(c *loadedCategory) ([]layout.Entry, error) { return l.indexOf(s.fs, c) })
+	if err != nil {
+		return fmt.Errorf("the index of %s: %w", l.path, err)
+	}
+	for i := range l.categories {
+		c := &l.categories[i]
+		p := newPart(&category{name: c.Name}, g, &c.Category)
+		p.entries = c.entries
+		p.done, p.taken = done[i].spans, slices.Clone(done[i].spans)
+		p.finished = done[i].amount
+		p.held = Amount{Records: int64(c.Records), Messages: int64(c.Messages), Bytes: int64(c.Bytes)}
+		p.held.minus(p.finished)
+		p.unclaimed = p.held
+		g.parts = append(g.parts, p)
+		s.mu.attach(p)
+	}
+	for _, d := range l.damage {
+		if err := s.loseRange(l, &d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unsealed prepares a segment that was read: it goes the way of one that was full just now. It is synced, since what was read may be
+// nowhere but in memory, and gets a footer behind everything that is in the file.
+func (s *Spool) unsealed(g *segment, l *loaded) (err error) {
+	if g.file, err = s.fs.OpenReadWrite(l.path, diskCategory); err != nil {
+		return err
+	}
+	g.state, g.stained, g.synced = sealing, true, min(l.end, layout.SegmentHeaderLen)
+	s.mu.sequence = 1
+	g.firstUnsynced, g.lastAppend = 1, 1
+	s.mu.unsynced += g.unsynced()
+	wake(s.kickKeeper)
+	if len(l.categories) > 0 {
+		s.logger.Info("a segment without a footer was read", "segment", l.path, "bytes", l.end, "reason", l.footerErr)
+		s.metrics.rebuilt.Inc()
+	}
+	if l.torn > 0 {
+		s.logger.Warn("what was not synced when the process or the machine ended is cut", "segment", l.path, "bytes", l.torn)
+		s.metrics.torn.Add(float64(l.torn))
+	}
+	return nil
+}
+
+// loseRange counts damage that was found by reading a segment.
+func (s *Spool) loseRange(l *loaded, d *foundDamage) error {
+	loss := Loss{Segment: uint64(l.id.First), From: d.From, To: d.To, Records: -1, Err: fmt.Errorf("%s: %w", l.path, d.err)}
+	var a Amount
+	switch rec := d.record; {
+	case rec == nil:
+		a.Bytes = d.To - d.From
+	case rec.Category == "": // the file's header
+		loss.Records = 0
+	default:
+		a = amountOf(rec.Category, uint32(rec.Size()), rec.Messages)
+		loss.Segment = uint64(rec.Position.Segment())
+		loss.Records, loss.Category, loss.Messages, loss.Bytes = 1, rec.Category, a.Messages, a.Bytes
+	}
+	f, err := s.fs.Open(l.path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	b := make([]byte, min(d.To-d.From, s.cfg.QuarantineBytes))
+	if _, err := (salvager{f}).ReadAt(b, d.From); err != nil {
+		return err
+	}
+	loss.QuarantineFile = s.keepDamaged(loss.Segment, d.Range, b)
+	s.addLoss(loss, a)
+	s.tellLoss(loss)
+	return nil
+}
+
+// findMissing counts segments that the state knows with records in them, and that are not there.
+func (s *Spool) findMissing(in *listing, st *layout.State) {
+	for i := range st.Segments {
+		g := &st.Segments[i]
+		if g.Held == 0 || slices.ContainsFunc(in.segments, func(id layout.SegmentID) bool { return id == g.SegmentID || id.Covers(g.SegmentID) }) {
+			continue
+		}
+		l := Loss{Segment: uint64(g.First), Records: g.Held, Err: fmt.Errorf("%s: %w: the file is missing", g.Name(), layout.ErrDamaged)}
+		s.addLoss(l, Amount{Records: g.Held})
+		s.tellLoss(l)
+		s.mu.changes++
+	}
+}
+
+// tidy removes files that others replace, and makes what is to be there.
+func (s *Spool) tidy(in *listing) error {
+	for _, id := range in.superseded {
+		path := s.fs.PathJoin(s.cfg.Dir, id.Name())
+		info, err := s.fs.Stat(path)
+		if err != nil {
+			return err
+		}
+		s.mu.used += info.Size()
+		s.discard(&segment{id: id, path: path, charge: info.Size()})
+	}
+	if err := s.removeTrash(); err != nil {
+		return err
+	}
+	if err := s.makeBallast(); noSpace(err) {
+		s.outOfSpace(err)
+	} else if err != nil {
+		return fmt.Errorf("the ballast: %w", err)
+	}
+	if s.slots.file == nil {
+		if err := s.saveState(); noSpace(err) {
+			s.outOfSpace(err)
+		} else if err != nil {
+			return fmt.Errorf("save the state: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,448 @@
+package spool
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"scribe/scribed/spool/layout"
+)
+
+// errNoRoom: MaxBytes has no room for a rewritten segment.
+var errNoRoom = errors.New("no room under MaxBytes to rewrite a segment")
+
+// rescue rewrites the segments that a sync failed for, so that what they hold is on disk after all.
+func (s *Spool) rescue() error {
+	var errs []error
+	s.mu.Lock()
+	var lost []*segment
+	for _, g := range s.mu.segments {
+		if g.state == failed && g.held > 0 && !g.busy {
+			g.busy = true
+			lost = append(lost, g)
+		}
+	}
+	s.mu.Unlock()
+	for _, g := range lost {
+		err := s.rewrite([]*segment{g})
+		if err == nil {
+			continue
+		}
+		errs = append(errs, err)
+		s.mu.Lock()
+		s.mu.failures++ // those who wait for it are told
+		s.broadcast()
+		s.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}
+
+// Segments are rewritten when the spool is half full, or has very many of them: before, space that is done with goes when the rest of
+// its segment is done.
+const manySegments = 256
+
+// rewriteSome rewrites the segments from which that gives back the most, and those with a damaged footer.
+func (s *Spool) rewriteSome() error {
+	for {
+		s.mu.Lock()
+		free := s.cfg.MaxBytes - s.mu.used
+		var chosen []*segment
+		if i := slices.IndexFunc(s.mu.segments, func(g *segment) bool {
+			return g.mend && g.state == sealed && !g.busy && g.held > 0 && g.live+rewriteOverhead < free
+		}); i >= 0 {
+			chosen = slices.Clone(s.mu.segments[i : i+1])
+		} else if s.mu.used > s.cfg.MaxBytes/2 || s.mu.diskFull || len(s.mu.segments) > manySegments {
+			from, to := choose(s.mu.segments, s.cfg.SegmentBytes, free)
+			chosen = slices.Clone(s.mu.segments[from:to])
+		}
+		for _, g := range chosen {
+			g.busy = true
+		}
+		s.mu.Unlock()
+		if len(chosen) == 0 {
+			return nil
+		}
+		if err := s.rewrite(chosen); errors.Is(err, errNoRoom) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := s.reclaim(false); err != nil {
+			return err
+		}
+		select {
+		case <-s.stop:
+			return nil
+		default:
+		}
+	}
+}
+
+const (
+	// fewSegments is how many small neighbours are worth making one of, though that gives back little.
+	fewSegments = 8
+	// rewriteOverhead is a guess of what a rewritten segment takes besides its records.
+	rewriteOverhead = 1 << 10
+)
+
+// choose picks neighbours that become one segment: those from which the largest part is given back, at least half; or else many small
+// ones. They must be neighbours, since what replaces them stands for all numbers from the first to the last. from = to: none.
+func choose(segments []*segment, segmentBytes, free int64) (from, to int) {
+	best := 0.5
+	for i := range segments {
+		var charge, live int64
+		small := 0
+		for j := i; j < len(segments); j++ {
+			g := segments[j]
+			if g.state != sealed || g.busy || g.held == 0 {
+				break
+			}
+			charge += g.charge
+			live += g.live + g.live/8 // and its part of the footer
+			if g.charge < segmentBytes/fewSegments {
+				small++
+			}
+			if live+rewriteOverhead > min(segmentBytes*3/4, free) {
+				break
+			}
+			if share := float64(charge-live-rewriteOverhead) / float64(charge); share >= best {
+				best, from, to = share, i, j+1
+			}
+			if to == 0 && small >= fewSegments && small >= (j-i+1)*3/4 {
+				from, to = i, j+1
+			}
+		}
+	}
+	return from, to
+}
+
+// source is a part that is rewritten: what it had when that began.
+type source struct {
+	part    *part
+	entries []layout.Entry // that are to be kept
+	done    spans
+	amount  Amount // that was finished
+}
+
+// rewrite writes what is held of neighbours into one file of a higher generation, which replaces them: written, synced, renamed, and
+// the folder synced. Claims and references go on as they are. The segments were marked busy.
+func (s *Spool) rewrite(from []*segment) (err error) {
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, g := range from {
+			g.busy = false
+		}
+	}()
+	s.mu.Lock()
+	for _, g := range from {
+		g.readers++
+	}
+	s.mu.Unlock()
+	defer s.unpin(from...)
+
+	sources, err := s.sources(from)
+	if err != nil {
+		return err
+	}
+	w := &rewriting{s: s, sources: sources, kept: map[string][]layout.Entry{}}
+	w.id = layout.SegmentID{First: from[0].id.First, Last: from[len(from)-1].id.Last}
+	for _, g := range from {
+		w.id.Generation = max(w.id.Generation, g.id.Generation+1)
+	}
+	if err := w.reserve(); err != nil {
+		return err
+	}
+	size, err := w.run(from)
+	if err != nil {
+		w.giveUp()
+		return fmt.Errorf("rewrite %d segments as %s: %w", len(from), w.id.Name(), err)
+	}
+	w.install(from, size)
+	return nil
+}
+
+// sources collects what is held of segments.
+func (s *Spool) sources(from []*segment) ([]*source, error) {
+	var out []*source
+	for _, g := range from {
+		s.mu.Lock()
+		parts := slices.Clone(g.parts)
+		s.mu.Unlock()
+		for _, p := range parts {
+			s.mu.Lock()
+			held := p.held.Records
+			s.mu.Unlock()
+			var entries []layout.Entry
+			if held > 0 {
+				var err error
+				if entries, err = s.index(p, g); err != nil {
+					return nil, err
+				}
+			}
+			s.mu.Lock()
+			src := &source{part: p, done: slices.Clone(p.done), amount: p.finished}
+			s.mu.Unlock()
+			for i := range entries {
+				if !src.done.contains(entries[i].Position) {
+					src.entries = append(src.entries, entries[i])
+				}
+			}
+			out = append(out, src)
+		}
+	}
+	return out, nil
+}
+
+// rewriting is a file that is about to replace others.
+type rewriting struct {
+	s       *Spool
+	id      layout.SegmentID
+	sources []*source
+	charge  int64
+	kept    map[string][]layout.Entry // by category, as they stand in the new file
+	file    vfs.File
+	renamed bool
+	foot    *layout.Footer
+	out     []byte
+	end     int64 // of what was written and of out
+}
+
+// reserve takes room under MaxBytes for the whole file.
+func (w *rewriting) reserve() error {
+	w.charge = layout.SegmentHeaderLen + layout.TrailerLen
+	for _, src := range w.sources {
+		for i := range src.entries {
+			w.charge += layout.Padded(int64(src.entries[i].Size)) + layout.MaxEntryLen
+		}
+		w.charge += layout.CategoryLen + int64(len(src.part.cat.name))
+	}
+	s := w.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.used+w.charge > s.cfg.MaxBytes {
+		return errNoRoom
+	}
+	s.mu.used += w.charge
+	s.mu.rewriting += w.charge
+	return nil
+}
+
+func (w *rewriting) temp() string { return w.s.fs.PathJoin(w.s.cfg.Dir, w.id.Name()+tempSuffix) }
+
+func (w *rewriting) path() string { return w.s.fs.PathJoin(w.s.cfg.Dir, w.id.Name()) }
+
+// giveUp removes what was written.
+func (w *rewriting) giveUp() {
+	s := w.s
+	if w.file != nil {
+		_ = w.file.Close() // it is not wanted
+	}
+	g := &segment{id: w.id, path: w.temp(), charge: w.charge}
+	if w.renamed {
+		g.path = w.path()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.rewriting -= w.charge
+	s.discard(g) // it counts until it is removed
+}
+
+const rewriteBuffer = 1 << 20
+
+// run writes the file and gives it its name. It returns its length.
+func (w *rewriting) run(from []*segment) (size int64, err error) {
+	s := w.s
+	if w.file, err = s.fs.Create(w.temp(), diskCategory); err != nil {
+		return 0, err
+	}
+	if err := w.file.Preallocate(0, w.charge); err != nil && !cannotPreallocate(err) {
+		return 0, fmt.Errorf("preallocate %d bytes: %w", w.charge, err)
+	}
+	w.append(layout.AppendSegmentHeader(nil, &layout.SegmentHeader{SegmentID: w.id, Created: s.clock().UnixMicro()}))
+	for _, g := range from {
+		if err := w.copy(g); err != nil {
+			return 0, err
+		}
+	}
+	f := &layout.Footer{SegmentID: w.id, DataEnd: w.end, Offset: w.end}
+	for _, name := range slices.Sorted(maps.Keys(w.kept)) {
+		f.Categories = append(f.Categories, layout.NewCategory(name, w.kept[name]))
+	}
+	w.append(layout.AppendFooter(nil, f, func(i int) []layout.Entry { return w.kept[f.Categories[i].Name] }))
+	if err := w.flush(); err != nil {
+		return 0, err
+	}
+	if err := w.file.Sync(); err != nil {
+		return 0, fmt.Errorf("sync: %w", err)
+	}
+	if t, ok := w.file.(interface{ Truncate(size int64) error }); ok {
+		_ = t.Truncate(w.end) // gives back what was preallocated too much
+	}
+	err = w.file.Close()
+	w.file = nil
+	if err != nil {
+		return 0, err
+	}
+	if err := s.fs.Rename(w.temp(), w.path()); err != nil {
+		return 0, err
+	}
+	w.renamed = true
+	if err := syncFolder(s.fs, s.cfg.Dir); err != nil {
+		// A crash may leave it under its name or not. The old files stay in use, and it goes.
+		return 0, fmt.Errorf("sync the folder: %w", err)
+	}
+	w.foot = f
+	return w.end, nil
+}
+
+func (w *rewriting) append(b []byte) {
+	w.out = append(w.out, b...)
+	w.end += int64(len(b))
+}
+
+func (w *rewriting) flush() error {
+	if _, err := w.file.WriteAt(w.out, w.end-int64(len(w.out))); err != nil {
+		return err
+	}
+	w.out = w.out[:0]
+	return nil
+}
+
+// copy takes the records of a segment over, in their order.
+func (w *rewriting) copy(g *segment) error {
+	var picks []pick
+	bySource := map[layout.Position]*source{}
+	for _, src := range w.sources {
+		if src.part.seg != g {
+			continue
+		}
+		for _, e := range src.entries {
+			picks = append(picks, pick{seg: g, name: src.part.cat.name, entry: e})
+			bySource[e.Position] = src
+		}
+	}
+	if len(picks) == 0 {
+		return nil
+	}
+	slices.SortFunc(picks, func(a, b pick) int { return int(int64(a.entry.Offset) - int64(b.entry.Offset)) })
+	r, err := w.s.reader(g)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	var buf []byte
+	for len(picks) > 0 {
+		n := 1
+		for n < len(picks) && int64(picks[n].entry.Offset)+int64(picks[n].entry.Size)-int64(picks[0].entry.Offset) <= rewriteBuffer {
+			n++
+		}
+		if buf, err = w.take(r, picks[:n], buf, bySource); err != nil {
+			return err
+		}
+		picks = picks[n:]
+	}
+	return nil
+}
+
+// take takes over records that are read at once.
+func (w *rewriting) take(r *reader, picks []pick, buf []byte, sources map[layout.Position]*source) ([]byte, error) {
+	first, last := &picks[0].entry, &picks[len(picks)-1].entry
+	from, n := int64(first.Offset), int64(last.Offset)+int64(last.Size)-int64(first.Offset)
+	if int64(cap(buf)) < n {
+		buf = make([]byte, max(n, rewriteBuffer))
+	}
+	b := buf[:n]
+	if got, err := r.ReadAt(b, from); errors.Is(err, io.EOF) {
+		clear(b[got:])
+	} else if err != nil {
+		return buf, fmt.Errorf("read %d bytes at %d of %s: %w", n, from, r.g.path, err)
+	}
+	for _, p := range picks {
+		raw := b[int64(p.entry.Offset)-from:][:p.entry.Size]
+		if _, err := checkRecord(p.name, &p.entry, raw); err != nil {
+			// It is finished, and not in the new file: as if it had been when this began.
+			src := sources[p.entry.Position]
+			w.s.loseHeld(src.part, damaged{pick: p, raw: raw, err: err})
+			src.done.add(p.entry.Position, p.entry.Position+1)
+			src.amount.plus(amountOf(p.name, p.entry.Size, p.entry.Messages))
+			continue
+		}
+		e := p.entry
+		e.Offset = uint32(w.end)
+		w.kept[p.name] = append(w.kept[p.name], e)
+		w.append(raw)
+		w.append(make([]byte, layout.Padded(int64(len(raw)))-int64(len(raw))))
+	}
+	if len(w.out) >= rewriteBuffer {
+		return buf, w.flush()
+	}
+	return buf, nil
+}
+
+// install puts the new file in the place of the old ones.
+func (w *rewriting) install(from []*segment, size int64) {
+	s := w.s
+	g := &segment{id: w.id, path: w.path(), state: sealed, charge: size, capacity: size, end: w.foot.DataEnd, synced: w.foot.DataEnd, footerAt: w.foot.Offset, footerSum: w.foot.Sum}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.rewriting -= w.charge
+	s.mu.used += size - w.charge
+	merged := map[string]*part{}
+	successor := map[*part]*part{}
+	for i := range w.foot.Categories {
+		c := &w.foot.Categories[i]
+		p := newPart(&category{name: c.Name}, g, c)
+		merged[c.Name], g.parts = p, append(g.parts, p)
+	}
+	for _, src := range w.sources {
+		old := src.part
+		p := merged[old.cat.name]
+		if p == nil {
+			continue // all of it was finished
+		}
+		successor[old] = p
+		p.held.plus(old.held)
+		p.unclaimed.plus(old.unclaimed)
+		p.finished.plus(old.finished)
+		p.finished.minus(src.amount)
+		p.done = p.done.union(old.done.without(src.done))
+		p.taken = p.taken.union(old.taken.without(src.done))
+	}
+	for at, c := range s.mu.claims {
+		if p := successor[c.part]; p != nil {
+			c.part = p
+			s.mu.claims[at] = c
+		}
+	}
+	at := slices.Index(s.mu.segments, from[0])
+	for _, old := range from {
+		for _, p := range old.parts {
+			s.mu.detach(p)
+			s.mu.indexes.drop(p)
+		}
+		s.mu.unsynced -= old.unsynced()
+		old.firstUnsynced = 0 // the chunks stay for those who read it just now
+		s.discard(old)
+	}
+	for _, p := range g.parts {
+		s.mu.attach(p)
+	}
+	s.mu.segments = slices.Replace(s.mu.segments, at, at+len(from), g)
+	s.mu.changes++ // the state's segments are not these any more
+	s.broadcast()
+	s.metrics.rewritten.Inc()
+	s.metrics.rewrittenBytes.Add(float64(size))
+}
+
+// newPart is a part as a footer has it; nothing in it is held yet.
+func newPart(c *category, g *segment, f *layout.Category) *part {
+	return &part{
+		cat: c, seg: g, firstTime: f.FirstTime, lastTime: f.LastTime, first: f.FirstPosition, last: f.LastPosition,
+		indexOffset: f.IndexOffset, indexLen: f.IndexLen, indexCRC: f.IndexCRC,
+	}
+}

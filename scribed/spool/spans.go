@@ -1,0 +1,102 @@
+package spool
+
+import (
+	"slices"
+	"sort"
+
+	"scribe/scribed/spool/layout"
+)
+
+// spans is a set of positions, as ranges in order that do not touch each other.
+//
+// A record of a part stands for the range from behind the record before it (of the same category) up to itself. So the ranges of
+// neighbours touch, whatever other categories' records lie between them, and a category that is worked off in order is one range.
+type spans []layout.Span
+
+// find returns the index of the first range that ends behind p.
+func (s spans) find(p layout.Position) int {
+	return sort.Search(len(s), func(i int) bool { return s[i].To > p })
+}
+
+func (s spans) contains(p layout.Position) bool {
+	i := s.find(p)
+	return i < len(s) && s[i].From <= p
+}
+
+// add puts a range into the set.
+func (s *spans) add(from, to layout.Position) {
+	if from >= to {
+		return
+	}
+	v := *s
+	if n := len(v); n > 0 && v[n-1].To == from { // the common case: in order
+		v[n-1].To = to
+		return
+	}
+	// All ranges that overlap or touch it become one.
+	i := sort.Search(len(v), func(i int) bool { return v[i].To >= from })
+	j := i
+	for j < len(v) && v[j].From <= to {
+		from, to = min(from, v[j].From), max(to, v[j].To)
+		j++
+	}
+	*s = slices.Replace(v, i, j, layout.Span{From: from, To: to})
+}
+
+// remove takes a range out of the set.
+func (s *spans) remove(from, to layout.Position) {
+	if from >= to {
+		return
+	}
+	v := *s
+	i := v.find(from)
+	var rest [2]layout.Span
+	n, j := 0, i
+	for j < len(v) && v[j].From < to {
+		if v[j].From < from {
+			rest[n] = layout.Span{From: v[j].From, To: from}
+			n++
+		}
+		if v[j].To > to {
+			rest[n] = layout.Span{From: to, To: v[j].To}
+			n++
+		}
+		j++
+	}
+	*s = slices.Replace(v, i, j, rest[:n]...)
+}
+
+// gaps calls fn with the ranges from first up to but not with end that are not in the set.
+func (s spans) gaps(first, end layout.Position, fn func(from, to layout.Position)) {
+	at := first
+	for _, r := range s[s.find(first):] {
+		if r.From >= end {
+			break
+		}
+		if r.From > at {
+			fn(at, r.From)
+		}
+		at = max(at, r.To)
+	}
+	if at < end {
+		fn(at, end)
+	}
+}
+
+// without returns the set without another one.
+func (s spans) without(other spans) spans {
+	out := slices.Clone(s)
+	for _, r := range other {
+		out.remove(r.From, r.To)
+	}
+	return out
+}
+
+// union returns what is in any of two sets.
+func (s spans) union(other spans) spans {
+	out := slices.Clone(s)
+	for _, r := range other {
+		out.add(r.From, r.To)
+	}
+	return out
+}

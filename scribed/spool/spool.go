@@ -1,0 +1,400 @@
+package spool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"scribe/internal/buffers"
+)
+
+// Spool is a durable queue of records for each of any number of categories, in one log of segments. It is safe for concurrent use.
+//
+// A record is held until Done or Drop. While it is held it is either claimed, by whoever appended it or by Claim, or part of its
+// category's backlog. Claims are of this process: after a restart everything held is backlog, so a record whose Done was not yet
+// saved is given out again.
+type Spool struct {
+	cfg     Config
+	fs      vfs.FS
+	logger  *slog.Logger
+	clock   func() time.Time
+	metrics *metrics
+	lock    io.Closer
+
+	// tail orders appends: it is held while one is written, and while the segment changes that is appended to.
+	tail struct{ sync.Mutex }
+	// chunks is the memory of what is not synced.
+	chunks buffers.Pool
+
+	// slots is the state file. The keeper uses it alone, Open and Close when it does not run.
+	slots      slots
+	quarantine quarantine
+
+	// kickSync and kickKeeper wake their goroutines; armSync starts the syncer's timer. Each holds one wake-up, more are the same.
+	kickSync, kickKeeper, armSync chan struct{}
+	stop                          chan struct{}
+	running                       sync.WaitGroup // the goroutines
+	calls                         sync.WaitGroup // calls that read files
+
+	mu struct {
+		sync.Mutex
+		book
+		closed bool
+		// segments are all files with records, in order. tail is the last of them while it is appended to, spare the next one.
+		segments    []*segment
+		active      *segment
+		spare       *segment
+		next        uint32
+		trash       []*segment // to be removed
+		used        int64      // charged for all files
+		rewriting   int64      // of used: charged for the file that is being rewritten
+		sequence    uint64     // of the last Append
+		unsynced    int64      // bytes
+		failures    uint64     // failed syncs, and failed attempts to put that right
+		changed     chan struct{}
+		diskFull    bool
+		ballast     bool
+		failed      error
+		losses      []Loss
+		lost        Amount
+		stateSaved  uint64    // book.changes when the state was saved last
+		stateDirty  time.Time // since when there is something to save
+		stateBroken bool
+	}
+}
+
+// maxLosses bounds what Losses keeps; of more, the oldest are left out.
+const maxLosses = 1000
+
+const folderMode = 0o750
+
+// Open opens the spool of a folder, which is made if it is not there, and recovers what it holds. That takes time for the number of
+// segments, not for what is in them: it reads the state and the footers of sealed segments, and scans the one that was not sealed.
+// Damage is quarantined, counted, logged, and told by Losses.
+func Open(cfg Config, deps Deps) (*Spool, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Spool{
+		cfg: cfg, fs: deps.FS, logger: deps.Logger, clock: deps.Clock,
+		kickSync: make(chan struct{}, 1), kickKeeper: make(chan struct{}, 1), armSync: make(chan struct{}, 1), stop: make(chan struct{}),
+	}
+	if s.fs == nil {
+		s.fs = vfs.Default
+	}
+	if s.logger == nil {
+		s.logger = slog.New(slog.DiscardHandler)
+	}
+	if s.clock == nil {
+		s.clock = time.Now
+	}
+	s.logger = s.logger.With("spool", cfg.Dir)
+	s.metrics = newMetrics(s)
+	s.mu.book = newBook(cfg.IndexBytes)
+	s.mu.changed = make(chan struct{})
+	s.quarantine = quarantine{fs: s.fs, dir: s.fs.PathJoin(cfg.Dir, quarantineName), limit: cfg.QuarantineBytes}
+	if err := s.open(); err != nil {
+		return nil, errors.Join(fmt.Errorf("spool: open %s: %w", cfg.Dir, err), s.abandonOpen())
+	}
+	if err := s.metrics.register(deps.Registerer); err != nil {
+		return nil, errors.Join(fmt.Errorf("spool: metrics: %w", err), s.abandonOpen())
+	}
+	s.running.Go(s.syncLoop)
+	s.running.Go(s.keepLoop)
+	return s, nil
+}
+
+// open takes the folder and recovers it.
+func (s *Spool) open() error {
+	if err := makeFolder(s.fs, s.cfg.Dir); err != nil {
+		return err
+	}
+	lock, err := s.fs.Lock(s.fs.PathJoin(s.cfg.Dir, lockName))
+	if err != nil {
+		return fmt.Errorf("the folder is in use: %w", err)
+	}
+	s.lock = lock
+	return s.restore()
+}
+
+// abandonOpen gives back what a failed Open took.
+func (s *Spool) abandonOpen() error {
+	var errs []error
+	for _, g := range s.mu.segments {
+		if g.file != nil {
+			errs = append(errs, g.file.Close())
+		}
+	}
+	errs = append(errs, s.slots.close())
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Names in the folder, beside those of segments.
+const (
+	lockName       = "LOCK"
+	stateName      = "state"
+	ballastName    = "ballast"
+	quarantineName = "quarantine"
+	tempSuffix     = ".tmp"
+)
+
+// makeFolder makes a folder, with its parents, and syncs what it made into them.
+func makeFolder(fsys vfs.FS, dir string) error {
+	var made []string
+	for d := fsys.PathJoin(dir); ; {
+		if _, err := fsys.Stat(d); err == nil {
+			break
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		made = append(made, d)
+		parent := fsys.PathDir(d)
+		if parent == d {
+			break
+		}
+		d = parent
+	}
+	if err := fsys.MkdirAll(dir, folderMode); err != nil {
+		return err
+	}
+	for _, d := range made {
+		if err := syncFolder(fsys, fsys.PathDir(d)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// syncFolder makes names that were added to a folder, or removed from it, durable.
+func syncFolder(fsys vfs.FS, dir string) error {
+	f, err := fsys.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it is on its way
+	}
+}
+
+// broadcast wakes all who wait for something to change. The mutex is held.
+func (s *Spool) broadcast() {
+	close(s.mu.changed)
+	s.mu.changed = make(chan struct{})
+}
+
+// dirty notes that there is state to save. The mutex is held.
+func (s *Spool) dirty() {
+	if s.mu.stateDirty.IsZero() && s.mu.changes != s.mu.stateSaved {
+		s.mu.stateDirty = time.Now()
+		wake(s.kickKeeper)
+	}
+}
+
+// Release gives claimed records back to the backlog, in their place. References that are not claimed are ignored.
+func (s *Spool) Release(refs ...Ref) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ref := range refs {
+		if at, c, ok := s.mu.claimOf(ref); ok {
+			s.mu.release(at, c)
+		}
+	}
+}
+
+// Done says that claimed records are delivered; their space is reclaimed. It is saved to disk lazily. References that are not
+// claimed, such as those of records that were dropped or found damaged meanwhile, are ignored.
+func (s *Spool) Done(refs ...Ref) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.closed { // what was saved last must be what is true, or the counters of the two would differ
+		return
+	}
+	for _, ref := range refs {
+		if at, c, ok := s.mu.claimOf(ref); ok {
+			s.mu.finish(at, c)
+			s.reclaimable(c.part.seg)
+		}
+	}
+	s.dirty()
+}
+
+// reclaimable tells the keeper if a segment has nothing left. The mutex is held.
+func (s *Spool) reclaimable(g *segment) {
+	if g.held == 0 && g.state != active {
+		wake(s.kickKeeper)
+	}
+}
+
+// Drop takes the oldest unclaimed records of a category away until atLeast bytes of frames are gone and none is older than olderThan
+// (zero = no age limit), and returns what it took. It may have to read an index; if that fails it takes less.
+func (s *Spool) Drop(category string, atLeast int64, olderThan time.Time) Amount {
+	var sum Amount
+	limit := int64(-1 << 63)
+	if !olderThan.IsZero() {
+		limit = olderThan.UnixMicro()
+	}
+	if !s.enter() {
+		return sum
+	}
+	defer s.calls.Done()
+	for {
+		s.mu.Lock()
+		some, need := s.mu.drop(category, atLeast-sum.Bytes, limit)
+		s.dirty()
+		s.mu.Unlock()
+		sum.plus(some)
+		if some.Records > 0 {
+			wake(s.kickKeeper)
+			s.metrics.dropped.add(some)
+		}
+		if need == nil {
+			return sum
+		}
+		if err := s.load(need); err != nil {
+			s.logger.Error("records cannot be dropped: their index cannot be read", "category", category, "error", err)
+			return sum
+		}
+	}
+}
+
+// enter begins a call that reads files. It is false when the spool is closed.
+func (s *Spool) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.closed {
+		return false
+	}
+	s.calls.Add(1)
+	return true
+}
+
+// Queues returns what is held of each category of which anything is, in no order.
+func (s *Spool) Queues() []Queue {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]Queue, 0, len(s.mu.categories))
+	for name := range s.mu.categories {
+		out = append(out, s.mu.queue(name))
+	}
+	return out
+}
+
+// Queue returns what is held of a category.
+func (s *Spool) Queue(category string) Queue {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.queue(category)
+}
+
+// Used returns what the files count, what is preallocated included, and MaxBytes.
+func (s *Spool) Used() (bytes, limit int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.used, s.cfg.MaxBytes
+}
+
+// Losses returns what was found damaged since Open or since the last call: the last thousand of it.
+func (s *Spool) Losses() []Loss {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.mu.losses
+	s.mu.losses = nil
+	return out
+}
+
+// Lost sums what was found damaged since Open. Of a range without a readable header only the bytes are known, as they stand in the
+// file.
+func (s *Spool) Lost() Amount {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.lost
+}
+
+// Dropped sums what Drop took of each category since the folder was made. A crash may forget the last calls, and then brings their
+// records back.
+func (s *Spool) Dropped() map[string]Amount {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.mu.dropped)
+}
+
+// Failed says why nothing can be appended for another reason than space; nil otherwise, and again after a later try succeeded.
+func (s *Spool) Failed() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.failed
+}
+
+// addLoss counts a loss. The mutex is held.
+func (s *Spool) addLoss(l Loss, a Amount) {
+	if len(s.mu.losses) == maxLosses {
+		s.mu.losses = s.mu.losses[1:]
+	}
+	s.mu.losses = append(s.mu.losses, l)
+	s.mu.lost.plus(a)
+	s.metrics.lost.add(a)
+	s.metrics.damage.Inc()
+}
+
+func (s *Spool) tellLoss(l Loss) {
+	s.logger.Error("a range of a segment is damaged", "segment", l.Segment, "from", l.From, "to", l.To, "records", l.Records,
+		"category", l.Category, "quarantine", l.QuarantineFile, "error", l.Err)
+}
+
+// Close refuses new appends and claims, syncs and seals, saves the state, and gives the folder back. Calls that are running are
+// waited for. After an error the folder is as after a crash.
+func (s *Spool) Close() error {
+	s.tail.Lock()
+	s.mu.Lock()
+	if s.mu.closed {
+		s.mu.Unlock()
+		s.tail.Unlock()
+		return ErrClosed
+	}
+	s.mu.closed = true
+	s.mu.Unlock()
+	s.tail.Unlock()
+
+	syncErr := s.sync(context.Background(), false)
+	close(s.stop)
+	s.running.Wait()
+	s.calls.Wait()
+
+	errs := []error{syncErr}
+	s.mu.Lock()
+	if g := s.mu.active; g != nil {
+		g.state, s.mu.active = sealing, nil
+	}
+	if g := s.mu.spare; g != nil {
+		s.mu.spare = nil
+		s.discard(g)
+	}
+	s.mu.Unlock()
+	errs = append(errs, s.sealAll(), s.reclaim(true))
+	s.mu.Lock()
+	for _, g := range s.mu.segments {
+		if g.file != nil {
+			errs = append(errs, g.file.Close())
+			g.file = nil
+		}
+	}
+	s.mu.Unlock()
+	s.metrics.unregister()
+	return errors.Join(append(errs, s.slots.close(), s.lock.Close())...)
+}

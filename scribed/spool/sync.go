@@ -1,0 +1,166 @@
+package spool
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// diskCategory tells Pebble's disk statistics whose writes these are.
+const diskCategory = vfs.DiskWriteCategory("scribe-spool")
+
+// Sync returns when everything that was appended before the call is on disk. Concurrent calls share one fsync (group commit). The
+// error is ErrFailed, ErrClosed, or ctx's.
+//
+// When a sync fails, all who wait get ErrFailed, but for those whose records have reached the disk in another file by the time they
+// look. What was not synced is still held, and is written again to another file, from memory; until that is done Sync waits for it, and
+// fails with ErrFailed if it fails.
+func (s *Spool) Sync(ctx context.Context) error { return s.sync(ctx, true) }
+
+func (s *Spool) sync(ctx context.Context, open bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	target, failures := s.mu.sequence, s.mu.failures
+	if open && s.mu.closed {
+		return ErrClosed
+	}
+	if s.durable(target) {
+		return ctx.Err()
+	}
+	s.metrics.syncWaits.Inc()
+	for {
+		changed := s.mu.changed
+		s.mu.Unlock()
+		wake(s.kickSync)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+		s.mu.Lock()
+		switch {
+		case s.durable(target):
+			return nil
+		case s.mu.failures != failures:
+			return ErrFailed
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+	}
+}
+
+// durable reports whether every Append up to a sequence number is on disk. The mutex is held.
+func (s *Spool) durable(sequence uint64) bool {
+	for _, g := range slices.Backward(s.mu.segments) {
+		if g.firstUnsynced != 0 && g.firstUnsynced <= sequence {
+			return false
+		}
+	}
+	return true
+}
+
+// syncLoop is the goroutine that syncs segments: when somebody waits, and SyncInterval after an append that nobody waits for.
+func (s *Spool) syncLoop() {
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	defer timer.Stop()
+	armed := false
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-s.armSync:
+			if !armed {
+				timer.Reset(s.cfg.SyncInterval)
+				armed = true
+			}
+			continue
+		case <-timer.C:
+			armed = false
+		case <-s.kickSync:
+		}
+		s.syncRound()
+	}
+}
+
+// syncRound syncs what is appended by now.
+func (s *Spool) syncRound() {
+	type target struct {
+		g    *segment
+		file vfs.File
+		end  int64
+		// sequence is that of the last append before end.
+		sequence uint64
+	}
+	var targets []target
+	s.mu.Lock()
+	for _, g := range s.mu.segments {
+		if g.firstUnsynced != 0 && g.state != failed {
+			g.readers++ // the keeper removes one in which nothing is held any more
+			targets = append(targets, target{g, g.file, g.end, g.lastAppend})
+		}
+	}
+	s.mu.Unlock()
+	for _, t := range targets {
+		start := time.Now()
+		err := t.file.SyncData()
+		s.metrics.syncSeconds.Observe(time.Since(start).Seconds())
+		s.mu.Lock()
+		wanted := t.g.firstUnsynced != 0
+		switch {
+		case !wanted:
+		case err != nil:
+			s.fail(t.g)
+		default:
+			s.synced(t.g, t.end, t.sequence)
+		}
+		s.broadcast()
+		s.mu.Unlock()
+		if err != nil && wanted {
+			s.tellFailed(t.g, err)
+		}
+		s.unpin(t.g)
+	}
+	if len(targets) == 0 {
+		return
+	}
+	// A segment that waits for its footer, or that failed, is the keeper's.
+	wake(s.kickKeeper)
+}
+
+// synced notes how far a segment is on disk. The mutex is held.
+func (s *Spool) synced(g *segment, end int64, sequence uint64) {
+	s.mu.unsynced -= end - g.synced
+	g.synced = end
+	if g.firstUnsynced = 0; g.end > end {
+		g.firstUnsynced = sequence + 1
+		wake(s.armSync)
+	}
+	if g.state != active { // an active one's chunks are the tail's
+		for len(g.chunks) > 0 && g.chunks[0].end() <= end {
+			s.chunks.Put(g.chunks[0].mem)
+			g.chunks = g.chunks[1:]
+		}
+	}
+}
+
+// fail gives a segment up after a failed sync: nobody knows what of it is on disk, and a second sync would say that all is well. It
+// keeps its chunks, from which the keeper writes what it holds to another file. The mutex is held.
+func (s *Spool) fail(g *segment) {
+	if s.mu.active == g {
+		s.mu.active = nil
+	}
+	g.state, g.names = failed, nil
+	s.mu.failures++
+	s.metrics.syncFailures.Inc()
+	wake(s.kickKeeper)
+}
+
+// tellFailed logs that a segment was given up. The mutex is not held.
+func (s *Spool) tellFailed(g *segment, err error) {
+	s.logger.Error("a sync failed; the segment is given up, and what it holds is written to another file", "segment", g.path, "error", err)
+	if noSpace(err) {
+		s.outOfSpace(err)
+	}
+}

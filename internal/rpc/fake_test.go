@@ -100,6 +100,10 @@ func (f *fake) Seal(ctx context.Context, req *scribev1.SealRequest) (*scribev1.S
 	return answer[scribev1.SealResponse](ctx, f, req)
 }
 
+func (f *fake) Retire(ctx context.Context, req *scribev1.RetireRequest) (*scribev1.RetireResponse, error) {
+	return answer[scribev1.RetireResponse](ctx, f, req)
+}
+
 func (f *fake) ListShards(ctx context.Context, req *scribev1.ListShardsRequest) (*scribev1.ListShardsResponse, error) {
 	return answer[scribev1.ListShardsResponse](ctx, f, req)
 }

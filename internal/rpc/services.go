@@ -41,6 +41,7 @@ type MetalogService interface {
 	Seek(ctx context.Context, req *scribev1.SeekRequest) (*scribev1.SeekResponse, error)
 	Trim(ctx context.Context, req *scribev1.TrimRequest) (*scribev1.TrimResponse, error)
 	Seal(ctx context.Context, req *scribev1.SealRequest) (*scribev1.SealResponse, error)
+	Retire(ctx context.Context, req *scribev1.RetireRequest) (*scribev1.RetireResponse, error)
 	ListShards(ctx context.Context, req *scribev1.ListShardsRequest) (*scribev1.ListShardsResponse, error)
 	WatchShards(ctx context.Context, req *scribev1.WatchShardsRequest, send func(*scribev1.WatchShardsResponse) error) error
 	Sequences(ctx context.Context, req *scribev1.SequencesRequest) (*scribev1.SequencesResponse, error)

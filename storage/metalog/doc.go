@@ -12,6 +12,9 @@
 // replaced without knowing can do no harm. Its records have dense LSNs from 1 and persisted times that never decrease.
 // [Log.Trim] removes the oldest records; [Log.Seal] ends the shard.
 //
+// [Log.Retire] ends all shards of a category, those that do not exist yet included. So a writer that has not heard that the category
+// was deleted cannot have a message acknowledged that nobody will ever read.
+//
 // # Watermarks
 //
 // A watermark W of a shard is a promise: whatever is appended to it later has a persisted time of at least W. Readers merge

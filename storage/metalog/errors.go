@@ -94,8 +94,8 @@ type Refusal struct {
 	State State
 }
 
-// RefusedError is an ErrSealed, ErrFenced or ErrConflict of an Append, with every shard that refused its part of the transaction
-// (at most MaxConflicts). It matches each error that it holds, so a caller can leave out those shards and repeat the rest.
+// RefusedError is an ErrSealed, ErrFenced or ErrConflict of an Append, or an ErrSealed of an Open, with every shard that refused its
+// part (at most MaxConflicts). It matches each error that it holds, so a caller can leave out those shards and repeat the rest.
 type RefusedError struct {
 	Refusals []Refusal
 }
@@ -103,7 +103,7 @@ type RefusedError struct {
 // Error implements error.
 func (e *RefusedError) Error() string {
 	if len(e.Refusals) == 0 {
-		return "metalog: append refused"
+		return "metalog: refused"
 	}
 	r := e.Refusals[0]
 	return fmt.Sprintf("%v: shard %v, whose epoch is %d and next LSN %d (%d shards refused in all)",

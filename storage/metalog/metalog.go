@@ -37,14 +37,15 @@ const (
 // Log is a metadata engine: many append-only logs ("physical shards") of small records. All methods are safe for concurrent
 // use, and append, read and tail are linearizable per shard. Times are Unix microseconds.
 //
-// Errors that callers branch on: ErrFenced, ErrSealed and ErrConflict (Append's as *RefusedError), ErrSequence (as
+// Errors that callers branch on: ErrFenced, ErrSealed and ErrConflict (as *RefusedError), ErrSequence (as
 // *SequenceError), ErrStaleBlob, ErrTrimmed (as *TrimmedError), ErrInvalid, ErrClosed, ErrCorrupt (as *CorruptError). They are
 // definite: the call changed nothing. An Append that fails with any other error, the end of its context included, has an unknown
 // outcome: it may have been applied.
 type Log interface {
 	// Open makes owner the writer of shards, creating those that do not exist. Each gets an epoch above all earlier ones;
 	// appends with an earlier epoch fail with ErrFenced from then on. A sealed shard keeps its epoch and comes back with Sealed
-	// set. States are in the order of shards. The call is durable when it returns.
+	// set. States are in the order of shards. The call is durable when it returns. Where shards are of a category that was retired
+	// it opens none, and fails with ErrSealed (as *RefusedError, which names them).
 	Open(ctx context.Context, owner string, shards []record.ShardID) ([]State, error)
 
 	// Append adds records to several shards in one transaction, all or none, and returns when it is durable and visible. Results
@@ -79,6 +80,11 @@ type Log interface {
 
 	// Seal ends a shard: no epoch can append any more. Repeating it is harmless. A shard that does not exist is ErrInvalid.
 	Seal(ctx context.Context, shard record.ShardID) (State, error)
+
+	// Retire ends a category's id for ever: its shards are sealed, and from then on Open and Append of any shard of that id, also
+	// of one that never existed, fail with ErrSealed. What is stored can be read until it is trimmed. The call is durable when it
+	// returns; repeating it is harmless. It takes time in proportion to the category's shards.
+	Retire(ctx context.Context, category uint32) error
 
 	// Shards returns the shards of a category by id.
 	Shards(ctx context.Context, category uint32) ([]State, error)

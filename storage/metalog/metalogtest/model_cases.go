@@ -17,7 +17,7 @@ import (
 var modelCases = []testCase{
 	{name: "any sequence of calls does what the model does", many: func(t *testing.T, f Factory) {
 		rapid.Check(t, func(rt *rapid.T) {
-			m := &machine{env: newEnv(t, f), shards: map[record.ShardID]*modelShard{}}
+			m := &machine{env: newEnv(t, f), shards: map[record.ShardID]*modelShard{}, retired: map[uint32]bool{}}
 			defer m.close()
 			rt.Repeat(m.actions())
 		})
@@ -40,6 +40,7 @@ func (s *modelShard) next() record.LSN { return record.LSN(len(s.entries) + 1) }
 type machine struct {
 	*env
 	shards   map[record.ShardID]*modelShard
+	retired  map[uint32]bool
 	boundary int64
 	last     int64 // newest persisted time
 }
@@ -54,6 +55,7 @@ func (m *machine) actions() map[string]func(*rapid.T) {
 		"seek":      m.seekSome,
 		"trim":      m.trimSome,
 		"seal":      m.sealSome,
+		"retire":    m.retireSome,
 		"sequences": m.sequencesSome,
 		"boundary":  m.advance,
 		"list":      m.list,
@@ -89,6 +91,12 @@ func (m *machine) shard(id record.ShardID) *modelShard {
 func (m *machine) openSome(rt *rapid.T) {
 	ids := someShards.Draw(rt, "shards")
 	states, err := m.log.Open(m.ctx, "model", ids)
+	if slices.ContainsFunc(ids, func(id record.ShardID) bool { return m.retired[id.Category()] }) {
+		if !errors.Is(err, metalog.ErrSealed) {
+			rt.Fatalf("Open of a retired category ended with %v", err)
+		}
+		return
+	}
 	if err != nil {
 		rt.Fatalf("Open: %v", err)
 	}
@@ -179,7 +187,7 @@ func (m *machine) decide(a *metalog.Append) error {
 	for _, sa := range a.Shards {
 		s := m.shard(sa.Shard)
 		switch {
-		case s.sealed:
+		case s.sealed, m.retired[sa.Shard.Category()]:
 			return metalog.ErrSealed
 		case sa.Epoch != s.epoch:
 			return metalog.ErrFenced
@@ -289,6 +297,20 @@ func (m *machine) sealSome(rt *rapid.T) {
 	}
 	s.sealed = true
 	m.check(rt, id, st)
+}
+
+func (m *machine) retireSome(rt *rapid.T) {
+	if rapid.IntRange(0, 9).Draw(rt, "seldom") != 0 {
+		return
+	}
+	category := rapid.Uint32Range(1, 2).Draw(rt, "category")
+	if err := m.log.Retire(m.ctx, category); err != nil {
+		rt.Fatalf("Retire: %v", err)
+	}
+	m.retired[category] = true
+	for id, s := range m.shards {
+		s.sealed = s.sealed || id.Category() == category
+	}
 }
 
 func (m *machine) sequencesSome(rt *rapid.T) {

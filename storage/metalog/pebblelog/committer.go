@@ -100,6 +100,8 @@ type committer struct {
 	trims   []trimmed
 	// boundary is the one after the batch.
 	boundary int64
+	// retired are the categories that take no more records, those of the batch included.
+	retired retired
 
 	// known are producers as they are on disk, as far as remembered.
 	known *simplelru.LRU[producerKey, schema.Producer]
@@ -117,6 +119,7 @@ func newCommitter(e *Engine) *committer {
 		producers: make(map[producerKey]schema.Producer),
 		overlay:   make(map[producerKey]schema.Producer),
 		boundary:  e.boundary.Load(),
+		retired:   e.retired,
 		known:     known,
 	}
 }

@@ -44,6 +44,8 @@ type Engine struct {
 	tails    tails
 	watchers watchers
 	boundary atomic.Int64 // as published
+	// retired is what the folder held when it was opened; the committer takes it over.
+	retired retired
 
 	queue chan *request
 	// staging is held while the committer reads the memory of callers; see request.withdraw.
@@ -172,7 +174,7 @@ func lockError(dir string, err error) error {
 }
 
 // load checks the folder's format, and reads and writes what the engine needs to begin. It costs the same for any number of
-// shards and records.
+// shards and records, and little for each run of retired categories.
 func (e *Engine) load() error {
 	version, found, err := e.number(schema.MetaFormat)
 	if err != nil {
@@ -188,8 +190,13 @@ func (e *Engine) load() error {
 		setNumber(b, schema.MetaFormat, schema.Version)
 	case version > schema.Version:
 		return fmt.Errorf("%w: version %d, this build reads %d: use a newer build", ErrVersion, version, schema.Version)
-	case version != schema.Version:
+	case version < schema.OldestVersion:
 		return fmt.Errorf("the folder has format version %d, which this build does not read", version)
+	case version < schema.Version:
+		setNumber(b, schema.MetaFormat, schema.Version)
+	}
+	if e.retired, err = loadRetired(e.db); err != nil {
+		return err
 	}
 	bound, _, err := e.number(schema.MetaClock)
 	if err != nil {

@@ -65,6 +65,15 @@ func (e *Engine) Seal(ctx context.Context, shard record.ShardID) (metalog.State,
 	return o.out, nil
 }
 
+// Retire implements metalog.Log.
+func (e *Engine) Retire(ctx context.Context, category uint32) error {
+	if err := e.enter(); err != nil {
+		return err
+	}
+	defer e.leave()
+	return e.do(ctx, &retireOp{category: category})
+}
+
 // Sequences implements metalog.Log.
 func (e *Engine) Sequences(ctx context.Context, shard record.ShardID, producers []uint64) ([]metalog.ProducerState, error) {
 	if err := e.enter(); err != nil {

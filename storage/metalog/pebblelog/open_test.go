@@ -138,8 +138,12 @@ func TestOtherFormatsAreRefused(t *testing.T) {
 	if _, err := Open(testDir, Options{FS: fs}); !errors.Is(err, metalog.ErrCorrupt) {
 		t.Errorf("a damaged version: %v", err)
 	}
-	put(schema.AppendNumber(nil, key, schema.Version))
-	start(t, Options{FS: fs})
+	// A folder of the oldest version is taken over: what it holds is written in the same way.
+	put(schema.AppendNumber(nil, key, schema.OldestVersion))
+	e = start(t, Options{FS: fs})
+	if version, found, err := e.number(schema.MetaFormat); err != nil || !found || version != schema.Version {
+		t.Errorf("the format version after opening is %d, %v, %v", version, found, err)
+	}
 
 	other := vfs.NewMem()
 	db := raw(t, other)

@@ -29,6 +29,9 @@ type openOp struct {
 }
 
 func (o *openOp) stage(c *committer) error {
+	if err := o.admit(c); err != nil {
+		return err
+	}
 	found := make([]*shard, len(o.shards))
 	for i, id := range o.shards {
 		sh, err := c.e.table.get(id)
@@ -47,6 +50,29 @@ func (o *openOp) stage(c *committer) error {
 			c.change(sh)
 		}
 		o.out[i] = publicState(id, sh.cur, c.now)
+	}
+	return nil
+}
+
+// admit refuses shards of categories that were retired.
+func (o *openOp) admit(c *committer) error {
+	var refusals []metalog.Refusal
+	for _, id := range o.shards {
+		if len(refusals) >= metalog.MaxConflicts || !c.retired.holds(id.Category()) {
+			continue
+		}
+		st := absent
+		sh, err := c.e.table.get(id)
+		if err != nil {
+			return err
+		}
+		if sh != nil {
+			st = sh.cur
+		}
+		refusals = append(refusals, metalog.Refusal{Err: metalog.ErrSealed, State: publicState(id, st, c.now)})
+	}
+	if len(refusals) > 0 {
+		return &metalog.RefusedError{Refusals: refusals}
 	}
 	return nil
 }
@@ -91,7 +117,7 @@ func (o *appendOp) admit(c *committer) error {
 		}
 		var why error
 		switch {
-		case st.Sealed:
+		case st.Sealed, c.retired.holds(s.Shard.Category()):
 			why = metalog.ErrSealed
 		case s.Epoch != st.Epoch:
 			why = metalog.ErrFenced

@@ -183,6 +183,12 @@ func (c *client) Seal(ctx context.Context, shard record.ShardID) (metalog.State,
 	return stateFromProto(res.GetState()), nil
 }
 
+// Retire implements metalog.Log.
+func (c *client) Retire(ctx context.Context, category uint32) error {
+	_, err := call(ctx, c, c.svc.Retire, &scribev1.RetireRequest{Category: category})
+	return err
+}
+
 // Shards implements metalog.Log.
 func (c *client) Shards(ctx context.Context, category uint32) ([]metalog.State, error) {
 	res, err := call(ctx, c, c.svc.ListShards, &scribev1.ListShardsRequest{Category: category})

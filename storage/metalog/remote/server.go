@@ -112,6 +112,14 @@ func (s *server) Seal(ctx context.Context, req *scribev1.SealRequest) (*scribev1
 	return &scribev1.SealResponse{State: stateToProto(state)}, nil
 }
 
+// Retire implements rpc.MetalogService.
+func (s *server) Retire(ctx context.Context, req *scribev1.RetireRequest) (*scribev1.RetireResponse, error) {
+	if err := s.log.Retire(ctx, req.GetCategory()); err != nil {
+		return nil, toRPC(err)
+	}
+	return &scribev1.RetireResponse{}, nil
+}
+
 // ListShards implements rpc.MetalogService.
 func (s *server) ListShards(ctx context.Context, req *scribev1.ListShardsRequest) (*scribev1.ListShardsResponse, error) {
 	states, err := s.log.Shards(ctx, req.GetCategory())

@@ -50,6 +50,8 @@ const (
 	MetalogServiceTrimProcedure = "/scribe.v1.MetalogService/Trim"
 	// MetalogServiceSealProcedure is the fully-qualified name of the MetalogService's Seal RPC.
 	MetalogServiceSealProcedure = "/scribe.v1.MetalogService/Seal"
+	// MetalogServiceRetireProcedure is the fully-qualified name of the MetalogService's Retire RPC.
+	MetalogServiceRetireProcedure = "/scribe.v1.MetalogService/Retire"
 	// MetalogServiceListShardsProcedure is the fully-qualified name of the MetalogService's ListShards
 	// RPC.
 	MetalogServiceListShardsProcedure = "/scribe.v1.MetalogService/ListShards"
@@ -67,7 +69,8 @@ const (
 // MetalogServiceClient is a client for the scribe.v1.MetalogService service.
 type MetalogServiceClient interface {
 	// Open makes the caller the writer of shards, creating those that do not exist: each gets an epoch above all earlier ones,
-	// and appends with an earlier epoch are refused from then on.
+	// and appends with an earlier epoch are refused from then on. Where shards are of a retired category it opens none and is
+	// refused with REASON_SEALED, and the fault names them.
 	Open(context.Context, *v1.OpenRequest) (*v1.OpenResponse, error)
 	// Append adds records to several shards, all or none, and answers when they are durable.
 	Append(context.Context, *v1.AppendRequest) (*v1.AppendResponse, error)
@@ -83,6 +86,9 @@ type MetalogServiceClient interface {
 	Trim(context.Context, *v1.TrimRequest) (*v1.TrimResponse, error)
 	// Seal ends a shard: no epoch can append to it again.
 	Seal(context.Context, *v1.SealRequest) (*v1.SealResponse, error)
+	// Retire ends a category's id for ever: its shards are sealed, and no shard of that id can be opened or appended to again, not
+	// even one that never existed. What is stored can be read until it is trimmed. Repeating it is harmless.
+	Retire(context.Context, *v1.RetireRequest) (*v1.RetireResponse, error)
 	// ListShards returns the shards of a category.
 	ListShards(context.Context, *v1.ListShardsRequest) (*v1.ListShardsResponse, error)
 	// WatchShards returns the shards of a category, then each one that appears.
@@ -152,6 +158,12 @@ func NewMetalogServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(metalogServiceMethods.ByName("Seal")),
 			connect.WithClientOptions(opts...),
 		),
+		retire: connect.NewClient[v1.RetireRequest, v1.RetireResponse](
+			httpClient,
+			baseURL+MetalogServiceRetireProcedure,
+			connect.WithSchema(metalogServiceMethods.ByName("Retire")),
+			connect.WithClientOptions(opts...),
+		),
 		listShards: connect.NewClient[v1.ListShardsRequest, v1.ListShardsResponse](
 			httpClient,
 			baseURL+MetalogServiceListShardsProcedure,
@@ -189,6 +201,7 @@ type metalogServiceClient struct {
 	seek            *connect.Client[v1.SeekRequest, v1.SeekResponse]
 	trim            *connect.Client[v1.TrimRequest, v1.TrimResponse]
 	seal            *connect.Client[v1.SealRequest, v1.SealResponse]
+	retire          *connect.Client[v1.RetireRequest, v1.RetireResponse]
 	listShards      *connect.Client[v1.ListShardsRequest, v1.ListShardsResponse]
 	watchShards     *connect.Client[v1.WatchShardsRequest, v1.WatchShardsResponse]
 	sequences       *connect.Client[v1.SequencesRequest, v1.SequencesResponse]
@@ -263,6 +276,15 @@ func (c *metalogServiceClient) Seal(ctx context.Context, req *v1.SealRequest) (*
 	return nil, err
 }
 
+// Retire calls scribe.v1.MetalogService.Retire.
+func (c *metalogServiceClient) Retire(ctx context.Context, req *v1.RetireRequest) (*v1.RetireResponse, error) {
+	response, err := c.retire.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ListShards calls scribe.v1.MetalogService.ListShards.
 func (c *metalogServiceClient) ListShards(ctx context.Context, req *v1.ListShardsRequest) (*v1.ListShardsResponse, error) {
 	response, err := c.listShards.CallUnary(ctx, connect.NewRequest(req))
@@ -298,7 +320,8 @@ func (c *metalogServiceClient) AdvanceBoundary(ctx context.Context, req *v1.Adva
 // MetalogServiceHandler is an implementation of the scribe.v1.MetalogService service.
 type MetalogServiceHandler interface {
 	// Open makes the caller the writer of shards, creating those that do not exist: each gets an epoch above all earlier ones,
-	// and appends with an earlier epoch are refused from then on.
+	// and appends with an earlier epoch are refused from then on. Where shards are of a retired category it opens none and is
+	// refused with REASON_SEALED, and the fault names them.
 	Open(context.Context, *v1.OpenRequest) (*v1.OpenResponse, error)
 	// Append adds records to several shards, all or none, and answers when they are durable.
 	Append(context.Context, *v1.AppendRequest) (*v1.AppendResponse, error)
@@ -314,6 +337,9 @@ type MetalogServiceHandler interface {
 	Trim(context.Context, *v1.TrimRequest) (*v1.TrimResponse, error)
 	// Seal ends a shard: no epoch can append to it again.
 	Seal(context.Context, *v1.SealRequest) (*v1.SealResponse, error)
+	// Retire ends a category's id for ever: its shards are sealed, and no shard of that id can be opened or appended to again, not
+	// even one that never existed. What is stored can be read until it is trimmed. Repeating it is harmless.
+	Retire(context.Context, *v1.RetireRequest) (*v1.RetireResponse, error)
 	// ListShards returns the shards of a category.
 	ListShards(context.Context, *v1.ListShardsRequest) (*v1.ListShardsResponse, error)
 	// WatchShards returns the shards of a category, then each one that appears.
@@ -379,6 +405,12 @@ func NewMetalogServiceHandler(svc MetalogServiceHandler, opts ...connect.Handler
 		connect.WithSchema(metalogServiceMethods.ByName("Seal")),
 		connect.WithHandlerOptions(opts...),
 	)
+	metalogServiceRetireHandler := connect.NewUnaryHandlerSimple(
+		MetalogServiceRetireProcedure,
+		svc.Retire,
+		connect.WithSchema(metalogServiceMethods.ByName("Retire")),
+		connect.WithHandlerOptions(opts...),
+	)
 	metalogServiceListShardsHandler := connect.NewUnaryHandlerSimple(
 		MetalogServiceListShardsProcedure,
 		svc.ListShards,
@@ -421,6 +453,8 @@ func NewMetalogServiceHandler(svc MetalogServiceHandler, opts ...connect.Handler
 			metalogServiceTrimHandler.ServeHTTP(w, r)
 		case MetalogServiceSealProcedure:
 			metalogServiceSealHandler.ServeHTTP(w, r)
+		case MetalogServiceRetireProcedure:
+			metalogServiceRetireHandler.ServeHTTP(w, r)
 		case MetalogServiceListShardsProcedure:
 			metalogServiceListShardsHandler.ServeHTTP(w, r)
 		case MetalogServiceWatchShardsProcedure:
@@ -468,6 +502,10 @@ func (UnimplementedMetalogServiceHandler) Trim(context.Context, *v1.TrimRequest)
 
 func (UnimplementedMetalogServiceHandler) Seal(context.Context, *v1.SealRequest) (*v1.SealResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.MetalogService.Seal is not implemented"))
+}
+
+func (UnimplementedMetalogServiceHandler) Retire(context.Context, *v1.RetireRequest) (*v1.RetireResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.MetalogService.Retire is not implemented"))
 }
 
 func (UnimplementedMetalogServiceHandler) ListShards(context.Context, *v1.ListShardsRequest) (*v1.ListShardsResponse, error) {

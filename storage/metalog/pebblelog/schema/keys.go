@@ -19,6 +19,8 @@ const (
 	KindRecord Kind = 0x03
 	// KindProducer: what a shard knows of a producer, under shard and producer.
 	KindProducer Kind = 0x04
+	// KindRetired: a run of categories that were retired, under the first of them.
+	KindRetired Kind = 0x05
 )
 
 // Meta is the second byte of a KindMeta key.
@@ -40,6 +42,7 @@ const (
 	StateKeyLen    = 1 + 8
 	RecordKeyLen   = 1 + 8 + 8
 	ProducerKeyLen = 1 + 8 + 8
+	RetiredKeyLen  = 1 + 4
 )
 
 // MetaKey is the key of m.
@@ -91,4 +94,22 @@ func RecordKeyLSN(key []byte, s record.ShardID) record.LSN {
 func AppendProducerKey(dst []byte, s record.ShardID, producer uint64) []byte {
 	dst = binary.BigEndian.AppendUint64(append(dst, byte(KindProducer)), uint64(s))
 	return binary.BigEndian.AppendUint64(dst, producer)
+}
+
+// RetiredKey is the key of a run of retired categories that begins with first.
+func RetiredKey(first uint32) []byte {
+	return binary.BigEndian.AppendUint32([]byte{byte(KindRetired)}, first)
+}
+
+// RetiredBounds are the first possible key of a run of retired categories, and the first key behind all of them.
+func RetiredBounds() (low, high []byte) {
+	return []byte{byte(KindRetired)}, []byte{byte(KindRetired) + 1}
+}
+
+// RetiredKeyFirst returns the first category of a run's key.
+func RetiredKeyFirst(key []byte) (uint32, error) {
+	if len(key) != RetiredKeyLen || Kind(key[0]) != KindRetired {
+		return 0, corrupt("a key of %d bytes is not that of retired categories", len(key))
+	}
+	return binary.BigEndian.Uint32(key[1:]), nil
 }

@@ -9,8 +9,12 @@ import (
 	"scribe/internal/record"
 )
 
-// Version is the version of the format that this package writes, and the only one that it reads.
-const Version = 1
+// Version is the version of the format that this package writes. OldestVersion is the oldest one that it reads: version 2 added
+// retired categories, and nothing that was there before is written otherwise.
+const (
+	Version       = 2
+	OldestVersion = 1
+)
 
 // ErrCorrupt means that a value does not match its checksum or its layout.
 var ErrCorrupt = errors.New("damaged value")
@@ -23,6 +27,7 @@ const (
 	numberLen   = 4 + 8
 	stateLen    = 4 + 8 + 8 + 8 + 8 + 1
 	producerLen = 4 + 4 + 8 + 8 + 8
+	retiredLen  = 4 + 4
 )
 
 const flagSealed = 0x01
@@ -154,6 +159,31 @@ func DecodeNumber(key, value []byte) (int64, error) {
 		return 0, corrupt("a number of %d bytes", len(value))
 	}
 	return int64(binary.LittleEndian.Uint64(value[4:])), nil
+}
+
+// AppendRetired appends the value of a run of retired categories: the last of them.
+func AppendRetired(dst, key []byte, last uint32) []byte {
+	n := len(dst)
+	dst = binary.LittleEndian.AppendUint32(append(dst, 0, 0, 0, 0), last)
+	seal(dst[n:], key)
+	return dst
+}
+
+// DecodeRetired reads a run of retired categories: those from first to last.
+func DecodeRetired(key, value []byte) (first, last uint32, err error) {
+	if err := check(key, value); err != nil {
+		return 0, 0, err
+	}
+	if len(value) != retiredLen {
+		return 0, 0, corrupt("a run of retired categories of %d bytes", len(value))
+	}
+	if first, err = RetiredKeyFirst(key); err != nil {
+		return 0, 0, err
+	}
+	if last = binary.LittleEndian.Uint32(value[4:]); last < first {
+		return 0, 0, corrupt("a run of retired categories from %d to %d", first, last)
+	}
+	return first, last, nil
 }
 
 // seal writes the checksum of key and the rest of value into value's first four bytes.

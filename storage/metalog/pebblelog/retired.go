@@ -1,0 +1,116 @@
+package pebblelog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"scribe/storage/metalog"
+	"scribe/storage/metalog/pebblelog/schema"
+)
+
+// retired is a set of categories as runs of neighbours, in order. Categories get their ids one after another and few outlive all of
+// their neighbours, so the runs stay few.
+type retired []retiredRun
+
+// retiredRun are the categories from first to last.
+type retiredRun struct{ first, last uint32 }
+
+// find returns the index of the first run that does not end before a category.
+func (r retired) find(category uint32) int {
+	i, _ := slices.BinarySearchFunc(r, category, func(run retiredRun, c uint32) int {
+		if run.last < c {
+			return -1
+		}
+		return 1
+	})
+	return i
+}
+
+func (r retired) holds(category uint32) bool {
+	i := r.find(category)
+	return i < len(r) && r[i].first <= category
+}
+
+// add puts a category into the set, which does not have it. It returns the run that now holds it, and the run behind it that became
+// a part of that one, if any.
+func (r *retired) add(category uint32) (now retiredRun, joined *retiredRun) {
+	i := r.find(category)
+	now = retiredRun{first: category, last: category}
+	from, to := i, i
+	if i > 0 && (*r)[i-1].last == category-1 {
+		from, now.first = i-1, (*r)[i-1].first
+	}
+	if i < len(*r) && category+1 == (*r)[i].first {
+		behind := (*r)[i]
+		to, now.last, joined = i+1, behind.last, &behind
+	}
+	*r = slices.Replace(*r, from, to, now)
+	return now, joined
+}
+
+// loadRetired reads the retired categories of a folder.
+func loadRetired(db *pebble.DB) (r retired, err error) {
+	low, high := schema.RetiredBounds()
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: low, UpperBound: high})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	for ok := it.First(); ok; ok = it.Next() {
+		value, err := it.ValueAndErr()
+		if err != nil {
+			return nil, err
+		}
+		first, last, err := schema.DecodeRetired(it.Key(), value)
+		if err == nil && len(r) > 0 && first <= r[len(r)-1].last {
+			err = fmt.Errorf("%w: runs of retired categories overlap at %d", schema.ErrCorrupt, first)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: retired categories: %w", metalog.ErrCorrupt, err)
+		}
+		r = append(r, retiredRun{first, last})
+	}
+	return r, it.Error()
+}
+
+type retireOp struct{ category uint32 }
+
+// stage seals every shard of the category, so that readers see the end of them. Those that the batch being built creates are in
+// c.dirty, the others in Pebble.
+func (o *retireOp) stage(c *committer) error {
+	if c.retired.holds(o.category) {
+		return nil
+	}
+	ids, err := c.e.shardIDs(context.Background(), o.category)
+	if err != nil {
+		return err
+	}
+	for _, sh := range c.dirty {
+		if sh.id.Category() == o.category {
+			ids = append(ids, sh.id)
+		}
+	}
+	shards := make([]*shard, len(ids))
+	for i, id := range ids {
+		if shards[i], err = c.e.table.get(id); err != nil {
+			return err
+		}
+	}
+	for _, sh := range shards {
+		if sh != nil && sh.cur.Epoch != 0 && !sh.cur.Sealed {
+			sh.cur.Sealed = true
+			c.change(sh)
+		}
+	}
+	now, joined := c.retired.add(o.category)
+	key := schema.RetiredKey(now.first)
+	_ = c.batch.Set(key, schema.AppendRetired(nil, key, now.last), nil) // a batch without an index fails only when it is closed
+	if joined != nil {
+		_ = c.batch.Delete(schema.RetiredKey(joined.first), nil)
+	}
+	return nil
+}

@@ -11,7 +11,7 @@
 // # Calls
 //
 // [Producer.Log] takes a message and never waits; what it can't keep is dropped and counted. [Producer.WriteAsync] returns a
-// pending [Result]. [Producer.Write] writes a batch and waits; the messages of a batch succeed or fail one by one.
+// pending [Result], [Producer.WriteBatchAsync] a pending [Batch]. [Producer.Write] writes a batch and waits; the messages of a batch succeed or fail one by one.
 // [Producer.WriteAtomic] writes a batch that readers see whole and contiguous, or not at all. [Producer.WriteColumns] writes an
 // Arrow record batch. They wait for the acknowledgement level of [WithAck], which [Producer.WithCallAck] changes for single calls.
 // [Producer.Flush] sends what is buffered and waits for it, [Producer.Close] also ends the producer, and says what it could not
@@ -46,8 +46,9 @@
 // the message was not and will not be stored, and [ErrUnknownOutcome], when it may be. Typed errors have the facts: [WriteError],
 // [BatchError], [MessageTooLargeError], [UnsentError].
 //
-// Nothing is lost silently: in [Stats], accepted messages are acknowledged, failed or buffered, and losses are counted by reason
-// and told to [WithOnDrop].
+// Nothing is lost silently: in [Stats], accepted messages are acknowledged, sampled out, failed or buffered, and losses are counted
+// by reason and told to [WithOnDrop]. Sampled out are messages of a category that is over its quota and keeps one of every so many:
+// the call succeeds, [Position] says that the message is not kept, and nothing is sent again.
 //
 // # Locks
 //

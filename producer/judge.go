@@ -22,6 +22,7 @@ const (
 	failed  action = 3 // it is given up
 	isolate action = 4 // it is sent again, alone, since the fault may be another frame's
 	trim    action = 5 // its first messages are stored: the rest is sent
+	sampled action = 6 // the server left it out on purpose: it is neither stored nor sent again
 )
 
 // verdict is what an attempt means for a frame.
@@ -85,7 +86,11 @@ func judgeRequest(err error, several bool) verdict {
 // judgeFrame says what a frame's own result means. first and count are its sequences.
 func judgeFrame(res *scribev1.FrameResult, producer, first uint64, count int) verdict {
 	info := res.GetError()
-	if info == nil {
+	switch {
+	case info != nil:
+	case res.GetSampledOut():
+		return verdict{action: sampled}
+	default:
 		return verdict{action: acked}
 	}
 	err := rpc.FromInfo(info)

@@ -109,9 +109,9 @@ func (m *memory) used() int64 {
 	return m.total - m.mu.free
 }
 
-// buffers hands out byte buffers of a few sizes, each four times the one before, up to the size of a full batch. What is larger
+// bufferClasses hands out byte buffers of a few sizes, each four times the one before, up to the size of a full batch. What is larger
 // is made to measure and left to the garbage collector.
-type buffers struct {
+type bufferClasses struct {
 	sizes []int
 	pools []sync.Pool // of *[]byte with a capacity of the size
 }
@@ -119,8 +119,8 @@ type buffers struct {
 // smallestBuffer holds a header and a message or two: most categories see no more in a linger.
 const smallestBuffer = 1 << 10
 
-func newBuffers(batch int) *buffers {
-	b := &buffers{}
+func newBuffers(batch int) *bufferClasses {
+	b := &bufferClasses{}
 	for size := smallestBuffer; size < batch; size *= 4 {
 		b.sizes = append(b.sizes, size)
 	}
@@ -130,10 +130,10 @@ func newBuffers(batch int) *buffers {
 }
 
 // size is the capacity of a buffer of a class.
-func (b *buffers) size(class int) int { return b.sizes[class] }
+func (b *bufferClasses) size(class int) int { return b.sizes[class] }
 
 // classFor is the smallest class, from class on, that holds n bytes, or the number of classes when none does.
-func (b *buffers) classFor(class, n int) int {
+func (b *bufferClasses) classFor(class, n int) int {
 	for class < len(b.sizes) && b.sizes[class] < n {
 		class++
 	}
@@ -141,7 +141,7 @@ func (b *buffers) classFor(class, n int) int {
 }
 
 // get returns an empty buffer of a class, at least.
-func (b *buffers) get(class int) *[]byte {
+func (b *bufferClasses) get(class int) *[]byte {
 	if p, ok := b.pools[class].Get().(*[]byte); ok {
 		return p
 	}
@@ -150,7 +150,7 @@ func (b *buffers) get(class int) *[]byte {
 }
 
 // put takes a buffer back, with any content.
-func (b *buffers) put(class int, p *[]byte) {
+func (b *bufferClasses) put(class int, p *[]byte) {
 	*p = (*p)[:0]
 	b.pools[class].Put(p)
 }

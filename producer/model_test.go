@@ -125,7 +125,7 @@ func (p *plan) run(t *testing.T) (err error) {
 			}
 		}
 		<-time.After(st.pause)
-		if st := w.Stats(); st.Accepted != st.Acked+st.Failed+st.Buffered || st.Memory > 4<<20 {
+		if st := w.Stats(); st.Accepted != st.Acked+st.Sampled+st.Failed+st.Buffered || st.Memory > 4<<20 {
 			wrong("stats are %+v", st)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"scribe/internal/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -57,14 +59,17 @@ type config struct {
 	backoffMin       time.Duration
 	backoffMax       time.Duration
 	maxMessage       int
-	identity         *Identity // nil = a random one
-	now              func() time.Time
+	identity         *Identity        // nil = a random one
+	now              func() time.Time // of the caller; nil = the system's
+	ownClock         bool
 	random           func() float64 // in [0, 1), for jitter
 	logger           *slog.Logger
-	httpClient       *http.Client // may be nil
-	service          Service      // may be nil
-	onDrop           func(Drop)   // may be nil
-	onAck            func(Acked)  // may be nil
+	httpClient       *http.Client          // may be nil
+	service          Service               // may be nil
+	onDrop           func(Drop)            // may be nil
+	onAck            func(Acked)           // may be nil
+	registerer       prometheus.Registerer // may be nil
+	onSampled        func(Sampled)         // may be nil
 }
 
 func defaultConfig() config {
@@ -80,7 +85,6 @@ func defaultConfig() config {
 		backoffMin:      DefaultBackoff,
 		backoffMax:      DefaultLongestBackoff,
 		maxMessage:      DefaultMaxMessageBytes,
-		now:             time.Now,
 		random:          rand.Float64,
 		logger:          slog.New(slog.DiscardHandler),
 	}
@@ -104,16 +108,11 @@ func (c *config) validate() error {
 	check(c.deliveryTimeout >= 0, "WithDeliveryTimeout: %v is negative", c.deliveryTimeout)
 	check(c.backoffMin > 0 && c.backoffMax >= c.backoffMin, "WithBackoff: want 0 < %v <= %v", c.backoffMin, c.backoffMax)
 	check(c.maxMessage >= 1 && c.maxMessage <= record.MaxFrameLen, "WithMaxMessageBytes: %d is not in 1..%d", c.maxMessage, record.MaxFrameLen)
-	check(c.now != nil, "WithClock: nil")
+	check(!c.ownClock || c.now != nil, "WithClock: nil")
 	check(c.random != nil, "WithRandom: nil")
 	check(c.logger != nil, "WithLogger: nil")
 	if c.identity != nil {
-		check(c.identity.ID != 0, "WithIdentity: ID 0 means none")
-		check(c.identity.Epoch != 0, "WithIdentity: the first epoch is 1")
-		for s, q := range c.identity.Sequences {
-			check(record.ValidateCategory(s.Category) == nil && s.Number <= record.MaxLogicalShard, "WithIdentity: %v is not a shard", s)
-			check(q.Epoch != 0, "WithIdentity: %v: the first epoch is 1", s)
-		}
+		errs = append(errs, c.identity.validate())
 	}
 	return errors.Join(errs...)
 }
@@ -173,8 +172,11 @@ func WithMaxMessageBytes(n int) Option { return option(func(c *config) { c.maxMe
 // are written again. See [Identity].
 func WithIdentity(id Identity) Option { return option(func(c *config) { c.identity = &id }) }
 
-// WithClock sets the clock of event times; the default is [time.Now]. Timeouts always follow the real one.
-func WithClock(now func() time.Time) Option { return option(func(c *config) { c.now = now }) }
+// WithClock sets the clock of event times, which is then asked for each message; the default is the system's, read once in a
+// millisecond when messages come close together. Timeouts always follow the real one.
+func WithClock(now func() time.Time) Option {
+	return option(func(c *config) { c.now, c.ownClock = now, true })
+}
 
 // WithRandom sets the source of jitter: numbers in [0, 1).
 func WithRandom(random func() float64) Option { return option(func(c *config) { c.random = random }) }
@@ -194,3 +196,6 @@ func WithOnDrop(fn func(Drop)) Option { return option(func(c *config) { c.onDrop
 
 // WithOnAck sets a function that is told of every acknowledged frame, for metrics. It is called as [WithOnDrop]'s is.
 func WithOnAck(fn func(Acked)) Option { return option(func(c *config) { c.onAck = fn }) }
+
+// WithOnSampled sets a function that is told of every frame that a server left out on purpose. It is called as [WithOnDrop]'s is.
+func WithOnSampled(fn func(Sampled)) Option { return option(func(c *config) { c.onSampled = fn }) }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"scribe/internal/discovery"
 	"scribe/internal/rpc"
@@ -32,17 +33,19 @@ type core struct {
 	continued bool               // the identity was given
 
 	maxMessage int // bytes of a message: the configured limit, or what fits the memory
-	maxRequest int // bytes of a request of several frames
 
 	seed     maphash.Seed
 	stripes  [stripes]stripe
 	streams  atomic.Int64
 	memory   *memory
-	buffers  *buffers
+	copies   copies
+	buffers  *bufferClasses
 	frames   sync.Pool // of *frame
 	requests sync.Pool // of *request
 	sched    *scheduler
+	clock    clock
 
+	metrics *metrics
 	refused atomic.Uint64 // messages that were not taken
 	drops   [len(dropReasons)]atomic.Uint64
 
@@ -82,21 +85,28 @@ func New(server string, opts ...Option) (*Producer, error) {
 		c.id, c.epoch, c.resume, c.continued = id.ID, id.Epoch, maps.Clone(id.Sequences), true
 	}
 	// A request of several frames is a copy of them. So that copies are within the bound too, a quarter of it is set aside.
-	c.maxRequest = min(int(cfg.maxBuffered/int64(4*cfg.maxInFlight)), 8<<20)
-	frames := cfg.maxBuffered - int64(c.maxRequest)*int64(cfg.maxInFlight)
+	aside := min(cfg.maxBuffered/4, int64(cfg.maxInFlight)*maxRequest)
+	c.copies.free.Store(aside)
+	frames := cfg.maxBuffered - aside
 	c.memory = newMemory(frames)
 	c.buffers = newBuffers(min(cfg.batchBytes, int(frames/4)))
 	c.maxMessage = min(cfg.maxMessage, int(frames)-24<<10) // frame header, and the bound of 1,024 attributes' lengths
 	c.frames.New = func() any { return new(frame) }
 	c.requests.New = func() any { return new(request) }
+	c.clock.exact, c.clock.zero, c.clock.wake = cfg.now, time.Now(), c.sched.signal
 	c.close.done = make(chan struct{})
+	p := &Producer{core: c, ack: cfg.ack}
+	var err error
+	if c.metrics, err = newMetrics(cfg.registerer, p.Stats); err != nil {
+		return nil, fmt.Errorf("producer: register metrics: %w", err)
+	}
 	c.connect(server)
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	go func() {
 		defer close(c.running)
 		c.loop()
 	}()
-	return &Producer{core: c, ack: cfg.ack}, nil
+	return p, nil
 }
 
 // connect makes the service of an address unless one was given.
@@ -193,6 +203,7 @@ func (p *Producer) Close(ctx context.Context) error {
 		<-c.running
 		c.senders.Wait()
 		c.close.err = c.unsent(cause)
+		c.metrics.close()
 		if c.release != nil {
 			c.release()
 		}
@@ -238,7 +249,7 @@ func (c *core) unsent(cause error) error {
 // source, taken when everything up to there was acknowledged (after Flush, say). After a crash, continue both: messages that
 // are written again get the same sequences, and the server recognises those that it has. Keep Epoch as it was for that. Raise it
 // instead, with sequences of your choice, to shut out an earlier producer that may still be alive; its messages are then no
-// longer recognised.
+// longer recognised. [OpenIdentity] keeps both in a file.
 type Identity struct {
 	// ID is not 0, and unique: random.
 	ID uint64
@@ -274,11 +285,13 @@ func (p *Producer) Identity() Identity {
 	return id
 }
 
-// Stats counts what happened since the start. Accepted = Acked + Failed + Buffered at all times, in messages and in bytes
-// ([Message.Size]).
+// Stats counts what happened since the start. Accepted = Acked + Sampled + Failed + Buffered at all times, in messages and in
+// bytes ([Message.Size]).
 type Stats struct {
 	Accepted, AcceptedBytes uint64
 	Acked, AckedBytes       uint64
+	// Sampled are those that servers left out on purpose, see [Position].
+	Sampled, SampledBytes   uint64
 	Failed, FailedBytes     uint64
 	Buffered, BufferedBytes uint64
 	// Refused are messages that were not accepted: for lack of room, or as not valid.
@@ -304,11 +317,13 @@ func (p *Producer) Stats() Stats {
 		s.AcceptedBytes += n.acceptedBytes
 		s.Acked += n.acked
 		s.AckedBytes += n.ackedBytes
+		s.Sampled += n.sampled
+		s.SampledBytes += n.sampledBytes
 		s.Failed += n.failed
 		s.FailedBytes += n.failedBytes
 	}
-	s.Buffered = s.Accepted - s.Acked - s.Failed
-	s.BufferedBytes = s.AcceptedBytes - s.AckedBytes - s.FailedBytes
+	s.Buffered = s.Accepted - s.Acked - s.Sampled - s.Failed
+	s.BufferedBytes = s.AcceptedBytes - s.AckedBytes - s.SampledBytes - s.FailedBytes
 	for i, r := range dropReasons {
 		if n := c.drops[i].Load(); n > 0 {
 			s.Dropped[r] = n

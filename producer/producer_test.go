@@ -39,7 +39,7 @@ func start(t testing.TB, s *server, opts ...producer.Option) *producer.Producer 
 func checkStats(t testing.TB, p *producer.Producer, buffered uint64) {
 	t.Helper()
 	st := p.Stats()
-	if st.Accepted != st.Acked+st.Failed+st.Buffered || st.AcceptedBytes != st.AckedBytes+st.FailedBytes+st.BufferedBytes {
+	if st.Accepted != st.Acked+st.Sampled+st.Failed+st.Buffered || st.AcceptedBytes != st.AckedBytes+st.SampledBytes+st.FailedBytes+st.BufferedBytes {
 		t.Errorf("not all messages are accounted for: %+v", st)
 	}
 	if st.Buffered != buffered {

@@ -3,8 +3,11 @@ package producer
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
+	"scribe/internal/buffers"
+	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -14,9 +17,24 @@ type request struct {
 	runs   []run
 	size   int // bytes of the frames
 	ack    AckLevel
-	alone  bool   // takes no other frame
-	buf    []byte // the frames one after the other, when there are several
+	alone  bool  // takes no other frame
+	limit  int   // of size, when there are several frames
+	copied int64 // bytes taken from the room for copies
 }
+
+// maxRequest bounds a request of several frames, in bytes. Every one costs its servers a file, two syncs and a record of the log, so
+// when there is a backlog it should be large.
+const maxRequest = 8 << 20
+
+// copies is the memory of requests of several frames.
+type copies struct {
+	free atomic.Int64
+	pool buffers.Pool
+}
+
+// limit is how large a request may be that is made now: half of what is left, so that one that finds a large backlog leaves room
+// for those beside it. One frame can always be sent, since it is not copied.
+func (m *copies) limit() int { return int(min(m.free.Load()/2, maxRequest)) }
 
 // run is the part of a request that is one stream's: frames[from:to].
 type run struct {
@@ -37,9 +55,11 @@ type finished struct {
 func (c *core) loop() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	defer c.clock.stop()
 	var due []lingering
 	for !c.sched.isStopped() {
 		now := time.Now()
+		ticking := c.clock.tick(now)
 		due = c.sched.due(now, due[:0])
 		for _, e := range due {
 			c.expire(e)
@@ -62,7 +82,11 @@ func (c *core) loop() {
 			})
 		}
 		timer.Stop()
-		if at := c.sched.next(c.cfg.maxInFlight); !at.IsZero() {
+		at := c.sched.next(c.cfg.maxInFlight)
+		if at.IsZero() || !ticking.IsZero() && ticking.Before(at) {
+			at = ticking
+		}
+		if !at.IsZero() {
 			timer.Reset(time.Until(at))
 		}
 		select {
@@ -93,7 +117,8 @@ func (c *core) compose(now time.Time) *request {
 		passed []*stream
 		late   []finished
 	)
-	for req.size < c.maxRequest && !req.alone && len(passed) < maxPassed {
+	req.limit = c.copies.limit()
+	for (len(req.frames) == 0 || req.size < req.limit) && !req.alone && len(passed) < maxPassed {
 		s := c.sched.pop()
 		if s == nil {
 			break
@@ -115,6 +140,10 @@ func (c *core) compose(now time.Time) *request {
 	if len(req.frames) == 0 {
 		c.requests.Put(req)
 		return nil
+	}
+	if len(req.frames) > 1 {
+		req.copied = int64(req.size)
+		c.copies.free.Add(-req.copied)
 	}
 	return req
 }
@@ -149,7 +178,7 @@ func (c *core) take(s *stream, req *request) bool {
 			f.epoch = s.epoch
 		}
 		switch {
-		case len(req.frames) > 0 && (f.ack != req.ack || f.alone || req.alone || req.size+f.length > c.maxRequest):
+		case len(req.frames) > 0 && (f.ack != req.ack || f.alone || req.alone || req.size+f.length > req.limit):
 		// Behind frames that keep an older epoch: those are settled first, since a newer one would shut them out.
 		case n > 0 && f.epoch != req.frames[len(req.frames)-1].epoch:
 		case n > 0 && (f.epoch > s.known || n == c.cfg.framesPerRequest):
@@ -182,6 +211,7 @@ func (c *core) send(req *request) {
 	if err == nil && len(res.GetResults()) != len(req.frames) {
 		err = fmt.Errorf("%w: the server answered for %d frames instead of %d", ErrUnknownOutcome, len(res.GetResults()), len(req.frames))
 	}
+	c.metrics.request(err)
 	var done []finished
 	whole := verdict{}
 	if err != nil {
@@ -199,7 +229,8 @@ func (c *core) send(req *request) {
 	c.conclude(done)
 	clear(req.frames)
 	clear(req.runs)
-	*req = request{frames: req.frames[:0], runs: req.runs[:0], buf: req.buf[:0]}
+	c.copies.free.Add(req.copied)
+	*req = request{frames: req.frames[:0], runs: req.runs[:0]}
 	c.requests.Put(req)
 }
 
@@ -213,16 +244,14 @@ func (c *core) attempt(req *request) (*scribev1.WriteResponse, error) {
 	}
 	body := req.frames[0].data
 	if len(req.frames) > 1 {
-		req.buf = req.buf[:0]
-		if cap(req.buf) < req.size {
-			req.buf = make([]byte, 0, c.maxRequest)
-		}
+		buf := c.copies.pool.Get(req.size)
+		defer c.copies.pool.Put(buf) // a service is done with the bytes when it returns
+		body = buf.B[:0]
 		for _, f := range req.frames {
-			req.buf = append(req.buf, f.data...)
+			body = append(body, f.data...)
 		}
-		body = req.buf
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, c.cfg.requestTimeout)
+	ctx, cancel := context.WithTimeout(rpc.WithChecked(c.ctx), c.cfg.requestTimeout) // finish has summed them
 	defer cancel()
 	return c.service.Write(ctx, &scribev1.WriteRequest{Frames: body, Ack: req.ack.proto()})
 }
@@ -252,6 +281,9 @@ func (c *core) settle(r run, req *request, res *scribev1.WriteResponse, whole ve
 		case acked:
 			progress = true
 			done = append(done, c.acknowledge(s, f, res.GetResults()[r.from+i]))
+		case sampled:
+			progress = true
+			done = append(done, c.leaveOut(s, f))
 		case failed:
 			complete = false
 			done = append(done, c.giveUp(s, f, frames[i+1:], v))
@@ -286,7 +318,7 @@ const maxGaps = 3
 // decide turns a verdict into what is done, given what this producer knows. complete says that all frames before f in the request
 // are stored; later are those behind it. The stripe's mutex is held.
 func (c *core) decide(s *stream, f *frame, v verdict, complete bool, later []*frame) verdict {
-	if v.action == acked || v.action == failed {
+	if v.action == acked || v.action == sampled || v.action == failed {
 		return v
 	}
 	if c.ctx.Err() != nil {
@@ -337,6 +369,16 @@ func (c *core) acknowledge(s *stream, f *frame, res *scribev1.FrameResult) finis
 	}}
 }
 
+// leaveOut accounts for a frame that the server sampled out. Its sequences are spent: a server samples only where it does not look
+// for gaps. The stripe's mutex is held.
+func (c *core) leaveOut(s *stream, f *frame) finished {
+	s.acked = f.first + uint64(f.count)
+	n := &s.stripe.mu.count
+	n.sampled += uint64(f.messages)
+	n.sampledBytes += uint64(f.size)
+	return finished{s: s, f: f, at: Position{Sampled: true}}
+}
+
 // giveUp accounts for a frame that is lost to this producer; later are those behind it in its request. The stripe's mutex is
 // held.
 func (c *core) giveUp(s *stream, f *frame, later []*frame, v verdict) finished {
@@ -367,13 +409,22 @@ func (c *core) giveUp(s *stream, f *frame, later []*frame, v verdict) finished {
 func (c *core) conclude(done []finished) {
 	for _, d := range done {
 		f := d.f
-		if d.err != nil {
+		switch {
+		case d.err != nil:
 			c.lost(Drop{Shard: d.s.shard, Messages: f.messages, Bytes: f.size, Reason: reasonOf(d.err), Err: d.err})
-		} else if c.cfg.onAck != nil {
-			c.cfg.onAck(Acked{
-				Shard: d.s.shard, Messages: f.messages, Bytes: f.size, Position: d.at,
-				Attempts: f.attempts, Latency: time.Since(f.taken),
-			})
+		case d.at.Sampled:
+			if c.cfg.onSampled != nil {
+				c.cfg.onSampled(Sampled{Shard: d.s.shard, Messages: f.messages, Bytes: f.size})
+			}
+		default:
+			latency := time.Since(f.taken)
+			c.metrics.acked(latency)
+			if c.cfg.onAck != nil {
+				c.cfg.onAck(Acked{
+					Shard: d.s.shard, Messages: f.messages, Bytes: f.size, Position: d.at,
+					Attempts: f.attempts, Latency: latency,
+				})
+			}
 		}
 		f.out.err, f.out.at = d.err, d.at
 		close(f.out.done)

@@ -48,6 +48,8 @@ type fault struct {
 	before, after error
 	// frame, when set, may refuse single frames.
 	frame func(h record.Header) *scribev1.ErrorInfo
+	// sample, when set, says which frames are left out on purpose.
+	sample func(h record.Header) bool
 }
 
 type stream struct {
@@ -161,6 +163,10 @@ func (s *server) store(req *scribev1.WriteRequest, flt *fault) (*scribev1.WriteR
 			if r.Error = flt.frame(f.Header); r.Error != nil {
 				continue
 			}
+		}
+		if flt.sample != nil && flt.sample(f.Header) {
+			r.SampledOut = true
+			continue
 		}
 		if _, err := record.Check(f.Bytes); err != nil {
 			s.wrong = errors.Join(s.wrong, err)

@@ -166,7 +166,7 @@ func TestConcurrentUse(t *testing.T) {
 				if err != nil && !errors.Is(err, producer.ErrClosed) {
 					t.Error(err)
 				}
-				if st := p.Stats(); st.Accepted != st.Acked+st.Failed+st.Buffered {
+				if st := p.Stats(); st.Accepted != st.Acked+st.Sampled+st.Failed+st.Buffered {
 					t.Errorf("stats are %+v", st)
 				}
 				if g == 0 && i == 150 {

@@ -23,7 +23,7 @@ func (p *Producer) Log(category string, payload []byte) {
 	var (
 		m    = record.Message{Payload: payload}
 		st   = c.stripeOf(category, 0)
-		now  = c.cfg.now()
+		now  = c.clock.now()
 		held int64
 		err  error
 	)
@@ -46,7 +46,7 @@ func (p *Producer) Log(category string, payload []byte) {
 
 // LogMessage is Log for a message with more than a payload.
 func (p *Producer) LogMessage(category string, m *Message) {
-	w := writing{core: p.core, category: category, ack: p.ack, now: p.cfg.now()}
+	w := writing{core: p.core, category: category, ack: p.ack, now: p.clock.now()}
 	if _, err := w.add(context.Background(), m); err != nil {
 		p.refuse(category, m.Shard, int64(m.Size()), err)
 	}
@@ -64,7 +64,7 @@ func (p *Producer) WriteAsyncContext(ctx context.Context, category string, m *Me
 }
 
 func (p *Producer) async(ctx context.Context, category string, m *Message, wait bool) *Result {
-	w := writing{core: p.core, category: category, ack: p.ack, wait: wait, now: p.cfg.now()}
+	w := writing{core: p.core, category: category, ack: p.ack, wait: wait, now: p.clock.now()}
 	r, err := w.add(ctx, m)
 	if err != nil {
 		p.countRefused(1)
@@ -83,13 +83,21 @@ type writing struct {
 	s        *stream // of the message before; streams are never removed
 }
 
-// add adds a message.
-func (w *writing) add(ctx context.Context, m *Message) (*Result, error) {
+// tooLarge says that a message can't be sent whatever the room, nil when it can.
+func (w *writing) tooLarge(m *Message) error {
 	if size := m.Size(); size > w.maxMessage {
-		return nil, &MessageTooLargeError{Size: size, Limit: w.maxMessage}
+		return &MessageTooLargeError{Size: size, Limit: w.maxMessage}
 	}
 	if len(m.Attributes) > record.MaxAttributes {
-		return nil, fmt.Errorf("%w: %d attributes, the limit is %d", ErrTooLarge, len(m.Attributes), record.MaxAttributes)
+		return fmt.Errorf("%w: %d attributes, the limit is %d", ErrTooLarge, len(m.Attributes), record.MaxAttributes)
+	}
+	return nil
+}
+
+// add adds a message.
+func (w *writing) add(ctx context.Context, m *Message) (*Result, error) {
+	if err := w.tooLarge(m); err != nil {
+		return nil, err
 	}
 	var (
 		st    = w.stripeOf(w.category, m.Shard)
@@ -113,7 +121,7 @@ func (w *writing) add(ctx context.Context, m *Message) (*Result, error) {
 		if err := w.room(ctx, record.HeaderLen+len(w.category)+bound, &held); err != nil {
 			return nil, err
 		}
-		w.now = w.cfg.now() // the wait may have been long
+		w.now = w.clock.now() // the wait may have been long
 	}
 }
 
@@ -121,6 +129,40 @@ func (w *writing) add(ctx context.Context, m *Message) (*Result, error) {
 func (w *writing) addLocked(st *stripe, m *Message, bound int, held *int64) (*Result, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	return w.append(st, m, bound, held)
+}
+
+// maxRun bounds the bytes that are copied in one hold of a stripe's mutex, which others wait for.
+const maxRun = 256 << 10
+
+// addRun adds messages of one shard as far as nothing stands in the way, and returns how many. It takes the mutex once: that, and
+// finding the stream, costs more than the copy of a small message.
+func (w *writing) addRun(msgs []Message, took func(*Result)) int {
+	var (
+		st   = w.stripeOf(w.category, msgs[0].Shard)
+		held int64 // stays 0: nothing was waited for
+		size int
+	)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for i := range msgs {
+		m := &msgs[i]
+		if m.Shard != msgs[0].Shard || size > maxRun || w.tooLarge(m) != nil {
+			return i
+		}
+		bound := m.encodedBound()
+		r, err := w.append(st, m, bound, &held)
+		if err != nil {
+			return i
+		}
+		size += bound
+		took(r)
+	}
+	return len(msgs)
+}
+
+// append adds a message. The stripe's mutex is held.
+func (w *writing) append(st *stripe, m *Message, bound int, held *int64) (*Result, error) {
 	if st.mu.closed {
 		return nil, ErrClosed
 	}
@@ -152,53 +194,45 @@ func (c *core) room(ctx context.Context, n int, held *int64) error {
 	return nil
 }
 
-// span is a row of messages of a batch with one result.
-type span struct {
-	r *Result
-	n int
-}
-
 // Write writes a batch and waits until every message is acknowledged or has failed: then the error is a *[BatchError] that names
 // the failed ones. They are sent at once, without lingering; other messages of their categories go with them. When there is no
 // room, Write waits for it.
 //
 // When ctx ends, messages that were taken are still sent; their errors match [ErrUnknownOutcome].
 func (p *Producer) Write(ctx context.Context, category string, msgs ...Message) error {
-	var (
-		c     = p.core
-		few   [4]span
-		spans = few[:0]
-		w     = writing{core: c, category: category, ack: p.ack, wait: true, now: c.cfg.now()}
-	)
-	for i := range msgs {
-		r, err := w.add(ctx, &msgs[i])
-		if err != nil {
-			c.countRefused(1)
-			r = settledResult(err)
-		}
-		if n := len(spans); n > 0 && spans[n-1].r == r {
-			spans[n-1].n++
-		} else {
-			spans = append(spans, span{r, 1})
-		}
-		if i+1 == len(msgs) || msgs[i+1].Shard != msgs[i].Shard {
-			c.hurry(w.s)
-		}
-	}
-	var failed []MessageError
-	index := 0
-	for _, sp := range spans {
-		if err := sp.r.Wait(ctx); err != nil {
-			for i := range sp.n {
-				failed = append(failed, MessageError{Index: index + i, Err: err})
+	var b Batch
+	p.addBatch(ctx, &b, category, msgs, true)
+	return b.Wait(ctx)
+}
+
+// WriteBatchAsync takes a batch, like WriteAsyncContext each of its messages, for less: it is the way to write many small messages.
+// It waits for room until ctx ends, and not for the outcome; messages linger for company.
+func (p *Producer) WriteBatchAsync(ctx context.Context, category string, msgs ...Message) *Batch {
+	b := new(Batch)
+	p.addBatch(ctx, b, category, msgs, false)
+	return b
+}
+
+// addBatch adds messages; urgent ones do not linger.
+func (p *Producer) addBatch(ctx context.Context, b *Batch, category string, msgs []Message, urgent bool) {
+	w := writing{core: p.core, category: category, ack: p.ack, wait: true, now: p.clock.now()}
+	b.spans, b.total = b.few[:0], len(msgs)
+	for i := 0; i < len(msgs); {
+		n := w.addRun(msgs[i:], b.add)
+		if n == 0 {
+			r, err := w.add(ctx, &msgs[i])
+			if err != nil {
+				w.countRefused(1)
+				r = settledResult(err)
 			}
+			b.add(r)
+			n = 1
 		}
-		index += sp.n
+		i += n
+		if urgent && (i == len(msgs) || msgs[i].Shard != msgs[i-1].Shard) {
+			w.hurry(w.s)
+		}
 	}
-	if failed != nil {
-		return &BatchError{Messages: failed, Total: len(msgs)}
-	}
-	return nil
 }
 
 // hurry sends what the stream has without lingering.
@@ -275,7 +309,7 @@ func (c *core) writeWhole(ctx context.Context, w whole) error {
 }
 
 func (c *core) addWhole(ctx context.Context, w whole) (*Result, error) {
-	env := record.Envelope{Category: w.category, Shard: w.shard, Atomic: w.atomic, BaseTime: c.cfg.now().UnixMicro()}
+	env := record.Envelope{Category: w.category, Shard: w.shard, Atomic: w.atomic, BaseTime: c.clock.now().UnixMicro()}
 	var (
 		held int64
 		f    *frame

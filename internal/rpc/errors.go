@@ -105,18 +105,17 @@ func attached(ce *connect.Error) *scribev1.ErrorInfo {
 // ReasonOf returns the reason of an error, REASON_UNSPECIFIED when it has none.
 func ReasonOf(err error) scribev1.Reason { return Info(err).GetReason() }
 
-// reasonOf guesses the reason of an error that came without one: from a proxy in between, or another implementation.
+// reasonOf guesses the reason of an error that came without one: from a proxy in between, or another implementation. Unavailable
+// may have been said by who passed the request on and got no answer.
 func reasonOf(c connect.Code) scribev1.Reason {
 	switch c {
-	case connect.CodeUnavailable:
-		return scribev1.Reason_REASON_NO_BACKEND
 	case connect.CodeResourceExhausted:
 		return scribev1.Reason_REASON_OVERLOADED
 	case connect.CodeInvalidArgument:
 		return scribev1.Reason_REASON_INVALID
 	case connect.CodeDataLoss:
 		return scribev1.Reason_REASON_CORRUPT
-	case connect.CodeDeadlineExceeded, connect.CodeCanceled, connect.CodeAborted:
+	case connect.CodeUnavailable, connect.CodeDeadlineExceeded, connect.CodeCanceled, connect.CodeAborted:
 		return scribev1.Reason_REASON_UNKNOWN_OUTCOME
 	default:
 		return scribev1.Reason_REASON_UNSPECIFIED

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -109,7 +111,7 @@ func TestInfo(t *testing.T) {
 		{"plain", cause, scribev1.Reason_REASON_UNSPECIFIED, "disk full"},
 		{"canceled", fmt.Errorf("wait: %w", context.Canceled), scribev1.Reason_REASON_UNKNOWN_OUTCOME, "wait: context canceled"},
 		{"late", context.DeadlineExceeded, scribev1.Reason_REASON_UNKNOWN_OUTCOME, "context deadline exceeded"},
-		{"of others", connect.NewError(connect.CodeUnavailable, cause), scribev1.Reason_REASON_NO_BACKEND, "unavailable: disk full"},
+		{"of others", connect.NewError(connect.CodeUnavailable, cause), scribev1.Reason_REASON_UNKNOWN_OUTCOME, "unavailable: disk full"},
 		{"exhausted", connect.NewError(connect.CodeResourceExhausted, cause), scribev1.Reason_REASON_OVERLOADED, "resource_exhausted: disk full"},
 		{"invalid", connect.NewError(connect.CodeInvalidArgument, cause), scribev1.Reason_REASON_INVALID, "invalid_argument: disk full"},
 		{"lost", connect.NewError(connect.CodeDataLoss, cause), scribev1.Reason_REASON_CORRUPT, "data_loss: disk full"},
@@ -132,6 +134,52 @@ func TestCodes(t *testing.T) {
 			t.Errorf("%s has no code", name)
 		case code == connect.CodeUnavailable && !rpc.Retryable(rpc.Errorf(reason, "x")):
 			t.Errorf("%s is %s and not retryable", name, code)
+		}
+	}
+}
+
+// What something in between answers is a refusal only when it says so: a gateway's 503 comes also after a server was asked.
+func TestAnswersOfOthers(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		status int
+		after  string // Retry-After
+		body   string // of Connect's protocol when not empty
+		code   connect.Code
+		reason scribev1.Reason
+		retry  time.Duration
+	}{
+		{"bad gateway", 502, "", "", connect.CodeUnavailable, scribev1.Reason_REASON_UNKNOWN_OUTCOME, 0},
+		{"unavailable", 503, "", "", connect.CodeUnavailable, scribev1.Reason_REASON_UNKNOWN_OUTCOME, 0},
+		{"unavailable for a while", 503, "2", "", connect.CodeUnavailable, scribev1.Reason_REASON_UNKNOWN_OUTCOME, 2 * time.Second},
+		{"gateway timeout", 504, "", "", connect.CodeUnavailable, scribev1.Reason_REASON_UNKNOWN_OUTCOME, 0},
+		{"too many", 429, "", "", connect.CodeResourceExhausted, scribev1.Reason_REASON_OVERLOADED, 0},
+		{"too many for a while", 429, "7", "", connect.CodeResourceExhausted, scribev1.Reason_REASON_OVERLOADED, 7 * time.Second},
+		{"too many for ever", 429, "4000000000", "", connect.CodeResourceExhausted, scribev1.Reason_REASON_OVERLOADED, time.Hour},
+		{"too many until 1994", 429, "Sun, 06 Nov 1994 08:49:37 GMT", "", connect.CodeResourceExhausted, scribev1.Reason_REASON_OVERLOADED, 0},
+		{"too many for nonsense", 429, "soon", "", connect.CodeResourceExhausted, scribev1.Reason_REASON_OVERLOADED, 0},
+		{"without a detail", 503, "", `{"code":"unavailable","message":"no upstream"}`, connect.CodeUnavailable, scribev1.Reason_REASON_UNKNOWN_OUTCOME, 0},
+	} {
+		mux := http.NewServeMux()
+		mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			if c.after != "" {
+				w.Header().Set("Retry-After", c.after)
+			}
+			if c.body != "" {
+				w.Header().Set("Content-Type", "application/json")
+			}
+			w.WriteHeader(c.status)
+			_, _ = io.WriteString(w, c.body)
+		})
+		server := httptest.NewServer(mux)
+		transport := rpc.NewTransport(nil)
+		_, err := rpc.NewWriteClient(transport, server.URL).Write(t.Context(), &scribev1.WriteRequest{Frames: []byte("x")})
+		transport.Close()
+		server.Close()
+		info := rpc.Info(err)
+		if connect.CodeOf(err) != c.code || info.GetReason() != c.reason || info.GetRetryAfter().AsDuration() != c.retry {
+			t.Errorf("%s: error is %v with %v", c.name, err, info)
 		}
 	}
 }

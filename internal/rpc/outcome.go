@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -167,12 +168,13 @@ func (errorMapper) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 	}
 }
 
-// statusError is for an HTTP answer that carries no error of this protocol: from a proxy in between, or another program.
+// statusError is for an HTTP answer that carries no error of this protocol: from a proxy in between, or another program. All that
+// such a proxy knows with 502, 503 and 504 is that it has no answer; the server may have carried out the request.
 func statusError(res *http.Response, what string) error {
 	err := fmt.Errorf("%s: HTTP status %s without an error of this protocol", what, res.Status)
 	switch res.StatusCode {
-	case http.StatusServiceUnavailable, http.StatusTooManyRequests: // refused before a server saw it
-		return Errorf(scribev1.Reason_REASON_NO_BACKEND, "%w", err)
+	case http.StatusTooManyRequests: // what counts requests stands before what carries them out
+		return RetryErrorf(scribev1.Reason_REASON_OVERLOADED, retryAfter(res.Header), "%w", err)
 	case http.StatusUnauthorized:
 		return connect.NewError(connect.CodeUnauthenticated, err)
 	case http.StatusForbidden:
@@ -180,8 +182,27 @@ func statusError(res *http.Response, what string) error {
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusUnsupportedMediaType:
 		return connect.NewError(connect.CodeUnimplemented, fmt.Errorf("%w: is that the address of this service?", err))
 	default:
-		return withInfo(connect.CodeUnavailable, &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_UNKNOWN_OUTCOME, Message: err.Error()}, err)
+		info := &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_UNKNOWN_OUTCOME, Message: err.Error()}
+		if after := retryAfter(res.Header); after > 0 {
+			info.RetryAfter = durationpb.New(after)
+		}
+		return withInfo(connect.CodeUnavailable, info, err)
 	}
+}
+
+// maxRetryAfter bounds the pause that a header may ask for.
+const maxRetryAfter = time.Hour
+
+// retryAfter reads the header Retry-After in seconds or as a date (RFC 9110 section 10.2.3); it is 0 without a valid one.
+func retryAfter(h http.Header) time.Duration {
+	text := h.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil {
+		return min(time.Duration(seconds)*time.Second, maxRetryAfter) //nolint:gosec // 32 bits
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return min(max(time.Until(at), 0), maxRetryAfter)
+	}
+	return 0
 }
 
 var unmarshal = proto.UnmarshalOptions{DiscardUnknown: true}

@@ -1,0 +1,292 @@
+package producer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/gofrs/flock"
+
+	"scribe/internal/record"
+)
+
+var (
+	// ErrIdentityInUse means that another process, or another part of this one, has the identity's file open.
+	ErrIdentityInUse = errors.New("producer: identity is in use")
+	// ErrIdentityDamaged means that the identity's file can't be read, or was written by a newer version.
+	ErrIdentityDamaged = errors.New("producer: identity file is damaged")
+)
+
+// IdentityFile keeps an [Identity] in a file over restarts, together with the position in the source that goes with it:
+//
+//	f, err := producer.OpenIdentity("/var/lib/app/producer", producer.KeepEpochForReplay())
+//	...
+//	p, err := producer.New(server, producer.WithIdentity(f.Identity()))
+//	source.Seek(f.Position())
+//	...
+//	err = p.Flush(ctx)                         // everything up to here is acknowledged
+//	err = f.Save(p.Identity(), source.Position())
+//	...
+//	err = p.Close(ctx)                         // nil: nothing is left
+//	err = f.Close(p.Identity(), source.Position())
+//
+// The file is locked while it is open, so that two processes of a host never share an identity. It is replaced as a whole: after a
+// crash it holds what was saved last. Its methods are safe for concurrent use.
+type IdentityFile struct {
+	path string
+	lock *flock.Flock
+
+	mu struct {
+		sync.Mutex
+		id       Identity
+		position []byte
+		closed   bool
+	}
+}
+
+// IdentityOption changes how [OpenIdentity] works.
+type IdentityOption func(*identityConfig)
+
+type identityConfig struct{ replay bool }
+
+// KeepEpochForReplay is for programs that write again what followed the last Save: servers recognise messages only under the epoch
+// in which they were stored, so after a stop without [IdentityFile.Close] the epoch stays. Only the lock then shuts out an earlier
+// process that still runs: do not open a copy of the file elsewhere. After an orderly stop nothing is written again, and the epoch
+// is raised all the same.
+func KeepEpochForReplay() IdentityOption { return func(c *identityConfig) { c.replay = true } }
+
+// OpenIdentity opens an identity's file, or makes one with a new identity; the folder must exist. Unless [KeepEpochForReplay] says
+// otherwise it raises all epochs, and syncs that before it returns: a producer that still runs with an earlier one, a zombie, is then
+// refused with [ErrStaleProducer] in every shard that the new one has written to. It fails with [ErrIdentityInUse] or
+// [ErrIdentityDamaged]; a damaged file is left as it is.
+func OpenIdentity(path string, opts ...IdentityOption) (*IdentityFile, error) {
+	var cfg identityConfig
+	for _, o := range opts {
+		o(&cfg)
+	}
+	lock := flock.New(path + ".lock") // the file itself is replaced, and a lock with it
+	switch locked, err := lock.TryLock(); {
+	case err != nil:
+		return nil, fmt.Errorf("producer: lock identity: %w", err)
+	case !locked:
+		return nil, fmt.Errorf("%w: %s", ErrIdentityInUse, path)
+	}
+	f := &IdentityFile{path: path, lock: lock}
+	if err := f.load(cfg.replay); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return f, nil
+}
+
+func (f *IdentityFile) load(replay bool) error {
+	data, err := os.ReadFile(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return f.write(Identity{ID: randomID(), Epoch: 1}, nil, false)
+	}
+	if err != nil {
+		return fmt.Errorf("producer: read identity: %w", err)
+	}
+	id, position, clean, err := decodeIdentity(data)
+	if err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrIdentityDamaged, f.path, err)
+	}
+	if clean || !replay {
+		if id, err = id.raised(); err != nil {
+			return err
+		}
+	}
+	return f.write(id, position, false)
+}
+
+// raised is the identity with every epoch newer than any before.
+func (id Identity) raised() (Identity, error) {
+	newest := id.Epoch
+	for _, q := range id.Sequences {
+		newest = max(newest, q.Epoch)
+	}
+	if newest == math.MaxUint32 {
+		return id, fmt.Errorf("%w: all epochs are used up: take a new identity", ErrInvalid)
+	}
+	out := Identity{ID: id.ID, Epoch: newest + 1, Sequences: make(map[Shard]Sequence, len(id.Sequences))}
+	for s, q := range id.Sequences {
+		out.Sequences[s] = Sequence{Epoch: newest + 1, Next: q.Next}
+	}
+	return out, nil
+}
+
+// Identity returns what is saved, for [WithIdentity].
+func (f *IdentityFile) Identity() Identity {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id := f.mu.id
+	id.Sequences = maps.Clone(id.Sequences)
+	return id
+}
+
+// Position returns what was saved with the identity; nil when nothing was.
+func (f *IdentityFile) Position() []byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return bytes.Clone(f.mu.position)
+}
+
+// Save replaces what is saved, and syncs it. The position is that up to which the source is acknowledged in id: any bytes.
+func (f *IdentityFile) Save(id Identity, position []byte) error { return f.write(id, position, false) }
+
+// Close saves id as that of an orderly stop, one after which nothing is written again, and releases the file. After a stop with
+// messages that were not delivered, give [Identity] and position of the last Save and call Release instead.
+func (f *IdentityFile) Close(id Identity, position []byte) error {
+	if err := f.write(id, position, true); err != nil {
+		return err
+	}
+	return f.Release()
+}
+
+// Release gives the file up as it is: what was saved last counts. Repeating it does nothing.
+func (f *IdentityFile) Release() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.closed {
+		return nil
+	}
+	f.mu.closed = true
+	return f.lock.Close()
+}
+
+func (f *IdentityFile) write(id Identity, position []byte, clean bool) error {
+	data, err := encodeIdentity(id, position, clean)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.closed {
+		return fmt.Errorf("%w: the identity file was released", ErrClosed)
+	}
+	if f.mu.id.ID != 0 && f.mu.id.ID != id.ID {
+		return fmt.Errorf("%w: identity %#x in the file of %#x", ErrInvalid, id.ID, f.mu.id.ID)
+	}
+	if err := replaceFile(f.path, data); err != nil {
+		return fmt.Errorf("producer: save identity: %w", err)
+	}
+	f.mu.id = Identity{ID: id.ID, Epoch: id.Epoch, Sequences: maps.Clone(id.Sequences)}
+	f.mu.position = bytes.Clone(position)
+	return nil
+}
+
+// replaceFile writes, syncs, renames, and syncs the folder.
+func replaceFile(path string, data []byte) (err error) {
+	out, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600) // nobody else has the lock
+	if err != nil {
+		return err
+	}
+	if _, err = out.Write(data); err == nil {
+		err = out.Sync()
+	}
+	if err = errors.Join(err, out.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// The file is a line of text and a JSON object:
+//
+//	scribe-identity <version> <CRC32C of the object, 8 hex digits>
+//
+// Numbers of 64 bits are strings, as JSON's own are not exact.
+const identityHeader = "scribe-identity 1 %08x\n"
+
+const identityHeaderLen = len("scribe-identity 1 00000000\n")
+
+type identityJSON struct {
+	ID        uint64         `json:"id,string"`
+	Epoch     uint32         `json:"epoch"`
+	Clean     bool           `json:"clean"` // nothing is written again
+	Position  []byte         `json:"position,omitempty"`
+	Sequences []sequenceJSON `json:"sequences,omitempty"`
+}
+
+type sequenceJSON struct {
+	Category string `json:"category"`
+	Shard    uint32 `json:"shard"`
+	Epoch    uint32 `json:"epoch"`
+	Next     uint64 `json:"next,string"`
+}
+
+func encodeIdentity(id Identity, position []byte, clean bool) ([]byte, error) {
+	if err := id.validate(); err != nil {
+		return nil, err
+	}
+	out := identityJSON{ID: id.ID, Epoch: id.Epoch, Clean: clean, Position: position}
+	shards := slices.SortedFunc(maps.Keys(id.Sequences), func(a, b Shard) int {
+		if c := strings.Compare(a.Category, b.Category); c != 0 {
+			return c
+		}
+		return int(a.Number) - int(b.Number)
+	})
+	for _, s := range shards {
+		q := id.Sequences[s]
+		out.Sequences = append(out.Sequences, sequenceJSON{s.Category, s.Number, q.Epoch, q.Next})
+	}
+	body, err := json.Marshal(out)
+	if err != nil {
+		return nil, fmt.Errorf("producer: encode identity: %w", err)
+	}
+	return append(fmt.Appendf(nil, identityHeader, record.CRC(body)), body...), nil
+}
+
+func decodeIdentity(data []byte) (id Identity, position []byte, clean bool, err error) {
+	var sum uint32
+	if len(data) < identityHeaderLen {
+		return id, nil, false, fmt.Errorf("%d bytes are too few", len(data))
+	}
+	if n, err := fmt.Sscanf(string(data[:identityHeaderLen]), identityHeader, &sum); n != 1 || err != nil {
+		return id, nil, false, fmt.Errorf("the first line is %.30q, want that of version 1", data[:identityHeaderLen])
+	}
+	body := data[identityHeaderLen:]
+	if got := record.CRC(body); got != sum {
+		return id, nil, false, fmt.Errorf("checksum is %08x, want %08x", got, sum)
+	}
+	var in identityJSON
+	if err := json.Unmarshal(body, &in); err != nil {
+		return id, nil, false, err
+	}
+	id = Identity{ID: in.ID, Epoch: in.Epoch, Sequences: make(map[Shard]Sequence, len(in.Sequences))}
+	for _, q := range in.Sequences {
+		id.Sequences[Shard{q.Category, q.Shard}] = Sequence{Epoch: q.Epoch, Next: q.Next}
+	}
+	return id, in.Position, in.Clean, id.validate()
+}
+
+// validate reports every violation.
+func (id Identity) validate() error {
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("producer: "+format, args...))
+		}
+	}
+	check(id.ID != 0, "WithIdentity: ID 0 means none")
+	check(id.Epoch != 0, "WithIdentity: the first epoch is 1")
+	for s, q := range id.Sequences {
+		check(record.ValidateCategory(s.Category) == nil && s.Number <= record.MaxLogicalShard, "WithIdentity: %v is not a shard", s)
+		check(q.Epoch != 0, "WithIdentity: %v: the first epoch is 1", s)
+	}
+	return errors.Join(errs...)
+}

@@ -1,42 +1,35 @@
 package batcher
 
 import (
+	"cmp"
+	"math"
+	"slices"
 	"time"
-)
 
-// Limits of one flush beside its size. They keep a transaction within the limits of package metalog, a footer within those of
-// package layout even if every run of sequences is stored partly and cut in two, and a pointer within those of package pointer: a
-// run takes 33 bytes at most there.
-const (
-	maxFlushPayloads = 20_000
-	maxFlushRuns     = 30_000
-	maxPayloadRuns   = 1024
-	// maxRawFactor bounds the raw bytes of a flush whose payloads compress very well, in multiples of FlushBytes.
-	maxRawFactor = 8
-)
-
-// What bookkeeping is charged for in bytes, beside the frames' own bytes: the structures of package flush and of the answer.
-const (
-	frameOverhead = 200
-	pieceOverhead = 400
+	"scribe/internal/record"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
 )
 
 // accumulator decides what is gathered, when it is cut into a flush, and when a flush is written. It is a plain state machine:
-// events and times go in, and what to do comes out of take. It does no I/O, starts nothing, and reads no clock.
+// events and times go in, and what to do comes out of ready. It does no I/O, starts nothing, and reads no clock.
 type accumulator struct {
-	cfg Config
+	cfg  Config
+	room room
 
-	used    int64 // bytes charged, at most cfg.MemoryBytes but for rounding
-	peak    int64
-	tickets uint64
-	open    *flush   // takes frames; nil when there are none
-	last    *flush   // cut last; nil when it is done
-	waiting []*flush // cut, to be written when fewer than MaxInFlight are
-	running int
-	lastCut time.Time // zero before the first
-	closing bool
-	// drained is the moving average of how long flushes take: a hint for those that are refused.
-	drained time.Duration
+	tickets  uint64
+	requests uint64
+	last     *flush // cut last; kept for the order of claims
+	tenants  map[uint32]*tenant
+	groups   map[record.ShardID]*group // frames that no flush has taken yet
+	flows    []*flow                   // by class
+	stalled  map[record.ShardID]struct{}
+	parts    int // that are not done
+	detached int // of them, those that count for no flush in flight
+	closing  bool
+	// took is the moving average of how long flushes take, ended when the last one did.
+	took  time.Duration
+	ended time.Time
 
 	todo ready
 }
@@ -44,152 +37,304 @@ type accumulator struct {
 // ready is what the driver must do.
 type ready struct {
 	compress []*block // give to the compressor
+	urge     []*block // of those, the ones that a flush waits for now
 	complete []*flush // cut, and all blocks are compressed
 	start    []*flush // begin to write, in this order
 }
 
-// take returns what is to be done since the last call.
-func (a *accumulator) take() ready {
+func newAccumulator(cfg Config) accumulator {
+	return accumulator{
+		cfg:     cfg,
+		room:    room{limit: cfg.MemoryBytes, share: cfg.Share},
+		tenants: make(map[uint32]*tenant),
+		groups:  make(map[record.ShardID]*group),
+		stalled: make(map[record.ShardID]struct{}),
+	}
+}
+
+// ready returns what is to be done since the last call.
+func (a *accumulator) ready() ready {
 	todo := a.todo
 	a.todo = ready{}
 	return todo
 }
 
-// reserve charges n bytes, or refuses.
-func (a *accumulator) reserve(n int64) bool {
-	if a.used+n > a.cfg.MemoryBytes {
-		return false
+// flow returns the flow of a retention class. There are few.
+func (a *accumulator) flow(class uint32) *flow {
+	i, found := slices.BinarySearchFunc(a.flows, class, func(fl *flow, class uint32) int { return cmp.Compare(fl.class, class) })
+	if !found {
+		a.flows = slices.Insert(a.flows, i, &flow{class: class})
 	}
-	a.used += n
-	a.peak = max(a.peak, a.used)
-	return true
+	return a.flows[i]
 }
 
-// release undoes reserve.
-func (a *accumulator) release(n int64) { a.used -= n }
-
-// load is how full the memory is: 0 idle, 1000 refusing.
-func (a *accumulator) load() uint32 {
-	return uint32(min(max(a.used, 0)*1000/a.cfg.MemoryBytes, 1000))
-}
-
-// retryAfter is when a request that was refused should be tried again: when a flush will have ended, more or less.
-func (a *accumulator) retryAfter() time.Duration {
-	return min(max(a.drained, 20*time.Millisecond), 5*time.Second)
-}
-
-// active is the number of flushes that are cut and not done.
-func (a *accumulator) active() int { return a.running + len(a.waiting) }
-
-// add takes a piece over; the caller has reserved its charge, and calls tick after the last piece of a request, so that no flush
-// is cut in the middle of one but for its size. It must not be called after close.
-func (a *accumulator) add(now time.Time, t target, p piece) {
-	f := a.open
-	if f == nil {
-		a.tickets++
-		f = newFlush(a.tickets, now, a.last)
-		a.open = f
+// tenant returns the category of a target.
+func (a *accumulator) tenant(t target) *tenant {
+	id := t.shard.Category()
+	tn := a.tenants[id]
+	switch {
+	case tn == nil:
+		tn = &tenant{category: id, home: a.flow(t.class)}
+		tn.groups = tn.one[:0]
+		a.tenants[id] = tn
+	case tn.pending == 0 && tn.home.class != t.class:
+		// All that waits of a category is in one flow, so a flush never overtakes frames of the same shard.
+		tn.home.held -= tn.held
+		tn.home = a.flow(t.class)
+		tn.home.held += tn.held
 	}
-	g := f.groups[t.shard]
+	return tn
+}
+
+// charge is what a category holds more, or less.
+func (a *accumulator) charge(t *tenant, n int64) {
+	t.held += n
+	t.home.held += n
+	if t.held == 0 && t.pending == 0 {
+		delete(a.tenants, t.category)
+	}
+}
+
+// admit decides which categories of a request may bring their frames: all of a category's or none. What it charges them for is for
+// add, or for withdraw. Charges of the request as a whole are reserved before. It returns why one was refused, if any.
+func (a *accumulator) admit(now time.Time, in *parsed) (last error) {
+	var asking []*tenant
+	for i := range in.pieces {
+		p := &in.pieces[i]
+		p.tenant = a.tenant(p.target)
+		if p.tenant.asked == 0 {
+			asking = append(asking, p.tenant)
+		}
+		p.tenant.asked += p.charge()
+	}
+	for _, t := range asking {
+		a.decide(now, t)
+	}
+	in.filter(func(p *located) error { return p.tenant.refusal }, &in.turnedShare)
+	for _, t := range asking {
+		last = cmp.Or(t.refusal, last)
+		t.asked, t.refusal = 0, nil
+		a.charge(t, 0)
+	}
+	return last
+}
+
+// decide decides about one category.
+func (a *accumulator) decide(now time.Time, t *tenant) {
+	if alone := a.room.alone(); t.asked > alone {
+		t.refusal = rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE,
+			"the frames of the category take %d bytes of memory, which is more than the %d that one category may have: send less at once", t.asked, alone)
+		return
+	}
+	ok, excess := a.room.allows(t.held, t.asked, a.room.share)
+	if ok {
+		ok, excess = a.room.allows(t.home.held, t.asked, classShare*a.room.share)
+	}
+	if ok {
+		a.charge(t, t.asked)
+		return
+	}
+	t.refusal = rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, a.room.hint(now, excess),
+		"the batcher holds %d bytes of the category and its retention class and %d of all, at most %d: try again later",
+		t.home.held, a.room.used, a.room.limit)
+}
+
+// withdraw undoes admit.
+func (a *accumulator) withdraw(in *parsed) {
+	for i := range in.pieces {
+		a.charge(in.pieces[i].tenant, -in.pieces[i].charge())
+	}
+}
+
+// add takes a piece over, whose charge admit has taken; the caller calls tick after the last piece of a request, so that no flush
+// is cut in the middle of one. It must not be called after close.
+func (a *accumulator) add(now time.Time, t *tenant, to target, p piece) {
+	g := a.groups[to.shard]
 	if g == nil {
-		g = &group{target: t}
-		f.groups[t.shard] = g
-		f.order = append(f.order, g)
+		to.class = t.home.class
+		g = newGroup(to, t)
+		a.groups[to.shard] = g
+		t.pending++
+		if _, g.stalled = a.stalled[to.shard]; !g.stalled {
+			t.home.list(t, g)
+		}
 	}
+	a.chain(g, &p)
 	pl := g.open
-	if pl != nil && (pl.bytes+p.bytes > a.cfg.PayloadBytes || pl.runs+p.runs > maxPayloadRuns || pl.class != t.class) {
-		a.seal(f, pl)
+	if pl != nil && (pl.bytes+p.bytes > a.cfg.PayloadBytes || pl.runs+p.runs > maxPayloadRuns) {
+		a.seal(pl)
 		pl = nil
 	}
+	counted := !g.stalled
 	if pl == nil {
-		pl = &payload{group: g, class: t.class}
+		pl = newPayload(g, now)
 		g.open = pl
 		g.payloads = append(g.payloads, pl)
-		f.payloads++
+	} else if counted {
+		t.home.count(pl, -1)
 	}
 	pl.pieces = append(pl.pieces, p)
 	pl.bytes += p.bytes
 	pl.frames += len(p.frames)
 	pl.runs += p.runs
-	messages := 0
+	pl.overhead += overhead(1, len(p.frames))
 	for i := range p.frames {
-		messages += int(p.frames[i].messages)
+		pl.messages += int(p.frames[i].messages)
 	}
-	pl.messages += messages
-	f.frames += len(p.frames)
-	f.messages += messages
-	f.runs += p.runs
-	f.raw += int64(p.bytes)
-	f.size += int64(p.bytes)
-	f.charge += overhead(1, len(p.frames))
 	if p.sub != nil {
-		f.waiters++
+		pl.waiters++
+	}
+	if counted {
+		t.home.count(pl, 1)
 	}
 	if pl.bytes >= a.cfg.PayloadBytes {
-		a.seal(f, pl)
-	}
-	if a.full(f) {
-		a.cut(f, triggerSize, now)
+		a.seal(pl)
 	}
 }
 
-// full reports whether a flush has reached a limit.
-func (a *accumulator) full(f *flush) bool {
-	return f.size >= a.cfg.FlushBytes || f.raw >= maxRawFactor*a.cfg.FlushBytes || f.payloads >= maxFlushPayloads || f.runs >= maxFlushRuns
+// chain ties a piece to the one before it in its shard when both are of one request and may be stored apart.
+func (a *accumulator) chain(g *group, p *piece) {
+	p.request = a.requests
+	if len(g.payloads) == 0 {
+		return
+	}
+	pieces := g.payloads[len(g.payloads)-1].pieces
+	before := &pieces[len(pieces)-1]
+	if before.request != p.request {
+		return
+	}
+	if before.chain == nil {
+		before.chain = &chain{}
+	}
+	p.chain = before.chain
 }
 
-// overhead is the charge for bookkeeping.
-func overhead(pieces, frames int) int64 {
-	return int64(pieces)*pieceOverhead + int64(frames)*frameOverhead
-}
-
-// seal ends a payload that is full and has it compressed while the flush still takes frames.
-func (a *accumulator) seal(f *flush, pl *payload) {
+// seal ends a payload and has it compressed, before a flush takes it.
+func (a *accumulator) seal(pl *payload) {
 	pl.group.open = nil
-	a.compress(f, &block{class: pl.class, payloads: []*payload{pl}, raw: pl.bytes})
-}
-
-func (a *accumulator) compress(f *flush, b *block) {
-	b.flush = f
-	offset := 0
-	for _, pl := range b.payloads {
-		pl.block, pl.offset = b, offset
-		offset += pl.bytes
-	}
-	f.blocks = append(f.blocks, b)
-	f.uncompressed++
+	b := newBlock([]*payload{pl})
 	a.todo.compress = append(a.todo.compress, b)
 }
 
-// compressed is the event that a block is compressed to that many bytes. freed is how much memory of raw frames became free.
-func (a *accumulator) compressed(b *block, size int, freed int64) {
-	f := b.flush
-	saved := int64(b.raw) - int64(size)
-	a.release(saved + freed)
-	f.charge += int64(size)
-	f.size -= saved
-	f.uncompressed--
-	if f.cut && f.uncompressed == 0 {
+// newBlock makes payloads one block.
+func newBlock(payloads []*payload) *block {
+	b := &block{payloads: payloads}
+	for _, pl := range payloads {
+		pl.block, pl.offset = b, b.raw
+		b.raw += pl.bytes
+	}
+	return b
+}
+
+// packed is the event that a flush's small payloads are in so many blocks, which are about to be compressed.
+func (a *accumulator) packed(f *flush, blocks int) {
+	f.uncompressed += blocks - 1
+	a.complete(f)
+}
+
+func (a *accumulator) complete(f *flush) {
+	if f.uncompressed == 0 {
 		a.todo.complete = append(a.todo.complete, f)
 	}
 }
 
-// finished is the event that a flush is done, took having passed since it was started.
-func (a *accumulator) finished(now time.Time, f *flush, took time.Duration) {
-	a.running--
-	a.release(f.charge)
-	if a.drained == 0 {
-		a.drained = took
+// compressed is the event that a block is compressed to that many bytes. freed is how much memory of raw frames became free.
+func (a *accumulator) compressed(b *block, size int, freed int64) {
+	a.room.release(int64(b.raw) - int64(size) + freed)
+	left := int64(size)
+	for i, pl := range b.payloads {
+		share := left
+		if i+1 < len(b.payloads) {
+			share = int64(size) * int64(pl.bytes) / int64(b.raw)
+		}
+		left -= share
+		pending := b.flush == nil && !pl.group.stalled
+		if pending {
+			pl.group.tenant.home.count(pl, -1)
+		}
+		before := pl.charge()
+		pl.stored = share
+		a.charge(pl.group.tenant, pl.charge()-before)
+		if pending {
+			pl.group.tenant.home.count(pl, 1)
+		}
 	}
-	a.drained += (took - a.drained) / 4
-	if a.last == f {
+	if f := b.flush; f != nil {
+		f.uncompressed--
+		a.complete(f)
+	}
+}
+
+// divided is the event that groups of a part are written apart from now on. A flush that has left its place does not take it again.
+func (a *accumulator) divided(p, rest *part) {
+	a.parts++
+	rest.attached = p.attached
+	if rest.attached {
+		rest.flush.attached++
+	} else {
+		a.detached++
+	}
+}
+
+// maxDetached bounds the parts that may wait beside the flushes that count as being written. Beyond it they count.
+const maxDetached = 256
+
+// detach is the event that a part waits for something that has nothing to do with others: it leaves its flush's place to them.
+func (a *accumulator) detach(now time.Time, p *part) {
+	if !p.attached || a.detached >= maxDetached {
+		return
+	}
+	p.attached = false
+	a.detached++
+	a.leave(p.flush)
+	a.advance(now)
+}
+
+// leave takes one of its parts from a flush's place, and frees the place with the last one.
+func (a *accumulator) leave(f *flush) {
+	f.attached--
+	if f.attached > 0 {
+		return
+	}
+	fl := f.flow
+	fl.running--
+	fl.started = slices.DeleteFunc(fl.started, func(s started) bool { return s.flush == f })
+}
+
+// finished is the event that a part is done, took having passed since its flush was cut. freed are the compressed bytes that became
+// free with it.
+func (a *accumulator) finished(now time.Time, p *part, freed int64, took time.Duration) {
+	a.parts--
+	for _, g := range p.groups {
+		for _, pl := range g.payloads {
+			freed += pl.overhead
+			a.charge(g.tenant, -pl.charge())
+		}
+	}
+	a.room.release(freed)
+	a.room.measure(now)
+	if p.attached {
+		p.attached = false
+		a.leave(p.flush)
+		if a.took == 0 {
+			a.took = took
+		}
+		a.took += (took - a.took) / 4
+		a.ended = now
+	} else {
+		a.detached--
+	}
+	if a.last == p.flush {
 		a.last = nil
 	}
 	a.advance(now)
 }
 
 // tick is the event that time has passed, or that a request's pieces were added.
-func (a *accumulator) tick(now time.Time) { a.advance(now) }
+func (a *accumulator) tick(now time.Time) {
+	a.advance(now)
+	a.unpin(now)
+}
 
 // close cuts what is open. Nothing is added afterwards.
 func (a *accumulator) close(now time.Time) {
@@ -197,30 +342,36 @@ func (a *accumulator) close(now time.Time) {
 	a.advance(now)
 }
 
-// advance cuts the open flush if it is time to, and starts flushes that may be.
+// empty reports whether nothing is held.
+func (a *accumulator) empty() bool { return len(a.groups) == 0 && a.parts == 0 }
+
+// advance cuts the flushes that are due and may be written.
 func (a *accumulator) advance(now time.Time) {
-	if f := a.open; f != nil {
-		if t, ok := a.due(f, now); ok {
-			a.cut(f, t, now)
+	for _, fl := range a.flows {
+		for {
+			t, ok := a.due(fl, now)
+			if !ok {
+				break
+			}
+			a.cut(fl, t, now)
 		}
-	}
-	for len(a.waiting) > 0 && a.running < a.cfg.MaxInFlight {
-		a.todo.start = append(a.todo.start, a.waiting[0])
-		a.waiting = a.waiting[1:]
-		a.running++
 	}
 }
 
-// due reports whether the open flush is to be cut now, and why.
-func (a *accumulator) due(f *flush, now time.Time) (trigger, bool) {
+// due reports whether a flush is to be cut now, and why.
+func (a *accumulator) due(fl *flow, now time.Time) (trigger, bool) {
 	switch {
+	case fl.pending.payloads == 0, fl.running >= a.cfg.MaxInFlight:
+		return 0, false
 	case a.closing:
 		return triggerClose, true
-	case a.active() >= a.cfg.MaxInFlight || now.Before(a.floor()):
+	case fl.pending.full(&a.cfg):
+		return triggerSize, true
+	case now.Before(a.floor(fl)):
 		return 0, false
-	case f.waiters > 0 && a.active() < a.cfg.GroupCommit:
+	case fl.waiters > 0 && fl.running < a.cfg.GroupCommit:
 		return triggerCommit, true
-	case !now.Before(f.opened.Add(a.cfg.MaxAge)):
+	case !now.Before(fl.oldest.Add(a.cfg.MaxAge)):
 		return triggerAge, true
 	default:
 		return 0, false
@@ -228,46 +379,71 @@ func (a *accumulator) due(f *flush, now time.Time) (trigger, bool) {
 }
 
 // floor is the earliest time for a flush that is not full; zero when there is no such bound.
-func (a *accumulator) floor() time.Time {
-	if a.lastCut.IsZero() {
+func (a *accumulator) floor(fl *flow) time.Time {
+	if fl.lastCut.IsZero() {
 		return time.Time{}
 	}
-	return a.lastCut.Add(a.cfg.FlushFloor)
+	return fl.lastCut.Add(a.cfg.FlushFloor)
 }
 
 // wake is when tick is needed if nothing else happens before; zero when it is not.
-func (a *accumulator) wake() time.Time {
-	f := a.open
-	if f == nil || a.active() >= a.cfg.MaxInFlight {
-		return time.Time{} // the end of a running flush comes first
+func (a *accumulator) wake() (at time.Time) {
+	sooner := func(t time.Time) {
+		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
 	}
-	at := f.opened.Add(a.cfg.MaxAge)
-	if f.waiters > 0 && a.active() < a.cfg.GroupCommit {
-		at = a.floor()
+	for _, fl := range a.flows {
+		if fl.pending.payloads == 0 || fl.running >= a.cfg.MaxInFlight {
+			continue // the end of a running flush comes first
+		}
+		due, floor := fl.oldest.Add(a.cfg.MaxAge), a.floor(fl)
+		if fl.waiters > 0 && fl.running < a.cfg.GroupCommit || due.Before(floor) {
+			due = floor
+		}
+		sooner(due)
 	}
-	if floor := a.floor(); at.Before(floor) {
-		at = floor
+	if len(a.stalled) > 0 { // to begin with a map costs something
+		for s := range a.stalled {
+			if g := a.groups[s]; g != nil && g.open != nil {
+				sooner(g.open.since.Add(a.cfg.MaxAge))
+			}
+		}
 	}
 	return at
 }
 
-// cut ends the open flush: what is not compressed yet is packed into blocks. A full one is cut even when none may be started: it
-// waits, compressed, and the next one gathers.
-func (a *accumulator) cut(f *flush, t trigger, now time.Time) {
-	f.trigger, f.cut, f.cutAt = t, true, now
-	a.open, a.last, a.lastCut = nil, f, now
-	var rest []*payload
-	for _, g := range f.order {
-		if g.open != nil {
-			rest = append(rest, g.open)
-			g.open = nil
-		}
+// cut makes a flush of what may be taken and has it written.
+func (a *accumulator) cut(fl *flow, t trigger, now time.Time) {
+	a.tickets++
+	f := newFlush(a.tickets, fl, a.last)
+	f.trigger, f.cutAt = t, now
+	a.take(f, fl)
+	a.last, fl.lastCut = f, now
+	fl.running++
+	fl.started = append(fl.started, started{f, now})
+	a.parts++
+	a.todo.start = append(a.todo.start, f)
+}
+
+// forget is after how long half of how slow flushes were does not count any more.
+const forget = 5 * time.Second
+
+// slow is how long a flush takes at present.
+func (a *accumulator) slow(now time.Time) time.Duration {
+	idle := max(now.Sub(a.ended), 0)
+	slow := time.Duration(float64(a.took) * math.Exp2(-float64(idle)/float64(forget)))
+	for _, fl := range a.flows {
+		slow = max(slow, fl.slowest(now))
 	}
-	for _, b := range pack(rest, a.cfg.BlockBytes) {
-		a.compress(f, b)
-	}
-	if f.uncompressed == 0 {
-		a.todo.complete = append(a.todo.complete, f)
-	}
-	a.waiting = append(a.waiting, f)
+	return slow
+}
+
+// load is what a router should know: 0 idle, 1000 refusing. It grows with the memory that is used and with the time that flushes
+// take, of which a second counts for half.
+func (a *accumulator) load(now time.Time) uint32 {
+	slow := a.slow(now)
+	late := float64(slow) / float64(slow+time.Second)
+	full := float64(a.room.full()) / 1000
+	return uint32(1000 - 1000*(1-full)*(1-late))
 }

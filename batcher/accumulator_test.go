@@ -2,6 +2,7 @@ package batcher
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -10,6 +11,8 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"scribe/internal/record"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
 )
 
 // TestAccumulator runs the transcripts in testdata/accumulator. To rewrite their answers:
@@ -18,11 +21,14 @@ import (
 //
 // Commands, each with an optional at=DURATION since the start:
 //
-//	init [memory= flush= age= floor= inflight= group= payload= block=]
+//	init [memory= share= flush= age= floor= inflight= group= payload= block=]
 //	add [wait] (SHARD:BYTES[xFRAMES][#CLASS][!] ...)   the pieces of one request; ! = exactly_once, each frame a run of its own
 //	squeeze TIMES BYTES SIZE                           pieces of so many bytes are added, and each is compressed to SIZE
 //	compressed BLOCK SIZE                              the compressor is done with a block
-//	finished FLUSH                                     a flush is durable; it took 100 ms
+//	finished FLUSH                                     a flush, or what was not divided off it, is durable; it took 100 ms
+//	divide FLUSH SHARD PART [detach]                   a group of a flush is a part of its own now
+//	finished PART                                      and that is durable
+//	stall SHARD | resume SHARD
 //	tick | close
 func TestAccumulator(t *testing.T) {
 	datadriven.Walk(t, "testdata/accumulator", func(t *testing.T, path string) {
@@ -34,11 +40,12 @@ func TestAccumulator(t *testing.T) {
 }
 
 type script struct {
-	acc     accumulator
-	now     time.Time
-	blocks  []*block
-	flushes map[uint64]*flush
-	notes   strings.Builder // what the present command has to say
+	acc    accumulator
+	now    time.Time
+	blocks []*block
+	sizes  map[*block]int64 // of those that are compressed
+	parts  map[string]*part // those being written, by the name of their flush or their own
+	notes  strings.Builder  // what the present command has to say
 }
 
 var epoch = time.Unix(1_700_000_000, 0)
@@ -58,28 +65,31 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		return s.init(t, d)
 	case "add":
 		wait := d.HasArg("wait")
+		s.acc.requests++
 		for piece := range strings.FieldsSeq(d.Input) {
 			s.add(t, d, piece, wait)
 		}
 		s.acc.tick(s.now)
 	case "compressed":
 		b := s.blocks[s.number(t, d, 0, "b")-1]
-		size, err := strconv.Atoi(d.CmdArgs[1].Key)
-		if err != nil {
-			d.Fatalf(t, "%v", err)
-		}
-		s.acc.compressed(b, size, int64(b.raw))
+		s.compressed(b, s.number(t, d, 1, ""))
 	case "squeeze":
 		for range s.number(t, d, 0, "") {
 			s.add(t, d, "1/0/7:"+d.CmdArgs[1].Key, false)
-			for _, b := range s.acc.take().compress {
+			for _, b := range s.acc.ready().compress {
 				s.blocks = append(s.blocks, b)
-				s.acc.compressed(b, s.number(t, d, 2, ""), int64(b.raw))
+				s.compressed(b, s.number(t, d, 2, ""))
 			}
 		}
 		s.acc.tick(s.now)
 	case "finished":
-		s.acc.finished(s.now, s.flushes[uint64(s.number(t, d, 0, "f"))], 100*time.Millisecond)
+		s.finished(t, d)
+	case "divide":
+		s.divide(t, d)
+	case "stall":
+		s.acc.stall(s.shard(t, d, d.CmdArgs[0].Key))
+	case "resume":
+		s.acc.resume(s.now, []record.ShardID{s.shard(t, d, d.CmdArgs[0].Key)})
 	case "tick":
 		s.acc.tick(s.now)
 	case "close":
@@ -88,6 +98,59 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		d.Fatalf(t, "unknown command %s", d.Cmd)
 	}
 	return s.state()
+}
+
+func (s *script) compressed(b *block, size int) {
+	s.sizes[b] = int64(size)
+	s.acc.compressed(b, size, int64(b.raw))
+}
+
+func (s *script) finished(t *testing.T, d *datadriven.TestData) {
+	p := s.parts[d.CmdArgs[0].Key]
+	if p == nil {
+		d.Fatalf(t, "%s is not being written", d.CmdArgs[0].Key)
+	}
+	freed := int64(0)
+	for _, c := range p.cargo {
+		if _, ok := s.sizes[c.block]; !ok {
+			s.compressed(c.block, c.block.raw)
+		}
+		if c.block.parts.Add(-1) == 0 {
+			freed += s.sizes[c.block]
+		}
+	}
+	delete(s.parts, d.CmdArgs[0].Key)
+	s.acc.finished(s.now, p, freed, 100*time.Millisecond)
+}
+
+func (s *script) divide(t *testing.T, d *datadriven.TestData) {
+	p, shard := s.parts[d.CmdArgs[0].Key], s.shard(t, d, d.CmdArgs[1].Key)
+	rest := newPart(p.flush, s.now)
+	p.groups = slices.DeleteFunc(p.groups, func(g *group) bool {
+		if g.shard == shard {
+			rest.groups = append(rest.groups, g)
+		}
+		return g.shard == shard
+	})
+	for _, g := range rest.groups {
+		for _, pl := range g.payloads {
+			pl.block.parts.Add(1)
+			rest.cargo = append(rest.cargo, cargo{block: pl.block})
+		}
+	}
+	s.parts[d.CmdArgs[2].Key] = rest
+	s.acc.divided(p, rest)
+	if d.HasArg("detach") {
+		s.acc.detach(s.now, rest)
+	}
+}
+
+func (s *script) shard(t *testing.T, d *datadriven.TestData, name string) record.ShardID {
+	id, err := record.ParseShardID(name)
+	if err != nil {
+		d.Fatalf(t, "%v", err)
+	}
+	return id
 }
 
 // number parses an argument like b3.
@@ -109,12 +172,17 @@ func (s *script) init(t *testing.T, d *datadriven.TestData) string {
 		"payload":  func(v int64) { cfg.PayloadBytes = int(v) },
 		"block":    func(v int64) { cfg.BlockBytes = int(v) },
 	}
+	shares := map[string]func(float64){"share": func(v float64) { cfg.Share = v }}
 	times := map[string]*time.Duration{"age": &cfg.MaxAge, "floor": &cfg.FlushFloor}
 	for _, arg := range d.CmdArgs {
 		var err error
 		if set := ints[arg.Key]; set != nil {
 			var v int64
 			v, err = strconv.ParseInt(arg.Vals[0], 10, 64)
+			set(v)
+		} else if set := shares[arg.Key]; set != nil {
+			var v float64
+			v, err = strconv.ParseFloat(arg.Vals[0], 64)
 			set(v)
 		} else if dst := times[arg.Key]; dst != nil {
 			*dst, err = time.ParseDuration(arg.Vals[0])
@@ -125,8 +193,8 @@ func (s *script) init(t *testing.T, d *datadriven.TestData) string {
 			d.Fatalf(t, "%v", err)
 		}
 	}
-	*s = script{now: epoch, flushes: make(map[uint64]*flush)}
-	s.acc.cfg = cfg
+	*s = script{now: epoch, sizes: make(map[*block]int64), parts: make(map[string]*part)}
+	s.acc = newAccumulator(cfg)
 	return ""
 }
 
@@ -136,10 +204,7 @@ func (s *script) add(t *testing.T, d *datadriven.TestData, text string, wait boo
 	name, spec, _ := strings.Cut(spec, ":")
 	spec, classText, classed := strings.Cut(spec, "#")
 	size, count, counted := strings.Cut(spec, "x")
-	shard, err := record.ParseShardID(name)
-	if err != nil {
-		d.Fatalf(t, "%v", err)
-	}
+	shard := s.shard(t, d, name)
 	number := func(text string, or int, given bool) int {
 		if !given {
 			return or
@@ -160,12 +225,21 @@ func (s *script) add(t *testing.T, d *datadriven.TestData, text string, wait boo
 	if wait {
 		p.sub = &submission{}
 	}
-	charge := 2*int64(p.bytes) + overhead(1, len(p.frames))
-	if !s.acc.reserve(charge) {
-		fmt.Fprintf(&s.notes, "refused %s, retry after %v\n", text, s.acc.retryAfter())
+	to := target{shard: shard, class: uint32(number(classText, 72, classed)), exactlyOnce: once}
+	in := &parsed{pieces: []located{{piece: p, target: to}}, results: make([]scribev1.FrameResult, len(p.frames))}
+	charge := in.charge()
+	err := rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.acc.room.hint(s.now, charge), "the memory is full")
+	if s.acc.room.reserve(s.now, charge) {
+		if err = s.acc.admit(s.now, in); err != nil {
+			s.acc.room.cancel(charge)
+		}
+	}
+	if err != nil {
+		info := rpc.Info(err)
+		fmt.Fprintf(&s.notes, "refused %s: %v, retry after %v: %s\n", text, info.GetReason(), info.GetRetryAfter().AsDuration(), info.GetMessage())
 		return
 	}
-	s.acc.add(s.now, target{shard: shard, class: uint32(number(classText, 72, classed)), exactlyOnce: once}, p)
+	s.acc.add(s.now, in.pieces[0].tenant, to, p)
 }
 
 // state says what is to be done and how things stand.
@@ -173,29 +247,61 @@ func (s *script) state() string {
 	var out strings.Builder
 	out.WriteString(s.notes.String())
 	s.notes.Reset()
-	todo := s.acc.take()
-	for _, b := range todo.compress {
-		s.blocks = append(s.blocks, b)
-		fmt.Fprintf(&out, "compress b%d of f%d: class %d, %d bytes:", len(s.blocks), b.flush.ticket, b.class, b.raw)
-		for _, pl := range b.payloads {
-			fmt.Fprintf(&out, " %v at %d+%d", pl.group.shard, pl.offset, pl.bytes)
+	todo := s.acc.ready()
+	s.compress(&out, todo.compress)
+	for _, f := range todo.start {
+		name := fmt.Sprintf("f%d", f.ticket)
+		fmt.Fprintf(&out, "start %s of class %d by %v: %d bytes in %d payloads\n", name, f.flow.class, f.trigger, f.raw, f.payloads)
+		for _, g := range f.groups {
+			fmt.Fprintf(&out, "  %v:", g.shard)
+			for _, pl := range g.payloads {
+				fmt.Fprintf(&out, " %d", pl.bytes)
+			}
+			out.WriteByte('\n')
 		}
-		out.WriteByte('\n')
+		// What the goroutine does that writes it.
+		p := newPart(f, s.now)
+		p.groups, p.attached = f.groups, true
+		small := pack(f.small, s.acc.cfg.BlockBytes)
+		for _, b := range small {
+			b.flush = f
+		}
+		s.compress(&out, small)
+		f.blocks = append(f.blocks, small...)
+		p.load(f)
+		s.parts[name] = p
+		s.acc.packed(f, len(small))
+		more := s.acc.ready()
+		todo.complete = append(todo.complete, more.complete...)
+	}
+	for _, b := range todo.urge {
+		fmt.Fprintf(&out, "urge b%d\n", slices.Index(s.blocks, b)+1)
 	}
 	for _, f := range todo.complete {
 		fmt.Fprintf(&out, "complete f%d\n", f.ticket)
 	}
-	for _, f := range todo.start {
-		s.flushes[f.ticket] = f
-		fmt.Fprintf(&out, "start f%d by %v: %d frames, %d bytes, %d payloads\n", f.ticket, f.trigger, f.frames, f.raw, f.payloads)
+	for _, fl := range s.acc.flows {
+		fmt.Fprintf(&out, "class %d: ", fl.class)
+		if v := fl.pending; v != (volume{}) {
+			fmt.Fprintf(&out, "%d bytes pending in %d payloads, %d waiting; ", v.size, v.payloads, fl.waiters)
+		}
+		fmt.Fprintf(&out, "%d running, %d held\n", fl.running, fl.held)
 	}
-	if f := s.acc.open; f != nil {
-		fmt.Fprintf(&out, "open f%d: %d bytes, %d waiting; ", f.ticket, f.size, f.waiters)
-	}
-	fmt.Fprintf(&out, "running %d, waiting %d, used %d, load %d", s.acc.running, len(s.acc.waiting), s.acc.used, s.acc.load())
+	fmt.Fprintf(&out, "used %d", s.acc.room.used)
 	if w := s.acc.wake(); !w.IsZero() {
 		fmt.Fprintf(&out, ", wake at %v", w.Sub(epoch))
 	}
 	out.WriteByte('\n')
 	return out.String()
+}
+
+func (s *script) compress(out *strings.Builder, blocks []*block) {
+	for _, b := range blocks {
+		s.blocks = append(s.blocks, b)
+		fmt.Fprintf(out, "compress b%d, %d bytes:", len(s.blocks), b.raw)
+		for _, pl := range b.payloads {
+			fmt.Fprintf(out, " %v at %d+%d", pl.group.shard, pl.offset, pl.bytes)
+		}
+		out.WriteByte('\n')
+	}
 }

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/budget"
 	"scribe/internal/buffers"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
@@ -27,6 +29,7 @@ type Log interface {
 	Open(ctx context.Context, owner string, shards []record.ShardID) ([]metalog.State, error)
 	Append(ctx context.Context, a *metalog.Append) ([]metalog.Appended, error)
 	Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) ([]metalog.Entry, error)
+	Sequences(ctx context.Context, shard record.ShardID, producers []uint64) ([]metalog.ProducerState, error)
 }
 
 // Categories is the view of categories.
@@ -86,11 +89,14 @@ type Batcher struct {
 	buffers    *buffers.Pool
 	arena      *arena
 	compressor *compressor
+	bodies     *budget.Budget
+	recycled   sync.Pool    // of *[]located: the memory of requests' pieces
+	pace       atomic.Int64 // how long flushes take, in nanoseconds
 
 	// ctx ends when Close loses its patience.
 	ctx    context.Context //nolint:containedctx // flushes outlive the requests that they serve
 	cancel context.CancelCauseFunc
-	// tasks are the timer's goroutine and one for each flush that is written.
+	// tasks are the timer's goroutine, one for each part that is written, and one for each call that opens logs.
 	tasks   sync.WaitGroup
 	rearm   chan struct{} // buffered: the next wake is earlier than the timer
 	drained chan struct{} // closed when the batcher is closed and nothing is buffered
@@ -131,8 +137,9 @@ func New(cfg Config, deps Deps) (*Batcher, error) {
 		stop:    make(chan struct{}),
 		ended:   make(chan struct{}),
 	}
-	b.arena = &arena{pool: b.buffers}
-	b.mu.acc.cfg = cfg
+	b.arena = newArena(b.buffers, cfg.MemoryBytes)
+	b.bodies = budget.New("requests that the batcher reads", cfg.bodies())
+	b.mu.acc = newAccumulator(cfg)
 	b.mu.counts.failed = make(map[scribev1.Reason]amount)
 	b.metrics = newMetrics(b)
 	if err := b.metrics.register(deps.Registerer); err != nil {
@@ -197,7 +204,7 @@ func (b *Batcher) Close(ctx context.Context) error {
 // settle takes what is to be done, and looks whether the timer must fire earlier and whether a closed batcher is empty. The
 // caller holds mu, and calls drive with the result afterwards, without it.
 func (b *Batcher) settle() ready {
-	todo := b.mu.acc.take()
+	todo := b.mu.acc.ready()
 	if wake := b.mu.acc.wake(); !wake.IsZero() && (b.mu.armed.IsZero() || wake.Before(b.mu.armed)) {
 		b.mu.armed = wake
 		select {
@@ -205,7 +212,7 @@ func (b *Batcher) settle() ready {
 		default: // it will look anyway
 		}
 	}
-	if b.mu.closed && !b.mu.idle && b.mu.acc.open == nil && b.mu.acc.active() == 0 {
+	if b.mu.closed && !b.mu.idle && b.mu.acc.empty() {
 		b.mu.idle = true
 		close(b.drained)
 	}
@@ -216,6 +223,9 @@ func (b *Batcher) settle() ready {
 func (b *Batcher) drive(todo ready) {
 	if len(todo.compress) > 0 {
 		b.compressor.add(todo.compress)
+	}
+	if len(todo.urge) > 0 {
+		b.compressor.urge(todo.urge)
 	}
 	for _, f := range todo.complete {
 		close(f.compressed)
@@ -266,37 +276,4 @@ func (b *Batcher) compressed(blk *block) {
 	todo := b.settle()
 	b.mu.Unlock()
 	b.drive(todo)
-}
-
-// write makes a flush durable and tells its writers.
-func (b *Batcher) write(f *flush) {
-	started := b.now()
-	f.begin()
-	b.prepare(b.ctx, f)
-	<-f.compressed
-	b.metrics.stage(stageCompress, b.now().Sub(f.cutAt))
-	b.put(b.ctx, f)
-	b.commit(b.ctx, f)
-	close(f.done)
-
-	for _, part := range f.blobs {
-		if part.empty() && !part.unsure {
-			b.orphan(part)
-		}
-	}
-	for _, blk := range f.blocks {
-		b.buffers.Put(blk.stored)
-		blk.stored = nil
-	}
-	end := b.now()
-	b.metrics.flushed(f, end.Sub(f.opened))
-	outcome := answer(f)
-	b.mu.Lock()
-	b.mu.counts.add(outcome)
-	b.mu.acc.finished(end, f, end.Sub(started))
-	todo := b.settle()
-	b.mu.Unlock()
-	b.drive(todo)
-	// Writers go on after the memory is free and the counters are right.
-	release(f)
 }

@@ -433,9 +433,9 @@ func TestMetrics(t *testing.T) {
 		"scribe_batcher_buffered_messages":                     1,
 		"scribe_batcher_buffered_frames":                       1,
 		"scribe_batcher_flushes_in_flight":                     1,
-		"scribe_batcher_flushes_total/commit":                  4,
-		"scribe_batcher_orphan_blobs_total":                    2,
-		"scribe_batcher_append_failures_total/sequence":        2,
+		"scribe_batcher_flushes_total/commit":                  5,
+		"scribe_batcher_orphan_blobs_total":                    0,
+		"scribe_batcher_append_failures_total/sequence":        0,
 		"scribe_batcher_memory_limit_bytes":                    float64(testConfig().MemoryBytes),
 		"scribe_batcher_accepted_bytes_total/minus_the_rest":   0,
 	} {

@@ -183,6 +183,8 @@ func benchmarkCommit(b *testing.B, frames [][]byte, writers int, alone float64) 
 	used := float64(cpu()-start) / float64(bytes)
 	b.StopTimer()
 	b.ReportMetric(used, "cpu-ns/B")
+	b.ReportMetric(float64(b.N)/counterValue(b, bt.metrics.blobs), "requests/blob")
+	b.ReportMetric(counterValue(b, bt.metrics.orphans), "orphans")
 	if alone > 0 {
 		b.ReportMetric(alone, "zstd-ns/B")
 		b.ReportMetric(used/alone, "x-zstd")
@@ -215,14 +217,74 @@ func BenchmarkIdleLogs(b *testing.B) {
 	runtime.ReadMemStats(&before)
 	l := newLedger(1 << 30)
 	for i := range b.N {
-		g := &group{target: target0(uint32(i), 0), payloads: make([]*payload, 1)}
-		groups := []*group{g}
-		l.claim(groups, 1)
-		l.opened([]metalog.State{{Shard: g.shard, Epoch: 1, NextLSN: 1}})
-		l.settle(groups, func(*group) int { return 1 })
+		p := newPart(newFlush(uint64(i), nil, nil), time.Time{})
+		p.groups = []*group{{target: target0(uint32(i), 0), payloads: make([]*payload, 1)}}
+		p.groups[0].payloads[0] = &payload{}
+		l.claim(p)
+		l.opened([]metalog.State{{Shard: p.groups[0].shard, Epoch: 1, NextLSN: 1}}, time.Time{})
+		l.settle(p, true, time.Time{})
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(b.N), "B/log")
 	runtime.KeepAlive(l)
+}
+
+// BenchmarkTrickle is a flush of many categories with one small frame each: what a payload costs, compression included.
+//
+//	go test ./batcher -run '^$' -bench Trickle -benchtime 50x -count 6
+func BenchmarkTrickle(b *testing.B) {
+	for _, categories := range []int{1000, 10_000} {
+		b.Run(fmt.Sprintf("categories=%d/frame=300B", categories), func(b *testing.B) { benchmarkTrickle(b, categories) })
+	}
+}
+
+func benchmarkTrickle(b *testing.B, categories int) {
+	log, err := pebblelog.Open("log", pebblelog.Options{FS: vfs.NewMem()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = log.Close() }()
+	known, messages := catalog{}, workloads()["accesslog"]
+	var requests [][]byte
+	for i := range categories {
+		name := fmt.Sprintf("trickle-%d", i)
+		known[name] = &scribev1.Category{Name: name, Id: uint32(100 + i), Shards: 1}
+		if i%200 == 0 {
+			requests = append(requests, nil)
+		}
+		m := messages[i%len(messages)]
+		requests[len(requests)-1] = append(requests[len(requests)-1], makeFrame(b, name, 0, nil, string(m[:min(len(m), 200)]))...)
+	}
+	cfg := DefaultConfig()
+	cfg.MaxAge = time.Hour // the last request of each round cuts
+	bt, err := New(cfg, Deps{Blobs: &forgetful{Store: memory.New()}, Log: log, Categories: known, Slot: func() uint16 { return 1 }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	round := func() {
+		for i, r := range requests {
+			ack := none
+			if i == len(requests)-1 {
+				ack = committed
+			}
+			if _, err := bt.Submit(b.Context(), &scribev1.SubmitRequest{Frames: r, Ack: ack}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	round() // opens the logs
+	b.ReportAllocs()
+	b.ResetTimer()
+	start := cpu()
+	for range b.N {
+		round()
+	}
+	used := cpu() - start
+	b.StopTimer()
+	b.ReportMetric(float64(used.Microseconds())/float64(b.N*categories), "cpu-us/payload")
+	b.ReportMetric(float64(b.N+1)/counterValue(b, bt.metrics.blobs), "rounds/blob")
+	if err := bt.Close(b.Context()); err != nil {
+		b.Fatal(err)
+	}
 }

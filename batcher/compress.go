@@ -13,8 +13,8 @@ import (
 // maxScratch is how much memory a worker keeps between blocks. Larger blocks, of a single huge frame, are rare.
 const maxScratch = 8 << 20
 
-// compressor compresses blocks in a fixed number of workers, in the order in which they were given. Its queue is bounded by the
-// memory budget of the frames that the blocks consist of.
+// compressor compresses blocks in a fixed number of workers, in the order in which they were given, but first those that a flush waits
+// for. Its queues are bounded by the memory budget of the frames that the blocks consist of.
 type compressor struct {
 	pool *buffers.Pool
 	// done is told when a block's codec and stored bytes are set; from then on the pieces' memory is not read.
@@ -24,8 +24,9 @@ type compressor struct {
 
 	mu struct {
 		sync.Mutex
-		queue  []*block
-		closed bool
+		// urgent goes before queue. A block that became urgent is in both.
+		urgent, queue []*block
+		closed        bool
 	}
 }
 
@@ -50,12 +51,31 @@ func newCompressor(workers int, pool *buffers.Pool, done func(*block)) (*compres
 // add queues blocks.
 func (c *compressor) add(blocks []*block) {
 	c.mu.Lock()
-	c.mu.queue = append(c.mu.queue, blocks...)
+	for _, b := range blocks {
+		b.state = blockQueued
+		if b.urgent {
+			c.mu.urgent = append(c.mu.urgent, b)
+		} else {
+			c.mu.queue = append(c.mu.queue, b)
+		}
+	}
 	c.mu.Unlock()
 	if len(blocks) == 1 {
 		c.more.Signal()
 	} else {
 		c.more.Broadcast()
+	}
+}
+
+// urge puts blocks before others that were queued, or are about to be.
+func (c *compressor) urge(blocks []*block) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, b := range blocks {
+		if b.state == blockQueued && !b.urgent {
+			c.mu.urgent = append(c.mu.urgent, b)
+		}
+		b.urgent = true
 	}
 }
 
@@ -72,16 +92,23 @@ func (c *compressor) close() {
 func (c *compressor) next() *block {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.mu.queue) == 0 {
+	for {
+		for _, queue := range []*[]*block{&c.mu.urgent, &c.mu.queue} {
+			for len(*queue) > 0 {
+				b := (*queue)[0]
+				(*queue)[0] = nil
+				*queue = (*queue)[1:]
+				if b.state == blockQueued {
+					b.state = blockTaken
+					return b
+				}
+			}
+		}
 		if c.mu.closed {
 			return nil
 		}
 		c.more.Wait()
 	}
-	b := c.mu.queue[0]
-	c.mu.queue[0] = nil
-	c.mu.queue = c.mu.queue[1:]
-	return b
 }
 
 func (c *compressor) work(enc *zstd.Encoder) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"scribe/internal/pointer"
+	"scribe/internal/rpc"
 )
 
 // Config says how much a batcher holds and when it flushes. Sizes are bytes. Start from [DefaultConfig].
@@ -14,18 +15,28 @@ type Config struct {
 	// MemoryBytes bounds what frames take from Submit to the end of their flush. A frame is charged twice its length until it
 	// is compressed (its bytes, and room for a compressed copy that turns out no smaller), the compressed length afterwards.
 	MemoryBytes int64
+	// Share is how much a category may hold, in multiples of what is free. Below the bound that this makes it is refused nothing, and
+	// beyond it nobody else is. A category alone gets Share/(1+Share) of the memory.
+	Share float64
+	// BodyBytes bounds the requests that [Batcher.Admit] admits, from before their bodies are read until they are answered; 0 = as
+	// much as MemoryBytes, but enough for a request of 64 MiB.
+	BodyBytes int64
 	// FlushBytes is the size at which a flush is written whoever waits: compressed bytes of what is compressed already, raw
 	// bytes of the rest.
 	FlushBytes int64
 	// MaxAge is how long frames that nobody waits for stay in memory before they are written.
 	MaxAge time.Duration
-	// FlushFloor is the least time between two flushes that are not full: it bounds what requests to the store cost.
+	// FlushFloor is the least time between two flushes of a retention class that are not full: it bounds what requests to the store
+	// cost.
 	FlushFloor time.Duration
-	// MaxInFlight is how many flushes are written at the same time. Full flushes beyond it wait, compressed, in memory.
+	// MaxInFlight is how many flushes of a retention class are written at the same time. What comes meanwhile gathers in memory.
 	MaxInFlight int
-	// GroupCommit is the number of unfinished flushes below which a writer that waits for its commit gets a new flush at once;
-	// at or above it, writers gather behind the running ones. 2 lets one flush upload while another appends.
+	// GroupCommit is the number of unfinished flushes of its retention class below which a writer that waits for its commit gets a
+	// new flush at once; at or above it, writers gather behind the running ones. 2 lets one flush upload while another appends.
 	GroupCommit int
+	// StallAfter is how long a flush waits for some of its logs before it is divided, so that the others go on: at least, since it is
+	// twice the usual time of a flush where that is longer. A divided flush is a blob more.
+	StallAfter time.Duration
 	// PayloadBytes is the largest payload, but for a single frame that is larger: the unit that readers fetch.
 	PayloadBytes int
 	// BlockBytes is what small payloads that share a compressed block are gathered to.
@@ -41,10 +52,11 @@ type Config struct {
 	PutTimeout time.Duration
 	// LogTimeout bounds one call of the metadata engine.
 	LogTimeout time.Duration
-	// CommitPatience is how long an append whose outcome is unknown is repeated before its frames fail with an unknown outcome.
+	// CommitPatience is how long an append whose outcome is unknown is repeated before its frames fail with an unknown outcome, and
+	// how long a log that cannot be opened, or an engine that is closed, is tried before frames fail.
 	CommitPatience time.Duration
-	// CommitAttempts is how often a flush that the metadata engine refuses (another writer, repeated sequences, an old blob) is
-	// rebuilt before its frames fail.
+	// CommitAttempts is how often a flush that the metadata engine refuses (repeated sequences, an old blob), or a log that another
+	// writer takes, is tried again before its frames fail.
 	CommitAttempts int
 	// RetryBase and RetryMax are the least and the largest mean pause between attempts; pauses double and are jittered.
 	RetryBase time.Duration
@@ -57,10 +69,12 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		MemoryBytes:    256 << 20,
+		Share:          4,
 		FlushBytes:     10 << 20,
 		MaxAge:         time.Second,
 		MaxInFlight:    4,
 		GroupCommit:    2,
+		StallAfter:     time.Second,
 		PayloadBytes:   2 << 20,
 		BlockBytes:     256 << 10,
 		PutAttempts:    4,
@@ -88,11 +102,16 @@ func (c *Config) Validate() error {
 		}
 	}
 	within("MemoryBytes", c.MemoryBytes, 1<<20, 1<<40)
+	if !(c.Share >= 0.1 && c.Share <= 1000) { // NaN is not
+		faults = append(faults, fmt.Errorf("batcher: Share is %v, want 0.1 to 1000", c.Share))
+	}
+	within("BodyBytes", c.BodyBytes, 0, 1<<40)
 	within("FlushBytes", c.FlushBytes, 1, 1<<30)
 	lasting("MaxAge", c.MaxAge, time.Millisecond)
 	lasting("FlushFloor", c.FlushFloor, 0)
 	within("MaxInFlight", int64(c.MaxInFlight), 1, 1024)
 	within("GroupCommit", int64(c.GroupCommit), 1, int64(max(c.MaxInFlight, 1)))
+	lasting("StallAfter", c.StallAfter, time.Millisecond)
 	within("PayloadBytes", int64(c.PayloadBytes), 1, 8<<20)
 	within("BlockBytes", int64(c.BlockBytes), 1, 8<<20)
 	within("Compressors", int64(c.Compressors), 0, 1024)
@@ -108,6 +127,14 @@ func (c *Config) Validate() error {
 		faults = append(faults, fmt.Errorf("batcher: Region: %w", err))
 	}
 	return errors.Join(faults...)
+}
+
+// bodies is the bound of the requests that are being read.
+func (c *Config) bodies() int64 {
+	if c.BodyBytes > 0 {
+		return c.BodyBytes
+	}
+	return max(c.MemoryBytes, rpc.MaxMessageBytes)
 }
 
 // compressors is the number of workers.

@@ -48,6 +48,11 @@ func (c *cell) background(texts ...string) <-chan []*scribev1.FrameResult {
 	for i, text := range texts {
 		frames[i] = makeFrame(c.t, "alpha", 0, nil, text)
 	}
+	return c.async(frames...)
+}
+
+// async submits frames and returns the channel of the results.
+func (c *cell) async(frames ...[]byte) <-chan []*scribev1.FrameResult {
 	out := make(chan []*scribev1.FrameResult, 1)
 	go func() { out <- c.submit(committed, frames...) }()
 	return out
@@ -398,13 +403,13 @@ func TestOpenFails(t *testing.T) {
 	c.mustBe(alpha0, "1")
 
 	// For good: only the frames of logs that are not open fail.
-	for range 1 + c.cfg.PutAttempts {
-		c.log.opens.plan(step{err: errInjected})
-	}
+	c.cfg.CommitPatience = 20 * time.Millisecond
+	c.log.opens.always(step{err: errInjected})
 	results := c.submit(committed, makeFrame(t, "alpha", 0, nil, "2"), makeFrame(t, "beta", 0, nil, "x"))
 	if got := reasons(results); !slices.Equal(got, []scribev1.Reason{0, scribev1.Reason_REASON_NO_BACKEND}) {
 		t.Errorf("reasons %v", got)
 	}
+	c.log.opens.always(step{})
 	c.commit(makeFrame(t, "beta", 0, nil, "y"))
 	c.mustBe(alpha0, "1", "2")
 	c.mustBe(record.MakeShardID(2, 0, 7), "y")
@@ -444,8 +449,10 @@ func TestEngineIsClosed(t *testing.T) {
 		{metalog.ErrClosed, scribev1.Reason_REASON_NO_BACKEND},
 		{metalog.ErrInvalid, scribev1.Reason_REASON_UNSPECIFIED},
 	} {
-		c := newCell(t, testConfig(), nil, nil)
-		c.log.appends.plan(step{err: tc.err})
+		cfg := testConfig()
+		cfg.CommitPatience = 20 * time.Millisecond
+		c := newCell(t, cfg, nil, nil)
+		c.log.appends.always(step{err: tc.err})
 		results := c.submit(committed, makeFrame(t, "alpha", 0, nil, "1"))
 		if e := results[0].GetError(); e == nil || e.GetReason() != tc.reason || !strings.Contains(e.GetMessage(), tc.err.Error()) {
 			t.Errorf("error %v", e)

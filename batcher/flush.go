@@ -1,19 +1,21 @@
 package batcher
 
 import (
+	"sync/atomic"
 	"time"
 
 	"scribe/internal/buffers"
 	"scribe/internal/pointer"
 	"scribe/internal/record"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/metalog"
 )
 
 // verdict is what has been decided about a frame.
 type verdict uint8
 
 const (
-	// kept: the frame is part of what the flush stores.
+	// kept: the frame is part of what is stored.
 	kept verdict = 0
 	// stored: all its sequences were stored by an earlier flush. It is acknowledged as a duplicate whatever becomes of this one.
 	stored verdict = 1
@@ -21,6 +23,8 @@ const (
 	repeated verdict = 2
 	// refused: its frame.fault says why.
 	refused verdict = 3
+	// dropped: a frame before it of the same request and shard was not stored. Its frame.fault says so.
+	dropped verdict = 4
 )
 
 // frame is one frame in memory. Its bytes are in the memory of its piece, after those of the frames before it.
@@ -35,7 +39,7 @@ type frame struct {
 	sequenced bool
 
 	verdict verdict
-	fault   *scribev1.ErrorInfo // of a refused frame
+	fault   *scribev1.ErrorInfo // of a frame that is refused or dropped
 }
 
 // last is the sequence of the frame's last message.
@@ -55,6 +59,16 @@ type piece struct {
 	mem    segment
 	bytes  int
 	runs   int // upper bound of the sequence runs in an exactly_once category; 0 in others
+	// request tells the pieces of one request from those of others. Set when the piece is accumulated.
+	request uint64
+	// chain is what the pieces of the request share whose frames go to the same shard in another payload; nil when there are none.
+	chain *chain
+}
+
+// chain makes the frames of one shard in one request a prefix of what they were: once some of them are not stored, those behind
+// are not either.
+type chain struct {
+	broken atomic.Bool
 }
 
 // target is where frames go.
@@ -66,40 +80,95 @@ type target struct {
 	exactlyOnce bool
 }
 
-// group is one physical shard's part of a flush.
+// group is the frames of one physical shard: first those that wait for a flush, then one flush's part of them.
 type group struct {
 	target
 	payloads []*payload
 	open     *payload // the last of payloads while it takes frames; nil when the next frame begins a new one
 
-	// What follows belongs to the goroutine that writes the flush.
+	// What follows belongs to the accumulator.
+
+	tenant *tenant
+	// into is where the flush that is being filled has the group's payloads; nil at all other times.
+	into *group
+	// stalled: no flush takes the frames at present.
+	stalled bool
+
+	// What follows belongs to the goroutine that writes the group's part, but for what the ledger says.
 
 	// epoch and lsn are the writer's epoch and the LSN that the group's first pointer will get; 0 while not known.
 	epoch uint64
 	lsn   record.LSN
-	// claimed is the number of payloads that the ledger counts as in flight for this group.
-	claimed int
+
+	// corrections are the conflicts that refused frames were answered with, after what the log knows of their producers once the
+	// group is appended.
+	corrections []*scribev1.SequenceConflict
+	after       map[uint64]metalog.ProducerState
+
+	spot spot
+
+	// one is the memory of payloads while there is one, as there is in most groups of a flush with many categories.
+	one [1]*payload
 }
 
 // payload is a run of frames of one physical shard that is compressed and read as a whole.
 type payload struct {
 	group    *group
-	class    uint32
 	pieces   []piece
+	since    time.Time // when its first frame came
 	bytes    int
 	frames   int
 	messages int
 	runs     int
+	waiters  int // pieces whose request waits for the commit
 
 	block  *block // set when it is compressed or about to be
 	offset int    // in the raw block
 
-	// What follows belongs to the goroutine that writes the flush.
+	// Owned by the accumulator all the time.
+
+	// overhead is the charge for bookkeeping, stored its share of the compressed block's bytes; -1 while it is not compressed.
+	overhead int64
+	stored   int64
+
+	// What follows belongs to the goroutine that writes the part.
 
 	// extents are what is stored of the payload: one, all of it, unless frames in it were refused.
 	extents []extent
 	// fault is why the payload as a whole was not stored.
 	fault *scribev1.ErrorInfo
+
+	// The memory of pieces and extents while there is one.
+	onePiece  [1]piece
+	oneExtent [1]extent
+}
+
+func newGroup(to target, t *tenant) *group {
+	g := &group{target: to, tenant: t}
+	g.payloads = g.one[:0]
+	return g
+}
+
+func newPayload(g *group, since time.Time) *payload {
+	pl := &payload{group: g, since: since, stored: -1}
+	pl.pieces, pl.extents = pl.onePiece[:0], pl.oneExtent[:0]
+	return pl
+}
+
+// size is what counts towards Config.FlushBytes.
+func (pl *payload) size() int64 {
+	if pl.stored >= 0 {
+		return pl.stored
+	}
+	return int64(pl.bytes)
+}
+
+// charge is what the payload's category is charged for.
+func (pl *payload) charge() int64 {
+	if pl.stored >= 0 {
+		return pl.overhead + pl.stored
+	}
+	return pl.overhead + 2*int64(pl.bytes)
 }
 
 // extent is a run of kept frames, adjacent in a block: what one pointer points to.
@@ -119,16 +188,30 @@ type extent struct {
 
 // block is what is compressed as a whole: one large payload, or small ones side by side.
 type block struct {
-	flush    *flush
-	class    uint32
+	flush    *flush // nil until a flush takes it; the accumulator's
 	payloads []*payload
 	raw      int
-	part     *blobPart // set when the flush is written
+
+	// Owned by the compressor once it has the block: where it stands, and whether a flush waits for it.
+	state  blockState
+	urgent bool
 
 	// Set by the compressor.
 	codec  pointer.Codec
 	stored *buffers.Buffer
+
+	// parts counts the parts that have payloads of the block.
+	parts atomic.Int32
 }
+
+// blockState is where a block stands in the compressor.
+type blockState uint8
+
+const (
+	blockNew    blockState = 0 // not there yet
+	blockQueued blockState = 1
+	blockTaken  blockState = 2
+)
 
 // trigger is why a flush was cut.
 type trigger uint8
@@ -145,40 +228,32 @@ func (t trigger) String() string {
 	return [triggers]string{"size", "age", "commit", "close"}[t]
 }
 
-// flush is what becomes durable in one transaction. The accumulator owns it until it is cut; then the goroutine that writes it
-// does, but for what the comments below say.
+// flush is what is cut at once of the frames of one retention class: it becomes one blob and one transaction, unless it is divided
+// (see part). The accumulator fills it; then the goroutine that writes it owns it, but for what the comments say.
 type flush struct {
-	ticket  uint64 // flushes commit in this order
+	ticket  uint64 // flushes are claimed in this order
+	flow    *flow
 	trigger trigger
-	opened  time.Time
 	cutAt   time.Time
 
-	groups map[record.ShardID]*group
-	order  []*group // by arrival of the first frame
-	blocks []*block
-	blobs  []*blobPart
+	groups []*group   // by turn of their categories
+	blocks []*block   // of payloads that were compressed, or about to be, when it was cut
+	small  []*payload // those that were not
 
-	size     int64 // what counts towards Config.FlushBytes
-	raw      int64 // bytes of frames
-	frames   int
-	messages int
-	payloads int
-	runs     int
-	waiters  int // pieces whose request waits for the commit
+	volume
+	oldest time.Time // when its first frame came
 
 	// Owned by the accumulator all the time.
-	uncompressed int   // blocks that are not compressed yet
-	cut          bool  // takes no more frames
-	charge       int64 // bytes of memory to release when it is done
 
-	// compressed is closed when all blocks are; prepared when the flush's logs are open and its places in them predicted; done
-	// when its commit has ended one way or another. A flush goes through the last two after the one before it.
+	uncompressed int // blocks that are not compressed yet, and one until the small payloads are packed
+	// attached counts the parts that take the flush's place among those that are being written.
+	attached int
+
+	// compressed is closed when all blocks are; claimed when the flush has its places in the queues of its logs.
 	compressed chan struct{}
-	prepared   chan struct{}
-	done       chan struct{}
-	// afterPrepared and afterDone are those of the flush before; nil for the first.
-	afterPrepared <-chan struct{}
-	afterDone     <-chan struct{}
+	claimed    chan struct{}
+	// afterClaim is claimed of the flush before. Only the channel is kept, so that the flush can be collected.
+	afterClaim <-chan struct{}
 }
 
 // closed is a channel that is.
@@ -188,20 +263,18 @@ var closed = func() <-chan struct{} {
 	return c
 }()
 
-func newFlush(ticket uint64, opened time.Time, before *flush) *flush {
+func newFlush(ticket uint64, fl *flow, before *flush) *flush {
 	f := &flush{
-		ticket:     ticket,
-		opened:     opened,
-		groups:     make(map[record.ShardID]*group),
-		compressed: make(chan struct{}),
-		prepared:   make(chan struct{}),
-		done:       make(chan struct{}),
-		// Only the channels of the flush before are kept, so that it can be collected.
-		afterPrepared: closed,
-		afterDone:     closed,
+		ticket:       ticket,
+		flow:         fl,
+		uncompressed: 1,
+		attached:     1,
+		compressed:   make(chan struct{}),
+		claimed:      make(chan struct{}),
+		afterClaim:   closed,
 	}
 	if before != nil {
-		f.afterPrepared, f.afterDone = before.prepared, before.done
+		f.afterClaim = before.claimed
 	}
 	return f
 }

@@ -58,6 +58,7 @@ type step struct {
 	after bool            // the call is carried out, and its answer lost
 	hold  <-chan struct{} // the call waits for this first
 	seen  chan<- struct{} // closed when the call arrives
+	delay time.Duration   // the call takes that long before anything happens
 }
 
 // faults is a script of what happens to the calls of one kind, in order; calls beyond it pass.
@@ -73,6 +74,13 @@ func (f *faults) plan(steps ...step) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.steps = append(f.steps, steps...)
+}
+
+// always says what happens to all calls beyond the script.
+func (f *faults) always(s step) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.random = func() step { return s }
 }
 
 func (f *faults) count() int {
@@ -102,6 +110,13 @@ func (f *faults) run(ctx context.Context, call func() error) error {
 			return ctx.Err()
 		}
 	}
+	if s.delay > 0 {
+		select {
+		case <-time.After(s.delay):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	if s.err != nil && !s.after {
 		return s.err
 	}
@@ -117,24 +132,77 @@ var errInjected = errors.New("injected fault")
 type faultyStore struct {
 	*memory.Store
 	puts faults
+	// onPut, when set, is asked before a blob of a retention class is put.
+	onPut hook[uint32]
 }
 
 func (s *faultyStore) Put(ctx context.Context, key string, parts ...[]byte) error {
+	class, _, err := pointer.ParseKey(key)
+	if err != nil {
+		return err
+	}
+	if err := s.onPut.ask(ctx, class); err != nil {
+		return err
+	}
 	return s.puts.run(ctx, func() error { return s.Store.Put(ctx, key, parts...) })
+}
+
+// hook is what a test wants to happen before calls, by what they are about. It may be set at any time.
+type hook[T any] struct {
+	mu sync.Mutex
+	fn func(context.Context, T) error
+}
+
+func (h *hook[T]) set(fn func(context.Context, T) error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.fn = fn
+}
+
+func (h *hook[T]) ask(ctx context.Context, about T) error {
+	h.mu.Lock()
+	fn := h.fn
+	h.mu.Unlock()
+	if fn == nil {
+		return nil
+	}
+	return fn(ctx, about)
+}
+
+// until waits for a channel, as a call that hangs.
+func until(ctx context.Context, done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // faultyLog is an engine with faults.
 type faultyLog struct {
 	metalog.Log
-	opens, appends, reads faults
+	opens, appends, reads, sequences faults
+	// onOpen and onAppend, when set, are asked before the calls with the shards that they are about.
+	onOpen, onAppend hook[[]record.ShardID]
 }
 
 func (l *faultyLog) Open(ctx context.Context, owner string, shards []record.ShardID) (states []metalog.State, err error) {
+	if err := l.onOpen.ask(ctx, shards); err != nil {
+		return nil, err
+	}
 	err = l.opens.run(ctx, func() error { states, err = l.Log.Open(ctx, owner, shards); return err })
 	return states, err
 }
 
 func (l *faultyLog) Append(ctx context.Context, a *metalog.Append) (where []metalog.Appended, err error) {
+	shards := make([]record.ShardID, len(a.Shards))
+	for i := range shards {
+		shards[i] = a.Shards[i].Shard
+	}
+	if err := l.onAppend.ask(ctx, shards); err != nil {
+		return nil, err
+	}
 	err = l.appends.run(ctx, func() error { where, err = l.Log.Append(ctx, a); return err })
 	if err != nil {
 		return nil, err
@@ -145,6 +213,11 @@ func (l *faultyLog) Append(ctx context.Context, a *metalog.Append) (where []meta
 func (l *faultyLog) Read(ctx context.Context, s record.ShardID, from record.LSN, n, size int) (entries []metalog.Entry, err error) {
 	err = l.reads.run(ctx, func() error { entries, err = l.Log.Read(ctx, s, from, n, size); return err })
 	return entries, err
+}
+
+func (l *faultyLog) Sequences(ctx context.Context, s record.ShardID, producers []uint64) (states []metalog.ProducerState, err error) {
+	err = l.sequences.run(ctx, func() error { states, err = l.Log.Sequences(ctx, s, producers); return err })
+	return states, err
 }
 
 // cell is a batcher over real stores in memory.
@@ -392,8 +465,24 @@ func (c *cell) verify() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.acc.used != 0 {
-		c.t.Errorf("%d bytes are still charged", c.mu.acc.used)
+	if acc := &c.mu.acc; acc.room.used != 0 || len(acc.tenants)+len(acc.groups)+len(acc.stalled)+acc.parts+acc.detached != 0 {
+		c.t.Errorf("%d bytes are still charged; %d categories, %d groups, %d stalled shards, %d parts, %d detached",
+			acc.room.used, len(acc.tenants), len(acc.groups), len(acc.stalled), acc.parts, acc.detached)
+	}
+	for _, fl := range c.mu.acc.flows {
+		if fl.held != 0 || fl.running != 0 || fl.pending != (volume{}) || fl.waiters != 0 || len(fl.started) != 0 {
+			c.t.Errorf("class %d: %+v", fl.class, *fl)
+		}
+	}
+	c.ledger.mu.Lock()
+	defer c.ledger.mu.Unlock()
+	for s, ln := range c.ledger.mu.lanes {
+		if ln.head != nil || ln.tail != nil || ln.stalled || ln.trouble != nil {
+			c.t.Errorf("log %v: %+v", s, *ln)
+		}
+	}
+	if n := c.ledger.troubled.Load(); n != 0 {
+		c.t.Errorf("%d logs are in trouble", n)
 	}
 	if b := c.mu.counts.buffered(); b != (amount{}) {
 		c.t.Errorf("%+v are still buffered", b)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,28 +18,80 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// chaos makes every call of a store and an engine fail with some probability, before or after it is carried out, and takes logs
-// away now and then.
+// chaos makes every call of a store and an engine fail or take long with some probability, fail before or after it is carried out, and
+// takes logs away now and then.
 type chaos struct {
-	mu   sync.Mutex
-	rng  *rand.Rand
-	rate float64
+	mu         sync.Mutex
+	rng        *rand.Rand
+	rate, slow float64
 }
 
-func (c *chaos) step() step {
+func newChaos(seed uint64) *chaos {
+	rng := rand.New(rand.NewPCG(seed, 2))
+	return &chaos{rng: rng, rate: 0.25 * rng.Float64(), slow: 0.1 * rng.Float64()}
+}
+
+func (c *chaos) step() (s step) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.rng.Float64() >= c.rate {
-		return step{}
+	if c.rng.Float64() < c.slow {
+		s.delay = time.Duration(c.rng.IntN(300)) * time.Millisecond
 	}
-	return step{err: errInjected, after: c.rng.IntN(2) == 0}
+	if c.rng.Float64() < c.rate {
+		s.err, s.after = errInjected, c.rng.IntN(2) == 0
+	}
+	return s
+}
+
+// shard makes calls about one shard fail or hang, for a while and with some probability.
+func (c *chaos) shard(bad record.ShardID) func(context.Context, []record.ShardID) error {
+	return func(ctx context.Context, shards []record.ShardID) error {
+		if !slices.Contains(shards, bad) {
+			return nil
+		}
+		c.mu.Lock()
+		fate, delay := c.rng.IntN(4), time.Duration(c.rng.IntN(1000))*time.Millisecond
+		c.mu.Unlock()
+		switch fate {
+		case 0:
+			return errInjected
+		case 1:
+			_ = until(ctx, after(delay))
+			return ctx.Err()
+		}
+		return nil
+	}
+}
+
+// after is a channel that is closed after d.
+func after(d time.Duration) <-chan struct{} {
+	done := make(chan struct{})
+	time.AfterFunc(d, func() { close(done) })
+	return done
+}
+
+// trouble makes what a cell works with fail at random.
+func (c *cell) trouble(ch *chaos, bad record.ShardID) (calm func()) {
+	all := []*faults{&c.store.puts, &c.log.opens, &c.log.appends, &c.log.reads, &c.log.sequences}
+	for _, f := range all {
+		f.random = ch.step
+	}
+	c.log.onOpen.set(ch.shard(bad))
+	c.log.onAppend.set(ch.shard(bad))
+	return func() {
+		for _, f := range all {
+			f.always(step{})
+		}
+		c.log.onOpen.set(nil)
+		c.log.onAppend.set(nil)
+	}
 }
 
 // TestHistories has writers with random frames under random faults, and checks what the batcher promises: what was acknowledged is
-// readable, where it was said to be, byte for byte; a writer's frames are in the order in which they were acknowledged; what
-// definitely failed is not there; sequenced frames are there once.
+// readable, where it was said to be, byte for byte; a writer's frames are in the order in which they were acknowledged, and those of a
+// request and shard a prefix; what definitely failed is not there; sequenced frames are there once.
 func TestHistories(t *testing.T) {
-	for seed := range uint64(12) {
+	for seed := range uint64(24) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { history(t, seed) })
 		})
@@ -61,15 +114,17 @@ func history(t *testing.T, seed uint64) {
 	cfg.MaxInFlight, cfg.GroupCommit = 1+rng.IntN(4), 1
 	cfg.GroupCommit += rng.IntN(cfg.MaxInFlight)
 	cfg.PutAttempts, cfg.CommitPatience = 2, time.Duration(rng.IntN(10))*time.Millisecond
-	cfg.MemoryBytes = 1 << 20
-	c := newCell(t, cfg, nil, nil)
-	ch := &chaos{rng: rand.New(rand.NewPCG(seed, 2)), rate: 0.25 * rng.Float64()}
-	for _, f := range []*faults{&c.store.puts, &c.log.opens, &c.log.appends, &c.log.reads} {
-		f.random = ch.step
-	}
+	cfg.MemoryBytes, cfg.StallAfter = 1<<20, time.Duration(1+rng.IntN(50))*time.Millisecond
+	var slot atomic.Uint32
+	slot.Store(7)
+	c := newCellWith(t, cfg, nil, nil, func(d *Deps) { d.Slot = func() uint16 { return uint16(slot.Load()) } })
+	calm := c.trouble(newChaos(seed), record.MakeShardID(uint32(1+rng.IntN(3)), uint16(rng.IntN(2)), 7))
 	stop := make(chan struct{})
 	var thief, writers sync.WaitGroup
 	thief.Go(func() { steal(c, rand.New(rand.NewPCG(seed, 3)), stop) })
+	if seed%3 == 0 {
+		thief.Go(func() { reslot(&slot, rand.New(rand.NewPCG(seed, 4)), stop) })
+	}
 	outcomes := make([][]outcome, 5)
 	for w := range outcomes {
 		writers.Go(func() { outcomes[w] = write(c, uint64(w), rand.New(rand.NewPCG(seed, uint64(10+w)))) })
@@ -77,9 +132,7 @@ func history(t *testing.T, seed uint64) {
 	writers.Wait()
 	close(stop)
 	thief.Wait()
-	for _, f := range []*faults{&c.store.puts, &c.log.opens, &c.log.appends, &c.log.reads} {
-		f.random = nil
-	}
+	calm()
 	if err := c.Close(t.Context()); err != nil && !strings.Contains(err.Error(), "could not be made durable") {
 		t.Error(err)
 	}
@@ -105,6 +158,18 @@ func steal(c *cell, rng *rand.Rand, stop <-chan struct{}) {
 	}
 }
 
+// reslot gives the batcher another writer slot now and then.
+func reslot(slot *atomic.Uint32, rng *rand.Rand, stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case <-time.After(time.Duration(1+rng.IntN(100)) * time.Millisecond):
+		}
+		slot.Store(7 + uint32(rng.IntN(2)))
+	}
+}
+
 // write sends requests one after another, and sequenced frames again until it knows what became of them.
 func write(c *cell, id uint64, rng *rand.Rand) (out []outcome) {
 	next := [2]uint64{1, 1}
@@ -113,7 +178,7 @@ func write(c *cell, id uint64, rng *rand.Rand) (out []outcome) {
 		category := []string{"alpha", "beta", "brief", "once"}[rng.IntN(4)]
 		shard := rng.IntN(2)
 		var frames [][]byte
-		for j := range 1 + rng.IntN(3) {
+		for j := range 1 + rng.IntN(6) {
 			message := fmt.Sprintf("%d.%d.%d ", id, i, j) + strings.Repeat("x", rng.IntN(2000))
 			var seq *sequence
 			if category == "once" {
@@ -125,6 +190,7 @@ func write(c *cell, id uint64, rng *rand.Rand) (out []outcome) {
 		results := c.attempt(frames)
 		for category == "once" && !slices.ContainsFunc(results, func(o outcome) bool { return o.acked }) ||
 			category == "once" && slices.ContainsFunc(results, func(o outcome) bool { return !o.acked }) {
+			<-time.After(time.Millisecond) // some refusals are immediate
 			results = c.attempt(frames)
 		}
 		out = append(out, results...)
@@ -159,6 +225,10 @@ func (c *cell) attempt(frames [][]byte) []outcome {
 		default:
 			o.denied = true
 		}
+		// All of them are of one shard, and no fault here is a frame's own but for gaps, which its own producer's earlier ones make.
+		if i > 0 && o.acked && !out[i-1].acked {
+			c.t.Errorf("frame %d is stored behind one that is not", i)
+		}
 	}
 	return out
 }
@@ -168,12 +238,10 @@ func checkHistory(c *cell, outcomes [][]outcome) {
 	stored := map[string]int{} // copies of each frame
 	for category := range uint32(4) {
 		for shard := range uint16(2) {
-			slot := uint16(7)
-			if category == 3 {
-				slot = 0
-			}
-			for _, f := range c.frames(record.MakeShardID(category+1, shard, slot)) {
-				stored[string(f)]++
+			for _, slot := range []uint16{0, 7, 8} {
+				for _, f := range c.frames(record.MakeShardID(category+1, shard, slot)) {
+					stored[string(f)]++
+				}
 			}
 		}
 	}

@@ -27,6 +27,8 @@ func (s segment) bytes() []byte { return s.chunk.buf.B[s.off : s.off+s.len] }
 // costs no allocation and a run of requests to one shard is adjacent and need not be gathered before it is compressed.
 type arena struct {
 	pool *buffers.Pool
+	// most is the largest size of a chunk that pieces share.
+	most int
 
 	mu struct {
 		sync.Mutex
@@ -38,13 +40,19 @@ type arena struct {
 const (
 	minChunk = 64 << 10
 	maxChunk = 2 << 20
+	// minChunks is how many chunks the memory has room for at least: one is not free before all of its pieces are.
+	minChunks = 64
 	// A piece above this share of a chunk gets memory of its own, so that little is left unused at the end of a chunk.
 	chunkShare = 8
 )
 
+func newArena(pool *buffers.Pool, memory int64) *arena {
+	return &arena{pool: pool, most: int(min(max(memory/minChunks, minChunk), maxChunk))}
+}
+
 // alloc returns memory for n bytes.
 func (a *arena) alloc(n int) segment {
-	if n > maxChunk/chunkShare {
+	if n > a.most/chunkShare {
 		return segment{chunk: &chunk{buf: a.pool.Get(n), used: n, refs: 1}, len: n, refs: 1}
 	}
 	a.mu.Lock()
@@ -62,8 +70,8 @@ func (a *arena) alloc(n int) segment {
 		for size < n*chunkShare {
 			size *= 2
 		}
-		size = min(size, maxChunk)
-		a.mu.size = min(2*size, maxChunk)
+		size = min(size, a.most)
+		a.mu.size = min(2*size, a.most)
 		c = &chunk{buf: a.pool.Get(size), refs: 1}
 		a.mu.current = c
 	}

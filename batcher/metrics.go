@@ -14,7 +14,7 @@ const (
 	stageCompress = "compress" // from the cut until the last block is compressed
 	stagePut      = "put"      // one put of a blob
 	stageAppend   = "append"   // one append of pointers
-	stageTotal    = "total"    // from the first frame to the answer
+	stageTotal    = "total"    // from a flush's first frame to the answer of one of its parts
 )
 
 const namespace = "scribe_batcher_"
@@ -35,6 +35,7 @@ type metrics struct {
 	putFailures    prometheus.Counter
 	appendFailures *prometheus.CounterVec
 	opens          prometheus.Counter
+	divided        prometheus.Counter
 
 	accepted, committed, duplicate, buffered [3]*prometheus.Desc // frames, bytes, messages
 	failed                                   [3]*prometheus.Desc
@@ -43,7 +44,11 @@ type metrics struct {
 	memoryPeak                               *prometheus.Desc
 	memoryLimit                              *prometheus.Desc
 	inFlight                                 *prometheus.Desc
-	waiting                                  *prometheus.Desc
+	detached                                 *prometheus.Desc
+	stalled                                  *prometheus.Desc
+	pending                                  *prometheus.Desc
+	turned                                   *prometheus.Desc
+	load                                     *prometheus.Desc
 }
 
 func newMetrics(b *Batcher) *metrics {
@@ -78,26 +83,31 @@ func newMetrics(b *Batcher) *metrics {
 		appendFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: namespace + "append_failures_total", Help: "Failed attempts to append pointers, by cause.",
 		}, []string{"cause"}),
-		opens: counter("log_opens_total", "Metadata logs opened for writing."),
+		opens:   counter("log_opens_total", "Metadata logs opened for writing."),
+		divided: counter("divided_flushes_total", "Parts of flushes that were divided off, because the rest could get on and they could not."),
 
 		accepted:    three("accepted_%s_total", "taken into memory."),
 		committed:   three("committed_%s_total", "made durable."),
 		duplicate:   three("duplicate_%s_total", "recognised as stored before."),
 		failed:      three("failed_%s_total", "accepted and then not stored, by reason.", "reason"),
 		buffered:    three("buffered_%s", "accepted and without an outcome yet."),
-		overloaded:  desc("overloaded_requests_total", "Requests refused for lack of memory."),
+		overloaded:  desc("overloaded_requests_total", "Requests refused for lack of memory, or for their category's share of it."),
+		turned:      desc("refused_frames_total", "Frames refused before they were accepted, by cause: their category's share of the memory, or a shard that is held.", "cause"),
 		memory:      desc("memory_bytes", "Bytes charged for frames in memory."),
 		memoryPeak:  desc("memory_peak_bytes", "Most bytes charged since the start."),
 		memoryLimit: desc("memory_limit_bytes", "Bytes that may be charged."),
 		inFlight:    desc("flushes_in_flight", "Flushes being written."),
-		waiting:     desc("flushes_waiting", "Full flushes that wait for their turn to be written."),
+		detached:    desc("parts_detached", "Parts of flushes that wait for a log beside the flushes being written."),
+		stalled:     desc("shards_stalled", "Shards whose frames gather because those before them do not get on."),
+		pending:     desc("pending_bytes", "Bytes that no flush has taken yet, compressed ones as far as they are."),
+		load:        desc("load", "How busy the batcher tells that it is: 0 idle, 1000 refusing."),
 	}
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.flushes, m.stages, m.blobs, m.blobBytes, m.rawBytes, m.payloads, m.orphans, m.orphanBytes, m.putFailures,
-		m.appendFailures, m.opens, m,
+		m.appendFailures, m.opens, m.divided, m,
 	}
 }
 
@@ -133,9 +143,8 @@ func (m *metrics) blob(d time.Duration, size int64) {
 	m.blobBytes.Add(float64(size))
 }
 
-func (m *metrics) flushed(f *flush, total time.Duration) {
+func (m *metrics) flush(f *flush) {
 	m.flushes.WithLabelValues(f.trigger.String()).Inc()
-	m.stage(stageTotal, total)
 	m.rawBytes.Add(float64(f.raw))
 	m.payloads.Add(float64(f.payloads))
 }
@@ -147,7 +156,9 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 			ch <- d
 		}
 	}
-	for _, d := range []*prometheus.Desc{m.overloaded, m.memory, m.memoryPeak, m.memoryLimit, m.inFlight, m.waiting} {
+	for _, d := range []*prometheus.Desc{
+		m.overloaded, m.turned, m.memory, m.memoryPeak, m.memoryLimit, m.inFlight, m.detached, m.stalled, m.pending, m.load,
+	} {
 		ch <- d
 	}
 }
@@ -157,7 +168,12 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	m.b.mu.Lock()
 	c := m.b.mu.counts.clone()
 	acc := &m.b.mu.acc
-	used, peak, running, waiting := acc.used, acc.peak, acc.running, len(acc.waiting)
+	used, peak, detached, stalled, load := acc.room.used, acc.room.peak, acc.detached, len(acc.stalled), acc.load(m.b.now())
+	running, pending := 0, int64(0)
+	for _, fl := range acc.flows {
+		running += fl.running
+		pending += fl.pending.size
+	}
 	m.b.mu.Unlock()
 
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, v int64, labels ...string) {
@@ -180,5 +196,10 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	send(m.memoryPeak, prometheus.GaugeValue, peak)
 	send(m.memoryLimit, prometheus.GaugeValue, m.b.cfg.MemoryBytes)
 	send(m.inFlight, prometheus.GaugeValue, int64(running))
-	send(m.waiting, prometheus.GaugeValue, int64(waiting))
+	send(m.detached, prometheus.GaugeValue, int64(detached))
+	send(m.stalled, prometheus.GaugeValue, int64(stalled))
+	send(m.pending, prometheus.GaugeValue, pending)
+	send(m.load, prometheus.GaugeValue, int64(load))
+	send(m.turned, prometheus.CounterValue, c.turnedShare, "share")
+	send(m.turned, prometheus.CounterValue, c.turnedHeld, "held")
 }

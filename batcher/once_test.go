@@ -129,11 +129,27 @@ func TestNothingLeft(t *testing.T) {
 	if r := c.commit(f); !r[0].GetDuplicate() {
 		t.Errorf("result %v", r[0])
 	}
-	if n := c.log.appends.count() - appends; n != 1 {
+	if n := c.log.appends.count() - appends; n != 0 {
 		t.Errorf("%d appends", n)
 	}
-	c.mustOrphan(1)
+	if n := len(c.blobs()); n != 1 {
+		t.Errorf("%d blobs", n)
+	}
+	c.mustOrphan(0)
 	c.verify()
+
+	// A batcher that did not write them uploads them once and learns.
+	other := newCell(t, testConfig(), c.log.Log, c.store.Store)
+	for range 3 {
+		if r := other.commit(f); !r[0].GetDuplicate() {
+			t.Errorf("result %v", r[0])
+		}
+	}
+	if n := other.log.appends.count(); n != 1 {
+		t.Errorf("%d appends", n)
+	}
+	other.mustOrphan(1)
+	other.verify()
 }
 
 // A frame that repeats one of its own flush is acknowledged only if that one is stored.

@@ -27,6 +27,8 @@ type counts struct {
 	failed    map[scribev1.Reason]amount
 	// overloaded counts requests that were refused for lack of memory; they were not accepted.
 	overloaded int64
+	// turned counts frames that were refused alone, for their category's share or their shard's trouble; they were not accepted.
+	turnedShare, turnedHeld int64
 }
 
 // failures is the sum over all reasons.
@@ -59,10 +61,10 @@ func (c *counts) clone() counts {
 	return out
 }
 
-// answer sets the results of all frames of a flush that is done, and counts them. The writers are not woken yet.
-func answer(f *flush) *counts {
+// answer sets the results of all frames of a part that is done, and counts them. The writers are not woken yet.
+func answer(p *part) *counts {
 	out := &counts{failed: make(map[scribev1.Reason]amount)}
-	for _, g := range f.order {
+	for _, g := range p.groups {
 		for _, pl := range g.payloads {
 			answerPayload(pl, out)
 		}
@@ -86,7 +88,7 @@ func answerPayload(pl *payload, out *counts) {
 			}
 			size := amount{frames: 1, bytes: int64(f.size), messages: int64(f.messages)}
 			fault := pl.fault
-			if f.verdict == refused {
+			if f.verdict == refused || f.verdict == dropped {
 				fault = f.fault
 			}
 			if f.verdict != kept {
@@ -111,9 +113,9 @@ func answerPayload(pl *payload, out *counts) {
 	}
 }
 
-// release wakes the writers of a flush.
-func release(f *flush) {
-	for _, g := range f.order {
+// release wakes the writers of a part.
+func release(p *part) {
+	for _, g := range p.groups {
 		for _, pl := range g.payloads {
 			for i := range pl.pieces {
 				if sub := pl.pieces[i].sub; sub != nil {

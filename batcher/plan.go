@@ -9,36 +9,29 @@ import (
 // a block holds the better it compresses, and the more a reader of one of its shards fetches in vain.
 const maxBlockFactor = 4
 
-// pack puts payloads into blocks. Those of a category are neighbours, and blocks begin with a category where that does not make
-// them small: like is compressed with like. A payload of target bytes or more has a block of its own. It reorders payloads.
-func pack(payloads []*payload, target int) []*block {
-	slices.SortStableFunc(payloads, func(x, y *payload) int {
-		return cmp.Or(cmp.Compare(x.class, y.class), cmp.Compare(x.group.shard, y.group.shard))
-	})
-	var (
-		blocks []*block
-		b      *block // takes more; nil when the next payload begins one
-	)
-	for _, pl := range payloads {
-		if pl.bytes >= target {
-			blocks = append(blocks, &block{class: pl.class, payloads: []*payload{pl}, raw: pl.bytes})
-			continue
+// pack puts payloads of one flush into blocks. Those of a category are neighbours, and blocks begin with a category where that does
+// not make them small: like is compressed with like. A payload of target bytes or more has a block of its own. It reorders payloads.
+func pack(payloads []*payload, target int) (blocks []*block) {
+	slices.SortStableFunc(payloads, func(x, y *payload) int { return cmp.Compare(x.group.shard, y.group.shard) })
+	from, raw := 0, 0 // the block that takes more
+	end := func(to int) {
+		if to > from {
+			blocks = append(blocks, newBlock(payloads[from:to:to]))
 		}
-		if b != nil {
-			before := b.payloads[len(b.payloads)-1]
-			switch {
-			case b.class != pl.class,
-				b.raw+pl.bytes > maxBlockFactor*target,
-				b.raw >= target && before.group.shard.Category() != pl.group.shard.Category():
-				b = nil
-			}
-		}
-		if b == nil {
-			b = &block{class: pl.class}
-			blocks = append(blocks, b)
-		}
-		b.payloads = append(b.payloads, pl)
-		b.raw += pl.bytes
+		from, raw = to, 0
 	}
+	for i, pl := range payloads {
+		switch {
+		case pl.bytes >= target:
+			end(i)
+			end(i + 1)
+			continue
+		case raw+pl.bytes > maxBlockFactor*target,
+			raw >= target && payloads[i-1].group.shard.Category() != pl.group.shard.Category():
+			end(i)
+		}
+		raw += pl.bytes
+	}
+	end(len(payloads))
 	return blocks
 }

@@ -3,6 +3,9 @@ package batcher
 import (
 	"fmt"
 	"maps"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/internal/pointer"
 	"scribe/internal/record"
@@ -17,13 +20,17 @@ import (
 // frame to frame as the engine would.
 func judge(g *group, known map[uint64]metalog.ProducerState) (changed bool) {
 	now := maps.Clone(known)
+	g.corrections = g.corrections[:0]
 	for _, pl := range g.payloads {
+		if pl.fault != nil {
+			continue // it was given up, so its frames do not precede the others
+		}
 		for i := range pl.pieces {
 			frames := pl.pieces[i].frames
 			for j := range frames {
 				f := &frames[j]
 				before, ok := known[f.producer]
-				if !f.sequenced || !ok {
+				if !f.sequenced || !ok || f.verdict == dropped {
 					continue
 				}
 				was := f.verdict
@@ -31,10 +38,79 @@ func judge(g *group, known map[uint64]metalog.ProducerState) (changed bool) {
 				f.verdict, f.fault = judgeFrame(g.shard, f, &state, before)
 				now[f.producer] = state
 				changed = changed || f.verdict != was
+				if f.fault != nil {
+					g.corrections = append(g.corrections, f.fault.GetConflicts()...)
+				}
 			}
 		}
 	}
+	g.after = now
 	return changed
+}
+
+// judge leaves out the frames whose sequences were refused, and reports whether there were any.
+func (p *part) judge(err *metalog.SequenceError) (changed bool) {
+	known := make(map[record.ShardID]map[uint64]metalog.ProducerState)
+	for _, x := range err.Conflicts {
+		if known[x.Shard] == nil {
+			known[x.Shard] = make(map[uint64]metalog.ProducerState)
+		}
+		known[x.Shard][x.Run.Producer] = x.Known
+	}
+	for _, g := range p.groups {
+		if producers := known[g.shard]; producers != nil && judge(g, producers) {
+			p.extend(g)
+			changed = true
+		}
+	}
+	return changed
+}
+
+// extend recomputes what is stored of a group.
+func (p *part) extend(g *group) {
+	for _, pl := range g.payloads {
+		pl.extend()
+	}
+	p.dirty = true
+}
+
+// correct brings what refused frames are told of their producers up to date, now that the part is durable: until then only what was
+// stored before counts, since a producer that went on from there would lose what comes to nothing.
+func (p *part) correct() {
+	for _, g := range p.groups {
+		for _, c := range g.corrections {
+			if s, ok := g.after[c.GetProducer()]; ok && s.Known() {
+				c.Epoch, c.NextSequence = s.Epoch, s.Next
+			}
+		}
+	}
+}
+
+// drop leaves out the frames that are behind others of their request and shard which were not stored.
+func (p *part) drop(retry time.Duration) {
+	for _, g := range p.groups {
+		changed := false
+		for _, pl := range g.payloads {
+			for i := range pl.pieces {
+				piece := &pl.pieces[i]
+				if piece.chain == nil || !piece.chain.broken.Load() || pl.fault != nil {
+					continue
+				}
+				fault := &scribev1.ErrorInfo{
+					Reason: scribev1.Reason_REASON_NO_BACKEND, RetryAfter: durationpb.New(retry),
+					Message: "frames before it of the request and shard were not stored: send it again behind them",
+				}
+				for j := range piece.frames {
+					if f := &piece.frames[j]; f.verdict != dropped {
+						f.verdict, f.fault, changed = dropped, fault, true
+					}
+				}
+			}
+		}
+		if changed {
+			p.extend(g)
+		}
+	}
 }
 
 // judgeFrame decides about one frame of a producer whose state is s, and advances s. before is the state of the log itself,
@@ -46,14 +122,14 @@ func judgeFrame(shard record.ShardID, f *frame, s *metalog.ProducerState, before
 		*s = next
 		return kept, nil
 	case kind == metalog.SequenceStaleEpoch:
-		return refused, sequenceFault(shard, f, s, scribev1.Reason_REASON_STALE_PRODUCER, scribev1.Reason_REASON_STALE_PRODUCER,
+		return refused, sequenceFault(shard, f, s, before, scribev1.Reason_REASON_STALE_PRODUCER, scribev1.Reason_REASON_STALE_PRODUCER,
 			"a newer instance of the producer has taken over: this one must stop or take a new epoch")
 	case kind == metalog.SequenceGap:
-		return refused, sequenceFault(shard, f, s, scribev1.Reason_REASON_OUT_OF_SEQUENCE, scribev1.Reason_REASON_OUT_OF_SEQUENCE,
+		return refused, sequenceFault(shard, f, s, before, scribev1.Reason_REASON_OUT_OF_SEQUENCE, scribev1.Reason_REASON_OUT_OF_SEQUENCE,
 			"earlier messages have not arrived: send them first")
 	case f.last() >= s.Next:
 		// Repeating it can never succeed, so the reason must not be a retryable one; nor a duplicate, for some of it is not stored.
-		return refused, sequenceFault(shard, f, s, scribev1.Reason_REASON_INVALID, scribev1.Reason_REASON_DUPLICATE,
+		return refused, sequenceFault(shard, f, s, before, scribev1.Reason_REASON_INVALID, scribev1.Reason_REASON_DUPLICATE,
 			"some of its messages are stored and some are not: repeat frames as they were sent first")
 	case f.epoch == before.Epoch && f.last() < before.Next:
 		return stored, nil
@@ -62,13 +138,16 @@ func judgeFrame(shard record.ShardID, f *frame, s *metalog.ProducerState, before
 	}
 }
 
-func sequenceFault(shard record.ShardID, f *frame, s *metalog.ProducerState, reason, kind scribev1.Reason, advice string) *scribev1.ErrorInfo {
+// sequenceFault is what the writer of a refused frame is told. It was judged by s, but what it may rely on is before.
+func sequenceFault(
+	shard record.ShardID, f *frame, s *metalog.ProducerState, before metalog.ProducerState, reason, kind scribev1.Reason, advice string,
+) *scribev1.ErrorInfo {
 	return &scribev1.ErrorInfo{
 		Reason: reason,
 		Message: fmt.Sprintf("shard %v: frame with sequences %d to %d of producer %d in epoch %d, but the shard expects %d in epoch %d: %s",
 			shard, f.first, f.last(), f.producer, f.epoch, s.Next, s.Epoch, advice),
 		Conflicts: []*scribev1.SequenceConflict{{
-			Shard: uint64(shard), Producer: f.producer, Reason: kind, Epoch: s.Epoch, NextSequence: s.Next,
+			Shard: uint64(shard), Producer: f.producer, Reason: kind, Epoch: before.Epoch, NextSequence: before.Next,
 		}},
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"scribe/internal/record"
 	"scribe/internal/rpc"
@@ -32,6 +33,10 @@ func (s *submission) finish() {
 // they are in memory. What the request as a whole is refused for is an error: too little memory (REASON_OVERLOADED with a hint),
 // bytes that are no frames, a batcher that is closed. The request's bytes are not used after it returns. When ctx ends first the
 // error has REASON_UNKNOWN_OUTCOME, and the frames are stored or not.
+//
+// The frames of one shard in one request are stored as a prefix: when one is not, for a reason that may pass, those behind it are not
+// either, and their error is one to repeat. So a caller that sends what is left again, in order, keeps the order. A frame that is
+// refused for what it is (damaged, unknown shard, its own producer's sequences) holds nobody back.
 func (b *Batcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scribev1.SubmitResponse, error) {
 	data := req.GetFrames()
 	wait := req.GetAck() != scribev1.AckLevel_ACK_LEVEL_NONE
@@ -42,11 +47,10 @@ func (b *Batcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scr
 	}
 	in, err := b.parse(ctx, data)
 	if err == nil {
-		extra := 2*in.bytes + overhead(len(in.pieces), len(in.frames)) - charged
-		if err = b.adjust(charged, extra, len(data)); err == nil {
-			charged += extra
-		}
+		b.held(in)
+		err = b.admit(in, &charged)
 	}
+	defer b.recycle(in)
 	if err != nil {
 		b.unreserve(charged)
 		return nil, err
@@ -56,7 +60,8 @@ func (b *Batcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scr
 		resp.Results[i] = &in.results[i]
 	}
 	if len(in.pieces) == 0 {
-		resp.Load = b.load()
+		b.unreserve(charged)
+		resp.Load = b.Load()
 		return resp, nil
 	}
 	var sub *submission
@@ -77,7 +82,7 @@ func (b *Batcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scr
 	}
 	select {
 	case <-sub.done:
-		resp.Load = b.load()
+		resp.Load = b.Load()
 		return resp, nil
 	case <-ctx.Done():
 		// The flush goes on and writes to in.results, which nobody reads any more.
@@ -89,22 +94,28 @@ func (b *Batcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scr
 func (b *Batcher) accept(in *parsed) (load uint32, err error) {
 	b.mu.Lock()
 	if b.mu.closed {
+		b.mu.acc.withdraw(in)
 		b.mu.Unlock()
 		segments := make([]segment, 0, len(in.pieces))
+		charged := int64(0)
 		for i := range in.pieces {
-			segments = append(segments, in.pieces[i].mem)
+			p := &in.pieces[i]
+			segments = append(segments, p.mem)
+			charged += p.charge() - int64(p.bytes)
 		}
 		// Half of the bytes' charge is the memory's, which is freed by the chunk.
-		b.unreserve(in.bytes + overhead(len(in.pieces), len(in.frames)) + b.arena.release(segments))
+		b.unreserve(charged + b.arena.release(segments))
 		return 0, errShutDown()
 	}
 	now := b.now()
+	b.mu.acc.requests++
 	for i := range in.pieces {
-		b.mu.acc.add(now, in.pieces[i].target, in.pieces[i].piece)
+		p := &in.pieces[i]
+		b.mu.acc.add(now, p.tenant, p.target, p.piece)
 	}
 	b.mu.acc.tick(now)
 	b.mu.counts.accepted.plus(in.accepted)
-	load = b.mu.acc.load()
+	load = b.mu.acc.load(now)
 	todo := b.settle()
 	b.mu.Unlock()
 	b.drive(todo)
@@ -115,6 +126,34 @@ func errShutDown() error {
 	return rpc.Errorf(scribev1.Reason_REASON_SHUTTING_DOWN, "the batcher is shutting down: send to another one")
 }
 
+// Admit charges a request's announced length before its body is read: it refuses with REASON_OVERLOADED and a hint when the body, or
+// its frames afterwards, would find no room, and with REASON_TOO_LARGE when they never will. release is to be called once the request
+// is answered; calling it again is harmless.
+func (b *Batcher) Admit(n int64) (release func(), err error) {
+	b.mu.Lock()
+	now := b.now()
+	free := b.mu.acc.room.limit - b.mu.acc.room.used
+	switch {
+	case b.mu.closed:
+		err = errShutDown()
+	case 2*n > free && 2*n <= b.mu.acc.room.limit: // what never fits is refused with the reason for that
+		err = b.overloaded(now, 2*n-free)
+	}
+	b.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return b.bodies.Take(n)
+}
+
+// Load is how busy the batcher is, for those who choose among several: 0 idle, 1000 refusing. It grows with the memory that is used
+// and with the time that flushes take.
+func (b *Batcher) Load() uint32 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.mu.acc.load(b.now())
+}
+
 // reserve charges n bytes of memory for a request with so many bytes of frames.
 func (b *Batcher) reserve(n int64, size int) error {
 	if size > maxRequest {
@@ -122,13 +161,14 @@ func (b *Batcher) reserve(n int64, size int) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	now := b.now()
 	switch {
 	case b.mu.closed:
 		return errShutDown()
 	case n > b.cfg.MemoryBytes:
 		return b.neverFits(size)
-	case !b.mu.acc.reserve(n):
-		return b.overloaded()
+	case !b.mu.acc.room.reserve(now, n):
+		return b.overloaded(now, n-(b.cfg.MemoryBytes-b.mu.acc.room.used))
 	}
 	return nil
 }
@@ -138,40 +178,75 @@ func (b *Batcher) neverFits(size int) error {
 		"the request has %d bytes of frames, more than the batcher's memory of %d takes at once: send less at once", size, b.cfg.MemoryBytes)
 }
 
-// overloaded is the error of a request that finds the memory full. The caller holds mu.
-func (b *Batcher) overloaded() error {
+// overloaded is the error of a request that finds the memory full, excess bytes of which would have to be free. The caller holds mu.
+func (b *Batcher) overloaded(now time.Time, excess int64) error {
 	b.mu.counts.overloaded++
-	return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, b.mu.acc.retryAfter(),
-		"the batcher holds %d bytes of at most %d: try again later", b.mu.acc.used, b.cfg.MemoryBytes)
+	return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, b.mu.acc.room.hint(now, excess),
+		"the batcher holds %d bytes of at most %d: try again later", b.mu.acc.room.used, b.cfg.MemoryBytes)
 }
 
-// adjust charges n bytes more than were charged for a request, or less when n is negative.
-func (b *Batcher) adjust(charged, n int64, size int) error {
+// held refuses the frames of shards whose logs are in trouble that others are not in.
+func (b *Batcher) held(in *parsed) {
+	if b.ledger.troubled.Load() == 0 {
+		return
+	}
+	now := b.now()
+	in.filter(func(p *located) error {
+		if err, ok := in.asked[p.target.shard]; ok {
+			return err
+		}
+		t := b.ledger.refusal(p.target.shard)
+		if t == nil {
+			return nil
+		}
+		reason := scribev1.Reason_REASON_NO_BACKEND
+		if t.refusals > 0 {
+			reason = scribev1.Reason_REASON_FENCED
+		}
+		err := rpc.RetryErrorf(reason, max(t.next.Sub(now), b.cfg.RetryBase), "shard %v takes nothing at present: %w", p.target.shard, t.err)
+		// The trouble may end while the request is looked at, and all frames of a shard must get the same answer.
+		if in.asked == nil {
+			in.asked = make(map[record.ShardID]error)
+		}
+		in.asked[p.target.shard] = err
+		return err
+	}, &in.turnedHeld)
+}
+
+// admit has the request charged for what is taken of it, and refuses what is beyond its category's share. charged is what was
+// reserved so far, and what is after it.
+func (b *Batcher) admit(in *parsed, charged *int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if charged+n > b.cfg.MemoryBytes {
-		return b.neverFits(size)
+	now, sum := b.now(), in.charge()
+	room := &b.mu.acc.room
+	if sum > b.cfg.MemoryBytes {
+		return b.neverFits(int(in.bytes))
 	}
-	if n <= 0 {
-		b.mu.acc.release(-n)
-		return nil
+	if extra := sum - *charged; !room.reserve(now, extra) {
+		return b.overloaded(now, extra-(b.cfg.MemoryBytes-room.used))
 	}
-	if !b.mu.acc.reserve(n) {
-		return b.overloaded()
+	*charged = sum
+	whole := len(in.pieces) > 0 && in.accepted.frames == int64(len(in.results))
+	refusal := b.mu.acc.admit(now, in)
+	b.mu.counts.turnedHeld += in.turnedHeld
+	b.mu.counts.turnedShare += in.turnedShare
+	if whole && len(in.pieces) == 0 {
+		if rpc.ReasonOf(refusal) == scribev1.Reason_REASON_OVERLOADED {
+			b.mu.counts.overloaded++
+		}
+		return refusal
 	}
+	left := in.charge()
+	room.cancel(sum - left)
+	*charged = left
 	return nil
 }
 
 func (b *Batcher) unreserve(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.mu.acc.release(n)
-}
-
-func (b *Batcher) load() uint32 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.mu.acc.load()
+	b.mu.acc.room.cancel(n)
 }
 
 // parsed is a request taken apart.
@@ -181,14 +256,74 @@ type parsed struct {
 	pieces   []located
 	bytes    int64 // of the frames that are taken
 	accepted amount
+	// asked are the shards that were refused, and why.
+	asked map[record.ShardID]error
+	// turnedHeld and turnedShare count frames that were refused for their shard's trouble and their category's share.
+	turnedHeld, turnedShare int64
 }
 
 // located is a piece and where it goes and comes from.
 type located struct {
 	piece
 	target target
-	start  int // in the request's bytes
-	from   int // in parsed.frames
+	tenant *tenant // the category's account, once the piece is admitted
+	start  int     // in the request's bytes
+	from   int     // in parsed.frames
+}
+
+// maxRecycled is how many pieces' memory is kept for other requests.
+const maxRecycled = 4096
+
+// pieces returns memory for a request's pieces.
+func (b *Batcher) pieces() []located {
+	if p, ok := b.recycled.Get().(*[]located); ok {
+		return *p
+	}
+	return nil
+}
+
+// recycle gives it back: what has become of the pieces has been copied.
+func (b *Batcher) recycle(in *parsed) {
+	if in == nil || cap(in.pieces) == 0 || cap(in.pieces) > maxRecycled {
+		return
+	}
+	all := in.pieces[:cap(in.pieces)]
+	clear(all)
+	all = all[:0]
+	in.pieces = nil
+	b.recycled.Put(&all)
+}
+
+// charge is what a piece takes of the memory: a byte counts twice until it is compressed.
+func (p *located) charge() int64 { return 2*int64(p.bytes) + overhead(1, len(p.frames)) }
+
+// charge is what all pieces take.
+func (in *parsed) charge() (sum int64) {
+	for i := range in.pieces {
+		sum += in.pieces[i].charge()
+	}
+	return sum
+}
+
+// filter refuses the pieces for which why returns an error, and counts their frames.
+func (in *parsed) filter(why func(*located) error, turned *int64) {
+	left := in.pieces[:0]
+	for i := range in.pieces {
+		p := &in.pieces[i]
+		err := why(p)
+		if err == nil {
+			left = append(left, *p)
+			continue
+		}
+		info := rpc.Info(err)
+		for j := range p.frames {
+			in.results[p.index+j].Error = info
+			in.accepted = in.accepted.minus(amount{frames: 1, bytes: int64(p.frames[j].size), messages: int64(p.frames[j].messages)})
+		}
+		in.bytes -= int64(p.bytes)
+		*turned += int64(len(p.frames))
+	}
+	in.pieces = left
 }
 
 // maxPieceFrames bounds the frames of a piece whose sequences count.
@@ -197,7 +332,7 @@ const maxPieceFrames = maxPayloadRuns
 // parse checks every frame and puts runs of one target together. Frames that are refused alone have their error in results.
 func (b *Batcher) parse(ctx context.Context, data []byte) (*parsed, error) {
 	var (
-		in      = &parsed{}
+		in      = &parsed{pieces: b.pieces()}
 		finder  = finder{b: b, slot: b.deps.Slot()}
 		refuse  = func(err error) { in.results[len(in.results)-1].Error = rpc.Info(err) }
 		current *located
@@ -216,7 +351,7 @@ func (b *Batcher) parse(ctx context.Context, data []byte) (*parsed, error) {
 		in.results = append(in.results, scribev1.FrameResult{})
 		var t target
 		if err == nil {
-			t, err = finder.find(ctx, &h)
+			t, err = finder.take(ctx, &h)
 		}
 		if err != nil {
 			refuse(err)
@@ -283,6 +418,30 @@ type finder struct {
 
 	category *scribev1.Category
 	last     target
+	// failed are the shards of which a frame could not be taken for a reason that may pass: those behind it are not taken either.
+	failed map[failedShard]error
+}
+
+type failedShard struct {
+	category string
+	shard    uint32
+}
+
+// take is find for the frames of a request one after another.
+func (d *finder) take(ctx context.Context, h *record.Header) (target, error) {
+	if len(d.failed) > 0 {
+		if err := d.failed[failedShard{string(h.Category), h.Shard}]; err != nil {
+			return target{}, err
+		}
+	}
+	t, err := d.find(ctx, h)
+	if err != nil && rpc.Retryable(err) {
+		if d.failed == nil {
+			d.failed = make(map[failedShard]error)
+		}
+		d.failed[failedShard{h.CategoryName(), h.Shard}] = err
+	}
+	return t, err
 }
 
 func (d *finder) find(ctx context.Context, h *record.Header) (target, error) {

@@ -15,7 +15,7 @@ import (
 // Segments never overlap while they are in use, and all bytes that were given out become free.
 func TestArena(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		a := &arena{pool: &buffers.Pool{}}
+		a := newArena(&buffers.Pool{}, rapid.Int64Range(1<<20, 1<<30).Draw(t, "memory"))
 		type held struct {
 			segment
 			fill byte
@@ -59,7 +59,7 @@ func TestArena(t *testing.T) {
 	})
 }
 
-// pack loses nothing, keeps classes apart, and keeps blocks within their bounds.
+// pack loses nothing, and keeps blocks within their bounds.
 func TestPack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		target := rapid.IntRange(1, 1000).Draw(t, "target")
@@ -67,7 +67,6 @@ func TestPack(t *testing.T) {
 		for i := range rapid.IntRange(0, 50).Draw(t, "payloads") {
 			payloads = append(payloads, &payload{
 				group: &group{target: target0(rapid.Uint32Range(1, 4).Draw(t, "category"), uint16(i))},
-				class: rapid.SampledFrom([]uint32{1, 72}).Draw(t, "class"),
 				bytes: rapid.IntRange(1, 1500).Draw(t, "bytes"),
 			})
 		}
@@ -75,8 +74,8 @@ func TestPack(t *testing.T) {
 		for _, b := range pack(slices.Clone(payloads), target) {
 			sum := 0
 			for _, pl := range b.payloads {
-				if seen[pl] || pl.class != b.class {
-					t.Fatalf("payload of class %d in a block of class %d, seen %v", pl.class, b.class, seen[pl])
+				if seen[pl] || pl.block != b || pl.offset != sum {
+					t.Fatalf("payload at %d instead of %d, seen %v", pl.offset, sum, seen[pl])
 				}
 				seen[pl] = true
 				sum += pl.bytes
@@ -145,40 +144,4 @@ func TestJudgeAgreesWithTheEngine(t *testing.T) {
 			t.Fatalf("%d frames in extents, %d are kept", frames, len(kept))
 		}
 	})
-}
-
-func TestLedgerForgetsIdleLogs(t *testing.T) {
-	l := newLedger(10)
-	var groups []*group
-	for i := range uint16(30) {
-		groups = append(groups, &group{target: target0(1, i), payloads: make([]*payload, 2)})
-	}
-	if n := len(l.claim(groups, 1)); n != 30 {
-		t.Fatalf("%d logs to open", n)
-	}
-	var states []metalog.State
-	for _, g := range groups {
-		states = append(states, metalog.State{Shard: g.shard, Epoch: 3, NextLSN: 5})
-	}
-	l.opened(states)
-	l.predict(groups)
-	if g := groups[29]; g.epoch != 3 || g.lsn != 5 {
-		t.Fatalf("predicted %d/%d", g.epoch, g.lsn)
-	}
-	l.settle(groups[1:], func(*group) int { return 2 })
-	again := &group{target: groups[0].target, payloads: make([]*payload, 1)}
-	if unopened := l.claim([]*group{again}, 1); len(unopened) != 0 {
-		t.Error("a log in use was forgotten")
-	}
-	l.predict([]*group{again})
-	if again.lsn != 7 {
-		t.Errorf("predicted %d behind a flush in flight", again.lsn)
-	}
-	if n := len(l.mu.places); n > 10 {
-		t.Errorf("%d logs are remembered", n)
-	}
-	l.lose(groups[0].shard)
-	if lost := l.head([]*group{again}); len(lost) != 1 {
-		t.Error("a lost log counts as open")
-	}
 }

@@ -1,0 +1,107 @@
+package batcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+)
+
+// openChunks is in how many calls logs are opened at the same time that could not be opened before. One that cannot be opened fails
+// the others of its call, so it is found by and by.
+const openChunks = 8
+
+// open makes this batcher the writer of logs, in the background: the ledger is told of the outcome.
+func (b *Batcher) open(ctx context.Context, list []opening) {
+	var fresh, again []record.ShardID
+	for _, o := range list {
+		if o.failed == 0 {
+			fresh = append(fresh, o.shard)
+		} else {
+			again = append(again, o.shard)
+		}
+	}
+	if len(fresh) > 0 {
+		b.tasks.Go(func() { b.openAll(ctx, fresh) })
+	}
+	for chunk := range slices.Chunk(again, max((len(again)+openChunks-1)/openChunks, 1)) {
+		b.tasks.Go(func() { b.openAll(ctx, chunk) })
+	}
+}
+
+func (b *Batcher) openAll(ctx context.Context, shards []record.ShardID) {
+	for len(shards) > 0 {
+		n := min(len(shards), metalog.MaxShards)
+		b.openSome(ctx, shards[:n])
+		shards = shards[n:]
+	}
+}
+
+// openSome opens logs in one call, and again without those that are in its way for good.
+func (b *Batcher) openSome(ctx context.Context, shards []record.ShardID) {
+	for len(shards) > 0 {
+		states, err := b.openOnce(ctx, shards)
+		if err == nil {
+			b.opened(states)
+			return
+		}
+		left := shards
+		for s, why := range culprits(err, shards) {
+			b.ledger.ended(s, why, b.now())
+			left = slices.DeleteFunc(slices.Clone(left), func(x record.ShardID) bool { return x == s })
+		}
+		if len(left) == len(shards) {
+			b.deps.Logger.WarnContext(ctx, "opening logs failed", slog.Int("logs", len(shards)), slog.Any("error", err))
+			b.ledger.unopened(shards, err, b.now(), b.backoff)
+			return
+		}
+		shards = left
+	}
+}
+
+// opened takes over the states of logs that were opened; some are sealed.
+func (b *Batcher) opened(states []metalog.State) {
+	usable := states[:0]
+	for _, s := range states {
+		if s.Sealed {
+			b.ledger.ended(s.Shard, metalog.ErrSealed, b.now())
+			continue
+		}
+		usable = append(usable, s)
+	}
+	b.ledger.opened(usable, b.now())
+	b.metrics.opens.Add(float64(len(usable)))
+}
+
+// culprits are the logs that made opening fail and will do so again, and why.
+func culprits(err error, shards []record.ShardID) map[record.ShardID]error {
+	out := make(map[record.ShardID]error)
+	if e := new(metalog.RefusedError); errors.As(err, &e) {
+		for _, r := range e.Refusals {
+			out[r.State.Shard] = r.Err
+		}
+	}
+	if e := new(metalog.CorruptError); errors.As(err, &e) {
+		out[e.Shard] = err
+	}
+	if errors.Is(err, metalog.ErrInvalid) {
+		for _, s := range shards {
+			out[s] = err
+		}
+	}
+	return out
+}
+
+func (b *Batcher) openOnce(ctx context.Context, shards []record.ShardID) ([]metalog.State, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.LogTimeout)
+	defer cancel()
+	states, err := b.deps.Log.Open(ctx, b.deps.Owner, shards)
+	if err == nil && len(states) != len(shards) {
+		err = fmt.Errorf("the metadata engine answered for %d of %d logs", len(states), len(shards))
+	}
+	return states, err
+}

@@ -4,18 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.uber.org/goleak"
 
 	"scribe/internal/record"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/scribed/spool"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,6 +38,11 @@ type upstream struct {
 	hold   <-chan struct{}
 	// answer decides about a request before it is stored; nil takes it.
 	answer func(n int, c *call) reply
+	// once are categories of exactly_once delivery: next is the sequence that each producer of them must continue with, gaps counts
+	// frames that did not.
+	once map[string]bool
+	next map[string]uint64
+	gaps int
 }
 
 // reply is an error for a whole request, or for each frame by its message.
@@ -47,6 +56,7 @@ type call struct {
 	ack      scribev1.AckLevel
 	at       time.Time
 	messages []string // "category/message", one a frame
+	frames   []byte   // as they came; valid during the call
 }
 
 func (u *upstream) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
@@ -62,12 +72,14 @@ func (u *upstream) Write(ctx context.Context, req *scribev1.WriteRequest) (*scri
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	c := call{ack: req.GetAck(), at: time.Now()}
+	c := call{ack: req.GetAck(), at: time.Now(), frames: req.GetFrames()}
+	var headers []record.Header
 	for f, err := range record.Split(req.GetFrames()) {
 		if err != nil {
 			return nil, rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "%w", err)
 		}
 		c.messages = append(c.messages, string(f.Category)+"/"+message(f.Bytes))
+		headers = append(headers, f.Header)
 	}
 	n := len(u.calls)
 	u.calls = append(u.calls, c)
@@ -80,20 +92,57 @@ func (u *upstream) Write(ctx context.Context, req *scribev1.WriteRequest) (*scri
 		each = r.each
 	}
 	resp := &scribev1.WriteResponse{}
-	for _, m := range c.messages {
+	failed := map[string]bool{} // frames of one shard are stored as a prefix
+	for i, m := range c.messages {
 		r := &scribev1.FrameResult{}
 		resp.Results = append(resp.Results, r)
+		category, text, _ := strings.Cut(m, "/")
+		if failed[category] {
+			r.Error = rpc.Info(rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "an earlier frame was not stored"))
+			continue
+		}
 		if each != nil {
 			if err := each(m); err != nil {
 				r.Error = rpc.Info(err)
+				failed[category] = rpc.Retryable(err)
 				continue
 			}
 		}
-		category, text, _ := strings.Cut(m, "/")
-		u.stored[category] = append(u.stored[category], text)
-		r.Shard, r.Lsn = 1, uint64(len(u.stored[category]))
+		if u.sequence(&headers[i], r) {
+			u.stored[category] = append(u.stored[category], text)
+			r.Lsn = uint64(len(u.stored[category]))
+		}
 	}
 	return resp, nil
+}
+
+// sequence checks a frame of an exactly_once category, and reports whether it is to be stored.
+func (u *upstream) sequence(h *record.Header, r *scribev1.FrameResult) bool {
+	category := h.CategoryName()
+	if !u.once[category] {
+		r.Shard = 1<<32 | 1
+		return true
+	}
+	r.Shard = 1 << 32
+	if !h.Sequenced() {
+		return true
+	}
+	key := fmt.Sprintf("%s/%d", category, h.Producer)
+	switch {
+	case h.FirstSequence < u.next[key]:
+		r.Duplicate = true
+		return false
+	case h.FirstSequence > u.next[key]:
+		u.gaps++
+		r.Shard = 0
+		r.Error = rpc.Info(rpc.Errorf(scribev1.Reason_REASON_OUT_OF_SEQUENCE, "%s: %d, want %d", key, h.FirstSequence, u.next[key]))
+		return false
+	}
+	if u.next == nil {
+		u.next = map[string]uint64{}
+	}
+	u.next[key]++
+	return true
 }
 
 func (u *upstream) Publish(context.Context, *scribev1.PublishRequest) (*scribev1.PublishResponse, error) {
@@ -151,36 +200,115 @@ type cell struct {
 	*Scribed
 	t  *testing.T
 	up *upstream
+	fs *vfs.MemFS
+	// down: the power is off, and what the present scribed answers is heard by nobody.
+	down atomic.Bool
+}
+
+// spooling gives a configuration a small spool, in the folder of every test.
+func spooling(cfg Config) Config {
+	sc := spool.DefaultConfig()
+	sc.Dir, sc.MaxBytes, sc.SegmentBytes, sc.BallastBytes = "spool", 4<<20, 64<<10, 0
+	cfg.Spool = &sc
+	return cfg
 }
 
 // run gives f a scribed under a clock that only the test moves, and checks afterwards that nothing is left.
 func run(t *testing.T, cfg Config, f func(t *testing.T, c *cell)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		c := &cell{t: t, up: &upstream{stored: map[string][]string{}}}
-		var err error
-		if c.Scribed, err = New(cfg, Deps{Upstream: c.up}); err != nil {
-			t.Fatal(err)
-		}
+		c := &cell{t: t, up: &upstream{stored: map[string][]string{}}, fs: vfs.NewCrashableMem()}
+		c.start(cfg)
 		f(t, c)
 		if err := c.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if q := &c.mu.queue; q.used != 0 || len(q.lanes) != 0 || len(q.turn) != 0 || q.running != 0 || c.mu.bodies != 0 {
-			t.Errorf("%d bytes, %d lanes, %d turns, %d requests, %d bytes of bodies are left", q.used, len(q.lanes), len(q.turn), q.running, c.mu.bodies)
+		q := &c.mu.queue
+		if q.used != 0 || len(q.turn) != 0 || q.running != 0 || q.filling != 0 || c.mu.bodies != 0 || q.blockedCalls != 0 || q.retrying != 0 {
+			t.Errorf("%d bytes, %d turns, %d requests, %d with backlog, %d retries, %d bytes of bodies, %d blocked calls are left",
+				q.used, len(q.turn), q.running, q.filling, q.retrying, c.mu.bodies, q.blockedCalls)
 		}
-		if b := c.mu.counts.buffered(); b != (amount{}) {
-			t.Errorf("%+v are still buffered", b)
+		for _, l := range q.lanes {
+			if l.bytes != 0 || l.pending != 0 || l.appends != 0 || l.busy || l.filling || len(l.waiters) != 0 || l.disk.frames <= 0 {
+				t.Errorf("a lane is left: %+v", l)
+			}
+		}
+		if c := &q.counts; c.unaccounted() != (amount{}) || c.memory != (amount{}) {
+			t.Errorf("%+v are in memory, %+v are not accounted for", c.memory, c.unaccounted())
 		}
 	})
 }
 
+// start starts a scribed on the cell's disk.
+func (c *cell) start(cfg Config) {
+	c.t.Helper()
+	var err error
+	if c.Scribed, err = New(cfg, Deps{Upstream: c.up, FS: c.fs}); err != nil {
+		c.t.Fatal(err)
+	}
+	c.down.Store(false)
+}
+
+// crash gives the cell the disk as it is after a loss of power, with that much of what was not synced, and ends the present scribed,
+// which can reach nothing any more.
+func (c *cell) crash(percent int, rng *rand.Rand) {
+	c.t.Helper()
+	c.down.Store(true)
+	clone := c.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
+	up := c.up
+	up.mu.Lock()
+	old := up.answer
+	up.answer = failing(1<<30, scribev1.Reason_REASON_NO_BACKEND)
+	up.mu.Unlock()
+	ctx, cancel := context.WithCancel(c.t.Context())
+	cancel()
+	_ = c.Close(ctx) // what it could not save is not the point
+	up.replies(old)
+	c.fs = clone
+}
+
+// mustBalance compares the account with what the spool has, at a moment when nothing moves.
+func (c *cell) mustBalance() {
+	c.t.Helper()
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q := &c.mu.queue
+	if a := q.counts.unaccounted(); a != (amount{}) {
+		c.t.Errorf("%+v are not accounted for", a)
+	}
+	var disk amount
+	held := int64(0)
+	for _, l := range q.lanes {
+		disk.plus(l.disk)
+		held += l.held
+	}
+	if disk != q.counts.disk || held != q.held {
+		c.t.Errorf("lanes have %+v and hold %d, the total is %+v and %d", disk, held, q.counts.disk, q.held)
+	}
+	if c.spool == nil {
+		return
+	}
+	var sum amount
+	for _, q := range c.spool.Queues() {
+		sum.plus(amount{frames: q.Held.Records, bytes: q.Held.Bytes, messages: q.Held.Messages})
+	}
+	if got := sum.bytes + sum.frames*recordOverhead; got != q.held {
+		c.t.Errorf("the spool holds %d, the account is %d", got, q.held)
+	}
+}
+
 func makeFrame(t *testing.T, category, text string, sequenced bool) []byte {
 	t.Helper()
+	return buildFrame(t, record.Envelope{Category: category, Sequenced: sequenced, Producer: 1}, text)
+}
+
+func buildFrame(t testing.TB, env record.Envelope, text string) []byte {
+	t.Helper()
 	var b record.Builder
-	if err := b.Reset(nil, record.Envelope{Category: category, Sequenced: sequenced, Producer: 1}); err != nil {
+	if err := b.Reset(nil, env); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.AppendPayload([]byte(text)); err != nil {
@@ -236,5 +364,5 @@ func (c *cell) mustHold(category string, want ...string) {
 func (c *cell) snapshot() counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.counts.clone()
+	return c.mu.queue.counts.clone()
 }

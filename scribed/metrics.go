@@ -25,17 +25,18 @@ func (a amount) minus(b amount) amount {
 	return amount{frames: a.frames - b.frames, bytes: a.bytes - b.bytes, messages: a.messages - b.messages}
 }
 
-func (f *frame) amount() amount {
-	return amount{frames: 1, bytes: int64(len(f.bytes)), messages: int64(f.messages)}
-}
-
-// counts says what became of the frames that were accepted. At all times accepted = forwarded + failed + dropped + buffered.
+// counts says what became of the frames that were accepted. At all times
+// accepted + recovered = forwarded + failed + dropped + memory + disk.
 type counts struct {
-	accepted  amount
+	accepted amount
+	// recovered is what the spool held of an earlier run.
+	recovered amount
 	forwarded amount
 	// failed was not forwarded, and whoever waited for it was told; dropped was not forwarded, and nobody waited. By reason.
 	failed, dropped map[string]amount
-	// refused counts requests of which nothing, or not all, was accepted for lack of memory.
+	// memory is what is in memory, also if it is in the spool besides; disk what is in the spool only.
+	memory, disk amount
+	// refused counts entries of requests that were not accepted for lack of room.
 	refused int64
 }
 
@@ -51,9 +52,13 @@ func (c *counts) drop(reason string, a amount) {
 	c.dropped[reason] = sum
 }
 
-// buffered is what has no outcome yet.
-func (c *counts) buffered() amount {
-	sum := c.accepted.minus(c.forwarded)
+// unaccounted is what is missing in the balance: always nothing.
+func (c *counts) unaccounted() amount {
+	sum := c.accepted
+	sum.plus(c.recovered)
+	for _, a := range []amount{c.forwarded, c.memory, c.disk} {
+		sum = sum.minus(a)
+	}
 	for _, a := range c.failed {
 		sum = sum.minus(a)
 	}
@@ -69,8 +74,13 @@ func (c *counts) clone() counts {
 	return out
 }
 
-// abandonedReason is the label of frames whose caller gave up before they were sent.
-const abandonedReason = "abandoned"
+// Labels of outcomes that are no reason of an RPC.
+const (
+	abandonedReason = "abandoned" // the caller gave up before it was sent
+	fullReason      = "full"      // dropped as the category's rule says
+	expiredReason   = "expired"   // older than the category's rule allows
+	damagedReason   = "damaged"   // the spool's files were
+)
 
 func reasonLabel(r scribev1.Reason) string {
 	return strings.ToLower(strings.TrimPrefix(r.String(), "REASON_"))
@@ -86,13 +96,18 @@ type metrics struct {
 	failures prometheus.Counter
 	bytes    prometheus.Counter
 	seconds  prometheus.Histogram
+	backfill prometheus.Counter
+	unburied prometheus.Counter
 
-	accepted, forwarded, buffered [3]*prometheus.Desc // frames, bytes, messages
-	failed, dropped               [3]*prometheus.Desc
-	refused                       *prometheus.Desc
-	memory                        *prometheus.Desc
-	memoryLimit                   *prometheus.Desc
-	categories                    *prometheus.Desc
+	accepted, recovered, forwarded, buffered [3]*prometheus.Desc // frames, bytes, messages
+	failed, dropped                          [3]*prometheus.Desc
+	spoolBytes, spoolLimit, oldest, away     *prometheus.Desc
+	blocked, blockedBytes                    *prometheus.Desc
+	letters, lettersRemoved, letterBytes     *prometheus.Desc
+	refused                                  *prometheus.Desc
+	memory                                   *prometheus.Desc
+	memoryLimit                              *prometheus.Desc
+	categories                               *prometheus.Desc
 }
 
 func newMetrics(s *Scribed) *metrics {
@@ -113,24 +128,37 @@ func newMetrics(s *Scribed) *metrics {
 		requests: counter("upstream_requests_total", "Requests to the upstream."),
 		failures: counter("upstream_failures_total", "Requests to the upstream that failed as a whole."),
 		bytes:    counter("upstream_bytes_total", "Bytes of frames in requests to the upstream."),
+		backfill: counter("backfill_bytes_total", "Bytes of frames in requests to the upstream that came from the spool's backlog."),
+		unburied: counter("dead_letters_failed_total", "Frames that could not be written to the dead letters."),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: namespace + "upstream_seconds", Help: "Time until the upstream answers.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 20),
 		}),
-		accepted:    three("accepted_%s_total", "taken into memory."),
+		accepted:    three("accepted_%s_total", "taken into memory or into the spool."),
+		recovered:   three("recovered_%s_total", "that the spool held at the start."),
 		forwarded:   three("forwarded_%s_total", "that the upstream took."),
-		buffered:    three("buffered_%s", "accepted and without an outcome yet."),
+		buffered:    three("buffered_%s", "without an outcome yet: in memory, or in the spool only.", "where"),
 		failed:      three("failed_%s_total", "not forwarded, of which the caller was told, by reason.", "reason"),
 		dropped:     three("dropped_%s_total", "not forwarded, for which nobody waited, by reason.", "reason"),
-		refused:     desc("refused_total", "Times that a category's frames in a request were refused for lack of memory."),
+		refused:     desc("refused_total", "Times that a category's frames in a request were refused for lack of room."),
 		memory:      desc("memory_bytes", "Bytes charged, of frames in the queue and of bodies being read.", "what"),
 		memoryLimit: desc("memory_limit_bytes", "Bytes that may be charged.", "what"),
-		categories:  desc("buffered_categories", "Categories with frames in memory."),
+		categories:  desc("buffered_categories", "Categories with frames in memory or in the spool."),
+
+		spoolBytes:     desc("spool_charged_bytes", "Bytes in the spool, copies of what is in memory included."),
+		spoolLimit:     desc("spool_charge_limit_bytes", "Bytes that the spool may have."),
+		oldest:         desc("oldest_seconds", "Age of the oldest frame without an outcome, about a second ago."),
+		away:           desc("upstream_away", "1 while requests to the upstream fail."),
+		blocked:        desc("blocked_calls", "Calls that wait for room."),
+		blockedBytes:   desc("blocked_bytes", "Bytes of frames of calls that wait for room."),
+		letters:        desc("dead_letters_total", "Frames written to the dead letters."),
+		lettersRemoved: desc("dead_letter_files_removed_total", "Files of dead letters removed to make room."),
+		letterBytes:    desc("dead_letter_bytes", "Bytes of the dead letters."),
 	}
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.failures, m.bytes, m.seconds, m}
+	return []prometheus.Collector{m.requests, m.failures, m.bytes, m.seconds, m.backfill, m.unburied, m}
 }
 
 func (m *metrics) register(r prometheus.Registerer) error {
@@ -159,16 +187,22 @@ func (m *metrics) sent(b *batch, d time.Duration) {
 	m.requests.Inc()
 	m.bytes.Add(float64(b.bytes))
 	m.seconds.Observe(d.Seconds())
+	if b.backfill {
+		m.backfill.Add(float64(b.bytes))
+	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, three := range [][3]*prometheus.Desc{m.accepted, m.forwarded, m.buffered, m.failed, m.dropped} {
+	for _, three := range [][3]*prometheus.Desc{m.accepted, m.recovered, m.forwarded, m.buffered, m.failed, m.dropped} {
 		for _, d := range three {
 			ch <- d
 		}
 	}
-	for _, d := range []*prometheus.Desc{m.refused, m.memory, m.memoryLimit, m.categories} {
+	for _, d := range []*prometheus.Desc{
+		m.refused, m.memory, m.memoryLimit, m.categories, m.spoolBytes, m.spoolLimit, m.oldest, m.away,
+		m.blocked, m.blockedBytes, m.letters, m.lettersRemoved, m.letterBytes,
+	} {
 		ch <- d
 	}
 }
@@ -177,8 +211,10 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	s := m.s
 	s.mu.Lock()
-	c := s.mu.counts.clone()
-	used, bodies, categories := s.mu.queue.used, s.mu.bodies, len(s.mu.queue.lanes)
+	q := &s.mu.queue
+	c := q.counts.clone()
+	used, held, bodies, categories := q.used, q.held, s.mu.bodies, len(q.lanes)
+	blocked, blockedBytes, away, oldest := int64(q.blockedCalls), q.blockedBytes, q.away(), s.mu.oldest
 	s.mu.Unlock()
 
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, v int64, labels ...string) {
@@ -190,8 +226,10 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		send(d[2], kind, a.messages, labels...)
 	}
 	three(m.accepted, prometheus.CounterValue, c.accepted)
+	three(m.recovered, prometheus.CounterValue, c.recovered)
 	three(m.forwarded, prometheus.CounterValue, c.forwarded)
-	three(m.buffered, prometheus.GaugeValue, c.buffered())
+	three(m.buffered, prometheus.GaugeValue, c.memory, "memory")
+	three(m.buffered, prometheus.GaugeValue, c.disk, "spool")
 	for reason, a := range c.failed {
 		three(m.failed, prometheus.CounterValue, a, reason)
 	}
@@ -204,4 +242,26 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	send(m.memoryLimit, prometheus.GaugeValue, s.cfg.MemoryBytes, "frames")
 	send(m.memoryLimit, prometheus.GaugeValue, s.cfg.MemoryBytes, "bodies")
 	send(m.categories, prometheus.GaugeValue, int64(categories))
+	send(m.blocked, prometheus.GaugeValue, blocked)
+	send(m.blockedBytes, prometheus.GaugeValue, blockedBytes)
+	isAway := int64(0)
+	if away {
+		isAway = 1
+	}
+	send(m.away, prometheus.GaugeValue, isAway)
+	if s.spool != nil {
+		age := 0.0
+		if !oldest.IsZero() {
+			age = max(s.now().Sub(oldest).Seconds(), 0)
+		}
+		ch <- prometheus.MustNewConstMetric(m.oldest, prometheus.GaugeValue, age)
+		send(m.spoolBytes, prometheus.GaugeValue, held)
+		send(m.spoolLimit, prometheus.GaugeValue, s.cfg.Spool.MaxBytes)
+	}
+	if s.dead != nil {
+		t := s.dead.Totals()
+		send(m.letters, prometheus.CounterValue, t.Letters)
+		send(m.lettersRemoved, prometheus.CounterValue, t.RemovedFiles)
+		send(m.letterBytes, prometheus.GaugeValue, t.Bytes)
+	}
 }

@@ -3,18 +3,18 @@ package scribed
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/buffers"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/scribed/deadletter"
+	"scribe/scribed/spool"
 )
 
 // Deps are what scribed works with. They outlive it.
@@ -27,6 +27,8 @@ type Deps struct {
 	Registerer prometheus.Registerer
 	// Clock defaults to time.Now. Timers always run by package time.
 	Clock func() time.Time
+	// FS is the file system of the spool and the dead letters; nil = the real one.
+	FS vfs.FS
 }
 
 // Scribed is an rpc.WriteService. It is safe for concurrent use.
@@ -37,22 +39,35 @@ type Scribed struct {
 	metrics *metrics
 	buffers buffers.Pool // of entries and of requests to the upstream
 
+	spool *spool.Spool       // nil without one
+	dead  *deadletter.Folder // nil without one
+	notes *notes
+
 	// ctx ends when Close loses its patience.
 	ctx    context.Context //nolint:containedctx // entries outlive the requests that brought them
 	cancel context.CancelCauseFunc
-	// tasks are the loop's goroutine and one for each request to the upstream.
-	tasks   sync.WaitGroup
-	changed chan struct{} // buffered: the loop must look at the queue
-	drained chan struct{} // closed when scribed is closed and nothing is left or Close has given up
-	ended   chan struct{} // closed when Close has released everything
+	// tasks are the loop's goroutine and one for each request to the upstream; keepers spill and expire.
+	// accepting are calls of Write that have not got all of their frames in.
+	tasks, keepers, accepting sync.WaitGroup
+	stopKeeping               chan struct{}
+	changed                   chan struct{} // buffered: the loop must look at the queue
+	crowded                   chan struct{} // buffered: the memory is to be emptied into the spool
+	closing                   chan struct{} // closed when Close has begun
+	drained                   chan struct{} // closed when scribed is closed and nothing is left in memory, or Close has given up
+	ended                     chan struct{} // closed when Close has released everything
 
 	mu struct {
 		sync.Mutex
 		queue  queue
-		counts counts
 		bodies int64 // bytes admitted by Admit
 		closed bool
 		idle   bool // drained is closed
+		// saidAway: the log says that the upstream is away, and not yet that it is back.
+		saidAway  bool
+		quietTill time.Time // there was nothing to spill: the spiller is not woken before
+		doubts    bool      // some lane is in doubt
+		oldest    time.Time // of all frames, some time ago; zero = none
+		draining  int       // calls of Drain that run
 	}
 }
 
@@ -74,23 +89,53 @@ func New(cfg Config, deps Deps) (*Scribed, error) {
 		deps.Clock = time.Now
 	}
 	s := &Scribed{
-		cfg:     cfg,
-		deps:    deps,
-		now:     deps.Clock,
-		changed: make(chan struct{}, 1),
-		drained: make(chan struct{}),
-		ended:   make(chan struct{}),
+		cfg:         cfg,
+		deps:        deps,
+		now:         deps.Clock,
+		notes:       newNotes(deps.Logger, deps.Clock),
+		stopKeeping: make(chan struct{}),
+		changed:     make(chan struct{}, 1),
+		crowded:     make(chan struct{}, 1),
+		closing:     make(chan struct{}),
+		drained:     make(chan struct{}),
+		ended:       make(chan struct{}),
 	}
-	s.mu.queue.cfg = cfg
-	s.mu.queue.lanes = make(map[string]*lane)
-	s.mu.counts.failed, s.mu.counts.dropped = make(map[string]amount), make(map[string]amount)
+	s.mu.queue = newQueue(cfg)
 	s.metrics = newMetrics(s)
-	if err := s.metrics.register(deps.Registerer); err != nil {
+	if err := s.open(); err != nil {
 		return nil, err
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.tasks.Go(s.loop)
+	if s.spool != nil {
+		s.keepers.Go(s.spiller)
+	}
+	if s.spool != nil || len(cfg.Rules) > 0 {
+		s.keepers.Go(s.keeper)
+	}
 	return s, nil
+}
+
+// open opens the folders, takes over what the spool holds, and registers the metrics.
+func (s *Scribed) open() (err error) {
+	if s.cfg.DeadLetter != nil {
+		if s.dead, err = deadletter.Open(*s.cfg.DeadLetter, s.deps.FS); err != nil {
+			return err
+		}
+	}
+	if s.cfg.Spool != nil {
+		if s.spool, err = spool.Open(*s.cfg.Spool, spool.Deps{FS: s.deps.FS, Logger: s.deps.Logger, Registerer: s.deps.Registerer, Clock: s.deps.Clock}); err != nil {
+			return err
+		}
+		s.recover()
+	}
+	if err := s.metrics.register(s.deps.Registerer); err != nil {
+		if s.spool != nil {
+			err = errors.Join(err, s.spool.Close())
+		}
+		return err
+	}
+	return nil
 }
 
 // Admit charges a request's announced length before its body is read; it refuses with REASON_OVERLOADED and a hint, or with
@@ -105,7 +150,7 @@ func (s *Scribed) Admit(n int64) (release func(), err error) {
 	case n > s.cfg.MemoryBytes:
 		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the request has %d bytes, more than the agent's memory of %d: send less at once", n, s.cfg.MemoryBytes)
 	case s.mu.bodies+n > s.cfg.MemoryBytes:
-		s.mu.counts.refused++
+		s.mu.queue.counts.refused++
 		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.cfg.RetryBase, "the agent reads requests of %d bytes, at most %d: try again later", s.mu.bodies, s.cfg.MemoryBytes)
 	}
 	s.mu.bodies += n
@@ -120,48 +165,25 @@ func errShutDown() error {
 	return rpc.Errorf(scribev1.Reason_REASON_SHUTTING_DOWN, "the agent is shutting down")
 }
 
-var errClosed = errors.New("scribed: closed before everything was forwarded")
-
-// Close refuses new requests and forwards what it holds. When ctx ends first, what is left is given up: whoever waits for it is
-// told, it is counted as dropped, and the error says how much it was. Calling it again waits for the first call.
-func (s *Scribed) Close(ctx context.Context) error {
-	s.mu.Lock()
-	again := s.mu.closed
-	s.mu.closed = true
-	s.mu.queue.closing = true
-	s.settle()
-	s.mu.Unlock()
-	if again {
-		select {
-		case <-s.ended:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	var err error
-	select {
-	case <-s.drained:
-	case <-ctx.Done():
-		s.cancel(errClosed)
-		err = s.giveUp()
-	}
-	s.cancel(nil)
-	s.tasks.Wait()
-	s.metrics.unregister(s.deps.Registerer)
-	close(s.ended)
-	return err
-}
-
-// settle tells the loop that something changed, and looks whether a closed scribed is empty. The caller holds mu.
+// settle tells everybody that something changed, and looks whether a closed scribed is empty. The caller holds mu.
 func (s *Scribed) settle() {
-	select {
-	case s.changed <- struct{}{}:
-	default: // it will look anyway
+	q := &s.mu.queue
+	signal(s.changed)
+	if s.spool != nil && (q.closing || float64(q.used) > s.cfg.SpillAbove*float64(s.cfg.MemoryBytes)) && !s.now().Before(s.mu.quietTill) {
+		signal(s.crowded)
 	}
-	if s.mu.closed && !s.mu.idle && s.mu.queue.used == 0 && s.mu.queue.running == 0 {
+	q.wakeBlocked()
+	if s.mu.closed && !s.mu.idle && q.used == 0 && q.running == 0 {
 		s.mu.idle = true
 		close(s.drained)
+	}
+}
+
+// signal leaves a word for somebody who looks anyway when one is there.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 
@@ -170,17 +192,7 @@ func (s *Scribed) loop() {
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()
 	for {
-		s.mu.Lock()
-		now := s.now()
-		var batches []*batch
-		for b := s.mu.queue.next(now); b != nil; b = s.mu.queue.next(now) {
-			batches = append(batches, b)
-		}
-		wake := s.mu.queue.wake(now)
-		s.mu.Unlock()
-		for _, b := range batches {
-			s.tasks.Go(func() { s.send(b) })
-		}
+		wake, now := s.dispatch()
 		if !wake.IsZero() {
 			t.Reset(wake.Sub(now))
 		}
@@ -195,35 +207,75 @@ func (s *Scribed) loop() {
 	}
 }
 
-// giveUp ends what is left when Close is out of time.
-func (s *Scribed) giveUp() error {
-	// First the requests on their way: their frames come back to the queue or have an outcome.
-	s.tasks.Wait()
+// dispatch starts the requests that are due, and returns when to look again.
+func (s *Scribed) dispatch() (wake, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q := &s.mu.queue
-	var lost amount
-	for _, l := range slices.Collect(maps.Values(q.lanes)) {
-		for _, e := range slices.Clone(l.entries) {
-			for i := range e.frames {
-				lost.plus(e.frames[i].amount())
-			}
-			q.withdraw(e)
-			s.fail(e, &scribev1.ErrorInfo{Reason: lossReason(e), Message: errClosed.Error()})
-			s.free(e)
+	now = s.now()
+	for b := q.next(now); b != nil; b = q.next(now) {
+		var ctx context.Context
+		ctx, b.cancel = context.WithTimeout(s.ctx, s.cfg.Timeout)
+		b.unused = make(chan struct{})
+		s.tasks.Go(func() { s.send(ctx, b) })
+	}
+	if s.spool != nil {
+		for f := q.nextFill(now); f != nil; f = q.nextFill(now) {
+			s.tasks.Go(func() { s.fill(s.ctx, f) })
 		}
 	}
-	s.mu.idle = true
-	if lost.frames == 0 {
-		return nil
-	}
-	return fmt.Errorf("scribed: %d frames with %d messages and %d bytes could not be forwarded before the end", lost.frames, lost.messages, lost.bytes)
+	return q.wake(now), now
 }
 
-// lossReason is what the caller of an entry is told that is given up.
-func lossReason(e *entry) scribev1.Reason {
-	if e.unsure {
-		return scribev1.Reason_REASON_UNKNOWN_OUTCOME
+// retryAfter is when a request that was refused should be tried again: when the next request to the upstream has been answered,
+// more or less. The caller holds mu.
+func (s *Scribed) retryAfter() time.Duration {
+	return max(s.mu.queue.notBefore.Sub(s.now()), 2*s.cfg.RetryBase)
+}
+
+// abandon ends the wait of a caller whose patience is over. What was never sent is taken back, so the error is a definite one if
+// that is all. It is nil when everything has an outcome. It returns when the caller's bytes are not used any more.
+func (s *Scribed) abandon(ctx context.Context, sub *submission) error {
+	s.mu.Lock()
+	if sub.pending == 0 { // it was answered at the same moment
+		s.mu.Unlock()
+		return nil
 	}
-	return scribev1.Reason_REASON_SHUTTING_DOWN
+	q := &s.mu.queue
+	var (
+		fx     effects
+		inUse  []chan struct{}
+		total  = len(sub.results)
+		left   = sub.pending
+		unsure = left < total
+	)
+	for _, e := range sub.entries {
+		if len(e.frames) == 0 {
+			continue
+		}
+		unsure = unsure || e.unsure
+		if b := e.batch; b != nil {
+			e.abandoned, unsure = true, true
+			if e.mem == nil {
+				inUse = append(inUse, b.unused)
+				if b.whole() == sub {
+					b.cancel() // it is all that the request has
+				}
+			}
+			continue
+		}
+		s.forsake(e, &fx)
+		q.withdraw(e)
+		fx.unused = append(fx.unused, e.mem)
+	}
+	s.settle()
+	s.mu.Unlock()
+	s.carryOut(fx)
+	for _, c := range inUse {
+		<-c
+	}
+	if unsure {
+		return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "the upstream has not answered for %d of %d frames: %w", left, total, context.Cause(ctx))
+	}
+	return rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "the upstream did not take the frames in time, they are not stored: %w", context.Cause(ctx))
 }

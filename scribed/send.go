@@ -4,47 +4,201 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"time"
 
+	"scribe/internal/record"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/scribed/deadletter"
+	"scribe/scribed/spool"
 )
 
-// send makes one request to the upstream and deals with its answer.
-func (s *Scribed) send(b *batch) {
-	frames, release := s.join(b)
-	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.Timeout)
-	start := s.now()
-	resp, err := s.deps.Upstream.Write(ctx, &scribev1.WriteRequest{Frames: frames, Ack: b.ack})
-	cancel()
-	release()
-	s.metrics.sent(b, s.now().Sub(start))
-
-	total := 0
+// send makes one request with live traffic and deals with its answer.
+func (s *Scribed) send(ctx context.Context, b *batch) {
+	results, info := s.request(ctx, b)
+	s.mu.Lock()
+	o := s.outcome(b, results, info)
+	s.settle()
+	s.mu.Unlock()
+	s.carryOut(o.effects)
+	s.mu.Lock()
+	var fx effects
 	for _, e := range b.entries {
-		total += len(e.frames)
+		if e.abandoned {
+			s.forsake(e, &fx)
+		}
 	}
-	if err == nil && len(resp.GetResults()) != total {
-		err = rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "the upstream answered for %d of %d frames", len(resp.GetResults()), total)
+	s.free(s.mu.queue.settled(s.now(), b, o.held)...)
+	s.settle()
+	s.mu.Unlock()
+	s.carryOut(fx)
+}
+
+// forsake ends what is left of an entry whose caller is gone: its bytes may not be used any more. The caller holds mu.
+func (s *Scribed) forsake(e *entry, fx *effects) {
+	q := &s.mu.queue
+	sum := e.amount()
+	for i := range e.frames {
+		if f := &e.frames[i]; f.spooled {
+			fx.done = append(fx.done, f.ref)
+			q.hold1(q.lanes[e.category], f, -1)
+		}
 	}
-	if err != nil {
-		s.metrics.failures.Inc()
-		s.deps.Logger.WarnContext(s.ctx, "forwarding failed", slog.Int("frames", total), slog.Any("error", err))
+	q.counts.memory = q.counts.memory.minus(sum)
+	if sum.frames > 0 {
+		q.counts.fail(abandonedReason, sum)
+	}
+	e.frames = nil
+}
+
+// fill claims backlog, makes one request with it, and deals with its answer.
+func (s *Scribed) fill(ctx context.Context, f *fill) {
+	start := s.now()
+	b := s.claim(f)
+	var o outcome
+	if b != nil {
+		ctx, b.cancel = context.WithTimeout(ctx, s.cfg.Timeout)
+		results, info := s.request(ctx, b)
+		s.mu.Lock()
+		o = s.outcome(b, results, info)
+		s.settle()
+		s.mu.Unlock()
+		s.carryOut(o.effects)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.settle()
-	if err != nil {
-		s.refused(b, rpc.Info(err))
-		return
+	now := s.now()
+	if b != nil {
+		s.mu.queue.pace.filled(start, now, b.bytes, s.mu.queue.liveWaits(now))
+		s.unref(b.buf)
 	}
-	s.answered(b, resp.GetResults())
+	s.mu.queue.filled(now, f, b, o.gone, o.held)
 }
 
-// join returns the bytes of a batch: those of its entry when it has one that is whole, else a copy.
-func (s *Scribed) join(b *batch) (frames []byte, release func()) {
-	if len(b.entries) == 1 && len(b.entries[0].mem.B) == int(b.entries[0].bytes) {
-		return b.entries[0].mem.B, func() {}
+// claim takes backlog of the lanes of a fill; nil when there is none to be had.
+func (s *Scribed) claim(f *fill) *batch {
+	buf := s.buffers.Get(int(f.room))
+	free := buf.B
+	type got struct {
+		lane      *lane
+		records   []spool.Claimed
+		sequenced []bool
+	}
+	var all []got
+	var surplus []spool.Ref
+	for i, l := range f.lanes {
+		n := min(f.bufferOf(i), len(free))
+		records, err := s.spool.Claim(l.name, f.wants[i], free[:0:n])
+		if err != nil {
+			s.notes.warn(s.ctx, "claim", "the spool can't be read", slog.String("category", l.name), slog.Any("error", err))
+			s.hold(l)
+			continue
+		}
+		if len(records) == 0 {
+			s.suspect(l)
+			continue
+		}
+		free = free[n:]
+		if extra := int64(len(records)) - f.most[i]; extra > 0 {
+			for j := range records[f.most[i]:] {
+				surplus = append(surplus, records[f.most[i]:][j].Ref)
+			}
+			records = records[:f.most[i]]
+		}
+		g := got{lane: l, records: records, sequenced: make([]bool, len(records))}
+		for i := range records {
+			h, err := record.ParseHeader(records[i].Data)
+			g.sequenced[i] = err == nil && h.Sequenced()
+		}
+		all = append(all, g)
+	}
+	s.spool.Release(surplus...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(all) == 0 {
+		s.buffers.Put(buf)
+		return nil
+	}
+	q := &s.mu.queue
+	entries := make([]*entry, len(all))
+	for i := range all {
+		entries[i] = q.backfillEntry(all[i].lane, all[i].records, all[i].sequenced)
+	}
+	b := q.backfillBatch(f, entries)
+	b.buf = &memory{buf: buf, refs: 1}
+	for _, e := range entries {
+		e.mem = b.buf
+	}
+	return b
+}
+
+// hold lets a lane wait whose backlog can't be read.
+func (s *Scribed) hold(l *lane) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.notBefore = s.now().Add(s.cfg.RetryMax)
+}
+
+// suspect marks a lane whose backlog is not where the account says.
+func (s *Scribed) suspect(l *lane) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.notBefore = s.now().Add(keeperInterval / 4)
+	l.doubt, s.mu.doubts = true, true
+}
+
+// request makes a request to the upstream. It returns a result for each frame, in the order of the entries' frames, or why there is
+// none. When it returns, no frame's bytes are used any more.
+func (s *Scribed) request(ctx context.Context, b *batch) ([]*scribev1.FrameResult, *scribev1.ErrorInfo) {
+	frames, direct, release := s.join(b)
+	if !direct {
+		b.free()
+	}
+	start := s.now()
+	resp, err := s.deps.Upstream.Write(ctx, &scribev1.WriteRequest{Frames: frames, Ack: b.ack})
+	took := s.now().Sub(start)
+	b.cancel()
+	release()
+	if direct {
+		b.free()
+	}
+	s.metrics.sent(b, took)
+	results := resp.GetResults()
+	if err == nil && len(results) != b.frames {
+		err = rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "the upstream answered for %d of %d frames", len(results), b.frames)
+	}
+	if err != nil {
+		s.metrics.failures.Inc()
+		return nil, rpc.Info(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !b.backfill {
+		s.mu.queue.pace.answered(took, s.mu.queue.filling > 0)
+	}
+	if !direct || b.entries[0].mem != nil {
+		return results, nil
+	}
+	ordered := make([]*scribev1.FrameResult, 0, len(results))
+	for _, e := range b.entries {
+		for i := range e.frames {
+			ordered = append(ordered, results[e.frames[i].index])
+		}
+	}
+	return ordered, nil
+}
+
+// join returns the bytes of a batch. direct says that they are where the frames are: those of one entry that is whole, or a caller's
+// request that goes on as it came. Else they are a copy.
+func (s *Scribed) join(b *batch) (frames []byte, direct bool, release func()) {
+	first := b.entries[0]
+	if sub := b.whole(); sub != nil {
+		return sub.data, true, func() {}
+	}
+	if len(b.entries) == 1 && first.mem != nil && !first.backfill && len(first.mem.buf.B) == int(first.bytes) {
+		return first.mem.buf.B, true, func() {}
 	}
 	buf := s.buffers.Get(int(b.bytes))
 	at := 0
@@ -53,80 +207,196 @@ func (s *Scribed) join(b *batch) (frames []byte, release func()) {
 			at += copy(buf.B[at:], e.frames[i].bytes)
 		}
 	}
-	return buf.B, func() { s.buffers.Put(buf) }
+	return buf.B, false, func() { s.buffers.Put(buf) }
 }
 
-// free gives the memory of entries back that nothing refers to any more.
-func (s *Scribed) free(entries ...*entry) {
-	for _, e := range entries {
-		s.buffers.Put(e.mem)
-		e.mem = nil
+// free says that no caller's bytes are used any more.
+func (b *batch) free() {
+	if b.unused != nil {
+		close(b.unused)
 	}
 }
 
-// size is the bytes of the frames without an outcome.
-func (e *entry) size() (n int64) {
-	for i := range e.frames {
-		n += int64(len(e.frames[i].bytes))
+// whole returns the submission whose request the batch is, with all its frames; nil when it is something else.
+func (b *batch) whole() *submission {
+	sub := b.entries[0].sub
+	if sub == nil || b.frames != len(sub.results) {
+		return nil
 	}
-	return n
+	for _, e := range b.entries {
+		if e.sub != sub || e.mem != nil {
+			return nil
+		}
+	}
+	return sub
+}
+
+// outcome is what an answer means.
+type outcome struct {
+	effects
+
+	held map[*lane]time.Duration
+	gone map[*lane]int64 // frames that left the backlog
+}
+
+// outcome deals with the answer of a batch. The caller holds mu; lanes stay busy until the effects are carried out.
+func (s *Scribed) outcome(b *batch, results []*scribev1.FrameResult, info *scribev1.ErrorInfo) outcome {
+	o := outcome{held: make(map[*lane]time.Duration), gone: make(map[*lane]int64)}
+	if info != nil {
+		s.refused(b, info, &o)
+	} else {
+		s.answered(b, results, &o)
+	}
+	if b.backfill {
+		s.giveBack(b, &o)
+	}
+	return o
+}
+
+// giveBack returns what is left of a request with backlog to the spool.
+func (s *Scribed) giveBack(b *batch, o *outcome) {
+	for i, e := range b.entries {
+		l := b.lanes[i]
+		l.tries = nil
+		for j := range e.frames {
+			f := &e.frames[j]
+			o.release = append(o.release, f.ref)
+			if f.attempts > 0 {
+				if l.tries == nil {
+					l.tries = make(map[spool.Ref]int32)
+				}
+				l.tries[f.ref] = f.attempts
+			}
+		}
+	}
 }
 
 // refused deals with a request that failed as a whole. The caller holds mu.
-func (s *Scribed) refused(b *batch, info *scribev1.ErrorInfo) {
-	var pause time.Duration
-	retryable := rpc.Retryable(rpc.FromInfo(info))
-	if retryable {
-		s.mu.queue.failures++
-		pause = s.backoff(s.mu.queue.failures, info)
+func (s *Scribed) refused(b *batch, info *scribev1.ErrorInfo, o *outcome) {
+	q := &s.mu.queue
+	now := s.now()
+	if blames(info) {
+		for _, e := range b.entries {
+			s.blame(b, e, info, o)
+		}
+		if len(b.entries) > 1 || len(b.entries[0].frames) > 0 {
+			s.notes.warn(s.ctx, "refused", "the upstream refuses a request, its frames are sent in smaller ones", slog.String("error", info.GetMessage()))
+		}
+		return
+	}
+	q.notBefore = now.Add(s.backoff(q.failed(now, b), info))
+	if !s.mu.saidAway && now.Sub(q.awaySince) >= awayAfter {
+		s.mu.saidAway = true
+		s.deps.Logger.WarnContext(s.ctx, "the upstream is away", slog.Int("failures", q.failures), slog.String("error", info.GetMessage()))
 	}
 	for _, e := range b.entries {
-		switch {
-		case retryable:
-			s.attempt(e, func(*frame) *scribev1.ErrorInfo { return info })
-		case len(b.entries) > 1:
-			e.alone = true // one of them is the cause, and the others need not share its fate
-		default:
-			s.fail(e, info)
-			e.frames = nil
+		s.attempt(e, o, func(f *frame) *scribev1.ErrorInfo {
+			if info.GetReason() == scribev1.Reason_REASON_UNSPECIFIED {
+				f.attempts = -1 // it says nothing about the frame
+			}
+			return info
+		})
+		if len(e.frames) > 0 {
+			o.held[q.lanes[e.category]] = 0 // it keeps its failures
 		}
 	}
-	s.free(s.mu.queue.settled(s.now(), b, pause, nil)...)
+}
+
+// awayAfter is how long requests must fail until the log says that the upstream is away.
+const awayAfter = time.Second
+
+// blames reports whether an error of a whole request is about what is in it. Others, also those of unknown kind, are the upstream's
+// or something's in between, and go away.
+func blames(info *scribev1.ErrorInfo) bool {
+	return info.GetReason() != scribev1.Reason_REASON_UNSPECIFIED && !rpc.Retryable(rpc.FromInfo(info))
+}
+
+// blame deals with an entry of a request that was refused for what is in it: one of its frames is the cause, and the others need not
+// share its fate.
+func (s *Scribed) blame(b *batch, e *entry, info *scribev1.ErrorInfo, o *outcome) {
+	l := s.mu.queue.lanes[e.category]
+	switch {
+	case len(b.entries) > 1:
+		e.alone = true
+		l.cautious = l.cautious || b.backfill
+		o.held[l] = 0
+	case len(e.frames) == 1:
+		s.attempt(e, o, func(*frame) *scribev1.ErrorInfo { return info })
+		l.singles = max(l.singles-1, 0)
+		l.cautious = l.cautious && l.singles > 0
+	case b.backfill:
+		l.cautious, l.singles = true, len(e.frames)
+		o.held[l] = 0
+	default:
+		s.bisect(b, e)
+	}
+}
+
+// bisect makes two entries of one that is on its way: settled puts both back.
+func (s *Scribed) bisect(b *batch, e *entry) {
+	half := len(e.frames) / 2
+	other := *e
+	other.frames = append([]frame(nil), e.frames[half:]...)
+	other.bytes = other.size()
+	other.charge = e.charge / 2
+	e.charge -= other.charge
+	e.frames = e.frames[:half:half]
+	e.bytes = e.size()
+	e.alone, other.alone = true, true
+	if e.mem != nil {
+		e.mem.refs++
+	}
+	if e.sub != nil {
+		e.sub.entries = append(e.sub.entries, &other)
+	}
+	b.entries = append(b.entries, &other)
 }
 
 // answered deals with the results of a batch. The caller holds mu.
-func (s *Scribed) answered(b *batch, results []*scribev1.FrameResult) {
-	s.mu.queue.failures = 0
-	var held map[*lane]time.Duration
+func (s *Scribed) answered(b *batch, results []*scribev1.FrameResult, o *outcome) {
+	q := &s.mu.queue
+	s.sayBack()
+	q.alive(b)
 	for _, e := range b.entries {
+		l := q.lanes[e.category]
+		if b.backfill {
+			l.singles = max(l.singles-len(e.frames), 0)
+			l.cautious = l.cautious && l.singles > 0
+		}
 		mine := results[:len(e.frames)]
 		results = results[len(e.frames):]
-		worst := s.settleEntry(e, mine)
+		worst := s.settleEntry(l, e, mine, o)
 		if len(e.frames) == 0 {
 			continue
 		}
-		l := s.mu.queue.lanes[e.category]
-		if held == nil {
-			held = make(map[*lane]time.Duration)
-		}
-		if _, ok := held[l]; !ok {
+		if _, ok := o.held[l]; !ok {
 			l.failures++
 		}
-		held[l] = max(held[l], s.backoff(l.failures, worst))
+		o.held[l] = max(o.held[l], s.backoff(l.failures, worst))
 	}
-	s.free(s.mu.queue.settled(s.now(), b, 0, held)...)
+}
+
+// sayBack says once that the upstream is back.
+func (s *Scribed) sayBack() {
+	if !s.mu.saidAway {
+		return
+	}
+	s.mu.saidAway = false
+	c, q := &s.mu.queue.counts, &s.mu.queue
+	s.deps.Logger.WarnContext(s.ctx, "the upstream is back", slog.Duration("away", s.now().Sub(q.awaySince)),
+		slog.Int64("memory_bytes", c.memory.bytes), slog.Int64("spool_bytes", c.disk.bytes), slog.Int64("spool_messages", c.disk.messages))
 }
 
 // settleEntry takes the results of an entry's frames: those with an outcome leave it, the others are to be sent again. It returns
 // the error with the longest hint among the latter.
-func (s *Scribed) settleEntry(e *entry, results []*scribev1.FrameResult) (worst *scribev1.ErrorInfo) {
+func (s *Scribed) settleEntry(l *lane, e *entry, results []*scribev1.FrameResult, o *outcome) (worst *scribev1.ErrorInfo) {
 	next := 0
-	s.attempt(e, func(f *frame) *scribev1.ErrorInfo {
+	s.attempt(e, o, func(f *frame) *scribev1.ErrorInfo {
 		r := results[next]
 		next++
 		info := r.GetError()
-		if info == nil {
-			s.mu.counts.forwarded.plus(f.amount())
+		if info == nil || e.sub == nil && stored(f, info) {
+			l.learn(r.GetShard())
 			if e.sub != nil {
 				e.sub.results[f.index] = r
 			}
@@ -140,22 +410,41 @@ func (s *Scribed) settleEntry(e *entry, results []*scribev1.FrameResult) (worst 
 	return worst
 }
 
+// stored reports whether an error says that all messages of a frame are stored already.
+func stored(f *frame, info *scribev1.ErrorInfo) bool {
+	if info.GetReason() != scribev1.Reason_REASON_DUPLICATE {
+		return false
+	}
+	h, err := record.ParseHeader(f.bytes)
+	if err != nil {
+		return false
+	}
+	for _, c := range info.GetConflicts() {
+		if c.GetProducer() == h.Producer && c.GetReason() == scribev1.Reason_REASON_DUPLICATE && c.GetNextSequence() < h.NextSequence() {
+			return false
+		}
+	}
+	return true
+}
+
 // attempt ends an attempt to send an entry: result says what became of each frame, nil that it is with the upstream. Frames stay
 // in the entry if they are to be sent again.
-func (s *Scribed) attempt(e *entry, result func(*frame) *scribev1.ErrorInfo) {
+func (s *Scribed) attempt(e *entry, o *outcome, result func(*frame) *scribev1.ErrorInfo) {
 	left := e.frames[:0]
 	done := 0
 	for i := range e.frames {
 		f := &e.frames[i]
 		info := result(f)
-		switch {
-		case info == nil:
-			done++
-		case e.again(f, info, s.cfg.SequenceAttempts):
+		if info != nil && e.again(f, info, s.attempts(e, f, info)) {
 			left = append(left, *f)
-		default:
-			done++
-			s.failFrame(e, f, info)
+			continue
+		}
+		done++
+		s.leave(e, f, o)
+		if info == nil {
+			s.mu.queue.counts.forwarded.plus(f.amount())
+		} else {
+			s.failFrame(e, f, info, o)
 		}
 	}
 	e.frames = left
@@ -163,33 +452,74 @@ func (s *Scribed) attempt(e *entry, result func(*frame) *scribev1.ErrorInfo) {
 	e.sub.finish(done)
 }
 
+// attempts is how often a frame is sent whose earlier messages the upstream misses: once if it is known that they will not come.
+func (s *Scribed) attempts(e *entry, f *frame, info *scribev1.ErrorInfo) int {
+	switch {
+	case e.sub == nil && s.mu.queue.gaps.has(e.category, f, s.now()):
+		return 1
+	case info.GetReason() == scribev1.Reason_REASON_OUT_OF_SEQUENCE && e.missing(f):
+		return 1
+	}
+	return s.cfg.SequenceAttempts
+}
+
+// missing reports whether a frame before it of the same sequence was refused: whoever waits for both must send them again.
+func (e *entry) missing(f *frame) bool {
+	if len(e.refused) == 0 {
+		return false
+	}
+	key, ok := gapOf(e.category, f)
+	return ok && slices.Contains(e.refused, key)
+}
+
+// leave accounts for a frame that has an outcome: it leaves the memory, and the spool if it is there.
+func (s *Scribed) leave(e *entry, f *frame, o *outcome) {
+	q := &s.mu.queue
+	l := q.lanes[e.category]
+	sum := f.amount()
+	if f.spooled {
+		o.done = append(o.done, f.ref)
+		q.hold1(l, f, -1)
+	}
+	if !e.backfill {
+		q.counts.memory = q.counts.memory.minus(sum)
+		return
+	}
+	l.disk = l.disk.minus(sum)
+	q.counts.disk = q.counts.disk.minus(sum)
+	o.gone[l]++
+}
+
 // again reports whether a frame is to be sent again after an error.
-func (e *entry) again(f *frame, info *scribev1.ErrorInfo, sequenceAttempts int) bool {
-	unknown := info.GetReason() == scribev1.Reason_REASON_UNKNOWN_OUTCOME
+func (e *entry) again(f *frame, info *scribev1.ErrorInfo, attempts int) bool {
+	reason := info.GetReason()
+	unknown := reason == scribev1.Reason_REASON_UNKNOWN_OUTCOME
 	e.unsure, f.unsure = e.unsure || unknown, f.unsure || unknown
 	switch {
-	case e.abandoned || !rpc.Retryable(rpc.FromInfo(info)):
+	case e.abandoned:
 		return false
-	case info.GetReason() == scribev1.Reason_REASON_OUT_OF_SEQUENCE:
+	case reason == scribev1.Reason_REASON_OUT_OF_SEQUENCE, reason == scribev1.Reason_REASON_UNSPECIFIED && !e.waits():
 		f.attempts++
-		return f.attempts < sequenceAttempts
-	case unknown && e.sub != nil && !f.sequenced:
+		return int(f.attempts) < attempts
+	case !rpc.Retryable(rpc.FromInfo(info)):
+		return false
+	case unknown && e.waits() && !f.sequenced:
 		return false // it may be stored, and nothing would tell the second copy: the caller is there to decide
 	default:
 		return true
 	}
 }
 
-// fail ends all frames of an entry with an error. The caller holds mu.
-func (s *Scribed) fail(e *entry, info *scribev1.ErrorInfo) {
-	for i := range e.frames {
-		s.failFrame(e, &e.frames[i], info)
-	}
-	e.sub.finish(len(e.frames))
+// deadFrame is a frame to be put into the dead letters.
+type deadFrame struct {
+	deadletter.Letter
+
+	mem *memory
 }
 
-// failFrame counts a frame that will not be sent again, and tells whoever waits for it.
-func (s *Scribed) failFrame(e *entry, f *frame, info *scribev1.ErrorInfo) {
+// failFrame counts a frame that will not be sent again, and tells whoever waits for it. If nobody does, it is put aside.
+func (s *Scribed) failFrame(e *entry, f *frame, info *scribev1.ErrorInfo, o *outcome) {
+	reason := reasonLabel(info.GetReason())
 	if e.sub != nil {
 		if f.unsure && info.GetReason() != scribev1.Reason_REASON_UNKNOWN_OUTCOME {
 			info = &scribev1.ErrorInfo{
@@ -198,27 +528,51 @@ func (s *Scribed) failFrame(e *entry, f *frame, info *scribev1.ErrorInfo) {
 			}
 		}
 		e.sub.results[f.index] = &scribev1.FrameResult{Error: info}
-		s.mu.counts.fail(reasonLabel(info.GetReason()), f.amount())
+		s.mu.queue.counts.fail(reasonLabel(info.GetReason()), f.amount())
+		if key, ok := gapOf(e.category, f); ok && !slices.Contains(e.refused, key) {
+			e.refused = append(e.refused, key)
+		}
 		return
 	}
-	s.mu.counts.drop(reasonLabel(info.GetReason()), f.amount())
-	s.deps.Logger.WarnContext(s.ctx, "dropped a frame that the upstream does not take",
-		slog.String("category", e.category), slog.Int("messages", f.messages), slog.Int("bytes", len(f.bytes)), slog.String("error", info.GetMessage()))
-}
-
-// finish tells a submission that n of its frames have an outcome. The caller holds Scribed.mu.
-func (sub *submission) finish(n int) {
-	if sub == nil || n == 0 {
+	s.mu.queue.counts.drop(reason, f.amount())
+	s.mu.queue.gaps.note(e.category, f, info.GetReason(), s.now())
+	s.notes.warn(s.ctx, "refused "+reason+" "+e.category, "the upstream does not take frames for good",
+		slog.String("category", e.category), slog.Int("messages", int(f.messages)), slog.Int("bytes", len(f.bytes)), slog.String("error", info.GetMessage()))
+	if s.dead == nil {
 		return
 	}
-	if sub.pending -= n; sub.pending == 0 {
-		close(sub.done)
+	if e.mem != nil {
+		e.mem.refs++
+	}
+	o.letters = append(o.letters, deadFrame{mem: e.mem, Letter: deadletter.Letter{
+		Time: s.now(), Category: e.category, Reason: reason, Message: info.GetMessage(), Frame: f.bytes,
+	}})
+}
+
+// bury writes dead letters.
+func (s *Scribed) bury(dead []deadFrame) {
+	if len(dead) == 0 {
+		return
+	}
+	letters := make([]deadletter.Letter, len(dead))
+	for i := range dead {
+		letters[i] = dead[i].Letter
+	}
+	if err := s.dead.Put(letters); err != nil {
+		s.metrics.unburied.Add(float64(len(letters)))
+		s.notes.warn(s.ctx, "bury", "frames that the upstream refuses can't be kept", slog.Any("error", err))
 	}
 }
 
-// backoff is the pause after so many failures in a row: longer each time, jittered, and as long as the upstream asks for.
+// maxHint bounds the pause that the upstream may ask for.
+const maxHint = time.Minute
+
+// backoff is the pause after so many failures in a row: longer each time, jittered, and not shorter than the upstream asks for.
 func (s *Scribed) backoff(failures int, info *scribev1.ErrorInfo) time.Duration {
 	mean := min(s.cfg.RetryBase<<min(failures-1, 20), s.cfg.RetryMax)
-	mean = max(mean, min(info.GetRetryAfter().AsDuration(), s.cfg.RetryMax))
-	return mean/2 + rand.N(mean)
+	pause := mean/2 + rand.N(mean)
+	if hint := min(info.GetRetryAfter().AsDuration(), maxHint); hint > 0 {
+		pause = max(pause, hint+rand.N(hint/4+1))
+	}
+	return pause
 }

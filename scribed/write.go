@@ -5,25 +5,36 @@ import (
 	"errors"
 	"time"
 
-	"scribe/internal/buffers"
 	"scribe/internal/publish"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/scribed/spool"
 )
 
-// submission is a request that waits for its frames.
+// submission is a request whose frames have no outcome yet.
 type submission struct {
+	data    []byte // the request's frames, the caller's
 	results []*scribev1.FrameResult
-	total   int // frames
-	pending int // of them without an outcome; guarded by Scribed.mu
+	entries []*entry // of it that were put into the queue
+	pending int      // frames without an outcome; guarded by Scribed.mu
 	done    chan struct{}
 }
 
-// Write implements rpc.WriteService. With ACK_LEVEL_NONE it answers when the frames are in memory; with any other level when the
-// upstream has committed them, or they have failed. SPOOLED is answered when committed, as there is no disk buffer. Frames of a
-// category that has no room are refused with REASON_OVERLOADED and a hint; when that is all of them, so is the request. The
-// request's bytes are not used after it returns.
+// finish tells a submission that n of its frames have an outcome. The caller holds Scribed.mu.
+func (sub *submission) finish(n int) {
+	if sub == nil || n == 0 {
+		return
+	}
+	if sub.pending -= n; sub.pending == 0 {
+		close(sub.done)
+	}
+}
+
+// Write implements rpc.WriteService. With ACK_LEVEL_NONE it answers when the frames are in memory or in the spool; with
+// ACK_LEVEL_SPOOLED when they are synced in the spool, or committed; with any other level when the upstream has committed them, or
+// they have failed. Without a spool, SPOOLED is answered when committed. Frames of a category that has no room meet what its rule
+// says; when all frames of a request are refused, so is the request. The request's bytes are not used after it returns.
 func (s *Scribed) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
 	data := req.GetFrames()
 	if int64(len(data)) > s.cfg.MaxRequestBytes {
@@ -33,22 +44,34 @@ func (s *Scribed) Write(ctx context.Context, req *scribev1.WriteRequest) (*scrib
 	if err != nil {
 		return nil, err
 	}
-	ack := req.GetAck()
-	if ack != scribev1.AckLevel_ACK_LEVEL_NONE {
-		ack = scribev1.AckLevel_ACK_LEVEL_COMMITTED
+	w := &writing{s: s, in: in, ack: s.levelOf(req.GetAck())}
+	if w.ack != ackNone {
+		w.sub = &submission{data: data, results: in.results, done: make(chan struct{}), pending: 1} // 1 for accept
 	}
-	sub, err := s.accept(in, ack)
-	if err != nil {
+	if err := w.accept(ctx); err != nil {
 		return nil, err
 	}
-	if sub != nil {
+	if w.sub != nil {
 		select {
-		case <-sub.done:
+		case <-w.sub.done:
 		case <-ctx.Done():
-			return s.abandon(ctx, in, sub)
+			if err := s.abandon(ctx, w.sub); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return &scribev1.WriteResponse{Results: in.results}, nil
+}
+
+func (s *Scribed) levelOf(ack scribev1.AckLevel) ackLevel {
+	switch {
+	case ack == scribev1.AckLevel_ACK_LEVEL_NONE:
+		return ackNone
+	case ack == scribev1.AckLevel_ACK_LEVEL_SPOOLED && s.spool != nil:
+		return ackSpooled
+	default:
+		return ackCommitted
+	}
 }
 
 // Publish implements rpc.WriteService: it encodes the messages into one frame, which then goes the way of Write.
@@ -66,7 +89,7 @@ func (s *Scribed) Publish(ctx context.Context, req *scribev1.PublishRequest) (*s
 	if r.GetError() != nil {
 		return nil, rpc.FromInfo(r.GetError())
 	}
-	return &scribev1.PublishResponse{Count: uint32(len(req.GetMessages())), Shard: r.GetShard(), Lsn: r.GetLsn()}, nil
+	return &scribev1.PublishResponse{Count: uint32(len(req.GetMessages())), Shard: r.GetShard(), Lsn: r.GetLsn(), SampledOut: r.GetSampledOut()}, nil
 }
 
 // parsed is a request taken apart by category.
@@ -75,11 +98,16 @@ type parsed struct {
 	entries []*entry // one for each category, in the order of their first frames
 }
 
+// maxBlock is how many results are made at once, so that one that is kept keeps few others.
+const maxBlock = 64
+
 // split checks every frame of a request. A frame that is refused alone has its error in results; when nobody knows where the next
 // frame begins, the whole request is refused.
 func split(data []byte) (*parsed, error) {
 	in := &parsed{}
-	byCategory := make(map[string]*entry, 1)
+	var last *entry
+	var byCategory map[string]*entry
+	var block []scribev1.FrameResult // results are made many at a time
 	for offset := 0; offset < len(data); {
 		h, err := record.Check(data[offset:])
 		size := h.Len
@@ -89,18 +117,26 @@ func split(data []byte) (*parsed, error) {
 			}
 		}
 		index := len(in.results)
-		in.results = append(in.results, &scribev1.FrameResult{Error: rpc.Info(err)})
+		if len(block) == 0 {
+			block = make([]scribev1.FrameResult, min(max(len(in.results), 1), maxBlock))
+		}
+		block[0].Error = rpc.Info(err)
+		in.results, block = append(in.results, &block[0]), block[1:]
 		if err == nil {
-			e := byCategory[string(h.Category)]
-			if e == nil {
-				e = &entry{category: h.CategoryName()}
-				byCategory[e.category] = e
-				in.entries = append(in.entries, e)
+			if last == nil || last.category != string(h.Category) {
+				if byCategory == nil {
+					byCategory = make(map[string]*entry, 1)
+				}
+				if last = byCategory[string(h.Category)]; last == nil {
+					last = &entry{category: h.CategoryName()}
+					byCategory[last.category] = last
+					in.entries = append(in.entries, last)
+				}
 			}
-			e.frames = append(e.frames, frame{
-				bytes: data[offset : offset+size], messages: h.Count, sequenced: h.Sequenced(), index: index,
+			last.frames = append(last.frames, frame{
+				bytes: data[offset : offset+size], messages: int32(h.Count), sequenced: h.Sequenced(), index: int32(index), //nolint:gosec // bounded by the format
 			})
-			e.bytes += int64(size)
+			last.bytes += int64(size)
 		}
 		offset += size
 	}
@@ -121,130 +157,313 @@ func damaged(b []byte, offset int, err error) (int, error) {
 	return 0, rpc.Errorf(reason, "frame at byte %d of the request: %w", offset, err)
 }
 
-// accept puts a request's entries into the queue: it reserves their memory, copies them, and adds them. The submission is nil when
-// there is nothing to wait for.
-func (s *Scribed) accept(in *parsed, ack scribev1.AckLevel) (*submission, error) {
-	if err := s.reserve(in); err != nil {
-		return nil, err
+// writing is a request on its way into the agent.
+type writing struct {
+	s     *Scribed
+	in    *parsed
+	ack   ackLevel
+	sub   *submission // nil with ackNone
+	taken int         // entries that were accepted, or dropped as their rule says
+	first error       // of those that were refused
+}
+
+// accept brings the entries of a request to where they have room: into memory, to the spool, or nowhere. Those that wait for room
+// are tried again until they have it. It is an error when all were refused.
+func (w *writing) accept(ctx context.Context) error {
+	s := w.s
+	s.mu.Lock()
+	if s.mu.closed {
+		s.mu.Unlock()
+		return errShutDown()
 	}
-	var sub *submission
-	if ack != scribev1.AckLevel_ACK_LEVEL_NONE && len(in.entries) > 0 {
-		sub = &submission{results: in.results, done: make(chan struct{})}
+	s.accepting.Add(1)
+	s.mu.Unlock()
+	defer s.accepting.Done()
+	todo := w.in.entries
+	for _, e := range todo {
+		e.ack, e.sub = w.ack, w.sub
 	}
-	for _, e := range in.entries {
-		e.ack, e.sub = ack, sub
-		e.keep(s.buffers.Get(int(e.bytes)))
-		if sub != nil {
-			sub.total += len(e.frames)
-			sub.pending = sub.total
+	for len(todo) > 0 {
+		todo = w.round(ctx, todo)
+		if len(todo) > 0 && todo[0].waiter != nil {
+			w.wait(ctx, todo[0].waiter)
+		}
+	}
+	if w.taken == 0 && w.first != nil {
+		return w.first
+	}
+	if w.sub != nil {
+		s.mu.Lock()
+		w.sub.finish(1)
+		s.mu.Unlock()
+	}
+	return nil
+}
+
+// wait returns when a call may have room, or must look why it has none.
+func (w *writing) wait(ctx context.Context, at *waiter) {
+	select {
+	case <-at.ready:
+	case <-ctx.Done():
+	case <-w.s.closing:
+	}
+}
+
+// placed is what a round decided, by where entries go.
+type placed struct {
+	memory []*entry
+	disk   []*appending // one each
+	passed []*entry     // those in disk
+	again  []*entry     // those that wait, or for which something is dropped
+	drops  map[string]int64
+}
+
+// round places entries once, and returns those that are to be tried again.
+func (w *writing) round(ctx context.Context, todo []*entry) []*entry {
+	s := w.s
+	p := &placed{}
+	s.mu.Lock()
+	for _, e := range todo {
+		w.place(ctx, e, p)
+	}
+	s.settle()
+	s.mu.Unlock()
+	for category, n := range p.drops {
+		s.dropBacklog(category, n, time.Time{}, fullReason)
+	}
+	live := w.enter(p.memory)
+	appended := false
+	for i, a := range p.disk {
+		err := s.execute(a)
+		appended = appended || err == nil
+		w.passed(p.passed[i], err, p)
+	}
+	for _, a := range live {
+		if err := s.execute(a); err != nil {
+			w.demote(a.parts[len(a.parts)-1].e, err)
+			continue
+		}
+		appended = true
+	}
+	if w.ack == ackSpooled && appended {
+		w.synced(s.sync(ctx), p)
+	}
+	return p.again
+}
+
+// place decides about one entry. The caller holds Scribed.mu.
+func (w *writing) place(ctx context.Context, e *entry, p *placed) {
+	s := w.s
+	q := &s.mu.queue
+	if e.waiter == nil && !w.refuseGaps(e) {
+		return
+	}
+	l := q.lane(e.category)
+	where := q.placeFor(l, e, s.now())
+	switch {
+	case s.mu.closed:
+		if where == inMemory {
+			q.release(e)
+		}
+		w.refuse(l, e, errShutDown())
+	case where == inMemory:
+		q.unblock(l, e)
+		w.taken++
+		p.memory = append(p.memory, e)
+	case where == onDisk: // it keeps its place among those that wait until it is written
+		p.disk, p.passed = append(p.disk, q.appendPassing(l, e)), append(p.passed, e)
+	case where == never:
+		q.counts.refused++
+		w.refuse(l, e, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%d bytes of category %s are more than the agent holds of one category: send less at once", e.bytes, e.category))
+	case ctx.Err() != nil && e.waiter != nil:
+		w.refuse(l, e, retryHint(s.retryAfter(), scribev1.Reason_REASON_OVERLOADED, "the agent had no room for %d bytes of category %s while the caller waited: %w", e.bytes, e.category, context.Cause(ctx)))
+	default:
+		w.whenFull(l, e, p)
+	}
+}
+
+// whenFull does what the rule of a category says about an entry for which there is no room.
+func (w *writing) whenFull(l *lane, e *entry, p *placed) {
+	s := w.s
+	q := &s.mu.queue
+	switch l.rule.WhenFull {
+	case Block:
+		if q.block(l, e) {
+			p.again = append(p.again, e)
+			return
+		}
+	case DropOldest:
+		if e.dropped < maxDrops && w.makeRoom(l, e, p) {
+			e.dropped++
+			p.again = append(p.again, e)
+			return
+		}
+	case DropNewest:
+		if w.ack == ackNone {
+			sum := e.amount()
+			q.counts.accepted.plus(sum)
+			q.counts.drop(fullReason, sum)
+			s.notes.dropped(s.ctx, e.category, fullReason, sum)
+			w.taken++
+			q.forget(l)
+			return
+		}
+	case Reject:
+	}
+	q.counts.refused++
+	w.refuse(l, e, retryHint(s.retryAfter(), scribev1.Reason_REASON_OVERLOADED, "the agent has no room for %d bytes of category %s: try again later", e.bytes, e.category))
+}
+
+// fullPause is how long nothing is appended after the spool said that it is full.
+const fullPause = 100 * time.Millisecond
+
+// maxDrops bounds how often older frames are dropped for one entry.
+const maxDrops = 4
+
+// makeRoom drops the oldest frames of a category, or asks for it, and reports whether that may help. The caller holds Scribed.mu.
+func (w *writing) makeRoom(l *lane, e *entry, p *placed) bool {
+	s := w.s
+	q := &s.mu.queue
+	if !q.spooling || e.ack == ackCommitted || l.disk.frames <= 0 { // what is in the spool is older
+		gone := q.dropOldest(l, e.charge)
+		s.giveUpEntries(gone, fullReason)
+		return len(gone) > 0
+	}
+	if p.drops == nil {
+		p.drops = make(map[string]int64)
+	}
+	need := max(q.diskRoom(l, e.onDisk()), e.onDisk())
+	if e.dropped > 0 { // the spool gives files back whole
+		need = max(need, s.cfg.Spool.SegmentBytes)
+	}
+	p.drops[l.name] += need
+	return true
+}
+
+// refuse tells the caller that an entry was not taken. The caller holds Scribed.mu.
+func (w *writing) refuse(l *lane, e *entry, err error) {
+	w.s.mu.queue.unblock(l, e)
+	w.s.mu.queue.forget(l)
+	w.refused(e, err)
+}
+
+func (w *writing) refused(e *entry, err error) {
+	info := rpc.Info(err)
+	for i := range e.frames {
+		w.in.results[e.frames[i].index].Error = info
+	}
+	if w.first == nil {
+		w.first = err
+	}
+}
+
+// enter puts entries into the queue that have room in memory, and begins the appends of those that go to the spool besides.
+func (w *writing) enter(entries []*entry) (live []*appending) {
+	s := w.s
+	if len(entries) == 0 {
+		return nil
+	}
+	if w.ack != ackCommitted { // else the bytes are the caller's as long as they are needed
+		for _, e := range entries {
+			e.keep(s.buffers.Get(int(e.bytes)))
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.settle()
-	if s.mu.closed {
-		for _, e := range in.entries {
-			s.mu.queue.release(e)
-			s.free(e)
-		}
-		return nil, errShutDown()
-	}
+	q := &s.mu.queue
 	now := s.now()
-	for _, e := range in.entries {
+	for _, e := range entries {
+		if s.mu.closed {
+			q.release(e)
+			s.free(e)
+			w.taken--
+			w.refused(e, errShutDown())
+			continue
+		}
 		e.since = now
-		for i := range e.frames {
-			s.mu.counts.accepted.plus(e.frames[i].amount())
+		q.counts.accepted.plus(e.amount())
+		q.add(e)
+		if w.sub != nil {
+			w.sub.entries = append(w.sub.entries, e)
+			w.sub.pending += len(e.frames)
 		}
-		s.mu.queue.add(e)
+		if w.ack == ackSpooled {
+			live = append(live, q.appendEntry(e))
+		}
 	}
-	return sub, nil
+	return live
 }
 
-// reserve charges the entries that there is room for and takes the others out of the request. It is an error when there is room
-// for none.
-func (s *Scribed) reserve(in *parsed) error {
+// passed deals with the end of an append of an entry that did not come into memory.
+func (w *writing) passed(e *entry, err error, p *placed) {
+	s := w.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.mu.closed {
-		return errShutDown()
+	l := s.mu.queue.lane(e.category)
+	if err == nil {
+		w.taken++
+		s.mu.queue.unblock(l, e)
+		s.mu.queue.forget(l)
+		s.settle()
+		return
 	}
-	var (
-		taken []*entry
-		first error
-	)
-	for _, e := range in.entries {
-		e.charge = chargeOf(len(e.frames), e.bytes)
-		now, ever := s.mu.queue.room(e.category, e.charge)
-		if now {
-			s.mu.queue.reserve(e)
-			taken = append(taken, e)
-			continue
-		}
-		err := rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.retryAfter(),
-			"the agent's memory has no room for %d bytes of category %s: try again later", e.bytes, e.category)
-		if !ever {
-			err = rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE,
-				"%d bytes of category %s are more than the agent's memory takes of one category: send less at once", e.bytes, e.category)
-		}
-		s.mu.counts.refused++
-		for i := range e.frames {
-			in.results[e.frames[i].index].Error = rpc.Info(err)
-		}
-		if first == nil {
-			first = err
-		}
+	if errors.Is(err, spool.ErrFull) {
+		s.mu.queue.diskFullTill = s.now().Add(fullPause)
+		w.whenFull(l, e, p)
+		return
 	}
-	in.entries = taken
-	if len(taken) == 0 {
-		return first
-	}
-	return nil
+	s.mu.queue.counts.refused++
+	w.refuse(l, e, s.spoolError(e, err))
 }
 
-// retryAfter is when a request that was refused should be tried again: when the next request to the upstream has been answered,
-// more or less. The caller holds mu.
-func (s *Scribed) retryAfter() time.Duration {
-	return max(s.mu.queue.notBefore.Sub(s.now()), 2*s.cfg.RetryBase)
-}
-
-// keep copies the frames, which are the caller's, to mem.
-func (e *entry) keep(mem *buffers.Buffer) {
-	e.mem = mem
-	at := 0
-	for i := range e.frames {
-		f := &e.frames[i]
-		n := copy(mem.B[at:], f.bytes)
-		f.bytes = mem.B[at : at+n : at+n]
-		at += n
-	}
-}
-
-// abandon ends the wait of a caller whose patience is over. What was never sent is taken back, so the error is a definite one if
-// that is all.
-func (s *Scribed) abandon(ctx context.Context, in *parsed, sub *submission) (*scribev1.WriteResponse, error) {
+// demote deals with a live entry that could not be written to the spool: its caller waits for the upstream instead, unless that is
+// away.
+func (w *writing) demote(e *entry, err error) {
+	s := w.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sub.pending == 0 { // it was answered at the same moment
-		return &scribev1.WriteResponse{Results: in.results}, nil
+	defer s.settle()
+	if e.sub == nil {
+		return // it has an outcome
 	}
-	left, unsure := 0, false
-	for _, e := range in.entries {
-		left += len(e.frames)
-		unsure = unsure || e.unsure
-		if !s.mu.queue.withdraw(e) {
-			e.abandoned = true
-			unsure = unsure || len(e.frames) > 0
-			continue
+	q := &s.mu.queue
+	e.ack = ackCommitted
+	sum := e.amount()
+	if !q.away() || !q.withdraw(e) {
+		return
+	}
+	q.counts.memory = q.counts.memory.minus(sum)
+	q.counts.fail(reasonLabel(scribev1.Reason_REASON_OVERLOADED), sum)
+	w.refused(e, s.spoolError(e, err))
+	w.sub.finish(len(e.frames))
+	w.taken--
+	s.free(e)
+}
+
+// synced answers what is in the spool, err is why it may not be on disk. What is in memory, too, is answered by the upstream then.
+func (w *writing) synced(err error, p *placed) {
+	s := w.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.settle()
+	for _, e := range w.sub.entries {
+		switch {
+		case e.ack != ackSpooled || !e.spooled():
+		case err == nil:
+			w.sub.finish(len(e.frames)) // their results say nothing, which is that they are taken
+			e.sub = nil
+		default:
+			e.ack = ackCommitted
 		}
-		for i := range e.frames {
-			s.mu.counts.fail(abandonedReason, e.frames[i].amount())
+	}
+	if err == nil {
+		return
+	}
+	unknown := rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "the agent's spool could not be synced: %w", err)
+	for i, a := range p.disk {
+		if a.err == nil {
+			w.refused(p.passed[i], unknown)
 		}
-		e.frames = nil
-		s.free(e)
 	}
-	s.settle()
-	if unsure || left < sub.total {
-		return nil, rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "the upstream has not answered for %d of %d frames: %w", left, sub.total, context.Cause(ctx))
-	}
-	return nil, rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "the upstream did not take the frames in time, they are not stored: %w", context.Cause(ctx))
 }

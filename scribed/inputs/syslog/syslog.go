@@ -161,7 +161,7 @@ func (i *Input) datagrams(ctx context.Context, c net.PacketConn, localHost strin
 		n, _, err := c.ReadFrom(buf)
 		if err != nil {
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-				return nil
+				return nil //nolint:nilerr // the socket was closed to end it
 			}
 			return fmt.Errorf("syslog %s: %w", i.cfg.Name, err)
 		}

@@ -1,0 +1,222 @@
+package scribed
+
+import (
+	"slices"
+	"time"
+
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/scribed/spool"
+)
+
+// fill is a request with backlog to be made: lanes to claim from, in turn, until there are bytes enough.
+type fill struct {
+	lanes []*lane
+	wants []int // bytes to claim of each lane
+	// most is how many frames of each may be sent: those that were in the backlog when it was planned, and of an ordered lane those
+	// in front of what it has in memory. What is written meanwhile may belong behind something that came into memory meanwhile.
+	most  []int64
+	room  int64 // memory reserved for all of them, with what stands between frames in the spool
+	retry bool
+}
+
+// joinBacklog lists a lane that has backlog.
+func (q *queue) joinBacklog(l *lane) {
+	if !l.inBacklog {
+		l.inBacklog = true
+		q.backlog = append(q.backlog, l)
+	}
+}
+
+// fillReady reports whether backlog could be sent now, if a request may run.
+func (q *queue) fillReady(now time.Time) bool {
+	if len(q.backlog) == 0 || q.closing && !q.draining || !q.draining && now.Before(q.pace.next) {
+		return false
+	}
+	return slices.ContainsFunc(q.backlog, func(l *lane) bool { return q.mayFill(l, now) })
+}
+
+func (q *queue) mayFill(l *lane, now time.Time) bool {
+	return l.fillable(now) && (l.failures == 0 || q.mayRetry())
+}
+
+// liveWaits reports whether live traffic could be sent if a request may run.
+func (q *queue) liveWaits(now time.Time) bool {
+	return slices.ContainsFunc(q.turn, func(l *lane) bool { return q.due(l, now) })
+}
+
+// maxFillLanes bounds the categories of one request with backlog.
+const maxFillLanes = 256
+
+// nextFill returns the next request with backlog to make now; nil when there is none. Beside live traffic there is one at a time;
+// alone, backlog takes half of the requests, and while draining all.
+func (q *queue) nextFill(now time.Time) *fill {
+	if q.running >= q.cfg.MaxInFlight || now.Before(q.notBefore) || q.away() && q.running > 0 || !q.fillReady(now) {
+		return nil
+	}
+	live := q.liveWaits(now)
+	most := max(q.cfg.MaxInFlight/2, 1)
+	switch {
+	case live:
+		most = 1
+	case q.draining:
+		most = q.cfg.MaxInFlight
+	}
+	if q.filling >= most {
+		return nil
+	}
+	size := int64(q.pace.size(q.cfg.BatchBytes, live))
+	size = min(size, max(q.cfg.MemoryBytes-q.used, minQuantum))
+	f := q.chooseLanes(now)
+	if f == nil {
+		return nil
+	}
+	f.share(size)
+	q.used += f.room
+	q.running++
+	q.filling++
+	q.lastLive = false
+	return f
+}
+
+// share gives each lane its part of a request of size bytes. A lane that has less leaves the rest to the others.
+func (f *fill) share(size int64) {
+	f.wants, f.most = make([]int, len(f.lanes)), make([]int64, len(f.lanes))
+	for i, l := range f.lanes {
+		f.most[i] = l.disk.frames
+		if l.ordered() && len(l.entries) > 0 {
+			f.most[i] = min(f.most[i], l.entries[0].behind-l.finished)
+		}
+	}
+	if l := f.lanes[0]; l.cautious && l.singles > 0 {
+		f.wants[0], f.room = 1, minQuantum
+		return
+	}
+	small := size / int64(len(f.lanes))
+	spare := int64(0)
+	for i, l := range f.lanes {
+		f.wants[i] = int(max(min(small, l.disk.bytes), 1))
+		spare += max(small-l.disk.bytes, 0)
+	}
+	for i, l := range f.lanes {
+		more := max(min(spare, l.disk.bytes-int64(f.wants[i])), 0)
+		f.wants[i] += int(more)
+		spare -= more
+		f.room += int64(f.bufferOf(i))
+	}
+}
+
+// bufferOf is the memory that the claim of a lane may use: if frames are small or scattered in the spool, it claims into more.
+func (f *fill) bufferOf(i int) int { return f.wants[i] + f.wants[i]/4 + 1<<10 }
+
+// chooseLanes takes the lanes that have their turn, and moves them to the end of the list.
+func (q *queue) chooseLanes(now time.Time) *fill {
+	f := &fill{}
+	rest := make([]*lane, 0, len(q.backlog))
+	for _, l := range q.backlog {
+		full := len(f.lanes) >= maxFillLanes || len(f.lanes) > 0 && (f.lanes[0].cautious || l.cautious)
+		switch {
+		case l.disk.frames <= 0 && l.pending == 0 && !l.filling:
+			l.inBacklog = false // joins again when it has some
+			q.forget(l)
+		case full || !q.mayFill(l, now):
+			rest = append(rest, l)
+		default:
+			f.lanes = append(f.lanes, l)
+			f.retry = f.retry || l.failures > 0
+		}
+	}
+	q.backlog = append(rest, f.lanes...)
+	if len(f.lanes) == 0 {
+		return nil
+	}
+	for _, l := range f.lanes {
+		l.filling = true
+		if l.ordered() {
+			l.busy, l.busyFilling = true, true
+			q.leaveTurn(l)
+		}
+	}
+	if f.retry {
+		if q.retrying > 0 {
+			q.tokens--
+		}
+		q.retrying++
+	}
+	return f
+}
+
+// wakeFill is when nextFill may have a request if nothing else happens before.
+func (q *queue) wakeFill(now time.Time) (at time.Time) {
+	if len(q.backlog) == 0 || q.closing && !q.draining || q.filling > 0 && !q.draining {
+		return time.Time{} // the end of the one that runs is an event
+	}
+	base := maxTime(q.notBefore, now)
+	if !q.draining {
+		base = maxTime(base, q.pace.next)
+	}
+	for _, l := range q.backlog {
+		t := maxTime(base, l.notBefore)
+		if !q.mayFill(l, t) {
+			continue
+		}
+		if at = earlier(at, t); at.Equal(base) {
+			break
+		}
+	}
+	return at
+}
+
+// filled is the event that a request with backlog has ended, after its records were given back or are done: b is what it had, nil
+// when nothing could be claimed. gone counts the frames of each lane that left the backlog.
+func (q *queue) filled(now time.Time, f *fill, b *batch, gone map[*lane]int64, held map[*lane]time.Duration) {
+	q.running--
+	q.filling--
+	q.used -= f.room
+	if f.retry {
+		q.retrying--
+	}
+	claimed := make(map[*lane]bool, len(f.lanes))
+	if b != nil {
+		for _, l := range b.lanes {
+			claimed[l] = true
+		}
+	}
+	for _, l := range f.lanes {
+		l.filling = false
+		if l.busyFilling {
+			l.busy, l.busyFilling = false, false
+		}
+		l.finished += gone[l]
+		if claimed[l] {
+			q.hold(l, now, held)
+		}
+		q.joinTurn(l)
+		q.forget(l)
+	}
+}
+
+// backfillEntry makes an entry of what was claimed of a lane. It is in no lane's memory: what is not taken stays in the spool.
+func (q *queue) backfillEntry(l *lane, claimed []spool.Claimed, sequenced []bool) *entry {
+	e := &entry{category: l.name, ack: ackSpooled, backfill: true, frames: make([]frame, len(claimed))}
+	for i := range claimed {
+		c := &claimed[i]
+		e.frames[i] = frame{
+			bytes: c.Data, ref: c.Ref, messages: int32(c.Messages), index: int32(i), //nolint:gosec // both are bounded by the format
+			attempts: l.tries[c.Ref], sequenced: sequenced[i], spooled: true,
+		}
+		e.bytes += int64(len(c.Data))
+	}
+	return e
+}
+
+// backfillBatch makes a request of entries.
+func (q *queue) backfillBatch(f *fill, entries []*entry) *batch {
+	b := &batch{entries: entries, ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED, backfill: true, retry: f.retry, round: q.round, room: f.room}
+	for _, e := range entries {
+		e.batch = b
+		b.lanes = append(b.lanes, q.lanes[e.category])
+		b.bytes += e.bytes
+		b.frames += len(e.frames)
+	}
+	return b
+}

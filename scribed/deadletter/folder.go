@@ -1,0 +1,318 @@
+package deadletter
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// Config says where letters are kept and how many. Start from [DefaultConfig].
+type Config struct {
+	// Dir is the folder; it is created.
+	Dir string
+	// MaxBytes bounds the files.
+	MaxBytes int64
+	// MaxFiles bounds their number.
+	MaxFiles int
+}
+
+// DefaultConfig suits a host's agent. Dir is the caller's to fill in.
+func DefaultConfig() Config { return Config{MaxBytes: 256 << 20, MaxFiles: 10_000} }
+
+// Validate reports every fault.
+func (c *Config) Validate() error {
+	var faults []error
+	if c.Dir == "" {
+		faults = append(faults, errors.New("deadletter: Dir is empty"))
+	}
+	if c.MaxBytes < 1 || c.MaxBytes > 1<<50 {
+		faults = append(faults, fmt.Errorf("deadletter: MaxBytes is %d, want 1 to %d", c.MaxBytes, int64(1<<50)))
+	}
+	if c.MaxFiles < 1 || c.MaxFiles > 1<<20 {
+		faults = append(faults, fmt.Errorf("deadletter: MaxFiles is %d, want 1 to %d", c.MaxFiles, 1<<20))
+	}
+	return errors.Join(faults...)
+}
+
+// Totals say what a folder holds and what went through it since it was opened.
+type Totals struct {
+	// Files and Bytes are what it holds.
+	Files int
+	Bytes int64
+	// Letters were put into it.
+	Letters int64
+	// RemovedFiles and RemovedBytes were taken away to make room.
+	RemovedFiles, RemovedBytes int64
+}
+
+// Folder keeps letters. It is safe for concurrent use, by one process.
+type Folder struct {
+	cfg Config
+	fs  vfs.FS
+
+	// writer is held by who changes the folder, also while it waits for the disk. mu is taken under it.
+	writer struct {
+		sync.Mutex
+		files []file // the oldest first
+		bytes int64
+		last  uint64 // number of the newest file
+	}
+	mu struct {
+		sync.Mutex
+		totals Totals
+	}
+}
+
+type file struct {
+	name string
+	size int64
+}
+
+const (
+	suffix    = ".dead"
+	temporary = ".tmp"
+	digits    = 20
+)
+
+// Open opens a folder, and creates it if it is not there. fs nil = the real file system. What a crash left half written is removed.
+func Open(cfg Config, fs vfs.FS) (*Folder, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if fs == nil {
+		fs = vfs.Default
+	}
+	if err := makeFolder(fs, cfg.Dir); err != nil {
+		return nil, fmt.Errorf("deadletter: create the folder: %w", err)
+	}
+	f := &Folder{cfg: cfg, fs: fs}
+	names, err := fs.List(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("deadletter: %w", err)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		path := fs.PathJoin(cfg.Dir, name)
+		if strings.HasSuffix(name, suffix+temporary) {
+			if err := fs.Remove(path); err != nil {
+				return nil, fmt.Errorf("deadletter: %w", err)
+			}
+			continue
+		}
+		number, ok := numberOf(name)
+		if !ok {
+			continue // somebody else's
+		}
+		info, err := fs.Stat(path)
+		if err != nil {
+			return nil, fmt.Errorf("deadletter: %w", err)
+		}
+		f.writer.files = append(f.writer.files, file{name: name, size: info.Size()})
+		f.writer.last = max(f.writer.last, number)
+		f.writer.bytes += info.Size()
+	}
+	f.count(Totals{})
+	return f, nil
+}
+
+// makeFolder makes a folder that is not there, with those above it, durably.
+func makeFolder(fs vfs.FS, dir string) error {
+	if _, err := fs.Stat(dir); err == nil {
+		return nil
+	}
+	parent := fs.PathDir(dir)
+	if parent != dir {
+		if err := makeFolder(fs, parent); err != nil {
+			return err
+		}
+	}
+	if err := fs.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	return syncFolder(fs, parent)
+}
+
+// syncFolder makes the names in a folder durable.
+func syncFolder(fs vfs.FS, dir string) error {
+	f, err := fs.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// nameOf is the name of a file: its number, so that names in order are files in order of writing.
+func nameOf(number uint64) string { return fmt.Sprintf("%0*d%s", digits, number, suffix) }
+
+func numberOf(name string) (uint64, bool) {
+	text, ok := strings.CutSuffix(name, suffix)
+	if !ok || len(text) != digits {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	return n, err == nil
+}
+
+// ErrTooLarge says that letters take more than the folder may hold.
+var ErrTooLarge = errors.New("deadletter: larger than the folder's bound")
+
+// Put keeps letters, in one file, and returns when they are on disk. The oldest files are removed to make room. Frames are used
+// only until it returns. No letters are no file.
+func (f *Folder) Put(letters []Letter) error {
+	if len(letters) == 0 {
+		return nil
+	}
+	b, err := Encode(letters)
+	if err != nil {
+		return err
+	}
+	if limit := min(f.cfg.MaxBytes, maxFile); int64(len(b)) > limit {
+		if len(letters) == 1 {
+			return fmt.Errorf("%w: %d bytes, it is %d", ErrTooLarge, len(b), limit)
+		}
+		half := len(letters) / 2
+		return errors.Join(f.Put(letters[:half]), f.Put(letters[half:]))
+	}
+	f.writer.Lock()
+	defer f.writer.Unlock()
+	if err := f.makeRoom(int64(len(b))); err != nil {
+		return fmt.Errorf("deadletter: remove the oldest: %w", err)
+	}
+	f.writer.last = max(f.writer.last+1, uint64(max(time.Now().UnixMicro(), 0)))
+	name := nameOf(f.writer.last)
+	if err := f.write(name, b); err != nil {
+		return fmt.Errorf("deadletter: write %s: %w", name, err)
+	}
+	f.writer.files = append(f.writer.files, file{name: name, size: int64(len(b))})
+	f.writer.bytes += int64(len(b))
+	f.count(Totals{Letters: int64(len(letters))})
+	return nil
+}
+
+// makeRoom removes the oldest files until n bytes more, and one file more, are within the bounds. The caller holds writer.
+func (f *Folder) makeRoom(n int64) error {
+	w := &f.writer
+	for len(w.files) > 0 && (len(w.files) >= f.cfg.MaxFiles || w.bytes+n > f.cfg.MaxBytes) {
+		oldest := w.files[0]
+		err := f.fs.Remove(f.fs.PathJoin(f.cfg.Dir, oldest.name))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		w.files = w.files[1:]
+		w.bytes -= oldest.size
+		if err == nil {
+			f.count(Totals{RemovedFiles: 1, RemovedBytes: oldest.size})
+		} // else it was replayed
+	}
+	return nil
+}
+
+// count adds to the totals. The caller holds writer, or is the only one.
+func (f *Folder) count(t Totals) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.totals.Files, f.mu.totals.Bytes = len(f.writer.files), f.writer.bytes
+	f.mu.totals.Letters += t.Letters
+	f.mu.totals.RemovedFiles += t.RemovedFiles
+	f.mu.totals.RemovedBytes += t.RemovedBytes
+}
+
+// write writes a file whole or not at all.
+func (f *Folder) write(name string, b []byte) (err error) {
+	path := f.fs.PathJoin(f.cfg.Dir, name)
+	out, err := f.fs.Create(path+temporary, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = f.fs.Remove(path + temporary) // the first error is the cause
+		}
+	}()
+	_, err = out.Write(b)
+	if err == nil {
+		err = out.Sync()
+	}
+	if err = errors.Join(err, out.Close()); err != nil {
+		return err
+	}
+	if err := f.fs.Rename(path+temporary, path); err != nil {
+		return err
+	}
+	return syncFolder(f.fs, f.cfg.Dir)
+}
+
+// Totals returns what the folder holds.
+func (f *Folder) Totals() Totals {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.totals
+}
+
+// Names returns the files of a folder, the oldest first. fs nil = the real file system.
+func Names(fs vfs.FS, dir string) ([]string, error) {
+	if fs == nil {
+		fs = vfs.Default
+	}
+	all, err := fs.List(dir)
+	if err != nil {
+		return nil, fmt.Errorf("deadletter: %w", err)
+	}
+	var names []string
+	for _, name := range all {
+		if _, ok := numberOf(name); ok {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// maxFile bounds what Read reads, in bytes: the letters of a request to the upstream.
+const maxFile = 256 << 20
+
+// Read returns the letters of a file of a folder: see [Decode] for the errors.
+func Read(fs vfs.FS, dir, name string) ([]Letter, error) {
+	if fs == nil {
+		fs = vfs.Default
+	}
+	in, err := fs.Open(fs.PathJoin(dir, name))
+	if err != nil {
+		return nil, fmt.Errorf("deadletter: %w", err)
+	}
+	defer func() { _ = in.Close() }() // it was only read
+	b, err := io.ReadAll(io.LimitReader(in, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("deadletter: read %s: %w", name, err)
+	}
+	if len(b) > maxFile {
+		return nil, fmt.Errorf("%w: %s has over %d bytes", ErrCorrupt, name, maxFile)
+	}
+	letters, err := Decode(b)
+	if err != nil {
+		return letters, fmt.Errorf("%s: %w", name, err)
+	}
+	return letters, nil
+}
+
+// Remove takes a file away, once its letters were replayed.
+func Remove(fs vfs.FS, dir, name string) error {
+	if fs == nil {
+		fs = vfs.Default
+	}
+	if _, ok := numberOf(name); !ok {
+		return fmt.Errorf("deadletter: %q is not a file of dead letters", name)
+	}
+	if err := fs.Remove(fs.PathJoin(dir, name)); err != nil {
+		return fmt.Errorf("deadletter: %w", err)
+	}
+	return nil
+}

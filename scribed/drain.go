@@ -1,0 +1,245 @@
+package scribed
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/scribed/spool"
+)
+
+var errClosed = errors.New("scribed: closed before everything was forwarded")
+
+// LossError says what Close could not save: frames that nobody waits for, and that are neither forwarded nor in the spool.
+type LossError struct {
+	Frames, Messages, Bytes int64
+	// Cause is why they could not be written to the spool; nil without a spool.
+	Cause error
+}
+
+// Error implements error.
+func (e *LossError) Error() string {
+	text := fmt.Sprintf("scribed: %d frames with %d messages and %d bytes could not be forwarded before the end", e.Frames, e.Messages, e.Bytes)
+	if e.Cause != nil {
+		text += ", nor kept: " + e.Cause.Error()
+	}
+	return text
+}
+
+// Unwrap returns the cause.
+func (e *LossError) Unwrap() error { return e.Cause }
+
+// Close refuses new requests and forwards what is in memory. When ctx ends first, whoever still waits is told, and what nobody waits
+// for is written to the spool; while the upstream is away that happens at once. The spool is synced: what it holds is forwarded by
+// the next run. The error is a [LossError] if something could not be saved, which without a spool is whatever was not forwarded. Calling
+// it again waits for the first call.
+func (s *Scribed) Close(ctx context.Context) error {
+	s.mu.Lock()
+	again := s.mu.closed
+	s.mu.closed = true
+	s.mu.queue.closing = true
+	if !again {
+		close(s.closing)
+	}
+	s.settle()
+	s.mu.Unlock()
+	if again {
+		select {
+		case <-s.ended:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	select {
+	case <-s.drained:
+	case <-ctx.Done():
+		s.cancel(errClosed)
+	}
+	s.accepting.Wait()
+	close(s.stopKeeping)
+	s.keepers.Wait()
+	// The requests on their way end: their frames come back to the queue or have an outcome.
+	s.tasks.Wait()
+	err := s.giveUp()
+	s.cancel(nil)
+	if s.spool != nil {
+		err = errors.Join(err, s.closeSpool())
+	}
+	s.metrics.unregister(s.deps.Registerer)
+	close(s.ended)
+	return err
+}
+
+func (s *Scribed) closeSpool() error {
+	err := s.spool.Sync(context.Background())
+	if errors.Is(err, spool.ErrFailed) {
+		err = s.spool.Sync(context.Background())
+	}
+	return errors.Join(err, s.spool.Close())
+}
+
+// giveUp ends what is left in memory: it goes to the spool, or, if somebody waits for it or there is no room, nowhere.
+func (s *Scribed) giveUp() error {
+	var cause error
+	if s.spool != nil {
+		cause = s.spillAll()
+	}
+	s.mu.Lock()
+	q := &s.mu.queue
+	var (
+		lost amount
+		fx   effects
+	)
+	for _, l := range slices.Collect(maps.Values(q.lanes)) {
+		for _, e := range slices.Clone(l.entries) {
+			s.remain(l, e, &fx)
+			if e.sub == nil || s.spool == nil {
+				lost.plus(e.amount())
+			}
+			s.fail(e, lossReason(e))
+			q.withdraw(e)
+			fx.unused = append(fx.unused, e.mem)
+		}
+	}
+	s.mu.idle = true
+	s.mu.Unlock()
+	s.carryOut(fx)
+	if lost.frames == 0 {
+		return nil
+	}
+	return &LossError{Frames: lost.frames, Messages: lost.messages, Bytes: lost.bytes, Cause: cause}
+}
+
+// remain leaves to the spool what it has of an entry that could not leave the memory as a whole. If somebody waits for it, it is taken
+// away there instead: he is told that it failed. The caller holds mu.
+func (s *Scribed) remain(l *lane, e *entry, fx *effects) {
+	q := &s.mu.queue
+	left := e.frames[:0]
+	for i := range e.frames {
+		f := &e.frames[i]
+		switch {
+		case !f.spooled:
+			left = append(left, *f)
+		case e.sub != nil:
+			fx.done = append(fx.done, f.ref)
+			q.hold1(l, f, -1)
+			left = append(left, *f)
+		default:
+			fx.release = append(fx.release, f.ref)
+			l.disk.plus(f.amount())
+			q.counts.disk.plus(f.amount())
+			q.counts.memory = q.counts.memory.minus(f.amount())
+		}
+	}
+	e.frames = left
+}
+
+// spillAll writes everything to the spool that may be there.
+func (s *Scribed) spillAll() error {
+	for {
+		s.mu.Lock()
+		for _, l := range s.mu.queue.lanes {
+			l.fullTill = time.Time{}
+		}
+		a := s.mu.queue.spill(s.now(), true)
+		s.mu.Unlock()
+		if a == nil {
+			return nil
+		}
+		if err := s.execute(a); err != nil {
+			return err
+		}
+	}
+}
+
+// fail ends all frames of an entry that is given up. The caller holds mu.
+func (s *Scribed) fail(e *entry, reason scribev1.Reason) {
+	q := &s.mu.queue
+	sum := e.amount()
+	q.counts.memory = q.counts.memory.minus(sum)
+	if e.sub == nil {
+		q.counts.drop(reasonLabel(reason), sum)
+		s.notes.dropped(s.ctx, e.category, reasonLabel(reason), sum)
+		return
+	}
+	q.counts.fail(reasonLabel(reason), sum)
+	for i := range e.frames {
+		e.sub.results[e.frames[i].index] = &scribev1.FrameResult{Error: &scribev1.ErrorInfo{Reason: reason, Message: errClosed.Error()}}
+	}
+	e.sub.finish(len(e.frames))
+}
+
+// lossReason is what the caller of an entry is told that is given up.
+func lossReason(e *entry) scribev1.Reason {
+	if e.unsure {
+		return scribev1.Reason_REASON_UNKNOWN_OUTCOME
+	}
+	return scribev1.Reason_REASON_SHUTTING_DOWN
+}
+
+// Backlog is what of a category was not forwarded yet, in memory and in the spool.
+type Backlog struct {
+	Category                string
+	Frames, Messages, Bytes int64
+}
+
+// Drain forwards everything that scribed holds, as fast as the upstream takes it, until nothing is left or ctx ends; it returns what
+// is left, the largest category first. It refuses nothing: what comes meanwhile is forwarded, too.
+func (s *Scribed) Drain(ctx context.Context) []Backlog {
+	s.drains(1)
+	defer s.drains(-1)
+	t := time.NewTicker(drainInterval)
+	defer t.Stop()
+	for {
+		left := s.Backlogs()
+		if len(left) == 0 {
+			return nil
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return s.Backlogs()
+		case <-s.ended:
+			return s.Backlogs()
+		}
+	}
+}
+
+// drainInterval is how often Drain looks whether it is done.
+const drainInterval = 10 * time.Millisecond
+
+func (s *Scribed) drains(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.draining += n
+	s.mu.queue.draining = s.mu.draining > 0
+	s.settle()
+}
+
+// Backlogs returns what of each category was not forwarded yet, the largest first.
+func (s *Scribed) Backlogs() []Backlog {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []Backlog
+	for _, l := range s.mu.queue.lanes {
+		sum := l.disk
+		for _, entries := range [][]*entry{l.entries, l.flying} {
+			for _, e := range entries {
+				sum.plus(e.amount())
+			}
+		}
+		if sum.frames != 0 {
+			all = append(all, Backlog{Category: l.name, Frames: sum.frames, Messages: sum.messages, Bytes: sum.bytes})
+		}
+	}
+	slices.SortFunc(all, func(a, b Backlog) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Category, b.Category))
+	})
+	return all
+}

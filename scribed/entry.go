@@ -1,0 +1,136 @@
+package scribed
+
+import (
+	"time"
+
+	"scribe/internal/buffers"
+	"scribe/scribed/spool"
+)
+
+// ackLevel is what a caller waits for.
+type ackLevel uint8
+
+const (
+	ackNone      ackLevel = 1 // frames in memory or in the spool
+	ackSpooled   ackLevel = 2 // frames synced in the spool, or committed
+	ackCommitted ackLevel = 3 // the upstream's answer
+)
+
+// frame is one frame in memory.
+type frame struct {
+	bytes     []byte // of the entry's memory, or the caller's
+	ref       spool.Ref
+	messages  int32
+	index     int32 // in the caller's request; names the frame within its entry
+	attempts  int32 // that ended with a reason that may never end
+	sequenced bool
+	unsure    bool // an attempt ended with an unknown outcome: it may be stored whatever a later one says
+	spooled   bool // it is in the spool, as ref, claimed
+}
+
+func (f *frame) amount() amount {
+	return amount{frames: 1, bytes: int64(len(f.bytes)), messages: int64(f.messages)}
+}
+
+// memory is a pooled buffer that frames point into.
+type memory struct {
+	buf *buffers.Buffer
+	// refs are entries, appends to the spool and dead letters that use it; the last gives it back. Guarded by Scribed.mu.
+	refs int
+}
+
+// entry is what one request brought for one category: its frames in order. It is what moves through the queue.
+type entry struct {
+	category string
+	frames   []frame // without an outcome
+	bytes    int64   // of frames
+	charge   int64
+	since    time.Time
+	ack      ackLevel
+	sub      *submission // who waits for its frames; nil when nobody does, or not any more
+	// mem holds the frames' bytes, those that have an outcome included. nil: they are the caller's, who waits until none is used.
+	mem *memory
+	// batch is the request that it is on its way with; nil in the queue.
+	batch  *batch
+	number uint64 // in the order in which entries came into the queue
+	// behind is how much of its lane's backlog comes first if the lane is ordered: see lane.finished.
+	behind int64
+	// writing: its frames are being appended to the spool. They are sent nonetheless.
+	writing bool
+	// unsure: an attempt ended with an unknown outcome, so the frames may be stored.
+	unsure bool
+	// abandoned: whoever waited has given up while it was on its way. It is not sent again.
+	abandoned bool
+	// refused are the sequences of which the upstream has refused a frame for good, and somebody waits.
+	refused []gap
+	// alone: a request that held it was refused as a whole, so it is sent alone to find out whether it was the cause.
+	alone bool
+	// backfill: its frames came from the spool, and go back there if they are not taken.
+	backfill bool
+	// waiter is its place among the calls that wait for room; nil when it does not.
+	waiter *waiter
+	// owed is what it counts for in queue.owed.
+	owed int64
+	// dropped is how often older frames were dropped to make room for it.
+	dropped int
+}
+
+// frameOverhead is what bookkeeping is charged for a frame, entryOverhead for an entry, recordOverhead for a frame in the spool, in
+// bytes.
+const (
+	frameOverhead  = 100
+	entryOverhead  = 350
+	recordOverhead = 64
+)
+
+func chargeOf(frames int, bytes int64) int64 {
+	return bytes + int64(frames)*frameOverhead + entryOverhead
+}
+
+// size is the bytes of the frames without an outcome.
+func (e *entry) size() (n int64) {
+	for i := range e.frames {
+		n += int64(len(e.frames[i].bytes))
+	}
+	return n
+}
+
+// amount is what the entry holds.
+func (e *entry) amount() (a amount) {
+	for i := range e.frames {
+		a.plus(e.frames[i].amount())
+	}
+	return a
+}
+
+// onDisk is what its frames take in the spool.
+func (e *entry) onDisk() int64 { return e.bytes + int64(len(e.frames))*recordOverhead }
+
+// spooled reports whether all its frames are in the spool.
+func (e *entry) spooled() bool {
+	for i := range e.frames {
+		if !e.frames[i].spooled {
+			return false
+		}
+	}
+	return true
+}
+
+// spillable reports whether the entry may leave the memory for the spool. What somebody waits for may not: a caller of spooled
+// has his entry written by himself, one of committed waits for the upstream.
+func (e *entry) spillable() bool { return e.sub == nil && !e.writing && !e.abandoned }
+
+// waits reports whether somebody waits for the upstream's answer.
+func (e *entry) waits() bool { return e.sub != nil && e.ack == ackCommitted }
+
+// keep copies the frames, which are the caller's, to mem.
+func (e *entry) keep(mem *buffers.Buffer) {
+	e.mem = &memory{buf: mem, refs: 1}
+	at := 0
+	for i := range e.frames {
+		f := &e.frames[i]
+		n := copy(mem.B[at:], f.bytes)
+		f.bytes = mem.B[at : at+n : at+n]
+		at += n
+	}
+}

@@ -1,0 +1,102 @@
+package scribed
+
+import (
+	"time"
+
+	"scribe/internal/record"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// gaps are producers of exactly_once categories that have lost a frame which was acknowledged: what they send from then on would be
+// refused by the upstream, for the gap, and they would never know, since they do not wait for it. So they are told at once, and go on
+// with a new epoch.
+type gaps struct {
+	since map[gap]time.Time
+}
+
+// gap is a producer's sequence in a logical shard.
+type gap struct {
+	category string
+	shard    uint32
+	producer uint64
+	epoch    uint32
+}
+
+const (
+	maxGaps = 1024        // beyond that, an arbitrary one is forgotten
+	gapTime = time.Minute // then it is tried again whether the upstream still misses something
+)
+
+// gapOf returns the sequence that a frame belongs to.
+func gapOf(category string, f *frame) (gap, bool) {
+	if !f.sequenced {
+		return gap{}, false
+	}
+	h, err := record.ParseHeader(f.bytes)
+	return gap{category: category, shard: h.Shard, producer: h.Producer, epoch: h.Epoch}, err == nil
+}
+
+// note is the event that a frame was given up because something before it is missing, or because its epoch is over.
+func (g *gaps) note(category string, f *frame, r scribev1.Reason, now time.Time) {
+	if r != scribev1.Reason_REASON_OUT_OF_SEQUENCE && r != scribev1.Reason_REASON_STALE_PRODUCER {
+		return
+	}
+	key, ok := gapOf(category, f)
+	if !ok {
+		return
+	}
+	if g.since == nil {
+		g.since = make(map[gap]time.Time)
+	}
+	for old := range g.since {
+		if len(g.since) < maxGaps {
+			break
+		}
+		delete(g.since, old)
+	}
+	g.since[key] = now
+}
+
+// has reports whether a frame belongs to a sequence with a gap.
+func (g *gaps) has(category string, f *frame, now time.Time) bool {
+	if len(g.since) == 0 {
+		return false
+	}
+	key, ok := gapOf(category, f)
+	if !ok {
+		return false
+	}
+	since, ok := g.since[key]
+	if ok && now.Sub(since) >= gapTime {
+		delete(g.since, key)
+		ok = false
+	}
+	return ok
+}
+
+// refuseGaps takes the frames out of an entry that belong to a sequence with a gap, and reports whether any are left. The caller
+// holds Scribed.mu.
+func (w *writing) refuseGaps(e *entry) bool {
+	g := &w.s.mu.queue.gaps
+	if len(g.since) == 0 {
+		return true
+	}
+	now := w.s.now()
+	left := e.frames[:0]
+	for i := range e.frames {
+		f := &e.frames[i]
+		if !g.has(e.category, f, now) {
+			left = append(left, *f)
+			continue
+		}
+		err := rpc.Errorf(scribev1.Reason_REASON_OUT_OF_SEQUENCE, "frames of the producer in category %s were given up before this one: go on with a new epoch", e.category)
+		w.in.results[f.index].Error = rpc.Info(err)
+		if w.first == nil {
+			w.first = err
+		}
+	}
+	e.frames = left
+	e.bytes = e.size()
+	return len(left) > 0
+}

@@ -1,0 +1,316 @@
+package scribed
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"scribe/internal/buffers"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/scribed/spool"
+)
+
+// world is the queue with a spool and an upstream that are lists, and a clock that is a number. Everything that may happen in any
+// order is a step of its own: the parts of an append, of a request with live traffic, and of one with backlog.
+type world struct {
+	s       *Scribed
+	now     time.Time
+	spool   map[string][]*rec
+	refs    map[spool.Ref]*rec
+	stored  map[string][]int
+	written map[string]int
+	taken   map[string]int // frames accepted and acknowledged
+
+	appends []*appending
+	live    []*batch
+	fills   []*filling
+}
+
+type rec struct {
+	ref     spool.Ref
+	number  int
+	claimed bool
+}
+
+type filling struct {
+	f *fill
+	b *batch
+}
+
+func newWorld(t *rapid.T) *world {
+	cfg := spooling(DefaultConfig())
+	cfg.MaxInFlight, cfg.BatchBytes = rapid.IntRange(1, 3).Draw(t, "inFlight"), rapid.IntRange(1, 400).Draw(t, "batch")
+	cfg.Rules = []Rule{{Pattern: "strict", Strict: true}}
+	w := &world{
+		now: time.Unix(1e6, 0), spool: map[string][]*rec{}, refs: map[spool.Ref]*rec{}, stored: map[string][]int{},
+		written: map[string]int{}, taken: map[string]int{},
+	}
+	w.s = &Scribed{cfg: cfg, ctx: context.Background(), now: func() time.Time { return w.now }, changed: make(chan struct{}, 1), crowded: make(chan struct{}, 1)}
+	w.s.notes = newNotes(slog.New(slog.DiscardHandler), w.s.now)
+	w.s.deps.Logger = w.s.notes.log
+	w.s.mu.queue = newQueue(cfg)
+	return w
+}
+
+// write is a frame of none or committed that comes: it names itself by its number.
+func (w *world) write(t *rapid.T) {
+	category := rapid.SampledFrom([]string{"strict", "plain"}).Draw(t, "category")
+	number := w.written[category]
+	e := &entry{category: category, ack: ackNone, since: w.now}
+	if rapid.IntRange(0, 3).Draw(t, "committed") == 0 {
+		e.ack, e.sub = ackCommitted, &submission{results: make([]*scribev1.FrameResult, 1), pending: 1, done: make(chan struct{})}
+	}
+	data := fmt.Appendf(nil, "%d", number)
+	e.frames, e.bytes = []frame{{bytes: data, messages: 1}}, int64(len(data))
+	q := &w.s.mu.queue
+	l := q.lane(category)
+	where := q.placeFor(l, e, w.now)
+	switch where {
+	case inMemory:
+		e.mem = &memory{buf: &buffers.Buffer{B: data}, refs: 1}
+		q.counts.accepted.plus(e.amount())
+		q.add(e)
+		if e.ack == ackNone && rapid.Bool().Draw(t, "spooled") { // written besides, before it is answered
+			w.finish(t, q.appendEntry(e))
+		}
+	case onDisk:
+		// The next frame of its writer comes when it is answered, so the model waits for it, and for what it waits for.
+		a := q.appendPassing(l, e)
+		if w.finish(t, a); a.err != nil {
+			return
+		}
+	case full, never:
+		q.forget(l)
+		return
+	}
+	w.written[category]++
+	w.taken[category]++
+}
+
+// finish ends an append, and those before it.
+func (w *world) finish(t *rapid.T, a *appending) {
+	w.appends = append(w.appends, a)
+	for slices.Contains(w.appends, a) {
+		w.append(t, true)
+	}
+}
+
+// append ends the oldest append, in one way or the other.
+func (w *world) append(t *rapid.T, succeed bool) {
+	if len(w.appends) == 0 {
+		return
+	}
+	a := w.appends[0]
+	w.appends = w.appends[1:]
+	for _, prev := range a.prevs {
+		if prev.ordered && prev.a.err != nil {
+			a.err = prev.a.err
+		}
+	}
+	if !succeed && a.err == nil && rapid.IntRange(0, 4).Draw(t, "full") == 0 {
+		a.err = spool.ErrFull
+	}
+	var refs []spool.Ref
+	if a.err == nil {
+		for _, r := range a.records {
+			number := 0
+			_, _ = fmt.Sscan(string(r.Data), &number)
+			ref := spool.Ref{Segment: 1, Offset: uint32(len(w.refs))} //nolint:gosec // few
+			x := &rec{ref: ref, number: number, claimed: a.claimed}
+			w.refs[ref] = x
+			w.spool[r.Category] = append(w.spool[r.Category], x)
+			refs = append(refs, ref)
+		}
+		w.release(a.toBacklog(refs))
+	}
+	close(a.done)
+	w.carryOut(w.s.mu.queue.appended(a, refs, w.now))
+}
+
+func (w *world) release(refs []spool.Ref) {
+	for _, r := range refs {
+		w.refs[r].claimed = false
+	}
+}
+
+func (w *world) carryOut(fx effects) {
+	w.release(fx.release)
+	for _, r := range fx.done {
+		for c, list := range w.spool {
+			w.spool[c] = slices.DeleteFunc(list, func(x *rec) bool { return x.ref == r })
+		}
+	}
+}
+
+// answers makes up results for a request: frames of a category are stored as a prefix.
+func (w *world) answers(t *rapid.T, b *batch) ([]*scribev1.FrameResult, *scribev1.ErrorInfo) {
+	if rapid.IntRange(0, 3).Draw(t, "whole") == 0 {
+		return nil, rpc.Info(rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "away"))
+	}
+	failed := map[string]bool{}
+	var results []*scribev1.FrameResult
+	for _, e := range b.entries {
+		for i := range e.frames {
+			r := &scribev1.FrameResult{}
+			if failed[e.category] = failed[e.category] || rapid.IntRange(0, 4).Draw(t, "refused") == 0; failed[e.category] {
+				r.Error = rpc.Info(rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "quota"))
+			} else {
+				number := 0
+				_, _ = fmt.Sscan(string(e.frames[i].bytes), &number)
+				w.stored[e.category] = append(w.stored[e.category], number)
+			}
+			results = append(results, r)
+		}
+	}
+	return results, nil
+}
+
+func (w *world) send() {
+	if b := w.s.mu.queue.next(w.now); b != nil {
+		w.live = append(w.live, b)
+	}
+}
+
+func (w *world) answer(t *rapid.T) {
+	if len(w.live) == 0 {
+		return
+	}
+	i := rapid.IntRange(0, len(w.live)-1).Draw(t, "request")
+	b := w.live[i]
+	w.live = slices.Delete(w.live, i, i+1)
+	results, info := w.answers(t, b)
+	o := w.s.outcome(b, results, info)
+	w.carryOut(o.effects)
+	w.s.mu.queue.settled(w.now, b, o.held)
+}
+
+// fill claims backlog as the driver does.
+func (w *world) fill() {
+	q := &w.s.mu.queue
+	f := q.nextFill(w.now)
+	if f == nil {
+		return
+	}
+	var entries []*entry
+	for i, l := range f.lanes {
+		var got []spool.Claimed
+		n := 0
+		for _, x := range w.spool[l.name] {
+			data := fmt.Appendf(nil, "%d", x.number)
+			if x.claimed {
+				continue
+			}
+			if n += len(data); len(got) > 0 && n > f.wants[i] || int64(len(got)) == f.most[i] {
+				break
+			}
+			x.claimed = true
+			got = append(got, spool.Claimed{Ref: x.ref, Messages: 1, Data: data})
+		}
+		if len(got) > 0 {
+			entries = append(entries, q.backfillEntry(l, got, make([]bool, len(got))))
+		}
+	}
+	x := &filling{f: f}
+	if len(entries) > 0 {
+		x.b = q.backfillBatch(f, entries)
+	}
+	w.fills = append(w.fills, x)
+}
+
+func (w *world) filled(t *rapid.T) {
+	if len(w.fills) == 0 {
+		return
+	}
+	x := w.fills[0]
+	w.fills = w.fills[1:]
+	var o outcome
+	if x.b != nil {
+		results, info := w.answers(t, x.b)
+		o = w.s.outcome(x.b, results, info)
+		w.carryOut(o.effects)
+	}
+	w.s.mu.queue.filled(w.now, x.f, x.b, o.gone, o.held)
+}
+
+func (w *world) spill() {
+	w.s.mu.queue.quietLanes()
+	if a := w.s.mu.queue.spill(w.now, false); a != nil {
+		w.appends = append(w.appends, a)
+	}
+}
+
+// quietLanes lets spills be tried that failed before.
+func (q *queue) quietLanes() {
+	for _, l := range q.lanes {
+		l.fullTill = time.Time{}
+	}
+}
+
+func (w *world) check(t *rapid.T) {
+	q := &w.s.mu.queue
+	if a := q.counts.unaccounted(); a != (amount{}) {
+		t.Fatalf("%+v are not accounted for", a)
+	}
+	used, owed := int64(0), int64(0)
+	for _, l := range q.lanes {
+		used += l.bytes
+		owed += l.owed
+		if l.bytes < 0 || l.disk.frames < 0 || l.pending < 0 || l.held < 0 || l.owed < 0 {
+			t.Fatalf("lane %+v", l)
+		}
+	}
+	for _, x := range w.fills {
+		used += x.f.room
+	}
+	if used != q.used || owed != q.owed || q.running != len(w.live)+len(w.fills) || q.filling != len(w.fills) {
+		t.Fatalf("%d used, %d owed by lanes; %d, %d, %d and %d in all", used, owed, q.used, q.owed, q.running, q.filling)
+	}
+	if got := w.stored["strict"]; !slices.IsSorted(got) {
+		t.Fatalf("stored out of order: %v", got)
+	}
+}
+
+// Whatever the order in which the parts of everything end, a strict category is stored in the order in which it came, and
+// everything that was taken is stored in the end.
+func TestQueueModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		step := func(t *rapid.T) {
+			w.now = w.now.Add(time.Duration(rapid.SampledFrom([]int{0, 1, 10, 300, 3000}).Draw(t, "pause")) * time.Millisecond)
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"":       w.check,
+			"write":  func(t *rapid.T) { step(t); w.write(t) },
+			"append": func(t *rapid.T) { step(t); w.append(t, false) },
+			"send":   func(t *rapid.T) { step(t); w.send() },
+			"answer": func(t *rapid.T) { step(t); w.answer(t) },
+			"fill":   func(t *rapid.T) { step(t); w.fill() },
+			"filled": func(t *rapid.T) { step(t); w.filled(t) },
+			"spill":  func(t *rapid.T) { step(t); w.spill() },
+		})
+		for range 10_000 {
+			w.now = w.now.Add(time.Second)
+			w.append(t, true)
+			w.send()
+			w.answer(t)
+			w.fill()
+			w.filled(t)
+			w.check(t)
+			if len(w.s.mu.queue.lanes) == 0 && len(w.live)+len(w.fills)+len(w.appends) == 0 {
+				break
+			}
+		}
+		for category, n := range w.taken {
+			got := slices.Sorted(slices.Values(w.stored[category]))
+			if len(got) != n {
+				t.Fatalf("%s: %d of %d are stored: %v, lanes %+v", category, len(got), n, w.stored[category], w.s.mu.queue.lanes[category])
+			}
+		}
+	})
+}

@@ -1,0 +1,86 @@
+package scribed
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// notes writes to the log at a bounded rate: an outage, or a category that is full, is a line now and then, not one a request.
+type notes struct {
+	log *slog.Logger
+	now func() time.Time
+
+	mu struct {
+		sync.Mutex
+		kinds map[string]*noted
+	}
+}
+
+// noted is what was said and left out of one kind.
+type noted struct {
+	at   time.Time
+	left int
+	sum  amount
+}
+
+const (
+	noteInterval = 10 * time.Second
+	maxKinds     = 1000 // beyond that all others share one
+)
+
+func newNotes(log *slog.Logger, now func() time.Time) *notes {
+	n := &notes{log: log, now: now}
+	n.mu.kinds = make(map[string]*noted)
+	return n
+}
+
+// pass reports whether a line of a kind may be written now, and what was left out since the last one, this included.
+func (n *notes) pass(kind string, sum amount) (left int, total amount, ok bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	k := n.mu.kinds[kind]
+	if k == nil {
+		if len(n.mu.kinds) >= maxKinds {
+			kind = ""
+		}
+		if k = n.mu.kinds[kind]; k == nil {
+			k = &noted{}
+			n.mu.kinds[kind] = k
+		}
+	}
+	k.left++
+	k.sum.plus(sum)
+	if now := n.now(); k.at.IsZero() || now.Sub(k.at) >= noteInterval {
+		left, total = k.left, k.sum
+		*k = noted{at: now}
+		return left, total, true
+	}
+	return 0, amount{}, false
+}
+
+// warn writes a line of a kind.
+func (n *notes) warn(ctx context.Context, kind, text string, attrs ...slog.Attr) {
+	if left, _, ok := n.pass(kind, amount{}); ok {
+		attrs = append(attrs, slog.Int("times", left))
+		n.log.LogAttrs(ctx, slog.LevelWarn, text, attrs...) //nolint:sloglint // the callers' texts are constants
+	}
+}
+
+// dropped says that frames of a category were given up.
+func (n *notes) dropped(ctx context.Context, category, reason string, sum amount) {
+	if _, total, ok := n.pass("dropped "+reason+" "+category, sum); ok {
+		n.log.LogAttrs(ctx, slog.LevelWarn, "frames were dropped", slog.String("category", category), slog.String("reason", reason),
+			slog.Int64("frames", total.frames), slog.Int64("messages", total.messages), slog.Int64("bytes", total.bytes))
+	}
+}
+
+// retryHint is rpc.RetryErrorf.
+func retryHint(after time.Duration, r scribev1.Reason, format string, args ...any) error {
+	return rpc.RetryErrorf(r, after, "%s", fmt.Errorf(format, args...).Error())
+}

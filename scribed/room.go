@@ -1,0 +1,190 @@
+package scribed
+
+import (
+	"time"
+
+	"scribe/scribed/spool"
+)
+
+// room reports whether a category may bring that much into memory now, and whether it ever may.
+func (q *queue) room(l *lane, charge int64) (now, ever bool) {
+	free := q.cfg.MemoryBytes - q.used - charge
+	alone := int64(float64(q.cfg.MemoryBytes) * q.cfg.Share / (1 + q.cfg.Share))
+	if limit := l.rule.MaxBytes; limit > 0 && !q.spooling {
+		if l.bytes+charge > limit {
+			return false, charge <= min(limit, alone)
+		}
+	}
+	// A category may hold a multiple of what is free afterwards. So the memory is never full, and a category that comes later
+	// finds room however much the others bring.
+	return free >= 0 && float64(l.bytes+charge) <= q.cfg.Share*float64(free), charge <= alone
+}
+
+// diskRoom reports how many bytes a category is over its limits when n more of it come that are or may have to go to the spool; 0 or
+// less = there is room. It is the rule of room again, and the category's own limit. What is in memory only and acknowledged is
+// counted as if it were in the spool, so that there is room for it when it has to leave, and when scribed ends.
+func (q *queue) diskRoom(l *lane, n int64) (over int64) {
+	held := l.held + l.owed + n
+	free := q.capacity - q.held - q.owed - n
+	// held-x <= share*(free+x)
+	over = int64((float64(held) - q.cfg.Share*float64(free)) / (1 + q.cfg.Share))
+	if free < 0 {
+		over = max(over, -free)
+	}
+	if limit := l.rule.MaxBytes; limit > 0 {
+		over = max(over, held-limit)
+	}
+	return over
+}
+
+// filesFull reports whether the spool's files may have no room for n bytes more, whatever the account says: they hold what is
+// delivered until they are given back, and are not filled to the last byte.
+func (q *queue) filesFull(n int64, at time.Time) bool {
+	return at.Before(q.diskFullTill) || q.diskUsed+(q.owed+n)*3/2 > q.cfg.Spool.MaxBytes-spareBytes(q.cfg.Spool)
+}
+
+// spareBytes is what of a spool's files is not counted on: segments that are made ahead, or not filled.
+func spareBytes(c *spool.Config) int64 { return min(2*c.SegmentBytes, c.MaxBytes/4) }
+
+// diskEver reports whether n bytes of a category could ever be in the spool.
+func (q *queue) diskEver(l *lane, n int64) bool {
+	if limit := l.rule.MaxBytes; limit > 0 && n > limit {
+		return false
+	}
+	return float64(n) <= float64(q.capacity)*q.cfg.Share/(1+q.cfg.Share)
+}
+
+// place is where an entry goes.
+type place uint8
+
+const (
+	inMemory place = 1 // charged there
+	onDisk   place = 2 // to the spool only
+	full     place = 3 // nowhere; the lane's rule says what happens
+	never    place = 4 // nowhere, ever
+)
+
+// placeFor decides where a new entry goes, and charges what it takes. An ordered category with backlog continues on disk, except
+// for frames whose caller waits for the upstream: those wait in memory for their turn.
+func (q *queue) placeFor(l *lane, e *entry, at time.Time) place {
+	e.charge = chargeOf(len(e.frames), e.bytes)
+	if len(l.waiters) > 0 && l.waiters[0] != e.waiter {
+		return full // others came first
+	}
+	now, ever := q.room(l, e.charge)
+	if !q.spooling || e.ack == ackCommitted {
+		switch {
+		case now:
+			q.reserve(e)
+			return inMemory
+		case ever:
+			return full
+		}
+		return never
+	}
+	disk := q.diskRoom(l, e.onDisk()) <= 0 && !q.filesFull(e.onDisk(), at)
+	switch {
+	case disk && now && (!l.ordered() || !l.hasBacklog()):
+		q.reserve(e)
+		return inMemory
+	case disk:
+		return onDisk
+	case q.diskEver(l, e.onDisk()):
+		return full
+	}
+	return never
+}
+
+// dropOldest takes entries out of a lane's memory, the oldest first, that nobody waits for and that are not in the spool, until need
+// bytes of charge are gone; it returns them.
+func (q *queue) dropOldest(l *lane, need int64) (gone []*entry) {
+	for i := 0; i < len(l.entries) && need > 0; {
+		e := l.entries[i]
+		if !e.spillable() || e.spooled() {
+			i++
+			continue
+		}
+		need -= e.charge
+		gone = append(gone, e)
+		q.counts.memory = q.counts.memory.minus(e.amount())
+		if !q.withdraw(e) {
+			break
+		}
+	}
+	return gone
+}
+
+// expire takes out of a lane's memory what was there before a time, that nobody waits for, and is not in the spool.
+func (q *queue) expire(l *lane, before time.Time) (gone []*entry) {
+	for i := 0; i < len(l.entries); {
+		e := l.entries[i]
+		if !e.since.Before(before) {
+			break
+		}
+		if !e.spillable() || e.spooled() {
+			i++
+			continue
+		}
+		gone = append(gone, e)
+		q.counts.memory = q.counts.memory.minus(e.amount())
+		if !q.withdraw(e) {
+			break
+		}
+	}
+	return gone
+}
+
+// block registers a call that waits for room in a lane, and reports false when too much waits already.
+func (q *queue) block(l *lane, e *entry) bool {
+	if e.waiter != nil {
+		return true
+	}
+	waiting := int64(0)
+	for _, w := range l.waiters {
+		waiting += w.bytes
+	}
+	if q.blockedCalls >= q.cfg.MaxBlocked || q.blockedBytes+e.bytes > q.cfg.MemoryBytes/2 || waiting+e.bytes > q.cfg.MemoryBytes/4 {
+		return false
+	}
+	e.waiter = &waiter{ready: make(chan struct{}, 1), bytes: e.bytes}
+	l.waiters = append(l.waiters, e.waiter)
+	q.blocked[l] = struct{}{}
+	q.blockedCalls++
+	q.blockedBytes += e.bytes
+	return true
+}
+
+// unblock ends the wait of a call.
+func (q *queue) unblock(l *lane, e *entry) {
+	if e.waiter == nil {
+		return
+	}
+	for i, w := range l.waiters {
+		if w == e.waiter {
+			l.waiters = append(l.waiters[:i], l.waiters[i+1:]...)
+			break
+		}
+	}
+	q.blockedCalls--
+	q.blockedBytes -= e.waiter.bytes
+	e.waiter = nil
+	q.freed = true // for the next one
+	if len(l.waiters) == 0 {
+		delete(q.blocked, l)
+	}
+	q.forget(l)
+}
+
+// wakeBlocked lets the first call of each lane look again if there may be more room than before.
+func (q *queue) wakeBlocked() {
+	if !q.freed {
+		return
+	}
+	q.freed = false
+	for l := range q.blocked {
+		select {
+		case l.waiters[0].ready <- struct{}{}:
+		default: // it will look anyway
+		}
+	}
+}

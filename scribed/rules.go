@@ -1,0 +1,94 @@
+package scribed
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"time"
+)
+
+// WhenFull says what happens to a write of a category for which there is no room.
+type WhenFull uint8
+
+const (
+	// Reject refuses the write with REASON_OVERLOADED and a hint when to try again. It is the default.
+	Reject WhenFull = 0
+	// Block lets the call wait until there is room or its context ends. Calls that wait are bounded in number and bytes; beyond
+	// that they are refused as with Reject.
+	Block WhenFull = 1
+	// DropOldest gives up the oldest frames of the category that nobody waits for, acknowledged ones included. They are counted,
+	// and logged at a bounded rate.
+	DropOldest WhenFull = 2
+	// DropNewest drops the write: with ACK_LEVEL_NONE it is answered as if it were taken, and counted as dropped; with other
+	// levels it is refused, since what was dropped is never acknowledged.
+	DropNewest WhenFull = 3
+)
+
+var whenFullNames = [...]string{Reject: "reject", Block: "block", DropOldest: "drop_oldest", DropNewest: "drop_newest"}
+
+// String is the name in configurations.
+func (w WhenFull) String() string {
+	if int(w) < len(whenFullNames) {
+		return whenFullNames[w]
+	}
+	return fmt.Sprintf("when_full(%d)", uint8(w))
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (w WhenFull) MarshalText() ([]byte, error) { return []byte(w.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler: block, reject, drop_oldest or drop_newest.
+func (w *WhenFull) UnmarshalText(text []byte) error {
+	for i, name := range whenFullNames {
+		if name == string(text) {
+			*w = WhenFull(i) //nolint:gosec // four names
+			return nil
+		}
+	}
+	return fmt.Errorf("when full: %q is not block, reject, drop_oldest or drop_newest", text)
+}
+
+// Rule is what holds for the categories that match it. The zero Rule rejects what does not fit, and bounds a category by its share
+// only.
+type Rule struct {
+	// Pattern is a glob in the syntax of path.Match, over the whole name: "web.*", "audit". The first rule that matches holds.
+	Pattern string
+	// WhenFull is what happens to writes for which there is no room.
+	WhenFull WhenFull
+	// MaxBytes bounds what the spool holds of each category that matches, without a spool the memory; 0 = only by its share.
+	MaxBytes int64
+	// MaxAge is how long a frame that nobody waits for may wait to be forwarded; then it is dropped, and counted. 0 = any time.
+	MaxAge time.Duration
+	// Strict keeps the order of a category also across the spool: its backlog is forwarded before its live traffic.
+	Strict bool
+}
+
+// validate reports every fault of a rule.
+func (r *Rule) validate() error {
+	var faults []error
+	if _, err := path.Match(r.Pattern, ""); err != nil || r.Pattern == "" {
+		faults = append(faults, fmt.Errorf("pattern %q is not a glob", r.Pattern))
+	}
+	if r.WhenFull > DropNewest {
+		faults = append(faults, fmt.Errorf("WhenFull is %d, want 0 to 3", r.WhenFull))
+	}
+	if r.MaxBytes < 0 {
+		faults = append(faults, fmt.Errorf("MaxBytes is %d, want 0 or more", r.MaxBytes))
+	}
+	if r.MaxAge < 0 || r.MaxAge > 0 && r.MaxAge < time.Second {
+		faults = append(faults, fmt.Errorf("MaxAge is %v, want 0 or at least 1s", r.MaxAge))
+	}
+	return errors.Join(faults...)
+}
+
+var noRule Rule
+
+// ruleOf returns the rule of a category.
+func (c *Config) ruleOf(category string) *Rule {
+	for i := range c.Rules {
+		if ok, err := path.Match(c.Rules[i].Pattern, category); ok && err == nil {
+			return &c.Rules[i]
+		}
+	}
+	return &noRule
+}

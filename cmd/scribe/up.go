@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"runtime/debug"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -26,6 +29,8 @@ type serverFlags struct {
 	roles           string
 	id              string
 	socket          string
+	spool           string
+	spoolBytes      units.Bytes
 	blobs           string
 	blobPath        string
 	s3              app.S3Config
@@ -115,6 +120,8 @@ func (f *serverFlags) apply(cmd *cobra.Command, c *app.Config) error {
 		"metalog":          func() error { c.Metalog = f.metalog; return nil },
 		"upstream":         func() error { c.Upstream = f.upstream; return nil },
 		"socket":           func() error { c.Socket = f.socket; return nil },
+		"spool":            func() error { c.Spool.Dir = f.spool; return nil },
+		"spool-bytes":      func() error { c.Spool.MaxBytes = f.spoolBytes; return nil },
 		"roles": func() error {
 			roles, err := app.ParseRoles(f.roles)
 			c.Roles = roles
@@ -188,39 +195,90 @@ Prints one line "ready http://HOST:PORT" on standard output when it serves.`,
 }
 
 func newAgent() *cobra.Command {
-	var f serverFlags
+	var (
+		f     serverFlags
+		drain bool
+	)
 	d := app.DefaultConfig()
 	d.Roles = []app.Role{app.Scribed}
 	d.Listen = "127.0.0.1:7410"
 	d.Upstream = defaultServer
+	d.Spool.Dir = "./scribe-spool"
 	cmd := &cobra.Command{
 		Use:   "agent",
-		Short: "Run the host's daemon, which takes messages from producers of this host and forwards them",
-		Long: `Run scribed: producers of this host write to it, and it forwards their messages to a write proxy in the order of each category,
-with retries. It buffers in memory only: what it acknowledged as "none" is lost with the process, and a write that asks for
-"spooled" or "committed" is acknowledged when it is committed. SIGTERM forwards what is buffered before it ends.`,
-		Example: `  scribe agent --upstream http://scribe.internal:7420
-  scribe agent --upstream http://scribe.internal:7420 --socket /run/scribe.sock
-  scribe produce access access.log --server unix:/run/scribe.sock`,
+		Short: "Run the host's daemon, which takes messages from programs of this host and forwards them",
+		Long: `Run scribed: programs of this host write to it, with the producer library, over a Unix socket or TCP, by POSTing lines to
+/v1/lines/CATEGORY, or through the inputs that --config names (files, syslog, OTLP). It forwards their messages to a write proxy, with retries.
+
+What it acknowledged as "spooled" is synced to its disk buffer; what it acknowledged as "none" goes there when the cell is slow or
+away. Live traffic is forwarded first, a backlog beside it. SIGTERM keeps in the buffer what can't be forwarded in time.
+
+--drain takes nothing new: it forwards what the buffer holds, prints what is left (category, messages, bytes), and ends with exit
+code 0 when nothing is, and 6 otherwise.`,
+		Example: `  scribe agent --upstream http://scribe.internal:7420 --spool /var/lib/scribe/spool
+  scribe agent --upstream http://scribe.internal:7420 --socket /run/scribe.sock --config /etc/scribe/agent.yaml
+  scribe agent --upstream http://scribe.internal:7420 --spool /var/lib/scribe/spool --drain --drain-timeout 10m
+  scribe produce access access.log --server unix:/run/scribe.sock --ack spooled`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c := d
-			if err := f.apply(cmd, &c); err != nil {
-				return err
-			}
-			return runServer(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
-		},
+	}
+	timeout := units.Duration(time.Hour)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c := d
+		if err := f.apply(cmd, &c); err != nil {
+			return err
+		}
+		if drain {
+			return runDrain(cmd.Context(), c, timeout.Std(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		}
+		return runServer(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	f.add(cmd, d)
-	cmd.Flags().StringVar(&f.upstream, "upstream", d.Upstream, "address of the cell to forward to")
-	cmd.Flags().StringVar(&f.socket, "socket", "", "path of a Unix socket to serve on as well")
+	f.spoolBytes = d.Spool.MaxBytes
+	fs := cmd.Flags()
+	fs.StringVar(&f.upstream, "upstream", d.Upstream, "address of the cell to forward to")
+	fs.StringVar(&f.socket, "socket", "", "path of a Unix socket to serve on as well")
+	fs.StringVar(&f.spool, "spool", d.Spool.Dir, "folder of the disk buffer; \"\" = memory only, and spooled waits for committed")
+	fs.Var(&f.spoolBytes, "spool-bytes", "most bytes of the disk buffer")
+	fs.BoolVar(&drain, "drain", false, "forward what the disk buffer holds, print what is left, and end")
+	fs.Var(&timeout, "drain-timeout", "how long --drain goes on")
 	return cmd
+}
+
+// runDrain forwards what an agent's buffer holds, and prints what is left.
+func runDrain(ctx context.Context, c app.Config, timeout time.Duration, stdout, stderr io.Writer) error {
+	if err := c.Validate(); err != nil {
+		return usage(fmt.Errorf("bad configuration:\n%w", err))
+	}
+	c.Listen, c.Socket = "127.0.0.1:0", "" // nobody is to find it
+	a, err := app.Start(ctx, c, app.Options{Logger: newLogger(c.Log, stderr), Version: programVersion(), Drain: true})
+	if err != nil {
+		return err
+	}
+	drainCtx, cancel := context.WithTimeout(ctx, timeout)
+	left := a.Drain(drainCtx)
+	cancel()
+	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.ShutdownTimeout.Std())
+	defer cancel()
+	err = a.Stop(stopCtx)
+	var messages, bytes int64
+	for _, b := range left {
+		fmt.Fprintf(stdout, "%s\t%d\t%d\n", b.Category, b.Messages, b.Bytes)
+		messages += b.Messages
+		bytes += b.Bytes
+	}
+	if len(left) > 0 {
+		err = errors.Join(err, &codedError{code: exitPartly, err: fmt.Errorf("%d messages with %d bytes of %d categories are left in %s", messages, bytes, len(left), c.Spool.Dir)})
+	}
+	return err
 }
 
 // runServer runs a process of the cell until ctx ends or it fails.
 func runServer(ctx context.Context, c app.Config, stdout, stderr io.Writer) error {
 	if err := c.Validate(); err != nil {
 		return usage(fmt.Errorf("bad configuration:\n%w", err))
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(c.MemoryLimit())
 	}
 	a, err := app.Start(ctx, c, app.Options{Logger: newLogger(c.Log, stderr), Version: programVersion()})
 	if err != nil {

@@ -40,6 +40,8 @@ type Options struct {
 	Version string
 	// Wiring between the roles of the process.
 	Wiring Wiring
+	// Drain takes nothing new from producers and inputs: the process is there to forward what its agent holds.
+	Drain bool
 }
 
 // App is a running process. Its methods are safe for concurrent use.

@@ -75,7 +75,7 @@ func TestIdentity(t *testing.T) {
 			t.Errorf("id %s with slot %d, then %s with slot %d", first.id, first.slot.Load(), a.id, a.slot.Load())
 		}
 	}
-	if err := os.WriteFile(filepath.Join(data, "id"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(data, "id"), []byte("\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := start(t, Direct, func(c *Config) { c.Data = data }); err == nil || !strings.Contains(err.Error(), "remove it") {

@@ -40,6 +40,9 @@ type Config struct {
 	// Upstream is where scribed forwards to: the base URL of a write proxy, or of any process of the cell; empty with a
 	// writeproxy in the same process.
 	Upstream string `yaml:"upstream"`
+	// Spool is the agent's disk buffer, Inputs its sources beside the producer library.
+	Spool  SpoolConfig  `yaml:"spool"`
+	Inputs InputsConfig `yaml:"inputs"`
 	// Blobs is where payloads are kept.
 	Blobs BlobConfig `yaml:"blobs"`
 	// AutoCreate creates a category on the first write to it.
@@ -111,6 +114,7 @@ func DefaultConfig() Config {
 		Roles:      slices.Clone(AllRoles),
 		Data:       "./scribe-data",
 		Listen:     "127.0.0.1:7420",
+		Spool:      SpoolConfig{MaxBytes: 10 << 30, Segment: 32 << 20, Ballast: 16 << 20, DeadLetters: 256 << 20},
 		Blobs:      BlobConfig{Kind: "file"},
 		AutoCreate: true,
 		Limits: Limits{
@@ -174,6 +178,7 @@ func (c *Config) Validate() error {
 	if c.needsBlobs() {
 		faults = append(faults, c.Blobs.faults()...)
 	}
+	faults = append(faults, c.agentFaults()...)
 	for field, v := range map[string]units.Bytes{
 		"limits.write_memory": c.Limits.WriteMemory, "limits.batch_memory": c.Limits.BatchMemory,
 		"limits.read_cache": c.Limits.ReadCache, "limits.metadata_cache": c.Limits.MetadataCache,
@@ -194,8 +199,26 @@ func (c *Config) Validate() error {
 	if !slices.Contains([]string{"text", "json"}, c.Log.Format) {
 		fault("log.format: %q is none of text, json", c.Log.Format)
 	}
+	faults = slices.DeleteFunc(faults, func(err error) bool { return err == nil })
 	slices.SortFunc(faults, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(faults...)
+}
+
+// MemoryLimit is how much memory the garbage collector should let the process have, in bytes: twice what its roles may hold, since
+// they hold requests both as they arrive and as they leave, and what a process takes that holds nothing. It keeps garbage from adding
+// to that.
+func (c *Config) MemoryLimit() int64 {
+	const idle = 64 << 20
+	sum := units.Bytes(0)
+	for role, n := range map[Role]units.Bytes{
+		Scribed: c.Limits.WriteMemory, WriteProxy: c.Limits.WriteMemory, Batcher: c.Limits.BatchMemory,
+		ReadProxy: c.Limits.ReadCache, Metalog: c.Limits.MetadataCache,
+	} {
+		if c.Has(role) {
+			sum += n
+		}
+	}
+	return idle + 2*int64(sum)
 }
 
 // minMemory is the least that a role can work with: one frame of the largest size on its way in and out.

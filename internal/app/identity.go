@@ -27,18 +27,27 @@ func memberID(c *Config) (string, error) {
 	switch id := strings.TrimSpace(string(text)); {
 	case err == nil && id != "" && len(id) <= maxID:
 		return id, nil
+	case err == nil && len(text) == 0: // a loss of power cut it
 	case err == nil:
 		return "", fmt.Errorf("%s holds no member id: remove it to get a new one", path)
 	case !errors.Is(err, fs.ErrNotExist):
 		return "", err
 	}
 	id := newID()
-	// Losing it in a power cut costs no more than a new slot: it needs no sync, only to be whole.
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, []byte(id+"\n"), 0o600); err != nil {
-		return "", err
+	return id, saveID(path, id)
+}
+
+// saveID replaces the file as a whole: a process that loses its id takes another writer slot, of which there are not many.
+func saveID(path, id string) error {
+	f, err := os.Create(path + ".new")
+	if err != nil {
+		return err
 	}
-	return id, os.Rename(tmp, path)
+	_, err = f.WriteString(id + "\n")
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
 }
 
 func newID() string {

@@ -10,7 +10,6 @@ import (
 	"scribe/controlplane"
 	"scribe/internal/budget"
 	"scribe/internal/catalog"
-	"scribe/internal/discovery"
 	"scribe/internal/membership"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -49,6 +48,7 @@ var modules = []module{
 	{"read proxy", func(c *Config) bool { return c.Has(ReadProxy) }, (*App).startReadProxy},
 	{"membership", (*Config).needsControl, (*App).join},
 	{"write service", func(c *Config) bool { return c.hasAny(WriteProxy, Scribed) }, (*App).serveWrites},
+	{"inputs", func(c *Config) bool { return c.Has(Scribed) }, (*App).startInputs},
 }
 
 // parts are what modules give to those that start later.
@@ -214,6 +214,9 @@ func (a *App) batchers() func() []writeproxy.Batcher {
 
 // serveWrites opens the door last, when everything behind it is there: the agent's when the process has one, else the write proxy's.
 func (a *App) serveWrites(context.Context) error {
+	if a.opts.Drain {
+		return nil
+	}
 	s := rpc.Services{Logger: a.log, Write: a.parts.write}
 	if a.parts.writeProxy != nil {
 		s.Admit = a.parts.writeProxy.Admit
@@ -222,26 +225,6 @@ func (a *App) serveWrites(context.Context) error {
 		s.Write, s.Admit = a.parts.agent, a.parts.agent.Admit
 	}
 	s.Register(a.mux)
-	return nil
-}
-
-func (a *App) startScribed(context.Context) error {
-	upstream := a.parts.write
-	switch {
-	case upstream == nil:
-		upstream = discovery.New(a.transport, a.cfg.Upstream).Write()
-	case a.overLoopback():
-		(&rpc.Services{Logger: a.log, Write: a.parts.writeProxy, Admit: a.parts.writeProxy.Admit}).Register(a.loopMux)
-		upstream = rpc.NewWriteClient(a.parts.loopback, loopbackURL)
-	}
-	cfg := scribed.DefaultConfig()
-	cfg.MemoryBytes = int64(a.cfg.Limits.WriteMemory)
-	agent, err := scribed.New(cfg, scribed.Deps{Upstream: upstream, Logger: a.log, Registerer: a.registry})
-	if err != nil {
-		return err
-	}
-	a.onStop("scribed", agent.Close)
-	a.parts.agent = agent
 	return nil
 }
 

@@ -3,6 +3,9 @@ package bench
 import (
 	"errors"
 	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -53,6 +56,64 @@ func compressAlone(w Workload) (cost, error) {
 		}
 		return raw, packed
 	})
+}
+
+// streamBytes is how much compressStream compresses: more than caches hold.
+const streamBytes = 320 << 20
+
+// compressStream measures zstd at the level that batchers use over a stream that no cache holds, in blocks of a payload's size that
+// differ from one another, on as many cores as the path may use: what the path's compression costs with nothing around it.
+func compressStream(w Workload) (cost, error) {
+	blocks := w.stream(streamBytes)
+	cores := runtime.GOMAXPROCS(0)
+	encoders := make([]*zstd.Encoder, cores)
+	for i := range encoders {
+		var err error
+		if encoders[i], err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(false)); err != nil {
+			return cost{}, err
+		}
+		encoders[i].EncodeAll(blocks[0], make([]byte, 0, block)) // makes its tables
+	}
+	var (
+		next, packed atomic.Int64
+		workers      sync.WaitGroup
+		cpu          = cpuTime()
+	)
+	for _, enc := range encoders {
+		workers.Go(func() {
+			dst := make([]byte, 0, enc.MaxEncodedSize(block))
+			for i := next.Add(1) - 1; i < int64(len(blocks)); i = next.Add(1) - 1 {
+				dst = enc.EncodeAll(blocks[i], dst[:0])
+				packed.Add(int64(len(dst)))
+			}
+		})
+	}
+	workers.Wait()
+	used := cpuTime() - cpu
+	raw := 0
+	for _, b := range blocks {
+		raw += len(b)
+	}
+	return cost{nsPerByte: float64(used) / float64(raw), ratio: float64(raw) / float64(packed.Load())}, nil
+}
+
+// stream makes blocks of total bytes at least, each in memory of its own, and each beginning at another message.
+func (w Workload) stream(total int) [][]byte {
+	const stride = 7919 // a prime: it visits all messages before it comes back to the first
+	var out [][]byte
+	for n, first := 0, 0; n < total; first += stride {
+		b := make([]byte, 0, block)
+		for i := first; ; i++ {
+			m := w.Messages[i%len(w.Messages)]
+			if len(b) > 0 && len(b)+len(m) > block {
+				break
+			}
+			b = append(b, m...)
+		}
+		out = append(out, b)
+		n += len(b)
+	}
+	return out
 }
 
 // decompressAlone measures the decoder on the same blocks.

@@ -39,7 +39,7 @@ func TestBench(t *testing.T) {
 			t.Errorf("%v: no report", c.args)
 		}
 	}
-	if r := cli(t, nil, "bench", "produce", "--workload", "nonsense"); r.code != 2 {
-		t.Errorf("an unknown workload: exit code %d, want 2\n%s", r.code, r.stderr)
+	if r := cli(t, nil, "bench", "produce", "--workload", "nonsense"); r.Code != 2 {
+		t.Errorf("an unknown workload: exit code %d, want 2\n%s", r.Code, r.Stderr)
 	}
 }

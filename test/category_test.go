@@ -36,15 +36,15 @@ func TestCategories(t *testing.T) {
 		if list := string(run("category", "list", "--prefix", "o")); !strings.Contains(list, "orders") || !strings.Contains(list, "other") {
 			t.Errorf("listed as %s", list)
 		}
-		if r := cli(t, nil, "category", "update", "orders", "--shards", "2", "--server", c.read); r.code != 2 {
-			t.Errorf("fewer shards: exit code %d, want 2\n%s", r.code, r.stderr)
+		if r := cli(t, nil, "category", "update", "orders", "--shards", "2", "--server", c.read); r.Code != 2 {
+			t.Errorf("fewer shards: exit code %d, want 2\n%s", r.Code, r.Stderr)
 		}
-		if r := cli(t, nil, "category", "update", "orders", "--owner", "x", "--revision", "1", "--server", c.read); r.code != 1 {
-			t.Errorf("an old revision: exit code %d, want 1\n%s", r.code, r.stderr)
+		if r := cli(t, nil, "category", "update", "orders", "--owner", "x", "--revision", "1", "--server", c.read); r.Code != 1 {
+			t.Errorf("an old revision: exit code %d, want 1\n%s", r.Code, r.Stderr)
 		}
 		run("category", "delete", "orders")
-		if r := cli(t, nil, "category", "describe", "orders", "--server", c.read); r.code != 3 {
-			t.Errorf("after the deletion: exit code %d, want 3\n%s", r.code, r.stderr)
+		if r := cli(t, nil, "category", "describe", "orders", "--server", c.read); r.Code != 3 {
+			t.Errorf("after the deletion: exit code %d, want 3\n%s", r.Code, r.Stderr)
 		}
 	})
 }

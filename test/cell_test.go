@@ -10,6 +10,7 @@ import (
 
 	"scribe/internal/app"
 	"scribe/internal/s3test"
+	"scribe/test/program"
 )
 
 // cell is a running system.
@@ -80,17 +81,17 @@ func inProcess(t *testing.T, wiring app.Wiring) *cell {
 // them where the others are.
 func processes(t *testing.T, storage []string) *cell {
 	dir := t.TempDir()
-	var running []*process
+	var running []*program.Process
 	start := func(t *testing.T, c *cell) {
 		running = nil
-		run := func(env []string, args ...string) *process {
+		run := func(env []string, args ...string) *program.Process {
 			p := serve(t, env, args...)
 			running = append(running, p)
 			return p
 		}
 		control := run(nil, "serve", "--roles", "controlplane,metalog", "--data", filepath.Join(dir, "control"), "--listen", "127.0.0.1:0")
-		env := append([]string{"SCRIBE_CONTROL=" + control.url, "SCRIBE_METALOG=" + control.url, "SCRIBE_LISTEN=127.0.0.1:0"}, storage...)
-		proxies := make([]*process, 0, 2)
+		env := append([]string{"SCRIBE_CONTROL=" + control.URL, "SCRIBE_METALOG=" + control.URL, "SCRIBE_LISTEN=127.0.0.1:0"}, storage...)
+		proxies := make([]*program.Process, 0, 2)
 		for role, n := range map[string]int{"batcher": 3, "readstream": 2, "readproxy": 2, "writeproxy": 2} {
 			for i := range n {
 				id := fmt.Sprintf("%s-%d", role, i+1)
@@ -100,13 +101,13 @@ func processes(t *testing.T, storage []string) *cell {
 				}
 			}
 		}
-		agent := run(nil, "agent", "--upstream", proxies[0].url, "--listen", "127.0.0.1:0")
-		c.write, c.read = agent.url, proxies[1].url
+		agent := run(nil, "agent", "--upstream", proxies[0].URL, "--listen", "127.0.0.1:0")
+		c.write, c.read = agent.URL, proxies[1].URL
 	}
 	c := &cell{}
 	c.restart = func(t *testing.T, c *cell) {
 		for _, p := range slices.Backward(running) {
-			p.stop()
+			p.Stop()
 		}
 		start(t, c)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"scribe/consumer"
 	"scribe/producer"
+	"scribe/test/program"
 )
 
 // kills is how often the process is killed in a row.
@@ -36,15 +37,15 @@ func TestKillUnderLoad(t *testing.T) {
 	h := &history{sent: map[string]bool{}, acked: map[string]bool{}}
 	for round := range kills {
 		up := serve(t, nil, "up", "--data", data, "--listen", "127.0.0.1:0")
-		h.check(t, up.url)
+		h.check(t, up.URL)
 		h.load(t, up, round, 1+rng.IntN(300), time.Duration(rng.IntN(3000))*time.Microsecond)
 	}
 	up := serve(t, nil, "up", "--data", data, "--listen", "127.0.0.1:0")
-	h.check(t, up.url)
+	h.check(t, up.URL)
 	t.Logf("%d messages sent, %d acknowledged", len(h.sent), len(h.acked))
-	up.stop()
-	if r := cli(t, nil, "inspect", "log", "load", "--data", data, "--verify"); r.code != 0 {
-		t.Errorf("inspect log: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	up.Stop()
+	if r := cli(t, nil, "inspect", "log", "load", "--data", data, "--verify"); r.Code != 0 {
+		t.Errorf("inspect log: exit code %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
 }
 
@@ -55,9 +56,9 @@ type history struct {
 }
 
 // load writes until acks messages are acknowledged, lets further writes begin for a moment, and kills the process in the middle.
-func (h *history) load(t *testing.T, up *process, round, acks int, moment time.Duration) {
+func (h *history) load(t *testing.T, up *program.Process, round, acks int, moment time.Duration) {
 	t.Helper()
-	p, err := producer.New(up.url, producer.WithRetries(0), producer.WithLinger(0), producer.WithMaxInFlight(8))
+	p, err := producer.New(up.URL, producer.WithRetries(0), producer.WithLinger(0), producer.WithMaxInFlight(8))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,13 +89,13 @@ func (h *history) load(t *testing.T, up *process, round, acks int, moment time.D
 	}
 	select {
 	case <-enough:
-	case <-up.done:
-		t.Fatalf("the server ended by itself: %v\n%s", up.err, up.logs)
+	case <-up.Done:
+		t.Fatalf("the server ended by itself: %v\n%s", up.Err, up.Log)
 	case <-time.After(patience):
-		t.Fatalf("%d messages were not acknowledged in time\n%s", acks, up.logs)
+		t.Fatalf("%d messages were not acknowledged in time\n%s", acks, up.Log)
 	}
 	<-time.After(moment) // writers are in the middle of anything when this is over
-	up.kill()
+	up.Kill()
 	cancel()
 	wg.Wait()
 	if err := p.Close(ctx); err != nil && !errors.Is(err, producer.ErrClosed) {

@@ -20,9 +20,9 @@ func TestDamagedBlob(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	up := serve(t, nil, "up", "--data", data, "--listen", "127.0.0.1:0")
 	input := sample.AccessLog()
-	c := &cell{write: up.url, read: up.url}
+	c := &cell{write: up.URL, read: up.URL}
 	produce(t, c, "access", input)
-	up.stop()
+	up.Stop()
 	ok(t, nil, "inspect", "blob", "--data", data)
 
 	var blobs []string
@@ -50,8 +50,8 @@ func TestDamagedBlob(t *testing.T) {
 		}
 		for _, args := range [][]string{{"inspect", "blob", path}, {"inspect", "blob", "--data", data}} {
 			r := cli(t, nil, args...)
-			if r.code != 1 || !strings.Contains(string(r.stderr), filepath.Base(path)) || !strings.Contains(string(r.stderr), "at byte ") {
-				t.Errorf("byte %d of %d flipped: scribe %s: exit code %d, want 1 and the place:\n%s", at, len(whole), strings.Join(args, " "), r.code, r.stderr)
+			if r.Code != 1 || !strings.Contains(string(r.Stderr), filepath.Base(path)) || !strings.Contains(string(r.Stderr), "at byte ") {
+				t.Errorf("byte %d of %d flipped: scribe %s: exit code %d, want 1 and the place:\n%s", at, len(whole), strings.Join(args, " "), r.Code, r.Stderr)
 			}
 		}
 	}
@@ -62,27 +62,27 @@ func TestDamagedBlob(t *testing.T) {
 		t.Fatal(err)
 	}
 	up = serve(t, nil, "up", "--data", data, "--listen", "127.0.0.1:0")
-	r := cli(t, nil, "tail", "access", "--server", up.url, "--from", "earliest", "--until-end", "-o", "raw")
-	if r.code != 1 || !strings.Contains(string(r.stderr), filepath.Base(path)) {
-		t.Errorf("tail: exit code %d, want 1 and an error that names the blob:\n%s", r.code, r.stderr)
+	r := cli(t, nil, "tail", "access", "--server", up.URL, "--from", "earliest", "--until-end", "-o", "raw")
+	if r.Code != 1 || !strings.Contains(string(r.Stderr), filepath.Base(path)) {
+		t.Errorf("tail: exit code %d, want 1 and an error that names the blob:\n%s", r.Code, r.Stderr)
 	}
-	if !bytes.HasPrefix(input, r.stdout) || len(r.stdout) >= len(input) {
-		t.Errorf("tail printed %d bytes that are not the beginning of the %d written", len(r.stdout), len(input))
+	if !bytes.HasPrefix(input, r.Stdout) || len(r.Stdout) >= len(input) {
+		t.Errorf("tail printed %d bytes that are not the beginning of the %d written", len(r.Stdout), len(input))
 	}
-	r = cli(t, nil, "inspect", "log", "access", "--server", up.url, "--verify")
-	if r.code != 1 || !strings.Contains(string(r.stderr), filepath.Base(path)) || !strings.Contains(string(r.stderr), "LSN ") {
-		t.Errorf("inspect log: exit code %d, want 1, the blob and the LSN:\n%s", r.code, r.stderr)
+	r = cli(t, nil, "inspect", "log", "access", "--server", up.URL, "--verify")
+	if r.Code != 1 || !strings.Contains(string(r.Stderr), filepath.Base(path)) || !strings.Contains(string(r.Stderr), "LSN ") {
+		t.Errorf("inspect log: exit code %d, want 1, the blob and the LSN:\n%s", r.Code, r.Stderr)
 	}
-	up.stop()
+	up.Stop()
 
 	// The blob is restored from a backup: everything is there again.
 	if err := os.WriteFile(path, whole, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	up = serve(t, nil, "up", "--data", data, "--listen", "127.0.0.1:0")
-	sameBytes(t, "after the repair", tail(t, &cell{read: up.url}, "access"), input)
-	ok(t, nil, "inspect", "log", "access", "--server", up.url, "--verify")
-	up.stop()
+	sameBytes(t, "after the repair", tail(t, &cell{read: up.URL}, "access"), input)
+	ok(t, nil, "inspect", "log", "access", "--server", up.URL, "--verify")
+	up.Stop()
 }
 
 // TestInspectFrame: frames in a file are listed, and the damaged one is named by its offset.
@@ -107,7 +107,7 @@ func TestInspectFrame(t *testing.T) {
 	}
 	frames[len(frames)-1] ^= 1
 	r := cli(t, bytes.NewReader(frames), "inspect", "frame")
-	if h, err := record.ParseHeader(frames); err != nil || r.code != 1 || !strings.Contains(string(r.stderr), fmt.Sprintf("frame at byte %d", 2*h.Len)) {
-		t.Errorf("exit code %d, want 1 and the offset of the third frame, %d (%v):\n%s", r.code, 2*h.Len, err, r.stderr)
+	if h, err := record.ParseHeader(frames); err != nil || r.Code != 1 || !strings.Contains(string(r.Stderr), fmt.Sprintf("frame at byte %d", 2*h.Len)) {
+		t.Errorf("exit code %d, want 1 and the offset of the third frame, %d (%v):\n%s", r.Code, 2*h.Len, err, r.Stderr)
 	}
 }

@@ -12,24 +12,24 @@ import (
 // TestHTTP does with plain HTTP what the README does with curl: create a category, write a message, describe the result.
 func TestHTTP(t *testing.T) {
 	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0")
-	defer up.stop()
-	post(t, up.url, "ControlService/CreateCategory", `{"category": {"name": "greetings", "retention": "3600s"}}`, http.StatusOK)
-	post(t, up.url, "WriteService/Publish", `{"category": "greetings", "messages": [{"text": "hello"}, {"payload": "d29ybGQ="}]}`, http.StatusOK)
-	got := post(t, up.url, "ControlService/GetCategory", `{"name": "greetings"}`, http.StatusOK)
+	defer up.Stop()
+	post(t, up.URL, "ControlService/CreateCategory", `{"category": {"name": "greetings", "retention": "3600s"}}`, http.StatusOK)
+	post(t, up.URL, "WriteService/Publish", `{"category": "greetings", "messages": [{"text": "hello"}, {"payload": "d29ybGQ="}]}`, http.StatusOK)
+	got := post(t, up.URL, "ControlService/GetCategory", `{"name": "greetings"}`, http.StatusOK)
 	var described struct {
 		Category struct{ Name, Retention string }
 	}
 	if err := json.Unmarshal(got, &described); err != nil || described.Category.Name != "greetings" || described.Category.Retention != "3600s" {
 		t.Errorf("described as %s (%v)", got, err)
 	}
-	sameBytes(t, "what was published", tail(t, &cell{read: up.url}, "greetings"), []byte("hello\nworld\n"))
-	if got := post(t, up.url, "ControlService/GetCategory", `{"name": "greeting"}`, http.StatusNotFound); !strings.Contains(string(got), "greetings") {
+	sameBytes(t, "what was published", tail(t, &cell{read: up.URL}, "greetings"), []byte("hello\nworld\n"))
+	if got := post(t, up.URL, "ControlService/GetCategory", `{"name": "greeting"}`, http.StatusNotFound); !strings.Contains(string(got), "greetings") {
 		t.Errorf("the error does not suggest the near name: %s", got)
 	}
-	post(t, up.url, "WriteService/Publish", `{"category": "greetings", "messages": []}`, http.StatusBadRequest)
+	post(t, up.URL, "WriteService/Publish", `{"category": "greetings", "messages": []}`, http.StatusBadRequest)
 
 	for path, want := range map[string]string{"/livez": "ok", "/readyz": "ok", "/metrics": "scribe_batcher_"} {
-		res, err := http.Get(up.url + path)
+		res, err := http.Get(up.URL + path)
 		if err != nil {
 			t.Fatal(err)
 		}

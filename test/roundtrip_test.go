@@ -112,8 +112,8 @@ func TestLineOverLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := cli(t, nil, "produce", "limits", file, "--server", c.write)
-		if r.code != 6 || !strings.Contains(string(r.stderr), "input.txt:2: ") || !strings.Contains(string(r.stderr), "16777216") {
-			t.Fatalf("exit code %d, want 6 and an error that names line 2 and the limit:\n%s", r.code, r.stderr)
+		if r.Code != 6 || !strings.Contains(string(r.Stderr), "input.txt:2: ") || !strings.Contains(string(r.Stderr), "16777216") {
+			t.Fatalf("exit code %d, want 6 and an error that names line 2 and the limit:\n%s", r.Code, r.Stderr)
 		}
 		sameBytes(t, "the other lines", tail(t, c, "limits"), []byte("one\nthree\n"))
 	})
@@ -124,8 +124,8 @@ func TestCategoryLimit(t *testing.T) {
 	eachKind(t, func(t *testing.T, c *cell) {
 		ok(t, nil, "category", "create", "small", "--max-message", "4KiB", "--server", c.read)
 		r := cli(t, strings.NewReader("fits\n"+strings.Repeat("x", 8<<10)+"\n"), "produce", "small", "--server", c.write)
-		if r.code == 0 || !strings.Contains(string(r.stderr), "4096") {
-			t.Fatalf("exit code %d, want a failure that names the limit of 4096 bytes:\n%s", r.code, r.stderr)
+		if r.Code == 0 || !strings.Contains(string(r.Stderr), "4096") {
+			t.Fatalf("exit code %d, want a failure that names the limit of 4096 bytes:\n%s", r.Code, r.Stderr)
 		}
 	})
 }
@@ -144,8 +144,8 @@ func TestManyShards(t *testing.T) {
 		}
 		sameBytes(t, "logical shard 2", tail(t, c, "wide", "--shard", "2"), []byte("shard 2\n"))
 		r := cli(t, strings.NewReader("x\n"), "produce", "wide", "--shard", "4", "--server", c.write)
-		if r.code != 3 {
-			t.Errorf("shard 4 of 4: exit code %d, want 3\n%s", r.code, r.stderr)
+		if r.Code != 3 {
+			t.Errorf("shard 4 of 4: exit code %d, want 3\n%s", r.Code, r.Stderr)
 		}
 	})
 }

@@ -17,7 +17,7 @@ func TestStartupErrors(t *testing.T) {
 	}
 	defer func() { _ = l.Close() }()
 	up := serve(t, nil, "up", "--data", filepath.Join(dir, "used"), "--listen", "127.0.0.1:0")
-	defer up.stop()
+	defer up.Stop()
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -49,16 +49,16 @@ func TestStartupErrors(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := cli(t, nil, c.args...)
-			if r.code != c.code {
-				t.Errorf("exit code %d, want %d\n%s", r.code, c.code, r.stderr)
+			if r.Code != c.code {
+				t.Errorf("exit code %d, want %d\n%s", r.Code, c.code, r.Stderr)
 			}
 			for _, w := range c.want {
-				if !strings.Contains(string(r.stderr), w) {
-					t.Errorf("the error does not name %q:\n%s", w, r.stderr)
+				if !strings.Contains(string(r.Stderr), w) {
+					t.Errorf("the error does not name %q:\n%s", w, r.Stderr)
 				}
 			}
-			if len(r.stdout) > 0 {
-				t.Errorf("standard output holds %q", r.stdout)
+			if len(r.Stdout) > 0 {
+				t.Errorf("standard output holds %q", r.Stdout)
 			}
 		})
 	}
@@ -67,7 +67,7 @@ func TestStartupErrors(t *testing.T) {
 // TestExitCodes: scripts branch on them.
 func TestExitCodes(t *testing.T) {
 	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0", "--auto-create=false")
-	defer up.stop()
+	defer up.Stop()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -76,32 +76,32 @@ func TestExitCodes(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	ok(t, nil, "category", "create", "access", "--server", up.url)
+	ok(t, nil, "category", "create", "access", "--server", up.URL)
 	for _, c := range []struct {
 		name string
 		code int
 		args []string
 	}{
-		{"tail an unknown category", 3, []string{"tail", "acces", "--server", up.url, "--until-end"}},
-		{"produce to an unknown category", 3, []string{"produce", "acces", "--server", up.url}},
-		{"describe an unknown category", 3, []string{"category", "describe", "acces", "--server", up.url}},
-		{"create one that exists", 1, []string{"category", "create", "access", "--server", up.url}},
-		{"an invalid name", 2, []string{"category", "create", "no/slash", "--server", up.url}},
+		{"tail an unknown category", 3, []string{"tail", "acces", "--server", up.URL, "--until-end"}},
+		{"produce to an unknown category", 3, []string{"produce", "acces", "--server", up.URL}},
+		{"describe an unknown category", 3, []string{"category", "describe", "acces", "--server", up.URL}},
+		{"create one that exists", 1, []string{"category", "create", "access", "--server", up.URL}},
+		{"an invalid name", 2, []string{"category", "create", "no/slash", "--server", up.URL}},
 		{"nobody listens: status", 5, []string{"status", "--server", closed}},
 		{"nobody listens: tail", 5, []string{"tail", "access", "--server", closed, "--until-end"}},
 		{"nobody listens: produce", 5, []string{"produce", "access", "--server", closed, "--timeout", "300ms"}},
-		{"an invalid checkpoint", 2, []string{"tail", "access", "--server", up.url, "--from", "yesterday"}},
-		{"an unknown acknowledgement", 2, []string{"produce", "access", "--server", up.url, "--ack", "maybe"}},
+		{"an invalid checkpoint", 2, []string{"tail", "access", "--server", up.URL, "--from", "yesterday"}},
+		{"an unknown acknowledgement", 2, []string{"produce", "access", "--server", up.URL, "--ack", "maybe"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if r := cli(t, strings.NewReader("x\n"), c.args...); r.code != c.code {
-				t.Errorf("scribe %s: exit code %d, want %d\n%s", strings.Join(c.args, " "), r.code, c.code, r.stderr)
+			if r := cli(t, strings.NewReader("x\n"), c.args...); r.Code != c.code {
+				t.Errorf("scribe %s: exit code %d, want %d\n%s", strings.Join(c.args, " "), r.Code, c.code, r.Stderr)
 			}
 		})
 	}
-	r := cli(t, nil, "category", "describe", "acces", "--server", up.url)
-	if !strings.Contains(string(r.stderr), "access") {
-		t.Errorf("the error does not suggest the near name:\n%s", r.stderr)
+	r := cli(t, nil, "category", "describe", "acces", "--server", up.URL)
+	if !strings.Contains(string(r.Stderr), "access") {
+		t.Errorf("the error does not suggest the near name:\n%s", r.Stderr)
 	}
 }
 
@@ -110,9 +110,9 @@ func TestGracefulShutdown(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	up := serve(t, nil, "up", "--data", data, "--listen", "127.0.0.1:0")
 	input := []byte(strings.Repeat("acknowledged before it was durable\n", 20_000))
-	ok(t, strings.NewReader(string(input)), "produce", "late", "--ack", "none", "--server", up.url)
-	up.stop()
+	ok(t, strings.NewReader(string(input)), "produce", "late", "--ack", "none", "--server", up.URL)
+	up.Stop()
 	up = serve(t, nil, "up", "--data", data, "--listen", "127.0.0.1:0")
-	defer up.stop()
-	sameBytes(t, "after SIGTERM", tail(t, &cell{read: up.url}, "late"), input)
+	defer up.Stop()
+	sameBytes(t, "after SIGTERM", tail(t, &cell{read: up.URL}, "late"), input)
 }

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"scribe/test/program"
 )
 
 // TestCheckpointFile: a tail that is run again with its checkpoint goes on with the message after the last one printed.
@@ -38,8 +40,8 @@ func TestCheckpointFile(t *testing.T) {
 // TestDamagedCheckpointFile: a file that was cut anywhere is an error, never a wrong position.
 func TestDamagedCheckpointFile(t *testing.T) {
 	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0")
-	defer up.stop()
-	c := &cell{write: up.url, read: up.url}
+	defer up.Stop()
+	c := &cell{write: up.URL, read: up.URL}
 	produce(t, c, "log", []byte("a\nb\n"))
 	file := filepath.Join(t.TempDir(), "checkpoint")
 	tail(t, c, "log", "--checkpoint", file, "-n", "1")
@@ -52,9 +54,9 @@ func TestDamagedCheckpointFile(t *testing.T) {
 		if err := os.WriteFile(file, text[:n], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		r := cli(t, nil, "tail", "log", "--server", up.url, "--checkpoint", file, "--until-end")
-		if r.code == 0 || len(r.stdout) > 0 || !strings.Contains(string(r.stderr), file) {
-			t.Errorf("cut to %d of %d bytes: exit code %d, printed %q:\n%s", n, len(text), r.code, r.stdout, r.stderr)
+		r := cli(t, nil, "tail", "log", "--server", up.URL, "--checkpoint", file, "--until-end")
+		if r.Code == 0 || len(r.Stdout) > 0 || !strings.Contains(string(r.Stderr), file) {
+			t.Errorf("cut to %d of %d bytes: exit code %d, printed %q:\n%s", n, len(text), r.Code, r.Stdout, r.Stderr)
 		}
 	}
 }
@@ -73,18 +75,18 @@ func TestFollow(t *testing.T) {
 				t.Fatalf("got %q, %v, want %q", got, err, want)
 			}
 		}
-		p.stop()
+		p.Stop()
 	})
 }
 
 // TestJSONLines: a message with its key and what surrounds it.
 func TestJSONLines(t *testing.T) {
 	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0")
-	defer up.stop()
-	c := &cell{write: up.url, read: up.url}
+	defer up.Stop()
+	c := &cell{write: up.URL, read: up.URL}
 	produce(t, c, "users", []byte("{\"user\":\"ann\"}\n"), "--key-field", "user")
 	produce(t, c, "users", []byte("\xff\n"))
-	got := string(ok(t, nil, "tail", "users", "--server", up.url, "--from", "earliest", "--until-end", "-o", "jsonl"))
+	got := string(ok(t, nil, "tail", "users", "--server", up.URL, "--from", "earliest", "--until-end", "-o", "jsonl"))
 	lines := strings.Split(strings.TrimSpace(got), "\n")
 	if len(lines) != 2 || !strings.Contains(lines[0], `"key":"ann","payload":"{\"user\":\"ann\"}"`) || !strings.Contains(lines[1], `"payload_base64":"/w=="`) {
 		t.Errorf("printed %s", got)
@@ -94,15 +96,15 @@ func TestJSONLines(t *testing.T) {
 // TestReaderGoesAway: a follower ends with its reader, although no message comes that a write could fail on.
 func TestReaderGoesAway(t *testing.T) {
 	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0")
-	defer up.stop()
-	produce(t, &cell{write: up.url, read: up.url}, "quiet", []byte("a\nb\n"))
+	defer up.Stop()
+	produce(t, &cell{write: up.URL, read: up.URL}, "quiet", []byte("a\nb\n"))
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, "tail", "quiet", "--server", up.url, "--from", "earliest")
+	cmd := exec.CommandContext(ctx, program.Binary(), "tail", "quiet", "--server", up.URL, "--from", "earliest")
 	cmd.Stdout = w
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

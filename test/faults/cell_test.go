@@ -1,0 +1,296 @@
+package faults
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"scribe/internal/s3test"
+	"scribe/test/netfault"
+	"scribe/test/program"
+)
+
+// Names of the processes of a cell.
+const (
+	controlPlane = "controlplane"
+	metaLog      = "metalog"
+	writeProxy1  = "writeproxy-1"
+	writeProxy2  = "writeproxy-2"
+	batcher1     = "batcher-1"
+	batcher2     = "batcher-2"
+	reader1      = "reader-1"
+	reader2      = "reader-2"
+	agent        = "agent"
+)
+
+// Parts of processes that account for what they take in.
+const (
+	partWriteProxy = "writeproxy"
+	partBatcher    = "batcher"
+	partReader     = "readstream,readproxy"
+	partAgent      = "agent"
+)
+
+// Memory bounds of the processes: small, so that they are reached.
+const (
+	writeMemory    = 32 << 20
+	batchMemory    = 32 << 20
+	readCache      = 16 << 20
+	metadataCache  = 16 << 20
+	leaseTTL       = time.Second
+	fixedMemory    = 80 << 20 // of a process that holds nothing: runtime, code, stacks, collected garbage
+	memoryOverhead = 3        // times the configured bounds: what is collected, and not yet returned to the system
+)
+
+// cell is a system of processes. Each is reached through a proxy of its own, so that it keeps its address over restarts, and so that
+// its connections can be made to fail.
+type cell struct {
+	t       *testing.T
+	dir     string
+	env     []string // of all but the agent
+	members []*member
+
+	// s3 holds the payloads, store is in front of it.
+	s3    *s3test.Server
+	store *netfault.Store
+	// single has all roles, in a cell of one process.
+	single *member
+	// killed counts processes that ended without a word: their counters are gone.
+	killed int
+	// orphans is an upper bound of the blobs that batchers which were killed may have left.
+	orphans float64
+}
+
+// member is a process of a cell.
+type member struct {
+	name string
+	// parts are the roles that account for what they take in: see hops.
+	parts []string
+	args  []string
+	env   []string
+	under []string // a command line in front of the program's
+	front *netfault.Proxy
+	proc  *program.Process
+	// socket is where it is reached if it has a network of its own.
+	socket string
+	// peak is the most memory that it had before it was restarted.
+	peak int64
+}
+
+// layout is what differs between cells.
+type layout struct {
+	// host is the address that the cell listens on; "" = 127.0.0.1.
+	host string
+	// data names the folder of a process, the agent's disk buffer; without, it is one below the test's.
+	data map[string]string
+	// machines are where processes run that have a network of their own.
+	machines map[string]machine
+	// files keeps payloads in a folder instead of S3.
+	files string
+}
+
+// machine is a network of its own: what stands before the command lines of its processes, and the address that they listen on.
+type machine interface {
+	under() []string
+	address() string
+}
+
+// startCell starts a cell on an S3 server.
+func startCell(t *testing.T, seed uint64, l layout) *cell {
+	t.Helper()
+	c := &cell{t: t, dir: t.TempDir()}
+	if l.host == "" {
+		l.host = "127.0.0.1"
+	}
+	c.env = []string{
+		"SCRIBE_LEASE_TTL=" + leaseTTL.String(), "SCRIBE_WRITE_MEMORY=32MiB", "SCRIBE_BATCH_MEMORY=32MiB",
+		"SCRIBE_READ_CACHE=16MiB", "SCRIBE_METADATA_CACHE=16MiB", "SCRIBE_FLUSH_FLOOR=30ms", "SCRIBE_SHUTDOWN_TIMEOUT=20s",
+	}
+	if l.files != "" {
+		c.env = append(c.env, "SCRIBE_BLOBS=file", "SCRIBE_BLOB_PATH="+l.files)
+	} else {
+		c.s3 = s3test.Start(t)
+		c.store = netfault.NewStore(t, l.host+":0", c.s3.Endpoint, seed)
+		c.env = append(
+			c.env, "SCRIBE_BLOBS=s3", "SCRIBE_S3_ENDPOINT=http://"+c.store.Endpoint(), "SCRIBE_S3_BUCKET="+c.s3.Bucket, "SCRIBE_S3_REGION="+c.s3.Region,
+			"SCRIBE_S3_ACCESS_KEY="+c.s3.AccessKey, "SCRIBE_S3_SECRET_KEY="+c.s3.SecretKey,
+		)
+	}
+	for _, name := range []string{controlPlane, metaLog, batcher1, batcher2, writeProxy1, writeProxy2, reader1, reader2} {
+		c.addServer(name, l)
+	}
+	c.addAgent(l)
+	c.start(c.members...)
+	return c
+}
+
+// startSingle starts every role in one process on a data folder.
+func startSingle(t *testing.T, data string) *cell {
+	t.Helper()
+	c := &cell{t: t, dir: t.TempDir(), env: []string{"SCRIBE_BLOBS=file", "SCRIBE_BLOB_PATH=" + filepath.Join(data, "blobs"), "SCRIBE_LEASE_TTL=" + leaseTTL.String()}}
+	c.single = &member{name: "up", parts: []string{partWriteProxy, partBatcher, partAgent}, env: c.env, front: netfault.Listen(t, "127.0.0.1:0")}
+	c.single.args = []string{
+		"up", "--data", data, "--listen", "127.0.0.1:0", "--advertise", c.single.front.URL(),
+		"--write-memory", "32MiB", "--batch-memory", "32MiB", "--read-cache", "16MiB", "--metadata-cache", "16MiB",
+	}
+	c.members = []*member{c.single}
+	c.start(c.single)
+	return c
+}
+
+// addServer adds a process of the cell.
+func (c *cell) addServer(name string, l layout) {
+	roles, _, _ := strings.Cut(name, "-")
+	if roles == "reader" {
+		roles = partReader
+	}
+	m := &member{name: name, parts: []string{roles}, env: c.env, front: netfault.Listen(c.t, l.host+":0")}
+	listen := l.host
+	if machine := l.machines[name]; machine != nil {
+		m.under, listen = machine.under(), machine.address()
+	}
+	m.args = []string{"serve", "--roles", roles, "--id", name, "--data", c.folder(name, l), "--listen", listen + ":0", "--advertise", m.front.URL()}
+	if name != controlPlane {
+		m.args = append(m.args, "--control", c.url(controlPlane))
+	}
+	if name != controlPlane && name != metaLog {
+		m.args = append(m.args, "--metalog", c.url(metaLog))
+	}
+	c.members = append(c.members, m)
+}
+
+// addAgent adds the agent of a host.
+func (c *cell) addAgent(l layout) {
+	m := &member{name: agent, parts: []string{partAgent}, front: netfault.Listen(c.t, "127.0.0.1:0")}
+	m.args = []string{
+		"agent", "--upstream", c.url(writeProxy1), "--listen", "127.0.0.1:0", "--write-memory", "32MiB",
+		"--spool", c.folder(agent, l), "--spool-bytes", "256MiB",
+	}
+	if machine := l.machines[agent]; machine != nil {
+		m.under, m.socket = machine.under(), filepath.Join(c.dir, "agent.sock")
+		m.args = append(m.args, "--socket", m.socket)
+	}
+	c.members = append(c.members, m)
+}
+
+func (c *cell) folder(name string, l layout) string {
+	if l.data[name] != "" {
+		return l.data[name]
+	}
+	return filepath.Join(c.dir, name)
+}
+
+// start starts processes at the same time and waits until all are ready.
+func (c *cell) start(members ...*member) {
+	c.t.Helper()
+	outputs := make([]io.Reader, len(members))
+	for i, m := range members {
+		m.proc, outputs[i] = program.LaunchUnder(c.t, m.under, m.env, m.args...)
+		// The control plane and the metalog serve before the others ask for them.
+		if m.name == controlPlane || m.name == metaLog {
+			c.ready(m, outputs[i])
+		}
+	}
+	for i, m := range members {
+		if m.name != controlPlane && m.name != metaLog {
+			c.ready(m, outputs[i])
+		}
+	}
+}
+
+func (c *cell) ready(m *member, stdout io.Reader) {
+	c.t.Helper()
+	m.proc.AwaitReady(stdout)
+	u, err := url.Parse(m.proc.URL)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	m.front.Target(u.Host)
+}
+
+// member returns a process by its name.
+func (c *cell) member(name string) *member {
+	if c.single != nil {
+		return c.single
+	}
+	i := slices.IndexFunc(c.members, func(m *member) bool { return m.name == name })
+	return c.members[i]
+}
+
+// url is where a process is reached.
+func (c *cell) url(name string) string {
+	if m := c.member(name); m.socket == "" {
+		return m.front.URL()
+	}
+	return "unix:" + c.member(name).socket
+}
+
+// with are the processes with a part.
+func (c *cell) with(part string) []*member {
+	var some []*member
+	for _, m := range c.members {
+		if slices.Contains(m.parts, part) {
+			some = append(some, m)
+		}
+	}
+	return some
+}
+
+// kill ends a process with kill -9.
+func (c *cell) kill(m *member) {
+	c.t.Helper()
+	c.remember(m)
+	m.proc.Kill()
+	m.front.Cut()
+	c.killed++
+}
+
+// remember keeps what a process that is about to be killed knows.
+func (c *cell) remember(m *member) {
+	m.peak = max(m.peak, m.proc.PeakMemory())
+	if !slices.Contains(m.parts, partBatcher) {
+		return
+	}
+	if s, err := program.Scrape(c.t.Context(), m.proc.URL); err == nil {
+		c.orphans += s.Sum("scribe_batcher_orphan_blobs_total")
+	}
+	// What it had begun to put and did not point to any more: 4 flushes at a time, and what was cut in between.
+	c.orphans += 8
+}
+
+// accounts is what the processes say of what they hold, and of what has failed, for a test that goes no further.
+func (c *cell) accounts() string {
+	var b strings.Builder
+	for _, m := range c.members {
+		s, err := program.Scrape(c.t.Context(), m.at())
+		fmt.Fprintf(&b, "%s: %v\n", m.name, err)
+		for _, sample := range slices.Sorted(maps.Keys(s)) {
+			if s[sample] != 0 && strings.HasPrefix(sample, "scribe_") && !strings.Contains(sample, "seconds") {
+				fmt.Fprintf(&b, "  %s %v\n", sample, s[sample])
+			}
+		}
+	}
+	return b.String()
+}
+
+// at is where the process's metrics are read.
+func (m *member) at() string {
+	if m.socket != "" {
+		return "unix:" + m.socket
+	}
+	return m.proc.URL
+}
+
+// stopAll ends every process in an orderly way, from the front of the write path to its back.
+func (c *cell) stopAll() {
+	c.t.Helper()
+	for _, m := range slices.Backward(c.members) {
+		m.proc.Stop()
+	}
+}

@@ -1,0 +1,44 @@
+package faults
+
+import (
+	"testing"
+	"time"
+)
+
+// TestKill ends processes of a cell with kill -9 under load, lets the others go on without them for a moment, and starts them again.
+func TestKill(t *testing.T) {
+	t.Run("each in turn", func(t *testing.T) {
+		s := begin(t, "kill each")
+		for range rounds(t) {
+			for _, at := range s.rng.Perm(len(s.c.members)) {
+				s.kill(s.c.members[at])
+			}
+		}
+		s.end()
+	})
+	t.Run("several at once", func(t *testing.T) {
+		s := begin(t, "kill several")
+		for range 3 * rounds(t) {
+			var together []*member
+			for _, at := range s.rng.Perm(len(s.c.members))[:2+s.rng.IntN(4)] {
+				together = append(together, s.c.members[at])
+			}
+			s.kill(together...)
+		}
+		s.end()
+	})
+}
+
+// kill ends processes and starts them again.
+func (s *scenario) kill(victims ...*member) {
+	s.Helper()
+	what := "the kill of"
+	for _, victim := range victims {
+		what += " " + victim.name
+	}
+	s.step(what, time.Duration(s.rng.IntN(700))*time.Millisecond, func() {
+		for _, victim := range victims {
+			s.c.kill(victim)
+		}
+	}, func() { s.c.start(victims...) })
+}

@@ -1,0 +1,240 @@
+package history
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// Level is how far a write was acknowledged.
+type Level uint8
+
+// Levels, from the weakest.
+const (
+	// None: somebody has it in memory.
+	None Level = 1
+	// Spooled: it is on the host's disk, or committed.
+	Spooled Level = 2
+	// Committed: every reader can see it.
+	Committed Level = 3
+)
+
+// Guarantees are what a category's messages can rely on.
+type Guarantees struct {
+	// ExactlyOnce: no message is there twice, and each writer's messages are in its order.
+	ExactlyOnce bool
+	// NoGivingUp says of the writers that they repeat a write until it is acknowledged, so that nothing is ever missing before
+	// something of the same writer that is there. It is for categories that are ExactlyOnce, and for writers that write to one
+	// shard.
+	NoGivingUp bool
+}
+
+// ID names a message: the index-th of its writer's source. The writer's name has no space.
+type ID struct {
+	Writer string
+	Index  int
+}
+
+// String is "writer index".
+func (id ID) String() string { return id.Writer + " " + strconv.Itoa(id.Index) }
+
+// Message is one to be written. The payload begins with the ID: see Payload.
+type Message struct {
+	ID      ID
+	Payload []byte
+}
+
+// Payload makes the payload of a message, of about size bytes, from its ID and a source of randomness: one that gives the same bytes
+// for the same ID wherever a message may be written twice. A part of it compresses well, as logs do.
+func Payload(id ID, size int, rng *rand.Rand) []byte {
+	b := append(make([]byte, 0, size+32), id.String()...)
+	b = append(b, ' ')
+	for len(b) < size {
+		b = strconv.AppendUint(b, uint64(rng.Uint32()), 36)
+		b = append(b, " GET /index.html 200 "...)
+	}
+	return b
+}
+
+// parseID reads the ID that a payload begins with.
+func parseID(payload []byte) (ID, error) {
+	writer, rest, ok := bytes.Cut(payload[:min(len(payload), 200)], []byte{' '})
+	number, _, ok2 := bytes.Cut(rest, []byte{' '})
+	index, err := strconv.Atoi(string(number))
+	if !ok || !ok2 || err != nil || len(writer) == 0 {
+		return ID{}, fmt.Errorf("payload %.60q does not begin with an id", payload)
+	}
+	return ID{Writer: string(writer), Index: index}, nil
+}
+
+// History is what writers know. It is safe for concurrent use.
+type History struct {
+	mu struct {
+		sync.Mutex
+		// now counts events: it orders calls, acknowledgements and readings.
+		now        int64
+		batches    int
+		categories map[string]*category
+	}
+}
+
+// category is the part of one category.
+type category struct {
+	guarantees Guarantees
+	messages   map[ID]*message
+	// places is what the last reading saw at each place.
+	places map[place]content
+}
+
+// message is what is known of one. Times are of History.mu.now; 0 = not yet.
+type message struct {
+	id     ID
+	digest uint64
+	shard  uint32
+
+	invoked   int64
+	committed int64           // when it was first acknowledged as committed
+	acked     map[Level]int64 // when it was first acknowledged at each level
+	attempts  int
+	failed    int // attempts that failed for certain
+
+	// batch is the atomic batch that the message is the place-th of size of; 0 = none.
+	batch, place, size int
+}
+
+// place is where a message stands for ever.
+type place struct {
+	shard uint64
+	lsn   uint64
+	index int
+}
+
+// content is what stands there.
+type content struct {
+	id     ID
+	digest uint64
+}
+
+// New returns an empty history.
+func New() *History {
+	h := new(History)
+	h.mu.categories = map[string]*category{}
+	return h
+}
+
+// Category declares a category, before anything is written to it.
+func (h *History) Category(name string, g Guarantees) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.categories[name] = &category{guarantees: g, messages: map[ID]*message{}, places: map[place]content{}}
+}
+
+// Attempt is a write that has begun. Its methods are for one goroutine.
+type Attempt struct {
+	h    *History
+	msgs []*message
+	told []bool
+}
+
+// Begin notes that messages are about to be written to a shard. A message whose outcome is never told may be there or not.
+func (h *History) Begin(category string, shard uint32, msgs ...Message) *Attempt {
+	return h.begin(category, shard, false, msgs)
+}
+
+// BeginAtomic is Begin for messages that are to be there as a whole and contiguous.
+func (h *History) BeginAtomic(category string, shard uint32, msgs ...Message) *Attempt {
+	return h.begin(category, shard, true, msgs)
+}
+
+func (h *History) begin(name string, shard uint32, atomic bool, msgs []Message) *Attempt {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.now++
+	h.mu.batches++
+	c := h.mu.categories[name]
+	a := &Attempt{h: h, msgs: make([]*message, len(msgs)), told: make([]bool, len(msgs))}
+	for i, in := range msgs {
+		m := c.messages[in.ID]
+		if m == nil {
+			m = &message{id: in.ID, digest: xxhash.Sum64(in.Payload), shard: shard, invoked: h.mu.now, acked: map[Level]int64{}}
+			if atomic {
+				m.batch, m.place, m.size = h.mu.batches, i, len(msgs)
+			}
+			c.messages[in.ID] = m
+		} else if m.digest != xxhash.Sum64(in.Payload) || m.shard != shard {
+			panic(fmt.Sprintf("history: the test writes %v again with other bytes, or elsewhere", in.ID))
+		}
+		m.attempts++
+		a.msgs[i] = m
+	}
+	return a
+}
+
+// Acked notes that the i-th message was acknowledged.
+func (a *Attempt) Acked(i int, level Level) {
+	a.tell(i, func(m *message, now int64) {
+		if m.acked[level] == 0 {
+			m.acked[level] = now
+		}
+		if level == Committed && m.committed == 0 {
+			m.committed = now
+		}
+	})
+}
+
+// Failed notes that the i-th message has failed for certain.
+func (a *Attempt) Failed(i int) {
+	a.tell(i, func(m *message, _ int64) { m.failed++ })
+}
+
+func (a *Attempt) tell(i int, note func(m *message, now int64)) {
+	a.h.mu.Lock()
+	defer a.h.mu.Unlock()
+	if a.told[i] {
+		panic(fmt.Sprintf("history: a second outcome of one attempt of %v", a.msgs[i].id))
+	}
+	a.told[i] = true
+	a.h.mu.now++
+	note(a.msgs[i], a.h.mu.now)
+}
+
+// Reading is what a reader of a category sees. Its methods are for one goroutine.
+type Reading struct {
+	category string
+	began    int64
+	seen     []seen
+}
+
+type seen struct {
+	place     place
+	logical   uint32
+	persisted int64
+	content   content
+	err       error // the payload says no id
+}
+
+// Read begins a reading of a category, from its beginning to its end.
+func (h *History) Read(category string) *Reading {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.now++
+	return &Reading{category: category, began: h.mu.now}
+}
+
+// Record notes the next message that was delivered. The payload is not kept. Persisted is in Unix microseconds.
+func (r *Reading) Record(payload []byte, logical uint32, shard, lsn uint64, index int, persisted int64) {
+	id, err := parseID(payload)
+	r.seen = append(r.seen, seen{
+		place: place{shard, lsn, index}, logical: logical, persisted: persisted, content: content{id, xxhash.Sum64(payload)}, err: err,
+	})
+}
+
+// Row notes the next message where the reader is not told its place: a row of a columnar batch.
+func (r *Reading) Row(payload []byte) { r.Record(payload, 0, 0, 0, 0, 0) }
+
+// Len is how many messages were delivered.
+func (r *Reading) Len() int { return len(r.seen) }

@@ -1,0 +1,282 @@
+package netfault
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Mode is what a proxy does with what comes.
+type Mode uint8
+
+// Modes.
+const (
+	// Pass forwards everything.
+	Pass Mode = 1
+	// Hang forwards nothing, in neither direction, and keeps connections open: a cable that was pulled, or a peer that hangs. What
+	// came meanwhile passes when it ends.
+	Hang Mode = 2
+	// Refuse cuts connections, those that are open and those that come: a peer that is not there.
+	Refuse Mode = 3
+	// LoseAnswers forwards requests and drops answers: what was asked for is done, and nobody is told. The connections that lost
+	// bytes are cut when it ends.
+	LoseAnswers Mode = 4
+)
+
+// Chaos are random faults of a proxy that passes. The numbers are probabilities for each chunk of bytes that is read, up to 32 KiB.
+type Chaos struct {
+	// CutRequest cuts the connection instead of forwarding a chunk of a request, CutAnswer instead of one of an answer: what was
+	// asked for may have been done.
+	CutRequest, CutAnswer float64
+	// Delay holds a chunk back, for up to MaxDelay.
+	Delay    float64
+	MaxDelay time.Duration
+}
+
+// Proxy forwards TCP connections to a target. It is safe for concurrent use.
+type Proxy struct {
+	tb       testing.TB
+	listener net.Listener
+	running  sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		target  string
+		mode    Mode
+		changed chan struct{} // closed when mode changes
+		chaos   Chaos
+		rng     *rand.Rand
+		conns   map[*conn]struct{}
+		cuts    int
+		closed  bool
+	}
+}
+
+// conn is a connection with both its ends.
+type conn struct {
+	client, server *net.TCPConn
+	gone           chan struct{} // closed by cut
+	once           sync.Once
+	// lost says that bytes of it were dropped; under Proxy.mu.
+	lost bool
+}
+
+// cut ends both ends so that the peers notice at once.
+func (c *conn) cut() {
+	c.once.Do(func() {
+		close(c.gone)
+		for _, end := range []*net.TCPConn{c.client, c.server} {
+			_ = end.SetLinger(0)
+			_ = end.Close()
+		}
+	})
+}
+
+// Listen opens a proxy on an address, with port 0 on a free one, that lives until the end of the test. Until it has a target it cuts
+// what comes.
+func Listen(tb testing.TB, addr string) *Proxy {
+	tb.Helper()
+	l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", addr)
+	if err != nil {
+		tb.Fatalf("netfault: %v", err)
+	}
+	p := &Proxy{tb: tb, listener: l}
+	p.mu.mode, p.mu.changed, p.mu.conns = Pass, make(chan struct{}), map[*conn]struct{}{}
+	p.running.Go(p.accept)
+	tb.Cleanup(p.close)
+	return p
+}
+
+// Addr is host:port of the proxy.
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// URL is http:// and the address.
+func (p *Proxy) URL() string { return "http://" + p.Addr() }
+
+// Target says where new connections go from now on, host:port.
+func (p *Proxy) Target(addr string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.target = addr
+}
+
+// Set changes the mode, for the connections that are open, too.
+func (p *Proxy) Set(m Mode) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.mode = m
+	close(p.mu.changed)
+	p.mu.changed = make(chan struct{})
+	for c := range p.mu.conns {
+		if m == Refuse || c.lost && m != LoseAnswers {
+			p.mu.cuts++
+			c.cut()
+		}
+	}
+}
+
+// SetChaos draws faults from a seed from now on; Chaos{} ends them.
+func (p *Proxy) SetChaos(c Chaos, seed uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.chaos, p.mu.rng = c, rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // reproducible on purpose
+}
+
+// Cut cuts every open connection once.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.mu.conns {
+		p.mu.cuts++
+		c.cut()
+	}
+}
+
+// Cuts is how many connections were cut.
+func (p *Proxy) Cuts() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.cuts
+}
+
+func (p *Proxy) close() {
+	p.mu.Lock()
+	p.mu.closed = true
+	for c := range p.mu.conns {
+		c.cut()
+	}
+	p.mu.Unlock()
+	_ = p.listener.Close()
+	p.running.Wait()
+}
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err == nil {
+			p.running.Go(func() { p.serve(client.(*net.TCPConn)) })
+		}
+	}
+}
+
+// serve connects a client with the target and forwards until either ends.
+func (p *Proxy) serve(client *net.TCPConn) {
+	p.mu.Lock()
+	target, mode := p.mu.target, p.mu.mode
+	p.mu.Unlock()
+	abandon := func() {
+		_ = client.SetLinger(0)
+		_ = client.Close()
+	}
+	if target == "" || mode == Refuse {
+		abandon()
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	server, err := new(net.Dialer).DialContext(ctx, "tcp", target)
+	if err != nil {
+		abandon()
+		return
+	}
+	c := &conn{client: client, server: server.(*net.TCPConn), gone: make(chan struct{})}
+	p.mu.Lock()
+	if p.mu.closed || p.mu.mode == Refuse {
+		c.cut()
+	}
+	p.mu.conns[c] = struct{}{}
+	p.mu.Unlock()
+
+	var pumps sync.WaitGroup
+	pumps.Go(func() { p.pump(c, c.client, c.server, false) })
+	pumps.Go(func() { p.pump(c, c.server, c.client, true) })
+	pumps.Wait()
+	c.cut()
+	p.mu.Lock()
+	delete(p.mu.conns, c)
+	p.mu.Unlock()
+}
+
+// pump forwards one direction.
+func (p *Proxy) pump(c *conn, from, to *net.TCPConn, answers bool) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 && !p.pass(c, answers) {
+			continue // dropped, or the connection was cut: then the next read says so
+		}
+		if n > 0 {
+			if _, werr := to.Write(buf[:n]); werr != nil {
+				c.cut()
+				return
+			}
+		}
+		if err != nil {
+			// The other direction may still have something to say.
+			_ = to.CloseWrite()
+			return
+		}
+	}
+}
+
+// pass waits until a chunk may pass, and says whether it does.
+func (p *Proxy) pass(c *conn, answer bool) bool {
+	for {
+		p.mu.Lock()
+		mode, changed, lost := p.mu.mode, p.mu.changed, c.lost
+		var delay time.Duration
+		cut := mode == Pass && p.draw(answer, &delay)
+		if cut {
+			p.mu.cuts++
+		}
+		if mode == LoseAnswers && answer {
+			c.lost = true
+		}
+		p.mu.Unlock()
+		switch {
+		case cut || mode == Refuse:
+			c.cut()
+			return false
+		case mode == LoseAnswers:
+			return !answer && !lost
+		case mode == Hang:
+			select {
+			case <-changed:
+				continue
+			case <-c.gone:
+				return false
+			}
+		}
+		if delay > 0 {
+			select {
+			case <-time.After(delay):
+			case <-c.gone:
+				return false
+			}
+		}
+		return true
+	}
+}
+
+// draw decides on the faults of a chunk. The mutex is held.
+func (p *Proxy) draw(answer bool, delay *time.Duration) (cut bool) {
+	ch := p.mu.chaos
+	if p.mu.rng == nil || ch == (Chaos{}) {
+		return false
+	}
+	odds := ch.CutRequest
+	if answer {
+		odds = ch.CutAnswer
+	}
+	if p.mu.rng.Float64() < ch.Delay && ch.MaxDelay > 0 {
+		*delay = time.Duration(p.mu.rng.Int64N(int64(ch.MaxDelay)))
+	}
+	return p.mu.rng.Float64() < odds
+}

@@ -1,0 +1,231 @@
+package netfault
+
+import (
+	"bytes"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+)
+
+// StoreFaults are what a store proxy does to requests. All but MaxDelay and Hold are probabilities; at most one fault is drawn for a
+// request.
+type StoreFaults struct {
+	// SlowDown answers 503 SlowDown, CutBefore cuts the connection, CutUpload cuts it in the middle of the request's body: the
+	// request is not carried out.
+	SlowDown, CutBefore, CutUpload float64
+	// CutAfter cuts the connection instead of answering, FailAfter answers 500 InternalError: the request was carried out.
+	CutAfter, FailAfter float64
+	// CutAnswer cuts the connection in the middle of the answer's body; a request without one passes.
+	CutAnswer float64
+	// Hang carries the request out, or does not, and says nothing for Hold; then the connection is cut.
+	Hang float64
+	Hold time.Duration
+	// Delay holds the answer back, for up to MaxDelay.
+	Delay    float64
+	MaxDelay time.Duration
+}
+
+// Names of the faults, as Store.Counts has them.
+const (
+	FaultSlowDown  = "slow down"
+	FaultCutBefore = "cut before"
+	FaultCutUpload = "cut upload"
+	FaultCutAfter  = "cut after"
+	FaultFailAfter = "fail after"
+	FaultCutAnswer = "cut answer"
+	FaultHang      = "hang"
+	FaultDelay     = "delay"
+)
+
+// Store is an HTTP proxy in front of an S3 server. It is safe for concurrent use.
+type Store struct {
+	server *httptest.Server
+	target string
+	client *http.Transport
+	// stop is closed at the end of the test, so that nobody waits for a hold.
+	stop chan struct{}
+
+	mu struct {
+		sync.Mutex
+		faults StoreFaults
+		rng    *rand.Rand
+		counts map[string]int
+	}
+}
+
+// NewStore opens a proxy on an address, in front of an S3 server at host:port, that lives until the end of the test. It passes
+// everything until Set.
+func NewStore(tb testing.TB, addr, target string, seed uint64) *Store {
+	tb.Helper()
+	l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", addr)
+	if err != nil {
+		tb.Fatalf("netfault: %v", err)
+	}
+	s := &Store{target: target, client: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64}, stop: make(chan struct{})}
+	s.mu.rng, s.mu.counts = rand.New(rand.NewPCG(seed, 3)), map[string]int{} //nolint:gosec // reproducible on purpose
+	s.server = &httptest.Server{Listener: l, Config: &http.Server{Handler: s, ReadHeaderTimeout: time.Minute}}
+	s.server.Start()
+	tb.Cleanup(func() {
+		close(s.stop)
+		s.server.CloseClientConnections()
+		s.server.Close()
+		s.client.CloseIdleConnections()
+	})
+	return s
+}
+
+// Endpoint is host:port of the proxy. Clients sign requests for it, and the server checks them as they come.
+func (s *Store) Endpoint() string { return s.server.Listener.Addr().String() }
+
+// Set changes the faults of the requests that come from now on.
+func (s *Store) Set(f StoreFaults) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.faults = f
+}
+
+// Counts are how many requests met each fault.
+func (s *Store) Counts() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.mu.counts)
+}
+
+// draw chooses the fault of a request, and a number in [0, 1) for what it needs.
+func (s *Store) draw() (fault string, f StoreFaults, luck float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f = s.mu.faults
+	at, luck := s.mu.rng.Float64(), s.mu.rng.Float64()
+	for _, c := range []struct {
+		name string
+		odds float64
+	}{
+		{FaultSlowDown, f.SlowDown},
+		{FaultCutBefore, f.CutBefore},
+		{FaultCutUpload, f.CutUpload},
+		{FaultCutAfter, f.CutAfter},
+		{FaultFailAfter, f.FailAfter},
+		{FaultCutAnswer, f.CutAnswer},
+		{FaultHang, f.Hang},
+		{FaultDelay, f.Delay},
+	} {
+		if at < c.odds {
+			s.mu.counts[c.name]++
+			return c.name, f, luck
+		}
+		at -= c.odds
+	}
+	return "", f, luck
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	fault, f, luck := s.draw()
+	switch {
+	case fault == FaultSlowDown:
+		fail(w, r, http.StatusServiceUnavailable, "SlowDown")
+		return
+	case fault == FaultCutBefore:
+		cut(w)
+		return
+	case fault == FaultCutUpload && r.ContentLength > 0:
+		// The server sees the beginning of the body, and then its connection breaks.
+		r.Body = io.NopCloser(io.MultiReader(io.LimitReader(r.Body, int64(luck*float64(r.ContentLength))), broken{}))
+		if res, err := s.forward(r); err == nil {
+			_ = res.Body.Close()
+		}
+		cut(w)
+		return
+	case fault == FaultHang && luck < 0.5:
+		s.wait(r, f.Hold)
+		cut(w)
+		return
+	}
+	res, err := s.forward(r)
+	if err != nil {
+		cut(w)
+		return
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		cut(w)
+		return
+	}
+	switch fault {
+	case FaultCutAfter:
+		cut(w)
+		return
+	case FaultFailAfter:
+		fail(w, r, http.StatusInternalServerError, "InternalError")
+		return
+	case FaultHang:
+		s.wait(r, f.Hold)
+		cut(w)
+		return
+	case FaultDelay:
+		s.wait(r, time.Duration(luck*float64(f.MaxDelay)))
+	}
+	maps.Copy(w.Header(), res.Header)
+	w.WriteHeader(res.StatusCode)
+	if fault == FaultCutAnswer && len(body) > 1 {
+		body = body[:int(luck*float64(len(body)))]
+		_, _ = w.Write(body)
+		_ = http.NewResponseController(w).Flush()
+		cut(w)
+		return
+	}
+	_, _ = io.Copy(w, bytes.NewReader(body)) // an error means that the client is gone
+}
+
+// forward sends a request on as it came: with its Host, which its signature covers.
+func (s *Store) forward(r *http.Request) (*http.Response, error) {
+	out := r.Clone(r.Context())
+	out.URL.Scheme, out.URL.Host, out.RequestURI = "http", s.target, ""
+	if r.ContentLength == 0 {
+		out.Body = http.NoBody
+	}
+	return s.client.RoundTrip(out)
+}
+
+// wait returns after a time, or when nobody waits any more.
+func (s *Store) wait(r *http.Request, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-r.Context().Done():
+	case <-s.stop:
+	}
+}
+
+// fail answers with an S3 error.
+func fail(w http.ResponseWriter, r *http.Request, status int, code string) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	w.Header().Set("Content-Type", "application/xml")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>"+code+"</Code><Message>injected</Message></Error>")
+}
+
+// cut breaks the client's connection, with what was written so far.
+func cut(w http.ResponseWriter) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = conn.Close()
+}
+
+// broken is a body that breaks.
+type broken struct{}
+
+// Read implements io.Reader.
+func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }

@@ -1,0 +1,157 @@
+package powerdisk
+
+import (
+	"maps"
+	"math/rand/v2"
+)
+
+const (
+	pageSize   = 4096
+	sectorSize = 512
+)
+
+// content is what a file holds: as processes see it, and as it is certain to be on the disk.
+type content struct {
+	live, disk image
+	// dirty are the pages, and resized the length, that may differ between the two.
+	dirty   map[int64]struct{}
+	resized bool
+}
+
+// image is a file's length and its pages by number. Pages are of pageSize bytes, never changed once they are in an image, and shared
+// between images; one that is missing is zeros.
+type image struct {
+	size  int64
+	pages map[int64][]byte
+}
+
+func newContent() *content {
+	return &content{live: image{pages: map[int64][]byte{}}, disk: image{pages: map[int64][]byte{}}, dirty: map[int64]struct{}{}}
+}
+
+// write puts data at an offset.
+func (c *content) write(data []byte, at int64) {
+	for len(data) > 0 {
+		number, from := at/pageSize, at%pageSize
+		page := make([]byte, pageSize)
+		copy(page, c.live.pages[number])
+		n := copy(page[from:], data)
+		c.live.pages[number] = page
+		c.dirty[number] = struct{}{}
+		data, at = data[n:], at+int64(n)
+	}
+	if at > c.live.size {
+		c.live.size, c.resized = at, true
+	}
+}
+
+// read fills buf from an offset and returns how much there is.
+func (c *content) read(buf []byte, at int64) int {
+	end := min(at+int64(len(buf)), c.live.size)
+	n := 0
+	for at < end {
+		number, from := at/pageSize, at%pageSize
+		part := min(pageSize-from, end-at)
+		if page := c.live.pages[number]; page != nil {
+			copy(buf[n:n+int(part)], page[from:from+part])
+		} else {
+			clear(buf[n : n+int(part)])
+		}
+		n, at = n+int(part), at+part
+	}
+	return n
+}
+
+// resize cuts the file off, or makes it longer by zeros.
+func (c *content) resize(size int64) {
+	for number := range c.live.pages {
+		if number*pageSize >= size {
+			delete(c.live.pages, number)
+			c.dirty[number] = struct{}{}
+		}
+	}
+	if last, from := size/pageSize, size%pageSize; from > 0 && size < c.live.size && c.live.pages[last] != nil {
+		page := make([]byte, pageSize)
+		copy(page, c.live.pages[last][:from])
+		c.live.pages[last] = page
+		c.dirty[last] = struct{}{}
+	}
+	c.live.size, c.resized = size, true
+}
+
+// sync makes the disk hold what processes see.
+func (c *content) sync() {
+	for number := range c.dirty {
+		setPage(&c.disk, number, c.live.pages[number])
+	}
+	c.disk.size = c.live.size
+	c.clean()
+}
+
+// forget is what a failed sync does: nobody will write these pages again, and nobody knows which are on the disk.
+func (c *content) forget(rng *rand.Rand) {
+	c.disk = c.lose(rng, rng.Float64())
+	c.clean()
+}
+
+func (c *content) clean() {
+	clear(c.dirty)
+	c.resized = false
+}
+
+func setPage(m *image, number int64, page []byte) {
+	if page == nil {
+		delete(m.pages, number)
+	} else {
+		m.pages[number] = page
+	}
+}
+
+// lose returns what the disk holds when the power goes: of what is dirty, each part with the probability kept.
+func (c *content) lose(rng *rand.Rand, kept float64) image {
+	out := image{size: c.disk.size, pages: maps.Clone(c.disk.pages)}
+	if c.resized && rng.Float64() < kept {
+		out.size = c.live.size
+		if grown := c.live.size - c.disk.size; grown > 0 && rng.IntN(2) == 0 {
+			out.size = c.disk.size + rng.Int64N(grown+1)
+		}
+	}
+	for number := range c.dirty {
+		switch luck := rng.Float64(); {
+		case luck >= kept:
+		case luck < kept/4:
+			out.pages[number] = torn(rng, out.pages[number], c.live.pages[number])
+		default:
+			setPage(&out, number, c.live.pages[number])
+		}
+	}
+	// A page beyond the end is not a part of the file, and what is behind the end in its last page reads as zeros if it grows again.
+	for number, page := range out.pages {
+		if end := out.size - number*pageSize; end <= 0 {
+			delete(out.pages, number)
+		} else if end < pageSize {
+			short := make([]byte, pageSize)
+			copy(short, page[:end])
+			out.pages[number] = short
+		}
+	}
+	return out
+}
+
+// torn mixes sectors of two pages.
+func torn(rng *rand.Rand, before, after []byte) []byte {
+	page := make([]byte, pageSize)
+	copy(page, before)
+	for at := 0; at < pageSize; at += sectorSize {
+		if rng.IntN(2) == 0 {
+			clear(page[at : at+sectorSize])
+			if after != nil {
+				copy(page[at:at+sectorSize], after[at:])
+			}
+		}
+	}
+	return page
+}
+
+// clone copies an image, sharing its pages.
+func (m image) clone() image { return image{size: m.size, pages: maps.Clone(m.pages)} }

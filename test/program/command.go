@@ -1,0 +1,46 @@
+package program
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// Result is what a command did.
+type Result struct {
+	Stdout, Stderr []byte
+	Code           int
+}
+
+// Run runs a command to its end.
+func Run(t testing.TB, stdin io.Reader, args ...string) Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		t.Fatalf("scribe %s did not end in time:\n%s", strings.Join(args, " "), stderr.Bytes())
+	}
+	exit := new(exec.ExitError)
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("scribe %s: %v", strings.Join(args, " "), err)
+	}
+	return Result{Stdout: stdout.Bytes(), Stderr: stderr.Bytes(), Code: cmd.ProcessState.ExitCode()}
+}
+
+// OK runs a command that must succeed and returns what it printed.
+func OK(t testing.TB, stdin io.Reader, args ...string) []byte {
+	t.Helper()
+	r := Run(t, stdin, args...)
+	if r.Code != 0 {
+		t.Fatalf("scribe %s: exit code %d\n%s", strings.Join(args, " "), r.Code, r.Stderr)
+	}
+	return r.Stdout
+}

@@ -1,0 +1,88 @@
+package program
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Metrics are the samples of one scrape of a process: by name, and by name{label="value",...} as the process wrote it.
+type Metrics map[string]float64
+
+// Scrape reads a process's metrics at its URL, http://host:port or unix:/path.
+func Scrape(ctx context.Context, url string) (Metrics, error) {
+	transport := &http.Transport{DisableKeepAlives: true}
+	if socket, ok := strings.CutPrefix(url, "unix:"); ok {
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}
+		url = "http://socket"
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/metrics", http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	res, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s/metrics: %s", url, res.Status)
+	}
+	return parseMetrics(res.Body)
+}
+
+func parseMetrics(r io.Reader) (Metrics, error) {
+	m := Metrics{}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		at := strings.LastIndexByte(line, ' ')
+		if at < 0 {
+			return nil, fmt.Errorf("%q is no sample", line)
+		}
+		v, err := strconv.ParseFloat(line[at+1:], 64)
+		if err != nil {
+			return nil, fmt.Errorf("%q is no sample: %w", line, err)
+		}
+		m[line[:at]] = v
+	}
+	return m, lines.Err()
+}
+
+// Sum adds up a metric over its labels.
+func (m Metrics) Sum(name string) float64 {
+	sum := m[name]
+	for sample, v := range m {
+		if strings.HasPrefix(sample, name) && len(sample) > len(name) && sample[len(name)] == '{' {
+			sum += v
+		}
+	}
+	return sum
+}
+
+// PeakMemory is the most physical memory that the process has had, in bytes; 0 where the system does not say.
+func (p *Process) PeakMemory() int64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		var kib int64
+		if n, _ := fmt.Sscanf(line, "VmHWM: %d kB", &kib); n == 1 {
+			return kib << 10
+		}
+	}
+	return 0
+}

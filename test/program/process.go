@@ -1,0 +1,171 @@
+package program
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Process is a running server of the program under test, or a command that follows something.
+type Process struct {
+	// Name is its command line without the program.
+	Name string
+	// URL is where it serves; set by Serve.
+	URL string
+	// Log is what it has written to standard error.
+	Log *Log
+	// Done is closed when it has ended; Err may be read after that.
+	Done chan struct{}
+	// Err says how it ended: nil for exit code 0.
+	Err error
+
+	t   testing.TB
+	cmd *exec.Cmd
+}
+
+// Launch starts `scribe args...` with additional environment and does not wait for it. The reader is its standard output, which has
+// to be read.
+func Launch(t testing.TB, env []string, args ...string) (*Process, io.Reader) {
+	t.Helper()
+	return LaunchUnder(t, nil, env, args...)
+}
+
+// LaunchUnder is Launch with a command line in front of the program's, which must replace itself by it: `ip netns exec NAME`, say.
+func LaunchUnder(t testing.TB, wrapper, env []string, args ...string) (*Process, io.Reader) {
+	t.Helper()
+	line := append(append(append([]string(nil), wrapper...), binary), args...)
+	p := &Process{Name: strings.Join(args, " "), Log: new(Log), Done: make(chan struct{}), t: t, cmd: exec.Command(line[0], line[1:]...)}
+	p.cmd.Env = append(append(p.cmd.Environ(), "SCRIBE_LOG_LEVEL=warn"), env...)
+	p.cmd.Stderr = p.Log
+	p.cmd.Dir = t.TempDir() // for what is kept in the working folder when nothing else is said
+	p.cmd.SysProcAttr = childAttributes()
+	// A pipe of our own, since Wait closes StdoutPipe's while the reader may still want its last line.
+	pr, pw := io.Pipe()
+	p.cmd.Stdout = pw
+	started := make(chan error, 1)
+	go func() {
+		// The signal that a parent's death sends follows the thread that started the child: it has to last as long as the child.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(p.Done)
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			p.Err = p.cmd.Wait()
+		}
+		_ = pw.Close()
+	}()
+	if err := <-started; err != nil {
+		t.Fatalf("start %s: %v", p.Name, err)
+	}
+	t.Cleanup(func() {
+		p.Kill()
+		if t.Failed() {
+			t.Logf("scribe %s\n%s", p.Name, p.Log)
+		}
+	})
+	return p, pr
+}
+
+// Serve starts a server and waits until it is ready.
+func Serve(t testing.TB, env []string, args ...string) *Process {
+	t.Helper()
+	p, stdout := Launch(t, env, args...)
+	p.AwaitReady(stdout)
+	return p
+}
+
+// AwaitReady reads the line that a server prints when it serves; the test ends when it does not come.
+func (p *Process) AwaitReady(stdout io.Reader) {
+	p.t.Helper()
+	line := make(chan string, 1)
+	go func() {
+		r := bufio.NewReader(stdout)
+		s, _ := r.ReadString('\n')
+		line <- s
+		_, _ = io.Copy(io.Discard, r)
+	}()
+	select {
+	case s := <-line:
+		url, ok := strings.CutPrefix(strings.TrimSpace(s), "ready ")
+		if !ok {
+			<-p.Done
+			p.t.Fatalf("scribe %s said %q instead of being ready, ended with %v:\n%s", p.Name, s, p.Err, p.Log)
+		}
+		p.URL = url
+	case <-time.After(Patience):
+		p.t.Fatalf("scribe %s was not ready in time:\n%s", p.Name, p.Log)
+	}
+}
+
+// Kill ends the process at once, with kill -9, and returns when it is gone. What it wrote and did not sync is still in the page
+// cache: that is not what a power cut leaves.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill() // an error means that it has ended
+	<-p.Done
+}
+
+// Stop asks the process to end and waits until it has.
+func (p *Process) Stop() {
+	p.t.Helper()
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.Done:
+		if p.Err != nil {
+			p.t.Errorf("scribe %s ended with %v on SIGTERM:\n%s", p.Name, p.Err, p.Log)
+		}
+	case <-time.After(Patience):
+		p.t.Fatalf("scribe %s did not end on SIGTERM:\n%s", p.Name, p.Log)
+	}
+}
+
+// Pause stops the process as a long pause of its machine does; Resume lets it go on.
+func (p *Process) Pause() { p.signal(syscall.SIGSTOP) }
+
+// Resume ends a Pause.
+func (p *Process) Resume() { p.signal(syscall.SIGCONT) }
+
+func (p *Process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatalf("%v to scribe %s: %v", s, p.Name, err)
+	}
+}
+
+// PID is the process's id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Log collects what a process writes.
+type Log struct {
+	mu struct {
+		sync.Mutex
+		b bytes.Buffer
+	}
+}
+
+// Write implements io.Writer.
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.b.Write(p)
+}
+
+// String returns what was written so far.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.b.String()
+}
+
+// Tail returns the last lines of what was written so far.
+func (l *Log) Tail(lines int) string {
+	all := strings.SplitAfter(l.String(), "\n")
+	return strings.Join(all[max(0, len(all)-1-lines):], "")
+}

@@ -219,12 +219,17 @@ func (b *batch) free() {
 
 // whole returns the submission whose request the batch is, with all its frames; nil when it is something else.
 func (b *batch) whole() *submission {
+	for _, e := range b.entries {
+		if e.mem != nil { // a copy: whoever waited for it may have been answered meanwhile
+			return nil
+		}
+	}
 	sub := b.entries[0].sub
 	if sub == nil || b.frames != len(sub.results) {
 		return nil
 	}
 	for _, e := range b.entries {
-		if e.sub != sub || e.mem != nil {
+		if e.sub != sub {
 			return nil
 		}
 	}

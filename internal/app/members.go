@@ -75,10 +75,10 @@ func (a *App) join(ctx context.Context) error {
 
 // load is how full the process says that it is: its batcher, since only those are chosen by load. A role that has no say is idle.
 func (a *App) load() uint32 {
-	if b, ok := a.parts.batcher.(interface{ Load() uint32 }); ok {
-		return min(b.Load(), maxLoad)
+	if a.parts.load == nil {
+		return 0
 	}
-	return 0
+	return min(a.parts.load(), maxLoad)
 }
 
 // maxLoad is the load of one who refuses.

@@ -83,18 +83,10 @@ func TestProxies(t *testing.T) {
 	}
 }
 
-// full is a batcher that says how full it is.
-type full struct {
-	rpc.BatchService
-	load uint32
-}
-
-func (f full) Load() uint32 { return f.load }
-
 // TestLoad: what a process says of its load is its batcher's word, within what the control plane takes.
 func TestLoad(t *testing.T) {
 	for load, want := range map[uint32]uint32{0: 0, 400: 400, 5000: 1000} {
-		if got := (&App{parts: parts{batcher: full{load: load}}}).load(); got != want {
+		if got := (&App{parts: parts{load: func() uint32 { return load }}}).load(); got != want {
 			t.Errorf("load %d is told as %d, want %d", load, got, want)
 		}
 	}

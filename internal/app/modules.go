@@ -8,7 +8,6 @@ import (
 
 	"scribe/batcher"
 	"scribe/controlplane"
-	"scribe/internal/budget"
 	"scribe/internal/catalog"
 	"scribe/internal/membership"
 	"scribe/internal/rpc"
@@ -62,6 +61,7 @@ type parts struct {
 	catalog    *catalog.View
 	members    *membership.View
 	batcher    rpc.BatchService
+	load       func() uint32 // how busy the batcher is; nil without one
 	writeProxy *writeproxy.Proxy
 	write      rpc.WriteService // the write proxy; nil without one
 	agent      *scribed.Scribed
@@ -182,9 +182,8 @@ func (a *App) startBatcher(context.Context) error {
 		return err
 	}
 	a.onStop("batcher", b.Close)
-	bodies := budget.New("requests that the batcher reads", max(int64(a.cfg.Limits.BatchMemory), rpc.MaxMessageBytes))
-	a.provide(rpc.Services{Batch: b, AdmitBatch: bodies.Take})
-	a.parts.batcher = b
+	a.provide(rpc.Services{Batch: b, AdmitBatch: b.Admit})
+	a.parts.batcher, a.parts.load = b, b.Load
 	if a.overLoopback() {
 		a.parts.batcher = rpc.NewBatchClient(a.parts.loopback, loopbackURL)
 	}

@@ -9,13 +9,13 @@ import (
 	"maps"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/gofrs/flock"
 
+	"scribe/internal/atomicfile"
 	"scribe/internal/record"
 )
 
@@ -175,34 +175,12 @@ func (f *IdentityFile) write(id Identity, position []byte, clean bool) error {
 	if f.mu.id.ID != 0 && f.mu.id.ID != id.ID {
 		return fmt.Errorf("%w: identity %#x in the file of %#x", ErrInvalid, id.ID, f.mu.id.ID)
 	}
-	if err := replaceFile(f.path, data); err != nil {
+	if err := atomicfile.WriteBytes(f.path, data); err != nil {
 		return fmt.Errorf("producer: save identity: %w", err)
 	}
 	f.mu.id = Identity{ID: id.ID, Epoch: id.Epoch, Sequences: maps.Clone(id.Sequences)}
 	f.mu.position = bytes.Clone(position)
 	return nil
-}
-
-// replaceFile writes, syncs, renames, and syncs the folder.
-func replaceFile(path string, data []byte) (err error) {
-	out, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600) // nobody else has the lock
-	if err != nil {
-		return err
-	}
-	if _, err = out.Write(data); err == nil {
-		err = out.Sync()
-	}
-	if err = errors.Join(err, out.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // The file is a line of text and a JSON object:

@@ -110,25 +110,6 @@ func TestHelp(t *testing.T) {
 	walk(newRoot())
 }
 
-func TestCheckpointFileIsReplacedWhole(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "checkpoint")
-	for _, content := range []string{"first", "second, which is longer"} {
-		if err := replaceFile(path, []byte(content)); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := os.ReadFile(path); err != nil || string(got) != content {
-			t.Errorf("%q, %v, want %q", got, err, content)
-		}
-	}
-	entries, err := os.ReadDir(filepath.Dir(path))
-	if err != nil || len(entries) != 1 {
-		t.Errorf("%d files are left, %v, want 1", len(entries), err)
-	}
-	if err := replaceFile(filepath.Join(path, "below a file"), nil); err == nil {
-		t.Error("a folder that is a file gave no error")
-	}
-}
-
 func TestServerAddress(t *testing.T) {
 	for text, good := range map[string]bool{
 		"http://a:1": true, "https://a/b": true, "a": true, "a:7420": true, "[::1]:1": true, "unix:/run/s.sock": true, "unix:///run/s.sock": true,

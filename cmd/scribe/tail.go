@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"scribe/consumer"
+	"scribe/internal/atomicfile"
 	"scribe/internal/rpc"
 	"scribe/internal/units"
 	scribev1 "scribe/proto/scribe/v1"
@@ -257,32 +257,10 @@ func (t *tailing) save() error {
 	if t.file == "" || t.printed == "" {
 		return nil
 	}
-	if err := replaceFile(t.file, []byte(t.printed+"\n")); err != nil {
+	if err := atomicfile.WriteBytes(t.file, []byte(t.printed+"\n")); err != nil {
 		return fmt.Errorf("checkpoint file: %w", err)
 	}
 	return nil
-}
-
-func replaceFile(path string, content []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // recordWriter returns what prints a message in a format.

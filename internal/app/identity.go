@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"scribe/internal/atomicfile"
 )
 
 // maxID bounds a member's id in bytes (proto/scribe/v1/control.proto).
@@ -34,20 +36,8 @@ func memberID(c *Config) (string, error) {
 		return "", err
 	}
 	id := newID()
-	return id, saveID(path, id)
-}
-
-// saveID replaces the file as a whole: a process that loses its id takes another writer slot, of which there are not many.
-func saveID(path, id string) error {
-	f, err := os.Create(path + ".new")
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(id + "\n")
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	// A process that loses its id takes another writer slot, of which there are not many.
+	return id, atomicfile.WriteBytes(path, []byte(id+"\n"))
 }
 
 func newID() string {

@@ -10,11 +10,11 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"scribe/internal/atomicfile"
 	"scribe/internal/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -207,27 +207,8 @@ func (v *View) load() {
 
 // save writes the file after changes, at most once in FileInterval, and a last time when ctx ends.
 func (v *View) save(ctx context.Context) {
-	if v.cfg.File == "" {
-		return
-	}
-	for {
-		select {
-		case <-v.dirty:
-			v.write()
-		case <-ctx.Done():
-			select {
-			case <-v.dirty:
-				v.write()
-			default:
-			}
-			return
-		}
-		timer := time.NewTimer(v.cfg.FileInterval)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-		}
+	if v.cfg.File != "" {
+		atomicfile.KeepSaved(ctx, v.dirty, v.cfg.FileInterval, v.write)
 	}
 }
 
@@ -237,48 +218,10 @@ func (v *View) write() {
 	for c := range v.All() {
 		s.categories = append(s.categories, c)
 	}
-	if err := writeFile(v.cfg.File, s); err != nil {
+	if err := atomicfile.Write(v.cfg.File, func(w io.Writer) error { return encodeSnapshot(w, s) }); err != nil {
 		v.metrics.fileErrors.WithLabelValues(operationWrite).Inc()
 		v.logger.Error("the last good state of the categories cannot be written", "file", v.cfg.File, "error", err)
 		return
 	}
 	v.metrics.fileWrites.Inc()
-}
-
-// writeFile replaces a file: whoever reads it, also after a crash, finds the old one or the new one.
-func writeFile(name string, s snapshot) (err error) {
-	temp := name + ".tmp"
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(temp))
-		}
-	}()
-	w := bufio.NewWriterSize(f, 256<<10)
-	err = encodeSnapshot(w, s)
-	if err == nil {
-		err = w.Flush()
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err = os.Rename(temp, name); err != nil {
-		return err
-	}
-	return syncFolder(filepath.Dir(name))
-}
-
-// syncFolder makes a rename durable.
-func syncFolder(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -9,11 +9,11 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"scribe/internal/atomicfile"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -136,66 +136,18 @@ func readFile(name string) (members []*scribev1.Member, savedAt int64, err error
 
 // save writes the file after changes of who is there, at most once in FileInterval, and a last time when ctx ends.
 func (v *View) save(ctx context.Context) {
-	if v.cfg.File == "" {
-		return
-	}
-	for {
-		select {
-		case <-v.dirty:
-			v.write()
-		case <-ctx.Done():
-			select {
-			case <-v.dirty:
-				v.write()
-			default:
-			}
-			return
-		}
-		timer := time.NewTimer(v.cfg.FileInterval)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-		}
+	if v.cfg.File != "" {
+		atomicfile.KeepSaved(ctx, v.dirty, v.cfg.FileInterval, v.write)
 	}
 }
 
 func (v *View) write() {
 	b, err := encodeFile(v.list.Load().all, time.Now().UnixMicro())
 	if err == nil {
-		err = replaceFile(v.cfg.File, b)
+		err = atomicfile.WriteBytes(v.cfg.File, b)
 	}
 	if err != nil {
 		v.fileErrors.WithLabelValues("write").Inc()
 		v.logger.Error("the last list of members cannot be written", "file", v.cfg.File, "error", err)
 	}
-}
-
-// replaceFile replaces a file: whoever reads it, also after a crash, finds the old one or the new one.
-func replaceFile(name string, b []byte) (err error) {
-	temp := name + ".tmp"
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(temp))
-		}
-	}()
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err = os.Rename(temp, name); err != nil {
-		return err
-	}
-	d, err := os.Open(filepath.Dir(name))
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

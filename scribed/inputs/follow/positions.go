@@ -7,8 +7,9 @@ import (
 	"hash/crc32"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
+
+	"scribe/internal/atomicfile"
 )
 
 // saved is what is kept of a file across restarts. Times are Unix microseconds.
@@ -112,26 +113,9 @@ func savePositions(path string, list []saved) error {
 	if err != nil {
 		return err
 	}
-	tmp := path + ".tmp"
-	f, err := os.Create(tmp)
-	if err != nil {
-		return err
-	}
-	if _, err = f.Write(b); err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
+	// The old ones stay until the next time: what is damaged is then replaced by a little older.
 	if err := os.Rename(path, path+previous); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := os.Rename(tmp, path); err != nil {
-		return err
-	}
-	d, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return atomicfile.WriteBytes(path, b)
 }

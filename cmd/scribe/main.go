@@ -12,6 +12,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	// A closed pipe after a tail is an ordinary end, seen as an error of the write; the signal would end the process before it
 	// has saved its checkpoint.
 	signal.Ignore(syscall.SIGPIPE)

@@ -19,7 +19,9 @@ const maxAttempts = 16
 // maxList is the largest page of ListCategories.
 const maxList = 10_000
 
-// CreateCategory implements rpc.ControlService.
+// CreateCategory implements rpc.ControlService. A category of the same name that was deleted must have been retired: a batcher that
+// does not know of the deletion looks the name of a frame up in its copy of the categories, finds the old id, and puts the frame into
+// the old logs. Were it answered after the create, it would be acknowledged and no reader of the new category would see it.
 func (c *ControlPlane) CreateCategory(ctx context.Context, req *scribev1.CreateCategoryRequest) (*scribev1.CreateCategoryResponse, error) {
 	done, err := c.begin()
 	if err != nil {
@@ -46,6 +48,9 @@ func (c *ControlPlane) CreateCategory(ctx context.Context, req *scribev1.CreateC
 		if !errors.Is(err, kv.ErrNotFound) {
 			return nil, readError(what, err)
 		}
+		if err := c.awaitRetired(ctx, what, cat.GetName()); err != nil {
+			return nil, err
+		}
 		err = c.insert(ctx, what, cat)
 		if err == nil {
 			return &scribev1.CreateCategoryResponse{Category: cat}, nil
@@ -57,8 +62,8 @@ func (c *ControlPlane) CreateCategory(ctx context.Context, req *scribev1.CreateC
 	return nil, errContended(what)
 }
 
-// insert stores a new category and sets what is the server's in it. It fails with kv.ErrConflict when there is one of that name,
-// and otherwise with an error for the caller.
+// insert stores a new category and sets what is the server's in it. It fails with kv.ErrConflict when there is one of that name, or
+// one that is not retired yet, and otherwise with an error for the caller.
 func (c *ControlPlane) insert(ctx context.Context, what string, cat *scribev1.Category) error {
 	if n := c.feed.count(); n >= c.cfg.MaxCategories {
 		return rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "%s: there are %d categories, which is the limit: delete some or raise it", what, n)
@@ -75,7 +80,7 @@ func (c *ControlPlane) insert(ctx context.Context, what string, cat *scribev1.Ca
 		c.ids.giveBack(id)
 		return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", what, err)
 	}
-	revision, err := c.deps.Store.Commit(ctx, kv.Put(categoryKey(cat.GetName()), value).If(0))
+	revision, err := c.deps.Store.Commit(ctx, kv.Put(categoryKey(cat.GetName()), value).If(0), kv.Check(retiringKey(cat.GetName()), 0))
 	if err != nil {
 		certain, wrapped := commitError(what, err)
 		if certain {
@@ -285,7 +290,9 @@ func updated(before *scribev1.Category, req *scribev1.UpdateCategoryRequest) *sc
 	return after
 }
 
-// DeleteCategory implements rpc.ControlService. What is left of it in the logs is for retention, which finds it in Dropped.
+// DeleteCategory implements rpc.ControlService. The transaction that deletes the category also notes that its logs are to be ended,
+// which begins at once and goes on until it is done, here or in the control plane that comes after. What is left in the logs is for
+// retention, which finds it in Dropped.
 func (c *ControlPlane) DeleteCategory(ctx context.Context, req *scribev1.DeleteCategoryRequest) (*scribev1.DeleteCategoryResponse, error) {
 	done, err := c.begin()
 	if err != nil {
@@ -293,7 +300,8 @@ func (c *ControlPlane) DeleteCategory(ctx context.Context, req *scribev1.DeleteC
 	}
 	defer done()
 	t := target{change: changeDeleted, what: "delete category", name: req.GetName(), revision: req.GetRevision()}
-	_, err = c.change(ctx, t, func(before *scribev1.Category) ([]kv.Op, *scribev1.Category, error) {
+	c.retirement.changing()
+	gone, err := c.change(ctx, t, func(before *scribev1.Category) ([]kv.Op, *scribev1.Category, error) {
 		dropped := proto.CloneOf(before)
 		dropped.Schema = ""
 		dropped.UpdatedAt = c.deps.Now().UnixMicro()
@@ -301,11 +309,19 @@ func (c *ControlPlane) DeleteCategory(ctx context.Context, req *scribev1.DeleteC
 		return []kv.Op{
 			kv.Delete(categoryKey(t.name)).If(before.GetRevision()),
 			kv.Put(droppedKey(before.GetId()), value),
+			// There is none: while there is, no category of that name can be created.
+			kv.Put(retiringKey(t.name), value).If(0),
 		}, before, err
 	})
 	if err != nil {
+		c.retirement.changed(0)
+		if rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_OUTCOME {
+			c.retirement.rescan()
+		}
 		return nil, err
 	}
+	c.retirement.changed(1)
+	c.retirement.ask(retiringCategory{name: gone.GetName(), id: gone.GetId(), revision: gone.GetRevision()})
 	return &scribev1.DeleteCategoryResponse{}, nil
 }
 

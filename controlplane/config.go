@@ -39,6 +39,10 @@ type Config struct {
 	MemberInterval time.Duration
 	// LoadInterval is how long a change of a member's load may wait for the next message.
 	LoadInterval time.Duration
+	// RetireTimeout bounds one attempt to end the logs of a deleted category. It takes time in proportion to their number.
+	RetireTimeout time.Duration
+	// CreatePatience is how long a create waits for the logs of a deleted category of its name to end; then it is refused.
+	CreatePatience time.Duration
 }
 
 // DefaultConfig returns the defaults.
@@ -55,6 +59,8 @@ func DefaultConfig() Config {
 		MaxSlot:         MaxSlot,
 		MemberInterval:  50 * time.Millisecond,
 		LoadInterval:    time.Second,
+		RetireTimeout:   30 * time.Second,
+		CreatePatience:  5 * time.Second,
 	}
 }
 
@@ -79,6 +85,12 @@ func (c Config) Validate() error {
 	if c.LoadInterval <= 0 {
 		errs = append(errs, fmt.Errorf("LoadInterval is %v, want more than 0", c.LoadInterval))
 	}
+	if c.RetireTimeout <= 0 {
+		errs = append(errs, fmt.Errorf("RetireTimeout is %v, want more than 0", c.RetireTimeout))
+	}
+	if c.CreatePatience < 0 {
+		errs = append(errs, fmt.Errorf("CreatePatience is %v, want 0 or more", c.CreatePatience))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("controlplane: %w", err)
 	}
@@ -98,4 +110,7 @@ type Deps struct {
 	// CheckSchema reports what is wrong with a category's new schema, given the one before, which is empty when there was none.
 	// It is not asked for schemas that are empty or "infer". Nil accepts everything.
 	CheckSchema func(before, after string) error
+	// Retirer ends the logs of deleted categories. It may fail for as long as it wants: that is tried again. Without one, nil, they
+	// stay to be retired by a control plane that has one, and their names can't be used again until then.
+	Retirer Retirer
 }

@@ -24,6 +24,8 @@ type ControlPlane struct {
 	ids     *ids
 	feed    *feed
 	members *members
+	// retirement is of the deleted categories whose logs may not have ended.
+	retirement *retirement
 	// suggesting limits the search for names like one that does not exist, which looks at all of them: one at a time, and so
 	// many a second. Without it errors just suggest nothing.
 	suggesting chan struct{}
@@ -73,7 +75,12 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 	}
 	c.mu.idle = make(chan struct{})
 	c.members = newMembers(cfg.MaxSlot)
-	m, err := newMetrics(deps.Registerer, func() float64 { return float64(c.feed.count()) }, func() float64 { return float64(c.members.count()) })
+	c.retirement = newRetirement()
+	m, err := newMetrics(deps.Registerer, counts{
+		categories: func() float64 { return float64(c.feed.count()) },
+		members:    func() float64 { return float64(c.members.count()) },
+		retiring:   func() float64 { return float64(c.retirement.pending()) },
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -85,6 +92,7 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 	}
 	c.workers.Go(c.followStore)
 	c.workers.Go(c.watchLeases)
+	c.workers.Go(c.retireCategories)
 	return c, nil
 }
 

@@ -287,7 +287,7 @@ func TestUpdatesConcurrently(t *testing.T) {
 
 func TestDeleteCategory(t *testing.T) {
 	store := newStore(t)
-	c := start(t, store, nil)
+	c := start(t, store, withLogs(newLogs()))
 	a := create(t, c, "a")
 	_, err := c.DeleteCategory(t.Context(), &scribev1.DeleteCategoryRequest{Name: "a", Revision: a.GetRevision() + 1})
 	wantReason(t, err, scribev1.Reason_REASON_CONFLICT)
@@ -306,7 +306,7 @@ func TestDeleteCategory(t *testing.T) {
 	}
 	// The id is not used again by a later process either.
 	stop(t, c)
-	c = start(t, store, nil)
+	c = start(t, store, withLogs(newLogs()))
 	if third := create(t, c, "a"); third.GetId() != 3 {
 		t.Errorf("id %d after a restart, want 3", third.GetId())
 	}
@@ -528,9 +528,9 @@ func TestConfig(t *testing.T) {
 	if err := DefaultConfig().Validate(); err != nil {
 		t.Error(err)
 	}
-	err := Config{MemberInterval: -1}.Validate()
+	err := Config{MemberInterval: -1, CreatePatience: -1}.Validate()
 	joined, ok := errors.Unwrap(err).(interface{ Unwrap() []error })
-	if !ok || len(joined.Unwrap()) != 9 {
+	if !ok || len(joined.Unwrap()) != 11 {
 		t.Errorf("%v does not report every field", err)
 	}
 	if _, err := New(Config{}, Deps{Store: newStore(t)}); err == nil {

@@ -12,6 +12,15 @@
 // the order of changes (type feed). A watch is a place in that order: it has no queue, a slow one skips states that were
 // overwritten meanwhile, and one that missed deletions that are no longer remembered starts over with a reset.
 //
+// # Deleted categories
+//
+// A frame names its category, and a batcher finds the id in its copy of the categories. One whose copy is old would put frames of a
+// category that was deleted, or of a new one of that name, into the old logs, and acknowledge them. So the metadata engine is told to
+// retire the id: its logs take nothing any more, whoever writes. The transaction that deletes a category notes that this is to be done,
+// and one goroutine does it, again until it has succeeded, in this process or the next. Until then the name can't be used: a create
+// waits for some seconds and is then refused, to be tried again. What is pending is in the store alone; which of it is tried when is
+// decided by type retirement, without I/O.
+//
 // # Members
 //
 // Membership is a state machine without I/O (type registry): leases, slots, deadlines. It lives in the memory of this process.
@@ -26,6 +35,6 @@
 //
 // # Locks
 //
-// feed.mu, members.mu and ids.mu are leaves: nothing else is locked, and no I/O is done, while one is held. Joins are
+// feed.mu, members.mu, ids.mu and retirement.mu are leaves: nothing else is locked, and no I/O is done, while one is held. Joins are
 // serialised by members.turn, a semaphore that is held across the write to the store and before members.mu.
 package controlplane

@@ -19,12 +19,14 @@ import (
 const (
 	categoryPrefix = "category/" // then the name
 	droppedPrefix  = "dropped/"  // then the id in ten digits
+	retiringPrefix = "retiring/" // then the name
 	slotPrefix     = "slot/"     // then the slot in five digits
 	nextIDKey      = "meta/next-category-id"
 )
 
 func categoryKey(name string) string { return categoryPrefix + name }
 func droppedKey(id uint32) string    { return fmt.Sprintf("%s%010d", droppedPrefix, id) }
+func retiringKey(name string) string { return retiringPrefix + name }
 func slotKey(slot uint32) string     { return fmt.Sprintf("%s%05d", slotPrefix, slot) }
 
 // encodeCategory returns the stored form of a category: the protobuf message without the revision, which the store keeps.
@@ -55,6 +57,18 @@ func decodeDropped(key string, value []byte) (*scribev1.Category, error) {
 		return nil, fmt.Errorf("%w: %s: %w", kv.ErrCorrupt, key, err)
 	}
 	if c.GetId() == 0 || droppedKey(c.GetId()) != key {
+		return nil, fmt.Errorf("%w: %s holds category %q with id %d", kv.ErrCorrupt, key, c.GetName(), c.GetId())
+	}
+	return c, nil
+}
+
+// decodeRetiring returns a category that was deleted and whose logs may not have ended.
+func decodeRetiring(key string, value []byte) (*scribev1.Category, error) {
+	c := new(scribev1.Category)
+	if err := proto.Unmarshal(value, c); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", kv.ErrCorrupt, key, err)
+	}
+	if c.GetId() == 0 || retiringKey(c.GetName()) != key || record.ValidateCategory(c.GetName()) != nil {
 		return nil, fmt.Errorf("%w: %s holds category %q with id %d", kv.ErrCorrupt, key, c.GetName(), c.GetId())
 	}
 	return c, nil

@@ -37,7 +37,7 @@ func TestGoldenValues(t *testing.T) {
 	if got, err := decodeCategory("a", value, 9); err != nil || !proto.Equal(got, cat) {
 		t.Errorf("%v, %v; want %v", got, err, cat)
 	}
-	if categoryKey("a") != "category/a" || droppedKey(7) != "dropped/0000000007" || slotKey(65) != "slot/00065" {
+	if categoryKey("a") != "category/a" || droppedKey(7) != "dropped/0000000007" || slotKey(65) != "slot/00065" || retiringKey("a") != "retiring/a" {
 		t.Error("the keys of the store have changed")
 	}
 }
@@ -72,6 +72,12 @@ func TestDamagedValues(t *testing.T) {
 		if got, err := decodeDropped("dropped/0000000007", value); !errors.Is(err, kv.ErrCorrupt) {
 			t.Errorf("%v, %v", got, err)
 		}
+		if got, err := decodeRetiring("retiring/a", value); !errors.Is(err, kv.ErrCorrupt) {
+			t.Errorf("%v, %v", got, err)
+		}
+	}
+	if got, err := decodeRetiring("retiring/a", []byte("\xff")); !errors.Is(err, kv.ErrCorrupt) {
+		t.Errorf("%v, %v", got, err)
 	}
 }
 
@@ -117,6 +123,23 @@ func FuzzDecodeCategory(f *testing.F) {
 		}
 		if c2, err := decodeCategory(name, again, 5); err != nil || !proto.Equal(c, c2) {
 			t.Fatalf("%v became %v, %v", c, c2, err)
+		}
+	})
+}
+
+func FuzzDecodeRetiring(f *testing.F) {
+	value, err := encodeCategory(&scribev1.Category{Name: "a", Id: 3, Shards: 1})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add("retiring/a", value)
+	f.Fuzz(func(t *testing.T, key string, value []byte) {
+		c, err := decodeRetiring(key, value)
+		switch {
+		case err != nil && !errors.Is(err, kv.ErrCorrupt):
+			t.Fatalf("%v does not match ErrCorrupt", err)
+		case err == nil && (retiringKey(c.GetName()) != key || c.GetId() == 0):
+			t.Fatalf("%q holds %v", key, c)
 		}
 	})
 }

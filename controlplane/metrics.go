@@ -18,7 +18,14 @@ type metrics struct {
 	joins      prometheus.Counter
 	leaves     prometheus.Counter
 	expiries   prometheus.Counter
+	// retiring, retired and retireFailures are of deleted categories whose logs are ended.
+	retiring       prometheus.GaugeFunc
+	retired        prometheus.Counter
+	retireFailures prometheus.Counter
 }
+
+// counts are read when metrics are.
+type counts struct{ categories, members, retiring func() float64 }
 
 // Values of the labels "watch" and "change".
 const (
@@ -30,7 +37,7 @@ const (
 	changeDeleted = "deleted"
 )
 
-func newMetrics(r prometheus.Registerer, categories, members func() float64) (*metrics, error) {
+func newMetrics(r prometheus.Registerer, now counts) (*metrics, error) {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "scribe_controlplane_" + name, Help: help})
 	}
@@ -38,8 +45,8 @@ func newMetrics(r prometheus.Registerer, categories, members func() float64) (*m
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "scribe_controlplane_" + name, Help: help}, f)
 	}
 	m := &metrics{
-		categories: gauge("categories", "Categories that exist.", categories),
-		members:    gauge("members", "Processes with a lease.", members),
+		categories: gauge("categories", "Categories that exist.", now.categories),
+		members:    gauge("members", "Processes with a lease.", now.members),
 		watches: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "scribe_controlplane_watches", Help: "Running watches.",
 		}, []string{"watch"}),
@@ -52,6 +59,10 @@ func newMetrics(r prometheus.Registerer, categories, members func() float64) (*m
 		joins:    counter("joins_total", "Leases granted."),
 		leaves:   counter("leaves_total", "Leases given back."),
 		expiries: counter("expiries_total", "Leases that ended without a heartbeat."),
+
+		retiring:       gauge("retirements_pending", "Deleted categories whose logs may still take records, so that their names can't be used again.", now.retiring),
+		retired:        counter("retirements_total", "Deleted categories whose logs this process has ended."),
+		retireFailures: counter("retirement_failures_total", "Attempts to end the logs of a deleted category that failed. They are repeated."),
 	}
 	for _, w := range []string{watchCategories, watchMembers} {
 		m.watches.WithLabelValues(w)
@@ -64,6 +75,7 @@ func newMetrics(r prometheus.Registerer, categories, members func() float64) (*m
 	}
 	for _, c := range []prometheus.Collector{
 		m.categories, m.members, m.watches, m.changes, m.resets, m.resyncs, m.damaged, m.joins, m.leaves, m.expiries,
+		m.retiring, m.retired, m.retireFailures,
 	} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("controlplane: metrics: %w", err)

@@ -71,7 +71,7 @@ func wantMessages(t *testing.T, messages <-chan *scribev1.WatchCategoriesRespons
 
 func TestWatchCategories(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := run(t, memkv.New(), nil)
+		c := run(t, memkv.New(), withLogs(newLogs()))
 		none, noneDone := watchOf(t.Context(), c, nil)
 		wantMessages(t, none, "reset synced")
 		create(t, c, "a")

@@ -330,8 +330,16 @@ func newCategoryUpdate() *cobra.Command {
 func newCategoryDelete() *cobra.Command {
 	var revision uint64
 	cmd := &cobra.Command{
-		Use:     "delete NAME",
-		Short:   "Delete a category: its messages can't be read any more",
+		Use:   "delete NAME",
+		Short: "Delete a category: its messages can't be read any more",
+		Long: `Delete a category. This can't be undone.
+
+Its messages can't be read any more, and streams that read it end. Blobs and log records stay in the stores, unreachable, until
+retention removes them. Writes to it are refused from now on, or create it anew where categories are created on first use.
+
+Its logs are ended in the background, for good: a writer that has not heard of the deletion can't write into them any more. A
+category of the same name can be created once that is done, within moments while the metadata logs can be reached; a create waits for
+it, and is refused with exit code 5 after some seconds. The new category has another id and nothing of the old one.`,
 		Example: "  scribe category delete access",
 		Args:    cobra.ExactArgs(1),
 	}
@@ -344,7 +352,7 @@ func newCategoryDelete() *cobra.Command {
 		if err != nil {
 			return called(*server, "delete category "+args[0], err)
 		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "deleted %s\n", args[0])
+		fmt.Fprintf(cmd.ErrOrStderr(), "deleted %s: its messages can't be read any more; what is stored of them is left to retention\n", args[0])
 		return nil
 	}
 	return cmd

@@ -83,7 +83,7 @@ func called(server, doing string, err error) error {
 	switch {
 	case !ok:
 		return fmt.Errorf("%s: ask %s: %w", doing, server, err)
-	case ce.Code() == connect.CodeUnavailable:
+	case ce.Code() == connect.CodeUnavailable && rpc.Info(err).GetRetryAfter() == nil: // else the server answered, and says what it lacks
 		return &callError{text: fmt.Sprintf("%s: %s is not available: %s; --server or SCRIBE_SERVER gives another address", doing, server, ce.Message()), err: err}
 	case len(ce.Details()) == 0:
 		return fmt.Errorf("%s: ask %s: %w", doing, server, err)

@@ -35,7 +35,7 @@ type Config struct {
 	// Control is the control plane's base URL; for processes without that role.
 	Control string `yaml:"control"`
 	// Metalog is the base URL of the process that serves the metadata logs; for batchers and read streams in processes
-	// without that role.
+	// without that role. A control plane that does without takes the one that is a member of the cell.
 	Metalog string `yaml:"metalog"`
 	// Upstream is where scribed forwards to: the base URL of a write proxy, or of any process of the cell; empty with a
 	// writeproxy in the same process.
@@ -256,6 +256,12 @@ func (c *Config) needsControl() bool { return c.needsCategories() || c.hasAny(Co
 func (c *Config) needsCategories() bool { return c.hasAny(Batcher, WriteProxy, ReadStream, ReadProxy) }
 func (c *Config) needsMetalog() bool    { return c.hasAny(Batcher, ReadStream) }
 func (c *Config) needsBlobs() bool      { return c.hasAny(Batcher, ReadProxy) }
+
+// usesMetalog reports whether the process has an engine, or a client of one. A control plane alone finds it through the membership,
+// unless it is told where it is.
+func (c *Config) usesMetalog() bool {
+	return c.Has(Metalog) || c.needsMetalog() || c.Has(ControlPlane) && c.Metalog != ""
+}
 
 // needsData reports whether the process keeps anything in its data folder.
 func (c *Config) needsData() bool { return c.needsControl() }

@@ -36,7 +36,7 @@ type module struct {
 var modules = []module{
 	{"control plane", func(c *Config) bool { return c.Has(ControlPlane) }, (*App).startControlPlane},
 	{"control gateway", func(*Config) bool { return true }, (*App).startGateway},
-	{"metalog", func(c *Config) bool { return c.Has(Metalog) || c.needsMetalog() }, (*App).startMetalog},
+	{"metalog", (*Config).usesMetalog, (*App).startMetalog},
 	{"blob store", (*Config).needsBlobs, (*App).startBlobs},
 	{"catalog", (*Config).needsCategories, (*App).startCatalog},
 	{"member list", func(c *Config) bool { return c.Has(WriteProxy) }, (*App).startMembers},
@@ -55,6 +55,7 @@ type parts struct {
 	// loopback goes to this process's own services; set only when Wiring is InMemory.
 	loopback *rpc.Transport
 
+	retirer    *retirer           // the control plane's, when it is to get log; else nil
 	control    rpc.ControlService // the cell's control plane; nil for an agent and a process that needs none
 	log        metalog.Log
 	blobs      blob.Store
@@ -91,9 +92,16 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	a.faults = append(a.faults, store.Err)
 	cfg := controlplane.DefaultConfig()
 	cfg.Version, cfg.StartedAt, cfg.Roles = a.opts.Version, a.started, a.protoRoles()
-	cp, err := controlplane.New(cfg, controlplane.Deps{Store: store, Logger: a.log, Registerer: a.registry})
+	// What it retires categories in starts later, and stops earlier: then it tries again until it stops itself.
+	logs := &retirer{ready: make(chan struct{}), transport: a.transport}
+	cp, err := controlplane.New(cfg, controlplane.Deps{Store: store, Retirer: logs, Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
+	}
+	if !a.cfg.usesMetalog() {
+		logs.find(cp)
+	} else {
+		a.parts.retirer = logs
 	}
 	a.onStop("control plane", cp.Close)
 	a.parts.control = cp
@@ -119,6 +127,16 @@ func (a *App) startGateway(context.Context) error {
 }
 
 func (a *App) startMetalog(context.Context) error {
+	if err := a.openMetalog(); err != nil {
+		return err
+	}
+	if a.parts.retirer != nil {
+		a.parts.retirer.use(a.parts.log)
+	}
+	return nil
+}
+
+func (a *App) openMetalog() error {
 	if !a.cfg.Has(Metalog) {
 		a.parts.log = remote.NewClient(rpc.NewMetalogClient(a.transport, a.cfg.Metalog))
 		a.onStop("metalog client", func(context.Context) error { return a.parts.log.Close() })

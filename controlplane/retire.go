@@ -1,0 +1,216 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/kv"
+)
+
+// retireCategories ends the logs of deleted categories until the control plane stops.
+func (c *ControlPlane) retireCategories() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-c.stopped.Done():
+			return
+		case <-timer.C:
+		case <-c.retirement.wake:
+		}
+		wait := c.retireDue(c.stopped)
+		timer.Reset(wait)
+	}
+}
+
+// retireDue does what is due, and returns when to look again.
+func (c *ControlPlane) retireDue(ctx context.Context) time.Duration {
+	for ctx.Err() == nil {
+		t := c.retirement.turn(time.Now())
+		switch {
+		case len(t.asked) > 0 && c.deps.Retirer == nil: // a pass counts them
+		case len(t.asked) > 0:
+			done, failed := c.retireSome(ctx, t.asked)
+			c.retirement.tried(time.Now(), done, failed)
+		case t.page:
+			c.retirePage(ctx, t.after)
+		default:
+			return t.wait
+		}
+	}
+	return 0
+}
+
+// retirePage retires a page of what the store has.
+func (c *ControlPlane) retirePage(ctx context.Context, after string) {
+	if after == "" {
+		c.countRetiring(ctx)
+	}
+	if c.deps.Retirer == nil {
+		c.retirement.passed(time.Now(), "", false, 0, 0)
+		return
+	}
+	r := kv.Range{Prefix: retiringPrefix, Limit: retirePage}
+	if after != "" {
+		r.After = retiringKey(after)
+	}
+	page, err := c.deps.Store.Range(ctx, r)
+	if err != nil {
+		if ctx.Err() == nil {
+			c.logger.Error("deleted categories that are to be retired cannot be read, it is tried again", "error", err)
+		}
+		c.retirement.passed(time.Now(), after, true, 0, 1)
+		return
+	}
+	var (
+		list []retiringCategory
+		last = after
+	)
+	for _, e := range page.Entries {
+		last = strings.TrimPrefix(e.Key, retiringPrefix)
+		p, err := c.decodeRetiring(e)
+		if err != nil {
+			c.logger.Error("a deleted category cannot be read and is not retired", "key", e.Key, "error", err)
+			continue
+		}
+		list = append(list, p)
+	}
+	done, failed := c.retireSome(ctx, list)
+	c.retirement.passed(time.Now(), last, page.More, done, failed)
+}
+
+// decodeRetiring reads an entry, and counts damage.
+func (c *ControlPlane) decodeRetiring(e kv.Entry) (retiringCategory, error) {
+	cat, err := decodeRetiring(e.Key, e.Value)
+	if err != nil {
+		c.metrics.damaged.Inc()
+		return retiringCategory{}, err
+	}
+	return retiringCategory{name: cat.GetName(), id: cat.GetId(), revision: e.Revision}, nil
+}
+
+// countRetiring counts what is pending, unless that changes meanwhile.
+func (c *ControlPlane) countRetiring(ctx context.Context) {
+	counted, n := c.retirement.count(), int64(0)
+	for after := ""; ; {
+		page, err := c.deps.Store.Range(ctx, kv.Range{Prefix: retiringPrefix, After: after})
+		if err != nil {
+			return // who reads the pass's first page says so
+		}
+		n += int64(len(page.Entries))
+		if !page.More {
+			break
+		}
+		after = page.Entries[len(page.Entries)-1].Key
+	}
+	if counted(n) && n > 0 && c.deps.Retirer == nil {
+		c.logger.Warn("deleted categories wait to be retired, and there is no metadata engine to do it: their names can't be used again", "categories", n)
+	}
+}
+
+// retireSome retires categories, several at a time, and says how many were and were not.
+func (c *ControlPlane) retireSome(ctx context.Context, list []retiringCategory) (done, failed int) {
+	var (
+		group     sync.WaitGroup
+		at, fails atomic.Int64
+		first     struct {
+			sync.Once
+			id  uint32
+			err error
+		}
+	)
+	for range min(retireParallel, len(list)) {
+		group.Go(func() {
+			for ctx.Err() == nil {
+				i := int(at.Add(1)) - 1
+				if i >= len(list) {
+					return
+				}
+				if err := c.retire(ctx, list[i]); err != nil && ctx.Err() == nil {
+					fails.Add(1)
+					c.metrics.retireFailures.Inc()
+					first.Do(func() { first.id, first.err = list[i].id, err })
+				}
+			}
+		})
+	}
+	group.Wait()
+	failed = int(fails.Load())
+	if failed > 0 {
+		c.logger.Warn("the logs of deleted categories could not be ended, it is tried again", "categories", failed, "id", first.id, "error", first.err)
+	}
+	return len(list) - failed, failed
+}
+
+// retire ends the logs of a category, and removes its entry once they have ended.
+func (c *ControlPlane) retire(ctx context.Context, p retiringCategory) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.RetireTimeout)
+	defer cancel()
+	if err := c.deps.Retirer.Retire(ctx, p.id); err != nil {
+		return err
+	}
+	c.retirement.changing()
+	_, err := c.deps.Store.Commit(ctx, kv.Delete(retiringKey(p.name)).If(p.revision))
+	if err != nil {
+		c.retirement.changed(0)
+	}
+	switch {
+	case errors.Is(err, kv.ErrConflict): // another control plane was faster, and the name may even have been used again since
+		c.retirement.rescan()
+	case err != nil:
+		return fmt.Errorf("remove %s: %w", retiringKey(p.name), err)
+	default:
+		c.retirement.changed(-1)
+		c.metrics.retired.Inc()
+		c.logger.Info("the logs of a deleted category have ended", "category", p.name, "id", p.id)
+	}
+	c.retirement.settle()
+	return nil
+}
+
+// awaitRetired waits until the logs of a deleted category of that name have ended, but not for long.
+func (c *ControlPlane) awaitRetired(ctx context.Context, what, name string) error {
+	patience := time.NewTimer(c.cfg.CreatePatience)
+	defer patience.Stop()
+	for asked := false; ; asked = true {
+		settled := c.retirement.settling() // before the store is read, so that no removal is missed
+		e, err := c.deps.Store.Get(ctx, retiringKey(name))
+		if errors.Is(err, kv.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return readError(what, err)
+		}
+		p, err := c.decodeRetiring(e)
+		if err != nil {
+			return readError(what, err)
+		}
+		refusal := func() error {
+			return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second,
+				"%s: the logs of the deleted category of that name (id %d) have not ended yet, and what writers that don't know of the deletion "+
+					"put into them would be lost: the metalog role must be reachable from the control plane; try again", what, p.id)
+		}
+		if c.deps.Retirer == nil {
+			return refusal()
+		}
+		if !asked {
+			c.retirement.ask(p)
+		}
+		select {
+		case <-settled:
+		case <-patience.C:
+			return refusal()
+		case <-ctx.Done():
+			return refusal()
+		case <-c.closing:
+			return errClosing()
+		}
+	}
+}

@@ -86,6 +86,7 @@ type Batcher struct {
 	metrics *metrics
 
 	ledger     *ledger
+	endedLogs  endedLogs
 	buffers    *buffers.Pool
 	arena      *arena
 	compressor *compressor

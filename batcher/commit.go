@@ -230,6 +230,7 @@ func (b *Batcher) lost(ctx context.Context, p *part, err error) {
 		b.ledger.lose(sealed)
 		faults := make([]*scribev1.ErrorInfo, len(sealed))
 		for i, g := range sealed {
+			b.endedLogs.add(g.shard)
 			faults[i] = b.logFault(ctx, fmt.Errorf("shard %v: %w", g.shard, metalog.ErrSealed))
 		}
 		b.dismiss(p, sealed, faults)

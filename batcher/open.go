@@ -51,7 +51,7 @@ func (b *Batcher) openSome(ctx context.Context, shards []record.ShardID) {
 		}
 		left := shards
 		for s, why := range culprits(err, shards) {
-			b.ledger.ended(s, why, b.now())
+			b.logEnded(s, why)
 			left = slices.DeleteFunc(slices.Clone(left), func(x record.ShardID) bool { return x == s })
 		}
 		if len(left) == len(shards) {
@@ -68,13 +68,22 @@ func (b *Batcher) opened(states []metalog.State) {
 	usable := states[:0]
 	for _, s := range states {
 		if s.Sealed {
-			b.ledger.ended(s.Shard, metalog.ErrSealed, b.now())
+			b.logEnded(s.Shard, metalog.ErrSealed)
 			continue
 		}
 		usable = append(usable, s)
 	}
 	b.ledger.opened(usable, b.now())
 	b.metrics.opens.Add(float64(len(usable)))
+}
+
+// logEnded says that a log takes no more records, or cannot be opened at all. It is remembered before those are answered who sent frames
+// for it: they may send them again at once.
+func (b *Batcher) logEnded(s record.ShardID, why error) {
+	if errors.Is(why, metalog.ErrSealed) {
+		b.endedLogs.add(s)
+	}
+	b.ledger.ended(s, why, b.now())
 }
 
 // culprits are the logs that made opening fail and will do so again, and why.

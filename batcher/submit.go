@@ -418,6 +418,9 @@ type finder struct {
 
 	category *scribev1.Category
 	last     target
+	// taken: frames of the category have been taken. once are the ids of the exactly_once categories before it of which some were.
+	taken bool
+	once  map[string]uint32
 	// failed are the shards of which a frame could not be taken for a reason that may pass: those behind it are not taken either.
 	failed map[failedShard]error
 }
@@ -435,6 +438,7 @@ func (d *finder) take(ctx context.Context, h *record.Header) (target, error) {
 		}
 	}
 	t, err := d.find(ctx, h)
+	d.taken = d.taken || err == nil
 	if err != nil && rpc.Retryable(err) {
 		if d.failed == nil {
 			d.failed = make(map[failedShard]error)
@@ -446,39 +450,90 @@ func (d *finder) take(ctx context.Context, h *record.Header) (target, error) {
 
 func (d *finder) find(ctx context.Context, h *record.Header) (target, error) {
 	if d.category == nil || d.category.GetName() != string(h.Category) {
-		d.category = nil
 		c, err := d.lookup(ctx, h.CategoryName())
 		if err != nil {
 			return target{}, err
 		}
-		d.category = c
-		d.last = target{
-			category:    c.GetName(),
-			class:       retentionClass(c.GetRetention().AsDuration()),
-			exactlyOnce: c.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE,
+		if err := d.use(c); err != nil {
+			return target{}, err
 		}
 	}
-	c := d.category
-	if h.Shard >= max(c.GetShards(), 1) {
-		// The category may have grown.
-		grown, err := d.b.deps.Categories.Resolve(ctx, c.GetName())
-		if err != nil {
-			return target{}, fmt.Errorf("category %s: %w", c.GetName(), err)
-		}
-		d.category = grown
-		if h.Shard >= max(grown.GetShards(), 1) {
-			return target{}, rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_SHARD,
-				"category %s has %d logical shards, the frame is for number %d", c.GetName(), grown.GetShards(), h.Shard)
+	if h.Shard >= max(d.category.GetShards(), 1) { // it may have grown
+		if err := d.resolve(ctx); err != nil {
+			return target{}, err
 		}
 	}
-	slot := d.slot
-	if d.last.exactlyOnce {
+	if err := d.locate(h); err != nil {
+		return target{}, err
+	}
+	if d.b.endedLogs.has(d.last.shard) {
+		// The view may not know that the category was deleted, and perhaps created again. If the control plane does not either, the
+		// engine decides.
+		if err := d.resolve(ctx); err != nil {
+			return target{}, err
+		}
+		if err := d.locate(h); err != nil {
+			return target{}, err
+		}
+	}
+	return d.last, nil
+}
+
+// use makes a category the one of the frames that follow.
+//
+// The view may learn in the middle of a request that an exactly_once category was deleted and created again. If frames of one producer
+// went partly to the old logs, which refuse them, and then to the new ones, the former, sent again, would be taken for repetitions: the
+// new logs have seen later sequences. So the latter are not taken either.
+func (d *finder) use(c *scribev1.Category) error {
+	name := c.GetName()
+	id, taken := d.once[name]
+	if old := d.category; old != nil && d.taken && d.last.exactlyOnce {
+		if old.GetName() == name {
+			id, taken = old.GetId(), true
+		} else {
+			if d.once == nil {
+				d.once = make(map[string]uint32)
+			}
+			d.once[old.GetName()] = old.GetId()
+		}
+	}
+	if taken && id != c.GetId() {
+		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, d.b.cfg.RetryBase,
+			"category %s was deleted and created again while the request was read: send the frames again", name)
+	}
+	d.category, d.taken = c, taken
+	d.last = target{
+		category:    name,
+		class:       retentionClass(c.GetRetention().AsDuration()),
+		exactlyOnce: c.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE,
+	}
+	return nil
+}
+
+// resolve asks the control plane for the category.
+func (d *finder) resolve(ctx context.Context) error {
+	name := d.category.GetName()
+	c, err := d.b.deps.Categories.Resolve(ctx, name)
+	if err != nil {
+		return fmt.Errorf("category %s: %w", name, err)
+	}
+	return d.use(c)
+}
+
+// locate finds the log of a frame of the category.
+func (d *finder) locate(h *record.Header) error {
+	c, slot := d.category, d.slot
+	switch {
+	case h.Shard >= max(c.GetShards(), 1):
+		return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_SHARD,
+			"category %s has %d logical shards, the frame is for number %d", c.GetName(), c.GetShards(), h.Shard)
+	case d.last.exactlyOnce:
 		slot = 0
-	} else if slot == 0 {
-		return target{}, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, d.b.cfg.RetryMax, "the batcher has no writer slot at present: send to another one")
+	case slot == 0:
+		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, d.b.cfg.RetryMax, "the batcher has no writer slot at present: send to another one")
 	}
 	d.last.shard = record.MakeShardID(c.GetId(), uint16(h.Shard), slot)
-	return d.last, nil
+	return nil
 }
 
 func (d *finder) lookup(ctx context.Context, name string) (*scribev1.Category, error) {

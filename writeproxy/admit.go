@@ -60,6 +60,9 @@ func (it *item) refuse(err error) {
 type admission struct {
 	p        *Proxy
 	category *scribev1.Category
+	// once are the exactly_once categories before it. The view may learn meanwhile that one was deleted and created again; frames of
+	// the request that the two ids would send different ways would overtake each other, and be taken for repetitions.
+	once map[string]*scribev1.Category
 	// charge takes memory for what is made of the request.
 	charge func(n int64) error
 }
@@ -105,12 +108,15 @@ func (a *admission) split(ctx context.Context, data []byte) ([]item, error) {
 func (a *admission) admit(ctx context.Context, h *record.Header, it *item) error {
 	c := a.category
 	if c == nil || c.GetName() != string(h.Category) {
-		var ok bool
-		if c, ok = a.p.lookup(h.Category); !ok {
-			var err error
-			if c, err = a.p.category(ctx, h.CategoryName()); err != nil {
-				return err
+		if c.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE {
+			if a.once == nil {
+				a.once = make(map[string]*scribev1.Category)
 			}
+			a.once[c.GetName()] = c
+		}
+		var err error
+		if c, err = a.find(ctx, h); err != nil {
+			return err
 		}
 		a.category = c
 	}
@@ -123,6 +129,17 @@ func (a *admission) admit(ctx context.Context, h *record.Header, it *item) error
 		a.category, c = grown, grown
 	}
 	return it.belongs(c, h.Shard)
+}
+
+// find finds a frame's category.
+func (a *admission) find(ctx context.Context, h *record.Header) (*scribev1.Category, error) {
+	if c, ok := a.once[string(h.Category)]; ok {
+		return c, nil
+	}
+	if c, ok := a.p.lookup(h.Category); ok {
+		return c, nil
+	}
+	return a.p.category(ctx, h.CategoryName())
 }
 
 // belongs sets what a frame's category decides about.

@@ -193,7 +193,9 @@ func (c *call) renew(ctx context.Context, left []*item) []*item {
 		err error
 	)
 	for i, it := range left {
-		if it.result.GetError().GetReason() != scribev1.Reason_REASON_SEALED {
+		sealed := it.result.GetError().GetReason() == scribev1.Reason_REASON_SEALED
+		// What follows of the same category goes where the sealed ones go, so that it does not overtake them on another way.
+		if !sealed && (old == nil || it.category != old) {
 			if out != nil {
 				out = append(out, it)
 			}
@@ -202,8 +204,10 @@ func (c *call) renew(ctx context.Context, left []*item) []*item {
 		if out == nil {
 			out = append(make([]*item, 0, len(left)), left[:i]...)
 		}
-		it.renewed = true
-		c.p.metrics.renewed.Inc()
+		if sealed {
+			it.renewed = true
+			c.p.metrics.renewed.Inc()
+		}
 		if it.category != old {
 			old = it.category
 			now, err = c.p.deps.Categories.Resolve(ctx, old.GetName())

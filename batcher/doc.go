@@ -35,6 +35,10 @@
 // for longer than Config.CommitPatience are writers told that the outcome is unknown; then the logs are opened again before they are
 // used, which ends what may still be on its way.
 //
+// The logs of a category that was deleted are sealed, for good, and the local view may know the category by their id for as long as the
+// control plane can't be reached. What is on its way to them is refused with REASON_SEALED. The batcher remembers such logs (ended.go), and
+// asks the control plane about the category of frames that it would put into them: they go to the category that has the name now.
+//
 // # Memory
 //
 // A byte is charged twice until it is compressed, once as compressed afterwards. A category may hold Config.Share times what is free, so
@@ -54,6 +58,6 @@
 //
 // # Locks
 //
-// Batcher.mu guards the accumulator and the counts; compressor.mu, arena.mu and ledger.mu guard their own. None is held while
+// Batcher.mu guards the accumulator and the counts; compressor.mu, arena.mu, ledger.mu and endedLogs.mu guard their own. None is held while
 // another one is taken, nor across I/O.
 package batcher

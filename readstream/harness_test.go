@@ -35,6 +35,8 @@ type categories struct {
 	mu struct {
 		sync.Mutex
 		known map[string]*scribev1.Category
+		// truth is what the control plane says of names that the view is behind in; nil for those that do not exist.
+		truth map[string]*scribev1.Category
 	}
 }
 
@@ -52,10 +54,23 @@ func (c *categories) Lookup(name string) (*scribev1.Category, bool) {
 }
 
 func (c *categories) Resolve(_ context.Context, name string) (*scribev1.Category, error) {
-	if cat, ok := c.Lookup(name); ok {
+	cat, ok := c.Lookup(name)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if newer, behind := c.mu.truth[name]; behind {
+		cat, ok = newer, newer != nil
+	}
+	if ok {
 		return cat, nil
 	}
 	return nil, rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "no category %q", name)
+}
+
+// behind makes the view be behind the control plane.
+func (c *categories) behind(name string, truth *scribev1.Category) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.truth = map[string]*scribev1.Category{name: truth}
 }
 
 func (c *categories) set(name string, cat *scribev1.Category) {

@@ -211,16 +211,9 @@ func (s *Server) open(ctx context.Context, recv func(context.Context) (*scribev1
 	if err != nil {
 		return nil, err
 	}
-	cat, err := s.category(ctx, p.category)
+	cat, states, err := s.find(ctx, p)
 	if err != nil {
 		return nil, err
-	}
-	if err := p.check(cat); err != nil {
-		return nil, err
-	}
-	states, err := s.deps.Log.Shards(ctx, cat.GetId())
-	if err != nil {
-		return nil, s.engineError(ctx, "shards", err)
 	}
 	st := newStream(s, p, cat, send)
 	if err := st.begin(ctx, states); err != nil {
@@ -228,6 +221,34 @@ func (s *Server) open(ctx context.Context, recv func(context.Context) (*scribev1
 		return nil, err
 	}
 	return st, nil
+}
+
+// find returns the category of a plan, and its shards.
+func (s *Server) find(ctx context.Context, p *plan) (*scribev1.Category, []metalog.State, error) {
+	cat, err := s.category(ctx, p.category)
+	if err != nil {
+		return nil, nil, err
+	}
+	for asked := false; ; asked = true {
+		if err := p.check(cat); err != nil {
+			return nil, nil, err
+		}
+		states, err := s.deps.Log.Shards(ctx, cat.GetId())
+		if err != nil {
+			return nil, nil, s.engineError(ctx, "shards", err)
+		}
+		if asked || !slices.ContainsFunc(states, func(v metalog.State) bool { return v.Sealed }) {
+			return cat, states, nil
+		}
+		// Logs are sealed when their category is deleted. The view may not know it yet, nor what has been created under the name since.
+		now, err := s.deps.Categories.Resolve(ctx, p.category)
+		if rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY {
+			return nil, nil, err
+		}
+		if err == nil { // else nothing is known, so nothing has changed
+			cat = now
+		}
+	}
 }
 
 func (s *Server) category(ctx context.Context, name string) (*scribev1.Category, error) {

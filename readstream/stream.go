@@ -276,8 +276,8 @@ const resolveTimeout = 5 * time.Second
 // categoryExists fails when the category was deleted, or deleted and created again.
 func (st *stream) categoryExists(ctx context.Context) error {
 	cat, ok := st.s.deps.Categories.Lookup(st.plan.category)
-	if !ok {
-		// The local view may be behind one that resolved the name when the stream opened.
+	if !ok || cat.GetId() != st.cat.GetId() {
+		// The local view may be behind what the control plane said of the name when the stream opened.
 		ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 		defer cancel()
 		var err error

@@ -575,6 +575,31 @@ func TestEngineTrouble(t *testing.T) {
 	})
 }
 
+// TestCategoryRecreatedUnnoticed: a stream that opens where the view is behind does not begin with a category that was deleted.
+func TestCategoryRecreatedUnnoticed(t *testing.T) {
+	h := newHarness(t)
+	h.write(1, shardID(0, 1))
+	if err := h.engine.Retire(t.Context(), testCategoryID); err != nil {
+		t.Fatal(err)
+	}
+	h.categories.behind(testCategory, nil)
+	wantReason(t, h.dial(earliest, plenty).end(), scribev1.Reason_REASON_UNKNOWN_CATEGORY)
+
+	h.categories.behind(testCategory, &scribev1.Category{Name: testCategory, Id: testCategoryID + 1, Shards: 1})
+	fresh := record.MakeShardID(testCategoryID+1, 0, 1)
+	h.write(1, fresh)
+	c, _ := h.open(earliest, plenty)
+	c.entries(1)
+	// It goes on while the view is behind: a new shard makes the stream look whether its category is still there.
+	other := record.MakeShardID(testCategoryID+1, 0, 2)
+	h.write(1, other)
+	c.entries(2)
+	if len(c.at) != 2 || c.at[uint64(fresh)] != 2 || c.at[uint64(other)] != 2 {
+		t.Errorf("the stream is at %v", c.at)
+	}
+	wantReason(t, h.dial(resumeAt([]*scribev1.ShardPosition{{Shard: uint64(shardID(0, 1)), Lsn: 1}}), plenty).end(), scribev1.Reason_REASON_INVALID)
+}
+
 func TestCategoryDeleted(t *testing.T) {
 	h := newHarness(t)
 	h.write(1, shardID(0, 1))

@@ -43,7 +43,8 @@
 // repeated are: best_effort ones never, and one whose outcome is unknown not if its category is exactly_once and it carries no
 // sequence. Frames of one shard keep their order: they are in one place at a time, and those that are left are sent again in their
 // order before anything that follows them. When a batcher says that a category's logs are sealed, the category is asked for again,
-// since it may have been deleted and created anew, and the frame is sent once more.
+// since it may have been deleted and created anew, and the frame is sent once more, together with what follows it. The frames of an
+// exactly_once category in one request are of one category, whatever the view learns meanwhile.
 //
 // A deadline that is passed on is a little shorter than the caller's, so that the answer is back in time.
 //

@@ -163,6 +163,108 @@ func TestRecreatedCategory(t *testing.T) {
 	})
 }
 
+// recreated is a catalog whose view learns, after its first look at a category, that it was deleted and created again.
+type recreated struct {
+	*catalog
+	id uint32
+}
+
+func (r *recreated) Lookup(name string) (*scribev1.Category, bool) {
+	c, ok := r.catalog.Lookup(name)
+	if ok && name == "once" {
+		r.mu.Lock()
+		r.view[name] = &scribev1.Category{Name: name, Id: r.id, Shards: c.GetShards(), Delivery: c.GetDelivery(), MaxMessageBytes: c.GetMaxMessageBytes()}
+		r.all[name] = r.view[name]
+		r.id++
+		r.mu.Unlock()
+	}
+	return c, ok
+}
+
+// TestRecreatedMeanwhile: the frames of an exactly_once category keep one way, in their order, also when the category becomes another in
+// the middle of a request: a frame that another overtakes is taken for a repetition.
+func TestRecreatedMeanwhile(t *testing.T) {
+	frames := func() [][]byte {
+		var out [][]byte
+		for i := range 8 {
+			out = append(out, makeFrame(t, "once", uint32(i%2), true, fmt.Sprint(i)), makeFrame(t, "least", 0, false, "x"))
+		}
+		return out
+	}
+	ways := func(c *cell) map[uint32][]string {
+		got := map[uint32][]string{}
+		for n, b := range c.batchers {
+			for i, r := range b.requests {
+				for f, err := range record.Split(r.GetFrames()) {
+					if err != nil {
+						t.Fatal(err)
+					}
+					if f.CategoryName() == "once" {
+						got[f.Shard] = append(got[f.Shard], fmt.Sprintf("batcher %d request %d", n, i))
+					}
+				}
+			}
+		}
+		return got
+	}
+	oneWay := func(got map[uint32][]string) {
+		t.Helper()
+		for shard, list := range got {
+			if slices.Sort(list); len(list) != 4 || list[0] != list[3] {
+				t.Errorf("shard %d went by %v", shard, list)
+			}
+		}
+		if len(got) != 2 {
+			t.Errorf("shards %v", got)
+		}
+	}
+	t.Run("while it is admitted", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCell(t, DefaultConfig(), 8, func(d *Deps) {
+				all, _ := d.Categories.(*catalog)
+				d.Categories = &recreated{catalog: all, id: 100}
+			})
+			c.write(frames()...)
+			oneWay(ways(c))
+		})
+	})
+	t.Run("between attempts", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			cfg := DefaultConfig()
+			cfg.Attempts = 1
+			c := newCell(t, cfg, 8)
+			c.catalog.all["once"] = &scribev1.Category{Name: "once", Id: 100, Shards: 64, Delivery: scribev1.Delivery_DELIVERY_EXACTLY_ONCE, MaxMessageBytes: 1 << 20}
+			var sizes []int // of the requests in order
+			for _, b := range c.batchers {
+				b.answer = func(_ int, frames [][]byte) (*scribev1.SubmitResponse, error) {
+					sizes = append(sizes, len(frames))
+					resp := taken(frames)
+					for i := range frames {
+						switch {
+						case len(sizes) > 1:
+						case i == 0:
+							resp.Results[i] = &scribev1.FrameResult{Error: rpc.Info(rpc.Errorf(scribev1.Reason_REASON_SEALED, "injected"))}
+						default:
+							resp.Results[i] = &scribev1.FrameResult{Error: rpc.Info(rpc.Errorf(scribev1.Reason_REASON_FENCED, "injected"))}
+						}
+					}
+					return resp, nil
+				}
+			}
+			var all [][]byte
+			for i := range 4 {
+				all = append(all, makeFrame(t, "once", 0, true, fmt.Sprint(i)))
+			}
+			if got := reasons(c.write(all...)); slices.Max(got) != 0 {
+				t.Errorf("reasons %v", got)
+			}
+			if !slices.Equal(sizes, []int{4, 4}) {
+				t.Errorf("requests of %d frames: what follows a sealed frame goes another way", sizes)
+			}
+		})
+	})
+}
+
 // TestDeadlinesShrinkOverHops: over two hops of HTTP each one has less time than the one before it, so that an answer that is late at
 // the end is in time at the beginning.
 func TestDeadlinesShrinkOverHops(t *testing.T) {

@@ -111,26 +111,28 @@ func (c *Config) agentFaults() []error {
 	}
 	s := c.scribed()
 	faults := []error{s.Validate()}
-	names := map[string]bool{}
-	input := func(kind, name string, err error) {
-		faults = append(faults, err)
-		if key := kind + " " + name; names[key] {
-			faults = append(faults, fmt.Errorf("inputs.%s: the name %q is given twice", kind, name))
-		} else {
-			names[key] = true
+	// Names tell inputs of a kind apart, in metrics and in positions.
+	names := map[string]string{"lines " + agentLines: "the lines of the agent's own address"}
+	input := func(kind string, i int, name string, check func(field string) []error) {
+		field := fmt.Sprintf("inputs.%s[%d]", kind, i)
+		faults = append(faults, check(field)...)
+		if by := names[kind+" "+name]; by != "" {
+			faults = append(faults, fmt.Errorf("%s.name: %q is that of %s already", field, name, by))
+			return
 		}
+		names[kind+" "+name] = field
 	}
 	for i := range c.Inputs.Follow {
-		input("follow", c.Inputs.Follow[i].Name, c.Inputs.Follow[i].Validate())
+		input("follow", i, c.Inputs.Follow[i].Name, c.Inputs.Follow[i].Faults)
 	}
 	for i := range c.Inputs.Syslog {
-		input("syslog", c.Inputs.Syslog[i].Name, c.Inputs.Syslog[i].Validate())
+		input("syslog", i, c.Inputs.Syslog[i].Name, c.Inputs.Syslog[i].Faults)
 	}
 	for i := range c.Inputs.OTLP {
-		input("otlp", c.Inputs.OTLP[i].Name, c.Inputs.OTLP[i].Validate())
+		input("otlp", i, c.Inputs.OTLP[i].Name, c.Inputs.OTLP[i].Faults)
 	}
 	for i := range c.Inputs.Lines {
-		input("lines", c.Inputs.Lines[i].Name, c.Inputs.Lines[i].Validate())
+		input("lines", i, c.Inputs.Lines[i].Name, c.Inputs.Lines[i].Faults)
 	}
 	if len(c.Inputs.Follow) > 0 && c.inputsDir() == "" {
 		faults = append(faults, errors.New("inputs.follow: positions need a folder: configure spool.dir"))
@@ -159,6 +161,9 @@ func (a *App) startScribed(context.Context) error {
 // Drain forwards what the agent holds until nothing is left or ctx ends, and returns what is left.
 func (a *App) Drain(ctx context.Context) []scribed.Backlog { return a.parts.agent.Drain(ctx) }
 
+// agentLines is the name of the input of lines on the agent's own address.
+const agentLines = "agent"
+
 // startInputs begins to read from the host's other sources, when the agent takes messages.
 func (a *App) startInputs(ctx context.Context) error {
 	if a.opts.Drain {
@@ -171,7 +176,9 @@ func (a *App) startInputs(ctx context.Context) error {
 	}
 	a.onStop("inputs' producer", p.Close)
 	s := &sink{waits: p, hurries: p.WithCallAck(producer.AckNone)}
-	h, err := lines.NewHandler(lines.DefaultConfig(), s, lines.Deps{Logger: a.log, Registerer: a.registry})
+	own := lines.DefaultConfig()
+	own.Name = agentLines
+	h, err := lines.NewHandler(own, s, lines.Deps{Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
 	}
@@ -240,25 +247,26 @@ func (s *sink) Deliver(ctx context.Context, category string, messages []inputs.M
 	for i := range messages {
 		batch[i] = message(&messages[i])
 	}
-	err := s.waits.Write(ctx, category, batch...)
-	if err != nil && refused(err) {
-		return fmt.Errorf("%w: %w", inputs.ErrRefused, err)
-	}
-	return err
+	return refused(s.waits.Write(ctx, category, batch...))
 }
 
-// refused reports whether sending the messages that failed again would not help.
-func refused(err error) bool {
+// refused marks an error after which sending the messages that failed again would not help.
+func refused(err error) error {
 	batch := new(producer.BatchError)
 	if !errors.As(err, &batch) {
-		return hopeless(err)
+		if err != nil && hopeless(err) {
+			return fmt.Errorf("%w: %w", inputs.ErrRefused, err)
+		}
+		return err
 	}
+	r := &inputs.RefusedError{Messages: make([]int, 0, len(batch.Messages)), Err: err}
 	for _, m := range batch.Messages {
 		if !hopeless(m.Err) {
-			return false
+			return err
 		}
+		r.Messages = append(r.Messages, m.Index)
 	}
-	return true
+	return r
 }
 
 func hopeless(err error) bool {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"scribe/internal/units"
+	"scribe/producer"
+	"scribe/scribed/inputs"
 )
 
 func TestDefaultConfigIsValid(t *testing.T) {
@@ -87,5 +89,58 @@ func TestFlushFloor(t *testing.T) {
 	c.FlushFloor = new(units.Duration(time.Second))
 	if got := c.flushFloor(); got != time.Second {
 		t.Errorf("configured: %v, want 1s", got)
+	}
+}
+
+// TestInputFaults: what is wrong with an input is told by its place in the file.
+func TestInputFaults(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "agent.yaml")
+	text := `
+inputs:
+  follow: [{name: a, paths: ["["], exclude: ["["], category: "{nope}"}, {name: a, paths: [x], category: c}]
+  syslog: [{tcp: {address: nowhere, token_file: x}, max_connections: -1}, {name: none}]
+  otlp: [{listen: {address: "127.0.0.1:0", tls_cert: x}, format: xml}]
+  lines: [{name: agent, listen: {address: "127.0.0.1:0"}, patience: 0s}]
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := DefaultConfig()
+	if err := c.Load(file); err != nil {
+		t.Fatal(err)
+	}
+	err := c.Validate()
+	if err == nil {
+		t.Fatal("valid")
+	}
+	for _, want := range []string{
+		"inputs.follow[0].paths[0]:", "inputs.follow[0].exclude[0]:", `inputs.follow[0].category: "{nope}": {nope} is unknown`, "inputs.follow[1].name:",
+		"inputs.syslog[0].tcp.address:", "inputs.syslog[0].tcp.token_file:", "inputs.syslog[0].max_connections:", "inputs.syslog[1]: one of udp",
+		"inputs.otlp[0].listen: tls_cert", "inputs.otlp[0].format:", "inputs.lines[0].patience:", "inputs.lines[0].name:",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error lacks %s:\n%v", want, err)
+		}
+	}
+	if err := os.WriteFile(file, []byte("inputs:\n  syslog:\n  - udp: \"127.0.0.1:0\"\n    prot: auto\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Load(file); err == nil || !strings.Contains(err.Error(), "line 4") || !strings.Contains(err.Error(), "prot") {
+		t.Errorf("an unknown field: %v", err)
+	}
+}
+
+// TestInputsAreRefusedByName: only what the cell will never take is given up.
+func TestInputsAreRefusedByName(t *testing.T) {
+	some := &producer.BatchError{Total: 3, Messages: []producer.MessageError{{Index: 2, Err: producer.ErrTooLarge}}}
+	if lost, _, final := inputs.Refused(make([]inputs.Message, 3), refused(some)); !final || lost != 1 {
+		t.Errorf("one of three: %d lost, final %v", lost, final)
+	}
+	some.Messages = append(some.Messages, producer.MessageError{Index: 1, Err: producer.ErrBufferFull})
+	if _, _, final := inputs.Refused(make([]inputs.Message, 3), refused(some)); final {
+		t.Error("a message that may be taken later is given up")
+	}
+	if err := refused(nil); err != nil {
+		t.Error(err)
 	}
 }

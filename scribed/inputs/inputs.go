@@ -2,6 +2,7 @@ package inputs
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -25,12 +26,52 @@ type Attribute struct {
 // Sink takes what inputs read. It is the agent, behind a producer of its own.
 type Sink interface {
 	// Deliver returns when the agent holds the messages as durably as it can: on its disk when it has a spool, else in the cell.
-	// On an error some may be held and none is promised: the caller delivers them again, or counts them as lost. It waits while
-	// the agent has no room, until ctx ends.
+	// On an error some may be held and none is promised: the caller delivers them again. But those of an error that wraps
+	// [ErrRefused] are lost for good, and then all others are held: see [Refused]. It waits while the agent has no room, until ctx
+	// ends.
 	Deliver(ctx context.Context, category string, messages []Message) error
 	// Offer takes the messages without waiting and returns how many of them, from the front, were taken. What is not taken is the
 	// caller's loss to count.
 	Offer(category string, messages []Message) (taken int)
+}
+
+// ErrRefused is what a [Sink]'s error wraps when messages will never be taken: an input counts them as dropped and goes on. After
+// any other error it tries again.
+var ErrRefused = errors.New("refused for good")
+
+// RefusedError says which messages of a delivery will never be taken; the others are held. It matches [ErrRefused].
+type RefusedError struct {
+	// Messages are the refused ones, by index, ascending.
+	Messages []int
+	// Err is why.
+	Err error
+}
+
+// Error implements error.
+func (e *RefusedError) Error() string { return ErrRefused.Error() + ": " + e.Err.Error() }
+
+// Unwrap implements errors.Is and As.
+func (e *RefusedError) Unwrap() []error { return []error{ErrRefused, e.Err} }
+
+// Refused reports whether the outcome of a delivery is final, and how many of its messages are lost, with how many bytes: none
+// without an error, those of a [RefusedError], all when another error wraps [ErrRefused].
+func Refused(messages []Message, err error) (lost, size int, final bool) {
+	if some := new(RefusedError); errors.As(err, &some) {
+		for _, i := range some.Messages {
+			if i >= 0 && i < len(messages) {
+				lost++
+				size += len(messages[i].Payload)
+			}
+		}
+		return lost, size, true
+	}
+	if err == nil || !errors.Is(err, ErrRefused) {
+		return 0, 0, err == nil
+	}
+	for i := range messages {
+		size += len(messages[i].Payload)
+	}
+	return len(messages), size, true
 }
 
 // Input is a source of messages that runs until its context ends.

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -51,6 +52,29 @@ func (l *Listen) Open(ctx context.Context) (net.Listener, error) {
 	return tls.NewListener(nl, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}), nil
 }
 
+// Patient is the body of a request that must not stand still: a read that brings nothing for so long fails, so that a slow or
+// silent client gives back the place that its request holds.
+func Patient(w http.ResponseWriter, body io.ReadCloser, patience time.Duration) io.ReadCloser {
+	return &patientBody{ReadCloser: body, control: http.NewResponseController(w), patience: patience}
+}
+
+type patientBody struct {
+	io.ReadCloser
+	control  *http.ResponseController
+	patience time.Duration
+}
+
+// Read implements io.Reader. Outside of it there is no deadline: one that passes while the request is being answered would end it.
+// A ResponseWriter without deadlines, as in a test, waits for ever.
+func (p *patientBody) Read(b []byte) (int, error) {
+	_ = p.control.SetReadDeadline(time.Now().Add(p.patience))
+	n, err := p.ReadCloser.Read(b)
+	if err == nil || errors.Is(err, io.EOF) {
+		_ = p.control.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
 // maxToken bounds a token file in bytes.
 const maxToken = 4096
 
@@ -77,12 +101,22 @@ func (l *Listen) Guard(next http.Handler) (http.Handler, error) {
 	}), nil
 }
 
-// Patience of HTTP inputs: for the head of a request, and at shutdown for those that are being answered.
+// Patience of HTTP inputs: for the head of a request, for the rest of a body that is not wanted, and at shutdown for those that are
+// being answered.
 const (
 	headTimeout = 10 * time.Second
+	restTimeout = time.Second
 	idleTimeout = 2 * time.Minute
 	drainTime   = 10 * time.Second
 )
+
+// finished bounds how long the server waits for the rest of a body that a handler did not read.
+func finished(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r)
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(restTimeout)) // until the next request sets its own
+	})
+}
 
 // ServeHTTP serves until ctx ends, then lets running requests end.
 func (l *Listen) ServeHTTP(ctx context.Context, nl net.Listener, h http.Handler) error {
@@ -95,7 +129,7 @@ func (l *Listen) ServeHTTP(ctx context.Context, nl net.Listener, h http.Handler)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	server := &http.Server{
-		Handler: guarded, Protocols: &protocols, ReadHeaderTimeout: headTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10,
+		Handler: finished(guarded), Protocols: &protocols, ReadHeaderTimeout: headTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10,
 		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 	}
 	failed := make(chan error, 1)

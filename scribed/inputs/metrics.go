@@ -2,6 +2,7 @@ package inputs
 
 import (
 	"errors"
+	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -27,7 +28,24 @@ const (
 	DropInvalid  = "invalid" // it can't be read
 	DropTooLarge = "too_large"
 	RefuseBusy   = "busy"
+	// RefuseUnsupported is a content type or encoding that nobody here reads.
+	RefuseUnsupported = "unsupported"
 )
+
+// Reason is the label of an HTTP status in Metrics.Refused.
+func Reason(status int) string {
+	switch status {
+	case http.StatusTooManyRequests:
+		return RefuseBusy
+	case http.StatusServiceUnavailable:
+		return DropFull
+	case http.StatusRequestEntityTooLarge:
+		return DropTooLarge
+	case http.StatusUnsupportedMediaType:
+		return RefuseUnsupported
+	}
+	return DropInvalid
+}
 
 // NewMetrics registers the metrics of a kind of input under its name; nil keeps none.
 func NewMetrics(kind, name string, reg prometheus.Registerer) (*Metrics, error) {
@@ -73,12 +91,13 @@ func (m *Metrics) Unregister() {
 	}
 }
 
-// Taken counts messages that the agent has taken.
-func (m *Metrics) Taken(messages []Message) {
+// Taken counts messages that the agent has taken: those of a delivery with a final outcome that were not refused by err.
+func (m *Metrics) Taken(messages []Message, err error) {
+	lost, size, _ := Refused(messages, err)
 	n := 0
 	for i := range messages {
 		n += len(messages[i].Payload)
 	}
-	m.Messages.Add(float64(len(messages)))
-	m.Bytes.Add(float64(n))
+	m.Messages.Add(float64(len(messages) - lost))
+	m.Bytes.Add(float64(n - size))
 }

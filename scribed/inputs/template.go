@@ -1,7 +1,6 @@
 package inputs
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,10 +8,6 @@ import (
 
 	"scribe/internal/record"
 )
-
-// ErrRefused is what a [Sink]'s error wraps when the messages will never be taken: an input counts them as dropped and goes on.
-// After any other error it tries again.
-var ErrRefused = errors.New("refused for good")
 
 // Template is a category's name with fields in braces, such as "syslog.{facility}", which an input fills in for each message.
 type Template struct {
@@ -38,20 +33,20 @@ func ParseTemplate(text string, fields ...string) (Template, error) {
 		}
 		name, behind, closed := strings.Cut(after, "}")
 		if !closed {
-			return Template{}, fmt.Errorf("category %q: a brace is not closed", text)
+			return Template{}, fmt.Errorf("%q: a brace is not closed", text)
 		}
 		if !slices.Contains(fields, name) {
 			if len(fields) == 0 {
-				return Template{}, fmt.Errorf("category %q: there are no fields here, {%s} is unknown", text, name)
+				return Template{}, fmt.Errorf("%q: there are no fields here, {%s} is unknown", text, name)
 			}
-			return Template{}, fmt.Errorf("category %q: {%s} is unknown, the fields are {%s}", text, name, strings.Join(fields, "}, {"))
+			return Template{}, fmt.Errorf("%q: {%s} is unknown, the fields are {%s}", text, name, strings.Join(fields, "}, {"))
 		}
 		t.parts = append(t.parts, part{field: name})
 		rest = behind
 	}
 	// What the fields become is made valid; the text around them must be.
 	if err := record.ValidateCategory(t.Category(func(string) string { return "x" })); err != nil {
-		return Template{}, fmt.Errorf("category %q: %w", text, err)
+		return Template{}, fmt.Errorf("%q: %w", text, err)
 	}
 	return t, nil
 }

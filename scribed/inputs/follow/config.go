@@ -94,9 +94,12 @@ func (c *Config) UnmarshalYAML(decode func(any) error) error {
 }
 
 // Validate reports every fault.
-func (c *Config) Validate() error {
-	_, err := c.compile()
-	return err
+func (c *Config) Validate() error { return errors.Join(c.Faults("follow " + c.Name)...) }
+
+// Faults returns what can't be right; field names the input in the configuration.
+func (c *Config) Faults(field string) []error {
+	_, faults := c.compile(field)
+	return faults
 }
 
 // rules are what a configuration compiles to.
@@ -106,20 +109,25 @@ type rules struct {
 	multiline *regexp.Regexp // nil = none
 }
 
-func (c *Config) compile() (r rules, err error) {
-	var faults []error
+func (c *Config) compile(field string) (r rules, faults []error) {
 	fault := func(format string, args ...any) {
-		faults = append(faults, fmt.Errorf("follow %s: "+format, append([]any{c.Name}, args...)...))
+		faults = append(faults, fmt.Errorf("%s."+format, append([]any{field}, args...)...))
 	}
+	var err error
 	if record.ValidateCategory(c.Name) != nil {
 		fault("name: a name of letters, digits, '.', '_' and '-' is needed")
 	}
 	if len(c.Paths) == 0 {
 		fault("paths: none given")
 	}
-	for _, p := range slices.Concat(c.Paths, c.Exclude) {
+	for i, p := range c.Paths {
 		if !doublestar.ValidatePathPattern(p) {
-			fault("paths: %q is not a pattern", p)
+			fault("paths[%d]: %q is not a pattern", i, p)
+		}
+	}
+	for i, p := range c.Exclude {
+		if !doublestar.ValidatePathPattern(p) {
+			fault("exclude[%d]: %q is not a pattern", i, p)
 		}
 	}
 	fields := []string{"file", "dir"}
@@ -135,7 +143,7 @@ func (c *Config) compile() (r rules, err error) {
 		}
 	}
 	if r.category, err = inputs.ParseTemplate(c.Category, fields...); err != nil {
-		fault("%w", err)
+		fault("category: %w", err)
 	}
 	if c.Multiline != "" {
 		if r.multiline, err = regexp.Compile(c.Multiline); err != nil {
@@ -158,10 +166,13 @@ func (c *Config) compile() (r rules, err error) {
 	within("fingerprint", int64(c.Fingerprint), 16, 64<<10)
 	within("max_open", int64(c.MaxOpen), 1, 100_000)
 	within("max_files", int64(c.MaxFiles), 1, 1_000_000)
-	for field, d := range map[string]units.Duration{"interval": c.Interval, "multiline_wait": c.MultilineWait, "forget": c.Forget} {
-		if d.Std() < time.Millisecond {
-			fault("%s: %v is below 1ms", field, d)
+	for _, x := range []struct {
+		field string
+		d     units.Duration
+	}{{"interval", c.Interval}, {"multiline_wait", c.MultilineWait}, {"forget", c.Forget}} {
+		if x.d.Std() < time.Millisecond {
+			fault("%s: %v is below 1ms", x.field, x.d)
 		}
 	}
-	return r, errors.Join(faults...)
+	return r, faults
 }

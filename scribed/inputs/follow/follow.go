@@ -57,10 +57,11 @@ var _ inputs.Input = (*Follower)(nil)
 
 // New returns a follower with the positions of the last run.
 func New(cfg Config, deps Deps) (*Follower, error) {
-	rules, err := cfg.compile()
+	rules, faults := cfg.compile("follow " + cfg.Name)
 	if deps.StateDir == "" {
-		err = errors.Join(err, fmt.Errorf("follow %s: Deps.StateDir is needed", cfg.Name))
+		faults = append(faults, fmt.Errorf("follow %s: Deps.StateDir is needed", cfg.Name))
 	}
+	err := errors.Join(faults...)
 	if err != nil {
 		return nil, err
 	}

@@ -189,16 +189,16 @@ func (f *Follower) deliver(ctx context.Context, s *source, messages []inputs.Mes
 	ctx, cancel := context.WithTimeout(ctx, deliverTimeout)
 	defer cancel()
 	err := f.sink.Deliver(ctx, s.category, messages)
-	switch {
-	case errors.Is(err, inputs.ErrRefused):
-		f.metrics.dropped.WithLabelValues(dropRefused).Add(float64(len(messages)))
-		f.log.WarnContext(ctx, "messages are lost: the agent does not take them", "path", s.path, "category", s.category, "messages", len(messages), "error", err)
-		return nil
-	case err != nil:
+	lost, lostBytes, final := inputs.Refused(messages, err)
+	if !final {
 		return err
 	}
-	f.metrics.messages.Add(float64(len(messages)))
-	f.metrics.bytes.Add(float64(size))
+	if lost > 0 {
+		f.metrics.dropped.WithLabelValues(dropRefused).Add(float64(lost))
+		f.log.WarnContext(ctx, "messages are lost: the agent does not take them", "path", s.path, "category", s.category, "messages", lost, "error", err)
+	}
+	f.metrics.messages.Add(float64(len(messages) - lost))
+	f.metrics.bytes.Add(float64(size - lostBytes))
 	return nil
 }
 

@@ -33,7 +33,7 @@ type Config struct {
 	MaxLine units.Bytes `yaml:"max_line"`
 	// MaxRequests bounds requests at the same time; each takes a buffer of a little more than MaxLine.
 	MaxRequests int `yaml:"max_requests"`
-	// Patience is how long a request waits for room in the agent.
+	// Patience is how long a request waits for room in the agent, and how long its body may stand still.
 	Patience units.Duration `yaml:"patience"`
 }
 
@@ -54,14 +54,17 @@ func (c *Config) UnmarshalYAML(decode func(any) error) error {
 }
 
 // Validate reports every fault of an input with an address of its own.
-func (c *Config) Validate() error {
-	return errors.Join(append(c.Listen.Faults("lines "+c.Name+": listen"), c.limits()...)...)
+func (c *Config) Validate() error { return errors.Join(c.Faults("lines " + c.Name)...) }
+
+// Faults returns what can't be right with an input of its own address; field names the input in the configuration.
+func (c *Config) Faults(field string) []error {
+	return append(c.Listen.Faults(field+".listen"), c.limits(field)...)
 }
 
-func (c *Config) limits() []error {
+func (c *Config) limits(field string) []error {
 	var faults []error
 	fault := func(format string, args ...any) {
-		faults = append(faults, fmt.Errorf("lines %s: "+format, append([]any{c.Name}, args...)...))
+		faults = append(faults, fmt.Errorf("%s."+format, append([]any{field}, args...)...))
 	}
 	if record.ValidateCategory(c.Name) != nil {
 		fault("name: a name of letters, digits, '.', '_' and '-' is needed")
@@ -103,7 +106,7 @@ type Handler struct {
 
 // NewHandler returns a handler that gives lines to sink. Close it.
 func NewHandler(cfg Config, sink inputs.Sink, deps Deps) (*Handler, error) {
-	if err := errors.Join(cfg.limits()...); err != nil {
+	if err := errors.Join(cfg.limits("lines " + cfg.Name)...); err != nil {
 		return nil, err
 	}
 	m, err := inputs.NewMetrics("lines", cfg.Name, deps.Registerer)
@@ -144,7 +147,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a, status := answer{Accepted: accepted}, http.StatusOK
 	if fail != nil {
 		a.Error, status = fail.Error(), fail.status
-		h.metrics.Refused.WithLabelValues(strconv.Itoa(status)).Inc()
+		h.metrics.Refused.WithLabelValues(inputs.Reason(status)).Inc()
 		if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
 			w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
 		}
@@ -167,7 +170,7 @@ func (h *Handler) take(w http.ResponseWriter, r *http.Request) (accepted int, fa
 	if r.ContentLength > int64(h.cfg.MaxBody) {
 		return 0, failed(http.StatusRequestEntityTooLarge, "the body has %d bytes, the limit is %v: send less at once", r.ContentLength, h.cfg.MaxBody)
 	}
-	body, closeBody, fail := decompressed(http.MaxBytesReader(w, r.Body, int64(h.cfg.MaxBody)), r.Header.Get("Content-Encoding"))
+	body, closeBody, fail := decompressed(http.MaxBytesReader(w, inputs.Patient(w, r.Body, h.cfg.Patience.Std()), int64(h.cfg.MaxBody)), r.Header.Get("Content-Encoding"))
 	if fail != nil {
 		return 0, fail
 	}
@@ -275,7 +278,7 @@ func (h *Handler) hand(ctx context.Context, category string, messages []inputs.M
 	case err != nil:
 		return failed(http.StatusServiceUnavailable, "category %s: %w", category, err)
 	}
-	h.metrics.Taken(messages)
+	h.metrics.Taken(messages, nil)
 	return nil
 }
 

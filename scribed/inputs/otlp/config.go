@@ -24,15 +24,15 @@ type Config struct {
 	Fallback      string `yaml:"fallback"`
 	// Format of the payload: body, json or protobuf.
 	Format string `yaml:"format"`
-	// MaxRequest bounds a request after decompression, MaxRecord a message.
+	// MaxRequest bounds a request, before and after decompression, MaxRecord a message's payload.
 	MaxRequest units.Bytes `yaml:"max_request"`
 	MaxRecord  units.Bytes `yaml:"max_record"`
-	// MaxAttributes bounds the attributes of a message, MaxValue each of their values.
+	// MaxAttributes bounds the attributes of a message, MaxValue each of their values; MaxAttributes 0 = none.
 	MaxAttributes int         `yaml:"max_attributes"`
 	MaxValue      units.Bytes `yaml:"max_value"`
-	// MaxRequests bounds requests at the same time.
+	// MaxRequests bounds requests at the same time; more are told to come again.
 	MaxRequests int `yaml:"max_requests"`
-	// Patience is how long a request waits for room in the agent.
+	// Patience is how long a request waits for room in the agent, and how long its body may stand still.
 	Patience units.Duration `yaml:"patience"`
 }
 
@@ -71,21 +71,25 @@ func (c *Config) UnmarshalYAML(decode func(any) error) error {
 }
 
 // Validate reports every fault.
-func (c *Config) Validate() error {
-	_, err := c.compile()
-	return errors.Join(append(c.Listen.Faults("otlp "+c.Name+": listen"), err)...)
+func (c *Config) Validate() error { return errors.Join(c.Faults("otlp " + c.Name)...) }
+
+// Faults returns what can't be right; field names the input in the configuration.
+func (c *Config) Faults(field string) []error {
+	_, faults := c.compile(field)
+	return faults
 }
 
-func (c *Config) compile() (t inputs.Template, err error) {
-	var faults []error
+func (c *Config) compile(field string) (t inputs.Template, faults []error) {
 	fault := func(format string, args ...any) {
-		faults = append(faults, fmt.Errorf("otlp %s: "+format, append([]any{c.Name}, args...)...))
+		faults = append(faults, fmt.Errorf("%s."+format, append([]any{field}, args...)...))
 	}
+	var err error
+	faults = append(faults, c.Listen.Faults(field+".listen")...)
 	if record.ValidateCategory(c.Name) != nil {
 		fault("name: a name of letters, digits, '.', '_' and '-' is needed")
 	}
 	if t, err = inputs.ParseTemplate(c.Category, fieldService, fieldNamespace, fieldSeverity); err != nil {
-		fault("%w", err)
+		fault("category: %w", err)
 	}
 	if record.ValidateCategory(c.Fallback) != nil {
 		fault("fallback: %q is not a category's name", c.Fallback)
@@ -107,5 +111,5 @@ func (c *Config) compile() (t inputs.Template, err error) {
 	if c.Patience <= 0 {
 		fault("patience: must be above zero")
 	}
-	return t, errors.Join(faults...)
+	return t, faults
 }

@@ -1,126 +1,133 @@
 package otlp
 
 import (
+	"bytes"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"math"
-	"strconv"
-	"strings"
+	"slices"
 	"time"
+	"unicode/utf8"
 
 	commonv1 "go.opentelemetry.io/proto/otlp/common/v1"
 	logsv1 "go.opentelemetry.io/proto/otlp/logs/v1"
 	"google.golang.org/protobuf/proto"
 
+	"scribe/internal/units"
 	"scribe/scribed/inputs"
 )
 
-// maxDepth bounds how deep a value may be nested that becomes JSON; what is deeper becomes null.
-const maxDepth = 32
-
-// plain is a value as encoding/json writes it. Bytes become base64 there, as OTLP/JSON wants it.
-func plain(v *commonv1.AnyValue, depth int) any {
-	if depth == 0 {
-		return nil
-	}
-	switch x := v.GetValue().(type) {
-	case *commonv1.AnyValue_StringValue:
-		return x.StringValue
-	case *commonv1.AnyValue_BoolValue:
-		return x.BoolValue
-	case *commonv1.AnyValue_IntValue:
-		return x.IntValue
-	case *commonv1.AnyValue_DoubleValue:
-		return number(x.DoubleValue)
-	case *commonv1.AnyValue_BytesValue:
-		return x.BytesValue
-	case *commonv1.AnyValue_ArrayValue:
-		out := make([]any, 0, len(x.ArrayValue.GetValues()))
-		for _, e := range x.ArrayValue.GetValues() {
-			out = append(out, plain(e, depth-1))
-		}
-		return out
-	case *commonv1.AnyValue_KvlistValue:
-		return object(x.KvlistValue.GetValues(), depth)
-	}
-	return nil
+// converter turns the records of one request into messages.
+type converter struct {
+	cfg *Config
+	// seen are the attributes that a message has already.
+	seen map[string]struct{}
+	buf  bytes.Buffer
 }
 
-// number is a floating-point number; JSON has none for NaN and the infinities, which become texts.
-func number(f float64) any {
-	if math.IsNaN(f) || math.IsInf(f, 0) {
-		return strconv.FormatFloat(f, 'g', -1, 64)
-	}
-	return f
-}
-
-func object(list []*commonv1.KeyValue, depth int) map[string]any {
-	out := make(map[string]any, len(list))
-	for _, kv := range list {
-		out[kv.GetKey()] = plain(kv.GetValue(), depth-1)
-	}
-	return out
-}
-
-// text is a value as a person writes it: a string as it is, anything else as JSON.
-func text(v *commonv1.AnyValue) []byte {
-	switch x := v.GetValue().(type) {
-	case nil:
-		return nil
-	case *commonv1.AnyValue_StringValue:
-		return []byte(x.StringValue)
-	case *commonv1.AnyValue_BytesValue:
-		return x.BytesValue
-	}
-	b, err := json.Marshal(plain(v, maxDepth))
-	if err != nil {
-		return []byte(err.Error()) // nothing of the above can fail
-	}
-	return b
-}
-
-// source is where records come from: what those of one scope share.
+// source is where records come from: what those of one scope share, converted once for all of them.
 type source struct {
-	resource, scope []*commonv1.KeyValue
-	scopeName       string
-	service         map[string]string // fields of the category
+	service, namespace string // fields of the category
+	resource, scope    attributes
+	// As JSON, when the format is that; nil without any.
+	resourceJSON, scopeJSON json.RawMessage
+	resourceCut, scopeCut   bool
 }
 
-func newSource(resource []*commonv1.KeyValue) source {
-	s := source{resource: resource, service: map[string]string{}}
-	for _, kv := range resource {
-		if k := kv.GetKey(); k == fieldService || k == fieldNamespace {
-			s.service[k] = string(text(kv.GetValue()))
+// resource begins a source.
+func (c *converter) resource(list []*commonv1.KeyValue) (s source) {
+	for _, kv := range list {
+		switch kv.GetKey() {
+		case fieldService:
+			s.service = c.short(kv.GetValue())
+		case fieldNamespace:
+			s.namespace = c.short(kv.GetValue())
 		}
+	}
+	s.resource = c.shared("resource.", list, "")
+	if c.cfg.Format == formatJSON && len(list) > 0 {
+		var p plainer
+		s.resourceJSON, s.resourceCut = c.encode(p.object(list, maxDepth)), p.cut
 	}
 	return s
 }
 
-// message turns a record into a message. cut says that attributes were left out or cut.
-func (i *Input) message(s *source, r *logsv1.LogRecord) (m inputs.Message, cut bool, err error) {
-	switch i.cfg.Format {
-	case formatJSON:
-		m.Payload, err = json.Marshal(whole(s, r))
-	case formatProtobuf:
-		m.Payload, err = proto.Marshal(r)
-	default:
-		m.Payload = text(r.GetBody())
+// scope gives a source another scope.
+func (c *converter) scope(s *source, name string, list []*commonv1.KeyValue) {
+	s.scope, s.scopeJSON, s.scopeCut = c.shared("scope.", list, name), nil, false
+	if c.cfg.Format == formatJSON && (name != "" || len(list) > 0) {
+		var p plainer
+		s.scopeJSON = c.encode(map[string]any{"name": name, "attributes": p.object(list, maxDepth)})
+		s.scopeCut = p.cut
 	}
-	if nanos := r.GetTimeUnixNano(); nanos != 0 {
-		m.Time = time.Unix(0, int64(nanos)) //nolint:gosec // until 2262
-	} else if nanos := r.GetObservedTimeUnixNano(); nanos != 0 {
-		m.Time = time.Unix(0, int64(nanos)) //nolint:gosec // until 2262
+}
+
+// short is a value as a field of a category; a name has no use for more of it.
+func (c *converter) short(v *commonv1.AnyValue) string {
+	t, _ := c.text(v)
+	return string(t[:min(len(t), maxName)])
+}
+
+// shared are the attributes of a source under their prefix; name is that of a scope.
+func (c *converter) shared(prefix string, list []*commonv1.KeyValue, name string) attributes {
+	a := c.attributes()
+	a.field(prefix+"name", name)
+	a.all(prefix, list)
+	return a
+}
+
+// message turns a record into a message. cut says that something of it was left out. An error means that it is too large.
+func (c *converter) message(s *source, r *logsv1.LogRecord) (m inputs.Message, cut bool, err error) {
+	if m.Payload, cut, err = c.payload(s, r); err != nil {
+		return m, cut, err
 	}
-	a := attributes{limit: i.cfg.MaxAttributes, value: int(i.cfg.MaxValue)}
-	a.add("severity", []byte(severity(r)))
-	a.add("trace_id", hexOf(r.GetTraceId()))
-	a.add("span_id", hexOf(r.GetSpanId()))
+	if limit := c.cfg.MaxRecord; int64(len(m.Payload)) > int64(limit) {
+		return m, cut, tooLong(limit)
+	}
+	m.Time = eventTime(r)
+	a := c.attributes()
+	a.field("severity", severity(r))
+	a.field("trace_id", id(r.GetTraceId(), traceLen))
+	a.field("span_id", id(r.GetSpanId(), spanLen))
+	a.field("event_name", r.GetEventName())
 	a.all("", r.GetAttributes())
-	a.add("scope.name", []byte(s.scopeName))
-	a.all("scope.", s.scope)
-	a.all("resource.", s.resource)
+	a.join(&s.scope)
+	a.join(&s.resource)
 	m.Attributes = a.list
-	return m, a.cut, err
+	return m, cut || a.cut, nil
+}
+
+func tooLong(limit units.Bytes) error {
+	return fmt.Errorf("a record has more than %v", limit)
+}
+
+func (c *converter) payload(s *source, r *logsv1.LogRecord) (b []byte, cut bool, err error) {
+	switch c.cfg.Format {
+	case formatJSON:
+		// Before it is written out for every record of it.
+		if limit := c.cfg.MaxRecord; int64(len(s.resourceJSON)+len(s.scopeJSON)) > int64(limit) {
+			return nil, false, tooLong(limit)
+		}
+		var p plainer
+		b = c.encode(p.record(s, r))
+		return b, p.cut || s.resourceCut || s.scopeCut, nil
+	case formatProtobuf:
+		b, err = proto.Marshal(r)
+		return b, false, err
+	}
+	b, cut = c.text(r.GetBody())
+	return b, cut, nil
+}
+
+// eventTime is the record's, else when it was observed; zero without any that is possible.
+func eventTime(r *logsv1.LogRecord) time.Time {
+	for _, nanos := range []uint64{r.GetTimeUnixNano(), r.GetObservedTimeUnixNano()} {
+		if nanos > 0 && nanos <= math.MaxInt64 {
+			return time.Unix(0, int64(nanos)) //nolint:gosec // compared above
+		}
+	}
+	return time.Time{}
 }
 
 // severity is the text that the record brings, else the name of its number's range.
@@ -135,55 +142,111 @@ func severity(r *logsv1.LogRecord) string {
 	return ""
 }
 
-func hexOf(id []byte) []byte { return []byte(hex.EncodeToString(id)) }
+// id is a trace's or span's in hexadecimal; "" when it is none: the specification takes an id of zeros or of another length for that.
+func id(b []byte, size int) string {
+	if len(b) != size || !slices.ContainsFunc(b, func(x byte) bool { return x != 0 }) {
+		return ""
+	}
+	return hex.EncodeToString(b)
+}
 
-// attributes gathers attributes within bounds.
+// attributes gathers attributes within bounds, each name once: the first one counts.
 type attributes struct {
-	list         []inputs.Attribute
-	limit, value int
-	cut          bool
+	convert *converter
+	list    []inputs.Attribute
+	cut     bool
 }
 
 // maxName bounds an attribute's name in bytes.
 const maxName = 255
 
-func (a *attributes) add(name string, value []byte) {
-	switch {
-	case len(value) == 0 || name == "":
-		return
-	case len(a.list) >= a.limit || len(name) > maxName:
-		a.cut = true
-		return
-	case len(value) > a.value:
-		a.cut = true
-		value = value[:a.value]
+func (c *converter) attributes() attributes {
+	if c.seen == nil {
+		c.seen = map[string]struct{}{}
 	}
-	a.list = append(a.list, inputs.Attribute{Name: strings.ToValidUTF8(name, "_"), Value: value})
+	clear(c.seen)
+	return attributes{convert: c}
+}
+
+// field adds one that is absent when it is empty.
+func (a *attributes) field(name, value string) {
+	if value != "" {
+		a.add(name, []byte(value))
+	}
+}
+
+func (a *attributes) add(name string, value []byte) {
+	limit := a.convert.cfg.MaxAttributes
+	if limit == 0 {
+		return
+	}
+	_, twice := a.convert.seen[name]
+	if twice || name == "" || len(name) > maxName || len(a.list) >= limit {
+		a.cut = true
+		return
+	}
+	if most := int(a.convert.cfg.MaxValue); len(value) > most {
+		a.cut = true
+		value = cutText(value, most)
+	}
+	a.convert.seen[name] = struct{}{}
+	a.list = append(a.list, inputs.Attribute{Name: name, Value: value})
 }
 
 func (a *attributes) all(prefix string, list []*commonv1.KeyValue) {
+	if a.convert.cfg.MaxAttributes == 0 {
+		return
+	}
 	for _, kv := range list {
-		a.add(prefix+kv.GetKey(), text(kv.GetValue()))
+		if len(a.list) >= a.convert.cfg.MaxAttributes { // the others' values need not be converted
+			a.cut = true
+			return
+		}
+		value, cut := a.convert.text(kv.GetValue())
+		a.cut = a.cut || cut
+		a.add(prefix+kv.GetKey(), value)
 	}
 }
 
-// whole is a record with where it comes from, in the names of OTLP/JSON.
-func whole(s *source, r *logsv1.LogRecord) map[string]any {
-	out := map[string]any{"body": plain(r.GetBody(), maxDepth), "severity": severity(r)}
-	add := func(name string, v any, present bool) {
-		if present {
-			out[name] = v
+// join adds those of a source.
+func (a *attributes) join(b *attributes) {
+	for _, x := range b.list {
+		a.add(x.Name, x.Value)
+	}
+	a.cut = a.cut || b.cut
+}
+
+// cutText cuts to at most n bytes, and not inside of a character.
+func cutText(b []byte, n int) []byte {
+	for i := n; i > max(n-utf8.UTFMax, 0); i-- {
+		if utf8.RuneStart(b[i]) {
+			return b[:i]
 		}
 	}
-	add("timeUnixNano", strconv.FormatUint(r.GetTimeUnixNano(), 10), r.GetTimeUnixNano() != 0)
-	add("observedTimeUnixNano", strconv.FormatUint(r.GetObservedTimeUnixNano(), 10), r.GetObservedTimeUnixNano() != 0)
-	add("severityNumber", int32(r.GetSeverityNumber()), r.GetSeverityNumber() != 0)
-	add("traceId", hex.EncodeToString(r.GetTraceId()), len(r.GetTraceId()) > 0)
-	add("spanId", hex.EncodeToString(r.GetSpanId()), len(r.GetSpanId()) > 0)
-	add("flags", r.GetFlags(), r.GetFlags() != 0)
-	add("eventName", r.GetEventName(), r.GetEventName() != "")
-	add("attributes", object(r.GetAttributes(), maxDepth), len(r.GetAttributes()) > 0)
-	add("resource", object(s.resource, maxDepth), len(s.resource) > 0)
-	add("scope", map[string]any{"name": s.scopeName, "attributes": object(s.scope, maxDepth)}, s.scopeName != "" || len(s.scope) > 0)
-	return out
+	return b[:n]
+}
+
+// text is a value as a person writes it: a string as it is, bytes as they are, anything else as JSON.
+func (c *converter) text(v *commonv1.AnyValue) (b []byte, cut bool) {
+	switch x := v.GetValue().(type) {
+	case nil:
+		return nil, false
+	case *commonv1.AnyValue_StringValue:
+		return []byte(x.StringValue), false
+	case *commonv1.AnyValue_BytesValue:
+		return x.BytesValue, false
+	}
+	var p plainer
+	return c.encode(p.value(v, maxDepth)), p.cut
+}
+
+// encode writes JSON, with <, > and & as they are.
+func (c *converter) encode(v any) []byte {
+	c.buf.Reset()
+	enc := json.NewEncoder(&c.buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return []byte(err.Error()) // nothing that plainer makes can fail
+	}
+	return bytes.Clone(bytes.TrimSuffix(c.buf.Bytes(), []byte{'\n'}))
 }

@@ -1,29 +1,16 @@
 package otlp
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"mime"
 	"net/http"
-	"strconv"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 	collectorv1 "go.opentelemetry.io/proto/otlp/collector/logs/v1"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 
-	"scribe/internal/units"
 	"scribe/scribed/inputs"
 )
 
@@ -51,11 +38,8 @@ var _ inputs.Input = (*Input)(nil)
 
 // New returns an input.
 func New(cfg Config, deps Deps) (*Input, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	t, err := cfg.compile()
-	if err != nil {
+	t, faults := cfg.compile("otlp " + cfg.Name)
+	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
 	if deps.Logger == nil {
@@ -76,20 +60,16 @@ func (i *Input) Run(ctx context.Context, sink inputs.Sink) (err error) {
 	i.sink = sink
 	nl, err := i.cfg.Listen.Open(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("otlp %s: %w", i.cfg.Name, err)
 	}
 	i.deps.Logger.Info("taking OTLP logs", "input", i.cfg.Name, "address", nl.Addr().String())
 	return i.cfg.Listen.ServeHTTP(ctx, nl, i.handler())
 }
 
-// grpcMethod is LogsService's only one.
-const grpcMethod = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
-
 func (i *Input) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/logs", i.serveHTTP)
-	mux.Handle(grpcMethod, connect.NewUnaryHandlerSimple(grpcMethod, i.export,
-		connect.WithReadMaxBytes(int(i.cfg.MaxRequest)), connect.WithCompressMinBytes(1<<10)))
+	mux.Handle("POST "+grpcMethod, i.serveGRPC())
 	return mux
 }
 
@@ -99,62 +79,54 @@ const retryAfter = time.Second
 // errBusy says that too many requests run.
 var errBusy = errors.New("too many requests at the same time: try again later")
 
-// take delivers a request's records. rejected are lost for the reason that the message tells; an error means that the request
-// should be sent again.
-func (i *Input) take(ctx context.Context, req *collectorv1.ExportLogsServiceRequest) (*collectorv1.ExportLogsServiceResponse, error) {
+// enter takes a place for a request, which leave gives back; false when there is none.
+func (i *Input) enter() bool {
 	select {
 	case i.running <- struct{}{}:
-		defer func() { <-i.running }()
+		return true
 	default:
-		i.metrics.Refused.WithLabelValues(inputs.RefuseBusy).Inc()
-		return nil, errBusy
+		return false
 	}
-	e := exporting{input: i}
-	for _, rl := range req.GetResourceLogs() {
-		s := newSource(rl.GetResource().GetAttributes())
-		for _, sl := range rl.GetScopeLogs() {
-			s.scope, s.scopeName = sl.GetScope().GetAttributes(), sl.GetScope().GetName()
-			for _, r := range sl.GetLogRecords() {
-				m, cut, err := i.message(&s, r)
-				if cut {
-					i.metrics.Truncated.Inc()
-				}
-				s.service[fieldSeverity] = severity(r)
-				e.add(i.categoryOf(&s), m, err)
-			}
-		}
-	}
+}
+
+func (i *Input) leave() { <-i.running }
+
+// refuse counts a request that was refused, by what OTLP/HTTP answers with.
+func (i *Input) refuse(status int) { i.metrics.Refused.WithLabelValues(inputs.Reason(status)).Inc() }
+
+// take delivers a request's records and says which of them are lost; an error means that the request should be sent again.
+func (i *Input) take(ctx context.Context, req *collectorv1.ExportLogsServiceRequest) (*collectorv1.ExportLogsServiceResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, i.cfg.Patience.Std())
 	defer cancel()
-	if err := e.deliver(ctx); err != nil {
-		i.metrics.Refused.WithLabelValues(inputs.DropFull).Inc()
+	e := exporting{input: i, index: map[string]int{}, lost: map[string]int{}, convert: converter{cfg: &i.cfg}}
+	if err := e.records(ctx, req); err != nil {
+		i.refuse(http.StatusServiceUnavailable)
 		return nil, err
 	}
 	resp := &collectorv1.ExportLogsServiceResponse{}
-	if e.rejected > 0 {
-		resp.PartialSuccess = &collectorv1.ExportLogsPartialSuccess{RejectedLogRecords: e.rejected, ErrorMessage: e.reason}
+	rejected := 0
+	// Only now: a request that is sent again would count them again.
+	for reason, n := range e.lost {
+		i.metrics.Dropped.WithLabelValues(reason).Add(float64(n))
+		rejected += n
+	}
+	if rejected > 0 {
+		resp.PartialSuccess = &collectorv1.ExportLogsPartialSuccess{RejectedLogRecords: int64(rejected), ErrorMessage: e.why.Error()}
+		i.deps.Logger.WarnContext(ctx, "records are lost", "input", i.cfg.Name, "records", rejected, "error", e.why)
 	}
 	return resp, nil
 }
 
-func (i *Input) categoryOf(s *source) string {
-	if name, ok := i.category.Fixed(); ok {
-		return name
-	}
-	name, ok := i.names.Allow(i.category.Category(func(field string) string { return s.service[field] }))
-	if !ok {
-		i.metrics.Stray.Inc()
-	}
-	return name
-}
-
-// exporting is a request's records by category, in order.
+// exporting is a request's records on their way, by category, in order.
 type exporting struct {
-	input    *Input
-	parts    []part
-	index    map[string]int
-	rejected int64
-	reason   string // of the first rejection
+	input   *Input
+	convert converter
+	parts   []part
+	index   map[string]int // of parts by category
+	size    int            // bytes of what is in parts
+	// lost counts records by reason; why is the first one's.
+	lost map[string]int
+	why  error
 }
 
 type part struct {
@@ -162,17 +134,57 @@ type part struct {
 	messages []inputs.Message
 }
 
-func (e *exporting) add(category string, m inputs.Message, err error) {
-	if limit := int(e.input.cfg.MaxRecord); err == nil && len(m.Payload) > limit {
-		err = fmt.Errorf("a record of %d bytes is over the limit of %d", len(m.Payload), limit)
+// pieceBytes is how much of a request is converted before it is delivered. Every record becomes a message with the attributes of its
+// resource, so that a small request may become many bytes.
+const pieceBytes = 1 << 20
+
+func (e *exporting) records(ctx context.Context, req *collectorv1.ExportLogsServiceRequest) error {
+	for _, rl := range req.GetResourceLogs() {
+		s := e.convert.resource(rl.GetResource().GetAttributes())
+		for _, sl := range rl.GetScopeLogs() {
+			e.convert.scope(&s, sl.GetScope().GetName(), sl.GetScope().GetAttributes())
+			for _, r := range sl.GetLogRecords() {
+				m, cut, err := e.convert.message(&s, r)
+				if err != nil {
+					e.reject(inputs.DropTooLarge, 1, err)
+					continue
+				}
+				if cut {
+					e.input.metrics.Truncated.Inc()
+				}
+				e.add(e.input.categoryOf(&s, severity(r)), m)
+				if e.size < pieceBytes {
+					continue
+				}
+				if err := e.deliver(ctx); err != nil {
+					return err
+				}
+			}
+		}
 	}
-	if err != nil {
-		e.reject(inputs.DropTooLarge, 1, err)
-		return
+	return e.deliver(ctx)
+}
+
+func (i *Input) categoryOf(s *source, severity string) string {
+	if name, ok := i.category.Fixed(); ok {
+		return name
 	}
-	if e.index == nil {
-		e.index = map[string]int{}
+	name, ok := i.names.Allow(i.category.Category(func(field string) string {
+		switch field {
+		case fieldService:
+			return s.service
+		case fieldNamespace:
+			return s.namespace
+		}
+		return severity
+	}))
+	if !ok {
+		i.metrics.Stray.Inc()
 	}
+	return name
+}
+
+func (e *exporting) add(category string, m inputs.Message) {
 	n, known := e.index[category]
 	if !known {
 		n = len(e.parts)
@@ -180,152 +192,40 @@ func (e *exporting) add(category string, m inputs.Message, err error) {
 		e.parts = append(e.parts, part{category: category})
 	}
 	e.parts[n].messages = append(e.parts[n].messages, m)
+	e.size += sizeOf(&m)
 }
 
-func (e *exporting) reject(label string, n int, err error) {
-	e.input.metrics.Dropped.WithLabelValues(label).Add(float64(n))
-	e.rejected += int64(n)
-	if e.reason == "" {
-		e.reason = err.Error()
+// sizeOf is about what a message takes in memory, in bytes.
+func sizeOf(m *inputs.Message) int {
+	n := 128 + len(m.Payload)
+	for i := range m.Attributes {
+		n += 64 + len(m.Attributes[i].Name) + len(m.Attributes[i].Value)
+	}
+	return n
+}
+
+func (e *exporting) reject(reason string, n int, err error) {
+	e.lost[reason] += n
+	if e.why == nil {
+		e.why = err
 	}
 }
 
+// deliver gives the agent what is there.
 func (e *exporting) deliver(ctx context.Context) error {
 	for i := range e.parts {
 		p := &e.parts[i]
 		err := e.input.sink.Deliver(ctx, p.category, p.messages)
-		switch {
-		case errors.Is(err, inputs.ErrRefused):
-			e.reject(inputs.DropRefused, len(p.messages), err)
-		case err != nil:
+		lost, _, final := inputs.Refused(p.messages, err)
+		if !final {
 			return fmt.Errorf("category %s: %w", p.category, err)
-		default:
-			e.input.metrics.Taken(p.messages)
 		}
+		if lost > 0 {
+			e.reject(inputs.DropRefused, lost, fmt.Errorf("category %s: %w", p.category, err))
+		}
+		e.input.metrics.Taken(p.messages, err)
 	}
+	clear(e.index)
+	e.parts, e.size = e.parts[:0], 0
 	return nil
-}
-
-// export answers gRPC.
-func (i *Input) export(ctx context.Context, req *collectorv1.ExportLogsServiceRequest) (*collectorv1.ExportLogsServiceResponse, error) {
-	resp, err := i.take(ctx, req)
-	if err == nil {
-		return resp, nil
-	}
-	e := connect.NewError(connect.CodeUnavailable, err)
-	if d, derr := connect.NewErrorDetail(&errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)}); derr == nil {
-		e.AddDetail(d)
-	}
-	return nil, e
-}
-
-// Content types of OTLP/HTTP.
-const (
-	typeProtobuf = "application/x-protobuf"
-	typeJSON     = "application/json"
-)
-
-// serveHTTP answers OTLP/HTTP. Errors are a google.rpc.Status, as the specification wants; its message is all that clients show.
-func (i *Input) serveHTTP(w http.ResponseWriter, r *http.Request) {
-	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil || kind != typeProtobuf && kind != typeJSON {
-		fail(w, typeJSON, http.StatusUnsupportedMediaType, fmt.Errorf("the Content-Type must be %s or %s", typeProtobuf, typeJSON))
-		return
-	}
-	body, status, err := i.body(w, r)
-	if err != nil {
-		i.metrics.Refused.WithLabelValues(strconv.Itoa(status)).Inc()
-		fail(w, kind, status, err)
-		return
-	}
-	req := &collectorv1.ExportLogsServiceRequest{}
-	if kind == typeJSON {
-		err = decodeJSON(body, req)
-	} else {
-		err = proto.Unmarshal(body, req)
-	}
-	if err != nil {
-		i.metrics.Refused.WithLabelValues(inputs.DropInvalid).Inc()
-		fail(w, kind, http.StatusBadRequest, fmt.Errorf("the body is no ExportLogsServiceRequest: %w", err))
-		return
-	}
-	resp, err := i.take(r.Context(), req)
-	switch {
-	case errors.Is(err, errBusy):
-		w.Header().Set("Retry-After", strconv.Itoa(int(retryAfter.Seconds())))
-		fail(w, kind, http.StatusTooManyRequests, err)
-	case err != nil:
-		w.Header().Set("Retry-After", strconv.Itoa(int(retryAfter.Seconds())))
-		fail(w, kind, http.StatusServiceUnavailable, err)
-	default:
-		write(w, kind, http.StatusOK, resp)
-	}
-}
-
-// body reads and decompresses a request's.
-func (i *Input) body(w http.ResponseWriter, r *http.Request) (body []byte, status int, err error) {
-	limit := int64(i.cfg.MaxRequest)
-	if r.ContentLength > limit {
-		return nil, http.StatusRequestEntityTooLarge, tooLarge(limit)
-	}
-	in := io.Reader(http.MaxBytesReader(w, r.Body, limit))
-	switch encoding := r.Header.Get("Content-Encoding"); encoding {
-	case "", "identity":
-	case "gzip":
-		z, err := gzip.NewReader(in)
-		if err != nil {
-			return nil, http.StatusBadRequest, fmt.Errorf("the body is not gzip: %w", err)
-		}
-		in = z
-	default:
-		return nil, http.StatusUnsupportedMediaType, fmt.Errorf("the Content-Encoding %q is none of gzip, identity", encoding)
-	}
-	body, err = io.ReadAll(io.LimitReader(in, limit+1))
-	over := new(http.MaxBytesError)
-	switch {
-	case errors.As(err, &over), err == nil && int64(len(body)) > limit:
-		return nil, http.StatusRequestEntityTooLarge, tooLarge(limit)
-	case err != nil:
-		return nil, http.StatusBadRequest, fmt.Errorf("the body can't be read: %w", err)
-	}
-	return body, 0, nil
-}
-
-func tooLarge(limit int64) error {
-	return fmt.Errorf("the request has more than %v: send less at once", units.Bytes(limit)) //nolint:gosec // not negative
-}
-
-func fail(w http.ResponseWriter, kind string, status int, err error) {
-	write(w, kind, status, &rpcstatus.Status{Message: err.Error()})
-}
-
-// write writes a message in the encoding of the request.
-func write(w http.ResponseWriter, kind string, status int, m proto.Message) {
-	w.Header().Set("Content-Type", kind)
-	w.WriteHeader(status)
-	var b []byte
-	if kind == typeJSON {
-		b, _ = protojson.Marshal(m)
-	} else {
-		b, _ = proto.Marshal(m)
-	}
-	_, _ = w.Write(b) // the client went away
-}
-
-// decodeJSON reads OTLP/JSON, which is protobuf's JSON but for trace and span ids: they are hexadecimal there, base64 here.
-func decodeJSON(b []byte, req *collectorv1.ExportLogsServiceRequest) error {
-	dec := json.NewDecoder(bytes.NewReader(b))
-	dec.UseNumber()
-	var tree any
-	if err := dec.Decode(&tree); err != nil {
-		return err
-	}
-	if err := rewriteIDs(tree); err != nil {
-		return err
-	}
-	again, err := json.Marshal(tree)
-	if err != nil {
-		return err
-	}
-	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(again, req)
 }

@@ -76,9 +76,12 @@ func (c *Config) UnmarshalYAML(decode func(any) error) error {
 }
 
 // Validate reports every fault.
-func (c *Config) Validate() error {
-	_, err := c.compile()
-	return err
+func (c *Config) Validate() error { return errors.Join(c.Faults("syslog " + c.Name)...) }
+
+// Faults returns what can't be right; field names the input in the configuration.
+func (c *Config) Faults(field string) []error {
+	_, faults := c.compile(field)
+	return faults
 }
 
 // rules are what a configuration compiles to.
@@ -87,16 +90,16 @@ type rules struct {
 	location *time.Location
 }
 
-func (c *Config) compile() (r rules, err error) {
-	var faults []error
+func (c *Config) compile(field string) (r rules, faults []error) {
 	fault := func(format string, args ...any) {
-		faults = append(faults, fmt.Errorf("syslog %s: "+format, append([]any{c.Name}, args...)...))
+		faults = append(faults, fmt.Errorf("%s."+format, append([]any{field}, args...)...))
 	}
+	var err error
 	if record.ValidateCategory(c.Name) != nil {
 		fault("name: a name of letters, digits, '.', '_' and '-' is needed")
 	}
 	if c.UDP == "" && c.Unix == "" && c.TCP.Address == "" {
-		fault("one of udp, tcp and unix is needed")
+		faults = append(faults, fmt.Errorf("%s: one of udp, tcp and unix is needed", field))
 	}
 	if c.UDP != "" {
 		if _, port, err := net.SplitHostPort(c.UDP); err != nil || port == "" {
@@ -104,13 +107,13 @@ func (c *Config) compile() (r rules, err error) {
 		}
 	}
 	if c.TCP.Address != "" {
-		faults = append(faults, c.TCP.Faults("syslog "+c.Name+": tcp")...)
+		faults = append(faults, c.TCP.Faults(field+".tcp")...)
 	}
 	if c.TCP.TokenFile != "" {
 		fault("tcp.token_file: syslog carries no tokens")
 	}
 	if r.category, err = inputs.ParseTemplate(c.Category, "facility", "severity", "host", "app"); err != nil {
-		fault("%w", err)
+		fault("category: %w", err)
 	}
 	if record.ValidateCategory(c.Fallback) != nil {
 		fault("fallback: %q is not a category's name", c.Fallback)
@@ -142,5 +145,5 @@ func (c *Config) compile() (r rules, err error) {
 	if c.IdleTimeout.Std() < time.Second {
 		fault("idle_timeout: %v is below 1s", c.IdleTimeout)
 	}
-	return r, errors.Join(faults...)
+	return r, faults
 }

@@ -43,8 +43,8 @@ var _ inputs.Input = (*Input)(nil)
 
 // New returns an input.
 func New(cfg Config, deps Deps) (*Input, error) {
-	r, err := cfg.compile()
-	if err != nil {
+	r, faults := cfg.compile("syslog " + cfg.Name)
+	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
 	if deps.Logger == nil {
@@ -182,7 +182,7 @@ func (i *Input) datagrams(ctx context.Context, c net.PacketConn, localHost strin
 			i.metrics.Dropped.WithLabelValues(inputs.DropFull).Inc()
 			continue
 		}
-		i.metrics.Taken(one)
+		i.metrics.Taken(one, nil)
 	}
 }
 
@@ -323,13 +323,14 @@ func (b *batch) deliver(ctx context.Context) bool {
 			}
 			err := i.sink.Deliver(dctx, p.category, p.messages)
 			cancel()
+			lost, _, final := inputs.Refused(p.messages, err)
 			switch {
-			case err == nil:
-				i.metrics.Taken(p.messages)
-				p.messages = p.messages[:0]
-			case errors.Is(err, inputs.ErrRefused):
-				i.metrics.Dropped.WithLabelValues(inputs.DropRefused).Add(float64(len(p.messages)))
-				i.deps.Logger.Warn("messages are lost: the agent does not take them", "category", p.category, "messages", len(p.messages), "error", err)
+			case final:
+				i.metrics.Taken(p.messages, err)
+				if lost > 0 {
+					i.metrics.Dropped.WithLabelValues(inputs.DropRefused).Add(float64(lost))
+					i.deps.Logger.Warn("messages are lost: the agent does not take them", "category", p.category, "messages", lost, "error", err)
+				}
 				p.messages = p.messages[:0]
 			case ended:
 				i.metrics.Dropped.WithLabelValues(inputs.DropFull).Add(float64(len(p.messages)))

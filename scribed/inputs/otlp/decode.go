@@ -1,0 +1,125 @@
+package otlp
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"connectrpc.com/connect"
+	collectorv1 "go.opentelemetry.io/proto/otlp/collector/logs/v1"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// maxValues bounds the records, attributes and values of a request together. An empty one takes two bytes in a request and some
+// hundred in memory, so the size of a request does not bound what it decodes to.
+const maxValues = 1 << 20
+
+// maxNesting bounds how deep the messages of a request may stand in each other: a value in a list in a value takes three.
+const maxNesting = 1000
+
+// errTooMany is the answer to a request with more than maxValues.
+var errTooMany = fmt.Errorf("the request has more than %d records, attributes and values: send less at once", maxValues)
+
+// decodeProtobuf reads a message after a look at what it would take.
+func decodeProtobuf(b []byte, m proto.Message) error {
+	if n := values(b, m.ProtoReflect().Descriptor(), maxNesting); n > maxValues {
+		return errTooMany
+	}
+	return proto.UnmarshalOptions{RecursionLimit: maxNesting}.Unmarshal(b, m)
+}
+
+// values counts the messages in an encoded message. It stops where the encoding is broken, which decoding then reports.
+func values(b []byte, md protoreflect.MessageDescriptor, depth int) (n int) {
+	for len(b) > 0 && depth > 0 {
+		num, kind, head := protowire.ConsumeTag(b)
+		if head < 0 {
+			return n
+		}
+		size := protowire.ConsumeFieldValue(num, kind, b[head:])
+		if size < 0 {
+			return n
+		}
+		if kind == protowire.BytesType {
+			if fd := md.Fields().ByNumber(num); fd != nil && fd.Message() != nil {
+				inner, _ := protowire.ConsumeBytes(b[head:])
+				n += 1 + values(inner, fd.Message(), depth-1)
+			}
+		}
+		b = b[head+size:]
+	}
+	return n
+}
+
+// decodeJSON reads OTLP/JSON, which is protobuf's JSON but for trace and span ids: they are hexadecimal there, base64 here.
+func decodeJSON(b []byte, req *collectorv1.ExportLogsServiceRequest) error {
+	if bytes.Count(b, []byte{'{'}) > maxValues {
+		return errTooMany
+	}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true, RecursionLimit: maxNesting}).Unmarshal(b, req); err != nil {
+		return err
+	}
+	for _, rl := range req.GetResourceLogs() {
+		for _, sl := range rl.GetScopeLogs() {
+			for _, r := range sl.GetLogRecords() {
+				var errs [2]error
+				r.TraceId, errs[0] = unmistaken("traceId", r.GetTraceId(), traceLen)
+				r.SpanId, errs[1] = unmistaken("spanId", r.GetSpanId(), spanLen)
+				if err := errors.Join(errs[:]...); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// Lengths of ids in bytes.
+const (
+	traceLen = 16
+	spanLen  = 8
+)
+
+// unmistaken turns an id back whose hexadecimal digits were read as base64. All of them are digits of base64, too, and there are as
+// many as makes whole groups of four, so encoding what was decoded gives the text as it was.
+func unmistaken(field string, id []byte, size int) ([]byte, error) {
+	if len(id) == 0 {
+		return nil, nil
+	}
+	text := base64.StdEncoding.EncodeToString(id)
+	got, err := hex.DecodeString(text)
+	if err != nil || len(got) != size {
+		return nil, fmt.Errorf("a %s is not of %d hexadecimal digits", field, 2*size)
+	}
+	return got, nil
+}
+
+// codec is gRPC's, with the bounds of this package.
+type codec struct{}
+
+var _ connect.Codec = codec{}
+
+// Name implements connect.Codec.
+func (codec) Name() string { return "proto" }
+
+// Marshal implements connect.Codec.
+func (codec) Marshal(m any) ([]byte, error) {
+	p, ok := m.(proto.Message)
+	if !ok {
+		return nil, fmt.Errorf("%T is no protobuf message", m)
+	}
+	return proto.Marshal(p)
+}
+
+// Unmarshal implements connect.Codec.
+func (codec) Unmarshal(b []byte, m any) error {
+	p, ok := m.(proto.Message)
+	if !ok {
+		return fmt.Errorf("%T is no protobuf message", m)
+	}
+	return decodeProtobuf(b, p)
+}

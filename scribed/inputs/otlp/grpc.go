@@ -1,0 +1,84 @@
+package otlp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"connectrpc.com/connect"
+	collectorv1 "go.opentelemetry.io/proto/otlp/collector/logs/v1"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/scribed/inputs"
+)
+
+// grpcMethod is LogsService's only one.
+const grpcMethod = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
+
+// serveGRPC is a handler of OTLP/gRPC alone: Connect's own protocol and gRPC-Web are no part of OTLP.
+func (i *Input) serveGRPC() http.Handler {
+	var (
+		refusal = connect.NewErrorWriter()
+		rpc     = connect.NewUnaryHandlerSimple(grpcMethod, i.export,
+			connect.WithReadMaxBytes(int(i.cfg.MaxRequest)), connect.WithCompressMinBytes(1<<10), connect.WithCodec(codec{}))
+	)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if kind := r.Header.Get("Content-Type"); kind != "application/grpc" && kind != "application/grpc+proto" {
+			i.refuse(http.StatusUnsupportedMediaType)
+			http.Error(w, fmt.Sprintf("the Content-Type %q is not application/grpc", kind), http.StatusUnsupportedMediaType)
+			return
+		}
+		if !i.enter() {
+			i.refuse(http.StatusTooManyRequests)
+			_ = refusal.Write(w, r, unavailable(errBusy)) // the client went away
+			return
+		}
+		defer i.leave()
+		r.Body = inputs.Patient(w, r.Body, i.cfg.Patience.Std())
+		rpc.ServeHTTP(w, r)
+		i.account(w.Header())
+	})
+}
+
+// account counts what was refused before export was called. What export answers with is counted there.
+func (i *Input) account(answer http.Header) {
+	text := answer.Get(http.TrailerPrefix + "Grpc-Status")
+	if text == "" {
+		text = answer.Get("Grpc-Status")
+	}
+	code, err := strconv.Atoi(text)
+	if err != nil {
+		return
+	}
+	switch connect.Code(code) { //nolint:exhaustive,gosec // those that connect answers with by itself
+	case connect.CodeResourceExhausted:
+		i.refuse(http.StatusRequestEntityTooLarge)
+	case connect.CodeUnimplemented: // a compression
+		i.refuse(http.StatusUnsupportedMediaType)
+	case connect.CodeInvalidArgument, connect.CodeInternal, connect.CodeUnknown:
+		i.refuse(http.StatusBadRequest)
+	}
+}
+
+// export answers gRPC.
+func (i *Input) export(ctx context.Context, req *collectorv1.ExportLogsServiceRequest) (*collectorv1.ExportLogsServiceResponse, error) {
+	resp, err := i.take(ctx, req)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return resp, nil
+}
+
+// unavailable is an error after which exporters send the request again.
+func unavailable(err error) error {
+	e := connect.NewError(connect.CodeUnavailable, err)
+	d, derr := connect.NewErrorDetail(&errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)})
+	if derr != nil {
+		return errors.Join(err, derr) // a message that is known always has its detail
+	}
+	e.AddDetail(d)
+	return e
+}

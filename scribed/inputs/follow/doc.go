@@ -4,7 +4,8 @@
 // # What is promised
 //
 // A line is delivered at least once, and the lines of a file in their order. The position of a file moves when the agent holds what
-// is before it, and positions are saved every second and at the end: after a crash the lines of the last second are delivered again.
+// is before it, and positions are saved every second, when a file is seen first, and at the end: after a crash the lines of the last
+// second are delivered again.
 //
 // # How a file is known
 //
@@ -21,7 +22,8 @@
 //
 //   - copytruncate loses what is written between the copy and the cut, and, when no glob matches the copy, what was not read before
 //     the cut. Rotation by renaming loses nothing.
-//   - A file that is removed while the agent is down, or before it has been opened, is lost with what was not read.
+//   - A file that is removed while the agent is down, or before it has been opened, is lost with what was not read, and so is one that
+//     is renamed before it was ever seen, to a name that no glob matches. Globs that match the rotated names as well lose nothing.
 //   - A file that is cut and then grows beyond the position with the same bytes before it, between two looks, is not recognised.
 //   - A file that is removed and created again while the agent is down, with the same number and beginning with the very bytes that
 //     were read, is taken for the old one.

@@ -48,6 +48,10 @@ type Follower struct {
 	// dirty: the positions have changed since they were saved.
 	dirty   bool
 	savedAt time.Time
+	// fresh: there is a file that the saved positions do not know.
+	fresh bool
+	// began is when the Step began, by the clock: its drain may take longer than positions may be unsaved.
+	began time.Time
 
 	buf, scratch []byte
 	messages     []inputs.Message
@@ -132,9 +136,21 @@ const saveInterval = time.Second
 
 // Step looks at the files once and delivers what there is to read, until ctx ends.
 func (f *Follower) Step(ctx context.Context, sink inputs.Sink, now time.Time) {
-	f.sink = sink
+	f.sink, f.began = sink, f.deps.Clock()
 	f.look(ctx, now)
+	if f.fresh {
+		f.fresh = false
+		f.store(ctx) // before it is read: a file that is known is found again when it was renamed while nobody looked
+	}
 	f.drain(ctx, now)
+	f.settle(ctx, f.at(now))
+}
+
+// at is the time in the middle of a Step that began at now.
+func (f *Follower) at(now time.Time) time.Time { return now.Add(f.deps.Clock().Sub(f.began)) }
+
+// settle updates the gauges, and saves the positions when they are due.
+func (f *Follower) settle(ctx context.Context, now time.Time) {
 	var lag int64
 	for _, s := range f.sources {
 		lag += max(s.size-s.position, 0)
@@ -142,12 +158,20 @@ func (f *Follower) Step(ctx context.Context, sink inputs.Sink, now time.Time) {
 	f.metrics.lag.Set(float64(lag))
 	f.metrics.open.Set(float64(f.opened))
 	f.metrics.files.Set(float64(len(f.sources)))
-	if f.dirty && now.Sub(f.savedAt) >= saveInterval {
+	if now.Sub(f.savedAt) >= saveInterval {
 		f.savedAt = now
-		if err := f.save(); err != nil {
-			f.metrics.failures.Inc()
-			f.log.WarnContext(ctx, "saving positions failed, lines may be repeated after a restart", "error", err)
-		}
+		f.store(ctx)
+	}
+}
+
+// store saves the positions when they have changed.
+func (f *Follower) store(ctx context.Context) {
+	if !f.dirty {
+		return
+	}
+	if err := f.save(); err != nil {
+		f.metrics.failures.Inc()
+		f.log.WarnContext(ctx, "saving positions failed, lines may be repeated after a restart", "error", err)
 	}
 }
 
@@ -161,6 +185,10 @@ func (f *Follower) drain(ctx context.Context, now time.Time) {
 			}
 			if s.pending() && f.read(ctx, s, now) && s.pending() {
 				more = true
+			}
+			// A backlog may take hours, and a crash must not repeat more than a moment of it.
+			if at := f.at(now); at.Sub(f.savedAt) >= saveInterval {
+				f.settle(ctx, at)
 			}
 		}
 	}

@@ -25,9 +25,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type agent struct {
 	got map[string][]string // by category
 	err error
+	see func()
 }
 
 func (a *agent) Deliver(_ context.Context, category string, messages []inputs.Message) error {
+	if a.see != nil {
+		a.see()
+	}
 	if a.err != nil {
 		return a.err
 	}
@@ -296,6 +300,32 @@ func TestDeliveryFails(t *testing.T) {
 	w.step()
 	w.want("app", "one", "two")
 	w.do(w.f.Close())
+}
+
+// Positions are saved while a backlog is read, not only behind it: a crash repeats what came since the last time.
+func TestPositionsOfALongDrain(t *testing.T) {
+	w := newWorld(t, t.TempDir(), func(c *Config) { c.Batch, c.MaxLine = 64, 62 })
+	clock := w.now
+	w.f.deps.Clock = func() time.Time { clock = clock.Add(saveInterval); return clock }
+	for i := range 100 {
+		w.write("a.log", fmt.Sprintf("line %03d\n", i))
+	}
+	var behind int64 // most bytes that were delivered and not saved, when the next ones came
+	w.agent.see = func() {
+		list, _, err := loadPositions(w.f.positions())
+		if err != nil {
+			t.Fatal(err)
+		}
+		saved := int64(0)
+		for _, s := range list {
+			saved = s.Position
+		}
+		behind = max(behind, int64(9*len(w.agent.all()))-saved)
+	}
+	w.step()
+	if n := len(w.agent.all()); n != 100 || behind > 2*64 {
+		t.Fatalf("%d lines, at most %d bytes behind", n, behind)
+	}
 }
 
 func TestDamagedPositions(t *testing.T) {

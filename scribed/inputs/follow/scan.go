@@ -248,7 +248,7 @@ func (f *Follower) take(ctx context.Context, x found, cut []former, now time.Tim
 	}
 	f.name(s)
 	f.sources[s.id] = s
-	f.dirty = true
+	f.dirty, f.fresh = true, true
 }
 
 func (f *Follower) begin(s *source, x found, cut []former, now time.Time) error {

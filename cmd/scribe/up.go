@@ -208,7 +208,7 @@ func newAgent() *cobra.Command {
 		Use:   "agent",
 		Short: "Run the host's daemon, which takes messages from programs of this host and forwards them",
 		Long: `Run scribed: programs of this host write to it, with the producer library, over a Unix socket or TCP, by POSTing lines to
-/v1/lines/CATEGORY, or through the inputs that --config names (files, syslog, OTLP). It forwards their messages to a write proxy, with retries.
+/v1/lines/CATEGORY, or through the inputs that --config names (files, syslog, OTLP, lines; see docs/inputs.md). It forwards their messages to a write proxy, with retries.
 
 What it acknowledged as "spooled" is synced to its disk buffer; what it acknowledged as "none" goes there when the cell is slow or
 away. Live traffic is forwarded first, a backlog beside it. SIGTERM keeps in the buffer what can't be forwarded in time.
@@ -216,7 +216,12 @@ away. Live traffic is forwarded first, a backlog beside it. SIGTERM keeps in the
 --drain takes nothing new: it forwards what the buffer holds, prints what is left (category, messages, bytes), and ends with exit
 code 0 when nothing is, and 6 otherwise.`,
 		Example: `  scribe agent --upstream http://scribe.internal:7420 --spool /var/lib/scribe/spool
-  scribe agent --upstream http://scribe.internal:7420 --socket /run/scribe.sock --config /etc/scribe/agent.yaml
+  scribe agent --upstream http://scribe.internal:7420 --socket /run/scribe.sock --config agent.yaml
+    # agent.yaml:
+    inputs:
+      follow: [{name: nginx, paths: ["/var/log/nginx/*.log"], category: "nginx.{file}"}]
+      syslog: [{udp: "127.0.0.1:5514", tcp: {address: "127.0.0.1:5514"}, category: "syslog.{app}"}]
+      otlp:   [{listen: {address: "127.0.0.1:4317"}, category: "otel.{service.name}"}]
   scribe agent --upstream http://scribe.internal:7420 --spool /var/lib/scribe/spool --drain --drain-timeout 10m
   scribe produce access access.log --server unix:/run/scribe.sock --ack spooled`,
 		Args: cobra.NoArgs,

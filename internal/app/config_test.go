@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -142,5 +143,44 @@ func TestInputsAreRefusedByName(t *testing.T) {
 	}
 	if err := refused(nil); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestInputsGuide: the example of an agent, and the configurations that the guide shows, are ones that are read.
+func TestInputsGuide(t *testing.T) {
+	guide, err := os.ReadFile("../../docs/inputs.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := []string{"../../docs/agent.example.yaml"}
+	for i, block := range strings.Split(string(guide), "```yaml\n")[1:] {
+		text, _, closed := strings.Cut(block, "```")
+		if !closed {
+			t.Fatal("a block of YAML is not closed")
+		}
+		if strings.HasPrefix(text, "exporters:") {
+			continue // a collector's
+		}
+		file := filepath.Join(t.TempDir(), strconv.Itoa(i)+".yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	if len(files) != 5 {
+		t.Errorf("%d configurations, want the example and one for each input", len(files))
+	}
+	for _, file := range files {
+		c := DefaultConfig()
+		c.Roles, c.Upstream, c.Spool.Dir = []Role{Scribed}, "http://127.0.0.1:7420", "spool"
+		if err := c.Load(file); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Validate(); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+		if n := len(c.Inputs.Follow) + len(c.Inputs.Syslog) + len(c.Inputs.OTLP) + len(c.Inputs.Lines); n == 0 {
+			t.Errorf("%s has no inputs", file)
+		}
 	}
 }

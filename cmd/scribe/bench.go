@@ -47,7 +47,7 @@ costs on the same bytes in the same run.`,
 	} {
 		cmd.AddCommand(newBenchOf(b.name, b.short, b.run))
 	}
-	cmd.AddCommand(newBenchCategories(), newBenchCost(), newBenchNeighbour())
+	cmd.AddCommand(newBenchCategories(), newBenchCost(), newBenchNeighbour(), newBenchOutage())
 	return cmd
 }
 

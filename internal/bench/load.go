@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"math"
 	"math/rand/v2"
@@ -22,6 +23,8 @@ type load struct {
 	bytesPerSecond float64
 	// wait is for room in the producer's buffer; without it messages that find none are dropped, as an application's logs are.
 	wait bool
+	// numbered puts the number of each message in front of its payload, 8 bytes, so that a reader knows which are missing.
+	numbered bool
 
 	messages, bytes atomic.Int64 // offered
 }
@@ -32,9 +35,10 @@ const tick = 5 * time.Millisecond
 // run writes until ctx ends, and returns nil then.
 func (l *load) run(ctx context.Context) error {
 	var (
-		begin = time.Now()
-		sent  float64
-		m     producer.Message
+		begin   = time.Now()
+		sent    float64
+		m       producer.Message
+		stamped []byte
 	)
 	pace := time.NewTicker(tick)
 	defer pace.Stop()
@@ -53,9 +57,14 @@ func (l *load) run(ctx context.Context) error {
 				return nil
 			}
 			m.Payload = l.workload.Messages[next%len(l.workload.Messages)]
+			if l.numbered {
+				stamped = append(binary.LittleEndian.AppendUint64(stamped[:0], uint64(next)), m.Payload...) //nolint:gosec // not negative
+				m.Payload = stamped
+			}
 			next++
 			if l.wait {
-				l.producer.WriteAsyncContext(ctx, l.pick(), &m) // what fails is told to the producer's hook
+				// What fails is told to the producer's hook. A message that is counted is also written, whatever ends the run.
+				l.producer.WriteAsyncContext(context.WithoutCancel(ctx), l.pick(), &m)
 			} else {
 				l.producer.LogMessage(l.pick(), &m)
 			}
@@ -73,7 +82,7 @@ func zipf(categories []string) func() string {
 	return func() string { return categories[z.Uint64()] }
 }
 
-// probe writes one small message at a time, committed, at a fixed rate, and takes the time of each.
+// probe writes one small message at a time, with the producer's acknowledgement, at a fixed rate, and takes the time of each.
 type probe struct {
 	producer   *producer.Producer
 	categories []string
@@ -103,7 +112,12 @@ func (p *probe) run(ctx context.Context) ([]time.Duration, error) {
 
 // together runs all until the time is over or one fails, and waits for them.
 func together(ctx context.Context, d time.Duration, runs ...func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, d)
+	return during(ctx, func(ctx context.Context) error { return pause(ctx, d) }, runs...)
+}
+
+// during runs fn, and all runs until it returns, and waits for them. When one of them fails fn is ended, too.
+func during(ctx context.Context, fn func(context.Context) error, runs ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	errs := make([]error, len(runs))
 	var group sync.WaitGroup
@@ -114,6 +128,23 @@ func together(ctx context.Context, d time.Duration, runs ...func(context.Context
 			}
 		})
 	}
+	ended := fn(ctx)
+	cancel()
 	group.Wait()
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err // and fn was ended by it
+	}
+	return ended
+}
+
+// pause waits for d.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -9,17 +10,18 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"scribe/consumer"
 	"scribe/producer"
 )
 
 // OutageOptions say how a host's agent is measured while its backend is away.
 type OutageOptions struct {
-	// Agent is its address.
-	Agent string
-	// Down takes the backend away, Up brings it back.
+	// Agent is its address, Cell that of its backend, which must be new.
+	Agent, Cell string
+	// Down takes the backend away, Up brings it back with everything that it had.
 	Down, Up func(context.Context) error
 	Workload Workload
-	// BytesPerSecond that applications of the host write all the time, half of it acknowledged `none`, half `spooled`.
+	// BytesPerSecond of payload that applications of the host write all the time, half of it acknowledged `none`, half `spooled`.
 	BytesPerSecond float64
 	// Normal is how long things are normal, Outage how long the backend is away.
 	Normal, Outage time.Duration
@@ -27,127 +29,262 @@ type OutageOptions struct {
 	Every time.Duration
 }
 
-// OutageReport compares what writers notice in the three phases.
+// OutageReport compares what writers notice before, in and after an outage. An outage lasts from the moment when the backend begins to
+// go until it has committed the first write again.
 type OutageReport struct {
 	MBPerSecond float64 `json:"mb_per_second"`
+	// Seconds of the outage, of which BackSeconds from when the backend was there again to the first write that it committed.
 	Seconds     float64 `json:"outage_seconds"`
-	// BacklogMB is what the agent held on disk when the backend came back, DrainSeconds how long it took to forward it beside live
+	BackSeconds float64 `json:"back_seconds"`
+	// BacklogMB is what the agent held on disk only at the end of it, DrainSeconds how long it took to forward that beside live
 	// traffic.
 	BacklogMB    float64 `json:"backlog_mb"`
 	DrainSeconds float64 `json:"drain_seconds"`
-	// Lost is how many messages were not acknowledged in all phases.
-	Lost int64 `json:"lost_messages"`
-	// Spooled is the latency of spooled writes in each phase, Committed that of committed ones, which an outage stops.
-	SpooledNormal   *Latency `json:"spooled_normal"`
-	SpooledOutage   *Latency `json:"spooled_outage"`
-	SpooledDrain    *Latency `json:"spooled_drain"`
-	CommittedNormal *Latency `json:"committed_normal"`
-	CommittedDrain  *Latency `json:"committed_drain"`
+	// Messages were written by the applications. Refused were not acknowledged, Lost are not in the cell in the end although they
+	// were, Repeated are there more than once.
+	Messages int64 `json:"messages"`
+	Refused  int64 `json:"refused_messages"`
+	Lost     int64 `json:"lost_messages"`
+	Repeated int64 `json:"repeated_messages"`
+	// Latency of writes in each phase by level; an outage stops committed ones.
+	None      OutageLatency `json:"none"`
+	Spooled   OutageLatency `json:"spooled"`
+	Committed OutageLatency `json:"committed"`
 }
 
-// backlogMetric is what the agent holds on disk that it has not forwarded.
-const backlogMetric = "scribe_scribed_spool_held_bytes"
+// OutageLatency is that of one acknowledgement level before the outage, in it, and while the backlog drains; nil = not measured.
+type OutageLatency struct {
+	Normal *Latency `json:"normal"`
+	Outage *Latency `json:"outage,omitempty"`
+	Drain  *Latency `json:"drain"`
+}
 
-// drained is below how many bytes a backlog counts as forwarded: live traffic passes through the disk, too.
-const drained = 4 << 20
+// DrainRatio is how much longer the median write takes while the backlog drains than normally; 0 = not known.
+func (l *OutageLatency) DrainRatio() float64 {
+	if l.Normal == nil || l.Drain == nil || l.Normal.P50 == 0 {
+		return 0
+	}
+	return l.Drain.P50 / l.Normal.P50
+}
+
+const (
+	// backlogMetric is what the agent has on disk only and has not forwarded, heldMetric everything that it has not forwarded.
+	backlogMetric = `scribe_scribed_buffered_bytes{where="spool"}`
+	heldMetric    = "scribe_scribed_buffered_frames"
+	// look is how often the agent's metrics are read while something is waited for.
+	look = 200 * time.Millisecond
+	// drainSamples is for how long at least the latency beside the backlog is measured, if there is next to none.
+	drainSamples = time.Second
+)
+
+// outage is a measurement under way.
+type outage struct {
+	OutageOptions
+
+	none, spooled, committed *probe
+	loads                    []*load
+	r                        OutageReport
+}
 
 // Outage measures it.
-func Outage(ctx context.Context, o OutageOptions) (r OutageReport, err error) {
-	r = OutageReport{MBPerSecond: o.BytesPerSecond / 1e6, Seconds: o.Outage.Seconds()}
-	var lost atomic.Int64
-	drop := producer.WithOnDrop(func(d producer.Drop) { lost.Add(int64(d.Messages)) })
-	app, err := producer.New(o.Agent, producer.WithAck(producer.AckNone), drop)
+func Outage(ctx context.Context, opts OutageOptions) (r OutageReport, err error) {
+	o := &outage{OutageOptions: opts}
+	// The probes and the load are different applications: what one buffers does not hold the other.
+	var refused atomic.Int64
+	app, err := producer.New(o.Agent, producer.WithAck(producer.AckNone), producer.WithMaxBufferedBytes(buffered),
+		producer.WithOnDrop(func(d producer.Drop) { refused.Add(int64(d.Messages)) }))
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, app.Close(ctx)) }()
-	spooled := &probe{producer: app.WithCallAck(producer.AckSpooled), categories: []string{"outage.probe"}, every: o.Every}
-	committed := &probe{producer: app.WithCallAck(producer.AckCommitted), categories: []string{"outage.committed"}, every: o.Every}
-	running, stop := context.WithCancel(ctx)
-	defer stop()
-	ended := make(chan error, 2)
-	for i, p := range []*producer.Producer{app, app.WithCallAck(producer.AckSpooled)} {
-		l := &load{producer: p, workload: o.Workload, bytesPerSecond: o.BytesPerSecond / 2, wait: true, pick: func() string { return fmt.Sprintf("outage.load-%d", i) }}
-		go func() { ended <- l.run(running) }()
-	}
-	both := func(ctx context.Context, d time.Duration) (s, c []time.Duration, err error) {
-		err = together(ctx, d,
-			func(ctx context.Context) (err error) { s, err = spooled.run(ctx); return err },
-			func(ctx context.Context) (err error) { c, err = committed.run(ctx); return err })
-		return s, c, err
-	}
-	if _, _, err := both(ctx, time.Second); err != nil { // categories are created, logs opened
+	quick, err := producer.New(o.Agent, producer.WithLinger(0))
+	if err != nil {
 		return r, err
 	}
-	s, c, err := both(ctx, o.Normal)
-	if err != nil {
-		return r, fmt.Errorf("before the outage: %w", err)
+	defer func() { err = errors.Join(err, quick.Close(ctx)) }()
+	newProbe := func(level producer.AckLevel) *probe {
+		return &probe{producer: quick.WithCallAck(level), categories: []string{"outage.probe-" + level.String()}, every: o.Every}
 	}
-	r.SpooledNormal, r.CommittedNormal = newLatency(s), newLatency(c)
-	if err := o.Down(ctx); err != nil {
-		return r, fmt.Errorf("take the backend away: %w", err)
+	o.none, o.spooled, o.committed = newProbe(producer.AckNone), newProbe(producer.AckSpooled), newProbe(producer.AckCommitted)
+	for _, level := range []producer.AckLevel{producer.AckNone, producer.AckSpooled} {
+		category := "outage.load-" + level.String()
+		o.loads = append(o.loads, &load{
+			producer: app.WithCallAck(level), workload: o.Workload, bytesPerSecond: o.BytesPerSecond / 2, wait: true, numbered: true,
+			pick: func() string { return category },
+		})
 	}
-	s = nil
-	if err := together(ctx, o.Outage, func(ctx context.Context) (err error) { s, err = spooled.run(ctx); return err }); err != nil {
-		return r, fmt.Errorf("in the outage: %w", err)
+	if err := during(ctx, o.phases, o.loads[0].run, o.loads[1].run); err != nil {
+		return r, err
 	}
-	r.SpooledOutage = newLatency(s)
-	if err := o.Up(ctx); err != nil {
-		return r, fmt.Errorf("bring the backend back: %w", err)
+	if err := app.Flush(ctx); err != nil {
+		return r, err
 	}
-	if err := o.drain(ctx, &r, both); err != nil {
-		return r, fmt.Errorf("after the outage: %w", err)
-	}
-	stop()
-	err = errors.Join(<-ended, <-ended, app.Flush(ctx))
-	r.Lost = lost.Load()
-	return r, err
+	o.r.Refused = refused.Load()
+	return o.r, o.count(ctx)
 }
 
-// drain measures until the backlog is forwarded.
-func (o *OutageOptions) drain(ctx context.Context, r *OutageReport, both func(context.Context, time.Duration) (s, c []time.Duration, err error)) error {
+// phases measures one after the other, while the load runs.
+func (o *outage) phases(ctx context.Context) error {
+	begin := time.Now()
+	// Categories are created, logs opened, before anything is measured.
+	if _, err := o.measure(ctx, func(ctx context.Context) error { return pause(ctx, time.Second) }, o.none, o.spooled, o.committed); err != nil {
+		return fmt.Errorf("at the beginning: %w", err)
+	}
+	l, err := o.measure(ctx, func(ctx context.Context) error { return pause(ctx, o.Normal) }, o.none, o.spooled, o.committed)
+	if err != nil {
+		return fmt.Errorf("before the outage: %w", err)
+	}
+	o.r.None.Normal, o.r.Spooled.Normal, o.r.Committed.Normal = l[0], l[1], l[2]
+	if l, err = o.measure(ctx, o.away, o.none, o.spooled); err != nil {
+		return fmt.Errorf("in the outage: %w", err)
+	}
+	o.r.None.Outage, o.r.Spooled.Outage = l[0], l[1]
+	if l, err = o.measure(ctx, o.drain, o.none, o.spooled, o.committed); err != nil {
+		return fmt.Errorf("after the outage: %w", err)
+	}
+	o.r.None.Drain, o.r.Spooled.Drain, o.r.Committed.Drain = l[0], l[1], l[2]
+	var bytes int64
+	for _, l := range o.loads {
+		bytes += l.bytes.Load()
+	}
+	o.r.MBPerSecond = float64(bytes) / 1e6 / time.Since(begin).Seconds()
+	return nil
+}
+
+// away is the outage.
+func (o *outage) away(ctx context.Context) error {
+	begin := time.Now()
+	if err := o.Down(ctx); err != nil {
+		return fmt.Errorf("take the backend away: %w", err)
+	}
+	if err := pause(ctx, o.Outage); err != nil {
+		return err
+	}
+	if err := o.Up(ctx); err != nil {
+		return fmt.Errorf("bring the backend back: %w", err)
+	}
+	back := time.Now()
+	if err := o.committed.producer.Write(ctx, o.committed.categories[0], producer.Message{Payload: []byte("back")}); err != nil {
+		return fmt.Errorf("the first write to be committed: %w", err)
+	}
+	o.r.BackSeconds, o.r.Seconds = time.Since(back).Seconds(), time.Since(begin).Seconds()
+	return nil
+}
+
+// drain returns when the backlog is forwarded.
+func (o *outage) drain(ctx context.Context) error {
+	begin := time.Now()
 	now, err := scrape(ctx, o.Agent)
 	if err != nil {
 		return err
 	}
-	r.BacklogMB = now[backlogMetric] / 1e6
-	var spooled, committed []time.Duration
-	begin := time.Now()
-	for now[backlogMetric] > drained || len(committed) == 0 {
-		s, c, err := both(ctx, time.Second)
-		if err != nil {
+	o.r.BacklogMB = now[backlogMetric] / 1e6
+	for now[backlogMetric] > 0 {
+		if err := pause(ctx, look); err != nil {
 			return err
 		}
-		spooled, committed = append(spooled, s...), append(committed, c...)
 		if now, err = scrape(ctx, o.Agent); err != nil {
 			return err
 		}
 	}
-	r.DrainSeconds = time.Since(begin).Seconds()
-	r.SpooledDrain, r.CommittedDrain = newLatency(spooled), newLatency(committed)
+	o.r.DrainSeconds = time.Since(begin).Seconds()
+	return pause(ctx, max(drainSamples-time.Since(begin), 0))
+}
+
+// measure probes while fn runs, and returns the latencies.
+func (o *outage) measure(ctx context.Context, fn func(context.Context) error, probes ...*probe) ([]*Latency, error) {
+	samples := make([][]time.Duration, len(probes))
+	runs := make([]func(context.Context) error, len(probes))
+	for i, p := range probes {
+		runs[i] = func(ctx context.Context) (err error) { samples[i], err = p.run(ctx); return err }
+	}
+	if err := during(ctx, fn, runs...); err != nil {
+		return nil, err
+	}
+	latencies := make([]*Latency, len(probes))
+	for i := range probes {
+		latencies[i] = newLatency(samples[i])
+	}
+	return latencies, nil
+}
+
+// count reads what the load has written back from the cell, when the agent has forwarded everything.
+func (o *outage) count(ctx context.Context) error {
+	for {
+		now, err := scrape(ctx, o.Agent)
+		if err != nil {
+			return err
+		}
+		if now[heldMetric] == 0 {
+			break
+		}
+		if err := pause(ctx, look); err != nil {
+			return err
+		}
+	}
+	missing := int64(0)
+	for _, l := range o.loads {
+		written := l.messages.Load()
+		o.r.Messages += written
+		there, repeated, err := o.read(ctx, l.pick(), written)
+		if err != nil {
+			return err
+		}
+		missing += written - there
+		o.r.Repeated += repeated
+	}
+	o.r.Lost = max(missing-o.r.Refused, 0) // some that were refused may be there after all
 	return nil
+}
+
+// read counts the numbers from 0 to below written that a category has, and messages that have one again.
+func (o *outage) read(ctx context.Context, category string, written int64) (there, repeated int64, err error) {
+	c, err := consumer.New(o.Cell, category, consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd())
+	if err != nil {
+		return 0, 0, err
+	}
+	seen := make([]bool, written)
+	for rec, err := range c.Records(ctx) {
+		if err != nil {
+			return 0, 0, errors.Join(fmt.Errorf("read %s: %w", category, err), c.Close())
+		}
+		n := uint64(written) //nolint:gosec // not negative
+		if len(rec.Payload) >= stampLen {
+			n = binary.LittleEndian.Uint64(rec.Payload)
+		}
+		switch {
+		case n >= uint64(written): //nolint:gosec // not negative
+			return 0, 0, errors.Join(fmt.Errorf("read %s: a message that nobody has written", category), c.Close())
+		case seen[n]:
+			repeated++
+		default:
+			seen[n] = true
+			there++
+		}
+	}
+	return there, repeated, c.Close()
 }
 
 // Print writes the report for people.
 func (r *OutageReport) Print(w io.Writer) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(tw, "traffic\t%.1f MB/s\n", r.MBPerSecond)
-	fmt.Fprintf(tw, "outage\t%.0f s\n", r.Seconds)
-	fmt.Fprintf(tw, "backlog\t%.1f MB, forwarded in %.1f s\n", r.BacklogMB, r.DrainSeconds)
-	fmt.Fprintf(tw, "messages lost\t%d\n", r.Lost)
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(w, "%.1f MB/s, backend away for %.1f s, of which %.1f s after it was there again\n", r.MBPerSecond, r.Seconds, r.BackSeconds)
+	fmt.Fprintf(w, "backlog %.1f MB, forwarded in %.1f s\n", r.BacklogMB, r.DrainSeconds)
+	fmt.Fprintf(w, "%d messages written, %d refused, %d lost, %d stored again\n", r.Messages, r.Refused, r.Lost, r.Repeated)
+	fmt.Fprintln(tw, "level\tnormal p50 ms\tp99\tmax\toutage p50\tp99\tmax\tdraining p50\tp99\tmax\tratio p50\t")
 	for _, row := range []struct {
 		name string
-		l    *Latency
-	}{
-		{"spooled, normal", r.SpooledNormal},
-		{"spooled, outage", r.SpooledOutage},
-		{"spooled, while draining", r.SpooledDrain},
-		{"committed, normal", r.CommittedNormal},
-		{"committed, while draining", r.CommittedDrain},
-	} {
-		if row.l != nil {
-			fmt.Fprintf(tw, "%s\tp50 %.2f ms, p99 %.2f ms, max %.1f ms\n", row.name, row.l.P50, row.l.P99, row.l.Max)
+		l    *OutageLatency
+	}{{"none", &r.None}, {"spooled", &r.Spooled}, {"committed", &r.Committed}} {
+		fmt.Fprintf(tw, "%s\t", row.name)
+		for _, l := range []*Latency{row.l.Normal, row.l.Outage, row.l.Drain} {
+			if l == nil {
+				fmt.Fprint(tw, "-\t-\t-\t")
+				continue
+			}
+			fmt.Fprintf(tw, "%.2f\t%.2f\t%.1f\t", l.P50, l.P99, l.Max)
 		}
+		fmt.Fprintf(tw, "%.2f\t\n", row.l.DrainRatio())
 	}
 	return tw.Flush()
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// counters are the sums over the labels of a process's metrics, by name.
+// counters are a process's metrics: the sum over the labels by name, and each sample of one label by name{label="value"}.
 type counters map[string]float64
 
 // scrape reads a process's /metrics.
@@ -37,6 +37,9 @@ func scrape(ctx context.Context, server string) (counters, error) {
 	for name, f := range families {
 		for _, m := range f.GetMetric() {
 			out[name] += value(m)
+			if l := m.GetLabel(); len(l) == 1 {
+				out[fmt.Sprintf("%s{%s=%q}", name, l[0].GetName(), l[0].GetValue())] += value(m)
+			}
 		}
 	}
 	return out, nil

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"scribe/internal/app"
+	"scribe/internal/bench"
+	"scribe/internal/units"
+)
+
+// How the backend of bench outage is away.
+const (
+	backendRefuses = "refuses"
+	backendHangs   = "hangs"
+)
+
+func newBenchOutage() *cobra.Command {
+	var (
+		rate     units.Bytes = 10_000_000
+		normal               = units.Duration(15 * time.Second)
+		length               = units.Duration(30 * time.Second)
+		every                = units.Duration(10 * time.Millisecond)
+		backend              = backendRefuses
+		workload             = "access-log"
+		profile  string
+		asJSON   bool
+	)
+	cmd := &cobra.Command{
+		Use:   "outage",
+		Short: "What writers of a host notice while the cell is away, and while its agent forwards the backlog",
+		Long: `Run a cell and a host's agent with a disk buffer in this process, write through the agent all the time, and take the cell away for
+a while: so that connections to it are refused, or so that they hang. The latency of small writes of each acknowledgement level is
+measured before, during and after the outage; in the end everything that was written is read back and counted.`,
+		Example: `  scribe bench outage
+  scribe bench outage --backend hangs --outage 60s
+  scribe bench outage --rate 2MB --normal 5s --outage 5s --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if rate == 0 || normal < units.Duration(time.Second) || length < units.Duration(time.Second) || every <= 0 {
+				return usage(errors.New("--rate and --every must be above zero, --normal and --outage a second or more"))
+			}
+			if backend != backendRefuses && backend != backendHangs {
+				return usage(fmt.Errorf("--backend %q is neither %s nor %s", backend, backendRefuses, backendHangs))
+			}
+			o := bench.OutageOptions{BytesPerSecond: float64(rate), Normal: normal.Std(), Outage: length.Std(), Every: every.Std()}
+			if o.Workload, err = bench.NewWorkload(workload); err != nil {
+				return usage(err)
+			}
+			f, err := startOutageFleet(cmd, backend)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, f.stop()) }()
+			if profile != "" {
+				stop, perr := startProfile(profile)
+				if perr != nil {
+					return perr
+				}
+				defer func() { err = errors.Join(err, stop()) }()
+			}
+			o.Agent, o.Cell, o.Down, o.Up = f.agent.URL(), f.cell.URL(), f.down, f.up
+			r, err := bench.Outage(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			return printed(cmd.OutOrStdout(), asJSON, []bench.OutageReport{r}, func(w io.Writer, rs []bench.OutageReport) error { return rs[0].Print(w) })
+		},
+	}
+	fs := cmd.Flags()
+	fs.Var(&rate, "rate", "payload a second that is written, half of it acknowledged as none, half as spooled")
+	fs.Var(&normal, "normal", "how long to measure before the outage")
+	fs.Var(&length, "outage", "how long the cell is away")
+	fs.StringVar(&backend, "backend", backend, "what the cell does when it is away: refuses (connections) or hangs")
+	fs.Var(&every, "every", "pause between two writes whose latency is measured")
+	fs.StringVar(&workload, "workload", workload, "messages: 100b, access-log, 10kb")
+	fs.StringVar(&profile, "cpuprofile", "", "write a CPU profile of the run to this file")
+	fs.BoolVar(&asJSON, "json", false, "print a JSON object")
+	return cmd
+}
+
+// outageFleet is a cell that can be taken away and an agent in front of it, in this process and in a temporary folder.
+type outageFleet struct {
+	cmd    *cobra.Command
+	dir    string
+	config app.Config // of the cell
+	cell   *app.App   // nil while it is away
+	agent  *app.App
+	relay  *bench.Relay // between the two; nil when the cell refuses
+}
+
+// startOutageFleet starts one. stop ends it.
+func startOutageFleet(cmd *cobra.Command, backend string) (_ *outageFleet, err error) {
+	f := &outageFleet{cmd: cmd, config: app.DefaultConfig()}
+	if f.dir, err = os.MkdirTemp("", "scribe-bench-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.stop())
+		}
+	}()
+	f.config.Data, f.config.Listen, f.config.Log.Level = filepath.Join(f.dir, "cell"), "127.0.0.1:0", "error"
+	if err := f.startCell(cmd.Context()); err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(f.cell.URL())
+	if err != nil {
+		return nil, err
+	}
+	f.config.Listen = u.Host // it comes back where it was
+	if backend == backendHangs {
+		if f.relay, err = bench.NewRelay(cmd.Context(), u.Host); err != nil {
+			return nil, err
+		}
+		u.Host = f.relay.Addr()
+	}
+	c := app.DefaultConfig()
+	c.Roles, c.Listen, c.Upstream, c.Log.Level = []app.Role{app.Scribed}, "127.0.0.1:0", u.String(), "error"
+	c.Spool.Dir = filepath.Join(f.dir, "spool")
+	f.agent, err = app.Start(cmd.Context(), c, app.Options{Logger: newLogger(c.Log, cmd.ErrOrStderr()), Version: programVersion()})
+	return f, err
+}
+
+func (f *outageFleet) startCell(ctx context.Context) (err error) {
+	f.cell, err = app.Start(ctx, f.config, app.Options{Logger: newLogger(f.config.Log, f.cmd.ErrOrStderr()), Version: programVersion()})
+	return err
+}
+
+// down takes the cell away, up brings it back.
+func (f *outageFleet) down(ctx context.Context) error {
+	if f.relay != nil {
+		f.relay.Hang()
+		return nil
+	}
+	return f.end(ctx, &f.cell)
+}
+
+func (f *outageFleet) up(ctx context.Context) error {
+	if f.relay != nil {
+		f.relay.Pass()
+		return nil
+	}
+	return f.startCell(ctx)
+}
+
+func (f *outageFleet) end(ctx context.Context, a **app.App) error {
+	if *a == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.config.ShutdownTimeout.Std())
+	defer cancel()
+	err := (*a).Stop(ctx)
+	*a = nil
+	return err
+}
+
+// stop ends everything, whatever of it runs.
+func (f *outageFleet) stop() error {
+	var errs []error
+	if f.relay != nil {
+		f.relay.Pass() // what the agent still holds may leave
+	}
+	errs = append(errs, f.end(f.cmd.Context(), &f.agent))
+	if f.relay != nil {
+		errs = append(errs, f.relay.Close())
+	}
+	errs = append(errs, f.end(f.cmd.Context(), &f.cell), os.RemoveAll(f.dir))
+	return errors.Join(errs...)
+}

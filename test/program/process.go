@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// Process is a running server of the program under test, or a command that follows something.
+// Process is a running server of the program under test, a command that follows something, or another program.
 type Process struct {
-	// Name is its command line without the program.
+	// Name is its command line.
 	Name string
 	// URL is where it serves; set by Serve.
 	URL string
@@ -41,14 +41,29 @@ func Launch(t testing.TB, env []string, args ...string) (*Process, io.Reader) {
 func LaunchUnder(t testing.TB, wrapper, env []string, args ...string) (*Process, io.Reader) {
 	t.Helper()
 	line := append(append(append([]string(nil), wrapper...), binary), args...)
-	p := &Process{Name: strings.Join(args, " "), Log: new(Log), Done: make(chan struct{}), t: t, cmd: exec.Command(line[0], line[1:]...)}
-	p.cmd.Env = append(append(p.cmd.Environ(), "SCRIBE_LOG_LEVEL=warn"), env...)
-	p.cmd.Stderr = p.Log
-	p.cmd.Dir = t.TempDir() // for what is kept in the working folder when nothing else is said
-	p.cmd.SysProcAttr = childAttributes()
 	// A pipe of our own, since Wait closes StdoutPipe's while the reader may still want its last line.
 	pr, pw := io.Pipe()
-	p.cmd.Stdout = pw
+	p := launch(t, "scribe "+strings.Join(args, " "), append([]string{"SCRIBE_LOG_LEVEL=warn"}, env...), pw, line...)
+	return p, pr
+}
+
+// Other starts another program and does not wait for it. What it prints is in its Log.
+func Other(t testing.TB, name string, args ...string) *Process {
+	t.Helper()
+	return launch(t, strings.Join(append([]string{name}, args...), " "), nil, nil, append([]string{name}, args...)...)
+}
+
+// launch starts a command line; its standard output goes to stdout, which is closed in the end; nil = to its Log.
+func launch(t testing.TB, name string, env []string, stdout io.WriteCloser, line ...string) *Process {
+	t.Helper()
+	p := &Process{Name: name, Log: new(Log), Done: make(chan struct{}), t: t, cmd: exec.Command(line[0], line[1:]...)}
+	p.cmd.Env = append(p.cmd.Environ(), env...)
+	p.cmd.Stdout, p.cmd.Stderr = p.Log, p.Log
+	if stdout != nil {
+		p.cmd.Stdout = stdout
+	}
+	p.cmd.Dir = t.TempDir() // for what is kept in the working folder when nothing else is said
+	p.cmd.SysProcAttr = childAttributes()
 	started := make(chan error, 1)
 	go func() {
 		// The signal that a parent's death sends follows the thread that started the child: it has to last as long as the child.
@@ -60,7 +75,9 @@ func LaunchUnder(t testing.TB, wrapper, env []string, args ...string) (*Process,
 		if err == nil {
 			p.Err = p.cmd.Wait()
 		}
-		_ = pw.Close()
+		if stdout != nil {
+			_ = stdout.Close()
+		}
 	}()
 	if err := <-started; err != nil {
 		t.Fatalf("start %s: %v", p.Name, err)
@@ -68,10 +85,10 @@ func LaunchUnder(t testing.TB, wrapper, env []string, args ...string) (*Process,
 	t.Cleanup(func() {
 		p.Kill()
 		if t.Failed() {
-			t.Logf("scribe %s\n%s", p.Name, p.Log)
+			t.Logf("%s\n%s", p.Name, p.Log)
 		}
 	})
-	return p, pr
+	return p
 }
 
 // Serve starts a server and waits until it is ready.
@@ -97,11 +114,11 @@ func (p *Process) AwaitReady(stdout io.Reader) {
 		url, ok := strings.CutPrefix(strings.TrimSpace(s), "ready ")
 		if !ok {
 			<-p.Done
-			p.t.Fatalf("scribe %s said %q instead of being ready, ended with %v:\n%s", p.Name, s, p.Err, p.Log)
+			p.t.Fatalf("%s said %q instead of being ready, ended with %v:\n%s", p.Name, s, p.Err, p.Log)
 		}
 		p.URL = url
 	case <-time.After(Patience):
-		p.t.Fatalf("scribe %s was not ready in time:\n%s", p.Name, p.Log)
+		p.t.Fatalf("%s was not ready in time:\n%s", p.Name, p.Log)
 	}
 }
 
@@ -119,10 +136,10 @@ func (p *Process) Stop() {
 	select {
 	case <-p.Done:
 		if p.Err != nil {
-			p.t.Errorf("scribe %s ended with %v on SIGTERM:\n%s", p.Name, p.Err, p.Log)
+			p.t.Errorf("%s ended with %v on SIGTERM:\n%s", p.Name, p.Err, p.Log)
 		}
 	case <-time.After(Patience):
-		p.t.Fatalf("scribe %s did not end on SIGTERM:\n%s", p.Name, p.Log)
+		p.t.Fatalf("%s did not end on SIGTERM:\n%s", p.Name, p.Log)
 	}
 }
 
@@ -135,7 +152,7 @@ func (p *Process) Resume() { p.signal(syscall.SIGCONT) }
 func (p *Process) signal(s syscall.Signal) {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil {
-		p.t.Fatalf("%v to scribe %s: %v", s, p.Name, err)
+		p.t.Fatalf("%v to %s: %v", s, p.Name, err)
 	}
 }
 

@@ -244,8 +244,13 @@ var _ inputs.Sink = (*sink)(nil)
 // Deliver implements inputs.Sink.
 func (s *sink) Deliver(ctx context.Context, category string, messages []inputs.Message) error {
 	batch := make([]producer.Message, len(messages))
+	n := 0
 	for i := range messages {
-		batch[i] = message(&messages[i])
+		n += len(messages[i].Attributes)
+	}
+	attributes := make([]producer.Attribute, 0, n) // of all
+	for i := range messages {
+		batch[i], attributes = message(&messages[i], attributes)
 	}
 	return refused(s.waits.Write(ctx, category, batch...))
 }
@@ -281,7 +286,7 @@ func hopeless(err error) bool {
 // Offer implements inputs.Sink.
 func (s *sink) Offer(category string, messages []inputs.Message) (taken int) {
 	for i := range messages {
-		m := message(&messages[i])
+		m, _ := message(&messages[i], nil)
 		r := s.hurries.WriteAsync(category, &m)
 		if r.Err() != nil {
 			return i
@@ -290,13 +295,15 @@ func (s *sink) Offer(category string, messages []inputs.Message) (taken int) {
 	return len(messages)
 }
 
-func message(m *inputs.Message) producer.Message {
+// message converts one; its attributes are appended to those of others.
+func message(m *inputs.Message, attributes []producer.Attribute) (producer.Message, []producer.Attribute) {
 	out := producer.Message{Payload: m.Payload, Key: m.Key, Time: m.Time}
 	if len(m.Attributes) > 0 {
-		out.Attributes = make([]producer.Attribute, len(m.Attributes))
-		for i, a := range m.Attributes {
-			out.Attributes[i] = producer.Attribute(a)
+		begin := len(attributes)
+		for _, a := range m.Attributes {
+			attributes = append(attributes, producer.Attribute(a))
 		}
+		out.Attributes = attributes[begin:len(attributes):len(attributes)]
 	}
-	return out
+	return out, attributes
 }

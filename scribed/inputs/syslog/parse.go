@@ -24,6 +24,15 @@ type parser struct {
 	modern, bsd  gosyslog.Machine
 	local        bool
 	localScratch []byte
+	// attributes and values are what the messages since reset have: they are made many at a time.
+	attributes []inputs.Attribute
+	values     []byte
+}
+
+// reset is called when what was parsed is not used any more. Until then messages share memory, but for what they are made of.
+func (p *parser) reset() {
+	clear(p.attributes) // they point to what the collector may have
+	p.attributes, p.values = p.attributes[:0], p.values[:0]
 }
 
 func newParser(cfg *Config, location *time.Location, now func() time.Time, localHost string) *parser {
@@ -73,16 +82,19 @@ func (p *parser) parse(raw []byte) (m inputs.Message, f fields, ok bool) {
 	if p.cfg.HostKey && f.Host != "" {
 		m.Key = []byte(f.Host)
 	}
-	m.Attributes = f.attributes()
+	m.Attributes = p.attributesOf(&f)
 	return m, f, true
 }
 
-func (f *fields) attributes() []inputs.Attribute {
-	out := make([]inputs.Attribute, 0, 8+len(f.Data))
+func (p *parser) attributesOf(f *fields) []inputs.Attribute {
+	begin := len(p.attributes)
 	add := func(name, value string) {
-		if value != "" {
-			out = append(out, inputs.Attribute{Name: name, Value: []byte(value)})
+		if value == "" {
+			return
 		}
+		at := len(p.values)
+		p.values = append(p.values, value...)
+		p.attributes = append(p.attributes, inputs.Attribute{Name: name, Value: p.values[at:len(p.values):len(p.values)]})
 	}
 	add("facility", f.Facility)
 	add("severity", f.Severity)
@@ -93,6 +105,15 @@ func (f *fields) attributes() []inputs.Attribute {
 	if f.unparsed {
 		add("unparsed", "true")
 	}
+	f.addData(add)
+	return p.attributes[begin:len(p.attributes):len(p.attributes)]
+}
+
+// addData adds structured data in the order of their names.
+func (f *fields) addData(add func(name, value string)) {
+	if len(f.Data) == 0 {
+		return
+	}
 	names := make([]string, 0, len(f.Data))
 	for name := range f.Data {
 		names = append(names, name)
@@ -101,7 +122,6 @@ func (f *fields) attributes() []inputs.Attribute {
 	for _, name := range names[:min(len(names), maxData)] {
 		add(name, f.Data[name])
 	}
-	return out
 }
 
 func (p *parser) fields(raw []byte) fields {
@@ -130,6 +150,13 @@ func versioned(raw []byte) bool {
 }
 
 func (p *parser) parse5424(raw []byte) (fields, bool) {
+	if f, ok := plain5424(raw); ok {
+		return f, true
+	}
+	return p.full5424(raw)
+}
+
+func (p *parser) full5424(raw []byte) (fields, bool) {
 	parsed, err := p.modern.Parse(raw)
 	m, ok := parsed.(*rfc5424.SyslogMessage)
 	if !ok || m == nil || m.Priority == nil || err != nil && m.Message == nil && m.Hostname == nil {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,6 +38,7 @@ type Input struct {
 
 	metrics *inputs.Metrics // while it runs
 	sink    inputs.Sink
+	open    atomic.Int64 // TCP connections
 }
 
 var _ inputs.Input = (*Input)(nil)
@@ -172,6 +174,7 @@ func (i *Input) datagrams(ctx context.Context, c net.PacketConn, localHost strin
 		if n == 0 {
 			continue
 		}
+		p.reset() // the one before was offered
 		m, f, ok := p.parse(buf[:n])
 		if !ok {
 			i.metrics.Dropped.WithLabelValues(inputs.DropInvalid).Inc()
@@ -248,12 +251,19 @@ func (i *Input) connection(ctx context.Context, c net.Conn) {
 	var (
 		p   = newParser(&i.cfg, i.rules.location, i.deps.Clock, "")
 		cut = frames{limit: int(i.cfg.MaxMessage)}
-		// Room for a message of the largest size with its length before it, and for many usual ones.
-		buf  = make([]byte, int(i.cfg.MaxMessage)+64<<10)
-		held int
-		b    = batch{input: i}
+		// Room for many usual messages. It grows to what the largest one takes with its length before it.
+		buf     = make([]byte, firstBuffer)
+		largest = int(i.cfg.MaxMessage) + 64<<10
+		held    int
+		b       = batch{input: i, parser: p}
 	)
+	i.open.Add(1)
+	defer i.open.Add(-1)
 	for ended := false; !ended; {
+		if held == len(buf) {
+			buf = append(make([]byte, 0, min(2*len(buf), largest)), buf...)
+			buf = buf[:cap(buf)]
+		}
 		if ctx.Err() == nil {
 			_ = c.SetReadDeadline(time.Now().Add(i.cfg.IdleTimeout.Std()))
 		}
@@ -268,7 +278,7 @@ func (i *Input) connection(ctx context.Context, c net.Conn) {
 			message, n, ok := cut.next(buf[at:held], ended)
 			at += n
 			if ok && len(message) > 0 {
-				b.add(p, message)
+				b.add(message)
 			}
 			if n == 0 {
 				break
@@ -278,14 +288,31 @@ func (i *Input) connection(ctx context.Context, c net.Conn) {
 		if !b.deliver(ctx) {
 			return
 		}
+		full := held == len(buf)
 		held = copy(buf, buf[at:held])
+		if full && 2*len(buf) <= min(i.share(), largest) {
+			more := make([]byte, 2*len(buf))
+			copy(more, buf[:held])
+			buf = more
+		}
 	}
 }
 
+const (
+	// firstBuffer is what a connection reads into at first. A busy one gets more, as long as all of them together stay below
+	// readAhead: what is read and not yet delivered takes about five times its size, in messages and frames.
+	firstBuffer = 16 << 10
+	readAhead   = 4 << 20
+)
+
+// share is how much a connection may read at once.
+func (i *Input) share() int { return readAhead / int(max(i.open.Load(), 1)) }
+
 // batch gathers what one read has brought, by category, in order.
 type batch struct {
-	input *Input
-	parts []part
+	input  *Input
+	parser *parser
+	parts  []part
 }
 
 type part struct {
@@ -293,8 +320,8 @@ type part struct {
 	messages []inputs.Message
 }
 
-func (b *batch) add(p *parser, raw []byte) {
-	m, f, ok := p.parse(raw)
+func (b *batch) add(raw []byte) {
+	m, f, ok := b.parser.parse(raw)
 	if !ok {
 		b.input.metrics.Dropped.WithLabelValues(inputs.DropInvalid).Inc()
 		return
@@ -306,7 +333,13 @@ func (b *batch) add(p *parser, raw []byte) {
 			return
 		}
 	}
-	b.parts = append(b.parts, part{category, []inputs.Message{m}})
+	if len(b.parts) < cap(b.parts) {
+		b.parts = b.parts[:len(b.parts)+1] // with the memory of an earlier one
+	} else {
+		b.parts = append(b.parts, part{})
+	}
+	p := &b.parts[len(b.parts)-1]
+	p.category, p.messages = category, append(p.messages[:0], m)
 }
 
 // deliver gives everything to the agent, as often as it takes, and reports whether to go on. At the end of ctx one more attempt has
@@ -340,8 +373,20 @@ func (b *batch) deliver(ctx context.Context) bool {
 			}
 		}
 	}
-	b.parts = b.parts[:0]
+	b.reset()
 	return ctx.Err() == nil
+}
+
+// keptParts bounds the categories whose memory a connection keeps from one read to the next.
+const keptParts = 8
+
+// reset forgets what was delivered.
+func (b *batch) reset() {
+	if len(b.parts) > keptParts {
+		b.parts = nil
+	}
+	b.parts = b.parts[:0]
+	b.parser.reset()
 }
 
 // retryPause is between two attempts to deliver what the agent did not take.

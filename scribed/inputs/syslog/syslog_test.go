@@ -132,6 +132,70 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
+// FuzzPlain: what the short way reads, the full parser reads in the same way.
+func FuzzPlain(f *testing.F) {
+	for _, raw := range []string{
+		"<34>1 2003-10-11T22:14:15.003Z host su - ID47 - x", "<0>1 - - - - - -", "<191>1 2003-10-11T22:14:15.000003-07:00 h a p m - \xEF\xBB\xBFx\ny",
+		"<34>1 2003-10-11T22:14:15,5Z h a p m - x", "<34>1 2003-02-30T22:14:60Z h a p m - ", "<034>1 - - - - - - x", "<34>1 2003-10-11T22:14:15.0000001Z h a p m - x",
+		"<34>12 - - - - - - x", "<34>1 - - - - - [a b=\"c\"] x", "<34>1 2003-10-11T22:14:15+24:00 h a p m - x", "<34>1 2003-10-11T22:14:15.Z h a p m - x",
+		"<34>1 - " + strings.Repeat("h", 256) + " a p m - x", "<34>1 - h  p m - x", "<34>1 - h a p m -x",
+		"<10>1 0000-10-01T0:00:00+00:00 0 0 0 0 -", "<10>1 2003-10-11T22:14:15.5-23:59 h a p m -", "<10>1 2003-10-11T22:14:15.5 h a p m -",
+	} {
+		f.Add([]byte(raw))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got, ok := plain5424(b)
+		if !ok {
+			return
+		}
+		want, ok := parserOf(nil, "").full5424(b)
+		if !ok || (got.Time == nil) != (want.Time == nil) || got.Time != nil && !got.Time.Equal(*want.Time) {
+			t.Fatalf("%q: %+v, want %+v, %v", b, got, want, ok)
+		}
+		if got.Time, want.Time = nil, nil; fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
+			t.Fatalf("%q: %+v, want %+v", b, got, want)
+		}
+	})
+}
+
+// TestPlain: the usual message goes the short way.
+func TestPlain(t *testing.T) {
+	raw := []byte("<134>1 2026-01-02T03:04:05.678901+01:00 host app 12 ID - the text")
+	if f, ok := plain5424(raw); !ok || f.Message != "the text" || f.Host != "host" {
+		t.Fatalf("%+v, %v", f, ok)
+	}
+	p := parserOf(nil, "")
+	allocs := testing.AllocsPerRun(100, func() {
+		p.reset()
+		if _, _, ok := p.parse(raw); !ok {
+			t.Fatal("not parsed")
+		}
+	})
+	if allocs > 4 { // the text, the time and its zone
+		t.Errorf("%v allocations a message", allocs)
+	}
+}
+
+// TestMessagesOfABatchAreApart: messages that are parsed one after the other share memory, and no bytes.
+func TestMessagesOfABatchAreApart(t *testing.T) {
+	p := parserOf(nil, "")
+	var all []inputs.Message
+	const n = 200
+	for i := range n {
+		m, _, _ := p.parse(fmt.Appendf(nil, "<34>1 - host-%d app-%d %d - - x", i, i, i))
+		all = append(all, m)
+	}
+	for i, m := range all {
+		var got []string
+		for _, a := range m.Attributes {
+			got = append(got, string(append(a.Value, '!'))) // which must not reach the next one
+		}
+		if want := []string{"auth!", "crit!", fmt.Sprintf("host-%d!", i), fmt.Sprintf("app-%d!", i), fmt.Sprintf("%d!", i)}; !slices.Equal(got, want) {
+			t.Fatalf("%q, want %q", got, want)
+		}
+	}
+}
+
 // streamed cuts a stream that arrives in pieces.
 func streamed(text []byte, limit, piece int) (out []string, truncated int) {
 	f := frames{limit: limit}

@@ -204,6 +204,7 @@ func newAgent() *cobra.Command {
 	d.Listen = "127.0.0.1:7410"
 	d.Upstream = defaultServer
 	d.Spool.Dir = "./scribe-spool"
+	d.Limits.WriteMemory = 64 << 20 // the host is there for others, and what does not fit goes to the disk
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run the host's daemon, which takes messages from programs of this host and forwards them",

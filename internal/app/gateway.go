@@ -2,7 +2,7 @@ package app
 
 import (
 	"context"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"scribe/internal/rpc"
@@ -15,15 +15,39 @@ type gateway struct {
 	version   string
 	startedAt int64
 	roles     []scribev1.Role
-	// silent is the time, in nanoseconds since 1970, until which a control plane that did not answer is not asked.
-	silent atomic.Int64
+
+	mu struct {
+		sync.Mutex
+		// silent: the control plane did not answer, and listen waits until it does. Nobody else asks it.
+		silent, closed bool
+	}
+	listening sync.WaitGroup
+	life      context.Context //nolint:containedctx // of listen, which no call waits for
+	end       context.CancelFunc
+}
+
+func newGateway(control rpc.ControlService, version string, started time.Time, roles []scribev1.Role) *gateway {
+	g := &gateway{ControlService: control, version: version, startedAt: started.UnixMicro(), roles: roles}
+	g.life, g.end = context.WithCancel(context.Background())
+	return g
+}
+
+// close ends what the gateway runs, and waits for it. It still answers.
+func (g *gateway) close(context.Context) error {
+	g.mu.Lock()
+	g.mu.closed = true
+	g.mu.Unlock()
+	g.end()
+	g.listening.Wait()
+	return nil
 }
 
 const (
 	// statusPatience is how long a process waits for the control plane to say what it knows of the cell: much less than those who ask
 	// the process wait. A host's programs start, and go on, while everything behind its agent hangs.
 	statusPatience = 500 * time.Millisecond
-	// statusSilence is how long one that did not answer in that time is left alone, so that only some wait for it.
+	// statusSilence is the pause between two questions to one that did not answer in that time. Programs ask their agent every few
+	// seconds, each in the course of a write: nobody but the first waits.
 	statusSilence = 5 * time.Second
 )
 
@@ -36,17 +60,51 @@ func (g *gateway) GetStatus(ctx context.Context, req *scribev1.GetStatusRequest)
 
 // cellStatus is what the control plane says; nil when it does not.
 func (g *gateway) cellStatus(ctx context.Context, req *scribev1.GetStatusRequest) *scribev1.GetStatusResponse {
-	if time.Now().UnixNano() < g.silent.Load() {
+	g.mu.Lock()
+	silent := g.mu.silent
+	g.mu.Unlock()
+	if silent {
 		return nil
 	}
-	asking, cancel := context.WithTimeout(ctx, statusPatience)
+	res, answered := g.ask(ctx, req)
+	if answered || ctx.Err() != nil {
+		return res
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.mu.silent && !g.mu.closed {
+		g.mu.silent = true
+		g.listening.Go(g.listen)
+	}
+	return nil
+}
+
+// ask asks the control plane. answered reports whether it did, if only to refuse.
+func (g *gateway) ask(ctx context.Context, req *scribev1.GetStatusRequest) (res *scribev1.GetStatusResponse, answered bool) {
+	ctx, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
-	res, err := g.ControlService.GetStatus(asking, req)
+	res, err := g.ControlService.GetStatus(ctx, req)
 	if err != nil {
-		if asking.Err() != nil && ctx.Err() == nil {
-			g.silent.Store(time.Now().Add(statusSilence).UnixNano())
-		}
-		return nil
+		return nil, ctx.Err() == nil
 	}
-	return res
+	return res, true
+}
+
+// listen asks a control plane that did not answer until it does.
+func (g *gateway) listen() {
+	t := time.NewTicker(statusSilence)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-g.life.Done():
+			return
+		}
+		if _, answered := g.ask(g.life, &scribev1.GetStatusRequest{}); answered {
+			g.mu.Lock()
+			g.mu.silent = false
+			g.mu.Unlock()
+			return
+		}
+	}
 }

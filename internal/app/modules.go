@@ -119,7 +119,9 @@ func (a *App) startGateway(context.Context) error {
 	default:
 		upstream = rpc.NewControlClient(a.transport, a.cfg.Upstream) // an agent passes questions on, but is no member
 	}
-	a.provide(rpc.Services{Control: &gateway{ControlService: upstream, version: a.opts.Version, startedAt: a.started.UnixMicro(), roles: a.protoRoles()}})
+	g := newGateway(upstream, a.opts.Version, a.started, a.protoRoles())
+	a.onStop("control gateway", g.close)
+	a.provide(rpc.Services{Control: g})
 	if a.overLoopback() {
 		a.parts.control = rpc.NewControlClient(a.parts.loopback, loopbackURL)
 	}

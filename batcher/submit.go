@@ -329,16 +329,17 @@ func (in *parsed) filter(why func(*located) error, turned *int64) {
 // maxPieceFrames bounds the frames of a piece whose sequences count.
 const maxPieceFrames = maxPayloadRuns
 
-// parse checks every frame and puts runs of one target together. Frames that are refused alone have their error in results.
+// parse checks every frame, but for the sums of those that the caller has checked, and puts runs of one target together. Frames that are refused alone have their error in results.
 func (b *Batcher) parse(ctx context.Context, data []byte) (*parsed, error) {
 	var (
 		in      = &parsed{pieces: b.pieces()}
 		finder  = finder{b: b, slot: b.deps.Slot()}
 		refuse  = func(err error) { in.results[len(in.results)-1].Error = rpc.Info(err) }
 		current *located
+		check   = rpc.CheckerOf(ctx)
 	)
 	for offset := 0; offset < len(data); {
-		h, err := record.Check(data[offset:])
+		h, err := check(data[offset:])
 		size := h.Len
 		if err != nil {
 			if size, err = damaged(data[offset:], offset, err); size == 0 {

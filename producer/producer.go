@@ -25,7 +25,8 @@ type Producer struct {
 type core struct {
 	cfg     config
 	service Service
-	release func() // gives back the connections; may be nil
+	pieces  rpc.PieceWriter // the service, if it takes frames in pieces; else nil
+	release func()          // gives back the connections; may be nil
 
 	id        uint64
 	epoch     uint32             // of streams without an entry in resume
@@ -101,6 +102,7 @@ func New(server string, opts ...Option) (*Producer, error) {
 		return nil, fmt.Errorf("producer: register metrics: %w", err)
 	}
 	c.connect(server)
+	c.pieces, _ = c.service.(rpc.PieceWriter)
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	go func() {
 		defer close(c.running)

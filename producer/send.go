@@ -19,7 +19,7 @@ type request struct {
 	ack    AckLevel
 	alone  bool  // takes no other frame
 	limit  int   // of size, when there are several frames
-	copied int64 // bytes taken from the room for copies
+	copied int64 // bytes taken from the room for copies; 0 when the frames are sent from where they are
 }
 
 // maxRequest bounds a request of several frames, in bytes. Every one costs its servers a file, two syncs and a record of the log, so
@@ -141,7 +141,7 @@ func (c *core) compose(now time.Time) *request {
 		c.requests.Put(req)
 		return nil
 	}
-	if len(req.frames) > 1 {
+	if len(req.frames) > 1 && !c.inPieces(req) {
 		req.copied = int64(req.size)
 		c.copies.free.Add(-req.copied)
 	}
@@ -242,8 +242,18 @@ func (c *core) attempt(req *request) (*scribev1.WriteResponse, error) {
 		}
 		f.attempts++
 	}
+	ctx, cancel := context.WithTimeout(rpc.WithChecked(c.ctx), c.cfg.requestTimeout) // finish has summed them
+	defer cancel()
 	body := req.frames[0].data
-	if len(req.frames) > 1 {
+	switch {
+	case len(req.frames) == 1:
+	case req.copied == 0:
+		pieces := make([][]byte, len(req.frames))
+		for i, f := range req.frames {
+			pieces[i] = f.data
+		}
+		return c.pieces.WritePieces(ctx, req.ack.proto(), pieces...)
+	default:
 		buf := c.copies.pool.Get(req.size)
 		defer c.copies.pool.Put(buf) // a service is done with the bytes when it returns
 		body = buf.B[:0]
@@ -251,9 +261,15 @@ func (c *core) attempt(req *request) (*scribev1.WriteResponse, error) {
 			body = append(body, f.data...)
 		}
 	}
-	ctx, cancel := context.WithTimeout(rpc.WithChecked(c.ctx), c.cfg.requestTimeout) // finish has summed them
-	defer cancel()
 	return c.service.Write(ctx, &scribev1.WriteRequest{Frames: body, Ack: req.ack.proto()})
+}
+
+// minPiece is how large the frames of a request must be on average to be sent from where they are: each costs a system call.
+const minPiece = 32 << 10
+
+// inPieces reports whether a request of several frames goes out without a copy.
+func (c *core) inPieces(req *request) bool {
+	return c.pieces != nil && req.size >= minPiece*len(req.frames)
 }
 
 // settle decides the fate of one stream's frames after an attempt, and appends those that are done with to done. With an error

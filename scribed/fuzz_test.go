@@ -25,7 +25,7 @@ func FuzzSplit(f *testing.F) {
 	f.Add(good[:len(good)-1])
 	f.Add([]byte("SCRF\x02"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		in, err := split(data)
+		in, err := split(t.Context(), data)
 		if err != nil {
 			return
 		}

@@ -157,6 +157,9 @@ func (s *Scribed) request(ctx context.Context, b *batch) ([]*scribev1.FrameResul
 		b.free()
 	}
 	start := s.now()
+	if !b.backfill { // what was on a disk is checked again
+		ctx = rpc.WithChecked(ctx)
+	}
 	resp, err := s.deps.Upstream.Write(ctx, &scribev1.WriteRequest{Frames: frames, Ack: b.ack})
 	took := s.now().Sub(start)
 	b.cancel()

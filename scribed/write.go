@@ -40,7 +40,7 @@ func (s *Scribed) Write(ctx context.Context, req *scribev1.WriteRequest) (*scrib
 	if int64(len(data)) > s.cfg.MaxRequestBytes {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the request has %d bytes of frames, the limit is %d: send less at once", len(data), s.cfg.MaxRequestBytes)
 	}
-	in, err := split(data)
+	in, err := split(ctx, data)
 	if err != nil {
 		return nil, err
 	}
@@ -101,15 +101,15 @@ type parsed struct {
 // maxBlock is how many results are made at once, so that one that is kept keeps few others.
 const maxBlock = 64
 
-// split checks every frame of a request. A frame that is refused alone has its error in results; when nobody knows where the next
+// split checks every frame of a request, but for the sums of those that the caller has checked. A frame that is refused alone has its error in results; when nobody knows where the next
 // frame begins, the whole request is refused.
-func split(data []byte) (*parsed, error) {
-	in := &parsed{}
+func split(ctx context.Context, data []byte) (*parsed, error) {
+	in, check := &parsed{}, rpc.CheckerOf(ctx)
 	var last *entry
 	var byCategory map[string]*entry
 	var block []scribev1.FrameResult // results are made many at a time
 	for offset := 0; offset < len(data); {
-		h, err := record.Check(data[offset:])
+		h, err := check(data[offset:])
 		size := h.Len
 		if err != nil {
 			if size, err = damaged(data[offset:], offset, err); size == 0 {

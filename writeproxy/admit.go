@@ -32,6 +32,8 @@ type item struct {
 	leftOut bool
 	// checked: the body was looked at. waits: it is sent when its category's quota has room.
 	checked, waits bool
+	// summed: whoever called directly has compared the body with its checksum.
+	summed bool
 	// rows: the body is messages, which a category's limit may concern.
 	rows bool
 	// sequenced frames are recognised when they are repeated, in exactly_once categories.
@@ -63,6 +65,8 @@ type admission struct {
 	// once are the exactly_once categories before it. The view may learn meanwhile that one was deleted and created again; frames of
 	// the request that the two ids would send different ways would overtake each other, and be taken for repetitions.
 	once map[string]*scribev1.Category
+	// summed: the caller has compared the bodies with their checksums.
+	summed bool
 	// charge takes memory for what is made of the request.
 	charge func(n int64) error
 }
@@ -77,10 +81,7 @@ func (a *admission) split(ctx context.Context, data []byte) ([]item, error) {
 				return nil, err
 			}
 		}
-		h, err := record.ParseHeader(data[offset:])
-		if err == nil && h.Len > len(data)-offset {
-			err = &record.TruncatedError{What: "body", Need: h.Len, Have: len(data) - offset}
-		}
+		h, err := record.CheckHeader(data[offset:])
 		if err != nil {
 			reason := scribev1.Reason_REASON_CORRUPT
 			if errors.Is(err, record.ErrVersion) {
@@ -94,6 +95,7 @@ func (a *admission) split(ctx context.Context, data []byte) ([]item, error) {
 		it := item{
 			bytes: data[offset : offset+h.Len : offset+h.Len], start: offset, messages: h.Count, shard: h.Shard, body: h.BodyOffset(), bodyCRC: h.BodyCRC,
 			sampleRate: h.SampleRate, rows: h.Encoding == record.EncodingMessages, sequenced: h.Sequenced(),
+			summed: a.summed,
 		}
 		offset += h.Len
 		if err := a.admit(ctx, &h, &it); err != nil {
@@ -155,9 +157,8 @@ func (it *item) belongs(c *scribev1.Category, shard uint32) error {
 
 // check looks at a frame's body.
 func (it *item) check() error {
-	if computed := record.CRC(it.bytes[it.body:]); computed != it.bodyCRC {
-		return rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "frame at byte %d of the request: %w", it.start,
-			&record.CorruptError{What: "body checksum", Offset: int64(it.body), Reason: fmt.Sprintf("stored %#08x, computed %#08x", it.bodyCRC, computed)})
+	if err := it.sum(); err != nil {
+		return err
 	}
 	// The header tells the number of messages, not their sizes. A frame no longer than one message may be needs no look at them,
 	// which is nearly every frame of nearly every category.
@@ -165,6 +166,18 @@ func (it *item) check() error {
 		if err := checkSizes(it.bytes, limit); err != nil {
 			return fmt.Errorf("category %s: %w", it.category.GetName(), err)
 		}
+	}
+	return nil
+}
+
+// sum compares the body with its checksum.
+func (it *item) sum() error {
+	if it.summed {
+		return nil
+	}
+	if computed := record.CRC(it.bytes[it.body:]); computed != it.bodyCRC {
+		return rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "frame at byte %d of the request: %w", it.start,
+			&record.CorruptError{What: "body checksum", Offset: int64(it.body), Reason: fmt.Sprintf("stored %#08x, computed %#08x", it.bodyCRC, computed)})
 	}
 	return nil
 }

@@ -277,7 +277,8 @@ func (c *call) submit(ctx context.Context, t *table, at int, part []*item) (left
 	b, m := &t.batchers[at], t.members[at]
 	c.p.metrics.submits.Inc()
 	start := m.begin()
-	resp, err := b.Service.Submit(ctx, &scribev1.SubmitRequest{Frames: frames, Ack: c.ack})
+	// Every frame that is sent has passed good.
+	resp, err := b.Service.Submit(rpc.WithChecked(ctx), &scribev1.SubmitRequest{Frames: frames, Ack: c.ack})
 	how, load := ended(ctx, resp, err)
 	m.end(start, how, load, err == nil && c.ack == scribev1.AckLevel_ACK_LEVEL_COMMITTED)
 	if err == nil && len(resp.GetResults()) != len(part) {

@@ -52,7 +52,7 @@ func (p *Proxy) write(ctx context.Context, data []byte, ack scribev1.AckLevel) (
 	if err := charge(int64(len(data))); err != nil {
 		return nil, err
 	}
-	a := admission{p: p, charge: charge}
+	a := admission{p: p, summed: rpc.Checked(ctx), charge: charge}
 	if items, err = a.split(ctx, data); err != nil {
 		return nil, err
 	}

@@ -36,6 +36,13 @@ func (s writeService) Write(ctx context.Context, req *scribev1.WriteRequest) (*s
 	})
 }
 
+// WritePieces implements rpc.PieceWriter.
+func (s writeService) WritePieces(ctx context.Context, ack scribev1.AckLevel, frames ...[]byte) (*scribev1.WriteResponse, error) {
+	return try(ctx, s.c, nil, refused, writers, func(in instance) (*scribev1.WriteResponse, error) {
+		return rpc.WritePieces(ctx, client(s.c, in, rpc.NewWriteClient), ack, frames...)
+	})
+}
+
 // Publish implements rpc.WriteService.
 func (s writeService) Publish(ctx context.Context, req *scribev1.PublishRequest) (*scribev1.PublishResponse, error) {
 	return try(ctx, s.c, nil, refused, writers, func(in instance) (*scribev1.PublishResponse, error) {

@@ -24,7 +24,9 @@ type Builder struct {
 	end        int
 	maxMessage int
 	count      int
-	length     int   // of the finished frame
+	length     int // of the finished frame
+	summed     int // how much of buf the checksum of the body covers
+	sum        uint32
 	previous   int64 // event time that the next delta counts from
 }
 
@@ -53,7 +55,19 @@ func (b *Builder) Reset(dst []byte, env Envelope) error {
 	dst = slices.Grow(dst, HeaderLen+len(env.Category))
 	dst = dst[:len(dst)+HeaderLen] // written by Finish
 	b.buf = append(dst, env.Category...)
+	b.summed, b.sum = len(b.buf), 0
 	return nil
+}
+
+// sumStep is how much is appended between two updates of the body's checksum:
+// bytes that are still in the cache are summed for a third of what it costs
+// when the frame is finished, and a frame of a few messages is summed at once.
+const sumStep = 16 << 10
+
+// sumUp brings the checksum up to what has been appended.
+func (b *Builder) sumUp() {
+	b.sum = addCRC(b.sum, b.buf[b.summed:])
+	b.summed = len(b.buf)
 }
 
 // close forgets the buffer, which is the caller's again.
@@ -130,6 +144,9 @@ func (b *Builder) Append(m *Message) error {
 	}
 	b.buf = append(buf, m.Payload...)
 	b.count++
+	if len(b.buf)-b.summed >= sumStep {
+		b.sumUp()
+	}
 	return nil
 }
 
@@ -142,6 +159,9 @@ func (b *Builder) AppendPayload(p []byte) error {
 	buf := binary.AppendUvarint(b.buf, uint64(len(p))<<messageFlagBits)
 	b.buf = append(buf, p...)
 	b.count++
+	if len(b.buf)-b.summed >= sumStep {
+		b.sumUp()
+	}
 	return nil
 }
 
@@ -225,7 +245,8 @@ func (b *Builder) Finish() ([]byte, error) {
 		return buf[:start], err
 	}
 	b.length = len(buf) - start
-	header{encoding: EncodingMessages, count: b.count, env: &b.env}.seal(buf[start:])
+	b.sumUp()
+	header{encoding: EncodingMessages, count: b.count, env: &b.env, bodyCRC: b.sum}.seal(buf[start:])
 	return buf, nil
 }
 
@@ -253,6 +274,6 @@ func AppendArrowFrame(dst []byte, env Envelope, rows int, body []byte) ([]byte, 
 	out := slices.Grow(dst, HeaderLen+len(env.Category)+len(body))
 	out = append(out[:start+HeaderLen], env.Category...)
 	out = append(out, body...)
-	header{encoding: EncodingArrow, count: rows, env: &env}.seal(out[start:])
+	header{encoding: EncodingArrow, count: rows, env: &env, bodyCRC: CRC(body)}.seal(out[start:])
 	return out, nil
 }

@@ -319,15 +319,25 @@ func corrupt(what string, offset int, format string, args ...any) *CorruptError 
 // Check does not decode messages. A body that was encoded wrongly and then
 // summed passes it, and is refused by the [Decoder].
 func Check(b []byte) (Header, error) {
+	h, err := CheckHeader(b)
+	if err != nil {
+		return Header{}, err
+	}
+	if computed := CRC(b[h.BodyOffset():h.Len]); computed != h.BodyCRC {
+		return Header{}, corrupt("body checksum", h.BodyOffset(), "stored %#08x, computed %#08x", h.BodyCRC, computed)
+	}
+	return h, nil
+}
+
+// CheckHeader is [Check] without the body's checksum: for a hop within the
+// process that has checked the frame already.
+func CheckHeader(b []byte) (Header, error) {
 	h, err := ParseHeader(b)
 	if err != nil {
 		return Header{}, err
 	}
 	if len(b) < h.Len {
 		return Header{}, &TruncatedError{What: "body", Need: h.Len, Have: len(b)}
-	}
-	if computed := CRC(b[h.BodyOffset():h.Len]); computed != h.BodyCRC {
-		return Header{}, corrupt("body checksum", h.BodyOffset(), "stored %#08x, computed %#08x", h.BodyCRC, computed)
 	}
 	return h, nil
 }
@@ -353,10 +363,7 @@ func Split(b []byte) iter.Seq2[Frame, error] {
 	return func(yield func(Frame, error) bool) {
 		for offset := 0; offset < len(b); {
 			rest := b[offset:]
-			h, err := ParseHeader(rest)
-			if err == nil && len(rest) < h.Len {
-				err = &TruncatedError{What: "body", Need: h.Len, Have: len(rest)}
-			}
+			h, err := CheckHeader(rest)
 			if err != nil {
 				yield(Frame{Offset: offset}, shift(err, offset))
 				return
@@ -388,6 +395,7 @@ type header struct {
 	encoding Encoding
 	count    int
 	env      *Envelope
+	bodyCRC  uint32
 }
 
 // seal writes the header in front of a complete frame: HeaderLen bytes of any
@@ -417,7 +425,7 @@ func (w header) seal(frame []byte) {
 	frame[offNameLen] = uint8(len(w.env.Category))
 	binary.LittleEndian.PutUint64(frame[offBaseTime:], uint64(w.env.BaseTime))
 	binary.LittleEndian.PutUint32(frame[offSampleRate:], w.env.SampleRate)
-	binary.LittleEndian.PutUint32(frame[offBodyCRC:], CRC(frame[nameEnd:]))
+	binary.LittleEndian.PutUint32(frame[offBodyCRC:], w.bodyCRC)
 	binary.LittleEndian.PutUint32(frame[offHeaderCRC:], headerCRC(frame[:HeaderLen], frame[HeaderLen:nameEnd]))
 }
 

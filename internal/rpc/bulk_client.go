@@ -158,7 +158,7 @@ func decodeInto(m proto.Message) func(io.Reader, int64) error {
 // sending is the body of a request in the caller's memory. The transport may still read it when a call has returned, because the
 // server answered early or the caller gave up; detach ends that.
 type sending struct {
-	pieces [3][]byte
+	pieces [][]byte
 	size   int64
 
 	mu struct {

@@ -28,24 +28,28 @@ const (
 	smallData = 8 << 10
 )
 
-// bulkRequest is the encoding of a request in pieces: what stands before its frames, they themselves, and what follows.
+// bulkRequest is the encoding of a request in pieces: what stands before its frames, these, and what follows.
 type bulkRequest struct {
-	pieces [3][]byte
+	pieces [][]byte
 	size   int64
 }
 
-// encodeFrames encodes a WriteRequest or SubmitRequest. The result refers to frames.
-func encodeFrames(frames []byte, ack scribev1.AckLevel) bulkRequest {
-	var b bulkRequest
-	small := make([]byte, 0, 24)
-	if len(frames) > 0 {
-		small = protowire.AppendTag(small, framesField, protowire.BytesType)
-		small = protowire.AppendVarint(small, uint64(len(frames)))
+// encodeFrames encodes a WriteRequest or SubmitRequest whose frames lie in any number of pieces. The result refers to them.
+func encodeFrames(ack scribev1.AckLevel, frames ...[]byte) bulkRequest {
+	b := bulkRequest{pieces: make([][]byte, 0, len(frames)+2)}
+	length := 0
+	for _, p := range frames {
+		length += len(p)
 	}
-	b.pieces[0], b.pieces[1] = small, frames
+	small := make([]byte, 0, 24)
+	if length > 0 {
+		small = protowire.AppendTag(small, framesField, protowire.BytesType)
+		small = protowire.AppendVarint(small, uint64(length))
+	}
+	b.pieces = append(append(b.pieces, small), frames...)
 	if ack != 0 {
 		tail := protowire.AppendTag(small[len(small):], ackField, protowire.VarintType)
-		b.pieces[2] = protowire.AppendVarint(tail, uint64(ack))
+		b.pieces = append(b.pieces, protowire.AppendVarint(tail, uint64(ack)))
 	}
 	for _, p := range b.pieces {
 		b.size += int64(len(p))

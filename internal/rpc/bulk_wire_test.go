@@ -70,8 +70,8 @@ func TestBulkEncodingHasEveryField(t *testing.T) {
 		b         []byte
 		got, want proto.Message
 	}{
-		{encodeFrames(w.GetFrames(), w.GetAck()).join(), gotW, w},
-		{encodeFrames(s.GetFrames(), s.GetAck()).join(), gotS, s},
+		{encodeFrames(w.GetAck(), w.GetFrames()).join(), gotW, w},
+		{encodeFrames(s.GetAck(), s.GetFrames()).join(), gotS, s},
 		{bytes.Join(pieces, nil), gotF, f},
 	} {
 		if err := proto.Unmarshal(c.b, c.got); err != nil || !proto.Equal(c.got, c.want) {
@@ -119,7 +119,7 @@ var drawPayload = rapid.Custom(func(t *rapid.T) *scribev1.Payload {
 func TestBulkEncodingIsProtobuf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &scribev1.WriteRequest{Frames: drawBytes(100_000).Draw(t, "frames"), Ack: scribev1.AckLevel(rapid.Int32().Draw(t, "ack"))}
-		encoded := encodeFrames(w.GetFrames(), w.GetAck())
+		encoded := encodeFrames(w.GetAck(), w.GetFrames())
 		got := new(scribev1.WriteRequest)
 		if err := proto.Unmarshal(encoded.join(), got); err != nil || !proto.Equal(got, w) || encoded.size != int64(len(encoded.join())) {
 			t.Fatalf("write: protobuf reads %v: %v", got, err)
@@ -151,7 +151,7 @@ func TestBulkEncodingIsProtobuf(t *testing.T) {
 
 // The frames of a request are those of its body, without a copy, and can't be appended to.
 func TestFramesAreNotCopied(t *testing.T) {
-	body := encodeFrames([]byte("frames"), scribev1.AckLevel_ACK_LEVEL_NONE).join()
+	body := encodeFrames(scribev1.AckLevel_ACK_LEVEL_NONE, []byte("frames")).join()
 	req, err := decodeWrite(body)
 	if err != nil {
 		t.Fatal(err)
@@ -208,7 +208,7 @@ func TestBulkLimits(t *testing.T) {
 }
 
 func FuzzDecodeFrames(f *testing.F) {
-	f.Add(encodeFrames([]byte("frames"), 3).join())
+	f.Add(encodeFrames(3, []byte("fra"), nil, []byte("mes")).join())
 	f.Add([]byte{0x10, 0x02, 0x0a, 0x01, 'x', 0x0a, 0x01, 'y', 0x52, 0x01, 'z'})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		got, err := decodeWrite(b)

@@ -1,6 +1,10 @@
 package rpc
 
-import "context"
+import (
+	"context"
+
+	"scribe/internal/record"
+)
 
 type checkedKey struct{}
 
@@ -17,3 +21,11 @@ func WithChecked(ctx context.Context) context.Context {
 
 // Checked reports whether the caller said [WithChecked].
 func Checked(ctx context.Context) bool { return ctx.Value(checkedKey{}) != nil }
+
+// CheckerOf returns what a role checks the frames of a request with: record.Check, unless the caller said [WithChecked].
+func CheckerOf(ctx context.Context) func([]byte) (record.Header, error) {
+	if Checked(ctx) {
+		return record.CheckHeader
+	}
+	return record.Check
+}

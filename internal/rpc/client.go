@@ -69,7 +69,16 @@ type writeClient struct {
 // Write implements WriteService.
 func (c writeClient) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
 	res := new(scribev1.WriteResponse)
-	if err := c.write.call(ctx, encodeFrames(req.GetFrames(), req.GetAck()), decodeInto(res)); err != nil {
+	if err := c.write.call(ctx, encodeFrames(req.GetAck(), req.GetFrames()), decodeInto(res)); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// WritePieces implements PieceWriter.
+func (c writeClient) WritePieces(ctx context.Context, ack scribev1.AckLevel, frames ...[]byte) (*scribev1.WriteResponse, error) {
+	res := new(scribev1.WriteResponse)
+	if err := c.write.call(ctx, encodeFrames(ack, frames...), decodeInto(res)); err != nil {
 		return nil, err
 	}
 	return res, nil
@@ -80,7 +89,7 @@ type batchClient struct{ submit *bulkClient }
 // Submit implements BatchService.
 func (c batchClient) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scribev1.SubmitResponse, error) {
 	res := new(scribev1.SubmitResponse)
-	if err := c.submit.call(ctx, encodeFrames(req.GetFrames(), req.GetAck()), decodeInto(res)); err != nil {
+	if err := c.submit.call(ctx, encodeFrames(req.GetAck(), req.GetFrames()), decodeInto(res)); err != nil {
 		return nil, err
 	}
 	return res, nil
@@ -95,8 +104,7 @@ func (c readProxyClient) Fetch(ctx context.Context, req *scribev1.FetchRequest) 
 		return nil, Errorf(scribev1.Reason_REASON_INVALID, "encode the request: %w", err)
 	}
 	var res *scribev1.FetchResponse
-	b := bulkRequest{size: int64(len(body[0]))}
-	b.pieces[0] = body[0]
+	b := bulkRequest{pieces: body, size: int64(len(body[0]))}
 	err = c.fetch.call(ctx, b, func(r io.Reader, size int64) (err error) {
 		res, err = decodeFetched(r, size, len(req.GetPointers()))
 		return err

@@ -37,6 +37,10 @@ func NewServer(h http.Handler, logger *slog.Logger) *Server {
 		Protocols:         protocols(true, true),
 		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 		BaseContext:       func(net.Listener) context.Context { return s.ctx },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			tuneLoopback(c)
+			return ctx
+		},
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: 10_000,
 			SendPingTimeout:      15 * time.Second,

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"slices"
 
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -10,6 +11,20 @@ import (
 type WriteService interface {
 	Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error)
 	Publish(ctx context.Context, req *scribev1.PublishRequest) (*scribev1.PublishResponse, error)
+}
+
+// PieceWriter is a WriteService that takes the frames of a request from where they are: in pieces of memory, whose bytes one after
+// another are what WriteRequest.Frames would be. They are not used after it returns.
+type PieceWriter interface {
+	WritePieces(ctx context.Context, ack scribev1.AckLevel, frames ...[]byte) (*scribev1.WriteResponse, error)
+}
+
+// WritePieces writes frames that lie in pieces: as they are to a [PieceWriter], else as a copy.
+func WritePieces(ctx context.Context, s WriteService, ack scribev1.AckLevel, frames ...[]byte) (*scribev1.WriteResponse, error) {
+	if w, ok := s.(PieceWriter); ok {
+		return w.WritePieces(ctx, ack, frames...)
+	}
+	return s.Write(ctx, &scribev1.WriteRequest{Frames: slices.Concat(frames...), Ack: ack})
 }
 
 // BatchService takes admitted frames: the batcher.

@@ -38,6 +38,7 @@ func NewTransport(dial Dial) *Transport {
 			if err != nil {
 				return nil, err
 			}
+			tuneLoopback(c)
 			return bulkConn{c}, nil
 		},
 		MaxIdleConnsPerHost: 64,

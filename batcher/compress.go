@@ -144,6 +144,12 @@ func (c *compressor) work(enc *zstd.Encoder) {
 // adjacent returns the block's bytes if they stand side by side in memory already, else nil.
 func adjacent(b *block) []byte {
 	first := b.payloads[0].pieces[0].mem
+	if first.loan != nil {
+		if len(b.payloads) > 1 || len(b.payloads[0].pieces) > 1 {
+			return nil
+		}
+		return first.bytes()
+	}
 	end := first.off
 	for _, pl := range b.payloads {
 		for i := range pl.pieces {

@@ -13,15 +13,25 @@ type chunk struct {
 	refs int // segments, and one while the arena fills it
 }
 
-// segment is a range of a chunk. Segments that touch may be joined: then they count as several references.
+// segment is a range of a chunk, or memory on loan. Segments that touch may be joined: then they count as several references.
 type segment struct {
+	loan  *loan // nil: it is of the chunk
 	chunk *chunk
 	off   int
 	len   int
 	refs  int
 }
 
-func (s segment) bytes() []byte { return s.chunk.buf.B[s.off : s.off+s.len] }
+// bytes returns the segment's memory; that of a loan is held then until the segment is released.
+func (s segment) bytes() []byte {
+	if s.loan != nil {
+		return s.loan.begin()
+	}
+	return s.chunk.buf.B[s.off : s.off+s.len]
+}
+
+// lend returns a segment of memory that stays its owner's.
+func lend(b []byte) segment { return segment{loan: newLoan(b), len: len(b)} }
 
 // arena gives out memory for frames: pieces of different requests stand side by side in large chunks, so that a small request
 // costs no allocation and a run of requests to one shard is adjacent and need not be gathered before it is compressed.
@@ -50,9 +60,12 @@ func newArena(pool *buffers.Pool, memory int64) *arena {
 	return &arena{pool: pool, most: int(min(max(memory/minChunks, minChunk), maxChunk))}
 }
 
+// large reports whether so many bytes get memory of their own.
+func (a *arena) large(n int) bool { return n > a.most/chunkShare }
+
 // alloc returns memory for n bytes.
 func (a *arena) alloc(n int) segment {
-	if n > a.most/chunkShare {
+	if a.large(n) {
 		return segment{chunk: &chunk{buf: a.pool.Get(n), used: n, refs: 1}, len: n, refs: 1}
 	}
 	a.mu.Lock()
@@ -87,6 +100,11 @@ func (a *arena) release(segments []segment) (freed int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range segments {
+		if s.loan != nil {
+			s.loan.end(a.pool)
+			freed += int64(s.len)
+			continue
+		}
 		c := s.chunk
 		c.refs -= s.refs
 		switch {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"scribe/internal/buffers"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -20,6 +21,14 @@ type submission struct {
 	results []scribev1.FrameResult
 	pending atomic.Int64 // pieces without an outcome
 	done    chan struct{}
+	loans   []*loan // of the request's memory
+}
+
+// leave gives the request's memory back to the caller.
+func (s *submission) leave(pool *buffers.Pool) {
+	for _, l := range s.loans {
+		l.leave(pool)
+	}
 }
 
 // finish tells the submission that one of its pieces has its results.
@@ -72,8 +81,16 @@ func (b *Batcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scr
 	for i := range in.pieces {
 		p := &in.pieces[i]
 		p.sub = sub
+		if wait && b.arena.large(p.bytes) {
+			p.mem = lend(data[p.start : p.start+p.bytes])
+			sub.loans = append(sub.loans, p.mem.loan)
+			continue
+		}
 		p.mem = b.arena.alloc(p.bytes)
 		copy(p.mem.bytes(), data[p.start:])
+	}
+	if wait {
+		defer sub.leave(b.buffers)
 	}
 	load, err := b.accept(in)
 	if err != nil || !wait {

@@ -77,13 +77,13 @@ type span struct {
 	n int
 }
 
-// add appends the result of the next message.
-func (b *Batch) add(r *Result) {
+// add appends the result of the next messages.
+func (b *Batch) add(r *Result, messages int) {
 	if n := len(b.spans); n > 0 && b.spans[n-1].r == r {
-		b.spans[n-1].n++
+		b.spans[n-1].n += messages
 		return
 	}
-	b.spans = append(b.spans, span{r, 1})
+	b.spans = append(b.spans, span{r, messages})
 }
 
 // Results yields the results of the messages, in order. Messages that travel in one frame share one.

@@ -119,7 +119,39 @@ func (c *core) streamOf(st *stripe, category string, shard uint32) (*stream, err
 }
 
 // stampAfter is how far the clock may be from a frame's base time until messages carry a time of their own.
-const stampAfter = time.Millisecond
+// Within a frame under load, which lasts for a few milliseconds, they are all alike: a time is three bytes or more beside a
+// message, which the compression of payloads pays for.
+const stampAfter = 5 * time.Millisecond
+
+// plain returns the open frame if messages that come now need nothing but their payload in it; else nil. The stripe's mutex is held.
+func (s *stream) plain(ack AckLevel, now time.Time) *frame {
+	f := s.open
+	if f == nil || f.ack != ack {
+		return nil
+	}
+	if d := now.Sub(f.base); d >= stampAfter || d <= -stampAfter {
+		return nil
+	}
+	return f
+}
+
+// took counts messages that the open frame took.
+func (s *stream) took(f *frame, messages, bytes int) {
+	f.size += int64(bytes)
+	n := &s.stripe.mu.count
+	n.accepted += uint64(messages)
+	n.acceptedBytes += uint64(bytes)
+}
+
+// addPayload is add for a message that is nothing but a payload, when the open frame takes it as it is. The stripe's mutex is held.
+func (s *stream) addPayload(payload []byte, ack AckLevel, now time.Time) bool {
+	f := s.plain(ack, now)
+	if f == nil || !f.fits(len(payload)+encodedExtra) || f.builder.AppendPayload(payload) != nil {
+		return false
+	}
+	s.took(f, 1, len(payload))
+	return true
+}
 
 // add appends a message to the stream's open frame, and opens one when there is none or no room in it. held is what a wait for
 // room has taken; what is used of it is set to 0. The stripe's mutex is held.
@@ -152,10 +184,7 @@ func (c *core) add(s *stream, m *record.Message, bound int, ack AckLevel, now ti
 		err := f.builder.Append(m)
 		switch {
 		case err == nil:
-			size := m.Size()
-			f.size += int64(size)
-			s.stripe.mu.count.accepted++
-			s.stripe.mu.count.acceptedBytes += uint64(size)
+			s.took(f, 1, m.Size())
 			return f.out, nil
 		case f.builder.Count() == 0:
 			s.open, s.urgent = nil, false

@@ -35,7 +35,7 @@ func (p *Producer) Log(category string, payload []byte) {
 	case s == nil:
 		s, err = c.streamOf(st, category, 0)
 	}
-	if err == nil {
+	if err == nil && !s.addPayload(payload, p.ack, now) {
 		_, err = c.add(s, &m, len(payload)+encodedExtra, p.ack, now, &held)
 	}
 	st.mu.Unlock()
@@ -137,7 +137,7 @@ const maxRun = 256 << 10
 
 // addRun adds messages of one shard as far as nothing stands in the way, and returns how many. It takes the mutex once: that, and
 // finding the stream, costs more than the copy of a small message.
-func (w *writing) addRun(msgs []Message, took func(*Result)) int {
+func (w *writing) addRun(msgs []Message, b *Batch) int {
 	var (
 		st   = w.stripeOf(w.category, msgs[0].Shard)
 		held int64 // stays 0: nothing was waited for
@@ -145,7 +145,13 @@ func (w *writing) addRun(msgs []Message, took func(*Result)) int {
 	)
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	for i := range msgs {
+	for i := 0; i < len(msgs); {
+		if n, bytes := w.addPayloads(st, msgs[i:], maxRun-size); n > 0 {
+			b.add(w.s.open.out, n)
+			i += n
+			size += bytes
+			continue
+		}
 		m := &msgs[i]
 		if m.Shard != msgs[0].Shard || size > maxRun || w.tooLarge(m) != nil {
 			return i
@@ -156,9 +162,32 @@ func (w *writing) addRun(msgs []Message, took func(*Result)) int {
 			return i
 		}
 		size += bound
-		took(r)
+		b.add(r, 1)
+		i++
 	}
 	return len(msgs)
+}
+
+// addPayloads adds messages that are nothing but a payload, of the shard that was written to last, as far as the open frame has room
+// and up to so many bytes. It returns how many, and their bytes. It is append for the usual case. The stripe's mutex is held.
+func (w *writing) addPayloads(st *stripe, msgs []Message, most int) (n, bytes int) {
+	if st.mu.closed || w.s == nil {
+		return 0, 0
+	}
+	f := w.s.plain(w.ack, w.now)
+	if f == nil {
+		return 0, 0
+	}
+	for ; n < len(msgs) && bytes <= most; n++ {
+		m := &msgs[n]
+		if m.Shard != w.s.shard.Number || m.Key != nil || len(m.Attributes) > 0 || !m.Time.IsZero() ||
+			!f.fits(len(m.Payload)+encodedExtra) || f.builder.AppendPayload(m.Payload) != nil {
+			break
+		}
+		bytes += len(m.Payload)
+	}
+	w.s.took(f, n, bytes)
+	return n, bytes
 }
 
 // append adds a message. The stripe's mutex is held.
@@ -218,14 +247,14 @@ func (p *Producer) addBatch(ctx context.Context, b *Batch, category string, msgs
 	w := writing{core: p.core, category: category, ack: p.ack, wait: true, now: p.clock.now()}
 	b.spans, b.total = b.few[:0], len(msgs)
 	for i := 0; i < len(msgs); {
-		n := w.addRun(msgs[i:], b.add)
+		n := w.addRun(msgs[i:], b)
 		if n == 0 {
 			r, err := w.add(ctx, &msgs[i])
 			if err != nil {
 				w.countRefused(1)
 				r = settledResult(err)
 			}
-			b.add(r)
+			b.add(r, 1)
 			n = 1
 		}
 		i += n

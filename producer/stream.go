@@ -211,13 +211,16 @@ func (c *core) begin(hint int, env *record.Envelope, n int, ack AckLevel, held *
 		c.memory.release(*held - charge)
 		*held = 0
 	default:
-		// Traffic says how much room is useful; a shortage of memory, how much there is.
+		// Traffic says how much room is useful; a shortage of memory, how much there is. What is left of it goes to few frames, each
+		// as large as it can be: many small ones would be a burden for everyone behind.
 		wanted := class
 		if class != unpooled {
 			wanted = c.buffers.classFor(max(class, hint), need)
 		}
+		for ; wanted > class && !c.memory.try(int64(c.buffers.size(wanted))+frameOverhead); wanted-- {
+		}
 		switch {
-		case wanted != class && c.memory.try(int64(c.buffers.size(wanted))+frameOverhead):
+		case wanted > class:
 			class, charge = wanted, int64(c.buffers.size(wanted))+frameOverhead
 		case !c.memory.try(charge):
 			return nil, errNoRoom

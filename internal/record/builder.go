@@ -66,7 +66,7 @@ const sumStep = 16 << 10
 
 // sumUp brings the checksum up to what has been appended.
 func (b *Builder) sumUp() {
-	b.sum = addCRC(b.sum, b.buf[b.summed:])
+	b.sum = AddCRC(b.sum, b.buf[b.summed:])
 	b.summed = len(b.buf)
 }
 

@@ -9,8 +9,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // 3720 appendix B.4) of b.
 func CRC(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 
-// addCRC is the checksum of what sum covers and then b; that of nothing is 0.
-func addCRC(sum uint32, b []byte) uint32 { return crc32.Update(sum, castagnoli, b) }
+// AddCRC is the checksum of what sum covers and then b; that of nothing is 0.
+func AddCRC(sum uint32, b []byte) uint32 { return crc32.Update(sum, castagnoli, b) }
 
 // headerCRC covers the fixed header up to its own field, and the name.
 func headerCRC(fixed, name []byte) uint32 {

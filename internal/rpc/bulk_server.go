@@ -22,6 +22,7 @@ type bulkHandler[Req, Res any] struct {
 	call      func(context.Context, *Req) (*Res, error)
 	decode    func([]byte) (*Req, error)
 	encode    func(*Res) ([][]byte, error)
+	frames    bool // requests carry frames, see arrival
 	recovered func(context.Context, connect.Spec, http.Header, any) error
 	connect   http.Handler
 	errors    *connect.ErrorWriter
@@ -40,10 +41,14 @@ func (h *bulkHandler[Req, Res]) ServeHTTP(w http.ResponseWriter, r *http.Request
 	}
 	defer cancel()
 	body := newBuffer(int(r.ContentLength))
-	if _, err := io.ReadFull(r.Body, body.b); err != nil {
+	checked, err := h.read(r.Body, body.b)
+	if err != nil {
 		body.release()
 		_ = h.errors.Write(w, r, readError(ctx, err))
 		return
+	}
+	if checked {
+		ctx = WithChecked(ctx)
 	}
 	answer, err := h.answer(ctx, r, body.b)
 	if bug := new(panicked); errors.As(err, &bug) {
@@ -57,6 +62,15 @@ func (h *bulkHandler[Req, Res]) ServeHTTP(w http.ResponseWriter, r *http.Request
 		writePieces(w, answer)
 	}
 	body.release() // not before: an answer may refer to its request
+}
+
+// read reads a body, and reports whether its frames have been checked.
+func (h *bulkHandler[Req, Res]) read(r io.Reader, body []byte) (checked bool, err error) {
+	if h.frames {
+		return (&arrival{body: body, smallest: minArriving}).read(r)
+	}
+	_, err = io.ReadFull(r, body)
+	return false, err
 }
 
 // writePieces writes an answer. What fails is not reported: the client went away, or does not read.
@@ -146,10 +160,10 @@ func readError(ctx context.Context, err error) error {
 
 // mountBulk serves a procedure on mux, beside the service's own handler.
 func mountBulk[Req, Res any](s *Services, mux *http.ServeMux, guard func(http.Handler) http.Handler, procedure string, service http.Handler,
-	call func(context.Context, *Req) (*Res, error), decode func([]byte) (*Req, error), encode func(*Res) ([][]byte, error),
+	call func(context.Context, *Req) (*Res, error), decode func([]byte) (*Req, error), encode func(*Res) ([][]byte, error), frames bool,
 ) {
 	mux.Handle(procedure, guard(&bulkHandler[Req, Res]{
-		procedure: procedure, call: call, decode: decode, encode: encode,
+		procedure: procedure, call: call, decode: decode, encode: encode, frames: frames,
 		recovered: s.recovered, connect: service, errors: connect.NewErrorWriter(),
 	}))
 }

@@ -11,7 +11,7 @@ type checkedKey struct{}
 // WithChecked says that whoever calls has checked the frames of the request with record.Check, or has encoded them, and that their
 // bytes have not left the process since. A role that is called directly then need not sum the bodies again: the headers, which it
 // has to read anyway, and that the frames are whole, it checks as ever. Nothing of it goes over a transport, which may damage bytes:
-// a role in another process checks.
+// the server of another process sums large frames while they arrive, and says so; the role there sums the others.
 //
 // A role that passes frames on says so when it was told so or has checked them itself. One that kept them on a disk in between says
 // it only for what it checked when it read them back.

@@ -43,13 +43,13 @@ func (s *Services) Register(mux *http.ServeMux) {
 		admitted := func(h http.Handler) http.Handler { return guard(s.Admit, MaxMessageBytes, h) }
 		path, h := scribev1connect.NewWriteServiceHandler(s.Write, opts)
 		mux.Handle(path, admitted(h))
-		mountBulk(s, mux, admitted, scribev1connect.WriteServiceWriteProcedure, h, s.Write.Write, decodeWrite, encodeAnswer[scribev1.WriteResponse])
+		mountBulk(s, mux, admitted, scribev1connect.WriteServiceWriteProcedure, h, s.Write.Write, decodeWrite, encodeAnswer[scribev1.WriteResponse], true)
 	}
 	if s.Batch != nil {
 		admitted := func(h http.Handler) http.Handler { return guard(s.AdmitBatch, MaxMessageBytes, h) }
 		path, h := scribev1connect.NewBatchServiceHandler(s.Batch, opts)
 		mux.Handle(path, admitted(h))
-		mountBulk(s, mux, admitted, scribev1connect.BatchServiceSubmitProcedure, h, s.Batch.Submit, decodeSubmit, encodeAnswer[scribev1.SubmitResponse])
+		mountBulk(s, mux, admitted, scribev1connect.BatchServiceSubmitProcedure, h, s.Batch.Submit, decodeSubmit, encodeAnswer[scribev1.SubmitResponse], true)
 	}
 	if s.Metalog != nil {
 		path, h := scribev1connect.NewMetalogServiceHandler(metalogHandler{s.Metalog}, opts)
@@ -62,7 +62,7 @@ func (s *Services) Register(mux *http.ServeMux) {
 	if s.ReadProxy != nil {
 		path, h := scribev1connect.NewReadProxyServiceHandler(s.ReadProxy, opts)
 		mux.Handle(path, bulk(h))
-		mountBulk(s, mux, bulk, scribev1connect.ReadProxyServiceFetchProcedure, h, s.ReadProxy.Fetch, decodeFetch, encodeFetched)
+		mountBulk(s, mux, bulk, scribev1connect.ReadProxyServiceFetchProcedure, h, s.ReadProxy.Fetch, decodeFetch, encodeFetched, false)
 	}
 	if s.Control != nil {
 		path, h := scribev1connect.NewControlServiceHandler(controlHandler{s.Control}, s.options(maxSmallBytes))

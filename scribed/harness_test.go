@@ -57,6 +57,7 @@ type call struct {
 	at       time.Time
 	messages []string // "category/message", one a frame
 	frames   []byte   // as they came; valid during the call
+	checked  bool     // the caller said so
 }
 
 func (u *upstream) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
@@ -72,7 +73,7 @@ func (u *upstream) Write(ctx context.Context, req *scribev1.WriteRequest) (*scri
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	c := call{ack: req.GetAck(), at: time.Now(), frames: req.GetFrames()}
+	c := call{ack: req.GetAck(), at: time.Now(), frames: req.GetFrames(), checked: rpc.Checked(ctx)}
 	var headers []record.Header
 	for f, err := range record.Split(req.GetFrames()) {
 		if err != nil {

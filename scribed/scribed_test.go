@@ -341,6 +341,28 @@ func TestAdmit(t *testing.T) {
 	})
 }
 
+// A caller in this process that has checked the frames is believed; any other is not, and the upstream need not look again.
+func TestCheckedFramesAreNotSummedAgain(t *testing.T) {
+	run(t, DefaultConfig(), func(t *testing.T, c *cell) {
+		good, damaged := makeFrame(t, "a", "x", false), makeFrame(t, "a", "y", false)
+		damaged[len(damaged)-1] ^= 1
+		for _, ctx := range []context.Context{t.Context(), rpc.WithChecked(t.Context())} {
+			resp, err := c.Write(ctx, &scribev1.WriteRequest{Frames: slices.Concat(good, damaged)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if refused := resp.GetResults()[1].GetError() != nil; refused == rpc.Checked(ctx) {
+				t.Errorf("checked before: %t, refused: %t", rpc.Checked(ctx), refused)
+			}
+		}
+		for _, call := range c.up.history() {
+			if !call.checked {
+				t.Error("the upstream was told to check again")
+			}
+		}
+	})
+}
+
 func TestFramesAreRefusedAlone(t *testing.T) {
 	run(t, DefaultConfig(), func(t *testing.T, c *cell) {
 		good, damaged := makeFrame(t, "a", "x", false), makeFrame(t, "a", "y", false)

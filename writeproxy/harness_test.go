@@ -92,6 +92,7 @@ type fakeBatcher struct {
 	requests []*scribev1.SubmitRequest // frames are copies
 	first    []*byte                   // where the frames of each request began
 	deadline []time.Duration
+	checked  []bool // whether the caller said so
 	// answer decides about a request; nil takes everything.
 	answer func(call int, frames [][]byte) (*scribev1.SubmitResponse, error)
 	hold   <-chan struct{}
@@ -128,6 +129,7 @@ func (b *fakeBatcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (
 	call := len(b.requests)
 	b.requests = append(b.requests, &scribev1.SubmitRequest{Frames: slices.Concat(frames...), Ack: req.GetAck()})
 	b.first = append(b.first, &req.GetFrames()[0])
+	b.checked = append(b.checked, rpc.Checked(ctx))
 	if d, ok := ctx.Deadline(); ok {
 		b.deadline = append(b.deadline, time.Until(d))
 	}

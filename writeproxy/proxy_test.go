@@ -79,6 +79,25 @@ func TestFramesAreDividedByBatcher(t *testing.T) {
 	}
 }
 
+// A caller in this process that has checked the frames is believed; any other is not, and the batcher need not look again.
+func TestCheckedFramesAreNotSummedAgain(t *testing.T) {
+	c := newCell(t, DefaultConfig(), 1)
+	good, damaged := makeFrame(t, "least", 0, false, "good"), makeFrame(t, "least", 0, false, "damaged")
+	damaged[len(damaged)-1] ^= 1
+	for _, ctx := range []context.Context{t.Context(), rpc.WithChecked(t.Context())} {
+		resp, err := c.Write(ctx, &scribev1.WriteRequest{Frames: slices.Concat(good, damaged)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if refused := resp.GetResults()[1].GetError() != nil; refused == rpc.Checked(ctx) {
+			t.Errorf("checked before: %t, refused: %t", rpc.Checked(ctx), refused)
+		}
+	}
+	if got := c.batchers[0].checked; !slices.Equal(got, []bool{true, true}) {
+		t.Errorf("the batcher was told %v", got)
+	}
+}
+
 func TestFramesAreRefusedAlone(t *testing.T) {
 	c := newCell(t, DefaultConfig(), 2)
 	c.catalog.all["least"] = &scribev1.Category{Name: "least", Id: 1, Shards: 100, MaxMessageBytes: 1 << 20} // grown since

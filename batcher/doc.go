@@ -53,6 +53,8 @@
 //     one of a request is not stored for a reason that may pass, those behind it in the shard are not either: what is stored is a prefix.
 //   - Frames of exactly_once categories go to writer slot 0, and their sequences are appended with the pointers. Frames that
 //     were stored are acknowledged as duplicates; the ones beside them are pointed to where they are, without compressing again.
+//   - A request's bytes are the caller's when Submit returns. Until then large frames of a writer that waits are compressed from
+//     where they are; small ones, and those of a writer that does not wait, are copied (loan.go).
 //   - Memory stays within Config.MemoryBytes; what does not fit is refused before it is copied, with a hint when to come again.
 //   - accepted = committed + duplicate + failed + buffered, for frames, bytes and messages, in every scrape of the metrics.
 //

@@ -15,7 +15,8 @@ type Message struct {
 	Payload []byte
 	// Key is optional; an empty key that is not nil is present. At most 64 KiB.
 	Key []byte
-	// Time is the event time, kept to the microsecond. The zero Time means now, to a millisecond or few.
+	// Time is the event time, kept to the microsecond. The zero Time means now, to a few milliseconds: messages of one frame that
+	// come within 5 ms have the same.
 	Time time.Time
 	// Attributes are kept in order; at most 1,024.
 	Attributes []Attribute

@@ -222,21 +222,18 @@ func (b *batch) free() {
 
 // whole returns the submission whose request the batch is, with all its frames; nil when it is something else.
 func (b *batch) whole() *submission {
-	for _, e := range b.entries {
-		if e.mem != nil { // a copy: whoever waited for it may have been answered meanwhile
-			return nil
-		}
-	}
-	sub := b.entries[0].sub
-	if sub == nil || b.frames != len(sub.results) {
+	// An entry with memory of its own may be answered, and have no submission, at any time; the others are as they are until they
+	// are answered by this batch.
+	first := b.entries[0]
+	if first.mem != nil || first.sub == nil || b.frames != len(first.sub.results) {
 		return nil
 	}
 	for _, e := range b.entries {
-		if e.sub != sub {
+		if e.mem != nil || e.sub != first.sub {
 			return nil
 		}
 	}
-	return sub
+	return first.sub
 }
 
 // outcome is what an answer means.

@@ -16,7 +16,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-func (b bulkRequest) join() []byte { return bytes.Join(b.pieces[:], nil) }
+func (b bulkRequest) join() []byte { return bytes.Join(b.pieces, nil) }
 
 // fill sets every field of a message to something, so that one that the code here does not know shows.
 func fill(t *testing.T, m protoreflect.Message) {

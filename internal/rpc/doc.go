@@ -26,7 +26,8 @@
 // Unary calls use Connect's unary protocol over HTTP/1.1, streams Connect's streaming protocol over HTTP/2; a server speaks both,
 // and gRPC, on one port, without TLS. Calls that carry frames or payloads are served and made by this package's own code around
 // the one large field of their message (see bulk_server.go, bulk_client.go), in the same encoding: it halves what a byte costs,
-// and brings it within a fifth of a bare HTTP POST. JSON over POST works for every unary call.
+// and brings it within a fifth of a bare HTTP POST. Large frames are summed while they arrive, and marked as checked for the role
+// (see WithChecked). JSON over POST works for every unary call.
 //
 // A request is refused by its announced length before its body is read; one that announces none is admitted as it is read. Bodies
 // that stop arriving, and answers that are not taken, are given up after 30 seconds and a second for each MiB.

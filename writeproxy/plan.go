@@ -55,7 +55,8 @@ func (l *limits) add(it *item) {
 }
 
 // plan applies the quotas, and looks at the bodies of the frames that are left: what is over a quota costs no more than a look at its
-// header, but for large frames, which are summed while they arrive. It returns the frames that are to be sent now, in order, and those that wait.
+// header, but for large frames, which are summed while they arrive. It returns the frames that are to be sent now, in order, and those
+// that wait.
 func (c *call) plan(ctx context.Context, items []item) (now []*item, waiting []*limited) {
 	var quotas limits
 	for i := range items {

@@ -171,7 +171,7 @@ func (w *writing) addRun(msgs []Message, b *Batch) int {
 // addPayloads adds messages that are nothing but a payload, of the shard that was written to last, as far as the open frame has room
 // and up to so many bytes. It returns how many, and their bytes. It is append for the usual case. The stripe's mutex is held.
 func (w *writing) addPayloads(st *stripe, msgs []Message, most int) (n, bytes int) {
-	if st.mu.closed || w.s == nil {
+	if st.mu.closed || w.s == nil || w.s.shard.Number != msgs[0].Shard { // another shard may be of another stripe
 		return 0, 0
 	}
 	f := w.s.plain(w.ack, w.now)

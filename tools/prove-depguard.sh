@@ -14,7 +14,7 @@ internal/checkpoint     proto/scribe/v1
 columnar                internal/pointer
 columnar                storage/blob
 proto                   internal/record
-internal/rpc            internal/record
+internal/rpc            internal/pointer
 storage/blob            batcher
 storage/metalog         producer
 storage/metalog         columnar

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -18,6 +19,16 @@ type Server struct {
 	stop    context.CancelFunc // ends streams
 	serving sync.WaitGroup
 	failed  chan error
+	active  atomic.Int64 // calls being handled
+}
+
+// counted counts the calls that are being handled.
+func (s *Server) counted(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.active.Add(1)
+		defer s.active.Add(-1)
+		h.ServeHTTP(w, r)
+	})
 }
 
 // NewServer returns a server that logs connection errors to logger; nil logs nothing.
@@ -30,7 +41,7 @@ func NewServer(h http.Handler, logger *slog.Logger) *Server {
 	s.stop = stop
 	s.ctx, s.cancel = context.WithCancel(context.WithValue(context.Background(), stoppingKey{}, stopping))
 	s.http = &http.Server{
-		Handler:           h,
+		Handler:           s.counted(h),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
@@ -70,11 +81,40 @@ func (s *Server) Failed() <-chan error { return s.failed }
 // called again.
 func (s *Server) Close(ctx context.Context) error {
 	s.stop()
-	err := s.http.Shutdown(ctx)
+	shut := make(chan error, 1)
+	go func() { shut <- s.http.Shutdown(ctx) }()
+	err := s.await(shut)
 	s.cancel()
 	if err != nil {
 		err = errors.Join(err, s.http.Close())
 	}
 	s.serving.Wait()
 	return err
+}
+
+// closeLook is how often Close looks whether calls are being handled, closeGrace how long there must be none until the connections
+// that are left are closed: time for answers to leave.
+const (
+	closeLook  = 100 * time.Millisecond
+	closeGrace = time.Second
+)
+
+// await waits for the end of a shutdown. The library waits for connections rather than for calls, and may miss one of HTTP/2 that was
+// made at the wrong moment: without a call on it, it lasts until its client closes it, a minute or two later.
+func (s *Server) await(shut <-chan error) error {
+	look := time.NewTicker(closeLook)
+	defer look.Stop()
+	for quiet := time.Duration(0); ; {
+		select {
+		case err := <-shut:
+			return err
+		case <-look.C:
+		}
+		if quiet += closeLook; s.active.Load() > 0 {
+			quiet = 0
+		}
+		if quiet >= closeGrace {
+			return s.http.Close() // which ends the shutdown, too
+		}
+	}
 }

@@ -37,7 +37,7 @@ func TestFullDisk(t *testing.T) {
 	})
 	t.Run("of the payloads", func(t *testing.T) {
 		s := prepare(t, "full blobs")
-		disk := newSmallDisk(t, 64)
+		disk := newSmallDisk(t, 256)
 		s.load(startCell(t, s.seed, layout{files: filepath.Join(disk.dir, "blobs")}))
 		for range rounds(t) {
 			s.full(disk)
@@ -46,7 +46,7 @@ func TestFullDisk(t *testing.T) {
 	})
 	t.Run("of one process with all roles", func(t *testing.T) {
 		s := prepare(t, "full up")
-		disk := newSmallDisk(t, 64)
+		disk := newSmallDisk(t, 256)
 		s.load(startSingle(t, filepath.Join(disk.dir, "data")))
 		for range rounds(t) {
 			s.full(disk, s.c.single)

@@ -114,7 +114,8 @@ func (s *Server) await(shut <-chan error) error {
 			quiet = 0
 		}
 		if quiet >= closeGrace {
-			return s.http.Close() // which ends the shutdown, too
+			err := s.http.Close() // which ends the shutdown, too
+			return errors.Join(err, <-shut)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -124,6 +125,8 @@ func (s *Server) client() (*minio.Client, error) {
 		Creds:      credentials.NewStaticV4(s.AccessKey, s.SecretKey, ""),
 		Region:     s.Region,
 		MaxRetries: 1,
+		// Nothing is repeated, so no request may meet a connection that the server is about to close.
+		Transport: &http.Transport{DisableKeepAlives: true},
 	})
 }
 

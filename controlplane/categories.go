@@ -292,7 +292,7 @@ func updated(before *scribev1.Category, req *scribev1.UpdateCategoryRequest) *sc
 
 // DeleteCategory implements rpc.ControlService. The transaction that deletes the category also notes that its logs are to be ended,
 // which begins at once and goes on until it is done, here or in the control plane that comes after. What is left in the logs is for
-// retention, which finds it in Dropped.
+// retention, which finds it in ListDropped.
 func (c *ControlPlane) DeleteCategory(ctx context.Context, req *scribev1.DeleteCategoryRequest) (*scribev1.DeleteCategoryResponse, error) {
 	done, err := c.begin()
 	if err != nil {

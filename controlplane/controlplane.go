@@ -24,6 +24,7 @@ type ControlPlane struct {
 	ids     *ids
 	feed    *feed
 	members *members
+	pins    *pins
 	// retirement is of the deleted categories whose logs may not have ended.
 	retirement *retirement
 	// suggesting limits the search for names like one that does not exist, which looks at all of them: one at a time, and so
@@ -76,10 +77,12 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 	c.mu.idle = make(chan struct{})
 	c.members = newMembers(cfg.MaxSlot)
 	c.retirement = newRetirement()
+	c.pins = newPins(time.Now())
 	m, err := newMetrics(deps.Registerer, counts{
 		categories: func() float64 { return float64(c.feed.count()) },
 		members:    func() float64 { return float64(c.members.count()) },
 		retiring:   func() float64 { return float64(c.retirement.pending()) },
+		pinHolders: func() float64 { return float64(c.pins.holders()) },
 	})
 	if err != nil {
 		return nil, err

@@ -310,18 +310,18 @@ func TestDeleteCategory(t *testing.T) {
 	if third := create(t, c, "a"); third.GetId() != 3 {
 		t.Errorf("id %d after a restart, want 3", third.GetId())
 	}
-	dropped, err := c.Dropped(t.Context(), 0, 0)
-	if err != nil || len(dropped) != 2 || dropped[0].GetId() != 1 || dropped[1].GetId() != 2 || dropped[0].GetName() != "a" {
-		t.Fatalf("dropped %v, %v", dropped, err)
+	gone, err := dropped(t, c, 0, 0)
+	if err != nil || len(gone) != 2 || gone[0].GetId() != 1 || gone[1].GetId() != 2 || gone[0].GetName() != "a" {
+		t.Fatalf("dropped %v, %v", gone, err)
 	}
-	if err := c.Forget(t.Context(), 1, 7, 1); err != nil {
+	if _, err := c.ForgetDropped(t.Context(), &scribev1.ForgetDroppedRequest{Ids: []uint32{1, 7, 1}}); err != nil {
 		t.Fatal(err)
 	}
-	if dropped, err = c.Dropped(t.Context(), 0, 1); err != nil || len(dropped) != 1 || dropped[0].GetId() != 2 {
-		t.Fatalf("dropped %v, %v", dropped, err)
+	if gone, err = dropped(t, c, 0, 1); err != nil || len(gone) != 1 || gone[0].GetId() != 2 {
+		t.Fatalf("dropped %v, %v", gone, err)
 	}
-	if dropped, err = c.Dropped(t.Context(), 2, 0); err != nil || len(dropped) != 0 {
-		t.Fatalf("dropped after 2: %v, %v", dropped, err)
+	if gone, err = dropped(t, c, 2, 0); err != nil || len(gone) != 0 {
+		t.Fatalf("dropped after 2: %v, %v", gone, err)
 	}
 }
 
@@ -584,4 +584,10 @@ func TestStatusAndMetrics(t *testing.T) {
 			t.Errorf("%s is %v (%v), want %v", name, got, ok, want)
 		}
 	}
+}
+
+func dropped(t *testing.T, c *ControlPlane, after, limit uint32) ([]*scribev1.Category, error) {
+	t.Helper()
+	res, err := c.ListDropped(t.Context(), &scribev1.ListDroppedRequest{After: after, Limit: limit})
+	return res.GetCategories(), err
 }

@@ -3,43 +3,54 @@ package controlplane
 import (
 	"context"
 
+	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 )
 
-// Dropped returns categories that were deleted, by id, with an id above after and at most limit (0 = 10,000) of them: what
-// retention still has to remove from the logs and the blobs. Their UpdatedAt is when they were deleted; they have no schema.
-func (c *ControlPlane) Dropped(ctx context.Context, after uint32, limit int) ([]*scribev1.Category, error) {
+// maxDropped is how many deleted categories one call lists or forgets.
+const maxDropped = 1000
+
+// ListDropped implements rpc.ControlService: it returns categories that were deleted, which is what retention still has to remove from
+// the logs and the blobs.
+func (c *ControlPlane) ListDropped(ctx context.Context, req *scribev1.ListDroppedRequest) (*scribev1.ListDroppedResponse, error) {
 	done, err := c.begin()
 	if err != nil {
 		return nil, err
 	}
 	defer done()
 	const what = "list deleted categories"
-	page, err := c.deps.Store.Range(ctx, kv.Range{Prefix: droppedPrefix, After: droppedKey(after), Limit: limit})
+	limit := int(req.GetLimit())
+	if limit == 0 || limit > maxDropped {
+		limit = maxDropped
+	}
+	page, err := c.deps.Store.Range(ctx, kv.Range{Prefix: droppedPrefix, After: droppedKey(req.GetAfter()), Limit: limit})
 	if err != nil {
 		return nil, readError(what, err)
 	}
-	var cats []*scribev1.Category
+	res := &scribev1.ListDroppedResponse{More: page.More}
 	for _, e := range page.Entries {
 		cat, err := decodeDropped(e.Key, e.Value)
 		if err != nil {
 			c.metrics.damaged.Inc()
 			return nil, readError(what, err)
 		}
-		cats = append(cats, cat)
+		res.Categories = append(res.Categories, cat)
 	}
-	return cats, nil
+	return res, nil
 }
 
-// Forget removes deleted categories from what Dropped returns, once nothing is left of them. Ids that it does not know are no
-// error.
-func (c *ControlPlane) Forget(ctx context.Context, ids ...uint32) error {
+// ForgetDropped implements rpc.ControlService.
+func (c *ControlPlane) ForgetDropped(ctx context.Context, req *scribev1.ForgetDroppedRequest) (*scribev1.ForgetDroppedResponse, error) {
 	done, err := c.begin()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer done()
+	ids := req.GetIds()
+	if len(ids) > maxDropped {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "forget deleted categories: %d ids, the limit is %d", len(ids), maxDropped)
+	}
 	for len(ids) > 0 {
 		var ops []kv.Op
 		seen := make(map[uint32]bool, kv.MaxOps)
@@ -52,8 +63,8 @@ func (c *ControlPlane) Forget(ctx context.Context, ids ...uint32) error {
 		}
 		if _, err := c.deps.Store.Commit(ctx, ops...); err != nil {
 			_, err = commitError("forget deleted categories", err)
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return &scribev1.ForgetDroppedResponse{}, nil
 }

@@ -22,10 +22,11 @@ type metrics struct {
 	retiring       prometheus.GaugeFunc
 	retired        prometheus.Counter
 	retireFailures prometheus.Counter
+	pinHolders     prometheus.GaugeFunc
 }
 
 // counts are read when metrics are.
-type counts struct{ categories, members, retiring func() float64 }
+type counts struct{ categories, members, retiring, pinHolders func() float64 }
 
 // Values of the labels "watch" and "change".
 const (
@@ -63,6 +64,7 @@ func newMetrics(r prometheus.Registerer, now counts) (*metrics, error) {
 		retiring:       gauge("retirements_pending", "Deleted categories whose logs may still take records, so that their names can't be used again.", now.retiring),
 		retired:        counter("retirements_total", "Deleted categories whose logs this process has ended."),
 		retireFailures: counter("retirement_failures_total", "Attempts to end the logs of a deleted category that failed. They are repeated."),
+		pinHolders:     gauge("pin_holders", "Processes whose readers hold back retention.", now.pinHolders),
 	}
 	for _, w := range []string{watchCategories, watchMembers} {
 		m.watches.WithLabelValues(w)
@@ -75,7 +77,7 @@ func newMetrics(r prometheus.Registerer, now counts) (*metrics, error) {
 	}
 	for _, c := range []prometheus.Collector{
 		m.categories, m.members, m.watches, m.changes, m.resets, m.resyncs, m.damaged, m.joins, m.leaves, m.expiries,
-		m.retiring, m.retired, m.retireFailures,
+		m.retiring, m.retired, m.retireFailures, m.pinHolders,
 	} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("controlplane: metrics: %w", err)

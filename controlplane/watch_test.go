@@ -274,8 +274,8 @@ func TestClose(t *testing.T) {
 		_, verr := c.Leave(t.Context(), nil)
 		_, merr := c.ListMembers(t.Context(), nil)
 		_, serr := c.GetStatus(t.Context(), nil)
-		_, perr := c.Dropped(t.Context(), 0, 0)
-		ferr := c.Forget(t.Context(), 1)
+		_, perr := c.ListDropped(t.Context(), &scribev1.ListDroppedRequest{})
+		_, ferr := c.ForgetDropped(t.Context(), &scribev1.ForgetDroppedRequest{Ids: []uint32{1}})
 		werr := c.WatchCategories(t.Context(), nil, nil)
 		xerr := c.WatchMembers(t.Context(), nil, nil)
 		for _, err := range []error{gerr, cerr, lerr, uerr, derr, jerr, herr, verr, merr, serr, perr, ferr, werr, xerr} {

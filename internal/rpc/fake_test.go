@@ -259,3 +259,23 @@ func noSteps(ctx context.Context) (*scribev1.StreamRequest, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
+
+func (f *fake) Erase(ctx context.Context, req *scribev1.EraseRequest) (*scribev1.EraseResponse, error) {
+	return answer[scribev1.EraseResponse](ctx, f, req)
+}
+
+func (f *fake) ListDropped(ctx context.Context, req *scribev1.ListDroppedRequest) (*scribev1.ListDroppedResponse, error) {
+	return answer[scribev1.ListDroppedResponse](ctx, f, req)
+}
+
+func (f *fake) ForgetDropped(ctx context.Context, req *scribev1.ForgetDroppedRequest) (*scribev1.ForgetDroppedResponse, error) {
+	return answer[scribev1.ForgetDroppedResponse](ctx, f, req)
+}
+
+func (f *fake) HoldPins(ctx context.Context, req *scribev1.HoldPinsRequest) (*scribev1.HoldPinsResponse, error) {
+	return answer[scribev1.HoldPinsResponse](ctx, f, req)
+}
+
+func (f *fake) ListPins(ctx context.Context, req *scribev1.ListPinsRequest) (*scribev1.ListPinsResponse, error) {
+	return answer[scribev1.ListPinsResponse](ctx, f, req)
+}

@@ -57,6 +57,7 @@ type MetalogService interface {
 	Trim(ctx context.Context, req *scribev1.TrimRequest) (*scribev1.TrimResponse, error)
 	Seal(ctx context.Context, req *scribev1.SealRequest) (*scribev1.SealResponse, error)
 	Retire(ctx context.Context, req *scribev1.RetireRequest) (*scribev1.RetireResponse, error)
+	Erase(ctx context.Context, req *scribev1.EraseRequest) (*scribev1.EraseResponse, error)
 	ListShards(ctx context.Context, req *scribev1.ListShardsRequest) (*scribev1.ListShardsResponse, error)
 	WatchShards(ctx context.Context, req *scribev1.WatchShardsRequest, send func(*scribev1.WatchShardsResponse) error) error
 	Sequences(ctx context.Context, req *scribev1.SequencesRequest) (*scribev1.SequencesResponse, error)
@@ -77,4 +78,8 @@ type ControlService interface {
 	ListMembers(ctx context.Context, req *scribev1.ListMembersRequest) (*scribev1.ListMembersResponse, error)
 	WatchMembers(ctx context.Context, req *scribev1.WatchMembersRequest, send func(*scribev1.WatchMembersResponse) error) error
 	GetStatus(ctx context.Context, req *scribev1.GetStatusRequest) (*scribev1.GetStatusResponse, error)
+	ListDropped(ctx context.Context, req *scribev1.ListDroppedRequest) (*scribev1.ListDroppedResponse, error)
+	ForgetDropped(ctx context.Context, req *scribev1.ForgetDroppedRequest) (*scribev1.ForgetDroppedResponse, error)
+	HoldPins(ctx context.Context, req *scribev1.HoldPinsRequest) (*scribev1.HoldPinsResponse, error)
+	ListPins(ctx context.Context, req *scribev1.ListPinsRequest) (*scribev1.ListPinsResponse, error)
 }

@@ -13,7 +13,7 @@
 // [Log.Trim] removes the oldest records; [Log.Seal] ends the shard.
 //
 // [Log.Retire] ends all shards of a category, those that do not exist yet included. So a writer that has not heard that the category
-// was deleted cannot have a message acknowledged that nobody will ever read.
+// was deleted cannot have a message acknowledged that nobody will ever read. [Log.Erase] removes what is left of such a category.
 //
 // # Watermarks
 //

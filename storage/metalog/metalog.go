@@ -60,7 +60,8 @@ type Log interface {
 	// the one that it would be the first of with ErrCorrupt (as *CorruptError). The entries' data belongs to the caller.
 	Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) ([]Entry, error)
 
-	// Tail returns the states of shards, in their order. One that does not exist has Epoch 0, FirstLSN 1 and NextLSN 1.
+	// Tail returns the states of shards, in their order. One that does not exist has Epoch 0, FirstLSN 1 and NextLSN 1, and is Sealed
+	// if its category was retired: then it will never exist, or was erased.
 	Tail(ctx context.Context, shards []record.ShardID) ([]State, error)
 
 	// Subscribe follows shards, each at most once: fn is called, never concurrently, with the records from the positions on, with
@@ -85,6 +86,10 @@ type Log interface {
 	// of one that never existed, fail with ErrSealed. What is stored can be read until it is trimmed. The call is durable when it
 	// returns; repeating it is harmless. It takes time in proportion to the category's shards.
 	Retire(ctx context.Context, category uint32) error
+
+	// Erase removes all that is left of a retired category: its shards with their records, and what they know of producers. What is not
+	// retired is ErrInvalid. The call is durable when it returns; repeating it is harmless.
+	Erase(ctx context.Context, category uint32) error
 
 	// Shards returns the shards of a category by id.
 	Shards(ctx context.Context, category uint32) ([]State, error)

@@ -42,6 +42,8 @@ const (
 	Role_ROLE_CONTROLPLANE Role = 6
 	// A served metadata engine.
 	Role_ROLE_METALOG Role = 7
+	// Retention and garbage collection.
+	Role_ROLE_COLLECTOR Role = 9
 )
 
 // Enum value maps for Role.
@@ -55,6 +57,7 @@ var (
 		5: "ROLE_READPROXY",
 		6: "ROLE_CONTROLPLANE",
 		7: "ROLE_METALOG",
+		9: "ROLE_COLLECTOR",
 	}
 	Role_value = map[string]int32{
 		"ROLE_UNSPECIFIED":  0,
@@ -65,6 +68,7 @@ var (
 		"ROLE_READPROXY":    5,
 		"ROLE_CONTROLPLANE": 6,
 		"ROLE_METALOG":      7,
+		"ROLE_COLLECTOR":    9,
 	}
 )
 
@@ -1497,6 +1501,447 @@ func (x *GetStatusResponse) GetCategories() uint64 {
 	return 0
 }
 
+// ListDroppedRequest pages through deleted categories.
+type ListDroppedRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ids after this one.
+	After uint32 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"`
+	// At most so many; 0 and anything above 1,000 mean 1,000.
+	Limit         uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDroppedRequest) Reset() {
+	*x = ListDroppedRequest{}
+	mi := &file_scribe_v1_control_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDroppedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDroppedRequest) ProtoMessage() {}
+
+func (x *ListDroppedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDroppedRequest.ProtoReflect.Descriptor instead.
+func (*ListDroppedRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ListDroppedRequest) GetAfter() uint32 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *ListDroppedRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// ListDroppedResponse is a page.
+type ListDroppedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By id, without their schemas. updated_at is when they were deleted.
+	Categories []*Category `protobuf:"bytes,1,rep,name=categories,proto3" json:"categories,omitempty"`
+	// There are more: ask again with `after` set to the last id.
+	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDroppedResponse) Reset() {
+	*x = ListDroppedResponse{}
+	mi := &file_scribe_v1_control_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDroppedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDroppedResponse) ProtoMessage() {}
+
+func (x *ListDroppedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDroppedResponse.ProtoReflect.Descriptor instead.
+func (*ListDroppedResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ListDroppedResponse) GetCategories() []*Category {
+	if x != nil {
+		return x.Categories
+	}
+	return nil
+}
+
+func (x *ListDroppedResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// ForgetDroppedRequest names deleted categories.
+type ForgetDroppedRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 1,000. Those that are not known are no error.
+	Ids           []uint32 `protobuf:"varint,1,rep,packed,name=ids,proto3" json:"ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetDroppedRequest) Reset() {
+	*x = ForgetDroppedRequest{}
+	mi := &file_scribe_v1_control_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetDroppedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetDroppedRequest) ProtoMessage() {}
+
+func (x *ForgetDroppedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetDroppedRequest.ProtoReflect.Descriptor instead.
+func (*ForgetDroppedRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ForgetDroppedRequest) GetIds() []uint32 {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
+// ForgetDroppedResponse acknowledges.
+type ForgetDroppedResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetDroppedResponse) Reset() {
+	*x = ForgetDroppedResponse{}
+	mi := &file_scribe_v1_control_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetDroppedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetDroppedResponse) ProtoMessage() {}
+
+func (x *ForgetDroppedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetDroppedResponse.ProtoReflect.Descriptor instead.
+func (*ForgetDroppedResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{28}
+}
+
+// Pin is what readers of a category still need.
+type Pin struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The category's id.
+	Category uint32 `protobuf:"varint,1,opt,name=category,proto3" json:"category,omitempty"`
+	// They need records persisted at or after this time, Unix microseconds.
+	From          int64 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pin) Reset() {
+	*x = Pin{}
+	mi := &file_scribe_v1_control_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pin) ProtoMessage() {}
+
+func (x *Pin) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pin.ProtoReflect.Descriptor instead.
+func (*Pin) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Pin) GetCategory() uint32 {
+	if x != nil {
+		return x.Category
+	}
+	return 0
+}
+
+func (x *Pin) GetFrom() int64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+// HoldPinsRequest replaces the pins of a holder.
+type HoldPinsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The process: its member id. At most 255 bytes.
+	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	// All that it needs now, each category at most once; none gives up what it held. At most 10,000.
+	Pins []*Pin `protobuf:"bytes,2,rep,name=pins,proto3" json:"pins,omitempty"`
+	// How long the pins hold unless they are replaced; 0 = 30 seconds; from 1 second to 5 minutes.
+	Ttl           *durationpb.Duration `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HoldPinsRequest) Reset() {
+	*x = HoldPinsRequest{}
+	mi := &file_scribe_v1_control_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HoldPinsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HoldPinsRequest) ProtoMessage() {}
+
+func (x *HoldPinsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HoldPinsRequest.ProtoReflect.Descriptor instead.
+func (*HoldPinsRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *HoldPinsRequest) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *HoldPinsRequest) GetPins() []*Pin {
+	if x != nil {
+		return x.Pins
+	}
+	return nil
+}
+
+func (x *HoldPinsRequest) GetTtl() *durationpb.Duration {
+	if x != nil {
+		return x.Ttl
+	}
+	return nil
+}
+
+// HoldPinsResponse acknowledges. A pin is a wish: retention honours it up to a limit.
+type HoldPinsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HoldPinsResponse) Reset() {
+	*x = HoldPinsResponse{}
+	mi := &file_scribe_v1_control_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HoldPinsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HoldPinsResponse) ProtoMessage() {}
+
+func (x *HoldPinsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HoldPinsResponse.ProtoReflect.Descriptor instead.
+func (*HoldPinsResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{31}
+}
+
+// ListPinsRequest asks for pins.
+type ListPinsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPinsRequest) Reset() {
+	*x = ListPinsRequest{}
+	mi := &file_scribe_v1_control_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPinsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPinsRequest) ProtoMessage() {}
+
+func (x *ListPinsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPinsRequest.ProtoReflect.Descriptor instead.
+func (*ListPinsRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{32}
+}
+
+// ListPinsResponse holds them.
+type ListPinsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By category, each once, with the earliest time that any holder needs.
+	Pins []*Pin `protobuf:"bytes,1,rep,name=pins,proto3" json:"pins,omitempty"`
+	// For so long the pins have been collected. In less than a pin lasts (5 minutes at most) some may be missing: they are not persisted.
+	Age           *durationpb.Duration `protobuf:"bytes,2,opt,name=age,proto3" json:"age,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPinsResponse) Reset() {
+	*x = ListPinsResponse{}
+	mi := &file_scribe_v1_control_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPinsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPinsResponse) ProtoMessage() {}
+
+func (x *ListPinsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_control_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPinsResponse.ProtoReflect.Descriptor instead.
+func (*ListPinsResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_control_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *ListPinsResponse) GetPins() []*Pin {
+	if x != nil {
+		return x.Pins
+	}
+	return nil
+}
+
+func (x *ListPinsResponse) GetAge() *durationpb.Duration {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
 var File_scribe_v1_control_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_control_proto_rawDesc = "" +
@@ -1592,7 +2037,30 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\amembers\x18\x04 \x03(\v2\x11.scribe.v1.MemberR\amembers\x12\x1e\n" +
 	"\n" +
 	"categories\x18\x05 \x01(\x04R\n" +
-	"categories*\xa7\x01\n" +
+	"categories\"@\n" +
+	"\x12ListDroppedRequest\x12\x14\n" +
+	"\x05after\x18\x01 \x01(\rR\x05after\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\rR\x05limit\"^\n" +
+	"\x13ListDroppedResponse\x123\n" +
+	"\n" +
+	"categories\x18\x01 \x03(\v2\x13.scribe.v1.CategoryR\n" +
+	"categories\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"(\n" +
+	"\x14ForgetDroppedRequest\x12\x10\n" +
+	"\x03ids\x18\x01 \x03(\rR\x03ids\"\x17\n" +
+	"\x15ForgetDroppedResponse\"5\n" +
+	"\x03Pin\x12\x1a\n" +
+	"\bcategory\x18\x01 \x01(\rR\bcategory\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\x03R\x04from\"z\n" +
+	"\x0fHoldPinsRequest\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\"\n" +
+	"\x04pins\x18\x02 \x03(\v2\x0e.scribe.v1.PinR\x04pins\x12+\n" +
+	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"\x12\n" +
+	"\x10HoldPinsResponse\"\x11\n" +
+	"\x0fListPinsRequest\"c\n" +
+	"\x10ListPinsResponse\x12\"\n" +
+	"\x04pins\x18\x01 \x03(\v2\x0e.scribe.v1.PinR\x04pins\x12+\n" +
+	"\x03age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03age*\xbb\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_SCRIBED\x10\x01\x12\x13\n" +
@@ -1601,7 +2069,8 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x0fROLE_READSTREAM\x10\x04\x12\x12\n" +
 	"\x0eROLE_READPROXY\x10\x05\x12\x15\n" +
 	"\x11ROLE_CONTROLPLANE\x10\x06\x12\x10\n" +
-	"\fROLE_METALOG\x10\a2\xbc\a\n" +
+	"\fROLE_METALOG\x10\a\x12\x12\n" +
+	"\x0eROLE_COLLECTOR\x10\t2\xe8\t\n" +
 	"\x0eControlService\x12U\n" +
 	"\x0eCreateCategory\x12 .scribe.v1.CreateCategoryRequest\x1a!.scribe.v1.CreateCategoryResponse\x12L\n" +
 	"\vGetCategory\x12\x1d.scribe.v1.GetCategoryRequest\x1a\x1e.scribe.v1.GetCategoryResponse\x12U\n" +
@@ -1614,7 +2083,11 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x05Leave\x12\x17.scribe.v1.LeaveRequest\x1a\x18.scribe.v1.LeaveResponse\x12L\n" +
 	"\vListMembers\x12\x1d.scribe.v1.ListMembersRequest\x1a\x1e.scribe.v1.ListMembersResponse\x12Q\n" +
 	"\fWatchMembers\x12\x1e.scribe.v1.WatchMembersRequest\x1a\x1f.scribe.v1.WatchMembersResponse0\x01\x12F\n" +
-	"\tGetStatus\x12\x1b.scribe.v1.GetStatusRequest\x1a\x1c.scribe.v1.GetStatusResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
+	"\tGetStatus\x12\x1b.scribe.v1.GetStatusRequest\x1a\x1c.scribe.v1.GetStatusResponse\x12L\n" +
+	"\vListDropped\x12\x1d.scribe.v1.ListDroppedRequest\x1a\x1e.scribe.v1.ListDroppedResponse\x12R\n" +
+	"\rForgetDropped\x12\x1f.scribe.v1.ForgetDroppedRequest\x1a .scribe.v1.ForgetDroppedResponse\x12C\n" +
+	"\bHoldPins\x12\x1a.scribe.v1.HoldPinsRequest\x1a\x1b.scribe.v1.HoldPinsResponse\x12C\n" +
+	"\bListPins\x12\x1a.scribe.v1.ListPinsRequest\x1a\x1b.scribe.v1.ListPinsResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
 
 var (
 	file_scribe_v1_control_proto_rawDescOnce sync.Once
@@ -1629,7 +2102,7 @@ func file_scribe_v1_control_proto_rawDescGZIP() []byte {
 }
 
 var file_scribe_v1_control_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_scribe_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_scribe_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_scribe_v1_control_proto_goTypes = []any{
 	(Role)(0),                       // 0: scribe.v1.Role
 	(*CreateCategoryRequest)(nil),   // 1: scribe.v1.CreateCategoryRequest
@@ -1657,61 +2130,83 @@ var file_scribe_v1_control_proto_goTypes = []any{
 	(*WatchMembersResponse)(nil),    // 23: scribe.v1.WatchMembersResponse
 	(*GetStatusRequest)(nil),        // 24: scribe.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),       // 25: scribe.v1.GetStatusResponse
-	(*Category)(nil),                // 26: scribe.v1.Category
-	(*durationpb.Duration)(nil),     // 27: google.protobuf.Duration
-	(QuotaMode)(0),                  // 28: scribe.v1.QuotaMode
+	(*ListDroppedRequest)(nil),      // 26: scribe.v1.ListDroppedRequest
+	(*ListDroppedResponse)(nil),     // 27: scribe.v1.ListDroppedResponse
+	(*ForgetDroppedRequest)(nil),    // 28: scribe.v1.ForgetDroppedRequest
+	(*ForgetDroppedResponse)(nil),   // 29: scribe.v1.ForgetDroppedResponse
+	(*Pin)(nil),                     // 30: scribe.v1.Pin
+	(*HoldPinsRequest)(nil),         // 31: scribe.v1.HoldPinsRequest
+	(*HoldPinsResponse)(nil),        // 32: scribe.v1.HoldPinsResponse
+	(*ListPinsRequest)(nil),         // 33: scribe.v1.ListPinsRequest
+	(*ListPinsResponse)(nil),        // 34: scribe.v1.ListPinsResponse
+	(*Category)(nil),                // 35: scribe.v1.Category
+	(*durationpb.Duration)(nil),     // 36: google.protobuf.Duration
+	(QuotaMode)(0),                  // 37: scribe.v1.QuotaMode
 }
 var file_scribe_v1_control_proto_depIdxs = []int32{
-	26, // 0: scribe.v1.CreateCategoryRequest.category:type_name -> scribe.v1.Category
-	26, // 1: scribe.v1.CreateCategoryResponse.category:type_name -> scribe.v1.Category
-	26, // 2: scribe.v1.GetCategoryResponse.category:type_name -> scribe.v1.Category
-	26, // 3: scribe.v1.ListCategoriesResponse.categories:type_name -> scribe.v1.Category
-	27, // 4: scribe.v1.UpdateCategoryRequest.retention:type_name -> google.protobuf.Duration
-	27, // 5: scribe.v1.UpdateCategoryRequest.ordering_window:type_name -> google.protobuf.Duration
-	28, // 6: scribe.v1.UpdateCategoryRequest.quota_mode:type_name -> scribe.v1.QuotaMode
-	26, // 7: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
-	27, // 8: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
-	26, // 9: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
+	35, // 0: scribe.v1.CreateCategoryRequest.category:type_name -> scribe.v1.Category
+	35, // 1: scribe.v1.CreateCategoryResponse.category:type_name -> scribe.v1.Category
+	35, // 2: scribe.v1.GetCategoryResponse.category:type_name -> scribe.v1.Category
+	35, // 3: scribe.v1.ListCategoriesResponse.categories:type_name -> scribe.v1.Category
+	36, // 4: scribe.v1.UpdateCategoryRequest.retention:type_name -> google.protobuf.Duration
+	36, // 5: scribe.v1.UpdateCategoryRequest.ordering_window:type_name -> google.protobuf.Duration
+	37, // 6: scribe.v1.UpdateCategoryRequest.quota_mode:type_name -> scribe.v1.QuotaMode
+	35, // 7: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
+	36, // 8: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
+	35, // 9: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
 	0,  // 10: scribe.v1.Member.roles:type_name -> scribe.v1.Role
 	13, // 11: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
-	27, // 12: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
+	36, // 12: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
 	13, // 13: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
-	27, // 14: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
+	36, // 14: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
 	0,  // 15: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
 	13, // 16: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
-	27, // 17: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
+	36, // 17: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
 	13, // 18: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
 	0,  // 19: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
 	13, // 20: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
-	1,  // 21: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
-	3,  // 22: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
-	5,  // 23: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
-	7,  // 24: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
-	9,  // 25: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
-	11, // 26: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
-	14, // 27: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
-	16, // 28: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
-	18, // 29: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
-	20, // 30: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
-	22, // 31: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
-	24, // 32: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
-	2,  // 33: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
-	4,  // 34: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
-	6,  // 35: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
-	8,  // 36: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
-	10, // 37: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
-	12, // 38: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
-	15, // 39: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
-	17, // 40: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
-	19, // 41: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
-	21, // 42: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
-	23, // 43: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
-	25, // 44: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
-	33, // [33:45] is the sub-list for method output_type
-	21, // [21:33] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	35, // 21: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
+	30, // 22: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
+	36, // 23: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
+	30, // 24: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
+	36, // 25: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
+	1,  // 26: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
+	3,  // 27: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
+	5,  // 28: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
+	7,  // 29: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
+	9,  // 30: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
+	11, // 31: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
+	14, // 32: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
+	16, // 33: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
+	18, // 34: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
+	20, // 35: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
+	22, // 36: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
+	24, // 37: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
+	26, // 38: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
+	28, // 39: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
+	31, // 40: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
+	33, // 41: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
+	2,  // 42: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
+	4,  // 43: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
+	6,  // 44: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
+	8,  // 45: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
+	10, // 46: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
+	12, // 47: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
+	15, // 48: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
+	17, // 49: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
+	19, // 50: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
+	21, // 51: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
+	23, // 52: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
+	25, // 53: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
+	27, // 54: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
+	29, // 55: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
+	32, // 56: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
+	34, // 57: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
+	42, // [42:58] is the sub-list for method output_type
+	26, // [26:42] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_control_proto_init() }
@@ -1727,7 +2222,7 @@ func file_scribe_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_control_proto_rawDesc), len(file_scribe_v1_control_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   25,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -768,7 +768,7 @@ func (x *TailRequest) GetShards() []uint64 {
 // TailResponse holds states.
 type TailResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the order of the request. A shard that does not exist has next_lsn 1 and epoch 0.
+	// In the order of the request. A shard that does not exist has next_lsn 1 and epoch 0, and is sealed if its category was retired.
 	States        []*ShardState `protobuf:"bytes,1,rep,name=states,proto3" json:"states,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1371,6 +1371,89 @@ func (*RetireResponse) Descriptor() ([]byte, []int) {
 	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{23}
 }
 
+// EraseRequest names a category.
+type EraseRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The category's id.
+	Category      uint32 `protobuf:"varint,1,opt,name=category,proto3" json:"category,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EraseRequest) Reset() {
+	*x = EraseRequest{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EraseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EraseRequest) ProtoMessage() {}
+
+func (x *EraseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EraseRequest.ProtoReflect.Descriptor instead.
+func (*EraseRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *EraseRequest) GetCategory() uint32 {
+	if x != nil {
+		return x.Category
+	}
+	return 0
+}
+
+// EraseResponse acknowledges.
+type EraseResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EraseResponse) Reset() {
+	*x = EraseResponse{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EraseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EraseResponse) ProtoMessage() {}
+
+func (x *EraseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EraseResponse.ProtoReflect.Descriptor instead.
+func (*EraseResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{25}
+}
+
 // ListShardsRequest names a category.
 type ListShardsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1382,7 +1465,7 @@ type ListShardsRequest struct {
 
 func (x *ListShardsRequest) Reset() {
 	*x = ListShardsRequest{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[24]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1394,7 +1477,7 @@ func (x *ListShardsRequest) String() string {
 func (*ListShardsRequest) ProtoMessage() {}
 
 func (x *ListShardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[24]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1407,7 +1490,7 @@ func (x *ListShardsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListShardsRequest.ProtoReflect.Descriptor instead.
 func (*ListShardsRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{24}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListShardsRequest) GetCategory() uint32 {
@@ -1428,7 +1511,7 @@ type ListShardsResponse struct {
 
 func (x *ListShardsResponse) Reset() {
 	*x = ListShardsResponse{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[25]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +1523,7 @@ func (x *ListShardsResponse) String() string {
 func (*ListShardsResponse) ProtoMessage() {}
 
 func (x *ListShardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[25]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +1536,7 @@ func (x *ListShardsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListShardsResponse.ProtoReflect.Descriptor instead.
 func (*ListShardsResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{25}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListShardsResponse) GetStates() []*ShardState {
@@ -1474,7 +1557,7 @@ type WatchShardsRequest struct {
 
 func (x *WatchShardsRequest) Reset() {
 	*x = WatchShardsRequest{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[26]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1486,7 +1569,7 @@ func (x *WatchShardsRequest) String() string {
 func (*WatchShardsRequest) ProtoMessage() {}
 
 func (x *WatchShardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[26]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1499,7 +1582,7 @@ func (x *WatchShardsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchShardsRequest.ProtoReflect.Descriptor instead.
 func (*WatchShardsRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{26}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WatchShardsRequest) GetCategory() uint32 {
@@ -1520,7 +1603,7 @@ type WatchShardsResponse struct {
 
 func (x *WatchShardsResponse) Reset() {
 	*x = WatchShardsResponse{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[27]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1532,7 +1615,7 @@ func (x *WatchShardsResponse) String() string {
 func (*WatchShardsResponse) ProtoMessage() {}
 
 func (x *WatchShardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[27]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1545,7 +1628,7 @@ func (x *WatchShardsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchShardsResponse.ProtoReflect.Descriptor instead.
 func (*WatchShardsResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{27}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WatchShardsResponse) GetShards() []uint64 {
@@ -1568,7 +1651,7 @@ type SequencesRequest struct {
 
 func (x *SequencesRequest) Reset() {
 	*x = SequencesRequest{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[28]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1580,7 +1663,7 @@ func (x *SequencesRequest) String() string {
 func (*SequencesRequest) ProtoMessage() {}
 
 func (x *SequencesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[28]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1593,7 +1676,7 @@ func (x *SequencesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SequencesRequest.ProtoReflect.Descriptor instead.
 func (*SequencesRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{28}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SequencesRequest) GetShard() uint64 {
@@ -1621,7 +1704,7 @@ type SequencesResponse struct {
 
 func (x *SequencesResponse) Reset() {
 	*x = SequencesResponse{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[29]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1633,7 +1716,7 @@ func (x *SequencesResponse) String() string {
 func (*SequencesResponse) ProtoMessage() {}
 
 func (x *SequencesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[29]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1646,7 +1729,7 @@ func (x *SequencesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SequencesResponse.ProtoReflect.Descriptor instead.
 func (*SequencesResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{29}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SequencesResponse) GetProducers() []*ProducerState {
@@ -1671,7 +1754,7 @@ type ProducerState struct {
 
 func (x *ProducerState) Reset() {
 	*x = ProducerState{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[30]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1683,7 +1766,7 @@ func (x *ProducerState) String() string {
 func (*ProducerState) ProtoMessage() {}
 
 func (x *ProducerState) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[30]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1696,7 +1779,7 @@ func (x *ProducerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProducerState.ProtoReflect.Descriptor instead.
 func (*ProducerState) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{30}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ProducerState) GetProducer() uint64 {
@@ -1731,7 +1814,7 @@ type AdvanceBoundaryRequest struct {
 
 func (x *AdvanceBoundaryRequest) Reset() {
 	*x = AdvanceBoundaryRequest{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[31]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1743,7 +1826,7 @@ func (x *AdvanceBoundaryRequest) String() string {
 func (*AdvanceBoundaryRequest) ProtoMessage() {}
 
 func (x *AdvanceBoundaryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[31]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1756,7 +1839,7 @@ func (x *AdvanceBoundaryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdvanceBoundaryRequest.ProtoReflect.Descriptor instead.
 func (*AdvanceBoundaryRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{31}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AdvanceBoundaryRequest) GetTime() int64 {
@@ -1777,7 +1860,7 @@ type AdvanceBoundaryResponse struct {
 
 func (x *AdvanceBoundaryResponse) Reset() {
 	*x = AdvanceBoundaryResponse{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[32]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1789,7 +1872,7 @@ func (x *AdvanceBoundaryResponse) String() string {
 func (*AdvanceBoundaryResponse) ProtoMessage() {}
 
 func (x *AdvanceBoundaryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[32]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1802,7 +1885,7 @@ func (x *AdvanceBoundaryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdvanceBoundaryResponse.ProtoReflect.Descriptor instead.
 func (*AdvanceBoundaryResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{32}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AdvanceBoundaryResponse) GetTime() int64 {
@@ -1837,7 +1920,7 @@ type MetalogFault struct {
 
 func (x *MetalogFault) Reset() {
 	*x = MetalogFault{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[33]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1849,7 +1932,7 @@ func (x *MetalogFault) String() string {
 func (*MetalogFault) ProtoMessage() {}
 
 func (x *MetalogFault) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[33]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1862,7 +1945,7 @@ func (x *MetalogFault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetalogFault.ProtoReflect.Descriptor instead.
 func (*MetalogFault) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{33}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *MetalogFault) GetReason() Reason {
@@ -1927,7 +2010,7 @@ type ShardRefusal struct {
 
 func (x *ShardRefusal) Reset() {
 	*x = ShardRefusal{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[34]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1939,7 +2022,7 @@ func (x *ShardRefusal) String() string {
 func (*ShardRefusal) ProtoMessage() {}
 
 func (x *ShardRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[34]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1952,7 +2035,7 @@ func (x *ShardRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardRefusal.ProtoReflect.Descriptor instead.
 func (*ShardRefusal) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{34}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ShardRefusal) GetReason() Reason {
@@ -1986,7 +2069,7 @@ type RunRefusal struct {
 
 func (x *RunRefusal) Reset() {
 	*x = RunRefusal{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[35]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1998,7 +2081,7 @@ func (x *RunRefusal) String() string {
 func (*RunRefusal) ProtoMessage() {}
 
 func (x *RunRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[35]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2011,7 +2094,7 @@ func (x *RunRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRefusal.ProtoReflect.Descriptor instead.
 func (*RunRefusal) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{35}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RunRefusal) GetShard() uint64 {
@@ -2126,7 +2209,10 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\x05state\x18\x01 \x01(\v2\x15.scribe.v1.ShardStateR\x05state\"+\n" +
 	"\rRetireRequest\x12\x1a\n" +
 	"\bcategory\x18\x01 \x01(\rR\bcategory\"\x10\n" +
-	"\x0eRetireResponse\"/\n" +
+	"\x0eRetireResponse\"*\n" +
+	"\fEraseRequest\x12\x1a\n" +
+	"\bcategory\x18\x01 \x01(\rR\bcategory\"\x0f\n" +
+	"\rEraseResponse\"/\n" +
 	"\x11ListShardsRequest\x12\x1a\n" +
 	"\bcategory\x18\x01 \x01(\rR\bcategory\"C\n" +
 	"\x12ListShardsResponse\x12-\n" +
@@ -2164,7 +2250,7 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12)\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12-\n" +
 	"\x03run\x18\x03 \x01(\v2\x1b.scribe.v1.ProducerSequenceR\x03run\x12.\n" +
-	"\x05known\x18\x04 \x01(\v2\x18.scribe.v1.ProducerStateR\x05known2\xeb\x06\n" +
+	"\x05known\x18\x04 \x01(\v2\x18.scribe.v1.ProducerStateR\x05known2\xa7\a\n" +
 	"\x0eMetalogService\x127\n" +
 	"\x04Open\x12\x16.scribe.v1.OpenRequest\x1a\x17.scribe.v1.OpenResponse\x12=\n" +
 	"\x06Append\x12\x18.scribe.v1.AppendRequest\x1a\x19.scribe.v1.AppendResponse\x127\n" +
@@ -2174,7 +2260,8 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\x04Seek\x12\x16.scribe.v1.SeekRequest\x1a\x17.scribe.v1.SeekResponse\x127\n" +
 	"\x04Trim\x12\x16.scribe.v1.TrimRequest\x1a\x17.scribe.v1.TrimResponse\x127\n" +
 	"\x04Seal\x12\x16.scribe.v1.SealRequest\x1a\x17.scribe.v1.SealResponse\x12=\n" +
-	"\x06Retire\x12\x18.scribe.v1.RetireRequest\x1a\x19.scribe.v1.RetireResponse\x12I\n" +
+	"\x06Retire\x12\x18.scribe.v1.RetireRequest\x1a\x19.scribe.v1.RetireResponse\x12:\n" +
+	"\x05Erase\x12\x17.scribe.v1.EraseRequest\x1a\x18.scribe.v1.EraseResponse\x12I\n" +
 	"\n" +
 	"ListShards\x12\x1c.scribe.v1.ListShardsRequest\x1a\x1d.scribe.v1.ListShardsResponse\x12N\n" +
 	"\vWatchShards\x12\x1d.scribe.v1.WatchShardsRequest\x1a\x1e.scribe.v1.WatchShardsResponse0\x01\x12F\n" +
@@ -2193,7 +2280,7 @@ func file_scribe_v1_metalog_proto_rawDescGZIP() []byte {
 	return file_scribe_v1_metalog_proto_rawDescData
 }
 
-var file_scribe_v1_metalog_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_scribe_v1_metalog_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_scribe_v1_metalog_proto_goTypes = []any{
 	(*ShardState)(nil),              // 0: scribe.v1.ShardState
 	(*ProducerSequence)(nil),        // 1: scribe.v1.ProducerSequence
@@ -2219,21 +2306,23 @@ var file_scribe_v1_metalog_proto_goTypes = []any{
 	(*SealResponse)(nil),            // 21: scribe.v1.SealResponse
 	(*RetireRequest)(nil),           // 22: scribe.v1.RetireRequest
 	(*RetireResponse)(nil),          // 23: scribe.v1.RetireResponse
-	(*ListShardsRequest)(nil),       // 24: scribe.v1.ListShardsRequest
-	(*ListShardsResponse)(nil),      // 25: scribe.v1.ListShardsResponse
-	(*WatchShardsRequest)(nil),      // 26: scribe.v1.WatchShardsRequest
-	(*WatchShardsResponse)(nil),     // 27: scribe.v1.WatchShardsResponse
-	(*SequencesRequest)(nil),        // 28: scribe.v1.SequencesRequest
-	(*SequencesResponse)(nil),       // 29: scribe.v1.SequencesResponse
-	(*ProducerState)(nil),           // 30: scribe.v1.ProducerState
-	(*AdvanceBoundaryRequest)(nil),  // 31: scribe.v1.AdvanceBoundaryRequest
-	(*AdvanceBoundaryResponse)(nil), // 32: scribe.v1.AdvanceBoundaryResponse
-	(*MetalogFault)(nil),            // 33: scribe.v1.MetalogFault
-	(*ShardRefusal)(nil),            // 34: scribe.v1.ShardRefusal
-	(*RunRefusal)(nil),              // 35: scribe.v1.RunRefusal
-	(*ShardPosition)(nil),           // 36: scribe.v1.ShardPosition
-	(*durationpb.Duration)(nil),     // 37: google.protobuf.Duration
-	(Reason)(0),                     // 38: scribe.v1.Reason
+	(*EraseRequest)(nil),            // 24: scribe.v1.EraseRequest
+	(*EraseResponse)(nil),           // 25: scribe.v1.EraseResponse
+	(*ListShardsRequest)(nil),       // 26: scribe.v1.ListShardsRequest
+	(*ListShardsResponse)(nil),      // 27: scribe.v1.ListShardsResponse
+	(*WatchShardsRequest)(nil),      // 28: scribe.v1.WatchShardsRequest
+	(*WatchShardsResponse)(nil),     // 29: scribe.v1.WatchShardsResponse
+	(*SequencesRequest)(nil),        // 30: scribe.v1.SequencesRequest
+	(*SequencesResponse)(nil),       // 31: scribe.v1.SequencesResponse
+	(*ProducerState)(nil),           // 32: scribe.v1.ProducerState
+	(*AdvanceBoundaryRequest)(nil),  // 33: scribe.v1.AdvanceBoundaryRequest
+	(*AdvanceBoundaryResponse)(nil), // 34: scribe.v1.AdvanceBoundaryResponse
+	(*MetalogFault)(nil),            // 35: scribe.v1.MetalogFault
+	(*ShardRefusal)(nil),            // 36: scribe.v1.ShardRefusal
+	(*RunRefusal)(nil),              // 37: scribe.v1.RunRefusal
+	(*ShardPosition)(nil),           // 38: scribe.v1.ShardPosition
+	(*durationpb.Duration)(nil),     // 39: google.protobuf.Duration
+	(Reason)(0),                     // 40: scribe.v1.Reason
 }
 var file_scribe_v1_metalog_proto_depIdxs = []int32{
 	0,  // 0: scribe.v1.OpenResponse.states:type_name -> scribe.v1.ShardState
@@ -2242,21 +2331,21 @@ var file_scribe_v1_metalog_proto_depIdxs = []int32{
 	8,  // 3: scribe.v1.AppendResponse.appended:type_name -> scribe.v1.Appended
 	2,  // 4: scribe.v1.ReadResponse.entries:type_name -> scribe.v1.Entry
 	0,  // 5: scribe.v1.TailResponse.states:type_name -> scribe.v1.ShardState
-	36, // 6: scribe.v1.SubscribeRequest.positions:type_name -> scribe.v1.ShardPosition
-	37, // 7: scribe.v1.SubscribeRequest.heartbeat:type_name -> google.protobuf.Duration
+	38, // 6: scribe.v1.SubscribeRequest.positions:type_name -> scribe.v1.ShardPosition
+	39, // 7: scribe.v1.SubscribeRequest.heartbeat:type_name -> google.protobuf.Duration
 	15, // 8: scribe.v1.SubscribeResponse.updates:type_name -> scribe.v1.ShardUpdate
 	2,  // 9: scribe.v1.ShardUpdate.entries:type_name -> scribe.v1.Entry
 	0,  // 10: scribe.v1.SealResponse.state:type_name -> scribe.v1.ShardState
 	0,  // 11: scribe.v1.ListShardsResponse.states:type_name -> scribe.v1.ShardState
-	30, // 12: scribe.v1.SequencesResponse.producers:type_name -> scribe.v1.ProducerState
-	38, // 13: scribe.v1.MetalogFault.reason:type_name -> scribe.v1.Reason
-	34, // 14: scribe.v1.MetalogFault.refusals:type_name -> scribe.v1.ShardRefusal
-	35, // 15: scribe.v1.MetalogFault.runs:type_name -> scribe.v1.RunRefusal
-	38, // 16: scribe.v1.ShardRefusal.reason:type_name -> scribe.v1.Reason
+	32, // 12: scribe.v1.SequencesResponse.producers:type_name -> scribe.v1.ProducerState
+	40, // 13: scribe.v1.MetalogFault.reason:type_name -> scribe.v1.Reason
+	36, // 14: scribe.v1.MetalogFault.refusals:type_name -> scribe.v1.ShardRefusal
+	37, // 15: scribe.v1.MetalogFault.runs:type_name -> scribe.v1.RunRefusal
+	40, // 16: scribe.v1.ShardRefusal.reason:type_name -> scribe.v1.Reason
 	0,  // 17: scribe.v1.ShardRefusal.state:type_name -> scribe.v1.ShardState
-	38, // 18: scribe.v1.RunRefusal.reason:type_name -> scribe.v1.Reason
+	40, // 18: scribe.v1.RunRefusal.reason:type_name -> scribe.v1.Reason
 	1,  // 19: scribe.v1.RunRefusal.run:type_name -> scribe.v1.ProducerSequence
-	30, // 20: scribe.v1.RunRefusal.known:type_name -> scribe.v1.ProducerState
+	32, // 20: scribe.v1.RunRefusal.known:type_name -> scribe.v1.ProducerState
 	3,  // 21: scribe.v1.MetalogService.Open:input_type -> scribe.v1.OpenRequest
 	5,  // 22: scribe.v1.MetalogService.Append:input_type -> scribe.v1.AppendRequest
 	9,  // 23: scribe.v1.MetalogService.Read:input_type -> scribe.v1.ReadRequest
@@ -2266,25 +2355,27 @@ var file_scribe_v1_metalog_proto_depIdxs = []int32{
 	18, // 27: scribe.v1.MetalogService.Trim:input_type -> scribe.v1.TrimRequest
 	20, // 28: scribe.v1.MetalogService.Seal:input_type -> scribe.v1.SealRequest
 	22, // 29: scribe.v1.MetalogService.Retire:input_type -> scribe.v1.RetireRequest
-	24, // 30: scribe.v1.MetalogService.ListShards:input_type -> scribe.v1.ListShardsRequest
-	26, // 31: scribe.v1.MetalogService.WatchShards:input_type -> scribe.v1.WatchShardsRequest
-	28, // 32: scribe.v1.MetalogService.Sequences:input_type -> scribe.v1.SequencesRequest
-	31, // 33: scribe.v1.MetalogService.AdvanceBoundary:input_type -> scribe.v1.AdvanceBoundaryRequest
-	4,  // 34: scribe.v1.MetalogService.Open:output_type -> scribe.v1.OpenResponse
-	7,  // 35: scribe.v1.MetalogService.Append:output_type -> scribe.v1.AppendResponse
-	10, // 36: scribe.v1.MetalogService.Read:output_type -> scribe.v1.ReadResponse
-	12, // 37: scribe.v1.MetalogService.Tail:output_type -> scribe.v1.TailResponse
-	14, // 38: scribe.v1.MetalogService.Subscribe:output_type -> scribe.v1.SubscribeResponse
-	17, // 39: scribe.v1.MetalogService.Seek:output_type -> scribe.v1.SeekResponse
-	19, // 40: scribe.v1.MetalogService.Trim:output_type -> scribe.v1.TrimResponse
-	21, // 41: scribe.v1.MetalogService.Seal:output_type -> scribe.v1.SealResponse
-	23, // 42: scribe.v1.MetalogService.Retire:output_type -> scribe.v1.RetireResponse
-	25, // 43: scribe.v1.MetalogService.ListShards:output_type -> scribe.v1.ListShardsResponse
-	27, // 44: scribe.v1.MetalogService.WatchShards:output_type -> scribe.v1.WatchShardsResponse
-	29, // 45: scribe.v1.MetalogService.Sequences:output_type -> scribe.v1.SequencesResponse
-	32, // 46: scribe.v1.MetalogService.AdvanceBoundary:output_type -> scribe.v1.AdvanceBoundaryResponse
-	34, // [34:47] is the sub-list for method output_type
-	21, // [21:34] is the sub-list for method input_type
+	24, // 30: scribe.v1.MetalogService.Erase:input_type -> scribe.v1.EraseRequest
+	26, // 31: scribe.v1.MetalogService.ListShards:input_type -> scribe.v1.ListShardsRequest
+	28, // 32: scribe.v1.MetalogService.WatchShards:input_type -> scribe.v1.WatchShardsRequest
+	30, // 33: scribe.v1.MetalogService.Sequences:input_type -> scribe.v1.SequencesRequest
+	33, // 34: scribe.v1.MetalogService.AdvanceBoundary:input_type -> scribe.v1.AdvanceBoundaryRequest
+	4,  // 35: scribe.v1.MetalogService.Open:output_type -> scribe.v1.OpenResponse
+	7,  // 36: scribe.v1.MetalogService.Append:output_type -> scribe.v1.AppendResponse
+	10, // 37: scribe.v1.MetalogService.Read:output_type -> scribe.v1.ReadResponse
+	12, // 38: scribe.v1.MetalogService.Tail:output_type -> scribe.v1.TailResponse
+	14, // 39: scribe.v1.MetalogService.Subscribe:output_type -> scribe.v1.SubscribeResponse
+	17, // 40: scribe.v1.MetalogService.Seek:output_type -> scribe.v1.SeekResponse
+	19, // 41: scribe.v1.MetalogService.Trim:output_type -> scribe.v1.TrimResponse
+	21, // 42: scribe.v1.MetalogService.Seal:output_type -> scribe.v1.SealResponse
+	23, // 43: scribe.v1.MetalogService.Retire:output_type -> scribe.v1.RetireResponse
+	25, // 44: scribe.v1.MetalogService.Erase:output_type -> scribe.v1.EraseResponse
+	27, // 45: scribe.v1.MetalogService.ListShards:output_type -> scribe.v1.ListShardsResponse
+	29, // 46: scribe.v1.MetalogService.WatchShards:output_type -> scribe.v1.WatchShardsResponse
+	31, // 47: scribe.v1.MetalogService.Sequences:output_type -> scribe.v1.SequencesResponse
+	34, // 48: scribe.v1.MetalogService.AdvanceBoundary:output_type -> scribe.v1.AdvanceBoundaryResponse
+	35, // [35:49] is the sub-list for method output_type
+	21, // [21:35] is the sub-list for method input_type
 	21, // [21:21] is the sub-list for extension type_name
 	21, // [21:21] is the sub-list for extension extendee
 	0,  // [0:21] is the sub-list for field type_name
@@ -2302,7 +2393,7 @@ func file_scribe_v1_metalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_metalog_proto_rawDesc), len(file_scribe_v1_metalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

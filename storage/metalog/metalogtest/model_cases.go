@@ -56,6 +56,7 @@ func (m *machine) actions() map[string]func(*rapid.T) {
 		"trim":      m.trimSome,
 		"seal":      m.sealSome,
 		"retire":    m.retireSome,
+		"erase":     m.eraseSome,
 		"sequences": m.sequencesSome,
 		"boundary":  m.advance,
 		"list":      m.list,
@@ -85,7 +86,7 @@ func (m *machine) shard(id record.ShardID) *modelShard {
 	if s := m.shards[id]; s != nil {
 		return s
 	}
-	return &modelShard{first: 1, producers: map[uint64]metalog.ProducerState{}}
+	return &modelShard{first: 1, producers: map[uint64]metalog.ProducerState{}, sealed: m.retired[id.Category()]}
 }
 
 func (m *machine) openSome(rt *rapid.T) {
@@ -310,6 +311,28 @@ func (m *machine) retireSome(rt *rapid.T) {
 	m.retired[category] = true
 	for id, s := range m.shards {
 		s.sealed = s.sealed || id.Category() == category
+	}
+}
+
+func (m *machine) eraseSome(rt *rapid.T) {
+	if rapid.IntRange(0, 4).Draw(rt, "seldom") != 0 {
+		return
+	}
+	category := rapid.Uint32Range(1, 2).Draw(rt, "category")
+	err := m.log.Erase(m.ctx, category)
+	if !m.retired[category] {
+		if !errors.Is(err, metalog.ErrInvalid) {
+			rt.Fatalf("Erase of a category that was not retired ended with %v", err)
+		}
+		return
+	}
+	if err != nil {
+		rt.Fatalf("Erase: %v", err)
+	}
+	for id := range m.shards {
+		if id.Category() == category {
+			delete(m.shards, id)
+		}
 	}
 }
 

@@ -174,6 +174,9 @@ func (c *committer) build(first *request) (bound int64, err error) {
 		}
 	}
 	for _, sh := range c.dirty {
+		if sh.cur.Epoch == 0 {
+			continue // erased, see eraseOp
+		}
 		c.key = schema.AppendStateKey(c.key[:0], sh.id)
 		c.value = schema.AppendState(c.value[:0], c.key, sh.cur)
 		err = errors.Join(err, c.batch.Set(c.key, c.value, nil))
@@ -207,7 +210,7 @@ func (c *committer) more() *request {
 func (c *committer) publish(bound int64) {
 	e := c.e
 	e.tails.add(c.tails)
-	e.table.publish(c.dirty)
+	e.table.publish(c.dirty, c.retired)
 	e.boundary.Store(c.boundary)
 	e.clock.end(bound)
 	for _, r := range c.group {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -198,6 +199,7 @@ func (e *Engine) load() error {
 	if e.retired, err = loadRetired(e.db); err != nil {
 		return err
 	}
+	e.table.mu.retired = slices.Clone(e.retired)
 	bound, _, err := e.number(schema.MetaClock)
 	if err != nil {
 		return err

@@ -228,6 +228,13 @@ type sequencesOp struct {
 
 func (o *sequencesOp) stage(c *committer) error {
 	clear(c.overlay)
+	if sh, err := c.e.table.get(o.shard); err != nil || sh == nil || sh.cur.Epoch == 0 {
+		// What Pebble still has of an erased shard is not to be remembered.
+		for i, p := range o.producers {
+			o.out[i] = metalog.ProducerState{Producer: p}
+		}
+		return err
+	}
 	for i, p := range o.producers {
 		known, _, err := c.producer(producerKey{o.shard, p})
 		if err != nil {

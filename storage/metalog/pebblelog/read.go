@@ -179,7 +179,7 @@ func (e *Engine) missing(shard record.ShardID, lsn record.LSN, st schema.State) 
 	if err != nil {
 		return err
 	}
-	if now.First > st.First {
+	if now.First > st.First || now.Epoch == 0 { // trimmed, or erased
 		return nil
 	}
 	return &metalog.CorruptError{Shard: shard, LSN: lsn, Detail: "it is not there"}

@@ -24,6 +24,8 @@ type table struct {
 		shards map[record.ShardID]*shard
 		// watches are told of new shards under this lock, so that they neither miss nor repeat one; see watch.go.
 		watches map[uint32][]*categoryWatch
+		// retired are the categories that readers know to be.
+		retired retired
 	}
 }
 
@@ -78,12 +80,22 @@ func (t *table) state(id record.ShardID) (schema.State, error) {
 		if st, ok := t.cached(id); ok { // created meanwhile
 			return st, nil
 		}
-		return absent, nil
+		return t.missing(id), nil
 	}
 	sh := t.add(id, loaded)
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return sh.pub, nil
+}
+
+// missing is the state of a shard that does not exist: one of a retired category never will.
+func (t *table) missing(id record.ShardID) schema.State {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.mu.retired.holds(id.Category()) {
+		return erased
+	}
+	return absent
 }
 
 func (t *table) cached(id record.ShardID) (schema.State, bool) {
@@ -129,11 +141,12 @@ func (t *table) add(id record.ShardID, st schema.State) *shard {
 }
 
 // publish makes what the committer did visible.
-func (t *table) publish(changed []*shard) {
+func (t *table) publish(changed []*shard, r retired) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.mu.retired = append(t.mu.retired[:0], r...)
 	for _, sh := range changed {
-		created := sh.pub.Epoch == 0
+		created := sh.pub.Epoch == 0 && sh.cur.Epoch != 0
 		sh.pub = sh.cur
 		if created {
 			for _, w := range t.mu.watches[sh.id.Category()] {

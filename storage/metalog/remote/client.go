@@ -189,6 +189,12 @@ func (c *client) Retire(ctx context.Context, category uint32) error {
 	return err
 }
 
+// Erase implements metalog.Log.
+func (c *client) Erase(ctx context.Context, category uint32) error {
+	_, err := call(ctx, c, c.svc.Erase, &scribev1.EraseRequest{Category: category})
+	return err
+}
+
 // Shards implements metalog.Log.
 func (c *client) Shards(ctx context.Context, category uint32) ([]metalog.State, error) {
 	res, err := call(ctx, c, c.svc.ListShards, &scribev1.ListShardsRequest{Category: category})

@@ -120,6 +120,14 @@ func (s *server) Retire(ctx context.Context, req *scribev1.RetireRequest) (*scri
 	return &scribev1.RetireResponse{}, nil
 }
 
+// Erase implements rpc.MetalogService.
+func (s *server) Erase(ctx context.Context, req *scribev1.EraseRequest) (*scribev1.EraseResponse, error) {
+	if err := s.log.Erase(ctx, req.GetCategory()); err != nil {
+		return nil, toRPC(err)
+	}
+	return &scribev1.EraseResponse{}, nil
+}
+
 // ListShards implements rpc.MetalogService.
 func (s *server) ListShards(ctx context.Context, req *scribev1.ListShardsRequest) (*scribev1.ListShardsResponse, error) {
 	states, err := s.log.Shards(ctx, req.GetCategory())

@@ -67,6 +67,16 @@ const (
 	// ControlServiceGetStatusProcedure is the fully-qualified name of the ControlService's GetStatus
 	// RPC.
 	ControlServiceGetStatusProcedure = "/scribe.v1.ControlService/GetStatus"
+	// ControlServiceListDroppedProcedure is the fully-qualified name of the ControlService's
+	// ListDropped RPC.
+	ControlServiceListDroppedProcedure = "/scribe.v1.ControlService/ListDropped"
+	// ControlServiceForgetDroppedProcedure is the fully-qualified name of the ControlService's
+	// ForgetDropped RPC.
+	ControlServiceForgetDroppedProcedure = "/scribe.v1.ControlService/ForgetDropped"
+	// ControlServiceHoldPinsProcedure is the fully-qualified name of the ControlService's HoldPins RPC.
+	ControlServiceHoldPinsProcedure = "/scribe.v1.ControlService/HoldPins"
+	// ControlServiceListPinsProcedure is the fully-qualified name of the ControlService's ListPins RPC.
+	ControlServiceListPinsProcedure = "/scribe.v1.ControlService/ListPins"
 )
 
 // ControlServiceClient is a client for the scribe.v1.ControlService service.
@@ -95,6 +105,14 @@ type ControlServiceClient interface {
 	WatchMembers(context.Context, *v1.WatchMembersRequest) (*connect.ServerStreamForClient[v1.WatchMembersResponse], error)
 	// GetStatus describes the process that answers.
 	GetStatus(context.Context, *v1.GetStatusRequest) (*v1.GetStatusResponse, error)
+	// ListDropped returns categories that were deleted and not collected yet, by id, a page at a time.
+	ListDropped(context.Context, *v1.ListDroppedRequest) (*v1.ListDroppedResponse, error)
+	// ForgetDropped removes deleted categories from what ListDropped returns, once nothing is left of them.
+	ForgetDropped(context.Context, *v1.ForgetDroppedRequest) (*v1.ForgetDroppedResponse, error)
+	// HoldPins replaces what the readers of one process still need of categories that retention is about to take.
+	HoldPins(context.Context, *v1.HoldPinsRequest) (*v1.HoldPinsResponse, error)
+	// ListPins returns what readers hold, for the collector.
+	ListPins(context.Context, *v1.ListPinsRequest) (*v1.ListPinsResponse, error)
 }
 
 // NewControlServiceClient constructs a client for the scribe.v1.ControlService service. By default,
@@ -180,6 +198,30 @@ func NewControlServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(controlServiceMethods.ByName("GetStatus")),
 			connect.WithClientOptions(opts...),
 		),
+		listDropped: connect.NewClient[v1.ListDroppedRequest, v1.ListDroppedResponse](
+			httpClient,
+			baseURL+ControlServiceListDroppedProcedure,
+			connect.WithSchema(controlServiceMethods.ByName("ListDropped")),
+			connect.WithClientOptions(opts...),
+		),
+		forgetDropped: connect.NewClient[v1.ForgetDroppedRequest, v1.ForgetDroppedResponse](
+			httpClient,
+			baseURL+ControlServiceForgetDroppedProcedure,
+			connect.WithSchema(controlServiceMethods.ByName("ForgetDropped")),
+			connect.WithClientOptions(opts...),
+		),
+		holdPins: connect.NewClient[v1.HoldPinsRequest, v1.HoldPinsResponse](
+			httpClient,
+			baseURL+ControlServiceHoldPinsProcedure,
+			connect.WithSchema(controlServiceMethods.ByName("HoldPins")),
+			connect.WithClientOptions(opts...),
+		),
+		listPins: connect.NewClient[v1.ListPinsRequest, v1.ListPinsResponse](
+			httpClient,
+			baseURL+ControlServiceListPinsProcedure,
+			connect.WithSchema(controlServiceMethods.ByName("ListPins")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -197,6 +239,10 @@ type controlServiceClient struct {
 	listMembers     *connect.Client[v1.ListMembersRequest, v1.ListMembersResponse]
 	watchMembers    *connect.Client[v1.WatchMembersRequest, v1.WatchMembersResponse]
 	getStatus       *connect.Client[v1.GetStatusRequest, v1.GetStatusResponse]
+	listDropped     *connect.Client[v1.ListDroppedRequest, v1.ListDroppedResponse]
+	forgetDropped   *connect.Client[v1.ForgetDroppedRequest, v1.ForgetDroppedResponse]
+	holdPins        *connect.Client[v1.HoldPinsRequest, v1.HoldPinsResponse]
+	listPins        *connect.Client[v1.ListPinsRequest, v1.ListPinsResponse]
 }
 
 // CreateCategory calls scribe.v1.ControlService.CreateCategory.
@@ -299,6 +345,42 @@ func (c *controlServiceClient) GetStatus(ctx context.Context, req *v1.GetStatusR
 	return nil, err
 }
 
+// ListDropped calls scribe.v1.ControlService.ListDropped.
+func (c *controlServiceClient) ListDropped(ctx context.Context, req *v1.ListDroppedRequest) (*v1.ListDroppedResponse, error) {
+	response, err := c.listDropped.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ForgetDropped calls scribe.v1.ControlService.ForgetDropped.
+func (c *controlServiceClient) ForgetDropped(ctx context.Context, req *v1.ForgetDroppedRequest) (*v1.ForgetDroppedResponse, error) {
+	response, err := c.forgetDropped.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// HoldPins calls scribe.v1.ControlService.HoldPins.
+func (c *controlServiceClient) HoldPins(ctx context.Context, req *v1.HoldPinsRequest) (*v1.HoldPinsResponse, error) {
+	response, err := c.holdPins.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListPins calls scribe.v1.ControlService.ListPins.
+func (c *controlServiceClient) ListPins(ctx context.Context, req *v1.ListPinsRequest) (*v1.ListPinsResponse, error) {
+	response, err := c.listPins.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ControlServiceHandler is an implementation of the scribe.v1.ControlService service.
 type ControlServiceHandler interface {
 	// CreateCategory adds a category.
@@ -325,6 +407,14 @@ type ControlServiceHandler interface {
 	WatchMembers(context.Context, *v1.WatchMembersRequest, *connect.ServerStream[v1.WatchMembersResponse]) error
 	// GetStatus describes the process that answers.
 	GetStatus(context.Context, *v1.GetStatusRequest) (*v1.GetStatusResponse, error)
+	// ListDropped returns categories that were deleted and not collected yet, by id, a page at a time.
+	ListDropped(context.Context, *v1.ListDroppedRequest) (*v1.ListDroppedResponse, error)
+	// ForgetDropped removes deleted categories from what ListDropped returns, once nothing is left of them.
+	ForgetDropped(context.Context, *v1.ForgetDroppedRequest) (*v1.ForgetDroppedResponse, error)
+	// HoldPins replaces what the readers of one process still need of categories that retention is about to take.
+	HoldPins(context.Context, *v1.HoldPinsRequest) (*v1.HoldPinsResponse, error)
+	// ListPins returns what readers hold, for the collector.
+	ListPins(context.Context, *v1.ListPinsRequest) (*v1.ListPinsResponse, error)
 }
 
 // NewControlServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -406,6 +496,30 @@ func NewControlServiceHandler(svc ControlServiceHandler, opts ...connect.Handler
 		connect.WithSchema(controlServiceMethods.ByName("GetStatus")),
 		connect.WithHandlerOptions(opts...),
 	)
+	controlServiceListDroppedHandler := connect.NewUnaryHandlerSimple(
+		ControlServiceListDroppedProcedure,
+		svc.ListDropped,
+		connect.WithSchema(controlServiceMethods.ByName("ListDropped")),
+		connect.WithHandlerOptions(opts...),
+	)
+	controlServiceForgetDroppedHandler := connect.NewUnaryHandlerSimple(
+		ControlServiceForgetDroppedProcedure,
+		svc.ForgetDropped,
+		connect.WithSchema(controlServiceMethods.ByName("ForgetDropped")),
+		connect.WithHandlerOptions(opts...),
+	)
+	controlServiceHoldPinsHandler := connect.NewUnaryHandlerSimple(
+		ControlServiceHoldPinsProcedure,
+		svc.HoldPins,
+		connect.WithSchema(controlServiceMethods.ByName("HoldPins")),
+		connect.WithHandlerOptions(opts...),
+	)
+	controlServiceListPinsHandler := connect.NewUnaryHandlerSimple(
+		ControlServiceListPinsProcedure,
+		svc.ListPins,
+		connect.WithSchema(controlServiceMethods.ByName("ListPins")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/scribe.v1.ControlService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ControlServiceCreateCategoryProcedure:
@@ -432,6 +546,14 @@ func NewControlServiceHandler(svc ControlServiceHandler, opts ...connect.Handler
 			controlServiceWatchMembersHandler.ServeHTTP(w, r)
 		case ControlServiceGetStatusProcedure:
 			controlServiceGetStatusHandler.ServeHTTP(w, r)
+		case ControlServiceListDroppedProcedure:
+			controlServiceListDroppedHandler.ServeHTTP(w, r)
+		case ControlServiceForgetDroppedProcedure:
+			controlServiceForgetDroppedHandler.ServeHTTP(w, r)
+		case ControlServiceHoldPinsProcedure:
+			controlServiceHoldPinsHandler.ServeHTTP(w, r)
+		case ControlServiceListPinsProcedure:
+			controlServiceListPinsHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -487,4 +609,20 @@ func (UnimplementedControlServiceHandler) WatchMembers(context.Context, *v1.Watc
 
 func (UnimplementedControlServiceHandler) GetStatus(context.Context, *v1.GetStatusRequest) (*v1.GetStatusResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.ControlService.GetStatus is not implemented"))
+}
+
+func (UnimplementedControlServiceHandler) ListDropped(context.Context, *v1.ListDroppedRequest) (*v1.ListDroppedResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.ControlService.ListDropped is not implemented"))
+}
+
+func (UnimplementedControlServiceHandler) ForgetDropped(context.Context, *v1.ForgetDroppedRequest) (*v1.ForgetDroppedResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.ControlService.ForgetDropped is not implemented"))
+}
+
+func (UnimplementedControlServiceHandler) HoldPins(context.Context, *v1.HoldPinsRequest) (*v1.HoldPinsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.ControlService.HoldPins is not implemented"))
+}
+
+func (UnimplementedControlServiceHandler) ListPins(context.Context, *v1.ListPinsRequest) (*v1.ListPinsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.ControlService.ListPins is not implemented"))
 }

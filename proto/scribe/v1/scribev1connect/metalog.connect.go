@@ -52,6 +52,8 @@ const (
 	MetalogServiceSealProcedure = "/scribe.v1.MetalogService/Seal"
 	// MetalogServiceRetireProcedure is the fully-qualified name of the MetalogService's Retire RPC.
 	MetalogServiceRetireProcedure = "/scribe.v1.MetalogService/Retire"
+	// MetalogServiceEraseProcedure is the fully-qualified name of the MetalogService's Erase RPC.
+	MetalogServiceEraseProcedure = "/scribe.v1.MetalogService/Erase"
 	// MetalogServiceListShardsProcedure is the fully-qualified name of the MetalogService's ListShards
 	// RPC.
 	MetalogServiceListShardsProcedure = "/scribe.v1.MetalogService/ListShards"
@@ -89,6 +91,9 @@ type MetalogServiceClient interface {
 	// Retire ends a category's id for ever: its shards are sealed, and no shard of that id can be opened or appended to again, not
 	// even one that never existed. What is stored can be read until it is trimmed. Repeating it is harmless.
 	Retire(context.Context, *v1.RetireRequest) (*v1.RetireResponse, error)
+	// Erase removes all that is left of a retired category: its shards, what they store and what they know of producers. Repeating it
+	// is harmless; a category that was not retired is refused with REASON_INVALID.
+	Erase(context.Context, *v1.EraseRequest) (*v1.EraseResponse, error)
 	// ListShards returns the shards of a category.
 	ListShards(context.Context, *v1.ListShardsRequest) (*v1.ListShardsResponse, error)
 	// WatchShards returns the shards of a category, then each one that appears.
@@ -164,6 +169,12 @@ func NewMetalogServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(metalogServiceMethods.ByName("Retire")),
 			connect.WithClientOptions(opts...),
 		),
+		erase: connect.NewClient[v1.EraseRequest, v1.EraseResponse](
+			httpClient,
+			baseURL+MetalogServiceEraseProcedure,
+			connect.WithSchema(metalogServiceMethods.ByName("Erase")),
+			connect.WithClientOptions(opts...),
+		),
 		listShards: connect.NewClient[v1.ListShardsRequest, v1.ListShardsResponse](
 			httpClient,
 			baseURL+MetalogServiceListShardsProcedure,
@@ -202,6 +213,7 @@ type metalogServiceClient struct {
 	trim            *connect.Client[v1.TrimRequest, v1.TrimResponse]
 	seal            *connect.Client[v1.SealRequest, v1.SealResponse]
 	retire          *connect.Client[v1.RetireRequest, v1.RetireResponse]
+	erase           *connect.Client[v1.EraseRequest, v1.EraseResponse]
 	listShards      *connect.Client[v1.ListShardsRequest, v1.ListShardsResponse]
 	watchShards     *connect.Client[v1.WatchShardsRequest, v1.WatchShardsResponse]
 	sequences       *connect.Client[v1.SequencesRequest, v1.SequencesResponse]
@@ -285,6 +297,15 @@ func (c *metalogServiceClient) Retire(ctx context.Context, req *v1.RetireRequest
 	return nil, err
 }
 
+// Erase calls scribe.v1.MetalogService.Erase.
+func (c *metalogServiceClient) Erase(ctx context.Context, req *v1.EraseRequest) (*v1.EraseResponse, error) {
+	response, err := c.erase.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ListShards calls scribe.v1.MetalogService.ListShards.
 func (c *metalogServiceClient) ListShards(ctx context.Context, req *v1.ListShardsRequest) (*v1.ListShardsResponse, error) {
 	response, err := c.listShards.CallUnary(ctx, connect.NewRequest(req))
@@ -340,6 +361,9 @@ type MetalogServiceHandler interface {
 	// Retire ends a category's id for ever: its shards are sealed, and no shard of that id can be opened or appended to again, not
 	// even one that never existed. What is stored can be read until it is trimmed. Repeating it is harmless.
 	Retire(context.Context, *v1.RetireRequest) (*v1.RetireResponse, error)
+	// Erase removes all that is left of a retired category: its shards, what they store and what they know of producers. Repeating it
+	// is harmless; a category that was not retired is refused with REASON_INVALID.
+	Erase(context.Context, *v1.EraseRequest) (*v1.EraseResponse, error)
 	// ListShards returns the shards of a category.
 	ListShards(context.Context, *v1.ListShardsRequest) (*v1.ListShardsResponse, error)
 	// WatchShards returns the shards of a category, then each one that appears.
@@ -411,6 +435,12 @@ func NewMetalogServiceHandler(svc MetalogServiceHandler, opts ...connect.Handler
 		connect.WithSchema(metalogServiceMethods.ByName("Retire")),
 		connect.WithHandlerOptions(opts...),
 	)
+	metalogServiceEraseHandler := connect.NewUnaryHandlerSimple(
+		MetalogServiceEraseProcedure,
+		svc.Erase,
+		connect.WithSchema(metalogServiceMethods.ByName("Erase")),
+		connect.WithHandlerOptions(opts...),
+	)
 	metalogServiceListShardsHandler := connect.NewUnaryHandlerSimple(
 		MetalogServiceListShardsProcedure,
 		svc.ListShards,
@@ -455,6 +485,8 @@ func NewMetalogServiceHandler(svc MetalogServiceHandler, opts ...connect.Handler
 			metalogServiceSealHandler.ServeHTTP(w, r)
 		case MetalogServiceRetireProcedure:
 			metalogServiceRetireHandler.ServeHTTP(w, r)
+		case MetalogServiceEraseProcedure:
+			metalogServiceEraseHandler.ServeHTTP(w, r)
 		case MetalogServiceListShardsProcedure:
 			metalogServiceListShardsHandler.ServeHTTP(w, r)
 		case MetalogServiceWatchShardsProcedure:
@@ -506,6 +538,10 @@ func (UnimplementedMetalogServiceHandler) Seal(context.Context, *v1.SealRequest)
 
 func (UnimplementedMetalogServiceHandler) Retire(context.Context, *v1.RetireRequest) (*v1.RetireResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.MetalogService.Retire is not implemented"))
+}
+
+func (UnimplementedMetalogServiceHandler) Erase(context.Context, *v1.EraseRequest) (*v1.EraseResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.MetalogService.Erase is not implemented"))
 }
 
 func (UnimplementedMetalogServiceHandler) ListShards(context.Context, *v1.ListShardsRequest) (*v1.ListShardsResponse, error) {

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"encoding/binary"
+	"math"
 
 	"scribe/internal/record"
 )
@@ -59,6 +60,15 @@ func AppendStatesEnd(dst []byte, category uint32) []byte {
 		return append(dst, byte(KindState)+1)
 	}
 	return AppendStateKey(dst, record.MakeShardID(category+1, 0, 0))
+}
+
+// CategoryBounds are the first possible key of a category's shards, of a kind that is under the shard, and the first key behind them.
+func CategoryBounds(kind Kind, category uint32) (low, high []byte) {
+	low = binary.BigEndian.AppendUint32([]byte{byte(kind)}, category)
+	if category == math.MaxUint32 {
+		return low, []byte{byte(kind) + 1}
+	}
+	return low, binary.BigEndian.AppendUint32([]byte{byte(kind)}, category+1)
 }
 
 // StateKeyShard returns the shard of a state's key.

@@ -1,0 +1,154 @@
+package controlplane
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Bounds of pins, as the protocol describes them. A holder that is over them gets an error and keeps what it held.
+const (
+	maxPins       = 10_000
+	maxPinsInAll  = 200_000
+	minPinTTL     = time.Second
+	maxPinTTL     = 5 * time.Minute
+	defaultPinTTL = 30 * time.Second
+)
+
+// pins are what readers still need of categories that retention is about to take. They live in memory: holders repeat them, and who
+// lists them is told for how long they have been collected.
+type pins struct {
+	since time.Time
+	mu    struct {
+		sync.Mutex
+		holders map[string]*pinHolder
+		pins    int // of all holders
+	}
+}
+
+type pinHolder struct {
+	expires time.Time
+	pins    []*scribev1.Pin
+}
+
+func newPins(now time.Time) *pins {
+	p := &pins{since: now}
+	p.mu.holders = map[string]*pinHolder{}
+	return p
+}
+
+// hold replaces what a holder has; it reports false when there are too many of all of them.
+func (p *pins) hold(now time.Time, holder string, list []*scribev1.Pin, ttl time.Duration) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.expire(now)
+	before := 0
+	if h := p.mu.holders[holder]; h != nil {
+		before = len(h.pins)
+	}
+	if p.mu.pins-before+len(list) > maxPinsInAll {
+		return false
+	}
+	p.mu.pins += len(list) - before
+	if len(list) == 0 {
+		delete(p.mu.holders, holder)
+		return true
+	}
+	p.mu.holders[holder] = &pinHolder{expires: now.Add(ttl), pins: list}
+	return true
+}
+
+// list returns the earliest pin of each category, by category.
+func (p *pins) list(now time.Time) []*scribev1.Pin {
+	p.mu.Lock()
+	p.expire(now)
+	earliest := map[uint32]int64{}
+	for _, h := range p.mu.holders {
+		for _, pin := range h.pins {
+			if from, ok := earliest[pin.GetCategory()]; !ok || pin.GetFrom() < from {
+				earliest[pin.GetCategory()] = pin.GetFrom()
+			}
+		}
+	}
+	p.mu.Unlock()
+	out := make([]*scribev1.Pin, 0, len(earliest))
+	for category, from := range earliest {
+		out = append(out, &scribev1.Pin{Category: category, From: from})
+	}
+	slices.SortFunc(out, func(a, b *scribev1.Pin) int { return cmp.Compare(a.GetCategory(), b.GetCategory()) })
+	return out
+}
+
+// expire forgets holders that were silent for too long. The caller holds mu.
+func (p *pins) expire(now time.Time) {
+	for name, h := range p.mu.holders {
+		if !now.Before(h.expires) {
+			p.mu.pins -= len(h.pins)
+			delete(p.mu.holders, name)
+		}
+	}
+}
+
+func (p *pins) holders() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.mu.holders)
+}
+
+// HoldPins implements rpc.ControlService.
+func (c *ControlPlane) HoldPins(_ context.Context, req *scribev1.HoldPinsRequest) (*scribev1.HoldPinsResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	const what = "hold pins"
+	var f faults
+	if req.GetHolder() == "" {
+		f.add("holder", "is empty")
+	}
+	f.text("holder", req.GetHolder(), maxMemberID)
+	if n := len(req.GetPins()); n > maxPins {
+		f.add("pins", "%d of them, the limit is %d", n, maxPins)
+	}
+	seen := make(map[uint32]bool, min(len(req.GetPins()), maxPins))
+	list := make([]*scribev1.Pin, 0, min(len(req.GetPins()), maxPins))
+	for _, pin := range req.GetPins() {
+		if seen[pin.GetCategory()] || pin.GetCategory() == 0 || pin.GetFrom() < 0 {
+			f.add("pins", "category %d from %d is there twice or is none", pin.GetCategory(), pin.GetFrom())
+			break
+		}
+		seen[pin.GetCategory()] = true
+		list = append(list, &scribev1.Pin{Category: pin.GetCategory(), From: pin.GetFrom()})
+	}
+	ttl := defaultPinTTL
+	if d := req.GetTtl(); d != nil && (d.GetSeconds() != 0 || d.GetNanos() != 0) {
+		f.between("ttl", d, minPinTTL, maxPinTTL)
+		ttl = d.AsDuration()
+	}
+	if err := f.err(what); err != nil {
+		return nil, err
+	}
+	if !c.pins.hold(time.Now(), req.GetHolder(), list, ttl) {
+		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, defaultPinTTL, "%s: %d pins are held in all, which is the limit", what, maxPinsInAll)
+	}
+	return &scribev1.HoldPinsResponse{}, nil
+}
+
+// ListPins implements rpc.ControlService.
+func (c *ControlPlane) ListPins(context.Context, *scribev1.ListPinsRequest) (*scribev1.ListPinsResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	now := time.Now()
+	return &scribev1.ListPinsResponse{Pins: c.pins.list(now), Age: durationpb.New(now.Sub(c.pins.since))}, nil
+}

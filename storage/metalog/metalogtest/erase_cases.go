@@ -1,0 +1,118 @@
+package metalogtest
+
+import (
+	"errors"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+)
+
+// erase erases a category.
+func (e *env) erase(category uint32) {
+	e.Helper()
+	if err := e.log.Erase(e.ctx, category); err != nil {
+		e.Fatalf("Erase: %v", err)
+	}
+}
+
+// gone checks that nothing is left of shards of an erased category, and that nothing can come.
+func (e *env) gone(shards ...record.ShardID) {
+	e.Helper()
+	for _, shard := range shards {
+		st := e.tail(shard)
+		if st.Epoch != 0 || st.FirstLSN != 1 || st.NextLSN != 1 || st.LastTime != 0 || !st.Sealed {
+			e.Fatalf("the state of an erased shard is %+v", st)
+		}
+		e.holds(shard, 1)
+		e.refusesRetired(shard, 1)
+		known, err := e.log.Sequences(e.ctx, shard, []uint64{1})
+		if err != nil || known[0].Known() {
+			e.Fatalf("Sequences returned %+v, %v", known, err)
+		}
+		if listed, err := e.log.Shards(e.ctx, shard.Category()); err != nil || len(listed) != 0 {
+			e.Fatalf("Shards returned %+v, %v", listed, err)
+		}
+	}
+}
+
+var eraseCases = []testCase{
+	{name: "nothing is left of an erased category", test: func(e *env) {
+		neighbours := []record.ShardID{record.MakeShardID(6, 65535, 65535), record.MakeShardID(8, 0, 0)}
+		epochs := e.open(append(neighbours, shardA, shardC)...)
+		for i, shard := range append(neighbours, shardA) {
+			a := to(shard, epochs[i], "r0", "r1")
+			a.Sequences = []metalog.Sequence{{Producer: 1, First: 1, Last: 2}}
+			e.append(a)
+		}
+		e.retire(7)
+		e.erase(7)
+		e.gone(shardA, shardB, shardC)
+		e.erase(7)
+		e.gone(shardA, shardB, shardC)
+		for i, shard := range neighbours {
+			e.holds(shard, 1, "r0", "r1")
+			known, err := e.log.Sequences(e.ctx, shard, []uint64{1})
+			if err != nil || known[0].Next != 3 {
+				e.Fatalf("the neighbour knows %+v, %v", known, err)
+			}
+			e.append(to(shard, epochs[i], "r2"))
+		}
+	}},
+	{name: "what was not retired can't be erased", test: func(e *env) {
+		epoch := e.openOne(shardA)
+		e.fill(shardA, epoch, "r", 2)
+		e.is(e.log.Erase(e.ctx, 7), metalog.ErrInvalid)
+		e.is(e.log.Erase(e.ctx, 9), metalog.ErrInvalid)
+		e.holds(shardA, 1, "r0", "r1")
+		e.append(to(shardA, epoch, "r2"))
+	}},
+	{name: "followers of an erased category come to its end", test: func(e *env) {
+		epoch := e.openOne(shardA)
+		e.fill(shardA, epoch, "r", 2)
+		f := e.follow(long, at(shardA, 1), at(shardB, 1))
+		f.reaches(shardA, 3)
+		e.retire(7)
+		e.erase(7)
+		f.until(shardA, "the end", func(s *followed) bool { return s.sealed })
+		f.stop()
+		late := e.follow(long, at(shardA, 1))
+		late.until(shardA, "the end", func(s *followed) bool { return s.sealed })
+		late.stop()
+	}},
+	{name: "an append either finds the category or not, while it is erased", test: func(e *env) {
+		epoch := e.openOne(shardA)
+		done := make(chan error, 1)
+		go func() {
+			for {
+				if err := e.try(to(shardA, epoch, "x")); err != nil {
+					done <- err
+					return
+				}
+			}
+		}()
+		e.retire(7)
+		e.erase(7)
+		if err := <-done; !errors.Is(err, metalog.ErrSealed) {
+			e.Fatalf("the writer ended with %v", err)
+		}
+		e.gone(shardA)
+	}},
+	{name: "an erased category is gone after a restart", needs: canRestart, test: func(e *env) {
+		epoch := e.openOne(shardA)
+		e.fill(shardA, epoch, "r", 2)
+		e.retire(7)
+		e.restart()
+		e.erase(7)
+		e.gone(shardA)
+		e.restart()
+		e.gone(shardA, shardB)
+	}},
+	{name: "an erased category is gone after a crash", needs: canCrash, test: func(e *env) {
+		epoch := e.openOne(shardA)
+		e.fill(shardA, epoch, "r", 2)
+		e.retire(7)
+		e.erase(7)
+		e.log = e.in.Crash(e)
+		e.gone(shardA)
+	}},
+}

@@ -1,0 +1,72 @@
+package pebblelog
+
+import (
+	"context"
+	"fmt"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+	"scribe/storage/metalog/pebblelog/schema"
+)
+
+// erased is the state of a shard that was erased: it does not exist, and never will. It stays in the table until the engine closes, so
+// that a reader that loaded the state of before does not put it there.
+var erased = schema.State{First: record.FirstLSN, Next: record.FirstLSN, Sealed: true}
+
+// Erase implements metalog.Log.
+func (e *Engine) Erase(ctx context.Context, category uint32) error {
+	if err := e.enter(); err != nil {
+		return err
+	}
+	defer e.leave()
+	return e.do(ctx, &eraseOp{category: category})
+}
+
+type eraseOp struct{ category uint32 }
+
+// stage removes everything under the category's keys. Whatever the batch being built has of them stands before that in the batch, but
+// for what is written at its end, which must not bring anything back: states of shards whose epoch is 0, and producers.
+func (o *eraseOp) stage(c *committer) error {
+	if !c.retired.holds(o.category) {
+		return fmt.Errorf("%w: category %d was not retired: it can't be erased", metalog.ErrInvalid, o.category)
+	}
+	ids, err := c.e.shardIDs(context.Background(), o.category)
+	if err != nil {
+		return err
+	}
+	for _, sh := range c.dirty {
+		if sh.id.Category() == o.category {
+			ids = append(ids, sh.id)
+		}
+	}
+	shards := make([]*shard, len(ids))
+	for i, id := range ids {
+		if shards[i], err = c.e.table.get(id); err != nil {
+			return err
+		}
+	}
+	if len(shards) == 0 {
+		return nil
+	}
+	for _, sh := range shards {
+		if sh != nil && sh.cur.Epoch != 0 {
+			sh.cur = erased
+			c.change(sh)
+		}
+	}
+	for k := range c.producers {
+		if k.shard.Category() == o.category {
+			delete(c.producers, k)
+		}
+	}
+	for _, k := range c.known.Keys() {
+		if k.shard.Category() == o.category {
+			c.known.Remove(k)
+		}
+	}
+	for _, kind := range []schema.Kind{schema.KindState, schema.KindRecord, schema.KindProducer} {
+		low, high := schema.CategoryBounds(kind, o.category)
+		_ = c.batch.DeleteRange(low, high, nil) // a batch without an index fails only when it is closed
+	}
+	return nil
+}

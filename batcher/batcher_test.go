@@ -500,26 +500,3 @@ func TestConfigReportsEveryFault(t *testing.T) {
 		}
 	}
 }
-
-func TestRetentionClasses(t *testing.T) {
-	for _, tc := range []struct {
-		retention time.Duration
-		want      uint32
-	}{
-		{0, 72},
-		{time.Minute, 1},
-		{time.Hour, 1},
-		{time.Hour + 1, 2},
-		{72 * time.Hour, 72},
-		{73 * time.Hour, 96},
-		{10 * 365 * 24 * time.Hour, 87_600},
-		{87_601 * time.Hour, 87_601},
-	} {
-		if got := retentionClass(tc.retention); got != tc.want {
-			t.Errorf("%v: class %d, want %d", tc.retention, got, tc.want)
-		}
-	}
-	if !slices.IsSorted(classes) {
-		t.Error("classes are not in order")
-	}
-}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"scribe/internal/buffers"
+	"scribe/internal/pointer"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -522,7 +523,7 @@ func (d *finder) use(c *scribev1.Category) error {
 	d.category, d.taken = c, taken
 	d.last = target{
 		category:    name,
-		class:       retentionClass(c.GetRetention().AsDuration()),
+		class:       pointer.RetentionClass(c.GetRetention().AsDuration()),
 		exactlyOnce: c.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE,
 	}
 	return nil

@@ -39,6 +39,7 @@ type world struct {
 	tester
 	ctx   context.Context
 	clock *metalogtest.Clock
+	made  func() int64 // when a blob that is put now is made
 	fs    *vfs.MemFS
 	log   *pebblelog.Engine
 	blobs blob.Store
@@ -59,6 +60,7 @@ func newWorld(t tester, ctx context.Context, blobs blob.Store) *world {
 	if blobs == nil {
 		w.blobs = memory.New()
 	}
+	w.made = w.clock.Now
 	w.cfg.StoreRequests, w.cfg.LogRequests, w.cfg.DeleteBytes = 1e9, 1e9, 0
 	w.open()
 	return w
@@ -220,7 +222,7 @@ type draft struct {
 func (w *world) put(writer uint16, class uint32, categories ...uint32) *draft {
 	w.Helper()
 	w.ids++
-	created := w.clock.Now()
+	created := w.made()
 	id := pointer.MakeBlobID(created, [10]byte{byte(w.ids >> 24), byte(w.ids >> 16), byte(w.ids >> 8), byte(w.ids), 1})
 	b := layout.NewBuilder(id, class, "", id.Time())
 	payload := fmt.Appendf(nil, "payload %d", w.ids)

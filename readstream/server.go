@@ -33,6 +33,7 @@ type Server struct {
 		sync.Mutex
 		closing bool
 		streams int
+		running map[*stream]struct{}
 		// idle is closed when the last stream has ended after closing began.
 		idle chan struct{}
 	}

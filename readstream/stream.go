@@ -60,6 +60,8 @@ type stream struct {
 		// err ends the stream; evict sends it away.
 		err   error
 		evict string
+		// closed: the merge is being closed.
+		closed bool
 	}
 	// wake tells the driver that something under mu has changed.
 	wake chan struct{}
@@ -114,6 +116,8 @@ func (st *stream) run(ctx context.Context, recv func(context.Context) (*scribev1
 		st.s.metrics.shards.Sub(float64(st.merge.Total()))
 		st.merge.Close()
 	}()
+	st.s.enlist(st)
+	defer st.s.delist(st)
 	// The client may do with it as it likes; the view's own is shared.
 	opened := &scribev1.StreamOpened{Category: proto.CloneOf(st.cat), Shards: st.opening}
 	if err := st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Opened{Opened: opened}}); err != nil {

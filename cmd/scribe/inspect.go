@@ -25,13 +25,13 @@ import (
 func newInspect() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect",
-		Short: "Look into blobs, logs, frames, checkpoints and spools, and find damage",
+		Short: "Look into blobs, logs, frames, checkpoints and spools, and find damage and what dangles",
 		Long: `Look into what is stored, a JSON object a line. Damage is reported with its place, and makes the exit code 1; everything that can
 still be read is shown all the same.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newInspectBlob(), newInspectLog(), newInspectFrame(), newInspectCheckpoint(), newInspectSpool())
+	cmd.AddCommand(newInspectBlob(), newInspectLog(), newInspectFrame(), newInspectCheckpoint(), newInspectSpool(), newInspectDangling())
 	return cmd
 }
 

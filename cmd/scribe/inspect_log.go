@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -45,21 +43,13 @@ With --data it opens the folder of a cell that is not running; without, it asks 
 		url := *server
 		if data != "" {
 			c := app.DefaultConfig()
-			c.Data, c.Listen, c.Log.Level = data, "127.0.0.1:0", "error"
-			// To look must not make a folder of what has none.
-			if _, serr := os.Stat(filepath.Join(data, "metalog")); serr != nil {
-				return fmt.Errorf("--data %s holds no metadata logs: %w", data, serr)
+			c.Data = data
+			stop, at, oerr := openOffline(cmd.Context(), c, cmd.ErrOrStderr())
+			if oerr != nil {
+				return oerr
 			}
-			a, serr := app.Start(cmd.Context(), c, app.Options{Logger: newLogger(c.Log, cmd.ErrOrStderr()), Version: programVersion()})
-			if serr != nil {
-				return serr
-			}
-			defer func() {
-				ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), c.ShutdownTimeout.Std())
-				defer cancel()
-				err = errors.Join(err, a.Stop(ctx))
-			}()
-			url = a.URL()
+			defer func() { err = errors.Join(err, stop()) }()
+			url = at
 		}
 		l := &logInspector{cell: discovery.New(rpc.Default(), url), server: url, verify: verify, from: from, out: json.NewEncoder(cmd.OutOrStdout()), stderr: cmd.ErrOrStderr()}
 		return l.run(cmd.Context(), args[0])

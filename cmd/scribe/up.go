@@ -42,6 +42,7 @@ type serverFlags struct {
 	flushFloor      units.Duration
 	leaseTTL        units.Duration
 	limits          app.Limits
+	collector       app.CollectorConfig
 }
 
 func (f *serverFlags) add(cmd *cobra.Command, d app.Config) {
@@ -66,6 +67,12 @@ func (f *serverFlags) addStorage(cmd *cobra.Command, d app.Config) {
 	fs.Var(&f.leaseTTL, "lease-ttl", "how long the process stays a member without a heartbeat")
 	fs.Var(&f.limits.BatchMemory, "batch-memory", "most bytes that a batcher holds before they are durable")
 	fs.Var(&f.limits.ReadCache, "read-cache", "most bytes that a read proxy caches")
+	f.collector = d.Collector
+	fs.Var(&f.collector.Grace, "collector-grace", "how old a blob is at least when the collector looks at it: how long a batcher may take to commit it")
+	fs.Var(&f.collector.Linger, "collector-linger", "how long a blob stays after retention has removed the last pointer to it")
+	fs.Var(&f.collector.PinLimit, "collector-pin-limit", "how far beyond a category's retention readers may hold it back")
+	fs.Var(&f.collector.Interval, "collector-interval", "least time between two looks at what retention has to remove")
+	fs.StringVar(&f.collector.Adopt, "collector-adopt", "", "claim in the blob store, as named by the collector's error, that it may replace")
 	fs.Var(&f.limits.MetadataCache, "metadata-cache", "most bytes that the metadata engine caches")
 }
 
@@ -92,36 +99,41 @@ func (f *serverFlags) apply(cmd *cobra.Command, c *app.Config) error {
 		}
 	}
 	set := map[string]func() error{
-		"listen":           func() error { c.Listen = f.listen; return nil },
-		"id":               func() error { c.ID = f.id; return nil },
-		"log-level":        func() error { c.Log.Level = f.logLevel; return nil },
-		"log-format":       func() error { c.Log.Format = f.logFormat; return nil },
-		"pprof":            func() error { c.Pprof = f.pprof; return nil },
-		"shutdown-timeout": func() error { c.ShutdownTimeout = f.shutdownTimeout; return nil },
-		"write-memory":     func() error { c.Limits.WriteMemory = f.limits.WriteMemory; return nil },
-		"data":             func() error { c.Data = f.data; return nil },
-		"advertise":        func() error { c.Advertise = f.advertise; return nil },
-		"blobs":            func() error { c.Blobs.Kind = f.blobs; return nil },
-		"blob-path":        func() error { c.Blobs.Path = f.blobPath; return nil },
-		"s3-endpoint":      func() error { c.Blobs.S3.Endpoint = f.s3.Endpoint; return nil },
-		"s3-bucket":        func() error { c.Blobs.S3.Bucket = f.s3.Bucket; return nil },
-		"s3-create-bucket": func() error { c.Blobs.S3.CreateBucket = f.s3.CreateBucket; return nil },
-		"s3-prefix":        func() error { c.Blobs.S3.Prefix = f.s3.Prefix; return nil },
-		"s3-region":        func() error { c.Blobs.S3.Region = f.s3.Region; return nil },
-		"s3-access-key":    func() error { c.Blobs.S3.AccessKey = f.s3.AccessKey; return nil },
-		"s3-secret-key":    func() error { c.Blobs.S3.SecretKey = f.s3.SecretKey; return nil },
-		"auto-create":      func() error { c.AutoCreate = f.autoCreate; return nil },
-		"flush-floor":      func() error { c.FlushFloor = &f.flushFloor; return nil },
-		"lease-ttl":        func() error { c.LeaseTTL = f.leaseTTL; return nil },
-		"batch-memory":     func() error { c.Limits.BatchMemory = f.limits.BatchMemory; return nil },
-		"read-cache":       func() error { c.Limits.ReadCache = f.limits.ReadCache; return nil },
-		"metadata-cache":   func() error { c.Limits.MetadataCache = f.limits.MetadataCache; return nil },
-		"control":          func() error { c.Control = f.control; return nil },
-		"metalog":          func() error { c.Metalog = f.metalog; return nil },
-		"upstream":         func() error { c.Upstream = f.upstream; return nil },
-		"socket":           func() error { c.Socket = f.socket; return nil },
-		"spool":            func() error { c.Spool.Dir = f.spool; return nil },
-		"spool-bytes":      func() error { c.Spool.MaxBytes = f.spoolBytes; return nil },
+		"listen":              func() error { c.Listen = f.listen; return nil },
+		"id":                  func() error { c.ID = f.id; return nil },
+		"log-level":           func() error { c.Log.Level = f.logLevel; return nil },
+		"log-format":          func() error { c.Log.Format = f.logFormat; return nil },
+		"pprof":               func() error { c.Pprof = f.pprof; return nil },
+		"shutdown-timeout":    func() error { c.ShutdownTimeout = f.shutdownTimeout; return nil },
+		"write-memory":        func() error { c.Limits.WriteMemory = f.limits.WriteMemory; return nil },
+		"data":                func() error { c.Data = f.data; return nil },
+		"advertise":           func() error { c.Advertise = f.advertise; return nil },
+		"blobs":               func() error { c.Blobs.Kind = f.blobs; return nil },
+		"blob-path":           func() error { c.Blobs.Path = f.blobPath; return nil },
+		"s3-endpoint":         func() error { c.Blobs.S3.Endpoint = f.s3.Endpoint; return nil },
+		"s3-bucket":           func() error { c.Blobs.S3.Bucket = f.s3.Bucket; return nil },
+		"s3-create-bucket":    func() error { c.Blobs.S3.CreateBucket = f.s3.CreateBucket; return nil },
+		"s3-prefix":           func() error { c.Blobs.S3.Prefix = f.s3.Prefix; return nil },
+		"s3-region":           func() error { c.Blobs.S3.Region = f.s3.Region; return nil },
+		"s3-access-key":       func() error { c.Blobs.S3.AccessKey = f.s3.AccessKey; return nil },
+		"s3-secret-key":       func() error { c.Blobs.S3.SecretKey = f.s3.SecretKey; return nil },
+		"auto-create":         func() error { c.AutoCreate = f.autoCreate; return nil },
+		"flush-floor":         func() error { c.FlushFloor = &f.flushFloor; return nil },
+		"lease-ttl":           func() error { c.LeaseTTL = f.leaseTTL; return nil },
+		"batch-memory":        func() error { c.Limits.BatchMemory = f.limits.BatchMemory; return nil },
+		"read-cache":          func() error { c.Limits.ReadCache = f.limits.ReadCache; return nil },
+		"metadata-cache":      func() error { c.Limits.MetadataCache = f.limits.MetadataCache; return nil },
+		"collector-grace":     func() error { c.Collector.Grace = f.collector.Grace; return nil },
+		"collector-linger":    func() error { c.Collector.Linger = f.collector.Linger; return nil },
+		"collector-pin-limit": func() error { c.Collector.PinLimit = f.collector.PinLimit; return nil },
+		"collector-interval":  func() error { c.Collector.Interval = f.collector.Interval; return nil },
+		"collector-adopt":     func() error { c.Collector.Adopt = f.collector.Adopt; return nil },
+		"control":             func() error { c.Control = f.control; return nil },
+		"metalog":             func() error { c.Metalog = f.metalog; return nil },
+		"upstream":            func() error { c.Upstream = f.upstream; return nil },
+		"socket":              func() error { c.Socket = f.socket; return nil },
+		"spool":               func() error { c.Spool.Dir = f.spool; return nil },
+		"spool-bytes":         func() error { c.Spool.MaxBytes = f.spoolBytes; return nil },
 		"roles": func() error {
 			roles, err := app.ParseRoles(f.roles)
 			c.Roles = roles
@@ -169,7 +181,7 @@ func newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve --roles ROLE,...",
 		Short: "Run some roles of a cell that spans processes",
-		Long: `Run some roles in this process: controlplane, metalog, batcher, writeproxy, scribed, readstream, readproxy. Roles that are not
+		Long: `Run some roles in this process: controlplane, metalog, batcher, writeproxy, scribed, readstream, readproxy, collector. Roles that are not
 here are reached at --control and --metalog, or through the membership that the control plane keeps.
 Prints one line "ready http://HOST:PORT" on standard output when it serves.`,
 		Example: `  scribe serve --roles controlplane,metalog --data ./meta --listen 127.0.0.1:7421

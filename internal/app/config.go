@@ -34,7 +34,7 @@ type Config struct {
 	ID string `yaml:"id"`
 	// Control is the control plane's base URL; for processes without that role.
 	Control string `yaml:"control"`
-	// Metalog is the base URL of the process that serves the metadata logs; for batchers and read streams in processes
+	// Metalog is the base URL of the process that serves the metadata logs; for batchers, read streams and collectors in processes
 	// without that role. A control plane that does without takes the one that is a member of the cell.
 	Metalog string `yaml:"metalog"`
 	// Upstream is where scribed forwards to: the base URL of a write proxy, or of any process of the cell; empty with a
@@ -45,6 +45,8 @@ type Config struct {
 	Inputs InputsConfig `yaml:"inputs"`
 	// Blobs is where payloads are kept.
 	Blobs BlobConfig `yaml:"blobs"`
+	// Collector says when retention removes things.
+	Collector CollectorConfig `yaml:"collector"`
 	// AutoCreate creates a category on the first write to it.
 	AutoCreate bool `yaml:"auto_create"`
 	// Limits bound memory.
@@ -116,6 +118,7 @@ func DefaultConfig() Config {
 		Listen:     "127.0.0.1:7420",
 		Spool:      SpoolConfig{MaxBytes: 10 << 30, Segment: 32 << 20, Ballast: 16 << 20, DeadLetters: 256 << 20},
 		Blobs:      BlobConfig{Kind: "file"},
+		Collector:  defaultCollector(),
 		AutoCreate: true,
 		Limits: Limits{
 			WriteMemory:   256 << 20,
@@ -179,6 +182,9 @@ func (c *Config) Validate() error {
 		faults = append(faults, c.Blobs.faults()...)
 	}
 	faults = append(faults, c.agentFaults()...)
+	if c.Has(Collector) {
+		faults = append(faults, c.Collector.faults()...)
+	}
 	for field, v := range map[string]units.Bytes{
 		"limits.write_memory": c.Limits.WriteMemory, "limits.batch_memory": c.Limits.BatchMemory,
 		"limits.read_cache": c.Limits.ReadCache, "limits.metadata_cache": c.Limits.MetadataCache,
@@ -253,9 +259,11 @@ func (c *Config) hasAny(roles ...Role) bool { return slices.ContainsFunc(roles, 
 // needsControl: every process is a member of its cell; but an agent, whose upstream answers for it.
 func (c *Config) needsControl() bool { return c.needsCategories() || c.hasAny(ControlPlane, Metalog) }
 
-func (c *Config) needsCategories() bool { return c.hasAny(Batcher, WriteProxy, ReadStream, ReadProxy) }
-func (c *Config) needsMetalog() bool    { return c.hasAny(Batcher, ReadStream) }
-func (c *Config) needsBlobs() bool      { return c.hasAny(Batcher, ReadProxy) }
+func (c *Config) needsCategories() bool {
+	return c.hasAny(Batcher, WriteProxy, ReadStream, ReadProxy, Collector)
+}
+func (c *Config) needsMetalog() bool { return c.hasAny(Batcher, ReadStream, Collector) }
+func (c *Config) needsBlobs() bool   { return c.hasAny(Batcher, ReadProxy, Collector) }
 
 // usesMetalog reports whether the process has an engine, or a client of one. A control plane alone finds it through the membership,
 // unless it is told where it is.

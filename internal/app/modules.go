@@ -45,6 +45,7 @@ var modules = []module{
 	{"scribed", func(c *Config) bool { return c.Has(Scribed) }, (*App).startScribed},
 	{"read stream", func(c *Config) bool { return c.Has(ReadStream) }, (*App).startReadStream},
 	{"read proxy", func(c *Config) bool { return c.Has(ReadProxy) }, (*App).startReadProxy},
+	{"collector", func(c *Config) bool { return c.Has(Collector) }, (*App).startCollector},
 	{"membership", (*Config).needsControl, (*App).join},
 	{"write service", func(c *Config) bool { return c.hasAny(WriteProxy, Scribed) }, (*App).serveWrites},
 	{"inputs", func(c *Config) bool { return c.Has(Scribed) }, (*App).startInputs},
@@ -254,7 +255,7 @@ func (a *App) startReadStream(context.Context) error {
 	}
 	a.onStop("read stream", s.Close)
 	a.provide(rpc.Services{ReadStream: s})
-	return nil
+	return a.startPins(s.Needs)
 }
 
 func (a *App) startReadProxy(context.Context) error {

@@ -20,10 +20,11 @@ const (
 	Scribed      Role = "scribed"
 	ReadStream   Role = "readstream"
 	ReadProxy    Role = "readproxy"
+	Collector    Role = "collector"
 )
 
 // AllRoles are in the order in which they start: each after those it needs. They stop in the opposite order.
-var AllRoles = []Role{ControlPlane, Metalog, Batcher, WriteProxy, Scribed, ReadStream, ReadProxy}
+var AllRoles = []Role{ControlPlane, Metalog, Batcher, WriteProxy, Scribed, ReadStream, ReadProxy, Collector}
 
 var protoRoles = map[Role]scribev1.Role{
 	ControlPlane: scribev1.Role_ROLE_CONTROLPLANE,
@@ -33,6 +34,7 @@ var protoRoles = map[Role]scribev1.Role{
 	Scribed:      scribev1.Role_ROLE_SCRIBED,
 	ReadStream:   scribev1.Role_ROLE_READSTREAM,
 	ReadProxy:    scribev1.Role_ROLE_READPROXY,
+	Collector:    scribev1.Role_ROLE_COLLECTOR,
 }
 
 // ParseRoles reads a list of names separated by commas; "all" stands for every role. Names may repeat.

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"scribe/collector"
+	"scribe/internal/app"
+	"scribe/internal/discovery"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob"
+	"scribe/storage/metalog/remote"
+)
+
+func newInspectDangling() *cobra.Command {
+	var f serverFlags
+	var offline bool
+	d := app.DefaultConfig()
+	cmd := &cobra.Command{
+		Use:   "dangling",
+		Short: "Find pointers without a blob, and blobs without a pointer",
+		Long: `Compare the pointers of all logs with all blobs, and show what dangles, a JSON object a line:
+
+  missing   a pointer refers to a blob that is not there: its messages are lost
+  pointer   a record of a log is no pointer, or can't be read
+  orphan    no pointer refers to the blob or ever will; the collector deletes it
+  expired   all pointers to the blob were trimmed; the collector deletes it
+  young     no pointer refers to the blob yet; its writer may still commit it
+  unknown   the blob is of a history that the logs don't have: another cell's, or they were restored; the collector keeps it
+  damaged   no pointer refers to the blob and its footer can't be read; the collector keeps it
+
+missing and pointer are damage and make the exit code 1. It only reads, and may run beside a server. The logs are those of the running cell at
+--server, or with --offline those in the folder --data, of a cell that is not running; the blobs are where --blobs says.`,
+		Example: `  scribe inspect dangling --data ./scribe-data
+  scribe inspect dangling --data ./scribe-data --offline
+  scribe inspect dangling --server http://10.0.0.1:7420 --blobs s3 --s3-endpoint http://127.0.0.1:9000 --s3-bucket scribe`,
+		Args: cobra.NoArgs,
+	}
+	server := serverFlag(cmd)
+	f.addBlobs(cmd, d)
+	cmd.Flags().BoolVar(&offline, "offline", false, "open the logs in --data, of a cell that is not running")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		c := d
+		if err := f.apply(cmd, &c); err != nil {
+			return err
+		}
+		url := *server
+		if offline {
+			stop, at, err := openOffline(cmd.Context(), c, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, stop()) }()
+			url = at
+		}
+		return withBlobs(cmd.Context(), c, func(s blob.Store) error {
+			return inspectDangling(cmd.Context(), url, s, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		})
+	}
+	return cmd
+}
+
+// openOffline runs what looking into a data folder takes. To look must neither make a folder nor remove anything.
+func openOffline(ctx context.Context, c app.Config, stderr io.Writer) (stop func() error, url string, err error) {
+	if _, err := os.Stat(filepath.Join(c.Data, "metalog")); err != nil {
+		return nil, "", fmt.Errorf("--data %s holds no metadata logs: %w", c.Data, err)
+	}
+	c.Listen, c.Log.Level = "127.0.0.1:0", "error"
+	c.Roles = slices.DeleteFunc(slices.Clone(c.Roles), func(r app.Role) bool { return r == app.Collector })
+	a, err := app.Start(ctx, c, app.Options{Logger: newLogger(c.Log, stderr), Version: programVersion()})
+	if err != nil {
+		return nil, "", err
+	}
+	return func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.ShutdownTimeout.Std())
+		defer cancel()
+		return a.Stop(ctx)
+	}, a.URL(), nil
+}
+
+type danglingLine struct {
+	Kind     collector.FindingKind `json:"kind"`
+	Blob     string                `json:"blob,omitempty"`
+	Bytes    int64                 `json:"bytes,omitempty"`
+	Category string                `json:"category,omitempty"`
+	Shard    string                `json:"shard,omitempty"`
+	LSN      uint64                `json:"lsn,omitempty"`
+	Pointers int                   `json:"pointers,omitempty"`
+	Error    string                `json:"error,omitempty"`
+}
+
+func inspectDangling(ctx context.Context, server string, store blob.Store, stdout, stderr io.Writer) (err error) {
+	cell := discovery.New(rpc.Default(), server)
+	categories, err := everyCategory(ctx, cell.Control())
+	if err != nil {
+		return called(server, "inspect dangling", err)
+	}
+	svc, err := cell.Metalog(ctx)
+	if err != nil {
+		return err
+	}
+	log := remote.NewClient(svc)
+	defer func() { err = errors.Join(err, log.Close()) }()
+	enc := json.NewEncoder(stdout)
+	counts := map[collector.FindingKind]int{}
+	result, err := collector.Audit(ctx, log, store, categories, func(f collector.Finding) error {
+		counts[f.Kind]++
+		line := danglingLine{Kind: f.Kind, Blob: f.Key, Bytes: f.Size, Category: f.Category, LSN: uint64(f.LSN), Pointers: f.Pointers}
+		if f.Shard != 0 {
+			line.Shard = f.Shard.String()
+		}
+		if f.Err != nil {
+			line.Error = f.Err.Error()
+		}
+		return enc.Encode(line)
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stderr, "%d pointers, %d blobs, %d bytes", result.Pointers, result.Blobs, result.Bytes)
+	for _, kind := range []collector.FindingKind{
+		collector.FindingMissing, collector.FindingPointer, collector.FindingOrphan, collector.FindingExpired, collector.FindingYoung,
+		collector.FindingUnknown, collector.FindingDamaged,
+	} {
+		fmt.Fprintf(stderr, ", %d %s", counts[kind], kind)
+	}
+	fmt.Fprintf(stderr, "; boundary %s\n", time.UnixMicro(result.Boundary).UTC().Format(time.RFC3339))
+	if counts[collector.FindingMissing]+counts[collector.FindingPointer] > 0 {
+		return errDamaged
+	}
+	return nil
+}
+
+// everyCategory lists the categories that there are, and those that were deleted and are not collected yet.
+func everyCategory(ctx context.Context, control rpc.ControlService) (all []collector.AuditCategory, err error) {
+	for after := ""; ; {
+		res, err := control.ListCategories(ctx, &scribev1.ListCategoriesRequest{After: after})
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range res.GetCategories() {
+			all = append(all, collector.AuditCategory{ID: c.GetId(), Name: c.GetName()})
+			after = c.GetName()
+		}
+		if !res.GetMore() {
+			break
+		}
+	}
+	for after := uint32(0); ; {
+		res, err := control.ListDropped(ctx, &scribev1.ListDroppedRequest{After: after})
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range res.GetCategories() {
+			all = append(all, collector.AuditCategory{ID: c.GetId(), Name: c.GetName()})
+			after = c.GetId()
+		}
+		if !res.GetMore() {
+			return all, nil
+		}
+	}
+}

@@ -1,0 +1,44 @@
+package readstream
+
+// Needs returns, for each category that streams read, the persisted time from which they still need records, Unix microseconds: what has
+// not been handed out of the logs. Streams of which that is not known yet are left out.
+func (s *Server) Needs() map[uint32]int64 {
+	s.mu.Lock()
+	streams := make([]*stream, 0, len(s.mu.running))
+	for st := range s.mu.running {
+		streams = append(streams, st)
+	}
+	s.mu.Unlock()
+	needs := map[uint32]int64{}
+	for _, st := range streams {
+		st.mu.Lock()
+		low := int64(0)
+		if !st.mu.closed {
+			low = st.merge.Low()
+		}
+		st.mu.Unlock()
+		if from, ok := needs[st.cat.GetId()]; low > 0 && (!ok || low < from) {
+			needs[st.cat.GetId()] = low
+		}
+	}
+	return needs
+}
+
+// enlist makes a stream's needs known; delist ends that, before its merge is closed.
+func (s *Server) enlist(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.running == nil {
+		s.mu.running = map[*stream]struct{}{}
+	}
+	s.mu.running[st] = struct{}{}
+}
+
+func (s *Server) delist(st *stream) {
+	s.mu.Lock()
+	delete(s.mu.running, st)
+	s.mu.Unlock()
+	st.mu.Lock()
+	st.mu.closed = true
+	st.mu.Unlock()
+}

@@ -42,7 +42,7 @@ func everyStore(t *testing.T, test func(t *testing.T, w *world)) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, t.Context(), open(t))
+			w := newWorld(t.Context(), t, open(t))
 			defer w.close()
 			test(t, w)
 		})
@@ -226,11 +226,11 @@ func TestUndecided(t *testing.T) {
 	id := w.cell.create(time.Hour, w.clock.Now())
 	l := w.mustLead("one")
 	defer l.close()
-	foreign := w.put(1, 1, id)
+	w.put(1, 1, id)
 	for shard := range w.epochs {
 		w.epochs[shard] += 7
 	}
-	foreign = w.put(1, 1, id)
+	foreign := w.put(1, 1, id)
 	damaged := pointer.Key(1, pointer.MakeBlobID(w.clock.Now(), [10]byte{9}))
 	if err := w.blobs.Put(w.ctx, damaged, make([]byte, 1000)); err != nil {
 		t.Fatal(err)
@@ -256,7 +256,7 @@ func TestClaims(t *testing.T) {
 	orphan := w.put(1, 1, id)
 
 	// The metadata is another one: its logs are empty, so all blobs look like orphans.
-	other := newWorld(t, t.Context(), w.blobs)
+	other := newWorld(t.Context(), t, w.blobs)
 	defer func() {
 		if err := other.log.Close(); err != nil {
 			t.Error(err)

@@ -112,13 +112,13 @@ func (c *Collector) status(leads bool, halted error) {
 func (c *Collector) run() {
 	defer close(c.ended)
 	for c.life.Err() == nil {
-		t, err := c.campaign(c.life)
-		if t == nil || err != nil {
+		t := c.campaign(c.life)
+		if t == nil {
 			return
 		}
 		c.log.Info("this collector leads", "cell", t.cell(), "epoch", t.epoch)
 		c.status(true, nil)
-		err = t.lead(c.life)
+		err := t.lead(c.life)
 		c.status(false, nil)
 		if c.life.Err() == nil {
 			c.log.Warn("this collector does not lead any more", "error", err)
@@ -146,9 +146,9 @@ func (t *term) lead(ctx context.Context) error {
 // work collects. An error of a store is met again in the next round. It ends when ctx does, and when the metadata engine turns out to have
 // lost what it knew.
 func (t *term) work(ctx context.Context) error {
-	boundary, err := t.admitted(ctx)
-	if err != nil {
-		return nil //nolint:nilerr // the context has ended
+	boundary, ok := t.admitted(ctx)
+	if !ok {
+		return nil
 	}
 	logs, blobs := newTrimmer(t), newSweeper(t, boundary)
 	defer blobs.close()
@@ -158,26 +158,26 @@ func (t *term) work(ctx context.Context) error {
 	return group.Wait()
 }
 
-// admitted waits until the claims in the blob store allow this cell to collect, and returns the engine's boundary.
-func (t *term) admitted(ctx context.Context) (boundary int64, err error) {
+// admitted waits until the claims in the blob store allow this cell to collect, and returns the engine's boundary. It reports false when
+// ctx ended.
+func (t *term) admitted(ctx context.Context) (boundary int64, ok bool) {
 	for {
-		boundary, err = t.c.deps.Log.AdvanceBoundary(ctx, 0)
+		boundary, err := t.c.deps.Log.AdvanceBoundary(ctx, 0)
 		if err == nil {
 			err = t.checkClaim(ctx, boundary)
 		}
 		if err == nil {
 			t.c.status(true, nil)
-			return boundary, nil
+			return boundary, true
 		}
-		var halted *HaltedError
-		if errors.As(err, &halted) {
+		if halted, ok := errors.AsType[*HaltedError](err); ok {
 			t.c.status(true, halted)
 		}
 		if ctx.Err() == nil {
 			t.c.trouble("claim", err)
 		}
 		if !t.c.sleep(ctx, time.Minute) {
-			return 0, context.Cause(ctx)
+			return 0, false
 		}
 	}
 }
@@ -186,13 +186,12 @@ func (t *term) admitted(ctx context.Context) (boundary int64, err error) {
 func (c *Collector) loop(ctx context.Context, what string, round func(context.Context) (more bool, err error)) error {
 	for {
 		more, err := round(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if errors.Is(err, errRestored) {
+		switch {
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // an orderly end
+		case errors.Is(err, errRestored):
 			return err
-		}
-		if err != nil {
+		case err != nil:
 			c.trouble(what, err)
 		}
 		if more && err == nil {

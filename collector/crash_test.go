@@ -15,20 +15,21 @@ func script(w *world, at int) {
 	id := func(n uint32) uint32 { return w.cell.live()[n] }
 	switch at {
 	case 0:
-		for _, d := range []time.Duration{time.Hour, 3 * time.Hour, 8 * time.Hour, 8 * time.Hour} {
+		for _, d := range []time.Duration{time.Hour, 3 * time.Hour, 24 * time.Hour, 24 * time.Hour} {
 			w.cell.create(d, w.clock.Now())
 		}
 		w.write(1, 4, id(0), id(1))
 		w.put(2, 4, id(1))
-		w.write(1, 8, id(2), id(3))
+		w.write(1, 24, id(2), id(3))
+		w.write(6, 24, id(2))
 	case 4:
 		w.write(1, 1, id(0))
-		w.put(3, 8, id(2))
+		w.put(3, 24, id(2))
 	case 8:
 		w.cell.drop(id(2))
 		w.cell.retain(id(1), time.Hour)
 	case 12:
-		w.write(4, 8, id(2))
+		w.write(4, 24, id(2))
 		w.put(5, 1, id(0))
 	}
 }
@@ -37,14 +38,12 @@ func script(w *world, at int) {
 // the call not carried out; then another one goes on. It reports whether it came to that step.
 func killedAt(t *testing.T, n int, after bool) (killed bool) {
 	t.Helper()
-	w := newWorld(t, t.Context(), nil)
+	w := newWorld(t.Context(), t, nil)
 	defer w.close()
 	w.cfg.SweepInterval = 24 * time.Hour
 	deps, f := kill(w.deps("one"), n, after)
 	l, err := w.lead(deps)
-	if err == nil {
-		defer l.close()
-	}
+	defer func() { l.close() }()
 	for at := range 16 {
 		script(w, at)
 		w.clock.Advance(30 * time.Minute)
@@ -56,14 +55,8 @@ func killedAt(t *testing.T, n int, after bool) (killed bool) {
 		}
 		if err != nil {
 			killed = true
-			if l != nil {
-				l.close()
-			}
-			l, err = w.lead(w.deps("two"))
-			if err != nil {
-				t.Fatalf("the next one, after step %d: %v", n, err)
-			}
-			defer l.close()
+			l.close()
+			l, err = w.mustLead("two"), nil
 			f.left.Store(1 << 60)
 		}
 		w.resolves()
@@ -71,7 +64,6 @@ func killedAt(t *testing.T, n int, after bool) (killed bool) {
 	if !killed {
 		l.close()
 		l = w.mustLead("two")
-		defer l.close()
 	}
 	l.run(2*time.Hour, 30*time.Minute)
 	w.resolves()
@@ -79,7 +71,7 @@ func killedAt(t *testing.T, n int, after bool) (killed bool) {
 	if w.cell.waiting() != 0 {
 		t.Fatalf("step %d: a deleted category was not forgotten", n)
 	}
-	l.run(10*time.Hour, 5*time.Hour)
+	l.run(30*time.Hour, 6*time.Hour)
 	if keys := w.keys(); len(keys) != 0 {
 		t.Fatalf("step %d: left in the end: %v", n, keys)
 	}
@@ -105,7 +97,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 // left that nobody needs.
 func TestSimulation(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		w := newWorld(rt, t.Context(), nil)
+		w := newWorld(t.Context(), rt, nil)
 		defer w.close()
 		s := &simulation{world: w, owed: map[string]owed{}}
 		defer func() {

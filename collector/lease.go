@@ -60,25 +60,25 @@ type term struct {
 const keptRecords = 16
 
 // campaign waits until this collector leads. It returns nil when ctx ends.
-func (c *Collector) campaign(ctx context.Context) (*term, error) {
+func (c *Collector) campaign(ctx context.Context) *term {
 	l := lease{ttl: c.cfg.LeaseTTL}
 	for {
 		take, wait, err := c.look(ctx, &l)
 		if err == nil && take {
 			var t *term
 			if t, err = c.take(ctx); err == nil {
-				return t, nil
+				return t
 			}
 		}
 		if ctx.Err() != nil {
-			return nil, nil //nolint:nilnil,nilerr // the end is no error, and there is no term
+			return nil
 		}
 		if err != nil {
 			c.trouble("lease", err)
 			wait = c.cfg.LeaseTTL / 3
 		}
 		if !c.sleep(ctx, wait) {
-			return nil, nil //nolint:nilnil // as above
+			return nil
 		}
 	}
 }
@@ -107,7 +107,7 @@ func (c *Collector) leaseState(ctx context.Context) (metalog.State, error) {
 // lastState returns the newest state in the lease shard, nil if there is none.
 func (c *Collector) lastState(ctx context.Context, st metalog.State) (*state, error) {
 	if st.NextLSN == st.FirstLSN {
-		return nil, nil //nolint:nilnil // none is no error
+		return nil, nil
 	}
 	entries, err := c.deps.Log.Read(ctx, LeaseShard, st.NextLSN-1, 1, 0)
 	if err != nil || len(entries) == 0 {

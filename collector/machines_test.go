@@ -100,7 +100,7 @@ func TestSchedule(t *testing.T) {
 				s.examined(k, o, now)
 				if !o.cut {
 					done[k] = true
-					if next, ok := s.next(now + hours(class)/24 - 1); ok && next == k {
+					if next, ok := s.next(now + hours(class)/60 - 1); ok && next == k {
 						t.Fatal("it is due again at once")
 					} else if ok {
 						s.failed(next, now, 0)
@@ -255,8 +255,15 @@ func TestLease(t *testing.T) {
 		last   *state
 		take   bool
 	}{
-		{0, 10, other, false}, {8, 10, other, false}, {8, 11, other, false}, {16, 11, other, false}, {17, 11, other, true},
-		{17, 12, other, false}, {18, 13, &state{Owner: "other", Released: true}, true}, {18, 14, &state{Owner: "me"}, true}, {18, 15, nil, false},
+		{0, 10, other, false},
+		{8, 10, other, false},
+		{8, 11, other, false},
+		{16, 11, other, false},
+		{17, 11, other, true},
+		{17, 12, other, false},
+		{18, 13, &state{Owner: "other", Released: true}, true},
+		{18, 14, &state{Owner: "me"}, true},
+		{18, 15, nil, false},
 	} {
 		st.NextLSN = record.LSN(tc.next)
 		if take, wait := l.look(at(tc.second), "me", st, tc.last); take != tc.take || !take && (wait <= 0 || wait > 3*time.Second) {

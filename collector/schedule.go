@@ -8,7 +8,7 @@ import (
 // schedule decides which slices are looked at when. It does no I/O. Times are the engine's, in Unix microseconds.
 //
 // A slice is in it from when the boundary has passed its end until nothing is left of it. Some 60 bytes each; there are as many as its
-// class is long, divided by their length: 440 for the shortest classes, 18,800 for ten years.
+// class is long, divided by their length: 220 for a class of 4 hours, 7,400 for 90 days, 18,800 for ten years.
 type schedule struct {
 	grace  time.Duration
 	slices map[slice]*sliceState
@@ -113,7 +113,7 @@ type outcome struct {
 	cut bool
 }
 
-// examined says what was found in a slice at now. It is not looked at again before 1/24 of its class has gone by, so that a class whose
+// examined says what was found in a slice at now. It is not looked at again before 1/60 of its class has gone by, so that a class whose
 // categories expire at different times is not read over and over.
 func (s *schedule) examined(k slice, o outcome, now int64) {
 	st := s.slices[k]
@@ -127,7 +127,7 @@ func (s *schedule) examined(k slice, o outcome, now int64) {
 		s.put(k, now+(10*time.Second).Microseconds())
 		return
 	case o.left > 0:
-		s.put(k, max(o.due, now+hours(k.class)/24))
+		s.put(k, max(o.due, now+hours(k.class)/60))
 	}
 	st.unseen, st.left = false, o.left > 0
 	s.settle(k, st)

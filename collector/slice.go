@@ -29,7 +29,7 @@ func sliceDigits(class uint32, grace time.Duration) uint8 {
 		return 9 // somebody wants it quick
 	case class < 8:
 		return 8
-	case class < 120:
+	case class < 3000:
 		return 7
 	default:
 		return 6

@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -88,12 +89,6 @@ func decodeState(b []byte) (*state, error) {
 	return s, nil
 }
 
-func (s *state) clone() *state {
-	c := *s
-	c.Cursors, c.Rechecks = maps.Clone(s.Cursors), slices.Clone(s.Rechecks)
-	return &c
-}
-
 // recheck adds blobs to be examined again. Beyond maxRechecks, those of a class become one.
 func (s *state) recheck(r recheck) {
 	r.From, r.To, r.At = max(r.From, 0), max(r.To, r.From, 0), max(r.At, 0)
@@ -109,7 +104,7 @@ func (s *state) recheck(r recheck) {
 		r.taken, r.examined = false, 0
 		byClass[r.Class] = r
 	}
-	s.Rechecks = slices.SortedFunc(maps.Values(byClass), func(a, b recheck) int { return int(a.Class) - int(b.Class) })
+	s.Rechecks = slices.SortedFunc(maps.Values(byClass), func(a, b recheck) int { return cmp.Compare(a.Class, b.Class) })
 	if len(s.Rechecks) > maxRechecks { // there are not that many classes
 		s.Rechecks = s.Rechecks[:maxRechecks]
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"sync"
 	"time"
 
@@ -133,11 +134,7 @@ func (r *sweeper) begin(ctx context.Context) error {
 		longest[class] = max(longest[class], retention)
 	}
 	cursors := map[uint32]int64{}
-	r.t.change(func(s *state) {
-		for class, at := range s.Cursors {
-			cursors[class] = at
-		}
-	})
+	r.t.change(func(s *state) { maps.Copy(cursors, s.Cursors) })
 	for _, class := range pointer.RetentionClasses() {
 		oldest, err := r.oldest(ctx, class)
 		if err != nil {

@@ -51,7 +51,7 @@ type world struct {
 	cfg    Config
 }
 
-func newWorld(t tester, ctx context.Context, blobs blob.Store) *world {
+func newWorld(ctx context.Context, t tester, blobs blob.Store) *world {
 	t.Helper()
 	w := &world{
 		tester: t, ctx: ctx, clock: metalogtest.NewClock(), fs: vfs.NewMem(), blobs: blobs,
@@ -415,7 +415,12 @@ func (l *leader) run(d, step time.Duration) {
 	}
 }
 
-func (l *leader) close() { l.blobs.close() }
+// close ends what it has under way. There may be none.
+func (l *leader) close() {
+	if l != nil {
+		l.blobs.close()
+	}
+}
 
 // failAt makes the calls of a collector's stores that change something fail from the n-th on, before or after they were carried out.
 type failAt struct {
@@ -516,7 +521,7 @@ func kill(d Deps, n int, after bool) (Deps, *failAt) {
 // testWorld is a world for a plain test.
 func testWorld(t *testing.T) *world {
 	t.Helper()
-	w := newWorld(t, t.Context(), nil)
+	w := newWorld(t.Context(), t, nil)
 	t.Cleanup(w.close)
 	return w
 }

@@ -32,6 +32,8 @@ batcher                 writeproxy
 batcher                 controlplane
 readstream              readproxy
 readproxy               readstream
+collector               batcher
+readproxy               collector
 readproxy               consumer
 controlplane            scribed
 controlplane            internal/app

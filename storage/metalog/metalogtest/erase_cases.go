@@ -7,10 +7,10 @@ import (
 	"scribe/storage/metalog"
 )
 
-// erase erases a category.
-func (e *env) erase(category uint32) {
+// erase erases the category of shardA.
+func (e *env) erase() {
 	e.Helper()
-	if err := e.log.Erase(e.ctx, category); err != nil {
+	if err := e.log.Erase(e.ctx, shardA.Category()); err != nil {
 		e.Fatalf("Erase: %v", err)
 	}
 }
@@ -45,9 +45,9 @@ var eraseCases = []testCase{
 			e.append(a)
 		}
 		e.retire(7)
-		e.erase(7)
+		e.erase()
 		e.gone(shardA, shardB, shardC)
-		e.erase(7)
+		e.erase()
 		e.gone(shardA, shardB, shardC)
 		for i, shard := range neighbours {
 			e.holds(shard, 1, "r0", "r1")
@@ -72,7 +72,7 @@ var eraseCases = []testCase{
 		f := e.follow(long, at(shardA, 1), at(shardB, 1))
 		f.reaches(shardA, 3)
 		e.retire(7)
-		e.erase(7)
+		e.erase()
 		f.until(shardA, "the end", func(s *followed) bool { return s.sealed })
 		f.stop()
 		late := e.follow(long, at(shardA, 1))
@@ -91,7 +91,7 @@ var eraseCases = []testCase{
 			}
 		}()
 		e.retire(7)
-		e.erase(7)
+		e.erase()
 		if err := <-done; !errors.Is(err, metalog.ErrSealed) {
 			e.Fatalf("the writer ended with %v", err)
 		}
@@ -102,7 +102,7 @@ var eraseCases = []testCase{
 		e.fill(shardA, epoch, "r", 2)
 		e.retire(7)
 		e.restart()
-		e.erase(7)
+		e.erase()
 		e.gone(shardA)
 		e.restart()
 		e.gone(shardA, shardB)
@@ -111,7 +111,7 @@ var eraseCases = []testCase{
 		epoch := e.openOne(shardA)
 		e.fill(shardA, epoch, "r", 2)
 		e.retire(7)
-		e.erase(7)
+		e.erase()
 		e.log = e.in.Crash(e)
 		e.gone(shardA)
 	}},

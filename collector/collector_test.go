@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,48 +38,78 @@ func TestValidateReportsEveryFault(t *testing.T) {
 // fakeLease is a metadata engine that has no more than the lease shard; it refuses appends while it is away.
 type fakeLease struct {
 	Log
-	state metalog.State
-	last  []byte
-	away  bool
+	mu struct {
+		sync.Mutex
+		state metalog.State
+		last  []byte
+		away  bool
+	}
+}
+
+func (f *fakeLease) leave(away bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.away = away
+}
+
+func (f *fakeLease) records() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return int(f.mu.state.NextLSN - 1)
+}
+
+func (f *fakeLease) damage() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.last = []byte("{")
 }
 
 var errAway = errors.New("away")
 
 func (f *fakeLease) Tail(context.Context, []record.ShardID) ([]metalog.State, error) {
-	if f.away {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.away {
 		return nil, errAway
 	}
-	return []metalog.State{f.state}, nil
+	return []metalog.State{f.mu.state}, nil
 }
 
 func (f *fakeLease) Open(context.Context, string, []record.ShardID) ([]metalog.State, error) {
-	f.state.Epoch++
-	return []metalog.State{f.state}, nil
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.state.Epoch++
+	return []metalog.State{f.mu.state}, nil
 }
 
 func (f *fakeLease) Append(_ context.Context, a *metalog.Append) ([]metalog.Appended, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	switch {
-	case f.away:
+	case f.mu.away:
 		return nil, errAway
-	case a.Shards[0].Epoch != f.state.Epoch:
+	case a.Shards[0].Epoch != f.mu.state.Epoch:
 		return nil, &metalog.RefusedError{Refusals: []metalog.Refusal{{Err: metalog.ErrFenced}}}
 	}
-	f.last = a.Shards[0].Records[0]
-	f.state.NextLSN++
-	return []metalog.Appended{{FirstLSN: f.state.NextLSN - 1}}, nil
+	f.mu.last = a.Shards[0].Records[0]
+	f.mu.state.NextLSN++
+	return []metalog.Appended{{FirstLSN: f.mu.state.NextLSN - 1}}, nil
 }
 
 func (f *fakeLease) Trim(context.Context, record.ShardID, record.LSN) error { return nil }
 
 func (f *fakeLease) Read(context.Context, record.ShardID, record.LSN, int, int) ([]metalog.Entry, error) {
-	return []metalog.Entry{{Data: f.last}}, nil
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return []metalog.Entry{{Data: f.mu.last}}, nil
 }
 
 // TestTerm: a second collector waits for the length of a lease, the first one is fenced, gives up before that when it can't renew, and
 // who ends in an orderly way is not waited for.
 func TestTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := &fakeLease{state: metalog.State{FirstLSN: 1, NextLSN: 1}}
+		log := &fakeLease{}
+		log.mu.state = metalog.State{FirstLSN: 1, NextLSN: 1}
 		cell := newCell()
 		collector := func(owner string) *Collector {
 			t.Helper()
@@ -105,7 +136,7 @@ func TestTerm(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { lost <- one.keep(ctx) }()
 		<-time.After(time.Minute)
-		if n := log.state.NextLSN; n < 11 || n > 14 {
+		if n := log.records(); n < 11 || n > 14 {
 			t.Errorf("%d records in a minute", n)
 		}
 		cancel() // as if it were paused
@@ -124,12 +155,12 @@ func TestTerm(t *testing.T) {
 		}
 		go func() { lost <- two.keep(t.Context()) }()
 		<-time.After(time.Minute)
-		log.away = true
+		log.leave(true)
 		began := time.Now()
 		if err := <-lost; !errors.Is(err, errLost) || time.Since(began) > 15*time.Second {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
-		log.away = false
+		log.leave(false)
 		if err := two.release(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -138,7 +169,7 @@ func TestTerm(t *testing.T) {
 			t.Errorf("the third one waited for %v", waited)
 		}
 		// Damage costs the state, not the role.
-		log.last = []byte("{")
+		log.damage()
 		<-time.After(time.Second)
 		four, _ := lead(collector("four"))
 		if four.cell() == three.cell() {

@@ -296,6 +296,8 @@ func roleName(r scribev1.Role) string {
 		return "write proxy"
 	case scribev1.Role_ROLE_READSTREAM:
 		return "read stream"
+	case scribev1.Role_ROLE_COLLECTOR:
+		return "collector"
 	case scribev1.Role_ROLE_READPROXY:
 		return "read proxy"
 	case scribev1.Role_ROLE_BATCHER:

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
 	"scribe/columnar"
 	"scribe/internal/pointer"
 	"scribe/internal/record"
@@ -15,11 +13,16 @@ import (
 	"scribe/storage/blob/layout"
 )
 
+// blockEncoding is what read proxies of other regions ask for.
+const blockEncoding = scribev1.PayloadEncoding_PAYLOAD_ENCODING_BLOCK
+
 // answer is a request on its way: the payloads that will be looked at, and the blocks that they need.
 type answer struct {
 	s        *Server
 	encoding scribev1.PayloadEncoding
 	category string
+	rule     Rule
+	peer     bool // a read proxy of another region asks
 	items    []item
 	jobs     []job
 	// cost is how many bytes the blocks and what is made of them take.
@@ -37,15 +40,17 @@ type item struct {
 
 // job is a block that items need.
 type job struct {
-	key   blockKey
-	p     *pointer.Pointer
-	block *block
-	err   error
+	key blockKey
+	p   *pointer.Pointer
+	// begin and end are what the items need of the decompressed block, in bytes.
+	begin, end uint64
+	block      *block
+	err        error
 }
 
 // newAnswer decodes the pointers of a request, until the blocks that they need are enough for an answer. At least one is taken.
 func newAnswer(s *Server, encoding scribev1.PayloadEncoding, req *scribev1.FetchRequest) *answer {
-	a := &answer{s: s, encoding: encoding, category: req.GetCategory()}
+	a := &answer{s: s, encoding: encoding, category: req.GetCategory(), rule: s.cfg.rule(req.GetCategory()), peer: req.GetPeer()}
 	a.items = make([]item, 0, len(req.GetPointers())) // never grows: jobs point into it
 	var known map[blockKey]int
 	for i, encoded := range req.GetPointers() {
@@ -60,12 +65,12 @@ func newAnswer(s *Server, encoding scribev1.PayloadEncoding, req *scribev1.Fetch
 			continue
 		}
 		it.pointer = p
-		it.whole = p.Offset == 0 && p.Length == p.BlockRawLen
+		it.whole = p.Offset == 0 && p.Length == p.BlockRawLen || encoding == blockEncoding
 		key := keyOf(&it.pointer, !it.whole)
 		at, ok := known[key]
 		if !ok {
 			at = len(a.jobs)
-			a.jobs = append(a.jobs, job{key: key, p: &it.pointer})
+			a.jobs = append(a.jobs, job{key: key, p: &it.pointer, begin: uint64(p.Offset)})
 			if len(req.GetPointers()) > 1 {
 				if known == nil {
 					known = map[blockKey]int{}
@@ -78,7 +83,9 @@ func newAnswer(s *Server, encoding scribev1.PayloadEncoding, req *scribev1.Fetch
 			}
 		}
 		it.job = at
-		if encoding != scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW {
+		a.jobs[at].begin = min(a.jobs[at].begin, uint64(p.Offset))
+		a.jobs[at].end = max(a.jobs[at].end, uint64(p.Offset)+uint64(p.Length))
+		if encoding != scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW && encoding != blockEncoding {
 			a.cost += 2 * int64(p.Length) // decompressed, and what is made of it
 		} else if !it.whole {
 			a.cost += int64(p.Length)
@@ -97,31 +104,7 @@ func pointerError(i int, err error) error {
 
 // load gets the blocks. It fails only when ctx ends; a block that can't be had has an error of its own.
 func (a *answer) load(ctx context.Context) error {
-	if len(a.jobs) == 1 {
-		a.loadOne(ctx, &a.jobs[0])
-		return a.over(ctx)
-	}
-	var g errgroup.Group
-	g.SetLimit(a.s.cfg.RequestFetches)
-	for i := range a.jobs {
-		j := &a.jobs[i]
-		if j.block = a.s.cache.get(j.key); j.block != nil {
-			a.s.metrics.hits.Inc()
-			a.s.metrics.savedBytes.Add(float64(j.p.BlockLen))
-			continue
-		}
-		g.Go(func() error {
-			a.loadOne(ctx, j)
-			return nil
-		})
-	}
-	_ = g.Wait() // errors are with the jobs
-	return a.over(ctx)
-}
-
-func (a *answer) loadOne(ctx context.Context, j *job) { j.block, j.err = a.s.load(ctx, j.p, j.key.raw) }
-
-func (a *answer) over(ctx context.Context) error {
+	a.s.load(ctx, a)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -155,10 +138,10 @@ func (a *answer) payload(it *item, out *scribev1.Payload) error {
 	if j.err != nil {
 		return j.err
 	}
-	if it.whole && j.block.category != a.category {
+	if it.whole && a.encoding != blockEncoding && j.block.category != a.category {
 		return a.foreign(p)
 	}
-	if it.whole && a.encoding == scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW {
+	if it.whole && (a.encoding == scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW || a.encoding == blockEncoding) {
 		out.Codec, out.Data, out.RawLength, out.Crc = uint32(p.Codec), j.block.data, uint64(p.BlockRawLen), p.BlockCRC
 		return nil
 	}
@@ -203,9 +186,9 @@ func (a *answer) encode(p *pointer.Pointer, frames []byte) ([]byte, error) {
 	}
 	switch {
 	case errors.Is(err, columnar.ErrArrowFrame):
-		err = rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s holds Arrow batches of its producer: ask for it raw", place(p))
+		err = rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s holds Arrow batches of its producer: ask for it raw", where(p))
 	case errors.Is(err, columnar.ErrTooLarge):
-		err = rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s is too large in this encoding, ask for it raw: %w", place(p), err)
+		err = rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s is too large in this encoding, ask for it raw: %w", where(p), err)
 	case err != nil:
 		err = damage(p, err)
 	}
@@ -217,7 +200,7 @@ func (a *answer) checkFrames(p *pointer.Pointer, frames []byte) error {
 	for f, err := range record.Split(frames) {
 		switch {
 		case errors.Is(err, record.ErrVersion):
-			return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", place(p), err)
+			return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", where(p), err)
 		case err != nil:
 			return damage(p, err)
 		case string(f.Category) != a.category:
@@ -228,7 +211,7 @@ func (a *answer) checkFrames(p *pointer.Pointer, frames []byte) error {
 }
 
 func (a *answer) foreign(p *pointer.Pointer) error {
-	return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s belongs to another category than %q", place(p), a.category)
+	return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s belongs to another category than %q", where(p), a.category)
 }
 
 // scratch are buffers for decompressed payloads that do not go into an answer.

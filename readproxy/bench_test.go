@@ -15,6 +15,7 @@ func BenchmarkFetch(b *testing.B) {
 		for _, encoding := range []scribev1.PayloadEncoding{raw, json, arrow} {
 			b.Run(fmt.Sprintf("encoding=%v/hit=%v", encoding, cached), func(b *testing.B) {
 				h := newHarness(b, func(c *Config) {
+					c.RequestsPerSecond = 0
 					if !cached {
 						c.CacheBytes = 0
 					}
@@ -34,7 +35,7 @@ func BenchmarkFetch(b *testing.B) {
 	}
 	// 100 payloads of about 1 KB in one block.
 	b.Run("shared/hit=true", func(b *testing.B) {
-		h := newHarness(b)
+		h := newHarness(b, func(c *Config) { c.RequestsPerSecond = 0 })
 		var block []payload
 		for range 100 {
 			block = append(block, newPayload(b, "a", 12))

@@ -1,112 +1,157 @@
 package readproxy
 
 import (
-	"encoding/binary"
 	"math"
 	"sync"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
-
-	"scribe/internal/pointer"
 )
 
-// blockKey names a block in one of its two forms. It holds everything that the pointer says of the block, so a pointer that says
-// something else of the same place is another key, and its block fails the checks of its own fetch.
-type blockKey struct {
-	region string
-	blob   pointer.BlobID
-	class  uint32
-	offset uint64
-	length uint32
-	rawLen uint32
-	crc    uint32
-	codec  pointer.Codec
-	// raw: the decompressed block.
-	raw bool
-}
-
-func keyOf(p *pointer.Pointer, raw bool) blockKey {
-	return blockKey{
-		region: p.Region, blob: p.Blob, class: p.Class, offset: p.BlockOffset, length: p.BlockLen, rawLen: p.BlockRawLen,
-		crc: p.BlockCRC, codec: p.Codec, raw: raw,
-	}
-}
-
-// flight is the key's name among the fetches that are going on.
-func (k *blockKey) flight() string {
-	b := make([]byte, 0, 64)
-	b = append(b, k.blob[:]...)
-	b = binary.LittleEndian.AppendUint64(b, k.offset)
-	for _, v := range []uint32{k.class, k.length, k.rawLen, k.crc} {
-		b = binary.LittleEndian.AppendUint32(b, v)
-	}
-	b = append(b, byte(k.codec), 0)
-	if k.raw {
-		b[len(b)-1] = 1
-	}
-	return string(append(b, k.region...))
-}
-
-// block is a block that was checked. It is immutable.
-type block struct {
-	data []byte
-	// category is the first frame's; empty for a decompressed block, which has many.
-	category string
-}
-
-// blockOverhead is counted for a block in the cache beside its data.
-const blockOverhead = 256
-
-func (b *block) size() int64 { return int64(len(b.data)) + blockOverhead }
-
-// cache keeps the blocks that were used last, within a bound of bytes.
+// cache keeps blocks within a bound of bytes, in two parts, after 2Q (Johnson and Shasha, 1994). The proven part is for blocks that
+// several ask for: those that were asked for a second time, and those that are young, which is what consumers that follow a tail
+// together read. All others are on trial first. A block that is pushed out of the proven part goes back on trial, as the newest; what
+// is given up is the oldest on trial. So a consumer that replays a history, which asks for each block once, pushes through the trial
+// part alone, and does not take from the others what they share.
+//
+// The keys of blocks that were given up on trial are remembered for a while: one that is fetched again is proven. The part for trials
+// may so be smaller than the distance between two who replay the same history.
 type cache struct {
-	limit int64
-	mu    struct {
+	limit       int64
+	provenLimit int64
+	mu          struct {
 		sync.Mutex
-		lru   *simplelru.LRU[blockKey, *block]
-		bytes int64
+		trial, proven           *simplelru.LRU[blockKey, *block]
+		given                   *simplelru.LRU[blockKey, struct{}]
+		trialBytes, provenBytes int64
+		evicted                 uint64
 	}
 }
+
+const (
+	// provenShare is the part of the cache for proven blocks at most.
+	provenShare = 0.75
+	// rememberedKeys is how many given-up blocks are remembered, in some 200 bytes each.
+	rememberedKeys = 8192
+)
 
 func newCache(limit int64) (*cache, error) {
-	c := &cache{limit: limit}
+	c := &cache{limit: limit, provenLimit: int64(float64(limit) * provenShare)}
 	var err error
-	// The bound is on bytes; the callback runs under mu, in the calls below.
-	c.mu.lru, err = simplelru.NewLRU(math.MaxInt, func(_ blockKey, b *block) { c.mu.bytes -= b.size() })
+	// The bounds are on bytes, which add and move keep.
+	if c.mu.trial, err = simplelru.NewLRU[blockKey, *block](math.MaxInt, nil); err != nil {
+		return nil, err
+	}
+	if c.mu.proven, err = simplelru.NewLRU[blockKey, *block](math.MaxInt, nil); err != nil {
+		return nil, err
+	}
+	c.mu.given, err = simplelru.NewLRU[blockKey, struct{}](rememberedKeys, nil)
 	return c, err
 }
 
-func (c *cache) get(k blockKey) *block {
+// get returns a block, or nil. first says that it is the first time since it was added.
+func (c *cache) get(k blockKey) (b *block, first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	b, _ := c.mu.lru.Get(k)
-	return b
+	if b, ok := c.mu.proven.Get(k); ok {
+		return b, false
+	}
+	b, ok := c.mu.trial.Peek(k)
+	if !ok {
+		return nil, false
+	}
+	c.mu.trial.Remove(k)
+	c.mu.trialBytes -= b.size()
+	c.prove(k, b)
+	return b, true
 }
 
-// add keeps a block, unless it is larger than the whole cache. Others make room first, so the bound holds at any time.
-func (c *cache) add(k blockKey, b *block) {
+// prove puts a block that is in no part into the proven one. The mutex is held.
+func (c *cache) prove(k blockKey, b *block) {
+	if b.size() > c.provenLimit {
+		c.mu.trial.Add(k, b)
+		c.mu.trialBytes += b.size()
+		return
+	}
+	c.mu.proven.Add(k, b)
+	c.mu.provenBytes += b.size()
+	for c.mu.provenBytes > c.provenLimit {
+		old, demoted, _ := c.mu.proven.RemoveOldest()
+		c.mu.provenBytes -= demoted.size()
+		c.mu.trial.Add(old, demoted)
+		c.mu.trialBytes += demoted.size()
+	}
+}
+
+// add keeps a block, unless it is larger than the whole cache; proven says that it is young, or that several asked for it already.
+// Others make room first, so the bound holds at any time.
+func (c *cache) add(k blockKey, b *block, proven bool) {
 	if b.size() > c.limit {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.lru.Remove(k)
-	for c.mu.bytes+b.size() > c.limit {
-		c.mu.lru.RemoveOldest()
+	c.remove(k)
+	for c.mu.trialBytes+c.mu.provenBytes+b.size() > c.limit {
+		if key, old, ok := c.mu.trial.RemoveOldest(); ok {
+			c.mu.trialBytes -= old.size()
+			c.mu.given.Add(key, struct{}{})
+		} else if _, old, ok := c.mu.proven.RemoveOldest(); ok {
+			c.mu.provenBytes -= old.size()
+		}
+		c.mu.evicted++
 	}
-	c.mu.lru.Add(k, b)
-	c.mu.bytes += b.size()
+	if c.mu.given.Remove(k) || proven {
+		c.prove(k, b)
+		return
+	}
+	c.mu.trial.Add(k, b)
+	c.mu.trialBytes += b.size()
 }
 
-func (c *cache) stats() (blocks int, bytes int64) {
+// remove takes a block out. The mutex is held.
+func (c *cache) remove(k blockKey) {
+	if b, ok := c.mu.trial.Peek(k); ok {
+		c.mu.trial.Remove(k)
+		c.mu.trialBytes -= b.size()
+	}
+	if b, ok := c.mu.proven.Peek(k); ok {
+		c.mu.proven.Remove(k)
+		c.mu.provenBytes -= b.size()
+	}
+}
+
+// drop takes out a block that is damaged, unless another took its place.
+func (c *cache) drop(k blockKey, damaged *block) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.lru.Len(), c.mu.bytes
+	for _, part := range []*simplelru.LRU[blockKey, *block]{c.mu.trial, c.mu.proven} {
+		if b, ok := part.Peek(k); ok && b == damaged {
+			c.remove(k)
+		}
+	}
+}
+
+// cacheStats describe a cache.
+type cacheStats struct {
+	blocks               int
+	bytes, proven, limit int64
+	evicted              uint64
+}
+
+func (c *cache) stats() cacheStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return cacheStats{
+		blocks: c.mu.trial.Len() + c.mu.proven.Len(), bytes: c.mu.trialBytes + c.mu.provenBytes, proven: c.mu.provenBytes,
+		limit: c.limit, evicted: c.mu.evicted,
+	}
 }
 
 func (c *cache) clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.lru.Purge()
+	c.mu.trial.Purge()
+	c.mu.proven.Purge()
+	c.mu.given.Purge()
+	c.mu.trialBytes, c.mu.provenBytes = 0, 0
 }

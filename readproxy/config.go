@@ -11,6 +11,8 @@ import (
 
 	"scribe/internal/pointer"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/readproxy/admission"
+	"scribe/readproxy/memcached"
 	"scribe/storage/blob"
 )
 
@@ -28,58 +30,134 @@ const maxTranscoded = 64 << 20
 
 // Config of the role.
 type Config struct {
-	// CacheBytes bounds the blocks that are kept; 0 keeps none.
+	// Region is this server's, as pointers name it; empty where there is one.
+	Region string
+
+	// CacheBytes bounds the blocks that are kept in memory; 0 keeps none.
 	CacheBytes int64
+	// TailAge is the age up to which a block is taken for one that several will read. Older ones have to be asked for twice before
+	// they are kept as long.
+	TailAge time.Duration
 	// FetchBytes bounds the blocks that are being fetched or wait for it.
 	FetchBytes int64
-	// Fetches is how many blocks are fetched from stores at a time.
+	// Fetches is how many requests to stores run at a time, and how many to peers.
 	Fetches int
-	// FetchTimeout bounds the fetch of a block.
+	// FetchTimeout bounds the read of a block, and the time that it waits for its turn; beside it PeerTimeout a request to a peer.
 	FetchTimeout time.Duration
+	PeerTimeout  time.Duration
+	// CoalesceBytes is the longest range of a blob that is read at once for several blocks, CoalesceGap how many bytes between two of
+	// them may be read in vain. 0 reads each block by itself.
+	CoalesceBytes int64
+	CoalesceGap   int64
+	// ReadsPerSecond bounds the requests to stores, ReadBurst how many may have been saved up; 0 = no bound.
+	ReadsPerSecond float64
+	ReadBurst      int
+
+	// Memcached is the shared tier; nil = none.
+	Memcached *memcached.Config
+	// SharedAge is the age up to which blocks are kept in memcached and asked for there, unless a rule says something else.
+	SharedAge time.Duration
+	// FillBytes bounds the blocks that wait to be put into memcached.
+	FillBytes int64
+	// Rules say for categories which tiers keep their blocks.
+	Rules []Rule
+
 	// RequestBytes bounds the blocks that the requests being served need, each request at least as much as one payload takes.
 	RequestBytes int64
-	// RequestFetches is how many blocks one request loads at a time.
-	RequestFetches int
+	// Queue is how many requests are in the house, and how busy it may get.
+	Queue admission.ControllerConfig
+	// QueueTimeout is how long a request waits for others' bytes.
+	QueueTimeout time.Duration
+	// NetworkBytesPerSecond is what the host's network takes, for its utilisation; 0 = it is never the bottleneck.
+	NetworkBytesPerSecond float64
+	// RequestsPerSecond bounds requests, RequestBurst how many may come at once; 0 = no bound.
+	RequestsPerSecond float64
+	RequestBurst      int
 	// AnswerBytes is where an answer is cut, at most 32 MiB.
 	AnswerBytes int
-	// RetryAfter is the hint given with refusals.
+	// RetryAfter is the hint given with refusals, give or take a half of it.
 	RetryAfter time.Duration
 }
 
 // DefaultConfig returns the configuration that is used unless told otherwise.
 func DefaultConfig() Config {
 	return Config{
-		CacheBytes:     256 << 20,
-		FetchBytes:     512 << 20,
-		Fetches:        64,
-		FetchTimeout:   30 * time.Second,
-		RequestBytes:   512 << 20,
-		RequestFetches: 8,
-		AnswerBytes:    maxAnswerBytes,
-		RetryAfter:     200 * time.Millisecond,
+		CacheBytes:    256 << 20,
+		TailAge:       10 * time.Minute,
+		FetchBytes:    512 << 20,
+		Fetches:       64,
+		FetchTimeout:  30 * time.Second,
+		PeerTimeout:   10 * time.Second,
+		CoalesceBytes: 8 << 20,
+		CoalesceGap:   256 << 10,
+		ReadBurst:     1000,
+		SharedAge:     2 * time.Hour,
+		FillBytes:     64 << 20,
+		RequestBytes:  512 << 20,
+		Queue:         admission.ControllerConfig{Target: 0.9, Least: 64, Most: 4096},
+		QueueTimeout:  2 * time.Second,
+		// About what two processors can do when every request is for a block in memory.
+		RequestsPerSecond: 20_000,
+		RequestBurst:      10_000,
+		AnswerBytes:       maxAnswerBytes,
+		RetryAfter:        200 * time.Millisecond,
 	}
 }
 
 // Validate reports every field that is out of range, joined.
 func (c *Config) Validate() error {
 	var errs []error
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf("readproxy: "+format, args...)) }
 	number := func(name string, v, least, most int64) {
 		if v < least || v > most {
-			errs = append(errs, fmt.Errorf("readproxy: %s is %d, it must be %d to %d", name, v, least, most))
+			fault("%s is %d, it must be %d to %d", name, v, least, most)
 		}
 	}
+	period := func(name string, v, least, most time.Duration) {
+		if v < least || v > most {
+			fault("%s is %v, it must be %v to %v", name, v, least, most)
+		}
+	}
+	rate := func(name string, v float64) {
+		if !(v >= 0 && v <= 1e15) {
+			fault("%s is %v, it must be 0 to 1e15", name, v)
+		}
+	}
+	if err := pointer.ValidateRegion(c.Region); err != nil {
+		fault("Region: %w", err)
+	}
 	number("CacheBytes", c.CacheBytes, 0, 1<<50)
+	period("TailAge", c.TailAge, 0, 10*365*24*time.Hour)
 	number("FetchBytes", c.FetchBytes, largestBlock, 1<<50)
 	number("Fetches", int64(c.Fetches), 1, 100_000)
+	period("FetchTimeout", c.FetchTimeout, time.Millisecond, time.Hour)
+	period("PeerTimeout", c.PeerTimeout, time.Millisecond, time.Hour)
+	number("CoalesceBytes", c.CoalesceBytes, 0, 1<<30)
+	number("CoalesceGap", c.CoalesceGap, 0, 1<<30)
+	rate("ReadsPerSecond", c.ReadsPerSecond)
+	number("ReadBurst", int64(c.ReadBurst), 1, 1<<30)
+	if c.Memcached != nil {
+		if err := c.Memcached.Validate(); err != nil {
+			fault("Memcached: %w", err)
+		}
+	}
+	period("SharedAge", c.SharedAge, 0, 10*365*24*time.Hour)
+	number("FillBytes", c.FillBytes, 0, 1<<50)
+	for i := range c.Rules {
+		if err := c.Rules[i].validate(); err != nil {
+			fault("Rules[%d]: %w", i, err)
+		}
+	}
 	number("RequestBytes", c.RequestBytes, 1<<20, 1<<50)
-	number("RequestFetches", int64(c.RequestFetches), 1, maxPointers)
+	if err := c.Queue.Validate(); err != nil {
+		fault("Queue: %w", err)
+	}
+	period("QueueTimeout", c.QueueTimeout, time.Millisecond, time.Hour)
+	rate("NetworkBytesPerSecond", c.NetworkBytesPerSecond)
+	rate("RequestsPerSecond", c.RequestsPerSecond)
+	number("RequestBurst", int64(c.RequestBurst), 1, 1<<30)
 	number("AnswerBytes", int64(c.AnswerBytes), 1, maxAnswerBytes)
-	if c.FetchTimeout < time.Millisecond || c.FetchTimeout > time.Hour {
-		errs = append(errs, fmt.Errorf("readproxy: FetchTimeout is %v, it must be 1ms to 1h", c.FetchTimeout))
-	}
-	if c.RetryAfter < 0 || c.RetryAfter > time.Hour {
-		errs = append(errs, fmt.Errorf("readproxy: RetryAfter is %v, it must be 0 to 1h", c.RetryAfter))
-	}
+	period("RetryAfter", c.RetryAfter, 0, time.Hour)
 	return errors.Join(errs...)
 }
 
@@ -93,10 +171,15 @@ type Categories interface {
 
 // Deps are what the role works with. They outlive it.
 type Deps struct {
-	// Blobs returns the store of a region, "" for the local one, and an error for a region without one.
+	// Blobs returns the store of a region, "" for this one, and an error for a region without one here.
 	Blobs func(region string) (blob.Store, error)
+	// Peers returns the read proxies of another region, and nil for a region without. Where both are known, the store is for what the
+	// peer does not deliver. Nil = none.
+	Peers func(region string) Peer
 	// Categories is the view of categories.
 	Categories Categories
+	// CPUTime is what the process has used so far, for its utilisation; nil = what the system says.
+	CPUTime func() time.Duration
 	// Logger defaults to none.
 	Logger *slog.Logger
 	// Registerer gets the metrics; nil keeps none. Close unregisters them.

@@ -1,13 +1,13 @@
-// Package readproxy is the role that gives consumers payloads by pointer, out of the blob stores, through a cache. It serves
+// Package readproxy is the role that gives consumers payloads by pointer, out of the blob stores, through caches. It serves
 // rpc.ReadProxyService.
 //
 // # A fetch
 //
 // A request names pointers, a category and an encoding. The pointers are decoded and checked, the blocks that they point into are
-// taken from the cache or fetched, several at a time, and the payloads are put into the answer in the order asked for, until the
-// next one would bring it over Config.AnswerBytes: at least one is in it, and the client asks again for the rest. A payload that
+// taken from the nearest tier that has them, several at a time, and the payloads are put into the answer in the order asked for, until
+// the next one would bring it over Config.AnswerBytes: at least one is in it, and the client asks again for the rest. A payload that
 // can't be served has an error of its own. The request as a whole fails only when it is not valid, its category is not known, or
-// the server is full or shutting down.
+// the server is busy or shutting down.
 //
 // Encodings:
 //
@@ -18,27 +18,47 @@
 //     has an array.
 //   - ARROW: one Arrow IPC stream with one batch, see columnar.Schema. What only the pointer's record knows (physical shard, LSN,
 //     persisted time) is null there.
+//   - BLOCK: the whole block as it is stored, for read proxies of other regions.
 //
 // Payloads that hold Arrow batches of producers are served RAW only; JSON and ARROW answer REASON_INVALID for them.
 //
+// # Tiers
+//
+// A block is looked for in memory (cache.go: 2Q by bytes, so that a replay does not push out a tail that many follow); among the
+// fetches that are under way (load.go: however many ask for a block, it is fetched once, and an asker that gives up does not fail the
+// others); in memcached (shared.go, package memcached), where the category's rule says so and the block is young enough; at a read
+// proxy of the region that has the blob (peers.go); in the blob store (reads.go, plan.go: neighbours that are wanted at the same time
+// are read together). Blocks are kept in the tiers before the one that had them, as the rules say (policy.go).
+//
+// Only the last step is needed. A tier in front of it that is away, hangs or lies costs a bounded time, is counted, is left alone when
+// it goes on, and is passed by.
+//
 // # What is checked
 //
-// A block's checksum, which the pointer holds, is compared when the block is fetched: bytes that do not match are neither cached nor
-// sent, and the answer (REASON_CORRUPT) names blob, block and payload. Every frame's category is compared with the request's, except
-// in a block that is passed through compressed: there only the first frame is looked at, once, when the block is fetched. All frames
-// of a payload are of one physical shard, and the consumer checks every frame that it decodes, so more would cost a decompression
-// to find what is found anyway. Checksums of frames are for the consumer to check (JSON and ARROW are made from frames that were
-// checked).
+// A block's checksum, which the pointer holds, is compared when the block arrives, wherever it comes from: bytes that do not match are
+// neither kept nor sent. When they came from the store, the answer (REASON_CORRUPT) names blob, block and payload; from another tier,
+// the next one is asked. What is in memory is compared again each time before it is sent, of a decompressed block the part that is cut
+// out: the cache is large and lives long, and what consumers would find would still be in it when they ask again.
+//
+// Every frame's category is compared with the request's, except in a block that is passed through compressed: there only the first
+// frame is looked at, once, when the block arrives. All frames of a payload are of one physical shard, and the consumer checks every
+// frame that it decodes, so more would cost a decompression to find what is found anyway. Checksums of frames are for the consumer to
+// check (JSON and ARROW are made from frames that were checked).
 //
 // # Bounds
 //
-// The cache holds blocks, stored ones and decompressed shared ones, within Config.CacheBytes, and gives up those that were not
-// used for longest. However many ask for a block at the same time, it is fetched once; an asker that gives up does not fail the
-// others. Blocks being fetched take at most Config.FetchBytes, answers being made at most Config.RequestBytes (by the blocks
-// that they need; what the transport holds after that is its own). What is over a bound is refused at once with
-// REASON_OVERLOADED and a hint when to come back. Config.Fetches bounds how many requests the stores see at a time.
+// Blocks in memory take at most Config.CacheBytes. Blocks being fetched take at most Config.FetchBytes, the answers being made at most
+// Config.RequestBytes (by the blocks that they need; what the transport holds after that is its own), blocks on their way to memcached
+// Config.FillBytes. Config.Fetches bounds how many requests the stores see at a time, Config.ReadsPerSecond how many in a second: what
+// is over that waits, and is read together with what comes to lie beside it.
+//
+// Requests are admitted by package admission (gate.go): a token bucket against herds, whose refusals tell each when to come back; then
+// the input queue, whose length a controller sets so that the host's utilisation stays near a target. What is refused is refused at
+// once, with REASON_OVERLOADED and a hint.
 //
 // # Ownership
 //
 // Data in an answer may be the cache's memory: it must not be changed.
+//
+// The order of locks: flights.mu before cache.mu. Nothing is called under others.
 package readproxy

@@ -52,8 +52,8 @@ func TestRaw(t *testing.T) {
 			t.Fatal("a block in the cache was read again")
 		}
 	}
-	if hits, misses, read := h.metric("cache_hits_total"), h.metric("cache_misses_total"), h.metric("store_reads_total"); hits != 2 || misses != 4 || read != 4 {
-		t.Fatalf("%v hits, %v misses, %v reads counted", hits, misses, read)
+	if hits, misses, blocks := h.metric("cache_hits_total"), h.metric("cache_misses_total"), h.metric("store_blocks_total"); hits != 2 || misses != 4 || blocks != 4 {
+		t.Fatalf("%v hits, %v misses, %v blocks counted", hits, misses, blocks)
 	}
 }
 
@@ -304,7 +304,7 @@ func TestAnswersAreCut(t *testing.T) {
 }
 
 func TestFetchBound(t *testing.T) {
-	h := newHarness(t, func(c *Config) { c.FetchBytes, c.Fetches, c.RequestFetches = largestBlock, 1, 1000 })
+	h := newHarness(t, func(c *Config) { c.FetchBytes, c.Fetches = largestBlock, 1 })
 	var enc [][]byte
 	for range 4 {
 		e, _ := h.put(pointer.CodecNone, []payload{newPayload(t, "a", 10)})
@@ -345,7 +345,7 @@ func TestFetchBound(t *testing.T) {
 }
 
 func TestRequestBound(t *testing.T) {
-	h := newHarness(t, func(c *Config) { c.RequestBytes = 1 << 20 })
+	h := newHarness(t, func(c *Config) { c.RequestBytes, c.QueueTimeout = 1<<20, 10*time.Millisecond })
 	enc, _ := h.put(pointer.CodecNone, []payload{newPayload(t, "a", 12_000)})
 	release, reading := make(chan struct{}), make(chan struct{})
 	h.store.onRead(func(context.Context, []byte, int64) error {
@@ -411,7 +411,8 @@ func TestConfigReportsEveryFault(t *testing.T) {
 		t.Fatal("no error")
 	}
 	for _, name := range []string{
-		"CacheBytes", "FetchBytes", "Fetches", "RequestBytes", "RequestFetches", "AnswerBytes", "FetchTimeout", "RetryAfter", "Deps.Blobs", "Deps.Categories",
+		"CacheBytes", "FetchBytes", "Fetches", "FetchTimeout", "PeerTimeout", "ReadBurst", "RequestBytes", "Queue: ", "QueueTimeout", "RequestBurst", "AnswerBytes",
+		"RetryAfter", "Deps.Blobs", "Deps.Categories",
 	} {
 		if !strings.Contains(err.Error(), name) {
 			t.Errorf("%q is not named in: %v", name, err)

@@ -3,6 +3,7 @@ package readproxy
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
 
 	"scribe/internal/pointer"
@@ -72,16 +74,24 @@ type harness struct {
 	cfg      Config
 	registry *prometheus.Registry
 	server   *Server
+	// region is that of the blobs that put makes, created when it makes them, Unix microseconds; 0 = now.
+	region  string
+	created int64
 }
 
 func newHarness(t testing.TB, change ...func(*Config)) *harness {
+	t.Helper()
+	return newHarnessWith(t, func(*Deps) {}, change...)
+}
+
+func newHarnessWith(t testing.TB, adjust func(*Deps), change ...func(*Config)) *harness {
 	t.Helper()
 	h := &harness{t: t, store: &store{Store: memory.New()}, cfg: DefaultConfig(), registry: prometheus.NewRegistry()}
 	for _, c := range change {
 		c(&h.cfg)
 	}
 	var err error
-	h.server, err = New(h.cfg, Deps{
+	deps := Deps{
 		Blobs: func(region string) (blob.Store, error) {
 			if region != "" {
 				return nil, fmt.Errorf("no region %q", region)
@@ -90,8 +100,9 @@ func newHarness(t testing.TB, change ...func(*Config)) *harness {
 		},
 		Categories: categories{"a", "b"},
 		Registerer: h.registry,
-	})
-	if err != nil {
+	}
+	adjust(&deps)
+	if h.server, err = New(h.cfg, deps); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -153,7 +164,10 @@ func (h *harness) put(codec pointer.Codec, blocks ...[]payload) (encoded [][]byt
 	h.t.Helper()
 	ids := map[string]uint32{"a": 1, "b": 2}
 	id := pointer.NewBlobID()
-	b := layout.NewBuilder(id, 72, "", time.Now().UnixMicro())
+	if h.created != 0 {
+		id = pointer.MakeBlobID(h.created, [10]byte(id[6:]))
+	}
+	b := layout.NewBuilder(id, 72, h.region, id.Time())
 	lsn := record.LSN(0)
 	for _, payloads := range blocks {
 		var raw []byte
@@ -220,8 +234,8 @@ func wantReason(t testing.TB, p *scribev1.Payload, want scribev1.Reason) {
 	}
 }
 
-// metric returns the value of a metric of the server, summed over its labels.
-func (h *harness) metric(name string) float64 {
+// metric returns the value of a metric of the server, summed over its labels, or over those with one of the values given.
+func (h *harness) metric(name string, labels ...string) float64 {
 	h.t.Helper()
 	families, err := h.registry.Gather()
 	if err != nil {
@@ -231,6 +245,9 @@ func (h *harness) metric(name string) float64 {
 	for _, f := range families {
 		if f.GetName() == "scribe_readproxy_"+name {
 			for _, m := range f.GetMetric() {
+				if len(labels) > 0 && !slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return slices.Contains(labels, l.GetValue()) }) {
+					continue
+				}
 				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}

@@ -19,31 +19,57 @@ type metrics struct {
 	payloads     prometheus.Counter
 	payloadBytes prometheus.Counter
 	errors       *prometheus.CounterVec // by reason
-	hits         prometheus.Counter
-	misses       prometheus.Counter
-	shared       prometheus.Counter
-	storeReads   prometheus.Counter
-	storeBytes   prometheus.Counter
-	savedBytes   prometheus.Counter
-	fetching     prometheus.Gauge
+	denied       *prometheus.CounterVec // by cause
+	queueSeconds prometheus.Histogram
+
+	// By tier.
+	hits, misses, saved, damaged *prometheus.CounterVec
+	shared                       prometheus.Counter
+	fetching                     prometheus.Gauge
+
+	storeReads, storeBytes, storeBlocks, storeWaste prometheus.Counter
+	storeSeconds                                    prometheus.Histogram
+	paced                                           prometheus.Counter
+
+	sharedFailures *prometheus.CounterVec // by operation and kind
+	fills          *prometheus.CounterVec // by outcome
+	filledBytes    prometheus.Counter
+
+	peerRequests, peerBytes, fallbacks prometheus.Counter
 }
+
+// Tiers, as the values of a label, from the nearest to the farthest.
+const (
+	tierMemory = "memory"
+	tierFlight = "flight" // somebody else's fetch
+	tierShared = "memcached"
+	tierRegion = "region" // a read proxy of the region that has the blob
+	tierStore  = "store"
+)
 
 const namespace, subsystem = "scribe", "readproxy"
 
-func newMetrics(r prometheus.Registerer, c *cache) (*metrics, error) {
+func newMetrics(r prometheus.Registerer, s *Server) (*metrics, error) {
 	m := &metrics{registerer: r}
 	counter := func(name, help string) prometheus.Counter {
 		v := prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help})
 		m.all = append(m.all, v)
 		return v
 	}
-	vector := func(name, help, label string) *prometheus.CounterVec {
-		v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, []string{label})
+	vector := func(name, help string, labels ...string) *prometheus.CounterVec {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
 		m.all = append(m.all, v)
 		return v
 	}
 	gauge := func(name, help string) prometheus.Gauge {
 		v := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help})
+		m.all = append(m.all, v)
+		return v
+	}
+	seconds := func(name, help string) prometheus.Histogram {
+		v := prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(0.0005, 4, 9),
+		})
 		m.all = append(m.all, v)
 		return v
 	}
@@ -56,15 +82,41 @@ func newMetrics(r prometheus.Registerer, c *cache) (*metrics, error) {
 	m.payloads = counter("payloads_total", "Payloads served.")
 	m.payloadBytes = counter("payload_bytes_total", "Bytes of the payloads served, as sent.")
 	m.errors = vector("payload_errors_total", "Payloads that could not be served, by reason.", "reason")
-	m.hits = counter("cache_hits_total", "Blocks that were in the cache.")
-	m.misses = counter("cache_misses_total", "Blocks that were not in the cache.")
+	m.denied = vector("denied_total", "Requests refused since the server is busy: herd, more than it takes in a second; queue, too many in the house; late, no room in time.", "cause")
+	m.queueSeconds = seconds("queue_seconds", "How long requests waited for room.")
+	m.hits = vector("cache_hits_total", "Blocks that a tier had.", "tier")
+	m.misses = vector("cache_misses_total", "Blocks that a tier was asked for and did not have.", "tier")
+	m.saved = vector("saved_bytes_total", "Bytes of blocks that a tier spared those behind it; flight is a fetch that another asker had begun.", "tier")
+	m.damaged = vector("damaged_blocks_total", "Blocks that were not what their checksum says, by the tier that they came from. None is served.", "tier")
 	m.shared = counter("shared_fetches_total", "Misses that another asker's fetch answered.")
-	m.storeReads = counter("store_reads_total", "Reads of blob stores.")
-	m.storeBytes = counter("store_bytes_total", "Bytes read from blob stores.")
-	m.savedBytes = counter("saved_bytes_total", "Bytes that the cache and shared fetches spared the blob stores.")
 	m.fetching = gauge("fetches_in_flight", "Blocks being fetched, or waiting for it.")
-	gaugeFunc("cache_bytes", "Bytes in the cache.", func() float64 { _, n := c.stats(); return float64(n) })
-	gaugeFunc("cache_blocks", "Blocks in the cache.", func() float64 { n, _ := c.stats(); return float64(n) })
+	m.storeReads = counter("store_reads_total", "Requests to blob stores.")
+	m.storeBytes = counter("store_bytes_total", "Bytes read from blob stores.")
+	m.storeBlocks = counter("store_blocks_total", "Blocks read from blob stores; more than reads where neighbours were read together.")
+	m.storeWaste = counter("store_waste_bytes_total", "Bytes read from blob stores that lay between two blocks, and were not wanted.")
+	m.storeSeconds = seconds("store_read_seconds", "Time of a request to a blob store.")
+	m.paced = counter("store_reads_paced_total", "Times that reads waited since the stores were asked as often as they may be.")
+	m.sharedFailures = vector("memcached_failures_total", "Calls to memcached that failed, by operation and kind; away: it failed lately and was not asked.", "operation", "kind")
+	m.fills = vector("memcached_fills_total", "Blocks for memcached: stored, failed, or dropped since too many waited.", "outcome")
+	m.filledBytes = counter("memcached_filled_bytes_total", "Bytes put into memcached.")
+	m.peerRequests = counter("region_requests_total", "Requests to read proxies of other regions.")
+	m.peerBytes = counter("region_bytes_total", "Bytes that came from read proxies of other regions.")
+	m.fallbacks = counter("region_fallbacks_total", "Blocks that were read from another region's store since its read proxies did not deliver them.")
+	gaugeFunc("cache_bytes", "Bytes in the memory cache.", func() float64 { return float64(s.cache.stats().bytes) })
+	gaugeFunc("cache_limit_bytes", "The most bytes in the memory cache.", func() float64 { return float64(s.cache.stats().limit) })
+	gaugeFunc("cache_proven_bytes", "Bytes of blocks in the memory cache that were asked for again.", func() float64 { return float64(s.cache.stats().proven) })
+	gaugeFunc("cache_blocks", "Blocks in the memory cache.", func() float64 { return float64(s.cache.stats().blocks) })
+	m.all = append(m.all, prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: "cache_evictions_total", Help: "Blocks that left the memory cache for others.",
+	}, func() float64 { return float64(s.cache.stats().evicted) }))
+	gaugeFunc("queue_length", "The most requests that may be in the house now.", func() float64 { return float64(s.gate.queue.State().Length) })
+	gaugeFunc("queue_requests", "Requests in the house.", func() float64 { return float64(s.gate.queue.State().Inside) })
+	gaugeFunc("queue_waiting", "Requests that wait for room.", func() float64 { return float64(s.gate.queue.State().Waiting) })
+	gaugeFunc("request_bytes", "Bytes that the requests being served need.", func() float64 { return float64(s.gate.queue.State().Bytes) })
+	gaugeFunc("utilisation", "How busy the host is, processors or network, 0 to 1.", s.gate.utilisation)
+	if s.shared != nil {
+		gaugeFunc("memcached_servers_away", "Memcached servers that fail.", func() float64 { return float64(s.shared.Away()) })
+	}
 	if r == nil {
 		return m, nil
 	}

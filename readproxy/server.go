@@ -6,13 +6,15 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/semaphore"
-	"golang.org/x/sync/singleflight"
 
 	"scribe/internal/record"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/readproxy/admission"
+	"scribe/readproxy/memcached"
 )
 
 // Server is the role. It is safe for concurrent use.
@@ -21,12 +23,17 @@ type Server struct {
 	deps    Deps
 	log     *slog.Logger
 	metrics *metrics
+	gate    *gate
 	cache   *cache
-	flights singleflight.Group
+	flights flights
+	shared  *memcached.Client // nil without the tier
+	fills   fills
+	peers   peers
+	reads   *reads
 
-	fetches      *semaphore.Weighted // of Config.Fetches
-	fetchBytes   *semaphore.Weighted
-	requestBytes *semaphore.Weighted
+	fetchBytes *semaphore.Weighted
+	peerSlots  *semaphore.Weighted
+	sent       atomic.Uint64 // bytes of payloads
 
 	// running ends when fetches must.
 	running context.Context
@@ -50,20 +57,28 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, deps: deps, log: deps.Logger,
-		fetches:      semaphore.NewWeighted(int64(cfg.Fetches)),
-		fetchBytes:   semaphore.NewWeighted(cfg.FetchBytes),
-		requestBytes: semaphore.NewWeighted(cfg.RequestBytes),
+		fetchBytes: semaphore.NewWeighted(cfg.FetchBytes),
+		peerSlots:  semaphore.NewWeighted(int64(cfg.Fetches)),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.running, s.stop = context.WithCancel(context.Background())
 	s.mu.idle = make(chan struct{})
+	s.flights.mu.under = make(map[blockKey]*flight)
+	s.peers.mu.breakers = make(map[string]*admission.Breaker)
+	s.fills.s = s
+	s.gate, s.reads = newGate(s), newReads(s)
 	var err error
 	if s.cache, err = newCache(cfg.CacheBytes); err != nil {
 		return nil, fmt.Errorf("readproxy: make the cache: %w", err)
 	}
-	if s.metrics, err = newMetrics(deps.Registerer, s.cache); err != nil {
+	if cfg.Memcached != nil {
+		if s.shared, err = memcached.New(*cfg.Memcached); err != nil {
+			return nil, fmt.Errorf("readproxy: %w", err)
+		}
+	}
+	if s.metrics, err = newMetrics(deps.Registerer, s); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -91,6 +106,11 @@ func (s *Server) Close(ctx context.Context) error {
 		}
 	}
 	s.stop()
+	s.reads.stop()
+	s.fills.close()
+	if s.shared != nil {
+		s.shared.Close()
+	}
 	if first {
 		s.cache.clear()
 		s.metrics.close()
@@ -118,7 +138,7 @@ func (s *Server) leave() {
 }
 
 func (s *Server) refusal() error {
-	return rpc.RetryErrorf(scribev1.Reason_REASON_SHUTTING_DOWN, s.cfg.RetryAfter, "the read proxy is shutting down: use another one")
+	return rpc.RetryErrorf(scribev1.Reason_REASON_SHUTTING_DOWN, s.hint(), "the read proxy is shutting down: use another one")
 }
 
 // Fetch implements rpc.ReadProxyService.
@@ -136,6 +156,7 @@ func (s *Server) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribe
 		}
 		s.metrics.payloads.Inc()
 		s.metrics.payloadBytes.Add(float64(len(p.GetData())))
+		s.sent.Add(uint64(len(p.GetData())))
 	}
 	return res, nil
 }
@@ -152,13 +173,11 @@ func (s *Server) serve(ctx context.Context, req *scribev1.FetchRequest) (*scribe
 		return nil, err
 	}
 	a := newAnswer(s, encoding, req)
-	// One request may always be served, however large its payload is.
-	need := min(a.cost, s.cfg.RequestBytes)
-	if !s.requestBytes.TryAcquire(need) {
-		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.cfg.RetryAfter,
-			"the requests being served take all of the %d bytes for them: try again, or another server", s.cfg.RequestBytes)
+	leave, err := s.gate.enter(ctx, a.cost)
+	if err != nil {
+		return nil, err
 	}
-	defer s.requestBytes.Release(need)
+	defer leave()
 	if err := a.load(ctx); err != nil {
 		return nil, err
 	}
@@ -179,12 +198,15 @@ func (s *Server) check(ctx context.Context, req *scribev1.FetchRequest) (scribev
 	case scribev1.PayloadEncoding_PAYLOAD_ENCODING_UNSPECIFIED:
 		encoding = scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW
 	case scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW, scribev1.PayloadEncoding_PAYLOAD_ENCODING_ARROW,
-		scribev1.PayloadEncoding_PAYLOAD_ENCODING_JSON:
+		scribev1.PayloadEncoding_PAYLOAD_ENCODING_JSON, blockEncoding:
 	default:
 		errs = append(errs, fmt.Errorf("encoding %d is unknown", encoding))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return 0, rpc.Errorf(scribev1.Reason_REASON_INVALID, "fetch of payloads: %w", err)
+	}
+	if req.GetPeer() {
+		return encoding, nil // another region's category need not be known here
 	}
 	if _, ok := s.deps.Categories.Lookup(req.GetCategory()); !ok {
 		if _, err := s.deps.Categories.Resolve(ctx, req.GetCategory()); err != nil {

@@ -33,6 +33,9 @@ const (
 	PayloadEncoding_PAYLOAD_ENCODING_ARROW PayloadEncoding = 2
 	// A JSON object a message, one a line.
 	PayloadEncoding_PAYLOAD_ENCODING_JSON PayloadEncoding = 3
+	// The whole block that the payload is in, as it is stored: for read proxies of other regions, which check it and serve all its
+	// payloads. It may hold payloads of other categories.
+	PayloadEncoding_PAYLOAD_ENCODING_BLOCK PayloadEncoding = 4
 )
 
 // Enum value maps for PayloadEncoding.
@@ -42,12 +45,14 @@ var (
 		1: "PAYLOAD_ENCODING_RAW",
 		2: "PAYLOAD_ENCODING_ARROW",
 		3: "PAYLOAD_ENCODING_JSON",
+		4: "PAYLOAD_ENCODING_BLOCK",
 	}
 	PayloadEncoding_value = map[string]int32{
 		"PAYLOAD_ENCODING_UNSPECIFIED": 0,
 		"PAYLOAD_ENCODING_RAW":         1,
 		"PAYLOAD_ENCODING_ARROW":       2,
 		"PAYLOAD_ENCODING_JSON":        3,
+		"PAYLOAD_ENCODING_BLOCK":       4,
 	}
 )
 
@@ -87,7 +92,9 @@ type FetchRequest struct {
 	// The form wanted.
 	Encoding PayloadEncoding `protobuf:"varint,2,opt,name=encoding,proto3,enum=scribe.v1.PayloadEncoding" json:"encoding,omitempty"`
 	// The category that the pointers belong to: a payload of another one is refused.
-	Category      string `protobuf:"bytes,3,opt,name=category,proto3" json:"category,omitempty"`
+	Category string `protobuf:"bytes,3,opt,name=category,proto3" json:"category,omitempty"`
+	// The caller is a read proxy of another region: the server answers from its caches and its stores, and asks no third one.
+	Peer          bool `protobuf:"varint,4,opt,name=peer,proto3" json:"peer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -141,6 +148,13 @@ func (x *FetchRequest) GetCategory() string {
 		return x.Category
 	}
 	return ""
+}
+
+func (x *FetchRequest) GetPeer() bool {
+	if x != nil {
+		return x.Peer
+	}
+	return false
 }
 
 // FetchResponse holds payloads.
@@ -275,11 +289,12 @@ var File_scribe_v1_readproxy_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_readproxy_proto_rawDesc = "" +
 	"\n" +
-	"\x19scribe/v1/readproxy.proto\x12\tscribe.v1\x1a\x16scribe/v1/common.proto\"~\n" +
+	"\x19scribe/v1/readproxy.proto\x12\tscribe.v1\x1a\x16scribe/v1/common.proto\"\x92\x01\n" +
 	"\fFetchRequest\x12\x1a\n" +
 	"\bpointers\x18\x01 \x03(\fR\bpointers\x126\n" +
 	"\bencoding\x18\x02 \x01(\x0e2\x1a.scribe.v1.PayloadEncodingR\bencoding\x12\x1a\n" +
-	"\bcategory\x18\x03 \x01(\tR\bcategory\"?\n" +
+	"\bcategory\x18\x03 \x01(\tR\bcategory\x12\x12\n" +
+	"\x04peer\x18\x04 \x01(\bR\x04peer\"?\n" +
 	"\rFetchResponse\x12.\n" +
 	"\bpayloads\x18\x01 \x03(\v2\x12.scribe.v1.PayloadR\bpayloads\"\x90\x01\n" +
 	"\aPayload\x12*\n" +
@@ -288,12 +303,13 @@ const file_scribe_v1_readproxy_proto_rawDesc = "" +
 	"\x04data\x18\x03 \x01(\fR\x04data\x12\x1d\n" +
 	"\n" +
 	"raw_length\x18\x04 \x01(\x04R\trawLength\x12\x10\n" +
-	"\x03crc\x18\x05 \x01(\rR\x03crc*\x84\x01\n" +
+	"\x03crc\x18\x05 \x01(\rR\x03crc*\xa0\x01\n" +
 	"\x0fPayloadEncoding\x12 \n" +
 	"\x1cPAYLOAD_ENCODING_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14PAYLOAD_ENCODING_RAW\x10\x01\x12\x1a\n" +
 	"\x16PAYLOAD_ENCODING_ARROW\x10\x02\x12\x19\n" +
-	"\x15PAYLOAD_ENCODING_JSON\x10\x032N\n" +
+	"\x15PAYLOAD_ENCODING_JSON\x10\x03\x12\x1a\n" +
+	"\x16PAYLOAD_ENCODING_BLOCK\x10\x042N\n" +
 	"\x10ReadProxyService\x12:\n" +
 	"\x05Fetch\x12\x17.scribe.v1.FetchRequest\x1a\x18.scribe.v1.FetchResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
 

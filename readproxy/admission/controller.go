@@ -1,0 +1,104 @@
+package admission
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// ControllerConfig says what a controller aims at.
+type ControllerConfig struct {
+	// Target is the utilisation to keep to, above 0 and at most 1. At 1 the length stays at the most: a host can't be busier.
+	Target float64
+	// Least and Most bound the length.
+	Least, Most int
+}
+
+// Validate reports every violation.
+func (c *ControllerConfig) Validate() error {
+	var errs []error
+	if !(c.Target > 0 && c.Target <= 1) {
+		errs = append(errs, fmt.Errorf("admission: the target utilisation is %v, it must be above 0 and at most 1", c.Target))
+	}
+	if c.Least < 1 || c.Most < c.Least || c.Most > 1<<20 {
+		errs = append(errs, fmt.Errorf("admission: lengths of %d to %d, want 1 <= least <= most <= %d", c.Least, c.Most, 1<<20))
+	}
+	return errors.Join(errs...)
+}
+
+// Gains of the controller, by which the output, a place between the least length (0) and the most (1), follows the error. P is I times
+// smoothing, so that it takes back the delay of the smoothing; with the steepest answer of a host to its queue, a factor of 5 from
+// output to utilisation, the loop then has a quarter of the gain at which it would swing.
+const (
+	gainP = 0.06
+	gainI = 0.3 // a second
+	gainD = 0.002
+	// smoothing is the time over which utilisation is averaged: samples are short, and CPU time is accounted in ticks.
+	smoothing = 200 * time.Millisecond
+	// longestStep bounds what one sample may do: after a pause it says little of now.
+	longestStep = 200 * time.Millisecond
+	// leastRoom is the least distance to the target that counts as a whole error.
+	leastRoom = 0.2
+)
+
+// Controller resizes a queue. It is the velocity form of a PID controller: each step changes the output by
+//
+//	P (e0 - e1) + I e0 dt + D (e0 - 2 e1 + e2) / dt
+//
+// of the last three errors, and the output is clamped: there is no integral that could wind up while it is at an end, so after an hour
+// of overload it answers to the first idle second. The error is relative to the room on its side of the target, within reason: with a
+// target of 0.9 a host can be only 0.1 too busy, but 0.9 too idle, and the answer to being wholly busy must not be nine times as slow.
+// From one end to the other it takes 7 seconds of overload, and 3 idle ones back.
+//
+// The output maps to the length geometrically, since what matters is by which share a queue becomes shorter.
+//
+// It is not safe for concurrent use.
+type Controller struct {
+	cfg    ControllerConfig
+	output float64 // 0 to 1
+	smooth float64 // utilisation
+	e1, e2 float64
+	begun  bool
+}
+
+// NewController returns one whose queue is as long as it may be. cfg must be valid.
+func NewController(cfg ControllerConfig) *Controller { return &Controller{cfg: cfg, output: 1} }
+
+// Step takes the utilisation, 0 to 1, over the time dt since the step before, and returns the length.
+func (c *Controller) Step(utilisation float64, dt time.Duration) int {
+	if math.IsNaN(utilisation) || dt <= 0 {
+		return c.Length()
+	}
+	utilisation = min(max(utilisation, 0), 1)
+	if !c.begun {
+		c.begun, c.smooth = true, utilisation
+		c.e1 = c.fault(utilisation)
+		c.e2 = c.e1
+	}
+	t := min(dt, longestStep).Seconds()
+	c.smooth += (utilisation - c.smooth) * (1 - math.Exp(-dt.Seconds()/smoothing.Seconds()))
+	e := c.fault(c.smooth)
+	c.output += gainP*(e-c.e1) + gainI*e*t + gainD*(e-2*c.e1+c.e2)/t
+	c.output = min(max(c.output, 0), 1)
+	c.e1, c.e2 = e, c.e1
+	return c.Length()
+}
+
+// fault is how far a utilisation is below the target, -1 to 1.
+func (c *Controller) fault(utilisation float64) float64 {
+	room := c.cfg.Target
+	if utilisation > c.cfg.Target {
+		room = 1 - c.cfg.Target
+	}
+	return (c.cfg.Target - utilisation) / max(room, leastRoom)
+}
+
+// Length is the one that the last step returned.
+func (c *Controller) Length() int {
+	least, most := float64(c.cfg.Least), float64(c.cfg.Most)
+	return int(math.Round(least * math.Pow(most/least, c.output)))
+}
+
+// Utilisation is the smoothed one.
+func (c *Controller) Utilisation() float64 { return c.smooth }

@@ -1,0 +1,44 @@
+package admission
+
+import (
+	"runtime"
+	"time"
+)
+
+// Meter measures how busy a host is. It is not safe for concurrent use.
+type Meter struct {
+	cpu     func() time.Duration
+	network float64
+
+	last     time.Time
+	lastCPU  time.Duration
+	lastSent uint64
+}
+
+// NewMeter returns one that compares the CPU time that cpu returns, the process's when it is nil, with the processors that the process
+// may use, and the bytes that it is told of with network, bytes a second; 0 = the network is never the bottleneck.
+func NewMeter(cpu func() time.Duration, network float64) *Meter {
+	if cpu == nil {
+		cpu = processTime
+	}
+	return &Meter{cpu: cpu, network: network}
+}
+
+// Sample returns the utilisation since the sample before, and how long ago that was; ok is false for the first, and when it was less
+// than least ago: then nothing is taken. sent is how many bytes were sent in all.
+func (m *Meter) Sample(now time.Time, sent uint64, least time.Duration) (utilisation float64, dt time.Duration, ok bool) {
+	dt = now.Sub(m.last)
+	begun := !m.last.IsZero()
+	if begun && dt < least {
+		return 0, 0, false
+	}
+	used := m.cpu()
+	if begun {
+		utilisation = (used - m.lastCPU).Seconds() / (dt.Seconds() * float64(runtime.GOMAXPROCS(0)))
+		if m.network > 0 {
+			utilisation = max(utilisation, float64(sent-m.lastSent)/dt.Seconds()/m.network)
+		}
+	}
+	m.last, m.lastCPU, m.lastSent = now, used, sent
+	return min(max(utilisation, 0), 1), dt, begun
+}

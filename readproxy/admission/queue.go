@@ -1,0 +1,138 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Errors of Queue.Enter.
+var (
+	// ErrFull means that the queue is as long as it may be now.
+	ErrFull = errors.New("admission: the queue is full")
+	// ErrLate means that no room came in time.
+	ErrLate = errors.New("admission: no room came in time")
+)
+
+// Queue bounds the requests in the house: their number, waiting or being served, and the bytes of those being served. Those that find
+// the bytes taken wait in order of arrival, so a large request is not passed by small ones for ever. It is safe for concurrent use.
+type Queue struct {
+	bytes    int64
+	patience time.Duration
+
+	mu struct {
+		sync.Mutex
+		length  int   // the most requests in the house; at least 1
+		inside  int   // requests in the house
+		used    int64 // bytes of those being served; never above bytes
+		waiting []*waiter
+	}
+}
+
+// waiter is a request that waits. ready is closed when it was let in.
+type waiter struct {
+	cost  int64
+	ready chan struct{}
+}
+
+// NewQueue returns a queue that serves requests of bytes in all at a time and has room for length of them, of which those that wait
+// do so for patience at most.
+func NewQueue(bytes int64, length int, patience time.Duration) *Queue {
+	q := &Queue{bytes: bytes, patience: patience}
+	q.mu.length = max(length, 1)
+	return q
+}
+
+// Resize changes how many requests may be in the house. Nobody who is in it is sent away.
+func (q *Queue) Resize(length int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.mu.length = max(length, 1)
+}
+
+// Enter lets a request in, which leaves with leave, once. One that costs more than all bytes counts as all: it is served alone. The
+// errors are ErrFull, ErrLate and ctx's cause.
+func (q *Queue) Enter(ctx context.Context, cost int64) (leave func(), err error) {
+	cost = min(max(cost, 0), q.bytes)
+	q.mu.Lock()
+	if q.mu.inside >= q.mu.length {
+		inside := q.mu.inside
+		q.mu.Unlock()
+		return nil, fmt.Errorf("%w: %d requests are in the house", ErrFull, inside)
+	}
+	q.mu.inside++
+	leave = func() { q.leave(cost) }
+	if len(q.mu.waiting) == 0 && q.mu.used+cost <= q.bytes {
+		q.mu.used += cost
+		q.mu.Unlock()
+		return leave, nil
+	}
+	w := &waiter{cost: cost, ready: make(chan struct{})}
+	q.mu.waiting = append(q.mu.waiting, w) // bounded by length
+	q.mu.Unlock()
+
+	timer := time.NewTimer(q.patience)
+	defer timer.Stop()
+	select {
+	case <-w.ready:
+		return leave, nil
+	case <-timer.C:
+		err = fmt.Errorf("%w: %v", ErrLate, q.patience)
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if !q.giveUp(w) {
+		return leave, nil // it was let in at the last moment
+	}
+	return nil, err
+}
+
+// giveUp takes a waiter out of the house; false = it was let in.
+func (q *Queue) giveUp(w *waiter) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i, other := range q.mu.waiting {
+		if other == w {
+			q.mu.waiting = append(q.mu.waiting[:i], q.mu.waiting[i+1:]...)
+			q.mu.inside--
+			q.admit() // those behind it may be smaller
+			return true
+		}
+	}
+	return false
+}
+
+func (q *Queue) leave(cost int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.mu.inside--
+	q.mu.used -= cost
+	q.admit()
+}
+
+// admit lets in those that wait and fit, the first first. The mutex is held.
+func (q *Queue) admit() {
+	n := 0
+	for ; n < len(q.mu.waiting) && q.mu.used+q.mu.waiting[n].cost <= q.bytes; n++ {
+		q.mu.used += q.mu.waiting[n].cost
+		close(q.mu.waiting[n].ready)
+	}
+	q.mu.waiting = append(q.mu.waiting[:0], q.mu.waiting[n:]...)
+}
+
+// State is what a queue looks like.
+type State struct {
+	// Length is the most requests, Inside how many there are, Waiting how many of them are not served yet.
+	Length, Inside, Waiting int
+	// Bytes are those of the requests being served.
+	Bytes int64
+}
+
+// State returns the queue's.
+func (q *Queue) State() State {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return State{Length: q.mu.length, Inside: q.mu.inside, Waiting: len(q.mu.waiting), Bytes: q.mu.used}
+}

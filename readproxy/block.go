@@ -1,0 +1,162 @@
+package readproxy
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+
+	"scribe/internal/pointer"
+	"scribe/internal/record"
+	"scribe/storage/blob/layout"
+)
+
+// blockKey names a block in one of its two forms. It holds everything that the pointer says of the block, so a pointer that says
+// something else of the same place is another key, and its block fails the checks of its own fetch.
+type blockKey struct {
+	region string
+	blob   pointer.BlobID
+	class  uint32
+	offset uint64
+	length uint32
+	rawLen uint32
+	crc    uint32
+	codec  pointer.Codec
+	// raw: the decompressed block.
+	raw bool
+}
+
+func keyOf(p *pointer.Pointer, raw bool) blockKey {
+	return blockKey{
+		region: p.Region, blob: p.Blob, class: p.Class, offset: p.BlockOffset, length: p.BlockLen, rawLen: p.BlockRawLen,
+		crc: p.BlockCRC, codec: p.Codec, raw: raw,
+	}
+}
+
+// sharedKey is the key of the stored block in memcached. Ids of blobs are unique everywhere, and what length and checksum say is what
+// whoever asks compares, so it needs no more.
+func (k *blockKey) sharedKey() string {
+	b := hex.AppendEncode(make([]byte, 0, 80), k.blob[:])
+	for _, v := range []uint64{k.offset, uint64(k.length), uint64(k.crc)} {
+		b = strconv.AppendUint(append(b, '.'), v, 36)
+	}
+	return string(b)
+}
+
+// block is a block that was checked. It is immutable.
+type block struct {
+	data []byte
+	// category is the first frame's; empty for a decompressed block, which has many.
+	category string
+	// sums are the checksums of the pieces of a decompressed block; a stored one has that of its pointer.
+	sums []uint32
+	// shared: it came out of memcached.
+	shared bool
+}
+
+// blockOverhead is counted for a block in the cache beside its data.
+const blockOverhead = 256
+
+func (b *block) size() int64 { return int64(len(b.data)) + 4*int64(len(b.sums)) + blockOverhead }
+
+// pieceBytes is the piece of a decompressed block that has a checksum of its own: a payload of a few hundred bytes is cut out of a
+// block of a megabyte, and memory is to be looked at only where it is used.
+const pieceBytes = 16 << 10
+
+func sumPieces(data []byte) []uint32 {
+	sums := make([]uint32, 0, (len(data)+pieceBytes-1)/pieceBytes)
+	for at := 0; at < len(data); at += pieceBytes {
+		sums = append(sums, record.CRC(data[at:min(at+pieceBytes, len(data))]))
+	}
+	return sums
+}
+
+// intact reports whether the memory of a block from begin to end is what it was when it was checked; of a stored block, all of it is
+// looked at.
+func (b *block) intact(k *blockKey, begin, end uint64) bool {
+	if !k.raw {
+		return record.CRC(b.data) == k.crc
+	}
+	for at := begin / pieceBytes; at < uint64(len(b.sums)) && at*pieceBytes < end; at++ {
+		if record.CRC(b.data[at*pieceBytes:min((at+1)*pieceBytes, uint64(len(b.data)))]) != b.sums[at] {
+			return false
+		}
+	}
+	return true
+}
+
+// errSum means that bytes are not those of the pointer.
+var errSum = errors.New("readproxy: the block's checksum does not match")
+
+// sound reports whether stored bytes are the block of a pointer.
+func sound(p *pointer.Pointer, stored []byte) error {
+	if len(stored) != int(p.BlockLen) {
+		return fmt.Errorf("%w: %d bytes, the pointer says %d", errSum, len(stored), p.BlockLen)
+	}
+	if computed := record.CRC(stored); computed != p.BlockCRC {
+		return fmt.Errorf("%w: stored %#08x, computed %#08x", errSum, p.BlockCRC, computed)
+	}
+	return nil
+}
+
+// newBlock makes what is kept of stored bytes that are sound. They are the block's afterwards, unless it is a decompressed one.
+func newBlock(p *pointer.Pointer, stored []byte, raw bool) (*block, error) {
+	if !raw {
+		h, err := firstHeader(p, stored)
+		if err != nil {
+			return nil, err
+		}
+		return &block{data: stored, category: h.CategoryName()}, nil
+	}
+	data := stored
+	if p.Codec != pointer.CodecNone {
+		var err error
+		if data, err = layout.Decompress(nil, p.Codec, stored, int(p.BlockRawLen)); err != nil {
+			return nil, err
+		}
+	}
+	return &block{data: data, sums: sumPieces(data)}, nil
+}
+
+// headerRoom is what a frame's header and category name take at most.
+const headerRoom = record.HeaderLen + record.MaxCategoryName
+
+// peekers are decoders that look at the beginning of a block. They start no goroutines.
+var peekers = sync.Pool{New: func() any {
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(pointer.MaxBlockRaw))
+	if err != nil {
+		return err
+	}
+	return d
+}}
+
+// firstHeader returns the header of the first frame of a block. Of a compressed block only the beginning is decompressed. The header
+// is good, and belongs to nobody else.
+func firstHeader(p *pointer.Pointer, stored []byte) (record.Header, error) {
+	if p.Codec == pointer.CodecNone {
+		return record.ParseHeader(stored)
+	}
+	v := peekers.Get()
+	d, ok := v.(*zstd.Decoder)
+	if !ok {
+		return record.Header{}, v.(error)
+	}
+	defer func() {
+		_ = d.Reset(nil) // forgets stored
+		peekers.Put(d)
+	}()
+	if err := d.Reset(bytes.NewReader(stored)); err != nil {
+		return record.Header{}, err
+	}
+	buf := make([]byte, headerRoom)
+	n, err := io.ReadFull(d, buf)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+		return record.Header{}, err
+	}
+	return record.ParseHeader(buf[:n])
+}

@@ -1,0 +1,190 @@
+package readproxy
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"scribe/internal/pointer"
+	"scribe/internal/record"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// flight is a block on its way into this process. However many ask for the block, there is one. It belongs to no request: askers
+// come and go.
+type flight struct {
+	key  blockKey
+	p    pointer.Pointer
+	rule Rule
+	// category is the first asker's, for whoever is asked for the block.
+	category string
+	// peer: a read proxy of another region asks, so none is asked.
+	peer bool
+	need int64 // bytes of Config.FetchBytes
+
+	done chan struct{}
+	// block and err are set when done is closed.
+	block *block
+	err   error
+	// shared: others than the first wait for it. Guarded by flights.mu.
+	shared bool
+}
+
+// flights are those under way.
+type flights struct {
+	mu struct {
+		sync.Mutex
+		under map[blockKey]*flight
+	}
+}
+
+// load gets the blocks of an answer: from memory, or fetched, together with all others that ask for them now. It returns when each job
+// has its block or an error with a reason, or when ctx ends; fetches go on for the others then.
+func (s *Server) load(ctx context.Context, a *answer) {
+	joined := make([]*flight, len(a.jobs))
+	own := make([]bool, len(a.jobs))
+	var first []*flight
+	for i := range a.jobs {
+		j := &a.jobs[i]
+		if j.block = s.cached(a, j); j.block != nil {
+			continue
+		}
+		s.metrics.misses.WithLabelValues(tierMemory).Inc()
+		f, mine, err := s.join(a, j)
+		if err != nil {
+			j.err = err
+			continue
+		}
+		joined[i], own[i] = f, mine
+		if mine {
+			first = append(first, f)
+		}
+	}
+	if len(first) > 0 {
+		go s.fly(first) // Close waits for each flight
+	}
+	for i, f := range joined {
+		if f == nil {
+			continue
+		}
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return
+		}
+		j := &a.jobs[i]
+		if j.block, j.err = f.block, f.err; j.err == nil && !own[i] {
+			s.metrics.shared.Inc()
+			s.metrics.saved.WithLabelValues(tierFlight).Add(float64(j.p.BlockLen))
+		}
+	}
+}
+
+// cached returns a job's block out of memory, where it is looked at again: damage there must not go out, nor stay.
+func (s *Server) cached(a *answer, j *job) *block {
+	b, again := s.cache.get(j.key)
+	if b == nil {
+		return nil
+	}
+	if !b.intact(&j.key, j.begin, j.end) {
+		s.cache.drop(j.key, b)
+		s.metrics.damaged.WithLabelValues(tierMemory).Inc()
+		s.log.Error("a block was damaged in memory; it is fetched again", "blob", j.p.Key(), "block", j.p.BlockOffset)
+		return nil
+	}
+	s.metrics.hits.WithLabelValues(tierMemory).Inc()
+	s.metrics.saved.WithLabelValues(tierMemory).Add(float64(j.p.BlockLen))
+	if again && !b.shared && (!j.key.raw || j.p.Codec == pointer.CodecNone) {
+		s.fills.reused(&a.rule, j.p, b.data)
+	}
+	return b
+}
+
+// join returns the flight of a job's block; mine says that the caller has to let it fly.
+func (s *Server) join(a *answer, j *job) (f *flight, mine bool, err error) {
+	s.flights.mu.Lock()
+	defer s.flights.mu.Unlock()
+	if f := s.flights.mu.under[j.key]; f != nil {
+		f.shared = true
+		return f, false, nil
+	}
+	f = &flight{key: j.key, p: *j.p, rule: a.rule, category: a.category, peer: a.peer, done: make(chan struct{})}
+	f.p.Sequences = nil
+	// One may have landed between the caller's look and now: it left its block in the cache before it left the list.
+	if b, _ := s.cache.get(j.key); b != nil {
+		f.block = b
+		close(f.done)
+		return f, false, nil
+	}
+	f.need = s.flightBytes(j)
+	if !s.enter() {
+		return nil, false, s.refusal()
+	}
+	if !s.fetchBytes.TryAcquire(f.need) {
+		s.leave()
+		return nil, false, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.hint(),
+			"the blocks being fetched take all of the %d bytes for them: try again", s.cfg.FetchBytes)
+	}
+	s.metrics.fetching.Inc()
+	s.flights.mu.under[j.key] = f
+	return f, true, nil
+}
+
+// flightBytes is what a block takes while it is fetched: as stored, what is read with it in vain and its copy out of a read that it
+// shares, decompressed.
+func (s *Server) flightBytes(j *job) int64 {
+	n := int64(j.p.BlockLen)
+	if n < s.cfg.CoalesceBytes {
+		n += n + n/wasteShare
+	}
+	if j.key.raw && j.p.Codec != pointer.CodecNone {
+		n += int64(j.p.BlockRawLen)
+	}
+	return min(n, s.cfg.FetchBytes)
+}
+
+// fly gets blocks from the nearest tier that has them. Every flight lands, sooner or later.
+func (s *Server) fly(fs []*flight) {
+	fs = s.fromShared(fs)
+	fs = s.fromPeers(fs)
+	s.reads.add(fs)
+}
+
+// land ends a flight with a block or an error.
+func (s *Server) land(f *flight, b *block, err error) (shared bool) {
+	if err != nil {
+		err = s.reasoned(&f.p, err)
+	}
+	s.flights.mu.Lock()
+	if err == nil && f.rule.Memory != KeepNever {
+		young := time.Now().UnixMicro()-f.p.Blob.Time() <= s.cfg.TailAge.Microseconds()
+		s.cache.add(f.key, b, f.shared || young)
+	}
+	delete(s.flights.mu.under, f.key)
+	shared = f.shared
+	s.flights.mu.Unlock()
+	f.block, f.err = b, err
+	close(f.done)
+	s.metrics.fetching.Dec()
+	s.fetchBytes.Release(f.need)
+	s.leave()
+	return shared
+}
+
+// arrive ends a flight with stored bytes that are sound, from a tier; they are the block's afterwards.
+func (s *Server) arrive(f *flight, stored []byte, tier string) {
+	b, err := newBlock(&f.p, stored, f.key.raw)
+	switch {
+	case errors.Is(err, record.ErrVersion):
+		err = rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", where(&f.p), err)
+	case err != nil:
+		err = damage(&f.p, err)
+	default:
+		b.shared = tier == tierShared
+	}
+	if s.land(f, b, err) && err == nil && !b.shared {
+		s.fills.reused(&f.rule, &f.p, stored)
+	}
+}

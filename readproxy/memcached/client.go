@@ -1,0 +1,210 @@
+package memcached
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// Errors that callers tell apart, beside those of contexts and connections.
+var (
+	// ErrAway means that the key's server failed lately, and was not asked.
+	ErrAway = errors.New("memcached: the server failed lately")
+	// ErrProtocol means that a server said something else than it should have.
+	ErrProtocol = errors.New("memcached: unexpected answer")
+	// ErrTooLarge means that a value is larger than Config.ValueBytes, or than what the server takes.
+	ErrTooLarge = errors.New("memcached: the value is too large")
+	// ErrClosed means that the client was closed.
+	ErrClosed = errors.New("memcached: closed")
+)
+
+// Client is a cache over servers. It is safe for concurrent use.
+type Client struct {
+	cfg     Config
+	servers []*server
+	// dial is net.Dialer's; tests put something else there.
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+// A server that fails trip times in a row is left alone for firstPause, which doubles up to longestPause.
+const (
+	trip         = 3
+	firstPause   = time.Second
+	longestPause = 30 * time.Second
+)
+
+// New returns a client, which connects when it has to. Close releases its connections.
+func New(cfg Config) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	c := &Client{cfg: cfg, dial: (&net.Dialer{}).DialContext}
+	for _, addr := range cfg.Servers {
+		c.servers = append(c.servers, newServer(addr, cfg.Connections))
+	}
+	return c, nil
+}
+
+// Close closes the connections; calls that are under way fail. Repeating it is harmless.
+func (c *Client) Close() {
+	for _, s := range c.servers {
+		s.close()
+	}
+}
+
+// Get fills dst with the value of key, which has that length, and reports whether it is there. When it is not, and after an error, the
+// content of dst is undefined.
+func (c *Client) Get(ctx context.Context, key string, dst []byte) (found bool, err error) {
+	if len(dst) > c.cfg.ValueBytes {
+		return false, nil // none was stored
+	}
+	err = c.exchange(ctx, key, func(x *conn) error {
+		keys := c.keys(key, len(dst))
+		if err := x.write([]byte("get " + strings.Join(keys, " ") + "\r\n")); err != nil {
+			return err
+		}
+		n, err := readValues(x.r, keys, c.pieces(dst))
+		found = n == len(keys)
+		return err
+	})
+	return found && err == nil, err
+}
+
+// Set stores a value, which is not changed until it returns. It may be gone at any time. After an error it may be there or not; what
+// is there under an old value's key is that value or the new one, or a mixture, which its reader finds out by its checksum.
+func (c *Client) Set(ctx context.Context, key string, value []byte) error {
+	if len(value) > c.cfg.ValueBytes {
+		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(value), c.cfg.ValueBytes)
+	}
+	var refused error
+	err := c.exchange(ctx, key, func(x *conn) error {
+		keys := c.keys(key, len(value))
+		pieces := c.pieces(value)
+		out := make([][]byte, 0, 3*len(keys))
+		for i, k := range keys {
+			out = append(out, fmt.Appendf(nil, "set %s 0 %d %d\r\n", k, int(c.cfg.TTL.Seconds()), len(pieces[i])), pieces[i], crlf)
+		}
+		if err := x.write(out...); err != nil {
+			return err
+		}
+		for range keys {
+			answer, err := readLine(x.r)
+			switch {
+			case err != nil:
+				return err
+			case string(answer) == "STORED":
+			case strings.HasPrefix(string(answer), "SERVER_ERROR object too large"):
+				refused = fmt.Errorf("%w: the server says %q, see -I", ErrTooLarge, answer)
+			case strings.HasPrefix(string(answer), "SERVER_ERROR out of memory"):
+				refused = fmt.Errorf("memcached: the server says %q", answer)
+			default:
+				return fmt.Errorf("%w to set: %q", ErrProtocol, excerpt(answer))
+			}
+		}
+		return nil
+	})
+	return errors.Join(err, refused)
+}
+
+// Delete removes the value of a length, if it is there.
+func (c *Client) Delete(ctx context.Context, key string, length int) error {
+	return c.exchange(ctx, key, func(x *conn) error {
+		// Without its first item the value is gone.
+		if err := x.write([]byte("delete " + c.keys(key, min(length, 1))[0] + "\r\n")); err != nil {
+			return err
+		}
+		answer, err := readLine(x.r)
+		if err == nil && string(answer) != "DELETED" && string(answer) != "NOT_FOUND" {
+			err = fmt.Errorf("%w to delete: %q", ErrProtocol, excerpt(answer))
+		}
+		return err
+	})
+}
+
+// Away is how many servers are left alone now.
+func (c *Client) Away() int {
+	n := 0
+	for _, s := range c.servers {
+		if s.breaker.Tripped() {
+			n++
+		}
+	}
+	return n
+}
+
+// exchange makes a call to the server of a key on a connection, which is used again if it ends well.
+func (c *Client) exchange(ctx context.Context, key string, call func(*conn) error) error {
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	s := c.pick(key)
+	if !s.breaker.Allow(time.Now()) {
+		return fmt.Errorf("%w: %s", ErrAway, s.addr)
+	}
+	parent := ctx
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	x, err := s.take(ctx, c.dial)
+	busy := errors.Is(err, errBusy)
+	if err == nil {
+		if err = call(x); err != nil {
+			x.broken = true
+		}
+		s.give(x)
+	}
+	// A caller who goes away says nothing about the server, nor does having all of its connections in use. But who was let through to
+	// try has to tell how it ended.
+	s.breaker.Done(time.Now(), err == nil || busy || parent.Err() != nil)
+	if err != nil {
+		return fmt.Errorf("memcached %s: %w", s.addr, err)
+	}
+	return nil
+}
+
+// pick returns the server with the highest rendezvous weight for a key.
+func (c *Client) pick(key string) *server {
+	best, weight := c.servers[0], uint64(0)
+	if len(c.servers) == 1 {
+		return best
+	}
+	for _, s := range c.servers {
+		d := xxhash.New()
+		_, _ = d.WriteString(s.addr) // never fails
+		_, _ = d.WriteString("\x00" + key)
+		if w := d.Sum64(); w >= weight {
+			best, weight = s, w
+		}
+	}
+	return best
+}
+
+func checkKey(key string) error {
+	if key == "" || len(key) > maxKey-maxPrefix-len("/999") || strings.ContainsFunc(key, func(r rune) bool { return !strings.ContainsRune(keyRunes, r) }) {
+		return fmt.Errorf("memcached: %q is no key: up to %d letters, digits and any of . : _ -", key, maxKey-maxPrefix-len("/999"))
+	}
+	return nil
+}
+
+// keys are those of the items of a value of n bytes; an empty value has one.
+func (c *Client) keys(key string, n int) []string {
+	count := max((n+c.cfg.ItemBytes-1)/c.cfg.ItemBytes, 1)
+	keys := make([]string, count)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("%s%s/%d", c.cfg.Prefix, key, i)
+	}
+	return keys
+}
+
+// pieces cuts a value into its items.
+func (c *Client) pieces(value []byte) [][]byte {
+	pieces := make([][]byte, 0, len(value)/c.cfg.ItemBytes+1)
+	for len(value) > c.cfg.ItemBytes {
+		pieces, value = append(pieces, value[:c.cfg.ItemBytes:c.cfg.ItemBytes]), value[c.cfg.ItemBytes:]
+	}
+	return append(pieces, value)
+}

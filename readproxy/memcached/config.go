@@ -1,0 +1,88 @@
+package memcached
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Config of a client.
+type Config struct {
+	// Servers are addresses, host:port, the same ones in every process that shares the cache, in any order.
+	Servers []string
+	// Timeout bounds a call, connecting included.
+	Timeout time.Duration
+	// Connections is how many connections there are to a server at most.
+	Connections int
+	// ItemBytes is how many bytes of a value are kept under one key. It must be below what the servers take: 1 MiB with its header,
+	// unless they were started with -I.
+	ItemBytes int
+	// ValueBytes is the largest value.
+	ValueBytes int
+	// TTL is how long a server keeps a value that it has room for, at most 30 days.
+	TTL time.Duration
+	// Prefix stands before every key; up to 64 letters, digits and any of . : _ -
+	Prefix string
+}
+
+// DefaultConfig returns the configuration that is used unless told otherwise; it has no servers.
+func DefaultConfig() Config {
+	return Config{
+		Timeout:     100 * time.Millisecond,
+		Connections: 16,
+		ItemBytes:   1_000_000,
+		ValueBytes:  16 << 20,
+		TTL:         2 * time.Hour,
+		Prefix:      "scribe:",
+	}
+}
+
+const (
+	maxKey    = 250 // of the protocol
+	maxPrefix = 64
+	maxTTL    = 30 * 24 * time.Hour // more would be taken for a date
+	maxItems  = 1000                // of a value
+)
+
+// Validate reports every field that is out of range, joined.
+func (c *Config) Validate() error {
+	var errs []error
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf("memcached: "+format, args...)) }
+	if len(c.Servers) == 0 {
+		fault("Servers: none")
+	}
+	for i, s := range c.Servers {
+		if host, port, err := net.SplitHostPort(s); err != nil || host == "" || port == "" {
+			fault("Servers: %q is not an address of the form host:port", s)
+		}
+		if slices.Contains(c.Servers[:i], s) {
+			fault("Servers: %q is there twice", s)
+		}
+	}
+	if c.Timeout < time.Millisecond || c.Timeout > time.Minute {
+		fault("Timeout is %v, it must be 1ms to 1m", c.Timeout)
+	}
+	if c.Connections < 1 || c.Connections > 10_000 {
+		fault("Connections is %d, it must be 1 to 10000", c.Connections)
+	}
+	if c.ItemBytes < 1024 || c.ItemBytes > 1<<30 {
+		fault("ItemBytes is %d, it must be 1 KiB to 1 GiB", c.ItemBytes)
+	}
+	if c.ValueBytes < 1 || c.ItemBytes > 0 && c.ValueBytes/c.ItemBytes >= maxItems {
+		fault("ValueBytes is %d, it must be 1 to %d times ItemBytes", c.ValueBytes, maxItems)
+	}
+	if c.TTL < time.Second || c.TTL > maxTTL {
+		fault("TTL is %v, it must be 1s to %v", c.TTL, maxTTL)
+	}
+	if len(c.Prefix) > maxPrefix || strings.ContainsFunc(c.Prefix, func(r rune) bool { return !strings.ContainsRune(keyRunes, r) }) {
+		fault("Prefix %q must be up to %d letters, digits and any of . : _ -", c.Prefix, maxPrefix)
+	}
+	return errors.Join(errs...)
+}
+
+// keyRunes are those of prefixes and keys: no spaces and no control characters, which end a key in the protocol, and no slash, which
+// divides a value's key from its items' numbers.
+const keyRunes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.:_-"

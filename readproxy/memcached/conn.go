@@ -1,0 +1,206 @@
+package memcached
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"scribe/readproxy/admission"
+)
+
+// server is one address with its connections.
+type server struct {
+	addr    string
+	breaker *admission.Breaker
+	// slots holds a token a connection that may be in use.
+	slots chan struct{}
+
+	mu struct {
+		sync.Mutex
+		idle   []*conn // the one used last at the end
+		all    map[*conn]struct{}
+		closed bool
+	}
+}
+
+func newServer(addr string, connections int) *server {
+	s := &server{addr: addr, breaker: admission.NewBreaker(trip, firstPause, longestPause), slots: make(chan struct{}, connections)}
+	s.mu.all = make(map[*conn]struct{})
+	return s
+}
+
+// conn is a connection. One call at a time uses it.
+type conn struct {
+	c net.Conn
+	r *bufio.Reader
+	// broken: it is at an unknown place of an answer.
+	broken bool
+}
+
+func (x *conn) write(parts ...[]byte) error {
+	buffers := net.Buffers(parts)
+	_, err := buffers.WriteTo(x.c)
+	return err
+}
+
+// errBusy means that all connections were in use.
+var errBusy = errors.New("memcached: every connection is in use")
+
+// take returns a connection that reads and writes until ctx's deadline.
+func (s *server) take(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error)) (*conn, error) {
+	select {
+	case s.slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", errBusy, context.Cause(ctx))
+	}
+	x, err := s.connection(ctx, dial)
+	if err == nil {
+		deadline, _ := ctx.Deadline()
+		err = x.c.SetDeadline(deadline)
+		if err != nil {
+			x.broken = true
+			s.give(x)
+			return nil, err
+		}
+		return x, nil
+	}
+	<-s.slots
+	return nil, err
+}
+
+func (s *server) connection(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error)) (*conn, error) {
+	s.mu.Lock()
+	if s.mu.closed {
+		s.mu.Unlock()
+		return nil, ErrClosed
+	}
+	if n := len(s.mu.idle); n > 0 {
+		x := s.mu.idle[n-1]
+		s.mu.idle = s.mu.idle[:n-1]
+		s.mu.Unlock()
+		return x, nil
+	}
+	s.mu.Unlock()
+	c, err := dial(ctx, "tcp", s.addr)
+	if err != nil {
+		return nil, err
+	}
+	x := &conn{c: c, r: bufio.NewReaderSize(c, 4<<10)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.closed {
+		_ = c.Close()
+		return nil, ErrClosed
+	}
+	s.mu.all[x] = struct{}{}
+	return x, nil
+}
+
+// give takes a connection back.
+func (s *server) give(x *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	<-s.slots
+	if x.broken || s.mu.closed {
+		delete(s.mu.all, x)
+		_ = x.c.Close()
+		// The server may have been started anew: what else is idle is probably dead, too, and each would fail a call.
+		for _, other := range s.mu.idle {
+			delete(s.mu.all, other)
+			_ = other.c.Close()
+		}
+		s.mu.idle = nil
+		return
+	}
+	_ = x.c.SetDeadline(time.Time{})
+	s.mu.idle = append(s.mu.idle, x)
+}
+
+func (s *server) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.closed = true
+	s.mu.idle = nil
+	for x := range s.mu.all {
+		_ = x.c.Close() // that is what ends who reads from it
+	}
+	clear(s.mu.all)
+}
+
+var crlf = []byte("\r\n")
+
+// maxLine bounds a line of an answer: VALUE, a key, numbers.
+const maxLine = 1024
+
+// readLine reads a line without its end. It is valid until the next read.
+func readLine(r *bufio.Reader) ([]byte, error) {
+	line, err := r.ReadSlice('\n')
+	switch {
+	case errors.Is(err, bufio.ErrBufferFull), err == nil && len(line) > maxLine:
+		return nil, fmt.Errorf("%w: a line of more than %d bytes", ErrProtocol, maxLine)
+	case errors.Is(err, io.EOF):
+		return nil, io.ErrUnexpectedEOF
+	case err != nil:
+		return nil, err
+	case !bytes.HasSuffix(line, crlf):
+		return nil, fmt.Errorf("%w: %q", ErrProtocol, excerpt(line))
+	}
+	return line[:len(line)-len(crlf)], nil
+}
+
+// readValues reads the answer to a get of keys into pieces, which have the values' lengths, and returns how many there were. A value
+// of another length is an error: its key says what it should be.
+func readValues(r *bufio.Reader, keys []string, pieces [][]byte) (found int, err error) {
+	for next := 0; ; {
+		line, err := readLine(r)
+		if err != nil {
+			return 0, err
+		}
+		if string(line) == "END" {
+			return found, nil
+		}
+		fields := bytes.Split(line, []byte(" "))
+		if len(fields) != 4 || string(fields[0]) != "VALUE" {
+			return 0, fmt.Errorf("%w to get: %q", ErrProtocol, excerpt(line))
+		}
+		for next < len(keys) && keys[next] != string(fields[1]) {
+			next++ // it is not there
+		}
+		if next == len(keys) {
+			return 0, fmt.Errorf("%w to get: a value that was not asked for, %q", ErrProtocol, excerpt(line))
+		}
+		n, err := strconv.ParseUint(string(fields[3]), 10, 32)
+		if err != nil || n != uint64(len(pieces[next])) {
+			return 0, fmt.Errorf("%w to get: %q, want %d bytes", ErrProtocol, excerpt(line), len(pieces[next]))
+		}
+		if _, err := io.ReadFull(r, pieces[next]); err != nil {
+			return 0, unexpected(err)
+		}
+		end := make([]byte, len(crlf))
+		if _, err := io.ReadFull(r, end); err != nil {
+			return 0, unexpected(err)
+		}
+		if !bytes.Equal(end, crlf) {
+			return 0, fmt.Errorf("%w to get: a value is longer than announced", ErrProtocol)
+		}
+		found++
+		next++
+	}
+}
+
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// excerpt is what an error shows of bytes.
+func excerpt(b []byte) []byte { return b[:min(len(b), 100)] }

@@ -1,0 +1,132 @@
+package readproxy
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"scribe/internal/pointer"
+)
+
+// want is a block that is to be read from a store.
+type want struct {
+	flight *flight
+	off    uint64
+	len    uint64
+	since  time.Time
+	// alone: it is not read together with others.
+	alone bool
+	taken bool
+}
+
+func (w *want) end() uint64 { return w.off + w.len }
+
+// blobAt is a blob.
+type blobAt struct {
+	region string
+	class  uint32
+	blob   pointer.BlobID
+}
+
+func blobOf(p *pointer.Pointer) blobAt { return blobAt{p.Region, p.Class, p.Blob} }
+
+// span is one read: a range of a blob with the blocks in it that are wanted, by their offsets.
+type span struct {
+	blob  blobAt
+	off   uint64
+	len   uint64
+	wants []*want
+}
+
+// plan decides which blocks are read together. It has no time and no I/O: whoever has a request to a store to make asks for the next
+// span, so blocks meet in it while all requests that may run do run, and those of one Fetch always; nobody waits for company.
+//
+// A span begins with the block that has waited for longest, and takes its neighbours in the blob in, the nearer one first, while the
+// gap to it is at most gap bytes, the range at most most bytes, and what is read in vain at most a quarter of what is wanted.
+type plan struct {
+	gap, most uint64
+
+	order []*want // by age; taken ones are left in it until they come to its front
+	blobs map[blobAt][]*want
+}
+
+func newPlan(gap, most int64) *plan {
+	return &plan{gap: uint64(gap), most: uint64(most), blobs: map[blobAt][]*want{}} //nolint:gosec // validated, not negative
+}
+
+// wasteShare is the inverse of the part of the wanted bytes that may be read in vain.
+const wasteShare = 4
+
+func (q *plan) add(w *want) {
+	q.order = append(q.order, w)
+	at := blobOf(&w.flight.p)
+	in := q.blobs[at]
+	i, _ := slices.BinarySearchFunc(in, w.off, func(other *want, off uint64) int { return cmp.Compare(other.off, off) })
+	q.blobs[at] = slices.Insert(in, i, w)
+}
+
+// empty reports whether nothing is wanted.
+func (q *plan) empty() bool {
+	for len(q.order) > 0 && q.order[0].taken {
+		q.order[0] = nil
+		q.order = q.order[1:]
+	}
+	return len(q.order) == 0
+}
+
+// next takes a span out of the plan, which is not empty.
+func (q *plan) next() span {
+	q.empty() // the front is one that was not taken
+	first := q.order[0]
+	at := blobOf(&first.flight.p)
+	in := q.blobs[at]
+	lo := slices.Index(in, first)
+	hi := lo + 1 // behind the last
+	off, end, useful := first.off, first.end(), first.len
+	try := func(w *want) (newOff, newEnd, gap uint64, ok bool) {
+		newOff, newEnd = min(off, w.off), max(end, w.end())
+		switch {
+		case w.off > end:
+			gap = w.off - end
+		case off > w.end():
+			gap = off - w.end()
+		}
+		ok = !w.alone && gap <= q.gap && newEnd-newOff <= q.most && newEnd-newOff <= (useful+w.len)*(wasteShare+1)/wasteShare
+		return newOff, newEnd, gap, ok
+	}
+	for !first.alone {
+		var left, right bool
+		var leftGap, rightGap uint64
+		if lo > 0 {
+			_, _, leftGap, left = try(in[lo-1])
+		}
+		if hi < len(in) {
+			_, _, rightGap, right = try(in[hi])
+		}
+		var w *want
+		switch {
+		case left && (!right || leftGap < rightGap):
+			lo--
+			w = in[lo]
+		case right:
+			w = in[hi]
+			hi++
+		default:
+		}
+		if w == nil {
+			break
+		}
+		off, end, _, _ = try(w)
+		useful += w.len
+	}
+	s := span{blob: at, off: off, len: end - off, wants: slices.Clone(in[lo:hi])}
+	for _, w := range s.wants {
+		w.taken = true
+	}
+	if in = slices.Delete(in, lo, hi); len(in) == 0 {
+		delete(q.blobs, at)
+	} else {
+		q.blobs[at] = in
+	}
+	return s
+}

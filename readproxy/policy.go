@@ -1,0 +1,97 @@
+package readproxy
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"scribe/internal/pointer"
+)
+
+// Keep says when blocks of a category are kept in a tier.
+type Keep uint8
+
+const (
+	// KeepAlways keeps every block that was fetched. It is the default.
+	KeepAlways Keep = 0
+	// KeepNever keeps none, and asks the tier for none.
+	KeepNever Keep = 1
+	// KeepReused keeps a block when it was asked for a second time: what one consumer reads once costs the tier nothing. It is for
+	// memcached.
+	KeepReused Keep = 2
+)
+
+var keepNames = [...]string{KeepAlways: "always", KeepNever: "never", KeepReused: "reused"}
+
+// String is the name in configurations.
+func (k Keep) String() string {
+	if int(k) < len(keepNames) {
+		return keepNames[k]
+	}
+	return fmt.Sprintf("keep(%d)", uint8(k))
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (k Keep) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler: always, never or reused.
+func (k *Keep) UnmarshalText(text []byte) error {
+	for i, name := range keepNames {
+		if name == string(text) {
+			*k = Keep(i) //nolint:gosec // three names
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is not always, never or reused", text)
+}
+
+// Rule is what holds for the categories that match it.
+type Rule struct {
+	// Pattern is a glob in the syntax of path.Match, over the whole name: "web.*", "audit". The first rule that matches holds;
+	// without one, both tiers keep always, and memcached for Config.SharedAge.
+	Pattern string
+	// Memory is the tier in this process: KeepAlways or KeepNever.
+	Memory Keep
+	// Shared is memcached.
+	Shared Keep
+	// SharedAge is the age up to which blocks are kept in memcached and asked for there; 0 = Config.SharedAge.
+	SharedAge time.Duration
+}
+
+func (r *Rule) validate() error {
+	var errs []error
+	if _, err := path.Match(r.Pattern, ""); err != nil || r.Pattern == "" {
+		errs = append(errs, fmt.Errorf("pattern %q is not one", r.Pattern))
+	}
+	if r.Memory != KeepAlways && r.Memory != KeepNever {
+		errs = append(errs, fmt.Errorf("memory is %v, it must be always or never", r.Memory))
+	}
+	if int(r.Shared) >= len(keepNames) {
+		errs = append(errs, fmt.Errorf("shared is %v, it must be always, never or reused", r.Shared))
+	}
+	if r.SharedAge < 0 {
+		errs = append(errs, fmt.Errorf("shared age is %v, it must not be negative", r.SharedAge))
+	}
+	return errors.Join(errs...)
+}
+
+// rule returns what holds for a category.
+func (c *Config) rule(category string) Rule {
+	r := Rule{}
+	for i := range c.Rules {
+		if ok, err := path.Match(c.Rules[i].Pattern, category); ok && err == nil {
+			r = c.Rules[i]
+			break
+		}
+	}
+	if r.SharedAge == 0 {
+		r.SharedAge = c.SharedAge
+	}
+	return r
+}
+
+// recent reports whether a block is young enough for memcached. Blobs carry the time of their making in their ids.
+func (r *Rule) recent(p *pointer.Pointer, now time.Time) bool {
+	return now.UnixMicro()-p.Blob.Time() <= r.SharedAge.Microseconds()
+}

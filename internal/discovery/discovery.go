@@ -54,6 +54,8 @@ type Cell struct {
 		// failed says until when an instance is passed over. Only instances of the view are in it, and in clients.
 		failed  map[instance]time.Time
 		clients map[instance]any
+		// retries bounds what fetches cost beyond their first tries.
+		retries retries
 		turns   map[scribev1.Role]uint64 // whose it is; one counter for all would give a role that others alternate with always the same
 	}
 }
@@ -76,6 +78,7 @@ func New(t *rpc.Transport, server string) *Cell {
 	c.mu.failed = make(map[instance]time.Time)
 	c.mu.clients = make(map[instance]any)
 	c.mu.turns = make(map[scribev1.Role]uint64)
+	c.mu.retries.tokens = maxRetries
 	return c
 }
 
@@ -89,7 +92,7 @@ type choice struct {
 }
 
 // choose returns the instances of the first role that has any. The best takes turns from call to call, unless there is a key: then
-// the order is that of rendezvous weights for it.
+// the order is the key's, see affine.
 func (c *Cell) choose(ctx context.Context, key *uint64, roles ...scribev1.Role) (choice, error) {
 	if err := c.refresh(ctx, roles); err != nil {
 		return choice{}, err
@@ -101,30 +104,46 @@ func (c *Cell) choose(ctx context.Context, key *uint64, roles ...scribev1.Role) 
 		last := roles[len(roles)-1]
 		return choice{}, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, refreshSoon, "no %s is known to %s", roleName(last), c.server)
 	}
-	now := time.Now()
-	var good, bad []string
-	for _, url := range c.mu.view.roles[role] {
-		if c.mu.failed[instance{role, url}].After(now) {
-			bad = append(bad, url)
-		} else {
-			good = append(good, url)
-		}
+	urls := slices.Clone(c.mu.view.roles[role])
+	if key != nil {
+		affine(*key, urls)
+		return choice{role, c.wellFirst(role, urls)}, nil
 	}
 	turn, begun := c.mu.turns[role]
 	if !begun {
 		turn = rand.Uint64() // clients that begin together do not all begin with the same instance
 	}
-	for _, urls := range [][]string{good, bad} {
-		if key != nil {
-			slices.SortFunc(urls, func(a, b string) int { return compareDesc(weight(*key, a), weight(*key, b)) })
-		} else if len(urls) > 0 {
-			rotate(urls, int(turn%uint64(len(urls))))
+	c.mu.turns[role] = turn + 1
+	well := 0
+	urls = c.wellFirst(role, urls)
+	for ; well < len(urls) && !c.failing(role, urls[well]); well++ {
+	}
+	for _, part := range [][]string{urls[:well], urls[well:]} {
+		if len(part) > 0 {
+			rotate(part, int(turn%uint64(len(part))))
 		}
 	}
-	if key == nil {
-		c.mu.turns[role] = turn + 1
-	}
-	return choice{role, append(good, bad...)}, nil
+	return choice{role, urls}, nil
+}
+
+// failing reports whether an instance is passed over. The mutex is held.
+func (c *Cell) failing(role scribev1.Role, url string) bool {
+	return c.mu.failed[instance{role, url}].After(time.Now())
+}
+
+// wellFirst moves those that are passed over to the end. The mutex is held.
+func (c *Cell) wellFirst(role scribev1.Role, urls []string) []string {
+	slices.SortStableFunc(urls, func(a, b string) int {
+		switch x, y := c.failing(role, a), c.failing(role, b); {
+		case x == y:
+			return 0
+		case y:
+			return -1
+		default:
+			return 1
+		}
+	})
+	return urls
 }
 
 // rotate moves the first n to the end.

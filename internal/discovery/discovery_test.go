@@ -201,7 +201,7 @@ func TestBlobKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := func(b ...[]byte) *uint64 { return blobKey(&scribev1.FetchRequest{Pointers: b}) }
+	key := func(b ...[]byte) *uint64 { return blobKey(b) }
 	want := *key(pointer.Append(nil, &p))
 	p.Codec, p.BlockOffset, p.MinTime, p.MaxTime = pointer.CodecZstd, 12345, 99, 100
 	if got := *key(pointer.Append(nil, &p), blob(9)); got != want {

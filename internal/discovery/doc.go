@@ -7,8 +7,11 @@
 // the given address is one, for its buffer is what the user wants then, and never those of other hosts. An address that does not
 // serve ControlService, such as a gateway that lets only writes through, is taken to offer whatever is asked for.
 //
-// Calls for payloads prefer one instance a blob, by rendezvous hashing, so that caches are not filled with copies; other calls
-// take turns. An instance that fails is passed over for a while.
+// Calls for payloads go to one instance a blob, its home, by rendezvous hashing, so that caches are not filled with copies; a request
+// for several blobs is split. When the home is busy and says that it will not be for long, it is asked once more; otherwise one of a
+// few fallbacks is asked, which a salted hash of the blob chooses: what overflows from one home is spread over all, but that of one
+// blob goes to the same place, where it is soon in a cache, too. Other calls take turns. An instance that fails is passed over for a
+// while.
 //
 // # When something is down
 //
@@ -17,5 +20,6 @@
 // in its place, so that a cell outlives the process by which it was found.
 //
 // A call is repeated at another instance when the first one refused it, or could not be reached. One whose outcome is unknown is
-// repeated only when it changes nothing.
+// repeated only when it changes nothing. Repeats of calls for payloads are bounded over all calls: each call adds a part of a repeat to
+// a budget, and each repeat takes one, so that a cell whose read proxies are all busy does not get several times the requests.
 package discovery

@@ -6,9 +6,7 @@ import (
 	"fmt"
 
 	"connectrpc.com/connect"
-	"github.com/cespare/xxhash/v2"
 
-	"scribe/internal/pointer"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -20,8 +18,8 @@ func (c *Cell) Write() rpc.WriteService { return writeService{c} }
 // ReadStream returns a ReadStreamService over the cell's instances; a stream that breaks is not reopened here.
 func (c *Cell) ReadStream() rpc.ReadStreamService { return readStreamService{c} }
 
-// ReadProxy returns a ReadProxyService over the cell's instances. A request goes to the instance that prefers the blob of its
-// first pointer, so that its cache holds what other consumers ask for.
+// ReadProxy returns a ReadProxyService over the cell's instances. Each pointer goes to the instance that is its blob's home, so that
+// the cache there holds what other consumers ask for; a request with pointers of several homes is split.
 func (c *Cell) ReadProxy() rpc.ReadProxyService { return readProxyService{c} }
 
 // writers are who takes writes: an agent when the given address is one.
@@ -31,21 +29,21 @@ type writeService struct{ c *Cell }
 
 // Write implements rpc.WriteService.
 func (s writeService) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
-	return try(ctx, s.c, nil, refused, writers, func(in instance) (*scribev1.WriteResponse, error) {
+	return try(ctx, s.c, refused, writers, func(in instance) (*scribev1.WriteResponse, error) {
 		return client(s.c, in, rpc.NewWriteClient).Write(ctx, req)
 	})
 }
 
 // WritePieces implements rpc.PieceWriter.
 func (s writeService) WritePieces(ctx context.Context, ack scribev1.AckLevel, frames ...[]byte) (*scribev1.WriteResponse, error) {
-	return try(ctx, s.c, nil, refused, writers, func(in instance) (*scribev1.WriteResponse, error) {
+	return try(ctx, s.c, refused, writers, func(in instance) (*scribev1.WriteResponse, error) {
 		return rpc.WritePieces(ctx, client(s.c, in, rpc.NewWriteClient), ack, frames...)
 	})
 }
 
 // Publish implements rpc.WriteService.
 func (s writeService) Publish(ctx context.Context, req *scribev1.PublishRequest) (*scribev1.PublishResponse, error) {
-	return try(ctx, s.c, nil, refused, writers, func(in instance) (*scribev1.PublishResponse, error) {
+	return try(ctx, s.c, refused, writers, func(in instance) (*scribev1.PublishResponse, error) {
 		return client(s.c, in, rpc.NewWriteClient).Publish(ctx, req)
 	})
 }
@@ -69,32 +67,10 @@ func (s readStreamService) Stream(ctx context.Context, recv func(context.Context
 	return err
 }
 
-type readProxyService struct{ c *Cell }
-
-// Fetch implements rpc.ReadProxyService.
-func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
-	return try(ctx, s.c, blobKey(req), refusedOrLost, []scribev1.Role{scribev1.Role_ROLE_READPROXY}, func(in instance) (*scribev1.FetchResponse, error) {
-		return client(s.c, in, rpc.NewReadProxyClient).Fetch(ctx, req)
-	})
-}
-
-// blobKey is the same for equal blobs. It is nil when there is none to see: whoever serves the request says what is wrong with it.
-func blobKey(req *scribev1.FetchRequest) *uint64 {
-	if len(req.GetPointers()) == 0 {
-		return nil
-	}
-	p, err := pointer.Decode(req.GetPointers()[0])
-	if err != nil {
-		return nil
-	}
-	key := xxhash.Sum64(p.Blob[:])
-	return &key
-}
-
 // try calls one instance after the other until one answers. Errors that another instance would give as well end it.
-func try[T any](ctx context.Context, c *Cell, key *uint64, elsewhere func(error) bool, roles []scribev1.Role, call func(instance) (T, error)) (T, error) {
+func try[T any](ctx context.Context, c *Cell, elsewhere func(error) bool, roles []scribev1.Role, call func(instance) (T, error)) (T, error) {
 	var zero T
-	ch, err := c.choose(ctx, key, roles...)
+	ch, err := c.choose(ctx, nil, roles...)
 	if err != nil {
 		return zero, err
 	}
@@ -148,10 +124,4 @@ func refused(err error) bool {
 		// It serves something else by now.
 		return connect.CodeOf(err) == connect.CodeUnimplemented
 	}
-}
-
-// refusedOrLost is for requests that change nothing: when a connection broke, it does not matter whether one was carried out. A
-// deadline that passed, the caller's at that, is not an instance's fault.
-func refusedOrLost(err error) bool {
-	return refused(err) || connect.CodeOf(err) == connect.CodeUnavailable
 }

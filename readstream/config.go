@@ -32,11 +32,21 @@ type Config struct {
 	// StreamBytes bounds the records that one stream holds, TotalBytes those of all streams.
 	StreamBytes int
 	TotalBytes  int
+	// TotalShards is how many shards all streams together may follow, a shard counting for each stream: about 300 bytes each.
+	TotalShards int
 	// BatchEntries and BatchBytes bound one StreamEntries message; BatchBytes may be overrun by one record.
 	BatchEntries int
 	BatchBytes   int
 	// Reads is how many reads of the engine one stream makes at a time.
 	Reads int
+	// ReadGrace is how long a stream waits for its reads before it goes on with what its window allows without them; ReadTimeout how
+	// long a read may take.
+	ReadGrace   time.Duration
+	ReadTimeout time.Duration
+	// TailHeartbeat is how often the engine tells the watermarks of idle shards. LookPause is the least time between two looks at the
+	// tails of one category, which streams with a window ask for while they wait.
+	TailHeartbeat time.Duration
+	LookPause     time.Duration
 	// StartTimeout is how long a new stream may take to send its StreamStart.
 	StartTimeout time.Duration
 	// FailAfter is for how long the engine may fail a stream before the stream ends with REASON_NO_BACKEND.
@@ -48,16 +58,21 @@ type Config struct {
 // DefaultConfig returns the configuration that is used unless told otherwise.
 func DefaultConfig() Config {
 	return Config{
-		MaxStreams:   1000,
-		MaxShards:    100_000,
-		StreamBytes:  4 << 20,
-		TotalBytes:   256 << 20,
-		BatchEntries: 512,
-		BatchBytes:   256 << 10,
-		Reads:        8,
-		StartTimeout: 10 * time.Second,
-		FailAfter:    30 * time.Second,
-		RetryAfter:   time.Second,
+		MaxStreams:    1000,
+		MaxShards:     100_000,
+		StreamBytes:   4 << 20,
+		TotalBytes:    256 << 20,
+		TotalShards:   1_000_000,
+		BatchEntries:  512,
+		BatchBytes:    256 << 10,
+		Reads:         8,
+		ReadGrace:     250 * time.Millisecond,
+		ReadTimeout:   5 * time.Second,
+		TailHeartbeat: time.Second,
+		LookPause:     5 * time.Millisecond,
+		StartTimeout:  10 * time.Second,
+		FailAfter:     30 * time.Second,
+		RetryAfter:    time.Second,
 	}
 }
 
@@ -78,9 +93,14 @@ func (c *Config) Validate() error {
 	number("MaxShards", c.MaxShards, 1, 1_000_000)
 	number("StreamBytes", c.StreamBytes, metalog.MaxRecord, 1<<30)
 	number("TotalBytes", c.TotalBytes, c.StreamBytes, 1<<40)
+	number("TotalShards", c.TotalShards, c.MaxShards, 100_000_000)
 	number("BatchEntries", c.BatchEntries, 1, 100_000)
 	number("BatchBytes", c.BatchBytes, 1, 16<<20)
 	number("Reads", c.Reads, 1, 1000)
+	duration("ReadGrace", c.ReadGrace, 0, time.Minute)
+	duration("ReadTimeout", c.ReadTimeout, time.Millisecond, time.Hour)
+	duration("TailHeartbeat", c.TailHeartbeat, metalog.MinHeartbeat, time.Hour)
+	duration("LookPause", c.LookPause, 0, time.Minute)
 	duration("StartTimeout", c.StartTimeout, time.Millisecond, time.Hour)
 	duration("FailAfter", c.FailAfter, time.Millisecond, 24*time.Hour)
 	duration("RetryAfter", c.RetryAfter, 0, time.Hour)

@@ -18,37 +18,43 @@
 //
 // # Flow
 //
-// Each stream runs in the goroutine of its call and does one thing at a time: take items from the merge, read for it, look for
-// new shards, send. Beside it, one goroutine receives credits, one watches for shards, and a few follow the tails (subscriptions
-// take a fixed set of shards, so shards that appear get one of their own, and sets of like size are put together: there are at
-// most about log2(shards) of them).
+// Each stream runs in the goroutine of its call and does one thing at a time: take items from the merge, read for it, take in new
+// shards, send. Beside it one goroutine receives credits, and a few do its reads. What is new in the category comes from a
+// feed (package feed), which all streams of the category share: a thousand streams of a shard cost the engine one subscription,
+// one watch for new shards, and one look at the tails when a window waits for it.
 //
-//	metalog.Subscribe --- new records, watermarks, tails --->.
-//	metalog.Read <------ what did not fit, history --------- merge --> batch --> send
-//	metalog.WatchShards --- shards that appear ------------->'           ^
-//	                                              client's credits ------'
+//	metalog.Subscribe --- new records, tails ----> feed --.
+//	metalog.Shards, WatchShards --- shards, time -----^   v
+//	metalog.Read <------ what did not fit, history ---- merge --> batch --> send
+//	                                                               ^
+//	                                        client's credits ------'
 //
-// A subscription's callback never blocks: what there is no room for is dropped, remembered by the shard's tail, and read again
-// when it is its turn. So a stream that waits for credits costs its shards one look at each new record, and a shard whose buffer
-// is full never keeps another shard's records, or watermarks, from arriving: the merge can't deadlock on memory.
+// The feed never waits for a stream: what there is no room for is dropped, remembered by the shard's tail, and read again when it
+// is its turn. So a stream that waits for credits costs its shards one look at each new record, and a shard whose buffer is full
+// never keeps another shard's records, or watermarks, from arriving: the merge can't deadlock on memory.
+//
+// A stream waits for its reads, but not for long (Config.ReadGrace): a shard that does not answer keeps back what the window does not
+// allow before it, and nothing else. Meanwhile the stream lives and sends heartbeats. A read has Config.ReadTimeout; a shard that
+// can't be read for Config.FailAfter ends the stream, and the client tries another server.
 //
 // Control messages need no credits. A heartbeat is sent when nothing else was for the time that the client asked for, and tells
-// the low watermark and how many pointers wait. While the stream waits for the engine there are no heartbeats: a client
-// that misses them reconnects elsewhere.
+// the low watermark and how many pointers wait. A client that misses them reconnects elsewhere.
 //
 // # Bounds
 //
 // A stream holds at most Config.StreamBytes of records (4 MiB) and one record, all streams together Config.TotalBytes and one
-// record (at most 64 KiB) each; beside that the batch that is being sent (Config.BatchBytes), and some 250 bytes a shard. The
-// number of streams and of shards in one is bounded; what is over it is refused with REASON_OVERLOADED and a hint when to come
-// back, or REASON_TOO_LARGE. The cost of a pointer is O(log shards).
+// record (at most 64 KiB) each; a record that several streams hold is there once and counts for each. Beside that there is the batch that is
+// being sent (Config.BatchBytes), and some 300 bytes a shard. The number of streams, of shards in one and of shards in all
+// (Config.TotalShards) is bounded; what is over it is refused with REASON_OVERLOADED and a hint when to come
+// back, or REASON_TOO_LARGE. The cost of a pointer is O(log shards); an idle shard costs a stream nothing.
 //
 // # Ordering windows
 //
-// With a window, records wait until every shard is known to have nothing older than it allows, so what an idle shard costs is one
-// heartbeat of the engine, and for a window of 0 the order is total (persisted time, shard, LSN): all streams see the same. Shards
-// that are not known yet could break that; so before a record is let out that they could precede, the server looks for shards.
-// This rests on the engine having one clock, see package merge.
+// With a window, records wait until every shard is known to have nothing older than it allows. Of an idle shard the next heartbeat of
+// the engine says so (Config.TailHeartbeat), or sooner a look, so it costs a few milliseconds. For a window of 0 the order is total
+// (persisted time, shard, LSN): all streams see the same, wherever they begin. Shards that are not known yet could break that; so
+// before a record is let out that they could precede, there is a look for shards. This rests on the engine having one clock, see
+// package merge.
 //
 // # Ends
 //
@@ -58,5 +64,6 @@
 //
 // # Locks
 //
-// There is one mutex a stream; it is never held across I/O, sends included. The server's mutex is never held together with it.
+// There is one mutex a stream; it is never held across I/O, sends included. A feed's may be held around it, never the other way
+// round. The server's mutex is never held together with either.
 package readstream

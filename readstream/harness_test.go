@@ -90,6 +90,8 @@ type faulty struct {
 		sync.Mutex
 		read func(shard record.ShardID, from record.LSN, n int) error
 		all  error
+		// stalled shards are not read before their channel is closed.
+		stalled map[record.ShardID]chan struct{}
 		// listed is called after each listing of shards, before its answer is given; watches then tell of nothing.
 		listed func()
 	}
@@ -99,6 +101,15 @@ func (f *faulty) fault() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mu.all
+}
+
+// stall keeps reads of a shard from being answered until the returned function is called.
+func (f *faulty) stall(shard record.ShardID) (release func()) {
+	c := make(chan struct{})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.stalled = map[record.ShardID]chan struct{}{shard: c}
+	return sync.OnceFunc(func() { close(c) })
 }
 
 func (f *faulty) failAll(err error) {
@@ -114,6 +125,16 @@ func (f *faulty) failReads(fn func(record.ShardID, record.LSN, int) error) {
 }
 
 func (f *faulty) Read(ctx context.Context, shard record.ShardID, from record.LSN, records, bytes int) ([]metalog.Entry, error) {
+	f.mu.Lock()
+	stalled := f.mu.stalled[shard]
+	f.mu.Unlock()
+	if stalled != nil {
+		select {
+		case <-stalled:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 	entries, err := f.Log.Read(ctx, shard, from, records, bytes)
 	f.mu.Lock()
 	defer f.mu.Unlock()

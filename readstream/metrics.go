@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/readstream/feed"
 )
 
 // metrics of the role; see metric names for what they count.
@@ -27,13 +28,13 @@ type metrics struct {
 	gaps         *prometheus.CounterVec // by reason
 	lost         *prometheus.CounterVec // by reason
 	reads        prometheus.Counter
-	looks        prometheus.Counter
+	lateReads    prometheus.Counter
 	engineErrors *prometheus.CounterVec // by call
 }
 
 const namespace, subsystem = "scribe", "readstream"
 
-func newMetrics(r prometheus.Registerer, buffered func() float64) (*metrics, error) {
+func newMetrics(r prometheus.Registerer, buffered func() float64, hub func() feed.Stats) (*metrics, error) {
 	m := &metrics{registerer: r}
 	counter := func(name, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help})
@@ -64,11 +65,19 @@ func newMetrics(r prometheus.Registerer, buffered func() float64) (*metrics, err
 	m.gaps = vector("gaps_total", "Gaps sent, by reason.", "reason")
 	m.lost = vector("gap_pointers_total", "Pointers that the gaps sent stand for, by reason.", "reason")
 	m.reads = counter("log_reads_total", "Reads of the metadata engine.")
-	m.looks = counter("shard_lookups_total", "Listings of a category's shards.")
+	m.lateReads = counter("late_reads_total", "Reads that streams went on without, for the time being.")
 	m.engineErrors = vector("log_errors_total", "Failed calls of the metadata engine, by call.", "call")
 	m.all = append(m.all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "buffered_bytes", Help: "Bytes of records that streams hold.",
 	}, buffered))
+	m.all = append(m.all,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "subscriptions", Help: "Subscriptions to the metadata engine, shared by streams.",
+		}, func() float64 { return float64(hub().Subscriptions) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "looks_total", Help: "Looks at all tails of a category, shared by streams.",
+		}, func() float64 { return float64(hub().Looks) }),
+	)
 	if r == nil {
 		return m, nil
 	}

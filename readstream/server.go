@@ -7,10 +7,12 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/readstream/feed"
 	"scribe/readstream/merge"
 )
 
@@ -22,6 +24,9 @@ type Server struct {
 	clock   func() time.Time
 	metrics *metrics
 	budget  *merge.Budget
+	hub     *feed.Hub
+	// cursors are the shards that open streams follow, each stream counting its own.
+	cursors atomic.Int64
 
 	// evicting ends when Close begins, gone when streams must end without a notice.
 	evicting context.Context
@@ -59,8 +64,12 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	s.evicting, s.evict = context.WithCancel(context.Background())
 	s.gone, s.leave = context.WithCancel(context.Background())
 	s.mu.idle = make(chan struct{})
+	s.hub = feed.NewHub(
+		feed.Config{Heartbeat: cfg.TailHeartbeat, LookPause: cfg.LookPause, FailAfter: cfg.FailAfter},
+		feed.Deps{Log: deps.Log, Logger: s.log, Failed: func(call string) { s.metrics.engineErrors.WithLabelValues(call).Inc() }},
+	)
 	var err error
-	s.metrics, err = newMetrics(deps.Registerer, func() float64 { return float64(s.budget.Used()) })
+	s.metrics, err = newMetrics(deps.Registerer, func() float64 { return float64(s.budget.Used()) }, func() feed.Stats { return s.hub.Stats() })
 	return s, err
 }
 
@@ -168,6 +177,12 @@ func (s *Server) release() {
 	if s.mu.closing && s.mu.streams == 0 {
 		close(s.mu.idle)
 	}
+}
+
+// addShards counts shards that a stream follows from now on, or follows no more.
+func (s *Server) addShards(n int) {
+	s.metrics.shards.Add(float64(n))
+	s.cursors.Add(int64(n))
 }
 
 func (s *Server) refusal() error {

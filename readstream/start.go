@@ -283,6 +283,10 @@ func (st *stream) begin(ctx context.Context, states []metalog.State) error {
 	if len(states) > st.s.cfg.MaxShards {
 		return tooManyShards(len(states), st.s.cfg.MaxShards)
 	}
+	if total := st.s.cursors.Load() + int64(len(states)); total > int64(st.s.cfg.TotalShards) {
+		return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, st.s.cfg.RetryAfter,
+			"the streams of this server would follow %d shards, the limit is %d: try again, or another server", total, st.s.cfg.TotalShards)
+	}
 	slices.SortFunc(states, func(a, b metalog.State) int { return cmp.Compare(a.Shard, b.Shard) })
 	from, err := st.positions(ctx, states)
 	if err != nil {
@@ -295,6 +299,7 @@ func (st *stream) begin(ctx context.Context, states []metalog.State) error {
 		}
 		st.add(v, from[i])
 	}
+	st.first = states
 	return beyond.err(scribev1.Reason_REASON_INVALID, "positions beyond the end: they are of another cell, or metadata was lost")
 }
 

@@ -16,6 +16,7 @@ import (
 	"scribe/internal/record"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/readstream/feed"
 	"scribe/readstream/merge"
 	"scribe/storage/metalog"
 )
@@ -33,8 +34,10 @@ type stream struct {
 	opening []*scribev1.StreamShard
 	// skips are positions within a payload that were given and not passed yet.
 	skips map[record.ShardID]*scribev1.ShardPosition
-	// groups follow the tails.
-	groups []*group
+	// first are the states of the shards that the stream begins with, until it follows them.
+	first []metalog.State
+	// member is the stream's part in its category's feed.
+	member *feed.Member
 
 	// batch is what was taken and not sent; control an item that follows it.
 	batch      []merge.Item
@@ -42,10 +45,15 @@ type stream struct {
 	watermark  int64
 	control    *merge.Item
 	wants      []merge.Want
+	// reading are the shards that are being read, at most Config.Reads; results, with room for all, tells of those that were.
+	reading map[record.ShardID]struct{}
+	results chan readDone
+	running sync.WaitGroup // the stream's goroutines
 
 	silent       bool // nothing was sent since the last tick
 	stalled      bool // the stream waits for credits
-	blind        bool // looking for shards failed; not again before the next tick
+	resting      bool // taking in shards failed; not again before the next tick
+	look         bool // the merge holds something back until the tails were looked at
 	sentPointers uint64
 	// failing tells since when calls of the engine fail for a shard; 0 stands for the category.
 	failing map[record.ShardID]time.Time
@@ -55,11 +63,14 @@ type stream struct {
 	mu    struct {
 		sync.Mutex
 		credits credits
-		// appeared are shards that the watch has told of.
+		// appeared are shards that the feed has told of; joining, that the driver is taking some in. horizon is what the merge is
+		// told of looks when there are none.
 		appeared []record.ShardID
+		joining  bool
+		horizon  int64
 		// err ends the stream; evict sends it away.
 		err   error
-		evict string
+		evict *eviction
 		// closed: the merge is being closed.
 		closed bool
 	}
@@ -73,8 +84,9 @@ func newStream(s *Server, p *plan, cat *scribev1.Category, send func(*scribev1.S
 		s: s, plan: p, cat: cat, send: send,
 		log:   s.log.With(slog.String("category", p.category), slog.String("consumer", p.consumer)),
 		skips: map[record.ShardID]*scribev1.ShardPosition{}, failing: map[record.ShardID]time.Time{},
-		merge: merge.New(merge.Options{Window: p.window, Limit: s.cfg.StreamBytes, Budget: s.budget}),
-		wake:  make(chan struct{}, 1),
+		merge:   merge.New(merge.Options{Window: p.window, Limit: s.cfg.StreamBytes, Budget: s.budget}),
+		wake:    make(chan struct{}, 1),
+		reading: map[record.ShardID]struct{}{}, results: make(chan readDone, s.cfg.Reads),
 	}
 	st.mu.credits = p.credits
 	return st
@@ -103,34 +115,47 @@ func (st *stream) fail(err error) {
 	st.notify()
 }
 
+// eviction is why a stream is sent away.
+type eviction struct {
+	reason  scribev1.Reason
+	message string
+}
+
+// sendAway makes the stream end with an eviction, for the first reason given.
+func (st *stream) sendAway(e eviction) {
+	st.mu.Lock()
+	if st.mu.evict == nil {
+		st.mu.evict = &e
+	}
+	st.mu.Unlock()
+	st.notify()
+}
+
 // run serves the stream until it ends. It returns nil after an eviction.
 func (st *stream) run(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error)) error {
-	var running sync.WaitGroup
 	ctx, cancel := context.WithCancel(ctx)
-	shards := len(st.opening)
-	st.s.metrics.shards.Add(float64(shards))
+	st.s.addShards(len(st.opening))
 	defer func() {
 		cancel()
-		running.Wait()
-		st.stopGroups()
-		st.s.metrics.shards.Sub(float64(st.merge.Total()))
+		st.running.Wait()
+		if st.member != nil {
+			st.member.Leave()
+		}
+		st.s.addShards(-st.merge.Total())
 		st.merge.Close()
 	}()
 	st.s.enlist(st)
 	defer st.s.delist(st)
 	// The client may do with it as it likes; the view's own is shared.
 	opened := &scribev1.StreamOpened{Category: proto.CloneOf(st.cat), Shards: st.opening}
+	st.opening = nil
 	if err := st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Opened{Opened: opened}}); err != nil {
 		return err
 	}
-	running.Go(func() { st.receive(ctx, recv) })
-	running.Go(func() { st.watch(ctx) })
-	ids := make([]record.ShardID, 0, shards)
-	for _, v := range st.opening {
-		ids = append(ids, record.ShardID(v.GetShard()))
-	}
-	st.opening = nil
-	st.follow(ctx, ids)
+	st.running.Go(func() { st.receive(ctx, recv) })
+	st.member = st.s.hub.Join(st.cat.GetId(), listener{st})
+	st.member.Follow(st.first)
+	st.first = nil
 	return st.drive(ctx)
 }
 
@@ -161,12 +186,11 @@ func (st *stream) receive(ctx context.Context, recv func(context.Context) (*scri
 type stop uint8
 
 const (
-	stopFull     stop = 1 // the batch is
-	stopControl  stop = 2 // control is set
-	stopCredits  stop = 3
-	stopRead     stop = 4
-	stopDiscover stop = 5
-	stopIdle     stop = 6
+	stopFull    stop = 1 // the batch is
+	stopControl stop = 2 // control is set
+	stopCredits stop = 3
+	stopRead    stop = 4
+	stopIdle    stop = 5
 )
 
 // drive is the loop of the stream. Each turn takes what the merge has, and then does the one thing that it needs next.
@@ -189,12 +213,14 @@ func (st *stream) drive(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if st.look {
+			st.look = false
+			st.member.Look() // while what there is is sent
+		}
 		switch {
-		case why == stopRead:
+		case why == stopRead && len(st.reading) < st.s.cfg.Reads:
 			// The batch waits: it will be larger.
 			err = st.read(ctx)
-		case why == stopDiscover && len(st.batch) == 0:
-			err = st.discover(ctx)
 		case len(st.batch) > 0 || st.control != nil:
 			err = st.flush()
 		default:
@@ -211,17 +237,21 @@ func (st *stream) check(ctx context.Context) (done bool, _ error) {
 	st.mu.Lock()
 	err, evict := st.mu.err, st.mu.evict
 	appeared := st.mu.appeared
-	st.mu.appeared = nil
+	if len(appeared) > 0 && !st.resting {
+		st.mu.appeared, st.mu.joining = nil, true
+	} else {
+		appeared = nil
+	}
 	st.mu.Unlock()
 	switch {
 	case ctx.Err() != nil:
 		return true, context.Cause(ctx)
 	case err != nil:
 		return true, err
-	case evict != "":
-		return true, st.evict(evict)
+	case evict != nil:
+		return true, st.evict(*evict)
 	case st.s.evicting.Err() != nil:
-		return true, st.evict("the server is shutting down")
+		return true, st.evict(eviction{scribev1.Reason_REASON_SHUTTING_DOWN, "the server is shutting down"})
 	case len(appeared) > 0:
 		return false, st.appear(ctx, appeared)
 	}
@@ -237,6 +267,8 @@ func (st *stream) wait(ctx context.Context, tick <-chan time.Time, why stop) err
 	}
 	select {
 	case <-st.wake:
+	case done := <-st.results:
+		return st.finished(ctx, done)
 	case <-tick:
 		return st.tick(ctx)
 	case <-ctx.Done():
@@ -250,15 +282,13 @@ func (st *stream) tick(ctx context.Context) error {
 	if err := st.categoryExists(ctx); err != nil {
 		return err
 	}
-	st.blind = false
+	st.resting = false
 	st.mu.Lock()
 	st.merge.Retry()
 	lagging := st.plan.window != merge.Unbounded && st.merge.Lagging()
 	st.mu.Unlock()
 	if lagging {
-		if err := st.discover(ctx); err != nil {
-			return err
-		}
+		st.member.Look()
 	}
 	if !st.silent {
 		st.silent = true
@@ -305,8 +335,9 @@ func (st *stream) fill() (stop, error) {
 		switch {
 		case status == merge.Read:
 			return stopRead, nil
-		case status == merge.Discover && !st.blind:
-			return stopDiscover, nil
+		case status == merge.Look:
+			st.look = true
+			return stopIdle, nil
 		case status != merge.Ready:
 			return stopIdle, nil
 		case kind == merge.Entry && (len(st.batch) >= st.s.cfg.BatchEntries || st.batchBytes >= st.s.cfg.BatchBytes):
@@ -390,7 +421,7 @@ func (st *stream) sendNow(r *scribev1.StreamResponse) error {
 }
 
 // evict sends what was taken, and then the client away.
-func (st *stream) evict(message string) error {
+func (st *stream) evict(why eviction) error {
 	if err := st.flush(); err != nil {
 		return err
 	}
@@ -406,7 +437,7 @@ func (st *stream) evict(message string) error {
 	st.mu.Unlock()
 	slices.SortFunc(resume, func(a, b *scribev1.ShardPosition) int { return cmp.Compare(a.GetShard(), b.GetShard()) })
 	err := st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Evicted{Evicted: &scribev1.StreamEvicted{
-		Reason: scribev1.Reason_REASON_SHUTTING_DOWN, Message: message, Resume: resume,
+		Reason: why.reason, Message: why.message, Resume: resume,
 	}}})
 	if err == nil {
 		st.s.metrics.evictions.Inc()

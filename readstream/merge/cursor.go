@@ -35,7 +35,8 @@ type cursor struct {
 	tail record.LSN
 	mark int64
 
-	bytes int // of the entries in queue
+	bytes int    // of the entries in queue
+	owed  uint64 // records from its position up to the tail
 
 	key   int64 // by which the heap orders it
 	home  *cursorHeap
@@ -44,6 +45,7 @@ type cursor struct {
 	want    wantState
 	force   bool // the running or queued read is for a record that there is no room for
 	stub    bool // the queue is empty, and of the next record only the time is known
+	known   bool // tail is
 	sealed  bool
 	closing bool // the end is in the queue
 	ended   bool

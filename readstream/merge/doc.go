@@ -24,16 +24,21 @@
 //     order is total, and all streams over the same records hand them out in it.
 //
 // What a shard may still bring is bounded by its next record's time where that is known, else by the time of its last record or
-// by the watermark that goes with its tail.
+// by the watermark that goes with its tail. Watermarks of idle shards come together, as one floor under all shards that are at their
+// tails ([Merge.Floor]): ten thousand idle shards cost a merge no more than one.
 //
 // Shards that are not known yet are bounded by the horizon: a shard that did not exist when the caller last looked for shards
 // brings no record below the times and watermarks that were seen before it looked. This holds for engines whose clock is one for
-// all shards. The merge asks for a look ([Discover]) when nothing else keeps the next record back.
+// all shards.
+//
+// The merge asks for a look ([Look]) when what it knows of idle or unknown shards is too old to let the next record go. So a record
+// waits as long as a look takes, whatever the pace of the engine's heartbeats. A shard that can't be read keeps back what its window
+// does not allow before it: the merge says [Idle], and the caller decides for how long.
 //
 // # Memory
 //
 // Records in queues count with their length and a constant. They take at most Options.Limit, shared fairly among the cursors
 // that have or want something, and at most what Options.Budget, shared with other merges, leaves. When even the first record
 // of a cursor does not fit, only its time is kept, and the record is read again when it is its turn; that read is always
-// accepted. So a Merge holds at most Limit and one record, and some 200 bytes for each shard.
+// accepted. So a Merge holds at most Limit and one record, and some 250 bytes for each shard.
 package merge

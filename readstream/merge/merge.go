@@ -103,8 +103,9 @@ const (
 	Ready Status = 1
 	// Read: reads are wanted, see [Merge.Wants].
 	Read Status = 2
-	// Discover: look for new shards, then call [Merge.Discovered].
-	Discover Status = 3
+	// Look: a record is held back by what is not known of shards that have nothing at the moment, or that may have appeared. Look at
+	// the tails and for new shards, then call [Merge.Tail], [Merge.Floor] and [Merge.Looked] with what was found.
+	Look Status = 3
 	// Idle: nothing to do until there is news.
 	Idle Status = 4
 )
@@ -124,17 +125,22 @@ const entryOverhead = 96
 type Merge struct {
 	opts    Options
 	cursors map[record.ShardID]*cursor
-	// ready holds the cursors that have an item or know the time of their next record; waiting the others. Ended ones are in
-	// neither.
-	ready   cursorHeap
-	waiting cursorHeap
+	// ready holds the cursors that have an item or know the time of their next record; tails those that have nothing and are at
+	// their tail; behind those that have nothing although there is something, or whose tail is not known. Ended ones are in none.
+	ready  cursorHeap
+	tails  cursorHeap
+	behind cursorHeap
 	// wants are cursors to be read, first in first out. Some may have got records in the meantime.
 	wants  []*cursor
 	failed []*cursor
 
-	used   int // bytes in queues
-	active int // cursors that share Limit
-	ended  int
+	used    int    // bytes in queues
+	active  int    // cursors that share Limit
+	pending uint64 // records that exist and were not handed out, the sum of the cursors' owed
+	ended   int
+	// floor: no cursor in tails brings a record below it, whatever its own low. It keeps what an idle shard costs a merge at
+	// nothing: one number goes on, not one for each shard.
+	floor int64
 	// seen is the newest time or watermark that was heard of; horizon what it was when shards were last looked for.
 	seen    int64
 	horizon int64
@@ -145,7 +151,8 @@ func New(opts Options) *Merge {
 	return &Merge{opts: opts, cursors: map[record.ShardID]*cursor{}}
 }
 
-// Add adds a shard to be handed out from LSN on. It does nothing for one that is there.
+// Add adds a shard to be handed out from LSN on. It does nothing for one that is there. Until its Tail is told it may bring anything;
+// the tail must be from after the last call of Floor.
 func (m *Merge) Add(shard record.ShardID, from record.LSN) {
 	if _, ok := m.cursors[shard]; ok {
 		return
@@ -178,22 +185,32 @@ func (m *Merge) tail(c *cursor, next record.LSN, watermark int64, sealed bool) {
 	c.tail = max(c.tail, next)
 	c.mark = max(c.mark, watermark)
 	c.sealed = c.sealed || sealed
+	c.known = true
 	m.seen = max(m.seen, watermark)
 }
 
-// Update takes an update of a subscription. Its memory is not kept.
+// Floor tells that no shard brings a record below t that is not below the tail told of it. It is for watermarks of many idle shards
+// at once, and costs the same however many they are.
+func (m *Merge) Floor(t int64) {
+	m.floor = max(m.floor, t)
+	m.seen = max(m.seen, t)
+}
+
+// Update takes an update of a subscription. Of its memory only the data of entries is kept, which nobody may change: several merges
+// may share it.
 func (m *Merge) Update(u *metalog.Update) {
 	c := m.cursors[u.Shard]
 	if c == nil || c.ended {
 		return
 	}
 	// Entries after TrimmedTo leave a hole, so the cursor will want a read and learn of the gap there.
-	m.offer(c, u.Entries, true, false)
+	m.offer(c, u.Entries, false)
 	m.tail(c, u.NextLSN, u.Watermark, u.Sealed)
 	m.settle(c)
 }
 
-// Wants appends at most limit wanted reads to dst. Each must be answered before the next call of Next.
+// Wants appends at most limit wanted reads to dst. Each should be answered before the next call of Next, for what it brings may come
+// first; one that can't be is to be told with Late.
 func (m *Merge) Wants(dst []Want, limit int) []Want {
 	for limit > 0 && len(m.wants) > 0 {
 		c := m.wants[0]
@@ -227,7 +244,7 @@ func (m *Merge) Loaded(shard record.ShardID, entries []metalog.Entry) {
 		return
 	}
 	before := c.next
-	m.offer(c, entries, false, c.force)
+	m.offer(c, entries, c.force)
 	// To learn the time of the next record is something, too, unless the record itself was wanted.
 	if gained := c.next != before || c.stub && !c.force; !gained && c.needy() {
 		m.fail(c)
@@ -250,6 +267,15 @@ func (m *Merge) Skip(shard record.ShardID, to record.LSN, cause Cause) {
 		c.gap(to, cause)
 	}
 	m.settle(c)
+}
+
+// Late tells that a want takes long to answer. Until it is answered the shard keeps back what its window does not allow before
+// it, and nothing else.
+func (m *Merge) Late(shard record.ShardID) {
+	if c := m.cursors[shard]; c != nil && !c.ended && c.want == wantRunning && c.stub {
+		c.stub = false
+		m.settle(c)
+	}
 }
 
 // Fail answers a want when the read failed. The shard is not wanted again before Retry.
@@ -279,8 +305,8 @@ func (m *Merge) Retry() bool {
 // Seen is the newest time or watermark that the merge was told. Take it before looking for shards.
 func (m *Merge) Seen() int64 { return m.seen }
 
-// Discovered tells that all shards were added which existed when Seen was t.
-func (m *Merge) Discovered(t int64) { m.horizon = max(m.horizon, t) }
+// Looked tells that all shards were added which existed when the newest time or watermark known of any was t.
+func (m *Merge) Looked(t int64) { m.horizon = max(m.horizon, t) }
 
 // Peek returns the kind of the next item, or why there is none.
 func (m *Merge) Peek() (Kind, Status) {
@@ -305,6 +331,9 @@ func (m *Merge) Peek() (Kind, Status) {
 		return 0, s
 	}
 	if c.stub {
+		if c.want == wantRunning {
+			return 0, Idle
+		}
 		c.want, c.force = wantQueued, true
 		m.wants = append(m.wants, c)
 		return 0, Read
@@ -319,23 +348,24 @@ func (m *Merge) hold(c *cursor) Status {
 	}
 	if m.opts.Window == 0 {
 		// Every other shard's next record must come later in the order, also where times are equal.
-		if len(m.waiting) > 0 && !c.before(m.waiting[0]) {
-			return Idle
-		}
 		switch {
-		case m.horizon > c.key:
-			return Ready
-		case m.seen > c.key:
-			return Discover
+		case len(m.behind) > 0 && !c.before(m.behind[0]):
+			return Idle // a read of it failed
+		case len(m.tails) > 0 && m.floor <= c.key && !c.before(m.tails[0]):
+			return Look
+		case m.horizon <= c.key:
+			return Look // a shard that appears may have a record of the same time
 		}
-		return Idle // a shard that appears may have a record of the same time
+		return Ready
 	}
-	floor := max(c.key, 0) - m.opts.Window
-	if len(m.waiting) > 0 && m.waiting[0].key < floor {
+	least := max(c.key, 0) - m.opts.Window
+	switch {
+	case len(m.behind) > 0 && m.behind[0].key < least:
 		return Idle
-	}
-	if m.horizon < floor {
-		return Discover // seen is at least the head's time
+	case len(m.tails) > 0 && max(m.tails[0].key, m.floor) < least:
+		return Look
+	case m.horizon < least:
+		return Look
 	}
 	return Ready
 }
@@ -365,8 +395,11 @@ func (m *Merge) Low() int64 {
 	if len(m.ready) > 0 {
 		low = m.ready[0].key
 	}
-	if len(m.waiting) > 0 {
-		low = min(low, m.waiting[0].key)
+	if len(m.behind) > 0 {
+		low = min(low, m.behind[0].key)
+	}
+	if len(m.tails) > 0 {
+		low = min(low, max(m.tails[0].key, m.floor))
 	}
 	if low == Unbounded {
 		return 0
@@ -404,16 +437,8 @@ func (m *Merge) Position(shard record.ShardID) record.LSN {
 	return 0
 }
 
-// Pending is how many records exist, as far as is known, that were not handed out. It looks at every shard.
-func (m *Merge) Pending() uint64 {
-	var n uint64
-	for _, c := range m.cursors {
-		if end, at := max(c.tail, c.next), c.position(); end > at {
-			n += uint64(end - at)
-		}
-	}
-	return n
-}
+// Pending is how many records exist, as far as is known, that were not handed out.
+func (m *Merge) Pending() uint64 { return m.pending }
 
 // Buffered is the bytes in queues.
 func (m *Merge) Buffered() int { return m.used }
@@ -425,7 +450,7 @@ func (m *Merge) Close() {
 }
 
 // offer takes the entries that continue a cursor's queue, as far as there is room. With force there is room for one in any case.
-func (m *Merge) offer(c *cursor, entries []metalog.Entry, clone, force bool) {
+func (m *Merge) offer(c *cursor, entries []metalog.Entry, force bool) {
 	for i := range entries {
 		e := &entries[i]
 		m.seen = max(m.seen, e.Time)
@@ -445,11 +470,7 @@ func (m *Merge) offer(c *cursor, entries []metalog.Entry, clone, force bool) {
 			return
 		}
 		force = false
-		data := e.Data
-		if clone {
-			data = append(make([]byte, 0, len(data)), data...)
-		}
-		c.push(item{Item: Item{Kind: Entry, Shard: c.shard, LSN: e.LSN, Time: e.Time, Data: data}, order: c.low})
+		c.push(item{Item: Item{Kind: Entry, Shard: c.shard, LSN: e.LSN, Time: e.Time, Data: e.Data}, order: c.low})
 		c.next++
 		c.stub = false
 		c.bytes += size
@@ -480,7 +501,13 @@ func (m *Merge) settle(c *cursor) {
 		c.want = wantQueued
 		m.wants = append(m.wants, c)
 	}
-	home := &m.waiting
+	m.pending -= c.owed
+	c.owed = 0
+	if end, at := max(c.tail, c.next), c.position(); end > at {
+		c.owed = uint64(end - at)
+	}
+	m.pending += c.owed
+	home := &m.tails
 	switch {
 	case c.ended:
 		home = nil
@@ -488,6 +515,8 @@ func (m *Merge) settle(c *cursor) {
 		home, c.key = &m.ready, c.head().order
 	case c.stub:
 		home, c.key = &m.ready, c.low
+	case !c.known || c.next < c.tail:
+		home, c.key = &m.behind, c.low
 	default:
 		c.key = c.low
 	}

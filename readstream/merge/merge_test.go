@@ -94,6 +94,7 @@ type world struct {
 	opts   Options
 	subs   map[record.ShardID]*subscription
 	at     map[record.ShardID]record.LSN // next expected of each shard
+	told   map[record.ShardID]record.LSN // tails that the merge was told
 	ended  map[record.ShardID]bool
 	got    []Item
 	newest int64 // largest time handed out
@@ -103,7 +104,7 @@ type world struct {
 func newWorld(t *rapid.T, window int64) *world {
 	w := &world{
 		t: t, engine: engine{now: 1000, shards: map[record.ShardID]*shardLog{}},
-		subs: map[record.ShardID]*subscription{}, at: map[record.ShardID]record.LSN{}, ended: map[record.ShardID]bool{},
+		subs: map[record.ShardID]*subscription{}, told: map[record.ShardID]record.LSN{}, at: map[record.ShardID]record.LSN{}, ended: map[record.ShardID]bool{},
 		opts: Options{Window: window, Limit: rapid.IntRange(100, 3000).Draw(t, "limit")},
 	}
 	if rapid.Bool().Draw(t, "shared") {
@@ -113,7 +114,26 @@ func newWorld(t *rapid.T, window int64) *world {
 	return w
 }
 
-// discover is what the driver does on Discover.
+// look is what the driver does on Look. It reports whether that told the merge anything.
+func (w *world) look() bool {
+	floor, horizon, shards := w.merge.floor, w.merge.horizon, w.merge.Total()
+	w.discover()
+	w.floor()
+	return w.merge.floor > floor || w.merge.horizon > horizon || w.merge.Total() > shards
+}
+
+// floor tells what holds for all records beyond the tails that were told.
+func (w *world) floor() {
+	least := w.engine.now
+	for id, told := range w.told {
+		if l := w.engine.shards[id]; told < l.next() {
+			least = min(least, l.records[told-1].Time)
+		}
+	}
+	w.merge.Floor(least)
+}
+
+// discover looks for new shards.
 func (w *world) discover() {
 	seen := w.merge.Seen()
 	for _, id := range w.engine.ids {
@@ -123,10 +143,10 @@ func (w *world) discover() {
 		l := w.engine.shards[id]
 		w.merge.Add(id, 1)
 		w.merge.Tail(id, l.next(), w.engine.now, l.sealed)
-		w.subs[id] = &subscription{at: l.next()}
+		w.subs[id], w.told[id] = &subscription{at: l.next()}, l.next()
 		w.at[id] = 1
 	}
-	w.merge.Discovered(seen)
+	w.merge.Looked(seen)
 }
 
 // pump answers reads and takes items until the merge waits, or limit items were taken.
@@ -136,8 +156,10 @@ func (w *world) pump(limit int) {
 		switch status {
 		case Idle:
 			return
-		case Discover:
-			w.discover()
+		case Look:
+			if !w.look() {
+				return
+			}
 		case Read:
 			w.answer(rapid.IntRange(1, 4).Draw(w.t, "parallel"))
 		case Ready:
@@ -248,10 +270,9 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			if s := w.subs[id]; s != nil {
 				u := s.update(&w.engine, id, rapid.IntRange(0, 5).Draw(t, "entries"))
 				w.merge.Update(&u)
-				for i := range u.Entries {
-					for j := range u.Entries[i].Data {
-						u.Entries[i].Data[j] = overwritten // the merge must not have kept it
-					}
+				w.told[id] = max(w.told[id], u.NextLSN)
+				for i := range u.Entries { // the merge may keep nothing but the data
+					u.Entries[i] = metalog.Entry{Time: math.MaxInt64, Data: []byte{overwritten}}
 				}
 			}
 		},
@@ -267,6 +288,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		"seal":     func(t *rapid.T) { w.engine.shards[w.anyShard(t)].sealed = true },
 		"retry":    func(*rapid.T) { w.merge.Retry() },
 		"discover": func(*rapid.T) { w.discover() },
+		"floor":    func(*rapid.T) { w.floor() },
 		"pump":     func(t *rapid.T) { w.pump(rapid.IntRange(1, 20).Draw(t, "items")) },
 	}
 }
@@ -281,6 +303,7 @@ func (w *world) finish() {
 		for _, id := range w.engine.ids {
 			u := w.subs[id].update(&w.engine, id, math.MaxInt)
 			w.merge.Update(&u)
+			w.told[id] = u.NextLSN
 		}
 		w.pump(math.MaxInt)
 	}
@@ -455,8 +478,8 @@ func BenchmarkMerge(b *testing.B) {
 					m.Update(&u)
 					for {
 						_, s := m.Next()
-						if s == Discover {
-							m.Discovered(m.Seen())
+						if s == Look {
+							m.Looked(m.Seen())
 						} else if s != Ready {
 							break
 						}

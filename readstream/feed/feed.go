@@ -1,0 +1,321 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+)
+
+// Config of a Hub.
+type Config struct {
+	// Heartbeat is how often the engine tells the watermarks of idle shards.
+	Heartbeat time.Duration
+	// LookPause is the least time between two looks at one category.
+	LookPause time.Duration
+	// FailAfter is for how long a call of the engine may fail before members are told.
+	FailAfter time.Duration
+}
+
+// Deps are what a Hub works with.
+type Deps struct {
+	// Log is the metadata engine.
+	Log metalog.Log
+	// Logger is where trouble is told.
+	Logger *slog.Logger
+	// Failed, if not nil, is called with the name of each call of the engine that failed.
+	Failed func(call string)
+}
+
+// Stats are the hub's numbers of the moment, and Looks since it was made.
+type Stats struct {
+	Categories    int
+	Subscriptions int64
+	Looks         int64
+}
+
+// Hub has the feeds of the categories that are followed. It is safe for concurrent use. It needs no closing: it holds nothing once all
+// members have left.
+type Hub struct {
+	cfg  Config
+	deps Deps
+	// subscriptions that run, looks that were made.
+	subscriptions atomic.Int64
+	looks         atomic.Int64
+
+	mu struct {
+		sync.Mutex
+		feeds map[uint32]*feed
+	}
+}
+
+// NewHub returns a hub without feeds.
+func NewHub(cfg Config, deps Deps) *Hub {
+	h := &Hub{cfg: cfg, deps: deps}
+	h.mu.feeds = map[uint32]*feed{}
+	return h
+}
+
+// Stats returns what the hub is doing.
+func (h *Hub) Stats() Stats {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return Stats{Categories: len(h.mu.feeds), Subscriptions: h.subscriptions.Load(), Looks: h.looks.Load()}
+}
+
+// Member is a listener's part in a feed. Its methods are called by one goroutine.
+type Member struct {
+	f        *feed
+	listener Listener
+
+	// Guarded by the feed's mutex.
+	shards  []record.ShardID
+	offered int   // how much of table.list was told
+	horizon int64 // what was told with it
+	held    bool
+	batch   []metalog.Update // used by table.update
+}
+
+// Join makes a listener a member of a category's feed. It is told nothing but of shards until it follows some.
+func (h *Hub) Join(category uint32, l Listener) *Member {
+	h.mu.Lock()
+	f := h.mu.feeds[category]
+	if f == nil {
+		f = newFeed(h, category)
+		h.mu.feeds[category] = f
+	}
+	f.members++
+	h.mu.Unlock()
+	m := &Member{f: f, listener: l}
+	f.mu.Lock()
+	f.mu.table.join(m)
+	f.mu.Unlock()
+	return m
+}
+
+// Hold keeps floors from the member until its next Follow. It is called before the states are fetched that are given to that.
+func (m *Member) Hold() {
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	m.held = true
+}
+
+// Follow makes the member follow shards, each at most once, beside those that it follows already; the member knows their states.
+// Before it returns the member was told up to where they were told to others, which may be before or after these states; what is new from
+// there on follows.
+func (m *Member) Follow(states []metalog.State) {
+	m.f.mu.Lock()
+	fresh := m.f.mu.table.follow(m, states)
+	m.f.mu.Unlock()
+	if fresh {
+		kick(m.f.regroup)
+	}
+}
+
+// Look asks for a look at the category that begins after this call. What it brings is told to all members.
+func (m *Member) Look() {
+	m.f.mu.Lock()
+	m.f.mu.wanted = true
+	m.f.mu.Unlock()
+	kick(m.f.look)
+}
+
+// Leave ends the membership. The listener is not called any more when it returns. The last member's waits until the feed has ended.
+func (m *Member) Leave() {
+	f := m.f
+	f.mu.Lock()
+	lost := f.mu.table.leave(m)
+	f.mu.Unlock()
+	f.hub.mu.Lock()
+	f.members--
+	last := f.members == 0
+	if last {
+		delete(f.hub.mu.feeds, f.category)
+	}
+	f.hub.mu.Unlock()
+	switch {
+	case last:
+		f.stop()
+		f.running.Wait()
+	case lost:
+		kick(f.regroup)
+	}
+}
+
+// feed follows one category.
+type feed struct {
+	hub      *Hub
+	category uint32
+	log      *slog.Logger
+	ctx      context.Context //nolint:containedctx // the life of the feed
+	stop     context.CancelFunc
+	running  sync.WaitGroup
+	members  int // guarded by hub.mu
+
+	// regroup and look have room for one.
+	regroup chan struct{}
+	look    chan struct{}
+	// groups are the subscriptions, of the goroutine that makes them alone.
+	groups []*group
+
+	mu struct {
+		sync.Mutex
+		table  *table
+		wanted bool // a look
+	}
+}
+
+func newFeed(h *Hub, category uint32) *feed {
+	f := &feed{
+		hub: h, category: category, log: h.deps.Logger.With(slog.Uint64("category_id", uint64(category))),
+		regroup: make(chan struct{}, 1), look: make(chan struct{}, 1),
+	}
+	f.mu.table = newTable()
+	f.ctx, f.stop = context.WithCancel(context.Background())
+	f.running.Go(f.subscriptions)
+	f.running.Go(f.watch)
+	f.running.Go(f.looks)
+	return f
+}
+
+func kick(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // whoever takes it sees everything
+	}
+}
+
+// Waits between attempts of a call that failed.
+const (
+	firstBackoff = 50 * time.Millisecond
+	lastBackoff  = 2 * time.Second
+)
+
+// retrying runs call until it succeeds or ctx ends, with growing waits between. A call that ran for a while was well before it
+// failed. A closed engine ends it, too.
+func (f *feed) retrying(ctx context.Context, name string, call func() error) {
+	backoff := firstBackoff
+	var since time.Time // of the first failure in a row, or of when members were told
+	for {
+		began := time.Now()
+		err := call()
+		now := time.Now()
+		if now.Sub(began) > lastBackoff {
+			since, backoff = time.Time{}, firstBackoff
+		}
+		switch {
+		case ctx.Err() != nil || err == nil:
+			return
+		case errors.Is(err, metalog.ErrClosed):
+			f.fail(err)
+			return
+		}
+		if f.hub.deps.Failed != nil {
+			f.hub.deps.Failed(name)
+		}
+		switch {
+		case since.IsZero():
+			since = began
+			f.log.Warn("the metadata engine failed", "call", name, "error", err)
+		case now.Sub(since) >= f.hub.cfg.FailAfter:
+			since = now
+			f.fail(fmt.Errorf("%s: %w", name, err))
+		}
+		if !wait(ctx, backoff) {
+			return
+		}
+		backoff = min(2*backoff, lastBackoff)
+	}
+}
+
+func (f *feed) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.table.fail(err)
+}
+
+// wait returns false when ctx ends first.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// errEnded is a call that ended although it should go on.
+var errEnded = errors.New("feed: the engine ended the call")
+
+// watch hears of shards that appear.
+func (f *feed) watch() {
+	f.retrying(f.ctx, "watch", func() error {
+		err := f.hub.deps.Log.WatchShards(f.ctx, f.category, func(shards []record.ShardID) error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.mu.table.appeared(shards)
+			return nil
+		})
+		if err == nil {
+			err = errEnded
+		}
+		return err
+	})
+}
+
+// restPerLook is how many times as long as a look took the feed rests after it.
+const restPerLook = 10
+
+// looks makes the looks that members ask for.
+func (f *feed) looks() {
+	pause := f.hub.cfg.LookPause
+	for {
+		select {
+		case <-f.ctx.Done():
+			return
+		case <-f.look:
+		}
+		f.retrying(f.ctx, "shards", func() error {
+			began := time.Now()
+			gained, err := f.lookOnce()
+			if took := time.Since(began); gained || err != nil {
+				pause = max(f.hub.cfg.LookPause, restPerLook*took)
+			} else {
+				pause = min(2*pause, max(f.hub.cfg.Heartbeat, restPerLook*took))
+			}
+			return err
+		})
+		if !wait(f.ctx, pause) {
+			return
+		}
+	}
+}
+
+func (f *feed) lookOnce() (gained bool, err error) {
+	f.mu.Lock()
+	wanted, seen := f.mu.wanted, f.mu.table.seen
+	f.mu.wanted = false
+	f.mu.Unlock()
+	if !wanted {
+		return true, nil
+	}
+	f.hub.looks.Add(1)
+	ctx, cancel := context.WithTimeout(f.ctx, f.hub.cfg.FailAfter)
+	defer cancel()
+	states, err := f.hub.deps.Log.Shards(ctx, f.category)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err != nil {
+		f.mu.wanted = true
+		return false, err
+	}
+	return f.mu.table.looked(states, seen), nil
+}

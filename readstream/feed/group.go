@@ -1,0 +1,179 @@
+package feed
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+)
+
+// group is shards that one subscription follows.
+type group struct {
+	tails  []*tail
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+	// unfollowed is how many of its shards nobody follows any more; guarded by the feed's mutex.
+	unfollowed int
+}
+
+// subscriptions sees to it that each followed shard is in a group.
+func (f *feed) subscriptions() {
+	defer func() {
+		for _, g := range f.groups {
+			g.cancel()
+			g.done.Wait()
+		}
+	}()
+	for {
+		select {
+		case <-f.ctx.Done():
+			return
+		case <-f.regroup:
+		}
+		f.shrink()
+		for part := range slices.Chunk(f.ungrouped(), metalog.MaxShards) {
+			f.subscribe(part)
+		}
+	}
+}
+
+// ungrouped returns the followed tails that are in no group and not at their end.
+func (f *feed) ungrouped() []*tail {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var fresh []*tail
+	for _, x := range f.mu.table.order {
+		if x.group == nil {
+			fresh = append(fresh, x)
+		}
+	}
+	return fresh
+}
+
+// shrink ends the groups that are mostly of shards that nobody follows. The rest of them are then in no group.
+func (f *feed) shrink() {
+	var ends []*group
+	f.mu.Lock()
+	f.groups = slices.DeleteFunc(f.groups, func(g *group) bool {
+		end := 2*g.unfollowed >= len(g.tails)
+		if end {
+			ends = append(ends, g)
+		}
+		return end
+	})
+	f.mu.Unlock()
+	for _, g := range ends {
+		f.end(g)
+	}
+}
+
+// end ends a group. What its tails were told stays true, and the next subscription begins there; those that nobody follows are
+// forgotten.
+func (f *feed) end(g *group) {
+	g.cancel()
+	g.done.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, x := range g.tails {
+		f.mu.table.drop(x)
+	}
+}
+
+// subscribe makes a group of tails that are in none. Groups that are not larger are taken into it, so there are few, and a shard
+// changes its group few times.
+func (f *feed) subscribe(tails []*tail) {
+	g := &group{tails: slices.Clone(tails)}
+	for len(f.groups) > 0 {
+		last := f.groups[len(f.groups)-1]
+		if len(last.tails) > len(g.tails) || len(last.tails)+len(g.tails) > metalog.MaxShards {
+			break
+		}
+		f.groups = f.groups[:len(f.groups)-1]
+		f.end(last)
+		g.tails = append(g.tails, last.tails...)
+	}
+	f.mu.Lock()
+	g.tails = slices.DeleteFunc(g.tails, func(x *tail) bool { return x.index < 0 })
+	for _, x := range g.tails {
+		x.group = g
+	}
+	f.mu.Unlock()
+	if len(g.tails) == 0 {
+		return
+	}
+	var ctx context.Context
+	ctx, g.cancel = context.WithCancel(f.ctx)
+	f.groups = append(f.groups, g)
+	g.done.Go(func() {
+		f.hub.subscriptions.Add(1)
+		defer f.hub.subscriptions.Add(-1)
+		f.retrying(ctx, "subscribe", func() error { return f.follow(ctx, g) })
+	})
+}
+
+// follow subscribes to a group until all its shards are sealed.
+func (f *feed) follow(ctx context.Context, g *group) error {
+	f.mu.Lock()
+	from := make([]metalog.Position, 0, len(g.tails))
+	for _, x := range g.tails {
+		if !x.sealed {
+			from = append(from, metalog.Position{Shard: x.shard, LSN: max(x.sent, record.FirstLSN)})
+		}
+	}
+	f.mu.Unlock()
+	if len(from) == 0 {
+		return nil
+	}
+	sealed := 0
+	var own copies
+	err := f.hub.deps.Log.Subscribe(ctx, from, f.hub.cfg.Heartbeat, func(updates []metalog.Update) error {
+		updates = own.of(updates)
+		for i := range updates {
+			if updates[i].Sealed {
+				sealed++
+			}
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.mu.table.update(updates)
+		return nil
+	})
+	if err == nil && sealed < len(from) {
+		err = errEnded
+	}
+	return err
+}
+
+// copies are updates whose records may be kept. Each record has memory of its own, so that a member which keeps one for long keeps
+// nothing else.
+type copies struct {
+	updates []metalog.Update
+	entries []metalog.Entry
+}
+
+// keptCopies is how much room is kept between updates.
+const keptCopies = 64
+
+// of returns copies that are valid until the next call, but for the data of their entries, which nobody changes.
+func (c *copies) of(updates []metalog.Update) []metalog.Update {
+	n := 0
+	for i := range updates {
+		n += len(updates[i].Entries)
+	}
+	clear(c.entries)
+	c.updates, c.entries = append(c.updates[:0], updates...), c.entries[:0]
+	if cap(c.entries) < n || cap(c.entries) > max(n, keptCopies) {
+		c.entries = make([]metalog.Entry, 0, n)
+	}
+	for i := range c.updates {
+		u, begin := &c.updates[i], len(c.entries)
+		for _, e := range u.Entries {
+			e.Data = slices.Clone(e.Data)
+			c.entries = append(c.entries, e)
+		}
+		u.Entries = c.entries[begin:len(c.entries):len(c.entries)]
+	}
+	return c.updates
+}

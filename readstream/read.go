@@ -1,0 +1,180 @@
+package readstream
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"scribe/internal/record"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/readstream/merge"
+	"scribe/storage/metalog"
+)
+
+// wholeCategory stands in stream.failing for calls that are not about one shard.
+const wholeCategory record.ShardID = 0
+
+// trouble is what the driver makes of a failed call: it goes on, and tries again at the next tick, unless it has failed for too
+// long without a success between.
+func (st *stream) trouble(ctx context.Context, shard record.ShardID, call string, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, metalog.ErrClosed):
+		st.engineClosed()
+		return nil
+	}
+	st.s.metrics.engineErrors.WithLabelValues(call).Inc()
+	since, ok := st.failing[shard]
+	if !ok {
+		since = time.Now()
+		st.failing[shard] = since
+		st.log.Warn("the metadata engine failed", "call", call, "shard", shard.String(), "error", err)
+	}
+	if time.Since(since) >= st.s.cfg.FailAfter {
+		return st.lost(err)
+	}
+	return nil
+}
+
+func (st *stream) lost(err error) error {
+	return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, st.s.cfg.RetryAfter,
+		"the metadata engine has failed for more than %v: %w", st.s.cfg.FailAfter, err)
+}
+
+// engineClosed sends the client away: the engine of this process is closed with the process.
+func (st *stream) engineClosed() {
+	st.sendAway(eviction{scribev1.Reason_REASON_SHUTTING_DOWN, "the metadata engine of this server is closed"})
+}
+
+// readDone is a read that the merge was told of.
+type readDone struct {
+	shard record.ShardID
+	err   error
+}
+
+// read does the reads that the merge wants, some at a time. It waits for them, since what they bring may come first; but not for
+// long: a shard that does not answer keeps back what its window says, and nothing else.
+func (st *stream) read(ctx context.Context) error {
+	st.mu.Lock()
+	st.wants = st.merge.Wants(st.wants[:0], st.s.cfg.Reads-len(st.reading))
+	st.mu.Unlock()
+	for _, w := range st.wants {
+		st.reading[w.Shard] = struct{}{}
+		st.running.Go(func() {
+			rctx, cancel := context.WithTimeout(ctx, st.s.cfg.ReadTimeout)
+			defer cancel()
+			st.results <- readDone{w.Shard, st.readOne(rctx, w)}
+		})
+	}
+	grace := time.NewTimer(st.s.cfg.ReadGrace)
+	defer grace.Stop()
+	for st.readsWanted() {
+		select {
+		case done := <-st.results:
+			if err := st.finished(ctx, done); err != nil {
+				return err
+			}
+		case <-grace.C:
+			st.mu.Lock()
+			for shard := range st.reading {
+				st.merge.Late(shard)
+			}
+			st.mu.Unlock()
+			st.s.metrics.lateReads.Add(float64(len(st.reading)))
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// readsWanted reports whether a read of the last ones started is still running.
+func (st *stream) readsWanted() bool {
+	return slices.ContainsFunc(st.wants, func(w merge.Want) bool { _, running := st.reading[w.Shard]; return running })
+}
+
+// finished takes note of a read that has ended.
+func (st *stream) finished(ctx context.Context, done readDone) error {
+	delete(st.reading, done.shard)
+	if done.err == nil {
+		delete(st.failing, done.shard)
+		return nil
+	}
+	return st.trouble(ctx, done.shard, "read", done.err)
+}
+
+// recordCost is what a small record takes in a queue, to keep a read of many small ones within its room.
+const recordCost = 160
+
+// readOne does one read and tells the merge.
+func (st *stream) readOne(ctx context.Context, w merge.Want) error {
+	st.s.metrics.reads.Inc()
+	entries, err := st.s.deps.Log.Read(ctx, w.Shard, w.LSN, w.MaxBytes/recordCost+1, w.MaxBytes)
+	at := damagedAt(err, w.LSN)
+	if at > w.LSN {
+		// The damage is behind good records, or the engine does not say where; then the first record alone tells.
+		good := 1
+		if at > w.LSN && at != unknownPlace {
+			good = int(at - w.LSN)
+		}
+		entries, err = st.s.deps.Log.Read(ctx, w.Shard, w.LSN, good, w.MaxBytes)
+		if at = damagedAt(err, w.LSN); at == unknownPlace && good == 1 {
+			at = w.LSN
+		}
+	}
+	to, cause := record.LSN(0), merge.Trimmed
+	switch {
+	case at == w.LSN:
+		st.log.Error("a record is damaged in the metadata engine", "shard", w.Shard.String(), "lsn", uint64(w.LSN), "error", err)
+		to, cause, err = w.LSN+1, merge.Corrupt, nil
+	case errors.Is(err, metalog.ErrTrimmed):
+		to, err = st.firstLSN(ctx, w.Shard, err)
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	switch {
+	case err != nil:
+		st.merge.Fail(w.Shard)
+	case to > 0:
+		st.merge.Skip(w.Shard, to, cause)
+	default:
+		st.merge.Loaded(w.Shard, entries)
+	}
+	return err
+}
+
+// Answers of damagedAt that are no LSN of a record.
+const (
+	// unknownPlace: some record is damaged.
+	unknownPlace record.LSN = 1<<64 - 1
+	// noRecord: none is. The shard's own state may be.
+	noRecord record.LSN = 0
+)
+
+// damagedAt returns which record the error of a read from an LSN says is damaged.
+func damagedAt(err error, from record.LSN) record.LSN {
+	c := new(metalog.CorruptError)
+	switch {
+	case errors.As(err, &c) && c.LSN >= from:
+		return c.LSN
+	case errors.Is(err, metalog.ErrCorrupt) && (c.Shard == 0 || c.LSN != 0):
+		return unknownPlace
+	}
+	return noRecord
+}
+
+// firstLSN is where a shard begins whose read failed with ErrTrimmed.
+func (st *stream) firstLSN(ctx context.Context, shard record.ShardID, err error) (record.LSN, error) {
+	if t := new(metalog.TrimmedError); errors.As(err, &t) && t.First > 0 {
+		return t.First, nil
+	}
+	states, terr := st.s.deps.Log.Tail(ctx, []record.ShardID{shard})
+	if terr != nil {
+		return 0, terr
+	}
+	return states[0].FirstLSN, nil
+}

@@ -34,6 +34,14 @@ type Config struct {
 	TotalBytes  int
 	// TotalShards is how many shards all streams together may follow, a shard counting for each stream: about 300 bytes each.
 	TotalShards int
+	// PointersPerSecond is what the server can send; it makes a rate comparable with the other limits when loads are compared.
+	PointersPerSecond int
+	// MaxStreamAge, if not 0, is how long a stream may run before it is sent away: what comes back is placed anew.
+	MaxStreamAge time.Duration
+	// BalanceEvery is how often the server compares its load with that of others and sends streams away, none that is younger than
+	// MinStreamAge.
+	BalanceEvery time.Duration
+	MinStreamAge time.Duration
 	// BatchEntries and BatchBytes bound one StreamEntries message; BatchBytes may be overrun by one record.
 	BatchEntries int
 	BatchBytes   int
@@ -58,21 +66,24 @@ type Config struct {
 // DefaultConfig returns the configuration that is used unless told otherwise.
 func DefaultConfig() Config {
 	return Config{
-		MaxStreams:    1000,
-		MaxShards:     100_000,
-		StreamBytes:   4 << 20,
-		TotalBytes:    256 << 20,
-		TotalShards:   1_000_000,
-		BatchEntries:  512,
-		BatchBytes:    256 << 10,
-		Reads:         8,
-		ReadGrace:     250 * time.Millisecond,
-		ReadTimeout:   5 * time.Second,
-		TailHeartbeat: time.Second,
-		LookPause:     5 * time.Millisecond,
-		StartTimeout:  10 * time.Second,
-		FailAfter:     30 * time.Second,
-		RetryAfter:    time.Second,
+		MaxStreams:        1000,
+		MaxShards:         100_000,
+		StreamBytes:       4 << 20,
+		TotalBytes:        256 << 20,
+		TotalShards:       1_000_000,
+		PointersPerSecond: 500_000,
+		BalanceEvery:      15 * time.Second,
+		MinStreamAge:      2 * time.Minute,
+		BatchEntries:      512,
+		BatchBytes:        256 << 10,
+		Reads:             8,
+		ReadGrace:         250 * time.Millisecond,
+		ReadTimeout:       5 * time.Second,
+		TailHeartbeat:     time.Second,
+		LookPause:         5 * time.Millisecond,
+		StartTimeout:      10 * time.Second,
+		FailAfter:         30 * time.Second,
+		RetryAfter:        time.Second,
 	}
 }
 
@@ -94,6 +105,7 @@ func (c *Config) Validate() error {
 	number("StreamBytes", c.StreamBytes, metalog.MaxRecord, 1<<30)
 	number("TotalBytes", c.TotalBytes, c.StreamBytes, 1<<40)
 	number("TotalShards", c.TotalShards, c.MaxShards, 100_000_000)
+	number("PointersPerSecond", c.PointersPerSecond, 1, 1_000_000_000)
 	number("BatchEntries", c.BatchEntries, 1, 100_000)
 	number("BatchBytes", c.BatchBytes, 1, 16<<20)
 	number("Reads", c.Reads, 1, 1000)
@@ -103,6 +115,9 @@ func (c *Config) Validate() error {
 	duration("LookPause", c.LookPause, 0, time.Minute)
 	duration("StartTimeout", c.StartTimeout, time.Millisecond, time.Hour)
 	duration("FailAfter", c.FailAfter, time.Millisecond, 24*time.Hour)
+	duration("MaxStreamAge", c.MaxStreamAge, 0, 365*24*time.Hour)
+	duration("BalanceEvery", c.BalanceEvery, time.Millisecond, time.Hour)
+	duration("MinStreamAge", c.MinStreamAge, 0, 24*time.Hour)
 	duration("RetryAfter", c.RetryAfter, 0, time.Hour)
 	return errors.Join(errs...)
 }
@@ -121,6 +136,9 @@ type Deps struct {
 	Log metalog.Log
 	// Categories is the view of categories.
 	Categories Categories
+	// Peers returns the loads, 0 to 1000, of the other live servers of the role. Nil, like none, means that there is nowhere to send
+	// streams to.
+	Peers func() []uint32
 	// Logger defaults to none.
 	Logger *slog.Logger
 	// Registerer gets the metrics; nil keeps none. Close unregisters them.

@@ -58,6 +58,11 @@
 //
 // # Ends
 //
+// A server that is more loaded than others (Deps.Peers) evicts streams, a tenth of them at a time, so that none ends up more loaded than
+// the one it leaves: StreamEvicted with REASON_OVERLOADED. The load is the sum of what streams take of the streams, shards
+// and pointers a second that the server may have; clients choose the less loaded one of two servers. Config.MaxStreamAge evicts whatever has
+// run for so long.
+//
 // Close evicts all streams: each is sent StreamEvicted (REASON_SHUTTING_DOWN) with the position of every shard, ended ones
 // included. A stream that begins with these as `resume` goes on exactly there. A stream ends with an error when the category is
 // deleted (REASON_UNKNOWN_CATEGORY) or the engine fails for longer than Config.FailAfter (REASON_NO_BACKEND).

@@ -118,7 +118,7 @@ func (st *stream) join(states []metalog.State) error {
 	if len(fresh) == 0 {
 		return nil
 	}
-	st.s.addShards(len(fresh))
+	st.addShards(len(fresh))
 	if total > st.s.cfg.MaxShards {
 		return tooManyShards(total, st.s.cfg.MaxShards)
 	}

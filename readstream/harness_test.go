@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -190,6 +191,7 @@ type harness struct {
 	registry   *prometheus.Registry
 	cfg        Config
 	server     *Server
+	peers      atomic.Pointer[[]uint32] // loads of other servers
 	opened     map[record.ShardID]metalog.State
 	next       map[record.ShardID]record.LSN
 }
@@ -233,7 +235,12 @@ func (h *harness) restart() {
 		h.close()
 	}
 	var err error
-	h.server, err = New(h.cfg, Deps{Log: h.log, Categories: h.categories, Registerer: h.registry})
+	h.server, err = New(h.cfg, Deps{Log: h.log, Categories: h.categories, Registerer: h.registry, Peers: func() []uint32 {
+		if p := h.peers.Load(); p != nil {
+			return *p
+		}
+		return nil
+	}})
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ type metrics struct {
 	opened       prometheus.Counter
 	refused      *prometheus.CounterVec // by reason
 	ended        *prometheus.CounterVec // by reason
-	evictions    prometheus.Counter
+	evictions    *prometheus.CounterVec // by reason
 	pointers     prometheus.Counter
 	payloadBytes prometheus.Counter
 	pointerBytes prometheus.Counter
@@ -56,7 +56,7 @@ func newMetrics(r prometheus.Registerer, buffered func() float64, hub func() fee
 	m.opened = counter("streams_opened_total", "Streams that were opened.")
 	m.refused = vector("streams_refused_total", "Streams that were refused, by reason.", "reason")
 	m.ended = vector("streams_ended_total", "Opened streams that ended, by reason; none for clients that went away.", "reason")
-	m.evictions = counter("evictions_total", "Streams that were sent away with their positions.")
+	m.evictions = vector("evictions_total", "Streams that were sent away with their positions, by reason.", "reason")
 	m.pointers = counter("pointers_total", "Pointers sent.")
 	m.payloadBytes = counter("payload_bytes_total", "Bytes of decoded payload that the pointers sent stand for.")
 	m.pointerBytes = counter("pointer_bytes_total", "Bytes of the pointers sent.")

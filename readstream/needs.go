@@ -4,8 +4,8 @@ package readstream
 // not been handed out of the logs. Streams of which that is not known yet are left out.
 func (s *Server) Needs() map[uint32]int64 {
 	s.mu.Lock()
-	streams := make([]*stream, 0, len(s.mu.running))
-	for st := range s.mu.running {
+	streams := make([]*stream, 0, len(s.mu.open))
+	for st := range s.mu.open {
 		streams = append(streams, st)
 	}
 	s.mu.Unlock()
@@ -22,23 +22,4 @@ func (s *Server) Needs() map[uint32]int64 {
 		}
 	}
 	return needs
-}
-
-// enlist makes a stream's needs known; delist ends that, before its merge is closed.
-func (s *Server) enlist(st *stream) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.mu.running == nil {
-		s.mu.running = map[*stream]struct{}{}
-	}
-	s.mu.running[st] = struct{}{}
-}
-
-func (s *Server) delist(st *stream) {
-	s.mu.Lock()
-	delete(s.mu.running, st)
-	s.mu.Unlock()
-	st.mu.Lock()
-	st.mu.closed = true
-	st.mu.Unlock()
 }

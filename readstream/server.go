@@ -29,16 +29,19 @@ type Server struct {
 	cursors atomic.Int64
 
 	// evicting ends when Close begins, gone when streams must end without a notice.
-	evicting context.Context
-	evict    context.CancelFunc
-	gone     context.Context
-	leave    context.CancelFunc
+	evicting  context.Context
+	evict     context.CancelFunc
+	balancing sync.WaitGroup
+	gone      context.Context
+	leave     context.CancelFunc
 
 	mu struct {
 		sync.Mutex
 		closing bool
-		streams int
-		running map[*stream]struct{}
+		streams int // admitted
+		// open are the streams that run; rate is how many pointers a second they sent when they were last measured.
+		open map[*stream]struct{}
+		rate float64
 		// idle is closed when the last stream has ended after closing began.
 		idle chan struct{}
 	}
@@ -46,7 +49,7 @@ type Server struct {
 
 var _ rpc.ReadStreamService = (*Server)(nil)
 
-// New returns a role that serves until Close. It starts nothing.
+// New returns a role that serves until Close.
 func New(cfg Config, deps Deps) (*Server, error) {
 	if err := errors.Join(cfg.Validate(), deps.validate()); err != nil {
 		return nil, err
@@ -64,13 +67,18 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	s.evicting, s.evict = context.WithCancel(context.Background())
 	s.gone, s.leave = context.WithCancel(context.Background())
 	s.mu.idle = make(chan struct{})
+	s.mu.open = map[*stream]struct{}{}
 	s.hub = feed.NewHub(
 		feed.Config{Heartbeat: cfg.TailHeartbeat, LookPause: cfg.LookPause, FailAfter: cfg.FailAfter},
 		feed.Deps{Log: deps.Log, Logger: s.log, Failed: func(call string) { s.metrics.engineErrors.WithLabelValues(call).Inc() }},
 	)
 	var err error
 	s.metrics, err = newMetrics(deps.Registerer, func() float64 { return float64(s.budget.Used()) }, func() feed.Stats { return s.hub.Stats() })
-	return s, err
+	if err != nil {
+		return nil, err
+	}
+	s.balancing.Go(func() { s.balance(s.evicting) })
+	return s, nil
 }
 
 // Close refuses new streams, sends every open one a notice with its positions, and waits until they have ended. When ctx ends
@@ -101,6 +109,7 @@ func (s *Server) Close(ctx context.Context) error {
 		}
 	}
 	s.leave()
+	s.balancing.Wait()
 	if first {
 		s.metrics.close()
 	}
@@ -128,7 +137,9 @@ func (s *Server) Stream(ctx context.Context, recv func(context.Context) (*scribe
 	}
 	s.metrics.opened.Inc()
 	st.log.Info("stream opened", "shards", st.merge.Shards())
+	s.enlist(st)
 	err = st.run(ctx, recv)
+	s.strike(st)
 	if s.gone.Err() != nil && err != nil {
 		err = s.refusal()
 	}
@@ -148,10 +159,10 @@ func (s *Server) ended(st *stream, err error) {
 		s.metrics.ended.WithLabelValues(label(reason)).Inc()
 	}
 	if err == nil || errors.Is(err, context.Canceled) {
-		st.log.Info("stream ended", "pointers", st.sentPointers)
+		st.log.Info("stream ended", "pointers", st.sentPointers.Load())
 		return
 	}
-	st.log.Info("stream ended", "pointers", st.sentPointers, "error", err)
+	st.log.Info("stream ended", "pointers", st.sentPointers.Load(), "error", err)
 }
 
 func (s *Server) admit() error {
@@ -179,10 +190,18 @@ func (s *Server) release() {
 	}
 }
 
-// addShards counts shards that a stream follows from now on, or follows no more.
-func (s *Server) addShards(n int) {
-	s.metrics.shards.Add(float64(n))
-	s.cursors.Add(int64(n))
+// enlist makes a stream one of those that are balanced.
+func (s *Server) enlist(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.since = s.clock()
+	s.mu.open[st] = struct{}{}
+}
+
+func (s *Server) strike(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.mu.open, st)
 }
 
 func (s *Server) refusal() error {

@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -54,7 +56,11 @@ type stream struct {
 	stalled      bool // the stream waits for credits
 	resting      bool // taking in shards failed; not again before the next tick
 	look         bool // the merge holds something back until the tails were looked at
-	sentPointers uint64
+	sentPointers atomic.Uint64
+	shards       atomic.Int64 // that it follows
+	// since is when it was opened, measured what it had sent when its rate was measured last; guarded by the server's mutex.
+	since    time.Time
+	measured uint64
 	// failing tells since when calls of the engine fail for a shard; 0 stands for the category.
 	failing map[record.ShardID]time.Time
 
@@ -131,21 +137,29 @@ func (st *stream) sendAway(e eviction) {
 	st.notify()
 }
 
+// addShards counts shards that the stream follows from now on, or follows no more.
+func (st *stream) addShards(n int) {
+	st.s.metrics.shards.Add(float64(n))
+	st.s.cursors.Add(int64(n))
+	st.shards.Add(int64(n))
+}
+
 // run serves the stream until it ends. It returns nil after an eviction.
 func (st *stream) run(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error)) error {
 	ctx, cancel := context.WithCancel(ctx)
-	st.s.addShards(len(st.opening))
+	st.addShards(len(st.opening))
 	defer func() {
 		cancel()
 		st.running.Wait()
 		if st.member != nil {
 			st.member.Leave()
 		}
-		st.s.addShards(-st.merge.Total())
+		st.addShards(-st.merge.Total())
+		st.mu.Lock()
+		st.mu.closed = true
+		st.mu.Unlock()
 		st.merge.Close()
 	}()
-	st.s.enlist(st)
-	defer st.s.delist(st)
 	// The client may do with it as it likes; the view's own is shared.
 	opened := &scribev1.StreamOpened{Category: proto.CloneOf(st.cat), Shards: st.opening}
 	st.opening = nil
@@ -283,6 +297,10 @@ func (st *stream) tick(ctx context.Context) error {
 		return err
 	}
 	st.resting = false
+	if most := st.s.cfg.MaxStreamAge; most > 0 && st.s.clock().Sub(st.since) >= most {
+		st.sendAway(eviction{scribev1.Reason_REASON_OVERLOADED, fmt.Sprintf("the stream has run for %v: it can go on here or at another server", most)})
+		return nil
+	}
 	st.mu.Lock()
 	st.merge.Retry()
 	lagging := st.plan.window != merge.Unbounded && st.merge.Lagging()
@@ -387,7 +405,7 @@ func (st *stream) flush() error {
 		if err != nil {
 			return err
 		}
-		st.sentPointers += uint64(n)
+		st.sentPointers.Add(uint64(n))
 		st.s.metrics.pointers.Add(float64(n))
 		st.s.metrics.pointerBytes.Add(float64(st.batchBytes))
 		clear(st.batch)
@@ -440,7 +458,7 @@ func (st *stream) evict(why eviction) error {
 		Reason: why.reason, Message: why.message, Resume: resume,
 	}}})
 	if err == nil {
-		st.s.metrics.evictions.Inc()
+		st.s.metrics.evictions.WithLabelValues(label(why.reason)).Inc()
 	}
 	return err
 }

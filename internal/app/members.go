@@ -73,12 +73,22 @@ func (a *App) join(ctx context.Context) error {
 	return nil
 }
 
-// load is how full the process says that it is: its batcher, since only those are chosen by load. A role that has no say is idle.
-func (a *App) load() uint32 {
-	if a.parts.load == nil {
-		return 0
+// load is how full the process says that it is: the fullest of its batcher and its read stream, which are chosen by load.
+func (a *App) load() (most uint32) {
+	for _, load := range a.parts.loads {
+		most = max(most, load())
 	}
-	return min(a.parts.load(), maxLoad)
+	return min(most, maxLoad)
+}
+
+// readStreamPeers are the loads of the other processes that have a read stream.
+func (a *App) readStreamPeers() (loads []uint32) {
+	for _, m := range a.parts.members.Members(scribev1.Role_ROLE_READSTREAM) {
+		if m.GetId() != a.id {
+			loads = append(loads, m.GetLoad())
+		}
+	}
+	return loads
 }
 
 // maxLoad is the load of one who refuses.

@@ -83,14 +83,15 @@ func TestProxies(t *testing.T) {
 	}
 }
 
-// TestLoad: what a process says of its load is its batcher's word, within what the control plane takes.
+// TestLoad: what a process says of its load is the word of its fullest role, within what the control plane takes.
 func TestLoad(t *testing.T) {
 	for load, want := range map[uint32]uint32{0: 0, 400: 400, 5000: 1000} {
-		if got := (&App{parts: parts{load: func() uint32 { return load }}}).load(); got != want {
+		loads := []func() uint32{func() uint32 { return load / 2 }, func() uint32 { return load }, func() uint32 { return 0 }}
+		if got := (&App{parts: parts{loads: loads}}).load(); got != want {
 			t.Errorf("load %d is told as %d, want %d", load, got, want)
 		}
 	}
 	if got := (&App{}).load(); got != 0 {
-		t.Errorf("a process without a batcher has load %d", got)
+		t.Errorf("a process without such a role has load %d", got)
 	}
 }

@@ -39,7 +39,7 @@ var modules = []module{
 	{"metalog", (*Config).usesMetalog, (*App).startMetalog},
 	{"blob store", (*Config).needsBlobs, (*App).startBlobs},
 	{"catalog", (*Config).needsCategories, (*App).startCatalog},
-	{"member list", func(c *Config) bool { return c.Has(WriteProxy) }, (*App).startMembers},
+	{"member list", func(c *Config) bool { return c.hasAny(WriteProxy, ReadStream) }, (*App).startMembers},
 	{"batcher", func(c *Config) bool { return c.Has(Batcher) }, (*App).startBatcher},
 	{"write proxy", func(c *Config) bool { return c.Has(WriteProxy) }, (*App).startWriteProxy},
 	{"scribed", func(c *Config) bool { return c.Has(Scribed) }, (*App).startScribed},
@@ -63,7 +63,7 @@ type parts struct {
 	catalog    *catalog.View
 	members    *membership.View
 	batcher    rpc.BatchService
-	load       func() uint32 // how busy the batcher is; nil without one
+	loads      []func() uint32 // how busy each role is that has a say
 	writeProxy *writeproxy.Proxy
 	write      rpc.WriteService // the write proxy; nil without one
 	agent      *scribed.Scribed
@@ -204,7 +204,7 @@ func (a *App) startBatcher(context.Context) error {
 	}
 	a.onStop("batcher", b.Close)
 	a.provide(rpc.Services{Batch: b, AdmitBatch: b.Admit})
-	a.parts.batcher, a.parts.load = b, b.Load
+	a.parts.batcher, a.parts.loads = b, append(a.parts.loads, b.Load)
 	if a.overLoopback() {
 		a.parts.batcher = rpc.NewBatchClient(a.parts.loopback, loopbackURL)
 	}
@@ -249,11 +249,14 @@ func (a *App) serveWrites(context.Context) error {
 }
 
 func (a *App) startReadStream(context.Context) error {
-	s, err := readstream.New(readstream.DefaultConfig(), readstream.Deps{Log: a.parts.log, Categories: a.parts.catalog, Logger: a.log, Registerer: a.registry})
+	s, err := readstream.New(readstream.DefaultConfig(), readstream.Deps{
+		Log: a.parts.log, Categories: a.parts.catalog, Logger: a.log, Registerer: a.registry, Peers: a.readStreamPeers,
+	})
 	if err != nil {
 		return err
 	}
 	a.onStop("read stream", s.Close)
+	a.parts.loads = append(a.parts.loads, s.Load)
 	a.provide(rpc.Services{ReadStream: s})
 	return a.startPins(s.Needs)
 }

@@ -146,6 +146,34 @@ func (c *Cell) wellFirst(role scribev1.Role, urls []string) []string {
 	return urls
 }
 
+// lighter returns the instance that a long call goes to: of the one whose turn it is and another at random the less loaded. When the
+// given address offers the role and has sent such a call away, others are taken.
+func (c *Cell) lighter(ctx context.Context, role scribev1.Role) (instance, error) {
+	ch, err := c.choose(ctx, nil, role)
+	if err != nil {
+		return instance{}, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	failed := func(url string) bool { return c.mu.failed[instance{role, url}].After(now) }
+	urls := ch.urls
+	if failed(urls[0]) { // so are all
+		if others := slices.DeleteFunc(slices.Clone(c.mu.view.spare[role]), failed); len(others) > 0 {
+			rand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+			urls = others
+		}
+	}
+	best := urls[0]
+	if len(urls) > 1 {
+		other := urls[1+rand.IntN(len(urls)-1)]
+		if !failed(other) && c.mu.view.loads[other] < c.mu.view.loads[best] {
+			best = other
+		}
+	}
+	return instance{role, best}, nil
+}
+
 // rotate moves the first n to the end.
 func rotate(urls []string, n int) { copy(urls, append(slices.Clone(urls[n:]), urls[:n]...)) }
 
@@ -157,7 +185,7 @@ func (c *Cell) report(in instance, err error) {
 		delete(c.mu.failed, in)
 		return
 	}
-	if !slices.Contains(c.mu.view.roles[in.role], in.url) {
+	if !c.mu.view.has(in) {
 		return
 	}
 	away := passOver
@@ -179,7 +207,7 @@ func client[T any](c *Cell, in instance, dial func(*rpc.Transport, string) T) T 
 		return known
 	}
 	made := dial(c.transport, in.url)
-	if slices.Contains(c.mu.view.roles[in.role], in.url) {
+	if c.mu.view.has(in) {
 		c.mu.clients[in] = made
 	}
 	return made

@@ -476,3 +476,42 @@ func TestRoleNames(t *testing.T) {
 		}
 	}
 }
+
+// Streams are long: they go where there is less to do.
+func TestStreamsGoToTheLessLoaded(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.start("cp", control)
+		busy, a, b := w.start("busy", readStream), w.start("a", readStream), w.start("b", readStream)
+		w.mu.members[1].Load = 900
+		c := w.cell("cp")
+		for range 30 {
+			if err := stream(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n, na, nb := busy.took("stream"), a.took("stream"), b.took("stream"); n != 0 || na < 5 || nb < 5 {
+			t.Errorf("the busy one took %d of 30 streams, the others %d and %d", n, na, nb)
+		}
+	})
+}
+
+// A stream that the given address sends away goes to a member, and comes back some time later.
+func TestStreamsSentAway(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		up, other := w.start("up", control, readStream), w.start("other", readStream)
+		up.evicts = true
+		c := w.cell("up")
+		for i, want := range []struct{ up, other int }{{1, 0}, {0, 1}, {0, 1}} {
+			if err := stream(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+			if atUp, atOther := up.took("stream"), other.took("stream"); atUp != want.up || atOther != want.other {
+				t.Fatalf("stream %d: %d at the given address, %d at the other", i, atUp, atOther)
+			}
+		}
+		pass(passOver + time.Second)
+		if err := stream(t.Context(), c); err != nil || up.took("stream") != 1 {
+			t.Errorf("%v, it did not go back to the given address", err)
+		}
+	})
+}

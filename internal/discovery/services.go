@@ -50,15 +50,23 @@ func (s writeService) Publish(ctx context.Context, req *scribev1.PublishRequest)
 
 type readStreamService struct{ c *Cell }
 
-// Stream implements rpc.ReadStreamService. There is one try: the caller's steps were taken by then.
+// Stream implements rpc.ReadStreamService. There is one try: the caller's steps were taken by then. An instance that sends a stream
+// away because others have less to do is not asked for a while.
 func (s readStreamService) Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error {
-	ch, err := s.c.choose(ctx, nil, scribev1.Role_ROLE_READSTREAM)
+	in, err := s.c.lighter(ctx, scribev1.Role_ROLE_READSTREAM)
 	if err != nil {
 		return err
 	}
-	in := instance{ch.role, ch.urls[0]}
-	err = client(s.c, in, rpc.NewReadStreamClient).Stream(ctx, recv, send)
+	var sentAway error
+	err = client(s.c, in, rpc.NewReadStreamClient).Stream(ctx, recv, func(res *scribev1.StreamResponse) error {
+		if e := res.GetEvicted(); e.GetReason() == scribev1.Reason_REASON_OVERLOADED {
+			sentAway = rpc.RetryErrorf(e.GetReason(), passOver, "%s", e.GetMessage())
+		}
+		return send(res)
+	})
 	switch {
+	case err == nil && sentAway != nil:
+		s.c.report(in, sentAway)
 	case err == nil:
 		s.c.report(in, nil)
 	case ctx.Err() == nil && refused(err):

@@ -10,13 +10,17 @@ import (
 // view is what is known of a cell. It does not change once it is made; the zero view knows nothing.
 type view struct {
 	roles   map[scribev1.Role][]string // base URLs, each once
+	spare   map[scribev1.Role][]string // members that offer a role beside the given address, which is used first
+	loads   map[string]uint32          // of members, by base URL
 	members map[string]string          // base URLs by member id
 }
 
-// viewOf is what the given address says: the roles that it offers are used there.
+// viewOf is what the given address says: the roles that it offers are used there. Others that offer them are kept for what it sends
+// away. It may be one of them, under another name.
 func viewOf(st *scribev1.GetStatusResponse, server string) view {
 	v := membersOf(st)
 	for _, r := range st.GetRoles() {
+		v.spare[r] = slices.DeleteFunc(v.roles[r], func(url string) bool { return url == server })
 		v.roles[r] = []string{server}
 	}
 	return v
@@ -50,12 +54,16 @@ func viewFrom(st *scribev1.GetStatusResponse, url, server string, old view) view
 }
 
 func membersOf(st *scribev1.GetStatusResponse) view {
-	v := view{roles: make(map[scribev1.Role][]string), members: make(map[string]string)}
+	v := view{
+		roles: make(map[scribev1.Role][]string), spare: make(map[scribev1.Role][]string),
+		loads: make(map[string]uint32), members: make(map[string]string),
+	}
 	for _, m := range st.GetMembers() {
 		if m.GetUrl() == "" {
 			continue // it can't be reached
 		}
 		v.members[m.GetId()] = m.GetUrl()
+		v.loads[m.GetUrl()] = m.GetLoad()
 		for _, r := range m.GetRoles() {
 			if r != scribev1.Role_ROLE_SCRIBED {
 				v.add(r, m.GetUrl())
@@ -71,7 +79,9 @@ func (v view) add(r scribev1.Role, url string) {
 	}
 }
 
-func (v view) has(in instance) bool { return slices.Contains(v.roles[in.role], in.url) }
+func (v view) has(in instance) bool {
+	return slices.Contains(v.roles[in.role], in.url) || slices.Contains(v.spare[in.role], in.url)
+}
 
 // first returns the first of roles that somebody offers.
 func (v view) first(roles []scribev1.Role) (scribev1.Role, bool) {

@@ -45,6 +45,7 @@ type process struct {
 	write  func(context.Context) error
 	fetch  func(context.Context) error
 	stream func(context.Context) error
+	evicts bool // it sends its streams away
 
 	mu struct {
 		sync.Mutex
@@ -213,6 +214,11 @@ func (p *process) Stream(ctx context.Context, recv func(context.Context) (*scrib
 	}
 	if err := do(ctx, p.stream); err != nil {
 		return err
+	}
+	if p.evicts {
+		return send(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Evicted{
+			Evicted: &scribev1.StreamEvicted{Reason: scribev1.Reason_REASON_OVERLOADED, Message: "others have less to do"},
+		}})
 	}
 	return send(&scribev1.StreamResponse{})
 }

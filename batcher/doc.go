@@ -51,7 +51,8 @@
 //     reader will ever see it.
 //   - The frames of a request, and of one connection's requests one after another, are in the log of their shard in that order. When
 //     one of a request is not stored for a reason that may pass, those behind it in the shard are not either: what is stored is a prefix.
-//   - Frames of exactly_once categories go to writer slot 0, and their sequences are appended with the pointers. Frames that
+//   - Frames of exactly_once and of repeatable categories go to writer slot 0, so each of their logical shards has one log, of one
+//     batcher at a time: one that gets frames of it opens it, and the epoch keeps the one before out. Of exactly_once the sequences are appended with the pointers. Frames that
 //     were stored are acknowledged as duplicates; the ones beside them are pointed to where they are, without compressing again.
 //   - A request's bytes are the caller's when Submit returns. Until then large frames of a writer that waits are compressed from
 //     where they are; small ones, and those of a writer that does not wait, are copied (loan.go).

@@ -78,6 +78,8 @@ type target struct {
 	class    uint32
 	// exactlyOnce: sequences are checked and remembered by the metadata engine.
 	exactlyOnce bool
+	// bound: the logical shard has one log, whoever writes it.
+	bound bool
 }
 
 // group is the frames of one physical shard: first those that wait for a flush, then one flush's part of them.

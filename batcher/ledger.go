@@ -227,7 +227,7 @@ func (l *ledger) look(p *part, slot uint16, now time.Time, limit patience, commi
 		case ln.open:
 			v.ready++
 			g.epoch, g.lsn = ln.epoch, ln.next
-		case !g.exactlyOnce && g.shard.Writer() != slot:
+		case !g.bound && g.shard.Writer() != slot:
 			v.moved = append(v.moved, g)
 		default:
 			v.placed = false

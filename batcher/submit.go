@@ -525,6 +525,7 @@ func (d *finder) use(c *scribev1.Category) error {
 		category:    name,
 		class:       pointer.RetentionClass(c.GetRetention().AsDuration()),
 		exactlyOnce: c.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE,
+		bound:       c.OneLog(),
 	}
 	return nil
 }
@@ -546,7 +547,7 @@ func (d *finder) locate(h *record.Header) error {
 	case h.Shard >= max(c.GetShards(), 1):
 		return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_SHARD,
 			"category %s has %d logical shards, the frame is for number %d", c.GetName(), c.GetShards(), h.Shard)
-	case d.last.exactlyOnce:
+	case d.last.bound:
 		slot = 0
 	case slot == 0:
 		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, d.b.cfg.RetryMax, "the batcher has no writer slot at present: send to another one")

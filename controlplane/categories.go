@@ -278,6 +278,9 @@ func updated(before *scribev1.Category, req *scribev1.UpdateCategoryRequest) *sc
 			after.QuotaMode = scribev1.QuotaMode_QUOTA_MODE_BLOCK
 		}
 	}
+	if req.Repeatable != nil {
+		after.Repeatable = req.GetRepeatable()
+	}
 	switch {
 	case req.GetUnboundedWindow():
 		after.OrderingWindow = nil

@@ -108,6 +108,7 @@ func TestCreateCategory(t *testing.T) {
 		Name: "orders", Owner: "payments", Retention: durationpb.New(time.Minute), Shards: 10_000,
 		Delivery: scribev1.Delivery_DELIVERY_EXACTLY_ONCE, MaxMessageBytes: 32 << 20, QuotaBytesPerSecond: 5,
 		QuotaMode:      scribev1.QuotaMode_QUOTA_MODE_THROTTLE,
+		Repeatable:     scribev1.Repeatability_REPEATABILITY_BOUND,
 		OrderingWindow: durationpb.New(0), Schema: strings.Repeat("x", 1<<20),
 	}
 	resp, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: full})
@@ -133,9 +134,9 @@ func TestInvalid(t *testing.T) {
 	long := strings.Repeat("x", 1<<20+1)
 	_, err := c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{
 		Name: "-x", Owner: long[:256], Retention: durationpb.New(time.Second), Shards: 10_001, Delivery: 9,
-		MaxMessageBytes: 32<<20 + 1, OrderingWindow: durationpb.New(-1), Schema: long, QuotaMode: 9,
+		MaxMessageBytes: 32<<20 + 1, OrderingWindow: durationpb.New(-1), Schema: long, QuotaMode: 9, Repeatable: 9,
 	}})
-	wantReason(t, err, scribev1.Reason_REASON_INVALID, "quota_mode: ", "name: ", "owner: ", "retention: ", "shards: ", "delivery: ", "max_message_bytes: ",
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, "repeatable: ", "quota_mode: ", "name: ", "owner: ", "retention: ", "shards: ", "delivery: ", "max_message_bytes: ",
 		"ordering_window: ", "schema: ")
 	_, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "a", Schema: "bad", Owner: "\xff"}})
 	wantReason(t, err, scribev1.Reason_REASON_INVALID, "schema: no columns", "owner: is not UTF-8")
@@ -202,6 +203,25 @@ func TestUpdateCategory(t *testing.T) {
 	}
 	_, err = c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: "b", Owner: new("me")})
 	wantReason(t, err, scribev1.Reason_REASON_UNKNOWN_CATEGORY)
+}
+
+// TestRepeatable: whether a category has one order can be changed at any time.
+func TestRepeatable(t *testing.T) {
+	c := start(t, newStore(t), nil)
+	create(t, c, "changes")
+	bound, none := scribev1.Repeatability_REPEATABILITY_BOUND, scribev1.Repeatability_REPEATABILITY_NONE
+	for _, set := range []*scribev1.Repeatability{&bound, nil, &none} {
+		resp, err := c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: "changes", Repeatable: set, Owner: new("someone")})
+		want := bound // nil changes nothing
+		if set != nil {
+			want = *set
+		}
+		if err != nil || resp.GetCategory().GetRepeatable() != want {
+			t.Errorf("after %v: %v, %v", set, resp.GetCategory(), err)
+		}
+	}
+	_, err := c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: "changes", Repeatable: new(scribev1.Repeatability(9))})
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, "repeatable: 9 is not known")
 }
 
 // TestQuotaMode: what happens beyond a quota can be changed at any time, but to nothing that loses what exactly_once counts on.

@@ -122,6 +122,11 @@ func checkCategory(c, before *scribev1.Category, checkSchema func(before, after 
 		f.add("delivery", "%d is not known", c.GetDelivery())
 	}
 	f.quotaMode("quota_mode", c)
+	switch c.GetRepeatable() {
+	case scribev1.Repeatability_REPEATABILITY_UNSPECIFIED, scribev1.Repeatability_REPEATABILITY_NONE, scribev1.Repeatability_REPEATABILITY_BOUND:
+	default:
+		f.add("repeatable", "%d is not known", c.GetRepeatable())
+	}
 	if c.GetMaxMessageBytes() < 1 || c.GetMaxMessageBytes() > maxMessage {
 		f.add("max_message_bytes", "%d is not within 1 and %d", c.GetMaxMessageBytes(), maxMessage)
 	}

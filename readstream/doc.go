@@ -52,7 +52,8 @@
 //
 // With a window, records wait until every shard is known to have nothing older than it allows. Of an idle shard the next heartbeat of
 // the engine says so (Config.TailHeartbeat), or sooner a look, so it costs a few milliseconds. For a window of 0 the order is total
-// (persisted time, shard, LSN): all streams see the same, wherever they begin. Shards that are not known yet could break that; so
+// (persisted time, shard, LSN): all streams see the same, wherever they begin. That is the window of repeatable categories, whatever a
+// stream asks for. Shards that are not known yet could break that; so
 // before a record is let out that they could precede, there is a look for shards. This rests on the engine having one clock, see
 // package merge.
 //

@@ -108,6 +108,8 @@ const noWindow = -1
 // windowIn is the window that holds in a category, in microseconds.
 func (p *plan) windowIn(c *scribev1.Category) int64 {
 	switch w := c.GetOrderingWindow(); {
+	case c.HasOneOrder():
+		return 0 // the one order that does not depend on when what was read
 	case p.window != noWindow:
 		return p.window
 	case w != nil:

@@ -29,5 +29,9 @@ func TestWindowOfCategory(t *testing.T) {
 		if got := p.windowIn(&scribev1.Category{OrderingWindow: c.category}); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
+		repeatable := &scribev1.Category{OrderingWindow: c.category, Repeatable: scribev1.Repeatability_REPEATABILITY_BOUND}
+		if got := p.windowIn(repeatable); got != 0 {
+			t.Errorf("%s, where the category is repeatable: %d", name, got)
+		}
 	}
 }

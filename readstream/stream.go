@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/internal/pointer"
 	"scribe/internal/record"
@@ -162,6 +164,9 @@ func (st *stream) run(ctx context.Context, recv func(context.Context) (*scribev1
 	}()
 	// The client may do with it as it likes; the view's own is shared.
 	opened := &scribev1.StreamOpened{Category: proto.CloneOf(st.cat), Shards: st.opening}
+	if w := st.plan.window; w != merge.Unbounded {
+		opened.Window = durationpb.New(time.Duration(min(w, math.MaxInt64/1000)) * time.Microsecond)
+	}
 	st.opening = nil
 	if err := st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Opened{Opened: opened}}); err != nil {
 		return err
@@ -340,6 +345,9 @@ func (st *stream) categoryExists(ctx context.Context) error {
 	}
 	if cat.GetId() != st.cat.GetId() {
 		return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "category %q was deleted while the stream ran", st.plan.category)
+	}
+	if cat.HasOneOrder() != st.cat.HasOneOrder() {
+		st.sendAway(eviction{scribev1.Reason_REASON_SHUTTING_DOWN, "the category's order is another one from now on: open the stream again"})
 	}
 	return nil
 }

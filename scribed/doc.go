@@ -30,8 +30,8 @@
 //
 // A category is ordered if its rule says Strict, or if it has frames with sequences and is not known to be one whose sequences nobody
 // checks. Nothing of an ordered category overtakes its backlog: new frames go behind it, in the spool; those whose caller waits for the
-// upstream wait in memory for their turn. Only exactly_once categories check sequences, and the agent learns which those are from the
-// place of what was stored (writer slot 0); a category of which it has seen nothing yet is taken for one. So after an outage the
+// upstream wait in memory for their turn. Only exactly_once categories check sequences; their order and that of repeatable ones is kept.
+// The agent learns which those are from the place of what was stored (writer slot 0); a category of which it has seen nothing yet is taken for one. So after an outage the
 // first request with backlog tells, and live traffic goes first again where it may.
 //
 // # Room

@@ -60,8 +60,9 @@ type waiter struct {
 }
 
 // ordered reports whether nothing of the category may overtake its backlog. Frames with sequences must not, in exactly_once
-// categories: the frame that overtakes would be refused for the gap, and one with a newer epoch would shut out the backlog. The
-// agent learns from the answers whether a category is one: only those are stored in writer slot 0. Until then it is taken for one.
+// categories: the frame that overtakes would be refused for the gap, and one with a newer epoch would shut out the backlog; nor in
+// repeatable ones, whose order counts. The agent learns from the answers whether a category is one of these: only they are stored in
+// writer slot 0. Until then it is taken for one.
 func (l *lane) ordered() bool { return l.rule.Strict || l.sequenced && !l.unordered }
 
 // hasBacklog reports whether frames are in the spool only, or will be.

@@ -30,7 +30,7 @@ type Config struct {
 	StallAfter time.Duration
 
 	// MicroShardBytes is how many bytes a second of one logical shard, in the whole cell, go to one batcher; of more, another
-	// batcher gets a part. Not in exactly_once categories.
+	// batcher gets a part. Not in categories whose logical shards have one log each.
 	MicroShardBytes int64
 	// ThrottleShare is the share of the memory for requests in which those may wait that are over a quota; with 0 nobody
 	// waits, and throttle is block.

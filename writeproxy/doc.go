@@ -26,7 +26,7 @@
 // Every (category, logical shard) has its own order of the batchers, by rendezvous hashing with weights. Its frames go to the first
 // one, so that a batcher gets much of few shards; correctness does not depend on it. A shard with more traffic than one batcher
 // should have is divided into micro-shards, one for each of the first batchers of the order, which take turns in runs of about a
-// megabyte; the frames of one shard in one request stay together. exactly_once categories are never divided.
+// megabyte; the frames of one shard in one request stay together. Categories with one log for each logical shard (exactly_once, repeatable) are never divided.
 //
 // A batcher's weight falls when it says that it is full (in its answers at once, in the membership for those not spoken to), and when
 // it takes much longer than the others to commit. It changes in steps and with slack, so that little moves. A batcher that is not

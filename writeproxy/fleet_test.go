@@ -241,11 +241,12 @@ func TestMembershipKeepsConditions(t *testing.T) {
 // TestHotShard: the traffic of one busy shard is divided over batchers, a request's frames of it stay together, and what must have one
 // log keeps it.
 func TestHotShard(t *testing.T) {
-	for _, category := range []string{"least", "once"} {
+	for _, category := range []string{"least", "once", "bound"} {
 		synctest.Test(t, func(t *testing.T) {
 			cfg := DefaultConfig()
 			cfg.MicroShardBytes = 1 << 20
 			c := newCell(t, cfg, 4)
+			c.catalog.limit("bound", 0, 0).Repeatable = scribev1.Repeatability_REPEATABILITY_BOUND
 			hot, calm := makeFrame(t, category, 5, true, string(make([]byte, 64<<10))), makeFrame(t, category, 6, true, "calm")
 			for range 200 { // 256 KiB 20 times a second: 5 MB/s
 				c.write(hot, calm, hot, hot, calm, hot)
@@ -278,7 +279,7 @@ func TestHotShard(t *testing.T) {
 					calmAt++
 				}
 			}
-			if want := map[string]int{"least": 4, "once": 1}[category]; used != want || calmAt != 1 {
+			if want := map[string]int{"least": 4, "once": 1, "bound": 1}[category]; used != want || calmAt != 1 {
 				t.Errorf("%s: the busy shard is at %d batchers, want %d; the calm one at %d", category, used, want, calmAt)
 			}
 		})

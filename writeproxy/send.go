@@ -44,8 +44,8 @@ func (c *call) divide(t *table, items []*item) {
 		for ; i < len(items) && items[i].key == first.key; i++ {
 			size += len(items[i].bytes)
 		}
-		if first.category.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE {
-			continue // one log for each logical shard
+		if first.category.OneLog() {
+			continue // batchers that share a log fence each other
 		}
 		key = first.key
 		micro, split := c.p.traffic.micro(now, key, int64(size), t.usable, scale, share)

@@ -44,12 +44,14 @@ type categoryFlags struct {
 	quota           units.Bytes
 	quotaMode       quotaMode
 	window          window
+	repeatable      repeatability
 	schema          string
 }
 
 func (f *categoryFlags) add(cmd *cobra.Command) {
 	f.retention, f.shards, f.maxMessageBytes = units.Duration(72*time.Hour), 1, 16<<20
 	f.quotaMode = quotaMode(scribev1.QuotaMode_QUOTA_MODE_BLOCK)
+	f.repeatable = repeatability(scribev1.Repeatability_REPEATABILITY_NONE)
 	fs := cmd.Flags()
 	fs.StringVar(&f.owner, "owner", "", "who answers for the category")
 	fs.Var(&f.retention, "retention", "how long messages stay readable, 1m to 3650d")
@@ -57,12 +59,13 @@ func (f *categoryFlags) add(cmd *cobra.Command) {
 	fs.Var(&f.maxMessageBytes, "max-message", "largest message, at most 32MiB")
 	fs.Var(&f.quota, "quota", "bytes a second that may be written in all, for example 10MiB; 0: no limit")
 	fs.Var(&f.quotaMode, "quota-mode", "what happens beyond the quota: block, throttle or sample")
+	fs.Var(&f.repeatable, "repeatable", "bound: one log for each logical shard, and one order for all readers; or none")
 	fs.Var(&f.window, "window", "default ordering window of consumers, or none: unbounded")
 	fs.StringVar(&f.schema, "schema", "", "file that describes the messages, kept with the category; or infer")
 }
 
 // properties are the flags that categoryFlags adds.
-var properties = []string{"owner", "retention", "shards", "max-message", "quota", "quota-mode", "window", "schema"}
+var properties = []string{"owner", "retention", "shards", "max-message", "quota", "quota-mode", "window", "repeatable", "schema"}
 
 // maxSchema is the most that a category keeps of a schema.
 const maxSchema = 1 << 20
@@ -119,6 +122,38 @@ func quotaModeName(m scribev1.QuotaMode) string {
 	return strings.ToLower(strings.TrimPrefix(m.String(), "QUOTA_MODE_"))
 }
 
+// repeatability is a flag whose values are the names of the enumeration.
+type repeatability scribev1.Repeatability
+
+var repeatabilities = map[string]scribev1.Repeatability{
+	"none":  scribev1.Repeatability_REPEATABILITY_NONE,
+	"bound": scribev1.Repeatability_REPEATABILITY_BOUND,
+}
+
+// String implements pflag.Value.
+func (r *repeatability) String() string { return repeatabilityName(scribev1.Repeatability(*r)) }
+
+// Set implements pflag.Value.
+func (r *repeatability) Set(s string) error {
+	v, ok := repeatabilities[s]
+	if !ok {
+		return fmt.Errorf("%q is none of none, bound", s)
+	}
+	*r = repeatability(v)
+	return nil
+}
+
+// Type implements pflag.Value.
+func (r *repeatability) Type() string { return "kind" }
+
+// repeatabilityName is the name on the command line. Categories from before there was any have none.
+func repeatabilityName(r scribev1.Repeatability) string {
+	if r == scribev1.Repeatability_REPEATABILITY_UNSPECIFIED {
+		r = scribev1.Repeatability_REPEATABILITY_NONE
+	}
+	return strings.ToLower(strings.TrimPrefix(r.String(), "REPEATABILITY_"))
+}
+
 // window is a flag for an ordering window: a duration, or none.
 type window struct{ duration *units.Duration }
 
@@ -169,6 +204,7 @@ func newCategoryCreate() *cobra.Command {
 		Short: "Create a category",
 		Example: `  scribe category create access
   scribe category create payments --retention 30d --shards 16 --delivery exactly_once --owner billing
+  scribe category create changes --shards 4 --repeatable bound
   scribe category create debug --quota 10MiB --quota-mode sample`,
 		Args: cobra.ExactArgs(1),
 	}
@@ -188,7 +224,7 @@ func newCategoryCreate() *cobra.Command {
 		c := &scribev1.Category{
 			Schema: schema, Name: args[0], Owner: f.owner, Retention: durationpb.New(f.retention.Std()), Shards: f.shards, Delivery: delivery,
 			MaxMessageBytes: clampUint32(f.maxMessageBytes), QuotaBytesPerSecond: uint64(f.quota),
-			QuotaMode: scribev1.QuotaMode(f.quotaMode), OrderingWindow: f.window.proto(),
+			QuotaMode: scribev1.QuotaMode(f.quotaMode), OrderingWindow: f.window.proto(), Repeatable: scribev1.Repeatability(f.repeatable),
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
 		defer cancel()
@@ -302,6 +338,9 @@ func newCategoryUpdate() *cobra.Command {
 		if given("quota-mode") {
 			req.QuotaMode = new(scribev1.QuotaMode(f.quotaMode))
 		}
+		if given("repeatable") {
+			req.Repeatable = new(scribev1.Repeatability(f.repeatable))
+		}
 		if given("window") {
 			req.OrderingWindow = f.window.proto()
 			req.UnboundedWindow = req.GetOrderingWindow() == nil
@@ -371,6 +410,7 @@ type categoryJSON struct {
 	Quota           units.Bytes     `json:"quota_per_second,omitempty"`
 	QuotaMode       string          `json:"quota_mode,omitempty"`
 	Window          *units.Duration `json:"window,omitempty"`
+	Repeatable      string          `json:"repeatable,omitempty"`
 	Schema          string          `json:"schema,omitempty"`
 	CreatedAt       time.Time       `json:"created_at"`
 	UpdatedAt       time.Time       `json:"updated_at"`
@@ -385,6 +425,9 @@ func describe(c *scribev1.Category) categoryJSON {
 	}
 	if c.GetQuotaBytesPerSecond() > 0 {
 		out.QuotaMode = quotaModeName(c.GetQuotaMode())
+	}
+	if r := c.GetRepeatable(); r > scribev1.Repeatability_REPEATABILITY_NONE {
+		out.Repeatable = repeatabilityName(r)
 	}
 	if c.GetOrderingWindow() != nil {
 		out.Window = new(units.Duration(c.GetOrderingWindow().AsDuration()))

@@ -59,6 +59,26 @@ func (c *categories) run(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
+// TestRepeatableFlag: that a category has one order is created, shown and changed by name.
+func TestRepeatableFlag(t *testing.T) {
+	c := &categories{}
+	if _, err := c.run(t, "create", "changes", "--repeatable", "bound"); err != nil || !c.category.HasOneOrder() {
+		t.Errorf("created %v, %v", c.category, err)
+	}
+	if out, err := c.run(t, "describe", "changes"); err != nil || !strings.Contains(out, `"repeatable": "bound"`) {
+		t.Errorf("described as %s, %v", out, err)
+	}
+	if _, err := c.run(t, "update", "changes", "--repeatable", "none"); err != nil || c.update.GetRepeatable() != scribev1.Repeatability_REPEATABILITY_NONE {
+		t.Errorf("updated with %v, %v", c.update, err)
+	}
+	if _, err := c.run(t, "update", "changes", "--owner", "x"); err != nil || c.update.Repeatable != nil {
+		t.Errorf("updated with %v, %v", c.update, err)
+	}
+	if _, err := c.run(t, "create", "x", "--repeatable", "yes"); err == nil || !strings.Contains(err.Error(), "none, bound") {
+		t.Errorf("created with an unknown kind: %v", err)
+	}
+}
+
 // TestQuotaFlags: a quota and what happens beyond it are created, shown, listed and changed by the names that people use.
 func TestQuotaFlags(t *testing.T) {
 	c := &categories{}

@@ -196,6 +196,60 @@ func (QuotaMode) EnumDescriptor() ([]byte, []int) {
 	return file_scribe_v1_common_proto_rawDescGZIP(), []int{2}
 }
 
+// Repeatability says whether all readers of a category see its messages in the same order.
+type Repeatability int32
+
+const (
+	// Not set: the server takes it as REPEATABILITY_NONE.
+	Repeatability_REPEATABILITY_UNSPECIFIED Repeatability = 0
+	// Readers with a window see messages in orders that differ within it; each logical shard's messages are in as many logs as write it.
+	Repeatability_REPEATABILITY_NONE Repeatability = 1
+	// Each logical shard's messages are in one log, in the order in which they arrive, and all streams send what they send in the same order,
+	// whatever their window. A logical shard takes no more than one batcher does.
+	Repeatability_REPEATABILITY_BOUND Repeatability = 2
+)
+
+// Enum value maps for Repeatability.
+var (
+	Repeatability_name = map[int32]string{
+		0: "REPEATABILITY_UNSPECIFIED",
+		1: "REPEATABILITY_NONE",
+		2: "REPEATABILITY_BOUND",
+	}
+	Repeatability_value = map[string]int32{
+		"REPEATABILITY_UNSPECIFIED": 0,
+		"REPEATABILITY_NONE":        1,
+		"REPEATABILITY_BOUND":       2,
+	}
+)
+
+func (x Repeatability) Enum() *Repeatability {
+	p := new(Repeatability)
+	*p = x
+	return p
+}
+
+func (x Repeatability) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Repeatability) Descriptor() protoreflect.EnumDescriptor {
+	return file_scribe_v1_common_proto_enumTypes[3].Descriptor()
+}
+
+func (Repeatability) Type() protoreflect.EnumType {
+	return &file_scribe_v1_common_proto_enumTypes[3]
+}
+
+func (x Repeatability) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Repeatability.Descriptor instead.
+func (Repeatability) EnumDescriptor() ([]byte, []int) {
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{3}
+}
+
 // Reason is the machine-readable cause of an error: callers branch on it, not on the text.
 type Reason int32
 
@@ -305,11 +359,11 @@ func (x Reason) String() string {
 }
 
 func (Reason) Descriptor() protoreflect.EnumDescriptor {
-	return file_scribe_v1_common_proto_enumTypes[3].Descriptor()
+	return file_scribe_v1_common_proto_enumTypes[4].Descriptor()
 }
 
 func (Reason) Type() protoreflect.EnumType {
-	return &file_scribe_v1_common_proto_enumTypes[3]
+	return &file_scribe_v1_common_proto_enumTypes[4]
 }
 
 func (x Reason) Number() protoreflect.EnumNumber {
@@ -318,7 +372,7 @@ func (x Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Reason.Descriptor instead.
 func (Reason) EnumDescriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{3}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{4}
 }
 
 // ErrorInfo is attached to RPC errors as a detail, and to the parts of an answer that failed alone.
@@ -506,7 +560,9 @@ type Category struct {
 	// When it was last changed, Unix microseconds.
 	UpdatedAt int64 `protobuf:"varint,13,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
 	// What happens beyond the quota, default block. Not sample with exactly_once: a dropped frame would be a gap in its producer's sequence.
-	QuotaMode     QuotaMode `protobuf:"varint,14,opt,name=quota_mode,json=quotaMode,proto3,enum=scribe.v1.QuotaMode" json:"quota_mode,omitempty"`
+	QuotaMode QuotaMode `protobuf:"varint,14,opt,name=quota_mode,json=quotaMode,proto3,enum=scribe.v1.QuotaMode" json:"quota_mode,omitempty"`
+	// Whether all readers see the same order, default none. It can be changed: what is stored keeps its order.
+	Repeatable    Repeatability `protobuf:"varint,20,opt,name=repeatable,proto3,enum=scribe.v1.Repeatability" json:"repeatable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -639,6 +695,13 @@ func (x *Category) GetQuotaMode() QuotaMode {
 	return QuotaMode_QUOTA_MODE_UNSPECIFIED
 }
 
+func (x *Category) GetRepeatable() Repeatability {
+	if x != nil {
+		return x.Repeatable
+	}
+	return Repeatability_REPEATABILITY_UNSPECIFIED
+}
+
 // ShardPosition is a place in a physical shard.
 type ShardPosition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -719,7 +782,7 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\bproducer\x18\x02 \x01(\x04R\bproducer\x12)\n" +
 	"\x06reason\x18\x03 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12\x14\n" +
 	"\x05epoch\x18\x04 \x01(\rR\x05epoch\x12#\n" +
-	"\rnext_sequence\x18\x05 \x01(\x04R\fnextSequence\"\x92\x04\n" +
+	"\rnext_sequence\x18\x05 \x01(\x04R\fnextSequence\"\xcc\x04\n" +
 	"\bCategory\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\rR\x02id\x12\x1a\n" +
@@ -738,7 +801,10 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\n" +
 	"updated_at\x18\r \x01(\x03R\tupdatedAt\x123\n" +
 	"\n" +
-	"quota_mode\x18\x0e \x01(\x0e2\x14.scribe.v1.QuotaModeR\tquotaMode\"K\n" +
+	"quota_mode\x18\x0e \x01(\x0e2\x14.scribe.v1.QuotaModeR\tquotaMode\x128\n" +
+	"\n" +
+	"repeatable\x18\x14 \x01(\x0e2\x18.scribe.v1.RepeatabilityR\n" +
+	"repeatable\"K\n" +
 	"\rShardPosition\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x12\n" +
@@ -757,7 +823,11 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\x16QUOTA_MODE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10QUOTA_MODE_BLOCK\x10\x01\x12\x17\n" +
 	"\x13QUOTA_MODE_THROTTLE\x10\x02\x12\x15\n" +
-	"\x11QUOTA_MODE_SAMPLE\x10\x03*\xf6\x03\n" +
+	"\x11QUOTA_MODE_SAMPLE\x10\x03*_\n" +
+	"\rRepeatability\x12\x1d\n" +
+	"\x19REPEATABILITY_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12REPEATABILITY_NONE\x10\x01\x12\x17\n" +
+	"\x13REPEATABILITY_BOUND\x10\x02*\xf6\x03\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17REASON_UNKNOWN_CATEGORY\x10\x01\x12\x1a\n" +
@@ -794,33 +864,35 @@ func file_scribe_v1_common_proto_rawDescGZIP() []byte {
 	return file_scribe_v1_common_proto_rawDescData
 }
 
-var file_scribe_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_scribe_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
 var file_scribe_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_scribe_v1_common_proto_goTypes = []any{
 	(AckLevel)(0),               // 0: scribe.v1.AckLevel
 	(Delivery)(0),               // 1: scribe.v1.Delivery
 	(QuotaMode)(0),              // 2: scribe.v1.QuotaMode
-	(Reason)(0),                 // 3: scribe.v1.Reason
-	(*ErrorInfo)(nil),           // 4: scribe.v1.ErrorInfo
-	(*SequenceConflict)(nil),    // 5: scribe.v1.SequenceConflict
-	(*Category)(nil),            // 6: scribe.v1.Category
-	(*ShardPosition)(nil),       // 7: scribe.v1.ShardPosition
-	(*durationpb.Duration)(nil), // 8: google.protobuf.Duration
+	(Repeatability)(0),          // 3: scribe.v1.Repeatability
+	(Reason)(0),                 // 4: scribe.v1.Reason
+	(*ErrorInfo)(nil),           // 5: scribe.v1.ErrorInfo
+	(*SequenceConflict)(nil),    // 6: scribe.v1.SequenceConflict
+	(*Category)(nil),            // 7: scribe.v1.Category
+	(*ShardPosition)(nil),       // 8: scribe.v1.ShardPosition
+	(*durationpb.Duration)(nil), // 9: google.protobuf.Duration
 }
 var file_scribe_v1_common_proto_depIdxs = []int32{
-	3, // 0: scribe.v1.ErrorInfo.reason:type_name -> scribe.v1.Reason
-	8, // 1: scribe.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
-	5, // 2: scribe.v1.ErrorInfo.conflicts:type_name -> scribe.v1.SequenceConflict
-	3, // 3: scribe.v1.SequenceConflict.reason:type_name -> scribe.v1.Reason
-	8, // 4: scribe.v1.Category.retention:type_name -> google.protobuf.Duration
+	4, // 0: scribe.v1.ErrorInfo.reason:type_name -> scribe.v1.Reason
+	9, // 1: scribe.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
+	6, // 2: scribe.v1.ErrorInfo.conflicts:type_name -> scribe.v1.SequenceConflict
+	4, // 3: scribe.v1.SequenceConflict.reason:type_name -> scribe.v1.Reason
+	9, // 4: scribe.v1.Category.retention:type_name -> google.protobuf.Duration
 	1, // 5: scribe.v1.Category.delivery:type_name -> scribe.v1.Delivery
-	8, // 6: scribe.v1.Category.ordering_window:type_name -> google.protobuf.Duration
+	9, // 6: scribe.v1.Category.ordering_window:type_name -> google.protobuf.Duration
 	2, // 7: scribe.v1.Category.quota_mode:type_name -> scribe.v1.QuotaMode
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	3, // 8: scribe.v1.Category.repeatable:type_name -> scribe.v1.Repeatability
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_common_proto_init() }
@@ -833,7 +905,7 @@ func file_scribe_v1_common_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_common_proto_rawDesc), len(file_scribe_v1_common_proto_rawDesc)),
-			NumEnums:      4,
+			NumEnums:      5,
 			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -436,8 +436,10 @@ type UpdateCategoryRequest struct {
 	QuotaMode *QuotaMode `protobuf:"varint,10,opt,name=quota_mode,json=quotaMode,proto3,enum=scribe.v1.QuotaMode,oneof" json:"quota_mode,omitempty"`
 	// Remove the default ordering window: consumers that ask for none get no order across shards. Not beside ordering_window.
 	UnboundedWindow bool `protobuf:"varint,11,opt,name=unbounded_window,json=unboundedWindow,proto3" json:"unbounded_window,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// New repeatability.
+	Repeatable    *Repeatability `protobuf:"varint,20,opt,name=repeatable,proto3,enum=scribe.v1.Repeatability,oneof" json:"repeatable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *UpdateCategoryRequest) Reset() {
@@ -545,6 +547,13 @@ func (x *UpdateCategoryRequest) GetUnboundedWindow() bool {
 		return x.UnboundedWindow
 	}
 	return false
+}
+
+func (x *UpdateCategoryRequest) GetRepeatable() Repeatability {
+	if x != nil && x.Repeatable != nil {
+		return *x.Repeatable
+	}
+	return Repeatability_REPEATABILITY_UNSPECIFIED
 }
 
 // UpdateCategoryResponse returns it.
@@ -1964,7 +1973,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\n" +
 	"categories\x18\x01 \x03(\v2\x13.scribe.v1.CategoryR\n" +
 	"categories\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\xc9\x04\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\x97\x05\n" +
 	"\x15UpdateCategoryRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x19\n" +
@@ -1978,13 +1987,17 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\n" +
 	"quota_mode\x18\n" +
 	" \x01(\x0e2\x14.scribe.v1.QuotaModeH\x05R\tquotaMode\x88\x01\x01\x12)\n" +
-	"\x10unbounded_window\x18\v \x01(\bR\x0funboundedWindowB\b\n" +
+	"\x10unbounded_window\x18\v \x01(\bR\x0funboundedWindow\x12=\n" +
+	"\n" +
+	"repeatable\x18\x14 \x01(\x0e2\x18.scribe.v1.RepeatabilityH\x06R\n" +
+	"repeatable\x88\x01\x01B\b\n" +
 	"\x06_ownerB\t\n" +
 	"\a_shardsB\x14\n" +
 	"\x12_max_message_bytesB\x19\n" +
 	"\x17_quota_bytes_per_secondB\t\n" +
 	"\a_schemaB\r\n" +
-	"\v_quota_mode\"I\n" +
+	"\v_quota_modeB\r\n" +
+	"\v_repeatable\"I\n" +
 	"\x16UpdateCategoryResponse\x12/\n" +
 	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\"G\n" +
 	"\x15DeleteCategoryRequest\x12\x12\n" +
@@ -2142,6 +2155,7 @@ var file_scribe_v1_control_proto_goTypes = []any{
 	(*Category)(nil),                // 35: scribe.v1.Category
 	(*durationpb.Duration)(nil),     // 36: google.protobuf.Duration
 	(QuotaMode)(0),                  // 37: scribe.v1.QuotaMode
+	(Repeatability)(0),              // 38: scribe.v1.Repeatability
 }
 var file_scribe_v1_control_proto_depIdxs = []int32{
 	35, // 0: scribe.v1.CreateCategoryRequest.category:type_name -> scribe.v1.Category
@@ -2151,62 +2165,63 @@ var file_scribe_v1_control_proto_depIdxs = []int32{
 	36, // 4: scribe.v1.UpdateCategoryRequest.retention:type_name -> google.protobuf.Duration
 	36, // 5: scribe.v1.UpdateCategoryRequest.ordering_window:type_name -> google.protobuf.Duration
 	37, // 6: scribe.v1.UpdateCategoryRequest.quota_mode:type_name -> scribe.v1.QuotaMode
-	35, // 7: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
-	36, // 8: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
-	35, // 9: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
-	0,  // 10: scribe.v1.Member.roles:type_name -> scribe.v1.Role
-	13, // 11: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
-	36, // 12: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
-	13, // 13: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
-	36, // 14: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
-	0,  // 15: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
-	13, // 16: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
-	36, // 17: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
-	13, // 18: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
-	0,  // 19: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
-	13, // 20: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
-	35, // 21: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
-	30, // 22: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
-	36, // 23: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
-	30, // 24: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
-	36, // 25: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
-	1,  // 26: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
-	3,  // 27: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
-	5,  // 28: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
-	7,  // 29: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
-	9,  // 30: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
-	11, // 31: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
-	14, // 32: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
-	16, // 33: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
-	18, // 34: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
-	20, // 35: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
-	22, // 36: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
-	24, // 37: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
-	26, // 38: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
-	28, // 39: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
-	31, // 40: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
-	33, // 41: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
-	2,  // 42: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
-	4,  // 43: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
-	6,  // 44: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
-	8,  // 45: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
-	10, // 46: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
-	12, // 47: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
-	15, // 48: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
-	17, // 49: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
-	19, // 50: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
-	21, // 51: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
-	23, // 52: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
-	25, // 53: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
-	27, // 54: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
-	29, // 55: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
-	32, // 56: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
-	34, // 57: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
-	42, // [42:58] is the sub-list for method output_type
-	26, // [26:42] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	38, // 7: scribe.v1.UpdateCategoryRequest.repeatable:type_name -> scribe.v1.Repeatability
+	35, // 8: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
+	36, // 9: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
+	35, // 10: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
+	0,  // 11: scribe.v1.Member.roles:type_name -> scribe.v1.Role
+	13, // 12: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
+	36, // 13: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
+	13, // 14: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
+	36, // 15: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
+	0,  // 16: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
+	13, // 17: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
+	36, // 18: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
+	13, // 19: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
+	0,  // 20: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
+	13, // 21: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
+	35, // 22: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
+	30, // 23: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
+	36, // 24: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
+	30, // 25: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
+	36, // 26: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
+	1,  // 27: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
+	3,  // 28: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
+	5,  // 29: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
+	7,  // 30: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
+	9,  // 31: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
+	11, // 32: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
+	14, // 33: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
+	16, // 34: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
+	18, // 35: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
+	20, // 36: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
+	22, // 37: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
+	24, // 38: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
+	26, // 39: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
+	28, // 40: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
+	31, // 41: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
+	33, // 42: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
+	2,  // 43: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
+	4,  // 44: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
+	6,  // 45: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
+	8,  // 46: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
+	10, // 47: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
+	12, // 48: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
+	15, // 49: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
+	17, // 50: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
+	19, // 51: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
+	21, // 52: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
+	23, // 53: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
+	25, // 54: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
+	27, // 55: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
+	29, // 56: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
+	32, // 57: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
+	34, // 58: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
+	43, // [43:59] is the sub-list for method output_type
+	27, // [27:43] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_control_proto_init() }

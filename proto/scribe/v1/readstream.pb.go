@@ -180,7 +180,7 @@ type StreamStart struct {
 	// Exact positions, which win over start_at. At most 100,000.
 	Resume []*ShardPosition `protobuf:"bytes,5,rep,name=resume,proto3" json:"resume,omitempty"`
 	// Messages are sent no further out of order of persisted time than this; absent = the category's
-	// default, which may be unbounded.
+	// default, which may be unbounded. It is 0 where the category is repeatable, whatever is asked for.
 	Window *durationpb.Duration `protobuf:"bytes,6,opt,name=window,proto3" json:"window,omitempty"`
 	// First credits; both must be above 0 for anything to be sent.
 	Credits *StreamCredits `protobuf:"bytes,7,opt,name=credits,proto3" json:"credits,omitempty"`
@@ -518,7 +518,9 @@ type StreamOpened struct {
 	// The category as the server knows it.
 	Category *Category `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
 	// The shards at the start.
-	Shards        []*StreamShard `protobuf:"bytes,2,rep,name=shards,proto3" json:"shards,omitempty"`
+	Shards []*StreamShard `protobuf:"bytes,2,rep,name=shards,proto3" json:"shards,omitempty"`
+	// The ordering window that holds; absent = unbounded.
+	Window        *durationpb.Duration `protobuf:"bytes,3,opt,name=window,proto3" json:"window,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -563,6 +565,13 @@ func (x *StreamOpened) GetCategory() *Category {
 func (x *StreamOpened) GetShards() []*StreamShard {
 	if x != nil {
 		return x.Shards
+	}
+	return nil
+}
+
+func (x *StreamOpened) GetWindow() *durationpb.Duration {
+	if x != nil {
+		return x.Window
 	}
 	return nil
 }
@@ -984,10 +993,11 @@ const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"shardAdded\x129\n" +
 	"\vshard_ended\x18\a \x01(\v2\x16.scribe.v1.StreamShardH\x00R\n" +
 	"shardEndedB\x06\n" +
-	"\x04step\"o\n" +
+	"\x04step\"\xa2\x01\n" +
 	"\fStreamOpened\x12/\n" +
 	"\bcategory\x18\x01 \x01(\v2\x13.scribe.v1.CategoryR\bcategory\x12.\n" +
-	"\x06shards\x18\x02 \x03(\v2\x16.scribe.v1.StreamShardR\x06shards\"P\n" +
+	"\x06shards\x18\x02 \x03(\v2\x16.scribe.v1.StreamShardR\x06shards\x121\n" +
+	"\x06window\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06window\"P\n" +
 	"\vStreamShard\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x19\n" +
@@ -1069,17 +1079,18 @@ var file_scribe_v1_readstream_proto_depIdxs = []int32{
 	6,  // 13: scribe.v1.StreamResponse.shard_ended:type_name -> scribe.v1.StreamShard
 	14, // 14: scribe.v1.StreamOpened.category:type_name -> scribe.v1.Category
 	6,  // 15: scribe.v1.StreamOpened.shards:type_name -> scribe.v1.StreamShard
-	8,  // 16: scribe.v1.StreamEntries.entries:type_name -> scribe.v1.StreamEntry
-	15, // 17: scribe.v1.StreamGap.reason:type_name -> scribe.v1.Reason
-	15, // 18: scribe.v1.StreamEvicted.reason:type_name -> scribe.v1.Reason
-	12, // 19: scribe.v1.StreamEvicted.resume:type_name -> scribe.v1.ShardPosition
-	1,  // 20: scribe.v1.ReadStreamService.Stream:input_type -> scribe.v1.StreamRequest
-	4,  // 21: scribe.v1.ReadStreamService.Stream:output_type -> scribe.v1.StreamResponse
-	21, // [21:22] is the sub-list for method output_type
-	20, // [20:21] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	13, // 16: scribe.v1.StreamOpened.window:type_name -> google.protobuf.Duration
+	8,  // 17: scribe.v1.StreamEntries.entries:type_name -> scribe.v1.StreamEntry
+	15, // 18: scribe.v1.StreamGap.reason:type_name -> scribe.v1.Reason
+	15, // 19: scribe.v1.StreamEvicted.reason:type_name -> scribe.v1.Reason
+	12, // 20: scribe.v1.StreamEvicted.resume:type_name -> scribe.v1.ShardPosition
+	1,  // 21: scribe.v1.ReadStreamService.Stream:input_type -> scribe.v1.StreamRequest
+	4,  // 22: scribe.v1.ReadStreamService.Stream:output_type -> scribe.v1.StreamResponse
+	22, // [22:23] is the sub-list for method output_type
+	21, // [21:22] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_readstream_proto_init() }

@@ -62,7 +62,7 @@ func TestBoundShardHasOneLog(t *testing.T) {
 			t.Errorf("LSN %d: %v, sequences %v", e.LSN, err, p.Sequences)
 		}
 	}
-	states, err := a.log.Log.Shards(t.Context(), 9)
+	states, err := a.log.Shards(t.Context(), 9)
 	if err != nil || len(states) != 1 {
 		t.Errorf("logs %v, %v", states, err)
 	}

@@ -74,14 +74,15 @@ func (c *categories) behind(name string, truth *scribev1.Category) {
 	c.mu.truth = map[string]*scribev1.Category{name: truth}
 }
 
-func (c *categories) set(name string, cat *scribev1.Category) {
+// set makes the test's category another one, or none.
+func (c *categories) set(cat *scribev1.Category) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if cat == nil {
-		delete(c.mu.known, name)
+		delete(c.mu.known, testCategory)
 		return
 	}
-	c.mu.known[name] = cat
+	c.mu.known[testCategory] = cat
 }
 
 // faulty is an engine whose calls fail when a test says so.

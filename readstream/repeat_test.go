@@ -17,7 +17,7 @@ func TestRepeatableCategoryHasOneOrder(t *testing.T) {
 	h := newHarness(t)
 	cat := proto.CloneOf(h.categories.mu.known[testCategory])
 	cat.Repeatable = scribev1.Repeatability_REPEATABILITY_BOUND
-	h.categories.set(testCategory, cat)
+	h.categories.set(cat)
 	const rounds, most = 30, 10
 	total := 0
 	var streams []*client
@@ -86,7 +86,7 @@ func TestRepeatabilityChanges(t *testing.T) {
 	}
 	cat := proto.CloneOf(h.categories.mu.known[testCategory])
 	cat.Repeatable = scribev1.Repeatability_REPEATABILITY_BOUND
-	h.categories.set(testCategory, cat)
+	h.categories.set(cat)
 	if r := c.evicted(); len(r) != 1 || r[0].GetLsn() != 2 {
 		t.Errorf("evicted with %v", r)
 	}

@@ -605,16 +605,16 @@ func TestCategoryDeleted(t *testing.T) {
 	h.write(1, shardID(0, 1))
 	c, _ := h.open(earliest, plenty)
 	again, _ := h.open(earliest, plenty)
-	h.categories.set(testCategory, nil)
+	h.categories.set(nil)
 	wantReason(t, c.end(), scribev1.Reason_REASON_UNKNOWN_CATEGORY)
-	h.categories.set(testCategory, &scribev1.Category{Name: testCategory, Id: testCategoryID + 1, Shards: 1})
+	h.categories.set(&scribev1.Category{Name: testCategory, Id: testCategoryID + 1, Shards: 1})
 	wantReason(t, again.end(), scribev1.Reason_REASON_UNKNOWN_CATEGORY)
 }
 
 func TestHeartbeatOption(t *testing.T) {
 	h := newHarness(t)
 	c, _ := h.open(func(s *scribev1.StreamStart) { s.Heartbeat = durationpb.New(maxHeartbeat) })
-	h.categories.set(testCategory, nil) // would end a stream that ticks
+	h.categories.set(nil) // would end a stream that ticks
 	h.create(shardID(0, 1))
 	if c.next().GetShardAdded() == nil {
 		t.Fatal("a heartbeat came early")

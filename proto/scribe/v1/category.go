@@ -1,3 +1,4 @@
+// Package scribev1 is the protocol between Scribe's processes and clients: generated code, and what is asked of its messages in several places.
 package scribev1
 
 // OneLog reports whether each logical shard of a category has one log, that of writer slot 0: with exactly_once because sequences are

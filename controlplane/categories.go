@@ -35,6 +35,7 @@ func (c *ControlPlane) CreateCategory(ctx context.Context, req *scribev1.CreateC
 	what := fmt.Sprintf("create category %q", excerpt(cat.GetName()))
 	cat.ProtoReflect().SetUnknown(nil) // what this program does not know it could not check either
 	setDefaults(cat)
+	cat.Cache = cachePolicy(cat.GetCache())
 	if err := checkCategory(cat, nil, c.deps.CheckSchema).err(what); err != nil {
 		return nil, err
 	}
@@ -281,6 +282,9 @@ func updated(before *scribev1.Category, req *scribev1.UpdateCategoryRequest) *sc
 	if req.Repeatable != nil {
 		after.Repeatable = req.GetRepeatable()
 	}
+	if req.GetCache() != nil {
+		after.Cache = cachePolicy(req.GetCache())
+	}
 	switch {
 	case req.GetUnboundedWindow():
 		after.OrderingWindow = nil
@@ -291,6 +295,15 @@ func updated(before *scribev1.Category, req *scribev1.UpdateCategoryRequest) *sc
 		after.Schema = req.GetSchema()
 	}
 	return after
+}
+
+// cachePolicy is a policy as a category keeps it: what this program knows of it, and none when that says nothing.
+func cachePolicy(p *scribev1.CachePolicy) *scribev1.CachePolicy {
+	known := &scribev1.CachePolicy{Memory: p.GetMemory(), Memcached: p.GetMemcached(), MemcachedAge: proto.CloneOf(p.GetMemcachedAge())}
+	if proto.Equal(known, &scribev1.CachePolicy{}) {
+		return nil
+	}
+	return known
 }
 
 // DeleteCategory implements rpc.ControlService. The transaction that deletes the category also notes that its logs are to be ended,

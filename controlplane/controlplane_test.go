@@ -109,6 +109,7 @@ func TestCreateCategory(t *testing.T) {
 		Delivery: scribev1.Delivery_DELIVERY_EXACTLY_ONCE, MaxMessageBytes: 32 << 20, QuotaBytesPerSecond: 5,
 		QuotaMode:      scribev1.QuotaMode_QUOTA_MODE_THROTTLE,
 		Repeatable:     scribev1.Repeatability_REPEATABILITY_BOUND,
+		Cache:          &scribev1.CachePolicy{Memory: scribev1.CacheMode_CACHE_MODE_NEVER, MemcachedAge: durationpb.New(time.Hour)},
 		OrderingWindow: durationpb.New(0), Schema: strings.Repeat("x", 1<<20),
 	}
 	resp, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: full})
@@ -258,6 +259,43 @@ func TestQuotaMode(t *testing.T) {
 		resp, err := c.GetCategory(t.Context(), &scribev1.GetCategoryRequest{Name: tc.name})
 		if err != nil || resp.GetCategory().GetQuotaMode() != tc.want {
 			t.Errorf("%s after %v: %v, %v", tc.name, tc.set, resp.GetCategory().GetQuotaMode(), err)
+		}
+	}
+}
+
+// TestCachePolicy: a policy is changed as a whole and removed with an empty one, and only one that means something is taken.
+func TestCachePolicy(t *testing.T) {
+	c := start(t, newStore(t), nil)
+	const (
+		always, never, reused = scribev1.CacheMode_CACHE_MODE_ALWAYS, scribev1.CacheMode_CACHE_MODE_NEVER, scribev1.CacheMode_CACHE_MODE_REUSED
+	)
+	age := durationpb.New(time.Hour)
+	bad := &scribev1.CachePolicy{Memory: reused, Memcached: 9, MemcachedAge: durationpb.New(time.Millisecond)}
+	faults := []string{"cache.memory: reused is for memcached", "cache.memcached: 9 is not known", "cache.memcached_age: 1ms"}
+	_, err := c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "bad", Cache: bad}})
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, faults...)
+	if _, err := c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "a", Cache: &scribev1.CachePolicy{}}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		set, want *scribev1.CachePolicy
+	}{
+		{nil, nil}, // as created
+		{&scribev1.CachePolicy{Memory: never, Memcached: reused, MemcachedAge: age}, &scribev1.CachePolicy{Memory: never, Memcached: reused, MemcachedAge: age}},
+		{nil, &scribev1.CachePolicy{Memory: never, Memcached: reused, MemcachedAge: age}},
+		{&scribev1.CachePolicy{Memcached: always}, &scribev1.CachePolicy{Memcached: always}},
+		{bad, &scribev1.CachePolicy{Memcached: always}},
+		{&scribev1.CachePolicy{}, nil},
+	} {
+		_, err := c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: "a", Cache: tc.set})
+		if tc.set == bad {
+			wantReason(t, err, scribev1.Reason_REASON_INVALID, faults...)
+		} else if err != nil {
+			t.Errorf("%v: %v", tc.set, err)
+		}
+		resp, err := c.GetCategory(t.Context(), &scribev1.GetCategoryRequest{Name: "a"})
+		if err != nil || !proto.Equal(resp.GetCategory().GetCache(), tc.want) {
+			t.Errorf("after %v: %v, %v", tc.set, resp.GetCategory().GetCache(), err)
 		}
 	}
 }

@@ -25,6 +25,8 @@ const (
 	maxOwner         = 255
 	maxSchema        = 1 << 20
 	schemaInfer      = "infer"
+	minCacheAge      = time.Second
+	maxCacheAge      = 30 * 24 * time.Hour // what memcached keeps for longer it takes for a date
 
 	maxMemberID      = 255
 	maxMemberRoles   = 16
@@ -133,6 +135,7 @@ func checkCategory(c, before *scribev1.Category, checkSchema func(before, after 
 	if w := c.GetOrderingWindow(); w != nil {
 		f.between("ordering_window", w, 0, maxRetention)
 	}
+	f.cache(c.GetCache())
 	f.text("schema", c.GetSchema(), maxSchema)
 	schema := c.GetSchema()
 	if checkSchema != nil && schema != "" && schema != schemaInfer && len(schema) <= maxSchema && schema != before.GetSchema() {
@@ -153,6 +156,23 @@ func (f *faults) quotaMode(field string, c *scribev1.Category) {
 		}
 	default:
 		f.add(field, "%d is not known", mode)
+	}
+}
+
+// cache checks how read proxies are to cache a category.
+func (f *faults) cache(p *scribev1.CachePolicy) {
+	const reused = scribev1.CacheMode_CACHE_MODE_REUSED
+	switch mode := p.GetMemory(); {
+	case mode == reused:
+		f.add("cache.memory", "reused is for memcached: memory keeps what is asked for again for longer by itself")
+	case mode < 0 || mode > reused:
+		f.add("cache.memory", "%d is not known", mode)
+	}
+	if mode := p.GetMemcached(); mode < 0 || mode > reused {
+		f.add("cache.memcached", "%d is not known", mode)
+	}
+	if age := p.GetMemcachedAge(); age != nil {
+		f.between("cache.memcached_age", age, minCacheAge, maxCacheAge)
 	}
 }
 

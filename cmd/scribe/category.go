@@ -45,6 +45,7 @@ type categoryFlags struct {
 	quotaMode       quotaMode
 	window          window
 	repeatable      repeatability
+	cache           cachePolicy
 	schema          string
 }
 
@@ -60,12 +61,13 @@ func (f *categoryFlags) add(cmd *cobra.Command) {
 	fs.Var(&f.quota, "quota", "bytes a second that may be written in all, for example 10MiB; 0: no limit")
 	fs.Var(&f.quotaMode, "quota-mode", "what happens beyond the quota: block, throttle or sample")
 	fs.Var(&f.repeatable, "repeatable", "bound: one log for each logical shard, and one order for all readers; or none")
+	fs.Var(&f.cache, "cache", "how read proxies cache it, e.g. memory=never,memcached=reused,age=4h (always, never; reused: what is read twice), or default")
 	fs.Var(&f.window, "window", "default ordering window of consumers, or none: unbounded")
 	fs.StringVar(&f.schema, "schema", "", "file that describes the messages, kept with the category; or infer")
 }
 
 // properties are the flags that categoryFlags adds.
-var properties = []string{"owner", "retention", "shards", "max-message", "quota", "quota-mode", "window", "repeatable", "schema"}
+var properties = []string{"owner", "retention", "shards", "max-message", "quota", "quota-mode", "window", "repeatable", "cache", "schema"}
 
 // maxSchema is the most that a category keeps of a schema.
 const maxSchema = 1 << 20
@@ -205,7 +207,8 @@ func newCategoryCreate() *cobra.Command {
 		Example: `  scribe category create access
   scribe category create payments --retention 30d --shards 16 --delivery exactly_once --owner billing
   scribe category create changes --shards 4 --repeatable bound
-  scribe category create debug --quota 10MiB --quota-mode sample`,
+  scribe category create debug --quota 10MiB --quota-mode sample
+  scribe category create dumps --cache memcached=never`,
 		Args: cobra.ExactArgs(1),
 	}
 	server := serverFlag(cmd)
@@ -225,6 +228,7 @@ func newCategoryCreate() *cobra.Command {
 			Schema: schema, Name: args[0], Owner: f.owner, Retention: durationpb.New(f.retention.Std()), Shards: f.shards, Delivery: delivery,
 			MaxMessageBytes: clampUint32(f.maxMessageBytes), QuotaBytesPerSecond: uint64(f.quota),
 			QuotaMode: scribev1.QuotaMode(f.quotaMode), OrderingWindow: f.window.proto(), Repeatable: scribev1.Repeatability(f.repeatable),
+			Cache: f.cache.policy,
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
 		defer cancel()
@@ -311,7 +315,9 @@ func newCategoryUpdate() *cobra.Command {
 		Short: "Change the properties that are given",
 		Example: `  scribe category update access --retention 7d
   scribe category update access --shards 4 --revision 17
-  scribe category update access --quota 10MiB --quota-mode throttle --window none`,
+  scribe category update access --quota 10MiB --quota-mode throttle --window none
+  scribe category update access --cache memcached=reused,age=30m
+  scribe category update access --cache default`,
 		Args: cobra.ExactArgs(1),
 	}
 	server := serverFlag(cmd)
@@ -340,6 +346,11 @@ func newCategoryUpdate() *cobra.Command {
 		}
 		if given("repeatable") {
 			req.Repeatable = new(scribev1.Repeatability(f.repeatable))
+		}
+		if given("cache") {
+			if req.Cache = f.cache.policy; req.GetCache() == nil {
+				req.Cache = &scribev1.CachePolicy{} // removes it
+			}
 		}
 		if given("window") {
 			req.OrderingWindow = f.window.proto()
@@ -411,6 +422,7 @@ type categoryJSON struct {
 	QuotaMode       string          `json:"quota_mode,omitempty"`
 	Window          *units.Duration `json:"window,omitempty"`
 	Repeatable      string          `json:"repeatable,omitempty"`
+	Cache           string          `json:"cache,omitempty"`
 	Schema          string          `json:"schema,omitempty"`
 	CreatedAt       time.Time       `json:"created_at"`
 	UpdatedAt       time.Time       `json:"updated_at"`
@@ -428,6 +440,9 @@ func describe(c *scribev1.Category) categoryJSON {
 	}
 	if r := c.GetRepeatable(); r > scribev1.Repeatability_REPEATABILITY_NONE {
 		out.Repeatable = repeatabilityName(r)
+	}
+	if p := c.GetCache(); p != nil {
+		out.Cache = cachePolicyText(p)
 	}
 	if c.GetOrderingWindow() != nil {
 		out.Window = new(units.Duration(c.GetOrderingWindow().AsDuration()))

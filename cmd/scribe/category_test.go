@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/internal/rpc"
@@ -115,6 +116,36 @@ func TestQuotaFlags(t *testing.T) {
 	c.category.QuotaBytesPerSecond, c.category.QuotaMode = 1000, 0
 	if out, err = c.run(t, "describe", "debug"); err != nil || !strings.Contains(out, `"quota_mode": "block"`) {
 		t.Errorf("described as %s, %v", out, err)
+	}
+}
+
+// TestCacheFlag: how read proxies cache a category is created, shown and changed by the names that people use.
+func TestCacheFlag(t *testing.T) {
+	c := &categories{}
+	const never, reused = scribev1.CacheMode_CACHE_MODE_NEVER, scribev1.CacheMode_CACHE_MODE_REUSED
+	for text, want := range map[string]*scribev1.CachePolicy{
+		"default":                              nil,
+		"memcached=reused":                     {Memcached: reused},
+		"memory=never,memcached=reused,age=4h": {Memory: never, Memcached: reused, MemcachedAge: durationpb.New(4 * time.Hour)},
+	} {
+		if _, err := c.run(t, "create", "a", "--cache", text); err != nil || !proto.Equal(c.category.GetCache(), want) {
+			t.Errorf("--cache %s creates %v, %v", text, c.category.GetCache(), err)
+		}
+		out, err := c.run(t, "describe", "a")
+		if err != nil || strings.Contains(out, `"cache": "`+text+`"`) != (want != nil) {
+			t.Errorf("--cache %s is described as %s, %v", text, out, err)
+		}
+		if _, err := c.run(t, "update", "a", "--cache", text); err != nil || c.update.GetCache() == nil || want != nil && !proto.Equal(c.update.GetCache(), want) {
+			t.Errorf("--cache %s updates with %v, %v", text, c.update.GetCache(), err)
+		}
+	}
+	if _, err := c.run(t, "update", "a", "--owner", "x"); err != nil || c.update.GetCache() != nil {
+		t.Errorf("an update that names no policy: %v, %v", c.update, err)
+	}
+	for _, text := range []string{"", "memory", "memory=sometimes", "disk=always", "age=soon", "memcached=never,default"} {
+		if _, err := c.run(t, "update", "a", "--cache", text); err == nil || exitCode(err) != exitUsage {
+			t.Errorf("--cache %q: %v", text, err)
+		}
 	}
 }
 

@@ -250,6 +250,63 @@ func (Repeatability) EnumDescriptor() ([]byte, []int) {
 	return file_scribe_v1_common_proto_rawDescGZIP(), []int{3}
 }
 
+// CacheMode says which payloads of a category a cache of the read proxies keeps.
+type CacheMode int32
+
+const (
+	// Not set: as the read proxy is configured for the category, which without more is CACHE_MODE_ALWAYS.
+	CacheMode_CACHE_MODE_UNSPECIFIED CacheMode = 0
+	// Each that was fetched.
+	CacheMode_CACHE_MODE_ALWAYS CacheMode = 1
+	// None, and the cache is not asked for any.
+	CacheMode_CACHE_MODE_NEVER CacheMode = 2
+	// Each that was asked for a second time: what one consumer reads once costs the cache nothing. Only of memcached.
+	CacheMode_CACHE_MODE_REUSED CacheMode = 3
+)
+
+// Enum value maps for CacheMode.
+var (
+	CacheMode_name = map[int32]string{
+		0: "CACHE_MODE_UNSPECIFIED",
+		1: "CACHE_MODE_ALWAYS",
+		2: "CACHE_MODE_NEVER",
+		3: "CACHE_MODE_REUSED",
+	}
+	CacheMode_value = map[string]int32{
+		"CACHE_MODE_UNSPECIFIED": 0,
+		"CACHE_MODE_ALWAYS":      1,
+		"CACHE_MODE_NEVER":       2,
+		"CACHE_MODE_REUSED":      3,
+	}
+)
+
+func (x CacheMode) Enum() *CacheMode {
+	p := new(CacheMode)
+	*p = x
+	return p
+}
+
+func (x CacheMode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CacheMode) Descriptor() protoreflect.EnumDescriptor {
+	return file_scribe_v1_common_proto_enumTypes[4].Descriptor()
+}
+
+func (CacheMode) Type() protoreflect.EnumType {
+	return &file_scribe_v1_common_proto_enumTypes[4]
+}
+
+func (x CacheMode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CacheMode.Descriptor instead.
+func (CacheMode) EnumDescriptor() ([]byte, []int) {
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{4}
+}
+
 // Reason is the machine-readable cause of an error: callers branch on it, not on the text.
 type Reason int32
 
@@ -359,11 +416,11 @@ func (x Reason) String() string {
 }
 
 func (Reason) Descriptor() protoreflect.EnumDescriptor {
-	return file_scribe_v1_common_proto_enumTypes[4].Descriptor()
+	return file_scribe_v1_common_proto_enumTypes[5].Descriptor()
 }
 
 func (Reason) Type() protoreflect.EnumType {
-	return &file_scribe_v1_common_proto_enumTypes[4]
+	return &file_scribe_v1_common_proto_enumTypes[5]
 }
 
 func (x Reason) Number() protoreflect.EnumNumber {
@@ -372,7 +429,71 @@ func (x Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Reason.Descriptor instead.
 func (Reason) EnumDescriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{4}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{5}
+}
+
+// CachePolicy says how the read proxies cache a category.
+type CachePolicy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The memory of a read proxy.
+	Memory CacheMode `protobuf:"varint,1,opt,name=memory,proto3,enum=scribe.v1.CacheMode" json:"memory,omitempty"`
+	// The memcached servers that read proxies share, where they have some.
+	Memcached CacheMode `protobuf:"varint,2,opt,name=memcached,proto3,enum=scribe.v1.CacheMode" json:"memcached,omitempty"`
+	// The age up to which payloads are kept in memcached and asked for there, 1 second to 30 days; absent = as the read proxy is configured.
+	MemcachedAge  *durationpb.Duration `protobuf:"bytes,3,opt,name=memcached_age,json=memcachedAge,proto3" json:"memcached_age,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CachePolicy) Reset() {
+	*x = CachePolicy{}
+	mi := &file_scribe_v1_common_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CachePolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CachePolicy) ProtoMessage() {}
+
+func (x *CachePolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_common_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CachePolicy.ProtoReflect.Descriptor instead.
+func (*CachePolicy) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *CachePolicy) GetMemory() CacheMode {
+	if x != nil {
+		return x.Memory
+	}
+	return CacheMode_CACHE_MODE_UNSPECIFIED
+}
+
+func (x *CachePolicy) GetMemcached() CacheMode {
+	if x != nil {
+		return x.Memcached
+	}
+	return CacheMode_CACHE_MODE_UNSPECIFIED
+}
+
+func (x *CachePolicy) GetMemcachedAge() *durationpb.Duration {
+	if x != nil {
+		return x.MemcachedAge
+	}
+	return nil
 }
 
 // ErrorInfo is attached to RPC errors as a detail, and to the parts of an answer that failed alone.
@@ -392,7 +513,7 @@ type ErrorInfo struct {
 
 func (x *ErrorInfo) Reset() {
 	*x = ErrorInfo{}
-	mi := &file_scribe_v1_common_proto_msgTypes[0]
+	mi := &file_scribe_v1_common_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -404,7 +525,7 @@ func (x *ErrorInfo) String() string {
 func (*ErrorInfo) ProtoMessage() {}
 
 func (x *ErrorInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[0]
+	mi := &file_scribe_v1_common_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -417,7 +538,7 @@ func (x *ErrorInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorInfo.ProtoReflect.Descriptor instead.
 func (*ErrorInfo) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{0}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *ErrorInfo) GetReason() Reason {
@@ -467,7 +588,7 @@ type SequenceConflict struct {
 
 func (x *SequenceConflict) Reset() {
 	*x = SequenceConflict{}
-	mi := &file_scribe_v1_common_proto_msgTypes[1]
+	mi := &file_scribe_v1_common_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -479,7 +600,7 @@ func (x *SequenceConflict) String() string {
 func (*SequenceConflict) ProtoMessage() {}
 
 func (x *SequenceConflict) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[1]
+	mi := &file_scribe_v1_common_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -492,7 +613,7 @@ func (x *SequenceConflict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SequenceConflict.ProtoReflect.Descriptor instead.
 func (*SequenceConflict) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{1}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *SequenceConflict) GetShard() uint64 {
@@ -562,14 +683,16 @@ type Category struct {
 	// What happens beyond the quota, default block. Not sample with exactly_once: a dropped frame would be a gap in its producer's sequence.
 	QuotaMode QuotaMode `protobuf:"varint,14,opt,name=quota_mode,json=quotaMode,proto3,enum=scribe.v1.QuotaMode" json:"quota_mode,omitempty"`
 	// Whether all readers see the same order, default none. It can be changed: what is stored keeps its order.
-	Repeatable    Repeatability `protobuf:"varint,20,opt,name=repeatable,proto3,enum=scribe.v1.Repeatability" json:"repeatable,omitempty"`
+	Repeatable Repeatability `protobuf:"varint,20,opt,name=repeatable,proto3,enum=scribe.v1.Repeatability" json:"repeatable,omitempty"`
+	// How the read proxies cache it; absent = as they are configured.
+	Cache         *CachePolicy `protobuf:"bytes,30,opt,name=cache,proto3" json:"cache,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Category) Reset() {
 	*x = Category{}
-	mi := &file_scribe_v1_common_proto_msgTypes[2]
+	mi := &file_scribe_v1_common_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -581,7 +704,7 @@ func (x *Category) String() string {
 func (*Category) ProtoMessage() {}
 
 func (x *Category) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[2]
+	mi := &file_scribe_v1_common_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -594,7 +717,7 @@ func (x *Category) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Category.ProtoReflect.Descriptor instead.
 func (*Category) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{2}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Category) GetName() string {
@@ -702,6 +825,13 @@ func (x *Category) GetRepeatable() Repeatability {
 	return Repeatability_REPEATABILITY_UNSPECIFIED
 }
 
+func (x *Category) GetCache() *CachePolicy {
+	if x != nil {
+		return x.Cache
+	}
+	return nil
+}
+
 // ShardPosition is a place in a physical shard.
 type ShardPosition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -717,7 +847,7 @@ type ShardPosition struct {
 
 func (x *ShardPosition) Reset() {
 	*x = ShardPosition{}
-	mi := &file_scribe_v1_common_proto_msgTypes[3]
+	mi := &file_scribe_v1_common_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -729,7 +859,7 @@ func (x *ShardPosition) String() string {
 func (*ShardPosition) ProtoMessage() {}
 
 func (x *ShardPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[3]
+	mi := &file_scribe_v1_common_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -742,7 +872,7 @@ func (x *ShardPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardPosition.ProtoReflect.Descriptor instead.
 func (*ShardPosition) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{3}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ShardPosition) GetShard() uint64 {
@@ -770,7 +900,11 @@ var File_scribe_v1_common_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_common_proto_rawDesc = "" +
 	"\n" +
-	"\x16scribe/v1/common.proto\x12\tscribe.v1\x1a\x1egoogle/protobuf/duration.proto\"\xc7\x01\n" +
+	"\x16scribe/v1/common.proto\x12\tscribe.v1\x1a\x1egoogle/protobuf/duration.proto\"\xaf\x01\n" +
+	"\vCachePolicy\x12,\n" +
+	"\x06memory\x18\x01 \x01(\x0e2\x14.scribe.v1.CacheModeR\x06memory\x122\n" +
+	"\tmemcached\x18\x02 \x01(\x0e2\x14.scribe.v1.CacheModeR\tmemcached\x12>\n" +
+	"\rmemcached_age\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\fmemcachedAge\"\xc7\x01\n" +
 	"\tErrorInfo\x12)\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12:\n" +
@@ -782,7 +916,7 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\bproducer\x18\x02 \x01(\x04R\bproducer\x12)\n" +
 	"\x06reason\x18\x03 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12\x14\n" +
 	"\x05epoch\x18\x04 \x01(\rR\x05epoch\x12#\n" +
-	"\rnext_sequence\x18\x05 \x01(\x04R\fnextSequence\"\xcc\x04\n" +
+	"\rnext_sequence\x18\x05 \x01(\x04R\fnextSequence\"\xfa\x04\n" +
 	"\bCategory\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\rR\x02id\x12\x1a\n" +
@@ -804,7 +938,8 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"quota_mode\x18\x0e \x01(\x0e2\x14.scribe.v1.QuotaModeR\tquotaMode\x128\n" +
 	"\n" +
 	"repeatable\x18\x14 \x01(\x0e2\x18.scribe.v1.RepeatabilityR\n" +
-	"repeatable\"K\n" +
+	"repeatable\x12,\n" +
+	"\x05cache\x18\x1e \x01(\v2\x16.scribe.v1.CachePolicyR\x05cache\"K\n" +
 	"\rShardPosition\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x12\n" +
@@ -827,7 +962,12 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\rRepeatability\x12\x1d\n" +
 	"\x19REPEATABILITY_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12REPEATABILITY_NONE\x10\x01\x12\x17\n" +
-	"\x13REPEATABILITY_BOUND\x10\x02*\xf6\x03\n" +
+	"\x13REPEATABILITY_BOUND\x10\x02*k\n" +
+	"\tCacheMode\x12\x1a\n" +
+	"\x16CACHE_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11CACHE_MODE_ALWAYS\x10\x01\x12\x14\n" +
+	"\x10CACHE_MODE_NEVER\x10\x02\x12\x15\n" +
+	"\x11CACHE_MODE_REUSED\x10\x03*\xf6\x03\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17REASON_UNKNOWN_CATEGORY\x10\x01\x12\x1a\n" +
@@ -864,35 +1004,41 @@ func file_scribe_v1_common_proto_rawDescGZIP() []byte {
 	return file_scribe_v1_common_proto_rawDescData
 }
 
-var file_scribe_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_scribe_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_scribe_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_scribe_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_scribe_v1_common_proto_goTypes = []any{
 	(AckLevel)(0),               // 0: scribe.v1.AckLevel
 	(Delivery)(0),               // 1: scribe.v1.Delivery
 	(QuotaMode)(0),              // 2: scribe.v1.QuotaMode
 	(Repeatability)(0),          // 3: scribe.v1.Repeatability
-	(Reason)(0),                 // 4: scribe.v1.Reason
-	(*ErrorInfo)(nil),           // 5: scribe.v1.ErrorInfo
-	(*SequenceConflict)(nil),    // 6: scribe.v1.SequenceConflict
-	(*Category)(nil),            // 7: scribe.v1.Category
-	(*ShardPosition)(nil),       // 8: scribe.v1.ShardPosition
-	(*durationpb.Duration)(nil), // 9: google.protobuf.Duration
+	(CacheMode)(0),              // 4: scribe.v1.CacheMode
+	(Reason)(0),                 // 5: scribe.v1.Reason
+	(*CachePolicy)(nil),         // 6: scribe.v1.CachePolicy
+	(*ErrorInfo)(nil),           // 7: scribe.v1.ErrorInfo
+	(*SequenceConflict)(nil),    // 8: scribe.v1.SequenceConflict
+	(*Category)(nil),            // 9: scribe.v1.Category
+	(*ShardPosition)(nil),       // 10: scribe.v1.ShardPosition
+	(*durationpb.Duration)(nil), // 11: google.protobuf.Duration
 }
 var file_scribe_v1_common_proto_depIdxs = []int32{
-	4, // 0: scribe.v1.ErrorInfo.reason:type_name -> scribe.v1.Reason
-	9, // 1: scribe.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
-	6, // 2: scribe.v1.ErrorInfo.conflicts:type_name -> scribe.v1.SequenceConflict
-	4, // 3: scribe.v1.SequenceConflict.reason:type_name -> scribe.v1.Reason
-	9, // 4: scribe.v1.Category.retention:type_name -> google.protobuf.Duration
-	1, // 5: scribe.v1.Category.delivery:type_name -> scribe.v1.Delivery
-	9, // 6: scribe.v1.Category.ordering_window:type_name -> google.protobuf.Duration
-	2, // 7: scribe.v1.Category.quota_mode:type_name -> scribe.v1.QuotaMode
-	3, // 8: scribe.v1.Category.repeatable:type_name -> scribe.v1.Repeatability
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	4,  // 0: scribe.v1.CachePolicy.memory:type_name -> scribe.v1.CacheMode
+	4,  // 1: scribe.v1.CachePolicy.memcached:type_name -> scribe.v1.CacheMode
+	11, // 2: scribe.v1.CachePolicy.memcached_age:type_name -> google.protobuf.Duration
+	5,  // 3: scribe.v1.ErrorInfo.reason:type_name -> scribe.v1.Reason
+	11, // 4: scribe.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
+	8,  // 5: scribe.v1.ErrorInfo.conflicts:type_name -> scribe.v1.SequenceConflict
+	5,  // 6: scribe.v1.SequenceConflict.reason:type_name -> scribe.v1.Reason
+	11, // 7: scribe.v1.Category.retention:type_name -> google.protobuf.Duration
+	1,  // 8: scribe.v1.Category.delivery:type_name -> scribe.v1.Delivery
+	11, // 9: scribe.v1.Category.ordering_window:type_name -> google.protobuf.Duration
+	2,  // 10: scribe.v1.Category.quota_mode:type_name -> scribe.v1.QuotaMode
+	3,  // 11: scribe.v1.Category.repeatable:type_name -> scribe.v1.Repeatability
+	6,  // 12: scribe.v1.Category.cache:type_name -> scribe.v1.CachePolicy
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_common_proto_init() }
@@ -905,8 +1051,8 @@ func file_scribe_v1_common_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_common_proto_rawDesc), len(file_scribe_v1_common_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   4,
+			NumEnums:      6,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

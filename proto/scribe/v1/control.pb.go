@@ -437,7 +437,9 @@ type UpdateCategoryRequest struct {
 	// Remove the default ordering window: consumers that ask for none get no order across shards. Not beside ordering_window.
 	UnboundedWindow bool `protobuf:"varint,11,opt,name=unbounded_window,json=unboundedWindow,proto3" json:"unbounded_window,omitempty"`
 	// New repeatability.
-	Repeatable    *Repeatability `protobuf:"varint,20,opt,name=repeatable,proto3,enum=scribe.v1.Repeatability,oneof" json:"repeatable,omitempty"`
+	Repeatable *Repeatability `protobuf:"varint,20,opt,name=repeatable,proto3,enum=scribe.v1.Repeatability,oneof" json:"repeatable,omitempty"`
+	// New cache policy, in place of all of the old one; an empty one removes it.
+	Cache         *CachePolicy `protobuf:"bytes,30,opt,name=cache,proto3" json:"cache,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -554,6 +556,13 @@ func (x *UpdateCategoryRequest) GetRepeatable() Repeatability {
 		return *x.Repeatable
 	}
 	return Repeatability_REPEATABILITY_UNSPECIFIED
+}
+
+func (x *UpdateCategoryRequest) GetCache() *CachePolicy {
+	if x != nil {
+		return x.Cache
+	}
+	return nil
 }
 
 // UpdateCategoryResponse returns it.
@@ -1973,7 +1982,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\n" +
 	"categories\x18\x01 \x03(\v2\x13.scribe.v1.CategoryR\n" +
 	"categories\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\x97\x05\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xc5\x05\n" +
 	"\x15UpdateCategoryRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x19\n" +
@@ -1990,7 +1999,8 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x10unbounded_window\x18\v \x01(\bR\x0funboundedWindow\x12=\n" +
 	"\n" +
 	"repeatable\x18\x14 \x01(\x0e2\x18.scribe.v1.RepeatabilityH\x06R\n" +
-	"repeatable\x88\x01\x01B\b\n" +
+	"repeatable\x88\x01\x01\x12,\n" +
+	"\x05cache\x18\x1e \x01(\v2\x16.scribe.v1.CachePolicyR\x05cacheB\b\n" +
 	"\x06_ownerB\t\n" +
 	"\a_shardsB\x14\n" +
 	"\x12_max_message_bytesB\x19\n" +
@@ -2156,6 +2166,7 @@ var file_scribe_v1_control_proto_goTypes = []any{
 	(*durationpb.Duration)(nil),     // 36: google.protobuf.Duration
 	(QuotaMode)(0),                  // 37: scribe.v1.QuotaMode
 	(Repeatability)(0),              // 38: scribe.v1.Repeatability
+	(*CachePolicy)(nil),             // 39: scribe.v1.CachePolicy
 }
 var file_scribe_v1_control_proto_depIdxs = []int32{
 	35, // 0: scribe.v1.CreateCategoryRequest.category:type_name -> scribe.v1.Category
@@ -2166,62 +2177,63 @@ var file_scribe_v1_control_proto_depIdxs = []int32{
 	36, // 5: scribe.v1.UpdateCategoryRequest.ordering_window:type_name -> google.protobuf.Duration
 	37, // 6: scribe.v1.UpdateCategoryRequest.quota_mode:type_name -> scribe.v1.QuotaMode
 	38, // 7: scribe.v1.UpdateCategoryRequest.repeatable:type_name -> scribe.v1.Repeatability
-	35, // 8: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
-	36, // 9: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
-	35, // 10: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
-	0,  // 11: scribe.v1.Member.roles:type_name -> scribe.v1.Role
-	13, // 12: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
-	36, // 13: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
-	13, // 14: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
-	36, // 15: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
-	0,  // 16: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
-	13, // 17: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
-	36, // 18: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
-	13, // 19: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
-	0,  // 20: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
-	13, // 21: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
-	35, // 22: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
-	30, // 23: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
-	36, // 24: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
-	30, // 25: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
-	36, // 26: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
-	1,  // 27: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
-	3,  // 28: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
-	5,  // 29: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
-	7,  // 30: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
-	9,  // 31: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
-	11, // 32: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
-	14, // 33: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
-	16, // 34: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
-	18, // 35: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
-	20, // 36: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
-	22, // 37: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
-	24, // 38: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
-	26, // 39: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
-	28, // 40: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
-	31, // 41: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
-	33, // 42: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
-	2,  // 43: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
-	4,  // 44: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
-	6,  // 45: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
-	8,  // 46: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
-	10, // 47: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
-	12, // 48: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
-	15, // 49: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
-	17, // 50: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
-	19, // 51: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
-	21, // 52: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
-	23, // 53: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
-	25, // 54: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
-	27, // 55: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
-	29, // 56: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
-	32, // 57: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
-	34, // 58: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
-	43, // [43:59] is the sub-list for method output_type
-	27, // [27:43] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	39, // 8: scribe.v1.UpdateCategoryRequest.cache:type_name -> scribe.v1.CachePolicy
+	35, // 9: scribe.v1.UpdateCategoryResponse.category:type_name -> scribe.v1.Category
+	36, // 10: scribe.v1.WatchCategoriesRequest.heartbeat:type_name -> google.protobuf.Duration
+	35, // 11: scribe.v1.WatchCategoriesResponse.updated:type_name -> scribe.v1.Category
+	0,  // 12: scribe.v1.Member.roles:type_name -> scribe.v1.Role
+	13, // 13: scribe.v1.JoinRequest.member:type_name -> scribe.v1.Member
+	36, // 14: scribe.v1.JoinRequest.ttl:type_name -> google.protobuf.Duration
+	13, // 15: scribe.v1.JoinResponse.member:type_name -> scribe.v1.Member
+	36, // 16: scribe.v1.JoinResponse.ttl:type_name -> google.protobuf.Duration
+	0,  // 17: scribe.v1.ListMembersRequest.role:type_name -> scribe.v1.Role
+	13, // 18: scribe.v1.ListMembersResponse.members:type_name -> scribe.v1.Member
+	36, // 19: scribe.v1.WatchMembersRequest.heartbeat:type_name -> google.protobuf.Duration
+	13, // 20: scribe.v1.WatchMembersResponse.members:type_name -> scribe.v1.Member
+	0,  // 21: scribe.v1.GetStatusResponse.roles:type_name -> scribe.v1.Role
+	13, // 22: scribe.v1.GetStatusResponse.members:type_name -> scribe.v1.Member
+	35, // 23: scribe.v1.ListDroppedResponse.categories:type_name -> scribe.v1.Category
+	30, // 24: scribe.v1.HoldPinsRequest.pins:type_name -> scribe.v1.Pin
+	36, // 25: scribe.v1.HoldPinsRequest.ttl:type_name -> google.protobuf.Duration
+	30, // 26: scribe.v1.ListPinsResponse.pins:type_name -> scribe.v1.Pin
+	36, // 27: scribe.v1.ListPinsResponse.age:type_name -> google.protobuf.Duration
+	1,  // 28: scribe.v1.ControlService.CreateCategory:input_type -> scribe.v1.CreateCategoryRequest
+	3,  // 29: scribe.v1.ControlService.GetCategory:input_type -> scribe.v1.GetCategoryRequest
+	5,  // 30: scribe.v1.ControlService.ListCategories:input_type -> scribe.v1.ListCategoriesRequest
+	7,  // 31: scribe.v1.ControlService.UpdateCategory:input_type -> scribe.v1.UpdateCategoryRequest
+	9,  // 32: scribe.v1.ControlService.DeleteCategory:input_type -> scribe.v1.DeleteCategoryRequest
+	11, // 33: scribe.v1.ControlService.WatchCategories:input_type -> scribe.v1.WatchCategoriesRequest
+	14, // 34: scribe.v1.ControlService.Join:input_type -> scribe.v1.JoinRequest
+	16, // 35: scribe.v1.ControlService.Heartbeat:input_type -> scribe.v1.HeartbeatRequest
+	18, // 36: scribe.v1.ControlService.Leave:input_type -> scribe.v1.LeaveRequest
+	20, // 37: scribe.v1.ControlService.ListMembers:input_type -> scribe.v1.ListMembersRequest
+	22, // 38: scribe.v1.ControlService.WatchMembers:input_type -> scribe.v1.WatchMembersRequest
+	24, // 39: scribe.v1.ControlService.GetStatus:input_type -> scribe.v1.GetStatusRequest
+	26, // 40: scribe.v1.ControlService.ListDropped:input_type -> scribe.v1.ListDroppedRequest
+	28, // 41: scribe.v1.ControlService.ForgetDropped:input_type -> scribe.v1.ForgetDroppedRequest
+	31, // 42: scribe.v1.ControlService.HoldPins:input_type -> scribe.v1.HoldPinsRequest
+	33, // 43: scribe.v1.ControlService.ListPins:input_type -> scribe.v1.ListPinsRequest
+	2,  // 44: scribe.v1.ControlService.CreateCategory:output_type -> scribe.v1.CreateCategoryResponse
+	4,  // 45: scribe.v1.ControlService.GetCategory:output_type -> scribe.v1.GetCategoryResponse
+	6,  // 46: scribe.v1.ControlService.ListCategories:output_type -> scribe.v1.ListCategoriesResponse
+	8,  // 47: scribe.v1.ControlService.UpdateCategory:output_type -> scribe.v1.UpdateCategoryResponse
+	10, // 48: scribe.v1.ControlService.DeleteCategory:output_type -> scribe.v1.DeleteCategoryResponse
+	12, // 49: scribe.v1.ControlService.WatchCategories:output_type -> scribe.v1.WatchCategoriesResponse
+	15, // 50: scribe.v1.ControlService.Join:output_type -> scribe.v1.JoinResponse
+	17, // 51: scribe.v1.ControlService.Heartbeat:output_type -> scribe.v1.HeartbeatResponse
+	19, // 52: scribe.v1.ControlService.Leave:output_type -> scribe.v1.LeaveResponse
+	21, // 53: scribe.v1.ControlService.ListMembers:output_type -> scribe.v1.ListMembersResponse
+	23, // 54: scribe.v1.ControlService.WatchMembers:output_type -> scribe.v1.WatchMembersResponse
+	25, // 55: scribe.v1.ControlService.GetStatus:output_type -> scribe.v1.GetStatusResponse
+	27, // 56: scribe.v1.ControlService.ListDropped:output_type -> scribe.v1.ListDroppedResponse
+	29, // 57: scribe.v1.ControlService.ForgetDropped:output_type -> scribe.v1.ForgetDroppedResponse
+	32, // 58: scribe.v1.ControlService.HoldPins:output_type -> scribe.v1.HoldPinsResponse
+	34, // 59: scribe.v1.ControlService.ListPins:output_type -> scribe.v1.ListPinsResponse
+	44, // [44:60] is the sub-list for method output_type
+	28, // [28:44] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_control_proto_init() }

@@ -25,8 +25,8 @@ type answer struct {
 	peer     bool // a read proxy of another region asks
 	items    []item
 	jobs     []job
-	// cost is how many bytes the blocks and what is made of them take.
-	cost int64
+	// cost is how many bytes the blocks and what is made of them take, own what was made.
+	cost, own int64
 }
 
 // item is a payload asked for.
@@ -46,11 +46,15 @@ type job struct {
 	begin, end uint64
 	block      *block
 	err        error
+	// sent: its memory is in the answer.
+	sent bool
 }
 
 // newAnswer decodes the pointers of a request, until the blocks that they need are enough for an answer. At least one is taken.
-func newAnswer(s *Server, encoding scribev1.PayloadEncoding, req *scribev1.FetchRequest) *answer {
-	a := &answer{s: s, encoding: encoding, category: req.GetCategory(), rule: s.cfg.rule(req.GetCategory()), peer: req.GetPeer()}
+func newAnswer(s *Server, encoding scribev1.PayloadEncoding, cat *scribev1.Category, req *scribev1.FetchRequest) *answer {
+	a := &answer{
+		s: s, encoding: encoding, category: req.GetCategory(), rule: s.cfg.rule(req.GetCategory(), cat.GetCache()), peer: req.GetPeer(),
+	}
 	a.items = make([]item, 0, len(req.GetPointers())) // never grows: jobs point into it
 	var known map[blockKey]int
 	for i, encoded := range req.GetPointers() {
@@ -64,6 +68,7 @@ func newAnswer(s *Server, encoding scribev1.PayloadEncoding, req *scribev1.Fetch
 			it.err = pointerError(i, err)
 			continue
 		}
+		p.Sequences = nil // they are the metadata engine's, and may be most of it
 		it.pointer = p
 		it.whole = p.Offset == 0 && p.Length == p.BlockRawLen || encoding == blockEncoding
 		key := keyOf(&it.pointer, !it.whole)
@@ -85,13 +90,36 @@ func newAnswer(s *Server, encoding scribev1.PayloadEncoding, req *scribev1.Fetch
 		it.job = at
 		a.jobs[at].begin = min(a.jobs[at].begin, uint64(p.Offset))
 		a.jobs[at].end = max(a.jobs[at].end, uint64(p.Offset)+uint64(p.Length))
-		if encoding != scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW && encoding != blockEncoding {
-			a.cost += 2 * int64(p.Length) // decompressed, and what is made of it
-		} else if !it.whole {
-			a.cost += int64(p.Length)
-		}
+		a.cost += made(encoding, &it.pointer, it.whole)
 	}
 	return a
+}
+
+// made is what is made of a payload takes at most: decompressed, and in the encoding asked for. What JSON does to a byte takes up to
+// six; Arrow has offsets and times of each message, twice while they are put together.
+func made(encoding scribev1.PayloadEncoding, p *pointer.Pointer, whole bool) int64 {
+	length, messages := int64(p.Length), int64(p.Messages)
+	switch {
+	case encoding == scribev1.PayloadEncoding_PAYLOAD_ENCODING_JSON:
+		return length + min(6*length+80*messages, maxTranscoded)
+	case encoding == scribev1.PayloadEncoding_PAYLOAD_ENCODING_ARROW:
+		return length + min(2*(length+48*messages), maxTranscoded)
+	case whole:
+		return 0
+	default:
+		return length
+	}
+}
+
+// sent are the blocks whose memory is in the answer.
+func (a *answer) sent() []*block {
+	var blocks []*block
+	for i := range a.jobs {
+		if a.jobs[i].sent {
+			blocks = append(blocks, a.jobs[i].block)
+		}
+	}
+	return blocks
 }
 
 func pointerError(i int, err error) error {
@@ -143,6 +171,7 @@ func (a *answer) payload(it *item, out *scribev1.Payload) error {
 	}
 	if it.whole && (a.encoding == scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW || a.encoding == blockEncoding) {
 		out.Codec, out.Data, out.RawLength, out.Crc = uint32(p.Codec), j.block.data, uint64(p.BlockRawLen), p.BlockCRC
+		j.sent = true
 		return nil
 	}
 	raw := j.block.data
@@ -164,6 +193,7 @@ func (a *answer) payload(it *item, out *scribev1.Payload) error {
 		return err
 	}
 	out.Codec, out.Data, out.RawLength, out.Crc = uint32(pointer.CodecNone), data, uint64(len(data)), record.CRC(data)
+	a.own += int64(cap(data))
 	return nil
 }
 

@@ -3,9 +3,13 @@ package readproxy
 import (
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
+
+	scribev1 "scribe/proto/scribe/v1"
 )
 
 func testKey(n int) blockKey { return blockKey{offset: uint64(n)} }
@@ -147,11 +151,22 @@ func TestRules(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	if r := c.rule("audit.x"); r.Memory != KeepNever || r.Shared != KeepReused || r.SharedAge != 1 {
+	if r := c.rule("audit.x", nil); r.Memory != KeepNever || r.Shared != KeepReused || r.SharedAge != 1 {
 		t.Errorf("%+v", r)
 	}
-	if r := c.rule("web"); r.Memory != KeepAlways || r.Shared != KeepNever || r.SharedAge != c.SharedAge {
+	if r := c.rule("web", nil); r.Memory != KeepAlways || r.Shared != KeepNever || r.SharedAge != c.SharedAge {
 		t.Errorf("%+v", r)
+	}
+	// What a category says itself holds in place of the rule, field by field.
+	const never, reused = scribev1.CacheMode_CACHE_MODE_NEVER, scribev1.CacheMode_CACHE_MODE_REUSED
+	if r := c.rule("audit.x", &scribev1.CachePolicy{Memory: scribev1.CacheMode_CACHE_MODE_ALWAYS}); r.Memory != KeepAlways || r.Shared != KeepReused || r.SharedAge != 1 {
+		t.Errorf("%+v", r)
+	}
+	if r := c.rule("web", &scribev1.CachePolicy{Memory: never, Memcached: reused, MemcachedAge: durationpb.New(time.Hour)}); r.Memory != KeepNever || r.Shared != KeepReused || r.SharedAge != time.Hour {
+		t.Errorf("%+v", r)
+	}
+	if r := c.rule("web", &scribev1.CachePolicy{Memory: reused, Memcached: 77}); r.Memory != KeepAlways || r.Shared != KeepNever {
+		t.Errorf("what this program does not know is not passed over: %+v", r)
 	}
 	c.Rules = []Rule{{Pattern: "["}, {Pattern: "a", Memory: KeepReused, Shared: 9, SharedAge: -1}}
 	err := c.Validate()

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"scribe/internal/budget"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readproxy/admission"
@@ -15,8 +16,10 @@ import (
 // gate decides which requests are served: a token bucket against herds, then the input queue, whose length a controller sets.
 type gate struct {
 	s      *Server
+	bodies *budget.Budget
 	herd   *admission.Bucket
 	queue  *admission.Queue
+	out    out
 	steady struct {
 		sync.Mutex
 		meter      *admission.Meter
@@ -29,7 +32,10 @@ func newGate(s *Server) *gate {
 		s:     s,
 		herd:  admission.NewBucket(s.cfg.RequestsPerSecond, float64(s.cfg.RequestBurst)),
 		queue: admission.NewQueue(s.cfg.RequestBytes, s.cfg.Queue.Most, s.cfg.QueueTimeout),
+
+		bodies: budget.New("requests that the read proxy reads", max(s.cfg.RequestBytes/bodyShare, leastBodies)),
 	}
+	g.out.blocks = make(map[*block]int)
 	g.steady.meter = admission.NewMeter(s.deps.CPUTime, s.cfg.NetworkBytesPerSecond)
 	g.steady.controller = admission.NewController(s.cfg.Queue)
 	return g
@@ -56,8 +62,80 @@ func (g *gate) utilisation() float64 {
 	return g.steady.controller.Utilisation()
 }
 
+// Requests, as they come and decoded, have a bound of their own: the part of Config.RequestBytes that bodyShare is the inverse of.
+const (
+	bodyShare   = 4
+	leastBodies = 1 << 20
+	// decodedShare is what a pointer takes with what is kept of it when it is decoded, in the length of its encoding.
+	decodedShare = 4
+)
+
+// Admit is asked before n bytes of a request are read. It returns how to give them back once the request was answered.
+func (s *Server) Admit(n int64) (release func(), err error) {
+	release, err = s.gate.bodies.Take(decodedShare * n)
+	if err != nil {
+		s.metrics.denied.WithLabelValues("body").Inc()
+		s.metrics.refused.WithLabelValues(label(rpc.ReasonOf(err))).Inc()
+	}
+	return release, err
+}
+
+// out are the answers that were made and are being sent. Their bytes stay charged until they are gone: who reads slowly holds them. A
+// block that is in several answers counts once, since none has a copy.
+type out struct {
+	mu     sync.Mutex
+	blocks map[*block]int // how many answers it is in
+	bytes  int64
+}
+
+// add takes an answer's blocks and the bytes of its own, and returns the bytes that it takes beyond what others have already.
+func (o *out) add(blocks []*block, own int64) int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := own
+	for _, b := range blocks {
+		if o.blocks[b]++; o.blocks[b] == 1 {
+			n += b.size()
+		}
+	}
+	o.bytes += n
+	return n
+}
+
+// remove takes it out again, and returns the bytes that nobody has any more.
+func (o *out) remove(blocks []*block, own int64) int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := own
+	for _, b := range blocks {
+		if o.blocks[b]--; o.blocks[b] == 0 {
+			delete(o.blocks, b)
+			n += b.size()
+		}
+	}
+	o.bytes -= n
+	return n
+}
+
+func (o *out) held() int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.bytes
+}
+
+// depart lets a request out whose answer is made. What the answer takes stays charged until it has been sent; where it goes to a
+// caller in this process, it is that one's from now on.
+func (g *gate) depart(ctx context.Context, a *answer, leave func(keep int64)) {
+	blocks := a.sent()
+	free := func() { g.queue.Free(g.out.remove(blocks, a.own)) }
+	leave(g.out.add(blocks, a.own))
+	if !rpc.WhenAnswered(ctx, free) {
+		free()
+	}
+}
+
 // enter lets a request in that needs so many bytes; it leaves with leave.
-func (g *gate) enter(ctx context.Context, cost int64) (leave func(), err error) {
+func (g *gate) enter(ctx context.Context, cost int64) (leave func(keep int64), err error) {
 	s := g.s
 	g.regulate()
 	if after, ok := g.herd.Take(time.Now()); !ok {
@@ -78,6 +156,7 @@ func (g *gate) enter(ctx context.Context, cost int64) (leave func(), err error) 
 	case err != nil:
 		return nil, err
 	}
+	s.metrics.admitted.Inc()
 	s.metrics.queueSeconds.Observe(time.Since(begin).Seconds())
 	return leave, nil
 }

@@ -111,7 +111,6 @@ func (s *Server) join(a *answer, j *job) (f *flight, mine bool, err error) {
 		return f, false, nil
 	}
 	f = &flight{key: j.key, p: *j.p, rule: a.rule, category: a.category, peer: a.peer, done: make(chan struct{})}
-	f.p.Sequences = nil
 	// One may have landed between the caller's look and now: it left its block in the cache before it left the list.
 	if b, _ := s.cache.get(j.key); b != nil {
 		f.block = b

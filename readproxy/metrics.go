@@ -16,6 +16,7 @@ type metrics struct {
 	requests     prometheus.Counter
 	refused      *prometheus.CounterVec // by reason
 	inFlight     prometheus.Gauge
+	admitted     prometheus.Counter
 	payloads     prometheus.Counter
 	payloadBytes prometheus.Counter
 	errors       *prometheus.CounterVec // by reason
@@ -79,10 +80,11 @@ func newMetrics(r prometheus.Registerer, s *Server) (*metrics, error) {
 	m.requests = counter("requests_total", "Requests.")
 	m.refused = vector("requests_refused_total", "Requests that failed as a whole, by reason.", "reason")
 	m.inFlight = gauge("requests_in_flight", "Requests being served.")
+	m.admitted = counter("admitted_total", "Requests that were let in.")
 	m.payloads = counter("payloads_total", "Payloads served.")
 	m.payloadBytes = counter("payload_bytes_total", "Bytes of the payloads served, as sent.")
 	m.errors = vector("payload_errors_total", "Payloads that could not be served, by reason.", "reason")
-	m.denied = vector("denied_total", "Requests refused since the server is busy: herd, more than it takes in a second; queue, too many in the house; late, no room in time.", "cause")
+	m.denied = vector("denied_total", "Requests refused since the server is busy: body, too many requests being read; herd, more than it takes in a second; queue, too many in the house; late, no room in time.", "cause")
 	m.queueSeconds = seconds("queue_seconds", "How long requests waited for room.")
 	m.hits = vector("cache_hits_total", "Blocks that a tier had.", "tier")
 	m.misses = vector("cache_misses_total", "Blocks that a tier was asked for and did not have.", "tier")
@@ -102,6 +104,7 @@ func newMetrics(r prometheus.Registerer, s *Server) (*metrics, error) {
 	m.peerRequests = counter("region_requests_total", "Requests to read proxies of other regions.")
 	m.peerBytes = counter("region_bytes_total", "Bytes that came from read proxies of other regions.")
 	m.fallbacks = counter("region_fallbacks_total", "Blocks that were read from another region's store since its read proxies did not deliver them.")
+	gaugeFunc("regions_away", "Other regions whose read proxies fail.", func() float64 { return float64(s.peers.away()) })
 	gaugeFunc("cache_bytes", "Bytes in the memory cache.", func() float64 { return float64(s.cache.stats().bytes) })
 	gaugeFunc("cache_limit_bytes", "The most bytes in the memory cache.", func() float64 { return float64(s.cache.stats().limit) })
 	gaugeFunc("cache_proven_bytes", "Bytes of blocks in the memory cache that were asked for again.", func() float64 { return float64(s.cache.stats().proven) })
@@ -112,7 +115,9 @@ func newMetrics(r prometheus.Registerer, s *Server) (*metrics, error) {
 	gaugeFunc("queue_length", "The most requests that may be in the house now.", func() float64 { return float64(s.gate.queue.State().Length) })
 	gaugeFunc("queue_requests", "Requests in the house.", func() float64 { return float64(s.gate.queue.State().Inside) })
 	gaugeFunc("queue_waiting", "Requests that wait for room.", func() float64 { return float64(s.gate.queue.State().Waiting) })
-	gaugeFunc("request_bytes", "Bytes that the requests being served need.", func() float64 { return float64(s.gate.queue.State().Bytes) })
+	gaugeFunc("answer_bytes", "Bytes of answers that are being sent.", func() float64 { return float64(s.gate.out.held()) })
+	gaugeFunc("body_bytes", "Bytes charged for requests as they came.", func() float64 { return float64(s.gate.bodies.Used()) })
+	gaugeFunc("request_bytes", "Bytes that the requests being served need, and those of answers that are being sent.", func() float64 { return float64(s.gate.queue.State().Bytes) })
 	gaugeFunc("utilisation", "How busy the host is, processors or network, 0 to 1.", s.gate.utilisation)
 	if s.shared != nil {
 		gaugeFunc("memcached_servers_away", "Memcached servers that fail.", func() float64 { return float64(s.shared.Away()) })

@@ -2,8 +2,10 @@ package readproxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"scribe/internal/pointer"
@@ -24,30 +26,81 @@ const (
 	peerBytes    = 16 << 20
 )
 
-// A peer that fails trip times in a row, where there is a store to go to instead, is left alone for a while.
+// A peer that fails trip times in a row is left alone for a while: then the region's store is read where it can be reached from here,
+// and else the answer is, at once, that the region is away and when to ask again. One request tries from time to time.
 const (
 	peerTrip         = 3
 	peerFirstPause   = time.Second
-	peerLongestPause = 30 * time.Second
+	peerLongestPause = 10 * time.Second
 )
 
 // peers are the other regions.
 type peers struct {
 	mu struct {
 		sync.Mutex
-		breakers map[string]*admission.Breaker // by region; as many as have peers
+		regions map[string]*region // as many as have peers
 	}
 }
 
-func (p *peers) breaker(region string) *admission.Breaker {
+// region is how its read proxies served.
+type region struct {
+	name    string
+	breaker *admission.Breaker
+	// failure is the last one.
+	failure atomic.Pointer[error]
+}
+
+func (p *peers) of(name string) *region {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b := p.mu.breakers[region]
-	if b == nil {
-		b = admission.NewBreaker(peerTrip, peerFirstPause, peerLongestPause)
-		p.mu.breakers[region] = b
+	r := p.mu.regions[name]
+	if r == nil {
+		r = &region{name: name, breaker: admission.NewBreaker(peerTrip, peerFirstPause, peerLongestPause)}
+		p.mu.regions[name] = r
 	}
-	return b
+	return r
+}
+
+// away are the regions that are left alone now.
+func (p *peers) away() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range p.mu.regions {
+		if r.breaker.Tripped() {
+			n++
+		}
+	}
+	return n
+}
+
+// done takes how a request ended.
+func (r *region) done(now time.Time, err error) {
+	if err != nil {
+		r.failure.Store(&err)
+	}
+	r.breaker.Done(now, err == nil)
+}
+
+// resting is the error while it is left alone.
+func (s *Server) resting(r *region) error {
+	reason, last := scribev1.Reason_REASON_NO_BACKEND, errors.New("it failed")
+	if p := r.failure.Load(); p != nil {
+		if last = *p; passing(last) {
+			reason = rpc.ReasonOf(last)
+		}
+	}
+	pause := r.breaker.Until(time.Now())
+	return rpc.RetryErrorf(reason, pause+s.hint(), "they failed lately and are asked again in %v: %v", pause, last) //nolint:errorlint // one error has a reason
+}
+
+// passing reports whether an error of a peer is about its state, which passes, with a reason that says so.
+func passing(err error) bool {
+	switch rpc.ReasonOf(err) {
+	case scribev1.Reason_REASON_OVERLOADED, scribev1.Reason_REASON_SHUTTING_DOWN, scribev1.Reason_REASON_NO_BACKEND:
+		return true
+	default:
+		return false
+	}
 }
 
 // local is the name under which a region's store is known: the server's own region is the local one.
@@ -88,10 +141,10 @@ func (s *Server) fromPeers(fs []*flight) []*flight {
 		all sync.WaitGroup
 		mu  sync.Mutex
 	)
-	for region, group := range groups {
+	for name, group := range groups {
 		for _, part := range portions(group) {
 			all.Go(func() {
-				left := s.fromPeer(region, part)
+				left := s.fromPeer(name, part)
 				mu.Lock()
 				defer mu.Unlock()
 				rest = append(rest, left...)
@@ -118,29 +171,33 @@ func portions(fs []*flight) [][]*flight {
 }
 
 // fromPeer asks one region's peer, and returns the flights that a store is to be asked for.
-func (s *Server) fromPeer(region string, fs []*flight) (rest []*flight) {
+func (s *Server) fromPeer(name string, fs []*flight) (rest []*flight) {
 	ctx, cancel := context.WithTimeout(s.running, s.cfg.PeerTimeout)
 	defer cancel()
 	if err := s.peerSlots.Acquire(ctx, 1); err != nil {
 		return s.withoutPeer(fs, err)
 	}
 	defer s.peerSlots.Release(1)
-	breaker := s.peers.breaker(region)
-	// Where there is nobody else to ask, it is asked all the same.
-	if !breaker.Allow(time.Now()) && s.hasStore(region) {
-		return s.withoutPeer(fs, nil)
+	r := s.peers.of(name)
+	if !r.breaker.Allow(time.Now()) {
+		return s.withoutPeer(fs, s.resting(r))
 	}
-	peer := s.peerOf(region)
+	peer := s.peerOf(name)
 	for len(fs) > 0 {
 		n, left, err := s.askPeer(ctx, peer, fs)
 		rest = append(rest, left...)
 		fs = fs[n:]
 		if err != nil {
-			breaker.Done(time.Now(), s.running.Err() != nil)
+			if s.running.Err() == nil {
+				s.log.Warn("the read proxies of another region failed", "region", name, "error", err)
+				r.done(time.Now(), err)
+			} else {
+				r.done(time.Now(), nil) // it is this server that ends
+			}
 			return append(rest, s.withoutPeer(fs, err)...)
 		}
 	}
-	breaker.Done(time.Now(), true)
+	r.done(time.Now(), nil)
 	return rest
 }
 
@@ -202,16 +259,30 @@ func (s *Server) withoutPeer(fs []*flight, err error) (rest []*flight) {
 			rest = append(rest, f)
 			continue
 		}
-		why := err
-		switch reason := rpc.ReasonOf(err); {
-		case s.running.Err() != nil:
-			why = s.refusal()
-		case reason == scribev1.Reason_REASON_UNSPECIFIED || reason == scribev1.Reason_REASON_UNKNOWN_OUTCOME:
-			why = rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.hint(), "%s: the read proxies of its region failed, try again: %w", where(&f.p), err)
-		}
-		s.land(f, nil, why)
+		s.land(f, nil, s.lost(f, err))
 	}
 	return rest
+}
+
+// lost is the error of a flight that nobody can serve but its region's peer, which failed with err.
+func (s *Server) lost(f *flight, err error) error {
+	reason := rpc.ReasonOf(err)
+	switch {
+	case s.running.Err() != nil:
+		return s.refusal()
+	case passing(err):
+	case reason == scribev1.Reason_REASON_UNSPECIFIED, reason == scribev1.Reason_REASON_UNKNOWN_OUTCOME:
+		reason = scribev1.Reason_REASON_NO_BACKEND
+	default:
+		return err // about the payload
+	}
+	after := rpc.Info(err).GetRetryAfter().AsDuration()
+	if after <= 0 {
+		after = s.hint()
+	}
+	// One error has a reason, and this one's is not the cause's.
+	return rpc.RetryErrorf(reason, after, "%s: the read proxies of region %q do not serve it now, and its store can't be reached from here; try again: %v", //nolint:errorlint // see above
+		where(&f.p), f.p.Region, err)
 }
 
 func (s *Server) hasStore(region string) bool {

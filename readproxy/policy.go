@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"scribe/internal/pointer"
+	scribev1 "scribe/proto/scribe/v1"
 )
 
 // Keep says when blocks of a category are kept in a tier.
@@ -46,7 +47,7 @@ func (k *Keep) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%q is not always, never or reused", text)
 }
 
-// Rule is what holds for the categories that match it.
+// Rule is what holds for the categories that match it, as far as they do not say something else themselves (Category.cache).
 type Rule struct {
 	// Pattern is a glob in the syntax of path.Match, over the whole name: "web.*", "audit". The first rule that matches holds;
 	// without one, both tiers keep always, and memcached for Config.SharedAge.
@@ -76,8 +77,9 @@ func (r *Rule) validate() error {
 	return errors.Join(errs...)
 }
 
-// rule returns what holds for a category.
-func (c *Config) rule(category string) Rule {
+// rule returns what holds for a category: what it says itself, else the first rule that matches its name, else the defaults. policy
+// may be nil.
+func (c *Config) rule(category string, policy *scribev1.CachePolicy) Rule {
 	r := Rule{}
 	for i := range c.Rules {
 		if ok, err := path.Match(c.Rules[i].Pattern, category); ok && err == nil {
@@ -85,10 +87,33 @@ func (c *Config) rule(category string) Rule {
 			break
 		}
 	}
+	if k, ok := keepOf(policy.GetMemory()); ok && k != KeepReused {
+		r.Memory = k
+	}
+	if k, ok := keepOf(policy.GetMemcached()); ok {
+		r.Shared = k
+	}
+	if age := policy.GetMemcachedAge().AsDuration(); age > 0 {
+		r.SharedAge = age
+	}
 	if r.SharedAge == 0 {
 		r.SharedAge = c.SharedAge
 	}
 	return r
+}
+
+// keepOf is a category's word for one of ours; one that a newer control plane knows is none.
+func keepOf(m scribev1.CacheMode) (k Keep, ok bool) {
+	switch m {
+	case scribev1.CacheMode_CACHE_MODE_ALWAYS:
+		return KeepAlways, true
+	case scribev1.CacheMode_CACHE_MODE_NEVER:
+		return KeepNever, true
+	case scribev1.CacheMode_CACHE_MODE_REUSED:
+		return KeepReused, true
+	case scribev1.CacheMode_CACHE_MODE_UNSPECIFIED:
+	}
+	return 0, false
 }
 
 // recent reports whether a block is young enough for memcached. Blobs carry the time of their making in their ids.

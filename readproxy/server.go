@@ -5,15 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sync/semaphore"
 
+	"scribe/internal/pointer"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
-	"scribe/readproxy/admission"
 	"scribe/readproxy/memcached"
 )
 
@@ -66,7 +67,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	s.running, s.stop = context.WithCancel(context.Background())
 	s.mu.idle = make(chan struct{})
 	s.flights.mu.under = make(map[blockKey]*flight)
-	s.peers.mu.breakers = make(map[string]*admission.Breaker)
+	s.peers.mu.regions = make(map[string]*region)
 	s.fills.s = s
 	s.gate, s.reads = newGate(s), newReads(s)
 	var err error
@@ -168,24 +169,26 @@ func (s *Server) serve(ctx context.Context, req *scribev1.FetchRequest) (*scribe
 	defer s.leave()
 	s.metrics.inFlight.Inc()
 	defer s.metrics.inFlight.Dec()
-	encoding, err := s.check(ctx, req)
+	encoding, cat, err := s.check(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	a := newAnswer(s, encoding, req)
+	a := newAnswer(s, encoding, cat, req)
 	leave, err := s.gate.enter(ctx, a.cost)
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer leave(0)
 	if err := a.load(ctx); err != nil {
 		return nil, err
 	}
-	return a.make(), nil
+	res := a.make()
+	s.gate.depart(ctx, a, leave)
+	return res, nil
 }
 
-// check validates a request and its category, and reports every fault.
-func (s *Server) check(ctx context.Context, req *scribev1.FetchRequest) (scribev1.PayloadEncoding, error) {
+// check validates a request and its category, and reports every fault. The category is nil when it is not known and need not be.
+func (s *Server) check(ctx context.Context, req *scribev1.FetchRequest) (scribev1.PayloadEncoding, *scribev1.Category, error) {
 	var errs []error
 	if err := record.ValidateCategory(req.GetCategory()); err != nil {
 		errs = append(errs, err)
@@ -203,15 +206,26 @@ func (s *Server) check(ctx context.Context, req *scribev1.FetchRequest) (scribev
 		errs = append(errs, fmt.Errorf("encoding %d is unknown", encoding))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return 0, rpc.Errorf(scribev1.Reason_REASON_INVALID, "fetch of payloads: %w", err)
+		return 0, nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "fetch of payloads: %w", err)
 	}
-	if req.GetPeer() {
-		return encoding, nil // another region's category need not be known here
-	}
-	if _, ok := s.deps.Categories.Lookup(req.GetCategory()); !ok {
-		if _, err := s.deps.Categories.Resolve(ctx, req.GetCategory()); err != nil {
-			return 0, err
+	cat, ok := s.deps.Categories.Lookup(req.GetCategory())
+	switch {
+	case ok:
+	case req.GetPeer() || s.foreign(req.GetPointers()):
+		// Another region's category need not be known here.
+	default:
+		var err error
+		if cat, err = s.deps.Categories.Resolve(ctx, req.GetCategory()); err != nil {
+			return 0, nil, err
 		}
 	}
-	return encoding, nil
+	return encoding, cat, nil
+}
+
+// foreign reports whether all pointers are to blobs of other regions.
+func (s *Server) foreign(pointers [][]byte) bool {
+	return !slices.ContainsFunc(pointers, func(encoded []byte) bool {
+		p, err := pointer.Decode(encoded)
+		return err != nil || s.local(p.Region) == ""
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -215,14 +216,14 @@ func mustDecode(t testing.TB, b []byte) *pointer.Pointer {
 	return &p
 }
 
-// region is a read proxy with a store, as another region sees it.
-type region struct {
+// neighbour is a read proxy with a store, as another region sees it.
+type neighbour struct {
 	*harness
 	broken atomic.Pointer[func(context.Context) (*scribev1.FetchResponse, error)]
 	asked  atomic.Int64
 }
 
-func (r *region) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
+func (r *neighbour) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
 	r.asked.Add(1)
 	if fn := r.broken.Load(); fn != nil {
 		return (*fn)(ctx)
@@ -239,8 +240,8 @@ func (r *region) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribe
 }
 
 // twoRegions returns a read proxy in "here", which reaches the read proxy of "there", and its store too if direct.
-func twoRegions(t *testing.T, direct bool, change ...func(*Config)) (here *harness, there *region) {
-	there = &region{harness: newHarness(t, func(c *Config) { c.Region = "there" })}
+func twoRegions(t *testing.T, direct bool, change ...func(*Config)) (here *harness, there *neighbour) {
+	there = &neighbour{harness: newHarness(t, func(c *Config) { c.Region = "there" })}
 	there.region = "there"
 	here = newHarnessWith(t, func(d *Deps) {
 		local := d.Blobs
@@ -363,8 +364,22 @@ func TestChainingTrouble(t *testing.T) {
 				if direct {
 					return
 				}
+				// It is left alone by now, and says so at once; after a while it is asked again.
 				want := newPayload(t, "a", 20)
 				enc, _ := there.put(pointer.CodecZstd, []payload{want})
+				if resting := c.want == scribev1.Reason_REASON_NO_BACKEND && name != "damaged" || name == "busy"; resting {
+					asked := there.asked.Load()
+					got := here.fetch(raw, "a", enc[0])[0]
+					wantReason(t, got, c.want)
+					if after := got.GetError().GetRetryAfter().AsDuration(); there.asked.Load() != asked || after <= 0 || after > 2*peerFirstPause {
+						t.Errorf("it was asked again, or the hint of %v is not", after)
+					}
+					if !strings.Contains(got.GetError().GetMessage(), `region "there"`) || here.metric("regions_away") != 1 {
+						t.Errorf("the region is not named: %v", got.GetError())
+					}
+				}
+				h := here
+				h.eventually(func() bool { return h.fetch(raw, "a", enc[0])[0].GetError() == nil })
 				good(t, here.fetch(raw, "a", enc[0])[0], want)
 			})
 		}

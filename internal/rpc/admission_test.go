@@ -403,6 +403,56 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
+// What a handler asks for to be done once its answer has left is done then, whoever carried the answer and however it left.
+func TestWhenAnswered(t *testing.T) {
+	if rpc.WhenAnswered(t.Context(), func() { t.Error("called") }) {
+		t.Error("a call in this process has an answer to wait for")
+	}
+	for name, begin := range map[string]string{
+		"bulk": "Content-Type: application/proto\r\nContent-Length: 3\r\n\r\n\x0a\x01x",
+		"json": "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
+	} {
+		for _, reads := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/reads=%v", name, reads), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var gone atomic.Int64
+					f := &fake{unary: func(ctx context.Context, _ proto.Message) (proto.Message, error) {
+						if !rpc.WhenAnswered(ctx, func() { gone.Add(1) }) {
+							t.Error("the context does not tell")
+						}
+						return &scribev1.FetchResponse{Payloads: []*scribev1.Payload{{Data: make([]byte, 1<<20)}}}, nil
+					}}
+					e := start(t, "memory", f.services())
+					c, err := e.dial(t.Context(), "tcp", "x")
+					if err != nil {
+						t.Fatal(err)
+					}
+					if _, err := io.WriteString(c, "POST /scribe.v1.ReadProxyService/Fetch HTTP/1.1\r\nHost: x\r\n"+begin); err != nil {
+						t.Fatal(err)
+					}
+					if _, err := io.ReadFull(c, make([]byte, 100)); err != nil {
+						t.Fatal(err)
+					}
+					synctest.Wait()
+					if gone.Load() != 0 {
+						t.Error("it was called while the answer is being sent")
+					}
+					if reads {
+						_ = c.SetReadDeadline(time.Now().Add(time.Second))
+						_, _ = io.Copy(io.Discard, c)
+					} else {
+						<-time.After(10 * time.Minute)
+					}
+					synctest.Wait()
+					if gone.Load() != 1 {
+						t.Errorf("it was called %d times", gone.Load())
+					}
+				})
+			})
+		}
+	}
+}
+
 // Compressed requests would be admitted by a length that says nothing about the memory they take.
 func TestCompressedRequest(t *testing.T) {
 	e := start(t, "tcp", new(fake).services())

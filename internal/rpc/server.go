@@ -30,6 +30,8 @@ type Services struct {
 	Admit func(n int64) (release func(), err error)
 	// AdmitBatch is the same for BatchService.
 	AdmitBatch func(n int64) (release func(), err error)
+	// AdmitFetch is the same for ReadProxyService.
+	AdmitFetch func(n int64) (release func(), err error)
 	// Logger gets panics of handlers.
 	Logger *slog.Logger
 }
@@ -60,9 +62,10 @@ func (s *Services) Register(mux *http.ServeMux) {
 		mux.Handle(path, closable(h))
 	}
 	if s.ReadProxy != nil {
+		admitted := func(h http.Handler) http.Handler { return guard(s.AdmitFetch, MaxMessageBytes, telling(h)) }
 		path, h := scribev1connect.NewReadProxyServiceHandler(s.ReadProxy, opts)
-		mux.Handle(path, bulk(h))
-		mountBulk(s, mux, bulk, scribev1connect.ReadProxyServiceFetchProcedure, h, s.ReadProxy.Fetch, decodeFetch, encodeFetched, false)
+		mux.Handle(path, admitted(h))
+		mountBulk(s, mux, admitted, scribev1connect.ReadProxyServiceFetchProcedure, h, s.ReadProxy.Fetch, decodeFetch, encodeFetched, false)
 	}
 	if s.Control != nil {
 		path, h := scribev1connect.NewControlServiceHandler(controlHandler{s.Control}, s.options(maxSmallBytes))

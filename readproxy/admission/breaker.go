@@ -58,6 +58,19 @@ func (b *Breaker) Done(now time.Time, ok bool) {
 	b.mu.until = now.Add(b.mu.pause)
 }
 
+// Until is how long it will be at a time until a call may try again; 0 when one may.
+func (b *Breaker) Until(now time.Time) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.mu.failed < b.failures:
+		return 0
+	case b.mu.trying:
+		return b.first // its outcome decides
+	}
+	return max(b.mu.until.Sub(now), 0)
+}
+
 // Tripped reports whether the last calls failed.
 func (b *Breaker) Tripped() bool {
 	b.mu.Lock()

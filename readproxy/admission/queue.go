@@ -26,7 +26,7 @@ type Queue struct {
 		sync.Mutex
 		length  int   // the most requests in the house; at least 1
 		inside  int   // requests in the house
-		used    int64 // bytes of those being served; never above bytes
+		used    int64 // bytes of those being served, and those that were kept; above bytes only by what was kept beyond a cost
 		waiting []*waiter
 	}
 }
@@ -52,9 +52,8 @@ func (q *Queue) Resize(length int) {
 	q.mu.length = max(length, 1)
 }
 
-// Enter lets a request in, which leaves with leave, once. One that costs more than all bytes counts as all: it is served alone. The
-// errors are ErrFull, ErrLate and ctx's cause.
-func (q *Queue) Enter(ctx context.Context, cost int64) (leave func(), err error) {
+// Enter lets a request in. It leaves with leave, and may keep bytes then, which Free gives back; leaving again is harmless. One that costs more than all bytes counts as all: it is served alone. The errors are ErrFull, ErrLate and ctx's cause.
+func (q *Queue) Enter(ctx context.Context, cost int64) (leave func(keep int64), err error) {
 	cost = min(max(cost, 0), q.bytes)
 	q.mu.Lock()
 	if q.mu.inside >= q.mu.length {
@@ -63,7 +62,13 @@ func (q *Queue) Enter(ctx context.Context, cost int64) (leave func(), err error)
 		return nil, fmt.Errorf("%w: %d requests are in the house", ErrFull, inside)
 	}
 	q.mu.inside++
-	leave = func() { q.leave(cost) }
+	left := false
+	leave = func(keep int64) {
+		if !left {
+			left = true
+			q.leave(cost - keep)
+		}
+	}
 	if len(q.mu.waiting) == 0 && q.mu.used+cost <= q.bytes {
 		q.mu.used += cost
 		q.mu.Unlock()
@@ -104,11 +109,19 @@ func (q *Queue) giveUp(w *waiter) bool {
 	return false
 }
 
-func (q *Queue) leave(cost int64) {
+func (q *Queue) leave(back int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.mu.inside--
-	q.mu.used -= cost
+	q.mu.used -= back
+	q.admit()
+}
+
+// Free gives back bytes that were kept.
+func (q *Queue) Free(n int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.mu.used -= n
 	q.admit()
 }
 
@@ -126,7 +139,7 @@ func (q *Queue) admit() {
 type State struct {
 	// Length is the most requests, Inside how many there are, Waiting how many of them are not served yet.
 	Length, Inside, Waiting int
-	// Bytes are those of the requests being served.
+	// Bytes are those of the requests being served, and those that were kept.
 	Bytes int64
 }
 

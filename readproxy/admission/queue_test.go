@@ -17,7 +17,7 @@ func enter(t testing.TB, q *Queue, cost int64) func() {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return leave
+	return func() { leave(0) }
 }
 
 func TestQueueRefusesAtOnceWhenFull(t *testing.T) {
@@ -99,7 +99,7 @@ func TestQueuePatience(t *testing.T) {
 				t.Errorf("got %v after %v", err, time.Since(begin))
 				return
 			}
-			leave()
+			leave(0)
 		})
 		all.Wait()
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -124,8 +124,8 @@ func TestQueueProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		bytes := rapid.Int64Range(1, 100).Draw(rt, "bytes")
 		length := rapid.IntRange(1, 20).Draw(rt, "length")
-		arrivals := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) [3]int64 {
-			return [3]int64{rapid.Int64Range(0, 150).Draw(rt, "cost"), rapid.Int64Range(0, 50).Draw(rt, "pause"), rapid.Int64Range(0, 100).Draw(rt, "service")}
+		arrivals := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) [4]int64 {
+			return [4]int64{rapid.Int64Range(0, 150).Draw(rt, "cost"), rapid.Int64Range(0, 50).Draw(rt, "pause"), rapid.Int64Range(0, 40).Draw(rt, "service"), rapid.Int64Range(0, 4).Draw(rt, "kept")}
 		}), 1, 60).Draw(rt, "arrivals")
 		synctest.Test(t, func(t *testing.T) {
 			q := NewQueue(bytes, length, 80*time.Millisecond)
@@ -141,13 +141,17 @@ func TestQueueProperties(t *testing.T) {
 						return
 					}
 					<-time.After(time.Duration(a[2]) * time.Millisecond)
-					leave()
+					kept := min(a[0], bytes) * a[3] / 4
+					leave(kept)
+					leave(0) // says nothing
+					<-time.After(time.Duration(a[2]) * time.Millisecond)
+					q.Free(kept)
 				})
 				synctest.Wait()
 				switch s := q.State(); {
 				case s.Bytes > bytes, s.Inside > length, s.Waiting > s.Inside:
 					bad = errors.New("a bound does not hold")
-				case s.Waiting > 0 && s.Waiting == s.Inside:
+				case s.Waiting > 0 && s.Waiting == s.Inside && s.Bytes == 0:
 					bad = errors.New("somebody waits for nobody")
 				}
 			}

@@ -22,8 +22,8 @@ const (
 	maxAnswerBytes = 32 << 20
 )
 
-// largestBlock is what the largest block takes while it is fetched: as stored, and decompressed.
-const largestBlock = pointer.MaxBlockLen + pointer.MaxBlockRaw
+// LeastFetchBytes is what the largest block takes while it is fetched: as stored, and decompressed.
+const LeastFetchBytes = pointer.MaxBlockLen + pointer.MaxBlockRaw
 
 // maxTranscoded bounds the JSON or the Arrow of one payload: an answer must fit a message of the transport.
 const maxTranscoded = 64 << 20
@@ -55,14 +55,15 @@ type Config struct {
 
 	// Memcached is the shared tier; nil = none.
 	Memcached *memcached.Config
-	// SharedAge is the age up to which blocks are kept in memcached and asked for there, unless a rule says something else.
+	// SharedAge is the age up to which blocks are kept in memcached and asked for there, unless a category or a rule says something else.
 	SharedAge time.Duration
 	// FillBytes bounds the blocks that wait to be put into memcached.
 	FillBytes int64
 	// Rules say for categories which tiers keep their blocks.
 	Rules []Rule
 
-	// RequestBytes bounds the blocks that the requests being served need, each request at least as much as one payload takes.
+	// RequestBytes bounds what the requests being served need: the blocks, what is made of them, and the answers until they are sent. One
+	// that needs more than all is served alone. A quarter as much bounds requests as they are read.
 	RequestBytes int64
 	// Queue is how many requests are in the house, and how busy it may get.
 	Queue admission.ControllerConfig
@@ -84,7 +85,7 @@ func DefaultConfig() Config {
 	return Config{
 		CacheBytes:    256 << 20,
 		TailAge:       10 * time.Minute,
-		FetchBytes:    512 << 20,
+		FetchBytes:    256 << 20,
 		Fetches:       64,
 		FetchTimeout:  30 * time.Second,
 		PeerTimeout:   10 * time.Second,
@@ -93,7 +94,7 @@ func DefaultConfig() Config {
 		ReadBurst:     1000,
 		SharedAge:     2 * time.Hour,
 		FillBytes:     64 << 20,
-		RequestBytes:  512 << 20,
+		RequestBytes:  256 << 20,
 		Queue:         admission.ControllerConfig{Target: 0.9, Least: 64, Most: 4096},
 		QueueTimeout:  2 * time.Second,
 		// About what two processors can do when every request is for a block in memory.
@@ -128,7 +129,7 @@ func (c *Config) Validate() error {
 	}
 	number("CacheBytes", c.CacheBytes, 0, 1<<50)
 	period("TailAge", c.TailAge, 0, 10*365*24*time.Hour)
-	number("FetchBytes", c.FetchBytes, largestBlock, 1<<50)
+	number("FetchBytes", c.FetchBytes, LeastFetchBytes, 1<<50)
 	number("Fetches", int64(c.Fetches), 1, 100_000)
 	period("FetchTimeout", c.FetchTimeout, time.Millisecond, time.Hour)
 	period("PeerTimeout", c.PeerTimeout, time.Millisecond, time.Hour)

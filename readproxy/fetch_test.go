@@ -304,7 +304,7 @@ func TestAnswersAreCut(t *testing.T) {
 }
 
 func TestFetchBound(t *testing.T) {
-	h := newHarness(t, func(c *Config) { c.FetchBytes, c.Fetches = largestBlock, 1 })
+	h := newHarness(t, func(c *Config) { c.FetchBytes, c.Fetches = LeastFetchBytes, 1 })
 	var enc [][]byte
 	for range 4 {
 		e, _ := h.put(pointer.CodecNone, []payload{newPayload(t, "a", 10)})

@@ -113,6 +113,7 @@ type fills struct {
 type fill struct {
 	key  string
 	data []byte
+	ttl  time.Duration
 }
 
 // fillWriters is how many blocks are put into memcached at a time.
@@ -134,7 +135,8 @@ func (w *fills) reused(r *Rule, p *pointer.Pointer, stored []byte) {
 
 func (w *fills) put(r *Rule, p *pointer.Pointer, stored []byte) {
 	s := w.s
-	if s.shared == nil || !r.recent(p, time.Now()) || len(stored) > s.cfg.Memcached.ValueBytes {
+	now := time.Now()
+	if s.shared == nil || !r.recent(p, now) || len(stored) > s.cfg.Memcached.ValueBytes {
 		return
 	}
 	n := int64(len(stored))
@@ -149,7 +151,9 @@ func (w *fills) put(r *Rule, p *pointer.Pointer, stored []byte) {
 	}
 	key := keyOf(p, false)
 	w.mu.bytes += n
-	w.mu.queue = append(w.mu.queue, fill{key.sharedKey(), stored})
+	// Afterwards nobody asks for it there.
+	ttl := r.SharedAge - time.Duration(now.UnixMicro()-p.Blob.Time())*time.Microsecond
+	w.mu.queue = append(w.mu.queue, fill{key.sharedKey(), stored, ttl})
 	if w.mu.writers < fillWriters {
 		w.mu.writers++
 		w.running.Go(w.write)
@@ -170,7 +174,7 @@ func (w *fills) write() {
 		w.mu.queue[0] = fill{}
 		w.mu.queue = w.mu.queue[1:]
 		w.mu.Unlock()
-		err := w.s.shared.Set(w.s.running, next.key, next.data)
+		err := w.s.shared.Set(w.s.running, next.key, next.data, next.ttl)
 		if err != nil {
 			w.s.metrics.fills.WithLabelValues("failed").Inc()
 			w.s.metrics.sharedFailures.WithLabelValues("set", sharedFailure(err)).Inc()

@@ -43,6 +43,9 @@ type serverFlags struct {
 	leaseTTL        units.Duration
 	limits          app.Limits
 	collector       app.CollectorConfig
+	region          string
+	regions         []string
+	memcached       []string
 }
 
 func (f *serverFlags) add(cmd *cobra.Command, d app.Config) {
@@ -67,6 +70,10 @@ func (f *serverFlags) addStorage(cmd *cobra.Command, d app.Config) {
 	fs.Var(&f.leaseTTL, "lease-ttl", "how long the process stays a member without a heartbeat")
 	fs.Var(&f.limits.BatchMemory, "batch-memory", "most bytes that a batcher holds before they are durable")
 	fs.Var(&f.limits.ReadCache, "read-cache", "most bytes that a read proxy caches")
+	fs.Var(&f.limits.ReadMemory, "read-memory", "most bytes of requests and answers in a read proxy, and as many of payloads that it fetches")
+	fs.StringSliceVar(&f.memcached, "memcached", nil, "memcached servers that the region's read proxies share, HOST:PORT,...")
+	fs.StringVar(&f.region, "region", "", "name of this cell's region, the same in all its processes; only where there are several")
+	fs.StringSliceVar(&f.regions, "regions", nil, "other regions whose payloads are served here, through their read proxies: NAME=URL,...")
 	f.collector = d.Collector
 	fs.Var(&f.collector.Grace, "collector-grace", "how old a blob is at least when the collector looks at it: how long a batcher may take to commit it")
 	fs.Var(&f.collector.Linger, "collector-linger", "how long a blob stays after retention has removed the last pointer to it")
@@ -99,29 +106,36 @@ func (f *serverFlags) apply(cmd *cobra.Command, c *app.Config) error {
 		}
 	}
 	set := map[string]func() error{
-		"listen":              func() error { c.Listen = f.listen; return nil },
-		"id":                  func() error { c.ID = f.id; return nil },
-		"log-level":           func() error { c.Log.Level = f.logLevel; return nil },
-		"log-format":          func() error { c.Log.Format = f.logFormat; return nil },
-		"pprof":               func() error { c.Pprof = f.pprof; return nil },
-		"shutdown-timeout":    func() error { c.ShutdownTimeout = f.shutdownTimeout; return nil },
-		"write-memory":        func() error { c.Limits.WriteMemory = f.limits.WriteMemory; return nil },
-		"data":                func() error { c.Data = f.data; return nil },
-		"advertise":           func() error { c.Advertise = f.advertise; return nil },
-		"blobs":               func() error { c.Blobs.Kind = f.blobs; return nil },
-		"blob-path":           func() error { c.Blobs.Path = f.blobPath; return nil },
-		"s3-endpoint":         func() error { c.Blobs.S3.Endpoint = f.s3.Endpoint; return nil },
-		"s3-bucket":           func() error { c.Blobs.S3.Bucket = f.s3.Bucket; return nil },
-		"s3-create-bucket":    func() error { c.Blobs.S3.CreateBucket = f.s3.CreateBucket; return nil },
-		"s3-prefix":           func() error { c.Blobs.S3.Prefix = f.s3.Prefix; return nil },
-		"s3-region":           func() error { c.Blobs.S3.Region = f.s3.Region; return nil },
-		"s3-access-key":       func() error { c.Blobs.S3.AccessKey = f.s3.AccessKey; return nil },
-		"s3-secret-key":       func() error { c.Blobs.S3.SecretKey = f.s3.SecretKey; return nil },
-		"auto-create":         func() error { c.AutoCreate = f.autoCreate; return nil },
-		"flush-floor":         func() error { c.FlushFloor = &f.flushFloor; return nil },
-		"lease-ttl":           func() error { c.LeaseTTL = f.leaseTTL; return nil },
-		"batch-memory":        func() error { c.Limits.BatchMemory = f.limits.BatchMemory; return nil },
-		"read-cache":          func() error { c.Limits.ReadCache = f.limits.ReadCache; return nil },
+		"listen":           func() error { c.Listen = f.listen; return nil },
+		"id":               func() error { c.ID = f.id; return nil },
+		"log-level":        func() error { c.Log.Level = f.logLevel; return nil },
+		"log-format":       func() error { c.Log.Format = f.logFormat; return nil },
+		"pprof":            func() error { c.Pprof = f.pprof; return nil },
+		"shutdown-timeout": func() error { c.ShutdownTimeout = f.shutdownTimeout; return nil },
+		"write-memory":     func() error { c.Limits.WriteMemory = f.limits.WriteMemory; return nil },
+		"data":             func() error { c.Data = f.data; return nil },
+		"advertise":        func() error { c.Advertise = f.advertise; return nil },
+		"blobs":            func() error { c.Blobs.Kind = f.blobs; return nil },
+		"blob-path":        func() error { c.Blobs.Path = f.blobPath; return nil },
+		"s3-endpoint":      func() error { c.Blobs.S3.Endpoint = f.s3.Endpoint; return nil },
+		"s3-bucket":        func() error { c.Blobs.S3.Bucket = f.s3.Bucket; return nil },
+		"s3-create-bucket": func() error { c.Blobs.S3.CreateBucket = f.s3.CreateBucket; return nil },
+		"s3-prefix":        func() error { c.Blobs.S3.Prefix = f.s3.Prefix; return nil },
+		"s3-region":        func() error { c.Blobs.S3.Region = f.s3.Region; return nil },
+		"s3-access-key":    func() error { c.Blobs.S3.AccessKey = f.s3.AccessKey; return nil },
+		"s3-secret-key":    func() error { c.Blobs.S3.SecretKey = f.s3.SecretKey; return nil },
+		"auto-create":      func() error { c.AutoCreate = f.autoCreate; return nil },
+		"flush-floor":      func() error { c.FlushFloor = &f.flushFloor; return nil },
+		"lease-ttl":        func() error { c.LeaseTTL = f.leaseTTL; return nil },
+		"batch-memory":     func() error { c.Limits.BatchMemory = f.limits.BatchMemory; return nil },
+		"read-cache":       func() error { c.Limits.ReadCache = f.limits.ReadCache; return nil },
+		"read-memory":      func() error { c.Limits.ReadMemory = f.limits.ReadMemory; return nil },
+		"memcached":        func() error { c.ReadProxy.Memcached.Servers = f.memcached; return nil },
+		"region":           func() error { c.Region = f.region; return nil },
+		"regions": func() (err error) {
+			c.Regions, err = app.ParseRegions(f.regions)
+			return usage(err)
+		},
 		"metadata-cache":      func() error { c.Limits.MetadataCache = f.limits.MetadataCache; return nil },
 		"collector-grace":     func() error { c.Collector.Grace = f.collector.Grace; return nil },
 		"collector-linger":    func() error { c.Collector.Linger = f.collector.Linger; return nil },
@@ -186,7 +200,12 @@ here are reached at --control and --metalog, or through the membership that the 
 Prints one line "ready http://HOST:PORT" on standard output when it serves.`,
 		Example: `  scribe serve --roles controlplane,metalog --data ./meta --listen 127.0.0.1:7421
   scribe serve --roles batcher --control http://127.0.0.1:7421 --metalog http://127.0.0.1:7421 --blob-path ./blobs --data ./b1 --listen 127.0.0.1:7431
-  scribe serve --config /etc/scribe/writeproxy.yaml`,
+  scribe serve --roles readproxy --control http://127.0.0.1:7421 --blob-path ./blobs --data ./r1 --listen 127.0.0.1:7441 --memcached 127.0.0.1:11211
+  scribe serve --config /etc/scribe/writeproxy.yaml
+    # another region, and what a read proxy does, in the file:
+    region: eu
+    regions: [{name: us, read_proxies: "http://10.1.0.1:7420"}]
+    read_proxy: {memcached: {servers: ["10.0.0.8:11211"]}, rules: [{match: "audit.*", memcached: never}]}`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c := d

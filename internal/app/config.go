@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"scribe/internal/pointer"
 	"scribe/internal/units"
 )
 
@@ -45,6 +45,13 @@ type Config struct {
 	Inputs InputsConfig `yaml:"inputs"`
 	// Blobs is where payloads are kept.
 	Blobs BlobConfig `yaml:"blobs"`
+	// Region is the name of the region of this cell, in pointers to what it stores; the same in all its processes. Empty where there is
+	// one region.
+	Region string `yaml:"region"`
+	// Regions are others, whose payloads a read proxy serves here.
+	Regions []RegionConfig `yaml:"regions"`
+	// ReadProxy says how payloads are fetched, cached and handed out.
+	ReadProxy ReadProxyConfig `yaml:"read_proxy"`
 	// Collector says when retention removes things.
 	Collector CollectorConfig `yaml:"collector"`
 	// AutoCreate creates a category on the first write to it.
@@ -98,6 +105,8 @@ type Limits struct {
 	BatchMemory units.Bytes `yaml:"batch_memory"`
 	// ReadCache is what the read proxy caches.
 	ReadCache units.Bytes `yaml:"read_cache"`
+	// ReadMemory is what the read proxy holds of requests that it serves with their answers, and of payloads that it fetches, each.
+	ReadMemory units.Bytes `yaml:"read_memory"`
 	// MetadataCache is the metadata engine's.
 	MetadataCache units.Bytes `yaml:"metadata_cache"`
 }
@@ -118,12 +127,14 @@ func DefaultConfig() Config {
 		Listen:     "127.0.0.1:7420",
 		Spool:      SpoolConfig{MaxBytes: 10 << 30, Segment: 32 << 20, Ballast: 16 << 20, DeadLetters: 256 << 20},
 		Blobs:      BlobConfig{Kind: "file"},
+		ReadProxy:  defaultReadProxy(),
 		Collector:  defaultCollector(),
 		AutoCreate: true,
 		Limits: Limits{
 			WriteMemory:   256 << 20,
 			BatchMemory:   256 << 20,
 			ReadCache:     256 << 20,
+			ReadMemory:    256 << 20,
 			MetadataCache: 64 << 20,
 		},
 		ShutdownTimeout: units.Duration(30 * time.Second),
@@ -166,11 +177,11 @@ func (c *Config) Validate() error {
 		fault("listen: %q is not an address of the form host:port", c.Listen)
 	}
 	checkURL := func(field, value string, needed bool, why string) {
-		switch u, err := url.Parse(value); {
+		switch {
 		case value == "" && needed:
 			fault("%s: needed, since %s", field, why)
 		case value == "":
-		case err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "":
+		case !isURL(value):
 			fault("%s: %q is not a URL of the form http://host:port", field, value)
 		}
 	}
@@ -182,6 +193,10 @@ func (c *Config) Validate() error {
 		faults = append(faults, c.Blobs.faults()...)
 	}
 	faults = append(faults, c.agentFaults()...)
+	if err := pointer.ValidateRegion(c.Region); err != nil {
+		fault("region: %w", err)
+	}
+	faults = append(faults, c.readProxyFaults()...)
 	if c.Has(Collector) {
 		faults = append(faults, c.Collector.faults()...)
 	}
@@ -218,7 +233,7 @@ func (c *Config) MemoryLimit() int64 {
 	sum := units.Bytes(0)
 	for role, n := range map[Role]units.Bytes{
 		Scribed: c.Limits.WriteMemory, WriteProxy: c.Limits.WriteMemory, Batcher: c.Limits.BatchMemory,
-		ReadProxy: c.Limits.ReadCache, Metalog: c.Limits.MetadataCache,
+		ReadProxy: c.Limits.ReadCache + c.Limits.ReadMemory, Metalog: c.Limits.MetadataCache,
 	} {
 		if c.Has(role) {
 			sum += n
@@ -236,7 +251,7 @@ func (b *BlobConfig) faults() []error {
 		return nil
 	case "s3":
 		var faults []error
-		if u, err := url.Parse(b.S3.Endpoint); err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		if !isURL(b.S3.Endpoint) {
 			faults = append(faults, fmt.Errorf("blobs.s3.endpoint: %q is not a URL of the form http://host:port", b.S3.Endpoint))
 		}
 		if b.S3.Bucket == "" {

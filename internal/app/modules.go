@@ -11,8 +11,6 @@ import (
 	"scribe/internal/catalog"
 	"scribe/internal/membership"
 	"scribe/internal/rpc"
-	scribev1 "scribe/proto/scribe/v1"
-	"scribe/readproxy"
 	"scribe/readstream"
 	"scribe/scribed"
 	"scribe/storage/blob"
@@ -60,6 +58,7 @@ type parts struct {
 	control    rpc.ControlService // the cell's control plane; nil for an agent and a process that needs none
 	log        metalog.Log
 	blobs      blob.Store
+	regions    regions
 	catalog    *catalog.View
 	members    *membership.View
 	batcher    rpc.BatchService
@@ -194,7 +193,7 @@ func (a *App) startCatalog(ctx context.Context) error {
 
 func (a *App) startBatcher(context.Context) error {
 	cfg := batcher.DefaultConfig()
-	cfg.MemoryBytes, cfg.FlushFloor = int64(a.cfg.Limits.BatchMemory), a.cfg.flushFloor()
+	cfg.MemoryBytes, cfg.FlushFloor, cfg.Region = int64(a.cfg.Limits.BatchMemory), a.cfg.flushFloor(), a.cfg.Region
 	b, err := batcher.New(cfg, batcher.Deps{
 		Blobs: a.parts.blobs, Log: a.parts.log, Categories: a.parts.catalog, Owner: a.id, Logger: a.log, Registerer: a.registry,
 		Slot: func() uint16 { return uint16(a.slot.Load()) }, //nolint:gosec // slots are below 65,000
@@ -259,24 +258,4 @@ func (a *App) startReadStream(context.Context) error {
 	a.parts.loads = append(a.parts.loads, s.Load)
 	a.provide(rpc.Services{ReadStream: s})
 	return a.startPins(s.Needs)
-}
-
-func (a *App) startReadProxy(context.Context) error {
-	cfg := readproxy.DefaultConfig()
-	cfg.CacheBytes = int64(a.cfg.Limits.ReadCache)
-	p, err := readproxy.New(cfg, readproxy.Deps{Blobs: a.region, Categories: a.parts.catalog, Logger: a.log, Registerer: a.registry})
-	if err != nil {
-		return err
-	}
-	a.onStop("read proxy", p.Close)
-	a.provide(rpc.Services{ReadProxy: p})
-	return nil
-}
-
-// region returns the store that owns a blob: there is one, which is everybody's local one.
-func (a *App) region(name string) (blob.Store, error) {
-	if name != "" {
-		return nil, rpc.Errorf(scribev1.Reason_REASON_MISSING, "region %q is unknown here", name)
-	}
-	return a.parts.blobs, nil
 }

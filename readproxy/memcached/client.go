@@ -75,19 +75,21 @@ func (c *Client) Get(ctx context.Context, key string, dst []byte) (found bool, e
 	return found && err == nil, err
 }
 
-// Set stores a value, which is not changed until it returns. It may be gone at any time. After an error it may be there or not; what
+// Set stores a value, which is not changed until it returns, for ttl, which counts as whole seconds, 1 at least and 30 days at most. It
+// may be gone at any time. After an error it may be there or not; what
 // is there under an old value's key is that value or the new one, or a mixture, which its reader finds out by its checksum.
-func (c *Client) Set(ctx context.Context, key string, value []byte) error {
+func (c *Client) Set(ctx context.Context, key string, value []byte, ttl time.Duration) error {
 	if len(value) > c.cfg.ValueBytes {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(value), c.cfg.ValueBytes)
 	}
+	seconds := int(min(max(ttl, time.Second), maxTTL).Seconds())
 	var refused error
 	err := c.exchange(ctx, key, func(x *conn) error {
 		keys := c.keys(key, len(value))
 		pieces := c.pieces(value)
 		out := make([][]byte, 0, 3*len(keys))
 		for i, k := range keys {
-			out = append(out, fmt.Appendf(nil, "set %s 0 %d %d\r\n", k, int(c.cfg.TTL.Seconds()), len(pieces[i])), pieces[i], crlf)
+			out = append(out, fmt.Appendf(nil, "set %s 0 %d %d\r\n", k, seconds, len(pieces[i])), pieces[i], crlf)
 		}
 		if err := x.write(out...); err != nil {
 			return err

@@ -44,7 +44,7 @@ func value(n int) []byte {
 
 func set(t testing.TB, c *Client, key string, v []byte) {
 	t.Helper()
-	if err := c.Set(t.Context(), key, v); err != nil {
+	if err := c.Set(t.Context(), key, v, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -90,7 +90,7 @@ func TestValues(t *testing.T) {
 		t.Error("it was deleted")
 	}
 	// What is too large is refused without a word to the server, and not asked for.
-	if err := c.Set(t.Context(), "key", value(100_001)); !errors.Is(err, ErrTooLarge) {
+	if err := c.Set(t.Context(), "key", value(100_001), time.Hour); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("got %v", err)
 	}
 	gets := s.Calls("get")
@@ -102,7 +102,7 @@ func TestValues(t *testing.T) {
 	}
 	// A server that takes less than it should says so, and goes on.
 	s.Limit(1000)
-	if err := c.Set(t.Context(), "key", value(3000)); !errors.Is(err, ErrTooLarge) {
+	if err := c.Set(t.Context(), "key", value(3000), time.Hour); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("got %v", err)
 	}
 	set(t, c, "key", value(10))
@@ -112,7 +112,7 @@ func TestKeys(t *testing.T) {
 	s := memcachedtest.Start(t)
 	c := newClient(t, nil, s.Addr)
 	for _, key := range []string{"", "a b", "a\r\nflush_all", "a/0", "ä", strings.Repeat("k", maxKey)} {
-		if err := c.Set(t.Context(), key, nil); err == nil {
+		if err := c.Set(t.Context(), key, nil, time.Hour); err == nil {
 			t.Errorf("%q was taken", key)
 		}
 		if _, err := c.Get(t.Context(), key, nil); err == nil {
@@ -295,7 +295,7 @@ func TestLies(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	_, err := New(Config{Servers: []string{"nowhere", "a:1", "a:1"}, Prefix: "a b", ItemBytes: 1})
-	for _, want := range []string{"nowhere", "twice", "Timeout", "Connections", "ItemBytes", "ValueBytes", "TTL", "Prefix"} {
+	for _, want := range []string{"nowhere", "twice", "Timeout", "Connections", "ItemBytes", "ValueBytes", "Prefix"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is not in %v", want, err)
 		}
@@ -320,7 +320,7 @@ func TestTruth(t *testing.T) {
 			key, want := fmt.Sprint("truth.", n), bytes.Repeat([]byte{byte(n)}, n)
 			switch rapid.IntRange(0, 3).Draw(t, "what") {
 			case 0:
-				if err := c.Set(context.Background(), key, want); err != nil {
+				if err := c.Set(context.Background(), key, want, time.Hour); err != nil {
 					t.Fatal(err)
 				}
 			case 1:

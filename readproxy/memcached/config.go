@@ -22,8 +22,6 @@ type Config struct {
 	ItemBytes int
 	// ValueBytes is the largest value.
 	ValueBytes int
-	// TTL is how long a server keeps a value that it has room for, at most 30 days.
-	TTL time.Duration
 	// Prefix stands before every key; up to 64 letters, digits and any of . : _ -
 	Prefix string
 }
@@ -35,7 +33,6 @@ func DefaultConfig() Config {
 		Connections: 16,
 		ItemBytes:   1_000_000,
 		ValueBytes:  16 << 20,
-		TTL:         2 * time.Hour,
 		Prefix:      "scribe:",
 	}
 }
@@ -73,9 +70,6 @@ func (c *Config) Validate() error {
 	}
 	if c.ValueBytes < 1 || c.ItemBytes > 0 && c.ValueBytes/c.ItemBytes >= maxItems {
 		fault("ValueBytes is %d, it must be 1 to %d times ItemBytes", c.ValueBytes, maxItems)
-	}
-	if c.TTL < time.Second || c.TTL > maxTTL {
-		fault("TTL is %v, it must be 1s to %v", c.TTL, maxTTL)
 	}
 	if len(c.Prefix) > maxPrefix || strings.ContainsFunc(c.Prefix, func(r rune) bool { return !strings.ContainsRune(keyRunes, r) }) {
 		fault("Prefix %q must be up to %d letters, digits and any of . : _ -", c.Prefix, maxPrefix)

@@ -1,0 +1,105 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"scribe/readproxy"
+)
+
+// TestReadProxyFaults: what is wrong with a read proxy and with regions is told by its place in the file.
+func TestReadProxyFaults(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "readproxy.yaml")
+	text := `
+region: "e u"
+regions:
+  - {name: us, read_proxies: nowhere}
+  - {name: us, blobs: {kind: file}}
+  - {name: "", blobs: {kind: s3, s3: {endpoint: x}}}
+  - {name: asia}
+limits: {read_memory: 10MiB}
+read_proxy:
+  fetches: 0
+  utilisation: 2
+  requests_per_second: -1
+  memcached: {servers: [nowhere], timeout: 0s, prefix: "a b"}
+  rules: [{match: "["}, {match: a, memory: reused}]
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := DefaultConfig()
+	if err := c.Load(file); err != nil {
+		t.Fatal(err)
+	}
+	err := c.Validate()
+	if err == nil {
+		t.Fatal("valid")
+	}
+	for _, want := range []string{
+		"region: ", "regions[0].read_proxies: ", `regions[1].name: "us" is there twice`, "regions[1].blobs.path: needed", "regions[2].name: needed",
+		"regions[2].blobs.s3.endpoint", "regions[2].blobs.s3.access_key", "regions[3]: read_proxies or blobs", "limits.read_memory", "read_proxy: readproxy: Fetches",
+		"read_proxy: readproxy: Queue: admission: the target utilisation is 2", "RequestsPerSecond", `"nowhere"`, "Timeout", "Prefix", "Rules[0]", "Rules[1]: memory is reused",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error lacks %s:\n%v", want, err)
+		}
+	}
+	c.Roles = []Role{WriteProxy}
+	if err := c.Validate(); err == nil || strings.Contains(err.Error(), "read_proxy") {
+		t.Errorf("a process without the role: %v", err)
+	}
+	if err := os.WriteFile(file, []byte("read_proxy: {rules: [{match: a, memcached: sometimes}]}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := new(Config).Load(file); err == nil || !strings.Contains(err.Error(), "sometimes") {
+		t.Errorf("loaded with %v", err)
+	}
+}
+
+// TestReadProxyConfig: the role gets what the configuration says, and its own defaults where that says nothing.
+func TestReadProxyConfig(t *testing.T) {
+	c := DefaultConfig()
+	d := readproxy.DefaultConfig()
+	got := c.readProxy()
+	if got.Memcached != nil || len(got.Rules) > 0 || got.CacheBytes != d.CacheBytes || got.FetchBytes != d.FetchBytes || got.RequestBytes != d.RequestBytes ||
+		got.Queue != d.Queue || got.FetchTimeout != d.FetchTimeout || got.CoalesceGap != d.CoalesceGap || got.RequestsPerSecond != d.RequestsPerSecond {
+		t.Errorf("the default is %+v, the role's own %+v", got, d)
+	}
+	file := filepath.Join(t.TempDir(), "readproxy.yaml")
+	text := `
+region: eu
+limits: {read_cache: 1GiB, read_memory: 512MiB}
+read_proxy:
+  memcached: {servers: ["10.0.0.8:11211"], shared_age: 1h}
+  rules: [{match: "audit.*", memory: never, memcached: reused, age: 4h}]
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Load(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	got = c.readProxy()
+	want := readproxy.Rule{Pattern: "audit.*", Memory: readproxy.KeepNever, Shared: readproxy.KeepReused, SharedAge: 4 * time.Hour}
+	if got.Region != "eu" || got.CacheBytes != 1<<30 || got.FetchBytes != 512<<20 || got.SharedAge != time.Hour || got.Memcached.Servers[0] != "10.0.0.8:11211" ||
+		got.Memcached.Timeout != 100*time.Millisecond || len(got.Rules) != 1 || got.Rules[0] != want {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestParseRegions(t *testing.T) {
+	got, err := ParseRegions([]string{"us=http://a:1", "asia=http://b:1"})
+	if err != nil || len(got) != 2 || got[1].Name != "asia" || got[1].ReadProxies != "http://b:1" {
+		t.Errorf("%v, %v", got, err)
+	}
+	if _, err := ParseRegions([]string{"us", "=http://a:1", "eu="}); err == nil || strings.Count(err.Error(), "NAME=URL") != 3 {
+		t.Errorf("got %v", err)
+	}
+}

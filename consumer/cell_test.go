@@ -104,10 +104,10 @@ func frame(logical uint32, texts ...string) []byte {
 }
 
 // create makes an empty shard.
-func (c *cell) create(shard record.ShardID) *shardLog {
+func (c *cell) create(shard record.ShardID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.log(shard)
+	c.log(shard)
 }
 
 func (c *cell) log(shard record.ShardID) *shardLog {

@@ -15,9 +15,9 @@
 // # Iterating
 //
 // [Consumer.Records] yields messages, [Consumer.Batches] Arrow record batches, in the order of the times at which they were
-// persisted, as far as [WithWindow] asks for it. One iteration runs at a time; what it started has ended when its loop is left, and
-// the next one continues behind the last message that was yielded. With [WithUntilEnd] an iteration ends where the category ended
-// when it began; else it waits for more.
+// persisted, as far as the category or [WithWindow] asks for it. One iteration runs at a time; what it started has ended when its
+// loop is left, and the next one continues behind the last message that was yielded. With [WithUntilEnd] an iteration ends where
+// the category ended when it began; else it waits for more.
 //
 // A message's bytes point into the decompressed payload that it came in: they are not copied, must not be changed, and are used
 // again after the next step.

@@ -46,6 +46,9 @@ func (c *Consumer) iterate(ctx context.Context, refuse func(error) bool, deliver
 	}
 	defer c.end(s)
 	for {
+		if c.cfg.onPause != nil && s.queue.idle() {
+			c.cfg.onPause()
+		}
 		it, err := s.queue.wait(s.ctx)
 		if err != nil {
 			refuse(over(err))
@@ -64,6 +67,10 @@ func (c *Consumer) iterate(ctx context.Context, refuse func(error) bool, deliver
 			c.mu.Lock()
 			c.mu.watermark = max(c.mu.watermark, it.time)
 			c.mu.Unlock()
+		case itemOpened:
+			if c.cfg.onPause != nil {
+				c.cfg.onPause()
+			}
 		case itemEnd:
 			if it.err != nil {
 				refuse(it.err)

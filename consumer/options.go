@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -25,6 +26,9 @@ const (
 	DefaultBackoff        = 50 * time.Millisecond
 	DefaultLongestBackoff = 5 * time.Second
 )
+
+// Unbounded is the window of a consumer that takes messages as they come, see [WithWindow].
+const Unbounded time.Duration = math.MaxInt64
 
 // StreamService merges the shards of a category into a stream of pointers: an RPC client, or in one process the role itself. recv
 // blocks for the consumer's next step until its context ends.
@@ -82,8 +86,8 @@ func (o option) apply(c *config) { o(c) }
 
 type config struct {
 	start          Start
-	window         time.Duration // 0 = unbounded
-	logicalShards  []uint32      // none = all
+	window         *time.Duration // nil = the category's
+	logicalShards  []uint32       // none = all
 	prefetchBytes  int64
 	concurrency    int
 	untilEnd       bool
@@ -101,6 +105,7 @@ type config struct {
 	streams        StreamService  // may be nil, with payloads
 	payloads       PayloadService // may be nil, with streams
 	onGap          func(*GapError)
+	onPause        func() // may be nil
 }
 
 func defaultConfig() config {
@@ -137,7 +142,9 @@ func (c *config) validate(category string) error {
 	} else {
 		check(c.start.kind != scribev1.StartAt_START_AT_UNSPECIFIED, "WithStart: says nothing")
 	}
-	check(c.window >= 0, "WithWindow: %v is negative", c.window)
+	if c.window != nil {
+		check(*c.window >= 0, "WithWindow: %v is negative", *c.window)
+	}
 	for _, s := range c.logicalShards {
 		check(s <= record.MaxLogicalShard, "WithLogicalShards: %d, the highest is %d", s, record.MaxLogicalShard)
 	}
@@ -159,9 +166,10 @@ func (c *config) validate(category string) error {
 // WithStart sets where the first iteration begins; the default is [Latest].
 func WithStart(s Start) Option { return option(func(c *config) { c.start = s }) }
 
-// WithWindow bounds how far out of order of persisted time messages are delivered, by merging the category's shards so far; 0,
-// the default, is unbounded. A shard that falls behind holds the others back by no more than that.
-func WithWindow(d time.Duration) Option { return option(func(c *config) { c.window = d }) }
+// WithWindow bounds how far out of order of persisted time messages are delivered, by merging the category's shards so far: 0 is
+// the strict order, [Unbounded] none. The default is what the category says. A shard that falls behind holds the others back by no
+// more than that.
+func WithWindow(d time.Duration) Option { return option(func(c *config) { c.window = &d }) }
 
 // WithLogicalShards reads only these logical shards; the default is all.
 func WithLogicalShards(shards ...uint32) Option {
@@ -224,6 +232,11 @@ func WithServices(streams StreamService, payloads PayloadService) Option {
 
 // WithOnGap sets a function that is told of every gap before the iteration yields it, by the goroutine that iterates.
 func WithOnGap(fn func(*GapError)) Option { return option(func(c *config) { c.onGap = fn }) }
+
+// WithOnPause sets a function that the goroutine that iterates calls when a stream was opened, and whenever all that is there has
+// been yielded, before it waits for more: at least at every heartbeat. It is the moment to hand on what was collected:
+// [Consumer.Checkpoint] is behind all that was yielded, and no message is being looked at.
+func WithOnPause(fn func()) Option { return option(func(c *config) { c.onPause = fn }) }
 
 // pause is how long to wait after that many failures in a row: it doubles from the first to the longest, jittered over its upper
 // half so that consumers that failed together do not come back together.

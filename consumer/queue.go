@@ -16,6 +16,7 @@ const (
 	itemGap       kind = 2
 	itemWatermark kind = 3
 	itemEnd       kind = 4 // nothing follows; err says why, nil when everything was delivered
+	itemOpened    kind = 5 // a stream was opened
 )
 
 // item is a step of the merged stream. Its maker fills it; of a payload, frames, buf, gap and err belong to the fetch until ready
@@ -101,9 +102,9 @@ func (q *queue) push(it *item) {
 		q.mu.pointers++
 		q.mu.bytes += int64(it.ptr.Length)
 		q.mu.messages += int64(it.ptr.Messages)
-	case itemWatermark:
-		// A watermark that nothing stands behind is replaced, so that heartbeats do not pile up.
-		if n := len(q.mu.items); n > q.mu.head && q.mu.items[n-1].kind == itemWatermark {
+	case itemWatermark, itemOpened:
+		// One that nothing stands behind is replaced, so that heartbeats and attempts do not pile up.
+		if n := len(q.mu.items); n > q.mu.head && q.mu.items[n-1].kind == it.kind {
 			q.mu.items[n-1] = it
 			return
 		}
@@ -156,6 +157,20 @@ func (q *queue) peek() *item {
 		return nil
 	}
 	return q.mu.items[q.mu.head]
+}
+
+// idle reports whether wait would wait.
+func (q *queue) idle() bool {
+	it := q.peek()
+	if it == nil || it.kind != itemPayload {
+		return it == nil
+	}
+	select {
+	case <-it.ready:
+		return false
+	default:
+		return true
+	}
 }
 
 // wait returns the first item when it is complete.

@@ -178,8 +178,8 @@ func (s *session) start() *scribev1.StreamRequest {
 		Heartbeat:     durationpb.New(c.cfg.heartbeat),
 		Consumer:      c.cfg.name,
 	}
-	if c.cfg.window > 0 {
-		start.Window = durationpb.New(c.cfg.window)
+	if c.cfg.window != nil {
+		start.Window = durationpb.New(*c.cfg.window)
 	}
 	if c.cfg.start.kind == scribev1.StartAt_START_AT_TIME {
 		start.StartTime = c.cfg.start.time.UnixMicro()
@@ -292,6 +292,7 @@ func (conn *connection) open(o *scribev1.StreamOpened) error {
 	}
 	pos.opened = true
 	s.bounded = c.cfg.untilEnd
+	s.queue.push(&item{kind: itemOpened})
 	return nil
 }
 

@@ -142,7 +142,7 @@ func TestManyShards(t *testing.T) {
 		if want := []string{"shard 0", "shard 1", "shard 2", "shard 3"}; !slices.Equal(lines, want) {
 			t.Errorf("all shards hold %q, want %q", lines, want)
 		}
-		sameBytes(t, "logical shard 2", tail(t, c, "wide", "--shard", "2"), []byte("shard 2\n"))
+		sameBytes(t, "logical shard 2", tail(t, c, "wide", "--shards", "2"), []byte("shard 2\n"))
 		r := cli(t, strings.NewReader("x\n"), "produce", "wide", "--shard", "4", "--server", c.write)
 		if r.Code != 3 {
 			t.Errorf("shard 4 of 4: exit code %d, want 3\n%s", r.Code, r.Stderr)

@@ -50,12 +50,12 @@ func TestDamagedCheckpointFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := bytes.TrimSpace(whole)
-	for _, n := range []int{0, 1, len(text) / 2, len(text) - 1} {
+	for n := range text {
 		if err := os.WriteFile(file, text[:n], 0o600); err != nil {
 			t.Fatal(err)
 		}
 		r := cli(t, nil, "tail", "log", "--server", up.URL, "--checkpoint", file, "--until-end")
-		if r.Code == 0 || len(r.Stdout) > 0 || !strings.Contains(string(r.Stderr), file) {
+		if r.Code == 0 || len(r.Stdout) > 0 || !strings.Contains(string(r.Stderr), file+" can't be resumed from") || !strings.Contains(string(r.Stderr), "remove it") {
 			t.Errorf("cut to %d of %d bytes: exit code %d, printed %q:\n%s", n, len(text), r.Code, r.Stdout, r.Stderr)
 		}
 	}

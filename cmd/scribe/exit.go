@@ -7,6 +7,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"scribe/consumer"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob"
@@ -68,9 +69,9 @@ func exitCode(err error) int {
 		}
 	}
 	switch {
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, consumer.ErrUnavailable):
 		return exitUnavailable
-	case errors.Is(err, blob.ErrNotFound):
+	case errors.Is(err, blob.ErrNotFound), errors.Is(err, consumer.ErrUnknownCategory):
 		return exitNotFound
 	}
 	return exitError

@@ -1,24 +1,20 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
-	"os"
+	"slices"
+	"strconv"
 	"strings"
-	"syscall"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"scribe/consumer"
-	"scribe/internal/atomicfile"
+	"scribe/internal/record"
 	"scribe/internal/rpc"
 	"scribe/internal/units"
 	scribev1 "scribe/proto/scribe/v1"
@@ -28,10 +24,15 @@ type tailFlags struct {
 	from       string
 	untilEnd   bool
 	count      uint64
-	window     units.Duration
+	window     tailWindow
 	checkpoint string
 	output     string
-	shards     []uint
+	shards     shardList
+	onDamage   string
+	failOnGap  bool
+	timeout    units.Duration
+
+	limited bool // by count
 }
 
 func newTail() *cobra.Command {
@@ -39,129 +40,149 @@ func newTail() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tail CATEGORY",
 		Short: "Read messages, from any point on",
-		Long: `Read the messages of a category and follow it. With -o raw each message's payload is printed with a newline behind it; with
--o jsonl an object a line: time, persisted, key, payload (payload_base64 when it is not UTF-8), attributes, shard, lsn, index.
+		Long: `Read the messages of a category and follow it, until the reader of standard output goes away or a signal comes. With -o raw each
+message's payload is printed with a newline behind it. With -o jsonl a message is an object on a line of its own:
 
---checkpoint FILE resumes from FILE if it exists, keeps it current about once a second, and writes it a last time at the end: when
-the command is run again it goes on with the message after the last one that was printed. When the reader of a pipe goes away in the
-middle of a write, the messages of that write come again.`,
-		Example: `  scribe tail access
-  scribe tail access --from earliest --until-end -o raw > access.log
-  scribe tail access --from 2026-11-21T09:00:00Z -n 10 -o jsonl
-  scribe tail access --from earliest --checkpoint access.checkpoint`,
+  time, persisted     RFC 3339; a time before the year 0 or after 9999 is time_us, microseconds since 1970
+  key                 if the message has one
+  payload
+  attributes          an object, if there are any
+  shard, lsn, index   the message's place, its name for ever
+
+Bytes that are not UTF-8 can't be JSON text. They come as base64 under a name of their own: payload_base64, key_base64, and the
+attributes concerned in attributes_base64.
+
+Where it begins:
+  --checkpoint FILE resumes from FILE if that exists, behind the last message that was printed; else --from says.
+  Logical shards that FILE says nothing of are read from their beginning.
+
+What FILE says:
+  It is never ahead of what standard output has taken. It is replaced as a whole about once a second, and at the end, also after a
+  signal or an error, it is exact to the message. After a crash of this program or of its machine what was printed in the last
+  second comes again; so does a message that was printed in part. One tail at a time uses a FILE: FILE.lock says so. A FILE that
+  was cut or changed is an error, never another place. While FILE can't be written the tail goes on, says so and tries again.
+
+Messages that are gone, because retention was faster than the reader or because they are damaged, are told of on standard error,
+and counted at the end. With --fail-on-gap the tail ends in front of them instead, and its checkpoint stays there.
+
+Exit codes: 0 when everything asked for was printed, the reader of standard output has gone, or a signal ended a tail that follows
+without -n; 1 otherwise, for example when a signal came before the end; 2 for mistakes in the arguments; 3 when the category does
+not exist; 4 when it may not be read; 5 when the cell can't be reached. A second signal ends the program at once.`,
+		Example: `  scribe tail access                                              # what comes from now on
+  scribe tail access --from earliest --until-end > access.log     # everything there is
+  scribe tail access --from 2026-11-21T09:00:00Z -n 10 -o jsonl   # the first ten from a time on
+  scribe tail access --from earliest --window 1s                  # at most a second out of order
+  scribe tail access --from earliest --checkpoint access.cp       # and again later, from there
+  scribe tail access --checkpoint access.cp -n 0                  # keep the place for later, print nothing
+  scribe tail orders --shards 0,4-7 --fail-on-gap --until-end`,
 		Args: cobra.ExactArgs(1),
 	}
 	server := serverFlag(cmd)
 	fs := cmd.Flags()
-	fs.StringVar(&f.from, "from", "latest", "earliest, latest, a time (RFC 3339) or a checkpoint's text")
+	fs.StringVar(&f.from, "from", "latest", "earliest, latest, a time (RFC 3339: 2026-11-21T09:00:00Z) or a checkpoint's text")
 	fs.BoolVar(&f.untilEnd, "until-end", false, "stop at the end as it is when the command begins")
 	fs.Uint64VarP(&f.count, "count", "n", 0, "stop after so many messages (default: no limit)")
-	fs.Var(&f.window, "window", "messages are at most this far out of order of persisted time (default: the category's, else unbounded)")
+	fs.Var(&f.window, "window", "messages are at most this far out of order of persisted time: 0 (strict order), a duration, or unbounded (default: the category's, else unbounded)")
 	fs.StringVar(&f.checkpoint, "checkpoint", "", "file to resume from and to keep current")
 	fs.StringVarP(&f.output, "output", "o", "raw", "raw or jsonl")
-	fs.UintSliceVar(&f.shards, "shard", nil, "logical shards to read (default: all)")
+	fs.Var(&f.shards, "shards", "logical shards to read, as 0,4-7 (default: all)")
+	fs.StringVar(&f.onDamage, "on-damage", damageStop, "what to do with damaged messages: stop, or skip and tell")
+	fs.BoolVar(&f.failOnGap, "fail-on-gap", false, "end with an error in front of messages that are gone")
+	fs.Var(&f.timeout, "timeout", "give up when the cell can't be reached for so long (default: never)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		f.limited = cmd.Flags().Changed("count")
 		return tail(cmd, *server, args[0], &f)
 	}
 	return cmd
 }
 
-func tail(cmd *cobra.Command, server, category string, f *tailFlags) error {
-	write, err := recordWriter(f.output)
+// Values of --on-damage.
+const (
+	damageStop = "stop"
+	damageSkip = "skip"
+)
+
+func tail(cmd *cobra.Command, server, category string, f *tailFlags) (err error) {
+	format, err := recordFormat(f.output)
 	if err != nil {
 		return usage(err)
 	}
+	stderr := newStatusLine(cmd.ErrOrStderr())
+	opts, err := f.options(stderr)
+	if err != nil {
+		return usage(err)
+	}
+	if err := record.ValidateCategory(category); err != nil {
+		return usage(err)
+	}
+	t := &tailing{flags: f, stderr: stderr, signalled: cmd.Context(), place: new(place)}
 	start, err := f.start()
 	if err != nil {
 		return err
 	}
-	// A consumer waits for a server that is away. A command that was given the wrong address or name should say so at once.
-	if err := describeOnce(cmd.Context(), server, category); err != nil {
-		return err
+	if f.checkpoint != "" {
+		if t.file, err = openCheckpointFile(f.checkpoint); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, t.file.Close()) }()
+		saved, ok, err := t.file.load(category)
+		if err != nil {
+			return err
+		}
+		if ok {
+			start = saved
+		}
 	}
+	// A consumer waits for a server that is away. A command that was given the wrong address or name should say so at once.
+	found, err := describeOnce(cmd.Context(), server, category)
+	switch {
+	case err != nil && cmd.Context().Err() != nil:
+		return t.interrupted()
+	case err != nil:
+		return err
+	case t.file != nil && t.file.category != 0 && t.file.category != found.GetId():
+		return t.file.unusable(fmt.Errorf("the category %q was deleted and made anew since", category))
+	}
+	if t.consumer, err = consumer.New(server, category, append(opts, consumer.WithStart(start), consumer.WithOnPause(t.pause))...); err != nil {
+		return usage(err)
+	}
+	defer func() { err = errors.Join(err, t.consumer.Close()) }()
+	t.printer = &printer{format: format, out: newOutput(cmd.OutOrStdout()), place: t.place, marking: t.file != nil}
+	ctx, stop := untilUnread(cmd.Context(), cmd.OutOrStdout())
+	defer stop()
+	defer stderr.progress(cmd.OutOrStdout(), t.printer, t.consumer)()
+	return t.run(ctx)
+}
+
+// options are those of the consumer that follow from the flags alone.
+func (f *tailFlags) options(stderr io.Writer) ([]consumer.Option, error) {
 	opts := []consumer.Option{
-		consumer.WithStart(start),
-		consumer.WithLogger(slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))),
+		consumer.WithName("scribe tail"),
+		consumer.WithRetryTimeout(f.timeout.Std()),
+		consumer.WithLogger(slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))),
 	}
 	if f.untilEnd {
 		opts = append(opts, consumer.WithUntilEnd())
 	}
-	if cmd.Flags().Changed("window") {
-		opts = append(opts, consumer.WithWindow(f.window.Std()))
+	if f.window.given {
+		opts = append(opts, consumer.WithWindow(f.window.length))
 	}
 	if len(f.shards) > 0 {
-		shards := make([]uint32, len(f.shards))
-		for i, s := range f.shards {
-			shards[i] = uint32(min(s, 1<<32-1))
-		}
-		opts = append(opts, consumer.WithLogicalShards(shards...))
+		opts = append(opts, consumer.WithLogicalShards(f.shards...))
 	}
-	c, err := consumer.New(server, category, opts...)
-	if err != nil {
-		return usage(err)
+	switch f.onDamage {
+	case damageStop:
+		opts = append(opts, consumer.WithDamage(consumer.DamageStop))
+	case damageSkip:
+		opts = append(opts, consumer.WithDamage(consumer.DamageSkip))
+	default:
+		return nil, fmt.Errorf("--on-damage %q is neither %s nor %s", f.onDamage, damageStop, damageSkip)
 	}
-	defer func() { _ = c.Close() }()
-	t := &tailing{consumer: c, out: bufio.NewWriterSize(cmd.OutOrStdout(), 1<<16), stderr: cmd.ErrOrStderr(), write: write, file: f.checkpoint, limit: f.count}
-	ctx, stop := untilUnread(cmd.Context(), cmd.OutOrStdout())
-	defer stop()
-	return t.run(ctx)
+	return opts, nil
 }
 
-// untilUnread returns a context that also ends when nobody reads out any more: "scribe tail access | head -3" should end with head,
-// not with the first message after it.
-func untilUnread(ctx context.Context, out io.Writer) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	f, ok := out.(*os.File)
-	if !ok {
-		return ctx, cancel
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(unreadEvery)
-		defer tick.Stop()
-		for !unread(f) {
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				return
-			}
-		}
-		cancel()
-	}()
-	return ctx, func() {
-		cancel()
-		<-done
-	}
-}
-
-// unreadEvery is how often a follower looks whether its reader is there still.
-const unreadEvery = 200 * time.Millisecond
-
-func describeOnce(ctx context.Context, server, category string) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if _, err := rpc.NewControlClient(rpc.Default(), server).GetCategory(ctx, &scribev1.GetCategoryRequest{Name: category}); err != nil {
-		return called(server, "tail "+category, err)
-	}
-	return nil
-}
-
-// start is where to begin: the checkpoint file wins over --from, since resuming is what it is for.
+// start is where --from says to begin.
 func (f *tailFlags) start() (consumer.Start, error) {
-	if f.checkpoint != "" {
-		text, err := os.ReadFile(f.checkpoint)
-		switch {
-		case err == nil:
-			start, err := consumer.Checkpoint(strings.TrimSpace(string(text)))
-			if err != nil {
-				return start, fmt.Errorf("checkpoint file %s: %w; remove the file to begin at --from", f.checkpoint, err)
-			}
-			return start, nil
-		case !errors.Is(err, fs.ErrNotExist):
-			return consumer.Start{}, fmt.Errorf("checkpoint file: %w", err)
-		}
-	}
 	switch f.from {
 	case "earliest":
 		return consumer.Earliest(), nil
@@ -178,145 +199,99 @@ func (f *tailFlags) start() (consumer.Start, error) {
 	return start, nil
 }
 
-// tailing is one run of the command.
-type tailing struct {
-	consumer *consumer.Consumer
-	out      *bufio.Writer
-	stderr   io.Writer
-	write    func(io.Writer, *consumer.Record) error
-	file     string // of the checkpoint; may be empty
-	limit    uint64 // 0 = none
-
-	saved time.Time
-	// printed is the checkpoint of what has left for standard output.
-	printed string
+func describeOnce(ctx context.Context, server, category string) (*scribev1.Category, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	res, err := rpc.NewControlClient(rpc.Default(), server).GetCategory(ctx, &scribev1.GetCategoryRequest{Name: category})
+	if err != nil {
+		return nil, called(server, "tail "+category, err)
+	}
+	return res.GetCategory(), nil
 }
 
-// saveEvery is how often the checkpoint file is brought up to date.
-const saveEvery = time.Second
-
-func (t *tailing) run(ctx context.Context) error {
-	err := t.records(ctx)
-	// What is in the buffer belongs to the messages before the checkpoint: it goes out first.
-	if ferr := t.flush(); err == nil {
-		err = ferr
-	}
-	if errors.Is(err, syscall.EPIPE) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		err = nil // the reader has seen enough, or the user has
-	}
-	return errors.Join(err, t.save())
+// tailWindow is a flag for the ordering window of a reader.
+type tailWindow struct {
+	given  bool
+	length time.Duration
 }
 
-func (t *tailing) records(ctx context.Context) error {
-	n := uint64(0)
-	for rec, err := range t.consumer.Records(ctx) {
-		if err != nil {
-			gap := new(consumer.GapError)
-			if !errors.As(err, &gap) {
-				return err
-			}
-			fmt.Fprintln(t.stderr, "scribe: "+err.Error())
-			continue
-		}
-		if err := t.write(t.out, &rec); err != nil {
-			return err
-		}
-		n++
-		if n == t.limit {
-			return nil
-		}
-		// Nothing more is there for now: the reader should see what is, and the checkpoint say so.
-		if t.consumer.Buffered() == 0 || time.Since(t.saved) > saveEvery {
-			if err := t.flush(); err != nil {
-				return err
-			}
-			if time.Since(t.saved) > saveEvery {
-				if err := t.save(); err != nil {
-					return err
-				}
-			}
-		}
+// windowUnbounded is the window that is none.
+const windowUnbounded = "unbounded"
+
+// String implements pflag.Value.
+func (w *tailWindow) String() string {
+	switch {
+	case !w.given:
+		return ""
+	case w.length == consumer.Unbounded:
+		return windowUnbounded
 	}
-	return nil
+	return units.Duration(w.length).String()
 }
 
-// flush hands over what was printed; only then do its messages count as delivered.
-func (t *tailing) flush() error {
-	if err := t.out.Flush(); err != nil {
-		return err
-	}
-	if t.file != "" {
-		t.printed = t.consumer.Checkpoint()
-	}
-	return nil
-}
-
-// save replaces the checkpoint file: written, synced and renamed, so that it is whole at every moment.
-func (t *tailing) save() error {
-	t.saved = time.Now()
-	if t.file == "" || t.printed == "" {
+// Set implements pflag.Value.
+func (w *tailWindow) Set(s string) error {
+	if s == windowUnbounded || s == "none" { // as categories have it
+		*w = tailWindow{given: true, length: consumer.Unbounded}
 		return nil
 	}
-	if err := atomicfile.WriteBytes(t.file, []byte(t.printed+"\n")); err != nil {
-		return fmt.Errorf("checkpoint file: %w", err)
+	d, err := units.ParseDuration(s)
+	if err != nil {
+		return fmt.Errorf("%q is none of 0 (strict order), a duration with its unit as 250ms, 1m or 1d, and %s", s, windowUnbounded)
 	}
+	*w = tailWindow{given: true, length: d.Std()}
 	return nil
 }
 
-// recordWriter returns what prints a message in a format.
-func recordWriter(format string) (func(io.Writer, *consumer.Record) error, error) {
-	switch format {
-	case "raw":
-		return writeRaw, nil
-	case "jsonl":
-		return writeJSON, nil
-	default:
-		return nil, fmt.Errorf("-o %q is none of raw, jsonl", format)
-	}
-}
+// Type implements pflag.Value.
+func (w *tailWindow) Type() string { return "window" }
 
-func writeRaw(w io.Writer, rec *consumer.Record) error {
-	if _, err := w.Write(rec.Payload); err != nil {
-		return err
-	}
-	_, err := w.Write([]byte{'\n'})
-	return err
-}
+// shardList is a flag for logical shards, sorted and each once.
+type shardList []uint32
 
-// recordLine is a message as JSON. Bytes that are not UTF-8 can't be a JSON string: they come as base64 under another name.
-type recordLine struct {
-	Time          time.Time         `json:"time"`
-	Persisted     time.Time         `json:"persisted"`
-	Key           *string           `json:"key,omitempty"`
-	KeyBase64     []byte            `json:"key_base64,omitempty"`
-	Payload       *string           `json:"payload,omitempty"`
-	PayloadBase64 []byte            `json:"payload_base64,omitempty"`
-	Attributes    map[string][]byte `json:"attributes,omitempty"`
-	Shard         string            `json:"shard"`
-	LSN           uint64            `json:"lsn"`
-	Index         int               `json:"index"`
-}
-
-func writeJSON(w io.Writer, rec *consumer.Record) error {
-	line := recordLine{Time: rec.Time.UTC(), Persisted: rec.Persisted.UTC(), Shard: rec.Shard.String(), LSN: uint64(rec.LSN), Index: rec.Index}
-	line.Payload, line.PayloadBase64 = textOrBytes(rec.Payload)
-	if rec.Key != nil {
-		line.Key, line.KeyBase64 = textOrBytes(rec.Key)
-	}
-	for name, value := range rec.Attributes.All() {
-		if line.Attributes == nil {
-			line.Attributes = map[string][]byte{}
+// String implements pflag.Value.
+func (l *shardList) String() string {
+	var parts []string
+	for i := 0; i < len(*l); {
+		first := (*l)[i]
+		last := first
+		for i++; i < len(*l) && (*l)[i] == last+1; i++ {
+			last++
 		}
-		line.Attributes[string(name)] = value
+		if part := strconv.FormatUint(uint64(first), 10); last == first {
+			parts = append(parts, part)
+		} else {
+			parts = append(parts, part+"-"+strconv.FormatUint(uint64(last), 10))
+		}
 	}
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	return enc.Encode(line)
+	return strings.Join(parts, ",")
 }
 
-func textOrBytes(b []byte) (*string, []byte) {
-	if utf8.Valid(b) {
-		return new(string(b)), nil
+// Set implements pflag.Value. Given more than once the flag adds up.
+func (l *shardList) Set(s string) error {
+	for part := range strings.SplitSeq(s, ",") {
+		from, to, ranged := strings.Cut(strings.TrimSpace(part), "-")
+		first, err := parseShard(from)
+		last := first
+		if err == nil && ranged {
+			last, err = parseShard(to)
+		}
+		if err != nil || last < first {
+			return fmt.Errorf("%q is no list of logical shards, 0 to %d, and ranges of them: write it as 0,4-7", s, record.MaxLogicalShard)
+		}
+		for n := first; n <= last; n++ {
+			*l = append(*l, n)
+		}
 	}
-	return nil, b
+	slices.Sort(*l)
+	*l = slices.Compact(*l)
+	return nil
+}
+
+// Type implements pflag.Value.
+func (l *shardList) Type() string { return "shards" }
+
+func parseShard(s string) (uint32, error) {
+	n, err := strconv.ParseUint(strings.TrimSpace(s), 10, 16) // record.MaxLogicalShard has 16 bits
+	return uint32(n), err
 }

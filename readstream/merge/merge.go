@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"iter"
 	"math"
-	"sync/atomic"
 
 	"scribe/internal/record"
 	"scribe/storage/metalog"
@@ -22,36 +21,6 @@ type Options struct {
 	Limit int
 	// Budget, if not nil, bounds them together with those of other merges.
 	Budget *Budget
-}
-
-// Budget is bytes that several merges share. It is safe for concurrent use.
-type Budget struct {
-	limit int64
-	used  atomic.Int64
-}
-
-// NewBudget returns a budget of limit bytes.
-func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
-
-// Used is how many bytes are taken.
-func (b *Budget) Used() int64 { return b.used.Load() }
-
-// take takes n bytes if they are left, or in any case when forced.
-func (b *Budget) take(n int, force bool) bool {
-	if b == nil {
-		return true
-	}
-	if b.used.Add(int64(n)) > b.limit && !force {
-		b.used.Add(-int64(n))
-		return false
-	}
-	return true
-}
-
-func (b *Budget) free(n int) {
-	if b != nil {
-		b.used.Add(-int64(n))
-	}
 }
 
 // Kind is what an Item is.
@@ -146,8 +115,9 @@ type Merge struct {
 	horizon int64
 }
 
-// New returns a merge of no shards.
+// New returns a merge of no shards, which is part of its budget until Close.
 func New(opts Options) *Merge {
+	opts.Budget.join()
 	return &Merge{opts: opts, cursors: map[record.ShardID]*cursor{}}
 }
 
@@ -220,7 +190,7 @@ func (m *Merge) Wants(dst []Want, limit int) []Want {
 			continue
 		}
 		c.want = wantRunning
-		room := min(m.quota(), m.opts.Limit-m.used)
+		room := min(m.quota(), m.opts.Limit-m.used, m.opts.Budget.room(m.used))
 		dst = append(dst, Want{Shard: c.shard, LSN: c.next, MaxBytes: max(room, 1)})
 		limit--
 	}
@@ -443,9 +413,10 @@ func (m *Merge) Pending() uint64 { return m.pending }
 // Buffered is the bytes in queues.
 func (m *Merge) Buffered() int { return m.used }
 
-// Close gives the queues' bytes back to the budget. The merge is not used afterwards.
+// Close gives the queues' bytes back to the budget, and its share. It is called once, and the merge is not used afterwards.
 func (m *Merge) Close() {
 	m.opts.Budget.free(m.used)
+	m.opts.Budget.leave()
 	m.used = 0
 }
 
@@ -464,7 +435,7 @@ func (m *Merge) offer(c *cursor, entries []metalog.Entry, force bool) {
 		c.low = max(c.low, e.Time)
 		size := len(e.Data) + entryOverhead
 		room := c.bytes == 0 || c.bytes+size <= m.quota()
-		if !force && (!room || m.used+size > m.opts.Limit) || !m.opts.Budget.take(size, force) {
+		if !force && (!room || m.used+size > m.opts.Limit) || !m.opts.Budget.take(size, m.used, force) {
 			// The time alone orders the cursor until there is room.
 			c.stub = c.empty() && c.want != wantFailed
 			return

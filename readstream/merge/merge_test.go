@@ -289,6 +289,16 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		"retry":    func(*rapid.T) { w.merge.Retry() },
 		"discover": func(*rapid.T) { w.discover() },
 		"floor":    func(*rapid.T) { w.floor() },
+		"shrink": func(t *rapid.T) {
+			before := w.merge.Low()
+			w.merge.Shrink()
+			if b := w.opts.Budget; b != nil && b.Used() > b.share() {
+				t.Fatalf("%d bytes are held of a share of %d", b.Used(), b.share())
+			}
+			if low := w.merge.Low(); low < before {
+				t.Fatalf("the low watermark goes back from %d to %d", before, low)
+			}
+		},
 		"pump":     func(t *rapid.T) { w.pump(rapid.IntRange(1, 20).Draw(t, "items")) },
 	}
 }

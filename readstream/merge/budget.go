@@ -1,0 +1,124 @@
+package merge
+
+import (
+	"math"
+	"sync/atomic"
+)
+
+// Budget is bytes that several merges share. It is safe for concurrent use.
+//
+// As long as there is plenty, a merge takes what it wants. When three quarters are taken the budget is pressed: then a merge takes no
+// more than its share, which is half of the budget divided by the merges, and [Merge.Shrink] gives back what is over that. So merges
+// whose streams stand still can't keep others from holding enough to be read in large steps.
+type Budget struct {
+	limit  int64
+	used   atomic.Int64
+	merges atomic.Int64
+}
+
+// NewBudget returns a budget of limit bytes.
+func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
+
+// Used is how many bytes are taken.
+func (b *Budget) Used() int64 { return b.used.Load() }
+
+// Pressed reports whether merges are held to their shares.
+func (b *Budget) Pressed() bool { return b.used.Load() > b.plenty() }
+
+// plenty is how much may be taken without regard to shares.
+func (b *Budget) plenty() int64 { return b.limit / 4 * 3 }
+
+func (b *Budget) share() int64 { return b.limit / 2 / max(b.merges.Load(), 1) }
+
+// take takes n bytes for a merge that has held, if they are left for it, or in any case when forced.
+func (b *Budget) take(n, held int, force bool) bool {
+	if b == nil {
+		return true
+	}
+	total := b.used.Add(int64(n))
+	if !force && (total > b.limit || total > b.plenty() && int64(held+n) > b.share()) {
+		b.used.Add(-int64(n))
+		return false
+	}
+	return true
+}
+
+// room is how much a merge that has held could take.
+func (b *Budget) room(held int) int {
+	if b == nil {
+		return math.MaxInt
+	}
+	used := b.used.Load()
+	return int(max(min(b.limit-used, max(b.plenty()-used, b.share()-int64(held))), 0))
+}
+
+func (b *Budget) free(n int) {
+	if b != nil {
+		b.used.Add(-int64(n))
+	}
+}
+
+func (b *Budget) join() {
+	if b != nil {
+		b.merges.Add(1)
+	}
+}
+
+func (b *Budget) leave() {
+	if b != nil {
+		b.merges.Add(-1)
+	}
+}
+
+// Shrink gives back what the merge holds beyond its share of the budget, the newest records of each shard first. They are read again when
+// it is their turn. It returns how many bytes were given back, and takes time in proportion to the shards and to these.
+func (m *Merge) Shrink() int {
+	if m.opts.Budget == nil {
+		return 0
+	}
+	share, before := int(m.opts.Budget.share()), m.used
+	if m.used <= share {
+		return 0
+	}
+	quota := share / max(m.active, 1)
+	for _, c := range m.cursors {
+		if c.bytes > quota {
+			m.shrink(c, quota)
+			m.settle(c)
+		}
+		if m.used <= share {
+			break
+		}
+	}
+	return before - m.used
+}
+
+// shrink drops the newest items of a cursor until its records take no more than quota.
+func (m *Merge) shrink(c *cursor, quota int) {
+	c.tail = max(c.tail, c.next) // what is dropped exists
+	for c.bytes > quota {
+		it := c.unpush()
+		switch it.Kind {
+		case Entry:
+			m.free(c, len(it.Data))
+			c.low = it.order
+		case Gap: // it will be met again
+		case End:
+			c.closing = false
+		}
+		c.next = it.LSN
+		// Of an entry at the front the time stays known.
+		c.stub = c.empty() && it.Kind == Entry && c.want != wantFailed
+	}
+}
+
+// unpush takes the last item out of a queue that has one.
+func (c *cursor) unpush() item {
+	last := len(c.queue) - 1
+	it := c.queue[last]
+	c.queue[last] = item{}
+	if c.queue = c.queue[:last]; c.empty() {
+		c.queue, c.first = nil, 0
+	}
+	return it
+}

@@ -19,9 +19,21 @@ type Config struct {
 	Heartbeat time.Duration
 	// LookPause is the least time between two looks at one category.
 	LookPause time.Duration
+	// LookEvery is the longest time without a look: that finds the shards which a watch that has silently died does not tell of. 0 = only
+	// looks that members ask for.
+	LookEvery time.Duration
 	// FailAfter is for how long a call of the engine may fail before members are told.
 	FailAfter time.Duration
 }
+
+// silentBeats and leastSilence are how many heartbeats, and how long at least, a subscription may miss before it is opened again.
+const (
+	silentBeats  = 10
+	leastSilence = 5 * time.Second
+)
+
+// silence is how long a subscription may tell nothing.
+func (c *Config) silence() time.Duration { return max(silentBeats*c.Heartbeat, leastSilence) }
 
 // Deps are what a Hub works with.
 type Deps struct {
@@ -197,18 +209,15 @@ const (
 	lastBackoff  = 2 * time.Second
 )
 
-// retrying runs call until it succeeds or ctx ends, with growing waits between. A call that ran for a while was well before it
-// failed. A closed engine ends it, too.
-func (f *feed) retrying(ctx context.Context, name string, call func() error) {
+// retrying runs call until it succeeds or ctx ends, with growing waits between. Call says with alive that the engine has told something. One
+// that was told something, and ran for a while, was well before it failed: what counts begins anew. A closed engine ends it, too.
+func (f *feed) retrying(ctx context.Context, name string, call func(alive func()) error) {
 	backoff := firstBackoff
-	var since time.Time // of the first failure in a row, or of when members were told
+	var since time.Time // since when nothing was well, or when members were told
 	for {
-		began := time.Now()
-		err := call()
+		began, alive := time.Now(), false
+		err := call(func() { alive = true })
 		now := time.Now()
-		if now.Sub(began) > lastBackoff {
-			since, backoff = time.Time{}, firstBackoff
-		}
 		switch {
 		case ctx.Err() != nil || err == nil:
 			return
@@ -219,11 +228,16 @@ func (f *feed) retrying(ctx context.Context, name string, call func() error) {
 		if f.hub.deps.Failed != nil {
 			f.hub.deps.Failed(name)
 		}
-		switch {
-		case since.IsZero():
-			since = began
+		if alive && now.Sub(began) > lastBackoff {
+			since, backoff = time.Time{}, firstBackoff
+		}
+		if since.IsZero() {
 			f.log.Warn("the metadata engine failed", "call", name, "error", err)
-		case now.Sub(since) >= f.hub.cfg.FailAfter:
+			if since = began; alive {
+				since = now
+			}
+		}
+		if now.Sub(since) >= f.hub.cfg.FailAfter {
 			since = now
 			f.fail(fmt.Errorf("%s: %w", name, err))
 		}
@@ -252,13 +266,17 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// errEnded is a call that ended although it should go on.
-var errEnded = errors.New("feed: the engine ended the call")
+// Faults of calls that should go on.
+var (
+	errEnded  = errors.New("feed: the engine ended the call")
+	errSilent = errors.New("feed: the engine has told nothing for too long")
+)
 
 // watch hears of shards that appear.
 func (f *feed) watch() {
-	f.retrying(f.ctx, "watch", func() error {
+	f.retrying(f.ctx, "watch", func(alive func()) error {
 		err := f.hub.deps.Log.WatchShards(f.ctx, f.category, func(shards []record.ShardID) error {
+			alive()
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.mu.table.appeared(shards)
@@ -274,16 +292,26 @@ func (f *feed) watch() {
 // restPerLook is how many times as long as a look took the feed rests after it.
 const restPerLook = 10
 
-// looks makes the looks that members ask for.
+// looks makes the looks that members ask for, and one now and then.
 func (f *feed) looks() {
 	pause := f.hub.cfg.LookPause
+	var every <-chan time.Time
+	if d := f.hub.cfg.LookEvery; d > 0 {
+		ticker := time.NewTicker(d)
+		defer ticker.Stop()
+		every = ticker.C
+	}
 	for {
 		select {
 		case <-f.ctx.Done():
 			return
 		case <-f.look:
+		case <-every:
+			f.mu.Lock()
+			f.mu.wanted = true
+			f.mu.Unlock()
 		}
-		f.retrying(f.ctx, "shards", func() error {
+		f.retrying(f.ctx, "shards", func(func()) error {
 			began := time.Now()
 			gained, err := f.lookOnce()
 			if took := time.Since(began); gained || err != nil {

@@ -2,8 +2,10 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"scribe/internal/record"
 	"scribe/storage/metalog"
@@ -109,12 +111,12 @@ func (f *feed) subscribe(tails []*tail) {
 	g.done.Go(func() {
 		f.hub.subscriptions.Add(1)
 		defer f.hub.subscriptions.Add(-1)
-		f.retrying(ctx, "subscribe", func() error { return f.follow(ctx, g) })
+		f.retrying(ctx, "subscribe", func(alive func()) error { return f.follow(ctx, g, alive) })
 	})
 }
 
-// follow subscribes to a group until all its shards are sealed.
-func (f *feed) follow(ctx context.Context, g *group) error {
+// follow subscribes to a group until all its shards are sealed. A subscription that misses its heartbeats has ended without a word.
+func (f *feed) follow(ctx context.Context, g *group, alive func()) error {
 	f.mu.Lock()
 	from := make([]metalog.Position, 0, len(g.tails))
 	for _, x := range g.tails {
@@ -128,7 +130,14 @@ func (f *feed) follow(ctx context.Context, g *group) error {
 	}
 	sealed := 0
 	var own copies
+	silence := f.hub.cfg.silence()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(silence, func() { cancel(errSilent) })
+	defer silent.Stop()
 	err := f.hub.deps.Log.Subscribe(ctx, from, f.hub.cfg.Heartbeat, func(updates []metalog.Update) error {
+		silent.Reset(silence)
+		alive()
 		updates = own.of(updates)
 		for i := range updates {
 			if updates[i].Sealed {
@@ -140,8 +149,11 @@ func (f *feed) follow(ctx context.Context, g *group) error {
 		f.mu.table.update(updates)
 		return nil
 	})
-	if err == nil && sealed < len(from) {
-		err = errEnded
+	switch {
+	case errors.Is(context.Cause(ctx), errSilent):
+		return errSilent
+	case err == nil && sealed < len(from):
+		return errEnded
 	}
 	return err
 }

@@ -23,6 +23,9 @@ const (
 	maxHeartbeat    = time.Minute
 )
 
+// lateReads is how many times Config.Reads of reads may be late before a stream begins no other.
+const lateReads = 8
+
 // Config of the role.
 type Config struct {
 	// MaxStreams is how many streams may be open; more are refused with REASON_OVERLOADED.
@@ -45,7 +48,8 @@ type Config struct {
 	// BatchEntries and BatchBytes bound one StreamEntries message; BatchBytes may be overrun by one record.
 	BatchEntries int
 	BatchBytes   int
-	// Reads is how many reads of the engine one stream makes at a time.
+	// Reads is how many reads of the engine one stream makes at a time, those that are late not counted, of which there may be lateReads
+	// times as many.
 	Reads int
 	// ReadGrace is how long a stream waits for its reads before it goes on with what its window allows without them; ReadTimeout how
 	// long a read may take.
@@ -55,9 +59,12 @@ type Config struct {
 	// tails of one category, which streams with a window ask for while they wait.
 	TailHeartbeat time.Duration
 	LookPause     time.Duration
+	// LookEvery is the longest time that a category which is read goes without a look for new shards, whatever the engine's watch says.
+	LookEvery time.Duration
 	// StartTimeout is how long a new stream may take to send its StreamStart.
 	StartTimeout time.Duration
-	// FailAfter is for how long the engine may fail a stream before the stream ends with REASON_NO_BACKEND.
+	// FailAfter is for how long the engine may fail a stream before the stream ends with REASON_NO_BACKEND, and how long a new one may
+	// take to find its category and its positions.
 	FailAfter time.Duration
 	// RetryAfter is the hint given with refusals.
 	RetryAfter time.Duration
@@ -81,6 +88,7 @@ func DefaultConfig() Config {
 		ReadTimeout:       5 * time.Second,
 		TailHeartbeat:     time.Second,
 		LookPause:         5 * time.Millisecond,
+		LookEvery:         15 * time.Second,
 		StartTimeout:      10 * time.Second,
 		FailAfter:         30 * time.Second,
 		RetryAfter:        time.Second,
@@ -101,7 +109,7 @@ func (c *Config) Validate() error {
 		}
 	}
 	number("MaxStreams", c.MaxStreams, 1, 1_000_000)
-	number("MaxShards", c.MaxShards, 1, 1_000_000)
+	number("MaxShards", c.MaxShards, 1, maxResume) // a stream that is sent away can go on elsewhere
 	number("StreamBytes", c.StreamBytes, metalog.MaxRecord, 1<<30)
 	number("TotalBytes", c.TotalBytes, c.StreamBytes, 1<<40)
 	number("TotalShards", c.TotalShards, c.MaxShards, 100_000_000)
@@ -113,6 +121,7 @@ func (c *Config) Validate() error {
 	duration("ReadTimeout", c.ReadTimeout, time.Millisecond, time.Hour)
 	duration("TailHeartbeat", c.TailHeartbeat, metalog.MinHeartbeat, time.Hour)
 	duration("LookPause", c.LookPause, 0, time.Minute)
+	duration("LookEvery", c.LookEvery, time.Millisecond, time.Hour)
 	duration("StartTimeout", c.StartTimeout, time.Millisecond, time.Hour)
 	duration("FailAfter", c.FailAfter, time.Millisecond, 24*time.Hour)
 	duration("MaxStreamAge", c.MaxStreamAge, 0, 365*24*time.Hour)

@@ -3,9 +3,12 @@ package readstream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"time"
 
 	"scribe/internal/record"
+	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readstream/feed"
 	"scribe/readstream/merge"
@@ -75,36 +78,64 @@ func (st *stream) looked() {
 	}
 }
 
-// appear takes shards in that the feed has told of, from their first records on.
-func (st *stream) appear(ctx context.Context, shards []record.ShardID) error {
+// joined is what was found of shards that have appeared.
+type joined struct {
+	shards []record.ShardID
+	states []metalog.State
+	err    error
+}
+
+// appear begins to take shards in that the feed has told of, from their first records on. The stream goes on meanwhile, as far as its
+// window allows without them.
+func (st *stream) appear(ctx context.Context, shards []record.ShardID) {
 	slices.Sort(shards)
 	shards = slices.Compact(shards)
 	st.member.Hold() // so that what is fetched now is newer than any floor
-	for len(shards) > 0 {
-		part := shards[:min(len(shards), metalog.MaxShards)]
-		states, err := st.s.deps.Log.Tail(ctx, part)
-		if err != nil {
-			st.mu.Lock()
-			st.mu.appeared, st.mu.joining = append(st.mu.appeared, shards...), false
-			st.mu.Unlock()
-			st.resting = true
-			return st.trouble(ctx, wholeCategory, "tail", err)
+	st.running.Go(func() {
+		found := joined{shards: shards}
+		for part := range slices.Chunk(shards, metalog.MaxShards) {
+			var states []metalog.State
+			if states, found.err = st.tails(ctx, part); found.err != nil {
+				break
+			}
+			found.states = append(found.states, states...)
 		}
-		delete(st.failing, wholeCategory)
-		if err := st.join(states); err != nil {
-			return err
-		}
-		shards = shards[len(part):]
+		st.mu.Lock()
+		st.mu.joined = &found
+		st.mu.Unlock()
+		st.notify()
+	})
+}
+
+// tails asks where shards end.
+func (st *stream) tails(ctx context.Context, shards []record.ShardID) ([]metalog.State, error) {
+	ctx, cancel := context.WithTimeout(ctx, st.s.cfg.ReadTimeout)
+	defer cancel()
+	return st.s.deps.Log.Tail(ctx, shards)
+}
+
+// join takes in those of the shards that are not in the stream.
+func (st *stream) join(ctx context.Context, found *joined) error {
+	if found.err != nil {
+		st.mu.Lock()
+		st.mu.appeared, st.mu.joining = append(st.mu.appeared, found.shards...), false
+		st.mu.Unlock()
+		st.resting = true
+		return st.trouble(ctx, wholeCategory, "tail", found.err)
+	}
+	delete(st.failing, wholeCategory)
+	if err := st.admit(found.states); err != nil {
+		return err
 	}
 	st.mu.Lock()
 	st.mu.joining = false
 	st.looked()
 	st.mu.Unlock()
+	st.notify() // others may have appeared meanwhile
 	return nil
 }
 
-// join takes in those of the shards that are not in the stream.
-func (st *stream) join(states []metalog.State) error {
+func (st *stream) admit(states []metalog.State) error {
 	st.mu.Lock()
 	var fresh []metalog.State
 	for _, v := range states {
@@ -115,10 +146,7 @@ func (st *stream) join(states []metalog.State) error {
 	}
 	total := st.merge.Total()
 	st.mu.Unlock()
-	if len(fresh) == 0 {
-		return nil
-	}
-	st.addShards(len(fresh))
+	all := st.addShards(len(fresh))
 	if total > st.s.cfg.MaxShards {
 		return tooManyShards(total, st.s.cfg.MaxShards)
 	}
@@ -130,5 +158,50 @@ func (st *stream) join(states []metalog.State) error {
 	}
 	st.opening = nil
 	st.member.Follow(fresh)
+	if all > int64(st.s.cfg.TotalShards) {
+		st.sendAway(eviction{scribev1.Reason_REASON_OVERLOADED,
+			fmt.Sprintf("the streams of this server follow %d shards, the limit is %d: others have appeared", all, st.s.cfg.TotalShards)})
+	}
 	return nil
+}
+
+// resolveTimeout bounds how long a question to the control plane takes.
+const resolveTimeout = 5 * time.Second
+
+// categoryExists sees to it that the stream ends when its category was deleted, or deleted and created again, and is opened again when
+// its order is another one.
+func (st *stream) categoryExists(ctx context.Context) {
+	if cat, ok := st.s.deps.Categories.Lookup(st.plan.category); ok && cat.GetId() == st.cat.GetId() {
+		st.compare(cat)
+		return
+	}
+	// The local view may be behind what the control plane said of the name when the stream opened.
+	st.mu.Lock()
+	asking := st.mu.asking
+	st.mu.asking = true
+	st.mu.Unlock()
+	if asking {
+		return
+	}
+	st.running.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+		defer cancel()
+		cat, err := st.s.deps.Categories.Resolve(ctx, st.plan.category)
+		if err == nil || rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY {
+			st.compare(cat)
+		} // else the control plane is away: nothing is known, so nothing has changed
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		st.mu.asking = false
+	})
+}
+
+// compare compares the category with what has its name now, nil for nothing.
+func (st *stream) compare(now *scribev1.Category) {
+	switch {
+	case now.GetId() != st.cat.GetId():
+		st.fail(rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "category %q was deleted while the stream ran", st.plan.category))
+	case now.HasOneOrder() != st.cat.HasOneOrder():
+		st.sendAway(eviction{scribev1.Reason_REASON_SHUTTING_DOWN, "the category's order is another one from now on: open the stream again"})
+	}
 }

@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	scribev1 "scribe/proto/scribe/v1"
-	"scribe/readstream/feed"
 )
 
 // metrics of the role; see metric names for what they count.
@@ -30,11 +29,12 @@ type metrics struct {
 	reads        prometheus.Counter
 	lateReads    prometheus.Counter
 	engineErrors *prometheus.CounterVec // by call
+	returned     prometheus.Counter
 }
 
 const namespace, subsystem = "scribe", "readstream"
 
-func newMetrics(r prometheus.Registerer, buffered func() float64, hub func() feed.Stats) (*metrics, error) {
+func newMetrics(r prometheus.Registerer, s *Server) (*metrics, error) {
 	m := &metrics{registerer: r}
 	counter := func(name, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help})
@@ -67,17 +67,8 @@ func newMetrics(r prometheus.Registerer, buffered func() float64, hub func() fee
 	m.reads = counter("log_reads_total", "Reads of the metadata engine.")
 	m.lateReads = counter("late_reads_total", "Reads that streams went on without, for the time being.")
 	m.engineErrors = vector("log_errors_total", "Failed calls of the metadata engine, by call.", "call")
-	m.all = append(m.all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Namespace: namespace, Subsystem: subsystem, Name: "buffered_bytes", Help: "Bytes of records that streams hold.",
-	}, buffered))
-	m.all = append(m.all,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "subscriptions", Help: "Subscriptions to the metadata engine, shared by streams.",
-		}, func() float64 { return float64(hub().Subscriptions) }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "looks_total", Help: "Looks at all tails of a category, shared by streams.",
-		}, func() float64 { return float64(hub().Looks) }),
-	)
+	m.returned = counter("returned_bytes_total", "Bytes of records that streams gave back, since all held too many, and read again later.")
+	m.all = append(m.all, measured(s)...)
 	if r == nil {
 		return m, nil
 	}
@@ -89,6 +80,36 @@ func newMetrics(r prometheus.Registerer, buffered func() float64, hub func() fee
 		}
 	}
 	return m, nil
+}
+
+// measured are the metrics that are looked up when they are asked for.
+func measured(s *Server) []prometheus.Collector {
+	gauge := func(name, help string, labels prometheus.Labels, value func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: name, Help: help, ConstLabels: labels,
+		}, value)
+	}
+	all := []prometheus.Collector{
+		gauge("buffered_bytes", "Bytes of records that streams hold.", nil, func() float64 { return float64(s.budget.Used()) }),
+		gauge("subscriptions", "Subscriptions to the metadata engine, shared by streams.", nil,
+			func() float64 { return float64(s.hub.Stats().Subscriptions) }),
+		gauge("pending_pointers", "Pointers that streams have not sent, each stream counting its own.", nil, func() float64 {
+			n, _ := s.behind()
+			return float64(n)
+		}),
+		gauge("lag_seconds", "How long ago the oldest pointer was persisted that a stream has not sent.", nil, func() float64 {
+			_, lag := s.behind()
+			return lag.Seconds()
+		}),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "looks_total", Help: "Looks at all tails of a category, shared by streams.",
+		}, func() float64 { return float64(s.hub.Stats().Looks) }),
+	}
+	for of := waitsNews; of <= lastStanding; of++ {
+		all = append(all, gauge("waiting_streams", "Open streams that wait, by what for.", prometheus.Labels{"for": standingLabels[of]},
+			func() float64 { return s.waiting(of) }))
+	}
+	return all
 }
 
 func (m *metrics) close() {

@@ -1,25 +1,34 @@
 package readstream
 
+import "math"
+
 // Needs returns, for each category that streams read, the persisted time from which they still need records, Unix microseconds: what has
-// not been handed out of the logs. Streams of which that is not known yet are left out.
+// not been handed out of the logs, and what was sent and whose credits the client has not given back. Streams of which neither is known
+// yet are left out.
 func (s *Server) Needs() map[uint32]int64 {
-	s.mu.Lock()
-	streams := make([]*stream, 0, len(s.mu.open))
-	for st := range s.mu.open {
-		streams = append(streams, st)
-	}
-	s.mu.Unlock()
 	needs := map[uint32]int64{}
-	for _, st := range streams {
-		st.mu.Lock()
-		low := int64(0)
-		if !st.mu.closed {
-			low = st.merge.Low()
-		}
-		st.mu.Unlock()
-		if from, ok := needs[st.cat.GetId()]; low > 0 && (!ok || low < from) {
+	for _, st := range s.streams() {
+		from, ok := needs[st.cat.GetId()]
+		if low := st.needs(); low > 0 && (!ok || low < from) {
 			needs[st.cat.GetId()] = low
 		}
 	}
 	return needs
+}
+
+// needs is the persisted time from which the stream needs records; 0 when that is not known.
+func (st *stream) needs() int64 {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.mu.closed {
+		return 0
+	}
+	from := st.mu.owed.oldest()
+	if low := st.merge.Low(); low > 0 {
+		from = min(from, low)
+	}
+	if from == math.MaxInt64 {
+		return 0
+	}
+	return from
 }

@@ -3,7 +3,6 @@ package readstream
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"scribe/internal/record"
@@ -49,57 +48,85 @@ func (st *stream) engineClosed() {
 	st.sendAway(eviction{scribev1.Reason_REASON_SHUTTING_DOWN, "the metadata engine of this server is closed"})
 }
 
-// readDone is a read that the merge was told of.
-type readDone struct {
+// reading is a read that runs. There may be two of a shard for a moment: the merge is told of the first one before the driver is.
+type reading struct {
 	shard record.ShardID
-	err   error
+	since time.Time
+	late  bool
 }
 
-// read does the reads that the merge wants, some at a time. It waits for them, since what they bring may come first; but not for
-// long: a shard that does not answer keeps back what its window says, and nothing else.
+// readDone is a read that the merge was told of.
+type readDone struct {
+	*reading
+	err error
+}
+
+// prompt is how many reads run that the stream waits for.
+func (st *stream) prompt() int { return len(st.reading) - st.late }
+
+// mayRead reports whether there is a read to wait for, or a place for another one.
+func (st *stream) mayRead() bool { return st.prompt() > 0 || st.late < lateReads*st.s.cfg.Reads }
+
+// read begins the reads that the merge wants, some at a time, and waits until one has ended, since what it brings may come first. It does
+// not wait for long: a shard that does not answer keeps back what its window says, and nothing else.
 func (st *stream) read(ctx context.Context) error {
+	st.s.relieve()
 	st.mu.Lock()
-	st.wants = st.merge.Wants(st.wants[:0], st.s.cfg.Reads-len(st.reading))
+	st.wants = st.merge.Wants(st.wants[:0], min(st.s.cfg.Reads-st.prompt(), lateReads*st.s.cfg.Reads-st.late))
 	st.mu.Unlock()
 	for _, w := range st.wants {
-		st.reading[w.Shard] = struct{}{}
+		r := &reading{shard: w.Shard, since: time.Now()}
+		st.reading[r] = struct{}{}
 		st.running.Go(func() {
 			rctx, cancel := context.WithTimeout(ctx, st.s.cfg.ReadTimeout)
 			defer cancel()
-			st.results <- readDone{w.Shard, st.readOne(rctx, w)}
+			st.results <- readDone{r, st.readOne(rctx, w)}
 		})
 	}
-	grace := time.NewTimer(st.s.cfg.ReadGrace)
+	if st.prompt() == 0 {
+		return nil // what was wanted has come in the meantime
+	}
+	grace := time.NewTimer(st.grace(time.Now()))
 	defer grace.Stop()
-	for st.readsWanted() {
-		select {
-		case done := <-st.results:
-			if err := st.finished(ctx, done); err != nil {
-				return err
-			}
-		case <-grace.C:
-			st.mu.Lock()
-			for shard := range st.reading {
-				st.merge.Late(shard)
-			}
-			st.mu.Unlock()
-			st.s.metrics.lateReads.Add(float64(len(st.reading)))
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	st.standing.Store(uint32(waitsLog))
+	defer st.standing.Store(uint32(runs))
+	select {
+	case done := <-st.results:
+		return st.finished(ctx, done)
+	case <-grace.C:
+		st.grace(time.Now())
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 	return nil
 }
 
-// readsWanted reports whether a read of the last ones started is still running.
-func (st *stream) readsWanted() bool {
-	return slices.ContainsFunc(st.wants, func(w merge.Want) bool { _, running := st.reading[w.Shard]; return running })
+// grace is how long the stream waits for the reads that run. Those that have run for long enough are late.
+func (st *stream) grace(now time.Time) time.Duration {
+	left := st.s.cfg.ReadGrace
+	for r := range st.reading {
+		switch d := st.s.cfg.ReadGrace - now.Sub(r.since); {
+		case r.late:
+		case d > 0:
+			left = min(left, d)
+		default:
+			r.late = true
+			st.late++
+			st.s.metrics.lateReads.Inc()
+			st.mu.Lock()
+			st.merge.Late(r.shard)
+			st.mu.Unlock()
+		}
+	}
+	return left
 }
 
 // finished takes note of a read that has ended.
 func (st *stream) finished(ctx context.Context, done readDone) error {
-	delete(st.reading, done.shard)
+	if done.late {
+		st.late--
+	}
+	delete(st.reading, done.reading)
 	if done.err == nil {
 		delete(st.failing, done.shard)
 		return nil

@@ -25,8 +25,10 @@ type Server struct {
 	metrics *metrics
 	budget  *merge.Budget
 	hub     *feed.Hub
-	// cursors are the shards that open streams follow, each stream counting its own.
+	// cursors are the shards that streams follow, each stream counting its own.
 	cursors atomic.Int64
+	// relieved is when streams gave back memory last.
+	relieved atomic.Int64
 
 	// evicting ends when Close begins, gone when streams must end without a notice.
 	evicting  context.Context
@@ -69,11 +71,11 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	s.mu.idle = make(chan struct{})
 	s.mu.open = map[*stream]struct{}{}
 	s.hub = feed.NewHub(
-		feed.Config{Heartbeat: cfg.TailHeartbeat, LookPause: cfg.LookPause, FailAfter: cfg.FailAfter},
+		feed.Config{Heartbeat: cfg.TailHeartbeat, LookPause: cfg.LookPause, LookEvery: cfg.LookEvery, FailAfter: cfg.FailAfter},
 		feed.Deps{Log: deps.Log, Logger: s.log, Failed: func(call string) { s.metrics.engineErrors.WithLabelValues(call).Inc() }},
 	)
 	var err error
-	s.metrics, err = newMetrics(deps.Registerer, func() float64 { return float64(s.budget.Used()) }, func() feed.Stats { return s.hub.Stats() })
+	s.metrics, err = newMetrics(deps.Registerer, s)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package readstream
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -213,13 +214,27 @@ func (s *Server) open(ctx context.Context, recv func(context.Context) (*scribev1
 	if err != nil {
 		return nil, err
 	}
+	finding, cancel := context.WithTimeoutCause(ctx, s.cfg.FailAfter, errOpening)
+	defer cancel()
+	st, err := s.prepare(finding, p, send)
+	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(finding), errOpening) {
+		err = rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.cfg.RetryAfter,
+			"the category and its shards were not found within %v: %w", s.cfg.FailAfter, err)
+	}
+	return st, err
+}
+
+// errOpening ends what takes too long while a stream opens.
+var errOpening = errors.New("readstream: opening takes too long")
+
+func (s *Server) prepare(ctx context.Context, p *plan, send func(*scribev1.StreamResponse) error) (*stream, error) {
 	cat, states, err := s.find(ctx, p)
 	if err != nil {
 		return nil, err
 	}
 	st := newStream(s, p, cat, send)
 	if err := st.begin(ctx, states); err != nil {
-		st.merge.Close()
+		st.close()
 		return nil, err
 	}
 	return st, nil
@@ -285,7 +300,8 @@ func (st *stream) begin(ctx context.Context, states []metalog.State) error {
 	if len(states) > st.s.cfg.MaxShards {
 		return tooManyShards(len(states), st.s.cfg.MaxShards)
 	}
-	if total := st.s.cursors.Load() + int64(len(states)); total > int64(st.s.cfg.TotalShards) {
+	// Counted before they are compared: streams that open at the same time know of each other.
+	if total := st.addShards(len(states)); total > int64(st.s.cfg.TotalShards) {
 		return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, st.s.cfg.RetryAfter,
 			"the streams of this server would follow %d shards, the limit is %d: try again, or another server", total, st.s.cfg.TotalShards)
 	}
@@ -320,6 +336,9 @@ func (st *stream) positions(ctx context.Context, states []metalog.State) ([]reco
 			if r.GetSkip() > 0 {
 				st.skips[v.Shard] = r
 			}
+		case st.plan.at == scribev1.StartAt_START_AT_EARLIEST && len(st.plan.resume) > 0:
+			// It appeared after the other positions were taken. What was trimmed of it since was owed, so it is a gap.
+			from[i] = record.FirstLSN
 		case st.plan.at == scribev1.StartAt_START_AT_EARLIEST:
 			from[i] = v.FirstLSN
 		case st.plan.at == scribev1.StartAt_START_AT_TIME:

@@ -49,15 +49,19 @@ type stream struct {
 	watermark  int64
 	control    *merge.Item
 	wants      []merge.Want
-	// reading are the shards that are being read, at most Config.Reads; results, with room for all, tells of those that were.
-	reading map[record.ShardID]struct{}
+	// reading are the reads that run, late of them those that the stream does not wait for; results, with room for all, tells of those
+	// that have ended.
+	reading map[*reading]struct{}
+	late    int
 	results chan readDone
 	running sync.WaitGroup // the stream's goroutines
 
-	silent       bool // nothing was sent since the last tick
-	stalled      bool // the stream waits for credits
-	resting      bool // taking in shards failed; not again before the next tick
-	look         bool // the merge holds something back until the tails were looked at
+	silent       bool     // nothing was sent since the last tick
+	stalled      bool     // the stream waits for credits
+	resting      bool     // taking in shards failed; not again before the next tick
+	look         bool     // the merge holds something back until the tails were looked at
+	held         standing // why the merge has nothing, when it has nothing
+	standing     atomic.Uint32
 	sentPointers atomic.Uint64
 	shards       atomic.Int64 // that it follows
 	// since is when it was opened, measured what it had sent when its rate was measured last; guarded by the server's mutex.
@@ -71,15 +75,19 @@ type stream struct {
 	mu    struct {
 		sync.Mutex
 		credits credits
-		// appeared are shards that the feed has told of; joining, that the driver is taking some in. horizon is what the merge is
-		// told of looks when there are none.
+		owed    owed
+		// appeared are shards that the feed has told of; joining, that some are being taken in, and joined what was found of them.
+		// horizon is what the merge is told of looks when there are none.
 		appeared []record.ShardID
 		joining  bool
+		joined   *joined
 		horizon  int64
+		// asking: the control plane is being asked for the category.
+		asking bool
 		// err ends the stream; evict sends it away.
 		err   error
 		evict *eviction
-		// closed: the merge is being closed.
+		// closed: the merge is closed.
 		closed bool
 	}
 	// wake tells the driver that something under mu has changed.
@@ -94,7 +102,7 @@ func newStream(s *Server, p *plan, cat *scribev1.Category, send func(*scribev1.S
 		skips: map[record.ShardID]*scribev1.ShardPosition{}, failing: map[record.ShardID]time.Time{},
 		merge:   merge.New(merge.Options{Window: p.window, Limit: s.cfg.StreamBytes, Budget: s.budget}),
 		wake:    make(chan struct{}, 1),
-		reading: map[record.ShardID]struct{}{}, results: make(chan readDone, s.cfg.Reads),
+		reading: map[*reading]struct{}{}, results: make(chan readDone, (1+lateReads)*s.cfg.Reads),
 	}
 	st.mu.credits = p.credits
 	return st
@@ -139,28 +147,32 @@ func (st *stream) sendAway(e eviction) {
 	st.notify()
 }
 
-// addShards counts shards that the stream follows from now on, or follows no more.
-func (st *stream) addShards(n int) {
+// addShards counts shards that the stream follows from now on, or follows no more. It returns how many all streams follow.
+func (st *stream) addShards(n int) int64 {
 	st.s.metrics.shards.Add(float64(n))
-	st.s.cursors.Add(int64(n))
 	st.shards.Add(int64(n))
+	return st.s.cursors.Add(int64(n))
+}
+
+// close gives back what a stream holds that does not run, or does no more.
+func (st *stream) close() {
+	st.addShards(-int(st.shards.Load()))
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.mu.closed = true
+	st.merge.Close()
 }
 
 // run serves the stream until it ends. It returns nil after an eviction.
 func (st *stream) run(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error)) error {
 	ctx, cancel := context.WithCancel(ctx)
-	st.addShards(len(st.opening))
 	defer func() {
 		cancel()
 		st.running.Wait()
 		if st.member != nil {
 			st.member.Leave()
 		}
-		st.addShards(-st.merge.Total())
-		st.mu.Lock()
-		st.mu.closed = true
-		st.mu.Unlock()
-		st.merge.Close()
+		st.close()
 	}()
 	// The client may do with it as it likes; the view's own is shared.
 	opened := &scribev1.StreamOpened{Category: proto.CloneOf(st.cat), Shards: st.opening}
@@ -196,6 +208,7 @@ func (st *stream) receive(ctx context.Context, recv func(context.Context) (*scri
 		}
 		st.mu.Lock()
 		st.mu.credits.add(req.GetCredits())
+		st.mu.owed.back(req.GetCredits().GetPointers())
 		st.mu.Unlock()
 		st.notify()
 	}
@@ -228,7 +241,10 @@ func (st *stream) drive(ctx context.Context) error {
 			}
 		default:
 		}
-		why, err := st.fill()
+		why, err := stopRead, error(nil)
+		if st.prompt() == 0 { // else it is not known what comes first
+			why, err = st.fill()
+		}
 		if err != nil {
 			return err
 		}
@@ -237,7 +253,7 @@ func (st *stream) drive(ctx context.Context) error {
 			st.member.Look() // while what there is is sent
 		}
 		switch {
-		case why == stopRead && len(st.reading) < st.s.cfg.Reads:
+		case why == stopRead && st.mayRead():
 			// The batch waits: it will be larger.
 			err = st.read(ctx)
 		case len(st.batch) > 0 || st.control != nil:
@@ -255,13 +271,17 @@ func (st *stream) drive(ctx context.Context) error {
 func (st *stream) check(ctx context.Context) (done bool, _ error) {
 	st.mu.Lock()
 	err, evict := st.mu.err, st.mu.evict
-	appeared := st.mu.appeared
-	if len(appeared) > 0 && !st.resting {
+	joined, appeared := st.mu.joined, st.mu.appeared
+	st.mu.joined = nil
+	if len(appeared) > 0 && !st.mu.joining && !st.resting {
 		st.mu.appeared, st.mu.joining = nil, true
 	} else {
 		appeared = nil
 	}
 	st.mu.Unlock()
+	if len(appeared) > 0 {
+		st.appear(ctx, appeared)
+	}
 	switch {
 	case ctx.Err() != nil:
 		return true, context.Cause(ctx)
@@ -271,8 +291,8 @@ func (st *stream) check(ctx context.Context) (done bool, _ error) {
 		return true, st.evict(*evict)
 	case st.s.evicting.Err() != nil:
 		return true, st.evict(eviction{scribev1.Reason_REASON_SHUTTING_DOWN, "the server is shutting down"})
-	case len(appeared) > 0:
-		return false, st.appear(ctx, appeared)
+	case joined != nil:
+		return false, st.join(ctx, joined)
 	}
 	return false, nil
 }
@@ -284,6 +304,15 @@ func (st *stream) wait(ctx context.Context, tick <-chan time.Time, why stop) err
 			st.s.metrics.stalls.Inc()
 		}
 	}
+	switch why {
+	case stopCredits:
+		st.standing.Store(uint32(waitsCredits))
+	case stopRead:
+		st.standing.Store(uint32(waitsLog))
+	default:
+		st.standing.Store(uint32(st.held))
+	}
+	defer st.standing.Store(uint32(runs))
 	select {
 	case <-st.wake:
 	case done := <-st.results:
@@ -298,9 +327,7 @@ func (st *stream) wait(ctx context.Context, tick <-chan time.Time, why stop) err
 
 // tick does what is done now and then.
 func (st *stream) tick(ctx context.Context) error {
-	if err := st.categoryExists(ctx); err != nil {
-		return err
-	}
+	st.categoryExists(ctx)
 	st.resting = false
 	if most := st.s.cfg.MaxStreamAge; most > 0 && st.s.clock().Sub(st.since) >= most {
 		st.sendAway(eviction{scribev1.Reason_REASON_OVERLOADED, fmt.Sprintf("the stream has run for %v: it can go on here or at another server", most)})
@@ -327,44 +354,36 @@ func (st *stream) tick(ctx context.Context) error {
 	return st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Heartbeat{Heartbeat: beat}})
 }
 
-// resolveTimeout bounds how long a stream waits for the control plane.
-const resolveTimeout = 5 * time.Second
-
-// categoryExists fails when the category was deleted, or deleted and created again.
-func (st *stream) categoryExists(ctx context.Context) error {
-	cat, ok := st.s.deps.Categories.Lookup(st.plan.category)
-	if !ok || cat.GetId() != st.cat.GetId() {
-		// The local view may be behind what the control plane said of the name when the stream opened.
-		ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
-		defer cancel()
-		var err error
-		cat, err = st.s.deps.Categories.Resolve(ctx, st.plan.category)
-		if err != nil && rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_CATEGORY {
-			return nil // the control plane is away: nothing is known, so nothing has changed
-		}
-	}
-	if cat.GetId() != st.cat.GetId() {
-		return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "category %q was deleted while the stream ran", st.plan.category)
-	}
-	if cat.HasOneOrder() != st.cat.HasOneOrder() {
-		st.sendAway(eviction{scribev1.Reason_REASON_SHUTTING_DOWN, "the category's order is another one from now on: open the stream again"})
-	}
-	return nil
-}
-
 // fill takes items from the merge into the batch, until something else is to be done.
 func (st *stream) fill() (stop, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	before := len(st.batch)
+	why, err := st.take()
+	if taken := st.batch[before:]; len(taken) > 0 {
+		oldest := taken[0].Time
+		for i := range taken {
+			oldest = min(oldest, taken[i].Time)
+		}
+		st.mu.owed.send(len(taken), oldest)
+	}
+	return why, err
+}
+
+// take is fill with the mutex held.
+func (st *stream) take() (stop, error) {
 	for st.control == nil {
 		kind, status := st.merge.Peek()
 		switch {
 		case status == merge.Read:
 			return stopRead, nil
 		case status == merge.Look:
-			st.look = true
+			st.look, st.held = true, waitsWindow
 			return stopIdle, nil
 		case status != merge.Ready:
+			if st.held = waitsNews; st.merge.Pending() > 0 {
+				st.held = waitsLog
+			}
 			return stopIdle, nil
 		case kind == merge.Entry && (len(st.batch) >= st.s.cfg.BatchEntries || st.batchBytes >= st.s.cfg.BatchBytes):
 			return stopFull, nil
@@ -443,6 +462,8 @@ func (st *stream) flush() error {
 
 func (st *stream) sendNow(r *scribev1.StreamResponse) error {
 	st.silent = false
+	st.standing.Store(uint32(waitsSend))
+	defer st.standing.Store(uint32(runs))
 	return st.send(r)
 }
 

@@ -299,7 +299,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 				t.Fatalf("the low watermark goes back from %d to %d", before, low)
 			}
 		},
-		"pump":     func(t *rapid.T) { w.pump(rapid.IntRange(1, 20).Draw(t, "items")) },
+		"pump": func(t *rapid.T) { w.pump(rapid.IntRange(1, 20).Draw(t, "items")) },
 	}
 }
 

@@ -1,0 +1,94 @@
+package readstream
+
+import "time"
+
+// standing is what a stream is waiting for, as far as others may want to know.
+type standing uint32
+
+// Standings. The names of those that are waits are values of a metric's label.
+const (
+	runs          standing = 0
+	waitsNews     standing = 1 // there is nothing to send
+	waitsCredits  standing = 2
+	waitsSend     standing = 3 // the client, or the connection, does not take what is sent
+	waitsWindow   standing = 4 // until the window lets something go
+	waitsLog      standing = 5 // a read is slow or has failed
+	lastStanding           = waitsLog
+	relievePause           = 100 * time.Millisecond
+	clientIsSlow           = 1<<waitsCredits | 1<<waitsSend
+	everyStanding          = 1<<(lastStanding+1) - 1
+)
+
+var standingLabels = [lastStanding + 1]string{"", "news", "credits", "send", "window", "log"}
+
+// relieve makes room when streams hold so much that others can't read in large steps: streams give back what they hold beyond an equal
+// share, those first that their clients keep waiting. It is called by streams that read, and does something at most every relievePause.
+func (s *Server) relieve() {
+	if !s.budget.Pressed() {
+		return
+	}
+	now, last := time.Now().UnixNano(), s.relieved.Load()
+	if now-last < int64(relievePause) || !s.relieved.CompareAndSwap(last, now) {
+		return
+	}
+	streams := s.streams()
+	for _, which := range []uint32{clientIsSlow, everyStanding} {
+		for _, st := range streams {
+			if which&(1<<st.standing.Load()) != 0 {
+				s.metrics.returned.Add(float64(st.shrink()))
+			}
+		}
+		if !s.budget.Pressed() {
+			return
+		}
+	}
+}
+
+// shrink gives back what the stream holds beyond its share, and returns how much that was.
+func (st *stream) shrink() int {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.mu.closed {
+		return 0
+	}
+	return st.merge.Shrink()
+}
+
+// streams are the open ones.
+func (s *Server) streams() []*stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	streams := make([]*stream, 0, len(s.mu.open))
+	for st := range s.mu.open {
+		streams = append(streams, st)
+	}
+	return streams
+}
+
+// waiting is how many streams have a standing.
+func (s *Server) waiting(of standing) float64 {
+	n := 0
+	for _, st := range s.streams() {
+		if standing(st.standing.Load()) == of {
+			n++
+		}
+	}
+	return float64(n)
+}
+
+// behind is how many pointers streams have not sent, and how far the one that is furthest behind is.
+func (s *Server) behind() (pointers uint64, lag time.Duration) {
+	now := s.clock().UnixMicro()
+	for _, st := range s.streams() {
+		st.mu.Lock()
+		if !st.mu.closed {
+			n, low := st.merge.Pending(), st.merge.Low()
+			pointers += n
+			if n > 0 && low > 0 && low < now {
+				lag = max(lag, time.Duration(now-low)*time.Microsecond)
+			}
+		}
+		st.mu.Unlock()
+	}
+	return pointers, lag
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"scribe/columnar"
 	"scribe/internal/pointer"
@@ -157,6 +158,23 @@ func (a *answer) make() *scribev1.FetchResponse {
 	return res
 }
 
+// expired tells a payload that retention has taken from one that was lost: a reader that was too slow for it gets a gap, not an error. A blob is
+// deleted only after all that it holds has expired, and persisted times are not before its id's.
+func (a *answer) expired(p *pointer.Pointer, err error) error {
+	cat, ok := a.s.deps.Categories.Lookup(a.category)
+	if !ok || rpc.ReasonOf(err) != scribev1.Reason_REASON_MISSING {
+		return err
+	}
+	retention := cat.GetRetention().AsDuration()
+	if retention <= 0 {
+		retention = pointer.DefaultRetention
+	}
+	if time.Now().UnixMicro()-p.Blob.Time() <= retention.Microseconds() {
+		return err
+	}
+	return rpc.Errorf(scribev1.Reason_REASON_TRIMMED, "the retention of %v is over, and the payload gone: %v", retention, err)
+}
+
 // payload fills out with the payload of an item.
 func (a *answer) payload(it *item, out *scribev1.Payload) error {
 	if it.err != nil {
@@ -164,7 +182,7 @@ func (a *answer) payload(it *item, out *scribev1.Payload) error {
 	}
 	j, p := &a.jobs[it.job], &it.pointer
 	if j.err != nil {
-		return j.err
+		return a.expired(p, j.err)
 	}
 	if it.whole && a.encoding != blockEncoding && j.block.category != a.category {
 		return a.foreign(p)

@@ -7,7 +7,8 @@
 // taken from the nearest tier that has them, several at a time, and the payloads are put into the answer in the order asked for, until
 // the next one would bring it over Config.AnswerBytes: at least one is in it, and the client asks again for the rest. A payload that
 // can't be served has an error of its own. The request as a whole fails only when it is not valid, its category is not known, or
-// the server is busy or shutting down.
+// the server is busy or shutting down. A payload that is not in its store is REASON_TRIMMED when the category's retention has passed since
+// its blob was made, which readers take as a gap, else REASON_MISSING.
 //
 // Encodings:
 //

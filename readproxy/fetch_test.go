@@ -156,6 +156,27 @@ func TestPointerFaults(t *testing.T) {
 	}
 }
 
+// What is not in its store any more when its retention is over has expired; before, it was lost.
+func TestExpired(t *testing.T) {
+	h := newHarness(t)
+	_, ptrs := h.put(pointer.CodecZstd, []payload{newPayload(t, "a", 10)})
+	for name, c := range map[string]struct {
+		age  time.Duration
+		want scribev1.Reason
+	}{
+		"expired": {pointer.DefaultRetention + time.Minute, scribev1.Reason_REASON_TRIMMED},
+		"lost":    {pointer.DefaultRetention - time.Minute, scribev1.Reason_REASON_MISSING},
+	} {
+		p := ptrs[0]
+		p.Blob = pointer.MakeBlobID(time.Now().Add(-c.age).UnixMicro(), [10]byte{1})
+		got := h.fetch(raw, "a", pointer.Append(nil, &p))[0]
+		wantReason(t, got, c.want)
+		if rpc.Retryable(rpc.FromInfo(got.GetError())) {
+			t.Errorf("%s: it is worth trying again", name)
+		}
+	}
+}
+
 func TestStoreTrouble(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.FetchTimeout = 5 * time.Millisecond })
 	enc, _ := h.put(pointer.CodecZstd, []payload{newPayload(t, "a", 10)})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"scribe/internal/app"
 	"scribe/internal/bench"
 	"scribe/internal/units"
 )
@@ -44,7 +45,10 @@ costs on the same bytes in the same run.`,
 		{"produce", "Committed writes as fast as one producer can", `Write a workload until --bytes of payload are committed, with one producer that has several requests in flight, and compare the CPU
 time for a byte with what zstd alone takes for the same bytes.`, bench.Produce},
 		{"consume", "Reads from the beginning to the end as fast as one consumer can", `Fill a category, which is not measured, read it from its beginning to its end, and compare the CPU time for a byte with what the
-decoder alone takes for the same bytes.`, bench.Consume},
+decoder alone takes for the same bytes: over a stream that no cache holds and on all cores, and over a few blocks again and again.`, bench.Consume},
+		{"catchup", "Reads of a backlog that is on disk alone", `Fill a category, which is not measured, make the system forget the files, and read it from its beginning to its end. What that takes
+stands beside reading and decompressing the same files with nothing around it, on all cores, in time and in CPU time. The cell runs in this
+process.`, bench.CatchUp},
 		{"e2e", "Latency of committed writes and of delivery at a fixed light load", `Write messages at a fixed rate, one at a time, each committed, while a consumer follows, and report how long the acknowledgement and
 the delivery took.`, bench.EndToEnd},
 	} {
@@ -58,6 +62,9 @@ the delivery took.`, bench.EndToEnd},
 
 func newBenchOf(name, short string, run func(context.Context, bench.Options) (bench.Report, error)) *cobra.Command {
 	f := benchFlags{bytes: 256 << 20}
+	if name == "catchup" {
+		f.bytes = 5_000_000_000
+	}
 	cmd := &cobra.Command{
 		Use:   name,
 		Short: short,
@@ -66,23 +73,33 @@ func newBenchOf(name, short string, run func(context.Context, bench.Options) (be
 		Args: cobra.NoArgs,
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.server, "server", "", "address of a running cell (default: one in this process)")
+	if name != "catchup" {
+		fs.StringVar(&f.server, "server", "", "address of a running cell (default: one in this process)")
+	}
 	fs.StringVar(&f.data, "data", "", "folder of the cell in this process (default: a temporary one)")
 	fs.StringSliceVar(&f.workloads, "workload", bench.WorkloadNames(), "messages: 100b, access-log, 10kb")
 	fs.IntVar(&f.count, "count", 1, "runs of each workload")
-	fs.StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of the runs to this file")
+	fs.StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of what is measured to this file, from the first run's beginning to the last one's end")
 	fs.BoolVar(&f.json, "json", false, "a JSON object a run")
-	if name == "e2e" {
+	switch name {
+	case "e2e":
 		fs.IntVar(&f.messages, "messages", 1000, "messages to send")
 		fs.IntVar(&f.rate, "rate", 100, "messages a second")
 		cmd.Flags().Lookup("workload").DefValue = "access-log"
 		f.workloads = []string{"access-log"}
-	} else {
+	case "catchup":
+		cmd.Flags().Lookup("workload").DefValue = "access-log"
+		f.workloads = []string{"access-log"}
+		fs.Var(&f.bytes, "bytes", "payload of the backlog")
+	default:
 		fs.Var(&f.bytes, "bytes", "payload of a run")
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if f.count < 1 || name == "e2e" && (f.messages < 1 || f.rate < 1 || f.rate > 1_000_000) {
 			return usage(errors.New("--count, --messages and --rate must be above zero, --rate at most 1000000"))
+		}
+		if f.bytes < 1 || len(f.workloads) == 0 {
+			return usage(errors.New("--bytes must be above zero, and there must be a --workload"))
 		}
 		return f.run(cmd, run)
 	}
@@ -93,7 +110,7 @@ func (f *benchFlags) run(cmd *cobra.Command, run func(context.Context, bench.Opt
 	ctx := cmd.Context()
 	o := bench.Options{Server: f.server, Bytes: int64(f.bytes), Messages: f.messages, Rate: f.rate}
 	if f.server == "" {
-		stop, url, serr := benchCell(cmd, f.data, nil)
+		stop, url, serr := benchCell(cmd, f.data, func(c *app.Config) { o.Blobs = c.BlobPath() })
 		if serr != nil {
 			return serr
 		}
@@ -101,11 +118,18 @@ func (f *benchFlags) run(cmd *cobra.Command, run func(context.Context, bench.Opt
 		o.Server, o.InProcess = url, true
 	}
 	if f.profile != "" {
-		stop, perr := startProfile(f.profile)
-		if perr != nil {
-			return perr
+		var stop func() error
+		defer func() {
+			if stop != nil {
+				err = errors.Join(err, stop())
+			}
+		}()
+		o.Measured = func() (err error) {
+			if stop == nil {
+				stop, err = startProfile(f.profile)
+			}
+			return err
 		}
-		defer func() { err = errors.Join(err, stop()) }()
 	}
 	var reports []bench.Report
 	for _, name := range f.workloads {

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"runtime"
@@ -116,7 +117,100 @@ func (w Workload) stream(total int) [][]byte {
 	return out
 }
 
-// decompressAlone measures the decoder on the same blocks.
+// decompressStream measures the decoder over a stream that no cache holds, in blocks of a payload's size that differ from one
+// another, on as many cores as the path may use: what decompression costs with nothing around it.
+func decompressStream(w Workload) (cost, error) {
+	packed, err := pack(w.stream(streamBytes))
+	if err != nil {
+		return cost{}, err
+	}
+	runtime.GC() // what was packed must not be collected while it is measured
+	cpu := cpuTime()
+	raw, err := unpack(len(packed), func(i int, d *unpacker) error { return d.decode(packed[i]) })
+	used := cpuTime() - cpu
+	if err != nil {
+		return cost{}, err
+	}
+	stored := 0
+	for _, b := range packed {
+		stored += len(b)
+	}
+	return cost{nsPerByte: float64(used) / float64(raw), ratio: float64(raw) / float64(stored)}, nil
+}
+
+// pack compresses blocks as batchers do, each into memory of its own, on all cores. The blocks are given up one by one.
+func pack(blocks [][]byte) ([][]byte, error) {
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false))
+	if err != nil {
+		return nil, err
+	}
+	packed := make([][]byte, len(blocks))
+	_, err = inParallel(len(blocks), func() func(int) (int, error) {
+		var scratch []byte
+		return func(i int) (int, error) {
+			scratch = enc.EncodeAll(blocks[i], scratch[:0])
+			packed[i], blocks[i] = bytes.Clone(scratch), nil
+			return 0, nil
+		}
+	})
+	return packed, err
+}
+
+// unpacker is a decoder with the buffers that it needs, for one goroutine.
+type unpacker struct {
+	decoder *zstd.Decoder
+	src     []byte // of a blob that is read
+	dst     []byte
+	raw     int // bytes that were decoded
+}
+
+func (u *unpacker) decode(packed []byte) (err error) {
+	if u.dst, err = u.decoder.DecodeAll(packed, u.dst[:0]); err != nil {
+		return fmt.Errorf("decompress a block of the baseline: %w", err)
+	}
+	u.raw += len(u.dst)
+	return nil
+}
+
+// unpack runs decode for 0 to n-1 on all cores, and returns how many bytes were decoded.
+func unpack(n int, decode func(i int, u *unpacker) error) (int64, error) {
+	decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(runtime.GOMAXPROCS(0)), zstd.IgnoreChecksum(true))
+	if err != nil {
+		return 0, err
+	}
+	defer decoder.Close()
+	return inParallel(n, func() func(int) (int, error) {
+		u := &unpacker{decoder: decoder, dst: make([]byte, 0, block)}
+		return func(i int) (int, error) {
+			u.raw = 0
+			err := decode(i, u)
+			return u.raw, err
+		}
+	})
+}
+
+// inParallel runs what worker returns, one for each core, for 0 to n-1, and adds up the results.
+func inParallel(n int, worker func() func(int) (int, error)) (int64, error) {
+	var (
+		next, sum atomic.Int64
+		failed    = make([]error, runtime.GOMAXPROCS(0))
+		workers   sync.WaitGroup
+	)
+	for w := range failed {
+		run := worker()
+		workers.Go(func() {
+			for i := next.Add(1) - 1; i < int64(n) && failed[w] == nil; i = next.Add(1) - 1 {
+				var got int
+				got, failed[w] = run(int(i))
+				sum.Add(int64(got))
+			}
+		})
+	}
+	workers.Wait()
+	return sum.Load(), errors.Join(failed...)
+}
+
+// decompressAlone measures the decoder over the same few blocks again and again, on one core.
 func decompressAlone(w Workload) (cost, error) {
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
 	if err != nil {

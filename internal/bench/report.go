@@ -10,7 +10,7 @@ import (
 
 // Report is what one measurement found. CPU figures are of the whole process.
 type Report struct {
-	// What was measured: produce, consume or e2e.
+	// What was measured: produce, consume, catchup or e2e.
 	What     string `json:"what"`
 	Workload string `json:"workload"`
 	// InProcess says that the cell ran in the measuring process, so that its CPU time is counted.
@@ -25,11 +25,17 @@ type Report struct {
 	CPUSeconds        float64 `json:"cpu_seconds"`
 	CPUNsPerByte      float64 `json:"cpu_ns_per_byte"`
 	// Limit is the operation that the hardware has to do at least once, on the same bytes in the same run: "zstd" (fastest level)
-	// for writes, over a stream that no cache holds and on all cores; "unzstd" for reads.
+	// for writes and "unzstd" for reads, over a stream that no cache holds and on all cores; "read+unzstd" for a catch-up: the very
+	// blobs, read and decompressed.
 	Limit          string  `json:"limit,omitempty"`
 	LimitNsPerByte float64 `json:"limit_ns_per_byte,omitempty"`
 	Ratio          float64 `json:"ratio,omitempty"` // CPUNsPerByte to LimitNsPerByte
-	// WarmNsPerByte is zstd over the same few blocks again and again, on one core; for writes only.
+	// LimitMBPerSecond is what the limit of a catch-up does in that time on all cores, SpeedRatio how many times longer the path takes.
+	LimitMBPerSecond float64 `json:"limit_mb_per_second,omitempty"`
+	SpeedRatio       float64 `json:"speed_ratio,omitempty"`
+	// StoredBytes is what a catch-up reads from the blobs.
+	StoredBytes int64 `json:"stored_bytes,omitempty"`
+	// WarmNsPerByte is the limit's operation over the same few blocks again and again, on one core; for writes and reads.
 	WarmNsPerByte   float64 `json:"warm_ns_per_byte,omitempty"`
 	WarmRatio       float64 `json:"warm_ratio,omitempty"` // CPUNsPerByte to WarmNsPerByte
 	CompressionRate float64 `json:"compression_rate,omitempty"`
@@ -74,6 +80,9 @@ func (r *Report) finish(wall, cpu time.Duration) {
 	if r.WarmNsPerByte > 0 {
 		r.WarmRatio = r.CPUNsPerByte / r.WarmNsPerByte
 	}
+	if r.MBPerSecond > 0 {
+		r.SpeedRatio = r.LimitMBPerSecond / r.MBPerSecond
+	}
 }
 
 // Table prints reports for people.
@@ -93,11 +102,17 @@ func Table(w io.Writer, reports []Report) error {
 			if r.WarmNsPerByte > 0 {
 				fmt.Fprint(tw, "warm ns/B\tratio\t")
 			}
+			if r.LimitMBPerSecond > 0 {
+				fmt.Fprint(tw, "limit MB/s\tratio\tstored MB\t")
+			}
 			fmt.Fprintln(tw)
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%d\t%.0f\t%.0f\t%.2f\t%s\t%.2f\t%.2f\t", r.What, r.Workload, r.Messages, r.MBPerSecond, r.MessagesPerSecond, r.CPUNsPerByte, r.Limit, r.LimitNsPerByte, r.Ratio)
 		if r.WarmNsPerByte > 0 {
 			fmt.Fprintf(tw, "%.2f\t%.2f\t", r.WarmNsPerByte, r.WarmRatio)
+		}
+		if r.LimitMBPerSecond > 0 {
+			fmt.Fprintf(tw, "%.0f\t%.2f\t%d\t", r.LimitMBPerSecond, r.SpeedRatio, r.StoredBytes/1e6)
 		}
 		fmt.Fprintln(tw)
 	}

@@ -27,6 +27,18 @@ type Options struct {
 	Bytes int64
 	// Messages and Rate, a second, of the light load of e2e.
 	Messages, Rate int
+	// Blobs is the folder of the cell's blobs; for a catch-up only.
+	Blobs string
+	// Measured, if not nil, is called when what is measured begins: after what was filled, and after the limits.
+	Measured func() error
+}
+
+// measured announces that the measured part begins.
+func (o *Options) measured() error {
+	if o.Measured == nil {
+		return nil
+	}
+	return o.Measured()
 }
 
 const (
@@ -50,6 +62,9 @@ func Produce(ctx context.Context, o Options) (r Report, err error) {
 	r = Report{
 		What: "produce", Workload: o.Workload.Name, InProcess: o.InProcess,
 		Limit: "zstd", LimitNsPerByte: limit.nsPerByte, WarmNsPerByte: warm.nsPerByte, CompressionRate: limit.ratio,
+	}
+	if err := o.measured(); err != nil {
+		return r, err
 	}
 	begin, cpu := time.Now(), cpuTime()
 	r.Messages, r.Bytes, err = fill(ctx, o)
@@ -91,36 +106,6 @@ func fill(ctx context.Context, o Options) (messages, bytes int64, err error) {
 	return messages, bytes, nil
 }
 
-// Consume measures reading a category from its beginning to its end; it is filled first, which is not measured.
-func Consume(ctx context.Context, o Options) (r Report, err error) {
-	limit, err := decompressAlone(o.Workload)
-	if err != nil {
-		return r, err
-	}
-	written, _, err := fill(ctx, o)
-	if err != nil {
-		return r, fmt.Errorf("fill %s: %w", o.Category, err)
-	}
-	r = Report{What: "consume", Workload: o.Workload.Name, InProcess: o.InProcess, Limit: "unzstd", LimitNsPerByte: limit.nsPerByte, CompressionRate: limit.ratio}
-	c, err := consumer.New(o.Server, o.Category, consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd())
-	if err != nil {
-		return r, err
-	}
-	begin, cpu := time.Now(), cpuTime()
-	for rec, err := range c.Records(ctx) {
-		if err != nil {
-			return r, errors.Join(err, c.Close())
-		}
-		r.Messages++
-		r.Bytes += int64(len(rec.Payload))
-	}
-	r.finish(time.Since(begin), cpuTime()-cpu)
-	if r.Messages != written {
-		return r, fmt.Errorf("%d messages were read, %d written", r.Messages, written)
-	}
-	return r, c.Close()
-}
-
 // EndToEnd measures latency at light load: messages at a fixed rate, one at a time, each committed, while a consumer follows.
 func EndToEnd(ctx context.Context, o Options) (r Report, err error) {
 	r = Report{What: "e2e", Workload: o.Workload.Name, InProcess: o.InProcess}
@@ -139,6 +124,9 @@ func EndToEnd(ctx context.Context, o Options) (r Report, err error) {
 	select {
 	case <-f.started:
 	case err := <-f.done:
+		return r, errors.Join(err, p.Close(ctx))
+	}
+	if err := o.measured(); err != nil {
 		return r, errors.Join(err, p.Close(ctx))
 	}
 	begin, cpu := time.Now(), cpuTime()

@@ -5,6 +5,7 @@ package consumer_test
 import (
 	"bytes"
 	"context"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -185,4 +186,41 @@ func BenchmarkTrickle(b *testing.B) {
 		}
 	}
 	b.ReportMetric(n*float64(b.N)/b.Elapsed().Seconds(), "pointers/s")
+}
+
+// Delivering alone: messages of 100 bytes in payloads that were not compressed.
+//
+//	go test ./consumer -run '^$' -bench Deliver -cpu 1 -count 6
+func BenchmarkDeliver(b *testing.B) {
+	w := warm{newCell(), map[string]*scribev1.Payload{}}
+	const payloads, each = 16, 20_000
+	texts := make([]string, each)
+	for i := range texts {
+		texts[i] = strings.Repeat("0123456789", 10)
+	}
+	f := frame(0, texts...)
+	for range payloads {
+		w.addFrames(shardID(0, 1), f)
+	}
+	for _, e := range w.logs[shardID(0, 1)].entries {
+		w.answers[string(e.pointer)] = &scribev1.Payload{Codec: uint32(pointer.CodecNone), Data: f, RawLength: e.length, Crc: record.CRC(f)}
+	}
+	begun := cpu(b)
+	for b.Loop() {
+		c, err := consumer.New("", categoryName, consumer.WithServices(w, w), consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd())
+		if err != nil {
+			b.Fatal(err)
+		}
+		n := 0
+		for rec, err := range c.Records(b.Context()) {
+			if err != nil {
+				b.Fatal(err)
+			}
+			n += len(rec.Payload)
+		}
+		if n != 100*each*payloads {
+			b.Fatalf("%d bytes", n)
+		}
+	}
+	b.ReportMetric(float64(cpu(b)-begun)/float64(b.N*payloads*each), "cpu-ns/message")
 }

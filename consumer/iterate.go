@@ -163,12 +163,17 @@ func (c *Consumer) records(it *item, yield func(Record, error) bool) bool {
 	var (
 		d         record.Decoder
 		r         record.Record
-		persisted = time.UnixMicro(it.time)
-		total     = int(it.ptr.Messages)
-		left      = int(c.left.Load())
-		index     = 0 // of the next message in the payload
-		offset    = 0 // of the next frame
-		bytes     = uint64(0)
+		total  = int(it.ptr.Messages)
+		left   = int(c.left.Load())
+		index  = 0 // of the next message in the payload
+		offset = 0 // of the next frame
+		bytes  = uint64(0)
+		// out is what is yielded, with all that does not change within a payload; at is its Time.
+		out = Record{
+			Time: time.UnixMicro(0), Persisted: time.UnixMicro(it.time),
+			LogicalShard: uint32(it.pos.shard.Logical()), Shard: it.pos.shard, LSN: uint64(it.lsn),
+		}
+		at = int64(0)
 	)
 	defer func() { c.stats.bytes.Add(bytes) }()
 	for n := 0; left > 0; n++ {
@@ -195,12 +200,11 @@ func (c *Consumer) records(it *item, yield func(Record, error) bool) bool {
 			left--
 			c.left.Store(int64(left))
 			bytes += uint64(len(r.Payload))
-			if !yield(Record{
-				Payload: r.Payload, Key: r.Key, Attributes: r.Attributes,
-				Time: time.UnixMicro(r.Time), Persisted: persisted,
-				LogicalShard: uint32(it.pos.shard.Logical()), Shard: it.pos.shard,
-				LSN: uint64(it.lsn), Index: index - 1,
-			}, nil) {
+			if r.Time != at { // most messages have their frame's
+				at, out.Time = r.Time, time.UnixMicro(r.Time)
+			}
+			out.Payload, out.Key, out.Attributes, out.Index = r.Payload, r.Key, r.Attributes, index-1
+			if !yield(out, nil) {
 				return false
 			}
 		}

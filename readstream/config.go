@@ -75,7 +75,7 @@ func DefaultConfig() Config {
 	return Config{
 		MaxStreams:        1000,
 		MaxShards:         100_000,
-		StreamBytes:       4 << 20,
+		StreamBytes:       8 << 20,
 		TotalBytes:        256 << 20,
 		TotalShards:       1_000_000,
 		PointersPerSecond: 500_000,

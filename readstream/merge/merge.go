@@ -179,6 +179,13 @@ func (m *Merge) Update(u *metalog.Update) {
 	m.settle(c)
 }
 
+// firstRead is the bytes that the first read of a shard brings at most, so that a stream has something to send soon; each further one may
+// bring twice as many, firstRead<<mostAhead in the end.
+const (
+	firstRead = 16 << 10
+	mostAhead = 8
+)
+
 // Wants appends at most limit wanted reads to dst. Each should be answered before the next call of Next, for what it brings may come
 // first; one that can't be is to be told with Late.
 func (m *Merge) Wants(dst []Want, limit int) []Want {
@@ -190,7 +197,8 @@ func (m *Merge) Wants(dst []Want, limit int) []Want {
 			continue
 		}
 		c.want = wantRunning
-		room := min(m.quota(), m.opts.Limit-m.used, m.opts.Budget.room(m.used))
+		room := min(m.quota(), m.opts.Limit-m.used, m.opts.Budget.room(m.used), firstRead<<c.ahead)
+		c.ahead = min(c.ahead+1, mostAhead)
 		dst = append(dst, Want{Shard: c.shard, LSN: c.next, MaxBytes: max(room, 1)})
 		limit--
 	}
@@ -441,6 +449,9 @@ func (m *Merge) offer(c *cursor, entries []metalog.Entry, force bool) {
 			return
 		}
 		force = false
+		if c.queue == nil && i+1 < len(entries) { // grows once, by what is likely to fit
+			c.queue = make([]item, 0, min(len(entries)-i, m.quota()/size+1))
+		}
 		c.push(item{Item: Item{Kind: Entry, Shard: c.shard, LSN: e.LSN, Time: e.Time, Data: e.Data}, order: c.low})
 		c.next++
 		c.stub = false

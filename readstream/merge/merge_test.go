@@ -465,37 +465,3 @@ func TestNoRoom(t *testing.T) {
 		})
 	}
 }
-
-// go test ./readstream/merge -run - -bench Merge -count 6
-func BenchmarkMerge(b *testing.B) {
-	for _, shards := range []int{1, 10, 100, 1000, 10_000} {
-		for _, window := range []int64{Unbounded, 1000} {
-			b.Run(fmt.Sprintf("shards=%d/window=%v", shards, window != Unbounded), func(b *testing.B) {
-				m := New(Options{Window: window, Limit: 64 << 20})
-				data := make([]byte, 80)
-				next := make([]record.LSN, shards)
-				for i := range shards {
-					m.Add(record.ShardID(i), 1)
-					next[i] = 1
-				}
-				now := int64(1)
-				b.ReportAllocs()
-				for i := 0; b.Loop(); i++ {
-					id := i % shards
-					now++
-					u := metalog.Update{Shard: record.ShardID(id), Entries: []metalog.Entry{{LSN: next[id], Time: now, Data: data}}, NextLSN: next[id] + 1, Watermark: now}
-					next[id]++
-					m.Update(&u)
-					for {
-						_, s := m.Next()
-						if s == Look {
-							m.Looked(m.Seen())
-						} else if s != Ready {
-							break
-						}
-					}
-				}
-			})
-		}
-	}
-}

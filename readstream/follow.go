@@ -159,8 +159,10 @@ func (st *stream) admit(states []metalog.State) error {
 	st.opening = nil
 	st.member.Follow(fresh)
 	if all > int64(st.s.cfg.TotalShards) {
-		st.sendAway(eviction{scribev1.Reason_REASON_OVERLOADED,
-			fmt.Sprintf("the streams of this server follow %d shards, the limit is %d: others have appeared", all, st.s.cfg.TotalShards)})
+		st.sendAway(eviction{
+			scribev1.Reason_REASON_OVERLOADED,
+			fmt.Sprintf("the streams of this server follow %d shards, the limit is %d: others have appeared", all, st.s.cfg.TotalShards),
+		})
 	}
 	return nil
 }

@@ -27,8 +27,21 @@ func newCategory() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "category",
 		Short: "Create, list, describe, update and delete categories",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Long: `Create, list, describe, update and delete categories.
+
+Order. Consumers get the messages of one log in the order in which they were persisted, and those of different logs no further
+out of order than their window. That order is not the same each time: unless the window is 0 it depends on what was there when.
+Where it must be the same (a program that dies in the middle of what it has read and must go on as if it had not), make the
+category repeatable:
+
+  scribe category create changes --shards 4 --repeatable bound
+
+Then each logical shard has one log, whoever writes, and all consumers get what they read in one order, by the time at which it was
+persisted, wherever they begin and whatever window they ask for. That costs two things: a logical shard is written by one
+batcher at a time (more shards: more batchers), and a message is delivered only when no other log can bring an older one, some
+milliseconds later. Streams that are open when a category becomes repeatable, or ceases to be, are opened again.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newCategoryCreate(), newCategoryList(), newCategoryDescribe(), newCategoryUpdate(), newCategoryDelete())
 	return cmd

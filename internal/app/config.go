@@ -54,6 +54,8 @@ type Config struct {
 	ReadProxy ReadProxyConfig `yaml:"read_proxy"`
 	// Collector says when retention removes things.
 	Collector CollectorConfig `yaml:"collector"`
+	// Streams is about consumers' streams of pointers.
+	Streams StreamsConfig `yaml:"streams"`
 	// AutoCreate creates a category on the first write to it.
 	AutoCreate bool `yaml:"auto_create"`
 	// Limits bound memory.
@@ -129,6 +131,7 @@ func DefaultConfig() Config {
 		Blobs:      BlobConfig{Kind: "file"},
 		ReadProxy:  defaultReadProxy(),
 		Collector:  defaultCollector(),
+		Streams:    defaultStreams(),
 		AutoCreate: true,
 		Limits: Limits{
 			WriteMemory:   256 << 20,
@@ -200,6 +203,9 @@ func (c *Config) Validate() error {
 	if c.Has(Collector) {
 		faults = append(faults, c.Collector.faults()...)
 	}
+	if c.Has(ReadStream) {
+		faults = append(faults, c.Streams.faults()...)
+	}
 	for field, v := range map[string]units.Bytes{
 		"limits.write_memory": c.Limits.WriteMemory, "limits.batch_memory": c.Limits.BatchMemory,
 		"limits.read_cache": c.Limits.ReadCache, "limits.metadata_cache": c.Limits.MetadataCache,
@@ -234,6 +240,7 @@ func (c *Config) MemoryLimit() int64 {
 	for role, n := range map[Role]units.Bytes{
 		Scribed: c.Limits.WriteMemory, WriteProxy: c.Limits.WriteMemory, Batcher: c.Limits.BatchMemory,
 		ReadProxy: c.Limits.ReadCache + c.Limits.ReadMemory, Metalog: c.Limits.MetadataCache,
+		ReadStream: c.Streams.Memory,
 	} {
 		if c.Has(role) {
 			sum += n

@@ -23,7 +23,7 @@ func TestDefaultConfigIsValid(t *testing.T) {
 
 func TestValidateReportsEveryFault(t *testing.T) {
 	c := Config{
-		Roles: []Role{Batcher, "baker"}, Listen: "nowhere", Advertise: "ftp://x", Blobs: BlobConfig{Kind: "s3", S3: S3Config{Endpoint: "host:1"}},
+		Roles: []Role{Batcher, ReadStream, "baker"}, Listen: "nowhere", Advertise: "ftp://x", Blobs: BlobConfig{Kind: "s3", S3: S3Config{Endpoint: "host:1"}},
 		LeaseTTL: units.Duration(time.Hour), Log: LogConfig{Level: "loud", Format: "xml"},
 	}
 	err := c.Validate()
@@ -32,7 +32,7 @@ func TestValidateReportsEveryFault(t *testing.T) {
 	}
 	for _, want := range []string{
 		`"baker"`, "data:", "listen:", "advertise:", "control:", "metalog:", "blobs.s3.endpoint", "blobs.s3.bucket", "blobs.s3.access_key",
-		"limits.write_memory", "limits.batch_memory", "limits.read_cache", "limits.metadata_cache", "shutdown_timeout", "lease_ttl", "log.level", "log.format",
+		"limits.write_memory", "limits.batch_memory", "limits.read_cache", "limits.metadata_cache", "streams:", "shutdown_timeout", "lease_ttl", "log.level", "log.format",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error lacks %s:\n%v", want, err)

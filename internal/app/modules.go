@@ -248,7 +248,7 @@ func (a *App) serveWrites(context.Context) error {
 }
 
 func (a *App) startReadStream(context.Context) error {
-	s, err := readstream.New(readstream.DefaultConfig(), readstream.Deps{
+	s, err := readstream.New(a.cfg.Streams.role(), readstream.Deps{
 		Log: a.parts.log, Categories: a.parts.catalog, Logger: a.log, Registerer: a.registry, Peers: a.readStreamPeers,
 	})
 	if err != nil {

@@ -23,7 +23,8 @@
 // # Failures
 //
 // Calls of the engine that fail are repeated with growing pauses; subscriptions go on at the place they had reached, so a connection
-// that breaks costs nothing but time. What fails for longer than Config.FailAfter is told to all members, once for each such time.
+// that breaks costs nothing but time. A subscription that tells nothing for ten heartbeats has broken without a word, and is opened again; a
+// look at least every Config.LookEvery finds the shards that a watch which has died does not tell of. What fails for longer than Config.FailAfter is told to all members, once for each such time.
 //
 // # Goroutines, memory, locks
 //

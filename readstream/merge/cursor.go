@@ -44,9 +44,9 @@ type cursor struct {
 
 	want    wantState
 	ahead   uint8 // by how much a read may be larger than the first one, a power of two
-	force   bool // the running or queued read is for a record that there is no room for
-	stub    bool // the queue is empty, and of the next record only the time is known
-	known   bool // tail is
+	force   bool  // the running or queued read is for a record that there is no room for
+	stub    bool  // the queue is empty, and of the next record only the time is known
+	known   bool  // tail is
 	sealed  bool
 	closing bool // the end is in the queue
 	ended   bool

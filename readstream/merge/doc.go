@@ -40,5 +40,6 @@
 // Records in queues count with their length and a constant. They take at most Options.Limit, shared fairly among the cursors
 // that have or want something, and at most what Options.Budget, shared with other merges, leaves. When even the first record
 // of a cursor does not fit, only its time is kept, and the record is read again when it is its turn; that read is always
-// accepted. So a Merge holds at most Limit and one record, and some 250 bytes for each shard.
+// accepted. So a Merge holds at most Limit and one record, and some 250 bytes for each shard. When the budget is nearly taken a merge is
+// held to a share of it ([Budget]), and [Merge.Shrink] drops the newest records of each shard until it holds no more than that.
 package merge

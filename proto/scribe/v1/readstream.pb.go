@@ -177,7 +177,8 @@ type StreamStart struct {
 	StartAt StartAt `protobuf:"varint,3,opt,name=start_at,json=startAt,proto3,enum=scribe.v1.StartAt" json:"start_at,omitempty"`
 	// With START_AT_TIME: Unix microseconds.
 	StartTime int64 `protobuf:"varint,4,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
-	// Exact positions, which win over start_at. At most 100,000.
+	// Exact positions, which win over start_at. At most 100,000. Beside them START_AT_EARLIEST (also what holds when nothing is set) means the
+	// first record that a shard ever had: it appeared after the positions were taken, and what was trimmed of it since is a gap.
 	Resume []*ShardPosition `protobuf:"bytes,5,rep,name=resume,proto3" json:"resume,omitempty"`
 	// Messages are sent no further out of order of persisted time than this; absent = the category's
 	// default, which may be unbounded. It is 0 where the category is repeatable, whatever is asked for.

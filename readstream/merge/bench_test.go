@@ -30,11 +30,14 @@ func BenchmarkHistory(b *testing.B) {
 	const records = 1_000_000
 	for _, shards := range []int{1, 100, 10_000} {
 		all := history(shards, records)
-		for name, run := range map[string]func([][]metalog.Entry) int{"merge": merged, "heap": heaped, "copy": copied} {
-			b.Run(fmt.Sprintf("shards=%d/%s", shards, name), func(b *testing.B) {
+		for _, way := range []struct {
+			name string
+			run  func([][]metalog.Entry) int
+		}{{"merge", merged}, {"heap", heaped}, {"copy", copied}} {
+			b.Run(fmt.Sprintf("shards=%d/%s", shards, way.name), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					if n := run(all); n != records {
+					if n := way.run(all); n != records {
 						b.Fatalf("%d records of %d", n, records)
 					}
 				}

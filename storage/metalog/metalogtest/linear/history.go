@@ -1,0 +1,214 @@
+package linear
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+)
+
+// History is what clients did and were told. It is safe for concurrent use.
+type History struct {
+	mu struct {
+		sync.Mutex
+		clock      int64 // counts calls and answers
+		logs       map[int][]porcupine.Operation
+		violations []string
+		together   map[uint64][]int // transactions of several logs, by their first value
+	}
+}
+
+func newHistory() *History {
+	h := new(History)
+	h.mu.logs, h.mu.together = map[int][]porcupine.Operation{}, map[uint64][]int{}
+	return h
+}
+
+func (h *History) now() int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.clock++
+	return h.mu.clock
+}
+
+// Len is how many operations there are.
+func (h *History) Len() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for _, ops := range h.mu.logs {
+		n += len(ops)
+	}
+	return n
+}
+
+// Unknown is how many of them have no known outcome.
+func (h *History) Unknown() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for _, ops := range h.mu.logs {
+		for i := range ops {
+			if ops[i].Output.(answer).unknown {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func (h *History) violation(format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.violations = append(h.mu.violations, fmt.Sprintf(format, args...))
+}
+
+func (h *History) together(value uint64, logs []int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.together[value] = logs
+}
+
+// operation is one that has begun.
+type operation struct {
+	h  *History
+	at int
+	op porcupine.Operation
+}
+
+func (h *History) begin(at int, c call) *operation { return h.beginAt(at, c, h.now()) }
+
+func (h *History) beginAt(at int, c call, when int64) *operation {
+	return &operation{h: h, at: at, op: porcupine.Operation{Input: c, Call: when}}
+}
+
+// end notes the answer. What is unknown may take effect at any time later, unless the engine is another one since.
+func (o *operation) end(a answer, err error) {
+	now := o.h.now()
+	o.op.Output, o.op.Return = a, now
+	if a.unknown && !errors.Is(err, errBroken) {
+		o.op.Return = math.MaxInt64 - 1
+	}
+	if a.unknown && (o.op.Input.(call).kind == doRead || o.op.Input.(call).kind == doTail) {
+		return // nobody knows anything from it
+	}
+	o.h.mu.Lock()
+	defer o.h.mu.Unlock()
+	o.op.ClientId = len(o.h.mu.logs[o.at]) // calls without an end would block a client's next ones
+	o.h.mu.logs[o.at] = append(o.h.mu.logs[o.at], o.op)
+}
+
+// entries are records as histories have them. Those that are not where they were asked for are violations.
+func (h *History) entries(shard record.ShardID, from record.LSN, read []metalog.Entry) []entry {
+	var out []entry
+	for _, en := range read {
+		if en.LSN != from || len(en.Data) != 8 {
+			h.violation("shard %v: LSN %d with %d bytes came where LSN %d was expected", shard, en.LSN, len(en.Data), from)
+			return out
+		}
+		out = append(out, entry{value: binary.BigEndian.Uint64(en.Data), time: en.Time})
+		from++
+	}
+	return out
+}
+
+// Check is nil when there is an order of the calls on each log that explains every answer. It gives up after a time for each log, which
+// is an error, too.
+func (h *History) Check(timeout time.Duration) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var errs []error
+	for _, v := range h.mu.violations {
+		errs = append(errs, errors.New("linear: "+v))
+	}
+	found := map[int]map[uint64]place{}
+	for at, ops := range h.mu.logs {
+		found[at] = places(ops)
+		ops = settle(ops, found[at])
+		if result := porcupine.CheckOperationsTimeout(model(), ops, timeout); result != porcupine.Ok {
+			errs = append(errs, fmt.Errorf("linear: log %d: no order of %d calls explains their answers (%s):\n%s", at, len(ops), result, describe(ops)))
+		}
+	}
+	return errors.Join(append(errs, h.whole(found)...)...)
+}
+
+// place is where a value was seen.
+type place struct {
+	lsn  record.LSN
+	time int64
+}
+
+// places are where values were seen, by anybody.
+func places(ops []porcupine.Operation) map[uint64]place {
+	found := map[uint64]place{}
+	for i := range ops {
+		for n, en := range ops[i].Output.(answer).entries {
+			found[en.value] = place{ops[i].Input.(call).from + record.LSN(n), en.time} //nolint:gosec // small
+		}
+	}
+	return found
+}
+
+// settle gives appends of unknown outcome the one that they had, where somebody saw what they appended: there are fewer orders to try
+// then, and none that is right is lost.
+func settle(ops []porcupine.Operation, found map[uint64]place) []porcupine.Operation {
+	ops = slices.Clone(ops)
+	for i := range ops {
+		in, out := ops[i].Input.(call), ops[i].Output.(answer)
+		if in.kind != doAppend || !out.unknown {
+			continue
+		}
+		if p, ok := found[in.values[0]]; ok {
+			ops[i].Output = answer{lsn: p.lsn, time: p.time}
+		}
+	}
+	return ops
+}
+
+// whole: a transaction is in all of its logs or in none. Where a log was trimmed nobody can say.
+func (h *History) whole(found map[int]map[uint64]place) (errs []error) {
+	for value, logs := range h.mu.together {
+		if slices.ContainsFunc(logs, h.trimmed) {
+			continue
+		}
+		in := 0
+		for _, at := range logs {
+			if _, ok := found[at][value]; ok {
+				in++
+			}
+		}
+		if in != 0 && in != len(logs) {
+			errs = append(errs, fmt.Errorf("linear: the transaction of %#x is in %d of its %d logs", value, in, len(logs)))
+		}
+	}
+	return errs
+}
+
+// trimmed reports whether records of a log may have gone before anybody saw them.
+func (h *History) trimmed(at int) bool {
+	return slices.ContainsFunc(h.mu.logs[at], func(op porcupine.Operation) bool { return op.Input.(call).kind == doTrim })
+}
+
+// describe lists operations in the order in which they were made.
+func describe(ops []porcupine.Operation) string {
+	slices.SortFunc(ops, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
+	var b strings.Builder
+	for _, op := range ops {
+		end := fmt.Sprint(op.Return)
+		if op.Return == math.MaxInt64-1 {
+			end = "..."
+		}
+		fmt.Fprintf(&b, "[%d, %s] %v -> %v\n", op.Call, end, op.Input, op.Output)
+	}
+	return b.String()
+}

@@ -1,0 +1,120 @@
+package linear
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+)
+
+// Log is the part of a metadata engine that histories are made of; see metalog.Log.
+type Log interface {
+	Open(ctx context.Context, owner string, shards []record.ShardID) ([]metalog.State, error)
+	Append(ctx context.Context, a *metalog.Append) ([]metalog.Appended, error)
+	Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) ([]metalog.Entry, error)
+	Tail(ctx context.Context, shards []record.ShardID) ([]metalog.State, error)
+	Subscribe(ctx context.Context, from []metalog.Position, heartbeat time.Duration, fn func([]metalog.Update) error) error
+	Trim(ctx context.Context, shard record.ShardID, before record.LSN) error
+}
+
+// errBroken is the outcome of a call during which the line broke. It comes when the engine is there again: what the call did not do until
+// then it never will.
+var errBroken = errors.New("linear: the engine crashed during the call")
+
+// Line is a log whose engine may crash under its callers and come back. What an engine says from the moment on at which it crashes
+// nobody gets. It is safe for concurrent use.
+type Line struct {
+	mu struct {
+		sync.RWMutex // held for writing while there is no engine
+		log          Log
+	}
+	// broken counts crashes; it is odd from the moment on at which the engine crashes until there is another one.
+	broken atomic.Int64
+}
+
+// NewLine returns a line to an engine.
+func NewLine(log Log) *Line {
+	l := new(Line)
+	l.mu.log = log
+	return l
+}
+
+// Break crashes the engine: replace is called when nobody gets its answers any more, and returns what takes its place. Calls that are made
+// meanwhile wait. One Break runs at a time.
+func (l *Line) Break(replace func() Log) {
+	l.broken.Add(1)
+	l.mu.Lock()
+	l.mu.log = replace()
+	l.broken.Add(1)
+	l.mu.Unlock()
+}
+
+// Replace is Break for an engine that is closed in an orderly way, whose answers count to the last.
+func (l *Line) Replace(replace func() Log) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.log = replace()
+}
+
+// during makes a call.
+func (l *Line) during(do func(log Log, whole func() bool) error) error {
+	l.mu.RLock()
+	log, generation := l.mu.log, l.broken.Load()
+	l.mu.RUnlock()
+	whole := func() bool { return l.broken.Load() == generation && generation%2 == 0 }
+	err := do(log, whole)
+	if whole() {
+		return err
+	}
+	l.mu.RLock() // until there is another engine
+	defer l.mu.RUnlock()
+	return errBroken
+}
+
+// Open implements Log.
+func (l *Line) Open(ctx context.Context, owner string, shards []record.ShardID) (states []metalog.State, err error) {
+	err = l.during(func(log Log, _ func() bool) (err error) { states, err = log.Open(ctx, owner, shards); return err })
+	return states, err
+}
+
+// Append implements Log.
+func (l *Line) Append(ctx context.Context, a *metalog.Append) (done []metalog.Appended, err error) {
+	err = l.during(func(log Log, _ func() bool) (err error) { done, err = log.Append(ctx, a); return err })
+	return done, err
+}
+
+// Read implements Log.
+func (l *Line) Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) (entries []metalog.Entry, err error) {
+	err = l.during(func(log Log, _ func() bool) (err error) {
+		entries, err = log.Read(ctx, shard, from, maxRecords, maxBytes)
+		return err
+	})
+	return entries, err
+}
+
+// Tail implements Log.
+func (l *Line) Tail(ctx context.Context, shards []record.ShardID) (states []metalog.State, err error) {
+	err = l.during(func(log Log, _ func() bool) (err error) { states, err = log.Tail(ctx, shards); return err })
+	return states, err
+}
+
+// Trim implements Log.
+func (l *Line) Trim(ctx context.Context, shard record.ShardID, before record.LSN) error {
+	return l.during(func(log Log, _ func() bool) error { return log.Trim(ctx, shard, before) })
+}
+
+// Subscribe implements Log.
+func (l *Line) Subscribe(ctx context.Context, from []metalog.Position, heartbeat time.Duration, fn func([]metalog.Update) error) error {
+	return l.during(func(log Log, whole func() bool) error {
+		return log.Subscribe(ctx, from, heartbeat, func(updates []metalog.Update) error {
+			if !whole() {
+				return errBroken
+			}
+			return fn(updates)
+		})
+	})
+}

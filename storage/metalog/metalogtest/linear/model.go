@@ -1,0 +1,293 @@
+package linear
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/anishathalye/porcupine"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+)
+
+// kind of an operation.
+type kind string
+
+const (
+	doAppend  kind = "append"
+	doRead    kind = "read"
+	doTail    kind = "tail"
+	doOpen    kind = "open"
+	doTrim    kind = "trim"
+	doObserve kind = "observe" // an update of a subscription
+)
+
+// call is what was asked of a log.
+type call struct {
+	kind   kind
+	epoch  uint64     // of an append
+	expect record.LSN // of an append; 0 = any
+	values []uint64   // of an append
+	from   record.LSN // of a read, an observation or a trim
+	limit  int        // of a read
+}
+
+// entry is a record. Its time is 0 where nobody has told it yet: then it is least or later.
+type entry struct {
+	value       uint64
+	time, least int64
+}
+
+// answer is what a call returned.
+type answer struct {
+	// unknown: it failed, and may have been carried out.
+	unknown bool
+	// refused is the sentinel of a definite failure; state is what came with it, if anything did.
+	refused error
+	// state of an open, a tail, a refusal.
+	state metalog.State
+	// lsn and time of an append; lsn is the first that is left in ErrTrimmed.
+	lsn  record.LSN
+	time int64
+	// entries of a read or an observation.
+	entries []entry
+	// next, watermark, trimmed of an observation.
+	next, trimmed record.LSN
+	watermark     int64
+}
+
+// String is for people who look at a history that has no explanation.
+func (a answer) String() string {
+	text := "ok"
+	switch {
+	case a.unknown:
+		return "unknown"
+	case a.refused != nil:
+		text = a.refused.Error()
+	}
+	if a.state.Shard != 0 {
+		text += fmt.Sprintf(" %+v", a.state)
+	}
+	for _, number := range []struct {
+		name string
+		v    int64
+	}{{"LSN", int64(a.lsn)}, {"time", a.time}, {"next", int64(a.next)}, {"trimmed to", int64(a.trimmed)}, {"watermark", a.watermark}} { //nolint:gosec // of a test
+		if number.v != 0 {
+			text += fmt.Sprintf(" %s %d", number.name, number.v)
+		}
+	}
+	for _, e := range a.entries {
+		text += fmt.Sprintf(" %#x@%d", e.value, e.time)
+	}
+	return text
+}
+
+// String is for people, too.
+func (c call) String() string {
+	switch c.kind {
+	case doAppend:
+		return fmt.Sprintf("append %#x in epoch %d, expecting %d", c.values, c.epoch, c.expect)
+	case doRead, doObserve, doTrim:
+		return fmt.Sprintf("%s from %d, at most %d", c.kind, c.from, c.limit)
+	default:
+		return string(c.kind)
+	}
+}
+
+// state is the model of one log. It is never changed in place.
+type state struct {
+	epoch uint64
+	// burned: an Open that was not answered gave out an epoch above this one, which nobody knows.
+	burned bool
+	first  record.LSN
+	// floor is a time below which nothing more may come.
+	floor   int64
+	entries []entry // from LSN 1 on
+}
+
+func (s state) next() record.LSN { return record.LSN(len(s.entries) + 1) }
+
+func (s state) equal(o state) bool {
+	return s.epoch == o.epoch && s.burned == o.burned && s.first == o.first && s.floor == o.floor && slices.Equal(s.entries, o.entries)
+}
+
+// with is s after an append; time 0 = not known.
+func (s state) with(values []uint64, time int64) state {
+	s.entries = slices.Clip(s.entries)
+	for _, v := range values {
+		s.entries = append(s.entries, entry{value: v, time: time, least: s.floor})
+	}
+	s.floor = max(s.floor, time)
+	return s
+}
+
+// reveal compares the records from an LSN on with what was seen there. Times that were not known are from then on.
+func (s state) reveal(from record.LSN, seen []entry) (state, bool) {
+	at := int(from) - 1
+	if at < 0 || at+len(seen) > len(s.entries) {
+		return s, len(seen) == 0
+	}
+	copied := false
+	for i, got := range seen {
+		have := s.entries[at+i]
+		if have.value != got.value || have.time != 0 && have.time != got.time || got.time < have.least {
+			return s, false
+		}
+		if have.time != 0 {
+			continue
+		}
+		if !copied {
+			s.entries, copied = slices.Clone(s.entries), true
+		}
+		s.entries[at+i].time = got.time
+		s.floor = max(s.floor, got.time)
+	}
+	return s, s.timesGrow()
+}
+
+// timesGrow: persisted times, where they are known, never decrease.
+func (s state) timesGrow() bool {
+	last := int64(0)
+	for _, e := range s.entries {
+		if e.time != 0 && e.time < last {
+			return false
+		}
+		last = max(last, e.time)
+	}
+	return true
+}
+
+// told compares s with a state that the engine told, and learns from it. An epoch that nobody knew is known then.
+func (s state) told(st metalog.State) (state, bool) {
+	if st.FirstLSN != s.first || st.NextLSN != s.next() || st.Sealed {
+		return s, false
+	}
+	switch {
+	case s.burned && st.Epoch > s.epoch:
+		s.epoch, s.burned = st.Epoch, false
+	case s.burned || st.Epoch != s.epoch:
+		return s, false
+	}
+	s.floor = max(s.floor, st.Watermark)
+	if len(s.entries) == 0 {
+		return s, st.LastTime == 0
+	}
+	last := s.entries[len(s.entries)-1]
+	last.time = st.LastTime
+	return s.reveal(s.next()-1, []entry{last})
+}
+
+// step returns the states that s may be in after a call that returned what it did; none when it could not have.
+func (s state) step(c call, a answer) []state {
+	if a.refused != nil {
+		return s.refuse(c, a)
+	}
+	if a.unknown {
+		return s.unknown(c)
+	}
+	after, ok := s, false
+	switch c.kind {
+	case doAppend:
+		if ok = s.fits(c) && a.lsn == s.next() && a.time >= s.floor; ok {
+			after = s.with(c.values, a.time)
+		}
+	case doOpen:
+		if ok = a.state.Epoch > s.epoch; ok {
+			after.epoch, after.burned = a.state.Epoch, false
+			after, ok = after.told(a.state)
+		}
+	case doTail:
+		after, ok = s.told(a.state)
+	case doTrim:
+		after.first, ok = max(s.first, c.from), c.from <= s.next()
+	case doRead:
+		want := max(0, min(len(s.entries)-int(c.from-1), c.limit))
+		if ok = c.from >= s.first && len(a.entries) == want; ok {
+			after, ok = s.reveal(c.from, a.entries)
+		}
+	case doObserve:
+		after, ok = s.observe(c, a)
+	}
+	if !ok {
+		return nil
+	}
+	return []state{after}
+}
+
+// fits says whether a log takes an append.
+func (s state) fits(c call) bool {
+	return c.epoch == s.epoch && !s.burned && (c.expect == 0 || c.expect == s.next())
+}
+
+// unknown: the call took effect, or did not.
+func (s state) unknown(c call) []state {
+	after := s
+	switch {
+	case c.kind == doAppend && s.fits(c):
+		after = s.with(c.values, 0)
+	case c.kind == doOpen:
+		after.burned = true
+	case c.kind == doTrim && c.from <= s.next():
+		after.first = max(s.first, c.from)
+	}
+	if after.equal(s) {
+		return []state{s}
+	}
+	return []state{s, after}
+}
+
+// refuse: a definite failure changes nothing, and what it says must be true.
+func (s state) refuse(c call, a answer) []state {
+	after, ok := s, true
+	if a.state.Shard != 0 && (errors.Is(a.refused, metalog.ErrFenced) || errors.Is(a.refused, metalog.ErrConflict)) {
+		if after, ok = s.told(a.state); !ok {
+			return nil
+		}
+	}
+	switch {
+	case errors.Is(a.refused, metalog.ErrFenced):
+		ok = s.burned || c.epoch != s.epoch
+	case errors.Is(a.refused, metalog.ErrConflict):
+		ok = c.epoch == after.epoch && c.expect != 0 && c.expect != s.next()
+	case errors.Is(a.refused, metalog.ErrTrimmed):
+		ok = c.from < s.first && a.lsn == s.first
+	case errors.Is(a.refused, metalog.ErrInvalid):
+		ok = c.kind == doTrim && c.from > s.next()
+	case errors.Is(a.refused, metalog.ErrSealed):
+		ok = false
+	}
+	if !ok {
+		return nil
+	}
+	return []state{after}
+}
+
+// observe: at this moment the tail is where a subscriber was told, and what it was brought is there.
+func (s state) observe(c call, a answer) (state, bool) {
+	end := c.from + record.LSN(len(a.entries))
+	switch {
+	case a.next != s.next(), a.trimmed > s.first, a.trimmed != 0 && a.trimmed != c.from, a.watermark != 0 && end < a.next:
+		return s, false
+	}
+	after, ok := s.reveal(c.from, a.entries)
+	after.floor = max(after.floor, a.watermark)
+	return after, ok
+}
+
+// model makes Porcupine check one log.
+func model() porcupine.Model {
+	m := porcupine.NondeterministicModel{
+		Init: func() []any { return []any{state{first: 1}} },
+		Step: func(before, input, output any) []any {
+			var after []any
+			for _, s := range before.(state).step(input.(call), output.(answer)) {
+				after = append(after, s)
+			}
+			return after
+		},
+		Equal:             func(a, b any) bool { return a.(state).equal(b.(state)) },
+		DescribeOperation: func(input, output any) string { return fmt.Sprintf("%v -> %v", input, output) },
+	}
+	return m.ToModel()
+}

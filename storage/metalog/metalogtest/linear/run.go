@@ -1,0 +1,421 @@
+package linear
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+)
+
+// Config of a history. The zero value of a field is its default.
+type Config struct {
+	Seed uint64
+	// Clients make Calls each, on Logs logs of one category, the first of which is trimmed at times. The defaults are 6, 40 and 3.
+	Clients, Calls, Logs int
+	// Subscribers follow each log; the default is 1.
+	Subscribers int
+	// Hurry is the longest time that a client waits for one call in eight, at random; the default is 60 µs, about what an engine takes that
+	// syncs nothing.
+	Hurry time.Duration
+	// Patience is how long a client waits for the other calls; 0 = for as long as the context lasts.
+	Patience time.Duration
+	// Regret is the longest pause after a call of unknown outcome, so that an engine that is away does not use up the calls.
+	Regret time.Duration
+	// Disturb is called Disturbances times, at moments that the seed chooses by the number of calls made, by one goroutine.
+	Disturb      func(rng *rand.Rand)
+	Disturbances int
+	// CatchUp is how long a subscription may take in the end to bring what is there; the default is 20 s.
+	CatchUp time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	set := func(v *int, n int) {
+		if *v == 0 {
+			*v = n
+		}
+	}
+	set(&c.Clients, 6)
+	set(&c.Calls, 40)
+	set(&c.Logs, 3)
+	set(&c.Subscribers, 1)
+	if c.Hurry == 0 {
+		c.Hurry = 60 * time.Microsecond
+	}
+	if c.CatchUp == 0 {
+		c.CatchUp = 20 * time.Second
+	}
+	return c
+}
+
+// category of the logs of a history: the engine must not have it yet.
+const category = 77
+
+// run is a history that is being made.
+type run struct {
+	cfg   Config
+	ctx   context.Context //nolint:containedctx // of the run
+	log   Log
+	h     *History
+	logs  []record.ShardID
+	made  atomic.Int64
+	moved chan struct{} // has room for one: a call was made
+	// followers of all logs; how far each is.
+	followers []*follower
+}
+
+// Run makes calls, and returns when all were made and everything is still. The engine must be new. What it goes on with afterwards is not
+// in the history.
+func Run(ctx context.Context, cfg Config, log Log) *History {
+	r := &run{cfg: cfg.withDefaults(), ctx: ctx, log: log, h: newHistory(), moved: make(chan struct{}, 1)}
+	for i := range r.cfg.Logs {
+		r.logs = append(r.logs, record.MakeShardID(category, uint16(i), 1))
+	}
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	var clients, others sync.WaitGroup
+	for i := range r.cfg.Subscribers {
+		for at := range r.logs {
+			f := &follower{run: r, at: at, heartbeat: time.Duration(1+i) * metalog.MinHeartbeat, next: record.FirstLSN}
+			r.followers = append(r.followers, f)
+			others.Go(func() { f.follow(following) })
+		}
+	}
+	done := make(chan struct{})
+	others.Go(func() { r.disturb(done) })
+	for id := range r.cfg.Clients {
+		clients.Go(func() { r.client(id) })
+	}
+	clients.Wait()
+	close(done)
+	r.last()
+	stop()
+	others.Wait()
+	return r.h
+}
+
+// rng draws for one purpose.
+func (r *run) rng(purpose uint64) *rand.Rand {
+	return rand.New(rand.NewPCG(r.cfg.Seed, purpose)) //nolint:gosec // reproducible on purpose
+}
+
+// disturb disturbs, at moments spread over the run.
+func (r *run) disturb(done <-chan struct{}) {
+	rng := r.rng(1 << 32)
+	total := int64(r.cfg.Clients * r.cfg.Calls)
+	for n := range r.cfg.Disturbances {
+		at := total*int64(n)/int64(r.cfg.Disturbances) + rng.Int64N(total/int64(r.cfg.Disturbances)+1)
+		for r.made.Load() < at {
+			select {
+			case <-r.moved:
+			case <-done:
+				return
+			}
+		}
+		r.cfg.Disturb(rng)
+	}
+}
+
+// last reads everything, so that what is there in the end is in the history: it is asked for until it is answered. Then it waits until
+// the subscribers have it, too.
+func (r *run) last() {
+	c := r.newClient(r.cfg.Clients)
+	for at := range r.logs {
+		var st metalog.State
+		for st.FirstLSN == 0 && r.ctx.Err() == nil {
+			st = c.tail(r.patient(), at)
+		}
+		for r.ctx.Err() == nil && !c.read(r.patient(), at, st.FirstLSN, metalog.MaxReadRecords) {
+		}
+		for _, f := range r.followers {
+			if f.at == at && !f.reaches(st.NextLSN) {
+				r.h.violation("log %d: a subscription did not bring LSN %d within %v", at, st.NextLSN-1, r.cfg.CatchUp)
+			}
+		}
+	}
+}
+
+// patient is the context of a call for which somebody waits.
+func (r *run) patient() context.Context {
+	if r.cfg.Patience == 0 {
+		return r.ctx
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, r.cfg.Patience)
+	context.AfterFunc(ctx, cancel)
+	return ctx
+}
+
+// client makes calls and remembers what it knows.
+type client struct {
+	*run
+	rng *rand.Rand
+	id  int
+	// known is what it knows of each log.
+	known []known
+	// unknown says that the last call had no known outcome.
+	unknown bool
+}
+
+type known struct {
+	epoch uint64
+	next  record.LSN
+}
+
+func (r *run) newClient(id int) *client {
+	c := &client{run: r, rng: r.rng(uint64(id)), id: id, known: make([]known, len(r.logs))} //nolint:gosec // a few
+	for i := range c.known {
+		c.known[i].next = record.FirstLSN
+	}
+	return c
+}
+
+func (r *run) client(id int) {
+	c := r.newClient(id)
+	for n := range r.cfg.Calls {
+		if r.ctx.Err() != nil {
+			return
+		}
+		c.make(uint64(id)<<32 | uint64(n)<<8) //nolint:gosec // a few
+		r.made.Add(1)
+		if c.unknown && r.cfg.Regret > 0 {
+			select {
+			case <-time.After(time.Duration(c.rng.Int64N(int64(r.cfg.Regret)))):
+			case <-r.ctx.Done():
+			}
+		}
+		select {
+		case r.moved <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// make makes a call; value is what it may append.
+func (c *client) make(value uint64) {
+	ctx, at := c.patient(), c.rng.IntN(len(c.logs))
+	k := &c.known[at]
+	if c.rng.IntN(8) == 0 {
+		hurried, cancel := context.WithTimeout(ctx, time.Duration(c.rng.Int64N(int64(c.cfg.Hurry))))
+		defer cancel()
+		ctx = hurried
+	}
+	switch n := c.rng.IntN(20); {
+	case k.epoch == 0 || n == 0:
+		c.open(ctx, at)
+	case n < 10:
+		c.append(ctx, at, value)
+	case n < 15:
+		c.read(ctx, at, 1+record.LSN(c.rng.IntN(int(k.next)+2)), 1+c.rng.IntN(30)) //nolint:gosec // small
+	case n == 15 && k.next > 1 && at == 0:
+		c.trim(ctx, at, 1+record.LSN(c.rng.IntN(int(k.next)/2+1))) //nolint:gosec // small
+	default:
+		c.tail(ctx, at)
+	}
+}
+
+func (c *client) outcome(err error) answer {
+	a := outcome(err)
+	c.unknown = a.unknown
+	return a
+}
+
+// outcome sorts an error: what is not definite is unknown.
+func outcome(err error) answer {
+	if err == nil {
+		return answer{}
+	}
+	for _, definite := range []error{
+		metalog.ErrFenced, metalog.ErrConflict, metalog.ErrTrimmed, metalog.ErrInvalid, metalog.ErrSealed, metalog.ErrClosed, metalog.ErrStaleBlob,
+	} {
+		if errors.Is(err, definite) {
+			return answer{refused: definite}
+		}
+	}
+	return answer{unknown: true}
+}
+
+func (c *client) open(ctx context.Context, at int) {
+	op := c.h.begin(at, call{kind: doOpen})
+	states, err := c.log.Open(ctx, "linear", []record.ShardID{c.logs[at]})
+	a := c.outcome(err)
+	if err == nil {
+		a.state = states[0]
+		c.known[at] = known{a.state.Epoch, a.state.NextLSN}
+	}
+	op.end(a, err)
+}
+
+func (c *client) tail(ctx context.Context, at int) metalog.State {
+	op := c.h.begin(at, call{kind: doTail})
+	states, err := c.log.Tail(ctx, []record.ShardID{c.logs[at]})
+	a := c.outcome(err)
+	if err == nil {
+		a.state = states[0]
+	}
+	op.end(a, err)
+	return a.state
+}
+
+func (c *client) trim(ctx context.Context, at int, before record.LSN) {
+	op := c.h.begin(at, call{kind: doTrim, from: before})
+	err := c.log.Trim(ctx, c.logs[at], before)
+	op.end(c.outcome(err), err)
+}
+
+// read returns whether there was an answer.
+func (c *client) read(ctx context.Context, at int, from record.LSN, limit int) bool {
+	op := c.h.begin(at, call{kind: doRead, from: from, limit: limit})
+	entries, err := c.log.Read(ctx, c.logs[at], from, limit, 0)
+	a := c.outcome(err)
+	if trimmed := new(metalog.TrimmedError); errors.As(err, &trimmed) {
+		a.lsn = trimmed.First
+	}
+	a.entries = c.h.entries(c.logs[at], from, entries)
+	op.end(a, err)
+	return !a.unknown && a.refused == nil
+}
+
+// append appends up to three records to a log, now and then to another one in the same transaction.
+func (c *client) append(ctx context.Context, at int, value uint64) {
+	into := []int{at}
+	if other := c.rng.IntN(len(c.logs)); other != at && c.known[other].epoch != 0 && c.rng.IntN(3) == 0 {
+		into = append(into, other)
+	}
+	a := new(metalog.Append)
+	ops := make([]*operation, len(into))
+	for i, at := range into {
+		k := c.known[at]
+		in := call{kind: doAppend, epoch: k.epoch}
+		if c.rng.IntN(3) == 0 {
+			in.expect = k.next
+		}
+		s := metalog.ShardAppend{Shard: c.logs[at], Epoch: in.epoch, ExpectLSN: in.expect}
+		for n := range 1 + uint64(c.rng.IntN(3)) { //nolint:gosec // small
+			in.values = append(in.values, value|n)
+			s.Records = append(s.Records, binary.BigEndian.AppendUint64(nil, value|n))
+		}
+		a.Shards = append(a.Shards, s)
+		ops[i] = c.h.begin(at, in)
+	}
+	if len(into) > 1 {
+		c.h.together(value, into)
+	}
+	done, err := c.log.Append(ctx, a)
+	refused := new(metalog.RefusedError)
+	errors.As(err, &refused)
+	for i, at := range into {
+		out := c.outcome(err)
+		switch {
+		case err == nil:
+			out.lsn, out.time = done[i].FirstLSN, done[i].Time
+			c.known[at].next = out.lsn + record.LSN(len(a.Shards[i].Records))
+		case out.refused != nil && len(refused.Refusals) > 0:
+			// Only the logs that are named have refused; the others say nothing.
+			out.refused = metalog.ErrClosed
+			for _, r := range refused.Refusals {
+				if r.State.Shard == c.logs[at] {
+					out = outcome(r.Err)
+					out.state = r.State
+				}
+			}
+		}
+		if errors.Is(out.refused, metalog.ErrFenced) {
+			c.known[at].epoch = 0
+		}
+		ops[i].end(out, err)
+	}
+}
+
+// follower subscribes to a log, again and again, checks what it is brought, and puts it into the history.
+type follower struct {
+	*run
+	at        int
+	heartbeat time.Duration
+	next      record.LSN
+	reached   atomic.Uint64 // next, for others
+
+	// Of the subscription that runs:
+	began     int64
+	tail      record.LSN
+	watermark int64
+	last      int64
+}
+
+func (f *follower) follow(ctx context.Context) {
+	for ctx.Err() == nil {
+		f.began, f.tail, f.watermark = f.h.now(), 0, math.MinInt64
+		err := f.log.Subscribe(ctx, []metalog.Position{{Shard: f.logs[f.at], LSN: f.next}}, f.heartbeat, f.take)
+		if broken := new(brokenError); errors.As(err, &broken) {
+			f.h.violation("log %d: a subscription %s", f.at, broken.what)
+			f.reached.Store(math.MaxUint64)
+			return
+		}
+		select { // an engine that was closed is replaced soon
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// reaches waits until a subscription has brought everything before an LSN.
+func (f *follower) reaches(next record.LSN) bool {
+	deadline := time.After(f.cfg.CatchUp)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for f.reached.Load() < uint64(next) {
+		select {
+		case <-tick.C:
+		case <-f.ctx.Done():
+			return true // nobody waits any more
+		case <-deadline:
+			return false
+		}
+	}
+	return true
+}
+
+// brokenError is a subscription that breaks its own rules.
+type brokenError struct{ what string }
+
+func (e *brokenError) Error() string { return e.what }
+
+func (f *follower) take(updates []metalog.Update) error {
+	for i := range updates {
+		u := &updates[i]
+		in := call{kind: doObserve, from: f.next}
+		switch {
+		case u.Shard != f.logs[f.at]:
+			return &brokenError{"brought another log"}
+		case u.TrimmedTo != 0 && u.TrimmedTo <= f.next:
+			return &brokenError{"said of records that it had brought that they were trimmed"}
+		case u.TrimmedTo != 0:
+			in.from, f.next = u.TrimmedTo, u.TrimmedTo
+		}
+		for _, en := range u.Entries {
+			if en.LSN != f.next || en.Time < f.watermark || en.Time < f.last {
+				return &brokenError{"left out a record, brought one twice, or brought one below its time"}
+			}
+			f.next, f.last = en.LSN+1, en.Time
+		}
+		news := len(u.Entries) > 0 || u.TrimmedTo != 0 || u.NextLSN != f.tail
+		if u.NextLSN < f.tail || u.Watermark != 0 && u.Watermark < f.watermark {
+			return &brokenError{"went back"}
+		}
+		f.tail = u.NextLSN
+		if u.Watermark != 0 {
+			f.watermark = u.Watermark
+		}
+		if news {
+			a := answer{entries: f.h.entries(u.Shard, in.from, u.Entries), next: u.NextLSN, watermark: u.Watermark, trimmed: u.TrimmedTo}
+			f.h.beginAt(f.at, in, f.began).end(a, nil)
+		}
+		f.reached.Store(uint64(f.next))
+	}
+	return nil
+}

@@ -17,8 +17,9 @@
 // A look lists the category's shards with their tails and watermarks. Members ask for one when they hold back a record that an idle
 // shard, or one that is not known yet, could precede. It brings the floor up to the engine's clock at once, instead of at the next heartbeat, and
 // the horizon: up to which time all shards are known. Looks of one category follow each other with a pause, of at
-// least Config.LookPause and ten times what the last one took, longer while they bring nothing: waiting streams cost the engine a
-// tenth of its time at most, whatever their number.
+// least Config.LookPause and ten times what the last one took, longer while they bring nothing, and never longer than a heartbeat:
+// waiting streams cost the engine a tenth of its time at most, whatever their number, as long as a look takes less than a tenth of a
+// heartbeat.
 //
 // # Failures
 //

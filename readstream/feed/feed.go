@@ -292,6 +292,19 @@ func (f *feed) watch() {
 // restPerLook is how many times as long as a look took the feed rests after it.
 const restPerLook = 10
 
+// lookTimeout bounds a look. One that hangs keeps back everybody who waits for it.
+const lookTimeout = 5 * time.Second
+
+// rest is how long a feed rests after a look that took so long, when it rested for last after the one before. It is never longer than a
+// heartbeat: a look that took long since the engine was away for a moment must not keep back those who wait for the next one.
+func (c *Config) rest(last, took time.Duration, gained bool) time.Duration {
+	most := max(c.LookPause, c.Heartbeat)
+	if gained {
+		return min(max(c.LookPause, restPerLook*took), most)
+	}
+	return min(max(2*last, restPerLook*took), most)
+}
+
 // looks makes the looks that members ask for, and one now and then.
 func (f *feed) looks() {
 	pause := f.hub.cfg.LookPause
@@ -314,11 +327,7 @@ func (f *feed) looks() {
 		f.retrying(f.ctx, "shards", func(func()) error {
 			began := time.Now()
 			gained, err := f.lookOnce()
-			if took := time.Since(began); gained || err != nil {
-				pause = max(f.hub.cfg.LookPause, restPerLook*took)
-			} else {
-				pause = min(2*pause, max(f.hub.cfg.Heartbeat, restPerLook*took))
-			}
+			pause = f.hub.cfg.rest(pause, time.Since(began), gained || err != nil)
 			return err
 		})
 		if !wait(f.ctx, pause) {
@@ -336,7 +345,7 @@ func (f *feed) lookOnce() (gained bool, err error) {
 		return true, nil
 	}
 	f.hub.looks.Add(1)
-	ctx, cancel := context.WithTimeout(f.ctx, f.hub.cfg.FailAfter)
+	ctx, cancel := context.WithTimeout(f.ctx, min(f.hub.cfg.FailAfter, lookTimeout))
 	defer cancel()
 	states, err := f.hub.deps.Log.Shards(ctx, f.category)
 	f.mu.Lock()

@@ -321,3 +321,26 @@ func TestFailures(t *testing.T) {
 	e.until(t, "the engine's end", func(l *listener) bool { return len(l.failed) > 0 && errors.Is(l.failed[0], metalog.ErrClosed) })
 	m.Leave()
 }
+
+// The rest between looks goes with what they cost and bring, but a look during which the engine was away for a moment keeps nobody back.
+func TestRest(t *testing.T) {
+	cfg := Config{Heartbeat: time.Second, LookPause: 5 * time.Millisecond}
+	for _, c := range []struct {
+		last, took time.Duration
+		gained     bool
+		want       time.Duration
+	}{
+		{5 * time.Millisecond, 0, true, 5 * time.Millisecond},
+		{5 * time.Millisecond, 20 * time.Millisecond, true, 200 * time.Millisecond},
+		{200 * time.Millisecond, 0, true, 5 * time.Millisecond},
+		{5 * time.Millisecond, 0, false, 10 * time.Millisecond},
+		{5 * time.Millisecond, 20 * time.Millisecond, false, 200 * time.Millisecond},
+		{800 * time.Millisecond, 0, false, time.Second},
+		{5 * time.Millisecond, 2 * time.Second, true, time.Second},
+		{5 * time.Millisecond, 2 * time.Second, false, time.Second},
+	} {
+		if got := cfg.rest(c.last, c.took, c.gained); got != c.want {
+			t.Errorf("after a rest of %v and a look of %v (gained %v) it rests %v, want %v", c.last, c.took, c.gained, got, c.want)
+		}
+	}
+}

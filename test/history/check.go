@@ -21,6 +21,13 @@ const (
 	Changed        Kind = "changed"
 	WrongBytes     Kind = "wrong bytes"
 	TornBatch      Kind = "torn batch"
+	Unresolved     Kind = "unresolved"
+	Owed           Kind = "taken while owed"
+	WrongGap       Kind = "wrong gap"
+	Repeated       Kind = "repeated"
+	Skipped        Kind = "skipped"
+	Disagreement   Kind = "disagreement"
+	OutOfWindow    Kind = "out of window"
 )
 
 // Invariant is the number of the invariant in the system's design that a kind violates.
@@ -34,6 +41,14 @@ func (k Kind) Invariant() int {
 		return 3
 	case WrongBytes:
 		return 4
+	case Unresolved:
+		return 8
+	case Owed, WrongGap:
+		return 9
+	case Repeated, Skipped, Disagreement:
+		return 12
+	case OutOfWindow:
+		return 13
 	default:
 		return 14
 	}
@@ -60,6 +75,8 @@ type Report struct {
 	Seen, Copies int
 	// WeakLost are messages that were acknowledged below the level that has to last, and are not there.
 	WeakLost int
+	// Missed are messages of which a consumer was told that they are gone.
+	Missed int
 }
 
 // maxShown bounds how many violations an error shows.
@@ -99,6 +116,7 @@ func (h *History) Check(r *Reading, lasting Level) *Report {
 	k.places()
 	k.stable()
 	k.batches(messages)
+	k.ends(messages)
 	if k.c.guarantees.ExactlyOnce {
 		k.writersOrder(messages)
 	} else {
@@ -206,6 +224,14 @@ func (k *checker) batches(messages []*message) {
 		}
 		before = m
 	}
+}
+
+// ends: the last batch is whole, where what was read goes to the end.
+func (k *checker) ends(messages []*message) {
+	if len(messages) == 0 {
+		return
+	}
+	before := messages[len(messages)-1]
 	if before != nil && before.batch != 0 && before.place < before.size-1 {
 		k.violation(TornBatch, "the category ends behind message %d of %d of the batch of %v", before.place+1, before.size, before.id)
 	}
@@ -291,18 +317,18 @@ func (k *checker) outcomes(lasting Level) {
 		if k.count[m] > 0 || failed {
 			continue
 		}
-		weak := false
+		weak, lost := false, false
 		for level, when := range m.acked {
 			switch {
 			case when > k.r.began:
 			case level >= lasting:
 				k.violation(Lost, "%v was acknowledged at level %d, and is not there", m.id, level)
-				weak = false
+				lost = true
 			default:
 				weak = true
 			}
 		}
-		if weak {
+		if weak && !lost {
 			k.report.WeakLost++
 		}
 	}

@@ -88,6 +88,8 @@ type category struct {
 	messages   map[ID]*message
 	// places is what the last reading saw at each place.
 	places map[place]content
+	// retention as it was changed, in order.
+	retention []retention
 }
 
 // message is what is known of one. Times are of History.mu.now; 0 = not yet.
@@ -207,6 +209,8 @@ type Reading struct {
 	category string
 	began    int64
 	seen     []seen
+	// part says that it does not go to the end.
+	part bool
 }
 
 type seen struct {

@@ -1,0 +1,415 @@
+package history
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// Unbounded is the ordering window of a consumer that has none.
+const Unbounded = time.Duration(-1)
+
+// Trail is what one consumer got over all its lives: it dies with what it did since it last kept a checkpoint, and goes on from there. What
+// is in its trail is what an application has that keeps its work and its checkpoint together. It is safe for concurrent use.
+type Trail struct {
+	name     string
+	category string
+	window   time.Duration
+	// late is when it began, in Unix microseconds, where what was trimmed before may be missing; 0 = it has everything from the first LSN on.
+	late int64
+
+	mu struct {
+		sync.Mutex
+		steps []step
+		kept  int
+		ids   map[ID]int
+		lives int
+	}
+}
+
+// step is a message, or a gap.
+type step struct {
+	seen
+	gap *gap
+}
+
+// gap is what a consumer was told is missing: pointers [from, to) of a shard, but for the first messages of from.
+type gap struct {
+	shard     uint64
+	from, to  uint64
+	delivered int
+	reason    string
+	told      int64 // Unix microseconds
+}
+
+// Follow begins the trail of a consumer that reads a category from its beginning on, with an ordering window: 0 is strict.
+func (h *History) Follow(category, name string, window time.Duration) *Trail {
+	t := &Trail{name: name, category: category, window: window}
+	t.mu.ids = map[ID]int{}
+	return t
+}
+
+// FollowLate is Follow for a consumer that begins where retention has trimmed: with the first message of each log that is there.
+func (h *History) FollowLate(category, name string, window time.Duration, now time.Time) *Trail {
+	t := h.Follow(category, name, window)
+	t.late = now.UnixMicro()
+	return t
+}
+
+// Record notes the next message that was delivered. The payload is not kept. Persisted is in Unix microseconds.
+func (t *Trail) Record(payload []byte, logical uint32, shard, lsn uint64, index int, persisted int64) {
+	id, err := parseID(payload)
+	t.add(step{seen: seen{
+		place: place{shard, lsn, index}, logical: logical, persisted: persisted, content: content{id, xxhash.Sum64(payload)}, err: err,
+	}})
+}
+
+// Gap notes that the consumer was told that pointers [from, to) of a shard, but for the first messages of from, will not come.
+func (t *Trail) Gap(shard, from, to uint64, delivered int, reason string, now time.Time) {
+	t.add(step{gap: &gap{shard, from, to, delivered, reason, now.UnixMicro()}})
+}
+
+func (t *Trail) add(s step) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.steps = append(t.mu.steps, s)
+	if s.gap == nil {
+		t.mu.ids[s.content.id]++
+	}
+}
+
+// Keep notes that the consumer kept a checkpoint of where it is.
+func (t *Trail) Keep() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.kept = len(t.mu.steps)
+}
+
+// Die forgets what came since Keep.
+func (t *Trail) Die() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.mu.steps[t.mu.kept:] {
+		if s.gap == nil {
+			t.mu.ids[s.content.id]--
+		}
+	}
+	t.mu.steps = t.mu.steps[:t.mu.kept]
+	t.mu.lives++
+}
+
+// Lives is how often it died.
+func (t *Trail) Lives() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mu.lives
+}
+
+// Len is how many messages it has.
+func (t *Trail) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for i := range t.mu.steps {
+		if t.mu.steps[i].gap == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// Now is a moment, for Behind.
+func (h *History) Now() int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.mu.now
+}
+
+// Behind is how many messages were acknowledged as committed until a moment that a trail does not have.
+func (h *History) Behind(t *Trail, until int64) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for id, m := range h.mu.categories[t.category].messages {
+		if m.committed != 0 && m.committed <= until && t.mu.ids[id] == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// Reading is what a trail has, as that of a reader who has read once.
+func (t *Trail) Reading() *Reading {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := &Reading{category: t.category}
+	for i := range t.mu.steps {
+		if t.mu.steps[i].gap == nil {
+			r.seen = append(r.seen, t.mu.steps[i].seen)
+		}
+	}
+	return r
+}
+
+// Reaches reports whether a trail has come at least as far as a reading.
+func (t *Trail) Reaches(r *Reading) bool {
+	last := t.last()
+	for i := range r.seen {
+		if p := r.seen[i].place; last[p.shard].before(p) {
+			return false
+		}
+	}
+	return true
+}
+
+func (p place) before(q place) bool { return p.lsn < q.lsn || p.lsn == q.lsn && p.index < q.index }
+
+// Until is the part of a reading that a trail has come to.
+func (t *Trail) Until(r *Reading) *Reading {
+	last := t.last()
+	part := &Reading{category: r.category, part: true}
+	for _, s := range r.seen {
+		if q, ok := last[s.place.shard]; ok && !q.before(s.place) {
+			part.seen = append(part.seen, s)
+		}
+	}
+	return part
+}
+
+// last is where a trail stands in each shard.
+func (t *Trail) last() map[uint64]place {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	last := map[uint64]place{}
+	for i := range t.mu.steps {
+		if s := &t.mu.steps[i]; s.gap == nil {
+			last[s.place.shard] = s.place
+		} else {
+			last[s.gap.shard] = place{shard: s.gap.shard, lsn: s.gap.to - 1, index: math.MaxInt}
+		}
+	}
+	return last
+}
+
+// CheckTrail looks at what a consumer got: bytes, places, order. With a reading of everything that was ever there, which it Reaches, it must
+// have just that, but for what retention had taken before the consumer came to it. A nil reading says nothing about its end.
+func (h *History) CheckTrail(t *Trail, whole *Reading) *Report {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k := &checker{
+		c: h.mu.categories[t.category], r: &Reading{category: t.category + ", " + t.name}, report: new(Report),
+		count: map[*message]int{}, persisted: map[*message]int64{},
+	}
+	for _, s := range t.mu.steps {
+		if s.gap == nil {
+			k.r.seen = append(k.r.seen, s.seen)
+		}
+	}
+	messages := k.contents()
+	k.steps(t)
+	k.window(t.window)
+	if whole != nil {
+		k.same(t, whole)
+	}
+	if whole != nil && k.report.Missed == 0 {
+		k.batches(messages)
+		if !whole.part {
+			k.ends(messages)
+		}
+	}
+	return k.report
+}
+
+// steps: each continues the one before in its shard; the consumer was told of whatever is missing, and gaps are what they say.
+func (k *checker) steps(t *Trail) {
+	type at struct {
+		lsn  uint64 // the next one, or the one that index is in
+		next int    // messages of lsn that were delivered
+	}
+	where := map[uint64]at{}
+	for i := range t.mu.steps {
+		s := &t.mu.steps[i]
+		shard := s.place.shard
+		if s.gap != nil {
+			shard = s.gap.shard
+		}
+		w, ok := where[shard]
+		switch {
+		case ok:
+		case t.late != 0 && s.gap == nil:
+			w = at{lsn: s.place.lsn}
+		case t.late != 0:
+			w = at{lsn: s.gap.from}
+		default:
+			w = at{lsn: 1}
+		}
+		if g := s.gap; g != nil {
+			// Before the gap comes the whole of from-1, or a part of from.
+			fits := g.to > g.from && (g.from == w.lsn && g.delivered == w.next || g.from == w.lsn+1 && g.delivered == 0 && w.next > 0)
+			if !fits {
+				k.violation(WrongGap, "shard %#x: a gap of LSN %d to %d behind %d messages of %d stands behind LSN %d, %d messages", shard, g.from, g.to-1, g.delivered, g.from, w.lsn, w.next)
+			}
+			// A payload that a consumer has a pointer to may be gone when it asks for it, if it was trimmed in between.
+			if g.reason != "trimmed" && (g.reason != "missing" || k.c.retention == nil) {
+				k.violation(Unresolved, "shard %#x: LSN %d to %d are %s", shard, g.from, g.to-1, g.reason)
+			}
+			where[shard] = at{lsn: g.to}
+			continue
+		}
+		switch p := s.place; {
+		case p.lsn == w.lsn && p.index == w.next:
+		case p.lsn == w.lsn+1 && p.index == 0 && w.next > 0:
+		case p.lsn < w.lsn, p.lsn == w.lsn && p.index < w.next:
+			k.violation(Repeated, "%s comes again, behind LSN %d, %d messages", s.at(), w.lsn, w.next)
+		default:
+			k.violation(Skipped, "%s stands behind LSN %d, %d messages, and nothing was said of those between", s.at(), w.lsn, w.next)
+		}
+		where[shard] = at{s.place.lsn, s.place.index + 1}
+	}
+}
+
+// window: no message is older than one before it by more than the consumer's window. In a strict one, those of a time come by shard and LSN.
+func (k *checker) window(window time.Duration) {
+	if window == Unbounded {
+		return
+	}
+	var newest *seen
+	for i := range k.r.seen {
+		s := &k.r.seen[i]
+		if newest != nil && s.persisted < newest.persisted-window.Microseconds() {
+			k.violation(OutOfWindow, "%s was persisted %v before %s, which came earlier; the window is %v", s.at(),
+				time.Duration(newest.persisted-s.persisted)*time.Microsecond, newest.at(), window)
+		}
+		if window == 0 && newest != nil && s.persisted == newest.persisted && s.place.shard < newest.place.shard {
+			k.violation(OutOfWindow, "%s stands behind %s, of the same time; the order is strict", s.at(), newest.at())
+		}
+		if newest == nil || s.persisted >= newest.persisted {
+			newest = s
+		}
+	}
+}
+
+// same compares the places of a trail with those of everything that was ever there: it has them, or retention had a right to take them when
+// the consumer was told that they are gone.
+func (k *checker) same(t *Trail, whole *Reading) {
+	have := map[place]content{}
+	gaps := map[uint64][]*gap{}
+	first := map[uint64]place{}
+	for i := range t.mu.steps {
+		s := &t.mu.steps[i]
+		begin := s.place
+		if s.gap != nil {
+			begin = place{shard: s.gap.shard, lsn: s.gap.from, index: s.gap.delivered}
+			gaps[s.gap.shard] = append(gaps[s.gap.shard], s.gap)
+		} else {
+			have[s.place] = s.content
+		}
+		if _, ok := first[begin.shard]; !ok {
+			first[begin.shard] = begin
+		}
+	}
+	for i := range whole.seen {
+		s := &whole.seen[i]
+		if got, ok := have[s.place]; ok {
+			if got != s.content {
+				k.violation(Changed, "%s holds %v for one reader and %v for another", s.at(), got.id, s.content.id)
+			}
+			delete(have, s.place)
+			continue
+		}
+		begin, begun := first[s.place.shard]
+		told := int64(0)
+		switch g := covering(gaps[s.place.shard], s.place); {
+		case g != nil:
+			told = g.told
+		case t.late != 0 && (!begun || s.place.before(begin)):
+			told = t.late
+		default:
+			k.violation(Skipped, "%s, %v, did not come", s.at(), s.content.id)
+			continue
+		}
+		k.report.Missed++
+		if !k.c.expired(s.persisted, told) {
+			k.violation(Owed, "%s, %v, was gone when it was %v old", s.at(), s.content.id, time.Duration(told-s.persisted)*time.Microsecond)
+		}
+	}
+	for p, got := range have {
+		s := seen{place: p}
+		k.violation(Changed, "%s holds %v for this reader, and nothing for another", s.at(), got.id)
+	}
+}
+
+// covering is the gap that a place lies in; nil when there is none.
+func covering(gaps []*gap, p place) *gap {
+	for _, g := range gaps {
+		if p.lsn >= g.from && p.lsn < g.to && (p.lsn > g.from || p.index >= g.delivered) {
+			return g
+		}
+	}
+	return nil
+}
+
+// retention is how long messages are kept, from a time on.
+type retention struct {
+	from  int64 // Unix microseconds
+	keeps time.Duration
+}
+
+// Retain notes that a category keeps its messages for a time, from now on, when a change is about to be made. Without it, none may ever be gone.
+func (h *History) Retain(category string, keeps time.Duration, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.mu.categories[category]
+	c.retention = append(c.retention, retention{now.UnixMicro(), keeps})
+}
+
+// changing is how long a change of the retention may take to be known to everybody.
+const changing = 2 * time.Second
+
+// expired reports whether a message of an age may be gone at a time: under the retention at that time, or one before.
+func (c *category) expired(persisted, now int64) bool {
+	for i, r := range c.retention {
+		end := now
+		if i+1 < len(c.retention) {
+			end = min(end, c.retention[i+1].from+changing.Microseconds())
+		}
+		if r.from <= now && persisted+r.keeps.Microseconds() <= end {
+			return true
+		}
+	}
+	return false
+}
+
+// Agree compares trails of readers of which each must get the same order: one is the beginning of the other.
+func (h *History) Agree(trails ...*Trail) *Report {
+	report := new(Report)
+	var longest []step
+	var of *Trail
+	for _, t := range trails {
+		t.mu.Lock()
+		steps := slices.DeleteFunc(slices.Clone(t.mu.steps), func(s step) bool { return s.gap != nil })
+		t.mu.Unlock()
+		if of == nil {
+			longest, of = steps, t
+			continue
+		}
+		for i := range min(len(steps), len(longest)) {
+			if steps[i].place != longest[i].place {
+				report.Violations = append(report.Violations, &Violation{Kind: Disagreement, Text: fmt.Sprintf("%s: message %d of %s is %s, of %s %s", t.category, i, of.name, longest[i].at(), t.name, steps[i].at())})
+				break
+			}
+		}
+		if len(steps) > len(longest) {
+			longest, of = steps, t
+		}
+	}
+	return report
+}

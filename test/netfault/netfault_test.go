@@ -213,12 +213,13 @@ func TestStoreFaults(t *testing.T) {
 	defer server.Close()
 	s := netfault.NewStore(t, "127.0.0.1:0", server.Listener.Addr().String(), 1)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	query := "?x=1"
 	send := func(method string) (status int, got string, err error) {
 		var in io.Reader
 		if method == http.MethodPut {
 			in = strings.NewReader(body)
 		}
-		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+s.Endpoint()+"/bucket/a%2Fb?x=1", in)
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+s.Endpoint()+"/bucket/a%2Fb"+query, in)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -266,6 +267,14 @@ func TestStoreFaults(t *testing.T) {
 			t.Errorf("%q is not counted", c.fault)
 		}
 	}
+	s.Set(netfault.StoreFaults{Damage: 1})
+	if _, got, err := send(http.MethodGet); err != nil || got != body {
+		t.Errorf("damage of what is no object: %v", err)
+	}
+	query = ""
+	if status, got, err := send(http.MethodGet); err != nil || status != 200 || len(got) != len(body) || got == body {
+		t.Errorf("damage: status %d, %d bytes, the right ones %v, %v", status, len(got), got == body, err)
+	}
 	s.Set(netfault.StoreFaults{Hang: 1, Hold: short})
 	applied := whole.Load()
 	for range 20 {
@@ -275,5 +284,53 @@ func TestStoreFaults(t *testing.T) {
 	}
 	if n := whole.Load() - applied; n == 0 || n == 20 {
 		t.Errorf("%d of 20 requests that hung were carried out: some should be, and some not", n)
+	}
+}
+
+// TestHoldPut: an upload is carried out, and its writer is not told before the hold is released.
+func TestHoldPut(t *testing.T) {
+	var put atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if _, err := io.Copy(io.Discard, r.Body); err == nil && r.Method == http.MethodPut {
+			put.Add(1)
+		}
+	}))
+	defer server.Close()
+	s := netfault.NewStore(t, "127.0.0.1:0", server.Listener.Addr().String(), 1)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	send := func(method, path string) error {
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+s.Endpoint()+path, strings.NewReader("x"))
+		if err != nil {
+			return err
+		}
+		res, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		return res.Body.Close()
+	}
+	h := s.HoldPut("held")
+	for method, path := range map[string]string{http.MethodGet: "/held", http.MethodPut: "/other"} {
+		if err := send(method, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answered := make(chan error, 1)
+	go func() { answered <- send(http.MethodPut, "/held") }()
+	<-h.Reached
+	if h.Path != "/held" || put.Load() != 2 {
+		t.Errorf("%s is held, %d objects were put", h.Path, put.Load())
+	}
+	select {
+	case err := <-answered:
+		t.Errorf("the writer was told: %v", err)
+	default:
+	}
+	if err := send(http.MethodPut, "/next"); err != nil { // only one is held
+		t.Error(err)
+	}
+	h.Release()
+	if err := <-answered; err != nil {
+		t.Error(err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,6 +24,8 @@ type StoreFaults struct {
 	CutAfter, FailAfter float64
 	// CutAnswer cuts the connection in the middle of the answer's body; a request without one passes.
 	CutAnswer float64
+	// Damage changes a byte of the answer's body, where that is a part of an object; any other request passes.
+	Damage float64
 	// Hang carries the request out, or does not, and says nothing for Hold; then the connection is cut.
 	Hang float64
 	Hold time.Duration
@@ -39,6 +42,7 @@ const (
 	FaultCutAfter  = "cut after"
 	FaultFailAfter = "fail after"
 	FaultCutAnswer = "cut answer"
+	FaultDamage    = "damage"
 	FaultHang      = "hang"
 	FaultDelay     = "delay"
 )
@@ -56,7 +60,44 @@ type Store struct {
 		faults StoreFaults
 		rng    *rand.Rand
 		counts map[string]int
+		hold   *Held // the next upload is held; nil = none
 	}
+}
+
+// Held is an upload that was carried out, and whose answer is held back: its writer does not know yet.
+type Held struct {
+	// Path of the object, as it was put.
+	Path string
+	// Reached is closed when there is one; Path may be read after that.
+	Reached chan struct{}
+	release chan struct{}
+	in      string
+}
+
+// Release lets the answer go. It is called once.
+func (h *Held) Release() { close(h.release) }
+
+// HoldPut holds back the answer of the next upload whose path has in in it.
+func (s *Store) HoldPut(in string) *Held {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.hold = &Held{in: in, Reached: make(chan struct{}), release: make(chan struct{})}
+	return s.mu.hold
+}
+
+// held takes the hold for an upload, if there is one.
+func (s *Store) held(r *http.Request, status int) *Held {
+	if r.Method != http.MethodPut || status >= 300 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.mu.hold
+	if h == nil || !strings.Contains(r.URL.Path, h.in) {
+		return nil
+	}
+	s.mu.hold = nil
+	return h
 }
 
 // NewStore opens a proxy on an address, in front of an S3 server at host:port, that lives until the end of the test. It passes
@@ -113,6 +154,7 @@ func (s *Store) draw() (fault string, f StoreFaults, luck float64) {
 		{FaultCutAfter, f.CutAfter},
 		{FaultFailAfter, f.FailAfter},
 		{FaultCutAnswer, f.CutAnswer},
+		{FaultDamage, f.Damage},
 		{FaultHang, f.Hang},
 		{FaultDelay, f.Delay},
 	} {
@@ -159,6 +201,14 @@ func (s *Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		cut(w)
 		return
 	}
+	if h := s.held(r, res.StatusCode); h != nil {
+		h.Path = r.URL.Path
+		close(h.Reached)
+		select {
+		case <-h.release:
+		case <-s.stop:
+		}
+	}
 	switch fault {
 	case FaultCutAfter:
 		cut(w)
@@ -172,6 +222,10 @@ func (s *Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case FaultDelay:
 		s.wait(r, time.Duration(luck*float64(f.MaxDelay)))
+	case FaultDamage:
+		if r.Method == http.MethodGet && res.StatusCode < 300 && r.URL.RawQuery == "" && len(body) > 0 {
+			body[int(luck*float64(len(body)))] ^= 0x20
+		}
 	}
 	maps.Copy(w.Header(), res.Header)
 	w.WriteHeader(res.StatusCode)

@@ -19,6 +19,9 @@ type Result struct {
 // Run runs a command to its end.
 func Run(t testing.TB, stdin io.Reader, args ...string) Result {
 	t.Helper()
+	if err := seeSources(); err != nil {
+		t.Fatalf("look at the sources of the program under test: %v", err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
 	var stdout, stderr bytes.Buffer

@@ -2,9 +2,12 @@ package program
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -36,6 +39,27 @@ func Main(m *testing.M) int {
 	}
 	return m.Run()
 }
+
+// seeSources looks at each source of the program, once. go test keeps the result of a package as long as what it was built from and what its
+// tests looked at stay the same: without this, tests that run the program and import nothing of it would not run again when it changes.
+// What happens before m.Run does not count, so it is called by what runs the program.
+var seeSources = sync.OnceValue(func() error {
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return err
+	}
+	return filepath.WalkDir(strings.TrimSpace(string(root)), func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && strings.HasPrefix(d.Name(), "."):
+			return fs.SkipDir
+		case filepath.Ext(path) == ".go" && !strings.HasSuffix(path, "_test.go"), d.Name() == "go.mod":
+			_, err = os.Stat(path)
+		}
+		return err
+	})
+})
 
 // Binary is the path of the program under test.
 func Binary() string { return binary }

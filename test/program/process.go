@@ -40,6 +40,9 @@ func Launch(t testing.TB, env []string, args ...string) (*Process, io.Reader) {
 // LaunchUnder is Launch with a command line in front of the program's, which must replace itself by it: `ip netns exec NAME`, say.
 func LaunchUnder(t testing.TB, wrapper, env []string, args ...string) (*Process, io.Reader) {
 	t.Helper()
+	if err := seeSources(); err != nil {
+		t.Fatalf("look at the sources of the program under test: %v", err)
+	}
 	line := append(append(append([]string(nil), wrapper...), binary), args...)
 	// A pipe of our own, since Wait closes StdoutPipe's while the reader may still want its last line.
 	pr, pw := io.Pipe()

@@ -16,6 +16,8 @@ type scenario struct {
 	c    *cell
 	w    *workload
 	v    *verifier
+	// a follows the load, in scenarios of the read path; nil in others.
+	a *audience
 }
 
 // begin starts a cell of the usual layout with the standard load.
@@ -68,6 +70,10 @@ func (s *scenario) recovered(what string) {
 	began := time.Now()
 	s.w.advance(5)
 	s.Logf("%s: everybody goes on after %v", what, time.Since(began).Round(time.Millisecond))
+	if s.a != nil {
+		s.a.caughtUp("after " + what)
+		return
+	}
 	s.v.readable("after " + what)
 }
 
@@ -76,6 +82,9 @@ func (s *scenario) end() {
 	s.Helper()
 	s.w.finish()
 	s.v.atRest("in the end")
+	if s.a != nil {
+		s.a.finish()
+	}
 	s.c.stopAll()
 }
 

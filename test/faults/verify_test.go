@@ -24,6 +24,8 @@ type verifier struct {
 	// pointers are those of the last look, by category: a log never changes.
 	pointers map[string]map[string]string
 	looks    int
+	// answers is how much may be on its way from readers to consumers: what these take at a time.
+	answers int64
 	// others are categories of a scenario that the history knows nothing of.
 	others []string
 }
@@ -44,7 +46,7 @@ func (v *verifier) readable(what string) {
 func (v *verifier) readFrom(what, reader string, level history.Level) {
 	v.c.t.Helper()
 	var reading sync.WaitGroup
-	for _, category := range categories {
+	for _, category := range v.w.categories {
 		reading.Go(func() {
 			r := v.w.h.Read(category)
 			if err := v.read(r, category, v.c.url(reader)); err != nil {
@@ -115,7 +117,7 @@ func (v *verifier) atRest(what string) {
 	var looking sync.WaitGroup
 	var stored map[string][]line
 	looking.Go(func() { stored = v.blobs() })
-	logs := slices.Concat(categories, v.others)
+	logs := slices.Concat(v.w.categories, v.others)
 	pointers := make([][]line, len(logs))
 	for i, category := range logs {
 		looking.Go(func() { pointers[i] = v.inspect("log", category, "--verify", "--server", v.c.url(reader2)) })
@@ -327,7 +329,7 @@ func (v *verifier) balance(what string, pointers []line) {
 // memory: no process has ever had more than its bounds allow, and no gauge is over its limit.
 func (v *verifier) memory(what string) {
 	v.c.t.Helper()
-	bounds := map[string]int64{partBatcher: 2 * batchMemory, partWriteProxy: writeMemory, partReader: readCache, partAgent: writeMemory, metaLog: metadataCache}
+	bounds := map[string]int64{partBatcher: 2 * batchMemory, partWriteProxy: writeMemory, partReader: readCache + v.answers, partAgent: writeMemory, metaLog: metadataCache}
 	for _, m := range v.c.members {
 		m.peak = max(m.peak, m.proc.PeakMemory())
 		limit := int64(fixedMemory)

@@ -24,9 +24,8 @@ const (
 	catBest    = "best"    // best_effort
 	catColumns = "columns" // at_least_once, Arrow batches
 	catHost    = "host"    // at_least_once, through the agent
+	catBound   = "bound"   // at_least_once, repeatable; only where readers are what is tested
 )
-
-var categories = []string{catLeast, catOnce, catBest, catColumns, catHost}
 
 // workload are writers of every sort, and what they know.
 type workload struct {
@@ -35,8 +34,10 @@ type workload struct {
 	h       *history.History
 	seed    uint64
 	writers []*writer
-	stop    chan struct{}
-	running sync.WaitGroup
+	// categories of the history.
+	categories []string
+	stop       chan struct{}
+	running    sync.WaitGroup
 }
 
 // writer writes its source, message by message, to one shard of a category.
@@ -72,20 +73,28 @@ type writer struct {
 	acked, failed, unknown atomic.Int64
 }
 
-// newWorkload declares the categories in a history and creates them.
+// newWorkload declares the categories of the standard load in a history and creates them.
 func newWorkload(c *cell, seed uint64) *workload {
 	c.t.Helper()
-	w := &workload{t: c.t, c: c, h: history.New(), seed: seed, stop: make(chan struct{})}
-	create := func(name string, g history.Guarantees, delivery string) {
-		w.h.Category(name, g)
-		program.OK(c.t, nil, "category", "create", name, "--server", c.url(controlPlane), "--delivery", delivery, "--shards", "4")
-	}
-	create(catLeast, history.Guarantees{}, "at_least_once")
-	create(catOnce, history.Guarantees{ExactlyOnce: true, NoGivingUp: true}, "exactly_once")
-	create(catBest, history.Guarantees{}, "best_effort")
-	create(catColumns, history.Guarantees{}, "at_least_once")
-	create(catHost, history.Guarantees{}, "at_least_once")
+	w := emptyWorkload(c, seed)
+	w.create(catLeast, history.Guarantees{}, "--delivery", "at_least_once")
+	w.create(catOnce, history.Guarantees{ExactlyOnce: true, NoGivingUp: true}, "--delivery", "exactly_once")
+	w.create(catBest, history.Guarantees{}, "--delivery", "best_effort")
+	w.create(catColumns, history.Guarantees{}, "--delivery", "at_least_once")
+	w.create(catHost, history.Guarantees{}, "--delivery", "at_least_once")
 	return w
+}
+
+func emptyWorkload(c *cell, seed uint64) *workload {
+	return &workload{t: c.t, c: c, h: history.New(), seed: seed, stop: make(chan struct{})}
+}
+
+// create declares a category of four shards and creates it.
+func (w *workload) create(name string, g history.Guarantees, flags ...string) {
+	w.t.Helper()
+	w.h.Category(name, g)
+	w.categories = append(w.categories, name)
+	program.OK(w.t, nil, append([]string{"category", "create", name, "--server", w.c.url(controlPlane), "--shards", "4"}, flags...)...)
 }
 
 // patient repeats a request until it is answered, whatever comes.

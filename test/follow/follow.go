@@ -1,0 +1,163 @@
+// Package follow has consumers with many lives for the tests of the whole system: each life begins with the checkpoint that the one before
+// kept. What they got is in a history.Trail, which knows what they may get.
+//
+//	f := follow.New(h, follow.Config{Name: "ann", Category: "orders", Window: time.Second, Servers: servers, Lifetime: 100, Rand: rng})
+//	running.Go(func() { err = f.Run(ctx) }) // until ctx ends
+//
+// Only tests may import this package.
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"scribe/consumer"
+	"scribe/test/history"
+	"scribe/test/program"
+)
+
+// Config of a follower.
+type Config struct {
+	Name, Category string
+	// Window is the ordering window: 0 is strict, history.Unbounded none.
+	Window time.Duration
+	// Late ones begin where retention has trimmed.
+	Late bool
+	// Servers are asked in turn, one in each life.
+	Servers []string
+	// Lifetime is after how many messages it dies, on average, to go on from the checkpoint that it kept last; 0 = never.
+	Lifetime int
+	// Pace, if set, is told of each message's persisted time, and returns how long to wait before the next.
+	Pace func(persisted time.Time) time.Duration
+	// Prefetch is how many bytes it holds at most; 0 = 1 MiB.
+	Prefetch int64
+	Rand     *rand.Rand
+}
+
+// Follower is a consumer. Its methods may be called from any goroutine while Run runs.
+type Follower struct {
+	Config
+	// Trail is what it got, Log what its consumers said.
+	Trail *history.Trail
+	Log   program.Log
+	// kept is the checkpoint that goes with what the trail keeps.
+	kept                              string
+	reconnects, damaged, deaths, gaps atomic.Int64
+}
+
+// New returns a follower of a category that the history knows, from its beginning on.
+func New(h *history.History, c Config) *Follower {
+	if c.Prefetch == 0 {
+		c.Prefetch = 1 << 20
+	}
+	f := &Follower{Config: c}
+	if c.Late {
+		f.Trail = h.FollowLate(c.Category, c.Name, c.Window, time.Now())
+	} else {
+		f.Trail = h.Follow(c.Category, c.Name, c.Window)
+	}
+	return f
+}
+
+// Reconnects is how often its streams were opened again, Damaged how often it met damaged bytes, Deaths how often it died, Gaps how many
+// gaps it was told of.
+func (f *Follower) Reconnects() int64 { return f.reconnects.Load() }
+
+// Damaged is how often it met damaged bytes. It dies of it, and comes back.
+func (f *Follower) Damaged() int64 { return f.damaged.Load() }
+
+// Deaths is how often it died, but for those of damage.
+func (f *Follower) Deaths() int64 { return f.deaths.Load() }
+
+// Gaps is how many gaps it was told of, those that it forgot when it died included.
+func (f *Follower) Gaps() int64 { return f.gaps.Load() }
+
+// Run lives until the context ends, or something happens that must not.
+func (f *Follower) Run(ctx context.Context) error {
+	for life := 0; ctx.Err() == nil; life++ {
+		if err := f.live(ctx, f.Servers[life%len(f.Servers)]); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("follower %s of %s: %w\n%s", f.Name, f.Category, err, f.Log.Tail(20))
+		}
+	}
+	return nil
+}
+
+// open makes the consumer of a life.
+func (f *Follower) open(server string) (*consumer.Consumer, error) {
+	start := consumer.Earliest()
+	if f.kept != "" {
+		var err error
+		if start, err = consumer.Checkpoint(f.kept); err != nil {
+			return nil, fmt.Errorf("its own checkpoint: %w", err)
+		}
+	}
+	options := []consumer.Option{
+		consumer.WithStart(start), consumer.WithName(f.Name), consumer.WithPrefetchBytes(f.Prefetch), consumer.WithRequestTimeout(2 * time.Second),
+		consumer.WithHeartbeat(100 * time.Millisecond), consumer.WithBackoff(10*time.Millisecond, 300*time.Millisecond), consumer.WithRandom(f.Rand.Float64),
+		consumer.WithLogger(slog.New(slog.NewTextHandler(&f.Log, nil))),
+	}
+	if f.Window == history.Unbounded {
+		options = append(options, consumer.WithWindow(consumer.Unbounded))
+	} else {
+		options = append(options, consumer.WithWindow(f.Window))
+	}
+	return consumer.New(server, f.Category, options...)
+}
+
+// live reads until it dies, or can't go on.
+func (f *Follower) live(ctx context.Context, server string) error {
+	c, err := f.open(server)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		f.reconnects.Add(int64(c.Stats().Reconnects)) //nolint:gosec // a few
+		_ = c.Close()
+	}()
+	for m, err := range c.Records(ctx) {
+		gap, damage := new(consumer.GapError), new(consumer.DamageError)
+		switch {
+		case errors.As(err, &gap):
+			f.Trail.Gap(uint64(gap.Shard), gap.From, gap.To, int(gap.Delivered), string(gap.Reason), time.Now())
+			f.gaps.Add(1)
+			continue
+		case errors.As(err, &damage):
+			// Bytes were damaged on their way. The place is in front of them, and there the next life begins.
+			f.damaged.Add(1)
+			f.keep(c)
+			return nil
+		case err != nil:
+			return err
+		}
+		f.Trail.Record(m.Payload, m.LogicalShard, uint64(m.Shard), m.LSN, m.Index, m.Persisted.UnixMicro())
+		switch {
+		case f.Lifetime > 0 && f.Rand.IntN(f.Lifetime) == 0:
+			f.Trail.Die()
+			f.deaths.Add(1)
+			return nil
+		case f.Rand.IntN(20) == 0:
+			f.keep(c)
+		}
+		if f.Pace == nil {
+			continue
+		}
+		if d := f.Pace(m.Persisted); d > 0 {
+			select {
+			case <-time.After(d):
+			case <-ctx.Done():
+			}
+		}
+	}
+	return nil
+}
+
+// keep keeps a checkpoint with what was read up to it.
+func (f *Follower) keep(c *consumer.Consumer) {
+	f.kept = c.Checkpoint()
+	f.Trail.Keep()
+}

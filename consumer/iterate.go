@@ -78,7 +78,9 @@ func (c *Consumer) iterate(ctx context.Context, refuse func(error) bool, deliver
 			return
 		}
 		s.queue.pop()
-		s.pump()
+		if it.kind == itemPayload { // it made room
+			s.pump()
+		}
 	}
 }
 
@@ -161,8 +163,8 @@ func (c *Consumer) gap(it *item, g *GapError, refuse func(error) bool) bool {
 // wrong with the payload is left in it.err.
 func (c *Consumer) records(it *item, yield func(Record, error) bool) bool {
 	var (
-		d         record.Decoder
-		r         record.Record
+		d      record.Decoder
+		r      record.Record
 		total  = int(it.ptr.Messages)
 		left   = int(c.left.Load())
 		index  = 0 // of the next message in the payload

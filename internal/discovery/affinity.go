@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -205,6 +206,9 @@ func (s readProxyService) fetch(ctx context.Context, key *uint64, req *scribev1.
 			return res, nil
 		}
 		failed = append(failed, err)
+		if errors.Is(context.Cause(ctx), ErrBroken) {
+			s.c.report(in, err)
+		}
 		if ctx.Err() != nil || !refusedOrLost(err) {
 			break
 		}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -514,4 +515,47 @@ func TestStreamsSentAway(t *testing.T) {
 			t.Errorf("%v, it did not go back to the given address", err)
 		}
 	})
+}
+
+// A caller that found an instance broken is sent to another one; one that only gave up is not.
+func TestBrokenInstances(t *testing.T) {
+	for _, c := range []struct {
+		what, server string
+		call         func(context.Context, *Cell) error
+	}{
+		{"stream", "a", stream}, // the given address, as long as it is well
+		{"fetch", "seed", func(ctx context.Context, c *Cell) error { return fetch(ctx, c, blob(1)) }},
+	} {
+		for cause, elsewhere := range map[error]bool{ErrBroken: true, context.Canceled: false} {
+			t.Run(fmt.Sprint(c.what, " ", cause), func(t *testing.T) {
+				in(t, func(t *testing.T, w *world) {
+					w.start("seed", control)
+					var well atomic.Bool
+					hangs := func(ctx context.Context) error {
+						if !well.Load() {
+							<-ctx.Done()
+						}
+						return context.Cause(ctx)
+					}
+					both := []*process{w.start("a", control, readStream, readProxy), w.start("b", readStream, readProxy)}
+					for _, p := range both {
+						p.stream, p.fetch = hangs, hangs
+					}
+					cell := w.cell(c.server)
+					ctx, cancel := context.WithCancelCause(t.Context())
+					time.AfterFunc(time.Second, func() { cancel(cause) })
+					if err := c.call(ctx, cell); err == nil {
+						t.Fatal("an instance that hangs answered")
+					}
+					first := both[0].took(c.what) == 1
+					both[1].took(c.what)
+					pass(time.Second) // the servers have noticed
+					well.Store(true)
+					if err := c.call(t.Context(), cell); err != nil || (both[0].took(c.what) == 1) != (first != elsewhere) {
+						t.Errorf("the next call went to the wrong one: %v", err)
+					}
+				})
+			})
+		}
+	}
 }

@@ -11,7 +11,7 @@
 // for several blobs is split. When the home is busy and says that it will not be for long, it is asked once more; otherwise one of a
 // few fallbacks is asked, which a salted hash of the blob chooses: what overflows from one home is spread over all, but that of one
 // blob goes to the same place, where it is soon in a cache, too. Other calls take turns. An instance that fails is passed over for a
-// while.
+// while, and so is one whose caller ended a call because of it ([ErrBroken]): a deadline alone may be the caller's haste.
 //
 // # When something is down
 //

@@ -50,8 +50,12 @@ func (s writeService) Publish(ctx context.Context, req *scribev1.PublishRequest)
 
 type readStreamService struct{ c *Cell }
 
+// ErrBroken is the cause with which a caller ends the context of a call whose instance it can't rely on, because it does not answer
+// or contradicts itself: the instance is passed over for a while.
+var ErrBroken = errors.New("discovery: the instance is broken")
+
 // Stream implements rpc.ReadStreamService. There is one try: the caller's steps were taken by then. An instance that sends a stream
-// away because others have less to do is not asked for a while.
+// away because others have less to do is not asked for a while, nor is one that was lost or that the caller found broken (ErrBroken).
 func (s readStreamService) Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error {
 	in, err := s.c.lighter(ctx, scribev1.Role_ROLE_READSTREAM)
 	if err != nil {
@@ -69,7 +73,7 @@ func (s readStreamService) Stream(ctx context.Context, recv func(context.Context
 		s.c.report(in, sentAway)
 	case err == nil:
 		s.c.report(in, nil)
-	case ctx.Err() == nil && refused(err):
+	case errors.Is(context.Cause(ctx), ErrBroken), ctx.Err() == nil && refusedOrLost(err):
 		s.c.report(in, err)
 	}
 	return err

@@ -34,7 +34,7 @@ func (w warm) Fetch(_ context.Context, req *scribev1.FetchRequest) (*scribev1.Fe
 }
 
 // access is a cell with an access log, a line a message, in payloads of about 2.6 MB, and those as they are stored.
-func access(b *testing.B, payloads int) (w warm, raw, messages int, blocks [][]byte) {
+func access(b testing.TB, payloads int) (w warm, raw, messages int, blocks [][]byte) {
 	b.Helper()
 	w = warm{newCell(), map[string]*scribev1.Payload{}}
 	var builder record.Builder

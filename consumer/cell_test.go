@@ -34,6 +34,7 @@ type cell struct {
 	// perMessage is how many entries a message of the stream holds at most; 0 = 10.
 	perMessage int
 	encoder    *zstd.Encoder
+	sequences  []pointer.Sequence // of the pointers that are added
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed at every change
@@ -131,7 +132,7 @@ func (c *cell) addFrames(shard record.ShardID, frames ...[]byte) record.LSN {
 	defer c.mu.Unlock()
 	payload := slices.Concat(frames...)
 	p := pointer.Pointer{
-		Blob: pointer.NewBlobID(), Class: 72, Codec: pointer.CodecZstd, BlockLen: 1, BlockRawLen: uint32(len(payload)),
+		Blob: pointer.NewBlobID(), Class: 72, Codec: pointer.CodecZstd, BlockRawLen: uint32(len(payload)),
 		Length: uint32(len(payload)), Frames: uint32(len(frames)), MinTime: 1000, MaxTime: 1000,
 	}
 	for f, err := range record.Split(payload) {
@@ -141,13 +142,17 @@ func (c *cell) addFrames(shard record.ShardID, frames ...[]byte) record.LSN {
 	}
 	l := c.log(shard)
 	c.clock += 1000
-	raw := pointer.Append(nil, &p)
-	l.entries = append(l.entries, entry{time: c.clock, pointer: raw, length: uint64(len(payload))})
 	st := &stored{codec: pointer.CodecZstd, data: c.encoder.EncodeAll(payload, nil), raw: len(payload)}
-	if len(l.entries)%3 == 0 { // not everything is worth compressing
+	if len(l.entries)%3 == 2 { // not everything is worth compressing
 		st.codec, st.data = pointer.CodecNone, payload
 	}
-	c.payloads[string(raw)] = st
+	p.Codec, p.BlockLen = st.codec, uint32(len(st.data))
+	p.Sequences = c.sequences
+	raw := pointer.Append(nil, &p)
+	l.entries = append(l.entries, entry{time: c.clock, pointer: raw, length: uint64(len(payload))})
+	// What is asked for has no sequences: a reader does not keep them.
+	p.Sequences = nil
+	c.payloads[string(pointer.Append(nil, &p))] = st
 	c.change()
 	return record.LSN(len(l.entries))
 }
@@ -158,6 +163,16 @@ func (c *cell) trim(shard record.ShardID, before record.LSN) {
 	defer c.mu.Unlock()
 	c.logs[shard].first = before
 	c.change()
+}
+
+// expire removes what is before an LSN, as retention does: the log first, then the objects.
+func (c *cell) expire(shard record.ShardID, before record.LSN) {
+	c.trim(shard, before)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range c.logs[shard].entries[:before-1] {
+		delete(c.payloads, string(e.pointer))
+	}
 }
 
 func (c *cell) seal(shard record.ShardID) {
@@ -257,9 +272,9 @@ func (r *reading) run(ctx context.Context, credits <-chan *scribev1.StreamCredit
 		case <-changed:
 		case <-beat.C:
 			r.c.mu.Lock()
-			at := r.c.clock
+			beat := &scribev1.StreamHeartbeat{Watermark: r.c.clock, Pending: r.pending()}
 			r.c.mu.Unlock()
-			if err := r.send(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Heartbeat{Heartbeat: &scribev1.StreamHeartbeat{Watermark: at}}}); err != nil {
+			if err := r.send(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Heartbeat{Heartbeat: beat}}); err != nil {
 				return err
 			}
 		case <-ctx.Done():
@@ -364,9 +379,18 @@ func (r *reading) next() ([]*scribev1.StreamResponse, <-chan struct{}) {
 		c.most = max(c.most, uint64(r.limit-r.bytes))
 	}
 	if len(batch.Entries) > 0 {
+		batch.Pending = r.pending()
 		msgs = append([]*scribev1.StreamResponse{{Step: &scribev1.StreamResponse_Entries{Entries: batch}}}, msgs...)
 	}
 	return msgs, c.changed
+}
+
+// pending is how many entries were not sent. The mutex is held.
+func (r *reading) pending() (n uint64) {
+	for id, at := range r.at {
+		n += uint64(max(len(r.c.logs[id].entries)+1-int(at), 0))
+	}
+	return n
 }
 
 // Fetch implements the read proxy.

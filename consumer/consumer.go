@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -157,42 +156,6 @@ func (c *Consumer) advance() {
 	} else {
 		it.pos.lsn, it.pos.skip = it.lsn+1, 0
 	}
-}
-
-// Watermark is the persisted time that the iteration has reached: with an ordering window, no later message is older than this
-// by more than the window. The zero Time means that it is not known yet.
-func (c *Consumer) Watermark() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mu.watermark == 0 {
-		return time.Time{}
-	}
-	return time.UnixMicro(c.mu.watermark)
-}
-
-// Lag is how far the watermark is behind the clock; 0 when it is not known. A consumer that has everything lags by no more than
-// the heartbeat.
-func (c *Consumer) Lag() time.Duration {
-	w := c.Watermark()
-	if w.IsZero() {
-		return 0
-	}
-	return max(c.cfg.now().Sub(w), 0)
-}
-
-// Buffered is how many messages were announced by the stream and not yet yielded: 0 means that the next step waits for new ones.
-func (c *Consumer) Buffered() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mu.session == nil {
-		return 0
-	}
-	n := c.mu.session.queue.waiting()
-	if c.current != nil {
-		// It is in the queue until it is done with.
-		n -= int64(c.current.ptr.Messages) - c.left.Load()
-	}
-	return int(n)
 }
 
 // Stats counts what happened since the consumer was made.

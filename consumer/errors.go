@@ -34,46 +34,6 @@ var (
 	ErrColumnar = errors.New("consumer: the next messages are an Arrow batch")
 )
 
-// GapReason is why messages are missing; the values are stable and fit a metric's label.
-type GapReason string
-
-// Reasons of gaps.
-const (
-	// GapTrimmed: retention removed them before they were read.
-	GapTrimmed GapReason = "trimmed"
-	// GapDamaged: they, or the pointer to them, are damaged.
-	GapDamaged GapReason = "damaged"
-	// GapMissing: the object that should hold them does not exist.
-	GapMissing GapReason = "missing"
-)
-
-// GapError tells of messages that this consumer will not bring: those of pointers [From, To) of a physical shard, but for the
-// first Delivered messages of From. It matches [ErrGap]. An iteration goes on after it.
-type GapError struct {
-	Category  string
-	Shard     ShardID
-	From, To  uint64 // log sequence numbers
-	Delivered uint32
-	Reason    GapReason
-	// Cause is what was found, when the consumer itself found it: a *[DamageError].
-	Cause error
-}
-
-// Error names the place and the reason.
-func (e *GapError) Error() string {
-	text := fmt.Sprintf("consumer: messages of %s are missing: shard %v, LSN %d to %d: %s", e.Category, e.Shard, e.From, e.To-1, e.Reason)
-	if e.Cause != nil {
-		text += ": " + e.Cause.Error()
-	}
-	return text
-}
-
-// Is reports whether target is [ErrGap].
-func (e *GapError) Is(target error) bool { return target == ErrGap }
-
-// Unwrap returns the cause.
-func (e *GapError) Unwrap() error { return e.Cause }
-
 // DamageError is data that is not what was written. It matches [ErrDamaged]. Nothing of what it names was delivered.
 type DamageError struct {
 	Category string
@@ -163,16 +123,4 @@ func attached(err error) *scribev1.ErrorInfo {
 		}
 	}
 	return nil
-}
-
-// gapReason translates a server's reason.
-func gapReason(r scribev1.Reason) GapReason {
-	switch r {
-	case scribev1.Reason_REASON_TRIMMED, scribev1.Reason_REASON_STALE_BLOB:
-		return GapTrimmed
-	case scribev1.Reason_REASON_MISSING:
-		return GapMissing
-	default:
-		return GapDamaged
-	}
 }

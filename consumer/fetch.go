@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"time"
 
+	"scribe/internal/discovery"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
 // maxTries is how often a payload is fetched whose bytes were damaged, maybe on the way.
 const maxTries = 3
+
+// errUnanswered ends a request that is not answered in time.
+var errUnanswered = fmt.Errorf("consumer: the request was not answered in time: %w", discovery.ErrBroken)
 
 // pump starts fetches as long as there is something to fetch and room for it. It is called whenever one of the two may have come.
 func (s *session) pump() {
@@ -83,7 +87,8 @@ func (s *session) fetchOnce(todo []*item) ([]*item, error) {
 	for i, it := range todo {
 		req.Pointers[i] = it.raw
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, s.c.cfg.requestTimeout)
+	// One that takes so long is taken for broken: the next try goes elsewhere, if there is another one.
+	ctx, cancel := context.WithTimeoutCause(s.ctx, s.c.cfg.requestTimeout, errUnanswered)
 	defer cancel()
 	res, err := s.c.payloads.Fetch(ctx, req)
 	if err != nil {
@@ -96,7 +101,7 @@ func (s *session) fetchOnce(todo []*item) ([]*item, error) {
 	var again []*item
 	for i, p := range payloads {
 		s.c.stats.fetched.Add(uint64(len(p.GetData())))
-		if it := todo[i]; !s.settle(it, p) {
+		if it := todo[i]; !s.settle(ctx, it, p) {
 			again = append(again, it)
 		}
 		payloads[i] = nil // free to go once it is decompressed
@@ -105,7 +110,7 @@ func (s *session) fetchOnce(todo []*item) ([]*item, error) {
 }
 
 // settle makes an item ready from its answer, or is false when it is worth asking again: then the item's err says why.
-func (s *session) settle(it *item, p *scribev1.Payload) bool {
+func (s *session) settle(ctx context.Context, it *item, p *scribev1.Payload) bool {
 	at := it.place(s.c.category)
 	if info := p.GetError(); info != nil {
 		err := rpc.FromInfo(info)
@@ -113,9 +118,9 @@ func (s *session) settle(it *item, p *scribev1.Payload) bool {
 		case scribev1.Reason_REASON_TRIMMED:
 			it.gap = s.c.lostPayload(it, GapTrimmed, nil)
 		case scribev1.Reason_REASON_MISSING, scribev1.Reason_REASON_STALE_BLOB:
-			damage := at.damage("object", -1, err)
-			damage.Missing = true
-			it.err = damage
+			if !s.missing(ctx, it, err) {
+				return false
+			}
 		case scribev1.Reason_REASON_CORRUPT:
 			it.err = at.damage("object", -1, err)
 		default:
@@ -126,6 +131,7 @@ func (s *session) settle(it *item, p *scribev1.Payload) bool {
 			}
 			it.err = &ServerError{Doing: fmt.Sprintf("fetching the payload of shard %v, LSN %d", at.shard, at.lsn), cause: cause, Detail: err}
 		}
+		s.queue.settled(it, 0)
 		it.done()
 		return true
 	}
@@ -137,8 +143,17 @@ func (s *session) settle(it *item, p *scribev1.Payload) bool {
 		}
 	}
 	it.frames, it.buf, it.err = frames, buf, err
+	s.queue.settled(it, it.memory())
 	it.done()
 	return true
+}
+
+// memory is what a fetched payload takes.
+func (it *item) memory() int64 {
+	if it.buf != nil {
+		return int64(cap(it.buf.b))
+	}
+	return int64(cap(it.frames))
 }
 
 // done hands the item over to the one who iterates.

@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 
 	"scribe/columnar"
+	"scribe/internal/loss"
 	"scribe/internal/record"
 )
 
@@ -22,7 +22,7 @@ import (
 func (c *Consumer) Records(ctx context.Context) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		refuse := func(err error) bool { return yield(Record{}, err) }
-		c.iterate(ctx, refuse, func(it *item) bool { return c.records(it, yield) })
+		c.iterate(ctx, refuse, func(it *item) bool { return c.records(it, yield, refuse) })
 	}
 }
 
@@ -32,7 +32,7 @@ func (c *Consumer) Records(ctx context.Context) iter.Seq2[Record, error] {
 func (c *Consumer) Batches(ctx context.Context) iter.Seq2[arrow.RecordBatch, error] {
 	return func(yield func(arrow.RecordBatch, error) bool) {
 		refuse := func(err error) bool { return yield(nil, err) }
-		c.iterate(ctx, refuse, func(it *item) bool { return c.batches(it, yield) })
+		c.iterate(ctx, refuse, func(it *item) bool { return c.batches(it, yield, refuse) })
 	}
 }
 
@@ -123,45 +123,9 @@ func (c *Consumer) payload(it *item, refuse func(error) bool, deliver func(*item
 	return goOn
 }
 
-// damaged deals with a payload that can't be delivered, or not further, as the policy says.
-func (c *Consumer) damaged(it *item, err error, refuse func(error) bool) bool {
-	damage := new(DamageError)
-	if c.cfg.damage != DamageSkip || !errors.As(err, &damage) {
-		refuse(err)
-		return false
-	}
-	reason := GapDamaged
-	if damage.Missing {
-		reason = GapMissing
-	}
-	return c.gap(it, c.lostPayload(it, reason, damage), refuse)
-}
-
-// lostPayload is the gap that a payload leaves, or the rest of it.
-func (c *Consumer) lostPayload(it *item, reason GapReason, cause error) *GapError {
-	return &GapError{
-		Category: c.category, Shard: it.pos.shard, From: uint64(it.lsn), To: uint64(it.lsn) + 1, Reason: reason, Cause: cause,
-	}
-}
-
-// gap moves the position behind a gap and tells of it.
-func (c *Consumer) gap(it *item, g *GapError, refuse func(error) bool) bool {
-	c.mu.Lock()
-	if it.pos.lsn == record.LSN(g.From) {
-		g.Delivered = it.pos.skip
-	}
-	it.pos.lsn, it.pos.skip = record.LSN(g.To), 0
-	c.mu.Unlock()
-	c.stats.gaps.Add(1)
-	if c.cfg.onGap != nil {
-		c.cfg.onGap(g)
-	}
-	return refuse(g)
-}
-
 // records yields the messages of a payload that were not delivered before. It is false when the caller has left the loop; what is
 // wrong with the payload is left in it.err.
-func (c *Consumer) records(it *item, yield func(Record, error) bool) bool {
+func (c *Consumer) records(it *item, yield func(Record, error) bool, refuse func(error) bool) bool {
 	var (
 		d      record.Decoder
 		r      record.Record
@@ -195,17 +159,30 @@ func (c *Consumer) records(it *item, yield func(Record, error) bool) bool {
 			return c.broken(it, n, offset, err)
 		}
 		offset += h.Len
+		lone := alone(&h)
+		out.SampleRate, out.Atomic, out.BatchLeft = max(h.SampleRate, 1), h.Atomic(), 0
 		for d.Next(&r) {
 			if index++; index <= total-left {
 				continue
 			}
 			left--
 			c.left.Store(int64(left))
+			if lone {
+				if told, goOn := c.report(it, &r, refuse); told {
+					if !goOn {
+						return false
+					}
+					continue
+				}
+			}
 			bytes += uint64(len(r.Payload))
 			if r.Time != at { // most messages have their frame's
 				at, out.Time = r.Time, time.UnixMicro(r.Time)
 			}
 			out.Payload, out.Key, out.Attributes, out.Index = r.Payload, r.Key, r.Attributes, index-1
+			if out.Atomic {
+				out.BatchLeft = h.Count - r.Index - 1
+			}
 			if !yield(out, nil) {
 				return false
 			}
@@ -223,8 +200,13 @@ func (c *Consumer) broken(it *item, frame, offset int, err error) bool {
 	return true
 }
 
+// alone reports whether a frame may be the report of a loss: it has one message, and nobody counts it.
+func alone(h *record.Header) bool {
+	return h.Count == 1 && h.Encoding == record.EncodingMessages && !h.Sequenced() && !h.Atomic()
+}
+
 // batches yields the batches of a payload. Row frames that stand together make one batch.
-func (c *Consumer) batches(it *item, yield func(arrow.RecordBatch, error) bool) bool {
+func (c *Consumer) batches(it *item, yield func(arrow.RecordBatch, error) bool, refuse func(error) bool) bool {
 	var (
 		total = int(it.ptr.Messages)
 		index = 0 // of the first message of the next batch
@@ -232,52 +214,92 @@ func (c *Consumer) batches(it *item, yield func(arrow.RecordBatch, error) bool) 
 		n     = 0 // frames before it
 	)
 	for begin < len(it.frames) {
-		end, rows, frames, arrowFrame, err := run(it.frames[begin:])
+		r, err := nextRun(it.frames[begin:])
 		if err != nil {
 			return c.broken(it, n, begin, err)
 		}
 		left := int(c.left.Load())
-		if index+rows > total-left {
-			batch, err := c.batch(it, it.frames[begin:begin+end], index, arrowFrame)
+		switch {
+		case index+r.rows <= total-left: // it was delivered before
+		case r.report != nil:
+			c.left.Store(int64(total - index - 1))
+			if _, goOn := c.report(it, r.report, refuse); !goOn {
+				return false
+			}
+		default:
+			batch, err := c.batch(it, it.frames[begin:begin+r.end], index, r.arrow)
 			if err != nil {
 				return c.broken(it, n, begin, err)
 			}
-			if int(batch.NumRows()) != rows {
+			if int(batch.NumRows()) != r.rows {
 				batch.Release()
-				return c.broken(it, n, begin, fmt.Errorf("a batch of %d rows in a frame of %d", batch.NumRows(), rows))
+				return c.broken(it, n, begin, fmt.Errorf("a batch of %d rows in a frame of %d", batch.NumRows(), r.rows))
 			}
 			if done := total - left - index; done > 0 {
 				whole := batch
 				batch = whole.NewSlice(int64(done), whole.NumRows())
 				whole.Release()
 			}
-			c.left.Store(int64(total - index - rows))
+			c.left.Store(int64(total - index - r.rows))
 			goOn := yield(batch, nil)
 			batch.Release()
 			if !goOn {
 				return false
 			}
 		}
-		index, begin, n = index+rows, begin+end, n+frames
+		index, begin, n = index+r.rows, begin+r.end, n+r.frames
 	}
 	return true
 }
 
-// run measures the frames at the start of b that make one batch: one Arrow frame, or row frames up to the next Arrow frame.
-func run(b []byte) (end, rows, frames int, arrowFrame bool, err error) {
+// run is frames that make one batch: one Arrow frame, or row frames up to the next Arrow frame or report; or one report.
+type run struct {
+	end, rows, frames int // bytes, messages and frames
+	arrow             bool
+	report            *record.Record
+}
+
+// nextRun measures the run at the start of b.
+func nextRun(b []byte) (run, error) {
+	var r run
 	for f, err := range record.Split(b) {
-		switch {
-		case err != nil:
-			return 0, 0, 0, false, err
-		case f.Encoding == record.EncodingArrow && frames > 0:
-			return end, rows, frames, false, nil
+		if err != nil {
+			return run{}, err
 		}
-		end, rows, frames = end+f.Len, rows+f.Count, frames+1
-		if f.Encoding == record.EncodingArrow {
-			return end, rows, frames, true, nil
+		rec, report, err := asReport(&f)
+		if err != nil {
+			return run{}, err
+		}
+		special := report || f.Encoding == record.EncodingArrow
+		if special && r.frames > 0 {
+			break
+		}
+		r.end, r.rows, r.frames = r.end+f.Len, r.rows+f.Count, r.frames+1
+		if report {
+			r.report = new(rec)
+		}
+		if special {
+			r.arrow = !report
+			break
 		}
 	}
-	return end, rows, frames, false, nil
+	return r, nil
+}
+
+// asReport returns the message of a frame that is the report of a loss; false when it is something else.
+func asReport(f *record.Frame) (rec record.Record, report bool, err error) {
+	if !alone(&f.Header) {
+		return rec, false, nil
+	}
+	var d record.Decoder
+	if _, err := d.Reset(f.Bytes); err != nil {
+		return rec, false, err
+	}
+	if !d.Next(&rec) {
+		return rec, false, d.Err()
+	}
+	_, report = loss.Parse(rec.Payload, rec.Attributes)
+	return rec, report, nil
 }
 
 // batch decodes the frames of one batch.

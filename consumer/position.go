@@ -32,6 +32,8 @@ type position struct {
 	skip uint32
 	// received is the LSN of the next pointer that the stream must bring.
 	received record.LSN
+	// trimmed is a place below which retention is known to have removed everything; 0 = nothing is known.
+	trimmed record.LSN
 	// end is where a bounded iteration stops; 0 in one that is not, and for shards that joined later.
 	end record.LSN
 }

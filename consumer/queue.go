@@ -33,6 +33,8 @@ type item struct {
 	ready  chan struct{}
 	frames []byte
 	buf    *buffer
+	// cost is the memory that it is charged for in queue.held: what fetching it may take, and once it is there what it takes.
+	cost int64
 	// keep says that a batch that was handed out may point into buf: it is not used again.
 	keep  bool
 	tries int // answers whose bytes were damaged
@@ -46,10 +48,15 @@ func (it *item) place(category string) place { return place{category, it.pos.sha
 
 // queue holds what was received and not yet consumed, in the merged order. It is bounded by the credits that the stream was
 // given: what comes over them is refused.
+//
+// One bound in bytes covers everything: a part of it the pointers that wait, at pointerCost each, the rest (room) the payloads, each
+// with what it takes at that moment. While it is fetched that is its compressed form and its decoded form; then what is left. A payload
+// that is larger than the room by itself is fetched when no other is held.
 type queue struct {
 	// maxPointers and maxBytes are the credits in all: pointers, and bytes of their decoded payloads.
 	maxPointers int
 	maxBytes    int64
+	room        int64         // for payloads, in bytes of memory
 	news        chan struct{} // of capacity 1: the head changed, for the one who iterates
 	credits     chan struct{} // of capacity 1: there are credits to give back, for the stream
 
@@ -65,18 +72,43 @@ type queue struct {
 		// were in use than there are credits begins with a debt: freeBytes is below 0 until that is paid.
 		freePointers int
 		freeBytes    int64
-		// fetching is the number of fetches under way, held the bytes of payloads that are fetched or being fetched.
+		// fetching is the number of fetches under way, held what payloads that are fetched or being fetched are charged.
 		fetching int
 		held     int64
 		messages int64 // of payloads in items
+		// seenPointers, seenMessages and seenBytes count all that were received, behind how many pointers are known to wait in the
+		// server, and heard says that the server told.
+		seenPointers, seenMessages, seenBytes uint64
+		behind                                uint64
+		heard                                 bool
 	}
 }
 
-// maxQueued bounds pointers that wait: each may take up to pointer.MaxLen bytes, mostly about 100.
-const maxQueued = 2048
+// Pointers that wait take an eighth of the bound, and are maxQueued at most. pointerCost is what one takes: the item, its channel, and
+// the encoded pointer, of which the producers' sequences are not kept (session.entry).
+const (
+	maxQueued   = 2048
+	minQueued   = 16
+	pointerCost = 640
+)
 
 func newQueue(maxBytes int64) *queue {
-	return &queue{maxPointers: maxQueued, maxBytes: maxBytes, news: make(chan struct{}, 1), credits: make(chan struct{}, 1)}
+	pointers := min(max(maxBytes/8/pointerCost, minQueued), maxQueued)
+	return &queue{
+		maxPointers: int(pointers), maxBytes: maxBytes, room: maxBytes - pointers*pointerCost,
+		news: make(chan struct{}, 1), credits: make(chan struct{}, 1),
+	}
+}
+
+// fetchCost is the memory that a payload may take while it is fetched: the answer's, and the buffer that it is decompressed into. One that
+// is a whole block comes as it is stored; others are cut out of their block and come as they are.
+func fetchCost(p *pointer.Pointer) int64 {
+	whole := p.Offset == 0 && p.Length == p.BlockRawLen
+	if !whole || p.Codec == pointer.CodecNone {
+		return int64(p.Length)
+	}
+	_, size := classOf(int(p.Length))
+	return int64(p.BlockLen) + int64(size)
 }
 
 func signal(c chan struct{}) {
@@ -102,6 +134,9 @@ func (q *queue) push(it *item) {
 		q.mu.pointers++
 		q.mu.bytes += int64(it.ptr.Length)
 		q.mu.messages += int64(it.ptr.Messages)
+		q.mu.seenPointers++
+		q.mu.seenMessages += uint64(it.ptr.Messages)
+		q.mu.seenBytes += uint64(it.ptr.Length)
 	case itemWatermark, itemOpened:
 		// One that nothing stands behind is replaced, so that heartbeats and attempts do not pile up.
 		if n := len(q.mu.items); n > q.mu.head && q.mu.items[n-1].kind == it.kind {
@@ -212,7 +247,7 @@ func (q *queue) pop() {
 		n := int64(it.ptr.Length)
 		q.mu.pointers--
 		q.mu.bytes -= n
-		q.mu.held -= n
+		q.mu.held -= it.cost
 		q.mu.messages -= int64(it.ptr.Messages)
 		q.mu.freePointers++
 		q.mu.freeBytes += n
@@ -244,18 +279,34 @@ func (q *queue) group(concurrency int) []*item {
 		if it.kind != itemPayload || it.err != nil {
 			continue
 		}
-		n := int64(it.ptr.Length)
-		if len(group) > 0 && bytes+n > fetchBytes || q.mu.held > 0 && q.mu.held+n > q.maxBytes {
+		n, cost := int64(it.ptr.Length), fetchCost(&it.ptr)
+		if len(group) > 0 && bytes+n > fetchBytes || q.mu.held > 0 && q.mu.held+cost > q.room {
 			break
 		}
 		bytes += n
-		q.mu.held += n
+		it.cost = cost
+		q.mu.held += cost
 		group = append(group, it)
 	}
 	if len(group) > 0 {
 		q.mu.fetching++
 	}
 	return group
+}
+
+// settled changes what a payload is charged, once that is known.
+func (q *queue) settled(it *item, cost int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.mu.held += cost - it.cost
+	it.cost = cost
+}
+
+// pending takes how many pointers wait in the server.
+func (q *queue) pending(n uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.mu.behind, q.mu.heard = n, true
 }
 
 // fetched ends a fetch.
@@ -265,9 +316,23 @@ func (q *queue) fetched() {
 	q.mu.fetching--
 }
 
-// waiting is the number of messages that are queued.
-func (q *queue) waiting() int64 {
+// backlog is what a queue knows of what is not consumed.
+type backlog struct {
+	pointers        int
+	messages, bytes int64
+
+	seenPointers, seenMessages, seenBytes uint64
+	behind                                uint64
+	heard                                 bool
+}
+
+// backlog returns what is queued, and what is known of the rest.
+func (q *queue) backlog() backlog {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.mu.messages
+	return backlog{
+		pointers: q.mu.pointers, messages: q.mu.messages, bytes: q.mu.bytes,
+		seenPointers: q.mu.seenPointers, seenMessages: q.mu.seenMessages, seenBytes: q.mu.seenBytes,
+		behind: q.mu.behind, heard: q.mu.heard,
+	}
 }

@@ -27,9 +27,17 @@ type Record struct {
 	Persisted time.Time
 	// LogicalShard is what the producer wrote to, Shard the physical shard in it that one batcher appended to.
 	LogicalShard uint32
-	Shard        ShardID
+	// SampleRate N says that the quota of the category kept one message in N, this one among them; 1 means all. Who counts or sums
+	// multiplies by it.
+	SampleRate uint32
+	Shard      ShardID
 	// LSN is the log sequence number of the pointer that covers the message, Index the message's place among those of that
 	// pointer, from 0. (Shard, LSN, Index) names a message for ever.
 	LSN   uint64
 	Index int
+	// Atomic says that the message belongs to a batch that its producer wrote as a whole, whose messages come one after the other.
+	// BatchLeft of them follow this one: at 0 the batch is complete. A checkpoint between two of them is exact, too: who resumes there
+	// gets the rest of the batch.
+	Atomic    bool
+	BatchLeft int
 }

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/internal/discovery"
 	"scribe/internal/pointer"
 	"scribe/internal/record"
 	scribev1 "scribe/proto/scribe/v1"
@@ -34,8 +35,8 @@ type session struct {
 // errDone ends a stream that has brought everything that was wanted.
 var errDone = errors.New("consumer: everything was received")
 
-// errSilent ends a stream that says nothing any more.
-var errSilent = errors.New("consumer: the stream fell silent")
+// errSilent ends a stream that says nothing any more; the next one is opened at another instance, if there is one.
+var errSilent = fmt.Errorf("consumer: the stream fell silent: %w", discovery.ErrBroken)
 
 func (c *Consumer) newSession(ctx context.Context) *session {
 	s := &session{c: c, queue: newQueue(c.cfg.prefetchBytes)}
@@ -154,7 +155,11 @@ func (s *session) connect() (lived bool, err error) {
 	}
 	send := func(m *scribev1.StreamResponse) error {
 		conn.alive.Reset(silence)
-		return conn.take(m)
+		err := conn.take(m)
+		if errors.Is(err, ErrProtocol) {
+			cancel(fmt.Errorf("%w: %w", err, discovery.ErrBroken))
+		}
+		return err
 	}
 	err = s.c.streams.Stream(ctx, recv, send)
 	if cause := context.Cause(ctx); errors.Is(cause, errSilent) {
@@ -234,6 +239,7 @@ func (conn *connection) take(m *scribev1.StreamResponse) error {
 	case *scribev1.StreamResponse_ShardEnded:
 		s.ended(record.ShardID(step.ShardEnded.GetShard()))
 	case *scribev1.StreamResponse_Heartbeat:
+		s.queue.pending(step.Heartbeat.GetPending())
 		s.watermark(step.Heartbeat.GetWatermark())
 	case *scribev1.StreamResponse_Evicted:
 		// The server ends the stream by itself. Our own positions are exact; its own are for readers that keep none.
@@ -272,12 +278,14 @@ func (conn *connection) open(o *scribev1.StreamOpened) error {
 		return err
 	}
 	there := make(map[record.ShardID]bool, len(o.GetShards()))
+	behind := uint64(0)
 	for _, sh := range o.GetShards() {
 		q, err := pos.join(sh)
 		if err != nil {
 			return err
 		}
 		there[q.shard] = true
+		behind += max(sh.GetNextLsn(), uint64(q.received)) - uint64(q.received)
 		if c.cfg.untilEnd && !s.bounded {
 			pos.bound(q, record.LSN(sh.GetNextLsn()))
 		}
@@ -292,6 +300,7 @@ func (conn *connection) open(o *scribev1.StreamOpened) error {
 	}
 	pos.opened = true
 	s.bounded = c.cfg.untilEnd
+	s.queue.pending(behind)
 	s.queue.push(&item{kind: itemOpened})
 	return nil
 }
@@ -315,6 +324,7 @@ func (s *session) entries(e *scribev1.StreamEntries) error {
 	}
 	s.pump() // whatever became of the rest
 	if err == nil {
+		s.queue.pending(e.GetPending())
 		s.watermark(e.GetWatermark())
 	}
 	return err
@@ -327,7 +337,10 @@ func (s *session) entry(e *scribev1.StreamEntry) error {
 	shard, lsn := record.ShardID(e.GetShard()), record.LSN(e.GetLsn())
 	it := &item{kind: itemPayload, lsn: lsn, time: e.GetTime(), raw: e.GetPointer(), ready: make(chan struct{})}
 	ptr, perr := pointer.Decode(it.raw)
-	ptr.Sequences = nil // up to 100 KiB that a reader has no use for
+	if len(ptr.Sequences) > 0 { // up to pointer.MaxLen bytes that no reader has a use for
+		ptr.Sequences = nil
+		it.raw = pointer.Append(nil, &ptr)
+	}
 	s.c.mu.Lock()
 	q, deliver, err := s.c.mu.positions.entry(shard, lsn, s.bounded)
 	s.c.mu.Unlock()

@@ -47,6 +47,7 @@ type stream struct {
 	batch      []merge.Item
 	batchBytes int
 	watermark  int64
+	pending    uint64 // records behind the batch
 	control    *merge.Item
 	wants      []merge.Want
 	// reading are the reads that run, late of them those that the stream does not wait for; results, with room for all, tells of those
@@ -411,7 +412,7 @@ func (st *stream) take() (stop, error) {
 			st.batch = append(st.batch, it)
 			st.batchBytes += len(it.Data)
 		}
-		st.watermark = st.merge.Low()
+		st.watermark, st.pending = st.merge.Low(), st.merge.Pending()
 	}
 	return stopControl, nil
 }
@@ -427,7 +428,7 @@ func (st *stream) flush() error {
 			entries[i] = e
 		}
 		err := st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Entries{
-			Entries: &scribev1.StreamEntries{Entries: entries, Watermark: st.watermark},
+			Entries: &scribev1.StreamEntries{Entries: entries, Watermark: st.watermark, Pending: st.pending},
 		}})
 		if err != nil {
 			return err

@@ -647,7 +647,9 @@ type StreamEntries struct {
 	// In merged order; each shard's LSNs increase without a gap unless a StreamGap says so.
 	Entries []*StreamEntry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
 	// No later entry will have a persisted time below this one minus the window; 0 = unknown.
-	Watermark     int64 `protobuf:"varint,2,opt,name=watermark,proto3" json:"watermark,omitempty"`
+	Watermark int64 `protobuf:"varint,2,opt,name=watermark,proto3" json:"watermark,omitempty"`
+	// As in StreamHeartbeat, behind these.
+	Pending       uint64 `protobuf:"varint,3,opt,name=pending,proto3" json:"pending,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -692,6 +694,13 @@ func (x *StreamEntries) GetEntries() []*StreamEntry {
 func (x *StreamEntries) GetWatermark() int64 {
 	if x != nil {
 		return x.Watermark
+	}
+	return 0
+}
+
+func (x *StreamEntries) GetPending() uint64 {
+	if x != nil {
+		return x.Pending
 	}
 	return 0
 }
@@ -1002,10 +1011,11 @@ const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"\vStreamShard\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x19\n" +
-	"\bnext_lsn\x18\x03 \x01(\x04R\anextLsn\"_\n" +
+	"\bnext_lsn\x18\x03 \x01(\x04R\anextLsn\"y\n" +
 	"\rStreamEntries\x120\n" +
 	"\aentries\x18\x01 \x03(\v2\x16.scribe.v1.StreamEntryR\aentries\x12\x1c\n" +
-	"\twatermark\x18\x02 \x01(\x03R\twatermark\"c\n" +
+	"\twatermark\x18\x02 \x01(\x03R\twatermark\x12\x18\n" +
+	"\apending\x18\x03 \x01(\x04R\apending\"c\n" +
 	"\vStreamEntry\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x12\n" +

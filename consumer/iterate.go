@@ -200,10 +200,8 @@ func (c *Consumer) broken(it *item, frame, offset int, err error) bool {
 	return true
 }
 
-// alone reports whether a frame may be the report of a loss: it has one message, and nobody counts it.
-func alone(h *record.Header) bool {
-	return h.Count == 1 && h.Encoding == record.EncodingMessages && !h.Sequenced() && !h.Atomic()
-}
+// alone reports whether a frame may be the report of a loss: it has one message.
+func alone(h *record.Header) bool { return h.Count == 1 && h.Encoding == record.EncodingMessages }
 
 // batches yields the batches of a payload. Row frames that stand together make one batch.
 func (c *Consumer) batches(it *item, yield func(arrow.RecordBatch, error) bool, refuse func(error) bool) bool {

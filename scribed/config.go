@@ -52,12 +52,16 @@ type Config struct {
 	MaxBlocked int
 	// Rules are looked up by category; the first that matches holds.
 	Rules []Rule
+	// ReportLosses is how often what was dropped is told to the readers of the category, by reports that stand between its messages
+	// (docs/format/loss.md); 0 = never.
+	ReportLosses time.Duration
 	// DeadLetter is the folder of frames that the upstream refuses for good and nobody waits for; nil = they are dropped and
 	// counted.
 	DeadLetter *deadletter.Config
 }
 
-// DefaultConfig suits a host's agent. It has no spool and no dead letters: both need a folder.
+// DefaultConfig suits a host's agent. It has no spool and no dead letters: both need a folder. Losses are not
+// reported.
 func DefaultConfig() Config {
 	return Config{
 		MemoryBytes:      64 << 20,
@@ -106,6 +110,9 @@ func (c *Config) Validate() error {
 		faults = append(faults, fmt.Errorf("scribed: SpillAbove is %v, want 0 to 1", c.SpillAbove))
 	}
 	within("BackfillBytesPerSecond", c.BackfillBytesPerSecond, 0, 1<<40)
+	if c.ReportLosses != 0 {
+		lasting("ReportLosses", c.ReportLosses, time.Millisecond)
+	}
 	within("MaxBlocked", int64(c.MaxBlocked), 0, 1<<20)
 	for i := range c.Rules {
 		if err := c.Rules[i].validate(); err != nil {

@@ -63,6 +63,11 @@
 // The backlog of the last run is forwarded; the start does not depend on its size. [Scribed.Close] refuses, forwards what is in memory
 // as long as it may, and writes the rest to the spool. [Scribed.Drain] forwards the backlog, too, and says what is left.
 //
+// What is dropped is also told to the readers of its category ([Config.ReportLosses], package loss): a report, a message of its own, says how
+// many messages were dropped, why and when. Reports wait for the upstream in memory, and one is repeated as it was until it is known to be
+// taken; only Close puts them into the spool. A crash loses those that wait. Where the spool drops, it does not know of which logical shards:
+// such a report says so, and is in shard 0.
+//
 // # Accounts
 //
 // accepted + recovered = forwarded + failed + dropped + in memory + in the spool only, for frames, bytes and messages, in every scrape of

@@ -39,6 +39,7 @@ func (e *LossError) Unwrap() error { return e.Cause }
 // the next run. The error is a [LossError] if something could not be saved, which without a spool is whatever was not forwarded. Calling
 // it again waits for the first call.
 func (s *Scribed) Close(ctx context.Context) error {
+	s.reportAtEnd(ctx)
 	s.mu.Lock()
 	again := s.mu.closed
 	s.mu.closed = true
@@ -164,7 +165,7 @@ func (s *Scribed) fail(e *entry, reason scribev1.Reason) {
 	sum := e.amount()
 	q.counts.memory = q.counts.memory.minus(sum)
 	if e.sub == nil {
-		q.counts.drop(reasonLabel(reason), sum)
+		q.loseFrames(e.category, reasonLabel(reason), e.frames, s.now())
 		s.notes.dropped(s.ctx, e.category, reasonLabel(reason), sum)
 		return
 	}

@@ -105,6 +105,7 @@ type metrics struct {
 	blocked, blockedBytes                    *prometheus.Desc
 	letters, lettersRemoved, letterBytes     *prometheus.Desc
 	refused                                  *prometheus.Desc
+	reports, untold                          *prometheus.Desc
 	memory                                   *prometheus.Desc
 	memoryLimit                              *prometheus.Desc
 	categories                               *prometheus.Desc
@@ -151,6 +152,8 @@ func newMetrics(s *Scribed) *metrics {
 		away:           desc("upstream_away", "1 while requests to the upstream fail."),
 		blocked:        desc("blocked_calls", "Calls that wait for room."),
 		blockedBytes:   desc("blocked_bytes", "Bytes of frames of calls that wait for room."),
+		reports:        desc("loss_reports_total", "Reports of dropped messages that were handed on to the readers of their category."),
+		untold:         desc("losses_untold_messages_total", "Dropped messages of which no reader is told: of too many categories at once, or of one that takes nothing."),
 		letters:        desc("dead_letters_total", "Frames written to the dead letters."),
 		lettersRemoved: desc("dead_letter_files_removed_total", "Files of dead letters removed to make room."),
 		letterBytes:    desc("dead_letter_bytes", "Bytes of the dead letters."),
@@ -201,7 +204,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 	for _, d := range []*prometheus.Desc{
 		m.refused, m.memory, m.memoryLimit, m.categories, m.spoolBytes, m.spoolLimit, m.oldest, m.away,
-		m.blocked, m.blockedBytes, m.letters, m.lettersRemoved, m.letterBytes,
+		m.blocked, m.blockedBytes, m.reports, m.untold, m.letters, m.lettersRemoved, m.letterBytes,
 	} {
 		ch <- d
 	}
@@ -213,6 +216,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	s.mu.Lock()
 	q := &s.mu.queue
 	c := q.counts.clone()
+	told, untold := q.losses.told, q.losses.untold
 	used, held, bodies, categories := q.used, q.held, s.mu.bodies, len(q.lanes)
 	blocked, blockedBytes, away, oldest := int64(q.blockedCalls), q.blockedBytes, q.away(), s.mu.oldest
 	s.mu.Unlock()
@@ -237,6 +241,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		three(m.dropped, prometheus.CounterValue, a, reason)
 	}
 	send(m.refused, prometheus.CounterValue, c.refused)
+	send(m.reports, prometheus.CounterValue, told)
+	send(m.untold, prometheus.CounterValue, untold)
 	send(m.memory, prometheus.GaugeValue, used, "frames")
 	send(m.memory, prometheus.GaugeValue, bodies, "bodies")
 	send(m.memoryLimit, prometheus.GaugeValue, s.cfg.MemoryBytes, "frames")

@@ -128,14 +128,14 @@ func (s *Scribed) dropBacklog(category string, atLeast int64, olderThan time.Tim
 		return
 	}
 	s.mu.Lock()
-	s.mu.queue.dropped(category, sum, reason)
+	s.mu.queue.dropped(category, sum, reason, s.now())
 	s.settle()
 	s.mu.Unlock()
 	s.notes.dropped(s.ctx, category, reason, sum)
 }
 
 // dropped is the event that frames of a backlog were given up.
-func (q *queue) dropped(category string, sum amount, reason string) {
+func (q *queue) dropped(category string, sum amount, reason string, now time.Time) {
 	l := q.lane(category)
 	l.disk = l.disk.minus(sum)
 	l.finished += sum.frames
@@ -144,7 +144,7 @@ func (q *queue) dropped(category string, sum amount, reason string) {
 	q.held -= n
 	q.freed = true
 	q.counts.disk = q.counts.disk.minus(sum)
-	q.counts.drop(reason, sum)
+	q.lose(category, reason, sum, now)
 	q.forget(l)
 }
 
@@ -253,8 +253,7 @@ func (s *Scribed) expire() {
 // giveUpEntries counts entries that were taken out of memory and are lost on purpose. The caller holds mu.
 func (s *Scribed) giveUpEntries(entries []*entry, reason string) {
 	for _, e := range entries {
-		sum := e.amount()
-		s.mu.queue.counts.drop(reason, sum)
+		sum := s.mu.queue.loseFrames(e.category, reason, e.frames, s.now())
 		s.notes.dropped(s.ctx, e.category, reason, sum)
 		s.free(e)
 	}
@@ -304,7 +303,7 @@ func (s *Scribed) reconcile() {
 		if lost == (amount{}) {
 			continue
 		}
-		q.dropped(l.name, lost, damagedReason)
+		q.dropped(l.name, lost, damagedReason, s.now())
 		s.notes.dropped(s.ctx, l.name, damagedReason, lost)
 	}
 	s.settle()
@@ -350,11 +349,16 @@ func (s *Scribed) recover() {
 		q.counts.recovered.plus(sum)
 		q.joinBacklog(l)
 	}
-	for _, loss := range s.spool.Losses() {
-		if loss.Records > 0 {
-			sum := amount{frames: loss.Records, bytes: loss.Bytes, messages: loss.Messages}
+	losses := s.spool.Losses()
+	for i := range losses {
+		if losses[i].Records > 0 {
+			sum := amount{frames: losses[i].Records, bytes: losses[i].Bytes, messages: losses[i].Messages}
 			q.counts.recovered.plus(sum)
-			q.counts.drop(damagedReason, sum)
+			if losses[i].Category != "" {
+				q.lose(losses[i].Category, damagedReason, sum, s.now())
+			} else { // nobody knows whom to tell
+				q.counts.drop(damagedReason, sum)
+			}
 		}
 	}
 	if sum := q.counts.disk; sum.frames > 0 {

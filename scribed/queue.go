@@ -36,6 +36,7 @@ type queue struct {
 	capacity int64 // of the spool, in bytes, that are counted on
 	counts   counts
 	gaps     gaps
+	losses   losses
 
 	used     int64 // bytes of memory charged
 	held     int64 // bytes in the spool
@@ -75,6 +76,7 @@ type queue struct {
 
 func newQueue(cfg Config) queue {
 	q := queue{cfg: cfg, lanes: make(map[string]*lane), blocked: make(map[*lane]struct{})}
+	q.losses = newLosses(cfg.ReportLosses > 0)
 	q.pace.limit = cfg.BackfillBytesPerSecond
 	q.counts.failed, q.counts.dropped = make(map[string]amount), make(map[string]amount)
 	if cfg.Spool != nil {

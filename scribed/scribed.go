@@ -50,6 +50,7 @@ type Scribed struct {
 	// accepting are calls of Write that have not got all of their frames in.
 	tasks, keepers, accepting sync.WaitGroup
 	stopKeeping               chan struct{}
+	reporting                 chan struct{} // of capacity 1: taken by who sends reports
 	changed                   chan struct{} // buffered: the loop must look at the queue
 	crowded                   chan struct{} // buffered: the memory is to be emptied into the spool
 	closing                   chan struct{} // closed when Close has begun
@@ -94,6 +95,7 @@ func New(cfg Config, deps Deps) (*Scribed, error) {
 		now:         deps.Clock,
 		notes:       newNotes(deps.Logger, deps.Clock),
 		stopKeeping: make(chan struct{}),
+		reporting:   make(chan struct{}, 1),
 		changed:     make(chan struct{}, 1),
 		crowded:     make(chan struct{}, 1),
 		closing:     make(chan struct{}),
@@ -112,6 +114,9 @@ func New(cfg Config, deps Deps) (*Scribed, error) {
 	}
 	if s.spool != nil || len(cfg.Rules) > 0 {
 		s.keepers.Go(s.keeper)
+	}
+	if cfg.ReportLosses > 0 {
+		s.keepers.Go(s.reporter)
 	}
 	return s, nil
 }

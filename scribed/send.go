@@ -539,7 +539,7 @@ func (s *Scribed) failFrame(e *entry, f *frame, info *scribev1.ErrorInfo, o *out
 		}
 		return
 	}
-	s.mu.queue.counts.drop(reason, f.amount())
+	s.mu.queue.loseFrames(e.category, reason, []frame{*f}, s.now())
 	s.mu.queue.gaps.note(e.category, f, info.GetReason(), s.now())
 	s.notes.warn(s.ctx, "refused "+reason+" "+e.category, "the upstream does not take frames for good",
 		slog.String("category", e.category), slog.Int("messages", int(f.messages)), slog.Int("bytes", len(f.bytes)), slog.String("error", info.GetMessage()))

@@ -36,6 +36,11 @@ func (sub *submission) finish(n int) {
 // they have failed. Without a spool, SPOOLED is answered when committed. Frames of a category that has no room meet what its rule
 // says; when all frames of a request are refused, so is the request. The request's bytes are not used after it returns.
 func (s *Scribed) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
+	return s.write(ctx, req, false)
+}
+
+// write is Write. One that yields is refused where there is no room, whatever the rule: it neither waits nor takes the room of others.
+func (s *Scribed) write(ctx context.Context, req *scribev1.WriteRequest, yields bool) (*scribev1.WriteResponse, error) {
 	data := req.GetFrames()
 	if int64(len(data)) > s.cfg.MaxRequestBytes {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the request has %d bytes of frames, the limit is %d: send less at once", len(data), s.cfg.MaxRequestBytes)
@@ -44,7 +49,7 @@ func (s *Scribed) Write(ctx context.Context, req *scribev1.WriteRequest) (*scrib
 	if err != nil {
 		return nil, err
 	}
-	w := &writing{s: s, in: in, ack: s.levelOf(req.GetAck())}
+	w := &writing{s: s, in: in, ack: s.levelOf(req.GetAck()), yields: yields}
 	if w.ack != ackNone {
 		w.sub = &submission{data: data, results: in.results, done: make(chan struct{}), pending: 1} // 1 for accept
 	}
@@ -165,6 +170,8 @@ type writing struct {
 	sub   *submission // nil with ackNone
 	taken int         // entries that were accepted, or dropped as their rule says
 	first error       // of those that were refused
+	// yields: see Scribed.write.
+	yields bool
 }
 
 // accept brings the entries of a request to where they have room: into memory, to the spool, or nowhere. Those that wait for room
@@ -286,7 +293,11 @@ func (w *writing) place(ctx context.Context, e *entry, p *placed) {
 func (w *writing) whenFull(l *lane, e *entry, p *placed) {
 	s := w.s
 	q := &s.mu.queue
-	switch l.rule.WhenFull {
+	rule := l.rule.WhenFull
+	if w.yields {
+		rule = Reject
+	}
+	switch rule {
 	case Block:
 		if q.block(l, e) {
 			p.again = append(p.again, e)
@@ -300,9 +311,8 @@ func (w *writing) whenFull(l *lane, e *entry, p *placed) {
 		}
 	case DropNewest:
 		if w.ack == ackNone {
-			sum := e.amount()
+			sum := q.loseFrames(e.category, fullReason, e.frames, s.now())
 			q.counts.accepted.plus(sum)
-			q.counts.drop(fullReason, sum)
 			s.notes.dropped(s.ctx, e.category, fullReason, sum)
 			w.taken++
 			q.forget(l)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"scribe/internal/discovery"
 	"scribe/internal/rpc"
@@ -75,12 +76,16 @@ func (c *Config) inputsDir() string {
 	return ""
 }
 
+// reportLosses is how often an agent tells readers what it had to drop.
+const reportLosses = 5 * time.Second
+
 // scribed is the configuration of the agent's core.
 func (c *Config) scribed() scribed.Config {
 	s := scribed.DefaultConfig()
 	s.MemoryBytes = int64(c.Limits.WriteMemory)
 	s.BatchBytes = int(min(int64(s.BatchBytes), s.MemoryBytes/16))
 	s.BackfillBytesPerSecond = int64(c.Spool.Backfill)
+	s.ReportLosses = reportLosses
 	for _, r := range c.Spool.Categories {
 		s.Rules = append(s.Rules, scribed.Rule{
 			Pattern: r.Match, WhenFull: r.WhenFull, MaxBytes: int64(r.MaxBytes), MaxAge: r.MaxAge.Std(), Strict: r.Strict,

@@ -1,0 +1,202 @@
+package scribed
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"scribe/internal/loss"
+	"scribe/internal/record"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// reporting makes a configuration report losses every second.
+func reporting(cfg Config) Config {
+	cfg.ReportLosses = time.Second
+	return cfg
+}
+
+// reports returns the reports that the upstream has of a category, in order, and how many other messages.
+func (c *cell) reports(category string) (reports []loss.Report, others int) {
+	c.t.Helper()
+	c.up.mu.Lock()
+	defer c.up.mu.Unlock()
+	for _, text := range c.up.stored[category] {
+		frame, err := loss.AppendFrame(nil, category, 0, 0, &loss.Report{Messages: 1, Reason: "x", By: "x", Run: "x"})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		// The upstream keeps the payload alone: it is looked at as if it had the attribute.
+		var d record.Decoder
+		var r record.Record
+		if _, err := d.Reset(frame); err != nil || !d.Next(&r) {
+			c.t.Fatal(err)
+		}
+		if rep, ok := loss.Parse([]byte(text), r.Attributes); ok {
+			reports = append(reports, rep)
+		} else {
+			others++
+		}
+	}
+	return reports, others
+}
+
+// What a rule drops while the upstream is away is told to the readers once it is back, exactly.
+func TestLossesAreReported(t *testing.T) {
+	for name, c := range map[string]struct {
+		cfg func() Config
+		all bool // shards, maybe: the spool does not know which
+	}{
+		"newest, memory": {cfg: func() Config {
+			cfg := DefaultConfig()
+			cfg.MemoryBytes = 1 << 20
+			cfg.Rules = []Rule{{Pattern: "a", WhenFull: DropNewest, MaxBytes: 20_000}}
+			return cfg
+		}},
+		"oldest, memory": {cfg: func() Config {
+			cfg := DefaultConfig()
+			cfg.MemoryBytes = 1 << 20
+			cfg.Rules = []Rule{{Pattern: "a", WhenFull: DropOldest, MaxBytes: 20_000}}
+			return cfg
+		}},
+		"oldest, spool": {all: true, cfg: func() Config {
+			cfg := spooling(DefaultConfig())
+			cfg.Rules = []Rule{{Pattern: "a", WhenFull: DropOldest, MaxBytes: 100_000}}
+			return cfg
+		}},
+		"expired, spool": {all: true, cfg: func() Config {
+			cfg := spooling(DefaultConfig())
+			cfg.Rules = []Rule{{Pattern: "a", MaxAge: time.Second}}
+			return cfg
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, reporting(c.cfg()), func(t *testing.T, cl *cell) {
+				cl.up.replies(failing(1<<30, scribev1.Reason_REASON_NO_BACKEND))
+				begun := time.Now()
+				const n = 300
+				for i := range n {
+					cl.mustWrite(none, fmt.Sprintf("a/%d%s", i, strings.Repeat("x", 1000)))
+					<-time.After(10 * time.Millisecond)
+				}
+				<-time.After(time.Minute)
+				cl.up.replies(nil)
+				<-time.After(time.Minute)
+				cl.mustBalance()
+				reports, others := cl.reports("a")
+				lost := uint64(0)
+				numbers := map[uint64]bool{}
+				for _, r := range reports {
+					lost += r.Messages
+					if r.Messages != r.Frames || r.Bytes < 1000*r.Messages || r.By != loss.ByAgent || r.Run != reports[0].Run || numbers[r.Number] ||
+						r.AllShards && !c.all || r.Since < begun.UnixMicro() || r.Until < r.Since {
+						t.Errorf("report %+v", r)
+					}
+					numbers[r.Number] = true
+				}
+				dropped := amount{}
+				for _, a := range cl.snapshot().dropped {
+					dropped.plus(a)
+				}
+				if len(reports) > 6 || lost == 0 || int(lost)+others != n || int64(lost) != dropped.messages {
+					t.Errorf("%d messages arrived, %d are reported in %d reports, %d were counted, of %d", others, lost, len(reports), dropped.messages, n)
+				}
+			})
+		})
+	}
+}
+
+// A report whose answer was lost is sent again as it was; one that is dropped itself is told by the next; one that its category does not
+// take is given up.
+func TestReportsThatFail(t *testing.T) {
+	run(t, reporting(DefaultConfig()), func(t *testing.T, c *cell) {
+		drop := func(category string, messages int64) {
+			c.mu.Lock()
+			c.mu.queue.lose(category, fullReason, amount{frames: 1, bytes: 10, messages: messages}, c.now())
+			// It was accepted before.
+			c.mu.queue.counts.accepted.plus(amount{frames: 1, bytes: 10, messages: messages})
+			c.mu.Unlock()
+		}
+		var sent []string
+		c.up.replies(func(i int, cl *call) reply {
+			sent = append(sent, cl.messages...)
+			if i == 0 {
+				return reply{whole: rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "the answer was lost")}
+			}
+			return reply{}
+		})
+		drop("a", 7)
+		<-time.After(10 * time.Second)
+		if len(sent) != 2 || sent[0] != sent[1] || !strings.Contains(sent[0], `"messages":7,`) {
+			t.Fatalf("the reports are %q", sent)
+		}
+		sent = nil
+		c.up.replies(func(int, *call) reply {
+			return reply{whole: rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "there is none")}
+		})
+		drop("b", 5)
+		<-time.After(10 * time.Second)
+		c.mu.Lock()
+		l := &c.mu.queue.losses
+		if l.told != 1 || l.untold != 5 || len(l.made)+len(l.open) != 0 {
+			t.Errorf("losses %+v", *l)
+		}
+		c.mu.Unlock()
+
+		// A report among what is dropped.
+		r := loss.Report{Reason: "expired", Messages: 40, Frames: 4, Bytes: 400, Since: 1, Until: 2, By: loss.ByAgent, Run: "other", Number: 9}
+		f, err := loss.AppendFrame(nil, "c", 3, 0, &r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent = nil
+		c.up.replies(func(_ int, cl *call) reply {
+			sent = append(sent, cl.messages...)
+			return reply{}
+		})
+		c.mu.Lock()
+		sum := c.mu.queue.loseFrames("c", fullReason, []frame{{bytes: f, messages: 1}}, c.now())
+		c.mu.queue.counts.accepted.plus(sum)
+		c.mu.Unlock()
+		<-time.After(10 * time.Second)
+		if len(sent) != 1 || !strings.Contains(sent[0], `"reason":"expired","messages":40,"frames":4,"bytes":400,"since":1,"until":2,`) {
+			t.Errorf("the report is %q", sent)
+		}
+	})
+}
+
+// What is open when an agent ends is reported; sums are bounded, and what is over the bound is counted.
+func TestReportsAtTheEnd(t *testing.T) {
+	run(t, reporting(spooling(DefaultConfig())), func(t *testing.T, c *cell) {
+		c.mu.Lock()
+		for i := range maxLosses + 10 {
+			a := amount{frames: 1, bytes: 1, messages: 1}
+			c.mu.queue.lose(fmt.Sprintf("c%d", i), fullReason, a, c.now())
+			c.mu.queue.counts.accepted.plus(a)
+		}
+		c.mu.Unlock()
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if l := &c.mu.queue.losses; l.untold != 10 || l.told != maxLosses || len(l.made)+len(l.open) != 0 {
+			t.Errorf("%d told, %d not, %d and %d left", l.told, l.untold, len(l.made), len(l.open))
+		}
+	})
+}
+
+// Without the setting nothing is kept.
+func TestReportsAreOff(t *testing.T) {
+	run(t, DefaultConfig(), func(t *testing.T, c *cell) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.mu.queue.losses.add(lossKey{category: "a"}, amount{messages: 1}, c.now(), c.now())
+		if len(c.mu.queue.losses.open) != 0 || !slices.Equal(c.mu.queue.losses.make(c.now()), nil) {
+			t.Error("something is kept")
+		}
+	})
+}

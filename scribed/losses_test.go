@@ -2,7 +2,6 @@ package scribed
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -140,9 +139,8 @@ func TestReportsThatFail(t *testing.T) {
 		drop("b", 5)
 		<-time.After(10 * time.Second)
 		c.mu.Lock()
-		l := &c.mu.queue.losses
-		if l.told != 1 || l.untold != 5 || len(l.made)+len(l.open) != 0 {
-			t.Errorf("losses %+v", *l)
+		if told, untold := c.mu.queue.losses.Counts(); told != 1 || untold != 5 || !c.mu.queue.losses.Idle() {
+			t.Errorf("%d told, %d not", told, untold)
 		}
 		c.mu.Unlock()
 
@@ -172,7 +170,7 @@ func TestReportsThatFail(t *testing.T) {
 func TestReportsAtTheEnd(t *testing.T) {
 	run(t, reporting(spooling(DefaultConfig())), func(t *testing.T, c *cell) {
 		c.mu.Lock()
-		for i := range maxLosses + 10 {
+		for i := range loss.MaxSums + 10 {
 			a := amount{frames: 1, bytes: 1, messages: 1}
 			c.mu.queue.lose(fmt.Sprintf("c%d", i), fullReason, a, c.now())
 			c.mu.queue.counts.accepted.plus(a)
@@ -183,20 +181,8 @@ func TestReportsAtTheEnd(t *testing.T) {
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if l := &c.mu.queue.losses; l.untold != 10 || l.told != maxLosses || len(l.made)+len(l.open) != 0 {
-			t.Errorf("%d told, %d not, %d and %d left", l.told, l.untold, len(l.made), len(l.open))
-		}
-	})
-}
-
-// Without the setting nothing is kept.
-func TestReportsAreOff(t *testing.T) {
-	run(t, DefaultConfig(), func(t *testing.T, c *cell) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.mu.queue.losses.add(lossKey{category: "a"}, amount{messages: 1}, c.now(), c.now())
-		if len(c.mu.queue.losses.open) != 0 || !slices.Equal(c.mu.queue.losses.make(c.now()), nil) {
-			t.Error("something is kept")
+		if told, untold := c.mu.queue.losses.Counts(); untold != 10 || told != loss.MaxSums || !c.mu.queue.losses.Idle() {
+			t.Errorf("%d told, %d not", told, untold)
 		}
 	})
 }

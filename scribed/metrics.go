@@ -216,7 +216,10 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	s.mu.Lock()
 	q := &s.mu.queue
 	c := q.counts.clone()
-	told, untold := q.losses.told, q.losses.untold
+	var told, untold int64
+	if q.losses != nil {
+		told, untold = q.losses.Counts()
+	}
 	used, held, bodies, categories := q.used, q.held, s.mu.bodies, len(q.lanes)
 	blocked, blockedBytes, away, oldest := int64(q.blockedCalls), q.blockedBytes, q.away(), s.mu.oldest
 	s.mu.Unlock()

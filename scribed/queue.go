@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"scribe/internal/loss"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -36,7 +37,7 @@ type queue struct {
 	capacity int64 // of the spool, in bytes, that are counted on
 	counts   counts
 	gaps     gaps
-	losses   losses
+	losses   *loss.Ledger // nil = nobody is told
 
 	used     int64 // bytes of memory charged
 	held     int64 // bytes in the spool
@@ -76,7 +77,9 @@ type queue struct {
 
 func newQueue(cfg Config) queue {
 	q := queue{cfg: cfg, lanes: make(map[string]*lane), blocked: make(map[*lane]struct{})}
-	q.losses = newLosses(cfg.ReportLosses > 0)
+	if cfg.ReportLosses > 0 {
+		q.losses = loss.NewLedger(loss.ByAgent)
+	}
 	q.pace.limit = cfg.BackfillBytesPerSecond
 	q.counts.failed, q.counts.dropped = make(map[string]amount), make(map[string]amount)
 	if cfg.Spool != nil {

@@ -114,3 +114,20 @@ func Parse(payload []byte, attributes record.Attributes) (Report, bool) {
 	}
 	return r, true
 }
+
+// inFrame returns the logical shard of a frame, and the report that it holds if it is one.
+func inFrame(b []byte) (shard uint32, r Report, is bool, err error) {
+	h, err := record.ParseHeader(b)
+	if err != nil || h.Count != 1 || h.Encoding != record.EncodingMessages || h.Len > 2*MaxPayload || len(b) < h.Len {
+		return h.Shard, Report{}, false, err
+	}
+	var (
+		d record.Decoder
+		m record.Record
+	)
+	if _, err := d.Reset(b); err != nil || !d.Next(&m) {
+		return h.Shard, Report{}, false, nil //nolint:nilerr // a frame that is no report, whatever else is wrong with it
+	}
+	r, is = Parse(m.Payload, m.Attributes)
+	return h.Shard, r, is, nil
+}

@@ -70,6 +70,7 @@ type config struct {
 	onAck            func(Acked)           // may be nil
 	registerer       prometheus.Registerer // may be nil
 	onSampled        func(Sampled)         // may be nil
+	reportLosses     time.Duration         // 0 = never
 }
 
 func defaultConfig() config {
@@ -109,6 +110,7 @@ func (c *config) validate() error {
 	check(c.backoffMin > 0 && c.backoffMax >= c.backoffMin, "WithBackoff: want 0 < %v <= %v", c.backoffMin, c.backoffMax)
 	check(c.maxMessage >= 1 && c.maxMessage <= record.MaxFrameLen, "WithMaxMessageBytes: %d is not in 1..%d", c.maxMessage, record.MaxFrameLen)
 	check(!c.ownClock || c.now != nil, "WithClock: nil")
+	check(c.reportLosses == 0 || c.reportLosses >= 10*time.Millisecond, "WithLossReports: %v is below 10ms", c.reportLosses)
 	check(c.random != nil, "WithRandom: nil")
 	check(c.logger != nil, "WithLogger: nil")
 	if c.identity != nil {
@@ -199,3 +201,10 @@ func WithOnAck(fn func(Acked)) Option { return option(func(c *config) { c.onAck 
 
 // WithOnSampled sets a function that is told of every frame that a server left out on purpose. It is called as [WithOnDrop]'s is.
 func WithOnSampled(fn func(Sampled)) Option { return option(func(c *config) { c.onSampled = fn }) }
+
+// WithLossReports tells the readers of a category what the producer had to drop of it ([Drop]): sums by shard and reason, at most so often, as
+// reports that consumers yield as gaps (docs/format/loss.md). A report is sent until it is stored; what may have been stored
+// ([DropUnknownOutcome]) is not reported. The default, 0, tells nobody.
+func WithLossReports(every time.Duration) Option {
+	return option(func(c *config) { c.reportLosses = every })
+}

@@ -47,6 +47,7 @@ type core struct {
 	clock    clock
 
 	metrics *metrics
+	losses  *losses
 	refused atomic.Uint64 // messages that were not taken
 	drops   [len(dropReasons)]atomic.Uint64
 
@@ -104,6 +105,9 @@ func New(server string, opts ...Option) (*Producer, error) {
 	c.connect(server)
 	c.pieces, _ = c.service.(rpc.PieceWriter)
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	if c.losses = newLosses(c, cfg.reportLosses); c.losses != nil {
+		go c.losses.run()
+	}
 	go func() {
 		defer close(c.running)
 		c.loop()
@@ -200,9 +204,11 @@ func (p *Producer) Close(ctx context.Context) error {
 		}
 		close(c.closing)
 		cause := p.Flush(ctx)
+		c.losses.end(ctx)
 		c.cancel(ErrClosed)
 		c.sched.stop()
 		<-c.running
+		c.losses.wait()
 		c.senders.Wait()
 		c.close.err = c.unsent(cause)
 		c.metrics.close()
@@ -353,6 +359,7 @@ func (c *core) lost(d Drop) {
 			c.drops[i].Add(uint64(d.Messages))
 		}
 	}
+	c.losses.note(&d, c.clock.now())
 	if c.cfg.onDrop != nil {
 		c.cfg.onDrop(d)
 	}

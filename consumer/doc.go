@@ -26,28 +26,40 @@
 //
 // [Consumer.Checkpoint] is the exact place behind the last message as a portable text: for each physical shard the pointer to read
 // next and how many of its messages were delivered. Keep it when a message has been dealt with, and begin with [Checkpoint]:
-// nothing is repeated, nothing skipped, and shards that appeared in between are read from their beginning. [Consumer.Watermark] and
-// [Consumer.Lag] say how far the iteration has come in time.
+// nothing is repeated, nothing skipped, and shards that appeared in between are read from their beginning. That holds in the middle of an
+// atomic batch, too ([Record.BatchLeft] says where one ends), and in a repeatable category what follows comes in the order in which it
+// would have come. Best the text is kept in one transaction with the results: then each message has its effect once, whatever
+// dies. [SaveCheckpoint] and [LoadCheckpoint] keep it in a file.
+//
+// [Consumer.Watermark] and [Consumer.Lag] say how far the iteration has come in time, [Consumer.Backlog] in pointers, messages and bytes.
 //
 // # What runs behind the loop
 //
 // A stream from the read stream service brings pointers in the merged order. It is given credits, in pointers and in bytes of the
 // payloads that they stand for, which come back to it as payloads are consumed; so both ends hold a bounded amount, and a slow
 // loop slows down nothing but its own stream. Payloads are fetched by their pointers from the read proxy, several together when
-// they are small, several fetches side by side, and decompressed there; [WithPrefetchBytes] bounds what is ahead of the loop. The
+// they are small, several fetches side by side, and decompressed there; [WithPrefetchBytes] bounds the memory of all that is ahead of the
+// loop. The
 // loop takes payloads in the stream's order and decodes their messages.
 //
 // # When things go wrong
 //
 // A stream that breaks, falls silent or is sent elsewhere is opened again from the exact place up to which its pointers were
-// received, after a jittered pause. Every pointer's place must follow the one before in its shard: one that was seen is passed
+// received, after a jittered pause, and if there are several servers at another one than the one that failed; so is a fetch. Every pointer's place must follow the one before in its shard: one that was seen is passed
 // over, and a hole of which nothing was said makes the consumer open the stream again. Failed fetches are repeated. This goes on
 // for as long as [WithRetryTimeout] allows, by default for ever; what a server refuses for good ends the iteration at once.
 //
-// Messages that are gone, because retention was faster, come as a *[GapError] in their place. Damage is found by checksums, from
-// the producer's over the messages of a frame to the one over a payload on its way, and by comparing category, shard and counts
-// with the pointer. Bytes that do not pass are never delivered: the iteration ends with a *[DamageError] that names the place, or
-// with [DamageSkip] goes on behind a gap.
+// Messages that will not come are a *[GapError] in their place, with the reason and as far as they are known the counts:
+//
+//   - [GapTrimmed]: retention was faster. Also when the pointer had arrived and its object was deleted before it was fetched: a fetch that
+//     finds no object asks the stream whether the log was trimmed, which always comes first.
+//   - [GapDropped]: an agent or a producer had to drop them before they were stored, and has said so in the category
+//     (docs/format/loss.md). No position is lost; the gap stands where the report does.
+//   - [GapDamaged], [GapMissing]: only with [DamageSkip], see below.
+//
+// Damage is found by checksums, from the producer's over the messages of a frame to the one over a payload on its way, and by comparing
+// category, shard and counts with the pointer. Bytes that do not pass are never delivered: the iteration ends with a *[DamageError] that
+// names the place, or with [DamageSkip] goes on behind a gap.
 //
 // # Locks
 //

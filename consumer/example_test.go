@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	"scribe/consumer"
@@ -72,6 +74,70 @@ func ExampleConsumer_Checkpoint() {
 	// GET / 200
 	// then GET /about 200
 	// then GET /missing 404
+}
+
+// A program that goes on where it was: each message once, as far as its results and the file are saved together.
+func ExampleSaveCheckpoint() {
+	dir, err := os.MkdirTemp("", "example-")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	file := filepath.Join(dir, "access.checkpoint")
+	life := func(most int) error {
+		start, found, err := consumer.LoadCheckpoint(file)
+		if err != nil {
+			return err // it was cut or changed
+		}
+		if !found {
+			start = consumer.Earliest()
+		}
+		c := example(consumer.WithStart(start), consumer.WithUntilEnd())
+		defer c.Close()
+		for rec, err := range c.Records(context.Background()) {
+			gap := new(consumer.GapError)
+			if errors.As(err, &gap) {
+				fmt.Println(gap.Reason, gap.Messages)
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			fmt.Printf("%s\n", rec.Payload)
+			if err := consumer.SaveCheckpoint(file, c.Checkpoint()); err != nil {
+				return err
+			}
+			if most--; most == 0 {
+				break // it dies here
+			}
+		}
+		return nil
+	}
+	fmt.Println(life(1))
+	fmt.Println(life(0))
+	// Output:
+	// GET / 200
+	// <nil>
+	// GET /about 200
+	// GET /missing 404
+	// <nil>
+}
+
+func ExampleConsumer_Backlog() {
+	c := example(consumer.WithStart(consumer.Earliest()))
+	defer c.Close()
+	for _, err := range c.Records(context.Background()) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		if b := c.Backlog(); b.Known {
+			fmt.Println(b.Messages, "messages to go,", c.Stats().Gaps, "gaps")
+		}
+		break
+	}
+	// Output: 2 messages to go, 0 gaps
 }
 
 func ExampleGapError() {

@@ -146,7 +146,7 @@ func (c *Consumer) report(it *item, r *record.Record, refuse func(error) bool) (
 	}
 	g := &GapError{
 		Category: c.category, Shard: it.pos.shard, From: uint64(it.lsn), To: uint64(it.lsn), Reason: GapDropped,
-		Messages: rep.Messages, Bytes: rep.Bytes, Counted: true, Report: &rep,
+		Messages: rep.Messages, Bytes: rep.Bytes, Counted: true, Report: new(rep), // a copy: most messages are no report
 	}
 	return true, c.tell(g, refuse)
 }

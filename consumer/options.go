@@ -176,8 +176,10 @@ func WithLogicalShards(shards ...uint32) Option {
 	return option(func(c *config) { c.logicalShards = slices.Clone(shards) })
 }
 
-// WithPrefetchBytes bounds the decoded payloads that are fetched ahead; the default is [DefaultPrefetchBytes]. A payload that is
-// larger by itself is fetched when nothing else is held.
+// WithPrefetchBytes bounds the memory of what is ahead of the loop, in whatever form it is: pointers that wait (an eighth at most), answers
+// while they arrive, and decompressed payloads, the one being delivered included. The default is [DefaultPrefetchBytes]. A payload that is
+// larger by itself is fetched when no other is held: at most 80 MiB. Decompression takes some 130 KiB for each fetch that runs
+// ([WithConcurrency]) beside it.
 func WithPrefetchBytes(n int64) Option { return option(func(c *config) { c.prefetchBytes = n }) }
 
 // WithConcurrency sets how many fetches, with the decompression behind them, run at the same time; the default is

@@ -134,6 +134,7 @@ func (q *queue) push(it *item) {
 		q.mu.pointers++
 		q.mu.bytes += int64(it.ptr.Length)
 		q.mu.messages += int64(it.ptr.Messages)
+		q.mu.behind -= min(q.mu.behind, 1) // until the server tells again
 		q.mu.seenPointers++
 		q.mu.seenMessages += uint64(it.ptr.Messages)
 		q.mu.seenBytes += uint64(it.ptr.Length)

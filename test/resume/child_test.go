@@ -58,12 +58,16 @@ func child(server string) error {
 		return err
 	}
 	defer func() { _ = c.Close() }()
-	pending, most := 0, 1+rand.IntN(200)
+	// Some lives commit when there is nothing more for the moment, which is mostly between payloads; others, and all that have much before
+	// them, after so many messages: anywhere.
+	eager := rand.IntN(2) == 0
+	size := func() int { return 1 + rand.IntN(1<<rand.IntN(8)) }
+	pending, most := 0, size()
 	commit := func() error {
 		if err := j.commit(c.Checkpoint()); err != nil {
 			return err
 		}
-		pending, most = 0, 1+rand.IntN(200)
+		pending, most = 0, size()
 		_, err := os.Stdout.WriteString(".") // for whoever times the kill
 		return err
 	}
@@ -72,7 +76,7 @@ func child(server string) error {
 			return err
 		}
 		j.add(rec.Payload)
-		if pending++; pending >= most || c.Buffered() == 0 {
+		if pending++; pending >= most || eager && c.Buffered() == 0 {
 			if err := commit(); err != nil {
 				return err
 			}
@@ -89,7 +93,6 @@ func child(server string) error {
 type journal struct {
 	file       *os.File
 	messages   []string
-	lives      int // opened and then written to
 	checkpoint string
 	body       []byte
 }

@@ -87,6 +87,9 @@ func (c *Consumer) connect(server string) {
 	}
 	cell := discovery.New(t, server)
 	c.streams, c.payloads = cell.ReadStream(), cell.ReadProxy()
+	if c.cfg.readProxy != "" {
+		c.payloads = discovery.New(t, c.cfg.readProxy).ReadProxy()
+	}
 }
 
 // wants reports whether a logical shard is read.

@@ -102,6 +102,7 @@ type config struct {
 	random         func() float64
 	logger         *slog.Logger
 	httpClient     *http.Client   // may be nil
+	readProxy      string         // may be empty
 	streams        StreamService  // may be nil, with payloads
 	payloads       PayloadService // may be nil, with streams
 	onGap          func(*GapError)
@@ -160,6 +161,7 @@ func (c *config) validate(category string) error {
 	check(c.random != nil, "WithRandom: nil")
 	check(c.logger != nil, "WithLogger: nil")
 	check((c.streams == nil) == (c.payloads == nil), "WithServices: both or none")
+	check(c.readProxy == "" || c.payloads == nil, "WithReadProxy: beside WithServices, which has the payloads' service already")
 	return errors.Join(errs...)
 }
 
@@ -226,6 +228,10 @@ func WithLogger(l *slog.Logger) Option { return option(func(c *config) { c.logge
 // WithHTTPClient sets the HTTP client, for TLS or authentication. It must speak HTTP/2 to the server, since streams go both ways;
 // the default speaks HTTP/2 for the stream and HTTP/1.1 for payloads, without TLS.
 func WithHTTPClient(hc *http.Client) Option { return option(func(c *config) { c.httpClient = hc }) }
+
+// WithReadProxy has payloads fetched through another address than the stream's: any process of the region in which the consumer runs,
+// whose read proxies keep what several consumers there read of another region's categories. The default is the consumer's server.
+func WithReadProxy(server string) Option { return option(func(c *config) { c.readProxy = server }) }
 
 // WithServices reads from these instead of a server's address: roles in the same process.
 func WithServices(streams StreamService, payloads PayloadService) Option {

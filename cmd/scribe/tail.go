@@ -31,6 +31,7 @@ type tailFlags struct {
 	onDamage   string
 	failOnGap  bool
 	timeout    units.Duration
+	readProxy  string
 
 	limited bool // by count
 }
@@ -74,7 +75,8 @@ not exist; 4 when it may not be read; 5 when the cell can't be reached. A second
   scribe tail access --from earliest --window 1s                  # at most a second out of order
   scribe tail access --from earliest --checkpoint access.cp       # and again later, from there
   scribe tail access --checkpoint access.cp -n 0                  # keep the place for later, print nothing
-  scribe tail orders --shards 0,4-7 --fail-on-gap --until-end`,
+  scribe tail orders --shards 0,4-7 --fail-on-gap --until-end
+  scribe tail access --server http://us.example.net:7420 --read-proxy http://127.0.0.1:7420`,
 		Args: cobra.ExactArgs(1),
 	}
 	server := serverFlag(cmd)
@@ -88,6 +90,7 @@ not exist; 4 when it may not be read; 5 when the cell can't be reached. A second
 	fs.Var(&f.shards, "shards", "logical shards to read, as 0,4-7 (default: all)")
 	fs.StringVar(&f.onDamage, "on-damage", damageStop, "what to do with damaged messages: stop, or skip and tell")
 	fs.BoolVar(&f.failOnGap, "fail-on-gap", false, "end with an error in front of messages that are gone")
+	fs.Var((*address)(&f.readProxy), "read-proxy", "address of the region to fetch payloads through, where the category is another region's (default: --server)")
 	fs.Var(&f.timeout, "timeout", "give up when the cell can't be reached for so long (default: never)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f.limited = cmd.Flags().Changed("count")
@@ -166,6 +169,9 @@ func (f *tailFlags) options(stderr io.Writer) ([]consumer.Option, error) {
 	}
 	if f.window.given {
 		opts = append(opts, consumer.WithWindow(f.window.length))
+	}
+	if f.readProxy != "" {
+		opts = append(opts, consumer.WithReadProxy(f.readProxy))
 	}
 	if len(f.shards) > 0 {
 		opts = append(opts, consumer.WithLogicalShards(f.shards...))

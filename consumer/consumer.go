@@ -21,6 +21,7 @@ type Consumer struct {
 	payloads PayloadService
 	decoder  *zstd.Decoder
 	release  func() // gives back the connections; may be nil
+	repeats  func() uint64
 	wanted   map[uint32]bool
 
 	mu struct {
@@ -37,7 +38,7 @@ type Consumer struct {
 	left    atomic.Int64
 
 	stats struct {
-		records, payloads, bytes, fetched, gaps, reconnects atomic.Uint64
+		records, payloads, bytes, fetched, gaps, reconnects, retries atomic.Uint64
 	}
 }
 
@@ -72,6 +73,7 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 
 // connect makes the services of an address unless they were given.
 func (c *Consumer) connect(server string) {
+	c.repeats = func() uint64 { return 0 }
 	if c.streams, c.payloads = c.cfg.streams, c.cfg.payloads; c.streams != nil {
 		return
 	}
@@ -86,10 +88,11 @@ func (c *Consumer) connect(server string) {
 		c.release = t.Close
 	}
 	cell := discovery.New(t, server)
-	c.streams, c.payloads = cell.ReadStream(), cell.ReadProxy()
+	c.streams = cell.ReadStream()
 	if c.cfg.readProxy != "" {
-		c.payloads = discovery.New(t, c.cfg.readProxy).ReadProxy()
+		cell = discovery.New(t, c.cfg.readProxy)
 	}
+	c.payloads, c.repeats = cell.ReadProxy(), func() uint64 { return cell.FetchStats().Repeats }
 }
 
 // wants reports whether a logical shard is read.
@@ -172,6 +175,8 @@ type Stats struct {
 	Gaps uint64
 	// Reconnects is how often a stream was opened again.
 	Reconnects uint64
+	// Retries is how often a fetch was made again, because a read proxy was busy or away.
+	Retries uint64
 }
 
 // Stats returns the counters.
@@ -180,6 +185,7 @@ func (c *Consumer) Stats() Stats {
 		Records: c.stats.records.Load(), Bytes: c.stats.bytes.Load(),
 		Payloads: c.stats.payloads.Load(), FetchedBytes: c.stats.fetched.Load(),
 		Gaps: c.stats.gaps.Load(), Reconnects: c.stats.reconnects.Load(),
+		Retries: c.stats.retries.Load() + c.repeats(),
 	}
 }
 

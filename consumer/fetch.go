@@ -49,6 +49,7 @@ func (s *session) fetch(todo []*item) {
 			if !sleep(s.ctx, s.c.cfg.pause(failures, after)) {
 				return
 			}
+			s.c.stats.retries.Add(1)
 		}
 		left, err := s.fetchOnce(todo)
 		if s.ctx.Err() != nil {

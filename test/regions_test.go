@@ -32,21 +32,27 @@ func (r *recorder) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scri
 		r.mu.pointers = append(r.mu.pointers, bytes.Clone(p))
 	}
 	r.mu.Unlock()
+	if r.ReadProxyService == nil {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "only pointers are wanted")
+	}
 	return r.ReadProxyService.Fetch(ctx, req)
 }
 
 // pointersOf reads a category from its beginning to its end, the stream from one cell and the payloads from another, and returns the
-// pointers.
+// pointers. Without an address for payloads none is fetched, and the pointers are the first ones.
 func pointersOf(t *testing.T, tr *rpc.Transport, category, streams, payloads string) [][]byte {
 	t.Helper()
-	r := &recorder{ReadProxyService: discovery.New(tr, payloads).ReadProxy()}
+	r := &recorder{}
+	if payloads != "" {
+		r.ReadProxyService = discovery.New(tr, payloads).ReadProxy()
+	}
 	c, err := consumer.New("", category, consumer.WithServices(discovery.New(tr, streams).ReadStream(), r), consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
 	for _, err := range c.Records(t.Context()) {
-		if err != nil {
+		if err != nil && payloads != "" {
 			t.Fatal(err)
 		}
 	}

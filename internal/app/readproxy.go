@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"scribe/internal/discovery"
 	"scribe/internal/pointer"
 	"scribe/internal/rpc"
@@ -255,7 +257,9 @@ func (a *App) openRegions(ctx context.Context) error {
 	for i := range a.cfg.Regions {
 		r := &a.cfg.Regions[i]
 		if r.ReadProxies != "" {
-			a.parts.regions.peers[r.Name] = discovery.New(a.transport, r.ReadProxies).ReadProxy()
+			if err := a.addPeer(r.Name, r.ReadProxies); err != nil {
+				return err
+			}
 		}
 		b := a.cfg.regionBlobs(r)
 		if b == nil {
@@ -271,6 +275,23 @@ func (a *App) openRegions(ctx context.Context) error {
 		a.parts.regions.stores[r.Name] = store
 	}
 	return nil
+}
+
+// addPeer makes a region's read proxies known by the address of any process of its cell.
+func (a *App) addPeer(name, url string) error {
+	cell := discovery.New(a.transport, url)
+	a.parts.regions.peers[name] = cell.ReadProxy()
+	counter := func(metric, help string, of func(discovery.FetchStats) uint64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Namespace: "scribe", Subsystem: "readproxy", Name: metric, Help: help, ConstLabels: prometheus.Labels{"region": name},
+		}, func() float64 { return float64(of(cell.FetchStats())) })
+	}
+	return errors.Join(
+		a.registry.Register(counter("region_retries_total", "Requests to another region's read proxies that were made again, at the same one or another.",
+			func(s discovery.FetchStats) uint64 { return s.Repeats })),
+		a.registry.Register(counter("region_retries_denied_total", "Requests to another region's read proxies that were not made again since too many were.",
+			func(s discovery.FetchStats) uint64 { return s.Exhausted })),
+	)
 }
 
 // region returns the store of a region; "" is this process's own.

@@ -39,7 +39,28 @@ func affine(key uint64, urls []string) {
 }
 
 // retries is a budget: requests fill it, repeats empty it.
-type retries struct{ tokens float64 }
+type retries struct {
+	tokens float64
+	stats  FetchStats
+}
+
+// FetchStats count what was done to fetch payloads.
+type FetchStats struct {
+	// Calls were made; Parts is into how many requests they were divided, by the homes of their blobs.
+	Calls, Parts uint64
+	// Repeats are requests that were made again: of them Waits at the same instance, after the time that it asked for, and the others at
+	// another one.
+	Repeats, Waits uint64
+	// Exhausted is how often one would have been repeated, had there been something left in the budget.
+	Exhausted uint64
+}
+
+// FetchStats returns what the calls of ReadProxy have counted.
+func (c *Cell) FetchStats() FetchStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.retries.stats
+}
 
 const (
 	// retryShare is what a request adds.
@@ -48,14 +69,20 @@ const (
 	maxRetries = 50
 )
 
-// mayRetry takes a repeat out of the budget.
-func (c *Cell) mayRetry() bool {
+// mayRetry takes a repeat out of the budget, one at the same instance or at another.
+func (c *Cell) mayRetry(same bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.retries.tokens < 1 {
+	r := &c.mu.retries
+	if r.tokens < 1 {
+		r.stats.Exhausted++
 		return false
 	}
-	c.mu.retries.tokens--
+	r.tokens--
+	r.stats.Repeats++
+	if same {
+		r.stats.Waits++
+	}
 	return true
 }
 
@@ -63,6 +90,13 @@ func (c *Cell) earnRetry() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.retries.tokens = min(c.mu.retries.tokens+retryShare, maxRetries)
+	c.mu.retries.stats.Parts++
+}
+
+func (c *Cell) countCall() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.retries.stats.Calls++
 }
 
 type readProxyService struct{ c *Cell }
@@ -80,6 +114,7 @@ type part struct {
 
 // Fetch implements rpc.ReadProxyService.
 func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
+	s.c.countCall()
 	parts, err := s.split(ctx, req)
 	if err != nil {
 		return nil, err
@@ -218,7 +253,7 @@ func (s readProxyService) fetch(ctx context.Context, key *uint64, req *scribev1.
 			s.c.report(in, err)
 			i++
 		}
-		if (again || i < min(len(ch.urls), maxTries)) && !s.c.mayRetry() {
+		if (again || i < min(len(ch.urls), maxTries)) && !s.c.mayRetry(again) {
 			break
 		}
 		if again {

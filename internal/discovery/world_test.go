@@ -46,6 +46,7 @@ type process struct {
 	fetch  func(context.Context) error
 	stream func(context.Context) error
 	evicts bool // it sends its streams away
+	most   int  // payloads in an answer; 0 = all
 
 	mu struct {
 		sync.Mutex
@@ -204,7 +205,17 @@ func (p *process) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scrib
 		p.mu.blobs = append(p.mu.blobs, string(b))
 	}
 	p.mu.Unlock()
-	return &scribev1.FetchResponse{}, do(ctx, p.fetch)
+	if err := do(ctx, p.fetch); err != nil {
+		return nil, err
+	}
+	res := &scribev1.FetchResponse{}
+	for i, b := range req.GetPointers() {
+		if p.most > 0 && i == p.most {
+			break
+		}
+		res.Payloads = append(res.Payloads, &scribev1.Payload{Data: slices.Clone(b)})
+	}
+	return res, nil
 }
 
 func (p *process) Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error {

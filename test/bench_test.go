@@ -74,3 +74,26 @@ func TestBenchProfile(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(profile), err)
 	}
 }
+
+// TestBenchFanout: every consumer gets everything, the store is read once for all of them, and the costs are told.
+func TestBenchFanout(t *testing.T) {
+	dec := json.NewDecoder(bytes.NewReader(ok(t, nil, "bench", "fanout", "--consumers", "1,5", "--rate", "2MB", "--duration", "1s", "--json")))
+	for _, consumers := range []int{1, 5} {
+		var r bench.FanoutReport
+		if err := dec.Decode(&r); err != nil {
+			t.Fatal(err)
+		}
+		if r.Consumers != consumers || r.Written == 0 || r.Delivered != int64(consumers)*r.Written || r.StoreBytes == 0 {
+			t.Errorf("%+v", r)
+		}
+		// Whoever asks late may find a block in memory or on its way, but never reads it again.
+		if r.ServedPerFetched < float64(consumers)*0.99 || r.CPUNsPerByte <= 0 || r.WriteSeconds <= 0 || r.LimitNsPerByte <= 0 {
+			t.Errorf("%+v", r)
+		}
+	}
+	for _, args := range [][]string{{"--consumers", "0"}, {"--rate", "0"}, {"--duration", "1ms"}, {"--workload", "nonsense"}} {
+		if r := cli(t, nil, append([]string{"bench", "fanout"}, args...)...); r.Code != 2 {
+			t.Errorf("%v: exit code %d, want 2\n%s", args, r.Code, r.Stderr)
+		}
+	}
+}

@@ -99,6 +99,32 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// Damage on the way from the store is made up for by reading the block once more, by itself: those that were read with it are served from
+// the first read.
+func TestDamageOnTheWay(t *testing.T) {
+	h := newHarness(t)
+	var blocks [][]payload
+	for range 3 {
+		blocks = append(blocks, []payload{newPayload(t, "a", 20)})
+	}
+	enc, ptrs := h.put(pointer.CodecZstd, blocks...)
+	var sizes []int
+	h.store.onRead(func(_ context.Context, dst []byte, off int64) error {
+		if sizes = append(sizes, len(dst)); len(sizes) == 1 {
+			dst[int64(ptrs[1].BlockOffset)-off] ^= 1
+		}
+		return nil
+	})
+	for range 2 { // fetched, and cached
+		for i, p := range h.fetch(raw, "a", enc...) {
+			good(t, p, blocks[i][0])
+		}
+	}
+	if len(sizes) != 2 || sizes[1] != int(ptrs[1].BlockLen) || h.metric("damaged_blocks_total", tierStore) != 1 {
+		t.Errorf("reads of %v bytes, %v damaged", sizes, h.metric("damaged_blocks_total"))
+	}
+}
+
 // A checksum that fits says nothing about what was summed.
 func TestGarbageWithAChecksum(t *testing.T) {
 	h := newHarness(t)

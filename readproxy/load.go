@@ -23,6 +23,8 @@ type flight struct {
 	// peer: a read proxy of another region asks, so none is asked.
 	peer bool
 	need int64 // bytes of Config.FetchBytes
+	// again: what came from the store was damaged, and it is read once more. Only the one who reads for it sees it.
+	again bool
 
 	done chan struct{}
 	// block and err are set when done is closed.

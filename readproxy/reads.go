@@ -49,6 +49,15 @@ func (r *reads) add(fs []*flight) {
 	r.giveUp(late)
 }
 
+// addAlone has a block read that is not read together with others.
+func (r *reads) addAlone(f *flight) {
+	r.mu.Lock()
+	r.mu.plan.add(&want{flight: f, off: f.p.BlockOffset, len: uint64(f.p.BlockLen), since: time.Now(), alone: true})
+	late := r.dispatch()
+	r.mu.Unlock()
+	r.giveUp(late)
+}
+
 // tick starts what may run now.
 func (r *reads) tick() {
 	r.mu.Lock()
@@ -172,6 +181,13 @@ func (r *reads) fetch(sp span) ([]byte, error) {
 func (s *Server) deliver(f *flight, stored []byte, of int) {
 	if err := sound(&f.p, stored); err != nil {
 		s.metrics.damaged.WithLabelValues(tierStore).Inc()
+		if !f.again {
+			// It may have come to harm on its way.
+			s.log.Warn("a block came damaged from its store; it is read once more", "blob", f.p.Key(), "block", f.p.BlockOffset, "error", err)
+			f.again = true
+			s.reads.addAlone(f)
+			return
+		}
 		s.land(f, nil, damage(&f.p, err))
 		return
 	}

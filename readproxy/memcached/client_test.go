@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"sync"
@@ -359,6 +360,47 @@ func FuzzReadValues(f *testing.F) {
 		for _, item := range [][]byte{value[0:3:3], value[3:5:5]} {
 			if n == 2 && !bytes.Contains(answer, append(item, "\r\n"...)) {
 				t.Fatalf("%q is not in %q", item, answer)
+			}
+		}
+	})
+}
+
+// FuzzServer answers anything to a call: it ends with an error or with what the protocol says, and the next call is not confused.
+func FuzzServer(f *testing.F) {
+	f.Add([]byte("VALUE scribe:key/0 0 5\r\nvalue\r\nEND\r\n"), byte(0))
+	f.Add([]byte("STORED\r\n"), byte(1))
+	f.Add([]byte("SERVER_ERROR object too large for cache\r\n"), byte(1))
+	f.Add([]byte("NOT_FOUND\r\n"), byte(2))
+	f.Add([]byte("END\r\nEND\r\n"), byte(0))
+	f.Fuzz(func(t *testing.T, answer []byte, call byte) {
+		c := newClient(t, nil, "nowhere:1")
+		defer c.Close()
+		var all sync.WaitGroup
+		defer all.Wait()
+		c.dial = func(context.Context, string, string) (net.Conn, error) {
+			near, far := net.Pipe()
+			all.Go(func() {
+				defer func() { _ = far.Close() }()
+				all.Go(func() { _, _ = io.Copy(io.Discard, far) })
+				_, _ = far.Write(answer)
+			})
+			return near, nil
+		}
+		for range 2 {
+			switch call % 3 {
+			case 0:
+				dst := make([]byte, 5)
+				if found, err := c.Get(t.Context(), "key", dst); found && (err != nil || !bytes.Contains(answer, dst)) {
+					t.Errorf("found %q in %q, %v", dst, answer, err)
+				}
+			case 1:
+				if err := c.Set(t.Context(), "key", []byte("value"), time.Hour); err == nil && !bytes.HasPrefix(answer, []byte("STORED\r\n")) {
+					t.Errorf("stored, the server says %q", answer)
+				}
+			default:
+				if err := c.Delete(t.Context(), "key", 5); err == nil && !bytes.HasPrefix(answer, []byte("DELETED\r\n")) && !bytes.HasPrefix(answer, []byte("NOT_FOUND\r\n")) {
+					t.Errorf("deleted, the server says %q", answer)
+				}
 			}
 		}
 	})

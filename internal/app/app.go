@@ -185,6 +185,7 @@ func (a *App) serve(ctx context.Context) error {
 	a.url = "http://" + reachable(l.Addr())
 	a.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
 	a.mux.HandleFunc("GET /readyz", a.readyz)
+	a.mux.HandleFunc("/", a.notHere)
 	a.mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
 	if a.cfg.Pprof {
 		a.mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -213,6 +214,17 @@ func (a *App) serve(ctx context.Context) error {
 		server.Serve(l)
 	}
 	return nil
+}
+
+// notHere answers for what no role serves. As long as roles start that says nothing for good: a caller who was told that there is no
+// such service would give up a server that comes back.
+func (a *App) notHere(w http.ResponseWriter, r *http.Request) {
+	if a.ready.Load() {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, "starting, or stopping: try again", http.StatusServiceUnavailable)
 }
 
 func (a *App) readyz(w http.ResponseWriter, _ *http.Request) {

@@ -184,7 +184,13 @@ func TestReadiness(t *testing.T) {
 		t.Errorf("with a fault: %d", got)
 	}
 	a.faults = nil
+	if got := status("/nothing"); got != http.StatusNotFound {
+		t.Errorf("what no role serves: %d", got)
+	}
 	a.ready.Store(false)
+	if got := status("/nothing"); got != http.StatusServiceUnavailable {
+		t.Errorf("what no role serves yet: %d", got)
+	}
 	if got := status("/readyz"); got != http.StatusServiceUnavailable {
 		t.Errorf("not ready: %d", got)
 	}

@@ -504,7 +504,7 @@ func TestTailGaps(t *testing.T) {
 		t.Fatalf("damage: exit code %d, printed %q\n%s", r.Code, r.Stdout, r.Stderr)
 	}
 	r = cli(t, nil, append(args, "--on-damage", "skip")...)
-	if r.Code != 0 || !strings.Contains(string(r.Stderr), "1 gaps, 1 payloads are missing") {
+	if r.Code != 0 || !strings.Contains(string(r.Stderr), "1 gaps: 10 messages are missing, and 0 payloads") {
 		t.Fatalf("exit code %d\n%s", r.Code, r.Stderr)
 	}
 	sameBytes(t, "behind the gap", r.Stdout, numbers(20, 30))

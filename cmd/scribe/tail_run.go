@@ -34,7 +34,9 @@ type tailing struct {
 	rebased time.Time
 	failing bool // the last save; of save alone
 
-	gaps, missing uint64 // gaps, and payloads in them
+	gaps      uint64
+	missing   uint64 // messages in gaps that know how many
+	uncounted uint64 // payloads in the others
 }
 
 // saveEvery is how often the checkpoint file is brought up to date.
@@ -62,7 +64,7 @@ func (t *tailing) run(ctx context.Context) error {
 	stopSaving()
 	saver.Wait()
 	if t.gaps > 0 {
-		t.stderr.say("scribe: %d gaps, %d payloads are missing", t.gaps, t.missing)
+		t.stderr.say("scribe: %d gaps: %d messages are missing, and %d payloads of which nobody knows how many they held", t.gaps, t.missing, t.uncounted)
 	}
 	err = t.outcome(err)
 	if t.file != nil && t.begun {
@@ -143,7 +145,11 @@ func (t *tailing) gap(err error) error {
 		return fmt.Errorf("%w: %w", err, errGap)
 	}
 	t.gaps++
-	t.missing += gap.To - gap.From
+	if gap.Counted {
+		t.missing += gap.Messages
+	} else {
+		t.uncounted += gap.Pointers()
+	}
 	t.stderr.say("scribe: gap: %v", err)
 	if err := t.flush(); err != nil {
 		return err

@@ -90,7 +90,8 @@ func (s *Server) resting(r *region) error {
 		}
 	}
 	pause := r.breaker.Until(time.Now())
-	return rpc.RetryErrorf(reason, pause+s.hint(), "they failed lately and are asked again in %v: %v", pause, last) //nolint:errorlint // one error has a reason
+	// Not wrapped: an error has one reason.
+	return rpc.RetryErrorf(reason, pause+s.hint(), "they failed lately and are asked again in %v: %v", pause, last)
 }
 
 // passing reports whether an error of a peer is about its state, which passes, with a reason that says so.
@@ -281,7 +282,7 @@ func (s *Server) lost(f *flight, err error) error {
 		after = s.hint()
 	}
 	// One error has a reason, and this one's is not the cause's.
-	return rpc.RetryErrorf(reason, after, "%s: the read proxies of region %q do not serve it now, and its store can't be reached from here; try again: %v", //nolint:errorlint // see above
+	return rpc.RetryErrorf(reason, after, "%s: the read proxies of region %q do not serve it now, and its store can't be reached from here; try again: %v",
 		where(&f.p), f.p.Region, err)
 }
 

@@ -158,7 +158,7 @@ func (c *Config) readProxyFaults() []error {
 // under puts the place in a configuration in front of each of several errors.
 func under(place string, err error) (out []error) {
 	errs := []error{err}
-	if several, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // what errors.Join made, not what it wraps
+	if several, ok := err.(interface{ Unwrap() []error }); ok { // what errors.Join made, not what that wraps
 		errs = several.Unwrap()
 	}
 	for _, err := range errs {

@@ -86,6 +86,7 @@ type Batcher struct {
 	metrics *metrics
 
 	ledger     *ledger
+	builds     *builds
 	endedLogs  endedLogs
 	buffers    *buffers.Pool
 	arena      *arena
@@ -132,6 +133,7 @@ func New(cfg Config, deps Deps) (*Batcher, error) {
 		deps:    deps,
 		now:     deps.Clock,
 		ledger:  newLedger(cfg.MaxLogs),
+		builds:  newBuilds(),
 		buffers: &buffers.Pool{},
 		rearm:   make(chan struct{}, 1),
 		drained: make(chan struct{}),

@@ -80,6 +80,8 @@ type target struct {
 	exactlyOnce bool
 	// bound: the logical shard has one log, whoever writes it.
 	bound bool
+	// settings are the category as it was looked up, for the footers of blobs; nil in tests. They do not change.
+	settings *scribev1.Category
 }
 
 // group is the frames of one physical shard: first those that wait for a flush, then one flush's part of them.
@@ -101,6 +103,12 @@ type group struct {
 	// epoch and lsn are the writer's epoch and the LSN that the group's first pointer will get; 0 while not known.
 	epoch uint64
 	lsn   record.LSN
+	// start is the LSN at which the epoch began. predicted says that lsn counts on what is before the group in its queue, and shifts is
+	// how often places in the queue had changed then; numbered is that of the blob that is in the store.
+	start     record.LSN
+	predicted bool
+	shifts    uint64
+	numbered  uint64
 
 	// corrections are the conflicts that refused frames were answered with, after what the log knows of their producers once the
 	// group is appended.

@@ -17,6 +17,12 @@ type lane struct {
 	epoch uint64
 	// next is the LSN after everything that is committed.
 	next record.LSN
+	// start is what next was when the log was opened.
+	start record.LSN
+	// shifts counts what has changed the places of groups that were in the queue: groups ahead of them that left it otherwise than they
+	// were claimed, or came before them. A blob that was put ahead of its turn is appended only if nothing has since then, even if
+	// changes have cancelled each other out: so of two blobs of an epoch that claim a place, their footers tell which one got it.
+	shifts uint64
 
 	head, tail *group // linked by spot.behind, in the order of tickets but for what insert says
 
@@ -148,6 +154,7 @@ func (l *ledger) remove(g *group) {
 // appended. The caller holds mu.
 func (l *ledger) insert(g *group) {
 	ln := g.spot.lane
+	ln.shifts++
 	var before *group
 	for x := ln.head; x != nil; x = x.spot.behind {
 		taken := x == ln.head && x.spot.part.committing
@@ -217,7 +224,8 @@ func (l *ledger) look(p *part, slot uint16, now time.Time, limit patience, commi
 	v.placed, v.lonely, v.hopeless = true, true, true
 	for _, g := range p.groups {
 		ln := g.spot.lane
-		g.epoch, g.lsn = 0, 0
+		g.epoch, g.lsn, g.start, g.shifts = 0, 0, ln.start, ln.shifts
+		g.predicted = ln.head != g
 		switch {
 		case ln.head != g:
 			v.waiting = append(v.waiting, g)
@@ -315,6 +323,7 @@ func (l *ledger) move(groups []*group, slot uint16) (resumed []record.ShardID) {
 	defer l.mu.Unlock()
 	for _, g := range groups {
 		l.remove(g)
+		g.spot.lane.shifts++
 		resumed = resume(g.spot.lane, g.shard, resumed)
 		g.shard = record.MakeShardID(g.shard.Category(), g.shard.Logical(), slot)
 		g.spot.lane = l.lane(g.shard)
@@ -331,6 +340,7 @@ func (l *ledger) opened(states []metalog.State, now time.Time) {
 	for _, s := range states {
 		ln := l.lane(s.Shard)
 		ln.open, ln.opening, ln.epoch, ln.next = true, false, s.Epoch, s.NextLSN
+		ln.start = s.NextLSN
 		if t := ln.trouble; t != nil && t.refusals == 0 {
 			l.calm(ln)
 		} else if t != nil {
@@ -452,6 +462,9 @@ func (l *ledger) settle(p *part, committed bool, now time.Time) (resumed []recor
 			if g.exactlyOnce {
 				l.learn(g)
 			}
+		}
+		if !committed || g.records() != g.spot.claimed {
+			ln.shifts++
 		}
 		l.remove(g)
 		resumed = resume(ln, g.shard, resumed)

@@ -23,6 +23,8 @@ type part struct {
 	// id is the blob that is in the store; zero while there is none.
 	id   pointer.BlobID
 	size int64
+	// build is the blob's number among those of the batcher.
+	build uint64
 	// unsure: the outcome of its append is unknown, so the blob may not be an orphan.
 	unsure bool
 	// dirty: what is in the store, if anything, does not describe the part as it would be appended now.
@@ -147,6 +149,10 @@ func (p *part) empty() bool {
 func (p *part) number() {
 	for _, g := range p.groups {
 		lsn := g.lsn
+		if g.numbered != g.shifts {
+			g.numbered = g.shifts
+			p.dirty = p.dirty || g.records() > 0
+		}
 		for _, pl := range g.payloads {
 			for i := range pl.extents {
 				e := &pl.extents[i]
@@ -404,9 +410,13 @@ func (b *Batcher) move(ctx context.Context, p *part, groups []*group, slot uint1
 // finish ends a part: what waits behind it goes on, its memory becomes free, and its writers are told.
 func (b *Batcher) finish(p *part, committed bool) {
 	resumed := b.ledger.settle(p, committed, b.now())
-	if committed {
+	switch {
+	case committed:
+		b.builds.end(p.build, fateCommitted)
 		p.correct()
-	} else if !p.unsure {
+	case p.unsure:
+		b.builds.end(p.build, fateUnknown)
+	default:
 		b.orphan(p)
 	}
 	freed := b.unload(p)

@@ -42,12 +42,13 @@ func (b *Batcher) put(ctx context.Context, p *part) {
 	}
 }
 
-// orphan counts a blob that nothing will point to. Retention removes it.
+// orphan counts a blob that nothing will point to, and has the blobs that are built from now on say so. Retention removes it.
 func (b *Batcher) orphan(p *part) {
 	if p.id != (pointer.BlobID{}) {
 		b.metrics.orphans.Inc()
 		b.metrics.orphanBytes.Add(float64(p.size))
-		p.id, p.size = pointer.BlobID{}, 0
+		b.builds.end(p.build, fateVoid)
+		p.id, p.size, p.build = pointer.BlobID{}, 0, 0
 	}
 }
 
@@ -73,15 +74,17 @@ func (b *Batcher) putOnce(ctx context.Context, p *part) error {
 	defer cancel()
 	id := pointer.NewBlobID()
 	class := p.flush.flow.class
-	parts, err := build(p, class, id, b.cfg.Region)
+	history := b.builds.begin()
+	parts, err := build(p, class, id, b.cfg.Region, history)
 	if err != nil {
+		b.builds.end(history.Build, fateVoid)
 		return err
 	}
 	size := int64(0)
 	for _, piece := range parts {
 		size += int64(len(piece))
 	}
-	p.id, p.size = id, size
+	p.id, p.size, p.build = id, size, history.Build
 	start := b.now()
 	if err := b.deps.Blobs.Put(ctx, pointer.Key(class, id), parts...); err != nil {
 		return err
@@ -97,8 +100,9 @@ const (
 )
 
 // build lays the blob out and sets the extents' records.
-func build(p *part, class uint32, id pointer.BlobID, region string) ([][]byte, error) {
+func build(p *part, class uint32, id pointer.BlobID, region string, history layout.History) ([][]byte, error) {
 	lb := layout.NewBuilder(id, class, region, id.Time())
+	lb.SetHistory(history)
 	var records []byte // of many pointers: most are small
 	for _, c := range p.cargo {
 		index := -1
@@ -109,7 +113,8 @@ func build(p *part, class uint32, id pointer.BlobID, region string) ([][]byte, e
 					index = lb.AddBlock(c.block.codec, c.block.stored.B, c.block.raw)
 				}
 				at := lb.AddPayload(index, uint32(e.offset), uint32(e.length), layout.Entry{
-					Shard: pl.group.shard, Epoch: e.epoch, LSN: e.lsn, Category: pl.group.category,
+					Shard: pl.group.shard, Epoch: e.epoch, LSN: e.lsn, Start: pl.group.start, Predicted: pl.group.predicted,
+					Category: pl.group.category, Settings: pl.group.layoutSettings(),
 					Pointer: pointer.Pointer{
 						Frames: uint32(e.frames), Messages: uint32(e.messages),
 						MinTime: e.minTime, MaxTime: e.maxTime, Sequences: e.runs,
@@ -126,6 +131,18 @@ func build(p *part, class uint32, id pointer.BlobID, region string) ([][]byte, e
 		}
 	}
 	return lb.Finish()
+}
+
+// layoutSettings are those of the group's category for a footer. The builder keeps those of the first payload of a category.
+func (g *group) layoutSettings() *layout.Settings {
+	c := g.settings
+	if c == nil {
+		return nil
+	}
+	return &layout.Settings{
+		Retention: max(c.GetRetention().AsDuration().Truncate(time.Microsecond), 0), Shards: c.GetShards(),
+		Delivery: uint8(c.GetDelivery()), Repeatable: uint8(c.GetRepeatable()), //nolint:gosec // both are small
+	}
 }
 
 // backoff is how long to wait before another attempt: longer each time, and jittered, so that batchers that failed together do not

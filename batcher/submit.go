@@ -526,6 +526,7 @@ func (d *finder) use(c *scribev1.Category) error {
 		class:       pointer.RetentionClass(c.GetRetention().AsDuration()),
 		exactlyOnce: c.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE,
 		bound:       c.OneLog(),
+		settings:    c,
 	}
 	return nil
 }

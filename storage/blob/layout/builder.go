@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"scribe/internal/pointer"
 	"scribe/internal/pointer/field"
@@ -14,11 +15,17 @@ import (
 type Entry struct {
 	// Shard is the physical shard that the payload's pointer was appended to.
 	Shard record.ShardID
-	// Epoch is the writer's, LSN what the pointer was to get; see [Resolve].
+	// Epoch is the writer's, LSN what the pointer was to get.
 	Epoch uint64
 	LSN   record.LSN
+	// Start is the LSN at which the epoch began: everything below it was committed before, by writers of lower epochs; 0 when not known.
+	Start record.LSN
+	// Predicted: the place counts on what was before it in the shard, and was still on its way when the blob was built.
+	Predicted bool
 	// Category is the name of the shard's category.
 	Category string
+	// Settings are the category's, nil when not known. The first entry of a category in a blob counts.
+	Settings *Settings
 	// Pointer is the payload's. Its Blob, Class and Region are those of the blob.
 	Pointer pointer.Pointer
 }
@@ -27,7 +34,8 @@ type Entry struct {
 // callers check one error; no pointer of such a blob may be used.
 type Builder struct {
 	identity
-	errs []error
+	history History
+	errs    []error
 
 	blocks   []Block
 	stored   [][]byte
@@ -78,6 +86,14 @@ func NewBuilder(id pointer.BlobID, class uint32, region string, created int64) *
 		b.refuse("%s: %s", f.what, f.reason)
 	}
 	return b
+}
+
+// SetHistory adds what the writer knows of its earlier blobs. The exceptions are not to be changed until Finish has returned.
+func (b *Builder) SetHistory(h History) {
+	b.history = h
+	if err := h.check(); err != nil {
+		b.refuse("%v", err)
+	}
 }
 
 func (b *Builder) refuse(format string, args ...any) {
@@ -134,6 +150,7 @@ func (b *Builder) AddPayload(block int, offset, length uint32, e Entry) pointer.
 		b.categorySection = binary.AppendUvarint(b.categorySection, uint64(e.Shard.Category()))
 		b.categorySection = binary.AppendUvarint(b.categorySection, uint64(len(e.Category)))
 		b.categorySection = append(b.categorySection, e.Category...)
+		b.categorySection = appendSettings(b.categorySection, e.Settings)
 	} else if c.name != e.Category {
 		b.refuse("payload %d: category %d is %q and %q", b.entries, e.Shard.Category(), c.name, e.Category)
 	}
@@ -160,6 +177,12 @@ func (b *Builder) checkEntry(e *Entry, p *pointer.Pointer) {
 	if e.LSN < record.FirstLSN {
 		b.refuse("payload %d of shard %v: LSN %d, the first is %d", b.entries, e.Shard, e.LSN, record.FirstLSN)
 	}
+	if e.Start > e.LSN {
+		b.refuse("payload %d of shard %v: LSN %d, its epoch begins at %d", b.entries, e.Shard, e.LSN, e.Start)
+	}
+	if e.Settings != nil && (e.Settings.Retention < 0 || e.Settings.Retention%time.Microsecond != 0) {
+		b.refuse("payload %d: category %q has the retention %v", b.entries, e.Category, e.Settings.Retention)
+	}
 	if _, twice := b.places[place{e.Shard, e.LSN}]; twice {
 		b.refuse("payload %d of shard %v: LSN %d is there twice", b.entries, e.Shard, e.LSN)
 	}
@@ -169,7 +192,7 @@ func (b *Builder) checkEntry(e *Entry, p *pointer.Pointer) {
 }
 
 func (b *Builder) footerLen() int {
-	n := len(footerPrefix(b.identity))
+	n := len(footerPrefix(b.identity, &b.history))
 	n += field.UvarintLen(uint64(len(b.blocks))) + len(b.blockSection)
 	n += field.UvarintLen(uint64(len(b.categories))) + len(b.categorySection)
 	return n + field.UvarintLen(uint64(b.entries)) + len(b.entrySection)
@@ -184,7 +207,7 @@ func (b *Builder) Finish() ([][]byte, error) {
 	if b.entries == 0 {
 		b.refuse("there is no payload in it")
 	}
-	footer := footerPrefix(b.identity)
+	footer := footerPrefix(b.identity, &b.history)
 	footer = binary.AppendUvarint(footer, uint64(len(b.blocks)))
 	footer = append(footer, b.blockSection...)
 	footer = binary.AppendUvarint(footer, uint64(len(b.categories)))

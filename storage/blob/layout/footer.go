@@ -18,6 +18,8 @@ type Footer struct {
 	Region string
 	// Created is in Unix microseconds.
 	Created int64
+	// History is what the writer knew of its earlier blobs; zero in version 1.
+	History History
 	// Blocks in the order in which they stand in the blob, back to back.
 	Blocks []Block
 	// Entries in the order in which they were added.
@@ -25,13 +27,14 @@ type Footer struct {
 }
 
 // footerPrefix is the first section of the footer.
-func footerPrefix(v identity) []byte {
+func footerPrefix(v identity, h *History) []byte {
 	b := make([]byte, 0, 256)
 	b = append(b, v.id[:]...)
 	b = binary.AppendUvarint(b, uint64(v.class))
 	b = binary.AppendUvarint(b, uint64(len(v.region)))
 	b = append(b, v.region...)
-	return binary.AppendVarint(b, v.created)
+	b = binary.AppendVarint(b, v.created)
+	return appendHistory(b, h)
 }
 
 // appendEntry appends what the footer says of a payload. Everything of the pointer that blob, block and category say already is left
@@ -42,6 +45,12 @@ func appendEntry(dst []byte, category, block int, created int64, e *Entry, p *po
 	dst = binary.AppendUvarint(dst, uint64(e.Shard.Writer()))
 	dst = binary.AppendUvarint(dst, e.Epoch)
 	dst = binary.AppendUvarint(dst, uint64(e.LSN))
+	dst = binary.AppendUvarint(dst, uint64(e.LSN-e.Start))
+	flags := byte(0)
+	if e.Predicted {
+		flags |= flagPredicted
+	}
+	dst = append(dst, flags)
 	dst = binary.AppendUvarint(dst, uint64(block))
 	dst = binary.AppendUvarint(dst, uint64(p.Offset))
 	dst = binary.AppendUvarint(dst, uint64(p.Length))
@@ -53,16 +62,19 @@ func appendEntry(dst []byte, category, block int, created int64, e *Entry, p *po
 	return pointer.AppendSequences(dst, p.Sequences)
 }
 
-// The least that a block, a category and an entry take in bytes.
+// flagPredicted says that an entry's place was predicted.
+const flagPredicted = 0x01
+
+// The least that a block, a category and an entry take in bytes, in any version.
 const (
 	minBlockLen    = 1 + 2 + 4
 	minCategoryLen = 3
 	minEntryLen    = 13
 )
 
-// decodeFooter decodes a footer whose checksum is right, the one of a blob whose blocks end at blockEnd. What it refuses was written
-// that way.
-func decodeFooter(b []byte, blockEnd uint64) (*Footer, *fault) {
+// decodeFooter decodes a footer whose checksum is right, the one of a blob of a version whose blocks end at blockEnd. What it refuses was
+// written that way.
+func decodeFooter(version uint8, b []byte, blockEnd uint64) (*Footer, *fault) {
 	r := field.NewReader(b, 0)
 	f := &Footer{}
 	if id := r.Take("blob id", uint64(len(f.ID))); id != nil {
@@ -76,8 +88,11 @@ func decodeFooter(b []byte, blockEnd uint64) (*Footer, *fault) {
 			return nil, bad
 		}
 	}
+	if version >= 2 {
+		f.History = readHistory(&r)
+	}
 	f.readBlocks(&r, blockEnd)
-	f.readEntries(&r, readCategories(&r))
+	f.readEntries(&r, version, readCategories(&r, version))
 	r.End()
 	if e := r.Err(); e != nil {
 		return nil, faultf("footer: "+e.What, e.Offset, "%s", e.Reason)
@@ -109,11 +124,12 @@ func (f *Footer) readBlocks(r *field.Reader, end uint64) {
 
 // shardCategory is a row of the footer's table of categories.
 type shardCategory struct {
-	id   uint32
-	name string
+	id       uint32
+	name     string
+	settings *Settings
 }
 
-func readCategories(r *field.Reader) []shardCategory {
+func readCategories(r *field.Reader, version uint8) []shardCategory {
 	n := r.Count("categories", MaxEntries, minCategoryLen)
 	out := make([]shardCategory, n)
 	seen := make(map[uint32]bool, n)
@@ -121,6 +137,9 @@ func readCategories(r *field.Reader) []shardCategory {
 		c := &out[i]
 		c.id = r.Uint32("category id")
 		c.name = string(r.Sized("category", record.MaxCategoryName))
+		if version >= 2 {
+			c.settings = readSettings(r)
+		}
 		if r.Err() != nil {
 			return nil
 		}
@@ -135,7 +154,7 @@ func readCategories(r *field.Reader) []shardCategory {
 	return out
 }
 
-func (f *Footer) readEntries(r *field.Reader, categories []shardCategory) {
+func (f *Footer) readEntries(r *field.Reader, version uint8, categories []shardCategory) {
 	n := r.Count("payloads", MaxEntries, minEntryLen)
 	if n == 0 {
 		r.Fail("payloads", "there are none")
@@ -152,13 +171,16 @@ func (f *Footer) readEntries(r *field.Reader, categories []shardCategory) {
 		writer := uint16(r.Uvarint("writer slot", math.MaxUint16))
 		e.Epoch = r.Uvarint("epoch", math.MaxUint64)
 		e.LSN = record.LSN(r.Uvarint("LSN", math.MaxUint64))
+		if version >= 2 {
+			readPlace(r, e)
+		}
 		f.readPointer(r, &e.Pointer)
 		if r.Err() != nil || len(categories) == 0 {
 			r.Fail("categories", "there are none")
 			return
 		}
 		used = max(used, c+1)
-		e.Category = categories[c].name
+		e.Category, e.Settings = categories[c].name, categories[c].settings
 		e.Shard = record.MakeShardID(categories[c].id, logical, writer)
 		at := place{e.Shard, e.LSN}
 		if _, twice := places[at]; twice || e.Epoch == 0 || e.LSN < record.FirstLSN {
@@ -173,6 +195,18 @@ func (f *Footer) readEntries(r *field.Reader, categories []shardCategory) {
 	}
 	if used != len(categories) {
 		r.Fail("categories", "%d of %d are not used", len(categories)-used, len(categories))
+	}
+}
+
+// readPlace reads what version 2 says of an entry's place.
+func readPlace(r *field.Reader, e *Entry) {
+	since := r.Uvarint("LSNs of the epoch", uint64(e.LSN))
+	e.Start = e.LSN - record.LSN(since)
+	switch flags := r.Fixed8("flags"); {
+	case flags&^flagPredicted != 0:
+		r.Fail("flags", "%#x", flags)
+	default:
+		e.Predicted = flags&flagPredicted != 0
 	}
 }
 

@@ -8,8 +8,9 @@ import (
 	"scribe/internal/record"
 )
 
-// Version is the version that this build writes, and the newest that it reads.
-const Version = 1
+// Version is the version that this build writes, and the newest that it reads. Version 2 added the writer's [History], the beginning of
+// each entry's epoch, whether its place was predicted, and the settings of categories.
+const Version = 2
 
 // Limits of the format. A reader refuses what is over them; a [Builder] never writes it.
 const (

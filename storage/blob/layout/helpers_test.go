@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -93,6 +94,14 @@ var (
 	orders = record.MakeShardID(4, 3, 0)
 )
 
+// sampleHistory is of a writer that has put a blob again, and has one on its way.
+func sampleHistory() layout.History {
+	return layout.History{
+		Run: 0x1122334455667788, Build: 300, Window: 200,
+		Exceptions: []layout.Exception{{Build: 299}, {Build: 298, Void: true}, {Build: 100}},
+	}
+}
+
 // sample is two blocks: one of its own for a payload, compressed, and one that two payloads share, as it is.
 func sample(tb testing.TB) (large payload, shared []payload) {
 	tb.Helper()
@@ -109,6 +118,12 @@ func sample(tb testing.TB) (large payload, shared []payload) {
 		describe(tb, orders, 3, 1, frame(tb, producer, "{}", "{1}"), frame(tb, next, "{2}"), frame(tb, other, "")),
 		describe(tb, web, 7, 101, frame(tb, record.Envelope{Category: "web.access", BaseTime: created + 17}, "GET /d HTTP/1.1")),
 	}
+	// The same epoch of a shard has the same beginning.
+	large.entry.Start, shared[0].entry.Start, shared[1].entry.Start = 90, 1, 90
+	shared[1].entry.Predicted = true
+	large.entry.Settings = &layout.Settings{Retention: 72 * time.Hour, Shards: 4, Delivery: 2}
+	shared[1].entry.Settings = large.entry.Settings
+	shared[0].entry.Settings = &layout.Settings{Retention: 90 * time.Minute, Shards: 12, Delivery: 3, Repeatable: 1}
 	return large, shared
 }
 
@@ -158,7 +173,9 @@ func assemble(tb testing.TB, b *layout.Builder, blocks ...[]payload) built {
 func sampleBlob(tb testing.TB) built {
 	tb.Helper()
 	large, shared := sample(tb)
-	return assemble(tb, layout.NewBuilder(blobID(0), 72, "eu-west-1", created), []payload{large}, shared)
+	b := layout.NewBuilder(blobID(0), 72, "eu-west-1", created)
+	b.SetHistory(sampleHistory())
+	return assemble(tb, b, []payload{large}, shared)
 }
 
 // store holds one blob.

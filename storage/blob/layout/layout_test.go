@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
@@ -37,7 +38,7 @@ func TestReadBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.ID != blobID(0) || f.Class != 72 || f.Region != "eu-west-1" || f.Created != created || len(f.Blocks) != 2 {
+	if f.ID != blobID(0) || f.Class != 72 || f.Region != "eu-west-1" || f.Created != created || len(f.Blocks) != 2 || !reflect.DeepEqual(f.History, sampleHistory()) {
 		t.Errorf("footer: %s", text(f))
 	}
 	if !reflect.DeepEqual(f.Entries, b.entries) {
@@ -98,6 +99,7 @@ func TestGolden(t *testing.T) {
 	large, shared := sample(t)
 	id := blobID(0)
 	b := layout.NewBuilder(id, 72, "eu-west-1", created)
+	b.SetHistory(sampleHistory())
 	raw := slices.Concat(shared[0].frames, shared[1].frames)
 	n := b.AddBlock(pointer.CodecNone, raw, len(raw))
 	first := b.AddPayload(n, 0, uint32(len(shared[0].frames)), shared[0].entry)
@@ -109,12 +111,12 @@ func TestGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	written := slices.Concat(parts...)
-	path := filepath.Join("testdata", "golden", "v1", "plain.blob")
+	path := filepath.Join("testdata", "golden", "v2", "plain.blob")
 	if *rewrite {
 		if err := os.WriteFile(path, written, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join("testdata", "golden", "v1", "zstd.blob"), sampleBlob(t).bytes, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join("testdata", "golden", "v2", "zstd.blob"), sampleBlob(t).bytes, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -125,8 +127,8 @@ func TestGolden(t *testing.T) {
 	if !bytes.Equal(written, golden) {
 		t.Errorf("the builder writes\n%s\nwant\n%s", hex.Dump(written), hex.Dump(golden))
 	}
-	for _, name := range []string{"plain.blob", "zstd.blob"} {
-		golden, err := os.ReadFile(filepath.Join("testdata", "golden", "v1", name))
+	for _, name := range []string{"v1/plain.blob", "v1/zstd.blob", "v2/plain.blob", "v2/zstd.blob"} {
+		golden, err := os.ReadFile(filepath.Join("testdata", "golden", filepath.FromSlash(name)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +144,10 @@ func TestGolden(t *testing.T) {
 		if len(f.Entries) != 3 {
 			t.Errorf("%s: %s", name, text(f))
 		}
-		if name == "plain.blob" && !reflect.DeepEqual(f.Entries[0].Pointer, first) {
+		if hasHistory := strings.HasPrefix(name, "v2"); (f.History.Run != 0) != hasHistory || (f.Entries[0].Start != 0) != hasHistory || (f.Entries[0].Settings != nil) != hasHistory {
+			t.Errorf("%s: %s", name, text(f))
+		}
+		if strings.HasSuffix(name, "plain.blob") && !reflect.DeepEqual(f.Entries[0].Pointer, first) {
 			t.Errorf("%s: %+v, want %+v", name, f.Entries[0].Pointer, first)
 		}
 	}
@@ -248,7 +253,7 @@ func TestVersions(t *testing.T) {
 	b := sampleBlob(t)
 	trailer := len(b.bytes) - layout.TrailerLen
 	for name, at := range map[string]int{"header": 8, "trailer": trailer + 16} {
-		for _, version := range []byte{0, 2, 255} {
+		for _, version := range []byte{0, 3, 255} {
 			data := bytes.Clone(b.bytes)
 			data[at] = version
 			err := layout.Verify(t.Context(), store(t, b.key, reseal(data)), b.key)
@@ -536,6 +541,22 @@ func TestBuilderErrors(t *testing.T) {
 			e.Category = "x"
 			b.AddPayload(0, 0, n, e)
 		},
+		"its epoch begins at 101": func(b *layout.Builder) { e := large.entry; e.Start = 101; b.AddPayload(0, 0, n, e) },
+		"the retention -1s": func(b *layout.Builder) {
+			e := large.entry
+			e.Settings = &layout.Settings{Retention: -time.Second}
+			b.AddPayload(0, 0, n, e)
+		},
+		"build 1 without a run":    func(b *layout.Builder) { b.SetHistory(layout.History{Build: 1}) },
+		"build 0 tells of 0":       func(b *layout.Builder) { b.SetHistory(layout.History{Run: 1}) },
+		"build 5 tells of 5":       func(b *layout.Builder) { b.SetHistory(layout.History{Run: 1, Build: 5, Window: 5}) },
+		"build 3000 tells of 1025": func(b *layout.Builder) { b.SetHistory(layout.History{Run: 1, Build: 3000, Window: 1025}) },
+		"build 2 is an exception": func(b *layout.Builder) {
+			b.SetHistory(layout.History{Run: 1, Build: 5, Window: 2, Exceptions: []layout.Exception{{Build: 2}}})
+		},
+		"build 4 is an exception of": func(b *layout.Builder) {
+			b.SetHistory(layout.History{Run: 1, Build: 5, Window: 4, Exceptions: []layout.Exception{{Build: 4}, {Build: 4}}})
+		},
 		"in 0 frames":            func(b *layout.Builder) { e := large.entry; e.Pointer.Frames = 0; b.AddPayload(0, 0, n, e) },
 		"codec":                  func(b *layout.Builder) { b.AddPayload(b.AddBlock(7, large.frames, 5), 0, 5, large.entry) },
 		"raw bytes, the limits":  func(b *layout.Builder) { b.AddBlock(pointer.CodecZstd, large.frames, pointer.MaxBlockRaw+1) },
@@ -589,6 +610,19 @@ func TestRoundTrip(t *testing.T) {
 		id := pointer.MakeBlobID(rapid.Int64().Draw(rt, "time"), [10]byte{})
 		class, at := rapid.Uint32().Draw(rt, "class"), rapid.Int64().Draw(rt, "created")
 		b := layout.NewBuilder(id, class, rapid.StringMatching(`([a-z][a-z0-9-]{0,20})?`).Draw(rt, "region"), at)
+		var h layout.History
+		if rapid.Bool().Draw(rt, "history") {
+			h.Run, h.Build = rapid.Uint64Min(1).Draw(rt, "run"), rapid.Uint64Min(1).Draw(rt, "build")
+			h.Window = rapid.Uint64Range(0, min(h.Build-1, layout.MaxWindow)).Draw(rt, "window")
+			for build := h.Build - 1; build >= h.Build-h.Window && build > 0 && len(h.Exceptions) < 5; build -= rapid.Uint64Range(1, 9).Draw(rt, "back") {
+				h.Exceptions = append(h.Exceptions, layout.Exception{Build: build, Void: rapid.Bool().Draw(rt, "void")})
+				if build < 10 {
+					break
+				}
+			}
+		}
+		b.SetHistory(h)
+		settings := map[uint32]*layout.Settings{}
 		var want []layout.Entry
 		var blocks int
 		next := map[record.ShardID]record.LSN{}
@@ -606,6 +640,16 @@ func TestRoundTrip(t *testing.T) {
 				}
 				next[e.Shard] += record.LSN(rapid.Uint64Range(1, 1<<60).Draw(rt, "LSN"))
 				e.LSN = next[e.Shard]
+				e.Start = record.LSN(rapid.Uint64Range(0, uint64(e.LSN)).Draw(rt, "start"))
+				e.Predicted = rapid.Bool().Draw(rt, "predicted")
+				if _, seen := settings[category]; !seen && rapid.Bool().Draw(rt, "settings") {
+					settings[category] = &layout.Settings{
+						Retention: time.Duration(rapid.Int64Range(1, math.MaxInt64/1000).Draw(rt, "retention")) * time.Microsecond, Shards: rapid.Uint32().Draw(rt, "shards"),
+					}
+				} else if !seen {
+					settings[category] = nil
+				}
+				e.Settings = settings[category]
 				p := &e.Pointer
 				p.Frames = rapid.Uint32Min(1).Draw(rt, "frames")
 				p.Messages = rapid.Uint32Min(p.Frames).Draw(rt, "messages")
@@ -633,7 +677,7 @@ func TestRoundTrip(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		if !reflect.DeepEqual(f.Entries, want) || len(f.Blocks) != blocks || f.Created != at {
+		if !reflect.DeepEqual(f.Entries, want) || !reflect.DeepEqual(f.History, h) || len(f.Blocks) != blocks || f.Created != at {
 			rt.Fatalf("got  %s\nwant %+v", text(f), want)
 		}
 	})

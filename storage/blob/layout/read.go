@@ -20,21 +20,29 @@ const tailLen = 64 << 10
 // ReadFooter reads the description of the blob under key, one of [pointer.Key]. It reads from the end: two or three requests. The
 // errors are [DamageError], [VersionError], pointer.InvalidError for the key, and those of the store.
 func ReadFooter(ctx context.Context, store blob.Store, key string) (*Footer, error) {
-	f, _, err := readFooter(ctx, store, key)
+	f, _, err := readFooter(ctx, store, key, -1)
 	return f, err
 }
 
-// readFooter returns the size of the blob, too, and returns it also beside errors that came after it was known.
-func readFooter(ctx context.Context, store blob.Store, key string) (*Footer, int64, error) {
+// ReadFooterOf is [ReadFooter] of a blob whose size is known, as from a listing: mostly one request.
+func ReadFooterOf(ctx context.Context, store blob.Store, info blob.Info) (*Footer, error) {
+	f, _, err := readFooter(ctx, store, info.Key, info.Size)
+	return f, err
+}
+
+// readFooter asks for the size when it is negative. It returns the size of the blob, too, and returns it also beside errors that came after it was known.
+func readFooter(ctx context.Context, store blob.Store, key string, size int64) (*Footer, int64, error) {
 	class, id, err := pointer.ParseKey(key)
 	if err != nil {
 		return nil, 0, err
 	}
-	info, err := store.Stat(ctx, key)
-	if err != nil {
-		return nil, 0, err
+	if size < 0 {
+		info, err := store.Stat(ctx, key)
+		if err != nil {
+			return nil, 0, err
+		}
+		size = info.Size
 	}
-	size := info.Size
 	if size < HeaderLen+TrailerLen || size > pointer.MaxBlobLen {
 		return nil, size, &DamageError{
 			Key: key, What: "length", Offset: min(size, pointer.MaxBlobLen),
@@ -63,7 +71,7 @@ func readFooter(ctx context.Context, store blob.Store, key string) (*Footer, int
 			Reason: fmt.Sprintf("stored %#08x, computed %#08x", t.footerCRC, computed),
 		}
 	}
-	f, bad := decodeFooter(footer, t.footerOffset)
+	f, bad := decodeFooter(version, footer, t.footerOffset)
 	if bad != nil {
 		return nil, size, bad.in(key, int64(t.footerOffset))
 	}

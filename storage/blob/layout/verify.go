@@ -65,7 +65,7 @@ func (v *verifier) take(err error) error {
 
 // run returns what keeps it from looking further.
 func (v *verifier) run() error {
-	footer, size, err := readFooter(v.ctx, v.store, v.key)
+	footer, size, err := readFooter(v.ctx, v.store, v.key, -1)
 	if err := v.take(err); err != nil {
 		return err
 	}

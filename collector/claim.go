@@ -36,6 +36,16 @@ func parseClaim(key string) (claim, error) {
 	return c, nil
 }
 
+// ClaimRoot is the prefix of claims in the blob store.
+const ClaimRoot = claimRoot
+
+// ClaimBoundary is the boundary of the claim with that key, in Unix microseconds, if it is one: blobs older than it were deleted when
+// nothing referred to them.
+func ClaimBoundary(key string) (int64, bool) {
+	c, err := parseClaim(key)
+	return c.boundary, err == nil
+}
+
 // checkCell checks the name of a cell: a part of a key.
 func checkCell(cell string) error {
 	if len(cell) > 64 || strings.Contains(cell, "/") {

@@ -1,0 +1,127 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"scribe/internal/record"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/kv"
+)
+
+// State is what a control store says of categories.
+type State struct {
+	Categories []*scribev1.Category
+	// Dropped are deleted categories that retention is not done with, and those that their logs may not have ended for.
+	Dropped []*scribev1.Category
+	// NextID is above every id that was ever given out; 0 when none was.
+	NextID uint64
+}
+
+// ReadState reads the categories of a control store that no control plane uses. What is damaged is an error.
+func ReadState(ctx context.Context, store kv.Store) (State, error) {
+	var s State
+	err := each(ctx, store, categoryPrefix, func(e kv.Entry) error {
+		c, err := decodeCategory(e.Key[len(categoryPrefix):], e.Value, e.Revision)
+		s.Categories = append(s.Categories, c)
+		return err
+	})
+	known := map[uint32]bool{}
+	drop := func(c *scribev1.Category, err error) error {
+		if err == nil && !known[c.GetId()] {
+			known[c.GetId()] = true
+			s.Dropped = append(s.Dropped, c)
+		}
+		return err
+	}
+	err = errors.Join(err,
+		each(ctx, store, droppedPrefix, func(e kv.Entry) error { return drop(decodeDropped(e.Key, e.Value)) }),
+		each(ctx, store, retiringPrefix, func(e kv.Entry) error { return drop(decodeRetiring(e.Key, e.Value)) }))
+	counter, gerr := store.Get(ctx, nextIDKey)
+	switch {
+	case errors.Is(gerr, kv.ErrNotFound):
+	case gerr != nil:
+		err = errors.Join(err, gerr)
+	default:
+		s.NextID, gerr = decodeNextID(counter.Value)
+		err = errors.Join(err, gerr)
+	}
+	if err != nil {
+		return State{}, fmt.Errorf("control plane: read categories: %w", err)
+	}
+	return s, nil
+}
+
+func each(ctx context.Context, store kv.Store, prefix string, fn func(kv.Entry) error) error {
+	for after := ""; ; {
+		page, err := store.Range(ctx, kv.Range{Prefix: prefix, After: after})
+		if err != nil {
+			return err
+		}
+		for _, e := range page.Entries {
+			if err := fn(e); err != nil {
+				return err
+			}
+			after = e.Key
+		}
+		if !page.More {
+			return nil
+		}
+	}
+}
+
+// WriteState writes categories into a control store that holds none. A crash in between leaves a part of them; the counter of ids comes
+// first, so no id is given out twice.
+func WriteState(ctx context.Context, store kv.Store, s State) error {
+	if s.NextID == 0 || s.NextID > maxID+1 {
+		return fmt.Errorf("control plane: restore: the next id is %d", s.NextID)
+	}
+	ops := []kv.Op{kv.Put(nextIDKey, encodeNextID(s.NextID)).If(0)}
+	size := 0
+	flush := func() error {
+		if len(ops) == 0 {
+			return nil
+		}
+		_, err := store.Commit(ctx, ops...)
+		ops, size = nil, 0
+		return err
+	}
+	put := func(key string, c *scribev1.Category) error {
+		value, err := encodeCategory(c)
+		if err != nil {
+			return err
+		}
+		if len(ops) == kv.MaxOps || size+len(key)+len(value) > kv.MaxCommit {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		ops, size = append(ops, kv.Put(key, value).If(0)), size+len(key)+len(value)
+		return nil
+	}
+	if err := flush(); err != nil {
+		return fmt.Errorf("control plane: restore: %w", err)
+	}
+	for _, c := range s.Categories {
+		err := record.ValidateCategory(c.GetName())
+		if err == nil && (c.GetId() == 0 || uint64(c.GetId()) >= s.NextID) {
+			err = fmt.Errorf("id %d is not below the next one, %d", c.GetId(), s.NextID)
+		}
+		if err == nil {
+			err = put(categoryKey(c.GetName()), c)
+		}
+		if err != nil {
+			return fmt.Errorf("control plane: restore category %q: %w", c.GetName(), err)
+		}
+	}
+	for _, c := range s.Dropped {
+		if err := put(droppedKey(c.GetId()), c); err != nil {
+			return fmt.Errorf("control plane: restore deleted category %q: %w", c.GetName(), err)
+		}
+	}
+	if err := flush(); err != nil {
+		return fmt.Errorf("control plane: restore: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,170 @@
+package pebblelog
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+	"scribe/storage/metalog/pebblelog/schema"
+)
+
+// restoreBatch is how much a Restorer gathers before it writes, in bytes.
+const restoreBatch = 4 << 20
+
+// Restorer writes a folder of logs whose content is known already: records keep their LSNs and times, shards their epochs. Nothing is
+// synced before Finish, which makes the folder one that Open takes: until then Open refuses it as something else's. It is used by one
+// goroutine.
+type Restorer struct {
+	dir     string
+	db      *pebble.DB
+	batch   *pebble.Batch
+	retired retired
+	key     []byte
+	value   []byte
+}
+
+// NewRestorer makes the folder dir, which must be empty or not exist. Of opts it uses FS and MemTableBytes.
+func NewRestorer(dir string, opts Options) (*Restorer, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	opts = opts.withDefaults()
+	if names, err := opts.FS.List(dir); err == nil && len(names) > 0 {
+		return nil, fmt.Errorf("metalog: folder %s is not empty: logs are restored into a new one", dir)
+	}
+	if err := opts.FS.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("metalog: create folder %s: %w", dir, err)
+	}
+	o := &pebble.Options{
+		FS: opts.FS, Logger: quietLogger{}, FormatMajorVersion: pebbleFormat, MemTableSize: uint64(opts.MemTableBytes),
+		MemTableStopWritesThreshold: 4, L0CompactionThreshold: 2, L0StopWritesThreshold: 1000,
+		// What is not finished is begun again, so a log of what was written is of no use.
+		DisableWAL: true, ErrorIfExists: true,
+	}
+	for i := range o.Levels {
+		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+	}
+	db, err := pebble.Open(dir, o)
+	if err != nil {
+		return nil, fmt.Errorf("metalog: make folder %s: %w", dir, err)
+	}
+	return &Restorer{dir: dir, db: db, batch: db.NewBatch()}, nil
+}
+
+// Record adds the record of a shard at an LSN. The data is copied.
+func (r *Restorer) Record(s record.ShardID, lsn record.LSN, time int64, data []byte) error {
+	if lsn < record.FirstLSN || len(data) == 0 || len(data) > metalog.MaxRecord {
+		return fmt.Errorf("%w: shard %v: a record of %d bytes at LSN %d", metalog.ErrInvalid, s, len(data), lsn)
+	}
+	r.key = schema.AppendRecordKey(r.key[:0], s, lsn)
+	if n := schema.RecordOverhead + len(data); cap(r.value) < n {
+		r.value = make([]byte, n)
+	} else {
+		r.value = r.value[:n]
+	}
+	schema.PutRecord(r.value, r.key, time, data)
+	return r.set()
+}
+
+// Producer says what a shard knows of a producer since its record at an LSN, which replaces what was said before.
+func (r *Restorer) Producer(s record.ShardID, p metalog.ProducerState, lsn record.LSN, time int64) error {
+	if !p.Known() || lsn < record.FirstLSN {
+		return fmt.Errorf("%w: shard %v: producer %d expects %d at LSN %d", metalog.ErrInvalid, s, p.Producer, p.Next, lsn)
+	}
+	r.key = schema.AppendProducerKey(r.key[:0], s, p.Producer)
+	r.value = schema.AppendProducer(r.value[:0], r.key, schema.Producer{Epoch: p.Epoch, Next: p.Next, LSN: lsn, Time: time})
+	return r.set()
+}
+
+// Shard adds the state of a shard; its watermark is not used. There must be a record at every LSN from FirstLSN to NextLSN - 1.
+func (r *Restorer) Shard(st metalog.State) error {
+	if st.FirstLSN < record.FirstLSN || st.NextLSN < st.FirstLSN || st.Epoch == 0 {
+		return fmt.Errorf("%w: shard %v from LSN %d to %d in epoch %d", metalog.ErrInvalid, st.Shard, st.FirstLSN, st.NextLSN, st.Epoch)
+	}
+	r.key = schema.AppendStateKey(r.key[:0], st.Shard)
+	r.value = schema.AppendState(r.value[:0], r.key, schema.State{
+		First: st.FirstLSN, Next: st.NextLSN, Epoch: st.Epoch, LastTime: st.LastTime, Sealed: st.Sealed,
+	})
+	return r.set()
+}
+
+// Retire makes a category one that takes no records any more.
+func (r *Restorer) Retire(category uint32) {
+	if !r.retired.holds(category) {
+		r.retired.add(category)
+	}
+}
+
+func (r *Restorer) set() error {
+	if err := r.batch.Set(r.key, r.value, nil); err != nil {
+		return err
+	}
+	if r.batch.Len() < restoreBatch {
+		return nil
+	}
+	return r.write()
+}
+
+func (r *Restorer) write() error {
+	if err := r.batch.Commit(pebble.NoSync); err != nil {
+		return fmt.Errorf("metalog: write to %s: %w", r.dir, err)
+	}
+	err := r.batch.Close()
+	r.batch = r.db.NewBatch()
+	return err
+}
+
+// Finish makes everything durable and closes the folder. boundary is the time below which blobs may be deleted, clock the one that no
+// later record or watermark may be below; both in Unix microseconds.
+func (r *Restorer) Finish(boundary, clock int64) (err error) {
+	defer func() { err = errors.Join(err, r.Close()) }()
+	for _, run := range r.retired {
+		r.key = schema.RetiredKey(run.first)
+		r.value = schema.AppendRetired(r.value[:0], r.key, run.last)
+		if err := r.set(); err != nil {
+			return err
+		}
+	}
+	if boundary != 0 {
+		setNumber(r.batch, schema.MetaBoundary, boundary)
+	}
+	setNumber(r.batch, schema.MetaClock, clock)
+	if err := r.write(); err != nil {
+		return err
+	}
+	// Tables are synced when they are written. The version comes last: with it the folder is whole.
+	if err := r.db.Flush(); err != nil {
+		return fmt.Errorf("metalog: write to %s: %w", r.dir, err)
+	}
+	setNumber(r.batch, schema.MetaFormat, schema.Version)
+	if err := r.write(); err != nil {
+		return err
+	}
+	if err := r.db.Flush(); err != nil {
+		return fmt.Errorf("metalog: write to %s: %w", r.dir, err)
+	}
+	return nil
+}
+
+// Close gives up what was not finished. Repeating it is harmless.
+func (r *Restorer) Close() error {
+	if r.db == nil {
+		return nil
+	}
+	err := errors.Join(r.batch.Close(), r.db.Close())
+	r.db, r.batch = nil, nil
+	return err
+}
+
+// quietLogger drops what Pebble tells of its work. A fatal error of Pebble's own ends the process, as nothing written can be relied on.
+type quietLogger struct{}
+
+func (quietLogger) Infof(string, ...any)  {}
+func (quietLogger) Errorf(string, ...any) {}
+func (quietLogger) Fatalf(format string, args ...any) {
+	panic(fmt.Sprintf("metalog: restore: "+format, args...))
+}

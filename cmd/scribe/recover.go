@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"scribe/internal/app"
+	"scribe/internal/recovery"
+	"scribe/storage/blob"
+)
+
+func newRecover() *cobra.Command {
+	var f serverFlags
+	var o app.RecoverOptions
+	d := app.DefaultConfig()
+	cmd := &cobra.Command{
+		Use:   "recover --to DIR",
+		Short: "Build lost metadata again from the footers of the blobs",
+		Long: `Build a new data folder out of the blobs alone: the metadata logs with their pointers and LSNs, what they know of producers, and the
+categories. It only reads the blobs, mostly their footers, and never touches a folder that is there: DIR must not exist, or be empty. Stop every
+process that writes to the cell first.
+
+--data, --blobs or --config say where the blobs are, as for "scribe serve". --catalog is a copy of the categories from before: the file "catalog"
+in the data folder of any process of the cell, or the folder "control" of its control plane, if only the logs are lost. Without it categories are
+as far as blobs tell, and what had to be assumed is told line by line.
+
+What was found is shown on standard error, and all of it is kept in DIR/recovery.jsonl; the summary is a JSON object on standard output. It can be
+interrupted and called again: it goes on reading where it was, in DIR.recovering.
+
+Exit codes: 0 everything was recovered, 6 something is damaged or lost (it is named), 3 there are no blobs, 4 and 5 the store refuses or is away.`,
+		Example: `  scribe recover --data ./scribe-data --to ./recovered --dry-run
+  scribe recover --data ./scribe-data --to ./recovered --catalog ./scribe-data/catalog
+  scribe up --data ./recovered --blob-path ./scribe-data/blobs
+  scribe recover --config serve.yaml --to /var/lib/scribe-new --catalog /backup/control
+  scribe recover --blobs s3 --s3-endpoint https://s3.example.org --s3-bucket scribe --to ./recovered`,
+		Args: cobra.NoArgs,
+	}
+	f.addBlobs(cmd, d)
+	fs := cmd.Flags()
+	fs.StringVar(&f.config, "config", "", "YAML configuration of a process of the cell; flags and environment win over it")
+	fs.StringVar(&o.To, "to", "", "data folder to make")
+	fs.StringVar(&o.Catalog, "catalog", "", "copy of the categories: a file that a process kept, or the folder of a control store")
+	fs.BoolVar(&o.DryRun, "dry-run", false, "build nothing, and show what would be built")
+	fs.IntVar(&o.Workers, "parallel", recovery.DefaultConfig().Workers, "footers read at a time")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c := d
+		if err := f.apply(cmd, &c); err != nil {
+			return err
+		}
+		switch {
+		case o.To == "" && !o.DryRun:
+			return usage(errors.New("--to is needed: the data folder to make"))
+		case o.Workers < 1 || o.Workers > 1024:
+			return usage(fmt.Errorf("--parallel is %d, it must be 1 to 1024", o.Workers))
+		}
+		if c.Blobs.Kind == "file" {
+			if _, err := os.Stat(c.BlobPath()); err != nil {
+				return &codedError{code: exitNotFound, err: fmt.Errorf("blob store: %w; --data or --blob-path says where it is", err)}
+			}
+		}
+		o.Logger = newLogger(app.LogConfig{Level: "error", Format: "text"}, cmd.ErrOrStderr())
+		return recoverMetadata(cmd.Context(), c, o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}
+	return cmd
+}
+
+// maxShown is how many findings of a kind are shown; all of them are in the file.
+const maxShown = 20
+
+func recoverMetadata(ctx context.Context, c app.Config, o app.RecoverOptions, stdout, stderr io.Writer) error {
+	show := &recoverScreen{w: stderr, terminal: isTerminal(stderr), shown: map[recovery.FindingKind]int{}}
+	o.Progress, o.Found = show.progress, show.found
+	start := time.Now()
+	done, err := app.Recover(ctx, c, o)
+	show.clear()
+	switch {
+	case errors.Is(err, app.ErrNothing):
+		return &codedError{code: exitNotFound, err: err}
+	case errors.Is(err, blob.ErrDenied):
+		return &codedError{code: exitDenied, err: err}
+	case errors.Is(err, blob.ErrUnavailable):
+		return &codedError{code: exitUnavailable, err: err}
+	case err != nil:
+		return err
+	}
+	show.rest()
+	enc := json.NewEncoder(stdout)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(summaryJSON(done, o, time.Since(start))); err != nil {
+		return err
+	}
+	for _, key := range done.Claims {
+		fmt.Fprintf(stderr, "collectors do not delete anything until one is started with --collector-adopt %s: do that when you have seen that what you need is there\n", key)
+	}
+	if !done.Whole() {
+		return &codedError{code: exitPartly, err: fmt.Errorf(
+			"recovered, but %d blobs are damaged, %d of a newer version, %d records lost in %d gaps, and %d conflicts and %d contradictions found",
+			done.Damaged, done.Newer, done.Lost, done.Gaps, done.Conflicts, done.Contradictions)}
+	}
+	return nil
+}
+
+// recoverScreen shows progress and findings.
+type recoverScreen struct {
+	w        io.Writer
+	terminal bool
+	line     bool // a line of progress is on the screen
+	shown    map[recovery.FindingKind]int
+}
+
+func (s *recoverScreen) progress(phase string, done int64) {
+	if s.terminal {
+		fmt.Fprintf(s.w, "\r\033[K%s: %d", phase, done)
+		s.line = true
+	}
+}
+
+func (s *recoverScreen) clear() {
+	if s.line {
+		fmt.Fprint(s.w, "\r\033[K")
+		s.line = false
+	}
+}
+
+func (s *recoverScreen) found(f recovery.Finding) error {
+	if s.shown[f.Kind]++; f.Kind != recovery.FindingCategory && s.shown[f.Kind] > maxShown {
+		return nil
+	}
+	s.clear()
+	switch {
+	case f.From != 0:
+		fmt.Fprintf(s.w, "%s: %s shard %v, LSN %d to %d: %s%s\n", f.Kind, f.Category, f.Shard, f.From, f.To-1, f.Reason, ofBlob(f.Key))
+	case f.Key != "":
+		fmt.Fprintf(s.w, "%s: %s: %s\n", f.Kind, f.Key, f.Reason)
+	default:
+		fmt.Fprintf(s.w, "%s: %s: %s\n", f.Kind, f.Category, f.Reason)
+	}
+	for _, c := range f.Contents {
+		fmt.Fprintf(s.w, "  it holds %d messages in %d frames of %s, logical shard %d\n", c.Messages, c.Frames, c.Category, c.Shard)
+	}
+	return nil
+}
+
+func ofBlob(key string) string {
+	if key == "" {
+		return ""
+	}
+	return " (blob " + key + ")"
+}
+
+// rest says what was not shown.
+func (s *recoverScreen) rest() {
+	for kind, n := range s.shown {
+		if kind != recovery.FindingCategory && n > maxShown {
+			fmt.Fprintf(s.w, "%s: %d more\n", kind, n-maxShown)
+		}
+	}
+}
+
+type recoverLine struct {
+	To               string    `json:"to,omitempty"`
+	DryRun           bool      `json:"dry_run,omitempty"`
+	Seconds          float64   `json:"seconds"`
+	Blobs            int64     `json:"blobs"`
+	Bytes            int64     `json:"bytes"`
+	Read             int64     `json:"footers_read"`
+	Committed        int64     `json:"blobs_committed"`
+	Void             int64     `json:"blobs_not_committed"`
+	Uncertain        int64     `json:"blobs_uncertain"`
+	Damaged          int64     `json:"blobs_damaged"`
+	Newer            int64     `json:"blobs_newer"`
+	Gone             int64     `json:"blobs_gone"`
+	Foreign          int64     `json:"foreign_objects"`
+	Categories       int       `json:"categories"`
+	Dropped          int       `json:"categories_deleted"`
+	Logs             int64     `json:"logs"`
+	Records          int64     `json:"records"`
+	Messages         int64     `json:"messages"`
+	UncertainRecords int64     `json:"records_uncertain"`
+	Lost             int64     `json:"records_lost"`
+	Gaps             int64     `json:"gaps"`
+	Restarts         int64     `json:"logs_begun_behind_a_gap"`
+	Expired          int64     `json:"records_expired"`
+	Deleted          int64     `json:"records_of_deleted_categories"`
+	Conflicts        int64     `json:"conflicts"`
+	Contradictions   int64     `json:"contradictions"`
+	Oldest           time.Time `json:"oldest_blob,omitzero"`
+	Newest           time.Time `json:"newest_blob,omitzero"`
+	Boundary         time.Time `json:"boundary"`
+	NextID           uint64    `json:"next_category_id"`
+	Claims           []string  `json:"collector_claims,omitempty"`
+}
+
+func summaryJSON(r *app.Recovered, o app.RecoverOptions, took time.Duration) recoverLine {
+	at := func(micros int64) time.Time {
+		if micros == 0 {
+			return time.Time{}
+		}
+		return time.UnixMicro(micros).UTC()
+	}
+	return recoverLine{
+		To: o.To, DryRun: o.DryRun, Seconds: took.Seconds(), Blobs: r.Blobs, Bytes: r.Bytes, Read: r.Read, Committed: r.Committed, Void: r.Void,
+		Uncertain: r.Uncertain, Damaged: r.Damaged, Newer: r.Newer, Gone: r.Gone, Foreign: r.Foreign, Categories: len(r.Categories), Dropped: len(r.Dropped),
+		Logs: r.Logs, Records: r.Records, Messages: r.Messages, UncertainRecords: r.UncertainRecords, Lost: r.Lost, Gaps: r.Gaps, Restarts: r.Restarts,
+		Expired: r.Expired, Deleted: r.Deleted, Conflicts: r.Conflicts, Contradictions: r.Contradictions, Oldest: at(r.Oldest), Newest: at(r.Newest),
+		Boundary: at(r.Boundary), NextID: r.NextID, Claims: r.Claims,
+	}
+}
+
+// isTerminal reports whether people see what is written to w as it comes.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

@@ -98,7 +98,11 @@ func FuzzParseClaim(f *testing.F) {
 	f.Add("collector/abc/7")
 	f.Add("collector/a/b/0000000000000007")
 	f.Fuzz(func(t *testing.T, key string) {
-		if c, err := parseClaim(key); err == nil && c.key() != key {
+		c, err := parseClaim(key)
+		if at, ok := ClaimBoundary(key); ok != (err == nil) || at != c.boundary {
+			t.Fatalf("%q has the boundary %d, %t", key, at, ok)
+		}
+		if err == nil && c.key() != key {
 			t.Fatalf("%q is %+v", key, c)
 		}
 	})

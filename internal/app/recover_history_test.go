@@ -545,3 +545,45 @@ func (w *world) goOn(got *pebblelog.Engine) {
 		w.t.Error(err)
 	}
 }
+
+// TestRecoverAfterKill recovers what batchers that were killed left behind, with nothing later that tells of it: everything that was
+// committed is there in its place, and what is there beside it is counted as uncertain, at the ends of logs.
+func TestRecoverAfterKill(t *testing.T) {
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 100+seed)
+				for range 2 {
+					w.live(40, false)
+				}
+				got, report, _ := w.recover(nil)
+				more := int64(0)
+				for _, want := range w.states() {
+					states, err := got.Tail(t.Context(), []record.ShardID{want.Shard})
+					if err != nil {
+						t.Fatal(err)
+					}
+					st := states[0]
+					if want.NextLSN == 1 && st.Epoch == 0 {
+						continue // it was opened, and no blob says so
+					}
+					if st.FirstLSN > want.FirstLSN || st.NextLSN < want.NextLSN {
+						t.Errorf("shard %v: %+v, was %+v", want.Shard, st, want)
+						continue
+					}
+					more += int64(st.NextLSN - want.NextLSN)
+					entries := readLog(t, got, st)
+					for i, e := range readLog(t, w.engine, want) {
+						if !bytes.Equal(entries[i].Data, e.Data) {
+							t.Errorf("shard %v, LSN %d: the record is another one", want.Shard, e.LSN)
+						}
+					}
+				}
+				if more > report.UncertainRecords || !report.Whole() {
+					t.Errorf("%d records more than there were, %d uncertain, %d lost", more, report.UncertainRecords, report.Lost)
+				}
+				t.Logf("%d records, %d uncertain, %d of them were not committed", report.Records, report.UncertainRecords, more)
+			})
+		})
+	}
+}

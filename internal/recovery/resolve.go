@@ -88,7 +88,79 @@ func (r *run) resolve(ctx context.Context) error {
 			break
 		}
 	}
-	return err
+	if err != nil || r.report.Damaged+r.report.Newer > 0 {
+		return err // what is missing may be in a blob that can't be read
+	}
+	return r.predecessors(ctx, v)
+}
+
+// predecessors decides about predictions that nothing else tells of: one that counts on what no blob holds was not committed. To void
+// one may take away what others count on, so it goes on until nothing changes; after the first time with the logs alone that have any.
+func (r *run) predecessors(ctx context.Context, v *verdicts) error {
+	var open []record.ShardID
+	for shard, err := range r.scratch.shards() {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+		predictions, _, err := r.withoutPredecessor(v, shard)
+		if err != nil {
+			return err
+		}
+		if predictions > 0 {
+			open = append(open, shard)
+		}
+	}
+	for changed := true; changed; {
+		changed = false
+		for _, shard := range open {
+			_, voided, err := r.withoutPredecessor(v, shard)
+			if err = cmp.Or(err, ctx.Err()); err != nil {
+				return err
+			}
+			changed = changed || voided > 0
+		}
+	}
+	return nil
+}
+
+// withoutPredecessor voids the uncertain predictions of a log in front of which a record is missing that was not committed when they
+// were built. It returns how many uncertain predictions there are, and how many it voided.
+func (r *run) withoutPredecessor(v *verdicts, shard record.ShardID) (predictions, voided int, err error) {
+	next := record.LSN(0) // behind the newest place that somebody has
+	for place, err := range r.scratch.places(shard) {
+		if err != nil {
+			return 0, 0, err
+		}
+		taken := false
+		for i := range place {
+			c := &place[i]
+			known, err := v.of(c.blob)
+			if err != nil {
+				return 0, 0, err
+			}
+			if known == void || known == gone {
+				continue
+			}
+			if known == uncertain && c.predicted {
+				predictions++
+				if c.lsn != next && c.start != 0 && c.lsn > c.start {
+					voided++
+					if err := v.set(c.blob, void); err != nil {
+						return 0, 0, err
+					}
+					continue
+				}
+			}
+			taken = true
+		}
+		if taken {
+			next = place[0].lsn + 1
+		}
+	}
+	return predictions, voided, nil
 }
 
 // census marks blobs that are gone and tells of those that could not be read.

@@ -1,0 +1,59 @@
+package controlplane
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/kv/memkv"
+)
+
+func TestWriteAndReadState(t *testing.T) {
+	var s State
+	for id := range uint32(300) { // more than one transaction, by number and by size
+		c := &scribev1.Category{Name: fmt.Sprintf("category-%03d", id+1), Id: id + 1, Shards: 2, Owner: "somebody"}
+		if id%100 == 0 {
+			c.Schema = strings.Repeat("x", 1<<20)
+		}
+		s.Categories = append(s.Categories, c)
+	}
+	s.Dropped = []*scribev1.Category{{Name: "old", Id: 400}}
+	s.NextID = 401
+	store := memkv.New()
+	defer store.Close() //nolint:errcheck // it holds nothing
+	if err := WriteState(t.Context(), store, s); err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadState(t.Context(), store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same := func(a, b *scribev1.Category) bool {
+		a = proto.CloneOf(a)
+		a.Revision = 0
+		return proto.Equal(a, b)
+	}
+	if !slices.EqualFunc(got.Categories, s.Categories, same) || !slices.EqualFunc(got.Dropped, s.Dropped, same) || got.NextID != 401 {
+		t.Errorf("%d categories, %d dropped, next id %d", len(got.Categories), len(got.Dropped), got.NextID)
+	}
+	if err := WriteState(t.Context(), store, s); err == nil {
+		t.Error("a store that holds categories was written to")
+	}
+	for name, bad := range map[string]State{
+		"no next id":        {},
+		"an id too high":    {NextID: 5, Categories: []*scribev1.Category{{Name: "a", Id: 5}}},
+		"a name that isn't": {NextID: 5, Categories: []*scribev1.Category{{Name: "a b", Id: 1}}},
+	} {
+		empty := memkv.New()
+		if err := WriteState(t.Context(), empty, bad); err == nil {
+			t.Errorf("%s: written", name)
+		}
+		if err := empty.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,29 @@
+package catalog
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestReadCopy(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "catalog")
+	file := encoded(t, exampleSnapshot)
+	if err := os.WriteFile(path, file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := ReadCopy(path)
+	if err != nil || !equalSnapshots(snapshot{c.Revision, c.SavedAt, c.Categories}, exampleSnapshot) {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if err := os.WriteFile(path, file[:len(file)-1], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := ReadCopy(path); !errors.Is(err, errDamaged) || c.Categories != nil {
+		t.Errorf("a file that was cut: %+v, %v", c, err)
+	}
+	if _, err := ReadCopy(path + "x"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that is not there: %v", err)
+	}
+}

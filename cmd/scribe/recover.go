@@ -213,13 +213,3 @@ func summaryJSON(r *app.Recovered, o app.RecoverOptions, took time.Duration) rec
 		Boundary: at(r.Boundary), NextID: r.NextID, Claims: r.Claims,
 	}
 }
-
-// isTerminal reports whether people see what is written to w as it comes.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}

@@ -112,7 +112,7 @@ func (s *memcached) items() map[string]int {
 	out := map[string]int{}
 	for _, line := range s.command("END", "lru_crawler metadump all") {
 		key := ""
-		for _, f := range strings.FieldsSeq(line) {
+		for f := range strings.FieldsSeq(line) {
 			if k, ok := strings.CutPrefix(f, "key="); ok {
 				key = strings.NewReplacer("%3A", ":", "%2F", "/", "%3a", ":", "%2f", "/").Replace(k)
 			}

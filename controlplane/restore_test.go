@@ -24,7 +24,7 @@ func TestWriteAndReadState(t *testing.T) {
 	s.Dropped = []*scribev1.Category{{Name: "old", Id: 400}}
 	s.NextID = 401
 	store := memkv.New()
-	defer store.Close() //nolint:errcheck // it holds nothing
+	defer store.Close()
 	if err := WriteState(t.Context(), store, s); err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,8 @@ type Options struct {
 	// Window is how far apart in persisted time records may be handed out of order, in microseconds: 0 is a total order,
 	// [Unbounded] no promise.
 	Window int64
-	// Limit bounds the bytes of queued records.
+	// Limit bounds the bytes of queued records, but for one that has to go next: it is taken in any case. There are two or three of these
+	// when an older one of another shard turns up before the first could go.
 	Limit int
 	// Budget, if not nil, bounds them together with those of other merges.
 	Budget *Budget

@@ -206,7 +206,7 @@ func TestUpdateCategory(t *testing.T) {
 	wantReason(t, err, scribev1.Reason_REASON_UNKNOWN_CATEGORY)
 }
 
-// TestRepeatable: whether a category has one order can be changed at any time.
+// TestRepeatable: whether a category is bound can be changed at any time, whether it is sequenced never.
 func TestRepeatable(t *testing.T) {
 	c := start(t, newStore(t), nil)
 	create(t, c, "changes")
@@ -223,6 +223,20 @@ func TestRepeatable(t *testing.T) {
 	}
 	_, err := c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: "changes", Repeatable: new(scribev1.Repeatability(9))})
 	wantReason(t, err, scribev1.Reason_REASON_INVALID, "repeatable: 9 is not known")
+
+	// But for a sequenced one, whose readers read other logs.
+	const sequenced = scribev1.Repeatability_REPEATABILITY_SEQUENCED
+	_, err = c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: "changes", Repeatable: new(sequenced)})
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, "repeatable: sequenced is decided when a category is created")
+	resp, err := c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "ordered", Repeatable: sequenced}})
+	if cat := resp.GetCategory(); err != nil || !cat.IsSequenced() || !cat.HasOneOrder() || cat.OneLog() {
+		t.Errorf("created %v, %v", cat, err)
+	}
+	_, err = c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: "ordered", Repeatable: &none})
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, "repeatable: sequenced is decided when a category is created")
+	if _, err := c.UpdateCategory(t.Context(), &scribev1.UpdateCategoryRequest{Name: "ordered", Repeatable: new(sequenced), Owner: new("someone")}); err != nil {
+		t.Errorf("to say it again: %v", err)
+	}
 }
 
 // TestQuotaMode: what happens beyond a quota can be changed at any time, but to nothing that loses what exactly_once counts on.

@@ -124,11 +124,7 @@ func checkCategory(c, before *scribev1.Category, checkSchema func(before, after 
 		f.add("delivery", "%d is not known", c.GetDelivery())
 	}
 	f.quotaMode("quota_mode", c)
-	switch c.GetRepeatable() {
-	case scribev1.Repeatability_REPEATABILITY_UNSPECIFIED, scribev1.Repeatability_REPEATABILITY_NONE, scribev1.Repeatability_REPEATABILITY_BOUND:
-	default:
-		f.add("repeatable", "%d is not known", c.GetRepeatable())
-	}
+	f.repeatable("repeatable", c, before)
 	if c.GetMaxMessageBytes() < 1 || c.GetMaxMessageBytes() > maxMessage {
 		f.add("max_message_bytes", "%d is not within 1 and %d", c.GetMaxMessageBytes(), maxMessage)
 	}
@@ -144,6 +140,19 @@ func checkCategory(c, before *scribev1.Category, checkSchema func(before, after 
 		}
 	}
 	return f
+}
+
+// repeatable checks the order of a category. Checkpoints of readers name the logs that they read, which a sequenced category has others of.
+func (f *faults) repeatable(field string, c, before *scribev1.Category) {
+	switch r := c.GetRepeatable(); r {
+	case scribev1.Repeatability_REPEATABILITY_UNSPECIFIED, scribev1.Repeatability_REPEATABILITY_NONE, scribev1.Repeatability_REPEATABILITY_BOUND,
+		scribev1.Repeatability_REPEATABILITY_SEQUENCED:
+		if before != nil && c.IsSequenced() != before.IsSequenced() {
+			f.add(field, "sequenced is decided when a category is created, and not changed afterwards: create another one")
+		}
+	default:
+		f.add(field, "%d is not known", r)
+	}
 }
 
 // quotaMode checks what happens beyond a category's quota. Categories from before there were modes have none, which is block.

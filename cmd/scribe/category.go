@@ -73,7 +73,7 @@ func (f *categoryFlags) add(cmd *cobra.Command) {
 	fs.Var(&f.maxMessageBytes, "max-message", "largest message, at most 32MiB")
 	fs.Var(&f.quota, "quota", "bytes a second that may be written in all, for example 10MiB; 0: no limit")
 	fs.Var(&f.quotaMode, "quota-mode", "what happens beyond the quota: block, throttle or sample")
-	fs.Var(&f.repeatable, "repeatable", "bound: one log for each logical shard, and one order for all readers; or none")
+	fs.Var(&f.repeatable, "repeatable", "bound: one log for each logical shard, and one order for all readers; sequenced: one more log that gives all messages one order, decided when the category is created; or none")
 	fs.Var(&f.cache, "cache", "how read proxies cache it, e.g. memory=never,memcached=reused,age=4h (always, never; reused: what is read twice), or default")
 	fs.Var(&f.window, "window", "default ordering window of consumers, or none: unbounded")
 	fs.StringVar(&f.schema, "schema", "", "file that describes the messages, kept with the category; or infer")
@@ -141,8 +141,9 @@ func quotaModeName(m scribev1.QuotaMode) string {
 type repeatability scribev1.Repeatability
 
 var repeatabilities = map[string]scribev1.Repeatability{
-	"none":  scribev1.Repeatability_REPEATABILITY_NONE,
-	"bound": scribev1.Repeatability_REPEATABILITY_BOUND,
+	"none":      scribev1.Repeatability_REPEATABILITY_NONE,
+	"bound":     scribev1.Repeatability_REPEATABILITY_BOUND,
+	"sequenced": scribev1.Repeatability_REPEATABILITY_SEQUENCED,
 }
 
 // String implements pflag.Value.
@@ -152,7 +153,7 @@ func (r *repeatability) String() string { return repeatabilityName(scribev1.Repe
 func (r *repeatability) Set(s string) error {
 	v, ok := repeatabilities[s]
 	if !ok {
-		return fmt.Errorf("%q is none of none, bound", s)
+		return fmt.Errorf("%q is none of none, bound, sequenced", s)
 	}
 	*r = repeatability(v)
 	return nil

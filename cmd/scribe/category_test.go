@@ -75,6 +75,9 @@ func TestRepeatableFlag(t *testing.T) {
 	if _, err := c.run(t, "update", "changes", "--owner", "x"); err != nil || c.update.Repeatable != nil {
 		t.Errorf("updated with %v, %v", c.update, err)
 	}
+	if _, err := c.run(t, "create", "ordered", "--repeatable", "sequenced"); err != nil || !c.category.IsSequenced() {
+		t.Errorf("created %v, %v", c.category, err)
+	}
 	if _, err := c.run(t, "create", "x", "--repeatable", "yes"); err == nil || !strings.Contains(err.Error(), "none, bound") {
 		t.Errorf("created with an unknown kind: %v", err)
 	}

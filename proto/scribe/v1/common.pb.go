@@ -207,6 +207,9 @@ const (
 	// Each logical shard's messages are in one log, in the order in which they arrive, and all streams send what they send in the same order,
 	// whatever their window. A logical shard takes no more than one batcher does.
 	Repeatability_REPEATABILITY_BOUND Repeatability = 2
+	// Messages are written to as many logs as take them, and a sequencer merges these into one more, the sequenced log, which is what streams
+	// read: one order, whatever their window, with a number for each message. Chosen when the category is created, and never changed.
+	Repeatability_REPEATABILITY_SEQUENCED Repeatability = 3
 )
 
 // Enum value maps for Repeatability.
@@ -215,11 +218,13 @@ var (
 		0: "REPEATABILITY_UNSPECIFIED",
 		1: "REPEATABILITY_NONE",
 		2: "REPEATABILITY_BOUND",
+		3: "REPEATABILITY_SEQUENCED",
 	}
 	Repeatability_value = map[string]int32{
 		"REPEATABILITY_UNSPECIFIED": 0,
 		"REPEATABILITY_NONE":        1,
 		"REPEATABILITY_BOUND":       2,
+		"REPEATABILITY_SEQUENCED":   3,
 	}
 )
 
@@ -682,7 +687,7 @@ type Category struct {
 	UpdatedAt int64 `protobuf:"varint,13,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
 	// What happens beyond the quota, default block. Not sample with exactly_once: a dropped frame would be a gap in its producer's sequence.
 	QuotaMode QuotaMode `protobuf:"varint,14,opt,name=quota_mode,json=quotaMode,proto3,enum=scribe.v1.QuotaMode" json:"quota_mode,omitempty"`
-	// Whether all readers see the same order, default none. It can be changed: what is stored keeps its order.
+	// Whether all readers see the same order, default none. It can be changed, but to and from sequenced: what is stored keeps its order.
 	Repeatable Repeatability `protobuf:"varint,20,opt,name=repeatable,proto3,enum=scribe.v1.Repeatability" json:"repeatable,omitempty"`
 	// How the read proxies cache it; absent = as they are configured.
 	Cache         *CachePolicy `protobuf:"bytes,30,opt,name=cache,proto3" json:"cache,omitempty"`
@@ -958,11 +963,12 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\x16QUOTA_MODE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10QUOTA_MODE_BLOCK\x10\x01\x12\x17\n" +
 	"\x13QUOTA_MODE_THROTTLE\x10\x02\x12\x15\n" +
-	"\x11QUOTA_MODE_SAMPLE\x10\x03*_\n" +
+	"\x11QUOTA_MODE_SAMPLE\x10\x03*|\n" +
 	"\rRepeatability\x12\x1d\n" +
 	"\x19REPEATABILITY_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12REPEATABILITY_NONE\x10\x01\x12\x17\n" +
-	"\x13REPEATABILITY_BOUND\x10\x02*k\n" +
+	"\x13REPEATABILITY_BOUND\x10\x02\x12\x1b\n" +
+	"\x17REPEATABILITY_SEQUENCED\x10\x03*k\n" +
 	"\tCacheMode\x12\x1a\n" +
 	"\x16CACHE_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11CACHE_MODE_ALWAYS\x10\x01\x12\x14\n" +

@@ -44,20 +44,23 @@ const (
 	Role_ROLE_METALOG Role = 7
 	// Retention and garbage collection.
 	Role_ROLE_COLLECTOR Role = 9
+	// One order for the categories that ask for it.
+	Role_ROLE_SEQUENCER Role = 10
 )
 
 // Enum value maps for Role.
 var (
 	Role_name = map[int32]string{
-		0: "ROLE_UNSPECIFIED",
-		1: "ROLE_SCRIBED",
-		2: "ROLE_WRITEPROXY",
-		3: "ROLE_BATCHER",
-		4: "ROLE_READSTREAM",
-		5: "ROLE_READPROXY",
-		6: "ROLE_CONTROLPLANE",
-		7: "ROLE_METALOG",
-		9: "ROLE_COLLECTOR",
+		0:  "ROLE_UNSPECIFIED",
+		1:  "ROLE_SCRIBED",
+		2:  "ROLE_WRITEPROXY",
+		3:  "ROLE_BATCHER",
+		4:  "ROLE_READSTREAM",
+		5:  "ROLE_READPROXY",
+		6:  "ROLE_CONTROLPLANE",
+		7:  "ROLE_METALOG",
+		9:  "ROLE_COLLECTOR",
+		10: "ROLE_SEQUENCER",
 	}
 	Role_value = map[string]int32{
 		"ROLE_UNSPECIFIED":  0,
@@ -69,6 +72,7 @@ var (
 		"ROLE_CONTROLPLANE": 6,
 		"ROLE_METALOG":      7,
 		"ROLE_COLLECTOR":    9,
+		"ROLE_SEQUENCER":    10,
 	}
 )
 
@@ -2083,7 +2087,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x0fListPinsRequest\"c\n" +
 	"\x10ListPinsResponse\x12\"\n" +
 	"\x04pins\x18\x01 \x03(\v2\x0e.scribe.v1.PinR\x04pins\x12+\n" +
-	"\x03age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03age*\xbb\x01\n" +
+	"\x03age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03age*\xcf\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_SCRIBED\x10\x01\x12\x13\n" +
@@ -2093,7 +2097,9 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x0eROLE_READPROXY\x10\x05\x12\x15\n" +
 	"\x11ROLE_CONTROLPLANE\x10\x06\x12\x10\n" +
 	"\fROLE_METALOG\x10\a\x12\x12\n" +
-	"\x0eROLE_COLLECTOR\x10\t2\xe8\t\n" +
+	"\x0eROLE_COLLECTOR\x10\t\x12\x12\n" +
+	"\x0eROLE_SEQUENCER\x10\n" +
+	"2\xe8\t\n" +
 	"\x0eControlService\x12U\n" +
 	"\x0eCreateCategory\x12 .scribe.v1.CreateCategoryRequest\x1a!.scribe.v1.CreateCategoryResponse\x12L\n" +
 	"\vGetCategory\x12\x1d.scribe.v1.GetCategoryRequest\x1a\x1e.scribe.v1.GetCategoryResponse\x12U\n" +

@@ -171,7 +171,7 @@ type StreamStart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The category.
 	Category string `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
-	// Logical shards to read; none = all.
+	// Logical shards to read; none = all. Of a sequenced category all are sent, since its log is one: the client leaves out what it does not want.
 	LogicalShards []uint32 `protobuf:"varint,2,rep,packed,name=logical_shards,json=logicalShards,proto3" json:"logical_shards,omitempty"`
 	// Where shards begin that `resume` does not name.
 	StartAt StartAt `protobuf:"varint,3,opt,name=start_at,json=startAt,proto3,enum=scribe.v1.StartAt" json:"start_at,omitempty"`
@@ -188,7 +188,10 @@ type StreamStart struct {
 	// Longest silence wanted; the server sends a heartbeat at least so often. 0 = 1 second; at least 50 ms.
 	Heartbeat *durationpb.Duration `protobuf:"bytes,8,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
 	// Who reads, for logs and status. At most 255 bytes.
-	Consumer      string `protobuf:"bytes,9,opt,name=consumer,proto3" json:"consumer,omitempty"`
+	Consumer string `protobuf:"bytes,9,opt,name=consumer,proto3" json:"consumer,omitempty"`
+	// In a sequenced category: read the logs that producers' messages are written to, strictly by persisted time, instead of the
+	// sequenced one. For sequencers. Nothing elsewhere.
+	Unsequenced   bool `protobuf:"varint,20,opt,name=unsequenced,proto3" json:"unsequenced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -284,6 +287,13 @@ func (x *StreamStart) GetConsumer() string {
 		return x.Consumer
 	}
 	return ""
+}
+
+func (x *StreamStart) GetUnsequenced() bool {
+	if x != nil {
+		return x.Unsequenced
+	}
+	return false
 }
 
 // StreamCredits allow the server to send more. They add up, and are capped at 1,000,000 pointers and 64 GiB.
@@ -715,7 +725,12 @@ type StreamEntry struct {
 	// Persisted time, Unix microseconds.
 	Time int64 `protobuf:"varint,3,opt,name=time,proto3" json:"time,omitempty"`
 	// The pointer (docs/format/pointer.md).
-	Pointer       []byte `protobuf:"bytes,4,opt,name=pointer,proto3" json:"pointer,omitempty"`
+	Pointer []byte `protobuf:"bytes,4,opt,name=pointer,proto3" json:"pointer,omitempty"`
+	// Of a sequenced category, whose shard is always the sequenced log: the physical shard that the messages were written to, and the LSN there.
+	SourceShard uint64 `protobuf:"varint,20,opt,name=source_shard,json=sourceShard,proto3" json:"source_shard,omitempty"`
+	SourceLsn   uint64 `protobuf:"varint,21,opt,name=source_lsn,json=sourceLsn,proto3" json:"source_lsn,omitempty"`
+	// Of a sequenced category: how many messages are in front of the payload in the sequenced log, since its beginning.
+	Offset        uint64 `protobuf:"varint,22,opt,name=offset,proto3" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -776,6 +791,27 @@ func (x *StreamEntry) GetPointer() []byte {
 		return x.Pointer
 	}
 	return nil
+}
+
+func (x *StreamEntry) GetSourceShard() uint64 {
+	if x != nil {
+		return x.SourceShard
+	}
+	return 0
+}
+
+func (x *StreamEntry) GetSourceLsn() uint64 {
+	if x != nil {
+		return x.SourceLsn
+	}
+	return 0
+}
+
+func (x *StreamEntry) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
 }
 
 // StreamHeartbeat shows that the stream lives.
@@ -978,7 +1014,7 @@ const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"\rStreamRequest\x12.\n" +
 	"\x05start\x18\x01 \x01(\v2\x16.scribe.v1.StreamStartH\x00R\x05start\x124\n" +
 	"\acredits\x18\x02 \x01(\v2\x18.scribe.v1.StreamCreditsH\x00R\acreditsB\x06\n" +
-	"\x04step\"\x8c\x03\n" +
+	"\x04step\"\xae\x03\n" +
 	"\vStreamStart\x12\x1a\n" +
 	"\bcategory\x18\x01 \x01(\tR\bcategory\x12%\n" +
 	"\x0elogical_shards\x18\x02 \x03(\rR\rlogicalShards\x12-\n" +
@@ -989,7 +1025,8 @@ const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"\x06window\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06window\x122\n" +
 	"\acredits\x18\a \x01(\v2\x18.scribe.v1.StreamCreditsR\acredits\x127\n" +
 	"\theartbeat\x18\b \x01(\v2\x19.google.protobuf.DurationR\theartbeat\x12\x1a\n" +
-	"\bconsumer\x18\t \x01(\tR\bconsumer\"A\n" +
+	"\bconsumer\x18\t \x01(\tR\bconsumer\x12 \n" +
+	"\vunsequenced\x18\x14 \x01(\bR\vunsequenced\"A\n" +
 	"\rStreamCredits\x12\x1a\n" +
 	"\bpointers\x18\x01 \x01(\rR\bpointers\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"\x93\x03\n" +
@@ -1015,12 +1052,16 @@ const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"\rStreamEntries\x120\n" +
 	"\aentries\x18\x01 \x03(\v2\x16.scribe.v1.StreamEntryR\aentries\x12\x1c\n" +
 	"\twatermark\x18\x02 \x01(\x03R\twatermark\x12\x18\n" +
-	"\apending\x18\x03 \x01(\x04R\apending\"c\n" +
+	"\apending\x18\x03 \x01(\x04R\apending\"\xbd\x01\n" +
 	"\vStreamEntry\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x12\n" +
 	"\x04time\x18\x03 \x01(\x03R\x04time\x12\x18\n" +
-	"\apointer\x18\x04 \x01(\fR\apointer\"I\n" +
+	"\apointer\x18\x04 \x01(\fR\apointer\x12!\n" +
+	"\fsource_shard\x18\x14 \x01(\x04R\vsourceShard\x12\x1d\n" +
+	"\n" +
+	"source_lsn\x18\x15 \x01(\x04R\tsourceLsn\x12\x16\n" +
+	"\x06offset\x18\x16 \x01(\x04R\x06offset\"I\n" +
 	"\x0fStreamHeartbeat\x12\x1c\n" +
 	"\twatermark\x18\x01 \x01(\x03R\twatermark\x12\x18\n" +
 	"\apending\x18\x02 \x01(\x04R\apending\"p\n" +

@@ -63,6 +63,9 @@ type Config struct {
 	LookEvery time.Duration
 	// StartTimeout is how long a new stream may take to send its StreamStart.
 	StartTimeout time.Duration
+	// SequencedWait is how long the opening of a stream of a sequenced category waits at most for what was acknowledged before to be
+	// sequenced.
+	SequencedWait time.Duration
 	// FailAfter is for how long the engine may fail a stream before the stream ends with REASON_NO_BACKEND, and how long a new one may
 	// take to find its category and its positions.
 	FailAfter time.Duration
@@ -90,6 +93,7 @@ func DefaultConfig() Config {
 		LookPause:         5 * time.Millisecond,
 		LookEvery:         15 * time.Second,
 		StartTimeout:      10 * time.Second,
+		SequencedWait:     time.Second,
 		FailAfter:         30 * time.Second,
 		RetryAfter:        time.Second,
 	}
@@ -123,6 +127,7 @@ func (c *Config) Validate() error {
 	duration("LookPause", c.LookPause, 0, time.Minute)
 	duration("LookEvery", c.LookEvery, time.Millisecond, time.Hour)
 	duration("StartTimeout", c.StartTimeout, time.Millisecond, time.Hour)
+	duration("SequencedWait", c.SequencedWait, 0, time.Minute)
 	duration("FailAfter", c.FailAfter, time.Millisecond, 24*time.Hour)
 	duration("MaxStreamAge", c.MaxStreamAge, 0, 365*24*time.Hour)
 	duration("BalanceEvery", c.BalanceEvery, time.Millisecond, time.Hour)

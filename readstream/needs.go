@@ -27,6 +27,9 @@ func (st *stream) needs() int64 {
 	if low := st.merge.Low(); low > 0 {
 		from = min(from, low)
 	}
+	if sourced := st.sourced.Load(); sourced > 0 && st.merge.Pending() > 0 {
+		from = min(from, sourced) // a sequenced log is trimmed by the times of its sources, which are earlier
+	}
 	if from == math.MaxInt64 {
 		return 0
 	}

@@ -13,6 +13,7 @@ import (
 
 	"scribe/internal/record"
 	"scribe/internal/rpc"
+	"scribe/internal/sequenced"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readstream/merge"
 	"scribe/storage/metalog"
@@ -32,10 +33,16 @@ type plan struct {
 	window    int64 // microseconds, or noWindow
 	heartbeat time.Duration
 	credits   credits
+	// unsequenced asks for the sources of a sequenced category. sequenced says that the stream is one of a sequenced log; of find.
+	unsequenced bool
+	sequenced   bool
 }
 
 // wants reports whether a shard is in the stream.
 func (p *plan) wants(shard record.ShardID) bool {
+	if p.sequenced || sequenced.Reserved(shard) {
+		return p.sequenced && sequenced.IsLog(shard)
+	}
 	if len(p.logical) == 0 {
 		return true
 	}
@@ -72,7 +79,9 @@ func (f *faults) err(reason scribev1.Reason, what string) error {
 // newPlan checks a StreamStart as far as that needs no category. It reports every fault.
 func newPlan(req *scribev1.StreamStart, now time.Time) (*plan, error) {
 	var f faults
-	p := &plan{category: req.GetCategory(), consumer: req.GetConsumer(), at: req.GetStartAt(), time: req.GetStartTime()}
+	p := &plan{
+		category: req.GetCategory(), consumer: req.GetConsumer(), at: req.GetStartAt(), time: req.GetStartTime(), unsequenced: req.GetUnsequenced(),
+	}
 	if err := record.ValidateCategory(p.category); err != nil {
 		f.add("%v", err)
 	}
@@ -109,6 +118,8 @@ const noWindow = -1
 // windowIn is the window that holds in a category, in microseconds.
 func (p *plan) windowIn(c *scribev1.Category) int64 {
 	switch w := c.GetOrderingWindow(); {
+	case p.sequenced:
+		return merge.Unbounded // of one log, whose order is its own
 	case c.HasOneOrder():
 		return 0 // the one order that does not depend on when what was read
 	case p.window != noWindow:
@@ -198,6 +209,8 @@ func (p *plan) check(c *scribev1.Category) error {
 	for shard := range p.resume {
 		if shard.Category() != c.GetId() {
 			foreign.add("shard %v belongs to category %d", shard, shard.Category())
+		} else if p.sequenced != sequenced.Reserved(shard) {
+			foreign.add("shard %v is not one that this stream reads", shard)
 		}
 	}
 	return foreign.err(scribev1.Reason_REASON_INVALID,
@@ -247,10 +260,14 @@ func (s *Server) find(ctx context.Context, p *plan) (*scribev1.Category, []metal
 		return nil, nil, err
 	}
 	for asked := false; ; asked = true {
+		p.sequenced = cat.IsSequenced() && !p.unsequenced
 		if err := p.check(cat); err != nil {
 			return nil, nil, err
 		}
-		states, err := s.deps.Log.Shards(ctx, cat.GetId())
+		states, err := s.shards(ctx, p, cat)
+		if err != nil && s.evicting.Err() != nil {
+			return nil, nil, s.refusal()
+		}
 		if err != nil {
 			return nil, nil, s.engineError(ctx, "shards", err)
 		}

@@ -19,6 +19,7 @@ import (
 	"scribe/internal/pointer"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
+	"scribe/internal/sequenced"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readstream/feed"
 	"scribe/readstream/merge"
@@ -45,6 +46,7 @@ type stream struct {
 
 	// batch is what was taken and not sent; control an item that follows it.
 	batch      []merge.Item
+	sources    []sequenced.Record // of a sequenced log: what the batch's items are
 	batchBytes int
 	watermark  int64
 	pending    uint64 // records behind the batch
@@ -73,7 +75,9 @@ type stream struct {
 
 	// merge is guarded by mu once the stream runs.
 	merge *merge.Merge
-	mu    struct {
+	// sourced is the persisted time, in its source, of what was taken last of a sequenced log; 0 for others.
+	sourced atomic.Int64
+	mu      struct {
 		sync.Mutex
 		credits credits
 		owed    owed
@@ -177,7 +181,9 @@ func (st *stream) run(ctx context.Context, recv func(context.Context) (*scribev1
 	}()
 	// The client may do with it as it likes; the view's own is shared.
 	opened := &scribev1.StreamOpened{Category: proto.CloneOf(st.cat), Shards: st.opening}
-	if w := st.plan.window; w != merge.Unbounded {
+	if w := st.plan.window; st.plan.sequenced {
+		opened.Window = durationpb.New(0)
+	} else if w != merge.Unbounded {
 		opened.Window = durationpb.New(time.Duration(min(w, math.MaxInt64/1000)) * time.Microsecond)
 	}
 	st.opening = nil
@@ -366,6 +372,9 @@ func (st *stream) fill() (stop, error) {
 		for i := range taken {
 			oldest = min(oldest, taken[i].Time)
 		}
+		if st.plan.sequenced {
+			oldest = st.sources[before].Time // they are in this order
+		}
 		st.mu.owed.send(len(taken), oldest)
 	}
 	return why, err
@@ -399,9 +408,11 @@ func (st *stream) take() (stop, error) {
 			st.control = &it
 			break
 		}
-		p, err := pointer.Decode(it.Data)
+		p, err := st.unwrap(&it)
 		switch {
-		case errors.Is(err, pointer.ErrVersion):
+		case err == nil && it.Kind != merge.Entry:
+			st.control = &it
+		case errors.Is(err, pointer.ErrVersion), errors.Is(err, sequenced.ErrVersion):
 			return 0, rpc.Errorf(scribev1.Reason_REASON_UNSPECIFIED, "shard %v, LSN %d: %w", it.Shard, it.LSN, err)
 		case err != nil:
 			st.log.Error("a record holds no pointer", "shard", it.Shard.String(), "lsn", uint64(it.LSN), "error", err)
@@ -427,6 +438,7 @@ func (st *stream) flush() error {
 			e.Shard, e.Lsn, e.Time, e.Pointer = uint64(it.Shard), uint64(it.LSN), it.Time, it.Data
 			entries[i] = e
 		}
+		st.addSources(entries)
 		err := st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Entries{
 			Entries: &scribev1.StreamEntries{Entries: entries, Watermark: st.watermark, Pending: st.pending},
 		}})

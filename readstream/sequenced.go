@@ -1,0 +1,100 @@
+package readstream
+
+import (
+	"context"
+	"time"
+
+	"scribe/internal/pointer"
+	"scribe/internal/record"
+	"scribe/internal/sequenced"
+	"scribe/internal/sequenced/positions"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/readstream/merge"
+	"scribe/storage/metalog"
+)
+
+// shards returns the logs that a stream can be of. A sequenced log may not be there yet: then it is followed from when it is.
+func (s *Server) shards(ctx context.Context, p *plan, cat *scribev1.Category) ([]metalog.State, error) {
+	states, err := s.deps.Log.Shards(ctx, cat.GetId())
+	if err != nil || !p.sequenced {
+		return states, err
+	}
+	if err := s.awaitSequencer(ctx, states); err != nil {
+		return nil, err
+	}
+	return s.deps.Log.Tail(ctx, []record.ShardID{sequenced.Log(cat.GetId())})
+}
+
+// awaitSequencer waits, for a while, until everything is sequenced that was acknowledged before a stream was asked for: who writes, and
+// then reads to the end or from the end, finds, or does not find, what was written. A sequencer that is far behind, or none, is not
+// waited for: such a stream ends, or begins, where the sequenced log does.
+func (s *Server) awaitSequencer(ctx context.Context, states []metalog.State) error {
+	deadline := time.Now().Add(s.cfg.SequencedWait)
+	for pause := time.Millisecond; ; pause *= 2 {
+		done := true
+		var state *sequenced.State
+		for _, v := range states {
+			if sequenced.Reserved(v.Shard) || v.NextLSN == record.FirstLSN {
+				continue
+			}
+			if state == nil {
+				var err error
+				if state, err = positions.Read(ctx, s.deps.Log, v.Shard.Category()); err != nil {
+					s.log.Warn("how far a category is sequenced can't be read", "category_id", v.Shard.Category(), "error", err)
+					return nil // its sequencer, which can't go on, says more; what is sequenced can be read
+				}
+			}
+			done = done && state.Position(v.Shard) >= v.NextLSN
+		}
+		left := time.Until(deadline)
+		if done || left <= 0 {
+			return nil
+		}
+		timer := time.NewTimer(min(pause, left))
+		select {
+		case <-timer.C:
+		case <-s.evicting.Done():
+			timer.Stop()
+			return s.refusal()
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// unwrap returns the pointer that an entry holds. Of a sequenced log, it takes it out of its record, and makes the entry a gap where the
+// record is one.
+func (st *stream) unwrap(it *merge.Item) (pointer.Pointer, error) {
+	if !st.plan.sequenced {
+		return pointer.Decode(it.Data)
+	}
+	rec, err := sequenced.Decode(st.cat.GetId(), it.Data)
+	if err != nil {
+		return pointer.Pointer{}, err
+	}
+	if rec.Kind == sequenced.KindGap {
+		it.Kind, it.To, it.Cause = merge.Gap, it.LSN+1, merge.Corrupt
+		if rec.Cause == sequenced.CauseTrimmed {
+			it.Cause = merge.Trimmed
+		}
+		return pointer.Pointer{}, nil
+	}
+	p, err := pointer.Decode(rec.Pointer)
+	if err == nil {
+		it.Data = rec.Pointer
+		st.sources = append(st.sources, rec)
+		st.sourced.Store(rec.Time)
+	}
+	return p, err
+}
+
+// addSources says of the entries of a sequenced log where they were written, and which messages they are.
+func (st *stream) addSources(entries []*scribev1.StreamEntry) {
+	for i := range st.sources {
+		rec := &st.sources[i]
+		entries[i].SourceShard, entries[i].SourceLsn, entries[i].Offset = uint64(rec.Source), uint64(rec.LSN), rec.Offset
+	}
+	clear(st.sources)
+	st.sources = st.sources[:0]
+}

@@ -139,8 +139,15 @@ func (a *audit) category(c AuditCategory) error {
 }
 
 func (a *audit) pointer(category string, shard record.ShardID, e *metalog.Entry) error {
+	data, err := pointerIn(shard, e.Data)
+	if err == nil && data == nil {
+		return nil
+	}
 	a.result.Pointers++
-	p, err := pointer.Decode(e.Data)
+	var p pointer.Pointer
+	if err == nil {
+		p, err = pointer.Decode(data)
+	}
 	if err != nil {
 		return a.fn(Finding{Kind: FindingPointer, Category: category, Shard: shard, LSN: e.LSN, Err: err})
 	}

@@ -33,6 +33,7 @@ type metrics struct {
 	trimmed   prometheus.Counter
 	trims     prometheus.Counter
 	revoked   prometheus.Counter
+	overtaken prometheus.Counter
 	erased    prometheus.Counter
 	examined  prometheus.Counter
 	sweeps    prometheus.Counter
@@ -84,6 +85,7 @@ func newMetrics(r prometheus.Registerer, c *Collector) (*metrics, error) {
 	m.trimmed = counter("trimmed_pointers_total", "Pointers that were trimmed.")
 	m.trims = counter("trims_total", "Logs that were trimmed.")
 	m.revoked = counter("revoked_pins_total", "Times that a category was trimmed although readers needed it still, since they held it back for too long.")
+	m.overtaken = counter("overtaken_categories_total", "Times that pointers were trimmed which their sequencer had not sequenced, since it was behind for too long.")
 	m.erased = counter("erased_categories_total", "Deleted categories whose logs were removed.")
 	m.examined = counter("examined_blobs_total", "Blobs of which it was decided whether they are dead.")
 	m.sweeps = counter("sweeps_total", "Times that all blobs were listed.")

@@ -30,10 +30,12 @@ type trimmer struct {
 	rounds   uint64
 	pins     map[uint32]int64
 	held     map[uint32]bool
+	// fenced are the epochs of sequenced logs that this collector has opened: nobody else can append while they last.
+	fenced map[uint32]uint64
 }
 
 func newTrimmer(t *term) *trimmer {
-	return &trimmer{t: t, c: t.c, schedule: newTrimming(t.c.cfg.Interval), held: map[uint32]bool{}}
+	return &trimmer{t: t, c: t.c, schedule: newTrimming(t.c.cfg.Interval), held: map[uint32]bool{}, fenced: map[uint32]uint64{}}
 }
 
 // round trims what is due.
@@ -97,11 +99,15 @@ func (r *trimmer) category(ctx context.Context, id uint32, st *trimState, now in
 	}
 	at, held, revoked := horizon(now, retention, r.pins[id], r.c.cfg.PinLimit)
 	r.hold(id, held)
-	found, trimmed, err := r.logs(ctx, id, at)
+	var seq *sequencing
+	if res.GetCategory().IsSequenced() {
+		seq = &sequencing{r: r, category: id, at: at, least: now - retention.Microseconds() - min(r.c.cfg.PinLimit, retention).Microseconds()}
+	}
+	found, trimmed, err := r.logs(ctx, id, at, seq)
 	if err != nil {
 		return err
 	}
-	found.held = held
+	found.held = found.held || held
 	if revoked && trimmed > 0 {
 		r.c.metrics.revoked.Inc()
 		r.c.log.InfoContext(ctx, "readers held a category back for too long, it was trimmed under them", "category", st.name, "pointers", trimmed)
@@ -127,14 +133,20 @@ func (r *trimmer) hold(id uint32, held bool) {
 	r.c.metrics.held.Set(float64(len(r.held)))
 }
 
-// logs trims the logs of a category below a persisted time, and returns how many pointers went.
-func (r *trimmer) logs(ctx context.Context, id uint32, at int64) (found looked, trimmed uint64, err error) {
+// logs trims the logs of a category below a persisted time, and returns how many pointers went. seq is nil where the category is not
+// sequenced.
+func (r *trimmer) logs(ctx context.Context, id uint32, at int64, seq *sequencing) (found looked, trimmed uint64, err error) {
 	if err := r.c.index(ctx); err != nil {
 		return found, 0, err
 	}
 	states, err := r.c.deps.Log.Shards(ctx, id)
 	if err != nil {
 		return found, 0, err
+	}
+	if seq != nil {
+		if states, err = seq.begin(ctx, states); err != nil {
+			return found, 0, err
+		}
 	}
 	var filled []metalog.State
 	for _, st := range states {
@@ -146,7 +158,7 @@ func (r *trimmer) logs(ctx context.Context, id uint32, at int64) (found looked, 
 	for len(filled) > 0 {
 		part := filled[:min(len(filled), metalog.MaxShards)]
 		filled = filled[len(part):]
-		n, gone, err := r.some(ctx, part, at)
+		n, gone, err := r.some(ctx, part, at, seq)
 		if err != nil {
 			return found, trimmed, err
 		}
@@ -164,7 +176,13 @@ func (r *trimmer) logs(ctx context.Context, id uint32, at int64) (found looked, 
 			}
 		}
 	}
-	found.empty = left == 0
+	if seq != nil {
+		if err := seq.settle(ctx); err != nil {
+			return found, trimmed, err
+		}
+		found.held = seq.held
+	}
+	found.empty = left == 0 && !seq.filled()
 	if left > maxOldest {
 		found.oldest = 0
 	}
@@ -172,7 +190,7 @@ func (r *trimmer) logs(ctx context.Context, id uint32, at int64) (found looked, 
 }
 
 // some trims logs below a persisted time, and updates their states.
-func (r *trimmer) some(ctx context.Context, states []metalog.State, at int64) (trimmed uint64, emptied int, err error) {
+func (r *trimmer) some(ctx context.Context, states []metalog.State, at int64, seq *sequencing) (trimmed uint64, emptied int, err error) {
 	ids := make([]record.ShardID, len(states))
 	for i := range states {
 		ids[i] = states[i].Shard
@@ -181,6 +199,9 @@ func (r *trimmer) some(ctx context.Context, states []metalog.State, at int64) (t
 		return 0, 0, err
 	}
 	lsns, err := r.c.deps.Log.Seek(ctx, ids, at)
+	if err == nil && seq != nil {
+		err = seq.hold(ctx, ids, lsns)
+	}
 	if err != nil {
 		return 0, 0, err
 	}

@@ -314,12 +314,16 @@ func (w *world) referred() map[string]bool {
 					w.Fatalf("read: %v", err)
 				}
 				for _, e := range entries {
-					p, err := pointer.Decode(e.Data)
-					if err != nil {
+					lsn = e.LSN + 1
+					data, err := pointerIn(st.Shard, e.Data)
+					if err == nil && data == nil {
+						continue
+					}
+					p, derr := pointer.Decode(data)
+					if err := errors.Join(err, derr); err != nil {
 						w.Fatalf("pointer: %v", err)
 					}
 					out[p.Key()] = true
-					lsn = e.LSN + 1
 				}
 			}
 		}

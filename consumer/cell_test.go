@@ -15,6 +15,7 @@ import (
 	"scribe/internal/pointer"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
+	"scribe/internal/sequenced"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -290,7 +291,7 @@ func (c *cell) fault(format string, args ...any) {
 }
 
 func (r *reading) wants(id record.ShardID) bool {
-	return len(r.start.GetLogicalShards()) == 0 || slices.Contains(r.start.GetLogicalShards(), uint32(id.Logical()))
+	return len(r.start.GetLogicalShards()) == 0 || sequenced.IsLog(id) || slices.Contains(r.start.GetLogicalShards(), uint32(id.Logical()))
 }
 
 func (r *reading) open() *scribev1.StreamResponse {

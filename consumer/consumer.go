@@ -11,6 +11,7 @@ import (
 
 	"scribe/internal/discovery"
 	"scribe/internal/rpc"
+	"scribe/internal/sequenced"
 )
 
 // Consumer reads a category. One iteration runs at a time; the other methods may be called from any goroutine meanwhile.
@@ -95,8 +96,10 @@ func (c *Consumer) connect(server string) {
 	c.payloads, c.repeats = cell.ReadProxy(), func() uint64 { return cell.FetchStats().Repeats }
 }
 
-// wants reports whether a logical shard is read.
-func (c *Consumer) wants(logical uint32) bool { return c.wanted == nil || c.wanted[logical] }
+// wants reports whether the logs of a logical shard are read. A sequenced log holds all of them.
+func (c *Consumer) wants(logical uint32) bool {
+	return c.wanted == nil || c.wanted[logical] || logical == uint32(sequenced.Logical)
+}
 
 // begin starts an iteration.
 func (c *Consumer) begin(ctx context.Context) (*session, error) {

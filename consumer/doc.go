@@ -33,6 +33,12 @@
 //
 // [Consumer.Watermark] and [Consumer.Lag] say how far the iteration has come in time, [Consumer.Backlog] in pointers, messages and bytes.
 //
+// # One order
+//
+// Messages of a sequenced category come in the one order that all readers see, and have a number ([Record.Offset]).
+// [Consumer.SequencedBatches] yields them in batches of a size of the reader's choice, with identifiers, that are the same however often they are
+// read: what a program needs to process each message exactly once. The directory examples/exactlyonce has one.
+//
 // # What runs behind the loop
 //
 // A stream from the read stream service brings pointers in the merged order. It is given credits, in pointers and in bytes of the

@@ -63,6 +63,8 @@ func (c *Consumer) iterate(ctx context.Context, refuse func(error) bool, deliver
 			if !c.gap(it, it.gap, refuse) {
 				return
 			}
+		case itemPassed:
+			c.pass(it)
 		case itemWatermark:
 			c.mu.Lock()
 			c.mu.watermark = max(c.mu.watermark, it.time)
@@ -135,11 +137,8 @@ func (c *Consumer) records(it *item, yield func(Record, error) bool, refuse func
 		offset = 0 // of the next frame
 		bytes  = uint64(0)
 		// out is what is yielded, with all that does not change within a payload; at is its Time.
-		out = Record{
-			Time: time.UnixMicro(0), Persisted: time.UnixMicro(it.time),
-			LogicalShard: uint32(it.pos.shard.Logical()), Shard: it.pos.shard, LSN: uint64(it.lsn),
-		}
-		at = int64(0)
+		out = it.record()
+		at  = int64(0)
 	)
 	defer func() { c.stats.bytes.Add(bytes) }()
 	for n := 0; left > 0; n++ {
@@ -179,7 +178,7 @@ func (c *Consumer) records(it *item, yield func(Record, error) bool, refuse func
 			if r.Time != at { // most messages have their frame's
 				at, out.Time = r.Time, time.UnixMicro(r.Time)
 			}
-			out.Payload, out.Key, out.Attributes, out.Index = r.Payload, r.Key, r.Attributes, index-1
+			out.Payload, out.Key, out.Attributes, out.Index, out.Offset = r.Payload, r.Key, r.Attributes, index-1, it.number(index-1)
 			if out.Atomic {
 				out.BatchLeft = h.Count - r.Index - 1
 			}

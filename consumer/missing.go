@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/internal/record"
+	"scribe/internal/sequenced"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -73,6 +74,9 @@ func (s *session) probe(ctx context.Context, it *item) (first record.LSN, err er
 		Credits:       &scribev1.StreamCredits{Pointers: probePointers, Bytes: 1 << 40},
 		Heartbeat:     durationpb.New(s.c.cfg.heartbeat),
 		Consumer:      s.c.cfg.name,
+	}
+	if sequenced.IsLog(it.pos.shard) {
+		start.LogicalShards = nil // it holds all of them
 	}
 	opened := false
 	recv := func(ctx context.Context) (*scribev1.StreamRequest, error) {

@@ -17,6 +17,7 @@ const (
 	itemWatermark kind = 3
 	itemEnd       kind = 4 // nothing follows; err says why, nil when everything was delivered
 	itemOpened    kind = 5 // a stream was opened
+	itemPassed    kind = 6 // a pointer of a sequenced log whose payload is not wanted
 )
 
 // item is a step of the merged stream. Its maker fills it; of a payload, frames, buf, gap and err belong to the fetch until ready
@@ -26,6 +27,10 @@ type item struct {
 	pos  *position
 	lsn  record.LSN
 	time int64 // persisted, Unix microseconds; of a watermark, that
+	// source is where a payload of a sequenced category was written, else pos.shard; offset the number of its first message.
+	source    record.ShardID
+	sourceLSN record.LSN
+	offset    uint64
 
 	// Of a payload. raw is the encoded pointer, given up once it is fetched.
 	raw    []byte
@@ -44,7 +49,7 @@ type item struct {
 }
 
 // place is where the item is, for errors.
-func (it *item) place(category string) place { return place{category, it.pos.shard, it.lsn} }
+func (it *item) place(category string) place { return place{category, it.source, it.sourceLSN} }
 
 // queue holds what was received and not yet consumed, in the merged order. It is bounded by the credits that the stream was
 // given: what comes over them is refused.
@@ -138,6 +143,9 @@ func (q *queue) push(it *item) {
 		q.mu.seenPointers++
 		q.mu.seenMessages += uint64(it.ptr.Messages)
 		q.mu.seenBytes += uint64(it.ptr.Length)
+	case itemPassed: // it took credits, which bound how many there are
+		q.mu.pointers++
+		q.mu.bytes += int64(it.ptr.Length)
 	case itemWatermark, itemOpened:
 		// One that nothing stands behind is replaced, so that heartbeats and attempts do not pile up.
 		if n := len(q.mu.items); n > q.mu.head && q.mu.items[n-1].kind == it.kind {
@@ -244,7 +252,7 @@ func (q *queue) pop() {
 		q.mu.next = max(q.mu.next-q.mu.head, 0)
 		q.mu.head = 0
 	}
-	if it.kind == itemPayload {
+	if it.kind == itemPayload || it.kind == itemPassed {
 		n := int64(it.ptr.Length)
 		q.mu.pointers--
 		q.mu.bytes -= n

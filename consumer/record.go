@@ -25,7 +25,8 @@ type Record struct {
 	Time time.Time
 	// Persisted is when the pointer to the message was committed: the time that streams are ordered by.
 	Persisted time.Time
-	// LogicalShard is what the producer wrote to, Shard the physical shard in it that one batcher appended to.
+	// LogicalShard is what the producer wrote to, Shard the physical shard in it that one batcher appended to; in a sequenced category the
+	// sequenced log.
 	LogicalShard uint32
 	// SampleRate N says that the quota of the category kept one message in N, this one among them; 1 means all. Who counts or sums
 	// multiplies by it.
@@ -40,4 +41,7 @@ type Record struct {
 	// gets the rest of the batch.
 	Atomic    bool
 	BatchLeft int
+	// Offset is the message's number in a sequenced category, from 0 and without gaps over its whole life, whatever is read of it; 0 in
+	// other categories.
+	Offset uint64
 }

@@ -351,6 +351,11 @@ func (s *session) entry(e *scribev1.StreamEntry) error {
 		s.queue.refund(int64(ptr.Length))
 		return nil
 	}
+	it.from(q, e)
+	if !s.c.reads(it.source) {
+		s.queue.push(&item{kind: itemPassed, pos: q, lsn: lsn, ptr: pointer.Pointer{Length: ptr.Length}})
+		return nil
+	}
 	if it.pos, it.ptr = q, ptr; perr != nil {
 		it.ptr = pointer.Pointer{}
 		it.err = it.place(s.c.category).damage("pointer", -1, perr)

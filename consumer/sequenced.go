@@ -1,0 +1,345 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"scribe/internal/loss"
+	"scribe/internal/record"
+	"scribe/internal/sequenced"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// ErrNotSequenced means that batches with identifiers were asked for of a category that is not sequenced.
+var ErrNotSequenced = errors.New("consumer: the category is not sequenced")
+
+// DefaultSequencedBytes bounds the payloads of a batch that has no other bound of bytes.
+const DefaultSequencedBytes = 64 << 20
+
+// BatchSize says where the batches of [Consumer.SequencedBatches] end: as soon as one of these is reached. All of them depend on what is in
+// the category and on nothing else, so the same size cuts the same batches however often, and whenever, they are read. Zero is no bound, but
+// for Bytes; Messages, Pointers or Span must be set.
+type BatchSize struct {
+	// Messages is how many messages a batch has. Atomic batches of producers are not cut: a batch goes on to their end.
+	Messages int
+	// Pointers is how many payloads a batch has, or the rest of the one that it begins in.
+	Pointers int
+	// Bytes is how many bytes of messages (payloads and keys) a batch has at least when it is ended by them; the default is
+	// [DefaultSequencedBytes]. Together with the prefetch it bounds the memory of a consumer.
+	Bytes int64
+	// Span is how far apart in persisted time ([Record.Persisted]) the messages of a batch may be. A batch that is not full is yielded when it
+	// is certain that nothing more of its span will come, so this bounds how long messages wait.
+	Span time.Duration
+}
+
+func (s BatchSize) validate() error {
+	var errs []error
+	if s.Messages < 0 || s.Pointers < 0 || s.Bytes < 0 || s.Span < 0 {
+		errs = append(errs, fmt.Errorf("consumer: SequencedBatches: %+v: a bound is negative", s))
+	}
+	if s.Messages == 0 && s.Pointers == 0 && s.Span == 0 {
+		errs = append(errs, errors.New("consumer: SequencedBatches: Messages, Pointers or Span must be above 0"))
+	}
+	return errors.Join(errs...)
+}
+
+// SequencedBatch is a row of messages of a sequenced category.
+type SequencedBatch struct {
+	// ID is the number of the first message ([Record.Offset]): it is unique, grows from batch to batch, and is the same whenever a batch
+	// is read from the same position. With the same [BatchSize] (and logical shards) the messages are the same, too.
+	ID uint64
+	// Records are the messages, in order. They and their memory are the caller's to keep, and must not be changed.
+	Records []Record
+}
+
+// SequencedBatches yields the messages of a sequenced category in batches with identifiers, so that who processes them can tell what was
+// processed before: read, process, write what came of it under [producer, identifier], keep the [Consumer.Checkpoint]. After a crash the batches
+// behind the last checkpoint come again, as they were, and what was written of them is recognised. Change the size only when everything that
+// was written is behind a checkpoint.
+//
+// It is otherwise as [Consumer.Records], but that nothing is yielded which does not fill a batch: with [WithUntilEnd] the rest stays for the next
+// iteration, and with it the checkpoint. A gap ends the batch before it. Other categories fail with [ErrNotSequenced].
+func (c *Consumer) SequencedBatches(ctx context.Context, size BatchSize) iter.Seq2[*SequencedBatch, error] {
+	return func(yield func(*SequencedBatch, error) bool) {
+		refuse := func(err error) bool { return yield(nil, err) }
+		if err := size.validate(); err != nil {
+			refuse(err)
+			return
+		}
+		if size.Bytes == 0 {
+			size.Bytes = DefaultSequencedBytes
+		}
+		s, err := c.begin(ctx)
+		if err != nil {
+			refuse(err)
+			return
+		}
+		defer c.end(s)
+		b := &batching{c: c, size: size, yield: yield, refuse: refuse}
+		for goOn := true; goOn; {
+			if c.cfg.onPause != nil && s.queue.idle() {
+				c.cfg.onPause()
+			}
+			it, err := s.queue.wait(s.ctx)
+			if err != nil {
+				refuse(over(err))
+				return
+			}
+			if goOn = b.item(it); goOn {
+				s.queue.pop()
+				s.pump()
+			}
+		}
+	}
+}
+
+// batching puts batches together.
+type batching struct {
+	c      *Consumer
+	size   BatchSize
+	yield  func(*SequencedBatch, error) bool
+	refuse func(error) bool
+
+	records  []Record
+	pointers int
+	bytes    int64
+	began    int64 // persisted time of the first message, Unix microseconds
+	// pos, lsn and skip are the place behind the last of the records. The consumer's own place is in front of the first one until they are
+	// yielded.
+	pos  *position
+	lsn  record.LSN
+	skip uint32
+}
+
+// item takes the next item of the queue; it is false when the iteration is over.
+func (b *batching) item(it *item) bool {
+	switch it.kind {
+	case itemPayload:
+		return b.payload(it)
+	case itemGap:
+		return b.flush() && b.c.gap(it, it.gap, b.refuse)
+	case itemPassed:
+		if len(b.records) == 0 {
+			b.c.pass(it)
+		}
+	case itemWatermark:
+		b.c.mu.Lock()
+		b.c.mu.watermark = max(b.c.mu.watermark, it.time)
+		b.c.mu.Unlock()
+		return !b.ended(it.time) || b.flush()
+	case itemOpened:
+		if b.c.cfg.onPause != nil {
+			b.c.cfg.onPause()
+		}
+	case itemEnd:
+		if it.err != nil {
+			b.refuse(it.err)
+		}
+		return false
+	}
+	return true
+}
+
+// ended reports whether what is persisted at a time is behind the batch's span.
+func (b *batching) ended(at int64) bool {
+	return len(b.records) > 0 && b.size.Span > 0 && at >= b.began+b.size.Span.Microseconds()
+}
+
+// flush yields the batch, if there is one.
+func (b *batching) flush() bool {
+	if len(b.records) == 0 {
+		return true
+	}
+	out := &SequencedBatch{ID: b.records[0].Offset, Records: b.records}
+	b.c.mu.Lock()
+	b.pos.lsn, b.pos.skip = b.lsn, b.skip
+	b.c.mu.Unlock()
+	b.c.stats.records.Add(uint64(len(out.Records)))
+	b.records, b.pointers, b.bytes = nil, 0, 0
+	return b.yield(out, nil)
+}
+
+// payload takes a payload.
+func (b *batching) payload(it *item) bool {
+	switch {
+	case !sequenced.IsLog(it.pos.shard):
+		b.refuse(fmt.Errorf("%w: %s", ErrNotSequenced, b.c.category))
+		return false
+	case it.gap != nil:
+		return b.flush() && b.c.gap(it, it.gap, b.refuse)
+	case it.err != nil:
+		return b.damaged(it)
+	case b.ended(it.time) && !b.flush():
+		return false
+	}
+	b.c.stats.payloads.Add(1)
+	it.keep = true // batches point into it
+	goOn := b.messages(it)
+	if goOn && it.err != nil {
+		return b.damaged(it)
+	}
+	if goOn && len(b.records) > 0 {
+		b.lsn, b.skip = it.lsn+1, 0
+		if b.pointers++; b.size.Pointers > 0 && b.pointers >= b.size.Pointers {
+			return b.flush()
+		}
+	} else if goOn {
+		b.c.pass(it)
+	}
+	return goOn
+}
+
+// damaged deals with a payload that can't be delivered, or not further. A batch that it would be in is yielded only if the damage is passed
+// over, else it stays to be read again.
+func (b *batching) damaged(it *item) bool {
+	if b.c.cfg.damage == DamageSkip && errors.Is(it.err, ErrDamaged) && !b.flush() {
+		return false
+	}
+	return b.c.damaged(it, it.err, b.refuse)
+}
+
+// messages adds the messages of a payload that were not delivered before, and yields what they fill. What is wrong with the payload is left
+// in it.err.
+func (b *batching) messages(it *item) bool {
+	b.c.mu.Lock()
+	done := 0
+	if it.pos.lsn == it.lsn {
+		done = int(it.pos.skip)
+	}
+	b.c.mu.Unlock()
+	index, offset := 0, 0
+	for n := 0; offset < len(it.frames); n++ {
+		h, err := record.ParseHeader(it.frames[offset:])
+		if err != nil {
+			return b.c.broken(it, n, offset, err)
+		}
+		frame := it.frames[offset : offset+h.Len]
+		offset += h.Len
+		if index+h.Count <= done {
+			index += h.Count
+			continue
+		}
+		if h.Encoding == record.EncodingArrow {
+			it.err = fmt.Errorf("%w: shard %v, LSN %d, message %d", ErrColumnar, it.pos.shard, it.lsn, index)
+			return true
+		}
+		goOn, err := b.frame(it, frame, index, done)
+		if err != nil {
+			return b.c.broken(it, n, offset-h.Len, err)
+		}
+		if !goOn {
+			return false
+		}
+		index += h.Count
+	}
+	return true
+}
+
+// frame adds the messages of a frame whose first one has an index in the payload, but those before done.
+func (b *batching) frame(it *item, frame []byte, index, done int) (goOn bool, err error) {
+	var (
+		d record.Decoder
+		r record.Record
+	)
+	h, err := d.Reset(frame)
+	if err != nil {
+		return false, err
+	}
+	out, lone, last := it.record(), alone(&h), index+h.Count-1
+	out.SampleRate, out.Atomic = max(h.SampleRate, 1), h.Atomic()
+	for d.Next(&r) {
+		if index++; index <= done {
+			continue
+		}
+		if lone && isReport(&r) {
+			return b.report(it, &r, index), nil
+		}
+		out.Payload, out.Key, out.Attributes, out.Time = r.Payload, r.Key, r.Attributes, time.UnixMicro(r.Time)
+		out.Index, out.Offset, out.BatchLeft = index-1, it.number(index-1), 0
+		if out.Atomic {
+			out.BatchLeft = last - (index - 1)
+		}
+		b.add(it, &out, index)
+		full := b.size.Messages > 0 && len(b.records) >= b.size.Messages || b.bytes >= b.size.Bytes
+		if full && out.BatchLeft == 0 && !b.flush() {
+			return false, nil
+		}
+	}
+	return true, d.Err()
+}
+
+// add adds a message; behind it is the place with an index in its payload.
+func (b *batching) add(it *item, r *Record, index int) {
+	if len(b.records) == 0 {
+		b.began, b.pos = it.time, it.pos
+	}
+	b.records = append(b.records, *r)
+	n := int64(len(r.Payload) + len(r.Key))
+	b.bytes += n
+	b.c.stats.bytes.Add(uint64(n))
+	b.lsn, b.skip = it.behind(index)
+}
+
+// behind is the place behind so many messages of an item's payload.
+func (it *item) behind(messages int) (record.LSN, uint32) {
+	if messages >= int(it.ptr.Messages) {
+		return it.lsn + 1, 0
+	}
+	return it.lsn, uint32(messages) //nolint:gosec // a payload's messages are counted in 32 bits
+}
+
+// isReport reports whether a message that is alone in its frame is the report of a loss.
+func isReport(r *record.Record) bool {
+	_, ok := loss.Parse(r.Payload, r.Attributes)
+	return ok
+}
+
+// report yields what an upstream says of messages that it dropped: a gap, which ends the batch before it.
+func (b *batching) report(it *item, r *record.Record, index int) bool {
+	if !b.flush() {
+		return false
+	}
+	b.c.mu.Lock()
+	it.pos.lsn, it.pos.skip = it.behind(index)
+	b.c.mu.Unlock()
+	_, goOn := b.c.report(it, r, b.refuse)
+	return goOn
+}
+
+// record is what all messages of the item's payload have.
+func (it *item) record() Record {
+	return Record{
+		Time: time.UnixMicro(0), Persisted: time.UnixMicro(it.time),
+		LogicalShard: uint32(it.source.Logical()), Shard: it.pos.shard, LSN: uint64(it.lsn),
+	}
+}
+
+// number is that of a message in a sequenced category.
+func (it *item) number(index int) uint64 {
+	if it.source == it.pos.shard {
+		return 0
+	}
+	return it.offset + uint64(index) //nolint:gosec // not negative
+}
+
+// from takes where an entry of shard q was written.
+func (it *item) from(q *position, e *scribev1.StreamEntry) {
+	if it.source, it.sourceLSN = q.shard, it.lsn; sequenced.IsLog(q.shard) {
+		it.source, it.sourceLSN, it.offset = record.ShardID(e.GetSourceShard()), record.LSN(e.GetSourceLsn()), e.GetOffset()
+	}
+}
+
+// reads reports whether the messages of a source are wanted.
+func (c *Consumer) reads(source record.ShardID) bool {
+	return c.wanted == nil || c.wanted[uint32(source.Logical())]
+}
+
+// pass moves the place behind an item of which nothing is delivered.
+func (c *Consumer) pass(it *item) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	it.pos.lsn, it.pos.skip = it.lsn+1, 0
+}

@@ -76,7 +76,7 @@ func inProcess(t *testing.T, wiring app.Wiring) *cell {
 	}}
 }
 
-// processes runs an agent, two write proxies, three batchers, two read streams, two read proxies and one control plane with the
+// processes runs an agent, two write proxies, three batchers, two read streams, two read proxies, two sequencers and one control plane with the
 // metadata logs, each a process of its own. Clients write through the agent and read through a write proxy, which has to tell
 // them where the others are.
 func processes(t *testing.T, storage []string) *cell {
@@ -92,7 +92,7 @@ func processes(t *testing.T, storage []string) *cell {
 		control := run(nil, "serve", "--roles", "controlplane,metalog", "--data", filepath.Join(dir, "control"), "--listen", "127.0.0.1:0")
 		env := append([]string{"SCRIBE_CONTROL=" + control.URL, "SCRIBE_METALOG=" + control.URL, "SCRIBE_LISTEN=127.0.0.1:0"}, storage...)
 		proxies := make([]*program.Process, 0, 2)
-		for role, n := range map[string]int{"batcher": 3, "readstream": 2, "readproxy": 2, "writeproxy": 2} {
+		for role, n := range map[string]int{"batcher": 3, "readstream": 2, "readproxy": 2, "writeproxy": 2, "sequencer": 2} {
 			for i := range n {
 				id := fmt.Sprintf("%s-%d", role, i+1)
 				p := run(env, "serve", "--roles", role, "--id", id, "--data", filepath.Join(dir, id), "--auto-create")

@@ -98,7 +98,7 @@ func TestCompose(t *testing.T) {
 		}
 	}
 	start("agent")
-	want := map[string]int{"controlplane": 1, "metalog": 1, "batcher": 3, "writeproxy": 2, "readstream": 2, "readproxy": 2, "collector": 2, "agent": 1}
+	want := map[string]int{"controlplane": 1, "metalog": 1, "batcher": 3, "writeproxy": 2, "readstream": 2, "readproxy": 2, "collector": 2, "sequencer": 2, "agent": 1}
 	if !maps.Equal(roles, want) {
 		t.Errorf("the file has the roles %v, want %v", roles, want)
 	}

@@ -76,7 +76,7 @@ func openOffline(ctx context.Context, c app.Config, stderr io.Writer) (stop func
 		return nil, "", fmt.Errorf("--data %s holds no metadata logs: %w", c.Data, err)
 	}
 	c.Listen, c.Log.Level = "127.0.0.1:0", "error"
-	c.Roles = slices.DeleteFunc(slices.Clone(c.Roles), func(r app.Role) bool { return r == app.Collector })
+	c.Roles = slices.DeleteFunc(slices.Clone(c.Roles), func(r app.Role) bool { return r == app.Collector || r == app.Sequencer })
 	a, err := app.Start(ctx, c, app.Options{Logger: newLogger(c.Log, stderr), Version: programVersion()})
 	if err != nil {
 		return nil, "", err

@@ -16,6 +16,7 @@ import (
 	"scribe/internal/pointer"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
+	"scribe/internal/sequenced"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob/layout"
 )
@@ -28,7 +29,8 @@ func newInspectLog() *cobra.Command {
 		Use:   "log CATEGORY",
 		Short: "Show and check the pointers of a category's logs",
 		Long: `Show every pointer of every physical shard of a category, and check that LSNs are dense, persisted times never decrease and
-pointers are whole; with --verify also that each payload can be read and is what its pointer says.
+pointers are whole; with --verify also that each payload can be read and is what its pointer says. Of a sequenced category the logs that
+messages are written to are shown, then the sequenced log, whose records name their source, then how far it has come.
 
 With --data it opens the folder of a cell that is not running; without, it asks the running one at --server.`,
 		Example: `  scribe inspect log access --verify
@@ -71,6 +73,7 @@ type logInspector struct {
 	pointers int
 	messages uint64
 	damaged  int
+	offset   uint64 // that the next record of a sequenced log has at least
 }
 
 func (l *logInspector) run(ctx context.Context, category string) error {
@@ -137,6 +140,9 @@ func (l *logInspector) damage(shard, lsn uint64, err error) {
 }
 
 func (l *logInspector) entry(ctx context.Context, shard uint64, e *scribev1.Entry) error {
+	if sequenced.Reserved(record.ShardID(shard)) {
+		return l.sequenced(record.ShardID(shard), e)
+	}
 	l.pointers++
 	p, err := pointer.Decode(e.GetData())
 	if err != nil {

@@ -195,7 +195,7 @@ func newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve --roles ROLE,...",
 		Short: "Run some roles of a cell that spans processes",
-		Long: `Run some roles in this process: controlplane, metalog, batcher, writeproxy, scribed, readstream, readproxy, collector. Roles that are not
+		Long: `Run some roles in this process: controlplane, metalog, batcher, writeproxy, scribed, readstream, readproxy, collector, sequencer. Roles that are not
 here are reached at --control and --metalog, or through the membership that the control plane keeps.
 Prints one line "ready http://HOST:PORT" on standard output when it serves.`,
 		Example: `  scribe serve --roles controlplane,metalog --data ./meta --listen 127.0.0.1:7421

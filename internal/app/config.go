@@ -34,7 +34,7 @@ type Config struct {
 	ID string `yaml:"id"`
 	// Control is the control plane's base URL; for processes without that role.
 	Control string `yaml:"control"`
-	// Metalog is the base URL of the process that serves the metadata logs; for batchers, read streams and collectors in processes
+	// Metalog is the base URL of the process that serves the metadata logs; for batchers, read streams, collectors and sequencers in processes
 	// without that role. A control plane that does without takes the one that is a member of the cell.
 	Metalog string `yaml:"metalog"`
 	// Upstream is where scribed forwards to: the base URL of a write proxy, or of any process of the cell; empty with a
@@ -282,9 +282,9 @@ func (c *Config) hasAny(roles ...Role) bool { return slices.ContainsFunc(roles, 
 func (c *Config) needsControl() bool { return c.needsCategories() || c.hasAny(ControlPlane, Metalog) }
 
 func (c *Config) needsCategories() bool {
-	return c.hasAny(Batcher, WriteProxy, ReadStream, ReadProxy, Collector)
+	return c.hasAny(Batcher, WriteProxy, ReadStream, ReadProxy, Collector, Sequencer)
 }
-func (c *Config) needsMetalog() bool { return c.hasAny(Batcher, ReadStream, Collector) }
+func (c *Config) needsMetalog() bool { return c.hasAny(Batcher, ReadStream, Collector, Sequencer) }
 func (c *Config) needsBlobs() bool   { return c.hasAny(Batcher, ReadProxy, Collector) }
 
 // usesMetalog reports whether the process has an engine, or a client of one. A control plane alone finds it through the membership,

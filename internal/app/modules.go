@@ -37,13 +37,14 @@ var modules = []module{
 	{"metalog", (*Config).usesMetalog, (*App).startMetalog},
 	{"blob store", (*Config).needsBlobs, (*App).startBlobs},
 	{"catalog", (*Config).needsCategories, (*App).startCatalog},
-	{"member list", func(c *Config) bool { return c.hasAny(WriteProxy, ReadStream) }, (*App).startMembers},
+	{"member list", func(c *Config) bool { return c.hasAny(WriteProxy, ReadStream, Sequencer) }, (*App).startMembers},
 	{"batcher", func(c *Config) bool { return c.Has(Batcher) }, (*App).startBatcher},
 	{"write proxy", func(c *Config) bool { return c.Has(WriteProxy) }, (*App).startWriteProxy},
 	{"scribed", func(c *Config) bool { return c.Has(Scribed) }, (*App).startScribed},
 	{"read stream", func(c *Config) bool { return c.Has(ReadStream) }, (*App).startReadStream},
 	{"read proxy", func(c *Config) bool { return c.Has(ReadProxy) }, (*App).startReadProxy},
 	{"collector", func(c *Config) bool { return c.Has(Collector) }, (*App).startCollector},
+	{"sequencer", func(c *Config) bool { return c.Has(Sequencer) }, (*App).startSequencer},
 	{"membership", (*Config).needsControl, (*App).join},
 	{"write service", func(c *Config) bool { return c.hasAny(WriteProxy, Scribed) }, (*App).serveWrites},
 	{"inputs", func(c *Config) bool { return c.Has(Scribed) }, (*App).startInputs},
@@ -64,7 +65,8 @@ type parts struct {
 	batcher    rpc.BatchService
 	loads      []func() uint32 // how busy each role is that has a say
 	writeProxy *writeproxy.Proxy
-	write      rpc.WriteService // the write proxy; nil without one
+	write      rpc.WriteService      // the write proxy; nil without one
+	readStream rpc.ReadStreamService // nil without one
 	agent      *scribed.Scribed
 }
 
@@ -257,5 +259,8 @@ func (a *App) startReadStream(context.Context) error {
 	a.onStop("read stream", s.Close)
 	a.parts.loads = append(a.parts.loads, s.Load)
 	a.provide(rpc.Services{ReadStream: s})
+	if a.parts.readStream = s; a.overLoopback() {
+		a.parts.readStream = rpc.NewReadStreamClient(a.parts.loopback, loopbackURL)
+	}
 	return a.startPins(s.Needs)
 }

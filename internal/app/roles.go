@@ -21,10 +21,11 @@ const (
 	ReadStream   Role = "readstream"
 	ReadProxy    Role = "readproxy"
 	Collector    Role = "collector"
+	Sequencer    Role = "sequencer"
 )
 
 // AllRoles are in the order in which they start: each after those it needs. They stop in the opposite order.
-var AllRoles = []Role{ControlPlane, Metalog, Batcher, WriteProxy, Scribed, ReadStream, ReadProxy, Collector}
+var AllRoles = []Role{ControlPlane, Metalog, Batcher, WriteProxy, Scribed, ReadStream, ReadProxy, Collector, Sequencer}
 
 var protoRoles = map[Role]scribev1.Role{
 	ControlPlane: scribev1.Role_ROLE_CONTROLPLANE,
@@ -35,6 +36,7 @@ var protoRoles = map[Role]scribev1.Role{
 	ReadStream:   scribev1.Role_ROLE_READSTREAM,
 	ReadProxy:    scribev1.Role_ROLE_READPROXY,
 	Collector:    scribev1.Role_ROLE_COLLECTOR,
+	Sequencer:    scribev1.Role_ROLE_SEQUENCER,
 }
 
 // ParseRoles reads a list of names separated by commas; "all" stands for every role. Names may repeat.

@@ -1,0 +1,213 @@
+package sequencer
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"scribe/internal/pointer"
+	"scribe/internal/record"
+	"scribe/internal/sequenced"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/metalog"
+)
+
+// errStream means that the read stream contradicts itself, or what was sequenced.
+var errStream = errors.New("sequencer: the read stream is not what it should be")
+
+// step is a pointer or a gap of a source, in the order of the stream.
+type step struct {
+	source record.ShardID
+	lsn    record.LSN
+	to     record.LSN // after a gap; 0 for a pointer
+	cause  sequenced.Cause
+	time   int64 // persisted in the source
+	data   []byte
+}
+
+// next is the LSN of the source after the step.
+func (s *step) next() record.LSN {
+	if s.to != 0 {
+		return s.to
+	}
+	return s.lsn + 1
+}
+
+// reception checks that what a stream brings continues what came before, and turns it into steps. It does no I/O.
+type reception struct {
+	// at are the LSNs that come next.
+	at map[record.ShardID]record.LSN
+}
+
+func newReception(s *sequenced.State) *reception { return &reception{at: maps.Clone(s.At)} }
+
+// join takes a shard that the stream announces. Everything from its first record on is owed: where the stream begins later, retention was
+// faster, and the step that is returned says so.
+func (r *reception) join(v *scribev1.StreamShard) (*step, error) {
+	shard, lsn := record.ShardID(v.GetShard()), record.LSN(v.GetLsn())
+	switch at, known := r.at[shard]; {
+	case sequenced.Reserved(shard) || lsn < record.FirstLSN:
+		return nil, fmt.Errorf("%w: shard %v joins at LSN %d", errStream, shard, lsn)
+	case known && lsn != at:
+		return nil, fmt.Errorf("%w: shard %v joins at LSN %d, %d is next", errStream, shard, lsn, at)
+	case known:
+		return nil, nil
+	}
+	r.at[shard] = lsn
+	if lsn == record.FirstLSN {
+		return nil, nil
+	}
+	return &step{source: shard, lsn: record.FirstLSN, to: lsn, cause: sequenced.CauseTrimmed}, nil
+}
+
+// entry takes a pointer.
+func (r *reception) entry(e *scribev1.StreamEntry) (step, error) {
+	s := step{source: record.ShardID(e.GetShard()), lsn: record.LSN(e.GetLsn()), time: e.GetTime(), data: e.GetPointer()}
+	return s, r.take(&s)
+}
+
+// gap takes a hole.
+func (r *reception) gap(g *scribev1.StreamGap) (step, error) {
+	s := step{source: record.ShardID(g.GetShard()), lsn: record.LSN(g.GetFrom()), to: record.LSN(g.GetTo()), cause: sequenced.CauseDamaged}
+	if g.GetReason() == scribev1.Reason_REASON_TRIMMED {
+		s.cause = sequenced.CauseTrimmed
+	}
+	if s.to <= s.lsn {
+		return s, fmt.Errorf("%w: a gap in shard %v from LSN %d to %d", errStream, s.source, s.lsn, s.to)
+	}
+	return s, r.take(&s)
+}
+
+func (r *reception) take(s *step) error {
+	at, known := r.at[s.source]
+	if !known || s.lsn != at {
+		return fmt.Errorf("%w: shard %v goes on at LSN %d, %d is next (known: %v)", errStream, s.source, s.lsn, at, known)
+	}
+	r.at[s.source] = s.next()
+	return nil
+}
+
+// ledger is what a term knows of the two logs of its category, and decides what is appended to them. It does no I/O.
+type ledger struct {
+	category uint32
+	// logEpoch and positionsEpoch are those of the term, nextPosition the LSN that the log of positions gives out next.
+	logEpoch, positionsEpoch uint64
+	nextPosition             record.LSN
+	// state is what was committed.
+	state *sequenced.State
+	// changed is how many bytes of changes follow the newest whole state, and whole what that took. A whole state is due when it is as cheap as
+	// what would be read without it.
+	changed, whole int
+	// limit is the least number of bytes of changes between two whole states.
+	limit int
+}
+
+// batch is a transaction that was made of steps, and what is true once it is committed.
+type batch struct {
+	append *metalog.Append
+	after  *sequenced.State
+	// trim, if not 0, is how far the log of positions can be trimmed then.
+	trim record.LSN
+	// pointers, bytes (of payload), messages and gaps are what it sequences; late are pointers that were persisted before one that
+	// precedes them, which a strict stream never brings.
+	pointers, gaps, late int
+	messages, bytes      uint64
+	changed, whole       int
+	nextPosition         record.LSN
+}
+
+// prepare makes a transaction of steps. It changes nothing.
+func (l *ledger) prepare(steps []step) (*batch, error) {
+	after := &sequenced.State{Next: l.state.Next, Offset: l.state.Offset, Horizon: l.state.Horizon, At: l.state.At}
+	b := &batch{after: after}
+	touched := make(map[record.ShardID]record.LSN)
+	records := make([][]byte, 0, len(steps))
+	for i := range steps {
+		rec, err := b.record(after, &steps[i])
+		if err != nil {
+			return nil, err
+		}
+		records = append(records, sequenced.Append(nil, &rec))
+		touched[rec.Source] = rec.Next()
+		after.Next++
+	}
+	// The positions of sources are changed in place, after the commit: there may be 100,000.
+	b.after.At = touched
+	changes := l.changes(b)
+	b.nextPosition = l.nextPosition + record.LSN(len(changes))
+	b.append = &metalog.Append{Shards: []metalog.ShardAppend{
+		{Shard: sequenced.Log(l.category), Epoch: l.logEpoch, ExpectLSN: l.state.Next, Records: records},
+		{Shard: sequenced.Positions(l.category), Epoch: l.positionsEpoch, ExpectLSN: l.nextPosition, Records: changes},
+	}}
+	return b, nil
+}
+
+// changes returns the records for the log of positions.
+func (l *ledger) changes(b *batch) [][]byte {
+	touched := b.after.At
+	if l.whole > 0 && l.changed < max(l.limit, l.whole) {
+		sources := make(map[record.ShardID]struct{}, len(touched))
+		for s := range touched {
+			sources[s] = struct{}{}
+		}
+		out := b.after.Changed(sources)
+		b.changed, b.whole = l.changed+size(out), l.whole
+		return out
+	}
+	all := &sequenced.State{Next: b.after.Next, Offset: b.after.Offset, Horizon: b.after.Horizon, At: maps.Clone(l.state.At)}
+	maps.Copy(all.At, touched)
+	out := all.Whole()
+	b.changed, b.whole, b.trim = 0, size(out), l.nextPosition
+	return out
+}
+
+func size(records [][]byte) (n int) {
+	for _, r := range records {
+		n += len(r)
+	}
+	return n
+}
+
+// record makes the record of a step.
+func (b *batch) record(after *sequenced.State, s *step) (sequenced.Record, error) {
+	rec := sequenced.Record{Kind: sequenced.KindGap, Source: s.source, LSN: s.lsn, Offset: after.Offset, Horizon: after.Horizon, To: s.to, Cause: s.cause}
+	if s.to != 0 {
+		b.gaps++
+		return rec, nil
+	}
+	p, err := pointer.Decode(s.data)
+	if err != nil { // the stream has decoded it before
+		return rec, fmt.Errorf("shard %v, LSN %d: %w", s.source, s.lsn, err)
+	}
+	rec.Kind, rec.To, rec.Cause, rec.Time = sequenced.KindPointer, 0, 0, max(s.time, 0)
+	if rec.Pointer, err = sequenced.Strip(&p, s.data); err != nil {
+		return rec, fmt.Errorf("shard %v, LSN %d: %w", s.source, s.lsn, err)
+	}
+	if rec.Time < after.Horizon {
+		b.late++
+	}
+	rec.Horizon = max(after.Horizon, rec.Time)
+	after.Horizon = rec.Horizon
+	after.Offset += uint64(p.Messages)
+	b.pointers++
+	b.messages += uint64(p.Messages)
+	b.bytes += uint64(p.Length)
+	return rec, nil
+}
+
+// commit takes over what was appended.
+func (l *ledger) commit(b *batch) {
+	maps.Copy(l.state.At, b.after.At)
+	l.state.Next, l.state.Offset, l.state.Horizon = b.after.Next, b.after.Offset, b.after.Horizon
+	l.changed, l.whole, l.nextPosition = b.changed, b.whole, b.nextPosition
+}
+
+// resume are the positions that a stream is opened with.
+func (l *ledger) resume() []*scribev1.ShardPosition {
+	out := make([]*scribev1.ShardPosition, 0, len(l.state.At))
+	for _, shard := range slices.Sorted(maps.Keys(l.state.At)) {
+		out = append(out, &scribev1.ShardPosition{Shard: uint64(shard), Lsn: uint64(l.state.At[shard])})
+	}
+	return out
+}

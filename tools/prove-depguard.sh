@@ -33,6 +33,12 @@ batcher                 controlplane
 readstream              readproxy
 readproxy               readstream
 collector               batcher
+sequencer               readstream
+sequencer               consumer
+readstream              sequencer
+internal/sequenced      storage/metalog
+examples                internal/record
+examples                sequencer
 readproxy               collector
 readproxy               consumer
 controlplane            scribed
@@ -52,6 +58,11 @@ storage/metalog         internal/support
 producer                proto/scribe/v1
 consumer                columnar
 batcher                 storage/blob
+sequencer               storage/metalog
+sequencer               internal/rpc
+internal/sequenced      internal/pointer
+examples                producer
+examples                consumer
 readproxy               columnar
 internal/app            batcher
 internal/app            controlplane

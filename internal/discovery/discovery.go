@@ -345,6 +345,8 @@ func roleName(r scribev1.Role) string {
 		return "read stream"
 	case scribev1.Role_ROLE_COLLECTOR:
 		return "collector"
+	case scribev1.Role_ROLE_SEQUENCER:
+		return "sequencer"
 	case scribev1.Role_ROLE_READPROXY:
 		return "read proxy"
 	case scribev1.Role_ROLE_BATCHER:

@@ -117,6 +117,9 @@ func newStream(s *Server, p *plan, cat *scribev1.Category, send func(*scribev1.S
 func (st *stream) add(v metalog.State, from record.LSN) {
 	st.merge.Add(v.Shard, from)
 	st.merge.Tail(v.Shard, v.NextLSN, v.Watermark, v.Sealed)
+	if st.skips[v.Shard] != nil {
+		st.merge.Begin(v.Shard)
+	}
 	st.opening = append(st.opening, &scribev1.StreamShard{Shard: uint64(v.Shard), Lsn: uint64(from), NextLsn: uint64(v.NextLSN)})
 }
 

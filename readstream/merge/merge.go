@@ -104,6 +104,9 @@ type Merge struct {
 	wants  []*cursor
 	failed []*cursor
 
+	// begun are cursors whose next record was handed out in part before, see Begin.
+	begun []*cursor
+
 	used    int    // bytes in queues
 	active  int    // cursors that share Limit
 	pending uint64 // records that exist and were not handed out, the sum of the cursors' owed
@@ -131,6 +134,33 @@ func (m *Merge) Add(shard record.ShardID, from record.LSN) {
 	c := &cursor{shard: shard, next: max(from, record.FirstLSN)}
 	m.cursors[shard] = c
 	m.settle(c)
+}
+
+// Begin tells that of the first record of a shard that was added a part was handed out, by an earlier merge: the rest comes before
+// anything else, so that what is one, such as an atomic batch, stays together.
+func (m *Merge) Begin(shard record.ShardID) {
+	if c := m.cursors[shard]; c != nil {
+		m.begun = append(m.begun, c)
+	}
+}
+
+// front is the cursor that is next: one that was begun, or the first by time. It is nil when there is none, or when the one that was
+// begun has nothing yet.
+func (m *Merge) front() *cursor {
+	for len(m.begun) > 0 {
+		c := m.begun[0]
+		switch absent := c.known && c.next >= c.tail; {
+		case !c.ended && (!c.empty() || c.stub):
+			return c
+		case !c.ended && !absent:
+			return nil
+		}
+		m.begun = m.begun[1:]
+	}
+	if len(m.ready) == 0 {
+		return nil
+	}
+	return m.ready[0]
 }
 
 // Has reports whether a shard was added.
@@ -297,17 +327,19 @@ func (m *Merge) Peek() (Kind, Status) {
 		m.wants = m.wants[1:]
 		m.unwant(c)
 	}
-	if len(m.ready) == 0 {
+	c := m.front()
+	if c == nil {
 		return 0, Idle
 	}
-	c := m.ready[0]
 	if !c.stub {
 		if k := c.head().Kind; k != Entry {
 			return k, Ready
 		}
 	}
-	if s := m.hold(c); s != Ready {
-		return 0, s
+	if len(m.begun) == 0 {
+		if s := m.hold(c); s != Ready {
+			return 0, s
+		}
 	}
 	if c.stub {
 		if c.want == wantRunning {
@@ -354,8 +386,11 @@ func (m *Merge) Next() (Item, Status) {
 	if _, s := m.Peek(); s != Ready {
 		return Item{}, s
 	}
-	c := m.ready[0]
+	c := m.front()
 	it := c.pop()
+	if len(m.begun) > 0 {
+		m.begun = m.begun[1:]
+	}
 	if it.Kind == Entry {
 		m.free(c, len(it.Data))
 	}

@@ -465,3 +465,46 @@ func TestNoRoom(t *testing.T) {
 		})
 	}
 }
+
+// The rest of a record that was handed out in part comes before older ones, and they wait for it; a trimmed one is told of, and one that
+// does not exist holds up nothing.
+func TestBegin(t *testing.T) {
+	for _, window := range []int64{0, 10, Unbounded} {
+		m := New(Options{Window: window, Limit: 1 << 20})
+		m.Looked(100)
+		for _, id := range []record.ShardID{1, 2} {
+			m.Add(id, 1)
+			m.Tail(id, 2, 50, false)
+		}
+		m.Begin(2)
+		m.Wants(nil, 10)
+		m.Loaded(1, []metalog.Entry{{LSN: 1, Time: 7, Data: []byte("x")}})
+		if it, s := m.Next(); s != Idle {
+			t.Fatalf("window %d: %+v, %v before the record that was begun", window, it, s)
+		}
+		m.Loaded(2, []metalog.Entry{{LSN: 1, Time: 9, Data: []byte("y")}})
+		for _, want := range []record.ShardID{2, 1} {
+			if it, s := m.Next(); s != Ready || it.Shard != want {
+				t.Fatalf("window %d: %+v, %v, want shard %d", window, it, s, want)
+			}
+		}
+	}
+	m := New(Options{Window: Unbounded, Limit: 1 << 20})
+	for _, id := range []record.ShardID{1, 2, 3} {
+		m.Add(id, 1)
+		m.Tail(id, 2, 50, false)
+	}
+	m.Add(4, 2)
+	m.Tail(4, 2, 50, false)
+	m.Begin(4)
+	m.Begin(2)
+	m.Wants(nil, 10)
+	m.Loaded(1, []metalog.Entry{{LSN: 1, Time: 7, Data: []byte("x")}})
+	m.Skip(2, 2, Trimmed)
+	if it, s := m.Next(); s != Ready || it.Kind != Gap || it.Shard != 2 {
+		t.Fatalf("%+v, %v, want the gap", it, s)
+	}
+	if it, s := m.Next(); s != Ready || it.Shard != 1 {
+		t.Fatalf("%+v, %v", it, s)
+	}
+}

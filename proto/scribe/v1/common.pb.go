@@ -844,7 +844,7 @@ type ShardPosition struct {
 	Shard uint64 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
 	// The log sequence number of the next pointer to read; the first of a log is 1.
 	Lsn uint64 `protobuf:"varint,2,opt,name=lsn,proto3" json:"lsn,omitempty"`
-	// Messages of that pointer's payload that were already delivered.
+	// Messages of that pointer's payload that were already delivered. A stream that begins with some sends that pointer before any other.
 	Skip          uint32 `protobuf:"varint,3,opt,name=skip,proto3" json:"skip,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -26,7 +26,7 @@ func TestSequencedCategory(t *testing.T) {
 			var wg sync.WaitGroup
 			for shard := range 3 {
 				wg.Go(func() {
-					produce(t, c, "order", fmt.Appendf(nil, "%d-%d-a\n%d-%d-b\n", shard, round, shard, round), "--shard", fmt.Sprint(shard))
+					produce(t, c, "order", fmt.Appendf(nil, "%d-%d-a\n%d-%d-b\n", shard, round, shard, round), "--shards", fmt.Sprint(shard))
 				})
 			}
 			wg.Wait()
@@ -42,7 +42,7 @@ func TestSequencedCategory(t *testing.T) {
 				one = append(one, line...)
 			}
 		}
-		sameBytes(t, "one logical shard", tail(t, c, "order", "--shard", "1"), one)
+		sameBytes(t, "one logical shard", tail(t, c, "order", "--shards", "1"), one)
 		c.restart(t, c)
 		produce(t, c, "order", []byte("last\n"))
 		sameBytes(t, "after a restart", tail(t, c, "order"), append(slices.Clone(first), "last\n"...))

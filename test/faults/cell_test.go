@@ -42,6 +42,7 @@ const (
 	writeMemory    = 32 << 20
 	batchMemory    = 32 << 20
 	readCache      = 16 << 20
+	readAhead      = 4 << 20 // of each consumer with which a category is verified
 	metadataCache  = 16 << 20
 	leaseTTL       = time.Second
 	fixedMemory    = 80 << 20 // of a process that holds nothing: runtime, code, stacks, collected garbage

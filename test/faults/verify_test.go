@@ -31,7 +31,7 @@ type verifier struct {
 }
 
 func newVerifier(c *cell, w *workload) *verifier {
-	return &verifier{c: c, w: w, pointers: map[string]map[string]string{}}
+	return &verifier{c: c, w: w, answers: int64(len(w.categories)) * readAhead, pointers: map[string]map[string]string{}}
 }
 
 // readable reads every category through one reader, the other one than the last time, and compares it with the history. Writers may
@@ -67,7 +67,7 @@ func (v *verifier) readFrom(what, reader string, level history.Level) {
 func (v *verifier) read(r *history.Reading, category, server string) error {
 	ctx, cancel := context.WithTimeout(v.c.t.Context(), program.Patience)
 	defer cancel()
-	reader, err := consumer.New(server, category, consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd(),
+	reader, err := consumer.New(server, category, consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd(), consumer.WithPrefetchBytes(readAhead),
 		consumer.WithRequestTimeout(5*time.Second), consumer.WithBackoff(10*time.Millisecond, time.Second))
 	if err != nil {
 		return err

@@ -26,7 +26,7 @@ func TestSequencedCategory(t *testing.T) {
 			var wg sync.WaitGroup
 			for shard := range 3 {
 				wg.Go(func() {
-					produce(t, c, "order", fmt.Appendf(nil, "%d-%d-a\n%d-%d-b\n", shard, round, shard, round), "--shards", fmt.Sprint(shard))
+					produce(t, c, "order", fmt.Appendf(nil, "%d-%d-a\n%d-%d-b\n", shard, round, shard, round), "--shard", fmt.Sprint(shard))
 				})
 			}
 			wg.Wait()

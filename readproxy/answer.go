@@ -161,6 +161,9 @@ func (a *answer) make() *scribev1.FetchResponse {
 // expired tells a payload that retention has taken from one that was lost: a reader that was too slow for it gets a gap, not an error. A blob is
 // deleted only after all that it holds has expired, and persisted times are not before its id's.
 func (a *answer) expired(p *pointer.Pointer, err error) error {
+	if a.s.local(p.Region) != "" {
+		return err // its region has said what there is to say
+	}
 	cat, ok := a.s.deps.Categories.Lookup(a.category)
 	if !ok || rpc.ReasonOf(err) != scribev1.Reason_REASON_MISSING {
 		return err

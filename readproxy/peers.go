@@ -223,7 +223,7 @@ func (s *Server) askPeer(ctx context.Context, peer Peer, fs []*flight) (n int, l
 		f := fs[i]
 		switch err := s.fromAnswer(f, p); {
 		case err == nil:
-		case rpc.ReasonOf(err) == scribev1.Reason_REASON_MISSING:
+		case rpc.ReasonOf(err) == scribev1.Reason_REASON_MISSING, rpc.ReasonOf(err) == scribev1.Reason_REASON_TRIMMED:
 			s.land(f, nil, err) // its own region has to know
 		default:
 			left = append(left, s.withoutPeer(fs[i:i+1], err)...)

@@ -336,6 +336,7 @@ func TestChainingTrouble(t *testing.T) {
 		"damaged":     {answer(&scribev1.Payload{Data: []byte("damaged")}), scribev1.Reason_REASON_NO_BACKEND, false},
 		"empty":       {fail(nil), scribev1.Reason_REASON_NO_BACKEND, false},
 		"missing":     {answer(&scribev1.Payload{Error: &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_MISSING}}), scribev1.Reason_REASON_MISSING, true},
+		"trimmed":     {answer(&scribev1.Payload{Error: &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_TRIMMED}}), scribev1.Reason_REASON_TRIMMED, true},
 		"corrupt":     {answer(&scribev1.Payload{Error: &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_CORRUPT}}), scribev1.Reason_REASON_CORRUPT, false},
 		"hangs":       {func(ctx context.Context) (*scribev1.FetchResponse, error) { <-ctx.Done(); return nil, ctx.Err() }, scribev1.Reason_REASON_NO_BACKEND, false},
 		"another one": {answer(&scribev1.Payload{Error: &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_INVALID}}), scribev1.Reason_REASON_INVALID, false},

@@ -59,6 +59,35 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
+// TestReadProxyFlags: what a first cell needs of a read proxy is given without a file.
+func TestReadProxyFlags(t *testing.T) {
+	t.Setenv("SCRIBE_REGIONS", "us=http://a:1,asia=http://b:1")
+	run := func(args ...string) (app.Config, error) {
+		var f serverFlags
+		c := app.DefaultConfig()
+		cmd := &cobra.Command{Use: "test", SilenceErrors: true, SilenceUsage: true}
+		cmd.RunE = func(*cobra.Command, []string) error { return f.apply(cmd, &c) }
+		f.add(cmd, c)
+		f.addStorage(cmd, c)
+		root := &cobra.Command{}
+		root.AddCommand(cmd)
+		finish(root)
+		root.SetArgs(append([]string{"test"}, args...))
+		err := root.Execute()
+		return c, err
+	}
+	c, err := run("--region", "eu", "--memcached", "m1:11211,m2:11211", "--read-memory", "1GiB")
+	if err != nil || c.Validate() != nil {
+		t.Fatal(err, c.Validate())
+	}
+	if c.Region != "eu" || len(c.Regions) != 2 || c.Regions[1].ReadProxies != "http://b:1" || len(c.ReadProxy.Memcached.Servers) != 2 || c.Limits.ReadMemory != 1<<30 {
+		t.Errorf("%+v", c)
+	}
+	if _, err := run("--regions", "us"); exitCode(err) != exitUsage || !strings.Contains(err.Error(), "NAME=URL") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestBadEnvironment(t *testing.T) {
 	t.Setenv("SCRIBE_SHUTDOWN_TIMEOUT", "soon")
 	root := newRoot()

@@ -1,0 +1,115 @@
+package bucket
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"math/bits"
+)
+
+// Set is a set of buckets: a bit each, the lowest of the first byte first. The nil Set is empty and takes no members: make one with
+// [NewSet] or [Parse].
+type Set []byte
+
+// NewSet returns an empty set for so many buckets.
+func NewSet(buckets uint32) Set { return make(Set, (buckets+7)/8) }
+
+// All returns the set of so many buckets.
+func All(buckets uint32) Set {
+	s := NewSet(buckets)
+	for b := range buckets {
+		s.Add(b)
+	}
+	return s
+}
+
+// Parse checks a set that came from elsewhere, and copies it. It may be shorter than it could be, and longer by zeros.
+func Parse(b []byte, buckets uint32) (Set, error) {
+	s := NewSet(buckets)
+	copy(s, b)
+	for _, x := range b[min(len(s), len(b)):] {
+		if x != 0 {
+			return nil, fmt.Errorf("a set of %d bytes, for %d buckets", len(b), buckets)
+		}
+	}
+	if rest := buckets % 8; rest != 0 && s[len(s)-1]>>rest != 0 {
+		return nil, fmt.Errorf("a bucket beyond the %d that there are", buckets)
+	}
+	return s, nil
+}
+
+// ErrEmpty says that a set that must have members has none.
+var ErrEmpty = errors.New("the set of buckets is empty")
+
+// Has reports whether a bucket is in the set.
+func (s Set) Has(b uint32) bool { return int(b/8) < len(s) && s[b/8]&(1<<(b%8)) != 0 }
+
+// Add puts a bucket in.
+func (s Set) Add(b uint32) { s[b/8] |= 1 << (b % 8) }
+
+// Remove takes a bucket out.
+func (s Set) Remove(b uint32) {
+	if int(b/8) < len(s) {
+		s[b/8] &^= 1 << (b % 8)
+	}
+}
+
+// AddAll puts all of another set in, which is for no more buckets.
+func (s Set) AddAll(o Set) {
+	for i, x := range o {
+		if x != 0 {
+			s[i] |= x
+		}
+	}
+}
+
+// RemoveAll takes all of another set out.
+func (s Set) RemoveAll(o Set) {
+	for i := range min(len(s), len(o)) {
+		s[i] &^= o[i]
+	}
+}
+
+// Clone returns a copy.
+func (s Set) Clone() Set { return append(Set(nil), s...) }
+
+// Empty reports whether nothing is in the set.
+func (s Set) Empty() bool {
+	for _, x := range s {
+		if x != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Len is how many buckets are in the set.
+func (s Set) Len() int {
+	n := 0
+	for _, x := range s {
+		n += bits.OnesCount8(x)
+	}
+	return n
+}
+
+// Each yields the buckets in order.
+func (s Set) Each() iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		for i, x := range s {
+			for ; x != 0; x &= x - 1 {
+				if !yield(uint32(i)*8 + uint32(bits.TrailingZeros8(x))) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Slice returns the buckets in order.
+func (s Set) Slice() []uint32 {
+	out := make([]uint32, 0, s.Len())
+	for b := range s.Each() {
+		out = append(out, b)
+	}
+	return out
+}

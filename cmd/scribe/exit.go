@@ -53,7 +53,8 @@ func exitCode(err error) int {
 		return coded.code
 	}
 	switch rpc.ReasonOf(err) { //nolint:exhaustive // the others have no code of their own
-	case scribev1.Reason_REASON_UNKNOWN_CATEGORY, scribev1.Reason_REASON_UNKNOWN_SHARD, scribev1.Reason_REASON_MISSING:
+	case scribev1.Reason_REASON_UNKNOWN_CATEGORY, scribev1.Reason_REASON_UNKNOWN_SHARD, scribev1.Reason_REASON_MISSING,
+		scribev1.Reason_REASON_UNKNOWN_GROUP:
 		return exitNotFound
 	case scribev1.Reason_REASON_OVERLOADED, scribev1.Reason_REASON_SHUTTING_DOWN, scribev1.Reason_REASON_NO_BACKEND:
 		return exitUnavailable

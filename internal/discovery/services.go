@@ -79,6 +79,70 @@ func (s readStreamService) Stream(ctx context.Context, recv func(context.Context
 	return err
 }
 
+// Group returns a GroupService over the cell's control planes. What may have been carried out is not repeated elsewhere.
+func (c *Cell) Group() rpc.GroupService { return groupService{c} }
+
+type groupService struct{ c *Cell }
+
+// coordinators are who answers for groups.
+var coordinators = []scribev1.Role{scribev1.Role_ROLE_CONTROLPLANE}
+
+// askGroup calls an instance that answers for groups; the given address when none is known, since every process passes such calls on.
+func askGroup[Req, Res any](ctx context.Context, s groupService, req Req, call func(rpc.GroupService, context.Context, Req) (Res, error)) (Res, error) {
+	res, err := try(ctx, s.c, refused, coordinators, func(in instance) (Res, error) {
+		return call(client(s.c, in, rpc.NewGroupClient), ctx, req)
+	})
+	if err != nil && ctx.Err() == nil && rpc.ReasonOf(err) == scribev1.Reason_REASON_NO_BACKEND {
+		return call(rpc.NewGroupClient(s.c.transport, s.c.server), ctx, req)
+	}
+	return res, err
+}
+
+// JoinGroup implements rpc.GroupService.
+func (s groupService) JoinGroup(ctx context.Context, req *scribev1.JoinGroupRequest) (*scribev1.JoinGroupResponse, error) {
+	return askGroup(ctx, s, req, rpc.GroupService.JoinGroup)
+}
+
+// HeartbeatGroup implements rpc.GroupService.
+func (s groupService) HeartbeatGroup(ctx context.Context, req *scribev1.HeartbeatGroupRequest) (*scribev1.HeartbeatGroupResponse, error) {
+	return askGroup(ctx, s, req, rpc.GroupService.HeartbeatGroup)
+}
+
+// GroupPositions implements rpc.GroupService.
+func (s groupService) GroupPositions(ctx context.Context, req *scribev1.GroupPositionsRequest) (*scribev1.GroupPositionsResponse, error) {
+	return askGroup(ctx, s, req, rpc.GroupService.GroupPositions)
+}
+
+// CommitGroup implements rpc.GroupService.
+func (s groupService) CommitGroup(ctx context.Context, req *scribev1.CommitGroupRequest) (*scribev1.CommitGroupResponse, error) {
+	return askGroup(ctx, s, req, rpc.GroupService.CommitGroup)
+}
+
+// LeaveGroup implements rpc.GroupService.
+func (s groupService) LeaveGroup(ctx context.Context, req *scribev1.LeaveGroupRequest) (*scribev1.LeaveGroupResponse, error) {
+	return askGroup(ctx, s, req, rpc.GroupService.LeaveGroup)
+}
+
+// ListGroups implements rpc.GroupService.
+func (s groupService) ListGroups(ctx context.Context, req *scribev1.ListGroupsRequest) (*scribev1.ListGroupsResponse, error) {
+	return askGroup(ctx, s, req, rpc.GroupService.ListGroups)
+}
+
+// DescribeGroup implements rpc.GroupService.
+func (s groupService) DescribeGroup(ctx context.Context, req *scribev1.DescribeGroupRequest) (*scribev1.DescribeGroupResponse, error) {
+	return askGroup(ctx, s, req, rpc.GroupService.DescribeGroup)
+}
+
+// ResetGroup implements rpc.GroupService.
+func (s groupService) ResetGroup(ctx context.Context, req *scribev1.ResetGroupRequest) (*scribev1.ResetGroupResponse, error) {
+	return askGroup(ctx, s, req, rpc.GroupService.ResetGroup)
+}
+
+// DeleteGroup implements rpc.GroupService.
+func (s groupService) DeleteGroup(ctx context.Context, req *scribev1.DeleteGroupRequest) (*scribev1.DeleteGroupResponse, error) {
+	return askGroup(ctx, s, req, rpc.GroupService.DeleteGroup)
+}
+
 // try calls one instance after the other until one answers. Errors that another instance would give as well end it.
 func try[T any](ctx context.Context, c *Cell, elsewhere func(error) bool, roles []scribev1.Role, call func(instance) (T, error)) (T, error) {
 	var zero T

@@ -61,6 +61,11 @@ func NewControlClient(t *Transport, url string) ControlService {
 	}
 }
 
+// NewGroupClient calls the GroupService at a base URL.
+func NewGroupClient(t *Transport, url string) GroupService {
+	return scribev1connect.NewGroupServiceClient(t.unary, baseURL(url), clientOptions())
+}
+
 type writeClient struct {
 	scribev1connect.WriteServiceClient
 	write *bulkClient

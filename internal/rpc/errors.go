@@ -15,7 +15,8 @@ import (
 // Code returns the RPC code that goes with a reason. There is one code for each reason.
 func Code(r scribev1.Reason) connect.Code {
 	switch r {
-	case scribev1.Reason_REASON_UNKNOWN_CATEGORY, scribev1.Reason_REASON_UNKNOWN_SHARD, scribev1.Reason_REASON_MISSING:
+	case scribev1.Reason_REASON_UNKNOWN_CATEGORY, scribev1.Reason_REASON_UNKNOWN_SHARD, scribev1.Reason_REASON_MISSING,
+		scribev1.Reason_REASON_UNKNOWN_GROUP:
 		return connect.CodeNotFound
 	case scribev1.Reason_REASON_CATEGORY_EXISTS, scribev1.Reason_REASON_DUPLICATE:
 		return connect.CodeAlreadyExists
@@ -26,7 +27,8 @@ func Code(r scribev1.Reason) connect.Code {
 	case scribev1.Reason_REASON_OVERLOADED:
 		return connect.CodeResourceExhausted
 	case scribev1.Reason_REASON_FENCED, scribev1.Reason_REASON_SEALED, scribev1.Reason_REASON_STALE_PRODUCER,
-		scribev1.Reason_REASON_STALE_BLOB, scribev1.Reason_REASON_OUT_OF_SEQUENCE, scribev1.Reason_REASON_LEASE_EXPIRED:
+		scribev1.Reason_REASON_STALE_BLOB, scribev1.Reason_REASON_OUT_OF_SEQUENCE, scribev1.Reason_REASON_LEASE_EXPIRED,
+		scribev1.Reason_REASON_GROUP_ACTIVE, scribev1.Reason_REASON_STALE_GENERATION:
 		return connect.CodeFailedPrecondition
 	case scribev1.Reason_REASON_CONFLICT, scribev1.Reason_REASON_UNKNOWN_OUTCOME:
 		return connect.CodeAborted

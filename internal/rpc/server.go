@@ -25,6 +25,7 @@ type Services struct {
 	ReadStream ReadStreamService
 	ReadProxy  ReadProxyService
 	Control    ControlService
+	Group      GroupService
 	// Admit is asked with a write's announced length before its body is read, and as it is read when it announces none; release
 	// is called when it has been answered. Nil admits everything up to MaxMessageBytes.
 	Admit func(n int64) (release func(), err error)
@@ -69,6 +70,10 @@ func (s *Services) Register(mux *http.ServeMux) {
 	}
 	if s.Control != nil {
 		path, h := scribev1connect.NewControlServiceHandler(controlHandler{s.Control}, s.options(maxSmallBytes))
+		mux.Handle(path, guard(nil, maxSmallBytes, h))
+	}
+	if s.Group != nil {
+		path, h := scribev1connect.NewGroupServiceHandler(s.Group, s.options(maxSmallBytes))
 		mux.Handle(path, guard(nil, maxSmallBytes, h))
 	}
 }

@@ -358,6 +358,12 @@ const (
 	Reason_REASON_UNKNOWN_OUTCOME Reason = 19
 	// The object does not exist in the store although something refers to it.
 	Reason_REASON_MISSING Reason = 20
+	// The consumer group does not exist.
+	Reason_REASON_UNKNOWN_GROUP Reason = 30
+	// The consumer group has members.
+	Reason_REASON_GROUP_ACTIVE Reason = 31
+	// The buckets are not the member's in the generation that it names: they were given to another, or reset.
+	Reason_REASON_STALE_GENERATION Reason = 32
 )
 
 // Enum value maps for Reason.
@@ -384,6 +390,9 @@ var (
 		18: "REASON_UNKNOWN_SHARD",
 		19: "REASON_UNKNOWN_OUTCOME",
 		20: "REASON_MISSING",
+		30: "REASON_UNKNOWN_GROUP",
+		31: "REASON_GROUP_ACTIVE",
+		32: "REASON_STALE_GENERATION",
 	}
 	Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":      0,
@@ -407,6 +416,9 @@ var (
 		"REASON_UNKNOWN_SHARD":    18,
 		"REASON_UNKNOWN_OUTCOME":  19,
 		"REASON_MISSING":          20,
+		"REASON_UNKNOWN_GROUP":    30,
+		"REASON_GROUP_ACTIVE":     31,
+		"REASON_STALE_GENERATION": 32,
 	}
 )
 
@@ -973,7 +985,7 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\x16CACHE_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11CACHE_MODE_ALWAYS\x10\x01\x12\x14\n" +
 	"\x10CACHE_MODE_NEVER\x10\x02\x12\x15\n" +
-	"\x11CACHE_MODE_REUSED\x10\x03*\xf6\x03\n" +
+	"\x11CACHE_MODE_REUSED\x10\x03*\xc6\x04\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17REASON_UNKNOWN_CATEGORY\x10\x01\x12\x1a\n" +
@@ -996,7 +1008,10 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\x14REASON_LEASE_EXPIRED\x10\x11\x12\x18\n" +
 	"\x14REASON_UNKNOWN_SHARD\x10\x12\x12\x1a\n" +
 	"\x16REASON_UNKNOWN_OUTCOME\x10\x13\x12\x12\n" +
-	"\x0eREASON_MISSING\x10\x14B!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
+	"\x0eREASON_MISSING\x10\x14\x12\x18\n" +
+	"\x14REASON_UNKNOWN_GROUP\x10\x1e\x12\x17\n" +
+	"\x13REASON_GROUP_ACTIVE\x10\x1f\x12\x1b\n" +
+	"\x17REASON_STALE_GENERATION\x10 B!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
 
 var (
 	file_scribe_v1_common_proto_rawDescOnce sync.Once

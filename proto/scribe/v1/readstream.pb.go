@@ -191,7 +191,9 @@ type StreamStart struct {
 	Consumer string `protobuf:"bytes,9,opt,name=consumer,proto3" json:"consumer,omitempty"`
 	// In a sequenced category: read the logs that producers' messages are written to, strictly by persisted time, instead of the
 	// sequenced one. For sequencers. Nothing elsewhere.
-	Unsequenced   bool `protobuf:"varint,20,opt,name=unsequenced,proto3" json:"unsequenced,omitempty"`
+	Unsequenced bool `protobuf:"varint,20,opt,name=unsequenced,proto3" json:"unsequenced,omitempty"`
+	// Send only pointers of these buckets; absent = all.
+	Buckets       *StreamBuckets `protobuf:"bytes,30,opt,name=buckets,proto3" json:"buckets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -296,6 +298,77 @@ func (x *StreamStart) GetUnsequenced() bool {
 	return false
 }
 
+func (x *StreamStart) GetBuckets() *StreamBuckets {
+	if x != nil {
+		return x.Buckets
+	}
+	return nil
+}
+
+// StreamBuckets are the pointers that a member of a consumer group reads (docs/format/group.md).
+type StreamBuckets struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How pointers are divided: 1 by their places, 2 by logical shard.
+	Sharing uint32 `protobuf:"varint,1,opt,name=sharing,proto3" json:"sharing,omitempty"`
+	// Into how many buckets: a power of two, at most 1,024.
+	Buckets uint32 `protobuf:"varint,2,opt,name=buckets,proto3" json:"buckets,omitempty"`
+	// Which of them: a bit each, the lowest of the first byte first.
+	Set           []byte `protobuf:"bytes,3,opt,name=set,proto3" json:"set,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StreamBuckets) Reset() {
+	*x = StreamBuckets{}
+	mi := &file_scribe_v1_readstream_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StreamBuckets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StreamBuckets) ProtoMessage() {}
+
+func (x *StreamBuckets) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_readstream_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StreamBuckets.ProtoReflect.Descriptor instead.
+func (*StreamBuckets) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *StreamBuckets) GetSharing() uint32 {
+	if x != nil {
+		return x.Sharing
+	}
+	return 0
+}
+
+func (x *StreamBuckets) GetBuckets() uint32 {
+	if x != nil {
+		return x.Buckets
+	}
+	return 0
+}
+
+func (x *StreamBuckets) GetSet() []byte {
+	if x != nil {
+		return x.Set
+	}
+	return nil
+}
+
 // StreamCredits allow the server to send more. They add up, and are capped at 1,000,000 pointers and 64 GiB.
 type StreamCredits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -309,7 +382,7 @@ type StreamCredits struct {
 
 func (x *StreamCredits) Reset() {
 	*x = StreamCredits{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[2]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -321,7 +394,7 @@ func (x *StreamCredits) String() string {
 func (*StreamCredits) ProtoMessage() {}
 
 func (x *StreamCredits) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[2]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -334,7 +407,7 @@ func (x *StreamCredits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamCredits.ProtoReflect.Descriptor instead.
 func (*StreamCredits) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{2}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *StreamCredits) GetPointers() uint32 {
@@ -372,7 +445,7 @@ type StreamResponse struct {
 
 func (x *StreamResponse) Reset() {
 	*x = StreamResponse{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[3]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -384,7 +457,7 @@ func (x *StreamResponse) String() string {
 func (*StreamResponse) ProtoMessage() {}
 
 func (x *StreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[3]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -397,7 +470,7 @@ func (x *StreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamResponse.ProtoReflect.Descriptor instead.
 func (*StreamResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{3}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *StreamResponse) GetStep() isStreamResponse_Step {
@@ -538,7 +611,7 @@ type StreamOpened struct {
 
 func (x *StreamOpened) Reset() {
 	*x = StreamOpened{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[4]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -550,7 +623,7 @@ func (x *StreamOpened) String() string {
 func (*StreamOpened) ProtoMessage() {}
 
 func (x *StreamOpened) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[4]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -563,7 +636,7 @@ func (x *StreamOpened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamOpened.ProtoReflect.Descriptor instead.
 func (*StreamOpened) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{4}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *StreamOpened) GetCategory() *Category {
@@ -602,7 +675,7 @@ type StreamShard struct {
 
 func (x *StreamShard) Reset() {
 	*x = StreamShard{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[5]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -614,7 +687,7 @@ func (x *StreamShard) String() string {
 func (*StreamShard) ProtoMessage() {}
 
 func (x *StreamShard) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[5]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -627,7 +700,7 @@ func (x *StreamShard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamShard.ProtoReflect.Descriptor instead.
 func (*StreamShard) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{5}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StreamShard) GetShard() uint64 {
@@ -654,7 +727,7 @@ func (x *StreamShard) GetNextLsn() uint64 {
 // StreamEntries are pointers.
 type StreamEntries struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In merged order; each shard's LSNs increase without a gap unless a StreamGap says so.
+	// In merged order; each shard's LSNs increase without a gap unless a StreamGap says so, or the stream is of some buckets.
 	Entries []*StreamEntry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
 	// No later entry will have a persisted time below this one minus the window; 0 = unknown.
 	Watermark int64 `protobuf:"varint,2,opt,name=watermark,proto3" json:"watermark,omitempty"`
@@ -666,7 +739,7 @@ type StreamEntries struct {
 
 func (x *StreamEntries) Reset() {
 	*x = StreamEntries{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[6]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -678,7 +751,7 @@ func (x *StreamEntries) String() string {
 func (*StreamEntries) ProtoMessage() {}
 
 func (x *StreamEntries) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[6]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -691,7 +764,7 @@ func (x *StreamEntries) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEntries.ProtoReflect.Descriptor instead.
 func (*StreamEntries) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{6}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StreamEntries) GetEntries() []*StreamEntry {
@@ -737,7 +810,7 @@ type StreamEntry struct {
 
 func (x *StreamEntry) Reset() {
 	*x = StreamEntry{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[7]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -749,7 +822,7 @@ func (x *StreamEntry) String() string {
 func (*StreamEntry) ProtoMessage() {}
 
 func (x *StreamEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[7]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -762,7 +835,7 @@ func (x *StreamEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEntry.ProtoReflect.Descriptor instead.
 func (*StreamEntry) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{7}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StreamEntry) GetShard() uint64 {
@@ -827,7 +900,7 @@ type StreamHeartbeat struct {
 
 func (x *StreamHeartbeat) Reset() {
 	*x = StreamHeartbeat{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[8]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +912,7 @@ func (x *StreamHeartbeat) String() string {
 func (*StreamHeartbeat) ProtoMessage() {}
 
 func (x *StreamHeartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[8]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +925,7 @@ func (x *StreamHeartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamHeartbeat.ProtoReflect.Descriptor instead.
 func (*StreamHeartbeat) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{8}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StreamHeartbeat) GetWatermark() int64 {
@@ -886,7 +959,7 @@ type StreamGap struct {
 
 func (x *StreamGap) Reset() {
 	*x = StreamGap{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[9]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +971,7 @@ func (x *StreamGap) String() string {
 func (*StreamGap) ProtoMessage() {}
 
 func (x *StreamGap) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[9]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +984,7 @@ func (x *StreamGap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamGap.ProtoReflect.Descriptor instead.
 func (*StreamGap) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{9}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StreamGap) GetShard() uint64 {
@@ -957,7 +1030,7 @@ type StreamEvicted struct {
 
 func (x *StreamEvicted) Reset() {
 	*x = StreamEvicted{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[10]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +1042,7 @@ func (x *StreamEvicted) String() string {
 func (*StreamEvicted) ProtoMessage() {}
 
 func (x *StreamEvicted) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[10]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +1055,7 @@ func (x *StreamEvicted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEvicted.ProtoReflect.Descriptor instead.
 func (*StreamEvicted) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{10}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StreamEvicted) GetReason() Reason {
@@ -1014,7 +1087,7 @@ const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"\rStreamRequest\x12.\n" +
 	"\x05start\x18\x01 \x01(\v2\x16.scribe.v1.StreamStartH\x00R\x05start\x124\n" +
 	"\acredits\x18\x02 \x01(\v2\x18.scribe.v1.StreamCreditsH\x00R\acreditsB\x06\n" +
-	"\x04step\"\xae\x03\n" +
+	"\x04step\"\xe2\x03\n" +
 	"\vStreamStart\x12\x1a\n" +
 	"\bcategory\x18\x01 \x01(\tR\bcategory\x12%\n" +
 	"\x0elogical_shards\x18\x02 \x03(\rR\rlogicalShards\x12-\n" +
@@ -1026,7 +1099,12 @@ const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"\acredits\x18\a \x01(\v2\x18.scribe.v1.StreamCreditsR\acredits\x127\n" +
 	"\theartbeat\x18\b \x01(\v2\x19.google.protobuf.DurationR\theartbeat\x12\x1a\n" +
 	"\bconsumer\x18\t \x01(\tR\bconsumer\x12 \n" +
-	"\vunsequenced\x18\x14 \x01(\bR\vunsequenced\"A\n" +
+	"\vunsequenced\x18\x14 \x01(\bR\vunsequenced\x122\n" +
+	"\abuckets\x18\x1e \x01(\v2\x18.scribe.v1.StreamBucketsR\abuckets\"U\n" +
+	"\rStreamBuckets\x12\x18\n" +
+	"\asharing\x18\x01 \x01(\rR\asharing\x12\x18\n" +
+	"\abuckets\x18\x02 \x01(\rR\abuckets\x12\x10\n" +
+	"\x03set\x18\x03 \x01(\fR\x03set\"A\n" +
 	"\rStreamCredits\x12\x1a\n" +
 	"\bpointers\x18\x01 \x01(\rR\bpointers\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"\x93\x03\n" +
@@ -1095,54 +1173,56 @@ func file_scribe_v1_readstream_proto_rawDescGZIP() []byte {
 }
 
 var file_scribe_v1_readstream_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_scribe_v1_readstream_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_scribe_v1_readstream_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_scribe_v1_readstream_proto_goTypes = []any{
 	(StartAt)(0),                // 0: scribe.v1.StartAt
 	(*StreamRequest)(nil),       // 1: scribe.v1.StreamRequest
 	(*StreamStart)(nil),         // 2: scribe.v1.StreamStart
-	(*StreamCredits)(nil),       // 3: scribe.v1.StreamCredits
-	(*StreamResponse)(nil),      // 4: scribe.v1.StreamResponse
-	(*StreamOpened)(nil),        // 5: scribe.v1.StreamOpened
-	(*StreamShard)(nil),         // 6: scribe.v1.StreamShard
-	(*StreamEntries)(nil),       // 7: scribe.v1.StreamEntries
-	(*StreamEntry)(nil),         // 8: scribe.v1.StreamEntry
-	(*StreamHeartbeat)(nil),     // 9: scribe.v1.StreamHeartbeat
-	(*StreamGap)(nil),           // 10: scribe.v1.StreamGap
-	(*StreamEvicted)(nil),       // 11: scribe.v1.StreamEvicted
-	(*ShardPosition)(nil),       // 12: scribe.v1.ShardPosition
-	(*durationpb.Duration)(nil), // 13: google.protobuf.Duration
-	(*Category)(nil),            // 14: scribe.v1.Category
-	(Reason)(0),                 // 15: scribe.v1.Reason
+	(*StreamBuckets)(nil),       // 3: scribe.v1.StreamBuckets
+	(*StreamCredits)(nil),       // 4: scribe.v1.StreamCredits
+	(*StreamResponse)(nil),      // 5: scribe.v1.StreamResponse
+	(*StreamOpened)(nil),        // 6: scribe.v1.StreamOpened
+	(*StreamShard)(nil),         // 7: scribe.v1.StreamShard
+	(*StreamEntries)(nil),       // 8: scribe.v1.StreamEntries
+	(*StreamEntry)(nil),         // 9: scribe.v1.StreamEntry
+	(*StreamHeartbeat)(nil),     // 10: scribe.v1.StreamHeartbeat
+	(*StreamGap)(nil),           // 11: scribe.v1.StreamGap
+	(*StreamEvicted)(nil),       // 12: scribe.v1.StreamEvicted
+	(*ShardPosition)(nil),       // 13: scribe.v1.ShardPosition
+	(*durationpb.Duration)(nil), // 14: google.protobuf.Duration
+	(*Category)(nil),            // 15: scribe.v1.Category
+	(Reason)(0),                 // 16: scribe.v1.Reason
 }
 var file_scribe_v1_readstream_proto_depIdxs = []int32{
 	2,  // 0: scribe.v1.StreamRequest.start:type_name -> scribe.v1.StreamStart
-	3,  // 1: scribe.v1.StreamRequest.credits:type_name -> scribe.v1.StreamCredits
+	4,  // 1: scribe.v1.StreamRequest.credits:type_name -> scribe.v1.StreamCredits
 	0,  // 2: scribe.v1.StreamStart.start_at:type_name -> scribe.v1.StartAt
-	12, // 3: scribe.v1.StreamStart.resume:type_name -> scribe.v1.ShardPosition
-	13, // 4: scribe.v1.StreamStart.window:type_name -> google.protobuf.Duration
-	3,  // 5: scribe.v1.StreamStart.credits:type_name -> scribe.v1.StreamCredits
-	13, // 6: scribe.v1.StreamStart.heartbeat:type_name -> google.protobuf.Duration
-	5,  // 7: scribe.v1.StreamResponse.opened:type_name -> scribe.v1.StreamOpened
-	7,  // 8: scribe.v1.StreamResponse.entries:type_name -> scribe.v1.StreamEntries
-	9,  // 9: scribe.v1.StreamResponse.heartbeat:type_name -> scribe.v1.StreamHeartbeat
-	10, // 10: scribe.v1.StreamResponse.gap:type_name -> scribe.v1.StreamGap
-	11, // 11: scribe.v1.StreamResponse.evicted:type_name -> scribe.v1.StreamEvicted
-	6,  // 12: scribe.v1.StreamResponse.shard_added:type_name -> scribe.v1.StreamShard
-	6,  // 13: scribe.v1.StreamResponse.shard_ended:type_name -> scribe.v1.StreamShard
-	14, // 14: scribe.v1.StreamOpened.category:type_name -> scribe.v1.Category
-	6,  // 15: scribe.v1.StreamOpened.shards:type_name -> scribe.v1.StreamShard
-	13, // 16: scribe.v1.StreamOpened.window:type_name -> google.protobuf.Duration
-	8,  // 17: scribe.v1.StreamEntries.entries:type_name -> scribe.v1.StreamEntry
-	15, // 18: scribe.v1.StreamGap.reason:type_name -> scribe.v1.Reason
-	15, // 19: scribe.v1.StreamEvicted.reason:type_name -> scribe.v1.Reason
-	12, // 20: scribe.v1.StreamEvicted.resume:type_name -> scribe.v1.ShardPosition
-	1,  // 21: scribe.v1.ReadStreamService.Stream:input_type -> scribe.v1.StreamRequest
-	4,  // 22: scribe.v1.ReadStreamService.Stream:output_type -> scribe.v1.StreamResponse
-	22, // [22:23] is the sub-list for method output_type
-	21, // [21:22] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	13, // 3: scribe.v1.StreamStart.resume:type_name -> scribe.v1.ShardPosition
+	14, // 4: scribe.v1.StreamStart.window:type_name -> google.protobuf.Duration
+	4,  // 5: scribe.v1.StreamStart.credits:type_name -> scribe.v1.StreamCredits
+	14, // 6: scribe.v1.StreamStart.heartbeat:type_name -> google.protobuf.Duration
+	3,  // 7: scribe.v1.StreamStart.buckets:type_name -> scribe.v1.StreamBuckets
+	6,  // 8: scribe.v1.StreamResponse.opened:type_name -> scribe.v1.StreamOpened
+	8,  // 9: scribe.v1.StreamResponse.entries:type_name -> scribe.v1.StreamEntries
+	10, // 10: scribe.v1.StreamResponse.heartbeat:type_name -> scribe.v1.StreamHeartbeat
+	11, // 11: scribe.v1.StreamResponse.gap:type_name -> scribe.v1.StreamGap
+	12, // 12: scribe.v1.StreamResponse.evicted:type_name -> scribe.v1.StreamEvicted
+	7,  // 13: scribe.v1.StreamResponse.shard_added:type_name -> scribe.v1.StreamShard
+	7,  // 14: scribe.v1.StreamResponse.shard_ended:type_name -> scribe.v1.StreamShard
+	15, // 15: scribe.v1.StreamOpened.category:type_name -> scribe.v1.Category
+	7,  // 16: scribe.v1.StreamOpened.shards:type_name -> scribe.v1.StreamShard
+	14, // 17: scribe.v1.StreamOpened.window:type_name -> google.protobuf.Duration
+	9,  // 18: scribe.v1.StreamEntries.entries:type_name -> scribe.v1.StreamEntry
+	16, // 19: scribe.v1.StreamGap.reason:type_name -> scribe.v1.Reason
+	16, // 20: scribe.v1.StreamEvicted.reason:type_name -> scribe.v1.Reason
+	13, // 21: scribe.v1.StreamEvicted.resume:type_name -> scribe.v1.ShardPosition
+	1,  // 22: scribe.v1.ReadStreamService.Stream:input_type -> scribe.v1.StreamRequest
+	5,  // 23: scribe.v1.ReadStreamService.Stream:output_type -> scribe.v1.StreamResponse
+	23, // [23:24] is the sub-list for method output_type
+	22, // [22:23] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_readstream_proto_init() }
@@ -1155,7 +1235,7 @@ func file_scribe_v1_readstream_proto_init() {
 		(*StreamRequest_Start)(nil),
 		(*StreamRequest_Credits)(nil),
 	}
-	file_scribe_v1_readstream_proto_msgTypes[3].OneofWrappers = []any{
+	file_scribe_v1_readstream_proto_msgTypes[4].OneofWrappers = []any{
 		(*StreamResponse_Opened)(nil),
 		(*StreamResponse_Entries)(nil),
 		(*StreamResponse_Heartbeat)(nil),
@@ -1170,7 +1250,7 @@ func file_scribe_v1_readstream_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_readstream_proto_rawDesc), len(file_scribe_v1_readstream_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,385 @@
+package group
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/internal/bucket"
+	"scribe/internal/checkpoint"
+	"scribe/internal/record"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/kv"
+	"scribe/storage/metalog"
+)
+
+// start is where a group is to begin.
+type start struct {
+	at         scribev1.StartAt
+	time       int64
+	checkpoint string
+}
+
+// clockSkew is how far ahead of the coordinator's clock a start time may be.
+const clockSkew = time.Minute
+
+// check refuses what says nothing, or two things.
+func (s start) check(what string, now time.Time) error {
+	var f faults
+	switch s.at {
+	case scribev1.StartAt_START_AT_UNSPECIFIED, scribev1.StartAt_START_AT_EARLIEST, scribev1.StartAt_START_AT_LATEST:
+		if s.time != 0 {
+			f.add("start_time", "is given without START_AT_TIME")
+		}
+	case scribev1.StartAt_START_AT_TIME:
+		if s.time < 0 || s.time > now.Add(clockSkew).UnixMicro() {
+			f.add("start_time", "%v is before 1970 or in the future", time.UnixMicro(s.time).UTC())
+		}
+	default:
+		f.add("start_at", "%d is unknown", s.at)
+	}
+	if s.checkpoint != "" && s.at != scribev1.StartAt_START_AT_UNSPECIFIED {
+		f.add("checkpoint", "is given beside start_at")
+	}
+	return f.err(what)
+}
+
+// resolve turns a start into a position for each physical shard that the category has now, and the times of the buckets there. Shards that
+// appear later are read from their first records.
+func (c *Coordinator) resolve(ctx context.Context, what string, cat *scribev1.Category, scheme bucket.Scheme, s start) (positions, []int64, error) {
+	now := c.deps.Now()
+	if err := s.check(what, now); err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.LogTimeout)
+	defer cancel()
+	states, err := c.deps.Log.Shards(ctx, cat.GetId())
+	if err != nil {
+		return nil, nil, logError(what, err)
+	}
+	if n := len(states); n > c.cfg.MaxShards {
+		return nil, nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s: category %q has %d physical shards, the limit of a group is %d", what, cat.GetName(), n, c.cfg.MaxShards)
+	}
+	all, at := positions{}, int64(0)
+	switch {
+	case s.checkpoint != "":
+		if at, err = fromCheckpoint(what, cat, scheme, s.checkpoint, states, all); err != nil {
+			return nil, nil, err
+		}
+	case s.at == scribev1.StartAt_START_AT_EARLIEST:
+		for _, v := range states {
+			all[v.Shard] = bucket.Position{Low: v.FirstLSN}
+		}
+	case s.at == scribev1.StartAt_START_AT_TIME:
+		at = s.time
+		if err := c.seek(ctx, what, states, s.time, all); err != nil {
+			return nil, nil, err
+		}
+	default:
+		at = now.UnixMicro()
+		for _, v := range states {
+			all[v.Shard] = bucket.Position{Low: v.NextLSN}
+		}
+	}
+	times := make([]int64, scheme.Buckets)
+	for i := range times {
+		times[i] = at
+	}
+	return all, times, nil
+}
+
+// seek finds the first records at or after a time.
+func (c *Coordinator) seek(ctx context.Context, what string, states []metalog.State, t int64, all positions) error {
+	for part := range slices.Chunk(states, metalog.MaxShards) {
+		shards := make([]record.ShardID, len(part))
+		for i, v := range part {
+			shards[i] = v.Shard
+		}
+		lsns, err := c.deps.Log.Seek(ctx, shards, t)
+		if err != nil {
+			return logError(what, err)
+		}
+		for i, lsn := range lsns {
+			all[shards[i]] = bucket.Position{Low: max(lsn, record.FirstLSN)}
+		}
+	}
+	return nil
+}
+
+// fromCheckpoint takes the positions of a checkpoint. It returns the time that it stands for.
+func fromCheckpoint(what string, cat *scribev1.Category, scheme bucket.Scheme, text string, states []metalog.State, all positions) (int64, error) {
+	refuse := func(format string, args ...any) (int64, error) {
+		return 0, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: checkpoint: %w", what, fmt.Errorf(format, args...))
+	}
+	cp, err := checkpoint.Parse(text)
+	switch {
+	case err != nil:
+		return refuse("%w", err)
+	case cp.Category != cat.GetName():
+		return refuse("it is of category %q, the group reads %q", cp.Category, cat.GetName())
+	case cp.CategoryID != cat.GetId() && len(cp.Positions) > 0:
+		return refuse("category %q was deleted and made again since", cat.GetName())
+	}
+	for _, v := range states {
+		p, ok := cp.Position(v.Shard)
+		switch {
+		case !ok:
+			all[v.Shard] = bucket.Position{Low: v.FirstLSN}
+			continue
+		case p.LSN > v.NextLSN || p.LSN == v.NextLSN && p.Skip > 0:
+			return refuse("shard %v is at LSN %d, its next one is %d: it is of another cell, or metadata was lost", v.Shard, p.LSN, v.NextLSN)
+		}
+		at := bucket.Position{Low: p.LSN}
+		if p.Skip > 0 {
+			at.Ahead = []bucket.Ahead{{Bucket: scheme.Of(v.Shard, p.LSN), Place: bucket.Place{LSN: p.LSN, Skip: p.Skip}}}
+		}
+		all[v.Shard] = at
+	}
+	return max(cp.Watermark, 0), nil
+}
+
+func logError(what string, err error) error {
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second, "%s: the metadata engine does not say what there is: %w", what, err)
+}
+
+// ListGroups implements rpc.GroupService.
+func (c *Coordinator) ListGroups(ctx context.Context, req *scribev1.ListGroupsRequest) (*scribev1.ListGroupsResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	const what = "list groups"
+	var f faults
+	for field, text := range map[string]string{"prefix": req.GetPrefix(), "after": req.GetAfter(), "category": req.GetCategory()} {
+		if len(text) > maxName {
+			f.add(field, "%d bytes, the limit is %d", len(text), maxName)
+		}
+	}
+	if err := f.err(what); err != nil {
+		return nil, err
+	}
+	r := kv.Range{Prefix: groupKey(req.GetPrefix()), Limit: int(cmp.Or(min(req.GetLimit(), maxList), maxList))}
+	if req.GetAfter() != "" {
+		r.After = groupKey(req.GetAfter())
+	}
+	page, err := c.deps.Store.Range(ctx, r)
+	if err != nil {
+		return nil, readError(what, err)
+	}
+	res := &scribev1.ListGroupsResponse{More: page.More, Next: req.GetAfter()}
+	for _, e := range page.Entries {
+		res.Next = strings.TrimPrefix(e.Key, groupPrefix)
+		g, err := c.decode(res.GetNext(), e.Value)
+		if err != nil {
+			return nil, readError(what, err)
+		}
+		if req.GetCategory() == "" || req.GetCategory() == g.Category {
+			res.Groups = append(res.Groups, wireGroup(g))
+		}
+	}
+	return res, nil
+}
+
+func wireGroup(g *Group) *scribev1.Group {
+	return &scribev1.Group{
+		Name: g.Name, Category: g.Category, CategoryId: g.CategoryID, Sharing: scribev1.GroupSharing(g.Scheme.Sharing), Buckets: g.Scheme.Buckets,
+		Generation: g.Generation, Members: uint32(len(g.Members)), CreatedAt: g.CreatedAt, PositionedAt: g.PositionedAt,
+	}
+}
+
+// ResetGroup implements rpc.GroupService.
+func (c *Coordinator) ResetGroup(ctx context.Context, req *scribev1.ResetGroupRequest) (*scribev1.ResetGroupResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	what := fmt.Sprintf("reset group %.300q", req.GetGroup())
+	if err := checkName(what, req.GetGroup()); err != nil {
+		return nil, err
+	}
+	to := start{req.GetStartAt(), req.GetStartTime(), req.GetCheckpoint()}
+	if to.at == scribev1.StartAt_START_AT_UNSPECIFIED && to.checkpoint == "" {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: start_at: says nothing", what)
+	}
+	g, err := c.reset(ctx, what, req, to)
+	if err != nil {
+		return nil, err
+	}
+	c.clean(ctx, g.Name, g.Positions)
+	c.log.Info("a group was reset", "group", g.Name, "to", to.at.String(), "time", to.time, "generation", g.Generation, "members", len(g.Members))
+	return &scribev1.ResetGroupResponse{Group: wireGroup(g)}, nil
+}
+
+func (c *Coordinator) reset(ctx context.Context, what string, req *scribev1.ResetGroupRequest, to start) (*Group, error) {
+	done, err := c.turn(ctx, req.GetGroup())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	for range maxAttempts {
+		g, revision, err := c.load(ctx, what, req.GetGroup())
+		if err != nil {
+			return nil, err
+		}
+		if err := idle(what, g, req.GetForce()); err != nil {
+			return nil, err
+		}
+		res, err := c.deps.Control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: g.Category})
+		if err != nil {
+			return nil, err
+		}
+		cat := res.GetCategory()
+		if cat.GetId() != g.CategoryID {
+			// Its members read logs that are gone: they have to join again.
+			g.CategoryID, g.Useful = cat.GetId(), usefulIn(g.Scheme, cat)
+			for len(g.Members) > 0 {
+				g.Remove(g.Members[0].Epoch)
+			}
+		}
+		all, times, err := c.resolve(ctx, what, cat, g.Scheme, to)
+		if err != nil {
+			return nil, err
+		}
+		g.Restart()
+		g.PositionedAt = c.deps.Now().UnixMicro()
+		if err = c.install(ctx, what, g, revision, all, times); !errors.Is(err, kv.ErrConflict) {
+			return g, err
+		}
+		c.metrics.conflicts.Inc()
+	}
+	return nil, errContended(what)
+}
+
+// idle refuses what needs a group without members.
+func idle(what string, g *Group, force bool) error {
+	if force || len(g.Members) == 0 {
+		return nil
+	}
+	return rpc.Errorf(scribev1.Reason_REASON_GROUP_ACTIVE, "%s: it has %d members, %q among them: end them, or force it", what, len(g.Members), g.Members[0].Name)
+}
+
+// DeleteGroup implements rpc.GroupService.
+func (c *Coordinator) DeleteGroup(ctx context.Context, req *scribev1.DeleteGroupRequest) (*scribev1.DeleteGroupResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	what := fmt.Sprintf("delete group %.300q", req.GetGroup())
+	if err := checkName(what, req.GetGroup()); err != nil {
+		return nil, err
+	}
+	if err := c.remove(ctx, what, req); err != nil {
+		return nil, err
+	}
+	c.clean(ctx, req.GetGroup(), 0)
+	c.log.Info("a group was deleted", "group", req.GetGroup())
+	return &scribev1.DeleteGroupResponse{}, nil
+}
+
+func (c *Coordinator) remove(ctx context.Context, what string, req *scribev1.DeleteGroupRequest) error {
+	done, err := c.turn(ctx, req.GetGroup())
+	if err != nil {
+		return err
+	}
+	defer done()
+	for range maxAttempts {
+		g, revision, err := c.load(ctx, what, req.GetGroup())
+		if err != nil {
+			return err
+		}
+		if err := idle(what, g, req.GetForce()); err != nil {
+			return err
+		}
+		_, err = c.deps.Store.Commit(ctx, kv.Delete(groupKey(g.Name)).If(revision))
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, kv.ErrConflict) {
+			return commitError(what, err)
+		}
+		c.metrics.conflicts.Inc()
+	}
+	return errContended(what)
+}
+
+// holdPins says what active groups need of categories that retention is about to take, or would have taken.
+func (c *Coordinator) holdPins() {
+	c.mu.Lock()
+	names := make([]string, 0, len(c.mu.active))
+	for name := range c.mu.active {
+		names = append(names, name)
+	}
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(c.stopped, c.cfg.StoreTimeout)
+	defer cancel()
+	needs := map[uint32]int64{}
+	for _, name := range names {
+		from, category, err := c.needs(ctx, name)
+		if err != nil {
+			if c.stopped.Err() == nil && rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_GROUP {
+				c.log.Warn("what a group needs could not be read: retention may be faster than it", "group", name, "error", err)
+			}
+			continue
+		}
+		if at, ok := needs[category]; from > 0 && (!ok || from < at) {
+			needs[category] = from
+		}
+	}
+	const most = 10_000 // of the protocol
+	req := &scribev1.HoldPinsRequest{Holder: c.deps.Holder, Ttl: durationpb.New(3 * max(c.cfg.PinInterval, time.Second))}
+	for category, from := range needs {
+		if len(req.GetPins()) < most {
+			req.Pins = append(req.Pins, &scribev1.Pin{Category: category, From: from})
+		}
+	}
+	if _, err := c.deps.Control.HoldPins(ctx, req); err != nil && c.stopped.Err() == nil {
+		c.log.Warn("what groups need could not be told: retention may be faster than they", "error", err)
+	}
+}
+
+// needs is the persisted time from which a group needs records that retention is about to take; 0 when there is no such danger.
+func (c *Coordinator) needs(ctx context.Context, name string) (from int64, category uint32, err error) {
+	const what = "hold pins"
+	g, _, err := c.load(ctx, what, name)
+	if err != nil || len(g.Members) == 0 {
+		return 0, 0, err
+	}
+	e, err := c.deps.Store.Get(ctx, positionsOf(name, g.Positions)+timesKey)
+	if err != nil {
+		if errors.Is(err, kv.ErrNotFound) {
+			return 0, 0, nil // it was reset a moment ago
+		}
+		return 0, 0, readError(what, err)
+	}
+	times, err := decodeTimes(g, e.Value)
+	if err != nil {
+		return 0, 0, readError(what, err)
+	}
+	res, err := c.deps.Control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: g.Category})
+	if err != nil || res.GetCategory().GetId() != g.CategoryID {
+		return 0, 0, err
+	}
+	now := c.deps.Now().UnixMicro()
+	from = now
+	for b := range g.Useful {
+		from = min(from, max(g.timeOf(int(b), times), 1))
+	}
+	retention := res.GetCategory().GetRetention().AsDuration()
+	if now-from < (retention - max(retention/8, time.Minute)).Microseconds() {
+		return 0, 0, nil
+	}
+	return from, g.CategoryID, nil
+}

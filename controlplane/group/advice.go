@@ -1,0 +1,74 @@
+package group
+
+import (
+	"fmt"
+	"time"
+)
+
+// need is what the size of a group follows from. Rates are in decoded bytes a second; 0 = unknown, but for lag.
+type need struct {
+	members  int
+	capacity uint64 // of one member that is busy all the time
+	traffic  uint64 // what is written
+	lag      uint64 // bytes that wait
+	most     int    // members that can have something to do
+}
+
+// A group is sized so that its members are busy for a part of their time, which leaves room for peaks and for the loss of one, and so that
+// it is through with what waits in a while.
+const (
+	busyPart   = 0.7
+	drainAfter = 10 * time.Minute
+)
+
+// recommend is how many members the group should have, 0 when that can't be said, and why.
+func (n need) recommend() (members int, why string) {
+	if n.capacity == 0 {
+		if n.members == 0 {
+			return 0, "nothing is known yet: no member has read for long enough to know what one can do"
+		}
+		return 0, fmt.Sprintf("nothing is known yet: no member of %d has read for long enough to know what one can do", n.members)
+	}
+	each := busyPart * float64(n.capacity)
+	catchUp := float64(n.lag) / drainAfter.Seconds()
+	wanted := ceil((float64(n.traffic) + catchUp) / each)
+	why = fmt.Sprintf("%s/s are written and %s wait; a busy member takes %s/s: %d of them, busy for %.0f%% of their time, keep up",
+		size(float64(n.traffic)), size(float64(n.lag)), size(float64(n.capacity)), max(wanted, 1), busyPart*100)
+	if n.lag > 0 {
+		why += fmt.Sprintf(" and are through with what waits in %v", drainAfter)
+	}
+	switch {
+	case wanted > n.most:
+		why += fmt.Sprintf("; but no more than %d can have something to do: there are no more buckets with messages", n.most)
+		wanted = n.most
+	case wanted < 1:
+		wanted = 1
+	}
+	return wanted, why
+}
+
+func ceil(x float64) int {
+	const most = 1 << 30
+	if x >= most {
+		return most
+	}
+	n := int(x)
+	if float64(n) < x {
+		n++
+	}
+	return n
+}
+
+// size is a number of bytes for people.
+func size(n float64) string {
+	for _, unit := range []string{"B", "KB", "MB", "GB", "TB"} {
+		if n < 1000 {
+			if unit == "B" || n >= 100 {
+				return fmt.Sprintf("%.0f %s", n, unit)
+			}
+			return fmt.Sprintf("%.1f %s", n, unit)
+		}
+		n /= 1000
+	}
+	return fmt.Sprintf("%.0f PB", n)
+}

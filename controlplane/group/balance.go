@@ -1,0 +1,108 @@
+package group
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+)
+
+// balance decides whose each bucket shall be, so that the members' numbers of them differ by one at most and as few as possible go from
+// one to another; and makes those that nobody owns their targets'. The caller has raised the generation.
+func (g *Group) balance() {
+	if len(g.Members) == 0 {
+		clear(g.Buckets)
+		return
+	}
+	g.share(0, int(g.Useful))
+	g.share(int(g.Useful), len(g.Buckets))
+	for i := range g.Buckets {
+		if b := &g.Buckets[i]; b.Owner == 0 {
+			b.Owner, b.Granted = b.Target, g.Generation
+		}
+	}
+}
+
+// share shares the buckets [from, to) among all members.
+func (g *Group) share(from, to int) {
+	held := make(map[uint64][]int, len(g.Members)) // by member: the buckets that are, or shall be, its own
+	alive := func(epoch uint64) bool { return g.Member(epoch) != nil }
+	var free []int
+	for i := from; i < to; i++ {
+		b := &g.Buckets[i]
+		if b.Owner != 0 && !alive(b.Owner) {
+			b.Owner, b.Granted = 0, 0
+		}
+		switch {
+		case alive(b.Target):
+		case b.Owner != 0:
+			b.Target = b.Owner // who was to have it is gone
+		default:
+			b.Target = 0
+			free = append(free, i)
+			continue
+		}
+		held[b.Target] = append(held[b.Target], i)
+	}
+	quotas := g.quotas(to-from, held)
+	for epoch, buckets := range held {
+		over := len(buckets) - quotas[epoch]
+		if over <= 0 {
+			continue
+		}
+		// First those that it does not have yet: they are on their way in any case.
+		slices.SortFunc(buckets, func(a, b int) int {
+			return cmp.Or(boolOrder(g.Buckets[a].Owner == epoch, g.Buckets[b].Owner == epoch), cmp.Compare(mixed(a), mixed(b)))
+		})
+		free = append(free, buckets[:over]...)
+		held[epoch] = buckets[over:]
+	}
+	slices.SortFunc(free, func(a, b int) int { return cmp.Compare(mixed(a), mixed(b)) })
+	free = slices.DeleteFunc(free, func(i int) bool { // stays where it is after all, if there is room
+		owner := g.Buckets[i].Owner
+		if owner == 0 || len(held[owner]) >= quotas[owner] {
+			return false
+		}
+		g.Buckets[i].Target = owner
+		held[owner] = append(held[owner], i)
+		return true
+	})
+	for _, m := range g.Members {
+		n := quotas[m.Epoch] - len(held[m.Epoch])
+		for _, i := range free[:n] {
+			g.Buckets[i].Target = m.Epoch
+		}
+		free = free[n:]
+	}
+}
+
+// quotas says how many of n buckets each member shall have: those who have the most already get what is left over.
+func (g *Group) quotas(n int, held map[uint64][]int) map[uint64]int {
+	order := make([]uint64, len(g.Members))
+	for i, m := range g.Members {
+		order[i] = m.Epoch
+	}
+	slices.SortStableFunc(order, func(a, b uint64) int { return cmp.Compare(len(held[b]), len(held[a])) })
+	quotas := make(map[uint64]int, len(order))
+	for i, epoch := range order {
+		quotas[epoch] = n / len(order)
+		if i < n%len(order) {
+			quotas[epoch]++
+		}
+	}
+	return quotas
+}
+
+// boolOrder sorts false before true.
+func boolOrder(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	default:
+		return 1
+	}
+}
+
+// mixed orders buckets so that those which go together are not neighbours: what numbers have in common should not meet in one member.
+func mixed(bucket int) uint32 { return bits.Reverse32(uint32(bucket) * 0x9e3779b1) }

@@ -1,0 +1,123 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"scribe/internal/record"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/kv"
+	"scribe/storage/metalog"
+)
+
+// Bounds and defaults of requests, as the protocol describes them.
+const (
+	minTTL         = time.Second
+	maxTTL         = 5 * time.Minute
+	defaultTTL     = 10 * time.Second
+	minRevoke      = time.Second
+	maxRevoke      = time.Hour
+	defaultRevoke  = time.Minute
+	defaultBuckets = 256
+	maxList        = 1000
+	maxPositions   = 20_000  // shards in a commit
+	maxAhead       = 200_000 // buckets ahead in a commit
+)
+
+// Config is what a coordinator is made with. Start from DefaultConfig.
+type Config struct {
+	// MaxGroups is how many groups there may be; creating more is refused.
+	MaxGroups int
+	// MaxShards is how many physical shards a category may have when a group begins to read it.
+	MaxShards int
+	// PinInterval is how often the coordinator says what active groups need of categories that retention is about to take.
+	PinInterval time.Duration
+	// StoreTimeout bounds what the coordinator does with the store on its own.
+	StoreTimeout time.Duration
+	// LogTimeout bounds a question to the metadata engine.
+	LogTimeout time.Duration
+	// TrafficWindow is over how much time the traffic of a category is measured, back from now.
+	TrafficWindow time.Duration
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	return Config{
+		MaxGroups: 10_000, MaxShards: 100_000, PinInterval: 10 * time.Second,
+		StoreTimeout: 10 * time.Second, LogTimeout: 10 * time.Second, TrafficWindow: 5 * time.Minute,
+	}
+}
+
+// Validate reports every field that is out of its range.
+func (c Config) Validate() error {
+	var errs []error
+	number := func(field string, v, low, high int) {
+		if v < low || v > high {
+			errs = append(errs, fmt.Errorf("%s is %d, want %d to %d", field, v, low, high))
+		}
+	}
+	duration := func(field string, v, low, high time.Duration) {
+		if v < low || v > high {
+			errs = append(errs, fmt.Errorf("%s is %v, want %v to %v", field, v, low, high))
+		}
+	}
+	number("MaxGroups", c.MaxGroups, 1, 1_000_000)
+	number("MaxShards", c.MaxShards, 1, 100_000)
+	duration("PinInterval", c.PinInterval, time.Millisecond, 20*time.Second)
+	duration("StoreTimeout", c.StoreTimeout, time.Millisecond, time.Hour)
+	duration("LogTimeout", c.LogTimeout, time.Millisecond, time.Hour)
+	duration("TrafficWindow", c.TrafficWindow, time.Second, 24*time.Hour)
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("group: %w", err)
+	}
+	return nil
+}
+
+// Control is what a coordinator needs of the control plane.
+type Control interface {
+	GetCategory(ctx context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error)
+	HoldPins(ctx context.Context, req *scribev1.HoldPinsRequest) (*scribev1.HoldPinsResponse, error)
+}
+
+// Log is what a coordinator needs of the metadata engine: where groups begin, and what waits for them.
+type Log interface {
+	Shards(ctx context.Context, category uint32) ([]metalog.State, error)
+	Seek(ctx context.Context, shards []record.ShardID, t int64) ([]record.LSN, error)
+}
+
+// Deps are what a coordinator works with. They outlive it.
+type Deps struct {
+	// Store keeps the state.
+	Store kv.Store
+	// Control is the control plane.
+	Control Control
+	// Log is the metadata engine.
+	Log Log
+	// Holder is under which name pins are held; no other process has the same.
+	Holder string
+	// Logger may be nil.
+	Logger *slog.Logger
+	// Registerer may be nil. Close unregisters.
+	Registerer prometheus.Registerer
+	// Now gives the times that are written down and compared with those of messages; nil means time.Now. Leases run by the monotonic clock.
+	Now func() time.Time
+}
+
+func (d *Deps) validate() error {
+	var errs []error
+	need := func(ok bool, what string) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("group: no %s", what))
+		}
+	}
+	need(d.Store != nil, "store")
+	need(d.Control != nil, "control plane")
+	need(d.Log != nil, "metadata engine")
+	need(d.Holder != "", "name for pins")
+	return errors.Join(errs...)
+}

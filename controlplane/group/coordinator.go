@@ -1,0 +1,361 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"sync"
+	"time"
+
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/kv"
+)
+
+// Coordinator implements rpc.GroupService. Make it with NewCoordinator.
+type Coordinator struct {
+	cfg     Config
+	deps    Deps
+	log     *slog.Logger
+	metrics *metrics
+	seed    maphash.Seed
+	// turns are the semaphores that changes of a group take, by its name's hash.
+	turns [64]chan struct{}
+
+	stopped context.Context
+	stop    context.CancelFunc
+	worker  sync.WaitGroup
+	// wake tells the sweep that a group is active that it may not know.
+	wake chan struct{}
+
+	mu struct {
+		sync.Mutex
+		closed bool
+		calls  int
+		// idle is closed when the last call ends after closing.
+		idle chan struct{}
+		// active are the groups that have, or may have, members.
+		active map[string]*active
+	}
+}
+
+var _ rpc.GroupService = (*Coordinator)(nil)
+
+// active is what the coordinator knows of a group with members. Coordinator.mu guards it.
+type active struct {
+	watch *Watch
+	// due is when it is to be looked at; resized when it was compared with its category.
+	due, resized time.Time
+	members      int
+}
+
+// NewCoordinator starts a coordinator.
+func NewCoordinator(cfg Config, deps Deps) (*Coordinator, error) {
+	if err := errors.Join(cfg.Validate(), deps.validate()); err != nil {
+		return nil, err
+	}
+	c := &Coordinator{cfg: cfg, deps: deps, log: deps.Logger, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1)}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	if c.deps.Now == nil {
+		c.deps.Now = time.Now
+	}
+	for i := range c.turns {
+		c.turns[i] = make(chan struct{}, 1)
+	}
+	c.mu.idle = make(chan struct{})
+	c.mu.active = map[string]*active{}
+	m, err := newMetrics(deps.Registerer, c.countActive)
+	if err != nil {
+		return nil, err
+	}
+	c.metrics = m
+	c.stopped, c.stop = context.WithCancel(context.Background())
+	c.worker.Go(c.sweep)
+	return c, nil
+}
+
+// Close refuses new calls, waits for those that run until ctx ends, and stops. Members stay members: another coordinator, or the next one
+// on the same store, goes on with them. Repeating it is harmless.
+func (c *Coordinator) Close(ctx context.Context) error {
+	c.mu.Lock()
+	first := !c.mu.closed
+	if first {
+		c.mu.closed = true
+		if c.mu.calls == 0 {
+			close(c.mu.idle)
+		}
+	}
+	idle := c.mu.idle
+	c.mu.Unlock()
+	var err error
+	select {
+	case <-idle:
+	case <-ctx.Done():
+		err = fmt.Errorf("group: calls still run: %w", context.Cause(ctx))
+	}
+	c.stop()
+	c.worker.Wait()
+	if first {
+		c.metrics.close()
+	}
+	return err
+}
+
+// begin admits a call; done ends it.
+func (c *Coordinator) begin() (done func(), err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_SHUTTING_DOWN, time.Second, "the coordinator of groups is shutting down: use another one")
+	}
+	c.mu.calls++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.mu.calls--
+		if c.mu.closed && c.mu.calls == 0 {
+			close(c.mu.idle)
+		}
+	}, nil
+}
+
+// turn waits for the turn to change a group.
+func (c *Coordinator) turn(ctx context.Context, name string) (done func(), err error) {
+	t := c.turns[maphash.String(c.seed, name)%uint64(len(c.turns))]
+	select {
+	case t <- struct{}{}:
+		return func() { <-t }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for other changes of group %q: %w", name, context.Cause(ctx))
+	}
+}
+
+// spoke notes a sign of life of a member.
+func (c *Coordinator) spoke(g *Group, epoch uint64, status *Status) {
+	now := time.Now()
+	c.mu.Lock()
+	a := c.mu.active[g.Name]
+	fresh := a == nil
+	if fresh {
+		a = &active{watch: NewWatch(), due: now}
+		c.mu.active[g.Name] = a
+	}
+	a.members = len(g.Members)
+	a.watch.Spoke(epoch, now, status)
+	c.mu.Unlock()
+	if fresh {
+		select {
+		case c.wake <- struct{}{}:
+		default: // it will look at all of them
+		}
+	}
+}
+
+// heard notes that somebody who says that it is a member is alive, before it is known whether that is so: a member must not be taken for
+// silent because the store does not answer.
+func (c *Coordinator) heard(name string, epoch uint64) {
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a := c.mu.active[name]; a != nil {
+		a.watch.Known(epoch, now)
+	}
+}
+
+func (c *Coordinator) countActive() (groups, members float64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range c.mu.active {
+		members += float64(a.members)
+	}
+	return float64(len(c.mu.active)), members
+}
+
+// sweep looks at the groups that have members: one goroutine for all of them.
+func (c *Coordinator) sweep() {
+	c.discover()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	pins := time.Now().Add(c.cfg.PinInterval)
+	for {
+		select {
+		case <-timer.C:
+		case <-c.wake:
+		case <-c.stopped.Done():
+			return
+		}
+		now := time.Now()
+		for _, name := range c.dueAt(now) {
+			c.look(name)
+		}
+		if !now.Before(pins) {
+			c.holdPins()
+			pins = now.Add(c.cfg.PinInterval)
+		}
+		timer.Reset(time.Until(c.next(pins)))
+	}
+}
+
+// discover finds the groups that had members when the coordinator was started.
+func (c *Coordinator) discover() {
+	for after := groupPrefix; ; {
+		ctx, cancel := context.WithTimeout(c.stopped, c.cfg.StoreTimeout)
+		page, err := c.deps.Store.Range(ctx, kv.Range{Prefix: groupPrefix, After: after, Limit: maxList})
+		cancel()
+		if err != nil {
+			if c.stopped.Err() != nil || errors.Is(err, kv.ErrClosed) {
+				return
+			}
+			c.log.Warn("the groups that have members could not be read: trying again", "error", err)
+			if !c.rest(time.Second) {
+				return
+			}
+			continue
+		}
+		now := time.Now()
+		for _, e := range page.Entries {
+			after = e.Key
+			g, err := decode(e.Key[len(groupPrefix):], e.Value)
+			if err != nil {
+				c.metrics.damaged.Inc()
+				c.log.Error("a group cannot be read", "key", e.Key, "error", err)
+				continue
+			}
+			if len(g.Members) > 0 {
+				c.mu.Lock()
+				if c.mu.active[g.Name] == nil {
+					c.mu.active[g.Name] = &active{watch: NewWatch(), due: now, members: len(g.Members)}
+				}
+				c.mu.Unlock()
+			}
+		}
+		if !page.More {
+			return
+		}
+	}
+}
+
+// rest waits, and is false when the coordinator stops.
+func (c *Coordinator) rest(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-c.stopped.Done():
+		return false
+	}
+}
+
+// dueAt returns the groups that are to be looked at.
+func (c *Coordinator) dueAt(now time.Time) (names []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, a := range c.mu.active {
+		if !now.Before(a.due) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// next is when something is to be done.
+func (c *Coordinator) next(at time.Time) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range c.mu.active {
+		if a.due.Before(at) {
+			at = a.due
+		}
+	}
+	return at
+}
+
+// look looks at one group: who is silent goes, who does not give back what it should loses it, and who is alive is written down.
+func (c *Coordinator) look(name string) {
+	ctx, cancel := context.WithTimeout(c.stopped, c.cfg.StoreTimeout)
+	defer cancel()
+	const what = "look after a group"
+	var (
+		verdict Verdict
+		wrote   bool
+	)
+	g, err := c.change(ctx, what, name, func(g *Group) (bool, error) {
+		useful := c.useful(ctx, g)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		a := c.mu.active[name]
+		if a == nil {
+			return false, nil
+		}
+		verdict = a.watch.Look(g, time.Now())
+		wrote = verdict.Write || len(verdict.Silent)+len(verdict.Stubborn) > 0
+		changed := wrote
+		if wrote {
+			a.watch.Beats(g)
+		}
+		changed = g.Remove(verdict.Silent...) || changed
+		for _, epoch := range verdict.Stubborn {
+			changed = g.Take(epoch) || changed
+		}
+		return g.Resize(useful) || changed, nil
+	})
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a := c.mu.active[name]
+	if a == nil {
+		return
+	}
+	switch {
+	case rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_GROUP, err == nil && len(g.Members) == 0:
+		delete(c.mu.active, name)
+	case err != nil:
+		if c.stopped.Err() == nil {
+			c.log.Warn("a group could not be looked after", "group", name, "error", err)
+		}
+		a.due = now.Add(time.Second)
+	default:
+		a.due, a.members = now.Add(interval(g)), len(g.Members)
+		if wrote {
+			a.watch.Wrote(g, now)
+		}
+	}
+	if err == nil {
+		c.metrics.expired.Add(float64(len(verdict.Silent)))
+		c.metrics.taken.Add(float64(len(verdict.Stubborn)))
+		for _, epoch := range verdict.Silent {
+			c.log.Warn("a member was silent and is one no more", "group", name, "epoch", epoch)
+		}
+		for _, epoch := range verdict.Stubborn {
+			c.log.Warn("a member did not give back buckets in time and lost them", "group", name, "epoch", epoch)
+		}
+	}
+}
+
+// resizeEvery is how often a group that shares by shards is compared with its category.
+const resizeEvery = 10 * time.Second
+
+// useful is how many of a group's buckets can have messages now.
+func (c *Coordinator) useful(ctx context.Context, g *Group) uint32 {
+	now := time.Now()
+	c.mu.Lock()
+	a := c.mu.active[g.Name]
+	due := a != nil && now.Sub(a.resized) >= resizeEvery
+	if due {
+		a.resized = now
+	}
+	c.mu.Unlock()
+	if !due {
+		return g.Useful
+	}
+	res, err := c.deps.Control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: g.Category})
+	if err != nil || res.GetCategory().GetId() != g.CategoryID {
+		return g.Useful
+	}
+	return usefulIn(g.Scheme, res.GetCategory())
+}

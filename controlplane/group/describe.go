@@ -1,0 +1,198 @@
+package group
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/internal/bucket"
+	"scribe/internal/record"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/metalog"
+)
+
+// DescribeGroup implements rpc.GroupService. A metadata engine that does not answer costs the lag, not the answer.
+func (c *Coordinator) DescribeGroup(ctx context.Context, req *scribev1.DescribeGroupRequest) (*scribev1.DescribeGroupResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	what := fmt.Sprintf("describe group %.300q", req.GetGroup())
+	if err := checkName(what, req.GetGroup()); err != nil {
+		return nil, err
+	}
+	g, _, err := c.load(ctx, what, req.GetGroup())
+	if err != nil {
+		return nil, err
+	}
+	all, times, err := c.readPositions(ctx, what, g)
+	if err != nil {
+		return nil, err
+	}
+	r := newReport(g, times, c.deps.Now().UnixMicro())
+	if err := c.measure(ctx, what, r, all); err != nil {
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		r.incomplete = err.Error()
+	}
+	return r.response(req.GetBrief()), nil
+}
+
+// measure finds out what waits for a group and what is written to its category.
+func (c *Coordinator) measure(ctx context.Context, what string, r *report, all positions) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.LogTimeout)
+	defer cancel()
+	states, err := c.deps.Log.Shards(ctx, r.g.CategoryID)
+	if err != nil {
+		return logError(what, err)
+	}
+	r.waiting(states, all)
+	recent := positions{}
+	window := c.cfg.TrafficWindow
+	if err := c.seek(ctx, what, states, c.deps.Now().Add(-window).UnixMicro(), recent); err != nil {
+		return err
+	}
+	written := uint64(0)
+	for _, v := range states {
+		if from := recent[v.Shard].Low; from < v.NextLSN {
+			written += uint64(v.NextLSN - from)
+		}
+	}
+	r.traffic = written * 1000 / uint64(window/time.Second)
+	return nil
+}
+
+// report is what is known of a group: free of I/O.
+type report struct {
+	g          *Group
+	times      []int64
+	now        int64
+	left       []uint64 // pointers that wait, by bucket
+	shards     []*scribev1.GroupShard
+	traffic    uint64 // pointers in 1000 s
+	measured   bool
+	incomplete string
+}
+
+func newReport(g *Group, times []int64, now int64) *report {
+	return &report{g: g, times: times, now: now, left: make([]uint64, len(g.Buckets))}
+}
+
+// waiting compares positions with the ends of shards.
+func (r *report) waiting(states []metalog.State, all positions) {
+	slices.SortFunc(states, func(a, b metalog.State) int { return cmp.Compare(a.Shard, b.Shard) })
+	var scratch bucket.Places
+	for _, v := range states {
+		p := all[v.Shard]
+		scratch = r.g.Scheme.Expand(&p, scratch)
+		sum := uint64(0)
+		for b, at := range scratch {
+			// What was trimmed does not wait any more.
+			n := r.g.Scheme.Count(v.Shard, uint32(b), max(at.LSN, v.FirstLSN), v.NextLSN)
+			r.left[b] += n
+			sum += n
+		}
+		r.shards = append(r.shards, &scribev1.GroupShard{
+			Shard: uint64(v.Shard), Low: uint64(max(p.Low, record.FirstLSN)), NextLsn: uint64(v.NextLSN), Lag: r.lag(sum, 0),
+		})
+	}
+	r.measured = true
+}
+
+// lag is a number of pointers, of which the oldest was persisted at or after a time; 0 = not told.
+func (r *report) lag(pointers uint64, since int64) *scribev1.GroupLag {
+	l := &scribev1.GroupLag{Pointers: pointers, Bytes: pointers * r.g.PointerBytes}
+	if pointers > 0 && since > 0 {
+		l.Time = durationpb.New(time.Duration(max(r.now-since, 0)) * time.Microsecond)
+	}
+	return l
+}
+
+func (r *report) response(brief bool) *scribev1.DescribeGroupResponse {
+	g := r.g
+	res := &scribev1.DescribeGroupResponse{
+		Group: wireGroup(g), Incomplete: r.incomplete,
+		TrafficPointersPerKilosecond: r.traffic, TrafficBytesPerSecond: r.traffic * g.PointerBytes / 1000,
+	}
+	byEpoch := map[uint64]*scribev1.GroupMember{}
+	for i := range g.Members {
+		m := &g.Members[i]
+		w := &scribev1.GroupMember{
+			Member: m.Name, Epoch: m.Epoch, Description: m.Description, JoinedAt: m.JoinedAt, Ttl: durationpb.New(m.TTL),
+			Status: &scribev1.GroupMemberStatus{
+				Watermark: m.Status.Watermark, BytesPerSecond: m.Status.BytesPerSecond, MessagesPerSecond: m.Status.MessagesPerSecond,
+				PointersPerKilosecond: m.Status.PointersPerKilosecond, BusyPermille: m.Status.BusyPermille,
+			},
+		}
+		byEpoch[m.Epoch] = w
+		res.Members = append(res.Members, w)
+	}
+	slices.SortFunc(res.GetMembers(), func(a, b *scribev1.GroupMember) int { return strings.Compare(a.GetMember(), b.GetMember()) })
+	sums := map[uint64]*sum{}
+	var total sum
+	for i, b := range g.Buckets {
+		at := g.timeOf(i, r.times)
+		s := sums[b.Owner]
+		if s == nil {
+			s = &sum{}
+			sums[b.Owner] = s
+		}
+		s.add(r.left[i], at)
+		total.add(r.left[i], at)
+		owner, target := byEpoch[b.Owner], byEpoch[b.Target]
+		if owner != nil {
+			owner.Buckets++
+		}
+		w := &scribev1.GroupBucket{Bucket: uint32(i), Member: owner.GetMember(), Generation: b.Granted, Lag: r.lag(r.left[i], at)}
+		if b.Owner != b.Target {
+			w.Next = target.GetMember()
+			owner.Revoked++
+			target.Pending++
+		}
+		if !brief {
+			res.Buckets = append(res.Buckets, w)
+		}
+	}
+	for epoch, m := range byEpoch {
+		if s := sums[epoch]; s != nil {
+			m.Lag = r.lag(s.pointers, s.since)
+		}
+	}
+	res.Lag = r.lag(total.pointers, total.since)
+	if !brief {
+		res.Shards = r.shards
+	}
+	if r.measured {
+		need := need{
+			members: len(g.Members), capacity: g.Capacity, traffic: res.GetTrafficBytesPerSecond(), lag: res.GetLag().GetBytes(), most: int(max(g.Useful, 1)),
+		}
+		n, why := need.recommend()
+		res.RecommendedMembers, res.Recommendation = uint32(n), why
+	} else {
+		res.Recommendation = "nothing is known of traffic and lag while the metadata engine is away"
+	}
+	return res
+}
+
+// sum is pointers that wait, and the time of the oldest.
+type sum struct {
+	pointers uint64
+	since    int64
+}
+
+func (s *sum) add(pointers uint64, since int64) {
+	if pointers == 0 {
+		return
+	}
+	if s.pointers == 0 || since < s.since {
+		s.since = since
+	}
+	s.pointers += pointers
+}

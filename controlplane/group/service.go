@@ -1,0 +1,477 @@
+package group
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/internal/bucket"
+	"scribe/internal/record"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/kv"
+)
+
+// faults collects what is wrong with a request.
+type faults []string
+
+func (f *faults) add(field, format string, args ...any) {
+	*f = append(*f, field+": "+fmt.Sprintf(format, args...))
+}
+
+func (f faults) err(what string) error {
+	if len(f) == 0 {
+		return nil
+	}
+	return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %s", what, strings.Join(f, "; "))
+}
+
+func (f *faults) name(field, name string) {
+	if err := record.ValidateCategory(name); err != nil {
+		f.add(field, "%v", err)
+	}
+}
+
+// duration returns a duration of a request, or what it means when it is not set.
+func (f *faults) duration(field string, d *durationpb.Duration, low, high, unset time.Duration) time.Duration {
+	switch {
+	case d == nil || d.GetSeconds() == 0 && d.GetNanos() == 0:
+		return unset
+	case d.CheckValid() != nil:
+		f.add(field, "is not a duration")
+	case d.AsDuration() < low || d.AsDuration() > high:
+		f.add(field, "%v is not within %v and %v", d.AsDuration(), low, high)
+	default:
+		return d.AsDuration()
+	}
+	return unset
+}
+
+// checkName refuses what can't be a group's name.
+func checkName(what, name string) error {
+	var f faults
+	f.name("group", name)
+	return f.err(what)
+}
+
+// JoinGroup implements rpc.GroupService.
+func (c *Coordinator) JoinGroup(ctx context.Context, req *scribev1.JoinGroupRequest) (*scribev1.JoinGroupResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	what := fmt.Sprintf("join group %.300q", req.GetGroup())
+	member, err := newMember(what, req)
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.deps.Control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: req.GetCategory()})
+	if err != nil {
+		return nil, err
+	}
+	cat := res.GetCategory()
+	member.JoinedAt = c.deps.Now().UnixMicro()
+	epoch := uint64(0)
+	join := func(g *Group) (bool, error) {
+		if err := suits(what, g, req, cat); err != nil {
+			return false, err
+		}
+		if len(g.Members) >= maxMembers && g.Named(member.Name) == nil {
+			return false, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, member.TTL, "%s: it has %d members, which is the limit", what, len(g.Members))
+		}
+		epoch = g.Join(member)
+		return true, nil
+	}
+	var g *Group
+	for range maxAttempts {
+		if g, err = c.change(ctx, what, req.GetGroup(), join); rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_GROUP {
+			break
+		}
+		if g, err = c.create(ctx, what, req, cat, join); !errors.Is(err, kv.ErrConflict) {
+			break
+		}
+		err = errContended(what)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.metrics.joins.Inc()
+	c.log.Info("a member joined a group", "group", g.Name, "member", member.Name, "epoch", epoch, "members", len(g.Members), "generation", g.Generation)
+	c.spoke(g, epoch, nil)
+	return &scribev1.JoinGroupResponse{
+		Epoch: epoch, Sharing: scribev1.GroupSharing(g.Scheme.Sharing), Buckets: g.Scheme.Buckets, CategoryId: g.CategoryID,
+		Ttl: durationpb.New(member.TTL), Lease: durationpb.New(lease(member.TTL)), Assignment: assignmentOf(g, epoch),
+	}, nil
+}
+
+// newMember checks a request to join, as far as that needs no group.
+func newMember(what string, req *scribev1.JoinGroupRequest) (Member, error) {
+	var f faults
+	f.name("group", req.GetGroup())
+	f.name("category", req.GetCategory())
+	if n := len(req.GetMember()); n == 0 || n > maxName {
+		f.add("member", "a name of %d bytes, want 1 to %d", n, maxName)
+	}
+	if n := len(req.GetDescription()); n > maxDescription {
+		f.add("description", "%d bytes, the limit is %d", n, maxDescription)
+	}
+	if b := req.GetBuckets(); b > bucket.Max || bits.OnesCount32(b) > 1 {
+		f.add("buckets", "%d, want a power of two up to %d", b, bucket.Max)
+	}
+	if s := req.GetSharing(); s > scribev1.GroupSharing_GROUP_SHARING_SHARDS || s < 0 {
+		f.add("sharing", "%d is unknown", s)
+	}
+	m := Member{Name: req.GetMember(), Description: req.GetDescription()}
+	m.TTL = f.duration("ttl", req.GetTtl(), minTTL, maxTTL, defaultTTL)
+	m.RevokeTimeout = f.duration("revoke_timeout", req.GetRevokeTimeout(), minRevoke, maxRevoke, defaultRevoke)
+	return m, f.err(what)
+}
+
+// suits refuses a request to join a group that is another one than the request describes.
+func suits(what string, g *Group, req *scribev1.JoinGroupRequest, cat *scribev1.Category) error {
+	switch s := req.GetSharing(); {
+	case g.Category != req.GetCategory():
+		return rpc.Errorf(scribev1.Reason_REASON_CONFLICT, "%s: it reads category %q, not %q: choose another name for the group", what, g.Category, req.GetCategory())
+	case g.CategoryID != cat.GetId():
+		return rpc.Errorf(scribev1.Reason_REASON_CONFLICT,
+			"%s: category %q was deleted and made again since: reset the group, or delete it", what, g.Category)
+	case s != scribev1.GroupSharing_GROUP_SHARING_UNSPECIFIED && bucket.Sharing(s) != g.Scheme.Sharing: //nolint:gosec // it is one of three
+		return rpc.Errorf(scribev1.Reason_REASON_CONFLICT, "%s: it shares by %v, which is decided when a group is created: delete it, or choose another name", what, g.Scheme.Sharing)
+	case req.GetBuckets() != 0 && req.GetBuckets() != g.Scheme.Buckets:
+		return rpc.Errorf(scribev1.Reason_REASON_CONFLICT, "%s: it has %d buckets, which is decided when a group is created: delete it, or choose another name", what, g.Scheme.Buckets)
+	}
+	return nil
+}
+
+// usefulIn is how many buckets of a scheme can have messages of a category.
+func usefulIn(s bucket.Scheme, cat *scribev1.Category) uint32 {
+	if s.Sharing == bucket.Shards {
+		return min(cat.GetShards(), s.Buckets)
+	}
+	return s.Buckets
+}
+
+// create makes a group, with a first member. It fails with kv.ErrConflict when there is one of that name by now.
+func (c *Coordinator) create(ctx context.Context, what string, req *scribev1.JoinGroupRequest, cat *scribev1.Category, join func(*Group) (bool, error)) (*Group, error) {
+	done, err := c.turn(ctx, req.GetGroup())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if err := c.room(ctx, what); err != nil {
+		return nil, err
+	}
+	scheme := bucket.Scheme{Sharing: bucket.Sharing(req.GetSharing()), Buckets: cmp.Or(req.GetBuckets(), defaultBuckets)} //nolint:gosec // it is one of three
+	if scheme.Sharing == 0 {
+		scheme.Sharing = bucket.Pointers
+		if cat.GetShards() > 1 || cat.HasOneOrder() {
+			scheme.Sharing = bucket.Shards
+		}
+	}
+	all, times, err := c.resolve(ctx, what, cat, scheme, start{req.GetStartAt(), req.GetStartTime(), req.GetCheckpoint()})
+	if err != nil {
+		return nil, err
+	}
+	g := New(req.GetGroup(), cat.GetName(), cat.GetId(), scheme, usefulIn(scheme, cat))
+	g.CreatedAt = c.deps.Now().UnixMicro()
+	g.PositionedAt = g.CreatedAt
+	if _, err := join(g); err != nil {
+		return nil, err
+	}
+	if err := c.install(ctx, what, g, 0, all, times); err != nil {
+		return nil, err
+	}
+	c.log.Info("a group was created", "group", g.Name, "category", g.Category, "sharing", g.Scheme.Sharing.String(), "buckets", g.Scheme.Buckets, "shards", len(all))
+	return g, nil
+}
+
+// room refuses a group over the limit.
+func (c *Coordinator) room(ctx context.Context, what string) error {
+	n := 0
+	for after := groupPrefix; ; {
+		page, err := c.deps.Store.Range(ctx, kv.Range{Prefix: groupPrefix, After: after})
+		if err != nil {
+			return readError(what, err)
+		}
+		if n += len(page.Entries); n >= c.cfg.MaxGroups {
+			return rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "%s: there are %d groups, which is the limit: delete some", what, n)
+		}
+		if !page.More {
+			return nil
+		}
+		after = page.Entries[len(page.Entries)-1].Key
+	}
+}
+
+func assignmentOf(g *Group, epoch uint64) *scribev1.GroupAssignment {
+	a := g.Assignment(epoch)
+	out := &scribev1.GroupAssignment{Generation: a.Generation, Revoked: a.Revoked, Pending: uint32(a.Pending)}
+	for generation, set := range a.Grants {
+		out.Grants = append(out.Grants, &scribev1.GroupGrant{Generation: generation, Buckets: set})
+	}
+	slices.SortFunc(out.Grants, func(a, b *scribev1.GroupGrant) int { return cmp.Compare(a.GetGeneration(), b.GetGeneration()) })
+	return out
+}
+
+// isMember says why there is no such member.
+func isMember(what string, g *Group, name string, epoch uint64) error {
+	if m := g.Member(epoch); m == nil || m.Name != name {
+		return rpc.Errorf(scribev1.Reason_REASON_LEASE_EXPIRED,
+			"%s: the membership of %.300q with epoch %d has ended: it was silent for too long, left, or was replaced by another of that name; join again", what, name, epoch)
+	}
+	return nil
+}
+
+// HeartbeatGroup implements rpc.GroupService.
+func (c *Coordinator) HeartbeatGroup(ctx context.Context, req *scribev1.HeartbeatGroupRequest) (*scribev1.HeartbeatGroupResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	what := fmt.Sprintf("heartbeat in group %.300q", req.GetGroup())
+	if err := checkName(what, req.GetGroup()); err != nil {
+		return nil, err
+	}
+	c.heard(req.GetGroup(), req.GetEpoch())
+	g, _, err := c.load(ctx, what, req.GetGroup())
+	if err == nil && len(req.GetReleased()) > 0 {
+		g, err = c.change(ctx, what, req.GetGroup(), func(g *Group) (bool, error) {
+			set, err := bucket.Parse(req.GetReleased(), g.Scheme.Buckets)
+			if err != nil {
+				return false, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: released: %w", what, err)
+			}
+			return g.Release(req.GetEpoch(), req.GetGeneration(), set), nil
+		})
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := isMember(what, g, req.GetMember(), req.GetEpoch()); err != nil {
+		return nil, err
+	}
+	c.spoke(g, req.GetEpoch(), statusOf(req))
+	return &scribev1.HeartbeatGroupResponse{Assignment: assignmentOf(g, req.GetEpoch())}, nil
+}
+
+func statusOf(req *scribev1.HeartbeatGroupRequest) *Status {
+	s := req.GetStatus()
+	const most = 1 << 50 // a petabyte a second; what is computed from it does not overflow
+	return &Status{
+		Generation: req.GetGeneration(), Watermark: max(s.GetWatermark(), 0),
+		BytesPerSecond: min(s.GetBytesPerSecond(), most), MessagesPerSecond: min(s.GetMessagesPerSecond(), most),
+		PointersPerKilosecond: min(s.GetPointersPerKilosecond(), most), BusyPermille: min(s.GetBusyPermille(), 1000),
+	}
+}
+
+// GroupPositions implements rpc.GroupService.
+func (c *Coordinator) GroupPositions(ctx context.Context, req *scribev1.GroupPositionsRequest) (*scribev1.GroupPositionsResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	what := fmt.Sprintf("read positions of group %.300q", req.GetGroup())
+	if err := checkName(what, req.GetGroup()); err != nil {
+		return nil, err
+	}
+	g, _, err := c.load(ctx, what, req.GetGroup())
+	if err != nil {
+		return nil, err
+	}
+	set, err := c.owned(what, g, req.GetMember(), req.GetEpoch(), req.GetGeneration(), req.GetBuckets())
+	if err != nil {
+		return nil, err
+	}
+	all, times, err := c.readPositions(ctx, what, g)
+	if err != nil {
+		return nil, err
+	}
+	res := &scribev1.GroupPositionsResponse{}
+	first := true
+	for b := range set.Each() {
+		if t := g.timeOf(int(b), times); first || t < res.GetWatermark() {
+			res.Watermark, first = t, false
+		}
+	}
+	var scratch bucket.Places
+	for _, shard := range all.sorted() {
+		p := all[shard]
+		scratch = g.Scheme.Expand(&p, scratch)
+		p = g.Scheme.Compact(shard, scratch, set)
+		res.Positions = append(res.Positions, wirePosition(shard, &p))
+	}
+	return res, nil
+}
+
+func wirePosition(shard record.ShardID, p *bucket.Position) *scribev1.GroupShardPosition {
+	out := &scribev1.GroupShardPosition{Shard: uint64(shard), Low: uint64(p.Low)}
+	for _, a := range p.Ahead {
+		out.Ahead = append(out.Ahead, &scribev1.GroupBucketPosition{Bucket: a.Bucket, Lsn: uint64(a.LSN), Skip: a.Skip})
+	}
+	return out
+}
+
+// owned checks that buckets of a request are its member's, in the generation that this knows.
+func (c *Coordinator) owned(what string, g *Group, member string, epoch, generation uint64, buckets []byte) (bucket.Set, error) {
+	set, err := bucket.Parse(buckets, g.Scheme.Buckets)
+	if err != nil {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: buckets: %w", what, err)
+	}
+	if err := isMember(what, g, member, epoch); err != nil {
+		return nil, err
+	}
+	if err := g.Owns(epoch, generation, set); err != nil {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_STALE_GENERATION, "%s: %w; the group is in generation %d", what, err, g.Generation)
+	}
+	return set, nil
+}
+
+// CommitGroup implements rpc.GroupService.
+func (c *Coordinator) CommitGroup(ctx context.Context, req *scribev1.CommitGroupRequest) (*scribev1.CommitGroupResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	err = c.commit(ctx, req)
+	switch rpc.ReasonOf(err) {
+	case scribev1.Reason_REASON_LEASE_EXPIRED, scribev1.Reason_REASON_STALE_GENERATION:
+		c.metrics.commits.WithLabelValues(commitFenced).Inc()
+		c.log.Warn("a commit was refused: its buckets are not its member's", "group", req.GetGroup(), "member", req.GetMember(), "epoch", req.GetEpoch(), "error", err)
+	default:
+		result := commitDone
+		if err != nil {
+			result = commitFailed
+		}
+		c.metrics.commits.WithLabelValues(result).Inc()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &scribev1.CommitGroupResponse{}, nil
+}
+
+func (c *Coordinator) commit(ctx context.Context, req *scribev1.CommitGroupRequest) error {
+	what := fmt.Sprintf("commit in group %.300q", req.GetGroup())
+	if err := checkName(what, req.GetGroup()); err != nil {
+		return err
+	}
+	done, err := c.turn(ctx, req.GetGroup())
+	if err != nil {
+		return err
+	}
+	defer done()
+	for range maxAttempts {
+		g, revision, err := c.load(ctx, what, req.GetGroup())
+		if err != nil {
+			return err
+		}
+		set, err := c.owned(what, g, req.GetMember(), req.GetEpoch(), req.GetGeneration(), req.GetBuckets())
+		if err != nil {
+			return err
+		}
+		k, err := newCommit(what, g, set, req)
+		if err != nil {
+			return err
+		}
+		if err = c.store(ctx, g, revision, k); !errors.Is(err, kv.ErrConflict) {
+			return err
+		}
+		c.metrics.conflicts.Inc()
+	}
+	return errContended(what)
+}
+
+// newCommit checks the positions of a commit.
+func newCommit(what string, g *Group, set bucket.Set, req *scribev1.CommitGroupRequest) (*commit, error) {
+	var f faults
+	if n := len(req.GetPositions()); n > maxPositions {
+		f.add("positions", "%d shards, the limit is %d: commit them in several requests", n, maxPositions)
+		return nil, f.err(what)
+	}
+	k := &commit{set: set, shards: make(map[record.ShardID]*bucket.Position, len(req.GetPositions())), watermark: req.GetWatermark()}
+	if k.watermark < 0 {
+		f.add("watermark", "%d is before 1970", k.watermark)
+	}
+	ahead := 0
+	for _, p := range req.GetPositions() {
+		shard := record.ShardID(p.GetShard())
+		pos, err := parsePosition(g, set, p)
+		if _, twice := k.shards[shard]; err == nil && twice {
+			err = errors.New("is there twice")
+		}
+		if err != nil {
+			f.add("positions", "shard %v: %v", shard, err)
+			break
+		}
+		if ahead += len(pos.Ahead); ahead > maxAhead {
+			f.add("positions", "more than %d buckets are ahead: commit them in several requests", maxAhead)
+			break
+		}
+		k.shards[shard] = pos
+	}
+	return k, f.err(what)
+}
+
+func parsePosition(g *Group, set bucket.Set, p *scribev1.GroupShardPosition) (*bucket.Position, error) {
+	shard := record.ShardID(p.GetShard())
+	if shard.Category() != g.CategoryID {
+		return nil, fmt.Errorf("is of category %d, the group reads %d", shard.Category(), g.CategoryID)
+	}
+	if p.GetLow() < uint64(record.FirstLSN) {
+		return nil, fmt.Errorf("LSN %d, the first is %d", p.GetLow(), record.FirstLSN)
+	}
+	pos := &bucket.Position{Low: record.LSN(p.GetLow()), Ahead: make([]bucket.Ahead, 0, min(len(p.GetAhead()), bucket.Max))}
+	for i, a := range p.GetAhead() {
+		at := bucket.Ahead{Bucket: a.GetBucket(), Place: bucket.Place{LSN: record.LSN(a.GetLsn()), Skip: a.GetSkip()}}
+		switch {
+		case !set.Has(at.Bucket):
+			return nil, fmt.Errorf("bucket %d is ahead, and not one of those that are committed", at.Bucket)
+		case i > 0 && at.Bucket <= pos.Ahead[i-1].Bucket:
+			return nil, fmt.Errorf("bucket %d follows %d: they are sorted, each at most once", at.Bucket, pos.Ahead[i-1].Bucket)
+		case at.LSN < pos.Low:
+			return nil, fmt.Errorf("bucket %d is ahead at LSN %d, the others are at %d", at.Bucket, at.LSN, pos.Low)
+		case at.Skip > 0 && g.Scheme.Of(shard, at.LSN) != at.Bucket:
+			return nil, fmt.Errorf("bucket %d is in the middle of LSN %d, which is in bucket %d", at.Bucket, at.LSN, g.Scheme.Of(shard, at.LSN))
+		}
+		pos.Ahead = append(pos.Ahead, at)
+	}
+	return pos, nil
+}
+
+// LeaveGroup implements rpc.GroupService.
+func (c *Coordinator) LeaveGroup(ctx context.Context, req *scribev1.LeaveGroupRequest) (*scribev1.LeaveGroupResponse, error) {
+	done, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	what := fmt.Sprintf("leave group %.300q", req.GetGroup())
+	if err := checkName(what, req.GetGroup()); err != nil {
+		return nil, err
+	}
+	left := false
+	g, err := c.change(ctx, what, req.GetGroup(), func(g *Group) (bool, error) {
+		m := g.Member(req.GetEpoch())
+		left = m != nil && m.Name == req.GetMember() && g.Remove(req.GetEpoch())
+		return left, nil
+	})
+	switch {
+	case rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_GROUP:
+	case err != nil:
+		return nil, err
+	case left:
+		c.metrics.leaves.Inc()
+		c.log.Info("a member left a group", "group", g.Name, "member", req.GetMember(), "epoch", req.GetEpoch(), "members", len(g.Members), "generation", g.Generation)
+	}
+	return &scribev1.LeaveGroupResponse{}, nil
+}

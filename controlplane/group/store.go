@@ -1,0 +1,403 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"scribe/internal/bucket"
+	"scribe/internal/record"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/kv"
+)
+
+// maxAttempts is how often a change is tried again after another one came first.
+const maxAttempts = 16
+
+// readError gives a failed read of the store its reason.
+func readError(what string, err error) error {
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%s: %w", what, err)
+	case errors.Is(err, kv.ErrClosed):
+		return rpc.RetryErrorf(scribev1.Reason_REASON_SHUTTING_DOWN, time.Second, "%s: %w", what, err)
+	case errors.Is(err, kv.ErrCorrupt):
+		return rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "%s: %w", what, err)
+	default:
+		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second, "%s: the store does not answer: %w", what, err)
+	}
+}
+
+// commitError is readError for a transaction.
+func commitError(what string, err error) error {
+	switch {
+	case errors.Is(err, kv.ErrClosed), errors.Is(err, kv.ErrCorrupt):
+		return readError(what, err)
+	case errors.Is(err, kv.ErrInvalid):
+		return rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s: %w", what, err)
+	default:
+		return rpc.RetryErrorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, time.Second, "%s: it may have been done: %w", what, err)
+	}
+}
+
+func errContended(what string) error {
+	return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, 100*time.Millisecond, "%s: others changed the group %d times meanwhile: try again", what, maxAttempts)
+}
+
+func errUnknownGroup(what, name string) error {
+	return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_GROUP, "%s: there is no consumer group %q", what, name)
+}
+
+// load reads a group with its revision. Its errors are for the caller.
+func (c *Coordinator) load(ctx context.Context, what, name string) (*Group, uint64, error) {
+	e, err := c.deps.Store.Get(ctx, groupKey(name))
+	if errors.Is(err, kv.ErrNotFound) {
+		return nil, 0, errUnknownGroup(what, name)
+	}
+	if err != nil {
+		return nil, 0, readError(what, err)
+	}
+	g, err := c.decode(name, e.Value)
+	if err != nil {
+		return nil, 0, readError(what, err)
+	}
+	return g, e.Revision, nil
+}
+
+// decode is the function of that name, and counts damage.
+func (c *Coordinator) decode(name string, value []byte) (*Group, error) {
+	g, err := decode(name, value)
+	if err != nil {
+		c.metrics.damaged.Inc()
+	}
+	return g, err
+}
+
+// change reads a group, has fn change it, and stores it if fn says that it did; when another change came first, it begins again. It returns
+// the group as it is stored.
+func (c *Coordinator) change(ctx context.Context, what, name string, fn func(*Group) (bool, error)) (*Group, error) {
+	done, err := c.turn(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	for range maxAttempts {
+		g, revision, err := c.load(ctx, what, name)
+		if err != nil {
+			return nil, err
+		}
+		before := g.Generation
+		changed, err := fn(g)
+		if err != nil || !changed {
+			return g, err
+		}
+		value, err := encode(g)
+		if err != nil {
+			return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", what, err)
+		}
+		_, err = c.deps.Store.Commit(ctx, kv.Put(groupKey(name), value).If(revision))
+		if err == nil {
+			c.countMoves(g, before)
+			return g, nil
+		}
+		if !errors.Is(err, kv.ErrConflict) {
+			return nil, commitError(what, err)
+		}
+		c.metrics.conflicts.Inc()
+	}
+	return nil, errContended(what)
+}
+
+// countMoves counts the buckets that were granted since a generation.
+func (c *Coordinator) countMoves(g *Group, since uint64) {
+	n := 0
+	for _, b := range g.Buckets {
+		if b.Granted > since {
+			n++
+		}
+	}
+	c.metrics.moved.Add(float64(n))
+}
+
+// readPositions reads all positions of a group, and how far its buckets have come in time.
+func (c *Coordinator) readPositions(ctx context.Context, what string, g *Group) (positions, []int64, error) {
+	prefix := positionsOf(g.Name, g.Positions)
+	all, times := positions{}, make([]int64, len(g.Buckets))
+	for after := prefix; ; {
+		page, err := c.deps.Store.Range(ctx, kv.Range{Prefix: prefix, After: after})
+		if err != nil {
+			return nil, nil, readError(what, err)
+		}
+		for _, e := range page.Entries {
+			after = e.Key
+			if strings.TrimPrefix(e.Key, prefix) == timesKey {
+				times, err = decodeTimes(g, e.Value)
+			} else {
+				err = decodePositions(g, e.Value, all)
+			}
+			if err != nil {
+				c.metrics.damaged.Inc()
+				return nil, nil, readError(what, err)
+			}
+		}
+		if !page.More {
+			break
+		}
+	}
+	// They may have been replaced meanwhile, and removed; what is missing would be taken for untouched.
+	now, _, err := c.load(ctx, what, g.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if now.Positions != g.Positions {
+		return nil, nil, rpc.RetryErrorf(scribev1.Reason_REASON_CONFLICT, 10*time.Millisecond, "%s: the group was reset meanwhile: try again", what)
+	}
+	return all, times, nil
+}
+
+// install stores a group with new positions: first the positions, under a name of their own, then the group, on condition that they are
+// all there and that the group is as it was (revision 0: that there is none). It fails with kv.ErrConflict when it is not, else with an error
+// for the caller.
+func (c *Coordinator) install(ctx context.Context, what string, g *Group, revision uint64, all positions, times []int64) error {
+	old := g.Positions
+	for g.Positions == old || g.Positions == 0 {
+		g.Positions = rand.Uint64()
+	}
+	parts := make(map[uint32]positions)
+	for shard, p := range all {
+		chunk := chunkOf(shard)
+		if parts[chunk] == nil {
+			parts[chunk] = positions{}
+		}
+		parts[chunk][shard] = p
+	}
+	var w writer
+	for chunk, part := range parts {
+		value, err := encodePositions(part)
+		if err != nil {
+			return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", what, err)
+		}
+		w.put(chunkKey(g.Name, g.Positions, chunk), value)
+	}
+	value, err := encodeTimes(times)
+	if err != nil {
+		return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", what, err)
+	}
+	w.put(positionsOf(g.Name, g.Positions)+timesKey, value)
+	var last []kv.Op
+	for _, ops := range w.batches(0) {
+		written, err := c.deps.Store.Commit(ctx, ops...)
+		if err != nil {
+			return commitError(what, err)
+		}
+		for _, op := range ops {
+			last = append(last, kv.Check(op.Key, written))
+		}
+	}
+	if value, err = encode(g); err != nil {
+		return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", what, err)
+	}
+	_, err = c.deps.Store.Commit(ctx, append(last, kv.Put(groupKey(g.Name), value).If(revision))...)
+	if err != nil && !errors.Is(err, kv.ErrConflict) {
+		return commitError(what, err)
+	}
+	return err
+}
+
+// clean removes positions of a name that do not count (any more): all sets but one. It may fail; what it leaves is removed the next time.
+// A set that another process is about to install is removed too: then the condition of its last transaction does not hold.
+func (c *Coordinator) clean(ctx context.Context, name string, keep uint64) {
+	prefix, kept := positionsPrefix(name), positionsOf(name, keep)
+	for after := prefix; ; {
+		page, err := c.deps.Store.Range(ctx, kv.Range{Prefix: prefix, After: after})
+		var ops []kv.Op
+		if err == nil {
+			for _, e := range page.Entries {
+				after = e.Key
+				if keep == 0 || !strings.HasPrefix(e.Key, kept) {
+					ops = append(ops, kv.Delete(e.Key))
+				}
+			}
+			for part := range slices.Chunk(ops, kv.MaxOps) {
+				if _, err = c.deps.Store.Commit(ctx, part...); err != nil {
+					break
+				}
+			}
+		}
+		if err != nil {
+			c.log.Warn("positions of a group that do not count any more could not be removed", "group", name, "error", err)
+			return
+		}
+		if !page.More {
+			return
+		}
+	}
+}
+
+// writer collects values for transactions.
+type writer struct{ ops []kv.Op }
+
+func (w *writer) put(key string, value []byte) { w.ops = append(w.ops, kv.Put(key, value)) }
+
+// batches divides the operations into transactions that leave room for so many more operations.
+func (w *writer) batches(room int) [][]kv.Op {
+	var (
+		out   [][]kv.Op
+		begin int
+		size  int
+	)
+	for i, op := range w.ops {
+		n := len(op.Key) + len(op.Value)
+		if i > begin && (i-begin >= kv.MaxOps-room || size+n > kv.MaxCommit-kv.MaxKey*room) {
+			out = append(out, w.ops[begin:i])
+			begin, size = i, 0
+		}
+		size += n
+	}
+	if begin < len(w.ops) {
+		out = append(out, w.ops[begin:])
+	}
+	return out
+}
+
+// commit is a commit that was found valid.
+type commit struct {
+	set       bucket.Set
+	shards    map[record.ShardID]*bucket.Position
+	watermark int64
+}
+
+// errNothing says that a chunk needs no change.
+var errNothing = errors.New("nothing has moved")
+
+// advance moves one chunk forward, and returns what is to be stored.
+func (k *commit) advance(g *Group, value []byte, shards []record.ShardID, scratch *bucket.Places) ([]byte, error) {
+	at := positions{}
+	if value != nil {
+		if err := decodePositions(g, value, at); err != nil {
+			return nil, err
+		}
+	}
+	moved, all := false, bucket.All(g.Scheme.Buckets)
+	for _, shard := range shards {
+		to, was := k.shards[shard], at[shard]
+		*scratch = g.Scheme.Expand(&was, *scratch)
+		here := false
+		for b := range k.set.Each() {
+			if want := to.At(b); g.Scheme.Covers(shard, b) && (*scratch)[b].Before(want) {
+				(*scratch)[b], here = want, true
+			}
+		}
+		if here {
+			at[shard], moved = g.Scheme.Compact(shard, *scratch, all), true
+		}
+	}
+	if !moved {
+		return nil, errNothing
+	}
+	out, err := encodePositions(at)
+	if err == nil && len(out) > kv.MaxValue {
+		err = rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE,
+			"positions of group %q take %d bytes in one part, the limit is %d: its buckets are too far apart in too many shards", g.Name, len(out), kv.MaxValue)
+	}
+	return out, err
+}
+
+// store moves a group's positions forward, in as many transactions as it takes, each on condition that the group has not changed. It fails with kv.ErrConflict
+// when it has, or when another commit came first; what was stored by then is a part of this commit, and does no harm.
+func (c *Coordinator) store(ctx context.Context, g *Group, revision uint64, k *commit) error {
+	byChunk := map[uint32][]record.ShardID{}
+	for shard := range k.shards {
+		byChunk[chunkOf(shard)] = append(byChunk[chunkOf(shard)], shard)
+	}
+	var (
+		w       writer
+		scratch bucket.Places
+	)
+	read := func(key string) ([]byte, uint64, error) {
+		e, err := c.deps.Store.Get(ctx, key)
+		if errors.Is(err, kv.ErrNotFound) {
+			return nil, 0, nil
+		}
+		return e.Value, e.Revision, err
+	}
+	for chunk, shards := range byChunk {
+		key := chunkKey(g.Name, g.Positions, chunk)
+		value, rev, err := read(key)
+		if err != nil {
+			return readError("commit", err)
+		}
+		value, err = k.advance(g, value, shards, &scratch)
+		switch {
+		case errors.Is(err, errNothing):
+		case errors.Is(err, kv.ErrCorrupt):
+			c.metrics.damaged.Inc()
+			return readError("commit", err)
+		case err != nil:
+			return err
+		default:
+			w.ops = append(w.ops, kv.Put(key, value).If(rev))
+		}
+	}
+	if err := c.storeTimes(g, k, &w, read); err != nil {
+		return err
+	}
+	for _, ops := range w.batches(1) {
+		_, err := c.deps.Store.Commit(ctx, append(slices.Clone(ops), kv.Check(groupKey(g.Name), revision))...)
+		if errors.Is(err, kv.ErrConflict) {
+			return err
+		}
+		if err != nil {
+			return commitError("commit", err)
+		}
+	}
+	return nil
+}
+
+// storeTimes adds the times of the buckets, last: they are true once everything before is stored.
+func (c *Coordinator) storeTimes(g *Group, k *commit, w *writer, read func(string) ([]byte, uint64, error)) error {
+	if k.watermark == 0 {
+		return nil
+	}
+	key := positionsOf(g.Name, g.Positions) + timesKey
+	value, rev, err := read(key)
+	if err != nil {
+		return readError("commit", err)
+	}
+	times := make([]int64, len(g.Buckets))
+	if value != nil {
+		if times, err = decodeTimes(g, value); err != nil {
+			c.metrics.damaged.Inc()
+			return readError("commit", err)
+		}
+	}
+	moved := false
+	for b := range k.set.Each() {
+		if times[b] < k.watermark {
+			times[b], moved = k.watermark, true
+		}
+	}
+	if !moved {
+		return nil
+	}
+	if value, err = encodeTimes(times); err != nil {
+		return rpc.Errorf(scribev1.Reason_REASON_INVALID, "commit: %w", err)
+	}
+	w.ops = append(w.ops, kv.Put(key, value).If(rev))
+	return nil
+}
+
+// timeOf is the time up to which a bucket is committed: what was stored with commits, or, when its owner has committed everything
+// since, what that says.
+func (g *Group) timeOf(b int, times []int64) int64 {
+	t := times[b]
+	if m := g.Member(g.Buckets[b].Owner); m != nil && g.Buckets[b].Granted <= m.Status.Generation {
+		t = max(t, m.Status.Watermark)
+	}
+	return t
+}

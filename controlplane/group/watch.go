@@ -1,0 +1,159 @@
+package group
+
+import (
+	"time"
+)
+
+// Watch is what one coordinator has seen of a group's members: a plain state machine that is told what happens and the time, by its own
+// clock. A member is silent when neither it has spoken to this coordinator nor another one has written down that it spoke there, for
+// as long as its TTL. So coordinators need no common clock, and one that begins gives every member a TTL.
+type Watch struct {
+	members map[uint64]*seen
+	// written is when this coordinator wrote beats down last.
+	written time.Time
+}
+
+// Known tells that a member may be alive, as far as can be said without its group: it is for when the store does not answer.
+func (w *Watch) Known(epoch uint64, now time.Time) {
+	if s := w.members[epoch]; s != nil {
+		s.at = now
+	}
+}
+
+// seen is what a coordinator has seen of a member.
+type seen struct {
+	beat uint64 // as written down
+	at   time.Time
+	// spoken: it has spoken since its beat was written down, and said status.
+	spoken bool
+	status Status
+	// revoking: since then it has had buckets to give back, and left of them so many.
+	revoking time.Time
+	left     int
+}
+
+// NewWatch returns a Watch that has seen nothing.
+func NewWatch() *Watch { return &Watch{members: map[uint64]*seen{}} }
+
+// Spoke tells that a member has spoken.
+func (w *Watch) Spoke(epoch uint64, now time.Time, status *Status) {
+	s := w.members[epoch]
+	if s == nil {
+		s = &seen{}
+		w.members[epoch] = s
+	}
+	s.at, s.spoken = now, true
+	if status != nil {
+		s.status = *status
+	}
+}
+
+// Verdict is what is to be done with a group.
+type Verdict struct {
+	// Silent members are to be removed.
+	Silent []uint64
+	// Stubborn members have not given back buckets in time: those are to be taken away.
+	Stubborn []uint64
+	// Write: beats are to be written down, see [Watch.Beats].
+	Write bool
+}
+
+const (
+	// beatPart: groups are looked at, and what their members said is written down, this many times in the shortest of their TTLs.
+	beatPart = 5
+	// leasePart is for how many quarters of its TTL a member may take itself for one.
+	leasePart = 3
+)
+
+// lease is how long a member may take itself for one after it sent what was answered. A coordinator that it does not speak to may know
+// only of a beat that is a fifth of its TTL older, and counts a whole TTL from there on.
+func lease(ttl time.Duration) time.Duration { return ttl * leasePart / 4 }
+
+// interval is how often a group must be looked at.
+func interval(g *Group) time.Duration {
+	least := time.Minute
+	for i := range g.Members {
+		least = min(least, g.Members[i].TTL)
+	}
+	return least / beatPart
+}
+
+// Look compares what was seen with the group as it is stored now.
+func (w *Watch) Look(g *Group, now time.Time) Verdict {
+	var v Verdict
+	for epoch := range w.members {
+		if g.Member(epoch) == nil {
+			delete(w.members, epoch)
+		}
+	}
+	for i := range g.Members {
+		m := &g.Members[i]
+		s := w.members[m.Epoch]
+		if s == nil {
+			s = &seen{beat: m.Beat, at: now}
+			w.members[m.Epoch] = s
+		}
+		if s.beat != m.Beat {
+			s.beat, s.at = m.Beat, now
+		}
+		left := g.Revoking(m.Epoch)
+		if left == 0 || left != s.left {
+			s.revoking = now
+		}
+		s.left = left
+		switch {
+		case now.Sub(s.at) >= m.TTL:
+			v.Silent = append(v.Silent, m.Epoch)
+		case left > 0 && now.Sub(s.revoking) >= m.RevokeTimeout:
+			v.Stubborn = append(v.Stubborn, m.Epoch)
+		}
+		v.Write = v.Write || s.spoken
+	}
+	if now.Sub(w.written) < interval(g)/2 {
+		v.Write = false
+	}
+	return v
+}
+
+// Beats writes into the group what members have said since that was done last.
+func (w *Watch) Beats(g *Group) {
+	for i := range g.Members {
+		m := &g.Members[i]
+		s := w.members[m.Epoch]
+		if s == nil || !s.spoken {
+			continue
+		}
+		m.Beat++
+		m.Status = s.status
+		g.learn(&s.status)
+	}
+}
+
+// Wrote tells that what Beats did is stored.
+func (w *Watch) Wrote(g *Group, now time.Time) {
+	w.written = now
+	for i := range g.Members {
+		if s := w.members[g.Members[i].Epoch]; s != nil {
+			s.beat, s.spoken = g.Members[i].Beat, false
+		}
+	}
+}
+
+// learn keeps what is known of the members' speed for when there are none.
+func (g *Group) learn(s *Status) {
+	const least = 20 // of busy: below it a quotient says nothing
+	if s.PointersPerKilosecond > 0 {
+		g.PointerBytes = average(g.PointerBytes, s.BytesPerSecond*1000/s.PointersPerKilosecond)
+	}
+	if s.BusyPermille >= least && s.BytesPerSecond > 0 {
+		g.Capacity = average(g.Capacity, s.BytesPerSecond*1000/uint64(min(s.BusyPermille, 1000)))
+	}
+}
+
+// average moves an average an eighth of the way.
+func average(old, now uint64) uint64 {
+	if old == 0 {
+		return now
+	}
+	return old - old/8 + now/8
+}

@@ -73,6 +73,11 @@
 // since its payload may not have been fetched. The process tells the control plane, and the collector waits for a while
 // (docs/adr/0022-readers-pins.md). What is trimmed all the same is a gap.
 //
+// # Buckets
+//
+// A member of a consumer group names the buckets of pointers that it reads (package internal/bucket). Others' pointers pass through the
+// merge, since they carry time on, and are left out behind it, without credits; shards that have none of its pointers are not followed.
+//
 // # Ends
 //
 // A server that is more loaded than others (Deps.Peers) evicts streams, a tenth of them at a time, so that none ends up more loaded than

@@ -310,6 +310,8 @@ type client struct {
 	// at is the next LSN of each shard, checked with every message.
 	at    map[uint64]uint64
 	ended map[uint64]bool
+	// sparse, when set, is the first LSN from one on that the stream is to bring: it is of some buckets.
+	sparse func(record.ShardID, record.LSN) (record.LSN, bool)
 	// got are the entries so far.
 	got []*scribev1.StreamEntry
 }
@@ -452,6 +454,12 @@ func (c *client) check(r *scribev1.StreamResponse) {
 	c.t.Helper()
 	at := func(shard, lsn uint64) {
 		c.t.Helper()
+		if c.sparse != nil { // the member's own pointers come, all of them
+			if next, ok := c.sparse(record.ShardID(shard), record.LSN(c.at[shard])); ok && uint64(next) < lsn {
+				c.t.Fatalf("shard %v goes on at LSN %d, LSN %d is left out", record.ShardID(shard), lsn, next)
+			}
+			c.at[shard] = max(c.at[shard], lsn)
+		}
 		if want, ok := c.at[shard]; !ok || lsn != want || c.ended[shard] {
 			c.t.Fatalf("shard %v goes on at LSN %d, want %d (known %v, ended %v)", record.ShardID(shard), lsn, want, ok, c.ended[shard])
 		}

@@ -20,6 +20,7 @@ type metrics struct {
 	ended        *prometheus.CounterVec // by reason
 	evictions    *prometheus.CounterVec // by reason
 	pointers     prometheus.Counter
+	filtered     prometheus.Counter
 	payloadBytes prometheus.Counter
 	pointerBytes prometheus.Counter
 	heartbeats   prometheus.Counter
@@ -58,6 +59,7 @@ func newMetrics(r prometheus.Registerer, s *Server) (*metrics, error) {
 	m.ended = vector("streams_ended_total", "Opened streams that ended, by reason; none for clients that went away.", "reason")
 	m.evictions = vector("evictions_total", "Streams that were sent away with their positions, by reason.", "reason")
 	m.pointers = counter("pointers_total", "Pointers sent.")
+	m.filtered = counter("filtered_pointers_total", "Pointers that were not sent since they are in the buckets of other members of a group.")
 	m.payloadBytes = counter("payload_bytes_total", "Bytes of decoded payload that the pointers sent stand for.")
 	m.pointerBytes = counter("pointer_bytes_total", "Bytes of the pointers sent.")
 	m.heartbeats = counter("heartbeats_total", "Heartbeats sent.")

@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/internal/bucket"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
 	"scribe/internal/sequenced"
@@ -33,6 +35,7 @@ type plan struct {
 	window    int64 // microseconds, or noWindow
 	heartbeat time.Duration
 	credits   credits
+	buckets   *bucket.Filter // nil = all
 	// unsequenced asks for the sources of a sequenced category. sequenced says that the stream is one of a sequenced log; of find.
 	unsequenced bool
 	sequenced   bool
@@ -40,6 +43,9 @@ type plan struct {
 
 // wants reports whether a shard is in the stream.
 func (p *plan) wants(shard record.ShardID) bool {
+	if p.buckets != nil && !p.buckets.HasSome(shard) {
+		return false
+	}
 	if p.sequenced || sequenced.Reserved(shard) {
 		return p.sequenced && sequenced.IsLog(shard)
 	}
@@ -109,6 +115,7 @@ func newPlan(req *scribev1.StreamStart, now time.Time) (*plan, error) {
 		p.heartbeat = duration(h, "heartbeat", minHeartbeat, maxHeartbeat, &f)
 	}
 	p.credits.add(req.GetCredits())
+	p.bucketsOf(req.GetBuckets(), &f)
 	return p, f.err(scribev1.Reason_REASON_INVALID, "start of a stream")
 }
 
@@ -173,6 +180,24 @@ func (p *plan) startAt(req *scribev1.StreamStart, now time.Time, f *faults) {
 	if p.time != 0 {
 		f.add("a start time is given without START_AT_TIME")
 	}
+}
+
+// bucketsOf takes the buckets that a member of a group reads.
+func (p *plan) bucketsOf(b *scribev1.StreamBuckets, f *faults) {
+	if b == nil {
+		return
+	}
+	scheme := bucket.Scheme{Sharing: bucket.Sharing(min(b.GetSharing(), math.MaxUint8)), Buckets: b.GetBuckets()}
+	if err := scheme.Validate(); err != nil {
+		f.add("buckets: %v", err)
+		return
+	}
+	set, err := bucket.Parse(b.GetSet(), scheme.Buckets)
+	if err != nil {
+		f.add("buckets: %v", err)
+		return
+	}
+	p.buckets = &bucket.Filter{Scheme: scheme, Set: set}
 }
 
 func (p *plan) resumeAt(req *scribev1.StreamStart, f *faults) {

@@ -398,6 +398,8 @@ func (st *stream) take() (stop, error) {
 				st.held = waitsLog
 			}
 			return stopIdle, nil
+		case kind == merge.Entry && st.passOver():
+			continue
 		case kind == merge.Entry && (len(st.batch) >= st.s.cfg.BatchEntries || st.batchBytes >= st.s.cfg.BatchBytes):
 			return stopFull, nil
 		case kind == merge.Entry && !st.mu.credits.any():
@@ -429,6 +431,20 @@ func (st *stream) take() (stop, error) {
 		st.watermark, st.pending = st.merge.Low(), st.merge.Pending()
 	}
 	return stopControl, nil
+}
+
+// passOver takes the merge's next entry out, and reports that it did, if it is in buckets of others: it takes neither credits nor room. The
+// mutex is held.
+func (st *stream) passOver() bool {
+	b := st.plan.buckets
+	if b == nil || b.Has(st.merge.Head()) {
+		return false
+	}
+	it, _ := st.merge.Next()
+	delete(st.skips, it.Shard)
+	st.watermark = st.merge.Low()
+	st.s.metrics.filtered.Inc()
+	return true
 }
 
 // flush sends the batch, and the control message that follows it.

@@ -381,6 +381,12 @@ func (m *Merge) hold(c *cursor) Status {
 	return Ready
 }
 
+// Head is the place of the next item, when the status is Ready.
+func (m *Merge) Head() (record.ShardID, record.LSN) {
+	c := m.ready[0]
+	return c.shard, c.head().LSN
+}
+
 // Next returns the next item when the status is Ready, and takes it out.
 func (m *Merge) Next() (Item, Status) {
 	if _, s := m.Peek(); s != Ready {

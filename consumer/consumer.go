@@ -20,10 +20,12 @@ type Consumer struct {
 	cfg      config
 	streams  StreamService
 	payloads PayloadService
+	groups   GroupService // nil when there are services of the caller's without one
 	decoder  *zstd.Decoder
 	release  func() // gives back the connections; may be nil
 	repeats  func() uint64
 	wanted   map[uint32]bool
+	group    *Group // that the consumer reads for; nil = none
 
 	mu struct {
 		sync.Mutex
@@ -75,7 +77,7 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 // connect makes the services of an address unless they were given.
 func (c *Consumer) connect(server string) {
 	c.repeats = func() uint64 { return 0 }
-	if c.streams, c.payloads = c.cfg.streams, c.cfg.payloads; c.streams != nil {
+	if c.streams, c.payloads, c.groups = c.cfg.streams, c.cfg.payloads, c.cfg.group.service; c.streams != nil {
 		return
 	}
 	if server == "" {
@@ -89,7 +91,9 @@ func (c *Consumer) connect(server string) {
 		c.release = t.Close
 	}
 	cell := discovery.New(t, server)
-	c.streams = cell.ReadStream()
+	if c.streams = cell.ReadStream(); c.groups == nil {
+		c.groups = cell.Group()
+	}
 	if c.cfg.readProxy != "" {
 		cell = discovery.New(t, c.cfg.readProxy)
 	}
@@ -112,6 +116,9 @@ func (c *Consumer) begin(ctx context.Context) (*session, error) {
 		return nil, ErrBusy
 	}
 	c.mu.positions.rewind()
+	if sh := c.shareLocked(); sh != nil {
+		sh.rewind(c.cfg.untilEnd)
+	}
 	c.mu.session = c.newSession(ctx)
 	return c.mu.session, nil
 }

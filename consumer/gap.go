@@ -124,6 +124,7 @@ func (c *Consumer) gap(it *item, g *GapError, refuse func(error) bool) bool {
 		g.Messages -= n
 	}
 	it.pos.lsn, it.pos.skip = record.LSN(g.To), 0
+	passed(it)
 	c.mu.Unlock()
 	return c.tell(g, refuse)
 }

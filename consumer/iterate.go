@@ -45,14 +45,24 @@ func (c *Consumer) iterate(ctx context.Context, refuse func(error) bool, deliver
 		return
 	}
 	defer c.end(s)
+	defer c.group.rest()
 	for {
 		if c.cfg.onPause != nil && s.queue.idle() {
 			c.cfg.onPause()
 		}
+		c.group.rest()
 		it, err := s.queue.wait(s.ctx)
+		if err == nil {
+			err = c.group.work(s.ctx)
+		}
 		if err != nil {
 			refuse(over(err))
 			return
+		}
+		if !s.takes(it) {
+			s.queue.pop()
+			s.pump()
+			continue
 		}
 		switch it.kind {
 		case itemPayload:

@@ -107,6 +107,7 @@ type config struct {
 	payloads       PayloadService // may be nil, with streams
 	onGap          func(*GapError)
 	onPause        func() // may be nil
+	group          groupConfig // of members of a group
 }
 
 func defaultConfig() config {

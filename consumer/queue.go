@@ -46,6 +46,10 @@ type item struct {
 
 	gap *GapError
 	err error
+
+	// In a group: the places that a gap takes further, and which buckets a watermark speaks of (share.version).
+	lost    []*position
+	version uint64
 }
 
 // place is where the item is, for errors.

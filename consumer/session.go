@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -29,7 +30,8 @@ type session struct {
 		halted bool // no goroutine is started any more
 	}
 
-	bounded bool // the ends are known, and there are some; of the stream's goroutine alone
+	bounded bool          // the ends are known, and there are some; of the stream's goroutine alone
+	version atomic.Uint64 // what the stream was opened for, see share.version
 }
 
 // errDone ends a stream that has brought everything that was wanted.
@@ -80,11 +82,13 @@ func (s *session) stream() {
 		failures, broken int
 		since            = time.Now() // of the last sign of life
 	)
-	for s.ctx.Err() == nil {
+	for s.ctx.Err() == nil && s.ready() {
 		lived, err := s.connect()
 		switch {
 		case s.ctx.Err() != nil:
 			return
+		case errors.Is(err, errReassigned):
+			continue
 		case errors.Is(err, errDone):
 			s.queue.push(&item{kind: itemEnd})
 			return
@@ -142,6 +146,7 @@ type connection struct {
 func (s *session) connect() (lived bool, err error) {
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	defer cancel(nil)
+	defer s.follow(cancel)()
 	silence := max(10*s.c.cfg.heartbeat, 10*time.Second)
 	conn := &connection{s: s, alive: time.AfterFunc(silence, func() { cancel(errSilent) })}
 	defer conn.alive.Stop()
@@ -162,7 +167,7 @@ func (s *session) connect() (lived bool, err error) {
 		return err
 	}
 	err = s.c.streams.Stream(ctx, recv, send)
-	if cause := context.Cause(ctx); errors.Is(cause, errSilent) {
+	if cause := context.Cause(ctx); errors.Is(cause, errSilent) || errors.Is(cause, errReassigned) {
 		err = cause
 	}
 	if errors.Is(err, io.EOF) {
@@ -191,7 +196,10 @@ func (s *session) start() *scribev1.StreamRequest {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.positions.opened {
+	if sh := c.shareLocked(); sh != nil {
+		sh.start(start)
+		s.version.Store(sh.version)
+	} else if c.mu.positions.opened {
 		start.Resume = c.mu.positions.resume(c.wants)
 		// A shard without a position came after all those that have one: it was not read at all.
 		start.StartAt, start.StartTime = scribev1.StartAt_START_AT_EARLIEST, 0
@@ -227,15 +235,13 @@ func (conn *connection) take(m *scribev1.StreamResponse) error {
 	var err error
 	switch step := m.GetStep().(type) {
 	case *scribev1.StreamResponse_Opened:
-		err = conn.open(step.Opened)
+		err = conn.opening(step.Opened)
 	case *scribev1.StreamResponse_Entries:
 		err = s.entries(step.Entries)
 	case *scribev1.StreamResponse_Gap:
 		err = s.gap(step.Gap)
 	case *scribev1.StreamResponse_ShardAdded:
-		s.c.mu.Lock()
-		_, err = s.c.mu.positions.join(step.ShardAdded)
-		s.c.mu.Unlock()
+		err = s.added(step.ShardAdded)
 	case *scribev1.StreamResponse_ShardEnded:
 		s.ended(record.ShardID(step.ShardEnded.GetShard()))
 	case *scribev1.StreamResponse_Heartbeat:
@@ -253,7 +259,7 @@ func (conn *connection) take(m *scribev1.StreamResponse) error {
 	if s.bounded {
 		s.c.mu.Lock()
 		defer s.c.mu.Unlock()
-		if s.c.mu.positions.remaining == 0 {
+		if s.finished() {
 			return errDone
 		}
 	}
@@ -309,7 +315,9 @@ func (conn *connection) open(o *scribev1.StreamOpened) error {
 func (s *session) ended(shard record.ShardID) {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
-	if q, ok := s.c.mu.positions.shards[shard]; ok {
+	if sh := s.c.shareLocked(); sh != nil {
+		sh.ended(shard)
+	} else if q, ok := s.c.mu.positions.shards[shard]; ok {
 		s.c.mu.positions.bound(q, min(q.end, q.received))
 	}
 }
@@ -342,7 +350,7 @@ func (s *session) entry(e *scribev1.StreamEntry) error {
 		it.raw = pointer.Append(nil, &ptr)
 	}
 	s.c.mu.Lock()
-	q, deliver, err := s.c.mu.positions.entry(shard, lsn, s.bounded)
+	q, deliver, err := s.c.placeOf(shard, lsn, s.bounded)
 	s.c.mu.Unlock()
 	if err != nil {
 		return err
@@ -367,6 +375,9 @@ func (s *session) entry(e *scribev1.StreamEntry) error {
 
 // gap queues a hole.
 func (s *session) gap(g *scribev1.StreamGap) error {
+	if done, err := s.sharedGap(g); done || err != nil {
+		return err
+	}
 	s.c.mu.Lock()
 	q, from, to, deliver, err := s.c.mu.positions.gap(g, s.bounded)
 	s.c.mu.Unlock()
@@ -382,6 +393,6 @@ func (s *session) gap(g *scribev1.StreamGap) error {
 // watermark queues how far the stream has come.
 func (s *session) watermark(at int64) {
 	if at > 0 {
-		s.queue.push(&item{kind: itemWatermark, time: at})
+		s.queue.push(&item{kind: itemWatermark, time: at, version: s.version.Load()})
 	}
 }

@@ -7,7 +7,12 @@ import (
 	"scribe/test/program"
 )
 
-func TestMain(m *testing.M) { os.Exit(program.Main(m)) }
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == groupMember {
+		os.Exit(runMember(os.Args[2:])) // the test binary is a member of a group
+	}
+	os.Exit(program.Main(m))
+}
 
 // What the tests use most.
 const patience = program.Patience

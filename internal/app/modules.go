@@ -8,6 +8,7 @@ import (
 
 	"scribe/batcher"
 	"scribe/controlplane"
+	"scribe/controlplane/group"
 	"scribe/internal/catalog"
 	"scribe/internal/membership"
 	"scribe/internal/rpc"
@@ -56,6 +57,7 @@ type parts struct {
 	loopback *rpc.Transport
 
 	retirer    *retirer           // the control plane's, when it is to get log; else nil
+	groups     rpc.GroupService   // the cell's consumer groups; nil where control is
 	control    rpc.ControlService // the cell's control plane; nil for an agent and a process that needs none
 	log        metalog.Log
 	blobs      blob.Store
@@ -107,6 +109,14 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	}
 	a.onStop("control plane", cp.Close)
 	a.parts.control = cp
+	groups, err := group.NewCoordinator(group.DefaultConfig(), group.Deps{
+		Store: store, Control: cp, Log: logs, Holder: a.id + "/groups", Logger: a.log, Registerer: a.registry,
+	})
+	if err != nil {
+		return err
+	}
+	a.onStop("consumer groups", groups.Close)
+	a.parts.groups = groups
 	return nil
 }
 
@@ -117,13 +127,14 @@ func (a *App) startGateway(context.Context) error {
 	case upstream != nil:
 	case a.cfg.Control != "":
 		upstream = rpc.NewControlClient(a.transport, a.cfg.Control)
-		a.parts.control = upstream
+		a.parts.control, a.parts.groups = upstream, rpc.NewGroupClient(a.transport, a.cfg.Control)
 	default:
 		upstream = rpc.NewControlClient(a.transport, a.cfg.Upstream) // an agent passes questions on, but is no member
+		a.parts.groups = rpc.NewGroupClient(a.transport, a.cfg.Upstream)
 	}
 	g := newGateway(upstream, a.opts.Version, a.started, a.protoRoles())
 	a.onStop("control gateway", g.close)
-	a.provide(rpc.Services{Control: g})
+	a.provide(rpc.Services{Control: g, Group: a.parts.groups})
 	if a.overLoopback() {
 		a.parts.control = rpc.NewControlClient(a.parts.loopback, loopbackURL)
 	}

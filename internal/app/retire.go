@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"scribe/internal/record"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
@@ -35,14 +36,37 @@ func (r *retirer) find(cell rpc.ControlService) {
 }
 
 // Retire implements controlplane.Retirer.
-func (r *retirer) Retire(ctx context.Context, category uint32) (err error) {
+func (r *retirer) Retire(ctx context.Context, category uint32) error {
+	return r.with(ctx, func(log metalog.Log) error { return log.Retire(ctx, category) })
+}
+
+// Shards implements group.Log.
+func (r *retirer) Shards(ctx context.Context, category uint32) (states []metalog.State, err error) {
+	err = r.with(ctx, func(log metalog.Log) (err error) {
+		states, err = log.Shards(ctx, category)
+		return err
+	})
+	return states, err
+}
+
+// Seek implements group.Log.
+func (r *retirer) Seek(ctx context.Context, shards []record.ShardID, t int64) (lsns []record.LSN, err error) {
+	err = r.with(ctx, func(log metalog.Log) (err error) {
+		lsns, err = log.Seek(ctx, shards, t)
+		return err
+	})
+	return lsns, err
+}
+
+// with calls fn with the engine.
+func (r *retirer) with(ctx context.Context, fn func(metalog.Log) error) (err error) {
 	select {
 	case <-r.ready:
 	case <-ctx.Done():
 		return fmt.Errorf("the metalog has not started: %w", context.Cause(ctx))
 	}
 	if r.log != nil {
-		return r.log.Retire(ctx, category)
+		return fn(r.log)
 	}
 	url, err := r.member(ctx)
 	if err != nil {
@@ -50,7 +74,7 @@ func (r *retirer) Retire(ctx context.Context, category uint32) (err error) {
 	}
 	log := remote.NewClient(rpc.NewMetalogClient(r.transport, url))
 	defer func() { err = errors.Join(err, log.Close()) }()
-	return log.Retire(ctx, category)
+	return fn(log)
 }
 
 var errNoMetalog = errors.New("no member of the cell has the role metalog: start one, or give the control plane its URL with --metalog")

@@ -1,0 +1,516 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/internal/bucket"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Two goroutines keep a membership. One speaks to the coordinator (live): it joins, sends heartbeats, notes what the member is to have, and
+// knows when its lease ends. The other (worker) brings the member there: it stops reading what is to be given back, commits it, and takes in
+// what is new. What touches messages it does while it has the turn, between two of them; so a heartbeat never waits for the caller.
+
+// assignment is what a coordinator says that a member has.
+type assignment struct {
+	generation uint64
+	grants     []uint64 // the generation of each bucket; 0 = not the member's
+	revoked    bucket.Set
+	pending    uint32
+}
+
+func parseAssignment(a *scribev1.GroupAssignment, buckets uint32) (assignment, error) {
+	out := assignment{generation: a.GetGeneration(), grants: make([]uint64, buckets), pending: a.GetPending()}
+	for _, g := range a.GetGrants() {
+		set, err := bucket.Parse(g.GetBuckets(), buckets)
+		if err != nil || g.GetGeneration() == 0 {
+			return out, fmt.Errorf("%w: a grant of generation %d: %w", ErrProtocol, g.GetGeneration(), err)
+		}
+		for b := range set.Each() {
+			out.grants[b] = g.GetGeneration()
+		}
+	}
+	var err error
+	if out.revoked, err = bucket.Parse(a.GetRevoked(), buckets); err != nil {
+		return out, fmt.Errorf("%w: revoked buckets: %w", ErrProtocol, err)
+	}
+	return out, nil
+}
+
+// announce wakes who waits for changes. The consumer's mutex is held.
+func (g *Group) announce() {
+	close(g.changed)
+	g.changed = make(chan struct{})
+}
+
+// live keeps the membership until ctx ends, or there is no way on.
+func (g *Group) live(ctx context.Context) {
+	for failures := 0; ctx.Err() == nil; {
+		lease, err := g.join(ctx)
+		if err == nil {
+			failures = 0
+			err = g.beats(ctx, lease)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if end := g.hopeless(err); end != nil {
+			g.fail(end)
+			return
+		}
+		failures++
+		pause := g.c.cfg.pause(failures, hint(err))
+		g.c.cfg.logger.Warn("not a member of the group, joining again", "group", g.name, "pause", pause, "error", err)
+		sleep(ctx, pause)
+	}
+}
+
+// hopeless returns why a membership can't be had, nil when it may pass.
+func (g *Group) hopeless(err error) error {
+	switch rpc.ReasonOf(err) {
+	case scribev1.Reason_REASON_UNKNOWN_GROUP:
+		return fmt.Errorf("%w: %w", ErrGroupDeleted, err)
+	case scribev1.Reason_REASON_CONFLICT:
+		return &ServerError{Doing: fmt.Sprintf("joining group %q", g.name), cause: ErrRefused, Detail: err}
+	default:
+	}
+	if errors.Is(err, ErrProtocol) || errors.Is(err, ErrRefused) {
+		return err
+	}
+	if cause := permanent(err); cause != nil {
+		return &ServerError{Doing: fmt.Sprintf("joining group %q", g.name), cause: cause, Detail: err}
+	}
+	return nil
+}
+
+// fail ends iterations, this one and later ones.
+func (g *Group) fail(err error) {
+	g.c.mu.Lock()
+	g.fatal = err
+	s := g.c.mu.session
+	g.announce()
+	g.c.mu.Unlock()
+	if s != nil {
+		s.cancel(err)
+	}
+}
+
+// join makes a membership.
+func (g *Group) join(ctx context.Context) (lease time.Duration, err error) {
+	req := &scribev1.JoinGroupRequest{
+		Group: g.name, Category: g.c.category, Member: g.cfg.member, Ttl: durationpb.New(g.cfg.ttl), RevokeTimeout: durationpb.New(g.cfg.revokeTimeout),
+		Sharing: scribev1.GroupSharing(g.cfg.sharing), Buckets: g.cfg.buckets, Description: g.cfg.description,
+		StartAt: g.c.cfg.start.kind,
+	}
+	switch cp := g.c.cfg.start.from; {
+	case cp != nil:
+		req.Checkpoint = cp.String()
+	case req.GetStartAt() == scribev1.StartAt_START_AT_TIME:
+		req.StartTime = g.c.cfg.start.time.UnixMicro()
+	}
+	rctx, cancel := context.WithTimeout(ctx, g.c.cfg.requestTimeout)
+	defer cancel()
+	sent := time.Now()
+	res, err := g.svc.JoinGroup(rctx, req)
+	if err != nil {
+		return 0, err
+	}
+	scheme := bucket.Scheme{Sharing: bucket.Sharing(res.GetSharing()), Buckets: res.GetBuckets()} //nolint:gosec // an unknown one is refused next
+	if err := scheme.Validate(); err != nil {
+		return 0, fmt.Errorf("%w: the group is shared in a way that this build does not know: %w", ErrRefused, err)
+	}
+	a, err := parseAssignment(res.GetAssignment(), scheme.Buckets)
+	if err != nil {
+		return 0, err
+	}
+	g.c.mu.Lock()
+	defer g.c.mu.Unlock()
+	if g.share == nil || g.share.scheme != scheme || g.share.categoryID != res.GetCategoryId() {
+		g.share = newShare(scheme, res.GetCategoryId())
+		g.share.rewind(g.c.cfg.untilEnd)
+		g.granted, g.releasing = make([]uint64, scheme.Buckets), bucket.NewSet(scheme.Buckets)
+	}
+	g.epoch, g.joined = res.GetEpoch(), true
+	g.wants(a)
+	g.c.cfg.logger.Info("joined the group", "group", g.name, "member", g.cfg.member, "epoch", g.epoch, "generation", a.generation)
+	lease = max(res.GetLease().AsDuration(), 100*time.Millisecond)
+	g.extend(sent, lease)
+	return lease, nil
+}
+
+// wants notes what the member is to have. The consumer's mutex is held.
+func (g *Group) wants(a assignment) {
+	g.want = a
+	g.fresh = true // until the worker has looked
+	g.announce()
+	wake(g.look)
+}
+
+// beats sends heartbeats until the membership has ended.
+func (g *Group) beats(ctx context.Context, lease time.Duration) error {
+	g.turn.block(false)
+	interval := lease / 5
+	timer := time.NewTimer(interval)
+	defer timer.Stop()
+	for failures := 0; ; {
+		select {
+		case <-timer.C:
+		case <-g.beat:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		sent := time.Now()
+		rctx, cancel := context.WithTimeout(ctx, max(lease/3, time.Second))
+		err := g.heartbeat(rctx)
+		cancel()
+		next := interval
+		switch reason := rpc.ReasonOf(err); {
+		case err == nil:
+			failures = 0
+			g.extend(sent, lease)
+			g.turn.block(false)
+			if g.waits() {
+				next = interval / 4
+			}
+		case reason == scribev1.Reason_REASON_LEASE_EXPIRED, reason == scribev1.Reason_REASON_UNKNOWN_GROUP:
+			g.expelled()
+			return err
+		case errors.Is(err, ErrProtocol):
+			return err
+		default:
+			failures++
+			g.c.cfg.logger.Warn("a heartbeat failed", "group", g.name, "failures", failures, "error", err)
+			next = min(g.c.cfg.pause(failures, 0), interval)
+		}
+		timer.Reset(next)
+	}
+}
+
+// waits reports whether others are to give the member something.
+func (g *Group) waits() bool {
+	g.c.mu.Lock()
+	defer g.c.mu.Unlock()
+	return g.want.pending > 0
+}
+
+// heartbeat sends one, and notes the answer.
+func (g *Group) heartbeat(ctx context.Context) error {
+	g.c.mu.Lock()
+	req := &scribev1.HeartbeatGroupRequest{Group: g.name, Member: g.cfg.member, Epoch: g.epoch, Generation: g.taken, Status: g.status(time.Now())}
+	if !g.releasing.Empty() {
+		req.Released = g.releasing.Clone()
+		// All that is given back was granted by then, be it taken in or not.
+		req.Generation = g.want.generation
+	}
+	if req.GetGeneration() != g.taken {
+		req.Status.Watermark = 0 // it would be taken to be of all buckets of that generation
+	}
+	buckets := g.share.scheme.Buckets
+	g.c.mu.Unlock()
+	res, err := g.svc.HeartbeatGroup(ctx, req)
+	if err != nil {
+		return err
+	}
+	a, err := parseAssignment(res.GetAssignment(), buckets)
+	if err != nil {
+		return err
+	}
+	g.c.mu.Lock()
+	defer g.c.mu.Unlock()
+	if a.generation != g.want.generation || a.pending != g.want.pending {
+		g.wants(a)
+	}
+	return nil
+}
+
+// status is what the member says of itself. The consumer's mutex is held.
+func (g *Group) status(now time.Time) *scribev1.GroupMemberStatus {
+	r := g.meter.read(now, g.c.stats.records.Load())
+	s := &scribev1.GroupMemberStatus{
+		Watermark: g.committed, BytesPerSecond: uint64(r.bytes), MessagesPerSecond: uint64(r.messages),
+		PointersPerKilosecond: uint64(r.pointers * 1000), BusyPermille: uint32(r.busy * 1000),
+	}
+	// Who has nothing that is not committed has come as far as the stream.
+	if !g.fresh && g.share.clean() && g.c.current == nil {
+		s.Watermark = max(s.GetWatermark(), g.c.mu.watermark)
+	}
+	return s
+}
+
+// expelled notes that the membership has ended: nothing is the member's.
+func (g *Group) expelled() {
+	g.c.mu.Lock()
+	defer g.c.mu.Unlock()
+	g.joined = false
+	g.c.advance()
+	g.missed = g.share.drop(g.share.held()) || g.missed
+	g.wants(assignment{grants: make([]uint64, g.share.scheme.Buckets), revoked: bucket.NewSet(g.share.scheme.Buckets)})
+}
+
+// worker brings the member to what it is to have, and commits now and then.
+func (g *Group) worker(ctx context.Context) {
+	var tick <-chan time.Time
+	if every := g.cfg.autoCommit; every > 0 {
+		ticker := time.NewTicker(every)
+		defer ticker.Stop()
+		tick = ticker.C
+	}
+	for {
+		select {
+		case <-g.look:
+		case <-tick:
+			g.save(ctx)
+			continue
+		case <-ctx.Done():
+			return
+		}
+		for failures := 1; !g.reconcile(ctx); failures++ {
+			if !sleep(ctx, g.c.cfg.pause(failures, 0)) {
+				return
+			}
+		}
+	}
+}
+
+// save is a commit of the member's own: of what the loop has come back from.
+func (g *Group) save(ctx context.Context) {
+	if !g.between(ctx, func() {
+		g.c.mu.Lock()
+		g.c.advance()
+		g.c.mu.Unlock()
+	}) {
+		return
+	}
+	if err := g.commit(ctx, false); err != nil && ctx.Err() == nil {
+		g.c.cfg.logger.Warn("auto-commit failed", "group", g.name, "error", err)
+	}
+}
+
+// between does something while no message is looked at.
+func (g *Group) between(ctx context.Context, fn func()) bool {
+	g.turn.want(true)
+	err := g.turn.take(ctx, true)
+	if err == nil {
+		fn()
+		g.turn.give()
+	}
+	g.turn.want(false)
+	return err == nil
+}
+
+// changes are what is between what a member has and what it is to have.
+type changes struct {
+	generation           uint64
+	grants               []uint64
+	lost, revoked, fresh bucket.Set
+	kept                 bucket.Set // that were to be given back, and are not any more
+	nothing              bool
+}
+
+// compare finds out what is to be done. The consumer's mutex is held.
+func (g *Group) compare() changes {
+	n := g.share.scheme.Buckets
+	d := changes{
+		generation: g.want.generation, grants: g.want.grants,
+		lost: bucket.NewSet(n), revoked: bucket.NewSet(n), fresh: bucket.NewSet(n), kept: bucket.NewSet(n),
+	}
+	for b := range n {
+		want, have := g.want.grants[b], g.granted[b]
+		if have != 0 && want != have {
+			if g.releasing.Has(b) {
+				g.releasing.Remove(b)
+			} else {
+				d.lost.Add(b)
+			}
+			g.granted[b], have = 0, 0
+		}
+		switch revoked := g.want.revoked.Has(b); {
+		case want == 0 || g.releasing.Has(b):
+		case have == 0 && revoked: // it is not begun
+			g.granted[b] = want
+			g.releasing.Add(b)
+			wake(g.beat)
+		case have == 0:
+			d.fresh.Add(b)
+		case revoked && g.share.owned.Has(b):
+			d.revoked.Add(b)
+		case !revoked && g.share.draining.Has(b):
+			d.kept.Add(b)
+		}
+	}
+	d.nothing = d.lost.Empty() && d.revoked.Empty() && d.fresh.Empty() && d.kept.Empty()
+	return d
+}
+
+// reconcile takes the steps from what the member has to what it is to have. It is false when it is to be tried again.
+func (g *Group) reconcile(ctx context.Context) bool {
+	g.c.mu.Lock()
+	if g.share == nil {
+		g.c.mu.Unlock()
+		return true
+	}
+	d := g.compare()
+	if d.nothing {
+		g.settle(d.generation)
+	}
+	g.c.mu.Unlock()
+	if d.nothing {
+		return true
+	}
+	if !d.lost.Empty() || !d.revoked.Empty() || !d.kept.Empty() {
+		if !g.between(ctx, func() { g.stop(&d) }) {
+			return true
+		}
+		if !g.release(ctx, &d) {
+			return true
+		}
+	}
+	if !d.fresh.Empty() {
+		return g.begin(ctx, &d)
+	}
+	g.c.mu.Lock()
+	defer g.c.mu.Unlock()
+	g.settle(d.generation)
+	return true
+}
+
+// settle notes that a generation was taken in. The consumer's mutex is held.
+func (g *Group) settle(generation uint64) {
+	g.taken = generation
+	if g.want.generation == generation { // else the worker was woken for another one
+		g.fresh = false
+	}
+	g.announce()
+}
+
+// stop is what happens between two messages: buckets are not read from here on.
+func (g *Group) stop(d *changes) {
+	c := g.c
+	c.mu.Lock()
+	c.advance()
+	told := !d.lost.Empty()
+	if told {
+		g.missed = g.share.drop(d.lost) || g.missed
+	}
+	if !d.kept.Empty() {
+		g.share.resume(d.kept)
+		c.mu.watermark = min(c.mu.watermark, g.committed)
+	}
+	c.mu.Unlock()
+	if fn := g.cfg.onRevoked; fn != nil && told {
+		fn(Rebalance{Generation: d.generation, Buckets: d.lost.Slice(), Lost: true})
+	}
+	if fn := g.cfg.onRevoked; fn != nil && !d.revoked.Empty() {
+		fn(Rebalance{Generation: d.generation, Buckets: d.revoked.Slice()})
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g.share.drain(d.revoked)
+	g.restream()
+}
+
+// restream has the stream opened again, for the buckets that the member has now. The consumer's mutex is held.
+func (g *Group) restream() {
+	if g.reopen != nil {
+		g.reopen()
+	}
+	g.announce()
+}
+
+// release gives back what is not read any more, once it is committed as far as it is to be. It is false when ctx has ended.
+func (g *Group) release(ctx context.Context, d *changes) bool {
+	if d.revoked.Empty() {
+		return true
+	}
+	if g.cfg.autoCommit > 0 {
+		// It goes on until it is done, or the buckets are taken away.
+		if err := g.commit(ctx, false); err != nil && !errors.Is(err, ErrFenced) {
+			g.c.cfg.logger.Warn("buckets are given back with messages that are not committed", "group", g.name, "error", err)
+		}
+	}
+	// No commit that may be of them is under way while they are given back.
+	select {
+	case g.saving <- struct{}{}:
+	case <-ctx.Done():
+		return false
+	}
+	defer func() { <-g.saving }()
+	g.c.mu.Lock()
+	defer g.c.mu.Unlock()
+	if g.cfg.autoCommit > 0 || g.cfg.onRevoked != nil || g.share.clean() {
+		g.letGo(d.revoked)
+	}
+	return true
+}
+
+// letGo gives draining buckets back. The consumer's mutex and saving are held.
+func (g *Group) letGo(set bucket.Set) {
+	gone := set.Clone()
+	for b := range set.Each() {
+		if !g.share.draining.Has(b) {
+			gone.Remove(b)
+		}
+	}
+	if gone.Empty() {
+		return
+	}
+	g.share.drop(gone)
+	g.releasing.AddAll(gone)
+	wake(g.beat)
+}
+
+// begin takes in buckets that are new. It is false when that is to be tried again.
+func (g *Group) begin(ctx context.Context, d *changes) bool {
+	g.c.mu.Lock()
+	req := &scribev1.GroupPositionsRequest{Group: g.name, Member: g.cfg.member, Epoch: g.epoch, Generation: d.generation, Buckets: d.fresh}
+	g.c.mu.Unlock()
+	rctx, cancel := context.WithTimeout(ctx, g.c.cfg.requestTimeout)
+	defer cancel()
+	res, err := g.svc.GroupPositions(rctx, req)
+	if err != nil {
+		if ctx.Err() != nil {
+			return true
+		}
+		g.c.cfg.logger.Warn("where the member's buckets are could not be read", "group", g.name, "error", err)
+		wake(g.beat) // they may not be its own any more
+		return false
+	}
+	ok := true
+	done := g.between(ctx, func() {
+		g.c.mu.Lock()
+		if g.epoch != req.GetEpoch() || !g.joined {
+			ok = false
+			g.c.mu.Unlock()
+			return
+		}
+		g.c.advance()
+		err = g.share.install(d.fresh, res.GetPositions())
+		for b := range d.fresh.Each() {
+			g.granted[b] = d.grants[b]
+		}
+		// Time goes back to where they are.
+		g.committed = min(g.committed, res.GetWatermark())
+		g.c.mu.watermark = min(g.c.mu.watermark, res.GetWatermark())
+		if g.share.owned.Len() == d.fresh.Len() { // there were none
+			g.committed, g.c.mu.watermark = res.GetWatermark(), res.GetWatermark()
+		}
+		g.settle(d.generation)
+		g.c.mu.Unlock()
+		if fn := g.cfg.onAssigned; fn != nil && err == nil {
+			fn(Rebalance{Generation: d.generation, Buckets: d.fresh.Slice()})
+		}
+		g.c.mu.Lock()
+		defer g.c.mu.Unlock()
+		g.restream()
+	})
+	if err != nil {
+		g.fail(err)
+	}
+	return !done || ok
+}

@@ -1,0 +1,82 @@
+package consumer
+
+import (
+	"time"
+
+	"scribe/internal/pointer"
+)
+
+// meter measures what a member does, over the last minute or so: a plain state machine.
+type meter struct {
+	bytes, pointers uint64 // decoded, since the beginning
+	idle            time.Duration
+	waiting         time.Time // since when it waits; zero while it works
+
+	last    time.Time // when rates were brought up to date, with the counts of then
+	was     sample
+	rates   rates
+	started bool
+}
+
+type sample struct {
+	bytes, pointers, messages uint64
+	idle                      time.Duration
+}
+
+// rates are by the second; busy is a part.
+type rates struct{ bytes, pointers, messages, busy float64 }
+
+// begin begins, waiting.
+func (m *meter) begin(now time.Time) { m.last, m.waiting = now, now }
+
+// took counts a payload.
+func (m *meter) took(p *pointer.Pointer) {
+	m.bytes += uint64(p.Length)
+	m.pointers++
+}
+
+// waits and works tell what the iteration does.
+func (m *meter) waits(now time.Time) {
+	if m.waiting.IsZero() {
+		m.waiting = now
+	}
+}
+
+func (m *meter) works(now time.Time) {
+	if !m.waiting.IsZero() {
+		m.idle += now.Sub(m.waiting)
+		m.waiting = time.Time{}
+	}
+}
+
+// memory is in how much time what was measured fades to a third.
+const memory = 30 * time.Second
+
+// read returns the rates, with messages counted elsewhere.
+func (m *meter) read(now time.Time, messages uint64) rates {
+	passed := now.Sub(m.last)
+	if passed < 100*time.Millisecond {
+		return m.rates
+	}
+	idle := m.idle
+	if !m.waiting.IsZero() {
+		idle += now.Sub(m.waiting)
+	}
+	at := sample{m.bytes, m.pointers, messages, idle}
+	s := passed.Seconds()
+	fresh := rates{
+		bytes: float64(at.bytes-m.was.bytes) / s, pointers: float64(at.pointers-m.was.pointers) / s, messages: float64(at.messages-m.was.messages) / s,
+		busy: 1 - min(max((at.idle-m.was.idle).Seconds()/s, 0), 1),
+	}
+	part := min(s/memory.Seconds(), 1)
+	if !m.started {
+		part, m.started = 1, true
+	}
+	mix := func(old *float64, now float64) { *old += (now - *old) * part }
+	mix(&m.rates.bytes, fresh.bytes)
+	mix(&m.rates.pointers, fresh.pointers)
+	mix(&m.rates.messages, fresh.messages)
+	mix(&m.rates.busy, fresh.busy)
+	m.last, m.was = now, at
+	return m.rates
+}

@@ -1,0 +1,198 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+
+	"scribe/internal/bucket"
+	"scribe/internal/record"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// This file is where the iteration of a consumer that is a member of a group differs from another's. The methods do for the latter what was
+// done there anyway.
+
+// errReassigned ends a stream whose member has other buckets now: it is opened again for those.
+var errReassigned = errors.New("consumer: the member's buckets have changed")
+
+// shareLocked returns what the member of a group reads; nil when it has not joined yet. The mutex is held.
+func (c *Consumer) shareLocked() *share {
+	if c.group == nil {
+		return nil
+	}
+	return c.group.share
+}
+
+// ready waits until the member has buckets to read. It is false when the iteration is over: then its end is in the queue, unless the
+// session ended.
+func (s *session) ready() bool {
+	g := s.c.group
+	if g == nil {
+		return true
+	}
+	for {
+		s.c.mu.Lock()
+		changed, sh := g.changed, g.share
+		reads := sh != nil && !sh.owned.Empty()
+		over := s.c.cfg.untilEnd && sh != nil && sh.owned.Empty() && g.settled()
+		s.c.mu.Unlock()
+		switch {
+		case over:
+			s.queue.push(&item{kind: itemEnd})
+			return false
+		case reads:
+			return true
+		}
+		select {
+		case <-changed:
+		case <-s.ctx.Done():
+			return false
+		}
+	}
+}
+
+// follow has a change of the member's buckets end a stream.
+func (s *session) follow(cancel context.CancelCauseFunc) (stop func()) {
+	g := s.c.group
+	if g == nil {
+		return func() {}
+	}
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	g.reopen = func() { cancel(errReassigned) }
+	return func() {
+		s.c.mu.Lock()
+		defer s.c.mu.Unlock()
+		g.reopen = nil
+	}
+}
+
+// openShared takes the description of a member's stream. The mutex is held.
+func (conn *connection) openShared(o *scribev1.StreamOpened, sh *share) ([]*scribev1.StreamGap, error) {
+	if id := o.GetCategory().GetId(); id != 0 && id != sh.categoryID {
+		return nil, ErrCategoryReplaced
+	}
+	var gaps []*scribev1.StreamGap
+	behind := uint64(0)
+	for _, v := range o.GetShards() {
+		behind += max(v.GetNextLsn(), v.GetLsn()) - v.GetLsn()
+		gap, err := sh.join(v)
+		if err != nil {
+			return nil, err
+		}
+		if gap != nil {
+			gaps = append(gaps, gap)
+		}
+	}
+	conn.s.bounded = sh.bounded
+	conn.s.queue.pending(behind)
+	conn.s.queue.push(&item{kind: itemOpened})
+	return gaps, nil
+}
+
+// opening takes the description of a stream.
+func (conn *connection) opening(o *scribev1.StreamOpened) error {
+	c := conn.s.c
+	c.mu.Lock()
+	sh := c.shareLocked()
+	if sh == nil || conn.opened {
+		c.mu.Unlock()
+		return conn.open(o)
+	}
+	gaps, err := conn.openShared(o, sh)
+	conn.opened = true
+	c.mu.Unlock()
+	for _, g := range gaps {
+		if err == nil {
+			err = conn.s.gap(g)
+		}
+	}
+	return err
+}
+
+// added takes a shard that joined the stream.
+func (s *session) added(v *scribev1.StreamShard) error {
+	s.c.mu.Lock()
+	sh := s.c.shareLocked()
+	if sh == nil {
+		_, err := s.c.mu.positions.join(v)
+		s.c.mu.Unlock()
+		return err
+	}
+	gap, err := sh.join(v)
+	s.c.mu.Unlock()
+	if err != nil || gap == nil {
+		return err
+	}
+	return s.gap(gap)
+}
+
+// placeOf takes the place of an entry, see positions.entry. The mutex is held.
+func (c *Consumer) placeOf(shard record.ShardID, lsn record.LSN, bounded bool) (*position, bool, error) {
+	if sh := c.shareLocked(); sh != nil {
+		return sh.entry(shard, lsn)
+	}
+	return c.mu.positions.entry(shard, lsn, bounded)
+}
+
+// sharedGap queues a hole in what a member of a group reads. done is false when there is no group.
+func (s *session) sharedGap(g *scribev1.StreamGap) (done bool, err error) {
+	s.c.mu.Lock()
+	sh := s.c.shareLocked()
+	if sh == nil {
+		s.c.mu.Unlock()
+		return false, nil
+	}
+	from, lost, err := sh.gap(g)
+	s.c.mu.Unlock()
+	if err != nil || len(lost) == 0 {
+		return true, err
+	}
+	s.queue.push(&item{kind: itemGap, pos: lost[0], lost: lost, lsn: from, gap: &GapError{
+		Category: s.c.category, Shard: lost[0].shard, From: uint64(from), To: g.GetTo(), Reason: gapReason(g.GetReason()),
+	}})
+	return true, nil
+}
+
+// finished reports whether everything that a bounded iteration is to bring was received. The mutex is held.
+func (s *session) finished() bool {
+	if sh := s.c.shareLocked(); sh != nil {
+		return sh.undone == 0 && sh.version == s.version.Load() && s.c.group.settled()
+	}
+	return s.c.mu.positions.remaining == 0
+}
+
+// takes reports whether an item is to be delivered. One that is not is given back.
+func (s *session) takes(it *item) bool {
+	c := s.c
+	c.mu.Lock()
+	sh := c.shareLocked()
+	takes := sh == nil || sh.takes(it)
+	if sh != nil && takes && it.kind == itemPayload {
+		c.group.meter.took(&it.ptr)
+	}
+	c.mu.Unlock()
+	if !takes {
+		it.buf.free()
+		it.frames, it.buf = nil, nil
+	}
+	return takes
+}
+
+// passed takes the places of a gap in what a group's member reads further. The mutex is held.
+func passed(it *item) {
+	for _, p := range it.lost {
+		p.lsn, p.skip = record.LSN(it.gap.To), 0
+	}
+}
+
+// stillTakes reports whether what is left of a payload is the member's.
+func (c *Consumer) stillTakes(it *item) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sh := c.shareLocked()
+	return sh == nil || sh.takes(it)
+}
+
+// bucketsOf is a set as numbers, for callers.
+func bucketsOf(set bucket.Set) []uint32 { return set.Slice() }

@@ -115,9 +115,12 @@ func NewGroup(server, category, group string, opts ...Option) (*Group, error) {
 		return nil, ErrNotSupported
 	}
 	c.group = g
-	ctx, cancel := context.WithCancelCause(context.Background())
-	g.life.ctx, g.life.cancel = ctx, cancel
+	g.prepare()
 	return g, nil
+}
+
+func (g *Group) prepare() {
+	g.life.ctx, g.life.cancel = context.WithCancelCause(context.Background())
 }
 
 // Name is the group's, Member this member's.

@@ -93,7 +93,7 @@ func DefaultConfig() Config {
 		LookPause:         5 * time.Millisecond,
 		LookEvery:         15 * time.Second,
 		StartTimeout:      10 * time.Second,
-		SequencedWait:     time.Second,
+		SequencedWait:     5 * time.Second,
 		FailAfter:         30 * time.Second,
 		RetryAfter:        time.Second,
 	}

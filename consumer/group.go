@@ -120,7 +120,7 @@ func NewGroup(server, category, group string, opts ...Option) (*Group, error) {
 }
 
 func (g *Group) prepare() {
-	g.life.ctx, g.life.cancel = context.WithCancelCause(context.Background())
+	g.life.ctx, g.life.cancel = context.WithCancelCause(context.Background()) //nolint:fatcontext // a new one, once
 }
 
 // Name is the group's, Member this member's.

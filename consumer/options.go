@@ -106,7 +106,7 @@ type config struct {
 	streams        StreamService  // may be nil, with payloads
 	payloads       PayloadService // may be nil, with streams
 	onGap          func(*GapError)
-	onPause        func() // may be nil
+	onPause        func()      // may be nil
 	group          groupConfig // of members of a group
 }
 

@@ -181,10 +181,20 @@ type blobLine struct {
 	Created  time.Time `json:"created"`
 	Blocks   int       `json:"blocks"`
 	Payloads int       `json:"payloads"`
+	Run      string    `json:"run,omitempty"`
+	Build    uint64    `json:"build,omitempty"`
 }
 
 func blobJSON(key string, f *layout.Footer) blobLine {
-	return blobLine{Blob: key, Version: layout.Version, Class: f.Class, Region: f.Region, Created: time.UnixMicro(f.Created).UTC(), Blocks: len(f.Blocks), Payloads: len(f.Entries)}
+	return blobLine{Blob: key, Version: int(f.Version), Run: runName(f.History.Run), Build: f.History.Build, Class: f.Class, Region: f.Region, Created: time.UnixMicro(f.Created).UTC(), Blocks: len(f.Blocks), Payloads: len(f.Entries)}
+}
+
+// runName is how a writer's run is shown.
+func runName(run uint64) string {
+	if run == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%016x", run)
 }
 
 type pointerLine struct {
@@ -192,6 +202,7 @@ type pointerLine struct {
 	Shard       string    `json:"shard"`
 	Epoch       uint64    `json:"epoch,omitempty"`
 	LSN         uint64    `json:"lsn"`
+	Predicted   bool      `json:"predicted,omitempty"`
 	Persisted   string    `json:"persisted,omitempty"`
 	Blob        string    `json:"blob,omitempty"`
 	Codec       string    `json:"codec"`
@@ -219,6 +230,7 @@ func pointerJSON(p *pointer.Pointer) pointerLine {
 func entryJSON(e *layout.Entry) pointerLine {
 	line := pointerJSON(&e.Pointer)
 	line.Category, line.Shard, line.Epoch, line.LSN = e.Category, e.Shard.String(), e.Epoch, uint64(e.LSN)
+	line.Predicted = e.Predicted
 	return line
 }
 

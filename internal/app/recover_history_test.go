@@ -234,7 +234,8 @@ func (w *world) frames(n int) []byte {
 	return out
 }
 
-// live runs batchers for a while, all of which are killed, unless the end is to be calm.
+// live runs batchers for a while under faults. At the end they are killed, or, if it is to be calm, there are no more faults, and they write to
+// every log of theirs once more before they are closed.
 func (w *world) live(requests int, calm bool) {
 	w.t.Helper()
 	w.lives++
@@ -242,9 +243,6 @@ func (w *world) live(requests int, calm bool) {
 	var lines []*line
 	for slot := range uint16(2) {
 		b, l := w.batcher(w.engine, slot+1, w.lives*10+uint64(slot))
-		if calm {
-			l.calm()
-		}
 		batchers, lines = append(batchers, b), append(lines, l)
 	}
 	var sent sync.WaitGroup
@@ -263,13 +261,18 @@ func (w *world) live(requests int, calm bool) {
 			<-time.After(time.Duration(w.rng.IntN(4000)) * time.Microsecond)
 		}
 	}
-	if !calm {
-		for _, l := range lines {
+	for _, l := range lines {
+		if calm {
+			l.calm()
+		} else {
 			l.sever()
 		}
 	}
 	sent.Wait()
 	for _, b := range batchers {
+		if calm {
+			w.writeEverywhere(b)
+		}
 		ctx, cancel := context.WithTimeout(w.t.Context(), 100*time.Millisecond)
 		if err := b.Close(ctx); err != nil && calm {
 			w.t.Error(err)
@@ -285,17 +288,23 @@ func (w *world) touch() {
 	for slot := range uint16(2) {
 		b, l := w.batcher(w.engine, slot+1, w.lives*10+uint64(slot))
 		l.calm()
-		for name, c := range historyCategories {
-			for shard := range c.GetShards() {
-				f := frameOf(w.t, name, shard, 0, 0, "touched")
-				r, err := b.Submit(w.t.Context(), &scribev1.SubmitRequest{Frames: f, Ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED})
-				if err != nil || r.GetResults()[0].GetError() != nil && name != "doomed" {
-					w.t.Fatalf("%s: %v, %v", name, r.GetResults(), err)
-				}
-			}
-		}
+		w.writeEverywhere(b)
 		if err := b.Close(w.t.Context()); err != nil {
 			w.t.Error(err)
+		}
+	}
+}
+
+// writeEverywhere writes to every log of a batcher.
+func (w *world) writeEverywhere(b *batcher.Batcher) {
+	w.t.Helper()
+	for name, c := range historyCategories {
+		for shard := range c.GetShards() {
+			f := frameOf(w.t, name, shard, 0, 0, "touched")
+			r, err := b.Submit(w.t.Context(), &scribev1.SubmitRequest{Frames: f, Ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED})
+			if err != nil || r.GetResults()[0].GetError() != nil && name != "doomed" {
+				w.t.Fatalf("%s: %v, %v", name, r.GetResults(), err)
+			}
 		}
 	}
 }
@@ -475,13 +484,18 @@ func recoverHistory(t *testing.T, seed uint64) {
 	}
 	<-time.After(2 * time.Hour) // what is in the category brief expires
 	w.collect()
-	for range 1 + w.rng.IntN(3) {
+	// Either the batchers that come next tell what became of those that were killed, or batchers tell of themselves.
+	calm := w.rng.IntN(2) == 0
+	for range w.rng.IntN(3) {
 		w.live(40, false)
+	}
+	w.live(120, calm)
+	if !calm {
+		w.touch()
 	}
 	if err := w.engine.Retire(t.Context(), 6); err != nil {
 		t.Fatal(err)
 	}
-	w.touch()
 	<-time.After(2 * time.Minute)
 	catalog := &recovery.Catalog{SavedAt: time.Now().UnixMicro()}
 	for _, c := range historyCategories {

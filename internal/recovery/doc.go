@@ -11,7 +11,7 @@
 // # Memory
 //
 // Nothing is held in proportion to blobs or records: they are sorted on disk, in the scratch folder, which takes about 100 bytes for each
-// payload. In memory are the caches and write buffers of two databases (about 100 MB), one footer for each worker (mostly some 10 KB, at
+// payload. In memory are the caches and write buffers of two databases (at most 200 MB), one footer for each worker (mostly some 10 KB, at
 // the limit of the format about 60 MB), and about 300 bytes for each category and 16 for each epoch of the log that is looked at.
 //
 // # Crashes

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"scribe/internal/pointer"
@@ -64,13 +65,13 @@ func (v *verdicts) of(id pointer.BlobID) (verdict, error) {
 // set writes through: the database is read again when the cache has forgotten.
 func (v *verdicts) set(id pointer.BlobID, to verdict) error {
 	v.cache.Add(id, to)
-	return v.s.db.Set(verdictKey(id), []byte{byte(to)}, nil)
+	return v.s.db.Set(verdictKey(id), []byte{byte(to)}, pebble.NoSync)
 }
 
 // resolve decides about every blob. Its order is that of the evidence: what writers say of themselves, what the beginnings of epochs say,
 // and only then claims against each other.
 func (r *run) resolve(ctx context.Context) error {
-	if err := r.scratch.db.DeleteRange([]byte{keyVerdict}, []byte{keyVerdict + 1}, nil); err != nil {
+	if err := r.scratch.db.DeleteRange([]byte{keyVerdict}, []byte{keyVerdict + 1}, pebble.NoSync); err != nil {
 		return err
 	}
 	v := newVerdicts(r.scratch)
@@ -477,7 +478,7 @@ func (r *run) byRival(v *verdicts, _ starts, place []claimant) (int, error) {
 	}
 	builds := make(map[pointer.BlobID]uint64, len(left))
 	for _, c := range left {
-		build, err := r.build1(c.claimant)
+		build, err := r.buildOf(c.claimant)
 		if err != nil {
 			return 0, err
 		}
@@ -497,8 +498,8 @@ func (r *run) byRival(v *verdicts, _ starts, place []claimant) (int, error) {
 	return kept, nil
 }
 
-// build1 is the number of the build of a claimant's blob; 0 when it has none.
-func (r *run) build1(c *claimant) (uint64, error) {
+// buildOf is the number of the build of a claimant's blob; 0 when it has none.
+func (r *run) buildOf(c *claimant) (uint64, error) {
 	p, err := pointer.Decode(c.data)
 	if err != nil {
 		return 0, errScratch

@@ -11,7 +11,9 @@ import (
 
 // Footer describes a blob.
 type Footer struct {
-	ID pointer.BlobID
+	// Version of the format that it was written in.
+	Version uint8
+	ID      pointer.BlobID
 	// Class is the retention class in hours.
 	Class uint32
 	// Region owns the blob; empty for the local one.
@@ -76,7 +78,7 @@ const (
 // written that way.
 func decodeFooter(version uint8, b []byte, blockEnd uint64) (*Footer, *fault) {
 	r := field.NewReader(b, 0)
-	f := &Footer{}
+	f := &Footer{Version: version}
 	if id := r.Take("blob id", uint64(len(f.ID))); id != nil {
 		f.ID = pointer.BlobID(id)
 	}

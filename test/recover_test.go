@@ -50,6 +50,9 @@ func TestRecover(t *testing.T) {
 	c := &cell{write: up.URL, read: up.URL}
 	ok(t, nil, "category", "create", "log", "--retention", "100h", "--shards", "2", "--server", up.URL)
 	ok(t, nil, "category", "create", "once", "--delivery", "exactly_once", "--server", up.URL)
+	ok(t, nil, "category", "create", "ordered", "--repeatable", "sequenced", "--server", up.URL)
+	produce(t, c, "ordered", []byte("first\nsecond\n"))
+	sameBytes(t, "ordered", tail(t, c, "ordered", "--checkpoint", filepath.Join(dir, "ordered.checkpoint")), []byte("first\nsecond\n"))
 	lines := func(name string, from, to int) []byte {
 		var b bytes.Buffer
 		for i := from; i < to; i++ {
@@ -82,10 +85,10 @@ func TestRecover(t *testing.T) {
 
 	to := filepath.Join(dir, "recovered")
 	s, notes := recoverRun(t, 0, "--data", data, "--dry-run")
-	if _, err := os.Stat(to); err == nil || !s.DryRun || s.Messages != 600 || !strings.Contains(notes, "log: id ") || !strings.Contains(notes, "retention 100h0m0s, 2 logical shards") {
+	if _, err := os.Stat(to); err == nil || !s.DryRun || s.Messages != 602 || !strings.Contains(notes, "log: id ") || !strings.Contains(notes, "retention 100h0m0s, 2 logical shards") {
 		t.Errorf("a dry run: %+v\n%s", s, notes)
 	}
-	if s, _ = recoverRun(t, 0, "--data", data, "--to", to, "--catalog", filepath.Join(data, "catalog")); s.Messages != 600 || s.Lost != 0 || s.Categories != 2 {
+	if s, _ = recoverRun(t, 0, "--data", data, "--to", to, "--catalog", filepath.Join(data, "catalog")); s.Messages != 602 || s.Lost != 0 || s.Categories != 3 {
 		t.Errorf("%+v", s)
 	}
 	recoverRun(t, 1, "--data", data, "--to", to)
@@ -101,6 +104,14 @@ func TestRecover(t *testing.T) {
 		produce(t, c, name, lines(name, 300, 400))
 		sameBytes(t, name+", from a checkpoint of before", tail(t, c, name, "--checkpoint", checkpoint(name)), lines(name, 150, 400))
 	}
+	// The order of a sequenced category is made anew: from a checkpoint of before there is a gap that is told, and then everything.
+	produce(t, c, "ordered", []byte("third\n"))
+	r := cli(t, nil, "tail", "ordered", "--server", up.URL, "--until-end", "--checkpoint", filepath.Join(dir, "ordered.checkpoint"))
+	if !strings.Contains(string(r.Stderr), "messages of ordered are missing") {
+		t.Errorf("no gap was told:\n%s", r.Stderr)
+	}
+	sameBytes(t, "ordered, from a checkpoint of before", r.Stdout, []byte("first\nsecond\nthird\n"))
+	sameBytes(t, "ordered, all", tail(t, c, "ordered"), []byte("first\nsecond\nthird\n"))
 	ok(t, nil, "inspect", "dangling", "--data", to, "--blob-path", blobs, "--server", up.URL)
 	up.Stop()
 

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	"scribe/internal/pointer"
 	"scribe/internal/record"
+	"scribe/internal/sequenced"
 	"scribe/storage/metalog"
 )
 
@@ -48,10 +50,49 @@ func (r *run) build(ctx context.Context) error {
 		if err := l.build(); err != nil {
 			return err
 		}
+		if at, sequenced := plan.sources[shard.Category()]; sequenced {
+			plan.sources[shard.Category()] = append(at, sequencedFrom{shard, l.first})
+		}
+	}
+	for _, cat := range plan.categories {
+		if cat.IsSequenced() {
+			if err := r.sequenceAnew(cat.GetId(), plan.sources[cat.GetId()]); err != nil {
+				return err
+			}
+		}
 	}
 	r.report.Categories, r.report.Dropped, r.report.NextID = plan.categories, plan.keep, plan.nextID
 	r.deps.Progress("records", r.report.Records)
 	return r.countBlobs(ctx, v)
+}
+
+// sequencedFrom is where the sequencer begins in a log.
+type sequencedFrom struct {
+	shard record.ShardID
+	first record.LSN
+}
+
+// sequenceAnew has a category sequenced again from what there is: its order is not in blobs. LSNs and numbers of messages go on far above
+// all that were ever given out, so that a checkpoint of before, or the identifier of a batch, is never taken for another place: readers get
+// a gap, and then everything again. The present in nanoseconds is far above: a category had fewer messages, also if it was recovered before.
+func (r *run) sequenceAnew(category uint32, sources []sequencedFrom) error {
+	base := uint64(r.now) * 1000 //nolint:gosec // a time after 1970
+	state := sequenced.NewState()
+	state.Next, state.Offset = record.LSN(base), base
+	for _, s := range sources {
+		state.At[s.shard] = s.first
+	}
+	records := state.Whole()
+	for i, data := range records {
+		if err := r.sink.Record(sequenced.Positions(category), record.LSN(i+1), r.now, data); err != nil {
+			return err
+		}
+	}
+	return errors.Join(
+		r.sink.Shard(metalog.State{Shard: sequenced.Log(category), FirstLSN: state.Next, NextLSN: state.Next, Epoch: EpochMargin}),
+		r.sink.Shard(metalog.State{
+			Shard: sequenced.Positions(category), FirstLSN: record.FirstLSN, NextLSN: record.LSN(len(records) + 1), Epoch: EpochMargin, LastTime: r.now,
+		}))
 }
 
 // countBlobs counts the blobs by verdict, and tells of those that are not certain.

@@ -104,8 +104,10 @@ type plan struct {
 	retired          []uint32
 	names            map[uint32]string
 	retention        map[uint32]int64 // microseconds
-	nextID           uint64
-	findings         []Finding
+	// sources are the logs of categories that are sequenced.
+	sources  map[uint32][]sequencedFrom
+	nextID   uint64
+	findings []Finding
 }
 
 func (r *run) plan() (*plan, error) {
@@ -124,7 +126,7 @@ const copyDelay = time.Minute
 // An id stands for one category ever, ids grow, and a name belongs to one category at a time. So what a complete copy does not have was
 // deleted, and so was the lower one of two ids that share a name.
 func planCategories(rows map[uint32]*categoryRow, c *Catalog, now int64) *plan {
-	p := &plan{dropped: map[uint32]bool{}, deleted: map[uint32]bool{}, names: map[uint32]string{}, retention: map[uint32]int64{}, nextID: 1}
+	p := &plan{dropped: map[uint32]bool{}, deleted: map[uint32]bool{}, names: map[uint32]string{}, retention: map[uint32]int64{}, sources: map[uint32][]sequencedFrom{}, nextID: 1}
 	byName := map[string]*scribev1.Category{}
 	known := map[uint32]bool{}
 	note := func(name, format string, args ...any) {
@@ -185,6 +187,13 @@ func (p *plan) finish(byName map[string]*scribev1.Category) {
 		p.categories = append(p.categories, cat)
 	}
 	slices.SortFunc(p.categories, func(a, b *scribev1.Category) int { return cmp.Compare(a.GetId(), b.GetId()) })
+	for _, cat := range p.categories {
+		if cat.IsSequenced() {
+			p.sources[cat.GetId()] = nil
+			p.findings = append(p.findings, Finding{Kind: FindingCategory, Category: cat.GetName(), Reason: fmt.Sprintf(
+				"id %d: the order in which it was sequenced is in no blob: it is sequenced anew, and readers with checkpoints of before get a gap and then everything again", cat.GetId())})
+		}
+	}
 	for _, cat := range slices.Concat(p.categories, p.keep) {
 		retention := cat.GetRetention().AsDuration()
 		if retention <= 0 {

@@ -9,8 +9,11 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/internal/record"
+	"scribe/internal/sequenced"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob/layout"
+	"scribe/storage/blob/memory"
 )
 
 func TestPlanCategories(t *testing.T) {
@@ -100,5 +103,34 @@ func TestSettingsOfCategories(t *testing.T) {
 		if c.GetRetention().AsDuration() != want.retention || c.GetShards() != want.shards || c.GetDelivery() != want.delivery || c.GetRepeatable() != want.repeatable {
 			t.Errorf("%s: %v", c.GetName(), c)
 		}
+	}
+}
+
+// TestSequencedAnew: the sequencer begins at the first record of each log, far above where it was.
+func TestSequencedAnew(t *testing.T) {
+	store := memory.New()
+	other := record.MakeShardID(17, 2, 5)
+	putAll(t, store, at{web, 1, 3, 0}, at{web, 1, 4, 1}, at{other, 1, 1, 1})
+	l, _, findings := recoverAll(t, store, func(c *Config, _ *Deps) {
+		c.Catalog = &Catalog{NextID: 18, Categories: []*scribev1.Category{{
+			Name: "web", Id: 17, Shards: 3, Repeatable: scribev1.Repeatability_REPEATABILITY_SEQUENCED,
+		}}}
+	})
+	base := record.LSN(now.UnixNano())
+	if st := l.states[sequenced.Log(17)]; st.FirstLSN != base || st.NextLSN != base {
+		t.Errorf("the sequenced log: %+v", st)
+	}
+	r := sequenced.NewReader(17)
+	for _, e := range l.records[sequenced.Positions(17)] {
+		if err := r.Add(e.Data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := r.State()
+	if s == nil || s.Next != base || s.Offset != uint64(base) || s.Position(web) != 3 || s.Position(other) != 1 {
+		t.Errorf("%+v", s)
+	}
+	if n := len(findings); n == 0 || !slices.ContainsFunc(findings, func(f Finding) bool { return strings.Contains(f.Reason, "sequenced anew") }) {
+		t.Errorf("%+v", findings)
 	}
 }

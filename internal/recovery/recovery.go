@@ -61,7 +61,7 @@ type Catalog struct {
 	SavedAt int64
 }
 
-// Sink takes recovered logs. Records of a shard come in the order of LSNs, before the shard's state; shards come in order. A nil Sink of
+// Sink takes recovered logs. Records of a shard come in the order of LSNs, before the shard's state; shards come one after another. A nil Sink of
 // Run only counts.
 type Sink interface {
 	Record(s record.ShardID, lsn record.LSN, time int64, data []byte) error

@@ -442,7 +442,7 @@ func (st *stream) passOver() bool {
 	}
 	it, _ := st.merge.Next()
 	delete(st.skips, it.Shard)
-	st.watermark = st.merge.Low()
+	st.watermark, st.pending = st.merge.Low(), st.merge.Pending()
 	st.s.metrics.filtered.Inc()
 	return true
 }

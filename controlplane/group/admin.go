@@ -15,6 +15,7 @@ import (
 	"scribe/internal/checkpoint"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
+	"scribe/internal/sequenced"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 	"scribe/storage/metalog"
@@ -60,9 +61,9 @@ func (c *Coordinator) resolve(ctx context.Context, what string, cat *scribev1.Ca
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.LogTimeout)
 	defer cancel()
-	states, err := c.deps.Log.Shards(ctx, cat.GetId())
+	states, err := c.logs(ctx, what, cat.GetId(), cat.IsSequenced())
 	if err != nil {
-		return nil, nil, logError(what, err)
+		return nil, nil, err
 	}
 	if n := len(states); n > c.cfg.MaxShards {
 		return nil, nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s: category %q has %d physical shards, the limit of a group is %d", what, cat.GetName(), n, c.cfg.MaxShards)
@@ -93,6 +94,20 @@ func (c *Coordinator) resolve(ctx context.Context, what string, cat *scribev1.Ca
 		times[i] = at
 	}
 	return all, times, nil
+}
+
+// logs returns the logs of a category that its readers read: all, or of a sequenced one the sequenced log.
+func (c *Coordinator) logs(ctx context.Context, what string, category uint32, isSequenced bool) ([]metalog.State, error) {
+	states, err := c.deps.Log.Shards(ctx, category)
+	if err != nil {
+		return nil, logError(what, err)
+	}
+	return slices.DeleteFunc(states, func(v metalog.State) bool {
+		if isSequenced {
+			return !sequenced.IsLog(v.Shard)
+		}
+		return sequenced.Reserved(v.Shard)
+	}), nil
 }
 
 // seek finds the first records at or after a time.

@@ -155,6 +155,36 @@ func (c *Coordinator) spoke(g *Group, epoch uint64, status *Status) {
 	}
 }
 
+// sign writes down that a member is alive, when others may not know it.
+func (c *Coordinator) sign(ctx context.Context, what string, g *Group, epoch uint64) (*Group, error) {
+	began := time.Now()
+	c.mu.Lock()
+	m, a := g.Member(epoch), c.mu.active[g.Name]
+	stale := m != nil && a != nil && a.watch.Stale(m, began)
+	c.mu.Unlock()
+	if !stale {
+		return g, nil
+	}
+	var beats []uint64
+	g, err := c.change(ctx, what, g.Name, func(g *Group) (bool, error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		beats = nil
+		if a := c.mu.active[g.Name]; a != nil {
+			beats = a.watch.Beats(g)
+		}
+		return len(beats) > 0, nil
+	})
+	if err == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if a := c.mu.active[g.Name]; a != nil {
+			a.watch.Wrote(g, beats, began)
+		}
+	}
+	return g, err
+}
+
 // heard notes that somebody who says that it is a member is alive, before it is known whether that is so: a member must not be taken for
 // silent because the store does not answer.
 func (c *Coordinator) heard(name string, epoch uint64) {
@@ -283,6 +313,8 @@ func (c *Coordinator) look(name string) {
 	var (
 		verdict Verdict
 		wrote   bool
+		beats   []uint64
+		began   = time.Now()
 	)
 	g, err := c.change(ctx, what, name, func(g *Group) (bool, error) {
 		useful := c.useful(ctx, g)
@@ -296,7 +328,7 @@ func (c *Coordinator) look(name string) {
 		wrote = verdict.Write || len(verdict.Silent)+len(verdict.Stubborn) > 0
 		changed := wrote
 		if wrote {
-			a.watch.Beats(g)
+			beats = a.watch.Beats(g)
 		}
 		changed = g.Remove(verdict.Silent...) || changed
 		for _, epoch := range verdict.Stubborn {
@@ -311,6 +343,9 @@ func (c *Coordinator) look(name string) {
 	if a == nil {
 		return
 	}
+	if err == nil && wrote {
+		a.watch.Wrote(g, beats, began)
+	}
 	switch {
 	case rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_GROUP, err == nil && len(g.Members) == 0:
 		delete(c.mu.active, name)
@@ -321,9 +356,6 @@ func (c *Coordinator) look(name string) {
 		a.due = now.Add(time.Second)
 	default:
 		a.due, a.members = now.Add(interval(g)), len(g.Members)
-		if wrote {
-			a.watch.Wrote(g, now)
-		}
 	}
 	if err == nil {
 		c.metrics.expired.Add(float64(len(verdict.Silent)))

@@ -49,9 +49,16 @@ func (c *Coordinator) DescribeGroup(ctx context.Context, req *scribev1.DescribeG
 func (c *Coordinator) measure(ctx context.Context, what string, r *report, all positions) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.LogTimeout)
 	defer cancel()
-	states, err := c.deps.Log.Shards(ctx, r.g.CategoryID)
+	res, err := c.deps.Control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: r.g.Category})
 	if err != nil {
-		return logError(what, err)
+		return err
+	}
+	states, err := c.logs(ctx, what, r.g.CategoryID, res.GetCategory().IsSequenced())
+	if err != nil {
+		return err
+	}
+	if res.GetCategory().IsSequenced() && r.g.Scheme.Sharing == bucket.Shards {
+		r.most = 1 // it has one log
 	}
 	r.waiting(states, all)
 	recent := positions{}
@@ -79,10 +86,11 @@ type report struct {
 	traffic    uint64 // pointers in 1000 s
 	measured   bool
 	incomplete string
+	most       int // members that can have something to do
 }
 
 func newReport(g *Group, times []int64, now int64) *report {
-	return &report{g: g, times: times, now: now, left: make([]uint64, len(g.Buckets))}
+	return &report{g: g, times: times, now: now, left: make([]uint64, len(g.Buckets)), most: int(max(g.Useful, 1))}
 }
 
 // waiting compares positions with the ends of shards.
@@ -171,7 +179,7 @@ func (r *report) response(brief bool) *scribev1.DescribeGroupResponse {
 	}
 	if r.measured {
 		need := need{
-			members: len(g.Members), capacity: g.Capacity, traffic: res.GetTrafficBytesPerSecond(), lag: res.GetLag().GetBytes(), most: int(max(g.Useful, 1)),
+			members: len(g.Members), capacity: g.Capacity, traffic: res.GetTrafficBytesPerSecond(), lag: res.GetLag().GetBytes(), most: r.most,
 		}
 		n, why := need.recommend()
 		res.RecommendedMembers, res.Recommendation = uint32(n), why

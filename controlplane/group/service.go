@@ -153,7 +153,7 @@ func suits(what string, g *Group, req *scribev1.JoinGroupRequest, cat *scribev1.
 
 // usefulIn is how many buckets of a scheme can have messages of a category.
 func usefulIn(s bucket.Scheme, cat *scribev1.Category) uint32 {
-	if s.Sharing == bucket.Shards {
+	if s.Sharing == bucket.Shards && !cat.IsSequenced() { // its one log is in whichever bucket
 		return min(cat.GetShards(), s.Buckets)
 	}
 	return s.Buckets
@@ -259,6 +259,12 @@ func (c *Coordinator) HeartbeatGroup(ctx context.Context, req *scribev1.Heartbea
 		return nil, err
 	}
 	c.spoke(g, req.GetEpoch(), statusOf(req))
+	if g, err = c.sign(ctx, what, g, req.GetEpoch()); err != nil {
+		return nil, err
+	}
+	if err := isMember(what, g, req.GetMember(), req.GetEpoch()); err != nil {
+		return nil, err
+	}
 	return &scribev1.HeartbeatGroupResponse{Assignment: assignmentOf(g, req.GetEpoch())}, nil
 }
 
@@ -303,7 +309,11 @@ func (c *Coordinator) GroupPositions(ctx context.Context, req *scribev1.GroupPos
 		}
 	}
 	var scratch bucket.Places
+	filter := bucket.Filter{Scheme: g.Scheme, Set: set}
 	for _, shard := range all.sorted() {
+		if !filter.HasSome(shard) {
+			continue
+		}
 		p := all[shard]
 		scratch = g.Scheme.Expand(&p, scratch)
 		p = g.Scheme.Compact(shard, scratch, set)

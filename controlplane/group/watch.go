@@ -24,6 +24,8 @@ func (w *Watch) Known(epoch uint64, now time.Time) {
 type seen struct {
 	beat uint64 // as written down
 	at   time.Time
+	// written is when the beat was written down, at the latest: others count from there on.
+	written time.Time
 	// spoken: it has spoken since its beat was written down, and said status.
 	spoken bool
 	status Status
@@ -66,7 +68,7 @@ const (
 )
 
 // lease is how long a member may take itself for one after it sent what was answered. A coordinator that it does not speak to may know
-// only of a beat that is a fifth of its TTL older, and counts a whole TTL from there on.
+// only of a beat that is a quarter of its TTL older, and counts a whole TTL from there on.
 func lease(ttl time.Duration) time.Duration { return ttl * leasePart / 4 }
 
 // interval is how often a group must be looked at.
@@ -76,6 +78,13 @@ func interval(g *Group) time.Duration {
 		least = min(least, g.Members[i].TTL)
 	}
 	return least / beatPart
+}
+
+// Stale reports whether a member may not be answered before its beat was written down: others may know of none that is young enough for
+// the lease that the answer gives it.
+func (w *Watch) Stale(m *Member, now time.Time) bool {
+	s := w.members[m.Epoch]
+	return s == nil || now.Sub(s.written) > m.TTL*23/100
 }
 
 // Look compares what was seen with the group as it is stored now.
@@ -94,7 +103,7 @@ func (w *Watch) Look(g *Group, now time.Time) Verdict {
 			w.members[m.Epoch] = s
 		}
 		if s.beat != m.Beat {
-			s.beat, s.at = m.Beat, now
+			s.beat, s.at = m.Beat, now // when another coordinator wrote that is not known, so written stays
 		}
 		left := g.Revoking(m.Epoch)
 		if left == 0 || left != s.left {
@@ -115,8 +124,8 @@ func (w *Watch) Look(g *Group, now time.Time) Verdict {
 	return v
 }
 
-// Beats writes into the group what members have said since that was done last.
-func (w *Watch) Beats(g *Group) {
+// Beats writes into the group what members have said since that was stored last. It returns whose beats these are, for [Watch.Wrote].
+func (w *Watch) Beats(g *Group) (epochs []uint64) {
 	for i := range g.Members {
 		m := &g.Members[i]
 		s := w.members[m.Epoch]
@@ -126,15 +135,19 @@ func (w *Watch) Beats(g *Group) {
 		m.Beat++
 		m.Status = s.status
 		g.learn(&s.status)
+		epochs = append(epochs, m.Epoch)
 	}
+	return epochs
 }
 
-// Wrote tells that what Beats did is stored.
-func (w *Watch) Wrote(g *Group, now time.Time) {
+// Wrote tells that the beats of members are stored as they are in the group, and were not before now. One who has spoken since may be
+// written down again, for nothing.
+func (w *Watch) Wrote(g *Group, epochs []uint64, now time.Time) {
 	w.written = now
-	for i := range g.Members {
-		if s := w.members[g.Members[i].Epoch]; s != nil {
-			s.beat, s.spoken = g.Members[i].Beat, false
+	for _, epoch := range epochs {
+		// The beat of anybody else may be another coordinator's news: that is for Look to find.
+		if m, s := g.Member(epoch), w.members[epoch]; m != nil && s != nil {
+			s.beat, s.written, s.spoken = m.Beat, now, s.at.After(now)
 		}
 	}
 }

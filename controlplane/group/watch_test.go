@@ -23,8 +23,7 @@ func TestSilentMembersGo(t *testing.T) {
 	if v := w.Look(g, at(9*time.Second)); len(v.Silent) > 0 || !v.Write {
 		t.Fatalf("%+v after 9 s", v)
 	}
-	w.Beats(g)
-	w.Wrote(g, at(9*time.Second))
+	w.Wrote(g, w.Beats(g), at(9*time.Second))
 	if g.Member(a).Beat != 1 || g.Member(b).Beat != 0 {
 		t.Fatal("beats are wrong")
 	}
@@ -105,7 +104,11 @@ func TestNobodySharesABucket(t *testing.T) {
 				}
 				return
 			}
-			watches[rapid.IntRange(0, 1).Draw(t, "coordinator")].Spoke(s.epoch, at(now), &Status{})
+			w := watches[rapid.IntRange(0, 1).Draw(t, "coordinator")]
+			w.Spoke(s.epoch, at(now), &Status{})
+			if w.Stale(g.Member(s.epoch), at(now)) {
+				w.Wrote(g, w.Beats(g), at(now))
+			}
 			g.Release(s.epoch, s.generation, s.release)
 			if lost {
 				return // the request was taken, the answer did not come
@@ -126,8 +129,7 @@ func TestNobodySharesABucket(t *testing.T) {
 		look := func(w *Watch) {
 			v := w.Look(g, at(now))
 			if v.Write {
-				w.Beats(g)
-				w.Wrote(g, at(now))
+				w.Wrote(g, w.Beats(g), at(now))
 			}
 			g.Remove(v.Silent...)
 			for _, epoch := range v.Stubborn {

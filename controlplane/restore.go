@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"scribe/internal/record"
 	scribev1 "scribe/proto/scribe/v1"
@@ -51,6 +52,24 @@ func ReadState(ctx context.Context, store kv.Store) (State, error) {
 		return State{}, fmt.Errorf("control plane: read categories: %w", err)
 	}
 	return s, nil
+}
+
+// CopyRest copies what a control store holds beside the categories, consumer groups and writer slots among it, into another one that has
+// none of it.
+func CopyRest(ctx context.Context, from, to kv.Store) error {
+	err := each(ctx, from, "", func(e kv.Entry) error {
+		for _, prefix := range []string{categoryPrefix, droppedPrefix, retiringPrefix, nextIDKey} {
+			if strings.HasPrefix(e.Key, prefix) {
+				return nil
+			}
+		}
+		_, err := to.Commit(ctx, kv.Put(e.Key, e.Value).If(0))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("control plane: copy what is not of categories: %w", err)
+	}
+	return nil
 }
 
 func each(ctx context.Context, store kv.Store, prefix string, fn func(kv.Entry) error) error {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/kv"
 	"scribe/storage/kv/memkv"
 )
 
@@ -39,6 +40,20 @@ func TestWriteAndReadState(t *testing.T) {
 	}
 	if !slices.EqualFunc(got.Categories, s.Categories, same) || !slices.EqualFunc(got.Dropped, s.Dropped, same) || got.NextID != 401 {
 		t.Errorf("%d categories, %d dropped, next id %d", len(got.Categories), len(got.Dropped), got.NextID)
+	}
+	for _, key := range []string{"slot/00001", "group/a"} {
+		if _, err := store.Commit(t.Context(), kv.Put(key, []byte(key))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rest := memkv.New()
+	defer rest.Close()
+	if err := CopyRest(t.Context(), store, rest); err != nil {
+		t.Fatal(err)
+	}
+	page, err := rest.Range(t.Context(), kv.Range{})
+	if err != nil || len(page.Entries) != 2 || string(page.Entries[0].Value) != "group/a" || string(page.Entries[1].Value) != "slot/00001" {
+		t.Errorf("the rest: %+v, %v", page, err)
 	}
 	if err := WriteState(t.Context(), store, s); err == nil {
 		t.Error("a store that holds categories was written to")

@@ -76,7 +76,7 @@ func Recover(ctx context.Context, c Config, o RecoverOptions) (_ *Recovered, err
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	known, err := readCatalog(ctx, o)
+	known, err := readCatalog(ctx, o, filepath.Join(work, "catalog"))
 	if err != nil {
 		return nil, err
 	}
@@ -121,8 +121,8 @@ func workFolder(o RecoverOptions) (work string, release func() error, err error)
 	return work, release, err
 }
 
-// readCatalog reads a copy of the categories.
-func readCatalog(ctx context.Context, o RecoverOptions) (_ *recovery.Catalog, err error) {
+// readCatalog reads a copy of the categories. A control store is copied first: to open one writes to it.
+func readCatalog(ctx context.Context, o RecoverOptions, scratch string) (_ *recovery.Catalog, err error) {
 	if o.Catalog == "" {
 		return nil, nil
 	}
@@ -137,7 +137,10 @@ func readCatalog(ctx context.Context, o RecoverOptions) (_ *recovery.Catalog, er
 		}
 		return &recovery.Catalog{Categories: c.Categories, SavedAt: c.SavedAt}, nil
 	}
-	store, err := pebblekv.Open(pebblekv.DefaultConfig(o.Catalog), pebblekv.Deps{Logger: o.Logger})
+	if err := errors.Join(os.RemoveAll(scratch), os.CopyFS(scratch, os.DirFS(o.Catalog))); err != nil {
+		return nil, fmt.Errorf("catalog: %w", err)
+	}
+	store, err := pebblekv.Open(pebblekv.DefaultConfig(scratch), pebblekv.Deps{Logger: o.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("catalog: %w", err)
 	}
@@ -289,7 +292,15 @@ func (m *maker) categories(ctx context.Context, out *Recovered) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	return controlplane.WriteState(ctx, store, controlplane.State{Categories: out.Categories, Dropped: out.Dropped, NextID: out.NextID})
+	err = controlplane.WriteState(ctx, store, controlplane.State{Categories: out.Categories, Dropped: out.Dropped, NextID: out.NextID})
+	if err != nil || m.known == nil || m.known.NextID == 0 {
+		return err
+	}
+	before, err := pebblekv.Open(pebblekv.DefaultConfig(filepath.Join(m.work, "catalog")), pebblekv.Deps{Logger: m.o.Logger})
+	if err != nil {
+		return fmt.Errorf("catalog: %w", err)
+	}
+	return errors.Join(controlplane.CopyRest(ctx, before, store), before.Close())
 }
 
 // RecoveryLine is a finding of a recovery as JSON.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -115,6 +116,7 @@ func NewGroup(server, category, group string, opts ...Option) (*Group, error) {
 		return nil, ErrNotSupported
 	}
 	c.group = g
+	g.until.Store(math.MaxInt64) // there is nothing that others could have
 	g.prepare()
 	return g, nil
 }

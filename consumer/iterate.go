@@ -46,6 +46,10 @@ func (c *Consumer) iterate(ctx context.Context, refuse func(error) bool, deliver
 	}
 	defer c.end(s)
 	defer c.group.rest()
+	if err := c.group.work(s.ctx); err != nil {
+		refuse(over(err))
+		return
+	}
 	for {
 		if c.cfg.onPause != nil && s.queue.idle() {
 			c.cfg.onPause()

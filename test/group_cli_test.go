@@ -1,57 +1,198 @@
 package test
 
 import (
+	"bufio"
 	"bytes"
+	"encoding/json"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"scribe/test/program"
 )
 
-// TestGroupCommands shares a category among tails, and looks at their group, moves it and deletes it.
+func countedLines(from, to int) []byte {
+	var b bytes.Buffer
+	for i := from; i < to; i++ {
+		fmt.Fprintf(&b, "line %d\n", i)
+	}
+	return b.Bytes()
+}
+
+// TestGroupCommands: a group is made by its first reader, goes on where the last one ended, to the message, and is listed, described, reset
+// and deleted, with the exit codes that scripts rely on.
 func TestGroupCommands(t *testing.T) {
 	eachKind(t, func(t *testing.T, c *cell) {
-		ok(t, nil, "category", "create", "log", "--server", c.read)
-		group := func(args ...string) string {
+		produce(t, c, "log", countedLines(0, 1000), "--batch-bytes", "4KiB")
+		member := func(args ...string) []byte {
+			return ok(t, nil, append([]string{"tail", "log", "--server", c.read, "--group", "audit", "--member", "one", "--from", "earliest"}, args...)...)
+		}
+		var got []byte
+		for _, n := range []string{"1", "10", "489"} {
+			got = append(got, member("-n", n)...)
+		}
+		got = append(got, member("--until-end")...)
+		sameBytes(t, "read in four runs", got, countedLines(0, 1000))
+		if more := member("--until-end"); len(more) > 0 {
+			t.Errorf("after the end: %q", more)
+		}
+		produce(t, c, "log", []byte("later\n"))
+		sameBytes(t, "what came later", member("--until-end"), []byte("later\n"))
+
+		group := func(args ...string) []byte {
+			return ok(t, nil, append(append([]string{"group"}, args...), "--server", c.read)...)
+		}
+		var listed struct {
+			Name, Category, Sharing string
+			Buckets, Members        int
+		}
+		if err := json.Unmarshal(group("list", "-o", "json"), &listed); err != nil || listed.Name != "audit" || listed.Category != "log" ||
+			listed.Sharing != "pointers" || listed.Buckets != 256 || listed.Members != 0 {
+			t.Errorf("listed %+v, %v", listed, err)
+		}
+		var described struct {
+			Lag struct {
+				Pointers int
+			}
+			BucketList         []any `json:"bucket_list"`
+			ShardList          []any `json:"shard_list"`
+			RecommendedMembers int   `json:"recommended_members"`
+		}
+		if err := json.Unmarshal(group("describe", "audit", "--json"), &described); err != nil || described.Lag.Pointers != 0 || len(described.BucketList) != 256 || len(described.ShardList) == 0 {
+			t.Errorf("described %+v, %v", described, err)
+		}
+		if text := string(group("describe", "audit", "--buckets", "--shards")); !strings.Contains(text, "lag          none") || !strings.Contains(text, "COMMITTED") {
+			t.Errorf("described as\n%s", text)
+		}
+
+		group("reset", "audit", "--to", "earliest")
+		sameBytes(t, "after a reset", member("--until-end"), append(countedLines(0, 1000), "later\n"...))
+		group("reset", "audit", "--to", time.Now().Add(-time.Hour).UTC().Format(time.RFC3339))
+		sameBytes(t, "after a reset to a time", member("-n", "3"), countedLines(0, 3))
+		checkpoint := filepath.Join(t.TempDir(), "checkpoint")
+		tail(t, c, "log", "--checkpoint", checkpoint, "-n", "77")
+		group("reset", "audit", "--to", strings.TrimSpace(string(readFile(t, checkpoint))))
+		sameBytes(t, "after a reset to a checkpoint", member("-n", "2"), countedLines(77, 79))
+		group("reset", "audit", "--to", "latest")
+		if more := member("--until-end"); len(more) > 0 {
+			t.Errorf("after a reset to the end: %q", more)
+		}
+
+		code := func(want int, args ...string) {
 			t.Helper()
-			return string(ok(t, nil, append([]string{"group"}, append(args, "--server", c.read)...)...))
-		}
-		tail := func(n int) []byte {
-			t.Helper()
-			return ok(t, nil, "tail", "log", "--group", "workers", "--from", "earliest", "-n", fmt.Sprint(n), "--server", c.read)
-		}
-		produce(t, c, "log", []byte("1\n2\n3\n4\n"))
-		first := tail(2)
-		rest := tail(2)
-		sameBytes(t, "two lives of a member", append(first, rest...), []byte("1\n2\n3\n4\n"))
-		if out := group("list", "--category", "log"); !strings.Contains(out, "workers") || strings.Contains(group("list", "--prefix", "x"), "workers") {
-			t.Errorf("the list is %s", out)
-		}
-		if out := group("describe", "workers", "--buckets"); !strings.Contains(out, "waiting: nothing") || !strings.Contains(out, "COMMITTED BELOW") {
-			t.Errorf("the description is %s", out)
-		}
-		group("reset", "workers", "--to", "earliest")
-		if out := group("describe", "workers", "--json"); !strings.Contains(strings.ReplaceAll(out, " ", ""), `"pointers":"`) || strings.Contains(group("describe", "workers"), "waiting: nothing") {
-			t.Errorf("after a reset the description is %s", out)
-		}
-		sameBytes(t, "after a reset", tail(4), []byte("1\n2\n3\n4\n"))
-		group("delete", "workers")
-		for _, wrong := range []struct {
-			code int
-			args []string
-			says string
-		}{
-			{3, []string{"group", "describe", "workers"}, `no consumer group "workers"`},
-			{3, []string{"group", "delete", "workers"}, `no consumer group "workers"`},
-			{2, []string{"group", "reset", "workers", "--to", "then"}, "none of earliest"},
-			{2, []string{"group", "reset", "workers"}, "to"},
-			{2, []string{"tail", "log", "--group", "workers", "--until-end"}, "--until-end beside --group"},
-			{2, []string{"tail", "log", "--group", "workers", "--checkpoint", "f"}, "the group keeps the place"},
-			{2, []string{"tail", "log", "--group", "a/b"}, "group"},
-		} {
-			r := cli(t, nil, append(wrong.args, "--server", c.read)...)
-			if r.Code != wrong.code || !bytes.Contains(r.Stderr, []byte(wrong.says)) {
-				t.Errorf("%v: exit code %d, %s", wrong.args, r.Code, r.Stderr)
+			if r := cli(t, nil, append(args, "--server", c.read)...); r.Code != want || len(r.Stderr) == 0 {
+				t.Errorf("scribe %s: exit code %d, want %d:\n%s", strings.Join(args, " "), r.Code, want, r.Stderr)
 			}
 		}
+		code(3, "group", "describe", "nobody")
+		code(3, "group", "reset", "nobody", "--to", "latest")
+		code(3, "group", "delete", "nobody")
+		code(2, "group", "reset", "audit")
+		code(2, "group", "reset", "audit", "--to", "yesterday")
+		code(2, "group", "describe", "audit", "-o", "yaml")
+		code(2, "tail", "log", "--group", "audit", "--checkpoint", "f")
+		code(2, "tail", "log", "--group", "a/b")
+		code(1, "tail", "log", "--group", "audit", "--sharing", "shards")
+		code(3, "tail", "nothing", "--group", "audit")
+		if r := cli(t, nil, "group", "list", "--server", "127.0.0.1:1"); r.Code != 5 {
+			t.Errorf("without a server: exit code %d", r.Code)
+		}
+
+		follower, out := launch(t, nil, "tail", "log", "--server", c.read, "--group", "audit", "--member", "two")
+		var printed bytes.Buffer
+		var reading sync.WaitGroup
+		reading.Go(func() { _, _ = printed.ReadFrom(out) })
+		awaitMembers(t, c, "audit", 1)
+		code(1, "group", "reset", "audit", "--to", "earliest")
+		code(1, "group", "delete", "audit")
+		group("reset", "audit", "--to", "earliest", "--force")
+		caughtUp(t, c, "audit")
+		follower.Stop()
+		reading.Wait()
+		sameBytes(t, "after a forced reset", printed.Bytes(), append(countedLines(0, 1000), "later\n"...))
+		awaitMembers(t, c, "audit", 0)
+		group("delete", "audit")
+		if list := group("list"); bytes.Contains(list, []byte("audit")) {
+			t.Errorf("listed after it was deleted:\n%s", list)
+		}
 	})
+}
+
+func readFile(t *testing.T, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// cliHead runs a command, closes its standard output after so many lines, and returns these.
+func cliHead(t *testing.T, n int, args ...string) (lines []string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program.Binary(), args...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	scan := bufio.NewScanner(out)
+	for len(lines) < n && scan.Scan() {
+		lines = append(lines, scan.Text())
+	}
+	_ = out.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("scribe %s ended with %v", strings.Join(args, " "), err)
+	}
+	return lines
+}
+
+// TestTailsOfAGroup: several tails share a category; a pipe that is closed early, a signal and a kill lose nothing.
+func TestTailsOfAGroup(t *testing.T) {
+	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0")
+	c := &cell{write: up.URL, read: up.URL}
+	write(t, c, 0, 2000)
+	args := []string{"tail", "log", "--server", c.read, "--group", "audit", "--from", "earliest"}
+	first := cliHead(t, 3, args...)
+	if len(first) != 3 {
+		t.Fatalf("%d lines before the pipe was closed", len(first))
+	}
+	var (
+		mu  sync.Mutex
+		got = map[string]int{}
+		all sync.WaitGroup
+	)
+	for range 3 {
+		all.Go(func() {
+			for line := range bytes.Lines(ok(t, nil, append(args, "--until-end")...)) {
+				mu.Lock()
+				got[strings.TrimSpace(string(line))]++
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	for _, line := range first {
+		got[line]++
+	}
+	again := 0
+	for i := range 2000 {
+		n := got[fmt.Sprintf("message %06d", i)]
+		if n == 0 {
+			t.Fatalf("message %d is missing", i)
+		}
+		again += n - 1
+	}
+	// What was in the pipe when its reader went away may come again.
+	if again > 1000 || len(got) != 2000 {
+		t.Errorf("%d came again, %d different lines", again, len(got))
+	}
+	up.Stop()
 }

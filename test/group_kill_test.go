@@ -134,3 +134,18 @@ func TestGroupCoordinatorKilled(t *testing.T) {
 	checkSegments(t, segments(t, dir), keys(messages), 0)
 	up.Stop()
 }
+
+// awaitMembers waits until a group has so many members.
+func awaitMembers(t *testing.T, c *cell, group string, n int) {
+	t.Helper()
+	svc := rpc.NewGroupClient(rpc.Default(), c.read)
+	for deadline := time.Now().Add(patience); ; <-time.After(100 * time.Millisecond) {
+		d, err := svc.DescribeGroup(t.Context(), &scribev1.DescribeGroupRequest{Group: group, Brief: true})
+		if err == nil && len(d.GetMembers()) == n {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the group has %d members, want %d: %v", len(d.GetMembers()), n, err)
+		}
+	}
+}

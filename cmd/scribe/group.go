@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -9,8 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 
 	"scribe/internal/checkpoint"
 	"scribe/internal/record"
@@ -23,14 +23,13 @@ func newGroup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "group",
 		Short: "List, describe, reset and delete consumer groups",
-		Long: `List, describe, reset and delete consumer groups.
+		Long: `Consumer groups: programs that share a category. Each member reads a part of it, and the group remembers how far all parts are. A
+group is created by its first member, "scribe tail --group" or a program with the consumer library, and stays until it is deleted.
 
-The members of a group share a category: each message goes to one of them. A group is created by its first member, for example
-
-  scribe tail access --group workers
-
-and is there until it is deleted, with the place up to which its members have committed, whether it has members or not. It divides the
-category into buckets of pointers, so more members than the category has shards have something to do.`,
+A category is divided in buckets. By pointers, each payload is in any bucket, so a category of one shard keeps as many members busy as
+there are buckets. By shards, each logical shard is in one bucket, so its messages are read by one member at a time, in order.`,
+		Example: `  scribe tail access --group audit --from earliest
+  scribe group describe audit`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -38,226 +37,389 @@ category into buckets of pointers, so more members than the category has shards 
 	return cmd
 }
 
+// outputFlag adds -o table|json, and --json as other commands have it.
+func outputFlag(cmd *cobra.Command) func() (asJSON bool, err error) {
+	var output string
+	var asJSON bool
+	cmd.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "the same as -o json")
+	return func() (bool, error) {
+		switch output {
+		case "json":
+			return true, nil
+		case "table":
+			return asJSON, nil
+		default:
+			return false, usage(fmt.Errorf("-o %q is neither table nor json", output))
+		}
+	}
+}
+
+func groups(server string) rpc.GroupService { return rpc.NewGroupClient(rpc.Default(), server) }
+
 func newGroupList() *cobra.Command {
 	var prefix, category string
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List groups by name",
 		Example: `  scribe group list
-  scribe group list --category access --json`,
+  scribe group list --category access -o json`,
 		Args: cobra.NoArgs,
 	}
-	server := serverFlag(cmd)
+	server, format := serverFlag(cmd), outputFlag(cmd)
 	cmd.Flags().StringVar(&prefix, "prefix", "", "only names that begin so")
 	cmd.Flags().StringVar(&category, "category", "", "only groups that read this category")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "a JSON object a line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		groups := rpc.NewGroupClient(rpc.Default(), *server)
+		asJSON, err := format()
+		if err != nil {
+			return err
+		}
 		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+		enc := json.NewEncoder(cmd.OutOrStdout())
 		if !asJSON {
-			fmt.Fprintln(w, "NAME\tCATEGORY\tMEMBERS\tSHARING\tBUCKETS\tCREATED")
+			fmt.Fprintln(w, "NAME\tCATEGORY\tSHARING\tBUCKETS\tMEMBERS\tGENERATION")
 		}
 		for after := ""; ; {
 			ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-			res, err := groups.ListGroups(ctx, &scribev1.ListGroupsRequest{Prefix: prefix, Category: category, After: after})
+			res, err := groups(*server).ListGroups(ctx, &scribev1.ListGroupsRequest{Prefix: prefix, Category: category, After: after})
 			cancel()
 			if err != nil {
 				return called(*server, "list groups", err)
 			}
 			for _, g := range res.GetGroups() {
 				if asJSON {
-					if err := printProto(cmd.OutOrStdout(), g, ""); err != nil {
+					if err := enc.Encode(groupOf(g)); err != nil {
 						return err
 					}
 					continue
 				}
-				fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%s\n", g.GetName(), g.GetCategory(), g.GetMembers(), sharingName(g.GetSharing()), g.GetBuckets(), microTime(g.GetCreatedAt()))
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\n", g.GetName(), g.GetCategory(), sharingName(g.GetSharing()), g.GetBuckets(), g.GetMembers(), g.GetGeneration())
 			}
 			if after = res.GetNext(); !res.GetMore() {
-				return w.Flush()
+				break
 			}
 		}
+		return w.Flush()
 	}
 	return cmd
 }
 
 func newGroupDescribe() *cobra.Command {
-	var asJSON, buckets bool
+	var buckets, shards bool
 	cmd := &cobra.Command{
 		Use:   "describe NAME",
-		Short: "Show who reads what, how far the group is, and how many members it should have",
-		Long: `Show who reads what, how far the group is, and how many members it should have.
+		Short: "Show who reads what, how far it is, and how many members it takes",
+		Long: `Show a group: its members with what waits for each, what waits in all, and how many members it should have.
 
-What waits is told in pointers, each a payload of up to about 2 MB, in bytes as far as members have told how large payloads are, and in time:
-how long ago the oldest message that is not committed was persisted. The recommendation rests on what is written to the category, on what
-waits, and on how busy the members are.`,
-		Example: `  scribe group describe workers
-  scribe group describe workers --buckets
-  scribe group describe workers --json | jq .recommendedMembers`,
+What waits is counted in pointers, a payload each. Bytes are of decoded payloads, by the average of what the group has read. The time
+is how long ago the oldest message that waits was persisted, at most. With -o json everything is there, each bucket and each shard.`,
+		Example: `  scribe group describe audit
+  scribe group describe audit --buckets --shards
+  scribe group describe audit -o json`,
 		Args: cobra.ExactArgs(1),
 	}
-	server := serverFlag(cmd)
-	cmd.Flags().BoolVar(&buckets, "buckets", false, "also each bucket and each shard")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "as one JSON object, buckets and shards included")
+	server, format := serverFlag(cmd), outputFlag(cmd)
+	cmd.Flags().BoolVar(&buckets, "buckets", false, "show each bucket")
+	cmd.Flags().BoolVar(&shards, "shards", false, "show each physical shard")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		asJSON, err := format()
+		if err != nil {
+			return err
+		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
 		defer cancel()
-		req := &scribev1.DescribeGroupRequest{Group: args[0], Brief: !buckets && !asJSON}
-		res, err := rpc.NewGroupClient(rpc.Default(), *server).DescribeGroup(ctx, req)
-		switch {
-		case err != nil:
+		d, err := groups(*server).DescribeGroup(ctx, &scribev1.DescribeGroupRequest{Group: args[0], Brief: !asJSON && !buckets && !shards})
+		if err != nil {
 			return called(*server, "describe group "+args[0], err)
-		case asJSON:
-			return printProto(cmd.OutOrStdout(), res, "  ")
 		}
-		return describeGroup(cmd.OutOrStdout(), res, buckets)
+		if asJSON {
+			enc := json.NewEncoder(cmd.OutOrStdout())
+			enc.SetIndent("", "  ")
+			return enc.Encode(groupDescription(d))
+		}
+		return showGroup(cmd.OutOrStdout(), d, buckets, shards)
 	}
 	return cmd
 }
 
-// describeGroup prints a group for people.
-func describeGroup(out io.Writer, res *scribev1.DescribeGroupResponse, buckets bool) error {
-	g := res.GetGroup()
-	fmt.Fprintf(out, "group %s reads %s, shared by %s in %d buckets, since %s\n", g.GetName(), g.GetCategory(), sharingName(g.GetSharing()), g.GetBuckets(), microTime(g.GetCreatedAt()))
-	fmt.Fprintf(out, "waiting: %s\n", lagText(res.GetLag()))
-	fmt.Fprintf(out, "written: %.1f pointers a second", float64(res.GetTrafficPointersPerKilosecond())/1000)
-	if b := res.GetTrafficBytesPerSecond(); b > 0 {
-		fmt.Fprintf(out, ", about %v a second", units.Bytes(b))
-	}
-	fmt.Fprintln(out)
-	if n := res.GetRecommendedMembers(); n > 0 {
-		fmt.Fprintf(out, "members: %d, recommended %d: %s\n", len(res.GetMembers()), n, res.GetRecommendation())
-	} else {
-		fmt.Fprintf(out, "members: %d\n", len(res.GetMembers()))
-	}
-	if res.GetIncomplete() != "" {
-		fmt.Fprintf(out, "incomplete: %s\n", res.GetIncomplete())
+func showGroup(out io.Writer, d *scribev1.DescribeGroupResponse, buckets, shards bool) error {
+	g := d.GetGroup()
+	fmt.Fprintf(out, "group        %s\ncategory     %s\nsharing      %s, %d buckets\ngeneration   %d\nlag          %s\ntraffic      %s/s\nmembers      %d, recommended %s\n             %s\n",
+		g.GetName(), g.GetCategory(), sharingName(g.GetSharing()), g.GetBuckets(), g.GetGeneration(), lagText(d.GetLag()), trafficText(d),
+		g.GetMembers(), recommendedText(d), d.GetRecommendation())
+	if why := d.GetIncomplete(); why != "" {
+		fmt.Fprintf(out, "incomplete   %s\n", why)
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	if len(res.GetMembers()) > 0 {
-		fmt.Fprintln(w, "\nMEMBER\tBUCKETS\tTO GIVE\tTO COME\tWAITING\tBYTES/S\tBUSY\tDESCRIPTION")
+	if len(d.GetMembers()) > 0 {
+		fmt.Fprintln(w, "\nMEMBER\tBUCKETS\tGIVES\tGETS\tLAG\tBYTES\tBEHIND\tRATE\tBUSY\tUP\tDESCRIPTION")
 	}
-	for _, m := range res.GetMembers() {
+	for _, m := range d.GetMembers() {
 		s := m.GetStatus()
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%v\t%d%%\t%s\n", m.GetMember(), m.GetBuckets(), m.GetRevoked(), m.GetPending(), lagText(m.GetLag()),
-			units.Bytes(s.GetBytesPerSecond()), s.GetBusyPermille()/10, m.GetDescription())
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%v/s\t%.0f%%\t%v\t%s\n", m.GetMember(), m.GetBuckets(), m.GetRevoked(), m.GetPending(), lagCells(m.GetLag()),
+			bytesOf(s.GetBytesPerSecond()), float64(s.GetBusyPermille())/10, time.Since(time.UnixMicro(m.GetJoinedAt())).Round(time.Second), m.GetDescription())
 	}
 	if buckets {
-		fmt.Fprintln(w, "\nBUCKET\tMEMBER\tNEXT\tWAITING")
-		for _, b := range res.GetBuckets() {
-			fmt.Fprintf(w, "%d\t%s\t%s\t%s\n", b.GetBucket(), b.GetMember(), b.GetNext(), lagText(b.GetLag()))
+		fmt.Fprintln(w, "\nBUCKET\tMEMBER\tNEXT\tSINCE\tLAG\tBYTES\tBEHIND")
+		for _, b := range d.GetBuckets() {
+			fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%s\n", b.GetBucket(), orDash(b.GetMember()), orDash(b.GetNext()), b.GetGeneration(), lagCells(b.GetLag()))
 		}
-		fmt.Fprintln(w, "\nSHARD\tCOMMITTED BELOW\tEND\tWAITING")
-		for _, s := range res.GetShards() {
-			fmt.Fprintf(w, "%s\t%d\t%d\t%s\n", record.ShardID(s.GetShard()), s.GetLow(), s.GetNextLsn(), lagText(s.GetLag()))
+	}
+	if shards {
+		fmt.Fprintln(w, "\nSHARD\tCOMMITTED\tNEXT\tLAG\tBYTES")
+		for _, s := range d.GetShards() {
+			fmt.Fprintf(w, "%v\t%d\t%d\t%d\t%v\n", record.ShardID(s.GetShard()), s.GetLow(), s.GetNextLsn(), s.GetLag().GetPointers(), bytesOf(s.GetLag().GetBytes()))
 		}
 	}
 	return w.Flush()
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func bytesOf(n uint64) units.Bytes { return units.Bytes(min(n, 1<<62)) } //nolint:gosec // it is no more than that
+
+func lagText(l *scribev1.GroupLag) string {
+	if l.GetPointers() == 0 {
+		return "none"
+	}
+	text := fmt.Sprintf("%d pointers", l.GetPointers())
+	if l.GetBytes() > 0 {
+		text += fmt.Sprintf(", %v", bytesOf(l.GetBytes()))
+	}
+	if l.GetTime() != nil {
+		text += fmt.Sprintf(", %v", l.GetTime().AsDuration().Round(time.Millisecond))
+	}
+	return text
+}
+
+func lagCells(l *scribev1.GroupLag) string {
+	behind := "-"
+	if l.GetTime() != nil {
+		behind = l.GetTime().AsDuration().Round(time.Millisecond).String()
+	}
+	return fmt.Sprintf("%d\t%v\t%s", l.GetPointers(), bytesOf(l.GetBytes()), behind)
+}
+
+func trafficText(d *scribev1.DescribeGroupResponse) string {
+	text := fmt.Sprintf("%.1f pointers", float64(d.GetTrafficPointersPerKilosecond())/1000)
+	if b := d.GetTrafficBytesPerSecond(); b > 0 {
+		text += fmt.Sprintf(", %v", bytesOf(b))
+	}
+	return text
+}
+
+func recommendedText(d *scribev1.DescribeGroupResponse) string {
+	if d.GetRecommendedMembers() == 0 {
+		return "-"
+	}
+	return fmt.Sprint(d.GetRecommendedMembers())
 }
 
 func newGroupReset() *cobra.Command {
 	var to string
 	var force bool
 	cmd := &cobra.Command{
-		Use:   "reset NAME --to PLACE",
-		Short: "Move a group to another place of its category",
-		Long: `Move a group to another place of its category: the beginning, the end, a time, or a checkpoint as a consumer of the category gives it.
-
-A group with members is moved only with --force. What they have not committed by then is refused, and they go on at the new place.`,
-		Example: `  scribe group reset workers --to earliest
-  scribe group reset workers --to 2026-11-21T09:00:00Z --force
-  scribe group reset workers --to "$(cat access.cp)"`,
+		Use:   "reset NAME --to earliest|latest|TIME|CHECKPOINT",
+		Short: "Move a group to another place",
+		Long: `Move all of a group to another place: the oldest message there is, what comes from now on, a time, or the text of a checkpoint of its
+category. While the group has members that is refused, with exit code 1. With --force they go on at the new place; what they have
+not committed by then is refused.`,
+		Example: `  scribe group reset audit --to earliest
+  scribe group reset audit --to 2026-11-21T09:00:00Z
+  scribe group reset audit --to "$(cat audit.checkpoint)" --force`,
 		Args: cobra.ExactArgs(1),
 	}
-	server := serverFlag(cmd)
+	server, format := serverFlag(cmd), outputFlag(cmd)
 	cmd.Flags().StringVar(&to, "to", "", "earliest, latest, a time (RFC 3339: 2026-11-21T09:00:00Z) or a checkpoint's text")
 	cmd.Flags().BoolVar(&force, "force", false, "also while the group has members")
-	_ = cmd.MarkFlagRequired("to") // it exists
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		asJSON, err := format()
+		if err != nil {
+			return err
+		}
 		req := &scribev1.ResetGroupRequest{Group: args[0], Force: force}
-		switch at, err := time.Parse(time.RFC3339, to); {
-		case to == "earliest":
-			req.StartAt = scribev1.StartAt_START_AT_EARLIEST
-		case to == "latest":
-			req.StartAt = scribev1.StartAt_START_AT_LATEST
-		case err == nil:
-			req.StartAt, req.StartTime = scribev1.StartAt_START_AT_TIME, at.UnixMicro()
-		default:
-			if _, err := checkpoint.Parse(strings.TrimSpace(to)); err != nil {
-				return usage(fmt.Errorf("--to %q is none of earliest, latest, a time as 2026-11-21T09:00:00Z, or a checkpoint: %w", to, err))
-			}
-			req.Checkpoint = strings.TrimSpace(to)
+		if err := resetTo(req, to); err != nil {
+			return usage(err)
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
 		defer cancel()
-		if _, err := rpc.NewGroupClient(rpc.Default(), *server).ResetGroup(ctx, req); err != nil {
+		res, err := groups(*server).ResetGroup(ctx, req)
+		if err != nil {
 			return called(*server, "reset group "+args[0], err)
 		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "group %s goes on at %s\n", args[0], placeName(to))
+		if asJSON {
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(groupOf(res.GetGroup()))
+		}
+		fmt.Fprintf(cmd.ErrOrStderr(), "reset %s to %s\n", args[0], excerptOf(to))
 		return nil
 	}
 	return cmd
+}
+
+// excerptOf keeps a checkpoint from filling a screen.
+func excerptOf(to string) string {
+	if len(to) > 60 {
+		return to[:57] + "..."
+	}
+	return to
+}
+
+// resetTo takes where to go.
+func resetTo(req *scribev1.ResetGroupRequest, to string) error {
+	to = strings.TrimSpace(to)
+	switch to {
+	case "":
+		return errors.New("--to is missing: earliest, latest, a time as 2026-11-21T09:00:00Z, or a checkpoint")
+	case "earliest":
+		req.StartAt = scribev1.StartAt_START_AT_EARLIEST
+		return nil
+	case "latest":
+		req.StartAt = scribev1.StartAt_START_AT_LATEST
+		return nil
+	}
+	if at, err := time.Parse(time.RFC3339, to); err == nil {
+		req.StartAt, req.StartTime = scribev1.StartAt_START_AT_TIME, at.UnixMicro()
+		return nil
+	}
+	if _, err := checkpoint.Parse(to); err != nil {
+		return fmt.Errorf("--to %q is none of earliest, latest, a time as 2026-11-21T09:00:00Z, or a checkpoint: %w", excerptOf(to), err)
+	}
+	req.Checkpoint = to
+	return nil
 }
 
 func newGroupDelete() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
-		Use:     "delete NAME",
-		Short:   "Delete a group and its place; messages stay",
-		Example: "  scribe group delete workers",
+		Use:   "delete NAME",
+		Short: "Delete a group, with what it has committed",
+		Long: `Delete a group. This can't be undone: one that is created under the name begins anew. While the group has members that is refused,
+with exit code 1; with --force they end with an error.`,
+		Example: "  scribe group delete audit",
 		Args:    cobra.ExactArgs(1),
 	}
 	server := serverFlag(cmd)
-	cmd.Flags().BoolVar(&force, "force", false, "also while the group has members: they end with an error")
+	cmd.Flags().BoolVar(&force, "force", false, "also while the group has members")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
 		defer cancel()
-		if _, err := rpc.NewGroupClient(rpc.Default(), *server).DeleteGroup(ctx, &scribev1.DeleteGroupRequest{Group: args[0], Force: force}); err != nil {
+		if _, err := groups(*server).DeleteGroup(ctx, &scribev1.DeleteGroupRequest{Group: args[0], Force: force}); err != nil {
 			return called(*server, "delete group "+args[0], err)
 		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "deleted group %s\n", args[0])
+		fmt.Fprintf(cmd.ErrOrStderr(), "deleted %s\n", args[0])
 		return nil
 	}
 	return cmd
-}
-
-// printProto prints a message of the protocol as JSON on lines of its own.
-func printProto(out io.Writer, m proto.Message, indent string) error {
-	text, err := protojson.MarshalOptions{Indent: indent, EmitDefaultValues: true}.Marshal(m)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(out, "%s\n", text)
-	return err
 }
 
 func sharingName(s scribev1.GroupSharing) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "GROUP_SHARING_"))
 }
 
-func microTime(micros int64) string { return time.UnixMicro(micros).UTC().Format(time.RFC3339) }
-
-// lagText says what waits.
-func lagText(l *scribev1.GroupLag) string {
-	if l.GetPointers() == 0 {
-		return "nothing"
-	}
-	text := fmt.Sprintf("%d pointers", l.GetPointers())
-	if b := l.GetBytes(); b > 0 {
-		text += fmt.Sprintf(", %v", units.Bytes(b))
-	}
-	if t := l.GetTime().AsDuration(); t > 0 {
-		text += fmt.Sprintf(", %v", t.Round(time.Millisecond))
-	}
-	return text
+// groupJSON is how a group is shown.
+type groupJSON struct {
+	Name         string    `json:"name"`
+	Category     string    `json:"category"`
+	Sharing      string    `json:"sharing"`
+	Buckets      uint32    `json:"buckets"`
+	Members      uint32    `json:"members"`
+	Generation   uint64    `json:"generation"`
+	CreatedAt    time.Time `json:"created_at"`
+	PositionedAt time.Time `json:"positioned_at"`
 }
 
-// placeName is how a place is spoken of: checkpoints are long.
-func placeName(to string) string {
-	const longest = 40
-	if len(to) > longest {
-		return "the checkpoint"
+func groupOf(g *scribev1.Group) groupJSON {
+	return groupJSON{
+		Name: g.GetName(), Category: g.GetCategory(), Sharing: sharingName(g.GetSharing()), Buckets: g.GetBuckets(), Members: g.GetMembers(),
+		Generation: g.GetGeneration(), CreatedAt: time.UnixMicro(g.GetCreatedAt()).UTC(), PositionedAt: time.UnixMicro(g.GetPositionedAt()).UTC(),
 	}
-	return to
+}
+
+type lagJSON struct {
+	Pointers uint64 `json:"pointers"`
+	Bytes    uint64 `json:"bytes"`
+	// Seconds is left out when it is not known.
+	Seconds *float64 `json:"seconds,omitempty"`
+}
+
+func lagOf(l *scribev1.GroupLag) lagJSON {
+	out := lagJSON{Pointers: l.GetPointers(), Bytes: l.GetBytes()}
+	if l.GetTime() != nil {
+		out.Seconds = new(l.GetTime().AsDuration().Seconds())
+	}
+	return out
+}
+
+type groupMemberJSON struct {
+	Member            string     `json:"member"`
+	Epoch             uint64     `json:"epoch"`
+	Description       string     `json:"description,omitempty"`
+	JoinedAt          time.Time  `json:"joined_at"`
+	Buckets           uint32     `json:"buckets"`
+	Gives             uint32     `json:"gives"`
+	Gets              uint32     `json:"gets"`
+	Lag               lagJSON    `json:"lag"`
+	BytesPerSecond    uint64     `json:"bytes_per_second"`
+	MessagesPerSecond uint64     `json:"messages_per_second"`
+	Busy              float64    `json:"busy"`
+	Watermark         *time.Time `json:"watermark,omitempty"`
+}
+
+type groupBucketJSON struct {
+	Bucket     uint32  `json:"bucket"`
+	Member     string  `json:"member,omitempty"`
+	Next       string  `json:"next,omitempty"`
+	Generation uint64  `json:"generation"`
+	Lag        lagJSON `json:"lag"`
+}
+
+type groupShardJSON struct {
+	Shard     string  `json:"shard"`
+	Committed uint64  `json:"committed"`
+	NextLSN   uint64  `json:"next_lsn"`
+	Lag       lagJSON `json:"lag"`
+}
+
+func groupDescription(d *scribev1.DescribeGroupResponse) any {
+	out := struct {
+		groupJSON
+
+		Lag                lagJSON           `json:"lag"`
+		PointersPerSecond  float64           `json:"traffic_pointers_per_second"`
+		BytesPerSecond     uint64            `json:"traffic_bytes_per_second"`
+		RecommendedMembers uint32            `json:"recommended_members"`
+		Recommendation     string            `json:"recommendation"`
+		Incomplete         string            `json:"incomplete,omitempty"`
+		MemberList         []groupMemberJSON `json:"member_list"`
+		BucketList         []groupBucketJSON `json:"bucket_list"`
+		ShardList          []groupShardJSON  `json:"shard_list"`
+	}{
+		groupJSON: groupOf(d.GetGroup()), Lag: lagOf(d.GetLag()), PointersPerSecond: float64(d.GetTrafficPointersPerKilosecond()) / 1000,
+		BytesPerSecond: d.GetTrafficBytesPerSecond(), RecommendedMembers: d.GetRecommendedMembers(), Recommendation: d.GetRecommendation(), Incomplete: d.GetIncomplete(),
+		MemberList: []groupMemberJSON{}, BucketList: []groupBucketJSON{}, ShardList: []groupShardJSON{},
+	}
+	for _, m := range d.GetMembers() {
+		s := m.GetStatus()
+		j := groupMemberJSON{
+			Member: m.GetMember(), Epoch: m.GetEpoch(), Description: m.GetDescription(), JoinedAt: time.UnixMicro(m.GetJoinedAt()).UTC(),
+			Buckets: m.GetBuckets(), Gives: m.GetRevoked(), Gets: m.GetPending(), Lag: lagOf(m.GetLag()),
+			BytesPerSecond: s.GetBytesPerSecond(), MessagesPerSecond: s.GetMessagesPerSecond(), Busy: float64(s.GetBusyPermille()) / 1000,
+		}
+		if s.GetWatermark() > 0 {
+			j.Watermark = new(time.UnixMicro(s.GetWatermark()).UTC())
+		}
+		out.MemberList = append(out.MemberList, j)
+	}
+	for _, b := range d.GetBuckets() {
+		out.BucketList = append(out.BucketList, groupBucketJSON{Bucket: b.GetBucket(), Member: b.GetMember(), Next: b.GetNext(), Generation: b.GetGeneration(), Lag: lagOf(b.GetLag())})
+	}
+	for _, s := range d.GetShards() {
+		out.ShardList = append(out.ShardList, groupShardJSON{Shard: record.ShardID(s.GetShard()).String(), Committed: s.GetLow(), NextLSN: s.GetNextLsn(), Lag: lagOf(s.GetLag())})
+	}
+	return out
 }

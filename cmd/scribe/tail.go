@@ -32,8 +32,8 @@ type tailFlags struct {
 	failOnGap  bool
 	timeout    units.Duration
 	readProxy  string
-	group      string
 
+	group   groupFlags
 	limited bool // by count
 }
 
@@ -64,9 +64,9 @@ What FILE says:
   second comes again; so does a message that was printed in part. One tail at a time uses a FILE: FILE.lock says so. A FILE that
   was cut or changed is an error, never another place. While FILE can't be written the tail goes on, says so and tries again.
 
-With --group the messages are shared with the other members of that consumer group, in this process or elsewhere: each goes to one
-of them. The group keeps the place, about once a second, and --from counts only when it is new. What a member that dies has
-printed and not committed is printed by another one again. See scribe group --help.
+With --group NAME it is a member of a consumer group: all that run with the same NAME share the category, and what was printed is
+committed in the group about once a second, and at the end. --from says where the group begins, when it is new. Members may come
+and go; what was printed and not committed by one that was killed comes again, at another. "scribe group --help" says more.
 
 Messages that are gone, because retention was faster than the reader or because they are damaged, are told of on standard error,
 and counted at the end. With --fail-on-gap the tail ends in front of them instead, and its checkpoint stays there.
@@ -81,7 +81,7 @@ not exist; 4 when it may not be read; 5 when the cell can't be reached. A second
   scribe tail access --from earliest --checkpoint access.cp       # and again later, from there
   scribe tail access --checkpoint access.cp -n 0                  # keep the place for later, print nothing
   scribe tail orders --shards 0,4-7 --fail-on-gap --until-end
-  scribe tail access --group workers                              # a part of it: others in the group have the rest
+  scribe tail access --group audit --from earliest                # a part of it; others with the same --group get the rest
   scribe tail access --server http://us.example.net:7420 --read-proxy http://127.0.0.1:7420`,
 		Args: cobra.ExactArgs(1),
 	}
@@ -96,14 +96,11 @@ not exist; 4 when it may not be read; 5 when the cell can't be reached. A second
 	fs.Var(&f.shards, "shards", "logical shards to read, as 0,4-7 (default: all)")
 	fs.StringVar(&f.onDamage, "on-damage", damageStop, "what to do with damaged messages: stop, or skip and tell")
 	fs.BoolVar(&f.failOnGap, "fail-on-gap", false, "end with an error in front of messages that are gone")
-	fs.StringVar(&f.group, "group", "", "share the category with the other members of this consumer group, which keeps the place")
 	fs.Var((*address)(&f.readProxy), "read-proxy", "address of the region to fetch payloads through, where the category is another region's (default: --server)")
 	fs.Var(&f.timeout, "timeout", "give up when the cell can't be reached for so long (default: never)")
+	f.group.add(fs)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f.limited = cmd.Flags().Changed("count")
-		if f.group != "" {
-			return tailGroup(cmd, *server, args[0], &f)
-		}
 		return tail(cmd, *server, args[0], &f)
 	}
 	return cmd
@@ -127,6 +124,9 @@ func tail(cmd *cobra.Command, server, category string, f *tailFlags) (err error)
 	}
 	if err := record.ValidateCategory(category); err != nil {
 		return usage(err)
+	}
+	if f.group.name != "" {
+		return f.tailGroup(cmd, server, category, format, stderr, opts)
 	}
 	t := &tailing{flags: f, stderr: stderr, signalled: cmd.Context(), place: new(place)}
 	start, err := f.start()

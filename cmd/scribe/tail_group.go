@@ -4,130 +4,128 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"scribe/consumer"
 )
 
-// groupTail is a tail that is a member of a consumer group: it commits what standard output has taken. Its methods run on the goroutine
-// that iterates.
-type groupTail struct {
-	flags   *tailFlags
-	group   *consumer.Group
-	printer *printer
-	stderr  *statusLine
-	ctx     context.Context //nolint:containedctx // of the iteration
-
-	printed   bool      // messages went out that are not committed
-	committed time.Time // when that was tried last
-	gaps      uint64
-	failed    error // of a pause
+// groupFlags are those of a tail that is a member of a group.
+type groupFlags struct {
+	name    string
+	member  string
+	sharing string
 }
 
-// commitEvery is how often a tail commits while messages come.
-const commitEvery = time.Second
-
-// lastCommit bounds the commit at the end, when what the command waits for is a person.
-const lastCommit = 5 * time.Second
-
-// alone reports the flags that mean nothing beside --group.
-func (f *tailFlags) alone() error {
-	switch {
-	case f.checkpoint != "":
-		return errors.New("--checkpoint beside --group: the group keeps the place")
-	case len(f.shards) > 0:
-		return errors.New("--shards beside --group: the members of a group share all shards")
-	case f.untilEnd:
-		return errors.New("--until-end beside --group: where a member's part ends changes while others come and go; -n stops after so many messages")
-	case f.limited && f.count == 0:
-		return errors.New("-n 0 beside --group: there is no place to be kept")
-	}
-	return nil
+func (f *groupFlags) add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.name, "group", "", "read as a member of this consumer group")
+	fs.StringVar(&f.member, "member", "", "name in the group: one that is started again under its name goes on at once (default: a new one)")
+	fs.StringVar(&f.sharing, "sharing", "auto", "how a new group shares the category: auto, pointers or shards")
 }
 
-func tailGroup(cmd *cobra.Command, server, category string, f *tailFlags) (err error) {
-	if err := f.alone(); err != nil {
-		return usage(err)
+var sharings = map[string]consumer.Sharing{
+	"auto": consumer.ShareAuto, "pointers": consumer.SharePointers, "shards": consumer.ShareShards,
+}
+
+// options are those of the member.
+func (f *tailFlags) groupOptions() ([]consumer.Option, error) {
+	sharing, ok := sharings[f.group.sharing]
+	var errs []error
+	if !ok {
+		errs = append(errs, fmt.Errorf("--sharing %q is none of auto, pointers, shards", f.group.sharing))
 	}
-	format, err := recordFormat(f.output)
-	if err != nil {
-		return usage(err)
-	}
-	stderr := newStatusLine(cmd.ErrOrStderr())
-	opts, err := f.options(stderr)
-	if err != nil {
-		return usage(err)
+	for flag, given := range map[string]bool{"--checkpoint": f.checkpoint != "", "--shards": len(f.shards) > 0, "--fail-on-gap": f.failOnGap} {
+		if given {
+			errs = append(errs, fmt.Errorf("%s does not go with --group: the group keeps the place, and reads everything", flag))
+		}
 	}
 	start, err := f.start()
-	if err != nil {
-		return err
-	}
-	if _, err := describeOnce(cmd.Context(), server, category); err != nil {
-		return err
-	}
-	t := &groupTail{flags: f, stderr: stderr, committed: time.Now()}
-	t.group, err = consumer.NewGroup(server, category, f.group, append(opts, consumer.WithStart(start), consumer.WithMemberDescription("scribe tail"),
-		consumer.WithAutoCommit(0), consumer.WithOnPause(t.pause), consumer.WithOnRevoked(func(consumer.Rebalance) { t.pause() }))...)
+	errs = append(errs, err)
+	return []consumer.Option{
+		consumer.WithStart(start), consumer.WithMember(f.group.member), consumer.WithSharing(sharing), consumer.WithAutoCommit(0),
+		consumer.WithMemberDescription("scribe tail"),
+	}, errors.Join(errs...)
+}
+
+// tailingGroup is one run of the command as a member. Its methods do not run at the same time: the group sees to that.
+type tailingGroup struct {
+	tailing
+
+	group     *consumer.Group
+	committed time.Time
+	failed    error // of a commit
+}
+
+func (f *tailFlags) tailGroup(cmd *cobra.Command, server, category string, format func([]byte, *consumer.Record) ([]byte, error), stderr *statusLine, opts []consumer.Option) (err error) {
+	more, err := f.groupOptions()
 	if err != nil {
 		return usage(err)
 	}
-	defer func() { err = errors.Join(err, t.group.Close()) }()
-	t.printer = &printer{format: format, out: newOutput(cmd.OutOrStdout()), place: new(place)}
+	t := &tailingGroup{tailing: tailing{flags: f, stderr: stderr, signalled: cmd.Context(), place: new(place)}}
+	if _, err := describeOnce(cmd.Context(), server, category); err != nil {
+		if cmd.Context().Err() != nil {
+			return t.interrupted()
+		}
+		return err
+	}
+	more = append(more, consumer.WithOnPause(t.pauseGroup), consumer.WithOnRevoked(func(r consumer.Rebalance) {
+		if !r.Lost {
+			t.save()
+		}
+	}))
+	if t.group, err = consumer.NewGroup(server, category, f.group.name, append(opts, more...)...); err != nil {
+		return usage(err)
+	}
+	t.printer = &printer{format: format, out: newOutput(cmd.OutOrStdout()), place: t.place}
 	ctx, stop := untilUnread(cmd.Context(), cmd.OutOrStdout())
 	defer stop()
-	t.ctx = ctx
-	err = t.records()
-	if ferr := t.flush(); ferr != nil {
-		err = ferr
+	t.ctx, t.finish = context.WithCancelCause(ctx)
+	defer t.finish(nil)
+	err = t.print()
+	// What was printed is committed also when the end was not a good one: it must not come again.
+	if saved := t.save(); err == nil {
+		err = saved
 	}
-	last, done := context.WithTimeout(context.WithoutCancel(cmd.Context()), lastCommit)
-	defer done()
-	cerr := t.commit(last)
 	if t.gaps > 0 {
-		stderr.say("scribe: %d gaps", t.gaps)
+		t.stderr.say("scribe: %d gaps: %d messages are missing, and %d payloads of which nobody knows how many they held", t.gaps, t.missing, t.uncounted)
 	}
-	switch {
-	case err == nil, errors.Is(err, errEnough), errors.Is(err, syscall.EPIPE):
-		return cerr
-	case errors.Is(err, context.Canceled):
-		if cmd.Context().Err() != nil && f.limited {
-			return errors.New("interrupted before everything was printed that was asked for")
-		}
-		return cerr
-	}
-	return errors.Join(err, cerr)
+	return errors.Join(t.outcome(err), t.group.Close())
 }
 
-// records prints messages until something ends it.
-func (t *groupTail) records() error {
+// print prints messages until something ends it.
+func (t *tailingGroup) print() error {
+	if t.flags.limited && t.flags.count == 0 {
+		return t.group.Join(t.ctx)
+	}
 	n := uint64(0)
 	for rec, err := range t.group.Records(t.ctx) {
-		if t.failed != nil {
+		switch {
+		case t.failed != nil:
 			return t.failed
-		}
-		if err != nil {
-			if err := t.trouble(err); err != nil {
+		case err != nil:
+			gap := new(consumer.GapError)
+			if !errors.As(err, &gap) {
 				return err
 			}
+			t.gaps++
+			if gap.Counted {
+				t.missing += gap.Messages
+			} else {
+				t.uncounted += gap.Pointers()
+			}
+			t.stderr.say("scribe: gap: %v", err)
 			continue
 		}
 		if err := t.printer.print(&rec); err != nil {
 			return err
 		}
 		if n++; t.flags.limited && n >= t.flags.count {
-			return errEnough
+			return nil
 		}
-		if !t.printer.full() && time.Since(t.committed) < commitEvery {
-			continue
-		}
-		if err := t.flush(); err != nil {
-			return err
-		}
-		if time.Since(t.committed) >= commitEvery {
-			if err := t.commit(t.ctx); err != nil {
+		if t.printer.full() || time.Since(t.committed) >= saveEvery {
+			if err := t.save(); err != nil {
 				return err
 			}
 		}
@@ -135,50 +133,36 @@ func (t *groupTail) records() error {
 	return t.failed
 }
 
-// trouble tells of what does not end the iteration, and returns what does.
-func (t *groupTail) trouble(err error) error {
-	switch gap := new(consumer.GapError); {
-	case errors.Is(err, consumer.ErrFenced):
-		t.stderr.say("scribe: %v", err)
-		return nil
-	case !errors.As(err, &gap):
+// pauseGroup is called when everything that is there was printed.
+func (t *tailingGroup) pauseGroup() {
+	if err := t.save(); err != nil {
+		t.finish(err)
+	}
+}
+
+// commitTimeout bounds a commit at the end: a cell that is away must not keep a command from ending.
+const commitTimeout = 10 * time.Second
+
+// save hands over what was printed, and then commits it, if it is time to.
+func (t *tailingGroup) save() error {
+	if err := t.printer.flush(t.ctx); err != nil {
+		t.failed = err
 		return err
-	case t.flags.failOnGap:
-		return fmt.Errorf("%w: %w", err, errGap)
 	}
-	t.gaps++
-	t.stderr.say("scribe: gap: %v", err)
-	return nil
-}
-
-// pause is called when the iteration is about to wait, or is about to give messages to others.
-func (t *groupTail) pause() {
-	if t.failed == nil {
-		t.failed = t.flush()
+	if t.failed != nil {
+		return t.failed
 	}
-	if t.failed == nil {
-		t.failed = t.commit(t.ctx)
-	}
-}
-
-func (t *groupTail) flush() error {
-	t.printed = t.printed || t.printer.waiting > 0
-	return t.printer.flush(t.ctx)
-}
-
-// commit makes the group's what went out. What a pipe did not take comes again, to whoever has the part then.
-func (t *groupTail) commit(ctx context.Context) error {
 	t.committed = time.Now()
-	if !t.printed || t.printer.waiting > 0 {
-		return nil
-	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), commitTimeout)
+	defer cancel()
 	err := t.group.Commit(ctx)
 	switch {
 	case errors.Is(err, consumer.ErrFenced):
-		t.stderr.say("scribe: %v", err)
-	case err != nil:
-		return err
+		t.stderr.say("scribe: %v: some of what was printed in the last second comes again, at another member", err)
+		return nil
+	case errors.Is(err, context.DeadlineExceeded) && t.ctx.Err() == nil:
+		t.stderr.say("scribe: %v; trying again", err)
+		return nil
 	}
-	t.printed = false
-	return nil
+	return err
 }

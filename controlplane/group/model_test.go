@@ -210,4 +210,3 @@ func TestCommitsModel(t *testing.T) {
 		check(rt, last)
 	})
 }
-

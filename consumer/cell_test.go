@@ -12,6 +12,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"go.uber.org/goleak"
 
+	"scribe/internal/bucket"
 	"scribe/internal/pointer"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
@@ -193,6 +194,7 @@ func (c *cell) Stream(ctx context.Context, recv func(context.Context) (*scribev1
 	c.streams++
 	n := c.streams
 	c.starts = append(c.starts, first.GetStart())
+	limit := int64(c.starts[0].GetCredits().GetBytes())
 	c.mu.Unlock()
 	if name := first.GetStart().GetCategory(); name != categoryName {
 		return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "no category %q", name)
@@ -214,7 +216,7 @@ func (c *cell) Stream(ctx context.Context, recv func(context.Context) (*scribev1
 		return nil
 	}
 	r.pointers, r.bytes = int64(r.start.GetCredits().GetPointers()), int64(r.start.GetCredits().GetBytes())
-	r.limit = int64(c.starts[0].GetCredits().GetBytes())
+	r.limit = limit
 	ctx, cancel := context.WithCancel(ctx)
 	credits := make(chan *scribev1.StreamCredits)
 	var wg sync.WaitGroup
@@ -372,6 +374,13 @@ func (r *reading) next() ([]*scribev1.StreamResponse, <-chan struct{}) {
 		}
 		lsn := r.at[head.id]
 		e := head.entries[lsn-1]
+		if b := r.start.GetBuckets(); b != nil {
+			f := bucket.Filter{Scheme: bucket.Scheme{Sharing: bucket.Sharing(b.GetSharing()), Buckets: b.GetBuckets()}, Set: b.GetSet()}
+			if !f.Has(head.id, lsn) {
+				r.at[head.id]++
+				continue
+			}
+		}
 		batch.Entries = append(batch.Entries, &scribev1.StreamEntry{Shard: uint64(head.id), Lsn: uint64(lsn), Time: e.time, Pointer: e.pointer})
 		batch.Watermark = e.time
 		r.at[head.id]++

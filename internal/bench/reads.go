@@ -104,10 +104,13 @@ func blobsIn(dir string) (map[string]bool, error) {
 			return err
 		}
 		key, err := filepath.Rel(dir, path)
-		if err == nil && d.Type().IsRegular() && blob.CheckKey(key) == nil {
+		if err != nil {
+			return err
+		}
+		if _, _, err := pointer.ParseKey(key); err == nil && d.Type().IsRegular() { // the collector keeps files of its own there
 			keys[key] = true
 		}
-		return err
+		return nil
 	})
 	return keys, err
 }

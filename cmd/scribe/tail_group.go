@@ -72,7 +72,7 @@ func (f *tailFlags) tailGroup(cmd *cobra.Command, server, category string, forma
 	}
 	more = append(more, consumer.WithOnPause(t.pauseGroup), consumer.WithOnRevoked(func(r consumer.Rebalance) {
 		if !r.Lost {
-			t.save()
+			t.pauseGroup()
 		}
 	}))
 	if t.group, err = consumer.NewGroup(server, category, f.group.name, append(opts, more...)...); err != nil {

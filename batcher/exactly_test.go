@@ -264,3 +264,42 @@ func TestArrowAndAtomicFrames(t *testing.T) {
 	c.mu.Unlock()
 	c.verify()
 }
+
+// A frame that repeats another of its flush is acknowledged only if that one is stored, also when that one is in another payload, which came to nothing.
+func TestRepeatOfWhatCameToNothing(t *testing.T) {
+	fault := &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_FENCED}
+	once := frame{size: 10, messages: 2, producer: 7, epoch: 1, first: 4, sequenced: true}
+	again := once
+	again.verdict = repeated
+	for name, c := range map[string]struct {
+		fault     *scribev1.ErrorInfo // of the payload of the first one
+		verdict   verdict             // of the first one
+		duplicate bool
+	}{
+		"stored now":    {nil, kept, true},
+		"stored before": {fault, stored, true},
+		"given up":      {fault, kept, false},
+		"dropped":       {nil, dropped, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGroup(target{exactlyOnce: true}, nil)
+			first := once
+			if first.verdict = c.verdict; c.verdict == dropped {
+				first.fault = fault
+			}
+			writer := &submission{results: make([]scribev1.FrameResult, 1)}
+			a, b := newPayload(g, time.Time{}), newPayload(g, time.Time{})
+			a.pieces = []piece{{frames: []frame{first}}}
+			b.pieces = []piece{{frames: []frame{again}, sub: writer}}
+			a.fault = c.fault
+			a.extend()
+			b.extend()
+			g.payloads = []*payload{a, b}
+			answer(&part{groups: []*group{g}})
+			r := &writer.results[0]
+			if r.GetDuplicate() != c.duplicate || (r.GetError().GetReason() == fault.GetReason()) == c.duplicate {
+				t.Errorf("the one that repeats it is told: %v", r)
+			}
+		})
+	}
+}

@@ -65,11 +65,62 @@ func (c *counts) clone() counts {
 func answer(p *part) *counts {
 	out := &counts{failed: make(map[scribev1.Reason]amount)}
 	for _, g := range p.groups {
+		if g.exactlyOnce {
+			orphans(g)
+		}
 		for _, pl := range g.payloads {
 			answerPayload(pl, out)
 		}
 	}
 	return out
+}
+
+// orphans finds the frames that repeat others of the flush which came to nothing, be it in another payload or as part of another request:
+// they share the fate of those.
+func orphans(g *group) {
+	type place struct {
+		epoch uint32
+		next  uint64
+	}
+	if !g.repeats() {
+		return
+	}
+	reached := make(map[uint64]place) // by those that are stored, of each producer
+	fault := &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_NO_BACKEND, Message: "the frames that it repeats were not stored: send it again"}
+	for _, pl := range g.payloads {
+		for i := range pl.pieces {
+			frames := pl.pieces[i].frames
+			for j := range frames {
+				f := &frames[j]
+				switch at := reached[f.producer]; {
+				case f.verdict == stored, f.verdict == kept && pl.fault == nil:
+					if f.sequenced {
+						reached[f.producer] = place{f.epoch, f.last() + 1}
+					}
+				case f.verdict == kept:
+					fault = pl.fault
+				case f.verdict == dropped:
+					fault = f.fault
+				case f.verdict == repeated && (at.epoch != f.epoch || f.last() >= at.next):
+					f.verdict, f.fault = dropped, fault
+				}
+			}
+		}
+	}
+}
+
+// repeats reports whether there are frames that repeat others of the flush.
+func (g *group) repeats() bool {
+	for _, pl := range g.payloads {
+		for i := range pl.pieces {
+			for j := range pl.pieces[i].frames {
+				if pl.pieces[i].frames[j].verdict == repeated {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 func answerPayload(pl *payload, out *counts) {

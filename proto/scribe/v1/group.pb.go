@@ -2170,7 +2170,7 @@ var File_scribe_v1_group_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_group_proto_rawDesc = "" +
 	"\n" +
-	"\x15scribe/v1/group.proto\x12\tscribe.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16scribe/v1/common.proto\x1a\x1ascribe/v1/readstream.proto\"\xa8\x03\n" +
+	"\x15scribe/v1/group.proto\x12\tscribe.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1ascribe/v1/readstream.proto\"\xa8\x03\n" +
 	"\x10JoinGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1a\n" +
 	"\bcategory\x18\x02 \x01(\tR\bcategory\x12\x16\n" +
@@ -2475,7 +2475,6 @@ func file_scribe_v1_group_proto_init() {
 	if File_scribe_v1_group_proto != nil {
 		return
 	}
-	file_scribe_v1_common_proto_init()
 	file_scribe_v1_readstream_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

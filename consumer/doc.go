@@ -39,6 +39,18 @@
 // [Consumer.SequencedBatches] yields them in batches of a size of the reader's choice, with identifiers, that are the same however often they are
 // read: what a program needs to process each message exactly once. The directory examples/exactlyonce has one.
 //
+// # Groups
+//
+// A [Group] is a member of a consumer group: members share a category, each message goes to one of them, and the group keeps the places. The
+// category is divided in buckets of pointers; a member reads those that it has in one stream, which leaves out the others', and commits
+// how far it is in each, to the message. When members come and go only as many buckets move as must, between two messages, and after they
+// were committed: see [Group.Commit], [WithAutoCommit], [WithOnRevoked].
+//
+// Two goroutines keep a membership. One speaks to the coordinator; the other takes buckets in and gives them back, for which it takes turns with
+// the loop: the caller's code and its callbacks never run at the same time. A heartbeat waits for neither. A member that can't reach the
+// coordinator for three quarters of its TTL pauses, since others may have its buckets by then; what it commits of those is refused with
+// [ErrFenced].
+//
 // # What runs behind the loop
 //
 // A stream from the read stream service brings pointers in the merged order. It is given credits, in pointers and in bytes of the

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"scribe/consumer"
+	"scribe/internal/bucket"
 )
 
 // The examples have a server in memory; a program names its address, and no services.
@@ -190,4 +191,37 @@ func ExampleConsumer_Batches() {
 	// Output:
 	// 2 rows of ["GET / 200" "GET /about 200"]
 	// 1 rows of ["GET /missing 404"]
+}
+
+func ExampleGroup() {
+	// consumer.NewGroup("http://127.0.0.1:7420", "web.access", "audit", ...)
+	c, coordinator := newCell(), newGroupCell(bucket.Pointers)
+	c.add(shardID(0, 1), "GET / 200", "GET /about 200")
+	read := func() {
+		g, err := consumer.NewGroup("", categoryName, "audit", consumer.WithServices(c, c), consumer.WithGroupService(coordinator),
+			consumer.WithStart(consumer.Earliest()), consumer.WithAutoCommit(0), consumer.WithUntilEnd())
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer g.Close()
+		for rec, err := range g.Records(context.Background()) {
+			if err != nil {
+				fmt.Println(err)
+				return
+			}
+			fmt.Printf("%s\n", rec.Payload)                        // first deal with it,
+			if err := g.Commit(context.Background()); err != nil { // then commit: no member is given it again
+				fmt.Println(err)
+				return
+			}
+		}
+	}
+	read()
+	c.add(shardID(0, 1), "GET /missing 404")
+	read() // another member, or the same one later
+	// Output:
+	// GET / 200
+	// GET /about 200
+	// GET /missing 404
 }

@@ -68,14 +68,19 @@ type Group struct {
 	// beat asks for a heartbeat, look for the worker. Of capacity 1.
 	beat, look chan struct{}
 
-	life struct {
-		sync.Mutex
-		started, closed bool
-		cancel          context.CancelCauseFunc
-		ctx             context.Context //nolint:containedctx // the life of the membership
-		work            sync.WaitGroup
-	}
+	life life
 }
+
+// life is that of a membership. The mutex guards the first two.
+type life struct {
+	sync.Mutex
+	started, closed bool
+	ctx             context.Context //nolint:containedctx // of the member's goroutines
+	cancel          context.CancelCauseFunc
+	work            sync.WaitGroup
+}
+
+func (l *life) begin() { l.ctx, l.cancel = context.WithCancelCause(context.Background()) }
 
 // NewGroup returns a member of a group that reads a category from the cell at a URL; "" stands for [DefaultServer]. The group is created
 // when its first member joins: [WithStart] says where it begins then, and means nothing later. It joins with the first iteration, or
@@ -117,12 +122,8 @@ func NewGroup(server, category, group string, opts ...Option) (*Group, error) {
 	}
 	c.group = g
 	g.until.Store(math.MaxInt64) // there is nothing that others could have
-	g.prepare()
+	g.life.begin()
 	return g, nil
-}
-
-func (g *Group) prepare() {
-	g.life.ctx, g.life.cancel = context.WithCancelCause(context.Background()) //nolint:fatcontext // a new one, once
 }
 
 // Name is the group's, Member this member's.
@@ -311,7 +312,7 @@ func (g *Group) Assigned() Rebalance {
 	defer g.c.mu.Unlock()
 	r := Rebalance{Generation: g.taken}
 	if g.share != nil {
-		r.Buckets = bucketsOf(g.share.owned)
+		r.Buckets = g.share.owned.Slice()
 	}
 	return r
 }

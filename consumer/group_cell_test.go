@@ -21,7 +21,8 @@ type groupCell struct {
 	scheme bucket.Scheme
 
 	mu         sync.Mutex
-	down       error // of every call
+	down       error  // of every call
+	cut        string // whose calls do not arrive
 	generation uint64
 	epochs     uint64
 	members    []*fakeMember
@@ -89,6 +90,13 @@ func (g *groupCell) expel(name string) {
 	g.balance()
 }
 
+// cutOff keeps a member's calls from arriving, or lets them.
+func (g *groupCell) cutOff(name string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.cut = name
+}
+
 func (g *groupCell) assignment(m *fakeMember) *scribev1.GroupAssignment {
 	a := &scribev1.GroupAssignment{Generation: g.generation, Revoked: bucket.NewSet(g.scheme.Buckets)}
 	for b := range g.scheme.Buckets {
@@ -125,10 +133,12 @@ func (g *groupCell) JoinGroup(_ context.Context, req *scribev1.JoinGroupRequest)
 }
 
 func (g *groupCell) ask(name string, epoch uint64) (*fakeMember, error) {
-	if g.down != nil {
+	switch m := g.member(name, epoch); {
+	case g.down != nil:
 		return nil, g.down
-	}
-	if m := g.member(name, epoch); m != nil {
+	case g.cut == name:
+		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, 0, "cut off")
+	case m != nil:
 		return m, nil
 	}
 	return nil, rpc.Errorf(scribev1.Reason_REASON_LEASE_EXPIRED, "join again")

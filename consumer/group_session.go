@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"scribe/internal/bucket"
 	"scribe/internal/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -193,6 +192,3 @@ func (c *Consumer) stillTakes(it *item) bool {
 	sh := c.shareLocked()
 	return sh == nil || sh.takes(it)
 }
-
-// bucketsOf is a set as numbers, for callers.
-func bucketsOf(set bucket.Set) []uint32 { return set.Slice() }

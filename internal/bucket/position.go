@@ -122,8 +122,3 @@ func (s Scheme) compactWhole(shard record.ShardID, places Places, of Set) Positi
 	}
 	return p
 }
-
-// Left is how many pointers a shard still has for a bucket, of those below tail.
-func (s Scheme) Left(shard record.ShardID, bucket uint32, at Place, tail record.LSN) uint64 {
-	return s.Count(shard, bucket, at.LSN, tail)
-}

@@ -1,7 +1,6 @@
 package bucket
 
 import (
-	"errors"
 	"fmt"
 	"iter"
 	"math/bits"
@@ -37,9 +36,6 @@ func Parse(b []byte, buckets uint32) (Set, error) {
 	}
 	return s, nil
 }
-
-// ErrEmpty says that a set that must have members has none.
-var ErrEmpty = errors.New("the set of buckets is empty")
 
 // Has reports whether a bucket is in the set.
 func (s Set) Has(b uint32) bool { return int(b/8) < len(s) && s[b/8]&(1<<(b%8)) != 0 }

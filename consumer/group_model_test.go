@@ -37,7 +37,7 @@ func atRandom(t *testing.T, random *rand.Rand) {
 	names := 0
 	join := func() {
 		names++
-		r := &run{}
+		r, ready := &run{}, make(chan struct{})
 		name := fmt.Sprint("m", names)
 		every := 1 + random.IntN(20)
 		pace := time.Duration(random.IntN(40)) * time.Millisecond
@@ -57,7 +57,7 @@ func atRandom(t *testing.T, random *rand.Rand) {
 		}
 		if random.IntN(2) == 0 {
 			opts = append(opts, consumer.WithOnRevoked(func(b consumer.Rebalance) {
-				if !b.Lost {
+				if <-ready; !b.Lost {
 					commit(r.Group)
 				}
 			}))
@@ -78,10 +78,10 @@ func atRandom(t *testing.T, random *rand.Rand) {
 			}
 			return nil
 		}, opts...)
+		close(ready)
 		members = append(members, r)
 	}
 	join()
-	<-time.After(time.Second) // it has r.Group when it is told of anything
 	written := 0
 	for range 30 {
 		<-time.After(time.Duration(random.IntN(4000)) * time.Millisecond)

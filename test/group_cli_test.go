@@ -154,14 +154,16 @@ func cliHead(t *testing.T, n int, args ...string) (lines []string) {
 	return lines
 }
 
-// TestTailsOfAGroup: several tails share a category; a pipe that is closed early, a signal and a kill lose nothing.
+// TestTailsOfAGroup: several tails share a category. What one that is killed had printed and not committed comes again; nothing is left
+// out. A pipe that is closed early is a clean end.
 func TestTailsOfAGroup(t *testing.T) {
 	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0")
 	c := &cell{write: up.URL, read: up.URL}
 	write(t, c, 0, 2000)
-	args := []string{"tail", "log", "--server", c.read, "--group", "audit", "--from", "earliest"}
-	first := cliHead(t, 3, args...)
-	if len(first) != 3 {
+	args := func(group string) []string {
+		return []string{"tail", "log", "--server", c.read, "--group", group, "--from", "earliest"}
+	}
+	if first := cliHead(t, 3, args("another")...); len(first) != 3 {
 		t.Fatalf("%d lines before the pipe was closed", len(first))
 	}
 	var (
@@ -169,19 +171,31 @@ func TestTailsOfAGroup(t *testing.T) {
 		got = map[string]int{}
 		all sync.WaitGroup
 	)
+	count := func(line string) {
+		mu.Lock()
+		defer mu.Unlock()
+		got[strings.TrimSpace(line)]++
+	}
+	killed, out := launch(t, nil, args("audit")...)
+	begun := make(chan struct{})
+	all.Go(func() {
+		scan := bufio.NewScanner(out)
+		for n := 1; scan.Scan(); n++ {
+			if count(scan.Text()); n == 100 {
+				close(begun)
+			}
+		}
+	})
+	<-begun
+	killed.Kill()
 	for range 3 {
 		all.Go(func() {
-			for line := range bytes.Lines(ok(t, nil, append(args, "--until-end")...)) {
-				mu.Lock()
-				got[strings.TrimSpace(string(line))]++
-				mu.Unlock()
+			for line := range bytes.Lines(ok(t, nil, append(args("audit"), "--until-end")...)) {
+				count(string(line))
 			}
 		})
 	}
 	all.Wait()
-	for _, line := range first {
-		got[line]++
-	}
 	again := 0
 	for i := range 2000 {
 		n := got[fmt.Sprintf("message %06d", i)]
@@ -190,9 +204,9 @@ func TestTailsOfAGroup(t *testing.T) {
 		}
 		again += n - 1
 	}
-	// What was in the pipe when its reader went away may come again.
-	if again > 1000 || len(got) != 2000 {
-		t.Errorf("%d came again, %d different lines", again, len(got))
+	t.Logf("%d came again", again)
+	if len(got) > 2001 { // a line that was cut
+		t.Errorf("%d different lines", len(got))
 	}
 	up.Stop()
 }

@@ -341,11 +341,14 @@ func (m *merging) run(ctx context.Context) error {
 
 // round sends what there is, as far as no shard can bring anything before it.
 func (m *merging) round() error {
-	states := m.w.sources()
+	// What was promised before the shards were listed: one that is made in between may bring something older than what is promised after.
 	bound := int64(1<<63 - 1)
+	for _, v := range m.w.sources() {
+		bound = min(bound, v.Watermark)
+	}
+	states := m.w.sources()
 	var entries []*scribev1.StreamEntry
 	for _, v := range states {
-		bound = min(bound, v.Watermark)
 		if !m.known[v.Shard] {
 			m.known[v.Shard] = true
 			m.at[v.Shard] = v.FirstLSN
@@ -373,7 +376,7 @@ func (m *merging) round() error {
 		return cmp.Or(cmp.Compare(a.GetTime(), b.GetTime()), cmp.Compare(a.GetShard(), b.GetShard()), cmp.Compare(a.GetLsn(), b.GetLsn()))
 	})
 	n := 0
-	for n < len(entries) && entries[n].GetTime() < bound && uint32(n) < m.left {
+	for n < len(entries) && bound < 1<<63-1 && entries[n].GetTime() < bound && uint32(n) < m.left {
 		n++
 	}
 	for part := range slices.Chunk(entries[:n], 3) {
@@ -385,7 +388,7 @@ func (m *merging) round() error {
 			return err
 		}
 	}
-	if n == len(entries) && len(states) > 0 {
+	if n == len(entries) && bound < 1<<63-1 {
 		return m.say(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Heartbeat{Heartbeat: &scribev1.StreamHeartbeat{Watermark: bound}}})
 	}
 	return nil

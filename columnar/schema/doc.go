@@ -1,0 +1,2 @@
+// Package schema says how a category's messages become the columns of Arrow record batches.
+package schema

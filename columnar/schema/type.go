@@ -1,0 +1,188 @@
+package schema
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow"
+)
+
+// Kind is a family of types.
+type Kind uint8
+
+// Kinds. Null and Interval are types of expressions, never of columns.
+const (
+	Invalid   Kind = 0
+	Null      Kind = 1
+	Bool      Kind = 2
+	Int32     Kind = 3
+	Int64     Kind = 4
+	Uint64    Kind = 5
+	Float64   Kind = 6
+	Decimal   Kind = 7
+	String    Kind = 8
+	Binary    Kind = 9
+	Date      Kind = 10
+	Timestamp Kind = 11
+	Interval  Kind = 12
+	List      Kind = 13
+	Struct    Kind = 14
+	Map       Kind = 15
+)
+
+// Type is the type of a column or of an expression. Types are immutable once they are in use.
+type Type struct {
+	Kind Kind
+	// Precision (1 to 38) and Scale (0 to Precision) of a Decimal, in decimal digits.
+	Precision, Scale int32
+	// Dictionary says that Arrow holds a String as codes of a dictionary. It is no other type to a query.
+	Dictionary bool
+	// Formats are the texts and numbers that are read as a Timestamp or a Date, tried in turn; none means the default of the kind.
+	Formats []TimeFormat
+	// Elem is the type of a List's elements or of a Map's values; a Map's keys are strings. Both may be null.
+	Elem *Type
+	// Fields are a Struct's, in their order.
+	Fields []Field
+}
+
+// TimeFormat is how an instant is written: one of the names rfc3339, unix_s, unix_ms, unix_us, unix_ns, or a layout of the package time.
+type TimeFormat string
+
+// Field is a column, or a part of a Struct.
+type Field struct {
+	Name     string
+	Type     Type
+	Nullable bool
+	// Path is where a row has the value, from the outermost object inwards. Empty means Name at the top (of the struct that it is in).
+	Path []string
+	// Aliases are other paths, looked at in turn where nothing is at Path: names that the field had in older versions.
+	Aliases [][]string
+	// Default is the value, as JSON, of rows that have none; empty means null.
+	Default string
+	// Doc is for people.
+	Doc string
+}
+
+// Equal reports whether two types are the same to a query: formats and dictionaries are not compared.
+func (t *Type) Equal(o *Type) bool {
+	if t.Kind != o.Kind || t.Precision != o.Precision || t.Scale != o.Scale || len(t.Fields) != len(o.Fields) || (t.Elem == nil) != (o.Elem == nil) {
+		return false
+	}
+	for i := range t.Fields {
+		if t.Fields[i].Name != o.Fields[i].Name || !t.Fields[i].Type.Equal(&o.Fields[i].Type) {
+			return false
+		}
+	}
+	return t.Elem == nil || t.Elem.Equal(o.Elem)
+}
+
+// String returns the type as schemas and error messages write it: decimal(10,2), list<string>, struct<a int64, b map<bool>>.
+func (t *Type) String() string {
+	switch t.Kind {
+	case Decimal:
+		return "decimal(" + strconv.Itoa(int(t.Precision)) + "," + strconv.Itoa(int(t.Scale)) + ")"
+	case List, Map:
+		return t.Kind.String() + "<" + t.Elem.String() + ">"
+	case Struct:
+		var b strings.Builder
+		b.WriteString("struct<")
+		for i := range t.Fields {
+			if i > 0 {
+				b.WriteString(", ")
+			}
+			b.WriteString(t.Fields[i].Name + " " + t.Fields[i].Type.String())
+		}
+		return b.String() + ">"
+	default:
+		return t.Kind.String()
+	}
+}
+
+// String returns the name of the kind in schemas.
+func (k Kind) String() string {
+	switch k {
+	case Null:
+		return "null"
+	case Bool:
+		return "bool"
+	case Int32:
+		return "int32"
+	case Int64:
+		return "int64"
+	case Uint64:
+		return "uint64"
+	case Float64:
+		return "float64"
+	case Decimal:
+		return "decimal"
+	case String:
+		return "string"
+	case Binary:
+		return "binary"
+	case Date:
+		return "date"
+	case Timestamp:
+		return "timestamp"
+	case Interval:
+		return "interval"
+	case List:
+		return "list"
+	case Struct:
+		return "struct"
+	case Map:
+		return "map"
+	default:
+		return "invalid"
+	}
+}
+
+var instant = &arrow.TimestampType{Unit: arrow.Microsecond, TimeZone: "UTC"}
+
+// Arrow returns the Arrow type that holds values of the type: timestamps are timestamp[us, UTC], dates date32, decimals decimal128, a
+// dictionary has int32 codes, an interval is month_day_nano.
+func (t *Type) Arrow() arrow.DataType {
+	switch t.Kind {
+	case Bool:
+		return arrow.FixedWidthTypes.Boolean
+	case Int32:
+		return arrow.PrimitiveTypes.Int32
+	case Int64:
+		return arrow.PrimitiveTypes.Int64
+	case Uint64:
+		return arrow.PrimitiveTypes.Uint64
+	case Float64:
+		return arrow.PrimitiveTypes.Float64
+	case Decimal:
+		return &arrow.Decimal128Type{Precision: t.Precision, Scale: t.Scale}
+	case String:
+		if t.Dictionary {
+			return &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int32, ValueType: arrow.BinaryTypes.String}
+		}
+		return arrow.BinaryTypes.String
+	case Binary:
+		return arrow.BinaryTypes.Binary
+	case Date:
+		return arrow.FixedWidthTypes.Date32
+	case Timestamp:
+		return instant
+	case Interval:
+		return arrow.FixedWidthTypes.MonthDayNanoInterval
+	case List:
+		return arrow.ListOf(t.Elem.Arrow())
+	case Map:
+		return arrow.MapOf(arrow.BinaryTypes.String, t.Elem.Arrow())
+	case Struct:
+		fields := make([]arrow.Field, len(t.Fields))
+		for i := range t.Fields {
+			fields[i] = t.Fields[i].Arrow()
+		}
+		return arrow.StructOf(fields...)
+	default:
+		return arrow.Null
+	}
+}
+
+// Arrow returns the Arrow field of a column.
+func (f *Field) Arrow() arrow.Field {
+	return arrow.Field{Name: f.Name, Type: f.Type.Arrow(), Nullable: f.Nullable}
+}

@@ -138,7 +138,7 @@ func (s *Server) run() error {
 			return err
 		}
 	}
-	args := []string{"--port", s.Endpoint, "--region", s.Region, "posix"}
+	args := []string{"--quiet", "--port", s.Endpoint, "--region", s.Region, "posix"}
 	if s.sidecar {
 		args = append(args, "--sidecar", sidecar)
 	}

@@ -30,7 +30,8 @@ type Config struct {
 	Late bool
 	// Servers are asked in turn, one in each life.
 	Servers []string
-	// Lifetime is after how many messages it dies, on average, to go on from the checkpoint that it kept last; 0 = never.
+	// Lifetime is after how many messages it dies, on average, to go on from the checkpoint that it kept last, once there is one;
+	// 0 = never.
 	Lifetime int
 	// Pace, if set, is told of each message's persisted time, and returns how long to wait before the next.
 	Pace func(persisted time.Time) time.Duration
@@ -136,7 +137,8 @@ func (f *Follower) live(ctx context.Context, server string) error {
 		}
 		f.Trail.Record(m.Payload, m.LogicalShard, uint64(m.Shard), m.LSN, m.Index, m.Persisted.UnixMicro())
 		switch {
-		case f.Lifetime > 0 && f.Rand.IntN(f.Lifetime) == 0:
+		// Who dies before it kept anything begins with what there is by then, and is owed no word of what retention took until then.
+		case f.Lifetime > 0 && f.kept != "" && f.Rand.IntN(f.Lifetime) == 0:
 			f.Trail.Die()
 			f.deaths.Add(1)
 			return nil

@@ -286,7 +286,7 @@ func (f *fire) compare(ctx context.Context, end context.CancelFunc) {
 	// Whoever comes now finds what has not expired.
 	for category, tail := range whole {
 		late := f.follow(ctx, follower.Config{Name: "late", Category: category, Window: past.Unbounded, Late: true})
-		eventually(f.T, patience, "who comes late to "+category+" has what is left", func() bool { return late.Trail.Reaches(tail.Trail.Reading()) })
+		eventually(f.T, patience, "who comes late to "+category+" has what is left", func() bool { return f.h.Reaches(late.Trail, tail.Trail.Reading()) })
 	}
 	end()
 	f.running.Wait()

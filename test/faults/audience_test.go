@@ -137,7 +137,7 @@ func (a *audience) finish() {
 		}
 	}
 	for _, f := range a.fast {
-		a.await(f, "in the end", func() bool { return f.Trail.Reaches(whole[f.Category]) })
+		a.await(f, "in the end", func() bool { return a.s.w.h.Reaches(f.Trail, whole[f.Category]) })
 	}
 	a.stop()
 	var strict []*history.Trail
@@ -145,7 +145,7 @@ func (a *audience) finish() {
 	for _, f := range slices.Concat(a.fast, a.slow) {
 		r := whole[f.Category]
 		if slices.Contains(a.slow, f) {
-			if f.Trail.Reaches(r) {
+			if a.s.w.h.Reaches(f.Trail, r) {
 				a.s.Errorf("in the end: %s has everything: it was not slow", f.Name)
 			}
 			r = f.Trail.Until(r)

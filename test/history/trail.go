@@ -157,16 +157,28 @@ func (t *Trail) Reading() *Reading {
 	return r
 }
 
-// Reaches reports whether a trail has come at least as far as a reading.
-func (t *Trail) Reaches(r *Reading) bool {
+// Reaches reports whether a trail has come at least as far as a reading. One that began late may never meet a shard that retention had
+// emptied by then.
+func (h *History) Reaches(t *Trail, r *Reading) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.mu.categories[t.category]
 	last := t.last()
 	for i := range r.seen {
-		if p := r.seen[i].place; last[p.shard].before(p) {
+		p := r.seen[i].place
+		at, begun := last[p.shard]
+		if !begun && t.late != 0 && c.expired(r.seen[i].persisted, t.begun()) {
+			continue
+		}
+		if !begun || at.before(p) {
 			return false
 		}
 	}
 	return true
 }
+
+// begun is when a late trail's consumer surely knew where its logs begin, in Unix microseconds.
+func (t *Trail) begun() int64 { return t.late + changing.Microseconds() }
 
 func (p place) before(q place) bool { return p.lsn < q.lsn || p.lsn == q.lsn && p.index < q.index }
 
@@ -331,7 +343,7 @@ func (k *checker) same(t *Trail, whole *Reading) {
 		case g != nil:
 			told = g.told
 		case t.late != 0 && (!begun || s.place.before(begin)):
-			told = t.late
+			told = t.begun()
 		default:
 			k.violation(Skipped, "%s, %v, did not come", s.at(), s.content.id)
 			continue

@@ -175,7 +175,7 @@ func TestTrails(t *testing.T) {
 			r.instead(4, roadGap{1, 2, 4, 0, "missing", at(19)})
 		}, missed: 4, want: []history.Kind{history.Owed}},
 		{name: "a beginning behind what expired", late: at(20), plant: func(r *road) { r.steps = r.steps[8:] }, missed: 8},
-		{name: "a beginning behind what is owed", late: at(15), plant: func(r *road) { r.steps = r.steps[8:] }, missed: 8, want: []history.Kind{history.Owed}},
+		{name: "a beginning behind what is owed", late: at(12), plant: func(r *road) { r.steps = r.steps[8:] }, missed: 8, want: []history.Kind{history.Owed}},
 		{name: "a beginning in the middle", late: at(20), plant: func(r *road) { r.steps = slices.Delete(r.steps, 10, 11)[8:] }, missed: 8, want: []history.Kind{history.Skipped}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -265,6 +265,21 @@ func TestAgree(t *testing.T) {
 	}
 }
 
+// TestLate: who begins when a shard is empty need not meet it.
+func TestLate(t *testing.T) {
+	r := newRoad()
+	r.h.Retain("c", 10*time.Second, epoch)
+	whole := r.whole() // of 0 to 19
+	for late, want := range map[time.Duration]bool{20 * time.Second: false, 35 * time.Second: true} {
+		if got := r.h.Reaches(r.h.FollowLate("c", "eve", 0, epoch.Add(late)), whole); got != want {
+			t.Errorf("who begins at %v without a message has everything: %v", late, got)
+		}
+	}
+	if r.h.Reaches(r.h.Follow("c", "ann", 0), whole) {
+		t.Error("who began in time has everything without a message")
+	}
+}
+
 // TestProgress: how far a trail is.
 func TestProgress(t *testing.T) {
 	r := newRoad()
@@ -273,8 +288,8 @@ func TestProgress(t *testing.T) {
 	full := r.steps
 	r.steps = full[:10]
 	trail := r.walk(r.h.Follow("c", "eve", 0))
-	if n := r.h.Behind(trail, r.h.Now()); n != 10 || trail.Len() != 10 || trail.Reaches(whole) {
-		t.Errorf("%d behind, %d there, at the end %v", n, trail.Len(), trail.Reaches(whole))
+	if n := r.h.Behind(trail, r.h.Now()); n != 10 || trail.Len() != 10 || r.h.Reaches(trail, whole) {
+		t.Errorf("%d behind, %d there, at the end %v", n, trail.Len(), r.h.Reaches(trail, whole))
 	}
 	if err := r.h.CheckTrail(trail, trail.Until(whole)).Err(); err != nil {
 		t.Errorf("the part that it has: %v", err)
@@ -285,7 +300,7 @@ func TestProgress(t *testing.T) {
 	}
 	r.steps = full[7:]
 	r.walk(trail)
-	if n := r.h.Behind(trail, r.h.Now()); n != 0 || !trail.Reaches(whole) {
+	if n := r.h.Behind(trail, r.h.Now()); n != 0 || !r.h.Reaches(trail, whole) {
 		t.Errorf("%d behind in the end", n)
 	}
 	if got := r.h.Check(trail.Reading(), history.Committed); got.Err() != nil || got.Seen != 20 {

@@ -46,6 +46,7 @@ type Type struct {
 }
 
 // TimeFormat is how an instant is written: one of the names rfc3339, unix_s, unix_ms, unix_us, unix_ns, or a layout of the package time.
+// [TimeFormat.Parse] is what they mean.
 type TimeFormat string
 
 // Field is a column, or a part of a Struct.

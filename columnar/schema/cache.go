@@ -1,0 +1,49 @@
+package schema
+
+import "sync"
+
+// Cache keeps the histories of categories, so that each is read once and every caller has the same schemas. It is safe for concurrent use.
+type Cache struct {
+	limit int
+	mu    struct {
+		sync.Mutex
+		entries map[uint32]cached
+	}
+}
+
+type cached struct {
+	text    string
+	history *History
+	err     error
+}
+
+// NewCache returns a cache of at most so many categories' histories.
+func NewCache(limit int) *Cache {
+	c := &Cache{limit: max(1, limit)}
+	c.mu.entries = map[uint32]cached{}
+	return c
+}
+
+// History returns the history that a category has, by its id and the text that it has as its schema. It is shared, and not to be changed.
+func (c *Cache) History(id uint32, text string) (*History, error) {
+	c.mu.Lock()
+	e, ok := c.mu.entries[id]
+	c.mu.Unlock()
+	if ok && e.text == text {
+		return e.history, e.err
+	}
+	h, err := ParseHistory(text)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e, ok := c.mu.entries[id]; ok && e.text == text {
+		return e.history, e.err // another was first
+	}
+	if _, ok := c.mu.entries[id]; !ok && len(c.mu.entries) >= c.limit {
+		for other := range c.mu.entries { // any: they are cheap to read again
+			delete(c.mu.entries, other)
+			break
+		}
+	}
+	c.mu.entries[id] = cached{text, h, err}
+	return h, err
+}

@@ -1,0 +1,324 @@
+package schema
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Change is one difference between two schemas.
+type Change struct {
+	// Field is the column, or the part of one, by its new name; empty for the whole schema.
+	Field string
+	// Compatible says that what was read by the old schema is read the same by the new one.
+	Compatible bool
+	// Text says what changes; Hint, which may be empty, how it could be had compatibly.
+	Text, Hint string
+}
+
+// String is the change on one line.
+func (c Change) String() string {
+	text := c.Text
+	if c.Field != "" {
+		text = fmt.Sprintf("field %q: %s", clip(c.Field), text)
+	}
+	if c.Hint != "" {
+		text += "; " + c.Hint
+	}
+	return text
+}
+
+// Changes are the differences between two schemas.
+type Changes []Change
+
+// Compatible reports whether all changes are.
+func (c Changes) Compatible() bool {
+	return !slices.ContainsFunc(c, func(c Change) bool { return !c.Compatible })
+}
+
+// Incompatible returns the changes that are not compatible.
+func (c Changes) Incompatible() Changes {
+	return slices.DeleteFunc(slices.Clone(c), func(c Change) bool { return c.Compatible })
+}
+
+// String is the changes, one a line.
+func (c Changes) String() string {
+	lines := make([]string, len(c))
+	for i := range c {
+		lines[i] = c[i].String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Same reports whether two schemas are the same but for their versions.
+func Same(a, b *Schema) bool {
+	x, y := *a, *b
+	x.Version, y.Version = 0, 0
+	return bytes.Equal(x.Marshal(), y.Marshal())
+}
+
+// Compare says what changes from one schema to another, both of which are valid.
+//
+// Compatible is: a field that is added and nullable, or has a default; a type that becomes wider (int32, int64, decimal with all digits;
+// an integer, float64; date, timestamp that reads the same texts); time formats that are added behind the others; dictionary on or off;
+// what becomes nullable; another name or path, if the old paths are still read; descriptions, and the order of fields. Everything else
+// is not. A chain of compatible changes is a compatible change.
+func Compare(before, after *Schema) Changes {
+	c := &comparer{}
+	c.schema(before, after)
+	c.fields(before.Fields, after.Fields, "")
+	if before.Format == CSV && after.Format == CSV {
+		c.places(before, after)
+	}
+	return c.changes
+}
+
+type comparer struct{ changes Changes }
+
+func (c *comparer) add(field string, compatible bool, hint, format string, args ...any) {
+	c.changes = append(c.changes, Change{Field: field, Compatible: compatible, Text: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+func (c *comparer) schema(before, after *Schema) {
+	if before.Format != after.Format {
+		c.add("", false, "", "the format changes from %s to %s: what is stored is not written so", before.Format, after.Format)
+		return
+	}
+	if before.OnError != after.OnError {
+		c.add("", false, "", "on_error changes from %s to %s: rows of which a value does not fit come or go", before.OnError, after.OnError)
+	}
+	if a, b := before.CSV, after.CSV; a != nil && b != nil && (a.Delimiter != b.Delimiter || a.Header != b.Header || a.Null != b.Null) {
+		c.add("", false, "", "lines are cut or read in another way: delimiter, header or null differ")
+	}
+	if before.Avro != after.Avro {
+		c.add("", false, "", "the Avro schema changes: what is stored was written with the old one")
+	}
+	if a, b := before.Protobuf, after.Protobuf; a != nil && b != nil {
+		c.protobuf(a, b)
+	}
+}
+
+// fields compares the fields of two schemas, or of two versions of a struct. A field goes on in the one that reads its first path: there
+// is one at most, since no two fields share a path.
+func (c *comparer) fields(before, after []Field, within string) {
+	owners := map[string]int{}
+	for i := range after {
+		for _, path := range after[i].Sources() {
+			owners[PathText(path)] = i
+		}
+	}
+	from := make(map[int]int, len(after)) // of a field that goes on, the one that it was
+	last, moved := -1, false
+	for i := range before {
+		old := &before[i]
+		name := joinName(within, old.Name)
+		to, ok := owners[PathText(old.Source())]
+		if other, taken := from[to]; ok && taken {
+			c.add(joinName(within, after[to].Name), false, "", "takes the place of both %q and %q", clip(before[other].Name), clip(old.Name))
+			continue
+		}
+		if !ok {
+			if slices.ContainsFunc(after, func(f Field) bool { return f.Name == old.Name }) {
+				c.add(name, false, fmt.Sprintf("keep it under aliases: [%s]", clip(PathText(old.Source()))), "is not read from %s any more", clip(PathText(old.Source())))
+			} else {
+				c.add(name, false, fmt.Sprintf("to rename it, give the new field aliases: [%s]", clip(PathText(old.Source()))), "is removed")
+			}
+			continue
+		}
+		from[to] = i
+		moved = moved || to < last
+		last = max(last, to)
+		c.field(old, &after[to], within)
+	}
+	for i := range after {
+		if _, ok := from[i]; !ok {
+			f := &after[i]
+			if name := joinName(within, f.Name); f.Nullable || f.Default != "" {
+				c.add(name, true, "", "is added, %s", f.Type.Text())
+			} else {
+				c.add(name, false, "make it nullable, or give it a default", "is added, %s, and can't be null: what is stored has no such value", f.Type.Text())
+			}
+		}
+	}
+	if moved {
+		c.add(within, true, "", "the fields are in another order")
+	}
+}
+
+// field compares two versions of a field.
+func (c *comparer) field(before, after *Field, within string) {
+	name := joinName(within, after.Name)
+	if before.Name != after.Name {
+		c.add(name, true, "", "is the new name of %q", clip(before.Name))
+	}
+	if a, b := before.Sources(), after.Sources(); !slices.EqualFunc(a, b, slices.Equal) {
+		if missing := notIn(a, b); missing != nil {
+			c.add(name, false, fmt.Sprintf("keep all paths, in their order, under aliases: [%s]", clip(PathText(missing))),
+				"is not read from %s any more, or not in the same order", clip(PathText(missing)))
+		} else {
+			c.add(name, true, "", "is also read from other paths")
+		}
+	}
+	switch {
+	case before.Nullable && !after.Nullable:
+		c.add(name, false, "", "can't be null any more: what is stored may be")
+	case !before.Nullable && after.Nullable:
+		c.add(name, true, "", "becomes nullable")
+	}
+	if before.Default != after.Default {
+		c.add(name, false, "", "the default changes from %s to %s: rows that have no value read otherwise", defaultText(before), defaultText(after))
+	}
+	if before.Doc != after.Doc {
+		c.add(name, true, "", "the description changes")
+	}
+	c.types(&before.Type, &after.Type, name)
+}
+
+func defaultText(f *Field) string {
+	if f.Default == "" {
+		return "none"
+	}
+	return clip(f.Default)
+}
+
+// notIn returns the first path of a that b does not have in a's order, nil if it has all.
+func notIn(a, b [][]string) []string {
+	at := 0
+	for _, path := range a {
+		for at < len(b) && !slices.Equal(b[at], path) {
+			at++
+		}
+		if at == len(b) {
+			return path
+		}
+		at++
+	}
+	return nil
+}
+
+// types compares two versions of a type.
+func (c *comparer) types(before, after *Type, name string) {
+	if before.Kind != after.Kind {
+		switch {
+		case widens(before, after):
+			c.add(name, true, "", "becomes wider, from %s to %s", before.Text(), after.Text())
+		case before.Kind == Date && after.Kind == Timestamp:
+			if missing := slices.DeleteFunc(slices.Clone(before.TimeFormats()), func(f TimeFormat) bool {
+				return slices.Contains(after.TimeFormats(), f)
+			}); len(missing) > 0 {
+				c.add(name, false, fmt.Sprintf("add '%s' to its formats", missing[0]), "becomes a timestamp that does not read dates written as %s", missing[0])
+				return
+			}
+			c.add(name, true, "", "becomes wider, from %s to %s", before.Text(), after.Text())
+		default:
+			c.add(name, false, "declare a second field with another name and path", "the type changes from %s to %s", clip(before.Text()), clip(after.Text()))
+		}
+		return
+	}
+	switch before.Kind { //nolint:exhaustive // the others have nothing inside
+	case Decimal:
+		if before.Precision == after.Precision && before.Scale == after.Scale {
+			return
+		}
+		if widens(before, after) {
+			c.add(name, true, "", "becomes wider, from %s to %s", before, after)
+		} else {
+			c.add(name, false, "keep as many digits before and behind the point", "the type changes from %s to %s", before, after)
+		}
+	case String:
+		if before.Dictionary != after.Dictionary {
+			c.add(name, true, "", "the type changes from %s to %s, which reads the same", before.Text(), after.Text())
+		}
+	case Date, Timestamp:
+		a, b := before.TimeFormats(), after.TimeFormats()
+		switch {
+		case slices.Equal(a, b):
+		case len(a) <= len(b) && slices.Equal(a, b[:len(a)]):
+			c.add(name, true, "", "reads more time formats, from %s to %s", before.Text(), after.Text())
+		default:
+			c.add(name, false, "keep the old formats in their order, and add others behind them", "the time formats change from %s to %s", before.Text(), after.Text())
+		}
+	case List:
+		c.types(before.Elem, after.Elem, name+"[]")
+	case Map:
+		c.types(before.Elem, after.Elem, name+"[]")
+	case Struct:
+		c.fields(before.Fields, after.Fields, name)
+	}
+}
+
+// widens reports whether a number of one type is one of another, wider one.
+func widens(before, after *Type) bool {
+	whole := int32(0)    // digits before the point
+	switch before.Kind {
+	case Int32:
+		whole = 10
+	case Int64:
+		whole = 19
+	case Uint64:
+		whole = 20
+	case Decimal:
+		return after.Kind == Decimal && after.Scale >= before.Scale && after.Precision-after.Scale >= before.Precision-before.Scale
+	default:
+		return false
+	}
+	switch after.Kind {
+	case Int64:
+		return before.Kind == Int32
+	case Float64:
+		return true
+	case Decimal:
+		return after.Precision-after.Scale >= whole
+	default:
+		return false
+	}
+}
+
+// places checks that fields of lines without a header stay at their places.
+func (c *comparer) places(before, after *Schema) {
+	if before.CSV == nil || after.CSV == nil || before.CSV.Header || after.CSV.Header {
+		return
+	}
+	was, is := before.linePlaces(), after.linePlaces()
+	for i := range after.Fields {
+		f := &after.Fields[i]
+		for j := range before.Fields {
+			old := &before.Fields[j]
+			if notIn([][]string{old.Source()}, f.Sources()) == nil && was[j] != is[i] {
+				c.add(f.Name, false, "add columns behind the others", "is read from column %d of a line instead of column %d", is[i]+1, was[j]+1)
+			}
+		}
+	}
+}
+
+// LineColumns returns the names of the columns of a line without a header: those that the schema names, or its fields'.
+func (s *Schema) LineColumns() []string {
+	if s.CSV != nil && len(s.CSV.Columns) > 0 {
+		return s.CSV.Columns
+	}
+	names := make([]string, len(s.Fields))
+	for i := range s.Fields {
+		names[i] = s.Fields[i].Source()[0]
+	}
+	return names
+}
+
+// linePlaces returns the column of a line that each field is read from, -1 for none.
+func (s *Schema) linePlaces() []int {
+	columns := map[string]int{}
+	for i, name := range s.LineColumns() {
+		columns[name] = i
+	}
+	places := make([]int, len(s.Fields))
+	for i := range s.Fields {
+		places[i] = -1
+		for _, path := range s.Fields[i].Sources() {
+			if at, ok := columns[path[0]]; ok {
+				places[i] = at
+				break
+			}
+		}
+	}
+	return places
+}

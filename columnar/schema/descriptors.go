@@ -1,0 +1,54 @@
+package schema
+
+import (
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// protobuf compares two versions of the messages' type. Protobuf itself allows more (a number may be given up, or change to a type that is
+// written the same), which would make stored values read otherwise.
+func (c *comparer) protobuf(before, after *ProtobufOptions) {
+	if before.Message != after.Message {
+		c.add("", false, "", "the protobuf message changes from %q to %q", clip(before.Message), clip(after.Message))
+		return
+	}
+	if string(before.Descriptors) == string(after.Descriptors) {
+		return
+	}
+	a, err := before.Descriptor()
+	if err != nil {
+		return // of a schema that was valid, it can't be
+	}
+	b, err := after.Descriptor()
+	if err != nil {
+		return
+	}
+	d := &messages{c: c, seen: map[protoreflect.FullName]bool{}}
+	if d.compare(a, b); !d.wrong {
+		c.add("", true, "", "the protobuf descriptors change, and what is stored reads the same")
+	}
+}
+
+type messages struct {
+	c     *comparer
+	seen  map[protoreflect.FullName]bool
+	wrong bool
+}
+
+func (d *messages) compare(before, after protoreflect.MessageDescriptor) {
+	if d.seen[before.FullName()] {
+		return
+	}
+	d.seen[before.FullName()] = true
+	for i := range before.Fields().Len() {
+		a := before.Fields().Get(i)
+		b := after.Fields().ByNumber(a.Number())
+		if b == nil || a.Kind() != b.Kind() || a.Cardinality() != b.Cardinality() || a.Name() != b.Name() || a.IsMap() != b.IsMap() {
+			d.wrong = true
+			d.c.add("", false, "keep number, name and type", "the protobuf field %s (%d) is not what it was", a.FullName(), a.Number())
+			continue
+		}
+		if m := a.Message(); m != nil && b.Message() != nil {
+			d.compare(m, b.Message())
+		}
+	}
+}

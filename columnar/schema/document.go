@@ -1,0 +1,322 @@
+package schema
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// nodeKind is what a node of a document is.
+type nodeKind uint8
+
+const (
+	nodeText nodeKind = iota + 1
+	nodeNumber
+	nodeBool
+	nodeNull
+	nodeList
+	nodeObject
+)
+
+// node is a part of a YAML or JSON document, with its place.
+type node struct {
+	kind nodeKind
+	// text is a scalar as it was written, without the quotes.
+	text  string
+	items []*node
+	// keys are an object's, beside items.
+	keys         []string
+	seen         map[string]bool
+	line, column int
+}
+
+// String says what the node is, for errors.
+func (n *node) String() string {
+	switch n.kind {
+	case nodeText:
+		return strconv.Quote(clip(n.text))
+	case nodeNumber, nodeBool:
+		return clip(n.text)
+	case nodeNull:
+		return "null"
+	case nodeList:
+		return "a list"
+	default:
+		return "an object"
+	}
+}
+
+// clip bounds how much of a text goes into an error.
+func clip(s string) string {
+	const most = 60
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "..."
+}
+
+// json appends the node as JSON.
+func (n *node) json(dst []byte) []byte {
+	switch n.kind {
+	case nodeText:
+		return appendString(dst, n.text)
+	case nodeNumber, nodeBool:
+		return append(dst, n.text...)
+	case nodeList:
+		dst = append(dst, '[')
+		for i, item := range n.items {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = item.json(dst)
+		}
+		return append(dst, ']')
+	case nodeObject:
+		dst = append(dst, '{')
+		for i, item := range n.items {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = append(appendString(dst, n.keys[i]), ':')
+			dst = item.json(dst)
+		}
+		return append(dst, '}')
+	default:
+		return append(dst, "null"...)
+	}
+}
+
+// appendString appends a text as a JSON string.
+func appendString(dst []byte, s string) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(s) // of a string into memory: it can't fail
+	return append(dst, bytes.TrimSuffix(b.Bytes(), []byte("\n"))...)
+}
+
+// Bounds of a document, beside its length.
+const (
+	maxNodes = 100_000
+	maxNest  = 64
+)
+
+// readDocument reads a text that is JSON if it can be, and else YAML.
+func readDocument(text []byte) (*node, error) {
+	if len(text) > MaxText {
+		return nil, problem("the text has %d bytes, the limit is %d", len(text), MaxText)
+	}
+	if !utf8.Valid(text) {
+		return nil, problem("the text is not UTF-8")
+	}
+	// A node costs a hundred times its text: they are counted before any is made.
+	marks := 0
+	for _, c := range text {
+		switch c {
+		case ',', ':', '\n', '\r', '[', '{', '-', '?':
+			marks++
+		}
+	}
+	trimmed := bytes.TrimLeft(text, " \t\r\n\ufeff")
+	if len(trimmed) > 0 && trimmed[0] == '{' && json.Valid(trimmed) {
+		r := &jsonReader{text: trimmed, line: 1 + bytes.Count(text[:len(text)-len(trimmed)], []byte("\n")), d: json.NewDecoder(bytes.NewReader(trimmed))}
+		r.d.UseNumber()
+		return r.value(0)
+	}
+	if marks > maxNodes {
+		return nil, problem("the text is no JSON and has more than %d lines, commas, colons and brackets: it is not read as YAML", maxNodes)
+	}
+	return readYAML(text)
+}
+
+// jsonReader makes nodes of a JSON text that is valid.
+type jsonReader struct {
+	text  []byte
+	d     *json.Decoder
+	nodes int
+	// line is the line of the offset at; lineStart is where it begins.
+	line, lineStart, at int
+}
+
+// place moves to where the next value begins.
+func (r *jsonReader) place() (line, column int) {
+	to := int(r.d.InputOffset())
+	for to < len(r.text) && strings.IndexByte(" \t\r\n,:", r.text[to]) >= 0 {
+		to++
+	}
+	for ; r.at < to; r.at++ {
+		if r.text[r.at] == '\n' {
+			r.line, r.lineStart = r.line+1, r.at+1
+		}
+	}
+	return r.line, to - r.lineStart + 1
+}
+
+func (r *jsonReader) value(depth int) (*node, error) {
+	n := new(node)
+	n.line, n.column = r.place()
+	if r.nodes++; r.nodes > maxNodes {
+		return nil, problem("there are more than %d values", maxNodes)
+	}
+	if depth > maxNest {
+		return nil, n.problem("is nested more than %d deep", maxNest)
+	}
+	token, err := r.d.Token()
+	if err != nil {
+		return nil, problem("%v", err)
+	}
+	switch t := token.(type) {
+	case string:
+		n.kind, n.text = nodeText, t
+	case json.Number:
+		n.kind, n.text = nodeNumber, t.String()
+	case bool:
+		n.kind, n.text = nodeBool, strconv.FormatBool(t)
+	case nil:
+		n.kind = nodeNull
+	case json.Delim:
+		return n, r.container(n, t, depth)
+	}
+	return n, nil
+}
+
+func (r *jsonReader) container(n *node, open json.Delim, depth int) error {
+	n.kind = nodeList
+	if open == '{' {
+		n.kind = nodeObject
+	}
+	for r.d.More() {
+		if n.kind == nodeObject {
+			line, column := r.place()
+			key, err := r.d.Token()
+			if err != nil {
+				return problem("%v", err)
+			}
+			if err := n.key(key.(string), line, column); err != nil { //nolint:forcetypeassert // the text is valid JSON, whose keys are strings
+				return err
+			}
+		}
+		item, err := r.value(depth + 1)
+		if err != nil {
+			return err
+		}
+		n.items = append(n.items, item)
+	}
+	_, err := r.d.Token()
+	return err
+}
+
+// key adds a key to an object.
+func (n *node) key(key string, line, column int) error {
+	if n.seen[key] {
+		return &Error{Problems: []Problem{{Line: line, Column: column, Message: fmt.Sprintf("the key %q is there twice", clip(key))}}}
+	}
+	if n.seen == nil {
+		n.seen = map[string]bool{}
+	}
+	n.seen[key] = true
+	n.keys = append(n.keys, key)
+	return nil
+}
+
+var yamlLine = regexp.MustCompile(`^yaml: (?:unmarshal errors:\s*)?(?:line (\d+): )?(.*)$`)
+
+func readYAML(text []byte) (*node, error) {
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	var doc yaml.Node
+	if err := d.Decode(&doc); errors.Is(err, io.EOF) {
+		return nil, problem("the text is empty")
+	} else if err != nil {
+		p := Problem{Message: err.Error()}
+		if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
+			p.Line, _ = strconv.Atoi(m[1])
+			p.Message = m[2]
+		}
+		p.Message = "this is neither JSON nor YAML: " + p.Message
+		return nil, &Error{Problems: []Problem{p}}
+	}
+	var more yaml.Node
+	if err := d.Decode(&more); !errors.Is(err, io.EOF) {
+		return nil, problem("there is more than one document in the text")
+	}
+	if len(doc.Content) != 1 {
+		return nil, problem("the text is empty")
+	}
+	return fromYAML(doc.Content[0], 0)
+}
+
+func fromYAML(y *yaml.Node, depth int) (*node, error) {
+	n := &node{line: y.Line, column: y.Column}
+	if depth > maxNest {
+		return nil, n.problem("is nested more than %d deep", maxNest)
+	}
+	switch y.Kind {
+	case yaml.ScalarNode:
+		return n, n.scalar(y)
+	case yaml.SequenceNode:
+		n.kind = nodeList
+		for _, c := range y.Content {
+			item, err := fromYAML(c, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			n.items = append(n.items, item)
+		}
+		return n, nil
+	case yaml.MappingNode:
+		n.kind = nodeObject
+		for i := 0; i+1 < len(y.Content); i += 2 {
+			k := y.Content[i]
+			if k.Kind != yaml.ScalarNode || k.ShortTag() == "!!merge" {
+				return nil, (&node{line: k.Line, column: k.Column}).problem("a key is a text")
+			}
+			if err := n.key(k.Value, k.Line, k.Column); err != nil {
+				return nil, err
+			}
+			item, err := fromYAML(y.Content[i+1], depth+1)
+			if err != nil {
+				return nil, err
+			}
+			n.items = append(n.items, item)
+		}
+		return n, nil
+	default:
+		return nil, n.problem("anchors and aliases of YAML are not read")
+	}
+}
+
+var jsonNumber = regexp.MustCompile(`^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?$`)
+
+// scalar takes over a YAML scalar. What YAML takes for a number or a date and JSON does not write so is a text.
+func (n *node) scalar(y *yaml.Node) error {
+	n.text = y.Value
+	switch tag := y.ShortTag(); tag {
+	case "!!null":
+		n.kind = nodeNull
+	case "!!bool":
+		n.kind, n.text = nodeBool, strings.ToLower(y.Value)
+	case "!!int", "!!float":
+		n.kind = nodeNumber
+		if !jsonNumber.MatchString(y.Value) {
+			n.kind = nodeText
+		}
+	case "!!str", "!!timestamp":
+		if n.kind = nodeText; y.Style == 0 && jsonNumber.MatchString(y.Value) {
+			n.kind = nodeNumber // one that is too large for YAML's library
+		}
+	default:
+		return n.problem("the tag %s is not read", clip(tag))
+	}
+	if !utf8.ValidString(n.text) { // an escape can make one
+		return n.problem("the text is not UTF-8")
+	}
+	return nil
+}

@@ -1,0 +1,162 @@
+package schema
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/big"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// fallback checks the default of a field: what it says must be a value of the field's type, written as rows write it.
+func (v *validator) fallback(f *Field, where string) {
+	switch {
+	case f.Default == "":
+		return
+	case len(f.Default) > MaxDefault || !utf8.ValidString(f.Default):
+		v.fail(f, where, "", "the default is not UTF-8 of at most %d bytes", MaxDefault)
+		return
+	}
+	d := json.NewDecoder(strings.NewReader(f.Default))
+	d.UseNumber()
+	var value any
+	if err := d.Decode(&value); err != nil || d.InputOffset() != int64(len(f.Default)) {
+		v.fail(f, where, "", "the default %s is no JSON", clip(f.Default))
+		return
+	}
+	if value == nil {
+		v.fail(f, where, "without a default it is null where a row has none", "the default is null")
+		return
+	}
+	if err := fits(&f.Type, value); err != nil {
+		v.fail(f, where, "", "the default %s is no %s: %v", clip(f.Default), f.Type.Kind, err)
+	}
+}
+
+// fits says why a JSON value is none of a type.
+func fits(t *Type, value any) error {
+	if value == nil {
+		return nil
+	}
+	switch t.Kind { //nolint:exhaustive // a kind that columns don't have is reported elsewhere
+	case List, Map, Struct:
+		return fitsInside(t, value)
+	case Bool:
+		if _, ok := value.(bool); !ok {
+			return fmt.Errorf("it is not true or false")
+		}
+	case Int32, Int64, Uint64, Decimal:
+		n, ok := value.(json.Number)
+		if !ok {
+			return fmt.Errorf("it is not a number")
+		}
+		return fitsExactly(t, n.String())
+	case Float64:
+		n, ok := value.(json.Number)
+		if !ok {
+			return fmt.Errorf("it is not a number")
+		}
+		if f, err := n.Float64(); err != nil || math.IsInf(f, 0) {
+			return fmt.Errorf("it is too large")
+		}
+	case Date, Timestamp:
+		text, isText := value.(string)
+		n, isNumber := value.(json.Number)
+		if isNumber {
+			text = n.String()
+		}
+		for _, format := range t.TimeFormats() {
+			if _, unix := format.Unix(); isText || isNumber && unix {
+				if _, ok := format.Parse(text); ok {
+					return nil
+				}
+			}
+		}
+		return fmt.Errorf("it is not written as %s", formatList(t))
+	case String, Binary:
+		if _, ok := value.(string); !ok {
+			return fmt.Errorf("it is not a text in quotes")
+		}
+	}
+	return nil
+}
+
+func fitsInside(t *Type, value any) error {
+	switch v := value.(type) {
+	case []any:
+		if t.Kind != List {
+			break
+		}
+		for _, item := range v {
+			if err := fits(t.Elem, item); err != nil {
+				return err
+			}
+		}
+		return nil
+	case map[string]any:
+		switch t.Kind { //nolint:exhaustive // lists are no objects
+		case Map:
+			for _, item := range v {
+				if err := fits(t.Elem, item); err != nil {
+					return err
+				}
+			}
+			return nil
+		case Struct:
+			return nil // what it has is looked up by the fields' paths, as in a row
+		}
+	}
+	if t.Kind == List {
+		return fmt.Errorf("it is not a list")
+	}
+	return fmt.Errorf("it is not an object")
+}
+
+// fitsExactly says why a number is none of an integer's or decimal's.
+func fitsExactly(t *Type, text string) error {
+	if exponent := strings.IndexAny(text, "eE"); exponent >= 0 {
+		if e, err := strconv.Atoi(text[exponent+1:]); err != nil || e > 40 || e < -40 {
+			return fmt.Errorf("its exponent is too large")
+		}
+	}
+	if len(text) > 100 {
+		return fmt.Errorf("it has too many digits")
+	}
+	r, ok := new(big.Rat).SetString(text)
+	if !ok {
+		return fmt.Errorf("it is not a number")
+	}
+	if t.Kind == Decimal {
+		scaled := new(big.Rat).Mul(r, new(big.Rat).SetInt(power10(t.Scale)))
+		if !scaled.IsInt() {
+			return fmt.Errorf("it has more than %d digits behind the point", t.Scale)
+		}
+		if scaled.Num().CmpAbs(power10(t.Precision)) >= 0 {
+			return fmt.Errorf("it has more than %d digits", t.Precision)
+		}
+		return nil
+	}
+	if !r.IsInt() {
+		return fmt.Errorf("it is not whole")
+	}
+	n := r.Num()
+	switch {
+	case t.Kind == Int32 && (!n.IsInt64() || n.Int64() < math.MinInt32 || n.Int64() > math.MaxInt32),
+		t.Kind == Int64 && !n.IsInt64(), t.Kind == Uint64 && !n.IsUint64():
+		return fmt.Errorf("it is out of range")
+	}
+	return nil
+}
+
+func power10(n int32) *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n)), nil) }
+
+// formatList are the formats of a type, for errors.
+func formatList(t *Type) string {
+	var names []string
+	for _, f := range t.TimeFormats() {
+		names = append(names, string(f))
+	}
+	return strings.Join(names, " or ")
+}

@@ -1,0 +1,204 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// inferText is what a category has instead of schemas when its first one is to be inferred from its messages.
+const inferText = "infer"
+
+// ErrIncompatible is the sentinel of [IncompatibleError].
+var ErrIncompatible = errors.New("the schema is not compatible with the newest version")
+
+// IncompatibleError says why a schema can't follow the newest version.
+type IncompatibleError struct {
+	// Version is the newest one.
+	Version uint32
+	// Changes are those that are not compatible.
+	Changes Changes
+}
+
+// Error implements error.
+func (e *IncompatibleError) Error() string {
+	return fmt.Sprintf("what is stored would not read as by version %d:\n%s", e.Version, e.Changes)
+}
+
+// Is makes it an ErrIncompatible.
+func (e *IncompatibleError) Is(target error) bool { return target == ErrIncompatible }
+
+// History is all schemas that a category has had, as far as they are kept. Numbers of versions are never used again: neither after a
+// schema was removed, nor when the oldest versions were left out since all together were too long.
+//
+// A history that was read is not changed any more, except by who read it for that; it may be shared.
+type History struct {
+	infer    bool
+	next     uint32
+	versions []*Schema // of increasing numbers
+}
+
+// ParseHistory reads what a category has as its schema: nothing, the word infer, or all versions as [History.Marshal] writes them.
+func ParseHistory(text string) (*History, error) {
+	switch text {
+	case "":
+		return &History{next: 1}, nil
+	case inferText:
+		return &History{next: 1, infer: true}, nil
+	}
+	doc, err := readDocument([]byte(text))
+	if err != nil {
+		return nil, err
+	}
+	if doc.kind != nodeObject || !doc.seen["next"] {
+		return nil, problem("the text is no history of schemas: it has no versions")
+	}
+	h := &History{}
+	r := &reader{places: map[*Field]*node{}}
+	var versions []*node
+	r.object(doc, "", []string{"next", "infer", "versions"}, func(key string, n *node) {
+		switch key {
+		case "next":
+			v, err := strconv.ParseUint(n.text, 10, 32)
+			if n.kind != nodeNumber || err != nil || v == 0 {
+				r.fail(n, key, "", "%v, where a number from 1 is wanted", n)
+			}
+			h.next = uint32(v)
+		case "infer":
+			h.infer = r.bool(n, key)
+		case "versions":
+			versions = r.list(n, key)
+		}
+	})
+	if err := r.errors.or(); err != nil {
+		return nil, err
+	}
+	if len(versions) > MaxVersions {
+		return nil, problem("there are %d versions, the limit is %d", len(versions), MaxVersions)
+	}
+	for _, n := range versions {
+		s := r.schema(n)
+		if err := r.errors.or(); err != nil {
+			return nil, err
+		}
+		if err := validate(s, r.places); err != nil {
+			return nil, fmt.Errorf("version %d: %w", s.Version, err)
+		}
+		if l := h.Latest(); l != nil && s.Version <= l.Version {
+			return nil, problem("version %d stands behind version %d", s.Version, l.Version)
+		}
+		h.versions = append(h.versions, s)
+	}
+	if l := h.Latest(); h.next == 0 || l != nil && l.Version >= h.next {
+		return nil, problem("the next version is %d, which is not above the others", h.next)
+	}
+	return h, nil
+}
+
+// IsHistory reports whether a text is what [History.Marshal] wrote of versions, rather than one schema.
+func IsHistory(text string) bool { return strings.HasPrefix(text, `{"next":`) }
+
+// Marshal returns the text that a category keeps.
+func (h *History) Marshal() string {
+	if len(h.versions) == 0 && h.next == 1 {
+		if h.infer {
+			return inferText
+		}
+		return ""
+	}
+	w := &writer{}
+	w.open('{')
+	w.raw("next", strconv.FormatUint(uint64(h.next), 10))
+	if h.infer {
+		w.raw("infer", "true")
+	}
+	w.key("versions")
+	w.open('[')
+	for _, s := range h.versions {
+		w.next()
+		w.schema(s)
+	}
+	w.close(']')
+	w.close('}')
+	return string(w.b)
+}
+
+// Infer reports whether the first schema, or the next one after all were removed, is to be inferred from the category's messages.
+func (h *History) Infer() bool { return h.infer && len(h.versions) == 0 }
+
+// Latest returns the newest version, nil if there is none.
+func (h *History) Latest() *Schema {
+	if len(h.versions) == 0 {
+		return nil
+	}
+	return h.versions[len(h.versions)-1]
+}
+
+// Current returns what a query of the category is bound to when it begins: the newest version, or [Opaque] if there is none.
+func (h *History) Current() *Schema {
+	if s := h.Latest(); s != nil {
+		return s
+	}
+	return Opaque()
+}
+
+// Version returns a version by its number, [Opaque] for 0, nil if it is not kept.
+func (h *History) Version(n uint32) *Schema {
+	if n == 0 {
+		return Opaque()
+	}
+	for _, s := range h.versions {
+		if s.Version == n {
+			return s
+		}
+	}
+	return nil
+}
+
+// Versions returns the versions that are kept, the oldest first.
+func (h *History) Versions() []*Schema { return h.versions }
+
+// Opaque is the schema of categories that have none, version 0: messages are bytes.
+func Opaque() *Schema { return opaque }
+
+var opaque = &Schema{}
+
+// Append makes a valid schema the newest version and gives it its number, unless it is the same as the newest one: then added is false.
+// A schema that is not compatible with the newest one is an *[IncompatibleError], unless force is set. The history takes s over.
+func (h *History) Append(s *Schema, force bool) (added bool, changes Changes, err error) {
+	if err := s.Validate(); err != nil {
+		return false, nil, err
+	}
+	if last := h.Latest(); last != nil {
+		if Same(last, s) {
+			return false, nil, nil
+		}
+		changes = Compare(last, s)
+		if bad := changes.Incompatible(); len(bad) > 0 && !force {
+			return false, changes, &IncompatibleError{Version: last.Version, Changes: bad}
+		}
+	}
+	if h.next == 1<<32-1 {
+		return false, nil, problem("the numbers of versions are used up")
+	}
+	s.Version = h.next
+	all := append(slices.Clip(h.versions), s)
+	after := &History{next: h.next + 1, versions: all[max(0, len(all)-MaxVersions):]}
+	for {
+		_, err := ParseHistory(after.Marshal())
+		if err == nil {
+			break
+		}
+		if len(after.versions) == 1 {
+			return false, nil, fmt.Errorf("the schema can't be kept: %w", err)
+		}
+		after.versions = after.versions[1:]
+	}
+	*h = *after
+	return true, changes, nil
+}
+
+// Clear removes all versions; infer says that the next one is to be inferred. Queries that run with one of them can't read on.
+func (h *History) Clear(infer bool) { h.versions, h.infer = nil, infer }

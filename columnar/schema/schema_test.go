@@ -1,0 +1,229 @@
+package schema
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+const example = `# Access log
+format: json
+on_error: null
+fields:
+  - name: ts
+    type: timestamp
+    nullable: false
+    formats: [rfc3339, unix_ms]
+    aliases: [time, [log, "@timestamp"]]
+  - {name: status, type: int32, default: 200}
+  - name: agent
+    type: dictionary
+    path: request.headers."user-agent"
+    doc: as the client says
+  - name: price
+    type: decimal(10, 2)
+  - name: zones
+    type: map<struct<requests int64 not null, "1xx" int64>>
+  - name: peers
+    type: list<struct>
+    fields:
+      - {name: id, type: int64}
+      - {name: since, type: "timestamp('2006-01-02 15:04:05')", path: [state, since]}
+`
+
+func TestParse(t *testing.T) {
+	s, err := Parse([]byte(example))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Schema{Version: 1, Format: JSON, OnError: OnErrorNull, Fields: []Field{
+		{Name: "ts", Type: Type{Kind: Timestamp, Formats: []TimeFormat{RFC3339, UnixMillis}}, Aliases: [][]string{{"time"}, {"log", "@timestamp"}}},
+		{Name: "status", Type: Type{Kind: Int32}, Nullable: true, Default: "200"},
+		{Name: "agent", Type: Type{Kind: String, Dictionary: true}, Nullable: true, Path: []string{"request", "headers", "user-agent"}, Doc: "as the client says"},
+		{Name: "price", Type: Type{Kind: Decimal, Precision: 10, Scale: 2}, Nullable: true},
+		{Name: "zones", Nullable: true, Type: Type{Kind: Map, Elem: &Type{Kind: Struct, Fields: []Field{
+			{Name: "requests", Type: Type{Kind: Int64}}, {Name: "1xx", Type: Type{Kind: Int64}, Nullable: true},
+		}}}},
+		{Name: "peers", Nullable: true, Type: Type{Kind: List, Elem: &Type{Kind: Struct, Fields: []Field{
+			{Name: "id", Type: Type{Kind: Int64}, Nullable: true},
+			{Name: "since", Type: Type{Kind: Timestamp, Formats: []TimeFormat{"2006-01-02 15:04:05"}}, Nullable: true, Path: []string{"state", "since"}},
+		}}}},
+	}}
+	if !reflect.DeepEqual(s, want) {
+		t.Errorf("read as\n%s\nwant\n%s", s.Marshal(), want.Marshal())
+	}
+	same(t, s)
+}
+
+// same fails unless the schema's texts are read as the schema.
+func same(t interface{ Fatalf(string, ...any) }, s *Schema) {
+	text := s.Marshal()
+	back, err := Parse(text)
+	if err != nil {
+		t.Fatalf("%s\nis read with %v", text, err)
+	}
+	if !reflect.DeepEqual(back, s) {
+		t.Fatalf("%s\nis read as\n%s", text, back.Marshal())
+	}
+	text, err = s.YAML()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	if back, err = Parse(text); err != nil {
+		t.Fatalf("%s\nis read with %v", text, err)
+	}
+	if !reflect.DeepEqual(back, s) {
+		t.Fatalf("%s\nis read as\n%s", text, back.Marshal())
+	}
+}
+
+// TestRoundTrip: both texts of a schema say all of it, and so does that of a type.
+func TestRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawSchema(t)
+		if err := s.Validate(); err != nil {
+			t.Fatalf("%s: %v", s.Marshal(), err)
+		}
+		same(t, s)
+		for i := range s.Fields {
+			typ := &s.Fields[i].Type
+			back, err := ParseType(typ.Text())
+			if err != nil || back.Text() != typ.Text() {
+				t.Fatalf("%s is read as %s: %v", typ.Text(), back.Text(), err)
+			}
+			if in := innermost(typ); (in.Kind != Struct || plainFields(in.Fields)) && !reflect.DeepEqual(&back, typ) {
+				t.Fatalf("%s is read as %s", typ.Text(), back.Text())
+			}
+		}
+	})
+}
+
+// TestProblems: one error names everything, with lines and what may have been meant.
+func TestProblems(t *testing.T) {
+	_, err := Parse([]byte(`format: jsn
+fields:
+  - name: a
+    tpye: int64
+  - name: b
+    type: itn64
+  - name: c
+    type: text
+    nullable: 1
+`))
+	wantProblems(t, err,
+		`line 4, column 11: field "a": the key "tpye" is not known; did you mean "type"?`,
+		`line 3, column 5: field "a": a field has a type`,
+		`line 6, column 11: field "b": the type "itn64" is not known, at character 1 of the type; did you mean "int64" or "uint64"?`,
+		`field "c": the type "text" is not known, at character 1 of the type; did you mean "string"?`,
+		`line 9, column 15: field "c": nullable: 1, where true or false is wanted`)
+	_, err = Parse([]byte(`{"format": "jsn", "on_error": "drop", "fields": [
+ {"name": "a", "type": "int64"},
+ {"name": "a", "type": "decimal(3,4)", "path": "b"},
+ {"name": "_time", "type": "string", "default": 1},
+ {"name": "c", "type": "string", "path": ["d", "e"], "aliases": ["a"]},
+ {"name": "d", "type": "timestamp('%Y-%m-%d')"},
+ {"name": "f", "type": "int32", "default": 2147483648}]}`))
+	wantProblems(t, err, `format: "jsn" is none of json, `, `did you mean "json"?`, `on_error: "drop"`, `line 3, column 2: field "a": the name is there twice`,
+		`decimal(3,4): the precision`, `line 4, column 2: field "_time": names that begin with an underscore`, `the default 1 is no string`,
+		`line 5, column 2: field "c": the path a is that of the field "a"`, `the path d.e leads into the field "d"`, `"%Y-%m-%d" is one of strftime`,
+		`field "f": the default 2147483648 is no int32: it is out of range`)
+}
+
+func wantProblems(t *testing.T, err error, wants ...string) {
+	t.Helper()
+	list := new(Error)
+	if !errors.As(err, &list) {
+		t.Fatalf("%v is no list of problems", err)
+	}
+	for _, want := range wants {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in\n%v", want, err)
+		}
+	}
+}
+
+// TestRefused: texts that are no schemas, each with the word that says why.
+func TestRefused(t *testing.T) {
+	deep := strings.Repeat("list<", 12) + "int64" + strings.Repeat(">", 12)
+	for text, want := range map[string]string{
+		"":                                 "empty",
+		"\xff":                             "UTF-8",
+		"fields: []":                       "fields: there are none",
+		"[]":                               "where an object is wanted",
+		"a: &x 1\nb: *x":                   "aliases of YAML",
+		"--- {}\n--- {}":                   "more than one document",
+		"{\"a\": 1, \"a\": 2}":             "twice",
+		"fields: [":                        "neither JSON nor YAML",
+		"fields: [{name: a, type: 1}]":     "where a text is wanted",
+		"fields: [{name: 1, type: int64}]": "in quotes",
+		"fields: [{name: a, type: " + deep + "}]":                                          "12 deep",
+		"fields: [{name: a, type: 'struct<>'}]":                                            "name is missing",
+		"fields: [{name: a, type: struct}]":                                                "without fields",
+		"fields: [{name: a, type: 'struct<b struct>', fields: []}]":                        "has no fields",
+		"fields: [{name: a, type: int64, fields: [{name: b, type: int64}]}]":               "beside the type int64",
+		"fields: [{name: a, type: int64, formats: [unix_s]}]":                              "beside the type int64",
+		"fields: [{name: a, type: timestamp(unix_seconds)}]":                               "not known",
+		"fields: [{name: a, type: timestamp, formats: ['15:04']}]":                         "does not say year",
+		"fields: [{name: a, type: 'list<int64> x'}]":                                       "behind the type",
+		"fields: [{name: a, type: string, path: ''}]":                                      "a step of the path is empty",
+		"fields: [{name: a, type: string, path: 'a.'}]":                                    "a step of the path is empty",
+		"fields: [{name: a, type: string, path: '\"a\"b'}]":                                "behind a step in quotes",
+		"fields: [{name: a, type: string, default: [1]}]":                                  "not a text",
+		"fields: [{name: a, type: \"string\", default: 2024-01-01T00:00:00Z, x: 1}]":       "\"x\" is not known",
+		"fields: [{name: a, type: date, default: 2024-02-30}]":                             "not written as",
+		"fields: [{name: a, type: uint64, default: -1}]":                                   "out of range",
+		"fields: [{name: a, type: int64, default: 1e999999}]":                              "exponent",
+		"fields: [{name: a, type: 'decimal(4,2)', default: 100}]":                          "more than 4 digits",
+		"format: csv\nfields: [{name: a, type: list<int64>}]":                              "no text in a line",
+		"format: csv\ncsv: {columns: [foo]}\nfields: [{name: fooo, type: int64}]":          `did you mean "foo"`,
+		"format: csv\ncsv: {delimiter: ab}\nfields: [{name: a, type: int64}]":              "not one character",
+		"csv: {}\nfields: [{name: a, type: int64}]":                                        "beside the format",
+		"format: avro\nfields: [{name: a, type: int64}]":                                   "avro: is missing",
+		"format: avro\navro_file: x\nfields: [{name: a, type: int64}]":                     "command line",
+		"format: protobuf\nprotobuf: {message: a.B}\nfields: [{name: a, type: int64}]":     "descriptors are missing",
+		"format: protobuf\nprotobuf: {descriptors: '!'}\nfields: [{name: a, type: int64}]": "base64",
+		strings.Repeat("[", 99) + strings.Repeat("]", 99):                                  "nested more than",
+		strings.Repeat("- ", 500_000):                                                      "not read as YAML",
+		strings.Repeat(" ", MaxText+1):                                                     "limit is",
+		`{"fields":` + strings.Repeat("[", 99) + strings.Repeat("]", 99) + "}":             "nested more than",
+		`{"fields":[` + strings.Repeat("1,", 200_000) + "1]}":                              "more than 100000 values",
+	} {
+		_, err := Parse([]byte(text))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", clip(text), err, want)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(example))
+	f.Add([]byte(`{"format":"csv","csv":{"delimiter":";","header":true},"fields":[{"name":"a","type":"date('02.01.2006')","default":"01.02.2003"}]}`))
+	f.Add([]byte("fields: [{name: a, type: 'struct<\"x\"\"y\" map<decimal(1,1)> not null, b dictionary>'}]"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		s, err := Parse(text)
+		if err != nil {
+			return
+		}
+		same(t, s)
+		if c := Compare(s, s); len(c) > 0 {
+			t.Fatalf("compared with itself: %v", c)
+		}
+	})
+}
+
+func FuzzParseType(f *testing.F) {
+	f.Add("struct<a list<int64> not null, \"b c\" timestamp(unix_s, '2006-01-02')>")
+	f.Fuzz(func(t *testing.T, text string) {
+		typ, err := ParseType(text)
+		if err != nil {
+			return
+		}
+		back, err := ParseType(typ.Text())
+		if err != nil || !reflect.DeepEqual(back, typ) {
+			t.Fatalf("%s is read as %s: %v", typ.Text(), back.Text(), err)
+		}
+	})
+}

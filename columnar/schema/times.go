@@ -1,0 +1,159 @@
+package schema
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Formats of instants that have a name. Every other format is a layout of the package time, such as "02/Jan/2006:15:04:05 -0700"; a layout
+// without a zone is in UTC, and a zone that is written as letters must be UTC, GMT or Z, since other letters say no offset.
+const (
+	// RFC3339 is 2006-01-02T15:04:05Z: T, t or a space between date and time, any number of digits of a fraction, and Z, z or an offset.
+	RFC3339 TimeFormat = "rfc3339"
+	// UnixSeconds and the like count from 1970, with or without a fraction, but without an exponent. A number or a text.
+	UnixSeconds TimeFormat = "unix_s"
+	UnixMillis  TimeFormat = "unix_ms"
+	UnixMicros  TimeFormat = "unix_us"
+	UnixNanos   TimeFormat = "unix_ns"
+	// DateOnly is the layout that dates have by default.
+	DateOnly TimeFormat = time.DateOnly
+)
+
+var timeFormatNames = []string{string(RFC3339), string(UnixSeconds), string(UnixMillis), string(UnixMicros), string(UnixNanos)}
+
+// TimeFormats returns the formats that values of the type are read by: those that it names, or the default of its kind.
+func (t *Type) TimeFormats() []TimeFormat {
+	switch {
+	case len(t.Formats) > 0:
+		return t.Formats
+	case t.Kind == Timestamp:
+		return []TimeFormat{RFC3339}
+	case t.Kind == Date:
+		return []TimeFormat{DateOnly}
+	default:
+		return nil
+	}
+}
+
+// Unix returns how many microseconds one of a unix format is (for UnixNanos 0, of which a microsecond has 1000), and whether the format
+// is one: only those read numbers.
+func (f TimeFormat) Unix() (micros int64, ok bool) {
+	switch f {
+	case UnixSeconds:
+		return 1_000_000, true
+	case UnixMillis:
+		return 1_000, true
+	case UnixMicros:
+		return 1, true
+	case UnixNanos:
+		return 0, true
+	default:
+		return 0, false
+	}
+}
+
+// Parse reads an instant, as microseconds since 1970. What is finer than that is cut off, towards the past. A number is given as it was
+// written. This is what the formats mean; who must be faster agrees with it.
+func (f TimeFormat) Parse(text string) (micros int64, ok bool) {
+	if unit, unix := f.Unix(); unix {
+		return parseUnix(text, unit)
+	}
+	layout := string(f)
+	if f == RFC3339 {
+		layout = time.RFC3339
+		if len(text) < len("2006-01-02T15:04:05Z") {
+			return 0, false
+		}
+		if c := text[10]; c == ' ' || c == 't' {
+			text = text[:10] + "T" + text[11:]
+		}
+		text = strings.Replace(text, "z", "Z", 1)
+		if text[10] != 'T' || strings.IndexByte(text, ',') >= 0 {
+			return 0, false
+		}
+	}
+	t, err := time.Parse(layout, text)
+	if err != nil {
+		return 0, false
+	}
+	if name, offset := t.Zone(); offset == 0 && name != "" && !slices.Contains([]string{"UTC", "GMT", "Z"}, name) {
+		return 0, false
+	}
+	return t.UnixMicro(), true
+}
+
+// parseUnix reads a decimal number of units of so many microseconds; 0 is a nanosecond.
+func parseUnix(text string, unit int64) (int64, bool) {
+	digits, negative := strings.CutPrefix(text, "-")
+	whole, fraction, dotted := strings.Cut(digits, ".")
+	if !allDigits(whole) || len(whole) > 19 || dotted && !allDigits(fraction) {
+		return 0, false
+	}
+	units, err := strconv.ParseUint(whole, 10, 64)
+	if err != nil || unit != 0 && units > math.MaxInt64/uint64(unit)-1 {
+		return 0, false
+	}
+	// What is below a microsecond only matters for rounding a time before 1970 down.
+	rest := strings.TrimRight(fraction, "0") != ""
+	var n int64
+	if unit == 0 {
+		rest = rest || units%1000 != 0
+		n = int64(units / 1000)
+	} else {
+		n = int64(units) * unit
+		for i, scale := 0, unit/10; i < len(fraction) && scale > 0; i, scale = i+1, scale/10 {
+			n += int64(fraction[i]-'0') * scale
+		}
+		if places := len(strconv.FormatInt(unit, 10)) - 1; len(fraction) > places {
+			rest = strings.TrimRight(fraction[places:], "0") != ""
+		} else {
+			rest = false
+		}
+	}
+	if negative {
+		n = -n
+		if rest {
+			n--
+		}
+	}
+	return n, true
+}
+
+func allDigits(s string) bool {
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// check says what is wrong with a format of a kind, and what may have been meant.
+func (f TimeFormat) check(kind Kind) (message, hint string) {
+	if slices.Contains(timeFormatNames, string(f)) {
+		return "", ""
+	}
+	const layouts = `a layout shows how the instant 2006-01-02 15:04:05 is written, as in "02/Jan/2006:15:04:05 -0700"`
+	switch {
+	case f == "":
+		return "an empty time format", layouts
+	case len(f) > 100:
+		return "a time format of more than 100 bytes", ""
+	case strings.Contains(string(f), "%"):
+		return "the time format " + strconv.Quote(string(f)) + " is one of strftime", layouts
+	}
+	// A layout that says the day brings it back.
+	at := time.Date(2021, 11, 23, 13, 14, 17, 0, time.UTC)
+	got, ok := f.Parse(at.Format(string(f)))
+	if back := time.UnixMicro(got).UTC(); !ok || back.Year() != at.Year() || back.YearDay() != at.YearDay() {
+		hint := nearFormat(f)
+		if hint == "" {
+			hint = layouts
+		}
+		return "the time format " + strconv.Quote(string(f)) + " does not say year, month and day of a " + kind.String(), hint
+	}
+	return "", ""
+}

@@ -1,0 +1,332 @@
+package value
+
+import (
+	"errors"
+	"math"
+	"math/big"
+	"strconv"
+
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
+)
+
+// Errors of parsing and of conversions, wrapped by nothing: where the value came from is known to the caller.
+var (
+	ErrSyntax = errors.New("not a value of the type")
+	ErrRange  = errors.New("out of the type's range")
+)
+
+// MaxPrecision is how many decimal digits a decimal has at most.
+const MaxPrecision = 38
+
+// text is what the parsers read: they are used on columns' memory as well as on strings.
+type text interface{ ~string | ~[]byte }
+
+func isSpace(c byte) bool { return c == ' ' || c >= '\t' && c <= '\r' }
+
+func isDigit(c byte) bool { return c-'0' <= 9 }
+
+// trim cuts the white space off that PostgreSQL allows around most values.
+func trim[T text](s T) T {
+	for len(s) > 0 && isSpace(s[0]) {
+		s = s[1:]
+	}
+	for len(s) > 0 && isSpace(s[len(s)-1]) {
+		s = s[:len(s)-1]
+	}
+	return s
+}
+
+// foldEqual reports whether s is the lower-case ASCII word, in any case.
+func foldEqual[T text](s T, word string) bool {
+	return len(s) == len(word) && foldPrefix(s, word)
+}
+
+// foldPrefix reports whether s is a beginning of the lower-case ASCII word, in any case.
+func foldPrefix[T text](s T, word string) bool {
+	if len(s) > len(word) {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if c-'A' < 26 {
+			c |= 0x20
+		}
+		if c != word[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// ParseBool reads true, yes, on, 1, their opposites, and beginnings of them that are not ambiguous, in any case.
+func ParseBool[T text](s T) (bool, error) {
+	s = trim(s)
+	if len(s) == 0 {
+		return false, ErrSyntax
+	}
+	switch {
+	case foldPrefix(s, "true"), foldPrefix(s, "yes"), foldEqual(s, "on"), foldEqual(s, "1"):
+		return true, nil
+	case foldPrefix(s, "false"), foldPrefix(s, "no"), len(s) > 1 && foldPrefix(s, "off"), foldEqual(s, "0"):
+		return false, nil
+	}
+	return false, ErrSyntax
+}
+
+// AppendBool writes true or false.
+func AppendBool(dst []byte, v bool) []byte { return strconv.AppendBool(dst, v) }
+
+// ParseInt reads a decimal integer that fits in bits.
+func ParseInt[T text](s T, bits int) (int64, error) {
+	negative, u, err := integer(s)
+	if err != nil {
+		return 0, err
+	}
+	limit := uint64(1) << (bits - 1)
+	if negative {
+		if u > limit {
+			return 0, ErrRange
+		}
+		return -int64(u), nil
+	}
+	if u >= limit {
+		return 0, ErrRange
+	}
+	return int64(u), nil
+}
+
+// ParseUint reads a decimal integer that is not negative.
+func ParseUint[T text](s T) (uint64, error) {
+	negative, u, err := integer(s)
+	if err == nil && negative && u != 0 {
+		return 0, ErrRange
+	}
+	return u, err
+}
+
+func integer[T text](s T) (negative bool, u uint64, err error) {
+	s = trim(s)
+	if len(s) > 0 && (s[0] == '-' || s[0] == '+') {
+		negative = s[0] == '-'
+		s = s[1:]
+	}
+	if len(s) == 0 {
+		return false, 0, ErrSyntax
+	}
+	over := false
+	for i := range len(s) {
+		d := uint64(s[i] - '0')
+		if d > 9 {
+			return false, 0, ErrSyntax
+		}
+		if u > math.MaxUint64/10 || u == math.MaxUint64/10 && d > math.MaxUint64%10 {
+			over = true
+			continue
+		}
+		u = u*10 + d
+	}
+	if over {
+		return false, 0, ErrRange
+	}
+	return negative, u, nil
+}
+
+// AppendInt writes an integer.
+func AppendInt(dst []byte, v int64) []byte { return strconv.AppendInt(dst, v, 10) }
+
+// AppendUint writes an integer.
+func AppendUint(dst []byte, v uint64) []byte { return strconv.AppendUint(dst, v, 10) }
+
+// number is a decimal number cut into its pieces.
+type number[T text] struct {
+	negative      bool
+	whole, frac   T
+	exponent      int  // kept within ±maxExponent, where every type is out of range
+	significant   bool // some digit is not 0
+	unsignedBegin int  // where the digits begin
+}
+
+const maxExponent = 1 << 20
+
+func parseNumber[T text](s T) (n number[T], err error) {
+	i := 0
+	if i < len(s) && (s[i] == '-' || s[i] == '+') {
+		n.negative = s[i] == '-'
+		i++
+	}
+	n.unsignedBegin = i
+	digits := func() T {
+		from := i
+		for i < len(s) && isDigit(s[i]) {
+			n.significant = n.significant || s[i] != '0'
+			i++
+		}
+		return s[from:i]
+	}
+	n.whole = digits()
+	if i < len(s) && s[i] == '.' {
+		i++
+		n.frac = digits()
+	}
+	if len(n.whole)+len(n.frac) == 0 {
+		return n, ErrSyntax
+	}
+	if i < len(s) && s[i]|0x20 == 'e' {
+		i++
+		sign := 1
+		if i < len(s) && (s[i] == '-' || s[i] == '+') {
+			if s[i] == '-' {
+				sign = -1
+			}
+			i++
+		}
+		if i == len(s) || !isDigit(s[i]) {
+			return n, ErrSyntax
+		}
+		for i < len(s) && isDigit(s[i]) {
+			n.exponent = min(n.exponent*10+int(s[i]-'0'), maxExponent)
+			i++
+		}
+		n.exponent *= sign
+	}
+	if i != len(s) {
+		return n, ErrSyntax
+	}
+	return n, nil
+}
+
+// ParseFloat reads a number, NaN, or an infinity. What is too large, or too near to zero to be anything else, is out of range.
+func ParseFloat[T text](s T) (float64, error) {
+	s = trim(s)
+	n, err := parseNumber(s)
+	if err != nil {
+		return namedFloat(s, n.unsignedBegin, n.negative)
+	}
+	f, err := strconv.ParseFloat(string(s), 64)
+	if err != nil || f == 0 && n.significant {
+		return 0, ErrRange
+	}
+	return f, nil
+}
+
+func namedFloat[T text](s T, begin int, negative bool) (float64, error) {
+	name := s[begin:]
+	switch {
+	case foldEqual(name, "inf") || foldEqual(name, "infinity"):
+		if negative {
+			return math.Inf(-1), nil
+		}
+		return math.Inf(1), nil
+	case foldEqual(name, "nan") && begin == 0:
+		return math.NaN(), nil
+	}
+	return 0, ErrSyntax
+}
+
+// AppendFloat writes the shortest text that reads back as v.
+func AppendFloat(dst []byte, v float64) []byte {
+	switch {
+	case v != v:
+		return append(dst, "NaN"...)
+	case math.IsInf(v, 1):
+		return append(dst, "Infinity"...)
+	case math.IsInf(v, -1):
+		return append(dst, "-Infinity"...)
+	}
+	if a := math.Abs(v); a != 0 && (a < 1e-4 || a >= 1e15) {
+		return strconv.AppendFloat(dst, v, 'e', -1, 64)
+	}
+	return strconv.AppendFloat(dst, v, 'f', -1, 64)
+}
+
+var powers = func() (p [MaxPrecision + 1]*big.Int) {
+	v := big.NewInt(1)
+	for i := range p {
+		p[i] = new(big.Int).Set(v)
+		v.Mul(v, big.NewInt(10))
+	}
+	return p
+}()
+
+var powers128 = func() (p [MaxPrecision + 1]decimal128.Num) {
+	for i := range p {
+		p[i] = decimal128.FromBigInt(powers[i])
+	}
+	return p
+}()
+
+// FitsPrecision reports whether v has at most so many digits.
+func FitsPrecision(v decimal128.Num, precision int32) bool {
+	limit := powers128[min(max(precision, 0), MaxPrecision)]
+	if v.Sign() < 0 {
+		v = v.Negate()
+	}
+	return v.HighBits() >= 0 && v.Less(limit)
+}
+
+// ParseDecimal reads a number, rounded to the scale, halves away from zero.
+func ParseDecimal[T text](s T, precision, scale int32) (decimal128.Num, error) {
+	n, err := parseNumber(trim(s))
+	if err != nil {
+		return decimal128.Num{}, err
+	}
+	// digit(i) is the i-th of all digits; point is how many of them are left of the point, after the exponent was applied, and keep how
+	// many are in the result.
+	total := len(n.whole) + len(n.frac)
+	digit := func(i int) byte {
+		if i < len(n.whole) {
+			return n.whole[i] - '0'
+		}
+		if i < total {
+			return n.frac[i-len(n.whole)] - '0'
+		}
+		return 0
+	}
+	keep := len(n.whole) + n.exponent + int(scale)
+	var v uint128
+	if n.significant {
+		for i := 0; i < keep; i++ {
+			if i >= total && v == (uint128{}) {
+				break
+			}
+			if !v.push(digit(i)) {
+				return decimal128.Num{}, ErrRange
+			}
+		}
+		if keep >= 0 && keep < total && digit(keep) >= 5 {
+			v.increment()
+		}
+	}
+	out := decimal128.New(int64(v.hi), v.lo)
+	if !FitsPrecision(out, precision) {
+		return decimal128.Num{}, ErrRange
+	}
+	if n.negative {
+		out = out.Negate()
+	}
+	return out, nil
+}
+
+// AppendDecimal writes v with as many digits behind the point as the scale says.
+func AppendDecimal(dst []byte, v decimal128.Num, scale int32) []byte {
+	if v.Sign() < 0 {
+		dst = append(dst, '-')
+		v = v.Negate()
+	}
+	var buf [48]byte
+	digits := uint128{uint64(v.HighBits()), v.LowBits()}.digits(buf[:0])
+	if whole := len(digits) - int(scale); whole > 0 {
+		dst = append(dst, digits[:whole]...)
+		digits = digits[whole:]
+	} else {
+		dst = append(dst, '0')
+	}
+	if scale <= 0 {
+		return dst
+	}
+	dst = append(dst, '.')
+	for range int(scale) - len(digits) {
+		dst = append(dst, '0')
+	}
+	return append(dst, digits...)
+}

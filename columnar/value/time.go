@@ -1,0 +1,382 @@
+package value
+
+import (
+	"math"
+	"strconv"
+
+	"github.com/apache/arrow-go/v18/arrow"
+)
+
+// Units of timestamps.
+const (
+	Microsecond int64 = 1
+	Millisecond       = 1000 * Microsecond
+	Second            = 1000 * Millisecond
+	Minute            = 60 * Second
+	Hour              = 60 * Minute
+	Day               = 24 * Hour
+)
+
+// Bounds of dates and timestamps: PostgreSQL's, but that a timestamp of ours ends where its microseconds since 1970 end, in 294247.
+const (
+	MinDays      = -2440588 // 4714-11-24 BC
+	MaxDays      = 2145031948
+	MinTimestamp = MinDays * Day
+	MaxTimestamp = math.MaxInt64
+)
+
+// DaysOf returns the days since 1970-01-01 of a date of the proleptic Gregorian calendar; year 0 is 1 BC. A month or day beyond its range
+// counts on.
+func DaysOf(year, month, day int64) int64 {
+	m := month - 1
+	year += floorDiv(m, 12)
+	m = floorMod(m, 12)
+	// Years begin in March: the leap day is the last.
+	y := year
+	if m < 2 {
+		y--
+	}
+	era := floorDiv(y, 400)
+	yoe := y - era*400
+	doy := (153*((m+10)%12) + 2) / 5
+	return era*146097 + yoe*365 + yoe/4 - yoe/100 + doy + day - 1 - 719468
+}
+
+// CivilOf returns the date of a day since 1970-01-01.
+func CivilOf(days int64) (year int64, month, day int) {
+	days += 719468
+	era := floorDiv(days, 146097)
+	doe := days - era*146097
+	yoe := (doe - doe/1460 + doe/36524 - doe/146096) / 365
+	doy := doe - (365*yoe + yoe/4 - yoe/100)
+	mp := (5*doy + 2) / 153
+	day = int(doy-(153*mp+2)/5) + 1
+	year = yoe + era*400
+	month = int(mp) + 3
+	if month > 12 {
+		month -= 12
+		year++
+	}
+	return year, month, day
+}
+
+// DaysIn returns the length of a month.
+func DaysIn(year int64, month int) int {
+	switch month {
+	case 4, 6, 9, 11:
+		return 30
+	case 2:
+		if year%4 == 0 && (year%100 != 0 || year%400 == 0) {
+			return 29
+		}
+		return 28
+	default:
+		return 31
+	}
+}
+
+// Split cuts a timestamp into its day since 1970-01-01 and the microseconds of that day.
+func Split(t arrow.Timestamp) (days, micros int64) {
+	days = floorDiv(int64(t), Day)
+	return days, int64(t) - days*Day
+}
+
+func floorDiv(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}
+
+func floorMod(a, b int64) int64 {
+	m := a % b
+	if m < 0 {
+		m += b
+	}
+	return m
+}
+
+// ParseDate reads the date of a text that [ParseTimestamp] reads.
+func ParseDate[T text](s T) (arrow.Date32, error) {
+	p := clock[T]{s: trim(s)}
+	days, _, err := p.read()
+	if err != nil {
+		return 0, err
+	}
+	if days < MinDays || days > MaxDays {
+		return 0, ErrRange
+	}
+	return arrow.Date32(days), nil
+}
+
+// ParseTimestamp reads year-month-day, or yearmonthday in eight digits, and behind a space or T optionally hour:minute, :second, .fraction
+// (rounded to microseconds), and an offset from UTC: Z, UTC, GMT, or sign hour, optionally :minute and :second or minute without colon. AD or BC may
+// follow. Years have at least three digits. The text "epoch" is the beginning of 1970.
+func ParseTimestamp[T text](s T) (arrow.Timestamp, error) {
+	p := clock[T]{s: trim(s)}
+	days, micros, err := p.read()
+	if err != nil {
+		return 0, err
+	}
+	micros -= p.offset
+	days += floorDiv(micros, Day)
+	micros = floorMod(micros, Day)
+	// The last day of the range is a part of one.
+	if last, rest := Split(MaxTimestamp); days < MinDays || days > last || days == last && micros > rest {
+		return 0, ErrRange
+	}
+	return arrow.Timestamp(days*Day + micros), nil
+}
+
+// clock reads a date and a time of day.
+type clock[T text] struct {
+	s      T
+	at     int
+	offset int64 // microseconds east of UTC
+}
+
+func (p *clock[T]) peek() byte {
+	if p.at < len(p.s) {
+		return p.s[p.at]
+	}
+	return 0
+}
+
+func (p *clock[T]) accept(c byte) bool {
+	if p.at < len(p.s) && p.s[p.at] == c {
+		p.at++
+		return true
+	}
+	return false
+}
+
+func (p *clock[T]) space() {
+	for p.at < len(p.s) && isSpace(p.s[p.at]) {
+		p.at++
+	}
+}
+
+// digits reads from lo to hi digits.
+func (p *clock[T]) digits(lo, hi int) (v int64, n int, ok bool) {
+	for n < hi && isDigit(p.peek()) {
+		v = v*10 + int64(p.s[p.at]-'0')
+		p.at++
+		n++
+	}
+	return v, n, n >= lo
+}
+
+// read returns the day and the microseconds of the day, which may be more than a day has, without the offset.
+func (p *clock[T]) read() (days, micros int64, err error) {
+	if foldEqual(p.s, "epoch") {
+		return 0, 0, nil
+	}
+	year, month, day, ok := p.date()
+	if !ok {
+		return 0, 0, ErrSyntax
+	}
+	if c := p.peek(); c|0x20 == 't' && p.at+1 < len(p.s) && isDigit(p.s[p.at+1]) {
+		p.at++
+	} else {
+		p.space()
+	}
+	if isDigit(p.peek()) {
+		if micros, err = p.time(); err != nil {
+			return 0, 0, err
+		}
+		p.space()
+		if err := p.zone(); err != nil {
+			return 0, 0, err
+		}
+		p.space()
+	}
+	if rest := p.s[p.at:]; foldEqual(rest, "bc") {
+		if year == 0 {
+			return 0, 0, ErrRange
+		}
+		year = 1 - year
+	} else if len(rest) > 0 && !foldEqual(rest, "ad") {
+		return 0, 0, ErrSyntax
+	} else if year == 0 {
+		return 0, 0, ErrRange
+	}
+	if month < 1 || month > 12 || day < 1 || day > int64(DaysIn(year, int(month))) {
+		return 0, 0, ErrRange
+	}
+	return DaysOf(year, month, day), micros, nil
+}
+
+func (p *clock[T]) date() (year, month, day int64, ok bool) {
+	year, n, ok := p.digits(3, 8)
+	if !ok {
+		return 0, 0, 0, false
+	}
+	if n == 8 && p.peek() != '-' {
+		return year / 10000, year / 100 % 100, year % 100, true
+	}
+	if !p.accept('-') {
+		return 0, 0, 0, false
+	}
+	if month, _, ok = p.digits(1, 2); !ok || !p.accept('-') {
+		return 0, 0, 0, false
+	}
+	day, _, ok = p.digits(1, 2)
+	return year, month, day, ok && !isDigit(p.peek())
+}
+
+func (p *clock[T]) time() (int64, error) {
+	hour, _, _ := p.digits(1, 2)
+	if !p.accept(':') {
+		return 0, ErrSyntax
+	}
+	minute, _, ok := p.digits(1, 2)
+	if !ok {
+		return 0, ErrSyntax
+	}
+	var second, fraction int64
+	if p.accept(':') {
+		if second, _, ok = p.digits(1, 2); !ok {
+			return 0, ErrSyntax
+		}
+		if p.accept('.') {
+			fraction = p.fraction()
+		}
+	}
+	if isDigit(p.peek()) {
+		return 0, ErrSyntax
+	}
+	micros := hour*Hour + minute*Minute + second*Second + fraction
+	if minute > 59 || second > 60 || micros > Day {
+		return 0, ErrRange
+	}
+	return micros, nil
+}
+
+// fraction reads digits behind a point as microseconds, the rest rounded.
+func (p *clock[T]) fraction() int64 {
+	v, n, _ := p.digits(0, 6)
+	for ; n < 6; n++ {
+		v *= 10
+	}
+	if isDigit(p.peek()) {
+		// What strtod makes of a half is the digits' double; from six digits on it is a half exactly or decided by what follows.
+		half, some := p.s[p.at] == '5', false
+		up := p.s[p.at] > '5'
+		p.at++
+		for isDigit(p.peek()) {
+			some = some || p.s[p.at] != '0'
+			p.at++
+		}
+		if up || half && (some || v%2 == 1) {
+			v++
+		}
+	}
+	return v
+}
+
+// zone reads an offset, if there is one.
+func (p *clock[T]) zone() error {
+	rest := p.s[p.at:]
+	for _, name := range []string{"utc", "gmt", "z"} {
+		if len(rest) >= len(name) && foldEqual(rest[:len(name)], name) {
+			p.at += len(name)
+			return nil
+		}
+	}
+	sign := int64(0)
+	if p.accept('+') {
+		sign = 1
+	} else if p.accept('-') {
+		sign = -1
+	} else {
+		return nil
+	}
+	v, n, ok := p.digits(1, 6)
+	if !ok {
+		return ErrSyntax
+	}
+	var minute, second int64
+	switch {
+	case n == 3 || n == 4:
+		v, minute = v/100, v%100
+	case n > 4:
+		v, minute, second = v/10000, v/100%100, v%100
+	case p.accept(':'):
+		if minute, _, ok = p.digits(2, 2); !ok {
+			return ErrSyntax
+		}
+		if p.accept(':') {
+			if second, _, ok = p.digits(2, 2); !ok {
+				return ErrSyntax
+			}
+		}
+	}
+	if v > 15 || minute > 59 || second > 59 {
+		return ErrRange
+	}
+	p.offset = sign * (v*Hour + minute*Minute + second*Second)
+	return nil
+}
+
+// AppendDate writes year-month-day.
+func AppendDate(dst []byte, v arrow.Date32) []byte {
+	dst, bc := appendDay(dst, int64(v))
+	return appendEra(dst, bc)
+}
+
+// AppendTimestamp writes year-month-day hour:minute:second with as many digits behind the point as it takes, and +00.
+func AppendTimestamp(dst []byte, v arrow.Timestamp) []byte {
+	days, micros := Split(v)
+	dst, bc := appendDay(dst, days)
+	dst = append(dst, ' ')
+	dst = append(appendClock(dst, micros), "+00"...)
+	return appendEra(dst, bc)
+}
+
+func appendDay(dst []byte, days int64) (_ []byte, bc bool) {
+	year, month, day := CivilOf(days)
+	if bc = year <= 0; bc {
+		year = 1 - year
+	}
+	if year > 9999 {
+		dst = strconv.AppendInt(dst, year, 10)
+	} else {
+		dst = appendPair(appendPair(dst, year/100), year%100)
+	}
+	dst = appendPair(append(dst, '-'), int64(month))
+	return appendPair(append(dst, '-'), int64(day)), bc
+}
+
+func appendEra(dst []byte, bc bool) []byte {
+	if bc {
+		return append(dst, " BC"...)
+	}
+	return dst
+}
+
+func appendPair(dst []byte, v int64) []byte { return append(dst, byte('0'+v/10), byte('0'+v%10)) }
+
+// appendClock writes hours, which may be more than a day has, minutes, seconds and what there is of microseconds.
+func appendClock(dst []byte, micros int64) []byte {
+	if h := micros / Hour; h > 99 {
+		dst = strconv.AppendInt(dst, h, 10)
+	} else {
+		dst = appendPair(dst, h)
+	}
+	dst = appendPair(append(dst, ':'), micros/Minute%60)
+	dst = appendPair(append(dst, ':'), micros/Second%60)
+	return appendFraction(dst, micros%Second)
+}
+
+func appendFraction(dst []byte, micros int64) []byte {
+	if micros == 0 {
+		return dst
+	}
+	dst = append(dst, '.')
+	for unit := Second / 10; micros > 0; unit /= 10 {
+		dst = append(dst, byte('0'+micros/unit))
+		micros %= unit
+	}
+	return dst
+}

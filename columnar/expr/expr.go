@@ -75,10 +75,12 @@ const (
 	IsNotTrue
 	IsFalse
 	IsNotFalse
-	// In: a is one of the literals that follow, all of a's type. Null if a is null, or if none is equal and one is null.
+	// In: a is one of the literals that follow, all of a's type. Null if a is null, or if none is equal and one is null. There are up to
+	// 10,000 of them, in the order of the text.
 	In
 	// Like, ILike: string (or for Like binary) a matches Detail, a *Pattern. Match: string a contains a match of Detail, a *regexp.Regexp.
-	// With a pattern that is no constant, Like, ILike and Match have it as b and no Detail.
+	// With a pattern that is no constant, Like, ILike and Match have it as b and no Detail; the escape character is then the backslash, and
+	// a pattern that can't be read makes the result null, counted. Of a binary, _ stands for one byte.
 	Like
 	ILike
 	Match
@@ -88,9 +90,11 @@ const (
 	Coalesce
 	NullIf
 	// Add, Sub, Mul, Div, Mod, Neg: numbers of one type, which the result has; integers wrap never: out of range is null, and so is a zero
-	// divisor. Div of integers truncates towards zero, Mod has the sign of a. Decimals: the binder has chosen the result's scale.
-	// Add, Sub also: timestamp and interval (a timestamp), date and int32 (a date); Sub: timestamp - timestamp (interval of days and
-	// time), date - date (int32 of days). Mul: interval and float64.
+	// divisor. Div of integers truncates towards zero, Mod has the sign of a. Decimals: Add, Sub, Mod as other numbers; the arguments of
+	// Mul and Div have decimal types of their own, and the exact result is rounded (half away from zero) to the result's scale. A decimal
+	// of more digits than its precision is out of range.
+	// Add, Sub also: timestamp and interval (a timestamp), date and int32 (a date), intervals (each part by itself); Sub: timestamp -
+	// timestamp (interval of days and time), date - date (int32 of days). Mul, Div: interval a and float64 b. Neg: intervals.
 	Add
 	Sub
 	Mul
@@ -126,9 +130,15 @@ const (
 	StructField
 	ListElement
 	MapValue
-	// ListLength: elements of list a: int32, 0 of an empty list. ListContains: list b has an element equal to a, with SQL's = ANY(b).
+	// ListLength: elements of list a: int32, 0 of an empty list. ListContains: list b has an element equal to a, with SQL's = ANY(b): else
+	// null if a is null or b has null elements; false for an empty b whatever a is.
 	ListLength
 	ListContains
+	// Greatest, Least: one or more values of the result's type, ordered as Lt does; nulls are left out, null if all are.
+	Greatest
+	Least
+	// ToTimestamp: float64 seconds since 1970, rounded to microseconds (half to even): timestamp.
+	ToTimestamp
 )
 
 // Columns calls yield with each column that the expression names, as often as it does.

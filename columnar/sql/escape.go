@@ -1,0 +1,89 @@
+package sql
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// simpleEscapes are the letters that stand for a control character behind a backslash in E'...'.
+var simpleEscapes = map[byte]byte{'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+
+// escaped reads E'...'; the current byte is the quote.
+func (l *lexer) escaped(from int) error {
+	l.pos++
+	var b strings.Builder
+	for {
+		i := strings.IndexAny(l.text[l.pos:], `'\`)
+		if i < 0 {
+			return l.fail(from, "unterminated quoted string", "")
+		}
+		b.WriteString(l.text[l.pos : l.pos+i])
+		l.pos += i
+		switch {
+		case l.at(0) == '\\':
+			if err := l.escape(&b); err != nil {
+				return err
+			}
+		case l.at(1) == '\'':
+			b.WriteByte('\'')
+			l.pos += 2
+		default:
+			l.pos++
+			if !utf8.ValidString(b.String()) || strings.IndexByte(b.String(), 0) >= 0 {
+				return l.fail(from, "invalid escapes: the text is not UTF-8, or has a zero byte", "")
+			}
+			l.add(str, from, b.String())
+			return nil
+		}
+	}
+}
+
+// escape reads what begins with a backslash.
+func (l *lexer) escape(b *strings.Builder) error {
+	from, c := l.pos, l.at(1)
+	l.pos += 2
+	switch {
+	case c >= '0' && c <= '7':
+		n := 1
+		for n < 3 && l.at(n-1) >= '0' && l.at(n-1) <= '7' {
+			n++
+		}
+		v, _ := strconv.ParseUint(l.text[from+1:from+1+n], 8, 16) // digits, as checked
+		l.pos = from + 1 + n
+		b.WriteByte(byte(v))
+	case c == 'x' && hex(l.at(0)):
+		n := 1
+		if hex(l.at(1)) {
+			n = 2
+		}
+		v, _ := strconv.ParseUint(l.text[l.pos:l.pos+n], 16, 8) // digits, as checked
+		l.pos += n
+		b.WriteByte(byte(v))
+	case c == 'u', c == 'U':
+		n := 4
+		if c == 'U' {
+			n = 8
+		}
+		if l.pos+n > len(l.text) {
+			return l.fail(from, "invalid Unicode escape", "Unicode escapes are \\uXXXX or \\UXXXXXXXX.")
+		}
+		v, err := strconv.ParseUint(l.text[l.pos:l.pos+n], 16, 32)
+		if err != nil || !utf8.ValidRune(rune(v)) { // more than 31 bits are negative, and no rune either
+			return l.fail(from, "invalid Unicode escape", "Unicode escapes are \\uXXXX or \\UXXXXXXXX.")
+		}
+		l.pos += n
+		b.WriteRune(rune(v))
+	case simpleEscapes[c] != 0:
+		b.WriteByte(simpleEscapes[c])
+	case l.pos > len(l.text):
+		l.pos = len(l.text)
+	default:
+		b.WriteByte(c)
+	}
+	return nil
+}
+
+func hex(c byte) bool {
+	return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'f'
+}

@@ -1,0 +1,46 @@
+package sql
+
+// keyword is what a word may be besides itself.
+type keyword uint8
+
+const (
+	notColumn keyword = 1 << 0 // no name of a column or category without quotes
+	notBare   keyword = 1 << 1 // no alias without AS
+	special   keyword = 1 << 2 // has a syntax of its own: quoted in canonical text to be safe
+)
+
+func (k keyword) noColumn() bool    { return k&notColumn != 0 }
+func (k keyword) noBareAlias() bool { return k&notBare != 0 }
+
+// keywords has PostgreSQL's reserved words, and those that have a syntax of their own.
+var keywords = func() map[string]keyword {
+	m := map[string]keyword{}
+	// Reserved, or the name of a function or type only.
+	for _, w := range []string{
+		"all", "analyse", "analyze", "and", "any", "array", "as", "asc", "asymmetric", "authorization", "binary", "both", "case", "cast",
+		"check", "collate", "collation", "column", "concurrently", "constraint", "create", "cross", "current_catalog", "current_date",
+		"current_role", "current_schema", "current_time", "current_timestamp", "current_user", "default", "deferrable", "desc", "distinct", "do",
+		"else", "end", "except", "false", "fetch", "for", "foreign", "freeze", "from", "full", "grant", "group", "having", "ilike", "in",
+		"initially", "inner", "intersect", "into", "is", "isnull", "join", "lateral", "leading", "left", "like", "limit", "localtime",
+		"localtimestamp", "natural", "not", "notnull", "null", "offset", "on", "only", "or", "order", "outer", "overlaps", "placing", "primary",
+		"references", "returning", "right", "select", "session_user", "similar", "some", "symmetric", "system_user", "table", "tablesample",
+		"then", "to", "trailing", "true", "union", "unique", "user", "using", "variadic", "verbose", "when", "where", "window", "with",
+	} {
+		m[w] = notColumn | notBare | special
+	}
+	// Names of columns, but no alias without AS: what may follow an expression.
+	for _, w := range []string{
+		"between", "day", "escape", "filter", "hour", "minute", "month", "over", "second", "within", "without", "year", "at", "nulls",
+	} {
+		m[w] = notBare
+	}
+	// Names of columns with a syntax of their own.
+	for _, w := range []string{
+		"between", "bigint", "bit", "boolean", "char", "character", "coalesce", "dec", "decimal", "double", "exists", "extract", "float", "greatest",
+		"grouping", "int", "integer", "interval", "least", "national", "nchar", "none", "nullif", "numeric", "overlay", "position", "precision",
+		"real", "row", "setof", "smallint", "substring", "time", "timestamp", "timestamptz", "treat", "trim", "values", "varchar", "date",
+	} {
+		m[w] |= special
+	}
+	return m
+}()

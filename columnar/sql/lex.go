@@ -1,0 +1,411 @@
+package sql
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// kind is what a token is.
+type kind uint8
+
+const (
+	end    kind = iota
+	word        // an identifier or a keyword without quotes; text is in lower case
+	quoted      // an identifier in quotes; text is what they stand for
+	str         // a text constant; text is its value
+	number      // text is as it was written, without underscores
+	symbol      // an operator or punctuation
+)
+
+type token struct {
+	kind kind
+	pos  int // of the first byte
+	end  int // behind the last byte
+	text string
+}
+
+const (
+	classSpace  = 1 << 0
+	classStart  = 1 << 1 // may begin an identifier
+	classIdent  = 1 << 2 // may follow in one
+	classDigit  = 1 << 3
+	classOp     = 1 << 4 // part of operators
+	classOpSign = 1 << 5 // lets an operator end in + or -
+	classSelf   = 1 << 6 // a token by itself
+	classUpper  = 1 << 7
+)
+
+var classes = func() (t [256]uint8) {
+	for _, c := range " \t\r\n\f\v" {
+		t[c] = classSpace
+	}
+	for c := range 256 {
+		switch {
+		case c >= '0' && c <= '9':
+			t[c] = classDigit | classIdent
+		case c >= 'A' && c <= 'Z':
+			t[c] = classStart | classIdent | classUpper
+		case c >= 'a' && c <= 'z', c == '_', c >= 0x80:
+			t[c] = classStart | classIdent
+		case c == '$':
+			t[c] = classIdent
+		case strings.IndexByte("+-*/<>=", byte(c)) >= 0:
+			t[c] = classOp
+		case strings.IndexByte("~!@#%^&|`?", byte(c)) >= 0:
+			t[c] = classOp | classOpSign
+		case strings.IndexByte("(),;[]", byte(c)) >= 0:
+			t[c] = classSelf
+		}
+	}
+	return t
+}()
+
+type lexer struct {
+	text   string
+	pos    int
+	tokens []token
+}
+
+// tokenize cuts a text. The last token is the end.
+func tokenize(text string) ([]token, error) {
+	if len(text) > MaxText {
+		return nil, newError("", 0, "query text is "+strconv.Itoa(len(text))+" bytes long, the limit is "+strconv.Itoa(MaxText), "")
+	}
+	if !utf8.ValidString(text) {
+		i := 0
+		for i < len(text) {
+			r, n := utf8.DecodeRuneInString(text[i:])
+			if r == utf8.RuneError && n == 1 {
+				break
+			}
+			i += n
+		}
+		return nil, newError(text, i, "query text is not UTF-8", "")
+	}
+	if i := strings.IndexByte(text, 0); i >= 0 {
+		return nil, newError(text, i, "query text has a zero byte", "")
+	}
+	l := lexer{text: text, tokens: make([]token, 0, 8+len(text)/4)}
+	for {
+		if err := l.skip(); err != nil {
+			return nil, err
+		}
+		if l.pos == len(text) {
+			l.add(end, l.pos, "")
+			return l.tokens, nil
+		}
+		if err := l.next(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (l *lexer) add(k kind, from int, text string) {
+	l.tokens = append(l.tokens, token{kind: k, pos: from, end: l.pos, text: text})
+}
+
+func (l *lexer) fail(pos int, message, hint string) error {
+	return newError(l.text, pos, message, hint)
+}
+
+// at returns the byte i behind the current one, 0 behind the end.
+func (l *lexer) at(i int) byte {
+	if l.pos+i < len(l.text) {
+		return l.text[l.pos+i]
+	}
+	return 0
+}
+
+// skip passes blanks and comments.
+func (l *lexer) skip() error {
+	for l.pos < len(l.text) {
+		switch c := l.text[l.pos]; {
+		case classes[c]&classSpace != 0:
+			l.pos++
+		case c == '-' && l.at(1) == '-':
+			if i := strings.IndexByte(l.text[l.pos:], '\n'); i >= 0 {
+				l.pos += i
+			} else {
+				l.pos = len(l.text)
+			}
+		case c == '/' && l.at(1) == '*':
+			if err := l.skipBlock(); err != nil {
+				return err
+			}
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+// skipBlock passes a comment in slashes and asterisks; they nest.
+func (l *lexer) skipBlock() error {
+	from, depth := l.pos, 0
+	for l.pos < len(l.text) {
+		switch {
+		case l.at(0) == '/' && l.at(1) == '*':
+			depth++
+			l.pos += 2
+		case l.at(0) == '*' && l.at(1) == '/':
+			depth--
+			l.pos += 2
+			if depth == 0 {
+				return nil
+			}
+		default:
+			l.pos++
+		}
+	}
+	return l.fail(from, "unterminated /* comment", "")
+}
+
+// next reads a token that begins at the current byte.
+func (l *lexer) next() error {
+	from, c := l.pos, l.text[l.pos]
+	switch {
+	case (c == 'e' || c == 'E') && l.at(1) == '\'':
+		l.pos++
+		return l.escaped(from)
+	case l.prefixed(c):
+		return l.fail(from, "constants with the prefix "+string(c)+" are not supported", "Write '...' for a text, '\\x...' with a cast to bytea for bytes.")
+	case classes[c]&classStart != 0:
+		l.identifier()
+		return nil
+	case classes[c]&classDigit != 0, c == '.' && classes[l.at(1)]&classDigit != 0:
+		return l.number()
+	case c == '\'':
+		return l.string(from)
+	case c == '"':
+		return l.quoted()
+	case classes[c]&classSelf != 0, c == '.':
+		l.pos++
+		l.add(symbol, from, l.text[from:l.pos])
+		return nil
+	case c == ':':
+		l.pos++
+		if l.at(0) == ':' {
+			l.pos++
+		}
+		l.add(symbol, from, l.text[from:l.pos])
+		return nil
+	case classes[c]&classOp != 0:
+		l.operator()
+		return nil
+	case c == '$' && classes[l.at(1)]&classDigit != 0:
+		return l.fail(from, "parameters ($1) are not supported", "Write the value.")
+	case c == '$':
+		return l.dollar()
+	default:
+		return l.fail(from, "syntax error at or near \""+string(c)+"\"", "")
+	}
+}
+
+// prefixed reports whether a constant of bits, a national one or one with Unicode escapes begins here.
+func (l *lexer) prefixed(c byte) bool {
+	switch c {
+	case 'b', 'B', 'x', 'X', 'n', 'N':
+		return l.at(1) == '\''
+	case 'u', 'U':
+		return l.at(1) == '&' && (l.at(2) == '\'' || l.at(2) == '"')
+	}
+	return false
+}
+
+// identifier reads one without quotes. Letters of ASCII become small.
+func (l *lexer) identifier() {
+	from, upper := l.pos, uint8(0)
+	for l.pos < len(l.text) && classes[l.text[l.pos]]&classIdent != 0 {
+		upper |= classes[l.text[l.pos]]
+		l.pos++
+	}
+	text := l.text[from:l.pos]
+	if upper&classUpper != 0 {
+		text = lower(text)
+	}
+	l.add(word, from, text)
+}
+
+func lower(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if c >= 'A' && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
+		}
+	}
+	return string(b)
+}
+
+// quoted reads an identifier in quotes.
+func (l *lexer) quoted() error {
+	from := l.pos
+	text, ok := l.until('"')
+	switch {
+	case !ok:
+		return l.fail(from, "unterminated quoted identifier", "")
+	case text == "":
+		return l.fail(from, "zero-length quoted identifier", "")
+	}
+	l.add(quoted, from, text)
+	return nil
+}
+
+// until reads what is between the quotes that begin here; two of them stand for one.
+func (l *lexer) until(quote byte) (string, bool) {
+	l.pos++
+	from, double := l.pos, false
+	for {
+		i := strings.IndexByte(l.text[l.pos:], quote)
+		if i < 0 {
+			return "", false
+		}
+		l.pos += i + 1
+		if l.at(0) != quote {
+			break
+		}
+		double = true
+		l.pos++
+	}
+	text := l.text[from : l.pos-1]
+	if double {
+		text = strings.ReplaceAll(text, string([]byte{quote, quote}), string(quote))
+	}
+	return text, true
+}
+
+// string reads a text constant.
+func (l *lexer) string(from int) error {
+	text, ok := l.until('\'')
+	if !ok {
+		return l.fail(from, "unterminated quoted string", "")
+	}
+	l.add(str, from, text)
+	return nil
+}
+
+// dollar reads a text constant between $tag$ and $tag$.
+func (l *lexer) dollar() error {
+	from, i := l.pos, 1
+	for l.at(i) != '$' && classes[l.at(i)]&classIdent != 0 {
+		i++
+	}
+	if l.at(i) != '$' {
+		return l.fail(from, "syntax error at or near \"$\"", "")
+	}
+	tag := l.text[from : from+i+1]
+	body := l.text[from+len(tag):]
+	n := strings.Index(body, tag)
+	if n < 0 {
+		return l.fail(from, "unterminated dollar-quoted string", "")
+	}
+	l.pos = from + len(tag) + n + len(tag)
+	l.add(str, from, body[:n])
+	return nil
+}
+
+// operator reads the longest operator. One of several characters ends in + or - only if it has a character that arithmetic and
+// comparisons have not, so that a=-1 needs no blank.
+func (l *lexer) operator() {
+	from, sign := l.pos, uint8(0)
+	for l.pos < len(l.text) {
+		c := l.text[l.pos]
+		if classes[c]&classOp == 0 || c == '-' && l.at(1) == '-' || c == '/' && l.at(1) == '*' {
+			break
+		}
+		sign |= classes[c]
+		l.pos++
+	}
+	if sign&classOpSign == 0 {
+		for l.pos > from+1 && (l.text[l.pos-1] == '+' || l.text[l.pos-1] == '-') {
+			l.pos--
+		}
+	}
+	text := l.text[from:l.pos]
+	if text == "!=" {
+		text = "<>"
+	}
+	l.add(symbol, from, text)
+}
+
+// number reads a number: decimal with a point and an exponent, or an integer with 0x, 0o or 0b.
+func (l *lexer) number() error {
+	from := l.pos
+	if l.at(0) == '0' {
+		switch l.at(1) | 0x20 {
+		case 'x':
+			return l.based(from, 16)
+		case 'o':
+			return l.based(from, 8)
+		case 'b':
+			return l.based(from, 2)
+		}
+	}
+	ok := l.digits()
+	if l.at(0) == '.' && l.at(1) != '.' {
+		l.pos++
+		if classes[l.at(0)]&classDigit != 0 {
+			ok = l.digits() && ok
+		}
+	}
+	if c := l.at(0); c == 'e' || c == 'E' {
+		i := 1
+		if s := l.at(1); s == '+' || s == '-' {
+			i = 2
+		}
+		if classes[l.at(i)]&classDigit != 0 {
+			l.pos += i
+			ok = l.digits() && ok
+		}
+	}
+	if !ok || classes[l.at(0)]&(classStart|classIdent) != 0 {
+		for classes[l.at(0)]&classIdent != 0 {
+			l.pos++
+		}
+		return l.fail(from, "trailing junk after numeric literal at or near \""+l.text[from:l.pos]+"\"", "")
+	}
+	l.add(number, from, strings.ReplaceAll(l.text[from:l.pos], "_", ""))
+	return nil
+}
+
+// digits passes digits with single underscores between them, and reports whether those are so.
+func (l *lexer) digits() bool {
+	for {
+		for classes[l.at(0)]&classDigit != 0 {
+			l.pos++
+		}
+		if l.at(0) != '_' {
+			return true
+		}
+		if classes[l.at(1)]&classDigit == 0 {
+			return false
+		}
+		l.pos++
+	}
+}
+
+// based reads an integer of another base. It is a number like those in decimal from here on.
+func (l *lexer) based(from, base int) error {
+	l.pos += 2
+	for classes[l.at(0)]&classIdent != 0 {
+		l.pos++
+	}
+	v, err := strconv.ParseUint(l.text[from:l.pos], 0, 64)
+	if err != nil {
+		return l.fail(from, "invalid integer of base "+strconv.Itoa(base)+" \""+shorten(l.text[from:l.pos])+"\"", "It has at most 64 bits.")
+	}
+	l.add(number, from, strconv.FormatUint(v, 10))
+	return nil
+}
+
+// shorten cuts a text that is quoted in a message.
+func shorten(s string) string {
+	if len(s) <= 64 {
+		return s
+	}
+	i := 60
+	for i > 0 && !utf8.RuneStart(s[i]) {
+		i--
+	}
+	return s[:i] + "..."
+}

@@ -1,0 +1,472 @@
+package sql
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Bounds of a text.
+const (
+	// MaxText is how long a text is at most, in bytes.
+	MaxText = 64 << 10
+	// MaxDepth is how deep expressions nest at most: parentheses, operands and chains of operators that associate to one side.
+	MaxDepth = 100
+	// MaxList is how many elements an IN list has at most.
+	MaxList = 10_000
+)
+
+// Parse reads a query. Errors are *[Error].
+func Parse(text string) (*Select, error) {
+	tokens, err := tokenize(text)
+	if err != nil {
+		return nil, err
+	}
+	p := parser{text: text, tokens: tokens}
+	q, err := p.query()
+	if err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+// ParsePredicate reads a condition, what stands behind WHERE. Errors are *[Error].
+func ParsePredicate(text string) (*Predicate, error) {
+	tokens, err := tokenize(text)
+	if err != nil {
+		return nil, err
+	}
+	p := parser{text: text, tokens: tokens}
+	if p.isWord("where") {
+		return nil, p.failHint("Leave out the word WHERE: a filter is the condition alone.", "a filter is a condition")
+	}
+	where, err := p.expr()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.finish(); err != nil {
+		return nil, err
+	}
+	return &Predicate{Where: where, text: text}, nil
+}
+
+type parser struct {
+	text   string
+	tokens []token
+	i      int
+	depth  int
+}
+
+func (p *parser) tok() *token { return &p.tokens[p.i] }
+
+// ahead returns the token n behind the current one, the end behind the last.
+func (p *parser) ahead(n int) *token { return &p.tokens[min(p.i+n, len(p.tokens)-1)] }
+
+func (p *parser) isWord(w string) bool   { t := p.tok(); return t.kind == word && t.text == w }
+func (p *parser) isSymbol(s string) bool { t := p.tok(); return t.kind == symbol && t.text == s }
+
+// word passes a keyword if it is next.
+func (p *parser) word(w string) bool {
+	if p.isWord(w) {
+		p.i++
+		return true
+	}
+	return false
+}
+
+// symbol passes a symbol if it is next.
+func (p *parser) symbol(s string) bool {
+	if p.isSymbol(s) {
+		p.i++
+		return true
+	}
+	return false
+}
+
+func (p *parser) expectWord(w string) error {
+	if !p.word(w) {
+		return p.syntax("expected " + strings.ToUpper(w))
+	}
+	return nil
+}
+
+func (p *parser) expectSymbol(s string) error {
+	if !p.symbol(s) {
+		return p.syntax("expected \"" + s + "\"")
+	}
+	return nil
+}
+
+// syntax is the error that the current token fits nowhere.
+func (p *parser) syntax(hint string) error {
+	t := p.tok()
+	if t.kind == word && unsupported[t.text] != "" {
+		return p.failHint(unsupported[t.text], strings.ToUpper(t.text)+" is not supported")
+	}
+	if t.kind == symbol && classes[t.text[0]]&classOp != 0 && operatorOf(t.text) == 0 {
+		return p.unknownOperator()
+	}
+	if hint != "" {
+		hint = strings.ToUpper(hint[:1]) + hint[1:] + "."
+	}
+	if t.kind == end {
+		return newError(p.text, t.pos, "syntax error at end of input", hint)
+	}
+	return newError(p.text, t.pos, "syntax error at or near \""+shorten(p.text[t.pos:t.end])+"\"", hint)
+}
+
+func (p *parser) failHint(hint, message string) error { return p.failAt(p.tok().pos, hint, message) }
+
+func (p *parser) failAt(pos int, hint, message string) error {
+	return newError(p.text, pos, message, hint)
+}
+
+// enter counts a level of nesting; leave takes it back.
+func (p *parser) enter(pos int) error {
+	if p.depth++; p.depth > MaxDepth {
+		return p.failAt(pos, "A long chain of ANDs, of ORs or of arguments is no nesting.", "expressions nest deeper than "+strconv.Itoa(MaxDepth)+" levels")
+	}
+	return nil
+}
+
+func (p *parser) leave() { p.depth-- }
+
+// query reads a whole text.
+func (p *parser) query() (*Select, error) {
+	if p.tok().kind == end {
+		return nil, p.failHint("A query is SELECT ... FROM category.", "the query is empty")
+	}
+	if err := p.verb(); err != nil {
+		return nil, err
+	}
+	q := &Select{Limit: -1, text: p.text}
+	if err := p.items(q); err != nil {
+		return nil, err
+	}
+	if err := p.from(q); err != nil {
+		return nil, err
+	}
+	if p.word("where") {
+		where, err := p.expr()
+		if err != nil {
+			return nil, err
+		}
+		q.Where = where
+	}
+	if err := p.grouping(q); err != nil {
+		return nil, err
+	}
+	if err := p.ordering(q); err != nil {
+		return nil, err
+	}
+	if err := p.finish(); err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+// verb passes SELECT, and says of other statements that there are none.
+func (p *parser) verb() error {
+	t := p.tok()
+	if !p.word("select") {
+		switch {
+		case p.isSymbol("("):
+			return p.failHint("Leave the parentheses out.", "a query in parentheses is not supported")
+		case t.kind != word:
+			return p.syntax("a query begins with SELECT")
+		case t.text == "with":
+			return p.failHint("Only one SELECT over one category is.", "WITH is not supported")
+		case t.text == "explain":
+			return p.failHint("Ask for the plan where the query is started: scribe query --explain.", "EXPLAIN is not supported")
+		case statements[t.text]:
+			return p.failHint("Queries read. Messages are written by producers.", strings.ToUpper(t.text)+" is not supported")
+		}
+		if near, ok := Nearest(t.text, func(yield func(string) bool) { yield("select") }); ok {
+			return p.syntax("perhaps you meant " + strings.ToUpper(near))
+		}
+		return p.syntax("a query begins with SELECT")
+	}
+	if p.isWord("distinct") {
+		return p.failHint("Use GROUP BY with the same expressions.", "SELECT DISTINCT is not supported")
+	}
+	p.word("all")
+	return nil
+}
+
+var statements = map[string]bool{
+	"insert": true, "update": true, "delete": true, "merge": true, "create": true, "drop": true, "alter": true, "truncate": true, "copy": true,
+	"values": true, "table": true, "set": true, "show": true, "begin": true, "commit": true, "rollback": true, "declare": true, "call": true,
+}
+
+func (p *parser) items(q *Select) error {
+	for {
+		item, err := p.item()
+		if err != nil {
+			return err
+		}
+		q.Items = append(q.Items, item)
+		if !p.symbol(",") {
+			return nil
+		}
+	}
+}
+
+func (p *parser) item() (Item, error) {
+	t := p.tok()
+	if p.symbol("*") {
+		return Item{At: t.pos, Star: true}, nil
+	}
+	if p.isWord("from") {
+		return Item{}, p.syntax("the SELECT list is empty: write * or count(*)")
+	}
+	if name := t.kind == word || t.kind == quoted; name && p.ahead(1).text == "." && p.ahead(2).kind == symbol && p.ahead(2).text == "*" {
+		return Item{}, p.failAt(t.pos, "Write * alone.", "* behind a name is not supported")
+	}
+	e, err := p.expr()
+	if err != nil {
+		return Item{}, err
+	}
+	item := Item{At: t.pos, Expr: e}
+	item.Alias, err = p.alias()
+	return item, err
+}
+
+// alias reads [AS] name, if there is one.
+func (p *parser) alias() (string, error) {
+	t := p.tok()
+	if p.word("as") {
+		t = p.tok()
+		if t.kind != word && t.kind != quoted {
+			return "", p.syntax("expected a name behind AS")
+		}
+		p.i++
+		return t.text, nil
+	}
+	if t.kind == quoted || t.kind == word && !keywords[t.text].noBareAlias() {
+		p.i++
+		return t.text, nil
+	}
+	return "", nil
+}
+
+// from reads FROM and the category.
+func (p *parser) from(q *Select) error {
+	if !p.word("from") {
+		if p.tok().kind == end || p.isSymbol(";") {
+			return p.failHint("Name a category: FROM category.", "the query has no FROM")
+		}
+		return p.syntax(p.missingFrom(q))
+	}
+	t := p.tok()
+	q.From.At = t.pos
+	switch {
+	case p.isSymbol("("):
+		return p.failHint("A query is over one category.", "subqueries are not supported")
+	case t.kind == str:
+		return p.syntax("names are in double quotes: \"" + shorten(t.text) + "\"")
+	case t.kind == word && (t.text == "only" || t.text == "lateral") && p.ahead(1).kind == word:
+		return p.failHint("", strings.ToUpper(t.text)+" is not supported")
+	}
+	name, err := p.categoryName()
+	if err != nil {
+		return err
+	}
+	q.From.Category = name
+	if q.From.Alias, err = p.alias(); err != nil {
+		return err
+	}
+	return p.otherSources()
+}
+
+// missingFrom is the hint for a query in which something else is where FROM should be.
+func (p *parser) missingFrom(q *Select) string {
+	if alias := q.Items[len(q.Items)-1].Alias; alias != "" {
+		if _, ok := Nearest(alias, func(yield func(string) bool) { yield("from") }); ok {
+			return "perhaps \"" + alias + "\" was meant to be FROM"
+		}
+	}
+	return "expected FROM"
+}
+
+// categoryName reads identifiers with dots between them.
+func (p *parser) categoryName() (string, error) {
+	var name string
+	for {
+		t := p.tok()
+		if t.kind != quoted && (t.kind != word || keywords[t.text].noColumn()) {
+			return "", p.unquoted("category")
+		}
+		p.i++
+		name += t.text
+		if !p.symbol(".") {
+			break
+		}
+		name += "."
+	}
+	if t := p.tok(); t.kind == symbol && (t.text == "-" || t.text == "(") {
+		if t.text == "(" {
+			return "", p.failHint("", "functions in FROM are not supported")
+		}
+		return "", p.syntax("write names with a - in double quotes: FROM \"web-access\"")
+	}
+	return name, nil
+}
+
+// unquoted is the error that a name was expected; a reserved word needs quotes.
+func (p *parser) unquoted(what string) error {
+	if t := p.tok(); t.kind == word {
+		return p.syntax("\"" + t.text + "\" is a reserved word; as the name of a " + what + " it has to be in double quotes")
+	}
+	return p.syntax("expected the name of a " + what)
+}
+
+// otherSources says of a second source that there is none.
+func (p *parser) otherSources() error {
+	t := p.tok()
+	if p.isSymbol(",") {
+		return p.failHint("A query is over one category.", "several categories in FROM are not supported")
+	}
+	if t.kind != word {
+		return nil
+	}
+	switch t.text {
+	case "join", "inner", "left", "right", "full", "cross", "natural":
+		return p.failHint("A query is over one category.", "JOIN is not supported")
+	case "tablesample":
+		return p.failHint("Use LIMIT, or a condition such as _offset % 100 = 0.", "TABLESAMPLE is not supported")
+	}
+	return nil
+}
+
+// grouping reads GROUP BY and HAVING.
+func (p *parser) grouping(q *Select) error {
+	if p.word("group") {
+		if err := p.expectWord("by"); err != nil {
+			return err
+		}
+		if t := p.tok(); t.kind == word && (t.text == "rollup" || t.text == "cube" || t.text == "grouping" || t.text == "distinct") {
+			return p.failHint("GROUP BY takes expressions, names of the SELECT list, and numbers of its elements.", "GROUP BY "+strings.ToUpper(t.text)+" is not supported")
+		}
+		for {
+			e, err := p.expr()
+			if err != nil {
+				return err
+			}
+			q.GroupBy = append(q.GroupBy, e)
+			if !p.symbol(",") {
+				break
+			}
+		}
+	}
+	if p.word("having") {
+		having, err := p.expr()
+		if err != nil {
+			return err
+		}
+		q.Having = having
+	}
+	return nil
+}
+
+// ordering reads ORDER BY and LIMIT.
+func (p *parser) ordering(q *Select) error {
+	if p.isWord("window") {
+		return p.failHint("Windows of time are keys: GROUP BY date_bin('5 minutes', _time, '2000-01-01').", "WINDOW is not supported")
+	}
+	if p.word("order") {
+		if err := p.expectWord("by"); err != nil {
+			return err
+		}
+		for {
+			o, err := p.order()
+			if err != nil {
+				return err
+			}
+			q.OrderBy = append(q.OrderBy, o)
+			if !p.symbol(",") {
+				break
+			}
+		}
+	}
+	if p.word("limit") {
+		return p.limit(q)
+	}
+	return nil
+}
+
+func (p *parser) order() (Order, error) {
+	e, err := p.expr()
+	if err != nil {
+		return Order{}, err
+	}
+	o := Order{Expr: e}
+	if p.isWord("using") {
+		return o, p.failHint("Use ASC or DESC.", "ORDER BY ... USING is not supported")
+	}
+	if !p.word("asc") {
+		o.Desc = p.word("desc")
+	}
+	if p.word("nulls") {
+		switch {
+		case p.word("first"):
+			o.Nulls = NullsFirst
+		case p.word("last"):
+			o.Nulls = NullsLast
+		default:
+			return o, p.syntax("expected FIRST or LAST")
+		}
+	}
+	return o, nil
+}
+
+func (p *parser) limit(q *Select) error {
+	t := p.tok()
+	if p.word("all") || p.word("null") {
+		return nil
+	}
+	if p.symbol("-") {
+		return p.failAt(t.pos, "", "LIMIT must not be negative")
+	}
+	if t.kind != number {
+		return p.syntax("LIMIT takes a number")
+	}
+	n, err := strconv.ParseInt(t.text, 10, 64)
+	if err != nil {
+		return p.failHint("It is an integer of at most 63 bits.", "LIMIT "+shorten(t.text)+" is not supported")
+	}
+	p.i++
+	q.Limit, q.LimitAt = n, t.pos
+	if p.isSymbol(",") {
+		return p.failHint("There is no OFFSET either; a reader begins where it is told to.", "LIMIT #,# is not supported")
+	}
+	return nil
+}
+
+// unsupported are the words behind a query that PostgreSQL has and this language has not, with what to do instead.
+var unsupported = map[string]string{
+	"union":     "Run two queries.",
+	"intersect": "Run two queries.",
+	"except":    "Use conditions with NOT.",
+	"offset":    "A reader begins where it is told to: scribe query --from.",
+	"fetch":     "Use LIMIT.",
+	"for":       "Queries read only.",
+	"window":    "Windows of time are keys: GROUP BY date_bin('5 minutes', _time, '2000-01-01').",
+	"into":      "The answer goes to whoever asks.",
+	"at":        "Instants are in UTC: add an interval for another zone.",
+	"collate":   "Texts compare by their bytes.",
+	"overlaps":  "Compare the ends.",
+}
+
+// finish passes the end of the text.
+func (p *parser) finish() error {
+	p.symbol(";")
+	t := p.tok()
+	switch {
+	case t.kind == end:
+		return nil
+	case p.i > 0 && p.tokens[p.i-1].text == ";" && p.tokens[p.i-1].kind == symbol:
+		return p.failHint("Send one query.", "several statements are not supported")
+	case t.kind == word && (t.text == "where" || t.text == "group" || t.text == "having" || t.text == "order" || t.text == "limit"):
+		return p.syntax("the order is SELECT, FROM, WHERE, GROUP BY, HAVING, ORDER BY, LIMIT, each once")
+	}
+	return p.syntax("")
+}

@@ -1,0 +1,150 @@
+package sql
+
+import (
+	"strconv"
+	"strings"
+)
+
+// typeNames are the names of types, as PostgreSQL's and those of schemas, with what they are here.
+var typeNames = map[string]string{
+	"bool": "boolean", "boolean": "boolean",
+	"int": "integer", "integer": "integer", "int4": "integer", "int32": "integer",
+	"bigint": "bigint", "int8": "bigint", "int64": "bigint",
+	"uint64": "uint64",
+	"float":  "double precision", "float8": "double precision", "float64": "double precision", "double": "double precision",
+	"numeric": "numeric", "decimal": "numeric", "dec": "numeric",
+	"text": "text", "varchar": "text", "character": "text", "string": "text",
+	"bytea": "bytea", "binary": "bytea",
+	"date":      "date",
+	"timestamp": "timestamptz", "timestamptz": "timestamptz",
+	"interval": "interval",
+}
+
+// otherTypes are types that PostgreSQL has, with what to use instead.
+var otherTypes = map[string]string{
+	"smallint": "integer", "int2": "integer", "real": "double precision", "float4": "double precision", "char": "text", "bpchar": "text",
+	"json": "text", "jsonb": "text", "uuid": "text", "time": "interval", "money": "numeric", "inet": "text", "name": "text", "bit": "integer",
+	"uint32": "bigint", "float32": "double precision",
+}
+
+// NamedType returns the type that a single word names.
+func NamedType(name string) (Type, bool) {
+	n, ok := typeNames[name]
+	return Type{Name: n, Precision: -1, Scale: -1}, ok
+}
+
+// typeName reads the name of a type.
+func (p *parser) typeName() (Type, error) {
+	t := p.tok()
+	if t.kind != word && t.kind != quoted {
+		return Type{}, p.syntax("expected the name of a type")
+	}
+	typ, ok := NamedType(t.text)
+	if !ok {
+		return Type{}, p.unknownType(t)
+	}
+	typ.At = t.pos
+	p.i++
+	var err error
+	switch t.text {
+	case "double":
+		p.word("precision")
+	case "character":
+		if !p.word("varying") {
+			return Type{}, p.failAt(t.pos, "Use text.", "type character is not supported")
+		}
+	case "timestamp":
+		if p.isWord("with") || p.isWord("without") {
+			p.i++
+			for _, w := range []string{"time", "zone"} {
+				if err := p.expectWord(w); err != nil {
+					return Type{}, err
+				}
+			}
+		}
+	}
+	if p.isSymbol("(") {
+		if typ, err = p.modifiers(t, typ); err != nil {
+			return Type{}, err
+		}
+	}
+	if p.isSymbol("[") || p.isWord("array") {
+		return Type{}, p.failHint("", "types of arrays are not supported")
+	}
+	return typ, nil
+}
+
+func (p *parser) unknownType(t *token) error {
+	if instead, ok := otherTypes[t.text]; ok {
+		return p.failHint("Use "+instead+".", "type "+t.text+" is not supported")
+	}
+	near, ok := Nearest(t.text, func(yield func(string) bool) {
+		for _, n := range []string{
+			"boolean", "integer", "bigint", "double", "numeric", "text", "bytea", "date", "timestamp", "timestamptz", "interval", "uint64", "varchar",
+		} {
+			if !yield(n) {
+				return
+			}
+		}
+	})
+	hint := "Types are boolean, integer, bigint, uint64, double precision, numeric, text, bytea, date, timestamptz and interval."
+	if ok {
+		hint = "Perhaps you meant " + near + "."
+	}
+	return p.failHint(hint, "type \""+shorten(t.text)+"\" does not exist")
+}
+
+// modifiers reads the numbers in parentheses behind a type.
+func (p *parser) modifiers(t *token, typ Type) (Type, error) {
+	at := p.tok().pos
+	p.i++
+	var numbers []int
+	for {
+		n := p.tok()
+		negative := p.symbol("-")
+		if negative {
+			n = p.tok()
+		}
+		v, err := strconv.Atoi(n.text)
+		if n.kind != number || err != nil {
+			return typ, p.syntax("expected an integer")
+		}
+		if negative {
+			v = -v
+		}
+		p.i++
+		numbers = append(numbers, v)
+		if len(numbers) > 2 || !p.symbol(",") {
+			break
+		}
+	}
+	if err := p.expectSymbol(")"); err != nil {
+		return typ, err
+	}
+	switch {
+	case typ.Name == "numeric":
+		typ.Precision, typ.Scale = numbers[0], 0
+		if len(numbers) > 1 {
+			typ.Scale = numbers[1]
+		}
+		if len(numbers) > 2 || typ.Precision < 1 || typ.Precision > 38 || typ.Scale < 0 || typ.Scale > typ.Precision {
+			return typ, p.failAt(at, "The precision is from 1 to 38, the scale from 0 to the precision.", "invalid precision or scale of numeric")
+		}
+	case t.text == "float" && len(numbers) == 1 && numbers[0] >= 25 && numbers[0] <= 53:
+	case typ.Name == "text":
+		return typ, p.failAt(at, "Use left(x, n).", "a length of "+t.text+" is not supported")
+	case typ.Name == "timestamptz", typ.Name == "interval":
+		return typ, p.failAt(at, "Use date_trunc().", "a precision of "+t.text+" is not supported")
+	default:
+		return typ, p.failAt(at, "", "type modifiers of "+t.text+" are not supported")
+	}
+	return typ, nil
+}
+
+// String returns the type as it is written.
+func (t Type) String() string {
+	if t.Precision < 0 {
+		return t.Name
+	}
+	return t.Name + "(" + strings.Join([]string{strconv.Itoa(t.Precision), strconv.Itoa(t.Scale)}, ",") + ")"
+}

@@ -246,22 +246,58 @@ const (
 var isTexts = [...]string{IsNull: "NULL", IsTrue: "TRUE", IsFalse: "FALSE", IsUnknown: "UNKNOWN"}
 
 // Pos returns where the expression is.
-func (e *Name) Pos() int    { return e.At }
-func (e *Number) Pos() int  { return e.At } //nolint:revive // as above
-func (e *String) Pos() int  { return e.At }
-func (e *Bool) Pos() int    { return e.At }
-func (e *Null) Pos() int    { return e.At }
-func (e *Typed) Pos() int   { return e.At }
-func (e *Logic) Pos() int   { return e.At }
-func (e *Unary) Pos() int   { return e.At }
-func (e *Binary) Pos() int  { return e.At }
-func (e *In) Pos() int      { return e.At }
+func (e *Name) Pos() int { return e.At }
+
+// Pos returns where the expression is.
+func (e *Number) Pos() int { return e.At }
+
+// Pos returns where the expression is.
+func (e *String) Pos() int { return e.At }
+
+// Pos returns where the expression is.
+func (e *Bool) Pos() int { return e.At }
+
+// Pos returns where the expression is.
+func (e *Null) Pos() int { return e.At }
+
+// Pos returns where the expression is.
+func (e *Typed) Pos() int { return e.At }
+
+// Pos returns where the expression is.
+func (e *Logic) Pos() int { return e.At }
+
+// Pos returns where the expression is.
+func (e *Unary) Pos() int { return e.At }
+
+// Pos returns where the expression is.
+func (e *Binary) Pos() int { return e.At }
+
+// Pos returns where the expression is.
+func (e *In) Pos() int { return e.At }
+
+// Pos returns where the expression is.
 func (e *Between) Pos() int { return e.At }
-func (e *Like) Pos() int    { return e.At }
-func (e *Is) Pos() int      { return e.At }
-func (e *Any) Pos() int     { return e.At }
-func (e *Case) Pos() int    { return e.At }
-func (e *Cast) Pos() int    { return e.At }
-func (e *Call) Pos() int    { return e.At }
-func (e *Field) Pos() int   { return e.At }
-func (e *Index) Pos() int   { return e.At }
+
+// Pos returns where the expression is.
+func (e *Like) Pos() int { return e.At }
+
+// Pos returns where the expression is.
+func (e *Is) Pos() int { return e.At }
+
+// Pos returns where the expression is.
+func (e *Any) Pos() int { return e.At }
+
+// Pos returns where the expression is.
+func (e *Case) Pos() int { return e.At }
+
+// Pos returns where the expression is.
+func (e *Cast) Pos() int { return e.At }
+
+// Pos returns where the expression is.
+func (e *Call) Pos() int { return e.At }
+
+// Pos returns where the expression is.
+func (e *Field) Pos() int { return e.At }
+
+// Pos returns where the expression is.
+func (e *Index) Pos() int { return e.At }

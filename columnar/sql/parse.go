@@ -289,18 +289,17 @@ func (p *parser) missingFrom(q *Select) string {
 
 // categoryName reads identifiers with dots between them.
 func (p *parser) categoryName() (string, error) {
-	var name string
+	var parts []string
 	for {
 		t := p.tok()
 		if t.kind != quoted && (t.kind != word || keywords[t.text].noColumn()) {
 			return "", p.unquoted("category")
 		}
 		p.i++
-		name += t.text
+		parts = append(parts, t.text)
 		if !p.symbol(".") {
 			break
 		}
-		name += "."
 	}
 	if t := p.tok(); t.kind == symbol && (t.text == "-" || t.text == "(") {
 		if t.text == "(" {
@@ -308,7 +307,7 @@ func (p *parser) categoryName() (string, error) {
 		}
 		return "", p.syntax("write names with a - in double quotes: FROM \"web-access\"")
 	}
-	return name, nil
+	return strings.Join(parts, "."), nil
 }
 
 // unquoted is the error that a name was expected; a reserved word needs quotes.

@@ -145,25 +145,26 @@ func (p *parser) binary(prec int) (node, error) {
 
 // infix returns the precedence of the operator that a token begins, 0 for none.
 func (p *parser) infix(t *token) int {
-	switch t.kind {
-	case symbol:
+	if t.kind == symbol {
 		return precedences[operatorOf(t.text)]
-	case word:
-		switch t.text {
-		case "and":
-			return precAnd
-		case "or":
-			return precOr
-		case "is", "isnull", "notnull":
-			return precIs
+	}
+	if t.kind != word {
+		return 0
+	}
+	switch t.text {
+	case "and":
+		return precAnd
+	case "or":
+		return precOr
+	case "is", "isnull", "notnull":
+		return precIs
+	case "in", "between", "like", "ilike", "similar":
+		return precLike
+	case "not":
+		switch next := p.ahead(1); next.text {
 		case "in", "between", "like", "ilike", "similar":
-			return precLike
-		case "not":
-			switch next := p.ahead(1); next.text {
-			case "in", "between", "like", "ilike", "similar":
-				if next.kind == word {
-					return precLike
-				}
+			if next.kind == word {
+				return precLike
 			}
 		}
 	}

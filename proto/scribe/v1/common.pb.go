@@ -913,6 +913,70 @@ func (x *ShardPosition) GetSkip() uint32 {
 	return 0
 }
 
+// Query is a query of a category's rows, as it travels: each side parses and binds it by itself, and comes to the same.
+type Query struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A SELECT of the category, as package columnar/sql writes it; at most 64 KiB.
+	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	// The version of the category's schema that it is bound to; 0 = the category had none.
+	SchemaVersion uint32 `protobuf:"varint,2,opt,name=schema_version,json=schemaVersion,proto3" json:"schema_version,omitempty"`
+	// The time that now() stands for, Unix microseconds.
+	Now           int64 `protobuf:"varint,3,opt,name=now,proto3" json:"now,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Query) Reset() {
+	*x = Query{}
+	mi := &file_scribe_v1_common_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Query) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Query) ProtoMessage() {}
+
+func (x *Query) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_common_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Query.ProtoReflect.Descriptor instead.
+func (*Query) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Query) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Query) GetSchemaVersion() uint32 {
+	if x != nil {
+		return x.SchemaVersion
+	}
+	return 0
+}
+
+func (x *Query) GetNow() int64 {
+	if x != nil {
+		return x.Now
+	}
+	return 0
+}
+
 var File_scribe_v1_common_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_common_proto_rawDesc = "" +
@@ -960,7 +1024,11 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\rShardPosition\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x12\n" +
-	"\x04skip\x18\x03 \x01(\rR\x04skip*i\n" +
+	"\x04skip\x18\x03 \x01(\rR\x04skip\"T\n" +
+	"\x05Query\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12%\n" +
+	"\x0eschema_version\x18\x02 \x01(\rR\rschemaVersion\x12\x10\n" +
+	"\x03now\x18\x03 \x01(\x03R\x03now*i\n" +
 	"\bAckLevel\x12\x19\n" +
 	"\x15ACK_LEVEL_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eACK_LEVEL_NONE\x10\x01\x12\x15\n" +
@@ -1026,7 +1094,7 @@ func file_scribe_v1_common_proto_rawDescGZIP() []byte {
 }
 
 var file_scribe_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_scribe_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_scribe_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_scribe_v1_common_proto_goTypes = []any{
 	(AckLevel)(0),               // 0: scribe.v1.AckLevel
 	(Delivery)(0),               // 1: scribe.v1.Delivery
@@ -1039,19 +1107,20 @@ var file_scribe_v1_common_proto_goTypes = []any{
 	(*SequenceConflict)(nil),    // 8: scribe.v1.SequenceConflict
 	(*Category)(nil),            // 9: scribe.v1.Category
 	(*ShardPosition)(nil),       // 10: scribe.v1.ShardPosition
-	(*durationpb.Duration)(nil), // 11: google.protobuf.Duration
+	(*Query)(nil),               // 11: scribe.v1.Query
+	(*durationpb.Duration)(nil), // 12: google.protobuf.Duration
 }
 var file_scribe_v1_common_proto_depIdxs = []int32{
 	4,  // 0: scribe.v1.CachePolicy.memory:type_name -> scribe.v1.CacheMode
 	4,  // 1: scribe.v1.CachePolicy.memcached:type_name -> scribe.v1.CacheMode
-	11, // 2: scribe.v1.CachePolicy.memcached_age:type_name -> google.protobuf.Duration
+	12, // 2: scribe.v1.CachePolicy.memcached_age:type_name -> google.protobuf.Duration
 	5,  // 3: scribe.v1.ErrorInfo.reason:type_name -> scribe.v1.Reason
-	11, // 4: scribe.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
+	12, // 4: scribe.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
 	8,  // 5: scribe.v1.ErrorInfo.conflicts:type_name -> scribe.v1.SequenceConflict
 	5,  // 6: scribe.v1.SequenceConflict.reason:type_name -> scribe.v1.Reason
-	11, // 7: scribe.v1.Category.retention:type_name -> google.protobuf.Duration
+	12, // 7: scribe.v1.Category.retention:type_name -> google.protobuf.Duration
 	1,  // 8: scribe.v1.Category.delivery:type_name -> scribe.v1.Delivery
-	11, // 9: scribe.v1.Category.ordering_window:type_name -> google.protobuf.Duration
+	12, // 9: scribe.v1.Category.ordering_window:type_name -> google.protobuf.Duration
 	2,  // 10: scribe.v1.Category.quota_mode:type_name -> scribe.v1.QuotaMode
 	3,  // 11: scribe.v1.Category.repeatable:type_name -> scribe.v1.Repeatability
 	6,  // 12: scribe.v1.Category.cache:type_name -> scribe.v1.CachePolicy
@@ -1073,7 +1142,7 @@ func file_scribe_v1_common_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_common_proto_rawDesc), len(file_scribe_v1_common_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

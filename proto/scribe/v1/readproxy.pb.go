@@ -29,7 +29,7 @@ const (
 	PayloadEncoding_PAYLOAD_ENCODING_UNSPECIFIED PayloadEncoding = 0
 	// Frames as producers wrote them, compressed or not as `codec` says.
 	PayloadEncoding_PAYLOAD_ENCODING_RAW PayloadEncoding = 1
-	// One Arrow IPC stream.
+	// One Arrow IPC stream: of the messages as they are, or of a view when the request has one.
 	PayloadEncoding_PAYLOAD_ENCODING_ARROW PayloadEncoding = 2
 	// A JSON object a message, one a line.
 	PayloadEncoding_PAYLOAD_ENCODING_JSON PayloadEncoding = 3
@@ -94,7 +94,12 @@ type FetchRequest struct {
 	// The category that the pointers belong to: a payload of another one is refused.
 	Category string `protobuf:"bytes,3,opt,name=category,proto3" json:"category,omitempty"`
 	// The caller is a read proxy of another region: the server answers from its caches and its stores, and asks no third one.
-	Peer          bool `protobuf:"varint,4,opt,name=peer,proto3" json:"peer,omitempty"`
+	Peer bool `protobuf:"varint,4,opt,name=peer,proto3" json:"peer,omitempty"`
+	// With PAYLOAD_ENCODING_ARROW: what is wanted of the payloads' rows.
+	View *View `protobuf:"bytes,10,opt,name=view,proto3" json:"view,omitempty"`
+	// With a view: where the readers' log has the pointers, in their order, so that what is learned of a payload can be kept for later
+	// streams. All of them or none.
+	Places        []*PointerPlace `protobuf:"bytes,11,rep,name=places,proto3" json:"places,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -157,6 +162,134 @@ func (x *FetchRequest) GetPeer() bool {
 	return false
 }
 
+func (x *FetchRequest) GetView() *View {
+	if x != nil {
+		return x.View
+	}
+	return nil
+}
+
+func (x *FetchRequest) GetPlaces() []*PointerPlace {
+	if x != nil {
+		return x.Places
+	}
+	return nil
+}
+
+// View is what a query needs of payloads.
+//
+// Each payload is answered with one Arrow IPC stream: a schema and one record batch, with the columns that the
+// query names and a column `_index` (uint32, the message's index in the payload), in any order. There may be more columns than
+// it needs, and more rows, for one answer serves many queries: whoever asks evaluates its query over what it gets. No row that the
+// query wants is left out.
+type View struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The query. Of its SELECT list the server takes the columns, of its WHERE what it can evaluate; LIMIT and GROUP BY change nothing here.
+	Query *Query `protobuf:"bytes,1,opt,name=query,proto3" json:"query,omitempty"`
+	// Compression of data that the caller takes beside none: 2 zstd, 3 s2; 0 = none, which is best in one process or host.
+	Codec         uint32 `protobuf:"varint,2,opt,name=codec,proto3" json:"codec,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *View) Reset() {
+	*x = View{}
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *View) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*View) ProtoMessage() {}
+
+func (x *View) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use View.ProtoReflect.Descriptor instead.
+func (*View) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *View) GetQuery() *Query {
+	if x != nil {
+		return x.Query
+	}
+	return nil
+}
+
+func (x *View) GetCodec() uint32 {
+	if x != nil {
+		return x.Codec
+	}
+	return 0
+}
+
+// PointerPlace is where a pointer stands.
+type PointerPlace struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// StreamEntry.shard, StreamEntry.lsn.
+	Shard         uint64 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	Lsn           uint64 `protobuf:"varint,2,opt,name=lsn,proto3" json:"lsn,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PointerPlace) Reset() {
+	*x = PointerPlace{}
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PointerPlace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PointerPlace) ProtoMessage() {}
+
+func (x *PointerPlace) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PointerPlace.ProtoReflect.Descriptor instead.
+func (*PointerPlace) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PointerPlace) GetShard() uint64 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *PointerPlace) GetLsn() uint64 {
+	if x != nil {
+		return x.Lsn
+	}
+	return 0
+}
+
 // FetchResponse holds payloads.
 type FetchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -168,7 +301,7 @@ type FetchResponse struct {
 
 func (x *FetchResponse) Reset() {
 	*x = FetchResponse{}
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[1]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -180,7 +313,7 @@ func (x *FetchResponse) String() string {
 func (*FetchResponse) ProtoMessage() {}
 
 func (x *FetchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[1]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -193,7 +326,7 @@ func (x *FetchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchResponse.ProtoReflect.Descriptor instead.
 func (*FetchResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{1}
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *FetchResponse) GetPayloads() []*Payload {
@@ -208,21 +341,23 @@ type Payload struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why it can't be served; absent when data is valid.
 	Error *ErrorInfo `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
-	// Compression of data: 1 none, 2 zstd (one frame).
+	// Compression of data: 1 none, 2 zstd (one frame), 3 s2 (one block; only of views whose request asks for it).
 	Codec uint32 `protobuf:"varint,2,opt,name=codec,proto3" json:"codec,omitempty"`
 	// The payload.
 	Data []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
 	// Length of data when decompressed, in bytes.
 	RawLength uint64 `protobuf:"varint,4,opt,name=raw_length,json=rawLength,proto3" json:"raw_length,omitempty"`
 	// CRC32C of data as sent.
-	Crc           uint32 `protobuf:"varint,5,opt,name=crc,proto3" json:"crc,omitempty"`
+	Crc uint32 `protobuf:"varint,5,opt,name=crc,proto3" json:"crc,omitempty"`
+	// With a view: what it is. Absent otherwise.
+	View          *PayloadView `protobuf:"bytes,10,opt,name=view,proto3" json:"view,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Payload) Reset() {
 	*x = Payload{}
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[2]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -234,7 +369,7 @@ func (x *Payload) String() string {
 func (*Payload) ProtoMessage() {}
 
 func (x *Payload) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readproxy_proto_msgTypes[2]
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -247,7 +382,7 @@ func (x *Payload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Payload.ProtoReflect.Descriptor instead.
 func (*Payload) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{2}
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Payload) GetError() *ErrorInfo {
@@ -285,25 +420,162 @@ func (x *Payload) GetCrc() uint32 {
 	return 0
 }
 
+func (x *Payload) GetView() *PayloadView {
+	if x != nil {
+		return x.View
+	}
+	return nil
+}
+
+// PayloadView says what a payload's view is.
+type PayloadView struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The rows are exactly those for which the query's WHERE is true, but for its terms on _persisted, _shard and _offset, which only
+	// readers know. Else there may be more.
+	Exact bool `protobuf:"varint,1,opt,name=exact,proto3" json:"exact,omitempty"`
+	// Rows in the payload.
+	Rows uint64 `protobuf:"varint,2,opt,name=rows,proto3" json:"rows,omitempty"`
+	// Rows in data.
+	Kept uint64 `protobuf:"varint,3,opt,name=kept,proto3" json:"kept,omitempty"`
+	// Rows left out since a value did not fit, where the category rejects such rows; of those that the view's predicate did not leave out before.
+	Rejected uint64 `protobuf:"varint,4,opt,name=rejected,proto3" json:"rejected,omitempty"`
+	// Rows in which something did not fit, of those that were looked at.
+	Bad uint64 `protobuf:"varint,5,opt,name=bad,proto3" json:"bad,omitempty"`
+	// Values that could not be computed in the view's predicate, and were taken as null.
+	Errors uint64 `protobuf:"varint,6,opt,name=errors,proto3" json:"errors,omitempty"`
+	// Number of the view, as in ViewStatus.
+	View uint64 `protobuf:"varint,7,opt,name=view,proto3" json:"view,omitempty"`
+	// It was made for another asker, and is served again.
+	Reused        bool `protobuf:"varint,8,opt,name=reused,proto3" json:"reused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PayloadView) Reset() {
+	*x = PayloadView{}
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PayloadView) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PayloadView) ProtoMessage() {}
+
+func (x *PayloadView) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PayloadView.ProtoReflect.Descriptor instead.
+func (*PayloadView) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PayloadView) GetExact() bool {
+	if x != nil {
+		return x.Exact
+	}
+	return false
+}
+
+func (x *PayloadView) GetRows() uint64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *PayloadView) GetKept() uint64 {
+	if x != nil {
+		return x.Kept
+	}
+	return 0
+}
+
+func (x *PayloadView) GetRejected() uint64 {
+	if x != nil {
+		return x.Rejected
+	}
+	return 0
+}
+
+func (x *PayloadView) GetBad() uint64 {
+	if x != nil {
+		return x.Bad
+	}
+	return 0
+}
+
+func (x *PayloadView) GetErrors() uint64 {
+	if x != nil {
+		return x.Errors
+	}
+	return 0
+}
+
+func (x *PayloadView) GetView() uint64 {
+	if x != nil {
+		return x.View
+	}
+	return 0
+}
+
+func (x *PayloadView) GetReused() bool {
+	if x != nil {
+		return x.Reused
+	}
+	return false
+}
+
 var File_scribe_v1_readproxy_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_readproxy_proto_rawDesc = "" +
 	"\n" +
-	"\x19scribe/v1/readproxy.proto\x12\tscribe.v1\x1a\x16scribe/v1/common.proto\"\x92\x01\n" +
+	"\x19scribe/v1/readproxy.proto\x12\tscribe.v1\x1a\x16scribe/v1/common.proto\"\xe8\x01\n" +
 	"\fFetchRequest\x12\x1a\n" +
 	"\bpointers\x18\x01 \x03(\fR\bpointers\x126\n" +
 	"\bencoding\x18\x02 \x01(\x0e2\x1a.scribe.v1.PayloadEncodingR\bencoding\x12\x1a\n" +
 	"\bcategory\x18\x03 \x01(\tR\bcategory\x12\x12\n" +
-	"\x04peer\x18\x04 \x01(\bR\x04peer\"?\n" +
+	"\x04peer\x18\x04 \x01(\bR\x04peer\x12#\n" +
+	"\x04view\x18\n" +
+	" \x01(\v2\x0f.scribe.v1.ViewR\x04view\x12/\n" +
+	"\x06places\x18\v \x03(\v2\x17.scribe.v1.PointerPlaceR\x06places\"D\n" +
+	"\x04View\x12&\n" +
+	"\x05query\x18\x01 \x01(\v2\x10.scribe.v1.QueryR\x05query\x12\x14\n" +
+	"\x05codec\x18\x02 \x01(\rR\x05codec\"6\n" +
+	"\fPointerPlace\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
+	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\"?\n" +
 	"\rFetchResponse\x12.\n" +
-	"\bpayloads\x18\x01 \x03(\v2\x12.scribe.v1.PayloadR\bpayloads\"\x90\x01\n" +
+	"\bpayloads\x18\x01 \x03(\v2\x12.scribe.v1.PayloadR\bpayloads\"\xbc\x01\n" +
 	"\aPayload\x12*\n" +
 	"\x05error\x18\x01 \x01(\v2\x14.scribe.v1.ErrorInfoR\x05error\x12\x14\n" +
 	"\x05codec\x18\x02 \x01(\rR\x05codec\x12\x12\n" +
 	"\x04data\x18\x03 \x01(\fR\x04data\x12\x1d\n" +
 	"\n" +
 	"raw_length\x18\x04 \x01(\x04R\trawLength\x12\x10\n" +
-	"\x03crc\x18\x05 \x01(\rR\x03crc*\xa0\x01\n" +
+	"\x03crc\x18\x05 \x01(\rR\x03crc\x12*\n" +
+	"\x04view\x18\n" +
+	" \x01(\v2\x16.scribe.v1.PayloadViewR\x04view\"\xbd\x01\n" +
+	"\vPayloadView\x12\x14\n" +
+	"\x05exact\x18\x01 \x01(\bR\x05exact\x12\x12\n" +
+	"\x04rows\x18\x02 \x01(\x04R\x04rows\x12\x12\n" +
+	"\x04kept\x18\x03 \x01(\x04R\x04kept\x12\x1a\n" +
+	"\brejected\x18\x04 \x01(\x04R\brejected\x12\x10\n" +
+	"\x03bad\x18\x05 \x01(\x04R\x03bad\x12\x16\n" +
+	"\x06errors\x18\x06 \x01(\x04R\x06errors\x12\x12\n" +
+	"\x04view\x18\a \x01(\x04R\x04view\x12\x16\n" +
+	"\x06reused\x18\b \x01(\bR\x06reused*\xa0\x01\n" +
 	"\x0fPayloadEncoding\x12 \n" +
 	"\x1cPAYLOAD_ENCODING_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14PAYLOAD_ENCODING_RAW\x10\x01\x12\x1a\n" +
@@ -326,25 +598,33 @@ func file_scribe_v1_readproxy_proto_rawDescGZIP() []byte {
 }
 
 var file_scribe_v1_readproxy_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_scribe_v1_readproxy_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_scribe_v1_readproxy_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_scribe_v1_readproxy_proto_goTypes = []any{
 	(PayloadEncoding)(0),  // 0: scribe.v1.PayloadEncoding
 	(*FetchRequest)(nil),  // 1: scribe.v1.FetchRequest
-	(*FetchResponse)(nil), // 2: scribe.v1.FetchResponse
-	(*Payload)(nil),       // 3: scribe.v1.Payload
-	(*ErrorInfo)(nil),     // 4: scribe.v1.ErrorInfo
+	(*View)(nil),          // 2: scribe.v1.View
+	(*PointerPlace)(nil),  // 3: scribe.v1.PointerPlace
+	(*FetchResponse)(nil), // 4: scribe.v1.FetchResponse
+	(*Payload)(nil),       // 5: scribe.v1.Payload
+	(*PayloadView)(nil),   // 6: scribe.v1.PayloadView
+	(*Query)(nil),         // 7: scribe.v1.Query
+	(*ErrorInfo)(nil),     // 8: scribe.v1.ErrorInfo
 }
 var file_scribe_v1_readproxy_proto_depIdxs = []int32{
 	0, // 0: scribe.v1.FetchRequest.encoding:type_name -> scribe.v1.PayloadEncoding
-	3, // 1: scribe.v1.FetchResponse.payloads:type_name -> scribe.v1.Payload
-	4, // 2: scribe.v1.Payload.error:type_name -> scribe.v1.ErrorInfo
-	1, // 3: scribe.v1.ReadProxyService.Fetch:input_type -> scribe.v1.FetchRequest
-	2, // 4: scribe.v1.ReadProxyService.Fetch:output_type -> scribe.v1.FetchResponse
-	4, // [4:5] is the sub-list for method output_type
-	3, // [3:4] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	2, // 1: scribe.v1.FetchRequest.view:type_name -> scribe.v1.View
+	3, // 2: scribe.v1.FetchRequest.places:type_name -> scribe.v1.PointerPlace
+	7, // 3: scribe.v1.View.query:type_name -> scribe.v1.Query
+	5, // 4: scribe.v1.FetchResponse.payloads:type_name -> scribe.v1.Payload
+	8, // 5: scribe.v1.Payload.error:type_name -> scribe.v1.ErrorInfo
+	6, // 6: scribe.v1.Payload.view:type_name -> scribe.v1.PayloadView
+	1, // 7: scribe.v1.ReadProxyService.Fetch:input_type -> scribe.v1.FetchRequest
+	4, // 8: scribe.v1.ReadProxyService.Fetch:output_type -> scribe.v1.FetchResponse
+	8, // [8:9] is the sub-list for method output_type
+	7, // [7:8] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_readproxy_proto_init() }
@@ -359,7 +639,7 @@ func file_scribe_v1_readproxy_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_readproxy_proto_rawDesc), len(file_scribe_v1_readproxy_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   3,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

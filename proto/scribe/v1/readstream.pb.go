@@ -193,7 +193,10 @@ type StreamStart struct {
 	// sequenced one. For sequencers. Nothing elsewhere.
 	Unsequenced bool `protobuf:"varint,20,opt,name=unsequenced,proto3" json:"unsequenced,omitempty"`
 	// Send only pointers of these buckets; absent = all.
-	Buckets       *StreamBuckets `protobuf:"bytes,30,opt,name=buckets,proto3" json:"buckets,omitempty"`
+	Buckets *StreamBuckets `protobuf:"bytes,30,opt,name=buckets,proto3" json:"buckets,omitempty"`
+	// Leave out pointers of payloads of which it is known, from what was learned when they were read before, that no row of theirs matches
+	// the query's WHERE. They are told of in StreamEntries.skipped, and cost no credits.
+	Filter        *Query `protobuf:"bytes,40,opt,name=filter,proto3" json:"filter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -301,6 +304,13 @@ func (x *StreamStart) GetUnsequenced() bool {
 func (x *StreamStart) GetBuckets() *StreamBuckets {
 	if x != nil {
 		return x.Buckets
+	}
+	return nil
+}
+
+func (x *StreamStart) GetFilter() *Query {
+	if x != nil {
+		return x.Filter
 	}
 	return nil
 }
@@ -727,12 +737,15 @@ func (x *StreamShard) GetNextLsn() uint64 {
 // StreamEntries are pointers.
 type StreamEntries struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In merged order; each shard's LSNs increase without a gap unless a StreamGap says so, or the stream is of some buckets.
+	// In merged order; each shard's LSNs increase without a gap unless a StreamGap says so, the stream is of some buckets, or
+	// `skipped` names them.
 	Entries []*StreamEntry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
 	// No later entry will have a persisted time below this one minus the window; 0 = unknown.
 	Watermark int64 `protobuf:"varint,2,opt,name=watermark,proto3" json:"watermark,omitempty"`
 	// As in StreamHeartbeat, behind these.
-	Pending       uint64 `protobuf:"varint,3,opt,name=pending,proto3" json:"pending,omitempty"`
+	Pending uint64 `protobuf:"varint,3,opt,name=pending,proto3" json:"pending,omitempty"`
+	// With a filter: pointers that were left out, in the order in which they would have come. Then there may be no entries beside them.
+	Skipped       []*StreamSkip `protobuf:"bytes,10,rep,name=skipped,proto3" json:"skipped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -788,6 +801,121 @@ func (x *StreamEntries) GetPending() uint64 {
 	return 0
 }
 
+func (x *StreamEntries) GetSkipped() []*StreamSkip {
+	if x != nil {
+		return x.Skipped
+	}
+	return nil
+}
+
+// StreamSkip is a run of pointers of one shard that a filter left out: whoever has taken the entries before it goes on in the shard at `to`.
+type StreamSkip struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The physical shard, as of a StreamEntry.
+	Shard uint64 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// First LSN left out.
+	From uint64 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
+	// LSN after the last one.
+	To uint64 `protobuf:"varint,3,opt,name=to,proto3" json:"to,omitempty"`
+	// How many of this message's entries come before it.
+	After uint32 `protobuf:"varint,4,opt,name=after,proto3" json:"after,omitempty"`
+	// Messages in the payloads left out, and bytes of decoded payload.
+	Messages uint64 `protobuf:"varint,5,opt,name=messages,proto3" json:"messages,omitempty"`
+	Bytes    uint64 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Persisted time of the last one, Unix microseconds.
+	Time int64 `protobuf:"varint,7,opt,name=time,proto3" json:"time,omitempty"`
+	// Of a sequenced category: the offset behind the last one's messages.
+	NextOffset    uint64 `protobuf:"varint,8,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StreamSkip) Reset() {
+	*x = StreamSkip{}
+	mi := &file_scribe_v1_readstream_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StreamSkip) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StreamSkip) ProtoMessage() {}
+
+func (x *StreamSkip) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_readstream_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StreamSkip.ProtoReflect.Descriptor instead.
+func (*StreamSkip) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *StreamSkip) GetShard() uint64 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *StreamSkip) GetFrom() uint64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *StreamSkip) GetTo() uint64 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+func (x *StreamSkip) GetAfter() uint32 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *StreamSkip) GetMessages() uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *StreamSkip) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *StreamSkip) GetTime() int64 {
+	if x != nil {
+		return x.Time
+	}
+	return 0
+}
+
+func (x *StreamSkip) GetNextOffset() uint64 {
+	if x != nil {
+		return x.NextOffset
+	}
+	return 0
+}
+
 // StreamEntry is one pointer.
 type StreamEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -810,7 +938,7 @@ type StreamEntry struct {
 
 func (x *StreamEntry) Reset() {
 	*x = StreamEntry{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[8]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -822,7 +950,7 @@ func (x *StreamEntry) String() string {
 func (*StreamEntry) ProtoMessage() {}
 
 func (x *StreamEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[8]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -835,7 +963,7 @@ func (x *StreamEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEntry.ProtoReflect.Descriptor instead.
 func (*StreamEntry) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{8}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StreamEntry) GetShard() uint64 {
@@ -900,7 +1028,7 @@ type StreamHeartbeat struct {
 
 func (x *StreamHeartbeat) Reset() {
 	*x = StreamHeartbeat{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[9]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +1040,7 @@ func (x *StreamHeartbeat) String() string {
 func (*StreamHeartbeat) ProtoMessage() {}
 
 func (x *StreamHeartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[9]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1053,7 @@ func (x *StreamHeartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamHeartbeat.ProtoReflect.Descriptor instead.
 func (*StreamHeartbeat) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{9}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StreamHeartbeat) GetWatermark() int64 {
@@ -959,7 +1087,7 @@ type StreamGap struct {
 
 func (x *StreamGap) Reset() {
 	*x = StreamGap{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[10]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -971,7 +1099,7 @@ func (x *StreamGap) String() string {
 func (*StreamGap) ProtoMessage() {}
 
 func (x *StreamGap) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[10]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -984,7 +1112,7 @@ func (x *StreamGap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamGap.ProtoReflect.Descriptor instead.
 func (*StreamGap) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{10}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StreamGap) GetShard() uint64 {
@@ -1030,7 +1158,7 @@ type StreamEvicted struct {
 
 func (x *StreamEvicted) Reset() {
 	*x = StreamEvicted{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[11]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1042,7 +1170,7 @@ func (x *StreamEvicted) String() string {
 func (*StreamEvicted) ProtoMessage() {}
 
 func (x *StreamEvicted) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[11]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1055,7 +1183,7 @@ func (x *StreamEvicted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEvicted.ProtoReflect.Descriptor instead.
 func (*StreamEvicted) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{11}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StreamEvicted) GetReason() Reason {
@@ -1087,7 +1215,7 @@ const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"\rStreamRequest\x12.\n" +
 	"\x05start\x18\x01 \x01(\v2\x16.scribe.v1.StreamStartH\x00R\x05start\x124\n" +
 	"\acredits\x18\x02 \x01(\v2\x18.scribe.v1.StreamCreditsH\x00R\acreditsB\x06\n" +
-	"\x04step\"\xe2\x03\n" +
+	"\x04step\"\x8c\x04\n" +
 	"\vStreamStart\x12\x1a\n" +
 	"\bcategory\x18\x01 \x01(\tR\bcategory\x12%\n" +
 	"\x0elogical_shards\x18\x02 \x03(\rR\rlogicalShards\x12-\n" +
@@ -1100,7 +1228,8 @@ const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"\theartbeat\x18\b \x01(\v2\x19.google.protobuf.DurationR\theartbeat\x12\x1a\n" +
 	"\bconsumer\x18\t \x01(\tR\bconsumer\x12 \n" +
 	"\vunsequenced\x18\x14 \x01(\bR\vunsequenced\x122\n" +
-	"\abuckets\x18\x1e \x01(\v2\x18.scribe.v1.StreamBucketsR\abuckets\"U\n" +
+	"\abuckets\x18\x1e \x01(\v2\x18.scribe.v1.StreamBucketsR\abuckets\x12(\n" +
+	"\x06filter\x18( \x01(\v2\x10.scribe.v1.QueryR\x06filter\"U\n" +
 	"\rStreamBuckets\x12\x18\n" +
 	"\asharing\x18\x01 \x01(\rR\asharing\x12\x18\n" +
 	"\abuckets\x18\x02 \x01(\rR\abuckets\x12\x10\n" +
@@ -1126,11 +1255,24 @@ const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"\vStreamShard\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x19\n" +
-	"\bnext_lsn\x18\x03 \x01(\x04R\anextLsn\"y\n" +
+	"\bnext_lsn\x18\x03 \x01(\x04R\anextLsn\"\xaa\x01\n" +
 	"\rStreamEntries\x120\n" +
 	"\aentries\x18\x01 \x03(\v2\x16.scribe.v1.StreamEntryR\aentries\x12\x1c\n" +
 	"\twatermark\x18\x02 \x01(\x03R\twatermark\x12\x18\n" +
-	"\apending\x18\x03 \x01(\x04R\apending\"\xbd\x01\n" +
+	"\apending\x18\x03 \x01(\x04R\apending\x12/\n" +
+	"\askipped\x18\n" +
+	" \x03(\v2\x15.scribe.v1.StreamSkipR\askipped\"\xc3\x01\n" +
+	"\n" +
+	"StreamSkip\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\x04R\x04from\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\x04R\x02to\x12\x14\n" +
+	"\x05after\x18\x04 \x01(\rR\x05after\x12\x1a\n" +
+	"\bmessages\x18\x05 \x01(\x04R\bmessages\x12\x14\n" +
+	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12\x12\n" +
+	"\x04time\x18\a \x01(\x03R\x04time\x12\x1f\n" +
+	"\vnext_offset\x18\b \x01(\x04R\n" +
+	"nextOffset\"\xbd\x01\n" +
 	"\vStreamEntry\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x12\n" +
@@ -1173,7 +1315,7 @@ func file_scribe_v1_readstream_proto_rawDescGZIP() []byte {
 }
 
 var file_scribe_v1_readstream_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_scribe_v1_readstream_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_scribe_v1_readstream_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_scribe_v1_readstream_proto_goTypes = []any{
 	(StartAt)(0),                // 0: scribe.v1.StartAt
 	(*StreamRequest)(nil),       // 1: scribe.v1.StreamRequest
@@ -1184,45 +1326,49 @@ var file_scribe_v1_readstream_proto_goTypes = []any{
 	(*StreamOpened)(nil),        // 6: scribe.v1.StreamOpened
 	(*StreamShard)(nil),         // 7: scribe.v1.StreamShard
 	(*StreamEntries)(nil),       // 8: scribe.v1.StreamEntries
-	(*StreamEntry)(nil),         // 9: scribe.v1.StreamEntry
-	(*StreamHeartbeat)(nil),     // 10: scribe.v1.StreamHeartbeat
-	(*StreamGap)(nil),           // 11: scribe.v1.StreamGap
-	(*StreamEvicted)(nil),       // 12: scribe.v1.StreamEvicted
-	(*ShardPosition)(nil),       // 13: scribe.v1.ShardPosition
-	(*durationpb.Duration)(nil), // 14: google.protobuf.Duration
-	(*Category)(nil),            // 15: scribe.v1.Category
-	(Reason)(0),                 // 16: scribe.v1.Reason
+	(*StreamSkip)(nil),          // 9: scribe.v1.StreamSkip
+	(*StreamEntry)(nil),         // 10: scribe.v1.StreamEntry
+	(*StreamHeartbeat)(nil),     // 11: scribe.v1.StreamHeartbeat
+	(*StreamGap)(nil),           // 12: scribe.v1.StreamGap
+	(*StreamEvicted)(nil),       // 13: scribe.v1.StreamEvicted
+	(*ShardPosition)(nil),       // 14: scribe.v1.ShardPosition
+	(*durationpb.Duration)(nil), // 15: google.protobuf.Duration
+	(*Query)(nil),               // 16: scribe.v1.Query
+	(*Category)(nil),            // 17: scribe.v1.Category
+	(Reason)(0),                 // 18: scribe.v1.Reason
 }
 var file_scribe_v1_readstream_proto_depIdxs = []int32{
 	2,  // 0: scribe.v1.StreamRequest.start:type_name -> scribe.v1.StreamStart
 	4,  // 1: scribe.v1.StreamRequest.credits:type_name -> scribe.v1.StreamCredits
 	0,  // 2: scribe.v1.StreamStart.start_at:type_name -> scribe.v1.StartAt
-	13, // 3: scribe.v1.StreamStart.resume:type_name -> scribe.v1.ShardPosition
-	14, // 4: scribe.v1.StreamStart.window:type_name -> google.protobuf.Duration
+	14, // 3: scribe.v1.StreamStart.resume:type_name -> scribe.v1.ShardPosition
+	15, // 4: scribe.v1.StreamStart.window:type_name -> google.protobuf.Duration
 	4,  // 5: scribe.v1.StreamStart.credits:type_name -> scribe.v1.StreamCredits
-	14, // 6: scribe.v1.StreamStart.heartbeat:type_name -> google.protobuf.Duration
+	15, // 6: scribe.v1.StreamStart.heartbeat:type_name -> google.protobuf.Duration
 	3,  // 7: scribe.v1.StreamStart.buckets:type_name -> scribe.v1.StreamBuckets
-	6,  // 8: scribe.v1.StreamResponse.opened:type_name -> scribe.v1.StreamOpened
-	8,  // 9: scribe.v1.StreamResponse.entries:type_name -> scribe.v1.StreamEntries
-	10, // 10: scribe.v1.StreamResponse.heartbeat:type_name -> scribe.v1.StreamHeartbeat
-	11, // 11: scribe.v1.StreamResponse.gap:type_name -> scribe.v1.StreamGap
-	12, // 12: scribe.v1.StreamResponse.evicted:type_name -> scribe.v1.StreamEvicted
-	7,  // 13: scribe.v1.StreamResponse.shard_added:type_name -> scribe.v1.StreamShard
-	7,  // 14: scribe.v1.StreamResponse.shard_ended:type_name -> scribe.v1.StreamShard
-	15, // 15: scribe.v1.StreamOpened.category:type_name -> scribe.v1.Category
-	7,  // 16: scribe.v1.StreamOpened.shards:type_name -> scribe.v1.StreamShard
-	14, // 17: scribe.v1.StreamOpened.window:type_name -> google.protobuf.Duration
-	9,  // 18: scribe.v1.StreamEntries.entries:type_name -> scribe.v1.StreamEntry
-	16, // 19: scribe.v1.StreamGap.reason:type_name -> scribe.v1.Reason
-	16, // 20: scribe.v1.StreamEvicted.reason:type_name -> scribe.v1.Reason
-	13, // 21: scribe.v1.StreamEvicted.resume:type_name -> scribe.v1.ShardPosition
-	1,  // 22: scribe.v1.ReadStreamService.Stream:input_type -> scribe.v1.StreamRequest
-	5,  // 23: scribe.v1.ReadStreamService.Stream:output_type -> scribe.v1.StreamResponse
-	23, // [23:24] is the sub-list for method output_type
-	22, // [22:23] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	16, // 8: scribe.v1.StreamStart.filter:type_name -> scribe.v1.Query
+	6,  // 9: scribe.v1.StreamResponse.opened:type_name -> scribe.v1.StreamOpened
+	8,  // 10: scribe.v1.StreamResponse.entries:type_name -> scribe.v1.StreamEntries
+	11, // 11: scribe.v1.StreamResponse.heartbeat:type_name -> scribe.v1.StreamHeartbeat
+	12, // 12: scribe.v1.StreamResponse.gap:type_name -> scribe.v1.StreamGap
+	13, // 13: scribe.v1.StreamResponse.evicted:type_name -> scribe.v1.StreamEvicted
+	7,  // 14: scribe.v1.StreamResponse.shard_added:type_name -> scribe.v1.StreamShard
+	7,  // 15: scribe.v1.StreamResponse.shard_ended:type_name -> scribe.v1.StreamShard
+	17, // 16: scribe.v1.StreamOpened.category:type_name -> scribe.v1.Category
+	7,  // 17: scribe.v1.StreamOpened.shards:type_name -> scribe.v1.StreamShard
+	15, // 18: scribe.v1.StreamOpened.window:type_name -> google.protobuf.Duration
+	10, // 19: scribe.v1.StreamEntries.entries:type_name -> scribe.v1.StreamEntry
+	9,  // 20: scribe.v1.StreamEntries.skipped:type_name -> scribe.v1.StreamSkip
+	18, // 21: scribe.v1.StreamGap.reason:type_name -> scribe.v1.Reason
+	18, // 22: scribe.v1.StreamEvicted.reason:type_name -> scribe.v1.Reason
+	14, // 23: scribe.v1.StreamEvicted.resume:type_name -> scribe.v1.ShardPosition
+	1,  // 24: scribe.v1.ReadStreamService.Stream:input_type -> scribe.v1.StreamRequest
+	5,  // 25: scribe.v1.ReadStreamService.Stream:output_type -> scribe.v1.StreamResponse
+	25, // [25:26] is the sub-list for method output_type
+	24, // [24:25] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_readstream_proto_init() }
@@ -1250,7 +1396,7 @@ func file_scribe_v1_readstream_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_readstream_proto_rawDesc), len(file_scribe_v1_readstream_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,79 @@
+package zone
+
+import (
+	"encoding/binary"
+
+	"github.com/cespare/xxhash/v2"
+
+	"scribe/columnar/schema"
+)
+
+// A filter is a split-block Bloom filter as Parquet has it: blocks of eight 32-bit words. The high half of a value's hash chooses the
+// block, the low half, multiplied by a salt a word, one bit in each of the block's words.
+type filter []byte
+
+// blockLen is the length of a block in bytes.
+const blockLen = 32
+
+var salts = [8]uint32{0x47b6137b, 0x44974d91, 0x8824ad5b, 0xa2b7289d, 0x705495c7, 0x2df1424b, 0x9efc4947, 0x5c6bfb31}
+
+// bitsPerValue makes some one in 500 of the values that are not in a filter look as if they were.
+const bitsPerValue = 14
+
+// maxDistinct is how many values a filter may have: with more the largest one says too little.
+const maxDistinct = maxFilter * blockLen * 8 / 6
+
+// newFilter makes a filter of the hashes of distinct values, of at most so many blocks; nil when there would be too many in it.
+func newFilter(hashes map[uint64]struct{}, blocks int) filter {
+	need := (len(hashes)*bitsPerValue + blockLen*8 - 1) / (blockLen * 8)
+	blocks = min(max(need, 1), blocks)
+	if blocks < 1 || len(hashes) > blocks*blockLen*8/6 {
+		return nil
+	}
+	f := make(filter, blocks*blockLen)
+	for h := range hashes {
+		block := f.block(h)
+		for i, salt := range salts {
+			word := block[4*i:]
+			binary.LittleEndian.PutUint32(word, binary.LittleEndian.Uint32(word)|1<<(uint32(h)*salt>>27)) //nolint:gosec // the low half
+		}
+	}
+	return f
+}
+
+func (f filter) block(h uint64) []byte {
+	at := int((h >> 32) * uint64(len(f)/blockLen) >> 32) //nolint:gosec // below the number of blocks
+	return f[at*blockLen : (at+1)*blockLen]
+}
+
+// has reports whether a value may be among the filter's.
+func (f filter) has(h uint64) bool {
+	block := f.block(h)
+	for i, salt := range salts {
+		if binary.LittleEndian.Uint32(block[4*i:])&(1<<(uint32(h)*salt>>27)) == 0 { //nolint:gosec // the low half
+			return false
+		}
+	}
+	return true
+}
+
+// hashText and hashNumber are the hashes of values in filters. All integers hash alike, whatever their width.
+func hashText(b []byte) uint64 { return xxhash.Sum64(b) }
+
+func hashNumber(v uint64) uint64 {
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], v)
+	return xxhash.Sum64(b[:])
+}
+
+// hash is the hash of a value of a column that may have a filter.
+func (c *column) hash(v *bound) uint64 {
+	switch {
+	case c.textual:
+		return hashText(v.s)
+	case c.kind == schema.Uint64:
+		return hashNumber(v.u)
+	default:
+		return hashNumber(uint64(v.i)) //nolint:gosec // two's complement
+	}
+}

@@ -1,0 +1,269 @@
+package zone
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
+
+	"scribe/columnar/schema"
+	"scribe/internal/record"
+)
+
+// FormatVersion is the version that this build writes, and the newest that it reads.
+const FormatVersion = 1
+
+// Errors of Decode.
+var (
+	// ErrInvalid means that bytes are no zone map, or came to harm.
+	ErrInvalid = errors.New("zone: not a zone map")
+	// ErrVersion means that a newer build wrote the map.
+	ErrVersion = errors.New("zone: the map has a newer format")
+)
+
+// Flags of a column.
+const (
+	flagLow     = 1 << 0
+	flagHigh    = 1 << 1
+	flagLowCut  = 1 << 2
+	flagHighCut = 1 << 3
+	allFlags    = flagLow | flagHigh | flagLowCut | flagHighCut
+)
+
+// Kinds as they are persisted: never changed, never used again for something else.
+var kindCodes = map[schema.Kind]byte{
+	schema.Bool: 2, schema.Int32: 3, schema.Int64: 4, schema.Uint64: 5, schema.Float64: 6, schema.Decimal: 7, schema.String: 8,
+	schema.Binary: 9, schema.Date: 10, schema.Timestamp: 11,
+}
+
+var codeKinds = func() map[byte]schema.Kind {
+	out := make(map[byte]schema.Kind, len(kindCodes))
+	for k, code := range kindCodes {
+		out[code] = k
+	}
+	return out
+}()
+
+// Append appends the encoded form of m, at most MaxLen bytes. What [Map.With] said is not in it.
+func (m *Map) Append(dst []byte) []byte {
+	start := len(dst)
+	dst = append(dst, FormatVersion)
+	dst = binary.AppendUvarint(dst, uint64(m.Version))
+	dst = binary.AppendUvarint(dst, m.Rows)
+	n := 0
+	for i := range m.columns {
+		if !m.columns[i].synthetic {
+			n++
+		}
+	}
+	dst = binary.AppendUvarint(dst, uint64(n))
+	for i := range m.columns {
+		if !m.columns[i].synthetic {
+			dst = m.columns[i].append(dst)
+		}
+	}
+	return binary.LittleEndian.AppendUint32(dst, record.CRC(dst[start:]))
+}
+
+func (c *column) append(dst []byte) []byte {
+	var flags byte
+	for i, is := range []bool{c.hasLow, c.hasHigh, c.lowCut, c.highCut} {
+		if is {
+			flags |= 1 << i
+		}
+	}
+	dst = append(dst, kindCodes[c.kind], flags)
+	dst = appendText(dst, []byte(c.name))
+	dst = binary.LittleEndian.AppendUint64(dst, c.def)
+	dst = binary.AppendUvarint(dst, c.nulls)
+	if c.kind == schema.Decimal {
+		dst = append(dst, byte(c.scale))
+	}
+	if c.hasLow {
+		dst = appendBound(dst, c.kind, &c.low)
+	}
+	if c.hasHigh {
+		dst = appendBound(dst, c.kind, &c.high)
+	}
+	dst = append(dst, byte(len(c.filter)/blockLen)) //nolint:gosec // at most maxFilter
+	return append(dst, c.filter...)
+}
+
+func appendText(dst, b []byte) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
+}
+
+func appendBound(dst []byte, kind schema.Kind, v *bound) []byte {
+	switch kind {
+	case schema.Uint64:
+		return binary.LittleEndian.AppendUint64(dst, v.u)
+	case schema.Float64:
+		return binary.LittleEndian.AppendUint64(dst, math.Float64bits(v.f))
+	case schema.Decimal:
+		dst = binary.LittleEndian.AppendUint64(dst, v.d.LowBits())
+		return binary.LittleEndian.AppendUint64(dst, uint64(v.d.HighBits())) //nolint:gosec // two's complement
+	case schema.String, schema.Binary:
+		return appendText(dst, v.s)
+	default:
+		return binary.AppendVarint(dst, v.i)
+	}
+}
+
+// fit makes the encoded map at most MaxLen bytes long: the largest filters go first, then the last columns.
+func (m *Map) fit() {
+	for len(m.Append(nil)) > MaxLen {
+		at := -1
+		for i := range m.columns {
+			if n := len(m.columns[i].filter); n > 0 && (at < 0 || n >= len(m.columns[at].filter)) {
+				at = i
+			}
+		}
+		if at < 0 {
+			m.columns = m.columns[:len(m.columns)-1]
+			continue
+		}
+		m.columns[at].filter = nil
+	}
+}
+
+// Decode reads an encoded map, all of b, which it does not keep. Errors are [ErrInvalid] and [ErrVersion].
+func Decode(b []byte) (*Map, error) {
+	const crcLen = 4
+	if len(b) > MaxLen || len(b) < 1+crcLen {
+		return nil, fmt.Errorf("%w: %d bytes", ErrInvalid, len(b))
+	}
+	body := b[:len(b)-crcLen]
+	if stored, computed := binary.LittleEndian.Uint32(b[len(body):]), record.CRC(body); stored != computed {
+		return nil, fmt.Errorf("%w: checksum %#08x, computed %#08x", ErrInvalid, stored, computed)
+	}
+	if body[0] != FormatVersion {
+		return nil, fmt.Errorf("%w: version %d, this build reads %d", ErrVersion, body[0], FormatVersion)
+	}
+	d := decoder{b: slices.Clone(body[1:])} // bounds and filters point into it
+	m := &Map{}
+	version := d.uvarint()
+	m.Rows = d.uvarint()
+	n := d.uvarint()
+	if d.bad || version > math.MaxUint32 || n > MaxColumns {
+		return nil, fmt.Errorf("%w: its beginning", ErrInvalid)
+	}
+	m.Version = uint32(version)
+	m.columns = make([]column, 0, n)
+	for i := range n {
+		c, ok := d.column(m.Rows)
+		if !ok || m.Has(c.name) {
+			return nil, fmt.Errorf("%w: column %d", ErrInvalid, i)
+		}
+		m.columns = append(m.columns, c)
+	}
+	if len(d.b) != 0 {
+		return nil, fmt.Errorf("%w: %d bytes too many", ErrInvalid, len(d.b))
+	}
+	return m, nil
+}
+
+// decoder reads values off the front; bad says that one was not there.
+type decoder struct {
+	b   []byte
+	bad bool
+}
+
+func (d *decoder) take(n int) []byte {
+	if d.bad || n > len(d.b) {
+		d.bad = true
+		return nil
+	}
+	out := d.b[:n:n]
+	d.b = d.b[n:]
+	return out
+}
+
+func (d *decoder) byte() byte {
+	if b := d.take(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+func (d *decoder) uint64() uint64 {
+	if b := d.take(8); b != nil {
+		return binary.LittleEndian.Uint64(b)
+	}
+	return 0
+}
+
+func (d *decoder) uvarint() uint64 {
+	v, n := binary.Uvarint(d.b)
+	if n <= 0 {
+		d.bad = true
+		return 0
+	}
+	d.take(n)
+	return v
+}
+
+func (d *decoder) varint() int64 {
+	v, n := binary.Varint(d.b)
+	if n <= 0 {
+		d.bad = true
+		return 0
+	}
+	d.take(n)
+	return v
+}
+
+func (d *decoder) text(most int) []byte {
+	n := d.uvarint()
+	if n > uint64(most) { //nolint:gosec // a limit
+		d.bad = true
+		return nil
+	}
+	return d.take(int(n)) //nolint:gosec // at most most
+}
+
+func (d *decoder) column(rows uint64) (column, bool) {
+	kind, known := codeKinds[d.byte()]
+	flags := d.byte()
+	c := column{kind: kind, rows: rows, name: string(d.text(maxName)), def: d.uint64(), nulls: d.uvarint()}
+	if !known || flags&^allFlags != 0 || c.nulls > rows || c.name == "" || !c.classify() {
+		return c, false
+	}
+	c.hasLow, c.hasHigh, c.lowCut, c.highCut = flags&flagLow != 0, flags&flagHigh != 0, flags&flagLowCut != 0, flags&flagHighCut != 0
+	if c.kind == schema.Decimal {
+		c.scale = int32(d.byte())
+	}
+	if c.hasLow {
+		c.low = d.bound(c.kind)
+	}
+	if c.hasHigh {
+		c.high = d.bound(c.kind)
+	}
+	if blocks := int(d.byte()); blocks > 0 {
+		if blocks > maxFilter || !c.integral && !c.textual {
+			return c, false
+		}
+		c.filter = d.take(blocks * blockLen)
+	}
+	ordered := !c.hasLow || !c.hasHigh || compare(c.kind, &c.low, &c.high) <= 0
+	return c, !d.bad && ordered
+}
+
+func (d *decoder) bound(kind schema.Kind) (v bound) {
+	switch kind {
+	case schema.Uint64:
+		v.u = d.uint64()
+	case schema.Float64:
+		v.f = math.Float64frombits(d.uint64())
+	case schema.Decimal:
+		low := d.uint64()
+		v.d = decimal128.New(int64(d.uint64()), low) //nolint:gosec // two's complement
+	case schema.String, schema.Binary:
+		v.s = d.text(maxBound)
+	default:
+		v.i = d.varint()
+	}
+	return v
+}

@@ -1,0 +1,150 @@
+package zone
+
+import (
+	"bytes"
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
+
+	"scribe/columnar/schema"
+)
+
+// Limits of a map.
+const (
+	// MaxLen bounds an encoded map in bytes.
+	MaxLen = 4 << 10
+	// MaxColumns bounds its columns.
+	MaxColumns = 64
+	// maxName bounds the name of a column in bytes. Columns with longer ones are left out.
+	maxName = 128
+	// maxBound is how much of a string's minimum and maximum is kept, in bytes.
+	maxBound = 64
+	// maxFilter bounds a Bloom filter, in blocks of blockLen bytes.
+	maxFilter = 16
+)
+
+// Map is the zone map of a payload. It is immutable.
+type Map struct {
+	// Version is the version of the schema that the values were read under.
+	Version uint32
+	// Rows is how many rows the payload has.
+	Rows uint64
+	// columns are in the order in which they were added.
+	columns []column
+}
+
+// column is what is known of one column.
+type column struct {
+	name string
+	kind schema.Kind
+	// scale is of decimals.
+	scale int32
+	// def is the fingerprint of the column's definition.
+	def uint64
+	// nulls are the rows without a value.
+	nulls uint64
+	// low and high are bounds of the values, where hasLow and hasHigh say so; they are values themselves unless cut.
+	low, high         bound
+	hasLow, hasHigh   bool
+	lowCut, highCut   bool
+	filter            filter
+	rows              uint64 // the map's
+	synthetic         bool   // said by [Map.With], not encoded
+	integral, textual bool   // of the kind, see classify
+}
+
+// bound is a value; the kind says which field holds it.
+type bound struct {
+	i int64 // bool, int32, int64, date, timestamp
+	u uint64
+	f float64
+	d decimal128.Num
+	s []byte // string, binary
+}
+
+// classify sets what follows from the kind, and reports whether columns of the kind have bounds.
+func (c *column) classify() bool {
+	switch c.kind {
+	case schema.Bool, schema.Date, schema.Timestamp, schema.Float64, schema.Decimal:
+	case schema.Int32, schema.Int64, schema.Uint64:
+		c.integral = true
+	case schema.String, schema.Binary:
+		c.textual = true
+	default:
+		return false
+	}
+	return true
+}
+
+// compare compares values of a kind.
+func compare(kind schema.Kind, a, b *bound) int {
+	switch kind {
+	case schema.Uint64:
+		return cmp.Compare(a.u, b.u)
+	case schema.Float64:
+		return compareFloats(a.f, b.f)
+	case schema.Decimal:
+		return a.d.Cmp(b.d)
+	case schema.String, schema.Binary:
+		return bytes.Compare(a.s, b.s)
+	default:
+		return cmp.Compare(a.i, b.i)
+	}
+}
+
+// compareFloats has NaN above all other numbers, and equal to itself.
+func compareFloats(a, b float64) int {
+	switch an, bn := math.IsNaN(a), math.IsNaN(b); {
+	case an && bn:
+		return 0
+	case an:
+		return 1
+	case bn:
+		return -1
+	}
+	return cmp.Compare(a, b)
+}
+
+// column returns a column by its name, nil if it is not in the map.
+func (m *Map) column(name string) *column {
+	for i := range m.columns {
+		if m.columns[i].name == name {
+			return &m.columns[i]
+		}
+	}
+	return nil
+}
+
+// Has reports whether the map knows something of a column.
+func (m *Map) Has(name string) bool { return m.column(name) != nil }
+
+// Under returns what of the map holds under a schema: the columns that it defines as the one that the map was made under.
+func (m *Map) Under(defs *Definitions) *Map {
+	out := &Map{Version: defs.version, Rows: m.Rows, columns: make([]column, 0, len(m.columns))}
+	for i := range m.columns {
+		c := &m.columns[i]
+		if d, ok := defs.columns[c.name]; c.synthetic || ok && d.fingerprint == c.def {
+			out.columns = append(out.columns, *c)
+		}
+	}
+	return out
+}
+
+// With returns the map with a column of which every row has the value that one of the literals of package expr stands for, as the pointer
+// says it: _persisted and _shard. A nil map is one that knows nothing else.
+func (m *Map) With(name string, t schema.Type, value any) *Map {
+	out := &Map{}
+	if m != nil {
+		*out = Map{Version: m.Version, Rows: m.Rows, columns: slices.Clip(m.columns)}
+	}
+	c := column{name: name, kind: t.Kind, scale: t.Scale, hasLow: true, hasHigh: true, rows: out.Rows, synthetic: true}
+	v, ok := boundOf(&t, value)
+	if !ok || !c.classify() {
+		return out
+	}
+	c.low, c.high = v, v
+	out.columns = append(out.columns, c)
+	return out
+}

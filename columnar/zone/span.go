@@ -1,0 +1,249 @@
+package zone
+
+import (
+	"bytes"
+	"math"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
+
+	"scribe/columnar/expr"
+	"scribe/columnar/schema"
+)
+
+// span is what is known of the values of an expression: all that are not null lie within the bounds.
+type span struct {
+	known           bool
+	kind            schema.Kind
+	scale           int32
+	low, high       bound
+	hasLow, hasHigh bool
+	// empty: no value that is not null.
+	empty   bool
+	canNull bool
+	// one: all values that are not null are the bounds, which are equal and not cut.
+	one bool
+	// column has the filter that the values are in, nil if there is none.
+	column *column
+}
+
+func (s *span) textual() bool { return s.kind == schema.String || s.kind == schema.Binary }
+
+// rangeOf returns the span of an expression.
+func (p *pruner) rangeOf(e expr.Expr, depth int) span {
+	if depth > maxDepth {
+		return span{}
+	}
+	switch e := e.(type) {
+	case *expr.Literal:
+		return literalSpan(e)
+	case *expr.Column:
+		return p.columnSpan(e)
+	case *expr.Call:
+		switch {
+		case e.Op == expr.Cast && len(e.Args) == 1:
+			return convert(p.rangeOf(e.Args[0], depth+1), &e.T)
+		case e.Op == expr.DateTrunc && len(e.Args) == 1:
+			unit, _ := e.Detail.(string)
+			return truncate(p.rangeOf(e.Args[0], depth+1), unit)
+		}
+	}
+	return span{}
+}
+
+func literalSpan(e *expr.Literal) span {
+	s := span{known: true, kind: e.T.Kind, scale: scaleOf(&e.T)}
+	if e.Value == nil {
+		s.empty, s.canNull = true, true
+		return s
+	}
+	v, ok := boundOf(&e.T, e.Value)
+	if !ok {
+		return span{}
+	}
+	s.low, s.high, s.hasLow, s.hasHigh, s.one = v, v, true, true, true
+	return s
+}
+
+func scaleOf(t *schema.Type) int32 {
+	if t.Kind == schema.Decimal {
+		return t.Scale
+	}
+	return 0
+}
+
+// boundOf is a literal's value as a bound.
+func boundOf(t *schema.Type, value any) (b bound, ok bool) {
+	switch v := value.(type) {
+	case bool:
+		if v {
+			b.i = 1
+		}
+		return b, t.Kind == schema.Bool
+	case int32:
+		return bound{i: int64(v)}, t.Kind == schema.Int32
+	case int64:
+		return bound{i: v}, t.Kind == schema.Int64
+	case uint64:
+		return bound{u: v}, t.Kind == schema.Uint64
+	case float64:
+		return bound{f: v}, t.Kind == schema.Float64
+	case decimal128.Num:
+		return bound{d: v}, t.Kind == schema.Decimal
+	case string:
+		return bound{s: []byte(v)}, t.Kind == schema.String
+	case []byte:
+		return bound{s: v}, t.Kind == schema.Binary
+	case arrow.Date32:
+		return bound{i: int64(v)}, t.Kind == schema.Date
+	case arrow.Timestamp:
+		return bound{i: int64(v)}, t.Kind == schema.Timestamp
+	}
+	return b, false
+}
+
+func (p *pruner) columnSpan(e *expr.Column) span {
+	c := p.m.column(e.Name)
+	if c == nil || c.kind != e.T.Kind || c.scale != scaleOf(&e.T) {
+		return span{}
+	}
+	s := span{
+		known: true, kind: c.kind, scale: c.scale, low: c.low, high: c.high, hasLow: c.hasLow, hasHigh: c.hasHigh,
+		canNull: c.nulls > 0, empty: !c.synthetic && c.nulls == c.rows, column: c,
+	}
+	s.one = s.hasLow && s.hasHigh && !c.lowCut && !c.highCut && compare(c.kind, &c.low, &c.high) == 0
+	return s
+}
+
+// meets reports whether a value of s may equal one of o, which are of one kind.
+func (s *span) meets(o *span) bool {
+	if s.hasHigh && o.hasLow && compare(s.kind, &s.high, &o.low) < 0 || s.hasLow && o.hasHigh && compare(s.kind, &s.low, &o.high) > 0 {
+		return false
+	}
+	return s.holds(o) && o.holds(s)
+}
+
+// holds reports whether the value of o, if it is one, may be among those in the filter of s.
+func (s *span) holds(o *span) bool {
+	c := s.column
+	if c == nil || len(c.filter) == 0 || !o.one {
+		return true
+	}
+	v := o.low // where an int32 was widened it hashes as before
+	return c.filter.has(c.hash(&v))
+}
+
+// begins is whether the values of s begin with a text.
+func (s *span) begins(prefix []byte) outcomes {
+	var o outcomes
+	if s.canNull {
+		o |= canNull
+	}
+	if s.empty {
+		return o
+	}
+	if len(prefix) == 0 {
+		return o | canTrue
+	}
+	if s.one {
+		return o | of(bytes.HasPrefix(s.low.s, prefix))
+	}
+	o |= canFalse
+	// Those that do lie from the prefix on, and below what follows all of them.
+	end, bounded := successor(prefix)
+	under := s.hasHigh && bytes.Compare(s.high.s, prefix) < 0
+	over := bounded && s.hasLow && bytes.Compare(s.low.s, end) >= 0
+	if !under && !over {
+		o |= canTrue
+	}
+	return o
+}
+
+// convert is a cast that keeps the order of values and never fails within the bounds; others are not known.
+func convert(s span, to *schema.Type) span {
+	if !s.known || s.kind == to.Kind && s.scale == scaleOf(to) {
+		return s
+	}
+	out := s
+	out.kind, out.scale = to.Kind, scaleOf(to)
+	integral := s.kind == schema.Int32 || s.kind == schema.Int64
+	switch {
+	case s.kind == schema.Int32 && to.Kind == schema.Int64:
+		return out
+	case s.empty:
+		out.column = nil
+		return out
+	case !s.hasLow || !s.hasHigh:
+		return span{}
+	}
+	// Not one to one from here on: two values may become one, and a filter knows those of before.
+	out.column = nil
+	switch {
+	case integral && to.Kind == schema.Float64:
+		out.low, out.high = bound{f: float64(s.low.i)}, bound{f: float64(s.high.i)}
+	case s.kind == schema.Uint64 && to.Kind == schema.Float64:
+		out.low, out.high = bound{f: float64(s.low.u)}, bound{f: float64(s.high.u)}
+	case integral && to.Kind == schema.Decimal:
+		var ok, ok2 bool
+		out.low.d, ok = scaled(decimal128.FromI64(s.low.i), to)
+		out.high.d, ok2 = scaled(decimal128.FromI64(s.high.i), to)
+		if !ok || !ok2 {
+			return span{}
+		}
+	case s.kind == schema.Date && to.Kind == schema.Timestamp:
+		if s.low.i < -maxDays || s.high.i > maxDays {
+			return span{}
+		}
+		out.low, out.high = bound{i: s.low.i * dayMicros}, bound{i: s.high.i * dayMicros}
+	case s.kind == schema.Timestamp && to.Kind == schema.Date:
+		out.low, out.high = bound{i: floorDiv(s.low.i, dayMicros)}, bound{i: floorDiv(s.high.i, dayMicros)}
+	default:
+		return span{}
+	}
+	return out
+}
+
+// scaled is an integer as a decimal, if it fits.
+func scaled(v decimal128.Num, to *schema.Type) (decimal128.Num, bool) {
+	whole := to.Precision - to.Scale
+	if whole < 0 || whole < schemaMaxPrecision && !v.FitsInPrecision(whole) {
+		return v, false
+	}
+	return v.IncreaseScaleBy(to.Scale), true
+}
+
+const (
+	schemaMaxPrecision = 38
+	dayMicros          = 24 * 60 * 60 * 1_000_000
+	// maxDays is how many days a timestamp can be away from 1970.
+	maxDays = math.MaxInt64 / dayMicros
+)
+
+func floorDiv(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}
+
+// longest is how far date_trunc takes a timestamp back at most, in microseconds.
+var longest = map[string]int64{
+	"microseconds": 1, "milliseconds": 1_000, "second": 1_000_000, "minute": 60_000_000, "hour": 3600_000_000, "day": dayMicros,
+	"week": 7 * dayMicros, "month": 31 * dayMicros, "quarter": 92 * dayMicros, "year": 366 * dayMicros, "decade": 3653 * dayMicros,
+	"century": 36525 * dayMicros, "millennium": 365250 * dayMicros,
+}
+
+// truncate is date_trunc: no value grows, and none shrinks by more than the unit.
+func truncate(s span, unit string) span {
+	back, ok := longest[unit]
+	if !s.known || s.kind != schema.Timestamp || !ok || s.empty || !s.hasLow || !s.hasHigh {
+		return span{}
+	}
+	if s.low.i < math.MinInt64+back {
+		return span{}
+	}
+	s.low.i -= back
+	s.one, s.column = false, nil
+	return s
+}

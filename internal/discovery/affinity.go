@@ -177,6 +177,12 @@ func (s readProxyService) split(ctx context.Context, req *scribev1.FetchRequest)
 		for i, at := range p.at {
 			p.req.Pointers[i] = req.GetPointers()[at]
 		}
+		if places := req.GetPlaces(); len(places) == len(req.GetPointers()) {
+			p.req.Places = make([]*scribev1.PointerPlace, len(p.at))
+			for i, at := range p.at {
+				p.req.Places[i] = places[at]
+			}
+		}
 	}
 	return parts, nil
 }

@@ -127,7 +127,7 @@ func encodeFetched(res *scribev1.FetchResponse) ([][]byte, error) {
 	for _, p := range res.GetPayloads() {
 		data := p.GetData()
 		// A shallow copy without data; a Payload must not be copied as a value.
-		beside, err := proto.Marshal(&scribev1.Payload{Error: p.GetError(), Codec: p.GetCodec(), RawLength: p.GetRawLength(), Crc: p.GetCrc()})
+		beside, err := proto.Marshal(&scribev1.Payload{Error: p.GetError(), Codec: p.GetCodec(), RawLength: p.GetRawLength(), Crc: p.GetCrc(), View: p.GetView()})
 		if err != nil {
 			return nil, err
 		}

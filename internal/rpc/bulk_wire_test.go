@@ -49,6 +49,8 @@ func fill(t *testing.T, m protoreflect.Message) {
 			m.Set(f, protoreflect.ValueOfInt64(int64(f.Number())+2000))
 		case f.Kind() == protoreflect.Int32Kind:
 			m.Set(f, protoreflect.ValueOfInt32(int32(f.Number())+3000))
+		case f.Kind() == protoreflect.BoolKind:
+			m.Set(f, protoreflect.ValueOfBool(true))
 		default:
 			t.Fatalf("%s: a %s: teach the test", f.FullName(), f.Kind())
 		}

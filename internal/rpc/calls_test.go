@@ -46,6 +46,7 @@ func TestEveryProcedure(t *testing.T) {
 			reflect.TypeFor[rpc.ReadStreamService](): e.readStream(),
 			reflect.TypeFor[rpc.ReadProxyService]():  e.readProxy(),
 			reflect.TypeFor[rpc.ControlService]():    e.control(),
+			reflect.TypeFor[rpc.ViewService]():       rpc.NewViewClient(e.transport, e.url),
 		}
 		for service, client := range services {
 			for m := range service.Methods() {
@@ -98,7 +99,7 @@ func TestBytesArrive(t *testing.T) {
 		case *scribev1.FetchRequest:
 			res := new(scribev1.FetchResponse)
 			for _, p := range req.GetPointers()[1:] { // an answer may refer to the request
-				res.Payloads = append(res.Payloads, &scribev1.Payload{Data: p, RawLength: uint64(len(p)), Codec: 1, Crc: uint32(sum(p))})
+				res.Payloads = append(res.Payloads, &scribev1.Payload{Data: p, RawLength: uint64(len(p)), Codec: 1, Crc: uint32(sum(p)), View: &scribev1.PayloadView{Rows: uint64(len(p)), Exact: true}})
 			}
 			res.Payloads = append(res.Payloads, &scribev1.Payload{Error: &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_MISSING, Message: "gone"}})
 			return res, nil
@@ -126,7 +127,8 @@ func TestBytesArrive(t *testing.T) {
 			}
 			for i, want := range [][]byte{data, []byte("x"), data} {
 				pay := got.GetPayloads()[i]
-				if !bytes.Equal(pay.GetData(), want) || pay.GetCrc() != uint32(sum(want)) || pay.GetRawLength() != uint64(len(want)) || pay.GetError() != nil {
+				if !bytes.Equal(pay.GetData(), want) || pay.GetCrc() != uint32(sum(want)) || pay.GetRawLength() != uint64(len(want)) || pay.GetError() != nil ||
+					pay.GetView().GetRows() != uint64(len(want)) || !pay.GetView().GetExact() {
 					t.Fatalf("fetch %d bytes: payload %d is wrong", n, i)
 				}
 			}

@@ -40,6 +40,11 @@ func NewReadProxyClient(t *Transport, url string) ReadProxyService {
 	return readProxyClient{newBulkClient(t, url, scribev1connect.ReadProxyServiceFetchProcedure)}
 }
 
+// NewViewClient calls the ViewService at a base URL.
+func NewViewClient(t *Transport, url string) ViewService {
+	return scribev1connect.NewViewServiceClient(t.unary, baseURL(url), clientOptions())
+}
+
 // NewReadStreamClient calls the ReadStreamService at a base URL.
 func NewReadStreamClient(t *Transport, url string) ReadStreamService {
 	return readStreamClient{scribev1connect.NewReadStreamServiceClient(t.stream, baseURL(url), clientOptions())}

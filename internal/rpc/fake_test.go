@@ -177,7 +177,7 @@ func (f *fake) Stream(ctx context.Context, recv func(context.Context) (*scribev1
 
 // services are all of them.
 func (f *fake) services() *rpc.Services {
-	return &rpc.Services{Write: f, Batch: f, Metalog: f, ReadStream: f, ReadProxy: f, Control: f}
+	return &rpc.Services{Write: f, Batch: f, Metalog: f, ReadStream: f, ReadProxy: f, Views: f, Control: f}
 }
 
 // endpoint is a running server and a way to it.
@@ -278,4 +278,16 @@ func (f *fake) HoldPins(ctx context.Context, req *scribev1.HoldPinsRequest) (*sc
 
 func (f *fake) ListPins(ctx context.Context, req *scribev1.ListPinsRequest) (*scribev1.ListPinsResponse, error) {
 	return answer[scribev1.ListPinsResponse](ctx, f, req)
+}
+
+func (f *fake) Annotate(ctx context.Context, req *scribev1.AnnotateRequest) (*scribev1.AnnotateResponse, error) {
+	return answer[scribev1.AnnotateResponse](ctx, f, req)
+}
+
+func (f *fake) Annotations(ctx context.Context, req *scribev1.AnnotationsRequest) (*scribev1.AnnotationsResponse, error) {
+	return answer[scribev1.AnnotationsResponse](ctx, f, req)
+}
+
+func (f *fake) Views(ctx context.Context, req *scribev1.ViewsRequest) (*scribev1.ViewsResponse, error) {
+	return answer[scribev1.ViewsResponse](ctx, f, req)
 }

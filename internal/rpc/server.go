@@ -24,6 +24,7 @@ type Services struct {
 	Metalog    MetalogService
 	ReadStream ReadStreamService
 	ReadProxy  ReadProxyService
+	Views      ViewService
 	Control    ControlService
 	Group      GroupService
 	// Admit is asked with a write's announced length before its body is read, and as it is read when it announces none; release
@@ -67,6 +68,10 @@ func (s *Services) Register(mux *http.ServeMux) {
 		path, h := scribev1connect.NewReadProxyServiceHandler(s.ReadProxy, opts)
 		mux.Handle(path, admitted(h))
 		mountBulk(s, mux, admitted, scribev1connect.ReadProxyServiceFetchProcedure, h, s.ReadProxy.Fetch, decodeFetch, encodeFetched, false)
+	}
+	if s.Views != nil {
+		path, h := scribev1connect.NewViewServiceHandler(s.Views, s.options(maxSmallBytes))
+		mux.Handle(path, guard(nil, maxSmallBytes, h))
 	}
 	if s.Control != nil {
 		path, h := scribev1connect.NewControlServiceHandler(controlHandler{s.Control}, s.options(maxSmallBytes))

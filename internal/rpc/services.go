@@ -46,6 +46,11 @@ type ReadProxyService interface {
 	Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error)
 }
 
+// ViewService tells what a read proxy does for queries.
+type ViewService interface {
+	Views(ctx context.Context, req *scribev1.ViewsRequest) (*scribev1.ViewsResponse, error)
+}
+
 // MetalogService serves a metadata engine.
 type MetalogService interface {
 	Open(ctx context.Context, req *scribev1.OpenRequest) (*scribev1.OpenResponse, error)
@@ -62,6 +67,8 @@ type MetalogService interface {
 	WatchShards(ctx context.Context, req *scribev1.WatchShardsRequest, send func(*scribev1.WatchShardsResponse) error) error
 	Sequences(ctx context.Context, req *scribev1.SequencesRequest) (*scribev1.SequencesResponse, error)
 	AdvanceBoundary(ctx context.Context, req *scribev1.AdvanceBoundaryRequest) (*scribev1.AdvanceBoundaryResponse, error)
+	Annotate(ctx context.Context, req *scribev1.AnnotateRequest) (*scribev1.AnnotateResponse, error)
+	Annotations(ctx context.Context, req *scribev1.AnnotationsRequest) (*scribev1.AnnotationsResponse, error)
 }
 
 // ControlService keeps categories and membership.

@@ -15,6 +15,11 @@
 // [Log.Retire] ends all shards of a category, those that do not exist yet included. So a writer that has not heard that the category
 // was deleted cannot have a message acknowledged that nobody will ever read. [Log.Erase] removes what is left of such a category.
 //
+// # Annotations
+//
+// Beside a record an engine keeps small annotations ([Log.Annotate]): what was learned of the payload that it points to, like its zone map.
+// They are of use, and never needed: they are not part of the record, are not acknowledged with it, may be lost, and are removed with it.
+//
 // # Watermarks
 //
 // A watermark W of a shard is a promise: whatever is appended to it later has a persisted time of at least W. Readers merge

@@ -105,6 +105,16 @@ type Log interface {
 	// ErrStaleBlob from then on. It returns the boundary, which never goes back; 0 only reads it.
 	AdvanceBoundary(ctx context.Context, t int64) (int64, error)
 
+	// Annotate keeps annotations beside records, each in place of the one before of its kind, and returns how many it kept: those of
+	// records that were trimmed, or do not exist, are left out. They can be read when it returns, and go with their records; a crash
+	// may lose them, and no reader may need them. The engine does not keep the memory of notes after it returns.
+	Annotate(ctx context.Context, notes []Annotation) (kept int, err error)
+
+	// Annotations returns the annotations of a kind beside the records of a shard from an LSN to below another, by LSN: of at most
+	// MaxReadRecords records and, but for the first, maxBytes of data (0, and anything above MaxReadBytes, means that). until is the LSN
+	// up to which the answer is complete. What is damaged is left out. Data belongs to the caller.
+	Annotations(ctx context.Context, shard record.ShardID, from, to record.LSN, kind AnnotationKind, maxBytes int) (notes []Annotation, until record.LSN, err error)
+
 	// Close ends subscriptions with ErrClosed, waits for running calls, and releases what the engine holds. Repeating it is
 	// harmless.
 	Close() error

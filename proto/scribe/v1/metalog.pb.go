@@ -1895,6 +1895,307 @@ func (x *AdvanceBoundaryResponse) GetTime() int64 {
 	return 0
 }
 
+// Annotation is what is kept beside a record.
+type Annotation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The physical shard.
+	Shard uint64 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The record.
+	Lsn uint64 `protobuf:"varint,2,opt,name=lsn,proto3" json:"lsn,omitempty"`
+	// What it is: 1 a zone map. A record has at most one of a kind.
+	Kind uint32 `protobuf:"varint,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	// At most 8 KiB.
+	Data          []byte `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Annotation) Reset() {
+	*x = Annotation{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Annotation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Annotation) ProtoMessage() {}
+
+func (x *Annotation) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Annotation.ProtoReflect.Descriptor instead.
+func (*Annotation) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *Annotation) GetShard() uint64 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *Annotation) GetLsn() uint64 {
+	if x != nil {
+		return x.Lsn
+	}
+	return 0
+}
+
+func (x *Annotation) GetKind() uint32 {
+	if x != nil {
+		return x.Kind
+	}
+	return 0
+}
+
+func (x *Annotation) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+// AnnotateRequest holds annotations.
+type AnnotateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 1,000, at most 4 MiB in all. One takes the place of the one before of its kind.
+	Annotations   []*Annotation `protobuf:"bytes,1,rep,name=annotations,proto3" json:"annotations,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnnotateRequest) Reset() {
+	*x = AnnotateRequest{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnnotateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnnotateRequest) ProtoMessage() {}
+
+func (x *AnnotateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnnotateRequest.ProtoReflect.Descriptor instead.
+func (*AnnotateRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *AnnotateRequest) GetAnnotations() []*Annotation {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
+}
+
+// AnnotateResponse acknowledges. It does not promise that they outlive a crash.
+type AnnotateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many were kept. Those of records that were trimmed, or that do not exist, are left out.
+	Kept          uint32 `protobuf:"varint,1,opt,name=kept,proto3" json:"kept,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnnotateResponse) Reset() {
+	*x = AnnotateResponse{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnnotateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnnotateResponse) ProtoMessage() {}
+
+func (x *AnnotateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnnotateResponse.ProtoReflect.Descriptor instead.
+func (*AnnotateResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *AnnotateResponse) GetKept() uint32 {
+	if x != nil {
+		return x.Kept
+	}
+	return 0
+}
+
+// AnnotationsRequest names a range.
+type AnnotationsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The physical shard.
+	Shard uint64 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// LSNs: the first, and the one behind the last; at most 10,000 records.
+	From uint64 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
+	To   uint64 `protobuf:"varint,3,opt,name=to,proto3" json:"to,omitempty"`
+	// The kind.
+	Kind uint32 `protobuf:"varint,4,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Stop after so many bytes of data, but return at least one; 0 and anything above 4 MiB mean 4 MiB.
+	MaxBytes      uint32 `protobuf:"varint,5,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnnotationsRequest) Reset() {
+	*x = AnnotationsRequest{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnnotationsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnnotationsRequest) ProtoMessage() {}
+
+func (x *AnnotationsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnnotationsRequest.ProtoReflect.Descriptor instead.
+func (*AnnotationsRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *AnnotationsRequest) GetShard() uint64 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *AnnotationsRequest) GetFrom() uint64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *AnnotationsRequest) GetTo() uint64 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+func (x *AnnotationsRequest) GetKind() uint32 {
+	if x != nil {
+		return x.Kind
+	}
+	return 0
+}
+
+func (x *AnnotationsRequest) GetMaxBytes() uint32 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
+// AnnotationsResponse holds annotations.
+type AnnotationsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By LSN.
+	Annotations []*Annotation `protobuf:"bytes,1,rep,name=annotations,proto3" json:"annotations,omitempty"`
+	// The LSN up to which the answer is complete: `to`, or where it was cut.
+	Until         uint64 `protobuf:"varint,2,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnnotationsResponse) Reset() {
+	*x = AnnotationsResponse{}
+	mi := &file_scribe_v1_metalog_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnnotationsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnnotationsResponse) ProtoMessage() {}
+
+func (x *AnnotationsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_metalog_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnnotationsResponse.ProtoReflect.Descriptor instead.
+func (*AnnotationsResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *AnnotationsResponse) GetAnnotations() []*Annotation {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
+}
+
+func (x *AnnotationsResponse) GetUntil() uint64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
 // MetalogFault is attached, beside ErrorInfo, to the errors of an engine that are definite: the call changed nothing. An error
 // without it is the transport's or a failure of the engine: the call may have been carried out.
 type MetalogFault struct {
@@ -1920,7 +2221,7 @@ type MetalogFault struct {
 
 func (x *MetalogFault) Reset() {
 	*x = MetalogFault{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[35]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1932,7 +2233,7 @@ func (x *MetalogFault) String() string {
 func (*MetalogFault) ProtoMessage() {}
 
 func (x *MetalogFault) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[35]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1945,7 +2246,7 @@ func (x *MetalogFault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetalogFault.ProtoReflect.Descriptor instead.
 func (*MetalogFault) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{35}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *MetalogFault) GetReason() Reason {
@@ -2010,7 +2311,7 @@ type ShardRefusal struct {
 
 func (x *ShardRefusal) Reset() {
 	*x = ShardRefusal{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[36]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2022,7 +2323,7 @@ func (x *ShardRefusal) String() string {
 func (*ShardRefusal) ProtoMessage() {}
 
 func (x *ShardRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[36]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2035,7 +2336,7 @@ func (x *ShardRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardRefusal.ProtoReflect.Descriptor instead.
 func (*ShardRefusal) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{36}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ShardRefusal) GetReason() Reason {
@@ -2069,7 +2370,7 @@ type RunRefusal struct {
 
 func (x *RunRefusal) Reset() {
 	*x = RunRefusal{}
-	mi := &file_scribe_v1_metalog_proto_msgTypes[37]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2081,7 +2382,7 @@ func (x *RunRefusal) String() string {
 func (*RunRefusal) ProtoMessage() {}
 
 func (x *RunRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_metalog_proto_msgTypes[37]
+	mi := &file_scribe_v1_metalog_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2094,7 +2395,7 @@ func (x *RunRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRefusal.ProtoReflect.Descriptor instead.
 func (*RunRefusal) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{37}
+	return file_scribe_v1_metalog_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RunRefusal) GetShard() uint64 {
@@ -2233,7 +2534,26 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\x16AdvanceBoundaryRequest\x12\x12\n" +
 	"\x04time\x18\x01 \x01(\x03R\x04time\"-\n" +
 	"\x17AdvanceBoundaryResponse\x12\x12\n" +
-	"\x04time\x18\x01 \x01(\x03R\x04time\"\xf6\x01\n" +
+	"\x04time\x18\x01 \x01(\x03R\x04time\"\\\n" +
+	"\n" +
+	"Annotation\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x10\n" +
+	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\rR\x04kind\x12\x12\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data\"J\n" +
+	"\x0fAnnotateRequest\x127\n" +
+	"\vannotations\x18\x01 \x03(\v2\x15.scribe.v1.AnnotationR\vannotations\"&\n" +
+	"\x10AnnotateResponse\x12\x12\n" +
+	"\x04kept\x18\x01 \x01(\rR\x04kept\"\x7f\n" +
+	"\x12AnnotationsRequest\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\x04R\x04from\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\x04R\x02to\x12\x12\n" +
+	"\x04kind\x18\x04 \x01(\rR\x04kind\x12\x1b\n" +
+	"\tmax_bytes\x18\x05 \x01(\rR\bmaxBytes\"d\n" +
+	"\x13AnnotationsResponse\x127\n" +
+	"\vannotations\x18\x01 \x03(\v2\x15.scribe.v1.AnnotationR\vannotations\x12\x14\n" +
+	"\x05until\x18\x02 \x01(\x04R\x05until\"\xf6\x01\n" +
 	"\fMetalogFault\x12)\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x123\n" +
 	"\brefusals\x18\x02 \x03(\v2\x17.scribe.v1.ShardRefusalR\brefusals\x12)\n" +
@@ -2250,7 +2570,7 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12)\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12-\n" +
 	"\x03run\x18\x03 \x01(\v2\x1b.scribe.v1.ProducerSequenceR\x03run\x12.\n" +
-	"\x05known\x18\x04 \x01(\v2\x18.scribe.v1.ProducerStateR\x05known2\xa7\a\n" +
+	"\x05known\x18\x04 \x01(\v2\x18.scribe.v1.ProducerStateR\x05known2\xba\b\n" +
 	"\x0eMetalogService\x127\n" +
 	"\x04Open\x12\x16.scribe.v1.OpenRequest\x1a\x17.scribe.v1.OpenResponse\x12=\n" +
 	"\x06Append\x12\x18.scribe.v1.AppendRequest\x1a\x19.scribe.v1.AppendResponse\x127\n" +
@@ -2266,7 +2586,9 @@ const file_scribe_v1_metalog_proto_rawDesc = "" +
 	"ListShards\x12\x1c.scribe.v1.ListShardsRequest\x1a\x1d.scribe.v1.ListShardsResponse\x12N\n" +
 	"\vWatchShards\x12\x1d.scribe.v1.WatchShardsRequest\x1a\x1e.scribe.v1.WatchShardsResponse0\x01\x12F\n" +
 	"\tSequences\x12\x1b.scribe.v1.SequencesRequest\x1a\x1c.scribe.v1.SequencesResponse\x12X\n" +
-	"\x0fAdvanceBoundary\x12!.scribe.v1.AdvanceBoundaryRequest\x1a\".scribe.v1.AdvanceBoundaryResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
+	"\x0fAdvanceBoundary\x12!.scribe.v1.AdvanceBoundaryRequest\x1a\".scribe.v1.AdvanceBoundaryResponse\x12C\n" +
+	"\bAnnotate\x12\x1a.scribe.v1.AnnotateRequest\x1a\x1b.scribe.v1.AnnotateResponse\x12L\n" +
+	"\vAnnotations\x12\x1d.scribe.v1.AnnotationsRequest\x1a\x1e.scribe.v1.AnnotationsResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
 
 var (
 	file_scribe_v1_metalog_proto_rawDescOnce sync.Once
@@ -2280,7 +2602,7 @@ func file_scribe_v1_metalog_proto_rawDescGZIP() []byte {
 	return file_scribe_v1_metalog_proto_rawDescData
 }
 
-var file_scribe_v1_metalog_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_scribe_v1_metalog_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_scribe_v1_metalog_proto_goTypes = []any{
 	(*ShardState)(nil),              // 0: scribe.v1.ShardState
 	(*ProducerSequence)(nil),        // 1: scribe.v1.ProducerSequence
@@ -2317,12 +2639,17 @@ var file_scribe_v1_metalog_proto_goTypes = []any{
 	(*ProducerState)(nil),           // 32: scribe.v1.ProducerState
 	(*AdvanceBoundaryRequest)(nil),  // 33: scribe.v1.AdvanceBoundaryRequest
 	(*AdvanceBoundaryResponse)(nil), // 34: scribe.v1.AdvanceBoundaryResponse
-	(*MetalogFault)(nil),            // 35: scribe.v1.MetalogFault
-	(*ShardRefusal)(nil),            // 36: scribe.v1.ShardRefusal
-	(*RunRefusal)(nil),              // 37: scribe.v1.RunRefusal
-	(*ShardPosition)(nil),           // 38: scribe.v1.ShardPosition
-	(*durationpb.Duration)(nil),     // 39: google.protobuf.Duration
-	(Reason)(0),                     // 40: scribe.v1.Reason
+	(*Annotation)(nil),              // 35: scribe.v1.Annotation
+	(*AnnotateRequest)(nil),         // 36: scribe.v1.AnnotateRequest
+	(*AnnotateResponse)(nil),        // 37: scribe.v1.AnnotateResponse
+	(*AnnotationsRequest)(nil),      // 38: scribe.v1.AnnotationsRequest
+	(*AnnotationsResponse)(nil),     // 39: scribe.v1.AnnotationsResponse
+	(*MetalogFault)(nil),            // 40: scribe.v1.MetalogFault
+	(*ShardRefusal)(nil),            // 41: scribe.v1.ShardRefusal
+	(*RunRefusal)(nil),              // 42: scribe.v1.RunRefusal
+	(*ShardPosition)(nil),           // 43: scribe.v1.ShardPosition
+	(*durationpb.Duration)(nil),     // 44: google.protobuf.Duration
+	(Reason)(0),                     // 45: scribe.v1.Reason
 }
 var file_scribe_v1_metalog_proto_depIdxs = []int32{
 	0,  // 0: scribe.v1.OpenResponse.states:type_name -> scribe.v1.ShardState
@@ -2331,54 +2658,60 @@ var file_scribe_v1_metalog_proto_depIdxs = []int32{
 	8,  // 3: scribe.v1.AppendResponse.appended:type_name -> scribe.v1.Appended
 	2,  // 4: scribe.v1.ReadResponse.entries:type_name -> scribe.v1.Entry
 	0,  // 5: scribe.v1.TailResponse.states:type_name -> scribe.v1.ShardState
-	38, // 6: scribe.v1.SubscribeRequest.positions:type_name -> scribe.v1.ShardPosition
-	39, // 7: scribe.v1.SubscribeRequest.heartbeat:type_name -> google.protobuf.Duration
+	43, // 6: scribe.v1.SubscribeRequest.positions:type_name -> scribe.v1.ShardPosition
+	44, // 7: scribe.v1.SubscribeRequest.heartbeat:type_name -> google.protobuf.Duration
 	15, // 8: scribe.v1.SubscribeResponse.updates:type_name -> scribe.v1.ShardUpdate
 	2,  // 9: scribe.v1.ShardUpdate.entries:type_name -> scribe.v1.Entry
 	0,  // 10: scribe.v1.SealResponse.state:type_name -> scribe.v1.ShardState
 	0,  // 11: scribe.v1.ListShardsResponse.states:type_name -> scribe.v1.ShardState
 	32, // 12: scribe.v1.SequencesResponse.producers:type_name -> scribe.v1.ProducerState
-	40, // 13: scribe.v1.MetalogFault.reason:type_name -> scribe.v1.Reason
-	36, // 14: scribe.v1.MetalogFault.refusals:type_name -> scribe.v1.ShardRefusal
-	37, // 15: scribe.v1.MetalogFault.runs:type_name -> scribe.v1.RunRefusal
-	40, // 16: scribe.v1.ShardRefusal.reason:type_name -> scribe.v1.Reason
-	0,  // 17: scribe.v1.ShardRefusal.state:type_name -> scribe.v1.ShardState
-	40, // 18: scribe.v1.RunRefusal.reason:type_name -> scribe.v1.Reason
-	1,  // 19: scribe.v1.RunRefusal.run:type_name -> scribe.v1.ProducerSequence
-	32, // 20: scribe.v1.RunRefusal.known:type_name -> scribe.v1.ProducerState
-	3,  // 21: scribe.v1.MetalogService.Open:input_type -> scribe.v1.OpenRequest
-	5,  // 22: scribe.v1.MetalogService.Append:input_type -> scribe.v1.AppendRequest
-	9,  // 23: scribe.v1.MetalogService.Read:input_type -> scribe.v1.ReadRequest
-	11, // 24: scribe.v1.MetalogService.Tail:input_type -> scribe.v1.TailRequest
-	13, // 25: scribe.v1.MetalogService.Subscribe:input_type -> scribe.v1.SubscribeRequest
-	16, // 26: scribe.v1.MetalogService.Seek:input_type -> scribe.v1.SeekRequest
-	18, // 27: scribe.v1.MetalogService.Trim:input_type -> scribe.v1.TrimRequest
-	20, // 28: scribe.v1.MetalogService.Seal:input_type -> scribe.v1.SealRequest
-	22, // 29: scribe.v1.MetalogService.Retire:input_type -> scribe.v1.RetireRequest
-	24, // 30: scribe.v1.MetalogService.Erase:input_type -> scribe.v1.EraseRequest
-	26, // 31: scribe.v1.MetalogService.ListShards:input_type -> scribe.v1.ListShardsRequest
-	28, // 32: scribe.v1.MetalogService.WatchShards:input_type -> scribe.v1.WatchShardsRequest
-	30, // 33: scribe.v1.MetalogService.Sequences:input_type -> scribe.v1.SequencesRequest
-	33, // 34: scribe.v1.MetalogService.AdvanceBoundary:input_type -> scribe.v1.AdvanceBoundaryRequest
-	4,  // 35: scribe.v1.MetalogService.Open:output_type -> scribe.v1.OpenResponse
-	7,  // 36: scribe.v1.MetalogService.Append:output_type -> scribe.v1.AppendResponse
-	10, // 37: scribe.v1.MetalogService.Read:output_type -> scribe.v1.ReadResponse
-	12, // 38: scribe.v1.MetalogService.Tail:output_type -> scribe.v1.TailResponse
-	14, // 39: scribe.v1.MetalogService.Subscribe:output_type -> scribe.v1.SubscribeResponse
-	17, // 40: scribe.v1.MetalogService.Seek:output_type -> scribe.v1.SeekResponse
-	19, // 41: scribe.v1.MetalogService.Trim:output_type -> scribe.v1.TrimResponse
-	21, // 42: scribe.v1.MetalogService.Seal:output_type -> scribe.v1.SealResponse
-	23, // 43: scribe.v1.MetalogService.Retire:output_type -> scribe.v1.RetireResponse
-	25, // 44: scribe.v1.MetalogService.Erase:output_type -> scribe.v1.EraseResponse
-	27, // 45: scribe.v1.MetalogService.ListShards:output_type -> scribe.v1.ListShardsResponse
-	29, // 46: scribe.v1.MetalogService.WatchShards:output_type -> scribe.v1.WatchShardsResponse
-	31, // 47: scribe.v1.MetalogService.Sequences:output_type -> scribe.v1.SequencesResponse
-	34, // 48: scribe.v1.MetalogService.AdvanceBoundary:output_type -> scribe.v1.AdvanceBoundaryResponse
-	35, // [35:49] is the sub-list for method output_type
-	21, // [21:35] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	35, // 13: scribe.v1.AnnotateRequest.annotations:type_name -> scribe.v1.Annotation
+	35, // 14: scribe.v1.AnnotationsResponse.annotations:type_name -> scribe.v1.Annotation
+	45, // 15: scribe.v1.MetalogFault.reason:type_name -> scribe.v1.Reason
+	41, // 16: scribe.v1.MetalogFault.refusals:type_name -> scribe.v1.ShardRefusal
+	42, // 17: scribe.v1.MetalogFault.runs:type_name -> scribe.v1.RunRefusal
+	45, // 18: scribe.v1.ShardRefusal.reason:type_name -> scribe.v1.Reason
+	0,  // 19: scribe.v1.ShardRefusal.state:type_name -> scribe.v1.ShardState
+	45, // 20: scribe.v1.RunRefusal.reason:type_name -> scribe.v1.Reason
+	1,  // 21: scribe.v1.RunRefusal.run:type_name -> scribe.v1.ProducerSequence
+	32, // 22: scribe.v1.RunRefusal.known:type_name -> scribe.v1.ProducerState
+	3,  // 23: scribe.v1.MetalogService.Open:input_type -> scribe.v1.OpenRequest
+	5,  // 24: scribe.v1.MetalogService.Append:input_type -> scribe.v1.AppendRequest
+	9,  // 25: scribe.v1.MetalogService.Read:input_type -> scribe.v1.ReadRequest
+	11, // 26: scribe.v1.MetalogService.Tail:input_type -> scribe.v1.TailRequest
+	13, // 27: scribe.v1.MetalogService.Subscribe:input_type -> scribe.v1.SubscribeRequest
+	16, // 28: scribe.v1.MetalogService.Seek:input_type -> scribe.v1.SeekRequest
+	18, // 29: scribe.v1.MetalogService.Trim:input_type -> scribe.v1.TrimRequest
+	20, // 30: scribe.v1.MetalogService.Seal:input_type -> scribe.v1.SealRequest
+	22, // 31: scribe.v1.MetalogService.Retire:input_type -> scribe.v1.RetireRequest
+	24, // 32: scribe.v1.MetalogService.Erase:input_type -> scribe.v1.EraseRequest
+	26, // 33: scribe.v1.MetalogService.ListShards:input_type -> scribe.v1.ListShardsRequest
+	28, // 34: scribe.v1.MetalogService.WatchShards:input_type -> scribe.v1.WatchShardsRequest
+	30, // 35: scribe.v1.MetalogService.Sequences:input_type -> scribe.v1.SequencesRequest
+	33, // 36: scribe.v1.MetalogService.AdvanceBoundary:input_type -> scribe.v1.AdvanceBoundaryRequest
+	36, // 37: scribe.v1.MetalogService.Annotate:input_type -> scribe.v1.AnnotateRequest
+	38, // 38: scribe.v1.MetalogService.Annotations:input_type -> scribe.v1.AnnotationsRequest
+	4,  // 39: scribe.v1.MetalogService.Open:output_type -> scribe.v1.OpenResponse
+	7,  // 40: scribe.v1.MetalogService.Append:output_type -> scribe.v1.AppendResponse
+	10, // 41: scribe.v1.MetalogService.Read:output_type -> scribe.v1.ReadResponse
+	12, // 42: scribe.v1.MetalogService.Tail:output_type -> scribe.v1.TailResponse
+	14, // 43: scribe.v1.MetalogService.Subscribe:output_type -> scribe.v1.SubscribeResponse
+	17, // 44: scribe.v1.MetalogService.Seek:output_type -> scribe.v1.SeekResponse
+	19, // 45: scribe.v1.MetalogService.Trim:output_type -> scribe.v1.TrimResponse
+	21, // 46: scribe.v1.MetalogService.Seal:output_type -> scribe.v1.SealResponse
+	23, // 47: scribe.v1.MetalogService.Retire:output_type -> scribe.v1.RetireResponse
+	25, // 48: scribe.v1.MetalogService.Erase:output_type -> scribe.v1.EraseResponse
+	27, // 49: scribe.v1.MetalogService.ListShards:output_type -> scribe.v1.ListShardsResponse
+	29, // 50: scribe.v1.MetalogService.WatchShards:output_type -> scribe.v1.WatchShardsResponse
+	31, // 51: scribe.v1.MetalogService.Sequences:output_type -> scribe.v1.SequencesResponse
+	34, // 52: scribe.v1.MetalogService.AdvanceBoundary:output_type -> scribe.v1.AdvanceBoundaryResponse
+	37, // 53: scribe.v1.MetalogService.Annotate:output_type -> scribe.v1.AnnotateResponse
+	39, // 54: scribe.v1.MetalogService.Annotations:output_type -> scribe.v1.AnnotationsResponse
+	39, // [39:55] is the sub-list for method output_type
+	23, // [23:39] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_metalog_proto_init() }
@@ -2393,7 +2726,7 @@ func file_scribe_v1_metalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_metalog_proto_rawDesc), len(file_scribe_v1_metalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   38,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

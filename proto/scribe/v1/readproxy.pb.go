@@ -446,7 +446,10 @@ type PayloadView struct {
 	// Number of the view, as in ViewStatus.
 	View uint64 `protobuf:"varint,7,opt,name=view,proto3" json:"view,omitempty"`
 	// It was made for another asker, and is served again.
-	Reused        bool `protobuf:"varint,8,opt,name=reused,proto3" json:"reused,omitempty"`
+	Reused bool `protobuf:"varint,8,opt,name=reused,proto3" json:"reused,omitempty"`
+	// Frames of the payload that report losses (docs/format/loss.md), in their order: they are no rows of the view, but messages of the
+	// payload, with an index each.
+	Losses        []*LossFrame `protobuf:"bytes,9,rep,name=losses,proto3" json:"losses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -537,6 +540,446 @@ func (x *PayloadView) GetReused() bool {
 	return false
 }
 
+func (x *PayloadView) GetLosses() []*LossFrame {
+	if x != nil {
+		return x.Losses
+	}
+	return nil
+}
+
+// LossFrame is a frame that reports a loss.
+type LossFrame struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The message's index in the payload.
+	Index uint32 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	// The frame.
+	Frame         []byte `protobuf:"bytes,2,opt,name=frame,proto3" json:"frame,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LossFrame) Reset() {
+	*x = LossFrame{}
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LossFrame) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LossFrame) ProtoMessage() {}
+
+func (x *LossFrame) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LossFrame.ProtoReflect.Descriptor instead.
+func (*LossFrame) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *LossFrame) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *LossFrame) GetFrame() []byte {
+	if x != nil {
+		return x.Frame
+	}
+	return nil
+}
+
+// ViewsRequest asks for views.
+type ViewsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A category; empty = all.
+	Category      string `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ViewsRequest) Reset() {
+	*x = ViewsRequest{}
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ViewsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ViewsRequest) ProtoMessage() {}
+
+func (x *ViewsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ViewsRequest.ProtoReflect.Descriptor instead.
+func (*ViewsRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ViewsRequest) GetCategory() string {
+	if x != nil {
+		return x.Category
+	}
+	return ""
+}
+
+// ViewsResponse tells of views.
+type ViewsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By category, the busiest first; at most 1,000.
+	Views []*ViewStatus `protobuf:"bytes,1,rep,name=views,proto3" json:"views,omitempty"`
+	// The queries that are running, by category; at most 10,000.
+	Queries []*QueryStatus `protobuf:"bytes,2,rep,name=queries,proto3" json:"queries,omitempty"`
+	// Zone maps that were written beside pointers, those dropped since too many waited, and those that could not be written, since the
+	// server began.
+	ZonesWritten  uint64 `protobuf:"varint,3,opt,name=zones_written,json=zonesWritten,proto3" json:"zones_written,omitempty"`
+	ZonesDropped  uint64 `protobuf:"varint,4,opt,name=zones_dropped,json=zonesDropped,proto3" json:"zones_dropped,omitempty"`
+	ZonesFailed   uint64 `protobuf:"varint,5,opt,name=zones_failed,json=zonesFailed,proto3" json:"zones_failed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ViewsResponse) Reset() {
+	*x = ViewsResponse{}
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ViewsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ViewsResponse) ProtoMessage() {}
+
+func (x *ViewsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ViewsResponse.ProtoReflect.Descriptor instead.
+func (*ViewsResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ViewsResponse) GetViews() []*ViewStatus {
+	if x != nil {
+		return x.Views
+	}
+	return nil
+}
+
+func (x *ViewsResponse) GetQueries() []*QueryStatus {
+	if x != nil {
+		return x.Queries
+	}
+	return nil
+}
+
+func (x *ViewsResponse) GetZonesWritten() uint64 {
+	if x != nil {
+		return x.ZonesWritten
+	}
+	return 0
+}
+
+func (x *ViewsResponse) GetZonesDropped() uint64 {
+	if x != nil {
+		return x.ZonesDropped
+	}
+	return 0
+}
+
+func (x *ViewsResponse) GetZonesFailed() uint64 {
+	if x != nil {
+		return x.ZonesFailed
+	}
+	return 0
+}
+
+// ViewStatus is one view.
+type ViewStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The category.
+	Category string `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
+	// Number of the view, never used again while the server runs.
+	View uint64 `protobuf:"varint,2,opt,name=view,proto3" json:"view,omitempty"`
+	// The version of the schema.
+	SchemaVersion uint32 `protobuf:"varint,3,opt,name=schema_version,json=schemaVersion,proto3" json:"schema_version,omitempty"`
+	// Its columns.
+	Columns []string `protobuf:"bytes,4,rep,name=columns,proto3" json:"columns,omitempty"`
+	// Its predicate as SQL; empty = all rows.
+	Predicate string `protobuf:"bytes,5,opt,name=predicate,proto3" json:"predicate,omitempty"`
+	// How many running queries it serves.
+	Queries uint32 `protobuf:"varint,6,opt,name=queries,proto3" json:"queries,omitempty"`
+	// Payloads that were made into it, and those that were served of them, however often.
+	Payloads uint64 `protobuf:"varint,7,opt,name=payloads,proto3" json:"payloads,omitempty"`
+	Hits     uint64 `protobuf:"varint,8,opt,name=hits,proto3" json:"hits,omitempty"`
+	// Bytes of messages that it was made of, and bytes of the view made.
+	BytesIn  uint64 `protobuf:"varint,9,opt,name=bytes_in,json=bytesIn,proto3" json:"bytes_in,omitempty"`
+	BytesOut uint64 `protobuf:"varint,10,opt,name=bytes_out,json=bytesOut,proto3" json:"bytes_out,omitempty"`
+	// Rows looked at, and kept.
+	RowsIn  uint64 `protobuf:"varint,11,opt,name=rows_in,json=rowsIn,proto3" json:"rows_in,omitempty"`
+	RowsOut uint64 `protobuf:"varint,12,opt,name=rows_out,json=rowsOut,proto3" json:"rows_out,omitempty"`
+	// Processor time that making it took, microseconds.
+	Cpu uint64 `protobuf:"varint,13,opt,name=cpu,proto3" json:"cpu,omitempty"`
+	// When it was made up, Unix microseconds.
+	Since int64 `protobuf:"varint,14,opt,name=since,proto3" json:"since,omitempty"`
+	// Why the policy has it, for people.
+	Reason        string `protobuf:"bytes,15,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ViewStatus) Reset() {
+	*x = ViewStatus{}
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ViewStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ViewStatus) ProtoMessage() {}
+
+func (x *ViewStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ViewStatus.ProtoReflect.Descriptor instead.
+func (*ViewStatus) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ViewStatus) GetCategory() string {
+	if x != nil {
+		return x.Category
+	}
+	return ""
+}
+
+func (x *ViewStatus) GetView() uint64 {
+	if x != nil {
+		return x.View
+	}
+	return 0
+}
+
+func (x *ViewStatus) GetSchemaVersion() uint32 {
+	if x != nil {
+		return x.SchemaVersion
+	}
+	return 0
+}
+
+func (x *ViewStatus) GetColumns() []string {
+	if x != nil {
+		return x.Columns
+	}
+	return nil
+}
+
+func (x *ViewStatus) GetPredicate() string {
+	if x != nil {
+		return x.Predicate
+	}
+	return ""
+}
+
+func (x *ViewStatus) GetQueries() uint32 {
+	if x != nil {
+		return x.Queries
+	}
+	return 0
+}
+
+func (x *ViewStatus) GetPayloads() uint64 {
+	if x != nil {
+		return x.Payloads
+	}
+	return 0
+}
+
+func (x *ViewStatus) GetHits() uint64 {
+	if x != nil {
+		return x.Hits
+	}
+	return 0
+}
+
+func (x *ViewStatus) GetBytesIn() uint64 {
+	if x != nil {
+		return x.BytesIn
+	}
+	return 0
+}
+
+func (x *ViewStatus) GetBytesOut() uint64 {
+	if x != nil {
+		return x.BytesOut
+	}
+	return 0
+}
+
+func (x *ViewStatus) GetRowsIn() uint64 {
+	if x != nil {
+		return x.RowsIn
+	}
+	return 0
+}
+
+func (x *ViewStatus) GetRowsOut() uint64 {
+	if x != nil {
+		return x.RowsOut
+	}
+	return 0
+}
+
+func (x *ViewStatus) GetCpu() uint64 {
+	if x != nil {
+		return x.Cpu
+	}
+	return 0
+}
+
+func (x *ViewStatus) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *ViewStatus) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// QueryStatus is one running query.
+type QueryStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The category.
+	Category string `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
+	// The query.
+	Query *Query `protobuf:"bytes,2,opt,name=query,proto3" json:"query,omitempty"`
+	// The view that serves it.
+	View uint64 `protobuf:"varint,3,opt,name=view,proto3" json:"view,omitempty"`
+	// Payloads that it was given.
+	Payloads uint64 `protobuf:"varint,4,opt,name=payloads,proto3" json:"payloads,omitempty"`
+	// When it asked last, Unix microseconds.
+	Used          int64 `protobuf:"varint,5,opt,name=used,proto3" json:"used,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueryStatus) Reset() {
+	*x = QueryStatus{}
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueryStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueryStatus) ProtoMessage() {}
+
+func (x *QueryStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_readproxy_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueryStatus.ProtoReflect.Descriptor instead.
+func (*QueryStatus) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_readproxy_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *QueryStatus) GetCategory() string {
+	if x != nil {
+		return x.Category
+	}
+	return ""
+}
+
+func (x *QueryStatus) GetQuery() *Query {
+	if x != nil {
+		return x.Query
+	}
+	return nil
+}
+
+func (x *QueryStatus) GetView() uint64 {
+	if x != nil {
+		return x.View
+	}
+	return 0
+}
+
+func (x *QueryStatus) GetPayloads() uint64 {
+	if x != nil {
+		return x.Payloads
+	}
+	return 0
+}
+
+func (x *QueryStatus) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
 var File_scribe_v1_readproxy_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_readproxy_proto_rawDesc = "" +
@@ -566,7 +1009,7 @@ const file_scribe_v1_readproxy_proto_rawDesc = "" +
 	"raw_length\x18\x04 \x01(\x04R\trawLength\x12\x10\n" +
 	"\x03crc\x18\x05 \x01(\rR\x03crc\x12*\n" +
 	"\x04view\x18\n" +
-	" \x01(\v2\x16.scribe.v1.PayloadViewR\x04view\"\xbd\x01\n" +
+	" \x01(\v2\x16.scribe.v1.PayloadViewR\x04view\"\xeb\x01\n" +
 	"\vPayloadView\x12\x14\n" +
 	"\x05exact\x18\x01 \x01(\bR\x05exact\x12\x12\n" +
 	"\x04rows\x18\x02 \x01(\x04R\x04rows\x12\x12\n" +
@@ -575,7 +1018,43 @@ const file_scribe_v1_readproxy_proto_rawDesc = "" +
 	"\x03bad\x18\x05 \x01(\x04R\x03bad\x12\x16\n" +
 	"\x06errors\x18\x06 \x01(\x04R\x06errors\x12\x12\n" +
 	"\x04view\x18\a \x01(\x04R\x04view\x12\x16\n" +
-	"\x06reused\x18\b \x01(\bR\x06reused*\xa0\x01\n" +
+	"\x06reused\x18\b \x01(\bR\x06reused\x12,\n" +
+	"\x06losses\x18\t \x03(\v2\x14.scribe.v1.LossFrameR\x06losses\"7\n" +
+	"\tLossFrame\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\rR\x05index\x12\x14\n" +
+	"\x05frame\x18\x02 \x01(\fR\x05frame\"*\n" +
+	"\fViewsRequest\x12\x1a\n" +
+	"\bcategory\x18\x01 \x01(\tR\bcategory\"\xdb\x01\n" +
+	"\rViewsResponse\x12+\n" +
+	"\x05views\x18\x01 \x03(\v2\x15.scribe.v1.ViewStatusR\x05views\x120\n" +
+	"\aqueries\x18\x02 \x03(\v2\x16.scribe.v1.QueryStatusR\aqueries\x12#\n" +
+	"\rzones_written\x18\x03 \x01(\x04R\fzonesWritten\x12#\n" +
+	"\rzones_dropped\x18\x04 \x01(\x04R\fzonesDropped\x12!\n" +
+	"\fzones_failed\x18\x05 \x01(\x04R\vzonesFailed\"\x91\x03\n" +
+	"\n" +
+	"ViewStatus\x12\x1a\n" +
+	"\bcategory\x18\x01 \x01(\tR\bcategory\x12\x12\n" +
+	"\x04view\x18\x02 \x01(\x04R\x04view\x12%\n" +
+	"\x0eschema_version\x18\x03 \x01(\rR\rschemaVersion\x12\x18\n" +
+	"\acolumns\x18\x04 \x03(\tR\acolumns\x12\x1c\n" +
+	"\tpredicate\x18\x05 \x01(\tR\tpredicate\x12\x18\n" +
+	"\aqueries\x18\x06 \x01(\rR\aqueries\x12\x1a\n" +
+	"\bpayloads\x18\a \x01(\x04R\bpayloads\x12\x12\n" +
+	"\x04hits\x18\b \x01(\x04R\x04hits\x12\x19\n" +
+	"\bbytes_in\x18\t \x01(\x04R\abytesIn\x12\x1b\n" +
+	"\tbytes_out\x18\n" +
+	" \x01(\x04R\bbytesOut\x12\x17\n" +
+	"\arows_in\x18\v \x01(\x04R\x06rowsIn\x12\x19\n" +
+	"\brows_out\x18\f \x01(\x04R\arowsOut\x12\x10\n" +
+	"\x03cpu\x18\r \x01(\x04R\x03cpu\x12\x14\n" +
+	"\x05since\x18\x0e \x01(\x03R\x05since\x12\x16\n" +
+	"\x06reason\x18\x0f \x01(\tR\x06reason\"\x95\x01\n" +
+	"\vQueryStatus\x12\x1a\n" +
+	"\bcategory\x18\x01 \x01(\tR\bcategory\x12&\n" +
+	"\x05query\x18\x02 \x01(\v2\x10.scribe.v1.QueryR\x05query\x12\x12\n" +
+	"\x04view\x18\x03 \x01(\x04R\x04view\x12\x1a\n" +
+	"\bpayloads\x18\x04 \x01(\x04R\bpayloads\x12\x12\n" +
+	"\x04used\x18\x05 \x01(\x03R\x04used*\xa0\x01\n" +
 	"\x0fPayloadEncoding\x12 \n" +
 	"\x1cPAYLOAD_ENCODING_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14PAYLOAD_ENCODING_RAW\x10\x01\x12\x1a\n" +
@@ -583,7 +1062,9 @@ const file_scribe_v1_readproxy_proto_rawDesc = "" +
 	"\x15PAYLOAD_ENCODING_JSON\x10\x03\x12\x1a\n" +
 	"\x16PAYLOAD_ENCODING_BLOCK\x10\x042N\n" +
 	"\x10ReadProxyService\x12:\n" +
-	"\x05Fetch\x12\x17.scribe.v1.FetchRequest\x1a\x18.scribe.v1.FetchResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
+	"\x05Fetch\x12\x17.scribe.v1.FetchRequest\x1a\x18.scribe.v1.FetchResponse2I\n" +
+	"\vViewService\x12:\n" +
+	"\x05Views\x12\x17.scribe.v1.ViewsRequest\x1a\x18.scribe.v1.ViewsResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
 
 var (
 	file_scribe_v1_readproxy_proto_rawDescOnce sync.Once
@@ -598,7 +1079,7 @@ func file_scribe_v1_readproxy_proto_rawDescGZIP() []byte {
 }
 
 var file_scribe_v1_readproxy_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_scribe_v1_readproxy_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_scribe_v1_readproxy_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_scribe_v1_readproxy_proto_goTypes = []any{
 	(PayloadEncoding)(0),  // 0: scribe.v1.PayloadEncoding
 	(*FetchRequest)(nil),  // 1: scribe.v1.FetchRequest
@@ -607,24 +1088,35 @@ var file_scribe_v1_readproxy_proto_goTypes = []any{
 	(*FetchResponse)(nil), // 4: scribe.v1.FetchResponse
 	(*Payload)(nil),       // 5: scribe.v1.Payload
 	(*PayloadView)(nil),   // 6: scribe.v1.PayloadView
-	(*Query)(nil),         // 7: scribe.v1.Query
-	(*ErrorInfo)(nil),     // 8: scribe.v1.ErrorInfo
+	(*LossFrame)(nil),     // 7: scribe.v1.LossFrame
+	(*ViewsRequest)(nil),  // 8: scribe.v1.ViewsRequest
+	(*ViewsResponse)(nil), // 9: scribe.v1.ViewsResponse
+	(*ViewStatus)(nil),    // 10: scribe.v1.ViewStatus
+	(*QueryStatus)(nil),   // 11: scribe.v1.QueryStatus
+	(*Query)(nil),         // 12: scribe.v1.Query
+	(*ErrorInfo)(nil),     // 13: scribe.v1.ErrorInfo
 }
 var file_scribe_v1_readproxy_proto_depIdxs = []int32{
-	0, // 0: scribe.v1.FetchRequest.encoding:type_name -> scribe.v1.PayloadEncoding
-	2, // 1: scribe.v1.FetchRequest.view:type_name -> scribe.v1.View
-	3, // 2: scribe.v1.FetchRequest.places:type_name -> scribe.v1.PointerPlace
-	7, // 3: scribe.v1.View.query:type_name -> scribe.v1.Query
-	5, // 4: scribe.v1.FetchResponse.payloads:type_name -> scribe.v1.Payload
-	8, // 5: scribe.v1.Payload.error:type_name -> scribe.v1.ErrorInfo
-	6, // 6: scribe.v1.Payload.view:type_name -> scribe.v1.PayloadView
-	1, // 7: scribe.v1.ReadProxyService.Fetch:input_type -> scribe.v1.FetchRequest
-	4, // 8: scribe.v1.ReadProxyService.Fetch:output_type -> scribe.v1.FetchResponse
-	8, // [8:9] is the sub-list for method output_type
-	7, // [7:8] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	0,  // 0: scribe.v1.FetchRequest.encoding:type_name -> scribe.v1.PayloadEncoding
+	2,  // 1: scribe.v1.FetchRequest.view:type_name -> scribe.v1.View
+	3,  // 2: scribe.v1.FetchRequest.places:type_name -> scribe.v1.PointerPlace
+	12, // 3: scribe.v1.View.query:type_name -> scribe.v1.Query
+	5,  // 4: scribe.v1.FetchResponse.payloads:type_name -> scribe.v1.Payload
+	13, // 5: scribe.v1.Payload.error:type_name -> scribe.v1.ErrorInfo
+	6,  // 6: scribe.v1.Payload.view:type_name -> scribe.v1.PayloadView
+	7,  // 7: scribe.v1.PayloadView.losses:type_name -> scribe.v1.LossFrame
+	10, // 8: scribe.v1.ViewsResponse.views:type_name -> scribe.v1.ViewStatus
+	11, // 9: scribe.v1.ViewsResponse.queries:type_name -> scribe.v1.QueryStatus
+	12, // 10: scribe.v1.QueryStatus.query:type_name -> scribe.v1.Query
+	1,  // 11: scribe.v1.ReadProxyService.Fetch:input_type -> scribe.v1.FetchRequest
+	8,  // 12: scribe.v1.ViewService.Views:input_type -> scribe.v1.ViewsRequest
+	4,  // 13: scribe.v1.ReadProxyService.Fetch:output_type -> scribe.v1.FetchResponse
+	9,  // 14: scribe.v1.ViewService.Views:output_type -> scribe.v1.ViewsResponse
+	13, // [13:15] is the sub-list for method output_type
+	11, // [11:13] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_readproxy_proto_init() }
@@ -639,9 +1131,9 @@ func file_scribe_v1_readproxy_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_readproxy_proto_rawDesc), len(file_scribe_v1_readproxy_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   6,
+			NumMessages:   11,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   2,
 		},
 		GoTypes:           file_scribe_v1_readproxy_proto_goTypes,
 		DependencyIndexes: file_scribe_v1_readproxy_proto_depIdxs,

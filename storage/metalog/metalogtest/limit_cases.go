@@ -103,6 +103,7 @@ var endCases = []testCase{
 		ctx, cancel := context.WithCancel(e.ctx)
 		cancel()
 		second := func(_ any, err error) error { return err }
+		third := func(_, _ any, err error) error { return err }
 		for what, err := range map[string]error{
 			"Open":            second(e.log.Open(ctx, "o", []record.ShardID{shardA})),
 			"Append":          second(e.log.Append(ctx, &metalog.Append{Shards: []metalog.ShardAppend{to(shardA, epoch, "x")}})),
@@ -114,6 +115,8 @@ var endCases = []testCase{
 			"Erase":           e.log.Erase(ctx, shardA.Category()),
 			"Sequences":       second(e.log.Sequences(ctx, shardA, []uint64{1})),
 			"AdvanceBoundary": second(e.log.AdvanceBoundary(ctx, 5)),
+			"Annotate":        second(e.log.Annotate(ctx, []metalog.Annotation{{Shard: shardA, LSN: 1, Kind: zones, Data: []byte("x")}})),
+			"Annotations":     third(e.log.Annotations(ctx, shardA, 1, 2, zones, 0)),
 			"Subscribe":       e.log.Subscribe(ctx, []metalog.Position{at(shardA, 1)}, 0, func([]metalog.Update) error { return nil }),
 			"WatchShards":     e.log.WatchShards(ctx, 7, func([]record.ShardID) error { return nil }),
 		} {
@@ -140,6 +143,7 @@ var endCases = []testCase{
 			e.Fatalf("the second Close: %v", err)
 		}
 		second := func(_ any, err error) error { return err }
+		third := func(_, _ any, err error) error { return err }
 		for what, err := range map[string]error{
 			"Open":            second(e.log.Open(e.ctx, "o", []record.ShardID{shardA})),
 			"Append":          e.try(to(shardA, epoch, "x")),
@@ -153,6 +157,8 @@ var endCases = []testCase{
 			"Shards":          second(e.log.Shards(e.ctx, 7)),
 			"Sequences":       second(e.log.Sequences(e.ctx, shardA, []uint64{1})),
 			"AdvanceBoundary": second(e.log.AdvanceBoundary(e.ctx, 0)),
+			"Annotate":        second(e.log.Annotate(e.ctx, []metalog.Annotation{{Shard: shardA, LSN: 1, Kind: zones, Data: []byte("x")}})),
+			"Annotations":     third(e.log.Annotations(e.ctx, shardA, 1, 2, zones, 0)),
 			"Subscribe":       e.log.Subscribe(e.ctx, []metalog.Position{at(shardA, 1)}, 0, func([]metalog.Update) error { return nil }),
 			"WatchShards":     e.log.WatchShards(e.ctx, 7, func([]record.ShardID) error { return nil }),
 		} {

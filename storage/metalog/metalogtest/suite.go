@@ -46,7 +46,7 @@ func (c *Clock) Advance(d time.Duration) { c.now.Add(d.Microseconds()) }
 // Run puts the engines that f makes through the suite.
 func Run(t *testing.T, f Factory) {
 	for _, group := range [][]testCase{
-		openCases, appendCases, fenceCases, sequenceCases, readCases, seekCases, trimCases, sealCases, retireCases, eraseCases, subscribeCases, watermarkCases,
+		openCases, appendCases, fenceCases, sequenceCases, readCases, seekCases, trimCases, sealCases, retireCases, eraseCases, annotateCases, subscribeCases, watermarkCases,
 		watchCases, limitCases, endCases, durableCases, linearCases, modelCases,
 	} {
 		for _, c := range group {

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
+	"scribe/storage/metalog"
 	"scribe/storage/metalog/pebblelog/schema"
 )
 
@@ -98,6 +99,9 @@ type committer struct {
 	overlay map[producerKey]schema.Producer
 	tails   []*tailChunk
 	trims   []trimmed
+	// notes are annotations that are written behind the batch, in noteBytes.
+	notes     []note
+	noteBytes int
 	// boundary is the one after the batch.
 	boundary int64
 	// retired are the categories that take no more records, those of the batch included.
@@ -154,6 +158,9 @@ func (c *committer) commit(first *request) error {
 		}
 		c.e.metrics.commit(time.Since(start), len(c.group), size)
 	}
+	if err := c.annotate(); err != nil {
+		return err
+	}
 	c.publish(bound)
 	if err := c.sweep(); err != nil {
 		return err
@@ -194,7 +201,7 @@ func (c *committer) build(first *request) (bound int64, err error) {
 
 // more returns a request that waits, nil when there is none or the batch is full.
 func (c *committer) more() *request {
-	if len(c.group) >= maxGroup || c.batch.Len() >= maxGroupBytes {
+	if len(c.group) >= maxGroup || c.batch.Len()+c.noteBytes >= maxGroupBytes {
 		return nil
 	}
 	select {
@@ -238,7 +245,10 @@ func (c *committer) change(sh *shard) {
 	}
 }
 
-// sweep removes the records of trims that are durable. It is not synced: what a crash leaves behind is below the shard's first
+// zones is the kind of annotations that there are.
+const zones = uint8(metalog.AnnotationZones)
+
+// sweep removes the records and the annotations of trims that are durable. It is not synced: what a crash leaves behind is below the shard's first
 // LSN, where nobody reads, and the shard's next trim removes it.
 //
 // It comes after the trims were published, so a reader that misses a record finds that the shard begins later by now.
@@ -253,7 +263,8 @@ func (c *committer) sweep() error {
 		if !t.sh.swept {
 			from, t.sh.swept = 0, true
 		}
-		err = errors.Join(err, b.DeleteRange(schema.AppendRecordKey(nil, t.sh.id, from), schema.AppendRecordKey(nil, t.sh.id, t.before), nil))
+		err = errors.Join(err, b.DeleteRange(schema.AppendRecordKey(nil, t.sh.id, from), schema.AppendRecordKey(nil, t.sh.id, t.before), nil),
+			b.DeleteRange(schema.AppendAnnotationKey(nil, t.sh.id, zones, from), schema.AppendAnnotationKey(nil, t.sh.id, zones, t.before), nil))
 	}
 	clear(c.trims)
 	c.trims = c.trims[:0]

@@ -64,7 +64,7 @@ func (o *eraseOp) stage(c *committer) error {
 			c.known.Remove(k)
 		}
 	}
-	for _, kind := range []schema.Kind{schema.KindState, schema.KindRecord, schema.KindProducer} {
+	for _, kind := range []schema.Kind{schema.KindState, schema.KindRecord, schema.KindProducer, schema.KindAnnotation} {
 		low, high := schema.CategoryBounds(kind, o.category)
 		_ = c.batch.DeleteRange(low, high, nil) // a batch without an index fails only when it is closed
 	}

@@ -23,6 +23,8 @@ type metrics struct {
 	subscriptions prometheus.Gauge
 	background    prometheus.Counter
 	stalls        prometheus.Counter
+	// annotations were kept, badAnnotations damaged when they were read.
+	annotations, badAnnotations prometheus.Counter
 
 	all []prometheus.Collector
 }
@@ -40,6 +42,8 @@ func newMetrics(e *Engine) *metrics {
 	m.readBytes = m.counter("scribe_metalog_read_bytes_total", "Bytes of the records that Read returned.")
 	m.commitBytes = m.counter("scribe_metalog_commit_bytes_total", "Bytes of batches written to the write-ahead log.")
 	m.background = m.counter("scribe_metalog_background_errors_total", "Flushes and compactions that failed.")
+	m.annotations = m.counter("scribe_metalog_annotations_total", "Annotations that were kept beside records.")
+	m.badAnnotations = m.counter("scribe_metalog_damaged_annotations_total", "Annotations that were damaged when they were read, and left out.")
 	m.stalls = m.counter("scribe_metalog_write_stalls_total", "Times that appends had to wait for flushes or compactions.")
 	m.commitSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "scribe_metalog_commit_seconds",

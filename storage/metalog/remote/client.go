@@ -232,6 +232,39 @@ func (c *client) AdvanceBoundary(ctx context.Context, t int64) (int64, error) {
 	return res.GetTime(), nil
 }
 
+// Annotate implements metalog.Log.
+func (c *client) Annotate(ctx context.Context, notes []metalog.Annotation) (int, error) {
+	if err := metalog.ValidateAnnotations(notes); err != nil {
+		return 0, c.orClosed(err)
+	}
+	res, err := call(ctx, c, c.svc.Annotate, &scribev1.AnnotateRequest{Annotations: notesToProto(notes)})
+	if err != nil {
+		return 0, err
+	}
+	return int(res.GetKept()), nil
+}
+
+// Annotations implements metalog.Log.
+func (c *client) Annotations(
+	ctx context.Context, shard record.ShardID, from, to record.LSN, kind metalog.AnnotationKind, maxBytes int,
+) ([]metalog.Annotation, record.LSN, error) {
+	to, maxBytes, err := metalog.ValidateAnnotationRange(shard, from, to, kind, maxBytes)
+	if err != nil {
+		return nil, 0, c.orClosed(err)
+	}
+	res, err := call(ctx, c, c.svc.Annotations, &scribev1.AnnotationsRequest{
+		Shard: uint64(shard), From: uint64(from), To: uint64(to), Kind: uint32(kind), MaxBytes: uint32(maxBytes), //nolint:gosec // within limits
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	until := record.LSN(res.GetUntil())
+	if until < from || until > to {
+		return nil, 0, fmt.Errorf("metalog: the server answered with annotations up to LSN %d for a range from %d to %d", until, from, to)
+	}
+	return notesFromProto(res.GetAnnotations()), until, nil
+}
+
 // Subscribe implements metalog.Log.
 func (c *client) Subscribe(ctx context.Context, from []metalog.Position, heartbeat time.Duration, fn func([]metalog.Update) error) error {
 	heartbeat, err := metalog.ValidateSubscribe(from, heartbeat)

@@ -1,6 +1,8 @@
 package remote
 
 import (
+	"math"
+
 	"scribe/internal/record"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
@@ -182,6 +184,33 @@ func updatesFromProto(res *scribev1.SubscribeResponse) []metalog.Update {
 			NextLSN:   record.LSN(u.GetNextLsn()),
 			Watermark: u.GetWatermark(),
 			Sealed:    u.GetSealed(),
+		}
+	}
+	return out
+}
+
+// annotationKind makes kinds that no engine has the invalid one.
+func annotationKind(kind uint32) metalog.AnnotationKind {
+	if kind > math.MaxUint8 {
+		return 0
+	}
+	return metalog.AnnotationKind(kind)
+}
+
+func notesToProto(in []metalog.Annotation) []*scribev1.Annotation {
+	out := make([]*scribev1.Annotation, len(in))
+	for i := range in {
+		n := &in[i]
+		out[i] = &scribev1.Annotation{Shard: uint64(n.Shard), Lsn: uint64(n.LSN), Kind: uint32(n.Kind), Data: n.Data}
+	}
+	return out
+}
+
+func notesFromProto(in []*scribev1.Annotation) []metalog.Annotation {
+	out := make([]metalog.Annotation, len(in))
+	for i, n := range in {
+		out[i] = metalog.Annotation{
+			Shard: record.ShardID(n.GetShard()), LSN: record.LSN(n.GetLsn()), Kind: annotationKind(n.GetKind()), Data: n.GetData(),
 		}
 	}
 	return out

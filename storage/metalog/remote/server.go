@@ -167,3 +167,22 @@ func (s *server) AdvanceBoundary(ctx context.Context, req *scribev1.AdvanceBound
 	}
 	return &scribev1.AdvanceBoundaryResponse{Time: t}, nil
 }
+
+// Annotate implements rpc.MetalogService.
+func (s *server) Annotate(ctx context.Context, req *scribev1.AnnotateRequest) (*scribev1.AnnotateResponse, error) {
+	kept, err := s.log.Annotate(ctx, notesFromProto(req.GetAnnotations()))
+	if err != nil {
+		return nil, toRPC(err)
+	}
+	return &scribev1.AnnotateResponse{Kept: uint32(kept)}, nil //nolint:gosec // at most as many as asked for
+}
+
+// Annotations implements rpc.MetalogService.
+func (s *server) Annotations(ctx context.Context, req *scribev1.AnnotationsRequest) (*scribev1.AnnotationsResponse, error) {
+	notes, until, err := s.log.Annotations(ctx, record.ShardID(req.GetShard()), record.LSN(req.GetFrom()), record.LSN(req.GetTo()),
+		annotationKind(req.GetKind()), int(min(req.GetMaxBytes(), metalog.MaxReadBytes)))
+	if err != nil {
+		return nil, toRPC(err)
+	}
+	return &scribev1.AnnotationsResponse{Annotations: notesToProto(notes), Until: uint64(until)}, nil
+}

@@ -66,6 +66,11 @@ const (
 	// MetalogServiceAdvanceBoundaryProcedure is the fully-qualified name of the MetalogService's
 	// AdvanceBoundary RPC.
 	MetalogServiceAdvanceBoundaryProcedure = "/scribe.v1.MetalogService/AdvanceBoundary"
+	// MetalogServiceAnnotateProcedure is the fully-qualified name of the MetalogService's Annotate RPC.
+	MetalogServiceAnnotateProcedure = "/scribe.v1.MetalogService/Annotate"
+	// MetalogServiceAnnotationsProcedure is the fully-qualified name of the MetalogService's
+	// Annotations RPC.
+	MetalogServiceAnnotationsProcedure = "/scribe.v1.MetalogService/Annotations"
 )
 
 // MetalogServiceClient is a client for the scribe.v1.MetalogService service.
@@ -102,6 +107,11 @@ type MetalogServiceClient interface {
 	Sequences(context.Context, *v1.SequencesRequest) (*v1.SequencesResponse, error)
 	// AdvanceBoundary raises the time below which blobs may be deleted, and so must not be referred to by new records.
 	AdvanceBoundary(context.Context, *v1.AdvanceBoundaryRequest) (*v1.AdvanceBoundaryResponse, error)
+	// Annotate keeps bytes beside records, which say what was learned of what the records refer to (docs/format/metalog.md). They go with
+	// the records, may be lost at any time, and no reader may need them.
+	Annotate(context.Context, *v1.AnnotateRequest) (*v1.AnnotateResponse, error)
+	// Annotations returns what is kept beside a range of records.
+	Annotations(context.Context, *v1.AnnotationsRequest) (*v1.AnnotationsResponse, error)
 }
 
 // NewMetalogServiceClient constructs a client for the scribe.v1.MetalogService service. By default,
@@ -199,6 +209,18 @@ func NewMetalogServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(metalogServiceMethods.ByName("AdvanceBoundary")),
 			connect.WithClientOptions(opts...),
 		),
+		annotate: connect.NewClient[v1.AnnotateRequest, v1.AnnotateResponse](
+			httpClient,
+			baseURL+MetalogServiceAnnotateProcedure,
+			connect.WithSchema(metalogServiceMethods.ByName("Annotate")),
+			connect.WithClientOptions(opts...),
+		),
+		annotations: connect.NewClient[v1.AnnotationsRequest, v1.AnnotationsResponse](
+			httpClient,
+			baseURL+MetalogServiceAnnotationsProcedure,
+			connect.WithSchema(metalogServiceMethods.ByName("Annotations")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -218,6 +240,8 @@ type metalogServiceClient struct {
 	watchShards     *connect.Client[v1.WatchShardsRequest, v1.WatchShardsResponse]
 	sequences       *connect.Client[v1.SequencesRequest, v1.SequencesResponse]
 	advanceBoundary *connect.Client[v1.AdvanceBoundaryRequest, v1.AdvanceBoundaryResponse]
+	annotate        *connect.Client[v1.AnnotateRequest, v1.AnnotateResponse]
+	annotations     *connect.Client[v1.AnnotationsRequest, v1.AnnotationsResponse]
 }
 
 // Open calls scribe.v1.MetalogService.Open.
@@ -338,6 +362,24 @@ func (c *metalogServiceClient) AdvanceBoundary(ctx context.Context, req *v1.Adva
 	return nil, err
 }
 
+// Annotate calls scribe.v1.MetalogService.Annotate.
+func (c *metalogServiceClient) Annotate(ctx context.Context, req *v1.AnnotateRequest) (*v1.AnnotateResponse, error) {
+	response, err := c.annotate.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// Annotations calls scribe.v1.MetalogService.Annotations.
+func (c *metalogServiceClient) Annotations(ctx context.Context, req *v1.AnnotationsRequest) (*v1.AnnotationsResponse, error) {
+	response, err := c.annotations.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // MetalogServiceHandler is an implementation of the scribe.v1.MetalogService service.
 type MetalogServiceHandler interface {
 	// Open makes the caller the writer of shards, creating those that do not exist: each gets an epoch above all earlier ones,
@@ -372,6 +414,11 @@ type MetalogServiceHandler interface {
 	Sequences(context.Context, *v1.SequencesRequest) (*v1.SequencesResponse, error)
 	// AdvanceBoundary raises the time below which blobs may be deleted, and so must not be referred to by new records.
 	AdvanceBoundary(context.Context, *v1.AdvanceBoundaryRequest) (*v1.AdvanceBoundaryResponse, error)
+	// Annotate keeps bytes beside records, which say what was learned of what the records refer to (docs/format/metalog.md). They go with
+	// the records, may be lost at any time, and no reader may need them.
+	Annotate(context.Context, *v1.AnnotateRequest) (*v1.AnnotateResponse, error)
+	// Annotations returns what is kept beside a range of records.
+	Annotations(context.Context, *v1.AnnotationsRequest) (*v1.AnnotationsResponse, error)
 }
 
 // NewMetalogServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -465,6 +512,18 @@ func NewMetalogServiceHandler(svc MetalogServiceHandler, opts ...connect.Handler
 		connect.WithSchema(metalogServiceMethods.ByName("AdvanceBoundary")),
 		connect.WithHandlerOptions(opts...),
 	)
+	metalogServiceAnnotateHandler := connect.NewUnaryHandlerSimple(
+		MetalogServiceAnnotateProcedure,
+		svc.Annotate,
+		connect.WithSchema(metalogServiceMethods.ByName("Annotate")),
+		connect.WithHandlerOptions(opts...),
+	)
+	metalogServiceAnnotationsHandler := connect.NewUnaryHandlerSimple(
+		MetalogServiceAnnotationsProcedure,
+		svc.Annotations,
+		connect.WithSchema(metalogServiceMethods.ByName("Annotations")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/scribe.v1.MetalogService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case MetalogServiceOpenProcedure:
@@ -495,6 +554,10 @@ func NewMetalogServiceHandler(svc MetalogServiceHandler, opts ...connect.Handler
 			metalogServiceSequencesHandler.ServeHTTP(w, r)
 		case MetalogServiceAdvanceBoundaryProcedure:
 			metalogServiceAdvanceBoundaryHandler.ServeHTTP(w, r)
+		case MetalogServiceAnnotateProcedure:
+			metalogServiceAnnotateHandler.ServeHTTP(w, r)
+		case MetalogServiceAnnotationsProcedure:
+			metalogServiceAnnotationsHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -558,4 +621,12 @@ func (UnimplementedMetalogServiceHandler) Sequences(context.Context, *v1.Sequenc
 
 func (UnimplementedMetalogServiceHandler) AdvanceBoundary(context.Context, *v1.AdvanceBoundaryRequest) (*v1.AdvanceBoundaryResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.MetalogService.AdvanceBoundary is not implemented"))
+}
+
+func (UnimplementedMetalogServiceHandler) Annotate(context.Context, *v1.AnnotateRequest) (*v1.AnnotateResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.MetalogService.Annotate is not implemented"))
+}
+
+func (UnimplementedMetalogServiceHandler) Annotations(context.Context, *v1.AnnotationsRequest) (*v1.AnnotationsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.MetalogService.Annotations is not implemented"))
 }

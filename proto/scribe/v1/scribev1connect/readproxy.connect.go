@@ -23,6 +23,8 @@ const _ = connect.IsAtLeastVersion1_13_0
 const (
 	// ReadProxyServiceName is the fully-qualified name of the ReadProxyService service.
 	ReadProxyServiceName = "scribe.v1.ReadProxyService"
+	// ViewServiceName is the fully-qualified name of the ViewService service.
+	ViewServiceName = "scribe.v1.ViewService"
 )
 
 // These constants are the fully-qualified names of the RPCs defined in this package. They're
@@ -35,6 +37,8 @@ const (
 const (
 	// ReadProxyServiceFetchProcedure is the fully-qualified name of the ReadProxyService's Fetch RPC.
 	ReadProxyServiceFetchProcedure = "/scribe.v1.ReadProxyService/Fetch"
+	// ViewServiceViewsProcedure is the fully-qualified name of the ViewService's Views RPC.
+	ViewServiceViewsProcedure = "/scribe.v1.ViewService/Views"
 )
 
 // ReadProxyServiceClient is a client for the scribe.v1.ReadProxyService service.
@@ -111,4 +115,80 @@ type UnimplementedReadProxyServiceHandler struct{}
 
 func (UnimplementedReadProxyServiceHandler) Fetch(context.Context, *v1.FetchRequest) (*v1.FetchResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.ReadProxyService.Fetch is not implemented"))
+}
+
+// ViewServiceClient is a client for the scribe.v1.ViewService service.
+type ViewServiceClient interface {
+	// Views tells which queries this server has seen lately and which views it has made of them (docs/columnar/views.md).
+	Views(context.Context, *v1.ViewsRequest) (*v1.ViewsResponse, error)
+}
+
+// NewViewServiceClient constructs a client for the scribe.v1.ViewService service. By default, it
+// uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses, and sends
+// uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the connect.WithGRPC() or
+// connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewViewServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) ViewServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	viewServiceMethods := v1.File_scribe_v1_readproxy_proto.Services().ByName("ViewService").Methods()
+	return &viewServiceClient{
+		views: connect.NewClient[v1.ViewsRequest, v1.ViewsResponse](
+			httpClient,
+			baseURL+ViewServiceViewsProcedure,
+			connect.WithSchema(viewServiceMethods.ByName("Views")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// viewServiceClient implements ViewServiceClient.
+type viewServiceClient struct {
+	views *connect.Client[v1.ViewsRequest, v1.ViewsResponse]
+}
+
+// Views calls scribe.v1.ViewService.Views.
+func (c *viewServiceClient) Views(ctx context.Context, req *v1.ViewsRequest) (*v1.ViewsResponse, error) {
+	response, err := c.views.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ViewServiceHandler is an implementation of the scribe.v1.ViewService service.
+type ViewServiceHandler interface {
+	// Views tells which queries this server has seen lately and which views it has made of them (docs/columnar/views.md).
+	Views(context.Context, *v1.ViewsRequest) (*v1.ViewsResponse, error)
+}
+
+// NewViewServiceHandler builds an HTTP handler from the service implementation. It returns the path
+// on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewViewServiceHandler(svc ViewServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	viewServiceMethods := v1.File_scribe_v1_readproxy_proto.Services().ByName("ViewService").Methods()
+	viewServiceViewsHandler := connect.NewUnaryHandlerSimple(
+		ViewServiceViewsProcedure,
+		svc.Views,
+		connect.WithSchema(viewServiceMethods.ByName("Views")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/scribe.v1.ViewService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case ViewServiceViewsProcedure:
+			viewServiceViewsHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedViewServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedViewServiceHandler struct{}
+
+func (UnimplementedViewServiceHandler) Views(context.Context, *v1.ViewsRequest) (*v1.ViewsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.ViewService.Views is not implemented"))
 }

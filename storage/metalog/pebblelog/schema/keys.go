@@ -22,6 +22,8 @@ const (
 	KindProducer Kind = 0x04
 	// KindRetired: a run of categories that were retired, under the first of them.
 	KindRetired Kind = 0x05
+	// KindAnnotation: an annotation, under shard, its own kind and LSN.
+	KindAnnotation Kind = 0x06
 )
 
 // Meta is the second byte of a KindMeta key.
@@ -44,6 +46,8 @@ const (
 	RecordKeyLen   = 1 + 8 + 8
 	ProducerKeyLen = 1 + 8 + 8
 	RetiredKeyLen  = 1 + 4
+
+	AnnotationKeyLen = 1 + 8 + 1 + 8
 )
 
 // MetaKey is the key of m.
@@ -122,4 +126,18 @@ func RetiredKeyFirst(key []byte) (uint32, error) {
 		return 0, corrupt("a key of %d bytes is not that of retired categories", len(key))
 	}
 	return binary.BigEndian.Uint32(key[1:]), nil
+}
+
+// AppendAnnotationKey appends the key of an annotation of a kind.
+func AppendAnnotationKey(dst []byte, s record.ShardID, kind uint8, lsn record.LSN) []byte {
+	dst = binary.BigEndian.AppendUint64(append(dst, byte(KindAnnotation)), uint64(s))
+	return binary.BigEndian.AppendUint64(append(dst, kind), uint64(lsn))
+}
+
+// AnnotationKeyLSN returns the LSN of an annotation's key; 0 when the key is not that of one of s and the kind.
+func AnnotationKeyLSN(key []byte, s record.ShardID, kind uint8) record.LSN {
+	if len(key) != AnnotationKeyLen || Kind(key[0]) != KindAnnotation || binary.BigEndian.Uint64(key[1:]) != uint64(s) || key[9] != kind {
+		return 0
+	}
+	return record.LSN(binary.BigEndian.Uint64(key[10:]))
 }

@@ -16,7 +16,7 @@ import (
 // TestGolden pins the bytes of each version, where a later one has only what it added. A change of these files is a change of the
 // format.
 func TestGolden(t *testing.T) {
-	for _, file := range []string{"testdata/v1.txt", "testdata/v2.txt"} {
+	for _, file := range []string{"testdata/v1.txt", "testdata/v2.txt", "testdata/v3.txt"} {
 		golden(t, file)
 	}
 }
@@ -56,6 +56,9 @@ func golden(t *testing.T, file string) {
 		case "retired":
 			key = RetiredKey(uint32(first))
 			value = AppendRetired(nil, key, uint32(last))
+		case "annotation":
+			key = AppendAnnotationKey(nil, shard, uint8(number), record.LSN(lsn))
+			value = AppendAnnotation(nil, key, []byte(d.Input))
 		default:
 			d.Fatalf(t, "unknown command %s", d.Cmd)
 		}
@@ -116,6 +119,19 @@ func TestRoundTrip(t *testing.T) {
 			return err
 		})
 
+		kind := rapid.Uint8().Draw(t, "kind of annotation")
+		key = AppendAnnotationKey(nil, shard, kind, lsn)
+		if AnnotationKeyLSN(key, shard, kind) != lsn || AnnotationKeyLSN(key, shard, kind+1) != 0 || AnnotationKeyLSN(key, shard+1, kind) != 0 {
+			t.Fatal("an annotation's key is another's, or not its own")
+		}
+		everyFlip(t, key, AppendAnnotation(nil, key, data), func(key, value []byte) error {
+			got, err := Annotation(key, value)
+			if err == nil && !bytes.Equal(got, data) {
+				t.Fatalf("%x came back as %x", data, got)
+			}
+			return err
+		})
+
 		low := rapid.Uint32().Draw(t, "first retired")
 		high := rapid.Uint32Min(low).Draw(t, "last retired")
 		key = RetiredKey(low)
@@ -163,6 +179,7 @@ func TestOrder(t *testing.T) {
 		AppendRecordKey(nil, 5, 1), AppendRecordKey(nil, 5, 255), AppendRecordKey(nil, 5, 256),
 		AppendRecordKey(nil, last, 1<<64-1), AppendProducerKey(nil, 0, 0),
 		RetiredKey(0), RetiredKey(255), RetiredKey(256), RetiredKey(1<<32 - 1),
+		AppendAnnotationKey(nil, 5, 1, 1), AppendAnnotationKey(nil, 5, 1, 256), AppendAnnotationKey(nil, 5, 2, 1), AppendAnnotationKey(nil, 6, 1, 1),
 	}
 	for i := 1; i < len(keys); i++ {
 		// The first key behind a range may be the one that begins the next.
@@ -185,7 +202,13 @@ func FuzzDecode(f *testing.F) {
 	f.Add(key, AppendNumber(nil, key, 5))
 	key = RetiredKey(7)
 	f.Add(key, AppendRetired(nil, key, 9))
+	key = AppendAnnotationKey(nil, 7, 1, 8)
+	f.Add(key, AppendAnnotation(nil, key, []byte("abc")))
 	f.Fuzz(func(t *testing.T, key, value []byte) {
+		_ = AnnotationKeyLSN(key, 7, 1)
+		if data, err := Annotation(key, value); err == nil {
+			same(t, value, AppendAnnotation(nil, key, data))
+		}
 		_ = RecordKeyLSN(key, 7)
 		_, _ = StateKeyShard(key)
 		if at, data, err := Record(key, value); err == nil {

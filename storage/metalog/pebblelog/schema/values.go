@@ -10,9 +10,9 @@ import (
 )
 
 // Version is the version of the format that this package writes. OldestVersion is the oldest one that it reads: version 2 added
-// retired categories, and nothing that was there before is written otherwise.
+// retired categories, version 3 annotations, and nothing that was there before is written otherwise.
 const (
-	Version       = 2
+	Version       = 3
 	OldestVersion = 1
 )
 
@@ -21,6 +21,9 @@ var ErrCorrupt = errors.New("damaged value")
 
 // RecordOverhead is how many bytes longer a record's value is than its data.
 const RecordOverhead = 4 + 8
+
+// AnnotationOverhead is how many bytes longer an annotation's value is than its data.
+const AnnotationOverhead = 4
 
 // Lengths of values in bytes.
 const (
@@ -184,6 +187,25 @@ func DecodeRetired(key, value []byte) (first, last uint32, err error) {
 		return 0, 0, corrupt("a run of retired categories from %d to %d", first, last)
 	}
 	return first, last, nil
+}
+
+// AppendAnnotation appends the value of an annotation.
+func AppendAnnotation(dst, key, data []byte) []byte {
+	n := len(dst)
+	dst = append(append(dst, 0, 0, 0, 0), data...)
+	seal(dst[n:], key)
+	return dst
+}
+
+// Annotation reads the value of an annotation. The data aliases value.
+func Annotation(key, value []byte) ([]byte, error) {
+	if err := check(key, value); err != nil {
+		return nil, err
+	}
+	if len(value) <= AnnotationOverhead {
+		return nil, corrupt("an annotation of %d bytes", len(value))
+	}
+	return value[AnnotationOverhead:], nil
 }
 
 // seal writes the checksum of key and the rest of value into value's first four bytes.

@@ -1,0 +1,132 @@
+package pebblelog
+
+import (
+	"context"
+	"errors"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"scribe/internal/record"
+	"scribe/storage/metalog"
+	"scribe/storage/metalog/pebblelog/schema"
+)
+
+// Annotate implements metalog.Log.
+func (e *Engine) Annotate(ctx context.Context, notes []metalog.Annotation) (int, error) {
+	if err := e.enter(); err != nil {
+		return 0, err
+	}
+	defer e.leave()
+	if err := metalog.ValidateAnnotations(notes); err != nil {
+		return 0, err
+	}
+	o := &annotateOp{notes: notes}
+	if err := e.do(ctx, o); err != nil {
+		return 0, err
+	}
+	e.metrics.annotations.Add(float64(o.kept))
+	return o.kept, nil
+}
+
+// annotateOp keeps annotations. They are not in the batch that is synced: nobody waits for them to be durable.
+type annotateOp struct {
+	notes []metalog.Annotation
+	kept  int
+}
+
+// note is an annotation that will be written, encoded.
+type note struct {
+	sh    *shard
+	lsn   record.LSN
+	key   []byte
+	value []byte
+}
+
+func (o *annotateOp) stage(c *committer) error {
+	for i := range o.notes {
+		n := &o.notes[i]
+		sh, err := c.e.table.get(n.Shard)
+		if err != nil {
+			return err
+		}
+		if sh == nil || n.LSN < sh.cur.First || n.LSN >= sh.cur.Next {
+			continue
+		}
+		key := schema.AppendAnnotationKey(make([]byte, 0, schema.AnnotationKeyLen), n.Shard, uint8(n.Kind), n.LSN)
+		value := schema.AppendAnnotation(make([]byte, 0, schema.AnnotationOverhead+len(n.Data)), key, n.Data)
+		c.notes = append(c.notes, note{sh, n.LSN, key, value})
+		c.noteBytes += len(key) + len(value)
+		o.kept++
+	}
+	return nil
+}
+
+// annotate writes the annotations of the group, behind its batch: what the group trimmed or erased is not brought back.
+func (c *committer) annotate() error {
+	if len(c.notes) == 0 {
+		return nil
+	}
+	b := c.e.db.NewBatch()
+	var err error
+	for _, n := range c.notes {
+		if n.lsn >= n.sh.cur.First && n.lsn < n.sh.cur.Next {
+			err = errors.Join(err, b.Set(n.key, n.value, nil))
+		}
+	}
+	clear(c.notes)
+	c.notes, c.noteBytes = c.notes[:0], 0
+	return errors.Join(err, b.Commit(pebble.NoSync), b.Close())
+}
+
+// Annotations implements metalog.Log.
+func (e *Engine) Annotations(
+	ctx context.Context, shard record.ShardID, from, to record.LSN, kind metalog.AnnotationKind, maxBytes int,
+) (notes []metalog.Annotation, until record.LSN, err error) {
+	if err := e.enter(); err != nil {
+		return nil, 0, err
+	}
+	defer e.leave()
+	to, maxBytes, err = metalog.ValidateAnnotationRange(shard, from, to, kind, maxBytes)
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, 0, err
+	}
+	st, err := e.table.state(shard)
+	if err != nil {
+		return nil, 0, err
+	}
+	low, high := max(from, st.First), min(to, st.Next)
+	if low >= high {
+		return nil, to, nil
+	}
+	it, err := e.db.NewIter(&pebble.IterOptions{
+		LowerBound: schema.AppendAnnotationKey(nil, shard, uint8(kind), low), UpperBound: schema.AppendAnnotationKey(nil, shard, uint8(kind), high),
+	})
+	if err != nil {
+		return nil, 0, readError(shard, low, err)
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	for ok := it.First(); ok; ok = it.Next() {
+		lsn := schema.AnnotationKeyLSN(it.Key(), shard, uint8(kind))
+		value, err := it.ValueAndErr()
+		if err != nil {
+			return nil, 0, readError(shard, lsn, err)
+		}
+		data, err := schema.Annotation(it.Key(), value)
+		if err != nil {
+			e.metrics.badAnnotations.Inc() // it is as if it was not there
+			continue
+		}
+		if len(notes) > 0 && len(data) > maxBytes {
+			return notes, lsn, nil
+		}
+		maxBytes -= len(data)
+		notes = append(notes, metalog.Annotation{Shard: shard, LSN: lsn, Kind: kind, Data: append([]byte(nil), data...)})
+	}
+	if err := it.Error(); err != nil {
+		return nil, 0, readError(shard, low, err)
+	}
+	return notes, to, nil
+}

@@ -285,7 +285,7 @@ func ParseDecimal[T text](s T, precision, scale int32) (decimal128.Num, error) {
 	keep := len(n.whole) + n.exponent + int(scale)
 	var v uint128
 	if n.significant {
-		for i := 0; i < keep; i++ {
+		for i := range keep {
 			if i >= total && v == (uint128{}) {
 				break
 			}

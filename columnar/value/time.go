@@ -285,11 +285,12 @@ func (p *clock[T]) zone() error {
 		}
 	}
 	sign := int64(0)
-	if p.accept('+') {
+	switch {
+	case p.accept('+'):
 		sign = 1
-	} else if p.accept('-') {
+	case p.accept('-'):
 		sign = -1
-	} else {
+	default:
 		return nil
 	}
 	v, n, ok := p.digits(1, 6)

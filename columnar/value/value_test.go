@@ -189,7 +189,7 @@ func TestDecimalsReadBack(t *testing.T) {
 
 func TestBoolsAndBinaries(t *testing.T) {
 	for in, want := range map[string]string{
-		"t": "true", "TRUE ": "true", "y": "true", "on": "true", "1": "true", "f": "false", "of": "false", "no": "false", "0": "false",
+		"t": "true", "TRUE": "true", "y": "true", "on": "true", "1": "true", "f": "false", "of": "false", "no": "false", "0": "false",
 		"o": "", "": "", "truee": "", "2": "",
 	} {
 		v, err := value.ParseBool(in)

@@ -1,0 +1,377 @@
+package vector
+
+import (
+	"bytes"
+	"math"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
+
+	"scribe/columnar/expr"
+	"scribe/columnar/schema"
+	"scribe/columnar/value"
+)
+
+// order is the comparison that is computed; the others are these turned around or negated.
+type order uint8
+
+const (
+	equal order = iota
+	less
+	greater
+)
+
+// compareNode compares two values of one type.
+type compareNode struct {
+	op   expr.Op
+	a, b node
+}
+
+func (n *compareNode) eval(ev *eval, sel bitmap) *vec {
+	args := ev.args(sel, n.a, n.b)
+	a, b := args[0], args[1]
+	out := &vec{kind: schema.Bool, rows: ev.rows, valid: ev.valid(a, b)}
+	if a.nothing() || b.nothing() {
+		out.bits = ev.zeros(ev.rows)
+		return n.distinct(ev, out, a, b)
+	}
+	switch n.op {
+	case expr.Lt:
+		out.bits = ev.compare(less, a, b, sel)
+	case expr.Gt:
+		out.bits = ev.compare(greater, a, b, sel)
+	case expr.Ge:
+		out.bits = ev.compare(less, a, b, sel)
+		out.bits.not(ev.rows)
+	case expr.Le:
+		out.bits = ev.compare(greater, a, b, sel)
+		out.bits.not(ev.rows)
+	case expr.Ne:
+		out.bits = ev.compare(equal, a, b, sel)
+		out.bits.not(ev.rows)
+	default:
+		out.bits = ev.compare(equal, a, b, sel)
+	}
+	return n.distinct(ev, out, a, b)
+}
+
+// distinct makes of the equality that was computed one for which nulls are values.
+func (n *compareNode) distinct(ev *eval, out, a, b *vec) *vec {
+	if n.op != expr.IsDistinct && n.op != expr.IsNotDistinct {
+		return out
+	}
+	if out.valid != nil {
+		// Equal: both not null and equal, or both null.
+		out.bits.and(out.valid)
+		either := ev.presence(a)
+		either.or(ev.presence(b))
+		either.not(ev.rows)
+		out.bits.or(either)
+		out.valid = nil
+	}
+	if n.op == expr.IsDistinct {
+		out.bits.not(ev.rows)
+	}
+	return out
+}
+
+// presence returns the rows that are not null, in memory of its own.
+func (ev *eval) presence(v *vec) bitmap {
+	switch {
+	case v.valid == nil || v.one && v.valid.get(0):
+		return ev.ones(ev.rows)
+	case v.one:
+		return ev.zeros(ev.rows)
+	}
+	return ev.copyOf(v.valid)
+}
+
+// compare returns the rows in which a and b, of which one at most is a constant, are in the order.
+func (ev *eval) compare(o order, a, b *vec, sel bitmap) bitmap {
+	if a.one {
+		a, b = b, a
+		switch o {
+		case less:
+			o = greater
+		case greater:
+			o = less
+		case equal:
+		}
+	}
+	out := ev.bitmap(ev.rows)
+	switch a.kind {
+	case schema.Int32, schema.Date:
+		compareOrdered(out, o, a.i32, b.i32, b.one)
+	case schema.Int64, schema.Timestamp:
+		compareOrdered(out, o, a.i64, b.i64, b.one)
+	case schema.Uint64:
+		compareOrdered(out, o, a.u64, b.u64, b.one)
+	case schema.Float64:
+		compareFloats(out, o, a.f64, b.f64, b.one)
+	case schema.Bool:
+		compareBools(out, o, a.bits, b.bits, ev.rows)
+	case schema.String, schema.Binary:
+		clear(out)
+		compareStrings(out, o, a, b, ev.live(sel, a, b))
+	case schema.Decimal:
+		compareAny(out, o, a.dec, b.dec, b.one, decimal128.Num.Cmp)
+	case schema.Interval:
+		compareAny(out, o, a.iv, b.iv, b.one, compareIntervals)
+	default:
+		clear(out) // nulls
+	}
+	return out
+}
+
+func compareIntervals(a, b arrow.MonthDayNanoInterval) int {
+	return value.IntervalOf(a).Compare(value.IntervalOf(b))
+}
+
+func bit(b bool) uint64 {
+	// The compiler makes one instruction of this.
+	if b {
+		return 1
+	}
+	return 0
+}
+
+type ordered interface{ int32 | int64 | uint64 }
+
+// compareOrdered compares with a constant, if one is true, or row by row.
+func compareOrdered[T ordered](out bitmap, o order, a, b []T, one bool) {
+	switch {
+	case one && o == equal:
+		equalTo(out, a, b[0])
+	case one && o == less:
+		lessThan(out, a, b[0])
+	case one:
+		greaterThan(out, a, b[0])
+	case o == equal:
+		equalRows(out, a, b)
+	case o == less:
+		lessRows(out, a, b)
+	default:
+		lessRows(out, b, a)
+	}
+}
+
+// The loops below make a word of 64 rows at a time, eight of them without a branch between.
+
+func equalTo[T ordered | float64](out bitmap, a []T, c T) {
+	full := len(a) / 64
+	for w := range full {
+		var word uint64
+		p := a[w*64 : w*64+64 : w*64+64]
+		for i := 0; i < 64; i += 8 {
+			q := p[i : i+8 : i+8]
+			word |= (bit(q[0] == c) | bit(q[1] == c)<<1 | bit(q[2] == c)<<2 | bit(q[3] == c)<<3 |
+				bit(q[4] == c)<<4 | bit(q[5] == c)<<5 | bit(q[6] == c)<<6 | bit(q[7] == c)<<7) << (i & 63)
+		}
+		out[w] = word
+	}
+	if rest := a[full*64:]; len(rest) > 0 {
+		out[full] = 0
+		for i, v := range rest {
+			out[full] |= bit(v == c) << (i & 63)
+		}
+	}
+}
+
+func lessThan[T ordered | float64](out bitmap, a []T, c T) {
+	full := len(a) / 64
+	for w := range full {
+		var word uint64
+		p := a[w*64 : w*64+64 : w*64+64]
+		for i := 0; i < 64; i += 8 {
+			q := p[i : i+8 : i+8]
+			word |= (bit(q[0] < c) | bit(q[1] < c)<<1 | bit(q[2] < c)<<2 | bit(q[3] < c)<<3 |
+				bit(q[4] < c)<<4 | bit(q[5] < c)<<5 | bit(q[6] < c)<<6 | bit(q[7] < c)<<7) << (i & 63)
+		}
+		out[w] = word
+	}
+	if rest := a[full*64:]; len(rest) > 0 {
+		out[full] = 0
+		for i, v := range rest {
+			out[full] |= bit(v < c) << (i & 63)
+		}
+	}
+}
+
+func greaterThan[T ordered | float64](out bitmap, a []T, c T) {
+	full := len(a) / 64
+	for w := range full {
+		var word uint64
+		p := a[w*64 : w*64+64 : w*64+64]
+		for i := 0; i < 64; i += 8 {
+			q := p[i : i+8 : i+8]
+			word |= (bit(q[0] > c) | bit(q[1] > c)<<1 | bit(q[2] > c)<<2 | bit(q[3] > c)<<3 |
+				bit(q[4] > c)<<4 | bit(q[5] > c)<<5 | bit(q[6] > c)<<6 | bit(q[7] > c)<<7) << (i & 63)
+		}
+		out[w] = word
+	}
+	if rest := a[full*64:]; len(rest) > 0 {
+		out[full] = 0
+		for i, v := range rest {
+			out[full] |= bit(v > c) << (i & 63)
+		}
+	}
+}
+
+func equalRows[T ordered](out bitmap, a, b []T) {
+	b = b[:len(a)]
+	for w := range out {
+		p := a[w*64 : min(w*64+64, len(a))]
+		q := b[w*64:][:len(p)]
+		var word uint64
+		for i, v := range p {
+			word |= bit(v == q[i]) << (i & 63)
+		}
+		out[w] = word
+	}
+}
+
+func lessRows[T ordered](out bitmap, a, b []T) {
+	b = b[:len(a)]
+	for w := range out {
+		p := a[w*64 : min(w*64+64, len(a))]
+		q := b[w*64:][:len(p)]
+		var word uint64
+		for i, v := range p {
+			word |= bit(v < q[i]) << (i & 63)
+		}
+		out[w] = word
+	}
+}
+
+// compareFloats: NaN is equal to NaN and above everything else.
+func compareFloats(out bitmap, o order, a, b []float64, one bool) {
+	n := len(a)
+	switch {
+	case !one:
+		compareAny(out, o, a, b, false, compareFloat)
+	case math.IsNaN(b[0]):
+		equalToNaN(out, a)
+		switch o {
+		case less:
+			out.not(n)
+		case greater:
+			clear(out)
+		case equal:
+		}
+	case o == equal:
+		equalTo(out, a, b[0])
+	case o == less:
+		lessThan(out, a, b[0])
+	default:
+		// Not below and not equal: that is so of NaN too.
+		greaterThan(out, a, b[0])
+		for i, v := range a {
+			if v != v {
+				out.set(i)
+			}
+		}
+	}
+}
+
+func equalToNaN(out bitmap, a []float64) {
+	clear(out)
+	for i, v := range a {
+		out[i/64] |= bit(v != v) << (i & 63)
+	}
+}
+
+func compareFloat(a, b float64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	case a == b:
+		return 0
+	case a == a: // and b is NaN
+		return -1
+	case b == b:
+		return 1
+	}
+	return 0
+}
+
+func compareBools(out bitmap, o order, a, b bitmap, n int) {
+	for i := range out {
+		switch o {
+		case equal:
+			out[i] = ^(a[i] ^ b[i])
+		case less:
+			out[i] = ^a[i] & b[i]
+		case greater:
+			out[i] = a[i] &^ b[i]
+		}
+	}
+	if len(out) > 0 {
+		out[len(out)-1] &= tail(n)
+	}
+}
+
+func compareAny[T fixed](out bitmap, o order, a, b []T, one bool, cmp func(a, b T) int) {
+	clear(out)
+	want := [...]int{equal: 0, less: -1, greater: 1}[o]
+	at := -1
+	if one {
+		at = 0
+	}
+	for i, v := range a {
+		out[i/64] |= bit(cmp(v, b[i&at]) == want) << (i & 63)
+	}
+}
+
+// compareStrings sets the rows of live that are in the order.
+func compareStrings(out bitmap, o order, a, b *vec, live bitmap) {
+	n := a.rows
+	if o == equal {
+		if b.one {
+			equalToString(out, a, b.str(0), live)
+			return
+		}
+		for i := range each(live, n) {
+			if bytes.Equal(a.str(i), b.str(i)) {
+				out.set(i)
+			}
+		}
+		return
+	}
+	want := [...]int{less: -1, greater: 1}[o]
+	at := b.at()
+	for i := range each(live, n) {
+		if bytes.Compare(a.str(i), b.str(i&at)) == want {
+			out.set(i)
+		}
+	}
+}
+
+// equalToString compares the lengths first, then the last byte, in which texts of one column differ more often than in the first.
+func equalToString(out bitmap, a *vec, c []byte, live bitmap) {
+	length := int32(len(c))
+	for w := range out {
+		from := w * 64
+		begin := a.begin[from:min(from+64, a.rows)]
+		end := a.end[from:][:len(begin)]
+		var word uint64
+		for i, e := range end {
+			word |= bit(e-begin[i] == length) << (i & 63)
+		}
+		if live != nil {
+			word &= live[w]
+		}
+		out[w] = word
+	}
+	if length == 0 {
+		return
+	}
+	last := c[length-1]
+	for i := range each(out, a.rows) {
+		e := a.end[i]
+		if a.data[e-1] != last || string(a.data[a.begin[i]:e]) != string(c) {
+			out.clear(i)
+		}
+	}
+}

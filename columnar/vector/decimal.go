@@ -1,0 +1,227 @@
+package vector
+
+import (
+	"math/big"
+	"math/bits"
+
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
+
+	"scribe/columnar/expr"
+	"scribe/columnar/schema"
+	"scribe/columnar/value"
+)
+
+func laneD(v *vec) *[]decimal128.Num { return &v.dec }
+
+// pow10 are the powers of ten that have 64 bits.
+var pow10 = func() (p [20]uint64) {
+	p[0] = 1
+	for i := 1; i < len(p); i++ {
+		p[i] = p[i-1] * 10
+	}
+	return p
+}()
+
+// bigPow10 are the powers of ten up to what two decimals' scales and precisions need together.
+var bigPow10 = func() (p [4*value.MaxPrecision + 1]*big.Int) {
+	v := big.NewInt(1)
+	for i := range p {
+		p[i] = new(big.Int).Set(v)
+		v.Mul(v, big.NewInt(10))
+	}
+	return p
+}()
+
+// small returns a decimal as 64 bits if it fits with some to spare, so that sums of two do not wrap.
+func small(v decimal128.Num) (int64, bool) {
+	lo := int64(v.LowBits())
+	return lo, v.HighBits() == lo>>63 && lo>>62 == lo>>63
+}
+
+// decimals computes with decimals of scales that may differ. It has the numbers that the slow path works on.
+type decimals struct {
+	op             expr.Op
+	sa, sb         int32 // scales of the arguments
+	precision, out int32 // of the result
+	a, b, q, r, h  big.Int
+}
+
+func decimalCalc(op expr.Op, ta, tb, t *schema.Type) calc {
+	switch op {
+	case expr.Add, expr.Sub, expr.Mul, expr.Div, expr.Mod, expr.Neg, expr.Abs, expr.Floor, expr.Ceil, expr.Round:
+	default:
+		return nil
+	}
+	return func(ev *eval, out, a, b *vec, live bitmap) bitmap {
+		d := decimals{op: op, sa: ta.Scale, sb: tb.Scale, precision: t.Precision, out: t.Scale}
+		return pairwise(laneD, laneD, laneD, d.calc)(ev, out, a, b, live)
+	}
+}
+
+// calc is exact where the result's scale allows it, else rounded half away from zero.
+func (d *decimals) calc(a, b decimal128.Num) (decimal128.Num, bool) {
+	if v, ok := d.fast(a, b); ok {
+		return v, value.FitsPrecision(v, d.precision)
+	}
+	x, y := setDecimal(&d.a, &d.h, a), setDecimal(&d.b, &d.h, b)
+	scale := max(d.sa, d.sb) // of q
+	switch d.op {
+	case expr.Add:
+		d.align(x, y)
+		d.q.Add(x, y)
+	case expr.Sub:
+		d.align(x, y)
+		d.q.Sub(x, y)
+	case expr.Mul:
+		d.q.Mul(x, y)
+		scale = d.sa + d.sb
+	case expr.Div:
+		if y.Sign() == 0 {
+			return decimal128.Num{}, false
+		}
+		// q = x/10^sa / (y/10^sb) * 10^out, rounded.
+		if shift := d.out + d.sb - d.sa; shift >= 0 {
+			x.Mul(x, bigPow10[shift])
+		} else {
+			y.Mul(y, bigPow10[-shift])
+		}
+		d.divide(x, y)
+		scale = d.out
+	case expr.Mod:
+		if y.Sign() == 0 {
+			return decimal128.Num{}, false
+		}
+		d.align(x, y)
+		d.q.Rem(x, y)
+	default:
+		return d.one(x)
+	}
+	return d.rescale(scale)
+}
+
+// one computes the operators of one value, which is x.
+func (d *decimals) one(x *big.Int) (decimal128.Num, bool) {
+	d.q.Set(x)
+	switch d.op {
+	case expr.Neg:
+		d.q.Neg(x)
+	case expr.Abs:
+		d.q.Abs(x)
+	case expr.Floor, expr.Ceil:
+		unit := bigPow10[d.sa]
+		if d.op == expr.Ceil {
+			x.Neg(x)
+		}
+		d.h.Mod(x, unit) // not negative, so that this is the distance to the next whole below
+		d.q.Sub(x, &d.h)
+		if d.op == expr.Ceil {
+			d.q.Neg(&d.q)
+		}
+	default: // Round is done by rescale
+	}
+	return d.rescale(d.sa)
+}
+
+// fast computes what 64 bits are enough for.
+func (d *decimals) fast(a, b decimal128.Num) (decimal128.Num, bool) {
+	x, ok := small(a)
+	if !ok {
+		return decimal128.Num{}, false
+	}
+	y, ok := small(b)
+	if !ok {
+		return decimal128.Num{}, false
+	}
+	same := d.sa == d.out && d.sb == d.out
+	switch {
+	case d.op == expr.Add && same:
+		return decimal128.FromI64(x + y), true
+	case d.op == expr.Sub && same:
+		return decimal128.FromI64(x - y), true
+	case d.op == expr.Mul && d.sa+d.sb == d.out:
+		hi, lo := bits.Mul64(uint64(x), uint64(y))
+		if x < 0 {
+			hi -= uint64(y)
+		}
+		if y < 0 {
+			hi -= uint64(x)
+		}
+		return decimal128.New(int64(hi), lo), true
+	case d.op == expr.Mod && same && y != 0:
+		return decimal128.FromI64(x % y), true
+	case d.op == expr.Neg && same:
+		return decimal128.FromI64(-x), true
+	case d.op == expr.Abs && same:
+		return decimal128.FromI64(max(x, -x)), true
+	}
+	return decimal128.Num{}, false
+}
+
+// align brings both to the larger scale.
+func (d *decimals) align(x, y *big.Int) {
+	if d.sa < d.sb {
+		x.Mul(x, bigPow10[d.sb-d.sa])
+	} else if d.sb < d.sa {
+		y.Mul(y, bigPow10[d.sa-d.sb])
+	}
+}
+
+// divide makes q of x/y, rounded half away from zero.
+func (d *decimals) divide(x, y *big.Int) {
+	d.q.QuoRem(x, y, &d.r)
+	negative := x.Sign()*y.Sign() < 0
+	d.r.Abs(&d.r)
+	d.r.Lsh(&d.r, 1)
+	if d.r.CmpAbs(y) >= 0 {
+		if negative {
+			d.q.Sub(&d.q, bigPow10[0])
+		} else {
+			d.q.Add(&d.q, bigPow10[0])
+		}
+	}
+}
+
+// rescale brings q from a scale to the result's.
+func (d *decimals) rescale(from int32) (decimal128.Num, bool) {
+	if from < d.out {
+		d.q.Mul(&d.q, bigPow10[d.out-from])
+	} else if from > d.out {
+		d.h.Set(&d.q)
+		d.divide(&d.h, bigPow10[from-d.out])
+	}
+	if d.q.BitLen() > 127 {
+		return decimal128.Num{}, false
+	}
+	v := decimalOf(&d.q, &d.h)
+	return v, value.FitsPrecision(v, d.precision)
+}
+
+var mask64 = new(big.Int).SetUint64(1<<64 - 1)
+
+// setDecimal sets z, with the help of tmp, without allocating once they have room.
+func setDecimal(z, tmp *big.Int, v decimal128.Num) *big.Int {
+	negative := v.Sign() < 0
+	if negative {
+		v = v.Negate()
+	}
+	z.SetUint64(uint64(v.HighBits()))
+	z.Lsh(z, 64)
+	z.Or(z, tmp.SetUint64(v.LowBits()))
+	if negative {
+		z.Neg(z)
+	}
+	return z
+}
+
+// decimalOf returns z, which has at most 127 bits.
+func decimalOf(z, tmp *big.Int) decimal128.Num {
+	tmp.Abs(z)
+	hi := tmp.Rsh(tmp, 64).Uint64()
+	tmp.Abs(z)
+	lo := tmp.And(tmp, mask64).Uint64()
+	v := decimal128.New(int64(hi), lo)
+	if z.Sign() < 0 {
+		v = v.Negate()
+	}
+	return v
+}

@@ -1,0 +1,232 @@
+package vector
+
+import (
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"scribe/columnar/schema"
+)
+
+// node is a compiled expression. Nodes are immutable.
+type node interface {
+	// eval returns the values of every row of the batch, or a constant. Only the rows of sel are wanted, all if it is nil: the others may
+	// have any value, and no error of theirs is counted. sel is not changed.
+	eval(ev *eval, sel bitmap) *vec
+}
+
+// column is one that a program reads.
+type column struct {
+	name  string
+	index int // in the batch
+	t     schema.Type
+}
+
+// eval is one evaluation of a program.
+type eval struct {
+	*scratch
+	rows    int
+	columns []column
+	batch   arrow.RecordBatch
+	loaded  []*vec // columns that were read, by their index in columns
+	errs    bitmap // rows with an error; nil if none has
+}
+
+// column returns the values of a column.
+func (ev *eval) column(i int) *vec {
+	if ev.loaded[i] == nil {
+		c := &ev.columns[i]
+		ev.loaded[i] = load(ev.scratch, &c.t, ev.batch.Column(c.index))
+	}
+	return ev.loaded[i]
+}
+
+// note counts the errors of rows that are selected.
+func (ev *eval) note(bad, sel bitmap) {
+	if sel != nil {
+		bad = ev.copyOf(bad)
+		bad.and(sel)
+	}
+	if !bad.any() {
+		return
+	}
+	if ev.errs == nil {
+		ev.errs = ev.zeros(ev.rows)
+	}
+	ev.errs.or(bad)
+}
+
+// live returns the rows of sel of which no argument is null; nil if that is every row.
+func (ev *eval) live(sel bitmap, args ...*vec) bitmap {
+	out, own := sel, false
+	for _, a := range args {
+		switch {
+		case a.valid == nil:
+		case a.one:
+			if !a.valid.get(0) {
+				return ev.zeros(ev.rows)
+			}
+		case out == nil:
+			out = a.valid
+		default:
+			if !own {
+				out, own = ev.copyOf(out), true
+			}
+			out.and(a.valid)
+		}
+	}
+	return out
+}
+
+// valid returns the rows of which no argument is null.
+func (ev *eval) valid(args ...*vec) bitmap { return ev.live(nil, args...) }
+
+// args evaluates the arguments of an operator, at least one of them to rows of its own.
+func (ev *eval) args(sel bitmap, nodes ...node) []*vec {
+	out := make([]*vec, len(nodes))
+	constant := true
+	for i, n := range nodes {
+		out[i] = n.eval(ev, sel)
+		constant = constant && out[i].one
+	}
+	if constant && len(out) > 0 {
+		out[0] = spread(ev.scratch, out[0], ev.rows)
+	}
+	return out
+}
+
+// result returns a vector for the values of an operator that was computed of args, null where one of these is.
+func (ev *eval) result(t *schema.Type, args ...*vec) *vec {
+	return &vec{kind: t.Kind, scale: t.Scale, rows: ev.rows, valid: ev.valid(args...)}
+}
+
+// failing makes rows null in which the operator failed, and counts them. bad is not used after.
+func (ev *eval) failing(v *vec, bad, sel bitmap) *vec {
+	if bad == nil {
+		return v
+	}
+	if v.valid != nil {
+		bad.and(v.valid)
+	}
+	if !bad.any() {
+		return v
+	}
+	ev.note(bad, sel)
+	if v.valid == nil {
+		v.valid = ev.ones(ev.rows)
+	} else {
+		v.valid = ev.copyOf(v.valid)
+	}
+	v.valid.andNot(bad)
+	return v
+}
+
+// columnNode reads a column.
+type columnNode struct{ index int }
+
+func (n columnNode) eval(ev *eval, _ bitmap) *vec { return ev.column(n.index) }
+
+// constantNode is a literal.
+type constantNode struct{ v *vec }
+
+func (n constantNode) eval(ev *eval, _ bitmap) *vec {
+	if n.v.kind == schema.Bool {
+		out := &vec{kind: schema.Bool, rows: ev.rows}
+		switch {
+		case n.v.nothing():
+			out.bits, out.valid = ev.zeros(ev.rows), ev.zeros(ev.rows)
+		case n.v.bits[0] != 0:
+			out.bits = ev.ones(ev.rows)
+		default:
+			out.bits = ev.zeros(ev.rows)
+		}
+		return out
+	}
+	return n.v
+}
+
+// truth returns the rows of sel in which a bool is true, in memory that the caller may change. It is eval without the
+// difference between false and null, which allows to leave more rows out.
+func truth(ev *eval, n node, sel bitmap) bitmap {
+	switch n := n.(type) {
+	case *andNode:
+		return n.truth(ev, sel)
+	case *orNode:
+		return n.truth(ev, sel)
+	}
+	v := n.eval(ev, sel)
+	out := ev.copyOf(v.bits)
+	if v.valid != nil {
+		out.and(v.valid)
+	}
+	if sel != nil {
+		out.and(sel)
+	}
+	return out
+}
+
+// byCode evaluates an expression of one column once for each value of the column's dictionary.
+type byCode struct {
+	column int
+	inner  node
+}
+
+func (n *byCode) eval(ev *eval, sel bitmap) *vec {
+	dict, ok := ev.batch.Column(ev.columns[n.column].index).(dictionary)
+	if !ok || dict.Dictionary().Len() >= ev.rows {
+		return n.inner.eval(ev, sel)
+	}
+	t := &ev.columns[n.column].t
+	values := load(ev.scratch, t, dict.Dictionary())
+	// One more value stands for the rows that are null.
+	null := values.rows
+	values = withNull(ev.scratch, values)
+	sub := &eval{scratch: ev.scratch, rows: null + 1, columns: ev.columns, batch: ev.batch, loaded: make([]*vec, len(ev.columns))}
+	sub.loaded[n.column] = values
+	out := spread(ev.scratch, n.inner.eval(sub, nil), sub.rows)
+	codes := codesOf(ev.scratch, dict, int32(null))
+	if sub.errs != nil {
+		ev.note(gatherBits(ev.scratch, sub.errs, codes), sel)
+	}
+	return gather(ev.scratch, out, codes, nil)
+}
+
+// dictionary is what is needed of *array.Dictionary.
+type dictionary interface {
+	arrow.Array
+	Dictionary() arrow.Array
+}
+
+// codesOf returns the rows' codes, null's of those that are null.
+func codesOf(s *scratch, a arrow.Array, null int32) []int32 {
+	codes := fixedValues[int32](s, a.Data())
+	valid := loadValid(s, a)
+	if valid == nil {
+		return codes
+	}
+	out := take[int32](s, len(codes))
+	for i, c := range codes {
+		if !valid.get(i) {
+			c = null
+		}
+		out[i] = c
+	}
+	return out
+}
+
+// withNull returns v with a row more, which is null.
+func withNull(s *scratch, v *vec) *vec {
+	n := v.rows + 1
+	out := &vec{kind: v.kind, rows: n, data: v.data, valid: s.ones(n)}
+	if v.valid != nil {
+		copy(out.valid, v.valid)
+	}
+	out.valid.clear(v.rows)
+	out.begin, out.end = take[int32](s, n), take[int32](s, n)
+	copy(out.begin, v.begin)
+	copy(out.end, v.end)
+	at := int32(0)
+	if v.rows > 0 {
+		at = v.end[v.rows-1]
+	}
+	out.begin[v.rows], out.end[v.rows], out.dense = at, at, v.dense
+	return out
+}

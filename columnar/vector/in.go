@@ -1,0 +1,281 @@
+package vector
+
+import (
+	"math"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
+
+	"scribe/columnar/schema"
+	"scribe/columnar/value"
+)
+
+// inNode looks values up in a set of constants.
+type inNode struct {
+	a    node
+	null bool // one of the constants is
+	// few are the constants when they are so few that comparing with each is faster, else one of the sets is there.
+	few     []*vec
+	words   *wordSet // integers, floats and times, as 64 bits
+	strings *stringSet
+	decs    map[decimal128.Num]struct{}
+	ivs     map[value.Interval]struct{}
+}
+
+// fewConstants is up to how many are compared one after the other.
+const fewConstants = 3
+
+func newInNode(a node, constants []*vec) *inNode {
+	n := &inNode{a: a}
+	var set []*vec
+	for _, c := range constants {
+		if c.nothing() {
+			n.null = true
+			continue
+		}
+		set = append(set, c)
+	}
+	if len(set) <= fewConstants || set[0].kind == schema.Bool {
+		n.few = set
+		return n
+	}
+	switch set[0].kind {
+	case schema.String, schema.Binary:
+		n.strings = newStringSet(set)
+	case schema.Decimal:
+		n.decs = map[decimal128.Num]struct{}{}
+		for _, c := range set {
+			n.decs[c.dec[0]] = struct{}{}
+		}
+	case schema.Interval:
+		n.ivs = map[value.Interval]struct{}{}
+		for _, c := range set {
+			n.ivs[canonical(c.iv[0])] = struct{}{}
+		}
+	default:
+		n.words = newWordSet(set)
+	}
+	return n
+}
+
+// canonical is the same for intervals that are equal.
+func canonical(v arrow.MonthDayNanoInterval) value.Interval {
+	i := value.IntervalOf(v)
+	i.Days += i.Months*30 + i.Micros/value.Day
+	i.Months, i.Micros = 0, i.Micros%value.Day
+	if i.Micros < 0 {
+		i.Days, i.Micros = i.Days-1, i.Micros+value.Day
+	}
+	return i
+}
+
+func (n *inNode) eval(ev *eval, sel bitmap) *vec {
+	a := ev.args(sel, n.a)[0]
+	out := &vec{kind: schema.Bool, rows: ev.rows, valid: a.valid}
+	switch {
+	case n.few != nil:
+		out.bits = ev.zeros(ev.rows)
+		for _, c := range n.few {
+			if c.kind == schema.Bool {
+				c = constantNode{c}.eval(ev, nil)
+			}
+			out.bits.or(ev.compare(equal, a, c, sel))
+		}
+	case n.strings != nil:
+		out.bits = ev.zeros(ev.rows)
+		n.strings.find(out.bits, a, ev.live(sel, a))
+	case n.decs != nil:
+		out.bits = ev.zeros(ev.rows)
+		for i, v := range a.dec {
+			_, ok := n.decs[v]
+			out.bits[i/64] |= bit(ok) << (i & 63)
+		}
+	case n.ivs != nil:
+		out.bits = ev.zeros(ev.rows)
+		for i, v := range a.iv {
+			_, ok := n.ivs[canonical(v)]
+			out.bits[i/64] |= bit(ok) << (i & 63)
+		}
+	case n.words != nil:
+		out.bits = ev.zeros(ev.rows)
+		n.words.find(out.bits, a)
+	default:
+		out.bits = ev.zeros(ev.rows)
+	}
+	if n.null {
+		// What is not in the set may be equal to the null.
+		if out.valid == nil {
+			out.valid = out.bits
+		} else {
+			out.valid = ev.copyOf(out.valid)
+			out.valid.and(out.bits)
+		}
+	}
+	return out
+}
+
+// wordSet is a hash table with open addressing, at most half full, or a bitmap where the values are near to each other.
+type wordSet struct {
+	low   uint64 // of the bitmap
+	near  bitmap
+	slots []uint64 // 0 is empty
+	shift uint8
+	zero  bool
+}
+
+// nearValues is how far the largest of a set of integers that becomes a bitmap is from the smallest.
+const nearValues = 4096
+
+func newWordSet(set []*vec) *wordSet {
+	keys := make([]uint64, len(set))
+	for i, c := range set {
+		keys[i] = wordOf(c)
+	}
+	low, high := keys[0], keys[0]
+	for _, k := range keys {
+		// As signed numbers: the difference is what counts, and wraps.
+		if int64(k) < int64(low) {
+			low = k
+		}
+		if int64(k) > int64(high) {
+			high = k
+		}
+	}
+	s := &wordSet{low: low}
+	if high-low < nearValues {
+		s.near = make(bitmap, nearValues/64)
+		for _, k := range keys {
+			s.near.set(int(k - low))
+		}
+		return s
+	}
+	size, shift := 8, uint8(61)
+	for size < 2*len(keys) {
+		size, shift = size*2, shift-1
+	}
+	s.slots, s.shift = make([]uint64, size), shift
+	for _, k := range keys {
+		s.add(k)
+	}
+	return s
+}
+
+// wordOf is the same 64 bits for values that are equal.
+func wordOf(c *vec) uint64 {
+	switch c.kind {
+	case schema.Int32, schema.Date:
+		return uint64(int64(c.i32[0]))
+	case schema.Int64, schema.Timestamp:
+		return uint64(c.i64[0])
+	case schema.Uint64:
+		return c.u64[0]
+	default:
+		return floatWord(c.f64[0])
+	}
+}
+
+func floatWord(f float64) uint64 {
+	switch {
+	case f == 0:
+		return 0
+	case f != f:
+		return math.Float64bits(math.NaN())
+	}
+	return math.Float64bits(f)
+}
+
+func hashWord(k uint64) uint64 {
+	k ^= k >> 32
+	return k * 0x9e3779b97f4a7c15
+}
+
+func (s *wordSet) add(k uint64) {
+	if k == 0 {
+		s.zero = true
+		return
+	}
+	mask := uint64(len(s.slots) - 1)
+	at := hashWord(k) >> s.shift
+	for s.slots[at] != 0 && s.slots[at] != k {
+		at = (at + 1) & mask
+	}
+	s.slots[at] = k
+}
+
+func (s *wordSet) has(k uint64) bool {
+	if s.near != nil {
+		k -= s.low
+		return k < nearValues && s.near[k/64]>>(k%64)&1 != 0
+	}
+	if k == 0 {
+		return s.zero
+	}
+	mask := uint64(len(s.slots) - 1)
+	for at := hashWord(k) >> s.shift; ; at = (at + 1) & mask {
+		switch s.slots[at&mask] {
+		case k:
+			return true
+		case 0:
+			return false
+		}
+	}
+}
+
+func (s *wordSet) find(out bitmap, a *vec) {
+	switch a.kind {
+	case schema.Int32, schema.Date:
+		for i, v := range a.i32 {
+			out[i/64] |= bit(s.has(uint64(int64(v)))) << (i & 63)
+		}
+	case schema.Int64, schema.Timestamp:
+		for i, v := range a.i64 {
+			out[i/64] |= bit(s.has(uint64(v))) << (i & 63)
+		}
+	case schema.Uint64:
+		for i, v := range a.u64 {
+			out[i/64] |= bit(s.has(v)) << (i & 63)
+		}
+	default:
+		for i, v := range a.f64 {
+			out[i/64] |= bit(s.has(floatWord(v))) << (i & 63)
+		}
+	}
+}
+
+// stringSet sorts out by length and last byte what can't be in the set before it looks the text up.
+type stringSet struct {
+	lengths uint64 // bit min(length, 63)
+	last    [4]uint64
+	set     map[string]struct{}
+}
+
+func newStringSet(set []*vec) *stringSet {
+	s := &stringSet{set: make(map[string]struct{}, len(set))}
+	for _, c := range set {
+		text := c.str(0)
+		s.lengths |= 1 << min(len(text), 63)
+		if len(text) > 0 {
+			last := text[len(text)-1]
+			s.last[last/64] |= 1 << (last % 64)
+		}
+		s.set[string(text)] = struct{}{}
+	}
+	return s
+}
+
+func (s *stringSet) find(out bitmap, a *vec, live bitmap) {
+	for i := range each(live, a.rows) {
+		text := a.str(i)
+		if s.lengths>>min(len(text), 63)&1 == 0 {
+			continue
+		}
+		if len(text) > 0 {
+			if last := text[len(text)-1]; s.last[last/64]>>(last%64)&1 == 0 {
+				continue
+			}
+		}
+		if _, ok := s.set[string(text)]; ok {
+			out.set(i)
+		}
+	}
+}

@@ -1,0 +1,223 @@
+package vector
+
+import (
+	"bytes"
+	"unicode/utf8"
+
+	"scribe/columnar/expr"
+	"scribe/columnar/schema"
+)
+
+// likeNode matches texts with a constant pattern. Case has been folded in both where it does not count.
+type likeNode struct {
+	a       node
+	parts   []part
+	binary  bool
+	between []byte // the text of a pattern %text%, nil of others
+}
+
+// part is a piece of a pattern without %.
+type part struct {
+	text []byte // without wildcards
+	// chars are the characters when some of them stand for any, which are nil.
+	chars [][]byte
+	short int // bytes that a match has at least
+}
+
+func newLikeNode(a node, p *expr.Pattern, binary bool, fold func([]byte) []byte) *likeNode {
+	n := &likeNode{a: a, binary: binary}
+	for _, piece := range p.Parts {
+		n.parts = append(n.parts, newPart(piece, fold))
+	}
+	if len(n.parts) == 3 && n.parts[0].short+n.parts[2].short == 0 && n.parts[1].chars == nil && n.parts[1].short > 0 {
+		n.between = n.parts[1].text
+	}
+	return n
+}
+
+func newPart(piece expr.Part, fold func([]byte) []byte) part {
+	text := fold([]byte(piece.Text))
+	var p part
+	wild := false
+	for rest, i := []byte(piece.Text), 0; len(rest) > 0; i++ {
+		_, size := utf8.DecodeRune(rest)
+		if i < len(piece.Any) && piece.Any[i] {
+			wild = true
+			p.chars = append(p.chars, nil)
+			p.short++
+		} else {
+			c := fold(rest[:size])
+			p.chars = append(p.chars, c)
+			p.short += len(c)
+		}
+		rest = rest[size:]
+	}
+	if !wild {
+		return part{text: text, short: len(text)}
+	}
+	return p
+}
+
+func (n *likeNode) eval(ev *eval, sel bitmap) *vec {
+	a := ev.args(sel, n.a)[0]
+	out := &vec{kind: schema.Bool, rows: ev.rows, valid: a.valid, bits: ev.zeros(ev.rows)}
+	live := ev.live(sel, a)
+	switch {
+	case len(n.parts) == 1 && n.parts[0].chars == nil:
+		compareStrings(out.bits, equal, a, &vec{rows: 1, one: true, begin: []int32{0}, end: []int32{int32(len(n.parts[0].text))}, data: n.parts[0].text}, live)
+	case n.between != nil:
+		containing(out.bits, a, n.between, live)
+	default:
+		for i := range each(live, ev.rows) {
+			if n.match(a.str(i)) {
+				out.bits.set(i)
+			}
+		}
+	}
+	return out
+}
+
+// match reports whether the pattern matches the whole of s. A part in the middle is best matched as early as it can be.
+func (n *likeNode) match(s []byte) bool {
+	first := &n.parts[0]
+	used, ok := first.begins(s, n.binary)
+	if !ok {
+		return false
+	}
+	s = s[used:]
+	if len(n.parts) == 1 {
+		return len(s) == 0
+	}
+	for i := range n.parts[1 : len(n.parts)-1] {
+		if s, ok = n.parts[1+i].find(s, n.binary); !ok {
+			return false
+		}
+	}
+	return n.parts[len(n.parts)-1].ends(s, n.binary)
+}
+
+// begins reports whether s begins with the part, and how long that is.
+func (p *part) begins(s []byte, binary bool) (int, bool) {
+	if p.chars == nil {
+		return len(p.text), bytes.HasPrefix(s, p.text)
+	}
+	at := 0
+	for _, c := range p.chars {
+		switch {
+		case at >= len(s):
+			return 0, false
+		case c != nil:
+			if !bytes.HasPrefix(s[at:], c) {
+				return 0, false
+			}
+			at += len(c)
+		case binary:
+			at++
+		default:
+			_, size := utf8.DecodeRune(s[at:])
+			at += size
+		}
+	}
+	return at, true
+}
+
+// find returns what is behind the first place in s where the part is.
+func (p *part) find(s []byte, binary bool) ([]byte, bool) {
+	if p.chars == nil {
+		at := bytes.Index(s, p.text)
+		if at < 0 {
+			return nil, false
+		}
+		return s[at+len(p.text):], true
+	}
+	for {
+		if used, ok := p.begins(s, binary); ok {
+			return s[used:], true
+		}
+		if len(s) < p.short {
+			return nil, false
+		}
+		size := 1
+		if !binary {
+			_, size = utf8.DecodeRune(s)
+		}
+		s = s[size:]
+	}
+}
+
+// ends reports whether s ends with the part.
+func (p *part) ends(s []byte, binary bool) bool {
+	if p.chars == nil {
+		return bytes.HasSuffix(s, p.text)
+	}
+	// It has so many characters: go back as many.
+	at := len(s)
+	for range p.chars {
+		if at == 0 {
+			return false
+		}
+		if binary {
+			at--
+			continue
+		}
+		_, size := utf8.DecodeLastRune(s[:at])
+		at -= size
+	}
+	used, ok := p.begins(s[at:], binary)
+	return ok && at+used == len(s)
+}
+
+// matchesLike is LIKE with a pattern that is no constant, and the escape character \. It goes back to the last % only, which
+// is enough, so that the time is bounded by the product of the lengths. ok is false of a pattern that ends with the escape character.
+func matchesLike(s, p []byte, binary bool) (is, ok bool) {
+	if trailing := len(p) - len(bytes.TrimRight(p, `\`)); trailing%2 == 1 {
+		return false, false
+	}
+	i, j := 0, 0
+	back, again := -1, 0 // behind the last %, and where in s it was tried
+	for i < len(s) {
+		if j < len(p) && p[j] == '%' {
+			j++
+			back, again = j, i
+			continue
+		}
+		if j < len(p) {
+			if step, width, ok := likeChar(s[i:], p[j:], binary); ok {
+				i += step
+				j += width
+				continue
+			}
+		}
+		if back < 0 {
+			return false, true
+		}
+		size := 1
+		if !binary {
+			_, size = utf8.DecodeRune(s[again:])
+		}
+		again += size
+		i, j = again, back
+	}
+	for j < len(p) && p[j] == '%' {
+		j++
+	}
+	return j == len(p), true
+}
+
+// likeChar matches the first character of a pattern that is no %, and returns how long it is in both.
+func likeChar(s, p []byte, binary bool) (step, width int, ok bool) {
+	if p[0] == '_' {
+		if binary {
+			return 1, 1, true
+		}
+		_, size := utf8.DecodeRune(s)
+		return size, 1, true
+	}
+	if p[0] == '\\' {
+		if len(p) == 1 {
+			return 0, 0, false
+		}
+		return 1, 2, s[0] == p[1]
+	}
+	return 1, 1, s[0] == p[0]
+}

@@ -1,0 +1,118 @@
+package vector
+
+import (
+	"regexp"
+	"regexp/syntax"
+	"sync"
+
+	"scribe/columnar/schema"
+)
+
+// matchNode looks for a regular expression in texts.
+type matchNode struct {
+	a  node
+	re *regexp.Regexp
+	// must is a text that every match has, empty if there is none; only says that this is all there is to it.
+	must []byte
+	only bool
+}
+
+func newMatchNode(a node, re *regexp.Regexp) *matchNode {
+	n := &matchNode{a: a, re: re}
+	if tree, err := syntax.Parse(re.String(), syntax.Perl); err == nil {
+		must, only := required(tree.Simplify())
+		n.must, n.only = []byte(must), only && must != ""
+	}
+	return n
+}
+
+// required returns the longest text that is found in every match, and whether the expression matches where that text is and nowhere else.
+func required(re *syntax.Regexp) (text string, only bool) {
+	switch re.Op {
+	case syntax.OpLiteral:
+		if re.Flags&syntax.FoldCase != 0 {
+			return "", false
+		}
+		return string(re.Rune), true
+	case syntax.OpCapture:
+		return required(re.Sub[0])
+	case syntax.OpPlus:
+		text, _ = required(re.Sub[0])
+		return text, false
+	case syntax.OpRepeat:
+		if re.Min > 0 {
+			text, _ = required(re.Sub[0])
+		}
+		return text, false
+	case syntax.OpConcat:
+		// Neighbours that are texts are one: the parser has joined them, but for those in groups.
+		only = true
+		run := ""
+		for _, sub := range re.Sub {
+			t, whole := required(sub)
+			only = only && whole
+			if whole {
+				run += t
+				t = run
+			} else {
+				run = ""
+			}
+			if len(t) > len(text) {
+				text = t
+			}
+		}
+		return text, only
+	default:
+		return "", false
+	}
+}
+
+func (n *matchNode) eval(ev *eval, sel bitmap) *vec {
+	a := ev.args(sel, n.a)[0]
+	out := &vec{kind: schema.Bool, rows: ev.rows, valid: a.valid, bits: ev.zeros(ev.rows)}
+	live := ev.live(sel, a)
+	if len(n.must) > 0 {
+		candidates := ev.zeros(ev.rows)
+		containing(candidates, a, n.must, live)
+		if n.only {
+			out.bits = candidates
+			return out
+		}
+		live = candidates
+	}
+	for i := range each(live, ev.rows) {
+		if n.re.Match(a.str(i)) {
+			out.bits.set(i)
+		}
+	}
+	return out
+}
+
+// maxDynamic is how long a regular expression may be that is no constant: each row may have one of its own to compile.
+const maxDynamic = 256
+
+// newDynamicMatch is a match with an expression that is no constant. One that is no regular expression, or too long, is an error of the row.
+func newDynamicMatch(a, b node) node {
+	type memo struct {
+		text string
+		re   *regexp.Regexp
+	}
+	var last sync.Map // one entry under 0: rows often have the expression of the row before
+	return &testNode{args: []node{a, b}, test: func(args []*vec, i int) (bool, bool) {
+		text := args[1].str(i & args[1].at())
+		m, _ := last.Load(0)
+		known, ok := m.(*memo)
+		if !ok || known.text != string(text) {
+			if len(text) > maxDynamic {
+				return false, false
+			}
+			known = &memo{text: string(text)}
+			known.re, _ = regexp.Compile(known.text)
+			last.Store(0, known)
+		}
+		if known.re == nil {
+			return false, false
+		}
+		return known.re.Match(args[0].str(i & args[0].at())), true
+	}}
+}

@@ -1,0 +1,211 @@
+package vector
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"scribe/columnar/expr"
+	"scribe/columnar/schema"
+)
+
+// Stats counts what happened in evaluations. The zero value is ready; it is not safe for concurrent use.
+type Stats struct {
+	// Errors are rows in which an operator had no result: a division by zero, a text that is no number, and so on. The value is null.
+	Errors int64
+}
+
+// Program is an expression that was compiled for batches of one schema. It is immutable: any number of goroutines may evaluate it.
+type Program struct {
+	root    node
+	columns []column
+	t       schema.Type
+	arrow   arrow.DataType
+	bare    int // index of the batch's column if the expression is no more than that, else -1
+	limit   int // on the memory of an evaluation
+}
+
+// Compile compiles an expression for batches that have the columns of in: those that the expression names, each with the type that it was
+// bound to. Texts may be dictionaries.
+func Compile(e expr.Expr, in *arrow.Schema) (*Program, error) {
+	if e == nil {
+		return nil, errors.New("vector: no expression")
+	}
+	c := &compiler{in: in, byName: map[string]int{}}
+	n, err := c.compile(e)
+	if err != nil {
+		return nil, err
+	}
+	p := &Program{root: c.encoded(n), columns: c.columns, t: *e.Type(), bare: -1, limit: MaxMemory}
+	p.arrow = p.t.Arrow()
+	if p.t.Kind == schema.String {
+		p.arrow = arrow.BinaryTypes.String
+	}
+	if col, ok := n.node.(columnNode); ok {
+		p.bare = c.columns[col.index].index
+		p.arrow = in.Field(p.bare).Type
+	}
+	return p, nil
+}
+
+// Type returns the Arrow type of what Eval returns: that of the batch's column for an expression that is only that, else that of the
+// expression's type, with texts plain.
+func (p *Program) Type() arrow.DataType { return p.arrow }
+
+// Eval returns the expression's value for each row of a batch. The array shares memory with the batch at most where both are unchanged
+// columns; the caller releases it. st may be nil. The error is ErrTooLarge, or that the batch is not of the schema.
+func (p *Program) Eval(batch arrow.RecordBatch, st *Stats) (arrow.Array, error) {
+	if err := p.check(batch); err != nil {
+		return nil, err
+	}
+	if p.bare >= 0 {
+		a := batch.Column(p.bare)
+		a.Retain()
+		return a, nil
+	}
+	ev := p.begin(batch)
+	defer ev.free()
+	v := spread(ev.scratch, p.root.eval(ev, nil), ev.rows)
+	if v.kind == schema.String || v.kind == schema.Binary {
+		if total := v.exportedBytes(); ev.err == nil && total > min(p.limit, 1<<31-1) {
+			ev.fail()
+		}
+	}
+	if ev.err != nil {
+		return nil, ev.err
+	}
+	ev.count(st)
+	return export(v, &p.t), nil
+}
+
+// check compares a batch with the schema that the program was compiled for, as far as it reads columns.
+func (p *Program) check(batch arrow.RecordBatch) error {
+	for i := range p.columns {
+		c := &p.columns[i]
+		if int64(c.index) >= batch.NumCols() || batch.ColumnName(c.index) != c.name || !holds(batch.Column(c.index).DataType(), &c.t) {
+			return fmt.Errorf("vector: the batch is of another schema than the program was compiled for: column %d is not %q of the type %s",
+				c.index, c.name, &c.t)
+		}
+	}
+	return nil
+}
+
+func (p *Program) begin(batch arrow.RecordBatch) *eval {
+	return &eval{
+		scratch: newScratch(p.limit),
+		rows:    int(batch.NumRows()),
+		columns: p.columns,
+		batch:   batch,
+		loaded:  make([]*vec, len(p.columns)),
+	}
+}
+
+func (ev *eval) count(st *Stats) {
+	if st != nil && ev.errs != nil {
+		st.Errors += int64(ev.errs.count())
+	}
+}
+
+// Filter is a condition that was compiled for batches of one schema. It is immutable.
+type Filter struct{ p *Program }
+
+// CompileFilter compiles a condition, like Compile. Without one (nil) every row is selected.
+func CompileFilter(e expr.Expr, in *arrow.Schema) (*Filter, error) {
+	if e == nil {
+		return &Filter{}, nil
+	}
+	if k := e.Type().Kind; k != schema.Bool {
+		return nil, fmt.Errorf("vector: a condition of the type %s", e.Type())
+	}
+	p, err := Compile(e, in)
+	if err != nil {
+		return nil, err
+	}
+	return &Filter{p}, nil
+}
+
+// Select returns the rows of a batch for which the condition is true: neither false nor null. Errors are as of Program.Eval.
+func (f *Filter) Select(batch arrow.RecordBatch, st *Stats) (*Selection, error) {
+	n := int(batch.NumRows())
+	if f.p == nil {
+		s := &Selection{rows: n, count: n, bits: make(bitmap, wordsFor(n))}
+		s.bits.fill(n)
+		return s, nil
+	}
+	if err := f.p.check(batch); err != nil {
+		return nil, err
+	}
+	ev := f.p.begin(batch)
+	defer ev.free()
+	is := truth(ev, f.p.root, nil)
+	if ev.err != nil {
+		return nil, ev.err
+	}
+	ev.count(st)
+	s := &Selection{rows: n, bits: make(bitmap, len(is))}
+	copy(s.bits, is)
+	s.count = s.bits.count()
+	return s, nil
+}
+
+// Selection is a set of a batch's rows.
+type Selection struct {
+	rows, count int
+	bits        bitmap
+}
+
+// Count returns how many rows are selected, Rows of how many.
+func (s *Selection) Count() int { return s.count }
+
+// Rows returns how many rows the batch has.
+func (s *Selection) Rows() int { return s.rows }
+
+// Has reports whether a row is selected.
+func (s *Selection) Has(i int) bool { return s.bits.get(i) }
+
+// Bits returns the selection as Arrow's bitmaps are: bit i%8 of byte i/8 is row i. The memory is the caller's.
+func (s *Selection) Bits() []byte { return s.bits.bytes() }
+
+// Limit leaves the first n of the selected rows, which may be fewer.
+func (s *Selection) Limit(n int) {
+	if n >= s.count {
+		return
+	}
+	left := n
+	for i := range each(s.bits, s.rows) {
+		if left--; left < 0 {
+			s.bits.clear(i)
+		}
+	}
+	s.count = max(n, 0)
+}
+
+// places returns the selected rows.
+func (s *Selection) places() []int32 {
+	out := make([]int32, 0, s.count)
+	for i := range each(s.bits, s.rows) {
+		out = append(out, int32(i))
+	}
+	return out
+}
+
+// Take returns the selected rows of the batch that the selection was made of, in their order. It is the batch itself, retained, if these
+// are all; else it shares no memory with it but dictionaries. The caller releases it.
+func (s *Selection) Take(batch arrow.RecordBatch) arrow.RecordBatch {
+	if s.count == s.rows {
+		batch.Retain()
+		return batch
+	}
+	places := s.places()
+	columns := make([]arrow.Array, batch.NumCols())
+	for i := range columns {
+		columns[i] = takeArray(batch.Column(i), places, nil)
+	}
+	out := array.NewRecordBatch(batch.Schema(), columns, int64(s.count))
+	for _, c := range columns {
+		c.Release()
+	}
+	return out
+}

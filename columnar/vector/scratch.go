@@ -1,0 +1,132 @@
+package vector
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
+)
+
+// ErrTooLarge says that the values of an expression over one batch take more memory than an evaluation may have.
+var ErrTooLarge = errors.New("vector: too large")
+
+const (
+	// MaxMemory is how many bytes the intermediate values of one evaluation may take: an expression like replace(a, ',', b) can make
+	// thousands of times of what it was given.
+	MaxMemory = 512 << 20
+	// keptMemory is how many bytes an idle scratch keeps.
+	keptMemory = 16 << 20
+	blockWords = 32 << 10
+)
+
+// scratch is the memory of an evaluation, used again by the next one. It is taken in order and given back as a whole, or down to a mark.
+type scratch struct {
+	blocks [][]uint64
+	block  int // of blocks, from which memory is taken
+	used   int // words of that block
+	taken  int // bytes of all, with what grow was told of
+	limit  int // on taken; MaxMemory but in tests
+	err    error
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+func newScratch(limit int) *scratch {
+	s := scratches.Get().(*scratch)
+	s.limit = limit
+	return s
+}
+
+// free gives the memory to the next evaluation. Nothing that lies in it may be used any more.
+func (s *scratch) free() {
+	kept := 0
+	for i, b := range s.blocks {
+		if kept += 8 * len(b); kept > keptMemory {
+			clear(s.blocks[i:])
+			s.blocks = s.blocks[:i]
+			break
+		}
+	}
+	s.block, s.used, s.taken, s.err = 0, 0, 0, nil
+	scratches.Put(s)
+}
+
+// grow accounts for memory beside the blocks; false, and an error is kept, if that is too much. Nothing may be allocated then.
+func (s *scratch) grow(bytes int) bool {
+	if s.err != nil || bytes > s.limit-s.taken {
+		s.fail()
+		return false
+	}
+	s.taken += bytes
+	return true
+}
+
+func (s *scratch) fail() {
+	if s.err == nil {
+		s.err = fmt.Errorf("%w: the intermediate values of the expression over one batch take more than %d bytes", ErrTooLarge, s.limit)
+	}
+}
+
+// words returns memory with any content.
+func (s *scratch) words(n int) []uint64 {
+	s.taken += 8 * n
+	if s.taken > s.limit {
+		s.fail() // what is asked for is in proportion to the rows: the evaluation stops before the next operator
+	}
+	for s.block < len(s.blocks) {
+		if b := s.blocks[s.block]; s.used+n <= len(b) {
+			out := b[s.used : s.used+n : s.used+n]
+			s.used += n
+			return out
+		}
+		s.block++
+		s.used = 0
+	}
+	s.blocks = append(s.blocks, make([]uint64, max(n, blockWords)))
+	s.used = n
+	return s.blocks[s.block][:n:n]
+}
+
+// fixed are the values of constant size that a vector can have.
+type fixed interface {
+	int32 | int64 | uint64 | float64 | decimal128.Num | arrow.MonthDayNanoInterval
+}
+
+// take returns n values with any content, in the scratch's memory.
+func take[T fixed](s *scratch, n int) []T {
+	if n == 0 {
+		return []T{}
+	}
+	var v T
+	size := int(unsafe.Sizeof(v))
+	w := s.words((n*size + 7) / 8)
+	// Words are aligned to 8 bytes, which is enough for every type of fixed; none has pointers.
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(w))), n)
+}
+
+// bitmap returns a bitmap of n rows with any content.
+func (s *scratch) bitmap(n int) bitmap { return s.words(wordsFor(n)) }
+
+// zeros returns a bitmap of n rows without any.
+func (s *scratch) zeros(n int) bitmap {
+	b := s.bitmap(n)
+	clear(b)
+	return b
+}
+
+// ones returns a bitmap of all of n rows.
+func (s *scratch) ones(n int) bitmap {
+	b := s.bitmap(n)
+	b.fill(n)
+	return b
+}
+
+// copyOf returns a copy of b.
+func (s *scratch) copyOf(b bitmap) bitmap {
+	c := bitmap(s.words(len(b)))
+	copy(c, b)
+	return c
+}

@@ -1,0 +1,192 @@
+package vector
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+)
+
+// takeArray returns the rows of a that places name, in their order, in memory of its own; a negative place is a null, and so is a row
+// of which valid, if there is one, has no bit. a has one of the types that columns have.
+func takeArray(a arrow.Array, places []int32, valid bitmap) arrow.Array {
+	d := takeData(a.Data(), places, valid)
+	defer d.Release()
+	return array.MakeFromData(d)
+}
+
+func takeData(d arrow.ArrayData, places []int32, valid bitmap) *array.Data {
+	n := len(places)
+	bits, nulls := takeValid(d, places, valid)
+	buffers := []*memory.Buffer{bits}
+	var children []arrow.ArrayData
+	switch t := d.DataType().(type) {
+	case *arrow.NullType:
+		return array.NewData(t, n, []*memory.Buffer{nil}, nil, n, 0)
+	case *arrow.BooleanType:
+		buffers = append(buffers, takeBits(d, places))
+	case *arrow.StringType, *arrow.BinaryType:
+		offsets, data := takeStrings(d, places)
+		buffers = append(buffers, offsets, data)
+	case *arrow.DictionaryType:
+		out := array.NewDataWithDictionary(t, n, append(buffers, takeWidth[int32](d, places)), nulls, 0, d.Dictionary().(*array.Data))
+		return out
+	case *arrow.ListType, *arrow.MapType:
+		offsets, inner := takeLists(d, places)
+		buffers, children = append(buffers, offsets), []arrow.ArrayData{takeData(d.Children()[0], inner, nil)}
+	case *arrow.StructType:
+		inner := places
+		if off := d.Offset(); off != 0 {
+			inner = make([]int32, n)
+			for i, p := range places {
+				if inner[i] = -1; p >= 0 {
+					inner[i] = p + int32(off)
+				}
+			}
+		}
+		for _, c := range d.Children() {
+			children = append(children, takeData(c, inner, nil))
+		}
+	case arrow.FixedWidthDataType:
+		buffers = append(buffers, takeFixed(d, places, t.Bytes()))
+	default:
+		// Nothing else comes out of a schema, and Compile has compared the columns with it.
+		panic(fmt.Sprintf("vector: rows of an unexpected type %s", t))
+	}
+	out := array.NewData(d.DataType(), n, buffers, children, nulls, 0)
+	for _, c := range children {
+		c.Release()
+	}
+	return out
+}
+
+func takeValid(d arrow.ArrayData, places []int32, valid bitmap) (*memory.Buffer, int) {
+	var src []byte
+	if d.NullN() != 0 && d.Buffers()[0] != nil {
+		src = d.Buffers()[0].Bytes()
+	}
+	out := make(bitmap, wordsFor(len(places)))
+	ones := 0
+	for i, p := range places {
+		if p < 0 || valid != nil && !valid.get(i) {
+			continue
+		}
+		if src != nil {
+			if at := d.Offset() + int(p); src[at/8]>>(at%8)&1 == 0 {
+				continue
+			}
+		}
+		out.set(i)
+		ones++
+	}
+	if ones == len(places) {
+		return nil, 0
+	}
+	return memory.NewBufferBytes(out.bytes()), len(places) - ones
+}
+
+func takeBits(d arrow.ArrayData, places []int32) *memory.Buffer {
+	out := make(bitmap, wordsFor(len(places)))
+	src := d.Buffers()[1].Bytes()
+	for i, p := range places {
+		if p < 0 {
+			continue
+		}
+		if at := d.Offset() + int(p); src[at/8]>>(at%8)&1 != 0 {
+			out.set(i)
+		}
+	}
+	return memory.NewBufferBytes(out.bytes())
+}
+
+func takeFixed(d arrow.ArrayData, places []int32, width int) *memory.Buffer {
+	switch width {
+	case 4:
+		return takeWidth[int32](d, places)
+	case 8:
+		return takeWidth[int64](d, places)
+	default: // decimals and intervals
+		return takeWidth[decimalNum](d, places)
+	}
+}
+
+// takeWidth copies values of one width, whatever they stand for.
+func takeWidth[T int32 | int64 | decimalNum](d arrow.ArrayData, places []int32) *memory.Buffer {
+	out := make([]T, len(places))
+	var v T
+	width := int(unsafe.Sizeof(v))
+	if b := d.Buffers()[1]; b != nil && b.Len() > 0 {
+		src := unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b.Bytes()))), b.Len()/width)[d.Offset():]
+		for i, p := range places {
+			if p >= 0 {
+				out[i] = src[p]
+			}
+		}
+	}
+	return memory.NewBufferBytes(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(out))), len(out)*width))
+}
+
+func offsetsOf(d arrow.ArrayData) []int32 {
+	if d.Len() == 0 {
+		return []int32{0}
+	}
+	return arrow.GetOffsets[int32](d, 1)
+}
+
+func takeStrings(d arrow.ArrayData, places []int32) (offsets, data *memory.Buffer) {
+	src := offsetsOf(d)
+	ends := make([]int32, len(places)+1)
+	total := int32(0)
+	for i, p := range places {
+		if p >= 0 {
+			total += src[p+1] - src[p]
+		}
+		ends[i+1] = total
+	}
+	out := make([]byte, 0, total)
+	if b := d.Buffers()[2]; b != nil {
+		bytes := b.Bytes()
+		for _, p := range places {
+			if p >= 0 {
+				out = append(out, bytes[src[p]:src[p+1]]...)
+			}
+		}
+	}
+	return exportFixed(ends), memory.NewBufferBytes(out)
+}
+
+// takeLists returns the lists' offsets, and the places of their elements in the child.
+func takeLists(d arrow.ArrayData, places []int32) (*memory.Buffer, []int32) {
+	src := offsetsOf(d)
+	ends := make([]int32, len(places)+1)
+	total := int32(0)
+	for i, p := range places {
+		if p >= 0 {
+			total += src[p+1] - src[p]
+		}
+		ends[i+1] = total
+	}
+	inner := make([]int32, 0, total)
+	for _, p := range places {
+		if p >= 0 {
+			for at := src[p]; at < src[p+1]; at++ {
+				inner = append(inner, at)
+			}
+		}
+	}
+	return exportFixed(ends), inner
+}
+
+// concatenate returns the arrays one behind the other.
+func concatenate(arrays []arrow.Array) (arrow.Array, error) {
+	if len(arrays) == 1 {
+		return arrays[0], nil
+	}
+	out, err := array.Concatenate(arrays, memory.DefaultAllocator)
+	if err != nil {
+		return nil, fmt.Errorf("vector: %w", err)
+	}
+	return out, nil
+}

@@ -1,0 +1,354 @@
+package vector
+
+import (
+	"unsafe"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"scribe/columnar/schema"
+)
+
+// decimalNum is a decimal's 128 bits.
+type decimalNum = decimal128.Num
+
+// vec is the values of an expression over a batch. Of its value slices those of its kind are set. They are never written to once the
+// vector is made: columns lie in a batch's memory, and vectors share slices. Values of rows that are null or not selected can be anything.
+type vec struct {
+	kind schema.Kind
+	rows int
+	// one: the slices have one value, which every row has. Never of bools.
+	one bool
+	// valid are the rows that are not null; nil if none is. Of a constant it has one bit.
+	valid bitmap
+
+	bits bitmap                       // Bool
+	i32  []int32                      // Int32, Date
+	i64  []int64                      // Int64, Timestamp
+	u64  []uint64                     // Uint64
+	f64  []float64                    // Float64
+	dec  []decimal128.Num             // Decimal
+	iv   []arrow.MonthDayNanoInterval // Interval
+	// String, Binary: row i is data[begin[i]:end[i]].
+	begin, end []int32
+	data       []byte
+	// dense: end[i] is begin[i+1], so that rows lie in data in their order and without gaps.
+	dense bool
+	arr   arrow.Array // List, Struct, Map
+
+	// scale of a Decimal.
+	scale int32
+}
+
+// at returns what row numbers are and-ed with to index the slices.
+func (v *vec) at() int {
+	if v.one {
+		return 0
+	}
+	return -1
+}
+
+// null reports whether a row is.
+func (v *vec) null(i int) bool { return v.valid != nil && !v.valid.get(i&v.at()) }
+
+// nothing reports whether the vector is the constant null.
+func (v *vec) nothing() bool { return v.one && v.valid != nil && v.valid[0]&1 == 0 }
+
+// str returns the bytes of a row.
+func (v *vec) str(i int) []byte { return v.data[v.begin[i]:v.end[i]] }
+
+// load returns an Arrow array's values, which stay where they are; only bitmaps are copied.
+func load(s *scratch, t *schema.Type, a arrow.Array) *vec {
+	n := a.Len()
+	v := &vec{kind: t.Kind, rows: n, scale: t.Scale}
+	d := a.Data()
+	v.valid = loadValid(s, a)
+	if n == 0 && t.Kind != schema.List && t.Kind != schema.Map && t.Kind != schema.Struct {
+		// The buffers of an empty array may be missing.
+		v.begin, v.end, v.dense = []int32{}, []int32{}, true
+		return v
+	}
+	switch t.Kind {
+	case schema.Bool:
+		v.bits = s.bitmap(n)
+		v.bits.load(d.Buffers()[1].Bytes(), d.Offset(), n)
+	case schema.Int32, schema.Date:
+		v.i32 = fixedValues[int32](s, d)
+	case schema.Int64, schema.Timestamp:
+		v.i64 = fixedValues[int64](s, d)
+	case schema.Uint64:
+		v.u64 = fixedValues[uint64](s, d)
+	case schema.Float64:
+		v.f64 = fixedValues[float64](s, d)
+	case schema.Decimal:
+		v.dec = a.(*array.Decimal128).Values()
+	case schema.Interval:
+		v.iv = a.(*array.MonthDayNanoInterval).MonthDayNanoIntervalValues()
+	case schema.String, schema.Binary:
+		if dict, ok := a.(*array.Dictionary); ok {
+			return loadDictionary(s, t, dict)
+		}
+		offsets := arrow.GetOffsets[int32](d, 1)
+		v.begin, v.end, v.dense = offsets[:n], offsets[1:n+1], true
+		if b := d.Buffers()[2]; b != nil {
+			v.data = b.Bytes()
+		}
+	default:
+		v.arr = a
+	}
+	return v
+}
+
+// fixedValues are the fixed values of an array. Arrays without any value may lack the buffer.
+func fixedValues[T int32 | int64 | uint64 | float64](s *scratch, d arrow.ArrayData) []T {
+	if v := arrow.GetValues[T](d, 1); len(v) == d.Len() {
+		return v
+	}
+	v := take[T](s, d.Len())
+	clear(v)
+	return v
+}
+
+func loadValid(s *scratch, a arrow.Array) bitmap {
+	if a.NullN() == 0 && a.DataType().ID() != arrow.NULL {
+		return nil
+	}
+	n := a.Len()
+	b := a.Data().Buffers()[0]
+	if b == nil || b.Len() == 0 {
+		if a.DataType().ID() == arrow.NULL {
+			return s.zeros(n)
+		}
+		return nil
+	}
+	valid := s.bitmap(n)
+	valid.load(b.Bytes(), a.Data().Offset(), n)
+	return valid
+}
+
+// loadDictionary returns the values of a dictionary's codes; their bytes stay in the dictionary.
+func loadDictionary(s *scratch, t *schema.Type, a *array.Dictionary) *vec {
+	values := load(s, t, a.Dictionary())
+	return gather(s, values, fixedValues[int32](s, a.Data()), loadValid(s, a))
+}
+
+// gather returns the rows of v that codes name; those that are not valid are null, whatever their codes.
+func gather(s *scratch, v *vec, codes []int32, valid bitmap) *vec {
+	n := len(codes)
+	out := &vec{kind: v.kind, rows: n, scale: v.scale, valid: valid, data: v.data}
+	if v.rows == 0 {
+		// Every code is of a null.
+		zero := constantNull(s, v.kind, v.scale)
+		return spread(s, zero, n)
+	}
+	// Codes of nulls may be anything.
+	if valid != nil {
+		safe := take[int32](s, n)
+		for i, c := range codes {
+			if !valid.get(i) {
+				c = 0
+			}
+			safe[i] = c
+		}
+		codes = safe
+	}
+	switch v.kind {
+	case schema.Bool:
+		out.bits = gatherBits(s, v.bits, codes)
+	case schema.Int32, schema.Date:
+		out.i32 = gatherFixed(s, v.i32, codes)
+	case schema.Int64, schema.Timestamp:
+		out.i64 = gatherFixed(s, v.i64, codes)
+	case schema.Uint64:
+		out.u64 = gatherFixed(s, v.u64, codes)
+	case schema.Float64:
+		out.f64 = gatherFixed(s, v.f64, codes)
+	case schema.Decimal:
+		out.dec = gatherFixed(s, v.dec, codes)
+	case schema.Interval:
+		out.iv = gatherFixed(s, v.iv, codes)
+	case schema.String, schema.Binary:
+		out.begin, out.end = gatherFixed(s, v.begin, codes), gatherFixed(s, v.end, codes)
+	default:
+		out.arr = takeArray(v.arr, codes, nil)
+	}
+	if v.valid != nil {
+		inner := gatherBits(s, v.valid, codes)
+		if valid != nil {
+			inner.and(valid)
+		}
+		out.valid = inner
+	}
+	return out
+}
+
+func gatherFixed[T fixed](s *scratch, values []T, codes []int32) []T {
+	out := take[T](s, len(codes))
+	for i, c := range codes {
+		out[i] = values[c]
+	}
+	return out
+}
+
+func gatherBits(s *scratch, values bitmap, codes []int32) bitmap {
+	out := s.bitmap(len(codes))
+	if len(values) == 1 {
+		table := values[0]
+		for w := range out {
+			part := codes[w*64 : min(w*64+64, len(codes))]
+			var word uint64
+			for i, c := range part {
+				word |= (table >> (uint32(c) & 63) & 1) << (i & 63)
+			}
+			out[w] = word
+		}
+		return out
+	}
+	for w := range out {
+		part := codes[w*64 : min(w*64+64, len(codes))]
+		var word uint64
+		for i, c := range part {
+			word |= (values[uint32(c)>>6] >> (uint32(c) & 63) & 1) << (i & 63)
+		}
+		out[w] = word
+	}
+	return out
+}
+
+// constantNull returns the constant null.
+func constantNull(s *scratch, kind schema.Kind, scale int32) *vec {
+	v := &vec{kind: kind, rows: 1, one: true, scale: scale, valid: s.zeros(1)}
+	v.i32, v.i64, v.u64, v.f64 = []int32{0}, []int64{0}, []uint64{0}, []float64{0}
+	v.dec, v.iv, v.begin, v.end = []decimal128.Num{{}}, []arrow.MonthDayNanoInterval{{}}, []int32{0}, []int32{0}
+	return v
+}
+
+// spread returns v with n rows of its own if it is a constant.
+func spread(s *scratch, v *vec, n int) *vec {
+	if !v.one {
+		return v
+	}
+	out := &vec{kind: v.kind, rows: n, scale: v.scale, data: v.data}
+	if v.valid != nil {
+		if v.valid.get(0) {
+			out.valid = s.ones(n)
+		} else {
+			out.valid = s.zeros(n)
+		}
+	}
+	switch v.kind {
+	case schema.Int32, schema.Date:
+		out.i32 = repeat(s, v.i32, n)
+	case schema.Int64, schema.Timestamp:
+		out.i64 = repeat(s, v.i64, n)
+	case schema.Uint64:
+		out.u64 = repeat(s, v.u64, n)
+	case schema.Float64:
+		out.f64 = repeat(s, v.f64, n)
+	case schema.Decimal:
+		out.dec = repeat(s, v.dec, n)
+	case schema.Interval:
+		out.iv = repeat(s, v.iv, n)
+	case schema.String, schema.Binary:
+		out.begin, out.end = repeat(s, v.begin, n), repeat(s, v.end, n)
+	case schema.Bool:
+		out.bits = s.zeros(n)
+	default:
+	}
+	return out
+}
+
+func repeat[T fixed](s *scratch, v []T, n int) []T {
+	out := take[T](s, n)
+	for i := range out {
+		out[i] = v[0]
+	}
+	return out
+}
+
+// export returns the values as an Arrow array with memory of its own.
+func export(v *vec, t *schema.Type) arrow.Array {
+	dt, n := t.Arrow(), v.rows
+	if t.Kind == schema.String {
+		dt = arrow.BinaryTypes.String // computed texts are plain, whatever the column was that they come from
+	}
+	if t.Kind == schema.Null || n == 0 {
+		return array.MakeArrayOfNull(memory.DefaultAllocator, dt, n)
+	}
+	if v.arr != nil {
+		v.arr.Retain()
+		return v.arr
+	}
+	var valid *memory.Buffer
+	nulls := 0
+	if v.valid != nil {
+		if nulls = n - v.valid.count(); nulls > 0 {
+			valid = memory.NewBufferBytes(v.valid.bytes())
+		}
+	}
+	buffers := []*memory.Buffer{valid, nil}
+	switch v.kind {
+	case schema.Bool:
+		buffers[1] = memory.NewBufferBytes(v.bits.bytes())
+	case schema.Int32, schema.Date:
+		buffers[1] = exportFixed(v.i32)
+	case schema.Int64, schema.Timestamp:
+		buffers[1] = exportFixed(v.i64)
+	case schema.Uint64:
+		buffers[1] = exportFixed(v.u64)
+	case schema.Float64:
+		buffers[1] = exportFixed(v.f64)
+	case schema.Decimal:
+		buffers[1] = exportFixed(v.dec)
+	case schema.Interval:
+		buffers[1] = exportFixed(v.iv)
+	default:
+		offsets, data := exportStrings(v)
+		buffers = []*memory.Buffer{valid, exportFixed(offsets), memory.NewBufferBytes(data)}
+	}
+	d := array.NewData(dt, n, buffers, nil, nulls, 0)
+	defer d.Release()
+	return array.MakeFromData(d)
+}
+
+// exportFixed returns a copy of the values' memory.
+func exportFixed[T fixed](values []T) *memory.Buffer {
+	out := make([]T, len(values))
+	copy(out, values)
+	var v T
+	return memory.NewBufferBytes(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(out))), len(out)*int(unsafe.Sizeof(v))))
+}
+
+// exportStrings returns the rows one behind the other. That they are not too long together was seen when the vector was made (see fits).
+func exportStrings(v *vec) ([]int32, []byte) {
+	offsets := make([]int32, v.rows+1)
+	total := 0
+	for i := range v.rows {
+		if !v.null(i) {
+			total += int(v.end[i] - v.begin[i])
+		}
+		offsets[i+1] = int32(total)
+	}
+	data := make([]byte, 0, total)
+	if v.dense && v.valid == nil {
+		return offsets, append(data, v.data[v.begin[0]:v.end[v.rows-1]]...)
+	}
+	for i := range v.rows {
+		if !v.null(i) {
+			data = append(data, v.str(i)...)
+		}
+	}
+	return offsets, data
+}
+
+// exportedBytes is how long the texts are together: rows may share them, so that it can be more than there is memory.
+func (v *vec) exportedBytes() (total int) {
+	for i := range v.begin {
+		if !v.null(i) {
+			total += int(v.end[i] - v.begin[i])
+		}
+	}
+	return total
+}

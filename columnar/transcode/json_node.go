@@ -1,0 +1,197 @@
+package transcode
+
+import (
+	"encoding/binary"
+
+	"scribe/columnar/schema"
+	"scribe/columnar/transcode/jsonscan"
+)
+
+// node is an object of which some keys matter: of rows, or of the values of a struct. Nodes do not change once they are made.
+type node struct {
+	children []child
+	byKey    map[string]int32 // indices of children
+	slots    []int            // all slots at and below the node
+}
+
+// child is a key that matters: a value, or an object on the way to values.
+type child struct {
+	key string
+	// slot is where the place of the value is noted; -1 if it is an object on the way, whose node is below.
+	slot  int
+	below *node
+	// field and alternative: which field the value is a source of, and which of the field's sources.
+	field, alternative int
+	// terms are those of the predicate that may be decided once the child was read.
+	terms []int
+}
+
+// tree makes nodes, and gives their slots numbers.
+type tree struct{ slots int }
+
+func newNode() *node { return &node{byKey: map[string]int32{}} }
+
+// add notes that a source of a field is at a path from n, and returns its slot. Schemas have no path that is the beginning of another; of
+// such a pair the one that was there first stays, and the other has the slot of a value that never is there.
+func (t *tree) add(n *node, path []string, field, alternative int) (slot int) {
+	slot = t.slots
+	t.slots++
+	for i, key := range path {
+		at, ok := n.byKey[key]
+		if !ok {
+			at = int32(len(n.children))
+			n.byKey[key] = at
+			n.children = append(n.children, child{key: key, slot: -1, field: field, alternative: alternative})
+			if i == len(path)-1 {
+				n.children[at].slot = slot
+			} else {
+				n.children[at].below = newNode()
+			}
+		}
+		n.slots = append(n.slots, slot)
+		if n = n.children[at].below; n == nil {
+			break
+		}
+	}
+	return slot
+}
+
+// structNode is the node of the values of a struct.
+func structNode(typ *schema.Type) *node {
+	var t tree
+	top := newNode()
+	for i := range typ.Fields {
+		for j, path := range typ.Fields[i].Sources() {
+			t.add(top, path, i, j)
+		}
+	}
+	return top
+}
+
+// shape is what a worker has learned of the objects at a node: the keys that there are, wanted or not, and in which order they come.
+type shape struct {
+	node    *node
+	below   []*shape // by child; nil for those without a node
+	entries []entry  // the first stands for the beginning of an object
+	byKey   map[string]int32
+	objects uint64 // that were walked so far
+	seen    uint64 // what objects was of the shape above when this one was last there
+}
+
+// entry is a key as it is written, and which came behind it the last time.
+type entry struct {
+	// The first sixteen bytes of the key with its quotes and the colon, and which of their bits count.
+	w0, m0, w1, m1 uint64
+	text           string // all of it
+	child          int32  // of the node, -1 for a key that does not matter
+	next           int32
+}
+
+// Bounds of what is learned: more keys are looked up every time.
+const (
+	maxLearned    = 512
+	maxLearnedKey = 128
+)
+
+func newShape(n *node) *shape {
+	s := &shape{node: n, below: make([]*shape, len(n.children)), entries: make([]entry, 1), byKey: map[string]int32{}}
+	for i := range n.children {
+		if below := n.children[i].below; below != nil {
+			s.below[i] = newShape(below)
+		}
+	}
+	return s
+}
+
+// learn adds a key without escapes.
+func (s *shape) learn(key []byte, child int32) int32 {
+	if len(s.entries) > maxLearned || len(key) > maxLearnedKey {
+		return 0
+	}
+	e := entry{text: `"` + string(key) + `":`, child: child}
+	var text [16]byte
+	n := copy(text[:], e.text)
+	e.w0, e.w1 = binary.LittleEndian.Uint64(text[:]), binary.LittleEndian.Uint64(text[8:])
+	e.m0, e.m1 = ^uint64(0), ^uint64(0)
+	if n < 8 {
+		e.m0, e.m1 = 1<<(8*n)-1, 0
+	} else if n < 16 {
+		e.m1 = 1<<(8*(n-8)) - 1
+	}
+	s.entries = append(s.entries, e)
+	at := int32(len(s.entries) - 1)
+	s.byKey[string(key)] = at
+	return at
+}
+
+// matches reports whether the entry's text stands at at, where 16 bytes can be read.
+func (e *entry) matches(b []byte, at int) bool {
+	w := b[at : at+16 : at+16]
+	if (binary.LittleEndian.Uint64(w)^e.w0)&e.m0|(binary.LittleEndian.Uint64(w[8:])^e.w1)&e.m1 != 0 {
+		return false
+	}
+	return len(e.text) <= 16 || len(b)-at >= len(e.text) && string(b[at+16:at+len(e.text)]) == e.text[16:]
+}
+
+// key reads a key and its colon at at, where the key's quote must be. prev is the entry of the key before, 0 at the beginning. It returns the key's
+// entry, or that of the key before for one that was not learned, the node's child, -1 if it does not matter, and the place of the value.
+func (s *shape) key(w *walker, at int, prev int32) (now, kid int32, value int) {
+	b, limit := w.b, w.limit
+	if at+16 <= len(b) {
+		guess := s.entries[prev].next
+		for range 2 {
+			e := &s.entries[guess]
+			if end := at + len(e.text); guess != 0 && e.matches(b, at) && end < limit {
+				s.entries[prev].next = guess
+				if b[end] <= ' ' {
+					end = jsonscan.SkipSpace(b, end, limit)
+				}
+				return guess, e.child, end
+			}
+			guess = e.next
+		}
+	}
+	return s.lookUp(w, at, prev)
+}
+
+// lookUp is key without a guess.
+func (s *shape) lookUp(w *walker, at int, prev int32) (now, kid int32, value int) {
+	b, limit := w.b, w.limit
+	if at >= limit || b[at] != '"' {
+		return 0, 0, w.fail(at, jsonscan.WantKey)
+	}
+	quote, escaped, fault := w.x.StringEnd(at+1, limit)
+	if !fault.OK() {
+		return 0, 0, w.fail(fault.At, fault.Why)
+	}
+	raw := b[at+1 : quote]
+	value = jsonscan.SkipSpace(b, quote+1, limit)
+	if value >= limit || b[value] != ':' {
+		return 0, 0, w.fail(value, jsonscan.WantColon)
+	}
+	value = jsonscan.SkipSpace(b, value+1, limit)
+	if !escaped {
+		if now = s.byKey[string(raw)]; now != 0 {
+			s.entries[prev].next = now
+			return now, s.entries[now].child, value
+		}
+	}
+	key := raw
+	if escaped {
+		if key, fault = jsonscan.AppendUnescaped(w.scratch[:0], raw); !fault.OK() {
+			return prev, -1, value // the key of no field
+		}
+		w.scratch = key
+	}
+	kid = -1
+	if at, ok := s.node.byKey[string(key)]; ok {
+		kid = at
+	}
+	if !escaped {
+		if now = s.learn(raw, kid); now != 0 {
+			s.entries[prev].next = now
+			return now, kid, value
+		}
+	}
+	return prev, kid, value
+}

@@ -1,0 +1,301 @@
+package transcode
+
+import (
+	"encoding/json"
+	"sync"
+	"unicode/utf8"
+
+	"scribe/columnar/schema"
+	"scribe/columnar/transcode/jsonscan"
+)
+
+// whyNotJSON is why a text can't be read as a value of JSON at all.
+const whyNotJSON = "the text is no value of JSON"
+
+var walkers = sync.Pool{New: func() any { return new(walker) }}
+
+// keepIndex is how many bytes' index a walker keeps for the next.
+const keepIndex = 1 << 20
+
+// appendJSON appends a value of JSON, of any type. It returns why it does not fit, and has then appended nothing.
+func appendJSON(c *column, raw []byte) (why string) {
+	w := walkers.Get().(*walker)
+	defer func() {
+		w.b = nil
+		w.x.Release(keepIndex)
+		walkers.Put(w)
+	}()
+	w.b, w.limit = raw, len(raw)
+	w.x.Reset(raw)
+	at := jsonscan.SkipSpace(raw, 0, len(raw))
+	if at == len(raw) || !utf8.Valid(raw) {
+		return whyNotJSON
+	}
+	end := w.skip(at, 0)
+	if end < 0 {
+		return w.fault.Why
+	}
+	if jsonscan.SkipSpace(raw, end, len(raw)) != len(raw) {
+		return whyNotJSON
+	}
+	n := c.n
+	if _, fault := w.into(c, at); !fault.OK() {
+		c.truncate(n)
+		return fault.Why
+	}
+	return ""
+}
+
+// into appends the value at at, whose structure and encoding are known to be sound. It returns the place behind it, or why it does not
+// fit: then the column is in the middle of a value, and must be cut back.
+func (w *walker) into(c *column, at int) (end int, fault jsonscan.Fault) {
+	b := w.b
+	why := ""
+	switch first := b[at]; {
+	case first == '"':
+		quote, escaped, fault := w.x.StringEnd(at+1, w.limit)
+		if !fault.OK() {
+			return 0, fault
+		}
+		text := b[at+1 : quote]
+		if escaped {
+			if text, fault = w.unescape(at+1, quote); !fault.OK() {
+				return 0, fault
+			}
+		}
+		end, why = quote+1, textInto(c, text)
+	case first == '{' && c.typ.Kind == schema.Struct:
+		return w.structInto(c, at+1)
+	case first == '{' && c.typ.Kind == schema.Map:
+		return w.mapInto(c, at+1)
+	case first == '[' && c.typ.Kind == schema.List:
+		return w.listInto(c, at+1)
+	case first == '{' || first == '[':
+		if end, fault = w.x.Skip(at, w.limit, 0); !fault.OK() {
+			return 0, fault
+		}
+		why = containerText(c, b[at:end])
+	default:
+		end = jsonscan.ScalarEnd(b, at, w.limit)
+		why = scalarInto(c, b[at:end])
+	}
+	if why != "" {
+		return 0, jsonscan.Fault{At: at, Why: why}
+	}
+	return end, jsonscan.Fault{}
+}
+
+// unescape resolves the escapes of a string. The result is good until the next call.
+func (w *walker) unescape(at, end int) ([]byte, jsonscan.Fault) {
+	text, fault := jsonscan.AppendUnescaped(w.scratch[:0], w.b[at:end])
+	if !fault.OK() {
+		fault.At += at
+		return nil, fault
+	}
+	w.scratch = text
+	return text, fault
+}
+
+// containerText appends an object or a list as its text, to a column of strings.
+func containerText(c *column, raw []byte) (why string) {
+	switch {
+	case c.typ.Kind != schema.String:
+		return wants(c.typ.Kind)
+	case !json.Valid(raw): // structure is sound, what stands in it may not be
+		return whyNotJSON
+	}
+	c.appendString(raw)
+	return ""
+}
+
+// element steps to the next element of a list or an object, from behind its bracket, when first, or behind an element. It returns -1 at the closing one,
+// behind which end then is.
+func (w *walker) element(at int, first bool) (next, end int) {
+	at = jsonscan.SkipSpace(w.b, at, w.limit)
+	if at >= w.limit {
+		return -1, at
+	}
+	if c := w.b[at]; c == ']' || c == '}' {
+		return -1, at + 1
+	}
+	if !first {
+		at = jsonscan.SkipSpace(w.b, at+1, w.limit)
+	}
+	if at >= w.limit {
+		return -1, at
+	}
+	return at, at
+}
+
+func (w *walker) listInto(c *column, at int) (end int, fault jsonscan.Fault) {
+	items := c.children[0]
+	for first := true; ; first = false {
+		if at, end = w.element(at, first); at < 0 {
+			c.appendList()
+			return end, fault
+		}
+		if at, fault = w.into(items, at); !fault.OK() {
+			return 0, fault
+		}
+	}
+}
+
+// manyKeys is how many keys a map has for which it pays to remember them all.
+const manyKeys = 16
+
+// mapInto appends the members of an object; of those with equal keys the first.
+func (w *walker) mapInto(c *column, at int) (end int, fault jsonscan.Fault) {
+	keys, values := c.children[0], c.children[1]
+	var known map[string]struct{}
+	start := keys.n
+	for first := true; ; first = false {
+		if at, end = w.element(at, first); at < 0 {
+			c.appendList()
+			return end, fault
+		}
+		quote, escaped, fault := w.x.StringEnd(at+1, w.limit)
+		if !fault.OK() {
+			return 0, fault
+		}
+		key := w.b[at+1 : quote]
+		if escaped {
+			if key, fault = w.unescape(at+1, quote); !fault.OK() {
+				return 0, fault
+			}
+		}
+		if at = w.behindColon(quote + 1); at >= w.limit {
+			return 0, jsonscan.Fault{At: at, Why: jsonscan.WantValue}
+		}
+		if keys.n-start == manyKeys && known == nil {
+			known = make(map[string]struct{}, 2*manyKeys)
+			for i := start; i < keys.n; i++ {
+				known[string(keys.text(i))] = struct{}{}
+			}
+		}
+		if keys.has(key, start, known) {
+			if at = w.skip(at, 0); at < 0 {
+				return 0, w.fault
+			}
+			continue
+		}
+		if known != nil {
+			known[string(key)] = struct{}{}
+		}
+		keys.appendString(key)
+		if at, fault = w.into(values, at); !fault.OK() {
+			return 0, fault
+		}
+	}
+}
+
+// has reports whether a key is among those from start on.
+func (c *column) has(key []byte, start int, known map[string]struct{}) bool {
+	if known != nil {
+		_, ok := known[string(key)]
+		return ok
+	}
+	for i := start; i < c.n; i++ {
+		if string(c.text(i)) == string(key) {
+			return true
+		}
+	}
+	return false
+}
+
+// text is a value of a column of strings without a dictionary.
+func (c *column) text(i int) []byte { return c.values[c.offsets[i]:c.offsets[i+1]] }
+
+// behindColon returns the place of the value behind the colon that is next.
+func (w *walker) behindColon(at int) int {
+	at = jsonscan.SkipSpace(w.b, at, w.limit)
+	return jsonscan.SkipSpace(w.b, at+1, w.limit)
+}
+
+// structInto appends an object to a column of structs.
+func (w *walker) structInto(c *column, at int) (end int, fault jsonscan.Fault) {
+	if c.shape == nil {
+		c.shape = newShape(structNode(c.typ))
+		c.sources = make([]int, len(c.children))
+	}
+	begin := at - 1
+	if end, fault = w.members(c, c.shape, at); !fault.OK() {
+		return 0, fault
+	}
+	for i, child := range c.children {
+		switch {
+		case child.n > c.n:
+		case child.fallback != nil:
+			child.fallback(child)
+		case child.nullable:
+			child.appendNull()
+		default:
+			return 0, jsonscan.Fault{At: begin, Why: "the field " + c.typ.Fields[i].Name + " has no value, and it is not nullable"}
+		}
+	}
+	c.appendStruct()
+	return end, fault
+}
+
+// members appends what an object has of the fields of a struct.
+func (w *walker) members(c *column, s *shape, at int) (end int, fault jsonscan.Fault) {
+	s.objects++
+	number := s.objects
+	prev := int32(0)
+	for first := true; ; first = false {
+		if at, end = w.element(at, first); at < 0 {
+			return end, fault
+		}
+		now, kid, value := s.key(w, at, prev)
+		if value < 0 {
+			return 0, w.fault
+		}
+		prev = now
+		switch {
+		case kid < 0:
+			at = w.skip(value, 0)
+		case s.below[kid] == nil:
+			at, fault = w.field(c, &s.node.children[kid], value)
+		case s.below[kid].seen == number:
+			at = w.skip(value, 0)
+		case w.b[value] == '{':
+			s.below[kid].seen = number
+			at, fault = w.members(c, s.below[kid], value+1)
+		default:
+			s.below[kid].seen = number
+			if at = w.skip(value, 0); at >= 0 && string(w.b[value:at]) != "null" {
+				return 0, jsonscan.Fault{At: value, Why: whyPath}
+			}
+		}
+		if !fault.OK() {
+			return 0, fault
+		}
+		if at < 0 {
+			return 0, w.fault
+		}
+	}
+}
+
+// field appends the value of a struct's field, unless a better source of it was there.
+func (w *walker) field(c *column, k *child, at int) (end int, fault jsonscan.Fault) {
+	to := c.children[k.field]
+	if to.n > c.n {
+		if c.sources[k.field] <= k.alternative {
+			if at = w.skip(at, 0); at < 0 {
+				return 0, w.fault
+			}
+			return at, fault
+		}
+		to.truncate(c.n)
+	}
+	c.sources[k.field] = k.alternative
+	if !to.nullable {
+		if end := jsonscan.ScalarEnd(w.b, at, w.limit); string(w.b[at:end]) == "null" {
+			if to.fallback == nil {
+				return 0, jsonscan.Fault{At: at, Why: whyNull}
+			}
+			to.fallback(to)
+			return end, fault
+		}
+	}
+	return w.into(to, at)
+}

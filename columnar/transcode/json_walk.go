@@ -1,0 +1,266 @@
+package transcode
+
+import (
+	"scribe/columnar/transcode/jsonscan"
+)
+
+// slotKind says what a slot has found.
+type slotKind uint8
+
+const (
+	slotNull   slotKind = iota
+	slotTrue            // val is 1
+	slotFalse           // val is 0
+	slotInt             // an integer of at most 18 digits, in val; its text is from at to end
+	slotNumber          // a number from at to end
+	slotText            // between the quotes from at to end, without escapes
+	slotEscaped
+	slotContainer // brackets included
+	slotValue     // val is the value in the column's type, see walker.resolve
+	slotBad       // why it does not fit is in why
+)
+
+// slot is where in a row a value is. It counts only if gen is that of the row.
+type slot struct {
+	gen     uint32
+	kind    slotKind
+	at, end int32
+	val     int64
+	why     string
+}
+
+// walker walks over rows of JSON, and fills slots. What it is given is text of which the index is known.
+type walker struct {
+	b       []byte // may go on behind the indexed part, which may be read and does not count
+	x       jsonscan.Index
+	limit   int // where the row ends
+	slots   []slot
+	gen     uint32
+	fault   jsonscan.Fault
+	scratch []byte
+
+	// decide is called with the terms of a child of the top node once it was read, and reports whether the rest of the row is needed.
+	decide   func(terms []int) bool
+	wantRest bool
+	rest     []member // undeclared members at the top, when they are wanted
+}
+
+// member is a key and a value: the places of the key's quote, of the value, and of its end.
+type member struct{ key, value, end int }
+
+// Results of a walk that are no places.
+const (
+	failed  = -1
+	stopped = -2
+)
+
+// fail notes why a row can't be read.
+func (w *walker) fail(at int, why string) int {
+	w.fault = jsonscan.Fault{At: at, Why: why}
+	return failed
+}
+
+// nextRow makes all slots empty.
+func (w *walker) nextRow() {
+	w.rest = w.rest[:0]
+	if w.gen++; w.gen == 0 {
+		clear(w.slots)
+		w.gen = 1
+	}
+}
+
+// row walks over the row from at to limit, whose top has the shape s. The result is failed, stopped, or limit.
+func (w *walker) row(s *shape, at, limit int) int {
+	w.limit = limit
+	w.nextRow()
+	b := w.b
+	if limit-at >= 3 && b[at] == 0xEF && b[at+1] == 0xBB && b[at+2] == 0xBF {
+		at += 3
+	}
+	at = jsonscan.SkipSpace(b, at, limit)
+	switch {
+	case at >= limit:
+		return w.fail(at, whyEmpty)
+	case b[at] != '{':
+		return w.fail(at, whyNoObject)
+	}
+	if at = w.object(s, at+1, 1, true); at < 0 {
+		return at
+	}
+	if at = jsonscan.SkipSpace(b, at, limit); at < limit {
+		return w.fail(at, whyTrailing)
+	}
+	return limit
+}
+
+// What is wrong with rows.
+const (
+	whyEmpty    = "empty; an object belongs here"
+	whyNoObject = "no object"
+	whyTrailing = "something follows the object"
+	whyPath     = "the path to the value leads into something that is no object"
+)
+
+// object walks over the members of an object, behind its bracket, up to behind the one that closes it. depth is how many objects and lists are open.
+func (w *walker) object(s *shape, at, depth int, top bool) int {
+	b, limit := w.b, w.limit
+	s.objects++
+	if at < limit && b[at] <= ' ' {
+		at = jsonscan.SkipSpace(b, at, limit)
+	}
+	if at < limit && b[at] == '}' {
+		return at + 1
+	}
+	prev := int32(0)
+	for {
+		key := at
+		now, kid, value := s.key(w, at, prev)
+		if value < 0 {
+			return value
+		}
+		prev = now
+		if kid < 0 {
+			if at = w.skip(value, depth); at < 0 {
+				return at
+			}
+			if top && w.wantRest {
+				w.rest = append(w.rest, member{key, value, at})
+			}
+		} else {
+			c := &s.node.children[kid]
+			if below := s.below[kid]; below != nil {
+				at = w.way(below, s.objects, value, depth)
+			} else {
+				at = w.leaf(c.slot, value, depth)
+			}
+			if at < 0 {
+				return at
+			}
+			if top && c.terms != nil && !w.decide(c.terms) {
+				return stopped
+			}
+		}
+		if at < limit && b[at] <= ' ' {
+			at = jsonscan.SkipSpace(b, at, limit)
+		}
+		switch {
+		case at >= limit:
+			return w.fail(at, jsonscan.Unclosed)
+		case b[at] == '}':
+			return at + 1
+		case b[at] != ',':
+			return w.fail(at, jsonscan.WantCommaObject)
+		}
+		if at++; at < limit && b[at] <= ' ' {
+			at = jsonscan.SkipSpace(b, at, limit)
+		}
+	}
+}
+
+// skip returns the place behind a value, of which only the structure matters.
+func (w *walker) skip(at, depth int) int {
+	if at >= w.limit {
+		return w.fail(at, jsonscan.WantValue)
+	}
+	switch w.b[at] {
+	case '"':
+		quote, _, fault := w.x.StringEnd(at+1, w.limit)
+		if !fault.OK() {
+			return w.fail(fault.At, fault.Why)
+		}
+		return quote + 1
+	case '{', '[':
+		end, fault := w.x.Skip(at, w.limit, depth)
+		if !fault.OK() {
+			return w.fail(fault.At, fault.Why)
+		}
+		return end
+	}
+	end := jsonscan.ScalarEnd(w.b, at, w.limit)
+	if end == at {
+		return w.fail(at, jsonscan.WantValue)
+	}
+	return end
+}
+
+// leaf walks over the value of a key that matters. Of a key that is there twice the first counts.
+func (w *walker) leaf(i, at, depth int) int {
+	s := &w.slots[i]
+	if s.gen == w.gen {
+		return w.skip(at, depth)
+	}
+	s.gen = w.gen
+	return w.value(s, at, depth)
+}
+
+// way walks over what stands where an object is expected on the way to values. number is how many objects of the shape above were walked so far.
+func (w *walker) way(s *shape, number uint64, at, depth int) int {
+	if s.seen == number {
+		return w.skip(at, depth)
+	}
+	s.seen = number
+	if at < w.limit && w.b[at] == '{' {
+		if depth == jsonscan.MaxDepth {
+			return w.fail(at, jsonscan.TooDeep)
+		}
+		return w.object(s, at+1, depth+1, false)
+	}
+	end := w.skip(at, depth)
+	if end >= 0 && string(w.b[at:end]) != "null" {
+		for _, i := range s.node.slots {
+			w.slots[i] = slot{gen: w.gen, kind: slotBad, at: int32(at), why: whyPath}
+		}
+	}
+	return end
+}
+
+// value notes a value, and returns the place behind it.
+func (w *walker) value(s *slot, at, depth int) int {
+	b, limit := w.b, w.limit
+	if at >= limit {
+		return w.fail(at, jsonscan.WantValue)
+	}
+	switch c := b[at]; {
+	case c == '"':
+		quote, escaped, fault := w.x.StringEnd(at+1, limit)
+		if !fault.OK() {
+			return w.fail(fault.At, fault.Why)
+		}
+		s.kind = slotText
+		if escaped {
+			s.kind = slotEscaped
+		}
+		s.at, s.end = int32(at+1), int32(quote)
+		return quote + 1
+	case c-'0' <= 9 || c == '-':
+		if v, end, ok := jsonscan.ShortInteger(b, at, limit); ok {
+			s.kind, s.val, s.at, s.end = slotInt, v, int32(at), int32(end)
+			return end
+		}
+	case c == '{' || c == '[':
+		end, fault := w.x.Skip(at, limit, depth)
+		if !fault.OK() {
+			return w.fail(fault.At, fault.Why)
+		}
+		s.kind, s.at, s.end = slotContainer, int32(at), int32(end)
+		return end
+	}
+	end := jsonscan.ScalarEnd(b, at, limit)
+	s.at, s.end = int32(at), int32(end)
+	switch jsonscan.Scalar(b[at:end]) {
+	case jsonscan.Null:
+		s.kind = slotNull
+	case jsonscan.True:
+		s.kind, s.val = slotTrue, 1
+	case jsonscan.False:
+		s.kind, s.val = slotFalse, 0
+	case jsonscan.Integer, jsonscan.Fraction:
+		s.kind = slotNumber
+	default:
+		if end == at {
+			return w.fail(at, jsonscan.WantValue)
+		}
+		s.kind, s.why = slotBad, malformed(b[at:end])
+	}
+	return end
+}

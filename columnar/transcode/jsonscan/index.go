@@ -1,0 +1,198 @@
+package jsonscan
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// Block is what 64 bytes consist of: bit i stands for byte i.
+type Block struct {
+	Special uint64 // where a string may end: quotes, backslashes, controls
+	Back    uint64 // backslashes
+	Control uint64 // bytes below 0x20
+	Op      uint64 // { } [ ] : ,
+	Space   uint64 // space, tab, line feed, carriage return
+	High    uint64 // bytes from 0x80
+}
+
+// blockLen is the number of bytes of a Block.
+const blockLen = 64
+
+// Index is the index of a slice of bytes. The zero Index is one of no bytes. It is used again by Reset.
+type Index struct {
+	b      []byte
+	blocks []Block
+}
+
+// Reset makes x the index of b, which it keeps.
+func (x *Index) Reset(b []byte) {
+	n := (len(b) + blockLen - 1) / blockLen
+	if cap(x.blocks) < n {
+		x.blocks = make([]Block, n+n/4)
+	}
+	x.blocks = x.blocks[:n]
+	x.b = b
+	whole := len(b) / blockLen
+	if whole > 0 {
+		if useAVX2 {
+			indexAVX2(&x.blocks[0], &b[0], whole)
+		} else {
+			indexPortable(x.blocks[:whole], b)
+		}
+	}
+	if whole < n {
+		var tail [blockLen]byte
+		for i := copy(tail[:], b[whole*blockLen:]); i < blockLen; i++ {
+			tail[i] = ' '
+		}
+		indexPortable(x.blocks[whole:], tail[:])
+	}
+}
+
+// Release forgets the bytes, and the memory of an index of more than keep bytes.
+func (x *Index) Release(keep int) {
+	x.b = nil
+	if cap(x.blocks) > keep/blockLen+1 {
+		x.blocks = nil
+	}
+	x.blocks = x.blocks[:0]
+}
+
+// Bits of classes.
+const (
+	classSpecial = 1 << iota
+	classBack
+	classControl
+	classOp
+	classSpace
+	classHigh
+)
+
+var classes = func() (t [256]uint8) {
+	for i := range t {
+		switch {
+		case i == ' ':
+			t[i] = classSpace
+		case i == '\t', i == '\n', i == '\r':
+			t[i] = classSpecial | classControl | classSpace
+		case i < 0x20:
+			t[i] = classSpecial | classControl
+		case i == '"':
+			t[i] = classSpecial
+		case i == '\\':
+			t[i] = classSpecial | classBack
+		case i >= 0x80:
+			t[i] = classHigh
+		}
+	}
+	for _, c := range "{}[]:," {
+		t[c] = classOp
+	}
+	return t
+}()
+
+// indexPortable makes the blocks of as many times 64 bytes: the classes of eight bytes side by side in a word, of which each bit plane is then
+// drawn together by a multiplication.
+func indexPortable(blocks []Block, b []byte) {
+	const plane, gather = 0x0101010101010101, 0x0102040810204080
+	for i := range blocks {
+		chunk := b[i*blockLen:][:blockLen]
+		var k Block
+		for j := 0; j < blockLen; j += 8 {
+			w := binary.LittleEndian.Uint64(chunk[j:])
+			c := uint64(classes[byte(w)]) | uint64(classes[byte(w>>8)])<<8 | uint64(classes[byte(w>>16)])<<16 |
+				uint64(classes[byte(w>>24)])<<24 | uint64(classes[byte(w>>32)])<<32 | uint64(classes[byte(w>>40)])<<40 |
+				uint64(classes[byte(w>>48)])<<48 | uint64(classes[byte(w>>56)])<<56
+			if c == 0 {
+				continue
+			}
+			k.Special |= (c & plane * gather >> 56) << j
+			k.Back |= (c >> 1 & plane * gather >> 56) << j
+			k.Control |= (c >> 2 & plane * gather >> 56) << j
+			k.Op |= (c >> 3 & plane * gather >> 56) << j
+			k.Space |= (c >> 4 & plane * gather >> 56) << j
+			k.High |= (c >> 5 & plane * gather >> 56) << j
+		}
+		blocks[i] = k
+	}
+}
+
+// ASCII reports whether no byte from at up to end is above 0x7F.
+func (x *Index) ASCII(at, end int) bool {
+	if at >= end {
+		return true
+	}
+	first, last := at/blockLen, (end-1)/blockLen
+	over := uint(end-1)%blockLen ^ (blockLen - 1)
+	if first == last {
+		return x.blocks[first].High>>(at%blockLen)<<(at%blockLen)<<over == 0
+	}
+	high := x.blocks[first].High>>(at%blockLen) | x.blocks[last].High<<over
+	for i := first + 1; i < last; i++ {
+		high |= x.blocks[i].High
+	}
+	return high == 0
+}
+
+// next returns the place of the first quote, backslash or control at or behind at; len(b) if there is none.
+func (x *Index) next(at int) int {
+	i := at / blockLen
+	if i >= len(x.blocks) {
+		return len(x.b)
+	}
+	if w := x.blocks[i].Special >> (at % blockLen); w != 0 {
+		return at + bits.TrailingZeros64(w)
+	}
+	for i++; i < len(x.blocks); i++ {
+		if w := x.blocks[i].Special; w != 0 {
+			return i*blockLen + bits.TrailingZeros64(w)
+		}
+	}
+	return len(x.b)
+}
+
+// StringEnd returns the place of the quote that ends the string whose first byte, behind its opening quote, is at at, and whether there is a
+// backslash in it. The quote must be before limit; if there is none, or a control character before it, quote is -1 and at the place of what is wrong.
+func (x *Index) StringEnd(at, limit int) (quote int, escaped bool, fault Fault) {
+	for {
+		at = x.next(at)
+		if at >= limit {
+			return -1, escaped, Fault{At: limit, Why: Unterminated}
+		}
+		switch c := x.b[at]; {
+		case c == '"':
+			return at, escaped, Fault{}
+		case c != '\\':
+			return -1, escaped, Fault{At: at, Why: ControlInString}
+		case at+1 < limit && x.b[at+1] < 0x20:
+			return -1, true, Fault{At: at + 1, Why: ControlInString}
+		}
+		escaped = true
+		at += 2
+	}
+}
+
+// Fault is why a row, or a value, can't be read: where, and what. The zero Fault is none.
+type Fault struct {
+	At  int
+	Why string
+}
+
+// OK reports whether there is no fault.
+func (f Fault) OK() bool { return f.Why == "" }
+
+// What is wrong with rows.
+const (
+	Unterminated    = "a string does not end"
+	ControlInString = "a control character in a string; it must be escaped"
+	Control         = "a control character"
+	TooDeep         = "nested too deep; the limit is 128"
+	Unclosed        = "a bracket is not closed"
+	WantValue       = "a value is missing"
+	WantKey         = "a key in quotes is missing"
+	WantColon       = "a colon is missing behind a key"
+	WantCommaObject = "a comma or } is missing behind a value"
+	WantCommaArray  = "a comma or ] is missing behind a value"
+	Backslash       = "a backslash outside of a string"
+	Mismatch        = "a bracket does not match the one that was opened"
+)

@@ -1,0 +1,280 @@
+package transcode
+
+import (
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"scribe/columnar/schema"
+	"scribe/internal/record"
+)
+
+// rows collects the rows of one batch: a column for each input of the plan. Readers fill the declared columns; the message's own
+// columns, defaults, _error, and the rejection of rows that do not fit are done here.
+type rows struct {
+	p    *plan
+	cols []*column // by input
+	// declared are those of fields, by the field's index; nil for a field that is not needed.
+	declared []*column
+	n        int // rows that are complete
+	stats    Stats
+
+	m     *record.Record
+	index uint32
+
+	// Of the row that is being made.
+	rowBad bool
+	faults int    // things that did not fit
+	report []byte // what they were, for _error
+	rest   []byte // for _rest; nothing means null
+
+	fixed  int64 // bytes that a row takes at least
+	failed error
+}
+
+func newRows(p *plan) *rows {
+	w := &rows{p: p, cols: make([]*column, len(p.inputs)), declared: make([]*column, len(p.schema.Fields))}
+	for i := range p.inputs {
+		in := &p.inputs[i]
+		w.cols[i] = newColumn(&in.typ, true)
+		if in.field >= 0 {
+			w.declared[in.field] = w.cols[i]
+		}
+		w.fixed += fixedSize(&in.typ)
+	}
+	return w
+}
+
+// fixedSize is what one value takes in the buffers of its column whatever it is.
+func fixedSize(t *schema.Type) int64 {
+	switch t.Kind {
+	case schema.Bool:
+		return 1
+	case schema.Int64, schema.Uint64, schema.Float64, schema.Timestamp:
+		return 8
+	case schema.Decimal:
+		return 16
+	case schema.Struct:
+		var n int64
+		for i := range t.Fields {
+			n += fixedSize(&t.Fields[i].Type)
+		}
+		return n
+	default:
+		return 4
+	}
+}
+
+// setMessage says which message the rows that follow belong to. It is kept until the next.
+func (w *rows) setMessage(m *record.Record, index uint32) { w.m, w.index = m, index }
+
+// err is not nil when the batch has become too large: the payload can't be transcoded.
+func (w *rows) err() error { return w.failed }
+
+// column is that of a declared field; nil if it is not needed.
+func (w *rows) column(field int) *column { return w.declared[field] }
+
+// begin begins a row.
+func (w *rows) begin() {
+	w.rowBad, w.faults = false, 0
+	w.report, w.rest = w.report[:0], w.rest[:0]
+}
+
+// maxReported and maxReport bound what one _error says.
+const (
+	maxReported = 8
+	maxReport   = 1 << 10
+)
+
+// fault adds to what _error says: that at a byte of the row something does not fit. who is "row" or the name of a column, at is -1
+// where no byte can be named.
+func (w *rows) fault(who string, at int, why string) {
+	w.faults++
+	if !w.p.wantsError || w.faults > maxReported || len(w.report) > maxReport {
+		return
+	}
+	if len(w.report) > 0 {
+		w.report = append(w.report, "; "...)
+	}
+	w.report = append(w.report, who...)
+	if at >= 0 {
+		w.report = append(w.report, " at byte "...)
+		w.report = strconv.AppendInt(w.report, int64(at), 10)
+	}
+	w.report = append(w.report, ": "...)
+	w.report = append(w.report, why...)
+}
+
+// badValue makes the value of a declared field null, since what stands at a byte of the row (-1: nowhere in it) does not fit. What was
+// appended to the column for this row is taken back.
+func (w *rows) badValue(field, at int, why string) {
+	c := w.declared[field]
+	c.truncate(w.n)
+	c.appendNull()
+	w.stats.BadValues++
+	w.fault(w.p.schema.Fields[field].Name, at, why)
+}
+
+// badRow makes every declared column null.
+func (w *rows) badRow(at int, why string) {
+	for _, c := range w.declared {
+		if c != nil {
+			c.truncate(w.n)
+			c.appendNull()
+		}
+	}
+	w.rowBad = true
+	w.faults, w.report, w.rest = 0, w.report[:0], w.rest[:0]
+	w.stats.BadRows++
+	w.fault("row", at, why)
+}
+
+// end ends the row: fields without a value take their default, and the columns that every category has are filled.
+func (w *rows) end() {
+	w.stats.Rows++
+	for i, c := range w.declared {
+		if c != nil && c.n == w.n {
+			w.missing(i, c)
+		}
+	}
+	if w.faults > 0 && w.p.rejects {
+		w.stats.Rejected++
+		for _, c := range w.declared {
+			if c != nil {
+				c.truncate(w.n)
+			}
+		}
+		return
+	}
+	for i := range w.p.inputs {
+		if in := &w.p.inputs[i]; in.field < 0 {
+			w.own(in.own, w.cols[i])
+		}
+	}
+	w.n++
+	if w.n&1023 == 0 || w.n >= w.p.limits.Rows {
+		w.check()
+	}
+}
+
+// missing appends what a field has that no value was given for.
+func (w *rows) missing(field int, c *column) {
+	f := &w.p.fields[field]
+	switch {
+	case f.fallback != nil:
+		f.fallback(c)
+	case f.nullable:
+		c.appendNull()
+	default:
+		w.badValue(field, -1, "no value, and the column is not nullable")
+	}
+}
+
+// own appends to one of the columns that every category has.
+func (w *rows) own(kind ownColumn, c *column) {
+	switch kind {
+	case ownTime:
+		c.appendInt64(w.m.Time)
+	case ownKey:
+		if w.m.HasKey {
+			c.appendString(w.m.Key)
+		} else {
+			c.appendNull()
+		}
+	case ownIndex:
+		c.appendInt32(int32(w.index))
+	case ownPayload:
+		c.appendString(w.m.Payload)
+	case ownAttr:
+		w.attributes(c)
+	case ownRest:
+		if len(w.rest) == 0 {
+			c.appendNull()
+		} else {
+			c.appendString(w.rest)
+		}
+	case ownError:
+		if w.faults == 0 {
+			c.appendNull()
+			return
+		}
+		if w.faults > maxReported {
+			w.report = append(w.report, "; and "...)
+			w.report = strconv.AppendInt(w.report, int64(w.faults-maxReported), 10)
+			w.report = append(w.report, " more"...)
+		}
+		c.appendString(validText(w.report))
+	}
+}
+
+func (w *rows) attributes(c *column) {
+	for name, value := range w.m.Attributes.All() {
+		c.children[0].appendString(validText(name))
+		c.children[1].appendString(validText(value))
+	}
+	c.appendList()
+}
+
+// validText is b with whatever is no UTF-8 replaced.
+func validText(b []byte) []byte {
+	if utf8.Valid(b) {
+		return b
+	}
+	return appendValid(make([]byte, 0, len(b)+8), b)
+}
+
+// appendValid appends b with each byte that is no part of a character replaced by U+FFFD.
+func appendValid(dst, b []byte) []byte {
+	for len(b) > 0 {
+		r, n := utf8.DecodeRune(b)
+		dst = utf8.AppendRune(dst, r)
+		b = b[n:]
+	}
+	return dst
+}
+
+// check fails the batch when it is over a limit.
+func (w *rows) check() {
+	if w.n > w.p.limits.Rows {
+		w.failed = tooLarge("a payload of more than %d rows", w.p.limits.Rows)
+		return
+	}
+	var size int64
+	for i, c := range w.cols {
+		if c.tooFull() {
+			w.failed = tooLarge("column %q of one payload takes more than 2 GiB", w.p.inputs[i].name)
+			return
+		}
+		size += c.size()
+	}
+	if size > w.p.limits.Bytes {
+		w.failed = tooLarge("the columns of one payload take more than %d bytes", w.p.limits.Bytes)
+	}
+}
+
+// finish hands the rows over as a batch of the plan's inputs, and leaves none.
+func (w *rows) finish() (arrow.RecordBatch, error) {
+	if w.check(); w.failed != nil {
+		return nil, w.failed
+	}
+	arrays := make([]arrow.Array, len(w.cols))
+	for i, c := range w.cols {
+		arrays[i] = c.finish(w.p.input.Field(i).Type)
+	}
+	batch := array.NewRecordBatch(w.p.input, arrays, int64(w.n))
+	for _, a := range arrays {
+		a.Release()
+	}
+	w.n = 0
+	return batch, nil
+}
+
+// reset forgets the rows of a payload that failed, and the figures.
+func (w *rows) reset() {
+	for _, c := range w.cols {
+		c.reset()
+	}
+	w.n, w.failed, w.stats, w.m = 0, nil, Stats{}, nil
+}

@@ -1,0 +1,441 @@
+package view
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+)
+
+// Config of a table.
+type Config struct {
+	// Views is how many views a version of a category's schema has at most.
+	Views int
+	// Queries is how many running queries of a version are known at most: beyond it the one that asked longest ago is forgotten.
+	Queries int
+	// Expiry is how long after its last question a query is running no more.
+	Expiry time.Duration
+	// Rebalance is the least time between two divisions of a version's queries.
+	Rebalance time.Duration
+}
+
+// DefaultConfig returns the configuration that is used unless told otherwise.
+func DefaultConfig() Config {
+	return Config{Views: 8, Queries: 256, Expiry: 30 * time.Second, Rebalance: 2 * time.Second}
+}
+
+// Validate reports every field that is out of range, joined.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.Views < 1 || c.Views > 64 {
+		errs = append(errs, fmt.Errorf("views: Views is %d, it must be 1 to 64", c.Views))
+	}
+	if c.Queries < 1 || c.Queries > 10_000 {
+		errs = append(errs, fmt.Errorf("views: Queries is %d, it must be 1 to 10000", c.Queries))
+	}
+	if c.Expiry < time.Second || c.Expiry > time.Hour {
+		errs = append(errs, fmt.Errorf("views: Expiry is %v, it must be 1s to 1h", c.Expiry))
+	}
+	if c.Rebalance < time.Millisecond || c.Rebalance > time.Hour {
+		errs = append(errs, fmt.Errorf("views: Rebalance is %v, it must be 1ms to 1h", c.Rebalance))
+	}
+	return errors.Join(errs...)
+}
+
+// Key names a version of a category's schema.
+type Key struct {
+	Category uint32
+	Version  uint32
+}
+
+// View is a shape that is made of payloads. Its figures are counted by who makes and serves it.
+type View[T any] struct {
+	ID    uint64
+	Key   Key
+	Name  string // of the category
+	Shape *Shape
+	Since time.Time
+	// Tool is what makes it.
+	Tool  T
+	Stats Stats
+	// live: queries are served by it. Guarded by the table's mutex, as is reason.
+	live   int
+	reason string
+}
+
+// Stats are a view's figures.
+type Stats struct {
+	Payloads, Hits, BytesIn, BytesOut, RowsIn, RowsOut atomic.Uint64
+	CPU                                                atomic.Int64 // nanoseconds
+}
+
+// Query is a running query.
+type Query struct {
+	ID   string
+	Need *Need
+	// used is when it asked last, asks how often it did since the last division, rate that with the past, payloads in all.
+	used     time.Time
+	asks     uint64
+	rate     float64
+	payloads uint64
+	view     uint64
+}
+
+// Table is the running queries and the views of all categories. It is safe for concurrent use.
+type Table[T any] struct {
+	cfg  Config
+	make func(Key, *Shape) T
+	mu   struct {
+		sync.Mutex
+		versions map[Key]*version[T]
+		last     uint64 // number of the newest view
+	}
+}
+
+// version is a version of a category's schema that queries are bound to.
+type version[T any] struct {
+	name    string
+	queries map[string]*Query
+	views   []*View[T] // live ones
+	former  []*View[T] // not live any more, the newest first
+	shares  shares
+	divided time.Time // when the queries were last
+	// seen are payloads that were asked for lately; asks and alone count asks since the last division, and those that were the first.
+	seen        *simplelru.LRU[uint64, struct{}]
+	asks, alone uint64
+	aloneShare  float64
+}
+
+const (
+	// formerViews are remembered of a version.
+	formerViews = 8
+	// seenPayloads are remembered of a version, to tell whether queries ask for the same ones.
+	seenPayloads = 1024
+	// measuredRows is how many rows make a measured share of them.
+	measuredRows = 1000
+	// worthwhile is what a division must be cheaper by to be taken over.
+	worthwhile = 0.9
+)
+
+// NewTable returns an empty table. make makes the tool of a view; it is called under the table's lock.
+func NewTable[T any](cfg Config, tool func(Key, *Shape) T) *Table[T] {
+	t := &Table[T]{cfg: cfg, make: tool}
+	t.mu.versions = make(map[Key]*version[T])
+	return t
+}
+
+// Use takes note that a query asks for a payload, and returns the view that serves it, and others that cover its need as well, of which
+// something may be cached. payload is the same for the same payload, whoever asks.
+func (t *Table[T]) Use(k Key, name, id string, need *Need, payload uint64, now time.Time) (v *View[T], others []*View[T]) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.mu.versions[k]
+	if c == nil {
+		c = &version[T]{queries: map[string]*Query{}, shares: shares{}, divided: now}
+		c.seen, _ = simplelru.NewLRU[uint64, struct{}](seenPayloads, nil) // the size is positive
+		t.mu.versions[k] = c
+	}
+	c.name = name
+	c.asks++
+	if !c.seen.Contains(payload) {
+		c.alone++
+	}
+	c.seen.Add(payload, struct{}{})
+	q := c.queries[id]
+	if q == nil {
+		q = &Query{ID: id, Need: need, used: now}
+		t.enter(k, c, q, now)
+	}
+	q.used = now
+	q.asks++
+	q.payloads++
+	if now.Sub(c.divided) >= t.cfg.Rebalance {
+		t.divide(k, c, now)
+	}
+	for _, other := range c.views {
+		switch {
+		case other.ID == q.view:
+			v = other
+		case other.Shape.Covers(need):
+			others = append(others, other)
+		}
+	}
+	for _, other := range c.former {
+		if other.Shape.Covers(need) {
+			others = append(others, other)
+		}
+	}
+	return v, others
+}
+
+// enter gives a query that comes a view.
+func (t *Table[T]) enter(k Key, c *version[T], q *Query, now time.Time) {
+	if len(c.queries) >= t.cfg.Queries {
+		oldest := q
+		for _, other := range c.queries {
+			if oldest == q || other.used.Before(oldest.used) {
+				oldest = other
+			}
+		}
+		t.leave(c, oldest)
+	}
+	c.queries[q.ID] = q
+	own := shapeOf(q.Need)
+	kept := c.shares.kept(own)
+	best, least := (*View[T])(nil), own.make(kept)+own.take(kept)
+	for _, v := range c.views {
+		if v.Shape.key == own.key {
+			best = v
+			break
+		}
+		if cost := v.Shape.take(c.shares.kept(v.Shape)); v.Shape.Covers(q.Need) && cost < least {
+			best, least = v, cost
+		}
+	}
+	if best == nil {
+		if len(c.views) >= t.cfg.Views {
+			t.divide(k, c, now)
+			if q.view != 0 {
+				return
+			}
+		}
+		best = t.view(k, c, own, "a query came", now)
+	}
+	best.live++
+	q.view = best.ID
+}
+
+// leave forgets a query. Its view goes at the next division, unless others use it.
+func (t *Table[T]) leave(c *version[T], q *Query) {
+	delete(c.queries, q.ID)
+	for _, v := range c.views {
+		if v.ID == q.view {
+			v.live--
+		}
+	}
+}
+
+// view returns the view of a shape: the one that there is or was, else a new one.
+func (t *Table[T]) view(k Key, c *version[T], s *Shape, reason string, now time.Time) *View[T] {
+	for _, v := range c.views {
+		if v.Shape.key == s.key {
+			return v
+		}
+	}
+	for i, v := range c.former {
+		if v.Shape.key == s.key {
+			c.former = slices.Delete(c.former, i, i+1)
+			c.views = append(c.views, v)
+			v.reason = reason
+			return v
+		}
+	}
+	t.mu.last++
+	v := &View[T]{ID: t.mu.last, Key: k, Name: c.name, Shape: s, Since: now, Tool: t.make(k, s), reason: reason}
+	c.views = append(c.views, v)
+	return v
+}
+
+// measure takes over what was measured of the views.
+func (c *version[T]) measure() {
+	for _, v := range slices.Concat(c.former, c.views) {
+		if in := v.Stats.RowsIn.Load(); in >= measuredRows {
+			c.shares[v.Shape.rowsKey()] = float64(v.Stats.RowsOut.Load()) / float64(in)
+		}
+	}
+	if len(c.shares) > 4096 { // of queries that are long gone, mostly
+		clear(c.shares)
+	}
+	if c.asks > 0 {
+		c.aloneShare = float64(c.alone) / float64(c.asks)
+		c.asks, c.alone = 0, 0
+	}
+	for _, q := range c.queries {
+		q.rate = (q.rate + float64(q.asks)) / 2
+		q.asks = 0
+	}
+}
+
+// divide divides the queries of a version anew, if that is worth it.
+func (t *Table[T]) divide(k Key, c *version[T], now time.Time) {
+	for _, q := range c.queries {
+		if now.Sub(q.used) > t.cfg.Expiry {
+			t.leave(c, q)
+		}
+	}
+	c.measure()
+	c.divided = now
+	singles := c.singles()
+	groups := divide(singles, t.cfg.Views, c.shares, c.aloneShare)
+	present, whole := c.present()
+	if cheaper := total(groups, c.shares, c.aloneShare); whole && len(c.views) <= t.cfg.Views && cheaper > worthwhile*total(present, c.shares, c.aloneShare) {
+		groups = present
+	}
+	before := c.views
+	c.views = nil
+	for _, v := range before {
+		v.live = 0
+	}
+	t.take(k, c, groups, before, now)
+}
+
+// take makes the groups the version's views.
+func (t *Table[T]) take(k Key, c *version[T], groups []*group, before []*View[T], now time.Time) {
+	known := map[string]*View[T]{}
+	for _, v := range before {
+		known[v.Shape.key] = v
+	}
+	for _, g := range groups {
+		v := known[g.shape.key]
+		if v == nil {
+			v = t.view(k, c, g.shape, fmt.Sprintf("%d queries share it", len(g.members)), now)
+		} else if !slices.Contains(c.views, v) {
+			c.views = append(c.views, v)
+		}
+		v.live = len(g.members)
+		if v.live > 1 {
+			v.reason = fmt.Sprintf("%d queries share it", v.live)
+		}
+		for _, q := range g.members {
+			q.view = v.ID
+		}
+	}
+	for _, v := range before {
+		if v.live == 0 && !slices.Contains(c.views, v) {
+			c.former = slices.Insert(c.former, 0, v)
+		}
+	}
+	c.former = c.former[:min(len(c.former), formerViews)]
+}
+
+// singles are the needs of the running queries, each with the queries that have it, the busiest first.
+func (c *version[T]) singles() []*group {
+	by := map[string]*group{}
+	var all []*group
+	for _, q := range c.queries {
+		g := by[q.Need.key]
+		if g == nil {
+			g = &group{shape: shapeOf(q.Need)}
+			by[q.Need.key] = g
+			all = append(all, g)
+		}
+		g.add(q)
+	}
+	slices.SortFunc(all, func(a, b *group) int {
+		return cmp.Or(cmp.Compare(b.sum, a.sum), strings.Compare(a.shape.key, b.shape.key))
+	})
+	return all
+}
+
+// leastRate keeps queries that have not asked since the last division from weighing nothing.
+const leastRate = 0.1
+
+func (g *group) add(q *Query) {
+	rate := max(q.rate, leastRate)
+	g.members = append(g.members, q)
+	g.sum, g.most = g.sum+rate, max(g.most, rate)
+}
+
+// present are the groups as they are; whole says that every query has a view.
+func (c *version[T]) present() (groups []*group, whole bool) {
+	by := map[uint64]*group{}
+	for _, v := range c.views {
+		by[v.ID] = &group{shape: v.Shape}
+	}
+	whole = true
+	for _, q := range c.queries {
+		if g := by[q.view]; g != nil {
+			g.add(q)
+		} else {
+			whole = false
+		}
+	}
+	for _, v := range c.views {
+		if g := by[v.ID]; len(g.members) > 0 {
+			groups = append(groups, g)
+		}
+	}
+	return groups, whole
+}
+
+// Prune forgets queries that are running no more, and versions without any.
+func (t *Table[T]) Prune(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for k, c := range t.mu.versions {
+		gone := false
+		for _, q := range c.queries {
+			if now.Sub(q.used) > t.cfg.Expiry {
+				t.leave(c, q)
+				gone = true
+			}
+		}
+		switch {
+		case len(c.queries) == 0:
+			delete(t.mu.versions, k)
+		case gone:
+			t.divide(k, c, now)
+		}
+	}
+}
+
+// Inputs are the columns that predicates of a version's running queries name, sorted.
+func (t *Table[T]) Inputs(k Key) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.mu.versions[k]
+	if c == nil {
+		return nil
+	}
+	var names []string
+	for _, q := range c.queries {
+		names = append(names, shapeOf(q.Need).Inputs()...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Shown is a view as it is shown to people.
+type Shown[T any] struct {
+	*View[T]
+	Queries int
+	Reason  string
+}
+
+// Running is a running query as it is shown to people.
+type Running struct {
+	Key      Key
+	Name     string
+	ID       string
+	View     uint64
+	Payloads uint64
+	Used     time.Time
+}
+
+// State returns the live views and the running queries, by category.
+func (t *Table[T]) State() (views []Shown[T], queries []Running) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for k, c := range t.mu.versions {
+		for _, v := range c.views {
+			views = append(views, Shown[T]{v, v.live, v.reason})
+		}
+		for _, q := range c.queries {
+			queries = append(queries, Running{k, c.name, q.ID, q.view, q.payloads, q.used})
+		}
+	}
+	slices.SortFunc(views, func(a, b Shown[T]) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(b.Stats.Hits.Load()+b.Stats.Payloads.Load(), a.Stats.Hits.Load()+a.Stats.Payloads.Load()),
+			cmp.Compare(a.ID, b.ID))
+	})
+	slices.SortFunc(queries, func(a, b Running) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(b.Payloads, a.Payloads), strings.Compare(a.ID, b.ID))
+	})
+	return views, queries
+}

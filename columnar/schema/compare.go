@@ -250,7 +250,7 @@ func (c *comparer) types(before, after *Type, name string) {
 
 // widens reports whether a number of one type is one of another, wider one.
 func widens(before, after *Type) bool {
-	whole := int32(0)    // digits before the point
+	whole := int32(0) // digits before the point
 	switch before.Kind {
 	case Int32:
 		whole = 10

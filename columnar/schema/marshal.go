@@ -19,7 +19,9 @@ func (s *Schema) Marshal() []byte {
 func (s *Schema) YAML() ([]byte, error) {
 	// YAML reads JSON; the nodes keep the order of the keys, and lose the style.
 	var doc yaml.Node
-	if err := yaml.Unmarshal(s.Marshal(), &doc); err != nil {
+	w := &writer{expand: true}
+	w.schema(s)
+	if err := yaml.Unmarshal(w.b, &doc); err != nil {
 		return nil, err
 	}
 	style(&doc, "")
@@ -62,6 +64,8 @@ type writer struct {
 	b []byte
 	// first says that the next key or item is the first of its object or list.
 	first bool
+	// expand writes out the fields of structs whose text would be a long line.
+	expand bool
 }
 
 func (w *writer) open(c byte)  { w.b, w.first = append(w.b, c), true }
@@ -150,10 +154,10 @@ func (w *writer) field(f *Field) {
 	w.open('{')
 	w.text("name", f.Name)
 	in := innermost(&f.Type)
-	if in.Kind == Struct && !plainFields(in.Fields) {
+	const longLine = 80
+	if in.Kind == Struct && (!plainFields(in.Fields) || w.expand && len(f.Type.Text()) > longLine) {
 		// The fields of the struct have more than a type's text can say.
-		outer := f.Type.wrap("struct")
-		w.text("type", outer)
+		w.text("type", f.Type.wrap("struct"))
 		w.key("fields")
 		w.fields(in.Fields)
 	} else {

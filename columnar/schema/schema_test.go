@@ -177,7 +177,7 @@ func TestRefused(t *testing.T) {
 		"fields: [{name: a, type: uint64, default: -1}]":                                   "out of range",
 		"fields: [{name: a, type: int64, default: 1e999999}]":                              "exponent",
 		"fields: [{name: a, type: 'decimal(4,2)', default: 100}]":                          "more than 4 digits",
-		"format: csv\nfields: [{name: a, type: list<int64>}]":                              "no text in a line",
+		"format: csv\nfields: [{name: a, type: int64, path: b.c}]":                         "more than one step",
 		"format: csv\ncsv: {columns: [foo]}\nfields: [{name: fooo, type: int64}]":          `did you mean "foo"`,
 		"format: csv\ncsv: {delimiter: ab}\nfields: [{name: a, type: int64}]":              "not one character",
 		"csv: {}\nfields: [{name: a, type: int64}]":                                        "beside the format",

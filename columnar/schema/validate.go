@@ -324,8 +324,5 @@ func (v *validator) flat(s *Schema) {
 		if !found {
 			v.fail(f, where, near.Hint(f.Source()[0], columns), "%q is none of csv.columns", clip(f.Source()[0]))
 		}
-		if k := f.Type.Kind; k == List || k == Struct || k == Map {
-			v.fail(f, where, "", "the type %s has no text in a line: bool, numbers, strings, dates and timestamps have", k)
-		}
 	}
 }

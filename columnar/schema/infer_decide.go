@@ -1,0 +1,262 @@
+package schema
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// decider makes types of what was seen.
+type decider struct {
+	o      InferOptions
+	report *Report
+}
+
+// columns makes the fields of a schema.
+func (d *decider) columns(root *seen) []Field {
+	keys := root.keys
+	if root.dropped > 0 {
+		d.report.Notes = append(d.report.Notes, fmt.Sprintf("%d values have no column: there are too many fields", root.dropped))
+	}
+	fields := d.fields(root, keys, "", 0)
+	if n := countTypes(fields); n > MaxTypes {
+		all := len(fields)
+		for len(fields) > 1 && countTypes(fields) > MaxTypes {
+			fields = fields[:len(fields)-1]
+		}
+		d.report.Notes = append(d.report.Notes, fmt.Sprintf("the last %d fields have no column: there would be %d types, the limit is %d", all-len(fields), n, MaxTypes))
+	}
+	return fields
+}
+
+func countTypes(fields []Field) int {
+	n := 0
+	for i := range fields {
+		n += countType(&fields[i].Type)
+	}
+	return n
+}
+
+func countType(t *Type) int {
+	n := 1 + countTypes(t.Fields)
+	if t.Kind == Map {
+		n += 2
+	}
+	if t.Elem != nil {
+		n += countType(t.Elem)
+	}
+	return n
+}
+
+// fields makes fields of an object's members.
+func (d *decider) fields(n *seen, keys []string, within string, depth int) []Field {
+	names := map[string]bool{}
+	for _, key := range keys { // those that need no other name have the first choice
+		if columnName(key, depth) == key {
+			names[key] = true
+		}
+	}
+	fields := make([]Field, 0, len(keys))
+	for _, key := range keys {
+		in := n.fields[key]
+		f := Field{Name: columnName(key, depth)}
+		if f.Name != key {
+			for base, i := f.Name, 2; names[f.Name]; i++ {
+				f.Name = fmt.Sprintf("%s_%d", base, i)
+			}
+			names[f.Name] = true
+			f.Path = []string{key}
+		}
+		if len(f.Name) > MaxName {
+			d.report.Notes = append(d.report.Notes, fmt.Sprintf("the field %s has no column: its name is longer than %d bytes", clip(key), MaxName))
+			continue
+		}
+		f.Nullable = d.o.Nullable || in.nulls > 0 || in.rows < n.objects || n.objects < int64(d.o.MinRows)
+		f.Type = d.field(in, joinName(within, f.Name), f.Name, n.objects-in.rows, depth)
+		fields = append(fields, f)
+	}
+	return fields
+}
+
+// columnName is the name that a key gets.
+func columnName(key string, depth int) string {
+	name := strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) {
+			return '_'
+		}
+		return c
+	}, key)
+	if depth == 0 {
+		name = strings.TrimLeft(name, "_")
+	}
+	if name == "" {
+		return "empty"
+	}
+	return name
+}
+
+// field decides on the type of a place, and reports it. full is its name with those that it is in.
+func (d *decider) field(n *seen, full, name string, absent int64, depth int) Type {
+	at := len(d.report.Fields)
+	d.report.Fields = append(d.report.Fields, FieldReport{})
+	t, notes := d.typ(n, full, name, depth)
+	r := FieldReport{
+		Name: full, Type: t.Text(), Present: n.rows, Nulls: n.nulls, Absent: absent, Kinds: n.kinds(), Example: n.example, Notes: notes, Distinct: len(n.distinct),
+	}
+	if n.tooMany {
+		r.Distinct = -1
+	}
+	d.report.Fields[at] = r
+	return t
+}
+
+// typ decides on a type, and says what is worth saying of it.
+func (d *decider) typ(n *seen, full, name string, depth int) (Type, []string) {
+	kinds := n.kinds()
+	numbers := n.ints > 0 && n.floats > 0 && len(kinds) == 2
+	switch {
+	case len(kinds) == 0:
+		return Type{Kind: String}, []string{"only null was seen"}
+	case len(kinds) > 1 && !numbers:
+		words := make([]string, len(kinds))
+		for i, k := range kinds {
+			words[i] = fmt.Sprintf("%s (%d)", k.Kind, k.Count)
+		}
+		return Type{Kind: String}, []string{"is of several kinds: " + strings.Join(words, ", ")}
+	case numbers || n.floats > 0:
+		return Type{Kind: Float64}, nil
+	case n.bools > 0:
+		return Type{Kind: Bool}, nil
+	case n.ints > 0:
+		return d.integer(n, name)
+	case n.texts > 0:
+		return d.text(n, full)
+	case n.arrays > 0:
+		return d.list(n, full, name, depth)
+	default:
+		return d.object(n, full, name, depth)
+	}
+}
+
+// timeName matches names of instants.
+var timeName = regexp.MustCompile(`(?i:(?:^|[_.-])(?:ts|at|on|when|date|epoch|created|updated|modified)$|(?:time|timestamp|datetime)$|^(?:ts|time|date|epoch)[_.-])|[a-z](?:At|Date|Ts|TS|Ms)$`)
+
+func (d *decider) integer(n *seen, name string) (Type, []string) {
+	for f, count := range n.unix {
+		if count == n.ints && timeName.MatchString(name) {
+			return Type{Kind: Timestamp, Formats: []TimeFormat{f}}, []string{"its name and size are those of an instant"}
+		}
+	}
+	switch {
+	case !n.beyondInt:
+		return Type{Kind: Int64}, nil
+	case !n.beyondUint && !n.negative:
+		return Type{Kind: Uint64}, nil
+	case !n.large:
+		return Type{Kind: Decimal, Precision: 38}, nil
+	default:
+		return Type{Kind: Float64}, []string{"numbers of more than 38 digits lose some"}
+	}
+}
+
+func (d *decider) text(n *seen, full string) (Type, []string) {
+	var found int64
+	for _, count := range n.times {
+		found += count
+	}
+	if found == n.texts {
+		t := Type{Kind: Timestamp}
+		for _, f := range guesses {
+			if n.times[f] > 0 {
+				t.Formats = append(t.Formats, f)
+			}
+		}
+		if slices.Equal(t.Formats, []TimeFormat{DateOnly}) {
+			return Type{Kind: Date}, nil
+		}
+		if slices.Equal(t.Formats, []TimeFormat{RFC3339}) {
+			t.Formats = nil
+		}
+		return t, nil
+	}
+	// Few values of many; within lists and maps a dictionary saves little.
+	few := n.texts >= 100 && !n.tooMany && int64(len(n.distinct)) <= n.texts/8
+	return Type{Kind: String, Dictionary: few && !strings.Contains(full, "[]") && !strings.Contains(full, "{}")}, nil
+}
+
+func (d *decider) list(n *seen, full, name string, depth int) (Type, []string) {
+	if n.item == nil || n.item.rows == 0 || depth+1 >= MaxDepth-1 {
+		if n.item != nil && n.item.rows > 0 || n.deep {
+			return Type{Kind: String}, []string{"nests too deep: it is kept as JSON"}
+		}
+		return Type{Kind: List, Elem: &Type{Kind: String}}, []string{"only empty lists were seen"}
+	}
+	elem := d.field(n.item, full+"[]", name, 0, depth+1)
+	return Type{Kind: List, Elem: &elem}, nil
+}
+
+func (d *decider) object(n *seen, full, name string, depth int) (Type, []string) {
+	switch {
+	case n.deep || depth+1 >= MaxDepth-1 && len(n.keys) > 0:
+		return Type{Kind: String}, []string{"nests too deep: it is kept as JSON"}
+	case len(n.keys) == 0 && n.dropped > 0:
+		return Type{Kind: String}, []string{"there are too many fields to look at: it is kept as JSON"}
+	case len(n.keys) == 0:
+		return Type{Kind: Map, Elem: &Type{Kind: String}}, []string{"only empty objects were seen"}
+	}
+	if why := d.mapLike(n); why != "" {
+		elem := d.field(n.members(), full+"{}", name, 0, depth+1)
+		return Type{Kind: Map, Elem: &elem}, []string{why}
+	}
+	if n.elem != nil {
+		return Type{Kind: String}, []string{fmt.Sprintf("has more than %d different keys, and values of several kinds: it is kept as JSON", maxObjectKeys)}
+	}
+	fields := d.fields(n, n.keys, full, depth+1)
+	if len(fields) == 0 {
+		return Type{Kind: String}, nil
+	}
+	return Type{Kind: Struct, Fields: fields}, nil
+}
+
+// dataKey matches keys that are values: hosts, paths, addresses, numbers, ids.
+var dataKey = regexp.MustCompile(`[.:/@ ,=]|^\d+$|^[0-9a-fA-F]*\d[0-9a-fA-F]{7,}$|^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-`)
+
+// mapLike says why the keys of an object are data rather than names of fields; empty if they are not.
+func (d *decider) mapLike(n *seen) string {
+	all := n.members()
+	kinds := all.kinds()
+	if len(kinds) > 1 && (len(kinds) != 2 || all.ints == 0 || all.floats == 0) {
+		return ""
+	}
+	if n.elem != nil {
+		return fmt.Sprintf("has more than %d different keys", maxObjectKeys)
+	}
+	count := len(n.keys)
+	data := 0
+	for _, key := range n.keys {
+		if dataKey.MatchString(key) {
+			data++
+		}
+	}
+	switch {
+	case 2*data >= count:
+		return "its keys look like data"
+	case count >= 8 && 4*all.rows <= int64(count)*n.objects:
+		return fmt.Sprintf("has %d different keys, of which an object has few", count)
+	case count >= 3 && all.objects > 0 && len(all.keys) >= 2 && d.alike(n, all):
+		return "its values are objects with the same fields"
+	}
+	return ""
+}
+
+// alike reports whether the members of an object have all the fields that any of them has.
+func (d *decider) alike(n, all *seen) bool {
+	for _, key := range n.keys {
+		if in := n.fields[key]; in.objects > 0 && len(in.keys) != len(all.keys) {
+			return false
+		}
+	}
+	return true
+}

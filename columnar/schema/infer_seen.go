@@ -1,0 +1,265 @@
+package schema
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Bounds of what is remembered of samples.
+const (
+	maxNodesSeen   = 20_000
+	maxObjectKeys  = 1000 // of an object; beyond that its keys are data
+	maxShapeDepth  = MaxDepth - 1
+	maxDistinct    = 4096 // values of a dictionary
+	maxDistinctLen = 1024 // bytes of one
+	maxExample     = 60
+)
+
+// guesses are the layouts that texts are tried with, beside [RFC3339], in this order. Orders of day and month that can't be told apart
+// are not among them.
+var guesses = []TimeFormat{
+	RFC3339, DateOnly, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04:05Z0700", "2006-01-02 15:04:05 -0700",
+	"2006/01/02 15:04:05", "02/Jan/2006:15:04:05 -0700", time.RFC1123, time.RFC1123Z, time.ANSIC,
+}
+
+var unixGuesses = []TimeFormat{UnixSeconds, UnixMillis, UnixMicros, UnixNanos}
+
+// seen is what samples have at one place. Its methods do nothing on nil.
+type seen struct {
+	rows                                   int64 // values, nulls included
+	nulls, bools, ints, floats, texts      int64
+	objects, arrays                        int64
+	negative, beyondInt, beyondUint, large bool // of whole numbers; large: more than 38 digits
+	unix                                   map[TimeFormat]int64
+	times                                  map[TimeFormat]int64
+	last                                   TimeFormat // that the last text was read by
+	distinct                               map[string]struct{}
+	tooMany                                bool // distinct texts to remember
+	example                                string
+	deep                                   bool // there are objects or arrays that are not looked into
+
+	object  uint64 // the last object that it was a member of
+	keys    []string
+	fields  map[string]*seen
+	dropped int64 // members that there was no room for
+	elem    *seen // of a folded object: all its members as one
+	item    *seen // elements of arrays
+}
+
+func (n *seen) null() {
+	if n != nil {
+		n.rows++
+		n.nulls++
+	}
+}
+
+func (n *seen) bool() {
+	if n != nil {
+		n.rows++
+		n.bools++
+	}
+}
+
+// deeper counts an object or array that is not looked into.
+func (n *seen) deeper() {
+	if n != nil {
+		n.rows++
+		n.objects++
+		n.deep = true
+	}
+}
+
+func (n *seen) note(text string) {
+	if n.example == "" {
+		if n.example = text; len(text) > maxExample {
+			n.example = strings.ToValidUTF8(text[:maxExample], "") + "..."
+		}
+	}
+}
+
+func (n *seen) number(text string) {
+	if n == nil {
+		return
+	}
+	n.rows++
+	n.note(text)
+	if strings.ContainsAny(text, ".eE") {
+		n.floats++
+		return
+	}
+	n.ints++
+	digits, negative := strings.CutPrefix(text, "-")
+	n.negative = n.negative || negative
+	v, err := strconv.ParseInt(text, 10, 64)
+	if err == nil {
+		n.instant(v)
+		return
+	}
+	n.beyondInt = true
+	if _, err := strconv.ParseUint(text, 10, 64); err != nil {
+		n.beyondUint = true
+	}
+	n.large = n.large || len(digits) > 38
+}
+
+// instant counts a whole number for the unix format in which it is between 2000 and 2100, of which there is one at most.
+func (n *seen) instant(v int64) {
+	const from, to = 946_684_800, 4_102_444_800
+	if v < from {
+		return
+	}
+	scale := int64(1)
+	for _, f := range unixGuesses {
+		if v >= from*scale && v/scale < to {
+			if n.unix == nil {
+				n.unix = map[TimeFormat]int64{}
+			}
+			n.unix[f]++
+			return
+		}
+		if scale > math.MaxInt64/1000/to {
+			return
+		}
+		scale *= 1000
+	}
+}
+
+func (n *seen) text(text string) {
+	if n == nil {
+		return
+	}
+	n.rows++
+	n.texts++
+	n.note(strconv.Quote(text))
+	n.remember(text)
+	if f := guess(text, n.last); f != "" {
+		if n.times == nil {
+			n.times = map[TimeFormat]int64{}
+		}
+		n.times[f]++
+		n.last = f
+	}
+}
+
+func (n *seen) remember(text string) {
+	if n.tooMany {
+		return
+	}
+	if _, ok := n.distinct[text]; ok {
+		return
+	}
+	if len(n.distinct) >= maxDistinct || len(text) > maxDistinctLen {
+		n.tooMany, n.distinct = true, nil
+		return
+	}
+	if n.distinct == nil {
+		n.distinct = map[string]struct{}{}
+	}
+	n.distinct[text] = struct{}{}
+}
+
+// guess returns the format of an instant, empty if it is none.
+func guess(text string, first TimeFormat) TimeFormat {
+	if len(text) < 8 || len(text) > 40 || !strings.ContainsAny(text, "0123456789") {
+		return ""
+	}
+	if first != "" {
+		if _, ok := first.Parse(text); ok {
+			return first
+		}
+	}
+	for _, f := range guesses {
+		if _, ok := f.Parse(text); ok {
+			return f
+		}
+	}
+	return ""
+}
+
+// fold makes one of all members of an object, now and later.
+func (n *seen) fold() {
+	n.elem = n.members()
+	n.fields = nil
+}
+
+// members returns all members of an object as one.
+func (n *seen) members() *seen {
+	if n.elem != nil {
+		return n.elem
+	}
+	all := &seen{}
+	for _, key := range n.keys {
+		all.merge(n.fields[key])
+	}
+	return all
+}
+
+// merge adds what was seen elsewhere. It does not share anything with it.
+func (n *seen) merge(o *seen) {
+	n.rows += o.rows
+	n.nulls += o.nulls
+	n.bools += o.bools
+	n.ints += o.ints
+	n.floats += o.floats
+	n.texts += o.texts
+	n.objects += o.objects
+	n.arrays += o.arrays
+	n.negative, n.beyondInt, n.beyondUint, n.large = n.negative || o.negative, n.beyondInt || o.beyondInt, n.beyondUint || o.beyondUint, n.large || o.large
+	n.deep = n.deep || o.deep
+	n.dropped += o.dropped
+	n.note(o.example)
+	n.unix, n.times = sum(n.unix, o.unix), sum(n.times, o.times)
+	if n.tooMany = n.tooMany || o.tooMany; n.tooMany {
+		n.distinct = nil
+	}
+	for text := range o.distinct {
+		n.remember(text)
+	}
+	if o.item != nil {
+		if n.item == nil {
+			n.item = &seen{}
+		}
+		n.item.merge(o.item)
+	}
+	if o.elem != nil && n.elem == nil {
+		n.fold()
+	}
+	if n.elem != nil {
+		n.elem.merge(o.members())
+		n.keys = append(n.keys, o.keys...)
+		return
+	}
+	for _, key := range o.keys {
+		in, ok := n.fields[key]
+		if !ok {
+			if n.fields == nil {
+				n.fields = map[string]*seen{}
+			}
+			in = &seen{}
+			n.fields[key] = in
+			n.keys = append(n.keys, key)
+		}
+		in.merge(o.fields[key])
+	}
+}
+
+func sum(a, b map[TimeFormat]int64) map[TimeFormat]int64 {
+	for f, count := range b {
+		if a == nil {
+			a = map[TimeFormat]int64{}
+		}
+		a[f] += count
+	}
+	return a
+}
+
+// kinds returns how many values of which kind there are, nulls left out.
+func (n *seen) kinds() []KindCount {
+	all := []KindCount{
+		{"bool", n.bools}, {"integer", n.ints}, {"number", n.floats}, {"text", n.texts}, {"object", n.objects}, {"array", n.arrays},
+	}
+	return slices.DeleteFunc(all, func(k KindCount) bool { return k.Count == 0 })
+}

@@ -36,7 +36,7 @@ func (c *ControlPlane) CreateCategory(ctx context.Context, req *scribev1.CreateC
 	cat.ProtoReflect().SetUnknown(nil) // what this program does not know it could not check either
 	setDefaults(cat)
 	cat.Cache = cachePolicy(cat.GetCache())
-	if err := checkCategory(cat, nil, c.deps.CheckSchema).err(what); err != nil {
+	if err := checkCategory(cat, nil, false, what); err != nil {
 		return nil, err
 	}
 	for range maxAttempts {
@@ -242,8 +242,11 @@ func (c *ControlPlane) UpdateCategory(ctx context.Context, req *scribev1.UpdateC
 		if proto.Equal(before, after) {
 			return nil, before, nil
 		}
-		if err := checkCategory(after, before, c.deps.CheckSchema).err(t.String()); err != nil {
+		if err := checkCategory(after, before, req.GetForceSchema(), t.String()); err != nil {
 			return nil, nil, err
+		}
+		if proto.Equal(before, after) { // the schema is another text of the newest version
+			return nil, before, nil
 		}
 		after.UpdatedAt = c.deps.Now().UnixMicro()
 		value, err := encodeCategory(after)

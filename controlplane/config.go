@@ -107,9 +107,6 @@ type Deps struct {
 	Registerer prometheus.Registerer
 	// Now gives the times that are written down. Leases run by the monotonic clock whatever it says. Nil means time.Now.
 	Now func() time.Time
-	// CheckSchema reports what is wrong with a category's new schema, given the one before, which is empty when there was none.
-	// It is not asked for schemas that are empty or "infer". Nil accepts everything.
-	CheckSchema func(before, after string) error
 	// Retirer ends the logs of deleted categories. It may fail for as long as it wants: that is tried again. Without one, nil, they
 	// stay to be retired by a control plane that has one, and their names can't be used again until then.
 	Retirer Retirer

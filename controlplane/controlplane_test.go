@@ -110,7 +110,7 @@ func TestCreateCategory(t *testing.T) {
 		QuotaMode:      scribev1.QuotaMode_QUOTA_MODE_THROTTLE,
 		Repeatable:     scribev1.Repeatability_REPEATABILITY_BOUND,
 		Cache:          &scribev1.CachePolicy{Memory: scribev1.CacheMode_CACHE_MODE_NEVER, MemcachedAge: durationpb.New(time.Hour)},
-		OrderingWindow: durationpb.New(0), Schema: strings.Repeat("x", 1<<20),
+		OrderingWindow: durationpb.New(0), Schema: "infer",
 	}
 	resp, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: full})
 	if err != nil {
@@ -124,14 +124,7 @@ func TestCreateCategory(t *testing.T) {
 
 // TestInvalid: one error names every field that is wrong.
 func TestInvalid(t *testing.T) {
-	c := start(t, newStore(t), func(_ *Config, d *Deps) {
-		d.CheckSchema = func(before, after string) error {
-			if after == "bad" {
-				return fmt.Errorf("no columns (before: %q)", before)
-			}
-			return nil
-		}
-	})
+	c := start(t, newStore(t), nil)
 	long := strings.Repeat("x", 1<<20+1)
 	_, err := c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{
 		Name: "-x", Owner: long[:256], Retention: durationpb.New(time.Second), Shards: 10_001, Delivery: 9,
@@ -140,7 +133,7 @@ func TestInvalid(t *testing.T) {
 	wantReason(t, err, scribev1.Reason_REASON_INVALID, "repeatable: ", "quota_mode: ", "name: ", "owner: ", "retention: ", "shards: ", "delivery: ", "max_message_bytes: ",
 		"ordering_window: ", "schema: ")
 	_, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "a", Schema: "bad", Owner: "\xff"}})
-	wantReason(t, err, scribev1.Reason_REASON_INVALID, "schema: no columns", "owner: is not UTF-8")
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, "schema: line 1, column 1: \"bad\", where an object is wanted", "owner: is not UTF-8")
 	_, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{})
 	wantReason(t, err, scribev1.Reason_REASON_INVALID, "category: ")
 	for _, name := range []string{"", "a/b", strings.Repeat("a", 256), "é"} {
@@ -154,7 +147,7 @@ func TestInvalid(t *testing.T) {
 		Name: "a", Owner: new(long), Retention: durationpb.New(11 * 365 * 24 * time.Hour), Shards: new(uint32(0)),
 		MaxMessageBytes: new(uint32(0)), Schema: new("bad"),
 	})
-	wantReason(t, err, scribev1.Reason_REASON_INVALID, "owner: ", "retention: ", "shards: ", "max_message_bytes: ", `schema: no columns (before: "")`)
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, "owner: ", "retention: ", "shards: ", "max_message_bytes: ", "schema: line 1, column 1: ")
 	_, err = c.Join(t.Context(), &scribev1.JoinRequest{
 		Member: &scribev1.Member{Roles: []scribev1.Role{0}, Url: "nowhere", Load: 1001, Version: long}, Ttl: durationpb.New(time.Millisecond),
 	})

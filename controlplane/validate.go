@@ -105,8 +105,10 @@ func setDefaults(c *scribev1.Category) {
 	}
 }
 
-// checkCategory reports what is wrong with a category whose defaults are set. before is the one that it replaces, nil for none.
-func checkCategory(c, before *scribev1.Category, checkSchema func(before, after string) error) (f faults) {
+// checkCategory reports what is wrong with a category whose defaults are set, as the error of what is to be done. before is the one that it
+// replaces, nil for none. The schema of c, which is the text of one, becomes what a category keeps: all versions.
+func checkCategory(c, before *scribev1.Category, forceSchema bool, what string) error {
+	var f faults
 	f.name("name", c.GetName())
 	f.text("owner", c.GetOwner(), maxOwner)
 	f.between("retention", c.GetRetention(), minRetention, maxRetention)
@@ -133,13 +135,12 @@ func checkCategory(c, before *scribev1.Category, checkSchema func(before, after 
 	}
 	f.cache(c.GetCache())
 	f.text("schema", c.GetSchema(), maxSchema)
-	schema := c.GetSchema()
-	if checkSchema != nil && schema != "" && schema != schemaInfer && len(schema) <= maxSchema && schema != before.GetSchema() {
-		if err := checkSchema(before.GetSchema(), schema); err != nil {
-			f.add("schema", "%v", err)
-		}
+	var schemaErr error
+	if len(c.GetSchema()) <= maxSchema && utf8.ValidString(c.GetSchema()) {
+		c.Schema, schemaErr = newSchema(before.GetSchema(), c.GetSchema(), forceSchema)
+		f.schema(schemaErr)
 	}
-	return f
+	return categoryError(what, f, schemaErr)
 }
 
 // repeatable checks the order of a category. Checkpoints of readers name the logs that they read, which a sequenced category has others of.

@@ -23,7 +23,7 @@ import (
 func TestCategories(t *testing.T) {
 	eachKind(t, func(t *testing.T, c *cell) {
 		schema := filepath.Join(t.TempDir(), "schema.yaml")
-		if err := os.WriteFile(schema, []byte("columns: []\n"), 0o600); err != nil {
+		if err := os.WriteFile(schema, []byte("fields: [{name: a, type: int64}]\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		run := func(args ...string) []byte { return ok(t, nil, append(args, "--server", c.read)...) }
@@ -38,7 +38,7 @@ func TestCategories(t *testing.T) {
 		}
 		for field, want := range map[string]any{
 			"name": "orders", "retention": "8d", "shards": 8.0, "delivery": "exactly_once", "owner": "shop", "quota_per_second": "10000000", "window": "30s",
-			"max_message": "1MiB", "schema": "columns: []\n",
+			"max_message": "1MiB", "schema": "version 1: json, 1 field",
 		} {
 			if got[field] != want {
 				t.Errorf("%s is %v, want %v", field, got[field], want)

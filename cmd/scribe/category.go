@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -76,32 +75,22 @@ func (f *categoryFlags) add(cmd *cobra.Command) {
 	fs.Var(&f.repeatable, "repeatable", "bound: one log for each logical shard, and one order for all readers; sequenced: one more log that gives all messages one order, decided when the category is created; or none")
 	fs.Var(&f.cache, "cache", "how read proxies cache it, e.g. memory=never,memcached=reused,age=4h (always, never; reused: what is read twice), or default")
 	fs.Var(&f.window, "window", "default ordering window of consumers, or none: unbounded")
-	fs.StringVar(&f.schema, "schema", "", "file that describes the messages, kept with the category; or infer")
+	fs.StringVar(&f.schema, "schema", "", "file that says how messages become columns (scribe schema --help); or infer: from the first messages")
 }
 
 // properties are the flags that categoryFlags adds.
 var properties = []string{"owner", "retention", "shards", "max-message", "quota", "quota-mode", "window", "repeatable", "cache", "schema"}
 
-// maxSchema is the most that a category keeps of a schema.
-const maxSchema = 1 << 20
-
-// schemaText returns what --schema names: the content of a file, or the word infer.
+// schemaText returns what --schema names: a file's schema, or the word infer.
 func (f *categoryFlags) schemaText() (string, error) {
 	if f.schema == "" || f.schema == "infer" {
 		return f.schema, nil
 	}
-	file, err := os.Open(f.schema)
+	s, err := readSchema(f.schema, nil)
 	if err != nil {
 		return "", fmt.Errorf("--schema: %w", err)
 	}
-	text, err := io.ReadAll(io.LimitReader(file, maxSchema+1))
-	if err = errors.Join(err, file.Close()); err != nil {
-		return "", fmt.Errorf("--schema: %w", err)
-	}
-	if len(text) > maxSchema {
-		return "", usage(fmt.Errorf("--schema: %s has more than %d bytes", f.schema, maxSchema))
-	}
-	return string(text), nil
+	return string(s.Marshal()), nil
 }
 
 // quotaMode is a flag whose values are the names of the modes.
@@ -222,6 +211,8 @@ func newCategoryCreate() *cobra.Command {
   scribe category create payments --retention 30d --shards 16 --delivery exactly_once --owner billing
   scribe category create changes --shards 4 --repeatable bound
   scribe category create debug --quota 10MiB --quota-mode sample
+  scribe category create web --schema web.yaml
+  scribe category create events --schema infer
   scribe category create dumps --cache memcached=never`,
 		Args: cobra.ExactArgs(1),
 	}
@@ -324,6 +315,7 @@ func newCategoryDescribe() *cobra.Command {
 func newCategoryUpdate() *cobra.Command {
 	var f categoryFlags
 	var revision uint64
+	var force bool
 	cmd := &cobra.Command{
 		Use:   "update NAME",
 		Short: "Change the properties that are given",
@@ -331,14 +323,16 @@ func newCategoryUpdate() *cobra.Command {
   scribe category update access --shards 4 --revision 17
   scribe category update access --quota 10MiB --quota-mode throttle --window none
   scribe category update access --cache memcached=reused,age=30m
-  scribe category update access --cache default`,
+  scribe category update access --cache default
+  scribe category update access --schema access.yaml`,
 		Args: cobra.ExactArgs(1),
 	}
 	server := serverFlag(cmd)
 	f.add(cmd)
 	cmd.Flags().Uint64Var(&revision, "revision", 0, "only if the category has this revision")
+	cmd.Flags().BoolVar(&force, "force-schema", false, "take the schema even if what is stored reads otherwise by it; an empty --schema then removes all versions")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		req := &scribev1.UpdateCategoryRequest{Name: args[0], Revision: revision}
+		req := &scribev1.UpdateCategoryRequest{Name: args[0], Revision: revision, ForceSchema: force}
 		given := cmd.Flags().Changed
 		if given("owner") {
 			req.Owner = &f.owner
@@ -446,7 +440,7 @@ func describe(c *scribev1.Category) categoryJSON {
 	out := categoryJSON{
 		Name: c.GetName(), ID: c.GetId(), Revision: c.GetRevision(), Owner: c.GetOwner(),
 		Retention: units.Duration(c.GetRetention().AsDuration()), Shards: c.GetShards(), Delivery: deliveryName(c.GetDelivery()),
-		MaxMessageBytes: units.Bytes(c.GetMaxMessageBytes()), Quota: units.Bytes(c.GetQuotaBytesPerSecond()), Schema: c.GetSchema(), //nolint:gosec // a quota beyond int64 is none
+		MaxMessageBytes: units.Bytes(c.GetMaxMessageBytes()), Quota: units.Bytes(c.GetQuotaBytesPerSecond()), Schema: schemaSummary(c), //nolint:gosec // a quota beyond int64 is none
 		CreatedAt: time.UnixMicro(c.GetCreatedAt()).UTC(), UpdatedAt: time.UnixMicro(c.GetUpdatedAt()).UTC(),
 	}
 	if c.GetQuotaBytesPerSecond() > 0 {

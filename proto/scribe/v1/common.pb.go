@@ -364,6 +364,8 @@ const (
 	Reason_REASON_GROUP_ACTIVE Reason = 31
 	// The buckets are not the member's in the generation that it names: they were given to another, or reset.
 	Reason_REASON_STALE_GENERATION Reason = 32
+	// The schema would make what is stored read otherwise than by the newest version; schema_problems say where. It can be forced.
+	Reason_REASON_INCOMPATIBLE_SCHEMA Reason = 40
 )
 
 // Enum value maps for Reason.
@@ -393,32 +395,34 @@ var (
 		30: "REASON_UNKNOWN_GROUP",
 		31: "REASON_GROUP_ACTIVE",
 		32: "REASON_STALE_GENERATION",
+		40: "REASON_INCOMPATIBLE_SCHEMA",
 	}
 	Reason_value = map[string]int32{
-		"REASON_UNSPECIFIED":      0,
-		"REASON_UNKNOWN_CATEGORY": 1,
-		"REASON_CATEGORY_EXISTS":  2,
-		"REASON_TOO_LARGE":        3,
-		"REASON_CORRUPT":          4,
-		"REASON_OVERLOADED":       5,
-		"REASON_FENCED":           6,
-		"REASON_SEALED":           7,
-		"REASON_DUPLICATE":        8,
-		"REASON_OUT_OF_SEQUENCE":  9,
-		"REASON_STALE_PRODUCER":   10,
-		"REASON_STALE_BLOB":       11,
-		"REASON_TRIMMED":          12,
-		"REASON_SHUTTING_DOWN":    13,
-		"REASON_NO_BACKEND":       14,
-		"REASON_CONFLICT":         15,
-		"REASON_INVALID":          16,
-		"REASON_LEASE_EXPIRED":    17,
-		"REASON_UNKNOWN_SHARD":    18,
-		"REASON_UNKNOWN_OUTCOME":  19,
-		"REASON_MISSING":          20,
-		"REASON_UNKNOWN_GROUP":    30,
-		"REASON_GROUP_ACTIVE":     31,
-		"REASON_STALE_GENERATION": 32,
+		"REASON_UNSPECIFIED":         0,
+		"REASON_UNKNOWN_CATEGORY":    1,
+		"REASON_CATEGORY_EXISTS":     2,
+		"REASON_TOO_LARGE":           3,
+		"REASON_CORRUPT":             4,
+		"REASON_OVERLOADED":          5,
+		"REASON_FENCED":              6,
+		"REASON_SEALED":              7,
+		"REASON_DUPLICATE":           8,
+		"REASON_OUT_OF_SEQUENCE":     9,
+		"REASON_STALE_PRODUCER":      10,
+		"REASON_STALE_BLOB":          11,
+		"REASON_TRIMMED":             12,
+		"REASON_SHUTTING_DOWN":       13,
+		"REASON_NO_BACKEND":          14,
+		"REASON_CONFLICT":            15,
+		"REASON_INVALID":             16,
+		"REASON_LEASE_EXPIRED":       17,
+		"REASON_UNKNOWN_SHARD":       18,
+		"REASON_UNKNOWN_OUTCOME":     19,
+		"REASON_MISSING":             20,
+		"REASON_UNKNOWN_GROUP":       30,
+		"REASON_GROUP_ACTIVE":        31,
+		"REASON_STALE_GENERATION":    32,
+		"REASON_INCOMPATIBLE_SCHEMA": 40,
 	}
 )
 
@@ -523,9 +527,11 @@ type ErrorInfo struct {
 	// When a retry may succeed; zero when it can't or nothing is known.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	// The sequence conflicts of a refused append, at most 1,000.
-	Conflicts     []*SequenceConflict `protobuf:"bytes,4,rep,name=conflicts,proto3" json:"conflicts,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Conflicts []*SequenceConflict `protobuf:"bytes,4,rep,name=conflicts,proto3" json:"conflicts,omitempty"`
+	// What is wrong with a schema, at most 50.
+	SchemaProblems []*SchemaProblem `protobuf:"bytes,40,rep,name=schema_problems,json=schemaProblems,proto3" json:"schema_problems,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ErrorInfo) Reset() {
@@ -586,6 +592,95 @@ func (x *ErrorInfo) GetConflicts() []*SequenceConflict {
 	return nil
 }
 
+func (x *ErrorInfo) GetSchemaProblems() []*SchemaProblem {
+	if x != nil {
+		return x.SchemaProblems
+	}
+	return nil
+}
+
+// SchemaProblem is one thing that is wrong with a schema.
+type SchemaProblem struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where in the text, from 1; 0 when that is not known.
+	Line uint32 `protobuf:"varint,1,opt,name=line,proto3" json:"line,omitempty"`
+	// Character of the line.
+	Column uint32 `protobuf:"varint,2,opt,name=column,proto3" json:"column,omitempty"`
+	// The part of the schema: a key, or a field. Empty for all of it.
+	Where string `protobuf:"bytes,3,opt,name=where,proto3" json:"where,omitempty"`
+	// What is wrong.
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// What may have been meant, or what to do; may be empty.
+	Hint          string `protobuf:"bytes,5,opt,name=hint,proto3" json:"hint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SchemaProblem) Reset() {
+	*x = SchemaProblem{}
+	mi := &file_scribe_v1_common_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SchemaProblem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SchemaProblem) ProtoMessage() {}
+
+func (x *SchemaProblem) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_common_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SchemaProblem.ProtoReflect.Descriptor instead.
+func (*SchemaProblem) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *SchemaProblem) GetLine() uint32 {
+	if x != nil {
+		return x.Line
+	}
+	return 0
+}
+
+func (x *SchemaProblem) GetColumn() uint32 {
+	if x != nil {
+		return x.Column
+	}
+	return 0
+}
+
+func (x *SchemaProblem) GetWhere() string {
+	if x != nil {
+		return x.Where
+	}
+	return ""
+}
+
+func (x *SchemaProblem) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *SchemaProblem) GetHint() string {
+	if x != nil {
+		return x.Hint
+	}
+	return ""
+}
+
 // SequenceConflict says why the sequences of one producer were refused in one shard.
 type SequenceConflict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -605,7 +700,7 @@ type SequenceConflict struct {
 
 func (x *SequenceConflict) Reset() {
 	*x = SequenceConflict{}
-	mi := &file_scribe_v1_common_proto_msgTypes[2]
+	mi := &file_scribe_v1_common_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -617,7 +712,7 @@ func (x *SequenceConflict) String() string {
 func (*SequenceConflict) ProtoMessage() {}
 
 func (x *SequenceConflict) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[2]
+	mi := &file_scribe_v1_common_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -630,7 +725,7 @@ func (x *SequenceConflict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SequenceConflict.ProtoReflect.Descriptor instead.
 func (*SequenceConflict) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{2}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *SequenceConflict) GetShard() uint64 {
@@ -691,7 +786,8 @@ type Category struct {
 	QuotaBytesPerSecond uint64 `protobuf:"varint,9,opt,name=quota_bytes_per_second,json=quotaBytesPerSecond,proto3" json:"quota_bytes_per_second,omitempty"`
 	// Default ordering window of consumers; absent = unbounded.
 	OrderingWindow *durationpb.Duration `protobuf:"bytes,10,opt,name=ordering_window,json=orderingWindow,proto3" json:"ordering_window,omitempty"`
-	// The schema as text (YAML or JSON), or "infer"; empty = opaque bytes. At most 1 MiB.
+	// All versions of the schema (docs/format/schema.md), or "infer": the first one is still to be inferred from messages; empty = opaque
+	// bytes. At most 1 MiB. A category is created with a schema's text, YAML or JSON, with "infer", or with all versions of another one.
 	Schema string `protobuf:"bytes,11,opt,name=schema,proto3" json:"schema,omitempty"`
 	// When it was created, Unix microseconds.
 	CreatedAt int64 `protobuf:"varint,12,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
@@ -709,7 +805,7 @@ type Category struct {
 
 func (x *Category) Reset() {
 	*x = Category{}
-	mi := &file_scribe_v1_common_proto_msgTypes[3]
+	mi := &file_scribe_v1_common_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -721,7 +817,7 @@ func (x *Category) String() string {
 func (*Category) ProtoMessage() {}
 
 func (x *Category) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[3]
+	mi := &file_scribe_v1_common_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -734,7 +830,7 @@ func (x *Category) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Category.ProtoReflect.Descriptor instead.
 func (*Category) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{3}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Category) GetName() string {
@@ -864,7 +960,7 @@ type ShardPosition struct {
 
 func (x *ShardPosition) Reset() {
 	*x = ShardPosition{}
-	mi := &file_scribe_v1_common_proto_msgTypes[4]
+	mi := &file_scribe_v1_common_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -876,7 +972,7 @@ func (x *ShardPosition) String() string {
 func (*ShardPosition) ProtoMessage() {}
 
 func (x *ShardPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[4]
+	mi := &file_scribe_v1_common_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -889,7 +985,7 @@ func (x *ShardPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardPosition.ProtoReflect.Descriptor instead.
 func (*ShardPosition) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{4}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ShardPosition) GetShard() uint64 {
@@ -928,7 +1024,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_scribe_v1_common_proto_msgTypes[5]
+	mi := &file_scribe_v1_common_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -940,7 +1036,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_common_proto_msgTypes[5]
+	mi := &file_scribe_v1_common_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -953,7 +1049,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_common_proto_rawDescGZIP(), []int{5}
+	return file_scribe_v1_common_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Query) GetText() string {
@@ -985,13 +1081,20 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\vCachePolicy\x12,\n" +
 	"\x06memory\x18\x01 \x01(\x0e2\x14.scribe.v1.CacheModeR\x06memory\x122\n" +
 	"\tmemcached\x18\x02 \x01(\x0e2\x14.scribe.v1.CacheModeR\tmemcached\x12>\n" +
-	"\rmemcached_age\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\fmemcachedAge\"\xc7\x01\n" +
+	"\rmemcached_age\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\fmemcachedAge\"\x8a\x02\n" +
 	"\tErrorInfo\x12)\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x11.scribe.v1.ReasonR\x06reason\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12:\n" +
 	"\vretry_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x129\n" +
-	"\tconflicts\x18\x04 \x03(\v2\x1b.scribe.v1.SequenceConflictR\tconflicts\"\xaa\x01\n" +
+	"\tconflicts\x18\x04 \x03(\v2\x1b.scribe.v1.SequenceConflictR\tconflicts\x12A\n" +
+	"\x0fschema_problems\x18( \x03(\v2\x18.scribe.v1.SchemaProblemR\x0eschemaProblems\"\x7f\n" +
+	"\rSchemaProblem\x12\x12\n" +
+	"\x04line\x18\x01 \x01(\rR\x04line\x12\x16\n" +
+	"\x06column\x18\x02 \x01(\rR\x06column\x12\x14\n" +
+	"\x05where\x18\x03 \x01(\tR\x05where\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12\x12\n" +
+	"\x04hint\x18\x05 \x01(\tR\x04hint\"\xaa\x01\n" +
 	"\x10SequenceConflict\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x1a\n" +
 	"\bproducer\x18\x02 \x01(\x04R\bproducer\x12)\n" +
@@ -1053,7 +1156,7 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\x16CACHE_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11CACHE_MODE_ALWAYS\x10\x01\x12\x14\n" +
 	"\x10CACHE_MODE_NEVER\x10\x02\x12\x15\n" +
-	"\x11CACHE_MODE_REUSED\x10\x03*\xc6\x04\n" +
+	"\x11CACHE_MODE_REUSED\x10\x03*\xe6\x04\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17REASON_UNKNOWN_CATEGORY\x10\x01\x12\x1a\n" +
@@ -1079,7 +1182,8 @@ const file_scribe_v1_common_proto_rawDesc = "" +
 	"\x0eREASON_MISSING\x10\x14\x12\x18\n" +
 	"\x14REASON_UNKNOWN_GROUP\x10\x1e\x12\x17\n" +
 	"\x13REASON_GROUP_ACTIVE\x10\x1f\x12\x1b\n" +
-	"\x17REASON_STALE_GENERATION\x10 B!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
+	"\x17REASON_STALE_GENERATION\x10 \x12\x1e\n" +
+	"\x1aREASON_INCOMPATIBLE_SCHEMA\x10(B!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
 
 var (
 	file_scribe_v1_common_proto_rawDescOnce sync.Once
@@ -1094,7 +1198,7 @@ func file_scribe_v1_common_proto_rawDescGZIP() []byte {
 }
 
 var file_scribe_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_scribe_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_scribe_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_scribe_v1_common_proto_goTypes = []any{
 	(AckLevel)(0),               // 0: scribe.v1.AckLevel
 	(Delivery)(0),               // 1: scribe.v1.Delivery
@@ -1104,31 +1208,33 @@ var file_scribe_v1_common_proto_goTypes = []any{
 	(Reason)(0),                 // 5: scribe.v1.Reason
 	(*CachePolicy)(nil),         // 6: scribe.v1.CachePolicy
 	(*ErrorInfo)(nil),           // 7: scribe.v1.ErrorInfo
-	(*SequenceConflict)(nil),    // 8: scribe.v1.SequenceConflict
-	(*Category)(nil),            // 9: scribe.v1.Category
-	(*ShardPosition)(nil),       // 10: scribe.v1.ShardPosition
-	(*Query)(nil),               // 11: scribe.v1.Query
-	(*durationpb.Duration)(nil), // 12: google.protobuf.Duration
+	(*SchemaProblem)(nil),       // 8: scribe.v1.SchemaProblem
+	(*SequenceConflict)(nil),    // 9: scribe.v1.SequenceConflict
+	(*Category)(nil),            // 10: scribe.v1.Category
+	(*ShardPosition)(nil),       // 11: scribe.v1.ShardPosition
+	(*Query)(nil),               // 12: scribe.v1.Query
+	(*durationpb.Duration)(nil), // 13: google.protobuf.Duration
 }
 var file_scribe_v1_common_proto_depIdxs = []int32{
 	4,  // 0: scribe.v1.CachePolicy.memory:type_name -> scribe.v1.CacheMode
 	4,  // 1: scribe.v1.CachePolicy.memcached:type_name -> scribe.v1.CacheMode
-	12, // 2: scribe.v1.CachePolicy.memcached_age:type_name -> google.protobuf.Duration
+	13, // 2: scribe.v1.CachePolicy.memcached_age:type_name -> google.protobuf.Duration
 	5,  // 3: scribe.v1.ErrorInfo.reason:type_name -> scribe.v1.Reason
-	12, // 4: scribe.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
-	8,  // 5: scribe.v1.ErrorInfo.conflicts:type_name -> scribe.v1.SequenceConflict
-	5,  // 6: scribe.v1.SequenceConflict.reason:type_name -> scribe.v1.Reason
-	12, // 7: scribe.v1.Category.retention:type_name -> google.protobuf.Duration
-	1,  // 8: scribe.v1.Category.delivery:type_name -> scribe.v1.Delivery
-	12, // 9: scribe.v1.Category.ordering_window:type_name -> google.protobuf.Duration
-	2,  // 10: scribe.v1.Category.quota_mode:type_name -> scribe.v1.QuotaMode
-	3,  // 11: scribe.v1.Category.repeatable:type_name -> scribe.v1.Repeatability
-	6,  // 12: scribe.v1.Category.cache:type_name -> scribe.v1.CachePolicy
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	13, // 4: scribe.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
+	9,  // 5: scribe.v1.ErrorInfo.conflicts:type_name -> scribe.v1.SequenceConflict
+	8,  // 6: scribe.v1.ErrorInfo.schema_problems:type_name -> scribe.v1.SchemaProblem
+	5,  // 7: scribe.v1.SequenceConflict.reason:type_name -> scribe.v1.Reason
+	13, // 8: scribe.v1.Category.retention:type_name -> google.protobuf.Duration
+	1,  // 9: scribe.v1.Category.delivery:type_name -> scribe.v1.Delivery
+	13, // 10: scribe.v1.Category.ordering_window:type_name -> google.protobuf.Duration
+	2,  // 11: scribe.v1.Category.quota_mode:type_name -> scribe.v1.QuotaMode
+	3,  // 12: scribe.v1.Category.repeatable:type_name -> scribe.v1.Repeatability
+	6,  // 13: scribe.v1.Category.cache:type_name -> scribe.v1.CachePolicy
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_common_proto_init() }
@@ -1142,7 +1248,7 @@ func file_scribe_v1_common_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_common_proto_rawDesc), len(file_scribe_v1_common_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -434,7 +434,8 @@ type UpdateCategoryRequest struct {
 	QuotaBytesPerSecond *uint64 `protobuf:"varint,7,opt,name=quota_bytes_per_second,json=quotaBytesPerSecond,proto3,oneof" json:"quota_bytes_per_second,omitempty"`
 	// New default ordering window.
 	OrderingWindow *durationpb.Duration `protobuf:"bytes,8,opt,name=ordering_window,json=orderingWindow,proto3" json:"ordering_window,omitempty"`
-	// New schema text.
+	// New schema, as text (YAML or JSON). It becomes the next version, unless it is the same as the newest one, and must be compatible with
+	// that. "infer" leaves it to be inferred from messages; empty removes it: both only by force when there are versions.
 	Schema *string `protobuf:"bytes,9,opt,name=schema,proto3,oneof" json:"schema,omitempty"`
 	// New enforcement of the quota.
 	QuotaMode *QuotaMode `protobuf:"varint,10,opt,name=quota_mode,json=quotaMode,proto3,enum=scribe.v1.QuotaMode,oneof" json:"quota_mode,omitempty"`
@@ -443,7 +444,9 @@ type UpdateCategoryRequest struct {
 	// New repeatability.
 	Repeatable *Repeatability `protobuf:"varint,20,opt,name=repeatable,proto3,enum=scribe.v1.Repeatability,oneof" json:"repeatable,omitempty"`
 	// New cache policy, in place of all of the old one; an empty one removes it.
-	Cache         *CachePolicy `protobuf:"bytes,30,opt,name=cache,proto3" json:"cache,omitempty"`
+	Cache *CachePolicy `protobuf:"bytes,30,opt,name=cache,proto3" json:"cache,omitempty"`
+	// Take the schema even if it is not compatible.
+	ForceSchema   bool `protobuf:"varint,40,opt,name=force_schema,json=forceSchema,proto3" json:"force_schema,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -567,6 +570,13 @@ func (x *UpdateCategoryRequest) GetCache() *CachePolicy {
 		return x.Cache
 	}
 	return nil
+}
+
+func (x *UpdateCategoryRequest) GetForceSchema() bool {
+	if x != nil {
+		return x.ForceSchema
+	}
+	return false
 }
 
 // UpdateCategoryResponse returns it.
@@ -1986,7 +1996,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\n" +
 	"categories\x18\x01 \x03(\v2\x13.scribe.v1.CategoryR\n" +
 	"categories\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\xc5\x05\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xe8\x05\n" +
 	"\x15UpdateCategoryRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x19\n" +
@@ -2004,7 +2014,8 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\n" +
 	"repeatable\x18\x14 \x01(\x0e2\x18.scribe.v1.RepeatabilityH\x06R\n" +
 	"repeatable\x88\x01\x01\x12,\n" +
-	"\x05cache\x18\x1e \x01(\v2\x16.scribe.v1.CachePolicyR\x05cacheB\b\n" +
+	"\x05cache\x18\x1e \x01(\v2\x16.scribe.v1.CachePolicyR\x05cache\x12!\n" +
+	"\fforce_schema\x18( \x01(\bR\vforceSchemaB\b\n" +
 	"\x06_ownerB\t\n" +
 	"\a_shardsB\x14\n" +
 	"\x12_max_message_bytesB\x19\n" +

@@ -1,0 +1,97 @@
+package controlplane
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"scribe/columnar/schema"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// newSchema returns what a category is to keep as its schema: before is what it keeps, text what a request gives it. Versions are counted
+// here and nowhere else, in the transaction that is conditional on the category's revision.
+func newSchema(before, text string, force bool) (string, error) {
+	if text == before {
+		return text, nil
+	}
+	history, err := schema.ParseHistory(before)
+	if err != nil {
+		if !force {
+			return "", fmt.Errorf("what the category has can't be read, and is only replaced by force: %w", err)
+		}
+		if history, err = schema.ParseHistory(""); err != nil {
+			return "", err
+		}
+	}
+	if text == "" || text == schemaInfer {
+		if newest := history.Latest(); newest != nil && !force {
+			return "", fmt.Errorf("the category has version %d, and queries that use its columns would end: versions are only removed by force", newest.Version)
+		}
+		history.Clear(text == schemaInfer)
+		return history.Marshal(), nil
+	}
+	if schema.IsHistory(text) {
+		return copiedSchema(before, text)
+	}
+	s, err := schema.Parse([]byte(text))
+	if err != nil {
+		return "", err
+	}
+	if added, _, err := history.Append(s, force); err != nil || !added {
+		return before, err
+	}
+	return history.Marshal(), nil
+}
+
+// copiedSchema takes over all versions of another category.
+func copiedSchema(before, text string) (string, error) {
+	if before != "" && before != schemaInfer {
+		return "", errors.New("all versions together can only be given to a category that has had none: give one schema")
+	}
+	history, err := schema.ParseHistory(text)
+	if err != nil {
+		return "", err
+	}
+	return history.Marshal(), nil
+}
+
+// schema adds what is wrong with a schema to the faults of a request.
+func (f *faults) schema(err error) {
+	if err == nil {
+		return
+	}
+	text := err.Error()
+	if strings.Contains(text, "\n") {
+		text = "\n  " + strings.ReplaceAll(text, "\n", "\n  ")
+	}
+	f.add("schema", "%s", text)
+}
+
+// categoryError is the error for the faults of a category, one of which may be of its schema: then what is wrong with that is attached.
+func categoryError(what string, f faults, schemaErr error) error {
+	err := f.err(what)
+	if err == nil || schemaErr == nil {
+		return err
+	}
+	info := &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_INVALID}
+	problems := new(schema.Error)
+	incompatible := new(schema.IncompatibleError)
+	switch {
+	case errors.As(schemaErr, &problems):
+		for _, p := range problems.Problems {
+			info.SchemaProblems = append(info.SchemaProblems, &scribev1.SchemaProblem{
+				Line: uint32(p.Line), Column: uint32(p.Column), Where: p.Where, Message: p.Message, Hint: p.Hint, //nolint:gosec // places in a text of a megabyte
+			})
+		}
+	case errors.As(schemaErr, &incompatible):
+		if len(f) == 1 {
+			info.Reason = scribev1.Reason_REASON_INCOMPATIBLE_SCHEMA
+		}
+		for _, c := range incompatible.Changes[:min(len(incompatible.Changes), 50)] {
+			info.SchemaProblems = append(info.SchemaProblems, &scribev1.SchemaProblem{Where: c.Field, Message: c.Text, Hint: c.Hint})
+		}
+	}
+	return rpc.InfoError(info, fmt.Errorf("%s: %s", what, f))
+}

@@ -63,10 +63,7 @@ func (d *decider) fields(n *seen, keys []string, within string, depth int) []Fie
 		in := n.fields[key]
 		f := Field{Name: columnName(key, depth)}
 		if f.Name != key {
-			for base, i := f.Name, 2; names[f.Name]; i++ {
-				f.Name = fmt.Sprintf("%s_%d", base, i)
-			}
-			names[f.Name] = true
+			f.Name = freeName(f.Name, names)
 			f.Path = []string{key}
 		}
 		if len(f.Name) > MaxName {

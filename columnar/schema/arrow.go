@@ -1,0 +1,105 @@
+package schema
+
+import (
+	"fmt"
+
+	"github.com/apache/arrow-go/v18/arrow"
+)
+
+// FromArrow makes a schema of version 1, of the format Arrow, from that of record batches: each column with the type that holds its values,
+// nullable as it says, or all nullable. A column whose values no type holds is an error that names it.
+func FromArrow(a *arrow.Schema, nullable bool) (*Schema, error) {
+	s := &Schema{Version: 1, Format: Arrow, OnError: OnErrorNull}
+	if a.NumFields() > MaxTypes {
+		return nil, problem("there are %d columns, the limit is %d", a.NumFields(), MaxTypes)
+	}
+	var err error
+	if s.Fields, err = arrowFields(a.Fields(), nullable, "", 0); err != nil {
+		return nil, err
+	}
+	return s, s.Validate()
+}
+
+func arrowFields(fields []arrow.Field, nullable bool, within string, depth int) ([]Field, error) {
+	out := make([]Field, 0, len(fields))
+	taken := map[string]bool{}
+	for _, a := range fields { // those that need no other name have the first choice
+		if columnName(a.Name, depth) == a.Name {
+			taken[a.Name] = true
+		}
+	}
+	for _, a := range fields {
+		f := Field{Name: columnName(a.Name, depth), Nullable: nullable || a.Nullable}
+		if f.Name != a.Name {
+			f.Name = freeName(f.Name, taken)
+			f.Path = []string{a.Name}
+		}
+		t, err := arrowType(a.Type, nullable, joinName(within, f.Name), depth)
+		if err != nil {
+			return nil, err
+		}
+		f.Type = *t
+		out = append(out, f)
+	}
+	return out, nil
+}
+
+// freeName takes a name that is not taken, and takes it.
+func freeName(name string, taken map[string]bool) string {
+	free := name
+	for i := 2; taken[free]; i++ {
+		free = fmt.Sprintf("%s_%d", name, i)
+	}
+	taken[free] = true
+	return free
+}
+
+var arrowScalars = map[arrow.Type]Kind{
+	arrow.BOOL: Bool, arrow.INT8: Int32, arrow.INT16: Int32, arrow.INT32: Int32, arrow.UINT8: Int32, arrow.UINT16: Int32,
+	arrow.INT64: Int64, arrow.UINT32: Int64, arrow.UINT64: Uint64, arrow.FLOAT16: Float64, arrow.FLOAT32: Float64, arrow.FLOAT64: Float64,
+	arrow.STRING: String, arrow.LARGE_STRING: String, arrow.BINARY: Binary, arrow.LARGE_BINARY: Binary, arrow.FIXED_SIZE_BINARY: Binary,
+	arrow.DATE32: Date, arrow.DATE64: Date, arrow.TIMESTAMP: Timestamp, arrow.NULL: String,
+}
+
+func arrowType(dt arrow.DataType, nullable bool, name string, depth int) (*Type, error) {
+	if depth >= MaxDepth {
+		return nil, problem("column %q nests more than %d deep", clip(name), MaxDepth)
+	}
+	if kind, ok := arrowScalars[dt.ID()]; ok {
+		return &Type{Kind: kind}, nil
+	}
+	var err error
+	t := &Type{}
+	switch dt := dt.(type) {
+	case arrow.ExtensionType:
+		return arrowType(dt.StorageType(), nullable, name, depth)
+	case arrow.DecimalType:
+		if p, s := dt.GetPrecision(), dt.GetScale(); p >= 1 && p <= 38 && s >= 0 && s <= p {
+			return &Type{Kind: Decimal, Precision: p, Scale: s}, nil
+		}
+	case *arrow.DictionaryType:
+		if t, err = arrowType(dt.ValueType, nullable, name, depth); err == nil {
+			t.Dictionary = t.Kind == String
+		}
+		return t, err
+	case *arrow.StructType:
+		t.Kind = Struct
+		if t.Fields, err = arrowFields(dt.Fields(), nullable, name, depth+1); err == nil && len(t.Fields) > 0 {
+			return t, nil
+		}
+	case *arrow.MapType:
+		if id := dt.KeyType().ID(); id == arrow.STRING || id == arrow.LARGE_STRING {
+			t.Kind = Map
+			t.Elem, err = arrowType(dt.ItemType(), nullable, name+"{}", depth+1)
+			return t, err
+		}
+	case arrow.ListLikeType:
+		t.Kind = List
+		t.Elem, err = arrowType(dt.Elem(), nullable, name+"[]", depth+1)
+		return t, err
+	}
+	if err != nil {
+		return nil, err
+	}
+	return nil, problem("column %q has the Arrow type %s, whose values no type of a schema holds", clip(name), dt)
+}

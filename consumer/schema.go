@@ -1,0 +1,123 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"scribe/columnar/schema"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// ErrSchemaPending means that the schema of a category is yet to be inferred, and that it has no messages from which it could be.
+var ErrSchemaPending = errors.New("the category's schema is to be inferred from its messages, which can't be done yet")
+
+// SchemaService reads and changes categories: an RPC client, or in one process the role itself.
+type SchemaService interface {
+	GetCategory(ctx context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error)
+	UpdateCategory(ctx context.Context, req *scribev1.UpdateCategoryRequest) (*scribev1.UpdateCategoryResponse, error)
+}
+
+// maxSchemaAttempts is how often a schema is inferred while others change the category meanwhile.
+const maxSchemaAttempts = 5
+
+// inferOptions are for schemas that nobody looks at before they are used: little is read, and nothing that comes later is refused for
+// what it lacks.
+func inferOptions() schema.InferOptions {
+	o := schema.DefaultInferOptions()
+	o.MaxRows, o.MaxBytes, o.Nullable = 5000, 4<<20, true
+	return o
+}
+
+// EnsureSchema returns the schemas of the consumer's category, which the caller has read. When it was created for its first one to be
+// inferred, and has none yet, that is inferred from its first messages and stored, under the condition that nobody else has changed the
+// category: of many who do this at the same time one stores a schema, and all return it. The category that is returned is the one whose
+// schemas these are.
+//
+// The consumer does not move, and may be iterated meanwhile. If there are no messages, or none that can be read as JSON or Arrow batches, the
+// error is [ErrSchemaPending].
+func (c *Consumer) EnsureSchema(ctx context.Context, categories SchemaService, category *scribev1.Category) (*schema.History, *scribev1.Category, error) {
+	name := category.GetName()
+	for range maxSchemaAttempts {
+		h, err := schema.ParseHistory(category.GetSchema())
+		if err != nil {
+			return nil, nil, fmt.Errorf("consumer: the schema of category %q can't be read: %w", name, err)
+		}
+		if !h.Infer() {
+			return h, category, nil
+		}
+		s, _, err := c.InferSchema(ctx, "", inferOptions())
+		if errors.Is(err, schema.ErrNoRows) {
+			return nil, nil, fmt.Errorf("consumer: category %q: %w: %w", name, ErrSchemaPending, err)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("consumer: infer the schema of category %q: %w", name, err)
+		}
+		text := string(s.Marshal())
+		res, err := categories.UpdateCategory(ctx, &scribev1.UpdateCategoryRequest{Name: name, Revision: category.GetRevision(), Schema: &text})
+		if err == nil {
+			category = res.GetCategory()
+			continue
+		}
+		// Somebody else was first, or perhaps this was and the answer was lost: what there is now says.
+		if reason := rpc.ReasonOf(err); reason == scribev1.Reason_REASON_CONFLICT || reason == scribev1.Reason_REASON_UNKNOWN_OUTCOME {
+			var now *scribev1.GetCategoryResponse
+			if now, err = categories.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: name}); err == nil {
+				category = now.GetCategory()
+				continue
+			}
+		}
+		return nil, nil, fmt.Errorf("consumer: store the inferred schema of category %q: %w", name, err)
+	}
+	return nil, nil, fmt.Errorf("consumer: store the inferred schema of category %q: others changed it %d times meanwhile: try again", name, maxSchemaAttempts)
+}
+
+// InferSchema infers a schema from the first messages of the consumer's category as [schema.Infer] does, and from Arrow batches as
+// [schema.FromArrow]: format "" takes whichever they are. What is stored is not changed, and the consumer does not move.
+func (c *Consumer) InferSchema(ctx context.Context, format schema.Format, o schema.InferOptions) (*schema.Schema, schema.Report, error) {
+	own, err := New("", c.category, WithServices(c.streams, c.payloads), WithStart(Earliest()), WithUntilEnd(), WithPrefetchBytes(min(c.cfg.prefetchBytes, 8<<20)),
+		WithWindow(Unbounded), WithDamage(DamageSkip), WithRequestTimeout(c.cfg.requestTimeout), WithRetryTimeout(c.cfg.retryTimeout),
+		WithBackoff(c.cfg.backoffMin, c.cfg.backoffMax), WithLogger(c.cfg.logger))
+	if err != nil {
+		return nil, schema.Report{}, err
+	}
+	defer own.Close() //nolint:errcheck // it has no connections of its own
+	var failed error
+	s, report, err := schema.Infer(func(yield func([]byte) bool) {
+		for rec, err := range own.Records(ctx) {
+			if errors.Is(err, ErrGap) {
+				continue
+			}
+			if failed = err; err != nil || !yield(rec.Payload) {
+				return
+			}
+		}
+	}, format, o)
+	switch {
+	case errors.Is(failed, ErrColumnar) && (format == schema.Arrow || format == "" && errors.Is(err, schema.ErrNoRows)):
+		return own.arrowSchema(ctx, o, report)
+	case errors.Is(failed, ErrColumnar): // what is in front of the Arrow batch was enough, or there is nothing of the format
+		return s, report, err
+	case failed != nil:
+		return nil, report, failed
+	}
+	return s, report, err
+}
+
+// arrowSchema is the schema of the next batch.
+func (c *Consumer) arrowSchema(ctx context.Context, o schema.InferOptions, report schema.Report) (*schema.Schema, schema.Report, error) {
+	for batch, err := range c.Batches(ctx) {
+		if errors.Is(err, ErrGap) {
+			continue
+		}
+		if err != nil {
+			return nil, report, err
+		}
+		defer batch.Release() //nolint:revive // the loop ends here
+		report.Messages, report.Rows = report.Messages+1, report.Rows+batch.NumRows()
+		s, err := schema.FromArrow(batch.Schema(), o.Nullable)
+		return s, report, err
+	}
+	return nil, report, schema.ErrNoRows
+}

@@ -22,6 +22,9 @@ func newCast(a node, from, to *schema.Type) (node, error) {
 	if from.Equal(to) {
 		return a, nil
 	}
+	if to.Kind == schema.String && nested(from) && printable(from) {
+		return &nestedTextNode{a, from}, nil
+	}
 	if to.Kind == schema.String {
 		if f := writer(from); f != nil {
 			return &textNode{t: to, args: []node{a}, strict: true, add: f}, nil

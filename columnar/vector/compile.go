@@ -254,6 +254,10 @@ var arity = map[expr.Op][2]int{
 	expr.In: {1, 1 << 20}, expr.Like: {1, 2}, expr.ILike: {1, 2}, expr.Match: {1, 2},
 	expr.Case: {1, 1 << 20}, expr.Coalesce: {1, 1 << 20}, expr.NullIf: {2, 2},
 	expr.Add: {2, 2}, expr.Sub: {2, 2}, expr.Mul: {2, 2}, expr.Div: {2, 2}, expr.Mod: {2, 2},
+	expr.Concat: {1, 1 << 20}, expr.Lower: {1, 1}, expr.Upper: {1, 1}, expr.Length: {1, 1}, expr.Substring: {2, 3}, expr.Position: {2, 2},
+	expr.StartsWith: {2, 2}, expr.Trim: {2, 2}, expr.Replace: {3, 3}, expr.SplitPart: {3, 3},
+	expr.Extract: {1, 1}, expr.DateTrunc: {1, 1}, expr.DateBin: {3, 3},
+	expr.StructField: {1, 1}, expr.ListElement: {2, 2}, expr.MapValue: {2, 2}, expr.ListLength: {1, 1}, expr.ListContains: {2, 2},
 	expr.Neg: {1, 1}, expr.Abs: {1, 1}, expr.Floor: {1, 1}, expr.Ceil: {1, 1}, expr.Round: {1, 1}, expr.Cast: {1, 1},
 }
 
@@ -287,8 +291,17 @@ func (o *operator) node() (node, error) {
 		return &coalesceNode{&o.e.T, o.nodes()}, o.sameTypes(0, 1, &o.e.T)
 	case expr.Cast:
 		return newCast(o.arg(0), o.typeOf(0), &o.e.T)
+	case expr.Concat, expr.Lower, expr.Upper, expr.Length, expr.Substring, expr.Position, expr.StartsWith, expr.Trim, expr.Replace, expr.SplitPart:
+		return o.text(), nil
+	case expr.Extract, expr.DateTrunc, expr.DateBin:
+		return o.calendar(), nil
+	case expr.StructField, expr.ListElement, expr.MapValue, expr.ListLength, expr.ListContains:
+		return o.nesting(), nil
 	default:
-		return o.arithmetic(), nil
+		if n := o.arithmetic(); n != nil {
+			return n, nil
+		}
+		return o.times(), nil
 	}
 }
 
@@ -428,6 +441,9 @@ func (o *operator) regexp() (node, error) {
 
 // arithmetic compiles operators on numbers.
 func (o *operator) arithmetic() node {
+	if !number(&o.e.T) {
+		return nil
+	}
 	a, b, t := o.typeOf(0), o.typeOf(1), &o.e.T
 	n := &arithNode{op: o.e.Op, t: t, a: o.arg(0)}
 	if len(o.args) == 2 {
@@ -456,4 +472,13 @@ func (o *operator) arithmetic() node {
 		return nil
 	}
 	return n
+}
+
+func number(t *schema.Type) bool {
+	switch t.Kind {
+	case schema.Int32, schema.Int64, schema.Uint64, schema.Float64, schema.Decimal:
+		return true
+	default:
+		return false
+	}
 }

@@ -36,7 +36,8 @@ type vec struct {
 	data       []byte
 	// dense: end[i] is begin[i+1], so that rows lie in data in their order and without gaps.
 	dense bool
-	arr   arrow.Array // List, Struct, Map
+	// List, Struct, Map: the values, with the same rows null as in valid. Nil if all are.
+	arr arrow.Array
 
 	// scale of a Decimal.
 	scale int32
@@ -138,6 +139,17 @@ func loadDictionary(s *scratch, t *schema.Type, a *array.Dictionary) *vec {
 func gather(s *scratch, v *vec, codes []int32, valid bitmap) *vec {
 	n := len(codes)
 	out := &vec{kind: v.kind, rows: n, scale: v.scale, valid: valid, data: v.data}
+	if v.arr != nil {
+		places := make([]int32, n)
+		for i, c := range codes {
+			if places[i] = c; valid != nil && !valid.get(i) {
+				places[i] = -1
+			}
+		}
+		out.arr = takeArray(v.arr, places, nil)
+		out.valid = loadValid(s, out.arr)
+		return out
+	}
 	if v.rows == 0 {
 		// Every code is of a null.
 		zero := constantNull(s, v.kind, v.scale)
@@ -172,7 +184,6 @@ func gather(s *scratch, v *vec, codes []int32, valid bitmap) *vec {
 	case schema.String, schema.Binary:
 		out.begin, out.end = gatherFixed(s, v.begin, codes), gatherFixed(s, v.end, codes)
 	default:
-		out.arr = takeArray(v.arr, codes, nil)
 	}
 	if v.valid != nil {
 		inner := gatherBits(s, v.valid, codes)
@@ -280,6 +291,9 @@ func export(v *vec, t *schema.Type) arrow.Array {
 	if v.arr != nil {
 		v.arr.Retain()
 		return v.arr
+	}
+	if nested(t) {
+		return array.MakeArrayOfNull(memory.DefaultAllocator, dt, n)
 	}
 	var valid *memory.Buffer
 	nulls := 0

@@ -15,12 +15,12 @@ import (
 )
 
 var (
-	boolT   = schema.Type{Kind: schema.Bool}
-	int32T  = schema.Type{Kind: schema.Int32}
-	int64T  = schema.Type{Kind: schema.Int64}
-	textT   = schema.Type{Kind: schema.String}
-	dictT   = schema.Type{Kind: schema.String, Dictionary: true}
-	dateT   = schema.Type{Kind: schema.Date}
+	boolT  = schema.Type{Kind: schema.Bool}
+	int32T = schema.Type{Kind: schema.Int32}
+	int64T = schema.Type{Kind: schema.Int64}
+	textT  = schema.Type{Kind: schema.String}
+	dictT  = schema.Type{Kind: schema.String, Dictionary: true}
+	dateT  = schema.Type{Kind: schema.Date}
 )
 
 func col(name string, t schema.Type) *expr.Column { return &expr.Column{Name: name, T: t} }

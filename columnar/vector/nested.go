@@ -1,0 +1,224 @@
+package vector
+
+import (
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"scribe/columnar/expr"
+	"scribe/columnar/schema"
+)
+
+// fieldNode takes a field of a struct.
+type fieldNode struct {
+	a     node
+	index int
+	t     *schema.Type
+}
+
+func (n *fieldNode) eval(ev *eval, sel bitmap) *vec {
+	a := ev.args(sel, n.a)[0]
+	if a.arr == nil {
+		return ev.nulls(n.t)
+	}
+	field := a.arr.(*array.Struct).Field(n.index)
+	if a.valid != nil && nested(n.t) {
+		field = takeArray(field, identity(ev.rows), a.valid)
+	}
+	v := load(ev.scratch, n.t, field)
+	if a.valid == nil {
+		return v
+	}
+	if v.valid == nil {
+		v.valid = a.valid
+	} else {
+		v.valid = ev.copyOf(v.valid)
+		v.valid.and(a.valid)
+	}
+	return v
+}
+
+func nested(t *schema.Type) bool {
+	return t.Kind == schema.List || t.Kind == schema.Struct || t.Kind == schema.Map
+}
+
+func identity(n int) []int32 {
+	out := make([]int32, n)
+	for i := range out {
+		out[i] = int32(i)
+	}
+	return out
+}
+
+// nulls returns rows that are all null.
+func (ev *eval) nulls(t *schema.Type) *vec {
+	return spread(ev.scratch, constantNull(ev.scratch, t.Kind, t.Scale), ev.rows)
+}
+
+// elements are the values of lists or maps, with the place of each row's in them.
+type elements struct {
+	offsets []int32
+	values  arrow.Array
+}
+
+func elementsOf(a arrow.Array) elements {
+	return elements{offsetsOf(a.Data()), array.MakeFromData(a.Data().Children()[0])}
+}
+
+// pickNode takes one of a list's elements, or one of a map's values.
+type pickNode struct {
+	a, b node
+	t    *schema.Type
+	// pick returns the places in the elements, and which rows have one.
+	pick func(ev *eval, e elements, b *vec, live bitmap) (places []int32, found bitmap)
+	// of returns the values that the places are in.
+	of func(elements) arrow.Array
+}
+
+func (n *pickNode) eval(ev *eval, sel bitmap) *vec {
+	args := ev.args(sel, n.a, n.b)
+	a := args[0]
+	if a.arr == nil {
+		return ev.nulls(n.t)
+	}
+	e := elementsOf(a.arr)
+	places, found := n.pick(ev, e, args[1], ev.live(sel, args...))
+	return gather(ev.scratch, load(ev.scratch, n.t, n.of(e)), places, found)
+}
+
+func pickElement(ev *eval, e elements, b *vec, live bitmap) ([]int32, bitmap) {
+	places, found := take[int32](ev.scratch, ev.rows), ev.zeros(ev.rows)
+	at := b.at()
+	for i := range each(live, ev.rows) {
+		var nth int64
+		if b.kind == schema.Int32 {
+			nth = int64(b.i32[i&at])
+		} else {
+			nth = b.i64[i&at]
+		}
+		if first := int64(e.offsets[i]); nth >= 1 && nth <= int64(e.offsets[i+1])-first {
+			places[i] = int32(first + nth - 1)
+			found.set(i)
+		}
+	}
+	return places, found
+}
+
+func pickValue(ev *eval, e elements, b *vec, live bitmap) ([]int32, bitmap) {
+	places, found := take[int32](ev.scratch, ev.rows), ev.zeros(ev.rows)
+	keys := load(ev.scratch, &schema.Type{Kind: schema.String}, e.values.(*array.Struct).Field(0))
+	at := b.at()
+	for i := range each(live, ev.rows) {
+		key := b.str(i & at)
+		for p := e.offsets[i+1] - 1; p >= e.offsets[i]; p-- {
+			if string(keys.str(int(p))) == string(key) {
+				places[i] = p
+				found.set(i)
+				break
+			}
+		}
+	}
+	return places, found
+}
+
+// listLengthNode counts a list's elements.
+type listLengthNode struct{ a node }
+
+func (n listLengthNode) eval(ev *eval, sel bitmap) *vec {
+	a := ev.args(sel, n.a)[0]
+	if a.arr == nil {
+		return ev.nulls(&schema.Type{Kind: schema.Int32})
+	}
+	out := &vec{kind: schema.Int32, rows: ev.rows, valid: a.valid, i32: take[int32](ev.scratch, ev.rows)}
+	offsets := offsetsOf(a.arr.Data())
+	for i := range out.i32 {
+		out.i32[i] = offsets[i+1] - offsets[i]
+	}
+	return out
+}
+
+// containsNode is a = ANY(b): true if an element is equal, else null if one or a is null, false of an empty list.
+type containsNode struct {
+	a, b node
+	t    *schema.Type // of the elements
+}
+
+func (n *containsNode) eval(ev *eval, sel bitmap) *vec {
+	args := ev.args(sel, n.a, n.b)
+	a, b := args[0], args[1]
+	if b.arr == nil {
+		return ev.nulls(&schema.Type{Kind: schema.Bool})
+	}
+	e := elementsOf(b.arr)
+	values := load(ev.scratch, n.t, e.values)
+	// A comparison for each element.
+	if !a.one {
+		rows := take[int32](ev.scratch, values.rows)
+		clear(rows)
+		for i := range ev.rows {
+			for p := e.offsets[i]; p < e.offsets[i+1]; p++ {
+				rows[p] = int32(i)
+			}
+		}
+		if values.rows > 0 {
+			a = gather(ev.scratch, a, rows, nil)
+		}
+	}
+	sub := &eval{scratch: ev.scratch, rows: values.rows}
+	same, valid := sub.zeros(values.rows), sub.valid(a, values)
+	if !a.nothing() {
+		same = sub.compare(equal, values, a, nil)
+	}
+	out := &vec{kind: schema.Bool, rows: ev.rows, bits: ev.zeros(ev.rows), valid: ev.zeros(ev.rows)}
+	for i := range each(ev.live(sel, b), ev.rows) {
+		known := true
+		for p := int(e.offsets[i]); p < int(e.offsets[i+1]); p++ {
+			if valid != nil && !valid.get(p) {
+				known = false
+			} else if same.get(p) {
+				out.bits.set(i)
+				known = true
+				break
+			}
+		}
+		if known {
+			out.valid.set(i)
+		}
+	}
+	return out
+}
+
+// nesting compiles what takes values out of structs, lists and maps.
+func (o *operator) nesting() node {
+	a, t := o.typeOf(0), &o.e.T
+	switch o.e.Op {
+	case expr.StructField:
+		i, ok := o.e.Detail.(int)
+		if !ok || a.Kind != schema.Struct || i < 0 || i >= len(a.Fields) || !a.Fields[i].Type.Equal(t) {
+			return nil
+		}
+		return &fieldNode{o.arg(0), i, t}
+	case expr.ListElement:
+		if k := o.typeOf(1).Kind; a.Kind != schema.List || k != schema.Int32 && k != schema.Int64 || !a.Elem.Equal(t) {
+			return nil
+		}
+		return &pickNode{o.arg(0), o.arg(1), t, pickElement, func(e elements) arrow.Array { return e.values }}
+	case expr.MapValue:
+		if a.Kind != schema.Map || o.typeOf(1).Kind != schema.String || !a.Elem.Equal(t) {
+			return nil
+		}
+		return &pickNode{o.arg(0), o.arg(1), t, pickValue, func(e elements) arrow.Array { return e.values.(*array.Struct).Field(1) }}
+	case expr.ListLength:
+		if a.Kind != schema.List {
+			return nil
+		}
+		return listLengthNode{o.arg(0)}
+	case expr.ListContains:
+		b := o.typeOf(1)
+		if b.Kind != schema.List || nested(a) || !b.Elem.Equal(a) {
+			return nil
+		}
+		return &containsNode{o.arg(0), o.arg(1), a}
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,268 @@
+package vector
+
+import (
+	"bytes"
+	"unicode/utf8"
+
+	"scribe/columnar/expr"
+	"scribe/columnar/schema"
+)
+
+// cutNode is a piece of a text, which stays where it is.
+type cutNode struct {
+	t    *schema.Type
+	args []node
+	// cut returns the piece of s, the text of row i of the first argument. Not ok is an error of the row.
+	cut func(s []byte, args []*vec, i int) (from, to int, ok bool)
+}
+
+func (n *cutNode) eval(ev *eval, sel bitmap) *vec {
+	args := ev.args(sel, n.args...)
+	a := args[0]
+	out := ev.result(n.t, args...)
+	out.data = a.data
+	out.begin, out.end = take[int32](ev.scratch, ev.rows), take[int32](ev.scratch, ev.rows)
+	live := ev.live(sel, args...)
+	if live != nil {
+		clear(out.begin)
+		clear(out.end)
+	}
+	var bad bitmap
+	at := a.at()
+	for i := range each(live, ev.rows) {
+		from, to, ok := n.cut(a.str(i&at), args, i)
+		base := a.begin[i&at]
+		out.begin[i], out.end[i] = base+int32(from), base+int32(to)
+		if !ok {
+			if bad == nil {
+				bad = ev.zeros(ev.rows)
+			}
+			bad.set(i)
+		}
+	}
+	return ev.failing(out, bad, sel)
+}
+
+// int32At returns an argument's value in a row.
+func int32At(v *vec, i int) int { return int(v.i32[i&v.at()]) }
+
+func strAt(v *vec, i int) []byte { return v.str(i & v.at()) }
+
+// skip returns where the n-th character after the first begins in s, and how many there are before it: fewer if s ends.
+func skip(s []byte, n int) (at, count int) {
+	for at < len(s) && count < n {
+		if s[at] < utf8.RuneSelf {
+			at++
+		} else {
+			_, size := utf8.DecodeRune(s[at:])
+			at += size
+		}
+		count++
+	}
+	return at, count
+}
+
+func substring(s []byte, args []*vec, i int) (from, to int, ok bool) {
+	first := int32At(args[1], i)
+	last := len(s) + 1 // characters, at most as many as bytes
+	if len(args) == 3 {
+		n := int32At(args[2], i)
+		if n < 0 {
+			return 0, 0, false
+		}
+		last = min(first+n, last)
+	}
+	first = max(first, 1)
+	if last <= first {
+		return 0, 0, true
+	}
+	from, _ = skip(s, first-1)
+	n, _ := skip(s[from:], last-first)
+	return from, from + n, true
+}
+
+func splitPart(s []byte, args []*vec, i int) (from, to int, ok bool) {
+	by, n := strAt(args[1], i), int32At(args[2], i)
+	switch {
+	case n == 0:
+		return 0, 0, false
+	case len(by) == 0:
+		if n == 1 || n == -1 {
+			return 0, len(s), true
+		}
+		return 0, 0, true
+	case n < 0:
+		if n += bytes.Count(s, by) + 2; n < 1 {
+			return 0, 0, true
+		}
+	}
+	for ; n > 1; n-- {
+		p := bytes.Index(s[from:], by)
+		if p < 0 {
+			return 0, 0, true
+		}
+		from += p + len(by)
+	}
+	if p := bytes.Index(s[from:], by); p >= 0 {
+		return from, from + p, true
+	}
+	return from, len(s), true
+}
+
+// trimmer returns trim of the ends that where says.
+func trimmer(where string) func(s []byte, args []*vec, i int) (from, to int, ok bool) {
+	return func(s []byte, args []*vec, i int) (from, to int, ok bool) {
+		set := strAt(args[1], i)
+		to = len(s)
+		if where != "trailing" {
+			for from < to {
+				size := trimmed(s[from:to], set, utf8.DecodeRune)
+				if size == 0 {
+					break
+				}
+				from += size
+			}
+		}
+		if where != "leading" {
+			for from < to {
+				size := trimmed(s[from:to], set, utf8.DecodeLastRune)
+				if size == 0 {
+					break
+				}
+				to -= size
+			}
+		}
+		return from, to, true
+	}
+}
+
+// trimmed returns the length of the character at an end of s if it is one of the set, else 0.
+func trimmed(s, set []byte, decode func([]byte) (rune, int)) int {
+	r, size := decode(s)
+	if bytes.ContainsRune(set, r) {
+		return size
+	}
+	return 0
+}
+
+// lengthNode counts characters.
+type lengthNode struct{ a node }
+
+func (n lengthNode) eval(ev *eval, sel bitmap) *vec {
+	a := ev.args(sel, n.a)[0]
+	out := &vec{kind: schema.Int32, rows: ev.rows, valid: a.valid, i32: take[int32](ev.scratch, ev.rows)}
+	if a.kind == schema.Binary || a.dense && ev.rows > 0 && ascii(a.data[a.begin[0]:a.end[ev.rows-1]]) {
+		for i, e := range a.end {
+			out.i32[i] = e - a.begin[i]
+		}
+		return out
+	}
+	live := ev.live(sel, a)
+	if live != nil {
+		clear(out.i32)
+	}
+	for i := range each(live, ev.rows) {
+		out.i32[i] = int32(utf8.RuneCount(a.str(i)))
+	}
+	return out
+}
+
+// position is the function of that name.
+func position(ev *eval, out, a, b *vec, live bitmap) bitmap {
+	out.i32 = zeroed(take[int32](ev.scratch, ev.rows))
+	for i := range each(live, ev.rows) {
+		s := strAt(a, i)
+		if at := bytes.Index(s, strAt(b, i)); at >= 0 {
+			out.i32[i] = int32(utf8.RuneCount(s[:at]) + 1)
+		}
+	}
+	return nil
+}
+
+func appendConcat(b *builder, args []*vec, i int) bool {
+	total := 0
+	for _, a := range args {
+		if !a.null(i) {
+			total += len(strAt(a, i))
+		}
+	}
+	if !b.fits(total) {
+		return false
+	}
+	for _, a := range args {
+		if !a.null(i) {
+			b.data = append(b.data, strAt(a, i)...)
+		}
+	}
+	return true
+}
+
+func appendReplace(b *builder, args []*vec, i int) bool {
+	s, old, by := strAt(args[0], i), strAt(args[1], i), strAt(args[2], i)
+	if len(old) == 0 {
+		if b.fits(len(s)) {
+			b.data = append(b.data, s...)
+		}
+		return true
+	}
+	for {
+		p := bytes.Index(s, old)
+		if p < 0 {
+			p = len(s)
+		}
+		if !b.fits(p + len(by)) {
+			return false
+		}
+		b.data = append(b.data, s[:p]...)
+		if p == len(s) {
+			return true
+		}
+		b.data = append(b.data, by...)
+		s = s[p+len(old):]
+	}
+}
+
+// text compiles the functions on texts.
+func (o *operator) text() node {
+	for i := range o.args {
+		want := schema.String
+		switch op := o.e.Op; {
+		case op == expr.Substring && i > 0, op == expr.SplitPart && i == 2:
+			want = schema.Int32
+		case op == expr.Length && o.typeOf(i).Kind == schema.Binary:
+			want = schema.Binary
+		}
+		if o.typeOf(i).Kind != want {
+			return nil
+		}
+	}
+	t := &o.e.T
+	switch o.e.Op {
+	case expr.Concat:
+		return &textNode{t: t, args: o.nodes(), strict: o.e.Detail != "skip", add: appendConcat}
+	case expr.Lower, expr.Upper:
+		return newCaseNode(o.arg(0), o.e.Op == expr.Upper)
+	case expr.Length:
+		return lengthNode{o.arg(0)}
+	case expr.Substring:
+		return &cutNode{t, o.nodes(), substring}
+	case expr.Position:
+		return &arithNode{t: t, a: o.arg(0), b: o.arg(1), calc: position}
+	case expr.StartsWith:
+		return &testNode{args: o.nodes(), test: func(args []*vec, i int) (bool, bool) {
+			return bytes.HasPrefix(strAt(args[0], i), strAt(args[1], i)), true
+		}}
+	case expr.Trim:
+		where, ok := o.e.Detail.(string)
+		if !ok || where != "both" && where != "leading" && where != "trailing" {
+			return nil
+		}
+		return &cutNode{t, o.nodes(), trimmer(where)}
+	case expr.Replace:
+		return &textNode{t: t, args: o.nodes(), strict: true, add: appendReplace}
+	case expr.SplitPart:
+		return &cutNode{t, o.nodes(), splitPart}
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,226 @@
+package vector
+
+import (
+	"math"
+
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"scribe/columnar/expr"
+	"scribe/columnar/schema"
+	"scribe/columnar/value"
+)
+
+// addInterval counts months, then days, then time on from t; a day that the month does not have is its last.
+func addInterval(t int64, a arrow.MonthDayNanoInterval) (int64, bool) {
+	v := value.IntervalOf(a)
+	if v.Months != 0 {
+		days, micros := value.Split(arrow.Timestamp(t))
+		year, month, day := value.CivilOf(days)
+		m := year*12 + int64(month) - 1 + v.Months
+		year, month = floorDiv(m, 12), int(m-floorDiv(m, 12)*12)+1
+		// Years are so few that this can't wrap: months are 32 bits.
+		days = value.DaysOf(year, int64(month), int64(min(day, value.DaysIn(year, month))))
+		var ok bool
+		if t, ok = mul64(days, value.Day); !ok {
+			return 0, false
+		}
+		if t, ok = addSigned(t, micros); !ok {
+			return 0, false
+		}
+	}
+	t, ok := addSigned(t, v.Days*value.Day) // days are 32 bits
+	if !ok {
+		return 0, false
+	}
+	t, ok = addSigned(t, v.Micros)
+	return t, ok && t >= value.MinTimestamp
+}
+
+func subInterval(t int64, a arrow.MonthDayNanoInterval) (int64, bool) {
+	n, ok := negInterval(a)
+	if !ok {
+		return 0, false
+	}
+	return addInterval(t, n)
+}
+
+func floorDiv(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}
+
+func addDate(d, n int32) (int32, bool) {
+	s := int64(d) + int64(n)
+	return int32(s), s >= value.MinDays && s <= value.MaxDays
+}
+
+func subDate(d, n int32) (int32, bool) {
+	s := int64(d) - int64(n)
+	return int32(s), s >= value.MinDays && s <= value.MaxDays
+}
+
+// subTimestamps is days of 24 hours and the rest.
+func subTimestamps(a, b int64) (arrow.MonthDayNanoInterval, bool) {
+	d, ok := subSigned(a, b)
+	return arrow.MonthDayNanoInterval{Days: int32(d / value.Day), Nanoseconds: d % value.Day * 1000}, ok
+}
+
+func negInterval(a arrow.MonthDayNanoInterval) (arrow.MonthDayNanoInterval, bool) {
+	v := value.IntervalOf(a)
+	return value.Interval{Months: -v.Months, Days: -v.Days, Micros: -v.Micros}.Arrow()
+}
+
+func addIntervals(a, b arrow.MonthDayNanoInterval) (arrow.MonthDayNanoInterval, bool) {
+	v, w := value.IntervalOf(a), value.IntervalOf(b)
+	// Micros are a thousandth of 64 bits.
+	return value.Interval{Months: v.Months + w.Months, Days: v.Days + w.Days, Micros: v.Micros + w.Micros}.Arrow()
+}
+
+func subIntervals(a, b arrow.MonthDayNanoInterval) (arrow.MonthDayNanoInterval, bool) {
+	v, w := value.IntervalOf(a), value.IntervalOf(b)
+	return value.Interval{Months: v.Months - w.Months, Days: v.Days - w.Days, Micros: v.Micros - w.Micros}.Arrow()
+}
+
+// mulInterval is as PostgreSQL's interval_mul: fractions of months become days of 30 to a month, those of days time.
+func mulInterval(a arrow.MonthDayNanoInterval, f float64) (arrow.MonthDayNanoInterval, bool) {
+	v := value.IntervalOf(a)
+	months, days := float64(v.Months)*f, float64(v.Days)*f
+	if !(math.Abs(months) <= math.MaxInt32 && math.Abs(days) <= math.MaxInt32) {
+		return arrow.MonthDayNanoInterval{}, false
+	}
+	out := value.Interval{Months: int64(months), Days: int64(days)}
+	toMicros := func(f float64) float64 { return math.RoundToEven(f*1e6) / 1e6 }
+	restDays := toMicros((months - math.Trunc(months)) * 30)
+	const day = 86400
+	seconds := toMicros((days - math.Trunc(days) + restDays - math.Trunc(restDays)) * day)
+	if math.Abs(seconds) >= day {
+		out.Days += int64(seconds / day)
+		seconds -= math.Trunc(seconds/day) * day
+	}
+	out.Days += int64(restDays)
+	micros := math.RoundToEven(float64(v.Micros)*f + seconds*1e6)
+	if !(math.Abs(micros) < 1<<63) {
+		return arrow.MonthDayNanoInterval{}, false
+	}
+	out.Micros = int64(micros)
+	return out.Arrow()
+}
+
+// times compiles operators on dates, timestamps and intervals.
+func (o *operator) times() node {
+	n := &arithNode{t: &o.e.T, a: o.arg(0)}
+	b := schema.Null
+	if len(o.args) > 1 {
+		n.b, b = o.arg(1), o.typeOf(1).Kind
+	}
+	n.calc = timeCalc(o.e.Op, o.typeOf(0).Kind, b, o.e.T.Kind)
+	if n.calc == nil {
+		return nil
+	}
+	return n
+}
+
+// timeCalc returns the operator from a and b, which is Null of one value, to t; nil if there is none.
+func timeCalc(op expr.Op, a, b, t schema.Kind) calc {
+	type form struct {
+		op      expr.Op
+		a, b, t schema.Kind
+	}
+	switch (form{op, a, b, t}) {
+	case form{expr.Add, schema.Timestamp, schema.Interval, schema.Timestamp}:
+		return pairwise(lane64, laneI, lane64, addInterval)
+	case form{expr.Add, schema.Interval, schema.Timestamp, schema.Timestamp}:
+		return pairwise(laneI, lane64, lane64, func(i arrow.MonthDayNanoInterval, t int64) (int64, bool) { return addInterval(t, i) })
+	case form{expr.Sub, schema.Timestamp, schema.Interval, schema.Timestamp}:
+		return pairwise(lane64, laneI, lane64, subInterval)
+	case form{expr.Sub, schema.Timestamp, schema.Timestamp, schema.Interval}:
+		return pairwise(lane64, lane64, laneI, subTimestamps)
+	case form{expr.Add, schema.Date, schema.Int32, schema.Date}, form{expr.Add, schema.Int32, schema.Date, schema.Date}:
+		return pairwise(lane32, lane32, lane32, addDate)
+	case form{expr.Sub, schema.Date, schema.Int32, schema.Date}:
+		return pairwise(lane32, lane32, lane32, subDate)
+	case form{expr.Sub, schema.Date, schema.Date, schema.Int32}:
+		return pairwise(lane32, lane32, lane32, subSigned[int32])
+	case form{expr.Add, schema.Interval, schema.Interval, schema.Interval}:
+		return pairwise(laneI, laneI, laneI, addIntervals)
+	case form{expr.Sub, schema.Interval, schema.Interval, schema.Interval}:
+		return pairwise(laneI, laneI, laneI, subIntervals)
+	case form{expr.Mul, schema.Interval, schema.Float64, schema.Interval}:
+		return pairwise(laneI, laneF, laneI, mulInterval)
+	case form{expr.Mul, schema.Float64, schema.Interval, schema.Interval}:
+		return pairwise(laneF, laneI, laneI, func(f float64, i arrow.MonthDayNanoInterval) (arrow.MonthDayNanoInterval, bool) {
+			return mulInterval(i, f)
+		})
+	case form{expr.Neg, schema.Interval, schema.Null, schema.Interval}:
+		return single(laneI, laneI, negInterval)
+	}
+	return nil
+}
+
+// calendar compiles extract, date_trunc and date_bin.
+func (o *operator) calendar() node {
+	n := &arithNode{t: &o.e.T, a: o.arg(0)}
+	field, _ := o.e.Detail.(string)
+	switch a := o.typeOf(0).Kind; {
+	case o.e.Op == expr.Extract && a == schema.Interval && intervalFields[field] != nil:
+		n.calc = single(laneI, laneF, sure(intervalFields[field]))
+	case o.e.Op == expr.Extract && a == schema.Timestamp && fields[field] != nil:
+		get := fields[field]
+		n.calc = single(lane64, laneF, func(t int64) (float64, bool) { return get(instantOf(value.Split(arrow.Timestamp(t)))), true })
+	case o.e.Op == expr.Extract && a == schema.Date && fields[field] != nil:
+		get := fields[field]
+		n.calc = single(lane32, laneF, func(d int32) (float64, bool) { return get(instantOf(int64(d), 0)), true })
+	case o.e.Op == expr.DateTrunc && a == schema.Timestamp && truncations[field] != nil:
+		trunc := truncations[field]
+		n.calc = single(lane64, lane64, func(t int64) (int64, bool) {
+			r, ok := trunc(instantOf(value.Split(arrow.Timestamp(t))))
+			return r, ok && r >= value.MinTimestamp
+		})
+	case o.e.Op == expr.DateBin && a == schema.Interval && len(o.args) == 3 && o.typeOf(1).Kind == schema.Timestamp && o.typeOf(2).Kind == schema.Timestamp:
+		return &binNode{o.arg(0), o.arg(1), o.arg(2)}
+	default:
+		return nil
+	}
+	return n
+}
+
+// binNode is date_bin.
+type binNode struct{ stride, t, origin node }
+
+func (n *binNode) eval(ev *eval, sel bitmap) *vec {
+	args := ev.args(sel, n.stride, n.t, n.origin)
+	out := &vec{kind: schema.Timestamp, rows: ev.rows, valid: ev.valid(args...), i64: zeroed(take[int64](ev.scratch, ev.rows))}
+	var bad bitmap
+	stride, t, origin := args[0], args[1], args[2]
+	for i := range each(ev.live(sel, args...), ev.rows) {
+		v, ok := dateBin(value.IntervalOf(stride.iv[i&stride.at()]), t.i64[i&t.at()], origin.i64[i&origin.at()])
+		out.i64[i] = v
+		if !ok {
+			if bad == nil {
+				bad = ev.zeros(ev.rows)
+			}
+			bad.set(i)
+		}
+	}
+	return ev.failing(out, bad, sel)
+}
+
+func dateBin(v value.Interval, t, origin int64) (int64, bool) {
+	stride, ok := addSigned(v.Days*value.Day, v.Micros)
+	if !ok || v.Months != 0 || stride <= 0 {
+		return 0, false
+	}
+	diff, ok := subSigned(t, origin)
+	if !ok {
+		return 0, false
+	}
+	rest := diff % stride
+	if rest < 0 {
+		rest += stride
+	}
+	t, ok = subSigned(t, rest)
+	return t, ok && t >= value.MinTimestamp
+}

@@ -3,6 +3,8 @@ package sql
 import (
 	"strconv"
 	"strings"
+
+	"scribe/columnar/near"
 )
 
 // Bounds of a text.
@@ -106,7 +108,7 @@ func (p *parser) syntax(hint string) error {
 		return p.unknownOperator()
 	}
 	if hint != "" {
-		hint = strings.ToUpper(hint[:1]) + hint[1:] + "."
+		hint = sentence(hint) + "."
 	}
 	if t.kind == end {
 		return newError(p.text, t.pos, "syntax error at end of input", hint)
@@ -180,8 +182,8 @@ func (p *parser) verb() error {
 		case statements[t.text]:
 			return p.failHint("Queries read. Messages are written by producers.", strings.ToUpper(t.text)+" is not supported")
 		}
-		if near, ok := Nearest(t.text, func(yield func(string) bool) { yield("select") }); ok {
-			return p.syntax("perhaps you meant " + strings.ToUpper(near))
+		if len(near.Names(t.text, []string{"select"})) > 0 {
+			return p.syntax("perhaps you meant SELECT")
 		}
 		return p.syntax("a query begins with SELECT")
 	}
@@ -280,7 +282,7 @@ func (p *parser) from(q *Select) error {
 // missingFrom is the hint for a query in which something else is where FROM should be.
 func (p *parser) missingFrom(q *Select) string {
 	if alias := q.Items[len(q.Items)-1].Alias; alias != "" {
-		if _, ok := Nearest(alias, func(yield func(string) bool) { yield("from") }); ok {
+		if len(near.Names(alias, []string{"from"})) > 0 {
 			return "perhaps \"" + alias + "\" was meant to be FROM"
 		}
 	}

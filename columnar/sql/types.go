@@ -3,6 +3,8 @@ package sql
 import (
 	"strconv"
 	"strings"
+
+	"scribe/columnar/near"
 )
 
 // typeNames are the names of types, as PostgreSQL's and those of schemas, with what they are here.
@@ -78,20 +80,13 @@ func (p *parser) unknownType(t *token) error {
 	if instead, ok := otherTypes[t.text]; ok {
 		return p.failHint("Use "+instead+".", "type "+t.text+" is not supported")
 	}
-	near, ok := Nearest(t.text, func(yield func(string) bool) {
-		for _, n := range []string{
-			"boolean", "integer", "bigint", "double", "numeric", "text", "bytea", "date", "timestamp", "timestamptz", "interval", "uint64", "varchar",
-		} {
-			if !yield(n) {
-				return
-			}
-		}
+	hint := near.Hint(t.text, []string{
+		"boolean", "integer", "bigint", "double", "numeric", "text", "bytea", "date", "timestamp", "timestamptz", "interval", "uint64", "varchar",
 	})
-	hint := "Types are boolean, integer, bigint, uint64, double precision, numeric, text, bytea, date, timestamptz and interval."
-	if ok {
-		hint = "Perhaps you meant " + near + "."
+	if hint == "" {
+		hint = "Types are boolean, integer, bigint, uint64, double precision, numeric, text, bytea, date, timestamptz and interval."
 	}
-	return p.failHint(hint, "type \""+shorten(t.text)+"\" does not exist")
+	return p.failHint(sentence(hint), "type \""+shorten(t.text)+"\" does not exist")
 }
 
 // modifiers reads the numbers in parentheses behind a type.
@@ -147,4 +142,12 @@ func (t Type) String() string {
 		return t.Name
 	}
 	return t.Name + "(" + strings.Join([]string{strconv.Itoa(t.Precision), strconv.Itoa(t.Scale)}, ",") + ")"
+}
+
+// sentence begins a hint with a capital letter.
+func sentence(hint string) string {
+	if hint == "" {
+		return ""
+	}
+	return strings.ToUpper(hint[:1]) + hint[1:]
 }

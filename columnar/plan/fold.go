@@ -1,0 +1,226 @@
+package plan
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"scribe/columnar/expr"
+	"scribe/columnar/schema"
+	"scribe/columnar/vector"
+)
+
+// conjunction is the AND of terms, without what follows from constants.
+func conjunction(terms []expr.Expr) expr.Expr { return combine(expr.And, true, terms) }
+
+// disjunction is the OR of terms.
+func disjunction(terms []expr.Expr) expr.Expr { return combine(expr.Or, false, terms) }
+
+// combine flattens terms and drops constants: neutral is the one that changes nothing, its opposite decides.
+func combine(op expr.Op, neutral bool, terms []expr.Expr) expr.Expr {
+	flat := make([]expr.Expr, 0, len(terms))
+	var null expr.Expr
+	for _, t := range terms {
+		switch t := t.(type) {
+		case *expr.Literal:
+			switch t.Value {
+			case nil:
+				null = t
+			case neutral:
+			default:
+				return t
+			}
+			continue
+		case *expr.Call:
+			if t.Op == op {
+				flat = append(flat, t.Args...)
+				continue
+			}
+		}
+		flat = append(flat, t)
+	}
+	if null != nil {
+		flat = append(flat, null)
+	}
+	switch len(flat) {
+	case 0:
+		return literal(&typeBool, neutral)
+	case 1:
+		return flat[0]
+	}
+	return &expr.Call{Op: op, Args: flat, T: typeBool}
+}
+
+// opposites are the operations that are true where others are false, and null where those are.
+var opposites = map[expr.Op]expr.Op{
+	expr.Eq: expr.Ne, expr.Ne: expr.Eq, expr.Lt: expr.Ge, expr.Ge: expr.Lt, expr.Gt: expr.Le, expr.Le: expr.Gt,
+	expr.IsDistinct: expr.IsNotDistinct, expr.IsNotDistinct: expr.IsDistinct, expr.IsNull: expr.IsNotNull, expr.IsNotNull: expr.IsNull,
+	expr.IsTrue: expr.IsNotTrue, expr.IsNotTrue: expr.IsTrue, expr.IsFalse: expr.IsNotFalse, expr.IsNotFalse: expr.IsFalse,
+}
+
+// negation is NOT of a bool.
+func negation(e expr.Expr) expr.Expr {
+	switch e := e.(type) {
+	case *expr.Literal:
+		if v, ok := e.Value.(bool); ok {
+			return literal(&typeBool, !v)
+		}
+		return e
+	case *expr.Call:
+		switch e.Op {
+		case expr.Not:
+			return e.Args[0]
+		case expr.And, expr.Or:
+			terms := make([]expr.Expr, len(e.Args))
+			for i, a := range e.Args {
+				terms[i] = negation(a)
+			}
+			if e.Op == expr.And {
+				return disjunction(terms)
+			}
+			return conjunction(terms)
+		default:
+		}
+		if op, ok := opposites[e.Op]; ok {
+			return &expr.Call{Op: op, Args: e.Args, T: typeBool}
+		}
+	}
+	return &expr.Call{Op: expr.Not, Args: []expr.Expr{e}, T: typeBool}
+}
+
+// choice is a CASE without the branches that constants rule out.
+func (b *binder) choice(t schema.Type, args []expr.Expr) expr.Expr {
+	kept := make([]expr.Expr, 0, len(args))
+	last := args[len(args)-1]
+	for i := 0; i+1 < len(args); i += 2 {
+		if isBool(args[i], true) {
+			last = args[i+1]
+			break
+		}
+		if _, never := args[i].(*expr.Literal); never {
+			continue
+		}
+		kept = append(kept, args[i], args[i+1])
+	}
+	if len(kept) == 0 {
+		return last
+	}
+	return &expr.Call{Op: expr.Case, Args: append(kept, last), T: t}
+}
+
+// first is COALESCE without what comes behind a constant, and without nulls.
+func (b *binder) first(t schema.Type, args []expr.Expr) expr.Expr {
+	kept := make([]expr.Expr, 0, len(args))
+	for _, a := range args {
+		l, constant := a.(*expr.Literal)
+		if constant && l.Value == nil {
+			continue
+		}
+		kept = append(kept, a)
+		if constant {
+			break
+		}
+	}
+	switch len(kept) {
+	case 0:
+		return literal(&t, nil)
+	case 1:
+		return kept[0]
+	}
+	return &expr.Call{Op: expr.Coalesce, Args: kept, T: t}
+}
+
+// lenient are the operations that may have a value where an argument is null.
+func lenient(op expr.Op, detail any) bool {
+	switch op {
+	case expr.And, expr.Or, expr.IsDistinct, expr.IsNotDistinct, expr.IsNull, expr.IsNotNull, expr.IsTrue, expr.IsNotTrue, expr.IsFalse,
+		expr.IsNotFalse, expr.Case, expr.Coalesce, expr.NullIf, expr.ListContains, expr.Greatest, expr.Least, expr.In:
+		return true
+	case expr.Concat:
+		return detail != nil
+	default:
+		return false
+	}
+}
+
+// call is an operation; of constants it is one, if its value can be known.
+func (b *binder) call(op expr.Op, t schema.Type, detail any, args ...expr.Expr) expr.Expr {
+	constants := 0
+	for _, a := range args {
+		l, ok := a.(*expr.Literal)
+		if !ok {
+			continue
+		}
+		if constants++; l.Value == nil && !lenient(op, detail) {
+			return literal(&t, nil)
+		}
+	}
+	c := &expr.Call{Op: op, Args: args, T: t, Detail: detail}
+	if constants == len(args) {
+		return constant(c)
+	}
+	return c
+}
+
+// constant is a call of constants as one, or the call itself if it has no value: what fails is counted for each row that there is.
+func constant(c *expr.Call) expr.Expr {
+	if c.Op == expr.Replace || nested(c.T.Kind) {
+		return c // its value may be far longer than the query
+	}
+	p, err := vector.Compile(c, noColumns)
+	if err != nil {
+		return c
+	}
+	var st vector.Stats
+	a, err := p.Eval(oneRow, &st)
+	if err != nil {
+		return c
+	}
+	defer a.Release()
+	if st.Errors > 0 {
+		return c
+	}
+	if v, ok := scalar(a); ok {
+		return literal(&c.T, v)
+	}
+	return c
+}
+
+var (
+	noColumns = arrow.NewSchema(nil, nil)
+	oneRow    = array.NewRecordBatch(noColumns, nil, 1)
+)
+
+// scalar is the first value of an array as a literal has it.
+func scalar(a arrow.Array) (any, bool) {
+	if a.IsNull(0) {
+		return nil, true
+	}
+	switch a := a.(type) {
+	case *array.Boolean:
+		return a.Value(0), true
+	case *array.Int32:
+		return a.Value(0), true
+	case *array.Int64:
+		return a.Value(0), true
+	case *array.Uint64:
+		return a.Value(0), true
+	case *array.Float64:
+		return a.Value(0), true
+	case *array.Decimal128:
+		return a.Value(0), true
+	case *array.String:
+		return strings.Clone(a.Value(0)), true
+	case *array.Binary:
+		return slices.Clone(a.Value(0)), true
+	case *array.Date32:
+		return a.Value(0), true
+	case *array.Timestamp:
+		return a.Value(0), true
+	case *array.MonthDayNanoInterval:
+		return a.Value(0), true
+	}
+	return nil, false
+}

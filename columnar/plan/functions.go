@@ -1,0 +1,366 @@
+package plan
+
+import (
+	"sort"
+	"strings"
+
+	"scribe/columnar/expr"
+	"scribe/columnar/near"
+	"scribe/columnar/schema"
+	"scribe/columnar/sql"
+)
+
+// call is a function in the text, with its arguments.
+type call struct {
+	*sql.Call
+	args []operand
+}
+
+// function is a function that is computed row by row. least and most are its numbers of arguments, most -1 for any.
+type function struct {
+	least, most int
+	bind        func(b *binder, c *call) (operand, error)
+}
+
+// functions are the functions by their names.
+var functions map[string]function
+
+func init() { //nolint:gochecknoinits // functions bind calls of functions: a literal would be a cycle
+	functions = map[string]function{
+		"lower":             {1, 1, bindTexts(expr.Lower, typeString)},
+		"upper":             {1, 1, bindTexts(expr.Upper, typeString)},
+		"length":            {1, 1, bindLength},
+		"char_length":       {1, 1, bindLength},
+		"character_length":  {1, 1, bindLength},
+		"substring":         {2, 3, bindSubstring},
+		"substr":            {2, 3, bindSubstring},
+		"left":              {2, 2, bindEnd},
+		"right":             {2, 2, bindEnd},
+		"position":          {2, 2, bindPosition},
+		"strpos":            {2, 2, bindPosition},
+		"starts_with":       {2, 2, bindTexts(expr.StartsWith, typeBool)},
+		"btrim":             {1, 2, bindTrim},
+		"ltrim":             {1, 2, bindTrim},
+		"rtrim":             {1, 2, bindTrim},
+		"replace":           {3, 3, bindTexts(expr.Replace, typeString)},
+		"split_part":        {3, 3, bindSplit},
+		"concat":            {1, -1, bindConcat},
+		"convert_from":      {2, 2, bindConvertFrom},
+		"regexp_like":       {2, 3, bindRegexpLike},
+		"abs":               {1, 1, bindAbs},
+		"floor":             {1, 1, bindRounding},
+		"ceil":              {1, 1, bindRounding},
+		"ceiling":           {1, 1, bindRounding},
+		"round":             {1, 2, bindRound},
+		"mod":               {2, 2, bindMod},
+		"greatest":          {1, -1, bindExtreme},
+		"least":             {1, -1, bindExtreme},
+		"coalesce":          {1, -1, bindCoalesce},
+		"nullif":            {2, 2, bindNullIf},
+		"extract":           {2, 2, bindExtract},
+		"date_part":         {2, 2, bindExtract},
+		"date_trunc":        {2, 2, bindDateTrunc},
+		"date_bin":          {3, 3, bindDateBin},
+		"now":               {0, 0, bindNow},
+		"current_timestamp": {0, 0, bindNow},
+		"localtimestamp":    {0, 0, bindNow},
+		"current_date":      {0, 0, bindNow},
+		"to_timestamp":      {1, 1, bindToTimestamp},
+		"cardinality":       {1, 1, bindCardinality},
+		"array_length":      {2, 2, bindArrayLength},
+	}
+}
+
+// instead says what to use for functions that PostgreSQL has.
+var instead = map[string]string{
+	"age": "Subtract the instants.", "to_char": "Cast to text.", "to_date": "Cast to date.", "to_number": "Cast to numeric.",
+	"concat_ws": "Use concat() or ||.", "format": "Use concat() or ||.", "regexp_match": "Use ~, split_part() or substring().",
+	"regexp_matches": "Use ~, split_part() or substring().", "regexp_replace": "Use replace().", "ends_with": "Use right() or LIKE.",
+	"contains": "Use LIKE, or position().", "instr": "Use strpos().", "len": "Use length().", "ucase": "Use upper().", "lcase": "Use lower().",
+	"ifnull": "Use coalesce().", "nvl": "Use coalesce().", "isnull": "Use IS NULL.", "if": "Use CASE.", "iif": "Use CASE.",
+	"median": "Use approx_quantile(x, 0.5).", "percentile_cont": "Use approx_quantile(x, q).", "percentile_disc": "Use approx_quantile(x, q).",
+	"quantile": "Use approx_quantile(x, q).", "approx_percentile": "Use approx_quantile(x, q).", "percentile": "Use approx_quantile(x, q).",
+	"approx_distinct": "Use approx_count_distinct(x).", "uniq": "Use approx_count_distinct(x).",
+	"datediff": "Subtract the instants.", "dateadd": "Add an interval.", "time_bucket": "Use date_bin(stride, x, origin).",
+	"clock_timestamp": "Use now().", "sysdate": "Use now().", "getdate": "Use now().", "unix_timestamp": "Use extract(epoch FROM x).",
+	"from_unixtime": "Use to_timestamp().", "timestampdiff": "Subtract the instants.", "unnest": "Name an element: a[1].",
+	"octet_length": "Use length() of a bytea.", "json_extract": "Fields are named with a dot: a.b.", "array_agg": "Groups have single values.",
+	"string_agg": "Groups have single values.", "any_value": "Use min().", "first": "Use min().", "last": "Use max().",
+	"row_number": "Order and number the answer where it is read.",
+}
+
+// function binds a call.
+func (b *binder) function(e *sql.Call) (operand, error) {
+	if aggregates[e.Func] {
+		return b.aggregate(e)
+	}
+	f, known := functions[e.Func]
+	switch {
+	case e.Star:
+		return operand{}, b.fail(e.At, "", "%s(*) specified, but %s is not an aggregate function", clip(e.Func), clip(e.Func))
+	case known && e.Distinct:
+		return operand{}, b.fail(e.At, "", "DISTINCT specified, but %s is not an aggregate function", e.Func)
+	case known && e.Filter != nil:
+		return operand{}, b.fail(e.At, "", "FILTER specified, but %s is not an aggregate function", e.Func)
+	}
+	args, err := b.bindAll(e.Args...)
+	if err != nil {
+		return operand{}, err
+	}
+	c := &call{Call: e, args: args}
+	if !known {
+		if t, ok := sql.NamedType(e.Func); ok && len(args) == 1 {
+			return b.explicitTo(args[0], namedType(t), e.At)
+		}
+		return operand{}, b.unknownFunction(c)
+	}
+	if len(args) < f.least || f.most >= 0 && len(args) > f.most {
+		return operand{}, b.noFunction(c)
+	}
+	o, err := f.bind(b, c)
+	o.pos = e.At
+	return o, err
+}
+
+// signature is the function with the types of its arguments.
+func (c *call) signature() string {
+	types := make([]string, 0, len(c.args))
+	for i := range c.args {
+		if i == 8 {
+			types = append(types, "...")
+			break
+		}
+		types = append(types, typeName(c.args[i].typ()))
+	}
+	return clip(c.Func) + "(" + strings.Join(types, ", ") + ")"
+}
+
+// noFunction says that a function does not take such arguments.
+func (b *binder) noFunction(c *call) error {
+	hint := "No function matches the given name and argument types. You might need to add explicit type casts."
+	for i := range c.args {
+		if c.args[i].typ().Kind == schema.Binary {
+			hint = "Cast the bytea to text."
+		}
+	}
+	return b.fail(c.At, hint, "function %s does not exist", c.signature())
+}
+
+func (b *binder) unknownFunction(c *call) error {
+	hint, ok := instead[c.Func]
+	if !ok {
+		names := make([]string, 0, len(functions)+len(aggregates))
+		for n := range functions {
+			names = append(names, n)
+		}
+		for n := range aggregates {
+			names = append(names, n)
+		}
+		sort.Strings(names) // of equally near ones always the same is named
+		if found := near.Names(c.Func, names); len(found) > 0 {
+			hint = "Perhaps you meant " + found[0] + "()."
+		}
+	}
+	return b.fail(c.At, hint, "function %s does not exist", c.signature())
+}
+
+// arg converts the i-th argument, if PostgreSQL does so by itself.
+func (b *binder) arg(c *call, i int, t *schema.Type) (expr.Expr, error) {
+	o := c.args[i]
+	if !o.unknown && !implicit(o.e.Type(), t) {
+		return nil, b.noFunction(c)
+	}
+	return b.as(o, t)
+}
+
+// textArgs converts all arguments to text.
+func (b *binder) textArgs(c *call) ([]expr.Expr, error) {
+	args := make([]expr.Expr, len(c.args))
+	for i := range c.args {
+		var err error
+		if args[i], err = b.arg(c, i, &typeString); err != nil {
+			return nil, err
+		}
+	}
+	return args, nil
+}
+
+// constantArg is the value of an argument that has to be a constant of a type.
+func (b *binder) constantArg(c *call, i int, t *schema.Type) (any, error) {
+	e, err := b.arg(c, i, t)
+	if err != nil {
+		return nil, err
+	}
+	l, ok := e.(*expr.Literal)
+	if !ok || l.Value == nil {
+		return nil, b.fail(c.args[i].pos, "", "argument %d of %s() must be a constant", i+1, c.Func)
+	}
+	return l.Value, nil
+}
+
+// numberArg is the first argument as a number of floating or fixed point; integers become double precision, as in PostgreSQL.
+func (b *binder) numberArg(c *call) (expr.Expr, error) {
+	o := c.args[0]
+	if !o.unknown && o.e.Type().Kind == schema.Decimal {
+		return o.e, nil
+	}
+	return b.arg(c, 0, &typeFloat64)
+}
+
+func bindAbs(b *binder, c *call) (operand, error) {
+	o := c.args[0]
+	if o.unknown {
+		e, err := b.as(o, &typeFloat64)
+		return operand{e: b.call(expr.Abs, typeFloat64, nil, e)}, err
+	}
+	t := o.e.Type()
+	switch {
+	case t.Kind == schema.Uint64:
+		return o, nil
+	case !numeric(t.Kind):
+		return operand{}, b.noFunction(c)
+	}
+	return operand{e: b.call(expr.Abs, plain(t), nil, o.e)}, nil
+}
+
+func bindRounding(b *binder, c *call) (operand, error) {
+	e, err := b.numberArg(c)
+	if err != nil {
+		return operand{}, err
+	}
+	op := expr.Ceil
+	if c.Func == "floor" {
+		op = expr.Floor
+	}
+	t := plain(e.Type())
+	if t.Kind == schema.Decimal {
+		t = decimal(t.Precision-t.Scale+1, 0, 0)
+	}
+	return operand{e: b.call(op, t, nil, e)}, nil
+}
+
+func bindRound(b *binder, c *call) (operand, error) {
+	if len(c.args) == 1 {
+		e, err := b.numberArg(c)
+		if err != nil {
+			return operand{}, err
+		}
+		t := plain(e.Type())
+		if t.Kind == schema.Decimal {
+			t = decimal(t.Precision-t.Scale+1, 0, 0)
+		}
+		return operand{e: b.call(expr.Round, t, nil, e)}, nil
+	}
+	o := c.args[0]
+	if !o.unknown && o.e.Type().Kind == schema.Float64 {
+		return operand{}, b.fail(c.At, "Cast to numeric: round(x::numeric, n).", "function %s does not exist", c.signature())
+	}
+	t := schema.Type{Kind: schema.Decimal}
+	if !o.unknown {
+		if !numeric(o.e.Type().Kind) {
+			return operand{}, b.noFunction(c)
+		}
+		t = b.decimalType(o)
+	}
+	e, err := b.as(o, &t)
+	if err != nil {
+		return operand{}, err
+	}
+	v, err := b.constantArg(c, 1, &typeInt32)
+	if err != nil {
+		return operand{}, err
+	}
+	n := v.(int32)
+	if n < 0 {
+		return operand{}, b.fail(c.args[1].pos, "Divide, round and multiply.", "round() to digits before the point is not supported")
+	}
+	t = plain(e.Type())
+	if n >= t.Scale {
+		return operand{e: e}, nil
+	}
+	return operand{e: b.call(expr.Round, decimal(t.Precision-t.Scale+1, n, n), nil, e)}, nil
+}
+
+func bindMod(b *binder, c *call) (operand, error) {
+	for i := range c.args {
+		if !c.args[i].unknown && (!numeric(c.args[i].typ().Kind) || c.args[i].typ().Kind == schema.Float64) {
+			return operand{}, b.noFunction(c)
+		}
+	}
+	e, err := b.calculate(c.At, expr.Mod, "%", c.args[0], c.args[1])
+	return operand{e: e}, err
+}
+
+func bindExtreme(b *binder, c *call) (operand, error) {
+	t, args, err := b.alike(strings.ToUpper(c.Func), c.args)
+	if err != nil {
+		return operand{}, err
+	}
+	if nested(t.Kind) {
+		return operand{}, b.noFunction(c)
+	}
+	op := expr.Greatest
+	if c.Func == "least" {
+		op = expr.Least
+	}
+	if len(args) == 1 {
+		return operand{e: args[0]}, nil
+	}
+	return operand{e: b.call(op, t, nil, args...)}, nil
+}
+
+func bindCoalesce(b *binder, c *call) (operand, error) {
+	t, args, err := b.alike("COALESCE", c.args)
+	if err != nil {
+		return operand{}, err
+	}
+	return operand{e: b.first(t, args)}, nil
+}
+
+func bindNullIf(b *binder, c *call) (operand, error) {
+	l, r := c.args[0], c.args[1]
+	equal, err := b.compare(c.At, expr.Eq, "=", l, r)
+	if err != nil {
+		return operand{}, err
+	}
+	if l.unknown {
+		t := plain(&typeString)
+		if !r.unknown {
+			t = plain(r.e.Type())
+		}
+		if l, err = b.settle(l, &t); err != nil {
+			return operand{}, err
+		}
+	}
+	t := plain(l.e.Type())
+	if c, ok := equal.(*expr.Call); ok && c.Op == expr.Eq && c.Args[0] == l.e {
+		return operand{e: b.call(expr.NullIf, t, nil, c.Args...)}, nil
+	}
+	if err := b.again(l); err != nil {
+		return operand{}, err
+	}
+	return operand{e: b.choice(t, []expr.Expr{equal, literal(&t, nil), l.e})}, nil
+}
+
+func bindCardinality(b *binder, c *call) (operand, error) {
+	if c.args[0].typ().Kind != schema.List {
+		return operand{}, b.noFunction(c)
+	}
+	return operand{e: b.call(expr.ListLength, typeInt32, nil, c.args[0].e)}, nil
+}
+
+// bindArrayLength: of an empty list it is null, as in PostgreSQL.
+func bindArrayLength(b *binder, c *call) (operand, error) {
+	o, err := bindCardinality(b, c)
+	if err != nil {
+		return operand{}, err
+	}
+	v, err := b.constantArg(c, 1, &typeInt32)
+	if err != nil {
+		return operand{}, err
+	}
+	if v != int32(1) {
+		return operand{}, b.fail(c.args[1].pos, "Take an element first: array_length(a[1], 1).", "lists have one dimension")
+	}
+	return operand{e: b.call(expr.NullIf, typeInt32, nil, o.e, literal(&typeInt32, int32(0)))}, nil
+}

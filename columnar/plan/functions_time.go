@@ -1,0 +1,143 @@
+package plan
+
+import (
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"scribe/columnar/expr"
+	"scribe/columnar/near"
+	"scribe/columnar/schema"
+)
+
+const microsPerDay = 24 * 3600 * 1_000_000
+
+// bindNow is the instant, or the day, at which the query began.
+func bindNow(b *binder, c *call) (operand, error) {
+	if c.Func == "current_date" {
+		days := b.now / microsPerDay
+		if b.now%microsPerDay < 0 {
+			days--
+		}
+		return operand{e: literal(&typeDate, arrow.Date32(days))}, nil //nolint:gosec // microseconds of 64 bits are 29 bits of days
+	}
+	return operand{e: literal(&typeTimestamp, arrow.Timestamp(b.now))}, nil
+}
+
+// timeFields are the parts of instants, by the names that PostgreSQL takes.
+var timeFields = map[string]string{
+	"microsecond": "microsecond", "microseconds": "microsecond", "us": "microsecond", "usec": "microsecond", "usecs": "microsecond",
+	"millisecond": "millisecond", "milliseconds": "millisecond", "ms": "millisecond", "msec": "millisecond", "msecs": "millisecond",
+	"second": "second", "seconds": "second", "sec": "second", "secs": "second", "s": "second",
+	"minute": "minute", "minutes": "minute", "min": "minute", "mins": "minute", "m": "minute",
+	"hour": "hour", "hours": "hour", "hr": "hour", "hrs": "hour", "h": "hour",
+	"day": "day", "days": "day", "d": "day", "dow": "dow", "isodow": "isodow", "doy": "doy",
+	"week": "week", "weeks": "week", "w": "week", "month": "month", "months": "month", "mon": "month", "mons": "month",
+	"quarter": "quarter", "year": "year", "years": "year", "y": "year", "yr": "year", "yrs": "year", "isoyear": "isoyear",
+	"decade": "decade", "decades": "decade", "dec": "decade", "decs": "decade", "century": "century", "centuries": "century", "cent": "century",
+	"c": "century", "millennium": "millennium", "millennia": "millennium", "mil": "millennium", "mils": "millennium", "epoch": "epoch",
+}
+
+// fieldsWithout are the parts that values of a kind have not.
+var fieldsWithout = map[schema.Kind]string{
+	schema.Date:     " microsecond millisecond second minute hour ",
+	schema.Interval: " dow isodow doy week isoyear ",
+}
+
+// timeField is the name of a part, a constant argument.
+func (b *binder) timeField(c *call, i int, of *schema.Type) (string, error) {
+	v, err := b.constantArg(c, i, &typeString)
+	if err != nil {
+		return "", err
+	}
+	name := strings.ToLower(v.(string))
+	field, ok := timeFields[name]
+	if !ok {
+		hint := "Units are microsecond, millisecond, second, minute, hour, day, week, month, quarter, year, decade, century, millennium; " +
+			"and of extract() dow, isodow, doy, isoyear and epoch."
+		if found := near.Names(name, []string{
+			"microsecond", "millisecond", "second", "minute", "hour", "day", "week", "month", "quarter", "year", "decade", "century",
+			"millennium", "dow", "isodow", "doy", "isoyear", "epoch",
+		}); len(found) > 0 {
+			hint = "Perhaps you meant " + found[0] + "."
+		}
+		return "", b.fail(c.args[i].pos, hint, "unit %q not recognized for type %s", clip(name), typeName(of))
+	}
+	return field, nil
+}
+
+func bindExtract(b *binder, c *call) (operand, error) {
+	o := c.args[1]
+	t := o.typ()
+	if t.Kind != schema.Date && t.Kind != schema.Timestamp && t.Kind != schema.Interval {
+		hint := ""
+		if o.unknown {
+			hint = "Write TIMESTAMP, DATE or INTERVAL before the text."
+		}
+		return operand{}, b.fail(c.At, hint, "function %s does not exist", c.signature())
+	}
+	field, err := b.timeField(c, 0, t)
+	if err != nil {
+		return operand{}, err
+	}
+	e := o.e
+	if c.Func == "date_part" && t.Kind == schema.Date {
+		e = b.cast(e, &typeTimestamp)
+	}
+	if strings.Contains(fieldsWithout[e.Type().Kind], " "+field+" ") {
+		return operand{}, b.fail(c.args[0].pos, "", "unit %q not supported for type %s", field, typeName(t))
+	}
+	return operand{e: b.call(expr.Extract, typeFloat64, field, e)}, nil
+}
+
+func bindDateTrunc(b *binder, c *call) (operand, error) {
+	if k := c.args[1].typ().Kind; k == schema.Interval {
+		return operand{}, b.fail(c.At, "", "date_trunc() of an interval is not supported")
+	}
+	e, err := b.arg(c, 1, &typeTimestamp)
+	if err != nil {
+		return operand{}, err
+	}
+	unit, err := b.timeField(c, 0, &typeTimestamp)
+	if err != nil {
+		return operand{}, err
+	}
+	switch unit {
+	case "dow", "isodow", "doy", "isoyear", "epoch":
+		return operand{}, b.fail(c.args[0].pos, "", "unit %q not supported for type timestamptz", unit)
+	case "microsecond", "millisecond":
+		unit += "s"
+	}
+	return operand{e: b.call(expr.DateTrunc, typeTimestamp, unit, e)}, nil
+}
+
+func bindDateBin(b *binder, c *call) (operand, error) {
+	args := make([]expr.Expr, 3)
+	for i, t := range []*schema.Type{&typeInterval, &typeTimestamp, &typeTimestamp} {
+		var err error
+		if args[i], err = b.arg(c, i, t); err != nil {
+			return operand{}, err
+		}
+	}
+	if l, ok := args[0].(*expr.Literal); ok && l.Value != nil {
+		v := l.Value.(arrow.MonthDayNanoInterval)
+		switch {
+		case v.Months != 0:
+			return operand{}, b.fail(c.args[0].pos, "Use date_trunc('month', x).", "timestamps cannot be binned into intervals containing months or years")
+		case int64(v.Days)*microsPerDay+v.Nanoseconds/1000 <= 0:
+			return operand{}, b.fail(c.args[0].pos, "", "stride must be greater than zero")
+		}
+	}
+	return operand{e: b.call(expr.DateBin, typeTimestamp, nil, args...)}, nil
+}
+
+func bindToTimestamp(b *binder, c *call) (operand, error) {
+	if o := c.args[0]; !o.unknown && o.e.Type().Kind == schema.String {
+		return operand{}, b.fail(c.At, "Cast the text: x::timestamptz.", "function %s does not exist", c.signature())
+	}
+	e, err := b.arg(c, 0, &typeFloat64)
+	if err != nil {
+		return operand{}, err
+	}
+	return operand{e: b.call(expr.ToTimestamp, typeTimestamp, nil, e)}, nil
+}

@@ -1,0 +1,310 @@
+package plan
+
+import (
+	"cmp"
+	"reflect"
+	"regexp"
+	"strconv"
+
+	"scribe/columnar/expr"
+	"scribe/columnar/schema"
+	"scribe/columnar/sql"
+)
+
+const (
+	// MaxOutput is how many columns an answer has at most.
+	MaxOutput = 10_000
+	// MaxKeys is how many keys groups have at most.
+	MaxKeys = 100
+	// MaxAggregates is how many aggregates a query has at most.
+	MaxAggregates = 1000
+)
+
+// item is an element of the SELECT list.
+type item struct {
+	operand
+	name string // empty: none that the text can use
+}
+
+// outputs binds the SELECT list, and groups if there are any.
+func (b *binder) outputs(p *Plan, q *sql.Select) error {
+	b.clause = ""
+	unique := names{}
+	var items []item
+	add := func(it item, name string) error {
+		if len(items) == MaxOutput {
+			return b.fail(it.pos, "", "the SELECT list has more than %d columns", MaxOutput)
+		}
+		items = append(items, it)
+		p.Output = append(p.Output, Output{unique.unique(name), it.e})
+		return nil
+	}
+	for i, it := range q.Items {
+		if it.Star {
+			for i := range b.columns {
+				if c := &b.columns[i]; c.Field >= 0 || c.Name == schema.ColumnPayload {
+					if err := add(item{operand{e: b.column(i, it.At), pos: it.At}, c.Name}, c.Name); err != nil {
+						return err
+					}
+				}
+			}
+			continue
+		}
+		o, err := b.bind(it.Expr)
+		if err != nil {
+			return err
+		}
+		if o.unknown {
+			if o, err = b.settle(o, &typeString); err != nil {
+				return err
+			}
+		}
+		name := itemName(it)
+		if err := add(item{o, name}, cmp.Or(name, "column"+strconv.Itoa(i+1))); err != nil {
+			return err
+		}
+	}
+	if len(q.GroupBy) == 0 && q.Having == nil && len(b.aggregates) == 0 {
+		return b.plainOrder(q)
+	}
+	return b.group(p, q, items)
+}
+
+// plainOrder refuses ORDER BY without groups.
+func (b *binder) plainOrder(q *sql.Select) error {
+	if len(q.OrderBy) == 0 {
+		return nil
+	}
+	return b.fail(q.OrderBy[0].Expr.Pos(), "Rows come as they are read, and a query that follows has no end to sort at. Sort the answer where it is read.",
+		"ORDER BY is only supported with GROUP BY or aggregates")
+}
+
+// group binds GROUP BY, HAVING and ORDER BY, and puts keys into the SELECT list.
+func (b *binder) group(p *Plan, q *sql.Select, items []item) error {
+	g := &Group{}
+	for _, e := range q.GroupBy {
+		key, err := b.key(e, p, items)
+		if err != nil {
+			return err
+		}
+		if nested(key.e.Type().Kind) {
+			return b.fail(key.pos, "Name a part of it.", "could not identify an equality operator for type %s", typeName(key.e.Type()))
+		}
+		if len(g.Keys) == MaxKeys {
+			return b.fail(key.pos, "", "GROUP BY has more than %d keys", MaxKeys)
+		}
+		if indexOf(g.Keys, key.e) < 0 {
+			g.Keys = append(g.Keys, key.e)
+		}
+	}
+	for i := range p.Output {
+		var err error
+		if p.Output[i].Expr, err = b.overGroups(g, p.Output[i].Expr); err != nil {
+			return err
+		}
+	}
+	if q.Having != nil {
+		o, err := b.bind(q.Having)
+		if err != nil {
+			return err
+		}
+		having, err := b.boolean(o, "HAVING")
+		if err != nil {
+			return err
+		}
+		if having, err = b.overGroups(g, having); err != nil {
+			return err
+		}
+		if !isBool(having, true) {
+			g.Having = having
+		}
+	}
+	for _, o := range q.OrderBy {
+		e, err := b.orderKey(g, o.Expr, p, items)
+		if err != nil {
+			return err
+		}
+		first := o.Desc
+		if o.Nulls != sql.NullsDefault {
+			first = o.Nulls == sql.NullsFirst
+		}
+		g.Order = append(g.Order, Order{Expr: e, Desc: o.Desc, NullsFirst: first})
+	}
+	g.Aggregates = b.aggregates
+	p.Group = g
+	return nil
+}
+
+// ordinal is the element of the SELECT list that an integer names, -1 if e is none.
+func (b *binder) ordinal(e sql.Expr, clause string, n int) (int, error) {
+	switch e := e.(type) {
+	case *sql.Number:
+		i, err := strconv.Atoi(e.Text)
+		if err != nil || i < 1 || i > n {
+			return 0, b.fail(e.At, "", "%s position %s is not in select list", clause, clip(e.Text))
+		}
+		return i - 1, nil
+	case *sql.String, *sql.Null, *sql.Typed:
+		return 0, b.fail(e.Pos(), "", "non-integer constant in %s", clause)
+	}
+	return -1, nil
+}
+
+// alias is the element of the SELECT list with a name, -1 if there is none.
+func (b *binder) alias(e sql.Expr, items []item) (int, error) {
+	n, ok := e.(*sql.Name)
+	if !ok || len(n.Parts) != 1 {
+		return -1, nil
+	}
+	found := -1
+	for i := range items {
+		if items[i].name != n.Parts[0] {
+			continue
+		}
+		if found >= 0 && !same(items[found].e, items[i].e) {
+			return 0, b.fail(n.At, "", "%s is ambiguous", quote(n.Parts[0]))
+		}
+		found = i
+	}
+	return found, nil
+}
+
+// key is an element of GROUP BY: the number of one of the SELECT list, a column, a name of the SELECT list, or an expression.
+func (b *binder) key(e sql.Expr, p *Plan, items []item) (operand, error) {
+	i, err := b.ordinal(e, "GROUP BY", len(p.Output))
+	if err != nil {
+		return operand{}, err
+	}
+	if n, ok := e.(*sql.Name); ok && i < 0 && len(n.Parts) == 1 && b.find(n.Parts[0]) < 0 {
+		if i, err = b.alias(e, items); err != nil {
+			return operand{}, err
+		}
+	}
+	b.clause = "GROUP BY"
+	defer func() { b.clause = "" }()
+	if i < 0 {
+		o, err := b.bind(e)
+		if err == nil && o.unknown {
+			o, err = b.settle(o, &typeString)
+		}
+		return o, err
+	}
+	aggregate := false
+	expr.Columns(items[i].e, func(c *expr.Column) { aggregate = aggregate || b.grouped[c] })
+	if aggregate {
+		return operand{}, b.fail(items[i].pos, "", "aggregate functions are not allowed in GROUP BY")
+	}
+	return operand{e: items[i].e, pos: e.Pos()}, nil
+}
+
+// orderKey is an element of ORDER BY: a number or a name of the SELECT list, or an expression over the columns.
+func (b *binder) orderKey(g *Group, e sql.Expr, p *Plan, items []item) (expr.Expr, error) {
+	i, err := b.ordinal(e, "ORDER BY", len(p.Output))
+	if err != nil {
+		return nil, err
+	}
+	if i < 0 {
+		if i, err = b.alias(e, items); err != nil {
+			return nil, err
+		}
+	}
+	if i >= 0 {
+		return p.Output[i].Expr, nil
+	}
+	o, err := b.bind(e)
+	if err != nil {
+		return nil, err
+	}
+	r, err := b.overGroups(g, o.e)
+	if err == nil && nested(r.Type().Kind) {
+		err = b.fail(o.pos, "Name a part of it.", "could not identify an ordering operator for type %s", typeName(r.Type()))
+	}
+	return r, err
+}
+
+// overGroups replaces what is a key by the key's column. What is left has to be of aggregates.
+func (b *binder) overGroups(g *Group, e expr.Expr) (expr.Expr, error) {
+	if i := indexOf(g.Keys, e); i >= 0 {
+		return &expr.Column{Name: KeyName(i), T: plain(e.Type())}, nil
+	}
+	switch e := e.(type) {
+	case *expr.Column:
+		if b.grouped[e] {
+			return e, nil
+		}
+		return nil, b.fail(b.placeOf(e), "", "column %s must appear in the GROUP BY clause or be used in an aggregate function", quote(e.Name))
+	case *expr.Call:
+		args := make([]expr.Expr, len(e.Args))
+		changed := false
+		for i, a := range e.Args {
+			var err error
+			if args[i], err = b.overGroups(g, a); err != nil {
+				return nil, err
+			}
+			changed = changed || args[i] != a
+		}
+		if changed {
+			return &expr.Call{Op: e.Op, Args: args, T: e.T, Detail: e.Detail}, nil
+		}
+	}
+	return e, nil
+}
+
+// placeOf is where the text names a column.
+func (b *binder) placeOf(c *expr.Column) int {
+	for _, p := range b.places {
+		if p.column == c {
+			return p.pos
+		}
+	}
+	return 0
+}
+
+// indexOf is the place of an expression among others, -1 if it is not there.
+func indexOf(list []expr.Expr, e expr.Expr) int {
+	for i, o := range list {
+		if same(o, e) {
+			return i
+		}
+	}
+	return -1
+}
+
+// same reports whether two expressions are written alike.
+func same(a, b expr.Expr) bool {
+	if a == b {
+		return true
+	}
+	switch a := a.(type) {
+	case *expr.Column:
+		o, ok := b.(*expr.Column)
+		return ok && a.Name == o.Name
+	case *expr.Literal:
+		o, ok := b.(*expr.Literal)
+		return ok && a.T.Equal(&o.T) && reflect.DeepEqual(a.Value, o.Value)
+	case *expr.Call:
+		o, ok := b.(*expr.Call)
+		if !ok || a.Op != o.Op || len(a.Args) != len(o.Args) || !a.T.Equal(&o.T) || !sameDetail(a.Detail, o.Detail) {
+			return false
+		}
+		for i := range a.Args {
+			if !same(a.Args[i], o.Args[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	return false
+}
+
+func sameDetail(a, b any) bool {
+	switch a := a.(type) {
+	case *regexp.Regexp:
+		o, ok := b.(*regexp.Regexp)
+		return ok && a.String() == o.String()
+	case *expr.Pattern:
+		o, ok := b.(*expr.Pattern)
+		return ok && a.Text == o.Text && a.Escape == o.Escape && a.Fold == o.Fold
+	}
+	return a == b
+}

@@ -1,0 +1,266 @@
+package plan
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+
+	"scribe/columnar/expr"
+	"scribe/columnar/schema"
+	"scribe/columnar/value"
+)
+
+// operand is a bound expression, with what is not decided about it yet.
+type operand struct {
+	e   expr.Expr
+	pos int
+	// unknown: a text constant or NULL, which takes the type that its place asks for. It is a text until then.
+	unknown bool
+	// number is a constant number as it is written, with its sign; it may become any type that has the value. Empty: no such constant.
+	number string
+}
+
+// typ returns the operand's type, null for an unknown one.
+func (o *operand) typ() *schema.Type {
+	if o.unknown {
+		return &typeNull
+	}
+	return o.e.Type()
+}
+
+func literal(t *schema.Type, v any) *expr.Literal { return &expr.Literal{T: plain(t), Value: v} }
+
+// isNull reports whether an expression is the constant null.
+func isNull(e expr.Expr) bool {
+	l, ok := e.(*expr.Literal)
+	return ok && l.Value == nil
+}
+
+// isBool reports whether an expression is one of the constants true and false.
+func isBool(e expr.Expr, v bool) bool {
+	l, ok := e.(*expr.Literal)
+	return ok && l.Value == v
+}
+
+// number is the operand for a constant number.
+func (b *binder) number(pos int, text string) (operand, error) {
+	t, v, err := natural(text)
+	if err != nil {
+		return operand{}, b.fail(pos, "", "number %s is out of range", text)
+	}
+	return operand{e: literal(&t, v), pos: pos, number: text}, nil
+}
+
+// natural returns the type that a constant number has where nothing else is asked for: int32, int64, decimal, and float64 for what has
+// too many digits.
+func natural(text string) (schema.Type, any, error) {
+	if !strings.ContainsAny(text, ".eE") {
+		if v, err := value.ParseInt(text, 32); err == nil {
+			return typeInt32, int32(v), nil //nolint:gosec // 32 bits, as asked for
+		}
+		if v, err := value.ParseInt(text, 64); err == nil {
+			return typeInt64, v, nil
+		}
+	}
+	if whole, scale, ok := digits(text); ok {
+		t := schema.Type{Kind: schema.Decimal, Precision: max(1, whole+scale), Scale: scale}
+		if v, err := value.ParseDecimal(text, t.Precision, t.Scale); err == nil {
+			return t, v, nil
+		}
+	}
+	v, err := value.ParseFloat(text)
+	return typeFloat64, v, err
+}
+
+// digits counts the decimal digits of a number before the point and behind it, and reports whether a decimal has room for them.
+func digits(text string) (whole, scale int32, ok bool) {
+	text = strings.TrimLeft(text, "+-")
+	mantissa, exponent := text, 0
+	if i := strings.IndexAny(text, "eE"); i >= 0 {
+		e, err := strconv.Atoi(text[i+1:])
+		if err != nil || e > 1000 || e < -1000 {
+			return 0, 0, false
+		}
+		mantissa, exponent = text[:i], e
+	}
+	before, behind, _ := strings.Cut(mantissa, ".")
+	before = strings.TrimLeft(before, "0")
+	w, s := len(before)+exponent, len(behind)-exponent
+	if w > value.MaxPrecision || s > value.MaxPrecision || max(w, 0)+max(s, 0) > value.MaxPrecision {
+		return 0, 0, false
+	}
+	return int32(max(w, 0)), int32(max(s, 0)), true //nolint:gosec // at most 38
+}
+
+// numberAs returns a constant number as a value of a type, if it is exactly one. With loose a number with a point may be an integer.
+func numberAs(text string, t *schema.Type, loose bool) (any, bool) {
+	switch t.Kind {
+	case schema.Int32, schema.Int64, schema.Uint64:
+		if strings.ContainsAny(text, ".eE") {
+			whole, scale, ok := digits(text)
+			if !loose || !ok || whole > 20 {
+				return nil, false
+			}
+			if text, ok = wholeText(text, whole, scale); !ok {
+				return nil, false
+			}
+		}
+		if t.Kind == schema.Uint64 && strings.HasPrefix(text, "-") {
+			return nil, false
+		}
+		v, err := parseText(t, text)
+		return v, err == nil
+	case schema.Decimal:
+		whole, scale, ok := digits(text)
+		if !ok || scale > t.Scale || whole > t.Precision-t.Scale {
+			return nil, false
+		}
+		v, err := value.ParseDecimal(text, t.Precision, t.Scale)
+		return v, err == nil
+	case schema.Float64:
+		v, err := value.ParseFloat(text)
+		return v, err == nil
+	default:
+		return nil, false
+	}
+}
+
+// wholeText writes a number that has no fraction as an integer.
+func wholeText(text string, whole, scale int32) (string, bool) {
+	v, err := value.ParseDecimal(text, max(1, whole+scale), scale)
+	if err != nil {
+		return "", false
+	}
+	before, behind, _ := strings.Cut(string(value.AppendDecimal(nil, v, scale)), ".")
+	return before, strings.Trim(behind, "0") == ""
+}
+
+// settle gives an unknown operand a type: its text is read as a value of it.
+func (b *binder) settle(o operand, t *schema.Type) (operand, error) {
+	l := o.e.(*expr.Literal)
+	if l.Value == nil {
+		return operand{e: literal(t, nil), pos: o.pos}, nil
+	}
+	text := l.Value.(string)
+	if t.Kind == schema.Decimal && t.Precision == 0 {
+		n := strings.TrimSpace(text)
+		if nt, v, err := natural(n); err == nil && nt.Kind != schema.Float64 {
+			if nt.Kind == schema.Decimal {
+				return operand{e: literal(&nt, v), pos: o.pos}, nil
+			}
+			d := decimalOf(&nt)
+			if v, ok := numberAs(n, &d, false); ok {
+				return operand{e: literal(&d, v), pos: o.pos}, nil
+			}
+		}
+		full := decimalOf(&typeString)
+		t = &full
+	}
+	v, err := parseText(t, text)
+	switch {
+	case errors.Is(err, value.ErrRange):
+		return operand{}, b.fail(o.pos, "", "value %q is out of range for type %s", clip(text), typeName(t))
+	case err != nil:
+		return operand{}, b.fail(o.pos, inputHint(t), "invalid input syntax for type %s: %q", typeName(t), clip(text))
+	}
+	return operand{e: literal(t, v), pos: o.pos}, nil
+}
+
+// inputHint says what a constant of a type looks like.
+func inputHint(t *schema.Type) string {
+	switch t.Kind {
+	case schema.Timestamp:
+		return "Write it like 2024-02-03 04:05:06.789+00."
+	case schema.Date:
+		return "Write it like 2024-02-03."
+	case schema.Interval:
+		return "Write it like 1 day 2 hours, or 1 day 02:03:04.5."
+	case schema.Bool:
+		return "Write true or false."
+	default:
+		return ""
+	}
+}
+
+// clip cuts a text that a message quotes.
+func clip(s string) string {
+	if len(s) <= 64 {
+		return s
+	}
+	return strings.ToValidUTF8(s[:60], "") + "..."
+}
+
+// as converts an operand to a type that it is known to convert to.
+func (b *binder) as(o operand, t *schema.Type) (expr.Expr, error) {
+	return b.convert(o, t, false)
+}
+
+func (b *binder) convert(o operand, t *schema.Type, loose bool) (expr.Expr, error) {
+	if o.unknown {
+		s, err := b.settle(o, t)
+		return s.e, err
+	}
+	if o.number != "" && !t.Equal(o.e.Type()) {
+		if v, ok := numberAs(o.number, t, loose); ok {
+			return literal(t, v), nil
+		}
+	}
+	return b.cast(o.e, t), nil
+}
+
+// cast converts an expression; nothing is done to one that has the type.
+func (b *binder) cast(e expr.Expr, t *schema.Type) expr.Expr {
+	if e.Type().Equal(t) {
+		return e
+	}
+	return b.call(expr.Cast, plain(t), nil, e)
+}
+
+// common returns the type that operands have in common; at is one that does not fit the others. With loose, constants with a point may
+// be integers: in comparisons nothing is lost by that.
+func (b *binder) common(loose bool, operands ...operand) (t schema.Type, at int, ok bool) {
+	t = typeNull
+	for i := range operands {
+		if o := &operands[i]; !o.unknown && o.number == "" {
+			if t, ok = commonType(&t, o.e.Type()); !ok {
+				return t, i, false
+			}
+		}
+	}
+	for i := range operands {
+		o := &operands[i]
+		if o.number == "" {
+			continue
+		}
+		if _, fits := numberAs(o.number, &t, loose); fits {
+			continue
+		}
+		if t, ok = commonType(&t, o.e.Type()); !ok {
+			return t, i, false
+		}
+	}
+	if t.Kind == schema.Null {
+		return typeString, 0, true
+	}
+	if t.Kind == schema.Decimal {
+		t = b.widen(t, operands)
+	}
+	return t, 0, true
+}
+
+// widen makes a decimal type such that text constants among operands are what they say: '1.555' is not rounded to the other side's scale.
+func (b *binder) widen(t schema.Type, operands []operand) schema.Type {
+	for i := range operands {
+		l, ok := operands[i].e.(*expr.Literal)
+		if !ok || !operands[i].unknown || l.Value == nil {
+			continue
+		}
+		text := strings.TrimSpace(l.Value.(string))
+		if nt, _, err := natural(text); err == nil && numeric(nt.Kind) && nt.Kind != schema.Float64 {
+			if _, fits := numberAs(text, &t, true); !fits {
+				t = commonNumber(&t, &nt)
+			}
+		}
+	}
+	return t
+}

@@ -1,0 +1,216 @@
+package plan
+
+import (
+	"scribe/columnar/schema"
+	"scribe/columnar/sql"
+	"scribe/columnar/value"
+)
+
+var (
+	typeNull      = schema.Type{Kind: schema.Null}
+	typeBool      = schema.Type{Kind: schema.Bool}
+	typeInt32     = schema.Type{Kind: schema.Int32}
+	typeInt64     = schema.Type{Kind: schema.Int64}
+	typeUint64    = schema.Type{Kind: schema.Uint64}
+	typeFloat64   = schema.Type{Kind: schema.Float64}
+	typeString    = schema.Type{Kind: schema.String}
+	typeBinary    = schema.Type{Kind: schema.Binary}
+	typeDate      = schema.Type{Kind: schema.Date}
+	typeTimestamp = schema.Type{Kind: schema.Timestamp}
+	typeInterval  = schema.Type{Kind: schema.Interval}
+)
+
+// freeScale is the scale of numeric without one where the value does not say it: converted from double precision and from texts.
+const freeScale = 9
+
+// decimal returns a decimal type of so many digits before the point and behind it, as far as there is room: at first for those before
+// it, but at least for keep behind it.
+func decimal(whole, scale, keep int32) schema.Type {
+	if whole+scale > value.MaxPrecision {
+		scale = max(min(scale, keep), min(scale, value.MaxPrecision-whole))
+	}
+	return schema.Type{Kind: schema.Decimal, Precision: max(1, min(whole+scale, value.MaxPrecision)), Scale: scale}
+}
+
+// decimalOf returns the decimal type that holds every value of a type of integers, or a decimal type itself.
+func decimalOf(t *schema.Type) schema.Type {
+	switch t.Kind {
+	case schema.Int32:
+		return schema.Type{Kind: schema.Decimal, Precision: 10}
+	case schema.Int64:
+		return schema.Type{Kind: schema.Decimal, Precision: 19}
+	case schema.Uint64:
+		return schema.Type{Kind: schema.Decimal, Precision: 20}
+	case schema.Decimal:
+		return schema.Type{Kind: schema.Decimal, Precision: t.Precision, Scale: t.Scale}
+	default:
+		return schema.Type{Kind: schema.Decimal, Precision: value.MaxPrecision, Scale: freeScale}
+	}
+}
+
+func numeric(k schema.Kind) bool { return k >= schema.Int32 && k <= schema.Decimal }
+
+func integer(k schema.Kind) bool { return k >= schema.Int32 && k <= schema.Uint64 }
+
+// nested reports whether values of the kind have parts.
+func nested(k schema.Kind) bool {
+	return k == schema.List || k == schema.Struct || k == schema.Map
+}
+
+// plain is the type without what says how it is stored.
+func plain(t *schema.Type) schema.Type {
+	return schema.Type{Kind: t.Kind, Precision: t.Precision, Scale: t.Scale, Elem: t.Elem, Fields: t.Fields}
+}
+
+// CompareTypes returns the type that both sides of a comparison are cast to, and whether they can be compared at all: types are equal,
+// both numbers (int32, int64, decimal, float64 in that order; a uint64 with another type of integers is a decimal), or date and
+// timestamp. Nothing else is converted by itself.
+func CompareTypes(a, b *schema.Type) (schema.Type, bool) {
+	t, ok := commonType(a, b)
+	return t, ok && !nested(t.Kind)
+}
+
+// commonType returns the type that values of two types have in common.
+func commonType(a, b *schema.Type) (schema.Type, bool) {
+	switch {
+	case a.Kind == schema.Null:
+		return plain(b), true
+	case b.Kind == schema.Null, a.Equal(b):
+		return plain(a), true
+	case numeric(a.Kind) && numeric(b.Kind):
+		return commonNumber(a, b), true
+	case a.Kind == schema.Date && b.Kind == schema.Timestamp, a.Kind == schema.Timestamp && b.Kind == schema.Date:
+		return typeTimestamp, true
+	}
+	return typeNull, false
+}
+
+func commonNumber(a, b *schema.Type) schema.Type {
+	if a.Kind == schema.Float64 || b.Kind == schema.Float64 {
+		return typeFloat64
+	}
+	if signed := a.Kind <= schema.Int64 && b.Kind <= schema.Int64; signed {
+		return typeInt64 // they are not equal
+	}
+	da, db := decimalOf(a), decimalOf(b)
+	scale := max(da.Scale, db.Scale)
+	return decimal(max(da.Precision-da.Scale, db.Precision-db.Scale), scale, scale)
+}
+
+// implicit reports whether values of one type are taken for another without a cast in the text.
+func implicit(from, to *schema.Type) bool {
+	t, ok := commonType(from, to)
+	return ok && t.Kind == to.Kind
+}
+
+// typeName is what errors call a type: PostgreSQL's name, where it has one.
+func typeName(t *schema.Type) string {
+	switch t.Kind {
+	case schema.Null:
+		return "unknown"
+	case schema.Bool:
+		return "boolean"
+	case schema.Int32:
+		return "integer"
+	case schema.Int64:
+		return "bigint"
+	case schema.Float64:
+		return "double precision"
+	case schema.Decimal:
+		return "numeric"
+	case schema.String:
+		return "text"
+	case schema.Binary:
+		return "bytea"
+	case schema.Timestamp:
+		return "timestamptz"
+	case schema.List:
+		return typeName(t.Elem) + "[]"
+	case schema.Map, schema.Struct:
+		return t.Kind.String()
+	default:
+		return t.Kind.String()
+	}
+}
+
+// namedType returns the type that a text names. numeric without a scale takes its scale from what is cast.
+func namedType(t sql.Type) schema.Type {
+	switch t.Name {
+	case "boolean":
+		return typeBool
+	case "integer":
+		return typeInt32
+	case "bigint":
+		return typeInt64
+	case "uint64":
+		return typeUint64
+	case "double precision":
+		return typeFloat64
+	case "numeric":
+		if t.Precision < 0 {
+			return schema.Type{Kind: schema.Decimal}
+		}
+		return schema.Type{Kind: schema.Decimal, Precision: int32(t.Precision), Scale: int32(t.Scale)} //nolint:gosec // at most 38
+	case "text":
+		return typeString
+	case "bytea":
+		return typeBinary
+	case "date":
+		return typeDate
+	case "timestamptz":
+		return typeTimestamp
+	default:
+		return typeInterval
+	}
+}
+
+// castable reports whether PostgreSQL has an explicit cast.
+func castable(from, to schema.Kind) bool {
+	switch {
+	case from == schema.Null || from == to:
+		return true
+	case nested(from) || nested(to):
+		return false
+	case from == schema.String || to == schema.String:
+		return true
+	case numeric(from) && numeric(to):
+		return true
+	case from == schema.Bool:
+		return to == schema.Int32
+	case to == schema.Bool:
+		return from == schema.Int32
+	default:
+		return from == schema.Date && to == schema.Timestamp || from == schema.Timestamp && to == schema.Date
+	}
+}
+
+// parseText reads a constant of a type from its text.
+func parseText(t *schema.Type, s string) (any, error) {
+	switch t.Kind {
+	case schema.Bool:
+		return value.ParseBool(s)
+	case schema.Int32:
+		v, err := value.ParseInt(s, 32)
+		return int32(v), err //nolint:gosec // 32 bits, as asked for
+	case schema.Int64:
+		return value.ParseInt(s, 64)
+	case schema.Uint64:
+		return value.ParseUint(s)
+	case schema.Float64:
+		return value.ParseFloat(s)
+	case schema.Decimal:
+		return value.ParseDecimal(s, t.Precision, t.Scale)
+	case schema.String:
+		return s, nil
+	case schema.Binary:
+		return value.ParseBinary(s)
+	case schema.Date:
+		return value.ParseDate(s)
+	case schema.Timestamp:
+		return value.ParseTimestamp(s)
+	case schema.Interval:
+		return value.ParseInterval(s)
+	default:
+		return nil, value.ErrSyntax
+	}
+}

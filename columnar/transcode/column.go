@@ -27,11 +27,12 @@ type column struct {
 	dict    *dictionary
 	// children are the column of a List's elements, the keys and values of a Map, the fields of a Struct.
 	children []*column
-	// fallback appends the default of a struct's field, nil without one; sources are which of its sources a field's value came from; shape is
-	// what was learned of the structs as they stand in JSON. The last two are made when they are needed.
+	// fallback appends the default of a struct's field; nil without one.
 	fallback func(*column)
-	sources  []int
-	shape    *shape
+	// shape is what was learned of a struct as it stands in JSON, found what was found of its fields that have aliases; both are made when
+	// they are needed.
+	shape *shape
+	found []place
 	// full is set when a value was left out because the column had no room for it: the batch is too large.
 	full bool
 }

@@ -2,9 +2,12 @@ package transcode
 
 import (
 	"bytes"
+	"maps"
+	"slices"
 	"unicode/utf8"
 	"unsafe"
 
+	"scribe/columnar/expr"
 	"scribe/columnar/schema"
 	"scribe/columnar/transcode/jsonscan"
 	"scribe/internal/record"
@@ -23,6 +26,16 @@ type jsonPlan struct {
 	slots int
 	// fields are the declared fields that are read.
 	fields []jsonField
+	// Terms of the predicate that slots decide: those of declared fields, and those of the message alone. All must be true.
+	terms    []term
+	messages []predicate
+	search   *prefilter
+}
+
+// term is a term at the top of an AND.
+type term struct {
+	predicate
+	fields []int // in jsonPlan.fields
 }
 
 // jsonField is a declared field: the slots of its sources.
@@ -45,14 +58,60 @@ func newJSONPlan(p *plan, lines bool) *jsonPlan {
 		j.fields = append(j.fields, f)
 	}
 	j.slots = t.slots
+	j.pushDown()
 	return j
+}
+
+// pushDown takes the terms of the predicate that slots can decide; the plan keeps the others.
+func (j *jsonPlan) pushDown() {
+	conjuncts := expr.Conjuncts(j.p.where)
+	var rest []expr.Expr
+	for _, e := range conjuncts {
+		push := pusher{j: j, fields: map[int]bool{}}
+		switch p := push.push(e); {
+		case p == nil:
+			rest = append(rest, e)
+		case len(push.fields) == 0:
+			j.messages = append(j.messages, p)
+		default:
+			j.addTerm(term{p, slices.Sorted(maps.Keys(push.fields))})
+		}
+	}
+	j.search = j.prefilterOf(conjuncts)
+	j.p.residual = rest
+}
+
+// addTerm adds a term, and lets each key tell of it behind which it may be decided. That takes fields with one source: of others it is known
+// at the end of the row only which one counts.
+func (j *jsonPlan) addTerm(t term) {
+	i := len(j.terms)
+	j.terms = append(j.terms, t)
+	if !j.p.earlyStop {
+		return
+	}
+	for _, f := range t.fields {
+		if len(j.fields[f].sources) > 1 {
+			return
+		}
+	}
+	for k := range j.top.children {
+		c := &j.top.children[k]
+		for _, f := range t.fields {
+			slot := j.fields[f].sources[0]
+			if c.slot == slot || c.below != nil && slices.Contains(c.below.slots, slot) {
+				c.terms = append(c.terms, i)
+				break
+			}
+		}
+	}
 }
 
 func (j *jsonPlan) reader() frameReader {
 	r := &jsonReader{j: j, shape: newShape(j.top)}
 	r.w.slots = make([]slot, j.slots)
 	r.w.wantRest = j.p.wantsRest
-	r.w.decide = func([]int) bool { return true }
+	r.w.decide = r.decide
+	r.decided = make([]uint32, len(j.terms))
 	return r
 }
 
@@ -64,8 +123,14 @@ type jsonReader struct {
 	decoder record.Decoder
 	message record.Record
 
+	rows          *rows
 	frameBytes    []byte
 	base, covered int // the part of the frame whose index is made
+	search        search
+	// push says that the predicate is decided here, and rows that fail it are left out. decided is in which generation each term was found true,
+	// ruledOut that one was not; wanted that the message's terms are true.
+	push, wanted bool
+	decided      []uint32
 }
 
 // window is how much of a frame is indexed at once, if rows are shorter.
@@ -75,7 +140,11 @@ func (r *jsonReader) frame(rows *rows, f record.Frame, first uint32) error {
 	if _, err := r.decoder.Reset(f.Bytes); err != nil {
 		return err
 	}
+	r.rows, r.push = rows, !rows.all
 	r.frameBytes, r.base, r.covered = f.Bytes, 0, 0
+	if r.j.search != nil {
+		r.search.reset(r.j.search)
+	}
 	defer func() {
 		r.frameBytes, r.w.b = nil, nil
 		r.w.x.Release(keepIndex)
@@ -83,6 +152,7 @@ func (r *jsonReader) frame(rows *rows, f record.Frame, first uint32) error {
 	for r.decoder.Next(&r.message) {
 		rows.setMessage(&r.message, first+uint32(r.message.Index))
 		at := r.place(r.message.Payload)
+		r.wanted = !r.push || r.messageWanted()
 		if r.j.lines {
 			r.linesOf(rows, at, at+len(r.message.Payload))
 		} else {
@@ -123,6 +193,18 @@ func (r *jsonReader) linesOf(rows *rows, at, limit int) {
 
 // row reads the row that stands in the frame from at to limit.
 func (r *jsonReader) row(rows *rows, at, limit int) {
+	ahead := window
+	if r.push && !r.wanted {
+		rows.stats.Rows++
+		return
+	}
+	if r.push && r.j.search != nil {
+		if !r.search.in(r.frameBytes, at, limit) {
+			rows.stats.Rows++
+			return
+		}
+		ahead = 0 // finds are rare
+	}
 	if limit-at > r.j.p.limits.RowBytes {
 		rows.begin()
 		rows.badRow(r.j.p.limits.RowBytes, "longer than the limit of rows")
@@ -130,7 +212,7 @@ func (r *jsonReader) row(rows *rows, at, limit int) {
 		return
 	}
 	if at < r.base || limit > r.covered {
-		r.base, r.covered = at, max(limit, min(at+window, len(r.frameBytes)))
+		r.base, r.covered = at, max(limit, min(at+ahead, len(r.frameBytes)))
 		r.w.b = r.frameBytes[r.base:]
 		r.w.x.Reset(r.frameBytes[r.base:r.covered])
 	}
@@ -141,13 +223,74 @@ func (r *jsonReader) row(rows *rows, at, limit int) {
 	} else {
 		r.w.fail(at+invalidAt(r.w.b[at:limit]), whyNotUTF8)
 	}
-	rows.begin()
-	if end == failed {
-		rows.badRow(r.w.fault.At-at, r.w.fault.Why)
-	} else {
+	switch {
+	case end == stopped:
+		rows.stats.Rows++
+	case end == failed:
+		fault := r.w.fault
+		r.w.nextRow() // nothing of it counts
+		if r.push && !r.j.p.rejects && !r.passes() {
+			rows.stats.Rows++
+			rows.stats.BadRows++
+			return
+		}
+		rows.begin()
+		rows.badRow(fault.At-at, fault.Why)
+		rows.end()
+	case r.push && !r.passes():
+		rows.stats.Rows++
+	default:
+		rows.begin()
 		r.emit(rows, at)
+		rows.end()
 	}
-	rows.end()
+}
+
+// messageWanted reports whether the message's own columns allow that a row of it passes.
+func (r *jsonReader) messageWanted() bool {
+	for _, p := range r.j.messages {
+		if p.decide(r) != isTrue {
+			return false
+		}
+	}
+	return true
+}
+
+// decide decides terms of which the fields are known, and reports whether the row can still pass.
+func (r *jsonReader) decide(terms []int) bool {
+	if !r.push {
+		return true
+	}
+	for _, i := range terms {
+		if r.decided[i] == r.w.gen || !r.known(&r.j.terms[i]) {
+			continue
+		}
+		if r.j.terms[i].decide(r) != isTrue {
+			return false
+		}
+		r.decided[i] = r.w.gen
+	}
+	return true
+}
+
+// known reports whether all fields of a term, which have one source each, were there.
+func (r *jsonReader) known(t *term) bool {
+	for _, f := range t.fields {
+		if r.w.slots[r.j.fields[f].sources[0]].gen != r.w.gen {
+			return false
+		}
+	}
+	return true
+}
+
+// passes decides the terms that are open at the end of a row.
+func (r *jsonReader) passes() bool {
+	for i := range r.j.terms {
+		if r.decided[i] != r.w.gen && r.j.terms[i].decide(r) != isTrue {
+			return false
+		}
+	}
+	return true
 }
 
 // invalidAt returns the place of the first byte that is no part of a character.
@@ -169,13 +312,7 @@ func (r *jsonReader) emit(rows *rows, start int) {
 	for i := range r.j.fields {
 		f := &r.j.fields[i]
 		c := rows.declared[f.field]
-		var s *slot
-		for _, source := range f.sources {
-			if w.slots[source].gen == w.gen {
-				s = &w.slots[source]
-				break
-			}
-		}
+		s := r.found(f)
 		switch {
 		case s == nil: // missing
 		case s.kind == slotNull:
@@ -197,21 +334,19 @@ func (r *jsonReader) emit(rows *rows, start int) {
 
 // materialise appends the value of a slot. It returns why, and where, it does not fit.
 func (w *walker) materialise(c *column, s *slot) (why string, at int) {
-	switch s.kind {
-	case slotInt:
-		switch c.typ.Kind {
-		case schema.Int64:
+	if hasWord(c.typ.Kind) {
+		if s.kind == slotInt && c.typ.Kind == schema.Int64 {
 			c.appendInt64(s.val)
 			return "", 0
-		case schema.Int32:
-			if int64(int32(s.val)) == s.val {
-				c.appendInt32(int32(s.val))
-				return "", 0
-			}
-		default:
 		}
-		return appendNumber(c, w.b[s.at:s.end]), int(s.at)
-	case slotNumber:
+		if w.resolve(c.typ, s); s.kind == slotBad {
+			return s.why, int(s.at)
+		}
+		c.appendWord(s.val)
+		return "", 0
+	}
+	switch s.kind {
+	case slotInt, slotNumber:
 		return appendNumber(c, w.b[s.at:s.end]), int(s.at)
 	case slotText:
 		return textInto(c, w.b[s.at:s.end]), int(s.at) - 1

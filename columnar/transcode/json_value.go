@@ -2,6 +2,7 @@ package transcode
 
 import (
 	"encoding/json"
+	"math"
 	"sync"
 	"unicode/utf8"
 
@@ -211,29 +212,55 @@ func (w *walker) behindColon(at int) int {
 	return jsonscan.SkipSpace(w.b, at+1, w.limit)
 }
 
+// place is where one of the sources of a struct's field is, until it is known which one counts.
+type place struct {
+	source int // math.MaxInt: none was found
+	at     int
+	astray bool // there is something on the way to it that is no object
+}
+
 // structInto appends an object to a column of structs.
 func (w *walker) structInto(c *column, at int) (end int, fault jsonscan.Fault) {
 	if c.shape == nil {
 		c.shape = newShape(structNode(c.typ))
-		c.sources = make([]int, len(c.children))
+		c.found = make([]place, len(c.children))
+	}
+	for i := range c.found {
+		c.found[i].source = math.MaxInt
 	}
 	begin := at - 1
 	if end, fault = w.members(c, c.shape, at); !fault.OK() {
 		return 0, fault
 	}
 	for i, child := range c.children {
-		switch {
+		switch found := c.found[i]; {
 		case child.n > c.n:
-		case child.fallback != nil:
-			child.fallback(child)
-		case child.nullable:
-			child.appendNull()
+		case found.source == math.MaxInt:
+			fault = child.absent(begin)
+		case found.astray:
+			fault = jsonscan.Fault{At: found.at, Why: whyPath}
 		default:
-			return 0, jsonscan.Fault{At: begin, Why: "the field " + c.typ.Fields[i].Name + " has no value, and it is not nullable"}
+			_, fault = w.part(child, found.at)
+		}
+		if !fault.OK() {
+			return 0, fault
 		}
 	}
 	c.appendStruct()
 	return end, fault
+}
+
+// absent appends what a struct's field has that has no value.
+func (c *column) absent(at int) jsonscan.Fault {
+	switch {
+	case c.fallback != nil:
+		c.fallback(c)
+	case c.nullable:
+		c.appendNull()
+	default:
+		return jsonscan.Fault{At: at, Why: whyAbsent}
+	}
+	return jsonscan.Fault{}
 }
 
 // members appends what an object has of the fields of a struct.
@@ -257,13 +284,13 @@ func (w *walker) members(c *column, s *shape, at int) (end int, fault jsonscan.F
 			at, fault = w.field(c, &s.node.children[kid], value)
 		case s.below[kid].seen == number:
 			at = w.skip(value, 0)
-		case w.b[value] == '{':
+		case value < w.limit && w.b[value] == '{':
 			s.below[kid].seen = number
 			at, fault = w.members(c, s.below[kid], value+1)
 		default:
 			s.below[kid].seen = number
 			if at = w.skip(value, 0); at >= 0 && string(w.b[value:at]) != "null" {
-				return 0, jsonscan.Fault{At: value, Why: whyPath}
+				fault = c.astray(s.below[kid], value)
 			}
 		}
 		if !fault.OK() {
@@ -275,19 +302,43 @@ func (w *walker) members(c *column, s *shape, at int) (end int, fault jsonscan.F
 	}
 }
 
-// field appends the value of a struct's field, unless a better source of it was there.
+// astray notes that nothing below a node can be found, since something at at is no object.
+func (c *column) astray(s *shape, at int) jsonscan.Fault {
+	for i := range s.node.children {
+		k := &s.node.children[i]
+		if s.below[i] != nil {
+			if fault := c.astray(s.below[i], at); !fault.OK() {
+				return fault
+			}
+			continue
+		}
+		if len(c.typ.Fields[k.field].Aliases) == 0 {
+			return jsonscan.Fault{At: at, Why: whyPath}
+		}
+		if found := &c.found[k.field]; k.alternative < found.source {
+			*found = place{k.alternative, at, true}
+		}
+	}
+	return jsonscan.Fault{}
+}
+
+// field takes the value of a source of a struct's field: at once, if it has no other.
 func (w *walker) field(c *column, k *child, at int) (end int, fault jsonscan.Fault) {
 	to := c.children[k.field]
-	if to.n > c.n {
-		if c.sources[k.field] <= k.alternative {
-			if at = w.skip(at, 0); at < 0 {
-				return 0, w.fault
-			}
-			return at, fault
-		}
-		to.truncate(c.n)
+	if len(c.typ.Fields[k.field].Aliases) == 0 && to.n == c.n {
+		return w.part(to, at)
 	}
-	c.sources[k.field] = k.alternative
+	if found := &c.found[k.field]; to.n == c.n && k.alternative < found.source {
+		*found = place{k.alternative, at, false}
+	}
+	if at = w.skip(at, 0); at < 0 {
+		return 0, w.fault
+	}
+	return at, fault
+}
+
+// part appends the value of a struct's field.
+func (w *walker) part(to *column, at int) (end int, fault jsonscan.Fault) {
 	if !to.nullable {
 		if end := jsonscan.ScalarEnd(w.b, at, w.limit); string(w.b[at:end]) == "null" {
 			if to.fallback == nil {

@@ -9,6 +9,7 @@ import (
 
 	"scribe/columnar/expr"
 	"scribe/columnar/schema"
+	"scribe/columnar/vector"
 )
 
 // plan is what New makes of a Spec. It does not change afterwards.
@@ -27,6 +28,10 @@ type plan struct {
 	from   []int // by column of the output, its input
 	zones  []int // inputs that are reported to a zone builder
 	where  expr.Expr
+	// residual are the terms of where that the reader of the format leaves to the batch; whole and rest are filters of where and of residual, nil without
+	// terms.
+	residual    []expr.Expr
+	whole, rest *vector.Filter
 }
 
 // input is a column that is read: because it is asked for, or the predicate needs it, or the zones, or the check of rows.
@@ -87,6 +92,7 @@ func newPlan(spec *Spec) (*plan, error) {
 		return nil, err
 	}
 	p.addFields()
+	p.residual = expr.Conjuncts(p.where)
 	fields := make([]arrow.Field, len(spec.Columns))
 	p.from = make([]int, len(spec.Columns))
 	for i, name := range spec.Columns {
@@ -205,4 +211,25 @@ func fallbackOf(f *schema.Field) func(*column) {
 	default:
 		return func(c *column) { appendJSON(c, text) }
 	}
+}
+
+// compileFilters is called when the reader has taken what it decides itself.
+func (p *plan) compileFilters() (err error) {
+	if p.where == nil {
+		return nil
+	}
+	if p.whole, err = vector.CompileFilter(p.where, p.input); err != nil {
+		return fmt.Errorf("transcode: the predicate: %w", err)
+	}
+	switch len(p.residual) {
+	case 0:
+	case 1:
+		p.rest, err = vector.CompileFilter(p.residual[0], p.input)
+	default:
+		p.rest, err = vector.CompileFilter(&expr.Call{Op: expr.And, Args: p.residual, T: schema.Type{Kind: schema.Bool}}, p.input)
+	}
+	if err != nil {
+		return fmt.Errorf("transcode: the predicate: %w", err)
+	}
+	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 
-	"scribe/columnar/schema"
 	"scribe/internal/record"
 )
 
@@ -30,7 +29,8 @@ type rows struct {
 	report []byte // what they were, for _error
 	rest   []byte // for _rest; nothing means null
 
-	fixed  int64 // bytes that a row takes at least
+	// all says that rows that the predicate rules out are wanted, too: the filter of the whole predicate follows.
+	all    bool
 	failed error
 }
 
@@ -42,29 +42,8 @@ func newRows(p *plan) *rows {
 		if in.field >= 0 {
 			w.declared[in.field] = w.cols[i]
 		}
-		w.fixed += fixedSize(&in.typ)
 	}
 	return w
-}
-
-// fixedSize is what one value takes in the buffers of its column whatever it is.
-func fixedSize(t *schema.Type) int64 {
-	switch t.Kind {
-	case schema.Bool:
-		return 1
-	case schema.Int64, schema.Uint64, schema.Float64, schema.Timestamp:
-		return 8
-	case schema.Decimal:
-		return 16
-	case schema.Struct:
-		var n int64
-		for i := range t.Fields {
-			n += fixedSize(&t.Fields[i].Type)
-		}
-		return n
-	default:
-		return 4
-	}
 }
 
 // setMessage says which message the rows that follow belong to. It is kept until the next.

@@ -1,7 +1,6 @@
 package transcode
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 
@@ -11,6 +10,7 @@ import (
 
 	"scribe/columnar"
 	"scribe/columnar/schema"
+	"scribe/columnar/vector"
 	"scribe/columnar/zone"
 	"scribe/internal/record"
 )
@@ -34,25 +34,28 @@ func New(spec Spec) (*Transcoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	if spec.Where != nil {
-		return nil, errors.New("transcode: predicates are not evaluated yet")
-	}
-	format := spec.Schema.Format
-	switch {
-	case spec.Schema.Version == 0:
-		return &Transcoder{p: p, make: func() frameReader { return &perMessage{messageReader: plain{}} }}, nil
-	case format == schema.Arrow:
-		return &Transcoder{p: p, make: func() frameReader { return &perMessage{messageReader: noBatch{}} }}, nil
-	}
-	compile := readers[format]
-	if compile == nil {
-		return nil, fmt.Errorf("transcode: messages of the format %q can't be read", format)
-	}
-	reader, err := compile(p)
-	if err != nil {
+	t := &Transcoder{p: p}
+	if t.make, err = readerOf(p); err != nil {
 		return nil, err
 	}
-	return &Transcoder{p: p, make: reader}, nil
+	if err := p.compileFilters(); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// readerOf returns what makes the readers of the schema's format.
+func readerOf(p *plan) (func() frameReader, error) {
+	format := p.schema.Format
+	switch {
+	case p.schema.Version == 0:
+		return func() frameReader { return &perMessage{messageReader: plain{}} }, nil
+	case format == schema.Arrow:
+		return func() frameReader { return &perMessage{messageReader: noBatch{}} }, nil
+	case readers[format] == nil:
+		return nil, fmt.Errorf("transcode: messages of the format %q can't be read", format)
+	}
+	return readers[format](p)
 }
 
 // Schema is that of the batches: the columns of the Spec, in their order. Declared columns may have nulls whatever the schema says, since a
@@ -71,6 +74,7 @@ func (t *Transcoder) Transcode(payload []byte, zones *zone.Builder) (arrow.Recor
 	}
 	defer t.workers.Put(w)
 	w.rows.reset()
+	w.rows.all = zones != nil
 	c := call{p: t.p, w: w, zones: zones}
 	defer c.release()
 	err := c.frames(payload)
@@ -137,7 +141,10 @@ func (c *call) flush() error {
 	if err != nil {
 		return err
 	}
-	return c.add(batch)
+	if c.w.rows.all {
+		return c.add(batch, c.p.whole)
+	}
+	return c.add(batch, c.p.rest)
 }
 
 // arrowFrame makes a part of a frame that is a batch.
@@ -157,11 +164,11 @@ func (c *call) arrowFrame(f record.Frame) error {
 	if err != nil {
 		return err
 	}
-	return c.add(batch)
+	return c.add(batch, c.p.whole)
 }
 
-// add takes a batch of inputs over: what the predicate keeps of it becomes a part.
-func (c *call) add(batch arrow.RecordBatch) error {
+// add takes a batch of inputs over: what a filter (nil: all) keeps of it becomes a part.
+func (c *call) add(batch arrow.RecordBatch, filter *vector.Filter) error {
 	defer batch.Release()
 	if c.zones != nil {
 		c.zones.AddRows(int(batch.NumRows()))
@@ -170,6 +177,16 @@ func (c *call) add(batch arrow.RecordBatch) error {
 		}
 	}
 	kept := batch
+	if filter != nil {
+		var st vector.Stats
+		selection, err := filter.Select(batch, &st)
+		if err != nil {
+			return fmt.Errorf("transcode: the predicate: %w", err)
+		}
+		c.stats.Errors += st.Errors
+		kept = selection.Take(batch)
+		defer kept.Release()
+	}
 	columns := make([]arrow.Array, len(c.p.from))
 	for i, from := range c.p.from {
 		columns[i] = kept.Column(from)

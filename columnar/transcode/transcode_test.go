@@ -14,29 +14,29 @@ import (
 // frameOf puts messages into one frame.
 func frameOf(t testing.TB, messages ...string) []byte {
 	t.Helper()
-	all := make([]record.Message, len(messages))
-	for i, m := range messages {
-		all[i] = record.Message{Payload: []byte(m), Time: time.UnixMicro(int64(1000 + i))}
-	}
-	return frameOfMessages(t, all)
-}
-
-func frameOfMessages(t testing.TB, messages []record.Message) []byte {
-	t.Helper()
-	b := record.Builder{MaxMessageSize: record.MaxFrameLen}
-	if err := b.Reset(nil, record.Envelope{Category: "test", BaseTime: 1}); err != nil {
-		t.Fatal(err)
-	}
-	for i := range messages {
-		if err := b.Append(&messages[i]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	frame, err := b.Finish()
+	frame, err := makeFrame(messages)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return frame
+}
+
+// makeFrame makes a frame of messages, of which every third has a key.
+func makeFrame(messages []string) ([]byte, error) {
+	b := record.Builder{MaxMessageSize: record.MaxFrameLen}
+	if err := b.Reset(nil, record.Envelope{Category: "test", BaseTime: 1}); err != nil {
+		return nil, err
+	}
+	for i, m := range messages {
+		message := record.Message{Payload: []byte(m), Time: time.UnixMicro(int64(1000 + i))}
+		if i%3 == 2 {
+			message.Key = []byte("x")
+		}
+		if err := b.Append(&message); err != nil {
+			return nil, err
+		}
+	}
+	return b.Finish()
 }
 
 // transcode makes a batch, or ends the test.

@@ -1,0 +1,257 @@
+package transcode
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"strconv"
+	"strings"
+
+	"scribe/columnar/schema"
+	"scribe/columnar/transcode/jsonscan"
+)
+
+// found returns the slot of a field's value; nil if there is none.
+func (r *jsonReader) found(f *jsonField) *slot {
+	for _, i := range f.sources {
+		if s := &r.w.slots[i]; s.gen == r.w.gen {
+			return s
+		}
+	}
+	return nil
+}
+
+// isNull reports whether the column is null: because it is not there, or does not fit.
+func (r *jsonReader) isNull(o operand) bool {
+	if o.field < 0 {
+		return o.own == ownKey && !r.message.HasKey
+	}
+	s := r.found(&r.j.fields[o.field])
+	if s == nil || s.kind == slotNull {
+		return true
+	}
+	switch c := r.rows.declared[r.j.fields[o.field].field]; {
+	case isText(o.kind):
+		_, ok := r.text(o)
+		return !ok
+	case hasWord(o.kind):
+		r.w.resolve(c.typ, s)
+	case s.kind != slotBad:
+		// What is nested, and decimals, only fit if they can be appended.
+		n := c.n
+		if why, at := r.w.materialise(c, s); why != "" {
+			*s = slot{gen: s.gen, kind: slotBad, at: int32(at), why: why}
+		}
+		c.truncate(n)
+	}
+	return s.kind == slotBad
+}
+
+// hasWord reports whether values of the kind fit slot.val.
+func hasWord(k schema.Kind) bool {
+	switch k {
+	case schema.Bool, schema.Int32, schema.Int64, schema.Uint64, schema.Float64, schema.Date, schema.Timestamp:
+		return true
+	default:
+		return false
+	}
+}
+
+// resolve turns a slot into slotValue, or slotBad. The type is one of hasWord.
+func (w *walker) resolve(t *schema.Type, s *slot) {
+	switch s.kind {
+	case slotValue, slotBad:
+		return
+	default:
+	}
+	val, why, at := w.word(t, s)
+	if why != "" {
+		s.kind, s.why, s.at = slotBad, why, int32(at)
+		return
+	}
+	s.kind, s.val = slotValue, val
+}
+
+// word is the value of a slot: a number, an instant, a day, 1 for true, or the bits of a float.
+func (w *walker) word(t *schema.Type, s *slot) (val int64, why string, at int) {
+	at = int(s.at)
+	switch s.kind {
+	case slotTrue, slotFalse:
+		if t.Kind == schema.Bool {
+			return s.val, "", at
+		}
+		return 0, wants(t.Kind), at
+	case slotInt, slotNumber:
+		val, why = w.numberWord(t, s)
+		return val, why, at
+	case slotText, slotEscaped:
+		if t.Kind != schema.Timestamp && t.Kind != schema.Date {
+			return 0, wants(t.Kind), at - 1
+		}
+		text := w.b[s.at:s.end]
+		if s.kind == slotEscaped {
+			var fault jsonscan.Fault
+			if text, fault = w.unescape(int(s.at), int(s.end)); !fault.OK() {
+				return 0, fault.Why, fault.At
+			}
+		}
+		micros, ok := instant(t, text, false)
+		if !ok {
+			return 0, whyNotTime, at - 1
+		}
+		val, why = timeWord(t, micros)
+		return val, why, at - 1
+	case slotNull:
+		return 0, whyNull, at
+	default:
+		return 0, wants(t.Kind), at
+	}
+}
+
+func (w *walker) numberWord(t *schema.Type, s *slot) (val int64, why string) {
+	text := w.b[s.at:s.end]
+	switch t.Kind {
+	case schema.Int64, schema.Int32:
+		if s.kind == slotInt && (t.Kind == schema.Int64 || int64(int32(s.val)) == s.val) {
+			return s.val, ""
+		}
+		return signed(t.Kind, text)
+	case schema.Uint64:
+		v, why := unsigned(text)
+		return int64(v), why
+	case schema.Float64:
+		if s.kind == slotInt && s.val != 0 && -1<<53 < s.val && s.val < 1<<53 { // -0 is none of these
+			return int64(math.Float64bits(float64(s.val))), ""
+		}
+		v, err := strconv.ParseFloat(str(text), 64)
+		if err != nil {
+			return 0, whyIntRange
+		}
+		return int64(math.Float64bits(v)), ""
+	case schema.Timestamp, schema.Date:
+		micros, ok := instant(t, text, true)
+		if !ok {
+			return 0, whyNotTimeNum
+		}
+		return timeWord(t, micros)
+	default:
+		return 0, wants(t.Kind)
+	}
+}
+
+func timeWord(t *schema.Type, micros int64) (val int64, why string) {
+	if t.Kind == schema.Timestamp {
+		return micros, ""
+	}
+	day, ok := dayOf(micros)
+	if !ok {
+		return 0, whyFormats
+	}
+	return int64(day), ""
+}
+
+// appendWord appends what word returns.
+func (c *column) appendWord(val int64) {
+	switch c.typ.Kind {
+	case schema.Bool:
+		c.appendBool(val != 0)
+	case schema.Int32, schema.Date:
+		c.appendInt32(int32(val))
+	case schema.Float64:
+		c.appendFloat64(math.Float64frombits(uint64(val)))
+	default:
+		c.appendInt64(val)
+	}
+}
+
+// number, unsigned and float are the values of columns; false means null.
+func (r *jsonReader) number(o operand) (int64, bool) {
+	if o.field < 0 {
+		return r.message.Time, true
+	}
+	f := &r.j.fields[o.field]
+	s := r.found(f)
+	if s == nil || s.kind == slotNull {
+		return 0, false
+	}
+	if s.kind == slotInt && o.kind == schema.Int64 {
+		return s.val, true
+	}
+	r.w.resolve(r.rows.declared[f.field].typ, s)
+	return s.val, s.kind == slotValue
+}
+
+func (r *jsonReader) unsigned(o operand) (uint64, bool) {
+	v, ok := r.number(o)
+	return uint64(v), ok
+}
+
+func (r *jsonReader) float(o operand) (float64, bool) {
+	v, ok := r.number(o)
+	return math.Float64frombits(uint64(v)), ok
+}
+
+// text is the value of a column of strings or binaries, good until the next call; false means null.
+func (r *jsonReader) text(o operand) ([]byte, bool) {
+	if o.field < 0 {
+		return r.message.Key, r.message.HasKey
+	}
+	s := r.found(&r.j.fields[o.field])
+	if s == nil || s.kind == slotNull || s.kind == slotBad {
+		return nil, false
+	}
+	raw := r.w.b[s.at:s.end]
+	switch s.kind {
+	case slotText:
+		return raw, true
+	case slotEscaped:
+		text, fault := r.w.unescape(int(s.at), int(s.end))
+		if !fault.OK() {
+			s.kind, s.why, s.at = slotBad, fault.Why, int32(fault.At)
+			return nil, false
+		}
+		return text, true
+	case slotInt, slotNumber, slotTrue, slotFalse:
+		return raw, o.kind == schema.String
+	case slotContainer:
+		return raw, o.kind == schema.String && json.Valid(raw)
+	default:
+		return nil, false
+	}
+}
+
+// textString is text for comparisons, which do not keep it.
+func (r *jsonReader) textString(o operand) (string, bool) {
+	b, ok := r.text(o)
+	return str(b), ok
+}
+
+// likeness is LIKE with a pattern that has no _: a beginning, parts in their order, and an end. Without open the beginning is all.
+type likeness struct {
+	o           operand
+	first, last string
+	between     [][]byte
+	open        bool
+}
+
+func (l *likeness) decide(r *jsonReader) truth {
+	b, ok := r.text(l.o)
+	if !ok {
+		return isUnknown
+	}
+	if !l.open {
+		return truthOf(string(b) == l.first)
+	}
+	if len(b) < len(l.first)+len(l.last) || !strings.HasPrefix(str(b), l.first) || !strings.HasSuffix(str(b), l.last) {
+		return isFalse
+	}
+	b = b[len(l.first) : len(b)-len(l.last)]
+	for _, part := range l.between {
+		i := bytes.Index(b, part)
+		if i < 0 {
+			return isFalse
+		}
+		b = b[i+len(part):]
+	}
+	return isTrue
+}

@@ -74,16 +74,31 @@ func (w *rows) fault(who string, at int, why string) {
 	if !w.p.wantsError || w.faults > maxReported || len(w.report) > maxReport {
 		return
 	}
-	if len(w.report) > 0 {
-		w.report = append(w.report, "; "...)
+	w.report = appendFault(w.report, who, at, why)
+}
+
+// appendFault adds a fault to a text of _error.
+func appendFault(dst []byte, who string, at int, why string) []byte {
+	if len(dst) > 0 {
+		dst = append(dst, "; "...)
 	}
-	w.report = append(w.report, who...)
+	dst = append(dst, who...)
 	if at >= 0 {
-		w.report = append(w.report, " at byte "...)
-		w.report = strconv.AppendInt(w.report, int64(at), 10)
+		dst = append(dst, " at byte "...)
+		dst = strconv.AppendInt(dst, int64(at), 10)
 	}
-	w.report = append(w.report, ": "...)
-	w.report = append(w.report, why...)
+	dst = append(dst, ": "...)
+	return append(dst, why...)
+}
+
+// appendMore ends a text of _error that has room for maxReported of so many faults.
+func appendMore(dst []byte, faults int) []byte {
+	if faults <= maxReported {
+		return dst
+	}
+	dst = append(dst, "; and "...)
+	dst = strconv.AppendInt(dst, int64(faults-maxReported), 10)
+	return append(dst, " more"...)
 }
 
 // badValue makes the value of a declared field null, since what stands at a byte of the row (-1: nowhere in it) does not fit. What was
@@ -179,11 +194,7 @@ func (w *rows) own(kind ownColumn, c *column) {
 			c.appendNull()
 			return
 		}
-		if w.faults > maxReported {
-			w.report = append(w.report, "; and "...)
-			w.report = strconv.AppendInt(w.report, int64(w.faults-maxReported), 10)
-			w.report = append(w.report, " more"...)
-		}
+		w.report = appendMore(w.report, w.faults)
 		c.appendString(validText(w.report))
 	}
 }

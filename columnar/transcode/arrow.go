@@ -1,0 +1,304 @@
+package transcode
+
+import (
+	"unicode/utf8"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"scribe/columnar/schema"
+	"scribe/internal/record"
+)
+
+// Frames that are Arrow batches already are read by columns: one that has the type it should have is copied as it is, every other value by value.
+
+func init() { readBatch = readArrow }
+
+// arrowBatch is a batch that is being read.
+type arrowBatch struct {
+	p     *plan
+	rec   arrow.RecordBatch
+	rows  int
+	base  int64  // event time
+	first uint32 // index of the first row
+	st    *Stats
+	room  room
+	// faults are the rows in which something does not fit, with what _error says of them.
+	faults map[int]*fault
+	// absent is what fields of structs are that nothing is found for.
+	absent map[*schema.Field]field
+}
+
+// fault is what does not fit in a row.
+type fault struct {
+	count int
+	text  []byte
+}
+
+func readArrow(p *plan, rec arrow.RecordBatch, h *record.Header, first uint32, st *Stats) (arrow.RecordBatch, error) {
+	b := &arrowBatch{
+		p: p, rec: rec, rows: int(rec.NumRows()), base: h.BaseTime, first: first, st: st,
+		room: room{limit: p.limits.Bytes}, faults: map[int]*fault{}, absent: map[*schema.Field]field{},
+	}
+	if b.rows > p.limits.Rows {
+		return nil, tooLarge("an Arrow frame of %d rows, a payload may have %d", b.rows, p.limits.Rows)
+	}
+	st.Rows += int64(b.rows)
+	arrays := make([]arrow.Array, len(p.inputs))
+	defer func() {
+		for _, a := range arrays {
+			if a != nil {
+				a.Release()
+			}
+		}
+	}()
+	// What is declared comes first: it makes what _error says.
+	for i := range p.inputs {
+		if f := p.inputs[i].field; f >= 0 {
+			a, err := b.declared(f, &p.inputs[i], p.input.Field(i).Type)
+			if err != nil {
+				return nil, err
+			}
+			arrays[i] = a
+		}
+	}
+	for i := range p.inputs {
+		if in := &p.inputs[i]; in.field < 0 {
+			arrays[i] = b.own(in, p.input.Field(i).Type)
+		}
+	}
+	batch := array.NewRecordBatch(p.input, arrays, int64(b.rows))
+	if p.rejects && len(b.faults) > 0 {
+		defer batch.Release()
+		return b.without(batch)
+	}
+	return batch, nil
+}
+
+// declared makes the column of a declared field.
+func (b *arrowBatch) declared(field int, in *input, dt arrow.DataType) (arrow.Array, error) {
+	sources := b.sources(field)
+	if len(sources) > 0 && len(sources[0].around) == 0 {
+		if a, err := b.whole(field, sources[0].values, dt); a != nil || err != nil {
+			return a, err
+		}
+	}
+	c := newColumn(&in.typ, true)
+	f := &b.p.fields[field]
+	for i := range b.rows {
+		why := ""
+		switch a := source(sources, i); {
+		case a == nil:
+			why = f.absent(c)
+		case a.IsNull(i) || a.DataType().ID() == arrow.NULL:
+			if c.appendNull(); !f.nullable {
+				c.truncate(i)
+				why = whyNull
+			}
+		default:
+			why = b.value(c, a, i)
+		}
+		if why != "" {
+			c.truncate(i)
+			c.appendNull()
+			b.fault(field, i, why)
+		}
+		if i&1023 == 0 && c.size() > b.p.limits.Bytes {
+			return nil, tooLarge("column %q of one payload takes more than %d bytes", in.name, b.p.limits.Bytes)
+		}
+	}
+	if c.tooFull() {
+		return nil, tooLarge("column %q of one payload takes more than 2 GiB", in.name)
+	}
+	return c.finish(dt), nil
+}
+
+// whole returns a copy of a column that has the type it should have, nil if it hasn't.
+func (b *arrowBatch) whole(field int, a arrow.Array, dt arrow.DataType) (arrow.Array, error) {
+	switch dt.ID() {
+	case arrow.BOOL, arrow.INT32, arrow.INT64, arrow.UINT64, arrow.FLOAT64, arrow.DATE32, arrow.BINARY:
+	case arrow.DECIMAL128, arrow.TIMESTAMP:
+	case arrow.STRING:
+		if s, ok := a.(*array.String); !ok || !validStrings(s) {
+			return nil, nil
+		}
+	default:
+		return nil, nil
+	}
+	if !arrow.TypeEqual(a.DataType(), dt) || dt.ID() == arrow.DECIMAL128 && !fitDecimals(a.(*array.Decimal128)) {
+		return nil, nil
+	}
+	if a.NullN() > 0 && !b.p.fields[field].nullable {
+		for i := range b.rows {
+			if a.IsNull(i) {
+				b.fault(field, i, whyNull)
+			}
+		}
+	}
+	// One array is copied, too.
+	out, err := array.Concatenate([]arrow.Array{a}, memory.DefaultAllocator)
+	if err != nil {
+		return nil, tooLarge("column %q of an Arrow frame: %v", b.p.schema.Fields[field].Name, err)
+	}
+	return out, nil
+}
+
+// validStrings reports whether all values are UTF-8.
+func validStrings(s *array.String) bool {
+	if s.Len() == 0 {
+		return true
+	}
+	values, offsets := s.ValueBytes(), s.ValueOffsets()
+	if !utf8.Valid(values) {
+		return false
+	}
+	base := offsets[0]
+	for _, at := range offsets {
+		// Together they are; but no value may begin inside a character.
+		if i := int(at - base); i < len(values) && !utf8.RuneStart(values[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func fitDecimals(a *array.Decimal128) bool {
+	t := a.DataType().(*arrow.Decimal128Type)
+	for i, v := range a.Values() {
+		if a.IsValid(i) && !fits(v, t.Precision) {
+			return false
+		}
+	}
+	return true
+}
+
+// arrowSource is a column in which the values of a field may be.
+type arrowSource struct {
+	values arrow.Array
+	around []arrow.Array // the structs that it is in, from the outermost inwards
+}
+
+// sources finds the columns of a field's paths.
+func (b *arrowBatch) sources(field int) []arrowSource {
+	var out []arrowSource
+	for _, path := range b.p.schema.Fields[field].Sources() {
+		at := b.rec.Schema().FieldIndices(path[0])
+		if len(at) == 0 {
+			continue
+		}
+		if s, ok := inside(b.rec.Column(at[0]), path[1:]); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// inside follows a path through structs.
+func inside(a arrow.Array, path []string) (arrowSource, bool) {
+	s := arrowSource{values: a}
+	for _, name := range path {
+		in, ok := s.values.(*array.Struct)
+		if !ok {
+			return s, false
+		}
+		at, ok := in.DataType().(*arrow.StructType).FieldIdx(name)
+		if !ok {
+			return s, false
+		}
+		s.around, s.values = append(s.around, in), in.Field(at)
+	}
+	return s, true
+}
+
+// source returns the first column that has something at row i, nil if none has.
+func source(sources []arrowSource, i int) arrow.Array {
+next:
+	for _, s := range sources {
+		for _, a := range s.around {
+			if a.IsNull(i) {
+				continue next
+			}
+		}
+		return s.values
+	}
+	return nil
+}
+
+// fault notes that the value of a field does not fit in row i.
+func (b *arrowBatch) fault(field, i int, why string) {
+	b.st.BadValues++
+	f := b.faults[i]
+	if f == nil {
+		f = &fault{}
+		b.faults[i] = f
+	}
+	f.count++
+	if b.p.wantsError && f.count <= maxReported {
+		f.text = appendFault(f.text, b.p.schema.Fields[field].Name, -1, why)
+	}
+}
+
+// own makes a column that every category has.
+func (b *arrowBatch) own(in *input, dt arrow.DataType) arrow.Array {
+	c := newColumn(&in.typ, true)
+	for i := range b.rows {
+		switch in.own {
+		case ownTime:
+			c.appendInt64(b.base)
+		case ownIndex:
+			c.appendInt32(int32(b.first) + int32(i))
+		case ownAttr:
+			c.appendList()
+		case ownError:
+			if f := b.faults[i]; f != nil {
+				c.appendString(appendMore(f.text, f.count))
+				continue
+			}
+			c.appendNull()
+		default: // _key, _rest, payload
+			c.appendNull()
+		}
+	}
+	return c.finish(dt)
+}
+
+// without leaves out the rows that do not fit.
+func (b *arrowBatch) without(batch arrow.RecordBatch) (arrow.RecordBatch, error) {
+	b.st.Rejected += int64(len(b.faults))
+	var runs [][2]int
+	begin := 0
+	for i := range b.rows + 1 {
+		if i < b.rows && b.faults[i] == nil {
+			continue
+		}
+		if i > begin {
+			runs = append(runs, [2]int{begin, i})
+		}
+		begin = i + 1
+	}
+	if len(runs) == 0 {
+		return batch.NewSlice(0, 0), nil
+	}
+	arrays := make([]arrow.Array, 0, batch.NumCols())
+	defer func() {
+		for _, a := range arrays {
+			a.Release()
+		}
+	}()
+	for _, column := range batch.Columns() {
+		pieces := make([]arrow.Array, len(runs))
+		for i, run := range runs {
+			pieces[i] = array.NewSlice(column, int64(run[0]), int64(run[1]))
+		}
+		whole, err := array.Concatenate(pieces, memory.DefaultAllocator)
+		for _, piece := range pieces {
+			piece.Release()
+		}
+		if err != nil {
+			return nil, tooLarge("rows of an Arrow frame: %v", err)
+		}
+		arrays = append(arrays, whole)
+	}
+	return array.NewRecordBatch(batch.Schema(), arrays, int64(b.rows-len(b.faults))), nil
+}

@@ -1,0 +1,477 @@
+package aggregate
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/apache/arrow-go/v18/arrow"
+
+	"scribe/columnar/expr"
+	"scribe/columnar/plan"
+	"scribe/columnar/schema"
+	"scribe/columnar/vector"
+)
+
+// ErrLimit means that a query has more groups, or groups that take more memory, than [Limits] allow.
+var ErrLimit = errors.New("aggregate: limit reached")
+
+func tooManyGroups(limit int) error {
+	return fmt.Errorf("%w: more than %d groups (or values of a DISTINCT): group by fewer or coarser keys (date_trunc of a time, say), "+
+		"narrow the WHERE or the range of time, take approx_count_distinct for a count of distinct values, or raise the limit of groups", ErrLimit, limit)
+}
+
+func tooManyBytes(bytes, limit int64, groups int) error {
+	return fmt.Errorf("%w: %d groups take %d bytes, %d are allowed: group by fewer or coarser keys (date_trunc of a time, say), "+
+		"narrow the WHERE or the range of time, ask for fewer aggregates, or raise the limit of memory", ErrLimit, groups, bytes, limit)
+}
+
+// Limits bounds what an [Aggregator] holds. Zero means the default.
+type Limits struct {
+	// Groups bounds the groups, and the different values of all groups together of a DISTINCT.
+	Groups int
+	// Bytes bounds the memory of the groups. It is checked every few thousand rows.
+	Bytes int64
+}
+
+// DefaultLimits returns a million groups and 256 MiB.
+func DefaultLimits() Limits { return Limits{Groups: 1 << 20, Bytes: 256 << 20} }
+
+// maxGroups leaves a number of a group for none, and keeps a result's columns of strings below 2^31 bytes together with maxBytes.
+const (
+	maxGroups = 1 << 30
+	maxBytes  = 1 << 40
+)
+
+func (l Limits) orDefault() (Limits, error) {
+	d := DefaultLimits()
+	if l.Groups == 0 {
+		l.Groups = d.Groups
+	}
+	if l.Bytes == 0 {
+		l.Bytes = d.Bytes
+	}
+	if l.Groups < 0 || l.Groups > maxGroups || l.Bytes < 0 || l.Bytes > maxBytes {
+		return l, fmt.Errorf("aggregate: limits of %d groups and %d bytes: at least 1, and at most %d and %d", l.Groups, l.Bytes, maxGroups, int64(maxBytes))
+	}
+	return l, nil
+}
+
+// Stats is what an [Aggregator] has seen and holds.
+type Stats struct {
+	// Rows that were added.
+	Rows int64
+	// Errors of expressions, and values of the last result that did not fit their type: both are null.
+	Errors int64
+	Groups int
+	Bytes  int64
+}
+
+// Aggregator groups and aggregates rows. One goroutine at a time uses it.
+type Aggregator struct {
+	group  *plan.Group
+	limits Limits
+	schema *arrow.Schema
+	having *vector.Program
+	order  []ordering
+
+	inputs     []input
+	known      map[string]int // of expressions, by expr.Key, their place in inputs
+	keys       []int          // in inputs
+	aggregates []aggregate
+	outputs    []output
+	table      *table
+
+	rows   int64
+	vector vector.Stats // of rows
+	result vector.Stats // of the last result: also sums that did not fit
+	failed error
+
+	numbers []uint32 // of the groups of a piece's rows
+}
+
+// input is an expression over the batches that keys and aggregates need, evaluated once for all of them.
+type input struct {
+	kind   schema.Kind
+	prog   *vector.Program
+	column arrow.Array // of the batch at hand
+	values values      // of the piece at hand
+}
+
+// aggregate is what is kept for one or more outputs.
+type aggregate struct {
+	family string
+	arg    int // in inputs, -1 for count(*)
+	filter int // in inputs, -1 without FILTER
+	state  state
+	// seen numbers the pairs of group and value, of a DISTINCT; nil without.
+	seen *table
+
+	mask   []bool
+	pairs  values // the groups, as a column of seen
+	fresh  []bool
+	number []uint32
+	picked values
+	groups []uint32
+}
+
+// output is a column $a of the result.
+type output struct {
+	aggregate int
+	plan      *plan.Aggregate
+}
+
+// New returns an Aggregator for g over batches of schema in, which have the columns that g's expressions name as package vector wants them.
+// What package plan has bound it accepts; limits may be zero.
+func New(g *plan.Group, in *arrow.Schema, limits Limits) (*Aggregator, error) {
+	limits, err := limits.orDefault()
+	if err != nil {
+		return nil, err
+	}
+	a := &Aggregator{group: g, limits: limits, known: map[string]int{}}
+	var (
+		fields  []arrow.Field
+		classes []class
+	)
+	for i, k := range g.Keys {
+		c, ok := classOf(k.Type().Kind)
+		if !ok {
+			return nil, fmt.Errorf("aggregate: key %d is of type %s: rows are grouped by scalars only", i+1, k.Type())
+		}
+		at, err := a.input(k, in)
+		if err != nil {
+			return nil, fmt.Errorf("aggregate: key %d: %w", i+1, err)
+		}
+		a.keys, classes = append(a.keys, at), append(classes, c)
+		fields = append(fields, arrow.Field{Name: plan.KeyName(i), Type: plain(k.Type()), Nullable: true})
+	}
+	a.table = newTable(classes, limits.Groups)
+	for i := range g.Aggregates {
+		p := &g.Aggregates[i]
+		at, err := a.aggregate(p, in)
+		if err != nil {
+			return nil, fmt.Errorf("aggregate: %s: %w", p.Func, err)
+		}
+		a.outputs = append(a.outputs, output{aggregate: at, plan: p})
+		fields = append(fields, arrow.Field{Name: plan.AggregateName(i), Type: plain(&p.T), Nullable: true})
+	}
+	a.schema = arrow.NewSchema(fields, nil)
+	if err := a.compileResult(); err != nil {
+		return nil, err
+	}
+	if len(g.Keys) == 0 {
+		// The one group is there without a row.
+		if err := a.table.find(nil, 1, nil, make([]uint32, 1), nil); err != nil {
+			return nil, err
+		}
+		a.grow()
+	}
+	return a, nil
+}
+
+// plain is the type of a result's column: no dictionaries.
+func plain(t *schema.Type) arrow.DataType {
+	p := *t
+	p.Dictionary = false
+	return p.Arrow()
+}
+
+// input returns the place of e in a.inputs.
+func (a *Aggregator) input(e expr.Expr, in *arrow.Schema) (int, error) {
+	key := expr.Key(e)
+	if i, ok := a.known[key]; ok {
+		return i, nil
+	}
+	prog, err := vector.Compile(e, in)
+	if err != nil {
+		return 0, err
+	}
+	a.known[key] = len(a.inputs)
+	a.inputs = append(a.inputs, input{kind: e.Type().Kind, prog: prog})
+	return len(a.inputs) - 1, nil
+}
+
+// aggregate returns the place in a.aggregates of what p needs. A sketch serves every quantile of it, a sum also the average.
+func (a *Aggregator) aggregate(p *plan.Aggregate, in *arrow.Schema) (int, error) {
+	n := aggregate{arg: -1, filter: -1}
+	var err error
+	kind := schema.Invalid
+	if p.Arg != nil {
+		kind = p.Arg.Type().Kind
+		// Of what is only counted nothing but the nulls are looked at.
+		if _, ok := classOf(kind); !ok && (p.Func != "count" || p.Distinct) {
+			return 0, fmt.Errorf("an argument of type %s: aggregates take scalars", p.Arg.Type())
+		}
+		if n.arg, err = a.input(p.Arg, in); err != nil {
+			return 0, err
+		}
+	}
+	if p.Filter != nil {
+		if n.filter, err = a.input(p.Filter, in); err != nil {
+			return 0, err
+		}
+	}
+	if n.family, n.state, err = newState(p, kind); err != nil {
+		return 0, err
+	}
+	if p.Distinct && p.Arg != nil && (n.family == familyCount || n.family == familySum) {
+		c, _ := classOf(kind)
+		n.seen = newTable([]class{word, c}, a.limits.Groups)
+	}
+	for i := range a.aggregates {
+		o := &a.aggregates[i]
+		if o.family == n.family && o.arg == n.arg && o.filter == n.filter && (o.seen == nil) == (n.seen == nil) {
+			return i, nil
+		}
+	}
+	a.aggregates = append(a.aggregates, n)
+	return len(a.aggregates) - 1, nil
+}
+
+// Schema returns the schema of the results.
+func (a *Aggregator) Schema() *arrow.Schema { return a.schema }
+
+// Stats returns what was seen so far.
+func (a *Aggregator) Stats() Stats {
+	return Stats{Rows: a.rows, Errors: a.vector.Errors + a.result.Errors, Groups: a.table.len(), Bytes: a.bytes()}
+}
+
+// piece is how many rows are worked on at once: what is made of them stays in the processor's cache.
+const piece = 4096
+
+// Add takes the rows of a batch, of the schema that New was told; it keeps nothing of it. After an error, [ErrLimit] most likely, a part of the
+// rows is in the groups: every later call returns the same error.
+func (a *Aggregator) Add(b arrow.RecordBatch) error {
+	if a.failed == nil {
+		a.failed = a.add(b)
+	}
+	return a.failed
+}
+
+func (a *Aggregator) add(b arrow.RecordBatch) error {
+	defer a.release()
+	for i := range a.inputs {
+		column, err := a.inputs[i].prog.Eval(b, &a.vector)
+		if err != nil {
+			return fmt.Errorf("aggregate: %w", err)
+		}
+		a.inputs[i].column = column
+	}
+	rows := int(b.NumRows())
+	lookup := a.dictionaryOfKey()
+	for from := 0; from < rows; from += piece {
+		to := min(from+piece, rows)
+		for i := range a.inputs {
+			in := &a.inputs[i]
+			if lookup == nil || i != a.keys[0] || a.keyIsArgument() {
+				in.values.load(in.kind, in.column, from, to)
+			}
+		}
+		if err := a.find(lookup, from, to); err != nil {
+			return err
+		}
+		a.grow()
+		for i := range a.aggregates {
+			if err := a.update(&a.aggregates[i]); err != nil {
+				return err
+			}
+		}
+		a.rows += int64(to - from)
+		if err := a.checkBytes(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *Aggregator) checkBytes() error {
+	if n := a.bytes(); n > a.limits.Bytes {
+		return tooManyBytes(n, a.limits.Bytes, a.table.len())
+	}
+	return nil
+}
+
+// release lets go of the batch.
+func (a *Aggregator) release() {
+	for i := range a.inputs {
+		in := &a.inputs[i]
+		if in.column != nil {
+			in.column.Release()
+			in.column = nil
+		}
+		in.values.release()
+	}
+	for i := range a.aggregates {
+		a.aggregates[i].picked.release()
+	}
+}
+
+func (a *Aggregator) bytes() int64 {
+	n := a.table.bytes()
+	for i := range a.aggregates {
+		n += a.aggregates[i].state.bytes()
+		if s := a.aggregates[i].seen; s != nil {
+			n += s.bytes()
+		}
+	}
+	return n
+}
+
+func (a *Aggregator) grow() {
+	for i := range a.aggregates {
+		a.aggregates[i].state.grow(a.table.len())
+	}
+}
+
+// find puts the groups of the rows of a piece into a.numbers.
+func (a *Aggregator) find(lookup *codes, from, to int) error {
+	a.numbers = resize(a.numbers, to-from)
+	if len(a.keys) == 0 {
+		clear(a.numbers)
+		return nil
+	}
+	if lookup != nil {
+		return lookup.find(a.table, from, to, a.numbers)
+	}
+	columns := make([]*values, len(a.keys))
+	for i, k := range a.keys {
+		columns[i] = &a.inputs[k].values
+	}
+	return a.table.find(columns, to-from, nil, a.numbers, nil)
+}
+
+// update adds the rows of a piece to an aggregate.
+func (a *Aggregator) update(g *aggregate) error {
+	n := len(a.numbers)
+	v := &g.pairs // count(*) looks at no value
+	masked := false
+	mask := func(valid []bool) {
+		if valid == nil {
+			return
+		}
+		if !masked {
+			masked, g.mask = true, append(g.mask[:0], valid...)
+			return
+		}
+		for i, ok := range valid {
+			g.mask[i] = g.mask[i] && ok
+		}
+	}
+	if g.arg >= 0 {
+		v = &a.inputs[g.arg].values
+		mask(v.valid)
+	}
+	if g.filter >= 0 {
+		f := &a.inputs[g.filter].values
+		mask(f.valid)
+		g.fresh = resize(g.fresh, n)
+		for i, w := range f.lo {
+			g.fresh[i] = w != 0
+		}
+		mask(g.fresh)
+	}
+	if g.seen != nil {
+		if !masked {
+			masked, g.mask = true, resize(g.mask, n)
+			for i := range g.mask {
+				g.mask[i] = true
+			}
+		}
+		if err := g.firsts(a.numbers, v); err != nil {
+			return err
+		}
+	}
+	if !masked {
+		g.state.add(a.numbers, v)
+		return nil
+	}
+	g.groups = pick(g.groups, a.numbers, g.mask, true)
+	if g.arg >= 0 {
+		v.pick(&g.picked, g.mask)
+	}
+	g.state.add(g.groups, &g.picked)
+	return nil
+}
+
+// firsts leaves in the mask the rows whose value their group has not seen.
+func (g *aggregate) firsts(numbers []uint32, v *values) error {
+	n := len(numbers)
+	g.pairs.class, g.pairs.n, g.pairs.lo = word, n, resize(g.pairs.lo, n)
+	for i, x := range numbers {
+		g.pairs.lo[i] = uint64(x)
+	}
+	g.number, g.fresh = resize(g.number, n), resize(g.fresh, n)
+	if err := g.seen.find([]*values{&g.pairs, v}, n, g.mask, g.number, g.fresh); err != nil {
+		return err
+	}
+	copy(g.mask, g.fresh)
+	return nil
+}
+
+// Merge adds the groups of o, an Aggregator of the same plan; o is not changed, and shares nothing with a. Groups that a has not seen come behind
+// those that it has, in o's order.
+func (a *Aggregator) Merge(o *Aggregator) error {
+	if a.failed != nil {
+		return a.failed
+	}
+	if o.failed != nil {
+		return o.failed
+	}
+	if a.group != o.group && !reflect.DeepEqual(a.group, o.group) {
+		return errors.New("aggregate: merging results of different queries")
+	}
+	a.failed = a.merge(o)
+	return a.failed
+}
+
+func (a *Aggregator) merge(o *Aggregator) error {
+	n := o.table.len()
+	to := make([]uint32, n)
+	if len(a.keys) > 0 {
+		columns := make([]*values, len(a.keys))
+		for i := range columns {
+			columns[i] = new(values)
+			o.table.keys[i].load(columns[i], 0, n)
+		}
+		if err := a.table.find(columns, n, nil, to, nil); err != nil {
+			return err
+		}
+	}
+	a.grow()
+	for i := range a.aggregates {
+		g, from := &a.aggregates[i], &o.aggregates[i]
+		if g.seen == nil {
+			g.state.merge(from.state, to)
+			continue
+		}
+		if err := g.mergeDistinct(from, to); err != nil {
+			return err
+		}
+	}
+	a.rows += o.rows
+	a.vector.Errors += o.vector.Errors
+	return a.checkBytes()
+}
+
+// mergeDistinct adds the values that from has seen and g has not.
+func (g *aggregate) mergeDistinct(from *aggregate, to []uint32) error {
+	for begin := 0; begin < from.seen.len(); begin += piece {
+		end := min(begin+piece, from.seen.len())
+		var groups, v values
+		from.seen.keys[0].load(&groups, begin, end)
+		from.seen.keys[1].load(&v, begin, end)
+		numbers := make([]uint32, end-begin)
+		g.mask = resize(g.mask, end-begin)
+		for i, w := range groups.lo {
+			numbers[i], g.mask[i] = to[w], true
+		}
+		if err := g.firsts(numbers, &v); err != nil {
+			return err
+		}
+		g.groups = pick(g.groups, numbers, g.mask, true)
+		v.pick(&g.picked, g.mask)
+		g.state.add(g.groups, &g.picked)
+	}
+	g.picked.release()
+	return nil
+}

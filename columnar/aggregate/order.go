@@ -1,0 +1,138 @@
+package aggregate
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"scribe/columnar/plan"
+	"scribe/columnar/schema"
+	"scribe/columnar/vector"
+)
+
+// ordering is an element of ORDER BY.
+type ordering struct {
+	prog *vector.Program
+	kind schema.Kind
+	plan plan.Order
+}
+
+// compileResult compiles what is done with results.
+func (a *Aggregator) compileResult() (err error) {
+	g := a.group
+	if g.Having != nil {
+		if a.having, err = vector.Compile(g.Having, a.schema); err != nil {
+			return fmt.Errorf("aggregate: HAVING: %w", err)
+		}
+	}
+	for i, o := range g.Order {
+		t := o.Expr.Type()
+		if _, ok := classOf(t.Kind); !ok {
+			return fmt.Errorf("aggregate: ORDER BY %d is of type %s: groups are ordered by scalars only", i+1, t)
+		}
+		prog, err := vector.Compile(o.Expr, a.schema)
+		if err != nil {
+			return fmt.Errorf("aggregate: ORDER BY: %w", err)
+		}
+		a.order = append(a.order, ordering{prog: prog, kind: t.Kind, plan: o})
+	}
+	return nil
+}
+
+// places returns the groups of a result that HAVING keeps, in their order.
+func (a *Aggregator) places(batch arrow.RecordBatch) ([]int, error) {
+	places := make([]int, 0, batch.NumRows())
+	if a.having == nil {
+		for i := range int(batch.NumRows()) {
+			places = append(places, i)
+		}
+	} else {
+		keep, err := a.having.Eval(batch, &a.result)
+		if err != nil {
+			return nil, fmt.Errorf("aggregate: HAVING: %w", err)
+		}
+		defer keep.Release()
+		if keep, ok := keep.(*array.Boolean); ok {
+			for i := range keep.Len() {
+				if keep.IsValid(i) && keep.Value(i) {
+					places = append(places, i)
+				}
+			}
+		}
+	}
+	return places, a.sort(batch, places)
+}
+
+// sort orders places. Groups that ORDER BY does not tell apart stay in the order of their first rows.
+func (a *Aggregator) sort(batch arrow.RecordBatch, places []int) error {
+	columns := make([]sortable, len(a.order))
+	held := make([]arrow.Array, 0, len(a.order)) // texts point into them
+	defer func() {
+		for _, h := range held {
+			h.Release()
+		}
+	}()
+	for i, o := range a.order {
+		column, err := o.prog.Eval(batch, &a.result)
+		if err != nil {
+			return fmt.Errorf("aggregate: ORDER BY: %w", err)
+		}
+		held = append(held, column)
+		columns[i].ordering = o
+		columns[i].load(o.kind, column, 0, column.Len())
+		if columns[i].class == word {
+			ordered := extremes{kind: o.kind}
+			for k, w := range columns[i].lo {
+				columns[i].lo[k] = ordered.order(w)
+			}
+		}
+	}
+	slices.SortStableFunc(places, func(x, y int) int {
+		for i := range columns {
+			if c := columns[i].compare(x, y); c != 0 {
+				return c
+			}
+		}
+		return 0
+	})
+	return nil
+}
+
+// sortable is a column that rows are ordered by. Its words order as unsigned numbers do.
+type sortable struct {
+	ordering
+	values
+}
+
+func (s *sortable) compare(x, y int) int {
+	if s.valid != nil && (!s.valid[x] || !s.valid[y]) {
+		c := 0
+		switch {
+		case s.valid[x]:
+			c = -1
+		case s.valid[y]:
+			c = 1
+		}
+		if s.plan.NullsFirst {
+			return -c
+		}
+		return c
+	}
+	c := 0
+	switch s.class {
+	case word:
+		c = cmp.Compare(s.lo[x], s.lo[y])
+	case wide:
+		c = cmp.Or(cmp.Compare(int64(s.hi[x]), int64(s.hi[y])), cmp.Compare(s.lo[x], s.lo[y]))
+	default:
+		c = bytes.Compare(s.text[x], s.text[y])
+	}
+	if s.plan.Desc {
+		return -c
+	}
+	return c
+}

@@ -1,0 +1,418 @@
+package aggregate
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"scribe/columnar/plan"
+	"scribe/columnar/schema"
+	"scribe/columnar/vector"
+)
+
+// Families of aggregates: those of one share their state.
+const (
+	familyCount    = "count"
+	familySum      = "sum"
+	familyMin      = "min"
+	familyMax      = "max"
+	familyDistinct = "approx_count_distinct"
+	familyQuantile = "approx_quantile"
+)
+
+// newState returns the state for p, whose argument is of kind (Invalid for count(*)). What it refuses package plan has refused before, with
+// a place in the text.
+func newState(p *plan.Aggregate, kind schema.Kind) (family string, s state, err error) {
+	refuse := func() (string, state, error) {
+		arg := "*"
+		if p.Arg != nil {
+			arg = p.Arg.Type().String()
+		}
+		return "", nil, fmt.Errorf("no such aggregate of %s with a result of type %s", arg, &p.T)
+	}
+	if p.Arg == nil && p.Func != "count" {
+		return refuse()
+	}
+	class, _ := classOf(kind)
+	switch p.Func {
+	case "count":
+		if p.T.Kind != schema.Int64 {
+			return refuse()
+		}
+		return familyCount, &counts{}, nil
+	case "sum", "avg":
+		if s := newSum(p, kind); s != nil {
+			return familySum, s, nil
+		}
+	case "min", "max":
+		if p.T.Kind != kind || kind == schema.Decimal && p.T.Scale != p.Arg.Type().Scale {
+			return refuse()
+		}
+		return p.Func, &extremes{kind: kind, class: class, most: p.Func == "max"}, nil
+	case "approx_count_distinct":
+		if p.T.Kind == schema.Int64 {
+			return familyDistinct, &distincts{}, nil
+		}
+	case "approx_quantile":
+		number := numberOf(p.Arg.Type())
+		if p.T.Kind != schema.Float64 || number == nil {
+			return refuse()
+		}
+		if len(p.Params) != 1 || !(p.Params[0] >= 0 && p.Params[0] <= 1) {
+			return "", nil, fmt.Errorf("wants one share from 0 to 1, has %v", p.Params)
+		}
+		return familyQuantile, &sketches{number: number}, nil
+	}
+	return refuse()
+}
+
+// newSum returns the state of a sum or an average of values of a kind, nil if there is none with p's type.
+func newSum(p *plan.Aggregate, kind schema.Kind) state {
+	switch kind {
+	case schema.Int32, schema.Int64, schema.Uint64, schema.Decimal:
+		switch p.T.Kind {
+		case schema.Decimal, schema.Float64:
+			return &sums{unsigned: kind == schema.Uint64}
+		case schema.Int64:
+			if p.Func == "sum" && kind != schema.Decimal {
+				return &sums{unsigned: kind == schema.Uint64}
+			}
+		default:
+		}
+	case schema.Float64:
+		if p.T.Kind == schema.Float64 {
+			return &floats{}
+		}
+	case schema.Interval:
+		if p.T.Kind == schema.Interval {
+			return &spans{}
+		}
+	default:
+	}
+	return nil
+}
+
+// numberOf returns what makes numbers of a type float64s, nil for other types.
+func numberOf(t *schema.Type) func(v *values, i int) float64 {
+	switch t.Kind {
+	case schema.Int32, schema.Int64:
+		return func(v *values, i int) float64 { return float64(int64(v.lo[i])) }
+	case schema.Uint64:
+		return func(v *values, i int) float64 { return float64(v.lo[i]) }
+	case schema.Float64:
+		return func(v *values, i int) float64 { return math.Float64frombits(v.lo[i]) }
+	case schema.Decimal:
+		scale := t.Scale
+		return func(v *values, i int) float64 { return decimal128.New(int64(v.hi[i]), v.lo[i]).ToFloat64(scale) }
+	default:
+		return nil
+	}
+}
+
+// Result returns the groups so far, those that HAVING keeps, in the order of ORDER BY if there is one: see the package's documentation. It may be
+// called again after more rows. The caller releases the batch.
+func (a *Aggregator) Result() (arrow.RecordBatch, error) {
+	if a.failed != nil {
+		return nil, a.failed
+	}
+	a.result = vector.Stats{}
+	batch, err := a.build(nil)
+	if err != nil || a.having == nil && len(a.order) == 0 {
+		return batch, err
+	}
+	defer batch.Release()
+	a.result = vector.Stats{} // what did not fit is counted of the groups that are left
+	places, err := a.places(batch)
+	if err != nil {
+		return nil, err
+	}
+	return a.build(places)
+}
+
+// build makes a batch of groups, of all if places is nil.
+func (a *Aggregator) build(places []int) (arrow.RecordBatch, error) {
+	if places == nil {
+		places = make([]int, a.table.len())
+		for i := range places {
+			places[i] = i
+		}
+	}
+	columns := make([]arrow.Array, 0, a.schema.NumFields())
+	defer func() {
+		for _, c := range columns {
+			c.Release()
+		}
+	}()
+	for i := range a.keys {
+		c, err := keyColumn(&a.table.keys[i], places, a.schema.Field(i).Type)
+		if err != nil {
+			return nil, err
+		}
+		columns = append(columns, c)
+	}
+	for i := range a.outputs {
+		c, err := a.outputColumn(&a.outputs[i], places)
+		if err != nil {
+			return nil, err
+		}
+		columns = append(columns, c)
+	}
+	return array.NewRecordBatch(a.schema, columns, int64(len(places))), nil
+}
+
+func keyColumn(s *store, places []int, t arrow.DataType) (arrow.Array, error) {
+	if s.class == text && len(s.data) > math.MaxInt32 {
+		return nil, tooLong()
+	}
+	b := array.NewBuilder(memory.DefaultAllocator, t)
+	defer b.Release()
+	b.Reserve(len(places))
+	for _, i := range places {
+		switch {
+		case !s.valid[i]:
+			b.AppendNull()
+		case s.class == text:
+			appendText(b, s.text(i))
+		case s.class == word:
+			appendWord(b, s.lo[i])
+		case len(s.spans) > 0:
+			b.(*array.MonthDayNanoIntervalBuilder).Append(s.spans[i])
+		default:
+			b.(*array.Decimal128Builder).Append(decimal128.New(int64(s.hi[i]), s.lo[i]))
+		}
+	}
+	return b.NewArray(), nil
+}
+
+func tooLong() error {
+	return fmt.Errorf("%w: the strings of a column of the result take more than 2 GiB: narrow the query", ErrLimit)
+}
+
+func appendText(b array.Builder, s []byte) {
+	switch b := b.(type) {
+	case *array.StringBuilder:
+		b.BinaryBuilder.Append(s)
+	case *array.BinaryBuilder:
+		b.Append(s)
+	}
+}
+
+func appendWord(b array.Builder, w uint64) {
+	switch b := b.(type) {
+	case *array.BooleanBuilder:
+		b.Append(w != 0)
+	case *array.Int32Builder:
+		b.Append(int32(w))
+	case *array.Int64Builder:
+		b.Append(int64(w))
+	case *array.Uint64Builder:
+		b.Append(w)
+	case *array.Float64Builder:
+		b.Append(math.Float64frombits(w))
+	case *array.Date32Builder:
+		b.Append(arrow.Date32(w))
+	case *array.TimestampBuilder:
+		b.Append(arrow.Timestamp(w))
+	}
+}
+
+// outputColumn returns the column of an aggregate, and counts what does not fit.
+func (a *Aggregator) outputColumn(o *output, places []int) (arrow.Array, error) {
+	g, p := &a.aggregates[o.aggregate], o.plan
+	b := array.NewBuilder(memory.DefaultAllocator, plain(&p.T))
+	defer b.Release()
+	b.Reserve(len(places))
+	switch s := g.state.(type) {
+	case *counts:
+		for _, i := range places {
+			b.(*array.Int64Builder).Append(s.n[i])
+		}
+	case *distincts:
+		for _, i := range places {
+			b.(*array.Int64Builder).Append(s.d[i].count())
+		}
+	case *sketches:
+		for _, i := range places {
+			if k := &s.s[i]; k.count() > 0 {
+				b.(*array.Float64Builder).Append(k.quantile(p.Params[0]))
+			} else {
+				b.AppendNull()
+			}
+		}
+	case *extremes:
+		if s.texts > math.MaxInt32 {
+			return nil, tooLong()
+		}
+		s.append(b, places)
+	case *sums:
+		a.appendSums(b, s, p, places)
+	case *floats:
+		a.appendFloats(b.(*array.Float64Builder), s, p, places)
+	case *spans:
+		a.appendSpans(b.(*array.MonthDayNanoIntervalBuilder), s, p, places)
+	}
+	return b.NewArray(), nil
+}
+
+func (s *extremes) append(b array.Builder, places []int) {
+	for _, i := range places {
+		switch {
+		case !s.seen[i]:
+			b.AppendNull()
+		case s.class == text:
+			appendText(b, s.text[i])
+		case s.class == word:
+			appendWord(b, s.value(i))
+		case s.kind == schema.Interval:
+			b.(*array.MonthDayNanoIntervalBuilder).Append(s.span[i])
+		default:
+			lo, hi := s.lo[i], s.hi[i]
+			if s.most {
+				lo, hi = ^lo, ^hi
+			}
+			b.(*array.Decimal128Builder).Append(decimal128.New(int64(hi^signBit), lo))
+		}
+	}
+}
+
+// overflown makes a value null that does not fit.
+func (a *Aggregator) overflown(b array.Builder) {
+	a.result.Errors++
+	b.AppendNull()
+}
+
+func (a *Aggregator) appendFloats(b *array.Float64Builder, s *floats, p *plan.Aggregate, places []int) {
+	for _, i := range places {
+		f := s.sum[i]
+		switch {
+		case s.n[i] == 0:
+			b.AppendNull()
+		case f-f != 0 && !s.infinite[i]:
+			a.overflown(b)
+		case p.Func == "avg":
+			b.Append(f / float64(s.n[i]))
+		default:
+			b.Append(f)
+		}
+	}
+}
+
+func (a *Aggregator) appendSums(b array.Builder, s *sums, p *plan.Aggregate, places []int) {
+	scale := int32(0)
+	if t := p.Arg.Type(); t.Kind == schema.Decimal {
+		scale = t.Scale
+	}
+	for _, i := range places {
+		if s.n[i] == 0 {
+			b.AppendNull()
+			continue
+		}
+		divisor := int64(1)
+		if p.Func == "avg" {
+			divisor = s.n[i]
+		}
+		switch b := b.(type) {
+		case *array.Int64Builder:
+			if n, ok := s.int64(i); ok {
+				b.Append(n)
+			} else {
+				a.overflown(b)
+			}
+		case *array.Float64Builder:
+			f, _ := new(big.Rat).SetFrac(s.big(i), new(big.Int).Mul(power(scale), big.NewInt(divisor))).Float64()
+			b.Append(f)
+		case *array.Decimal128Builder:
+			if d, ok := s.decimal(i, p.T.Precision, p.T.Scale-scale, divisor); ok {
+				b.Append(d)
+			} else {
+				a.overflown(b)
+			}
+		}
+	}
+}
+
+// power returns 10^n.
+func power(n int32) *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n)), nil) }
+
+func (s *sums) big(i int) *big.Int {
+	n := new(big.Int).SetInt64(int64(s.hi[i]))
+	n.Lsh(n, 64).Or(n, new(big.Int).SetUint64(s.mid[i]))
+	return n.Lsh(n, 64).Or(n, new(big.Int).SetUint64(s.lo[i]))
+}
+
+// decimal returns sum i divided by divisor, with shift more digits behind the point, rounded half away from zero as PostgreSQL does; false
+// when it has more digits than precision.
+func (s *sums) decimal(i int, precision, shift int32, divisor int64) (decimal128.Num, bool) {
+	if sign := uint64(int64(s.mid[i]) >> 63); divisor == 1 && shift == 0 && s.hi[i] == sign && s.mid[i] != signBit {
+		d := decimal128.New(int64(s.mid[i]), s.lo[i])
+		return d, d.FitsInPrecision(precision)
+	}
+	n, by := s.big(i), big.NewInt(divisor)
+	if shift >= 0 {
+		n.Mul(n, power(shift))
+	} else {
+		by.Mul(by, power(-shift))
+	}
+	negative := n.Sign() < 0
+	n.Abs(n).Lsh(n, 1).Add(n, by).Quo(n, by.Lsh(by, 1))
+	if n.Cmp(power(precision)) >= 0 {
+		return decimal128.Num{}, false
+	}
+	if negative {
+		n.Neg(n)
+	}
+	return decimal128.FromBigInt(n), true
+}
+
+func (a *Aggregator) appendSpans(b *array.MonthDayNanoIntervalBuilder, s *spans, p *plan.Aggregate, places []int) {
+	for _, i := range places {
+		count := s.months.n[i]
+		if count == 0 {
+			b.AppendNull()
+			continue
+		}
+		months, ok1 := s.months.int64(i)
+		days, ok2 := s.days.int64(i)
+		nanos, ok3 := s.nanos.int64(i)
+		if p.Func == "avg" && ok1 && ok2 && ok3 {
+			months, days, nanos = divideSpan(months, days, nanos, float64(count))
+		}
+		if !ok1 || !ok2 || !ok3 || months != int64(int32(months)) || days != int64(int32(days)) {
+			a.overflown(b)
+			continue
+		}
+		b.Append(arrow.MonthDayNanoInterval{Months: int32(months), Days: int32(days), Nanoseconds: nanos})
+	}
+}
+
+// int64 returns a sum, and whether it fits.
+func (s *sums) int64(i int) (int64, bool) {
+	sign := uint64(int64(s.lo[i]) >> 63)
+	return int64(s.lo[i]), s.mid[i] == sign && s.hi[i] == sign
+}
+
+const (
+	daysPerMonth  = 30
+	secondsPerDay = 24 * 3600
+)
+
+// divideSpan is PostgreSQL's interval_div: what is left of months becomes days, what is left of days becomes time.
+func divideSpan(months, days, nanos int64, by float64) (int64, int64, int64) {
+	round := func(f float64) float64 { return math.RoundToEven(f*1e6) / 1e6 }
+	m, d := math.Trunc(float64(months)/by), math.Trunc(float64(days)/by)
+	leftDays := round((float64(months)/by - m) * daysPerMonth)
+	leftSeconds := round((float64(days)/by - d + leftDays - math.Trunc(leftDays)) * secondsPerDay)
+	if math.Abs(leftSeconds) >= secondsPerDay {
+		whole := math.Trunc(leftSeconds / secondsPerDay)
+		d += whole
+		leftSeconds -= whole * secondsPerDay
+	}
+	d += math.Trunc(leftDays)
+	micros := math.RoundToEven(float64(nanos)/1000/by + leftSeconds*1e6)
+	return int64(m), int64(d), int64(micros) * 1000
+}

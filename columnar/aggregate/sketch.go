@@ -1,0 +1,158 @@
+package aggregate
+
+import (
+	"math"
+	"slices"
+)
+
+// sketch estimates quantiles of numbers with a bounded relative error: DDSketch (C. Masson, J. Rim, H. Lee, "DDSketch: a fast and
+// fully-mergeable quantile sketch with relative-error guarantees", 2019). Numbers are counted in bins whose bounds grow by gamma. It
+// depends on the multiset of numbers alone: where there would be more than maxBins, the lowest magnitudes share a bin, and the bins that
+// share it follow from the greatest magnitude of all.
+type sketch struct {
+	positive, negative bins
+	zeros              int64
+	// Infinities and NaN, which is above everything as in PostgreSQL.
+	lowest, highest, nans int64
+}
+
+// accuracy is the relative error of an answer.
+const accuracy = 0.01
+
+// maxBins bounds the bins of a sign: 16 KiB, and gamma^2048 is 6 * 10^17.
+const maxBins = 2048
+
+var (
+	gamma      = (1 + accuracy) / (1 - accuracy)
+	multiplier = 1 / math.Log(gamma)
+)
+
+// bins counts bin numbers. counts[0] is that of the number first.
+type bins struct {
+	counts []int64
+	first  int
+	total  int64
+}
+
+func (s *sketch) add(x float64) {
+	switch {
+	case x != x:
+		s.nans++
+	case x > math.MaxFloat64:
+		s.highest++
+	case x < -math.MaxFloat64:
+		s.lowest++
+	case x > 0:
+		s.positive.add(bin(x), 1)
+	case x < 0:
+		s.negative.add(bin(-x), 1)
+	default:
+		s.zeros++
+	}
+}
+
+// bin returns the number of the bin of a positive x: the i with gamma^(i-1) < x <= gamma^i.
+func bin(x float64) int { return int(math.Ceil(math.Log(x) * multiplier)) }
+
+// middle returns a number that is off by at most the accuracy from every number of bin i.
+func middle(i int) float64 {
+	// The greatest bin's bound is beyond float64.
+	return min(2*math.Exp(float64(i)/multiplier-math.Log(gamma+1)), math.MaxFloat64)
+}
+
+func (b *bins) add(i int, n int64) {
+	b.total += n
+	if len(b.counts) == 0 {
+		b.counts, b.first = append(b.counts, n), i
+		return
+	}
+	last := b.first + len(b.counts) - 1
+	switch {
+	case i < b.first:
+		i = max(i, last-maxBins+1)
+		b.reach(min(i, b.first), last)
+	case i > last:
+		b.reach(max(b.first, i-maxBins+1), i)
+	}
+	b.counts[i-b.first] += n
+}
+
+// reach makes the bins those from first to last, of which there are at most maxBins and which have the old last or the old first. What is
+// below them goes to the lowest.
+func (b *bins) reach(first, last int) {
+	if first == b.first && last < b.first+len(b.counts) {
+		return
+	}
+	if n := last - first + 1; first == b.first && n <= cap(b.counts) {
+		old := len(b.counts)
+		b.counts = b.counts[:n]
+		clear(b.counts[old:])
+		return
+	}
+	// Room to grow on, on both sides alike.
+	size := min(maxBins, last-first+1+(last-first+1)/2)
+	counts := make([]int64, last-first+1, max(size, 16))
+	for k, n := range b.counts {
+		if at := b.first + k - first; n != 0 {
+			counts[min(max(at, 0), len(counts)-1)] += n
+		}
+	}
+	b.counts, b.first = counts, first
+}
+
+func (b *bins) merge(o *bins) {
+	// From the greatest on: what is low goes where it will stay.
+	for k, n := range slices.Backward(o.counts) {
+		if n != 0 {
+			b.add(o.first+k, n)
+		}
+	}
+}
+
+func (s *sketch) merge(o *sketch) {
+	s.positive.merge(&o.positive)
+	s.negative.merge(&o.negative)
+	s.zeros += o.zeros
+	s.lowest += o.lowest
+	s.highest += o.highest
+	s.nans += o.nans
+}
+
+func (s *sketch) count() int64 {
+	return s.positive.total + s.negative.total + s.zeros + s.lowest + s.highest + s.nans
+}
+
+// quantile returns the value of which a share q (0 to 1) of the numbers is not above: percentile_disc up to the accuracy. There is one at least.
+func (s *sketch) quantile(q float64) float64 {
+	rank := max(int64(math.Ceil(q*float64(s.count())))-1, 0) // of the number looked for, from 0
+	if rank -= s.lowest; rank < 0 {
+		return math.Inf(-1)
+	}
+	if rank < s.negative.total {
+		return -s.negative.at(s.negative.total - 1 - rank)
+	}
+	rank -= s.negative.total
+	if rank < s.zeros {
+		return 0
+	}
+	rank -= s.zeros
+	if rank < s.positive.total {
+		return s.positive.at(rank)
+	}
+	if rank -= s.positive.total; rank < s.highest {
+		return math.Inf(1)
+	}
+	return math.NaN()
+}
+
+// at returns the magnitude of the number of a rank.
+func (b *bins) at(rank int64) float64 {
+	for k, n := range b.counts {
+		if rank -= n; rank < 0 {
+			return middle(b.first + k)
+		}
+	}
+	return math.NaN()
+}
+
+func (s *sketch) bytes() int64 { return 8 * int64(cap(s.positive.counts)+cap(s.negative.counts)) }

@@ -1,0 +1,237 @@
+package aggregate
+
+import (
+	"bytes"
+	"hash/maphash"
+	"math/bits"
+	"math/rand/v2"
+
+	"github.com/apache/arrow-go/v18/arrow"
+)
+
+// table numbers the rows of some columns: rows with the same values have the same number, counted from 0 in the order of first sight. It is
+// an open hash table of numbers over the columns of the values that it has seen.
+type table struct {
+	// slots hold a number plus one, 0 for none; their count is a power of two, at least a third more than numbers.
+	slots  []uint32
+	hashes []uint64 // of each number
+	keys   []store
+	limit  int
+	// Keys come from outside: without a secret somebody could choose ones that all meet in one slot.
+	seed   maphash.Seed
+	secret uint64
+
+	scratch []uint64
+}
+
+// none is no number of a row.
+const none = ^uint32(0)
+
+const minSlots = 64
+
+func newTable(classes []class, limit int) *table {
+	t := &table{
+		slots: make([]uint32, minSlots), keys: make([]store, len(classes)), limit: limit,
+		seed: maphash.MakeSeed(), secret: rand.Uint64() | 1,
+	}
+	for i, c := range classes {
+		t.keys[i].class = c
+	}
+	return t
+}
+
+func (t *table) len() int { return len(t.hashes) }
+
+// find puts the number of each of n rows into dst. Rows that mask (nil: all) leaves out get none. fresh (or nil) says of each row whether it is
+// the first with its values. It returns ErrLimit, with rows left without a number, when there would be more numbers than allowed.
+func (t *table) find(columns []*values, n int, mask []bool, dst []uint32, fresh []bool) error {
+	t.scratch = resize(t.scratch, n)
+	t.hash(columns, t.scratch)
+	last := none
+	for i, h := range t.scratch {
+		if fresh != nil {
+			fresh[i] = false
+		}
+		if mask != nil && !mask[i] {
+			dst[i] = none
+			continue
+		}
+		// Rows come in runs: of one minute, of one status.
+		if last != none && t.hashes[last] == h && t.equal(columns, i, last) {
+			dst[i] = last
+			continue
+		}
+		number, added := t.number(columns, i, h)
+		if number == none {
+			return tooManyGroups(t.limit)
+		}
+		dst[i], last = number, number
+		if fresh != nil {
+			fresh[i] = added
+		}
+	}
+	return nil
+}
+
+// number finds or adds row i; none when the table is full.
+func (t *table) number(columns []*values, i int, h uint64) (number uint32, added bool) {
+	mask := uint64(len(t.slots) - 1)
+	at := h & mask
+	for ; t.slots[at] != 0; at = (at + 1) & mask {
+		n := t.slots[at] - 1
+		if t.hashes[n] == h && t.equal(columns, i, n) {
+			return n, false
+		}
+	}
+	if len(t.hashes) >= t.limit {
+		return none, false
+	}
+	n := uint32(len(t.hashes))
+	t.slots[at] = n + 1
+	t.hashes = append(t.hashes, h)
+	for k := range t.keys {
+		t.keys[k].add(columns[k], i)
+	}
+	if 4*len(t.hashes) > 3*len(t.slots) {
+		t.rehash()
+	}
+	return n, true
+}
+
+func (t *table) rehash() {
+	t.slots = make([]uint32, 2*len(t.slots))
+	mask := uint64(len(t.slots) - 1)
+	for n, h := range t.hashes {
+		at := h & mask
+		for t.slots[at] != 0 {
+			at = (at + 1) & mask
+		}
+		t.slots[at] = uint32(n) + 1
+	}
+}
+
+// hash puts the hash of each row into dst.
+func (t *table) hash(columns []*values, dst []uint64) {
+	for i := range dst {
+		dst[i] = t.secret
+	}
+	for _, c := range columns {
+		switch c.class {
+		case word:
+			for i, w := range c.lo {
+				dst[i] = mix(dst[i], w)
+			}
+		case wide:
+			for i, w := range c.lo {
+				dst[i] = mix(mix(dst[i], w), c.hi[i])
+			}
+		case text:
+			for i, b := range c.text {
+				dst[i] = mix(dst[i], maphash.Bytes(t.seed, b))
+			}
+		}
+	}
+}
+
+// mix adds a word to a hash.
+func mix(h, w uint64) uint64 {
+	hi, lo := bits.Mul64(h^w^0x9e3779b97f4a7c15, 0xd6e8feb86659fd93^h)
+	return hi ^ lo
+}
+
+func (t *table) equal(columns []*values, i int, number uint32) bool {
+	for k := range t.keys {
+		if !t.keys[k].equal(columns[k], i, number) {
+			return false
+		}
+	}
+	return true
+}
+
+func (t *table) bytes() int64 {
+	n := 4*int64(cap(t.slots)) + 8*int64(cap(t.hashes))
+	for k := range t.keys {
+		n += t.keys[k].bytes()
+	}
+	return n
+}
+
+// store is a column of the values that a table has numbered.
+type store struct {
+	class class
+	nulls int
+	valid []bool
+	lo    []uint64
+	hi    []uint64
+	spans []arrow.MonthDayNanoInterval
+	ends  []int // of each text in data
+	data  []byte
+}
+
+func (s *store) add(v *values, i int) {
+	valid := v.valid == nil || v.valid[i]
+	s.valid = append(s.valid, valid)
+	if !valid {
+		s.nulls++
+	}
+	switch s.class {
+	case word:
+		s.lo = append(s.lo, v.lo[i])
+	case wide:
+		s.lo, s.hi = append(s.lo, v.lo[i]), append(s.hi, v.hi[i])
+		if len(v.spans) > 0 {
+			s.spans = append(s.spans, v.spans[i])
+		}
+	case text:
+		if valid {
+			s.data = append(s.data, v.text[i]...)
+		}
+		s.ends = append(s.ends, len(s.data))
+	}
+}
+
+func (s *store) equal(v *values, i int, n uint32) bool {
+	valid := v.valid == nil || v.valid[i]
+	if !valid || !s.valid[n] {
+		return valid == s.valid[n]
+	}
+	switch s.class {
+	case word:
+		return s.lo[n] == v.lo[i]
+	case wide:
+		return s.lo[n] == v.lo[i] && s.hi[n] == v.hi[i]
+	default:
+		return bytes.Equal(s.text(int(n)), v.text[i])
+	}
+}
+
+func (s *store) text(n int) []byte {
+	begin := 0
+	if n > 0 {
+		begin = s.ends[n-1]
+	}
+	return s.data[begin:s.ends[n]]
+}
+
+// load puts the values of the numbers [from, to) into v, which then points into s.
+func (s *store) load(v *values, from, to int) {
+	*v = values{class: s.class, n: to - from, valid: s.valid[from:to]}
+	switch s.class {
+	case word:
+		v.lo = s.lo[from:to]
+	case wide:
+		v.lo, v.hi = s.lo[from:to], s.hi[from:to]
+		if len(s.spans) > 0 {
+			v.spans = s.spans[from:to]
+		}
+	case text:
+		v.text = make([][]byte, v.n)
+		for i := range v.text {
+			v.text[i] = s.text(from + i)
+		}
+	}
+}
+
+func (s *store) bytes() int64 {
+	return int64(cap(s.valid)) + 8*int64(cap(s.lo)+cap(s.hi)+cap(s.ends)) + 16*int64(cap(s.spans)) + int64(cap(s.data))
+}

@@ -1,0 +1,277 @@
+package aggregate
+
+import (
+	"math"
+	"math/bits"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"scribe/columnar/schema"
+)
+
+// class is how values are held while they are grouped and aggregated; 0 is that of values which are no scalars, and are there or not.
+type class uint8
+
+const (
+	word class = iota + 1 // 64 bits
+	wide                  // 128 bits
+	text                  // bytes
+)
+
+// classOf returns the class of the values of a type; false for types that are neither keys nor arguments.
+func classOf(k schema.Kind) (class, bool) {
+	switch k {
+	case schema.Null, schema.Bool, schema.Int32, schema.Int64, schema.Uint64, schema.Float64, schema.Date, schema.Timestamp:
+		return word, true
+	case schema.Decimal, schema.Interval:
+		return wide, true
+	case schema.String, schema.Binary:
+		return text, true
+	default:
+		return 0, false
+	}
+}
+
+// values is some rows of a column, made comparable: two values are equal by SQL exactly if their bits or bytes are. Of a word, integers are
+// sign-extended, floats have one zero and one NaN. Of a wide value, a decimal is its number; an interval its length in nanoseconds.
+type values struct {
+	class class
+	n     int
+	valid []bool // nil: every value is
+	lo    []uint64
+	hi    []uint64
+	text  [][]byte
+	// spans are the intervals as they were written: equal ones may be written differently. Empty for other types.
+	spans []arrow.MonthDayNanoInterval
+
+	dict    *array.String // whose texts entries are
+	entries [][]byte
+}
+
+// load takes the rows [from, to) of a column. The texts point into it.
+func (v *values) load(kind schema.Kind, a arrow.Array, from, to int) {
+	v.class, _ = classOf(kind)
+	v.n = to - from
+	v.loadValid(a, from, to)
+	if v.class == 0 {
+		return
+	}
+	if kind == schema.Null || a.DataType().ID() == arrow.NULL {
+		v.valid = resize(v.valid, v.n)
+		clear(v.valid)
+		v.lo, v.hi, v.text, v.spans = resize(v.lo, v.n), resize(v.hi, v.n), resize(v.text, v.n), resize(v.spans, v.n)
+		clear(v.lo)
+		clear(v.hi)
+		clear(v.text)
+		clear(v.spans)
+		return
+	}
+	switch v.class {
+	case word:
+		v.lo = resize(v.lo, v.n)
+		loadWords(v.lo, a, from, to)
+	case wide:
+		v.lo, v.hi = resize(v.lo, v.n), resize(v.hi, v.n)
+		v.loadWide(a, from, to)
+	case text:
+		v.text = resize(v.text, v.n)
+		v.loadText(a, from, to)
+	}
+	// Behind a null there may be anything in Arrow.
+	for i, ok := range v.valid {
+		if !ok {
+			v.zero(i)
+		}
+	}
+}
+
+func (v *values) zero(i int) {
+	switch v.class {
+	case word:
+		v.lo[i] = 0
+	case wide:
+		v.lo[i], v.hi[i] = 0, 0
+		if len(v.spans) > 0 {
+			v.spans[i] = arrow.MonthDayNanoInterval{}
+		}
+	case text:
+		v.text[i] = nil
+	}
+}
+
+func (v *values) loadValid(a arrow.Array, from, to int) {
+	if a.NullN() == 0 {
+		v.valid = nil
+		return
+	}
+	v.valid = resize(v.valid, to-from)
+	bitmap, offset := a.NullBitmapBytes(), a.Data().Offset()
+	if bitmap == nil {
+		clear(v.valid)
+		return
+	}
+	for i := range v.valid {
+		bit := offset + from + i
+		v.valid[i] = bitmap[bit>>3]>>(bit&7)&1 != 0
+	}
+}
+
+func loadWords(dst []uint64, a arrow.Array, from, to int) {
+	switch a := a.(type) {
+	case *array.Boolean:
+		for i := range dst {
+			dst[i] = 0
+			if a.Value(from + i) {
+				dst[i] = 1
+			}
+		}
+	case *array.Int32:
+		extend(dst, a.Int32Values()[from:to])
+	case *array.Date32:
+		extend(dst, a.Date32Values()[from:to])
+	case *array.Int64:
+		extend(dst, a.Int64Values()[from:to])
+	case *array.Timestamp:
+		extend(dst, a.TimestampValues()[from:to])
+	case *array.Uint64:
+		copy(dst, a.Uint64Values()[from:to])
+	case *array.Float64:
+		for i, f := range a.Float64Values()[from:to] {
+			dst[i] = floatWord(f)
+		}
+	}
+}
+
+func extend[T ~int32 | ~int64](dst []uint64, src []T) {
+	for i, x := range src {
+		dst[i] = uint64(int64(x))
+	}
+}
+
+// floatWord returns the bits of f with one zero and one NaN.
+func floatWord(f float64) uint64 {
+	switch {
+	case f == 0:
+		return 0
+	case f != f:
+		return math.Float64bits(math.NaN())
+	}
+	return math.Float64bits(f)
+}
+
+func (v *values) loadWide(a arrow.Array, from, to int) {
+	switch a := a.(type) {
+	case *array.Decimal128:
+		v.spans = v.spans[:0]
+		for i, d := range a.Values()[from:to] {
+			v.lo[i], v.hi[i] = d.LowBits(), uint64(d.HighBits())
+		}
+	case *array.MonthDayNanoInterval:
+		v.spans = append(v.spans[:0], a.MonthDayNanoIntervalValues()[from:to]...)
+		for i := range v.spans {
+			v.lo[i], v.hi[i] = spanLength(v.spans[i])
+		}
+	}
+}
+
+const nanosPerDay = 24 * 3600 * 1_000_000_000
+
+// spanLength returns the length of an interval, in which a month has 30 days, in nanoseconds as a number of 128 bits.
+func spanLength(s arrow.MonthDayNanoInterval) (lo, hi uint64) {
+	days := 30*int64(s.Months) + int64(s.Days) // below 2^37
+	high, low := mulSigned(days, nanosPerDay)
+	low, carry := bits.Add64(low, uint64(s.Nanoseconds), 0)
+	high, _ = bits.Add64(high, uint64(s.Nanoseconds>>63), carry)
+	return low, high
+}
+
+// mulSigned returns the 128 bits of a*b; b is positive.
+func mulSigned(a int64, b uint64) (hi, lo uint64) {
+	hi, lo = bits.Mul64(uint64(a), b)
+	if a < 0 {
+		hi -= b
+	}
+	return hi, lo
+}
+
+func (v *values) loadText(a arrow.Array, from, to int) {
+	if from == to {
+		return
+	}
+	switch a := a.(type) {
+	case *array.String:
+		cut(v.text, a.ValueOffsets()[from:to+1], a.ValueBytes(), a.ValueOffsets()[0])
+	case *array.Binary:
+		cut(v.text, a.ValueOffsets()[from:to+1], a.ValueBytes(), a.ValueOffsets()[0])
+	case *array.Dictionary:
+		entries := v.dictionary(a)
+		for i := range v.text {
+			v.text[i] = nil
+			if v.valid == nil || v.valid[i] {
+				v.text[i] = entries[a.GetValueIndex(from+i)]
+			}
+		}
+	}
+}
+
+// dictionary returns the texts of a's dictionary, which all the rows of a batch share.
+func (v *values) dictionary(a *array.Dictionary) [][]byte {
+	dict, ok := a.Dictionary().(*array.String)
+	if !ok || dict.Len() == 0 {
+		return nil
+	}
+	if v.dict != dict {
+		v.dict, v.entries = dict, resize(v.entries, dict.Len())
+		cut(v.entries, dict.ValueOffsets(), dict.ValueBytes(), dict.ValueOffsets()[0])
+	}
+	return v.entries
+}
+
+// release forgets what of a batch is held.
+func (v *values) release() {
+	clear(v.text[:cap(v.text)])
+	clear(v.entries[:cap(v.entries)])
+	v.dict = nil
+}
+
+// cut puts the texts between offsets, which count from base at the beginning of data, into dst.
+func cut(dst [][]byte, offsets []int32, data []byte, base int32) {
+	for i := range dst {
+		dst[i] = data[offsets[i]-base : offsets[i+1]-base]
+	}
+}
+
+// resize returns s with length n; the elements are what they happen to be.
+func resize[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
+	}
+	return s[:n]
+}
+
+// pick puts the rows of v that mask names into dst; the caller names valid ones.
+func (v *values) pick(dst *values, mask []bool) {
+	dst.class, dst.n, dst.valid = v.class, 0, nil
+	for _, m := range mask {
+		if m {
+			dst.n++
+		}
+	}
+	dst.lo, dst.hi, dst.text, dst.spans = pick(dst.lo, v.lo, mask, v.class == word || v.class == wide), pick(dst.hi, v.hi, mask, v.class == wide),
+		pick(dst.text, v.text, mask, v.class == text), pick(dst.spans, v.spans, mask, len(v.spans) > 0)
+}
+
+// pick appends to dst[:0] the elements of src that mask names, if there is something to pick.
+func pick[T any](dst, src []T, mask []bool, wanted bool) []T {
+	dst = dst[:0]
+	if !wanted {
+		return dst
+	}
+	for i, m := range mask {
+		if m {
+			dst = append(dst, src[i])
+		}
+	}
+	return dst
+}

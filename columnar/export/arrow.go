@@ -1,0 +1,214 @@
+package export
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/arrow/util"
+	"github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/compress"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+)
+
+// stream writes an Arrow IPC stream.
+type stream struct {
+	out  *buffered
+	ipc  *ipc.Writer
+	body *streamBody
+}
+
+func newStream(out *buffered, s *arrow.Schema) *stream {
+	body := &streamBody{out: out, schema: s}
+	return &stream{out: out, body: body, ipc: ipc.NewWriterWithPayloadWriter(body, ipc.WithSchema(s))}
+}
+
+// Write implements Writer.
+func (w *stream) Write(batch arrow.RecordBatch) (err error) {
+	defer rescue(&err)
+	return w.ipc.Write(batch)
+}
+
+// Flush implements Writer. The first one hands out the schema, so that a reader of a stream without rows yet can begin.
+func (w *stream) Flush() (err error) {
+	defer rescue(&err)
+	if err := w.body.begin(); err != nil {
+		return err
+	}
+	return w.out.flush()
+}
+
+// Close implements Writer.
+func (w *stream) Close() (err error) {
+	defer rescue(&err)
+	if err := w.ipc.Close(); err != nil {
+		return err
+	}
+	return w.out.flush()
+}
+
+// streamBody takes the messages of a stream, the schema before it comes if it is wanted.
+type streamBody struct {
+	out    *buffered
+	schema *arrow.Schema
+	begun  bool // the schema was written
+	came   bool // and came
+}
+
+func (b *streamBody) begin() error {
+	if b.begun {
+		return nil
+	}
+	b.begun = true
+	schema := ipc.GetSchemaPayload(b.schema, memory.DefaultAllocator)
+	defer schema.Release()
+	_, err := schema.WritePayload(b.out)
+	return err
+}
+
+// Start implements ipc.PayloadWriter.
+func (b *streamBody) Start() error { return nil }
+
+// WritePayload implements ipc.PayloadWriter. The first one is the schema.
+func (b *streamBody) WritePayload(p ipc.Payload) error {
+	if !b.came {
+		b.came = true
+		return b.begin()
+	}
+	_, err := p.WritePayload(b.out)
+	return err
+}
+
+// Close implements ipc.PayloadWriter.
+func (b *streamBody) Close() error {
+	_, err := b.out.Write(endOfStream[:])
+	return err
+}
+
+// endOfStream is the continuation and a length of 0.
+var endOfStream = [8]byte{0xFF, 0xFF, 0xFF, 0xFF}
+
+// rescue makes an error of a panic of Arrow's writers. It is deferred.
+func rescue(err *error) {
+	if v := recover(); v != nil { //nolint:revive // it is called by defer alone
+		*err = fmt.Errorf("encode a batch: %v", v)
+	}
+}
+
+// parquetFile writes a Parquet file, which is readable only once it is closed.
+type parquetFile struct {
+	schema *arrow.Schema // without dictionaries
+	file   *pqarrow.FileWriter
+	group  int64 // bytes of batches in the row group
+}
+
+// groupBytes is about how large a row group becomes, and the memory that it takes.
+const groupBytes = 64 << 20
+
+func newParquet(w io.Writer, s *arrow.Schema) (*parquetFile, error) {
+	fields := make([]arrow.Field, s.NumFields())
+	for i, f := range s.Fields() {
+		f.Type = decoded(f.Type)
+		if reason := unfit(f.Type); reason != "" {
+			return nil, fmt.Errorf("column %q: Parquet has no form for %s: cast it to text, or write another format", f.Name, reason)
+		}
+		fields[i] = f
+	}
+	p := &parquetFile{schema: arrow.NewSchema(fields, nil)}
+	props := parquet.NewWriterProperties(parquet.WithCompression(compress.Codecs.Zstd), parquet.WithVersion(parquet.V2_LATEST),
+		parquet.WithCreatedBy("scribe"))
+	var err error
+	if p.file, err = pqarrow.NewFileWriter(p.schema, notClosed{w}, props, pqarrow.NewArrowWriterProperties(pqarrow.WithStoreSchema())); err != nil {
+		return nil, fmt.Errorf("begin a Parquet file: %w", err)
+	}
+	return p, nil
+}
+
+// notClosed hides that a writer can be closed: it belongs to the caller.
+type notClosed struct{ io.Writer }
+
+// unfit names a type inside t that Parquet has no form for.
+func unfit(t arrow.DataType) string {
+	switch t := t.(type) {
+	case *arrow.MonthDayNanoIntervalType:
+		return TypeName(t)
+	case arrow.NestedType:
+		if s, ok := t.(*arrow.StructType); ok && s.NumFields() == 0 {
+			return "an empty struct"
+		}
+		for _, f := range t.Fields() {
+			if reason := unfit(f.Type); reason != "" {
+				return reason
+			}
+		}
+	}
+	return ""
+}
+
+// Write implements Writer.
+func (w *parquetFile) Write(batch arrow.RecordBatch) (err error) {
+	defer rescue(&err)
+	columns := make([]arrow.Array, batch.NumCols())
+	for i, a := range batch.Columns() {
+		columns[i] = decodedArray(a)
+	}
+	plain := array.NewRecordBatch(w.schema, columns, batch.NumRows())
+	defer plain.Release()
+	for _, a := range columns {
+		a.Release()
+	}
+	size := util.TotalRecordSize(plain)
+	if w.group > 0 && w.group+size > groupBytes {
+		if err := w.file.NewBufferedRowGroupChecked(); err != nil {
+			return err
+		}
+		w.group = 0
+	}
+	w.group += size
+	return w.file.WriteBuffered(plain)
+}
+
+// Flush implements Writer. What is in a row group stays until that is complete.
+func (w *parquetFile) Flush() error { return nil }
+
+// Close implements Writer.
+func (w *parquetFile) Close() (err error) {
+	defer rescue(&err)
+	return w.file.Close()
+}
+
+// decoded is a type without the dictionary, which Parquet makes by itself.
+func decoded(t arrow.DataType) arrow.DataType {
+	if d, ok := t.(*arrow.DictionaryType); ok {
+		return d.ValueType
+	}
+	return t
+}
+
+// decodedArray is an array without its dictionary. The caller releases it.
+func decodedArray(a arrow.Array) arrow.Array {
+	d, ok := a.(*array.Dictionary)
+	if !ok {
+		a.Retain()
+		return a
+	}
+	values, ok := d.Dictionary().(*array.String)
+	if !ok {
+		a.Retain()
+		return a
+	}
+	b := array.NewStringBuilder(memory.DefaultAllocator)
+	defer b.Release()
+	b.Reserve(d.Len())
+	for i := range d.Len() {
+		if isNull(d, i) {
+			b.AppendNull()
+		} else {
+			b.Append(values.Value(d.GetValueIndex(i)))
+		}
+	}
+	return b.NewArray()
+}

@@ -1,0 +1,241 @@
+package export
+
+import (
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"golang.org/x/text/width"
+)
+
+const (
+	// tableRows is how many rows are looked at to find the widths of the columns: the next ones keep or widen them.
+	tableRows = 1000
+	// tableBytes bounds what they take.
+	tableBytes = 4 << 20
+	// widest is how far a column is filled up with spaces: a longer text runs over and moves the rest of its row alone.
+	widest = 80
+)
+
+// table writes aligned columns: numbers to the right, all else to the left.
+type table struct {
+	out    *buffered
+	schema *arrow.Schema
+	headed bool   // the names were printed
+	cells  []cell // of rows that wait, one row after the other
+	text   []byte // of those
+	widths []int
+	right  []bool
+	rows   int // that wait
+}
+
+// cell is a value that waits: where its text ends, and how many columns of a terminal it takes.
+type cell struct{ end, width int }
+
+func newTable(out *buffered, s *arrow.Schema) *table {
+	t := &table{out: out, schema: s, widths: make([]int, s.NumFields()), right: make([]bool, s.NumFields())}
+	for i, f := range s.Fields() {
+		t.right[i] = numeric(f.Type)
+		t.widths[i] = min(max(displayWidth(visible(f.Name)), displayWidth([]byte(TypeName(f.Type)))), widest)
+	}
+	return t
+}
+
+func numeric(t arrow.DataType) bool {
+	switch t.ID() { //nolint:exhaustive // all else is text
+	case arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64, arrow.UINT8, arrow.UINT16, arrow.UINT32, arrow.UINT64,
+		arrow.FLOAT32, arrow.FLOAT64, arrow.DECIMAL128:
+		return true
+	}
+	return false
+}
+
+// Write implements Writer.
+func (t *table) Write(batch arrow.RecordBatch) error {
+	values := make([]appender, batch.NumCols())
+	for i, a := range batch.Columns() {
+		values[i], _ = plain(a)
+	}
+	var scratch []byte
+	for row := range int(batch.NumRows()) {
+		for i, value := range values {
+			if scratch = append(scratch[:0], "NULL"...); !isNull(batch.Column(i), row) {
+				scratch = value(scratch[:0], row)
+			}
+			begin := len(t.text)
+			t.text = appendVisible(t.text, scratch)
+			n := displayWidth(t.text[begin:])
+			t.cells = append(t.cells, cell{len(t.text), n})
+			t.widths[i] = max(t.widths[i], min(n, widest))
+		}
+		if t.rows++; t.rows >= tableRows || len(t.text) >= tableBytes {
+			if err := t.print(); err != nil {
+				return err
+			}
+		}
+		if cap(scratch) > 16*bufferSize {
+			scratch = nil
+		}
+	}
+	return nil
+}
+
+// print writes the rows that wait.
+func (t *table) print() error {
+	t.head()
+	begin := 0
+	for n, c := range t.cells {
+		t.cell(n%len(t.widths), t.text[begin:c.end], c.width)
+		begin = c.end
+		if err := t.out.full(); err != nil {
+			return err
+		}
+	}
+	if t.cells, t.text, t.rows = t.cells[:0], t.text[:0], 0; cap(t.text) > 2*tableBytes {
+		t.text = nil
+	}
+	return nil
+}
+
+// head writes the names, the types and a line, once.
+func (t *table) head() {
+	if t.headed {
+		return
+	}
+	t.headed = true
+	for i, f := range t.schema.Fields() {
+		name := visible(f.Name)
+		t.cell(i, name, displayWidth(name))
+	}
+	for i, f := range t.schema.Fields() {
+		name := TypeName(f.Type)
+		t.cell(i, []byte(name), displayWidth([]byte(name)))
+	}
+	for i, n := range t.widths {
+		rule := make([]byte, n)
+		for j := range rule {
+			rule[j] = '-'
+		}
+		t.cell(i, rule, n)
+	}
+}
+
+// cell writes a cell of a column. No line ends in spaces.
+func (t *table) cell(column int, text []byte, n int) {
+	last := column == len(t.widths)-1
+	spaces := max(t.widths[column]-n, 0)
+	if t.right[column] {
+		t.out.buf = appendSpaces(t.out.buf, spaces)
+	}
+	t.out.buf = append(t.out.buf, text...)
+	switch {
+	case last:
+		t.out.buf = append(t.out.buf, '\n')
+	case t.right[column]:
+		t.out.buf = appendSpaces(t.out.buf, 2)
+	default:
+		t.out.buf = appendSpaces(t.out.buf, spaces+2)
+	}
+}
+
+func appendSpaces(dst []byte, n int) []byte {
+	for range n {
+		dst = append(dst, ' ')
+	}
+	return dst
+}
+
+// Flush implements Writer.
+func (t *table) Flush() error {
+	if err := t.print(); err != nil {
+		return err
+	}
+	return t.out.flush()
+}
+
+// Close implements Writer.
+func (t *table) Close() error { return t.Flush() }
+
+func visible(text string) []byte { return appendVisible(nil, []byte(text)) }
+
+// appendVisible appends text with its control characters, and those that change the direction of what follows, as escapes.
+func appendVisible(dst, text []byte) []byte {
+	const digits = "0123456789abcdef"
+	for len(text) > 0 {
+		r, n := utf8.DecodeRune(text)
+		switch {
+		case r == '\n':
+			dst = append(dst, `\n`...)
+		case r == '\r':
+			dst = append(dst, `\r`...)
+		case r == '\t':
+			dst = append(dst, `\t`...)
+		case r < 0x100 && unicode.IsControl(r):
+			dst = append(dst, '\\', 'x', digits[r>>4&15], digits[r&15])
+		case unicode.Is(unicode.Cf, r) && r <= 0xffff:
+			dst = append(dst, '\\', 'u', digits[r>>12&15], digits[r>>8&15], digits[r>>4&15], digits[r&15])
+		default:
+			dst = append(dst, text[:n]...)
+		}
+		text = text[n:]
+	}
+	return dst
+}
+
+// displayWidth is how many columns of a terminal a text takes.
+func displayWidth(text []byte) int {
+	n := 0
+	for len(text) > 0 {
+		if text[0] < utf8.RuneSelf {
+			n++
+			text = text[1:]
+			continue
+		}
+		r, size := utf8.DecodeRune(text)
+		text = text[size:]
+		if unicode.In(r, unicode.Mn, unicode.Me) {
+			continue
+		}
+		n++
+		if k := width.LookupRune(r).Kind(); k == width.EastAsianWide || k == width.EastAsianFullwidth {
+			n++
+		}
+	}
+	return n
+}
+
+// TypeName is the name of a type as a query has it: int64, string, timestamp, decimal(10,2), list<string>.
+func TypeName(t arrow.DataType) string {
+	switch t := t.(type) {
+	case *arrow.StringType:
+		return "string"
+	case *arrow.BooleanType:
+		return "bool"
+	case *arrow.Date32Type:
+		return "date"
+	case *arrow.TimestampType:
+		return "timestamp"
+	case *arrow.MonthDayNanoIntervalType:
+		return "interval"
+	case *arrow.Decimal128Type:
+		return "decimal(" + strconv.Itoa(int(t.Precision)) + "," + strconv.Itoa(int(t.Scale)) + ")"
+	case *arrow.DictionaryType:
+		return TypeName(t.ValueType)
+	case *arrow.MapType:
+		return "map<" + TypeName(t.ItemType()) + ">"
+	case *arrow.ListType:
+		return "list<" + TypeName(t.Elem()) + ">"
+	case *arrow.StructType:
+		fields := make([]string, t.NumFields())
+		for i, f := range t.Fields() {
+			fields[i] = f.Name + " " + TypeName(f.Type)
+		}
+		return "struct<" + strings.Join(fields, ", ") + ">"
+	case *arrow.Float64Type:
+		return "float64"
+	default:
+		return t.String()
+	}
+}

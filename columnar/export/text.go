@@ -1,0 +1,117 @@
+package export
+
+import (
+	"bytes"
+
+	"github.com/apache/arrow-go/v18/arrow"
+)
+
+// jsonLines writes an object a row.
+type jsonLines struct {
+	out   *buffered
+	names [][]byte // encoded, with the colon
+}
+
+func newJSONLines(out *buffered, s *arrow.Schema) *jsonLines {
+	w := &jsonLines{out: out}
+	for _, f := range s.Fields() {
+		w.names = append(w.names, append(appendString(nil, f.Name), ':'))
+	}
+	return w
+}
+
+// Write implements Writer.
+func (w *jsonLines) Write(batch arrow.RecordBatch) error {
+	values := make([]appender, batch.NumCols())
+	for i, a := range batch.Columns() {
+		values[i] = jsonValue(a)
+	}
+	for row := range int(batch.NumRows()) {
+		b := append(w.out.buf, '{')
+		for i, value := range values {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = value(append(b, w.names[i]...), row)
+		}
+		w.out.buf = append(b, '}', '\n')
+		if err := w.out.full(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Flush implements Writer.
+func (w *jsonLines) Flush() error { return w.out.flush() }
+
+// Close implements Writer.
+func (w *jsonLines) Close() error { return w.out.flush() }
+
+// csvWriter writes lines of RFC 4180.
+type csvWriter struct{ out *buffered }
+
+// newline ends a line of CSV (RFC 4180, section 2).
+const newline = "\r\n"
+
+func newCSV(out *buffered, s *arrow.Schema) *csvWriter {
+	for i, f := range s.Fields() {
+		if i > 0 {
+			out.buf = append(out.buf, ',')
+		}
+		out.buf = appendField(out.buf, []byte(f.Name))
+	}
+	out.buf = append(out.buf, newline...)
+	return &csvWriter{out: out}
+}
+
+// Write implements Writer.
+func (w *csvWriter) Write(batch arrow.RecordBatch) error {
+	values := make([]appender, batch.NumCols())
+	for i, a := range batch.Columns() {
+		values[i], _ = plain(a)
+	}
+	var scratch []byte
+	for row := range int(batch.NumRows()) {
+		for i, value := range values {
+			if i > 0 {
+				w.out.buf = append(w.out.buf, ',')
+			}
+			if isNull(batch.Column(i), row) {
+				continue
+			}
+			scratch = value(scratch[:0], row)
+			w.out.buf = appendField(w.out.buf, scratch)
+		}
+		w.out.buf = append(w.out.buf, newline...)
+		if err := w.out.full(); err != nil {
+			return err
+		}
+		if cap(scratch) > 16*bufferSize {
+			scratch = nil
+		}
+	}
+	return nil
+}
+
+// appendField quotes a field where it must be, and the empty text, which else would be null.
+func appendField(dst, field []byte) []byte {
+	if len(field) > 0 && !bytes.ContainsAny(field, "\",\r\n") {
+		return append(dst, field...)
+	}
+	dst = append(dst, '"')
+	for {
+		i := bytes.IndexByte(field, '"')
+		if i < 0 {
+			return append(append(dst, field...), '"')
+		}
+		dst = append(append(dst, field[:i]...), '"', '"')
+		field = field[i+1:]
+	}
+}
+
+// Flush implements Writer.
+func (w *csvWriter) Flush() error { return w.out.flush() }
+
+// Close implements Writer.
+func (w *csvWriter) Close() error { return w.out.flush() }

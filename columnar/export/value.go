@@ -1,0 +1,312 @@
+package export
+
+import (
+	"encoding/hex"
+	"math"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+)
+
+// appender appends a value of an array that is not null.
+type appender func(dst []byte, row int) []byte
+
+// plain is what appends the values of an array as texts. quoted says that they are strings in JSON.
+func plain(a arrow.Array) (text appender, quoted bool) {
+	if text := numbers(a); text != nil {
+		return text, false
+	}
+	switch a := a.(type) {
+	case *array.String:
+		return func(dst []byte, i int) []byte { return append(dst, a.Value(i)...) }, true
+	case *array.LargeString:
+		return func(dst []byte, i int) []byte { return append(dst, a.Value(i)...) }, true
+	case *array.Binary:
+		return func(dst []byte, i int) []byte { return appendBytes(dst, a.Value(i)) }, true
+	case *array.LargeBinary:
+		return func(dst []byte, i int) []byte { return appendBytes(dst, a.Value(i)) }, true
+	case *array.FixedSizeBinary:
+		return func(dst []byte, i int) []byte { return appendBytes(dst, a.Value(i)) }, true
+	case *array.Date32:
+		return func(dst []byte, i int) []byte {
+			return time.Unix(int64(a.Value(i))*86400, 0).UTC().AppendFormat(dst, time.DateOnly)
+		}, true
+	case *array.Timestamp:
+		unit := a.DataType().(*arrow.TimestampType).Unit
+		return func(dst []byte, i int) []byte { return appendInstant(dst, a.Value(i), unit) }, true
+	case *array.MonthDayNanoInterval:
+		return func(dst []byte, i int) []byte { return appendInterval(dst, a.Value(i)) }, true
+	case *array.Dictionary:
+		values, quoted := plain(a.Dictionary())
+		return func(dst []byte, i int) []byte { return values(dst, a.GetValueIndex(i)) }, quoted
+	case *array.List, *array.LargeList, *array.Map, *array.Struct:
+		return nested(a), false
+	default:
+		return func(dst []byte, i int) []byte { return append(dst, a.ValueStr(i)...) }, true
+	}
+}
+
+// numbers is plain of what JSON writes without quotes, nil for anything else.
+func numbers(a arrow.Array) appender {
+	switch a := a.(type) {
+	case *array.Boolean:
+		return func(dst []byte, i int) []byte { return strconv.AppendBool(dst, a.Value(i)) }
+	case *array.Int8:
+		return func(dst []byte, i int) []byte { return strconv.AppendInt(dst, int64(a.Value(i)), 10) }
+	case *array.Int16:
+		return func(dst []byte, i int) []byte { return strconv.AppendInt(dst, int64(a.Value(i)), 10) }
+	case *array.Int32:
+		return func(dst []byte, i int) []byte { return strconv.AppendInt(dst, int64(a.Value(i)), 10) }
+	case *array.Int64:
+		return func(dst []byte, i int) []byte { return strconv.AppendInt(dst, a.Value(i), 10) }
+	case *array.Uint8:
+		return func(dst []byte, i int) []byte { return strconv.AppendUint(dst, uint64(a.Value(i)), 10) }
+	case *array.Uint16:
+		return func(dst []byte, i int) []byte { return strconv.AppendUint(dst, uint64(a.Value(i)), 10) }
+	case *array.Uint32:
+		return func(dst []byte, i int) []byte { return strconv.AppendUint(dst, uint64(a.Value(i)), 10) }
+	case *array.Uint64:
+		return func(dst []byte, i int) []byte { return strconv.AppendUint(dst, a.Value(i), 10) }
+	case *array.Float32:
+		return func(dst []byte, i int) []byte { return appendFloat(dst, float64(a.Value(i)), 32) }
+	case *array.Float64:
+		return func(dst []byte, i int) []byte { return appendFloat(dst, a.Value(i), 64) }
+	case *array.Decimal128:
+		scale := a.DataType().(*arrow.Decimal128Type).Scale
+		return func(dst []byte, i int) []byte { return append(dst, a.Value(i).ToString(scale)...) }
+	default:
+		return nil
+	}
+}
+
+// jsonValue is what appends the values of an array as JSON, null where they are null.
+func jsonValue(a arrow.Array) appender {
+	text, quoted := plain(a)
+	_, float := a.(interface{ Value(int) float64 })
+	if !float {
+		_, float = a.(interface{ Value(int) float32 })
+	}
+	var scratch []byte
+	return func(dst []byte, i int) []byte {
+		switch {
+		case isNull(a, i):
+			return append(dst, "null"...)
+		case quoted:
+			scratch = text(scratch[:0], i)
+			if dst = appendString(dst, scratch); cap(scratch) > 16*bufferSize {
+				scratch = nil
+			}
+			return dst
+		}
+		begin := len(dst)
+		dst = text(dst, i)
+		if last := dst[len(dst)-1]; float && (last == 'N' || last == 'y') { // NaN, Infinity
+			dst = append(dst[:begin], appendString(nil, append([]byte(nil), dst[begin:]...))...)
+		}
+		return dst
+	}
+}
+
+// isNull sees through a dictionary, which may hold a null.
+func isNull(a arrow.Array, i int) bool {
+	if a.IsNull(i) {
+		return true
+	}
+	switch a := a.(type) {
+	case *array.Dictionary:
+		return a.Dictionary().IsNull(a.GetValueIndex(i))
+	case *array.Null:
+		return true
+	default:
+		return false
+	}
+}
+
+// nested appends lists, structs and maps as JSON.
+func nested(a arrow.Array) appender {
+	switch a := a.(type) {
+	case *array.Map:
+		keys, _ := plain(a.Keys())
+		return mapValue(a, keys, jsonValue(a.Items()))
+	case *array.Struct:
+		type member struct {
+			name  []byte
+			value appender
+		}
+		members := make([]member, a.NumField())
+		for i := range members {
+			members[i] = member{append(appendString(nil, a.DataType().(*arrow.StructType).Field(i).Name), ':'), jsonValue(a.Field(i))}
+		}
+		return func(dst []byte, i int) []byte {
+			dst = append(dst, '{')
+			for n, m := range members {
+				if n > 0 {
+					dst = append(dst, ',')
+				}
+				dst = m.value(append(dst, m.name...), i)
+			}
+			return append(dst, '}')
+		}
+	default:
+		list := a.(array.ListLike)
+		value := jsonValue(list.ListValues())
+		return func(dst []byte, i int) []byte {
+			dst = append(dst, '[')
+			from, to := list.ValueOffsets(i)
+			for n := from; n < to; n++ {
+				if n > from {
+					dst = append(dst, ',')
+				}
+				dst = value(dst, int(n))
+			}
+			return append(dst, ']')
+		}
+	}
+}
+
+// mapValue appends the entries of a map; of equal keys the last.
+func mapValue(a *array.Map, key, value appender) appender {
+	return func(dst []byte, i int) []byte {
+		from, to := a.ValueOffsets(i)
+		last := make(map[string]int64, to-from)
+		for n := from; n < to; n++ {
+			last[string(key(nil, int(n)))] = n
+		}
+		dst = append(dst, '{')
+		first := true
+		for n := from; n < to; n++ {
+			name := key(nil, int(n))
+			if last[string(name)] != n {
+				continue
+			}
+			if !first {
+				dst = append(dst, ',')
+			}
+			first = false
+			dst = value(append(appendString(dst, name), ':'), int(n))
+		}
+		return append(dst, '}')
+	}
+}
+
+// appendBytes appends bytes as text when they are, else in base 16.
+func appendBytes(dst, b []byte) []byte {
+	if utf8.Valid(b) {
+		return append(dst, b...)
+	}
+	return hex.AppendEncode(append(dst, `\x`...), b)
+}
+
+// appendFloat writes a number as encoding/json does.
+func appendFloat(dst []byte, f float64, bits int) []byte {
+	switch {
+	case math.IsNaN(f):
+		return append(dst, "NaN"...)
+	case math.IsInf(f, 1):
+		return append(dst, "Infinity"...)
+	case math.IsInf(f, -1):
+		return append(dst, "-Infinity"...)
+	}
+	format := byte('f')
+	if abs := math.Abs(f); abs != 0 && (abs < 1e-6 || abs >= 1e21) {
+		format = 'e'
+	}
+	return strconv.AppendFloat(dst, f, format, -1, bits)
+}
+
+func appendInstant(dst []byte, v arrow.Timestamp, unit arrow.TimeUnit) []byte {
+	return v.ToTime(unit).UTC().AppendFormat(dst, "2006-01-02T15:04:05.999999999Z")
+}
+
+// appendInterval writes an interval as PostgreSQL does: 1 year 2 mons -3 days 04:05:06.789.
+func appendInterval(dst []byte, v arrow.MonthDayNanoInterval) []byte {
+	begin := len(dst)
+	part := func(n int64, one, many string) {
+		if n == 0 {
+			return
+		}
+		if len(dst) > begin {
+			dst = append(dst, ' ')
+		}
+		dst = strconv.AppendInt(dst, n, 10)
+		if n == 1 {
+			dst = append(dst, one...)
+		} else {
+			dst = append(dst, many...)
+		}
+	}
+	part(int64(v.Months/12), " year", " years")
+	part(int64(v.Months%12), " mon", " mons")
+	part(int64(v.Days), " day", " days")
+	if v.Nanoseconds == 0 && len(dst) > begin {
+		return dst
+	}
+	if len(dst) > begin {
+		dst = append(dst, ' ')
+	}
+	micros := v.Nanoseconds / 1000
+	if micros < 0 {
+		dst, micros = append(dst, '-'), -micros
+	}
+	two := func(n int64) {
+		if n < 10 {
+			dst = append(dst, '0')
+		}
+		dst = strconv.AppendInt(dst, n, 10)
+	}
+	two(micros / 3_600_000_000)
+	dst = append(dst, ':')
+	two(micros / 60_000_000 % 60)
+	dst = append(dst, ':')
+	two(micros / 1_000_000 % 60)
+	if rest := micros % 1_000_000; rest > 0 {
+		digits := strconv.AppendInt(nil, 1_000_000+rest, 10)
+		digits[0] = '.'
+		for digits[len(digits)-1] == '0' {
+			digits = digits[:len(digits)-1]
+		}
+		dst = append(dst, digits...)
+	}
+	return dst
+}
+
+// appendString appends text as a JSON string. Bytes that are not UTF-8 become U+FFFD.
+func appendString[T string | []byte](dst []byte, text T) []byte {
+	const digits = "0123456789abcdef"
+	dst = append(dst, '"')
+	from := 0
+	for i := 0; i < len(text); {
+		c := text[i]
+		if c >= utf8.RuneSelf {
+			r, n := utf8.DecodeRuneInString(string(text[i:min(i+utf8.UTFMax, len(text))]))
+			if r == utf8.RuneError && n == 1 {
+				dst = append(append(dst, text[from:i]...), "\ufffd"...)
+				from = i + 1
+			}
+			i += n
+			continue
+		}
+		i++
+		if c >= ' ' && c != '"' && c != '\\' {
+			continue
+		}
+		dst = append(dst, text[from:i-1]...)
+		from = i
+		switch c {
+		case '"', '\\':
+			dst = append(dst, '\\', c)
+		case '\n':
+			dst = append(dst, `\n`...)
+		case '\r':
+			dst = append(dst, `\r`...)
+		case '\t':
+			dst = append(dst, `\t`...)
+		default:
+			dst = append(dst, '\\', 'u', '0', '0', digits[c>>4], digits[c&15])
+		}
+	}
+	return append(append(dst, text[from:]...), '"')
+}

@@ -34,10 +34,10 @@ func (s *Schema) YAML() ([]byte, error) {
 	return b.Bytes(), e.Close()
 }
 
-// style chooses how YAML is written: paths on one line, the rest in blocks, quotes only where they are needed.
+// style chooses how YAML is written: paths and small fields on one line, the rest in blocks, quotes only where they are needed.
 func style(n *yaml.Node, key string) {
 	n.Style &^= yaml.DoubleQuotedStyle
-	if key != "path" && key != "aliases" && key != "columns" {
+	if key != "path" && key != "aliases" && key != "columns" && !(key == "fields" && smallField(n)) {
 		n.Style &^= yaml.FlowStyle
 	}
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" {
@@ -57,6 +57,17 @@ func style(n *yaml.Node, key string) {
 		}
 		style(c, name)
 	}
+}
+
+// smallField reports whether an object fits on a line.
+func smallField(n *yaml.Node) bool {
+	length := 0
+	for _, c := range n.Content {
+		if length += len(c.Value) + 2; c.Kind != yaml.ScalarNode || c.Value == "doc" {
+			return false
+		}
+	}
+	return n.Kind == yaml.MappingNode && length < 100
 }
 
 // writer writes JSON.
@@ -155,11 +166,10 @@ func (w *writer) field(f *Field) {
 	w.text("name", f.Name)
 	in := innermost(&f.Type)
 	const longLine = 80
-	if in.Kind == Struct && (!plainFields(in.Fields) || w.expand && len(f.Type.Text()) > longLine) {
-		// The fields of the struct have more than a type's text can say.
+	// Where the fields of a struct have more than a type's text can say they are written out.
+	expand := in.Kind == Struct && (!plainFields(in.Fields) || w.expand && len(f.Type.Text()) > longLine)
+	if expand {
 		w.text("type", f.Type.wrap("struct"))
-		w.key("fields")
-		w.fields(in.Fields)
 	} else {
 		w.text("type", f.Type.Text())
 	}
@@ -183,6 +193,10 @@ func (w *writer) field(f *Field) {
 		w.raw("default", f.Default)
 	}
 	w.optional("doc", f.Doc)
+	if expand {
+		w.key("fields")
+		w.fields(in.Fields)
+	}
 	w.close('}')
 }
 

@@ -1,0 +1,330 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/spf13/cobra"
+
+	"scribe/columnar/schema"
+	"scribe/consumer"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+func newSchema() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "schema",
+		Short: "Infer, show, set and check schemas: how messages become columns",
+		Long: `Schemas say how a category's messages become the columns that queries name. A file, YAML or JSON:
+
+  format: json               # json (default), ndjson, csv, avro, protobuf or arrow
+  on_error: null             # a value that does not fit is null (default); reject: its row is left out
+  fields:
+    - name: ts
+      type: timestamp        # formats: [rfc3339, unix_s, unix_ms, unix_us, unix_ns, "02/Jan/2006:15:04:05 -0700"]
+      nullable: false        # default true
+      aliases: [time]        # other places to look at: names that it had before
+    - name: agent
+      type: dictionary       # a string of which there are few different ones
+      path: request.headers."user-agent"
+    - {name: status, type: int32, default: 200}
+    - {name: zones, type: "map<struct<requests int64, discarded int64>>"}
+
+Types: bool, int32, int64, uint64, float64, decimal(18,2), string, dictionary, binary, date, timestamp, list<T>, map<T>,
+struct<name T, name T not null>.
+
+A category keeps all versions of its schema. A new one must read what is stored as the newest one does: fields may be added that can be
+null or have a default, types may become wider, names may change if the old ones stay as aliases. Anything else takes --force.`,
+		Example: `  scribe schema infer access.log.json > access.yaml
+  scribe schema set access access.yaml
+  scribe schema show access`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newSchemaInfer(), newSchemaShow(), newSchemaSet(), newSchemaCheck())
+	return cmd
+}
+
+// getCategory asks for a category.
+func getCategory(ctx context.Context, server, doing, name string) (*scribev1.Category, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	res, err := rpc.NewControlClient(rpc.Default(), server).GetCategory(ctx, &scribev1.GetCategoryRequest{Name: name})
+	if err != nil {
+		return nil, called(server, doing, err)
+	}
+	return res.GetCategory(), nil
+}
+
+// history reads what a category has as its schema.
+func history(c *scribev1.Category) (*schema.History, error) {
+	h, err := schema.ParseHistory(c.GetSchema())
+	if err != nil {
+		return nil, fmt.Errorf("the schema of category %s can't be read: %w", c.GetName(), err)
+	}
+	return h, nil
+}
+
+// notFound marks an error as one of something that is not there.
+func notFound(format string, args ...any) error {
+	return &codedError{code: exitNotFound, err: fmt.Errorf(format, args...)}
+}
+
+// schemaFormat is a flag -o yaml|json, and what else a command has.
+func schemaFormat(cmd *cobra.Command, formats ...string) func() (string, error) {
+	var output string
+	text := ""
+	for i, f := range formats {
+		switch {
+		case i == 0:
+		case i == len(formats)-1:
+			text += " or "
+		default:
+			text += ", "
+		}
+		text += f
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", formats[0], text)
+	return func() (string, error) {
+		for _, f := range formats {
+			if f == output {
+				return output, nil
+			}
+		}
+		return "", usage(fmt.Errorf("-o %q is none of %s", output, text))
+	}
+}
+
+// writeSchema writes a schema in a format.
+func writeSchema(w io.Writer, s *schema.Schema, format string) error {
+	switch format {
+	case "json":
+		_, err := fmt.Fprintf(w, "%s\n", s.Marshal())
+		return err
+	case "arrow":
+		for _, c := range s.Columns() {
+			f := arrow.Field{Name: c.Name, Type: c.Type.Arrow(), Nullable: true}
+			if c.Field >= 0 {
+				f = s.Fields[c.Field].Arrow()
+			}
+			null := ""
+			if !f.Nullable {
+				null = " not null"
+			}
+			if _, err := fmt.Fprintf(w, "%s: %s%s\n", f.Name, f.Type, null); err != nil {
+				return err
+			}
+		}
+		return nil
+	default:
+		text, err := s.YAML()
+		if err == nil {
+			_, err = w.Write(text)
+		}
+		return err
+	}
+}
+
+func newSchemaShow() *cobra.Command {
+	var version uint32
+	var versions bool
+	cmd := &cobra.Command{
+		Use:   "show CATEGORY",
+		Short: "Show a category's schema",
+		Long: `Show a category's schema: the newest version, or another one that is kept.
+
+Of a category whose schema is to be inferred and has messages by now it is inferred and stored first, as by the first query.
+
+-o yaml and json can be given to "scribe schema set"; arrow shows the columns of a query's batches with their Arrow types, those that every
+category has among them.`,
+		Example: `  scribe schema show access
+  scribe schema show access --version 2 -o json
+  scribe schema show access --versions`,
+		Args: cobra.ExactArgs(1),
+	}
+	server, format := serverFlag(cmd), schemaFormat(cmd, "yaml", "json", "arrow")
+	cmd.Flags().Uint32Var(&version, "version", 0, "number of the version; default the newest")
+	cmd.Flags().BoolVar(&versions, "versions", false, "list the versions that are kept, with what each changed")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		output, err := format()
+		if err != nil {
+			return err
+		}
+		doing := "show the schema of category " + args[0]
+		category, err := getCategory(cmd.Context(), *server, doing, args[0])
+		if err != nil {
+			return err
+		}
+		h, err := ensured(cmd.Context(), *server, category)
+		if err != nil {
+			return err
+		}
+		switch {
+		case h.Latest() == nil:
+			return notFound("category %s has no schema: scribe schema infer --category %[1]s --set makes one", args[0])
+		case versions:
+			return listVersions(cmd.OutOrStdout(), h)
+		case version == 0:
+			return writeSchema(cmd.OutOrStdout(), h.Latest(), output)
+		}
+		s := h.Version(version)
+		if s == nil {
+			return notFound("category %s has no version %d of its schema; %d to %d are kept", args[0], version, h.Versions()[0].Version, h.Latest().Version)
+		}
+		return writeSchema(cmd.OutOrStdout(), s, output)
+	}
+	return cmd
+}
+
+// ensured is a category's schemas, after the first one was inferred if it is to be and can be.
+func ensured(ctx context.Context, server string, category *scribev1.Category) (*schema.History, error) {
+	h, err := history(category)
+	if err != nil || !h.Infer() {
+		return h, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	c, err := consumer.New(server, category.GetName())
+	if err != nil {
+		return nil, err
+	}
+	h, _, err = c.EnsureSchema(ctx, rpc.NewControlClient(rpc.Default(), server), category)
+	if cerr := c.Close(); err == nil {
+		err = cerr
+	}
+	if errors.Is(err, consumer.ErrSchemaPending) {
+		return nil, notFound("%w", err)
+	}
+	return h, err
+}
+
+func listVersions(w io.Writer, h *schema.History) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "VERSION\tFORMAT\tFIELDS\tCHANGES")
+	var before *schema.Schema
+	for _, s := range h.Versions() {
+		changes := []string{""}
+		if before != nil {
+			changes = changes[:0]
+			for _, c := range schema.Compare(before, s) {
+				changes = append(changes, c.String())
+			}
+			if len(changes) == 0 {
+				changes = append(changes, "the text")
+			}
+		}
+		fmt.Fprintf(t, "%d\t%s\t%d\t%s\n", s.Version, s.Format, len(s.Fields), changes[0])
+		for _, c := range changes[1:] {
+			fmt.Fprintf(t, "\t\t\t%s\n", c)
+		}
+		before = s
+	}
+	return t.Flush()
+}
+
+func newSchemaSet() *cobra.Command {
+	var revision uint64
+	var force, dryRun bool
+	cmd := &cobra.Command{
+		Use:   "set CATEGORY FILE",
+		Short: "Make a file a category's schema, as its next version",
+		Long: `Make a file (- for stdin) a category's schema. It becomes the next version, unless it is the same as the newest one.
+
+It must read what is stored as the newest version does, see "scribe schema --help". With --force it may be anything: queries that begin
+after it then read old messages by it, and what does not fit is null. Queries that run keep the version that they began with.`,
+		Example: `  scribe schema set access access.yaml --dry-run
+  scribe schema set access access.yaml
+  scribe schema show access | sed 's/int32/int64/' | scribe schema set access -`,
+		Args: cobra.ExactArgs(2),
+	}
+	server := serverFlag(cmd)
+	cmd.Flags().Uint64Var(&revision, "revision", 0, "only if the category has this revision")
+	cmd.Flags().BoolVar(&force, "force", false, "even if what is stored reads otherwise by it")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would change, and change nothing")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		s, err := readSchema(args[1], cmd.InOrStdin())
+		if err != nil {
+			return err
+		}
+		doing := "set the schema of category " + args[0]
+		category, err := getCategory(cmd.Context(), *server, doing, args[0])
+		if err != nil {
+			return err
+		}
+		h, err := history(category)
+		switch {
+		case err != nil && !force:
+			return fmt.Errorf("%w; --force replaces it", err)
+		case err != nil:
+			h = nil
+		}
+		if revision == 0 {
+			revision = category.GetRevision() // what is said of changes is of that one
+		} else if revision != category.GetRevision() {
+			return fmt.Errorf("%s: its revision is %d, not %d: read it again and decide anew", doing, category.GetRevision(), revision)
+		}
+		if same := changesOf(cmd.ErrOrStderr(), h, s); same {
+			return nil
+		}
+		if dryRun {
+			return compatible(h, s, force)
+		}
+		if err := compatible(h, s, force); err != nil {
+			return err
+		}
+		return setSchema(cmd, *server, category, s, force)
+	}
+	return cmd
+}
+
+// setSchema stores a schema, and says which version it is.
+func setSchema(cmd *cobra.Command, server string, category *scribev1.Category, s *schema.Schema, force bool) error {
+	text := string(s.Marshal())
+	ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
+	defer cancel()
+	res, err := rpc.NewControlClient(rpc.Default(), server).UpdateCategory(ctx, &scribev1.UpdateCategoryRequest{
+		Name: category.GetName(), Revision: category.GetRevision(), Schema: &text, ForceSchema: force,
+	})
+	if err != nil {
+		return called(server, "set the schema of category "+category.GetName(), err)
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", category.GetName(), schemaSummary(res.GetCategory()))
+	return nil
+}
+
+// changesOf says what a schema changes of the newest version, and whether that is nothing at all.
+func changesOf(w io.Writer, h *schema.History, s *schema.Schema) (same bool) {
+	if h == nil || h.Latest() == nil {
+		fmt.Fprintf(w, "it is the first schema, of %d fields\n", len(s.Fields))
+		return false
+	}
+	if schema.Same(h.Latest(), s) {
+		fmt.Fprintf(w, "it is the same as version %d\n", h.Latest().Version)
+		return true
+	}
+	for _, c := range schema.Compare(h.Latest(), s) {
+		mark := "+"
+		if !c.Compatible {
+			mark = "!"
+		}
+		fmt.Fprintf(w, "%s %s\n", mark, c)
+	}
+	return false
+}
+
+// compatible is an error when a schema is not compatible with the newest version and not forced either.
+func compatible(h *schema.History, s *schema.Schema, force bool) error {
+	if h == nil || h.Latest() == nil || force {
+		return nil
+	}
+	if bad := schema.Compare(h.Latest(), s).Incompatible(); len(bad) > 0 {
+		return fmt.Errorf("by %d changes that are marked with ! what is stored would read otherwise than by version %d; --force takes it nevertheless",
+			len(bad), h.Latest().Version)
+	}
+	return nil
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"scribe/columnar/schema"
+	"scribe/consumer"
+	"scribe/internal/units"
+)
+
+// maxSampleLine is the longest line of a file of samples: a message's largest size.
+const maxSampleLine = 32 << 20
+
+// inferFlags are what inferring is told.
+type inferFlags struct {
+	format    string
+	rows      int
+	bytes     units.Bytes
+	nullable  bool
+	reject    bool
+	header    bool
+	delimiter string
+}
+
+func (f *inferFlags) add(cmd *cobra.Command) {
+	o := schema.DefaultInferOptions()
+	f.rows, f.bytes = o.MaxRows, units.Bytes(o.MaxBytes)
+	fs := cmd.Flags()
+	fs.StringVar(&f.format, "format", "", "json, ndjson or csv; default what the messages look like, or a file's name says")
+	fs.IntVar(&f.rows, "rows", f.rows, "how many rows are read at most")
+	fs.Var(&f.bytes, "bytes", "how much is read at most")
+	fs.BoolVar(&f.nullable, "nullable", false, "all columns may be null, also those that every sample has")
+	fs.BoolVar(&f.reject, "reject", false, "on_error: reject")
+	fs.BoolVar(&f.header, "csv-header", false, "the first line of each message names the columns")
+	fs.StringVar(&f.delimiter, "csv-delimiter", "", "what stands between values; default what the first line looks like")
+}
+
+func (f *inferFlags) options() (schema.InferOptions, error) {
+	o := schema.DefaultInferOptions()
+	o.MaxRows, o.MaxBytes, o.Nullable = f.rows, int(min(f.bytes, 1<<40)), f.nullable
+	if f.reject {
+		o.OnError = schema.OnErrorReject
+	}
+	if f.header || f.delimiter != "" {
+		if !f.header {
+			return o, usage(errors.New("--csv-delimiter: beside --csv-header, or declare the columns in a schema"))
+		}
+		o.CSV = &schema.CSVOptions{Delimiter: ",", Header: true}
+		if f.delimiter != "" {
+			o.CSV.Delimiter = f.delimiter
+		}
+	}
+	return o, usage(o.Validate())
+}
+
+func newSchemaInfer() *cobra.Command {
+	var f inferFlags
+	var category string
+	var set, report bool
+	cmd := &cobra.Command{
+		Use:   "infer [FILE...]",
+		Short: "Infer a schema from samples",
+		Long: `Infer a schema from sample messages and print it: from files (- for stdin), in which a line is a message as "scribe produce" takes them, or with
+--category from the first messages of a category. --set makes it that category's schema.
+
+Objects become structs, or maps where their keys look like data (hosts, numbers, ids); numbers become as wide as they are; texts that
+are all instants of known formats become timestamps or dates, and so do whole numbers whose names and sizes say so; few different texts
+in many rows become a dictionary. What is of several kinds becomes a string, which takes everything. A column is not null only if at least
+100 rows have it and all do. --report shows what was seen of each field and why its type was chosen.`,
+		Example: `  scribe schema infer access.jsonl > access.yaml
+  scribe schema infer access.jsonl --report -o json > access.json
+  scribe schema infer --category access --set`,
+	}
+	server, format := serverFlag(cmd), schemaFormat(cmd, "yaml", "json", "arrow")
+	f.add(cmd)
+	cmd.Flags().StringVar(&category, "category", "", "infer from the first messages of this category")
+	cmd.Flags().BoolVar(&set, "set", false, "make it the schema of --category; an existing one must be compatible")
+	cmd.Flags().BoolVar(&report, "report", false, "say on stderr what was seen")
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		switch {
+		case (category == "") == (len(args) == 0):
+			return errors.New("name files or --category, one of them")
+		case set && category == "":
+			return errors.New("--set is for --category")
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		output, err := format()
+		if err != nil {
+			return err
+		}
+		o, err := f.options()
+		if err != nil {
+			return err
+		}
+		infer := func() (*schema.Schema, schema.Report, error) { return inferFiles(cmd.InOrStdin(), args, f.format, o) }
+		if category != "" {
+			infer = func() (*schema.Schema, schema.Report, error) {
+				return inferCategory(cmd.Context(), *server, category, schema.Format(f.format), o)
+			}
+		}
+		s, seen, err := infer()
+		if err != nil {
+			return err
+		}
+		if report {
+			err = seen.Print(cmd.ErrOrStderr())
+		} else {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%d columns from %d rows; %d rows could not be read\n", len(s.Fields), seen.Rows, seen.Skipped)
+		}
+		if err == nil && set {
+			err = setInferred(cmd, *server, category, s)
+		}
+		return errors.Join(err, writeSchema(cmd.OutOrStdout(), s, output))
+	}
+	return cmd
+}
+
+// setInferred makes an inferred schema a category's.
+func setInferred(cmd *cobra.Command, server, name string, s *schema.Schema) error {
+	category, err := getCategory(cmd.Context(), server, "set the schema of category "+name, name)
+	if err != nil {
+		return err
+	}
+	h, err := history(category)
+	if err != nil {
+		return err
+	}
+	if changesOf(cmd.ErrOrStderr(), h, s) {
+		return nil
+	}
+	if h.Latest() != nil {
+		if bad := schema.Compare(h.Latest(), s).Incompatible(); len(bad) > 0 {
+			return fmt.Errorf("%d changes that are marked with ! are not compatible with version %d: edit the schema, or give it to scribe schema set with --force",
+				len(bad), h.Latest().Version)
+		}
+	}
+	return setSchema(cmd, server, category, s, false)
+}
+
+func inferCategory(ctx context.Context, server, name string, format schema.Format, o schema.InferOptions) (*schema.Schema, schema.Report, error) {
+	c, err := consumer.New(server, name, consumer.WithRetryTimeout(callTimeout))
+	if err != nil {
+		return nil, schema.Report{}, usage(err)
+	}
+	s, report, err := c.InferSchema(ctx, format, o)
+	return s, report, errors.Join(err, c.Close())
+}
+
+// inferFiles infers from the lines of files.
+func inferFiles(stdin io.Reader, names []string, format string, o schema.InferOptions) (*schema.Schema, schema.Report, error) {
+	if format == "" {
+		switch strings.ToLower(filepath.Ext(names[0])) {
+		case ".csv", ".tsv":
+			format = string(schema.CSV)
+		}
+	}
+	var failed error
+	samples := fileLines(stdin, names, &failed)
+	if o.CSV != nil && o.CSV.Header {
+		samples = wholeFiles(stdin, names, o.MaxBytes, &failed) // a line alone has no header
+	}
+	s, report, err := schema.Infer(samples, schema.Format(format), o)
+	if failed != nil {
+		return nil, report, failed
+	}
+	return s, report, err
+}
+
+// fileLines iterates over the lines of files. What ends it early is in failed. A line is valid until the next one.
+func fileLines(stdin io.Reader, names []string, failed *error) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for _, name := range names {
+			file, done, err := openInput(stdin, name)
+			if err != nil {
+				*failed = err
+				return
+			}
+			lines := bufio.NewScanner(file)
+			lines.Buffer(make([]byte, 0, 64<<10), maxSampleLine)
+			for lines.Scan() {
+				if len(lines.Bytes()) > 0 && !yield(lines.Bytes()) {
+					_ = done()
+					return
+				}
+			}
+			if err := errors.Join(lines.Err(), done()); err != nil {
+				*failed = fmt.Errorf("%s: %w", name, err)
+				return
+			}
+		}
+	}
+}
+
+// wholeFiles iterates over files, each a message, as far as they are read at all.
+func wholeFiles(stdin io.Reader, names []string, limit int, failed *error) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for _, name := range names {
+			file, done, err := openInput(stdin, name)
+			if err != nil {
+				*failed = err
+				return
+			}
+			content, err := io.ReadAll(io.LimitReader(file, int64(limit)))
+			if err := errors.Join(err, done()); err != nil {
+				*failed = fmt.Errorf("%s: %w", name, err)
+				return
+			}
+			if !yield(content) {
+				return
+			}
+		}
+	}
+}

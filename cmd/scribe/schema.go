@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -75,28 +76,15 @@ func notFound(format string, args ...any) error {
 	return &codedError{code: exitNotFound, err: fmt.Errorf(format, args...)}
 }
 
-// schemaFormat is a flag -o yaml|json, and what else a command has.
-func schemaFormat(cmd *cobra.Command, formats ...string) func() (string, error) {
+// schemaFormat is a flag -o yaml|json|arrow.
+func schemaFormat(cmd *cobra.Command) func() (string, error) {
 	var output string
-	text := ""
-	for i, f := range formats {
-		switch {
-		case i == 0:
-		case i == len(formats)-1:
-			text += " or "
-		default:
-			text += ", "
-		}
-		text += f
-	}
-	cmd.Flags().StringVarP(&output, "output", "o", formats[0], text)
+	cmd.Flags().StringVarP(&output, "output", "o", "yaml", "yaml, json or arrow")
 	return func() (string, error) {
-		for _, f := range formats {
-			if f == output {
-				return output, nil
-			}
+		if !slices.Contains([]string{"yaml", "json", "arrow"}, output) {
+			return "", usage(fmt.Errorf("-o %q is none of yaml, json and arrow", output))
 		}
-		return "", usage(fmt.Errorf("-o %q is none of %s", output, text))
+		return output, nil
 	}
 }
 
@@ -147,7 +135,7 @@ category has among them.`,
   scribe schema show access --versions`,
 		Args: cobra.ExactArgs(1),
 	}
-	server, format := serverFlag(cmd), schemaFormat(cmd, "yaml", "json", "arrow")
+	server, format := serverFlag(cmd), schemaFormat(cmd)
 	cmd.Flags().Uint32Var(&version, "version", 0, "number of the version; default the newest")
 	cmd.Flags().BoolVar(&versions, "versions", false, "list the versions that are kept, with what each changed")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -300,7 +288,7 @@ func setSchema(cmd *cobra.Command, server string, category *scribev1.Category, s
 // changesOf says what a schema changes of the newest version, and whether that is nothing at all.
 func changesOf(w io.Writer, h *schema.History, s *schema.Schema) (same bool) {
 	if h == nil || h.Latest() == nil {
-		fmt.Fprintf(w, "it is the first schema, of %d fields\n", len(s.Fields))
+		fmt.Fprintf(w, "it is the first schema, of %s\n", counted(len(s.Fields), "field"))
 		return false
 	}
 	if schema.Same(h.Latest(), s) {
@@ -323,8 +311,8 @@ func compatible(h *schema.History, s *schema.Schema, force bool) error {
 		return nil
 	}
 	if bad := schema.Compare(h.Latest(), s).Incompatible(); len(bad) > 0 {
-		return fmt.Errorf("by %d changes that are marked with ! what is stored would read otherwise than by version %d; --force takes it nevertheless",
-			len(bad), h.Latest().Version)
+		return fmt.Errorf("by %s marked with ! what is stored would read otherwise than by version %d; scribe schema set --force takes it nevertheless",
+			counted(len(bad), "change"), h.Latest().Version)
 	}
 	return nil
 }

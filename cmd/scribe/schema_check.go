@@ -1,45 +1,163 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 
+	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/spf13/cobra"
+
+	"scribe/columnar/schema"
+	"scribe/columnar/transcode"
+	"scribe/internal/record"
 )
 
 func newSchemaCheck() *cobra.Command {
 	var against string
+	var shown int
 	cmd := &cobra.Command{
-		Use:   "check FILE",
-		Short: "Check a schema",
+		Use:   "check FILE [SAMPLES...]",
+		Short: "Check a schema: by itself, on samples, against a category's",
 		Long: `Check the schema in a file (- for stdin): everything that is wrong with it is said at once, with lines.
 
---against compares it with the newest version of a category's schema: + marks what reads the same as before, ! what does not. The exit code is 1
-if there is any of the latter.`,
+With files of samples, in which a line is a message as "scribe produce" takes them (of a CSV whose messages begin with a header, a file is
+one), it says how many rows fit, and of those that do not what and why.
+
+--against compares it with the newest version of a category's schema: + marks what reads the same as before, ! what does not.
+
+The exit code is 1 if a row does not fit, or a change is marked with !, and 2 if the schema is wrong.`,
 		Example: `  scribe schema check access.yaml
+  scribe schema check access.yaml access.jsonl
   scribe schema check access.yaml --against access`,
-		Args: cobra.ExactArgs(1),
+		Args: cobra.MinimumNArgs(1),
 	}
 	server := serverFlag(cmd)
 	cmd.Flags().StringVar(&against, "against", "", "compare with this category's newest version")
+	cmd.Flags().IntVar(&shown, "errors", 10, "how many rows that do not fit are shown")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s, err := readSchema(args[0], cmd.InOrStdin())
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %d fields\n", args[0], s.Format, len(s.Fields))
+		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s\n", args[0], s.Format, counted(len(s.Fields), "field"))
+		if len(args) > 1 {
+			err = checkSamples(cmd.OutOrStdout(), cmd.InOrStdin(), s, args[1:], shown)
+		}
 		if against == "" {
-			return nil
-		}
-		category, err := getCategory(cmd.Context(), *server, "compare with category "+against, against)
-		if err != nil {
 			return err
 		}
-		h, err := history(category)
-		if err != nil {
-			return err
+		category, cerr := getCategory(cmd.Context(), *server, "compare with category "+against, against)
+		if cerr != nil {
+			return errors.Join(err, cerr)
+		}
+		h, cerr := history(category)
+		if cerr != nil {
+			return errors.Join(err, cerr)
 		}
 		changesOf(cmd.OutOrStdout(), h, s)
-		return compatible(h, s, false)
+		return errors.Join(err, compatible(h, s, false))
 	}
 	return cmd
+}
+
+// maxCheckFrame is how many bytes of samples are checked at a time.
+const maxCheckFrame = 1 << 20
+
+// checker puts samples into frames, and counts which of their rows fit.
+type checker struct {
+	t     *transcode.Transcoder
+	b     record.Builder
+	out   io.Writer
+	shown int // errors that are still shown
+	// file is where the messages of the open frame are from, line the number of its first one.
+	file      string
+	line      int
+	rows, bad int64
+}
+
+// checkSamples says how many rows of files fit a schema.
+func checkSamples(out io.Writer, stdin io.Reader, s *schema.Schema, names []string, shown int) error {
+	if s.Format == schema.Arrow {
+		return usage(errors.New("samples of the format arrow are batches, not lines of a file: they are not checked"))
+	}
+	lenient := *s
+	lenient.OnError = schema.OnErrorNull // rows that are rejected would not say why
+	t, err := transcode.New(transcode.Spec{Schema: &lenient, Columns: []string{schema.ColumnError, transcode.ColumnIndex}})
+	if err != nil {
+		return err
+	}
+	c := &checker{t: t, out: out, shown: shown}
+	for _, name := range names {
+		var failed error
+		samples := fileLines(stdin, []string{name}, &failed)
+		if s.CSV != nil && s.CSV.Header {
+			samples = wholeFiles(stdin, []string{name}, maxSampleLine, &failed)
+		}
+		if err := c.open(name, 1); err != nil {
+			return err
+		}
+		line := 0
+		for sample := range samples {
+			line++
+			if err := c.add(sample, line); err != nil {
+				return fmt.Errorf("%s: line %d: %w", name, line, err)
+			}
+		}
+		if err := errors.Join(failed, c.close()); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(out, "%d of %d rows fit\n", c.rows-c.bad, c.rows)
+	if c.bad > 0 {
+		return fmt.Errorf("the schema does not fit %s", counted(c.bad, "row"))
+	}
+	return nil
+}
+
+// open begins a frame.
+func (c *checker) open(file string, line int) error {
+	c.file, c.line = file, line
+	return c.b.Reset(nil, record.Envelope{Category: "samples"})
+}
+
+func (c *checker) add(sample []byte, line int) error {
+	if c.b.Count() > 0 && (c.b.Len()+len(sample) > maxCheckFrame || c.b.Count() == record.MaxMessagesPerFrame) {
+		if err := errors.Join(c.close(), c.open(c.file, line)); err != nil {
+			return err
+		}
+	}
+	return c.b.AppendPayload(sample)
+}
+
+// close checks the rows of the open frame.
+func (c *checker) close() error {
+	if c.b.Count() == 0 {
+		return nil
+	}
+	frame, err := c.b.Finish()
+	if err != nil {
+		return err
+	}
+	batch, _, err := c.t.Transcode(frame, nil)
+	if err != nil {
+		return err
+	}
+	defer batch.Release()
+	why, whyOK := batch.Column(0).(*array.String)
+	index, indexOK := batch.Column(1).(*array.Uint32)
+	if !whyOK || !indexOK {
+		return fmt.Errorf("columns of the types %s and %s", batch.Column(0).DataType(), batch.Column(1).DataType())
+	}
+	c.rows += batch.NumRows()
+	for i := range why.Len() {
+		if why.IsNull(i) {
+			continue
+		}
+		if c.bad++; c.shown > 0 {
+			c.shown--
+			fmt.Fprintf(c.out, "%s: message %d: %s\n", c.file, c.line+int(index.Value(i)), why.Value(i))
+		}
+	}
+	return nil
 }

@@ -75,9 +75,14 @@ func schemaSummary(c *scribev1.Category) string {
 	case h.Latest() == nil:
 		return ""
 	}
-	s, fields := h.Latest(), "fields"
-	if len(s.Fields) == 1 {
-		fields = "field"
+	s := h.Latest()
+	return fmt.Sprintf("version %d: %s, %s", s.Version, s.Format, counted(len(s.Fields), "field"))
+}
+
+// counted is a number of things.
+func counted[N int | int64](n N, what string) string {
+	if n != 1 {
+		what += "s"
 	}
-	return fmt.Sprintf("version %d: %s, %d %s", s.Version, s.Format, len(s.Fields), fields)
+	return fmt.Sprintf("%d %s", n, what)
 }

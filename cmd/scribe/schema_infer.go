@@ -80,7 +80,7 @@ in many rows become a dictionary. What is of several kinds becomes a string, whi
   scribe schema infer access.jsonl --report -o json > access.json
   scribe schema infer --category access --set`,
 	}
-	server, format := serverFlag(cmd), schemaFormat(cmd, "yaml", "json", "arrow")
+	server, format := serverFlag(cmd), schemaFormat(cmd)
 	f.add(cmd)
 	cmd.Flags().StringVar(&category, "category", "", "infer from the first messages of this category")
 	cmd.Flags().BoolVar(&set, "set", false, "make it the schema of --category; an existing one must be compatible")
@@ -116,7 +116,7 @@ in many rows become a dictionary. What is of several kinds becomes a string, whi
 		if report {
 			err = seen.Print(cmd.ErrOrStderr())
 		} else {
-			fmt.Fprintf(cmd.ErrOrStderr(), "%d columns from %d rows; %d rows could not be read\n", len(s.Fields), seen.Rows, seen.Skipped)
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s from %s; %s could not be read\n", counted(len(s.Fields), "column"), counted(seen.Rows, "row"), counted(seen.Skipped, "row"))
 		}
 		if err == nil && set {
 			err = setInferred(cmd, *server, category, s)
@@ -139,11 +139,8 @@ func setInferred(cmd *cobra.Command, server, name string, s *schema.Schema) erro
 	if changesOf(cmd.ErrOrStderr(), h, s) {
 		return nil
 	}
-	if h.Latest() != nil {
-		if bad := schema.Compare(h.Latest(), s).Incompatible(); len(bad) > 0 {
-			return fmt.Errorf("%d changes that are marked with ! are not compatible with version %d: edit the schema, or give it to scribe schema set with --force",
-				len(bad), h.Latest().Version)
-		}
+	if err := compatible(h, s, false); err != nil {
+		return err
 	}
 	return setSchema(cmd, server, category, s, false)
 }
@@ -189,7 +186,7 @@ func fileLines(stdin io.Reader, names []string, failed *error) iter.Seq[[]byte] 
 			lines := bufio.NewScanner(file)
 			lines.Buffer(make([]byte, 0, 64<<10), maxSampleLine)
 			for lines.Scan() {
-				if len(lines.Bytes()) > 0 && !yield(lines.Bytes()) {
+				if !yield(lines.Bytes()) {
 					_ = done()
 					return
 				}
@@ -202,7 +199,7 @@ func fileLines(stdin io.Reader, names []string, failed *error) iter.Seq[[]byte] 
 	}
 }
 
-// wholeFiles iterates over files, each a message, as far as they are read at all.
+// wholeFiles iterates over files, each a message. One that is longer than limit is cut behind it.
 func wholeFiles(stdin io.Reader, names []string, limit int, failed *error) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for _, name := range names {
@@ -211,7 +208,7 @@ func wholeFiles(stdin io.Reader, names []string, limit int, failed *error) iter.
 				*failed = err
 				return
 			}
-			content, err := io.ReadAll(io.LimitReader(file, int64(limit)))
+			content, err := io.ReadAll(io.LimitReader(file, int64(limit)+1))
 			if err := errors.Join(err, done()); err != nil {
 				*failed = fmt.Errorf("%s: %w", name, err)
 				return

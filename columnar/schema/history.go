@@ -24,7 +24,7 @@ type IncompatibleError struct {
 
 // Error implements error.
 func (e *IncompatibleError) Error() string {
-	return fmt.Sprintf("what is stored would not read as by version %d:\n%s", e.Version, e.Changes)
+	return fmt.Sprintf("it is not compatible with version %d, by which what is stored reads otherwise:\n%s", e.Version, e.Changes)
 }
 
 // Is makes it an ErrIncompatible.

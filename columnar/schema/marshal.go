@@ -37,7 +37,9 @@ func (s *Schema) YAML() ([]byte, error) {
 // style chooses how YAML is written: paths and small fields on one line, the rest in blocks, quotes only where they are needed.
 func style(n *yaml.Node, key string) {
 	n.Style &^= yaml.DoubleQuotedStyle
-	if key != "path" && key != "aliases" && key != "columns" && !(key == "fields" && smallField(n)) {
+	switch {
+	case key == "path", key == "aliases", key == "columns", key == "fields" && smallField(n):
+	default:
 		n.Style &^= yaml.FlowStyle
 	}
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" {

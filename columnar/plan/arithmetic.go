@@ -20,6 +20,8 @@ func (b *binder) calculate(pos int, op expr.Op, operator string, l, r operand) (
 	}
 	lt, rt := l.e.Type(), r.e.Type()
 	switch {
+	case op == expr.Mod && (lt.Kind == schema.Float64 || rt.Kind == schema.Float64):
+		return nil, b.fail(pos, "Cast to numeric.", "operator does not exist: %s %% %s", typeName(lt), typeName(rt))
 	case numeric(lt.Kind) && numeric(rt.Kind):
 		return b.numbers(op, l, r)
 	case lt.Kind == schema.Interval || rt.Kind == schema.Interval:

@@ -266,19 +266,30 @@ func (b *binder) unknownColumn(e *sql.Name) error {
 			}
 		}
 	}
-	names := b.columnNames()
-	found := near.Names(strings.Join(e.Parts, "."), names)
+	names, last := b.columnNames(), e.Parts[len(e.Parts)-1]
+	found := likely(strings.Join(e.Parts, "."), names)
 	if len(found) == 0 {
-		found = near.Names(e.Parts[len(e.Parts)-1], names)
+		found = likely(last, names)
 	}
 	hint := ""
 	switch {
+	case b.find(last) >= 0 && len(e.Parts) > 1:
+		hint = "There is a column " + sql.Text(&sql.Name{Parts: []string{last}}) + "."
 	case len(found) > 0:
 		hint = "Perhaps you meant to reference the column " + sql.Text(&sql.Name{Parts: found[:1]}) + "."
 	case b.schema.Version == 0:
 		hint = "The category has no schema, only the column payload and those of the message; scribe schema set gives it one."
 	}
 	return b.fail(e.At, hint, "column %s does not exist", quote(text))
+}
+
+// likely returns the names that may have been meant. One letter for another is none of them.
+func likely(name string, names []string) []string {
+	found := near.Names(name, names)
+	if len(found) > 0 && len(found[0]) < 3 && !strings.EqualFold(name, found[0]) {
+		return nil
+	}
+	return found
 }
 
 func (b *binder) columnNames() []string {
@@ -311,7 +322,7 @@ func (b *binder) field(x operand, pos int, name string) (operand, error) {
 		names = append(names, t.Fields[i].Name)
 	}
 	hint := ""
-	if found := near.Names(name, names); len(found) > 0 {
+	if found := likely(name, names); len(found) > 0 {
 		hint = "Perhaps you meant the field " + sql.Text(&sql.Name{Parts: found[:1]}) + "."
 	}
 	return operand{}, b.fail(pos, hint, "field %s does not exist in the struct", quote(name))

@@ -332,6 +332,15 @@ func bindNullIf(b *binder, c *call) (operand, error) {
 			return operand{}, err
 		}
 	}
+	// As in PostgreSQL an integer becomes what it is compared as, where that is no integer.
+	if t, _, ok := b.common(false, l, r); ok && integer(l.e.Type().Kind) && !integer(t.Kind) {
+		le, err := b.as(l, &t)
+		if err != nil {
+			return operand{}, err
+		}
+		re, err := b.as(r, &t)
+		return operand{e: b.call(expr.NullIf, t, nil, le, re)}, err
+	}
 	t := plain(l.e.Type())
 	if c, ok := equal.(*expr.Call); ok && c.Op == expr.Eq && c.Args[0] == l.e {
 		return operand{e: b.call(expr.NullIf, t, nil, c.Args...)}, nil

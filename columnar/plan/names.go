@@ -48,8 +48,6 @@ func figureName(e sql.Expr) (name string, strong bool) {
 		return shortType(e.Type), false
 	case *sql.Typed:
 		return shortType(e.Type), false
-	case *sql.Bool:
-		return "bool", false
 	case *sql.Case:
 		if e.Else != nil {
 			if name, strong := figureName(e.Else); strong {

@@ -52,10 +52,12 @@ func (b *binder) unary(e *sql.Unary) (operand, error) {
 		}
 		return operand{e: negation(c), pos: e.At}, nil
 	}
+	sign := "-"
+	if e.Op == sql.Plus {
+		sign = "+"
+	}
 	if x.unknown {
-		if x, err = b.settle(x, &typeFloat64); err != nil {
-			return operand{}, err
-		}
+		return operand{}, b.fail(e.At, "Write a number, or add a cast.", "operator is not unique: %s unknown", sign)
 	}
 	t := plain(x.e.Type())
 	if t.Kind == schema.Uint64 {
@@ -63,10 +65,6 @@ func (b *binder) unary(e *sql.Unary) (operand, error) {
 		x.e = b.cast(x.e, &t)
 	}
 	if !numeric(t.Kind) && t.Kind != schema.Interval {
-		sign := "-"
-		if e.Op == sql.Plus {
-			sign = "+"
-		}
 		return operand{}, b.fail(e.At, noOperator, "operator does not exist: %s %s", sign, typeName(&t))
 	}
 	if e.Op == sql.Plus {
@@ -121,7 +119,16 @@ func mirrored(op expr.Op) expr.Op {
 }
 
 func (b *binder) mismatch(pos int, operator string, l, r operand) error {
-	return b.fail(pos, noOperator, "operator does not exist: %s %s %s", typeName(l.typ()), operator, typeName(r.typ()))
+	hint := noOperator
+	switch lt, rt := l.typ(), r.typ(); {
+	case lt.Kind == schema.String && r.number != "":
+		hint = "Write '" + clip(r.number) + "' to compare texts, or cast the text to a number."
+	case lt.Kind == schema.String && numeric(rt.Kind), rt.Kind == schema.String && numeric(lt.Kind):
+		hint = "Cast the text to a number, or the number to text."
+	case lt.Kind == schema.Binary && rt.Kind == schema.String, rt.Kind == schema.Binary && lt.Kind == schema.String:
+		hint = "Cast the bytea to text."
+	}
+	return b.fail(pos, hint, "operator does not exist: %s %s %s", typeName(l.typ()), operator, typeName(r.typ()))
 }
 
 // compare is a comparison; both sides are converted to the type that they have in common.

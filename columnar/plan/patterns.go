@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"errors"
 	"regexp"
 	"regexp/syntax"
 	"strings"
@@ -151,7 +152,7 @@ func (b *binder) compile(pos int, flags, text string) (*regexp.Regexp, error) {
 	}
 	tree, err := syntax.Parse(flags+text, syntax.Perl)
 	if err != nil {
-		return nil, b.fail(pos, expressionHint(text), "invalid regular expression: %s", strings.TrimPrefix(clip(err.Error()), "error parsing regexp: "))
+		return nil, b.invalidExpression(pos, flags, text, err)
 	}
 	if b.programs += instructions(tree); b.programs > MaxProgram {
 		return nil, b.fail(pos, "Counted repetitions {n} take n times the space of what they repeat; classes of characters take some, too.",
@@ -159,9 +160,18 @@ func (b *binder) compile(pos int, flags, text string) (*regexp.Regexp, error) {
 	}
 	re, err := regexp.Compile(flags + text)
 	if err != nil {
-		return nil, b.fail(pos, expressionHint(text), "invalid regular expression: %s", clip(err.Error()))
+		return nil, b.invalidExpression(pos, flags, text, err)
 	}
 	return re, nil
+}
+
+func (b *binder) invalidExpression(pos int, flags, text string, err error) error {
+	reason := err.Error()
+	var e *syntax.Error
+	if errors.As(err, &e) {
+		reason = e.Code.String() + ": " + strings.TrimPrefix(e.Expr, flags)
+	}
+	return b.fail(pos, expressionHint(text), "invalid regular expression: %s", clip(reason))
 }
 
 // expressionHint says what to write for what PostgreSQL has and RE2 has not.

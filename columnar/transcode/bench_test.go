@@ -7,10 +7,12 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
 
 	"scribe/columnar/expr"
 	"scribe/columnar/schema"
@@ -181,6 +183,7 @@ func BenchmarkTranscode(b *testing.B) {
 			}
 			b.SetBytes(jsonBytes(bench.rows))
 			b.ReportAllocs()
+			defer reportCPU(b, jsonBytes(bench.rows))()
 			for b.Loop() {
 				batch, _, err := tr.Transcode(payload, nil)
 				if err != nil {
@@ -197,6 +200,20 @@ func jsonBytes(rows []string) (n int64) {
 		n += int64(len(r))
 	}
 	return n
+}
+
+// reportCPU reports bytes by the time that the process had of a processor, which what else runs on the machine changes less than the time that has
+// passed. It counts the garbage collector's work on other processors.
+func reportCPU(b *testing.B, bytes int64) func() {
+	spent := func() time.Duration {
+		var u unix.Rusage
+		if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+			b.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	before := spent()
+	return func() { b.ReportMetric(float64(bytes)*float64(b.N)/1e6/(spent()-before).Seconds(), "MB/cpu-s") }
 }
 
 // BenchmarkBeside is what Transcode is compared with: arrow-go's own reader of JSON, the decompression of the same bytes, and the index

@@ -2,6 +2,7 @@ package transcode
 
 import (
 	"math"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 
@@ -16,6 +17,7 @@ type column struct {
 	n        int  // values
 	nulls    int
 	valid    []byte // a bit for each value; nil as long as there are no nulls
+	spare    []byte // memory for valid
 
 	bits    []byte    // Bool
 	i32     []int32   // Int32, Date, codes of a dictionary
@@ -27,6 +29,8 @@ type column struct {
 	dict    *dictionary
 	// children are the column of a List's elements, the keys and values of a Map, the fields of a Struct.
 	children []*column
+	// times are the formats of a Timestamp or a Date.
+	times []timeFormat
 	// fallback appends the default of a struct's field; nil without one.
 	fallback func(*column)
 	// shape is what was learned of a struct as it stands in JSON, found what was found of its fields that have aliases; both are made when
@@ -48,6 +52,8 @@ func newColumn(t *schema.Type, nullable bool) *column {
 			return c
 		}
 		c.offsets = []int32{0}
+	case schema.Timestamp, schema.Date:
+		c.times = timeFormats(t)
 	case schema.List:
 		c.offsets = []int32{0}
 		c.children = []*column{newColumn(t.Elem, true)}
@@ -65,20 +71,29 @@ func newColumn(t *schema.Type, nullable bool) *column {
 	return c
 }
 
-// reset empties the column; its buffers are kept unless they were handed over.
+// reset empties the column.
 func (c *column) reset() {
-	c.n, c.nulls, c.valid, c.full = 0, 0, nil, false
-	c.bits, c.i32, c.i64, c.f64, c.dec = c.bits[:0], c.i32[:0], c.i64[:0], c.f64[:0], c.dec[:0]
+	c.n, c.nulls, c.full = 0, 0, false
+	c.spare, c.valid = kept(c.validMemory()), nil
+	c.bits, c.i32, c.i64, c.f64, c.dec = kept(c.bits), kept(c.i32), kept(c.i64), kept(c.f64), kept(c.dec)
 	if c.offsets != nil {
-		c.offsets = append(c.offsets[:0], 0)
+		c.offsets = append(kept(c.offsets), 0)
 	}
-	c.values = c.values[:0]
+	c.values = kept(c.values)
 	if c.dict != nil {
 		c.dict.reset()
 	}
 	for _, child := range c.children {
 		child.reset()
 	}
+}
+
+// validMemory is the memory of the bitmap of nulls, in use or not.
+func (c *column) validMemory() []byte {
+	if c.valid != nil {
+		return c.valid
+	}
+	return c.spare
 }
 
 // ok makes the last value, which has just been written, count as a value that is there.
@@ -100,7 +115,7 @@ func (c *column) setValid(bit byte) {
 // null is ok for a null.
 func (c *column) null() {
 	if c.valid == nil {
-		c.valid = make([]byte, (c.n+7)/8, c.n/8+64)
+		c.valid = slices.Grow(c.spare[:0], c.n/8+64)[:(c.n+7)/8]
 		for i := range c.valid {
 			c.valid[i] = 0xFF
 		}
@@ -211,6 +226,23 @@ func (c *column) appendString(v []byte) {
 		v = nil
 	}
 	c.values = append(c.values, v...)
+	c.offsets = append(c.offsets, int32(len(c.values)))
+	c.ok()
+}
+
+// short is how many bytes of a text are copied whatever its length is, which is faster than to look at the length.
+const short = 32
+
+// appendPart is appendString for b[at:end]. Most texts are short: so many bytes are copied that the next text overwrites some.
+func (c *column) appendPart(b []byte, at, end int) {
+	n := len(c.values)
+	if c.dict != nil || end-at > short || at+short > len(b) || n+short > cap(c.values) || n > math.MaxInt32-short {
+		c.appendString(b[at:end])
+		return
+	}
+	c.values = c.values[:n+short]
+	*(*[short]byte)(c.values[n:]) = [short]byte(b[at : at+short])
+	c.values = c.values[:n+end-at]
 	c.offsets = append(c.offsets, int32(len(c.values)))
 	c.ok()
 }

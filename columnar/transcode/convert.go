@@ -49,13 +49,13 @@ func textInto(c *column, text []byte) (why string) {
 	case schema.String, schema.Binary:
 		c.appendString(text)
 	case schema.Timestamp:
-		v, ok := instant(c.typ, text, false)
+		v, ok := instant(c.times, text, false)
 		if !ok {
 			return whyNotTime
 		}
 		c.appendInt64(v)
 	case schema.Date:
-		v, ok := instant(c.typ, text, false)
+		v, ok := instant(c.times, text, false)
 		if !ok {
 			return whyNotTime
 		}
@@ -119,7 +119,7 @@ func appendNumber(c *column, text []byte) (why string) {
 		}
 		c.appendDecimal(v)
 	case schema.Timestamp, schema.Date:
-		v, ok := instant(c.typ, text, true)
+		v, ok := instant(c.times, text, true)
 		if !ok {
 			return whyNotTimeNum
 		}

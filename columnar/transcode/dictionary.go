@@ -27,8 +27,11 @@ func newDictionary() *dictionary {
 }
 
 func (d *dictionary) reset() {
-	d.offsets = append(d.offsets[:0], 0)
-	d.values, d.hashes = d.values[:0], d.hashes[:0]
+	d.offsets = append(kept(d.offsets), 0)
+	d.values, d.hashes = kept(d.values), kept(d.hashes)
+	if 4*len(d.table) > keepBuffer {
+		d.table = make([]int32, minDictionaryTable)
+	}
 	clear(d.table)
 	d.last = -1
 }
@@ -78,13 +81,7 @@ func (d *dictionary) grow() {
 	}
 }
 
-// data hands the texts over. The codes begin anew.
+// data copies the texts into an array.
 func (d *dictionary) data(dt arrow.DataType) *array.Data {
-	if d.values == nil {
-		d.values = []byte{}
-	}
-	buffers := []*memory.Buffer{nil, memory.NewBufferBytes(bytesOf(d.offsets)), memory.NewBufferBytes(d.values)}
-	out := array.NewData(dt, len(d.hashes), buffers, nil, 0, 0)
-	d.offsets, d.values = []int32{0}, nil
-	return out
+	return array.NewData(dt, len(d.hashes), []*memory.Buffer{nil, copied(d.offsets), copied(d.values)}, nil, 0, 0)
 }

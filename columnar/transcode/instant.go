@@ -18,19 +18,38 @@ func dayOf(micros int64) (int32, bool) {
 	return int32(days), days >= math.MinInt32 && days <= math.MaxInt32
 }
 
-// instant reads a text or a number in the formats of a type, which are tried in turn, as Unix microseconds.
-func instant(t *schema.Type, text []byte, number bool) (micros int64, ok bool) {
-	for _, f := range t.TimeFormats() {
-		if number {
-			if _, unix := f.Unix(); !unix {
-				continue
-			}
-		}
+// timeFormat is a format of times, with what is known of it beforehand.
+type timeFormat struct {
+	schema.TimeFormat
+	parse func([]byte) (micros int64, ok bool) // nil: the format's own
+	unix  bool                                 // numbers are read, too
+}
+
+func timeFormats(t *schema.Type) []timeFormat {
+	formats := make([]timeFormat, len(t.TimeFormats()))
+	for i, f := range t.TimeFormats() {
+		formats[i].TimeFormat = f
+		_, formats[i].unix = f.Unix()
 		switch f {
 		case schema.RFC3339:
-			micros, ok = rfc3339(text)
+			formats[i].parse = rfc3339
 		case schema.DateOnly:
-			micros, ok = dateOnly(text)
+			formats[i].parse = dateOnly
+		default:
+		}
+	}
+	return formats
+}
+
+// instant reads a text or a number in some formats, which are tried in turn, as Unix microseconds.
+func instant(formats []timeFormat, text []byte, number bool) (micros int64, ok bool) {
+	for i := range formats {
+		f := &formats[i]
+		switch {
+		case number && !f.unix:
+			continue
+		case f.parse != nil:
+			micros, ok = f.parse(text)
 		default:
 			micros, ok = f.Parse(str(text))
 		}

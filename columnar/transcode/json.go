@@ -42,6 +42,31 @@ type term struct {
 type jsonField struct {
 	field   int
 	sources []int
+	only    int // the source, if there is one only, else -1
+	class   fieldClass
+}
+
+// fieldClass picks out the fields that take the shortest way into their columns.
+type fieldClass uint8
+
+const (
+	otherField fieldClass = iota
+	intField              // Int64
+	textField             // String or Binary
+	wordField             // the others of hasWord
+)
+
+func classOf(t *schema.Type) fieldClass {
+	switch {
+	case t.Kind == schema.Int64:
+		return intField
+	case isText(t.Kind):
+		return textField
+	case hasWord(t.Kind):
+		return wordField
+	default:
+		return otherField
+	}
 }
 
 func newJSONPlan(p *plan, lines bool) *jsonPlan {
@@ -54,6 +79,10 @@ func newJSONPlan(p *plan, lines bool) *jsonPlan {
 		f := jsonField{field: p.inputs[i].field}
 		for k, path := range p.schema.Fields[f.field].Sources() {
 			f.sources = append(f.sources, t.add(j.top, path, f.field, k))
+		}
+		f.class, f.only = classOf(&p.inputs[i].typ), -1
+		if len(f.sources) == 1 {
+			f.only = f.sources[0]
 		}
 		j.fields = append(j.fields, f)
 	}
@@ -242,7 +271,7 @@ func (r *jsonReader) row(rows *rows, at, limit int) {
 	default:
 		rows.begin()
 		r.emit(rows, at)
-		rows.end()
+		rows.endComplete()
 	}
 }
 
@@ -313,38 +342,54 @@ func (r *jsonReader) emit(rows *rows, start int) {
 		f := &r.j.fields[i]
 		c := rows.declared[f.field]
 		s := r.found(f)
-		switch {
-		case s == nil: // missing
-		case s.kind == slotNull:
-			if r.j.p.fields[f.field].nullable {
-				c.appendNull()
-			} else if r.j.p.fields[f.field].fallback == nil {
-				rows.badValue(f.field, int(s.at)-start, whyNull)
-			}
-		default:
-			if why, at := w.materialise(c, s); why != "" {
-				rows.badValue(f.field, at-start, why)
-			}
+		if s == nil {
+			rows.missing(f.field, c)
+			continue
 		}
+		switch {
+		case f.class == textField && s.kind == slotText:
+			c.appendPart(w.b, int(s.at), int(s.end))
+			continue
+		case f.class == intField && s.kind == slotInt:
+			c.appendInt64(s.val)
+			continue
+		}
+		r.emitOther(rows, f, c, s, start)
 	}
 	if r.j.p.wantsRest {
 		rows.rest = w.appendRest(rows.rest)
 	}
 }
 
-// materialise appends the value of a slot. It returns why, and where, it does not fit.
-func (w *walker) materialise(c *column, s *slot) (why string, at int) {
-	if hasWord(c.typ.Kind) {
-		if s.kind == slotInt && c.typ.Kind == schema.Int64 {
-			c.appendInt64(s.val)
-			return "", 0
+// emitOther is emit for what is not usual.
+func (r *jsonReader) emitOther(rows *rows, f *jsonField, c *column, s *slot, start int) {
+	w := &r.w
+	if s.kind == slotNull {
+		switch p := &r.j.p.fields[f.field]; {
+		case p.nullable:
+			c.appendNull()
+		case p.fallback != nil:
+			p.fallback(c)
+		default:
+			rows.badValue(f.field, int(s.at)-start, whyNull)
 		}
-		if w.resolve(c.typ, s); s.kind == slotBad {
-			return s.why, int(s.at)
-		}
-		c.appendWord(s.val)
-		return "", 0
+		return
 	}
+	if f.class == wordField || f.class == intField {
+		if w.resolve(c, s); s.kind == slotValue {
+			c.appendWord(s.val)
+			return
+		}
+		rows.badValue(f.field, int(s.at)-start, s.why)
+		return
+	}
+	if why, at := w.materialise(c, s); why != "" {
+		rows.badValue(f.field, at-start, why)
+	}
+}
+
+// materialise appends the value of a slot to a column whose type is none of hasWord. It returns why, and where, it does not fit.
+func (w *walker) materialise(c *column, s *slot) (why string, at int) {
 	switch s.kind {
 	case slotInt, slotNumber:
 		return appendNumber(c, w.b[s.at:s.end]), int(s.at)

@@ -2,6 +2,7 @@ package transcode
 
 import (
 	"encoding/binary"
+	"math"
 
 	"scribe/columnar/schema"
 	"scribe/columnar/transcode/jsonscan"
@@ -83,7 +84,9 @@ type entry struct {
 	// The first sixteen bytes of the key with its quotes and the colon, and which of their bits count.
 	w0, m0, w1, m1 uint64
 	text           string // all of it
+	size           int32  // its length; of the first entry more than any row has
 	child          int32  // of the node, -1 for a key that does not matter
+	slot           int32  // of the child, -1 without one
 	next           int32
 }
 
@@ -94,7 +97,7 @@ const (
 )
 
 func newShape(n *node) *shape {
-	s := &shape{node: n, below: make([]*shape, len(n.children)), entries: make([]entry, 1), byKey: map[string]int32{}}
+	s := &shape{node: n, below: make([]*shape, len(n.children)), entries: []entry{{size: math.MaxInt32}}, byKey: map[string]int32{}}
 	for i := range n.children {
 		if below := n.children[i].below; below != nil {
 			s.below[i] = newShape(below)
@@ -108,7 +111,11 @@ func (s *shape) learn(key []byte, child int32) int32 {
 	if len(s.entries) > maxLearned || len(key) > maxLearnedKey {
 		return 0
 	}
-	e := entry{text: `"` + string(key) + `":`, child: child}
+	e := entry{text: `"` + string(key) + `":`, child: child, slot: -1}
+	e.size = int32(len(e.text))
+	if child >= 0 {
+		e.slot = int32(s.node.children[child].slot)
+	}
 	var text [16]byte
 	n := copy(text[:], e.text)
 	e.w0, e.w1 = binary.LittleEndian.Uint64(text[:]), binary.LittleEndian.Uint64(text[8:])
@@ -124,13 +131,14 @@ func (s *shape) learn(key []byte, child int32) int32 {
 	return at
 }
 
-// matches reports whether the entry's text stands at at, where 16 bytes can be read.
-func (e *entry) matches(b []byte, at int) bool {
+// matches reports whether the entry's text stands at at, where 16 bytes can be read, and ends before limit. The first entry never does.
+func (e *entry) matches(b []byte, at, limit int) bool {
 	w := b[at : at+16 : at+16]
-	if (binary.LittleEndian.Uint64(w)^e.w0)&e.m0|(binary.LittleEndian.Uint64(w[8:])^e.w1)&e.m1 != 0 {
-		return false
-	}
-	return len(e.text) <= 16 || len(b)-at >= len(e.text) && string(b[at+16:at+len(e.text)]) == e.text[16:]
+	return (binary.LittleEndian.Uint64(w)^e.w0)&e.m0|(binary.LittleEndian.Uint64(w[8:])^e.w1)&e.m1 == 0 && at+int(e.size) < limit && (e.size <= 16 || e.matchesRest(b, at))
+}
+
+func (e *entry) matchesRest(b []byte, at int) bool {
+	return string(b[at+16:at+len(e.text)]) == e.text[16:]
 }
 
 // key reads a key and its colon at at, where the key's quote must be. prev is the entry of the key before, 0 at the beginning. It returns the key's
@@ -139,14 +147,14 @@ func (s *shape) key(w *walker, at int, prev int32) (now, kid int32, value int) {
 	b, limit := w.b, w.limit
 	if at+16 <= len(b) {
 		guess := s.entries[prev].next
-		for range 2 {
+		for range 3 {
 			e := &s.entries[guess]
-			if end := at + len(e.text); guess != 0 && e.matches(b, at) && end < limit {
+			if e.matches(b, at, limit) {
 				s.entries[prev].next = guess
-				if b[end] <= ' ' {
-					end = jsonscan.SkipSpace(b, end, limit)
+				if at += int(e.size); b[at] <= ' ' {
+					at = jsonscan.SkipSpace(b, at, limit)
 				}
-				return guess, e.child, end
+				return guess, e.child, at
 			}
 			guess = e.next
 		}
@@ -160,9 +168,9 @@ func (s *shape) lookUp(w *walker, at int, prev int32) (now, kid int32, value int
 	if at >= limit || b[at] != '"' {
 		return 0, 0, w.fail(at, jsonscan.WantKey)
 	}
-	quote, escaped, fault := w.x.StringEnd(at+1, limit)
-	if !fault.OK() {
-		return 0, 0, w.fail(fault.At, fault.Why)
+	quote, escaped := w.x.StringEnd(at+1, limit)
+	if quote < 0 {
+		return 0, 0, w.failText(at + 1)
 	}
 	raw := b[at+1 : quote]
 	value = jsonscan.SkipSpace(b, quote+1, limit)
@@ -178,10 +186,11 @@ func (s *shape) lookUp(w *walker, at int, prev int32) (now, kid int32, value int
 	}
 	key := raw
 	if escaped {
-		if key, fault = jsonscan.AppendUnescaped(w.scratch[:0], raw); !fault.OK() {
+		unescaped, fault := jsonscan.AppendUnescaped(w.scratch[:0], raw)
+		if !fault.OK() {
 			return prev, -1, value // the key of no field
 		}
-		w.scratch = key
+		key, w.scratch = unescaped, unescaped
 	}
 	kid = -1
 	if at, ok := s.node.byKey[string(key)]; ok {

@@ -14,8 +14,8 @@ func (w *walker) appendRest(dst []byte) []byte {
 	}
 	known := make(map[string]struct{}, len(w.rest))
 	for _, m := range w.rest {
-		quote, _, fault := w.x.StringEnd(m.key+1, w.limit)
-		if !fault.OK() {
+		quote, _ := w.x.StringEnd(m.key+1, w.limit)
+		if quote < 0 {
 			continue // the walk has found the key, so it ends
 		}
 		raw := w.b[m.key+1 : quote]

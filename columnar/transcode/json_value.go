@@ -54,9 +54,9 @@ func (w *walker) into(c *column, at int) (end int, fault jsonscan.Fault) {
 	why := ""
 	switch first := b[at]; {
 	case first == '"':
-		quote, escaped, fault := w.x.StringEnd(at+1, w.limit)
-		if !fault.OK() {
-			return 0, fault
+		quote, escaped := w.x.StringEnd(at+1, w.limit)
+		if quote < 0 {
+			return 0, w.x.StringFault(at+1, w.limit)
 		}
 		text := b[at+1 : quote]
 		if escaped {
@@ -154,9 +154,9 @@ func (w *walker) mapInto(c *column, at int) (end int, fault jsonscan.Fault) {
 			c.appendList()
 			return end, fault
 		}
-		quote, escaped, fault := w.x.StringEnd(at+1, w.limit)
-		if !fault.OK() {
-			return 0, fault
+		quote, escaped := w.x.StringEnd(at+1, w.limit)
+		if quote < 0 {
+			return 0, w.x.StringFault(at+1, w.limit)
 		}
 		key := w.b[at+1 : quote]
 		if escaped {

@@ -60,6 +60,12 @@ func (w *walker) fail(at int, why string) int {
 	return failed
 }
 
+// failText notes why the string whose first byte is at at does not end.
+func (w *walker) failText(at int) int {
+	w.fault = w.x.StringFault(at, w.limit)
+	return failed
+}
+
 // nextRow makes all slots empty.
 func (w *walker) nextRow() {
 	w.rest = w.rest[:0]
@@ -114,29 +120,30 @@ func (w *walker) object(s *shape, at, depth int, top bool) int {
 	prev := int32(0)
 	for {
 		key := at
-		now, kid, value := s.key(w, at, prev)
-		if value < 0 {
-			return value
-		}
-		prev = now
-		if kid < 0 {
-			if at = w.skip(value, depth); at < 0 {
-				return at
+		var kid int32
+		if e := &s.entries[s.entries[prev].next]; at+16 <= len(b) && e.matches(b, at, limit) {
+			// The key is the one that came here the last time.
+			prev, kid = s.entries[prev].next, e.child
+			if at += int(e.size); b[at] <= ' ' {
+				at = jsonscan.SkipSpace(b, at, limit)
 			}
-			if top && w.wantRest {
-				w.rest = append(w.rest, member{key, value, at})
+			if slot := e.slot; slot >= 0 && w.slots[slot].gen != w.gen {
+				w.slots[slot].gen = w.gen
+				at = w.value(&w.slots[slot], at, depth)
+			} else {
+				at = w.member(s, kid, key, at, depth, top)
 			}
 		} else {
-			c := &s.node.children[kid]
-			if below := s.below[kid]; below != nil {
-				at = w.way(below, s.objects, value, depth)
-			} else {
-				at = w.leaf(c.slot, value, depth)
-			}
-			if at < 0 {
+			if prev, kid, at = s.key(w, at, prev); at < 0 {
 				return at
 			}
-			if top && c.terms != nil && !w.decide(c.terms) {
+			at = w.member(s, kid, key, at, depth, top)
+		}
+		if at < 0 {
+			return at
+		}
+		if kid >= 0 && top {
+			if terms := s.node.children[kid].terms; terms != nil && !w.decide(terms) {
 				return stopped
 			}
 		}
@@ -157,6 +164,21 @@ func (w *walker) object(s *shape, at, depth int, top bool) int {
 	}
 }
 
+// member walks over the value of a member whose key is at key.
+func (w *walker) member(s *shape, kid int32, key, value, depth int, top bool) int {
+	if kid < 0 {
+		end := w.skip(value, depth)
+		if end >= 0 && top && w.wantRest {
+			w.rest = append(w.rest, member{key, value, end})
+		}
+		return end
+	}
+	if below := s.below[kid]; below != nil {
+		return w.way(below, s.objects, value, depth)
+	}
+	return w.leaf(s.node.children[kid].slot, value, depth)
+}
+
 // skip returns the place behind a value, of which only the structure matters.
 func (w *walker) skip(at, depth int) int {
 	if at >= w.limit {
@@ -164,9 +186,9 @@ func (w *walker) skip(at, depth int) int {
 	}
 	switch w.b[at] {
 	case '"':
-		quote, _, fault := w.x.StringEnd(at+1, w.limit)
-		if !fault.OK() {
-			return w.fail(fault.At, fault.Why)
+		quote, _ := w.x.StringEnd(at+1, w.limit)
+		if quote < 0 {
+			return w.failText(at + 1)
 		}
 		return quote + 1
 	case '{', '[':
@@ -222,9 +244,9 @@ func (w *walker) value(s *slot, at, depth int) int {
 	}
 	switch c := b[at]; {
 	case c == '"':
-		quote, escaped, fault := w.x.StringEnd(at+1, limit)
-		if !fault.OK() {
-			return w.fail(fault.At, fault.Why)
+		quote, escaped := w.x.StringEnd(at+1, limit)
+		if quote < 0 {
+			return w.failText(at + 1)
 		}
 		s.kind = slotText
 		if escaped {

@@ -23,6 +23,7 @@ type plan struct {
 
 	inputs []input       // what is read of rows, in the order of Schema.Columns()
 	input  *arrow.Schema // of the inputs
+	own    []int         // inputs that are columns that every category has
 	fields []field       // by schema.Fields
 	output *arrow.Schema
 	from   []int // by column of the output, its input
@@ -122,6 +123,9 @@ func (p *plan) addInputs(needed map[string]bool) error {
 		}
 		if err := carried(&c.Type); err != nil {
 			return fmt.Errorf("transcode: column %q: %w", c.Name, err)
+		}
+		if c.Field < 0 {
+			p.own = append(p.own, len(p.inputs))
 		}
 		p.inputs = append(p.inputs, input{name: c.Name, typ: c.Type, field: c.Field, own: own})
 		f := arrow.Field{Name: c.Name, Type: c.Type.Arrow(), Nullable: true}

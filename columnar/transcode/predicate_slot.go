@@ -13,6 +13,12 @@ import (
 
 // found returns the slot of a field's value; nil if there is none.
 func (r *jsonReader) found(f *jsonField) *slot {
+	if f.only >= 0 {
+		if s := &r.w.slots[f.only]; s.gen == r.w.gen {
+			return s
+		}
+		return nil
+	}
 	for _, i := range f.sources {
 		if s := &r.w.slots[i]; s.gen == r.w.gen {
 			return s
@@ -35,7 +41,7 @@ func (r *jsonReader) isNull(o operand) bool {
 		_, ok := r.text(o)
 		return !ok
 	case hasWord(o.kind):
-		r.w.resolve(c.typ, s)
+		r.w.resolve(c, s)
 	case s.kind != slotBad:
 		// What is nested, and decimals, only fit if they can be appended.
 		n := c.n
@@ -57,14 +63,14 @@ func hasWord(k schema.Kind) bool {
 	}
 }
 
-// resolve turns a slot into slotValue, or slotBad. The type is one of hasWord.
-func (w *walker) resolve(t *schema.Type, s *slot) {
+// resolve turns a slot into slotValue, or slotBad. The column's type is one of hasWord.
+func (w *walker) resolve(c *column, s *slot) {
 	switch s.kind {
 	case slotValue, slotBad:
 		return
 	default:
 	}
-	val, why, at := w.word(t, s)
+	val, why, at := w.word(c, s)
 	if why != "" {
 		s.kind, s.why, s.at = slotBad, why, int32(at)
 		return
@@ -73,7 +79,8 @@ func (w *walker) resolve(t *schema.Type, s *slot) {
 }
 
 // word is the value of a slot: a number, an instant, a day, 1 for true, or the bits of a float.
-func (w *walker) word(t *schema.Type, s *slot) (val int64, why string, at int) {
+func (w *walker) word(c *column, s *slot) (val int64, why string, at int) {
+	t := c.typ
 	at = int(s.at)
 	switch s.kind {
 	case slotTrue, slotFalse:
@@ -82,7 +89,7 @@ func (w *walker) word(t *schema.Type, s *slot) (val int64, why string, at int) {
 		}
 		return 0, wants(t.Kind), at
 	case slotInt, slotNumber:
-		val, why = w.numberWord(t, s)
+		val, why = w.numberWord(c, s)
 		return val, why, at
 	case slotText, slotEscaped:
 		if t.Kind != schema.Timestamp && t.Kind != schema.Date {
@@ -95,7 +102,7 @@ func (w *walker) word(t *schema.Type, s *slot) (val int64, why string, at int) {
 				return 0, fault.Why, fault.At
 			}
 		}
-		micros, ok := instant(t, text, false)
+		micros, ok := instant(c.times, text, false)
 		if !ok {
 			return 0, whyNotTime, at - 1
 		}
@@ -108,7 +115,8 @@ func (w *walker) word(t *schema.Type, s *slot) (val int64, why string, at int) {
 	}
 }
 
-func (w *walker) numberWord(t *schema.Type, s *slot) (val int64, why string) {
+func (w *walker) numberWord(c *column, s *slot) (val int64, why string) {
+	t := c.typ
 	text := w.b[s.at:s.end]
 	switch t.Kind {
 	case schema.Int64, schema.Int32:
@@ -129,7 +137,7 @@ func (w *walker) numberWord(t *schema.Type, s *slot) (val int64, why string) {
 		}
 		return int64(math.Float64bits(v)), ""
 	case schema.Timestamp, schema.Date:
-		micros, ok := instant(t, text, true)
+		micros, ok := instant(c.times, text, true)
 		if !ok {
 			return 0, whyNotTimeNum
 		}
@@ -177,7 +185,7 @@ func (r *jsonReader) number(o operand) (int64, bool) {
 	if s.kind == slotInt && o.kind == schema.Int64 {
 		return s.val, true
 	}
-	r.w.resolve(r.rows.declared[f.field].typ, s)
+	r.w.resolve(r.rows.declared[f.field], s)
 	return s.val, s.kind == slotValue
 }
 

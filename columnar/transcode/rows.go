@@ -127,12 +127,17 @@ func (w *rows) badRow(at int, why string) {
 
 // end ends the row: fields without a value take their default, and the columns that every category has are filled.
 func (w *rows) end() {
-	w.stats.Rows++
 	for i, c := range w.declared {
 		if c != nil && c.n == w.n {
 			w.missing(i, c)
 		}
 	}
+	w.endComplete()
+}
+
+// endComplete is end for a row of which every field that is needed has a value.
+func (w *rows) endComplete() {
+	w.stats.Rows++
 	if w.faults > 0 && w.p.rejects {
 		w.stats.Rejected++
 		for _, c := range w.declared {
@@ -142,10 +147,8 @@ func (w *rows) end() {
 		}
 		return
 	}
-	for i := range w.p.inputs {
-		if in := &w.p.inputs[i]; in.field < 0 {
-			w.own(in.own, w.cols[i])
-		}
+	for _, i := range w.p.own {
+		w.own(w.p.inputs[i].own, w.cols[i])
 	}
 	w.n++
 	if w.n&1023 == 0 || w.n >= w.p.limits.Rows {
@@ -244,7 +247,7 @@ func (w *rows) check() {
 	}
 }
 
-// finish hands the rows over as a batch of the plan's inputs, and leaves none.
+// finish makes a batch of the plan's inputs of the rows, and leaves none.
 func (w *rows) finish() (arrow.RecordBatch, error) {
 	if w.check(); w.failed != nil {
 		return nil, w.failed
@@ -252,6 +255,7 @@ func (w *rows) finish() (arrow.RecordBatch, error) {
 	arrays := make([]arrow.Array, len(w.cols))
 	for i, c := range w.cols {
 		arrays[i] = c.finish(w.p.input.Field(i).Type)
+		c.reset()
 	}
 	batch := array.NewRecordBatch(w.p.input, arrays, int64(w.n))
 	for _, a := range arrays {

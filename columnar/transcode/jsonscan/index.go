@@ -152,24 +152,37 @@ func (x *Index) next(at int) int {
 }
 
 // StringEnd returns the place of the quote that ends the string whose first byte, behind its opening quote, is at at, and whether there is a
-// backslash in it. The quote must be before limit; if there is none, or a control character before it, quote is -1 and at the place of what is wrong.
-func (x *Index) StringEnd(at, limit int) (quote int, escaped bool, fault Fault) {
-	for {
-		at = x.next(at)
-		if at >= limit {
-			return -1, escaped, Fault{At: limit, Why: Unterminated}
-		}
+// backslash in it. The quote must be before limit; if there is none, or a control character before it, quote is -1 and StringFault says what is wrong.
+func (x *Index) StringEnd(at, limit int) (quote int, escaped bool) {
+	if quote = x.next(at); quote < limit && x.b[quote] == '"' {
+		return quote, false
+	}
+	quote, fault := x.stringEnd(quote, limit)
+	if !fault.OK() {
+		return -1, true
+	}
+	return quote, true
+}
+
+// StringFault is why StringEnd has returned -1.
+func (x *Index) StringFault(at, limit int) Fault {
+	_, fault := x.stringEnd(x.next(at), limit)
+	return fault
+}
+
+// stringEnd goes on from the first place where a string may end.
+func (x *Index) stringEnd(at, limit int) (quote int, fault Fault) {
+	for ; at < limit; at = x.next(at + 2) {
 		switch c := x.b[at]; {
 		case c == '"':
-			return at, escaped, Fault{}
+			return at, Fault{}
 		case c != '\\':
-			return -1, escaped, Fault{At: at, Why: ControlInString}
+			return -1, Fault{At: at, Why: ControlInString}
 		case at+1 < limit && x.b[at+1] < 0x20:
-			return -1, true, Fault{At: at + 1, Why: ControlInString}
+			return -1, Fault{At: at + 1, Why: ControlInString}
 		}
-		escaped = true
-		at += 2
 	}
+	return -1, Fault{At: limit, Why: Unterminated}
 }
 
 // Fault is why a row, or a value, can't be read: where, and what. The zero Fault is none.

@@ -258,6 +258,7 @@ var arity = map[expr.Op][2]int{
 	expr.StartsWith: {2, 2}, expr.Trim: {2, 2}, expr.Replace: {3, 3}, expr.SplitPart: {3, 3},
 	expr.Extract: {1, 1}, expr.DateTrunc: {1, 1}, expr.DateBin: {3, 3},
 	expr.StructField: {1, 1}, expr.ListElement: {2, 2}, expr.MapValue: {2, 2}, expr.ListLength: {1, 1}, expr.ListContains: {2, 2},
+	expr.Greatest: {1, 1 << 20}, expr.Least: {1, 1 << 20}, expr.ToTimestamp: {1, 1},
 	expr.Neg: {1, 1}, expr.Abs: {1, 1}, expr.Floor: {1, 1}, expr.Ceil: {1, 1}, expr.Round: {1, 1}, expr.Cast: {1, 1},
 }
 
@@ -288,7 +289,9 @@ func (o *operator) node() (node, error) {
 	case expr.Case:
 		return o.cases()
 	case expr.Coalesce:
-		return &coalesceNode{&o.e.T, o.nodes()}, o.sameTypes(0, 1, &o.e.T)
+		return &coalesceNode{&o.e.T, o.nodes()}, o.sameTypes(0, &o.e.T)
+	case expr.Greatest, expr.Least:
+		return o.extreme()
 	case expr.Cast:
 		return newCast(o.arg(0), o.typeOf(0), &o.e.T)
 	case expr.Concat, expr.Lower, expr.Upper, expr.Length, expr.Substring, expr.Position, expr.StartsWith, expr.Trim, expr.Replace, expr.SplitPart:
@@ -321,9 +324,9 @@ func (o *operator) bools() (at []int) {
 	return at
 }
 
-// sameTypes checks every step-th argument's type.
-func (o *operator) sameTypes(from, step int, t *schema.Type) error {
-	for i := from; i < len(o.args); i += step {
+// sameTypes checks the arguments' types.
+func (o *operator) sameTypes(from int, t *schema.Type) error {
+	for i := from; i < len(o.args); i++ {
 		if a := o.typeOf(i); !a.Equal(t) {
 			return fmt.Errorf("vector: operator %d of the types %s and %s", o.e.Op, t, a)
 		}
@@ -346,7 +349,7 @@ func (o *operator) junction() node {
 }
 
 func (o *operator) comparison() (node, error) {
-	if err := o.sameTypes(1, 1, o.typeOf(0)); err != nil {
+	if err := o.sameTypes(1, o.typeOf(0)); err != nil {
 		return nil, err
 	}
 	switch o.typeOf(0).Kind {
@@ -360,8 +363,19 @@ func (o *operator) comparison() (node, error) {
 	return &compareNode{o.e.Op, o.arg(0), o.arg(1)}, nil
 }
 
+func (o *operator) extreme() (node, error) {
+	if nested(&o.e.T) {
+		return nil, nil
+	}
+	n := &extremeNode{&o.e.T, o.nodes(), less}
+	if o.e.Op == expr.Least {
+		n.order = greater
+	}
+	return n, o.sameTypes(0, &o.e.T)
+}
+
 func (o *operator) in() (node, error) {
-	if err := o.sameTypes(1, 1, o.typeOf(0)); err != nil {
+	if err := o.sameTypes(1, o.typeOf(0)); err != nil {
 		return nil, err
 	}
 	constants := make([]*vec, len(o.args)-1)

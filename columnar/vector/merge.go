@@ -59,6 +59,34 @@ func (n *coalesceNode) eval(ev *eval, sel bitmap) *vec {
 	return m.done()
 }
 
+// extremeNode is the greatest or the least of values.
+type extremeNode struct {
+	t      *schema.Type
+	values []node
+	order  order // what the one so far is to the one that takes its place
+}
+
+func (n *extremeNode) eval(ev *eval, sel bitmap) *vec {
+	m := ev.merge(n.t)
+	for i, a := range n.values {
+		v := a.eval(ev, sel)
+		if ev.err != nil {
+			break
+		}
+		here := ev.presence(v)
+		if i > 0 && !v.nothing() {
+			better := ev.compare(n.order, m.out, v, nil)
+			better.and(m.out.valid)
+			none := ev.copyOf(m.out.valid)
+			none.not(ev.rows)
+			better.or(none)
+			here.and(better)
+		}
+		m.put(v, here)
+	}
+	return m.done()
+}
+
 // nullIfNode is a, or null where a equals b.
 type nullIfNode struct {
 	a, b node

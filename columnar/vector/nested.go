@@ -151,7 +151,9 @@ func (n *containsNode) eval(ev *eval, sel bitmap) *vec {
 	e := elementsOf(b.arr)
 	values := load(ev.scratch, n.t, e.values)
 	// A comparison for each element.
-	if !a.one {
+	if values.rows == 0 {
+		a = values
+	} else if !a.one {
 		rows := take[int32](ev.scratch, values.rows)
 		clear(rows)
 		for i := range ev.rows {
@@ -159,9 +161,7 @@ func (n *containsNode) eval(ev *eval, sel bitmap) *vec {
 				rows[p] = int32(i)
 			}
 		}
-		if values.rows > 0 {
-			a = gather(ev.scratch, a, rows, nil)
-		}
+		a = gather(ev.scratch, a, rows, nil)
 	}
 	sub := &eval{scratch: ev.scratch, rows: values.rows}
 	same, valid := sub.zeros(values.rows), sub.valid(a, values)

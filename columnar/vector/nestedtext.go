@@ -59,15 +59,15 @@ func printing(s *scratch, t *schema.Type, v *vec) func(dst []byte, i int) []byte
 	case schema.Map:
 		return printingMap(s, t, v)
 	default:
-		print := printer(t)
-		return func(dst []byte, i int) []byte { return print(dst, v, i) }
+		write := printer(t)
+		return func(dst []byte, i int) []byte { return write(dst, v, i) }
 	}
 }
 
 func printingList(s *scratch, t *schema.Type, v *vec) func(dst []byte, i int) []byte {
 	e := elementsOf(v.arr)
 	values := load(s, t.Elem, e.values)
-	print := printing(s, t.Elem, values)
+	write := printing(s, t.Elem, values)
 	quoted := func(text []byte) bool {
 		return len(text) == 0 || bytes.EqualFold(text, []byte("null")) || bytes.ContainsAny(text, "{}\",\\ \t\n\v\f\r")
 	}
@@ -85,7 +85,7 @@ func printingList(s *scratch, t *schema.Type, v *vec) func(dst []byte, i int) []
 				continue
 			}
 			from := len(dst)
-			dst = print(dst, int(p))
+			dst = write(dst, int(p))
 			if quoted(dst[from:]) {
 				dst = quote(dst, from, '\\')
 			}
@@ -96,15 +96,15 @@ func printingList(s *scratch, t *schema.Type, v *vec) func(dst []byte, i int) []
 
 func printingStruct(s *scratch, t *schema.Type, v *vec) func(dst []byte, i int) []byte {
 	values := make([]*vec, len(t.Fields))
-	prints := make([]func([]byte, int) []byte, len(t.Fields))
+	writes := make([]func([]byte, int) []byte, len(t.Fields))
 	for i := range t.Fields {
 		ft := &t.Fields[i].Type
 		values[i] = load(s, ft, v.arr.(*array.Struct).Field(i))
-		prints[i] = printing(s, ft, values[i])
+		writes[i] = printing(s, ft, values[i])
 	}
 	return func(dst []byte, i int) []byte {
 		dst = append(dst, '(')
-		for f, print := range prints {
+		for f, write := range writes {
 			if f > 0 {
 				dst = append(dst, ',')
 			}
@@ -112,7 +112,7 @@ func printingStruct(s *scratch, t *schema.Type, v *vec) func(dst []byte, i int) 
 				continue
 			}
 			from := len(dst)
-			dst = print(dst, i)
+			dst = write(dst, i)
 			if text := dst[from:]; len(text) == 0 || bytes.ContainsAny(text, "(),\"\\ \t\n\v\f\r") {
 				dst = quote(dst, from, 0)
 			}
@@ -126,7 +126,7 @@ func printingMap(s *scratch, t *schema.Type, v *vec) func(dst []byte, i int) []b
 	entries := e.values.(*array.Struct)
 	keys := load(s, &schema.Type{Kind: schema.String}, entries.Field(0))
 	values := load(s, t.Elem, entries.Field(1))
-	print := printing(s, t.Elem, values)
+	write := printing(s, t.Elem, values)
 	return func(dst []byte, i int) []byte {
 		for p := e.offsets[i]; p < e.offsets[i+1]; p++ {
 			if p > e.offsets[i] {
@@ -140,7 +140,7 @@ func printingMap(s *scratch, t *schema.Type, v *vec) func(dst []byte, i int) []b
 				continue
 			}
 			from = len(dst)
-			dst = quote(print(dst, int(p)), from, '\\')
+			dst = quote(write(dst, int(p)), from, '\\')
 		}
 		return dst
 	}

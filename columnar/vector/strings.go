@@ -48,18 +48,17 @@ func int32At(v *vec, i int) int { return int(v.i32[i&v.at()]) }
 
 func strAt(v *vec, i int) []byte { return v.str(i & v.at()) }
 
-// skip returns where the n-th character after the first begins in s, and how many there are before it: fewer if s ends.
-func skip(s []byte, n int) (at, count int) {
-	for at < len(s) && count < n {
+// skip returns where s goes on behind n characters; its end if it has not so many.
+func skip(s []byte, n int) (at int) {
+	for ; at < len(s) && n > 0; n-- {
 		if s[at] < utf8.RuneSelf {
 			at++
 		} else {
 			_, size := utf8.DecodeRune(s[at:])
 			at += size
 		}
-		count++
 	}
-	return at, count
+	return at
 }
 
 func substring(s []byte, args []*vec, i int) (from, to int, ok bool) {
@@ -76,9 +75,8 @@ func substring(s []byte, args []*vec, i int) (from, to int, ok bool) {
 	if last <= first {
 		return 0, 0, true
 	}
-	from, _ = skip(s, first-1)
-	n, _ := skip(s[from:], last-first)
-	return from, from + n, true
+	from = skip(s, first-1)
+	return from, from + skip(s[from:], last-first), true
 }
 
 func splitPart(s []byte, args []*vec, i int) (from, to int, ok bool) {

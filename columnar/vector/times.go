@@ -84,10 +84,22 @@ func subIntervals(a, b arrow.MonthDayNanoInterval) (arrow.MonthDayNanoInterval, 
 	return value.Interval{Months: v.Months - w.Months, Days: v.Days - w.Days, Micros: v.Micros - w.Micros}.Arrow()
 }
 
-// mulInterval is as PostgreSQL's interval_mul: fractions of months become days of 30 to a month, those of days time.
+// mulInterval and divInterval are as PostgreSQL's.
 func mulInterval(a arrow.MonthDayNanoInterval, f float64) (arrow.MonthDayNanoInterval, bool) {
 	v := value.IntervalOf(a)
-	months, days := float64(v.Months)*f, float64(v.Days)*f
+	return cascade(float64(v.Months)*f, float64(v.Days)*f, float64(v.Micros)*f)
+}
+
+func divInterval(a arrow.MonthDayNanoInterval, f float64) (arrow.MonthDayNanoInterval, bool) {
+	if f == 0 {
+		return arrow.MonthDayNanoInterval{}, false
+	}
+	v := value.IntervalOf(a)
+	return cascade(float64(v.Months)/f, float64(v.Days)/f, float64(v.Micros)/f)
+}
+
+// cascade makes fractions of months days of 30 to a month, and those of days time.
+func cascade(months, days, micros float64) (arrow.MonthDayNanoInterval, bool) {
 	if !(math.Abs(months) <= math.MaxInt32 && math.Abs(days) <= math.MaxInt32) {
 		return arrow.MonthDayNanoInterval{}, false
 	}
@@ -101,12 +113,23 @@ func mulInterval(a arrow.MonthDayNanoInterval, f float64) (arrow.MonthDayNanoInt
 		seconds -= math.Trunc(seconds/day) * day
 	}
 	out.Days += int64(restDays)
-	micros := math.RoundToEven(float64(v.Micros)*f + seconds*1e6)
+	micros = math.RoundToEven(micros + seconds*1e6)
 	if !(math.Abs(micros) < 1<<63) {
 		return arrow.MonthDayNanoInterval{}, false
 	}
 	out.Micros = int64(micros)
 	return out.Arrow()
+}
+
+// toTimestamp rounds seconds since 1970 to microseconds; as in PostgreSQL, whose times count from 2000, on the distance from there.
+func toTimestamp(f float64) (int64, bool) {
+	const since = 946684800
+	f = math.RoundToEven((f - since) * 1e6)
+	if !(math.Abs(f) < 1<<63) {
+		return 0, false
+	}
+	t, ok := addSigned(int64(f), since*value.Second)
+	return t, ok && t >= value.MinTimestamp
 }
 
 // times compiles operators on dates, timestamps and intervals.
@@ -154,6 +177,10 @@ func timeCalc(op expr.Op, a, b, t schema.Kind) calc {
 		return pairwise(laneF, laneI, laneI, func(f float64, i arrow.MonthDayNanoInterval) (arrow.MonthDayNanoInterval, bool) {
 			return mulInterval(i, f)
 		})
+	case form{expr.Div, schema.Interval, schema.Float64, schema.Interval}:
+		return pairwise(laneI, laneF, laneI, divInterval)
+	case form{expr.ToTimestamp, schema.Float64, schema.Null, schema.Timestamp}:
+		return single(laneF, lane64, toTimestamp)
 	case form{expr.Neg, schema.Interval, schema.Null, schema.Interval}:
 		return single(laneI, laneI, negInterval)
 	}

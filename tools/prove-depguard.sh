@@ -35,6 +35,10 @@ readproxy               readstream
 collector               batcher
 sequencer               readstream
 sequencer               consumer
+gateway                 consumer
+gateway                 readproxy
+readstream              gateway
+internal/support        gateway
 readstream              sequencer
 internal/sequenced      storage/metalog
 examples                internal/record
@@ -60,6 +64,7 @@ consumer                columnar
 batcher                 storage/blob
 sequencer               storage/metalog
 sequencer               internal/rpc
+gateway                 columnar
 internal/sequenced      internal/pointer
 examples                producer
 examples                consumer

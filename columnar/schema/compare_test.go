@@ -3,6 +3,7 @@ package schema
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -243,5 +244,33 @@ func TestCache(t *testing.T) {
 	}
 	if n := len(c.mu.entries); n != 2 {
 		t.Errorf("%d entries", n)
+	}
+}
+
+// TestGolden: the text that categories keep does not change, and is read as what it was made of.
+func TestGolden(t *testing.T) {
+	h, err := ParseHistory("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{
+		example, strings.Replace(example, "type: int32, default", "type: int64, default", 1),
+		"format: csv\non_error: reject\ncsv: {delimiter: ;, columns: [a, ''], 'null': '-'}\nfields: [{name: a, type: date, formats: [02.01.2006]}]",
+		"format: avro\navro: {type: record}\nfields: [{name: a, type: binary}]",
+	} {
+		if added, _, err := h.Append(parse(t, text), true); err != nil || !added {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile("testdata/golden/history.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := h.Marshal(); got != strings.TrimSuffix(string(want), "\n") {
+		t.Errorf("written as\n%s", got)
+	}
+	back, err := ParseHistory(string(want))
+	if err != nil || back.Marshal() != h.Marshal() {
+		t.Errorf("read as\n%s, %v", back.Marshal(), err)
 	}
 }

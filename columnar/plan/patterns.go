@@ -167,8 +167,7 @@ func (b *binder) compile(pos int, flags, text string) (*regexp.Regexp, error) {
 
 func (b *binder) invalidExpression(pos int, flags, text string, err error) error {
 	reason := err.Error()
-	var e *syntax.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*syntax.Error](err); ok {
 		reason = e.Code.String() + ": " + strings.TrimPrefix(e.Expr, flags)
 	}
 	return b.fail(pos, expressionHint(text), "invalid regular expression: %s", clip(reason))

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -95,4 +96,13 @@ func describe(p *Plan) string {
 		fmt.Fprintf(&b, "%s: %s\n", o.Name, expr.Key(o.Expr))
 	}
 	return b.String()
+}
+
+func readFile(t *testing.T, name string) string {
+	t.Helper()
+	raw, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
 }

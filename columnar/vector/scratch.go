@@ -19,7 +19,9 @@ const (
 	MaxMemory = 512 << 20
 	// keptMemory is how many bytes an idle scratch keeps.
 	keptMemory = 16 << 20
+	// blockWords is how large blocks are; the first ones are smaller, since constants are evaluated as batches of one row.
 	blockWords = 32 << 10
+	firstWords = 64
 )
 
 // scratch is the memory of an evaluation, used again by the next one. It is taken in order and given back as a whole, or down to a mark.
@@ -85,7 +87,7 @@ func (s *scratch) words(n int) []uint64 {
 		s.block++
 		s.used = 0
 	}
-	s.blocks = append(s.blocks, make([]uint64, max(n, blockWords)))
+	s.blocks = append(s.blocks, make([]uint64, max(n, min(blockWords, firstWords<<min(len(s.blocks), 9)))))
 	s.used = n
 	return s.blocks[s.block][:n:n]
 }

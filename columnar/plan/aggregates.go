@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"fmt"
+
 	"scribe/columnar/expr"
 	"scribe/columnar/schema"
 	"scribe/columnar/sql"
@@ -68,15 +70,17 @@ func (b *binder) aggregate(e *sql.Call) (operand, error) {
 
 // addAggregate adds an aggregate, unless it is there already, and returns its column.
 func (b *binder) addAggregate(a Aggregate) string {
-	for i := range b.aggregates {
-		o := &b.aggregates[i]
-		if o.Func == a.Func && o.Distinct == a.Distinct && same(o.Arg, a.Arg) && same(o.Filter, a.Filter) && len(o.Params) == len(a.Params) &&
-			(len(a.Params) == 0 || o.Params[0] == a.Params[0]) {
-			return AggregateName(i)
+	key := fmt.Sprint(a.Func, a.Distinct, a.Params, "\x00", expr.Key(a.Arg), "\x00", expr.Key(a.Filter))
+	i, ok := b.aggregateAt[key]
+	if !ok {
+		if b.aggregateAt == nil {
+			b.aggregateAt = map[string]int{}
 		}
+		i = len(b.aggregates)
+		b.aggregateAt[key] = i
+		b.aggregates = append(b.aggregates, a)
 	}
-	b.aggregates = append(b.aggregates, a)
-	return AggregateName(len(b.aggregates) - 1)
+	return AggregateName(i)
 }
 
 // aggregateOf sets argument and type of an aggregate.

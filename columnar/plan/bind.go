@@ -26,8 +26,10 @@ type binder struct {
 	// clause is where aggregates are not allowed, empty where they are.
 	clause     string
 	aggregates []Aggregate
-	grouped    map[*expr.Column]bool // columns that stand for aggregates
-	places     []place               // of columns in the text
+	// aggregateAt has the places of aggregates, by all that makes a difference.
+	aggregateAt map[string]int
+	grouped     map[*expr.Column]bool // columns that stand for aggregates
+	places      []place               // of columns in the text
 }
 
 // place is where the text names a column.

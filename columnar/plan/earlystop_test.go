@@ -61,9 +61,11 @@ func predicate(t *rapid.T, depth int) string {
 // rows has every combination of values of the columns; the second batch has nulls for the declared ones.
 func rows() (full, damaged arrow.RecordBatch) {
 	fields := []arrow.Field{
-		{Name: "i", Type: arrow.PrimitiveTypes.Int32, Nullable: true}, {Name: "l", Type: arrow.PrimitiveTypes.Int64, Nullable: true},
+		{Name: "i", Type: arrow.PrimitiveTypes.Int32, Nullable: true},
+		{Name: "l", Type: arrow.PrimitiveTypes.Int64, Nullable: true},
 		{Name: "b", Type: arrow.FixedWidthTypes.Boolean, Nullable: true},
-		{Name: schema.ColumnKey, Type: arrow.BinaryTypes.Binary, Nullable: true}, {Name: schema.ColumnTime, Type: typeTimestamp.Arrow(), Nullable: true},
+		{Name: schema.ColumnKey, Type: arrow.BinaryTypes.Binary, Nullable: true},
+		{Name: schema.ColumnTime, Type: typeTimestamp.Arrow(), Nullable: true},
 	}
 	s := arrow.NewSchema(fields, nil)
 	make1 := func(nulls bool) arrow.RecordBatch {
@@ -117,8 +119,7 @@ func evaluate(t *rapid.T, e expr.Expr, batch arrow.RecordBatch) []int {
 	return values
 }
 
-// TestEarlyStopIsSound: where a row may be given up since the condition is false, damage of the row does not make the condition true. And
-// a row that the condition takes is taken by what is pushed down, and whatever the binder did to the condition has its value.
+// TestEarlyStopIsSound: where a row may be given up since the condition is false, damage of the row does not make the condition true.
 func TestEarlyStopIsSound(t *testing.T) {
 	full, damaged := rows()
 	stopped := 0

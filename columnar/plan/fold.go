@@ -166,8 +166,8 @@ func (b *binder) call(op expr.Op, t schema.Type, detail any, args ...expr.Expr) 
 
 // constant is a call of constants as one, or the call itself if it has no value: what fails is counted for each row that there is.
 func constant(c *expr.Call) expr.Expr {
-	if c.Op == expr.Replace || nested(c.T.Kind) {
-		return c // its value may be far longer than the query
+	if costly(c) || nested(c.T.Kind) {
+		return c
 	}
 	p, err := vector.Compile(c, noColumns)
 	if err != nil {
@@ -186,6 +186,17 @@ func constant(c *expr.Call) expr.Expr {
 		return literal(&c.T, v)
 	}
 	return c
+}
+
+// costly reports whether the value of a call of constants may take far more time or memory than the query's text. Who runs a query has
+// bounds on both.
+func costly(c *expr.Call) bool {
+	l, ok := c.Args[0].(*expr.Literal)
+	if !ok {
+		return true
+	}
+	text, _ := l.Value.(string)
+	return (c.Op == expr.Replace || c.Op == expr.Match || c.Op == expr.Like || c.Op == expr.ILike) && len(text) > 100
 }
 
 var (

@@ -91,29 +91,48 @@ func AppendInterval(dst []byte, a arrow.MonthDayNanoInterval) []byte {
 	return appendClock(dst, max(v.Micros, -v.Micros))
 }
 
-// units of the interval's input, with what one of each is.
-var units = map[string]struct {
+// unit is what a number in an interval's text counts.
+type unit struct {
 	months, days int64
 	micros       int64
-}{
-	"us": {micros: 1}, "usec": {micros: 1}, "usecs": {micros: 1}, "usecond": {micros: 1}, "useconds": {micros: 1},
-	"microsecon": {micros: 1}, "microsecond": {micros: 1}, "microseconds": {micros: 1},
-	"ms": {micros: Millisecond}, "msec": {micros: Millisecond}, "msecs": {micros: Millisecond}, "msecond": {micros: Millisecond},
-	"mseconds": {micros: Millisecond}, "millisecon": {micros: Millisecond}, "millisecond": {micros: Millisecond}, "milliseconds": {micros: Millisecond},
-	"s": {micros: Second}, "sec": {micros: Second}, "secs": {micros: Second}, "second": {micros: Second}, "seconds": {micros: Second},
-	"m": {micros: Minute}, "min": {micros: Minute}, "mins": {micros: Minute}, "minute": {micros: Minute}, "minutes": {micros: Minute},
-	"h": {micros: Hour}, "hr": {micros: Hour}, "hrs": {micros: Hour}, "hour": {micros: Hour}, "hours": {micros: Hour},
-	"d": {days: 1}, "day": {days: 1}, "days": {days: 1},
-	"w": {days: 7}, "week": {days: 7}, "weeks": {days: 7},
-	"mon": {months: 1}, "mons": {months: 1}, "month": {months: 1}, "months": {months: 1},
-	"y": {months: 12}, "yr": {months: 12}, "yrs": {months: 12}, "year": {months: 12}, "years": {months: 12},
-	"dec": {months: 120}, "decs": {months: 120}, "decade": {months: 120}, "decades": {months: 120},
-	"c": {months: 1200}, "cent": {months: 1200}, "century": {months: 1200}, "centuries": {months: 1200},
-	"mil": {months: 12000}, "mils": {months: 12000}, "millennium": {months: 12000}, "millennia": {months: 12000},
+	// field is a bit that tells it from the others: each is there once at most.
+	field uint16
 }
 
-// ParseInterval reads numbers with units (1 year 2 mons -3.5 days), a time of day (-04:05:06.7), "ago" at the end, or the designators of
-// ISO 8601 (P1Y2M3DT4H5M6.7S). A fraction of a unit goes on in the next smaller: of months into days of 30, of days into time.
+var (
+	microseconds = unit{micros: 1, field: 1 << 0}
+	milliseconds = unit{micros: Millisecond, field: 1 << 1}
+	seconds      = unit{micros: Second, field: 1 << 2}
+	minutes      = unit{micros: Minute, field: 1 << 3}
+	hours        = unit{micros: Hour, field: 1 << 4}
+	days         = unit{days: 1, field: 1 << 5}
+	weeks        = unit{days: 7, field: 1 << 6}
+	months       = unit{months: 1, field: 1 << 7}
+	years        = unit{months: 12, field: 1 << 8}
+	decades      = unit{months: 120, field: 1 << 9}
+	centuries    = unit{months: 1200, field: 1 << 10}
+	millennia    = unit{months: 12000, field: 1 << 11}
+)
+
+var units = map[string]unit{
+	"us": microseconds, "usec": microseconds, "usecs": microseconds, "usecond": microseconds, "useconds": microseconds,
+	"microsecon": microseconds, "microsecond": microseconds, "microseconds": microseconds,
+	"ms": milliseconds, "msec": milliseconds, "msecs": milliseconds, "msecond": milliseconds, "mseconds": milliseconds,
+	"millisecon": milliseconds, "millisecond": milliseconds, "milliseconds": milliseconds,
+	"s": seconds, "sec": seconds, "secs": seconds, "second": seconds, "seconds": seconds,
+	"m": minutes, "min": minutes, "mins": minutes, "minute": minutes, "minutes": minutes,
+	"h": hours, "hr": hours, "hrs": hours, "hour": hours, "hours": hours,
+	"d": days, "day": days, "days": days,
+	"w": weeks, "week": weeks, "weeks": weeks,
+	"mon": months, "mons": months, "month": months, "months": months,
+	"y": years, "yr": years, "yrs": years, "year": years, "years": years,
+	"dec": decades, "decs": decades, "decade": decades, "decades": decades,
+	"c": centuries, "cent": centuries, "century": centuries, "centuries": centuries,
+	"mil": millennia, "mils": millennia, "millennium": millennia, "millennia": millennia,
+}
+
+// ParseInterval reads numbers with units, each once (1 year 2 mons -3.5 days), a time of day (-04:05:06.7), years and months (1-2), "ago"
+// at the end, or the designators of ISO 8601 (P1Y2M3DT4H5M6.7S). A number without a unit is seconds. A fraction of a unit goes on in the next smaller: of months into days of 30, of days into time.
 func ParseInterval[T text](s T) (arrow.MonthDayNanoInterval, error) {
 	p := span[T]{clock: clock[T]{s: trim(s)}}
 	var ok bool
@@ -140,7 +159,15 @@ func ParseInterval[T text](s T) (arrow.MonthDayNanoInterval, error) {
 type span[T text] struct {
 	clock[T]
 	v    Interval
+	seen uint16 // fields
 	over bool
+}
+
+// first notes that fields are there; false if one was before.
+func (p *span[T]) first(fields uint16) bool {
+	again := p.seen&fields != 0
+	p.seen |= fields
+	return !again
 }
 
 // number reads sign, digits and fraction.
@@ -178,49 +205,87 @@ func (p *span[T]) number() (whole int64, frac float64, negative, ok bool) {
 }
 
 func (p *span[T]) words() bool {
-	seen := false
+	if p.accept('@') {
+		p.space()
+	}
 	for {
 		p.space()
 		if p.at == len(p.s) {
-			return seen
+			return p.seen != 0
 		}
-		if !isDigit(p.peek()) && p.peek() != '-' && p.peek() != '+' && p.peek() != '.' {
-			if seen && foldEqual(p.s[p.at:], "ago") {
-				p.v = Interval{-p.v.Months, -p.v.Days, -p.v.Micros}
-				return true
-			}
-			return false
+		if p.seen != 0 && foldEqual(p.s[p.at:], "ago") {
+			p.v = Interval{-p.v.Months, -p.v.Days, -p.v.Micros}
+			return true
 		}
-		seen = true
-		from := p.at
-		whole, frac, negative, ok := p.number()
-		if !ok {
-			return false
-		}
-		if p.peek() == ':' {
-			p.at = from
-			if !p.timeOfDay(negative) {
-				return false
-			}
-			continue
-		}
-		p.space()
-		from = p.at
-		for p.peek()|0x20 >= 'a' && p.peek()|0x20 <= 'z' {
-			p.at++
-		}
-		unit := p.s[from:p.at]
-		if len(unit) == 0 {
-			unit = T("s")
-		}
-		if !p.add(whole, frac, unit) {
+		if !p.word() {
 			return false
 		}
 	}
 }
 
+// word reads a number with its unit, a time of day, or years and months.
+func (p *span[T]) word() bool {
+	from := p.at
+	if c := p.peek(); (c == '-' || c == '+') && (p.at+1 == len(p.s) || !isDigit(p.s[p.at+1])) {
+		return false
+	}
+	whole, frac, negative, ok := p.number()
+	switch {
+	case !ok:
+		return false
+	case p.peek() == ':':
+		p.at = from
+		return p.timeOfDay(negative)
+	case p.peek() == '-':
+		return p.yearsMonths(whole, negative)
+	}
+	p.space()
+	from = p.at
+	for p.peek()|0x20 >= 'a' && p.peek()|0x20 <= 'z' {
+		p.at++
+	}
+	if from == p.at {
+		return p.add(whole, frac, seconds)
+	}
+	u, ok := unitOf(p.s[from:p.at])
+	return ok && p.add(whole, frac, u)
+}
+
+func unitOf[T text](name T) (unit, bool) {
+	var lower [16]byte
+	if len(name) > len(lower) {
+		return unit{}, false
+	}
+	for i := range len(name) {
+		lower[i] = name[i] | 0x20
+	}
+	u, ok := units[string(lower[:len(name)])]
+	return u, ok
+}
+
+// yearsMonths reads the months behind years.
+func (p *span[T]) yearsMonths(year int64, negative bool) bool {
+	p.at++
+	month, _, ok := p.digits(1, 2)
+	if !ok || month > 11 || p.at < len(p.s) && !isSpace(p.s[p.at]) {
+		return false
+	}
+	if negative {
+		month = -month
+	}
+	if max(year, -year) > math.MaxInt32 {
+		p.over = true
+		return true
+	}
+	p.v.Months += year*12 + month
+	return p.first(months.field)
+}
+
 // timeOfDay reads hour:minute:second, of which the hours are not bounded by a day.
 func (p *span[T]) timeOfDay(negative bool) bool {
+	if !p.first(hours.field | minutes.field | seconds.field) {
+		return false
+	}
 	if !p.accept('-') {
 		p.accept('+')
 	}
@@ -235,7 +300,7 @@ func (p *span[T]) timeOfDay(negative bool) bool {
 	micros := minute * Minute
 	if p.accept(':') {
 		second, _, ok := p.digits(1, 2)
-		if !ok || second > 59 {
+		if !ok || second > 60 {
 			return false
 		}
 		micros += second * Second
@@ -260,16 +325,8 @@ func (p *span[T]) timeOfDay(negative bool) bool {
 }
 
 // add counts whole and frac of a unit in.
-func (p *span[T]) add(whole int64, frac float64, name T) bool {
-	var lower [16]byte
-	if len(name) > len(lower) {
-		return false
-	}
-	for i := range len(name) {
-		lower[i] = name[i] | 0x20
-	}
-	u, ok := units[string(lower[:len(name)])]
-	if !ok {
+func (p *span[T]) add(whole int64, frac float64, u unit) bool {
+	if !p.first(u.field) {
 		return false
 	}
 	const limit = math.MaxInt32
@@ -323,42 +380,42 @@ func addInt(a, b int64) (int64, bool) {
 
 // iso reads the designators behind P.
 func (p *span[T]) iso() bool {
-	inTime, seen := false, false
+	inTime, some := false, false
 	for p.at < len(p.s) {
 		if !inTime && p.accept('T') {
-			inTime = true
-			seen = false
+			inTime, some = true, true
 			continue
 		}
 		whole, frac, _, ok := p.number()
 		if !ok || p.at == len(p.s) {
 			return false
 		}
-		seen = true
-		designator := p.s[p.at]
+		some = true
+		u, ok := designated(p.s[p.at], inTime)
 		p.at++
-		unit := ""
-		switch {
-		case inTime && designator == 'H':
-			unit = "h"
-		case inTime && designator == 'M':
-			unit = "m"
-		case inTime && designator == 'S':
-			unit = "s"
-		case !inTime && designator == 'Y':
-			unit = "y"
-		case !inTime && designator == 'M':
-			unit = "mon"
-		case !inTime && designator == 'W':
-			unit = "w"
-		case !inTime && designator == 'D':
-			unit = "d"
-		default:
-			return false
-		}
-		if !p.add(whole, frac, T(unit)) {
+		if !ok || !p.add(whole, frac, u) {
 			return false
 		}
 	}
-	return seen
+	return some
+}
+
+func designated(c byte, inTime bool) (unit, bool) {
+	switch {
+	case inTime && c == 'H':
+		return hours, true
+	case inTime && c == 'M':
+		return minutes, true
+	case inTime && c == 'S':
+		return seconds, true
+	case !inTime && c == 'Y':
+		return years, true
+	case !inTime && c == 'M':
+		return months, true
+	case !inTime && c == 'W':
+		return weeks, true
+	case !inTime && c == 'D':
+		return days, true
+	}
+	return unit{}, false
 }

@@ -200,7 +200,7 @@ func ParseFloat[T text](s T) (float64, error) {
 	s = trim(s)
 	n, err := parseNumber(s)
 	if err != nil {
-		return namedFloat(s, n.unsignedBegin, n.negative)
+		return namedFloat(s[n.unsignedBegin:], n.negative)
 	}
 	f, err := strconv.ParseFloat(string(s), 64)
 	if err != nil || f == 0 && n.significant {
@@ -209,21 +209,20 @@ func ParseFloat[T text](s T) (float64, error) {
 	return f, nil
 }
 
-func namedFloat[T text](s T, begin int, negative bool) (float64, error) {
-	name := s[begin:]
+func namedFloat[T text](name T, negative bool) (float64, error) {
 	switch {
 	case foldEqual(name, "inf") || foldEqual(name, "infinity"):
 		if negative {
 			return math.Inf(-1), nil
 		}
 		return math.Inf(1), nil
-	case foldEqual(name, "nan") && begin == 0:
+	case foldEqual(name, "nan"):
 		return math.NaN(), nil
 	}
 	return 0, ErrSyntax
 }
 
-// AppendFloat writes the shortest text that reads back as v.
+// AppendFloat writes the shortest text that reads back as v however ties are broken.
 func AppendFloat(dst []byte, v float64) []byte {
 	switch {
 	case v != v:
@@ -234,9 +233,41 @@ func AppendFloat(dst []byte, v float64) []byte {
 		return append(dst, "-Infinity"...)
 	}
 	if a := math.Abs(v); a != 0 && (a < 1e-4 || a >= 1e15) {
-		return strconv.AppendFloat(dst, v, 'e', -1, 64)
+		from := len(dst)
+		dst = strconv.AppendFloat(dst, v, 'e', -1, 64)
+		for digits := 1; a >= 1<<53 && tied(dst[from:], v); digits++ {
+			if dst = strconv.AppendFloat(dst[:from], v, 'e', digits, 64); digits < 16 {
+				if back, err := strconv.ParseFloat(string(dst[from:]), 64); err != nil || back != v {
+					dst = strconv.AppendFloat(dst[:from], v, 'e', -1, 64) // too few
+				}
+			}
+		}
+		return dst
 	}
 	return strconv.AppendFloat(dst, v, 'f', -1, 64)
+}
+
+// tied reports whether a text of v is exactly half way to the next number. Go takes such a text where reading it back gives v, PostgreSQL
+// a longer one. Smaller numbers than those of 2^53 would need more digits for that than a shortest text has.
+func tied(text []byte, v float64) bool {
+	s, _, err := big.ParseFloat(string(text), 10, 1100, big.ToNearestEven) // exact: it is a whole number of at most 1024 bits
+	if err != nil {
+		return false
+	}
+	exact := new(big.Float).SetPrec(1100).SetFloat64(v)
+	next := new(big.Float).SetPrec(1100)
+	switch s.Cmp(exact) {
+	case 0:
+		return false
+	case 1:
+		next.SetFloat64(math.Nextafter(v, math.Inf(1)))
+	default:
+		next.SetFloat64(math.Nextafter(v, math.Inf(-1)))
+	}
+	if next.IsInf() {
+		return false
+	}
+	return s.Add(s, s).Cmp(next.Add(next, exact)) == 0
 }
 
 var powers = func() (p [MaxPrecision + 1]*big.Int) {

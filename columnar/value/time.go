@@ -19,8 +19,8 @@ const (
 
 // Bounds of dates and timestamps: PostgreSQL's, but that a timestamp of ours ends where its microseconds since 1970 end, in 294247.
 const (
-	MinDays      = -2440588 // 4714-11-24 BC
-	MaxDays      = 2145031948
+	MinDays      = -2440588   // 4714-11-24 BC
+	MaxDays      = 2145042905 // 5874897-12-31
 	MinTimestamp = MinDays * Day
 	MaxTimestamp = math.MaxInt64
 )

@@ -1,8 +1,6 @@
 package transcode
 
 import (
-	"unicode/utf8"
-
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -12,8 +10,6 @@ import (
 )
 
 // Frames that are Arrow batches already are read by columns: one that has the type it should have is copied as it is, every other value by value.
-
-func init() { readBatch = readArrow }
 
 // arrowBatch is a batch that is being read.
 type arrowBatch struct {
@@ -36,6 +32,8 @@ type fault struct {
 	text  []byte
 }
 
+// readArrow makes the plan's inputs of a frame that is a batch, matched by name. What does not fit is treated as that of rows: null and
+// _error, or left out and counted where the category rejects. Row i has first+i as its _index. The caller releases what is returned.
 func readArrow(p *plan, rec arrow.RecordBatch, h *record.Header, first uint32, st *Stats) (arrow.RecordBatch, error) {
 	b := &arrowBatch{
 		p: p, rec: rec, rows: int(rec.NumRows()), base: h.BaseTime, first: first, st: st,
@@ -117,12 +115,8 @@ func (b *arrowBatch) declared(field int, in *input, dt arrow.DataType) (arrow.Ar
 // whole returns a copy of a column that has the type it should have, nil if it hasn't.
 func (b *arrowBatch) whole(field int, a arrow.Array, dt arrow.DataType) (arrow.Array, error) {
 	switch dt.ID() {
-	case arrow.BOOL, arrow.INT32, arrow.INT64, arrow.UINT64, arrow.FLOAT64, arrow.DATE32, arrow.BINARY:
-	case arrow.DECIMAL128, arrow.TIMESTAMP:
-	case arrow.STRING:
-		if s, ok := a.(*array.String); !ok || !validStrings(s) {
-			return nil, nil
-		}
+	// That texts are UTF-8 was checked when the batch was decoded.
+	case arrow.BOOL, arrow.INT32, arrow.INT64, arrow.UINT64, arrow.FLOAT64, arrow.DATE32, arrow.BINARY, arrow.STRING, arrow.DECIMAL128, arrow.TIMESTAMP:
 	default:
 		return nil, nil
 	}
@@ -142,25 +136,6 @@ func (b *arrowBatch) whole(field int, a arrow.Array, dt arrow.DataType) (arrow.A
 		return nil, tooLarge("column %q of an Arrow frame: %v", b.p.schema.Fields[field].Name, err)
 	}
 	return out, nil
-}
-
-// validStrings reports whether all values are UTF-8.
-func validStrings(s *array.String) bool {
-	if s.Len() == 0 {
-		return true
-	}
-	values, offsets := s.ValueBytes(), s.ValueOffsets()
-	if !utf8.Valid(values) {
-		return false
-	}
-	base := offsets[0]
-	for _, at := range offsets {
-		// Together they are; but no value may begin inside a character.
-		if i := int(at - base); i < len(values) && !utf8.RuneStart(values[i]) {
-			return false
-		}
-	}
-	return true
 }
 
 func fitDecimals(a *array.Decimal128) bool {

@@ -32,9 +32,9 @@ func newProtoReader(p *plan) (func() frameReader, error) {
 
 // protoShape is how the fields of a row, or of a struct, are found in messages of a type, or in maps.
 type protoShape struct {
-	walk   *protoWalk            // in a message; nil when nothing is there
-	keys   map[string]*protoWalk // in a map: of its entries, by their keys
-	key    *protoType            // of a map
+	walk   *protoWalk           // in a message; nil when nothing is there
+	keys   map[string]*protoKey // in a map
+	key    *protoType           // of a map
 	fields []protoColumn
 	dests  []*protoDest // by slot
 	none   []protoPlace // as many empty places as there are slots
@@ -62,11 +62,10 @@ func newProtoShape(fields []schema.Field, m protoreflect.MessageDescriptor, of *
 	types := make([]*protoType, find.slots())
 	found := func(slot int, t *protoType) { types[slot] = t }
 	if of != nil {
-		s.keys, s.key = map[string]*protoWalk{}, of.key
+		s.keys, s.key = map[string]*protoKey{}, of.key
 		for key, part := range find.root.parts {
-			alone := &target{parts: map[string]*target{"value": part}}
-			if w := newProtoWalk(m, alone, found); w != nil {
-				s.keys[key] = w
+			if k := newProtoKey(m, part, found); k != nil {
+				s.keys[key] = k
 			}
 		}
 	} else {
@@ -231,17 +230,27 @@ func (r *protoReader) note(f *protoField, wire protowire.Type, number protowire.
 		}
 	}
 	if f.keys != nil {
-		key, why := r.key(f.typ.key, pos, end)
-		if why != "" {
-			f.damaged(places, pos, why)
-			return
-		}
-		if sub := f.keys[string(key)]; sub != nil {
-			if at, why := r.walk(sub, places, pos, end); why != "" {
-				f.damaged(places, at, why)
-			}
+		if at, why := r.entry(f.typ.key, f.keys, places, pos, end); why != "" {
+			f.damaged(places, at, why)
 		}
 	}
+}
+
+// entry notes what is wanted of an entry of a map. The last entry of a key counts.
+func (r *protoReader) entry(t *protoType, keys map[string]*protoKey, places []protoPlace, pos, end int) (at int, why string) {
+	key, why := r.key(t, pos, end)
+	if why != "" {
+		return pos, why
+	}
+	k := keys[string(key)]
+	if k == nil {
+		// What is not wanted is checked like what is.
+		return r.walk(nil, places, pos, end)
+	}
+	for _, s := range k.slots {
+		places[s] = protoPlace{first: -1}
+	}
+	return r.walk(k.walk, places, pos, end)
 }
 
 // content returns where the bytes of a value are, without their length or the end of their group.

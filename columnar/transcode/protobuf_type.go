@@ -31,8 +31,24 @@ type protoField struct {
 	// below is the walk over a message that the field has; every slot that it may fill is in all.
 	below *protoWalk
 	all   []int
-	// keys are those of a map in whose values something is wanted; their walks see one field, the value.
-	keys map[string]*protoWalk
+	// keys are those of a map in whose values something is wanted.
+	keys map[string]*protoKey
+}
+
+// protoKey is a key of a map in whose value something is wanted: its walk goes over the entry, in which it sees the value.
+type protoKey struct {
+	walk  *protoWalk
+	slots []int // that it may fill
+}
+
+func newProtoKey(entry protoreflect.MessageDescriptor, at *target, found func(slot int, t *protoType)) *protoKey {
+	alone := &target{parts: map[string]*target{"value": at}}
+	k := &protoKey{walk: newProtoWalk(entry, alone, found)}
+	if k.walk == nil {
+		return nil
+	}
+	at.all(func(s int) { k.slots = append(k.slots, s) })
+	return k
 }
 
 // protoKind groups the kinds of fields by how they become values.
@@ -104,19 +120,18 @@ func newProtoWalk(m protoreflect.MessageDescriptor, at *target, found func(slot 
 		f := &protoField{typ: newProtoType(fd), wire: wireOf(fd.Kind()), slots: part.slots}
 		for _, s := range f.slots {
 			found(s, f.typ)
-			if !fd.HasPresence() {
+			if !fd.HasPresence() || m.IsMapEntry() {
 				w.zeros = append(w.zeros, protoSlot{slot: s, typ: f.typ})
 			}
 		}
 		switch {
 		case f.typ.kind == protoMap:
 			for key, sub := range part.parts {
-				alone := &target{parts: map[string]*target{"value": sub}}
-				if walk := newProtoWalk(fd.Message(), alone, found); walk != nil {
+				if k := newProtoKey(fd.Message(), sub, found); k != nil {
 					if f.keys == nil {
-						f.keys = map[string]*protoWalk{}
+						f.keys = map[string]*protoKey{}
 					}
-					f.keys[key] = walk
+					f.keys[key] = k
 				}
 			}
 		case fd.Message() != nil && !fd.IsList() && len(part.parts) > 0:

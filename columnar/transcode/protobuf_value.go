@@ -22,8 +22,11 @@ func (r *protoReader) value(d *protoDest, c *column, p *protoPlace) (at int, why
 		return r.list(d, c, p, at)
 	case t.kind == protoMap:
 		return r.mapping(d, c, p, at)
-	case p.first < 0:
+	case p.first < 0 && t.kind == protoScalar:
 		return at, r.scalar(c, t, protoValue{})
+	case p.first < 0: // the value of a map's entry: an empty message
+		r.add(p, t, protoValue{next: -1, wire: protowire.BytesType})
+		return at, r.single(d, c, t, p.first, true)
 	case t.kind == protoScalar:
 		return at, r.scalar(c, t, r.found[p.first])
 	default:
@@ -120,10 +123,6 @@ func (r *protoReader) inside(d *protoDest, c *column, t *protoType, number proto
 	if _, why := r.walk(w, p, int(v.pos), int(v.end)); why != "" {
 		return why
 	}
-	if p[0].first < 0 && t.message != nil {
-		// A message that is not there is an empty one.
-		r.add(&p[0], t, protoValue{next: -1, wire: f.wire})
-	}
 	_, why = r.value(d, c, &p[0])
 	return why
 }
@@ -219,15 +218,12 @@ func (r *protoReader) structure(s *protoShape, c *column, at int32, merged bool)
 	defer func() { r.places = r.places[:base] }()
 	for i := at; i >= 0; i = r.found[i].next {
 		v := r.found[i]
-		walk := s.walk
 		if s.keys != nil {
-			key, why := r.key(s.key, int(v.pos), int(v.end))
-			if why != "" {
-				return why
-			}
-			walk = s.keys[string(key)]
+			_, why = r.entry(s.key, s.keys, places, int(v.pos), int(v.end))
+		} else {
+			_, why = r.walk(s.walk, places, int(v.pos), int(v.end))
 		}
-		if _, why := r.walk(walk, places, int(v.pos), int(v.end)); why != "" {
+		if why != "" {
 			return why
 		}
 		if !merged {

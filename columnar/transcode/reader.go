@@ -1,8 +1,6 @@
 package transcode
 
 import (
-	"github.com/apache/arrow-go/v18/arrow"
-
 	"scribe/columnar/schema"
 	"scribe/internal/record"
 )
@@ -28,11 +26,6 @@ type messageReader interface {
 // readers makes the readers of the formats. A maker is called once a plan: it checks the schema, and compiles what workers share. What it
 // returns is called once a worker.
 var readers = map[schema.Format]func(p *plan) (func() frameReader, error){}
-
-// readBatch makes the plan's input columns (p.input) of a frame that is an Arrow batch already, matched by name. What does not fit is
-// treated as that of rows: null and _error, or left out and counted (in st) where the category rejects. Row i has first+i as its _index.
-// The caller releases what is returned, rec stays the caller's.
-var readBatch func(p *plan, rec arrow.RecordBatch, h *record.Header, first uint32, st *Stats) (arrow.RecordBatch, error)
 
 // perMessage reads the messages of a frame one by one.
 type perMessage struct {

@@ -65,8 +65,7 @@ func (t *Transcoder) Schema() *arrow.Schema { return t.p.output }
 // Transcode makes one batch of the rows of a payload, frames one after the other, for which the predicate is true. zones may be nil. The
 // batch shares no memory with payload; the caller releases it. The figures are also those of a payload that fails.
 //
-// Errors are those of record for damaged frames, those of columnar.DecodeIPC for damaged Arrow frames, and columnar.ErrTooLarge for a payload that is over the limits of the
-// Spec.
+// Errors are those of record for damaged frames, and columnar.ErrTooLarge for a payload that is over the limits of the Spec.
 func (t *Transcoder) Transcode(payload []byte, zones *zone.Builder) (arrow.RecordBatch, Stats, error) {
 	w, _ := t.workers.Get().(*worker)
 	if w == nil {
@@ -152,19 +151,40 @@ func (c *call) arrowFrame(f record.Frame) error {
 	if _, err := record.Check(f.Bytes); err != nil {
 		return err
 	}
-	if readBatch == nil {
-		return fmt.Errorf("%w: it can't be read with a schema", columnar.ErrArrowFrame)
-	}
-	rec, err := columnar.DecodeIPC(f.Body())
-	if err != nil {
-		return err
-	}
-	defer rec.Release()
-	batch, err := readBatch(c.p, rec, &f.Header, c.index, &c.stats)
+	batch, err := c.arrowRows(f)
 	if err != nil {
 		return err
 	}
 	return c.add(batch, c.p.whole)
+}
+
+// arrowRows makes the inputs of a frame that is a batch. A frame that claims to be one and is not has rows that can't be read: it must not take
+// the payload's other frames with it.
+func (c *call) arrowRows(f record.Frame) (arrow.RecordBatch, error) {
+	rec, err := columnar.DecodeIPC(f.Body())
+	if err != nil {
+		return c.badRows(f, err.Error())
+	}
+	defer rec.Release()
+	if rec.NumRows() != int64(f.Count) {
+		return c.badRows(f, fmt.Sprintf("the frame has a batch of %d rows and claims %d", rec.NumRows(), f.Count))
+	}
+	return readArrow(c.p, rec, &f.Header, c.index, &c.stats)
+}
+
+// badRows makes the inputs of a frame none of whose rows can be read.
+func (c *call) badRows(f record.Frame, why string) (arrow.RecordBatch, error) {
+	w, m := c.w.rows, record.Record{Time: f.BaseTime}
+	for i := range f.Count {
+		w.setMessage(&m, c.index+uint32(i))
+		w.begin()
+		w.badRow(-1, why)
+		w.end()
+		if err := w.err(); err != nil {
+			return nil, err
+		}
+	}
+	return w.finish()
 }
 
 // add takes a batch of inputs over: what a filter (nil: all) keeps of it becomes a part.

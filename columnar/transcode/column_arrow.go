@@ -75,9 +75,12 @@ func (c *column) data(dt arrow.DataType) *array.Data {
 		fields := make([]arrow.ArrayData, len(c.children))
 		for i, child := range c.children {
 			fields[i] = child.data(t.Field(i).Type)
-			defer fields[i].Release()
 		}
-		return array.NewData(dt, c.n, []*memory.Buffer{valid}, fields, c.nulls, 0)
+		out := array.NewData(dt, c.n, []*memory.Buffer{valid}, fields, c.nulls, 0)
+		for _, f := range fields {
+			f.Release()
+		}
+		return out
 	default:
 		panic("transcode: a column of type " + dt.String()) // New refuses such schemas
 	}

@@ -396,11 +396,11 @@ func (w *walker) materialise(c *column, s *slot) (why string, at int) {
 	case slotText:
 		return textInto(c, w.b[s.at:s.end]), int(s.at) - 1
 	case slotEscaped:
-		text, fault := w.unescape(int(s.at), int(s.end))
-		if !fault.OK() {
+		if isText(c.typ.Kind) {
+			fault := w.unescapeInto(c, int(s.at), int(s.end))
 			return fault.Why, fault.At
 		}
-		return textInto(c, text), int(s.at) - 1
+		return wants(c.typ.Kind), int(s.at) - 1
 	case slotTrue, slotFalse:
 		return appendBool(c, s.kind == slotTrue, w.b[s.at:s.end]), int(s.at)
 	case slotContainer:

@@ -58,13 +58,21 @@ func (w *walker) into(c *column, at int) (end int, fault jsonscan.Fault) {
 		if quote < 0 {
 			return 0, w.x.StringFault(at+1, w.limit)
 		}
+		end = quote + 1
+		if isText(c.typ.Kind) {
+			if !escaped {
+				c.appendPart(b, at+1, quote)
+				return end, fault
+			}
+			return end, w.unescapeInto(c, at+1, quote)
+		}
 		text := b[at+1 : quote]
 		if escaped {
 			if text, fault = w.unescape(at+1, quote); !fault.OK() {
 				return 0, fault
 			}
 		}
-		end, why = quote+1, textInto(c, text)
+		why = textInto(c, text)
 	case first == '{' && c.typ.Kind == schema.Struct:
 		return w.structInto(c, at+1)
 	case first == '{' && c.typ.Kind == schema.Map:
@@ -77,6 +85,12 @@ func (w *walker) into(c *column, at int) (end int, fault jsonscan.Fault) {
 		}
 		why = containerText(c, b[at:end])
 	default:
+		if c.typ.Kind == schema.Int64 {
+			if v, end, ok := jsonscan.ShortInteger(b, at, w.limit); ok {
+				c.appendInt64(v)
+				return end, fault
+			}
+		}
 		end = jsonscan.ScalarEnd(b, at, w.limit)
 		why = scalarInto(c, b[at:end])
 	}
@@ -95,6 +109,28 @@ func (w *walker) unescape(at, end int) ([]byte, jsonscan.Fault) {
 	}
 	w.scratch = text
 	return text, fault
+}
+
+// unescapeInto appends a string with escapes to a column of texts.
+func (w *walker) unescapeInto(c *column, at, end int) jsonscan.Fault {
+	if c.dict != nil || end-at > math.MaxInt32-len(c.values) {
+		text, fault := w.unescape(at, end)
+		if fault.OK() {
+			c.appendString(text)
+		}
+		return fault
+	}
+	n := len(c.values)
+	values, fault := jsonscan.AppendUnescaped(c.values, w.b[at:end]) // which is not longer than what it is made of
+	if !fault.OK() {
+		c.values = values[:n]
+		fault.At += at
+		return fault
+	}
+	c.values = values
+	c.offsets = append(c.offsets, int32(len(values)))
+	c.ok()
+	return fault
 }
 
 // containerText appends an object or a list as its text, to a column of strings.
@@ -223,7 +259,11 @@ type place struct {
 func (w *walker) structInto(c *column, at int) (end int, fault jsonscan.Fault) {
 	if c.shape == nil {
 		c.shape = newShape(structNode(c.typ))
-		c.found = make([]place, len(c.children))
+		for i := range c.typ.Fields {
+			if len(c.typ.Fields[i].Aliases) > 0 {
+				c.found = make([]place, len(c.children))
+			}
+		}
 	}
 	for i := range c.found {
 		c.found[i].source = math.MaxInt
@@ -233,14 +273,15 @@ func (w *walker) structInto(c *column, at int) (end int, fault jsonscan.Fault) {
 		return 0, fault
 	}
 	for i, child := range c.children {
-		switch found := c.found[i]; {
+		switch {
 		case child.n > c.n:
-		case found.source == math.MaxInt:
+			continue
+		case c.found == nil || c.found[i].source == math.MaxInt:
 			fault = child.absent(begin)
-		case found.astray:
-			fault = jsonscan.Fault{At: found.at, Why: whyPath}
+		case c.found[i].astray:
+			fault = jsonscan.Fault{At: c.found[i].at, Why: whyPath}
 		default:
-			_, fault = w.part(child, found.at)
+			_, fault = w.part(child, c.found[i].at)
 		}
 		if !fault.OK() {
 			return 0, fault

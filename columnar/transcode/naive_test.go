@@ -66,11 +66,11 @@ func (p *naiveParser) peek() byte {
 func (p *naiveParser) value() (v naiveValue, ok bool) {
 	start := p.at
 	defer func() { v.raw = p.b[start:p.at] }()
-	switch c := p.peek(); {
-	case c == '"':
+	switch c := p.peek(); c {
+	case '"':
 		v.kind = '"'
 		ok = p.text()
-	case c == '{' || c == '[':
+	case '{', '[':
 		v.kind = c
 		if p.depth++; p.depth > 128 {
 			return v, false

@@ -17,7 +17,7 @@ import (
 // newCast returns the node that converts a's values, of the type from.
 func newCast(a node, from, to *schema.Type) (node, error) {
 	if from.Kind == schema.Null {
-		return constantNode{constantNull(new(scratch), to.Kind, to.Scale)}, nil
+		return constantNode{constantNull(to.Kind, to.Scale)}, nil
 	}
 	if from.Equal(to) {
 		return a, nil

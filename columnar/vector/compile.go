@@ -99,7 +99,7 @@ func holds(dt arrow.DataType, t *schema.Type) bool {
 
 // constant returns a literal's value.
 func constant(l *expr.Literal) (*vec, error) {
-	v := constantNull(new(scratch), l.T.Kind, l.T.Scale)
+	v := constantNull(l.T.Kind, l.T.Scale)
 	if l.Value == nil {
 		if l.T.Kind == schema.Bool {
 			v.bits = bitmap{0}
@@ -450,7 +450,7 @@ func (o *operator) regexp() (node, error) {
 	if o.typeOf(1).Kind != schema.String {
 		return nil, nil
 	}
-	return newDynamicMatch(o.arg(0), o.arg(1)), nil
+	return &dynamicMatchNode{o.arg(0), o.arg(1)}, nil
 }
 
 // arithmetic compiles operators on numbers.

@@ -3,7 +3,6 @@ package vector
 import (
 	"regexp"
 	"regexp/syntax"
-	"sync"
 
 	"scribe/columnar/schema"
 )
@@ -88,31 +87,56 @@ func (n *matchNode) eval(ev *eval, sel bitmap) *vec {
 	return out
 }
 
-// maxDynamic is how long a regular expression may be that is no constant: each row may have one of its own to compile.
-const maxDynamic = 256
+const (
+	// maxDynamic is how long a regular expression may be that is no constant: each row may have one of its own to compile.
+	maxDynamic = 256
+	// maxRepeats is how often such an expression may ask for repetitions of a part in numbers, multiplied where they are nested.
+	maxRepeats = 1000
+)
 
-// newDynamicMatch is a match with an expression that is no constant. One that is no regular expression, or too long, is an error of the row.
-func newDynamicMatch(a, b node) node {
-	type memo struct {
-		text string
-		re   *regexp.Regexp
-	}
-	var last sync.Map // one entry under 0: rows often have the expression of the row before
-	return &testNode{args: []node{a, b}, test: func(args []*vec, i int) (bool, bool) {
-		text := args[1].str(i & args[1].at())
-		m, _ := last.Load(0)
-		known, ok := m.(*memo)
-		if !ok || known.text != string(text) {
-			if len(text) > maxDynamic {
-				return false, false
-			}
-			known = &memo{text: string(text)}
-			known.re, _ = regexp.Compile(known.text)
-			last.Store(0, known)
+// dynamicMatchNode is a match with an expression that is no constant. One that is no regular expression, or too large, is an error of the row.
+type dynamicMatchNode struct{ a, b node }
+
+func (n *dynamicMatchNode) eval(ev *eval, sel bitmap) *vec {
+	// Rows often have the expression of the row before.
+	last, known := "", false
+	var re *regexp.Regexp
+	test := &testNode{args: []node{n.a, n.b}, test: func(args []*vec, i int) (bool, bool) {
+		if text := strAt(args[1], i); !known || last != string(text) {
+			last, known = string(text), true
+			re = compileDynamic(last)
 		}
-		if known.re == nil {
+		if re == nil {
 			return false, false
 		}
-		return known.re.Match(args[0].str(i & args[0].at())), true
+		return re.Match(strAt(args[0], i)), true
 	}}
+	return test.eval(ev, sel)
+}
+
+func compileDynamic(text string) *regexp.Regexp {
+	if len(text) > maxDynamic {
+		return nil
+	}
+	tree, err := syntax.Parse(text, syntax.Perl)
+	if err != nil || repeats(tree) > maxRepeats {
+		return nil
+	}
+	re, err := regexp.Compile(text)
+	if err != nil {
+		return nil
+	}
+	return re
+}
+
+// repeats is how many times the part that is repeated most is there in the program.
+func repeats(re *syntax.Regexp) int {
+	most := 1
+	for _, sub := range re.Sub {
+		most = max(most, repeats(sub))
+	}
+	if re.Op == syntax.OpRepeat {
+		most *= max(re.Min, re.Max, 1)
+	}
+	return most
 }

@@ -51,7 +51,7 @@ func identity(n int) []int32 {
 
 // nulls returns rows that are all null.
 func (ev *eval) nulls(t *schema.Type) *vec {
-	return spread(ev.scratch, constantNull(ev.scratch, t.Kind, t.Scale), ev.rows)
+	return spread(ev.scratch, constantNull(t.Kind, t.Scale), ev.rows)
 }
 
 // elements are the values of lists or maps, with the place of each row's in them.

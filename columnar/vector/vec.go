@@ -152,8 +152,7 @@ func gather(s *scratch, v *vec, codes []int32, valid bitmap) *vec {
 	}
 	if v.rows == 0 {
 		// Every code is of a null.
-		zero := constantNull(s, v.kind, v.scale)
-		return spread(s, zero, n)
+		return spread(s, constantNull(v.kind, v.scale), n)
 	}
 	// Codes of nulls may be anything.
 	if valid != nil {
@@ -229,8 +228,8 @@ func gatherBits(s *scratch, values bitmap, codes []int32) bitmap {
 }
 
 // constantNull returns the constant null.
-func constantNull(s *scratch, kind schema.Kind, scale int32) *vec {
-	v := &vec{kind: kind, rows: 1, one: true, scale: scale, valid: s.zeros(1)}
+func constantNull(kind schema.Kind, scale int32) *vec {
+	v := &vec{kind: kind, rows: 1, one: true, scale: scale, valid: bitmap{0}}
 	v.i32, v.i64, v.u64, v.f64 = []int32{0}, []int64{0}, []uint64{0}, []float64{0}
 	v.dec, v.iv, v.begin, v.end = []decimal128.Num{{}}, []arrow.MonthDayNanoInterval{{}}, []int32{0}, []int32{0}
 	return v

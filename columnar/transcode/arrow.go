@@ -86,14 +86,11 @@ func (b *arrowBatch) declared(field int, in *input, dt arrow.DataType) (arrow.Ar
 	f := &b.p.fields[field]
 	for i := range b.rows {
 		why := ""
-		switch a := source(sources, i); {
+		switch a := source(sources, i, f.nullable); {
 		case a == nil:
 			why = f.absent(c)
-		case a.IsNull(i) || a.DataType().ID() == arrow.NULL:
-			if c.appendNull(); !f.nullable {
-				c.truncate(i)
-				why = whyNull
-			}
+		case isNull(a, i):
+			c.appendNull()
 		default:
 			why = b.value(c, a, i)
 		}
@@ -120,15 +117,11 @@ func (b *arrowBatch) whole(field int, a arrow.Array, dt arrow.DataType) (arrow.A
 	default:
 		return nil, nil
 	}
-	if !arrow.TypeEqual(a.DataType(), dt) || dt.ID() == arrow.DECIMAL128 && !fitDecimals(a.(*array.Decimal128)) {
+	if a.NullN() > 0 && !b.p.fields[field].nullable {
 		return nil, nil
 	}
-	if a.NullN() > 0 && !b.p.fields[field].nullable {
-		for i := range b.rows {
-			if a.IsNull(i) {
-				b.fault(field, i, whyNull)
-			}
-		}
+	if !arrow.TypeEqual(a.DataType(), dt) || dt.ID() == arrow.DECIMAL128 && !fitDecimals(a.(*array.Decimal128)) {
+		return nil, nil
 	}
 	// One array is copied, too.
 	out, err := array.Concatenate([]arrow.Array{a}, memory.DefaultAllocator)
@@ -186,8 +179,10 @@ func inside(a arrow.Array, path []string) (arrowSource, bool) {
 	return s, true
 }
 
-// source returns the first column that has something at row i, nil if none has.
-func source(sources []arrowSource, i int) arrow.Array {
+func isNull(a arrow.Array, i int) bool { return a.IsNull(i) || a.DataType().ID() == arrow.NULL }
+
+// source returns the first column that has something at row i, nil if none has. In a field that is not nullable null is nothing.
+func source(sources []arrowSource, i int, nullable bool) arrow.Array {
 next:
 	for _, s := range sources {
 		for _, a := range s.around {
@@ -195,7 +190,9 @@ next:
 				continue next
 			}
 		}
-		return s.values
+		if nullable || !isNull(s.values, i) {
+			return s.values
+		}
 	}
 	return nil
 }

@@ -125,7 +125,7 @@ func putUnit(c *column, v int64, unit arrow.TimeUnit) (why string) {
 
 // element appends a value that may be null, of a list, a map or a struct.
 func (b *arrowBatch) element(c *column, a arrow.Array, i int, nullable bool) (why string) {
-	if !a.IsNull(i) && a.DataType().ID() != arrow.NULL {
+	if !isNull(a, i) {
 		return b.value(c, a, i)
 	}
 	if !nullable {
@@ -190,8 +190,8 @@ func (b *arrowBatch) structure(c *column, a *array.Struct, i int) (why string) {
 func (b *arrowBatch) part(f *schema.Field, child *column, a *array.Struct, i int) (why string) {
 	for _, path := range f.Sources() {
 		s, ok := inside(a, path)
-		if ok && source([]arrowSource{s}, i) != nil {
-			return b.element(child, s.values, i, f.Nullable)
+		if ok && source([]arrowSource{s}, i, f.Nullable) != nil {
+			return b.element(child, s.values, i, true)
 		}
 	}
 	missing, ok := b.absent[f]

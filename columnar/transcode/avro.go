@@ -130,12 +130,8 @@ func (r *avroReader) message(w *rows, payload []byte) {
 	}
 	for i, field := range r.indices {
 		f, c := &r.row.fields[i], w.column(field)
-		place := f.place(places)
+		place := r.place(f, places)
 		if place.typ == nil {
-			continue
-		}
-		if r.null(place) && !f.nullable {
-			w.badValue(field, place.pos, whyNull)
 			continue
 		}
 		r.empty = 0

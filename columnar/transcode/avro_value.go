@@ -79,10 +79,11 @@ func newAvroDest(t *schema.Type, from []*avroType) *avroDest {
 	return d
 }
 
-// place returns where the field's value is: at its path, or at the first alias where something is.
-func (c *avroColumn) place(places []avroPlace) avroPlace {
+// place returns where the field's value is: at its path, or at the first alias where something is. In a field that is not nullable null
+// is nothing.
+func (r *avroReader) place(c *avroColumn, places []avroPlace) avroPlace {
 	for _, p := range places[c.first:c.end] {
-		if p.typ != nil {
+		if p.typ != nil && (c.nullable || !r.null(p)) {
 			return p
 		}
 	}
@@ -171,13 +172,9 @@ func (r *avroReader) structure(s *avroShape, c *column, pos int) (end int, why s
 	}
 	for i := range s.fields {
 		f, child := &s.fields[i], c.children[i]
-		place := f.place(places)
-		switch {
-		case place.typ == nil:
+		if place := r.place(f, places); place.typ == nil {
 			why = f.absent(child)
-		case r.null(place) && !f.nullable:
-			why = whyNull
-		default:
+		} else {
 			_, why = r.value(f.dest, child, place.typ, place.pos)
 		}
 		if why != "" {

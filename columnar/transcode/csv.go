@@ -202,16 +202,13 @@ func (r *csvReader) line(w *rows, columns *csvColumns, b []byte) (rest []byte) {
 	return rest
 }
 
-// put appends what a cell says to the column of a field, or nothing if the cell is null and the field has a default instead.
+// put appends what a cell says to the column of a field. In a field that is not nullable null is nothing.
 func (r *csvReader) put(w *rows, field int, b []byte, cell csvCell) (why string) {
 	c := w.column(field)
 	text := r.text(b, cell)
 	if !cell.quoted && string(text) == r.c.null {
-		switch f := &w.p.fields[field]; {
-		case f.nullable:
+		if w.p.fields[field].nullable {
 			c.appendNull()
-		case f.fallback == nil:
-			return whyNull
 		}
 		return ""
 	}

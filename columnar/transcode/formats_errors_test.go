@@ -76,7 +76,7 @@ f|(null)
 (null)|(null)|(null)|row at byte 0: the header can't be read: a quote inside a cell that does not begin with one
 `, 3},
 		{"not nullable", schema.Schema{Fields: strict, CSV: &schema.CSVOptions{Delimiter: "||", Null: "-"}}, []string{"1||-\n-||\"-\"\n2\n"}, `1|d|(null)
-(null)|-|a at byte 0: null, and it is not nullable
+(null)|-|a: no value, and the column is not nullable
 2|d|(null)
 `, 2},
 		{"nested", schema.Schema{Fields: []schema.Field{
@@ -117,6 +117,15 @@ func avroCases() []badCase {
 (null)|(null)|(null)|row at byte 3: a negative length
 (null)|(null)|(null)|row at byte 3: a negative length
 (null)|(null)|(null)|row at byte 0: a number longer than its type
+`, 2},
+		{"null is nothing", schema.Schema{
+			Avro: of(`{"name":"a","type":["null","int"]},{"name":"b","type":["null","int"]},{"name":"c","type":["null","int"]}`),
+			Fields: []schema.Field{
+				{Name: "a", Type: schema.Type{Kind: schema.Int32}, Aliases: [][]string{{"b"}}}, {Name: "c", Type: schema.Type{Kind: schema.Int32}, Default: "7"},
+			},
+		}, []string{"\x00\x02\x04\x00", "\x00\x00\x02\x06", "\x02\x08\x02\x06\x02\x0a"}, `2|7|(null)
+(null)|3|a: no value, and the column is not nullable
+4|5|(null)
 `, 2},
 		{"lengths", schema.Schema{Avro: of(`{"name":"l","type":{"type":"array","items":"int"}}`), Fields: []schema.Field{list}}, []string{
 			varint(2) + "\x02\x04" + varint(-1) + varint(1) + "\x06\x00", varint(math.MaxInt64), varint(math.MinInt64) + "\x00", varint(-1) + varint(2) + "\x02\x00",
@@ -267,7 +276,7 @@ func TestArrowFrames(t *testing.T) {
 	}{
 		{"narrowed", typed("x", schema.Int32), arrowFrame(t, "x", wide), "1|(null)\n(null)|x: the number is out of the type's range\n(null)|(null)\n", 2},
 		{"as it is", typed("x", schema.Int32), arrowFrame(t, "x", same), "5|(null)\n(null)|(null)\n7|(null)\n", 3},
-		{"not nullable", strict, arrowFrame(t, "x", same), "5|(null)\n(null)|x: null, and it is not nullable\n7|(null)\n", 2},
+		{"not nullable", strict, arrowFrame(t, "x", same), "5|(null)\n(null)|x: no value, and it is not nullable\n7|(null)\n", 2},
 		{"missing", strict, arrowFrame(t, "y", nothing), "(null)|x: no value, and it is not nullable\n(null)|x: no value, and it is not nullable\n", 0},
 		{"nulls", typed("x", schema.String), arrowFrame(t, "x", nothing), "(null)|(null)\n(null)|(null)\n", 2},
 		{"cut inside a character", typed("x", schema.String), arrowFrame(t, "x", texts), damagedText + damagedText + damagedText, 0},

@@ -11,6 +11,7 @@ import (
 	"scribe/internal/record"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/readproxy/view"
 	"scribe/storage/blob/layout"
 )
 
@@ -23,7 +24,8 @@ type answer struct {
 	encoding scribev1.PayloadEncoding
 	category string
 	rule     Rule
-	peer     bool // a read proxy of another region asks
+	peer     bool   // a read proxy of another region asks
+	asked    *asked // the view wanted; nil = none
 	items    []item
 	jobs     []job
 	// cost is how many bytes the blocks and what is made of them take, own what was made.
@@ -36,7 +38,15 @@ type item struct {
 	// whole: the payload is its whole block.
 	whole bool
 	job   int   // index in jobs
-	err   error // the pointer is not good
+	err   error // the pointer is not good, or the view can't be made
+	// Of a view: where the pointer stands and what it is there, the view that serves it, what was made of it or who makes it; reused says
+	// that it was made for another.
+	place    place
+	encoded  []byte
+	view     *view.View[*maker]
+	made     *block
+	reused   bool
+	encoding *encoding
 }
 
 // job is a block that items need.
@@ -49,12 +59,14 @@ type job struct {
 	err        error
 	// sent: its memory is in the answer.
 	sent bool
+	// idle: no item needs it now.
+	idle bool
 }
 
 // newAnswer decodes the pointers of a request, until the blocks that they need are enough for an answer. At least one is taken.
-func newAnswer(s *Server, encoding scribev1.PayloadEncoding, cat *scribev1.Category, req *scribev1.FetchRequest) *answer {
+func newAnswer(s *Server, encoding scribev1.PayloadEncoding, cat *scribev1.Category, req *scribev1.FetchRequest, wanted *asked) *answer {
 	a := &answer{
-		s: s, encoding: encoding, category: req.GetCategory(), rule: s.cfg.rule(req.GetCategory(), cat.GetCache()), peer: req.GetPeer(),
+		s: s, asked: wanted, encoding: encoding, category: req.GetCategory(), rule: s.cfg.rule(req.GetCategory(), cat.GetCache()), peer: req.GetPeer(),
 	}
 	a.items = make([]item, 0, len(req.GetPointers())) // never grows: jobs point into it
 	var known map[blockKey]int
@@ -71,6 +83,15 @@ func newAnswer(s *Server, encoding scribev1.PayloadEncoding, cat *scribev1.Categ
 		}
 		p.Sequences = nil // they are the metadata engine's, and may be most of it
 		it.pointer = p
+		if wanted != nil {
+			it.encoded = encoded
+			if places := req.GetPlaces(); len(places) > 0 {
+				it.place = place{record.ShardID(places[i].GetShard()), record.LSN(places[i].GetLsn())}
+			}
+			if a.use(it); it.made != nil {
+				continue
+			}
+		}
 		it.whole = p.Offset == 0 && p.Length == p.BlockRawLen || encoding == blockEncoding
 		key := keyOf(&it.pointer, !it.whole)
 		at, ok := known[key]
@@ -118,6 +139,11 @@ func (a *answer) sent() []*block {
 	for i := range a.jobs {
 		if a.jobs[i].sent {
 			blocks = append(blocks, a.jobs[i].block)
+		}
+	}
+	for i := range a.items {
+		if b := a.items[i].made; b != nil {
+			blocks = append(blocks, b)
 		}
 	}
 	return blocks
@@ -182,6 +208,15 @@ func (a *answer) expired(p *pointer.Pointer, err error) error {
 func (a *answer) payload(it *item, out *scribev1.Payload) error {
 	if it.err != nil {
 		return it.err
+	}
+	if a.asked != nil {
+		b := it.made
+		said := &scribev1.PayloadView{
+			Exact: it.view.Shape.Exact(a.asked.need), Rows: b.view.GetRows(), Kept: b.view.GetKept(), Rejected: b.view.GetRejected(),
+			Bad: b.view.GetBad(), Errors: b.view.GetErrors(), View: it.view.ID, Reused: it.reused, Losses: b.view.GetLosses(),
+		}
+		out.Codec, out.Data, out.RawLength, out.Crc, out.View = b.codec, b.data, b.rawLen, b.crc, said
+		return nil
 	}
 	j, p := &a.jobs[it.job], &it.pointer
 	if j.err != nil {

@@ -12,7 +12,7 @@ import (
 func BenchmarkFetch(b *testing.B) {
 	const messages = 24_000 // about 2 MB
 	for _, cached := range []bool{true, false} {
-		for _, encoding := range []scribev1.PayloadEncoding{raw, json, arrow} {
+		for _, encoding := range []scribev1.PayloadEncoding{raw, json, arrowIPC} {
 			b.Run(fmt.Sprintf("encoding=%v/hit=%v", encoding, cached), func(b *testing.B) {
 				h := newHarness(b, func(c *Config) {
 					c.RequestsPerSecond = 0

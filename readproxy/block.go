@@ -13,6 +13,7 @@ import (
 
 	"scribe/internal/pointer"
 	"scribe/internal/record"
+	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob/layout"
 )
 
@@ -29,6 +30,17 @@ type blockKey struct {
 	codec  pointer.Codec
 	// raw: the decompressed block.
 	raw bool
+	// view, when not 0, makes it not a block but a payload in a view, in the compression that codec says: the payload of length part at
+	// the offset at.
+	view     uint64
+	at, part uint32
+}
+
+// viewKeyOf is the key of a payload in a view.
+func viewKeyOf(p *pointer.Pointer, view uint64, codec uint32) blockKey {
+	k := keyOf(p, true)
+	k.view, k.at, k.part, k.codec = view, p.Offset, p.Length, pointer.Codec(codec) //nolint:gosec // one of three
+	return k
 }
 
 func keyOf(p *pointer.Pointer, raw bool) blockKey {
@@ -57,6 +69,12 @@ type block struct {
 	sums []uint32
 	// shared: it came out of memcached.
 	shared bool
+
+	// Of a payload in a view: what is said of it, the compression, its length without, and the checksum of data.
+	view   *scribev1.PayloadView
+	codec  uint32
+	rawLen uint64
+	crc    uint32
 }
 
 // blockOverhead is counted for a block in the cache beside its data.

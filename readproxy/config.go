@@ -13,6 +13,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readproxy/admission"
 	"scribe/readproxy/memcached"
+	"scribe/readproxy/view"
 	"scribe/storage/blob"
 )
 
@@ -62,6 +63,9 @@ type Config struct {
 	// Rules say for categories which tiers keep their blocks.
 	Rules []Rule
 
+	// Views says how many views are made for the queries that run.
+	Views view.Config
+
 	// RequestBytes bounds what the requests being served need: the blocks, what is made of them, and the answers until they are sent. One
 	// that needs more than all is served alone. A quarter as much bounds requests as they are read.
 	RequestBytes int64
@@ -94,6 +98,7 @@ func DefaultConfig() Config {
 		ReadBurst:     1000,
 		SharedAge:     2 * time.Hour,
 		FillBytes:     64 << 20,
+		Views:         view.DefaultConfig(),
 		RequestBytes:  256 << 20,
 		Queue:         admission.ControllerConfig{Target: 0.9, Least: 64, Most: 4096},
 		QueueTimeout:  2 * time.Second,
@@ -149,6 +154,9 @@ func (c *Config) Validate() error {
 			fault("Rules[%d]: %w", i, err)
 		}
 	}
+	if err := c.Views.Validate(); err != nil {
+		fault("Views: %w", err)
+	}
 	number("RequestBytes", c.RequestBytes, 1<<20, 1<<50)
 	if err := c.Queue.Validate(); err != nil {
 		fault("Queue: %w", err)
@@ -179,6 +187,8 @@ type Deps struct {
 	Peers func(region string) Peer
 	// Categories is the view of categories.
 	Categories Categories
+	// Annotations is where zone maps are kept beside pointers; nil = they are not learned.
+	Annotations Annotator
 	// CPUTime is what the process has used so far, for its utilisation; nil = what the system says.
 	CPUTime func() time.Duration
 	// Logger defaults to none.

@@ -60,7 +60,7 @@ func TestRaw(t *testing.T) {
 func TestOtherCategoryIsRefused(t *testing.T) {
 	h := newHarness(t)
 	enc, _ := h.put(pointer.CodecZstd, []payload{newPayload(t, "a", 100)}, []payload{newPayload(t, "a", 1), newPayload(t, "b", 1)})
-	for _, encoding := range []scribev1.PayloadEncoding{raw, json, arrow} {
+	for _, encoding := range []scribev1.PayloadEncoding{raw, json, arrowIPC} {
 		for range 2 { // fetched, and cached
 			got := h.fetch(encoding, "b", enc...)
 			wantReason(t, got[0], scribev1.Reason_REASON_INVALID)
@@ -132,7 +132,7 @@ func TestGarbageWithAChecksum(t *testing.T) {
 	bad := payload{category: "a", frames: bytes.Repeat([]byte("no frame"), 100), messages: 1}
 	cut := payload{category: "a", frames: good.frames[:len(good.frames)-1], messages: 1}
 	enc, _ := h.put(pointer.CodecZstd, []payload{bad}, []payload{good, bad}, []payload{good, cut})
-	for _, encoding := range []scribev1.PayloadEncoding{raw, json, arrow} {
+	for _, encoding := range []scribev1.PayloadEncoding{raw, json, arrowIPC} {
 		got := h.fetch(encoding, "a", enc[0], enc[2], enc[4])
 		for _, p := range got {
 			wantReason(t, p, scribev1.Reason_REASON_CORRUPT)
@@ -495,7 +495,7 @@ func TestArrow(t *testing.T) {
 	h := newHarness(t)
 	whole, shared := newPayload(t, "a", 50), newPayload(t, "a", 2)
 	enc, _ := h.put(pointer.CodecZstd, []payload{whole}, []payload{shared, newPayload(t, "b", 1)})
-	for i, p := range h.fetch(arrow, "a", enc[0], enc[1]) {
+	for i, p := range h.fetch(arrowIPC, "a", enc[0], enc[1]) {
 		if p.GetError() != nil {
 			t.Fatal(p.GetError())
 		}
@@ -533,5 +533,5 @@ func TestArrowFramesAreServedRaw(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantReason(t, h.fetch(json, "a", enc[0])[0], scribev1.Reason_REASON_INVALID)
-	wantReason(t, h.fetch(arrow, "a", enc[0])[0], scribev1.Reason_REASON_INVALID)
+	wantReason(t, h.fetch(arrowIPC, "a", enc[0])[0], scribev1.Reason_REASON_INVALID)
 }

@@ -211,9 +211,9 @@ func (h *harness) fetch(encoding scribev1.PayloadEncoding, category string, poin
 }
 
 const (
-	raw   = scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW
-	json  = scribev1.PayloadEncoding_PAYLOAD_ENCODING_JSON
-	arrow = scribev1.PayloadEncoding_PAYLOAD_ENCODING_ARROW
+	raw      = scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW
+	json     = scribev1.PayloadEncoding_PAYLOAD_ENCODING_JSON
+	arrowIPC = scribev1.PayloadEncoding_PAYLOAD_ENCODING_ARROW
 )
 
 // open decodes a raw payload the way a consumer does.

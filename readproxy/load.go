@@ -50,6 +50,9 @@ func (s *Server) load(ctx context.Context, a *answer) {
 	var first []*flight
 	for i := range a.jobs {
 		j := &a.jobs[i]
+		if j.idle || j.block != nil || j.err != nil {
+			continue
+		}
 		if j.block = s.cached(a, j); j.block != nil {
 			continue
 		}

@@ -37,6 +37,8 @@ type metrics struct {
 	filledBytes    prometheus.Counter
 
 	peerRequests, peerBytes, fallbacks prometheus.Counter
+
+	viewPayloads, viewHits, viewShared, viewMisses, viewBytesIn, viewBytesOut, viewSeconds prometheus.Counter
 }
 
 // Tiers, as the values of a label, from the nearest to the farthest.
@@ -104,6 +106,21 @@ func newMetrics(r prometheus.Registerer, s *Server) (*metrics, error) {
 	m.peerRequests = counter("region_requests_total", "Requests to read proxies of other regions.")
 	m.peerBytes = counter("region_bytes_total", "Bytes that came from read proxies of other regions.")
 	m.fallbacks = counter("region_fallbacks_total", "Blocks that were read from another region's store since its read proxies did not deliver them.")
+	m.viewPayloads = counter("view_payloads_total", "Payloads that were made into a view.")
+	m.viewHits = counter("view_cache_hits_total", "Payloads in a view that were in memory.")
+	m.viewMisses = counter("view_cache_misses_total", "Payloads in a view that were not in memory.")
+	m.viewShared = counter("view_shared_total", "Payloads in a view that another asker had begun to make.")
+	m.viewBytesIn = counter("view_input_bytes_total", "Bytes of messages that were made into views.")
+	m.viewBytesOut = counter("view_output_bytes_total", "Bytes of the views made.")
+	m.viewSeconds = counter("view_seconds_total", "Time spent making views, decompression included.")
+	count := func(name, help string, value func() float64) {
+		m.all = append(m.all, prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, value))
+	}
+	count("zone_maps_written_total", "Zone maps that were written beside pointers.", func() float64 { return float64(s.zones.written.Load()) })
+	count("zone_maps_dropped_total", "Zone maps that were dropped since too many waited to be written.", func() float64 { return float64(s.zones.dropped.Load()) })
+	count("zone_maps_failed_total", "Zone maps that could not be written.", func() float64 { return float64(s.zones.failed.Load()) })
+	gaugeFunc("views", "Views that serve running queries.", func() float64 { n, _ := s.views.table.Counts(); return float64(n) })
+	gaugeFunc("running_queries", "Queries that asked lately.", func() float64 { _, n := s.views.table.Counts(); return float64(n) })
 	gaugeFunc("regions_away", "Other regions whose read proxies fail.", func() float64 { return float64(s.peers.away()) })
 	gaugeFunc("cache_bytes", "Bytes in the memory cache.", func() float64 { return float64(s.cache.stats().bytes) })
 	gaugeFunc("cache_limit_bytes", "The most bytes in the memory cache.", func() float64 { return float64(s.cache.stats().limit) })

@@ -29,6 +29,8 @@ type Server struct {
 	flights flights
 	shared  *memcached.Client // nil without the tier
 	fills   fills
+	views   *views
+	zones   *zones
 	peers   peers
 	reads   *reads
 
@@ -79,6 +81,12 @@ func New(cfg Config, deps Deps) (*Server, error) {
 			return nil, fmt.Errorf("readproxy: %w", err)
 		}
 	}
+	if s.views, err = newViews(s); err != nil {
+		return nil, fmt.Errorf("readproxy: %w", err)
+	}
+	if s.zones, err = newZones(s); err != nil {
+		return nil, fmt.Errorf("readproxy: %w", err)
+	}
 	if s.metrics, err = newMetrics(deps.Registerer, s); err != nil {
 		return nil, err
 	}
@@ -109,6 +117,7 @@ func (s *Server) Close(ctx context.Context) error {
 	s.stop()
 	s.reads.stop()
 	s.fills.close()
+	s.zones.close()
 	if s.shared != nil {
 		s.shared.Close()
 	}
@@ -173,13 +182,24 @@ func (s *Server) serve(ctx context.Context, req *scribev1.FetchRequest) (*scribe
 	if err != nil {
 		return nil, err
 	}
-	a := newAnswer(s, encoding, cat, req)
+	var wanted *asked
+	if encoding == scribev1.PayloadEncoding_PAYLOAD_ENCODING_ARROW && req.GetView() != nil {
+		if wanted, err = s.views.ask(ctx, cat, req); err != nil {
+			return nil, err
+		}
+	}
+	a := newAnswer(s, encoding, cat, req, wanted)
 	leave, err := s.gate.enter(ctx, a.cost)
 	if err != nil {
 		return nil, err
 	}
 	defer leave(0)
-	if err := a.load(ctx); err != nil {
+	if wanted != nil {
+		err = a.makeViews(ctx)
+	} else {
+		err = a.load(ctx)
+	}
+	if err != nil {
 		return nil, err
 	}
 	res := a.make()

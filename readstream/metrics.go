@@ -31,6 +31,8 @@ type metrics struct {
 	lateReads    prometheus.Counter
 	engineErrors *prometheus.CounterVec // by call
 	returned     prometheus.Counter
+
+	pruned, prunedMessages, prunedBytes, badZones prometheus.Counter
 }
 
 const namespace, subsystem = "scribe", "readstream"
@@ -70,6 +72,10 @@ func newMetrics(r prometheus.Registerer, s *Server) (*metrics, error) {
 	m.lateReads = counter("late_reads_total", "Reads that streams went on without, for the time being.")
 	m.engineErrors = vector("log_errors_total", "Failed calls of the metadata engine, by call.", "call")
 	m.returned = counter("returned_bytes_total", "Bytes of records that streams gave back, since all held too many, and read again later.")
+	m.pruned = counter("pruned_pointers_total", "Pointers that were not sent since no row of their payloads can match the stream's filter.")
+	m.prunedMessages = counter("pruned_messages_total", "Messages in the payloads of pointers that were not sent for the stream's filter.")
+	m.prunedBytes = counter("pruned_payload_bytes_total", "Bytes of decoded payload that the pointers stand for that were not sent for the stream's filter.")
+	m.badZones = counter("bad_zone_maps_total", "Zone maps beside pointers that are damaged or of other pointers. They are not used.")
 	m.all = append(m.all, measured(s)...)
 	if r == nil {
 		return m, nil

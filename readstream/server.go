@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"scribe/internal/queryplan"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readstream/feed"
@@ -25,6 +26,7 @@ type Server struct {
 	metrics *metrics
 	budget  *merge.Budget
 	hub     *feed.Hub
+	plans   *queryplan.Cache
 	// cursors are the shards that streams follow, each stream counting its own.
 	cursors atomic.Int64
 	// relieved is when streams gave back memory last.
@@ -75,6 +77,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		feed.Deps{Log: deps.Log, Logger: s.log, Failed: func(call string) { s.metrics.engineErrors.WithLabelValues(call).Inc() }},
 	)
 	var err error
+	if s.plans, err = queryplan.NewCache(planBytes); err != nil {
+		return nil, err
+	}
 	s.metrics, err = newMetrics(deps.Registerer, s)
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/columnar/sql"
 	"scribe/internal/bucket"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
@@ -36,6 +37,9 @@ type plan struct {
 	heartbeat time.Duration
 	credits   credits
 	buckets   *bucket.Filter // nil = all
+	// query is what the reader filters by, nil = nothing; filter what of it leaves payloads out, once it is bound, nil = nothing.
+	query  *scribev1.Query
+	filter *filter
 	// unsequenced asks for the sources of a sequenced category. sequenced says that the stream is one of a sequenced log; of find.
 	unsequenced bool
 	sequenced   bool
@@ -116,6 +120,10 @@ func newPlan(req *scribev1.StreamStart, now time.Time) (*plan, error) {
 	}
 	p.credits.add(req.GetCredits())
 	p.bucketsOf(req.GetBuckets(), &f)
+	p.query = req.GetFilter()
+	if n := len(p.query.GetText()); n > sql.MaxText {
+		f.add("the filter has %d bytes, the limit is %d", n, sql.MaxText)
+	}
 	return p, f.err(scribev1.Reason_REASON_INVALID, "start of a stream")
 }
 
@@ -268,6 +276,9 @@ var errOpening = errors.New("readstream: opening takes too long")
 func (s *Server) prepare(ctx context.Context, p *plan, send func(*scribev1.StreamResponse) error) (*stream, error) {
 	cat, states, err := s.find(ctx, p)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.bind(ctx, p, cat); err != nil {
 		return nil, err
 	}
 	st := newStream(s, p, cat, send)

@@ -48,6 +48,7 @@ type stream struct {
 	batch      []merge.Item
 	sources    []sequenced.Record // of a sequenced log: what the batch's items are
 	batchBytes int
+	skipped    skipped // what was left out between them
 	watermark  int64
 	pending    uint64 // records behind the batch
 	control    *merge.Item
@@ -87,6 +88,8 @@ type stream struct {
 		joining  bool
 		joined   *joined
 		horizon  int64
+		// left are records that the merge holds and that will be left out.
+		left map[place]left
 		// asking: the control plane is being asked for the category.
 		asking bool
 		// err ends the stream; evict sends it away.
@@ -266,7 +269,7 @@ func (st *stream) drive(ctx context.Context) error {
 		case why == stopRead && st.mayRead():
 			// The batch waits: it will be larger.
 			err = st.read(ctx)
-		case len(st.batch) > 0 || st.control != nil:
+		case len(st.batch) > 0 || len(st.skipped.runs) > 0 || st.control != nil:
 			err = st.flush()
 		default:
 			err = st.wait(ctx, ticker.C, why)
@@ -354,7 +357,7 @@ func (st *stream) tick(ctx context.Context) error {
 		st.silent = true
 		return nil
 	}
-	if len(st.batch) > 0 {
+	if len(st.batch) > 0 || len(st.skipped.runs) > 0 {
 		return st.flush()
 	}
 	st.mu.Lock()
@@ -398,7 +401,9 @@ func (st *stream) take() (stop, error) {
 				st.held = waitsLog
 			}
 			return stopIdle, nil
-		case kind == merge.Entry && st.passOver():
+		case kind == merge.Entry && len(st.skipped.runs) >= st.s.cfg.BatchEntries:
+			return stopFull, nil
+		case kind == merge.Entry && (st.passOver() || st.prunes()):
 			continue
 		case kind == merge.Entry && (len(st.batch) >= st.s.cfg.BatchEntries || st.batchBytes >= st.s.cfg.BatchBytes):
 			return stopFull, nil
@@ -408,6 +413,9 @@ func (st *stream) take() (stop, error) {
 		it, _ := st.merge.Next()
 		if len(st.skips) > 0 {
 			delete(st.skips, it.Shard)
+		}
+		if len(st.mu.left) > 0 {
+			delete(st.mu.left, place{it.Shard, it.LSN})
 		}
 		if it.Kind != merge.Entry {
 			st.control = &it
@@ -449,7 +457,7 @@ func (st *stream) passOver() bool {
 
 // flush sends the batch, and the control message that follows it.
 func (st *stream) flush() error {
-	if n := len(st.batch); n > 0 {
+	if n := len(st.batch); n > 0 || len(st.skipped.runs) > 0 {
 		slab := make([]scribev1.StreamEntry, n)
 		entries := make([]*scribev1.StreamEntry, n)
 		for i := range st.batch {
@@ -459,7 +467,7 @@ func (st *stream) flush() error {
 		}
 		st.addSources(entries)
 		err := st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Entries{
-			Entries: &scribev1.StreamEntries{Entries: entries, Watermark: st.watermark, Pending: st.pending},
+			Entries: &scribev1.StreamEntries{Entries: entries, Watermark: st.watermark, Pending: st.pending, Skipped: st.skipped.take()},
 		}})
 		if err != nil {
 			return err

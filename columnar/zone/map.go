@@ -148,3 +148,28 @@ func (m *Map) With(name string, t schema.Type, value any) *Map {
 	out.columns = append(out.columns, c)
 	return out
 }
+
+// Merge returns a map of the same payload that has the columns of m, and those of o that m does not have, as far as there is room. A map
+// of another number of rows is none of the payload, and is left out.
+func (m *Map) Merge(o *Map) *Map {
+	out := &Map{Version: m.Version, Rows: m.Rows, columns: slices.Clone(m.columns)}
+	if o.Rows == m.Rows {
+		for i := range o.columns {
+			if c := &o.columns[i]; !c.synthetic && !m.Has(c.name) && len(out.columns) < MaxColumns {
+				out.columns = append(out.columns, *c)
+			}
+		}
+	}
+	out.fit()
+	return out
+}
+
+// Lacks reports whether o has a column that m has not.
+func (m *Map) Lacks(o *Map) bool {
+	for i := range o.columns {
+		if c := m.column(o.columns[i].name); c == nil || c.def != o.columns[i].def {
+			return true
+		}
+	}
+	return false
+}

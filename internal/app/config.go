@@ -288,9 +288,9 @@ func (c *Config) needsMetalog() bool { return c.hasAny(Batcher, ReadStream, Coll
 func (c *Config) needsBlobs() bool   { return c.hasAny(Batcher, ReadProxy, Collector) }
 
 // usesMetalog reports whether the process has an engine, or a client of one. A control plane alone finds it through the membership,
-// unless it is told where it is.
+// unless it is told where it is; a read proxy alone does without, and learns no zone maps.
 func (c *Config) usesMetalog() bool {
-	return c.Has(Metalog) || c.needsMetalog() || c.Has(ControlPlane) && c.Metalog != ""
+	return c.Has(Metalog) || c.needsMetalog() || c.hasAny(ControlPlane, ReadProxy) && c.Metalog != ""
 }
 
 // needsData reports whether the process keeps anything in its data folder.

@@ -240,14 +240,22 @@ func (a *App) startReadProxy(ctx context.Context) error {
 	}
 	p, err := readproxy.New(a.cfg.readProxy(), readproxy.Deps{
 		Blobs: a.region, Peers: func(name string) readproxy.Peer { return a.parts.regions.peers[name] },
-		Categories: a.parts.catalog, Logger: a.log, Registerer: a.registry,
+		Categories: a.parts.catalog, Annotations: a.annotator(), Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
 	}
 	a.onStop("read proxy", p.Close)
-	a.provide(rpc.Services{ReadProxy: p, AdmitFetch: p.Admit})
+	a.provide(rpc.Services{ReadProxy: p, Views: p, AdmitFetch: p.Admit})
 	return nil
+}
+
+// annotator is where the read proxy keeps what it learns of payloads; nil in a process that knows no metadata engine.
+func (a *App) annotator() readproxy.Annotator {
+	if a.parts.log == nil {
+		return nil
+	}
+	return a.parts.log
 }
 
 // openRegions opens the stores of other regions. One that can't be reached is an error at the start, as this cell's own is; their read

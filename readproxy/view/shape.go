@@ -17,7 +17,13 @@ type Need struct {
 	// EarlyStop: see transcode.Spec.
 	EarlyStop bool
 	key       string
+	// cut: the predicate was too long, and all rows are needed instead.
+	cut bool
 }
+
+// maxPredicate is how long the keys of a predicate's terms are at most, in bytes. A longer one is not worth the room in views that serve
+// many: who asks filters all rows.
+const maxPredicate = 32 << 10
 
 // Term is a condition, and the text that stands for it.
 type Term struct {
@@ -32,6 +38,13 @@ func NewNeed(columns []string, where expr.Expr, earlyStop bool) *Need {
 	n.Columns = slices.Compact(n.Columns)
 	for _, e := range expr.Conjuncts(where) {
 		n.Terms = append(n.Terms, Term{expr.Key(e), e})
+	}
+	length := 0
+	for i := range n.Terms {
+		length += len(n.Terms[i].Key)
+	}
+	if length > maxPredicate {
+		n.Terms, n.cut = nil, true
 	}
 	slices.SortFunc(n.Terms, func(a, b Term) int { return strings.Compare(a.Key, b.Key) })
 	n.Terms = slices.CompactFunc(n.Terms, func(a, b Term) bool { return a.Key == b.Key })
@@ -155,7 +168,7 @@ func (s *Shape) Covers(n *Need) bool {
 // Exact reports whether the shape has the rows that n needs and no other.
 func (s *Shape) Exact(n *Need) bool {
 	need := n.alternative()
-	return len(s.any) == 1 && s.any[0].key == need.key
+	return !n.cut && len(s.any) == 1 && s.any[0].key == need.key
 }
 
 // Where is the shape's predicate; nil is all rows.

@@ -113,6 +113,8 @@ type version[T any] struct {
 }
 
 const (
+	// maxVersions is how many versions of schemas have queries at a time.
+	maxVersions = 1024
 	// formerViews are remembered of a version.
 	formerViews = 8
 	// seenPayloads are remembered of a version, to tell whether queries ask for the same ones.
@@ -137,6 +139,7 @@ func (t *Table[T]) Use(k Key, name, id string, need *Need, payload uint64, now t
 	defer t.mu.Unlock()
 	c := t.mu.versions[k]
 	if c == nil {
+		t.makeRoom(now)
 		c = &version[T]{queries: map[string]*Query{}, shares: shares{}, divided: now}
 		c.seen, _ = simplelru.NewLRU[uint64, struct{}](seenPayloads, nil) // the size is positive
 		t.mu.versions[k] = c
@@ -172,6 +175,27 @@ func (t *Table[T]) Use(k Key, name, id string, need *Need, payload uint64, now t
 		}
 	}
 	return v, others
+}
+
+// makeRoom keeps the number of versions within its limit: the one that was asked of longest ago goes.
+func (t *Table[T]) makeRoom(now time.Time) {
+	if len(t.mu.versions) < maxVersions {
+		return
+	}
+	var oldest Key
+	least := now
+	for k, c := range t.mu.versions {
+		newest := time.Time{}
+		for _, q := range c.queries {
+			if q.used.After(newest) {
+				newest = q.used
+			}
+		}
+		if !newest.After(least) {
+			oldest, least = k, newest
+		}
+	}
+	delete(t.mu.versions, oldest)
 }
 
 // enter gives a query that comes a view.
@@ -399,6 +423,16 @@ func (t *Table[T]) Inputs(k Key) []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// Counts returns how many live views and running queries there are.
+func (t *Table[T]) Counts() (views, queries int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.mu.versions {
+		views, queries = views+len(c.views), queries+len(c.queries)
+	}
+	return views, queries
 }
 
 // Shown is a view as it is shown to people.

@@ -1,0 +1,45 @@
+// Package zonenote is what stands beside a pointer in the metadata log: the zone map of its payload, and which pointer it is of.
+//
+// A read proxy learns a zone map from a payload whose place its client names. So that a client that names another place by mistake can't
+// have payloads left out that match, the note has the hash of the pointer, and who reads it compares that with the pointer that stands
+// there. Format: docs/format/metalog.md.
+package zonenote
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cespare/xxhash/v2"
+
+	"scribe/columnar/zone"
+	"scribe/storage/metalog"
+)
+
+// hashLen is the length of what says which pointer a note is of.
+const hashLen = 8
+
+// A note must fit an annotation.
+var _ [metalog.MaxAnnotation - hashLen - zone.MaxLen]struct{}
+
+// ErrForeign means that a note is of another pointer.
+var ErrForeign = errors.New("zonenote: the zone map is another pointer's")
+
+// Encode returns the note of a pointer, given as the log or the sequenced log has it.
+func Encode(pointer []byte, m *zone.Map) []byte {
+	out := binary.LittleEndian.AppendUint64(make([]byte, 0, 512), hash(pointer))
+	return m.Append(out)
+}
+
+// Decode returns the zone map of a note. Errors are ErrForeign, and those of [zone.Decode].
+func Decode(note, pointer []byte) (*zone.Map, error) {
+	if len(note) < hashLen {
+		return nil, fmt.Errorf("%w: a note of %d bytes", zone.ErrInvalid, len(note))
+	}
+	if binary.LittleEndian.Uint64(note) != hash(pointer) {
+		return nil, ErrForeign
+	}
+	return zone.Decode(note[hashLen:])
+}
+
+func hash(pointer []byte) uint64 { return xxhash.Sum64(pointer) }

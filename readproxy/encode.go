@@ -1,0 +1,367 @@
+package readproxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/klauspost/compress/s2"
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/errgroup"
+
+	"scribe/columnar"
+	"scribe/columnar/transcode"
+	"scribe/columnar/zone"
+	"scribe/internal/loss"
+	"scribe/internal/pointer"
+	"scribe/internal/record"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob/layout"
+)
+
+// encoding is a payload on its way into a view. However many ask for it, one makes it: the one that asked first, and when that gives up,
+// another.
+type encoding struct {
+	done chan struct{}
+	// block and err are set when done is closed.
+	block *block
+	err   error
+}
+
+// errAbandoned ends an encoding whose maker went away: whoever waits for it makes it.
+var errAbandoned = errors.New("readproxy: who made the view went away")
+
+// makeViews makes the views of an answer's items that are not in memory, together with all others that ask for them now. It fails only
+// when ctx ends; a view that can't be made has an error of its own.
+func (a *answer) makeViews(ctx context.Context) error {
+	for {
+		var mine, others []*item
+		for i := range a.items {
+			it := &a.items[i]
+			if it.err != nil || it.made != nil {
+				continue
+			}
+			var first bool
+			if it.encoding, first = a.join(it); first {
+				mine = append(mine, it)
+			} else {
+				others = append(others, it)
+			}
+		}
+		if err := a.makeOwn(ctx, mine); err != nil {
+			return err
+		}
+		if err := a.await(ctx, others); err != nil {
+			return err
+		}
+		if len(mine)+len(others) == 0 {
+			return nil
+		}
+	}
+}
+
+// join returns the encoding of an item's view; first says that the caller has to make it.
+func (a *answer) join(it *item) (e *encoding, first bool) {
+	v := a.s.views
+	key := viewKeyOf(&it.pointer, it.view.ID, a.asked.codec)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if e := v.mu.under[key]; e != nil {
+		return e, false
+	}
+	e = &encoding{done: make(chan struct{})}
+	v.mu.under[key] = e
+	return e, true
+}
+
+// end ends an encoding. What was made is in the cache before it is in nobody's hands.
+func (a *answer) end(it *item, b *block, err error) {
+	key := viewKeyOf(&it.pointer, it.view.ID, a.asked.codec)
+	if err == nil && a.rule.Memory != KeepNever {
+		young := time.Now().UnixMicro()-it.pointer.Blob.Time() <= a.s.cfg.TailAge.Microseconds()
+		a.s.cache.add(key, b, young)
+	}
+	v := a.s.views
+	v.mu.Lock()
+	delete(v.mu.under, key)
+	v.mu.Unlock()
+	e := it.encoding
+	it.made, it.encoding = b, nil
+	if err != nil && !errors.Is(err, errAbandoned) {
+		it.err = err
+	}
+	e.block, e.err = b, err
+	close(e.done)
+}
+
+// await takes what others make.
+func (a *answer) await(ctx context.Context, items []*item) error {
+	for _, it := range items {
+		e := it.encoding
+		select {
+		case <-e.done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		it.encoding = nil
+		switch {
+		case errors.Is(e.err, errAbandoned): // the next turn makes it
+		case e.err != nil:
+			it.err = e.err
+		default:
+			it.made, it.reused = e.block, true
+			it.view.Stats.Hits.Add(1)
+			a.s.metrics.viewShared.Inc()
+		}
+	}
+	return nil
+}
+
+// makeOwn makes views, several at a time. All of their encodings have ended when it returns.
+func (a *answer) makeOwn(ctx context.Context, items []*item) error {
+	if len(items) == 0 {
+		return nil
+	}
+	for i := range a.jobs {
+		a.jobs[i].idle = true
+	}
+	for _, it := range items {
+		a.jobs[it.job].idle = false
+	}
+	err := a.load(ctx)
+	var g errgroup.Group
+	g.SetLimit(cap(a.s.views.slots))
+	for _, it := range items {
+		if err != nil {
+			a.end(it, nil, errAbandoned)
+			continue
+		}
+		g.Go(func() error {
+			b, err := a.makeView(ctx, it)
+			a.end(it, b, err)
+			return nil
+		})
+	}
+	_ = g.Wait() // each item has what became of it
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// makeView makes the view of one item, when it is its turn.
+func (a *answer) makeView(ctx context.Context, it *item) (*block, error) {
+	j, p := &a.jobs[it.job], &it.pointer
+	if j.err != nil {
+		return nil, a.expired(p, j.err)
+	}
+	if it.whole && j.block.category != a.category {
+		return nil, a.foreign(p)
+	}
+	slots := a.s.views.slots
+	select {
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
+	case <-ctx.Done():
+		return nil, errAbandoned
+	}
+	begin := time.Now()
+	raw := j.block.data
+	if it.whole && p.Codec != pointer.CodecNone {
+		buf := scratch.Get().(*[]byte)
+		defer putScratch(buf)
+		var err error
+		if raw, err = layout.Decompress(*buf, p.Codec, j.block.data, int(p.BlockRawLen)); err != nil {
+			return nil, damage(p, err)
+		}
+		*buf = raw
+	}
+	frames, err := layout.Payload(raw, p)
+	if err != nil {
+		return nil, damage(p, err)
+	}
+	if err := a.checkFrames(p, frames); err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, errAbandoned
+	}
+	b, err := a.transcode(it, frames)
+	st := &it.view.Stats
+	st.CPU.Add(int64(time.Since(begin)))
+	a.s.metrics.viewSeconds.Add(time.Since(begin).Seconds())
+	switch {
+	case errors.Is(err, columnar.ErrTooLarge):
+		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s is too large as a view, ask for it raw: %w", where(p), err)
+	case err != nil:
+		return nil, damage(p, err)
+	}
+	return b, nil
+}
+
+// transcode makes the block of a view out of a payload's frames.
+func (a *answer) transcode(it *item, frames []byte) (*block, error) {
+	rows, losses, err := splitLosses(frames)
+	if err != nil {
+		return nil, err
+	}
+	var zones *zone.Builder
+	columns := a.zonesOf(it, losses)
+	if len(columns) > 0 {
+		zones = zone.NewBuilder(a.asked.plan.Definitions)
+	}
+	t, err := it.view.Tool.transcoder(a.asked.plan.Schema, columns)
+	if err != nil {
+		return nil, fmt.Errorf("view %d: %w", it.view.ID, err)
+	}
+	batch, stats, err := t.Transcode(rows, zones)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { batch.Release() }()
+	if len(losses) > 0 {
+		shifted := shiftIndex(batch, losses)
+		batch.Release()
+		batch = shifted
+	}
+	data, err := columnar.EncodeIPC(make([]byte, 0, roomOf(batch)), batch)
+	if err != nil {
+		return nil, err
+	}
+	if zones != nil {
+		a.s.zones.put(it.place, it.encoded, zones.Map())
+	}
+	st := &it.view.Stats
+	st.Payloads.Add(1)
+	st.BytesIn.Add(uint64(len(frames)))
+	st.BytesOut.Add(uint64(len(data)))
+	st.RowsIn.Add(uint64(stats.Rows))  //nolint:gosec // a count
+	st.RowsOut.Add(uint64(stats.Kept)) //nolint:gosec // a count
+	a.s.metrics.viewPayloads.Inc()
+	a.s.metrics.viewBytesIn.Add(float64(len(frames)))
+	a.s.metrics.viewBytesOut.Add(float64(len(data)))
+	said := &scribev1.PayloadView{
+		Rows: uint64(stats.Rows), Kept: uint64(stats.Kept), Rejected: uint64(stats.Rejected), Bad: uint64(stats.BadRows), //nolint:gosec // counts
+		Errors: uint64(stats.Errors), View: it.view.ID, Losses: losses, //nolint:gosec // a count
+	}
+	return newViewBlock(data, a.asked.codec, said), nil
+}
+
+// roomOf is about how long the IPC stream of a batch is.
+func roomOf(batch arrow.RecordBatch) int {
+	n := 4096
+	for _, c := range batch.Columns() {
+		n += int(c.Data().SizeInBytes()) + 256 //nolint:gosec // of a batch in memory
+	}
+	return n
+}
+
+// worthCompressing is the part of its length that a compressed view has at most, else it goes out as it is.
+const worthCompressing = 0.9
+
+// packers are encoders that start no goroutines.
+var packers = sync.Pool{New: func() any {
+	e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(false))
+	if err != nil {
+		panic(err) // the options are constant
+	}
+	return e
+}}
+
+// newViewBlock makes what is kept of a view.
+func newViewBlock(data []byte, codec uint32, said *scribev1.PayloadView) *block {
+	b := &block{data: data, codec: codecPlain, rawLen: uint64(len(data)), view: said}
+	var packed []byte
+	switch codec {
+	case codecS2:
+		packed = s2.Encode(nil, data)
+	case codecZstd:
+		e := packers.Get().(*zstd.Encoder)
+		packed = e.EncodeAll(data, nil)
+		packers.Put(e)
+	}
+	if packed != nil && float64(len(packed)) <= worthCompressing*float64(len(data)) {
+		b.data, b.codec = bytes.Clone(packed), codec
+	}
+	b.sums = sumPieces(b.data)
+	b.crc = record.CRC(b.data)
+	return b
+}
+
+// splitLosses takes the frames that report losses out: they are no rows. frames is returned as it is when there are none.
+func splitLosses(frames []byte) (rows []byte, losses []*scribev1.LossFrame, err error) {
+	index := uint32(0)
+	for f, err := range record.Split(frames) {
+		if err != nil {
+			return nil, nil, err
+		}
+		if isLoss(f) {
+			losses = append(losses, &scribev1.LossFrame{Index: index, Frame: bytes.Clone(f.Bytes)})
+		}
+		index += uint32(f.Count) //nolint:gosec // bounded by the format
+	}
+	if len(losses) == 0 {
+		return frames, nil, nil
+	}
+	index = 0
+	at := 0
+	for f, err := range record.Split(frames) {
+		if err != nil {
+			return nil, nil, err
+		}
+		if at < len(losses) && losses[at].GetIndex() == index {
+			at++
+		} else {
+			rows = append(rows, f.Bytes...)
+		}
+		index += uint32(f.Count) //nolint:gosec // bounded by the format
+	}
+	return rows, losses, nil
+}
+
+// isLoss reports whether a frame is the report of a loss.
+func isLoss(f record.Frame) bool {
+	if f.Count != 1 || f.Encoding != record.EncodingMessages {
+		return false
+	}
+	var (
+		d record.Decoder
+		r record.Record
+	)
+	if _, err := d.Reset(f.Bytes); err != nil || !d.Next(&r) {
+		return false // what is damaged is told of when it is read as rows
+	}
+	_, is := loss.Parse(r.Payload, r.Attributes)
+	return is
+}
+
+// shiftIndex makes the indexes of messages those that they have in the payload, with the reports that were taken out.
+func shiftIndex(batch arrow.RecordBatch, losses []*scribev1.LossFrame) arrow.RecordBatch {
+	columns := make([]arrow.Array, batch.NumCols())
+	for i := range columns {
+		columns[i] = batch.Column(i)
+		old, ok := columns[i].(*array.Uint32)
+		if !ok || batch.ColumnName(i) != transcode.ColumnIndex {
+			continue
+		}
+		b := array.NewUint32Builder(memory.DefaultAllocator)
+		b.Reserve(old.Len())
+		passed := uint32(0)
+		for r := range old.Len() {
+			for int(passed) < len(losses) && losses[passed].GetIndex() <= old.Value(r)+passed {
+				passed++
+			}
+			b.UnsafeAppend(old.Value(r) + passed)
+		}
+		columns[i] = b.NewArray()
+		b.Release()
+	}
+	return array.NewRecordBatch(batch.Schema(), columns, batch.NumRows())
+}

@@ -1,0 +1,263 @@
+package readproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"scribe/columnar/expr"
+	"scribe/columnar/schema"
+	"scribe/columnar/sql"
+	"scribe/columnar/transcode"
+	"scribe/internal/queryplan"
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/readproxy/view"
+)
+
+// views are what the server makes of payloads for queries.
+type views struct {
+	s     *Server
+	plans *queryplan.Cache
+	// needs are those of plans.
+	needs *lru.Cache[*queryplan.Plan, *view.Need]
+	table *view.Table[*maker]
+	// slots bounds how many payloads are transcoded at a time.
+	slots  chan struct{}
+	pruned atomic.Int64 // when queries that are gone were looked for last, Unix nanoseconds
+	mu     struct {
+		sync.Mutex
+		under map[blockKey]*encoding
+	}
+}
+
+const (
+	// planBytes bounds the texts of queries that are kept bound, keptPlans how many of their needs are kept.
+	planBytes = 1 << 20
+	keptPlans = 512
+)
+
+func newViews(s *Server) (*views, error) {
+	v := &views{s: s, slots: make(chan struct{}, runtime.GOMAXPROCS(0))}
+	v.mu.under = make(map[blockKey]*encoding)
+	var err error
+	if v.plans, err = queryplan.NewCache(planBytes); err != nil {
+		return nil, err
+	}
+	if v.needs, err = lru.New[*queryplan.Plan, *view.Need](keptPlans); err != nil {
+		return nil, err
+	}
+	v.table = view.NewTable(s.cfg.Views, func(_ view.Key, shape *view.Shape) *maker { return &maker{shape: shape} })
+	return v, nil
+}
+
+// asked is what a request with a view wants.
+type asked struct {
+	plan  *queryplan.Plan
+	need  *view.Need
+	key   view.Key
+	codec uint32
+}
+
+// Codecs of views, as Payload.codec has them.
+const (
+	codecPlain = 1
+	codecZstd  = 2
+	codecS2    = 3
+)
+
+// ask checks the view of a request. The category is as this server knows it; who asks may know a newer schema.
+func (v *views) ask(ctx context.Context, cat *scribev1.Category, req *scribev1.FetchRequest) (*asked, error) {
+	q := req.GetView().GetQuery()
+	a := &asked{codec: max(req.GetView().GetCodec(), codecPlain)}
+	var errs []error
+	if a.codec > codecS2 {
+		errs = append(errs, fmt.Errorf("compression %d of a view is unknown", a.codec))
+	}
+	if n := len(req.GetPlaces()); n != 0 && n != len(req.GetPointers()) {
+		errs = append(errs, fmt.Errorf("%d places of %d pointers: there must be one for each, or none", n, len(req.GetPointers())))
+	}
+	if n := len(q.GetText()); n > sql.MaxText {
+		errs = append(errs, fmt.Errorf("the query has %d bytes, the limit is %d", n, sql.MaxText))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "fetch of a view: %w", err)
+	}
+	var err error
+	a.plan, err = v.plans.Bind(cat, q)
+	if errors.Is(err, queryplan.ErrVersion) {
+		if cat, err = v.s.deps.Categories.Resolve(ctx, req.GetCategory()); err != nil {
+			return nil, err
+		}
+		a.plan, err = v.plans.Bind(cat, q)
+	}
+	if err != nil {
+		return nil, err
+	}
+	a.key = view.Key{Category: cat.GetId(), Version: q.GetSchemaVersion()}
+	a.need = v.needOf(a.plan)
+	return a, nil
+}
+
+// needOf is what of a payload a plan needs. Columns that only readers know are made there out of _index.
+func (v *views) needOf(p *queryplan.Plan) *view.Need {
+	if n, ok := v.needs.Get(p); ok {
+		return n
+	}
+	columns := []string{transcode.ColumnIndex}
+	for _, c := range p.Columns {
+		if !atReader(c.Name) {
+			columns = append(columns, c.Name)
+		}
+	}
+	n := view.NewNeed(columns, p.Pushdown(), p.EarlyStop)
+	v.needs.Add(p, n)
+	return n
+}
+
+func atReader(name string) bool {
+	return name == schema.ColumnPersisted || name == schema.ColumnShard || name == schema.ColumnOffset
+}
+
+// use takes note that a request wants a payload, and gives the item its view, made already if it is in memory.
+func (a *answer) use(it *item) {
+	v := a.s.views
+	p := &it.pointer
+	now := time.Now()
+	var id [16 + 4*8]byte
+	copy(id[:], p.Blob[:])
+	for i, n := range []uint64{p.BlockOffset, uint64(p.Offset), uint64(p.Length)} {
+		for b := range 8 {
+			id[16+8*i+b] = byte(n >> (8 * b))
+		}
+	}
+	var others []*view.View[*maker]
+	it.view, others = v.table.Use(a.asked.key, a.category, a.asked.plan.ID, a.asked.need, xxhash.Sum64(id[:]), now)
+	v.prune(now)
+	if a.cachedView(it, it.view) {
+		return
+	}
+	if slices.ContainsFunc(others, func(o *view.View[*maker]) bool { return a.cachedView(it, o) }) {
+		return
+	}
+	a.s.metrics.viewMisses.Inc()
+}
+
+// cachedView looks for a view of an item in memory.
+func (a *answer) cachedView(it *item, v *view.View[*maker]) bool {
+	key := viewKeyOf(&it.pointer, v.ID, a.asked.codec)
+	b, _ := a.s.cache.get(key)
+	if b == nil {
+		return false
+	}
+	if !b.intact(&key, 0, uint64(len(b.data))) {
+		a.s.cache.drop(key, b)
+		a.s.metrics.damaged.WithLabelValues(tierMemory).Inc()
+		a.s.log.Error("a view was damaged in memory; it is made again", "category", a.category, "view", v.ID)
+		return false
+	}
+	it.view, it.made, it.reused = v, b, true
+	a.s.metrics.viewHits.Inc()
+	v.Stats.Hits.Add(1)
+	return true
+}
+
+// pruneEvery is the least time between two looks for queries that are gone.
+const pruneEvery = 5 * time.Second
+
+func (v *views) prune(now time.Time) {
+	last := v.pruned.Load()
+	if now.UnixNano()-last >= int64(pruneEvery) && v.pruned.CompareAndSwap(last, now.UnixNano()) {
+		v.table.Prune(now)
+	}
+}
+
+// maker makes payloads into a view.
+type maker struct {
+	shape *view.Shape
+	mu    sync.Mutex
+	plain *transcode.Transcoder
+	// zoned reports the values of some columns as well.
+	zoned *transcode.Transcoder
+	zones []string
+}
+
+// transcoder returns what makes the view under a schema, and reports the values of the columns named by zones.
+func (m *maker) transcoder(s *schema.Schema, zones []string) (*transcode.Transcoder, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(zones) == 0 && m.plain != nil {
+		return m.plain, nil
+	}
+	if len(zones) > 0 && m.zoned != nil && slices.Equal(m.zones, zones) {
+		return m.zoned, nil
+	}
+	t, err := transcode.New(transcode.Spec{
+		Schema: s, Columns: m.shape.Columns, Where: m.shape.Where(), EarlyStop: m.shape.EarlyStop, Zones: zones,
+		Limits: transcode.Limits{Bytes: maxTranscoded},
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(zones) > 0:
+		m.zoned, m.zones = t, zones
+	default:
+		m.plain = t
+	}
+	return t, nil
+}
+
+// Views implements rpc.ViewService.
+func (s *Server) Views(_ context.Context, req *scribev1.ViewsRequest) (*scribev1.ViewsResponse, error) {
+	const mostViews, mostQueries = 1000, 10_000
+	s.views.table.Prune(time.Now())
+	shown, running := s.views.table.State()
+	res := &scribev1.ViewsResponse{
+		ZonesWritten: s.zones.written.Load(), ZonesDropped: s.zones.dropped.Load(), ZonesFailed: s.zones.failed.Load(),
+	}
+	for _, v := range shown {
+		if only := req.GetCategory(); only != "" && v.Name != only || len(res.GetViews()) >= mostViews {
+			continue
+		}
+		st := &v.Stats
+		predicate := ""
+		if w := v.Shape.Where(); w != nil {
+			predicate = short(expr.Text(w))
+		}
+		res.Views = append(res.Views, &scribev1.ViewStatus{
+			Category: v.Name, View: v.ID, SchemaVersion: v.Key.Version, Columns: v.Shape.Columns, Predicate: predicate, Queries: uint32(v.Queries), //nolint:gosec // bounded
+			Payloads: st.Payloads.Load(), Hits: st.Hits.Load(), BytesIn: st.BytesIn.Load(), BytesOut: st.BytesOut.Load(),
+			RowsIn: st.RowsIn.Load(), RowsOut: st.RowsOut.Load(), Cpu: uint64(st.CPU.Load() / 1000), Since: v.Since.UnixMicro(), Reason: v.Reason, //nolint:gosec // time spent
+		})
+	}
+	for _, q := range running {
+		if only := req.GetCategory(); only != "" && q.Name != only || len(res.GetQueries()) >= mostQueries {
+			continue
+		}
+		version, now, text := queryplan.Split(q.ID)
+		res.Queries = append(res.Queries, &scribev1.QueryStatus{
+			Category: q.Name, Query: &scribev1.Query{Text: short(text), SchemaVersion: version, Now: now}, View: q.View,
+			Payloads: q.Payloads, Used: q.Used.UnixMicro(),
+		})
+	}
+	return res, nil
+}
+
+// short cuts a text for people.
+func short(s string) string {
+	const most = 2000
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "…"
+}
+
+var _ rpc.ViewService = (*Server)(nil)

@@ -96,6 +96,13 @@ func (n *node) json(dst []byte) []byte {
 
 // appendString appends a text as a JSON string.
 func appendString(dst []byte, s string) []byte {
+	plain := true
+	for i := range len(s) {
+		plain = plain && s[i] >= ' ' && s[i] < utf8.RuneSelf && s[i] != '"' && s[i] != '\\'
+	}
+	if plain {
+		return append(append(append(dst, '"'), s...), '"')
+	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)

@@ -185,15 +185,76 @@ func TestRefused(t *testing.T) {
 		"format: avro\navro_file: x\nfields: [{name: a, type: int64}]":                     "command line",
 		"format: protobuf\nprotobuf: {message: a.B}\nfields: [{name: a, type: int64}]":     "descriptors are missing",
 		"format: protobuf\nprotobuf: {descriptors: '!'}\nfields: [{name: a, type: int64}]": "base64",
-		strings.Repeat("[", 99) + strings.Repeat("]", 99):                                  "nested more than",
-		strings.Repeat("- ", 500_000):                                                      "not read as YAML",
-		strings.Repeat(" ", MaxText+1):                                                     "limit is",
-		`{"fields":` + strings.Repeat("[", 99) + strings.Repeat("]", 99) + "}":             "nested more than",
-		`{"fields":[` + strings.Repeat("1,", 200_000) + "1]}":                              "more than 100000 values",
+		"fields: {}":  "where a list is wanted",
+		"fields: [a]": "where an object is wanted",
+		"version: 0\nfields: [{name: a, type: bool}]":                          "a number from 1",
+		"fields: [{name: a, type: decimal}]":                                   `"(" is missing after decimal`,
+		"fields: [{name: a, type: 'decimal(x,1)'}]":                            "decimal(18,2)",
+		"fields: [{name: a, type: list<int64}]":                                `">" is missing`,
+		"fields: [{name: a, type: '<'}]":                                       "is no type",
+		"fields: [{name: a, type: ''}]":                                        "a type is missing",
+		"fields: [{name: a, type: frobnicate}]":                                "types are bool",
+		"fields: [{name: a, type: \"timestamp('x)\"}]":                         "is not closed",
+		"fields: [{name: a, type: 'struct<\"b int64>'}]":                       "is not closed",
+		"fields: [{name: a, type: 'struct<b int64 not>'}]":                     `not followed by "null"`,
+		"fields: [{name: a, type: list<int64>, default: [1, x]}]":              "no list: it is not a number",
+		"fields: [{name: a, type: list<int64>, default: {}}]":                  "it is not a list",
+		"fields: [{name: a, type: map<int64>, default: [1]}]":                  "it is not an object",
+		"fields: [{name: a, type: map<int64>, default: {b: 1.5}}]":             "it is not whole",
+		"fields: [{name: a, type: bool, default: 1}]":                          "it is not true or false",
+		"fields: [{name: a, type: float64, default: 1e999}]":                   "it is too large",
+		"fields: [{name: a, type: 'decimal(4,1)', default: 1.25}]":             "more than 1 digits behind the point",
+		"fields: [{name: a, type: timestamp, default: 5}]":                     "not written as rfc3339",
+		"fields: [{name: \"a\\x01\", type: bool}]":                             "control character",
+		"fields: [{name: a, type: bool, aliases: [[]]}]":                       "an alias is empty",
+		"fields: [{name: a, type: bool, aliases: [b, b]}]":                     "the path b is there twice",
+		"fields: [{name: a, type: bool, path: b, aliases: [b.c]}]":             "b is the beginning of b.c",
+		"fields: [{name: a, type: !x bool}]":                                   "the tag !x is not read",
+		"fields: [{[a]: b}]":                                                   "a key is a text",
+		strings.Repeat("[", 99) + strings.Repeat("]", 99):                      "nested more than",
+		strings.Repeat("- ", 500_000):                                          "not read as YAML",
+		strings.Repeat(" ", MaxText+1):                                         "limit is",
+		`{"fields":` + strings.Repeat("[", 99) + strings.Repeat("]", 99) + "}": "nested more than",
+		`{"fields":[` + strings.Repeat("1,", 200_000) + "1]}":                  "more than 100000 values",
 	} {
 		_, err := Parse([]byte(text))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", clip(text), err, want)
+		}
+	}
+}
+
+// TestDefaults: a default is a value of its type, as rows write it.
+func TestDefaults(t *testing.T) {
+	for typ, value := range map[string]string{
+		"bool": "true", "int32": "-2147483648", "uint64": "18446744073709551615", "float64": "1e300", "decimal(4,2)": "99.99", "int64": "1e3", "string": `"x"`,
+		"date": `"2024-02-29"`, "timestamp": `"2024-02-29 00:00:00Z"`, "timestamp(unix_s)": "1.5", "list<int64>": "[1, null]", "map<list<bool>>": `{"a": [true]}`,
+		"struct<a int64>": `{"a": 1}`, "binary": `"x"`,
+	} {
+		s, err := Parse([]byte(`{"fields":[{"name":"a","type":"` + typ + `","default":` + value + `}]}`))
+		if err != nil {
+			t.Errorf("%s as %s: %v", value, typ, err)
+			continue
+		}
+		same(t, s)
+	}
+	bad := &Schema{Format: JSON, OnError: OnErrorNull, Fields: []Field{{Name: "a", Type: Type{Kind: Int64}}}}
+	for _, text := range []string{"null", "1 2", "x", strings.Repeat("1", MaxDefault+1)} {
+		if bad.Fields[0].Default = text; bad.Validate() == nil {
+			t.Errorf("%s was taken", clip(text))
+		}
+	}
+}
+
+// TestTypeParts: types that no text makes are found out too.
+func TestTypeParts(t *testing.T) {
+	for _, typ := range []Type{
+		{}, {Kind: Null}, {Kind: Interval}, {Kind: 99}, {Kind: List}, {Kind: Struct}, {Kind: Int64, Dictionary: true}, {Kind: Int64, Precision: 1},
+		{Kind: Bool, Elem: &Type{Kind: Bool}}, {Kind: Date, Formats: make([]TimeFormat, MaxFormats+1)}, {Kind: Bool, Formats: []TimeFormat{RFC3339}},
+		{Kind: Date, Formats: []TimeFormat{DateOnly, DateOnly}},
+	} {
+		if s := (&Schema{Format: JSON, OnError: OnErrorNull, Fields: []Field{{Name: "a", Type: typ}}}); s.Validate() == nil {
+			t.Errorf("%+v was taken", typ)
 		}
 	}
 }

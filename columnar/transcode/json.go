@@ -44,6 +44,9 @@ type jsonField struct {
 	sources []int
 	only    int // the source, if there is one only, else -1
 	class   fieldClass
+	// parts are those of a struct with one source, whose members have slots of their own: read once, where other nested values are stepped over
+	// first, and read when it is known that the row is wanted.
+	parts []jsonField
 }
 
 // fieldClass picks out the fields that take the shortest way into their columns.
@@ -76,19 +79,37 @@ func newJSONPlan(p *plan, lines bool) *jsonPlan {
 		if p.inputs[i].field < 0 {
 			continue
 		}
-		f := jsonField{field: p.inputs[i].field}
-		for k, path := range p.schema.Fields[f.field].Sources() {
-			f.sources = append(f.sources, t.add(j.top, path, f.field, k))
-		}
-		f.class, f.only = classOf(&p.inputs[i].typ), -1
-		if len(f.sources) == 1 {
-			f.only = f.sources[0]
-		}
-		j.fields = append(j.fields, f)
+		j.fields = append(j.fields, t.field(j.top, &p.schema.Fields[p.inputs[i].field], p.inputs[i].field))
 	}
 	j.slots = t.slots
 	j.pushDown()
 	return j
+}
+
+// field makes the slots of a field that is looked for from n on.
+func (t *tree) field(n *node, declared *schema.Field, i int) jsonField {
+	f := jsonField{field: i, class: classOf(&declared.Type), only: -1}
+	sources := declared.Sources()
+	if declared.Type.Kind == schema.Struct && len(sources) == 1 {
+		slot, k := t.place(n, sources[0], i, 0)
+		f.sources, f.only = []int{slot}, slot
+		if k == nil {
+			return f
+		}
+		k.below = newNode()
+		below := k.below // n's children may move
+		for j := range declared.Type.Fields {
+			f.parts = append(f.parts, t.field(below, &declared.Type.Fields[j], j))
+		}
+		return f
+	}
+	for k, path := range sources {
+		f.sources = append(f.sources, t.add(n, path, i, k))
+	}
+	if len(f.sources) == 1 {
+		f.only = f.sources[0]
+	}
+	return f
 }
 
 // pushDown takes the terms of the predicate that slots can decide; the plan keeps the others.
@@ -383,9 +404,50 @@ func (r *jsonReader) emitOther(rows *rows, f *jsonField, c *column, s *slot, sta
 		rows.badValue(f.field, int(s.at)-start, s.why)
 		return
 	}
+	if s.kind == slotObject {
+		if fault := r.emitStruct(f, c, s); !fault.OK() {
+			rows.badValue(f.field, fault.At-start, fault.Why)
+		}
+		return
+	}
 	if why, at := w.materialise(c, s); why != "" {
 		rows.badValue(f.field, at-start, why)
 	}
+}
+
+// emitStruct appends a struct of the slots of its parts. After a fault the column is in the middle of a value.
+func (r *jsonReader) emitStruct(f *jsonField, c *column, object *slot) (fault jsonscan.Fault) {
+	for i := range f.parts {
+		part, child := &f.parts[i], c.children[i]
+		s := r.found(part)
+		switch {
+		case s == nil:
+			fault = child.absent(int(object.at))
+		case part.class == textField && s.kind == slotText:
+			child.appendPart(r.w.b, int(s.at), int(s.end))
+		case part.class == intField && s.kind == slotInt:
+			child.appendInt64(s.val)
+		case s.kind == slotNull && child.nullable:
+			child.appendNull()
+		case s.kind == slotNull && child.fallback != nil:
+			child.fallback(child)
+		case s.kind == slotObject:
+			fault = r.emitStruct(part, child, s)
+		case part.class == wordField || part.class == intField:
+			if r.w.resolve(child, s); s.kind == slotValue {
+				child.appendWord(s.val)
+			} else {
+				fault = jsonscan.Fault{At: int(s.at), Why: s.why}
+			}
+		default:
+			fault.Why, fault.At = r.w.materialise(child, s)
+		}
+		if !fault.OK() {
+			return fault
+		}
+	}
+	c.appendStruct()
+	return fault
 }
 
 // materialise appends the value of a slot to a column whose type is none of hasWord. It returns why, and where, it does not fit.

@@ -18,7 +18,8 @@ type node struct {
 // child is a key that matters: a value, or an object on the way to values.
 type child struct {
 	key string
-	// slot is where the place of the value is noted; -1 if it is an object on the way, whose node is below.
+	// slot is where the place of the value is noted, -1 if it is an object on the way to values. An object whose members matter, on the way or the value
+	// of a struct, has a node of its own below.
 	slot  int
 	below *node
 	// field and alternative: which field the value is a source of, and which of the field's sources.
@@ -35,6 +36,12 @@ func newNode() *node { return &node{byKey: map[string]int32{}} }
 // add notes that a source of a field is at a path from n, and returns its slot. Schemas have no path that is the beginning of another; of
 // such a pair the one that was there first stays, and the other has the slot of a value that never is there.
 func (t *tree) add(n *node, path []string, field, alternative int) (slot int) {
+	slot, _ = t.place(n, path, field, alternative)
+	return slot
+}
+
+// place is add, and returns the key; nil for a source that is never found.
+func (t *tree) place(n *node, path []string, field, alternative int) (slot int, k *child) {
 	slot = t.slots
 	t.slots++
 	for i, key := range path {
@@ -45,6 +52,7 @@ func (t *tree) add(n *node, path []string, field, alternative int) (slot int) {
 			n.children = append(n.children, child{key: key, slot: -1, field: field, alternative: alternative})
 			if i == len(path)-1 {
 				n.children[at].slot = slot
+				k = &n.children[at]
 			} else {
 				n.children[at].below = newNode()
 			}
@@ -54,7 +62,7 @@ func (t *tree) add(n *node, path []string, field, alternative int) (slot int) {
 			break
 		}
 	}
-	return slot
+	return slot, k
 }
 
 // structNode is the node of the values of a struct.
@@ -113,7 +121,7 @@ func (s *shape) learn(key []byte, child int32) int32 {
 	}
 	e := entry{text: `"` + string(key) + `":`, child: child, slot: -1}
 	e.size = int32(len(e.text))
-	if child >= 0 {
+	if child >= 0 && s.below[child] == nil {
 		e.slot = int32(s.node.children[child].slot)
 	}
 	var text [16]byte

@@ -16,6 +16,7 @@ const (
 	slotText            // between the quotes from at to end, without escapes
 	slotEscaped
 	slotContainer // brackets included
+	slotObject    // an object whose members have slots of their own
 	slotValue     // val is the value in the column's type, see walker.resolve
 	slotBad       // why it does not fit is in why
 )
@@ -173,10 +174,19 @@ func (w *walker) member(s *shape, kid int32, key, value, depth int, top bool) in
 		}
 		return end
 	}
-	if below := s.below[kid]; below != nil {
+	slot := s.node.children[kid].slot
+	below := s.below[kid]
+	if slot < 0 {
 		return w.way(below, s.objects, value, depth)
 	}
-	return w.leaf(s.node.children[kid].slot, value, depth)
+	if below == nil || value >= w.limit || w.b[value] != '{' || w.slots[slot].gen == w.gen {
+		return w.leaf(slot, value, depth)
+	}
+	if depth == jsonscan.MaxDepth {
+		return w.fail(value, jsonscan.TooDeep)
+	}
+	w.slots[slot].gen, w.slots[slot].kind, w.slots[slot].at = w.gen, slotObject, int32(value)
+	return w.object(below, value+1, depth+1, false)
 }
 
 // skip returns the place behind a value, of which only the structure matters.

@@ -133,8 +133,8 @@ func (p *pusher) operand(e expr.Expr) (operand, bool) {
 		if p.j.p.schema.Fields[f.field].Name != c.Name {
 			continue
 		}
-		if p.j.p.fields[f.field].fallback != nil {
-			return operand{}, false // what is not there is something all the same
+		if p.j.p.fields[f.field].fallback != nil || f.parts != nil {
+			return operand{}, false // what is not there is something all the same; structs are nobody's constants
 		}
 		p.fields[i] = true
 		return operand{i, 0, c.T.Kind}, true

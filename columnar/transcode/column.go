@@ -230,19 +230,25 @@ func (c *column) appendString(v []byte) {
 	c.ok()
 }
 
-// short is how many bytes of a text are copied whatever its length is, which is faster than to look at the length.
-const short = 32
+// Texts of up to short bytes are copied in steps of a fixed length, which is faster than to look at how long they are.
+const (
+	step  = 32
+	short = 4 * step
+)
 
-// appendPart is appendString for b[at:end]. Most texts are short: so many bytes are copied that the next text overwrites some.
+// appendPart is appendString for b[at:end]. More bytes may be copied than the text has: the next text overwrites them.
 func (c *column) appendPart(b []byte, at, end int) {
-	n := len(c.values)
-	if c.dict != nil || end-at > short || at+short > len(b) || n+short > cap(c.values) || n > math.MaxInt32-short {
+	n, size := len(c.values), end-at
+	if c.dict != nil || size > short || at+short > len(b) || n+short > cap(c.values) || n > math.MaxInt32-short {
 		c.appendString(b[at:end])
 		return
 	}
-	c.values = c.values[:n+short]
-	*(*[short]byte)(c.values[n:]) = [short]byte(b[at : at+short])
-	c.values = c.values[:n+end-at]
+	from, to := b[at:at+short], c.values[n:n+short]
+	*(*[step]byte)(to) = [step]byte(from)
+	for i := step; i < size; i += step {
+		*(*[step]byte)(to[i:]) = [step]byte(from[i:])
+	}
+	c.values = c.values[:n+size]
 	c.offsets = append(c.offsets, int32(len(c.values)))
 	c.ok()
 }

@@ -174,6 +174,7 @@ type jsonReader struct {
 	message record.Record
 
 	rows          *rows
+	columns       []*column // of the plan's fields
 	frameBytes    []byte
 	base, covered int // the part of the frame whose index is made
 	search        search
@@ -189,6 +190,10 @@ const window = 32 << 10
 func (r *jsonReader) frame(rows *rows, f record.Frame, first uint32) error {
 	if _, err := r.decoder.Reset(f.Bytes); err != nil {
 		return err
+	}
+	r.columns = r.columns[:0]
+	for i := range r.j.fields {
+		r.columns = append(r.columns, rows.declared[r.j.fields[i].field])
 	}
 	r.rows, r.push = rows, !rows.all
 	r.frameBytes, r.base, r.covered = f.Bytes, 0, 0
@@ -361,7 +366,7 @@ func (r *jsonReader) emit(rows *rows, start int) {
 	w := &r.w
 	for i := range r.j.fields {
 		f := &r.j.fields[i]
-		c := rows.declared[f.field]
+		c := r.columns[i]
 		s := r.found(f)
 		if s == nil {
 			rows.missing(f.field, c)

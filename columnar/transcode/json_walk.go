@@ -25,6 +25,7 @@ const (
 type slot struct {
 	gen     uint32
 	kind    slotKind
+	places  uint8 // of a slotNumber that is val with so many digits behind the point; 0 for others
 	at, end int32
 	val     int64
 	why     string
@@ -269,6 +270,10 @@ func (w *walker) value(s *slot, at, depth int) int {
 			s.kind, s.val, s.at, s.end = slotInt, v, int32(at), int32(end)
 			return end
 		}
+		if v, places, end, ok := jsonscan.ShortDecimal(b, at, limit); ok {
+			s.kind, s.val, s.places, s.at, s.end = slotNumber, v, uint8(places), int32(at), int32(end)
+			return end
+		}
 	case c == '{' || c == '[':
 		end, fault := w.x.Skip(at, limit, depth)
 		if !fault.OK() {
@@ -287,7 +292,7 @@ func (w *walker) value(s *slot, at, depth int) int {
 	case jsonscan.False:
 		s.kind, s.val = slotFalse, 0
 	case jsonscan.Integer, jsonscan.Fraction:
-		s.kind = slotNumber
+		s.kind, s.places = slotNumber, 0
 	default:
 		if end == at {
 			return w.fail(at, jsonscan.WantValue)

@@ -131,6 +131,10 @@ func (w *walker) numberWord(c *column, s *slot) (val int64, why string) {
 		if s.kind == slotInt && s.val != 0 && -1<<53 < s.val && s.val < 1<<53 { // -0 is none of these
 			return int64(math.Float64bits(float64(s.val))), ""
 		}
+		if s.kind == slotNumber && s.places > 0 && s.val != 0 {
+			// Both are exact, so the quotient is the float that is nearest.
+			return int64(math.Float64bits(float64(s.val) / tens[s.places])), ""
+		}
 		v, err := strconv.ParseFloat(str(text), 64)
 		if err != nil {
 			return 0, whyIntRange
@@ -146,6 +150,9 @@ func (w *walker) numberWord(c *column, s *slot) (val int64, why string) {
 		return 0, wants(t.Kind)
 	}
 }
+
+// tens are powers of ten.
+var tens = [16]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15}
 
 func timeWord(t *schema.Type, micros int64) (val int64, why string) {
 	if t.Kind == schema.Timestamp {

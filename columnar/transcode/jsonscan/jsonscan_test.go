@@ -3,6 +3,7 @@ package jsonscan
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -290,7 +291,7 @@ func TestSearch(t *testing.T) {
 }
 
 func FuzzScalar(f *testing.F) {
-	for _, s := range []string{"null", "true", "false", "0", "-0", "01", "1.5e+10", "1.", ".5", "1e", "-", "+1", "NaN", "Infinity", "0x10", "1_000", "tru", "123456789012345678", "1234567890123456789"} {
+	for _, s := range []string{"null", "true", "false", "0", "-0", "01", "1.5e+10", "1.", "1.25", "-0.0", "123456789.123456", "0.000001", ".5", "1e", "-", "+1", "NaN", "Infinity", "0x10", "1_000", "tru", "123456789012345678", "1234567890123456789"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -306,7 +307,14 @@ func FuzzScalar(f *testing.F) {
 			if err := json.Unmarshal(b, &want); err != nil || v != want || end != len(b) || kind != Integer {
 				t.Fatalf("%q is the integer %d, for encoding/json %d, %v", b, v, want, err)
 			}
-		} else if kind == Integer && len(b) <= 18 {
+		}
+		if v, places, end, ok := ShortDecimal(b, 0, len(b)); ok {
+			var want float64
+			if err := json.Unmarshal(b, &want); err != nil || float64(v)/math.Pow10(places) != want || end != len(b) || kind != Fraction {
+				t.Fatalf("%q is %d with %d places, for encoding/json %v, %v", b, v, places, want, err)
+			}
+		}
+		if _, _, ok := ShortInteger(b, 0, len(b)); !ok && kind == Integer && len(b) <= 18 {
 			t.Fatalf("%q is no short integer", b)
 		}
 	})

@@ -2,6 +2,7 @@ package jsonscan
 
 import (
 	"bytes"
+	"slices"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -17,23 +18,29 @@ const (
 // AppendUnescaped appends the text that stands between the quotes of a string, with its escapes resolved. Half a surrogate pair alone becomes
 // U+FFFD, as in encoding/json. at of a fault is the place of the escape in raw, and dst is then undefined.
 func AppendUnescaped(dst, raw []byte) (_ []byte, fault Fault) {
-	for at := 0; ; {
-		i := bytes.IndexByte(raw[at:], '\\')
-		if i < 0 {
-			return append(dst, raw[at:]...), Fault{}
+	// No escape is shorter than what it stands for.
+	n := len(dst)
+	dst = slices.Grow(dst, len(raw))
+	out := dst[n : n+len(raw)]
+	to := 0
+	for at := 0; at < len(raw); {
+		c := raw[at]
+		if c != '\\' {
+			out[to] = c
+			at++
+			to++
+			continue
 		}
-		dst = append(dst, raw[at:at+i]...)
-		at += i
 		if at+1 >= len(raw) {
 			return dst, Fault{At: at, Why: BadEscape}
 		}
-		c := raw[at+1]
-		if c != 'u' {
+		if c = raw[at+1]; c != 'u' {
 			if c = escapes[c]; c == 0 {
 				return dst, Fault{At: at, Why: BadEscape}
 			}
-			dst = append(dst, c)
+			out[to] = c
 			at += 2
+			to++
 			continue
 		}
 		r := hex4(raw[at:])
@@ -49,8 +56,9 @@ func AppendUnescaped(dst, raw []byte) (_ []byte, fault Fault) {
 				r = utf8.RuneError
 			}
 		}
-		dst = utf8.AppendRune(dst, r)
+		to += utf8.EncodeRune(out[to:], r)
 	}
+	return dst[:n+to], Fault{}
 }
 
 // escapes are what stands for the character behind a backslash, 0 for what may not stand there.
@@ -208,4 +216,34 @@ func ShortInteger(b []byte, at, limit int) (v int64, end int, ok bool) {
 		v = -v
 	}
 	return v, i, true
+}
+
+// ShortDecimal reads a number of at most 15 digits, of which some stand behind a point, that begins at at and ends, at end, where a value can: v is the
+// number without the point, places how many digits are behind it. ok is false for whatever else is there.
+func ShortDecimal(b []byte, at, limit int) (v int64, places, end int, ok bool) {
+	i := at
+	if b[at] == '-' {
+		i++
+	}
+	first := i
+	for i < limit && b[i]-'0' <= 9 {
+		v = 10*v + int64(b[i]-'0')
+		i++
+	}
+	whole := i - first
+	if whole == 0 || whole > 15 || whole > 1 && b[first] == '0' || i >= limit || b[i] != '.' {
+		return 0, 0, at, false
+	}
+	point := i
+	for i++; i < limit && b[i]-'0' <= 9; i++ {
+		v = 10*v + int64(b[i]-'0')
+	}
+	places = i - point - 1
+	if places == 0 || whole+places > 15 || i < limit && !ends[b[i]] {
+		return 0, 0, at, false
+	}
+	if first != at {
+		v = -v
+	}
+	return v, places, i, true
 }

@@ -2,7 +2,9 @@ package vector
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math"
+	"math/bits"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
@@ -348,13 +350,48 @@ func compareStrings(out bitmap, o order, a, b *vec, live bitmap) {
 	}
 }
 
-// equalToString compares the lengths first, then the last byte, in which texts of one column differ more often than in the first.
+// equalToString compares the lengths of all rows, and then the bytes of those that are as long as the constant, eight at a time.
 func equalToString(out bitmap, a *vec, c []byte, live bitmap) {
-	length := int32(len(c))
-	for w := range out {
+	equalLengths(out, a, int32(len(c)), live)
+	if len(c) == 0 {
+		return
+	}
+	head, mask := firstBytes(c)
+	for w, word := range out {
+		if word == 0 {
+			continue
+		}
 		from := w * 64
 		begin := a.begin[from:min(from+64, a.rows)]
-		end := a.end[from:][:len(begin)]
+		for left := word; left != 0; left &= left - 1 {
+			i := bits.TrailingZeros64(left)
+			at := int(uint32(begin[i&63]))
+			if at+8 <= len(a.data) {
+				if (binary.LittleEndian.Uint64(a.data[at:])^head)&mask == 0 && (len(c) <= 8 || string(a.data[at:at+len(c)]) == string(c)) {
+					continue
+				}
+			} else if string(a.data[at:at+len(c)]) == string(c) {
+				continue
+			}
+			word &^= 1 << (i & 63)
+		}
+		out[w] = word
+	}
+}
+
+// firstBytes returns the first eight bytes of a text as a number, and which bits of it count.
+func firstBytes(c []byte) (head, mask uint64) {
+	var first [8]byte
+	n := copy(first[:], c)
+	return binary.LittleEndian.Uint64(first[:]), ^uint64(0) >> (64 - 8*n)
+}
+
+// equalLengths sets the rows of live that are so long.
+func equalLengths(out bitmap, a *vec, length int32, live bitmap) {
+	for w := range out {
+		from := w * 64
+		end := a.end[from:min(from+64, a.rows)]
+		begin := a.begin[from:][:len(end)]
 		var word uint64
 		for i, e := range end {
 			word |= bit(e-begin[i] == length) << (i & 63)
@@ -364,14 +401,21 @@ func equalToString(out bitmap, a *vec, c []byte, live bitmap) {
 		}
 		out[w] = word
 	}
-	if length == 0 {
-		return
-	}
-	last := c[length-1]
-	for i := range each(out, a.rows) {
-		e := a.end[i]
-		if a.data[e-1] != last || string(a.data[a.begin[i]:e]) != string(c) {
-			out.clear(i)
+}
+
+// beginningWith sets the rows of live that begin with the text, which is not empty.
+func beginningWith(out bitmap, a *vec, c []byte, live bitmap) {
+	head, mask := firstBytes(c)
+	for i := range each(live, a.rows) {
+		at, end := int(a.begin[i]), int(a.end[i])
+		if end-at < len(c) {
+			continue
+		}
+		if at+8 <= len(a.data) && (binary.LittleEndian.Uint64(a.data[at:])^head)&mask != 0 {
+			continue
+		}
+		if string(a.data[at:at+len(c)]) == string(c) {
+			out.set(i)
 		}
 	}
 }

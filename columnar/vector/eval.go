@@ -176,10 +176,12 @@ func (n *byCode) eval(ev *eval, sel bitmap) *vec {
 	}
 	t := &ev.columns[n.column].t
 	values := load(ev.scratch, t, dict.Dictionary())
-	// One more value stands for the rows that are null.
 	null := values.rows
-	values = withNull(ev.scratch, values)
-	sub := &eval{scratch: ev.scratch, rows: null + 1, columns: ev.columns, batch: ev.batch, loaded: make([]*vec, len(ev.columns))}
+	if dict.NullN() > 0 || null == 0 {
+		// One more value stands for the rows that are null.
+		values = withNull(ev.scratch, values)
+	}
+	sub := &eval{scratch: ev.scratch, rows: values.rows, columns: ev.columns, batch: ev.batch, loaded: make([]*vec, len(ev.columns))}
 	sub.loaded[n.column] = values
 	out := spread(ev.scratch, n.inner.eval(sub, nil), sub.rows)
 	codes := codesOf(ev.scratch, dict, int32(null))

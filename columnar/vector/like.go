@@ -14,6 +14,7 @@ type likeNode struct {
 	parts   []part
 	binary  bool
 	between []byte // the text of a pattern %text%, nil of others
+	before  []byte // that of text%
 }
 
 // part is a piece of a pattern without %.
@@ -31,6 +32,9 @@ func newLikeNode(a node, p *expr.Pattern, binary bool, fold func([]byte) []byte)
 	}
 	if len(n.parts) == 3 && n.parts[0].short+n.parts[2].short == 0 && n.parts[1].chars == nil && n.parts[1].short > 0 {
 		n.between = n.parts[1].text
+	}
+	if len(n.parts) == 2 && n.parts[1].short == 0 && n.parts[0].chars == nil && n.parts[0].short > 0 {
+		n.before = n.parts[0].text
 	}
 	return n
 }
@@ -65,6 +69,8 @@ func (n *likeNode) eval(ev *eval, sel bitmap) *vec {
 	switch {
 	case len(n.parts) == 1 && n.parts[0].chars == nil:
 		compareStrings(out.bits, equal, a, &vec{rows: 1, one: true, begin: []int32{0}, end: []int32{int32(len(n.parts[0].text))}, data: n.parts[0].text}, live)
+	case n.before != nil:
+		beginningWith(out.bits, a, n.before, live)
 	case n.between != nil:
 		containing(out.bits, a, n.between, live)
 	default:

@@ -2,7 +2,8 @@ package vector
 
 import (
 	"bytes"
-	"sort"
+	"encoding/binary"
+	"math/bits"
 )
 
 // sparse is how many of a column's rows are selected at most, as a fraction of all, for a search row by row to be faster than one through
@@ -24,14 +25,13 @@ func containing(out bitmap, a *vec, text []byte, live bitmap) {
 	}
 	base := int(a.begin[0])
 	data := a.data[base:a.end[a.rows-1]]
-	rare := rarest(text)
+	find := newFinder(text, data)
 	row := 0
 	for at := 0; at < len(data); {
-		p := index(data[at:], text, rare)
+		p := find.next(data, at)
 		if p < 0 {
 			break
 		}
-		p += at
 		row = rowOf(a.end, row, int32(base+p))
 		end := int(a.end[row]) - base
 		if p+len(text) > end {
@@ -46,67 +46,109 @@ func containing(out bitmap, a *vec, text []byte, live bitmap) {
 	}
 }
 
-// rowOf returns the first row from row on that ends behind at. The step doubles, since matches are often near to each other.
+// rowOf returns the first row from row on that ends behind at: often one of the next, else the step doubles.
 func rowOf(ends []int32, row int, at int32) int {
+	for range 4 {
+		if ends[row] > at {
+			return row
+		}
+		row++
+	}
 	step := 1
 	for row+step < len(ends) && ends[row+step] <= at {
 		row += step
 		step *= 2
 	}
 	last := min(row+step, len(ends)-1)
-	return row + sort.Search(last-row, func(i int) bool { return ends[row+i] > at })
+	for row < last {
+		if middle := int(uint(row+last) / 2); ends[middle] > at {
+			last = middle
+		} else {
+			row = middle + 1
+		}
+	}
+	return row
 }
 
-// index is bytes.Index that looks for the text's rarest byte, since the standard library's, which looks for the first, is slow when that
-// is common. Where the byte turns out to be common it hands over.
-func index(data, text []byte, rare int) int {
-	misses := 0
-	for at := rare; at < len(data); {
-		p := bytes.IndexByte(data[at:], text[rare])
+// finder looks for a text. The standard library looks for its first byte, which is slow where that is common.
+type finder struct {
+	text []byte
+	// rare and other are the places of the two bytes of the text that are the rarest in a sample of the data.
+	rare, other int
+	// common: even the rarest is so common that it is better to look for both, eight places at a time.
+	common bool
+}
+
+const (
+	// sampled bytes of the data are counted.
+	sampled = 2048
+	// commonAbove is how many of them a byte that is common has at least.
+	commonAbove = sampled / 128
+)
+
+func newFinder(text, data []byte) finder {
+	var counts [256]uint16
+	step := max(len(data)/sampled, 1)
+	for at := 0; at < len(data); at += step {
+		counts[data[at]]++
+	}
+	f := finder{text: text}
+	for i, c := range text {
+		if counts[c] < counts[text[f.rare]] {
+			f.rare = i
+		}
+	}
+	if f.rare == 0 {
+		f.other = len(text) - 1
+	}
+	for i, c := range text {
+		if i != f.rare && counts[c] < counts[text[f.other]] {
+			f.other = i
+		}
+	}
+	f.common = counts[text[f.rare]] > commonAbove
+	return f
+}
+
+// next returns the first place from at on where the text is, -1 if there is none.
+func (f *finder) next(data []byte, at int) int {
+	if f.common {
+		return f.nextOfTwo(data, at)
+	}
+	for at += f.rare; at < len(data); at++ {
+		p := bytes.IndexByte(data[at:], f.text[f.rare])
 		if p < 0 {
 			return -1
 		}
-		from := at + p - rare
-		if from+len(text) <= len(data) && string(data[from:from+len(text)]) == string(text) {
-			return from
-		}
-		at += p + 1
-		if misses++; misses > 16 && misses > (at-rare)/16 {
-			if p := bytes.Index(data[at-rare:], text); p >= 0 {
-				return at - rare + p
-			}
-			return -1
+		at += p
+		if f.at(data, at-f.rare) {
+			return at - f.rare
 		}
 	}
 	return -1
 }
 
-// rarest returns the place of the byte of a text that is likely the rarest in data.
-func rarest(text []byte) int {
-	best := 0
-	for i, c := range text {
-		if frequency(c) < frequency(text[best]) {
-			best = i
-		}
-	}
-	return best
+func (f *finder) at(data []byte, from int) bool {
+	return from+len(f.text) <= len(data) && string(data[from:from+len(f.text)]) == string(f.text)
 }
 
-// frequency is how common a byte is in logs, roughly.
-func frequency(c byte) int {
-	switch {
-	case bytes.IndexByte([]byte(" eaot/i.ns0r1l2"), c) >= 0:
-		return 6
-	case c >= 'a' && c <= 'z' && bytes.IndexByte([]byte("jqxzkvwy"), c) < 0, c == '3', c == '-', c == ':':
-		return 5
-	case c >= '0' && c <= '9', c == '"', c == ',', c == '_', c == '=':
-		return 4
-	case c >= 'A' && c <= 'Z' && bytes.IndexByte([]byte("JQXZKVWY"), c) < 0, c >= 'a' && c <= 'z':
-		return 3
-	case c >= 0x80:
-		return 2
-	case c >= 'A' && c <= 'Z':
-		return 1
+// nextOfTwo compares eight places at a time with both bytes.
+func (f *finder) nextOfTwo(data []byte, at int) int {
+	a, b := uint64(f.text[f.rare])*ones8, uint64(f.text[f.other])*ones8
+	for ; at+len(f.text)+7 <= len(data); at += 8 {
+		// Bytes are 0 where both are as in the text.
+		x := binary.LittleEndian.Uint64(data[at+f.rare:]) ^ a | binary.LittleEndian.Uint64(data[at+f.other:]) ^ b
+		// The high bit of those that are 0, and maybe of some above the first.
+		for found := (x - ones8) &^ x & high8; found != 0; found &= found - 1 {
+			if p := at + bits.TrailingZeros64(found)/8; f.at(data, p) {
+				return p
+			}
+		}
 	}
-	return 2
+	for ; at+len(f.text) <= len(data); at++ {
+		if f.at(data, at) {
+			return at
+		}
+	}
+	return -1
 }

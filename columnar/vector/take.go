@@ -2,6 +2,7 @@ package vector
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -67,6 +68,9 @@ func takeValid(d arrow.ArrayData, places []int32, valid bitmap) (*memory.Buffer,
 	if d.NullN() != 0 && d.Buffers()[0] != nil {
 		src = d.Buffers()[0].Bytes()
 	}
+	if src == nil && valid == nil && !slices.ContainsFunc(places, func(p int32) bool { return p < 0 }) {
+		return nil, 0
+	}
 	out := make(bitmap, wordsFor(len(places)))
 	ones := 0
 	for i, p := range places {
@@ -101,6 +105,15 @@ func takeBits(d arrow.ArrayData, places []int32) *memory.Buffer {
 	return memory.NewBufferBytes(out.bytes())
 }
 
+// run returns how many of the first places follow one another, so that their values can be copied at once.
+func run(places []int32) int {
+	n := 1
+	for p := places[0]; p >= 0 && n < len(places) && places[n] == p+int32(n); {
+		n++
+	}
+	return n
+}
+
 func takeFixed(d arrow.ArrayData, places []int32, width int) *memory.Buffer {
 	switch width {
 	case 4:
@@ -119,10 +132,12 @@ func takeWidth[T int32 | int64 | decimalNum](d arrow.ArrayData, places []int32) 
 	width := int(unsafe.Sizeof(v))
 	if b := d.Buffers()[1]; b != nil && b.Len() > 0 {
 		src := unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b.Bytes()))), b.Len()/width)[d.Offset():]
-		for i, p := range places {
-			if p >= 0 {
-				out[i] = src[p]
+		for i := 0; i < len(places); {
+			n := run(places[i:])
+			if p := places[i]; p >= 0 {
+				copy(out[i:i+n], src[p:])
 			}
+			i += n
 		}
 	}
 	return memory.NewBufferBytes(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(out))), len(out)*width))
@@ -148,10 +163,12 @@ func takeStrings(d arrow.ArrayData, places []int32) (offsets, data *memory.Buffe
 	out := make([]byte, 0, total)
 	if b := d.Buffers()[2]; b != nil {
 		bytes := b.Bytes()
-		for _, p := range places {
-			if p >= 0 {
-				out = append(out, bytes[src[p]:src[p+1]]...)
+		for len(places) > 0 {
+			n := run(places)
+			if p := places[0]; p >= 0 {
+				out = append(out, bytes[src[p]:src[int(p)+n]]...)
 			}
+			places = places[n:]
 		}
 	}
 	return exportFixed(ends), memory.NewBufferBytes(out)

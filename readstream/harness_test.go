@@ -312,6 +312,8 @@ type client struct {
 	ended map[uint64]bool
 	// sparse, when set, is the first LSN from one on that the stream is to bring: it is of some buckets.
 	sparse func(record.ShardID, record.LSN) (record.LSN, bool)
+	// skipped is what the stream's filter left out.
+	skipped []*scribev1.StreamSkip
 	// got are the entries so far.
 	got []*scribev1.StreamEntry
 }
@@ -466,10 +468,24 @@ func (c *client) check(r *scribev1.StreamResponse) {
 	}
 	switch step := r.GetStep().(type) {
 	case *scribev1.StreamResponse_Entries:
-		if len(step.Entries.GetEntries()) == 0 {
+		skipped := step.Entries.GetSkipped()
+		if len(step.Entries.GetEntries())+len(skipped) == 0 {
 			c.t.Fatal("a message without entries")
 		}
-		for _, e := range step.Entries.GetEntries() {
+		pass := func(before int) {
+			for ; len(skipped) > 0 && int(skipped[0].GetAfter()) == before; skipped = skipped[1:] {
+				at(skipped[0].GetShard(), skipped[0].GetFrom())
+				c.at[skipped[0].GetShard()] = skipped[0].GetTo()
+				c.skipped = append(c.skipped, skipped[0])
+			}
+		}
+		defer func() {
+			if pass(len(step.Entries.GetEntries())); len(skipped) > 0 {
+				c.t.Fatalf("%v is out of order", skipped[0])
+			}
+		}()
+		for i, e := range step.Entries.GetEntries() {
+			pass(i)
 			at(e.GetShard(), e.GetLsn())
 			if _, err := pointer.Decode(e.GetPointer()); err != nil {
 				c.t.Fatal(err)

@@ -22,7 +22,8 @@ func newStatus() *cobra.Command {
 		Use:   "status",
 		Short: "Show the processes of the cell and what they do",
 		Example: `  scribe status
-  scribe status --server http://scribe.internal:7420 --json`,
+  scribe status --server http://scribe.internal:7420 --json
+  scribe status views`,
 		Args: cobra.NoArgs,
 	}
 	server := serverFlag(cmd)
@@ -58,6 +59,7 @@ func newStatus() *cobra.Command {
 		}
 		return w.Flush()
 	}
+	cmd.AddCommand(newStatusViews())
 	return cmd
 }
 

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"scribe/internal/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+func newStatusViews() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "views [CATEGORY]",
+		Short: "Show the views that the read proxies make for running queries",
+		Long: `Show, for each read proxy of the cell, the queries that asked lately and the views that it makes of payloads for them: a view
+is made once for all queries that it serves, which is why it may have more columns and rows than one of them asks for. A query never sees
+the difference. SELECTIVITY is the share of rows that the view keeps, HITS are answers that were made before.`,
+		Example: `  scribe status views
+  scribe status views access -o json`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	server := serverFlag(cmd)
+	asJSON := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		machine, err := asJSON()
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
+		defer cancel()
+		req := &scribev1.ViewsRequest{Category: strings.Join(args, "")}
+		all, err := viewsOfCell(ctx, *server, req)
+		if len(all) == 0 && err != nil {
+			return err
+		}
+		if machine {
+			enc := json.NewEncoder(cmd.OutOrStdout())
+			enc.SetIndent("", "  ")
+			return errors.Join(enc.Encode(viewsJSON(all)), err)
+		}
+		return errors.Join(printViews(cmd.OutOrStdout(), all), err)
+	}
+	return cmd
+}
+
+// proxyViews is what one read proxy says.
+type proxyViews struct {
+	url string
+	res *scribev1.ViewsResponse
+}
+
+// viewsOfCell asks every read proxy of a cell. What those say that answer comes beside the error of those that don't.
+func viewsOfCell(ctx context.Context, server string, req *scribev1.ViewsRequest) ([]proxyViews, error) {
+	members, err := rpc.NewControlClient(rpc.Default(), server).ListMembers(ctx, &scribev1.ListMembersRequest{})
+	if err != nil {
+		return nil, called(server, "views", err)
+	}
+	var all []proxyViews
+	var failed []error
+	for _, m := range members.GetMembers() {
+		if !slices.Contains(m.GetRoles(), scribev1.Role_ROLE_READPROXY) {
+			continue
+		}
+		res, err := rpc.NewViewClient(rpc.Default(), m.GetUrl()).Views(ctx, req)
+		if err != nil {
+			failed = append(failed, called(m.GetUrl(), "views", err))
+			continue
+		}
+		all = append(all, proxyViews{m.GetUrl(), res})
+	}
+	if len(all)+len(failed) == 0 {
+		failed = append(failed, &codedError{code: exitUnavailable, err: fmt.Errorf("the cell of %s has no read proxy", server)})
+	}
+	return all, errors.Join(failed...)
+}
+
+func printViews(out io.Writer, all []proxyViews) error {
+	for i, p := range all {
+		if i > 0 {
+			fmt.Fprintln(out)
+		}
+		fmt.Fprintf(out, "read proxy  %s\nzone maps   %d written, %d dropped, %d failed\n", p.url, p.res.GetZonesWritten(), p.res.GetZonesDropped(), p.res.GetZonesFailed())
+		if len(p.res.GetViews()) == 0 {
+			fmt.Fprintln(out, "no query is running")
+			continue
+		}
+		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "\nVIEW\tCATEGORY\tVERSION\tQUERIES\tPAYLOADS\tHITS\tIN\tOUT\tSELECTIVITY\tCOLUMNS\tPREDICATE")
+		for _, v := range p.res.GetViews() {
+			fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", v.GetView(), v.GetCategory(), v.GetSchemaVersion(), v.GetQueries(), v.GetPayloads(),
+				v.GetHits(), byteText(v.GetBytesIn()), byteText(v.GetBytesOut()), share(v.GetRowsOut(), v.GetRowsIn()), strings.Join(v.GetColumns(), ","),
+				cutText(v.GetPredicate(), 80))
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+		w = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "\nVIEW\tCATEGORY\tPAYLOADS\tLAST ASKED\tQUERY")
+		for _, q := range p.res.GetQueries() {
+			fmt.Fprintf(w, "%d\t%s\t%d\t%v ago\t%s\n", q.GetView(), q.GetCategory(), q.GetPayloads(),
+				max(time.Since(time.UnixMicro(q.GetUsed())), 0).Round(time.Second), cutText(q.GetQuery().GetText(), 120))
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// share is a part of a whole as people read it.
+func share(part, whole uint64) string {
+	if whole == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f%%", 100*float64(part)/float64(whole))
+}
+
+// byteText is a number of bytes as people read it.
+func byteText(n uint64) string {
+	const unit = 1024
+	if n < unit {
+		return fmt.Sprintf("%dB", n)
+	}
+	v, at := float64(n)/unit, 0
+	for v >= unit && at < 4 {
+		v, at = v/unit, at+1
+	}
+	return fmt.Sprintf("%.1f%ciB", v, "KMGTP"[at])
+}
+
+// cutText shortens a text for a table.
+func cutText(s string, most int) string {
+	r := []rune(strings.Join(strings.Fields(s), " "))
+	if len(r) <= most {
+		return string(r)
+	}
+	return string(r[:most-1]) + "…"
+}
+
+type viewJSON struct {
+	View          uint64    `json:"view"`
+	Category      string    `json:"category"`
+	SchemaVersion uint32    `json:"schema_version"`
+	Columns       []string  `json:"columns"`
+	Predicate     string    `json:"predicate"`
+	Queries       uint32    `json:"queries"`
+	Payloads      uint64    `json:"payloads"`
+	Hits          uint64    `json:"hits"`
+	BytesIn       uint64    `json:"bytes_in"`
+	BytesOut      uint64    `json:"bytes_out"`
+	RowsIn        uint64    `json:"rows_in"`
+	RowsOut       uint64    `json:"rows_out"`
+	CPUSeconds    float64   `json:"cpu_seconds"`
+	Since         time.Time `json:"since"`
+	Reason        string    `json:"reason"`
+}
+
+type runningJSON struct {
+	Category string    `json:"category"`
+	Query    string    `json:"query"`
+	View     uint64    `json:"view"`
+	Payloads uint64    `json:"payloads"`
+	Used     time.Time `json:"used"`
+}
+
+type proxyViewsJSON struct {
+	ReadProxy    string        `json:"read_proxy"`
+	ZonesWritten uint64        `json:"zone_maps_written"`
+	ZonesDropped uint64        `json:"zone_maps_dropped"`
+	ZonesFailed  uint64        `json:"zone_maps_failed"`
+	Views        []viewJSON    `json:"views"`
+	Queries      []runningJSON `json:"queries"`
+}
+
+func viewsJSON(all []proxyViews) []proxyViewsJSON {
+	out := make([]proxyViewsJSON, len(all))
+	for i, p := range all {
+		o := proxyViewsJSON{
+			ReadProxy: p.url, ZonesWritten: p.res.GetZonesWritten(), ZonesDropped: p.res.GetZonesDropped(), ZonesFailed: p.res.GetZonesFailed(),
+			Views: []viewJSON{}, Queries: []runningJSON{},
+		}
+		for _, v := range p.res.GetViews() {
+			o.Views = append(o.Views, viewJSON{
+				v.GetView(), v.GetCategory(), v.GetSchemaVersion(), v.GetColumns(), v.GetPredicate(), v.GetQueries(), v.GetPayloads(), v.GetHits(),
+				v.GetBytesIn(), v.GetBytesOut(), v.GetRowsIn(), v.GetRowsOut(), float64(v.GetCpu()) / 1e6, time.UnixMicro(v.GetSince()).UTC(), v.GetReason(),
+			})
+		}
+		for _, q := range p.res.GetQueries() {
+			o.Queries = append(o.Queries, runningJSON{
+				q.GetCategory(), q.GetQuery().GetText(), q.GetView(), q.GetPayloads(), time.UnixMicro(q.GetUsed()).UTC(),
+			})
+		}
+		out[i] = o
+	}
+	return out
+}

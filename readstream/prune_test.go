@@ -1,0 +1,223 @@
+package readstream
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"pgregory.net/rapid"
+
+	"scribe/columnar/schema"
+	"scribe/columnar/zone"
+	"scribe/internal/record"
+	"scribe/internal/rpc"
+	"scribe/internal/zonenote"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/metalog"
+)
+
+// withSchema gives the test's category a schema, and returns it.
+func (h *harness) withSchema() *schema.Schema {
+	h.t.Helper()
+	history, err := schema.ParseHistory("")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	s, err := schema.Parse([]byte("format: json\nfields:\n  - {name: status, type: int32}\n"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if _, _, err := history.Append(s, false); err != nil {
+		h.t.Fatal(err)
+	}
+	h.categories.set(&scribev1.Category{Name: testCategory, Id: testCategoryID, Shards: 4, Schema: history.Marshal()})
+	return history.Latest()
+}
+
+// learn writes the zone map of a payload with one row beside a record.
+func (h *harness) learn(s *schema.Schema, shard record.ShardID, lsn record.LSN, status int32, pointer []byte) {
+	h.t.Helper()
+	b := zone.NewBuilder(zone.Define(s))
+	b.AddRows(1)
+	values := array.NewInt32Builder(memory.DefaultAllocator)
+	values.Append(status)
+	b.AddArray("status", values.NewArray())
+	note := metalog.Annotation{Shard: shard, LSN: lsn, Kind: metalog.AnnotationZones, Data: zonenote.Encode(pointer, b.Map())}
+	if n, err := h.engine.Annotate(h.t.Context(), []metalog.Annotation{note}); err != nil || n != 1 {
+		h.t.Fatal(n, err)
+	}
+}
+
+func withFilter(text string) option {
+	return func(s *scribev1.StreamStart) {
+		s.Filter = &scribev1.Query{Text: text, SchemaVersion: 1, Now: time.Now().UnixMicro()}
+	}
+}
+
+// filtered selects rows with the status 404 of the test's category.
+var filtered = withFilter("SELECT status FROM " + `"` + testCategory + `"` + " WHERE status = 404")
+
+// pointerAt returns the pointer of a record.
+func (h *harness) pointerAt(shard record.ShardID, lsn record.LSN) []byte {
+	h.t.Helper()
+	entries, err := h.engine.Read(h.t.Context(), shard, lsn, 1, 0)
+	if err != nil || len(entries) != 1 {
+		h.t.Fatal(len(entries), err)
+	}
+	return entries[0].Data
+}
+
+// TestPruning leaves out what can't match, and nothing else, at any credits, and goes on where it was sent away.
+func TestPruning(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		h := newHarness(t, func(c *Config) { c.BatchEntries = rapid.IntRange(1, 20).Draw(rt, "batch") })
+		s := h.withSchema()
+		all := shards(rapid.IntRange(1, 3).Draw(rt, "shards"))
+		for range rapid.IntRange(1, 30).Draw(rt, "records") {
+			h.write(10, all...)
+		}
+		wanted := map[[2]uint64]bool{} // whether the pointer is to come
+		for _, shard := range all {
+			for lsn := record.FirstLSN; lsn < h.next[shard]; lsn++ {
+				at := [2]uint64{uint64(shard), uint64(lsn)}
+				wanted[at] = true
+				switch rapid.IntRange(0, 4).Draw(rt, "known") {
+				case 0:
+					h.learn(s, shard, lsn, 404, h.pointerAt(shard, lsn))
+				case 1, 2:
+					h.learn(s, shard, lsn, 200, h.pointerAt(shard, lsn))
+					wanted[at] = false
+				case 3:
+					h.learn(s, shard, lsn, 200, encoded(7)) // of another pointer: it is not to be believed
+				}
+			}
+		}
+		want, out := 0, 0
+		for _, w := range wanted {
+			if w {
+				want++
+			} else {
+				out++
+			}
+		}
+		window := withWindow(time.Duration(rapid.SampledFrom([]int64{0, int64(time.Hour)}).Draw(rt, "window")))
+		var got []*scribev1.StreamEntry
+		var resume []*scribev1.ShardPosition
+		skips := 0
+		for turn := 0; len(got) < want || skips < out; turn++ {
+			// The last turn has credits for all that there is to come; those before for a few.
+			few := uint32(rapid.IntRange(1, 10).Draw(rt, "credits"))
+			if turn > 2 {
+				few = 1000
+			}
+			opts := []option{earliest, filtered, window, withCredits(few, 1<<30)}
+			if resume != nil {
+				opts = append(opts, resumeAt(resume))
+			}
+			c, _ := h.open(opts...)
+			had := 0
+			for had < min(int(few), want-len(got)) || few == 1000 && skips+count(c.skipped) < out {
+				c.next()
+				had = len(c.got)
+			}
+			_ = c.heartbeat() // what is left out behind the last entry has been told
+			h.server.evict0()
+			e := c.until(func(r *scribev1.StreamResponse) bool { return r.GetEvicted() != nil }).GetEvicted()
+			resume = e.GetResume()
+			got = append(got, c.got...)
+			skips += count(c.skipped)
+			if err := c.end(); err != nil {
+				rt.Fatal(err)
+			}
+			for _, p := range resume {
+				if p.GetLsn() != c.at[p.GetShard()] {
+					rt.Fatalf("shard %d is to go on at %d, the stream was at %d", p.GetShard(), p.GetLsn(), c.at[p.GetShard()])
+				}
+			}
+			h.restart()
+		}
+		seen := map[[2]uint64]bool{}
+		for _, e := range got {
+			at := [2]uint64{e.GetShard(), e.GetLsn()}
+			if seen[at] || !wanted[at] {
+				rt.Fatalf("%v came although it can't match, or twice", at)
+			}
+			seen[at] = true
+		}
+		if len(seen) != want || skips != out {
+			rt.Fatalf("%d pointers came of %d, %d were left out of %d", len(seen), want, skips, out)
+		}
+	})
+}
+
+// count is how many pointers runs stand for.
+func count(runs []*scribev1.StreamSkip) int {
+	n := 0
+	for _, r := range runs {
+		n += int(r.GetMessages()) // one a pointer, in these tests
+	}
+	return n
+}
+
+// evict0 sends all streams away, as a server that is busier than others does.
+func (s *Server) evict0() {
+	for _, st := range s.streams() {
+		st.sendAway(eviction{scribev1.Reason_REASON_OVERLOADED, "a test"})
+	}
+}
+
+// TestPruningByPlace leaves out what was persisted too early, of which nothing was learned.
+func TestPruningByPlace(t *testing.T) {
+	h := newHarness(t)
+	h.withSchema()
+	shard := shardID(0, 1)
+	for range 10 {
+		h.write(1, shard)
+	}
+	entries, err := h.engine.Read(t.Context(), shard, 1, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := time.UnixMicro(entries[6].Time).UTC().Format("2006-01-02 15:04:05.000000")
+	late := 0
+	for _, e := range entries {
+		if e.Time >= entries[6].Time {
+			late++
+		}
+	}
+	c, _ := h.open(earliest, plenty, withFilter("SELECT status FROM "+`"`+testCategory+`"`+" WHERE _persisted >= timestamp '"+from+"'"))
+	c.entries(late)
+	if n := count(c.skipped); n != 10-late {
+		t.Errorf("%d pointers were left out", n)
+	}
+	if n := h.metric("pruned_pointers_total"); n != float64(10-late) {
+		t.Errorf("%v pointers were counted", n)
+	}
+}
+
+func TestFiltersThatAreNone(t *testing.T) {
+	h := newHarness(t)
+	h.withSchema()
+	h.write(1, shardID(0, 1))
+	for name, text := range map[string]string{
+		"no query": "", "no SQL": "SELECT", "no such column": "SELECT stauts FROM " + `"` + testCategory + `"`, "long": strings.Repeat("x", 1<<20),
+		"of another category": "SELECT status FROM other",
+	} {
+		c := h.dial(earliest, plenty, withFilter(text))
+		if err := c.end(); rpc.ReasonOf(err) != scribev1.Reason_REASON_INVALID {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	version := func(s *scribev1.StreamStart) { s.Filter.SchemaVersion = 3 }
+	if err := h.dial(earliest, plenty, filtered, version).end(); rpc.ReasonOf(err) != scribev1.Reason_REASON_INVALID {
+		t.Errorf("a version that is not there: %v", err)
+	}
+	c, _ := h.open(earliest, plenty, filtered)
+	c.entries(1)
+	if slices.Contains([]int{1}, count(c.skipped)) {
+		t.Error("what nothing is known of was left out")
+	}
+}

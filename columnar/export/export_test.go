@@ -5,6 +5,7 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"strings"
@@ -168,8 +169,11 @@ func TestIntervals(t *testing.T) {
 		"1 day":                         {Days: 1},
 		"26:00:00.000001":               {Nanoseconds: 26*3600*1e9 + 1000},
 	} {
-		if got := string(appendInterval(nil, v)); got != want {
-			t.Errorf("%+v: got %q, want %q", v, got, want)
+		b := array.NewMonthDayNanoIntervalBuilder(memory.DefaultAllocator)
+		b.Append(v)
+		s := arrow.NewSchema([]arrow.Field{{Name: "i", Type: arrow.FixedWidthTypes.MonthDayNanoInterval}}, nil)
+		if got := written(t, JSONLines, s, array.NewRecordBatch(s, []arrow.Array{b.NewArray()}, 1)); got != fmt.Sprintf("{\"i\":%q}\n", want) {
+			t.Errorf("%+v: got %s, want %q", v, got, want)
 		}
 	}
 }

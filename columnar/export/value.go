@@ -9,6 +9,8 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"scribe/columnar/value"
 )
 
 // appender appends a value of an array that is not null.
@@ -38,7 +40,7 @@ func plain(a arrow.Array) (text appender, quoted bool) {
 		unit := a.DataType().(*arrow.TimestampType).Unit
 		return func(dst []byte, i int) []byte { return appendInstant(dst, a.Value(i), unit) }, true
 	case *array.MonthDayNanoInterval:
-		return func(dst []byte, i int) []byte { return appendInterval(dst, a.Value(i)) }, true
+		return func(dst []byte, i int) []byte { return value.AppendInterval(dst, a.Value(i)) }, true
 	case *array.Dictionary:
 		values, quoted := plain(a.Dictionary())
 		return func(dst []byte, i int) []byte { return values(dst, a.GetValueIndex(i)) }, quoted
@@ -76,7 +78,7 @@ func numbers(a arrow.Array) appender {
 		return func(dst []byte, i int) []byte { return appendFloat(dst, a.Value(i), 64) }
 	case *array.Decimal128:
 		scale := a.DataType().(*arrow.Decimal128Type).Scale
-		return func(dst []byte, i int) []byte { return append(dst, a.Value(i).ToString(scale)...) }
+		return func(dst []byte, i int) []byte { return value.AppendDecimal(dst, a.Value(i), scale) }
 	default:
 		return nil
 	}
@@ -152,7 +154,7 @@ func nested(a arrow.Array) appender {
 		}
 	default:
 		list := a.(array.ListLike)
-		value := jsonValue(list.ListValues())
+		item := jsonValue(list.ListValues())
 		return func(dst []byte, i int) []byte {
 			dst = append(dst, '[')
 			from, to := list.ValueOffsets(i)
@@ -160,7 +162,7 @@ func nested(a arrow.Array) appender {
 				if n > from {
 					dst = append(dst, ',')
 				}
-				dst = value(dst, int(n))
+				dst = item(dst, int(n))
 			}
 			return append(dst, ']')
 		}
@@ -168,7 +170,7 @@ func nested(a arrow.Array) appender {
 }
 
 // mapValue appends the entries of a map; of equal keys the last.
-func mapValue(a *array.Map, key, value appender) appender {
+func mapValue(a *array.Map, key, item appender) appender {
 	return func(dst []byte, i int) []byte {
 		from, to := a.ValueOffsets(i)
 		last := make(map[string]int64, to-from)
@@ -186,7 +188,7 @@ func mapValue(a *array.Map, key, value appender) appender {
 				dst = append(dst, ',')
 			}
 			first = false
-			dst = value(append(appendString(dst, name), ':'), int(n))
+			dst = item(append(appendString(dst, name), ':'), int(n))
 		}
 		return append(dst, '}')
 	}
@@ -219,58 +221,6 @@ func appendFloat(dst []byte, f float64, bits int) []byte {
 
 func appendInstant(dst []byte, v arrow.Timestamp, unit arrow.TimeUnit) []byte {
 	return v.ToTime(unit).UTC().AppendFormat(dst, "2006-01-02T15:04:05.999999999Z")
-}
-
-// appendInterval writes an interval as PostgreSQL does: 1 year 2 mons -3 days 04:05:06.789.
-func appendInterval(dst []byte, v arrow.MonthDayNanoInterval) []byte {
-	begin := len(dst)
-	part := func(n int64, one, many string) {
-		if n == 0 {
-			return
-		}
-		if len(dst) > begin {
-			dst = append(dst, ' ')
-		}
-		dst = strconv.AppendInt(dst, n, 10)
-		if n == 1 {
-			dst = append(dst, one...)
-		} else {
-			dst = append(dst, many...)
-		}
-	}
-	part(int64(v.Months/12), " year", " years")
-	part(int64(v.Months%12), " mon", " mons")
-	part(int64(v.Days), " day", " days")
-	if v.Nanoseconds == 0 && len(dst) > begin {
-		return dst
-	}
-	if len(dst) > begin {
-		dst = append(dst, ' ')
-	}
-	micros := v.Nanoseconds / 1000
-	if micros < 0 {
-		dst, micros = append(dst, '-'), -micros
-	}
-	two := func(n int64) {
-		if n < 10 {
-			dst = append(dst, '0')
-		}
-		dst = strconv.AppendInt(dst, n, 10)
-	}
-	two(micros / 3_600_000_000)
-	dst = append(dst, ':')
-	two(micros / 60_000_000 % 60)
-	dst = append(dst, ':')
-	two(micros / 1_000_000 % 60)
-	if rest := micros % 1_000_000; rest > 0 {
-		digits := strconv.AppendInt(nil, 1_000_000+rest, 10)
-		digits[0] = '.'
-		for digits[len(digits)-1] == '0' {
-			digits = digits[:len(digits)-1]
-		}
-		dst = append(dst, digits...)
-	}
-	return dst
 }
 
 // appendString appends text as a JSON string. Bytes that are not UTF-8 become U+FFFD.

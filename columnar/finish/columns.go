@@ -1,0 +1,177 @@
+package finish
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+)
+
+// fixed is a column of 64-bit values without nulls.
+func fixed(t arrow.DataType, values []uint64) arrow.Array {
+	data := array.NewData(t, len(values), []*memory.Buffer{nil, memory.NewBufferBytes(arrow.Uint64Traits.CastToBytes(values))}, nil, 0, 0)
+	defer data.Release()
+	return array.MakeFromData(data)
+}
+
+// repeated is a column of one 64-bit value.
+func repeated(t arrow.DataType, n int, value uint64) arrow.Array {
+	return fixed(t, slices.Repeat([]uint64{value}, n))
+}
+
+// cut leaves out the rows of messages that were delivered before, or that are no rows, and returns the index of those that are left. The
+// rows of a payload are in the order of its messages. The caller releases the batch.
+func cut(in arrow.RecordBatch, index []uint32, m Meta) (arrow.RecordBatch, []uint32, error) {
+	if !slices.IsSorted(index) {
+		return nil, nil, fmt.Errorf("%w: its rows are not in the order of the messages", ErrView)
+	}
+	begin, _ := slices.BinarySearch(index, m.Skip)
+	if begin == 0 && len(m.Drop) == 0 {
+		in.Retain()
+		return in, index, nil
+	}
+	// What is left between the dropped messages.
+	var pieces []arrow.RecordBatch
+	var left []uint32
+	take := func(from, to int) {
+		if from < to {
+			pieces, left = append(pieces, in.NewSlice(int64(from), int64(to))), append(left, index[from:to]...)
+		}
+	}
+	for _, dropped := range m.Drop {
+		from, _ := slices.BinarySearch(index, dropped)
+		to, _ := slices.BinarySearch(index, dropped+1)
+		if to <= begin {
+			continue
+		}
+		take(begin, from)
+		begin = to
+	}
+	take(begin, len(index))
+	switch len(pieces) {
+	case 0:
+		return in.NewSlice(0, 0), nil, nil
+	case 1:
+		return pieces[0], left, nil
+	}
+	defer func() {
+		for _, p := range pieces {
+			p.Release()
+		}
+	}()
+	columns := make([]arrow.Array, in.NumCols())
+	defer func() {
+		for _, c := range columns {
+			if c != nil {
+				c.Release()
+			}
+		}
+	}()
+	for i := range columns {
+		parts := make([]arrow.Array, len(pieces))
+		for j, p := range pieces {
+			parts[j] = p.Column(i)
+		}
+		var err error
+		if columns[i], err = array.Concatenate(parts, memory.DefaultAllocator); err != nil {
+			return nil, nil, err
+		}
+	}
+	return array.NewRecordBatch(in.Schema(), columns, int64(len(left))), left, nil
+}
+
+// conform brings the columns of a batch to the types of a schema. The caller releases it.
+func conform(batch arrow.RecordBatch, s *arrow.Schema) (arrow.RecordBatch, error) {
+	columns := make([]arrow.Array, s.NumFields())
+	defer func() {
+		for _, c := range columns {
+			if c != nil {
+				c.Release()
+			}
+		}
+	}()
+	for i, field := range s.Fields() {
+		var err error
+		if columns[i], err = conformed(batch.Column(i), field.Type); err != nil {
+			return nil, fmt.Errorf("column %q: %w", field.Name, err)
+		}
+	}
+	return array.NewRecordBatch(s, columns, batch.NumRows()), nil
+}
+
+// conformed returns a column as a type that means the same to a query: texts may be plain or codes of a dictionary. The caller releases
+// it.
+func conformed(a arrow.Array, t arrow.DataType) (arrow.Array, error) {
+	if same(a.DataType(), t) {
+		a.Retain()
+		return a, nil
+	}
+	switch a := a.(type) {
+	case *array.Dictionary:
+		if values, ok := a.Dictionary().(*array.String); ok && t.ID() == arrow.STRING {
+			return plainStrings(a, values), nil
+		}
+	case *array.String:
+		if d, ok := t.(*arrow.DictionaryType); ok && d.ValueType.ID() == arrow.STRING {
+			return dictionaryOf(a, d)
+		}
+	}
+	return nil, fmt.Errorf("it is %s, not %s", a.DataType(), t)
+}
+
+// same compares types without what makes no difference to a value: whether the parts of nested ones may be null, and their names in
+// lists and maps.
+func same(a, b arrow.DataType) bool {
+	if a.ID() != b.ID() {
+		return false
+	}
+	switch a := a.(type) {
+	case *arrow.StructType:
+		b := b.(*arrow.StructType)
+		if a.NumFields() != b.NumFields() {
+			return false
+		}
+		for i := range a.NumFields() {
+			if a.Field(i).Name != b.Field(i).Name || !same(a.Field(i).Type, b.Field(i).Type) {
+				return false
+			}
+		}
+		return true
+	case *arrow.ListType:
+		return same(a.Elem(), b.(*arrow.ListType).Elem())
+	case *arrow.MapType:
+		b := b.(*arrow.MapType)
+		return same(a.KeyType(), b.KeyType()) && same(a.ItemType(), b.ItemType())
+	default:
+		return arrow.TypeEqual(a, b)
+	}
+}
+
+func plainStrings(a *array.Dictionary, values *array.String) arrow.Array {
+	b := array.NewStringBuilder(memory.DefaultAllocator)
+	defer b.Release()
+	b.Reserve(a.Len())
+	for i := range a.Len() {
+		if a.IsNull(i) || values.IsNull(a.GetValueIndex(i)) {
+			b.AppendNull()
+		} else {
+			b.Append(values.Value(a.GetValueIndex(i)))
+		}
+	}
+	return b.NewArray()
+}
+
+func dictionaryOf(a *array.String, t *arrow.DictionaryType) (arrow.Array, error) {
+	b := array.NewDictionaryBuilder(memory.DefaultAllocator, t).(*array.BinaryDictionaryBuilder)
+	defer b.Release()
+	for i := range a.Len() {
+		if a.IsNull(i) {
+			b.AppendNull()
+		} else if err := b.AppendString(a.Value(i)); err != nil {
+			return nil, err
+		}
+	}
+	return b.NewArray(), nil
+}

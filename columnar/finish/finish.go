@@ -1,0 +1,333 @@
+package finish
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"scribe/columnar"
+	"scribe/columnar/expr"
+	"scribe/columnar/plan"
+	"scribe/columnar/schema"
+	"scribe/columnar/transcode"
+	"scribe/columnar/vector"
+	"scribe/internal/record"
+)
+
+// ErrView means that a batch is no view of the query: it lacks a column, or one has another type. It is the work of a server that
+// contradicts itself.
+var ErrView = errors.New("finish: the batch is no view of the query")
+
+// Meta is what a reader knows of a payload that the payload does not say.
+type Meta struct {
+	Shard     record.ShardID
+	LSN       record.LSN
+	Persisted int64 // Unix microseconds
+	// Skip leaves out the rows of the first messages, which were delivered before, Drop those of single messages that are no rows: reports
+	// of losses.
+	Skip uint32
+	Drop []uint32
+}
+
+// Stats is what became of the rows of payloads.
+type Stats struct {
+	// Rows were in the payloads, Kept are in the answer (before GROUP BY and LIMIT), Rejected were left out because a value did not fit and
+	// the category rejects such rows.
+	Rows, Kept, Rejected int64
+	// BadRows could not be read, BadValues did not fit their column: of what was looked at.
+	BadRows, BadValues int64
+	// Errors are values that could not be computed, and were taken as null.
+	Errors int64
+}
+
+// Add adds up the figures of several payloads.
+func (s *Stats) Add(o Stats) {
+	s.Rows += o.Rows
+	s.Kept += o.Kept
+	s.Rejected += o.Rejected
+	s.BadRows += o.BadRows
+	s.BadValues += o.BadValues
+	s.Errors += o.Errors
+}
+
+// Finisher is a query, compiled for one version of its category's schema.
+type Finisher struct {
+	plan       *plan.Plan
+	transcoder *transcode.Transcoder
+	// inputs are the plan's columns and then the messages' index, as every form of a payload is brought to.
+	inputs *arrow.Schema
+	// where is the whole predicate, rest what of it only a reader can evaluate; nil = nothing.
+	where, rest *vector.Filter
+	pushed, own expr.Expr // what where is of: what a read proxy can evaluate, and the rest
+	// kept are the columns of inputs that are needed once the rows are chosen, the last one the index; keptSchema is theirs.
+	kept       []int
+	keptSchema *arrow.Schema
+	project    *vector.Projection // nil with GROUP BY, and of a predicate alone
+	schema     *arrow.Schema
+}
+
+// New compiles a plan.
+func New(p *plan.Plan, limits transcode.Limits) (*Finisher, error) {
+	f := &Finisher{plan: p}
+	push := p.Pushdown()
+	wanted := []string{transcode.ColumnIndex}
+	fields := make([]arrow.Field, 0, len(p.Columns)+1)
+	for i := range p.Columns {
+		c := &p.Columns[i]
+		fields = append(fields, arrow.Field{Name: c.Name, Type: c.Type.Arrow(), Nullable: true})
+		if !plan.AtConsumer(c.Name) {
+			wanted = append(wanted, c.Name)
+		}
+	}
+	f.inputs = arrow.NewSchema(append(fields, indexField), nil)
+	var err error
+	f.transcoder, err = transcode.New(transcode.Spec{Schema: p.Schema, Columns: wanted, Where: push, EarlyStop: p.EarlyStop, Limits: limits})
+	if err != nil {
+		return nil, err
+	}
+	if f.where, err = filter(p.Where, f.inputs); err != nil {
+		return nil, err
+	}
+	f.pushed, f.own = push, own(p.Where)
+	if f.rest, err = filter(f.own, f.inputs); err != nil {
+		return nil, err
+	}
+	f.narrow()
+	return f, f.outputs()
+}
+
+var indexField = arrow.Field{Name: transcode.ColumnIndex, Type: arrow.PrimitiveTypes.Uint32}
+
+// own is the part of a predicate that only a reader can evaluate; nil if there is none.
+func own(where expr.Expr) expr.Expr {
+	var terms []expr.Expr
+	for _, term := range expr.Conjuncts(where) {
+		here := false
+		expr.Columns(term, func(c *expr.Column) { here = here || plan.AtConsumer(c.Name) })
+		if here {
+			terms = append(terms, term)
+		}
+	}
+	switch len(terms) {
+	case 0:
+		return nil
+	case 1:
+		return terms[0]
+	default:
+		return &expr.Call{Op: expr.And, Args: terms, T: schema.Type{Kind: schema.Bool}}
+	}
+}
+
+func filter(e expr.Expr, in *arrow.Schema) (*vector.Filter, error) {
+	if e == nil {
+		return nil, nil //nolint:nilnil // no filter is none
+	}
+	return vector.CompileFilter(e, in)
+}
+
+// narrow finds out which columns are needed behind the predicate.
+func (f *Finisher) narrow() {
+	needed := map[string]bool{transcode.ColumnIndex: true}
+	note := func(e expr.Expr) {
+		if e != nil {
+			expr.Columns(e, func(c *expr.Column) { needed[c.Name] = true })
+		}
+	}
+	if g := f.plan.Group; g != nil {
+		for _, key := range g.Keys {
+			note(key)
+		}
+		for i := range g.Aggregates {
+			note(g.Aggregates[i].Arg)
+			note(g.Aggregates[i].Filter)
+		}
+	} else {
+		for i := range f.plan.Output {
+			note(f.plan.Output[i].Expr)
+		}
+	}
+	var fields []arrow.Field
+	for i, field := range f.inputs.Fields() {
+		if needed[field.Name] {
+			f.kept, fields = append(f.kept, i), append(fields, field)
+		}
+	}
+	f.keptSchema = arrow.NewSchema(fields, nil)
+}
+
+// outputs compiles the SELECT list.
+func (f *Finisher) outputs() error {
+	outputs := make([]vector.Output, len(f.plan.Output))
+	fields := make([]arrow.Field, len(f.plan.Output))
+	for i, o := range f.plan.Output {
+		outputs[i] = vector.Output(o)
+		fields[i] = arrow.Field{Name: o.Name, Type: o.Expr.Type().Arrow(), Nullable: true}
+	}
+	f.schema = arrow.NewSchema(fields, nil)
+	if f.plan.Group != nil || len(outputs) == 0 {
+		return nil // the list is over the groups; a predicate has none
+	}
+	var err error
+	f.project, err = vector.Project(outputs, f.keptSchema)
+	return err
+}
+
+// Plan is the plan that was compiled.
+func (f *Finisher) Plan() *plan.Plan { return f.plan }
+
+// Pushdown is the part of the predicate that a read proxy can evaluate, Rest the one that only a reader can; nil where there is none.
+func (f *Finisher) Pushdown() expr.Expr { return f.pushed }
+
+// Rest is the part of the predicate that names what only a reader knows.
+func (f *Finisher) Rest() expr.Expr { return f.own }
+
+// Schema is the schema of the answer. Every column is nullable.
+func (f *Finisher) Schema() *arrow.Schema { return f.schema }
+
+// Rows are the rows that a payload has for a query.
+type Rows struct {
+	// Batch has the outputs, or with GROUP BY what the groups are made of; of a predicate alone the index. The caller releases it.
+	Batch arrow.RecordBatch
+	// Index is the message of each row, in the payload, in increasing order.
+	Index []uint32
+}
+
+// Payload evaluates the query over a raw payload: frames, as record.Split takes them. The rows share no memory with it. Errors are those
+// of transcode.Transcoder.
+func (f *Finisher) Payload(frames []byte, m Meta, st *Stats) (*Rows, error) {
+	batch, ts, err := f.transcoder.Transcode(frames, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer batch.Release()
+	st.Add(Stats{Rows: ts.Rows, Rejected: ts.Rejected, BadRows: ts.BadRows, BadValues: ts.BadValues, Errors: ts.Errors})
+	return f.finish(batch, f.rest, m, st)
+}
+
+// View evaluates the query over a view of a payload, of which exact says that its rows are those for which the predicate is true, but for
+// what only a reader can tell. The rows may share the memory of batch. The error matches [ErrView] when batch is not what was asked for.
+func (f *Finisher) View(batch arrow.RecordBatch, exact bool, m Meta, st *Stats) (*Rows, error) {
+	where := f.where
+	if exact {
+		where = f.rest
+	}
+	return f.finish(batch, where, m, st)
+}
+
+// finish chooses the rows and makes the outputs.
+func (f *Finisher) finish(in arrow.RecordBatch, where *vector.Filter, m Meta, st *Stats) (*Rows, error) {
+	work, err := f.input(in, m)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { work.Release() }()
+	var vs vector.Stats
+	if where != nil {
+		chosen, err := where.Select(work, &vs)
+		if err != nil {
+			return nil, err
+		}
+		narrow := pick(work, f.kept, f.keptSchema)
+		kept := chosen.Take(narrow)
+		narrow.Release()
+		work.Release()
+		work = kept
+	} else {
+		narrow := pick(work, f.kept, f.keptSchema)
+		work.Release()
+		work = narrow
+	}
+	last := work.Column(int(work.NumCols()) - 1)
+	index, ok := last.(*array.Uint32)
+	if !ok {
+		return nil, fmt.Errorf("%w: %s is %s", ErrView, transcode.ColumnIndex, last.DataType())
+	}
+	rows := &Rows{Index: index.Uint32Values()}
+	if f.project == nil {
+		work.Retain()
+		rows.Batch = work
+	} else if rows.Batch, err = f.projected(work, &vs); err != nil {
+		return nil, err
+	}
+	st.Kept += rows.Batch.NumRows()
+	st.Errors += int64(vs.Errors)
+	return rows, nil
+}
+
+// projected makes the outputs of chosen rows.
+func (f *Finisher) projected(work arrow.RecordBatch, vs *vector.Stats) (arrow.RecordBatch, error) {
+	out, err := f.project.Eval(work, vs)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Release()
+	return conform(out, f.schema)
+}
+
+// pick returns some of a batch's columns.
+func pick(batch arrow.RecordBatch, columns []int, s *arrow.Schema) arrow.RecordBatch {
+	picked := make([]arrow.Array, len(columns))
+	for i, c := range columns {
+		picked[i] = batch.Column(c)
+	}
+	return array.NewRecordBatch(s, picked, batch.NumRows())
+}
+
+// input brings a batch to the columns of f.inputs: what the pointer knows is added, what is not needed left out, and rows that were
+// delivered before are cut off.
+func (f *Finisher) input(in arrow.RecordBatch, m Meta) (arrow.RecordBatch, error) {
+	at := in.Schema().FieldIndices(transcode.ColumnIndex)
+	if len(at) != 1 {
+		return nil, fmt.Errorf("%w: it has no column %s", ErrView, transcode.ColumnIndex)
+	}
+	index, ok := in.Column(at[0]).(*array.Uint32)
+	if !ok || index.NullN() > 0 {
+		return nil, fmt.Errorf("%w: its column %s is %s", ErrView, transcode.ColumnIndex, in.Column(at[0]).DataType())
+	}
+	in, values, err := cut(in, index.Uint32Values(), m)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Release()
+	columns := make([]arrow.Array, f.inputs.NumFields())
+	defer func() {
+		for _, c := range columns {
+			if c != nil {
+				c.Release()
+			}
+		}
+	}()
+	for i, field := range f.inputs.Fields() {
+		if columns[i] = pointerColumn(field.Name, values, m); columns[i] != nil {
+			continue
+		}
+		at := in.Schema().FieldIndices(field.Name)
+		if len(at) != 1 {
+			return nil, fmt.Errorf("%w: it has no column %q", ErrView, field.Name)
+		}
+		if columns[i], err = conformed(in.Column(at[0]), field.Type); err != nil {
+			return nil, fmt.Errorf("%w: column %q: %w", ErrView, field.Name, err)
+		}
+	}
+	return array.NewRecordBatch(f.inputs, columns, in.NumRows()), nil
+}
+
+// pointerColumn makes a column of what the pointer knows; nil for any other.
+func pointerColumn(name string, index []uint32, m Meta) arrow.Array {
+	switch name {
+	case schema.ColumnPersisted:
+		return repeated(arrow.FixedWidthTypes.Timestamp_us, len(index), uint64(m.Persisted)) //nolint:gosec // its bits
+	case schema.ColumnShard:
+		return repeated(arrow.PrimitiveTypes.Uint64, len(index), uint64(m.Shard))
+	case schema.ColumnOffset:
+		values := make([]uint64, len(index))
+		for i, n := range index {
+			values[i] = columnar.Offset(m.LSN, int(n))
+		}
+		return fixed(arrow.PrimitiveTypes.Uint64, values)
+	default:
+		return nil
+	}
+}

@@ -37,6 +37,11 @@ type cell struct {
 	perMessage int
 	encoder    *zstd.Encoder
 	sequences  []pointer.Sequence // of the pointers that are added
+	// schema is the category's. views, when set, answers for views of a payload's frames; else they are refused. skips, when set, says which
+	// payloads a stream with a filter leaves out.
+	schema string
+	views  func(q *scribev1.Query, frames []byte) (*scribev1.Payload, error)
+	skips  func(q *scribev1.Query, frames []byte) bool
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed at every change
@@ -276,6 +281,9 @@ func (r *reading) run(ctx context.Context, credits <-chan *scribev1.StreamCredit
 		case <-beat.C:
 			r.c.mu.Lock()
 			beat := &scribev1.StreamHeartbeat{Watermark: r.c.clock, Pending: r.pending()}
+			if len(r.c.logs) == 0 {
+				beat.Watermark = 0
+			}
 			r.c.mu.Unlock()
 			if err := r.send(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Heartbeat{Heartbeat: beat}}); err != nil {
 				return err
@@ -381,6 +389,13 @@ func (r *reading) next() ([]*scribev1.StreamResponse, <-chan struct{}) {
 				continue
 			}
 		}
+		if f := r.start.GetFilter(); f != nil && c.skips != nil && c.skips(f, c.frames(e.pointer)) {
+			batch.Skipped = append(batch.Skipped, &scribev1.StreamSkip{
+				Shard: uint64(head.id), From: uint64(lsn), To: uint64(lsn) + 1, After: uint32(len(batch.Entries)), Messages: 1, Bytes: e.length, Time: e.time,
+			})
+			r.at[head.id]++
+			continue
+		}
 		batch.Entries = append(batch.Entries, &scribev1.StreamEntry{Shard: uint64(head.id), Lsn: uint64(lsn), Time: e.time, Pointer: e.pointer})
 		batch.Watermark = e.time
 		r.at[head.id]++
@@ -388,7 +403,7 @@ func (r *reading) next() ([]*scribev1.StreamResponse, <-chan struct{}) {
 		r.bytes -= int64(e.length)
 		c.most = max(c.most, uint64(r.limit-r.bytes))
 	}
-	if len(batch.Entries) > 0 {
+	if len(batch.Entries)+len(batch.Skipped) > 0 {
 		batch.Pending = r.pending()
 		msgs = append([]*scribev1.StreamResponse{{Step: &scribev1.StreamResponse_Entries{Entries: batch}}}, msgs...)
 	}
@@ -412,7 +427,9 @@ func (c *cell) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1
 	res := &scribev1.FetchResponse{}
 	for _, raw := range req.GetPointers() {
 		p := &scribev1.Payload{}
-		if st := c.payloads[string(raw)]; st != nil {
+		if req.GetView() != nil && c.payloads[string(raw)] != nil {
+			p = c.view(req.GetView().GetQuery(), raw)
+		} else if st := c.payloads[string(raw)]; st != nil {
 			p.Codec, p.Data, p.RawLength, p.Crc = uint32(st.codec), slices.Clone(st.data), uint64(st.raw), record.CRC(st.data)
 		} else {
 			p.Error = &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_MISSING, Message: "no such object"}
@@ -420,7 +437,7 @@ func (c *cell) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1
 		res.Payloads = append(res.Payloads, p)
 	}
 	c.mu.Unlock()
-	if len(req.GetPointers()) > 1000 || req.GetCategory() != categoryName || req.GetEncoding() != scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW {
+	if len(req.GetPointers()) > 1000 || req.GetCategory() != categoryName || req.GetView() == nil && req.GetEncoding() != scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW {
 		c.fault("a fetch of %d pointers of %q as %v", len(req.GetPointers()), req.GetCategory(), req.GetEncoding())
 	}
 	if c.onFetch != nil {
@@ -429,6 +446,55 @@ func (c *cell) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1
 		}
 	}
 	return res, ctx.Err()
+}
+
+// view is the answer for one pointer of a request for views.
+func (c *cell) view(q *scribev1.Query, raw []byte) *scribev1.Payload {
+	refused := &scribev1.Payload{Error: &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_INVALID, Message: "no views here"}}
+	if c.views == nil {
+		return refused
+	}
+	p, err := c.views(q, c.frames(raw))
+	if err != nil {
+		c.wrong = append(c.wrong, err.Error())
+		return refused
+	}
+	return p
+}
+
+// frames are the frames of a payload. The mutex is held.
+func (c *cell) frames(raw []byte) []byte {
+	ptr, err := pointer.Decode(raw)
+	if err != nil {
+		panic(err)
+	}
+	ptr.Sequences = nil
+	st := c.payloads[string(pointer.Append(nil, &ptr))]
+	if st.codec == pointer.CodecNone {
+		return st.data
+	}
+	frames, err := decoder.DecodeAll(st.data, nil)
+	if err != nil {
+		panic(err)
+	}
+	return frames
+}
+
+var decoder, _ = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
+
+// GetCategory implements the control plane.
+func (c *cell) GetCategory(_ context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error) {
+	if req.GetName() != categoryName {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "no category %q", req.GetName())
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return &scribev1.GetCategoryResponse{Category: &scribev1.Category{Name: categoryName, Id: cmp.Or(c.ids, categoryID), Schema: c.schema}}, nil
+}
+
+// UpdateCategory implements the control plane, which has nothing to change here.
+func (c *cell) UpdateCategory(context.Context, *scribev1.UpdateCategoryRequest) (*scribev1.UpdateCategoryResponse, error) {
+	return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "the category stays as it is")
 }
 
 func (c *cell) check(t testing.TB) {

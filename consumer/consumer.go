@@ -20,12 +20,16 @@ type Consumer struct {
 	cfg      config
 	streams  StreamService
 	payloads PayloadService
-	groups   GroupService // nil when there are services of the caller's without one
+	control  SchemaService // nil with services of the caller's alone
+	groups   GroupService  // nil when there are services of the caller's without one
 	decoder  *zstd.Decoder
 	release  func() // gives back the connections; may be nil
 	repeats  func() uint64
 	wanted   map[uint32]bool
 	group    *Group // that the consumer reads for; nil = none
+	// eval is what is made of payloads as they come; nil without a query or a filter. It is set before the first session begins.
+	eval    *evaluation
+	binding sync.Mutex // held while a filter is bound
 
 	mu struct {
 		sync.Mutex
@@ -77,6 +81,7 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 // connect makes the services of an address unless they were given.
 func (c *Consumer) connect(server string) {
 	c.repeats = func() uint64 { return 0 }
+	c.control = c.cfg.control
 	if c.streams, c.payloads, c.groups = c.cfg.streams, c.cfg.payloads, c.cfg.group.service; c.streams != nil {
 		return
 	}
@@ -93,6 +98,9 @@ func (c *Consumer) connect(server string) {
 	cell := discovery.New(t, server)
 	if c.streams = cell.ReadStream(); c.groups == nil {
 		c.groups = cell.Group()
+	}
+	if c.control == nil {
+		c.control = cell.Control()
 	}
 	if c.cfg.readProxy != "" {
 		cell = discovery.New(t, c.cfg.readProxy)

@@ -34,6 +34,28 @@ func (s *session) pump() {
 
 // fetch brings the payloads of a group: each item is ready when it returns, or the session is over.
 func (s *session) fetch(todo []*item) {
+	if s.c.eval != nil && s.c.eval.unknown.Load() {
+		for _, it := range todo {
+			it.plain = true
+		}
+	}
+	s.fetchAll(todo)
+	if s.c.eval == nil {
+		return
+	}
+	var plain []*item
+	for _, it := range todo {
+		if it.refused {
+			plain = append(plain, it)
+		}
+	}
+	if len(plain) > 0 {
+		s.fetchAll(plain)
+	}
+}
+
+// fetchAll brings payloads in one form, but for those of which no view is to be had.
+func (s *session) fetchAll(todo []*item) {
 	var (
 		failures int
 		since    = time.Now() // of the last progress
@@ -57,6 +79,12 @@ func (s *session) fetch(todo []*item) {
 		}
 		if err != nil {
 			if cause := permanent(err); cause != nil {
+				if s.c.viewed(todo[0]) {
+					for _, it := range todo {
+						s.refused(it, err)
+					}
+					return
+				}
 				fail(todo, &ServerError{Doing: "fetching payloads", cause: cause, Detail: err})
 				return
 			}
@@ -78,7 +106,7 @@ func (s *session) fetch(todo []*item) {
 }
 
 // fetchOnce makes one request and settles what it answered for. It returns the items that are to be asked for again, in order; of
-// those that had an error of their own, err says which.
+// those that had an error of their own, err says which. Items that are to be fetched raw instead are not among them.
 func (s *session) fetchOnce(todo []*item) ([]*item, error) {
 	req := &scribev1.FetchRequest{
 		Pointers: make([][]byte, len(todo)),
@@ -87,6 +115,10 @@ func (s *session) fetchOnce(todo []*item) ([]*item, error) {
 	}
 	for i, it := range todo {
 		req.Pointers[i] = it.raw
+	}
+	raw := todo[0].plain
+	if s.c.viewed(todo[0]) {
+		s.c.eval.ask(req, todo)
 	}
 	// One that takes so long is taken for broken: the next try goes elsewhere, if there is another one.
 	ctx, cancel := context.WithTimeoutCause(s.ctx, s.c.cfg.requestTimeout, errUnanswered)
@@ -102,7 +134,7 @@ func (s *session) fetchOnce(todo []*item) ([]*item, error) {
 	var again []*item
 	for i, p := range payloads {
 		s.c.stats.fetched.Add(uint64(len(p.GetData())))
-		if it := todo[i]; !s.settle(ctx, it, p) {
+		if it := todo[i]; !s.settle(ctx, it, p) && it.plain == raw {
 			again = append(again, it)
 		}
 		payloads[i] = nil // free to go once it is decompressed
@@ -130,11 +162,18 @@ func (s *session) settle(ctx context.Context, it *item, p *scribev1.Payload) boo
 			if cause == nil {
 				return false
 			}
+			if s.c.viewed(it) {
+				s.refused(it, err)
+				return false
+			}
 			it.err = &ServerError{Doing: fmt.Sprintf("fetching the payload of shard %v, LSN %d", at.shard, at.lsn), cause: cause, Detail: err}
 		}
 		s.queue.settled(it, 0)
 		it.done()
 		return true
+	}
+	if s.c.viewed(it) {
+		return s.settleView(it, p, at)
 	}
 	frames, buf, transit, err := decode(s.c.decoder, p, &it.ptr, at)
 	if err != nil && transit {
@@ -143,18 +182,49 @@ func (s *session) settle(ctx context.Context, it *item, p *scribev1.Payload) boo
 			return false
 		}
 	}
-	it.frames, it.buf, it.err = frames, buf, err
+	if it.frames, it.buf, it.err = frames, buf, err; err == nil && s.c.eval != nil {
+		it.err = s.evaluate(it, at)
+	}
 	s.queue.settled(it, it.memory())
 	it.done()
 	return true
 }
 
-// memory is what a fetched payload takes.
-func (it *item) memory() int64 {
-	if it.buf != nil {
-		return int64(cap(it.buf.b))
+// settleView is settle for an answer that is a view. One that is none, or that the server can't make, is asked for as it is stored.
+func (s *session) settleView(it *item, p *scribev1.Payload, at place) bool {
+	transit, err := s.view(it, p, at)
+	switch {
+	case err == nil:
+		s.queue.settled(it, it.memory())
+		it.done()
+		return true
+	case transit:
+		if it.tries++; it.tries < maxTries {
+			it.err = err
+			return false
+		}
+		fallthrough
+	default:
+		s.refused(it, err)
+		return false
 	}
-	return int64(cap(it.frames))
+}
+
+// refused has an item fetched raw.
+func (s *session) refused(it *item, err error) {
+	if s.c.eval.stats.refused.Add(1) == 1 && !s.c.eval.unknown.Load() { // of one, others follow
+		s.c.cfg.logger.Warn("no view of a payload, its rows are made here", "shard", it.pos.shard.String(), "lsn", uint64(it.lsn), "error", err)
+	}
+	it.plain, it.refused, it.err, it.tries = true, true, nil, 0
+}
+
+// memory is what a fetched payload takes, or what was made of it.
+func (it *item) memory() int64 {
+	n := it.result.memory()
+	if it.buf != nil {
+		return n + int64(cap(it.buf.b))
+	}
+	return n + int64(cap(it.frames))
 }
 
 // done hands the item over to the one who iterates.

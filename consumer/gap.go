@@ -141,13 +141,9 @@ func (c *Consumer) tell(g *GapError, refuse func(error) bool) bool {
 // report yields what an upstream says of messages that it dropped, if a frame of one message is such a report. It counts as that
 // message: the place behind it is the one after it. told is false when the frame is something else.
 func (c *Consumer) report(it *item, r *record.Record, refuse func(error) bool) (told, goOn bool) {
-	rep, ok := loss.Parse(r.Payload, r.Attributes)
+	g, ok := c.lossOf(it, r)
 	if !ok {
 		return false, true
-	}
-	g := &GapError{
-		Category: c.category, Shard: it.pos.shard, From: uint64(it.lsn), To: uint64(it.lsn), Reason: GapDropped,
-		Messages: rep.Messages, Bytes: rep.Bytes, Counted: true, Report: new(rep), // a copy: most messages are no report
 	}
 	return true, c.tell(g, refuse)
 }

@@ -32,6 +32,10 @@ func (c *Consumer) Records(ctx context.Context) iter.Seq2[Record, error] {
 func (c *Consumer) Batches(ctx context.Context) iter.Seq2[arrow.RecordBatch, error] {
 	return func(yield func(arrow.RecordBatch, error) bool) {
 		refuse := func(err error) bool { return yield(nil, err) }
+		if c.cfg.filter != "" {
+			refuse(ErrFiltered)
+			return
+		}
 		c.iterate(ctx, refuse, func(it *item) bool { return c.batches(it, yield, refuse) })
 	}
 }
@@ -39,6 +43,10 @@ func (c *Consumer) Batches(ctx context.Context) iter.Seq2[arrow.RecordBatch, err
 // iterate walks the queue of a new session. deliver yields what is in a payload, refuse an error; they are false when the caller
 // has left the loop.
 func (c *Consumer) iterate(ctx context.Context, refuse func(error) bool, deliver func(*item) bool) {
+	if err := c.bind(ctx); err != nil {
+		refuse(over(err))
+		return
+	}
 	s, err := c.begin(ctx)
 	if err != nil {
 		refuse(err)
@@ -79,6 +87,8 @@ func (c *Consumer) iterate(ctx context.Context, refuse func(error) bool, deliver
 			}
 		case itemPassed:
 			c.pass(it)
+		case itemSkipped:
+			c.skip(it)
 		case itemWatermark:
 			c.mu.Lock()
 			c.mu.watermark = max(c.mu.watermark, it.time)
@@ -150,6 +160,7 @@ func (c *Consumer) records(it *item, yield func(Record, error) bool, refuse func
 		index  = 0 // of the next message in the payload
 		offset = 0 // of the next frame
 		bytes  = uint64(0)
+		match  = it.filtered()
 		// out is what is yielded, with all that does not change within a payload; at is its Time.
 		out = it.record()
 		at  = int64(0)
@@ -162,6 +173,11 @@ func (c *Consumer) records(it *item, yield func(Record, error) bool, refuse func
 		}
 		if index+h.Count <= total-left { // all of it was delivered before
 			index, offset = index+h.Count, offset+h.Len
+			continue
+		}
+		if match.none(index, h.Count) && !alone(&h) { // a filter lets nothing of it through
+			index, offset, left = index+h.Count, offset+h.Len, total-index-h.Count
+			c.left.Store(int64(left))
 			continue
 		}
 		if h.Encoding == record.EncodingArrow {
@@ -187,6 +203,9 @@ func (c *Consumer) records(it *item, yield func(Record, error) bool, refuse func
 					}
 					continue
 				}
+			}
+			if !match.lets(index - 1) {
+				continue
 			}
 			bytes += uint64(len(r.Payload))
 			if r.Time != at { // most messages have their frame's

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"scribe/columnar/sql"
 	"scribe/internal/checkpoint"
 	"scribe/internal/record"
 	scribev1 "scribe/proto/scribe/v1"
@@ -105,6 +106,9 @@ type config struct {
 	readProxy      string         // may be empty
 	streams        StreamService  // may be nil, with payloads
 	payloads       PayloadService // may be nil, with streams
+	control        SchemaService  // may be nil
+	filter         string         // a predicate; may be empty
+	query          queryConfig    // of queries
 	onGap          func(*GapError)
 	onPause        func()      // may be nil
 	group          groupConfig // of members of a group
@@ -123,6 +127,7 @@ func defaultConfig() config {
 		now:            time.Now,
 		random:         rand.Float64,
 		logger:         slog.New(slog.DiscardHandler),
+		query:          defaultQueryConfig(),
 	}
 }
 
@@ -162,6 +167,14 @@ func (c *config) validate(category string) error {
 	check(c.random != nil, "WithRandom: nil")
 	check(c.logger != nil, "WithLogger: nil")
 	check((c.streams == nil) == (c.payloads == nil), "WithServices: both or none")
+	if err := c.query.validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if c.filter != "" {
+		if _, err := sql.ParsePredicate(c.filter); err != nil {
+			errs = append(errs, fmt.Errorf("consumer: WithFilter: %w", err))
+		}
+	}
 	check(c.readProxy == "" || c.payloads == nil, "WithReadProxy: beside WithServices, which has the payloads' service already")
 	return errors.Join(errs...)
 }
@@ -237,6 +250,11 @@ func WithReadProxy(server string) Option { return option(func(c *config) { c.rea
 // WithServices reads from these instead of a server's address: roles in the same process.
 func WithServices(streams StreamService, payloads PayloadService) Option {
 	return option(func(c *config) { c.streams, c.payloads = streams, payloads })
+}
+
+// WithControl asks this for categories and their schemas instead of a server's address: beside [WithServices], for queries and filters.
+func WithControl(control SchemaService) Option {
+	return option(func(c *config) { c.control = control })
 }
 
 // WithOnGap sets a function that is told of every gap before the iteration yields it, by the goroutine that iterates.

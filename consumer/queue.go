@@ -18,6 +18,7 @@ const (
 	itemEnd       kind = 4 // nothing follows; err says why, nil when everything was delivered
 	itemOpened    kind = 5 // a stream was opened
 	itemPassed    kind = 6 // a pointer of a sequenced log whose payload is not wanted
+	itemSkipped   kind = 7 // pointers that the stream left out, since their payloads can't match
 )
 
 // item is a step of the merged stream. Its maker fills it; of a payload, frames, buf, gap and err belong to the fetch until ready
@@ -43,6 +44,13 @@ type item struct {
 	// keep says that a batch that was handed out may point into buf: it is not used again.
 	keep  bool
 	tries int // answers whose bytes were damaged
+
+	// Of a query or a filter: what it made of the payload. plain says that the payload is fetched raw; refused, that it is so because no view
+	// of it was to be had.
+	result         *result
+	plain, refused bool
+	// runs are the pointers that were left out, of an itemSkipped.
+	runs []skip
 
 	gap *GapError
 	err error
@@ -150,6 +158,11 @@ func (q *queue) push(it *item) {
 	case itemPassed: // it took credits, which bound how many there are
 		q.mu.pointers++
 		q.mu.bytes += int64(it.ptr.Length)
+	case itemSkipped: // they go without credits, and many may come
+		if n := len(q.mu.items); n-1 > q.mu.head && q.mu.items[n-1].kind == it.kind {
+			q.mu.items[n-1].join(it.runs[0])
+			return
+		}
 	case itemWatermark, itemOpened:
 		// One that nothing stands behind is replaced, so that heartbeats and attempts do not pile up.
 		if n := len(q.mu.items); n > q.mu.head && q.mu.items[n-1].kind == it.kind {

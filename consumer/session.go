@@ -31,6 +31,8 @@ type session struct {
 	}
 
 	bounded bool          // the ends are known, and there are some; of the stream's goroutine alone
+	past    bool          // everything before the end that a query asked for was received; of the stream's goroutine alone
+	window  int64         // the stream's, in microseconds: later messages may be older than the watermark by so much
 	version atomic.Uint64 // what the stream was opened for, see share.version
 }
 
@@ -188,6 +190,9 @@ func (s *session) start() *scribev1.StreamRequest {
 		Heartbeat:     durationpb.New(c.cfg.heartbeat),
 		Consumer:      c.cfg.name,
 	}
+	if c.eval != nil && c.group == nil { // a group's places are kept by bucket: it is sent every pointer
+		start.Filter = c.eval.wire
+	}
 	if c.cfg.window != nil {
 		start.Window = durationpb.New(*c.cfg.window)
 	}
@@ -256,6 +261,9 @@ func (conn *connection) take(m *scribev1.StreamResponse) error {
 		return err
 	}
 	conn.lived = conn.lived || m.GetOpened() == nil && m.GetEvicted() == nil
+	if s.past {
+		return errDone
+	}
 	if s.bounded {
 		s.c.mu.Lock()
 		defer s.c.mu.Unlock()
@@ -273,6 +281,7 @@ func (conn *connection) open(o *scribev1.StreamOpened) error {
 		return fmt.Errorf("%w: it is opened twice", ErrProtocol)
 	}
 	conn.opened = true
+	s.window = max(o.GetWindow().AsDuration().Microseconds(), 0)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	pos := c.mu.positions
@@ -325,10 +334,20 @@ func (s *session) ended(shard record.ShardID) {
 // entries queues pointers and sees to it that they are fetched.
 func (s *session) entries(e *scribev1.StreamEntries) error {
 	var err error
-	for _, entry := range e.GetEntries() {
-		if err = s.entry(entry); err != nil {
+	skips := e.GetSkipped()
+	for i, entry := range e.GetEntries() {
+		for ; err == nil && len(skips) > 0 && int(skips[0].GetAfter()) <= i; skips = skips[1:] {
+			err = s.skipped(skips[0])
+		}
+		if err == nil {
+			err = s.entry(entry)
+		}
+		if err != nil {
 			break
 		}
+	}
+	for ; err == nil && len(skips) > 0; skips = skips[1:] {
+		err = s.skipped(skips[0])
 	}
 	s.pump() // whatever became of the rest
 	if err == nil {
@@ -350,6 +369,11 @@ func (s *session) entry(e *scribev1.StreamEntry) error {
 		it.raw = pointer.Append(nil, &ptr)
 	}
 	s.c.mu.Lock()
+	if q := s.c.mu.positions.shards[shard]; q != nil && s.c.over(q, e.GetTime()) {
+		s.c.mu.Unlock()
+		s.queue.refund(int64(ptr.Length))
+		return nil
+	}
 	q, deliver, err := s.c.placeOf(shard, lsn, s.bounded)
 	s.c.mu.Unlock()
 	if err != nil {
@@ -358,6 +382,9 @@ func (s *session) entry(e *scribev1.StreamEntry) error {
 	if !deliver {
 		s.queue.refund(int64(ptr.Length))
 		return nil
+	}
+	if s.c.eval != nil {
+		s.c.eval.stats.pointers.Add(1)
 	}
 	it.from(q, e)
 	if !s.c.reads(it.source) {
@@ -390,8 +417,15 @@ func (s *session) gap(g *scribev1.StreamGap) error {
 	return nil
 }
 
+// unwatched is how long after its end a bounded query of a category that nothing was ever written to waits for something.
+const unwatched = 2 * time.Second
+
 // watermark queues how far the stream has come.
 func (s *session) watermark(at int64) {
+	if until := s.c.cfg.query.until; !until.IsZero() {
+		// A category without shards has no watermark.
+		s.past = at >= until.UnixMicro()+s.window || at == 0 && s.c.cfg.now().After(until.Add(unwatched))
+	}
 	if at > 0 {
 		s.queue.push(&item{kind: itemWatermark, time: at, version: s.version.Load()})
 	}

@@ -1,0 +1,307 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/util"
+
+	"scribe/columnar/finish"
+	"scribe/columnar/plan"
+	"scribe/columnar/schema"
+	"scribe/columnar/sql"
+	"scribe/columnar/transcode"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Query is a SELECT over a category, and where it is in it. One iteration runs at a time; the other methods may be called from any
+// goroutine meanwhile.
+type Query struct {
+	consumer *Consumer
+	finisher *finish.Finisher
+	plan     *plan.Plan
+	text     string // the query, canonical
+
+	mu struct {
+		sync.Mutex
+		rows, bytes int64 // of the answer
+		groups      int
+		groupErrors int64
+		done        bool // LIMIT was reached, or a bounded query has answered
+	}
+}
+
+// NewQuery returns a query of the cell that a server is part of, for example [DefaultServer], which "" stands for. It asks the
+// control plane for the category and its schema, to whose newest version the query stays bound; nothing is read before the first
+// iteration. The errors are a *sql.Error for a mistake in the text, which it shows with the place, [ErrUnknownCategory], and all violations of
+// options.
+//
+// A query begins with the oldest message that is readable and ends at the tails that the shards have when its first iteration begins, unless
+// [WithStart], [WithUntil] and [WithFollow] say otherwise. It takes the options of a [Consumer], too.
+func NewQuery(ctx context.Context, server, text string, opts ...Option) (*Query, error) {
+	if len(text) > MaxQueryText {
+		return nil, fmt.Errorf("consumer: a query of %d bytes, the limit is %d", len(text), MaxQueryText)
+	}
+	parsed, err := sql.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	c, err := New(server, parsed.From.Category, slices.Concat([]Option{WithStart(Earliest())}, opts, []Option{option(func(c *config) {
+		c.untilEnd = !c.query.follow && !c.query.until.After(now)
+		c.prefetchBytes = max(min(c.prefetchBytes, c.query.memory/2), 64<<10)
+		if c.query.now.IsZero() {
+			c.query.now = now
+		}
+	})})...)
+	if err != nil {
+		return nil, err
+	}
+	q := &Query{consumer: c}
+	if err := q.bind(ctx, parsed); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return q, nil
+}
+
+// bind binds the query to the category as it is now.
+func (q *Query) bind(ctx context.Context, parsed *sql.Select) error {
+	c := q.consumer
+	if c.cfg.filter != "" {
+		return errors.New("consumer: WithFilter: a query has its WHERE")
+	}
+	s, err := c.currentSchema(ctx)
+	if err != nil {
+		return err
+	}
+	if q.plan, err = plan.Bind(parsed, s, plan.Options{Now: c.cfg.query.now}); err != nil {
+		return err
+	}
+	q.text = parsed.String()
+	if q.plan.Group != nil && c.cfg.query.follow {
+		return &LimitError{What: "range", Limit: "none", Hint: "GROUP BY and aggregates need an end: leave out --follow, or give one with --to"}
+	}
+	if q.finisher, err = finish.New(q.plan, c.cfg.query.transcoding()); err != nil {
+		return err
+	}
+	c.eval = &evaluation{
+		finisher: q.finisher, codec: c.cfg.query.compress, local: c.cfg.query.local,
+		wire: &scribev1.Query{Text: q.plan.Text, SchemaVersion: s.Version, Now: c.cfg.query.now.UnixMicro()},
+	}
+	return nil
+}
+
+// transcoding are the limits of making rows here: the half of the memory that is for payloads.
+func (c *queryConfig) transcoding() transcode.Limits {
+	return transcode.Limits{Bytes: min(c.memory/2, transcode.DefaultBytes)}
+}
+
+// currentSchema is the newest schema of the category, which is inferred if it is to be and was not yet.
+func (c *Consumer) currentSchema(ctx context.Context) (*schema.Schema, error) {
+	category, err := c.describe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h, _, err := c.EnsureSchema(ctx, c.control, category)
+	if err != nil {
+		return nil, err
+	}
+	return h.Current(), nil
+}
+
+// Schema is the schema of the batches.
+func (q *Query) Schema() *arrow.Schema { return q.finisher.Schema() }
+
+// Category is the category that is read.
+func (q *Query) Category() string { return q.consumer.category }
+
+// Close releases what the query holds, see [Consumer.Close].
+func (q *Query) Close() error { return q.consumer.Close() }
+
+// Checkpoint is the place behind the last batch or gap that was yielded, see [Consumer.Checkpoint]: behind a whole payload, and where LIMIT
+// cut one in front of the message of the next row. A query that begins there continues the answer, but for GROUP BY, whose groups are those
+// of the range that is read.
+func (q *Query) Checkpoint() string { return q.consumer.Checkpoint() }
+
+// Watermark and Lag are those of [Consumer].
+func (q *Query) Watermark() time.Time { return q.consumer.Watermark() }
+
+// Lag is how far the query is behind the clock, see [Consumer.Lag].
+func (q *Query) Lag() time.Duration { return q.consumer.Lag() }
+
+// Backlog is what is still to be read, see [Consumer.Backlog].
+func (q *Query) Backlog() Backlog { return q.consumer.Backlog() }
+
+// Batches yields the answer as Arrow record batches with the columns of [Query.Schema], as they come: at most one for a payload, none where
+// a payload has no row, and with GROUP BY one at the end. Errors are as of [Consumer.Records]: after a *[GapError] the iteration goes on if the
+// caller does, any other ends it. When ctx ends, so do the requests that are under way.
+//
+// A batch is released at the next step of the iteration: Retain it to keep it. After an end another iteration continues behind the last
+// batch; what a limit counts goes on.
+func (q *Query) Batches(ctx context.Context) iter.Seq2[arrow.RecordBatch, error] {
+	return func(yield func(arrow.RecordBatch, error) bool) {
+		if d := q.consumer.cfg.query.timeout; d > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeoutCause(ctx, d, &LimitError{
+				What: "time", Limit: d.String(), Hint: "narrow the range of time or the WHERE, or allow more",
+			})
+			defer cancel()
+		}
+		r := answering{query: q, yield: yield}
+		if q.plan.Group != nil {
+			var err error
+			if r.grouping, err = q.finisher.Grouping(q.consumer.cfg.query.groups()); err != nil {
+				yield(nil, err)
+				return
+			}
+		}
+		r.iterate(ctx)
+	}
+}
+
+// answering is one iteration of a query.
+type answering struct {
+	query    *Query
+	yield    func(arrow.RecordBatch, error) bool
+	grouping *finish.Grouping // nil without
+	over     bool             // by an error, by LIMIT, or by the caller
+}
+
+func (r *answering) iterate(ctx context.Context) {
+	q := r.query
+	if q.finished() {
+		return
+	}
+	q.consumer.iterate(ctx, r.refuse, r.deliver)
+	if r.over || r.grouping == nil {
+		return
+	}
+	batch, err := r.grouping.Result()
+	if err != nil {
+		r.yield(nil, err)
+		return
+	}
+	if limit := q.limit(); limit >= 0 && limit < batch.NumRows() {
+		whole := batch
+		batch = whole.NewSlice(0, limit)
+		whole.Release()
+	}
+	defer batch.Release()
+	q.note(r.grouping)
+	if err := q.count(batch); err != nil {
+		r.yield(nil, err)
+		return
+	}
+	q.finish()
+	if batch.NumRows() > 0 {
+		r.yield(batch, nil)
+	}
+}
+
+// refuse yields an error.
+func (r *answering) refuse(err error) bool {
+	goOn := r.yield(nil, err)
+	r.over = r.over || !goOn || !errors.Is(err, ErrGap)
+	return goOn
+}
+
+// deliver yields the rows of a payload, behind the losses that were reported among its messages.
+func (r *answering) deliver(it *item) bool {
+	q, c := r.query, r.query.consumer
+	res := it.result
+	defer res.release()
+	for _, g := range res.lost {
+		if !c.tell(g, r.refuse) {
+			return false
+		}
+	}
+	rows := res.rows
+	if r.grouping != nil {
+		if err := r.grouping.Add(rows); err != nil {
+			return r.refuse(err)
+		}
+		q.note(r.grouping)
+		c.left.Store(0)
+		return true
+	}
+	batch, left, last := q.cut(rows, it)
+	defer batch.Release()
+	if err := q.count(batch); err != nil {
+		r.refuse(err)
+		return false
+	}
+	c.left.Store(int64(left))
+	goOn := batch.NumRows() == 0 || r.yield(batch, nil)
+	if last {
+		q.finish()
+	}
+	r.over = !goOn || last
+	return !r.over
+}
+
+// cut applies LIMIT: it returns the rows that are left to be yielded, how many messages of the payload are not done with, and whether these are the
+// last rows of the answer. The caller releases the batch.
+func (q *Query) cut(rows *finish.Rows, it *item) (batch arrow.RecordBatch, left uint32, last bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := rows.Batch.NumRows()
+	limit := q.limit()
+	if limit < 0 || q.mu.rows+n < limit {
+		rows.Batch.Retain()
+		return rows.Batch, 0, false
+	}
+	n = max(limit-q.mu.rows, 0)
+	if n < rows.Batch.NumRows() {
+		left = it.ptr.Messages - min(rows.Index[n], it.ptr.Messages)
+	}
+	return rows.Batch.NewSlice(0, n), left, true
+}
+
+// count counts rows of the answer against its limits.
+func (q *Query) count(batch arrow.RecordBatch) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	cfg := &q.consumer.cfg.query
+	rows, bytes := q.mu.rows+batch.NumRows(), q.mu.bytes+util.TotalRecordSize(batch)
+	switch {
+	case cfg.maxRows > 0 && rows > cfg.maxRows:
+		return &LimitError{What: "rows", Limit: fmt.Sprint(cfg.maxRows), Hint: "add a LIMIT, narrow the WHERE, or allow more"}
+	case cfg.maxBytes > 0 && bytes > cfg.maxBytes:
+		return &LimitError{What: "bytes", Limit: fmt.Sprint(cfg.maxBytes), Hint: "select fewer columns, add a LIMIT, or allow more"}
+	}
+	q.mu.rows, q.mu.bytes = rows, bytes
+	return nil
+}
+
+func (q *Query) note(g *finish.Grouping) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.mu.groups, q.mu.groupErrors = g.Groups(), g.Errors()
+}
+
+func (q *Query) finish() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.mu.done = true
+}
+
+// finished reports whether the answer is complete. LIMIT 0 is so from the beginning.
+func (q *Query) finished() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.mu.done || q.limit() == 0
+}
+
+// limit is LIMIT, or the row limit of the options if that is lower; -1 without either.
+func (q *Query) limit() int64 {
+	if n := q.consumer.cfg.query.rowLimit; n >= 0 && (q.plan.Limit < 0 || n < q.plan.Limit) {
+		return n
+	}
+	return q.plan.Limit
+}

@@ -1,0 +1,414 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"scribe/columnar/sql"
+	"scribe/consumer"
+	"scribe/internal/loss"
+	"scribe/internal/record"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// numbers is a cell with a category whose rows have n from 0 on, in payloads of some, over two shards.
+func numbers(t testing.TB, payloads, rows int) *cell {
+	t.Helper()
+	c := newCell()
+	c.schema = historyOf(t, rowsSchema)
+	n := 0
+	for p := range payloads {
+		var texts []string
+		for range rows {
+			texts = append(texts, fmt.Sprintf(`{"n":%d,"s":"row %d"}`, n, n))
+			n++
+		}
+		c.addFrames(shardID(uint16(p%2), 1), rowsFrame(uint32(p%2), p, texts...))
+	}
+	return c
+}
+
+// newQuery is a query of a cell in the strict order.
+func newQuery(t testing.TB, c *cell, text string, opts ...consumer.Option) *consumer.Query {
+	t.Helper()
+	q, err := consumer.NewQuery(t.Context(), "", text, append([]consumer.Option{
+		consumer.WithServices(c, c), consumer.WithControl(c), consumer.WithWindow(0), consumer.WithHeartbeat(50 * time.Millisecond),
+	}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = q.Close() })
+	return q
+}
+
+// TestLimitAndCheckpoint: a query that is cut by LIMIT anywhere and goes on from its checkpoint answers as one that was not cut.
+func TestLimitAndCheckpoint(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		c := numbers(t, rapid.IntRange(1, 5).Draw(rt, "payloads"), rapid.IntRange(1, 6).Draw(rt, "rows"))
+		c.serve(rapid.SampledFrom([]string{"here", "exact view", "all columns and rows"}).Draw(rt, "way"))
+		text := `SELECT n FROM "web.access" WHERE n % 3 <> 1`
+		want, _ := answer(t, c, text)
+		var got strings.Builder
+		start := consumer.Earliest()
+		for range 100 {
+			n := rapid.IntRange(1, 7).Draw(rt, "limit")
+			part, q := answer(t, c, fmt.Sprintf("%s LIMIT %d", text, n), consumer.WithStart(start))
+			got.WriteString(part)
+			if strings.Count(part, "\n") < n {
+				break
+			}
+			var err error
+			if start, err = consumer.Checkpoint(q.Checkpoint()); err != nil {
+				rt.Fatal(err)
+			}
+		}
+		if got.String() != want {
+			rt.Fatalf("in parts:\n%s\nin one:\n%s", got.String(), want)
+		}
+	})
+}
+
+// TestRowLimits: the lower of LIMIT and the option holds, and 0 is no row.
+func TestRowLimits(t *testing.T) {
+	c := numbers(t, 3, 4)
+	for _, tt := range []struct {
+		text  string
+		limit int64
+		want  int
+	}{{"", 5, 5}, {"LIMIT 3", 5, 3}, {"LIMIT 9", 5, 5}, {"LIMIT 0", 5, 0}, {"", 0, 0}, {"LIMIT 100", 100, 12}} {
+		got, _ := answer(t, c, `SELECT n FROM "web.access" `+tt.text, consumer.WithRowLimit(tt.limit))
+		if strings.Count(got, "\n") != tt.want {
+			t.Errorf("%s and %d: %s", tt.text, tt.limit, got)
+		}
+	}
+	if got, _ := answer(t, c, `SELECT s, count(*) AS c FROM "web.access" GROUP BY s ORDER BY s`, consumer.WithRowLimit(2)); strings.Count(got, "\n") != 2 {
+		t.Errorf("groups: %s", got)
+	}
+}
+
+// TestBounds: each bound ends a query with an error that says which it was.
+func TestBounds(t *testing.T) {
+	c := numbers(t, 4, 50)
+	for what, opt := range map[string]consumer.Option{"rows": consumer.WithMaxRows(60), "bytes": consumer.WithMaxBytes(500), "time": consumer.WithTimeLimit(time.Nanosecond)} {
+		q := newQuery(t, c, `SELECT n, s FROM "web.access"`, opt)
+		var err error
+		for _, err = range q.Batches(t.Context()) {
+			if err != nil {
+				break
+			}
+		}
+		var limit *consumer.LimitError
+		if !errors.As(err, &limit) || !errors.Is(err, consumer.ErrLimit) || limit.What != what || limit.Hint == "" {
+			t.Errorf("%s: got %v", what, err)
+		}
+	}
+	q := newQuery(t, c, `SELECT s, count(*) AS c FROM "web.access" GROUP BY s`, consumer.WithMaxMemory(1<<20))
+	if got := lines(t, q); strings.Count(got, "\n") != 200 {
+		t.Errorf("%d groups", strings.Count(got, "\n"))
+	}
+	_, err := consumer.NewQuery(t.Context(), "", `SELECT n FROM x`, consumer.WithMaxMemory(1), consumer.WithMaxRows(-1), consumer.WithMaxBytes(-1), consumer.WithTimeLimit(-1),
+		consumer.WithRowLimit(-2), consumer.WithFollow(), consumer.WithUntil(time.Now()))
+	for _, option := range []string{"WithMaxMemory", "WithMaxRows", "WithMaxBytes", "WithTimeLimit", "WithRowLimit", "WithFollow"} {
+		if err == nil || !strings.Contains(err.Error(), option) {
+			t.Errorf("%s is not refused: %v", option, err)
+		}
+	}
+}
+
+// TestQueryErrors: what is wrong with a query is said before anything is read.
+func TestQueryErrors(t *testing.T) {
+	c := numbers(t, 1, 1)
+	for text, want := range map[string]string{
+		`SELECT m FROM "web.access"`: `"m"`, `SELECT`: "", `SELECT n FROM "web.access" WHERE s`: "", strings.Repeat("x", consumer.MaxQueryText+1): "limit",
+		`SELECT n FROM "web.access" WHERE ` + strings.Repeat("(", 10_000): "", `SELECT s ~ '(((a{100}){100}){100}){100}' AS r FROM "web.access"`: "",
+	} {
+		_, err := consumer.NewQuery(t.Context(), "", text, consumer.WithServices(c, c), consumer.WithControl(c))
+		if wrong := new(sql.Error); err == nil || !strings.Contains(err.Error(), want) || len(text) <= consumer.MaxQueryText && !errors.As(err, &wrong) {
+			t.Errorf("%.40s: got %v", text, err)
+		}
+	}
+	for text, want := range map[string]error{`SELECT n FROM other`: consumer.ErrUnknownCategory, `SELECT count(*) FROM "web.access"`: consumer.ErrLimit} {
+		_, err := consumer.NewQuery(t.Context(), "", text, consumer.WithServices(c, c), consumer.WithControl(c), consumer.WithFollow())
+		if !errors.Is(err, want) {
+			t.Errorf("%s: got %v, want %v", text, err, want)
+		}
+	}
+	if c.streams+c.fetches > 0 {
+		t.Errorf("%d streams and %d fetches before an iteration", c.streams, c.fetches)
+	}
+}
+
+// TestQueryFollows: rows come as they are written, and an end of the context ends the query and its requests.
+func TestQueryFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := numbers(t, 1, 2)
+		q := newQuery(t, c, `SELECT n FROM "web.access"`, consumer.WithFollow())
+		ctx, cancel := context.WithCancel(t.Context())
+		rows := int64(0)
+		for batch, err := range q.Batches(ctx) {
+			if err != nil {
+				if !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+				break
+			}
+			switch rows += batch.NumRows(); rows {
+			case 2:
+				c.addFrames(shardID(5, 1), rowsFrame(5, 1, `{"n":7}`))
+			case 3:
+				cancel()
+			}
+		}
+		if rows != 3 {
+			t.Errorf("%d rows", rows)
+		}
+		cancel()
+	})
+}
+
+// TestCancelReachesServers: when the context ends a request that is under way sees it at once.
+func TestCancelReachesServers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := numbers(t, 1, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		seen := make(chan struct{})
+		slow := fetching(func(fctx context.Context, _ *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
+			cancel()
+			<-fctx.Done()
+			close(seen)
+			return nil, fctx.Err()
+		})
+		q := newQuery(t, c, `SELECT n FROM "web.access"`, consumer.WithServices(c, slow))
+		for _, err := range q.Batches(ctx) {
+			if !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+		<-seen
+	})
+}
+
+type fetching func(context.Context, *scribev1.FetchRequest) (*scribev1.FetchResponse, error)
+
+func (f fetching) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
+	return f(ctx, req)
+}
+
+// TestUntil: a query ends in front of a time, whether that has come or not.
+func TestUntil(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := numbers(t, 4, 3)
+		begin := time.UnixMicro(c.clock)
+		past := begin.Add(-2000 * time.Microsecond) // the persisted time of the second payload
+		if got, _ := answer(t, c, `SELECT n FROM "web.access"`, consumer.WithUntil(past)); strings.Count(got, "\n") != 3 {
+			t.Errorf("until the second payload: %s", got)
+		}
+		want, _ := answer(t, c, fmt.Sprintf(`SELECT n FROM "web.access" WHERE _persisted <= timestamp '%s'`, past.UTC().Format("2006-01-02 15:04:05.999999")))
+		if strings.Count(want, "\n") != 6 {
+			t.Errorf("with the second payload: %s", want)
+		}
+		// A time that is to come: what is written before it is in the answer, what is written at it is not.
+		future := begin.Add(time.Minute)
+		time.AfterFunc(time.Second, func() { c.addFrames(shardID(0, 1), rowsFrame(0, 9, `{"n":100}`)) })
+		time.AfterFunc(time.Minute, func() {
+			c.mu.Lock()
+			c.clock = future.UnixMicro() - 1000
+			c.mu.Unlock()
+			c.addFrames(shardID(0, 1), rowsFrame(0, 9, `{"n":200}`))
+		})
+		if got, _ := answer(t, c, `SELECT max(n) AS top, count(*) AS c FROM "web.access"`, consumer.WithUntil(future)); got != `{"top":100,"c":13}`+"\n" {
+			t.Errorf("until a time to come: %s", got)
+		}
+		empty := newCell()
+		if got, _ := answer(t, empty, `SELECT count(*) AS c FROM "web.access"`, consumer.WithUntil(time.Now().Add(time.Minute))); got != `{"c":0}`+"\n" {
+			t.Errorf("of nothing: %s", got)
+		}
+	})
+}
+
+// TestGapsInQueries: what is missing is told between the rows, and the query goes on; reports of losses are no rows.
+func TestGapsInQueries(t *testing.T) {
+	for _, way := range []string{"here", "no views"} {
+		c := numbers(t, 4, 2)
+		c.serve(way)
+		report := loss.Report{Reason: "buffer_full", Messages: 5, Frames: 1, Bytes: 100, By: loss.ByAgent, Run: "x", Number: 1}
+		c.addFrames(shardID(0, 1), rowsFrame(0, 9, `{"n":50}`), lossFrame(t, &report), rowsFrame(0, 9, `{"n":51}`))
+		c.trim(shardID(1, 1), 2)
+		q := newQuery(t, c, `SELECT n FROM "web.access"`)
+		rows, reasons := int64(0), map[consumer.GapReason]int{}
+		for batch, err := range q.Batches(t.Context()) {
+			var gap *consumer.GapError
+			switch {
+			case errors.As(err, &gap):
+				reasons[gap.Reason]++
+			case err != nil:
+				t.Fatal(err)
+			default:
+				rows += batch.NumRows()
+			}
+		}
+		if rows != 3*2+2 || reasons[consumer.GapDropped] != 1 {
+			t.Errorf("%s: %d rows, gaps %v", way, rows, reasons)
+		}
+	}
+}
+
+// lossFrame is a report as an agent writes it.
+func lossFrame(t testing.TB, r *loss.Report) []byte {
+	t.Helper()
+	frame, err := loss.AppendFrame(nil, categoryName, 0, time.Now().UnixMicro(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return frame
+}
+
+// TestFilter: a consumer with a filter yields what one without yields, but for what does not match; and a checkpoint anywhere goes on there.
+func TestFilter(t *testing.T) {
+	kept := historyOf(t, rowsSchema)
+	rapid.Check(t, func(rt *rapid.T) {
+		c := newCell()
+		c.schema = kept
+		fillRows(rt, c)
+		if rapid.Bool().Draw(rt, "skip") {
+			c.serve("skipped pointers")
+		}
+		where := anyPredicate(rt, 2)
+		opts := []consumer.Option{consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd(), consumer.WithWindow(0), consumer.WithControl(c), consumer.WithNow(time.UnixMicro(1_700_000_000_000_000))}
+		all, err := described(t.Context(), open(t, c, opts...))
+		if err != nil {
+			rt.Fatal(err)
+		}
+		matches, _ := answer(t, c, fmt.Sprintf(`SELECT coalesce(%s, false) AS m FROM "web.access"`, where), consumer.WithLocal())
+		var want []string
+		for i, line := range strings.Split(strings.TrimSpace(matches), "\n") {
+			if strings.Contains(line, "true") {
+				want = append(want, all[i])
+			}
+		}
+		n := rapid.IntRange(0, len(want)).Draw(rt, "first")
+		reader := open(t, c, append(opts, consumer.WithFilter(where))...)
+		var got []string
+		checkpoint := ""
+		for rec, err := range reader.Records(t.Context()) {
+			if err != nil {
+				rt.Fatal(err)
+			}
+			got = append(got, describe(rec))
+			if len(got) == n {
+				checkpoint = reader.Checkpoint()
+				break
+			}
+		}
+		if checkpoint != "" {
+			start, err := consumer.Checkpoint(checkpoint)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			rest, err := described(t.Context(), open(t, c, append(opts, consumer.WithFilter(where), consumer.WithStart(start))...))
+			if err != nil {
+				rt.Fatal(err)
+			}
+			got = append(got, rest...)
+		}
+		if strings.Join(got, "\n") != strings.Join(want, "\n") {
+			rt.Fatalf("WHERE %s\ngot:\n%s\nwant:\n%s", where, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	})
+}
+
+// described is all that a consumer yields.
+func described(ctx context.Context, c *consumer.Consumer) (out []string, err error) {
+	for rec, err := range c.Records(ctx) {
+		if err != nil {
+			return out, err
+		}
+		out = append(out, describe(rec))
+	}
+	return out, nil
+}
+
+// describe is all that a record says.
+func describe(r consumer.Record) string {
+	return fmt.Sprintf("%s key %q %v %v %v/%d/%d %d", r.Payload, r.Key, r.Time.UTC(), r.Persisted.UTC(), r.Shard, r.LSN, r.Index, r.Attributes.Len())
+}
+
+// TestFilterErrors: a filter that is wrong is an error of the options, or of the first iteration when only the schema shows it.
+func TestFilterErrors(t *testing.T) {
+	c := numbers(t, 1, 1)
+	if _, err := consumer.New("", categoryName, consumer.WithServices(c, c), consumer.WithFilter("n =")); err == nil || !strings.Contains(err.Error(), "WithFilter") {
+		t.Errorf("got %v", err)
+	}
+	reader := open(t, c, consumer.WithControl(c), consumer.WithFilter("m = 1"))
+	for _, err := range reader.Records(t.Context()) {
+		if wrong := new(sql.Error); !errors.As(err, &wrong) {
+			t.Errorf("got %v", err)
+		}
+	}
+	reader = open(t, c, consumer.WithControl(c), consumer.WithFilter("n = 1"))
+	for _, err := range reader.Batches(t.Context()) {
+		if !errors.Is(err, consumer.ErrFiltered) {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+// TestViewsThatAreNone: whatever a server answers for a view, the rows are right: it is asked for the payload itself.
+func TestViewsThatAreNone(t *testing.T) {
+	c := numbers(t, 3, 4)
+	text := `SELECT n, s FROM "web.access" WHERE n > 2`
+	want, _ := answer(t, c, text, consumer.WithLocal())
+	for name, spoil := range map[string]func(p *scribev1.Payload){
+		"bytes that are no stream": func(p *scribev1.Payload) { p.Data = []byte("nothing"); p.RawLength = 7 },
+		"another length":           func(p *scribev1.Payload) { p.RawLength++ },
+		"a huge length":            func(p *scribev1.Payload) { p.RawLength = 1 << 60 },
+		"an unknown codec":         func(p *scribev1.Payload) { p.Codec = 77 },
+		"broken zstd":              func(p *scribev1.Payload) { p.Codec = 2 },
+		"broken s2":                func(p *scribev1.Payload) { p.Codec = 3 },
+		"no view":                  func(p *scribev1.Payload) { p.View = nil },
+	} {
+		c.views = func(q *scribev1.Query, frames []byte) (*scribev1.Payload, error) {
+			p, err := c.make(q, frames, false, nil)
+			if err == nil {
+				spoil(p)
+				p.Crc = record.CRC(p.Data)
+			}
+			return p, err
+		}
+		got, q := answer(t, c, text)
+		if s := q.Stats(); got != want || s.Views != 0 || s.ViewsRefused == 0 {
+			t.Errorf("%s: got %s, %+v", name, got, s)
+		}
+	}
+	lacking := func(q *scribev1.Query, frames []byte) (*scribev1.Payload, error) {
+		return c.make(&scribev1.Query{Text: `SELECT n FROM "web.access"`, SchemaVersion: q.GetSchemaVersion()}, frames, false, nil)
+	}
+	c.views = lacking
+	if got, q := answer(t, c, text); got != want || q.Stats().ViewsRefused == 0 {
+		t.Errorf("a view without a column: got %s", got)
+	}
+}
+
+// TestExplain: an explanation says what is read, where which term is evaluated, and what became of it.
+func TestExplain(t *testing.T) {
+	c := numbers(t, 4, 3)
+	c.serve("exact view")
+	_, q := answer(t, c, `SELECT n AS number FROM "web.access" WHERE s LIKE 'row%' AND _offset > 0 LIMIT 5`)
+	x := q.Explain()
+	text := x.String()
+	for _, want := range []string{"number int64", "n int64", "s string", "schema version 1", "as views of read proxies", "_offset > 0", "5 in the answer"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
+	}
+	if strings.Contains(x.Pushed, "_offset") || !strings.Contains(x.Pushed, "LIKE") || x.Limit != 5 {
+		t.Errorf("%+v", x)
+	}
+}

@@ -1,0 +1,155 @@
+package consumer
+
+import (
+	"fmt"
+	"strings"
+
+	"scribe/columnar/export"
+	"scribe/columnar/expr"
+	"scribe/columnar/schema"
+)
+
+// QueryStats is what became of what a query has read so far.
+type QueryStats struct {
+	// Pointers came; Skipped of them were left out by the stream, since what was learned of their payloads says that nothing in them matches:
+	// SkippedMessages and SkippedBytes (of decoded payload) were behind them.
+	Pointers, Skipped, SkippedMessages, SkippedBytes uint64
+	// Payloads were fetched, Views of them came as rows that a read proxy had chosen: ExactViews with those of this query alone, ReusedViews
+	// made for somebody else before. The others were made into rows here; ViewsRefused of them, because no view was to be had.
+	Payloads, Views, ExactViews, ReusedViews, ViewsRefused uint64
+	// FetchedBytes came over the network.
+	FetchedBytes uint64
+	// RowsRead were in the payloads, RowsReceived of them came or were made here, RowsMatched are those for which WHERE is true, and RowsOut the
+	// rows of the answer.
+	RowsRead, RowsReceived, RowsMatched, RowsOut uint64
+	// BytesOut is what the answer takes as Arrow batches.
+	BytesOut uint64
+	// RowsRejected were left out because a value did not fit and the category rejects such rows. RowsBad could not be read, and ValuesBad did not fit
+	// their column: of what was looked at.
+	RowsRejected, RowsBad, ValuesBad uint64
+	// Errors are values that could not be computed, and are null: a division by zero, a text that is no number.
+	Errors uint64
+	// Groups is how many groups there are.
+	Groups uint64
+	// Gaps were yielded; Retries and Reconnects are as in [Stats].
+	Gaps, Retries, Reconnects uint64
+}
+
+// Stats returns the counters.
+func (q *Query) Stats() QueryStats {
+	c, e := q.consumer, &q.consumer.eval.stats
+	general := c.Stats()
+	s := QueryStats{
+		Pointers: e.pointers.Load(), Skipped: e.skippedPointers.Load(), SkippedMessages: e.skippedMessages.Load(), SkippedBytes: e.skippedBytes.Load(),
+		Payloads: e.views.Load() + e.raw.Load(), Views: e.views.Load(), ExactViews: e.exact.Load(), ReusedViews: e.reused.Load(),
+		ViewsRefused: e.refused.Load(), FetchedBytes: general.FetchedBytes,
+		RowsRead: e.rows.Load(), RowsReceived: e.kept.Load(), RowsMatched: e.rowsKept.Load(),
+		RowsRejected: e.rejected.Load(), RowsBad: e.badRows.Load(), ValuesBad: e.badValues.Load(), Errors: e.errs.Load(),
+		Gaps: general.Gaps, Retries: general.Retries, Reconnects: general.Reconnects,
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s.RowsOut, s.BytesOut = uint64(q.mu.rows), uint64(q.mu.bytes)                       //nolint:gosec // not negative
+	s.Groups, s.Errors = uint64(q.mu.groups), s.Errors+uint64(max(q.mu.groupErrors, 0)) //nolint:gosec // not negative
+	return s
+}
+
+// Explanation is how a query is answered.
+type Explanation struct {
+	// Query is its canonical text, Category what it reads.
+	Query, Category string
+	// SchemaVersion is the version of the category's schema that it is bound to; 0 means that the category has none.
+	SchemaVersion uint32
+	// Reads are the columns that are read, with their types, Answers those of the answer.
+	Reads, Answers []string
+	// Pushed is the part of WHERE that read proxies and the stream are given, Here the terms that only the reader can evaluate. "" is none.
+	Pushed, Here string
+	// Grouped says that rows are grouped here; Limit is -1 without one.
+	Grouped bool
+	Limit   int64
+	// EarlyStop says that a row is given up as soon as it can't match.
+	EarlyStop bool
+	// Local says that no views are asked for.
+	Local bool
+	Stats QueryStats
+}
+
+// Explain returns how the query is answered, with what became of it so far.
+func (q *Query) Explain() Explanation {
+	p := q.plan
+	x := Explanation{
+		Query: q.text, Category: p.Category, SchemaVersion: p.Schema.Version, Grouped: p.Group != nil, Limit: p.Limit,
+		EarlyStop: p.EarlyStop, Local: q.consumer.cfg.query.local, Stats: q.Stats(),
+	}
+	for i := range p.Columns {
+		x.Reads = append(x.Reads, p.Columns[i].Name+" "+p.Columns[i].Type.String())
+	}
+	for _, f := range q.Schema().Fields() {
+		x.Answers = append(x.Answers, f.Name+" "+export.TypeName(f.Type))
+	}
+	if where := q.finisher.Pushdown(); where != nil {
+		x.Pushed = expr.Text(where)
+	}
+	if rest := q.finisher.Rest(); rest != nil {
+		x.Here = expr.Text(rest)
+	}
+	return x
+}
+
+// String returns the explanation as lines of text.
+func (x *Explanation) String() string {
+	var b strings.Builder
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "%-10s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	line("query", "%s", x.Query)
+	if version := fmt.Sprintf("schema version %d", x.SchemaVersion); x.SchemaVersion > 0 {
+		line("category", "%s, %s", x.Category, version)
+	} else {
+		line("category", "%s, without a schema", x.Category)
+	}
+	line("reads", "%s", listed(x.Reads))
+	line("pushed", "%s", orNone(x.Pushed))
+	if x.Here != "" {
+		line("here", "%s (%s, %s and %s are known to readers alone)", x.Here, schema.ColumnPersisted, schema.ColumnShard, schema.ColumnOffset)
+	}
+	line("answers", "%s", listed(x.Answers))
+	s := &x.Stats
+	line("pointers", "%d, %d of them skipped unseen (%d messages, %s)", s.Pointers, s.Skipped, s.SkippedMessages, size(s.SkippedBytes))
+	switch {
+	case x.Local:
+		line("payloads", "%d, made into rows here", s.Payloads)
+	default:
+		line("payloads", "%d, %d as views of read proxies (%d for this query alone, %d made before), %d made into rows here", s.Payloads, s.Views, s.ExactViews, s.ReusedViews, s.Payloads-s.Views)
+	}
+	line("fetched", "%s", size(s.FetchedBytes))
+	line("rows", "%d read, %d received, %d matched, %d in the answer", s.RowsRead, s.RowsReceived, s.RowsMatched, s.RowsOut)
+	if x.Grouped {
+		line("groups", "%d", s.Groups)
+	}
+	if s.RowsRejected+s.RowsBad+s.ValuesBad+s.Errors > 0 {
+		line("trouble", "%d rows rejected, %d unreadable, %d values that do not fit, %d that could not be computed", s.RowsRejected, s.RowsBad, s.ValuesBad, s.Errors)
+	}
+	return b.String()
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+func listed(names []string) string { return orNone(strings.Join(names, ", ")) }
+
+// size writes a number of bytes for people.
+func size(n uint64) string {
+	switch {
+	case n < 1e4:
+		return fmt.Sprintf("%d B", n)
+	case n < 1e7:
+		return fmt.Sprintf("%.1f kB", float64(n)/1e3)
+	default:
+		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
+	}
+}

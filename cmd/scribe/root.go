@@ -59,7 +59,7 @@ Every flag can be given in the environment as SCRIBE_ and its name in capitals, 
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage(fmt.Errorf("%w; %q shows the flags", err, cmd.CommandPath()+" --help"))
 	})
-	root.AddCommand(newUp(), newServe(), newAgent(), newCategory(), newProduce(), newTail(), newSchema(), newGroup(), newStatus(), newInspect(), newRecover(), newBench())
+	root.AddCommand(newUp(), newServe(), newAgent(), newCategory(), newProduce(), newTail(), newQuery(), newSchema(), newGroup(), newStatus(), newInspect(), newRecover(), newBench())
 	finish(root)
 	return root
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"scribe/columnar/sql"
 	"scribe/consumer"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
@@ -32,6 +33,7 @@ type tailFlags struct {
 	failOnGap  bool
 	timeout    units.Duration
 	readProxy  string
+	where      string
 
 	group   groupFlags
 	limited bool // by count
@@ -68,6 +70,10 @@ With --group NAME it is a member of a consumer group: all that run with the same
 committed in the group about once a second, and at the end. --from says where the group begins, when it is new. Members may come
 and go; what was printed and not committed by one that was killed comes again, at another. "scribe group --help" says more.
 
+With --where only messages for which a predicate is true are printed: what stands behind WHERE in "scribe query", over the columns of the
+category's schema and those that every category has. Payloads that are known to hold none are not fetched. The checkpoint moves past
+messages that are left out.
+
 Messages that are gone, because retention was faster than the reader or because they are damaged, are told of on standard error,
 and counted at the end. With --fail-on-gap the tail ends in front of them instead, and its checkpoint stays there.
 
@@ -80,6 +86,7 @@ not exist; 4 when it may not be read; 5 when the cell can't be reached. A second
   scribe tail access --from earliest --window 1s                  # at most a second out of order
   scribe tail access --from earliest --checkpoint access.cp       # and again later, from there
   scribe tail access --checkpoint access.cp -n 0                  # keep the place for later, print nothing
+  scribe tail access --where "status >= 500 AND path LIKE '/api/%'"
   scribe tail orders --shards 0,4-7 --fail-on-gap --until-end
   scribe tail access --group audit --from earliest                # a part of it; others with the same --group get the rest
   scribe tail access --server http://us.example.net:7420 --read-proxy http://127.0.0.1:7420`,
@@ -96,6 +103,7 @@ not exist; 4 when it may not be read; 5 when the cell can't be reached. A second
 	fs.Var(&f.shards, "shards", "logical shards to read, as 0,4-7 (default: all)")
 	fs.StringVar(&f.onDamage, "on-damage", damageStop, "what to do with damaged messages: stop, or skip and tell")
 	fs.BoolVar(&f.failOnGap, "fail-on-gap", false, "end with an error in front of messages that are gone")
+	fs.StringVar(&f.where, "where", "", "print only messages for which this SQL predicate is true, as: status >= 500 AND path LIKE '/api/%'")
 	fs.Var((*address)(&f.readProxy), "read-proxy", "address of the region to fetch payloads through, where the category is another region's (default: --server)")
 	fs.Var(&f.timeout, "timeout", "give up when the cell can't be reached for so long (default: never)")
 	f.group.add(fs)
@@ -129,7 +137,7 @@ func tail(cmd *cobra.Command, server, category string, f *tailFlags) (err error)
 		return f.tailGroup(cmd, server, category, format, stderr, opts)
 	}
 	t := &tailing{flags: f, stderr: stderr, signalled: cmd.Context(), place: new(place)}
-	start, err := f.start()
+	start, err := startOf(f.from)
 	if err != nil {
 		return err
 	}
@@ -147,7 +155,7 @@ func tail(cmd *cobra.Command, server, category string, f *tailFlags) (err error)
 		}
 	}
 	// A consumer waits for a server that is away. A command that was given the wrong address or name should say so at once.
-	found, err := describeOnce(cmd.Context(), server, category)
+	found, err := describeOnce(cmd.Context(), server, "tail "+category, category)
 	switch {
 	case err != nil && cmd.Context().Err() != nil:
 		return t.interrupted()
@@ -186,6 +194,12 @@ func (f *tailFlags) options(stderr io.Writer) ([]consumer.Option, error) {
 	if len(f.shards) > 0 {
 		opts = append(opts, consumer.WithLogicalShards(f.shards...))
 	}
+	if f.where != "" {
+		if _, err := sql.ParsePredicate(f.where); err != nil {
+			return nil, fmt.Errorf("--where: %w", err)
+		}
+		opts = append(opts, consumer.WithFilter(f.where))
+	}
 	switch f.onDamage {
 	case damageStop:
 		opts = append(opts, consumer.WithDamage(consumer.DamageStop))
@@ -197,30 +211,30 @@ func (f *tailFlags) options(stderr io.Writer) ([]consumer.Option, error) {
 	return opts, nil
 }
 
-// start is where --from says to begin.
-func (f *tailFlags) start() (consumer.Start, error) {
-	switch f.from {
+// startOf is where --from says to begin.
+func startOf(from string) (consumer.Start, error) {
+	switch from {
 	case "earliest":
 		return consumer.Earliest(), nil
 	case "latest":
 		return consumer.Latest(), nil
 	}
-	if at, err := time.Parse(time.RFC3339, f.from); err == nil {
+	if at, err := time.Parse(time.RFC3339, from); err == nil {
 		return consumer.At(at), nil
 	}
-	start, err := consumer.Checkpoint(f.from)
+	start, err := consumer.Checkpoint(from)
 	if err != nil {
-		return start, usage(fmt.Errorf("--from %q is none of earliest, latest, a time as 2026-11-21T09:00:00Z, or a checkpoint: %w", f.from, err))
+		return start, usage(fmt.Errorf("--from %q is none of earliest, latest, a time as 2026-11-21T09:00:00Z, or a checkpoint: %w", from, err))
 	}
 	return start, nil
 }
 
-func describeOnce(ctx context.Context, server, category string) (*scribev1.Category, error) {
+func describeOnce(ctx context.Context, server, doing, category string) (*scribev1.Category, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	res, err := rpc.NewControlClient(rpc.Default(), server).GetCategory(ctx, &scribev1.GetCategoryRequest{Name: category})
 	if err != nil {
-		return nil, called(server, "tail "+category, err)
+		return nil, called(server, doing, err)
 	}
 	return res.GetCategory(), nil
 }

@@ -41,7 +41,7 @@ func (f *tailFlags) groupOptions() ([]consumer.Option, error) {
 			errs = append(errs, fmt.Errorf("%s does not go with --group: the group keeps the place, and reads everything", flag))
 		}
 	}
-	start, err := f.start()
+	start, err := startOf(f.from)
 	errs = append(errs, err)
 	return []consumer.Option{
 		consumer.WithStart(start), consumer.WithMember(f.group.member), consumer.WithSharing(sharing), consumer.WithAutoCommit(0),
@@ -64,7 +64,7 @@ func (f *tailFlags) tailGroup(cmd *cobra.Command, server, category string, forma
 		return usage(err)
 	}
 	t := &tailingGroup{tailing: tailing{flags: f, stderr: stderr, signalled: cmd.Context(), place: new(place)}}
-	if _, err := describeOnce(cmd.Context(), server, category); err != nil {
+	if _, err := describeOnce(cmd.Context(), server, "tail "+category, category); err != nil {
 		if cmd.Context().Err() != nil {
 			return t.interrupted()
 		}

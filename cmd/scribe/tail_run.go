@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"scribe/columnar/sql"
 	"scribe/consumer"
 	"scribe/internal/atomicfile"
 )
@@ -82,6 +83,8 @@ func (t *tailing) outcome(err error) error {
 		return t.interrupted()
 	case errors.Is(err, context.Canceled):
 		return nil // nobody reads any more
+	case errors.As(err, new(*sql.Error)):
+		return usage(fmt.Errorf("--where: %w", err))
 	case errors.Is(err, consumer.ErrGap), errors.Is(err, consumer.ErrDamaged):
 		return &codedError{code: exitError, err: err} // whatever the store said
 	}

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"scribe/columnar/export"
+	"scribe/consumer"
+)
+
+// querying is one run of the command. Its methods run on the goroutine that iterates.
+type querying struct {
+	flags     *queryFlags
+	query     *consumer.Query
+	stderr    *statusLine
+	signalled context.Context //nolint:containedctx // ends with a signal; that of the iteration also with the reader
+	file      *checkpointFile // nil without one
+
+	ctx     context.Context //nolint:containedctx // of the iteration
+	finish  context.CancelCauseFunc
+	writer  export.Writer // nil with --explain
+	format  export.Format
+	rows    uint64
+	waiting time.Time // when the first row came that was not handed out; zero if there is none
+	saved   time.Time
+	stopped error // why a pause has ended the iteration
+	gaps    uint64
+}
+
+// tableWait is how long the rows of a table may wait for others, so that all columns are aligned alike.
+const tableWait = 500 * time.Millisecond
+
+func (r *querying) run(ctx context.Context, stdout io.Writer, format export.Format) (err error) {
+	r.ctx, r.finish = context.WithCancelCause(ctx)
+	defer r.finish(nil)
+	r.format = format
+	if r.flags.explain {
+		return r.explained(stdout)
+	}
+	out, closed, err := r.open(stdout)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closed()) }()
+	if r.writer, err = export.New(format, out, r.query.Schema()); err != nil {
+		return usage(err)
+	}
+	err = r.outcome(r.print())
+	if r.gaps > 0 {
+		r.stderr.say("scribe: %d gaps: messages are missing from the answer", r.gaps)
+	}
+	if r.flags.stats {
+		x := r.query.Explain()
+		_, _ = io.WriteString(r.stderr, x.String()) // there is nobody else to tell
+	}
+	return err
+}
+
+// open returns where rows go, and what closes it.
+func (r *querying) open(stdout io.Writer) (io.Writer, func() error, error) {
+	if r.flags.file == "" {
+		return &queryOutput{r.ctx, newOutput(stdout)}, func() error { return nil }, nil
+	}
+	file, err := os.Create(r.flags.file)
+	if err != nil {
+		return nil, nil, err
+	}
+	return file, file.Close, nil
+}
+
+// queryOutput is standard output as a writer: its reader may keep it waiting, but not at the end.
+type queryOutput struct {
+	ctx context.Context //nolint:containedctx // of the iteration
+	out *output
+}
+
+// Write implements io.Writer.
+func (o *queryOutput) Write(b []byte) (int, error) { return o.out.write(o.ctx, b) }
+
+// print writes the rows, and all that belongs to them at the end.
+func (r *querying) print() error {
+	err := r.batches()
+	if errors.Is(err, syscall.EPIPE) {
+		return err
+	}
+	// What came before an error is the beginning of the answer.
+	if cerr := r.writer.Close(); cerr != nil {
+		return errors.Join(err, cerr)
+	}
+	return errors.Join(err, r.save())
+}
+
+func (r *querying) batches() error {
+	for batch, err := range r.query.Batches(r.ctx) {
+		switch {
+		case r.stopped != nil:
+			return r.stopped
+		case err != nil:
+			if err := r.gap(err); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := r.writer.Write(batch); err != nil {
+			return err
+		}
+		r.rows += uint64(batch.NumRows()) //nolint:gosec // not negative
+		if r.waiting.IsZero() {
+			r.waiting = time.Now()
+		}
+		if r.file != nil && time.Since(r.saved) > saveEvery {
+			if err := r.flush(); err != nil {
+				return err
+			}
+		}
+		if r.ctx.Err() != nil {
+			return context.Cause(r.ctx)
+		}
+	}
+	return r.stopped
+}
+
+// gap tells of messages that are missing; any other error ends the iteration.
+func (r *querying) gap(err error) error {
+	if !errors.Is(err, consumer.ErrGap) {
+		return err
+	}
+	if r.flags.failOnGap {
+		return &codedError{code: exitError, err: fmt.Errorf("%w: messages are missing; without --fail-on-gap the query goes on behind them", err)}
+	}
+	r.gaps++
+	r.stderr.say("scribe: gap: %v", err)
+	return nil
+}
+
+// pause is called by the iteration when it is about to wait: the reader should see what there is.
+func (r *querying) pause() {
+	if r.stopped != nil || r.writer == nil {
+		return
+	}
+	if r.format == export.Table && (r.waiting.IsZero() || !r.flags.follow && time.Since(r.waiting) < tableWait) {
+		return
+	}
+	if err := r.flush(); err != nil {
+		r.stopped = err
+		r.finish(err)
+	}
+}
+
+// flush hands out what was written, and then says so in the checkpoint. A Parquet file is handed out at its end.
+func (r *querying) flush() error {
+	if err := r.writer.Flush(); err != nil {
+		return err
+	}
+	r.waiting = time.Time{}
+	if r.format == export.Parquet || r.query.Explain().Grouped {
+		return nil
+	}
+	return r.save()
+}
+
+// save keeps the place behind the rows that were handed out.
+func (r *querying) save() error {
+	if r.file == nil {
+		return nil
+	}
+	text := r.query.Checkpoint()
+	if text == "" {
+		return nil
+	}
+	r.saved = time.Now()
+	return r.file.save(text)
+}
+
+// explained runs the query and prints how it was answered.
+func (r *querying) explained(stdout io.Writer) error {
+	begin := time.Now()
+	for _, err := range r.query.Batches(r.ctx) {
+		if err != nil {
+			if err := r.gap(err); err != nil {
+				return r.outcome(err)
+			}
+		}
+	}
+	x := r.query.Explain()
+	_, err := fmt.Fprintf(stdout, "%s%-10s %.3f s\n", x.String(), "time", time.Since(begin).Seconds())
+	return err
+}
+
+// outcome is what the end of the rows means for the caller.
+func (r *querying) outcome(err error) error {
+	switch {
+	case err == nil, errors.Is(err, syscall.EPIPE):
+		return nil
+	case r.signalled.Err() != nil && errors.Is(err, context.Canceled):
+		return r.interrupted()
+	case errors.Is(err, context.Canceled):
+		return nil // nobody reads any more
+	case errors.Is(err, consumer.ErrLimit), errors.Is(err, consumer.ErrDamaged):
+		return &codedError{code: exitError, err: err}
+	}
+	return err
+}
+
+// interrupted is the end by a signal.
+func (r *querying) interrupted() error {
+	if r.flags.follow && !r.flags.limited {
+		return nil
+	}
+	return errors.New("interrupted before the answer was complete")
+}
+
+// progress shows how far the query is, when a person looks at standard error and the rows go elsewhere. The function that it returns ends
+// that.
+func (r *querying) progress(stdout io.Writer) (stop func()) {
+	if !isTerminal(r.stderr.w) || isTerminal(stdout) && r.flags.file == "" && !r.flags.explain {
+		return func() {}
+	}
+	var (
+		ended  = make(chan struct{})
+		worker sync.WaitGroup
+	)
+	worker.Go(func() {
+		tick := time.NewTicker(progressEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-ended:
+				return
+			}
+			s, left := r.query.Stats(), r.query.Backlog()
+			r.stderr.show(fmt.Sprintf("%d of %d pointers, %d skipped, %.1f MB fetched, %d rows read, %d matched",
+				s.Payloads+s.Skipped, s.Pointers+left.Pointers, s.Skipped, float64(s.FetchedBytes)/1e6, s.RowsRead, s.RowsMatched))
+		}
+	})
+	return func() {
+		close(ended)
+		worker.Wait()
+		r.stderr.mu.Lock()
+		defer r.stderr.mu.Unlock()
+		r.stderr.clear()
+	}
+}

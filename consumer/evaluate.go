@@ -103,11 +103,16 @@ func (s *session) view(it *item, p *scribev1.Payload, at place) (transit bool, e
 	st := finish.Stats{
 		Rows: int64(v.GetRows()), Rejected: int64(v.GetRejected()), BadRows: int64(v.GetBad()), Errors: int64(v.GetErrors()), //nolint:gosec // rows of a payload
 	}
-	rows, err := e.finisher.View(batch, v.GetExact(), s.c.meta(it), &st)
+	m := s.c.meta(it)
+	lost, err := s.c.viewLosses(it, v, m.Skip)
+	if err != nil {
+		return false, fmt.Errorf("%w: a report of a loss: %w", errNoView, err)
+	}
+	rows, err := e.finisher.View(batch, v.GetExact(), m, &st)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", errNoView, err)
 	}
-	it.result = &result{rows: rows}
+	it.result = &result{rows: rows, lost: lost}
 	e.stats.add(&st)
 	e.stats.kept.Add(v.GetKept())
 	e.stats.views.Add(1)
@@ -118,6 +123,28 @@ func (s *session) view(it *item, p *scribev1.Payload, at place) (transit bool, e
 		e.stats.exact.Add(1)
 	}
 	return false, nil
+}
+
+// viewLosses are the losses that are reported in a payload, behind its first messages.
+func (c *Consumer) viewLosses(it *item, v *scribev1.PayloadView, skip uint32) (lost []*GapError, err error) {
+	for _, l := range v.GetLosses() {
+		if l.GetIndex() < skip {
+			continue // it was told before
+		}
+		for f, err := range record.Split(l.GetFrame()) {
+			if err != nil {
+				return nil, err
+			}
+			rec, _, err := asReport(&f)
+			if err != nil {
+				return nil, err
+			}
+			if g, ok := c.lossOf(it, &rec); ok {
+				lost = append(lost, g)
+			}
+		}
+	}
+	return lost, nil
 }
 
 // inflate returns the bytes of a view, which the batch made of them may keep.
@@ -156,7 +183,7 @@ func (s *session) inflate(p *scribev1.Payload) ([]byte, error) {
 func (s *session) evaluate(it *item, at place) error {
 	e := s.c.eval
 	m := s.c.meta(it)
-	lost, drop, err := s.c.reports(it)
+	lost, drop, err := s.c.reports(it, m.Skip)
 	if err != nil {
 		return at.damage("frames", -1, err)
 	}
@@ -183,8 +210,8 @@ func (s *session) evaluate(it *item, at place) error {
 	return nil
 }
 
-// reports are the reports of losses in a payload, and which of its messages they are.
-func (c *Consumer) reports(it *item) (lost []*GapError, index []uint32, err error) {
+// reports are the reports of losses in a payload behind its first messages, and which of its messages are reports.
+func (c *Consumer) reports(it *item, skip uint32) (lost []*GapError, index []uint32, err error) {
 	messages := uint32(0)
 	for f, err := range record.Split(it.frames) {
 		if err != nil {
@@ -195,8 +222,9 @@ func (c *Consumer) reports(it *item) (lost []*GapError, index []uint32, err erro
 			return nil, nil, err
 		}
 		if report {
-			if g, ok := c.lossOf(it, &rec); ok {
-				lost, index = append(lost, g), append(index, messages)
+			index = append(index, messages)
+			if g, ok := c.lossOf(it, &rec); ok && messages >= skip {
+				lost = append(lost, g)
 			}
 		}
 		messages += uint32(f.Count) //nolint:gosec // of a frame

@@ -146,13 +146,8 @@ func (q *Query) Backlog() Backlog { return q.consumer.Backlog() }
 // batch; what a limit counts goes on.
 func (q *Query) Batches(ctx context.Context) iter.Seq2[arrow.RecordBatch, error] {
 	return func(yield func(arrow.RecordBatch, error) bool) {
-		if d := q.consumer.cfg.query.timeout; d > 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeoutCause(ctx, d, &LimitError{
-				What: "time", Limit: d.String(), Hint: "narrow the range of time or the WHERE, or allow more",
-			})
-			defer cancel()
-		}
+		ctx, cancel := q.limited(ctx)
+		defer cancel()
 		r := answering{query: q, yield: yield}
 		if q.plan.Group != nil {
 			var err error
@@ -163,6 +158,15 @@ func (q *Query) Batches(ctx context.Context) iter.Seq2[arrow.RecordBatch, error]
 		}
 		r.iterate(ctx)
 	}
+}
+
+// limited is ctx with the limit of time.
+func (q *Query) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	d := q.consumer.cfg.query.timeout
+	if d == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, d, &LimitError{What: "time", Limit: d.String(), Hint: "narrow the range of time or the WHERE, or allow more"})
 }
 
 // answering is one iteration of a query.

@@ -22,7 +22,7 @@ import (
 func numbers(t testing.TB, payloads, rows int) *cell {
 	t.Helper()
 	c := newCell()
-	c.schema = historyOf(t, rowsSchema)
+	c.schema = historyOf(t)
 	n := 0
 	for p := range payloads {
 		var texts []string
@@ -235,11 +235,11 @@ func TestUntil(t *testing.T) {
 
 // TestGapsInQueries: what is missing is told between the rows, and the query goes on; reports of losses are no rows.
 func TestGapsInQueries(t *testing.T) {
-	for _, way := range []string{"here", "no views"} {
+	for _, way := range []string{"here", "no views", "exact view"} {
 		c := numbers(t, 4, 2)
 		c.serve(way)
 		report := loss.Report{Reason: "buffer_full", Messages: 5, Frames: 1, Bytes: 100, By: loss.ByAgent, Run: "x", Number: 1}
-		c.addFrames(shardID(0, 1), rowsFrame(0, 9, `{"n":50}`), lossFrame(t, &report), rowsFrame(0, 9, `{"n":51}`))
+		c.addFrames(shardID(0, 1), rowsFrame(0, 9, `{"n":50}`), rowsFrame(0, 9, `{"n":51}`), lossFrame(t, &report))
 		c.trim(shardID(1, 1), 2)
 		q := newQuery(t, c, `SELECT n FROM "web.access"`)
 		rows, reasons := int64(0), map[consumer.GapReason]int{}
@@ -272,7 +272,7 @@ func lossFrame(t testing.TB, r *loss.Report) []byte {
 
 // TestFilter: a consumer with a filter yields what one without yields, but for what does not match; and a checkpoint anywhere goes on there.
 func TestFilter(t *testing.T) {
-	kept := historyOf(t, rowsSchema)
+	kept := historyOf(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		c := newCell()
 		c.schema = kept

@@ -35,10 +35,10 @@ fields:
   - {name: tags, type: list<string>, nullable: true}
 `
 
-// historyOf is what a category keeps of a schema.
-func historyOf(t testing.TB, text string) string {
+// historyOf is what a category keeps of the schema.
+func historyOf(t testing.TB) string {
 	t.Helper()
-	s, err := schema.Parse([]byte(text))
+	s, err := schema.Parse([]byte(rowsSchema))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,6 +121,7 @@ func (c *cell) make(q *scribev1.Query, frames []byte, wide bool, where func(expr
 			spec.Columns = append(spec.Columns, col.Name)
 		}
 	}
+	frames, losses := withoutReports(frames)
 	tc, err := transcode.New(spec)
 	if err != nil {
 		return nil, err
@@ -136,15 +137,34 @@ func (c *cell) make(q *scribev1.Query, frames []byte, wide bool, where func(expr
 	}
 	return &scribev1.Payload{
 		Codec: 1, Data: data, RawLength: uint64(len(data)), Crc: record.CRC(data),
-		View: &scribev1.PayloadView{Exact: !wide, Rows: uint64(st.Rows), Kept: uint64(st.Kept)},
+		View: &scribev1.PayloadView{Exact: !wide, Rows: uint64(st.Rows), Kept: uint64(st.Kept), Losses: losses},
 	}, nil
+}
+
+// withoutReports takes away the reports of losses at the end of a payload.
+func withoutReports(frames []byte) (rest []byte, losses []*scribev1.LossFrame) {
+	index := uint32(0)
+	for f, err := range record.Split(frames) {
+		if err != nil {
+			panic(err)
+		}
+		if bytes.Contains(f.Bytes, []byte("buffer_full")) {
+			losses = append(losses, &scribev1.LossFrame{Index: index, Frame: f.Bytes})
+		} else {
+			rest = append(rest, f.Bytes...)
+		}
+		index += uint32(f.Count)
+	}
+	return rest, losses
 }
 
 // answer is a query's answer as JSON lines, and the query.
 func answer(t testing.TB, c *cell, text string, opts ...consumer.Option) (string, *consumer.Query) {
 	t.Helper()
-	opts = append([]consumer.Option{consumer.WithServices(c, c), consumer.WithControl(c), consumer.WithWindow(0), consumer.WithHeartbeat(50 * time.Millisecond),
-		consumer.WithNow(time.UnixMicro(1_700_000_000_000_000))}, opts...)
+	opts = append([]consumer.Option{
+		consumer.WithServices(c, c), consumer.WithControl(c), consumer.WithWindow(0), consumer.WithHeartbeat(50 * time.Millisecond),
+		consumer.WithNow(time.UnixMicro(1_700_000_000_000_000)),
+	}, opts...)
 	q, err := consumer.NewQuery(t.Context(), "", text, opts...)
 	if err != nil {
 		t.Fatalf("%s: %v", text, err)
@@ -265,7 +285,7 @@ func fillRows(t *rapid.T, c *cell) {
 // TestSameAnswer: a query has one answer, wherever its predicate is evaluated: here, at the read proxy, at both, through a view that serves
 // others, with pointers skipped, and after the fact.
 func TestSameAnswer(t *testing.T) {
-	kept := historyOf(t, rowsSchema)
+	kept := historyOf(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		c := newCell()
 		c.schema = kept
@@ -304,7 +324,7 @@ func TestSameAnswer(t *testing.T) {
 
 // TestSameGroups is TestSameAnswer for GROUP BY.
 func TestSameGroups(t *testing.T) {
-	kept := historyOf(t, rowsSchema)
+	kept := historyOf(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		c := newCell()
 		c.schema = kept

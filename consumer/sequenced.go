@@ -69,6 +69,10 @@ func (c *Consumer) SequencedBatches(ctx context.Context, size BatchSize) iter.Se
 			refuse(err)
 			return
 		}
+		if c.cfg.filter != "" {
+			refuse(ErrFiltered)
+			return
+		}
 		if size.Bytes == 0 {
 			size.Bytes = DefaultSequencedBytes
 		}
@@ -130,6 +134,7 @@ func (b *batching) item(it *item) bool {
 		b.c.mu.watermark = max(b.c.mu.watermark, it.time)
 		b.c.mu.Unlock()
 		return !b.ended(it.time) || b.flush()
+	case itemSkipped: // only with a filter, which is refused
 	case itemOpened:
 		if b.c.cfg.onPause != nil {
 			b.c.cfg.onPause()

@@ -56,7 +56,7 @@ the delivery took.`, bench.EndToEnd},
 		c.Long = b.long
 		cmd.AddCommand(c)
 	}
-	cmd.AddCommand(newBenchCategories(), newBenchCost(), newBenchFanout(), newBenchNeighbour(), newBenchOutage())
+	cmd.AddCommand(newBenchCategories(), newBenchCost(), newBenchFanout(), newBenchNeighbour(), newBenchOutage(), newBenchQuery())
 	return cmd
 }
 

@@ -19,7 +19,7 @@
 //     that are not UTF-8 stand in "key_base64", "payload_base64" and "attributes_base64" instead. An attribute whose name repeats
 //     has an array.
 //   - ARROW: one Arrow IPC stream with one batch, see columnar.Schema. What only the pointer's record knows (physical shard, LSN,
-//     persisted time) is null there.
+//     persisted time) is null there. With a view: the columns and rows that a query needs, see below.
 //   - BLOCK: the whole block as it is stored, for read proxies of other regions.
 //
 // Payloads that hold Arrow batches of producers are served RAW only; JSON and ARROW answer REASON_INVALID for them.
@@ -35,6 +35,17 @@
 //
 // Only the last step is needed. A tier in front of it that is away, hangs or lies costs a bounded time, is counted, is left alone when
 // it goes on, and is passed by.
+//
+// # Views
+//
+// A request that names a query is answered with its payloads in a view that covers the query: maybe more columns and rows than it asks
+// for, never fewer (package view, docs/columnar/views.md). A payload in a view is a block of the memory tier under a key of its own. It is
+// looked for under each view that covers the query, before anything is loaded; else made once for all who ask (encode.go), by the first of them, and by
+// the next one when that goes away. What is being made waits for one of as many places as there are processors. Requests end at once
+// when their clients do, but for the payload that is being transcoded.
+//
+// What is learned of a payload on the way is written beside its pointer (zones.go), behind the requests: a bounded queue, of which what
+// is too much is dropped and counted.
 //
 // # Regions
 //
@@ -72,5 +83,6 @@
 //
 // Data in an answer may be the cache's memory: it must not be changed.
 //
-// The order of locks: flights.mu before cache.mu, the plan's before the bucket's. Nothing else is called under a lock.
+// The order of locks: flights.mu before cache.mu, the plan's before the bucket's. The views' own are taken alone. Nothing else is called
+// under a lock.
 package readproxy

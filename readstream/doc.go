@@ -78,6 +78,12 @@
 // A member of a consumer group names the buckets of pointers that it reads (package internal/bucket). Others' pointers pass through the
 // merge, since they carry time on, and are left out behind it, without credits; shards that have none of its pointers are not followed.
 //
+// # Filters
+//
+// A stream with a query leaves out pointers of payloads that can't match it: what was learned of payloads is read together with history
+// (prune.go) and judged when a read ends. Such pointers pass through the merge, too, and the client is told of them in runs, with how many
+// entries come before each: positions, watermarks and windows are as without a filter. What can't be read of it is as if it was not known.
+//
 // # Ends
 //
 // A server that is more loaded than others (Deps.Peers) evicts streams, a tenth of them at a time, so that none ends up more loaded than

@@ -27,9 +27,9 @@ type csvPlan struct {
 
 // csvColumns says which cells of a line are wanted.
 type csvColumns struct {
-	cells []int // of each of csvPlan.fields, the number of its cell; -1 for none
-	width int   // of lines whose header has so many columns; 0 when lines may have any number of cells
-	most  int   // cells from here on are not wanted
+	cells [][]int // of each of csvPlan.fields, the numbers of the cells at its path and aliases
+	width int     // of lines whose header has so many columns; 0 when lines may have any number of cells
+	most  int     // cells from here on are not wanted
 	why   string
 }
 
@@ -69,17 +69,14 @@ func newCSVReader(p *plan) (func() frameReader, error) {
 
 // bind finds the cells of the fields in the columns of lines.
 func (l *csvColumns) bind(c *csvPlan, names map[string]int) {
-	l.cells, l.most = l.cells[:0], 0
-	for _, sources := range c.sources {
-		cell := -1
+	l.cells, l.most = make([][]int, len(c.sources)), 0
+	for i, sources := range c.sources {
 		for _, name := range sources {
-			if i, ok := names[name]; ok {
-				cell = i
-				break
+			if cell, ok := names[name]; ok {
+				l.cells[i] = append(l.cells[i], cell)
+				l.most = max(l.most, cell+1)
 			}
 		}
-		l.cells = append(l.cells, cell)
-		l.most = max(l.most, cell+1)
 	}
 }
 
@@ -96,6 +93,7 @@ type csvReader struct {
 	cells   []csvCell
 	header  []byte // that own was made of
 	own     csvColumns
+	most    int // own.most, which is another while a header is read
 	scratch []byte
 }
 
@@ -146,7 +144,7 @@ func (r *csvReader) readHeader(b []byte) (*csvColumns, []byte) {
 		return &r.own, rest
 	}
 	if r.header != nil && bytes.Equal(line, r.header) {
-		r.own.most = r.mostCells()
+		r.own.most = r.most
 		return &r.own, rest
 	}
 	names := make(map[string]int, n)
@@ -157,17 +155,9 @@ func (r *csvReader) readHeader(b []byte) (*csvColumns, []byte) {
 		}
 	}
 	r.own.bind(r.c, names)
-	r.own.width = n
+	r.own.width, r.most = n, r.own.most
 	r.header = append(r.header[:0], line...)
 	return &r.own, rest
-}
-
-func (r *csvReader) mostCells() int {
-	most := 0
-	for _, cell := range r.own.cells {
-		most = max(most, cell+1)
-	}
-	return most
 }
 
 // line makes a row of the line at the beginning of b and returns what is behind it.
@@ -190,36 +180,44 @@ func (r *csvReader) line(w *rows, columns *csvColumns, b []byte) (rest []byte) {
 		w.badRow(0, fmt.Sprintf("the line has %d cells, the header has %d", n, columns.width))
 		return rest
 	}
-	for i, cell := range columns.cells {
-		if cell < 0 || cell >= n {
-			continue
-		}
-		at := r.cells[cell]
-		if why := r.put(w, r.c.fields[i], b, at); why != "" {
-			w.badValue(r.c.fields[i], at.from, why)
-		}
+	for i, cells := range columns.cells {
+		r.field(w, r.c.fields[i], b, cells, n)
 	}
 	return rest
 }
 
-// put appends what a cell says to the column of a field. In a field that is not nullable null is nothing.
-func (r *csvReader) put(w *rows, field int, b []byte, cell csvCell) (why string) {
-	c := w.column(field)
-	text := r.text(b, cell)
-	if !cell.quoted && string(text) == r.c.null {
-		if w.p.fields[field].nullable {
-			c.appendNull()
+// field appends what the first of a field's cells says that has something. In a field that is not nullable null is nothing.
+func (r *csvReader) field(w *rows, field int, b []byte, cells []int, n int) {
+	for _, i := range cells {
+		if i >= n {
+			continue
 		}
-		return ""
+		cell := r.cells[i]
+		text := r.text(b, cell)
+		if cell.quoted || string(text) != r.c.null {
+			if why := putCell(w.column(field), text); why != "" {
+				w.badValue(field, cell.from, why)
+			}
+			return
+		}
+		if w.p.fields[field].nullable {
+			w.column(field).appendNull()
+			return
+		}
 	}
-	return putCell(c, text)
 }
 
 // putCell appends a text: as JSON's string or number if it can be either, else in PostgreSQL's syntax of the type.
 func putCell(c *column, text []byte) (why string) {
 	kind := c.typ.Kind
-	if kind == schema.String || kind == schema.Binary {
+	switch kind {
+	case schema.String, schema.Binary:
 		return appendText(c, text)
+	case schema.Int32, schema.Int64:
+		if v, ok := plainInt(text); ok {
+			return putInt(c, v)
+		}
+	default:
 	}
 	trimmed := bytes.TrimSpace(text)
 	number := false
@@ -249,6 +247,27 @@ func putCell(c *column, text []byte) (why string) {
 		return appendNumber(c, trimmed)
 	}
 	return putLoose(c, trimmed)
+}
+
+// plainInt reads an integer of at most 18 digits.
+func plainInt(text []byte) (v int64, ok bool) {
+	digits := text
+	if len(digits) > 1 && digits[0] == '-' {
+		digits = digits[1:]
+	}
+	if len(digits) == 0 || len(digits) > 18 {
+		return 0, false
+	}
+	for _, d := range digits {
+		if d -= '0'; d > 9 {
+			return 0, false
+		}
+		v = 10*v + int64(d)
+	}
+	if len(digits) < len(text) {
+		v = -v
+	}
+	return v, true
 }
 
 // putLoose appends a number that is not in JSON's grammar: +1, 007, .5, NaN.
@@ -350,7 +369,7 @@ func trimEnd(line []byte) []byte {
 
 // cutQuoted is cut for lines with quotes, behind which a line may end later than at its first line feed.
 func (r *csvReader) cutQuoted(b []byte, most int) (n, end, bad int, why string) {
-	at := 0
+	at, feed := 0, -1 // where the next line feed is
 	for {
 		c := csvCell{from: at, to: at}
 		if at < len(b) && b[at] == '"' {
@@ -361,15 +380,17 @@ func (r *csvReader) cutQuoted(b []byte, most int) (n, end, bad int, why string) 
 			}
 			at = c.to + 1
 		} else {
-			stop := len(b)
-			if i := bytes.IndexByte(b[at:], '\n'); i >= 0 {
-				stop = at + i
+			if feed < at { // not known yet, or inside of quotes
+				if feed = bytes.IndexByte(b[at:], '\n') + at; feed < at {
+					feed = len(b)
+				}
 			}
-			if i := bytes.Index(b[at:stop], r.c.delimiter); i >= 0 {
+			stop := feed
+			if i := bytes.Index(b[at:feed], r.c.delimiter); i >= 0 {
 				stop = at + i
 				c.to = stop
 			} else {
-				c.to = at + len(trimEnd(b[at:stop]))
+				c.to = at + len(trimEnd(b[at:feed]))
 			}
 			if i := bytes.IndexByte(b[at:stop], '"'); i >= 0 {
 				return n, lineEnd(b, at), at + i, "a quote inside a cell that does not begin with one"

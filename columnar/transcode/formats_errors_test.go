@@ -75,6 +75,13 @@ f|(null)
 (null)|(null)|(null)|row at byte 0: the header can't be read: a quote inside a cell that does not begin with one
 (null)|(null)|(null)|row at byte 0: the header can't be read: a quote inside a cell that does not begin with one
 `, 3},
+		{"aliases", schema.Schema{Fields: []schema.Field{
+			{Name: "a", Type: schema.Type{Kind: schema.Int32}, Aliases: [][]string{{"b"}}}, {Name: "c", Type: schema.Type{Kind: schema.Int32}, Aliases: [][]string{{"b"}}, Nullable: true},
+		}, CSV: header}, []string{"a,b,c\n1,2,\n,3,\n", "b\n4\n", "c\n5\n"}, `1|(null)|(null)
+3|(null)|(null)
+4|4|(null)
+(null)|5|a: no value, and the column is not nullable
+`, 3},
 		{"not nullable", schema.Schema{Fields: strict, CSV: &schema.CSVOptions{Delimiter: "||", Null: "-"}}, []string{"1||-\n-||\"-\"\n2\n"}, `1|d|(null)
 (null)|-|a: no value, and the column is not nullable
 2|d|(null)

@@ -75,7 +75,10 @@ func newSchemaInfer() *cobra.Command {
 Objects become structs, or maps where their keys look like data (hosts, numbers, ids); numbers become as wide as they are; texts that
 are all instants of known formats become timestamps or dates, and so do whole numbers whose names and sizes say so; few different texts
 in many rows become a dictionary. What is of several kinds becomes a string, which takes everything. A column is not null only if at least
-100 rows have it and all do. --report shows what was seen of each field and why its type was chosen.`,
+100 rows have it and all do. --report shows what was seen of each field and why its type was chosen.
+
+The first line of a CSV may name the columns: they are then named in the schema, and the line is no message. --csv-header is for messages of
+many lines that all begin with such a line; a file is then one.`,
 		Example: `  scribe schema infer access.jsonl > access.yaml
   scribe schema infer access.jsonl --report -o json > access.json
   scribe schema infer --category access --set`,

@@ -274,3 +274,23 @@ func TestGolden(t *testing.T) {
 		t.Errorf("read as\n%s, %v", back.Marshal(), err)
 	}
 }
+
+func FuzzParseHistory(f *testing.F) {
+	golden, err := os.ReadFile("testdata/golden/history.json")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(string(golden))
+	f.Add(`{"next":7,"infer":true,"versions":[]}`)
+	f.Add(inferText)
+	f.Fuzz(func(t *testing.T, text string) {
+		h, err := ParseHistory(text)
+		if err != nil {
+			return
+		}
+		back, err := ParseHistory(h.Marshal())
+		if err != nil || back.Marshal() != h.Marshal() || back.Infer() != h.Infer() || back.Current().Version != h.Current().Version {
+			t.Fatalf("%s is read as %s: %v", h.Marshal(), back.Marshal(), err)
+		}
+	})
+}

@@ -249,8 +249,17 @@ func TestDefaults(t *testing.T) {
 // TestTypeParts: types that no text makes are found out too.
 func TestTypeParts(t *testing.T) {
 	for _, typ := range []Type{
-		{}, {Kind: Null}, {Kind: Interval}, {Kind: 99}, {Kind: List}, {Kind: Struct}, {Kind: Int64, Dictionary: true}, {Kind: Int64, Precision: 1},
-		{Kind: Bool, Elem: &Type{Kind: Bool}}, {Kind: Date, Formats: make([]TimeFormat, MaxFormats+1)}, {Kind: Bool, Formats: []TimeFormat{RFC3339}},
+		{},
+		{Kind: Null},
+		{Kind: Interval},
+		{Kind: 99},
+		{Kind: List},
+		{Kind: Struct},
+		{Kind: Int64, Dictionary: true},
+		{Kind: Int64, Precision: 1},
+		{Kind: Bool, Elem: &Type{Kind: Bool}},
+		{Kind: Date, Formats: make([]TimeFormat, MaxFormats+1)},
+		{Kind: Bool, Formats: []TimeFormat{RFC3339}},
 		{Kind: Date, Formats: []TimeFormat{DateOnly, DateOnly}},
 	} {
 		if s := (&Schema{Format: JSON, OnError: OnErrorNull, Fields: []Field{{Name: "a", Type: typ}}}); s.Validate() == nil {

@@ -23,13 +23,14 @@ type timeFormat struct {
 	schema.TimeFormat
 	parse func([]byte) (micros int64, ok bool) // nil: the format's own
 	unix  bool                                 // numbers are read, too
+	unit  int64                                // of a unix format, in microseconds; 0 is a nanosecond
 }
 
 func timeFormats(t *schema.Type) []timeFormat {
 	formats := make([]timeFormat, len(t.TimeFormats()))
 	for i, f := range t.TimeFormats() {
 		formats[i].TimeFormat = f
-		_, formats[i].unix = f.Unix()
+		formats[i].unit, formats[i].unix = f.Unix()
 		switch f {
 		case schema.RFC3339:
 			formats[i].parse = rfc3339
@@ -55,6 +56,24 @@ func instant(formats []timeFormat, text []byte, number bool) (micros int64, ok b
 		}
 		if ok {
 			return micros, true
+		}
+	}
+	return 0, false
+}
+
+// integerInstant is instant for an integer of at most 18 digits.
+func integerInstant(formats []timeFormat, v int64) (micros int64, ok bool) {
+	for i := range formats {
+		f := &formats[i]
+		switch {
+		case !f.unix:
+		case f.unit == 0:
+			if micros = v / 1000; v%1000 < 0 {
+				micros--
+			}
+			return micros, true
+		case v <= math.MaxInt64/f.unit-1 && -v <= math.MaxInt64/f.unit-1:
+			return v * f.unit, true
 		}
 	}
 	return 0, false

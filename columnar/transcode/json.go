@@ -193,7 +193,12 @@ func (r *jsonReader) frame(rows *rows, f record.Frame, first uint32) error {
 	}
 	r.columns = r.columns[:0]
 	for i := range r.j.fields {
-		r.columns = append(r.columns, rows.declared[r.j.fields[i].field])
+		f := &r.j.fields[i]
+		r.columns = append(r.columns, rows.declared[f.field])
+		// Lists are appended before the predicate is decided where there is nothing to decide.
+		if len(r.j.terms) == 0 {
+			r.atOnce(f, rows.declared[f.field])
+		}
 	}
 	r.rows, r.push = rows, !rows.all
 	r.frameBytes, r.base, r.covered = f.Bytes, 0, 0
@@ -218,6 +223,16 @@ func (r *jsonReader) frame(rows *rows, f record.Frame, first uint32) error {
 		}
 	}
 	return r.decoder.Err()
+}
+
+// atOnce lets the walk append simple lists.
+func (r *jsonReader) atOnce(f *jsonField, c *column) {
+	if c.typ.Kind == schema.List && f.only >= 0 && (c.typ.Elem.Kind == schema.Int64 || isText(c.typ.Elem.Kind)) {
+		r.w.slots[f.only].into = c
+	}
+	for i := range f.parts {
+		r.atOnce(&f.parts[i], c.children[i])
+	}
 }
 
 // place returns where in the frame a part of it is.
@@ -379,6 +394,8 @@ func (r *jsonReader) emit(rows *rows, start int) {
 		case f.class == intField && s.kind == slotInt:
 			c.appendInt64(s.val)
 			continue
+		case s.kind == slotDone:
+			continue
 		}
 		r.emitOther(rows, f, c, s, start)
 	}
@@ -428,6 +445,7 @@ func (r *jsonReader) emitStruct(f *jsonField, c *column, object *slot) (fault js
 		switch {
 		case s == nil:
 			fault = child.absent(int(object.at))
+		case s.kind == slotDone:
 		case part.class == textField && s.kind == slotText:
 			child.appendPart(r.w.b, int(s.at), int(s.end))
 		case part.class == intField && s.kind == slotInt:

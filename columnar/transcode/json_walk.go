@@ -19,6 +19,7 @@ const (
 	slotObject    // an object whose members have slots of their own
 	slotValue     // val is the value in the column's type, see walker.resolve
 	slotBad       // why it does not fit is in why
+	slotDone      // the value is in its column already
 )
 
 // slot is where in a row a value is. It counts only if gen is that of the row.
@@ -29,6 +30,8 @@ type slot struct {
 	at, end int32
 	val     int64
 	why     string
+	// into is a column of lists that takes simple ones at once; nil for others. It stays from row to row.
+	into *column
 }
 
 // walker walks over rows of JSON, and fills slots. What it is given is text of which the index is known.
@@ -241,7 +244,8 @@ func (w *walker) way(s *shape, number uint64, at, depth int) int {
 	end := w.skip(at, depth)
 	if end >= 0 && string(w.b[at:end]) != "null" {
 		for _, i := range s.node.slots {
-			w.slots[i] = slot{gen: w.gen, kind: slotBad, at: int32(at), why: whyPath}
+			s := &w.slots[i]
+			s.gen, s.kind, s.at, s.why = w.gen, slotBad, int32(at), whyPath
 		}
 	}
 	return end
@@ -275,6 +279,12 @@ func (w *walker) value(s *slot, at, depth int) int {
 			return end
 		}
 	case c == '{' || c == '[':
+		if c == '[' && s.into != nil {
+			if end := w.simpleList(s.into, at+1); end >= 0 {
+				s.kind = slotDone
+				return end
+			}
+		}
 		end, fault := w.x.Skip(at, limit, depth)
 		if !fault.OK() {
 			return w.fail(fault.At, fault.Why)
@@ -300,4 +310,55 @@ func (w *walker) value(s *slot, at, depth int) int {
 		s.kind, s.why = slotBad, malformed(b[at:end])
 	}
 	return end
+}
+
+// simpleList appends a list of texts without escapes, or of short integers, as its column has them, and returns the place behind it. Of anything
+// else, sound or damaged, it appends nothing, and returns failed: Skip and listInto know what it is.
+func (w *walker) simpleList(c *column, at int) int {
+	b, limit, items := w.b, w.limit, c.children[0]
+	start := items.n
+	at = jsonscan.SkipSpace(b, at, limit)
+	if at < limit && b[at] == ']' {
+		c.appendList()
+		return at + 1
+	}
+	for {
+		if at = w.simpleItem(items, at); at < 0 {
+			break
+		}
+		if at = jsonscan.SkipSpace(b, at, limit); at >= limit {
+			break
+		}
+		if b[at] == ']' {
+			c.appendList()
+			return at + 1
+		}
+		if b[at] != ',' {
+			break
+		}
+		at = jsonscan.SkipSpace(b, at+1, limit)
+	}
+	items.truncate(start)
+	return failed
+}
+
+// simpleItem appends an element of a simple list, and returns the place behind it; failed for one that is not simple.
+func (w *walker) simpleItem(items *column, at int) int {
+	switch b := w.b; {
+	case at >= w.limit:
+	case isText(items.typ.Kind):
+		if b[at] != '"' {
+			break
+		}
+		if quote, escaped := w.x.StringEnd(at+1, w.limit); quote >= 0 && !escaped {
+			items.appendPart(b, at+1, quote)
+			return quote + 1
+		}
+	default:
+		if v, end, ok := jsonscan.ShortInteger(b, at, w.limit); ok {
+			items.appendInt64(v)
+			return end
+		}
+	}
+	return failed
 }

@@ -46,7 +46,7 @@ func (r *jsonReader) isNull(o operand) bool {
 		// What is nested, and decimals, only fit if they can be appended.
 		n := c.n
 		if why, at := r.w.materialise(c, s); why != "" {
-			*s = slot{gen: s.gen, kind: slotBad, at: int32(at), why: why}
+			s.kind, s.at, s.why = slotBad, int32(at), why
 		}
 		c.truncate(n)
 	}
@@ -141,7 +141,13 @@ func (w *walker) numberWord(c *column, s *slot) (val int64, why string) {
 		}
 		return int64(math.Float64bits(v)), ""
 	case schema.Timestamp, schema.Date:
-		micros, ok := instant(c.times, text, true)
+		var micros int64
+		var ok bool
+		if s.kind == slotInt {
+			micros, ok = integerInstant(c.times, s.val)
+		} else {
+			micros, ok = instant(c.times, text, true)
+		}
 		if !ok {
 			return 0, whyNotTimeNum
 		}

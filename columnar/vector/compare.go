@@ -350,72 +350,59 @@ func compareStrings(out bitmap, o order, a, b *vec, live bitmap) {
 	}
 }
 
-// equalToString compares the lengths of all rows, and then the bytes of those that are as long as the constant, eight at a time.
+// equalToString sets the rows of live that are the text.
 func equalToString(out bitmap, a *vec, c []byte, live bitmap) {
-	equalLengths(out, a, int32(len(c)), live)
-	if len(c) == 0 {
-		return
-	}
+	beginning(out, a, c, live, int32(len(c)))
+}
+
+// beginningWith sets the rows of live that begin with the text.
+func beginningWith(out bitmap, a *vec, c []byte, live bitmap) {
+	beginning(out, a, c, live, math.MaxInt32)
+}
+
+// beginning sets the rows of live that begin with a text and are at most so long. The lengths of all rows are compared first, without a
+// branch, then the first eight bytes: also without one, which would be taken as if by chance, where many rows are left.
+func beginning(out bitmap, a *vec, c []byte, live bitmap, longest int32) {
 	head, mask := firstBytes(c)
-	for w, word := range out {
-		if word == 0 {
-			continue
-		}
+	least, most := uint32(len(c)), uint32(longest)-uint32(len(c))
+	data := a.data
+	for w := range out {
 		from := w * 64
 		begin := a.begin[from:min(from+64, a.rows)]
-		for left := word; left != 0; left &= left - 1 {
-			i := bits.TrailingZeros64(left)
-			at := int(uint32(begin[i&63]))
-			if at+8 <= len(a.data) {
-				if (binary.LittleEndian.Uint64(a.data[at:])^head)&mask == 0 && (len(c) <= 8 || string(a.data[at:at+len(c)]) == string(c)) {
-					continue
-				}
-			} else if string(a.data[at:at+len(c)]) == string(c) {
+		end := a.end[from:][:len(begin)]
+		var word uint64
+		for i, at := range begin {
+			word |= bit(uint32(end[i]-at)-least <= most) << (i & 63)
+		}
+		if live != nil {
+			word &= live[w]
+		}
+		if word != 0 && a.dense && int(begin[len(begin)-1])+8 <= len(data) && bits.OnesCount64(word) > manyLeft {
+			var same uint64
+			for i, at := range begin {
+				first := binary.LittleEndian.Uint64(data[uint32(at):])
+				same |= bit((first^head)&mask == 0) << (i & 63)
+			}
+			if word &= same; len(c) <= 8 {
+				out[w] = word
 				continue
 			}
-			word &^= 1 << (i & 63)
+		}
+		for left := word; left != 0; left &= left - 1 {
+			i := bits.TrailingZeros64(left)
+			at := int(begin[i&63])
+			word &^= bit(string(data[at:at+len(c)]) != string(c)) << (i & 63)
 		}
 		out[w] = word
 	}
 }
+
+// manyLeft of 64 rows are more than are cheaper to compare one by one.
+const manyLeft = 8
 
 // firstBytes returns the first eight bytes of a text as a number, and which bits of it count.
 func firstBytes(c []byte) (head, mask uint64) {
 	var first [8]byte
 	n := copy(first[:], c)
 	return binary.LittleEndian.Uint64(first[:]), ^uint64(0) >> (64 - 8*n)
-}
-
-// equalLengths sets the rows of live that are so long.
-func equalLengths(out bitmap, a *vec, length int32, live bitmap) {
-	for w := range out {
-		from := w * 64
-		end := a.end[from:min(from+64, a.rows)]
-		begin := a.begin[from:][:len(end)]
-		var word uint64
-		for i, e := range end {
-			word |= bit(e-begin[i] == length) << (i & 63)
-		}
-		if live != nil {
-			word &= live[w]
-		}
-		out[w] = word
-	}
-}
-
-// beginningWith sets the rows of live that begin with the text, which is not empty.
-func beginningWith(out bitmap, a *vec, c []byte, live bitmap) {
-	head, mask := firstBytes(c)
-	for i := range each(live, a.rows) {
-		at, end := int(a.begin[i]), int(a.end[i])
-		if end-at < len(c) {
-			continue
-		}
-		if at+8 <= len(a.data) && (binary.LittleEndian.Uint64(a.data[at:])^head)&mask != 0 {
-			continue
-		}
-		if string(a.data[at:at+len(c)]) == string(c) {
-			out.set(i)
-		}
-	}
 }

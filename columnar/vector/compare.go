@@ -361,7 +361,7 @@ func beginningWith(out bitmap, a *vec, c []byte, live bitmap) {
 }
 
 // beginning sets the rows of live that begin with a text and are at most so long. The lengths of all rows are compared first, without a
-// branch, then the first eight bytes: also without one, which would be taken as if by chance, where many rows are left.
+// branch, then the first and the last eight bytes: also without one, which would be taken as if by chance, where many rows are left.
 func beginning(out bitmap, a *vec, c []byte, live bitmap, longest int32) {
 	head, mask := firstBytes(c)
 	least, most := uint32(len(c)), uint32(longest)-uint32(len(c))
@@ -377,13 +377,12 @@ func beginning(out bitmap, a *vec, c []byte, live bitmap, longest int32) {
 		if live != nil {
 			word &= live[w]
 		}
-		if word != 0 && a.dense && int(begin[len(begin)-1])+8 <= len(data) && bits.OnesCount64(word) > manyLeft {
-			var same uint64
-			for i, at := range begin {
-				first := binary.LittleEndian.Uint64(data[uint32(at):])
-				same |= bit((first^head)&mask == 0) << (i & 63)
+		if word != 0 && a.dense && int(begin[len(begin)-1])+max(len(c), 8) <= len(data) && bits.OnesCount64(word) > manyLeft {
+			word &= sameAt(data, begin, head, mask)
+			if len(c) > 8 {
+				word &= sameAt(data[len(c)-8:], begin, binary.LittleEndian.Uint64(c[len(c)-8:]), ^uint64(0))
 			}
-			if word &= same; len(c) <= 8 {
+			if len(c) <= 16 {
 				out[w] = word
 				continue
 			}
@@ -395,6 +394,14 @@ func beginning(out bitmap, a *vec, c []byte, live bitmap, longest int32) {
 		}
 		out[w] = word
 	}
+}
+
+// sameAt compares eight bytes of each row.
+func sameAt(data []byte, begin []int32, want, mask uint64) (same uint64) {
+	for i, at := range begin {
+		same |= bit((binary.LittleEndian.Uint64(data[uint32(at):])^want)&mask == 0) << (i & 63)
+	}
+	return same
 }
 
 // manyLeft of 64 rows are more than are cheaper to compare one by one.

@@ -7,7 +7,12 @@ import (
 	"sort"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"pgregory.net/rapid"
+
+	"scribe/columnar/plan"
+	"scribe/columnar/schema"
 )
 
 func TestDistinctEstimates(t *testing.T) {
@@ -101,4 +106,44 @@ func TestSketchIsBoundedAndWithoutOrder(t *testing.T) {
 			t.Fatalf("%d bytes", a.bytes())
 		}
 	})
+}
+
+// Two aggregators that were merged have the answer of one that has seen all rows.
+func TestMerge(t *testing.T) {
+	interval, float64s := schema.Type{Kind: schema.Interval}, schema.Type{Kind: schema.Float64}
+	g := countBy("int32")
+	for _, c := range []string{"int32", "int64", "uint64", "float64", "decimal"} {
+		g.Aggregates = append(g.Aggregates, plan.Aggregate{Func: "approx_quantile", Arg: column(c), Params: []float64{0.5}, T: float64s})
+	}
+	g.Aggregates = append(g.Aggregates,
+		plan.Aggregate{Func: "sum", Arg: column("float64"), T: float64s}, plan.Aggregate{Func: "avg", Arg: column("float64"), T: float64s},
+		plan.Aggregate{Func: "sum", Arg: column("interval"), T: interval}, plan.Aggregate{Func: "avg", Arg: column("interval"), T: interval})
+	var all []row
+	for i := range 200 {
+		r := make(row, len(columns))
+		r[1], r[2], r[3], r[4] = int32(i%3), int64(i-50), uint64(i), float64(i)/4
+		r[5], r[11] = decimal128.FromI64(int64(i)), arrow.MonthDayNanoInterval{Months: int32(i % 5), Days: int32(i), Nanoseconds: int64(i) * 1000}
+		all = append(all, r)
+	}
+	made := func(rows []row) *Aggregator {
+		a, err := New(g, arrowSchema(), Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Add(batchOf(rows)); err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	whole, merged := made(all), made(all[:70])
+	if err := merged.Merge(made(all[70:])); err != nil {
+		t.Fatal(err)
+	}
+	want, got := result(t, whole), result(t, merged)
+	if !slices.Equal(got, want) || len(got) != 3 {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if w, m := whole.Stats(), merged.Stats(); w.Rows != m.Rows || w.Groups != m.Groups {
+		t.Errorf("%+v, want %+v", m, w)
+	}
 }

@@ -13,7 +13,7 @@ import (
 
 func newBenchQuery() *cobra.Command {
 	var (
-		o                   = bench.QueryOptions{Queries: bench.BenchQueries()}
+		o                   = bench.QueryOptions{Queries: bench.QueryCount()}
 		readers             = []int{1, 20, 100}
 		rate    units.Bytes = 4_000_000
 		length              = units.Duration(10 * time.Second)
@@ -40,8 +40,8 @@ the history, and again. A new cell in this process is measured for each.`,
 					return usage(fmt.Errorf("--readers %d is outside 1 to 10000", n))
 				}
 			}
-			if o.Queries < 1 || o.Queries > bench.BenchQueries() {
-				return usage(fmt.Errorf("--queries %d is outside 1 to %d", o.Queries, bench.BenchQueries()))
+			if o.Queries < 1 || o.Queries > bench.QueryCount() {
+				return usage(fmt.Errorf("--queries %d is outside 1 to %d", o.Queries, bench.QueryCount()))
 			}
 			o.BytesPerSecond, o.Duration = float64(rate), length.Std()
 			if profile != "" {

@@ -92,8 +92,8 @@ var benchQueries = []string{
 	"SELECT client_ip, path, status FROM access WHERE status >= 400 AND user_agent LIKE 'Mozilla%'",
 }
 
-// BenchQueries is how many different queries there are.
-func BenchQueries() int { return len(benchQueries) }
+// QueryCount is how many different queries there are.
+func QueryCount() int { return len(benchQueries) }
 
 // accessJSON is the access log as JSON objects.
 func accessJSON() Workload {

@@ -39,7 +39,7 @@ func DefaultConfig() Config {
 	return Config{
 		MaxQueries:    32,
 		MaxFollows:    24,
-		QueryMemory:   32 << 20,
+		QueryMemory:   128 << 20,
 		MaxRows:       100_000_000,
 		MaxTime:       10 * time.Minute,
 		MaxFollowTime: 0,

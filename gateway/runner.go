@@ -147,14 +147,13 @@ type Error struct {
 // Error is the whole of it, over several lines when it shows a place.
 func (e *Error) Error() string {
 	text := e.Message
-	if e.Line > 0 {
-		text = fmt.Sprintf("line %d, column %d: %s", e.Line, e.Column, text)
-	}
 	if e.Caret != "" {
 		text += "\n" + e.Caret
+	} else if e.Line > 0 {
+		text = fmt.Sprintf("line %d, column %d: %s", e.Line, e.Column, text)
 	}
 	if e.Hint != "" {
-		text += "\nhint: " + e.Hint
+		text += "\nHINT: " + e.Hint
 	}
 	return text
 }

@@ -43,6 +43,7 @@ type serverFlags struct {
 	leaseTTL        units.Duration
 	limits          app.Limits
 	collector       app.CollectorConfig
+	gateway         app.GatewayConfig
 	region          string
 	regions         []string
 	memcached       []string
@@ -80,6 +81,11 @@ func (f *serverFlags) addStorage(cmd *cobra.Command, d app.Config) {
 	fs.Var(&f.collector.PinLimit, "collector-pin-limit", "how far beyond a category's retention readers may hold it back")
 	fs.Var(&f.collector.Interval, "collector-interval", "least time between two looks at what retention has to remove")
 	fs.StringVar(&f.collector.Adopt, "collector-adopt", "", "claim in the blob store, as named by the collector's error, that it may replace")
+	f.gateway = d.Gateway
+	fs.StringVar(&f.gateway.Flight, "flight", "", "address to serve Arrow Flight SQL on, host:port (default: it is not served); queries over HTTP are at --listen, under /v1/query")
+	fs.IntVar(&f.gateway.MaxQueries, "max-queries", d.Gateway.MaxQueries, "how many queries over the network run at a time")
+	fs.Var(&f.gateway.QueryMemory, "query-memory", "most bytes that such a query holds")
+	fs.Var(&f.gateway.MaxTime, "query-time", "how long such a query may run, if it does not follow; 0s = as long as it likes")
 	fs.Var(&f.limits.MetadataCache, "metadata-cache", "most bytes that the metadata engine caches")
 }
 
@@ -142,12 +148,20 @@ func (f *serverFlags) apply(cmd *cobra.Command, c *app.Config) error {
 		"collector-pin-limit": func() error { c.Collector.PinLimit = f.collector.PinLimit; return nil },
 		"collector-interval":  func() error { c.Collector.Interval = f.collector.Interval; return nil },
 		"collector-adopt":     func() error { c.Collector.Adopt = f.collector.Adopt; return nil },
-		"control":             func() error { c.Control = f.control; return nil },
-		"metalog":             func() error { c.Metalog = f.metalog; return nil },
-		"upstream":            func() error { c.Upstream = f.upstream; return nil },
-		"socket":              func() error { c.Socket = f.socket; return nil },
-		"spool":               func() error { c.Spool.Dir = f.spool; return nil },
-		"spool-bytes":         func() error { c.Spool.MaxBytes = f.spoolBytes; return nil },
+		"flight":              func() error { c.Gateway.Flight = f.gateway.Flight; return nil },
+		"max-queries": func() error {
+			c.Gateway.MaxQueries = f.gateway.MaxQueries
+			c.Gateway.MaxFollows = min(c.Gateway.MaxFollows, c.Gateway.MaxQueries)
+			return nil
+		},
+		"query-memory": func() error { c.Gateway.QueryMemory = f.gateway.QueryMemory; return nil },
+		"query-time":   func() error { c.Gateway.MaxTime = f.gateway.MaxTime; return nil },
+		"control":      func() error { c.Control = f.control; return nil },
+		"metalog":      func() error { c.Metalog = f.metalog; return nil },
+		"upstream":     func() error { c.Upstream = f.upstream; return nil },
+		"socket":       func() error { c.Socket = f.socket; return nil },
+		"spool":        func() error { c.Spool.Dir = f.spool; return nil },
+		"spool-bytes":  func() error { c.Spool.MaxBytes = f.spoolBytes; return nil },
 		"roles": func() error {
 			roles, err := app.ParseRoles(f.roles)
 			c.Roles = roles
@@ -172,7 +186,7 @@ func newUp() *cobra.Command {
 other service. Prints one line "ready http://HOST:PORT" on standard output when it serves. SIGTERM makes everything that was
 accepted durable, then ends it.`,
 		Example: `  scribe up
-  scribe up --data /var/lib/scribe --listen 0.0.0.0:7420
+  scribe up --data /var/lib/scribe --listen 0.0.0.0:7420 --flight 0.0.0.0:7424
   SCRIBE_S3_ACCESS_KEY=... SCRIBE_S3_SECRET_KEY=... scribe up --blobs s3 --s3-endpoint http://127.0.0.1:9000 --s3-bucket scribe`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -195,12 +209,13 @@ func newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve --roles ROLE,...",
 		Short: "Run some roles of a cell that spans processes",
-		Long: `Run some roles in this process: controlplane, metalog, batcher, writeproxy, scribed, readstream, readproxy, collector, sequencer. Roles that are not
-here are reached at --control and --metalog, or through the membership that the control plane keeps.
+		Long: `Run some roles in this process: controlplane, metalog, batcher, writeproxy, scribed, readstream, readproxy, collector, sequencer, gateway. Roles that
+are not here are reached at --control and --metalog, or through the membership that the control plane keeps.
 Prints one line "ready http://HOST:PORT" on standard output when it serves.`,
 		Example: `  scribe serve --roles controlplane,metalog --data ./meta --listen 127.0.0.1:7421
   scribe serve --roles batcher --control http://127.0.0.1:7421 --metalog http://127.0.0.1:7421 --blob-path ./blobs --data ./b1 --listen 127.0.0.1:7431
   scribe serve --roles readproxy --control http://127.0.0.1:7421 --blob-path ./blobs --data ./r1 --listen 127.0.0.1:7441 --memcached 127.0.0.1:11211
+  scribe serve --roles gateway --control http://127.0.0.1:7421 --data ./g1 --listen 127.0.0.1:7451 --flight 127.0.0.1:7454
   scribe serve --config /etc/scribe/writeproxy.yaml
     # another region, and what a read proxy does, in the file:
     region: eu

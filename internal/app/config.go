@@ -56,6 +56,8 @@ type Config struct {
 	Collector CollectorConfig `yaml:"collector"`
 	// Streams is about consumers' streams of pointers.
 	Streams StreamsConfig `yaml:"streams"`
+	// Gateway is about queries over the network.
+	Gateway GatewayConfig `yaml:"gateway"`
 	// AutoCreate creates a category on the first write to it.
 	AutoCreate bool `yaml:"auto_create"`
 	// Limits bound memory.
@@ -132,6 +134,7 @@ func DefaultConfig() Config {
 		ReadProxy:  defaultReadProxy(),
 		Collector:  defaultCollector(),
 		Streams:    defaultStreams(),
+		Gateway:    defaultGateway(),
 		AutoCreate: true,
 		Limits: Limits{
 			WriteMemory:   256 << 20,
@@ -206,6 +209,7 @@ func (c *Config) Validate() error {
 	if c.Has(ReadStream) {
 		faults = append(faults, c.Streams.faults()...)
 	}
+	faults = append(faults, c.gatewayFaults()...)
 	for field, v := range map[string]units.Bytes{
 		"limits.write_memory": c.Limits.WriteMemory, "limits.batch_memory": c.Limits.BatchMemory,
 		"limits.read_cache": c.Limits.ReadCache, "limits.metadata_cache": c.Limits.MetadataCache,
@@ -236,11 +240,13 @@ func (c *Config) Validate() error {
 // to that.
 func (c *Config) MemoryLimit() int64 {
 	const idle = 64 << 20
+	// How many queries are taken to hold all that they may at the same time. If more do, garbage is collected more often.
+	const fullQueries = 2
 	sum := units.Bytes(0)
 	for role, n := range map[Role]units.Bytes{
 		Scribed: c.Limits.WriteMemory, WriteProxy: c.Limits.WriteMemory, Batcher: c.Limits.BatchMemory,
 		ReadProxy: c.Limits.ReadCache + c.Limits.ReadMemory, Metalog: c.Limits.MetadataCache,
-		ReadStream: c.Streams.Memory,
+		ReadStream: c.Streams.Memory, Gateway: fullQueries * c.Gateway.QueryMemory,
 	} {
 		if c.Has(role) {
 			sum += n
@@ -282,7 +288,7 @@ func (c *Config) hasAny(roles ...Role) bool { return slices.ContainsFunc(roles, 
 func (c *Config) needsControl() bool { return c.needsCategories() || c.hasAny(ControlPlane, Metalog) }
 
 func (c *Config) needsCategories() bool {
-	return c.hasAny(Batcher, WriteProxy, ReadStream, ReadProxy, Collector, Sequencer)
+	return c.hasAny(Batcher, WriteProxy, ReadStream, ReadProxy, Collector, Sequencer, Gateway)
 }
 func (c *Config) needsMetalog() bool { return c.hasAny(Batcher, ReadStream, Collector, Sequencer) }
 func (c *Config) needsBlobs() bool   { return c.hasAny(Batcher, ReadProxy, Collector) }

@@ -2,109 +2,94 @@ package app
 
 import (
 	"context"
-	"sync"
-	"time"
+	"errors"
+	"fmt"
+	"net"
 
-	"scribe/internal/rpc"
-	scribev1 "scribe/proto/scribe/v1"
+	"scribe/gateway"
+	"scribe/internal/units"
 )
 
-// gateway answers for the control plane in a process that may not be it, and describes its own process.
-type gateway struct {
-	rpc.ControlService
-	version   string
-	startedAt int64
-	roles     []scribev1.Role
+// GatewayConfig bounds what queries over the network take; see gateway.Config, whose fields have the same names.
+type GatewayConfig struct {
+	// Flight is the TCP address of Arrow Flight SQL, host:port; empty = it is not served. HTTP is on the process's own address.
+	Flight string `yaml:"flight"`
+	// MaxQueries is how many queries run at a time, MaxFollows how many of them may be ones that follow.
+	MaxQueries int `yaml:"max_queries"`
+	MaxFollows int `yaml:"max_follows"`
+	// QueryMemory is what a query may hold.
+	QueryMemory units.Bytes `yaml:"query_memory"`
+	// MaxRows is the most rows of an answer; 0 = no bound.
+	MaxRows int64 `yaml:"max_rows"`
+	// MaxTime is how long a query runs, MaxFollowTime how long one that follows; 0 = no bound.
+	MaxTime       units.Duration `yaml:"max_time"`
+	MaxFollowTime units.Duration `yaml:"max_follow_time"`
+	// Heartbeat is the longest silence of an answer that follows.
+	Heartbeat units.Duration `yaml:"heartbeat"`
+	// StallTimeout is how long a client may take nothing of what is written to it.
+	StallTimeout units.Duration `yaml:"stall_timeout"`
+}
 
-	mu struct {
-		sync.Mutex
-		// silent: the control plane did not answer, and listen waits until it does. Nobody else asks it.
-		silent, closed bool
+func defaultGateway() GatewayConfig {
+	d := gateway.DefaultConfig()
+	return GatewayConfig{
+		MaxQueries: d.MaxQueries, MaxFollows: d.MaxFollows, QueryMemory: units.Bytes(d.QueryMemory), MaxRows: d.MaxRows,
+		MaxTime: units.Duration(d.MaxTime), MaxFollowTime: units.Duration(d.MaxFollowTime),
+		Heartbeat: units.Duration(d.Heartbeat), StallTimeout: units.Duration(d.StallTimeout),
 	}
-	listening sync.WaitGroup
-	life      context.Context //nolint:containedctx // of listen, which no call waits for
-	end       context.CancelFunc
 }
 
-func newGateway(control rpc.ControlService, version string, started time.Time, roles []scribev1.Role) *gateway {
-	g := &gateway{ControlService: control, version: version, startedAt: started.UnixMicro(), roles: roles}
-	g.life, g.end = context.WithCancel(context.Background())
-	return g
+// role is what the role is made with.
+func (c *GatewayConfig) role() gateway.Config {
+	cfg := gateway.DefaultConfig()
+	cfg.MaxQueries, cfg.MaxFollows, cfg.QueryMemory, cfg.MaxRows = c.MaxQueries, c.MaxFollows, int64(c.QueryMemory), c.MaxRows
+	cfg.MaxTime, cfg.MaxFollowTime = c.MaxTime.Std(), c.MaxFollowTime.Std()
+	cfg.Heartbeat, cfg.StallTimeout = c.Heartbeat.Std(), c.StallTimeout.Std()
+	return cfg
 }
 
-// close ends what the gateway runs, and waits for it. It still answers.
-func (g *gateway) close(context.Context) error {
-	g.mu.Lock()
-	g.mu.closed = true
-	g.mu.Unlock()
-	g.end()
-	g.listening.Wait()
-	return nil
-}
-
-const (
-	// statusPatience is how long a process waits for the control plane to say what it knows of the cell: much less than those who ask
-	// the process wait. A host's programs start, and go on, while everything behind its agent hangs.
-	statusPatience = 500 * time.Millisecond
-	// statusSilence is the pause between two questions to one that did not answer in that time. Programs ask their agent every few
-	// seconds, each in the course of a write: nobody but the first waits.
-	statusSilence = 5 * time.Second
-)
-
-// GetStatus describes this process, with the members and categories that the control plane knows. A process that can't reach it in a
-// moment still describes itself: clients learn what it offers.
-func (g *gateway) GetStatus(ctx context.Context, req *scribev1.GetStatusRequest) (*scribev1.GetStatusResponse, error) {
-	cell := g.cellStatus(ctx, req)
-	return &scribev1.GetStatusResponse{Version: g.version, StartedAt: g.startedAt, Roles: g.roles, Members: cell.GetMembers(), Categories: cell.GetCategories()}, nil
-}
-
-// cellStatus is what the control plane says; nil when it does not.
-func (g *gateway) cellStatus(ctx context.Context, req *scribev1.GetStatusRequest) *scribev1.GetStatusResponse {
-	g.mu.Lock()
-	silent := g.mu.silent
-	g.mu.Unlock()
-	if silent {
+// gatewayFaults are the role's own, under the name of the configuration.
+func (c *Config) gatewayFaults() []error {
+	if !c.Has(Gateway) {
+		if c.Gateway.Flight != "" {
+			return []error{errors.New("gateway.flight: the process has no gateway role")}
+		}
 		return nil
 	}
-	res, answered := g.ask(ctx, req)
-	if answered || ctx.Err() != nil {
-		return res
+	var errs []error
+	cfg := c.Gateway.role()
+	if err := cfg.Validate(); err != nil {
+		errs = append(errs, err)
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.mu.silent && !g.mu.closed {
-		g.mu.silent = true
-		g.listening.Go(g.listen)
+	if c.Gateway.Flight != "" {
+		if _, port, err := net.SplitHostPort(c.Gateway.Flight); err != nil || port == "" {
+			errs = append(errs, fmt.Errorf("gateway.flight: %q is not an address of the form host:port", c.Gateway.Flight))
+		}
 	}
-	return nil
+	return errs
 }
 
-// ask asks the control plane. answered reports whether it did, if only to refuse.
-func (g *gateway) ask(ctx context.Context, req *scribev1.GetStatusRequest) (res *scribev1.GetStatusResponse, answered bool) {
-	ctx, cancel := context.WithTimeout(ctx, statusPatience)
-	defer cancel()
-	res, err := g.ControlService.GetStatus(ctx, req)
+func (a *App) startGateway(ctx context.Context) error {
+	g, err := gateway.New(a.cfg.Gateway.role(), gateway.Deps{
+		Runner: &queries{server: a.controlURL(), categories: a.parts.catalog, log: a.log}, Version: a.opts.Version, Logger: a.log, Registerer: a.registry,
+	})
 	if err != nil {
-		return nil, ctx.Err() == nil
+		return err
 	}
-	return res, true
-}
-
-// listen asks a control plane that did not answer until it does.
-func (g *gateway) listen() {
-	t := time.NewTicker(statusSilence)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-		case <-g.life.Done():
-			return
-		}
-		if _, answered := g.ask(g.life, &scribev1.GetStatusRequest{}); answered {
-			g.mu.Lock()
-			g.mu.silent = false
-			g.mu.Unlock()
-			return
-		}
+	a.onStop("gateway", g.Close)
+	a.mux.Handle(gateway.Path, g)
+	if a.cfg.Gateway.Flight == "" {
+		return nil
 	}
+	l, err := listenTCP(ctx, a.cfg.Gateway.Flight)
+	if err != nil {
+		return fmt.Errorf("Flight SQL: %w", err)
+	}
+	failed, err := g.ServeFlight(l)
+	if err != nil {
+		return err
+	}
+	watch(a, failed, func(err error) error { return err })
+	a.log.Info("serving Flight SQL", "url", "grpc://"+reachable(l.Addr()))
+	return nil
 }

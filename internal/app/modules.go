@@ -34,7 +34,7 @@ type module struct {
 // front to its back, each role draining into the next; then what they shared.
 var modules = []module{
 	{"control plane", func(c *Config) bool { return c.Has(ControlPlane) }, (*App).startControlPlane},
-	{"control gateway", func(*Config) bool { return true }, (*App).startGateway},
+	{"control gateway", func(*Config) bool { return true }, (*App).startControlGateway},
 	{"metalog", (*Config).usesMetalog, (*App).startMetalog},
 	{"blob store", (*Config).needsBlobs, (*App).startBlobs},
 	{"catalog", (*Config).needsCategories, (*App).startCatalog},
@@ -46,6 +46,7 @@ var modules = []module{
 	{"read proxy", func(c *Config) bool { return c.Has(ReadProxy) }, (*App).startReadProxy},
 	{"collector", func(c *Config) bool { return c.Has(Collector) }, (*App).startCollector},
 	{"sequencer", func(c *Config) bool { return c.Has(Sequencer) }, (*App).startSequencer},
+	{"gateway", func(c *Config) bool { return c.Has(Gateway) }, (*App).startGateway},
 	{"membership", (*Config).needsControl, (*App).join},
 	{"write service", func(c *Config) bool { return c.hasAny(WriteProxy, Scribed) }, (*App).serveWrites},
 	{"inputs", func(c *Config) bool { return c.Has(Scribed) }, (*App).startInputs},
@@ -120,8 +121,8 @@ func (a *App) startControlPlane(ctx context.Context) error {
 	return nil
 }
 
-// startGateway answers ControlService in every process, so that any of them can be given to clients.
-func (a *App) startGateway(context.Context) error {
+// startControlGateway answers ControlService in every process, so that any of them can be given to clients.
+func (a *App) startControlGateway(context.Context) error {
 	upstream := a.parts.control
 	switch {
 	case upstream != nil:
@@ -132,7 +133,7 @@ func (a *App) startGateway(context.Context) error {
 		upstream = rpc.NewControlClient(a.transport, a.cfg.Upstream) // an agent passes questions on, but is no member
 		a.parts.groups = rpc.NewGroupClient(a.transport, a.cfg.Upstream)
 	}
-	g := newGateway(upstream, a.opts.Version, a.started, a.protoRoles())
+	g := newControlGateway(upstream, a.opts.Version, a.started, a.protoRoles())
 	a.onStop("control gateway", g.close)
 	a.provide(rpc.Services{Control: g, Group: a.parts.groups})
 	if a.overLoopback() {

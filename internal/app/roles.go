@@ -22,10 +22,11 @@ const (
 	ReadProxy    Role = "readproxy"
 	Collector    Role = "collector"
 	Sequencer    Role = "sequencer"
+	Gateway      Role = "gateway"
 )
 
 // AllRoles are in the order in which they start: each after those it needs. They stop in the opposite order.
-var AllRoles = []Role{ControlPlane, Metalog, Batcher, WriteProxy, Scribed, ReadStream, ReadProxy, Collector, Sequencer}
+var AllRoles = []Role{ControlPlane, Metalog, Batcher, WriteProxy, Scribed, ReadStream, ReadProxy, Collector, Sequencer, Gateway}
 
 var protoRoles = map[Role]scribev1.Role{
 	ControlPlane: scribev1.Role_ROLE_CONTROLPLANE,
@@ -37,6 +38,7 @@ var protoRoles = map[Role]scribev1.Role{
 	ReadProxy:    scribev1.Role_ROLE_READPROXY,
 	Collector:    scribev1.Role_ROLE_COLLECTOR,
 	Sequencer:    scribev1.Role_ROLE_SEQUENCER,
+	Gateway:      scribev1.Role_ROLE_GATEWAY,
 }
 
 // ParseRoles reads a list of names separated by commas; "all" stands for every role. Names may repeat.

@@ -347,6 +347,8 @@ func roleName(r scribev1.Role) string {
 		return "collector"
 	case scribev1.Role_ROLE_SEQUENCER:
 		return "sequencer"
+	case scribev1.Role_ROLE_GATEWAY:
+		return "gateway"
 	case scribev1.Role_ROLE_READPROXY:
 		return "read proxy"
 	case scribev1.Role_ROLE_BATCHER:

@@ -46,6 +46,8 @@ const (
 	Role_ROLE_COLLECTOR Role = 9
 	// One order for the categories that ask for it.
 	Role_ROLE_SEQUENCER Role = 10
+	// SQL queries over HTTP and Arrow Flight SQL.
+	Role_ROLE_GATEWAY Role = 11
 )
 
 // Enum value maps for Role.
@@ -61,6 +63,7 @@ var (
 		7:  "ROLE_METALOG",
 		9:  "ROLE_COLLECTOR",
 		10: "ROLE_SEQUENCER",
+		11: "ROLE_GATEWAY",
 	}
 	Role_value = map[string]int32{
 		"ROLE_UNSPECIFIED":  0,
@@ -73,6 +76,7 @@ var (
 		"ROLE_METALOG":      7,
 		"ROLE_COLLECTOR":    9,
 		"ROLE_SEQUENCER":    10,
+		"ROLE_GATEWAY":      11,
 	}
 )
 
@@ -2098,7 +2102,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\x0fListPinsRequest\"c\n" +
 	"\x10ListPinsResponse\x12\"\n" +
 	"\x04pins\x18\x01 \x03(\v2\x0e.scribe.v1.PinR\x04pins\x12+\n" +
-	"\x03age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03age*\xcf\x01\n" +
+	"\x03age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03age*\xe1\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_SCRIBED\x10\x01\x12\x13\n" +
@@ -2110,7 +2114,8 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\fROLE_METALOG\x10\a\x12\x12\n" +
 	"\x0eROLE_COLLECTOR\x10\t\x12\x12\n" +
 	"\x0eROLE_SEQUENCER\x10\n" +
-	"2\xe8\t\n" +
+	"\x12\x10\n" +
+	"\fROLE_GATEWAY\x10\v2\xe8\t\n" +
 	"\x0eControlService\x12U\n" +
 	"\x0eCreateCategory\x12 .scribe.v1.CreateCategoryRequest\x1a!.scribe.v1.CreateCategoryResponse\x12L\n" +
 	"\vGetCategory\x12\x1d.scribe.v1.GetCategoryRequest\x1a\x1e.scribe.v1.GetCategoryResponse\x12U\n" +

@@ -83,7 +83,7 @@ func (a *App) startGateway(ctx context.Context) error {
 	}
 	l, err := listenTCP(ctx, a.cfg.Gateway.Flight)
 	if err != nil {
-		return fmt.Errorf("Flight SQL: %w", err)
+		return fmt.Errorf("--flight: %w", err)
 	}
 	failed, err := g.ServeFlight(l)
 	if err != nil {

@@ -23,8 +23,8 @@
 // Batches are reference counted by the rules of Arrow: what this package returns the caller releases. All memory is Go's, so
 // a batch that is never released is garbage collected all the same.
 //
-// # What is planned here
+// # Queries
 //
-// Schemas of categories (declared or inferred), transcoding of JSON, CSV, Avro and protobuf payloads to typed columns, and a
-// subset of SQL that is evaluated over them. None of it exists yet, and nothing in this package depends on how it will look.
+// The packages below this one turn the messages of a category with a schema into typed columns, and evaluate SQL over them. docs/columnar.md
+// has the way of a query, and says which package does what.
 package columnar

@@ -45,7 +45,7 @@ const (
 	readAhead      = 4 << 20 // of each consumer with which a category is verified
 	metadataCache  = 16 << 20
 	leaseTTL       = time.Second
-	fixedMemory    = 80 << 20 // of a process that holds nothing: runtime, code, stacks, collected garbage
+	fixedMemory    = 40 << 20 // of a process that holds nothing: runtime, stacks, collected garbage; not its code
 	memoryOverhead = 3        // times the configured bounds: what is collected, and not yet returned to the system
 )
 
@@ -254,7 +254,7 @@ func (c *cell) kill(m *member) {
 
 // remember keeps what a process that is about to be killed knows.
 func (c *cell) remember(m *member) {
-	m.peak = max(m.peak, m.proc.PeakMemory())
+	m.peak = max(m.peak, m.proc.PeakData())
 	if !slices.Contains(m.parts, partBatcher) {
 		return
 	}

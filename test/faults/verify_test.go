@@ -331,7 +331,7 @@ func (v *verifier) memory(what string) {
 	v.c.t.Helper()
 	bounds := map[string]int64{partBatcher: 2 * batchMemory, partWriteProxy: writeMemory, partReader: readCache + v.answers, partAgent: writeMemory, metaLog: metadataCache}
 	for _, m := range v.c.members {
-		m.peak = max(m.peak, m.proc.PeakMemory())
+		m.peak = max(m.peak, m.proc.PeakData())
 		limit := int64(fixedMemory)
 		for _, part := range m.parts {
 			limit += memoryOverhead * bounds[part]

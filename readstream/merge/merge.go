@@ -383,7 +383,7 @@ func (m *Merge) hold(c *cursor) Status {
 
 // Head is the place of the next item, when the status is Ready.
 func (m *Merge) Head() (record.ShardID, record.LSN) {
-	c := m.ready[0]
+	c := m.front()
 	return c.shard, c.head().LSN
 }
 

@@ -484,6 +484,12 @@ func TestBegin(t *testing.T) {
 		}
 		m.Loaded(2, []metalog.Entry{{LSN: 1, Time: 9, Data: []byte("y")}})
 		for _, want := range []record.ShardID{2, 1} {
+			if _, s := m.Peek(); s != Ready {
+				t.Fatalf("window %d: %v before shard %d", window, s, want)
+			}
+			if shard, lsn := m.Head(); shard != want || lsn != 1 {
+				t.Fatalf("window %d: the next one is LSN %d of shard %v, want shard %d", window, lsn, shard, want)
+			}
 			if it, s := m.Next(); s != Ready || it.Shard != want {
 				t.Fatalf("window %d: %+v, %v, want shard %d", window, it, s, want)
 			}

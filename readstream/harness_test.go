@@ -94,6 +94,8 @@ type faulty struct {
 		all  error
 		// stalled shards are not read before their channel is closed.
 		stalled map[record.ShardID]chan struct{}
+		// deafNotes: questions for annotations are not answered. oneNote: each answer has one at most.
+		deafNotes, oneNote bool
 		// listed is called after each listing of shards, before its answer is given; watches then tell of nothing.
 		listed func()
 	}
@@ -149,6 +151,22 @@ func (f *faulty) Read(ctx context.Context, shard record.ShardID, from record.LSN
 		}
 	}
 	return entries, err
+}
+
+func (f *faulty) Annotations(
+	ctx context.Context, shard record.ShardID, from, to record.LSN, kind metalog.AnnotationKind, maxBytes int,
+) ([]metalog.Annotation, record.LSN, error) {
+	f.mu.Lock()
+	deaf, one := f.mu.deafNotes, f.mu.oneNote
+	f.mu.Unlock()
+	if deaf {
+		<-ctx.Done()
+		return nil, 0, ctx.Err()
+	}
+	if one {
+		maxBytes = 1
+	}
+	return f.Log.Annotations(ctx, shard, from, to, kind, maxBytes)
 }
 
 func (f *faulty) Tail(ctx context.Context, shards []record.ShardID) ([]metalog.State, error) {
@@ -316,7 +334,12 @@ type client struct {
 	skipped []*scribev1.StreamSkip
 	// got are the entries so far.
 	got []*scribev1.StreamEntry
+	// beats are the heartbeats since anything else came.
+	beats int
 }
+
+// mostBeats is how many heartbeats come one after another at most while a test waits for something: they would keep it waiting for ever.
+const mostBeats = int(patience / minHeartbeat)
 
 type option func(*scribev1.StreamStart)
 
@@ -443,6 +466,11 @@ func (c *client) next() *scribev1.StreamResponse {
 	select {
 	case r := <-c.out:
 		c.check(r)
+		if c.beats++; r.GetHeartbeat() == nil {
+			c.beats = 0
+		} else if c.beats > mostBeats {
+			c.t.Fatalf("nothing but heartbeats, the last one %v, after %d entries and %d runs left out", r.GetHeartbeat(), len(c.got), len(c.skipped))
+		}
 		return r
 	case <-c.done:
 		c.t.Fatalf("the stream ended: %v", c.err)

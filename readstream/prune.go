@@ -3,6 +3,8 @@ package readstream
 import (
 	"context"
 	"errors"
+	"maps"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 
@@ -15,6 +17,7 @@ import (
 	"scribe/internal/sequenced"
 	"scribe/internal/zonenote"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/readstream/merge"
 	"scribe/storage/metalog"
 )
 
@@ -71,53 +74,81 @@ func (s *Server) bind(ctx context.Context, p *plan, cat *scribev1.Category) erro
 	return nil
 }
 
-// learned returns what is known of the payloads of records that were read. It is only of use, so what fails is counted, and nothing more.
-func (st *stream) learned(ctx context.Context, shard record.ShardID, entries []metalog.Entry) map[record.LSN][]byte {
-	notes := make(map[record.LSN][]byte)
-	from, to := entries[0].LSN, entries[len(entries)-1].LSN+1
-	for from < to {
-		found, until, err := st.s.deps.Log.Annotations(ctx, shard, from, to, metalog.AnnotationZones, 0)
-		if err != nil || until <= from {
-			if ctx.Err() == nil {
-				st.s.metrics.engineErrors.WithLabelValues("annotations").Inc()
-			}
-			break
+// annotationsTimeout bounds a question for what was learned of payloads, where Config.ReadGrace is not longer: streams go on without it
+// rather than wait.
+const annotationsTimeout = time.Second
+
+// learned returns what is known of the payloads of records from an LSN on, and up to which it says all. It is only of use, so what fails is
+// counted, and nothing more: then it says of all that nothing is known.
+func (st *stream) learned(ctx context.Context, shard record.ShardID, from, to record.LSN) (notes map[record.LSN][]byte, until record.LSN) {
+	ctx, cancel := context.WithTimeout(ctx, max(annotationsTimeout, st.s.cfg.ReadGrace))
+	defer cancel()
+	found, until, err := st.s.deps.Log.Annotations(ctx, shard, from, to, metalog.AnnotationZones, 0)
+	if err != nil || until <= from {
+		if !errors.Is(ctx.Err(), context.Canceled) {
+			st.s.metrics.engineErrors.WithLabelValues("annotations").Inc()
 		}
-		for i := range found {
-			notes[found[i].LSN] = found[i].Data
-		}
-		from = until
+		return nil, to
 	}
-	return notes
+	notes = make(map[record.LSN][]byte, len(found))
+	for i := range found {
+		notes[found[i].LSN] = found[i].Data
+	}
+	return notes, until
 }
 
-// judge returns which of the records that were read can be left out.
-func (st *stream) judge(ctx context.Context, shard record.ShardID, entries []metalog.Entry) map[place]left {
+// judge returns which of the records that were read can be left out. What was learned of them is held for an answer of the engine at a
+// time: that of many records may be larger than they are.
+func (st *stream) judge(ctx context.Context, shard record.ShardID, entries []metalog.Entry) map[record.LSN]left {
 	f := st.plan.filter
 	if f == nil || len(entries) == 0 {
 		return nil
 	}
-	notes := st.learned(ctx, shard, entries)
-	if len(notes) == 0 && !f.placed {
-		return nil
-	}
-	var out map[place]left
+	out := make(map[record.LSN]left)
+	var notes map[record.LSN][]byte
+	until, to := entries[0].LSN, entries[len(entries)-1].LSN+1
 	for i := range entries {
 		e := &entries[i]
+		if e.LSN >= until {
+			notes, until = st.learned(ctx, shard, e.LSN, to)
+		}
 		note := notes[e.LSN]
 		if note == nil && !f.placed {
 			continue
 		}
 		l, encoded, ok := st.pointerOf(e)
-		if !ok || f.mayMatch(st, shard, e.Time, note, encoded) {
-			continue
+		if ok && !f.mayMatch(st, shard, e.Time, note, encoded) {
+			out[e.LSN] = l
 		}
-		if out == nil {
-			out = make(map[place]left)
-		}
-		out[place{shard, e.LSN}] = l
 	}
 	return out
+}
+
+// keep keeps which records of a shard can be left out, but for those that were handed out while they were judged. The mutex is held.
+func (st *stream) keep(shard record.ShardID, leave map[record.LSN]left) {
+	if len(leave) == 0 {
+		return
+	}
+	if st.mu.left == nil {
+		st.mu.left = make(map[place]left)
+	}
+	at := st.merge.Position(shard)
+	for lsn, l := range leave {
+		if lsn >= at {
+			st.mu.left[place{shard, lsn}] = l
+		}
+	}
+}
+
+// forget drops what was kept of records that the merge has handed out. The mutex is held.
+func (st *stream) forget(it *merge.Item) {
+	switch {
+	case len(st.mu.left) == 0:
+	case it.Kind == merge.Gap:
+		maps.DeleteFunc(st.mu.left, func(at place, _ left) bool { return at.shard == it.Shard && at.lsn < it.To })
+	default:
+		delete(st.mu.left, place{it.Shard, it.LSN})
+	}
 }
 
 // pointerOf reads the pointer of a record. What is none, or can't be read, is not left out: whoever comes to it says what is wrong.
@@ -170,8 +201,8 @@ func (st *stream) prunes() bool {
 	if !ok {
 		return false
 	}
-	delete(st.mu.left, place{shard, lsn})
 	it, _ := st.merge.Next()
+	st.forget(&it)
 	delete(st.skips, shard)
 	st.watermark, st.pending = st.merge.Low(), st.merge.Pending()
 	if st.plan.sequenced {

@@ -12,10 +12,12 @@ import (
 
 	"scribe/columnar/schema"
 	"scribe/columnar/zone"
+	"scribe/internal/bucket"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
 	"scribe/internal/zonenote"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/readstream/merge"
 	"scribe/storage/metalog"
 )
 
@@ -73,7 +75,11 @@ func (h *harness) pointerAt(shard record.ShardID, lsn record.LSN) []byte {
 // TestPruning leaves out what can't match, and nothing else, at any credits, and goes on where it was sent away.
 func TestPruning(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		h := newHarness(t, func(c *Config) { c.BatchEntries = rapid.IntRange(1, 20).Draw(rt, "batch") })
+		h := newHarness(t, func(c *Config) {
+			c.BatchEntries = rapid.IntRange(1, 20).Draw(rt, "batch")
+			c.ReadGrace, c.ReadTimeout = patience, patience // what was learned comes, however busy the machine is
+		})
+		h.log.mu.oneNote = rapid.Bool().Draw(rt, "one note an answer")
 		s := h.withSchema()
 		all := shards(rapid.IntRange(1, 3).Draw(rt, "shards"))
 		for range rapid.IntRange(1, 30).Draw(rt, "records") {
@@ -127,6 +133,11 @@ func TestPruning(t *testing.T) {
 			h.server.evict0()
 			e := c.until(func(r *scribev1.StreamResponse) bool { return r.GetEvicted() != nil }).GetEvicted()
 			resume = e.GetResume()
+			for _, e := range c.got {
+				if !wanted[[2]uint64{e.GetShard(), e.GetLsn()}] {
+					rt.Fatalf("%v came although it can't match", e)
+				}
+			}
 			got = append(got, c.got...)
 			skips += count(c.skipped)
 			if err := c.end(); err != nil {
@@ -166,6 +177,95 @@ func count(runs []*scribev1.StreamSkip) int {
 func (s *Server) evict0() {
 	for _, st := range s.streams() {
 		st.sendAway(eviction{scribev1.Reason_REASON_OVERLOADED, "a test"})
+	}
+}
+
+// A record that was handed out in part before comes first, older ones of other shards wait: what is left out of these is not taken for it.
+func TestPruningBehindARecordThatWasBegun(t *testing.T) {
+	h := newHarness(t)
+	s := h.withSchema()
+	older, begun := shardID(0, 1), shardID(1, 1)
+	h.write(1, older)
+	h.write(1, begun)
+	h.learn(s, older, 1, 200, h.pointerAt(older, 1))
+	resume := resumeAt([]*scribev1.ShardPosition{{Shard: uint64(older), Lsn: 1}, {Shard: uint64(begun), Lsn: 1, Skip: 3}})
+	c, _ := h.open(plenty, filtered, resume, withWindow(0))
+	c.until(func(*scribev1.StreamResponse) bool { return len(c.skipped) > 0 })
+	c.entries(1)
+	if e := c.got[0]; e.GetShard() != uint64(begun) || c.skipped[0].GetShard() != uint64(older) {
+		t.Errorf("%v came, %v was left out", e, c.skipped[0])
+	}
+}
+
+// A record that was begun and is of a member's buckets comes, although an older one is not.
+func TestBucketsOfARecordThatWasBegun(t *testing.T) {
+	h := newHarness(t)
+	scheme, set := bucket.Scheme{Sharing: bucket.Pointers, Buckets: 16}, bucket.NewSet(16)
+	others, own := shardID(0, 1), shardID(1, 1)
+	set.Add(scheme.Of(own, 1))
+	if set.Has(scheme.Of(others, 1)) {
+		t.Fatal("both are in one bucket: the test does not test")
+	}
+	h.write(1, others)
+	h.write(1, own)
+	resume := resumeAt([]*scribev1.ShardPosition{{Shard: uint64(others), Lsn: 1}, {Shard: uint64(own), Lsn: 1, Skip: 3}})
+	c := h.ofBuckets(scheme, set, plenty, resume, withWindow(0))
+	c.entries(1)
+	if e := c.got[0]; e.GetShard() != uint64(own) {
+		t.Errorf("%v came", e)
+	}
+}
+
+// What is kept of pointers that will be left out goes with them, also of those that others are sent, or that were trimmed meanwhile.
+func TestNothingIsKeptOfWhatWasLeftOut(t *testing.T) {
+	h := newHarness(t)
+	s := h.withSchema()
+	shard := shardID(0, 1)
+	const records = 200
+	for range records {
+		h.write(1, shard)
+	}
+	for lsn := range record.LSN(records) {
+		h.learn(s, shard, lsn+1, 200, h.pointerAt(shard, lsn+1))
+	}
+	scheme, set := bucket.Scheme{Sharing: bucket.Pointers, Buckets: 16}, bucket.NewSet(16)
+	set.Add(3)
+	c := h.ofBuckets(scheme, set, earliest, plenty, filtered)
+	for c.heartbeat().GetPending() > 0 {
+	}
+	if n := count(c.skipped); n == 0 || len(c.got) > 0 {
+		t.Fatalf("%d were left out, %d came", n, len(c.got))
+	}
+	st := h.server.streams()[0]
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if n := len(st.mu.left); n > 0 {
+		t.Errorf("%d are kept", n)
+	}
+	// Those that the tail brought before they were judged, and those of a gap.
+	st.keep(shard, map[record.LSN]left{1: {}, records: {}, records + 1: {}, records + 2: {}, records + 3: {}})
+	st.forget(&merge.Item{Kind: merge.Gap, Shard: shard, LSN: records + 1, To: records + 3})
+	if _, ok := st.mu.left[place{shard, records + 3}]; !ok || len(st.mu.left) != 1 {
+		t.Errorf("%v is kept", st.mu.left)
+	}
+}
+
+// An engine that does not say what was learned delays a stream a little, and has nothing left out.
+func TestAnnotationsThatDoNotCome(t *testing.T) {
+	h := newHarness(t, func(c *Config) { c.ReadTimeout = patience })
+	s := h.withSchema()
+	shard := shardID(0, 1)
+	h.write(1, shard)
+	h.learn(s, shard, 1, 200, h.pointerAt(shard, 1))
+	h.log.mu.deafNotes = true
+	began := time.Now()
+	c, _ := h.open(earliest, plenty, filtered)
+	c.entries(1)
+	if took := time.Since(began); took > patience/2 || len(c.skipped) > 0 {
+		t.Errorf("it took %v, and left out %v", took, c.skipped)
+	}
+	if n := h.metric("log_errors_total"); n != 1 {
+		t.Errorf("%v failed calls were counted", n)
 	}
 }
 

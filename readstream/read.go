@@ -3,7 +3,6 @@ package readstream
 import (
 	"context"
 	"errors"
-	"maps"
 	"time"
 
 	"scribe/internal/record"
@@ -162,17 +161,13 @@ func (st *stream) readOne(ctx context.Context, w merge.Want) error {
 	case errors.Is(err, metalog.ErrTrimmed):
 		to, err = st.firstLSN(ctx, w.Shard, err)
 	}
-	var leave map[place]left
+	var leave map[record.LSN]left
 	if err == nil && to == 0 {
 		leave = st.judge(ctx, w.Shard, entries)
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.mu.left == nil {
-		st.mu.left = leave
-	} else {
-		maps.Copy(st.mu.left, leave)
-	}
+	st.keep(w.Shard, leave)
 	switch {
 	case err != nil:
 		st.merge.Fail(w.Shard)

@@ -414,9 +414,7 @@ func (st *stream) take() (stop, error) {
 		if len(st.skips) > 0 {
 			delete(st.skips, it.Shard)
 		}
-		if len(st.mu.left) > 0 {
-			delete(st.mu.left, place{it.Shard, it.LSN})
-		}
+		st.forget(&it)
 		if it.Kind != merge.Entry {
 			st.control = &it
 			break
@@ -450,6 +448,7 @@ func (st *stream) passOver() bool {
 	}
 	it, _ := st.merge.Next()
 	delete(st.skips, it.Shard)
+	st.forget(&it)
 	st.watermark, st.pending = st.merge.Low(), st.merge.Pending()
 	st.s.metrics.filtered.Inc()
 	return true

@@ -77,6 +77,11 @@ func (a *answer) join(it *item) (e *encoding, first bool) {
 		return e, false
 	}
 	e = &encoding{done: make(chan struct{})}
+	// One may have ended between the caller's look into memory and now: it left there what was made before it left the list.
+	if e.block = a.kept(it, it.view); e.block != nil {
+		close(e.done)
+		return e, false
+	}
 	v.mu.under[key] = e
 	return e, true
 }

@@ -153,21 +153,27 @@ func (a *answer) use(it *item) {
 
 // cachedView looks for a view of an item in memory.
 func (a *answer) cachedView(it *item, v *view.View[*maker]) bool {
-	key := viewKeyOf(&it.pointer, v.ID, a.asked.codec)
-	b, _ := a.s.cache.get(key)
+	b := a.kept(it, v)
 	if b == nil {
-		return false
-	}
-	if !b.intact(&key, 0, uint64(len(b.data))) {
-		a.s.cache.drop(key, b)
-		a.s.metrics.damaged.WithLabelValues(tierMemory).Inc()
-		a.s.log.Error("a view was damaged in memory; it is made again", "category", a.category, "view", v.ID)
 		return false
 	}
 	it.view, it.made, it.reused = v, b, true
 	a.s.metrics.viewHits.Inc()
 	v.Stats.Hits.Add(1)
 	return true
+}
+
+// kept is what is in memory of an item in a view; nil when nothing sound is.
+func (a *answer) kept(it *item, v *view.View[*maker]) *block {
+	key := viewKeyOf(&it.pointer, v.ID, a.asked.codec)
+	b, _ := a.s.cache.get(key)
+	if b != nil && !b.intact(&key, 0, uint64(len(b.data))) {
+		a.s.cache.drop(key, b)
+		a.s.metrics.damaged.WithLabelValues(tierMemory).Inc()
+		a.s.log.Error("a view was damaged in memory; it is made again", "category", a.category, "view", v.ID)
+		return nil
+	}
+	return b
 }
 
 // pruneEvery is the least time between two looks for queries that are gone.

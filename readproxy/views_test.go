@@ -384,6 +384,29 @@ func TestManyAskersOneView(t *testing.T) {
 	}
 }
 
+// A view that another made after a request had looked for it in memory, and before it was to make it, is not made again.
+func TestAViewThatWasMadeMeanwhile(t *testing.T) {
+	v := newViewHarness(t)
+	enc, _ := v.put(pointer.CodecNone, []payload{rows(t, `{"status":1}`)})
+	req := v.request("SELECT status FROM a", enc[0])
+	encoding, cat, err := v.server.check(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted, err := v.server.views.ask(t.Context(), cat, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := newAnswer(v.server, encoding, cat, req, wanted)
+	v.ask(t, "SELECT status FROM a", enc[0])
+	if err := late.makeViews(t.Context()); err != nil || late.items[0].err != nil {
+		t.Fatal(err, late.items[0].err)
+	}
+	if n := v.metric("view_payloads_total"); n != 1 || !late.items[0].reused {
+		t.Errorf("the payload was transcoded %v times", n)
+	}
+}
+
 // TestAMakerThatGoesAwayFailsNobody holds the store back until the first asker has given up.
 func TestAMakerThatGoesAwayFailsNobody(t *testing.T) {
 	v := newViewHarness(t)

@@ -82,7 +82,8 @@
 //
 // A stream with a query leaves out pointers of payloads that can't match it: what was learned of payloads is read together with history
 // (prune.go) and judged when a read ends. Such pointers pass through the merge, too, and the client is told of them in runs, with how many
-// entries come before each: positions, watermarks and windows are as without a filter. What can't be read of it is as if it was not known.
+// entries come before each: positions, watermarks and windows are as without a filter. What can't be read of it within a second, or
+// Config.ReadGrace where that is longer, is as if it was not known, and so is what the tail brings: nobody waits for either.
 //
 // # Ends
 //

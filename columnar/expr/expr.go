@@ -57,7 +57,7 @@ const (
 	And Op = iota + 1
 	Or
 	Not
-	// Comparisons of a and b, which have the same type (see CompareTypes in package plan): bool, numbers, strings and binaries bytewise,
+	// Comparisons of a and b, which have the same type, since package plan casts both to the one that they have in common: bool, numbers, strings and binaries bytewise,
 	// dates, timestamps, intervals. NaN equals itself and is above all other numbers, -0 equals 0, as in PostgreSQL.
 	Eq
 	Ne

@@ -62,15 +62,9 @@ func plain(t *schema.Type) schema.Type {
 	return schema.Type{Kind: t.Kind, Precision: t.Precision, Scale: t.Scale, Elem: t.Elem, Fields: t.Fields}
 }
 
-// CompareTypes returns the type that both sides of a comparison are cast to, and whether they can be compared at all: types are equal,
-// both numbers (int32, int64, decimal, float64 in that order; a uint64 with another type of integers is a decimal), or date and
-// timestamp. Nothing else is converted by itself.
-func CompareTypes(a, b *schema.Type) (schema.Type, bool) {
-	t, ok := commonType(a, b)
-	return t, ok && !nested(t.Kind)
-}
-
-// commonType returns the type that values of two types have in common.
+// commonType returns the type that values of two types have in common, to which both sides of a comparison are cast: types are equal, both
+// numbers (int32, int64, decimal, float64 in that order; a uint64 with another type of integers is a decimal), or date and timestamp.
+// Nothing else is converted by itself.
 func commonType(a, b *schema.Type) (schema.Type, bool) {
 	switch {
 	case a.Kind == schema.Null:

@@ -256,7 +256,7 @@ func TestGolden(t *testing.T) {
 	for _, text := range []string{
 		example, strings.Replace(example, "type: int32, default", "type: int64, default", 1),
 		"format: csv\non_error: reject\ncsv: {delimiter: ;, columns: [a, ''], 'null': '-'}\nfields: [{name: a, type: date, formats: [02.01.2006]}]",
-		"format: avro\navro: {type: record}\nfields: [{name: a, type: binary}]",
+		"format: avro\navro: {type: record, name: R, fields: []}\nfields: [{name: a, type: binary}]",
 	} {
 		if added, _, err := h.Append(parse(t, text), true); err != nil || !added {
 			t.Fatal(err)

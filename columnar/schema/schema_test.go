@@ -2,6 +2,7 @@ package schema
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -159,32 +160,38 @@ func TestRefused(t *testing.T) {
 		"fields: [":                        "neither JSON nor YAML",
 		"fields: [{name: a, type: 1}]":     "where a text is wanted",
 		"fields: [{name: 1, type: int64}]": "in quotes",
-		"fields: [{name: a, type: " + deep + "}]":                                          "12 deep",
-		"fields: [{name: a, type: 'struct<>'}]":                                            "name is missing",
-		"fields: [{name: a, type: struct}]":                                                "without fields",
-		"fields: [{name: a, type: 'struct<b struct>', fields: []}]":                        "has no fields",
-		"fields: [{name: a, type: int64, fields: [{name: b, type: int64}]}]":               "beside the type int64",
-		"fields: [{name: a, type: int64, formats: [unix_s]}]":                              "beside the type int64",
-		"fields: [{name: a, type: timestamp(unix_seconds)}]":                               "not known",
-		"fields: [{name: a, type: timestamp, formats: ['15:04']}]":                         "does not say year",
-		"fields: [{name: a, type: 'list<int64> x'}]":                                       "behind the type",
-		"fields: [{name: a, type: string, path: ''}]":                                      "a step of the path is empty",
-		"fields: [{name: a, type: string, path: 'a.'}]":                                    "a step of the path is empty",
-		"fields: [{name: a, type: string, path: '\"a\"b'}]":                                "behind a step in quotes",
-		"fields: [{name: a, type: string, default: [1]}]":                                  "not a text",
-		"fields: [{name: a, type: \"string\", default: 2024-01-01T00:00:00Z, x: 1}]":       "\"x\" is not known",
-		"fields: [{name: a, type: date, default: 2024-02-30}]":                             "not written as",
-		"fields: [{name: a, type: uint64, default: -1}]":                                   "out of range",
-		"fields: [{name: a, type: int64, default: 1e999999}]":                              "exponent",
-		"fields: [{name: a, type: 'decimal(4,2)', default: 100}]":                          "more than 4 digits",
-		"format: csv\nfields: [{name: a, type: int64, path: b.c}]":                         "more than one step",
-		"format: csv\ncsv: {columns: [foo]}\nfields: [{name: fooo, type: int64}]":          `did you mean "foo"`,
-		"format: csv\ncsv: {delimiter: ab}\nfields: [{name: a, type: int64}]":              "not one character",
-		"csv: {}\nfields: [{name: a, type: int64}]":                                        "beside the format",
-		"format: avro\nfields: [{name: a, type: int64}]":                                   "avro: is missing",
-		"format: avro\navro_file: x\nfields: [{name: a, type: int64}]":                     "command line",
-		"format: protobuf\nprotobuf: {message: a.B}\nfields: [{name: a, type: int64}]":     "descriptors are missing",
-		"format: protobuf\nprotobuf: {descriptors: '!'}\nfields: [{name: a, type: int64}]": "base64",
+		"fields: [{name: a, type: " + deep + "}]":                                                                                   "12 deep",
+		"fields: [{name: a, type: 'struct<>'}]":                                                                                     "name is missing",
+		"fields: [{name: a, type: struct}]":                                                                                         "without fields",
+		"fields: [{name: a, type: 'struct<b struct>', fields: []}]":                                                                 "has no fields",
+		"fields: [{name: a, type: int64, fields: [{name: b, type: int64}]}]":                                                        "beside the type int64",
+		"fields: [{name: a, type: int64, formats: [unix_s]}]":                                                                       "beside the type int64",
+		"fields: [{name: a, type: timestamp(unix_seconds)}]":                                                                        "not known",
+		"fields: [{name: a, type: timestamp, formats: ['15:04']}]":                                                                  "does not say year",
+		"fields: [{name: a, type: 'list<int64> x'}]":                                                                                "behind the type",
+		"fields: [{name: a, type: string, path: ''}]":                                                                               "a step of the path is empty",
+		"fields: [{name: a, type: string, path: 'a.'}]":                                                                             "a step of the path is empty",
+		"fields: [{name: a, type: string, path: '\"a\"b'}]":                                                                         "behind a step in quotes",
+		"fields: [{name: a, type: string, default: [1]}]":                                                                           "not a text",
+		"fields: [{name: a, type: \"string\", default: 2024-01-01T00:00:00Z, x: 1}]":                                                "\"x\" is not known",
+		"fields: [{name: a, type: date, default: 2024-02-30}]":                                                                      "not written as",
+		"fields: [{name: a, type: uint64, default: -1}]":                                                                            "out of range",
+		"fields: [{name: a, type: int64, default: 1e999999}]":                                                                       "exponent",
+		"fields: [{name: a, type: 'decimal(4,2)', default: 100}]":                                                                   "more than 4 digits",
+		"format: csv\nfields: [{name: a, type: int64, path: b.c}]":                                                                  "more than one step",
+		"format: csv\ncsv: {columns: [foo]}\nfields: [{name: fooo, type: int64}]":                                                   `did you mean "foo"`,
+		"format: csv\ncsv: {delimiter: ab}\nfields: [{name: a, type: int64}]":                                                       "not one character",
+		"csv: {}\nfields: [{name: a, type: int64}]":                                                                                 "beside the format",
+		"format: avro\nfields: [{name: a, type: int64}]":                                                                            "avro: is missing",
+		"format: avro\navro: {type: recrod}\nfields: [{name: a, type: int64}]":                                                      "avro: ",
+		"format: avro\navro: '[\"int\"]'\nfields: [{name: a, type: int64}]":                                                         "not a record",
+		"format: avro\navro: {type: record, name: R, fields: [{name: a, type: S}]}\nfields: [{name: a, type: int64}]":               "avro: ",
+		"format: avro\navro: {type: record, name: R, namespace: n, fields: [{name: a, type: R}]}\nfields: [{name: a, type: int64}]": "R holds itself without end",
+		"format: avro\navro: '" + avroLists(200) + "'\nfields: [{name: a, type: int64}]":                                            "nest more than 128 deep",
+		"format: avro\navro: '" + avroFields(4000) + "'\nfields: [{name: a, type: int64}]":                                          "more than 4000 types",
+		"format: avro\navro_file: x\nfields: [{name: a, type: int64}]":                                                              "command line",
+		"format: protobuf\nprotobuf: {message: a.B}\nfields: [{name: a, type: int64}]":                                              "descriptors are missing",
+		"format: protobuf\nprotobuf: {descriptors: '!'}\nfields: [{name: a, type: int64}]":                                          "base64",
 		"fields: {}":  "where a list is wanted",
 		"fields: [a]": "where an object is wanted",
 		"version: 0\nfields: [{name: a, type: bool}]":                          "a number from 1",
@@ -296,4 +303,31 @@ func FuzzParseType(f *testing.F) {
 			t.Fatalf("%s is read as %s: %v", typ.Text(), back.Text(), err)
 		}
 	})
+}
+
+// avroLists is an Avro schema of lists of lists.
+func avroLists(depth int) string {
+	return `{"type":"record","name":"R","fields":[{"name":"a","type":` + strings.Repeat(`{"type":"array","items":`, depth) + `"int"` + strings.Repeat("}", depth) + `}]}`
+}
+
+// avroFields is an Avro schema of so many fields.
+func avroFields(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `,{"name":"f%d","type":"int"}`, i)
+	}
+	return `{"type":"record","name":"R","fields":[` + b.String()[1:] + `]}`
+}
+
+// TestAvroThatEnds: records may hold themselves where a value can do without.
+func TestAvroThatEnds(t *testing.T) {
+	for _, text := range []string{
+		`{"type":"record","name":"R","namespace":"n","fields":[{"name":"a","type":["null","R"]},{"name":"b","type":{"type":"array","items":"n.R"}},{"name":"c","type":{"type":"map","values":"R"}}]}`,
+		`{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"record","name":"S","fields":[{"name":"b","type":["R","int"]}]}},{"name":"c","type":"S"}]}`,
+		avroLists(100), avroFields(3000),
+	} {
+		if err := checkAvro(text); err != nil {
+			t.Errorf("%.200s: %v", text, err)
+		}
+	}
 }

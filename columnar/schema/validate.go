@@ -83,6 +83,8 @@ func (v *validator) options(s *Schema) {
 	if beside("avro", s.Avro != "", Avro) {
 		if !json.Valid([]byte(s.Avro)) {
 			v.fail(nil, "avro", "", "is no JSON")
+		} else if err := checkAvro(s.Avro); err != nil {
+			v.fail(nil, "avro", "", "%v", err)
 		}
 	} else if s.Format == Avro {
 		v.fail(nil, "avro", "it is the schema that the messages were written with, as JSON", "is missing")

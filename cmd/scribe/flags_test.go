@@ -76,11 +76,11 @@ func TestReadProxyFlags(t *testing.T) {
 		err := root.Execute()
 		return c, err
 	}
-	c, err := run("--region", "eu", "--memcached", "m1:11211,m2:11211", "--read-memory", "1GiB")
+	c, err := run("--region", "eu", "--memcached", "m1:11211,m2:11211", "--read-memory", "1GiB", "--max-views", "5")
 	if err != nil || c.Validate() != nil {
 		t.Fatal(err, c.Validate())
 	}
-	if c.Region != "eu" || len(c.Regions) != 2 || c.Regions[1].ReadProxies != "http://b:1" || len(c.ReadProxy.Memcached.Servers) != 2 || c.Limits.ReadMemory != 1<<30 {
+	if c.Region != "eu" || len(c.Regions) != 2 || c.Regions[1].ReadProxies != "http://b:1" || len(c.ReadProxy.Memcached.Servers) != 2 || c.ReadProxy.Views.Most != 5 || c.Limits.ReadMemory != 1<<30 {
 		t.Errorf("%+v", c)
 	}
 	if _, err := run("--regions", "us"); exitCode(err) != exitUsage || !strings.Contains(err.Error(), "NAME=URL") {

@@ -47,6 +47,7 @@ type serverFlags struct {
 	region          string
 	regions         []string
 	memcached       []string
+	maxViews        int
 }
 
 func (f *serverFlags) add(cmd *cobra.Command, d app.Config) {
@@ -73,6 +74,7 @@ func (f *serverFlags) addStorage(cmd *cobra.Command, d app.Config) {
 	fs.Var(&f.limits.ReadCache, "read-cache", "most bytes that a read proxy caches")
 	fs.Var(&f.limits.ReadMemory, "read-memory", "most bytes of requests and answers in a read proxy, and as many of payloads that it fetches")
 	fs.StringSliceVar(&f.memcached, "memcached", nil, "memcached servers that the region's read proxies share, HOST:PORT,...")
+	fs.IntVar(&f.maxViews, "max-views", d.ReadProxy.Views.Most, "how many views a read proxy makes of payloads for the queries of a category, 1 to 64")
 	fs.StringVar(&f.region, "region", "", "name of this cell's region, the same in all its processes; only where there are several")
 	fs.StringSliceVar(&f.regions, "regions", nil, "other regions whose payloads are served here, through their read proxies: NAME=URL,...")
 	f.collector = d.Collector
@@ -137,6 +139,7 @@ func (f *serverFlags) apply(cmd *cobra.Command, c *app.Config) error {
 		"read-cache":       func() error { c.Limits.ReadCache = f.limits.ReadCache; return nil },
 		"read-memory":      func() error { c.Limits.ReadMemory = f.limits.ReadMemory; return nil },
 		"memcached":        func() error { c.ReadProxy.Memcached.Servers = f.memcached; return nil },
+		"max-views":        func() error { c.ReadProxy.Views.Most = f.maxViews; return nil },
 		"region":           func() error { c.Region = f.region; return nil },
 		"regions": func() (err error) {
 			c.Regions, err = app.ParseRegions(f.regions)

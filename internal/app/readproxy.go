@@ -16,6 +16,7 @@ import (
 	"scribe/internal/units"
 	"scribe/readproxy"
 	"scribe/readproxy/memcached"
+	"scribe/readproxy/view"
 	"scribe/storage/blob"
 )
 
@@ -49,10 +50,25 @@ type ReadProxyConfig struct {
 	RequestBurst      int     `yaml:"request_burst"`
 	// RetryAfter is the hint given with refusals, give or take a half of it.
 	RetryAfter units.Duration `yaml:"retry_after"`
+	// Views is how many views are made for the queries of one version of a category's schema.
+	Views ViewsConfig `yaml:"views"`
 	// Memcached is the tier that read proxies share.
 	Memcached MemcachedConfig `yaml:"memcached"`
 	// Rules say for categories that say nothing themselves which tiers keep them. The first match holds.
 	Rules []CacheRule `yaml:"rules"`
+}
+
+// ViewsConfig bounds the views that are made of payloads for running queries; see view.Config, whose fields have the same names but for
+// Most.
+type ViewsConfig struct {
+	// Most is how many views a version of a category's schema has.
+	Most int `yaml:"most"`
+	// Queries is how many running queries of a version are known: beyond it the one that asked longest ago is forgotten.
+	Queries int `yaml:"queries"`
+	// Expiry is how long after its last question a query is running no more.
+	Expiry units.Duration `yaml:"expiry"`
+	// Rebalance is the least time between two divisions of a version's queries into views.
+	Rebalance units.Duration `yaml:"rebalance"`
 }
 
 // MemcachedConfig names memcached servers; without any the other fields say nothing.
@@ -102,6 +118,9 @@ func defaultReadProxy() ReadProxyConfig {
 		Utilisation: d.Queue.Target, QueueLeast: d.Queue.Least, QueueMost: d.Queue.Most, QueueTimeout: units.Duration(d.QueueTimeout),
 		NetworkBytesPerSecond: units.Bytes(d.NetworkBytesPerSecond), RequestsPerSecond: d.RequestsPerSecond, RequestBurst: d.RequestBurst,
 		RetryAfter: units.Duration(d.RetryAfter),
+		Views: ViewsConfig{
+			Most: d.Views.Views, Queries: d.Views.Queries, Expiry: units.Duration(d.Views.Expiry), Rebalance: units.Duration(d.Views.Rebalance),
+		},
 		Memcached: MemcachedConfig{
 			SharedAge: units.Duration(d.SharedAge), Timeout: units.Duration(m.Timeout), Connections: m.Connections,
 			ItemBytes: units.Bytes(m.ItemBytes), ValueBytes: units.Bytes(m.ValueBytes), FillBytes: units.Bytes(d.FillBytes), Prefix: m.Prefix,
@@ -121,6 +140,7 @@ func (c *Config) readProxy() readproxy.Config {
 	cfg.Queue.Target, cfg.Queue.Least, cfg.Queue.Most, cfg.QueueTimeout = p.Utilisation, p.QueueLeast, p.QueueMost, p.QueueTimeout.Std()
 	cfg.NetworkBytesPerSecond = float64(p.NetworkBytesPerSecond)
 	cfg.RequestsPerSecond, cfg.RequestBurst, cfg.RetryAfter = p.RequestsPerSecond, p.RequestBurst, p.RetryAfter.Std()
+	cfg.Views = view.Config{Views: p.Views.Most, Queries: p.Views.Queries, Expiry: p.Views.Expiry.Std(), Rebalance: p.Views.Rebalance.Std()}
 	for _, r := range p.Rules {
 		cfg.Rules = append(cfg.Rules, readproxy.Rule{Pattern: r.Match, Memory: r.Memory, Shared: r.Memcached, SharedAge: r.Age.Std()})
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"scribe/readproxy"
+	"scribe/readproxy/view"
 )
 
 // TestReadProxyFaults: what is wrong with a read proxy and with regions is told by its place in the file.
@@ -25,6 +26,7 @@ read_proxy:
   fetches: 0
   utilisation: 2
   requests_per_second: -1
+  views: {most: 65, queries: 0, expiry: 1ms, rebalance: 2h}
   memcached: {servers: [nowhere], timeout: 0s, prefix: "a b"}
   rules: [{match: "["}, {match: a, memory: reused}]
 `
@@ -43,6 +45,7 @@ read_proxy:
 		"region: ", "regions[0].read_proxies: ", `regions[1].name: "us" is there twice`, "regions[1].blobs.path: needed", "regions[2].name: needed",
 		"regions[2].blobs.s3.endpoint", "regions[2].blobs.s3.access_key", "regions[3]: read_proxies or blobs", "limits.read_memory", "read_proxy: readproxy: Fetches",
 		"read_proxy: readproxy: Queue: admission: the target utilisation is 2", "RequestsPerSecond", `"nowhere"`, "Timeout", "Prefix", "Rules[0]", "Rules[1]: memory is reused",
+		"read_proxy: readproxy: Views: views: Views is 65", "Queries is 0", "Expiry is 1ms", "Rebalance is 2h",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error lacks %s:\n%v", want, err)
@@ -66,7 +69,7 @@ func TestReadProxyConfig(t *testing.T) {
 	d := readproxy.DefaultConfig()
 	got := c.readProxy()
 	if got.Memcached != nil || len(got.Rules) > 0 || got.CacheBytes != d.CacheBytes || got.FetchBytes != d.FetchBytes || got.RequestBytes != d.RequestBytes ||
-		got.Queue != d.Queue || got.FetchTimeout != d.FetchTimeout || got.CoalesceGap != d.CoalesceGap || got.RequestsPerSecond != d.RequestsPerSecond {
+		got.Queue != d.Queue || got.FetchTimeout != d.FetchTimeout || got.CoalesceGap != d.CoalesceGap || got.RequestsPerSecond != d.RequestsPerSecond || got.Views != d.Views {
 		t.Errorf("the default is %+v, the role's own %+v", got, d)
 	}
 	file := filepath.Join(t.TempDir(), "readproxy.yaml")
@@ -74,6 +77,7 @@ func TestReadProxyConfig(t *testing.T) {
 region: eu
 limits: {read_cache: 1GiB, read_memory: 512MiB}
 read_proxy:
+  views: {most: 3, queries: 40, expiry: 5s}
   memcached: {servers: ["10.0.0.8:11211"], shared_age: 1h}
   rules: [{match: "audit.*", memory: never, memcached: reused, age: 4h}]
 `
@@ -89,6 +93,7 @@ read_proxy:
 	got = c.readProxy()
 	want := readproxy.Rule{Pattern: "audit.*", Memory: readproxy.KeepNever, Shared: readproxy.KeepReused, SharedAge: 4 * time.Hour}
 	if got.Region != "eu" || got.CacheBytes != 1<<30 || got.FetchBytes != 512<<20 || got.SharedAge != time.Hour || got.Memcached.Servers[0] != "10.0.0.8:11211" ||
+		got.Views != (view.Config{Views: 3, Queries: 40, Expiry: 5 * time.Second, Rebalance: d.Views.Rebalance}) ||
 		got.Memcached.Timeout != 100*time.Millisecond || len(got.Rules) != 1 || got.Rules[0] != want {
 		t.Errorf("%+v", got)
 	}

@@ -113,8 +113,8 @@ func (st *stream) judge(ctx context.Context, shard record.ShardID, entries []met
 			notes, until = st.learned(ctx, shard, e.LSN, to)
 		}
 		note := notes[e.LSN]
-		if note == nil && !f.placed {
-			continue
+		if note == nil && !f.placed || st.plan.buckets != nil && !st.plan.buckets.Has(shard, e.LSN) {
+			continue // what is in buckets of others is passed over anyway
 		}
 		l, encoded, ok := st.pointerOf(e)
 		if ok && !f.mayMatch(st, shard, e.Time, note, encoded) {

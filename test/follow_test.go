@@ -32,12 +32,18 @@ type following struct {
 // follow starts `scribe tail args...`.
 func follow(t *testing.T, args ...string) *following {
 	t.Helper()
+	return followed(t, append([]string{"tail"}, args...)...)
+}
+
+// followed starts a command that prints lines.
+func followed(t *testing.T, args ...string) *following {
+	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := &following{t: t, out: r, lines: bufio.NewReader(r), stderr: new(program.Log), ended: make(chan struct{})}
-	f.cmd = exec.CommandContext(t.Context(), program.Binary(), append([]string{"tail"}, args...)...)
+	f.cmd = exec.CommandContext(t.Context(), program.Binary(), args...)
 	f.cmd.Stdout, f.cmd.Stderr = w, f.stderr
 	if err := f.cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -153,6 +153,10 @@ func TestAvroSchemas(t *testing.T) {
 		if _, err := New(Spec{Schema: s, Columns: []string{"i"}}); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", text, err)
 		}
+		s.OnError = schema.OnErrorNull
+		if err := s.Validate(); err == nil { // nothing is stored that can't be read
+			t.Errorf("%s is a valid schema", text)
+		}
 	}
 }
 

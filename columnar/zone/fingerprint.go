@@ -10,7 +10,8 @@ import (
 )
 
 // Definitions are the columns of a schema, each with a fingerprint: a number that follows from everything that a column's values follow
-// from: the format of the messages, where the column is looked for, its type and how values become it, its default. It is immutable.
+// from: the format of the messages, where the column is looked for, its type and how values become it, its default; and where rows that do
+// not fit are left out, all columns, for they say which rows there are. It is immutable.
 type Definitions struct {
 	version uint32
 	columns map[string]definition
@@ -32,9 +33,14 @@ func Define(s *schema.Schema) *Definitions {
 	for i := range s.Fields {
 		all.field(&s.Fields[i])
 	}
+	rejects := s.Version != 0 && s.OnError == schema.OnErrorReject
 	for _, c := range columns {
 		p := printer{}
 		p.text(c.Name)
+		if rejects {
+			p.text(string(s.OnError))
+			p.buf = append(p.buf, all.buf...)
+		}
 		switch {
 		case c.Field >= 0:
 			p.buf = append(p.buf, format.buf...)
@@ -43,6 +49,9 @@ func Define(s *schema.Schema) *Definitions {
 			p.buf = append(p.buf, all.buf...) // they depend on all others
 		default:
 			p.typ(&c.Type) // the message's own, which no schema changes
+			if s.CSV != nil && s.CSV.Header {
+				p.text("header") // of messages without lines there are no rows
+			}
 		}
 		d.columns[c.Name] = definition{c.Type, xxhash.Sum64(p.buf)}
 	}

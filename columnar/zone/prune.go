@@ -283,7 +283,11 @@ func (p *pruner) like(e *expr.Call, depth int) outcomes {
 	}
 	prefix, whole := literalPrefix(pattern)
 	if !whole {
-		return a.begins(prefix)
+		o := a.begins(prefix)
+		if !openEnd(pattern, prefix) && !a.empty {
+			o |= canFalse // what begins so may go on otherwise
+		}
+		return o
 	}
 	point := span{known: true, kind: a.kind, low: bound{s: prefix}, high: bound{s: prefix}, hasLow: true, hasHigh: true, one: true}
 	return compareRanges(expr.Eq, &a, &point)
@@ -300,6 +304,11 @@ func literalPrefix(pattern *expr.Pattern) (prefix []byte, whole bool) {
 		n++
 	}
 	return []byte(first.Text), len(pattern.Parts) == 1
+}
+
+// openEnd reports whether a pattern is its literal prefix with anything behind it.
+func openEnd(pattern *expr.Pattern, prefix []byte) bool {
+	return len(pattern.Parts) == 2 && len(prefix) == len(pattern.Parts[0].Text) && pattern.Parts[1].Text == ""
 }
 
 func (p *pruner) startsWith(e *expr.Call, depth int) outcomes {

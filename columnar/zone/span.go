@@ -161,7 +161,13 @@ func (s *span) begins(prefix []byte) outcomes {
 
 // convert is a cast that keeps the order of values and never fails within the bounds; others are not known.
 func convert(s span, to *schema.Type) span {
-	if !s.known || s.kind == to.Kind && s.scale == scaleOf(to) {
+	switch {
+	case !s.known:
+		return s
+	case s.kind == to.Kind && s.scale == scaleOf(to):
+		if !s.fits(to) {
+			return span{}
+		}
 		return s
 	}
 	out := s
@@ -201,6 +207,14 @@ func convert(s span, to *schema.Type) span {
 		return span{}
 	}
 	return out
+}
+
+// fits reports whether a type of the same kind and scale has room for all values: decimals may have fewer digits, and what has more becomes null.
+func (s *span) fits(to *schema.Type) bool {
+	if s.kind != schema.Decimal || s.empty || to.Precision >= schemaMaxPrecision {
+		return true
+	}
+	return s.hasLow && s.hasHigh && to.Precision > 0 && s.low.d.FitsInPrecision(to.Precision) && s.high.d.FitsInPrecision(to.Precision)
 }
 
 // scaled is an integer as a decimal, if it fits.

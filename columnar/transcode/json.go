@@ -276,9 +276,7 @@ func (r *jsonReader) row(rows *rows, at, limit int) {
 		ahead = 0 // finds are rare
 	}
 	if limit-at > r.j.p.limits.RowBytes {
-		rows.begin()
-		rows.badRow(r.j.p.limits.RowBytes, "longer than the limit of rows")
-		rows.end()
+		r.badRow(rows, r.j.p.limits.RowBytes, "longer than the limit of rows")
 		return
 	}
 	if at < r.base || limit > r.covered {
@@ -297,16 +295,7 @@ func (r *jsonReader) row(rows *rows, at, limit int) {
 	case end == stopped:
 		rows.stats.Rows++
 	case end == failed:
-		fault := r.w.fault
-		r.w.nextRow() // nothing of it counts
-		if r.push && !r.j.p.rejects && !r.passes() {
-			rows.stats.Rows++
-			rows.stats.BadRows++
-			return
-		}
-		rows.begin()
-		rows.badRow(fault.At-at, fault.Why)
-		rows.end()
+		r.badRow(rows, r.w.fault.At-at, r.w.fault.Why)
 	case r.push && !r.passes():
 		rows.stats.Rows++
 	default:
@@ -314,6 +303,19 @@ func (r *jsonReader) row(rows *rows, at, limit int) {
 		r.emit(rows, at)
 		rows.endComplete()
 	}
+}
+
+// badRow makes a row that can't be read, if the predicate is true with nulls for all that it might have had.
+func (r *jsonReader) badRow(rows *rows, at int, why string) {
+	r.w.nextRow() // nothing of it counts
+	if r.push && !r.j.p.rejects && !r.passes() {
+		rows.stats.Rows++
+		rows.stats.BadRows++
+		return
+	}
+	rows.begin()
+	rows.badRow(at, why)
+	rows.end()
 }
 
 // messageWanted reports whether the message's own columns allow that a row of it passes.

@@ -229,8 +229,8 @@ func numberOf(k schema.Kind, l *expr.Literal) (int64, bool) {
 
 func (p *pusher) in(e *expr.Call) predicate {
 	o, ok := p.operand(e.Args[0])
-	if !ok {
-		return nil
+	if !ok || !isText(o.kind) && !hasWord(o.kind) {
+		return nil // what is neither can't be looked at as a number, not even when there are only nulls to compare with
 	}
 	null := false
 	texts, numbers := map[string]struct{}{}, map[int64]struct{}{}

@@ -18,9 +18,17 @@ func TestNotLikeLeavesOutOnlyWhatMustMatch(t *testing.T) {
 		text string
 		want bool
 	}{
-		{"s NOT LIKE '%foo%'", true}, {"s NOT LIKE '_'", true}, {"s NOT LIKE 'ab%z'", true}, {"s NOT LIKE 'ab_'", true},
-		{"NOT (s LIKE '%foo%' OR s LIKE 'b%')", true}, {"(s LIKE 'a_') IS FALSE", true}, {"s NOT LIKE '%%foo'", true},
-		{"s NOT LIKE 'ab%'", false}, {"s NOT LIKE '%'", false}, {"s NOT LIKE 'abc'", false}, {"s LIKE 'b%z'", false},
+		{"s NOT LIKE '%foo%'", true},
+		{"s NOT LIKE '_'", true},
+		{"s NOT LIKE 'ab%z'", true},
+		{"s NOT LIKE 'ab_'", true},
+		{"NOT (s LIKE '%foo%' OR s LIKE 'b%')", true},
+		{"(s LIKE 'a_') IS FALSE", true},
+		{"s NOT LIKE '%%foo'", true},
+		{"s NOT LIKE 'ab%'", false},
+		{"s NOT LIKE '%'", false},
+		{"s NOT LIKE 'abc'", false},
+		{"s LIKE 'b%z'", false},
 	} {
 		q, err := sql.ParsePredicate(c.text)
 		if err != nil {

@@ -37,7 +37,9 @@ func conditionText(t *rapid.T, depth int) string {
 		return pick("0", "1", "-1", "2.5", "1e0", "-0.0", "-3", "2147483648", "9223372036854775807", "18446744073709551615", "'NaN'::double precision",
 			"''", "'0'", "'a'", "NULL", "date '1970-01-02'", "timestamp '1970-01-02 00:00:00'", "now()")
 	}
-	operator := func() string { return pick("=", "<>", "<", "<=", ">", ">=", "IS DISTINCT FROM", "IS NOT DISTINCT FROM") }
+	operator := func() string {
+		return pick("=", "<>", "<", "<=", ">", ">=", "IS DISTINCT FROM", "IS NOT DISTINCT FROM")
+	}
 	shapes := 6
 	if depth > 0 {
 		shapes = 9

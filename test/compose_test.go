@@ -2,9 +2,13 @@ package test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net"
+	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,6 +51,7 @@ func TestCompose(t *testing.T) {
 	for name := range file.Services {
 		addr[name] = freeAddress(t)
 	}
+	flight := freeAddress(t)
 	// local rewrites what names the compose network or a container's folders.
 	local := func(service, s string) string {
 		for name, a := range addr {
@@ -55,6 +60,7 @@ func TestCompose(t *testing.T) {
 		}
 		s = strings.ReplaceAll(s, "0.0.0.0:7420", addr[service])
 		s = strings.ReplaceAll(s, "0.0.0.0:7070", addr[service])
+		s = strings.ReplaceAll(s, "0.0.0.0:7424", flight)
 		if s == "/data" {
 			return filepath.Join(dir, service)
 		}
@@ -98,13 +104,44 @@ func TestCompose(t *testing.T) {
 		}
 	}
 	start("agent")
-	want := map[string]int{"controlplane": 1, "metalog": 1, "batcher": 3, "writeproxy": 2, "readstream": 2, "readproxy": 2, "collector": 2, "sequencer": 2, "agent": 1}
+	want := map[string]int{"controlplane": 1, "metalog": 1, "batcher": 3, "writeproxy": 2, "readstream": 2, "readproxy": 2, "collector": 2, "sequencer": 2, "gateway": 1, "agent": 1}
 	if !maps.Equal(roles, want) {
 		t.Errorf("the file has the roles %v, want %v", roles, want)
 	}
 	c := &cell{write: "http://" + addr["agent"], read: local("cli", file.Services["cli"].Environment["SCRIBE_SERVER"])}
 	produce(t, c, "access", sample.AccessLog())
 	sameBytes(t, "through the composed cell", tail(t, c, "access"), sample.AccessLog())
+	var row struct {
+		Payload string `json:"payload"`
+	}
+	if err := json.Unmarshal(ask(t, "http://"+addr["gateway"], "SELECT payload FROM access LIMIT 1"), &row); err != nil {
+		t.Fatal(err)
+	}
+	if first, _, _ := strings.Cut(string(sample.AccessLog()), "\n"); row.Payload != first {
+		t.Errorf("the gateway's first row is %q, want %q", row.Payload, first)
+	}
+}
+
+// ask is the answer of a gateway, as JSON lines.
+func ask(t *testing.T, gateway, sql string) []byte {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, gateway+"/v1/query?sql="+url.QueryEscape(sql), http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s: %s", sql, res.Status, body)
+	}
+	return body
 }
 
 func freeAddress(t *testing.T) string {

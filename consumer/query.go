@@ -85,7 +85,11 @@ func (q *Query) bind(ctx context.Context, parsed *sql.Select) error {
 	}
 	q.text = parsed.String()
 	if q.plan.Group != nil && c.cfg.query.follow {
-		return &LimitError{What: "range", Limit: "none", Hint: "GROUP BY and aggregates need an end: leave out --follow, or give one with --to"}
+		at := 0
+		if len(parsed.GroupBy) > 0 {
+			at = parsed.GroupBy[0].Pos()
+		}
+		return parsed.Errorf(at, "Do not follow, or say up to which time.", "GROUP BY and aggregates need an end of what is read, a query that follows has none")
 	}
 	if q.finisher, err = finish.New(q.plan, c.cfg.query.transcoding()); err != nil {
 		return err

@@ -123,11 +123,7 @@ func told(err error) error {
 		}
 	}
 	if e, ok := errors.AsType[*consumer.LimitError](err); ok {
-		kind := gateway.KindLimit
-		if e.What == "range" {
-			kind = gateway.KindInvalid
-		}
-		return &gateway.Error{Kind: kind, Message: plainly(err), Hint: e.Hint}
+		return &gateway.Error{Kind: gateway.KindLimit, Message: plainly(err), Hint: e.Hint}
 	}
 	switch {
 	case errors.Is(err, aggregate.ErrLimit):

@@ -37,6 +37,7 @@ func TestStartupErrors(t *testing.T) {
 		want []string
 	}{
 		{"port taken", []string{"up", "--data", filepath.Join(dir, "a"), "--listen", l.Addr().String()}, 1, []string{l.Addr().String(), "--listen"}},
+		{"port of Flight SQL taken", []string{"up", "--data", filepath.Join(dir, "b"), "--listen", "127.0.0.1:0", "--flight", l.Addr().String()}, 1, []string{l.Addr().String(), "another --flight"}},
 		{"folder in use", []string{"up", "--data", filepath.Join(dir, "used"), "--listen", "127.0.0.1:0"}, 1, []string{"used", "in use", "--data"}},
 		{"folder is a file", []string{"up", "--data", file, "--listen", "127.0.0.1:0"}, 1, []string{file}},
 		{"every fault of a configuration", []string{"up", "--config", config}, 2, []string{"listen:", "blobs.kind:", "log.level:", "log.format:"}},

@@ -178,7 +178,7 @@ func (a *App) onStop(name string, fn func(context.Context) error) {
 
 // serve starts to listen. Services are added to the mux as their roles start.
 func (a *App) serve(ctx context.Context) error {
-	l, err := listenTCP(ctx, a.cfg.Listen)
+	l, err := listenTCP(ctx, "--listen", a.cfg.Listen)
 	if err != nil {
 		return err
 	}

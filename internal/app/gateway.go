@@ -81,9 +81,9 @@ func (a *App) startGateway(ctx context.Context) error {
 	if a.cfg.Gateway.Flight == "" {
 		return nil
 	}
-	l, err := listenTCP(ctx, a.cfg.Gateway.Flight)
+	l, err := listenTCP(ctx, "--flight", a.cfg.Gateway.Flight)
 	if err != nil {
-		return fmt.Errorf("--flight: %w", err)
+		return err
 	}
 	failed, err := g.ServeFlight(l)
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// listenTCP takes the listening address, with an error that says what to do.
-func listenTCP(ctx context.Context, addr string) (net.Listener, error) {
+// listenTCP takes the address that a flag gives, with an error that says what to do.
+func listenTCP(ctx context.Context, flag, addr string) (net.Listener, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", addr)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("listen on %s: another process has that address; give another --listen, or port 0 for a free one: %w", addr, err)
+		return nil, fmt.Errorf("listen on %s: another process has that address; give another %s, or port 0 for a free one: %w", addr, flag, err)
 	case errors.Is(err, syscall.EACCES):
 		return nil, fmt.Errorf("listen on %s: this user may not take that port; give one above 1023: %w", addr, err)
 	case err != nil:

@@ -15,7 +15,6 @@ import (
 	"scribe/internal/checkpoint"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
-	"scribe/internal/units"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -157,7 +156,7 @@ func showGroup(out io.Writer, d *scribev1.DescribeGroupResponse, buckets, shards
 	for _, m := range d.GetMembers() {
 		s := m.GetStatus()
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%v/s\t%.0f%%\t%v\t%s\n", m.GetMember(), m.GetBuckets(), m.GetRevoked(), m.GetPending(), lagCells(m.GetLag()),
-			bytesOf(s.GetBytesPerSecond()), float64(s.GetBusyPermille())/10, time.Since(time.UnixMicro(m.GetJoinedAt())).Round(time.Second), m.GetDescription())
+			byteText(s.GetBytesPerSecond()), float64(s.GetBusyPermille())/10, time.Since(time.UnixMicro(m.GetJoinedAt())).Round(time.Second), m.GetDescription())
 	}
 	if buckets {
 		fmt.Fprintln(w, "\nBUCKET\tMEMBER\tNEXT\tSINCE\tLAG\tBYTES\tBEHIND")
@@ -168,7 +167,7 @@ func showGroup(out io.Writer, d *scribev1.DescribeGroupResponse, buckets, shards
 	if shards {
 		fmt.Fprintln(w, "\nSHARD\tCOMMITTED\tNEXT\tLAG\tBYTES")
 		for _, s := range d.GetShards() {
-			fmt.Fprintf(w, "%v\t%d\t%d\t%d\t%v\n", record.ShardID(s.GetShard()), s.GetLow(), s.GetNextLsn(), s.GetLag().GetPointers(), bytesOf(s.GetLag().GetBytes()))
+			fmt.Fprintf(w, "%v\t%d\t%d\t%d\t%v\n", record.ShardID(s.GetShard()), s.GetLow(), s.GetNextLsn(), s.GetLag().GetPointers(), byteText(s.GetLag().GetBytes()))
 		}
 	}
 	return w.Flush()
@@ -181,15 +180,13 @@ func orDash(s string) string {
 	return s
 }
 
-func bytesOf(n uint64) units.Bytes { return units.Bytes(min(n, 1<<62)) } //nolint:gosec // it is no more than that
-
 func lagText(l *scribev1.GroupLag) string {
 	if l.GetPointers() == 0 {
 		return "none"
 	}
 	text := fmt.Sprintf("%d pointers", l.GetPointers())
 	if l.GetBytes() > 0 {
-		text += fmt.Sprintf(", %v", bytesOf(l.GetBytes()))
+		text += ", " + byteText(l.GetBytes())
 	}
 	if l.GetTime() != nil {
 		text += fmt.Sprintf(", %v", l.GetTime().AsDuration().Round(time.Millisecond))
@@ -202,13 +199,13 @@ func lagCells(l *scribev1.GroupLag) string {
 	if l.GetTime() != nil {
 		behind = l.GetTime().AsDuration().Round(time.Millisecond).String()
 	}
-	return fmt.Sprintf("%d\t%v\t%s", l.GetPointers(), bytesOf(l.GetBytes()), behind)
+	return fmt.Sprintf("%d\t%v\t%s", l.GetPointers(), byteText(l.GetBytes()), behind)
 }
 
 func trafficText(d *scribev1.DescribeGroupResponse) string {
 	text := fmt.Sprintf("%.1f pointers", float64(d.GetTrafficPointersPerKilosecond())/1000)
 	if b := d.GetTrafficBytesPerSecond(); b > 0 {
-		text += fmt.Sprintf(", %v", bytesOf(b))
+		text += ", " + byteText(b)
 	}
 	return text
 }

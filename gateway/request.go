@@ -237,11 +237,8 @@ func parseStart(v string, now time.Time) (Start, error) {
 // parseTime reads an instant, or how long ago it was.
 func parseTime(name, v string, now time.Time) (time.Time, error) {
 	// In a URL a plus that was not escaped is a space.
-	if t, err := time.Parse(time.RFC3339Nano, strings.ReplaceAll(v, " ", "+")); err == nil {
+	if t, err := units.ParseTime(strings.ReplaceAll(v, " ", "+"), now); err == nil {
 		return t, nil
-	}
-	if d, err := units.ParseDuration(v); err == nil {
-		return now.Add(-d.Std()), nil
 	}
 	more := ""
 	if name == "from" {

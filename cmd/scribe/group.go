@@ -15,6 +15,7 @@ import (
 	"scribe/internal/checkpoint"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
+	"scribe/internal/units"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -232,7 +233,7 @@ not committed by then is refused.`,
 		Args: cobra.ExactArgs(1),
 	}
 	server, format := serverFlag(cmd), outputFlag(cmd)
-	cmd.Flags().StringVar(&to, "to", "", "earliest, latest, a time (RFC 3339: 2026-11-21T09:00:00Z) or a checkpoint's text")
+	cmd.Flags().StringVar(&to, "to", "", "earliest, latest, a time (2026-11-21T09:00:00Z), how long ago (15m, 3d) or a checkpoint's text")
 	cmd.Flags().BoolVar(&force, "force", false, "also while the group has members")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		asJSON, err := format()
@@ -271,7 +272,7 @@ func resetTo(req *scribev1.ResetGroupRequest, to string) error {
 	to = strings.TrimSpace(to)
 	switch to {
 	case "":
-		return errors.New("--to is missing: earliest, latest, a time as 2026-11-21T09:00:00Z, or a checkpoint")
+		return errors.New("--to is missing: earliest, latest, a time as 2026-11-21T09:00:00Z, how long ago as 15m, or a checkpoint")
 	case "earliest":
 		req.StartAt = scribev1.StartAt_START_AT_EARLIEST
 		return nil
@@ -279,12 +280,15 @@ func resetTo(req *scribev1.ResetGroupRequest, to string) error {
 		req.StartAt = scribev1.StartAt_START_AT_LATEST
 		return nil
 	}
-	if at, err := time.Parse(time.RFC3339, to); err == nil {
+	if at, err := units.ParseTime(to, time.Now()); err == nil {
 		req.StartAt, req.StartTime = scribev1.StartAt_START_AT_TIME, at.UnixMicro()
 		return nil
 	}
+	if err := isPlace(to); err != nil {
+		return fmt.Errorf("--to %w", err)
+	}
 	if _, err := checkpoint.Parse(to); err != nil {
-		return fmt.Errorf("--to %q is none of earliest, latest, a time as 2026-11-21T09:00:00Z, or a checkpoint: %w", excerptOf(to), err)
+		return fmt.Errorf("--to: %w", err)
 	}
 	req.Checkpoint = to
 	return nil

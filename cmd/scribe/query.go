@@ -79,8 +79,8 @@ can't be reached.`,
 	}
 	server := serverFlag(cmd)
 	fs := cmd.Flags()
-	fs.StringVar(&f.from, "from", "earliest", "earliest, latest, a time (RFC 3339: 2026-11-21T09:00:00Z) or a checkpoint's text")
-	fs.StringVar(&f.to, "to", "", "a time: stop in front of what was persisted at it (default: the end as it is when the command begins)")
+	fs.StringVar(&f.from, "from", "earliest", "earliest, latest, a time (2026-11-21T09:00:00Z), how long ago (15m, 3d) or a checkpoint's text")
+	fs.StringVar(&f.to, "to", "", "a time, or how long ago: stop in front of what was persisted at it (default: the end as it is when the command begins)")
 	fs.BoolVar(&f.follow, "follow", false, "go on with what is written from now on")
 	fs.Uint64VarP(&f.count, "count", "n", 0, "stop after so many rows, as LIMIT does (default: no limit)")
 	fs.Var(&f.window, "window", "rows are at most this far out of order of persisted time: 0 (strict order), a duration, or unbounded (default: the category's, else unbounded)")
@@ -208,9 +208,9 @@ func (f *queryFlags) options(stderr *statusLine) ([]consumer.Option, error) {
 	}
 	opts = append(opts, consumer.WithCompression(compression))
 	if f.to != "" {
-		until, err := time.Parse(time.RFC3339, f.to)
+		until, err := units.ParseTime(f.to, time.Now())
 		if err != nil {
-			return nil, fmt.Errorf("--to %q is no time as 2026-11-21T09:00:00Z", f.to)
+			return nil, fmt.Errorf("--to %w", err)
 		}
 		opts = append(opts, consumer.WithUntil(until))
 	}

@@ -15,6 +15,7 @@ import (
 
 	"scribe/columnar/sql"
 	"scribe/consumer"
+	"scribe/internal/checkpoint"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
 	"scribe/internal/units"
@@ -94,7 +95,7 @@ not exist; 4 when it may not be read; 5 when the cell can't be reached. A second
 	}
 	server := serverFlag(cmd)
 	fs := cmd.Flags()
-	fs.StringVar(&f.from, "from", "latest", "earliest, latest, a time (RFC 3339: 2026-11-21T09:00:00Z) or a checkpoint's text")
+	fs.StringVar(&f.from, "from", "latest", "earliest, latest, a time (2026-11-21T09:00:00Z), how long ago (15m, 3d) or a checkpoint's text")
 	fs.BoolVar(&f.untilEnd, "until-end", false, "stop at the end as it is when the command begins")
 	fs.Uint64VarP(&f.count, "count", "n", 0, "stop after so many messages (default: no limit)")
 	fs.Var(&f.window, "window", "messages are at most this far out of order of persisted time: 0 (strict order), a duration, or unbounded (default: the category's, else unbounded)")
@@ -219,14 +220,25 @@ func startOf(from string) (consumer.Start, error) {
 	case "latest":
 		return consumer.Latest(), nil
 	}
-	if at, err := time.Parse(time.RFC3339, from); err == nil {
+	if at, err := units.ParseTime(from, time.Now()); err == nil {
 		return consumer.At(at), nil
+	}
+	if err := isPlace(from); err != nil {
+		return consumer.Start{}, usage(fmt.Errorf("--from %w", err))
 	}
 	start, err := consumer.Checkpoint(from)
 	if err != nil {
-		return start, usage(fmt.Errorf("--from %q is none of earliest, latest, a time as 2026-11-21T09:00:00Z, or a checkpoint: %w", from, err))
+		return start, usage(fmt.Errorf("--from: %w", err))
 	}
 	return start, nil
+}
+
+// isPlace tells what is no checkpoint at all from one that is damaged.
+func isPlace(text string) error {
+	if _, err := checkpoint.Parse(text); err != nil && !strings.HasPrefix(text, "scribe") {
+		return fmt.Errorf("%q is none of earliest, latest, a time as 2026-11-21T09:00:00Z, how long ago as 15m or 3d, and a checkpoint", excerptOf(text))
+	}
+	return nil
 }
 
 func describeOnce(ctx context.Context, server, doing, category string) (*scribev1.Category, error) {

@@ -242,3 +242,17 @@ func TestCheckpointFileLocks(t *testing.T) {
 		t.Errorf("a file that is too large: %v", err)
 	}
 }
+
+// TestStartOf: what --from takes, and that no text is taken for a damaged checkpoint which is none.
+func TestStartOf(t *testing.T) {
+	for _, text := range []string{"earliest", "latest", "2026-11-21T09:00:00Z", "15m", "3d"} {
+		if _, err := startOf(text); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	for text, want := range map[string]string{"yesterday": "none of earliest, latest", "scribe1.AAAA": "checkpoint", "scribe9.AAAA": "version"} {
+		if _, err := startOf(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}

@@ -45,6 +45,17 @@ func ParseDuration(s string) (Duration, error) {
 	return Duration(total), nil
 }
 
+// ParseTime reads an instant: in RFC 3339, or how long before now it was, as [ParseDuration] reads it.
+func ParseTime(s string, now time.Time) (time.Time, error) {
+	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
+		return t, nil
+	}
+	if d, err := ParseDuration(s); err == nil {
+		return now.Add(-d.Std()), nil
+	}
+	return time.Time{}, fmt.Errorf("%q is neither a time as 2026-11-21T09:00:00Z nor how long ago it was, as 15m or 3d", s)
+}
+
 func durationError(s string) error {
 	return fmt.Errorf("%q is not a duration: write a number and a unit, such as 250ms, 90s, 72h, 3d or 1w", s)
 }

@@ -64,3 +64,21 @@ func TestBytesRoundTrip(t *testing.T) {
 		}
 	})
 }
+
+func TestParseTime(t *testing.T) {
+	now := time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
+	for text, want := range map[string]time.Time{
+		"2026-11-21T08:00:00.5+01:00": now.Add(-2*time.Hour + 500*time.Millisecond),
+		"15m":                         now.Add(-15 * time.Minute),
+		"3d":                          now.AddDate(0, 0, -3),
+	} {
+		if got, err := ParseTime(text, now); err != nil || !got.Equal(want) {
+			t.Errorf("%q is %v, %v; want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "yesterday", "-3d", "2026-11-21"} {
+		if got, err := ParseTime(text, now); err == nil {
+			t.Errorf("%q is %v", text, got)
+		}
+	}
+}

@@ -19,7 +19,7 @@ func newSchema(before, text string, force bool) (string, error) {
 	history, err := schema.ParseHistory(before)
 	if err != nil {
 		if !force {
-			return "", fmt.Errorf("what the category has can't be read, and is only replaced by force: %w", err)
+			return "", fmt.Errorf("what the category has can't be read, and is only replaced by force (--force-schema): %w", err)
 		}
 		if history, err = schema.ParseHistory(""); err != nil {
 			return "", err
@@ -27,7 +27,7 @@ func newSchema(before, text string, force bool) (string, error) {
 	}
 	if text == "" || text == schemaInfer {
 		if newest := history.Latest(); newest != nil && !force {
-			return "", fmt.Errorf("the category has version %d, and queries that use its columns would end: versions are only removed by force", newest.Version)
+			return "", fmt.Errorf("the category has version %d, and queries that use its columns would end: versions are only removed by force (--force-schema)", newest.Version)
 		}
 		history.Clear(text == schemaInfer)
 		return history.Marshal(), nil

@@ -143,7 +143,7 @@ func setInferred(cmd *cobra.Command, server, name string, s *schema.Schema) erro
 		return nil
 	}
 	if err := compatible(h, s, false); err != nil {
-		return err
+		return fmt.Errorf("%w; with --nullable all columns may be null, as in a schema that a query inferred", err)
 	}
 	return setSchema(cmd, server, category, s, false)
 }

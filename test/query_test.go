@@ -105,7 +105,7 @@ func TestWrongQueries(t *testing.T) {
 			t.Errorf("%.60s: exit code %d, want %d:\n%.2000s", tt.query, r.Code, tt.code, r.Stderr)
 		}
 	}
-	if r := cli(t, nil, "query", "SELECT count(*) FROM access", "--follow", "--server", c.read); r.Code != 2 || !strings.Contains(string(r.Stderr), "--to") {
+	if r := cli(t, nil, "query", "SELECT count(*) FROM access", "--follow", "--server", c.read); r.Code != 2 || !strings.Contains(string(r.Stderr), "Do not follow") {
 		t.Errorf("groups without an end: exit code %d:\n%s", r.Code, r.Stderr)
 	}
 }

@@ -2,8 +2,8 @@ package vector
 
 import (
 	"bytes"
-	"encoding/binary"
-	"math/bits"
+
+	"scribe/columnar/transcode/jsonscan"
 )
 
 // sparse is how many of a column's rows are selected at most, as a fraction of all, for a search row by row to be faster than one through
@@ -70,12 +70,12 @@ func rowOf(ends []int32, row int, at int32) int {
 	return row
 }
 
-// finder looks for a text. The standard library looks for its first byte, which is slow where that is common.
+// finder looks for a text by its rarest bytes in a sample of the data.
 type finder struct {
 	text []byte
-	// rare and other are the places of the two bytes of the text that are the rarest in a sample of the data.
-	rare, other int
-	// common: even the rarest is so common that it is better to look for both, eight places at a time.
+	// rare is the place of the rarest byte in the text, first and second those of the rarest two.
+	rare, first, second int
+	// common: even the rarest is so common that it is better to look for two at once.
 	common bool
 }
 
@@ -98,22 +98,27 @@ func newFinder(text, data []byte) finder {
 			f.rare = i
 		}
 	}
+	other := 0
 	if f.rare == 0 {
-		f.other = len(text) - 1
+		other = len(text) - 1
 	}
 	for i, c := range text {
-		if i != f.rare && counts[c] < counts[text[f.other]] {
-			f.other = i
+		if i != f.rare && counts[c] < counts[text[other]] {
+			other = i
 		}
 	}
-	f.common = counts[text[f.rare]] > commonAbove
+	f.first, f.second = min(f.rare, other), max(f.rare, other)
+	f.common = len(text) > 1 && counts[text[f.rare]] > commonAbove
 	return f
 }
 
 // next returns the first place from at on where the text is, -1 if there is none.
 func (f *finder) next(data []byte, at int) int {
 	if f.common {
-		return f.nextOfTwo(data, at)
+		if p := jsonscan.SearchPair(data[at:], f.text, f.first, f.second); p >= 0 {
+			return at + p
+		}
+		return -1
 	}
 	for at += f.rare; at < len(data); at++ {
 		p := bytes.IndexByte(data[at:], f.text[f.rare])
@@ -130,25 +135,4 @@ func (f *finder) next(data []byte, at int) int {
 
 func (f *finder) at(data []byte, from int) bool {
 	return from+len(f.text) <= len(data) && string(data[from:from+len(f.text)]) == string(f.text)
-}
-
-// nextOfTwo compares eight places at a time with both bytes.
-func (f *finder) nextOfTwo(data []byte, at int) int {
-	a, b := uint64(f.text[f.rare])*ones8, uint64(f.text[f.other])*ones8
-	for ; at+len(f.text)+7 <= len(data); at += 8 {
-		// Bytes are 0 where both are as in the text.
-		x := binary.LittleEndian.Uint64(data[at+f.rare:]) ^ a | binary.LittleEndian.Uint64(data[at+f.other:]) ^ b
-		// The high bit of those that are 0, and maybe of some above the first.
-		for found := (x - ones8) &^ x & high8; found != 0; found &= found - 1 {
-			if p := at + bits.TrailingZeros64(found)/8; f.at(data, p) {
-				return p
-			}
-		}
-	}
-	for ; at+len(f.text) <= len(data); at++ {
-		if f.at(data, at) {
-			return at
-		}
-	}
-	return -1
 }

@@ -48,6 +48,10 @@ func TestNothingIsReadBeyondTheBytes(t *testing.T) {
 					}
 					for _, needle := range []string{"x", "\\\\\\", "1,{\"", "e1e"} {
 						Search(b, []byte(needle))
+						if last := len(needle) - 1; last > 0 {
+							SearchPair(b, []byte(needle), last-1, last)
+							SearchPair(b, []byte(needle), 0, 1)
+						}
 					}
 					SearchExponent(b)
 					_, _ = AppendUnescaped(nil, b)

@@ -276,6 +276,13 @@ func TestSearch(t *testing.T) {
 			if got, want := Search(b, needle), bytes.Index(b, needle); got != want {
 				t.Fatalf("%q is in %q at %d, want %d", needle, b, got, want)
 			}
+			if len(needle) > 1 {
+				i := rng.IntN(len(needle) - 1)
+				j := i + 1 + rng.IntN(len(needle)-1-i)
+				if got, want := SearchPair(b, needle, i, j), bytes.Index(b, needle); got != want {
+					t.Fatalf("%q is in %q at %d by its bytes %d and %d, want %d", needle, b, got, i, j, want)
+				}
+			}
 			want := -1
 			for i := range max(len(b), 1) - 1 {
 				if b[i] >= '0' && b[i] <= '9' && (b[i+1] == 'e' || b[i+1] == 'E') {

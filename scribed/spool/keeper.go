@@ -233,24 +233,23 @@ func (s *Spool) reclaim(due bool) error {
 	return s.removeTrash()
 }
 
-// removeTrash removes the files that nobody uses any more. What can't be removed is tried again later; it counts until then.
+// removeTrash removes the files that nobody uses any more, in one goroutine at a time. What can't be removed is tried again later; it
+// counts until then.
 func (s *Spool) removeTrash() error {
 	s.mu.Lock()
 	var goes []*segment
-	s.mu.trash = slices.DeleteFunc(s.mu.trash, func(g *segment) bool {
-		if g.readers > 0 {
-			return false
+	for _, g := range s.mu.trash {
+		if g.readers == 0 {
+			goes = append(goes, g)
 		}
-		goes = append(goes, g)
-		return true
-	})
+	}
 	s.mu.Unlock()
 	if len(goes) == 0 {
 		return nil
 	}
 	var errs []error
 	var freed int64
-	var back []*segment
+	gone := map[*segment]bool{}
 	for _, g := range goes {
 		if g.file != nil {
 			_ = g.file.Close() // nothing in it is wanted
@@ -258,17 +257,17 @@ func (s *Spool) removeTrash() error {
 		}
 		if err := s.fs.Remove(g.path); err != nil && !isNotExist(err) {
 			errs = append(errs, fmt.Errorf("remove %s: %w", g.path, err))
-			back = append(back, g)
 			continue
 		}
 		freed += g.charge
+		gone[g] = true
 	}
 	if err := syncFolder(s.fs, s.cfg.Dir); err != nil {
 		errs = append(errs, fmt.Errorf("sync the folder: %w", err))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.trash = append(s.mu.trash, back...)
+	s.mu.trash = slices.DeleteFunc(s.mu.trash, func(g *segment) bool { return gone[g] })
 	s.mu.used -= freed
 	s.broadcast()
 	return errors.Join(errs...)

@@ -302,7 +302,7 @@ func TestLiesAreFound(t *testing.T) {
 	for name, lie := range lies {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(10) {
+			for seed := range uint64(50) {
 				fs := vfs.NewMem()
 				e := engine(t, fs)
 				l := &liar{log: e, rng: rand.New(rand.NewPCG(seed, 1)), epochs: map[record.ShardID]uint64{}} //nolint:gosec // reproducible on purpose

@@ -119,11 +119,12 @@ func receive(s *clientStream, send func(*scribev1.StreamResponse) error) (sendEr
 // pump sends the caller's steps until it has no more, or the stream ends. Only an error of recv itself is the caller's to see:
 // one of the stream shows when receiving.
 func pump(ctx context.Context, s *clientStream, recv func(context.Context) (*scribev1.StreamRequest, error)) error {
+	// A broken stream shows when receiving. The transport sees the end of a context only when it does not wait for more of the request.
+	defer func() { _ = s.CloseRequest() }()
 	for {
 		req, err := recv(ctx)
 		switch {
 		case errors.Is(err, io.EOF):
-			_ = s.CloseRequest() // a broken stream shows when receiving
 			return nil
 		case err != nil && ctx.Err() != nil:
 			return nil //nolint:nilerr // the stream is over: its end says why

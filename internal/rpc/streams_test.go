@@ -273,6 +273,39 @@ func TestRecvContext(t *testing.T) {
 	})
 }
 
+// The end of the caller's context ends a stream on which neither side says anything.
+func TestCancelInSilence(t *testing.T) {
+	f := &fake{bidi: func(ctx context.Context, _ func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error {
+		if err := send(heartbeat(1)); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	everywhere(t, f, func(t *testing.T, e *endpoint) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() {
+			ended <- e.readStream().Stream(ctx, func(ctx context.Context) (*scribev1.StreamRequest, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}, func(*scribev1.StreamResponse) error {
+				go cancel() // while the next step is waited for
+				return nil
+			})
+		}()
+		select {
+		case err := <-ended:
+			if err == nil {
+				t.Error("the stream ended as if it were complete")
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("the stream goes on")
+		}
+	})
+}
+
 // A stream whose peer vanishes in the middle can be opened again: the error says so.
 func TestStreamBreaks(t *testing.T) {
 	for _, network := range networks {

@@ -127,7 +127,7 @@ func pump(ctx context.Context, s *clientStream, recv func(context.Context) (*scr
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil && ctx.Err() != nil:
-			return nil //nolint:nilerr // the stream is over: its end says why
+			return nil // the stream is over: its end says why
 		case err != nil:
 			return err
 		}

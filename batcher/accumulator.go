@@ -31,7 +31,7 @@ type accumulator struct {
 	took  time.Duration
 	ended time.Time
 
-	todo ready
+	jobs ready
 }
 
 // ready is what the driver must do.
@@ -54,9 +54,9 @@ func newAccumulator(cfg Config) accumulator {
 
 // ready returns what is to be done since the last call.
 func (a *accumulator) ready() ready {
-	todo := a.todo
-	a.todo = ready{}
-	return todo
+	jobs := a.jobs
+	a.jobs = ready{}
+	return jobs
 }
 
 // flow returns the flow of a retention class. There are few.
@@ -213,7 +213,7 @@ func (a *accumulator) chain(g *group, p *piece) {
 func (a *accumulator) seal(pl *payload) {
 	pl.group.open = nil
 	b := newBlock([]*payload{pl})
-	a.todo.compress = append(a.todo.compress, b)
+	a.jobs.compress = append(a.jobs.compress, b)
 }
 
 // newBlock makes payloads one block.
@@ -234,7 +234,7 @@ func (a *accumulator) packed(f *flush, blocks int) {
 
 func (a *accumulator) complete(f *flush) {
 	if f.uncompressed == 0 {
-		a.todo.complete = append(a.todo.complete, f)
+		a.jobs.complete = append(a.jobs.complete, f)
 	}
 }
 
@@ -423,7 +423,7 @@ func (a *accumulator) cut(fl *flow, t trigger, now time.Time) {
 	fl.running++
 	fl.started = append(fl.started, started{f, now})
 	a.parts++
-	a.todo.start = append(a.todo.start, f)
+	a.jobs.start = append(a.jobs.start, f)
 }
 
 // forget is after how long half of how slow flushes were does not count any more.

@@ -247,9 +247,9 @@ func (s *script) state() string {
 	var out strings.Builder
 	out.WriteString(s.notes.String())
 	s.notes.Reset()
-	todo := s.acc.ready()
-	s.compress(&out, todo.compress)
-	for _, f := range todo.start {
+	jobs := s.acc.ready()
+	s.compress(&out, jobs.compress)
+	for _, f := range jobs.start {
 		name := fmt.Sprintf("f%d", f.ticket)
 		fmt.Fprintf(&out, "start %s of class %d by %v: %d bytes in %d payloads\n", name, f.flow.class, f.trigger, f.raw, f.payloads)
 		for _, g := range f.groups {
@@ -272,12 +272,12 @@ func (s *script) state() string {
 		s.parts[name] = p
 		s.acc.packed(f, len(small))
 		more := s.acc.ready()
-		todo.complete = append(todo.complete, more.complete...)
+		jobs.complete = append(jobs.complete, more.complete...)
 	}
-	for _, b := range todo.urge {
+	for _, b := range jobs.urge {
 		fmt.Fprintf(&out, "urge b%d\n", slices.Index(s.blocks, b)+1)
 	}
-	for _, f := range todo.complete {
+	for _, f := range jobs.complete {
 		fmt.Fprintf(&out, "complete f%d\n", f.ticket)
 	}
 	for _, fl := range s.acc.flows {

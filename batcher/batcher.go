@@ -171,7 +171,7 @@ func (b *Batcher) Close(ctx context.Context) error {
 	if !again {
 		b.mu.acc.close(b.now())
 	}
-	todo := b.settle()
+	jobs := b.settle()
 	b.mu.Unlock()
 	if again {
 		select {
@@ -181,7 +181,7 @@ func (b *Batcher) Close(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-	b.drive(todo)
+	b.drive(jobs)
 	select {
 	case <-b.drained:
 	case <-ctx.Done():
@@ -207,7 +207,7 @@ func (b *Batcher) Close(ctx context.Context) error {
 // settle takes what is to be done, and looks whether the timer must fire earlier and whether a closed batcher is empty. The
 // caller holds mu, and calls drive with the result afterwards, without it.
 func (b *Batcher) settle() ready {
-	todo := b.mu.acc.ready()
+	jobs := b.mu.acc.ready()
 	if wake := b.mu.acc.wake(); !wake.IsZero() && (b.mu.armed.IsZero() || wake.Before(b.mu.armed)) {
 		b.mu.armed = wake
 		select {
@@ -219,21 +219,21 @@ func (b *Batcher) settle() ready {
 		b.mu.idle = true
 		close(b.drained)
 	}
-	return todo
+	return jobs
 }
 
 // drive does what the accumulator says.
-func (b *Batcher) drive(todo ready) {
-	if len(todo.compress) > 0 {
-		b.compressor.add(todo.compress)
+func (b *Batcher) drive(jobs ready) {
+	if len(jobs.compress) > 0 {
+		b.compressor.add(jobs.compress)
 	}
-	if len(todo.urge) > 0 {
-		b.compressor.urge(todo.urge)
+	if len(jobs.urge) > 0 {
+		b.compressor.urge(jobs.urge)
 	}
-	for _, f := range todo.complete {
+	for _, f := range jobs.complete {
 		close(f.compressed)
 	}
-	for _, f := range todo.start {
+	for _, f := range jobs.start {
 		b.tasks.Go(func() { b.write(f) })
 	}
 }
@@ -257,9 +257,9 @@ func (b *Batcher) timer() {
 			b.mu.Lock()
 			b.mu.armed = time.Time{}
 			b.mu.acc.tick(b.now())
-			todo := b.settle()
+			jobs := b.settle()
 			b.mu.Unlock()
-			b.drive(todo)
+			b.drive(jobs)
 		}
 	}
 }
@@ -276,7 +276,7 @@ func (b *Batcher) compressed(blk *block) {
 	freed := b.arena.release(segments)
 	b.mu.Lock()
 	b.mu.acc.compressed(blk, len(blk.stored.B), freed)
-	todo := b.settle()
+	jobs := b.settle()
 	b.mu.Unlock()
-	b.drive(todo)
+	b.drive(jobs)
 }

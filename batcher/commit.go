@@ -146,9 +146,9 @@ func (b *Batcher) hung(ctx context.Context, p *part, since time.Time) {
 	}
 	b.mu.Lock()
 	b.mu.acc.detach(b.now(), p)
-	todo := b.settle()
+	jobs := b.settle()
 	b.mu.Unlock()
-	b.drive(todo)
+	b.drive(jobs)
 }
 
 // applied reports whether the present transaction was applied although its answer was lost: one of its records tells, since all

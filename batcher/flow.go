@@ -231,7 +231,7 @@ func (a *accumulator) moved(f *flush, pl *payload) {
 	f.blocks = append(f.blocks, b)
 	if pl.stored < 0 {
 		f.uncompressed++
-		a.todo.urge = append(a.todo.urge, b)
+		a.jobs.urge = append(a.jobs.urge, b)
 	}
 }
 

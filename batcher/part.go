@@ -191,10 +191,10 @@ func (b *Batcher) pack(f *flush) {
 	f.blocks, f.small = append(f.blocks, blocks...), nil
 	b.mu.Lock()
 	b.mu.acc.packed(f, len(blocks))
-	todo := b.settle()
+	jobs := b.settle()
 	b.mu.Unlock()
-	todo.compress = append(todo.compress, blocks...)
-	b.drive(todo)
+	jobs.compress = append(jobs.compress, blocks...)
+	b.drive(jobs)
 }
 
 // run writes a part: it waits until it is its turn in every log, puts the blob, and appends. What cannot get on while the rest can is
@@ -302,9 +302,9 @@ func (b *Batcher) stall(ctx context.Context, p *part, v *view) {
 	if v.lonely {
 		b.mu.acc.detach(b.now(), rest)
 	}
-	todo := b.settle()
+	jobs := b.settle()
 	b.mu.Unlock()
-	b.drive(todo)
+	b.drive(jobs)
 	if rest != p {
 		b.start(ctx, rest)
 	}
@@ -399,9 +399,9 @@ func (b *Batcher) move(ctx context.Context, p *part, groups []*group, slot uint1
 	resumed := b.ledger.move(moving.groups, slot)
 	b.mu.Lock()
 	b.mu.acc.resume(b.now(), resumed)
-	todo := b.settle()
+	jobs := b.settle()
 	b.mu.Unlock()
-	b.drive(todo)
+	b.drive(jobs)
 	if moving != p {
 		b.start(ctx, moving)
 	}
@@ -428,9 +428,9 @@ func (b *Batcher) finish(p *part, committed bool) {
 	b.mu.acc.finished(end, p, freed, end.Sub(p.flush.cutAt))
 	b.mu.acc.resume(end, resumed)
 	b.pace.Store(int64(b.mu.acc.took))
-	todo := b.settle()
+	jobs := b.settle()
 	b.mu.Unlock()
-	b.drive(todo)
+	b.drive(jobs)
 	// Writers go on after the memory is free and the counters are right.
 	release(p)
 }

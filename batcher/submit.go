@@ -134,9 +134,9 @@ func (b *Batcher) accept(in *parsed) (load uint32, err error) {
 	b.mu.acc.tick(now)
 	b.mu.counts.accepted.plus(in.accepted)
 	load = b.mu.acc.load(now)
-	todo := b.settle()
+	jobs := b.settle()
 	b.mu.Unlock()
-	b.drive(todo)
+	b.drive(jobs)
 	return load, nil
 }
 

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"scribe/columnar/near"
 )
 
 // maxSuggestions is how many names an error suggests.
@@ -64,22 +66,14 @@ func (s *suggester) keep() {
 // text is the end of an error message: empty, or what may have been meant.
 func (s *suggester) text() string {
 	s.keep()
-	var b strings.Builder
+	names := make([]string, len(s.found))
 	for i, f := range s.found {
-		switch {
-		case i == 0:
-			b.WriteString("; did you mean ")
-		case i == len(s.found)-1:
-			b.WriteString(" or ")
-		default:
-			b.WriteString(", ")
-		}
-		b.WriteString(`"` + f.name + `"`)
+		names[i] = f.name
 	}
-	if len(s.found) > 0 {
-		b.WriteString("?")
+	if phrase := near.Phrase(names); phrase != "" {
+		return "; " + phrase
 	}
-	return b.String()
+	return ""
 }
 
 // distance is the number of bytes to insert, remove, replace or swap with their neighbour that make a into b (optimal string

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync"
 	"syscall"
 	"time"
 
@@ -222,29 +221,9 @@ func (r *querying) progress(stdout io.Writer) (stop func()) {
 	if !isTerminal(r.stderr.w) || isTerminal(stdout) && r.flags.file == "" && !r.flags.explain {
 		return func() {}
 	}
-	var (
-		ended  = make(chan struct{})
-		worker sync.WaitGroup
-	)
-	worker.Go(func() {
-		tick := time.NewTicker(progressEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-			case <-ended:
-				return
-			}
-			s, left := r.query.Stats(), r.query.Backlog()
-			r.stderr.show(fmt.Sprintf("%d of %d pointers, %d skipped, %.1f MB fetched, %d rows read, %d matched",
-				s.Payloads+s.Skipped, s.Pointers+left.Pointers, s.Skipped, float64(s.FetchedBytes)/1e6, s.RowsRead, s.RowsMatched))
-		}
+	return r.stderr.keepShowing(func() string {
+		s, left := r.query.Stats(), r.query.Backlog()
+		return fmt.Sprintf("%d of %d pointers, %d skipped, %.1f MB fetched, %d rows read, %d matched",
+			s.Payloads+s.Skipped, s.Pointers+left.Pointers, s.Skipped, float64(s.FetchedBytes)/1e6, s.RowsRead, s.RowsMatched)
 	})
-	return func() {
-		close(ended)
-		worker.Wait()
-		r.stderr.mu.Lock()
-		defer r.stderr.mu.Unlock()
-		r.stderr.clear()
-	}
 }

@@ -62,6 +62,17 @@ func (s *statusLine) progress(stdout io.Writer, p *printer, c *consumer.Consumer
 	if !isTerminal(s.w) || isTerminal(stdout) {
 		return func() {}
 	}
+	before, at := uint64(0), time.Now()
+	return s.keepShowing(func() string {
+		bytes := p.bytes.Load()
+		rate := float64(bytes-before) / 1e6 / time.Since(at).Seconds()
+		before, at = bytes, time.Now()
+		return fmt.Sprintf("%d messages, %.1f MB, %.1f MB/s, %v behind", p.messages.Load(), float64(bytes)/1e6, rate, c.Lag().Round(100*time.Millisecond))
+	})
+}
+
+// keepShowing shows what text returns again and again. The function that it returns ends that, and removes the line.
+func (s *statusLine) keepShowing(text func() string) (stop func()) {
 	var (
 		ended  = make(chan struct{})
 		worker sync.WaitGroup
@@ -69,17 +80,13 @@ func (s *statusLine) progress(stdout io.Writer, p *printer, c *consumer.Consumer
 	worker.Go(func() {
 		tick := time.NewTicker(progressEvery)
 		defer tick.Stop()
-		before, at := uint64(0), time.Now()
 		for {
 			select {
 			case <-tick.C:
 			case <-ended:
 				return
 			}
-			bytes := p.bytes.Load()
-			rate := float64(bytes-before) / 1e6 / time.Since(at).Seconds()
-			before, at = bytes, time.Now()
-			s.show(fmt.Sprintf("%d messages, %.1f MB, %.1f MB/s, %v behind", p.messages.Load(), float64(bytes)/1e6, rate, c.Lag().Round(100*time.Millisecond)))
+			s.show(text())
 		}
 	})
 	return func() {

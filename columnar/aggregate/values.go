@@ -1,13 +1,13 @@
 package aggregate
 
 import (
-	"math"
 	"math/bits"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 
 	"scribe/columnar/schema"
+	scalar "scribe/columnar/value"
 )
 
 // class is how values are held while they are grouped and aggregated; 0 is that of values which are no scalars, and are there or not.
@@ -138,7 +138,7 @@ func loadWords(dst []uint64, a arrow.Array, from, to int) {
 		copy(dst, a.Uint64Values()[from:to])
 	case *array.Float64:
 		for i, f := range a.Float64Values()[from:to] {
-			dst[i] = floatWord(f)
+			dst[i] = scalar.FloatBits(f)
 		}
 	}
 }
@@ -147,17 +147,6 @@ func extend[T ~int32 | ~int64](dst []uint64, src []T) {
 	for i, x := range src {
 		dst[i] = uint64(int64(x))
 	}
-}
-
-// floatWord returns the bits of f with one zero and one NaN.
-func floatWord(f float64) uint64 {
-	switch {
-	case f == 0:
-		return 0
-	case f != f:
-		return math.Float64bits(math.NaN())
-	}
-	return math.Float64bits(f)
 }
 
 func (v *values) loadWide(a arrow.Array, from, to int) {

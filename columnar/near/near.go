@@ -51,8 +51,10 @@ func Names(want string, have []string) []string {
 }
 
 // Hint is the suggestion as a phrase: empty, or did you mean "a", "b" or "c"?
-func Hint(want string, have []string) string {
-	names := Names(want, have)
+func Hint(want string, have []string) string { return Phrase(Names(want, have)) }
+
+// Phrase is the suggestion of names as [Hint] gives it; empty if there are none.
+func Phrase(names []string) string {
 	if len(names) == 0 {
 		return ""
 	}

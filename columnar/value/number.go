@@ -361,3 +361,14 @@ func AppendDecimal(dst []byte, v decimal128.Num, scale int32) []byte {
 	}
 	return append(dst, digits...)
 }
+
+// FloatBits returns the bits of f, where all zeros are one and all NaN are one: values that SQL calls equal have equal bits.
+func FloatBits(f float64) uint64 {
+	switch {
+	case f == 0:
+		return 0
+	case f != f:
+		return math.Float64bits(math.NaN())
+	}
+	return math.Float64bits(f)
+}

@@ -1,8 +1,6 @@
 package vector
 
 import (
-	"math"
-
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 
@@ -170,18 +168,8 @@ func wordOf(c *vec) uint64 {
 	case schema.Uint64:
 		return c.u64[0]
 	default:
-		return floatWord(c.f64[0])
+		return value.FloatBits(c.f64[0])
 	}
-}
-
-func floatWord(f float64) uint64 {
-	switch {
-	case f == 0:
-		return 0
-	case f != f:
-		return math.Float64bits(math.NaN())
-	}
-	return math.Float64bits(f)
 }
 
 func hashWord(k uint64) uint64 {
@@ -237,7 +225,7 @@ func (s *wordSet) find(out bitmap, a *vec) {
 		}
 	default:
 		for i, v := range a.f64 {
-			out[i/64] |= bit(s.has(floatWord(v))) << (i & 63)
+			out[i/64] |= bit(s.has(value.FloatBits(v))) << (i & 63)
 		}
 	}
 }

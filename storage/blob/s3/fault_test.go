@@ -104,7 +104,15 @@ func TestAttemptThatReadsOn(t *testing.T) {
 		release = make(chan struct{})
 	)
 	cfg.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
-		if r.Method != http.MethodPut || puts.Add(1) > 2 {
+		if r.Method != http.MethodPut {
+			return tr.RoundTrip(r)
+		}
+		switch puts.Add(1) {
+		case 1, 2:
+		case 3: // both attempts have ended: before RoundTrip returns, what they read is theirs
+			close(release)
+			fallthrough
+		default:
 			return tr.RoundTrip(r)
 		}
 		if _, err := io.CopyN(io.Discard, r.Body, 50_000); err != nil {
@@ -115,9 +123,6 @@ func TestAttemptThatReadsOn(t *testing.T) {
 			n, _ := io.Copy(io.Discard, r.Body)
 			stolen.Add(n)
 		})
-		if puts.Load() == 2 {
-			close(release)
-		}
 		return nil, errors.New("injected: connection lost")
 	})
 	s := open(t, cfg)

@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -88,6 +89,50 @@ func TestLifeOfBlobs(t *testing.T) {
 			t.Errorf("claims: %v, %v", claims, err)
 		}
 	})
+}
+
+// passing is a store in which an hour goes by while a blob is read.
+type passing struct {
+	blob.Store
+	reads func()
+}
+
+func (p passing) ReadAt(ctx context.Context, key string, dst []byte, off int64) error {
+	p.reads()
+	return p.Store.ReadAt(ctx, key, dst, off)
+}
+
+// TestLingerBeginsWhenFound: a slice takes long to examine, and a reader has a pointer that was there a moment before.
+func TestLingerBeginsWhenFound(t *testing.T) {
+	w := testWorld(t)
+	orphan := w.put(1, 4, w.cell.create(4*time.Hour, w.clock.Now()))
+	var found int64
+	deps := w.deps("one")
+	deps.Blobs = passing{w.blobs, func() {
+		if found == 0 {
+			w.clock.Advance(time.Hour)
+			found = w.clock.Now()
+		}
+	}}
+	l, err := w.lead(deps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	w.clock.Advance(2 * time.Hour)
+	for range 100 {
+		if err := l.pass(); err != nil {
+			t.Fatal(err)
+		}
+		_, there := w.keys()[orphan.key]
+		if age := time.Duration(w.clock.Now()-found) * time.Microsecond; found != 0 && there != (age < w.cfg.Linger) {
+			t.Fatalf("%v after it was found dead it is there: %v", age, there)
+		}
+		w.clock.Advance(time.Minute)
+	}
+	if found == 0 || len(w.keys()) != 0 {
+		t.Error("it was not found")
+	}
 }
 
 // TestRetentionChanges: raised retention keeps what had not expired, lowered retention takes what has, bytes included.

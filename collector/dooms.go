@@ -26,15 +26,14 @@ func (d *dooms) has(key string) bool {
 	return ok
 }
 
-// add reports false when there is no room.
-func (d *dooms) add(b doom) bool {
-	if len(d.keys) >= d.max {
-		return false
-	}
+// room is how many more fit.
+func (d *dooms) room() int { return d.max - len(d.keys) }
+
+// add takes up a blob. There must be room.
+func (d *dooms) add(b doom) {
 	d.keys[b.key] = struct{}{}
 	d.queue = append(d.queue, b)
 	d.bytes += b.size
-	return true
 }
 
 // due takes up to n blobs that may be deleted at now. Each must be given to done or again.

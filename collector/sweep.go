@@ -225,8 +225,9 @@ func (r *sweeper) examine(ctx context.Context, k slice, now int64) (outcome, err
 	if err := r.c.store(ctx); err != nil {
 		return outcome{}, err
 	}
-	var mu sync.Mutex // guards o and the dooms while workers run
+	var mu sync.Mutex // guards o and dead while workers run
 	var o outcome
+	var dead []doom
 	workers, wctx := errgroup.WithContext(ctx)
 	workers.SetLimit(r.c.cfg.Workers)
 	listed := 0
@@ -242,10 +243,7 @@ func (r *sweeper) examine(ctx context.Context, k slice, now int64) (outcome, err
 			break
 		}
 		workers.Go(func() error {
-			mu.Lock()
-			known := r.dooms.has(info.Key)
-			mu.Unlock()
-			if known {
+			if r.dooms.has(info.Key) {
 				return nil
 			}
 			v, err := r.look(wctx, info)
@@ -254,13 +252,33 @@ func (r *sweeper) examine(ctx context.Context, k slice, now int64) (outcome, err
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			r.count(&o, k, info, v, now)
+			switch {
+			case v.gone:
+			case !v.dead:
+				r.stays(&o, v, now)
+			case r.dooms.room() <= len(dead):
+				o.cut = true
+			default:
+				dead = append(dead, doom{key: info.Key, size: info.Size, slice: k, kind: v.kind})
+			}
 			return nil
 		})
 	}
 	err := workers.Wait()
 	if err == nil {
 		err = broken
+	}
+	if len(dead) > 0 {
+		// A reader may have taken a pointer up to the moment that its blob was found dead, and a slice may take long.
+		found, terr := r.c.now(ctx)
+		if terr != nil {
+			return outcome{}, errors.Join(err, terr) // they are found again
+		}
+		for _, d := range dead {
+			d.found, d.notBefore = found, found+r.c.cfg.Linger.Microseconds()
+			r.dooms.add(d)
+		}
+		o.doomed = len(dead)
 	}
 	if err != nil {
 		// What was doomed stays so; the slice is examined again, and knows them.
@@ -270,19 +288,9 @@ func (r *sweeper) examine(ctx context.Context, k slice, now int64) (outcome, err
 	return o, nil
 }
 
-// count adds a verdict to the outcome of a slice.
-func (r *sweeper) count(o *outcome, k slice, info blob.Info, v verdict, now int64) {
-	switch {
-	case v.gone:
-		return
-	case v.dead:
-		if !r.dooms.add(doom{key: info.Key, size: info.Size, slice: k, kind: v.kind, found: now, notBefore: now + r.c.cfg.Linger.Microseconds()}) {
-			o.cut = true
-			return
-		}
-		o.doomed++
-		return
-	case v.due == 0:
+// stays adds the verdict about a blob that stays to the outcome of its slice.
+func (r *sweeper) stays(o *outcome, v verdict, now int64) {
+	if v.due == 0 {
 		v.due = now + r.c.cfg.SweepInterval.Microseconds()
 	}
 	if o.left == 0 || v.due < o.due {

@@ -346,13 +346,12 @@ func TestCloseOutOfTimeTellsWhatIsLost(t *testing.T) {
 			c := newCell(t, testConfig(), nil, nil)
 			seen := make(chan struct{})
 			hung := step{hold: make(chan struct{}), seen: seen}
-			want := scribev1.Reason_REASON_SHUTTING_DOWN
-			if stage == "put" {
-				c.store.puts.plan(hung)
-			} else {
-				c.log.appends.plan(hung)
-				want = scribev1.Reason_REASON_UNKNOWN_OUTCOME
+			calls, want := &c.store.puts, scribev1.Reason_REASON_SHUTTING_DOWN
+			if stage == "append" {
+				calls, want = &c.log.appends, scribev1.Reason_REASON_UNKNOWN_OUTCOME
 			}
+			calls.plan(hung)
+			calls.always(step{hold: hung.hold}) // Close starts a flush of the second frame
 			result := make(chan *scribev1.SubmitResponse, 1)
 			go func() {
 				resp, err := c.Submit(context.Background(), &scribev1.SubmitRequest{Frames: makeFrame(t, "alpha", 0, nil, "x")})
@@ -402,7 +401,7 @@ func TestWriterGivesUp(t *testing.T) {
 
 func TestNoSlot(t *testing.T) {
 	c := newCell(t, testConfig(), nil, nil)
-	c.slot = 0
+	c.slot.Store(0)
 	results := c.submit(committed, makeFrame(t, "alpha", 0, nil, "x"), makeFrame(t, "once", 0, nil, "y"))
 	if got := reasons(results); got[0] != scribev1.Reason_REASON_NO_BACKEND || got[1] != 0 {
 		t.Errorf("reasons %v", got)

@@ -29,7 +29,7 @@ func TestBoundShardHasOneLog(t *testing.T) {
 	b := newCell(t, testConfig(), a.log.Log, a.store.Store)
 	boundCategory(a, b)
 	bound0 := record.MakeShardID(9, 0, 0)
-	b.slot = 8
+	b.slot.Store(8)
 	var want []string
 	for i := range 12 {
 		c := a
@@ -49,7 +49,8 @@ func TestBoundShardHasOneLog(t *testing.T) {
 			want = append(want, text)
 		}
 		if i == 6 {
-			a.slot, b.slot = 0, 17 // a batcher without a slot serves what needs none
+			a.slot.Store(0) // a batcher without a slot serves what needs none
+			b.slot.Store(17)
 		}
 	}
 	a.mustBe(bound0, want...)

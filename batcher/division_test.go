@@ -542,7 +542,10 @@ func TestStuckCategoryDoesNotTakeTheMemory(t *testing.T) {
 		if refused == 0 || stored == 0 || mixed == 0 {
 			t.Errorf("%d taken, %d refused, %d of a request with both", stored, refused, mixed)
 		}
-		if free := cfg.MemoryBytes - c.mu.acc.room.used; free < cfg.MemoryBytes/8 {
+		c.mu.Lock()
+		free := cfg.MemoryBytes - c.mu.acc.room.used
+		c.mu.Unlock()
+		if free < cfg.MemoryBytes/8 {
 			t.Errorf("%d bytes are left of %d", free, cfg.MemoryBytes)
 		}
 		for range 50 {

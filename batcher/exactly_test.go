@@ -37,7 +37,7 @@ func exactlyOnce(t *testing.T, seed uint64) {
 	cfg.PutAttempts, cfg.CommitPatience, cfg.StallAfter = 2, 5*time.Millisecond, 20*time.Millisecond
 	a := newCell(t, cfg, nil, nil)
 	b := newCell(t, cfg, a.log.Log, a.store.Store)
-	b.slot = 8
+	b.slot.Store(8)
 	cells := []*cell{a, b}
 	calms := []func(){a.trouble(newChaos(seed), once0), b.trouble(newChaos(seed+100), record.MakeShardID(4, 1, 0))}
 	var producers sync.WaitGroup

@@ -305,7 +305,7 @@ func TestSlotIsLost(t *testing.T) {
 	if _, err := c.log.Log.Open(t.Context(), "other", []record.ShardID{alpha0}); err != nil {
 		t.Fatal(err)
 	}
-	c.slot = 8
+	c.slot.Store(8)
 	close(hold)
 	moved := record.MakeShardID(1, 0, 8)
 	for _, r := range <-first {
@@ -325,12 +325,12 @@ func TestSlotIsLost(t *testing.T) {
 	if _, err := c.log.Log.Open(t.Context(), "other", []record.ShardID{moved}); err != nil {
 		t.Fatal(err)
 	}
-	c.slot = 0
+	c.slot.Store(0)
 	close(hold)
 	if got := reasons(<-first); got[0] != scribev1.Reason_REASON_FENCED {
 		t.Errorf("reasons %v", got)
 	}
-	c.slot = 9
+	c.slot.Store(9)
 	c.commit(makeFrame(t, "alpha", 0, nil, "5"))
 	c.mustBe(record.MakeShardID(1, 0, 9), "5")
 	c.verify()
@@ -345,7 +345,7 @@ func TestSlotChangesWithinAFlush(t *testing.T) {
 	first := c.background("1")
 	<-seen
 	c.submit(none, makeFrame(t, "alpha", 0, nil, "2"))
-	c.slot = 8
+	c.slot.Store(8)
 	if _, err := c.log.Log.Open(t.Context(), "other", []record.ShardID{alpha0}); err != nil {
 		t.Fatal(err)
 	}

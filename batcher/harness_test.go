@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -226,7 +227,7 @@ type cell struct {
 	store   *faultyStore
 	log     *faultyLog
 	catalog catalog
-	slot    uint16
+	slot    atomic.Uint32
 	*Batcher
 }
 
@@ -264,8 +265,9 @@ func newCellWith(t testing.TB, cfg Config, log metalog.Log, store *memory.Store,
 	if store == nil {
 		store = memory.New()
 	}
-	c := &cell{t: t, store: &faultyStore{Store: store}, log: &faultyLog{Log: log}, catalog: testCatalog(), slot: 7}
-	deps := Deps{Blobs: c.store, Log: c.log, Categories: c.catalog, Slot: func() uint16 { return c.slot }, Owner: "test"}
+	c := &cell{t: t, store: &faultyStore{Store: store}, log: &faultyLog{Log: log}, catalog: testCatalog()}
+	c.slot.Store(7)
+	deps := Deps{Blobs: c.store, Log: c.log, Categories: c.catalog, Slot: func() uint16 { return uint16(c.slot.Load()) }, Owner: "test"}
 	edit(&deps)
 	var err error
 	if c.Batcher, err = New(cfg, deps); err != nil {

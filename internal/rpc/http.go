@@ -20,6 +20,10 @@ type Server struct {
 	serving sync.WaitGroup
 	failed  chan error
 	active  atomic.Int64 // calls being handled
+	mu      struct {
+		sync.Mutex
+		closing bool // nothing is added to serving any more
+	}
 }
 
 // counted counts the calls that are being handled.
@@ -61,8 +65,14 @@ func NewServer(h http.Handler, logger *slog.Logger) *Server {
 	return s
 }
 
-// Serve starts to accept on l, which it takes over, and returns at once.
+// Serve starts to accept on l, which it takes over, and returns at once. Once Close has begun it closes l instead.
 func (s *Server) Serve(l net.Listener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.closing {
+		_ = l.Close() // nobody was accepted
+		return
+	}
 	s.serving.Go(func() {
 		if err := s.http.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			select {
@@ -80,6 +90,9 @@ func (s *Server) Failed() <-chan error { return s.failed }
 // ended. When ctx ends first, the remaining calls' contexts and connections are ended, and ctx's error is returned. It can be
 // called again.
 func (s *Server) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.mu.closing = true
+	s.mu.Unlock()
 	s.stop()
 	shut := make(chan error, 1)
 	go func() { shut <- s.http.Shutdown(ctx) }()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"scribe/internal/rpc"
+	"scribe/internal/rpc/memhttp"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -143,6 +145,25 @@ func TestCloseIdle(t *testing.T) {
 			t.Errorf("after %s: %v", time.Since(began), err)
 		}
 	})
+}
+
+// A listener that is given to a server while it closes, or later, is closed.
+func TestServeDuringClose(t *testing.T) {
+	for range 200 {
+		s, l := rpc.NewServer(http.NotFoundHandler(), nil), memhttp.Listen()
+		var both sync.WaitGroup
+		both.Go(func() { s.Serve(l) })
+		both.Go(func() {
+			if err := s.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+		both.Wait()
+		if c, err := l.Dial(t.Context(), "tcp", "x"); err == nil {
+			_ = c.Close()
+			t.Fatal("it still listens")
+		}
+	}
 }
 
 func TestListenerFails(t *testing.T) {

@@ -243,13 +243,13 @@ func (q *query) end(err error) {
 	}
 	took := q.g.now().Sub(q.began)
 	m := q.g.metrics
-	m.queries.WithLabelValues(q.api, result).Inc()
 	m.rows.WithLabelValues(q.api).Add(float64(q.rows))
 	m.bytes.WithLabelValues(q.api).Add(float64(q.bytes))
 	m.fetched.Add(float64(stats.BytesFetched))
 	if !q.req.Follow {
 		m.seconds.WithLabelValues(q.api).Observe(took.Seconds())
 	}
+	m.queries.WithLabelValues(q.api, result).Inc() // the last one: who sees the query counted sees all of it
 	q.g.log.LogAttrs(context.Background(), slog.LevelInfo, "query", slog.String("api", q.api), slog.String("client", q.client),
 		slog.String("category", stats.Category), slog.String("result", result), slog.Duration("took", took), slog.Int64("rows", q.rows),
 		slog.Int64("rows_read", stats.RowsRead), slog.Int64("bytes_fetched", stats.BytesFetched), slog.Int64("pruned", stats.Pruned),

@@ -18,6 +18,9 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"scribe/internal/rpc"
+	"scribe/internal/rpc/memhttp"
 )
 
 var numbered = arrow.NewSchema([]arrow.Field{
@@ -149,6 +152,18 @@ func (l *lockedBuffer) String() string {
 
 func serve(t *testing.T, r *runner, change func(*Config)) *site {
 	t.Helper()
+	return serveOn(t, httptest.NewUnstartedServer(nil), nil, r, change)
+}
+
+// serveInMemory is serve within a bubble of testing/synctest, where time passes when everybody waits.
+func serveInMemory(t *testing.T, r *runner, change func(*Config)) *site {
+	t.Helper()
+	l := memhttp.Listen()
+	return serveOn(t, &httptest.Server{Listener: l, Config: new(http.Server)}, l.Dial, r, change)
+}
+
+func serveOn(t *testing.T, server *httptest.Server, dial rpc.Dial, r *runner, change func(*Config)) *site {
+	t.Helper()
 	cfg := DefaultConfig()
 	cfg.DrainTimeout = 0
 	if change != nil {
@@ -165,11 +180,15 @@ func serve(t *testing.T, r *runner, change func(*Config)) *site {
 	s.Gateway = g
 	mux := http.NewServeMux()
 	mux.Handle(Path, g)
-	s.http = httptest.NewUnstartedServer(mux)
+	s.http = server
+	s.http.Config.Handler = mux
 	s.http.Config.Protocols = new(http.Protocols)
 	s.http.Config.Protocols.SetHTTP1(true)
 	s.http.Config.Protocols.SetUnencryptedHTTP2(true)
 	s.http.Start()
+	if dial != nil {
+		s.http.Client().Transport.(*http.Transport).DialContext = dial
+	}
 	t.Cleanup(func() {
 		if err := g.Close(context.Background()); err != nil {
 			t.Error(err)
@@ -190,7 +209,7 @@ func (s *site) get(query string, header ...string) *http.Response {
 
 func (s *site) do(method, query, body string, header ...string) *http.Response {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	s.t.Cleanup(cancel)
 	req, err := http.NewRequestWithContext(ctx, method, s.http.URL+Path+query, strings.NewReader(body))
 	if err != nil {
@@ -218,7 +237,7 @@ func (s *site) await(done func() bool) {
 	s.t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	patience := time.After(20 * time.Second)
+	patience := time.After(time.Minute)
 	for !done() {
 		select {
 		case <-tick.C:

@@ -45,12 +45,15 @@ func NewLine(log Log) *Line {
 
 // Break crashes the engine: replace is called when nobody gets its answers any more, and returns what takes its place. Calls that are made
 // meanwhile wait. One Break runs at a time.
+//
+// The lock comes first. Would the engine be broken before it is held, a call that is made in between would go to the engine that is about to
+// crash, and be told that it is broken while what it left in there can still be carried out.
 func (l *Line) Break(replace func() Log) {
-	l.broken.Add(1)
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.broken.Add(1)
 	l.mu.log = replace()
 	l.broken.Add(1)
-	l.mu.Unlock()
 }
 
 // Replace is Break for an engine that is closed in an orderly way, whose answers count to the last.

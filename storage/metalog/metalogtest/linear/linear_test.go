@@ -164,6 +164,9 @@ func subscriptions(change func(u *metalog.Update)) lie {
 	}
 }
 
+// silence is the lie that shows in nothing but the time that passes.
+const silence = "a subscription never brings records"
+
 var lies = map[string]lie{
 	"an append is acknowledged and not made": appends(func(ctx context.Context, l *liar, a *metalog.Append) ([]metalog.Appended, error) {
 		done := make([]metalog.Appended, len(a.Shards))
@@ -276,7 +279,7 @@ var lies = map[string]lie{
 		st.FirstLSN++
 	}),
 	"a subscription leaves out records": subscriptions(func(u *metalog.Update) { u.Entries = u.Entries[1:] }),
-	"a subscription never brings records": func(l *liar) linear.Log {
+	silence: func(l *liar) linear.Log {
 		return &patched{Log: l.log, subscribe: func(updates []metalog.Update) []metalog.Update {
 			l.mu.Lock()
 			l.told++
@@ -297,6 +300,17 @@ var lies = map[string]lie{
 	}),
 }
 
+// onlyLate reports whether all that was found is that subscriptions were not there in time. They are given little of it, since some lies make
+// them wait for what never comes; on a busy machine they may be late without a lie.
+func onlyLate(err error) bool {
+	for line := range strings.Lines(err.Error()) {
+		if !strings.Contains(line, "did not bring") {
+			return false
+		}
+	}
+	return true
+}
+
 // TestLiesAreFound: each lie is found, within a few runs of a log that tells it now and then.
 func TestLiesAreFound(t *testing.T) {
 	for name, lie := range lies {
@@ -307,10 +321,10 @@ func TestLiesAreFound(t *testing.T) {
 				e := engine(t, fs)
 				l := &liar{log: e, rng: rand.New(rand.NewPCG(seed, 1)), epochs: map[record.ShardID]uint64{}} //nolint:gosec // reproducible on purpose
 				cfg := linear.Config{Seed: seed, Clients: 4, Calls: 25, CatchUp: 100 * time.Millisecond}
-				err := linear.Run(t.Context(), cfg, lie(l)).Check(10 * time.Second)
+				err := linear.Run(t.Context(), cfg, lie(l)).Check(time.Minute)
 				closed(t, e)
 				switch {
-				case err == nil:
+				case err == nil, onlyLate(err) && (name != silence || l.told == 0):
 					continue
 				case strings.Contains(err.Error(), "Unknown"):
 					t.Fatalf("seed %d: the check gave up: %v", seed, err)
@@ -346,7 +360,7 @@ func TestForgetfulEngine(t *testing.T) {
 					return e
 				})
 			}
-			err := linear.Run(t.Context(), linear.Config{Seed: seed, Calls: 30, Disturb: disturb, Disturbances: 3, CatchUp: time.Second}, line).Check(20 * time.Second)
+			err := linear.Run(t.Context(), linear.Config{Seed: seed, Calls: 30, Disturb: disturb, Disturbances: 3}, line).Check(time.Minute)
 			closed(t, e)
 			if err != nil && !forgetful {
 				t.Errorf("seed %d: %v", seed, err)
@@ -364,7 +378,7 @@ func TestHonestLog(t *testing.T) {
 	fs := vfs.NewMem()
 	e := engine(t, fs)
 	h := linear.Run(t.Context(), linear.Config{Seed: 1, Clients: 8, Calls: 60, Subscribers: 2}, e)
-	if err := h.Check(20 * time.Second); err != nil {
+	if err := h.Check(time.Minute); err != nil {
 		t.Error(err)
 	}
 	if h.Len() < 8*60 {

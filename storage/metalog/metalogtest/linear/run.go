@@ -31,7 +31,7 @@ type Config struct {
 	// Disturb is called Disturbances times, at moments that the seed chooses by the number of calls made, by one goroutine.
 	Disturb      func(rng *rand.Rand)
 	Disturbances int
-	// CatchUp is how long a subscription may take in the end to bring what is there; the default is 20 s.
+	// CatchUp is how long a subscription may take in the end to bring what is there; the default is a minute.
 	CatchUp time.Duration
 }
 
@@ -49,7 +49,7 @@ func (c Config) withDefaults() Config {
 		c.Hurry = 60 * time.Microsecond
 	}
 	if c.CatchUp == 0 {
-		c.CatchUp = 20 * time.Second
+		c.CatchUp = time.Minute
 	}
 	return c
 }

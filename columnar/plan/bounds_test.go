@@ -40,7 +40,7 @@ func TestBounds(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.message) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if d := time.Since(started); d > 3*time.Second {
+		if d := time.Since(started); d > time.Minute { // without the bounds it would be hours, or never
 			t.Errorf("%s: it took %v", name, d)
 		}
 	}

@@ -337,3 +337,46 @@ func FuzzPredicate(f *testing.F) {
 		}
 	})
 }
+
+// Of equal keys the first counts in objects inside lists and maps, too, and null is nothing to a field that is not nullable: its aliases are
+// looked at.
+func TestKeysOfNestedObjects(t *testing.T) {
+	strict := schema.Field{Name: "n", Type: tInt, Aliases: [][]string{{"old"}, {"x", "n"}}}
+	plainItem := schema.Type{Kind: schema.Struct, Fields: []schema.Field{nullable("a", tInt), nullable("b", tString)}}
+	aliased := schema.Type{Kind: schema.Struct, Fields: []schema.Field{nullable("a", tInt), strict}}
+	s := &schema.Schema{Version: 1, Format: schema.JSON, Fields: []schema.Field{
+		nullable("l", schema.Type{Kind: schema.List, Elem: &plainItem}), nullable("m", schema.Type{Kind: schema.Map, Elem: &plainItem}),
+		nullable("k", schema.Type{Kind: schema.List, Elem: &aliased}), nullable("o", aliased),
+	}}
+	for _, c := range []struct{ row, want string }{
+		{`{"l":[{"a":1,"a":2,"b":"x","b":"y"}]}`, `[{"a":1,"b":"x"}]|(null)|(null)|(null)|(null)`},
+		{`{"l":[{"a":1,"\u0061":[2],"b":null,"b":"y"},{}]}`, `[{"a":1,"b":null},{"a":null,"b":null}]|(null)|(null)|(null)|(null)`},
+		{`{"m":{"q":{"b":"x","b":{},"a":3}}}`, `(null)|[{"key":"q","value":{"a":3,"b":"x"}}]|(null)|(null)|(null)`},
+		{`{"k":[{"n":null,"old":5}],"o":{"n":null,"old":5}}`, `(null)|(null)|[{"a":null,"n":5}]|{"a":null,"n":5}|(null)`},
+		{`{"k":[{"n":null,"old":null,"x":{"n":6}}],"o":{"n":null,"old":null,"x":{"n":6}}}`, `(null)|(null)|[{"a":null,"n":6}]|{"a":null,"n":6}|(null)`},
+		{`{"k":[{"old":5,"n":null,"n":7}],"o":{"old":5,"n":null,"n":7}}`, `(null)|(null)|[{"a":null,"n":5}]|{"a":null,"n":5}|(null)`},
+		{`{"k":[{"n":null,"n":7,"old":5,"old":8}],"o":{"n":null,"n":7,"old":5,"old":8}}`, `(null)|(null)|[{"a":null,"n":5}]|{"a":null,"n":5}|(null)`},
+		{`{"k":[{"n":1,"n":2,"old":3}],"o":{"n":1,"n":2,"old":3}}`, `(null)|(null)|[{"a":null,"n":1}]|{"a":null,"n":1}|(null)`},
+	} {
+		withBoth(func(scanner string) {
+			batch, _ := transcode(t, Spec{Schema: s, Columns: []string{"l", "m", "k", "o", "_error"}}, frameOf(t, c.row))
+			if got := strings.TrimSuffix(lines(batch), "\n"); got != c.want {
+				t.Errorf("%s scanner: %s\nbecomes %s\nwant    %s", scanner, c.row, got, c.want)
+			}
+		})
+	}
+	// At the top, where the values are found by another way, and conditions are decided on what is found.
+	top := &schema.Schema{Version: 1, Format: schema.JSON, Fields: []schema.Field{strict, nullable("s", tString)}}
+	rows := []string{`{"n":null,"old":5}`, `{"old":5,"n":null,"n":7}`, `{"n":null,"old":null}`, `{"n":null}`, `{"n":6,"old":5}`}
+	batch, _ := transcode(t, Spec{Schema: top, Columns: []string{"n"}}, frameOf(t, rows...))
+	if got := lines(batch); got != "5\n5\n(null)\n(null)\n6\n" {
+		t.Errorf("at the top the values are\n%s", got)
+	}
+	five := &expr.Call{Op: expr.Eq, T: schema.Type{Kind: schema.Bool}, Args: []expr.Expr{
+		&expr.Column{Name: "n", T: tInt}, &expr.Literal{T: tInt, Value: int64(5)},
+	}}
+	batch, _ = transcode(t, Spec{Schema: top, Columns: []string{"_index"}, Where: five, EarlyStop: true}, frameOf(t, rows...))
+	if got := lines(batch); got != "0\n1\n" {
+		t.Errorf("n = 5 is true of the messages\n%s", got)
+	}
+}

@@ -44,6 +44,8 @@ type jsonField struct {
 	sources []int
 	only    int // the source, if there is one only, else -1
 	class   fieldClass
+	// nullable: null is a value, and hides other sources.
+	nullable bool
 	// parts are those of a struct with one source, whose members have slots of their own: read once, where other nested values are stepped over
 	// first, and read when it is known that the row is wanted.
 	parts []jsonField
@@ -88,7 +90,7 @@ func newJSONPlan(p *plan, lines bool) *jsonPlan {
 
 // field makes the slots of a field that is looked for from n on.
 func (t *tree) field(n *node, declared *schema.Field, i int) jsonField {
-	f := jsonField{field: i, class: classOf(&declared.Type), only: -1}
+	f := jsonField{field: i, class: classOf(&declared.Type), only: -1, nullable: declared.Nullable}
 	sources := declared.Sources()
 	if declared.Type.Kind == schema.Struct && len(sources) == 1 {
 		slot, k := t.place(n, sources[0], i, 0)

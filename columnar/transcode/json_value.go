@@ -3,6 +3,7 @@ package transcode
 import (
 	"encoding/json"
 	"math"
+	"slices"
 	"sync"
 	"unicode/utf8"
 
@@ -253,6 +254,8 @@ type place struct {
 	source int // math.MaxInt: none was found
 	at     int
 	astray bool // there is something on the way to it that is no object
+	// nulls are the sources of a field that is not nullable which have null: nothing. Their keys do not count again.
+	nulls []int
 }
 
 // structInto appends an object to a column of structs.
@@ -266,7 +269,7 @@ func (w *walker) structInto(c *column, at int) (end int, fault jsonscan.Fault) {
 		}
 	}
 	for i := range c.found {
-		c.found[i].source = math.MaxInt
+		c.found[i].source, c.found[i].nulls = math.MaxInt, c.found[i].nulls[:0]
 	}
 	begin := at - 1
 	if end, fault = w.members(c, c.shape, at); !fault.OK() {
@@ -357,20 +360,21 @@ func (c *column) astray(s *shape, at int) jsonscan.Fault {
 			return jsonscan.Fault{At: at, Why: whyPath}
 		}
 		if found := &c.found[k.field]; k.alternative < found.source {
-			*found = place{k.alternative, at, true}
+			found.source, found.at, found.astray = k.alternative, at, true
 		}
 	}
 	return jsonscan.Fault{}
 }
 
-// field takes the value of a source of a struct's field: at once, if it has no other.
+// field takes the value of a source of a struct's field: at once, if it has no other. Of a key that is there twice the first counts.
 func (w *walker) field(c *column, k *child, at int) (end int, fault jsonscan.Fault) {
 	to := c.children[k.field]
-	if len(c.typ.Fields[k.field].Aliases) == 0 && to.n == c.n {
+	switch {
+	case to.n > c.n: // it has its value
+	case len(c.typ.Fields[k.field].Aliases) == 0:
 		return w.part(to, at)
-	}
-	if found := &c.found[k.field]; to.n == c.n && k.alternative < found.source {
-		*found = place{k.alternative, at, false}
+	default:
+		w.candidate(&c.found[k.field], k.alternative, at, to.nullable)
 	}
 	if at = w.skip(at, 0); at < 0 {
 		return 0, w.fault
@@ -378,10 +382,28 @@ func (w *walker) field(c *column, k *child, at int) (end int, fault jsonscan.Fau
 	return at, fault
 }
 
+// candidate notes the value of one of a field's sources, if it goes before what was found.
+func (w *walker) candidate(found *place, source, at int, nullable bool) {
+	if source >= found.source || slices.Contains(found.nulls, source) {
+		return
+	}
+	if _, null := w.null(at); null && !nullable {
+		found.nulls = append(found.nulls, source)
+		return
+	}
+	found.source, found.at, found.astray = source, at, false
+}
+
+// null reports whether null stands at a place, and where it ends.
+func (w *walker) null(at int) (end int, null bool) {
+	end = jsonscan.ScalarEnd(w.b, at, w.limit)
+	return end, string(w.b[at:end]) == "null"
+}
+
 // part appends the value of a struct's field.
 func (w *walker) part(to *column, at int) (end int, fault jsonscan.Fault) {
 	if !to.nullable {
-		if end := jsonscan.ScalarEnd(w.b, at, w.limit); string(w.b[at:end]) == "null" {
+		if end, null := w.null(at); null {
 			if to.fallback == nil {
 				return 0, jsonscan.Fault{At: at, Why: whyNull}
 			}

@@ -165,8 +165,8 @@ func (v *naiveValue) member(key string) *naiveValue {
 // misfit is a value that does not fit.
 type misfit struct{}
 
-// at returns what stands at the first of some paths where something does: nil for nothing.
-func (v *naiveValue) at(paths [][]string) any {
+// at returns what stands at the first of some paths where something does: nil for nothing. Null is something only if it is a value.
+func (v *naiveValue) at(paths [][]string, nullable bool) any {
 	for _, path := range paths {
 		here := v
 		for i, key := range path {
@@ -181,7 +181,7 @@ func (v *naiveValue) at(paths [][]string) any {
 				return misfit{}
 			}
 		}
-		if here != nil {
+		if here != nil && (nullable || here.raw != "null") {
 			return here
 		}
 	}
@@ -190,14 +190,12 @@ func (v *naiveValue) at(paths [][]string) any {
 
 // naiveField is the value of a field in an object: nil, misfit{}, or what naiveConvert returns.
 func naiveField(f *schema.Field, object *naiveValue) any {
-	switch v := object.at(f.Sources()).(type) {
+	switch v := object.at(f.Sources(), f.Nullable).(type) {
 	case *naiveValue:
-		if v.raw != "null" {
-			return naiveConvert(&f.Type, v)
-		}
-		if f.Nullable {
+		if v.raw == "null" {
 			return nil
 		}
+		return naiveConvert(&f.Type, v)
 	case misfit:
 		return v
 	default:

@@ -11,7 +11,8 @@ import (
 	"scribe/columnar/transcode/jsonscan"
 )
 
-// found returns the slot of a field's value; nil if there is none.
+// found returns the slot of a field's value; nil if there is none. Null is no value of a field that is not nullable, as long as another
+// source has one.
 func (r *jsonReader) found(f *jsonField) *slot {
 	if f.only >= 0 {
 		if s := &r.w.slots[f.only]; s.gen == r.w.gen {
@@ -19,12 +20,18 @@ func (r *jsonReader) found(f *jsonField) *slot {
 		}
 		return nil
 	}
+	var null *slot
 	for _, i := range f.sources {
-		if s := &r.w.slots[i]; s.gen == r.w.gen {
+		s := &r.w.slots[i]
+		switch {
+		case s.gen != r.w.gen:
+		case s.kind != slotNull || f.nullable:
 			return s
+		case null == nil:
+			null = s
 		}
 	}
-	return nil
+	return null
 }
 
 // isNull reports whether the column is null: because it is not there, or does not fit.

@@ -112,6 +112,10 @@ func TestAvroValues(t *testing.T) {
 	for _, c := range []valueCase{
 		{`"int"`, "7", number("7")},
 		{`{"type":"int","logicalType":"date"}`, "1", map[string]string{"i": "1", "u": "1", "f": "1", "d": "1", "s": "1", "day": "1970-01-02", "at": "1970-01-02T00:00:00Z"}},
+		// No timestamp is as far away as the last date.
+		{`{"type":"int","logicalType":"date"}`, "2147483647", map[string]string{
+			"i": "2147483647", "u": "2147483647", "f": "2.147483647e+09", "d": "2147483647", "s": "2147483647", "day": "5881580-07-11",
+		}},
 		{`{"type":"long","logicalType":"timestamp-millis"}`, "1500", map[string]string{"i": "1500", "u": "1500", "f": "1500", "d": "1500", "s": "1500", "at": "1970-01-01T00:00:01.5Z"}},
 		{`{"type":"long","logicalType":"timestamp-nanos"}`, "1500", map[string]string{"i": "1500", "u": "1500", "f": "1500", "d": "1500", "s": "1500", "at": "1970-01-01T00:00:00.000001Z"}},
 		{`"float"`, "0.25", map[string]string{"f": "0.25", "d": "0.25", "s": "0.25"}},

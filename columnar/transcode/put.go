@@ -147,6 +147,9 @@ func putDays(c *column, days int32) (why string) {
 	case schema.Date:
 		c.appendInt32(days)
 	case schema.Timestamp:
+		if int64(days) > math.MaxInt64/microsPerDay || int64(days) < math.MinInt64/microsPerDay {
+			return whyFormats
+		}
 		c.appendInt64(int64(days) * microsPerDay)
 	case schema.String:
 		var buf [16]byte

@@ -24,8 +24,9 @@
 //
 // approx_count_distinct is exact up to 1536 values in a group; above that it is a HyperLogLog with a standard error of 0.8 %.
 // approx_quantile is a sketch with a relative error of 1 % of the value (not of the rank) over a range of 10^17 between a group's smallest
-// and greatest magnitude; below that range values count as the smallest magnitude inside. Neither depends on the order of the rows, nor on how
-// they are cut into batches or spread over aggregators that are merged, so that one query has one answer however it is run.
+// and greatest magnitude; below that range values count as the smallest magnitude inside. It is never below the smallest or above the
+// greatest number of the group. Neither depends on the order of the rows, nor on how they are cut into batches or spread over aggregators that
+// are merged, so that one query has one answer however it is run.
 //
 // # Memory
 //

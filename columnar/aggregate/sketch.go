@@ -12,6 +12,8 @@ import (
 type sketch struct {
 	positive, negative bins
 	zeros              int64
+	// least and greatest are those of the numbers that are finite, if there are any.
+	least, greatest float64
 	// Infinities and NaN, which is above everything as in PostgreSQL.
 	lowest, highest, nans int64
 }
@@ -38,10 +40,16 @@ func (s *sketch) add(x float64) {
 	switch {
 	case x != x:
 		s.nans++
+		return
 	case x > math.MaxFloat64:
 		s.highest++
+		return
 	case x < -math.MaxFloat64:
 		s.lowest++
+		return
+	}
+	s.reach(x, x)
+	switch {
 	case x > 0:
 		s.positive.add(bin(x), 1)
 	case x < 0:
@@ -50,6 +58,17 @@ func (s *sketch) add(x float64) {
 		s.zeros++
 	}
 }
+
+// reach takes note of the least and the greatest of some finite numbers, before they are counted.
+func (s *sketch) reach(least, greatest float64) {
+	if s.finite() == 0 {
+		s.least, s.greatest = least, greatest
+		return
+	}
+	s.least, s.greatest = min(s.least, least), max(s.greatest, greatest)
+}
+
+func (s *sketch) finite() int64 { return s.positive.total + s.negative.total + s.zeros }
 
 // bin returns the number of the bin of a positive x: the i with gamma^(i-1) < x <= gamma^i.
 func bin(x float64) int { return int(math.Ceil(math.Log(x) * multiplier)) }
@@ -110,6 +129,9 @@ func (b *bins) merge(o *bins) {
 }
 
 func (s *sketch) merge(o *sketch) {
+	if o.finite() > 0 {
+		s.reach(o.least, o.greatest)
+	}
 	s.positive.merge(&o.positive)
 	s.negative.merge(&o.negative)
 	s.zeros += o.zeros
@@ -119,30 +141,40 @@ func (s *sketch) merge(o *sketch) {
 }
 
 func (s *sketch) count() int64 {
-	return s.positive.total + s.negative.total + s.zeros + s.lowest + s.highest + s.nans
+	return s.finite() + s.lowest + s.highest + s.nans
 }
 
-// quantile returns the value of which a share q (0 to 1) of the numbers is not above: percentile_disc up to the accuracy. There is one at least.
+// quantile returns the value of which a share q (0 to 1) of the numbers is not above: percentile_disc up to the accuracy, and never outside of
+// the numbers. There is one at least.
 func (s *sketch) quantile(q float64) float64 {
 	rank := max(int64(math.Ceil(q*float64(s.count())))-1, 0) // of the number looked for, from 0
 	if rank -= s.lowest; rank < 0 {
 		return math.Inf(-1)
 	}
-	if rank < s.negative.total {
-		return -s.negative.at(s.negative.total - 1 - rank)
+	if rank < s.finite() {
+		return s.ranked(rank)
 	}
-	rank -= s.negative.total
-	if rank < s.zeros {
-		return 0
-	}
-	rank -= s.zeros
-	if rank < s.positive.total {
-		return s.positive.at(rank)
-	}
-	if rank -= s.positive.total; rank < s.highest {
+	if rank -= s.finite(); rank < s.highest {
 		return math.Inf(1)
 	}
 	return math.NaN()
+}
+
+// ranked returns about the number of a rank among the finite ones. The first and the last are known.
+func (s *sketch) ranked(rank int64) float64 {
+	switch rank {
+	case 0:
+		return s.least
+	case s.finite() - 1:
+		return s.greatest
+	}
+	x := 0.0
+	if rank < s.negative.total {
+		x = -s.negative.at(s.negative.total - 1 - rank)
+	} else if rank -= s.negative.total + s.zeros; rank >= 0 {
+		x = s.positive.at(rank)
+	}
+	return min(max(x, s.least), s.greatest)
 }
 
 // at returns the magnitude of the number of a rank.

@@ -1,5 +1,5 @@
 // Package postgres compares queries over batches of columns with a real PostgreSQL that holds the same rows: thousands of random
-// queries, with equal sets of rows as answers, and tables of edge cases of single functions.
+// queries, with equal sets of rows as answers, groups of them in equal order with equal aggregates, and tables of edge cases of single functions.
 //
 //	go test ./test/postgres                       # as many queries as CI runs
 //	go test ./test/postgres -queries 50000        # more

@@ -40,9 +40,10 @@ func (c *Consumer) bind(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.eval = &evaluation{
-		finisher: f, local: true, messages: true,
-		wire: &scribev1.Query{Text: filterText(c.category, p), SchemaVersion: s.Version, Now: now.UnixMicro()},
+	c.eval = &evaluation{finisher: f, local: true, messages: true}
+	// A filter that is too long for a query's text is evaluated here alone.
+	if text := wireText(filterText(c.category, p.Text), filterText(c.category, c.cfg.filter)); len(text) <= MaxQueryText {
+		c.eval.wire = &scribev1.Query{Text: text, SchemaVersion: s.Version, Now: now.UnixMicro()}
 	}
 	return nil
 }
@@ -54,8 +55,8 @@ var ErrFiltered = errors.New("consumer: WithFilter is for Records: NewQuery has 
 func matching(rows *finish.Rows) []uint32 { return slices.Compact(slices.Clone(rows.Index)) }
 
 // filterText is a filter as a query, which is how it travels.
-func filterText(category string, p *plan.Plan) string {
-	return "SELECT " + schema.ColumnTime + ` FROM "` + category + `" WHERE ` + p.Text
+func filterText(category, condition string) string {
+	return "SELECT " + schema.ColumnTime + ` FROM "` + category + `" WHERE ` + condition
 }
 
 // bindFilter makes a plan of the predicate.

@@ -64,14 +64,14 @@ func NewQuery(ctx context.Context, server, text string, opts ...Option) (*Query,
 		return nil, err
 	}
 	q := &Query{consumer: c}
-	if err := q.bind(ctx, parsed); err != nil {
+	if err := q.bind(ctx, parsed, text); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return q, nil
 }
 
 // bind binds the query to the category as it is now.
-func (q *Query) bind(ctx context.Context, parsed *sql.Select) error {
+func (q *Query) bind(ctx context.Context, parsed *sql.Select, text string) error {
 	c := q.consumer
 	if c.cfg.filter != "" {
 		return errors.New("consumer: WithFilter: a query has its WHERE")
@@ -96,9 +96,18 @@ func (q *Query) bind(ctx context.Context, parsed *sql.Select) error {
 	}
 	c.eval = &evaluation{
 		finisher: q.finisher, codec: c.cfg.query.compress, local: c.cfg.query.local,
-		wire: &scribev1.Query{Text: q.plan.Text, SchemaVersion: s.Version, Now: c.cfg.query.now.UnixMicro()},
+		wire: &scribev1.Query{Text: wireText(q.plan.Text, text), SchemaVersion: s.Version, Now: c.cfg.query.now.UnixMicro()},
 	}
 	return nil
+}
+
+// wireText is how a query travels: canonical, by which servers know that it is another's, if blanks do not make that longer than a query may be;
+// else as it was written.
+func wireText(canonical, written string) string {
+	if len(canonical) > MaxQueryText {
+		return written
+	}
+	return canonical
 }
 
 // transcoding are the limits of making rows here: the half of the memory that is for payloads.
@@ -130,7 +139,8 @@ func (q *Query) Close() error { return q.consumer.Close() }
 
 // Checkpoint is the place behind the last batch or gap that was yielded, see [Consumer.Checkpoint]: behind a whole payload, and where LIMIT
 // cut one in front of the message of the next row. A query that begins there continues the answer, but for GROUP BY, whose groups are those
-// of the range that is read.
+// of the range that is read. No row is left out. Where a message has several rows, as in NDJSON and CSV, and LIMIT cut in the middle of one, its
+// first rows come again: a LIMIT that is not above the rows of a message does not get beyond it.
 func (q *Query) Checkpoint() string { return q.consumer.Checkpoint() }
 
 // Watermark and Lag are those of [Consumer].

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -75,6 +76,65 @@ func TestLimitAndCheckpoint(t *testing.T) {
 	})
 }
 
+// TestLimitWithinMessages: where LIMIT cuts a message of several rows, a query that goes on from the checkpoint begins with that message again: rows
+// are repeated, none is lost.
+func TestLimitWithinMessages(t *testing.T) {
+	kept := history(t, strings.Replace(rowsSchema, "format: json", "format: ndjson", 1))
+	rapid.Check(t, func(rt *rapid.T) {
+		c := newCell()
+		c.schema = kept
+		n, longest := 0, 0
+		of := map[string]int{} // row: message
+		for p := range rapid.IntRange(1, 4).Draw(rt, "payloads") {
+			var messages []string
+			for range rapid.IntRange(1, 4).Draw(rt, "messages") {
+				rows := rapid.IntRange(1, 5).Draw(rt, "rows")
+				longest = max(longest, rows)
+				var lines strings.Builder
+				for range rows {
+					of[fmt.Sprintf("{\"n\":%d}\n", n)] = 10*p + len(messages)
+					fmt.Fprintf(&lines, "{\"n\":%d}\n", n)
+					n++
+				}
+				messages = append(messages, lines.String())
+			}
+			c.addFrames(shardID(0, 1), rowsFrame(0, p, messages...))
+		}
+		c.serve(rapid.SampledFrom([]string{"here", "exact view", "all columns and rows"}).Draw(rt, "way"))
+		limit := rapid.IntRange(1, longest+2).Draw(rt, "limit")
+		text := fmt.Sprintf(`SELECT n FROM "web.access" LIMIT %d`, limit)
+		next, start := 0, consumer.Earliest() // the row that has not been seen
+		for range 100 {
+			part, q := answer(t, c, text, consumer.WithStart(start))
+			rows := slices.Collect(strings.Lines(part))
+			for i, row := range rows {
+				var at int
+				if _, err := fmt.Sscanf(row, `{"n":%d}`, &at); err != nil {
+					rt.Fatal(err)
+				}
+				switch {
+				case at > next:
+					rt.Fatalf("LIMIT %d: row %d comes where %d was expected", limit, at, next)
+				case at < next && i > 0 && of[row] != of[rows[0]]:
+					rt.Fatalf("LIMIT %d: row %d comes again, and is not of the message that was cut", limit, at)
+				case at == next:
+					next++
+				}
+			}
+			if len(rows) < limit {
+				break
+			}
+			var err error
+			if start, err = consumer.Checkpoint(q.Checkpoint()); err != nil {
+				rt.Fatal(err)
+			}
+		}
+		if limit > longest && next != n {
+			rt.Fatalf("LIMIT %d: %d of %d rows", limit, next, n)
+		}
+	})
+}
+
 // TestRowLimits: the lower of LIMIT and the option holds, and 0 is no row.
 func TestRowLimits(t *testing.T) {
 	c := numbers(t, 3, 4)
@@ -119,6 +179,46 @@ func TestBounds(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), option) {
 			t.Errorf("%s is not refused: %v", option, err)
 		}
+	}
+}
+
+// TestLongTexts: a text as long as one may be can be asked, though the canonical text of it is longer; and a filter.
+func TestLongTexts(t *testing.T) {
+	c := numbers(t, 3, 4)
+	var in strings.Builder
+	for i := range 9_990 {
+		if i > 0 {
+			in.WriteByte(',')
+		}
+		fmt.Fprintf(&in, "%d", 10_000+i)
+	}
+	condition := "n IN(5," + in.String() + ")"
+	condition += strings.Repeat(" ", consumer.MaxQueryText-len(condition)-30)
+	for name, where := range map[string]string{"canonical is too long": condition[:len(condition)-20], "both are": condition + strings.Repeat(" ", 30)} {
+		c.serve("skipped pointers")
+		c.starts = nil
+		reader := open(t, c, consumer.WithControl(c), consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd(), consumer.WithFilter(where))
+		got, err := described(t.Context(), reader)
+		if err != nil || len(got) != 1 || !strings.HasPrefix(got[0], `{"n":5,`) {
+			t.Errorf("a filter, %s: %v, %v", name, got, err)
+		}
+		for _, start := range c.starts {
+			if n := len(start.GetFilter().GetText()); n > consumer.MaxQueryText || (n > 0) != (name == "canonical is too long") {
+				t.Errorf("a filter, %s: %d bytes of it travel", name, n)
+			}
+		}
+	}
+	text := `SELECT n FROM "web.access" WHERE ` + strings.TrimSpace(condition)
+	c.serve("exact view")
+	asked, exact := 0, c.views
+	c.views = func(q *scribev1.Query, frames []byte) (*scribev1.Payload, error) {
+		if asked++; len(q.GetText()) > consumer.MaxQueryText {
+			t.Errorf("a query of %d bytes travels", len(q.GetText()))
+		}
+		return exact(q, frames)
+	}
+	if got, q := answer(t, c, text, consumer.WithConcurrency(1)); got != "{\"n\":5}\n" || asked == 0 || q.Stats().ViewsRefused > 0 {
+		t.Errorf("%d views were asked for, and the answer is %s", asked, got)
 	}
 }
 

@@ -36,9 +36,12 @@ fields:
 `
 
 // historyOf is what a category keeps of the schema.
-func historyOf(t testing.TB) string {
+func historyOf(t testing.TB) string { return history(t, rowsSchema) }
+
+// history is what a category keeps of a schema.
+func history(t testing.TB, text string) string {
 	t.Helper()
-	s, err := schema.Parse([]byte(rowsSchema))
+	s, err := schema.Parse([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}

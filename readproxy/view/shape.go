@@ -21,8 +21,8 @@ type Need struct {
 	cut bool
 }
 
-// maxPredicate is how long the keys of a predicate's terms are at most, in bytes. A longer one is not worth the room in views that serve
-// many: who asks filters all rows.
+// maxPredicate is how long the keys of a predicate's terms are at most, in bytes: of a need, and of a shape. A longer one is not worth the room
+// in views that serve many, nor the time to compare it with all others: who asks filters all rows.
 const maxPredicate = 32 << 10
 
 // Term is a condition, and the text that stands for it.
@@ -75,8 +75,11 @@ func (n *Need) alternative() alternative {
 // holds reports whether every row for which the terms of o are true is one for which those of a are: a has no term that o has not.
 func (a *alternative) holds(o *alternative) bool {
 	i := 0
-	for _, t := range o.terms {
-		if i < len(a.terms) && a.terms[i].Key == t.Key {
+	for k := 0; i < len(a.terms) && len(a.terms)-i <= len(o.terms)-k; k++ {
+		switch strings.Compare(a.terms[i].Key, o.terms[k].Key) {
+		case -1:
+			return false // they are sorted
+		case 0:
 			i++
 		}
 	}
@@ -131,7 +134,7 @@ func newShape(columns []string, list []alternative, earlyStop bool) *Shape {
 	return s
 }
 
-// merge returns the least shape that covers what a and b do.
+// merge returns the least shape that covers what a and b do; of a predicate that would be too long it is one of all rows.
 func merge(a, b *Shape) *Shape {
 	columns := slices.Concat(a.Columns, b.Columns)
 	slices.Sort(columns)
@@ -145,6 +148,13 @@ func merge(a, b *Shape) *Shape {
 		if !held {
 			kept = append(kept, all[i])
 		}
+	}
+	length := 0
+	for i := range kept {
+		length += len(kept[i].key)
+	}
+	if length > maxPredicate {
+		kept = []alternative{{}}
 	}
 	slices.SortFunc(kept, func(x, y alternative) int { return strings.Compare(x.key, y.key) })
 	return newShape(columns, kept, a.EarlyStop && b.EarlyStop)

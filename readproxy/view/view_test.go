@@ -108,6 +108,35 @@ func TestWhatCoversHasEveryRow(t *testing.T) {
 	})
 }
 
+// Queries of many terms can't make a view's predicate, and the work to find it, grow without end.
+func TestLongPredicatesBecomeAllRows(t *testing.T) {
+	need := func(query, terms int) *Need {
+		all := make([]expr.Expr, terms)
+		for i := range all {
+			all[i] = flag(fmt.Sprintf("query%02d_%040d", query%(i+1), i)) // the first ones are those of all
+		}
+		return NewNeed([]string{"_index"}, and(all...), true)
+	}
+	all := []*Need{need(0, 100)}
+	s := shapeOf(all[0])
+	for query := 1; len(s.any[0].terms) > 0; query++ {
+		if query > maxPredicate/1000 {
+			t.Fatalf("%d alternatives", len(s.any))
+		}
+		n := need(query, 100)
+		s = merge(s, shapeOf(n))
+		all = append(all, n)
+	}
+	if len(all) < 3 || s.Where() != nil || s.EarlyStop {
+		t.Errorf("%d needs were merged into %+v", len(all), s)
+	}
+	for i, n := range all {
+		if !s.Covers(n) || s.Exact(n) {
+			t.Errorf("need %d: covered %v, exact %v", i, s.Covers(n), s.Exact(n))
+		}
+	}
+}
+
 func table(t *testing.T, cfg Config) *Table[int] {
 	t.Helper()
 	if err := cfg.Validate(); err != nil {

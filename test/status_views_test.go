@@ -61,7 +61,11 @@ func TestStatusViews(t *testing.T) {
 	if asked.Query != "SELECT n FROM events WHERE n > 1" || asked.View != v.View {
 		t.Errorf("the query is %+v", asked)
 	}
+	ok(t, nil, "category", "create", "other", "--server", c.read)
 	if out := string(ok(t, nil, "status", "views", "other", "--server", c.read)); !strings.Contains(out, "no query is running") {
 		t.Errorf("of another category:\n%s", out)
+	}
+	if r := cli(t, nil, "status", "views", "evnts", "--server", c.read); r.Code != 3 || len(r.Stdout) > 0 || !strings.Contains(string(r.Stderr), "events") {
+		t.Errorf("of a category that does not exist: exit code %d, %q\n%s", r.Code, r.Stdout, r.Stderr)
 	}
 }

@@ -38,6 +38,12 @@ the difference. SELECTIVITY is the share of rows that the view keeps, HITS are a
 		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
 		defer cancel()
 		req := &scribev1.ViewsRequest{Category: strings.Join(args, "")}
+		if len(args) > 0 {
+			// A read proxy knows of queries, not of what there might be queries of.
+			if _, err := rpc.NewControlClient(rpc.Default(), *server).GetCategory(ctx, &scribev1.GetCategoryRequest{Name: args[0]}); err != nil {
+				return called(*server, "views", err)
+			}
+		}
 		all, err := viewsOfCell(ctx, *server, req)
 		if len(all) == 0 && err != nil {
 			return err

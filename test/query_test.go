@@ -66,6 +66,24 @@ func TestQueries(t *testing.T) {
 	}
 }
 
+// TestFailedGroupsKeepTheirPlace: groups that can't be printed are not passed over by a checkpoint; those that are printed are.
+func TestFailedGroupsKeepTheirPlace(t *testing.T) {
+	c := accessLog(t)
+	file := filepath.Join(t.TempDir(), "checkpoint")
+	r := cli(t, nil, "query", "SELECT ts, client_ip, path, bytes, user_agent, count(*) AS n FROM access GROUP BY 1, 2, 3, 4, 5", "--server", c.read,
+		"--checkpoint", file, "--max-memory", "1MiB")
+	if r.Code != 1 || !strings.Contains(string(r.Stderr), "groups") {
+		t.Fatalf("too many groups: exit code %d\n%s", r.Code, r.Stderr)
+	}
+	rows := bytes.Count(sample.AccessJSON(), []byte("\n"))
+	for _, want := range []int{rows, 0} {
+		got := string(ok(t, nil, "query", "SELECT count(*) AS n FROM access", "--server", c.read, "--checkpoint", file, "-o", "csv"))
+		if got != fmt.Sprintf("n\r\n%d\r\n", want) {
+			t.Errorf("counted %q, want %d", got, want)
+		}
+	}
+}
+
 // TestTailWhere: messages that match, as they were written, and a checkpoint behind those that do not.
 func TestTailWhere(t *testing.T) {
 	c := accessLog(t)

@@ -29,6 +29,8 @@ type querying struct {
 	waiting time.Time // when the first row came that was not handed out; zero if there is none
 	saved   time.Time
 	stopped error // why a pause has ended the iteration
+	// unwritten says that rows could not be handed out: the place behind them is not where to go on.
+	unwritten bool
 	gaps    uint64
 }
 
@@ -88,9 +90,12 @@ func (r *querying) print() error {
 	if errors.Is(err, syscall.EPIPE) {
 		return err
 	}
-	// What came before an error is the beginning of the answer.
+	// What came before an error is the beginning of the answer. Of groups there is none.
 	if cerr := r.writer.Close(); cerr != nil {
 		return errors.Join(err, cerr)
+	}
+	if r.unwritten || err != nil && r.query.Explain().Grouped {
+		return err
 	}
 	return errors.Join(err, r.save())
 }
@@ -107,6 +112,7 @@ func (r *querying) batches() error {
 			continue
 		}
 		if err := r.writer.Write(batch); err != nil {
+			r.unwritten = true
 			return err
 		}
 		r.rows += uint64(batch.NumRows()) //nolint:gosec // not negative
@@ -155,6 +161,7 @@ func (r *querying) pause() {
 // flush hands out what was written, and then says so in the checkpoint. A Parquet file is handed out at its end.
 func (r *querying) flush() error {
 	if err := r.writer.Flush(); err != nil {
+		r.unwritten = true
 		return err
 	}
 	r.waiting = time.Time{}

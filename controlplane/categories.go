@@ -8,6 +8,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"scribe/columnar/near"
+	"scribe/internal/record"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
@@ -155,7 +157,7 @@ func checkName(what, name string) error {
 
 // excerpt bounds how much of a name that may not be one goes into an error.
 func excerpt(name string) string {
-	if len(name) <= maxName {
+	if len(name) <= record.MaxCategoryName {
 		return name
 	}
 	return strings.ToValidUTF8(name[:64], "") + "..."
@@ -180,9 +182,12 @@ func (c *ControlPlane) suggest(name string) string {
 		return ""
 	}
 	defer func() { <-c.suggesting }()
-	s := newSuggester(name)
-	c.feed.names(s.offer)
-	return s.text()
+	f := near.NewFinder(name)
+	c.feed.names(f.Offer)
+	if phrase := near.Phrase(f.Names()); phrase != "" {
+		return "; " + phrase
+	}
+	return ""
 }
 
 // ListCategories implements rpc.ControlService.
@@ -194,11 +199,11 @@ func (c *ControlPlane) ListCategories(ctx context.Context, req *scribev1.ListCat
 	defer done()
 	const what = "list categories"
 	var f faults
-	if len(req.GetPrefix()) > maxName {
-		f.add("prefix", "%d bytes, the limit is %d", len(req.GetPrefix()), maxName)
+	if len(req.GetPrefix()) > record.MaxCategoryName {
+		f.add("prefix", "%d bytes, the limit is %d", len(req.GetPrefix()), record.MaxCategoryName)
 	}
-	if len(req.GetAfter()) > maxName {
-		f.add("after", "%d bytes, the limit is %d", len(req.GetAfter()), maxName)
+	if len(req.GetAfter()) > record.MaxCategoryName {
+		f.add("after", "%d bytes, the limit is %d", len(req.GetAfter()), record.MaxCategoryName)
 	}
 	if err := f.err(what); err != nil {
 		return nil, err

@@ -8,7 +8,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"pgregory.net/rapid"
 
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
@@ -160,33 +159,6 @@ func FuzzDecodeSlot(f *testing.F) {
 		}
 		if m2, ttl2, expired2, err := decodeSlot(key, again); err != nil || !proto.Equal(m, m2) || ttl != ttl2 || expired != expired2 {
 			t.Fatalf("%v became %v, %v", m, m2, err)
-		}
-	})
-}
-
-// TestDistance compares the bounded distance with the definition.
-func TestDistance(t *testing.T) {
-	var slow func(a, b string) int
-	slow = func(a, b string) int {
-		if a == "" || b == "" {
-			return len(a) + len(b)
-		}
-		i, j := len(a)-1, len(b)-1
-		cost := 1
-		if a[i] == b[j] {
-			cost = 0
-		}
-		d := min(slow(a[:i], b)+1, slow(a, b[:j])+1, slow(a[:i], b[:j])+cost)
-		if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
-			d = min(d, slow(a[:i-1], b[:j-1])+1)
-		}
-		return d
-	}
-	word := rapid.StringOfN(rapid.SampledFrom([]rune("abc")), 0, 5, -1)
-	rapid.Check(t, func(t *rapid.T) {
-		a, b, limit := word.Draw(t, "a"), word.Draw(t, "b"), rapid.IntRange(0, 5).Draw(t, "limit")
-		if got, want := distance(a, b, limit), slow(a, b); got != want && (got <= limit || want <= limit) {
-			t.Fatalf("distance(%q, %q, %d) = %d, want %d", a, b, limit, got, want)
 		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"scribe/columnar/near"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 	"scribe/storage/kv/pebblekv"
@@ -239,8 +240,8 @@ func BenchmarkSuggest(b *testing.B) {
 	createMany(b, c, 10_000)
 	b.Run("categories=10000", func(b *testing.B) {
 		for b.Loop() {
-			s := newSuggester("team-007.service.request-000007")
-			c.feed.names(s.offer)
+			f := near.NewFinder("team-007.service.request-000007")
+			c.feed.names(f.Offer)
 		}
 	})
 	if err := errors.Join(c.Close(context.Background()), store.Close()); err != nil {

@@ -4,50 +4,103 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
-// maxName bounds the work for a name; longer ones are not compared.
+// maxName bounds the work for a name, in characters; longer ones are not compared.
 const maxName = 255
 
 // maxNames is how many names are suggested.
 const maxNames = 3
 
-// Names returns those of have that are nearest to want, the nearest first, at most three, and only if they are near: a letter more, less,
-// wrong or swapped for a short name, two or three for a long one. Case does not count.
-func Names(want string, have []string) []string {
-	if want == "" || len(want) > maxName {
-		return nil
+// Finder picks the names nearest to one that is not there, of any number of names that it is offered: its memory does not grow with them.
+type Finder struct {
+	want string
+	// folded is want in lower case. It is empty if nothing is near want, whatever is offered.
+	folded []rune
+	// limit is the largest distance of a name that may have been meant.
+	limit int
+	found []found
+}
+
+// found is a name and how far it is.
+type found struct {
+	name     string
+	distance int
+}
+
+// NewFinder returns a finder for a name. What is near is so by a letter more, less, wrong or swapped for a short name, by two or three for
+// a long one. Case does not count.
+func NewFinder(want string) *Finder {
+	f := &Finder{want: want, limit: 3}
+	n := utf8.RuneCountInString(want)
+	if n > maxName {
+		return f
 	}
-	limit := 3
-	switch n := utf8.RuneCountInString(want); {
+	f.folded = fold(make([]rune, 0, n), want)
+	switch {
 	case n <= 4:
-		limit = 1
+		f.limit = 1
 	case n <= 10:
-		limit = 2
+		f.limit = 2
 	}
-	type found struct {
-		name     string
-		distance int
+	return f
+}
+
+// fold appends a name's characters in lower case.
+func fold(dst []rune, name string) []rune {
+	for _, r := range name {
+		dst = append(dst, unicode.ToLower(r))
 	}
-	var all []found
-	folded := []rune(strings.ToLower(want))
-	for _, name := range have {
-		if len(name) > maxName {
-			continue
+	return dst
+}
+
+// Offer considers a name.
+func (f *Finder) Offer(name string) {
+	n := utf8.RuneCountInString(name)
+	if len(f.folded) == 0 || n > maxName || name == f.want || n-len(f.folded) > f.limit || len(f.folded)-n > f.limit {
+		return
+	}
+	var buf [maxName]rune
+	if d := distance(f.folded, fold(buf[:0], name), f.limit); d <= f.limit {
+		f.found = append(f.found, found{name, d})
+	}
+	if len(f.found) > 4*maxNames {
+		f.keep()
+	}
+}
+
+// keep drops all but the nearest.
+func (f *Finder) keep() {
+	slices.SortStableFunc(f.found, func(a, b found) int { return cmp.Compare(a.distance, b.distance) })
+	kept := f.found[:0]
+	for _, x := range f.found {
+		if len(kept) < maxNames && !slices.Contains(kept, x) {
+			kept = append(kept, x)
 		}
-		if d := distance(folded, []rune(strings.ToLower(name)), limit); d <= limit && name != want {
-			all = append(all, found{name, d})
-		}
 	}
-	slices.SortStableFunc(all, func(a, b found) int { return cmp.Compare(a.distance, b.distance) })
+	f.found = kept
+}
+
+// Names returns the names that are nearest, the nearest first, at most three. Of those that are equally near the ones that were offered
+// first come first.
+func (f *Finder) Names() []string {
+	f.keep()
 	var names []string
-	for _, f := range all {
-		if len(names) < maxNames && !slices.Contains(names, f.name) {
-			names = append(names, f.name)
-		}
+	for _, x := range f.found {
+		names = append(names, x.name)
 	}
 	return names
+}
+
+// Names returns those of have that a [Finder] for want picks.
+func Names(want string, have []string) []string {
+	f := NewFinder(want)
+	for _, name := range have {
+		f.Offer(name)
+	}
+	return f.Names()
 }
 
 // Hint is the suggestion as a phrase: empty, or did you mean "a", "b" or "c"?
@@ -73,20 +126,34 @@ func Phrase(names []string) string {
 	return b.String() + "?"
 }
 
-// distance is the number of characters to insert, remove, replace or swap with their neighbour that make a into b, or something above
-// limit when it is more than that.
+// distance is the number of characters to insert, remove, replace or swap with their neighbour that make a into b (optimal string
+// alignment), or more than limit when it is more than that. Neither is longer than maxName.
+//
+// Only a band of the table around its diagonal is looked at: what is further from it than limit costs more than that.
 func distance(a, b []rune, limit int) int {
-	if len(a)-len(b) > limit || len(b)-len(a) > limit {
+	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
+		a, b = a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	if len(b)-len(a) > limit || len(a)-len(b) > limit {
 		return limit + 1
 	}
-	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
+	var rows [3][maxName + 2]uint16
+	before, last, row := &rows[0], &rows[1], &rows[2]
+	far := uint16(limit + 1)
+	for j := range min(len(b), limit+1) + 1 {
+		last[j] = uint16(j)
 	}
 	for i := 1; i <= len(a); i++ {
-		row[0] = i
-		least := i
-		for j := 1; j <= len(b); j++ {
+		from, to := max(1, i-limit), min(len(b), i+limit)
+		row[from-1] = far
+		if from == 1 {
+			row[0] = uint16(min(i, limit+1))
+		}
+		least := row[from-1]
+		for j := from; j <= to; j++ {
 			d := last[j-1]
 			if a[i-1] != b[j-1] {
 				d = min(d, last[j], row[j-1]) + 1
@@ -97,10 +164,11 @@ func distance(a, b []rune, limit int) int {
 			row[j] = d
 			least = min(least, d)
 		}
-		if least > limit {
+		row[to+1] = far // the next row's band ends there
+		if least >= far {
 			return limit + 1
 		}
 		before, last, row = last, row, before
 	}
-	return last[len(b)]
+	return int(last[len(b)])
 }

@@ -40,21 +40,75 @@ func TestHint(t *testing.T) {
 	}
 }
 
-// TestDistance: the distance is one of a metric's, as far as it goes, and what is done by one change costs one.
-func TestDistance(t *testing.T) {
+// TestFinder: what a finder keeps of many names is what it would keep of all, each once.
+func TestFinder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		word := rapid.SliceOfN(rapid.SampledFrom([]rune("abü")), 1, 8)
-		a, b := word.Draw(t, "a"), word.Draw(t, "b")
-		d := distance(a, b, 9)
-		if (d == 0) != slices.Equal(a, b) || d != distance(b, a, 9) || d > max(len(a), len(b)) {
-			t.Fatalf("%q %q: %d", string(a), string(b), d)
+		word := rapid.StringOfN(rapid.SampledFrom([]rune("abÜ")), 1, 6, -1)
+		want, names := word.Draw(t, "want"), rapid.SliceOfN(word, 0, 60).Draw(t, "names")
+		f := NewFinder(want)
+		all := []found{}
+		for _, name := range names {
+			f.Offer(name)
+			x := found{name, distance([]rune(strings.ToLower(want)), []rune(strings.ToLower(name)), f.limit)}
+			if name != want && x.distance <= f.limit && !slices.Contains(all, x) {
+				all = append(all, x)
+			}
 		}
-		i := rapid.IntRange(0, len(a)-1).Draw(t, "i")
-		if got := distance(a, slices.Insert(slices.Clone(a), i, 'x'), 9); got != 1 {
-			t.Fatalf("one letter more: %d", got)
+		slices.SortStableFunc(all, func(a, b found) int { return a.distance - b.distance })
+		var nearest []string
+		for _, x := range all[:min(len(all), maxNames)] {
+			nearest = append(nearest, x.name)
 		}
-		if limit := rapid.IntRange(0, 9).Draw(t, "limit"); distance(a, b, limit) <= limit != (d <= limit) {
-			t.Fatalf("%q %q: %d, not with the limit %d", string(a), string(b), d, limit)
+		if got := f.Names(); !slices.Equal(got, nearest) {
+			t.Fatalf("%q of %q: %q, want %q", want, names, got, nearest)
 		}
 	})
+}
+
+// TestDistance compares the bounded distance with the definition.
+func TestDistance(t *testing.T) {
+	var slow func(a, b []rune) int
+	slow = func(a, b []rune) int {
+		if len(a) == 0 || len(b) == 0 {
+			return len(a) + len(b)
+		}
+		i, j := len(a)-1, len(b)-1
+		cost := 1
+		if a[i] == b[j] {
+			cost = 0
+		}
+		d := min(slow(a[:i], b)+1, slow(a, b[:j])+1, slow(a[:i], b[:j])+cost)
+		if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+			d = min(d, slow(a[:i-1], b[:j-1])+1)
+		}
+		return d
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		word := rapid.SliceOfN(rapid.SampledFrom([]rune("abü")), 0, 5)
+		a, b, limit := word.Draw(t, "a"), word.Draw(t, "b"), rapid.IntRange(0, 5).Draw(t, "limit")
+		if got, want := distance(a, b, limit), slow(a, b); got != want && (got <= limit || want <= limit) {
+			t.Fatalf("distance(%q, %q, %d) = %d, want %d", string(a), string(b), limit, got, want)
+		}
+	})
+}
+
+// TestDistanceOfLongNames: what is done by one change costs one, and the longest names stay within the table.
+func TestDistanceOfLongNames(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a := rapid.SliceOfN(rapid.SampledFrom([]rune("abü")), 1, maxName-1).Draw(t, "a")
+		i := rapid.IntRange(0, len(a)-1).Draw(t, "i")
+		longer := slices.Insert(slices.Clone(a), i, 'x')
+		if d, e := distance(a, longer, 3), distance(longer, a, 3); d != 1 || e != 1 {
+			t.Fatalf("one letter more: %d, and less: %d", d, e)
+		}
+		other := slices.Clone(a)
+		other[i] = 'x'
+		if d := distance(a, other, 3); d != 1 {
+			t.Fatalf("one letter wrong: %d", d)
+		}
+	})
+	a, b := []rune(strings.Repeat("a", maxName)), []rune(strings.Repeat("b", maxName))
+	if d := distance(a, b, maxName); d != maxName {
+		t.Errorf("%d", d)
+	}
 }

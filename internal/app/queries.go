@@ -104,13 +104,13 @@ func (q *queries) unknown(text string) error {
 	if err != nil {
 		return told(err)
 	}
-	var names []string
+	f := near.NewFinder(parsed.From.Category)
 	for c := range q.categories.All() {
-		names = append(names, c.GetName())
+		f.Offer(c.GetName())
 	}
 	return &gateway.Error{
 		Kind: gateway.KindUnknown, Message: fmt.Sprintf("there is no category %q", parsed.From.Category),
-		Hint: near.Hint(parsed.From.Category, names),
+		Hint: near.Phrase(f.Names()),
 	}
 }
 

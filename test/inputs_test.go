@@ -338,7 +338,10 @@ func TestBadInputs(t *testing.T) {
 	}
 	defer func() { _ = l.Close() }()
 	r = run(fmt.Sprintf("inputs: {otlp: [{listen: {address: %q}}]}", l.Addr()))
-	if r.Code != 1 || !bytes.Contains(r.Stderr, []byte("otlp")) || !bytes.Contains(r.Stderr, []byte(l.Addr().String())) {
+	if r.Code != 1 || !bytes.Contains(r.Stderr, []byte(": start inputs: otlp otlp: listen ")) || !bytes.Contains(r.Stderr, []byte(l.Addr().String())) {
 		t.Errorf("a port that is taken: exit code %d\n%s", r.Code, r.Stderr)
+	}
+	if len(r.Stdout) > 0 {
+		t.Errorf("a port that is taken: it says %s", r.Stdout)
 	}
 }

@@ -195,20 +195,26 @@ func (a *App) startInputs(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	for _, in := range list {
-		ended := make(chan error, 1)
-		running.Go(func() {
-			if err := in.Run(ctx, s); err != nil {
-				ended <- fmt.Errorf("input %s: %w", in.Name(), err)
-			}
-		})
-		watch(a, ended, func(err error) error { return err })
-	}
 	a.onStop("inputs", func(context.Context) error {
 		cancel()
 		running.Wait()
 		return nil
 	})
+	for _, in := range list {
+		open, ended := make(chan struct{}), make(chan error, 1)
+		running.Go(func() {
+			if err := in.Run(ctx, s, func() { close(open) }); err != nil {
+				ended <- err
+			}
+		})
+		// Who reads that the process is ready may send to its inputs.
+		select {
+		case <-open:
+		case err := <-ended:
+			return err
+		}
+		watch(a, ended, func(err error) error { return fmt.Errorf("input %w", err) })
+	}
 	return nil
 }
 

@@ -78,7 +78,8 @@ func Refused(messages []Message, err error) (lost, size int, final bool) {
 type Input interface {
 	// Name is the input's in the configuration, metrics and logs.
 	Name() string
-	// Run reads until ctx ends, and returns then with nil after it has delivered what it could and saved its position. An error
-	// means that the input can't go on.
-	Run(ctx context.Context, sink Sink) error
+	// Run reads until ctx ends, and returns then with nil after it has delivered what it could and saved its position. It calls open
+	// once, as soon as its source can reach it. An error means that the input can't go on, and names its kind and itself; without a
+	// call of open before it, that it could not begin.
+	Run(ctx context.Context, sink Sink, open func()) error
 }

@@ -118,12 +118,13 @@ func finished(next http.Handler) http.Handler {
 	})
 }
 
-// ServeHTTP serves until ctx ends, then lets running requests end.
-func (l *Listen) ServeHTTP(ctx context.Context, nl net.Listener, h http.Handler) error {
+// ServeHTTP serves until ctx ends, then lets running requests end. It calls open when nothing keeps it from serving any more.
+func (l *Listen) ServeHTTP(ctx context.Context, nl net.Listener, h http.Handler, open func()) error {
 	guarded, err := l.Guard(h)
 	if err != nil {
 		return errors.Join(err, nl.Close())
 	}
+	open()
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)

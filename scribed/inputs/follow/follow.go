@@ -117,8 +117,9 @@ func (f *Follower) positions() string {
 func (f *Follower) Name() string { return f.cfg.Name }
 
 // Run implements inputs.Input.
-func (f *Follower) Run(ctx context.Context, sink inputs.Sink) error {
+func (f *Follower) Run(ctx context.Context, sink inputs.Sink, open func()) error {
 	defer f.metrics.unregister()
+	open()
 	tick := time.NewTicker(f.cfg.Interval.Std())
 	defer tick.Stop()
 	for {

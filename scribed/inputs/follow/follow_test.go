@@ -371,7 +371,7 @@ func TestRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	sink := &stopping{agent: w.agent, stop: cancel}
-	if err := f.Run(ctx, sink); err != nil || f.Name() != "test" {
+	if err := f.Run(ctx, sink, func() {}); err != nil || f.Name() != "test" {
 		t.Fatal(err)
 	}
 	w.want("app", "one")

@@ -305,7 +305,12 @@ func New(cfg Config, deps Deps) (*Input, error) {
 func (i *Input) Name() string { return i.cfg.Name }
 
 // Run implements inputs.Input.
-func (i *Input) Run(ctx context.Context, sink inputs.Sink) error {
+func (i *Input) Run(ctx context.Context, sink inputs.Sink, open func()) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("lines %s: %w", i.cfg.Name, err)
+		}
+	}()
 	h, err := NewHandler(i.cfg, sink, i.deps)
 	if err != nil {
 		return err
@@ -318,5 +323,5 @@ func (i *Input) Run(ctx context.Context, sink inputs.Sink) error {
 	i.deps.Logger.Info("taking lines", "input", i.cfg.Name, "address", nl.Addr().String())
 	mux := http.NewServeMux()
 	mux.Handle(Pattern, h)
-	return i.cfg.Listen.ServeHTTP(ctx, nl, mux)
+	return i.cfg.Listen.ServeHTTP(ctx, nl, mux, open)
 }

@@ -199,7 +199,7 @@ func TestInputWithToken(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- cfg.Listen.ServeHTTP(ctx, nl, mux) }()
+	go func() { done <- cfg.Listen.ServeHTTP(ctx, nl, mux, func() {}) }()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	for token, want := range map[string]int{"": 401, "wrong": 401, "secret": 200} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+nl.Addr().String()+"/v1/lines/c", strings.NewReader("x\n"))
@@ -230,9 +230,17 @@ func TestRunEndsWithItsContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
+	open := make(chan struct{})
+	done := make(chan error, 1)
+	go func() { done <- i.Run(ctx, &agent{}, func() { close(open) }) }()
+	<-open
 	cancel()
-	if err := i.Run(ctx, &agent{}); err != nil && !errors.Is(err, context.Canceled) || i.Name() != "lines" {
+	if err := <-done; err != nil || i.Name() != "lines" {
 		t.Fatal(err)
+	}
+	i.cfg.Listen.TokenFile = t.TempDir() + "/none"
+	if err := i.Run(t.Context(), &agent{}, func() { t.Error("it is open") }); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "lines lines: ") {
+		t.Errorf("a token that is not there: %v", err)
 	}
 }
 

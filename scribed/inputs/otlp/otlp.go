@@ -52,7 +52,12 @@ func New(cfg Config, deps Deps) (*Input, error) {
 func (i *Input) Name() string { return i.cfg.Name }
 
 // Run implements inputs.Input.
-func (i *Input) Run(ctx context.Context, sink inputs.Sink) (err error) {
+func (i *Input) Run(ctx context.Context, sink inputs.Sink, open func()) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("otlp %s: %w", i.cfg.Name, err)
+		}
+	}()
 	if i.metrics, err = inputs.NewMetrics("otlp", i.cfg.Name, i.deps.Registerer); err != nil {
 		return err
 	}
@@ -60,10 +65,10 @@ func (i *Input) Run(ctx context.Context, sink inputs.Sink) (err error) {
 	i.sink = sink
 	nl, err := i.cfg.Listen.Open(ctx)
 	if err != nil {
-		return fmt.Errorf("otlp %s: %w", i.cfg.Name, err)
+		return err
 	}
 	i.deps.Logger.Info("taking OTLP logs", "input", i.cfg.Name, "address", nl.Addr().String())
-	return i.cfg.Listen.ServeHTTP(ctx, nl, i.handler())
+	return i.cfg.Listen.ServeHTTP(ctx, nl, i.handler(), open)
 }
 
 func (i *Input) handler() http.Handler {

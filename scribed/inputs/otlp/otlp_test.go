@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -608,7 +609,7 @@ func served(t *testing.T, a *agent, adjust func(*Config)) (i *Input, address str
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- i.cfg.Listen.ServeHTTP(ctx, nl, i.handler()) }()
+	go func() { done <- i.cfg.Listen.ServeHTTP(ctx, nl, i.handler(), func() {}) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -775,7 +776,9 @@ func TestRun(t *testing.T) {
 	for range 2 {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- i.Run(ctx, &agent{}) }()
+		open := make(chan struct{})
+		go func() { done <- i.Run(ctx, &agent{}, func() { close(open) }) }()
+		<-open
 		cancel()
 		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
@@ -790,8 +793,13 @@ func TestRun(t *testing.T) {
 	}
 	defer func() { _ = nl.Close() }()
 	i.cfg.Listen.Address = nl.Addr().String()
-	if err := i.Run(t.Context(), &agent{}); err == nil || !strings.Contains(err.Error(), "otlp") {
+	closed := func() { t.Error("it is open") }
+	if err := i.Run(t.Context(), &agent{}, closed); err == nil || strings.Count(err.Error(), "otlp otlp: ") != 1 {
 		t.Fatalf("a busy port: %v", err)
+	}
+	i.cfg.Listen = inputs.Listen{Address: "127.0.0.1:0", TokenFile: t.TempDir() + "/none"}
+	if err := i.Run(t.Context(), &agent{}, closed); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "otlp otlp: ") {
+		t.Fatalf("a token that is not there: %v", err)
 	}
 }
 

@@ -63,7 +63,12 @@ func New(cfg Config, deps Deps) (*Input, error) {
 func (i *Input) Name() string { return i.cfg.Name }
 
 // Run implements inputs.Input.
-func (i *Input) Run(ctx context.Context, sink inputs.Sink) (err error) {
+func (i *Input) Run(ctx context.Context, sink inputs.Sink, open func()) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("syslog %s: %w", i.cfg.Name, err)
+		}
+	}()
 	if i.metrics, err = inputs.NewMetrics("syslog", i.cfg.Name, i.deps.Registerer); err != nil {
 		return err
 	}
@@ -73,6 +78,7 @@ func (i *Input) Run(ctx context.Context, sink inputs.Sink) (err error) {
 	if err != nil {
 		return err
 	}
+	open()
 	return i.serve(ctx, sockets)
 }
 
@@ -100,10 +106,7 @@ func (i *Input) listen(ctx context.Context) (s sockets, err error) {
 		}
 	}
 	if i.cfg.Unix != "" && err == nil {
-		if info, serr := os.Lstat(i.cfg.Unix); serr == nil && info.Mode().Type() == os.ModeSocket {
-			_ = os.Remove(i.cfg.Unix) // of a run before
-		}
-		c, uerr := lc.ListenPacket(ctx, "unixgram", i.cfg.Unix)
+		c, uerr := listenUnix(ctx, i.cfg.Unix)
 		if err = uerr; uerr == nil {
 			s.unix = c
 			i.enlarge(c)
@@ -117,9 +120,22 @@ func (i *Input) listen(ctx context.Context) (s sockets, err error) {
 	}
 	if err != nil {
 		s.close()
-		return s, fmt.Errorf("syslog %s: %w", i.cfg.Name, err)
+		return s, err
 	}
 	return s, nil
+}
+
+// listenUnix takes the path of a socket for datagrams. One that a run before left behind is replaced; one that somebody reads from is not.
+func listenUnix(ctx context.Context, path string) (net.PacketConn, error) {
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
+		var d net.Dialer
+		if c, err := d.DialContext(ctx, "unixgram", path); err == nil {
+			return nil, errors.Join(fmt.Errorf("unix %s: another process reads from that socket", path), c.Close())
+		}
+		_ = os.Remove(path) // if that fails, so does what follows
+	}
+	var lc net.ListenConfig
+	return lc.ListenPacket(ctx, "unixgram", path)
 }
 
 // enlarge asks for a larger receive buffer; the kernel may give less.
@@ -165,7 +181,7 @@ func (i *Input) datagrams(ctx context.Context, c net.PacketConn, localHost strin
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return nil //nolint:nilerr // the socket was closed to end it
 			}
-			return fmt.Errorf("syslog %s: %w", i.cfg.Name, err)
+			return err
 		}
 		if n > int(i.cfg.MaxMessage) {
 			n = int(i.cfg.MaxMessage)
@@ -223,7 +239,7 @@ func (i *Input) connections(ctx context.Context, l net.Listener) error {
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return nil
 			}
-			return fmt.Errorf("syslog %s: %w", i.cfg.Name, err)
+			return err
 		}
 		select {
 		case places <- struct{}{}:

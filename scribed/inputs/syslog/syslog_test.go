@@ -400,6 +400,20 @@ func TestBoundsConnections(t *testing.T) {
 	stop()
 }
 
+// TestUnixSocketOfARunBefore: one that was left behind is replaced, one that somebody reads from is not.
+func TestUnixSocketOfARunBefore(t *testing.T) {
+	_, i, stop := start(t, newAgent(), nil)
+	if _, err := i.listen(t.Context()); err == nil || !strings.Contains(err.Error(), "another process reads") {
+		t.Errorf("a socket in use: %v", err)
+	}
+	stop()
+	s, err := i.listen(t.Context())
+	if err != nil {
+		t.Fatalf("a socket that was left behind: %v", err)
+	}
+	s.close()
+}
+
 func TestRunReportsABusyPort(t *testing.T) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -412,7 +426,8 @@ func TestRunReportsABusyPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := i.Run(t.Context(), newAgent()); err == nil || !strings.Contains(err.Error(), i.Name()) {
+	err = i.Run(t.Context(), newAgent(), func() { t.Error("it is open") })
+	if err == nil || strings.Count(err.Error(), "syslog "+i.Name()+": ") != 1 {
 		t.Fatal(err)
 	}
 }

@@ -213,5 +213,7 @@ func (c *ControlPlane) GetStatus(_ context.Context, _ *scribev1.GetStatusRequest
 		Roles:      append([]scribev1.Role(nil), c.cfg.Roles...),
 		Members:    c.members.list(scribev1.Role_ROLE_UNSPECIFIED),
 		Categories: uint64(c.feed.count()),
+
+		RetirementsPending: uint64(max(c.retirement.pending(), 0)),
 	}, nil
 }

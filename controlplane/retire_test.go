@@ -339,6 +339,9 @@ func TestNoRetirer(t *testing.T) {
 		if n := metric(t, registry, "scribe_controlplane_retirements_pending"); n != 1 {
 			t.Errorf("%v pending", n)
 		}
+		if st, err := c.GetStatus(t.Context(), nil); err != nil || st.GetRetirementsPending() != 1 {
+			t.Errorf("the status says %v, %v", st, err)
+		}
 		stop(t, c)
 		registry = prometheus.NewRegistry()
 		c = start(t, store, func(_ *Config, d *Deps) { d.Registerer = registry })

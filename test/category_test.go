@@ -276,6 +276,12 @@ func TestRecreateWithoutMetalog(t *testing.T) {
 	control := serve(t, nil, "serve", "--roles", "controlplane", "--data", filepath.Join(t.TempDir(), "control"), "--listen", "127.0.0.1:0")
 	ok(t, nil, "category", "create", "again", "--server", control.URL)
 	ok(t, nil, "category", "delete", "again", "--server", control.URL)
+	if out := string(ok(t, nil, "status", "--server", control.URL)); !strings.Contains(out, "\nretiring    1 (") {
+		t.Errorf("what waits for the metalog is not in the status:\n%s", out)
+	}
+	if out := string(ok(t, nil, "status", "--json", "--server", control.URL)); !strings.Contains(out, `"retirements_pending": 1`) {
+		t.Errorf("nor in its JSON:\n%s", out)
+	}
 	r := cli(t, nil, "category", "create", "again", "--server", control.URL)
 	if r.Code != 5 || !strings.Contains(string(r.Stderr), "have not ended yet") || strings.Contains(string(r.Stderr), "is not available") {
 		t.Errorf("exit code %d\n%s", r.Code, r.Stderr)

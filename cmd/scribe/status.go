@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"scribe/internal/rpc"
+	"scribe/internal/units"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -47,7 +48,10 @@ func newStatus() *cobra.Command {
 		}
 		out := cmd.OutOrStdout()
 		fmt.Fprintf(out, "server      %s\nversion     %s\nup          %v\nroles       %s\ncategories  %d\nmembers     %d\n", *server, st.GetVersion(),
-			time.Since(time.UnixMicro(st.GetStartedAt())).Round(time.Second), roleNames(st.GetRoles()), st.GetCategories(), len(st.GetMembers()))
+			since(st.GetStartedAt()), roleNames(st.GetRoles()), st.GetCategories(), len(st.GetMembers()))
+		if n := st.GetRetirementsPending(); n > 0 {
+			fmt.Fprintf(out, "retiring    %d (deleted categories whose logs have not ended yet: their names can't be used again)\n", n)
+		}
 		if len(st.GetMembers()) == 0 {
 			return away
 		}
@@ -55,12 +59,17 @@ func newStatus() *cobra.Command {
 		fmt.Fprintln(w, "\nMEMBER\tROLES\tURL\tSLOT\tLOAD\tUP\tVERSION")
 		for _, m := range st.GetMembers() {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f%%\t%v\t%s\n", m.GetId(), roleNames(m.GetRoles()), m.GetUrl(), m.GetSlot(), float64(m.GetLoad())/10,
-				time.Since(time.UnixMicro(m.GetJoinedAt())).Round(time.Second), m.GetVersion())
+				since(m.GetJoinedAt()), m.GetVersion())
 		}
 		return w.Flush()
 	}
 	cmd.AddCommand(newStatusViews())
 	return cmd
+}
+
+// since is how long ago it was, in whole seconds. The clock that micros is of may be ahead of this one.
+func since(micros int64) units.Duration {
+	return units.Duration(max(time.Since(time.UnixMicro(micros)), 0).Round(time.Second))
 }
 
 func roleNames(roles []scribev1.Role) string {
@@ -95,6 +104,7 @@ func statusJSON(st *scribev1.GetStatusResponse) any {
 		StartedAt  time.Time    `json:"started_at"`
 		Roles      []string     `json:"roles"`
 		Categories uint64       `json:"categories"`
+		Retiring   uint64       `json:"retirements_pending"`
 		Members    []memberJSON `json:"members"`
-	}{st.GetVersion(), time.UnixMicro(st.GetStartedAt()).UTC(), split(st.GetRoles()), st.GetCategories(), members}
+	}{st.GetVersion(), time.UnixMicro(st.GetStartedAt()).UTC(), split(st.GetRoles()), st.GetCategories(), st.GetRetirementsPending(), members}
 }

@@ -55,7 +55,10 @@ const (
 // moment still describes itself: clients learn what it offers.
 func (g *controlGateway) GetStatus(ctx context.Context, req *scribev1.GetStatusRequest) (*scribev1.GetStatusResponse, error) {
 	cell := g.cellStatus(ctx, req)
-	return &scribev1.GetStatusResponse{Version: g.version, StartedAt: g.startedAt, Roles: g.roles, Members: cell.GetMembers(), Categories: cell.GetCategories()}, nil
+	return &scribev1.GetStatusResponse{
+		Version: g.version, StartedAt: g.startedAt, Roles: g.roles,
+		Members: cell.GetMembers(), Categories: cell.GetCategories(), RetirementsPending: cell.GetRetirementsPending(),
+	}, nil
 }
 
 // cellStatus is what the control plane says; nil when it does not.

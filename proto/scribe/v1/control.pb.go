@@ -1467,9 +1467,11 @@ type GetStatusResponse struct {
 	// Members of the cell.
 	Members []*Member `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"`
 	// How many categories there are.
-	Categories    uint64 `protobuf:"varint,5,opt,name=categories,proto3" json:"categories,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Categories uint64 `protobuf:"varint,5,opt,name=categories,proto3" json:"categories,omitempty"`
+	// How many deleted categories there are whose logs have not ended yet: their names can't be used again.
+	RetirementsPending uint64 `protobuf:"varint,6,opt,name=retirements_pending,json=retirementsPending,proto3" json:"retirements_pending,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *GetStatusResponse) Reset() {
@@ -1533,6 +1535,13 @@ func (x *GetStatusResponse) GetMembers() []*Member {
 func (x *GetStatusResponse) GetCategories() uint64 {
 	if x != nil {
 		return x.Categories
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetRetirementsPending() uint64 {
+	if x != nil {
+		return x.RetirementsPending
 	}
 	return 0
 }
@@ -2070,7 +2079,7 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\theartbeat\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\theartbeat\"C\n" +
 	"\x14WatchMembersResponse\x12+\n" +
 	"\amembers\x18\x01 \x03(\v2\x11.scribe.v1.MemberR\amembers\"\x12\n" +
-	"\x10GetStatusRequest\"\xc0\x01\n" +
+	"\x10GetStatusRequest\"\xf1\x01\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1d\n" +
 	"\n" +
@@ -2079,7 +2088,8 @@ const file_scribe_v1_control_proto_rawDesc = "" +
 	"\amembers\x18\x04 \x03(\v2\x11.scribe.v1.MemberR\amembers\x12\x1e\n" +
 	"\n" +
 	"categories\x18\x05 \x01(\x04R\n" +
-	"categories\"@\n" +
+	"categories\x12/\n" +
+	"\x13retirements_pending\x18\x06 \x01(\x04R\x12retirementsPending\"@\n" +
 	"\x12ListDroppedRequest\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\rR\x05after\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\rR\x05limit\"^\n" +

@@ -7,6 +7,7 @@ import (
 	"scribe/columnar/export"
 	"scribe/columnar/expr"
 	"scribe/columnar/schema"
+	"scribe/internal/units"
 )
 
 // QueryStats is what became of what a query has read so far.
@@ -115,14 +116,14 @@ func (x *Explanation) String() string {
 	}
 	line("answers", "%s", listed(x.Answers))
 	s := &x.Stats
-	line("pointers", "%d, %d of them skipped unseen (%d messages, %s)", s.Pointers, s.Skipped, s.SkippedMessages, size(s.SkippedBytes))
+	line("pointers", "%d, %d of them skipped unseen (%d messages, %s)", s.Pointers, s.Skipped, s.SkippedMessages, units.About(s.SkippedBytes))
 	switch {
 	case x.Local:
 		line("payloads", "%d, made into rows here", s.Payloads)
 	default:
 		line("payloads", "%d, %d as views of read proxies (%d for this query alone, %d made before), %d made into rows here", s.Payloads, s.Views, s.ExactViews, s.ReusedViews, s.Payloads-s.Views)
 	}
-	line("fetched", "%s", size(s.FetchedBytes))
+	line("fetched", "%s", units.About(s.FetchedBytes))
 	line("rows", "%d read, %d received, %d matched, %d in the answer", s.RowsRead, s.RowsReceived, s.RowsMatched, s.RowsOut)
 	if x.Grouped {
 		line("groups", "%d", s.Groups)
@@ -141,15 +142,3 @@ func orNone(text string) string {
 }
 
 func listed(names []string) string { return orNone(strings.Join(names, ", ")) }
-
-// size writes a number of bytes for people.
-func size(n uint64) string {
-	switch {
-	case n < 1e4:
-		return fmt.Sprintf("%d B", n)
-	case n < 1e7:
-		return fmt.Sprintf("%.1f kB", float64(n)/1e3)
-	default:
-		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
-	}
-}

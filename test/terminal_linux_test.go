@@ -63,7 +63,7 @@ func TestProgress(t *testing.T) {
 			defer close(read)
 			_, _ = io.Copy(screen, outside) // ends with an error when the other side is closed
 		}()
-		shows := "1000 messages, 0.0 MB"
+		shows := "1000 messages, 3.8KiB"
 		if shared {
 			shows = "\n999\r\n"
 		}

@@ -157,7 +157,7 @@ func showGroup(out io.Writer, d *scribev1.DescribeGroupResponse, buckets, shards
 	for _, m := range d.GetMembers() {
 		s := m.GetStatus()
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%v/s\t%.0f%%\t%v\t%s\n", m.GetMember(), m.GetBuckets(), m.GetRevoked(), m.GetPending(), lagCells(m.GetLag()),
-			byteText(s.GetBytesPerSecond()), float64(s.GetBusyPermille())/10, time.Since(time.UnixMicro(m.GetJoinedAt())).Round(time.Second), m.GetDescription())
+			units.About(s.GetBytesPerSecond()), float64(s.GetBusyPermille())/10, since(m.GetJoinedAt()), m.GetDescription())
 	}
 	if buckets {
 		fmt.Fprintln(w, "\nBUCKET\tMEMBER\tNEXT\tSINCE\tLAG\tBYTES\tBEHIND")
@@ -168,7 +168,7 @@ func showGroup(out io.Writer, d *scribev1.DescribeGroupResponse, buckets, shards
 	if shards {
 		fmt.Fprintln(w, "\nSHARD\tCOMMITTED\tNEXT\tLAG\tBYTES")
 		for _, s := range d.GetShards() {
-			fmt.Fprintf(w, "%v\t%d\t%d\t%d\t%v\n", record.ShardID(s.GetShard()), s.GetLow(), s.GetNextLsn(), s.GetLag().GetPointers(), byteText(s.GetLag().GetBytes()))
+			fmt.Fprintf(w, "%v\t%d\t%d\t%d\t%v\n", record.ShardID(s.GetShard()), s.GetLow(), s.GetNextLsn(), s.GetLag().GetPointers(), units.About(s.GetLag().GetBytes()))
 		}
 	}
 	return w.Flush()
@@ -187,10 +187,10 @@ func lagText(l *scribev1.GroupLag) string {
 	}
 	text := fmt.Sprintf("%d pointers", l.GetPointers())
 	if l.GetBytes() > 0 {
-		text += ", " + byteText(l.GetBytes())
+		text += ", " + units.About(l.GetBytes())
 	}
 	if l.GetTime() != nil {
-		text += fmt.Sprintf(", %v", l.GetTime().AsDuration().Round(time.Millisecond))
+		text += fmt.Sprintf(", %v", units.Duration(l.GetTime().AsDuration().Round(time.Millisecond)))
 	}
 	return text
 }
@@ -198,15 +198,15 @@ func lagText(l *scribev1.GroupLag) string {
 func lagCells(l *scribev1.GroupLag) string {
 	behind := "-"
 	if l.GetTime() != nil {
-		behind = l.GetTime().AsDuration().Round(time.Millisecond).String()
+		behind = units.Duration(l.GetTime().AsDuration().Round(time.Millisecond)).String()
 	}
-	return fmt.Sprintf("%d\t%v\t%s", l.GetPointers(), byteText(l.GetBytes()), behind)
+	return fmt.Sprintf("%d\t%v\t%s", l.GetPointers(), units.About(l.GetBytes()), behind)
 }
 
 func trafficText(d *scribev1.DescribeGroupResponse) string {
 	text := fmt.Sprintf("%.1f pointers", float64(d.GetTrafficPointersPerKilosecond())/1000)
 	if b := d.GetTrafficBytesPerSecond(); b > 0 {
-		text += ", " + byteText(b)
+		text += ", " + units.About(b)
 	}
 	return text
 }

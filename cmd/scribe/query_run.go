@@ -11,6 +11,7 @@ import (
 
 	"scribe/columnar/export"
 	"scribe/consumer"
+	"scribe/internal/units"
 )
 
 // querying is one run of the command. Its methods run on the goroutine that iterates.
@@ -230,7 +231,7 @@ func (r *querying) progress(stdout io.Writer) (stop func()) {
 	}
 	return r.stderr.keepShowing(func() string {
 		s, left := r.query.Stats(), r.query.Backlog()
-		return fmt.Sprintf("%d of %d pointers, %d skipped, %.1f MB fetched, %d rows read, %d matched",
-			s.Payloads+s.Skipped, s.Pointers+left.Pointers, s.Skipped, float64(s.FetchedBytes)/1e6, s.RowsRead, s.RowsMatched)
+		return fmt.Sprintf("%d of %d pointers, %d skipped, %s fetched, %d rows read, %d matched",
+			s.Payloads+s.Skipped, s.Pointers+left.Pointers, s.Skipped, units.About(s.FetchedBytes), s.RowsRead, s.RowsMatched)
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"scribe/consumer"
+	"scribe/internal/units"
 )
 
 // statusLine is standard error for a command that shows how far it is: on a terminal a line that is written again and again, which
@@ -65,9 +66,9 @@ func (s *statusLine) progress(stdout io.Writer, p *printer, c *consumer.Consumer
 	before, at := uint64(0), time.Now()
 	return s.keepShowing(func() string {
 		bytes := p.bytes.Load()
-		rate := float64(bytes-before) / 1e6 / time.Since(at).Seconds()
+		rate := float64(bytes-before) / time.Since(at).Seconds()
 		before, at = bytes, time.Now()
-		return fmt.Sprintf("%d messages, %.1f MB, %.1f MB/s, %v behind", p.messages.Load(), float64(bytes)/1e6, rate, c.Lag().Round(100*time.Millisecond))
+		return fmt.Sprintf("%d messages, %s, %s/s, %v behind", p.messages.Load(), units.About(bytes), units.About(rate), c.Lag().Round(100*time.Millisecond))
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"scribe/internal/rpc"
+	"scribe/internal/units"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -103,7 +104,7 @@ func printViews(out io.Writer, all []proxyViews) error {
 		fmt.Fprintln(w, "\nVIEW\tCATEGORY\tVERSION\tQUERIES\tPAYLOADS\tHITS\tIN\tOUT\tSELECTIVITY\tCOLUMNS\tPREDICATE")
 		for _, v := range p.res.GetViews() {
 			fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", v.GetView(), v.GetCategory(), v.GetSchemaVersion(), v.GetQueries(), v.GetPayloads(),
-				v.GetHits(), byteText(v.GetBytesIn()), byteText(v.GetBytesOut()), share(v.GetRowsOut(), v.GetRowsIn()), strings.Join(v.GetColumns(), ","),
+				v.GetHits(), units.About(v.GetBytesIn()), units.About(v.GetBytesOut()), share(v.GetRowsOut(), v.GetRowsIn()), strings.Join(v.GetColumns(), ","),
 				cutText(v.GetPredicate(), 80))
 		}
 		if err := w.Flush(); err != nil {
@@ -113,7 +114,7 @@ func printViews(out io.Writer, all []proxyViews) error {
 		fmt.Fprintln(w, "\nVIEW\tCATEGORY\tPAYLOADS\tLAST ASKED\tQUERY")
 		for _, q := range p.res.GetQueries() {
 			fmt.Fprintf(w, "%d\t%s\t%d\t%v ago\t%s\n", q.GetView(), q.GetCategory(), q.GetPayloads(),
-				max(time.Since(time.UnixMicro(q.GetUsed())), 0).Round(time.Second), cutText(q.GetQuery().GetText(), 120))
+				since(q.GetUsed()), cutText(q.GetQuery().GetText(), 120))
 		}
 		if err := w.Flush(); err != nil {
 			return err
@@ -128,19 +129,6 @@ func share(part, whole uint64) string {
 		return "-"
 	}
 	return fmt.Sprintf("%.1f%%", 100*float64(part)/float64(whole))
-}
-
-// byteText is a number of bytes as people read it.
-func byteText(n uint64) string {
-	const unit = 1024
-	if n < unit {
-		return fmt.Sprintf("%dB", n)
-	}
-	v, at := float64(n)/unit, 0
-	for v >= unit && at < 4 {
-		v, at = v/unit, at+1
-	}
-	return fmt.Sprintf("%.1f%ciB", v, "KMGTP"[at])
 }
 
 // cutText shortens a text for a table.

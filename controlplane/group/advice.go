@@ -3,6 +3,8 @@ package group
 import (
 	"fmt"
 	"time"
+
+	"scribe/internal/units"
 )
 
 // need is what the size of a group follows from. Rates are in decoded bytes a second; 0 = unknown, but for lag.
@@ -33,9 +35,9 @@ func (n need) recommend() (members int, why string) {
 	catchUp := float64(n.lag) / drainAfter.Seconds()
 	wanted := ceil((float64(n.traffic) + catchUp) / each)
 	why = fmt.Sprintf("%s/s are written and %s wait; a busy member takes %s/s: %d of them, busy for %.0f%% of their time, keep up",
-		size(float64(n.traffic)), size(float64(n.lag)), size(float64(n.capacity)), max(wanted, 1), busyPart*100)
+		units.About(n.traffic), units.About(n.lag), units.About(n.capacity), max(wanted, 1), busyPart*100)
 	if n.lag > 0 {
-		why += fmt.Sprintf(" and are through with what waits in %v", drainAfter)
+		why += fmt.Sprintf(" and are through with what waits in %v", units.Duration(drainAfter))
 	}
 	switch {
 	case wanted > n.most:
@@ -57,18 +59,4 @@ func ceil(x float64) int {
 		n++
 	}
 	return n
-}
-
-// size is a number of bytes for people.
-func size(n float64) string {
-	for _, unit := range []string{"B", "KB", "MB", "GB", "TB"} {
-		if n < 1000 {
-			if unit == "B" || n >= 100 {
-				return fmt.Sprintf("%.0f %s", n, unit)
-			}
-			return fmt.Sprintf("%.1f %s", n, unit)
-		}
-		n /= 1000
-	}
-	return fmt.Sprintf("%.0f PB", n)
 }

@@ -146,14 +146,34 @@ func ParseBytes(s string) (Bytes, error) {
 	return 0, fmt.Errorf("%q is not a size: write a number of bytes, or a unit as in 512KiB, 64MiB, 10MB or 2GiB", s)
 }
 
-// String writes the largest binary unit that divides the size.
+// About writes about how many bytes n is, to a tenth of the largest binary unit that it reaches, as all output for people does: "17B",
+// "1.5KiB", "28.6MiB". [Bytes.String] is exact.
+func About[N ~int | ~int64 | ~uint64 | ~float64](n N) string {
+	const unit = 1024
+	v, at := float64(n), -1
+	for at < 0 && v >= unit || v >= unit-0.05 && at >= 0 && at < len(aboutUnits)-1 {
+		v, at = v/unit, at+1
+	}
+	if at < 0 {
+		return fmt.Sprintf("%.0fB", v)
+	}
+	return fmt.Sprintf("%.1f%ciB", v, aboutUnits[at])
+}
+
+// aboutUnits are the first letters of binary units.
+const aboutUnits = "KMGTPE"
+
+// String writes the size exactly, in the largest binary unit that divides it: "64MiB", "1000000B", "0".
 func (b Bytes) String() string {
 	for _, u := range sizes[:4] {
 		if int64(b) >= u.factor && int64(b)%u.factor == 0 {
 			return fmt.Sprintf("%d%s", int64(b)/u.factor, strings.ToUpper(u.suffix[:1])+"iB")
 		}
 	}
-	return fmt.Sprintf("%d", int64(b))
+	if b == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%dB", int64(b))
 }
 
 // MarshalText implements encoding.TextMarshaler.

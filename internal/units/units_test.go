@@ -56,6 +56,14 @@ func TestParseBytes(t *testing.T) {
 	}
 }
 
+func TestBytesString(t *testing.T) {
+	for b, want := range map[Bytes]string{0: "0", 1: "1B", 1000: "1000B", 1024: "1KiB", 3 << 29: "1536MiB", 1_000_000: "1000000B"} {
+		if got := b.String(); got != want {
+			t.Errorf("%d is %q, want %q", int64(b), got, want)
+		}
+	}
+}
+
 func TestBytesRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := Bytes(rapid.Int64Min(0).Draw(t, "b"))
@@ -63,6 +71,20 @@ func TestBytesRoundTrip(t *testing.T) {
 			t.Fatalf("%q reads as %d, %v, want %d", b, got, err, b)
 		}
 	})
+}
+
+func TestAbout(t *testing.T) {
+	for n, want := range map[float64]string{
+		0: "0B", 1: "1B", 1023: "1023B", 1024: "1.0KiB", 1536: "1.5KiB", 30_000_000: "28.6MiB", 1<<20 - 1: "1.0MiB", 1<<20 - 100: "1023.9KiB",
+		1 << 30: "1.0GiB", 1 << 40: "1.0TiB", 1 << 50: "1.0PiB", 1 << 62: "4.0EiB", 1 << 75: "32768.0EiB", 0.4: "0B",
+	} {
+		if got := About(n); got != want {
+			t.Errorf("%v bytes are %s, want %s", n, got, want)
+		}
+	}
+	if got := About(uint64(1<<64 - 1)); got != "16.0EiB" {
+		t.Errorf("the most is %s", got)
+	}
 }
 
 func TestParseTime(t *testing.T) {

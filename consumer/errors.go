@@ -6,6 +6,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -72,12 +73,18 @@ type ServerError struct {
 	// Doing is what was tried.
 	Doing string
 	cause error // one of the sentinels
+	named bool  // what a server says of it names the group or the category by itself
 	// Detail is what the server or the transport said.
 	Detail error
 }
 
 // Error says what was tried and what came of it.
-func (e *ServerError) Error() string { return fmt.Sprintf("%v: %s: %v", e.cause, e.Doing, e.Detail) }
+func (e *ServerError) Error() string {
+	if e.named && attached(e.Detail) != nil {
+		return fmt.Sprintf("%v: %s", e.cause, rpc.Message(e.Detail))
+	}
+	return fmt.Sprintf("%v: %s: %s", e.cause, e.Doing, rpc.Message(e.Detail))
+}
 
 // Is reports whether target is the sentinel of the cause.
 func (e *ServerError) Is(target error) bool { return target == e.cause }

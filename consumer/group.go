@@ -89,8 +89,8 @@ func NewGroup(server, category, group string, opts ...Option) (*Group, error) {
 	defaults := option(func(c *config) { c.group = defaultGroupConfig() })
 	var invalid []error
 	validate := option(func(c *config) {
-		if err := record.ValidateCategory(group); err != nil {
-			invalid = append(invalid, fmt.Errorf("consumer: group: %w", err))
+		if err := record.ValidateName("group name", group); err != nil {
+			invalid = append(invalid, fmt.Errorf("consumer: %w", err))
 		}
 		c.validateGroup(func(ok bool, format string, args ...any) {
 			if !ok {
@@ -469,7 +469,7 @@ func (g *Group) sendPart(ctx context.Context, req *scribev1.CommitGroupRequest) 
 		default:
 		}
 		if cause := permanent(err); cause != nil {
-			return &ServerError{Doing: fmt.Sprintf("committing in group %q", g.name), cause: cause, Detail: err}
+			return &ServerError{Doing: fmt.Sprintf("committing in group %q", g.name), named: true, cause: cause, Detail: err}
 		}
 		if ctx.Err() == nil {
 			g.c.cfg.logger.Warn("a commit failed, trying again", "group", g.name, "failures", failures, "error", err)

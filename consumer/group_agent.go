@@ -77,14 +77,14 @@ func (g *Group) hopeless(err error) error {
 	case scribev1.Reason_REASON_UNKNOWN_GROUP:
 		return fmt.Errorf("%w: %w", ErrGroupDeleted, err)
 	case scribev1.Reason_REASON_CONFLICT:
-		return &ServerError{Doing: fmt.Sprintf("joining group %q", g.name), cause: ErrRefused, Detail: err}
+		return &ServerError{Doing: fmt.Sprintf("joining group %q", g.name), named: true, cause: ErrRefused, Detail: err}
 	default:
 	}
 	if errors.Is(err, ErrProtocol) || errors.Is(err, ErrRefused) {
 		return err
 	}
 	if cause := permanent(err); cause != nil {
-		return &ServerError{Doing: fmt.Sprintf("joining group %q", g.name), cause: cause, Detail: err}
+		return &ServerError{Doing: fmt.Sprintf("joining group %q", g.name), named: true, cause: cause, Detail: err}
 	}
 	return nil
 }

@@ -131,7 +131,7 @@ func (s *session) hopeless(err error, since time.Time, broken int) error {
 		cause = ErrUnavailable
 	}
 	if cause != nil {
-		return &ServerError{Doing: fmt.Sprintf("reading category %q", s.c.category), cause: cause, Detail: err}
+		return &ServerError{Doing: fmt.Sprintf("reading category %q", s.c.category), named: true, cause: cause, Detail: err}
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"scribe/internal/record"
+	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -83,7 +84,7 @@ func (e *WriteError) Error() string {
 		fmt.Fprintf(&b, ", attempt %d", e.Attempts)
 	}
 	if e.detail != nil {
-		fmt.Fprintf(&b, ": %v", e.detail)
+		b.WriteString(": " + rpc.Message(e.detail))
 	}
 	if e.unknown && e.cause != ErrUnknownOutcome { //nolint:errorlint // cause is a sentinel itself
 		b.WriteString(" (an earlier attempt may have been stored)")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 
 	"connectrpc.com/connect"
 
@@ -77,6 +78,14 @@ func exitCode(err error) int {
 	}
 	return exitError
 }
+
+// origin is what an error carries of where it comes from: the package of a library, or the code of the protocol. Programs need it; a person
+// has the exit code.
+var origin = regexp.MustCompile(`(^|\n|: |\(|; )(?:(?:consumer|producer|record|checkpoint|discovery|canceled|unknown|invalid_argument|deadline_exceeded|not_found|` +
+	`already_exists|permission_denied|resource_exhausted|failed_precondition|aborted|out_of_range|unimplemented|internal|unavailable|data_loss|unauthenticated): )+`)
+
+// plain is an error as a person reads it.
+func plain(err error) string { return origin.ReplaceAllString(rpc.Message(err), "$1") }
 
 // called is what a person reads of a failed call. What a server says of a request names what was tried, on what and why; of any
 // other failure, doing and the address say it. The cause stays within reach of exitCode.

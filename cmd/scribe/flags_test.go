@@ -151,6 +151,25 @@ func TestServerAddress(t *testing.T) {
 	}
 }
 
+// TestPlain: where an error comes from does not reach the user either.
+func TestPlain(t *testing.T) {
+	refused := connect.NewError(connect.CodeAborted, fmt.Errorf("join: %w", connect.NewError(connect.CodeNotFound, errors.New("it is gone"))))
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{fmt.Errorf("consumer: refused: %w", refused), "refused: join: it is gone"},
+		{errors.New("producer: unavailable: a/0, attempt 1: unavailable: dial tcp"), "a/0, attempt 1: dial tcp"},
+		{errors.New("consumer: checkpoint: cut"), "cut"},
+		{errors.Join(errors.New("record: x"), errors.New("consumer: y")), "x\ny"},
+		{errors.New(`category "consumer": the producer: it is internal: unknown`), `category "consumer": the producer: it is internal: unknown`},
+	} {
+		if got := plain(c.err); got != c.want {
+			t.Errorf("%q is printed as %q, want %q", c.err, got, c.want)
+		}
+	}
+}
+
 // TestCalled: the words of the protocol do not reach the user, the exit code does.
 func TestCalled(t *testing.T) {
 	err := called("http://a", "tail x", rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "get category %q: it does not exist", "x"))

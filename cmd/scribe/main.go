@@ -19,7 +19,7 @@ func main() {
 	root := newRoot()
 	err := root.ExecuteContext(ctx)
 	if err != nil && err.Error() != "" {
-		fmt.Fprintln(os.Stderr, "scribe: "+err.Error())
+		fmt.Fprintln(os.Stderr, "scribe: "+plain(err))
 	}
 	stop()
 	os.Exit(exitCode(err)) //nolint:gocritic // stop was called above; nothing else is deferred

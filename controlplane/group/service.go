@@ -34,7 +34,7 @@ func (f faults) err(what string) error {
 }
 
 func (f *faults) name(field, name string) {
-	if err := record.ValidateCategory(name); err != nil {
+	if err := record.ValidateName(field+" name", name); err != nil {
 		f.add(field, "%v", err)
 	}
 }

@@ -321,7 +321,7 @@ func (c *Cell) lookupError(ctx context.Context, err error) error {
 		return rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "ask %s what it serves: %w", c.server, err)
 	case rpc.Retryable(err):
 		// Without the cause in the chain: that the question took too long is not that the caller's time is over.
-		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, refreshSoon, "ask %s what it serves: %v", c.server, err)
+		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, refreshSoon, "ask %s what it serves: %s", c.server, rpc.Message(err))
 	default:
 		return fmt.Errorf("ask %s what it serves: %w", c.server, err)
 	}

@@ -27,9 +27,13 @@ var nameClass = func() (t [256]uint8) {
 // of ASCII first, then letters, digits, '.', '_' and '-', at most
 // [MaxCategoryName] bytes. Such a name is safe as a file name and as a part of
 // an object key. The error is an [InvalidError].
-func ValidateCategory(name string) error {
+func ValidateCategory(name string) error { return ValidateName("category name", name) }
+
+// ValidateName is [ValidateCategory] for other names of the same form; what
+// says of what, for the error: "group name".
+func ValidateName(what, name string) error {
 	if reason := checkName(name); reason != "" {
-		return &InvalidError{What: "category name", Value: excerpt(name), Reason: reason}
+		return &InvalidError{What: what, Value: excerpt(name), Reason: reason}
 	}
 	return nil
 }

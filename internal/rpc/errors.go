@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -102,6 +103,16 @@ func attached(ce *connect.Error) *scribev1.ErrorInfo {
 		}
 	}
 	return nil
+}
+
+// Message is the text of an error without the codes of the protocol, which stand in front of what every call on its way said: for people,
+// and for errors that say more than the code.
+func Message(err error) string {
+	text := err.Error()
+	for ce := new(connect.Error); errors.As(err, &ce); err = ce.Unwrap() {
+		text = strings.Replace(text, ce.Error(), ce.Message(), 1)
+	}
+	return text
 }
 
 // ReasonOf returns the reason of an error, REASON_UNSPECIFIED when it has none.

@@ -125,6 +125,22 @@ func TestInfo(t *testing.T) {
 	}
 }
 
+func TestMessage(t *testing.T) {
+	inner := rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, time.Second, "buffer: %w", errors.New("disk full"))
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{errors.New("unavailable: as it is"), "unavailable: as it is"},
+		{inner, "buffer: disk full"},
+		{fmt.Errorf("write: %w", rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "all failed: %w", inner)), "write: all failed: buffer: disk full"},
+	} {
+		if got := rpc.Message(c.err); got != c.want {
+			t.Errorf("%q is %q, want %q", c.err, got, c.want)
+		}
+	}
+}
+
 // A code says what kind of error it is, so that a client that knows no reasons does right.
 func TestCodes(t *testing.T) {
 	for number, name := range scribev1.Reason_name {

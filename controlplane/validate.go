@@ -11,6 +11,7 @@ import (
 
 	"scribe/internal/record"
 	"scribe/internal/rpc"
+	"scribe/internal/units"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -65,7 +66,7 @@ func (f *faults) between(field string, d *durationpb.Duration, low, high time.Du
 	if err := d.CheckValid(); err != nil {
 		f.add(field, "is not a duration")
 	} else if v := d.AsDuration(); v < low || v > high {
-		f.add(field, "%v is not within %v and %v", v, low, high)
+		f.add(field, "%v is not within %v and %v", units.Duration(v), units.Duration(low), units.Duration(high))
 	}
 }
 
@@ -128,7 +129,7 @@ func checkCategory(c, before *scribev1.Category, forceSchema bool, what string) 
 	f.quotaMode("quota_mode", c)
 	f.repeatable("repeatable", c, before)
 	if c.GetMaxMessageBytes() < 1 || c.GetMaxMessageBytes() > maxMessage {
-		f.add("max_message_bytes", "%d is not within 1 and %d", c.GetMaxMessageBytes(), maxMessage)
+		f.add("max_message_bytes", "%v is not within 1B and %v", units.Bytes(c.GetMaxMessageBytes()), units.Bytes(maxMessage))
 	}
 	if w := c.GetOrderingWindow(); w != nil {
 		f.between("ordering_window", w, 0, maxRetention)

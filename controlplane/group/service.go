@@ -15,6 +15,7 @@ import (
 	"scribe/internal/bucket"
 	"scribe/internal/record"
 	"scribe/internal/rpc"
+	"scribe/internal/units"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 )
@@ -47,7 +48,7 @@ func (f *faults) duration(field string, d *durationpb.Duration, low, high, unset
 	case d.CheckValid() != nil:
 		f.add(field, "is not a duration")
 	case d.AsDuration() < low || d.AsDuration() > high:
-		f.add(field, "%v is not within %v and %v", d.AsDuration(), low, high)
+		f.add(field, "%v is not within %v and %v", units.Duration(d.AsDuration()), units.Duration(low), units.Duration(high))
 	default:
 		return d.AsDuration()
 	}

@@ -114,8 +114,10 @@ func (c *Config) agentFaults() []error {
 	if !c.Has(Scribed) {
 		return nil
 	}
-	s := c.scribed()
-	faults := []error{s.Validate()}
+	sized := *c
+	sized.Limits.WriteMemory = max(c.Limits.WriteMemory, minMemory) // checked by itself
+	s := sized.scribed()
+	faults := translated(s.Validate())
 	// Names tell inputs of a kind apart, in metrics and in positions.
 	names := map[string]string{"lines " + agentLines: "the lines of the agent's own address"}
 	input := func(kind string, i int, name string, check func(field string) []error) {

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"time"
 
@@ -58,10 +57,7 @@ func (c *CollectorConfig) role() collector.Config {
 // faults are the role's own, under the names of the configuration.
 func (c *CollectorConfig) faults() []error {
 	cfg := c.role()
-	if err := cfg.Validate(); err != nil {
-		return []error{fmt.Errorf("collector: %w", err)}
-	}
-	return nil
+	return translated(cfg.Validate())
 }
 
 func (a *App) startCollector(context.Context) error {

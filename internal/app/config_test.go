@@ -32,7 +32,7 @@ func TestValidateReportsEveryFault(t *testing.T) {
 	}
 	for _, want := range []string{
 		`"baker"`, "data:", "listen:", "advertise:", "control:", "metalog:", "blobs.s3.endpoint", "blobs.s3.bucket", "blobs.s3.access_key",
-		"limits.write_memory", "limits.batch_memory", "limits.read_cache", "limits.metadata_cache", "streams:", "shutdown_timeout", "lease_ttl", "log.level", "log.format",
+		"limits.write_memory", "limits.batch_memory", "limits.read_cache", "limits.metadata_cache", "streams.max is 0", "shutdown_timeout", "lease_ttl", "log.level", "log.format",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error lacks %s:\n%v", want, err)

@@ -56,11 +56,8 @@ func (c *Config) gatewayFaults() []error {
 		}
 		return nil
 	}
-	var errs []error
 	cfg := c.Gateway.role()
-	if err := cfg.Validate(); err != nil {
-		errs = append(errs, err)
-	}
+	errs := translated(cfg.Validate())
 	if c.Gateway.Flight != "" {
 		if _, port, err := net.SplitHostPort(c.Gateway.Flight); err != nil || port == "" {
 			errs = append(errs, fmt.Errorf("gateway.flight: %q is not an address of the form host:port", c.Gateway.Flight))

@@ -79,9 +79,9 @@ func TestGatewayFaults(t *testing.T) {
 	}{
 		"flight alone":  {func(c *Config) { c.Roles, c.Gateway.Flight = []Role{ControlPlane, Metalog}, "127.0.0.1:0" }, "gateway.flight: the process has no gateway role"},
 		"flight":        {func(c *Config) { c.Gateway.Flight = "7424" }, "not an address"},
-		"queries":       {func(c *Config) { c.Gateway.MaxQueries = 0 }, "MaxQueries is 0"},
-		"more follow":   {func(c *Config) { c.Gateway.MaxFollows = c.Gateway.MaxQueries + 1 }, "MaxFollows"},
-		"little memory": {func(c *Config) { c.Gateway.QueryMemory = 1 }, "QueryMemory"},
+		"queries":       {func(c *Config) { c.Gateway.MaxQueries = 0 }, "gateway.max_queries is 0"},
+		"more follow":   {func(c *Config) { c.Gateway.MaxFollows = c.Gateway.MaxQueries + 1 }, "gateway.max_follows"},
+		"little memory": {func(c *Config) { c.Gateway.QueryMemory = 1 }, "gateway.query_memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := DefaultConfig()

@@ -167,24 +167,12 @@ func (c *Config) readProxyFaults() []error {
 	cfg.CacheBytes = 0                                                                      // limits.read_cache is
 	cfg.Region = ""                                                                         // region is
 	if err := cfg.Validate(); err != nil {
-		faults = append(faults, under("read_proxy: ", err)...)
+		faults = append(faults, translated(err)...)
 	}
 	for i := range c.Regions {
 		faults = append(faults, c.regionFaults(i)...)
 	}
 	return faults
-}
-
-// under puts the place in a configuration in front of each of several errors.
-func under(place string, err error) (out []error) {
-	errs := []error{err}
-	if several, ok := err.(interface{ Unwrap() []error }); ok { // what errors.Join made, not what that wraps
-		errs = several.Unwrap()
-	}
-	for _, err := range errs {
-		out = append(out, fmt.Errorf("%s%w", place, err))
-	}
-	return out
 }
 
 func (c *Config) regionFaults(i int) (faults []error) {

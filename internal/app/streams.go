@@ -1,8 +1,6 @@
 package app
 
 import (
-	"fmt"
-
 	"scribe/internal/units"
 	"scribe/readstream"
 )
@@ -31,8 +29,5 @@ func (c *StreamsConfig) role() readstream.Config {
 // faults are the role's own, under the name of the configuration.
 func (c *StreamsConfig) faults() []error {
 	cfg := c.role()
-	if err := cfg.Validate(); err != nil {
-		return []error{fmt.Errorf("streams: %w", err)}
-	}
-	return nil
+	return translated(cfg.Validate())
 }

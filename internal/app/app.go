@@ -152,7 +152,7 @@ func watch[T any](a *App, happened <-chan T, why func(T) error) {
 // then releases what it holds. It returns what went wrong, and what was left when ctx ended. Repeating it returns the same.
 func (a *App) Stop(ctx context.Context) error {
 	a.stopping.Do(func() {
-		a.ready.Store(false)
+		served := a.ready.Swap(false)
 		close(a.ended)
 		var errs []error
 		for _, s := range slices.Backward(a.stops) {
@@ -163,11 +163,12 @@ func (a *App) Stop(ctx context.Context) error {
 			a.log.Debug("stopped", "part", s.name, "took", time.Since(begin))
 		}
 		a.stopped = errors.Join(errs...)
-		if a.stopped != nil {
+		switch {
+		case a.stopped != nil:
 			a.log.Warn("stopped, not everything as it should", "error", a.stopped)
-			return
+		case served:
+			a.log.Info("stopped")
 		}
-		a.log.Info("stopped")
 	})
 	return a.stopped
 }

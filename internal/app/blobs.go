@@ -15,7 +15,7 @@ func OpenBlobs(ctx context.Context, c Config) (blob.Store, error) {
 	if c.Blobs.Kind == "file" {
 		store, err := file.New(c.BlobPath(), file.Options{})
 		if err != nil {
-			return nil, fmt.Errorf("blob store: %w", err)
+			return nil, err
 		}
 		return store, nil
 	}
@@ -34,7 +34,7 @@ func OpenBlobs(ctx context.Context, c Config) (blob.Store, error) {
 		err = store.Check(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("blob store: %w", err)
+		return nil, err
 	}
 	return store, nil
 }

@@ -258,6 +258,9 @@ func (c *Config) MemoryLimit() int64 {
 // minMemory is the least that a role can work with: one frame of the largest size on its way in and out.
 const minMemory units.Bytes = 8 << 20
 
+// Validate reports every fault at once.
+func (b *BlobConfig) Validate() error { return errors.Join(b.faults()...) }
+
 func (b *BlobConfig) faults() []error {
 	switch b.Kind {
 	case "file":

@@ -18,9 +18,9 @@ func listenTCP(ctx context.Context, flag, addr string) (net.Listener, error) {
 	l, err := lc.Listen(ctx, "tcp", addr)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("listen on %s: another process has that address; give another %s, or port 0 for a free one: %w", addr, flag, err)
+		return nil, fmt.Errorf("listen on %s: another process has that address; give another %s, or port 0 for a free one: %w", addr, flag, syscall.EADDRINUSE)
 	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("listen on %s: this user may not take that port; give one above 1023: %w", addr, err)
+		return nil, fmt.Errorf("listen on %s: this user may not take that port; give one above 1023: %w", addr, syscall.EACCES)
 	case err != nil:
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}

@@ -62,8 +62,8 @@ const workSuffix = ".recovering"
 // Recover makes a data folder with metadata logs and categories out of the blobs that c names. It can be cut off at any time, and called
 // again: only a whole folder gets the name. A recovery that was cut off while blobs were read goes on there.
 func Recover(ctx context.Context, c Config, o RecoverOptions) (_ *Recovered, err error) {
-	if faults := c.Blobs.faults(); len(faults) > 0 {
-		return nil, errors.Join(faults...)
+	if err := c.Blobs.Validate(); err != nil {
+		return nil, err
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -82,7 +82,7 @@ func Recover(ctx context.Context, c Config, o RecoverOptions) (_ *Recovered, err
 	}
 	store, err := OpenBlobs(ctx, c)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("blob store: %w", err)
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	m := &maker{o: o, work: work, data: filepath.Join(work, "data"), store: store, known: known, source: c.blobSource()}
@@ -128,7 +128,7 @@ func readCatalog(ctx context.Context, o RecoverOptions, scratch string) (_ *reco
 	}
 	info, err := os.Stat(o.Catalog)
 	if err != nil {
-		return nil, fmt.Errorf("catalog: %w", err)
+		return nil, fmt.Errorf("catalog %s: %w", o.Catalog, pathless(err))
 	}
 	if !info.IsDir() {
 		c, err := catalog.ReadCopy(o.Catalog)

@@ -27,7 +27,7 @@ func ReadCopy(path string) (Copy, error) {
 	defer f.Close() //nolint:errcheck // it was only read
 	s, err := decodeSnapshot(bufio.NewReaderSize(f, 256<<10))
 	if err != nil {
-		return Copy{}, fmt.Errorf("catalog: %s: %w", path, err)
+		return Copy{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return Copy{Revision: s.revision, SavedAt: s.savedAt, Categories: s.categories}, nil
 }

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/internal/pointer"
+	"scribe/internal/units"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob/layout"
 )
@@ -222,7 +224,7 @@ func fromFooters(id uint32, row *categoryRow, now int64, note func(name, format 
 		}
 		note(row.Name, "id %d: its settings are in no blob; assumed: retention %v, at most the class of its blobs; %d logical shards, those that were "+
 			"written to; delivery %v, repeatable %v; no owner, quota, ordering window or schema, and the default size of messages",
-			id, cat.GetRetention().AsDuration(), cat.GetShards(), cat.GetDelivery(), cat.GetRepeatable())
+			id, units.Duration(cat.GetRetention().AsDuration()), cat.GetShards(), deliveryName(cat), repeatableName(cat))
 		return cat
 	}
 	if s.Retention > 0 {
@@ -231,8 +233,20 @@ func fromFooters(id uint32, row *categoryRow, now int64, note func(name, format 
 	cat.Shards = max(cat.GetShards(), s.Shards)
 	cat.Delivery, cat.Repeatable = scribev1.Delivery(s.Delivery), scribev1.Repeatability(s.Repeatable)
 	note(row.Name, "id %d: retention %v, %d logical shards, delivery %v and repeatable %v are those of its newest blob; assumed: no owner, quota, "+
-		"ordering window or schema, and the default size of messages", id, cat.GetRetention().AsDuration(), cat.GetShards(), cat.GetDelivery(), cat.GetRepeatable())
+		"ordering window or schema, and the default size of messages", id, units.Duration(cat.GetRetention().AsDuration()), cat.GetShards(), deliveryName(cat), repeatableName(cat))
 	return cat
+}
+
+// deliveryName and repeatableName are as people give them.
+func deliveryName(c *scribev1.Category) string {
+	return strings.ToLower(strings.TrimPrefix(c.GetDelivery().String(), "DELIVERY_"))
+}
+
+func repeatableName(c *scribev1.Category) string {
+	if c.GetRepeatable() == scribev1.Repeatability_REPEATABILITY_UNSPECIFIED {
+		return "none"
+	}
+	return strings.ToLower(strings.TrimPrefix(c.GetRepeatable().String(), "REPEATABILITY_"))
 }
 
 // defaultMaxMessage is what the control plane gives a category that names no size.

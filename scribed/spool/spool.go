@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -119,6 +120,9 @@ func (s *Spool) open() error {
 	}
 	lock, err := s.fs.Lock(s.fs.PathJoin(s.cfg.Dir, lockName))
 	if err != nil {
+		if errors.Is(err, syscall.EAGAIN) {
+			err = errors.New("stop the other process, or give this one a folder of its own")
+		}
 		return fmt.Errorf("the folder is in use: %w", err)
 	}
 	s.lock = lock

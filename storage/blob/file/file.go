@@ -225,6 +225,9 @@ func (s *Store) path(key string) string {
 // notFound turns the errors of a path that is not there into blob.ErrNotFound.
 func notFound(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		if pe, ok := errors.AsType[*fs.PathError](err); ok {
+			err = fmt.Errorf("%s: %w", pe.Path, pe.Err) // what was done is said already
+		}
 		return fmt.Errorf("%w: %w", blob.ErrNotFound, err)
 	}
 	return err

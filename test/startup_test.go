@@ -1,11 +1,17 @@
 package test
 
 import (
+	"bytes"
+	"errors"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+
+	"scribe/test/program"
 )
 
 // TestStartupErrors: what keeps a server from starting is said in words that help.
@@ -77,7 +83,9 @@ func TestExitCodes(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
+	none := filepath.Join(t.TempDir(), "none")
 	ok(t, nil, "category", "create", "access", "--server", up.URL)
+	ok(t, strings.NewReader("x\n"), "produce", "access", "--server", up.URL)
 	for _, c := range []struct {
 		name string
 		code int
@@ -93,16 +101,100 @@ func TestExitCodes(t *testing.T) {
 		{"nobody listens: produce", 5, []string{"produce", "access", "--server", closed, "--timeout", "300ms"}},
 		{"an invalid checkpoint", 2, []string{"tail", "access", "--server", up.URL, "--from", "yesterday"}},
 		{"an unknown acknowledgement", 2, []string{"produce", "access", "--server", up.URL, "--ack", "maybe"}},
+		{"an invalid name to produce to", 2, []string{"produce", "no/slash", "--server", up.URL}},
+		{"a shard that can't be", 2, []string{"produce", "access", "--server", up.URL, "--shard", "65536"}},
+		{"a small batch", 2, []string{"produce", "access", "--server", up.URL, "--batch-bytes", "1"}},
+		{"no shards", 2, []string{"category", "create", "none", "--server", up.URL, "--shards", "0"}},
+		{"a query without memory", 2, []string{"query", "SELECT * FROM access", "--server", up.URL, "--max-memory", "1KiB"}},
+		{"no rows to infer from", 2, []string{"schema", "infer", "--rows", "0", "-"}},
+		{"an unknown format to infer from", 2, []string{"schema", "infer", "--format", "xml", "-"}},
+		{"an unknown store to recover from", 2, []string{"recover", "--blobs", "tape", "--to", none}},
+		{"an unknown store to inspect", 2, []string{"inspect", "blob", "--blobs", "s3"}},
+		{"no blobs to inspect", 3, []string{"inspect", "blob", "--data", none}},
+		{"no log to inspect", 3, []string{"inspect", "log", "access", "--data", none}},
+		{"no spool to inspect", 3, []string{"inspect", "spool", none}},
+		{"no checkpoint to inspect", 3, []string{"inspect", "checkpoint", none}},
+		{"no checkpoint in a folder", 1, []string{"inspect", "checkpoint", t.TempDir()}},
+		{"nobody listens: bench", 5, []string{"bench", "produce", "--server", closed}},
+		{"a wrong group name", 2, []string{"tail", "access", "--server", up.URL, "--group", "a b"}},
+		{"a shard that there is not", 3, []string{"tail", "access", "--server", up.URL, "--shards", "7", "--until-end"}},
+		{"a read proxy that there is not", 5, []string{"tail", "access", "--server", up.URL, "--read-proxy", closed, "--from", "earliest", "--timeout", "1ms", "-n", "1"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if r := cli(t, strings.NewReader("x\n"), c.args...); r.Code != c.code {
+			r := cli(t, strings.NewReader("x\n"), c.args...)
+			if r.Code != c.code {
 				t.Errorf("scribe %s: exit code %d, want %d\n%s", strings.Join(c.args, " "), r.Code, c.code, r.Stderr)
 			}
+			readsWell(t, string(r.Stderr))
 		})
 	}
 	r := cli(t, nil, "category", "describe", "acces", "--server", up.URL)
 	if !strings.Contains(string(r.Stderr), "access") {
 		t.Errorf("the error does not suggest the near name:\n%s", r.Stderr)
+	}
+}
+
+// readsWell checks that an error says nothing twice, and nothing of packages, fields and codes that are the program's own.
+func readsWell(t *testing.T, stderr string) {
+	t.Helper()
+	for line := range strings.Lines(stderr) {
+		if strings.HasPrefix(line, "time=") {
+			continue // a log, which is for those who look into the program
+		}
+		parts := strings.Split(strings.TrimSuffix(line, "\n"), ": ")
+		for i, part := range parts {
+			switch part {
+			case "consumer", "producer", "record", "checkpoint", "catalog", "not_found", "invalid_argument", "unavailable", "aborted", "failed_precondition":
+				if i < len(parts)-1 {
+					t.Errorf("%q is a word of the program in %q", part, line)
+				}
+			}
+			if i > 0 && part == parts[i-1] {
+				t.Errorf("%q stands twice in %q", part, line)
+			}
+		}
+	}
+}
+
+// TestUnwantedOutput: a command whose reader has seen enough ends in good order.
+func TestUnwantedOutput(t *testing.T) {
+	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0")
+	defer up.Stop()
+	ok(t, strings.NewReader("x\n"), "produce", "access", "--server", up.URL)
+	for _, args := range [][]string{{"inspect", "log", "access"}, {"category", "list", "--json"}, {"status"}, {"status", "--json"}} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		var stderr bytes.Buffer
+		cmd := exec.CommandContext(t.Context(), program.Binary(), append(args, "--server", up.URL)...)
+		cmd.Stdout, cmd.Stderr = w, &stderr
+		if err := errors.Join(cmd.Run(), w.Close()); err != nil || strings.Contains(stderr.String(), "pipe") {
+			t.Errorf("scribe %s: %v\n%s", strings.Join(args, " "), err, &stderr)
+		}
+	}
+}
+
+// TestEndBeforeReady: a process that is told to end while it waits for its control plane does so at once, and has lost nothing.
+func TestEndBeforeReady(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // it takes connections, and never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	f := followed(t, "serve", "--roles", "batcher", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0",
+		"--control", "http://"+l.Addr().String(), "--metalog", "http://"+l.Addr().String())
+	c, err := l.Accept() // it asks, so its signals are handled
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	f.signal(syscall.SIGTERM)
+	if code := f.code(); code != 0 {
+		t.Errorf("exit code %d\n%s", code, f.stderr)
 	}
 }
 

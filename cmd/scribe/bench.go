@@ -13,7 +13,9 @@ import (
 
 	"scribe/internal/app"
 	"scribe/internal/bench"
+	"scribe/internal/rpc"
 	"scribe/internal/units"
+	scribev1 "scribe/proto/scribe/v1"
 )
 
 type benchFlags struct {
@@ -116,6 +118,8 @@ func (f *benchFlags) run(cmd *cobra.Command, run func(context.Context, bench.Opt
 		}
 		defer func() { err = errors.Join(err, stop()) }()
 		o.Server, o.InProcess = url, true
+	} else if err := reachable(ctx, f.server); err != nil {
+		return err
 	}
 	if f.profile != "" {
 		var stop func() error
@@ -154,6 +158,16 @@ func (f *benchFlags) run(cmd *cobra.Command, run func(context.Context, bench.Opt
 		return nil
 	}
 	return bench.Table(cmd.OutOrStdout(), reports)
+}
+
+// reachable asks a cell for a sign of life: a load on one that is not there would only be given up after minutes.
+func reachable(ctx context.Context, server string) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if _, err := rpc.NewControlClient(rpc.Default(), server).GetStatus(ctx, &scribev1.GetStatusRequest{}); err != nil {
+		return called(server, "bench", err)
+	}
+	return nil
 }
 
 func startProfile(path string) (stop func() error, err error) {

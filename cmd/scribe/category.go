@@ -81,6 +81,18 @@ func (f *categoryFlags) add(cmd *cobra.Command) {
 // properties are the flags that categoryFlags adds.
 var properties = []string{"owner", "retention", "shards", "max-message", "quota", "quota-mode", "window", "repeatable", "cache", "schema"}
 
+// zeros finds properties that were given as 0, which a new category would have the default for.
+func (f *categoryFlags) zeros(cmd *cobra.Command) error {
+	var errs []error
+	for name, zero := range map[string]bool{"retention": f.retention == 0, "shards": f.shards == 0, "max-message": f.maxMessageBytes == 0} {
+		if zero && cmd.Flags().Changed(name) {
+			errs = append(errs, fmt.Errorf("--%s must be above 0", name))
+		}
+	}
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(errs...)
+}
+
 // schemaText returns what --schema names: a file's schema, or the word infer.
 func (f *categoryFlags) schemaText() (string, error) {
 	if f.schema == "" || f.schema == "infer" {
@@ -224,6 +236,9 @@ func newCategoryCreate() *cobra.Command {
 		delivery, ok := deliveries[f.delivery]
 		if !ok {
 			return usage(fmt.Errorf("--delivery %q is none of best_effort, at_least_once, exactly_once", f.delivery))
+		}
+		if err := f.zeros(cmd); err != nil {
+			return usage(err)
 		}
 		schema, err := f.schemaText()
 		if err != nil {

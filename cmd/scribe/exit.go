@@ -81,7 +81,7 @@ func exitCode(err error) int {
 
 // origin is what an error carries of where it comes from: the package of a library, or the code of the protocol. Programs need it; a person
 // has the exit code.
-var origin = regexp.MustCompile(`(^|\n|: |\(|; )(?:(?:consumer|producer|record|checkpoint|discovery|canceled|unknown|invalid_argument|deadline_exceeded|not_found|` +
+var origin = regexp.MustCompile(`(^|\n|: |\(|; )(?:(?:blob|catalog|checkpoint|consumer|discovery|layout|producer|record|canceled|unknown|invalid_argument|deadline_exceeded|not_found|` +
 	`already_exists|permission_denied|resource_exhausted|failed_precondition|aborted|out_of_range|unimplemented|internal|unavailable|data_loss|unauthenticated): )+`)
 
 // plain is an error as a person reads it.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"scribe/internal/checkpoint"
 	"scribe/internal/pointer"
 	"scribe/internal/record"
+	"scribe/internal/units"
 	"scribe/storage/blob"
 	"scribe/storage/blob/layout"
 )
@@ -115,17 +117,36 @@ func inspectBlobs(ctx context.Context, c app.Config, args []string, quick bool, 
 
 // withBlobs runs fn over the store of a configuration, which must exist.
 func withBlobs(ctx context.Context, c app.Config, fn func(blob.Store) error) error {
+	if err := c.Blobs.Validate(); err != nil {
+		return usage(err)
+	}
 	if c.Blobs.Kind == "file" {
-		dir := c.BlobPath()
-		if _, err := os.Stat(dir); err != nil {
-			return fmt.Errorf("blob store: %w; --data or --blob-path says where it is", err)
+		if err := blobsThere(c); err != nil {
+			return err
 		}
 	}
 	store, err := app.OpenBlobs(ctx, c)
 	if err != nil {
-		return err
+		return fmt.Errorf("blob store: %w", err)
 	}
 	return errors.Join(fn(store), store.Close())
+}
+
+// blobsThere refuses a folder of blobs that is not there: to open it would make it.
+func blobsThere(c app.Config) error {
+	if _, err := os.Stat(c.BlobPath()); err != nil {
+		return missing("blob store %s: %w; --data or --blob-path says where it is", c.BlobPath(), pathless(err))
+	}
+	return nil
+}
+
+// missing is an error of the file system, which has an exit code of its own when what was asked for is not there.
+func missing(format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &codedError{code: exitNotFound, err: err}
+	}
+	return err
 }
 
 // splitBlobPath finds the store's folder and the key in the path of a blob's file.
@@ -263,10 +284,10 @@ const maxInspect = 1 << 30
 func inspectFrames(in io.Reader, name string, stdout io.Writer) error {
 	b, err := io.ReadAll(io.LimitReader(in, maxInspect+1))
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("%s: %w", name, pathless(err))
 	}
 	if len(b) > maxInspect {
-		return fmt.Errorf("%s: over %d bytes: cut it at a frame", name, maxInspect)
+		return fmt.Errorf("%s: over %v: cut it at a frame", name, units.Bytes(maxInspect))
 	}
 	enc := json.NewEncoder(stdout)
 	for f, err := range record.Split(b) {
@@ -316,6 +337,22 @@ func checkFrame(frame []byte) error {
 	return dec.Err()
 }
 
+// readCheckpoint reads a checkpoint from its text, or from the file that has it.
+func readCheckpoint(arg string) (checkpoint.Checkpoint, error) {
+	b, err := os.ReadFile(arg)
+	switch {
+	case err != nil && strings.HasPrefix(arg, "scribe"): // of any version
+		return checkpoint.Parse(arg)
+	case err != nil:
+		return checkpoint.Checkpoint{}, missing("%s is neither the text of a checkpoint nor a file with one: %w", excerptOf(arg), pathless(err))
+	}
+	cp, err := checkpoint.Parse(string(bytes.TrimSpace(b)))
+	if err != nil {
+		err = fmt.Errorf("%s: %w", arg, err)
+	}
+	return cp, err
+}
+
 func newInspectCheckpoint() *cobra.Command {
 	return &cobra.Command{
 		Use:   "checkpoint TEXT|FILE",
@@ -324,11 +361,7 @@ func newInspectCheckpoint() *cobra.Command {
   scribe inspect checkpoint access.checkpoint`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text := args[0]
-			if b, err := os.ReadFile(text); err == nil {
-				text = string(bytes.TrimSpace(b))
-			}
-			cp, err := checkpoint.Parse(text)
+			cp, err := readCheckpoint(args[0])
 			if err != nil {
 				return err
 			}

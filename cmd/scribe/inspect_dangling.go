@@ -73,7 +73,7 @@ missing and pointer are damage and make the exit code 1. It only reads, and may 
 // openOffline runs what looking into a data folder takes. To look must neither make a folder nor remove anything.
 func openOffline(ctx context.Context, c app.Config, stderr io.Writer) (stop func() error, url string, err error) {
 	if _, err := os.Stat(filepath.Join(c.Data, "metalog")); err != nil {
-		return nil, "", fmt.Errorf("--data %s holds no metadata logs: %w", c.Data, err)
+		return nil, "", missing("--data %s holds no metadata logs: metalog: %w", c.Data, pathless(err))
 	}
 	c.Listen, c.Log.Level = "127.0.0.1:0", "error"
 	c.Roles = slices.DeleteFunc(slices.Clone(c.Roles), func(r app.Role) bool { return r == app.Collector || r == app.Sequencer })

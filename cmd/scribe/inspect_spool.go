@@ -74,7 +74,7 @@ type spoolCategoryLine struct {
 
 func inspectSpool(dir string, verify bool, stdout, stderr io.Writer) error {
 	if _, err := os.Stat(dir); err != nil {
-		return fmt.Errorf("no spool to inspect: %w", err)
+		return missing("no spool to inspect: %s: %w", dir, pathless(err))
 	}
 	r, err := spool.Inspect(nil, dir, verify)
 	if err != nil {

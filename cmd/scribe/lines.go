@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"sync"
 
+	"scribe/internal/units"
 	"scribe/producer"
 )
 
@@ -100,12 +101,19 @@ func (l *lines) tooLong() error {
 	defer l.mu.Unlock()
 	var errs []error
 	for _, place := range l.mu.long {
-		errs = append(errs, fmt.Errorf("%s: the line is over the limit of %d bytes and was not stored; all other lines are handled as if it were not there", place, l.maxLine))
+		errs = append(errs, fmt.Errorf("%s: the line is over the limit of %v and is left out", place, units.Bytes(l.maxLine)))
 	}
 	if more := l.mu.longN - len(l.mu.long); more > 0 {
 		errs = append(errs, fmt.Errorf("%d more lines are over the limit", more))
 	}
 	return errors.Join(errs...)
+}
+
+// overLimit is how many lines were over the limit.
+func (l *lines) overLimit() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return uint64(l.mu.longN) //nolint:gosec // not negative
 }
 
 // read fills chunks from the files in turn, or from stdin when there are none, until ctx ends.

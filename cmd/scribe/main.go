@@ -18,6 +18,9 @@ func main() {
 	signal.Ignore(syscall.SIGPIPE)
 	root := newRoot()
 	err := root.ExecuteContext(ctx)
+	if unwanted(err) {
+		err = nil
+	}
 	if err != nil && err.Error() != "" {
 		fmt.Fprintln(os.Stderr, "scribe: "+plain(err))
 	}

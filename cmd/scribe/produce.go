@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"scribe/internal/record"
 	"scribe/internal/units"
 	"scribe/producer"
 )
@@ -44,7 +45,7 @@ but not all were stored.`,
 	fs.StringVar(&f.ack, "ack", "committed", "what to wait for: none, spooled or committed")
 	fs.StringVar(&f.keyField, "key-field", "", "field of a JSON line that becomes the message's key")
 	fs.Var(&f.batchBytes, "batch-bytes", "size of a frame, 4KiB to 64MiB")
-	fs.Var(&f.maxMessage, "max-message", "longest line; the category has a limit of its own")
+	fs.Var(&f.maxMessage, "max-message", "longest line, at most 64MiB; the category has a limit of its own")
 	fs.Uint32Var(&f.shard, "shard", 0, "logical shard")
 	fs.Var(&f.timeout, "timeout", "how long to keep trying to store a message")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -53,14 +54,40 @@ but not all were stored.`,
 	return cmd
 }
 
-func produce(cmd *cobra.Command, server, category string, files []string, f *produceFlags) error {
+// check finds what can't be right before anything is read, all at once.
+func (f *produceFlags) check(category string) (producer.AckLevel, error) {
+	errs := []error{record.ValidateCategory(category)}
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	ack, err := producer.ParseAckLevel(f.ack)
 	if err != nil {
-		return usage(fmt.Errorf("--ack: %w", err))
+		fault("--ack %q is none of none, spooled, committed", f.ack)
 	}
-	maxLine := int(min(f.maxMessage, 1<<30)) // the producer has the last word on what is too much
+	if f.batchBytes < minBatch || f.batchBytes > maxFrame {
+		fault("--batch-bytes is %v, it must be %v to %v", f.batchBytes, minBatch, maxFrame)
+	}
+	if f.maxMessage < 1 || f.maxMessage > maxFrame {
+		fault("--max-message is %v, it must be 1B to %v", f.maxMessage, maxFrame)
+	}
+	if f.shard > record.MaxLogicalShard {
+		fault("--shard is %d, it must be 0 to %d", f.shard, record.MaxLogicalShard)
+	}
+	return ack, errors.Join(errs...)
+}
+
+// Bounds of the producer library.
+const (
+	minBatch units.Bytes = 4 << 10
+	maxFrame units.Bytes = record.MaxFrameLen
+)
+
+func produce(cmd *cobra.Command, server, category string, files []string, f *produceFlags) error {
+	ack, err := f.check(category)
+	if err != nil {
+		return usage(err)
+	}
+	maxLine := int(f.maxMessage)
 	p, err := producer.New(server,
-		producer.WithAck(ack), producer.WithBatchBytes(int(min(f.batchBytes, 1<<30))), producer.WithMaxMessageBytes(maxLine),
+		producer.WithAck(ack), producer.WithBatchBytes(int(f.batchBytes)), producer.WithMaxMessageBytes(maxLine),
 		producer.WithDeliveryTimeout(f.timeout.Std()), producer.WithLogger(slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))),
 		producer.WithMaxBufferedBytes(max(producer.DefaultMaxBufferedBytes, int64(maxLine)*2+chunkBytes)))
 	if err != nil {
@@ -86,9 +113,10 @@ func produce(cmd *cobra.Command, server, category string, files []string, f *pro
 			code = exitPartly
 		}
 		// What went wrong comes before the summary, which is the last line.
-		fmt.Fprintln(cmd.ErrOrStderr(), "scribe: "+err.Error())
+		fmt.Fprintln(cmd.ErrOrStderr(), "scribe: "+plain(err))
 		err = &codedError{code: code, err: errSaid}
 	}
+	run.lost += src.overLimit()
 	run.summary(ack)
 	return err
 }
@@ -162,7 +190,7 @@ func (r *producing) write(ctx context.Context, c *chunk, msgs []producer.Message
 // summary prints the last line of standard error.
 func (r *producing) summary(ack producer.AckLevel) {
 	seconds := time.Since(r.start).Seconds()
-	fmt.Fprintf(r.stderr, "produced %d messages, %d bytes in %.3f seconds (%.1f MB/s, ack %v)", r.messages, r.bytes, seconds, float64(r.bytes)/seconds/1e6, ack)
+	fmt.Fprintf(r.stderr, "produced %d messages, %d bytes in %.3f seconds (%s/s, ack %v)", r.messages, r.bytes, seconds, units.About(float64(r.bytes)/seconds), ack)
 	if r.lost > 0 {
 		fmt.Fprintf(r.stderr, "; %d messages were not stored", r.lost)
 	}

@@ -177,9 +177,14 @@ func queryError(err error) error {
 	return err
 }
 
-// check finds flags that do not go together.
+// minQueryMemory is the least that the consumer library takes.
+const minQueryMemory units.Bytes = 1 << 20
+
+// check finds flags that can't be right, or do not go together.
 func (f *queryFlags) check(cmd *cobra.Command, format export.Format) error {
 	switch {
+	case f.memory < minQueryMemory:
+		return fmt.Errorf("--max-memory is %v, the least is %v", f.memory, minQueryMemory)
 	case f.explain && f.follow && !f.limited:
 		return errors.New("--explain prints at the end, and --follow has none: leave out one of them, or give -n")
 	case f.explain && (f.checkpoint != "" || f.file != ""):

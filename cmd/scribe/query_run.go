@@ -32,7 +32,7 @@ type querying struct {
 	stopped error // why a pause has ended the iteration
 	// unwritten says that rows could not be handed out: the place behind them is not where to go on.
 	unwritten bool
-	gaps    uint64
+	gaps      uint64
 }
 
 // tableWait is how long the rows of a table may wait for others, so that all columns are aligned alike.

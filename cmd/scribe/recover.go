@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -60,9 +59,12 @@ Exit codes: 0 everything was recovered, 6 something is damaged or lost (it is na
 		case o.Workers < 1 || o.Workers > 1024:
 			return usage(fmt.Errorf("--parallel is %d, it must be 1 to 1024", o.Workers))
 		}
+		if err := c.Blobs.Validate(); err != nil {
+			return usage(err)
+		}
 		if c.Blobs.Kind == "file" {
-			if _, err := os.Stat(c.BlobPath()); err != nil {
-				return &codedError{code: exitNotFound, err: fmt.Errorf("blob store: %w; --data or --blob-path says where it is", err)}
+			if err := blobsThere(c); err != nil {
+				return err
 			}
 		}
 		o.Logger = newLogger(app.LogConfig{Level: "error", Format: "text"}, cmd.ErrOrStderr())

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -57,7 +59,7 @@ Every flag can be given in the environment as SCRIBE_ and its name in capitals, 
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usage(fmt.Errorf("%w; %q shows the flags", err, cmd.CommandPath()+" --help"))
+		return usage(fmt.Errorf("%w; %q shows the flags", flagError(err), cmd.CommandPath()+" --help"))
 	})
 	root.AddCommand(newUp(), newServe(), newAgent(), newCategory(), newProduce(), newTail(), newQuery(), newSchema(), newGroup(), newStatus(), newInspect(), newRecover(), newBench())
 	finish(root)
@@ -72,7 +74,7 @@ func finish(cmd *cobra.Command) {
 		if args := c.Args; args != nil {
 			c.Args = func(cmd *cobra.Command, a []string) error {
 				if err := args(cmd, a); err != nil {
-					return usage(fmt.Errorf("%w; %q shows how to call it", err, cmd.CommandPath()+" --help"))
+					return usage(fmt.Errorf("%w; %q shows how to call it", argsError(cmd, a, err), cmd.CommandPath()+" --help"))
 				}
 				return nil
 			}
@@ -88,6 +90,32 @@ func finish(cmd *cobra.Command) {
 	}
 }
 
+// argsError says how a command is called that was given another number of arguments.
+func argsError(cmd *cobra.Command, args []string, err error) error {
+	if text := err.Error(); strings.HasPrefix(text, "accepts ") || strings.HasPrefix(text, "requires ") {
+		return fmt.Errorf("%q was given %s", strings.TrimSuffix(cmd.UseLine(), " [flags]"), counted(len(args), "argument"))
+	}
+	return err
+}
+
+// flagError says what a number must be in place of the function that could not read it.
+func flagError(err error) error {
+	bad := new(strconv.NumError)
+	if !errors.As(err, &bad) {
+		return err
+	}
+	want := "it must be a whole number"
+	switch {
+	case bad.Func == "ParseBool":
+		want = "it must be true or false"
+	case errors.Is(bad, strconv.ErrRange):
+		want = "it is too large"
+	case bad.Func == "ParseUint":
+		want += ", 0 or more"
+	}
+	return &callError{text: strings.ReplaceAll(err.Error(), bad.Error(), want), err: err}
+}
+
 // fromEnvironment sets the flags that the command line leaves out from the environment.
 func fromEnvironment(flags *pflag.FlagSet) error {
 	var err error
@@ -98,7 +126,7 @@ func fromEnvironment(flags *pflag.FlagSet) error {
 		name := "SCRIBE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 		if v, ok := os.LookupEnv(name); ok && v != "" {
 			if serr := flags.Set(f.Name, v); serr != nil {
-				err = usage(fmt.Errorf("environment variable %s: %w", name, serr))
+				err = usage(fmt.Errorf("environment variable %s: %w", name, flagError(serr)))
 			}
 		}
 	})

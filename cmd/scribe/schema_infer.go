@@ -8,6 +8,7 @@ import (
 	"io"
 	"iter"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,6 +20,13 @@ import (
 
 // maxSampleLine is the longest line of a file of samples: a message's largest size.
 const maxSampleLine = 32 << 20
+
+// Bounds of what is inferred from.
+const (
+	maxInferRows              = 10_000_000
+	minInferBytes units.Bytes = 1 << 10
+	maxInferBytes units.Bytes = 1 << 30
+)
 
 // inferFlags are what inferring is told.
 type inferFlags struct {
@@ -46,7 +54,15 @@ func (f *inferFlags) add(cmd *cobra.Command) {
 
 func (f *inferFlags) options() (schema.InferOptions, error) {
 	o := schema.DefaultInferOptions()
-	o.MaxRows, o.MaxBytes, o.Nullable = f.rows, int(min(f.bytes, 1<<40)), f.nullable
+	switch {
+	case f.rows < 1 || f.rows > maxInferRows:
+		return o, usage(fmt.Errorf("--rows is %d, it must be 1 to %d", f.rows, maxInferRows))
+	case f.bytes < minInferBytes || f.bytes > maxInferBytes:
+		return o, usage(fmt.Errorf("--bytes is %v, it must be %v to %v", f.bytes, minInferBytes, maxInferBytes))
+	case f.format != "" && !slices.Contains([]string{"json", "ndjson", "csv"}, f.format):
+		return o, usage(fmt.Errorf("--format %q is none of json, ndjson, csv", f.format))
+	}
+	o.MaxRows, o.MaxBytes, o.Nullable = f.rows, int(f.bytes), f.nullable
 	if f.reject {
 		o.OnError = schema.OnErrorReject
 	}
@@ -194,7 +210,7 @@ func fileLines(stdin io.Reader, names []string, failed *error) iter.Seq[[]byte] 
 					return
 				}
 			}
-			if err := errors.Join(lines.Err(), done()); err != nil {
+			if err := errors.Join(pathless(lines.Err()), done()); err != nil {
 				*failed = fmt.Errorf("%s: %w", name, err)
 				return
 			}
@@ -212,7 +228,7 @@ func wholeFiles(stdin io.Reader, names []string, limit int, failed *error) iter.
 				return
 			}
 			content, err := io.ReadAll(io.LimitReader(file, int64(limit)+1))
-			if err := errors.Join(err, done()); err != nil {
+			if err := errors.Join(pathless(err), done()); err != nil {
 				*failed = fmt.Errorf("%s: %w", name, err)
 				return
 			}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -61,6 +63,13 @@ func (o *output) write(ctx context.Context, b []byte) (n int, err error) {
 		}
 	}
 	return n, nil
+}
+
+// unwanted reports whether a command ended since nobody reads standard output any more, which is how "scribe inspect log access | head"
+// is meant.
+func unwanted(err error) bool {
+	pe, ok := errors.AsType[*fs.PathError](err)
+	return ok && pe.Path == os.Stdout.Name() && errors.Is(pe, syscall.EPIPE)
 }
 
 // untilUnread returns a context that also ends when nobody reads out any more: "scribe tail access | head -3" should end with head,

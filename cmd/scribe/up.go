@@ -335,8 +335,13 @@ func runServer(ctx context.Context, c app.Config, stdout, stderr io.Writer) erro
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(c.MemoryLimit())
 	}
-	a, err := app.Start(ctx, c, app.Options{Logger: newLogger(c.Log, stderr), Version: programVersion()})
-	if err != nil {
+	logger := newLogger(c.Log, stderr)
+	a, err := app.Start(ctx, c, app.Options{Logger: logger, Version: programVersion()})
+	switch {
+	case err != nil && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+		logger.InfoContext(ctx, "told to end before it was ready", "error", err)
+		return nil // there is nothing that it had accepted
+	case err != nil:
 		return err
 	}
 	fmt.Fprintf(stdout, "ready %s\n", a.URL())

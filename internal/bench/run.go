@@ -90,6 +90,10 @@ func fill(ctx context.Context, o Options) (messages, bytes int64, err error) {
 		}
 		messages += int64(len(msgs))
 		bytes += int64(o.Workload.Bytes)
+		if ctx.Err() != nil {
+			_ = p.Close(ctx) // there is no time for what was written
+			return messages, bytes, context.Cause(ctx)
+		}
 		if d := failed.Load(); d != nil {
 			return messages, bytes, errors.Join(d.Err, p.Close(ctx))
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"scribe/internal/sample"
 )
@@ -32,7 +33,7 @@ func WorkloadNames() []string { return []string{"100b", "access-log", "10kb"} }
 func NewWorkload(name string) (Workload, error) {
 	build, ok := Workloads[name]
 	if !ok {
-		return Workload{}, fmt.Errorf("unknown workload %q: the workloads are %v", name, WorkloadNames())
+		return Workload{}, fmt.Errorf("unknown workload %q: the workloads are %s", name, strings.Join(WorkloadNames(), ", "))
 	}
 	return build(), nil
 }

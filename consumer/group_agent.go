@@ -132,7 +132,11 @@ func (g *Group) join(ctx context.Context) (lease time.Duration, err error) {
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
 	if g.share == nil || g.share.scheme != scheme || g.share.categoryID != res.GetCategoryId() {
+		before := g.share
 		g.share = newShare(scheme, res.GetCategoryId())
+		if before != nil {
+			g.share.version = before.version + 1 // what a stream was opened for before is not of this one
+		}
 		g.share.rewind(g.c.cfg.untilEnd)
 		g.granted, g.releasing = make([]uint64, scheme.Buckets), bucket.NewSet(scheme.Buckets)
 	}

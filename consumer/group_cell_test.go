@@ -90,6 +90,17 @@ func (g *groupCell) expel(name string) {
 	g.balance()
 }
 
+// reset puts the group back to the beginning, under its members.
+func (g *groupCell) reset() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	clear(g.places)
+	g.generation++
+	for b := range g.scheme.Buckets {
+		g.granted[b] = g.generation
+	}
+}
+
 // cutOff keeps a member's calls from arriving, or lets them.
 func (g *groupCell) cutOff(name string) {
 	g.mu.Lock()

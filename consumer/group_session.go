@@ -22,6 +22,17 @@ func (c *Consumer) shareLocked() *share {
 	return c.group.share
 }
 
+// shareOfStream is shareLocked for what the stream that runs has brought. That is of no use, and would be taken for what it is not, when the
+// member's places are not those any more with which the stream was opened: messages of a stream that is told to end may still come, and a
+// bucket that was taken in meanwhile begins somewhere else. Then it fails with errReassigned. The mutex is held.
+func (s *session) shareOfStream() (*share, error) {
+	sh := s.c.shareLocked()
+	if sh != nil && sh.version != s.version.Load() {
+		return nil, errReassigned
+	}
+	return sh, nil
+}
+
 // ready waits until the member has buckets to read. It is false when the iteration is over: then its end is in the queue, unless the
 // session ended.
 func (s *session) ready() bool {
@@ -93,7 +104,11 @@ func (conn *connection) openShared(o *scribev1.StreamOpened, sh *share) ([]*scri
 func (conn *connection) opening(o *scribev1.StreamOpened) error {
 	c := conn.s.c
 	c.mu.Lock()
-	sh := c.shareLocked()
+	sh, err := conn.s.shareOfStream()
+	if err != nil {
+		c.mu.Unlock()
+		return err
+	}
 	if sh == nil || conn.opened {
 		c.mu.Unlock()
 		return conn.open(o)
@@ -112,9 +127,11 @@ func (conn *connection) opening(o *scribev1.StreamOpened) error {
 // added takes a shard that joined the stream.
 func (s *session) added(v *scribev1.StreamShard) error {
 	s.c.mu.Lock()
-	sh := s.c.shareLocked()
+	sh, err := s.shareOfStream()
 	if sh == nil {
-		_, err := s.c.mu.positions.join(v)
+		if err == nil {
+			_, err = s.c.mu.positions.join(v)
+		}
 		s.c.mu.Unlock()
 		return err
 	}
@@ -127,20 +144,23 @@ func (s *session) added(v *scribev1.StreamShard) error {
 }
 
 // placeOf takes the place of an entry, see positions.entry. The mutex is held.
-func (c *Consumer) placeOf(shard record.ShardID, lsn record.LSN, bounded bool) (*position, bool, error) {
-	if sh := c.shareLocked(); sh != nil {
+func (s *session) placeOf(shard record.ShardID, lsn record.LSN) (*position, bool, error) {
+	switch sh, err := s.shareOfStream(); {
+	case err != nil:
+		return nil, false, err
+	case sh != nil:
 		return sh.entry(shard, lsn)
 	}
-	return c.mu.positions.entry(shard, lsn, bounded)
+	return s.c.mu.positions.entry(shard, lsn, s.bounded)
 }
 
 // sharedGap queues a hole in what a member of a group reads. done is false when there is no group.
 func (s *session) sharedGap(g *scribev1.StreamGap) (done bool, err error) {
 	s.c.mu.Lock()
-	sh := s.c.shareLocked()
+	sh, err := s.shareOfStream()
 	if sh == nil {
 		s.c.mu.Unlock()
-		return false, nil
+		return err != nil, err
 	}
 	from, lost, err := sh.gap(g)
 	s.c.mu.Unlock()

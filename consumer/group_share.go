@@ -21,7 +21,8 @@ type share struct {
 	categoryID uint32
 	// owned are the buckets that are read; draining those that are not read any more, and wait to be committed.
 	owned, draining bucket.Set
-	// version grows when places were added that the stream may not have passed: watermarks of before say nothing of them.
+	// version grows when places were added that the stream may not have passed: watermarks of before say nothing of them, and what a stream
+	// brings that was opened before is not what comes next of them.
 	version uint64
 	shards  map[record.ShardID]*sharedShard
 	// active are the shards that have live places; unsaved those in which something was delivered that no commit covers yet, as far as

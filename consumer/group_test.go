@@ -263,6 +263,39 @@ func TestGroupFencedMember(t *testing.T) {
 	})
 }
 
+// A group is put back while a stream of before still brings messages: they are not taken for what comes next at the new place.
+func TestGroupIsResetUnderItsStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, g, l := newCell(), newGroupCell(bucket.Pointers), &given{}
+		c.perMessage = 2
+		shard := shardID(0, 1)
+		const n = 64
+		for i := range n {
+			c.add(shard, fmt.Sprintf("%04d", i))
+		}
+		g.places[shard] = g.scheme.Expand(&bucket.Position{Low: 40}, nil)
+		messages := 0
+		c.onStream = func(stream int, m *scribev1.StreamResponse) ([]*scribev1.StreamResponse, error) {
+			if m.GetEntries() == nil || stream > 1 {
+				return []*scribev1.StreamResponse{m}, nil
+			}
+			if messages++; messages == 2 { // it is on its way when everything changes, and arrives afterwards
+				g.reset()
+				<-time.After(5 * time.Second)
+			}
+			return []*scribev1.StreamResponse{m}, nil
+		}
+		m := member(t, c, g, "a", func(_ *consumer.Group, r consumer.Record) error { l.add("a", string(r.Payload)); return nil })
+		<-time.After(20 * time.Second)
+		m.end(t)
+		l.check(t, n, 2)
+		if left := g.left(t, shard, n+1); left != 0 {
+			t.Errorf("%d pointers are not committed", left)
+		}
+		c.check(t)
+	})
+}
+
 // What retention has removed is one gap for a member, and is behind it when it commits.
 func TestGroupGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

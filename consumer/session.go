@@ -163,8 +163,11 @@ func (s *session) connect() (lived bool, err error) {
 	send := func(m *scribev1.StreamResponse) error {
 		conn.alive.Reset(silence)
 		err := conn.take(m)
-		if errors.Is(err, ErrProtocol) {
+		switch {
+		case errors.Is(err, ErrProtocol):
 			cancel(fmt.Errorf("%w: %w", err, discovery.ErrBroken))
+		case errors.Is(err, errReassigned):
+			cancel(errReassigned)
 		}
 		return err
 	}
@@ -248,7 +251,7 @@ func (conn *connection) take(m *scribev1.StreamResponse) error {
 	case *scribev1.StreamResponse_ShardAdded:
 		err = s.added(step.ShardAdded)
 	case *scribev1.StreamResponse_ShardEnded:
-		s.ended(record.ShardID(step.ShardEnded.GetShard()))
+		err = s.ended(record.ShardID(step.ShardEnded.GetShard()))
 	case *scribev1.StreamResponse_Heartbeat:
 		s.queue.pending(step.Heartbeat.GetPending())
 		s.watermark(step.Heartbeat.GetWatermark())
@@ -321,14 +324,19 @@ func (conn *connection) open(o *scribev1.StreamOpened) error {
 }
 
 // ended takes the end of a shard: whatever its end was thought to be, nothing more comes.
-func (s *session) ended(shard record.ShardID) {
+func (s *session) ended(shard record.ShardID) error {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
-	if sh := s.c.shareLocked(); sh != nil {
+	sh, err := s.shareOfStream()
+	if err != nil {
+		return err
+	}
+	if sh != nil {
 		sh.ended(shard)
 	} else if q, ok := s.c.mu.positions.shards[shard]; ok {
 		s.c.mu.positions.bound(q, min(q.end, q.received))
 	}
+	return nil
 }
 
 // entries queues pointers and sees to it that they are fetched.
@@ -374,7 +382,7 @@ func (s *session) entry(e *scribev1.StreamEntry) error {
 		s.queue.refund(int64(ptr.Length))
 		return nil
 	}
-	q, deliver, err := s.c.placeOf(shard, lsn, s.bounded)
+	q, deliver, err := s.placeOf(shard, lsn)
 	s.c.mu.Unlock()
 	if err != nil {
 		return err

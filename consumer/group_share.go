@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"scribe/internal/bucket"
@@ -80,7 +81,7 @@ func (s *share) follow(sh *sharedShard, b uint32) *position {
 	p := sh.live[b]
 	if p == nil {
 		at := sh.at.At(b)
-		p = &position{shard: sh.id, lsn: at.LSN, skip: at.Skip, received: at.LSN}
+		p = &position{shard: sh.id, bucket: b, lsn: at.LSN, skip: at.Skip, received: at.LSN}
 		sh.live[b] = p
 		s.active[sh.id] = struct{}{}
 	}
@@ -195,7 +196,7 @@ func (s *share) resume(set bucket.Set) {
 		for b := range set.Each() {
 			if p := sh.live[b]; p != nil {
 				// What is queued of it is not delivered: it will come again, to another place.
-				sh.live[b] = &position{shard: id, lsn: p.lsn, skip: p.skip, received: p.lsn}
+				sh.live[b] = p.again()
 			}
 		}
 	}
@@ -234,7 +235,7 @@ func (s *share) rewind(bounded bool) {
 	for _, sh := range s.shards {
 		sh.end, sh.left = 0, false
 		for b, p := range sh.live {
-			sh.live[b] = &position{shard: sh.id, lsn: p.lsn, skip: p.skip, received: p.lsn}
+			sh.live[b] = p.again()
 		}
 	}
 }
@@ -332,24 +333,59 @@ func (s *share) gap(g *scribev1.StreamGap) (from record.LSN, lost []*position, e
 	if err := s.pass(sh, begin); err != nil {
 		return 0, nil, err
 	}
+	from, lost, _ = s.behind(sh, begin, to)
+	return from, lost, nil
+}
+
+// skip takes pointers [from, to) that were left out, since nothing of them is wanted. It returns the places that this takes further, and by how
+// many pointers.
+func (s *share) skip(id record.ShardID, from, to record.LSN) (passed []*position, pointers uint64, err error) {
+	sh := s.shards[id]
+	switch {
+	case sh == nil:
+		return nil, 0, fmt.Errorf("%w: it leaves out pointers of shard %v, which did not join", ErrProtocol, id)
+	case to < from:
+		return nil, 0, fmt.Errorf("%w: shard %v leaves out pointers %d to %d", ErrProtocol, id, from, to)
+	}
+	if err := s.pass(sh, from); err != nil {
+		return nil, 0, err
+	}
+	_, passed, pointers = s.behind(sh, from, to)
+	return passed, pointers, nil
+}
+
+// behind has received what is in [begin, to). It returns the places of the buckets that have something in it which is to come, where the
+// first of that is, and how many pointers it is.
+func (s *share) behind(sh *sharedShard, begin, to record.LSN) (from record.LSN, places []*position, pointers uint64) {
 	sh.cursor = max(sh.cursor, to)
 	if sh.end > 0 {
 		to = min(to, sh.end)
 	}
-	for b := range s.owned.Each() {
-		next, ok := s.scheme.Next(id, b, max(begin, sh.received(b)))
+	take := func(b uint32) {
+		next, ok := s.scheme.Next(sh.id, b, max(begin, sh.received(b)))
 		if !ok || next >= to {
-			continue
+			return
 		}
-		if len(lost) == 0 || next < from {
+		if len(places) == 0 || next < from {
 			from = next
 		}
 		p := s.follow(sh, b)
 		p.received = to
-		lost = append(lost, p)
+		places, pointers = append(places, p), pointers+s.scheme.Count(sh.id, b, next, to)
+	}
+	if uint64(max(to, begin)-begin) < uint64(s.scheme.Buckets) { // few of them have something in it
+		for lsn := begin; lsn < to; lsn++ {
+			if b := s.scheme.Of(sh.id, lsn); s.owned.Has(b) {
+				take(b)
+			}
+		}
+	} else {
+		for b := range s.owned.Each() {
+			take(b)
+		}
 	}
 	s.count(sh)
-	return from, lost, nil
+	return from, places, pointers
 }
 
 // ended takes the end of a shard: nothing more comes, whatever its end was thought to be.
@@ -361,36 +397,33 @@ func (s *share) ended(id record.ShardID) {
 }
 
 // isLive reports whether a place is one that the member reads on from.
-func (s *share) isLive(p *position, b uint32) bool {
+func (s *share) isLive(p *position) bool {
 	sh := s.shards[p.shard]
-	return sh != nil && s.owned.Has(b) && sh.live[b] == p
+	return sh != nil && s.owned.Has(p.bucket) && sh.live[p.bucket] == p
 }
 
-// takes reports whether an item of the queue is to be delivered: what was received of a bucket that was given back since is not.
+// takes reports whether an item of the queue is to be delivered: what was received of a bucket that was given back since is not. Of a gap, and
+// of what was left out, it keeps the places that the member reads on from: before one that was given back there may be a payload in the
+// queue, which was not delivered.
 func (s *share) takes(it *item) bool {
 	switch it.kind {
 	case itemPayload:
-		return s.isLive(it.pos, s.scheme.Of(it.pos.shard, it.lsn))
+		return s.isLive(it.pos)
 	case itemGap:
-		return slices.ContainsFunc(it.lost, s.isLiveAnywhere)
+		it.lost = slices.DeleteFunc(it.lost, func(p *position) bool { return !s.isLive(p) })
+		if len(it.lost) == 0 {
+			return false
+		}
+		it.pos = it.lost[0]
+		return true
+	case itemSkipped:
+		maps.DeleteFunc(it.runs, func(p *position, _ record.LSN) bool { return !s.isLive(p) })
+		return len(it.runs) > 0
 	case itemWatermark:
 		return it.version == s.version
 	default:
 		return true
 	}
-}
-
-func (s *share) isLiveAnywhere(p *position) bool {
-	sh := s.shards[p.shard]
-	if sh == nil {
-		return false
-	}
-	for b, q := range sh.live {
-		if q == p {
-			return s.owned.Has(b)
-		}
-	}
-	return false
 }
 
 // count brings undone up to date with a shard: whether something of the member's is to come below its end.

@@ -27,6 +27,8 @@ type positions struct {
 // position is the place in one shard.
 type position struct {
 	shard record.ShardID
+	// bucket is whose place it is, in a group.
+	bucket uint32
 	// Delivered: the next message is number skip of the pointer at lsn.
 	lsn  record.LSN
 	skip uint32
@@ -36,6 +38,11 @@ type position struct {
 	trimmed record.LSN
 	// end is where a bounded iteration stops; 0 in one that is not, and for shards that joined later.
 	end record.LSN
+}
+
+// again is the place of what was not delivered, to be received again.
+func (p *position) again() *position {
+	return &position{shard: p.shard, bucket: p.bucket, lsn: p.lsn, skip: p.skip, received: p.lsn}
 }
 
 func newPositions(from *checkpoint.Checkpoint) *positions {

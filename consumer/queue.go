@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"maps"
 	"sync"
 
 	"scribe/internal/pointer"
@@ -49,8 +50,8 @@ type item struct {
 	// of it was to be had.
 	result         *result
 	plain, refused bool
-	// runs are the pointers that were left out, of an itemSkipped.
-	runs []skip
+	// runs are the places behind pointers that were left out, of an itemSkipped.
+	runs map[*position]record.LSN
 
 	gap *GapError
 	err error
@@ -160,7 +161,7 @@ func (q *queue) push(it *item) {
 		q.mu.bytes += int64(it.ptr.Length)
 	case itemSkipped: // they go without credits, and many may come
 		if n := len(q.mu.items); n-1 > q.mu.head && q.mu.items[n-1].kind == it.kind {
-			q.mu.items[n-1].join(it.runs[0])
+			maps.Copy(q.mu.items[n-1].runs, it.runs)
 			return
 		}
 	case itemWatermark, itemOpened:

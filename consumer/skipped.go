@@ -7,59 +7,67 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// skip is a run of pointers of one shard that the stream left out: the place behind it is to.
-type skip struct {
-	pos *position
-	to  record.LSN
-}
-
-// join adds a run to an item that holds some. There is one for each shard.
-func (it *item) join(r skip) {
-	for i := range it.runs {
-		if it.runs[i].pos == r.pos {
-			it.runs[i].to = r.to
-			return
-		}
-	}
-	it.runs = append(it.runs, r)
-}
-
 // skipped queues a run of pointers whose payloads hold nothing of what is asked for.
 func (s *session) skipped(k *scribev1.StreamSkip) error {
 	c := s.c
-	shard, from, to := record.ShardID(k.GetShard()), record.LSN(k.GetFrom()), record.LSN(k.GetTo())
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.eval == nil {
+		return fmt.Errorf("%w: it leaves out pointers, and was not asked to", ErrProtocol)
+	}
+	runs, pointers, err := s.passOver(k)
+	if err != nil || len(runs) == 0 {
+		return err
+	}
+	e := &c.eval.stats
+	e.pointers.Add(pointers)
+	e.skippedPointers.Add(pointers)
+	e.skippedMessages.Add(k.GetMessages())
+	e.skippedBytes.Add(k.GetBytes())
+	s.queue.push(&item{kind: itemSkipped, runs: runs})
+	return nil
+}
+
+// passOver takes a run as received. It returns the places behind it, none when nothing of it was to come, and how many pointers that are. The
+// mutex is held.
+func (s *session) passOver(k *scribev1.StreamSkip) (runs map[*position]record.LSN, pointers uint64, err error) {
+	c := s.c
+	shard, from, to := record.ShardID(k.GetShard()), record.LSN(k.GetFrom()), record.LSN(k.GetTo())
+	sh, err := s.shareOfStream()
+	if err != nil {
+		return nil, 0, err
+	}
+	if sh != nil {
+		places, n, err := sh.skip(shard, from, to)
+		runs = make(map[*position]record.LSN, len(places))
+		for _, p := range places {
+			runs[p] = p.received
+		}
+		return runs, n, err
+	}
 	q, ok := c.mu.positions.shards[shard]
 	switch {
-	case c.eval == nil:
-		return fmt.Errorf("%w: it leaves out pointers, and was not asked to", ErrProtocol)
 	case !ok:
-		return fmt.Errorf("%w: it leaves out pointers of shard %v, which did not join", ErrProtocol, shard)
+		return nil, 0, fmt.Errorf("%w: it leaves out pointers of shard %v, which did not join", ErrProtocol, shard)
 	case from > q.received || to < from:
-		return fmt.Errorf("%w: shard %v goes from LSN %d to pointers %d to %d that are left out", ErrProtocol, shard, q.received, from, to)
+		return nil, 0, fmt.Errorf("%w: shard %v goes from LSN %d to pointers %d to %d that are left out", ErrProtocol, shard, q.received, from, to)
 	case s.bounded && q.received >= q.end, to <= q.received, c.over(q, k.GetTime()):
-		return nil
+		return nil, 0, nil
 	}
 	if s.bounded {
 		to = min(to, q.end)
 	}
-	e := &c.eval.stats
-	e.pointers.Add(uint64(to - q.received))
-	e.skippedPointers.Add(uint64(to - q.received))
-	e.skippedMessages.Add(k.GetMessages())
-	e.skippedBytes.Add(k.GetBytes())
+	pointers = uint64(to - q.received)
 	c.mu.positions.receive(q, to)
-	s.queue.push(&item{kind: itemSkipped, runs: []skip{{q, to}}})
-	return nil
+	return map[*position]record.LSN{q: to}, pointers, nil
 }
 
 // skip moves behind pointers that were left out.
 func (c *Consumer) skip(it *item) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, r := range it.runs {
-		r.pos.lsn, r.pos.skip = r.to, 0
+	for p, to := range it.runs {
+		p.lsn, p.skip = to, 0
 	}
 }
 

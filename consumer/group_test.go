@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"scribe/consumer"
 	"scribe/internal/bucket"
+	"scribe/internal/record"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -259,6 +261,44 @@ func TestGroupFencedMember(t *testing.T) {
 			if again := message >= "0100"; again != (len(by) == 2) {
 				t.Errorf("%s was given %d times", message, len(by))
 			}
+		}
+	})
+}
+
+// A group's streams leave out what can't match its members' filter. That counts as done: it is not fetched, and is behind them when they commit.
+func TestGroupLeavesOutWhatCannotMatch(t *testing.T) {
+	kept := historyOf(t)
+	synctest.Test(t, func(t *testing.T) {
+		for _, sharing := range []bucket.Sharing{bucket.Pointers, bucket.Shards} {
+			c, g, l := newCell(), newGroupCell(sharing), &given{}
+			c.schema = kept
+			c.skips = func(_ *scribev1.Query, frames []byte) bool { return !bytes.Contains(frames, []byte(`"n": 7`)) }
+			shards := []record.ShardID{shardID(0, 1), shardID(1, 1)}
+			for i := range 200 {
+				c.add(shards[i%2], fmt.Sprintf(`{"n": %d, "s": "%d"}`, 5+i%11, i))
+			}
+			var members []*groupMember
+			for _, name := range []string{"a", "b"} {
+				members = append(members, member(t, c, g, name, func(_ *consumer.Group, r consumer.Record) error { l.add(name, string(r.Payload)); return nil },
+					consumer.WithControl(c), consumer.WithFilter("n = 7")))
+			}
+			<-time.After(30 * time.Second)
+			for _, m := range members {
+				m.end(t)
+			}
+			const matching = 18
+			l.check(t, matching, 1)
+			for _, shard := range shards {
+				if left := g.left(t, shard, 101); left != 0 {
+					t.Errorf("%v: %d pointers of shard %v are not committed", sharing, left, shard)
+				}
+			}
+			c.mu.Lock()
+			if c.fetched != matching {
+				t.Errorf("%v: %d payloads were fetched", sharing, c.fetched)
+			}
+			c.mu.Unlock()
+			c.check(t)
 		}
 	})
 }

@@ -193,7 +193,7 @@ func (s *session) start() *scribev1.StreamRequest {
 		Heartbeat:     durationpb.New(c.cfg.heartbeat),
 		Consumer:      c.cfg.name,
 	}
-	if c.eval != nil && c.group == nil { // a group's places are kept by bucket: it is sent every pointer
+	if c.eval != nil {
 		start.Filter = c.eval.wire
 	}
 	if c.cfg.window != nil {

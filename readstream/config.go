@@ -48,6 +48,8 @@ type Config struct {
 	// BatchEntries and BatchBytes bound one StreamEntries message; BatchBytes may be overrun by one record.
 	BatchEntries int
 	BatchBytes   int
+	// BatchLinger is how long a pointer that was taken may wait for others that are being read, so that they go out together.
+	BatchLinger time.Duration
 	// Reads is how many reads of the engine one stream makes at a time, those that are late not counted, of which there may be lateReads
 	// times as many.
 	Reads int
@@ -86,6 +88,7 @@ func DefaultConfig() Config {
 		MinStreamAge:      2 * time.Minute,
 		BatchEntries:      512,
 		BatchBytes:        256 << 10,
+		BatchLinger:       5 * time.Millisecond,
 		Reads:             8,
 		ReadGrace:         250 * time.Millisecond,
 		ReadTimeout:       5 * time.Second,
@@ -121,6 +124,7 @@ func (c *Config) Validate() error {
 	number("BatchEntries", c.BatchEntries, 1, 100_000)
 	number("BatchBytes", c.BatchBytes, 1, 16<<20)
 	number("Reads", c.Reads, 1, 1000)
+	duration("BatchLinger", c.BatchLinger, 0, time.Minute)
 	duration("ReadGrace", c.ReadGrace, 0, time.Minute)
 	duration("ReadTimeout", c.ReadTimeout, time.Millisecond, time.Hour)
 	duration("TailHeartbeat", c.TailHeartbeat, metalog.MinHeartbeat, time.Hour)

@@ -43,6 +43,9 @@
 // The first read of a shard is small, each further one twice as large as far as there is room: a stream sends soon, and reads history
 // in large steps.
 //
+// A pointer that was taken waits for others that are being read, so that they go out together, for Config.BatchLinger at most: what is read
+// may bring nothing to send for a long time, where a filter or buckets leave most of a history out.
+//
 // Control messages need no credits. A heartbeat is sent when nothing else was for the time that the client asked for, and tells
 // the low watermark and how many pointers wait. A client that misses them reconnects elsewhere.
 //

@@ -68,7 +68,7 @@ func (st *stream) prompt() int { return len(st.reading) - st.late }
 func (st *stream) mayRead() bool { return st.prompt() > 0 || st.late < lateReads*st.s.cfg.Reads }
 
 // read begins the reads that the merge wants, some at a time, and waits until one has ended, since what it brings may come first. It does
-// not wait for long: a shard that does not answer keeps back what its window says, and nothing else.
+// not wait for long: a shard that does not answer keeps back what its window says, and nothing else. Nor does a batch that waits beside it.
 func (st *stream) read(ctx context.Context) error {
 	st.s.relieve()
 	st.mu.Lock()
@@ -86,7 +86,11 @@ func (st *stream) read(ctx context.Context) error {
 	if st.prompt() == 0 {
 		return nil // what was wanted has come in the meantime
 	}
-	grace := time.NewTimer(st.grace(time.Now()))
+	wait := st.grace(time.Now())
+	if len(st.batch) > 0 {
+		wait = min(wait, st.linger())
+	}
+	grace := time.NewTimer(wait)
 	defer grace.Stop()
 	st.standing.Store(uint32(waitsLog))
 	defer st.standing.Store(uint32(runs))

@@ -44,8 +44,9 @@ type stream struct {
 	// member is the stream's part in its category's feed.
 	member *feed.Member
 
-	// batch is what was taken and not sent; control an item that follows it.
+	// batch is what was taken and not sent, the first of it at taken; control an item that follows it.
 	batch      []merge.Item
+	taken      time.Time
 	sources    []sequenced.Record // of a sequenced log: what the batch's items are
 	batchBytes int
 	skipped    skipped // what was left out between them
@@ -266,8 +267,8 @@ func (st *stream) drive(ctx context.Context) error {
 			st.member.Look() // while what there is is sent
 		}
 		switch {
-		case why == stopRead && st.mayRead():
-			// The batch waits: it will be larger.
+		case why == stopRead && st.mayRead() && !st.overdue():
+			// The batch waits: it will be larger. Reads may bring nothing for it, one after another, so it does not wait for long.
 			err = st.read(ctx)
 		case len(st.batch) > 0 || len(st.skipped.runs) > 0 || st.control != nil:
 			err = st.flush()
@@ -279,6 +280,12 @@ func (st *stream) drive(ctx context.Context) error {
 		}
 	}
 }
+
+// linger is how long the batch may wait yet.
+func (st *stream) linger() time.Duration { return st.s.cfg.BatchLinger - time.Since(st.taken) }
+
+// overdue reports whether there is a batch that has waited for long enough.
+func (st *stream) overdue() bool { return len(st.batch) > 0 && st.linger() <= 0 }
 
 // check reports whether the stream is over.
 func (st *stream) check(ctx context.Context) (done bool, _ error) {
@@ -374,6 +381,9 @@ func (st *stream) fill() (stop, error) {
 	before := len(st.batch)
 	why, err := st.take()
 	if taken := st.batch[before:]; len(taken) > 0 {
+		if before == 0 {
+			st.taken = time.Now()
+		}
 		oldest := taken[0].Time
 		for i := range taken {
 			oldest = min(oldest, taken[i].Time)

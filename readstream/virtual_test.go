@@ -34,6 +34,7 @@ type engine struct {
 		// blind: watches tell nothing any more. deaf: tails and listings are not answered.
 		blind, deaf bool
 		reads       int
+		slow        time.Duration // how long each read takes beside that
 	}
 }
 
@@ -209,7 +210,7 @@ func (e *engine) Tail(ctx context.Context, shards []record.ShardID) ([]metalog.S
 func (e *engine) Read(ctx context.Context, shard record.ShardID, from record.LSN, _, maxBytes int) ([]metalog.Entry, error) {
 	e.mu.Lock()
 	e.mu.reads++
-	stalled := time.Until(e.mu.shards[shard].stalled)
+	stalled := max(time.Until(e.mu.shards[shard].stalled), 0) + e.mu.slow
 	e.mu.Unlock()
 	if stalled > 0 && !pause(ctx, stalled) || !e.latency(ctx) {
 		return nil, ctx.Err()

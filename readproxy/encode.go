@@ -140,7 +140,17 @@ func (a *answer) makeOwn(ctx context.Context, items []*item) error {
 	for _, it := range items {
 		a.jobs[it.job].idle = false
 	}
+	loaded := false
+	defer func() {
+		if loaded {
+			return
+		}
+		for _, it := range items { // loading has panicked: who waits makes them
+			a.end(it, nil, errAbandoned)
+		}
+	}()
 	err := a.load(ctx)
+	loaded = true
 	var g errgroup.Group
 	g.SetLimit(cap(a.s.views.slots))
 	for _, it := range items {

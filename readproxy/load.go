@@ -45,9 +45,34 @@ type flights struct {
 // load gets the blocks of an answer: from memory, or fetched, together with all others that ask for them now. It returns when each job
 // has its block or an error with a reason, or when ctx ends; fetches go on for the others then.
 func (s *Server) load(ctx context.Context, a *answer) {
-	joined := make([]*flight, len(a.jobs))
-	own := make([]bool, len(a.jobs))
+	joined, own := s.joinAll(a)
+	for i, f := range joined {
+		if f == nil {
+			continue
+		}
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return
+		}
+		j := &a.jobs[i]
+		if j.block, j.err = f.block, f.err; j.err == nil && !own[i] {
+			s.metrics.shared.Inc()
+			s.metrics.saved.WithLabelValues(tierFlight).Add(float64(j.p.BlockLen))
+		}
+	}
+}
+
+// joinAll finds the blocks of an answer that are in memory, and joins the flights of the others, with those that are its own. These are under
+// way when it returns, and also when it panics: others may wait for them already.
+func (s *Server) joinAll(a *answer) (joined []*flight, own []bool) {
+	joined, own = make([]*flight, len(a.jobs)), make([]bool, len(a.jobs))
 	var first []*flight
+	defer func() {
+		if len(first) > 0 {
+			go s.fly(first) // Close waits for each flight
+		}
+	}()
 	for i := range a.jobs {
 		j := &a.jobs[i]
 		if j.idle || j.block != nil || j.err != nil {
@@ -67,24 +92,7 @@ func (s *Server) load(ctx context.Context, a *answer) {
 			first = append(first, f)
 		}
 	}
-	if len(first) > 0 {
-		go s.fly(first) // Close waits for each flight
-	}
-	for i, f := range joined {
-		if f == nil {
-			continue
-		}
-		select {
-		case <-f.done:
-		case <-ctx.Done():
-			return
-		}
-		j := &a.jobs[i]
-		if j.block, j.err = f.block, f.err; j.err == nil && !own[i] {
-			s.metrics.shared.Inc()
-			s.metrics.saved.WithLabelValues(tierFlight).Add(float64(j.p.BlockLen))
-		}
-	}
+	return joined, own
 }
 
 // cached returns a job's block out of memory, where it is looked at again: damage there must not go out, nor stay.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"go.uber.org/goleak"
 
@@ -138,7 +139,8 @@ func (w *world) silence(host string, silent bool) {
 	w.mu.silent[host] = silent
 }
 
-// stop ends a process: connections to it break, and new ones are refused. It stays a member.
+// stop ends a process: connections to it break, and new ones are refused. It stays a member. Its clients have noticed when it returns: else the
+// next call may go to a connection that is over, and nobody knows what became of it.
 func (p *process) stop() {
 	p.world.mu.Lock()
 	if p.world.mu.processes[p.host] == p {
@@ -148,6 +150,7 @@ func (p *process) stop() {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = p.server.Close(ctx) // it was told not to wait
+	synctest.Wait()
 }
 
 func (p *process) count(what string) {

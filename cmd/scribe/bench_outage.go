@@ -14,6 +14,7 @@ import (
 
 	"scribe/internal/app"
 	"scribe/internal/bench"
+	"scribe/internal/loopback"
 	"scribe/internal/units"
 )
 
@@ -95,6 +96,8 @@ type outageFleet struct {
 	cell   *app.App   // nil while it is away
 	agent  *app.App
 	relay  *bench.Relay // between the two; nil when the cell refuses
+	// release gives the cell's address up.
+	release func()
 }
 
 // startOutageFleet starts one. stop ends it.
@@ -108,7 +111,11 @@ func startOutageFleet(cmd *cobra.Command, backend string) (_ *outageFleet, err e
 			err = errors.Join(err, f.stop())
 		}
 	}()
-	f.config.Data, f.config.Listen, f.config.Log.Level = filepath.Join(f.dir, "cell"), "127.0.0.1:0", "error"
+	f.config.Data, f.config.Log.Level = filepath.Join(f.dir, "cell"), "error"
+	// It comes back where it was, and nobody else may be there meanwhile.
+	if f.config.Listen, f.release, err = loopback.Reserve(); err != nil {
+		return nil, err
+	}
 	if err := f.startCell(cmd.Context()); err != nil {
 		return nil, err
 	}
@@ -116,7 +123,6 @@ func startOutageFleet(cmd *cobra.Command, backend string) (_ *outageFleet, err e
 	if err != nil {
 		return nil, err
 	}
-	f.config.Listen = u.Host // it comes back where it was
 	if backend == backendHangs {
 		if f.relay, err = bench.NewRelay(cmd.Context(), u.Host); err != nil {
 			return nil, err
@@ -174,5 +180,8 @@ func (f *outageFleet) stop() error {
 		errs = append(errs, f.relay.Close())
 	}
 	errs = append(errs, f.end(f.cmd.Context(), &f.cell), os.RemoveAll(f.dir))
+	if f.release != nil {
+		f.release()
+	}
 	return errors.Join(errs...)
 }

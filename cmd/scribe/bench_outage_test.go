@@ -17,7 +17,7 @@ func TestBenchOutage(t *testing.T) {
 		t.Run(backend, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			cmd := newBenchOutage()
-			cmd.SetArgs([]string{"--backend", backend, "--rate", "1MB", "--normal", "1s", "--outage", "2s", "--json"})
+			cmd.SetArgs([]string{"--backend", backend, "--rate", "1MB", "--normal", "1s", "--outage", "3s", "--json"})
 			cmd.SetOut(&stdout)
 			cmd.SetErr(&stderr)
 			if err := cmd.ExecuteContext(t.Context()); err != nil {
@@ -27,7 +27,7 @@ func TestBenchOutage(t *testing.T) {
 			if err := json.Unmarshal(stdout.Bytes(), &r); err != nil {
 				t.Fatalf("%v in %s", err, stdout.String())
 			}
-			if r.Messages == 0 || r.Refused != 0 || r.Lost != 0 || r.BacklogMB == 0 || r.Seconds < 2 || r.MBPerSecond <= 0 {
+			if r.Messages == 0 || r.Refused != 0 || r.Lost != 0 || r.BacklogMB == 0 || r.Seconds < 3 || r.MBPerSecond <= 0 {
 				t.Errorf("%+v", r)
 			}
 			for name, l := range map[string]bench.OutageLatency{"none": r.None, "spooled": r.Spooled, "committed": r.Committed} {

@@ -36,8 +36,8 @@ type OutageReport struct {
 	// Seconds of the outage, of which BackSeconds from when the backend was there again to the first write that it committed.
 	Seconds     float64 `json:"outage_seconds"`
 	BackSeconds float64 `json:"back_seconds"`
-	// BacklogMB is what the agent held on disk only at the end of it, DrainSeconds how long it took to forward that beside live
-	// traffic.
+	// BacklogMB is what the agent held on disk only when the backend was there again, DrainSeconds how long it took from then on to
+	// forward that beside live traffic.
 	BacklogMB    float64 `json:"backlog_mb"`
 	DrainSeconds float64 `json:"drain_seconds"`
 	// Messages were written by the applications. Refused were not acknowledged, Lost are not in the cell in the end although they
@@ -83,6 +83,7 @@ type outage struct {
 
 	none, spooled, committed *probe
 	loads                    []*load
+	back                     time.Time // when the backend was there again
 	r                        OutageReport
 }
 
@@ -160,14 +161,20 @@ func (o *outage) away(ctx context.Context) error {
 	if err := pause(ctx, o.Outage); err != nil {
 		return err
 	}
+	// Not later: a small backlog may be forwarded before anything else is committed.
+	now, err := scrape(ctx, o.Agent)
+	if err != nil {
+		return err
+	}
+	o.r.BacklogMB = now[backlogMetric] / 1e6
 	if err := o.Up(ctx); err != nil {
 		return fmt.Errorf("bring the backend back: %w", err)
 	}
-	back := time.Now()
+	o.back = time.Now()
 	if err := o.committed.producer.Write(ctx, o.committed.categories[0], producer.Message{Payload: []byte("back")}); err != nil {
 		return fmt.Errorf("the first write to be committed: %w", err)
 	}
-	o.r.BackSeconds, o.r.Seconds = time.Since(back).Seconds(), time.Since(begin).Seconds()
+	o.r.BackSeconds, o.r.Seconds = time.Since(o.back).Seconds(), time.Since(begin).Seconds()
 	return nil
 }
 
@@ -178,7 +185,6 @@ func (o *outage) drain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o.r.BacklogMB = now[backlogMetric] / 1e6
 	for now[backlogMetric] > 0 {
 		if err := pause(ctx, look); err != nil {
 			return err
@@ -187,7 +193,7 @@ func (o *outage) drain(ctx context.Context) error {
 			return err
 		}
 	}
-	o.r.DrainSeconds = time.Since(begin).Seconds()
+	o.r.DrainSeconds = time.Since(o.back).Seconds()
 	return pause(ctx, max(drainSamples-time.Since(begin), 0))
 }
 

@@ -442,8 +442,10 @@ func (c *core) conclude(done []finished) {
 				})
 			}
 		}
-		f.out.err, f.out.at = d.err, d.at
-		close(f.out.done)
+		// Who waits finds the memory given back.
+		out := f.out
+		out.err, out.at = d.err, d.at
 		c.recycle(f)
+		close(out.done)
 	}
 }

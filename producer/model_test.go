@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,9 +93,8 @@ func (p *plan) faultOf(n int) *fault {
 func (p *plan) run(t *testing.T) (err error) {
 	wrong := func(format string, args ...any) { err = errors.Join(err, fmt.Errorf(format, args...)) }
 	s := &server{exactlyOnce: p.exactlyOnce, fault: func(n int, _ *scribev1.WriteRequest) *fault { return p.faultOf(n) }}
-	dropped := 0
-	w, perr := producer.New("", append(p.opts, producer.WithService(s), producer.WithOnDrop(func(d producer.Drop) { dropped += d.Messages }),
-		producer.WithMaxInFlight(1))...) // OnDrop is then called by one goroutine at a time, but for Log's
+	var dropped atomic.Int64 // by the producer's goroutine, and by those that call Log
+	w, perr := producer.New("", append(p.opts, producer.WithService(s), producer.WithOnDrop(func(d producer.Drop) { dropped.Add(int64(d.Messages)) }))...)
 	if perr != nil {
 		return perr
 	}
@@ -177,8 +177,8 @@ func (p *plan) run(t *testing.T) (err error) {
 	for _, n := range st.Dropped {
 		lost += n
 	}
-	if uint64(dropped) != lost {
-		wrong("the hook saw %d losses, the stats %v", dropped, st.Dropped)
+	if n := dropped.Load(); n != int64(lost) { //nolint:gosec // a few
+		wrong("the hook saw %d losses, the stats %v", n, st.Dropped)
 	}
 	if s.wrong != nil {
 		wrong("%w", s.wrong)

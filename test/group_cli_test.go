@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -135,7 +134,7 @@ func readFile(t *testing.T, name string) []byte {
 // cliHead runs a command, closes its standard output after so many lines, and returns these.
 func cliHead(t *testing.T, n int, args ...string) (lines []string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), program.Binary(), args...)
+	cmd := program.Command(t.Context(), program.Binary(), args...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

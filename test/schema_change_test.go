@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -96,7 +95,7 @@ func schemaChange(t *testing.T, c *cell) {
 			for n := i * each; n < (i+1)*each; n++ {
 				input.WriteString(row(n))
 			}
-			cmd := exec.CommandContext(t.Context(), program.Binary(), "produce", "events", "--server", c.write, "--ack", "committed")
+			cmd := program.Command(t.Context(), program.Binary(), "produce", "events", "--server", c.write, "--ack", "committed")
 			cmd.Stdin = &input
 			if out, err := cmd.CombinedOutput(); err != nil {
 				writing <- fmt.Errorf("%w: %s", err, out)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -104,7 +103,7 @@ func TestReaderGoesAway(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program.Binary(), "tail", "quiet", "--server", up.URL, "--from", "earliest")
+	cmd := program.Command(ctx, program.Binary(), "tail", "quiet", "--server", up.URL, "--from", "earliest")
 	cmd.Stdout = w
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -46,7 +45,7 @@ func TestProgress(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.CommandContext(t.Context(), program.Binary(), "tail", "log", "--server", c.read, "--from", "earliest")
+		cmd := program.Command(t.Context(), program.Binary(), "tail", "log", "--server", c.read, "--from", "earliest")
 		cmd.Stdout, cmd.Stderr = file, inside
 		if shared {
 			cmd.Stdout = inside

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"scribe/test/program"
 )
 
 // TestPartition puts a host with its agent, and a machine with a batcher and a write proxy, into network namespaces of their own, and
@@ -57,7 +59,7 @@ func newNamespace(t *testing.T, number int) *namespace {
 		outside: fmt.Sprintf("10.%d.%d.%d", 200+id>>14, id>>6&255, id&63<<2|1), inside: fmt.Sprintf("10.%d.%d.%d", 200+id>>14, id>>6&255, id&63<<2|2),
 	}
 	n.ip("netns", "add", n.name)
-	t.Cleanup(func() { n.ip("netns", "del", n.name) }) // its end of the cable goes with it, and so does the other one
+	program.Undo(t, "ip", "netns", "del", n.name) // its end of the cable goes with it, and so does the other one
 	n.ip("link", "add", n.link, "type", "veth", "peer", "name", "eth0", "netns", n.name)
 	n.ip("addr", "add", n.outside+"/30", "dev", n.link)
 	n.ip("link", "set", n.link, "up")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"scribe/test/powerdisk"
+	"scribe/test/program"
 )
 
 // TestPower takes the power away from the machine of a cell, again and again: what was not synced is lost, or torn, or there in any
@@ -29,6 +30,7 @@ func (s *scenario) disk() (disk *powerdisk.Disk, dir string) {
 		missing(s.T, err.Error())
 	}
 	dir = s.TempDir()
+	program.Unmount(s.T, dir)
 	disk, err := powerdisk.New(powerdisk.Config{Dir: dir, Rand: rngOf(s.seed, "disk")})
 	if err != nil {
 		s.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -136,7 +135,7 @@ func (v *verifier) atRest(what string) {
 // inspect runs scribe inspect, which must not find anything wrong, and returns what it prints.
 func (v *verifier) inspect(args ...string) []line {
 	v.c.t.Helper()
-	cmd := exec.CommandContext(v.c.t.Context(), program.Binary(), append([]string{"inspect"}, args...)...)
+	cmd := program.Command(v.c.t.Context(), program.Binary(), append([]string{"inspect"}, args...)...)
 	cmd.Env = append(cmd.Environ(), v.c.env...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

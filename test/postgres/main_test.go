@@ -35,7 +35,7 @@ func start(t testing.TB) *server {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	user := unprivileged(t, dir)
 	data := filepath.Join(dir, "data")
-	setup := exec.CommandContext(t.Context(), user[0], append(user[1:], initdb, "-D", data, "-U", "scribe", "-A", "trust", "-E", "UTF8", //nolint:gosec // our own arguments
+	setup := program.Command(t.Context(), user[0], append(user[1:], initdb, "-D", data, "-U", "scribe", "-A", "trust", "-E", "UTF8", //nolint:gosec // our own arguments
 		"--locale=C", "--lc-ctype=C.UTF-8", "--no-sync")...)
 	setup.Dir = dir
 	if out, err := setup.CombinedOutput(); err != nil {
@@ -97,7 +97,7 @@ func unprivileged(t testing.TB, dir string) []string {
 	if err != nil {
 		lacking(t, "setpriv is not installed: it is in Debian's package util-linux")
 	}
-	return []string{path, "--reuid=65534", "--regid=65534", "--clear-groups", "env", "-C", dir}
+	return []string{path, "--reuid=65534", "--regid=65534", "--clear-groups", "--pdeathsig=KILL", "env", "-C", dir}
 }
 
 // lacking skips where a person runs it, and fails where everything must run.

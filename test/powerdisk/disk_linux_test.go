@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"scribe/test/powerdisk"
+	"scribe/test/program"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,6 +28,7 @@ func newDisk(t *testing.T) (disk *powerdisk.Disk, dir string) {
 		t.Skipf("this machine lacks %v", err)
 	}
 	dir = t.TempDir()
+	program.Unmount(t, dir)
 	disk, err := powerdisk.New(powerdisk.Config{Dir: dir, Rand: rand.New(rand.NewPCG(1, 1))}) //nolint:gosec // reproducible on purpose
 	if err != nil {
 		t.Fatal(err)

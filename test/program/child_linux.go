@@ -4,3 +4,6 @@ import "syscall"
 
 // childAttributes make a process end with the test binary.
 func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
+
+// guardAttributes make a process outlive it, and what is sent to its group.
+func guardAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }

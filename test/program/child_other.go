@@ -5,3 +5,5 @@ package program
 import "syscall"
 
 func childAttributes() *syscall.SysProcAttr { return nil }
+
+func guardAttributes() *syscall.SysProcAttr { return nil }

@@ -16,6 +16,14 @@ type Result struct {
 	Code           int
 }
 
+// Command is exec.CommandContext for what ends with the test binary, on Linux whatever ended that one. Nobody who starts it may be a goroutine
+// that is locked to a thread which it ends.
+func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.SysProcAttr = childAttributes()
+	return cmd
+}
+
 // Run runs a command to its end.
 func Run(t testing.TB, stdin io.Reader, args ...string) Result {
 	t.Helper()
@@ -25,7 +33,7 @@ func Run(t testing.TB, stdin io.Reader, args ...string) Result {
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd := Command(ctx, binary, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
 	err := cmd.Run()
 	if ctx.Err() != nil {

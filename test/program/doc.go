@@ -7,6 +7,7 @@
 //	program.OK(t, stdin, "produce", "access", "--server", up.URL)
 //	up.Kill()
 //
-// Every process ends with the test that started it, at the latest, and on Linux with the test binary, whatever ended that one.
+// Every process ends with the test that started it, at the latest, and on Linux with the test binary, whatever ended that one; what else a
+// test leaves behind, it has undone then by Undo.
 // The log of a process goes to the log of a test that failed. Only tests may import this package.
 package program

@@ -53,7 +53,14 @@ func LaunchUnder(t testing.TB, wrapper, env []string, args ...string) (*Process,
 // Other starts another program and does not wait for it. What it prints is in its Log.
 func Other(t testing.TB, name string, args ...string) *Process {
 	t.Helper()
-	return launch(t, strings.Join(append([]string{name}, args...), " "), nil, nil, append([]string{name}, args...)...)
+	return OtherWith(t, nil, name, args...)
+}
+
+// OtherWith is Other with additional environment.
+func OtherWith(t testing.TB, env []string, name string, args ...string) *Process {
+	t.Helper()
+	line := append([]string{name}, args...)
+	return launch(t, strings.Join(line, " "), env, nil, line...)
 }
 
 // launch starts a command line; its standard output goes to stdout, which is closed in the end; nil = to its Log.

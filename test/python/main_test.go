@@ -36,7 +36,7 @@ func interpreter(t *testing.T) string {
 // script runs a program of testdata to its end. What it prints comes with its failure.
 func script(t *testing.T, python, name string, args ...string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), python, append([]string{filepath.Join("testdata", name)}, args...)...)
+	cmd := program.Command(t.Context(), python, append([]string{filepath.Join("testdata", name)}, args...)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	}

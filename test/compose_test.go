@@ -1,7 +1,6 @@
 package test
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,6 +19,7 @@ import (
 
 	"scribe/internal/s3test"
 	"scribe/internal/sample"
+	"scribe/test/program"
 )
 
 // composed is a service of docker-compose.yml.
@@ -49,9 +48,9 @@ func TestCompose(t *testing.T) {
 	dir := t.TempDir()
 	addr := map[string]string{}
 	for name := range file.Services {
-		addr[name] = freeAddress(t)
+		addr[name] = program.Reserve(t)
 	}
-	flight := freeAddress(t)
+	flight := program.Reserve(t)
 	// local rewrites what names the compose network or a container's folders.
 	local := func(service, s string) string {
 		for name, a := range addr {
@@ -144,37 +143,13 @@ func ask(t *testing.T, gateway, sql string) []byte {
 	return body
 }
 
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
-}
-
 // startGateway runs the S3 server of the file's image with the file's command.
 func startGateway(t *testing.T, addr, dir string, env, args []string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(s3test.Binary(t), args...)
-	cmd.Env = append(cmd.Environ(), env...)
-	var log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		if ended := <-done; t.Failed() {
-			t.Logf("%s: %v\n%s", strings.Join(cmd.Args, " "), ended, log.Bytes())
-		}
-	})
+	p := program.OtherWith(t, env, s3test.Binary(t), args...)
 	deadline := time.After(patience)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -186,9 +161,8 @@ func startGateway(t *testing.T, addr, dir string, env, args []string) {
 		}
 		select {
 		case <-tick.C:
-		case err := <-done:
-			done <- err
-			t.Fatalf("the S3 server ended: %v\n%s", err, log.Bytes())
+		case <-p.Done:
+			t.Fatalf("the S3 server ended: %v\n%s", p.Err, p.Log)
 		case <-deadline:
 			t.Fatal(fmt.Errorf("the S3 server does not answer: %w", err))
 		}

@@ -286,14 +286,7 @@ func TestFollowThroughKills(t *testing.T) {
 func TestDrain(t *testing.T) {
 	h := startHost(t, "*.log")
 	h.agent.Stop()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	away := "http://" + l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	away := "http://" + program.Reserve(t)
 	there := h.args
 	h.args = append(slices.Clone(there), "--upstream", away)
 	h.start()

@@ -75,14 +75,7 @@ func TestStartupErrors(t *testing.T) {
 func TestExitCodes(t *testing.T) {
 	up := serve(t, nil, "up", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0", "--auto-create=false")
 	defer up.Stop()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed := l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closed := program.Reserve(t)
 	none := filepath.Join(t.TempDir(), "none")
 	ok(t, nil, "category", "create", "access", "--server", up.URL)
 	ok(t, strings.NewReader("x\n"), "produce", "access", "--server", up.URL)

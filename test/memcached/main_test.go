@@ -30,14 +30,7 @@ func start(t testing.TB, args ...string) *memcached {
 	if _, err := exec.LookPath("memcached"); err != nil {
 		lacking(t, "memcached is not installed: it is Debian's package memcached")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &memcached{t: t, addr: l.Addr().String(), args: args}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	s := &memcached{t: t, addr: program.Reserve(t), args: args}
 	s.run()
 	return s
 }

@@ -3,7 +3,6 @@ package python
 import (
 	"bytes"
 	"encoding/json"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,14 +28,7 @@ type cell struct{ http, flight string }
 
 func start(t *testing.T, args ...string) *cell {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	flight := l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	flight := program.Reserve(t)
 	dir := t.TempDir()
 	up := program.Serve(t, nil, append([]string{"up", "--data", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--flight", flight}, args...)...)
 	t.Cleanup(up.Stop)
@@ -124,7 +116,7 @@ func TestCurl(t *testing.T) {
 	c := start(t)
 	curl := func(args ...string) (string, int) {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), "curl", append([]string{"-sS", "--max-time", "60", c.http + "/v1/query"}, args...)...)
+		cmd := program.Command(t.Context(), "curl", append([]string{"-sS", "--max-time", "60", c.http + "/v1/query"}, args...)...)
 		out, err := cmd.CombinedOutput()
 		if cmd.ProcessState == nil {
 			t.Fatal(err)

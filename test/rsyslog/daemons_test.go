@@ -150,7 +150,7 @@ func (a *application) close(ctx context.Context) error {
 
 // syslog is written to as rsyslogd is.
 func (a agent) syslog(t testing.TB, c corpus) daemon {
-	addr := freeAddr(t)
+	addr := program.Reserve(t)
 	file := filepath.Join(t.TempDir(), "agent.yaml")
 	yaml := fmt.Sprintf("inputs: {syslog: [{name: compare, tcp: {address: %q}, category: %s}]}\n", addr, category)
 	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
@@ -170,7 +170,7 @@ func rsyslogd(queue string) func(testing.TB, corpus) daemon {
 			lacking(t, "rsyslogd is not installed: it is Debian's package rsyslog")
 		}
 		s := listen(t, c)
-		dir, addr := t.TempDir(), freeAddr(t)
+		dir, addr := t.TempDir(), program.Reserve(t)
 		_, port, _ := net.SplitHostPort(addr)
 		host, sinkPort, _ := net.SplitHostPort(s.addr)
 		conf := filepath.Join(dir, "rsyslog.conf")
@@ -268,15 +268,6 @@ func (s *sink) take(c io.ReadCloser) {
 		s.ledger.note(lines.Bytes())
 	}
 	_ = c.Close()
-}
-
-func freeAddr(t testing.TB) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }
 
 func awaitListening(t testing.TB, addr string) {

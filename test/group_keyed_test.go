@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"scribe/producer"
-	"scribe/test/program"
 )
 
 // TestGroupKeyed: the logical shards of a category, which hold keys, are each read by one member at a time, in order, while members come,
@@ -29,11 +28,11 @@ func TestGroupKeyed(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	dir := t.TempDir()
 	lives := 0
-	start := func() *program.Process {
+	start := func() *groupProcess {
 		lives++
 		return launchMember(t, c.read, fmt.Sprint("life", lives), filepath.Join(dir, fmt.Sprintf("%03d", lives)), 1+random.IntN(30))
 	}
-	var running []*program.Process
+	var running []*groupProcess
 	for range 3 {
 		running = append(running, start())
 	}

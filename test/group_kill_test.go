@@ -48,7 +48,7 @@ func TestGroupKilled(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	dir := t.TempDir()
 	lives := 0
-	start := func(slot int) *program.Process {
+	start := func(slot int) *groupProcess {
 		lives++
 		name := fmt.Sprintf("m%d", slot)
 		if random.IntN(2) == 0 {
@@ -57,7 +57,7 @@ func TestGroupKilled(t *testing.T) {
 		return launchMember(t, c.read, name, filepath.Join(dir, fmt.Sprintf("%03d", lives)), 1+random.IntN(40))
 	}
 	write(t, c, 0, 100) // the category is there
-	var running []*program.Process
+	var running []*groupProcess
 	for slot := range members {
 		running = append(running, start(slot))
 	}
@@ -85,7 +85,7 @@ func TestGroupZombies(t *testing.T) {
 	c := &cell{write: up.URL, read: up.URL}
 	dir := t.TempDir()
 	write(t, c, 0, 100)
-	var running []*program.Process
+	var running []*groupProcess
 	for i := range 3 {
 		running = append(running, launchMember(t, c.read, fmt.Sprint("m", i), filepath.Join(dir, fmt.Sprint(i)), 20))
 	}
@@ -112,11 +112,12 @@ func TestGroupZombies(t *testing.T) {
 func TestGroupCoordinatorKilled(t *testing.T) {
 	const messages = 2000
 	data := filepath.Join(t.TempDir(), "data")
-	up := serve(t, nil, "up", "--data", data, "--listen", "127.0.0.1:0")
+	listen := program.Reserve(t)
+	up := serve(t, nil, "up", "--data", data, "--listen", listen)
 	c := &cell{write: up.URL, read: up.URL}
 	dir := t.TempDir()
 	write(t, c, 0, 1000)
-	var running []*program.Process
+	var running []*groupProcess
 	for i := range 3 {
 		running = append(running, launchMember(t, c.read, fmt.Sprint("m", i), filepath.Join(dir, fmt.Sprint(i)), 5))
 	}
@@ -124,7 +125,7 @@ func TestGroupCoordinatorKilled(t *testing.T) {
 		<-time.After(time.Second)
 		up.Kill()
 		<-time.After(time.Duration(i) * 1500 * time.Millisecond) // the last time for longer than their TTL
-		up = serve(t, nil, "up", "--data", data, "--listen", up.URL[len("http://"):])
+		up = serve(t, nil, "up", "--data", data, "--listen", listen)
 	}
 	write(t, c, 1000, messages)
 	caughtUp(t, c, "readers")

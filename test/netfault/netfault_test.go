@@ -2,6 +2,7 @@ package netfault_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -81,8 +82,33 @@ func ask(t *testing.T, c net.Conn, patience time.Duration) error {
 	return err
 }
 
+// silent looks whether nothing comes, shortly.
+func silent(t *testing.T, c net.Conn) error {
+	t.Helper()
+	if err := c.SetReadDeadline(time.Now().Add(short)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Read(make([]byte, 1)); !timeout(err) {
+		return fmt.Errorf("%d bytes, %w", n, err)
+	}
+	return nil
+}
+
+// awaitLost waits until a proxy has dropped so many answers, and no more.
+func awaitLost(t *testing.T, p *netfault.Proxy, n int) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(long); p.Lost() < n && time.Now().Before(deadline); {
+		<-tick.C
+	}
+	if got := p.Lost(); got != n {
+		t.Fatalf("%d answers were lost, want %d", got, n)
+	}
+}
+
 const (
-	long  = 10 * time.Second
+	long  = time.Minute
 	short = 50 * time.Millisecond
 )
 
@@ -124,7 +150,11 @@ func TestProxyModes(t *testing.T) {
 
 	p.Set(netfault.LoseAnswers)
 	before = received.Load()
-	if err := ask(t, c, short); !timeout(err) || received.Load() != before+1 {
+	if _, err := c.Write([]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	awaitLost(t, p, 1)
+	if err := silent(t, c); err != nil || received.Load() != before+1 {
 		t.Errorf("while answers are lost: %v, and %d bytes arrived, want 1", err, received.Load()-before)
 	}
 	p.Set(netfault.Pass)

@@ -52,6 +52,7 @@ type Proxy struct {
 		rng     *rand.Rand
 		conns   map[*conn]struct{}
 		cuts    int
+		lost    int
 		closed  bool
 	}
 }
@@ -141,6 +142,13 @@ func (p *Proxy) Cuts() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.mu.cuts
+}
+
+// Lost is how many chunks of answers LoseAnswers has dropped.
+func (p *Proxy) Lost() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.lost
 }
 
 func (p *Proxy) close() {
@@ -238,6 +246,7 @@ func (p *Proxy) pass(c *conn, answer bool) bool {
 		}
 		if mode == LoseAnswers && answer {
 			c.lost = true
+			p.mu.lost++
 		}
 		p.mu.Unlock()
 		switch {

@@ -66,7 +66,7 @@ const maxFaults = 10
 // note takes a line as it arrived.
 func (l *ledger) note(line []byte) {
 	line = text(line)
-	l.count.Add(1)
+	defer l.count.Add(1) // whoever has seen it counted finds it noted
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n, err := strconv.Atoi(string(line[:min(len(line), 8)]))

@@ -15,7 +15,7 @@ import (
 func newClient(t *testing.T, change func(*client.Config), servers ...*memcached) *client.Client {
 	t.Helper()
 	cfg := client.DefaultConfig()
-	cfg.Timeout = 2 * time.Second
+	cfg.Timeout = program.Patience / 4
 	for _, s := range servers {
 		cfg.Servers = append(cfg.Servers, s.addr)
 	}

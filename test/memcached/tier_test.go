@@ -25,7 +25,7 @@ type cell struct {
 func (c *cell) configure() string {
 	c.t.Helper()
 	file := filepath.Join(c.t.TempDir(), "readproxy.yaml")
-	text := fmt.Sprintf(`read_proxy: {memcached: {servers: [%q], timeout: 200ms}, rules: [{match: "*", memory: never}]}`, c.cache.addr)
+	text := fmt.Sprintf(`read_proxy: {memcached: {servers: [%q], timeout: 3s}, rules: [{match: "*", memory: never}]}`, c.cache.addr)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		c.t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -23,6 +22,7 @@ import (
 	"scribe/internal/units"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/test/program"
 )
 
 // patience bounds every wait: far more than anything takes, so that only a hang reaches it.
@@ -215,7 +215,7 @@ func lives(t *testing.T, url, category string, kills int, w *writers) []string {
 	var stderr bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd := program.Command(ctx, os.Args[0])
 	cmd.Env, cmd.Stderr = append(env, childUntilEnd+"=1"), &stderr
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("the last life: %v\n%s", err, stderr.Bytes())
@@ -234,7 +234,7 @@ func lives(t *testing.T, url, category string, kills int, w *writers) []string {
 func live(t *testing.T, env []string, rng *rand.Rand) bool {
 	t.Helper()
 	var stderr bytes.Buffer
-	cmd := exec.Command(os.Args[0])
+	cmd := program.Command(t.Context(), os.Args[0])
 	cmd.Env, cmd.Stderr = env, &stderr
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
@@ -340,14 +340,15 @@ func TestEvictedStreams(t *testing.T) {
 		}
 		reopened += c.Stats().Reconnects
 	}
-	for time.Since(begun) < 4*time.Second && !t.Failed() {
+	const evictions = 10
+	for (time.Since(begun) < 4*time.Second || reopened < evictions) && time.Since(begun) < patience && !t.Failed() {
 		read(t.Context(), 1+rng.IntN(3000))
 	}
 	w.end()
 	read(t.Context(), 0, consumer.WithUntilEnd())
 	check(t, w, got)
 	t.Logf("%d messages, streams opened again %d times", len(got), reopened)
-	if reopened < 10 {
+	if reopened < evictions {
 		t.Errorf("streams were opened again %d times only", reopened)
 	}
 }

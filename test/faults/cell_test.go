@@ -248,8 +248,15 @@ func (c *cell) kill(m *member) {
 	c.t.Helper()
 	c.remember(m)
 	m.proc.Kill()
+	m.front.Target("") // its port may soon be another process's
 	m.front.Cut()
 	c.killed++
+}
+
+// stop ends a process in an orderly way.
+func (m *member) stop() {
+	m.proc.Stop()
+	m.front.Target("")
 }
 
 // remember keeps what a process that is about to be killed knows.
@@ -292,6 +299,6 @@ func (m *member) at() string {
 func (c *cell) stopAll() {
 	c.t.Helper()
 	for _, m := range slices.Backward(c.members) {
-		m.proc.Stop()
+		m.stop()
 	}
 }

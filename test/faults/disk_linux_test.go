@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -58,30 +59,38 @@ func TestFullDisk(t *testing.T) {
 // full fills a disk for a while. Processes that keep metadata on it may end, with an error that says why; nobody else may.
 func (s *scenario) full(disk *smallDisk, may ...*member) {
 	s.Helper()
+	// One that ends takes its time for it: it may be at it when there is room again, and for as long as others wait for it.
+	revive := func() {
+		for _, m := range s.c.members {
+			select {
+			case <-m.proc.Done:
+				s.revive(m, slices.Contains(may, m))
+			default:
+			}
+		}
+	}
+	s.w.meanwhile = revive
+	defer func() { s.w.meanwhile = nil }()
 	s.step("a full disk", 0, func() {
 		disk.fill()
 		s.awaitTrouble(may)
 	}, func() {
 		disk.free()
-		for _, m := range s.c.members {
-			select {
-			case <-m.proc.Done:
-			default:
-				continue
-			}
-			allowed := false
-			for _, a := range may {
-				allowed = allowed || a == m
-			}
-			if log := m.proc.Log.String(); !allowed || !strings.Contains(log, syscall.ENOSPC.Error()) {
-				s.Errorf("%s ended with %v on a full disk:\n%s", m.name, m.proc.Err, log)
-			}
-			s.Logf("%s ended with %v", m.name, m.proc.Err)
-			s.c.remember(m)
-			s.c.killed++
-			s.c.start(m)
-		}
+		revive()
 	})
+}
+
+// revive starts a process again that has ended for lack of room.
+func (s *scenario) revive(m *member, allowed bool) {
+	s.Helper()
+	if log := m.proc.Log.String(); !allowed || !strings.Contains(log, syscall.ENOSPC.Error()) {
+		s.Errorf("%s ended with %v on a full disk:\n%s", m.name, m.proc.Err, log)
+	}
+	s.Logf("%s ended with %v", m.name, m.proc.Err)
+	m.front.Target("")
+	s.c.remember(m)
+	s.c.killed++
+	s.c.start(m)
 }
 
 // awaitTrouble lets the load go on with a full disk until a process has ended, or for as long as an outage.
@@ -110,14 +119,10 @@ func newSmallDisk(t *testing.T, size int) *smallDisk {
 		missing(t, "root, to mount a file system")
 	}
 	d := &smallDisk{t: t, dir: t.TempDir()}
+	program.Unmount(t, d.dir)
 	if err := syscall.Mount("tmpfs", d.dir, "tmpfs", 0, fmt.Sprintf("size=%dm", size)); err != nil {
 		t.Fatalf("mount: %v", err)
 	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(d.dir, syscall.MNT_DETACH); err != nil {
-			t.Errorf("unmount: %v", err)
-		}
-	})
 	return d
 }
 

@@ -78,7 +78,7 @@ func (s *scenario) refusedQuickly() {
 			continue
 		}
 		refused++
-		if took := time.Since(began); took > 5*time.Second {
+		if took := time.Since(began); took > producer.DefaultRequestTimeout/2 {
 			s.Errorf("invariant 16: a write was refused after %v", took)
 		}
 	}

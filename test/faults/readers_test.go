@@ -51,7 +51,7 @@ func TestReadersKilled(t *testing.T) {
 		for _, at := range s.rng.Perm(len(victims)) {
 			s.kill(victims[at]...)
 		}
-		s.step("an orderly end of "+reader2, 100*time.Millisecond, func() { s.c.member(reader2).proc.Stop() }, func() { s.c.start(s.c.member(reader2)) })
+		s.step("an orderly end of "+reader2, 100*time.Millisecond, func() { s.c.member(reader2).stop() }, func() { s.c.start(s.c.member(reader2)) })
 		for _, name := range []string{reader1, metaLog, reader2} {
 			length := time.Duration(s.rng.Int64N(int64(outage(t))))
 			s.step("a pause of "+name+" of "+length.String(), length, s.pauseProcess(name), s.resumeProcess(name))
@@ -77,7 +77,13 @@ func TestReadersCut(t *testing.T) {
 				SlowDown: 0.05, CutBefore: 0.05, CutAfter: 0.05, CutAnswer: 0.1, Damage: 0.1, Hang: 0.02, Hold: time.Second, Delay: 0.2, MaxDelay: 200 * time.Millisecond,
 			}},
 		} {
-			s.step(f.what, 700*time.Millisecond, set(f.faults), set(netfault.StoreFaults{}))
+			s.step(f.what, 700*time.Millisecond, func() {
+				set(f.faults)()
+				if f.faults.Damage > 0 && s.a.damaged() == 0 {
+					// A block is read again before it is taken for damaged, so it takes some blocks.
+					eventually(t, "a consumer meets damaged bytes", func() bool { return s.a.damaged() > 0 })
+				}
+			}, set(netfault.StoreFaults{}))
 		}
 		s.step("an outage of the store", outage(t)/2, set(netfault.StoreFaults{CutBefore: 1}), set(netfault.StoreFaults{}))
 		s.step("a cut of "+reader1, outage(t)/2, s.set(netfault.Hang, reader1), s.set(netfault.Pass, reader1))
@@ -87,8 +93,5 @@ func TestReadersCut(t *testing.T) {
 			s.chaos(netfault.Chaos{}, reader1, reader2, metaLog))
 	}
 	t.Logf("faults of the store: %v", s.c.store.Counts())
-	if s.a.damaged() == 0 {
-		t.Error("no consumer has met damaged bytes")
-	}
 	s.end()
 }

@@ -13,7 +13,7 @@ import (
 // first one is stored in part. It must go on within a few of its requests, whoever is in between, and a zombie of it must be refused.
 func TestRestartedProducer(t *testing.T) {
 	s := prepare(t, "restarted producer")
-	const patience = 20 * time.Second
+	const patience = time.Minute
 	s.c = startCell(t, s.seed, layout{})
 	s.w = newWorkload(s.c, s.seed)
 	s.v = newVerifier(s.c, s.w)

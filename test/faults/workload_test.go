@@ -38,6 +38,8 @@ type workload struct {
 	categories []string
 	stop       chan struct{}
 	running    sync.WaitGroup
+	// meanwhile, if set, is called again and again while somebody waits for the writers.
+	meanwhile func()
 }
 
 // writer writes its source, message by message, to one shard of a category.
@@ -202,6 +204,9 @@ func (w *workload) advance(n int64, names ...string) {
 		for wr.acked.Load() < want {
 			select {
 			case <-tick.C:
+				if w.meanwhile != nil {
+					w.meanwhile()
+				}
 			case <-deadline:
 				w.t.Fatalf("writer %s has no acknowledgements any more: %s\n%s%s", wr.name, w.progress(), wr.log.Tail(20), w.c.accounts())
 			}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -46,6 +45,7 @@ type fire struct {
 	h     *past.History
 
 	control, proxy string
+	listen         []string // where the readers' servers listen, every time
 	servers        []string // the readers' addresses
 	readers        []*program.Process
 	batchers       []*program.Process
@@ -122,7 +122,8 @@ func light(t *testing.T) *fire {
 	for i := range 2 {
 		n := strconv.Itoa(i + 1)
 		f.batchers = append(f.batchers, f.serve("batcher", "batcher-"+n))
-		f.readers = append(f.readers, f.serve("readstream,readproxy", "reader-"+n))
+		f.listen = append(f.listen, program.Reserve(t))
+		f.readers = append(f.readers, f.serveAt("readstream,readproxy", "reader-"+n, f.listen[i]))
 		f.servers = append(f.servers, f.readers[i].URL)
 		f.collectors = append(f.collectors, f.serve("collector", "collector-"+n))
 	}
@@ -148,7 +149,7 @@ func (f *fire) forget() {
 	f.Helper()
 	for i, r := range f.readers {
 		r.Kill()
-		f.readers[i] = f.serveAt("readstream,readproxy", "reader-"+strconv.Itoa(i+1), strings.TrimPrefix(f.servers[i], "http://"))
+		f.readers[i] = f.serveAt("readstream,readproxy", "reader-"+strconv.Itoa(i+1), f.listen[i])
 	}
 }
 
@@ -226,6 +227,7 @@ func (f *fire) retain(category string, keeps time.Duration) {
 	f.Helper()
 	f.h.Retain(category, keeps, time.Now())
 	ok(f, nil, "category", "update", category, "--retention", keeps.String(), "--server", f.control)
+	f.h.Retained(category, time.Now())
 }
 
 // burn lets everything go on until a time after the beginning, and kills collectors meanwhile: each is started again.
@@ -337,7 +339,7 @@ func (f *fire) freed() {
 // dangling is what scribe inspect finds, by kind: no damage.
 func (f *fire) dangling() map[string]int {
 	f.Helper()
-	cmd := exec.CommandContext(f.Context(), program.Binary(), "inspect", "dangling", "--server", f.control)
+	cmd := program.Command(f.Context(), program.Binary(), "inspect", "dangling", "--server", f.control)
 	cmd.Env = append(cmd.Environ(), f.env...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

@@ -121,6 +121,9 @@ func (f *Follower) live(ctx context.Context, server string) error {
 		_ = c.Close()
 	}()
 	for m, err := range c.Records(ctx) {
+		if f.Late && f.Trail.Len() == 0 && f.gaps.Load() == 0 {
+			f.Trail.Begun(time.Now())
+		}
 		gap, damage := new(consumer.GapError), new(consumer.DamageError)
 		switch {
 		case errors.As(err, &gap):

@@ -19,8 +19,8 @@ type Trail struct {
 	name     string
 	category string
 	window   time.Duration
-	// late is when it began, in Unix microseconds, where what was trimmed before may be missing; 0 = it has everything from the first LSN on.
-	late int64
+	// late says that it began where what was trimmed before may be missing; else it has everything from the first LSN on.
+	late bool
 
 	mu struct {
 		sync.Mutex
@@ -28,6 +28,8 @@ type Trail struct {
 		kept  int
 		ids   map[ID]int
 		lives int
+		// begun is when the consumer of a late one knew where its logs begin, at the latest, in Unix microseconds.
+		begun int64
 	}
 }
 
@@ -56,8 +58,16 @@ func (h *History) Follow(category, name string, window time.Duration) *Trail {
 // FollowLate is Follow for a consumer that begins where retention has trimmed: with the first message of each log that is there.
 func (h *History) FollowLate(category, name string, window time.Duration, now time.Time) *Trail {
 	t := h.Follow(category, name, window)
-	t.late = now.UnixMicro()
+	t.late = true
+	t.mu.begun = now.Add(changing).UnixMicro()
 	return t
+}
+
+// Begun notes that the consumer of a late trail has its first stream, and knows where its logs begin: it took until now.
+func (t *Trail) Begun(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.begun = max(t.mu.begun, now.UnixMicro())
 }
 
 // Record notes the next message that was delivered. The payload is not kept. Persisted is in Unix microseconds.
@@ -164,10 +174,13 @@ func (h *History) Reaches(t *Trail, r *Reading) bool {
 	defer h.mu.Unlock()
 	c := h.mu.categories[t.category]
 	last := t.last()
+	t.mu.Lock()
+	knew := t.mu.begun
+	t.mu.Unlock()
 	for i := range r.seen {
 		p := r.seen[i].place
 		at, begun := last[p.shard]
-		if !begun && t.late != 0 && c.expired(r.seen[i].persisted, t.begun()) {
+		if !begun && t.late && c.expired(r.seen[i].persisted, knew) {
 			continue
 		}
 		if !begun || at.before(p) {
@@ -176,9 +189,6 @@ func (h *History) Reaches(t *Trail, r *Reading) bool {
 	}
 	return true
 }
-
-// begun is when a late trail's consumer surely knew where its logs begin, in Unix microseconds.
-func (t *Trail) begun() int64 { return t.late + changing.Microseconds() }
 
 func (p place) before(q place) bool { return p.lsn < q.lsn || p.lsn == q.lsn && p.index < q.index }
 
@@ -256,9 +266,9 @@ func (k *checker) steps(t *Trail) {
 		w, ok := where[shard]
 		switch {
 		case ok:
-		case t.late != 0 && s.gap == nil:
+		case t.late && s.gap == nil:
 			w = at{lsn: s.place.lsn}
-		case t.late != 0:
+		case t.late:
 			w = at{lsn: s.gap.from}
 		default:
 			w = at{lsn: 1}
@@ -342,8 +352,8 @@ func (k *checker) same(t *Trail, whole *Reading) {
 		switch g := covering(gaps[s.place.shard], s.place); {
 		case g != nil:
 			told = g.told
-		case t.late != 0 && (!begun || s.place.before(begin)):
-			told = t.begun()
+		case t.late && (!begun || s.place.before(begin)):
+			told = t.mu.begun
 		default:
 			k.violation(Skipped, "%s, %v, did not come", s.at(), s.content.id)
 			continue
@@ -372,6 +382,7 @@ func covering(gaps []*gap, p place) *gap {
 // retention is how long messages are kept, from a time on.
 type retention struct {
 	from  int64 // Unix microseconds
+	made  int64 // when whoever asked for it was told that it is so
 	keeps time.Duration
 }
 
@@ -380,10 +391,18 @@ func (h *History) Retain(category string, keeps time.Duration, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c := h.mu.categories[category]
-	c.retention = append(c.retention, retention{now.UnixMicro(), keeps})
+	c.retention = append(c.retention, retention{now.UnixMicro(), now.UnixMicro(), keeps})
 }
 
-// changing is how long a change of the retention may take to be known to everybody.
+// Retained notes that the last change of the retention has been made by now: until then the one before may have held.
+func (h *History) Retained(category string, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.mu.categories[category]
+	c.retention[len(c.retention)-1].made = now.UnixMicro()
+}
+
+// changing is how long a change of the retention that was made may take to be known to everybody.
 const changing = 2 * time.Second
 
 // expired reports whether a message of an age may be gone at a time: under the retention at that time, or one before.
@@ -391,7 +410,7 @@ func (c *category) expired(persisted, now int64) bool {
 	for i, r := range c.retention {
 		end := now
 		if i+1 < len(c.retention) {
-			end = min(end, c.retention[i+1].from+changing.Microseconds())
+			end = min(end, c.retention[i+1].made+changing.Microseconds())
 		}
 		if r.from <= now && persisted+r.keeps.Microseconds() <= end {
 			return true

@@ -230,6 +230,18 @@ func TestRetentionOverTime(t *testing.T) {
 			t.Errorf("told after %d s: %v", c.told, report.Err())
 		}
 	}
+	// A change that is asked for is made a while later.
+	for made, wrong := range map[time.Duration]bool{15 * time.Second: true, 19 * time.Second: false} {
+		r := newRoad()
+		r.h.Retain("c", 10*time.Second, epoch)
+		r.h.Retain("c", time.Hour, epoch.Add(15*time.Second))
+		r.h.Retained("c", epoch.Add(made))
+		whole := r.whole()
+		r.instead(4, roadGap{1, 2, 4, 0, "trimmed", epoch.Add(21 * time.Second)})
+		if report := r.h.CheckTrail(r.walk(r.h.Follow("c", "eve", 0)), whole); (report.Err() != nil) != wrong {
+			t.Errorf("made at %v: %v", made, report.Err())
+		}
+	}
 	r := newRoad()
 	whole := r.whole()
 	r.instead(4, roadGap{1, 2, 4, 0, "trimmed", epoch.Add(time.Hour)})
@@ -274,6 +286,11 @@ func TestLate(t *testing.T) {
 		if got := r.h.Reaches(r.h.FollowLate("c", "eve", 0, epoch.Add(late)), whole); got != want {
 			t.Errorf("who begins at %v without a message has everything: %v", late, got)
 		}
+	}
+	slow := r.h.FollowLate("c", "eve", 0, epoch.Add(20*time.Second))
+	slow.Begun(epoch.Add(35 * time.Second))
+	if !r.h.Reaches(slow, whole) {
+		t.Error("who took until 35 s to begin is asked for what had expired by then")
 	}
 	if r.h.Reaches(r.h.Follow("c", "ann", 0), whole) {
 		t.Error("who began in time has everything without a message")

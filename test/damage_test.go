@@ -35,10 +35,17 @@ func TestDamagedBlob(t *testing.T) {
 	if err != nil || len(blobs) == 0 {
 		t.Fatalf("%d blobs, %v", len(blobs), err)
 	}
-	path := blobs[len(blobs)-1]
-	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
+	// The largest: in the middle of a small one may be its footer.
+	var path string
+	var whole []byte
+	for _, blob := range blobs {
+		b, err := os.ReadFile(blob)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b) > len(whole) {
+			path, whole = blob, b
+		}
 	}
 	rng := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // reproducible on purpose
 	for range 8 {

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -26,12 +27,23 @@ func TestHerd(t *testing.T) {
 		proxies = append(proxies, serve(t, nil, "serve", "--roles", "readproxy", "--control", up.URL, "--blob-path", filepath.Join(data, "blobs"),
 			"--data", t.TempDir(), "--listen", "127.0.0.1:0"))
 	}
+	tr := rpc.NewTransport(nil)
+	defer tr.Close()
+	// Whoever knows another membership takes another one for the home.
+	eventually(t, patience, "the door knows every read proxy", func() bool {
+		st, err := rpc.NewControlClient(tr, door.URL).GetStatus(t.Context(), &scribev1.GetStatusRequest{})
+		known := 0
+		for _, m := range st.GetMembers() {
+			if slices.Contains(m.GetRoles(), scribev1.Role_ROLE_READPROXY) {
+				known++
+			}
+		}
+		return err == nil && known == len(proxies)
+	})
 	noise := make([]byte, 100_000)
 	_, _ = rand.Read(noise)
 	want := append(base64.StdEncoding.AppendEncode(nil, noise), '\n')
 	produce(t, &cell{write: up.URL}, "hot", want)
-	tr := rpc.NewTransport(nil)
-	defer tr.Close()
 	pointer := pointersOf(t, tr, "hot", up.URL, "")[0]
 	req := &scribev1.FetchRequest{Pointers: [][]byte{pointer}, Category: "hot"}
 	var herd sync.WaitGroup

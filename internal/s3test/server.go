@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,11 +14,13 @@ import (
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"scribe/internal/loopback"
 )
 
 const (
 	region       = "us-east-1"
-	startTimeout = 30 * time.Second
+	startTimeout = time.Minute
 	pollInterval = 20 * time.Millisecond
 	// startAttempts bounds how often Start picks another port because somebody took the one it had found free.
 	startAttempts = 5
@@ -183,13 +184,13 @@ func (s *Server) awaitReady(proc *process) error {
 	}
 }
 
+// freeAddress is one that nobody else is given until the end of the test, also while the server is stopped.
 func freeAddress(tb testing.TB) string {
 	tb.Helper()
-	var config net.ListenConfig
-	listener, err := config.Listen(tb.Context(), "tcp", "127.0.0.1:0")
+	addr, release, err := loopback.Reserve()
 	if err != nil {
 		tb.Fatalf("s3test: find a free port: %v", err)
 	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().String()
+	tb.Cleanup(release)
+	return addr
 }

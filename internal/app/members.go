@@ -129,6 +129,10 @@ func (a *App) awaitOwnBatcher(ctx context.Context) error {
 //
 // A process that stops leaves the membership first, and drains afterwards: what its agent and its write proxy still hold goes to
 // its own batcher when the list names no other.
+//
+// A list without batchers, which a control plane has that came back after their leases, or without its store, does not mean that there are
+// none: those of the last one that named some are tried until there are others. Any batcher can take any frame, and one that is gone is found
+// out by calling it.
 type routes struct {
 	app *App
 
@@ -144,6 +148,10 @@ func (r *routes) batchers() []writeproxy.Batcher {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.made && len(members) == len(r.members) && (len(members) == 0 || &members[0] == &r.members[0]) {
+		return r.current
+	}
+	if len(members) == 0 && len(r.current) > 0 && r.app.parts.batcher == nil {
+		r.members = members
 		return r.current
 	}
 	clients := make(map[string]rpc.BatchService, len(members))

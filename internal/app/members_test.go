@@ -1,14 +1,14 @@
 package app
 
 import (
-	"io"
-	"net"
+	"context"
+	"errors"
 	"path/filepath"
-	"strings"
-	"sync"
+	"slices"
 	"testing"
 	"time"
 
+	"scribe/internal/loopback"
 	"scribe/internal/membership"
 	"scribe/internal/rpc"
 	"scribe/internal/units"
@@ -34,12 +34,15 @@ func TestStartWithoutControlPlane(t *testing.T) {
 		return a
 	}
 	const anywhere = "127.0.0.1:0"
-	door := newDoor(t)
-	control := up("control", anywhere, "", "", ControlPlane)
-	door.leadTo(control)
-	logs := up("logs", anywhere, door.url(), "", Metalog)
-	batch := up("batch", anywhere, door.url(), logs.URL(), Batcher)
-	proxy := up("proxy", anywhere, door.url(), "", WriteProxy)
+	address, release, err := loopback.Reserve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	control := up("control", address, "", "", ControlPlane)
+	logs := up("logs", anywhere, control.URL(), "", Metalog)
+	batch := up("batch", anywhere, control.URL(), logs.URL(), Batcher)
+	proxy := up("proxy", anywhere, control.URL(), "", WriteProxy)
 	defer func() {
 		for _, a := range []*App{proxy, batch, logs, control} {
 			stopNow(t, a)
@@ -53,32 +56,26 @@ func TestStartWithoutControlPlane(t *testing.T) {
 		})
 		return err
 	}
-	retry := func() {
-		t.Helper()
-		for err := write(); err != nil; err = write() {
-			if !rpc.Retryable(err) {
-				t.Fatal(err)
-			}
-			select {
-			case <-time.After(10 * time.Millisecond):
-			case <-t.Context().Done():
-				t.Fatal(err)
-			}
+	for err := write(); err != nil; err = write() {
+		if !rpc.Retryable(err) {
+			t.Fatal(err)
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatal(err)
 		}
 	}
-	retry()
 	stopNow(t, proxy)
-	door.leadTo(nil)
 	stopNow(t, control)
-	proxy = up("proxy", anywhere, door.url(), "", WriteProxy)
+	proxy = up("proxy", anywhere, control.URL(), "", WriteProxy)
 	if err := write(); err != nil {
 		t.Errorf("without the control plane: %v", err)
 	}
 	if proxy.slot.Load() != 0 {
 		t.Error("it has a slot from nowhere")
 	}
-	control = up("control", anywhere, "", "", ControlPlane)
-	door.leadTo(control)
+	control = up("control", address, "", "", ControlPlane)
 	for proxy.slot.Load() == 0 {
 		select {
 		case <-time.After(10 * time.Millisecond):
@@ -86,104 +83,78 @@ func TestStartWithoutControlPlane(t *testing.T) {
 			t.Fatal("it does not become a member")
 		}
 	}
-	// Batchers join the new control plane at their next heartbeat; until then the proxy says when to come again.
-	retry()
-}
-
-// door is an address that stays, in front of a process that comes and goes: a port that is given up may be somebody else's when it is wanted
-// again.
-type door struct {
-	listener net.Listener
-	passing  sync.WaitGroup
-
-	mu struct {
-		sync.Mutex
-		to    string // host:port; empty: connections are closed
-		conns map[net.Conn]struct{}
+	// Batchers join the new control plane at their next heartbeat. Until then it names none, and those that were there are used.
+	for range 20 {
+		if err := write(); err != nil {
+			t.Fatalf("when the control plane is back: %v", err)
+		}
 	}
 }
 
-func newDoor(t *testing.T) *door {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// lists is a control plane that sends the lists of members that a test gives it.
+type lists chan []*scribev1.Member
+
+func (l lists) WatchMembers(ctx context.Context, _ *scribev1.WatchMembersRequest, send func(*scribev1.WatchMembersResponse) error) error {
+	for {
+		select {
+		case members := <-l:
+			if err := send(&scribev1.WatchMembersResponse{Members: members}); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// TestRoutesWithoutBatchers: a list that names no batcher leaves those of the one before, and one that names others replaces them.
+func TestRoutesWithoutBatchers(t *testing.T) {
+	source := lists(make(chan []*scribev1.Member))
+	view, err := membership.NewView(membership.DefaultViewConfig(), membership.ViewDeps{Source: source})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &door{listener: l}
-	d.mu.conns = map[net.Conn]struct{}{}
-	d.passing.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return // closed
-			}
-			d.passing.Go(func() { d.pass(c) })
-		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close()
-		d.leadTo(nil)
-		d.passing.Wait()
-	})
-	return d
-}
-
-func (d *door) url() string { return "http://" + d.listener.Addr().String() }
-
-// leadTo has new connections go to a process, nil for nowhere, and ends those that there are.
-func (d *door) leadTo(a *App) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.mu.to = ""
-	if a != nil {
-		d.mu.to = strings.TrimPrefix(a.URL(), "http://")
-	}
-	for c := range d.mu.conns {
-		_ = c.Close()
-	}
-}
-
-// keep remembers a connection; false: the door does not lead there any more.
-func (d *door) keep(c net.Conn, to string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.mu.to != to {
-		return false
-	}
-	d.mu.conns[c] = struct{}{}
-	return true
-}
-
-func (d *door) pass(c net.Conn) {
-	d.mu.Lock()
-	to := d.mu.to
-	d.mu.Unlock()
-	defer c.Close()
-	if to == "" {
-		return
-	}
-	server, err := net.Dial("tcp", to)
-	if err != nil {
-		return
-	}
-	defer server.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- view.Run(t.Context()) }()
 	defer func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		delete(d.mu.conns, c)
-		delete(d.mu.conns, server)
+		if err := errors.Join(view.Close(context.Background()), <-ended); err != nil {
+			t.Error(err)
+		}
 	}()
-	if !d.keep(c, to) || !d.keep(server, to) {
-		return
+	a := &App{id: "own", parts: parts{members: view}, transport: rpc.NewTransport(nil)}
+	defer a.transport.Close()
+	r := &routes{app: a, clients: map[string]rpc.BatchService{}}
+	if n := len(r.batchers()); n != 0 {
+		t.Errorf("%d batchers from nowhere", n)
 	}
-	var back sync.WaitGroup
-	back.Go(func() {
-		_, _ = io.Copy(c, server)
-		_ = c.Close()
-	})
-	_, _ = io.Copy(server, c)
-	_ = server.Close()
-	back.Wait()
+	told := func(ids ...string) {
+		_, changed := view.Watch(scribev1.Role_ROLE_BATCHER)
+		members := []*scribev1.Member{{Id: "proxy", Roles: []scribev1.Role{scribev1.Role_ROLE_WRITEPROXY}, JoinedAt: time.Now().UnixNano()}}
+		for _, id := range ids {
+			members = append(members, &scribev1.Member{Id: id, Roles: []scribev1.Role{scribev1.Role_ROLE_BATCHER}, Url: "http://" + id})
+		}
+		source <- members
+		<-changed
+	}
+	for _, step := range []struct{ told, want []string }{
+		{nil, nil},
+		{[]string{"a", "b"}, []string{"a", "b"}},
+		{nil, []string{"a", "b"}},
+		{nil, []string{"a", "b"}},
+		{[]string{"c"}, []string{"c"}},
+		{nil, []string{"c"}},
+	} {
+		told(step.told...)
+		for range 2 {
+			var got []string
+			for _, b := range r.batchers() {
+				got = append(got, b.ID)
+			}
+			if !slices.Equal(got, step.want) {
+				t.Errorf("%v were told of, and %v are used, want %v", step.told, got, step.want)
+			}
+		}
+	}
 }
 
 // TestProxies: a write proxy counts itself, whether or not the membership shows it.

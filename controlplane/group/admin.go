@@ -146,7 +146,8 @@ func fromCheckpoint(what string, cat *scribev1.Category, scheme bucket.Scheme, t
 		p, ok := cp.Position(v.Shard)
 		switch {
 		case !ok:
-			all[v.Shard] = bucket.Position{Low: v.FirstLSN}
+			// It appeared after the checkpoint, as for every reader. What was trimmed of it since was owed, so it is a gap.
+			all[v.Shard] = bucket.Position{Low: record.FirstLSN}
 			continue
 		case p.LSN > v.NextLSN || p.LSN == v.NextLSN && p.Skip > 0:
 			return refuse("shard %v is at LSN %d, its next one is %d: it is of another cell, or metadata was lost", v.Shard, p.LSN, v.NextLSN)

@@ -56,8 +56,8 @@
 // are taken, each stream is held to an equal share of its half; what is over that is given back, first by streams whose clients take nothing,
 // and read again when it is its turn (pressure.go). So slow clients cost others nothing but reads.
 //
-// Beside that there is the batch that is being sent (Config.BatchBytes), 64 notes of what was sent and not paid back (owed.go), and
-// some 300 bytes a shard. The number of streams, of shards in one and of shards in all
+// Beside that there is the batch that is being sent (Config.BatchBytes), 64 notes of what was sent and not paid back (owed.go), with a filter
+// some 150 bytes for each record held that will be left out, and some 300 bytes a shard. The number of streams, of shards in one and of shards in all
 // (Config.TotalShards) is bounded; a stream whose new shards bring the sum over it is sent away, and what is over it when it opens is refused with REASON_OVERLOADED and a hint when to come
 // back, or REASON_TOO_LARGE. The cost of a pointer is O(log shards); an idle shard costs a stream nothing.
 //

@@ -51,7 +51,11 @@ func (st *stream) shrink() int {
 	if st.mu.closed {
 		return 0
 	}
-	return st.merge.Shrink()
+	returned := st.merge.Shrink()
+	if returned > 0 && len(st.mu.left) > 0 {
+		st.dropLeft()
+	}
+	return returned
 }
 
 // streams are the open ones.

@@ -124,7 +124,8 @@ func (st *stream) judge(ctx context.Context, shard record.ShardID, entries []met
 	return out
 }
 
-// keep keeps which records of a shard can be left out, but for those that were handed out while they were judged. The mutex is held.
+// keep keeps which records of a shard can be left out, of those that the merge holds: others were handed out while they were judged, or will be
+// read, and judged, again. The mutex is held.
 func (st *stream) keep(shard record.ShardID, leave map[record.LSN]left) {
 	if len(leave) == 0 {
 		return
@@ -132,12 +133,20 @@ func (st *stream) keep(shard record.ShardID, leave map[record.LSN]left) {
 	if st.mu.left == nil {
 		st.mu.left = make(map[place]left)
 	}
-	at := st.merge.Position(shard)
+	from, to := st.merge.Held(shard)
 	for lsn, l := range leave {
-		if lsn >= at {
+		if from <= lsn && lsn < to {
 			st.mu.left[place{shard, lsn}] = l
 		}
 	}
+}
+
+// dropLeft drops what is kept of records that the merge has given back. The mutex is held.
+func (st *stream) dropLeft() {
+	maps.DeleteFunc(st.mu.left, func(at place, _ left) bool {
+		_, to := st.merge.Held(at.shard)
+		return at.lsn >= to
+	})
 }
 
 // forget drops what was kept of records that the merge has handed out. The mutex is held.

@@ -242,11 +242,68 @@ func TestNothingIsKeptOfWhatWasLeftOut(t *testing.T) {
 	if n := len(st.mu.left); n > 0 {
 		t.Errorf("%d are kept", n)
 	}
-	// Those that the tail brought before they were judged, and those of a gap.
-	st.keep(shard, map[record.LSN]left{1: {}, records: {}, records + 1: {}, records + 2: {}, records + 3: {}})
+	// Those that were handed out before they were judged, and those that there was no room for.
+	if st.keep(shard, map[record.LSN]left{1: {}, records: {}, records + 1: {}}); len(st.mu.left) > 0 {
+		t.Errorf("%v is kept", st.mu.left)
+	}
+	// Those of a gap.
+	st.mu.left = map[place]left{{shard, records + 1}: {}, {shard, records + 2}: {}, {shard, records + 3}: {}}
 	st.forget(&merge.Item{Kind: merge.Gap, Shard: shard, LSN: records + 1, To: records + 3})
 	if _, ok := st.mu.left[place{shard, records + 3}]; !ok || len(st.mu.left) != 1 {
 		t.Errorf("%v is kept", st.mu.left)
+	}
+}
+
+// What is kept of pointers that will be left out takes no more than the records that a stream holds: it goes when these are given back, and comes
+// again with them.
+func TestWhatWillBeLeftOutIsBounded(t *testing.T) {
+	h := newHarness(t, func(c *Config) {
+		c.StreamBytes, c.TotalBytes = metalog.MaxRecord, metalog.MaxRecord
+		c.ReadGrace, c.ReadTimeout = patience, patience
+	})
+	s := h.withSchema()
+	shard := shardID(0, 1)
+	const records, every = 2000, 10
+	for range records {
+		h.write(1, shard)
+	}
+	for lsn := range record.LSN(records) {
+		if lsn%every > 0 {
+			h.learn(s, shard, lsn+1, 200, h.pointerAt(shard, lsn+1))
+		}
+	}
+	const first = records / every / 2
+	c, _ := h.open(earliest, filtered, withCredits(first, 1<<30))
+	c.entries(first)
+	c.heartbeat() // it waits for credits
+	st := h.server.streams()[0]
+	held := func() (kept, records int) {
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		from, to := st.merge.Held(shard)
+		for at := range st.mu.left {
+			if at.lsn < from || at.lsn >= to {
+				t.Errorf("LSN %d is kept, the records are %d to %d", at.lsn, from, to)
+			}
+		}
+		return len(st.mu.left), int(to - from)
+	}
+	before, _ := held()
+	for range 9 { // others, with which it shares the memory
+		t.Cleanup(merge.New(merge.Options{Budget: h.server.budget}).Close)
+	}
+	if given := st.shrink(); given == 0 {
+		t.Fatal("nothing was given back: the test does not test")
+	}
+	if kept, n := held(); before == 0 || kept >= before || kept > n {
+		t.Errorf("%d are kept of %d records, before it were %d", kept, n, before)
+	}
+	c.credit(records, 1<<30)
+	c.entries(records / every)
+	for c.heartbeat().GetPending() > 0 {
+	}
+	if n := count(c.skipped); n != records-records/every {
+		t.Errorf("%d pointers were left out, want %d", n, records-records/every)
 	}
 }
 

@@ -171,7 +171,6 @@ func (st *stream) readOne(ctx context.Context, w merge.Want) error {
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.keep(w.Shard, leave)
 	switch {
 	case err != nil:
 		st.merge.Fail(w.Shard)
@@ -179,6 +178,7 @@ func (st *stream) readOne(ctx context.Context, w merge.Want) error {
 		st.merge.Skip(w.Shard, to, cause)
 	default:
 		st.merge.Loaded(w.Shard, entries)
+		st.keep(w.Shard, leave)
 	}
 	return err
 }

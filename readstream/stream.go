@@ -89,7 +89,7 @@ type stream struct {
 		joining  bool
 		joined   *joined
 		horizon  int64
-		// left are records that the merge holds and that will be left out.
+		// left are records that will be left out, of those that the merge holds: some 150 bytes each.
 		left map[place]left
 		// asking: the control plane is being asked for the category.
 		asking bool

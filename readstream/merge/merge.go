@@ -449,12 +449,12 @@ func (m *Merge) Positions() iter.Seq2[record.ShardID, record.LSN] {
 	}
 }
 
-// Position is the next LSN that a shard hands out; 0 for one that was not added.
-func (m *Merge) Position(shard record.ShardID) record.LSN {
+// Held are the records of a shard that are queued, from one LSN up to another; none for one that was not added.
+func (m *Merge) Held(shard record.ShardID) (from, to record.LSN) {
 	if c := m.cursors[shard]; c != nil {
-		return c.position()
+		return c.position(), c.next
 	}
-	return 0
+	return 0, 0
 }
 
 // Pending is how many records exist, as far as is known, that were not handed out.

@@ -238,7 +238,7 @@ func (w *world) take(it Item) {
 		}
 		w.ended[it.Shard] = true
 	}
-	if p := w.merge.Position(it.Shard); p != w.at[it.Shard] {
+	if p, _ := w.merge.Held(it.Shard); p != w.at[it.Shard] {
 		w.t.Fatalf("position %d after %+v", p, it)
 	}
 }

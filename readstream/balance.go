@@ -67,10 +67,14 @@ func (c *Config) loadOf(streams, shards int64, rate float64) float64 {
 }
 
 // Load is how busy the role is, 0 to 1000 (refusing): the sum of what its streams take of the streams, the shards and the pointers a
-// second that it may have.
+// second that it may have. What a new stream will send shows seconds after it was opened; until then it counts like the average one, so that
+// others do not send all of theirs to a server that does not look as busy yet as it is about to be.
 func (s *Server) Load() uint32 {
 	s.mu.Lock()
 	streams, rate := len(s.mu.open), s.mu.rate
+	if fresh := streams - s.mu.measured; fresh > 0 && s.mu.measured > 0 {
+		rate += float64(fresh) * s.mu.rate / float64(s.mu.measured)
+	}
 	s.mu.Unlock()
 	return uint32(min(s.cfg.loadOf(int64(streams), s.cursors.Load(), rate), maxLoad))
 }
@@ -110,12 +114,13 @@ func (s *Server) measure(now time.Time, passed time.Duration) (own float64, shar
 	var rate float64
 	for st := range s.mu.open {
 		sent := st.sentPointers.Load()
-		r := float64(sent-st.measured) / max(passed.Seconds(), 1e-3)
+		// Of one that is younger than the last measurement: since it was opened, but what it sends at first is a burst.
+		r := float64(sent-st.measured) / max(min(passed, max(now.Sub(st.since), time.Second)).Seconds(), 1e-3)
 		st.measured = sent
 		rate += r
 		shards := st.shards.Load()
 		shares = append(shares, share{st: st, load: s.cfg.loadOf(1, shards, r), age: now.Sub(st.since)})
 	}
-	s.mu.rate = rate
+	s.mu.rate, s.mu.measured = rate, len(s.mu.open)
 	return min(s.cfg.loadOf(int64(len(s.mu.open)), s.cursors.Load(), rate), maxLoad), shares
 }

@@ -140,6 +140,36 @@ func TestLoadedServerEvicts(t *testing.T) {
 	}
 }
 
+// A stream that was just opened counts like the others, before it is known what it takes.
+func TestLoadOfNewStreams(t *testing.T) {
+	h := newHarness(t, func(c *Config) { c.MaxStreams, c.PointersPerSecond, c.BalanceEvery = 1_000_000, 1000, time.Hour })
+	h.create(shardID(0, 1))
+	load := func(want uint32) {
+		t.Helper()
+		if l := h.server.Load(); l != want {
+			t.Errorf("load %d, want %d", l, want)
+		}
+	}
+	open := func() {
+		c, _ := h.open(latest)
+		c.heartbeat()
+	}
+	open()
+	open()
+	load(0) // nothing is known of any
+	h.server.mu.Lock()
+	h.server.mu.rate, h.server.mu.measured = 200, 2
+	h.server.mu.Unlock()
+	load(200)
+	open()
+	load(300)
+	own, shares := h.server.measure(time.Now(), time.Minute)
+	if own > 1 || len(shares) != 3 {
+		t.Errorf("load %v of %d streams that send nothing", own, len(shares))
+	}
+	load(0)
+}
+
 // Streams that are sent away again and again bring, over all their lives, every pointer once.
 func TestMaxStreamAge(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.MaxStreamAge = time.Millisecond })

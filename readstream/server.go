@@ -43,9 +43,11 @@ type Server struct {
 		sync.Mutex
 		closing bool
 		streams int // admitted
-		// open are the streams that run; rate is how many pointers a second they sent when they were last measured.
-		open map[*stream]struct{}
-		rate float64
+		// open are the streams that run; rate is how many pointers a second they sent when they were last measured, and measured how many they
+		// were then.
+		open     map[*stream]struct{}
+		rate     float64
+		measured int
 		// idle is closed when the last stream has ended after closing began.
 		idle chan struct{}
 	}

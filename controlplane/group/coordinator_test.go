@@ -464,31 +464,33 @@ func TestCommitIsChecked(t *testing.T) {
 
 // A commit of many shards is stored in several transactions, none of them too large, and complete.
 func TestCommitOfManyShards(t *testing.T) {
-	w := newWorld()
-	c := w.coordinator(t, "one")
-	req := joinRequest("a")
-	req.Buckets = 1024
-	a := c.mustJoin(t, req)
-	commit := &scribev1.CommitGroupRequest{Group: "readers", Member: "a", Epoch: a.epoch, Generation: a.generation, Buckets: a.set, Watermark: 99}
-	for i := range 300 {
-		p := &scribev1.GroupShardPosition{Shard: uint64(record.MakeShardID(7, uint16(i), 1)), Low: 1000}
-		for b := range uint32(660) {
-			p.Ahead = append(p.Ahead, &scribev1.GroupBucketPosition{Bucket: b, Lsn: 1 << 40})
+	synctest.Test(t, func(t *testing.T) { // or the member may be taken for dead meanwhile
+		w := newWorld()
+		c := w.coordinator(t, "one")
+		req := joinRequest("a")
+		req.Buckets = 1024
+		a := c.mustJoin(t, req)
+		commit := &scribev1.CommitGroupRequest{Group: "readers", Member: "a", Epoch: a.epoch, Generation: a.generation, Buckets: a.set, Watermark: 99}
+		for i := range 300 {
+			p := &scribev1.GroupShardPosition{Shard: uint64(record.MakeShardID(7, uint16(i), 1)), Low: 1000}
+			for b := range uint32(660) {
+				p.Ahead = append(p.Ahead, &scribev1.GroupBucketPosition{Bucket: b, Lsn: 1 << 40})
+			}
+			commit.Positions = append(commit.Positions, p)
 		}
-		commit.Positions = append(commit.Positions, p)
-	}
-	if _, err := c.CommitGroup(t.Context(), commit); err != nil {
-		t.Fatal(err)
-	}
-	got := a.positions(t)
-	if len(got) != 300 {
-		t.Fatalf("%d shards", len(got))
-	}
-	for shard, p := range got {
-		if len(p.Ahead) != 660 || p.At(3).LSN != 1<<40 || p.At(1000).LSN < 1000 {
-			t.Fatalf("shard %v: %d ahead", shard, len(p.Ahead))
+		if _, err := c.CommitGroup(t.Context(), commit); err != nil {
+			t.Fatal(err)
 		}
-	}
+		got := a.positions(t)
+		if len(got) != 300 {
+			t.Fatalf("%d shards", len(got))
+		}
+		for shard, p := range got {
+			if len(p.Ahead) != 660 || p.At(3).LSN != 1<<40 || p.At(1000).LSN < 1000 {
+				t.Fatalf("shard %v: %d ahead", shard, len(p.Ahead))
+			}
+		}
+	})
 }
 
 // Transactions stay within the limits of the store.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -164,11 +165,13 @@ func TestServers(t *testing.T) {
 // A server that hangs costs its callers the timeout a few times, then nothing; when it is back it is used again.
 func TestServerHangs(t *testing.T) {
 	s := memcachedtest.Start(t)
-	c := newClient(t, func(c *Config) { c.Timeout, c.Connections = 20*time.Millisecond, 4 }, s.Addr)
+	c := newClient(t, func(c *Config) { c.Connections = 4 }, s.Addr)
 	set(t, c, "key", []byte("value"))
 	s.Hang(true)
+	patience := c.cfg.Timeout
+	c.cfg.Timeout = 20 * time.Millisecond
 	dst := make([]byte, 5)
-	away := 0
+	began, away := time.Now(), 0
 	for range 100 {
 		_, err := c.Get(t.Context(), "key", dst)
 		if err == nil {
@@ -178,10 +181,12 @@ func TestServerHangs(t *testing.T) {
 			away++
 		}
 	}
-	if away < 100-trip || c.Away() != 1 {
+	// After each pause one call is made to try.
+	if tries := trip + int(time.Since(began)/firstPause); away < 100-tries || c.Away() != 1 {
 		t.Errorf("%d calls were spared, %d servers are away", away, c.Away())
 	}
 	s.Hang(false)
+	c.cfg.Timeout = patience
 	deadline := time.After(30 * time.Second)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -241,16 +246,17 @@ func TestBusyIsNotAway(t *testing.T) {
 	c := newClient(t, func(c *Config) { c.Connections = 1 }, s.Addr)
 	s.Hang(true)
 	ctx, cancel := context.WithCancel(t.Context())
-	var all sync.WaitGroup
+	var all, quit sync.WaitGroup
 	all.Go(func() { _, _ = c.Get(t.Context(), "key", nil) }) // has the connection
 	for range 10 {
-		all.Go(func() {
+		quit.Go(func() {
 			if _, err := c.Get(ctx, "key", nil); err == nil {
 				t.Error("no error")
 			}
 		})
 	}
 	cancel()
+	quit.Wait() // or there is an answer before they look
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for s.Connections() == 0 {
@@ -408,12 +414,14 @@ func FuzzServer(f *testing.F) {
 
 // A dial that fails is a failure of the server.
 func TestUnreachable(t *testing.T) {
-	c := newClient(t, nil, "127.0.0.1:1")
-	c.dial = func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no route") }
-	for i := range trip + 1 {
-		_, err := c.Get(t.Context(), "key", nil)
-		if err == nil || errors.Is(err, ErrAway) != (i == trip) {
-			t.Fatalf("call %d: %v", i, err)
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, nil, "127.0.0.1:1")
+		c.dial = func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no route") }
+		for i := range trip + 1 {
+			_, err := c.Get(t.Context(), "key", nil)
+			if err == nil || errors.Is(err, ErrAway) != (i == trip) {
+				t.Fatalf("call %d: %v", i, err)
+			}
 		}
-	}
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"scribe/columnar"
@@ -204,8 +205,6 @@ func TestExpired(t *testing.T) {
 }
 
 func TestStoreTrouble(t *testing.T) {
-	h := newHarness(t, func(c *Config) { c.FetchTimeout = 5 * time.Millisecond })
-	enc, _ := h.put(pointer.CodecZstd, []payload{newPayload(t, "a", 10)})
 	for name, c := range map[string]struct {
 		hook func(ctx context.Context) error
 		want scribev1.Reason
@@ -215,17 +214,21 @@ func TestStoreTrouble(t *testing.T) {
 		"deleted": {func(context.Context) error { return blob.ErrNotFound }, scribev1.Reason_REASON_MISSING},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h.store.onRead(func(ctx context.Context, _ []byte, _ int64) error { return c.hook(ctx) })
-			got := h.fetch(raw, "a", enc[0])[0]
-			wantReason(t, got, c.want)
-			if retry := got.GetError().GetRetryAfter().AsDuration() > 0; retry != rpc.Retryable(rpc.FromInfo(got.GetError())) {
-				t.Fatalf("retry hint %v in %v", retry, got.GetError())
-			}
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t)
+				enc, _ := h.put(pointer.CodecNone, []payload{newPayload(t, "a", 10)})
+				h.store.onRead(func(ctx context.Context, _ []byte, _ int64) error { return c.hook(ctx) })
+				got := h.fetch(raw, "a", enc[0])[0]
+				wantReason(t, got, c.want)
+				if retry := got.GetError().GetRetryAfter().AsDuration() > 0; retry != rpc.Retryable(rpc.FromInfo(got.GetError())) {
+					t.Fatalf("retry hint %v in %v", retry, got.GetError())
+				}
+				h.store.onRead(func(context.Context, []byte, int64) error { return nil })
+				if got := h.fetch(raw, "a", enc[0])[0]; got.GetError() != nil {
+					t.Fatalf("trouble was kept: %v", got.GetError())
+				}
+			})
 		})
-	}
-	h.store.onRead(func(context.Context, []byte, int64) error { return nil })
-	if got := h.fetch(raw, "a", enc[0])[0]; got.GetError() != nil {
-		t.Fatalf("trouble was kept: %v", got.GetError())
 	}
 }
 
@@ -241,16 +244,16 @@ func TestOneFetchForAll(t *testing.T) {
 		return nil
 	})
 	const askers, quitters = 100, 30
-	var all sync.WaitGroup
-	ask := func(ctx context.Context, check func(*scribev1.FetchResponse, error)) {
-		all.Go(func() {
+	var all, quit sync.WaitGroup
+	ask := func(group *sync.WaitGroup, ctx context.Context, check func(*scribev1.FetchResponse, error)) {
+		group.Go(func() {
 			check(h.server.Fetch(ctx, &scribev1.FetchRequest{Pointers: enc, Category: "a"}))
 		})
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	// The first asker, whose fetch it is, is one of those that give up.
 	for range quitters {
-		ask(ctx, func(_ *scribev1.FetchResponse, err error) {
+		ask(&quit, ctx, func(_ *scribev1.FetchResponse, err error) {
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("got %v", err)
 			}
@@ -258,7 +261,7 @@ func TestOneFetchForAll(t *testing.T) {
 	}
 	<-reading
 	for range askers {
-		ask(t.Context(), func(res *scribev1.FetchResponse, err error) {
+		ask(&all, t.Context(), func(res *scribev1.FetchResponse, err error) {
 			if err != nil {
 				t.Error(err)
 				return
@@ -269,6 +272,7 @@ func TestOneFetchForAll(t *testing.T) {
 		})
 	}
 	cancel()
+	quit.Wait() // or what is released may be there before they look
 	close(release)
 	all.Wait()
 	if n := h.store.reads.Load(); n != 1 {

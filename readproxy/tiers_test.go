@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"scribe/internal/pointer"
@@ -35,7 +36,7 @@ func good(t testing.TB, p *scribev1.Payload, want payload) {
 func withMemcached(s *memcachedtest.Server, change ...func(*memcached.Config)) func(*Config) {
 	return func(c *Config) {
 		m := memcached.DefaultConfig()
-		m.Servers, m.Timeout = []string{s.Addr}, 5*time.Second
+		m.Servers, m.Timeout = []string{s.Addr}, patience
 		for _, fn := range change {
 			fn(&m)
 		}
@@ -167,14 +168,19 @@ func TestMemcachedTrouble(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cache := memcachedtest.Start(t)
-			small := func(m *memcached.Config) { m.Timeout, m.ItemBytes, m.ValueBytes = 50*time.Millisecond, 1024, 1_000_000 }
-			h := newHarness(t, withMemcached(cache, func(m *memcached.Config) { m.ItemBytes, m.ValueBytes = 1024, 1_000_000 }))
+			small := func(m *memcached.Config) { m.ItemBytes, m.ValueBytes = 1024, 1_000_000 }
+			impatient := func(m *memcached.Config) {
+				if name == "hangs" {
+					m.Timeout = 50 * time.Millisecond
+				}
+			}
+			h := newHarness(t, withMemcached(cache, small))
 			want := newPayload(t, "a", 500)
 			enc, _ := h.put(pointer.CodecNone, []payload{want})
 			good(t, h.fetch(raw, "a", enc[0])[0], want)
 			h.eventually(func() bool { return h.metric("memcached_fills_total", "stored") == 1 })
 			c.damage(cache)
-			other := newHarnessWith(t, func(d *Deps) { d.Blobs = func(string) (blob.Store, error) { return h.store, nil } }, withMemcached(cache, small))
+			other := newHarnessWith(t, func(d *Deps) { d.Blobs = func(string) (blob.Store, error) { return h.store, nil } }, withMemcached(cache, small, impatient))
 			good(t, other.fetch(raw, "a", enc[0])[0], want)
 			if n := other.metric("store_reads_total"); n != 1 {
 				t.Errorf("%v reads", n)
@@ -343,45 +349,47 @@ func TestChainingTrouble(t *testing.T) {
 	} {
 		for _, direct := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/store=%v", name, direct), func(t *testing.T) {
-				here, there := twoRegions(t, direct, func(c *Config) { c.PeerTimeout = 20 * time.Millisecond })
-				there.broken.Store(&c.broken)
-				for range peerTrip + 2 {
-					want := newPayload(t, "a", 20)
-					enc, _ := there.put(pointer.CodecZstd, []payload{want})
-					got := here.fetch(raw, "a", enc[0])[0]
-					if !direct || c.final {
-						wantReason(t, got, c.want)
-						if rpc.Retryable(rpc.FromInfo(got.GetError())) && c.want == scribev1.Reason_REASON_NO_BACKEND && got.GetError().GetRetryAfter().AsDuration() <= 0 {
-							t.Error("no hint when to try again")
+				synctest.Test(t, func(t *testing.T) {
+					here, there := twoRegions(t, direct, func(c *Config) { c.PeerTimeout = 20 * time.Millisecond })
+					there.broken.Store(&c.broken)
+					for range peerTrip + 2 {
+						want := newPayload(t, "a", 20)
+						enc, _ := there.put(pointer.CodecNone, []payload{want})
+						got := here.fetch(raw, "a", enc[0])[0]
+						if !direct || c.final {
+							wantReason(t, got, c.want)
+							if rpc.Retryable(rpc.FromInfo(got.GetError())) && c.want == scribev1.Reason_REASON_NO_BACKEND && got.GetError().GetRetryAfter().AsDuration() <= 0 {
+								t.Error("no hint when to try again")
+							}
+							continue
 						}
-						continue
+						good(t, got, want)
 					}
-					good(t, got, want)
-				}
-				if direct && !c.final && here.metric("region_fallbacks_total") != peerTrip+2 {
-					t.Error("the way around is not counted")
-				}
-				there.broken.Store(nil)
-				if direct {
-					return
-				}
-				// It is left alone by now, and says so at once; after a while it is asked again.
-				want := newPayload(t, "a", 20)
-				enc, _ := there.put(pointer.CodecZstd, []payload{want})
-				if resting := c.want == scribev1.Reason_REASON_NO_BACKEND && name != "damaged" || name == "busy"; resting {
-					asked := there.asked.Load()
-					got := here.fetch(raw, "a", enc[0])[0]
-					wantReason(t, got, c.want)
-					if after := got.GetError().GetRetryAfter().AsDuration(); there.asked.Load() != asked || after <= 0 || after > 2*peerFirstPause {
-						t.Errorf("it was asked again, or the hint of %v is not", after)
+					if direct && !c.final && here.metric("region_fallbacks_total") != peerTrip+2 {
+						t.Error("the way around is not counted")
 					}
-					if !strings.Contains(got.GetError().GetMessage(), `region "there"`) || here.metric("regions_away") != 1 {
-						t.Errorf("the region is not named: %v", got.GetError())
+					there.broken.Store(nil)
+					if direct {
+						return
 					}
-				}
-				h := here
-				h.eventually(func() bool { return h.fetch(raw, "a", enc[0])[0].GetError() == nil })
-				good(t, here.fetch(raw, "a", enc[0])[0], want)
+					// It is left alone by now, and says so at once; after a while it is asked again.
+					want := newPayload(t, "a", 20)
+					enc, _ := there.put(pointer.CodecNone, []payload{want})
+					if resting := c.want == scribev1.Reason_REASON_NO_BACKEND && name != "damaged" || name == "busy"; resting {
+						asked := there.asked.Load()
+						got := here.fetch(raw, "a", enc[0])[0]
+						wantReason(t, got, c.want)
+						if after := got.GetError().GetRetryAfter().AsDuration(); there.asked.Load() != asked || after <= 0 || after > 2*peerFirstPause {
+							t.Errorf("it was asked again, or the hint of %v is not", after)
+						}
+						if !strings.Contains(got.GetError().GetMessage(), `region "there"`) || here.metric("regions_away") != 1 {
+							t.Errorf("the region is not named: %v", got.GetError())
+						}
+					}
+					h := here
+					h.eventually(func() bool { return h.fetch(raw, "a", enc[0])[0].GetError() == nil })
+					good(t, here.fetch(raw, "a", enc[0])[0], want)
+				})
 			})
 		}
 	}

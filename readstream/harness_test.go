@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -225,6 +226,7 @@ func newHarness(t testing.TB, change ...func(*Config)) *harness {
 		t: t, engine: engine, log: &faulty{Log: engine}, categories: newCategories(), registry: prometheus.NewRegistry(),
 		cfg: DefaultConfig(), opened: map[record.ShardID]metalog.State{}, next: map[record.ShardID]record.LSN{},
 	}
+	h.cfg.ReadGrace, h.cfg.ReadTimeout = patience, patience // streams wait for their reads, however busy the machine is
 	for _, c := range change {
 		c(&h.cfg)
 	}
@@ -236,6 +238,12 @@ func newHarness(t testing.TB, change ...func(*Config)) *harness {
 		}
 	})
 	return h
+}
+
+// bubble runs a test in virtual time, in which what is to be quick is, however busy the machine is.
+func bubble(t *testing.T, test func(t *testing.T, h *harness), change ...func(*Config)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, newHarness(t, change...)) })
 }
 
 func (h *harness) close() {

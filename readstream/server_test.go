@@ -123,19 +123,20 @@ func serve(s *Server, recv func(context.Context) (*scribev1.StreamRequest, error
 }
 
 func TestFirstStep(t *testing.T) {
-	h := newHarness(t, func(c *Config) { c.StartTimeout = 5 * time.Millisecond })
-	wait := func(ctx context.Context) (*scribev1.StreamRequest, error) {
-		<-ctx.Done()
-		return nil, context.Cause(ctx)
-	}
-	wantReason(t, serve(h.server, wait), scribev1.Reason_REASON_INVALID)
-	wantReason(t, serve(h.server, func(context.Context) (*scribev1.StreamRequest, error) { return nil, io.EOF }), scribev1.Reason_REASON_INVALID)
-	credits := &scribev1.StreamRequest{Step: &scribev1.StreamRequest_Credits{}}
-	wantReason(t, serve(h.server, func(context.Context) (*scribev1.StreamRequest, error) { return credits, nil }), scribev1.Reason_REASON_INVALID)
-	broken := errors.New("broken")
-	if err := serve(h.server, func(context.Context) (*scribev1.StreamRequest, error) { return nil, broken }); !errors.Is(err, broken) {
-		t.Errorf("got %v", err)
-	}
+	bubble(t, func(t *testing.T, h *harness) {
+		wait := func(ctx context.Context) (*scribev1.StreamRequest, error) {
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		}
+		wantReason(t, serve(h.server, wait), scribev1.Reason_REASON_INVALID)
+		wantReason(t, serve(h.server, func(context.Context) (*scribev1.StreamRequest, error) { return nil, io.EOF }), scribev1.Reason_REASON_INVALID)
+		credits := &scribev1.StreamRequest{Step: &scribev1.StreamRequest_Credits{}}
+		wantReason(t, serve(h.server, func(context.Context) (*scribev1.StreamRequest, error) { return credits, nil }), scribev1.Reason_REASON_INVALID)
+		broken := errors.New("broken")
+		if err := serve(h.server, func(context.Context) (*scribev1.StreamRequest, error) { return nil, broken }); !errors.Is(err, broken) {
+			t.Errorf("got %v", err)
+		}
+	}, func(c *Config) { c.StartTimeout = 5 * time.Millisecond })
 }
 
 func TestLaterSteps(t *testing.T) {

@@ -86,10 +86,12 @@ func TestStalledShard(t *testing.T) {
 		}
 	})
 	t.Run("for too long", func(t *testing.T) {
-		h := newHarness(t, quick, func(c *Config) { c.ReadTimeout, c.FailAfter = 10*time.Millisecond, 20*time.Millisecond })
-		write(h)
-		h.log.stall(stalled)
-		wantReason(t, h.dial(earliest, plenty, withWindow(0)).end(), scribev1.Reason_REASON_NO_BACKEND)
+		bubble(t, func(t *testing.T, h *harness) {
+			write(h)
+			h.log.stall(stalled)
+			c, _ := h.open(earliest, plenty, withWindow(0))
+			wantReason(t, c.end(), scribev1.Reason_REASON_NO_BACKEND)
+		}, quick, func(c *Config) { c.ReadTimeout, c.FailAfter = 10*time.Millisecond, 20*time.Millisecond })
 	})
 }
 

@@ -247,17 +247,18 @@ func TestDamageIsAGap(t *testing.T) {
 
 // Damage of a shard's own state says nothing of its records: nothing is skipped.
 func TestDamagedStateIsNoGap(t *testing.T) {
-	h := newHarness(t, func(c *Config) { c.FailAfter = time.Millisecond })
-	shard := shardID(0, 1)
-	h.write(1, shard)
-	h.log.failReads(func(s record.ShardID, _ record.LSN, _ int) error {
-		return &metalog.CorruptError{Shard: s, Detail: "test"}
-	})
-	c, _ := h.open(earliest, plenty)
-	wantReason(t, c.end(), scribev1.Reason_REASON_NO_BACKEND)
-	if len(c.got) != 0 || c.at[uint64(shard)] != 1 {
-		t.Fatalf("the stream went on to %v", c.at)
-	}
+	bubble(t, func(t *testing.T, h *harness) {
+		shard := shardID(0, 1)
+		h.write(1, shard)
+		h.log.failReads(func(s record.ShardID, _ record.LSN, _ int) error {
+			return &metalog.CorruptError{Shard: s, Detail: "test"}
+		})
+		c, _ := h.open(earliest, plenty)
+		wantReason(t, c.end(), scribev1.Reason_REASON_NO_BACKEND)
+		if len(c.got) != 0 || c.at[uint64(shard)] != 1 {
+			t.Fatalf("the stream went on to %v", c.at)
+		}
+	}, func(c *Config) { c.FailAfter = time.Millisecond })
 }
 
 func TestSealedShardsEnd(t *testing.T) {
@@ -391,10 +392,7 @@ func TestSkipIsKeptUntilPassed(t *testing.T) {
 
 // A consumer that takes nothing holds a bounded part of a long history, and gets all of it in the end.
 func TestSlowConsumerIsBounded(t *testing.T) {
-	h := newHarness(t, func(c *Config) {
-		c.StreamBytes, c.TotalBytes = metalog.MaxRecord, metalog.MaxRecord
-		c.ReadGrace, c.ReadTimeout = patience, patience // the stream waits for its reads, however busy the machine is
-	})
+	h := newHarness(t, func(c *Config) { c.StreamBytes, c.TotalBytes = metalog.MaxRecord, metalog.MaxRecord })
 	all := shards(4)
 	const rounds = 1500 // of about 200 bytes each with what is counted beside the records: several times the bound
 	c, _ := h.open(latest, withWindow(time.Hour))
@@ -545,21 +543,24 @@ func TestEngineTrouble(t *testing.T) {
 		h.log.failReads(nil)
 		c2.entries(1)
 	})
+	short := func(c *Config) { c.FailAfter = 10 * time.Millisecond }
 	t.Run("lasts", func(t *testing.T) {
-		h := newHarness(t, func(c *Config) { c.FailAfter = 10 * time.Millisecond })
-		h.write(1, shardID(0, 1))
-		h.log.failReads(func(record.ShardID, record.LSN, int) error { return boom })
-		c, _ := h.open(earliest, plenty)
-		wantReason(t, c.end(), scribev1.Reason_REASON_NO_BACKEND)
+		bubble(t, func(t *testing.T, h *harness) {
+			h.write(1, shardID(0, 1))
+			h.log.failReads(func(record.ShardID, record.LSN, int) error { return boom })
+			c, _ := h.open(earliest, plenty)
+			wantReason(t, c.end(), scribev1.Reason_REASON_NO_BACKEND)
+		}, short)
 	})
 	t.Run("lasts for subscriptions", func(t *testing.T) {
-		h := newHarness(t, func(c *Config) { c.FailAfter = 10 * time.Millisecond })
-		h.write(1, shardID(0, 1))
-		c, _ := h.open(latest, plenty)
-		h.log.failAll(boom)
-		h.create(shardID(1, 1)) // makes the stream ask for the new shard's tail
-		wantReason(t, c.end(), scribev1.Reason_REASON_NO_BACKEND)
-		wantReason(t, h.dial(latest).end(), scribev1.Reason_REASON_NO_BACKEND)
+		bubble(t, func(t *testing.T, h *harness) {
+			h.write(1, shardID(0, 1))
+			c, _ := h.open(latest, plenty)
+			h.log.failAll(boom)
+			h.create(shardID(1, 1)) // makes the stream ask for the new shard's tail
+			wantReason(t, c.end(), scribev1.Reason_REASON_NO_BACKEND)
+			wantReason(t, h.dial(latest).end(), scribev1.Reason_REASON_NO_BACKEND)
+		}, short)
 	})
 	t.Run("closed", func(t *testing.T) {
 		h := newHarness(t)

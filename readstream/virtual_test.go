@@ -725,7 +725,7 @@ func TestSlowStreamsGiveBack(t *testing.T) {
 			if used := s.budget.Used(); used > int64(s.cfg.TotalBytes)+metalog.MaxRecord {
 				t.Errorf("%d bytes are held", used)
 			}
-			reads = e.mu.reads
+			e.set(func() { reads = e.mu.reads })
 			cancel()
 			running.Wait()
 		})

@@ -12,6 +12,8 @@ func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // outOfSpace is the event that the disk is full: the ballast goes, and no segment is begun until it is back.
 func (s *Spool) outOfSpace(cause error) {
+	s.ballasting.Lock()
+	defer s.ballasting.Unlock()
 	s.mu.Lock()
 	had, before := s.mu.ballast, s.mu.diskFull
 	s.mu.ballast, s.mu.diskFull = false, true
@@ -30,6 +32,8 @@ func (s *Spool) outOfSpace(cause error) {
 
 // restoreBallast makes the ballast again. If there is no room for it yet, that is no failure.
 func (s *Spool) restoreBallast() error {
+	s.ballasting.Lock()
+	defer s.ballasting.Unlock()
 	if err := s.makeBallast(); err != nil {
 		if noSpace(err) {
 			return nil

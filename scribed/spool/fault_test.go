@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -381,6 +383,50 @@ func diskFull(t *testing.T, size int64) {
 	syncAll(t, s)
 	if got := claimAll(t, s, "a"); len(got) != 1 {
 		t.Errorf("%d records, want 1", len(got))
+	}
+}
+
+// TestBallastIsThere: the disk is full for a moment, and the keeper makes the ballast again before it was removed. What the spool takes for
+// its ballast is on the disk.
+func TestBallastIsThere(t *testing.T) {
+	mem := vfs.NewMem()
+	var full atomic.Bool
+	var s *Spool
+	has := func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.mu.ballast
+	}
+	fs := faults(mem, func(op errorfs.Op) error {
+		switch {
+		case strings.HasSuffix(op.Path, ballastName) && op.Kind == errorfs.OpRemove:
+			wake(s.kickKeeper)
+			for range 100 { // the keeper should wait
+				if has() {
+					break
+				}
+				<-time.After(time.Millisecond)
+			}
+		case isSegment(op) && op.Kind == errorfs.OpFileWriteAt && op.Offset > 0 && full.CompareAndSwap(true, false):
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	c := testConfig()
+	s = openSpool(t, c, fs)
+	appendOne(t, s, "a", 0, 100, false)
+	full.Store(true)
+	if _, err := s.Append([]Record{{Category: "a", Data: payload("a", 1, 100)}}, false); !errors.Is(err, ErrFull) {
+		t.Fatalf("append: %v, want ErrFull", err)
+	}
+	for there := false; !there; {
+		s.ballasting.Lock()
+		there = has()
+		if _, err := mem.Stat(mem.PathJoin(c.Dir, ballastName)); there && err != nil {
+			t.Errorf("the ballast: %v", err)
+		}
+		s.ballasting.Unlock()
+		runtime.Gosched()
 	}
 }
 

@@ -45,6 +45,9 @@ type Spool struct {
 	running                       sync.WaitGroup // the goroutines
 	calls                         sync.WaitGroup // calls that read files
 
+	// ballasting is held while the ballast is made or removed, and by who says in mu that it was: mu may be taken under it.
+	ballasting sync.Mutex
+
 	mu struct {
 		sync.Mutex
 		book

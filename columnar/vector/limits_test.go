@@ -57,6 +57,46 @@ func TestWhatGrowsIsAnError(t *testing.T) {
 	}
 }
 
+// TestPieces: what takes too much memory at once is evaluated in pieces, and what a row alone takes too much for, or all together, is an error.
+func TestPieces(t *testing.T) {
+	in := arrow.NewSchema([]arrow.Field{{Name: "s", Type: textT.Arrow()}}, nil)
+	b := array.NewRecordBuilder(memory.DefaultAllocator, in)
+	for i := range 1000 {
+		b.Field(0).(*array.StringBuilder).Append(strings.Repeat("a", i))
+	}
+	batch := b.NewRecordBatch()
+	s := col("s", textT)
+	grown := call(expr.Replace, textT, s, lit("a", textT), lit(strings.Repeat("b", 100), textT)) // up to 100 KB, 50 MB in all
+	long, err := vector.CompileFilter(call(expr.Gt, boolT, call(expr.Length, int32T, grown), lit(int32(50_000), int32T)), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name            string
+		piece, row, all int
+		fits            bool
+	}{
+		{"at once", 1 << 30, 1 << 30, 1 << 30, true},
+		{"in pieces", 1 << 20, 1 << 20, 1 << 30, true},
+		{"rows alone", 50_000, 1 << 20, 1 << 30, true},
+		{"a row too large", 50_000, 50_000, 1 << 30, false},
+		{"all too large", 1 << 20, 1 << 20, 10 << 20, false},
+	} {
+		long.SetPieces(c.piece, c.row, c.all)
+		sel, err := long.Select(batch, nil)
+		switch {
+		case !c.fits:
+			if !errors.Is(err, vector.ErrTooLarge) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		case err != nil:
+			t.Errorf("%s: %v", c.name, err)
+		case sel.Count() != 499 || sel.Has(500) || !sel.Has(501):
+			t.Errorf("%s: %d rows", c.name, sel.Count())
+		}
+	}
+}
+
 func TestTextsOfNestedValues(t *testing.T) {
 	in := arrow.NewSchema([]arrow.Field{
 		{Name: "ls", Type: textsT.Arrow(), Nullable: true}, {Name: "p", Type: pairT.Arrow(), Nullable: true}, {Name: "m", Type: mapT.Arrow(), Nullable: true},

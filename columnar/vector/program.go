@@ -6,6 +6,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"scribe/columnar/expr"
 	"scribe/columnar/schema"
@@ -24,7 +25,7 @@ type Program struct {
 	t       schema.Type
 	arrow   arrow.DataType
 	bare    int // index of the batch's column if the expression is no more than that, else -1
-	limit   int // on the memory of an evaluation
+	budget  budget
 }
 
 // Compile compiles an expression for batches that have the columns of in: those that the expression names, each with the type that it was
@@ -38,7 +39,7 @@ func Compile(e expr.Expr, in *arrow.Schema) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Program{root: c.encoded(n), columns: c.columns, t: *e.Type(), bare: -1, limit: MaxMemory}
+	p := &Program{root: c.encoded(n), columns: c.columns, t: *e.Type(), bare: -1, budget: defaultBudget}
 	p.arrow = p.t.Arrow()
 	if p.t.Kind == schema.String {
 		p.arrow = arrow.BinaryTypes.String
@@ -65,19 +66,86 @@ func (p *Program) Eval(batch arrow.RecordBatch, st *Stats) (arrow.Array, error) 
 		a.Retain()
 		return a, nil
 	}
-	ev := p.begin(batch)
-	defer ev.free()
-	v := spread(ev.scratch, p.root.eval(ev, nil), ev.rows)
-	if v.kind == schema.String || v.kind == schema.Binary {
-		if total := v.exportedBytes(); ev.err == nil && total > min(p.limit, 1<<31-1) {
-			ev.fail()
+	var parts []arrow.Array
+	defer func() {
+		for _, a := range parts {
+			a.Release()
+		}
+	}()
+	size := 0
+	err := p.inPieces(batch, func(ev *eval, _ int) error {
+		v := spread(ev.scratch, p.root.eval(ev, nil), ev.rows)
+		n := 0
+		if v.kind == schema.String || v.kind == schema.Binary {
+			n = v.exportedBytes()
+		}
+		if !ev.grow(n) {
+			return nil // the caller sees it
+		}
+		if size += n; size > maxOutput {
+			return tooLarge(int(batch.NumRows()), maxOutput)
+		}
+		ev.count(st)
+		parts = append(parts, export(v, &p.t))
+		return nil
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(parts) == 1:
+		parts[0].Retain()
+		return parts[0], nil
+	}
+	return array.Concatenate(parts, memory.DefaultAllocator)
+}
+
+// inPieces has a batch evaluated: at once, or if that takes too much memory in pieces of fewer rows, one after the other. one evaluates a piece,
+// which begins at a row; when ev then has an error it may be evaluated again, and an error that one returns is the end.
+func (p *Program) inPieces(batch arrow.RecordBatch, one func(ev *eval, from int) error) error {
+	n, left := int(batch.NumRows()), p.budget.total
+	piece := n
+	for at := 0; ; {
+		rows := min(piece, n-at)
+		fits, err := p.piece(batch, at, rows, p.budget.piece, &left, one)
+		if !fits && err == nil && rows <= 1 && left > 0 {
+			fits, err = p.heavyRow(batch, at, rows, &left, one)
+		}
+		switch {
+		case err != nil:
+			return err
+		case fits:
+			if at += rows; at >= n {
+				return nil
+			}
+		case left <= 0:
+			return tooLarge(n, p.budget.total)
+		case rows <= 1:
+			return tooLarge(rows, p.budget.row)
+		default:
+			piece = (rows + 1) / 2
 		}
 	}
-	if ev.err != nil {
-		return nil, ev.err
+}
+
+// heavyRow evaluates a row that takes more memory than a piece may have, when it is its turn.
+func (p *Program) heavyRow(batch arrow.RecordBatch, at, rows int, left *int, one func(ev *eval, from int) error) (fits bool, err error) {
+	heavy <- struct{}{}
+	defer func() { <-heavy }()
+	return p.piece(batch, at, rows, p.budget.row, left, one)
+}
+
+// piece evaluates some rows of a batch with at most so much memory, and of what is left for all; fits says that it was enough.
+func (p *Program) piece(batch arrow.RecordBatch, at, rows, limit int, left *int, one func(ev *eval, from int) error) (fits bool, err error) {
+	part := batch
+	if rows < int(batch.NumRows()) {
+		part = batch.NewSlice(int64(at), int64(at+rows))
+		defer part.Release()
 	}
-	ev.count(st)
-	return export(v, &p.t), nil
+	ev := p.begin(part, min(limit, *left))
+	defer ev.free()
+	err = one(ev, at)
+	*left -= ev.taken
+	return ev.err == nil, err
 }
 
 // check compares a batch with the schema that the program was compiled for, as far as it reads columns.
@@ -92,9 +160,9 @@ func (p *Program) check(batch arrow.RecordBatch) error {
 	return nil
 }
 
-func (p *Program) begin(batch arrow.RecordBatch) *eval {
+func (p *Program) begin(batch arrow.RecordBatch, limit int) *eval {
 	return &eval{
-		scratch: newScratch(p.limit),
+		scratch: newScratch(limit),
 		rows:    int(batch.NumRows()),
 		columns: p.columns,
 		batch:   batch,
@@ -137,15 +205,25 @@ func (f *Filter) Select(batch arrow.RecordBatch, st *Stats) (*Selection, error) 
 	if err := f.p.check(batch); err != nil {
 		return nil, err
 	}
-	ev := f.p.begin(batch)
-	defer ev.free()
-	is := truth(ev, f.p.root, nil)
-	if ev.err != nil {
-		return nil, ev.err
+	s := &Selection{rows: n, bits: make(bitmap, wordsFor(n))}
+	err := f.p.inPieces(batch, func(ev *eval, from int) error {
+		is := truth(ev, f.p.root, nil)
+		if !ev.grow(0) {
+			return nil // the caller sees it
+		}
+		ev.count(st)
+		if ev.rows == n {
+			copy(s.bits, is)
+			return nil
+		}
+		for i := range each(is, ev.rows) {
+			s.bits.set(from + i)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	ev.count(st)
-	s := &Selection{rows: n, bits: make(bitmap, len(is))}
-	copy(s.bits, is)
 	s.count = s.bits.count()
 	return s, nil
 }

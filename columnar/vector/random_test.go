@@ -291,6 +291,11 @@ func checkExpr(t *rapid.T, e expr.Expr, batch arrow.RecordBatch, rows []map[stri
 	if err != nil {
 		t.Fatalf("%s: %v", show(e), err)
 	}
+	// In pieces of some rows, too, as where memory is short.
+	piece := rapid.SampledFrom([]int{0, 0, 1, 500, 5000}).Draw(t, "piece")
+	if piece > 0 {
+		p.SetPieces(piece, 1<<20, 1<<30)
+	}
 	var st vector.Stats
 	got, err := p.Eval(batch, &st)
 	if err != nil {
@@ -316,14 +321,17 @@ func checkExpr(t *rapid.T, e expr.Expr, batch arrow.RecordBatch, rows []map[stri
 		t.Fatalf("%s: %d errors, want %d", show(e), st.Errors, errs)
 	}
 	if e.Type().Kind == schema.Bool {
-		checkFilter(t, e, batch, is)
+		checkFilter(t, e, batch, is, piece)
 	}
 }
 
-func checkFilter(t *rapid.T, e expr.Expr, batch arrow.RecordBatch, is []bool) {
+func checkFilter(t *rapid.T, e expr.Expr, batch arrow.RecordBatch, is []bool, piece int) {
 	f, err := vector.CompileFilter(e, batch.Schema())
 	if err != nil {
 		t.Fatal(err)
+	}
+	if piece > 0 {
+		f.SetPieces(piece, 1<<20, 1<<30)
 	}
 	s, err := f.Select(batch, nil)
 	if err != nil {

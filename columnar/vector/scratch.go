@@ -14,9 +14,11 @@ import (
 var ErrTooLarge = errors.New("vector: too large")
 
 const (
-	// MaxMemory is how many bytes the intermediate values of one evaluation may take: an expression like replace(a, ',', b) can make
-	// thousands of times of what it was given.
-	MaxMemory = 512 << 20
+	// MaxMemory is how many bytes the values of one expression over one batch may take: one like replace(a, ',', b) can make thousands of
+	// times of what it was given. It bounds what is made in all; at a time it is far less, see budget.
+	MaxMemory = 1 << 30
+	// maxOutput is how many bytes the texts of one result may have.
+	maxOutput = 512 << 20
 	// keptMemory is how many bytes an idle scratch keeps.
 	keptMemory = 16 << 20
 	// blockWords is how large blocks are; the first ones are smaller, since constants are evaluated as batches of one row.
@@ -24,13 +26,25 @@ const (
 	firstWords = 64
 )
 
-// scratch is the memory of an evaluation, used again by the next one. It is taken in order and given back as a whole, or down to a mark.
+// budget bounds an evaluation. A batch whose intermediate values are more than a piece may have is evaluated in pieces of fewer rows.
+type budget struct {
+	piece int // of a piece
+	row   int // of a single row, few of which are evaluated at a time in the process
+	total int // of all pieces together
+}
+
+var defaultBudget = budget{piece: 16 << 20, row: 64 << 20, total: MaxMemory}
+
+// heavy has a place for each row that is evaluated with more memory than a piece has.
+var heavy = make(chan struct{}, 2)
+
+// scratch is the memory of an evaluation, used again by the next one. It is taken in order and given back as a whole.
 type scratch struct {
 	blocks [][]uint64
 	block  int // of blocks, from which memory is taken
 	used   int // words of that block
 	taken  int // bytes of all, with what grow was told of
-	limit  int // on taken; MaxMemory but in tests
+	limit  int // on taken
 	err    error
 }
 
@@ -68,8 +82,13 @@ func (s *scratch) grow(bytes int) bool {
 
 func (s *scratch) fail() {
 	if s.err == nil {
-		s.err = fmt.Errorf("%w: the intermediate values of the expression over one batch take more than %d bytes", ErrTooLarge, s.limit)
+		s.err = ErrTooLarge
 	}
+}
+
+// tooLarge is ErrTooLarge with how large a batch was that had to be given up.
+func tooLarge(rows, limit int) error {
+	return fmt.Errorf("%w: the values of the expression over %d rows take more than %d bytes", ErrTooLarge, rows, limit)
 }
 
 // words returns memory with any content.

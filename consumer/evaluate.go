@@ -12,6 +12,7 @@ import (
 
 	"scribe/columnar"
 	"scribe/columnar/finish"
+	"scribe/columnar/vector"
 	"scribe/internal/loss"
 	"scribe/internal/pointer"
 	"scribe/internal/record"
@@ -194,7 +195,7 @@ func (s *session) evaluate(it *item, at place) error {
 	case errors.Is(err, record.ErrCorrupt), errors.Is(err, record.ErrTruncated):
 		return at.damage("frames", -1, err)
 	case err != nil:
-		return fmt.Errorf("consumer: shard %v, LSN %d: %w", at.shard, at.lsn, err)
+		return s.c.memoryLimit(fmt.Errorf("shard %v, LSN %d: %w", at.shard, at.lsn, err))
 	}
 	it.result = &result{rows: rows, lost: lost}
 	if e.messages {
@@ -208,6 +209,20 @@ func (s *session) evaluate(it *item, at place) error {
 	e.stats.kept.Add(uint64(len(rows.Index)))
 	e.stats.raw.Add(1)
 	return nil
+}
+
+// memoryLimit is an error of an evaluation as callers know it: a [LimitError], if it took too much memory.
+func (c *Consumer) memoryLimit(err error) error {
+	limit := &LimitError{What: "memory", Limit: fmt.Sprint(c.cfg.query.memory), Cause: err}
+	switch {
+	case errors.Is(err, vector.ErrTooLarge):
+		limit.Hint = "let the expressions make less of a row"
+	case errors.Is(err, columnar.ErrTooLarge):
+		limit.Hint = "name fewer columns, or allow more"
+	default:
+		return fmt.Errorf("consumer: %w", err)
+	}
+	return limit
 }
 
 // reports are the reports of losses in a payload behind its first messages, and which of its messages are reports.

@@ -133,6 +133,9 @@ func (s *session) fetchOnce(todo []*item) ([]*item, error) {
 	}
 	var again []*item
 	for i, p := range payloads {
+		if s.ctx.Err() != nil {
+			return todo, context.Cause(s.ctx) // rows of a payload may take long, and nobody wants them any more
+		}
 		s.c.stats.fetched.Add(uint64(len(p.GetData())))
 		if it := todo[i]; !s.settle(ctx, it, p) && it.plain == raw {
 			again = append(again, it)

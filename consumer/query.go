@@ -202,7 +202,7 @@ func (r *answering) iterate(ctx context.Context) {
 	}
 	batch, err := r.grouping.Result()
 	if err != nil {
-		r.yield(nil, err)
+		r.yield(nil, q.consumer.memoryLimit(err))
 		return
 	}
 	if limit := q.limit(); limit >= 0 && limit < batch.NumRows() {
@@ -242,7 +242,7 @@ func (r *answering) deliver(it *item) bool {
 	rows := res.rows
 	if r.grouping != nil {
 		if err := r.grouping.Add(rows); err != nil {
-			return r.refuse(err)
+			return r.refuse(c.memoryLimit(err))
 		}
 		q.note(r.grouping)
 		c.left.Store(0)

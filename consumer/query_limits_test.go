@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"scribe/columnar/sql"
+	"scribe/columnar/vector"
 	"scribe/consumer"
 	"scribe/internal/loss"
 	"scribe/internal/record"
@@ -219,6 +220,31 @@ func TestLongTexts(t *testing.T) {
 	}
 	if got, q := answer(t, c, text, consumer.WithConcurrency(1)); got != "{\"n\":5}\n" || asked == 0 || q.Stats().ViewsRefused > 0 {
 		t.Errorf("%d views were asked for, and the answer is %s", asked, got)
+	}
+}
+
+// TestExpressionsThatGrow: expressions that make far more than they are given end their query, in WHERE, the SELECT list, and groups.
+func TestExpressionsThatGrow(t *testing.T) {
+	c := numbers(t, 2, 2)
+	grown := "s"
+	for range 4 {
+		grown = "replace(" + grown + ", 'r', '" + strings.Repeat("r", 1000) + "')"
+	}
+	for _, text := range []string{
+		`SELECT n FROM "web.access" WHERE length(` + grown + ") > 5", "SELECT " + grown + ` AS s FROM "web.access"`,
+		"SELECT max(" + grown + `) AS s FROM "web.access"`, "SELECT upper(" + strings.ReplaceAll(grown, "(s,", "(max(s),") + `) AS s FROM "web.access"`,
+	} {
+		q := newQuery(t, c, text, consumer.WithLocal())
+		var err error
+		for _, err = range q.Batches(t.Context()) {
+			if err != nil {
+				break
+			}
+		}
+		limit := new(consumer.LimitError)
+		if !errors.As(err, &limit) || limit.What != "memory" || !errors.Is(err, vector.ErrTooLarge) || len(err.Error()) > 500 {
+			t.Errorf("%.60s: %v", text, err)
+		}
 	}
 }
 

@@ -115,15 +115,22 @@ var ErrLimit = errors.New("consumer: a limit of the query was reached")
 
 // LimitError says which limit ended a query. It matches [ErrLimit].
 type LimitError struct {
-	What  string // rows, bytes or time
+	What  string // rows, bytes, time or memory
 	Limit string // as it was set
 	Hint  string // what to do about it
+	Cause error  // says more; it may be nil
 }
 
 // Error says which limit it was, and what to do.
 func (e *LimitError) Error() string {
+	if e.Cause != nil {
+		return fmt.Sprintf("consumer: the query reached its limit of %s (%s): %v: %s", e.What, e.Limit, e.Cause, e.Hint)
+	}
 	return fmt.Sprintf("consumer: the query reached its limit of %s (%s): %s", e.What, e.Limit, e.Hint)
 }
+
+// Unwrap returns the cause.
+func (e *LimitError) Unwrap() error { return e.Cause }
 
 // Is reports whether target is [ErrLimit].
 func (e *LimitError) Is(target error) bool { return target == ErrLimit }

@@ -17,6 +17,7 @@ import (
 
 	"scribe/columnar"
 	"scribe/columnar/transcode"
+	"scribe/columnar/vector"
 	"scribe/columnar/zone"
 	"scribe/internal/loss"
 	"scribe/internal/pointer"
@@ -208,11 +209,17 @@ func (a *answer) makeView(ctx context.Context, it *item) (*block, error) {
 	if ctx.Err() != nil {
 		return nil, errAbandoned
 	}
+	if a.s.views.growing.Contains(a.asked.plan.ID) { // found in the meantime
+		return nil, errGrows()
+	}
 	b, err := a.transcode(it, frames)
 	st := &it.view.Stats
 	st.CPU.Add(int64(time.Since(begin)))
 	a.s.metrics.viewSeconds.Add(time.Since(begin).Seconds())
 	switch {
+	case errors.Is(err, vector.ErrTooLarge):
+		a.grows(it, frames)
+		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s takes too much memory as a view, ask for it raw: %w", where(p), err)
 	case errors.Is(err, columnar.ErrTooLarge):
 		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s is too large as a view, ask for it raw: %w", where(p), err)
 	case err != nil:

@@ -17,6 +17,7 @@ import (
 	"scribe/columnar/schema"
 	"scribe/columnar/sql"
 	"scribe/columnar/transcode"
+	"scribe/columnar/vector"
 	"scribe/internal/queryplan"
 	"scribe/internal/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -30,6 +31,8 @@ type views struct {
 	// needs are those of plans.
 	needs *lru.Cache[*queryplan.Plan, *view.Need]
 	table *view.Table[*maker]
+	// growing are the IDs of plans whose predicate takes too much memory: nothing is made for them, and no view has them in it.
+	growing *lru.Cache[string, struct{}]
 	// slots bounds how many payloads are transcoded at a time.
 	slots  chan struct{}
 	pruned atomic.Int64 // when queries that are gone were looked for last, Unix nanoseconds
@@ -43,6 +46,8 @@ const (
 	// planBytes bounds the texts of queries that are kept bound, keptPlans how many of their needs are kept.
 	planBytes = 1 << 20
 	keptPlans = 512
+	// keptGrowing is how many plans are remembered that take too much memory: IDs have the text.
+	keptGrowing = 64
 )
 
 func newViews(s *Server) (*views, error) {
@@ -53,6 +58,9 @@ func newViews(s *Server) (*views, error) {
 		return nil, err
 	}
 	if v.needs, err = lru.New[*queryplan.Plan, *view.Need](keptPlans); err != nil {
+		return nil, err
+	}
+	if v.growing, err = lru.New[string, struct{}](keptGrowing); err != nil {
 		return nil, err
 	}
 	v.table = view.NewTable(s.cfg.Views, func(_ view.Key, shape *view.Shape) *maker { return &maker{shape: shape} })
@@ -102,9 +110,41 @@ func (v *views) ask(ctx context.Context, cat *scribev1.Category, req *scribev1.F
 	if err != nil {
 		return nil, err
 	}
+	if v.growing.Contains(a.plan.ID) {
+		return nil, errGrows()
+	}
 	a.key = view.Key{Category: cat.GetId(), Version: q.GetSchemaVersion()}
 	a.need = v.needOf(a.plan)
 	return a, nil
+}
+
+// errGrows refuses views for a predicate that is known to take too much memory.
+func errGrows() error {
+	return rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the query's predicate takes too much memory to be evaluated here: ask for payloads raw")
+}
+
+// grows finds out what it is that a view of several queries took too much memory for: a query that does so alone is forgotten, so that
+// the others are not made to pay for it any longer.
+func (a *answer) grows(it *item, frames []byte) {
+	v := a.s.views
+	if !it.view.Shape.Exact(a.asked.need) {
+		alone := maker{shape: view.ShapeOf(a.asked.need)}
+		t, err := alone.transcoder(a.asked.plan.Schema, nil)
+		if err != nil {
+			return
+		}
+		batch, _, err := t.Transcode(frames, nil)
+		if err == nil {
+			batch.Release()
+		}
+		if !errors.Is(err, vector.ErrTooLarge) {
+			return
+		}
+	}
+	v.growing.Add(a.asked.plan.ID, struct{}{})
+	v.table.Forget(a.asked.key, a.asked.plan.ID, time.Now())
+	a.s.log.Warn("a query's predicate takes too much memory; no views are made for it", "category", a.category)
+	a.s.log.Debug("the query whose predicate takes too much memory", "category", a.category, "text", a.asked.plan.Text)
 }
 
 // needOf is what of a payload a plan needs. Columns that only readers know are made there out of _index.

@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"scribe/columnar"
+	"scribe/columnar/expr"
 	queries "scribe/columnar/plan"
 	"scribe/columnar/schema"
 	"scribe/columnar/sql"
@@ -654,4 +655,41 @@ func BenchmarkView(b *testing.B) {
 			}
 		}
 	})
+}
+
+// TestExpressionsThatGrow: a predicate that takes too much memory is no damage of the payload: whoever asked is to fetch it raw. Those who share a
+// view with such a query are served without it from then on.
+func TestExpressionsThatGrow(t *testing.T) {
+	v := newViewHarness(t, func(c *Config) { c.Views.Views = 1 })
+	var payloads []payload
+	for i := range 4 {
+		payloads = append(payloads, rows(t, `{"status":200,"path":"/a"}`, fmt.Sprintf(`{"status":404,"path":"/%d"}`, i)))
+	}
+	enc, _ := v.put(pointer.CodecZstd, payloads)
+	grown := "path"
+	for range 4 {
+		grown = "replace(" + grown + ", '/', '" + strings.Repeat("/", 1000) + "')"
+	}
+	good, bad := "SELECT status FROM a WHERE status = 404", "SELECT status FROM a WHERE length("+grown+") > 5"
+	answered := func(at int) {
+		t.Helper()
+		if p := v.ask(t, good, enc[at])[0]; p.GetError() != nil || len(v.finish(t, good, p)) != 1 {
+			t.Errorf("payload %d: the other query is answered with %v", at, p.GetError())
+		}
+	}
+	answered(0)
+	for _, p := range v.ask(t, bad, enc[1], enc[2]) {
+		if p.GetError().GetReason() != scribev1.Reason_REASON_TOO_LARGE || !strings.Contains(p.GetError().GetMessage(), "raw") {
+			t.Errorf("answered with %v", p.GetError())
+		}
+	}
+	answered(1)
+	answered(3)
+	if _, err := v.server.Fetch(t.Context(), v.request(bad, enc[3])); rpc.ReasonOf(err) != scribev1.Reason_REASON_TOO_LARGE {
+		t.Errorf("asked again: %v", err)
+	}
+	views, queries := v.server.views.table.State()
+	if len(queries) != 1 || len(views) != 1 || strings.Contains(expr.Text(views[0].Shape.Where()), "replace") {
+		t.Errorf("%d queries are served by %d views", len(queries), len(views))
+	}
 }

@@ -116,7 +116,9 @@ type Shape struct {
 	inputs int
 }
 
-// shapeOf is the shape that has a need and nothing more.
+// ShapeOf is the shape that has a need and nothing more.
+func ShapeOf(n *Need) *Shape { return shapeOf(n) }
+
 func shapeOf(n *Need) *Shape { return newShape(n.Columns, []alternative{n.alternative()}, n.EarlyStop) }
 
 func newShape(columns []string, list []alternative, earlyStop bool) *Shape {

@@ -245,6 +245,20 @@ func (t *Table[T]) leave(c *version[T], q *Query) {
 	}
 }
 
+// Forget gives up a query, and the view that serves it: others that it served are served by views that have nothing of the query.
+func (t *Table[T]) Forget(k Key, id string, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.mu.versions[k]
+	if c == nil || c.queries[id] == nil {
+		return
+	}
+	q := c.queries[id]
+	t.leave(c, q)
+	c.views = slices.DeleteFunc(c.views, func(v *View[T]) bool { return v.ID == q.view })
+	t.divide(k, c, now)
+}
+
 // view returns the view of a shape: the one that there is or was, else a new one.
 func (t *Table[T]) view(k Key, c *version[T], s *Shape, reason string, now time.Time) *View[T] {
 	for _, v := range c.views {

@@ -2,11 +2,13 @@ package test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +63,10 @@ func TestHostileQueries(t *testing.T) {
 		t.Errorf("the query that follows has %q", line)
 	}
 	goOn()
+	if code, body := publish(t, c, bytes.Repeat([]byte("z"), 64<<20)); code/100 != 4 || !strings.Contains(body, "REASON_TOO_LARGE") || len(body) > 4000 {
+		t.Errorf("a row of 64 MiB over HTTP: %d, %.2000s", code, body)
+	}
+	goOn()
 	got := string(ok(t, nil, "query", "SELECT count(*) AS bad FROM events WHERE _error IS NOT NULL", "--server", c.read, "-o", "csv"))
 	if got != "bad\r\n2\r\n" {
 		t.Errorf("rows that can't be read: %q", got)
@@ -82,12 +88,18 @@ func hostileTexts(t *testing.T, c *cell, goOn func()) {
 	for _, tt := range []struct{ name, sql, says string }{
 		{"a megabyte", "SELECT n FROM events WHERE s = '" + strings.Repeat("x", 1<<20) + "'", "longer than"},
 		{"ten thousand parentheses", "SELECT n FROM events WHERE " + strings.Repeat("(", 10_000) + "n = 1" + strings.Repeat(")", 10_000), "nest"},
+		{"more than a text may have", "SELECT n FROM events WHERE s = '" + strings.Repeat("x", 90_000) + "'", "65536"},
 		{"a regular expression that grows", "SELECT n FROM events WHERE s ~ '((((a{100}){100}){100}){100})'", "regular expression"},
 	} {
 		if len(tt.sql) < 100_000 { // an argument of a command is at most 128 KiB
 			r := cli(t, nil, "query", tt.sql, "--server", c.read)
 			if r.Code != 2 || !strings.Contains(string(r.Stderr), tt.says) || len(r.Stderr) > 4000 {
 				t.Errorf("%s: exit code %d\n%.2000s", tt.name, r.Code, r.Stderr)
+			}
+			_, where, _ := strings.Cut(tt.sql, " WHERE ")
+			r = cli(t, nil, "tail", "events", "--where", where, "--until-end", "--server", c.read)
+			if r.Code != 2 || !strings.Contains(string(r.Stderr), tt.says) || len(r.Stderr) > 4000 {
+				t.Errorf("%s as a filter: exit code %d\n%.2000s", tt.name, r.Code, r.Stderr)
 			}
 		}
 		began := time.Now()
@@ -105,13 +117,36 @@ func hostileTexts(t *testing.T, c *cell, goOn func()) {
 		t.Errorf("a regular expression of doom over HTTP: %d, %q", code, body)
 	}
 	goOn()
+	// What would take terabytes is given up, and those who share a view with it are not.
+	grown := "s"
+	for range 4 {
+		grown = "replace(" + grown + ", 'x', '" + strings.Repeat("x", 1000) + "')"
+	}
+	growing := "SELECT n FROM events WHERE n >= 0 AND length(" + grown + ") > 5"
+	if r := cli(t, nil, "query", growing, "--server", c.read); r.Code != 1 || !strings.Contains(string(r.Stderr), "memory") || len(r.Stderr) > 4000 {
+		t.Errorf("an expression that grows: exit code %d\n%.2000s", r.Code, r.Stderr)
+	}
+	goOn()
+	// An answer that has begun, since it took long, is cut behind the error.
+	code, body, whole := askHTTPFor(t, c, growing)
+	if code != http.StatusUnprocessableEntity && (code != http.StatusOK || whole) || !strings.Contains(body, `"limit"`) || len(body) > 4000 {
+		t.Errorf("an expression that grows over HTTP: %d, whole %v, %.2000s", code, whole, body)
+	}
+	goOn()
 }
 
-// askHTTP asks /v1/query by POST.
-func askHTTP(t *testing.T, c *cell, sql string) (code int, body string) {
+// publish writes a message by POST; what is refused by its length is not sent.
+func publish(t *testing.T, c *cell, message []byte) (code int, body string) {
 	t.Helper()
-	client := http.Client{Timeout: program.Patience}
-	res, err := client.Post(c.read+"/v1/query", "application/sql", strings.NewReader(sql))
+	text := slices.Concat([]byte(`{"category":"events","messages":[{"text":"`), message, []byte(`"}]}`))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, c.write+"/scribe.v1.WriteService/Publish", bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Expect", "100-continue")
+	client := http.Client{Timeout: program.Patience, Transport: &http.Transport{ExpectContinueTimeout: program.Patience, DisableKeepAlives: true}}
+	res, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,4 +156,30 @@ func askHTTP(t *testing.T, c *cell, sql string) (code int, body string) {
 		t.Fatal(err)
 	}
 	return res.StatusCode, string(answer)
+}
+
+// askHTTP asks /v1/query by POST.
+func askHTTP(t *testing.T, c *cell, sql string) (code int, body string) {
+	t.Helper()
+	code, body, whole := askHTTPFor(t, c, sql)
+	if !whole {
+		t.Fatalf("the answer to %.100s was cut: %.2000s", sql, body)
+	}
+	return code, body
+}
+
+// askHTTPFor is askHTTP for an answer that may be cut.
+func askHTTPFor(t *testing.T, c *cell, sql string) (code int, body string, whole bool) {
+	t.Helper()
+	client := http.Client{Timeout: program.Patience}
+	res, err := client.Post(c.read+"/v1/query", "application/sql", strings.NewReader(sql))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	answer, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(answer), err == nil
 }

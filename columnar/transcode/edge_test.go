@@ -305,7 +305,12 @@ func FuzzRow(f *testing.F) {
 		schema.Field{Name: "u", Type: schema.Type{Kind: schema.Uint64}, Path: []string{"deep", "u"}, Aliases: [][]string{{"u"}}},
 		nullable("d", schema.Type{Kind: schema.Decimal, Precision: 10, Scale: 2}), nullable("t", tTime), nullable("m", schema.Type{Kind: schema.Map, Elem: &tDict}),
 		nullable("st", schema.Type{Kind: schema.Struct, Fields: []schema.Field{nullable("a", tBool), {Name: "b", Type: tString, Default: `"x"`}}}),
+		nullable("ls", schema.Type{Kind: schema.List, Elem: &schema.Type{Kind: schema.Struct, Fields: []schema.Field{nullable("a", tInt), {Name: "b", Type: tString}}}}),
+		nullable("ms", schema.Type{Kind: schema.Map, Elem: &schema.Type{Kind: schema.Struct, Fields: []schema.Field{
+			{Name: "a", Type: tInt, Path: []string{"p", "a"}, Aliases: [][]string{{"b"}, {"c"}}}, nullable("d", schema.Type{Kind: schema.List, Elem: &tFloat}),
+		}}}),
 	)
+	f.Add(`{"ls":[{"a":1,"a":2,"b":"x"},{"b":null},{}],"ms":{"k":{"b":null,"c":5,"p":{"a":null}},"l":{"p":1,"d":[1.5]}},"st":{"a":true,"a":false}}`)
 	f.Fuzz(func(t *testing.T, row string) {
 		if len(row) > 1<<16 {
 			return

@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
+
+	"scribe/internal/complaint"
 )
 
 // Collector is the role. It is safe for concurrent use.
@@ -31,6 +33,8 @@ type Collector struct {
 		leads  bool
 		halted error
 		err    error // of the release
+		// complaints are by step. A step does not say that it works again: its next failure is told if the last one was a while ago.
+		complaints map[string]*complaint.Complaint
 	}
 }
 
@@ -206,7 +210,16 @@ func (c *Collector) loop(ctx context.Context, what string, round func(context.Co
 // trouble tells of a failure that is tried again.
 func (c *Collector) trouble(step string, err error) {
 	c.metrics.failures.WithLabelValues(step).Inc()
-	c.log.Warn("a step of the collector failed, it is tried again", "step", step, "error", err)
+	c.mu.Lock()
+	if c.mu.complaints[step] == nil {
+		if c.mu.complaints == nil {
+			c.mu.complaints = make(map[string]*complaint.Complaint)
+		}
+		c.mu.complaints[step] = new(complaint.Complaint)
+	}
+	level := c.mu.complaints[step].Level(time.Now())
+	c.mu.Unlock()
+	c.log.Log(c.life, level, "a step of the collector failed, it is tried again", "step", step, "error", err)
 }
 
 // jitter changes a pause by up to a fifth, so that collectors, and loops of one, do not run in step.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/internal/complaint"
 	"scribe/internal/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -167,6 +168,7 @@ func (v *View) Run(ctx context.Context) error {
 	defer saver.Wait()
 
 	pause := v.cfg.MinBackoff
+	var trouble complaint.Complaint
 	for {
 		v.metrics.watches.Inc()
 		synced, err := v.watch(ctx)
@@ -175,8 +177,9 @@ func (v *View) Run(ctx context.Context) error {
 		}
 		if synced {
 			pause = v.cfg.MinBackoff
+			trouble.Over()
 		}
-		v.logger.Warn("the watch of categories ended, the last good state serves until it is begun again", "error", err, "pause", pause)
+		v.logger.Log(ctx, trouble.Level(time.Now()), "the watch of categories ended, the last good state serves until it is begun again", "error", err, "pause", pause)
 		timer := time.NewTimer(pause/2 + rand.N(pause/2+1))
 		select {
 		case <-timer.C:

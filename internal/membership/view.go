@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/internal/complaint"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -201,6 +202,7 @@ func (v *View) Run(ctx context.Context) error {
 	defer saver.Wait()
 
 	pause := v.cfg.MinBackoff
+	var trouble complaint.Complaint
 	for {
 		v.watches.Inc()
 		answered, err := v.watch(ctx)
@@ -209,8 +211,9 @@ func (v *View) Run(ctx context.Context) error {
 		}
 		if answered {
 			pause = v.cfg.MinBackoff
+			trouble.Over()
 		}
-		v.logger.Warn("the watch of members ended, the last list serves until it is begun again", "error", err, "pause", pause)
+		v.logger.Log(ctx, trouble.Level(time.Now()), "the watch of members ended, the last list serves until it is begun again", "error", err, "pause", pause)
 		if !sleep(ctx, jitter(pause)) {
 			return nil
 		}

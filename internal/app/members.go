@@ -34,6 +34,22 @@ func (a *App) startMembers(ctx context.Context) error {
 // it is not longer than a lease.
 const joinPatience = 5 * time.Second
 
+// leavePatience is how long a process that stops waits to tell the control plane so. What it has accepted needs the rest of the time that
+// it has to stop, and its membership ends by itself.
+const leavePatience = 2 * time.Second
+
+// leave ends the membership. A control plane that is away keeps no process from stopping in good order.
+func (a *App) leave(lease *membership.Lease) func(context.Context) error {
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, leavePatience)
+		defer cancel()
+		if err := lease.Close(ctx); err != nil {
+			a.log.WarnContext(ctx, "the control plane was not told that the process stops: its membership ends by itself", "after", a.cfg.LeaseTTL.Std(), "error", err)
+		}
+		return nil
+	}
+}
+
 // join makes the process a member of the cell, which is when others begin to send it work. A batcher needs its slot, so it waits for
 // the control plane. Others do their work with what they knew last while it is away, and become members when it is back.
 func (a *App) join(ctx context.Context) error {
@@ -53,14 +69,14 @@ func (a *App) join(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("join the cell: %w", err)
 		}
-		a.onStop("membership", lease.Close)
+		a.onStop("membership", a.leave(lease))
 		return a.awaitOwnBatcher(ctx)
 	}
 	lease, err := membership.Keep(a.parts.control, cfg)
 	if err != nil {
 		return fmt.Errorf("join the cell: %w", err)
 	}
-	a.onStop("membership", lease.Close)
+	a.onStop("membership", a.leave(lease))
 	timer := time.NewTimer(min(joinPatience, a.cfg.LeaseTTL.Std()))
 	defer timer.Stop()
 	select {

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
+	"strings"
 
 	"connectrpc.com/connect"
 
 	"scribe/consumer"
 	"scribe/internal/rpc"
+	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob"
 )
@@ -71,7 +74,8 @@ func exitCode(err error) int {
 		}
 	}
 	switch {
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, consumer.ErrUnavailable):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, consumer.ErrUnavailable), errors.Is(err, producer.ErrUnavailable),
+		errors.Is(err, producer.ErrUnknownOutcome):
 		return exitUnavailable
 	case errors.Is(err, blob.ErrNotFound), errors.Is(err, consumer.ErrUnknownCategory):
 		return exitNotFound
@@ -84,8 +88,16 @@ func exitCode(err error) int {
 var origin = regexp.MustCompile(`(^|\n|: |\(|; )(?:(?:blob|catalog|checkpoint|consumer|discovery|layout|producer|record|canceled|unknown|invalid_argument|deadline_exceeded|not_found|` +
 	`already_exists|permission_denied|resource_exhausted|failed_precondition|aborted|out_of_range|unimplemented|internal|unavailable|data_loss|unauthenticated): )+`)
 
-// plain is an error as a person reads it.
-func plain(err error) string { return origin.ReplaceAllString(rpc.Message(err), "$1") }
+// plain is an error as a person reads it: what two steps failed with for the same reason stands there once.
+func plain(err error) string {
+	var lines []string
+	for line := range strings.SplitSeq(origin.ReplaceAllString(rpc.Message(err), "$1"), "\n") {
+		if !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
 
 // called is what a person reads of a failed call. What a server says of a request names what was tried, on what and why; of any
 // other failure, doing and the address say it. The cause stays within reach of exitCode.
@@ -94,6 +106,8 @@ func called(server, doing string, err error) error {
 	switch {
 	case !ok:
 		return fmt.Errorf("%s: ask %s: %w", doing, server, err)
+	case ce.Code() == connect.CodeUnavailable && connect.IsWireError(ce) && len(ce.Details()) == 0: // the server answered, and has nobody to ask
+		return &callError{text: fmt.Sprintf("%s: %s can't reach its control plane: %s", doing, server, plain(errors.New(ce.Message()))), err: err}
 	case ce.Code() == connect.CodeUnavailable && rpc.Info(err).GetRetryAfter() == nil: // else the server answered, and says what it lacks
 		return &callError{text: fmt.Sprintf("%s: %s is not available: %s; --server or SCRIBE_SERVER gives another address", doing, server, ce.Message()), err: err}
 	case len(ce.Details()) == 0:

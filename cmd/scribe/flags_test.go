@@ -17,6 +17,7 @@ import (
 	"scribe/internal/app"
 	"scribe/internal/rpc"
 	"scribe/internal/units"
+	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -114,6 +115,7 @@ func TestExitCode(t *testing.T) {
 		{connect.NewError(connect.CodeUnavailable, errors.New("any")), exitUnavailable},
 		{rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "any"), exitUnavailable},
 		{context.DeadlineExceeded, exitUnavailable},
+		{fmt.Errorf("wrapped: %w", producer.ErrUnknownOutcome), exitUnavailable},
 		{&codedError{code: exitPartly, err: errors.New("any")}, exitPartly},
 	} {
 		if got := exitCode(c.err); got != c.want {
@@ -161,7 +163,7 @@ func TestPlain(t *testing.T) {
 		{fmt.Errorf("consumer: refused: %w", refused), "refused: join: it is gone"},
 		{errors.New("producer: unavailable: a/0, attempt 1: unavailable: dial tcp"), "a/0, attempt 1: dial tcp"},
 		{errors.New("consumer: checkpoint: cut"), "cut"},
-		{errors.Join(errors.New("record: x"), errors.New("consumer: y")), "x\ny"},
+		{errors.Join(errors.New("record: x"), errors.New("consumer: y"), errors.New("x")), "x\ny"},
 		{errors.New(`category "consumer": the producer: it is internal: unknown`), `category "consumer": the producer: it is internal: unknown`},
 	} {
 		if got := plain(c.err); got != c.want {
@@ -178,6 +180,10 @@ func TestCalled(t *testing.T) {
 	}
 	err = called("http://a", "tail x", connect.NewError(connect.CodeUnavailable, errors.New("refused")))
 	if got := err.Error(); !strings.HasPrefix(got, "tail x: http://a is not available: refused") || exitCode(err) != exitUnavailable {
+		t.Errorf("%q, exit code %d", got, exitCode(err))
+	}
+	err = called("http://a", "list groups", connect.NewWireError(connect.CodeUnavailable, errors.New("unavailable: dial tcp b: refused")))
+	if got := err.Error(); got != "list groups: http://a can't reach its control plane: dial tcp b: refused" || exitCode(err) != exitUnavailable {
 		t.Errorf("%q, exit code %d", got, exitCode(err))
 	}
 	if err := called("http://a", "create category", rpc.Errorf(scribev1.Reason_REASON_INVALID, "shards")); exitCode(err) != exitUsage {

@@ -47,7 +47,7 @@ but not all were stored.`,
 	fs.Var(&f.batchBytes, "batch-bytes", "size of a frame, 4KiB to 64MiB")
 	fs.Var(&f.maxMessage, "max-message", "longest line, at most 64MiB; the category has a limit of its own")
 	fs.Uint32Var(&f.shard, "shard", 0, "logical shard")
-	fs.Var(&f.timeout, "timeout", "how long to keep trying to store a message")
+	fs.Var(&f.timeout, "timeout", "how long to keep trying to store a message; 0s = for ever")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return produce(cmd, *server, args[0], args[1:], &f)
 	}
@@ -74,6 +74,14 @@ func (f *produceFlags) check(category string) (producer.AckLevel, error) {
 	return ack, errors.Join(errs...)
 }
 
+// requestTimeout is how long one request may take: not longer than what it is there for.
+func (f *produceFlags) requestTimeout() time.Duration {
+	if f.timeout > 0 {
+		return min(producer.DefaultRequestTimeout, f.timeout.Std())
+	}
+	return producer.DefaultRequestTimeout
+}
+
 // Bounds of the producer library.
 const (
 	minBatch units.Bytes = 4 << 10
@@ -88,7 +96,7 @@ func produce(cmd *cobra.Command, server, category string, files []string, f *pro
 	maxLine := int(f.maxMessage)
 	p, err := producer.New(server,
 		producer.WithAck(ack), producer.WithBatchBytes(int(f.batchBytes)), producer.WithMaxMessageBytes(maxLine),
-		producer.WithDeliveryTimeout(f.timeout.Std()), producer.WithLogger(slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))),
+		producer.WithDeliveryTimeout(f.timeout.Std()), producer.WithRequestTimeout(f.requestTimeout()), producer.WithLogger(slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))),
 		producer.WithMaxBufferedBytes(max(producer.DefaultMaxBufferedBytes, int64(maxLine)*2+chunkBytes)))
 	if err != nil {
 		return usage(err)

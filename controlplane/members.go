@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -157,7 +158,7 @@ func (c *ControlPlane) join(ctx context.Context, what string, member *scribev1.M
 	m.announce()
 	m.poke()
 	c.metrics.joins.Inc()
-	c.logger.Info("member joined", "member", member.GetId(), "slot", slot, "roles", member.GetRoles(), "url", member.GetUrl(), "ttl", ttl)
+	c.logger.Info("member joined", "member", member.GetId(), "slot", slot, "roles", roleNames(member.GetRoles()), "url", member.GetUrl(), "ttl", ttl)
 	return nil
 }
 
@@ -272,4 +273,13 @@ func (c *ControlPlane) WatchMembers(ctx context.Context, req *scribev1.WatchMemb
 			return err
 		}
 	}
+}
+
+// roleNames are roles as people name them.
+func roleNames(roles []scribev1.Role) []string {
+	names := make([]string, len(roles))
+	for i, r := range roles {
+		names[i] = strings.ToLower(strings.TrimPrefix(r.String(), "ROLE_"))
+	}
+	return names
 }

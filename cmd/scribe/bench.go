@@ -36,7 +36,10 @@ func newBench() *cobra.Command {
 		Short: "Measure writes, reads and latency beside the cost of compression alone",
 		Long: `Measure a cell on real text. Without --server the cell runs in this process, on files in a temporary folder, and is reached over
 TCP loopback; CPU time is then that of producer, every role and consumer together. Each figure stands beside what zstd alone
-costs on the same bytes in the same run.`,
+costs on the same bytes in the same run. MB are millions of bytes.`,
+		Example: `  scribe bench produce
+  scribe bench e2e --messages 100
+  scribe bench consume --workload access-log --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

@@ -39,6 +39,9 @@ Then each logical shard has one log, whoever writes, and all consumers get what 
 persisted, wherever they begin and whatever window they ask for. That costs two things: a logical shard is written by one
 batcher at a time (more shards: more batchers), and a message is delivered only when no other log can bring an older one, some
 milliseconds later. Streams that are open when a category becomes repeatable, or ceases to be, are opened again.`,
+		Example: `  scribe category create access --retention 7d
+  scribe category list
+  scribe category update access --quota 10MiB`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

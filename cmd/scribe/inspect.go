@@ -30,6 +30,9 @@ func newInspect() *cobra.Command {
 		Short: "Look into blobs, logs, frames, checkpoints and spools, and find damage and what dangles",
 		Long: `Look into what is stored, a JSON object a line. Damage is reported with its place, and makes the exit code 1; everything that can
 still be read is shown all the same.`,
+		Example: `  scribe inspect log access --verify
+  scribe inspect blob --data ./scribe-data
+  scribe inspect dangling --data ./scribe-data`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

@@ -221,11 +221,28 @@ func (a *App) serve(ctx context.Context) error {
 // such service would give up a server that comes back.
 func (a *App) notHere(w http.ResponseWriter, r *http.Request) {
 	if a.ready.Load() {
+		if other := a.otherMethod(r); other != "" {
+			w.Header().Set("Allow", other)
+			http.Error(w, fmt.Sprintf("%s is not served here, %s is", r.Method, other), http.StatusMethodNotAllowed)
+			return
+		}
 		http.NotFound(w, r)
 		return
 	}
 	w.Header().Set("Retry-After", "1")
 	http.Error(w, "starting, or stopping: try again", http.StatusServiceUnavailable)
+}
+
+// otherMethod is the method with which something is served at a path, empty if there is none.
+func (a *App) otherMethod(r *http.Request) string {
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		other := r.Clone(r.Context())
+		other.Method = method
+		if _, pattern := a.mux.Handler(other); pattern != "/" {
+			return method
+		}
+	}
+	return ""
 }
 
 func (a *App) readyz(w http.ResponseWriter, _ *http.Request) {

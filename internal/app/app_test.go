@@ -187,6 +187,9 @@ func TestReadiness(t *testing.T) {
 	if got := status("/nothing"); got != http.StatusNotFound {
 		t.Errorf("what no role serves: %d", got)
 	}
+	if got := status("/v1/lines/access"); got != http.StatusMethodNotAllowed {
+		t.Errorf("GET where lines are posted: %d", got)
+	}
 	a.ready.Store(false)
 	if got := status("/nothing"); got != http.StatusServiceUnavailable {
 		t.Errorf("what no role serves yet: %d", got)

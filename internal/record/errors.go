@@ -131,9 +131,10 @@ type InvalidError struct {
 	Reason string
 }
 
-// Error says which value of what is refused, and why.
+// Error says which value of what is refused, and why. It is passed on to who
+// gave the value, who has not heard of this package.
 func (e *InvalidError) Error() string {
-	return fmt.Sprintf("record: invalid %s %q: %s", e.What, e.Value, e.Reason)
+	return fmt.Sprintf("invalid %s %q: %s", e.What, e.Value, e.Reason)
 }
 
 // Is reports whether target is [ErrInvalid].

@@ -28,14 +28,14 @@ func (s *Spool) Append(recs []Record, claimed bool) ([]Ref, error) {
 		if err != nil {
 			return nil, err
 		}
+		var refs []Ref
 		buf, err := s.reserve(g, w.size)
-		if errors.Is(err, errAgain) {
-			continue
+		if err == nil {
+			refs, err = s.write(g, w, buf, claimed)
 		}
-		if err != nil {
-			return nil, err
+		if !errors.Is(err, errAgain) {
+			return refs, err
 		}
-		return s.write(g, w, buf, claimed)
 	}
 }
 
@@ -170,7 +170,12 @@ func (s *Spool) reserve(g *segment, n int64) ([]byte, error) {
 // write writes the records at the end of a segment and enters them. buf is the last chunk's memory for them. The tail is held.
 func (s *Spool) write(g *segment, w *writing, buf []byte, claimed bool) ([]Ref, error) {
 	s.mu.Lock()
+	if g.state != active {
+		s.mu.Unlock()
+		return nil, errAgain
+	}
 	durable := uint32(g.synced)
+	g.readers++ // a sync may fail while this is written, and then the keeper removes what nobody uses
 	s.mu.Unlock()
 	now := s.clock().UnixMicro()
 	refs := make([]Ref, len(w.recs))
@@ -191,13 +196,17 @@ func (s *Spool) write(g *segment, w *writing, buf []byte, claimed bool) ([]Ref, 
 		entries[i] = layout.Entry{Position: h.Position, Time: now, Offset: offset, Size: size, Messages: h.Messages}
 	}
 	if n, err := g.file.WriteAt(b, g.end); err != nil {
-		return nil, s.spoiled(g, b[:n], err)
+		err = s.spoiled(g, b[:n], err)
+		s.unpin(g)
+		return nil, err
 	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	g.readers--
 	if g.state != active {
 		// A sync failed while this was written. The keeper may already rewrite what the segment had, without this.
+		wake(s.kickKeeper)
 		return nil, ErrFailed
 	}
 	last := &g.chunks[len(g.chunks)-1]

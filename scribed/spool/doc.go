@@ -59,6 +59,7 @@
 //
 // Whoever holds tail (a mutex) owns the end of the log: it alone writes records and changes which segment is active. The syncer (a
 // goroutine) alone syncs records. The keeper (a goroutine) alone seals, rewrites and removes segments, and saves the state. The mutex mu
-// guards the book of what is held and all that these share; it is not held across I/O. Lock order: tail, then mu; the quarantine's own
-// mutex is taken with neither. A file that is read is pinned (segment.readers) and is removed by the keeper when nobody reads it.
+// guards the book of what is held and all that these share; it is not held across I/O. Lock order: tail, ballasting, mu; the
+// quarantine's own mutex is taken with none. A file that is read or written to is pinned (segment.readers), and the keeper removes it when
+// nobody uses it.
 package spool

@@ -330,6 +330,59 @@ func TestSyncContext(t *testing.T) {
 	syncAll(t, s)
 }
 
+// TestFailsWhileWritten: a sync fails while a record is written to the same segment, of which nothing is held any more. The segment is
+// removed when the write has ended.
+func TestFailsWhileWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fail, hold, removed atomic.Bool
+		held, release := make(chan struct{}), make(chan struct{})
+		s := openSpool(t, testConfig(), faults(vfs.NewMem(), func(op errorfs.Op) error {
+			switch {
+			case !isSegment(op):
+			case op.Kind == errorfs.OpFileSyncData && fail.CompareAndSwap(true, false):
+				return errInjected
+			case op.Kind == errorfs.OpFileWriteAt && hold.CompareAndSwap(true, false):
+				close(held)
+				<-release
+			case op.Kind == errorfs.OpRemove:
+				removed.Store(true)
+			}
+			return nil
+		}))
+		s.Done(appendOne(t, s, "a", 0, 100, true))
+		hold.Store(true)
+		written := make(chan error, 1)
+		go func() {
+			_, err := s.Append([]Record{{Category: "a", Data: payload("a", 1, 100)}}, false)
+			written <- err
+		}()
+		<-held
+		fail.Store(true)
+		_ = s.Sync(t.Context()) // that of records which nobody wants may fail
+		synctest.Wait()
+		if fail.Load() {
+			t.Error("no sync failed")
+		}
+		if removed.Load() {
+			t.Error("the segment was removed while it was written to")
+		}
+		close(release)
+		if err := <-written; !errors.Is(err, ErrFailed) {
+			t.Errorf("append: %v, want ErrFailed", err)
+		}
+		synctest.Wait()
+		if !removed.Load() {
+			t.Error("the segment is left")
+		}
+		appendOne(t, s, "a", 2, 100, false)
+		settle(t, s)
+		check(t, s)
+		if got := claimAll(t, s, "a"); len(got) != 1 {
+			t.Errorf("%d records, want 1", len(got))
+		}
+	})
+}
+
 // TestDiskFull: appends are refused while the disk is full, nothing of them is seen, what is there is sealed, read, done and
 // reclaimed, and appends go on when there is room.
 func TestDiskFull(t *testing.T) {

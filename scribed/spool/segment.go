@@ -72,7 +72,7 @@ type segment struct {
 	// that of the last Append.
 	firstUnsynced, lastAppend uint64
 
-	// readers use the file or its name; whoever is the last of a gone segment lets the keeper remove it.
+	// readers use the file or its name, who writes to it among them; whoever is the last of a gone segment lets the keeper remove it.
 	readers int
 	gone    bool
 	// busy: it is being rewritten.

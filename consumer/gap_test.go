@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,12 +42,14 @@ func TestRetentionOvertakesTheFetch(t *testing.T) {
 		for i := range 40 {
 			c.add(shard, fmt.Sprint(i, "a"), fmt.Sprint(i, "b"), fmt.Sprint(i, "c"))
 		}
-		overtaken := false
+		var overtaken sync.Once
 		c.onFetch = func(_ int, req *scribev1.FetchRequest, res *scribev1.FetchResponse) error {
-			if !overtaken {
-				overtaken = true
-				c.expire(shard, 38)
-				for i := range res.GetPayloads() {
+			overtaken.Do(func() { c.expire(shard, 38) })
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			// Of those that were asked for at the same time none is older; what is left may be among them.
+			for i, raw := range req.GetPointers() {
+				if c.payloads[string(raw)] == nil {
 					res.Payloads[i] = &scribev1.Payload{Error: &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_MISSING}}
 				}
 			}

@@ -1,6 +1,7 @@
 package program
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"os"
@@ -31,7 +32,7 @@ func Main(m *testing.M) int {
 	if RaceEnabled {
 		args = append(args, "-race")
 	}
-	build := exec.Command("go", append(args, "scribe/cmd/scribe")...)
+	build := Command(context.Background(), "go", append(args, "scribe/cmd/scribe")...)
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "build the program under test:", err)

@@ -134,8 +134,26 @@ func (x *Index) ASCII(at, end int) bool {
 	return high == 0
 }
 
+// special returns where quotes, backslashes and controls are in the 64 bytes from at on, wherever blocks begin: most strings end within them. At the
+// end of the index it knows of none.
+func (x *Index) special(at int) uint64 {
+	i, shift := uint(at)/blockLen, uint(at)%blockLen
+	if i+1 >= uint(len(x.blocks)) {
+		return 0
+	}
+	return x.blocks[i].Special>>shift | x.blocks[i+1].Special<<1<<(blockLen-1-shift)
+}
+
 // next returns the place of the first quote, backslash or control at or behind at; len(b) if there is none.
 func (x *Index) next(at int) int {
+	if w := x.special(at); w != 0 {
+		return at + bits.TrailingZeros64(w)
+	}
+	return x.far(at)
+}
+
+// far is next where special knows of none.
+func (x *Index) far(at int) int {
 	i := at / blockLen
 	if i >= len(x.blocks) {
 		return len(x.b)
@@ -154,7 +172,12 @@ func (x *Index) next(at int) int {
 // StringEnd returns the place of the quote that ends the string whose first byte, behind its opening quote, is at at, and whether there is a
 // backslash in it. The quote must be before limit; if there is none, or a control character before it, quote is -1 and StringFault says what is wrong.
 func (x *Index) StringEnd(at, limit int) (quote int, escaped bool) {
-	if quote = x.next(at); quote < limit && x.b[quote] == '"' {
+	if w := x.special(at); w != 0 {
+		quote = at + bits.TrailingZeros64(w)
+	} else {
+		quote = x.far(at)
+	}
+	if quote < limit && x.b[quote] == '"' {
 		return quote, false
 	}
 	quote, fault := x.stringEnd(quote, limit)

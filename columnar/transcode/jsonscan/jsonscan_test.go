@@ -226,6 +226,7 @@ func TestStringsEnd(t *testing.T) {
 		for range 5_000 {
 			b := []byte(strings.Repeat("x", rng.IntN(200)))
 			b = append(b, randomText(rng, rng.IntN(20))...)
+			b = append(b, strings.Repeat("x", rng.IntN(200))...)
 			x.Reset(b)
 			at := rng.IntN(len(b) + 1)
 			limit := at + rng.IntN(len(b)-at+1)

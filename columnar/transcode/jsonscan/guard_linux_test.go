@@ -36,7 +36,7 @@ func TestNothingIsReadBeyondTheBytes(t *testing.T) {
 		var x Index
 		for n := range 300 {
 			for _, b := range [][]byte{memory[:n:n], memory[len(memory)-n:]} {
-				for _, fill := range []string{"x", `"`, `\`, "[", `{"a":1,`, "1e"} {
+				for _, fill := range []string{"x", `"`, `\`, "[", `{"a":1,`, "1e", "1", "123.5"} {
 					copy(b, bytes.Repeat([]byte(fill), n))
 					x.Reset(b)
 					x.StringEnd(0, n)
@@ -44,6 +44,7 @@ func TestNothingIsReadBeyondTheBytes(t *testing.T) {
 					if n > 0 {
 						x.Skip(0, n, 0)
 						ShortInteger(b, 0, n)
+						ShortDecimal(b, 0, n)
 						Scalar(b)
 					}
 					for _, needle := range []string{"x", "\\\\\\", "1,{\"", "e1e"} {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -299,7 +300,7 @@ func TestSearch(t *testing.T) {
 }
 
 func FuzzScalar(f *testing.F) {
-	for _, s := range []string{"null", "true", "false", "0", "-0", "01", "1.5e+10", "1.", "1.25", "-0.0", "123456789.123456", "0.000001", ".5", "1e", "-", "+1", "NaN", "Infinity", "0x10", "1_000", "tru", "123456789012345678", "1234567890123456789"} {
+	for _, s := range []string{"null", "true", "false", "0", "-0", "01", "1.5e+10", "1.", "1.25", "-0.0", "123456789.123456", "0.000001", ".5", "1e", "-", "+1", "NaN", "Infinity", "0x10", "1_000", "tru", "123456789012345678", "1234567890123456789", "-12345678", "12345678.12345678", "00000000", "123456789012.345"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -315,6 +316,21 @@ func FuzzScalar(f *testing.F) {
 			if err := json.Unmarshal(b, &want); err != nil || v != want || end != len(b) || kind != Integer {
 				t.Fatalf("%q is the integer %d, for encoding/json %d, %v", b, v, want, err)
 			}
+		}
+		longer := append(slices.Clip(b), ",1234567890"...)
+		if v, end, ok := ShortInteger(b, 0, len(b)); !ok {
+			if _, _, ok = ShortInteger(longer, 0, len(longer)); ok {
+				t.Fatalf("%q is no integer, and one where more follows", b)
+			}
+		} else if again, endAgain, ok := ShortInteger(longer, 0, len(longer)); !ok || again != v || endAgain != end {
+			t.Fatalf("%q is the integer %d, and %d where more follows", b, v, again)
+		}
+		if v, places, end, ok := ShortDecimal(b, 0, len(b)); !ok {
+			if _, _, _, ok = ShortDecimal(longer, 0, len(longer)); ok {
+				t.Fatalf("%q is no decimal, and one where more follows", b)
+			}
+		} else if again, placesAgain, endAgain, ok := ShortDecimal(longer, 0, len(longer)); !ok || again != v || placesAgain != places || endAgain != end {
+			t.Fatalf("%q is %d with %d places, and %d with %d where more follows", b, v, places, again, placesAgain)
 		}
 		if v, places, end, ok := ShortDecimal(b, 0, len(b)); ok {
 			var want float64

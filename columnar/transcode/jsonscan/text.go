@@ -2,6 +2,8 @@ package jsonscan
 
 import (
 	"bytes"
+	"encoding/binary"
+	"math/bits"
 	"slices"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -193,57 +195,73 @@ func SkipSpace(b []byte, at, limit int) int {
 	return at
 }
 
+// digits reads the decimal digits at at: as a number, good for up to 18 of them, and where they end.
+func digits(b []byte, at, limit int) (v uint64, end int) {
+	for at+8 <= limit {
+		const zeros, overNine, highs = 0x3030303030303030, 0x7676767676767676, 0x8080808080808080
+		d := binary.LittleEndian.Uint64(b[at:]) ^ zeros
+		other := (d + overNine | d) & highs // in the first byte that is no digit, and maybe in some behind it
+		if other == 0 {
+			v = 1e8*v + eightDigits(d)
+			at += 8
+			continue
+		}
+		n := bits.TrailingZeros64(other) / 8
+		return v*powers[n] + eightDigits(d<<(64-8*uint(n))), at + n
+	}
+	for ; at < limit && b[at]-'0' <= 9; at++ {
+		v = 10*v + uint64(b[at]-'0')
+	}
+	return v, at
+}
+
+// eightDigits is the number of eight digits, the first in the lowest byte.
+func eightDigits(d uint64) uint64 {
+	d = d*10 + d>>8
+	const pairs = 0x000000FF000000FF
+	return (d&pairs*(100+1_000_000<<32) + d>>16&pairs*(1+10_000<<32)) >> 32
+}
+
+// powers are those of ten.
+var powers = [16]uint64{1, 10, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15}
+
 // ShortInteger reads an integer of at most 18 digits that begins at at and ends, at end, where a value can; ok is false for whatever else is there.
 func ShortInteger(b []byte, at, limit int) (v int64, end int, ok bool) {
-	i := at
+	first := at
 	if b[at] == '-' {
-		i++
+		first++
 	}
-	first := i
-	for i < limit {
-		d := b[i] - '0'
-		if d > 9 {
-			break
-		}
-		v = 10*v + int64(d)
-		i++
-	}
-	n := i - first
-	if n == 0 || n > 18 || n > 1 && b[first] == '0' || i < limit && !ends[b[i]] {
+	u, end := digits(b, first, limit)
+	n := end - first
+	if n == 0 || n > 18 || n > 1 && b[first] == '0' || end < limit && !ends[b[end]] {
 		return 0, at, false
 	}
-	if first != at {
+	if v = int64(u); first != at {
 		v = -v
 	}
-	return v, i, true
+	return v, end, true
 }
 
 // ShortDecimal reads a number of at most 15 digits, of which some stand behind a point, that begins at at and ends, at end, where a value can: v is the
 // number without the point, places how many digits are behind it. ok is false for whatever else is there.
 func ShortDecimal(b []byte, at, limit int) (v int64, places, end int, ok bool) {
-	i := at
+	first := at
 	if b[at] == '-' {
-		i++
+		first++
 	}
-	first := i
-	for i < limit && b[i]-'0' <= 9 {
-		v = 10*v + int64(b[i]-'0')
-		i++
-	}
-	whole := i - first
-	if whole == 0 || whole > 15 || whole > 1 && b[first] == '0' || i >= limit || b[i] != '.' {
+	whole, point := digits(b, first, limit)
+	n := point - first
+	if n == 0 || n > 15 || n > 1 && b[first] == '0' || point >= limit || b[point] != '.' {
 		return 0, 0, at, false
 	}
-	point := i
-	for i++; i < limit && b[i]-'0' <= 9; i++ {
-		v = 10*v + int64(b[i]-'0')
-	}
-	places = i - point - 1
-	if places == 0 || whole+places > 15 || i < limit && !ends[b[i]] {
+	fraction, end := digits(b, point+1, limit)
+	places = end - point - 1
+	if places == 0 || n+places > 15 || end < limit && !ends[b[end]] {
 		return 0, 0, at, false
 	}
+	v = int64(whole*powers[places] + fraction)
 	if first != at {
 		v = -v
 	}
-	return v, places, i, true
+	return v, places, end, true
 }

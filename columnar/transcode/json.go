@@ -159,10 +159,13 @@ func (j *jsonPlan) addTerm(t term) {
 }
 
 func (j *jsonPlan) reader() frameReader {
-	r := &jsonReader{j: j, shape: newShape(j.top)}
+	r := &jsonReader{j: j}
 	r.w.slots = make([]slot, j.slots)
+	r.shape = newShape(j.top, r.w.slots)
 	r.w.wantRest = j.p.wantsRest
-	r.w.decide = r.decide
+	if len(j.terms) > 0 {
+		r.w.decide = r.decide
+	}
 	r.decided = make([]uint32, len(j.terms))
 	return r
 }

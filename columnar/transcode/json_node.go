@@ -81,8 +81,9 @@ func structNode(typ *schema.Type) *node {
 type shape struct {
 	node    *node
 	below   []*shape // by child; nil for those without a node
-	entries []entry  // the first stands for the beginning of an object
-	byKey   map[string]int32
+	start   entry    // stands for the beginning of an object
+	byKey   map[string]*entry
+	slots   []slot // of the walk; none for the values of structs, which have no slots
 	objects uint64 // that were walked so far
 	seen    uint64 // what objects was of the shape above when this one was last there
 }
@@ -91,11 +92,11 @@ type shape struct {
 type entry struct {
 	// The first sixteen bytes of the key with its quotes and the colon, and which of their bits count.
 	w0, m0, w1, m1 uint64
-	text           string // all of it
-	size           int32  // its length; of the first entry more than any row has
+	size           int    // the length of text; of the beginning more than any row has
+	slot           *slot  // of the child, nil without one
+	next           *entry // the beginning at first
 	child          int32  // of the node, -1 for a key that does not matter
-	slot           int32  // of the child, -1 without one
-	next           int32
+	text           string // all of it
 }
 
 // Bounds of what is learned: more keys are looked up every time.
@@ -104,25 +105,26 @@ const (
 	maxLearnedKey = 128
 )
 
-func newShape(n *node) *shape {
-	s := &shape{node: n, below: make([]*shape, len(n.children)), entries: []entry{{size: math.MaxInt32}}, byKey: map[string]int32{}}
+func newShape(n *node, slots []slot) *shape {
+	s := &shape{node: n, slots: slots, below: make([]*shape, len(n.children)), byKey: map[string]*entry{}}
+	s.start.size, s.start.next = math.MaxInt32, &s.start
 	for i := range n.children {
 		if below := n.children[i].below; below != nil {
-			s.below[i] = newShape(below)
+			s.below[i] = newShape(below, slots)
 		}
 	}
 	return s
 }
 
-// learn adds a key without escapes.
-func (s *shape) learn(key []byte, child int32) int32 {
-	if len(s.entries) > maxLearned || len(key) > maxLearnedKey {
-		return 0
+// learn adds a key without escapes. It returns nil if there is no room for it.
+func (s *shape) learn(key []byte, child int32) *entry {
+	if len(s.byKey) >= maxLearned || len(key) > maxLearnedKey {
+		return nil
 	}
-	e := entry{text: `"` + string(key) + `":`, child: child, slot: -1}
-	e.size = int32(len(e.text))
-	if child >= 0 && s.below[child] == nil {
-		e.slot = int32(s.node.children[child].slot)
+	e := &entry{text: `"` + string(key) + `":`, child: child, next: &s.start}
+	e.size = len(e.text)
+	if child >= 0 && s.below[child] == nil && len(s.slots) > 0 {
+		e.slot = &s.slots[s.node.children[child].slot]
 	}
 	var text [16]byte
 	n := copy(text[:], e.text)
@@ -133,63 +135,60 @@ func (s *shape) learn(key []byte, child int32) int32 {
 	} else if n < 16 {
 		e.m1 = 1<<(8*(n-8)) - 1
 	}
-	s.entries = append(s.entries, e)
-	at := int32(len(s.entries) - 1)
-	s.byKey[string(key)] = at
-	return at
+	s.byKey[string(key)] = e
+	return e
 }
 
-// matches reports whether the entry's text stands at at, where 16 bytes can be read, and ends before limit. The first entry never does.
+// matches reports whether the entry's text stands at at, where 16 bytes can be read, and ends before limit. The beginning never does.
 func (e *entry) matches(b []byte, at, limit int) bool {
 	w := b[at : at+16 : at+16]
-	return (binary.LittleEndian.Uint64(w)^e.w0)&e.m0|(binary.LittleEndian.Uint64(w[8:])^e.w1)&e.m1 == 0 && at+int(e.size) < limit && (e.size <= 16 || e.matchesRest(b, at))
+	return (binary.LittleEndian.Uint64(w)^e.w0)&e.m0|(binary.LittleEndian.Uint64(w[8:])^e.w1)&e.m1 == 0 && at+e.size < limit && (e.size <= 16 || e.matchesRest(b, at))
 }
 
 func (e *entry) matchesRest(b []byte, at int) bool {
 	return string(b[at+16:at+len(e.text)]) == e.text[16:]
 }
 
-// key reads a key and its colon at at, where the key's quote must be. prev is the entry of the key before, 0 at the beginning. It returns the key's
-// entry, or that of the key before for one that was not learned, the node's child, -1 if it does not matter, and the place of the value.
-func (s *shape) key(w *walker, at int, prev int32) (now, kid int32, value int) {
+// key reads a key and its colon at at, where the key's quote must be. prev is the entry of the key before, or of the beginning. It returns the key's
+// entry, or prev for one that was not learned, the node's child, -1 if it does not matter, and the place of the value.
+func (s *shape) key(w *walker, at int, prev *entry) (now *entry, kid int32, value int) {
 	b, limit := w.b, w.limit
 	if at+16 <= len(b) {
-		guess := s.entries[prev].next
+		e := prev.next
 		for range 3 {
-			e := &s.entries[guess]
 			if e.matches(b, at, limit) {
-				s.entries[prev].next = guess
-				if at += int(e.size); b[at] <= ' ' {
+				prev.next = e
+				if at += e.size; b[at] <= ' ' {
 					at = jsonscan.SkipSpace(b, at, limit)
 				}
-				return guess, e.child, at
+				return e, e.child, at
 			}
-			guess = e.next
+			e = e.next
 		}
 	}
 	return s.lookUp(w, at, prev)
 }
 
 // lookUp is key without a guess.
-func (s *shape) lookUp(w *walker, at int, prev int32) (now, kid int32, value int) {
+func (s *shape) lookUp(w *walker, at int, prev *entry) (now *entry, kid int32, value int) {
 	b, limit := w.b, w.limit
 	if at >= limit || b[at] != '"' {
-		return 0, 0, w.fail(at, jsonscan.WantKey)
+		return nil, 0, w.fail(at, jsonscan.WantKey)
 	}
 	quote, escaped := w.x.StringEnd(at+1, limit)
 	if quote < 0 {
-		return 0, 0, w.failText(at + 1)
+		return nil, 0, w.failText(at + 1)
 	}
 	raw := b[at+1 : quote]
 	value = jsonscan.SkipSpace(b, quote+1, limit)
 	if value >= limit || b[value] != ':' {
-		return 0, 0, w.fail(value, jsonscan.WantColon)
+		return nil, 0, w.fail(value, jsonscan.WantColon)
 	}
 	value = jsonscan.SkipSpace(b, value+1, limit)
 	if !escaped {
-		if now = s.byKey[string(raw)]; now != 0 {
-			s.entries[prev].next = now
-			return now, s.entries[now].child, value
+		if now = s.byKey[string(raw)]; now != nil {
+			prev.next = now
+			return now, now.child, value
 		}
 	}
 	key := raw
@@ -205,8 +204,8 @@ func (s *shape) lookUp(w *walker, at int, prev int32) (now, kid int32, value int
 		kid = at
 	}
 	if !escaped {
-		if now = s.learn(raw, kid); now != 0 {
-			s.entries[prev].next = now
+		if now = s.learn(raw, kid); now != nil {
+			prev.next = now
 			return now, kid, value
 		}
 	}

@@ -261,7 +261,7 @@ type place struct {
 // structInto appends an object to a column of structs.
 func (w *walker) structInto(c *column, at int) (end int, fault jsonscan.Fault) {
 	if c.shape == nil {
-		c.shape = newShape(structNode(c.typ))
+		c.shape = newShape(structNode(c.typ), nil)
 		for i := range c.typ.Fields {
 			if len(c.typ.Fields[i].Aliases) > 0 {
 				c.found = make([]place, len(c.children))
@@ -311,7 +311,7 @@ func (c *column) absent(at int) jsonscan.Fault {
 func (w *walker) members(c *column, s *shape, at int) (end int, fault jsonscan.Fault) {
 	s.objects++
 	number := s.objects
-	prev := int32(0)
+	prev := &s.start
 	for first := true; ; first = false {
 		if at, end = w.element(at, first); at < 0 {
 			return end, fault

@@ -44,7 +44,8 @@ type walker struct {
 	fault   jsonscan.Fault
 	scratch []byte
 
-	// decide is called with the terms of a child of the top node once it was read, and reports whether the rest of the row is needed.
+	// decide is called with the terms of a child of the top node once it was read, and reports whether the rest of the row is needed. It is nil where there
+	// is nothing to decide.
 	decide   func(terms []int) bool
 	wantRest bool
 	rest     []member // undeclared members at the top, when they are wanted
@@ -122,19 +123,19 @@ func (w *walker) object(s *shape, at, depth int, top bool) int {
 	if at < limit && b[at] == '}' {
 		return at + 1
 	}
-	prev := int32(0)
+	prev := &s.start
 	for {
 		key := at
 		var kid int32
-		if e := &s.entries[s.entries[prev].next]; at+16 <= len(b) && e.matches(b, at, limit) {
+		if e := prev.next; at+16 <= len(b) && e.matches(b, at, limit) {
 			// The key is the one that came here the last time.
-			prev, kid = s.entries[prev].next, e.child
-			if at += int(e.size); b[at] <= ' ' {
+			prev, kid = e, e.child
+			if at += e.size; b[at] <= ' ' {
 				at = jsonscan.SkipSpace(b, at, limit)
 			}
-			if slot := e.slot; slot >= 0 && w.slots[slot].gen != w.gen {
-				w.slots[slot].gen = w.gen
-				at = w.value(&w.slots[slot], at, depth)
+			if e.slot != nil && e.slot.gen != w.gen {
+				e.slot.gen = w.gen
+				at = w.value(e.slot, at, depth)
 			} else {
 				at = w.member(s, kid, key, at, depth, top)
 			}
@@ -147,7 +148,7 @@ func (w *walker) object(s *shape, at, depth int, top bool) int {
 		if at < 0 {
 			return at
 		}
-		if kid >= 0 && top {
+		if kid >= 0 && top && w.decide != nil {
 			if terms := s.node.children[kid].terms; terms != nil && !w.decide(terms) {
 				return stopped
 			}

@@ -20,7 +20,8 @@
 // plain Go where there is none, and one walk over each row finds the values of the columns that are needed. What the walk finds are slots: a place in
 // the row and a kind. Terms of the predicate that compare one column with constants are decided on slots, as soon as the column was seen; a row that fails is left
 // there and then ([Spec].EarlyStop). Before that, terms that stand at the top of an AND look for their constant in the bytes of a whole frame, and only
-// rows around a find are walked at all. Only rows that pass are made into columns. What is left of the predicate is evaluated on the
+// rows around a find are walked at all. Only rows that pass are made into columns; without such terms the walk
+// itself appends the usual values. What is left of the predicate is evaluated on the
 // batch, by package vector.
 //
 // # Rows that do not fit

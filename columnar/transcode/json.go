@@ -56,17 +56,32 @@ type fieldClass uint8
 
 const (
 	otherField fieldClass = iota
-	intField              // Int64
 	textField             // String or Binary
+	listField             // List of Int64, String or Binary
+	intField              // Int64
+	floatField            // Float64
+	boolField             // Bool
+	timeField             // Timestamp
 	wordField             // the others of hasWord
 )
+
+// word reports whether values are of hasWord.
+func (c fieldClass) word() bool { return c >= intField }
 
 func classOf(t *schema.Type) fieldClass {
 	switch {
 	case t.Kind == schema.Int64:
 		return intField
+	case t.Kind == schema.Float64:
+		return floatField
+	case t.Kind == schema.Bool:
+		return boolField
+	case t.Kind == schema.Timestamp:
+		return timeField
 	case isText(t.Kind):
 		return textField
+	case t.Kind == schema.List && (t.Elem.Kind == schema.Int64 || isText(t.Elem.Kind)):
+		return listField
 	case hasWord(t.Kind):
 		return wordField
 	default:
@@ -200,9 +215,9 @@ func (r *jsonReader) frame(rows *rows, f record.Frame, first uint32) error {
 	for i := range r.j.fields {
 		f := &r.j.fields[i]
 		r.columns = append(r.columns, rows.declared[f.field])
-		// Lists are appended before the predicate is decided where there is nothing to decide.
+		// Where there is nothing to decide, values need not wait for the end of their row. If it is damaged, badRow takes them back.
 		if len(r.j.terms) == 0 {
-			r.atOnce(f, rows.declared[f.field])
+			r.atOnce(f, rows.declared[f.field], r.j.p.fields[f.field].nullable)
 		}
 	}
 	r.rows, r.push = rows, !rows.all
@@ -230,13 +245,14 @@ func (r *jsonReader) frame(rows *rows, f record.Frame, first uint32) error {
 	return r.decoder.Err()
 }
 
-// atOnce lets the walk append simple lists.
-func (r *jsonReader) atOnce(f *jsonField, c *column) {
-	if c.typ.Kind == schema.List && f.only >= 0 && (c.typ.Elem.Kind == schema.Int64 || isText(c.typ.Elem.Kind)) {
-		r.w.slots[f.only].into = c
+// atOnce lets the walk append usual values to the column of a field, and to those of its parts, which saves a second look at them.
+func (r *jsonReader) atOnce(f *jsonField, c *column, nullable bool) {
+	if f.only >= 0 && f.class != otherField {
+		s := &r.w.slots[f.only]
+		s.into, s.takes, s.nullable = c, f.class, nullable
 	}
 	for i := range f.parts {
-		r.atOnce(&f.parts[i], c.children[i])
+		r.atOnce(&f.parts[i], c.children[i], c.children[i].nullable)
 	}
 }
 
@@ -395,13 +411,13 @@ func (r *jsonReader) emit(rows *rows, start int) {
 			continue
 		}
 		switch {
+		case s.kind == slotDone:
+			continue
 		case f.class == textField && s.kind == slotText:
 			c.appendPart(w.b, int(s.at), int(s.end))
 			continue
 		case f.class == intField && s.kind == slotInt:
 			c.appendInt64(s.val)
-			continue
-		case s.kind == slotDone:
 			continue
 		}
 		r.emitOther(rows, f, c, s, start)
@@ -425,7 +441,7 @@ func (r *jsonReader) emitOther(rows *rows, f *jsonField, c *column, s *slot, sta
 		}
 		return
 	}
-	if f.class == wordField || f.class == intField {
+	if f.class.word() {
 		if w.resolve(c, s); s.kind == slotValue {
 			c.appendWord(s.val)
 			return
@@ -463,7 +479,7 @@ func (r *jsonReader) emitStruct(f *jsonField, c *column, object *slot) (fault js
 			child.fallback(child)
 		case s.kind == slotObject:
 			fault = r.emitStruct(part, child, s)
-		case part.class == wordField || part.class == intField:
+		case part.class.word():
 			if r.w.resolve(child, s); s.kind == slotValue {
 				child.appendWord(s.val)
 			} else {

@@ -30,8 +30,10 @@ type slot struct {
 	at, end int32
 	val     int64
 	why     string
-	// into is a column of lists that takes simple ones at once; nil for others. It stays from row to row.
-	into *column
+	// into is the column to which usual values of the class takes are appended at once, and nulls if it is nullable. These stay from row to row.
+	into     *column
+	takes    fieldClass // otherField for a slot that only notes what it finds
+	nullable bool
 }
 
 // walker walks over rows of JSON, and fills slots. What it is given is text of which the index is known.
@@ -264,23 +266,43 @@ func (w *walker) value(s *slot, at, depth int) int {
 		if quote < 0 {
 			return w.failText(at + 1)
 		}
-		s.kind = slotText
-		if escaped {
+		s.kind, s.at, s.end = slotText, int32(at+1), int32(quote)
+		switch {
+		case escaped && s.takes == textField && w.unescapeInto(s.into, at+1, quote).OK():
+			s.kind = slotDone
+		case escaped:
 			s.kind = slotEscaped
+		case s.takes == textField:
+			s.kind = slotDone
+			s.into.appendPart(b, at+1, quote)
+		case s.takes == timeField:
+			if v, ok := instant(s.into.times, b[at+1:quote], false); ok {
+				s.kind = slotDone
+				s.into.appendInt64(v)
+			}
 		}
-		s.at, s.end = int32(at+1), int32(quote)
 		return quote + 1
 	case c-'0' <= 9 || c == '-':
 		if v, end, ok := jsonscan.ShortInteger(b, at, limit); ok {
+			if s.takes == intField {
+				s.kind = slotDone
+				s.into.appendInt64(v)
+				return end
+			}
 			s.kind, s.val, s.at, s.end = slotInt, v, int32(at), int32(end)
 			return end
 		}
 		if v, places, end, ok := jsonscan.ShortDecimal(b, at, limit); ok {
+			if s.takes == floatField && v != 0 {
+				s.kind = slotDone
+				s.into.appendFloat64(float64(v) / tens[places]) // both are exact, so the quotient is the float that is nearest
+				return end
+			}
 			s.kind, s.val, s.places, s.at, s.end = slotNumber, v, uint8(places), int32(at), int32(end)
 			return end
 		}
 	case c == '{' || c == '[':
-		if c == '[' && s.into != nil {
+		if c == '[' && s.takes == listField {
 			if end := w.simpleList(s.into, at+1); end >= 0 {
 				s.kind = slotDone
 				return end
@@ -293,15 +315,32 @@ func (w *walker) value(s *slot, at, depth int) int {
 		s.kind, s.at, s.end = slotContainer, int32(at), int32(end)
 		return end
 	}
-	end := jsonscan.ScalarEnd(b, at, limit)
+	return w.scalar(s, at)
+}
+
+// scalar is value for what has neither quotes nor brackets, and is no short number.
+func (w *walker) scalar(s *slot, at int) int {
+	b := w.b
+	end := jsonscan.ScalarEnd(b, at, w.limit)
+	kind := jsonscan.Scalar(b[at:end])
 	s.at, s.end = int32(at), int32(end)
-	switch jsonscan.Scalar(b[at:end]) {
+	switch kind {
 	case jsonscan.Null:
 		s.kind = slotNull
-	case jsonscan.True:
-		s.kind, s.val = slotTrue, 1
-	case jsonscan.False:
+		if s.nullable {
+			s.kind = slotDone
+			s.into.appendNull()
+		}
+	case jsonscan.True, jsonscan.False:
+		if s.takes == boolField {
+			s.kind = slotDone
+			s.into.appendBool(kind == jsonscan.True)
+			break
+		}
 		s.kind, s.val = slotFalse, 0
+		if kind == jsonscan.True {
+			s.kind, s.val = slotTrue, 1
+		}
 	case jsonscan.Integer, jsonscan.Fraction:
 		s.kind, s.places = slotNumber, 0
 	default:

@@ -191,7 +191,7 @@ type jsonReader struct {
 	w       walker
 	shape   *shape
 	decoder record.Decoder
-	message record.Record
+	message record.Record // the current one if the plan wantsMessage
 
 	rows          *rows
 	columns       []*column // of the plan's fields
@@ -221,6 +221,7 @@ func (r *jsonReader) frame(rows *rows, f record.Frame, first uint32) error {
 		}
 	}
 	r.rows, r.push = rows, !rows.all
+	rows.setMessage(&r.message, first)
 	r.frameBytes, r.base, r.covered = f.Bytes, 0, 0
 	if r.j.search != nil {
 		r.search.reset(r.j.search)
@@ -229,14 +230,18 @@ func (r *jsonReader) frame(rows *rows, f record.Frame, first uint32) error {
 		r.frameBytes, r.w.b = nil, nil
 		r.w.x.Release(keepIndex)
 	}()
-	for r.decoder.Next(&r.message) {
-		rows.setMessage(&r.message, first+uint32(r.message.Index))
-		at := r.place(r.message.Payload)
+	var m record.Record // on the stack: its pointers change with each message, of which the collector would be told
+	for r.decoder.Next(&m) {
+		if r.j.p.wantsMessage {
+			r.message = m
+		}
+		rows.index = first + uint32(m.Index)
+		at := r.place(m.Payload)
 		r.wanted = !r.push || r.messageWanted()
 		if r.j.lines {
-			r.linesOf(rows, at, at+len(r.message.Payload))
+			r.linesOf(rows, at, at+len(m.Payload))
 		} else {
-			r.row(rows, at, at+len(r.message.Payload))
+			r.row(rows, at, at+len(m.Payload))
 		}
 		if err := rows.err(); err != nil {
 			return err

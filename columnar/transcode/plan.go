@@ -19,6 +19,7 @@ type plan struct {
 	rejects bool // rows that do not fit are left out
 	// Some columns cost what others don't.
 	wantsError, wantsRest bool
+	wantsMessage          bool // its time, key, attributes or payload
 	earlyStop             bool
 
 	inputs []input       // what is read of rows, in the order of Schema.Columns()
@@ -126,6 +127,7 @@ func (p *plan) addInputs(needed map[string]bool) error {
 		}
 		if c.Field < 0 {
 			p.own = append(p.own, len(p.inputs))
+			p.wantsMessage = p.wantsMessage || own != ownIndex && own != ownRest && own != ownError
 		}
 		p.inputs = append(p.inputs, input{name: c.Name, typ: c.Type, field: c.Field, own: own})
 		f := arrow.Field{Name: c.Name, Type: c.Type.Arrow(), Nullable: true}

@@ -161,13 +161,12 @@ type routes struct {
 
 func (r *routes) batchers() []writeproxy.Batcher {
 	members := r.app.parts.members.Members(scribev1.Role_ROLE_BATCHER)
+	if len(members) == 0 && r.app.parts.batcher == nil {
+		members = r.app.parts.members.Last(scribev1.Role_ROLE_BATCHER)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.made && len(members) == len(r.members) && (len(members) == 0 || &members[0] == &r.members[0]) {
-		return r.current
-	}
-	if len(members) == 0 && len(r.current) > 0 && r.app.parts.batcher == nil {
-		r.members = members
 		return r.current
 	}
 	clients := make(map[string]rpc.BatchService, len(members))

@@ -116,7 +116,7 @@ func (v *View) load() {
 		v.logger.Error("the last list of members cannot be read and is ignored", "file", v.cfg.File, "error", err)
 		return
 	}
-	v.list.Store(newList(members))
+	v.list.Store(newList(members, nil))
 	v.readied.Do(func() { close(v.ready) })
 	v.logger.Info("the last list of members was read", "file", v.cfg.File, "members", len(members), "saved_at", time.UnixMicro(savedAt))
 }

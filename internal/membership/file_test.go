@@ -144,6 +144,13 @@ func TestStartWithoutControlPlane(t *testing.T) {
 		if got := v.Members(0); ids(got) != "c" {
 			t.Errorf("members %q", ids(got))
 		}
+		// Nobody offers the role of b any more.
+		if none, last := v.Members(scribev1.Role_ROLE_WRITEPROXY), v.Last(scribev1.Role_ROLE_WRITEPROXY); len(none) != 0 || ids(last) != "b" {
+			t.Errorf("write proxies %q, and last %q", ids(none), ids(last))
+		}
+		if last := v.Last(scribev1.Role_ROLE_BATCHER); ids(last) != "c" {
+			t.Errorf("the last batchers are %q", ids(last))
+		}
 		stop()
 
 		s.set(func(s *source) { s.mu.down = true })

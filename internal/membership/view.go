@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -101,11 +102,14 @@ type View struct {
 type list struct {
 	all    []*scribev1.Member
 	byRole map[scribev1.Role][]*scribev1.Member
+	// last has, for roles that nobody offers, those who offered them in the newest list before that had any.
+	last map[scribev1.Role][]*scribev1.Member
 	// replaced is closed when another list has taken its place.
 	replaced chan struct{}
 }
 
-func newList(members []*scribev1.Member) *list {
+// newList returns the list of members that follows another one; nil for the first.
+func newList(members []*scribev1.Member, before *list) *list {
 	l := &list{all: members, byRole: make(map[scribev1.Role][]*scribev1.Member), replaced: make(chan struct{})}
 	for _, m := range members {
 		for i, role := range m.GetRoles() {
@@ -114,6 +118,17 @@ func newList(members []*scribev1.Member) *list {
 			}
 		}
 	}
+	if before == nil {
+		return l
+	}
+	l.last = maps.Clone(before.last)
+	for role, members := range before.byRole {
+		if l.last == nil {
+			l.last = make(map[scribev1.Role][]*scribev1.Member)
+		}
+		l.last[role] = members
+	}
+	maps.DeleteFunc(l.last, func(role scribev1.Role, _ []*scribev1.Member) bool { return len(l.byRole[role]) > 0 })
 	return l
 }
 
@@ -141,7 +156,7 @@ func NewView(cfg ViewConfig, deps ViewDeps) (*View, error) {
 	for _, op := range []string{"read", "write"} {
 		v.fileErrors.WithLabelValues(op)
 	}
-	v.list.Store(newList(nil))
+	v.list.Store(newList(nil, nil))
 	v.mu.stopped = make(chan struct{})
 	v.load()
 	if deps.Registerer == nil {
@@ -163,6 +178,17 @@ func NewView(cfg ViewConfig, deps ViewDeps) (*View, error) {
 func (v *View) Members(role scribev1.Role) []*scribev1.Member {
 	members, _ := v.Watch(role)
 	return members
+}
+
+// Last is Members, but where nobody offers the role it returns those who did in the newest list that had any. A control plane that comes back after
+// the leases of its members, or without its store, names nobody until they join again, and they do their work meanwhile. It is for who loses
+// nothing by calling one that is gone.
+func (v *View) Last(role scribev1.Role) []*scribev1.Member {
+	l := v.list.Load()
+	if members := l.byRole[role]; len(members) > 0 {
+		return members
+	}
+	return l.last[role]
 }
 
 // Watch is Members, with a channel that is closed when there is a newer list.
@@ -275,7 +301,7 @@ func (v *View) apply(members []*scribev1.Member) {
 	old := v.list.Load()
 	same := func(a, b *scribev1.Member) bool { return proto.Equal(a, b) }
 	if !slices.EqualFunc(old.all, members, same) {
-		v.list.Store(newList(members))
+		v.list.Store(newList(members, old))
 		close(old.replaced)
 		if !sameIdentities(old.all, members) {
 			select {

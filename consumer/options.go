@@ -233,7 +233,7 @@ func WithName(name string) Option { return option(func(c *config) { c.name = nam
 // WithClock sets the clock that [Consumer.Lag] compares with; the default is [time.Now].
 func WithClock(now func() time.Time) Option { return option(func(c *config) { c.now = now }) }
 
-// WithRandom sets the source of jitter: numbers in [0, 1).
+// WithRandom sets the source of jitter: numbers in [0, 1). It is called by several goroutines at the same time.
 func WithRandom(random func() float64) Option { return option(func(c *config) { c.random = random }) }
 
 // WithLogger sets where the consumer reports reconnects and retries; the default is nowhere.

@@ -180,7 +180,7 @@ func WithClock(now func() time.Time) Option {
 	return option(func(c *config) { c.now, c.ownClock = now, true })
 }
 
-// WithRandom sets the source of jitter: numbers in [0, 1).
+// WithRandom sets the source of jitter: numbers in [0, 1). It is called by several goroutines at the same time.
 func WithRandom(random func() float64) Option { return option(func(c *config) { c.random = random }) }
 
 // WithLogger sets where the producer reports retries and losses; the default is nowhere.

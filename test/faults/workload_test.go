@@ -243,7 +243,7 @@ func (wr *writer) run(ctx context.Context) {
 
 func (wr *writer) open(id *producer.Identity) error {
 	options := append([]producer.Option{
-		producer.WithAck(wr.level), producer.WithRandom(wr.rng.Float64), producer.WithLogger(slog.New(slog.NewTextHandler(&wr.log, nil))),
+		producer.WithAck(wr.level), producer.WithLogger(slog.New(slog.NewTextHandler(&wr.log, nil))),
 	}, wr.options...)
 	if id != nil {
 		options = append(options, producer.WithIdentity(*id))

@@ -37,7 +37,8 @@ type Config struct {
 	Pace func(persisted time.Time) time.Duration
 	// Prefetch is how many bytes it holds at most; 0 = 1 MiB.
 	Prefetch int64
-	Rand     *rand.Rand
+	// Rand is the follower's alone: its consumer pauses by chances of its own.
+	Rand *rand.Rand
 }
 
 // Follower is a consumer. Its methods may be called from any goroutine while Run runs.
@@ -99,7 +100,7 @@ func (f *Follower) open(server string) (*consumer.Consumer, error) {
 	}
 	options := []consumer.Option{
 		consumer.WithStart(start), consumer.WithName(f.Name), consumer.WithPrefetchBytes(f.Prefetch), consumer.WithRequestTimeout(2 * time.Second),
-		consumer.WithHeartbeat(100 * time.Millisecond), consumer.WithBackoff(10*time.Millisecond, 300*time.Millisecond), consumer.WithRandom(f.Rand.Float64),
+		consumer.WithHeartbeat(100 * time.Millisecond), consumer.WithBackoff(10*time.Millisecond, 300*time.Millisecond),
 		consumer.WithLogger(slog.New(slog.NewTextHandler(&f.Log, nil))),
 	}
 	if f.Window == history.Unbounded {

@@ -149,8 +149,8 @@ func TestAdmissionHTTP2(t *testing.T) {
 // A client that sends all of a body before it looks at the answer sees the refusal as well.
 func TestAdmissionSeenByPlainClient(t *testing.T) {
 	for _, network := range []string{"tcp", "unix"} {
-		for _, chunked := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/chunked=%t", network, chunked), func(t *testing.T) {
+		for _, kind := range []string{"announced", "chunked", "chunked and asked for"} {
+			t.Run(network+"/"+kind, func(t *testing.T) {
 				var b budget
 				e := start(t, network, admitting(&b))
 				addr := strings.TrimPrefix(e.url, "unix:")
@@ -161,16 +161,25 @@ func TestAdmissionSeenByPlainClient(t *testing.T) {
 				defer c.Close()
 				const size = 32 << 20
 				head := "POST /scribe.v1.WriteService/Write HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-				body := make([]byte, size)
-				if chunked {
-					_, err = fmt.Fprintf(c, "%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", head, size, body)
-				} else {
+				body, answers := make([]byte, size), bufio.NewReader(c)
+				switch kind {
+				case "announced":
 					_, err = fmt.Fprintf(c, "%sContent-Length: %d\r\n\r\n%s", head, size, body)
+				case "chunked":
+					_, err = fmt.Fprintf(c, "%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", head, size, body)
+				default:
+					if _, err = fmt.Fprintf(c, "%sTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n", head); err != nil {
+						break
+					}
+					if res, err := http.ReadResponse(answers, nil); err != nil || res.StatusCode != http.StatusContinue {
+						t.Fatalf("%v, %v", res, err)
+					}
+					_, err = fmt.Fprintf(c, "%x\r\n%s\r\n0\r\n\r\n", size/4, body[:size/4]) // refused long before the last of it
 				}
 				if err != nil {
 					t.Fatalf("send: %v", err)
 				}
-				res, err := http.ReadResponse(bufio.NewReader(c), nil)
+				res, err := http.ReadResponse(answers, nil)
 				if err != nil {
 					t.Fatalf("read the answer: %v", err)
 				}

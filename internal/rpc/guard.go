@@ -50,8 +50,8 @@ func guard(admit Admit, limit int64, next http.Handler) http.Handler {
 			guarded.Body = body
 			next.ServeHTTP(w, guarded)
 		}
-		// A client that asked before it sends does not send.
-		if body.refused != nil && !strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
+		// A client that asked before it sends does not send, unless it was told to go on: the first read of its body did that.
+		if body.refused != nil && (body.read > 0 || !strings.EqualFold(r.Header.Get("Expect"), "100-continue")) {
 			body.linger()
 		}
 	})

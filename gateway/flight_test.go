@@ -227,7 +227,7 @@ func TestFlightTooMany(t *testing.T) {
 func TestFlightGone(t *testing.T) {
 	ended := make(chan struct{})
 	rn := &runner{query: hanging(ended)}
-	s := serve(t, rn, func(c *Config) { c.StallTimeout = 300 * time.Millisecond })
+	s := serve(t, rn, nil)
 	c, ctx := s.flightClient()
 	info, err := c.Execute(ctx, "SELECT 1")
 	if err != nil {
@@ -243,14 +243,20 @@ func TestFlightGone(t *testing.T) {
 	r.Release()
 	s.counted(apiFlight, "cancelled", 1)
 
-	rn.query = endless(4000, 1000)
+	s = serve(t, &runner{query: endless(4000, 1000)}, func(c *Config) { c.StallTimeout = time.Second })
+	c, ctx = s.flightClient()
+	if info, err = c.Execute(ctx, "SELECT 1"); err != nil {
+		t.Fatal(err)
+	}
 	slow, err := c.DoGet(ctx, info.GetEndpoint()[0].GetTicket())
-	if err != nil {
+	switch {
+	case err == nil:
+		defer slow.Release()
+	case status.Code(err) != codes.DeadlineExceeded: // a busy machine's client may not even have taken the schema
 		t.Fatal(err)
 	}
 	s.await(func() bool { return testutil.ToFloat64(s.metrics.stalled) == 1 })
-	s.counted(apiFlight, "cancelled", 2)
-	slow.Release()
+	s.counted(apiFlight, "cancelled", 1)
 }
 
 func TestFlightLarge(t *testing.T) {

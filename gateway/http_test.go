@@ -440,7 +440,7 @@ func TestSlowClient(t *testing.T) {
 		next := res.(*result).next
 		res.(*result).next = func() (arrow.RecordBatch, error) { batchesRead++; return next() }
 		return res, err
-	}}, func(c *Config) { c.StallTimeout = 300 * time.Millisecond })
+	}}, func(c *Config) { c.StallTimeout = time.Second })
 	var before, during runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)

@@ -394,9 +394,18 @@ func TestDiskFull(t *testing.T) {
 func diskFull(t *testing.T, size int64) {
 	mem := vfs.NewCrashableMem()
 	d := newDisk(mem)
+	// What the keeper finds to remove could make room for the ballast before the second of the appends that shall be refused.
+	var noBallast atomic.Bool
+	fs := faults(d, func(op errorfs.Op) error {
+		if noBallast.Load() && strings.HasSuffix(op.Path, ballastName) && op.Kind == errorfs.OpCreate {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
 	c := testConfig()
-	s := openSpool(t, c, d)
+	s := openSpool(t, c, fs)
 	d.limit.Store(size)
+	noBallast.Store(true)
 	n := 0
 	var full error
 	for ; n < 500; n++ {
@@ -413,6 +422,7 @@ func diskFull(t *testing.T, size int64) {
 	if _, err := s.Append([]Record{{Category: "a", Data: payload("a", n, 9000)}}, false); !errors.Is(err, ErrFull) {
 		t.Fatalf("another append: %v, want ErrFull", err)
 	}
+	noBallast.Store(false)
 	settle(t, s) // sealing works although the disk is full
 	check(t, s)
 	again := openSpool(t, c, mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0}))

@@ -111,32 +111,34 @@ func (l lists) WatchMembers(ctx context.Context, _ *scribev1.WatchMembersRequest
 // TestStopWithoutControlPlane: a process whose control plane was stopped before it, or answers nothing, still stops in good order, with time
 // left for what it holds.
 func TestStopWithoutControlPlane(t *testing.T) {
-	for _, silent := range []bool{false, true} {
-		address, release, err := loopback.Reserve()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer release()
-		control, err := start(t, Direct, func(c *Config) { c.Roles, c.Listen = []Role{ControlPlane}, address })
-		if err != nil {
-			t.Fatal(err)
-		}
-		logs, err := start(t, Direct, func(c *Config) { c.Roles, c.Control = []Role{Metalog}, "http://"+address })
-		if err != nil {
-			t.Fatal(err)
-		}
-		if logs.slot.Load() == 0 {
-			t.Error("it is no member")
-		}
-		stopNow(t, control)
-		if silent {
-			l, err := net.Listen("tcp", address) // connections stay in its queue
+	for name, silent := range map[string]bool{"stopped": false, "silent": true} {
+		t.Run(name, func(t *testing.T) {
+			address, release, err := loopback.Reserve()
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer func() { _ = l.Close() }()
-		}
-		stopNow(t, logs)
+			defer release()
+			control, err := start(t, Direct, func(c *Config) { c.Roles, c.Listen = []Role{ControlPlane}, address })
+			if err != nil {
+				t.Fatal(err)
+			}
+			logs, err := start(t, Direct, func(c *Config) { c.Roles, c.Control = []Role{Metalog}, "http://"+address })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if logs.slot.Load() == 0 {
+				t.Error("it is no member")
+			}
+			stopNow(t, control)
+			if silent {
+				l, err := net.Listen("tcp", address) // connections stay in its queue
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = l.Close() }()
+			}
+			stopNow(t, logs)
+		})
 	}
 }
 

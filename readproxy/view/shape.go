@@ -117,9 +117,7 @@ type Shape struct {
 }
 
 // ShapeOf is the shape that has a need and nothing more.
-func ShapeOf(n *Need) *Shape { return shapeOf(n) }
-
-func shapeOf(n *Need) *Shape { return newShape(n.Columns, []alternative{n.alternative()}, n.EarlyStop) }
+func ShapeOf(n *Need) *Shape { return newShape(n.Columns, []alternative{n.alternative()}, n.EarlyStop) }
 
 func newShape(columns []string, list []alternative, earlyStop bool) *Shape {
 	s := &Shape{Columns: columns, any: list, EarlyStop: earlyStop && len(list[0].terms) > 0}

@@ -210,7 +210,7 @@ func (t *Table[T]) enter(k Key, c *version[T], q *Query, now time.Time) {
 		t.leave(c, oldest)
 	}
 	c.queries[q.ID] = q
-	own := shapeOf(q.Need)
+	own := ShapeOf(q.Need)
 	kept := c.shares.kept(own)
 	best, least := (*View[T])(nil), own.make(kept)+own.take(kept)
 	for _, v := range c.views {
@@ -359,7 +359,7 @@ func (c *version[T]) singles() []*group {
 	for _, q := range c.queries {
 		g := by[q.Need.key]
 		if g == nil {
-			g = &group{shape: shapeOf(q.Need)}
+			g = &group{shape: ShapeOf(q.Need)}
 			by[q.Need.key] = g
 			all = append(all, g)
 		}
@@ -433,7 +433,7 @@ func (t *Table[T]) Inputs(k Key) []string {
 	}
 	var names []string
 	for _, q := range c.queries {
-		names = append(names, shapeOf(q.Need).Inputs()...)
+		names = append(names, ShapeOf(q.Need).Inputs()...)
 	}
 	slices.Sort(names)
 	return slices.Compact(names)

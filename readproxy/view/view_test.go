@@ -62,13 +62,13 @@ func drawNeed(t *rapid.T) (*Need, expr.Expr) {
 func TestWhatCoversHasEveryRow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		need, where := drawNeed(t)
-		s := shapeOf(need)
+		s := ShapeOf(need)
 		var wheres []expr.Expr
 		all := []*Need{need}
 		wheres = append(wheres, where)
 		for range rapid.IntRange(0, 4).Draw(t, "more") {
 			n, w := drawNeed(t)
-			s = merge(s, shapeOf(n))
+			s = merge(s, ShapeOf(n))
 			all, wheres = append(all, n), append(wheres, w)
 		}
 		for i, n := range all {
@@ -118,13 +118,13 @@ func TestLongPredicatesBecomeAllRows(t *testing.T) {
 		return NewNeed([]string{"_index"}, and(all...), true)
 	}
 	all := []*Need{need(0, 100)}
-	s := shapeOf(all[0])
+	s := ShapeOf(all[0])
 	for query := 1; len(s.any[0].terms) > 0; query++ {
 		if query > maxPredicate/1000 {
 			t.Fatalf("%d alternatives", len(s.any))
 		}
 		n := need(query, 100)
-		s = merge(s, shapeOf(n))
+		s = merge(s, ShapeOf(n))
 		all = append(all, n)
 	}
 	if len(all) < 3 || s.Where() != nil || s.EarlyStop {

@@ -37,7 +37,7 @@ func TestCategories(t *testing.T) {
 			t.Fatal(err)
 		}
 		for field, want := range map[string]any{
-			"name": "orders", "retention": "8d", "shards": 8.0, "delivery": "exactly_once", "owner": "shop", "quota_per_second": "10000000", "window": "30s",
+			"name": "orders", "retention": "8d", "shards": 8.0, "delivery": "exactly_once", "owner": "shop", "quota_per_second": "10MB", "window": "30s",
 			"max_message": "1MiB", "schema": "version 1: json, 1 field",
 		} {
 			if got[field] != want {

@@ -85,7 +85,7 @@ func TestRecover(t *testing.T) {
 
 	to := filepath.Join(dir, "recovered")
 	s, notes := recoverRun(t, 0, "--data", data, "--dry-run")
-	if _, err := os.Stat(to); err == nil || !s.DryRun || s.Messages != 602 || !strings.Contains(notes, "log: id ") || !strings.Contains(notes, "retention 100h0m0s, 2 logical shards") {
+	if _, err := os.Stat(to); err == nil || !s.DryRun || s.Messages != 602 || !strings.Contains(notes, "log: id ") || !strings.Contains(notes, "retention 4d4h, 2 logical shards") {
 		t.Errorf("a dry run: %+v\n%s", s, notes)
 	}
 	if s, _ = recoverRun(t, 0, "--data", data, "--to", to, "--catalog", filepath.Join(data, "catalog")); s.Messages != 602 || s.Lost != 0 || s.Categories != 3 {

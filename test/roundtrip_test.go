@@ -112,7 +112,7 @@ func TestLineOverLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := cli(t, nil, "produce", "limits", file, "--server", c.write)
-		if r.Code != 6 || !strings.Contains(string(r.Stderr), "input.txt:2: ") || !strings.Contains(string(r.Stderr), "16777216") {
+		if r.Code != 6 || !strings.Contains(string(r.Stderr), "input.txt:2: ") || !strings.Contains(string(r.Stderr), "16MiB") {
 			t.Fatalf("exit code %d, want 6 and an error that names line 2 and the limit:\n%s", r.Code, r.Stderr)
 		}
 		sameBytes(t, "the other lines", tail(t, c, "limits"), []byte("one\nthree\n"))

@@ -105,18 +105,19 @@ func (d *Duration) Type() string { return "duration" }
 // Bytes is a size in bytes: "64MiB", "10MB", "512k", "1048576".
 type Bytes int64
 
-// sizes are the suffixes, longest first. A lone letter is binary, as in most tools of operators.
+// sizes are the suffixes with their factors: the largest first, a suffix that is the end of others after these. A lone letter is binary, as
+// in most tools of operators.
 var sizes = []struct {
 	suffix string
 	factor int64
 }{
 	{"tib", 1 << 40},
-	{"gib", 1 << 30},
-	{"mib", 1 << 20},
-	{"kib", 1 << 10},
 	{"tb", 1e12},
+	{"gib", 1 << 30},
 	{"gb", 1e9},
+	{"mib", 1 << 20},
 	{"mb", 1e6},
+	{"kib", 1 << 10},
 	{"kb", 1e3},
 	{"t", 1 << 40},
 	{"g", 1 << 30},
@@ -163,11 +164,11 @@ func About[N ~int | ~int64 | ~uint64 | ~float64](n N) string {
 // aboutUnits are the first letters of binary units.
 const aboutUnits = "KMGTPE"
 
-// String writes the size exactly, in the largest binary unit that divides it: "64MiB", "1000000B", "0".
+// String writes the size exactly, in the largest unit that divides it, but for kB: "64MiB", "10MB", "1500B", "0".
 func (b Bytes) String() string {
-	for _, u := range sizes[:4] {
+	for _, u := range sizes[:7] {
 		if int64(b) >= u.factor && int64(b)%u.factor == 0 {
-			return fmt.Sprintf("%d%s", int64(b)/u.factor, strings.ToUpper(u.suffix[:1])+"iB")
+			return fmt.Sprintf("%d%s%s", int64(b)/u.factor, strings.ToUpper(u.suffix[:1]), strings.Replace(u.suffix[1:], "b", "B", 1))
 		}
 	}
 	if b == 0 {

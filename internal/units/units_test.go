@@ -57,7 +57,7 @@ func TestParseBytes(t *testing.T) {
 }
 
 func TestBytesString(t *testing.T) {
-	for b, want := range map[Bytes]string{0: "0", 1: "1B", 1000: "1000B", 1024: "1KiB", 3 << 29: "1536MiB", 1_000_000: "1000000B"} {
+	for b, want := range map[Bytes]string{0: "0", 1: "1B", 1000: "1000B", 1024: "1KiB", 3 << 29: "1536MiB", 1_000_000: "1MB", 1_024_000: "1000KiB", 10_000_000: "10MB", 1_500_000: "1500000B", 7e12: "7TB"} {
 		if got := b.String(); got != want {
 			t.Errorf("%d is %q, want %q", int64(b), got, want)
 		}

@@ -1,11 +1,10 @@
 package batcher
 
 import (
-	"errors"
-	"fmt"
 	"runtime"
 	"time"
 
+	"scribe/internal/bounds"
 	"scribe/internal/pointer"
 	"scribe/internal/rpc"
 )
@@ -90,43 +89,31 @@ func DefaultConfig() Config {
 
 // Validate reports every fault.
 func (c *Config) Validate() error {
-	var faults []error
-	within := func(name string, v, low, high int64) {
-		if v < low || v > high {
-			faults = append(faults, fmt.Errorf("batcher: %s is %d, want %d to %d", name, v, low, high))
-		}
-	}
-	lasting := func(name string, v, low time.Duration) {
-		if v < low || v > time.Hour {
-			faults = append(faults, fmt.Errorf("batcher: %s is %v, want %v to 1h", name, v, low))
-		}
-	}
-	within("MemoryBytes", c.MemoryBytes, 1<<20, 1<<40)
-	if !(c.Share >= 0.1 && c.Share <= 1000) { // NaN is not
-		faults = append(faults, fmt.Errorf("batcher: Share is %v, want 0.1 to 1000", c.Share))
-	}
-	within("BodyBytes", c.BodyBytes, 0, 1<<40)
-	within("FlushBytes", c.FlushBytes, 1, 1<<30)
-	lasting("MaxAge", c.MaxAge, time.Millisecond)
-	lasting("FlushFloor", c.FlushFloor, 0)
-	within("MaxInFlight", int64(c.MaxInFlight), 1, 1024)
-	within("GroupCommit", int64(c.GroupCommit), 1, int64(max(c.MaxInFlight, 1)))
-	lasting("StallAfter", c.StallAfter, time.Millisecond)
-	within("PayloadBytes", int64(c.PayloadBytes), 1, 8<<20)
-	within("BlockBytes", int64(c.BlockBytes), 1, 8<<20)
-	within("Compressors", int64(c.Compressors), 0, 1024)
-	within("PutAttempts", int64(c.PutAttempts), 1, 100)
-	lasting("PutTimeout", c.PutTimeout, time.Millisecond)
-	lasting("LogTimeout", c.LogTimeout, time.Millisecond)
-	lasting("CommitPatience", c.CommitPatience, 0)
-	within("CommitAttempts", int64(c.CommitAttempts), 1, 100)
-	lasting("RetryBase", c.RetryBase, time.Millisecond)
-	lasting("RetryMax", c.RetryMax, c.RetryBase)
-	within("MaxLogs", int64(c.MaxLogs), 1, 1<<30)
+	f := bounds.Of("batcher")
+	f.Bytes("MemoryBytes", c.MemoryBytes, 1<<20, 1<<40)
+	f.Float("Share", c.Share, 0.1, 1000)
+	f.Bytes("BodyBytes", c.BodyBytes, 0, 1<<40)
+	f.Bytes("FlushBytes", c.FlushBytes, 1, 1<<30)
+	f.Duration("MaxAge", c.MaxAge, time.Millisecond, time.Hour)
+	f.Duration("FlushFloor", c.FlushFloor, 0, time.Hour)
+	f.Int("MaxInFlight", c.MaxInFlight, 1, 1024)
+	f.Int("GroupCommit", c.GroupCommit, 1, max(c.MaxInFlight, 1))
+	f.Duration("StallAfter", c.StallAfter, time.Millisecond, time.Hour)
+	f.Bytes("PayloadBytes", int64(c.PayloadBytes), 1, 8<<20)
+	f.Bytes("BlockBytes", int64(c.BlockBytes), 1, 8<<20)
+	f.Int("Compressors", c.Compressors, 0, 1024)
+	f.Int("PutAttempts", c.PutAttempts, 1, 100)
+	f.Duration("PutTimeout", c.PutTimeout, time.Millisecond, time.Hour)
+	f.Duration("LogTimeout", c.LogTimeout, time.Millisecond, time.Hour)
+	f.Duration("CommitPatience", c.CommitPatience, 0, time.Hour)
+	f.Int("CommitAttempts", c.CommitAttempts, 1, 100)
+	f.Duration("RetryBase", c.RetryBase, time.Millisecond, time.Hour)
+	f.Duration("RetryMax", c.RetryMax, c.RetryBase, time.Hour)
+	f.Int("MaxLogs", c.MaxLogs, 1, 1<<30)
 	if err := pointer.ValidateRegion(c.Region); err != nil {
-		faults = append(faults, fmt.Errorf("batcher: Region: %w", err))
+		f.Add("Region", "%v", err)
 	}
-	return errors.Join(faults...)
+	return f.Err()
 }
 
 // bodies is the bound of the requests that are being read.

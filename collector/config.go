@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/bounds"
 	"scribe/internal/record"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob"
@@ -69,36 +71,21 @@ func DefaultConfig() Config {
 
 // Validate reports every field that is out of range, joined.
 func (c *Config) Validate() error {
-	var errs []error
-	lasting := func(name string, v, least, most time.Duration) {
-		if v < least || v > most {
-			errs = append(errs, fmt.Errorf("collector: %s is %v, it must be %v to %v", name, v, least, most))
-		}
-	}
 	const long = 10 * 365 * 24 * time.Hour
-	lasting("Grace", c.Grace, 0, 30*24*time.Hour)
-	lasting("Linger", c.Linger, 0, 30*24*time.Hour)
-	lasting("PinLimit", c.PinLimit, 0, long)
-	lasting("Interval", c.Interval, 10*time.Millisecond, time.Hour)
-	lasting("BoundaryStep", c.BoundaryStep, time.Millisecond, 24*time.Hour)
-	lasting("SweepInterval", c.SweepInterval, time.Second, long)
-	lasting("LeaseTTL", c.LeaseTTL, 100*time.Millisecond, 10*time.Minute)
-	if c.StoreRequests <= 0 {
-		errs = append(errs, fmt.Errorf("collector: StoreRequests is %v, it must be above 0", c.StoreRequests))
-	}
-	if c.LogRequests <= 0 {
-		errs = append(errs, fmt.Errorf("collector: LogRequests is %v, it must be above 0", c.LogRequests))
-	}
-	if c.DeleteBytes < 0 {
-		errs = append(errs, fmt.Errorf("collector: DeleteBytes is %d, it must not be negative", c.DeleteBytes))
-	}
-	if c.Workers < 1 || c.Workers > 1000 {
-		errs = append(errs, fmt.Errorf("collector: Workers is %d, it must be 1 to 1000", c.Workers))
-	}
-	if c.MaxDoomed < 1 || c.MaxDoomed > 10_000_000 {
-		errs = append(errs, fmt.Errorf("collector: MaxDoomed is %d, it must be 1 to 10,000,000", c.MaxDoomed))
-	}
-	return errors.Join(errs...)
+	f := bounds.Of("collector")
+	f.Duration("Grace", c.Grace, 0, 30*24*time.Hour)
+	f.Duration("Linger", c.Linger, 0, 30*24*time.Hour)
+	f.Duration("PinLimit", c.PinLimit, 0, long)
+	f.Duration("Interval", c.Interval, 10*time.Millisecond, time.Hour)
+	f.Duration("BoundaryStep", c.BoundaryStep, time.Millisecond, 24*time.Hour)
+	f.Duration("SweepInterval", c.SweepInterval, time.Second, long)
+	f.Duration("LeaseTTL", c.LeaseTTL, 100*time.Millisecond, 10*time.Minute)
+	f.Float("StoreRequests", c.StoreRequests, math.SmallestNonzeroFloat64, bounds.Open)
+	f.Float("LogRequests", c.LogRequests, math.SmallestNonzeroFloat64, bounds.Open)
+	f.Bytes("DeleteBytes", c.DeleteBytes, 0, bounds.Open)
+	f.Int("Workers", c.Workers, 1, 1000)
+	f.Int("MaxDoomed", c.MaxDoomed, 1, 10_000_000)
+	return f.Err()
 }
 
 // Log is what a collector needs of the metadata engine; see metalog.Log.

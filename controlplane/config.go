@@ -1,13 +1,12 @@
 package controlplane
 
 import (
-	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/bounds"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 )
@@ -66,35 +65,19 @@ func DefaultConfig() Config {
 
 // Validate reports every field that is out of its range.
 func (c Config) Validate() error {
-	var errs []error
-	between := func(field string, v, low, high int64) {
-		if v < low || v > high {
-			errs = append(errs, fmt.Errorf("%s is %d, want %d to %d", field, v, low, high))
-		}
-	}
-	between("MaxCategories", int64(c.MaxCategories), 1, 1<<31)
-	between("MaxDeletions", int64(c.MaxDeletions), 1, 1<<31)
-	between("MaxWatches", int64(c.MaxWatches), 1, 1<<31)
-	between("BatchCategories", int64(c.BatchCategories), 1, 100_000)
-	between("BatchBytes", int64(c.BatchBytes), 1, 16<<20)
-	between("IDBlock", int64(c.IDBlock), 1, 1<<20)
-	between("MaxSlot", int64(c.MaxSlot), 1, MaxSlot)
-	if c.MemberInterval < 0 {
-		errs = append(errs, fmt.Errorf("MemberInterval is %v, want 0 or more", c.MemberInterval))
-	}
-	if c.LoadInterval <= 0 {
-		errs = append(errs, fmt.Errorf("LoadInterval is %v, want more than 0", c.LoadInterval))
-	}
-	if c.RetireTimeout <= 0 {
-		errs = append(errs, fmt.Errorf("RetireTimeout is %v, want more than 0", c.RetireTimeout))
-	}
-	if c.CreatePatience < 0 {
-		errs = append(errs, fmt.Errorf("CreatePatience is %v, want 0 or more", c.CreatePatience))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("controlplane: %w", err)
-	}
-	return nil
+	f := bounds.Of("controlplane")
+	f.Int("MaxCategories", c.MaxCategories, 1, 1<<31)
+	f.Int("MaxDeletions", c.MaxDeletions, 1, 1<<31)
+	f.Int("MaxWatches", c.MaxWatches, 1, 1<<31)
+	f.Int("BatchCategories", c.BatchCategories, 1, 100_000)
+	f.Bytes("BatchBytes", int64(c.BatchBytes), 1, 16<<20)
+	f.Int("IDBlock", int(c.IDBlock), 1, 1<<20)
+	f.Int("MaxSlot", int(c.MaxSlot), 1, MaxSlot)
+	f.Duration("MemberInterval", c.MemberInterval, 0, bounds.Open)
+	f.Duration("LoadInterval", c.LoadInterval, 1, bounds.Open)
+	f.Duration("RetireTimeout", c.RetireTimeout, 1, bounds.Open)
+	f.Duration("CreatePatience", c.CreatePatience, 0, bounds.Open)
+	return f.Err()
 }
 
 // Deps is what a control plane is given by the program.

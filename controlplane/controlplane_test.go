@@ -594,8 +594,8 @@ func TestConfig(t *testing.T) {
 		t.Error(err)
 	}
 	err := Config{MemberInterval: -1, CreatePatience: -1}.Validate()
-	joined, ok := errors.Unwrap(err).(interface{ Unwrap() []error })
-	if !ok || len(joined.Unwrap()) != 11 {
+	var joined interface{ Unwrap() []error }
+	if !errors.As(err, &joined) || len(joined.Unwrap()) != 11 {
 		t.Errorf("%v does not report every field", err)
 	}
 	if _, err := New(Config{}, Deps{Store: newStore(t)}); err == nil {

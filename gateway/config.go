@@ -1,12 +1,12 @@
 package gateway
 
 import (
-	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"scribe/internal/bounds"
 )
 
 // MaxText is the longest query, in bytes.
@@ -51,28 +51,18 @@ func DefaultConfig() Config {
 
 // Validate reports every field that is out of range, joined.
 func (c *Config) Validate() error {
-	var errs []error
-	number := func(name string, v, least, most int64) {
-		if v < least || v > most {
-			errs = append(errs, fmt.Errorf("gateway: %s is %d, it must be %d to %d", name, v, least, most))
-		}
-	}
-	lasting := func(name string, v, least, most time.Duration) {
-		if v < least || v > most {
-			errs = append(errs, fmt.Errorf("gateway: %s is %v, it must be %v to %v", name, v, least, most))
-		}
-	}
 	const long = 365 * 24 * time.Hour
-	number("MaxQueries", int64(c.MaxQueries), 1, 100_000)
-	number("MaxFollows", int64(c.MaxFollows), 0, int64(c.MaxQueries))
-	number("QueryMemory", c.QueryMemory, 1<<20, 1<<40)
-	number("MaxRows", c.MaxRows, 0, 1<<60)
-	lasting("MaxTime", c.MaxTime, 0, long)
-	lasting("MaxFollowTime", c.MaxFollowTime, 0, long)
-	lasting("Heartbeat", c.Heartbeat, 10*time.Millisecond, time.Hour)
-	lasting("StallTimeout", c.StallTimeout, 10*time.Millisecond, time.Hour)
-	lasting("DrainTimeout", c.DrainTimeout, 0, time.Hour)
-	return errors.Join(errs...)
+	f := bounds.Of("gateway")
+	f.Int("MaxQueries", c.MaxQueries, 1, 100_000)
+	f.Int("MaxFollows", c.MaxFollows, 0, c.MaxQueries)
+	f.Bytes("QueryMemory", c.QueryMemory, 1<<20, 1<<40)
+	f.Int("MaxRows", int(c.MaxRows), 0, 1<<60)
+	f.Duration("MaxTime", c.MaxTime, 0, long)
+	f.Duration("MaxFollowTime", c.MaxFollowTime, 0, long)
+	f.Duration("Heartbeat", c.Heartbeat, 10*time.Millisecond, time.Hour)
+	f.Duration("StallTimeout", c.StallTimeout, 10*time.Millisecond, time.Hour)
+	f.Duration("DrainTimeout", c.DrainTimeout, 0, time.Hour)
+	return f.Err()
 }
 
 // Deps are what a gateway works with. They outlive it.

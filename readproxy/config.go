@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/bounds"
 	"scribe/internal/pointer"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readproxy/admission"
@@ -112,62 +113,38 @@ func DefaultConfig() Config {
 
 // Validate reports every field that is out of range, joined.
 func (c *Config) Validate() error {
-	var errs []error
-	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf("readproxy: "+format, args...)) }
-	number := func(name string, v, least, most int64) {
-		if v < least || v > most {
-			fault("%s is %d, it must be %d to %d", name, v, least, most)
-		}
-	}
-	period := func(name string, v, least, most time.Duration) {
-		if v < least || v > most {
-			fault("%s is %v, it must be %v to %v", name, v, least, most)
-		}
-	}
-	rate := func(name string, v float64) {
-		if !(v >= 0 && v <= 1e15) {
-			fault("%s is %v, it must be 0 to 1e15", name, v)
-		}
-	}
+	f := bounds.Of("readproxy")
 	if err := pointer.ValidateRegion(c.Region); err != nil {
-		fault("Region: %w", err)
+		f.Add("Region", "%v", err)
 	}
-	number("CacheBytes", c.CacheBytes, 0, 1<<50)
-	period("TailAge", c.TailAge, 0, 10*365*24*time.Hour)
-	number("FetchBytes", c.FetchBytes, LeastFetchBytes, 1<<50)
-	number("Fetches", int64(c.Fetches), 1, 100_000)
-	period("FetchTimeout", c.FetchTimeout, time.Millisecond, time.Hour)
-	period("PeerTimeout", c.PeerTimeout, time.Millisecond, time.Hour)
-	number("CoalesceBytes", c.CoalesceBytes, 0, 1<<30)
-	number("CoalesceGap", c.CoalesceGap, 0, 1<<30)
-	rate("ReadsPerSecond", c.ReadsPerSecond)
-	number("ReadBurst", int64(c.ReadBurst), 1, 1<<30)
+	f.Bytes("CacheBytes", c.CacheBytes, 0, 1<<50)
+	f.Duration("TailAge", c.TailAge, 0, 10*365*24*time.Hour)
+	f.Bytes("FetchBytes", c.FetchBytes, LeastFetchBytes, 1<<50)
+	f.Int("Fetches", c.Fetches, 1, 100_000)
+	f.Duration("FetchTimeout", c.FetchTimeout, time.Millisecond, time.Hour)
+	f.Duration("PeerTimeout", c.PeerTimeout, time.Millisecond, time.Hour)
+	f.Bytes("CoalesceBytes", c.CoalesceBytes, 0, 1<<30)
+	f.Bytes("CoalesceGap", c.CoalesceGap, 0, 1<<30)
+	f.Float("ReadsPerSecond", c.ReadsPerSecond, 0, 1e15)
+	f.Int("ReadBurst", c.ReadBurst, 1, 1<<30)
 	if c.Memcached != nil {
-		if err := c.Memcached.Validate(); err != nil {
-			fault("Memcached: %w", err)
-		}
+		f.Join(c.Memcached.Validate())
 	}
-	period("SharedAge", c.SharedAge, 0, 10*365*24*time.Hour)
-	number("FillBytes", c.FillBytes, 0, 1<<50)
+	f.Duration("SharedAge", c.SharedAge, 0, 10*365*24*time.Hour)
+	f.Bytes("FillBytes", c.FillBytes, 0, 1<<50)
 	for i := range c.Rules {
-		if err := c.Rules[i].validate(); err != nil {
-			fault("Rules[%d]: %w", i, err)
-		}
+		c.Rules[i].validate(f, fmt.Sprintf("Rules[%d]", i))
 	}
-	if err := c.Views.Validate(); err != nil {
-		fault("Views: %w", err)
-	}
-	number("RequestBytes", c.RequestBytes, 1<<20, 1<<50)
-	if err := c.Queue.Validate(); err != nil {
-		fault("Queue: %w", err)
-	}
-	period("QueueTimeout", c.QueueTimeout, time.Millisecond, time.Hour)
-	rate("NetworkBytesPerSecond", c.NetworkBytesPerSecond)
-	rate("RequestsPerSecond", c.RequestsPerSecond)
-	number("RequestBurst", int64(c.RequestBurst), 1, 1<<30)
-	number("AnswerBytes", int64(c.AnswerBytes), 1, maxAnswerBytes)
-	period("RetryAfter", c.RetryAfter, 0, time.Hour)
-	return errors.Join(errs...)
+	f.Join(c.Views.Validate())
+	f.Bytes("RequestBytes", c.RequestBytes, 1<<20, 1<<50)
+	f.Join(c.Queue.Validate())
+	f.Duration("QueueTimeout", c.QueueTimeout, time.Millisecond, time.Hour)
+	f.Float("NetworkBytesPerSecond", c.NetworkBytesPerSecond, 0, 1e15)
+	f.Float("RequestsPerSecond", c.RequestsPerSecond, 0, 1e15)
+	f.Int("RequestBurst", c.RequestBurst, 1, 1<<30)
+	f.Bytes("AnswerBytes", int64(c.AnswerBytes), 1, maxAnswerBytes)
+	f.Duration("RetryAfter", c.RetryAfter, 0, time.Hour)
+	return f.Err()
 }
 
 // Categories is the view of categories.

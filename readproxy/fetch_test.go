@@ -462,7 +462,7 @@ func TestConfigReportsEveryFault(t *testing.T) {
 		t.Fatal("no error")
 	}
 	for _, name := range []string{
-		"CacheBytes", "FetchBytes", "Fetches", "FetchTimeout", "PeerTimeout", "ReadBurst", "RequestBytes", "Queue: ", "QueueTimeout", "RequestBurst", "AnswerBytes",
+		"CacheBytes", "FetchBytes", "Fetches", "FetchTimeout", "PeerTimeout", "ReadBurst", "RequestBytes", "admission: Target", "QueueTimeout", "RequestBurst", "AnswerBytes",
 		"RetryAfter", "Deps.Blobs", "Deps.Categories",
 	} {
 		if !strings.Contains(err.Error(), name) {

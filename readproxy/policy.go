@@ -1,11 +1,11 @@
 package readproxy
 
 import (
-	"errors"
 	"fmt"
 	"path"
 	"time"
 
+	"scribe/internal/bounds"
 	"scribe/internal/pointer"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -60,21 +60,18 @@ type Rule struct {
 	SharedAge time.Duration
 }
 
-func (r *Rule) validate() error {
-	var errs []error
+// validate adds every fault of a rule, which stands in the configuration under name.
+func (r *Rule) validate(f *bounds.Faults, name string) {
 	if _, err := path.Match(r.Pattern, ""); err != nil || r.Pattern == "" {
-		errs = append(errs, fmt.Errorf("pattern %q is not one", r.Pattern))
+		f.Add(name, "pattern %q is not a glob", r.Pattern)
 	}
 	if r.Memory != KeepAlways && r.Memory != KeepNever {
-		errs = append(errs, fmt.Errorf("memory is %v, it must be always or never", r.Memory))
+		f.Refuse(name+".Memory", r.Memory, "always or never")
 	}
 	if int(r.Shared) >= len(keepNames) {
-		errs = append(errs, fmt.Errorf("shared is %v, it must be always, never or reused", r.Shared))
+		f.Refuse(name+".Shared", r.Shared, "always, never or reused")
 	}
-	if r.SharedAge < 0 {
-		errs = append(errs, fmt.Errorf("shared age is %v, it must not be negative", r.SharedAge))
-	}
-	return errors.Join(errs...)
+	f.Duration(name+".SharedAge", r.SharedAge, 0, bounds.Open)
 }
 
 // rule returns what holds for a category: what it says itself, else the first rule that matches its name, else the defaults. policy

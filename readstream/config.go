@@ -3,12 +3,12 @@ package readstream
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/bounds"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
 )
@@ -104,40 +104,30 @@ func DefaultConfig() Config {
 
 // Validate reports every field that is out of range, joined.
 func (c *Config) Validate() error {
-	var errs []error
-	number := func(name string, v, least, most int) {
-		if v < least || v > most {
-			errs = append(errs, fmt.Errorf("readstream: %s is %d, it must be %d to %d", name, v, least, most))
-		}
-	}
-	duration := func(name string, v, least, most time.Duration) {
-		if v < least || v > most {
-			errs = append(errs, fmt.Errorf("readstream: %s is %v, it must be %v to %v", name, v, least, most))
-		}
-	}
-	number("MaxStreams", c.MaxStreams, 1, 1_000_000)
-	number("MaxShards", c.MaxShards, 1, maxResume) // a stream that is sent away can go on elsewhere
-	number("StreamBytes", c.StreamBytes, metalog.MaxRecord, 1<<30)
-	number("TotalBytes", c.TotalBytes, c.StreamBytes, 1<<40)
-	number("TotalShards", c.TotalShards, c.MaxShards, 100_000_000)
-	number("PointersPerSecond", c.PointersPerSecond, 1, 1_000_000_000)
-	number("BatchEntries", c.BatchEntries, 1, 100_000)
-	number("BatchBytes", c.BatchBytes, 1, 16<<20)
-	number("Reads", c.Reads, 1, 1000)
-	duration("BatchLinger", c.BatchLinger, 0, time.Minute)
-	duration("ReadGrace", c.ReadGrace, 0, time.Minute)
-	duration("ReadTimeout", c.ReadTimeout, time.Millisecond, time.Hour)
-	duration("TailHeartbeat", c.TailHeartbeat, metalog.MinHeartbeat, time.Hour)
-	duration("LookPause", c.LookPause, 0, time.Minute)
-	duration("LookEvery", c.LookEvery, time.Millisecond, time.Hour)
-	duration("StartTimeout", c.StartTimeout, time.Millisecond, time.Hour)
-	duration("SequencedWait", c.SequencedWait, 0, time.Minute)
-	duration("FailAfter", c.FailAfter, time.Millisecond, 24*time.Hour)
-	duration("MaxStreamAge", c.MaxStreamAge, 0, 365*24*time.Hour)
-	duration("BalanceEvery", c.BalanceEvery, time.Millisecond, time.Hour)
-	duration("MinStreamAge", c.MinStreamAge, 0, 24*time.Hour)
-	duration("RetryAfter", c.RetryAfter, 0, time.Hour)
-	return errors.Join(errs...)
+	f := bounds.Of("readstream")
+	f.Int("MaxStreams", c.MaxStreams, 1, 1_000_000)
+	f.Int("MaxShards", c.MaxShards, 1, maxResume) // a stream that is sent away can go on elsewhere
+	f.Bytes("StreamBytes", int64(c.StreamBytes), metalog.MaxRecord, 1<<30)
+	f.Bytes("TotalBytes", int64(c.TotalBytes), int64(c.StreamBytes), 1<<40)
+	f.Int("TotalShards", c.TotalShards, c.MaxShards, 100_000_000)
+	f.Int("PointersPerSecond", c.PointersPerSecond, 1, 1_000_000_000)
+	f.Int("BatchEntries", c.BatchEntries, 1, 100_000)
+	f.Bytes("BatchBytes", int64(c.BatchBytes), 1, 16<<20)
+	f.Int("Reads", c.Reads, 1, 1000)
+	f.Duration("BatchLinger", c.BatchLinger, 0, time.Minute)
+	f.Duration("ReadGrace", c.ReadGrace, 0, time.Minute)
+	f.Duration("ReadTimeout", c.ReadTimeout, time.Millisecond, time.Hour)
+	f.Duration("TailHeartbeat", c.TailHeartbeat, metalog.MinHeartbeat, time.Hour)
+	f.Duration("LookPause", c.LookPause, 0, time.Minute)
+	f.Duration("LookEvery", c.LookEvery, time.Millisecond, time.Hour)
+	f.Duration("StartTimeout", c.StartTimeout, time.Millisecond, time.Hour)
+	f.Duration("SequencedWait", c.SequencedWait, 0, time.Minute)
+	f.Duration("FailAfter", c.FailAfter, time.Millisecond, 24*time.Hour)
+	f.Duration("MaxStreamAge", c.MaxStreamAge, 0, 365*24*time.Hour)
+	f.Duration("BalanceEvery", c.BalanceEvery, time.Millisecond, time.Hour)
+	f.Duration("MinStreamAge", c.MinStreamAge, 0, 24*time.Hour)
+	f.Duration("RetryAfter", c.RetryAfter, 0, time.Hour)
+	return f.Err()
 }
 
 // Categories is the view of categories.

@@ -1,10 +1,10 @@
 package scribed
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
+	"scribe/internal/bounds"
 	"scribe/internal/record"
 	"scribe/scribed/deadletter"
 	"scribe/scribed/spool"
@@ -82,48 +82,32 @@ func DefaultConfig() Config {
 
 // Validate reports every fault.
 func (c *Config) Validate() error {
-	var faults []error
-	within := func(name string, v, low, high int64) {
-		if v < low || v > high {
-			faults = append(faults, fmt.Errorf("scribed: %s is %d, want %d to %d", name, v, low, high))
-		}
-	}
-	lasting := func(name string, v, low time.Duration) {
-		if v < low || v > time.Hour {
-			faults = append(faults, fmt.Errorf("scribed: %s is %v, want %v to 1h", name, v, low))
-		}
-	}
-	within("MemoryBytes", c.MemoryBytes, 1<<20, 1<<40)
-	if !(c.Share >= 0.01 && c.Share <= 1e6) {
-		faults = append(faults, fmt.Errorf("scribed: Share is %v, want 0.01 to 1000000", c.Share))
-	}
-	within("MaxRequestBytes", c.MaxRequestBytes, 1, record.MaxFrameLen)
-	within("BatchBytes", int64(c.BatchBytes), 1, record.MaxFrameLen)
-	within("MaxInFlight", int64(c.MaxInFlight), 1, 1024)
-	lasting("Linger", c.Linger, 0)
-	lasting("Timeout", c.Timeout, time.Millisecond)
-	lasting("RetryBase", c.RetryBase, time.Millisecond)
-	lasting("RetryMax", c.RetryMax, c.RetryBase)
-	within("SequenceAttempts", int64(c.SequenceAttempts), 1, 1000)
-	lasting("SpillAfter", c.SpillAfter, time.Millisecond)
-	if !(c.SpillAbove >= 0 && c.SpillAbove <= 1) {
-		faults = append(faults, fmt.Errorf("scribed: SpillAbove is %v, want 0 to 1", c.SpillAbove))
-	}
-	within("BackfillBytesPerSecond", c.BackfillBytesPerSecond, 0, 1<<40)
+	f := bounds.Of("scribed")
+	f.Bytes("MemoryBytes", c.MemoryBytes, 1<<20, 1<<40)
+	f.Float("Share", c.Share, 0.01, 1e6)
+	f.Bytes("MaxRequestBytes", c.MaxRequestBytes, 1, record.MaxFrameLen)
+	f.Bytes("BatchBytes", int64(c.BatchBytes), 1, record.MaxFrameLen)
+	f.Int("MaxInFlight", c.MaxInFlight, 1, 1024)
+	f.Duration("Linger", c.Linger, 0, time.Hour)
+	f.Duration("Timeout", c.Timeout, time.Millisecond, time.Hour)
+	f.Duration("RetryBase", c.RetryBase, time.Millisecond, time.Hour)
+	f.Duration("RetryMax", c.RetryMax, c.RetryBase, time.Hour)
+	f.Int("SequenceAttempts", c.SequenceAttempts, 1, 1000)
+	f.Duration("SpillAfter", c.SpillAfter, time.Millisecond, time.Hour)
+	f.Float("SpillAbove", c.SpillAbove, 0, 1)
+	f.Bytes("BackfillBytesPerSecond", c.BackfillBytesPerSecond, 0, 1<<40)
 	if c.ReportLosses != 0 {
-		lasting("ReportLosses", c.ReportLosses, time.Millisecond)
+		f.Duration("ReportLosses", c.ReportLosses, time.Millisecond, time.Hour)
 	}
-	within("MaxBlocked", int64(c.MaxBlocked), 0, 1<<20)
+	f.Int("MaxBlocked", c.MaxBlocked, 0, 1<<20)
 	for i := range c.Rules {
-		if err := c.Rules[i].validate(); err != nil {
-			faults = append(faults, fmt.Errorf("scribed: Rules[%d]: %w", i, err))
-		}
+		c.Rules[i].validate(f, fmt.Sprintf("Rules[%d]", i))
 	}
 	if c.Spool != nil {
-		faults = append(faults, c.Spool.Validate())
+		f.Join(c.Spool.Validate())
 	}
 	if c.DeadLetter != nil {
-		faults = append(faults, c.DeadLetter.Validate())
+		f.Join(c.DeadLetter.Validate())
 	}
-	return errors.Join(faults...)
+	return f.Err()
 }

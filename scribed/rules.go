@@ -1,10 +1,12 @@
 package scribed
 
 import (
-	"errors"
 	"fmt"
 	"path"
 	"time"
+
+	"scribe/internal/bounds"
+	"scribe/internal/units"
 )
 
 // WhenFull says what happens to a write of a category for which there is no room.
@@ -63,22 +65,16 @@ type Rule struct {
 	Strict bool
 }
 
-// validate reports every fault of a rule.
-func (r *Rule) validate() error {
-	var faults []error
+// validate adds every fault of a rule, which stands in the configuration under name.
+func (r *Rule) validate(f *bounds.Faults, name string) {
 	if _, err := path.Match(r.Pattern, ""); err != nil || r.Pattern == "" {
-		faults = append(faults, fmt.Errorf("pattern %q is not a glob", r.Pattern))
+		f.Add(name, "pattern %q is not a glob", r.Pattern)
 	}
-	if r.WhenFull > DropNewest {
-		faults = append(faults, fmt.Errorf("WhenFull is %d, want 0 to 3", r.WhenFull))
-	}
-	if r.MaxBytes < 0 {
-		faults = append(faults, fmt.Errorf("MaxBytes is %d, want 0 or more", r.MaxBytes))
-	}
+	f.Int(name+".WhenFull", int(r.WhenFull), 0, int(DropNewest))
+	f.Bytes(name+".MaxBytes", r.MaxBytes, 0, bounds.Open)
 	if r.MaxAge < 0 || r.MaxAge > 0 && r.MaxAge < time.Second {
-		faults = append(faults, fmt.Errorf("MaxAge is %v, want 0 or at least 1s", r.MaxAge))
+		f.Refuse(name+".MaxAge", units.Duration(r.MaxAge), "0 or at least 1s")
 	}
-	return errors.Join(faults...)
 }
 
 var noRule Rule

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/bounds"
 	"scribe/internal/record"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
@@ -63,30 +64,20 @@ func DefaultConfig() Config {
 
 // Validate reports every field that is out of range, joined.
 func (c *Config) Validate() error {
-	var errs []error
-	lasting := func(name string, v, least, most time.Duration) {
-		if v < least || v > most {
-			errs = append(errs, fmt.Errorf("sequencer: %s is %v, it must be %v to %v", name, v, least, most))
-		}
-	}
-	number := func(name string, v, least, most int) {
-		if v < least || v > most {
-			errs = append(errs, fmt.Errorf("sequencer: %s is %d, it must be %d to %d", name, v, least, most))
-		}
-	}
-	lasting("Interval", c.Interval, time.Millisecond, time.Minute)
-	number("MaxCategories", c.MaxCategories, 1, 1_000_000)
-	number("Starts", c.Starts, 1, 1000)
-	number("Pointers", c.Pointers, 1, 1_000_000)
-	number("AppendRecords", c.AppendRecords, 1, metalog.MaxAppend/metalog.MaxRecord*8)
-	number("ChangeBytes", c.ChangeBytes, 1, 64<<20)
-	lasting("Heartbeat", c.Heartbeat, 50*time.Millisecond, time.Minute)
-	lasting("OpenTimeout", c.OpenTimeout, time.Millisecond, time.Hour)
-	lasting("AppendTimeout", c.AppendTimeout, time.Millisecond, time.Hour)
-	lasting("MinBackoff", c.MinBackoff, time.Millisecond, time.Hour)
-	lasting("MaxBackoff", c.MaxBackoff, c.MinBackoff, time.Hour)
-	lasting("Contest", c.Contest, 0, time.Hour)
-	return errors.Join(errs...)
+	f := bounds.Of("sequencer")
+	f.Duration("Interval", c.Interval, time.Millisecond, time.Minute)
+	f.Int("MaxCategories", c.MaxCategories, 1, 1_000_000)
+	f.Int("Starts", c.Starts, 1, 1000)
+	f.Int("Pointers", c.Pointers, 1, 1_000_000)
+	f.Int("AppendRecords", c.AppendRecords, 1, metalog.MaxAppend/metalog.MaxRecord*8)
+	f.Bytes("ChangeBytes", int64(c.ChangeBytes), 1, 64<<20)
+	f.Duration("Heartbeat", c.Heartbeat, 50*time.Millisecond, time.Minute)
+	f.Duration("OpenTimeout", c.OpenTimeout, time.Millisecond, time.Hour)
+	f.Duration("AppendTimeout", c.AppendTimeout, time.Millisecond, time.Hour)
+	f.Duration("MinBackoff", c.MinBackoff, time.Millisecond, time.Hour)
+	f.Duration("MaxBackoff", c.MaxBackoff, c.MinBackoff, time.Hour)
+	f.Duration("Contest", c.Contest, 0, time.Hour)
+	return f.Err()
 }
 
 // Log is what a sequencer needs of the metadata engine; see metalog.Log.

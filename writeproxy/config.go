@@ -1,10 +1,9 @@
 package writeproxy
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
+	"scribe/internal/bounds"
 	"scribe/internal/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -77,37 +76,23 @@ func DefaultConfig() Config {
 
 // Validate reports every fault.
 func (c *Config) Validate() error {
-	var faults []error
-	within := func(name string, v, low, high int64) {
-		if v < low || v > high {
-			faults = append(faults, fmt.Errorf("writeproxy: %s is %d, want %d to %d", name, v, low, high))
-		}
-	}
-	lasting := func(name string, v, low time.Duration) {
-		if v < low || v > time.Hour {
-			faults = append(faults, fmt.Errorf("writeproxy: %s is %v, want %v to 1h", name, v, low))
-		}
-	}
-	within("MemoryBytes", c.MemoryBytes, 1<<20, 1<<40)
-	within("MaxRequestBytes", c.MaxRequestBytes, 1, record.MaxFrameLen)
-	lasting("Timeout", c.Timeout, time.Millisecond)
-	lasting("HopMargin", c.HopMargin, 0)
-	lasting("MinAttempt", c.MinAttempt, time.Millisecond)
-	lasting("StallAfter", c.StallAfter, time.Millisecond)
-	within("MicroShardBytes", c.MicroShardBytes, 1<<10, 1<<40)
-	if !(c.ThrottleShare >= 0 && c.ThrottleShare <= 0.9) {
-		faults = append(faults, fmt.Errorf("writeproxy: ThrottleShare is %v, want 0 to 0.9", c.ThrottleShare))
-	}
-	within("Attempts", int64(c.Attempts), 1, 100)
-	within("Fallbacks", int64(c.Fallbacks), 0, 1000)
-	within("FallbackAttempts", int64(c.FallbackAttempts), 0, 100)
-	lasting("RetryBase", c.RetryBase, time.Millisecond)
-	lasting("RetryMax", c.RetryMax, c.RetryBase)
-	if !(c.RetryRatio >= 0 && c.RetryRatio <= 100) {
-		faults = append(faults, fmt.Errorf("writeproxy: RetryRatio is %v, want 0 to 100", c.RetryRatio))
-	}
+	f := bounds.Of("writeproxy")
+	f.Bytes("MemoryBytes", c.MemoryBytes, 1<<20, 1<<40)
+	f.Bytes("MaxRequestBytes", c.MaxRequestBytes, 1, record.MaxFrameLen)
+	f.Duration("Timeout", c.Timeout, time.Millisecond, time.Hour)
+	f.Duration("HopMargin", c.HopMargin, 0, time.Hour)
+	f.Duration("MinAttempt", c.MinAttempt, time.Millisecond, time.Hour)
+	f.Duration("StallAfter", c.StallAfter, time.Millisecond, time.Hour)
+	f.Bytes("MicroShardBytes", c.MicroShardBytes, 1<<10, 1<<40)
+	f.Float("ThrottleShare", c.ThrottleShare, 0, 0.9)
+	f.Int("Attempts", c.Attempts, 1, 100)
+	f.Int("Fallbacks", c.Fallbacks, 0, 1000)
+	f.Int("FallbackAttempts", c.FallbackAttempts, 0, 100)
+	f.Duration("RetryBase", c.RetryBase, time.Millisecond, time.Hour)
+	f.Duration("RetryMax", c.RetryMax, c.RetryBase, time.Hour)
+	f.Float("RetryRatio", c.RetryRatio, 0, 100)
 	if c.Template != nil && !c.AutoCreate {
-		faults = append(faults, errors.New("writeproxy: Template is set without AutoCreate"))
+		f.Add("Template", "it is set without AutoCreate")
 	}
-	return errors.Join(faults...)
+	return f.Err()
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/bounds"
 	"scribe/internal/record"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
@@ -55,27 +56,14 @@ func DefaultConfig() Config {
 
 // Validate reports every field that is out of its range.
 func (c Config) Validate() error {
-	var errs []error
-	number := func(field string, v, low, high int) {
-		if v < low || v > high {
-			errs = append(errs, fmt.Errorf("%s is %d, want %d to %d", field, v, low, high))
-		}
-	}
-	duration := func(field string, v, low, high time.Duration) {
-		if v < low || v > high {
-			errs = append(errs, fmt.Errorf("%s is %v, want %v to %v", field, v, low, high))
-		}
-	}
-	number("MaxGroups", c.MaxGroups, 1, 1_000_000)
-	number("MaxShards", c.MaxShards, 1, 100_000)
-	duration("PinInterval", c.PinInterval, time.Millisecond, 20*time.Second)
-	duration("StoreTimeout", c.StoreTimeout, time.Millisecond, time.Hour)
-	duration("LogTimeout", c.LogTimeout, time.Millisecond, time.Hour)
-	duration("TrafficWindow", c.TrafficWindow, time.Second, 24*time.Hour)
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("group: %w", err)
-	}
-	return nil
+	f := bounds.Of("group")
+	f.Int("MaxGroups", c.MaxGroups, 1, 1_000_000)
+	f.Int("MaxShards", c.MaxShards, 1, 100_000)
+	f.Duration("PinInterval", c.PinInterval, time.Millisecond, 20*time.Second)
+	f.Duration("StoreTimeout", c.StoreTimeout, time.Millisecond, time.Hour)
+	f.Duration("LogTimeout", c.LogTimeout, time.Millisecond, time.Hour)
+	f.Duration("TrafficWindow", c.TrafficWindow, time.Second, 24*time.Hour)
+	return f.Err()
 }
 
 // Control is what a coordinator needs of the control plane.

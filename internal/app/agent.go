@@ -109,15 +109,11 @@ func (c *Config) scribed() scribed.Config {
 	return s
 }
 
-// agentFaults are those of the agent's configuration.
-func (c *Config) agentFaults() []error {
+// inputFaults are those of the agent's inputs.
+func (c *Config) inputFaults() (faults []error) {
 	if !c.Has(Scribed) {
 		return nil
 	}
-	sized := *c
-	sized.Limits.WriteMemory = max(c.Limits.WriteMemory, minMemory) // checked by itself
-	s := sized.scribed()
-	faults := translated(s.Validate())
 	// Names tell inputs of a kind apart, in metrics and in positions.
 	names := map[string]string{"lines " + agentLines: "the lines of the agent's own address"}
 	input := func(kind string, i int, name string, check func(field string) []error) {

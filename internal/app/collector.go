@@ -54,12 +54,6 @@ func (c *CollectorConfig) role() collector.Config {
 	return cfg
 }
 
-// faults are the role's own, under the names of the configuration.
-func (c *CollectorConfig) faults() []error {
-	cfg := c.role()
-	return translated(cfg.Validate())
-}
-
 func (a *App) startCollector(context.Context) error {
 	c, err := collector.New(a.cfg.Collector.role(), collector.Deps{
 		Log: a.parts.log, Blobs: a.parts.blobs, Control: a.parts.control, Categories: a.parts.catalog, Owner: a.id, Logger: a.log, Registerer: a.registry,

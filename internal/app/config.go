@@ -198,18 +198,12 @@ func (c *Config) Validate() error {
 	if c.needsBlobs() {
 		faults = append(faults, c.Blobs.faults()...)
 	}
-	faults = append(faults, c.agentFaults()...)
+	faults = append(faults, c.inputFaults()...)
 	if err := pointer.ValidateRegion(c.Region); err != nil {
 		fault("region: %w", err)
 	}
 	faults = append(faults, c.readProxyFaults()...)
-	if c.Has(Collector) {
-		faults = append(faults, c.Collector.faults()...)
-	}
-	if c.Has(ReadStream) {
-		faults = append(faults, c.Streams.faults()...)
-	}
-	faults = append(faults, c.gatewayFaults()...)
+	faults = append(append(faults, c.roleFaults()...), c.flightFault())
 	for field, v := range map[string]units.Bytes{
 		"limits.write_memory": c.Limits.WriteMemory, "limits.batch_memory": c.Limits.BatchMemory,
 		"limits.read_cache": c.Limits.ReadCache, "limits.metadata_cache": c.Limits.MetadataCache,
@@ -232,6 +226,8 @@ func (c *Config) Validate() error {
 	}
 	faults = slices.DeleteFunc(faults, func(err error) bool { return err == nil })
 	slices.SortFunc(faults, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	// Two roles may say the same of what they share.
+	faults = slices.CompactFunc(faults, func(a, b error) bool { return a.Error() == b.Error() })
 	return errors.Join(faults...)
 }
 

@@ -1,104 +1,104 @@
 package app
 
 import (
-	"regexp"
-	"strconv"
+	"errors"
 	"strings"
-	"time"
-	"unicode"
 
-	"scribe/internal/units"
+	"scribe/internal/bounds"
+	"scribe/readproxy"
 )
 
-// places are where the fields of a package's own configuration stand in that of a process.
-var places = map[string]string{
-	"admission": "read_proxy.", "collector": "collector.", "deadletter": "spool.", "gateway": "gateway.", "memcached": "read_proxy.memcached.", "readproxy": "read_proxy.",
-	"readstream": "streams.", "scribed": "spool.", "spool": "spool.", "views": "read_proxy.views.",
+// fieldNames are those that the fields of roles' configurations have in that of a process, by package. A field that is not here follows from
+// others, or is a constant, so that it can't be at fault.
+var fieldNames = map[string]map[string]string{
+	"admission": {"Target": "read_proxy.utilisation", "Least": "read_proxy.queue_least", "Most": "read_proxy.queue_most"},
+	"batcher":   {"MemoryBytes": "limits.batch_memory", "FlushFloor": "flush_floor"},
+	"collector": {
+		"Grace": "collector.grace", "Linger": "collector.linger", "PinLimit": "collector.pin_limit",
+		"Interval": "collector.interval", "SweepInterval": "collector.sweep_interval",
+		"StoreRequests": "collector.store_requests", "LogRequests": "collector.log_requests", "DeleteBytes": "collector.delete_bytes",
+	},
+	"deadletter": {"MaxBytes": "spool.dead_letters"},
+	"gateway": {
+		"MaxQueries": "gateway.max_queries", "MaxFollows": "gateway.max_follows", "QueryMemory": "gateway.query_memory",
+		"MaxRows": "gateway.max_rows", "MaxTime": "gateway.max_time", "MaxFollowTime": "gateway.max_follow_time",
+		"Heartbeat": "gateway.heartbeat", "StallTimeout": "gateway.stall_timeout",
+	},
+	"memcached": {
+		"Servers": "read_proxy.memcached.servers", "Timeout": "read_proxy.memcached.timeout", "Connections": "read_proxy.memcached.connections",
+		"ItemBytes": "read_proxy.memcached.item_bytes", "ValueBytes": "read_proxy.memcached.value_bytes", "Prefix": "read_proxy.memcached.prefix",
+	},
+	"readproxy": {
+		"CacheBytes": "limits.read_cache", "FetchBytes": "limits.read_memory", "RequestBytes": "limits.read_memory",
+		"TailAge": "read_proxy.tail_age", "Fetches": "read_proxy.fetches", "FetchTimeout": "read_proxy.fetch_timeout", "PeerTimeout": "read_proxy.peer_timeout",
+		"CoalesceBytes": "read_proxy.coalesce_bytes", "CoalesceGap": "read_proxy.coalesce_gap",
+		"ReadsPerSecond": "read_proxy.reads_per_second", "ReadBurst": "read_proxy.read_burst",
+		"SharedAge": "read_proxy.memcached.shared_age", "FillBytes": "read_proxy.memcached.fill_bytes",
+		"Rules[]": "read_proxy.rules[]", "Rules[].Memory": "read_proxy.rules[].memory", "Rules[].Shared": "read_proxy.rules[].memcached",
+		"Rules[].SharedAge": "read_proxy.rules[].age",
+		"QueueTimeout":      "read_proxy.queue_timeout", "NetworkBytesPerSecond": "read_proxy.network_bytes_per_second",
+		"RequestsPerSecond": "read_proxy.requests_per_second", "RequestBurst": "read_proxy.request_burst", "RetryAfter": "read_proxy.retry_after",
+	},
+	"readstream": {"MaxStreams": "streams.max", "TotalBytes": "streams.memory", "MaxStreamAge": "streams.max_age"},
+	"scribed": {
+		"MemoryBytes": "limits.write_memory", "BackfillBytesPerSecond": "spool.backfill",
+		"Rules[]": "spool.categories[]", "Rules[].WhenFull": "spool.categories[].when_full",
+		"Rules[].MaxBytes": "spool.categories[].max_bytes", "Rules[].MaxAge": "spool.categories[].max_age",
+	},
+	"spool":      {"MaxBytes": "spool.max_bytes", "SegmentBytes": "spool.segment", "BallastBytes": "spool.ballast"},
+	"view":       {"Views": "read_proxy.views.most", "Queries": "read_proxy.views.queries", "Expiry": "read_proxy.views.expiry", "Rebalance": "read_proxy.views.rebalance"},
+	"writeproxy": {"MemoryBytes": "limits.write_memory"},
 }
 
-// renamed are the fields that have another name in the configuration of a process, with their place.
-var renamed = map[string]string{
-	"collector.LeaseTTL": "lease_ttl", "deadletter.MaxBytes": "spool.dead_letters",
-	"readproxy.FillBytes": "read_proxy.memcached.fill_bytes", "readproxy.SharedAge": "read_proxy.memcached.shared_age",
-	"readstream.MaxStreamAge": "streams.max_age", "readstream.MaxStreams": "streams.max", "readstream.TotalBytes": "streams.memory",
-	"scribed.BackfillBytesPerSecond": "spool.backfill", "scribed.MemoryBytes": "limits.write_memory", "scribed.Rules": "spool.categories",
-	"spool.BallastBytes": "spool.ballast", "spool.SegmentBytes": "spool.segment",
-	"views.Views": "read_proxy.views.most",
-}
-
-var (
-	container   = regexp.MustCompile(`^[A-Z][A-Za-z]*: ([a-z]+: )`)
-	packageName = regexp.MustCompile(`^([a-z]+): `)
-	fieldName   = regexp.MustCompile(`^([A-Z][A-Za-z]*)(\[\d+\])?`)
-	goNumber    = regexp.MustCompile(`\b\d{4,}\b`)
-	goDuration  = regexp.MustCompile(`\b(?:\d+h)?\d+m\d+s\b`)
-)
-
-// fault is something wrong in the configuration of a process, in the words of that.
-type fault string
-
-// Error implements error.
-func (f fault) Error() string { return string(f) }
-
-// translated returns the faults that a role finds in its own configuration, under the names, and with the units, of that of the process.
-func translated(err error) (faults []error) {
-	if err == nil {
-		return nil
+// roleConfigs are what the roles are made with, if the process has them.
+func (c *Config) roleConfigs() map[Role]interface{ Validate() error } {
+	agent, write, batch := c.scribed(), c.writeProxy(), c.batcher()
+	streams, reads, collect, queries := c.Streams.role(), c.readProxy(), c.Collector.role(), c.Gateway.role()
+	return map[Role]interface{ Validate() error }{
+		Scribed: &agent, WriteProxy: &write, Batcher: &batch, ReadStream: &streams, ReadProxy: &reads, Collector: &collect, Gateway: &queries,
 	}
-	for line := range strings.SplitSeq(err.Error(), "\n") {
-		faults = append(faults, fault(translate(line)))
+}
+
+// roleFaults are those that the roles of the process find, under the names of its configuration.
+func (c *Config) roleFaults() (faults []error) {
+	sized := *c
+	// Of these the process itself asks for more than the roles do, and says so.
+	l := &sized.Limits
+	l.WriteMemory, l.BatchMemory = max(l.WriteMemory, minMemory), max(l.BatchMemory, minMemory)
+	l.ReadMemory = max(l.ReadMemory, readproxy.LeastFetchBytes)
+	sized.Region = ""
+	for role, config := range sized.roleConfigs() {
+		if c.Has(role) {
+			faults = append(faults, translated(config.Validate())...)
+		}
 	}
 	return faults
 }
 
-func translate(line string) string {
-	line = container.ReplaceAllString(line, "$1")
-	pkg := packageName.FindStringSubmatch(line)
-	if pkg == nil || places[pkg[1]] == "" {
-		return line
-	}
-	line = line[len(pkg[0]):]
-	if container.MatchString(line) { // the configuration of another package in it
-		return translate(line)
-	}
-	field := fieldName.FindStringSubmatch(line)
-	if field == nil {
-		return strings.TrimSuffix(places[pkg[1]], ".") + ": " + line
-	}
-	line = goDuration.ReplaceAllStringFunc(line[len(field[1]):], func(text string) string {
-		d, err := time.ParseDuration(text)
-		if err != nil {
-			return text
+// translated returns the faults that a role finds in its own configuration, under the names that the process's configuration has for them.
+func translated(err error) (faults []error) {
+	var joined interface{ Unwrap() []error }
+	var fault bounds.Fault
+	switch {
+	case errors.As(err, &joined):
+		for _, err := range joined.Unwrap() {
+			faults = append(faults, translated(err)...)
 		}
-		return units.Duration(d).String()
-	})
-	if strings.Contains(line, " times ") { // a bound that is a number of something else
-		return places[pkg[1]] + snake(field[1]) + line
+		return faults
+	case errors.As(err, &fault) && nameOf(fault) != "":
+		return []error{errors.New(nameOf(fault) + fault.Text)}
+	case err != nil:
+		return []error{err}
 	}
-	if strings.Contains(field[1], "Bytes") || strings.HasSuffix(field[1], "Memory") || strings.HasSuffix(field[1], "Gap") {
-		line = goNumber.ReplaceAllStringFunc(line, func(text string) string {
-			n, err := strconv.ParseInt(text, 10, 64)
-			if err != nil {
-				return text
-			}
-			return units.Bytes(n).String()
-		})
-	}
-	name := renamed[pkg[1]+"."+field[1]]
-	if name == "" {
-		name = places[pkg[1]] + snake(field[1])
-	}
-	return name + line
+	return nil
 }
 
-// snake is the name of a Go field as YAML has it.
-func snake(name string) string {
-	var b strings.Builder
-	for i, r := range name {
-		if unicode.IsUpper(r) && i > 0 {
-			b.WriteByte('_')
-		}
-		b.WriteRune(unicode.ToLower(r))
+// nameOf is the name of a fault's field in the configuration of the process. The place in a list is no part of what the table knows.
+func nameOf(f bounds.Fault) string {
+	list, rest, listed := strings.Cut(f.Field, "[")
+	if !listed {
+		return fieldNames[f.Package][f.Field]
 	}
-	return b.String()
+	place, field, _ := strings.Cut(rest, "]")
+	return strings.Replace(fieldNames[f.Package][list+"[]"+field], "[]", "["+place+"]", 1)
 }

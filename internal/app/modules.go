@@ -205,10 +205,15 @@ func (a *App) startCatalog(ctx context.Context) error {
 	}
 }
 
-func (a *App) startBatcher(context.Context) error {
+// batcher is what the role is made with.
+func (c *Config) batcher() batcher.Config {
 	cfg := batcher.DefaultConfig()
-	cfg.MemoryBytes, cfg.FlushFloor, cfg.Region = int64(a.cfg.Limits.BatchMemory), a.cfg.flushFloor(), a.cfg.Region
-	b, err := batcher.New(cfg, batcher.Deps{
+	cfg.MemoryBytes, cfg.FlushFloor, cfg.Region = int64(c.Limits.BatchMemory), c.flushFloor(), c.Region
+	return cfg
+}
+
+func (a *App) startBatcher(context.Context) error {
+	b, err := batcher.New(a.cfg.batcher(), batcher.Deps{
 		Blobs: a.parts.blobs, Log: a.parts.log, Categories: a.parts.catalog, Owner: a.id, Logger: a.log, Registerer: a.registry,
 		Slot: func() uint16 { return uint16(a.slot.Load()) }, //nolint:gosec // slots are below 65,000
 	})
@@ -224,10 +229,15 @@ func (a *App) startBatcher(context.Context) error {
 	return nil
 }
 
-func (a *App) startWriteProxy(context.Context) error {
+// writeProxy is what the role is made with.
+func (c *Config) writeProxy() writeproxy.Config {
 	cfg := writeproxy.DefaultConfig()
-	cfg.MemoryBytes, cfg.AutoCreate = int64(a.cfg.Limits.WriteMemory), a.cfg.AutoCreate
-	p, err := writeproxy.New(cfg, writeproxy.Deps{
+	cfg.MemoryBytes, cfg.AutoCreate = int64(c.Limits.WriteMemory), c.AutoCreate
+	return cfg
+}
+
+func (a *App) startWriteProxy(context.Context) error {
+	p, err := writeproxy.New(a.cfg.writeProxy(), writeproxy.Deps{
 		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: a.batchers(), Proxies: a.proxies, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {

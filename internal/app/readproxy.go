@@ -153,7 +153,7 @@ func (c *Config) readProxy() readproxy.Config {
 	return cfg
 }
 
-// readProxyFaults are the role's own, and those of the regions.
+// readProxyFaults are those of its memory, and of the regions.
 func (c *Config) readProxyFaults() []error {
 	var faults []error
 	if !c.Has(ReadProxy) {
@@ -161,13 +161,6 @@ func (c *Config) readProxyFaults() []error {
 	}
 	if c.Limits.ReadMemory < readproxy.LeastFetchBytes {
 		faults = append(faults, fmt.Errorf("limits.read_memory: %v is too little for one block of the largest size, the least is %v", c.Limits.ReadMemory, units.Bytes(readproxy.LeastFetchBytes)))
-	}
-	cfg := c.readProxy()
-	cfg.FetchBytes, cfg.RequestBytes = readproxy.LeastFetchBytes, readproxy.LeastFetchBytes // checked above, under their name here
-	cfg.CacheBytes = 0                                                                      // limits.read_cache is
-	cfg.Region = ""                                                                         // region is
-	if err := cfg.Validate(); err != nil {
-		faults = append(faults, translated(err)...)
 	}
 	for i := range c.Regions {
 		faults = append(faults, c.regionFaults(i)...)

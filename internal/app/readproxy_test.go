@@ -44,8 +44,8 @@ read_proxy:
 	for _, want := range []string{
 		"region: ", "regions[0].read_proxies: ", `regions[1].name: "us" is there twice`, "regions[1].blobs.path: needed", "regions[2].name: needed",
 		"regions[2].blobs.s3.endpoint", "regions[2].blobs.s3.access_key", "regions[3]: read_proxies or blobs", "limits.read_memory", "read_proxy.fetches is 0, it must be 1 to 100000",
-		"read_proxy: the target utilisation is 2", "read_proxy.requests_per_second is -1", `read_proxy.memcached.servers: "nowhere"`,
-		"read_proxy.memcached.timeout is 0s", "read_proxy.memcached.prefix ", "read_proxy.rules[0]: pattern", "read_proxy.rules[1]: memory is reused",
+		"read_proxy.utilisation is 2", "read_proxy.requests_per_second is -1", `read_proxy.memcached.servers: "nowhere"`,
+		"read_proxy.memcached.timeout is 0s", "read_proxy.memcached.prefix ", "read_proxy.rules[0]: pattern", "read_proxy.rules[1].memory is reused",
 		"read_proxy.views.most is 65", "read_proxy.views.queries is 0", "read_proxy.views.expiry is 1ms", "read_proxy.views.rebalance is 2h",
 	} {
 		if !strings.Contains(err.Error(), want) {

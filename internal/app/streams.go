@@ -3,6 +3,7 @@ package app
 import (
 	"scribe/internal/units"
 	"scribe/readstream"
+	"scribe/storage/metalog"
 )
 
 // StreamsConfig is about the streams of pointers that consumers read; see readstream.Config.
@@ -22,12 +23,6 @@ func (c *StreamsConfig) role() readstream.Config {
 	cfg := readstream.DefaultConfig()
 	cfg.MaxStreams, cfg.MaxStreamAge = c.Max, c.MaxAge.Std()
 	cfg.TotalBytes = int(c.Memory)
-	cfg.StreamBytes = min(cfg.StreamBytes, cfg.TotalBytes)
+	cfg.StreamBytes = min(cfg.StreamBytes, max(cfg.TotalBytes, metalog.MaxRecord))
 	return cfg
-}
-
-// faults are the role's own, under the name of the configuration.
-func (c *StreamsConfig) faults() []error {
-	cfg := c.role()
-	return translated(cfg.Validate())
 }

@@ -2,13 +2,13 @@ package catalog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/bounds"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -57,29 +57,17 @@ func DefaultConfig() Config {
 
 // Validate reports every field that is out of its range.
 func (c Config) Validate() error {
-	var errs []error
-	positive := func(field string, ok bool, v any) {
-		if !ok {
-			errs = append(errs, fmt.Errorf("%s is %v, want more than 0", field, v))
-		}
-	}
-	positive("FileInterval", c.FileInterval > 0, c.FileInterval)
-	positive("MinBackoff", c.MinBackoff > 0, c.MinBackoff)
-	positive("ResolveTimeout", c.ResolveTimeout > 0, c.ResolveTimeout)
-	positive("UnknownTTL", c.UnknownTTL > 0, c.UnknownTTL)
-	positive("UnknownAsks", c.UnknownAsks > 0, c.UnknownAsks)
-	positive("UnknownNames", c.UnknownNames > 0, c.UnknownNames)
-	positive("ResolveRate", c.ResolveRate > 0, c.ResolveRate)
-	if c.MaxBackoff < c.MinBackoff {
-		errs = append(errs, fmt.Errorf("MaxBackoff is %v, want at least MinBackoff (%v)", c.MaxBackoff, c.MinBackoff))
-	}
-	if c.Heartbeat < 50*time.Millisecond {
-		errs = append(errs, fmt.Errorf("the Heartbeat is %v, want at least 50ms", c.Heartbeat))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("catalog: %w", err)
-	}
-	return nil
+	f := bounds.Of("catalog")
+	f.Duration("FileInterval", c.FileInterval, 1, bounds.Open)
+	f.Duration("MinBackoff", c.MinBackoff, 1, bounds.Open)
+	f.Duration("ResolveTimeout", c.ResolveTimeout, 1, bounds.Open)
+	f.Duration("UnknownTTL", c.UnknownTTL, 1, bounds.Open)
+	f.Int("UnknownAsks", c.UnknownAsks, 1, bounds.Open)
+	f.Int("UnknownNames", c.UnknownNames, 1, bounds.Open)
+	f.Int("ResolveRate", c.ResolveRate, 1, bounds.Open)
+	f.Duration("MaxBackoff", c.MaxBackoff, c.MinBackoff, bounds.Open)
+	f.Duration("Heartbeat", c.Heartbeat, 50*time.Millisecond, bounds.Open)
+	return f.Err()
 }
 
 // Deps is what a view is given by the program.

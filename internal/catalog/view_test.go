@@ -184,8 +184,8 @@ func TestConfig(t *testing.T) {
 		t.Error(err)
 	}
 	err := Config{MaxBackoff: -1}.Validate()
-	joined, ok := errors.Unwrap(err).(interface{ Unwrap() []error })
-	if !ok || len(joined.Unwrap()) != 9 {
+	var joined interface{ Unwrap() []error }
+	if !errors.As(err, &joined) || len(joined.Unwrap()) != 9 {
 		t.Errorf("%v does not report every field", err)
 	}
 	if _, err := New(DefaultConfig(), Deps{}); err == nil {

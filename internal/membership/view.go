@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/internal/bounds"
 	"scribe/internal/complaint"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -44,23 +45,12 @@ func DefaultViewConfig() ViewConfig {
 
 // Validate reports every field that is out of its range.
 func (c ViewConfig) Validate() error {
-	var errs []error
-	if c.Heartbeat < 50*time.Millisecond {
-		errs = append(errs, fmt.Errorf("the Heartbeat is %v, want at least 50ms", c.Heartbeat))
-	}
-	if c.FileInterval <= 0 {
-		errs = append(errs, fmt.Errorf("FileInterval is %v, want more than 0", c.FileInterval))
-	}
-	if c.MinBackoff <= 0 {
-		errs = append(errs, fmt.Errorf("MinBackoff is %v, want more than 0", c.MinBackoff))
-	}
-	if c.MaxBackoff < c.MinBackoff {
-		errs = append(errs, fmt.Errorf("MaxBackoff is %v, want at least MinBackoff (%v)", c.MaxBackoff, c.MinBackoff))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("membership: %w", err)
-	}
-	return nil
+	f := bounds.Of("membership")
+	f.Duration("Heartbeat", c.Heartbeat, 50*time.Millisecond, bounds.Open)
+	f.Duration("FileInterval", c.FileInterval, 1, bounds.Open)
+	f.Duration("MinBackoff", c.MinBackoff, 1, bounds.Open)
+	f.Duration("MaxBackoff", c.MaxBackoff, c.MinBackoff, bounds.Open)
+	return f.Err()
 }
 
 // ViewDeps is what a view is given by the program.

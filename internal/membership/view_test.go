@@ -193,8 +193,8 @@ func TestViewConfig(t *testing.T) {
 		t.Error(err)
 	}
 	err := ViewConfig{MaxBackoff: -1}.Validate()
-	joined, ok := errors.Unwrap(err).(interface{ Unwrap() []error })
-	if !ok || len(joined.Unwrap()) != 4 {
+	var joined interface{ Unwrap() []error }
+	if !errors.As(err, &joined) || len(joined.Unwrap()) != 4 {
 		t.Errorf("%v does not report every field", err)
 	}
 	if _, err := NewView(DefaultViewConfig(), ViewDeps{}); err == nil {

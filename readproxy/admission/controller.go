@@ -1,10 +1,10 @@
 package admission
 
 import (
-	"errors"
-	"fmt"
 	"math"
 	"time"
+
+	"scribe/internal/bounds"
 )
 
 // ControllerConfig says what a controller aims at.
@@ -17,14 +17,13 @@ type ControllerConfig struct {
 
 // Validate reports every violation.
 func (c *ControllerConfig) Validate() error {
-	var errs []error
+	f := bounds.Of("admission")
 	if !(c.Target > 0 && c.Target <= 1) {
-		errs = append(errs, fmt.Errorf("admission: the target utilisation is %v, it must be above 0 and at most 1", c.Target))
+		f.Refuse("Target", c.Target, "above 0 and at most 1")
 	}
-	if c.Least < 1 || c.Most < c.Least || c.Most > 1<<20 {
-		errs = append(errs, fmt.Errorf("admission: lengths of %d to %d, want 1 <= least <= most <= %d", c.Least, c.Most, 1<<20))
-	}
-	return errors.Join(errs...)
+	f.Int("Least", c.Least, 1, 1<<20)
+	f.Int("Most", c.Most, c.Least, 1<<20)
+	return f.Err()
 }
 
 // Gains of the controller, by which the output, a place between the least length (0) and the most (1), follows the error. P is I times

@@ -125,7 +125,7 @@ func TestControllerTakesAnything(t *testing.T) {
 
 func TestControllerConfig(t *testing.T) {
 	err := (&ControllerConfig{Target: math.NaN(), Least: 2, Most: 1}).Validate()
-	if err == nil || !strings.Contains(err.Error(), "target") || !strings.Contains(err.Error(), "lengths") {
+	if err == nil || !strings.Contains(err.Error(), "Target") || !strings.Contains(err.Error(), "Most") {
 		t.Errorf("got %v", err)
 	}
 }

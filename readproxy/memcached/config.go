@@ -1,12 +1,15 @@
 package memcached
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"scribe/internal/bounds"
+	"scribe/internal/units"
 )
 
 // Config of a client.
@@ -46,35 +49,28 @@ const (
 
 // Validate reports every field that is out of range, joined.
 func (c *Config) Validate() error {
-	var errs []error
-	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf("memcached: "+format, args...)) }
+	f := bounds.Of("memcached")
 	if len(c.Servers) == 0 {
-		fault("Servers: none")
+		f.Add("Servers", "none")
 	}
 	for i, s := range c.Servers {
 		if host, port, err := net.SplitHostPort(s); err != nil || host == "" || port == "" {
-			fault("Servers: %q is not an address of the form host:port", s)
+			f.Add("Servers", "%q is not an address of the form host:port", s)
 		}
 		if slices.Contains(c.Servers[:i], s) {
-			fault("Servers: %q is there twice", s)
+			f.Add("Servers", "%q is there twice", s)
 		}
 	}
-	if c.Timeout < time.Millisecond || c.Timeout > time.Minute {
-		fault("Timeout is %v, it must be 1ms to 1m", c.Timeout)
-	}
-	if c.Connections < 1 || c.Connections > 10_000 {
-		fault("Connections is %d, it must be 1 to 10000", c.Connections)
-	}
-	if c.ItemBytes < 1024 || c.ItemBytes > 1<<30 {
-		fault("ItemBytes is %d, it must be 1 KiB to 1 GiB", c.ItemBytes)
-	}
+	f.Duration("Timeout", c.Timeout, time.Millisecond, time.Minute)
+	f.Int("Connections", c.Connections, 1, 10_000)
+	f.Bytes("ItemBytes", int64(c.ItemBytes), 1024, 1<<30)
 	if c.ValueBytes < 1 || c.ItemBytes > 0 && c.ValueBytes/c.ItemBytes >= maxItems {
-		fault("ValueBytes is %d, it must be 1 to %d times ItemBytes", c.ValueBytes, maxItems)
+		f.Refuse("ValueBytes", units.Bytes(c.ValueBytes), fmt.Sprintf("1B to %d times the bytes of an item", maxItems))
 	}
 	if len(c.Prefix) > maxPrefix || strings.ContainsFunc(c.Prefix, func(r rune) bool { return !strings.ContainsRune(keyRunes, r) }) {
-		fault("Prefix %q must be up to %d letters, digits and any of . : _ -", c.Prefix, maxPrefix)
+		f.Refuse("Prefix", strconv.Quote(c.Prefix), fmt.Sprintf("up to %d letters, digits and any of . : _ -", maxPrefix))
 	}
-	return errors.Join(errs...)
+	return f.Err()
 }
 
 // keyRunes are those of prefixes and keys: no spaces and no control characters, which end a key in the protocol, and no slash, which

@@ -2,7 +2,6 @@ package view
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"scribe/internal/bounds"
 )
 
 // Config of a table.
@@ -32,20 +33,12 @@ func DefaultConfig() Config {
 
 // Validate reports every field that is out of range, joined.
 func (c *Config) Validate() error {
-	var errs []error
-	if c.Views < 1 || c.Views > 64 {
-		errs = append(errs, fmt.Errorf("views: Views is %d, it must be 1 to 64", c.Views))
-	}
-	if c.Queries < 1 || c.Queries > 10_000 {
-		errs = append(errs, fmt.Errorf("views: Queries is %d, it must be 1 to 10000", c.Queries))
-	}
-	if c.Expiry < time.Second || c.Expiry > time.Hour {
-		errs = append(errs, fmt.Errorf("views: Expiry is %v, it must be 1s to 1h", c.Expiry))
-	}
-	if c.Rebalance < time.Millisecond || c.Rebalance > time.Hour {
-		errs = append(errs, fmt.Errorf("views: Rebalance is %v, it must be 1ms to 1h", c.Rebalance))
-	}
-	return errors.Join(errs...)
+	f := bounds.Of("view")
+	f.Int("Views", c.Views, 1, 64)
+	f.Int("Queries", c.Queries, 1, 10_000)
+	f.Duration("Expiry", c.Expiry, time.Second, time.Hour)
+	f.Duration("Rebalance", c.Rebalance, time.Millisecond, time.Hour)
+	return f.Err()
 }
 
 // Key names a version of a category's schema.

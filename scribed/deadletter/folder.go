@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"scribe/internal/bounds"
 )
 
 // Config says where letters are kept and how many. Start from [DefaultConfig].
@@ -29,17 +31,13 @@ func DefaultConfig() Config { return Config{MaxBytes: 256 << 20, MaxFiles: 10_00
 
 // Validate reports every fault.
 func (c *Config) Validate() error {
-	var faults []error
+	f := bounds.Of("deadletter")
 	if c.Dir == "" {
-		faults = append(faults, errors.New("deadletter: Dir is empty"))
+		f.Refuse("Dir", "empty", "a folder")
 	}
-	if c.MaxBytes < 1 || c.MaxBytes > 1<<50 {
-		faults = append(faults, fmt.Errorf("deadletter: MaxBytes is %d, want 1 to %d", c.MaxBytes, int64(1<<50)))
-	}
-	if c.MaxFiles < 1 || c.MaxFiles > 1<<20 {
-		faults = append(faults, fmt.Errorf("deadletter: MaxFiles is %d, want 1 to %d", c.MaxFiles, 1<<20))
-	}
-	return errors.Join(faults...)
+	f.Bytes("MaxBytes", c.MaxBytes, 1, 1<<50)
+	f.Int("MaxFiles", c.MaxFiles, 1, 1<<20)
+	return f.Err()
 }
 
 // Totals say what a folder holds and what went through it since it was opened.

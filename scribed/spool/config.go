@@ -1,13 +1,13 @@
 package spool
 
 import (
-	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"scribe/internal/bounds"
 )
 
 // Config says where a spool is and how much it may hold. Sizes are bytes. Start from [DefaultConfig].
@@ -60,29 +60,19 @@ const (
 
 // Validate reports every fault.
 func (c *Config) Validate() error {
-	var faults []error
-	within := func(name string, v, low, high int64) {
-		if v < low || v > high {
-			faults = append(faults, fmt.Errorf("spool: %s is %d, want %d to %d", name, v, low, high))
-		}
-	}
-	lasting := func(name string, v time.Duration) {
-		if v < time.Millisecond || v > time.Hour {
-			faults = append(faults, fmt.Errorf("spool: %s is %v, want 1ms to 1h", name, v))
-		}
-	}
+	f := bounds.Of("spool")
 	if c.Dir == "" {
-		faults = append(faults, errors.New("spool: Dir is empty"))
+		f.Refuse("Dir", "empty", "a folder")
 	}
-	within("SegmentBytes", c.SegmentBytes, minSegmentBytes, maxSegmentBytes)
-	within("MaxBytes", c.MaxBytes, max(minMaxBytes, minSegments*min(c.SegmentBytes, maxSegmentBytes)), 1<<50)
-	within("BallastBytes", c.BallastBytes, 0, 1<<40)
-	within("UnsyncedBytes", c.UnsyncedBytes, 1, 1<<40)
-	within("IndexBytes", c.IndexBytes, 0, 1<<40)
-	within("QuarantineBytes", c.QuarantineBytes, 0, 1<<50)
-	lasting("SyncInterval", c.SyncInterval)
-	lasting("StateInterval", c.StateInterval)
-	return errors.Join(faults...)
+	f.Bytes("SegmentBytes", c.SegmentBytes, minSegmentBytes, maxSegmentBytes)
+	f.Bytes("MaxBytes", c.MaxBytes, max(minMaxBytes, minSegments*min(c.SegmentBytes, maxSegmentBytes)), 1<<50)
+	f.Bytes("BallastBytes", c.BallastBytes, 0, 1<<40)
+	f.Bytes("UnsyncedBytes", c.UnsyncedBytes, 1, 1<<40)
+	f.Bytes("IndexBytes", c.IndexBytes, 0, 1<<40)
+	f.Bytes("QuarantineBytes", c.QuarantineBytes, 0, 1<<50)
+	f.Duration("SyncInterval", c.SyncInterval, time.Millisecond, time.Hour)
+	f.Duration("StateInterval", c.StateInterval, time.Millisecond, time.Hour)
+	return f.Err()
 }
 
 // Deps are what a spool works with.

@@ -1,12 +1,13 @@
 package pebblekv
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"scribe/internal/bounds"
 )
 
 // Config is what a store is opened with. Start from DefaultConfig.
@@ -38,26 +39,16 @@ func DefaultConfig(dir string) Config {
 
 // Validate reports every field that is out of its range.
 func (c Config) Validate() error {
-	var errs []error
-	positive := func(field string, v int64) {
-		if v <= 0 {
-			errs = append(errs, fmt.Errorf("%s is %d, want more than 0", field, v))
-		}
-	}
+	f := bounds.Of("pebblekv")
 	if c.Dir == "" {
-		errs = append(errs, errors.New("the Dir is empty"))
+		f.Refuse("Dir", "empty", "a folder")
 	}
-	positive("CacheBytes", c.CacheBytes)
-	positive("HistoryEvents", int64(c.HistoryEvents))
-	positive("HistoryBytes", int64(c.HistoryBytes))
-	positive("MaxWaiting", int64(c.MaxWaiting))
-	if c.MemTableBytes < 64<<10 || c.MemTableBytes > 1<<30 {
-		errs = append(errs, fmt.Errorf("MemTableBytes is %d, want 64 KiB to 1 GiB", c.MemTableBytes))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("pebblekv: %w", err)
-	}
-	return nil
+	f.Bytes("CacheBytes", c.CacheBytes, 1, bounds.Open)
+	f.Int("HistoryEvents", c.HistoryEvents, 1, bounds.Open)
+	f.Bytes("HistoryBytes", int64(c.HistoryBytes), 1, bounds.Open)
+	f.Int("MaxWaiting", c.MaxWaiting, 1, bounds.Open)
+	f.Bytes("MemTableBytes", c.MemTableBytes, 64<<10, 1<<30)
+	return f.Err()
 }
 
 // Deps is what a store is given by the program. Nil fields get a default that does nothing, and the operating system's files.

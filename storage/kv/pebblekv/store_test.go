@@ -105,8 +105,8 @@ func TestConfig(t *testing.T) {
 		t.Error(err)
 	}
 	err := pebblekv.Config{}.Validate()
-	joined, ok := errors.Unwrap(err).(interface{ Unwrap() []error })
-	if !ok || len(joined.Unwrap()) != 6 {
+	var joined interface{ Unwrap() []error }
+	if !errors.As(err, &joined) || len(joined.Unwrap()) != 6 {
 		t.Errorf("%v does not report every field", err)
 	}
 	if _, err := pebblekv.Open(pebblekv.Config{}, pebblekv.Deps{}); err == nil {

@@ -78,6 +78,7 @@ type result struct {
 	next   func() (arrow.RecordBatch, error)
 	stats  Stats
 	closed bool
+	ended  chan struct{} // closed by Close; may be nil
 }
 
 func (r *result) Schema() *arrow.Schema            { return numbered }
@@ -89,6 +90,9 @@ func (r *result) Close() {
 	}
 	r.closed = true
 	r.runner.open.Add(-1)
+	if r.ended != nil {
+		close(r.ended)
+	}
 }
 
 // batches is a query that answers some batches of rows, and then err (nil = the end).
@@ -107,19 +111,19 @@ func batches(n, rows int, err error) func(context.Context, *Request) (Result, er
 	}
 }
 
-// hanging is a query that answers one batch and then nothing until its context ends; ended is closed then.
+// hanging is a query that answers one batch and then nothing until its context ends; ended is closed when it is given up after the batch.
 func hanging(ended chan struct{}) func(context.Context, *Request) (Result, error) {
 	return func(ctx context.Context, _ *Request) (Result, error) {
-		first := true
-		return &result{next: func() (arrow.RecordBatch, error) {
-			if first {
-				first = false
+		r := &result{}
+		r.next = func() (arrow.RecordBatch, error) {
+			if r.ended == nil {
+				r.ended = ended
 				return batchFrom(0, 2, "x"), nil
 			}
 			<-ctx.Done()
-			close(ended)
 			return nil, ctx.Err()
-		}}, nil
+		}
+		return r, nil
 	}
 }
 

@@ -492,6 +492,9 @@ func TestClose(t *testing.T) {
 	ended := make(chan struct{})
 	s := serve(t, &runner{query: hanging(ended)}, func(c *Config) { c.DrainTimeout = time.Hour })
 	res := s.get(selectAll + "&follow=1")
+	if _, err := io.ReadFull(res.Body, make([]byte, 1)); err != nil { // the query has begun
+		t.Fatal(err)
+	}
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}

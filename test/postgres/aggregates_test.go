@@ -209,11 +209,7 @@ func TestAggregates(t *testing.T) {
 	if testing.Short() {
 		n = min(n, 150)
 	}
-	if *seed == 0 {
-		*seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("-seed %d", *seed)
-	r := rand.New(rand.NewPCG(*seed, 2))
+	r := randomness(t, 2)
 	s := start(t)
 	s.safe()
 	sch := tableSchema()

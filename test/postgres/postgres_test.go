@@ -27,16 +27,22 @@ var (
 	seed    = flag.Uint64("seed", 0, "of the random rows and queries; 0 for another each time")
 )
 
+// randomness is that of a test, by which it can be repeated with -seed. Each test has a stream of its own.
+func randomness(t *testing.T, stream uint64) *rand.Rand {
+	t.Helper()
+	if *seed == 0 {
+		*seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("-seed %d", *seed)
+	return rand.New(rand.NewPCG(*seed, stream))
+}
+
 func TestRandomQueries(t *testing.T) {
 	n := *queries
 	if testing.Short() {
 		n = min(n, 300)
 	}
-	if *seed == 0 {
-		*seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("-seed %d", *seed)
-	r := rand.New(rand.NewPCG(*seed, 1))
+	r := randomness(t, 1)
 	s := start(t)
 	s.safe()
 	sch := tableSchema()

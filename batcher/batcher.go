@@ -11,10 +11,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"scribe/internal/budget"
-	"scribe/internal/buffers"
-	"scribe/internal/record"
-	"scribe/internal/rpc"
+	"scribe/internal/base/buffers"
+	"scribe/internal/format/record"
+	"scribe/internal/role/budget"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
 )

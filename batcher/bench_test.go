@@ -14,8 +14,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/klauspost/compress/zstd"
 
-	"scribe/internal/record"
-	"scribe/internal/sample"
+	"scribe/internal/format/record"
+	"scribe/internal/testkit/sample"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob/memory"
 	"scribe/storage/metalog"

@@ -6,8 +6,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"scribe/internal/buffers"
-	"scribe/internal/pointer"
+	"scribe/internal/base/buffers"
+	"scribe/internal/format/pointer"
 )
 
 // maxScratch is how much memory a worker keeps between blocks. Larger blocks, of a single huge frame, are rare.

@@ -4,9 +4,9 @@ import (
 	"runtime"
 	"time"
 
-	"scribe/internal/bounds"
-	"scribe/internal/pointer"
-	"scribe/internal/rpc"
+	"scribe/internal/base/config"
+	"scribe/internal/format/pointer"
+	"scribe/internal/transport/rpc"
 )
 
 // Config says how much a batcher holds and when it flushes. Sizes are bytes. Start from [DefaultConfig].
@@ -89,7 +89,7 @@ func DefaultConfig() Config {
 
 // Validate reports every fault.
 func (c *Config) Validate() error {
-	f := bounds.Of("batcher")
+	f := config.Of("batcher")
 	f.Bytes("MemoryBytes", c.MemoryBytes, 1<<20, 1<<40)
 	f.Float("Share", c.Share, 0.1, 1000)
 	f.Bytes("BodyBytes", c.BodyBytes, 0, 1<<40)

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // maxEnded is how many logs that have ended are remembered. What is forgotten costs an append that is refused.

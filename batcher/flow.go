@@ -3,7 +3,7 @@ package batcher
 import (
 	"time"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // Limits of one flush beside its size. They keep a transaction within the limits of package metalog, a footer within those of

@@ -4,9 +4,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"scribe/internal/buffers"
-	"scribe/internal/pointer"
-	"scribe/internal/record"
+	"scribe/internal/base/buffers"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
 )

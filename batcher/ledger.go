@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 

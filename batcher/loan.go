@@ -3,7 +3,7 @@ package batcher
 import (
 	"sync"
 
-	"scribe/internal/buffers"
+	"scribe/internal/base/buffers"
 )
 
 // loan is memory of a request whose caller waits for its commit: the frames are compressed from where they are, without a copy. The

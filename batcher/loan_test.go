@@ -8,9 +8,9 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"scribe/internal/buffers"
-	"scribe/internal/record"
-	"scribe/internal/rpc"
+	"scribe/internal/base/buffers"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -5,7 +5,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"scribe/internal/pointer"
+	"scribe/internal/format/pointer"
 	"scribe/storage/blob/layout"
 )
 

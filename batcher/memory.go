@@ -3,7 +3,7 @@ package batcher
 import (
 	"sync"
 
-	"scribe/internal/buffers"
+	"scribe/internal/base/buffers"
 )
 
 // chunk is a buffer that several pieces share.

@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"slices"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"scribe/internal/pointer"
+	"scribe/internal/format/pointer"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

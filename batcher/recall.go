@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 

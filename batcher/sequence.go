@@ -7,8 +7,8 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"scribe/internal/pointer"
-	"scribe/internal/record"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
 )

@@ -11,7 +11,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"scribe/internal/pointer"
+	"scribe/internal/format/pointer"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob"
 	"scribe/storage/blob/layout"

@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"scribe/internal/buffers"
-	"scribe/internal/pointer"
-	"scribe/internal/record"
-	"scribe/internal/rpc"
+	"scribe/internal/base/buffers"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -7,8 +7,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"scribe/internal/buffers"
-	"scribe/internal/record"
+	"scribe/internal/base/buffers"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 

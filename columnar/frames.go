@@ -8,7 +8,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // Names of the columns of [Schema]. Those of the system begin with an underscore, which a category's own columns may not.

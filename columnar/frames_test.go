@@ -10,7 +10,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"pgregory.net/rapid"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // frames is a payload of one frame with n messages.

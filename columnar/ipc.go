@@ -10,7 +10,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // Limits of a stream. EncodeIPC refuses to write what DecodeIPC refuses to read.

@@ -15,7 +15,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // everyType is a batch of three rows with a column of each kind of type that is carried.

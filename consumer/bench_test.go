@@ -13,9 +13,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"scribe/consumer"
-	"scribe/internal/pointer"
-	"scribe/internal/record"
-	"scribe/internal/sample"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
+	"scribe/internal/testkit/sample"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

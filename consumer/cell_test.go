@@ -12,11 +12,11 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"go.uber.org/goleak"
 
-	"scribe/internal/bucket"
-	"scribe/internal/pointer"
-	"scribe/internal/record"
-	"scribe/internal/rpc"
-	"scribe/internal/sequenced"
+	"scribe/internal/format/bucket"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
+	"scribe/internal/format/sequenced"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -9,9 +9,9 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"scribe/internal/discovery"
-	"scribe/internal/rpc"
-	"scribe/internal/sequenced"
+	"scribe/internal/format/sequenced"
+	"scribe/internal/transport/discovery"
+	"scribe/internal/transport/rpc"
 )
 
 // Consumer reads a category. One iteration runs at a time; the other methods may be called from any goroutine meanwhile.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"scribe/consumer"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"scribe/internal/rpc"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -13,9 +13,9 @@ import (
 	"scribe/columnar"
 	"scribe/columnar/finish"
 	"scribe/columnar/vector"
-	"scribe/internal/loss"
-	"scribe/internal/pointer"
-	"scribe/internal/record"
+	"scribe/internal/format/loss"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"scribe/consumer"
-	"scribe/internal/bucket"
+	"scribe/internal/format/bucket"
 )
 
 // The examples have a server in memory; a program names its address, and no services.

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"scribe/internal/discovery"
-	"scribe/internal/rpc"
+	"scribe/internal/transport/discovery"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

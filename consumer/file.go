@@ -8,8 +8,8 @@ import (
 	"os"
 	"strings"
 
-	"scribe/internal/atomicfile"
-	"scribe/internal/checkpoint"
+	"scribe/internal/base/atomicfile"
+	"scribe/internal/format/checkpoint"
 )
 
 // SaveCheckpoint replaces a file with the text of a checkpoint: it is written beside it, synced and renamed, so that the file holds the

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 
 	"scribe/consumer"
-	"scribe/internal/checkpoint"
+	"scribe/internal/format/checkpoint"
 )
 
 // TestCheckpointFileCutOrChanged: a file that was cut at any byte, or in which any bit was changed, is an error. There is no other place.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"scribe/internal/loss"
-	"scribe/internal/record"
+	"scribe/internal/format/loss"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

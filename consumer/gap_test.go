@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"scribe/consumer"
-	"scribe/internal/loss"
-	"scribe/internal/record"
+	"scribe/internal/format/loss"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

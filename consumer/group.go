@@ -12,9 +12,9 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 
-	"scribe/internal/bucket"
-	"scribe/internal/record"
-	"scribe/internal/rpc"
+	"scribe/internal/format/bucket"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

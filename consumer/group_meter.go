@@ -3,7 +3,7 @@ package consumer
 import (
 	"time"
 
-	"scribe/internal/pointer"
+	"scribe/internal/format/pointer"
 )
 
 // meter measures what a member does, over the last minute or so: a plain state machine.

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"scribe/consumer"
-	"scribe/internal/bucket"
-	"scribe/internal/rpc"
+	"scribe/internal/format/bucket"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -5,9 +5,9 @@ import (
 	"maps"
 	"slices"
 
-	"scribe/internal/bucket"
-	"scribe/internal/checkpoint"
-	"scribe/internal/record"
+	"scribe/internal/format/bucket"
+	"scribe/internal/format/checkpoint"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -3,8 +3,8 @@ package consumer
 import (
 	"testing"
 
-	"scribe/internal/bucket"
-	"scribe/internal/record"
+	"scribe/internal/format/bucket"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

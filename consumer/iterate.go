@@ -9,8 +9,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 
 	"scribe/columnar"
-	"scribe/internal/loss"
-	"scribe/internal/record"
+	"scribe/internal/format/loss"
+	"scribe/internal/format/record"
 )
 
 // Records yields the messages of the category, in the merged order, until the caller breaks the loop, ctx ends, or with

@@ -12,9 +12,9 @@ import (
 	"unsafe"
 
 	"scribe/consumer"
-	"scribe/internal/pointer"
-	"scribe/internal/record"
-	"scribe/internal/sample"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
+	"scribe/internal/testkit/sample"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"scribe/columnar"
 	"scribe/consumer"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

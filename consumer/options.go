@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"scribe/columnar/sql"
-	"scribe/internal/checkpoint"
-	"scribe/internal/record"
+	"scribe/internal/format/checkpoint"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"scribe/internal/checkpoint"
-	"scribe/internal/record"
+	"scribe/internal/format/checkpoint"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

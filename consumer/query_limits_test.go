@@ -15,8 +15,8 @@ import (
 	"scribe/columnar/sql"
 	"scribe/columnar/vector"
 	"scribe/consumer"
-	"scribe/internal/loss"
-	"scribe/internal/record"
+	"scribe/internal/format/loss"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

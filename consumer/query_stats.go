@@ -7,7 +7,7 @@ import (
 	"scribe/columnar/export"
 	"scribe/columnar/expr"
 	"scribe/columnar/schema"
-	"scribe/internal/units"
+	"scribe/internal/base/units"
 )
 
 // QueryStats is what became of what a query has read so far.

@@ -18,7 +18,7 @@ import (
 	"scribe/columnar/sql"
 	"scribe/columnar/transcode"
 	"scribe/consumer"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

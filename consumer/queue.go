@@ -5,8 +5,8 @@ import (
 	"maps"
 	"sync"
 
-	"scribe/internal/pointer"
-	"scribe/internal/record"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
 )
 
 // kind is what an item is.

@@ -3,7 +3,7 @@ package consumer
 import (
 	"time"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // ShardID names a physical shard: the category's id, the logical shard and the writer. Its String is "7/0/1".

@@ -13,8 +13,8 @@ import (
 	"scribe/columnar"
 	"scribe/columnar/schema"
 	"scribe/consumer"
-	"scribe/internal/record"
-	"scribe/internal/rpc"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

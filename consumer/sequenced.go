@@ -7,9 +7,9 @@ import (
 	"iter"
 	"time"
 
-	"scribe/internal/loss"
-	"scribe/internal/record"
-	"scribe/internal/sequenced"
+	"scribe/internal/format/loss"
+	"scribe/internal/format/record"
+	"scribe/internal/format/sequenced"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 
 	"scribe/consumer"
-	"scribe/internal/record"
-	"scribe/internal/sequenced"
+	"scribe/internal/format/record"
+	"scribe/internal/format/sequenced"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -11,9 +11,9 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"scribe/internal/discovery"
-	"scribe/internal/pointer"
-	"scribe/internal/record"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/discovery"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

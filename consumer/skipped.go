@@ -3,7 +3,7 @@ package consumer
 import (
 	"fmt"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"scribe/consumer"
-	"scribe/internal/rpc"
+	"scribe/internal/transport/rpc"
 )
 
 // serve puts a cell on a port.

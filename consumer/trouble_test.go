@@ -13,9 +13,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"scribe/consumer"
-	"scribe/internal/pointer"
-	"scribe/internal/record"
-	"scribe/internal/rpc"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"scribe/columnar/near"
-	"scribe/internal/record"
-	"scribe/internal/rpc"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 )

@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"scribe/internal/bounds"
+	"scribe/internal/base/config"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 )
@@ -65,7 +65,7 @@ func DefaultConfig() Config {
 
 // Validate reports every field that is out of its range.
 func (c Config) Validate() error {
-	f := bounds.Of("controlplane")
+	f := config.Of("controlplane")
 	f.Int("MaxCategories", c.MaxCategories, 1, 1<<31)
 	f.Int("MaxDeletions", c.MaxDeletions, 1, 1<<31)
 	f.Int("MaxWatches", c.MaxWatches, 1, 1<<31)
@@ -73,10 +73,10 @@ func (c Config) Validate() error {
 	f.Bytes("BatchBytes", int64(c.BatchBytes), 1, 16<<20)
 	f.Int("IDBlock", int(c.IDBlock), 1, 1<<20)
 	f.Int("MaxSlot", int(c.MaxSlot), 1, MaxSlot)
-	f.Duration("MemberInterval", c.MemberInterval, 0, bounds.Open)
-	f.Duration("LoadInterval", c.LoadInterval, 1, bounds.Open)
-	f.Duration("RetireTimeout", c.RetireTimeout, 1, bounds.Open)
-	f.Duration("CreatePatience", c.CreatePatience, 0, bounds.Open)
+	f.Duration("MemberInterval", c.MemberInterval, 0, config.Open)
+	f.Duration("LoadInterval", c.LoadInterval, 1, config.Open)
+	f.Duration("RetireTimeout", c.RetireTimeout, 1, config.Open)
+	f.Duration("CreatePatience", c.CreatePatience, 0, config.Open)
 	return f.Err()
 }
 

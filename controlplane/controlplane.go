@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"scribe/internal/rpc"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 )

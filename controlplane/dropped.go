@@ -3,7 +3,7 @@ package controlplane
 import (
 	"context"
 
-	"scribe/internal/rpc"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 )

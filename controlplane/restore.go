@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 )

@@ -12,9 +12,9 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"scribe/internal/catalog"
-	"scribe/internal/membership"
-	"scribe/internal/rpc"
+	"scribe/internal/cell/catalog"
+	"scribe/internal/cell/membership"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv/memkv"
 )

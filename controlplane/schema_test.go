@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"scribe/columnar/schema"
-	"scribe/internal/rpc"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
 )

@@ -8,7 +8,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 
 	"scribe/columnar"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // WriteColumns writes an Arrow record batch as one frame, whose rows are its messages, and waits for its acknowledgement. The

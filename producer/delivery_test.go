@@ -15,7 +15,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
 )

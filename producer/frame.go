@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // frame is a batch of messages of one stream on its way. Its stripe's mutex guards it, but for the time of a request that carries

@@ -15,8 +15,8 @@ import (
 
 	"github.com/gofrs/flock"
 
-	"scribe/internal/atomicfile"
-	"scribe/internal/record"
+	"scribe/internal/base/atomicfile"
+	"scribe/internal/format/record"
 )
 
 var (

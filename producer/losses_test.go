@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"scribe/internal/loss"
-	"scribe/internal/record"
+	"scribe/internal/format/loss"
+	"scribe/internal/format/record"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
 )

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
 )

@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"scribe/internal/discovery"
-	"scribe/internal/rpc"
+	"scribe/internal/transport/discovery"
+	"scribe/internal/transport/rpc"
 )
 
 // Producer writes messages. It is safe for concurrent use; [Producer.Close] it.

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
 )

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
 )

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"scribe/internal/buffers"
-	"scribe/internal/rpc"
+	"scribe/internal/base/buffers"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

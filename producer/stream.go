@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // MaxStreams is how many different (category, shard) a producer writes to. It remembers the sequences of each, in about 300

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // errNoRoom says that memory is full for now. It does not leave the package.

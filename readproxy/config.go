@@ -9,8 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"scribe/internal/bounds"
-	"scribe/internal/pointer"
+	"scribe/internal/base/config"
+	"scribe/internal/format/pointer"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readproxy/admission"
 	"scribe/readproxy/memcached"
@@ -113,7 +113,7 @@ func DefaultConfig() Config {
 
 // Validate reports every field that is out of range, joined.
 func (c *Config) Validate() error {
-	f := bounds.Of("readproxy")
+	f := config.Of("readproxy")
 	if err := pointer.ValidateRegion(c.Region); err != nil {
 		f.Add("Region", "%v", err)
 	}

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"scribe/columnar"
-	"scribe/internal/pointer"
-	"scribe/internal/record"
-	"scribe/internal/rpc"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob"
 )

@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"scribe/internal/pointer"
-	"scribe/internal/rpc"
+	"scribe/internal/format/pointer"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readproxy/admission"
 )

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 
 	"scribe/columnar"
-	"scribe/internal/pointer"
-	"scribe/internal/record"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
 )
 
 // jsonRoom guesses how long the JSON of a payload is.

@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	"scribe/columnar"
-	"scribe/internal/pointer"
-	"scribe/internal/record"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
 )
 
 func TestJSON(t *testing.T) {

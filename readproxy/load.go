@@ -6,9 +6,9 @@ import (
 	"sync"
 	"time"
 
-	"scribe/internal/pointer"
-	"scribe/internal/record"
-	"scribe/internal/rpc"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

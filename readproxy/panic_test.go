@@ -4,7 +4,7 @@ import (
 	"context"
 	"testing"
 
-	"scribe/internal/pointer"
+	"scribe/internal/format/pointer"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"scribe/internal/pointer"
-	"scribe/internal/rpc"
+	"scribe/internal/format/pointer"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readproxy/admission"
 )

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"scribe/internal/pointer"
+	"scribe/internal/format/pointer"
 )
 
 // want is a block that is to be read from a store.

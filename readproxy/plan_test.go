@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"scribe/internal/pointer"
+	"scribe/internal/format/pointer"
 )
 
 func contains(err error, part string) bool { return strings.Contains(err.Error(), part) }

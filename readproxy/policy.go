@@ -5,8 +5,8 @@ import (
 	"path"
 	"time"
 
-	"scribe/internal/bounds"
-	"scribe/internal/pointer"
+	"scribe/internal/base/config"
+	"scribe/internal/format/pointer"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -61,7 +61,7 @@ type Rule struct {
 }
 
 // validate adds every fault of a rule, which stands in the configuration under name.
-func (r *Rule) validate(f *bounds.Faults, name string) {
+func (r *Rule) validate(f *config.Faults, name string) {
 	if _, err := path.Match(r.Pattern, ""); err != nil || r.Pattern == "" {
 		f.Add(name, "pattern %q is not a glob", r.Pattern)
 	}
@@ -71,7 +71,7 @@ func (r *Rule) validate(f *bounds.Faults, name string) {
 	if int(r.Shared) >= len(keepNames) {
 		f.Refuse(name+".Shared", r.Shared, "always, never or reused")
 	}
-	f.Duration(name+".SharedAge", r.SharedAge, 0, bounds.Open)
+	f.Duration(name+".SharedAge", r.SharedAge, 0, config.Open)
 }
 
 // rule returns what holds for a category: what it says itself, else the first rule that matches its name, else the defaults. policy

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"scribe/internal/pointer"
+	"scribe/internal/format/pointer"
 	"scribe/readproxy/memcached"
 )
 

@@ -18,8 +18,8 @@ import (
 	"scribe/columnar/sql"
 	"scribe/columnar/transcode"
 	"scribe/columnar/vector"
-	"scribe/internal/queryplan"
-	"scribe/internal/rpc"
+	"scribe/internal/role/queryplan"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readproxy/view"
 )

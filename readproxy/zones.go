@@ -12,8 +12,8 @@ import (
 
 	"scribe/columnar/schema"
 	"scribe/columnar/zone"
-	"scribe/internal/record"
-	"scribe/internal/zonenote"
+	"scribe/internal/format/record"
+	"scribe/internal/role/zonenote"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
 )

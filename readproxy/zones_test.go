@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"scribe/columnar/zone"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 

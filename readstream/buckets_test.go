@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"scribe/internal/bucket"
-	"scribe/internal/record"
+	"scribe/internal/format/bucket"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"scribe/internal/bounds"
+	"scribe/internal/base/config"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
 )
@@ -104,7 +104,7 @@ func DefaultConfig() Config {
 
 // Validate reports every field that is out of range, joined.
 func (c *Config) Validate() error {
-	f := bounds.Of("readstream")
+	f := config.Of("readstream")
 	f.Int("MaxStreams", c.MaxStreams, 1, 1_000_000)
 	f.Int("MaxShards", c.MaxShards, 1, maxResume) // a stream that is sent away can go on elsewhere
 	f.Bytes("StreamBytes", int64(c.StreamBytes), metalog.MaxRecord, 1<<30)

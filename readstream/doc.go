@@ -78,7 +78,7 @@
 //
 // # Buckets
 //
-// A member of a consumer group names the buckets of pointers that it reads (package internal/bucket). Others' pointers pass through the
+// A member of a consumer group names the buckets of pointers that it reads (package internal/format/bucket). Others' pointers pass through the
 // merge, since they carry time on, and are left out behind it, without credits; shards that have none of its pointers are not followed.
 //
 // # Filters

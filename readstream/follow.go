@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"scribe/internal/record"
-	"scribe/internal/rpc"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readstream/feed"
 	"scribe/readstream/merge"

@@ -17,9 +17,9 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"scribe/internal/pointer"
-	"scribe/internal/record"
-	"scribe/internal/rpc"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
 	"scribe/storage/metalog/pebblelog"

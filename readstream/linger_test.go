@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"scribe/internal/bucket"
+	"scribe/internal/format/bucket"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
 )

@@ -6,9 +6,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"scribe/internal/bucket"
-	"scribe/internal/record"
-	"scribe/internal/sequenced"
+	"scribe/internal/format/bucket"
+	"scribe/internal/format/record"
+	"scribe/internal/format/sequenced"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"scribe/internal/record"
-	"scribe/internal/rpc"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readstream/merge"
 	"scribe/storage/metalog"

@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"scribe/internal/pointer"
-	"scribe/internal/record"
-	"scribe/internal/sequenced"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
+	"scribe/internal/format/sequenced"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
 )

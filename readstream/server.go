@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"scribe/internal/queryplan"
-	"scribe/internal/rpc"
+	"scribe/internal/role/queryplan"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readstream/feed"
 	"scribe/readstream/merge"

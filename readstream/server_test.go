@@ -11,9 +11,9 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"scribe/internal/record"
-	"scribe/internal/rpc"
-	"scribe/internal/rpc/memhttp"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
+	"scribe/internal/transport/rpc/memhttp"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

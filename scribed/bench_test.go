@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"scribe/internal/bounds"
-	"scribe/internal/record"
+	"scribe/internal/base/config"
+	"scribe/internal/format/record"
 	"scribe/scribed/deadletter"
 	"scribe/scribed/spool"
 )
@@ -82,7 +82,7 @@ func DefaultConfig() Config {
 
 // Validate reports every fault.
 func (c *Config) Validate() error {
-	f := bounds.Of("scribed")
+	f := config.Of("scribed")
 	f.Bytes("MemoryBytes", c.MemoryBytes, 1<<20, 1<<40)
 	f.Float("Share", c.Share, 0.01, 1e6)
 	f.Bytes("MaxRequestBytes", c.MaxRequestBytes, 1, record.MaxFrameLen)

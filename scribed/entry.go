@@ -3,7 +3,7 @@ package scribed
 import (
 	"time"
 
-	"scribe/internal/buffers"
+	"scribe/internal/base/buffers"
 	"scribe/scribed/spool"
 )
 

@@ -3,7 +3,7 @@ package scribed
 import (
 	"testing"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // FuzzSplit takes arbitrary bytes apart: every byte of a good request is in exactly one entry or in a frame with an error.

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"scribe/internal/loss"
-	"scribe/internal/rpc"
+	"scribe/internal/format/loss"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

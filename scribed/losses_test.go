@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"scribe/internal/loss"
-	"scribe/internal/record"
-	"scribe/internal/rpc"
+	"scribe/internal/format/loss"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"scribe/internal/buffers"
-	"scribe/internal/rpc"
+	"scribe/internal/base/buffers"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/spool"
 )

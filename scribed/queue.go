@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"scribe/internal/loss"
+	"scribe/internal/format/loss"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

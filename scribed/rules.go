@@ -5,8 +5,8 @@ import (
 	"path"
 	"time"
 
-	"scribe/internal/bounds"
-	"scribe/internal/units"
+	"scribe/internal/base/config"
+	"scribe/internal/base/units"
 )
 
 // WhenFull says what happens to a write of a category for which there is no room.
@@ -66,12 +66,12 @@ type Rule struct {
 }
 
 // validate adds every fault of a rule, which stands in the configuration under name.
-func (r *Rule) validate(f *bounds.Faults, name string) {
+func (r *Rule) validate(f *config.Faults, name string) {
 	if _, err := path.Match(r.Pattern, ""); err != nil || r.Pattern == "" {
 		f.Add(name, "pattern %q is not a glob", r.Pattern)
 	}
 	f.Int(name+".WhenFull", int(r.WhenFull), 0, int(DropNewest))
-	f.Bytes(name+".MaxBytes", r.MaxBytes, 0, bounds.Open)
+	f.Bytes(name+".MaxBytes", r.MaxBytes, 0, config.Open)
 	if r.MaxAge < 0 || r.MaxAge > 0 && r.MaxAge < time.Second {
 		f.Refuse(name+".MaxAge", units.Duration(r.MaxAge), "0 or at least 1s")
 	}

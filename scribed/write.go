@@ -5,9 +5,9 @@ import (
 	"errors"
 	"time"
 
-	"scribe/internal/publish"
-	"scribe/internal/record"
-	"scribe/internal/rpc"
+	"scribe/internal/format/record"
+	"scribe/internal/role/publish"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/spool"
 )

@@ -10,8 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"scribe/internal/bounds"
-	"scribe/internal/record"
+	"scribe/internal/base/config"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
 )
@@ -64,7 +64,7 @@ func DefaultConfig() Config {
 
 // Validate reports every field that is out of range, joined.
 func (c *Config) Validate() error {
-	f := bounds.Of("sequencer")
+	f := config.Of("sequencer")
 	f.Duration("Interval", c.Interval, time.Millisecond, time.Minute)
 	f.Int("MaxCategories", c.MaxCategories, 1, 1_000_000)
 	f.Int("Starts", c.Starts, 1, 1000)

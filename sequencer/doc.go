@@ -11,7 +11,7 @@
 //	          ^                                           |                        |
 //	          '--------------- credits -------------------'<-----------------------'
 //
-// The same transaction appends to the log of positions how far each source was sequenced (package internal/sequenced has both formats). So
+// The same transaction appends to the log of positions how far each source was sequenced (package internal/format/sequenced has both formats). So
 // however a sequencer ends, the next one goes on exactly behind what was committed: it never sequences a pointer twice, nor passes one over.
 // An append whose outcome is not known needs no special care: the positions tell.
 //

@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"scribe/internal/record"
-	"scribe/internal/sequenced"
-	"scribe/internal/sequenced/positions"
+	"scribe/internal/cell/positions"
+	"scribe/internal/format/record"
+	"scribe/internal/format/sequenced"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
 )

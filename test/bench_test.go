@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"scribe/internal/bench"
+	"scribe/cmd/scribe/bench"
 )
 
 // TestBench: each measurement runs, counts what it did, and puts it beside its limit. What it measures is not looked at.

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"testing"
 
-	"scribe/internal/app"
-	"scribe/internal/s3test"
+	"scribe/cmd/scribe/app"
+	"scribe/internal/testkit/s3test"
 	"scribe/test/program"
 )
 

@@ -17,8 +17,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"scribe/internal/s3test"
-	"scribe/internal/sample"
+	"scribe/internal/testkit/s3test"
+	"scribe/internal/testkit/sample"
 	"scribe/test/program"
 )
 

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"scribe/internal/record"
-	"scribe/internal/sample"
+	"scribe/internal/format/record"
+	"scribe/internal/testkit/sample"
 )
 
 // TestDamagedBlob flips a byte of a stored blob: the reader gets everything before the damage and an error that names the blob,

@@ -15,7 +15,7 @@ import (
 
 	"github.com/minio/minio-go/v7"
 
-	"scribe/internal/s3test"
+	"scribe/internal/testkit/s3test"
 	"scribe/producer"
 	follower "scribe/test/follow"
 	past "scribe/test/history"

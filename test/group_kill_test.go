@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"scribe/internal/rpc"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/test/program"
 )

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"scribe/internal/discovery"
-	"scribe/internal/rpc"
+	"scribe/internal/transport/discovery"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/test/program"
 )

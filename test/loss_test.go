@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"scribe/consumer"
-	"scribe/internal/loss"
-	"scribe/internal/rpc"
+	"scribe/internal/format/loss"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

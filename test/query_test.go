@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"scribe/internal/sample"
+	"scribe/internal/testkit/sample"
 )
 
 // accessSchema is the schema of the access log in JSON.

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"scribe/consumer"
-	"scribe/internal/discovery"
-	"scribe/internal/rpc"
+	"scribe/internal/transport/discovery"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/test/program"
 )

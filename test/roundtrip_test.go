@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"scribe/internal/sample"
+	"scribe/internal/testkit/sample"
 )
 
 // tail reads a category from its beginning to its present end.

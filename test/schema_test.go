@@ -8,8 +8,8 @@ import (
 	"sync"
 	"testing"
 
-	"scribe/internal/app"
-	"scribe/internal/sample"
+	"scribe/cmd/scribe/app"
+	"scribe/internal/testkit/sample"
 )
 
 // TestSchemas: a schema is inferred from samples, checked, set, changed compatibly, refused or forced otherwise, and shown in any version; the

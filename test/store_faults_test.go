@@ -11,7 +11,7 @@ import (
 
 	"github.com/minio/minio-go/v7"
 
-	"scribe/internal/s3test"
+	"scribe/internal/testkit/s3test"
 	"scribe/test/netfault"
 	"scribe/test/program"
 )

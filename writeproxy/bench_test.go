@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"scribe/internal/rpc"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

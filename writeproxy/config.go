@@ -3,8 +3,8 @@ package writeproxy
 import (
 	"time"
 
-	"scribe/internal/bounds"
-	"scribe/internal/record"
+	"scribe/internal/base/config"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -76,7 +76,7 @@ func DefaultConfig() Config {
 
 // Validate reports every fault.
 func (c *Config) Validate() error {
-	f := bounds.Of("writeproxy")
+	f := config.Of("writeproxy")
 	f.Bytes("MemoryBytes", c.MemoryBytes, 1<<20, 1<<40)
 	f.Bytes("MaxRequestBytes", c.MaxRequestBytes, 1, record.MaxFrameLen)
 	f.Duration("Timeout", c.Timeout, time.Millisecond, time.Hour)

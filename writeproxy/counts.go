@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"sync"
 
-	"scribe/internal/rpc"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"scribe/internal/rpc"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

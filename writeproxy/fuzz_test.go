@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

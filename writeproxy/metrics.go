@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"scribe/internal/budget"
+	"scribe/internal/role/budget"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -14,9 +14,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"scribe/internal/record"
-	"scribe/internal/rpc"
-	"scribe/internal/rpc/memhttp"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
+	"scribe/internal/transport/rpc/memhttp"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"scribe/internal/rpc"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 
-	"scribe/internal/budget"
-	"scribe/internal/buffers"
-	"scribe/internal/rpc"
+	"scribe/internal/base/buffers"
+	"scribe/internal/role/budget"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -3,9 +3,9 @@ package writeproxy
 import (
 	"context"
 
-	"scribe/internal/publish"
-	"scribe/internal/record"
-	"scribe/internal/rpc"
+	"scribe/internal/format/record"
+	"scribe/internal/role/publish"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"scribe/internal/budget"
-	"scribe/internal/rpc"
+	"scribe/internal/role/budget"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

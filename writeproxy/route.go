@@ -5,7 +5,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"scribe/internal/rpc"
+	"scribe/internal/transport/rpc"
 )
 
 // Batcher is one that frames can be sent to.

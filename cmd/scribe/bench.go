@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"scribe/internal/app"
-	"scribe/internal/bench"
-	"scribe/internal/rpc"
-	"scribe/internal/units"
+	"scribe/cmd/scribe/app"
+	"scribe/cmd/scribe/bench"
+	"scribe/internal/base/units"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"scribe/internal/app"
-	"scribe/internal/bench"
-	"scribe/internal/units"
+	"scribe/cmd/scribe/app"
+	"scribe/cmd/scribe/bench"
+	"scribe/internal/base/units"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

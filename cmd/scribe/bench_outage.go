@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"scribe/internal/app"
-	"scribe/internal/bench"
-	"scribe/internal/loopback"
-	"scribe/internal/units"
+	"scribe/cmd/scribe/app"
+	"scribe/cmd/scribe/bench"
+	"scribe/internal/base/units"
+	"scribe/internal/testkit/loopback"
 )
 
 // How the backend of bench outage is away.

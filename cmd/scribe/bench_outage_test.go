@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"scribe/internal/bench"
+	"scribe/cmd/scribe/bench"
 )
 
 // TestBenchOutage: whichever way the cell is away, there is a backlog then, writers that do not ask for committed are measured in every

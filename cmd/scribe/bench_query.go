@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"scribe/internal/bench"
-	"scribe/internal/units"
+	"scribe/cmd/scribe/bench"
+	"scribe/internal/base/units"
 )
 
 func newBenchQuery() *cobra.Command {

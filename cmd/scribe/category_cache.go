@@ -6,7 +6,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"scribe/internal/units"
+	"scribe/internal/base/units"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -11,7 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	"scribe/consumer"
-	"scribe/internal/rpc"
+	"scribe/internal/transport/rpc"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob"

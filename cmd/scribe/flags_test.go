@@ -14,9 +14,9 @@ import (
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
-	"scribe/internal/app"
-	"scribe/internal/rpc"
-	"scribe/internal/units"
+	"scribe/cmd/scribe/app"
+	"scribe/internal/base/units"
+	"scribe/internal/transport/rpc"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
 )

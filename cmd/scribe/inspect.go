@@ -15,11 +15,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"scribe/internal/app"
-	"scribe/internal/checkpoint"
-	"scribe/internal/pointer"
-	"scribe/internal/record"
-	"scribe/internal/units"
+	"scribe/cmd/scribe/app"
+	"scribe/internal/base/units"
+	"scribe/internal/format/checkpoint"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
 	"scribe/storage/blob"
 	"scribe/storage/blob/layout"
 )

@@ -13,11 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"scribe/collector"
-	"scribe/internal/app"
-	"scribe/internal/discovery"
-	"scribe/internal/rpc"
+	"scribe/cmd/scribe/app"
+	"scribe/internal/transport/discovery"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/retention"
 	"scribe/storage/blob"
 	"scribe/storage/metalog/remote"
 )
@@ -89,7 +89,7 @@ func openOffline(ctx context.Context, c app.Config, stderr io.Writer) (stop func
 }
 
 type danglingLine struct {
-	Kind     collector.FindingKind `json:"kind"`
+	Kind     retention.FindingKind `json:"kind"`
 	Blob     string                `json:"blob,omitempty"`
 	Bytes    int64                 `json:"bytes,omitempty"`
 	Category string                `json:"category,omitempty"`
@@ -112,8 +112,8 @@ func inspectDangling(ctx context.Context, server string, store blob.Store, stdou
 	log := remote.NewClient(svc)
 	defer func() { err = errors.Join(err, log.Close()) }()
 	enc := json.NewEncoder(stdout)
-	counts := map[collector.FindingKind]int{}
-	result, err := collector.Audit(ctx, log, store, categories, func(f collector.Finding) error {
+	counts := map[retention.FindingKind]int{}
+	result, err := retention.Audit(ctx, log, store, categories, func(f retention.Finding) error {
 		counts[f.Kind]++
 		line := danglingLine{Kind: f.Kind, Blob: f.Key, Bytes: f.Size, Category: f.Category, LSN: uint64(f.LSN), Pointers: f.Pointers}
 		if f.Shard != 0 {
@@ -128,28 +128,28 @@ func inspectDangling(ctx context.Context, server string, store blob.Store, stdou
 		return err
 	}
 	fmt.Fprintf(stderr, "%d pointers, %d blobs, %d bytes", result.Pointers, result.Blobs, result.Bytes)
-	for _, kind := range []collector.FindingKind{
-		collector.FindingMissing, collector.FindingPointer, collector.FindingOrphan, collector.FindingExpired, collector.FindingYoung,
-		collector.FindingUnknown, collector.FindingDamaged,
+	for _, kind := range []retention.FindingKind{
+		retention.FindingMissing, retention.FindingPointer, retention.FindingOrphan, retention.FindingExpired, retention.FindingYoung,
+		retention.FindingUnknown, retention.FindingDamaged,
 	} {
 		fmt.Fprintf(stderr, ", %d %s", counts[kind], kind)
 	}
 	fmt.Fprintf(stderr, "; boundary %s\n", time.UnixMicro(result.Boundary).UTC().Format(time.RFC3339))
-	if counts[collector.FindingMissing]+counts[collector.FindingPointer] > 0 {
+	if counts[retention.FindingMissing]+counts[retention.FindingPointer] > 0 {
 		return errDamaged
 	}
 	return nil
 }
 
 // everyCategory lists the categories that there are, and those that were deleted and are not collected yet.
-func everyCategory(ctx context.Context, control rpc.ControlService) (all []collector.AuditCategory, err error) {
+func everyCategory(ctx context.Context, control rpc.ControlService) (all []retention.AuditCategory, err error) {
 	for after := ""; ; {
 		res, err := control.ListCategories(ctx, &scribev1.ListCategoriesRequest{After: after})
 		if err != nil {
 			return nil, err
 		}
 		for _, c := range res.GetCategories() {
-			all = append(all, collector.AuditCategory{ID: c.GetId(), Name: c.GetName()})
+			all = append(all, retention.AuditCategory{ID: c.GetId(), Name: c.GetName()})
 			after = c.GetName()
 		}
 		if !res.GetMore() {
@@ -162,7 +162,7 @@ func everyCategory(ctx context.Context, control rpc.ControlService) (all []colle
 			return nil, err
 		}
 		for _, c := range res.GetCategories() {
-			all = append(all, collector.AuditCategory{ID: c.GetId(), Name: c.GetName()})
+			all = append(all, retention.AuditCategory{ID: c.GetId(), Name: c.GetName()})
 			after = c.GetId()
 		}
 		if !res.GetMore() {

@@ -11,12 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"scribe/internal/app"
-	"scribe/internal/discovery"
-	"scribe/internal/pointer"
-	"scribe/internal/record"
-	"scribe/internal/rpc"
-	"scribe/internal/sequenced"
+	"scribe/cmd/scribe/app"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
+	"scribe/internal/format/sequenced"
+	"scribe/internal/transport/discovery"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob/layout"
 )

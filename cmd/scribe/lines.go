@@ -11,7 +11,7 @@ import (
 	"io/fs"
 	"sync"
 
-	"scribe/internal/units"
+	"scribe/internal/base/units"
 	"scribe/producer"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"scribe/internal/record"
-	"scribe/internal/units"
+	"scribe/internal/base/units"
+	"scribe/internal/format/record"
 	"scribe/producer"
 )
 

@@ -12,7 +12,7 @@ import (
 	"scribe/columnar/export"
 	"scribe/columnar/sql"
 	"scribe/consumer"
-	"scribe/internal/units"
+	"scribe/internal/base/units"
 )
 
 type queryFlags struct {

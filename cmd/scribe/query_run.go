@@ -11,7 +11,7 @@ import (
 
 	"scribe/columnar/export"
 	"scribe/consumer"
-	"scribe/internal/units"
+	"scribe/internal/base/units"
 )
 
 // querying is one run of the command. Its methods run on the goroutine that iterates.

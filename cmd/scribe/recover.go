@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"scribe/internal/app"
-	"scribe/internal/recovery"
+	"scribe/cmd/scribe/app"
+	"scribe/cmd/scribe/recovery"
 	"scribe/storage/blob"
 )
 

@@ -13,7 +13,7 @@ import (
 
 	"scribe/columnar/schema"
 	"scribe/consumer"
-	"scribe/internal/rpc"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

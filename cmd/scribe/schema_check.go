@@ -10,7 +10,7 @@ import (
 
 	"scribe/columnar/schema"
 	"scribe/columnar/transcode"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 func newSchemaCheck() *cobra.Command {

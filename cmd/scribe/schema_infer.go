@@ -15,7 +15,7 @@ import (
 
 	"scribe/columnar/schema"
 	"scribe/consumer"
-	"scribe/internal/units"
+	"scribe/internal/base/units"
 )
 
 // maxSampleLine is the longest line of a file of samples: a message's largest size.

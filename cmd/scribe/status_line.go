@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"scribe/consumer"
-	"scribe/internal/units"
+	"scribe/internal/base/units"
 )
 
 // statusLine is standard error for a command that shows how far it is: on a terminal a line that is written again and again, which

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"scribe/internal/rpc"
-	"scribe/internal/units"
+	"scribe/internal/base/units"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

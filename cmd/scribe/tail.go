@@ -15,10 +15,10 @@ import (
 
 	"scribe/columnar/sql"
 	"scribe/consumer"
-	"scribe/internal/checkpoint"
-	"scribe/internal/record"
-	"scribe/internal/rpc"
-	"scribe/internal/units"
+	"scribe/internal/base/units"
+	"scribe/internal/format/checkpoint"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

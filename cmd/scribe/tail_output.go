@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 
 	"scribe/consumer"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // printer collects messages and hands them to standard output in pieces.

@@ -15,9 +15,9 @@ import (
 	"github.com/gofrs/flock"
 
 	"scribe/consumer"
-	"scribe/internal/atomicfile"
-	"scribe/internal/checkpoint"
-	"scribe/internal/record"
+	"scribe/internal/base/atomicfile"
+	"scribe/internal/format/checkpoint"
+	"scribe/internal/format/record"
 )
 
 // place is the position behind the last message that standard output has taken: what the consumer said at a moment when everything

@@ -10,7 +10,7 @@ import (
 
 	"scribe/columnar/sql"
 	"scribe/consumer"
-	"scribe/internal/atomicfile"
+	"scribe/internal/base/atomicfile"
 )
 
 // tailing is one run of the command. Its methods run on the goroutine that iterates, but for save.

@@ -18,8 +18,8 @@ import (
 	"pgregory.net/rapid"
 
 	"scribe/consumer"
-	"scribe/internal/checkpoint"
-	"scribe/internal/record"
+	"scribe/internal/format/checkpoint"
+	"scribe/internal/format/record"
 )
 
 // someShard is a shard of category 7.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"scribe/internal/app"
-	"scribe/internal/units"
+	"scribe/cmd/scribe/app"
+	"scribe/internal/base/units"
 )
 
 // serverFlags are those that up, serve and agent share. Each writes into a configuration only when it was given, so that a file

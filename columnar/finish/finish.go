@@ -13,7 +13,7 @@ import (
 	"scribe/columnar/schema"
 	"scribe/columnar/transcode"
 	"scribe/columnar/vector"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // ErrView means that a batch is no view of the query: it lacks a column, or one has another type. It is the work of a server that

@@ -16,7 +16,7 @@ import (
 	"scribe/columnar/schema"
 	"scribe/columnar/sql"
 	"scribe/columnar/transcode"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 const testSchema = "format: json\nfields:\n  - {name: n, type: int64}\n  - {name: s, type: string}\n  - {name: d, type: dictionary}\n"

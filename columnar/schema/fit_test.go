@@ -12,7 +12,7 @@ import (
 
 	"scribe/columnar/schema"
 	"scribe/columnar/transcode"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // misfits returns what of rows does not fit a schema: one text a row, empty if all of it fits.

@@ -6,7 +6,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"scribe/columnar/schema"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // Frames that are Arrow batches already are read by columns: one that has the type it should have is copied as it is, every other value by value.

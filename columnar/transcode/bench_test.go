@@ -17,7 +17,7 @@ import (
 	"scribe/columnar/expr"
 	"scribe/columnar/schema"
 	"scribe/columnar/transcode/jsonscan"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // benchBytes is about the size of a payload.

@@ -12,7 +12,7 @@ import (
 	"scribe/columnar"
 	"scribe/columnar/expr"
 	"scribe/columnar/schema"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // edges are the rows of the table in docs/columnar/transcoding.md, with the columns i (int64), s (string), f (float64) and l (list of int64), and what

@@ -17,7 +17,7 @@ import (
 
 	"scribe/columnar"
 	"scribe/columnar/schema"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // access is a row of an access log.

@@ -25,7 +25,7 @@ import (
 
 	"scribe/columnar"
 	"scribe/columnar/schema"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // logical is a row as every format can write it. Nil pointers are nulls.

@@ -20,7 +20,7 @@ import (
 
 	"scribe/columnar"
 	"scribe/columnar/schema"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 func typed(name string, k schema.Kind) schema.Field {

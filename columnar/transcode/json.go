@@ -10,7 +10,7 @@ import (
 	"scribe/columnar/expr"
 	"scribe/columnar/schema"
 	"scribe/columnar/transcode/jsonscan"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 func init() {

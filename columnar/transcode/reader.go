@@ -2,7 +2,7 @@ package transcode
 
 import (
 	"scribe/columnar/schema"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // frameReader makes rows of the frames of row messages. One is made for each worker of a plan; it is used by one goroutine at a time, and for one

@@ -7,7 +7,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // rows collects the rows of one batch: a column for each input of the plan. Readers fill the declared columns; the message's own

@@ -12,7 +12,7 @@ import (
 	"scribe/columnar/schema"
 	"scribe/columnar/vector"
 	"scribe/columnar/zone"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // Transcoder makes batches of payloads by one plan. It is immutable, and may be used by many goroutines at once.

@@ -8,7 +8,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 
 	"scribe/columnar/schema"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // frameOf puts messages into one frame.

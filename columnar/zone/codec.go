@@ -10,7 +10,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 
 	"scribe/columnar/schema"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // FormatVersion is the version that this build writes, and the newest that it reads.

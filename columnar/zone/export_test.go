@@ -3,7 +3,7 @@ package zone
 import (
 	"encoding/binary"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // Seal appends the checksum, so that the fuzzer gets beyond it.

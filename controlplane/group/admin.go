@@ -11,11 +11,11 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"scribe/internal/bucket"
-	"scribe/internal/checkpoint"
-	"scribe/internal/record"
-	"scribe/internal/rpc"
-	"scribe/internal/sequenced"
+	"scribe/internal/format/bucket"
+	"scribe/internal/format/checkpoint"
+	"scribe/internal/format/record"
+	"scribe/internal/format/sequenced"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 	"scribe/storage/metalog"

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"scribe/internal/units"
+	"scribe/internal/base/units"
 )
 
 // need is what the size of a group follows from. Rates are in decoded bytes a second; 0 = unknown, but for lag.

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

@@ -9,8 +9,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"scribe/internal/bucket"
-	"scribe/internal/record"
+	"scribe/internal/format/bucket"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 )

@@ -12,8 +12,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"scribe/internal/bucket"
-	"scribe/internal/record"
+	"scribe/internal/format/bucket"
+	"scribe/internal/format/record"
 	"scribe/storage/kv"
 )
 

@@ -9,8 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"scribe/internal/bounds"
-	"scribe/internal/record"
+	"scribe/internal/base/config"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 	"scribe/storage/metalog"
@@ -56,7 +56,7 @@ func DefaultConfig() Config {
 
 // Validate reports every field that is out of its range.
 func (c Config) Validate() error {
-	f := bounds.Of("group")
+	f := config.Of("group")
 	f.Int("MaxGroups", c.MaxGroups, 1, 1_000_000)
 	f.Int("MaxShards", c.MaxShards, 1, 100_000)
 	f.Duration("PinInterval", c.PinInterval, time.Millisecond, 20*time.Second)

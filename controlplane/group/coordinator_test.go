@@ -8,9 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"scribe/internal/bucket"
-	"scribe/internal/checkpoint"
-	"scribe/internal/record"
+	"scribe/internal/format/bucket"
+	"scribe/internal/format/checkpoint"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 )

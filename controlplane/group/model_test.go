@@ -7,9 +7,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"scribe/internal/bucket"
-	"scribe/internal/record"
-	"scribe/internal/rpc"
+	"scribe/internal/format/bucket"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 

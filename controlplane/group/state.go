@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"scribe/internal/bucket"
+	"scribe/internal/format/bucket"
 )
 
 // Group is the state of a consumer group, but for its positions: a plain state machine. Every method that changes it leaves it

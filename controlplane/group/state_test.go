@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"scribe/internal/bucket"
+	"scribe/internal/format/bucket"
 )
 
 func testGroup(buckets, useful uint32) *Group {

@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"scribe/internal/bucket"
+	"scribe/internal/format/bucket"
 )
 
 func at(d time.Duration) time.Time { return time.Unix(1000, 0).Add(d) }

@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"scribe/internal/bounds"
+	"scribe/internal/base/config"
 )
 
 // ControllerConfig says what a controller aims at.
@@ -17,7 +17,7 @@ type ControllerConfig struct {
 
 // Validate reports every violation.
 func (c *ControllerConfig) Validate() error {
-	f := bounds.Of("admission")
+	f := config.Of("admission")
 	if !(c.Target > 0 && c.Target <= 1) {
 		f.Refuse("Target", c.Target, "above 0 and at most 1")
 	}

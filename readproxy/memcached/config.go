@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"scribe/internal/bounds"
-	"scribe/internal/units"
+	"scribe/internal/base/config"
+	"scribe/internal/base/units"
 )
 
 // Config of a client.
@@ -49,7 +49,7 @@ const (
 
 // Validate reports every field that is out of range, joined.
 func (c *Config) Validate() error {
-	f := bounds.Of("memcached")
+	f := config.Of("memcached")
 	if len(c.Servers) == 0 {
 		f.Add("Servers", "none")
 	}

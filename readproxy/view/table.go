@@ -11,7 +11,7 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
-	"scribe/internal/bounds"
+	"scribe/internal/base/config"
 )
 
 // Config of a table.
@@ -33,7 +33,7 @@ func DefaultConfig() Config {
 
 // Validate reports every field that is out of range, joined.
 func (c *Config) Validate() error {
-	f := bounds.Of("view")
+	f := config.Of("view")
 	f.Int("Views", c.Views, 1, 64)
 	f.Int("Queries", c.Queries, 1, 10_000)
 	f.Duration("Expiry", c.Expiry, time.Second, time.Hour)

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/readstream/merge"
 	"scribe/storage/metalog"
 )

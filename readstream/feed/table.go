@@ -3,7 +3,7 @@ package feed
 import (
 	"container/heap"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 

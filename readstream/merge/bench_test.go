@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 

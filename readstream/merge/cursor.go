@@ -3,7 +3,7 @@ package merge
 import (
 	"math"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // wantState is where a cursor stands with its reads.

@@ -5,7 +5,7 @@ import (
 	"iter"
 	"math"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 

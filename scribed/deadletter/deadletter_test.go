@@ -16,7 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"pgregory.net/rapid"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 func letter(i int) Letter {

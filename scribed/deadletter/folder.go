@@ -13,7 +13,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"scribe/internal/bounds"
+	"scribe/internal/base/config"
 )
 
 // Config says where letters are kept and how many. Start from [DefaultConfig].
@@ -31,7 +31,7 @@ func DefaultConfig() Config { return Config{MaxBytes: 256 << 20, MaxFiles: 10_00
 
 // Validate reports every fault.
 func (c *Config) Validate() error {
-	f := bounds.Of("deadletter")
+	f := config.Of("deadletter")
 	if c.Dir == "" {
 		f.Refuse("Dir", "empty", "a folder")
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // Letter is one frame that could not be delivered.

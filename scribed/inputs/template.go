@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // Template is a category's name with fields in braces, such as "syslog.{facility}", which an input fills in for each message.

@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 func TestTemplate(t *testing.T) {

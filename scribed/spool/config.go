@@ -7,7 +7,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"scribe/internal/bounds"
+	"scribe/internal/base/config"
 )
 
 // Config says where a spool is and how much it may hold. Sizes are bytes. Start from [DefaultConfig].
@@ -60,7 +60,7 @@ const (
 
 // Validate reports every fault.
 func (c *Config) Validate() error {
-	f := bounds.Of("spool")
+	f := config.Of("spool")
 	if c.Dir == "" {
 		f.Refuse("Dir", "empty", "a folder")
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"scribe/internal/buffers"
+	"scribe/internal/base/buffers"
 	"scribe/scribed/spool/layout"
 )
 

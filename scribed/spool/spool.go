@@ -14,7 +14,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"scribe/internal/buffers"
+	"scribe/internal/base/buffers"
 )
 
 // Spool is a durable queue of records for each of any number of categories, in one log of segments. It is safe for concurrent use.

@@ -3,7 +3,7 @@ package metalog
 import (
 	"fmt"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // Limits of annotations.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // Errors that callers branch on. They are definite: the call changed nothing.

@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // Validate reports whether a is within the limits of this package: a wrapped ErrInvalid that names the part, or nil. It does no

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // Limits of every engine. They bound what one call may ask for, so that no request makes an engine spend unbounded memory.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"scribe/internal/s3test"
+	"scribe/internal/testkit/s3test"
 	"scribe/test/netfault"
 	"scribe/test/program"
 )

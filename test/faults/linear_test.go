@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"scribe/internal/rpc"
+	"scribe/internal/transport/rpc"
 	"scribe/storage/metalog/metalogtest/linear"
 	"scribe/storage/metalog/remote"
 	"scribe/test/netfault"

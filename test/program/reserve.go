@@ -3,7 +3,7 @@ package program
 import (
 	"testing"
 
-	"scribe/internal/loopback"
+	"scribe/internal/testkit/loopback"
 )
 
 // Reserve returns an address, host:port, that no other test's server is given until the end of the test. It is for servers that are started

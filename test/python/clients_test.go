@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"scribe/internal/sample"
+	"scribe/internal/testkit/sample"
 	"scribe/test/program"
 )
 

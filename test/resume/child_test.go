@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"scribe/consumer"
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // What a child is told by its environment.

@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"scribe/cmd/scribe/app"
 	"scribe/consumer"
-	"scribe/internal/app"
-	"scribe/internal/rpc"
-	"scribe/internal/units"
+	"scribe/internal/base/units"
+	"scribe/internal/transport/rpc"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/test/program"

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"scribe/internal/sample"
+	"scribe/internal/testkit/sample"
 )
 
 // corpus is what is written: lines of a web server's log, each with its number in front.

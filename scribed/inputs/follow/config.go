@@ -9,8 +9,8 @@ import (
 
 	"github.com/bmatcuk/doublestar/v4"
 
-	"scribe/internal/record"
-	"scribe/internal/units"
+	"scribe/internal/base/units"
+	"scribe/internal/format/record"
 	"scribe/scribed/inputs"
 )
 

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
-	"scribe/internal/units"
+	"scribe/internal/base/units"
 	"scribe/scribed/inputs"
 )
 

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"regexp"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/scribed/inputs"
 )
 

@@ -9,7 +9,7 @@ import (
 	"regexp"
 	"testing"
 
-	"scribe/internal/sample"
+	"scribe/internal/testkit/sample"
 	"scribe/scribed/inputs"
 )
 

@@ -9,7 +9,7 @@ import (
 	"os"
 	"strings"
 
-	"scribe/internal/atomicfile"
+	"scribe/internal/base/atomicfile"
 )
 
 // saved is what is kept of a file across restarts. Times are Unix microseconds.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"scribe/internal/units"
+	"scribe/internal/base/units"
 )
 
 func FuzzDecodePositions(f *testing.F) {

@@ -16,9 +16,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"scribe/internal/buffers"
-	"scribe/internal/record"
-	"scribe/internal/units"
+	"scribe/internal/base/buffers"
+	"scribe/internal/base/units"
+	"scribe/internal/format/record"
 	"scribe/scribed/inputs"
 )
 

@@ -14,7 +14,7 @@ import (
 	logsv1 "go.opentelemetry.io/proto/otlp/logs/v1"
 	"google.golang.org/protobuf/proto"
 
-	"scribe/internal/units"
+	"scribe/internal/base/units"
 	"scribe/scribed/inputs"
 )
 

@@ -30,7 +30,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"scribe/internal/units"
+	"scribe/internal/base/units"
 	"scribe/scribed/inputs"
 )
 

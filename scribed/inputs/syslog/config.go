@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"scribe/internal/record"
-	"scribe/internal/units"
+	"scribe/internal/base/units"
+	"scribe/internal/format/record"
 	"scribe/scribed/inputs"
 )
 

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"testing"
 
-	"scribe/internal/pointer"
-	"scribe/internal/record"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
 	"scribe/storage/blob/layout"
 )
 

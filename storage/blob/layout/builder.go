@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"scribe/internal/pointer"
-	"scribe/internal/pointer/field"
-	"scribe/internal/record"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/pointer/field"
+	"scribe/internal/format/record"
 )
 
 // Entry describes a payload of a blob.

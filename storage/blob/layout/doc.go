@@ -12,7 +12,7 @@
 // The footer is for those who have a blob and no pointers: retention, inspection, and the rebuilding of lost metadata. Of each
 // payload it records the physical shard, the LSN that its pointer was to get and the epoch of the writer, and the pointer itself; and in
 // its [History] what became of the blobs that the writer built before. [ReadFooter] reads it from the blob's end, and [Verify] checks
-// everything that the blob holds. Package internal/recovery tells blobs that were committed from those that were not.
+// everything that the blob holds. Package cmd/scribe/recovery tells blobs that were committed from those that were not.
 //
 // # Errors
 //

@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 	"math"
 
-	"scribe/internal/pointer"
-	"scribe/internal/pointer/field"
-	"scribe/internal/record"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/pointer/field"
+	"scribe/internal/format/record"
 )
 
 // Footer describes a blob.

@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"scribe/internal/pointer"
-	"scribe/internal/record"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
 )
 
 // Version is the version that this build writes, and the newest that it reads. Version 2 added the writer's [History], the beginning of

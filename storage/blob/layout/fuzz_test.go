@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"scribe/internal/pointer"
+	"scribe/internal/format/pointer"
 )
 
 // FuzzFooter decodes what a faulty or hostile writer may have summed rightly.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"scribe/internal/pointer"
-	"scribe/internal/record"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
 	"scribe/storage/blob"
 	"scribe/storage/blob/layout"
 	"scribe/storage/blob/memory"

@@ -6,7 +6,7 @@ import (
 	"math"
 	"time"
 
-	"scribe/internal/pointer/field"
+	"scribe/internal/format/pointer/field"
 )
 
 // MaxWindow bounds how many earlier builds of a writer a blob tells of.

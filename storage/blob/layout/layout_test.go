@@ -20,8 +20,8 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
-	"scribe/internal/pointer"
-	"scribe/internal/record"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
 	"scribe/storage/blob"
 	"scribe/storage/blob/layout"
 	"scribe/storage/blob/memory"

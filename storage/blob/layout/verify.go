@@ -8,8 +8,8 @@ import (
 	"math"
 	"slices"
 
-	"scribe/internal/pointer"
-	"scribe/internal/record"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
 	"scribe/storage/blob"
 )
 

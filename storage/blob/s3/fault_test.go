@@ -17,7 +17,7 @@ import (
 
 	"github.com/minio/minio-go/v7"
 
-	"scribe/internal/s3test"
+	"scribe/internal/testkit/s3test"
 	"scribe/storage/blob"
 	"scribe/storage/blob/s3"
 )

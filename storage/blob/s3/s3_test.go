@@ -7,7 +7,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"scribe/internal/s3test"
+	"scribe/internal/testkit/s3test"
 	"scribe/storage/blob"
 	"scribe/storage/blob/blobtest"
 	"scribe/storage/blob/s3"

@@ -7,7 +7,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"scribe/internal/bounds"
+	"scribe/internal/base/config"
 )
 
 // Config is what a store is opened with. Start from DefaultConfig.
@@ -39,14 +39,14 @@ func DefaultConfig(dir string) Config {
 
 // Validate reports every field that is out of its range.
 func (c Config) Validate() error {
-	f := bounds.Of("pebblekv")
+	f := config.Of("pebblekv")
 	if c.Dir == "" {
 		f.Refuse("Dir", "empty", "a folder")
 	}
-	f.Bytes("CacheBytes", c.CacheBytes, 1, bounds.Open)
-	f.Int("HistoryEvents", c.HistoryEvents, 1, bounds.Open)
-	f.Bytes("HistoryBytes", int64(c.HistoryBytes), 1, bounds.Open)
-	f.Int("MaxWaiting", c.MaxWaiting, 1, bounds.Open)
+	f.Bytes("CacheBytes", c.CacheBytes, 1, config.Open)
+	f.Int("HistoryEvents", c.HistoryEvents, 1, config.Open)
+	f.Bytes("HistoryBytes", int64(c.HistoryBytes), 1, config.Open)
+	f.Int("MaxWaiting", c.MaxWaiting, 1, config.Open)
 	f.Bytes("MemTableBytes", c.MemTableBytes, 64<<10, 1<<30)
 	return f.Err()
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"sync"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 

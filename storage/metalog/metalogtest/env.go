@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 

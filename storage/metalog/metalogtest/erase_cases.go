@@ -3,7 +3,7 @@ package metalogtest
 import (
 	"errors"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 

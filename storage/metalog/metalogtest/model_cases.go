@@ -10,7 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 

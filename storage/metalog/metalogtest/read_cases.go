@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 

@@ -7,7 +7,7 @@ import (
 	"math"
 	"sync"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 

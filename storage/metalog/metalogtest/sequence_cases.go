@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 	"scribe/storage/metalog/pebblelog/schema"
 )

@@ -3,7 +3,7 @@ package pebblelog
 import (
 	"context"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 	"scribe/storage/metalog/metalogtest"
 	"scribe/storage/metalog/pebblelog/schema"

@@ -8,7 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.uber.org/goleak"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 	"scribe/storage/metalog/metalogtest"
 	"scribe/storage/metalog/pebblelog/schema"

@@ -7,7 +7,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 	"scribe/storage/metalog/pebblelog/schema"
 )

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"sync"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // categoryWatch collects the new shards of a category for one caller of WatchShards. A shard is created once, so what waits for a

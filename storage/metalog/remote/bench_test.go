@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 	"scribe/storage/metalog/pebblelog"
 	"scribe/storage/metalog/remote"

@@ -3,7 +3,7 @@ package remote
 import (
 	"math"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
 )

@@ -11,8 +11,8 @@ import (
 
 	connectrpc "connectrpc.com/connect"
 
-	"scribe/internal/record"
-	"scribe/internal/rpc"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
 	"scribe/storage/metalog/remote"

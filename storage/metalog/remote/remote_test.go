@@ -9,8 +9,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.uber.org/goleak"
 
-	"scribe/internal/rpc"
-	"scribe/internal/rpc/memhttp"
+	"scribe/internal/transport/rpc"
+	"scribe/internal/transport/rpc/memhttp"
 	"scribe/storage/metalog"
 	"scribe/storage/metalog/metalogtest"
 	"scribe/storage/metalog/pebblelog"

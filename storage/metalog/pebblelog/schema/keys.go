@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // Kind is the first byte of a key.

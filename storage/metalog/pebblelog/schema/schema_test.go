@@ -10,7 +10,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"pgregory.net/rapid"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // TestGolden pins the bytes of each version, where a later one has only what it added. A change of these files is a change of the

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 
-	"scribe/internal/record"
+	"scribe/internal/format/record"
 )
 
 // Version is the version of the format that this package writes. OldestVersion is the oldest one that it reads: version 2 added

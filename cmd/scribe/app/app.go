@@ -1,0 +1,290 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"scribe/internal/transport/rpc"
+	"scribe/internal/transport/rpc/memhttp"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Wiring is how roles of one process reach each other.
+type Wiring int
+
+const (
+	// Direct calls the role's object.
+	Direct Wiring = iota
+	// InMemory goes through HTTP without a network: what roles would do across processes, for tests.
+	InMemory
+)
+
+// Options are what a process is given besides its configuration.
+type Options struct {
+	// Logger gets everything that is logged. Required.
+	Logger *slog.Logger
+	// Version of the program, for status.
+	Version string
+	// Wiring between the roles of the process.
+	Wiring Wiring
+	// Drain takes nothing new from producers and inputs: the process is there to forward what its agent holds.
+	Drain bool
+}
+
+// App is a running process. Its methods are safe for concurrent use.
+type App struct {
+	cfg     Config
+	log     *slog.Logger
+	opts    Options
+	started time.Time
+	id      string
+	url     string
+
+	registry  *prometheus.Registry
+	mux       *http.ServeMux
+	loopMux   *http.ServeMux // what roles of this process see of each other; nil when they call directly
+	server    *rpc.Server
+	transport *rpc.Transport // to other processes
+	ready     atomic.Bool
+	slot      atomic.Uint32 // writer slot of this member; 0 while it has none
+
+	parts parts
+
+	// failed gets the first reason why the process can't go on; ended is closed when Stop begins.
+	failed chan error
+	ended  chan struct{}
+	// faults say what keeps the process from doing its work although it runs.
+	faults []func() error
+
+	stopping sync.Once
+	stopped  error
+	// stops end what was started, last first.
+	stops []stop
+}
+
+// stop ends one part of the process.
+type stop struct {
+	name string
+	fn   func(context.Context) error
+}
+
+// Start runs the roles of a configuration, which must be valid. It returns when the process serves and is a member of its cell; that
+// may take as long as the control plane of another process is away, or until ctx ends.
+func Start(ctx context.Context, cfg Config, opts Options) (_ *App, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	a := &App{
+		cfg: cfg, opts: opts, log: opts.Logger, started: time.Now(), mux: http.NewServeMux(), registry: prometheus.NewRegistry(),
+		failed: make(chan error, 1), ended: make(chan struct{}),
+	}
+	a.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	defer func() {
+		if err != nil {
+			stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.ShutdownTimeout.Std())
+			defer cancel()
+			err = errors.Join(err, a.Stop(stopCtx))
+		}
+	}()
+	if cfg.needsData() {
+		release, err := lockData(cfg.Data)
+		if err != nil {
+			return nil, err
+		}
+		a.onStop("data folder", func(context.Context) error { return release() })
+	}
+	if a.id, err = memberID(&cfg); err != nil {
+		return nil, fmt.Errorf("member id: %w", err)
+	}
+	if err := a.serve(ctx); err != nil {
+		return nil, err
+	}
+	for _, m := range modules {
+		if !m.wanted(&cfg) {
+			continue
+		}
+		if err := m.start(a, ctx); err != nil {
+			return nil, fmt.Errorf("start %s: %w", m.name, err)
+		}
+	}
+	a.ready.Store(true)
+	a.log.Info("ready", "url", a.url, "roles", cfg.Roles, "id", a.id, "after", time.Since(a.started))
+	return a, nil
+}
+
+// URL is the base URL that the process serves at.
+func (a *App) URL() string { return a.url }
+
+// Failed yields an error when the process can't go on, and should be stopped.
+func (a *App) Failed() <-chan error { return a.failed }
+
+// watch ends the process when what it depends on has failed for good. happened is closed, or yields something, then.
+func watch[T any](a *App, happened <-chan T, why func(T) error) {
+	done := make(chan struct{})
+	a.onStop("watch", func(context.Context) error { <-done; return nil })
+	go func() {
+		defer close(done)
+		select {
+		case v := <-happened:
+			select {
+			case a.failed <- why(v):
+			default: // the first failure is the one that ends the process
+			}
+		case <-a.ended:
+		}
+	}()
+}
+
+// Stop ends the process in the order that loses nothing: it stops being ready, drains what it accepted, ends streams with a notice,
+// then releases what it holds. It returns what went wrong, and what was left when ctx ended. Repeating it returns the same.
+func (a *App) Stop(ctx context.Context) error {
+	a.stopping.Do(func() {
+		served := a.ready.Swap(false)
+		close(a.ended)
+		var errs []error
+		for _, s := range slices.Backward(a.stops) {
+			begin := time.Now()
+			if err := s.fn(ctx); err != nil {
+				errs = append(errs, fmt.Errorf("stop %s: %w", s.name, err))
+			}
+			a.log.Debug("stopped", "part", s.name, "took", time.Since(begin))
+		}
+		a.stopped = errors.Join(errs...)
+		switch {
+		case a.stopped != nil:
+			a.log.Warn("stopped, not everything as it should", "error", a.stopped)
+		case served:
+			a.log.Info("stopped")
+		}
+	})
+	return a.stopped
+}
+
+func (a *App) onStop(name string, fn func(context.Context) error) {
+	a.stops = append(a.stops, stop{name, fn})
+}
+
+// serve starts to listen. Services are added to the mux as their roles start.
+func (a *App) serve(ctx context.Context) error {
+	l, err := listenTCP(ctx, "--listen", a.cfg.Listen)
+	if err != nil {
+		return err
+	}
+	a.url = "http://" + reachable(l.Addr())
+	a.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
+	a.mux.HandleFunc("GET /readyz", a.readyz)
+	a.mux.HandleFunc("/", a.notHere)
+	a.mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
+	if a.cfg.Pprof {
+		a.mux.HandleFunc("/debug/pprof/", pprof.Index)
+		a.mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		a.mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		a.mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	}
+	a.server = rpc.NewServer(a.mux, a.log)
+	a.transport = rpc.NewTransport(nil)
+	a.onStop("connections", func(context.Context) error { a.transport.Close(); return nil })
+	a.onStop("server", a.server.Close)
+	a.server.Serve(l)
+	watch(a, a.server.Failed(), func(err error) error { return err })
+	if a.cfg.Socket != "" {
+		ul, err := listenUnix(ctx, a.cfg.Socket)
+		if err != nil {
+			return err
+		}
+		a.server.Serve(ul)
+	}
+	if a.opts.Wiring == InMemory {
+		l := memhttp.Listen()
+		a.loopMux, a.parts.loopback = http.NewServeMux(), rpc.NewTransport(l.Dial)
+		server := rpc.NewServer(a.loopMux, a.log)
+		a.onStop("in-memory connections", func(ctx context.Context) error { a.parts.loopback.Close(); return server.Close(ctx) })
+		server.Serve(l)
+	}
+	return nil
+}
+
+// notHere answers for what no role serves. As long as roles start that says nothing for good: a caller who was told that there is no
+// such service would give up a server that comes back.
+func (a *App) notHere(w http.ResponseWriter, r *http.Request) {
+	if a.ready.Load() {
+		if other := a.otherMethod(r); other != "" {
+			w.Header().Set("Allow", other)
+			http.Error(w, fmt.Sprintf("%s is not served here, %s is", r.Method, other), http.StatusMethodNotAllowed)
+			return
+		}
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, "starting, or stopping: try again", http.StatusServiceUnavailable)
+}
+
+// otherMethod is the method with which something is served at a path, empty if there is none.
+func (a *App) otherMethod(r *http.Request) string {
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		other := r.Clone(r.Context())
+		other.Method = method
+		if _, pattern := a.mux.Handler(other); pattern != "/" {
+			return method
+		}
+	}
+	return ""
+}
+
+func (a *App) readyz(w http.ResponseWriter, _ *http.Request) {
+	if !a.ready.Load() {
+		http.Error(w, "not ready", http.StatusServiceUnavailable)
+		return
+	}
+	for _, fault := range a.faults {
+		if err := fault(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+	}
+	_, _ = fmt.Fprintln(w, "ok") // the prober went away
+}
+
+// advertised is the URL that other processes are told.
+func (a *App) advertised() string {
+	if a.cfg.Advertise != "" {
+		return a.cfg.Advertise
+	}
+	return a.url
+}
+
+// reachable replaces an address that means every interface by one that can be called on this machine.
+func reachable(addr net.Addr) string {
+	host, port, err := net.SplitHostPort(addr.String())
+	if err != nil {
+		return addr.String()
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port)
+}
+
+func (a *App) protoRoles() []scribev1.Role {
+	roles := make([]scribev1.Role, 0, len(a.cfg.Roles))
+	for _, r := range AllRoles {
+		if a.cfg.Has(r) {
+			roles = append(roles, protoRoles[r])
+		}
+	}
+	return roles
+}

@@ -1,0 +1,186 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"scribe/internal/base/units"
+	"scribe/producer"
+	"scribe/scribed/inputs"
+)
+
+func TestDefaultConfigIsValid(t *testing.T) {
+	c := DefaultConfig()
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestValidateReportsEveryFault(t *testing.T) {
+	c := Config{
+		Roles: []Role{Batcher, ReadStream, "baker"}, Listen: "nowhere", Advertise: "ftp://x", Blobs: BlobConfig{Kind: "s3", S3: S3Config{Endpoint: "host:1"}},
+		LeaseTTL: units.Duration(time.Hour), Log: LogConfig{Level: "loud", Format: "xml"},
+	}
+	err := c.Validate()
+	if err == nil {
+		t.Fatal("valid")
+	}
+	for _, want := range []string{
+		`"baker"`, "data:", "listen:", "advertise:", "control:", "metalog:", "blobs.s3.endpoint", "blobs.s3.bucket", "blobs.s3.access_key",
+		"limits.write_memory", "limits.batch_memory", "limits.read_cache", "limits.metadata_cache", "streams.max is 0", "shutdown_timeout", "lease_ttl", "log.level", "log.format",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error lacks %s:\n%v", want, err)
+		}
+	}
+}
+
+func TestParseRoles(t *testing.T) {
+	got, err := ParseRoles(" batcher , writeproxy")
+	if err != nil || !slices.Equal(got, []Role{Batcher, WriteProxy}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := ParseRoles("all"); err != nil || !slices.Equal(got, AllRoles) {
+		t.Errorf("all: %v, %v", got, err)
+	}
+	if _, err := ParseRoles("batcher,baker,brewer"); err == nil || !strings.Contains(err.Error(), "baker, brewer") {
+		t.Errorf("unknown roles: %v", err)
+	}
+}
+
+// TestOperationsGuide: the configuration that the guide shows is one that is read.
+func TestOperationsGuide(t *testing.T) {
+	guide, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(guide), "```yaml\n")
+	text, _, closed := strings.Cut(rest, "```")
+	if !found || !closed {
+		t.Fatal("the guide shows no YAML")
+	}
+	file := filepath.Join(t.TempDir(), "guide.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := DefaultConfig()
+	if err := c.Load(file); err != nil {
+		t.Fatal(err)
+	}
+	c.Blobs.S3.AccessKey, c.Blobs.S3.SecretKey = "from", "the environment"
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFlushFloor(t *testing.T) {
+	c := DefaultConfig()
+	if got := c.flushFloor(); got != 0 {
+		t.Errorf("on files: %v, want 0", got)
+	}
+	c.Blobs.Kind = "s3"
+	if got := c.flushFloor(); got != 250*time.Millisecond {
+		t.Errorf("on S3: %v, want 250ms", got)
+	}
+	c.FlushFloor = new(units.Duration(time.Second))
+	if got := c.flushFloor(); got != time.Second {
+		t.Errorf("configured: %v, want 1s", got)
+	}
+}
+
+// TestInputFaults: what is wrong with an input is told by its place in the file.
+func TestInputFaults(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "agent.yaml")
+	text := `
+inputs:
+  follow: [{name: a, paths: ["["], exclude: ["["], category: "{nope}"}, {name: a, paths: [x], category: c}]
+  syslog: [{tcp: {address: nowhere, token_file: x}, max_connections: -1}, {name: none}]
+  otlp: [{listen: {address: "127.0.0.1:0", tls_cert: x}, format: xml}]
+  lines: [{name: agent, listen: {address: "127.0.0.1:0"}, patience: 0s}]
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := DefaultConfig()
+	if err := c.Load(file); err != nil {
+		t.Fatal(err)
+	}
+	err := c.Validate()
+	if err == nil {
+		t.Fatal("valid")
+	}
+	for _, want := range []string{
+		"inputs.follow[0].paths[0]:", "inputs.follow[0].exclude[0]:", `inputs.follow[0].category: "{nope}": {nope} is unknown`, "inputs.follow[1].name:",
+		"inputs.syslog[0].tcp.address:", "inputs.syslog[0].tcp.token_file:", "inputs.syslog[0].max_connections:", "inputs.syslog[1]: one of udp",
+		"inputs.otlp[0].listen: tls_cert", "inputs.otlp[0].format:", "inputs.lines[0].patience:", "inputs.lines[0].name:",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error lacks %s:\n%v", want, err)
+		}
+	}
+	if err := os.WriteFile(file, []byte("inputs:\n  syslog:\n  - udp: \"127.0.0.1:0\"\n    prot: auto\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Load(file); err == nil || !strings.Contains(err.Error(), "line 4") || !strings.Contains(err.Error(), "prot") {
+		t.Errorf("an unknown field: %v", err)
+	}
+}
+
+// TestInputsAreRefusedByName: only what the cell will never take is given up.
+func TestInputsAreRefusedByName(t *testing.T) {
+	some := &producer.BatchError{Total: 3, Messages: []producer.MessageError{{Index: 2, Err: producer.ErrTooLarge}}}
+	if lost, _, final := inputs.Refused(make([]inputs.Message, 3), refused(some)); !final || lost != 1 {
+		t.Errorf("one of three: %d lost, final %v", lost, final)
+	}
+	some.Messages = append(some.Messages, producer.MessageError{Index: 1, Err: producer.ErrBufferFull})
+	if _, _, final := inputs.Refused(make([]inputs.Message, 3), refused(some)); final {
+		t.Error("a message that may be taken later is given up")
+	}
+	if err := refused(nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestInputsGuide: the example of an agent, and the configurations that the guide shows, are ones that are read.
+func TestInputsGuide(t *testing.T) {
+	guide, err := os.ReadFile("../../docs/inputs.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := []string{"../../docs/agent.example.yaml"}
+	for i, block := range strings.Split(string(guide), "```yaml\n")[1:] {
+		text, _, closed := strings.Cut(block, "```")
+		if !closed {
+			t.Fatal("a block of YAML is not closed")
+		}
+		if strings.HasPrefix(text, "exporters:") {
+			continue // a collector's
+		}
+		file := filepath.Join(t.TempDir(), strconv.Itoa(i)+".yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	if len(files) != 5 {
+		t.Errorf("%d configurations, want the example and one for each input", len(files))
+	}
+	for _, file := range files {
+		c := DefaultConfig()
+		c.Roles, c.Upstream, c.Spool.Dir = []Role{Scribed}, "http://127.0.0.1:7420", "spool"
+		if err := c.Load(file); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Validate(); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+		if n := len(c.Inputs.Follow) + len(c.Inputs.Syslog) + len(c.Inputs.OTLP) + len(c.Inputs.Lines); n == 0 {
+			t.Errorf("%s has no inputs", file)
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package app
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// controlGateway answers for the control plane in a process that may not be it, and describes its own process.
+type controlGateway struct {
+	rpc.ControlService
+	version   string
+	startedAt int64
+	roles     []scribev1.Role
+
+	mu struct {
+		sync.Mutex
+		// silent: the control plane did not answer, and listen waits until it does. Nobody else asks it.
+		silent, closed bool
+	}
+	listening sync.WaitGroup
+	life      context.Context //nolint:containedctx // of listen, which no call waits for
+	end       context.CancelFunc
+}
+
+func newControlGateway(control rpc.ControlService, version string, started time.Time, roles []scribev1.Role) *controlGateway {
+	g := &controlGateway{ControlService: control, version: version, startedAt: started.UnixMicro(), roles: roles}
+	g.life, g.end = context.WithCancel(context.Background())
+	return g
+}
+
+// close ends what the gateway runs, and waits for it. It still answers.
+func (g *controlGateway) close(context.Context) error {
+	g.mu.Lock()
+	g.mu.closed = true
+	g.mu.Unlock()
+	g.end()
+	g.listening.Wait()
+	return nil
+}
+
+const (
+	// statusPatience is how long a process waits for the control plane to say what it knows of the cell: much less than those who ask
+	// the process wait. A host's programs start, and go on, while everything behind its agent hangs.
+	statusPatience = 500 * time.Millisecond
+	// statusSilence is the pause between two questions to one that did not answer in that time. Programs ask their agent every few
+	// seconds, each in the course of a write: nobody but the first waits.
+	statusSilence = 5 * time.Second
+)
+
+// GetStatus describes this process, with the members and categories that the control plane knows. A process that can't reach it in a
+// moment still describes itself: clients learn what it offers.
+func (g *controlGateway) GetStatus(ctx context.Context, req *scribev1.GetStatusRequest) (*scribev1.GetStatusResponse, error) {
+	cell := g.cellStatus(ctx, req)
+	return &scribev1.GetStatusResponse{
+		Version: g.version, StartedAt: g.startedAt, Roles: g.roles,
+		Members: cell.GetMembers(), Categories: cell.GetCategories(), RetirementsPending: cell.GetRetirementsPending(),
+	}, nil
+}
+
+// cellStatus is what the control plane says; nil when it does not.
+func (g *controlGateway) cellStatus(ctx context.Context, req *scribev1.GetStatusRequest) *scribev1.GetStatusResponse {
+	g.mu.Lock()
+	silent := g.mu.silent
+	g.mu.Unlock()
+	if silent {
+		return nil
+	}
+	res, answered := g.ask(ctx, req)
+	if answered || ctx.Err() != nil {
+		return res
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.mu.silent && !g.mu.closed {
+		g.mu.silent = true
+		g.listening.Go(g.listen)
+	}
+	return nil
+}
+
+// ask asks the control plane. answered reports whether it did, if only to refuse.
+func (g *controlGateway) ask(ctx context.Context, req *scribev1.GetStatusRequest) (res *scribev1.GetStatusResponse, answered bool) {
+	ctx, cancel := context.WithTimeout(ctx, statusPatience)
+	defer cancel()
+	res, err := g.ControlService.GetStatus(ctx, req)
+	if err != nil {
+		return nil, ctx.Err() == nil
+	}
+	return res, true
+}
+
+// listen asks a control plane that did not answer until it does.
+func (g *controlGateway) listen() {
+	t := time.NewTicker(statusSilence)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-g.life.Done():
+			return
+		}
+		if _, answered := g.ask(g.life, &scribev1.GetStatusRequest{}); answered {
+			g.mu.Lock()
+			g.mu.silent = false
+			g.mu.Unlock()
+			return
+		}
+	}
+}

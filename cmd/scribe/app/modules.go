@@ -1,0 +1,288 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"scribe/batcher"
+	"scribe/controlplane"
+	"scribe/controlplane/group"
+	"scribe/internal/cell/catalog"
+	"scribe/internal/cell/membership"
+	"scribe/internal/transport/rpc"
+	"scribe/readstream"
+	"scribe/scribed"
+	"scribe/storage/blob"
+	"scribe/storage/kv/pebblekv"
+	"scribe/storage/metalog"
+	"scribe/storage/metalog/pebblelog"
+	"scribe/storage/metalog/remote"
+	"scribe/writeproxy"
+)
+
+// module is a part of a process: a role, or something that several roles share.
+type module struct {
+	name   string
+	wanted func(*Config) bool
+	start  func(*App, context.Context) error
+}
+
+// modules are in the order in which they start: each after those whose parts it uses. They end in the opposite order, which is also
+// what loses nothing: first the process leaves the membership, so that nothing new is routed to it; then the write path ends from its
+// front to its back, each role draining into the next; then what they shared.
+var modules = []module{
+	{"control plane", func(c *Config) bool { return c.Has(ControlPlane) }, (*App).startControlPlane},
+	{"control gateway", func(*Config) bool { return true }, (*App).startControlGateway},
+	{"metalog", (*Config).usesMetalog, (*App).startMetalog},
+	{"blob store", (*Config).needsBlobs, (*App).startBlobs},
+	{"catalog", (*Config).needsCategories, (*App).startCatalog},
+	{"member list", func(c *Config) bool { return c.hasAny(WriteProxy, ReadStream, Sequencer) }, (*App).startMembers},
+	{"batcher", func(c *Config) bool { return c.Has(Batcher) }, (*App).startBatcher},
+	{"write proxy", func(c *Config) bool { return c.Has(WriteProxy) }, (*App).startWriteProxy},
+	{"scribed", func(c *Config) bool { return c.Has(Scribed) }, (*App).startScribed},
+	{"read stream", func(c *Config) bool { return c.Has(ReadStream) }, (*App).startReadStream},
+	{"read proxy", func(c *Config) bool { return c.Has(ReadProxy) }, (*App).startReadProxy},
+	{"collector", func(c *Config) bool { return c.Has(Collector) }, (*App).startCollector},
+	{"sequencer", func(c *Config) bool { return c.Has(Sequencer) }, (*App).startSequencer},
+	{"gateway", func(c *Config) bool { return c.Has(Gateway) }, (*App).startGateway},
+	{"membership", (*Config).needsControl, (*App).join},
+	{"write service", func(c *Config) bool { return c.hasAny(WriteProxy, Scribed) }, (*App).serveWrites},
+	{"inputs", func(c *Config) bool { return c.Has(Scribed) }, (*App).startInputs},
+}
+
+// parts are what modules give to those that start later.
+type parts struct {
+	// loopback goes to this process's own services; set only when Wiring is InMemory.
+	loopback *rpc.Transport
+
+	retirer    *retirer           // the control plane's, when it is to get log; else nil
+	groups     rpc.GroupService   // the cell's consumer groups; nil where control is
+	control    rpc.ControlService // the cell's control plane; nil for an agent and a process that needs none
+	log        metalog.Log
+	blobs      blob.Store
+	regions    regions
+	catalog    *catalog.View
+	members    *membership.View
+	batcher    rpc.BatchService
+	loads      []func() uint32 // how busy each role is that has a say
+	writeProxy *writeproxy.Proxy
+	write      rpc.WriteService      // the write proxy; nil without one
+	readStream rpc.ReadStreamService // nil without one
+	agent      *scribed.Scribed
+}
+
+// overLoopback reports whether roles of this process call each other over HTTP.
+func (a *App) overLoopback() bool { return a.parts.loopback != nil }
+
+// loopbackURL is any URL: the loopback transport goes to this process whatever it says.
+const loopbackURL = "http://loopback"
+
+// provide serves a role's service to other processes, and to those of this one that call over the loopback.
+func (a *App) provide(s rpc.Services) {
+	s.Logger = a.log
+	s.Register(a.mux)
+	if a.overLoopback() {
+		s.Register(a.loopMux)
+	}
+}
+
+func (a *App) startControlPlane(ctx context.Context) error {
+	store, err := pebblekv.Open(pebblekv.DefaultConfig(filepath.Join(a.cfg.Data, "control")), pebblekv.Deps{Logger: a.log, Registerer: a.registry})
+	if err != nil {
+		return err
+	}
+	a.onStop("control store", func(context.Context) error { return store.Close() })
+	a.faults = append(a.faults, store.Err)
+	cfg := controlplane.DefaultConfig()
+	cfg.Version, cfg.StartedAt, cfg.Roles = a.opts.Version, a.started, a.protoRoles()
+	// What it retires categories in starts later, and stops earlier: then it tries again until it stops itself.
+	logs := &retirer{ready: make(chan struct{}), transport: a.transport}
+	cp, err := controlplane.New(cfg, controlplane.Deps{Store: store, Retirer: logs, Logger: a.log, Registerer: a.registry})
+	if err != nil {
+		return err
+	}
+	if !a.cfg.usesMetalog() {
+		logs.find(cp)
+	} else {
+		a.parts.retirer = logs
+	}
+	a.onStop("control plane", cp.Close)
+	a.parts.control = cp
+	groups, err := group.NewCoordinator(group.DefaultConfig(), group.Deps{
+		Store: store, Control: cp, Log: logs, Holder: a.id + "/groups", Logger: a.log, Registerer: a.registry,
+	})
+	if err != nil {
+		return err
+	}
+	a.onStop("consumer groups", groups.Close)
+	a.parts.groups = groups
+	return nil
+}
+
+// startControlGateway answers ControlService in every process, so that any of them can be given to clients.
+func (a *App) startControlGateway(context.Context) error {
+	upstream := a.parts.control
+	switch {
+	case upstream != nil:
+	case a.cfg.Control != "":
+		upstream = rpc.NewControlClient(a.transport, a.cfg.Control)
+		a.parts.control, a.parts.groups = upstream, rpc.NewGroupClient(a.transport, a.cfg.Control)
+	default:
+		upstream = rpc.NewControlClient(a.transport, a.cfg.Upstream) // an agent passes questions on, but is no member
+		a.parts.groups = rpc.NewGroupClient(a.transport, a.cfg.Upstream)
+	}
+	g := newControlGateway(upstream, a.opts.Version, a.started, a.protoRoles())
+	a.onStop("control gateway", g.close)
+	a.provide(rpc.Services{Control: g, Group: a.parts.groups})
+	if a.overLoopback() {
+		a.parts.control = rpc.NewControlClient(a.parts.loopback, loopbackURL)
+	}
+	return nil
+}
+
+func (a *App) startMetalog(context.Context) error {
+	if err := a.openMetalog(); err != nil {
+		return err
+	}
+	if a.parts.retirer != nil {
+		a.parts.retirer.use(a.parts.log)
+	}
+	return nil
+}
+
+func (a *App) openMetalog() error {
+	if !a.cfg.Has(Metalog) {
+		a.parts.log = remote.NewClient(rpc.NewMetalogClient(a.transport, a.cfg.Metalog))
+		a.onStop("metalog client", func(context.Context) error { return a.parts.log.Close() })
+		return nil
+	}
+	engine, err := pebblelog.Open(filepath.Join(a.cfg.Data, "metalog"), pebblelog.Options{
+		Logger: a.log, Metrics: a.registry, CacheBytes: int64(a.cfg.Limits.MetadataCache),
+	})
+	if err != nil {
+		return err
+	}
+	a.onStop("metalog", func(context.Context) error { return engine.Close() })
+	// An engine that could not write answers nothing any more: only a new process can open its folder again.
+	watch(a, engine.Failed(), func(struct{}) error { return fmt.Errorf("metalog: %w", engine.Err()) })
+	a.faults = append(a.faults, engine.Err)
+	a.parts.log = engine
+	a.provide(rpc.Services{Metalog: remote.NewServer(engine)})
+	if a.overLoopback() {
+		client := remote.NewClient(rpc.NewMetalogClient(a.parts.loopback, loopbackURL))
+		a.onStop("metalog client", func(context.Context) error { return client.Close() })
+		a.parts.log = client
+	}
+	return nil
+}
+
+func (a *App) startBlobs(ctx context.Context) (err error) {
+	if a.parts.blobs, err = OpenBlobs(ctx, a.cfg); err != nil {
+		return err
+	}
+	a.onStop("blob store", func(context.Context) error { return a.parts.blobs.Close() })
+	return nil
+}
+
+func (a *App) startCatalog(ctx context.Context) error {
+	cfg := catalog.DefaultConfig()
+	cfg.File = filepath.Join(a.cfg.Data, "catalog")
+	view, err := catalog.New(cfg, catalog.Deps{Source: a.parts.control, Logger: a.log, Registerer: a.registry})
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- view.Run(context.WithoutCancel(ctx)) }()
+	a.onStop("catalog", func(ctx context.Context) error { return errors.Join(view.Close(ctx), <-ended) })
+	a.parts.catalog = view
+	select {
+	case <-view.Ready():
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("no categories from the control plane at %s: %w", a.cfg.Control, context.Cause(ctx))
+	}
+}
+
+// batcher is what the role is made with.
+func (c *Config) batcher() batcher.Config {
+	cfg := batcher.DefaultConfig()
+	cfg.MemoryBytes, cfg.FlushFloor, cfg.Region = int64(c.Limits.BatchMemory), c.flushFloor(), c.Region
+	return cfg
+}
+
+func (a *App) startBatcher(context.Context) error {
+	b, err := batcher.New(a.cfg.batcher(), batcher.Deps{
+		Blobs: a.parts.blobs, Log: a.parts.log, Categories: a.parts.catalog, Owner: a.id, Logger: a.log, Registerer: a.registry,
+		Slot: func() uint16 { return uint16(a.slot.Load()) }, //nolint:gosec // slots are below 65,000
+	})
+	if err != nil {
+		return err
+	}
+	a.onStop("batcher", b.Close)
+	a.provide(rpc.Services{Batch: b, AdmitBatch: b.Admit})
+	a.parts.batcher, a.parts.loads = b, append(a.parts.loads, b.Load)
+	if a.overLoopback() {
+		a.parts.batcher = rpc.NewBatchClient(a.parts.loopback, loopbackURL)
+	}
+	return nil
+}
+
+// writeProxy is what the role is made with.
+func (c *Config) writeProxy() writeproxy.Config {
+	cfg := writeproxy.DefaultConfig()
+	cfg.MemoryBytes, cfg.AutoCreate = int64(c.Limits.WriteMemory), c.AutoCreate
+	return cfg
+}
+
+func (a *App) startWriteProxy(context.Context) error {
+	p, err := writeproxy.New(a.cfg.writeProxy(), writeproxy.Deps{
+		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: a.batchers(), Proxies: a.proxies, Logger: a.log, Registerer: a.registry,
+	})
+	if err != nil {
+		return err
+	}
+	a.onStop("write proxy", p.Close)
+	a.parts.writeProxy, a.parts.write = p, p
+	return nil
+}
+
+// batchers returns the batchers that the write proxy can route to, from the membership. The one in this process is called as the
+// wiring says.
+func (a *App) batchers() func() []writeproxy.Batcher {
+	r := &routes{app: a, clients: map[string]rpc.BatchService{}}
+	return r.batchers
+}
+
+// serveWrites opens the door last, when everything behind it is there: the agent's when the process has one, else the write proxy's.
+func (a *App) serveWrites(context.Context) error {
+	if a.opts.Drain {
+		return nil
+	}
+	s := rpc.Services{Logger: a.log, Write: a.parts.write}
+	if a.parts.writeProxy != nil {
+		s.Admit = a.parts.writeProxy.Admit
+	}
+	if a.parts.agent != nil {
+		s.Write, s.Admit = a.parts.agent, a.parts.agent.Admit
+	}
+	s.Register(a.mux)
+	return nil
+}
+
+func (a *App) startReadStream(context.Context) error {
+	s, err := readstream.New(a.cfg.Streams.role(), readstream.Deps{
+		Log: a.parts.log, Categories: a.parts.catalog, Logger: a.log, Registerer: a.registry, Peers: a.readStreamPeers,
+	})
+	if err != nil {
+		return err
+	}
+	a.onStop("read stream", s.Close)
+	a.parts.loads = append(a.parts.loads, s.Load)
+	a.provide(rpc.Services{ReadStream: s})
+	if a.parts.readStream = s; a.overLoopback() {
+		a.parts.readStream = rpc.NewReadStreamClient(a.parts.loopback, loopbackURL)
+	}
+	return a.startPins(s.Needs)
+}

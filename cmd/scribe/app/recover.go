@@ -1,0 +1,328 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"scribe/cmd/scribe/recovery"
+	"scribe/controlplane"
+	"scribe/internal/base/atomicfile"
+	"scribe/internal/cell/catalog"
+	"scribe/retention"
+	"scribe/storage/blob"
+	"scribe/storage/kv/pebblekv"
+	"scribe/storage/metalog/pebblelog"
+)
+
+// ErrExists means that the folder to recover into is there already.
+var ErrExists = errors.New("a recovery never touches what exists")
+
+// ErrNothing means that there is no blob to recover from.
+var ErrNothing = errors.New("there are no blobs to recover from")
+
+// RecoverOptions say how to recover lost metadata.
+type RecoverOptions struct {
+	// To is the data folder to make. It must not exist, or be empty; To with ".recovering" appended is used until it is whole.
+	To string
+	// Catalog is a copy of the categories: a file that a role keeps, or the folder of a control store that no process uses. Empty for none.
+	Catalog string
+	// DryRun builds nothing. What was read of blobs is not kept.
+	DryRun bool
+	// Workers is how many footers are read at a time; 0 for the default.
+	Workers int
+	Logger  *slog.Logger
+	// Now defaults to time.Now.
+	Now func() time.Time
+	// Progress and Found are those of recovery.Deps; either may be nil.
+	Progress func(phase string, done int64)
+	Found    func(recovery.Finding) error
+	// Step is called before each step that is durable. Its error ends the recovery there, as a crash would.
+	Step func(name string) error
+}
+
+// Recovered is what was made.
+type Recovered struct {
+	recovery.Report
+	// Boundary is the engine's: no older blob can be committed any more. Unix microseconds.
+	Boundary int64
+	// Claims are keys in the blob store that keep collectors from collecting until one of them adopts.
+	Claims []string
+}
+
+// workSuffix names the folder in which a recovery works, beside the one that it makes.
+const workSuffix = ".recovering"
+
+// Recover makes a data folder with metadata logs and categories out of the blobs that c names. It can be cut off at any time, and called
+// again: only a whole folder gets the name. A recovery that was cut off while blobs were read goes on there.
+func Recover(ctx context.Context, c Config, o RecoverOptions) (_ *Recovered, err error) {
+	if err := c.Blobs.Validate(); err != nil {
+		return nil, err
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Step == nil {
+		o.Step = func(string) error { return nil }
+	}
+	work, release, err := workFolder(o)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, release()) }()
+	known, err := readCatalog(ctx, o, filepath.Join(work, "catalog"))
+	if err != nil {
+		return nil, err
+	}
+	store, err := OpenBlobs(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("blob store: %w", err)
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	m := &maker{o: o, work: work, data: filepath.Join(work, "data"), store: store, known: known, source: c.blobSource()}
+	return m.make(ctx)
+}
+
+// blobSource names the store of payloads.
+func (c *Config) blobSource() string {
+	if c.Blobs.Kind == "file" {
+		if abs, err := filepath.Abs(c.BlobPath()); err == nil {
+			return abs
+		}
+		return c.BlobPath()
+	}
+	return fmt.Sprintf("%s/%s/%s", c.Blobs.S3.Endpoint, c.Blobs.S3.Bucket, c.Blobs.S3.Prefix)
+}
+
+// workFolder makes the folder to work in and takes it for this process.
+func workFolder(o RecoverOptions) (work string, release func() error, err error) {
+	if o.DryRun {
+		work, err = os.MkdirTemp("", "scribe-recover-*")
+		if err != nil {
+			return "", nil, fmt.Errorf("recover: %w", err)
+		}
+		return work, func() error { return os.RemoveAll(work) }, nil
+	}
+	switch names, err := os.ReadDir(o.To); {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		return "", nil, fmt.Errorf("recover into %s: %w", o.To, err)
+	case len(names) > 0:
+		return "", nil, fmt.Errorf("%s is not empty: %w: give another folder", o.To, ErrExists)
+	}
+	work = filepath.Clean(o.To) + workSuffix
+	release, err = lockData(work)
+	return work, release, err
+}
+
+// readCatalog reads a copy of the categories. A control store is copied first: to open one writes to it.
+func readCatalog(ctx context.Context, o RecoverOptions, scratch string) (_ *recovery.Catalog, err error) {
+	if o.Catalog == "" {
+		return nil, nil
+	}
+	info, err := os.Stat(o.Catalog)
+	if err != nil {
+		return nil, fmt.Errorf("catalog %s: %w", o.Catalog, pathless(err))
+	}
+	if !info.IsDir() {
+		c, err := catalog.ReadCopy(o.Catalog)
+		if err != nil {
+			return nil, err
+		}
+		return &recovery.Catalog{Categories: c.Categories, SavedAt: c.SavedAt}, nil
+	}
+	if err := errors.Join(os.RemoveAll(scratch), os.CopyFS(scratch, os.DirFS(o.Catalog))); err != nil {
+		return nil, fmt.Errorf("catalog: %w", err)
+	}
+	store, err := pebblekv.Open(pebblekv.DefaultConfig(scratch), pebblekv.Deps{Logger: o.Logger})
+	if err != nil {
+		return nil, fmt.Errorf("catalog: %w", err)
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	s, err := controlplane.ReadState(ctx, store)
+	if err != nil {
+		return nil, fmt.Errorf("catalog %s: %w", o.Catalog, err)
+	}
+	if s.NextID == 0 {
+		return nil, fmt.Errorf("catalog %s: no control plane has ever written there", o.Catalog)
+	}
+	return &recovery.Catalog{Categories: s.Categories, Dropped: s.Dropped, NextID: s.NextID}, nil
+}
+
+// maker makes a data folder.
+type maker struct {
+	o          RecoverOptions
+	work, data string
+	source     string
+	store      blob.Store
+	known      *recovery.Catalog
+	quarantine []byte
+}
+
+func (m *maker) make(ctx context.Context) (*Recovered, error) {
+	// What a recovery that was cut off has built is of no use; what it has read is.
+	if err := os.RemoveAll(m.data); err != nil {
+		return nil, fmt.Errorf("recover: %w", err)
+	}
+	boundary, claims, err := m.claims(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := &Recovered{Claims: claims}
+	var sink recovery.Sink
+	var logs *pebblelog.Restorer
+	if !m.o.DryRun {
+		if err := m.o.Step("logs"); err != nil {
+			return nil, err
+		}
+		logs, err = pebblelog.NewRestorer(filepath.Join(m.data, "metalog"), pebblelog.Options{})
+		if err != nil {
+			return nil, err
+		}
+		defer logs.Close() //nolint:errcheck // Finish closes it, too, and its error counts
+		sink = logs
+	}
+	report, err := m.run(ctx, sink)
+	if err != nil {
+		return nil, err
+	}
+	if report.Blobs == 0 && report.Damaged == 0 && report.Newer == 0 {
+		return nil, fmt.Errorf("%s: %w", m.source, ErrNothing)
+	}
+	out.Report = *report
+	// Nothing that was put before the recovery began can be committed by a writer that does not know of it.
+	out.Boundary = max(boundary, report.Clock)
+	if m.o.DryRun {
+		return out, nil
+	}
+	if err := m.finish(ctx, logs, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (m *maker) run(ctx context.Context, sink recovery.Sink) (*recovery.Report, error) {
+	cfg := recovery.DefaultConfig()
+	cfg.Scratch, cfg.Source, cfg.Catalog = filepath.Join(m.work, "scratch"), m.source, m.known
+	cfg.Workers = cmp.Or(m.o.Workers, cfg.Workers)
+	return recovery.Run(ctx, cfg, recovery.Deps{
+		Blobs: m.store, Logger: m.o.Logger, Now: m.o.Now, Progress: m.o.Progress, Found: m.found,
+	}, sink)
+}
+
+// found keeps what has to be looked at by people.
+func (m *maker) found(f recovery.Finding) error {
+	if f.Kind != recovery.FindingCategory {
+		const enough = 64 << 20
+		line, err := json.Marshal(FindingLine(f))
+		if err != nil {
+			return err
+		}
+		if len(m.quarantine) < enough {
+			m.quarantine = append(append(m.quarantine, line...), '\n')
+		}
+	}
+	if m.o.Found != nil {
+		return m.o.Found(f)
+	}
+	return nil
+}
+
+// claims returns what collectors have left in the store: they deleted blobs up to the boundary.
+func (m *maker) claims(ctx context.Context) (boundary int64, keys []string, err error) {
+	for info, err := range m.store.List(ctx, retention.ClaimRoot) {
+		if err != nil {
+			return 0, nil, fmt.Errorf("list the claims of collectors: %w", err)
+		}
+		if t, ok := retention.ClaimBoundary(info.Key); ok {
+			boundary, keys = max(boundary, t), append(keys, info.Key)
+		}
+	}
+	return boundary, keys, nil
+}
+
+// finish makes what was built durable, and gives it its name last.
+func (m *maker) finish(ctx context.Context, logs *pebblelog.Restorer, out *Recovered) error {
+	if err := m.o.Step("finish logs"); err != nil {
+		return err
+	}
+	if err := logs.Finish(out.Boundary, out.Clock); err != nil {
+		return err
+	}
+	if err := m.o.Step("categories"); err != nil {
+		return err
+	}
+	if err := m.categories(ctx, out); err != nil {
+		return err
+	}
+	if err := m.o.Step("findings"); err != nil {
+		return err
+	}
+	if err := atomicfile.WriteBytes(filepath.Join(m.data, "recovery.jsonl"), m.quarantine); err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
+	if err := m.o.Step("rename"); err != nil {
+		return err
+	}
+	if err := os.Remove(m.o.To); err != nil && !errors.Is(err, os.ErrNotExist) { // an empty folder
+		return fmt.Errorf("recover: %w", err)
+	}
+	if err := errors.Join(atomicfile.SyncFolder(m.data), os.Rename(m.data, m.o.To)); err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
+	if err := atomicfile.SyncFolder(filepath.Dir(filepath.Clean(m.o.To))); err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
+	if err := m.o.Step("clean"); err != nil {
+		return err
+	}
+	return os.RemoveAll(m.work)
+}
+
+// categories writes the control store.
+func (m *maker) categories(ctx context.Context, out *Recovered) (err error) {
+	store, err := pebblekv.Open(pebblekv.DefaultConfig(filepath.Join(m.data, "control")), pebblekv.Deps{Logger: m.o.Logger})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	err = controlplane.WriteState(ctx, store, controlplane.State{Categories: out.Categories, Dropped: out.Dropped, NextID: out.NextID})
+	if err != nil || m.known == nil || m.known.NextID == 0 {
+		return err
+	}
+	before, err := pebblekv.Open(pebblekv.DefaultConfig(filepath.Join(m.work, "catalog")), pebblekv.Deps{Logger: m.o.Logger})
+	if err != nil {
+		return fmt.Errorf("catalog: %w", err)
+	}
+	return errors.Join(controlplane.CopyRest(ctx, before, store), before.Close())
+}
+
+// RecoveryLine is a finding of a recovery as JSON.
+type RecoveryLine struct {
+	Kind     recovery.FindingKind `json:"kind"`
+	Blob     string               `json:"blob,omitempty"`
+	Bytes    int64                `json:"bytes,omitempty"`
+	Category string               `json:"category,omitempty"`
+	Shard    string               `json:"shard,omitempty"`
+	From     uint64               `json:"from,omitempty"`
+	To       uint64               `json:"to,omitempty"`
+	Reason   string               `json:"reason,omitempty"`
+	Contents []recovery.Contents  `json:"contents,omitempty"`
+}
+
+// FindingLine returns the line of a finding.
+func FindingLine(f recovery.Finding) RecoveryLine {
+	line := RecoveryLine{
+		Kind: f.Kind, Blob: f.Key, Bytes: f.Size, Category: f.Category, From: uint64(f.From), To: uint64(f.To), Reason: f.Reason, Contents: f.Contents,
+	}
+	if f.From != 0 {
+		line.Shard = f.Shard.String()
+	}
+	return line
+}

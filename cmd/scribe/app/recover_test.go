@@ -1,0 +1,263 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/cmd/scribe/recovery"
+	"scribe/internal/format/record"
+	"scribe/internal/testkit/s3test"
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// start runs a cell in this process.
+func startCell(t *testing.T, c Config) *App {
+	t.Helper()
+	a, err := Start(t.Context(), c, Options{Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func stopCell(t *testing.T, a *App) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	defer cancel()
+	if err := a.Stop(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// cellConfig is a cell of every role on files.
+func cellConfig(t *testing.T) Config {
+	c := DefaultConfig()
+	c.Data, c.Listen, c.Log.Level = filepath.Join(t.TempDir(), "data"), "127.0.0.1:0", "error"
+	return c
+}
+
+// fill creates categories and writes to them, and deletes one.
+func fill(t *testing.T, a *App) {
+	t.Helper()
+	control := rpc.NewControlClient(rpc.Default(), a.URL())
+	write := rpc.NewWriteClient(rpc.Default(), a.URL())
+	for name, c := range map[string]*scribev1.Category{
+		"plain":   {Shards: 2, Retention: durationpb.New(50 * time.Hour), Owner: "team", QuotaBytesPerSecond: 1 << 40},
+		"once":    {Delivery: scribev1.Delivery_DELIVERY_EXACTLY_ONCE},
+		"deleted": {},
+	} {
+		c.Name = name
+		if _, err := control.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: c}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range uint64(10) {
+		frames := slices.Concat(
+			frameOf(t, "plain", uint32(i%2), 0, 0, fmt.Sprint("plain ", i)), frameOf(t, "once", 0, 5, i, fmt.Sprint("once ", i)),
+			frameOf(t, "deleted", 0, 0, 0, "deleted"))
+		r, err := write.Write(t.Context(), &scribev1.WriteRequest{Frames: frames, Ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED})
+		if err != nil || slices.ContainsFunc(r.GetResults(), func(r *scribev1.FrameResult) bool { return r.GetError() != nil }) {
+			t.Fatalf("%v, %v", r, err)
+		}
+	}
+	if _, err := control.DeleteCategory(t.Context(), &scribev1.DeleteCategoryRequest{Name: "deleted"}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var errCut = errors.New("cut off here")
+
+// TestRecoverAtEachStep: a recovery that is cut off anywhere leaves nothing under the name, and succeeds when it is run again.
+func TestRecoverAtEachStep(t *testing.T) {
+	c := cellConfig(t)
+	a := startCell(t, c)
+	fill(t, a)
+	stopCell(t, a)
+	var steps []string
+	if _, err := Recover(t.Context(), c, RecoverOptions{To: filepath.Join(t.TempDir(), "to"), Step: func(name string) error {
+		steps = append(steps, name)
+		return nil
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	if len(steps) < 6 {
+		t.Fatalf("steps %v", steps)
+	}
+	for _, cut := range steps {
+		t.Run(cut, func(t *testing.T) {
+			to := filepath.Join(t.TempDir(), "to")
+			_, err := Recover(t.Context(), c, RecoverOptions{To: to, Step: func(name string) error {
+				if name == cut {
+					return errCut
+				}
+				return nil
+			}})
+			if !errors.Is(err, errCut) {
+				t.Fatalf("cut: %v", err)
+			}
+			if _, err := os.Stat(to); cut != "clean" && !errors.Is(err, os.ErrNotExist) {
+				t.Fatalf("there is something: %v", err)
+			}
+			done, err := Recover(t.Context(), c, RecoverOptions{To: to})
+			if cut == "clean" {
+				if !errors.Is(err, ErrExists) {
+					t.Fatalf("again: %v", err)
+				}
+			} else if err != nil || !done.Whole() || done.Read != 0 && cut != "logs" {
+				t.Fatalf("again: %+v, %v", done, err)
+			}
+			checkRecovered(t, c, to)
+		})
+	}
+}
+
+// checkRecovered starts a cell on the recovered folder and the blobs of before, and looks at the categories and logs.
+func checkRecovered(t *testing.T, c Config, to string) {
+	t.Helper()
+	if c.Blobs.Kind == "file" { // what it writes is its own
+		blobs := filepath.Join(t.TempDir(), "blobs")
+		if err := os.CopyFS(blobs, os.DirFS(c.BlobPath())); err != nil {
+			t.Fatal(err)
+		}
+		c.Blobs.Path = blobs
+	}
+	c.Data = to
+	a := startCell(t, c)
+	defer stopCell(t, a)
+	control := rpc.NewControlClient(rpc.Default(), a.URL())
+	got, err := control.GetCategory(t.Context(), &scribev1.GetCategoryRequest{Name: "plain"})
+	if err != nil || got.GetCategory().GetRetention().AsDuration() != 50*time.Hour || got.GetCategory().GetShards() != 2 {
+		t.Fatalf("plain: %v, %v", got, err)
+	}
+	states, err := a.parts.log.Shards(t.Context(), got.GetCategory().GetId())
+	if err != nil || len(states) != 2 || states[0].NextLSN+states[1].NextLSN != 12 {
+		t.Errorf("logs of plain: %+v, %v", states, err)
+	}
+	write := rpc.NewWriteClient(rpc.Default(), a.URL())
+	r, err := write.Write(t.Context(), &scribev1.WriteRequest{
+		Frames: slices.Concat(frameOf(t, "once", 0, 5, 9, "once 9"), frameOf(t, "once", 0, 5, 10, "once 10")), Ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED,
+	})
+	if err != nil || !r.GetResults()[0].GetDuplicate() || r.GetResults()[1].GetError() != nil || r.GetResults()[1].GetLsn() != 11 {
+		t.Errorf("once: %v, %v", r, err)
+	}
+}
+
+// TestRecoverCatalogs: a copy of the categories gives what blobs do not.
+func TestRecoverCatalogs(t *testing.T) {
+	c := cellConfig(t)
+	a := startCell(t, c)
+	fill(t, a)
+	stopCell(t, a)
+	for name, test := range map[string]struct {
+		catalog string
+		deleted int64
+		dropped int
+		whole   bool
+	}{
+		"none":              {"", 0, 0, false},
+		"a copy":            {filepath.Join(c.Data, "catalog"), 0, 0, true},
+		"the control store": {filepath.Join(c.Data, "control"), 0, 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			to := filepath.Join(t.TempDir(), "to")
+			var notes []string
+			done, err := Recover(t.Context(), c, RecoverOptions{To: to, Catalog: test.catalog, Found: func(f recovery.Finding) error {
+				if f.Kind == recovery.FindingCategory {
+					notes = append(notes, f.Category)
+				}
+				return nil
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			owners := 0
+			for _, cat := range done.Categories {
+				if cat.GetOwner() == "team" && cat.GetQuotaBytesPerSecond() == 1<<40 {
+					owners++
+				}
+			}
+			if (owners == 1) != test.whole || len(done.Dropped) != test.dropped {
+				t.Errorf("%v, dropped %v", done.Categories, done.Dropped)
+			}
+			if test.catalog == "" && !slices.Contains(notes, "plain") {
+				t.Errorf("what was assumed of plain was not told: %v", notes)
+			}
+			checkRecovered(t, c, to)
+			if test.dropped > 0 {
+				c := c
+				c.Data, c.Blobs.Path = to, c.BlobPath()
+				a := startCell(t, c)
+				defer stopCell(t, a)
+				states, err := a.parts.log.Tail(t.Context(), []record.ShardID{record.MakeShardID(done.Dropped[0].GetId(), 0, 1)})
+				if err != nil || !states[0].Sealed {
+					t.Errorf("the log of the deleted category: %+v, %v", states, err)
+				}
+			}
+		})
+	}
+	if _, err := Recover(t.Context(), c, RecoverOptions{To: filepath.Join(t.TempDir(), "to"), Catalog: "no such file"}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a catalog that is not there: %v", err)
+	}
+}
+
+// TestRecoverRefuses: what exists is not touched, a dry run leaves nothing, and no blobs are an error of their own.
+func TestRecoverRefuses(t *testing.T) {
+	c := cellConfig(t)
+	a := startCell(t, c)
+	fill(t, a)
+	stopCell(t, a)
+	if _, err := Recover(t.Context(), c, RecoverOptions{To: c.Data}); !errors.Is(err, ErrExists) {
+		t.Errorf("into the data folder of before: %v", err)
+	}
+	dir := t.TempDir()
+	done, err := Recover(t.Context(), c, RecoverOptions{To: filepath.Join(dir, "to"), DryRun: true})
+	if err != nil || done.Records == 0 {
+		t.Errorf("a dry run: %+v, %v", done, err)
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) > 0 {
+		t.Errorf("a dry run left %v, %v", names, err)
+	}
+	c.Blobs.Path = t.TempDir()
+	if _, err := Recover(t.Context(), c, RecoverOptions{To: filepath.Join(dir, "to")}); !errors.Is(err, ErrNothing) {
+		t.Errorf("without blobs: %v", err)
+	}
+	c.Blobs.Kind = "tape"
+	if _, err := Recover(t.Context(), c, RecoverOptions{To: filepath.Join(dir, "to")}); err == nil || !strings.Contains(err.Error(), "blobs.kind") {
+		t.Errorf("a store of no kind: %v", err)
+	}
+}
+
+// TestRecoverFromS3: the same from a bucket, which holds other things, too.
+func TestRecoverFromS3(t *testing.T) {
+	s := s3test.Start(t)
+	c := cellConfig(t)
+	c.Blobs = BlobConfig{Kind: "s3", S3: S3Config{
+		Endpoint: "http://" + s.Endpoint, Bucket: s.Bucket, Prefix: "cell", Region: s.Region, AccessKey: s.AccessKey, SecretKey: s.SecretKey,
+	}}
+	a := startCell(t, c)
+	fill(t, a)
+	stopCell(t, a)
+	for _, key := range []string{"blobs/72h/not-ours", "cell/blobs/notes.txt", "cell/blobs/72h/what is this", "cell/other"} {
+		if _, err := s.Client().PutObject(t.Context(), s.Bucket, key, strings.NewReader("x"), 1, minio.PutObjectOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	to := filepath.Join(t.TempDir(), "to")
+	done, err := Recover(t.Context(), c, RecoverOptions{To: to, Catalog: filepath.Join(c.Data, "catalog"), Workers: 4})
+	if err != nil || !done.Whole() || done.Foreign != 1 || done.Void != 0 {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	checkRecovered(t, c, to)
+}

@@ -1,0 +1,166 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+	"sync/atomic"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"scribe/internal/transport/rpc"
+	"scribe/producer"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// CategoriesOptions say how many categories there are, and how many of them have traffic.
+type CategoriesOptions struct {
+	// Server is the address of a cell in this process, whose memory and CPU are measured.
+	Server string
+	// Categories are created, Active of them are written to.
+	Categories, Active int
+	// MessagesPerSecond of Workload, over the active categories by Zipf's law.
+	MessagesPerSecond int
+	Workload          Workload
+	// Duration of the idle phase's half and of the active phase.
+	Duration time.Duration
+}
+
+// CategoriesReport says what many categories cost in one process with every role.
+type CategoriesReport struct {
+	Categories int `json:"categories"`
+	Active     int `json:"active"`
+	// CreateSeconds is what creating them took.
+	CreateSeconds float64 `json:"create_seconds"`
+	// HeapPerCategory is by how many bytes the live heap grew for each of them, in all roles together.
+	HeapPerCategory float64 `json:"heap_bytes_per_category"`
+	// IdleCPU is the process's CPU time a second without traffic, in per cent of one core.
+	IdleCPU float64 `json:"idle_cpu_percent"`
+
+	// The active phase.
+	MessagesPerSecond float64 `json:"messages_per_second"`
+	MBPerSecond       float64 `json:"mb_per_second"`
+	Touched           int     `json:"touched_categories"` // that got a message
+	BusyCPU           float64 `json:"busy_cpu_percent"`
+	HeapMB            float64 `json:"heap_mb"` // live, at its end
+	CPUNsPerByte      float64 `json:"cpu_ns_per_byte"`
+	PayloadsPerFlush  float64 `json:"payloads_per_blob"`
+	// Probe is the latency of committed writes to a category of their own, meanwhile.
+	Probe *Latency `json:"probe"`
+}
+
+// Categories creates categories, looks at what they cost while idle, then writes to some of them.
+func Categories(ctx context.Context, o CategoriesOptions) (r CategoriesReport, err error) {
+	r = CategoriesReport{Categories: o.Categories, Active: o.Active}
+	before := liveHeap()
+	names := make([]string, o.Categories)
+	for i := range names {
+		names[i] = fmt.Sprintf("bench.team-%03d.service-%06d", i%1000, i)
+	}
+	begin := time.Now()
+	if err := createAll(ctx, o.Server, names); err != nil {
+		return r, err
+	}
+	r.CreateSeconds = time.Since(begin).Seconds()
+	r.HeapPerCategory = float64(liveHeap()-before) / float64(o.Categories)
+
+	cpu := cpuTime()
+	select {
+	case <-time.After(o.Duration / 2):
+	case <-ctx.Done():
+		return r, context.Cause(ctx)
+	}
+	r.IdleCPU = 100 * (cpuTime() - cpu).Seconds() / (o.Duration / 2).Seconds()
+	return r, o.busy(ctx, &r, names[:o.Active])
+}
+
+// busy is the active phase.
+func (o CategoriesOptions) busy(ctx context.Context, r *CategoriesReport, active []string) error {
+	var failed atomic.Pointer[producer.Drop]
+	p, err := producer.New(o.Server, producer.WithOnDrop(func(d producer.Drop) { failed.CompareAndSwap(nil, &d) }))
+	if err != nil {
+		return err
+	}
+	touched := map[string]bool{}
+	pick := zipf(active)
+	l := &load{producer: p, workload: o.Workload, wait: true, pick: func() string {
+		name := pick()
+		touched[name] = true
+		return name
+	}}
+	l.bytesPerSecond = float64(o.MessagesPerSecond) * float64(o.Workload.Bytes) / float64(len(o.Workload.Messages))
+	quiet := &probe{producer: p, categories: []string{"bench.probe"}, every: 20 * time.Millisecond}
+	start, err := scrape(ctx, o.Server)
+	if err != nil {
+		return errors.Join(err, p.Close(ctx))
+	}
+	var samples []time.Duration
+	begin, cpu := time.Now(), cpuTime()
+	err = together(ctx, o.Duration, l.run, func(ctx context.Context) (err error) { samples, err = quiet.run(ctx); return err })
+	err = errors.Join(err, p.Flush(ctx))
+	used, wall := cpuTime()-cpu, time.Since(begin)
+	r.HeapMB = float64(liveHeap()) / 1e6
+	end, serr := scrape(ctx, o.Server)
+	if err = errors.Join(err, serr, p.Close(ctx)); err != nil {
+		return err
+	}
+	if d := failed.Load(); d != nil {
+		return d.Err
+	}
+	grown := end.since(start)
+	r.Touched, r.Probe = len(touched), newLatency(samples)
+	r.MessagesPerSecond, r.MBPerSecond = float64(l.messages.Load())/wall.Seconds(), float64(l.bytes.Load())/1e6/wall.Seconds()
+	r.BusyCPU, r.CPUNsPerByte = 100*used.Seconds()/wall.Seconds(), float64(used)/float64(l.bytes.Load())
+	r.PayloadsPerFlush = grown["scribe_batcher_payloads_total"] / max(grown["scribe_batcher_blobs_total"], 1)
+	return nil
+}
+
+// creators is how many creations run at the same time: they share the store's syncs.
+const creators = 128
+
+func createAll(ctx context.Context, server string, names []string) error {
+	transport := rpc.NewTransport(nil)
+	defer transport.Close()
+	control := rpc.NewControlClient(transport, server)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(creators)
+	for _, name := range names {
+		group.Go(func() error {
+			_, err := control.CreateCategory(ctx, &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: name}})
+			return err
+		})
+	}
+	return group.Wait()
+}
+
+// liveHeap is what the process's heap holds after a collection.
+func liveHeap() int64 {
+	// Twice: pools keep what they hold for one collection.
+	runtime.GC()
+	runtime.GC()
+	debug.FreeOSMemory()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc) //nolint:gosec // below 2^63
+}
+
+// Print writes the report for people.
+func (r *CategoriesReport) Print(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(tw, "categories\t%d, created in %.1f s\n", r.Categories, r.CreateSeconds)
+	fmt.Fprintf(tw, "heap of an idle one\t%.0f bytes, in all roles together\n", r.HeapPerCategory)
+	fmt.Fprintf(tw, "CPU while idle\t%.1f %% of a core\n", r.IdleCPU)
+	fmt.Fprintf(tw, "traffic\t%.0f messages/s, %.1f MB/s over %d categories (%d got a message)\n", r.MessagesPerSecond, r.MBPerSecond, r.Active, r.Touched)
+	fmt.Fprintf(tw, "CPU\t%.0f %% of a core, %.1f ns a byte\n", r.BusyCPU, r.CPUNsPerByte)
+	fmt.Fprintf(tw, "live heap\t%.0f MB\n", r.HeapMB)
+	fmt.Fprintf(tw, "payloads in a blob\t%.0f\n", r.PayloadsPerFlush)
+	if p := r.Probe; p != nil {
+		fmt.Fprintf(tw, "committed writes beside it\tp50 %.1f ms, p99 %.1f ms\n", p.P50, p.P99)
+	}
+	return tw.Flush()
+}

@@ -1,0 +1,64 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"scribe/internal/testkit/sample"
+)
+
+// Workload is a set of messages that is written over and over.
+type Workload struct {
+	Name string
+	// Messages are written in order, and again from the first.
+	Messages [][]byte
+	// Bytes of all Messages.
+	Bytes int
+}
+
+// Workloads are the ones that can be measured, by name.
+var Workloads = map[string]func() Workload{
+	"100b":       func() Workload { return cut("100b", sample.AccessLog(), 100) },
+	"access-log": accessLog,
+	"10kb":       func() Workload { return cut("10kb", sample.NginxStatus(), 10_000) },
+}
+
+// WorkloadNames lists the names in order of message size.
+func WorkloadNames() []string { return []string{"100b", "access-log", "10kb"} }
+
+// NewWorkload returns a workload by name.
+func NewWorkload(name string) (Workload, error) {
+	build, ok := Workloads[name]
+	if !ok {
+		return Workload{}, fmt.Errorf("unknown workload %q: the workloads are %s", name, strings.Join(WorkloadNames(), ", "))
+	}
+	return build(), nil
+}
+
+// accessLog is the log as it is, a line a message.
+func accessLog() Workload {
+	lines := bytes.Split(bytes.TrimSuffix(sample.AccessLog(), []byte{'\n'}), []byte{'\n'})
+	return newWorkload("access-log", lines)
+}
+
+// cut slices real text into messages of n bytes, in a fixed random order so that neighbours are not continuations of each other.
+func cut(name string, text []byte, n int) Workload {
+	messages := slices.Collect(slices.Chunk(text, n))
+	if len(messages[len(messages)-1]) < n {
+		messages = messages[:len(messages)-1]
+	}
+	rng := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // reproducible on purpose
+	rng.Shuffle(len(messages), func(i, j int) { messages[i], messages[j] = messages[j], messages[i] })
+	return newWorkload(name, messages)
+}
+
+func newWorkload(name string, messages [][]byte) Workload {
+	w := Workload{Name: name, Messages: messages}
+	for _, m := range messages {
+		w.Bytes += len(m)
+	}
+	return w
+}

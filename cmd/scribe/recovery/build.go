@@ -1,0 +1,307 @@
+package recovery
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
+	"scribe/internal/format/sequenced"
+	"scribe/storage/metalog"
+)
+
+// LostRecord is what stands in a log at the place of a record that no blob holds. It is no pointer, so readers are told of a gap.
+const LostRecord = "scribe: lost record: no blob holds its pointer"
+
+// build walks through each log and writes what stands.
+func (r *run) build(ctx context.Context) error {
+	plan, err := r.plan()
+	if err != nil {
+		return err
+	}
+	for _, f := range plan.findings {
+		if err := r.deps.Found(f); err != nil {
+			return err
+		}
+	}
+	for _, id := range plan.retired {
+		r.sink.Retire(id)
+	}
+	v := newVerdicts(r.scratch)
+	for shard, err := range r.scratch.shards() {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+		l := &logBuilder{r: r, v: v, shard: shard, category: plan.names[shard.Category()], retention: plan.retention[shard.Category()]}
+		if plan.deleted[shard.Category()] {
+			if err := l.skip(); err != nil {
+				return err
+			}
+			continue
+		}
+		l.sealed = plan.dropped[shard.Category()]
+		if err := l.build(); err != nil {
+			return err
+		}
+		if at, sequenced := plan.sources[shard.Category()]; sequenced {
+			plan.sources[shard.Category()] = append(at, sequencedFrom{shard, l.first})
+		}
+	}
+	for _, cat := range plan.categories {
+		if cat.IsSequenced() {
+			if err := r.sequenceAnew(cat.GetId(), plan.sources[cat.GetId()]); err != nil {
+				return err
+			}
+		}
+	}
+	r.report.Categories, r.report.Dropped, r.report.NextID = plan.categories, plan.keep, plan.nextID
+	r.deps.Progress("records", r.report.Records)
+	return r.countBlobs(ctx, v)
+}
+
+// sequencedFrom is where the sequencer begins in a log.
+type sequencedFrom struct {
+	shard record.ShardID
+	first record.LSN
+}
+
+// sequenceAnew has a category sequenced again from what there is: its order is not in blobs. LSNs and numbers of messages go on far above
+// all that were ever given out, so that a checkpoint of before, or the identifier of a batch, is never taken for another place: readers get
+// a gap, and then everything again. The present in nanoseconds is far above: a category had fewer messages, also if it was recovered before.
+func (r *run) sequenceAnew(category uint32, sources []sequencedFrom) error {
+	base := uint64(r.now) * 1000 //nolint:gosec // a time after 1970
+	state := sequenced.NewState()
+	state.Next, state.Offset = record.LSN(base), base
+	for _, s := range sources {
+		state.At[s.shard] = s.first
+	}
+	records := state.Whole()
+	for i, data := range records {
+		if err := r.sink.Record(sequenced.Positions(category), record.LSN(i+1), r.now, data); err != nil {
+			return err
+		}
+	}
+	return errors.Join(
+		r.sink.Shard(metalog.State{Shard: sequenced.Log(category), FirstLSN: state.Next, NextLSN: state.Next, Epoch: EpochMargin}),
+		r.sink.Shard(metalog.State{
+			Shard: sequenced.Positions(category), FirstLSN: record.FirstLSN, NextLSN: record.LSN(len(records) + 1), Epoch: EpochMargin, LastTime: r.now,
+		}))
+}
+
+// countBlobs counts the blobs by verdict, and tells of those that are not certain.
+func (r *run) countBlobs(ctx context.Context, v *verdicts) error {
+	for row, err := range r.scratch.rows(keyBlob) {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+		b, err := decodeBlobRow(row.value[:blobRowLen])
+		if err != nil {
+			return err
+		}
+		if b.status != statusRead {
+			continue
+		}
+		class, id := blobOfKey(row.key)
+		known, err := v.of(id)
+		if err != nil {
+			return err
+		}
+		finding := Finding{Key: pointer.Key(class, id), Size: b.size}
+		switch known {
+		case committed:
+			r.report.Committed++
+			continue
+		case gone:
+			continue
+		case void:
+			r.report.Void++
+			finding.Kind, finding.Reason = FindingVoid, "it was not committed: its payloads were stored in other blobs, or their writers told that they were not"
+		default:
+			r.report.Uncertain++
+			finding.Kind, finding.Reason = FindingUncertain, "nothing tells whether it was committed: it is among the last of its writer; it is taken as committed"
+		}
+		if err := r.deps.Found(finding); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// logBuilder writes one log.
+type logBuilder struct {
+	r        *run
+	v        *verdicts
+	shard    record.ShardID
+	category string
+	// retention is the category's in microseconds.
+	retention int64
+	sealed    bool
+
+	epoch       uint64
+	first, next record.LSN // 0 while there is no record
+	time        int64      // of the newest record
+	records     int64      // since first
+}
+
+// skip counts the records of a deleted category.
+func (l *logBuilder) skip() error {
+	for place, err := range l.r.scratch.places(l.shard) {
+		if err != nil {
+			return err
+		}
+		c, _, err := l.standing(place)
+		if err != nil {
+			return err
+		}
+		if c != nil {
+			l.r.report.Deleted++
+		}
+	}
+	return nil
+}
+
+func (l *logBuilder) build() error {
+	epochs, err := l.r.shardStarts(l.shard)
+	if err != nil {
+		return err
+	}
+	l.epoch = epochs[len(epochs)-1].epoch
+	for place, err := range l.r.scratch.places(l.shard) {
+		if err != nil {
+			return err
+		}
+		c, known, err := l.standing(place)
+		if err == nil && c != nil {
+			err = l.add(c, known)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	// A writer that opened the log found everything below committed, also what is lost.
+	if last := epochs[len(epochs)-1]; last.exact && last.lsn > l.next {
+		if l.next == 0 {
+			l.first, l.next = last.lsn, last.lsn
+		} else if err := l.gap(last.lsn); err != nil {
+			return err
+		}
+	}
+	if l.next == 0 {
+		l.first, l.next = record.FirstLSN, record.FirstLSN
+	}
+	l.r.report.Logs++
+	l.r.report.Clock = max(l.r.report.Clock, l.time)
+	return l.r.sink.Shard(metalog.State{
+		Shard: l.shard, FirstLSN: l.first, NextLSN: l.next, Epoch: l.epoch + EpochMargin, Sealed: l.sealed, LastTime: l.time,
+	})
+}
+
+// standing is the claimant that has a place; nil if none has.
+func (l *logBuilder) standing(place []claimant) (*claimant, verdict, error) {
+	var left []rival
+	for i := range place {
+		known, err := l.v.of(place[i].blob)
+		if err != nil {
+			return nil, 0, err
+		}
+		if known != void && known != gone {
+			left = append(left, rival{&place[i], known})
+		}
+	}
+	switch len(left) {
+	case 0:
+		return nil, 0, nil
+	case 1:
+		return left[0].claimant, left[0].known, nil
+	}
+	slices.SortFunc(left, func(a, b rival) int {
+		return cmp.Or(-cmp.Compare(a.epoch, b.epoch), -bytes.Compare(a.blob[:], b.blob[:]))
+	})
+	l.r.report.Conflicts++
+	return left[0].claimant, left[0].known, l.r.deps.Found(Finding{
+		Kind: FindingConflict, Key: left[1].blob.String(), Category: l.category, Shard: l.shard, From: left[0].lsn, To: left[0].lsn + 1,
+		Reason: fmt.Sprintf("%d blobs claim the place; %s has it, of the highest epoch and the newest", len(left), left[0].blob),
+	})
+}
+
+// add writes the record of a claimant.
+func (l *logBuilder) add(c *claimant, known verdict) error {
+	if l.next == 0 {
+		l.first, l.next = c.lsn, c.lsn
+	}
+	if c.lsn > l.next {
+		if err := l.gap(c.lsn); err != nil {
+			return err
+		}
+	}
+	p, err := pointer.Decode(c.data)
+	if err != nil {
+		return errScratch
+	}
+	// The engine's time came after the blob was made. Writers' clocks may be ahead, the engine's never was ahead of the present.
+	l.time = max(l.time, min(c.blob.Time(), l.r.now), 1)
+	if err := l.r.sink.Record(l.shard, c.lsn, l.time, c.data); err != nil {
+		return err
+	}
+	for _, q := range p.Sequences {
+		state := metalog.ProducerState{Producer: q.Producer, Epoch: q.Epoch, Next: q.Last + 1}
+		if err := l.r.sink.Producer(l.shard, state, c.lsn, l.time); err != nil {
+			return err
+		}
+		l.r.report.Producers++
+	}
+	l.next = c.lsn + 1
+	l.records++
+	l.r.report.Records++
+	l.r.report.Messages += int64(p.Messages)
+	if known == uncertain {
+		l.r.report.UncertainRecords++
+	}
+	if l.r.report.Records%4096 == 0 {
+		l.r.deps.Progress("records", l.r.report.Records)
+	}
+	return nil
+}
+
+// gap deals with records that are missing up to a place. Retention deletes blobs as they become free, not in the order of one log: what is
+// before a gap and has expired was trimmed. Otherwise records are lost, and place holders tell readers.
+func (l *logBuilder) gap(to record.LSN) error {
+	missing := uint64(to - l.next)
+	finding := Finding{Category: l.category, Shard: l.shard, From: l.next, To: to}
+	expired := l.time+l.retention <= l.r.now
+	if expired || missing > l.r.cfg.MaxFill {
+		finding.Kind = FindingRestart
+		finding.From = l.first
+		finding.Reason = fmt.Sprintf("the log begins behind a gap: the %d records before it have expired", l.records)
+		if !expired {
+			finding.Reason = fmt.Sprintf("the log begins behind a gap of %d records, which is too long to be filled: the %d records before it are passed over", missing, l.records)
+			l.r.report.Lost += int64(missing) + l.records //nolint:gosec // far below
+			l.r.report.Gaps++
+		}
+		l.r.report.Restarts++
+		l.r.report.Expired += l.records
+		l.r.report.Records -= l.records
+		l.first, l.next, l.records = to, to, 0
+		return l.r.deps.Found(finding)
+	}
+	finding.Kind = FindingGap
+	finding.Reason = fmt.Sprintf("%d records are in no blob: they are lost, and readers are told of a gap", missing)
+	l.r.report.Gaps++
+	l.r.report.Lost += int64(missing) //nolint:gosec // at most Config.MaxFill
+	for ; l.next < to; l.next++ {
+		if err := l.r.sink.Record(l.shard, l.next, l.time, []byte(LostRecord)); err != nil {
+			return err
+		}
+	}
+	return l.r.deps.Found(finding)
+}

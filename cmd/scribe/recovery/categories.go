@@ -1,0 +1,257 @@
+package recovery
+
+import (
+	"cmp"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/internal/base/units"
+	"scribe/internal/format/pointer"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob/layout"
+)
+
+// categoryRow is what footers say of a category.
+type categoryRow struct {
+	Name string `json:"name"`
+	// Settings are those of the newest blob that has any.
+	Settings   *layout.Settings `json:"settings,omitempty"`
+	SettingsAt int64            `json:"settings_at,omitempty"`
+	// Class is the retention class of the newest blob, in hours.
+	Class uint32 `json:"class"`
+	// Shards is one more than the highest logical shard.
+	Shards uint32 `json:"shards"`
+	// Sequenced: there are sequences in pointers, as in exactly_once categories alone. Bound: there are logs of writer slot 0.
+	Sequenced bool `json:"sequenced,omitempty"`
+	Bound     bool `json:"bound,omitempty"`
+	// First and Last are the times of the oldest and the newest blob, Unix microseconds.
+	First int64 `json:"first"`
+	Last  int64 `json:"last"`
+}
+
+// categoryRows are in memory while blobs are read.
+type categoryRows struct {
+	rows  map[uint32]*categoryRow
+	dirty map[uint32]bool
+}
+
+func newCategoryRows() *categoryRows {
+	return &categoryRows{rows: map[uint32]*categoryRow{}, dirty: map[uint32]bool{}}
+}
+
+func (c *categoryRows) load(s *scratch) error {
+	for r, err := range s.rows(keyCategory) {
+		if err != nil {
+			return err
+		}
+		row := new(categoryRow)
+		if err := json.Unmarshal(r.value, row); err != nil || len(r.key) != 1+4 {
+			return errScratch
+		}
+		c.rows[binary.BigEndian.Uint32(r.key[1:])] = row
+	}
+	return nil
+}
+
+// save adds what has changed to the batch.
+func (c *categoryRows) save(s *scratch) error {
+	for id := range c.dirty {
+		value, err := json.Marshal(c.rows[id])
+		if err == nil {
+			err = s.put(binary.BigEndian.AppendUint32([]byte{keyCategory}, id), value)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	clear(c.dirty)
+	return nil
+}
+
+// add notes an entry.
+func (c *categoryRows) add(f *layout.Footer, e *layout.Entry) {
+	id := e.Shard.Category()
+	row := c.rows[id]
+	if row == nil {
+		row = &categoryRow{First: f.Created, Last: f.Created}
+		c.rows[id] = row
+	}
+	c.dirty[id] = true
+	if row.Name == "" || f.Created >= row.Last {
+		row.Name, row.Class = e.Category, f.Class
+	}
+	if e.Settings != nil && (row.Settings == nil || f.Created >= row.SettingsAt) {
+		row.Settings, row.SettingsAt = e.Settings, f.Created
+	}
+	row.Shards = max(row.Shards, uint32(e.Shard.Logical())+1)
+	row.Sequenced = row.Sequenced || len(e.Pointer.Sequences) > 0
+	row.Bound = row.Bound || e.Shard.Writer() == 0
+	row.First, row.Last = min(row.First, f.Created), max(row.Last, f.Created)
+}
+
+// plan says what becomes of the categories.
+type plan struct {
+	categories []*scribev1.Category
+	// keep are the deleted ones whose logs are to be removed by retention.
+	keep []*scribev1.Category
+	// dropped have logs that are sealed, deleted none at all. Both are retired.
+	dropped, deleted map[uint32]bool
+	retired          []uint32
+	names            map[uint32]string
+	retention        map[uint32]int64 // microseconds
+	// sources are the logs of categories that are sequenced.
+	sources  map[uint32][]sequencedFrom
+	nextID   uint64
+	findings []Finding
+}
+
+func (r *run) plan() (*plan, error) {
+	rows := newCategoryRows()
+	if err := rows.load(r.scratch); err != nil {
+		return nil, err
+	}
+	return planCategories(rows.rows, r.cfg.Catalog, r.now), nil
+}
+
+// copyDelay is how much older than a copy of the categories a category must be to be missed in it: clocks differ, and copies lag.
+const copyDelay = time.Minute
+
+// planCategories decides which categories there are. It does no I/O.
+//
+// An id stands for one category ever, ids grow, and a name belongs to one category at a time. So what a complete copy does not have was
+// deleted, and so was the lower one of two ids that share a name.
+func planCategories(rows map[uint32]*categoryRow, c *Catalog, now int64) *plan {
+	p := &plan{dropped: map[uint32]bool{}, deleted: map[uint32]bool{}, names: map[uint32]string{}, retention: map[uint32]int64{}, sources: map[uint32][]sequencedFrom{}, nextID: 1}
+	byName := map[string]*scribev1.Category{}
+	known := map[uint32]bool{}
+	note := func(name, format string, args ...any) {
+		p.findings = append(p.findings, Finding{Kind: FindingCategory, Category: name, Reason: fmt.Sprintf(format, args...)})
+	}
+	complete := false
+	if c != nil {
+		complete = c.NextID != 0
+		for _, cat := range c.Categories {
+			known[cat.GetId()] = true
+			byName[cat.GetName()] = cat
+		}
+		for _, cat := range c.Dropped {
+			known[cat.GetId()] = true
+			p.dropped[cat.GetId()] = true
+			p.keep = append(p.keep, cat)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(rows)) {
+		row := rows[id]
+		p.names[id] = row.Name
+		p.nextID = max(p.nextID, uint64(id)+1)
+		switch {
+		case known[id]:
+			continue
+		case complete && uint64(id) < c.NextID, c != nil && !complete && row.First < c.SavedAt-copyDelay.Microseconds():
+			p.deleted[id] = true
+			note(row.Name, "id %d is in blobs and not in the catalog, which is newer: it was deleted, and its records are passed over", id)
+			continue
+		}
+		// Ids come in order here, so a later category of the name replaces this one.
+		if old := byName[row.Name]; old != nil {
+			if old.GetId() > id {
+				p.deleted[id] = true
+				note(row.Name, "id %d is in blobs, but the name belongs to the later id %d: it was deleted, and its records are passed over", id, old.GetId())
+				continue
+			}
+			p.deleted[old.GetId()] = true
+			note(row.Name, "id %d has the name now, so id %d was deleted, and its records are passed over", id, old.GetId())
+		}
+		byName[row.Name] = fromFooters(id, row, now, note)
+	}
+	for id := range known {
+		p.nextID = max(p.nextID, uint64(id)+1)
+	}
+	if complete {
+		p.nextID = max(p.nextID, c.NextID)
+	} else {
+		p.nextID = min(p.nextID+IDMargin, 1<<32)
+	}
+	p.finish(byName)
+	return p
+}
+
+// finish sorts what was decided.
+func (p *plan) finish(byName map[string]*scribev1.Category) {
+	for _, cat := range byName {
+		p.categories = append(p.categories, cat)
+	}
+	slices.SortFunc(p.categories, func(a, b *scribev1.Category) int { return cmp.Compare(a.GetId(), b.GetId()) })
+	for _, cat := range p.categories {
+		if cat.IsSequenced() {
+			p.sources[cat.GetId()] = nil
+			p.findings = append(p.findings, Finding{Kind: FindingCategory, Category: cat.GetName(), Reason: fmt.Sprintf(
+				"id %d: the order in which it was sequenced is in no blob: it is sequenced anew, and readers with checkpoints of before get a gap and then everything again", cat.GetId())})
+		}
+	}
+	for _, cat := range slices.Concat(p.categories, p.keep) {
+		retention := cat.GetRetention().AsDuration()
+		if retention <= 0 {
+			retention = pointer.DefaultRetention
+		}
+		p.retention[cat.GetId()], p.names[cat.GetId()] = retention.Microseconds(), cat.GetName()
+	}
+	p.retired = slices.Sorted(maps.Keys(p.deleted))
+	p.retired = slices.Concat(p.retired, slices.Sorted(maps.Keys(p.dropped)))
+	slices.Sort(p.retired)
+}
+
+// fromFooters makes a category of what footers say of it, and notes what they do not say.
+func fromFooters(id uint32, row *categoryRow, now int64, note func(name, format string, args ...any)) *scribev1.Category {
+	cat := &scribev1.Category{
+		Name: row.Name, Id: id, Shards: row.Shards, Retention: durationpb.New(time.Duration(row.Class) * time.Hour),
+		Delivery: scribev1.Delivery_DELIVERY_AT_LEAST_ONCE, MaxMessageBytes: defaultMaxMessage, QuotaMode: scribev1.QuotaMode_QUOTA_MODE_BLOCK,
+		CreatedAt: row.First, UpdatedAt: now,
+	}
+	s := row.Settings
+	if s == nil {
+		if row.Sequenced {
+			cat.Delivery = scribev1.Delivery_DELIVERY_EXACTLY_ONCE
+		} else if row.Bound {
+			cat.Repeatable = scribev1.Repeatability_REPEATABILITY_BOUND
+		}
+		note(row.Name, "id %d: its settings are in no blob; assumed: retention %v, at most the class of its blobs; %d logical shards, those that were "+
+			"written to; delivery %v, repeatable %v; no owner, quota, ordering window or schema, and the default size of messages",
+			id, units.Duration(cat.GetRetention().AsDuration()), cat.GetShards(), deliveryName(cat), repeatableName(cat))
+		return cat
+	}
+	if s.Retention > 0 {
+		cat.Retention = durationpb.New(s.Retention)
+	}
+	cat.Shards = max(cat.GetShards(), s.Shards)
+	cat.Delivery, cat.Repeatable = scribev1.Delivery(s.Delivery), scribev1.Repeatability(s.Repeatable)
+	note(row.Name, "id %d: retention %v, %d logical shards, delivery %v and repeatable %v are those of its newest blob; assumed: no owner, quota, "+
+		"ordering window or schema, and the default size of messages", id, units.Duration(cat.GetRetention().AsDuration()), cat.GetShards(), deliveryName(cat), repeatableName(cat))
+	return cat
+}
+
+// deliveryName and repeatableName are as people give them.
+func deliveryName(c *scribev1.Category) string {
+	return strings.ToLower(strings.TrimPrefix(c.GetDelivery().String(), "DELIVERY_"))
+}
+
+func repeatableName(c *scribev1.Category) string {
+	if c.GetRepeatable() == scribev1.Repeatability_REPEATABILITY_UNSPECIFIED {
+		return "none"
+	}
+	return strings.ToLower(strings.TrimPrefix(c.GetRepeatable().String(), "REPEATABILITY_"))
+}
+
+// defaultMaxMessage is what the control plane gives a category that names no size.
+const defaultMaxMessage = 16 << 20
+
+func blobOfKey(key []byte) (class uint32, id pointer.BlobID) {
+	return binary.BigEndian.Uint32(key[1:]), pointer.BlobID(key[5:])
+}

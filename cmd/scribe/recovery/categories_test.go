@@ -1,0 +1,136 @@
+package recovery
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/internal/format/record"
+	"scribe/internal/format/sequenced"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob/layout"
+	"scribe/storage/blob/memory"
+)
+
+func TestPlanCategories(t *testing.T) {
+	row := func(name string, first int64) *categoryRow {
+		return &categoryRow{Name: name, Class: 72, Shards: 2, First: first, Last: first}
+	}
+	cat := func(name string, id uint32) *scribev1.Category {
+		return &scribev1.Category{Name: name, Id: id, Shards: 9, Owner: "somebody", Retention: durationpb.New(time.Hour)}
+	}
+	const minute = 60_000_000
+	for name, test := range map[string]struct {
+		rows    map[uint32]*categoryRow
+		catalog *Catalog
+		// want are name, id and shards.
+		want    []string
+		retired []uint32
+		nextID  uint64
+		notes   []string
+	}{
+		"nothing": {nextID: 1 + IDMargin},
+		"blobs alone": {
+			rows: map[uint32]*categoryRow{3: row("a", 5), 7: row("b", 5)}, want: []string{"a 3 2", "b 7 2"}, nextID: 8 + IDMargin,
+			notes: []string{"at most the class", "at most the class"},
+		},
+		"a name that was used again": {
+			rows: map[uint32]*categoryRow{3: row("a", 5), 7: row("a", 9)}, want: []string{"a 7 2"}, retired: []uint32{3}, nextID: 8 + IDMargin,
+			notes: []string{"at most the class", "so id 3 was deleted", "at most the class"},
+		},
+		"a copy": {
+			rows: map[uint32]*categoryRow{3: row("a", 5), 4: row("deleted", 5), 5: row("young", 10*minute)},
+			// A category that never had a message is in the copy alone.
+			catalog: &Catalog{Categories: []*scribev1.Category{cat("a", 3), cat("silent", 9)}, SavedAt: 10 * minute},
+			want:    []string{"a 3 9", "young 5 2", "silent 9 9"}, retired: []uint32{4}, nextID: 10 + IDMargin,
+			notes: []string{"it was deleted", "at most the class"},
+		},
+		"a name that was used again after the copy": {
+			rows:    map[uint32]*categoryRow{3: row("a", 5), 8: row("a", 20*minute)},
+			catalog: &Catalog{Categories: []*scribev1.Category{cat("a", 3)}, SavedAt: 10 * minute},
+			want:    []string{"a 8 2"}, retired: []uint32{3}, nextID: 9 + IDMargin, notes: []string{"so id 3 was deleted", "at most the class"},
+		},
+		"the control store": {
+			rows:    map[uint32]*categoryRow{3: row("a", 5), 4: row("erased", 5), 5: row("dropped", 5), 12: row("later", 5)},
+			catalog: &Catalog{Categories: []*scribev1.Category{cat("a", 3)}, Dropped: []*scribev1.Category{cat("dropped", 5)}, NextID: 11},
+			want:    []string{"a 3 9", "later 12 2"}, retired: []uint32{4, 5}, nextID: 13, notes: []string{"it was deleted", "at most the class"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := planCategories(test.rows, test.catalog, 100*minute)
+			var got []string
+			for _, c := range p.categories {
+				got = append(got, fmt.Sprintf("%s %d %d", c.GetName(), c.GetId(), c.GetShards()))
+			}
+			if !slices.Equal(got, test.want) || !slices.Equal(p.retired, test.retired) || p.nextID != test.nextID {
+				t.Errorf("%v, retired %v, next id %d", got, p.retired, p.nextID)
+			}
+			if len(p.findings) != len(test.notes) {
+				t.Fatalf("findings %+v", p.findings)
+			}
+			for i, f := range p.findings {
+				if f.Kind != FindingCategory || !strings.Contains(f.Reason, test.notes[i]) {
+					t.Errorf("finding %d: %+v, want %q", i, f, test.notes[i])
+				}
+			}
+		})
+	}
+}
+
+func TestSettingsOfCategories(t *testing.T) {
+	p := planCategories(map[uint32]*categoryRow{
+		1: {Name: "told", Class: 72, Shards: 2, Settings: &layout.Settings{Retention: 50 * time.Hour, Shards: 8, Delivery: 3, Repeatable: 1}, Sequenced: true, Bound: true},
+		2: {Name: "sequenced", Class: 1, Shards: 1, Sequenced: true, Bound: true},
+		3: {Name: "bound", Class: 1, Shards: 1, Bound: true},
+		4: {Name: "plain", Class: 24, Shards: 5},
+	}, nil, 7)
+	for i, want := range []struct {
+		retention  time.Duration
+		shards     uint32
+		delivery   scribev1.Delivery
+		repeatable scribev1.Repeatability
+	}{
+		{50 * time.Hour, 8, scribev1.Delivery_DELIVERY_EXACTLY_ONCE, scribev1.Repeatability_REPEATABILITY_NONE},
+		{time.Hour, 1, scribev1.Delivery_DELIVERY_EXACTLY_ONCE, 0},
+		{time.Hour, 1, scribev1.Delivery_DELIVERY_AT_LEAST_ONCE, scribev1.Repeatability_REPEATABILITY_BOUND},
+		{24 * time.Hour, 5, scribev1.Delivery_DELIVERY_AT_LEAST_ONCE, 0},
+	} {
+		c := p.categories[i]
+		if c.GetRetention().AsDuration() != want.retention || c.GetShards() != want.shards || c.GetDelivery() != want.delivery || c.GetRepeatable() != want.repeatable {
+			t.Errorf("%s: %v", c.GetName(), c)
+		}
+	}
+}
+
+// TestSequencedAnew: the sequencer begins at the first record of each log, far above where it was.
+func TestSequencedAnew(t *testing.T) {
+	store := memory.New()
+	other := record.MakeShardID(17, 2, 5)
+	putAll(t, store, at{web, 1, 3, 0}, at{web, 1, 4, 1}, at{other, 1, 1, 1})
+	l, _, findings := recoverAll(t, store, func(c *Config, _ *Deps) {
+		c.Catalog = &Catalog{NextID: 18, Categories: []*scribev1.Category{{
+			Name: "web", Id: 17, Shards: 3, Repeatable: scribev1.Repeatability_REPEATABILITY_SEQUENCED,
+		}}}
+	})
+	base := record.LSN(now.UnixNano())
+	if st := l.states[sequenced.Log(17)]; st.FirstLSN != base || st.NextLSN != base {
+		t.Errorf("the sequenced log: %+v", st)
+	}
+	r := sequenced.NewReader(17)
+	for _, e := range l.records[sequenced.Positions(17)] {
+		if err := r.Add(e.Data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := r.State()
+	if s == nil || s.Next != base || s.Offset != uint64(base) || s.Position(web) != 3 || s.Position(other) != 1 {
+		t.Errorf("%+v", s)
+	}
+	if n := len(findings); n == 0 || !slices.ContainsFunc(findings, func(f Finding) bool { return strings.Contains(f.Reason, "sequenced anew") }) {
+		t.Errorf("%+v", findings)
+	}
+}

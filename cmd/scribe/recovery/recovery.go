@@ -1,0 +1,228 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"scribe/internal/format/record"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob"
+	"scribe/storage/metalog"
+)
+
+// EpochMargin is how far above the newest epoch that blobs tell of a recovered log's epoch is: a writer may have opened it since, more than
+// once, and must not be taken for one of after the recovery.
+const EpochMargin = 1 << 20
+
+// IDMargin is how many ids of categories are left out behind the highest that is known, for categories that left no trace.
+const IDMargin = 10_000
+
+// Config says what to recover and how.
+type Config struct {
+	// Scratch is the folder of the scratch database. It is made if need be, and used again after a crash.
+	Scratch string
+	// Source names the store of blobs, so that a scratch database of another one is not used.
+	Source string
+	// Workers is how many footers are read at a time.
+	Workers int
+	// MaxFill is how many missing records in a row are put into a log as lost. A longer gap makes the log begin behind it.
+	MaxFill uint64
+	// Catalog is what is known of categories; nil for nothing.
+	Catalog *Catalog
+}
+
+// DefaultConfig is complete but for the folder.
+func DefaultConfig() Config { return Config{Workers: 16, MaxFill: 1_000_000} }
+
+// Validate reports every fault at once.
+func (c *Config) Validate() error {
+	var faults []error
+	if c.Scratch == "" {
+		faults = append(faults, errors.New("recovery: Scratch: a folder is needed"))
+	}
+	if c.Workers < 1 || c.Workers > 1024 {
+		faults = append(faults, fmt.Errorf("recovery: Workers is %d, it must be 1 to 1024", c.Workers))
+	}
+	return errors.Join(faults...)
+}
+
+// Catalog is a copy of the categories from before the loss.
+type Catalog struct {
+	Categories []*scribev1.Category
+	// Dropped were deleted, but their logs not yet removed.
+	Dropped []*scribev1.Category
+	// NextID is above every id given out when the copy was made; 0 when not known.
+	NextID uint64
+	// SavedAt is when the copy was made, in Unix microseconds: categories that are older and not in it were deleted. With NextID it is not
+	// needed.
+	SavedAt int64
+}
+
+// Sink takes recovered logs. Records of a shard come in the order of LSNs, before the shard's state; shards come one after another. A nil Sink of
+// Run only counts.
+type Sink interface {
+	Record(s record.ShardID, lsn record.LSN, time int64, data []byte) error
+	Producer(s record.ShardID, p metalog.ProducerState, lsn record.LSN, time int64) error
+	Shard(st metalog.State) error
+	Retire(category uint32)
+}
+
+// Deps are what recovery works with.
+type Deps struct {
+	Blobs blob.Store
+	// Logger defaults to none.
+	Logger *slog.Logger
+	// Now is the time of the recovery; defaults to time.Now.
+	Now func() time.Time
+	// Progress, when set, is told how far a phase has come, some times a second, by one goroutine at a time.
+	Progress func(phase string, done int64)
+	// Found, when set, is told of each thing that is not as it should be, by one goroutine at a time.
+	Found func(Finding) error
+}
+
+// FindingKind says what was found.
+type FindingKind string
+
+// Kinds of findings.
+const (
+	// FindingDamaged: a blob's footer can't be read. What the blob holds is in no log, but in the blob.
+	FindingDamaged FindingKind = "damaged"
+	// FindingNewer: a blob of a format that this build does not read.
+	FindingNewer FindingKind = "newer"
+	// FindingForeign: an object among the blobs that is none.
+	FindingForeign FindingKind = "foreign"
+	// FindingVoid: a blob that was not committed: its pointers are in no log.
+	FindingVoid FindingKind = "void"
+	// FindingUncertain: a blob of which nothing tells whether it was committed. It is taken as committed.
+	FindingUncertain FindingKind = "uncertain"
+	// FindingConflict: two blobs that were committed by all that is known claim the same place.
+	FindingConflict FindingKind = "conflict"
+	// FindingContradiction: one footer says that a blob was committed, another one that it was not.
+	FindingContradiction FindingKind = "contradiction"
+	// FindingGap: records of a log that no blob holds. They are lost.
+	FindingGap FindingKind = "gap"
+	// FindingRestart: a log begins behind a gap since what is before has expired, or the gap is too long to be filled.
+	FindingRestart FindingKind = "restart"
+	// FindingCategory: something of a category had to be assumed.
+	FindingCategory FindingKind = "category"
+)
+
+// Finding is something that is not as it should be, or could not be told.
+type Finding struct {
+	Kind FindingKind
+	// Key and Size are the blob's.
+	Key  string
+	Size int64
+	// Category, Shard, From and To are the place: the LSNs from From to before To.
+	Category string
+	Shard    record.ShardID
+	From, To record.LSN
+	// Reason is for people.
+	Reason string
+	// Contents is what a scan of a damaged blob found in it.
+	Contents []Contents
+}
+
+// Contents is what a damaged blob holds of a logical shard.
+type Contents struct {
+	Category string `json:"category"`
+	Shard    uint32 `json:"shard"`
+	Frames   int    `json:"frames"`
+	Messages int    `json:"messages"`
+}
+
+// Report is what was recovered.
+type Report struct {
+	// Blobs are those with a footer that was read; Bytes is the size of all that were listed.
+	Blobs, Bytes int64
+	// Read of them were read now, the others by a run before that was cut off.
+	Read int64
+	// Committed, Void and Uncertain are the blobs by what is known of them. Uncertain ones are taken as committed.
+	Committed, Void, Uncertain int64
+	// Damaged, Newer and Foreign objects are passed over, and Gone were deleted meanwhile.
+	Damaged, Newer, Foreign, Gone int64
+	// Logs, Records, Messages and Producers are what was built.
+	Logs, Records, Messages, Producers int64
+	// UncertainRecords of the records are of uncertain blobs.
+	UncertainRecords int64
+	// Lost records are missing; each has a place holder in its log. Gaps is how often some are missing in a row.
+	Lost, Gaps int64
+	// Restarts are logs that begin behind a gap; Expired the records before it that were passed over.
+	Restarts, Expired int64
+	// Deleted records are of categories that were deleted.
+	Deleted int64
+	// Conflicts and Contradictions could not be decided by what footers say.
+	Conflicts, Contradictions int64
+	// Oldest and Newest are the times of the oldest and the newest blob, Unix microseconds; 0 without blobs.
+	Oldest, Newest int64
+	// Clock is the time that no later record may be below, Unix microseconds.
+	Clock int64
+	// Categories, Dropped and NextID are the state of a control plane.
+	Categories, Dropped []*scribev1.Category
+	NextID              uint64
+}
+
+// Whole reports whether everything was recovered that was there: nothing is damaged, lost or contradictory.
+func (r *Report) Whole() bool {
+	return r.Damaged == 0 && r.Newer == 0 && r.Lost == 0 && r.Conflicts == 0 && r.Contradictions == 0
+}
+
+// run is one recovery.
+type run struct {
+	cfg     Config
+	deps    Deps
+	log     *slog.Logger
+	scratch *scratch
+	now     int64
+	report  Report
+	sink    Sink
+}
+
+// Run recovers what the blobs of a store tell. The caller makes what the sink got durable, and the categories of the report.
+func Run(ctx context.Context, cfg Config, deps Deps, sink Sink) (_ *Report, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	if deps.Now == nil {
+		deps.Now = time.Now
+	}
+	if deps.Progress == nil {
+		deps.Progress = func(string, int64) {}
+	}
+	if deps.Found == nil {
+		deps.Found = func(Finding) error { return nil }
+	}
+	if sink == nil {
+		sink = nowhere{}
+	}
+	s, err := openScratch(cfg.Scratch, cfg.Source)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	r := &run{cfg: cfg, deps: deps, log: deps.Logger, scratch: s, now: deps.Now().UnixMicro(), sink: sink}
+	r.report.Clock = r.now
+	for _, step := range []func(context.Context) error{r.scan, r.resolve, r.build} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return &r.report, nil
+}
+
+// nowhere takes logs of which nothing is kept.
+type nowhere struct{}
+
+func (nowhere) Record(record.ShardID, record.LSN, int64, []byte) error { return nil }
+
+func (nowhere) Producer(record.ShardID, metalog.ProducerState, record.LSN, int64) error { return nil }
+
+func (nowhere) Shard(metalog.State) error { return nil }
+
+func (nowhere) Retire(uint32) {}

@@ -1,0 +1,227 @@
+package catalog
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"scribe/internal/base/atomicfile"
+	"scribe/internal/format/record"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Layout of the file of the last good state (docs/format/catalog.md). Integers are little-endian.
+const (
+	fileMagic   = "SCAT"
+	fileVersion = 1
+	// fileHeader: magic 4, version 4, revision 8, saved at 8, count 4, reserved 4.
+	fileHeader = 32
+	// maxFileCategories and maxFileCategory bound what a header and a length may claim.
+	maxFileCategories = 16 << 20
+	maxFileCategory   = 3 << 19 // 1.5 MiB
+)
+
+// errDamaged means that a file is not one that a view has written whole.
+var errDamaged = errors.New("catalog: damaged file")
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// snapshot is what a file holds.
+type snapshot struct {
+	revision   uint64
+	savedAt    int64 // Unix microseconds
+	categories []*scribev1.Category
+}
+
+// checksum passes on what is written or read, and sums it.
+type checksum struct {
+	sum uint32
+	w   io.Writer
+	r   io.Reader
+}
+
+func (c *checksum) Write(p []byte) (int, error) {
+	c.sum = crc32.Update(c.sum, castagnoli, p)
+	return c.w.Write(p)
+}
+
+func (c *checksum) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.sum = crc32.Update(c.sum, castagnoli, p[:n])
+	return n, err
+}
+
+// encodeSnapshot writes a file.
+func encodeSnapshot(w io.Writer, s snapshot) error {
+	out := &checksum{w: w}
+	header := make([]byte, 0, fileHeader)
+	header = append(header, fileMagic...)
+	header = binary.LittleEndian.AppendUint32(header, fileVersion)
+	header = binary.LittleEndian.AppendUint64(header, s.revision)
+	header = binary.LittleEndian.AppendUint64(header, uint64(s.savedAt))
+	header = binary.LittleEndian.AppendUint32(header, uint32(len(s.categories)))
+	header = append(header, 0, 0, 0, 0)
+	if _, err := out.Write(header); err != nil {
+		return err
+	}
+	var buf []byte
+	for _, c := range s.categories {
+		var err error
+		buf, err = proto.MarshalOptions{}.MarshalAppend(append(buf[:0], 0, 0, 0, 0), c)
+		if err != nil {
+			return fmt.Errorf("category %q: %w", c.GetName(), err)
+		}
+		if len(buf)-4 > maxFileCategory {
+			return fmt.Errorf("category %q takes %d bytes, the limit is %d", c.GetName(), len(buf)-4, maxFileCategory)
+		}
+		binary.LittleEndian.PutUint32(buf, uint32(len(buf)-4))
+		if _, err := out.Write(buf); err != nil {
+			return err
+		}
+	}
+	_, err := w.Write(binary.LittleEndian.AppendUint32(nil, out.sum))
+	return err
+}
+
+// decodeSnapshot reads a file. The error wraps errDamaged, or is the reader's.
+func decodeSnapshot(r io.Reader) (snapshot, error) {
+	in := &checksum{r: r}
+	var s snapshot
+	header := make([]byte, fileHeader)
+	if err := readFull(in, header, "header"); err != nil {
+		return s, err
+	}
+	if string(header[:4]) != fileMagic {
+		return s, fmt.Errorf("%w: it does not begin with %q", errDamaged, fileMagic)
+	}
+	if v := binary.LittleEndian.Uint32(header[4:]); v != fileVersion {
+		return s, fmt.Errorf("%w: version %d is not known to this program, which may be older than the one that wrote it", errDamaged, v)
+	}
+	s.revision = binary.LittleEndian.Uint64(header[8:])
+	s.savedAt = int64(binary.LittleEndian.Uint64(header[16:]))
+	count := binary.LittleEndian.Uint32(header[24:])
+	if count > maxFileCategories || binary.LittleEndian.Uint32(header[28:]) != 0 {
+		return s, fmt.Errorf("%w: its header claims %d categories", errDamaged, count)
+	}
+	names, ids := make(map[string]bool), make(map[uint32]bool)
+	buf := make([]byte, 4, 4096)
+	for i := range count {
+		c, err := readCategory(in, &buf)
+		if err != nil {
+			return s, fmt.Errorf("category %d of %d: %w", i+1, count, err)
+		}
+		if names[c.GetName()] || ids[c.GetId()] {
+			return s, fmt.Errorf("%w: category %q or id %d is there twice", errDamaged, c.GetName(), c.GetId())
+		}
+		names[c.GetName()], ids[c.GetId()] = true, true
+		s.categories = append(s.categories, c)
+	}
+	sum := in.sum
+	if err := readFull(in, buf[:4], "checksum"); err != nil {
+		return s, err
+	}
+	if binary.LittleEndian.Uint32(buf[:4]) != sum {
+		return s, fmt.Errorf("%w: its checksum does not match", errDamaged)
+	}
+	if n, err := io.ReadFull(r, buf[:1]); n != 0 || !errors.Is(err, io.EOF) {
+		return s, fmt.Errorf("%w: there is more after its end", errDamaged)
+	}
+	return s, nil
+}
+
+// readCategory reads one category. buf is reused.
+func readCategory(r io.Reader, buf *[]byte) (*scribev1.Category, error) {
+	if err := readFull(r, (*buf)[:4], "length"); err != nil {
+		return nil, err
+	}
+	n := int64(binary.LittleEndian.Uint32(*buf))
+	if n > maxFileCategory {
+		return nil, fmt.Errorf("%w: a length of %d", errDamaged, n)
+	}
+	if int64(cap(*buf)) < n {
+		*buf = make([]byte, n)
+	}
+	b := (*buf)[:n]
+	if err := readFull(r, b, "body"); err != nil {
+		return nil, err
+	}
+	c := new(scribev1.Category)
+	if err := proto.Unmarshal(b, c); err != nil {
+		return nil, fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	if err := record.ValidateCategory(c.GetName()); err != nil || c.GetId() == 0 {
+		return nil, fmt.Errorf("%w: category %q with id %d", errDamaged, c.GetName(), c.GetId())
+	}
+	return c, nil
+}
+
+// readFull fills b. what is named in the error when the file ends before.
+func readFull(r io.Reader, b []byte, what string) error {
+	_, err := io.ReadFull(r, b)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%w: it ends inside a %s", errDamaged, what)
+	}
+	return err
+}
+
+// load takes the last good state from the file, if there is one. A damaged one is as good as none.
+func (v *View) load() {
+	if v.cfg.File == "" {
+		return
+	}
+	f, err := os.Open(v.cfg.File)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var s snapshot
+	if err == nil {
+		defer f.Close() //nolint:errcheck // it was only read
+		s, err = decodeSnapshot(bufio.NewReaderSize(f, 256<<10))
+	}
+	if err != nil {
+		v.metrics.fileErrors.WithLabelValues(operationRead).Inc()
+		v.logger.Error("the last good state of the categories cannot be read and is ignored", "file", v.cfg.File, "error", err)
+		return
+	}
+	x := newIndex()
+	for _, c := range s.categories {
+		x.put(c)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.index.Store(x)
+	v.mu.revision = s.revision
+	v.readied.Do(func() { close(v.ready) })
+	v.logger.Info("the last good state of the categories was read", "file", v.cfg.File, "categories", len(s.categories),
+		"revision", s.revision, "saved_at", time.UnixMicro(s.savedAt))
+}
+
+// save writes the file after changes, at most once in FileInterval, and a last time when ctx ends.
+func (v *View) save(ctx context.Context) {
+	if v.cfg.File != "" {
+		atomicfile.KeepSaved(ctx, v.dirty, v.cfg.FileInterval, v.write)
+	}
+}
+
+// write writes the file. What changes meanwhile may be in it or not; its revision is one that all of it has reached.
+func (v *View) write() {
+	s := snapshot{revision: v.Revision(), savedAt: time.Now().UnixMicro()}
+	for c := range v.All() {
+		s.categories = append(s.categories, c)
+	}
+	if err := atomicfile.Write(v.cfg.File, func(w io.Writer) error { return encodeSnapshot(w, s) }); err != nil {
+		v.metrics.fileErrors.WithLabelValues(operationWrite).Inc()
+		v.logger.Error("the last good state of the categories cannot be written", "file", v.cfg.File, "error", err)
+		return
+	}
+	v.metrics.fileWrites.Inc()
+}

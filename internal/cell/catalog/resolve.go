@@ -1,0 +1,175 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// unknownName is what is remembered of a name that the control plane did not know, could not be asked about, or knew no more of
+// than the view does.
+type unknownName struct {
+	// since is when the current TTL began; asks counts questions in it.
+	since time.Time
+	asks  int
+	// err is the last answer; nil when the view has it.
+	err error
+}
+
+// errCurrent is why the control plane is not asked about a category that the view has: it was a moment ago, and knew no more.
+var errCurrent = errors.New("catalog: the view is current")
+
+// Resolve asks the control plane for a category: so one is found as soon as its create has returned, and what was changed in it as
+// soon as its update has. Who can do with what the view has calls Lookup first. One question at a time is asked for a name,
+// however many wait for the answer.
+//
+// A category that does not exist is REASON_UNKNOWN_CATEGORY, with the control plane's suggestions. When too many questions
+// were asked the last answer is given again, or REASON_OVERLOADED. The category is shared and must not be changed.
+func (v *View) Resolve(ctx context.Context, name string) (*scribev1.Category, error) {
+	if err := record.ValidateCategory(name); err != nil {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "resolve category: %w", err)
+	}
+	if err := v.mayAsk(name); err != nil {
+		v.metrics.resolves.WithLabelValues(resultLimited).Inc()
+		if c, ok := v.Lookup(name); ok && errors.Is(err, errCurrent) {
+			return c, nil
+		}
+		return nil, err
+	}
+	answers := v.flights.DoChan(name, func() (any, error) {
+		if err := v.beginResolve(); err != nil {
+			return nil, err
+		}
+		defer v.endResolve()
+		return v.ask(name)
+	})
+	select {
+	case a := <-answers:
+		c, _ := a.Val.(*scribev1.Category)
+		return c, a.Err
+	case <-ctx.Done():
+		return nil, ctx.Err() // the question goes on for others; it is bounded by ResolveTimeout, and Close waits for it
+	}
+}
+
+// mayAsk counts a question for a name, and returns an error when there were too many.
+func (v *View) mayAsk(name string) error {
+	now := time.Now()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if u, ok := v.mu.unknown.Get(name); ok && now.Sub(u.since) < v.cfg.UnknownTTL {
+		known := u.err == nil && v.index.Load().lookup(name) != nil
+		switch {
+		case u.asks < v.cfg.UnknownAsks:
+			u.asks++
+		case known:
+			return errCurrent
+		case u.err != nil:
+			return u.err
+		}
+	}
+	if !v.limiter.AllowN(now, 1) {
+		return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, 100*time.Millisecond,
+			"resolve category %q: too many names are unknown here, the control plane is not asked for more than %d a second", name, v.cfg.ResolveRate)
+	}
+	return nil
+}
+
+func (v *View) beginResolve() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.mu.closed {
+		return rpc.Errorf(scribev1.Reason_REASON_SHUTTING_DOWN, "resolve category: the process is shutting down")
+	}
+	v.mu.resolving++
+	return nil
+}
+
+func (v *View) endResolve() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.mu.resolving--
+	if v.mu.closed && v.mu.resolving == 0 {
+		close(v.mu.quiet)
+	}
+}
+
+// ask asks the control plane.
+func (v *View) ask(name string) (*scribev1.Category, error) {
+	// Not the caller's context: others may wait for the answer too.
+	ctx, cancel := context.WithTimeout(context.Background(), v.cfg.ResolveTimeout)
+	defer cancel()
+	resp, err := v.source.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: name})
+	if err == nil && (resp.GetCategory().GetName() != name || resp.GetCategory().GetId() == 0) {
+		err = rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "resolve category %q: the answer is about %q", name, resp.GetCategory().GetName())
+	}
+	if err == nil {
+		v.metrics.resolves.WithLabelValues(resultFound).Inc()
+		v.learn(resp.GetCategory())
+		return resp.GetCategory(), nil
+	}
+	result := resultFailed
+	if rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY {
+		result = resultUnknown
+	} else {
+		err = unreachable(name, err)
+	}
+	v.metrics.resolves.WithLabelValues(result).Inc()
+	v.remember(name, err)
+	return nil, err
+}
+
+// unreachable makes the failure to ask one that callers try again: what there is of such a category is not known.
+func unreachable(name string, err error) error {
+	switch rpc.ReasonOf(err) {
+	case scribev1.Reason_REASON_UNSPECIFIED, scribev1.Reason_REASON_UNKNOWN_OUTCOME:
+		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second,
+			"resolve category %q: the control plane does not answer: %w", name, err)
+	default:
+		return err
+	}
+}
+
+// remember notes that a name could not be resolved.
+func (v *View) remember(name string, err error) {
+	now := time.Now()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if u, ok := v.mu.unknown.Get(name); ok && now.Sub(u.since) < v.cfg.UnknownTTL {
+		u.err = err
+		return
+	}
+	v.mu.unknown.Add(name, &unknownName{since: now, asks: 1, err: err})
+}
+
+// learn puts a category into the view that the watch has not told of yet, or not in this revision.
+func (v *View) learn(c *scribev1.Category) {
+	now := time.Now()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	x := v.index.Load()
+	if old := x.lookup(c.GetName()); old != nil && old.GetRevision() >= c.GetRevision() {
+		if u, ok := v.mu.unknown.Get(c.GetName()); !ok || u.err != nil || now.Sub(u.since) >= v.cfg.UnknownTTL {
+			v.mu.unknown.Add(c.GetName(), &unknownName{since: now, asks: 1})
+		}
+		return
+	}
+	v.mu.unknown.Remove(c.GetName())
+	// The watch may have passed the category's creation, and its deletion, while the answer was on its way. And what is put
+	// here and never confirmed must be bounded: the answer is right without it.
+	if (v.synced.Load() && c.GetRevision() <= v.mu.revision) || len(v.mu.ahead) >= maxAhead {
+		return
+	}
+	v.mu.ahead[c.GetName()] = aheadOfWatch{category: c, since: now}
+	v.put(x, c)
+}
+
+// String describes the view for logs.
+func (v *View) String() string {
+	return fmt.Sprintf("catalog of %d categories at revision %d", v.Len(), v.Revision())
+}

@@ -1,0 +1,153 @@
+package membership
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"scribe/internal/base/atomicfile"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Layout of the file of the last list (docs/format/catalog.md). Integers are little-endian.
+const (
+	fileMagic   = "SMEM"
+	fileVersion = 1
+	// fileHeader: magic 4, version 4, saved at 8, length 4.
+	fileHeader = 20
+	// maxFileBody bounds the list: 65,000 members of the longest fields would not fit, a cell's do.
+	maxFileBody = 16 << 20
+)
+
+// errDamaged means that a file is not one that a view has written whole.
+var errDamaged = errors.New("membership: damaged file")
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// encodeFile returns a file with the members, without their loads: those are of the moment.
+func encodeFile(members []*scribev1.Member, savedAt int64) ([]byte, error) {
+	list := &scribev1.WatchMembersResponse{Members: identities(members)}
+	b := make([]byte, 0, fileHeader+proto.Size(list)+4)
+	b = append(b, fileMagic...)
+	b = binary.LittleEndian.AppendUint32(b, fileVersion)
+	b = binary.LittleEndian.AppendUint64(b, uint64(savedAt)) //nolint:gosec // the same bits
+	b = append(b, 0, 0, 0, 0)
+	b, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(b, list)
+	if err != nil {
+		return nil, err
+	}
+	n := len(b) - fileHeader
+	if n > maxFileBody {
+		return nil, fmt.Errorf("%d members take %d bytes, the limit is %d", len(members), n, maxFileBody)
+	}
+	binary.LittleEndian.PutUint32(b[fileHeader-4:], uint32(n)) //nolint:gosec // bounded above
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)), nil
+}
+
+// decodeFile returns the members of a file and when it was written. The error wraps errDamaged.
+func decodeFile(b []byte) (members []*scribev1.Member, savedAt int64, err error) {
+	damaged := func(format string, args ...any) ([]*scribev1.Member, int64, error) {
+		return nil, 0, fmt.Errorf("%w: %w", errDamaged, fmt.Errorf(format, args...))
+	}
+	if len(b) < fileHeader+4 {
+		return damaged("it has %d bytes, the least is %d", len(b), fileHeader+4)
+	}
+	if string(b[:4]) != fileMagic {
+		return damaged("it does not begin with %q", fileMagic)
+	}
+	if v := binary.LittleEndian.Uint32(b[4:]); v != fileVersion {
+		return damaged("version %d is not known to this program, which may be older than the one that wrote it", v)
+	}
+	if n := int64(binary.LittleEndian.Uint32(b[fileHeader-4:])); n != int64(len(b)-fileHeader-4) {
+		return damaged("its header claims %d bytes, there are %d", n, len(b)-fileHeader-4)
+	}
+	sum := len(b) - 4
+	if binary.LittleEndian.Uint32(b[sum:]) != crc32.Checksum(b[:sum], castagnoli) {
+		return damaged("its checksum does not match")
+	}
+	list := new(scribev1.WatchMembersResponse)
+	if err := proto.Unmarshal(b[fileHeader:sum], list); err != nil {
+		return damaged("%w", err)
+	}
+	ids := make(map[string]bool, len(list.GetMembers()))
+	for _, m := range list.GetMembers() {
+		if m.GetId() == "" || ids[m.GetId()] {
+			return damaged("member %q is there twice, or has no id", m.GetId())
+		}
+		ids[m.GetId()] = true
+	}
+	return list.GetMembers(), int64(binary.LittleEndian.Uint64(b[8:])), nil //nolint:gosec // the same bits
+}
+
+// identities returns copies of the members without what changes from moment to moment.
+func identities(members []*scribev1.Member) []*scribev1.Member {
+	out := make([]*scribev1.Member, len(members))
+	for i, m := range members {
+		out[i] = proto.CloneOf(m)
+		out[i].Load = 0
+	}
+	return out
+}
+
+// sameIdentities reports whether two lists differ in loads at most.
+func sameIdentities(a, b []*scribev1.Member) bool {
+	return len(a) == len(b) && proto.Equal(&scribev1.WatchMembersResponse{Members: identities(a)}, &scribev1.WatchMembersResponse{Members: identities(b)})
+}
+
+// load takes the last list from the file, if there is one. A damaged one is as good as none.
+func (v *View) load() {
+	if v.cfg.File == "" {
+		return
+	}
+	members, savedAt, err := readFile(v.cfg.File)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err != nil {
+		v.fileErrors.WithLabelValues("read").Inc()
+		v.logger.Error("the last list of members cannot be read and is ignored", "file", v.cfg.File, "error", err)
+		return
+	}
+	v.list.Store(newList(members, nil))
+	v.readied.Do(func() { close(v.ready) })
+	v.logger.Info("the last list of members was read", "file", v.cfg.File, "members", len(members), "saved_at", time.UnixMicro(savedAt))
+}
+
+func readFile(name string) (members []*scribev1.Member, savedAt int64, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	b, err := io.ReadAll(io.LimitReader(f, fileHeader+maxFileBody+4+1))
+	if err != nil {
+		return nil, 0, err
+	}
+	return decodeFile(b)
+}
+
+// save writes the file after changes of who is there, at most once in FileInterval, and a last time when ctx ends.
+func (v *View) save(ctx context.Context) {
+	if v.cfg.File != "" {
+		atomicfile.KeepSaved(ctx, v.dirty, v.cfg.FileInterval, v.write)
+	}
+}
+
+func (v *View) write() {
+	b, err := encodeFile(v.list.Load().all, time.Now().UnixMicro())
+	if err == nil {
+		err = atomicfile.WriteBytes(v.cfg.File, b)
+	}
+	if err != nil {
+		v.fileErrors.WithLabelValues("write").Inc()
+		v.logger.Error("the last list of members cannot be written", "file", v.cfg.File, "error", err)
+	}
+}

@@ -1,0 +1,312 @@
+package membership
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/internal/base/logthrottle"
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Registrar is what a lease needs of the control plane. rpc.ControlService has it.
+type Registrar interface {
+	Join(ctx context.Context, req *scribev1.JoinRequest) (*scribev1.JoinResponse, error)
+	Heartbeat(ctx context.Context, req *scribev1.HeartbeatRequest) (*scribev1.HeartbeatResponse, error)
+	Leave(ctx context.Context, req *scribev1.LeaveRequest) (*scribev1.LeaveResponse, error)
+}
+
+// LeaseConfig is what a process joins with.
+type LeaseConfig struct {
+	// Member is the process; slot, load and joined_at are set by Join.
+	Member *scribev1.Member
+	// TTL is how long the lease lasts without a heartbeat; three are sent in the time. 0 = 10 seconds.
+	TTL time.Duration
+	// Load returns the process's load, 0 (idle) to 1000 (refusing). It is called before each heartbeat; nil means always idle.
+	Load func() uint32
+	// OnChange is called with each new state, the first included, never concurrently. It must not block, and must not call Close.
+	OnChange func(State)
+	// Logger may be nil.
+	Logger *slog.Logger
+}
+
+// State is what a process knows of its lease.
+type State struct {
+	// Slot is the writer slot that was granted last; 0 before the first time, with Keep only.
+	Slot uint32
+	// Live says that the lease is known to hold. See the package comment for what it means when it does not.
+	Live bool
+	// Member is as the control plane registered it last. It is shared and must not be changed.
+	Member *scribev1.Member
+}
+
+// Bounds of the pause between attempts to join, doubling, with jitter.
+const (
+	defaultTTL = 10 * time.Second
+	minPause   = 50 * time.Millisecond
+	maxPause   = 5 * time.Second
+)
+
+// Lease keeps a process a member. Make it with Join.
+type Lease struct {
+	control Registrar
+	cfg     LeaseConfig
+	stop    context.CancelFunc
+	done    chan struct{}
+	closing sync.Once
+
+	mu struct {
+		sync.Mutex
+		state   State
+		changed chan struct{}
+	}
+	// ttl and deadline are those of the lease; only the goroutine behind it uses them.
+	ttl      time.Duration
+	deadline time.Time
+}
+
+// Join makes the process a member, trying until ctx ends or the control plane refuses for good, and keeps it one until Close.
+func Join(ctx context.Context, control Registrar, cfg LeaseConfig) (*Lease, error) {
+	l, err := newLease(control, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.enter(ctx, mayRetry); err != nil {
+		return nil, err
+	}
+	l.start()
+	return l, nil
+}
+
+// Keep is Join without waiting: it returns at once, and the process becomes a member when the control plane can be reached. It is
+// for those who can do their work without a slot.
+func Keep(control Registrar, cfg LeaseConfig) (*Lease, error) {
+	l, err := newLease(control, cfg)
+	if err != nil {
+		return nil, err
+	}
+	l.start()
+	return l, nil
+}
+
+func newLease(control Registrar, cfg LeaseConfig) (*Lease, error) {
+	if control == nil || cfg.Member.GetId() == "" {
+		return nil, errors.New("membership: a lease needs a control plane and a member with an id")
+	}
+	if cfg.TTL < 0 {
+		return nil, fmt.Errorf("membership: a TTL of %v", cfg.TTL)
+	}
+	if cfg.TTL == 0 {
+		cfg.TTL = defaultTTL
+	}
+	if cfg.Load == nil {
+		cfg.Load = func() uint32 { return 0 }
+	}
+	if cfg.OnChange == nil {
+		cfg.OnChange = func(State) {}
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	cfg.Member = proto.CloneOf(cfg.Member)
+	l := &Lease{control: control, cfg: cfg, done: make(chan struct{})}
+	l.mu.changed = make(chan struct{})
+	return l, nil
+}
+
+// start begins to keep the lease.
+func (l *Lease) start() {
+	run, stop := context.WithCancel(context.Background())
+	l.stop = stop
+	go l.run(run)
+}
+
+// enter joins for the first time, trying again after errors that retry allows, until ctx ends.
+func (l *Lease) enter(ctx context.Context, retry func(error) bool) error {
+	var trouble logthrottle.Complaint
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		err := l.join(ctx)
+		if err == nil {
+			return nil
+		}
+		if !retry(err) {
+			return err
+		}
+		l.cfg.Logger.Log(ctx, trouble.Level(time.Now()), "the control plane cannot be joined, trying again", "member", l.cfg.Member.GetId(), "error", err, "pause", pause)
+		if !sleep(ctx, jitter(pause)) {
+			return fmt.Errorf("membership: join as %q: %w (last: %w)", l.cfg.Member.GetId(), ctx.Err(), err)
+		}
+	}
+}
+
+// mayRetry reports whether an attempt to join may succeed later.
+func mayRetry(err error) bool {
+	switch rpc.ReasonOf(err) {
+	case scribev1.Reason_REASON_INVALID, scribev1.Reason_REASON_TOO_LARGE:
+		return false
+	default:
+		return true
+	}
+}
+
+// State returns the lease's state.
+func (l *Lease) State() State {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.state
+}
+
+// Slot returns the writer slot that was granted last.
+func (l *Lease) Slot() uint32 { return l.State().Slot }
+
+// Watch returns the lease's state, and a channel that is closed when it changes.
+func (l *Lease) Watch() (State, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.state, l.mu.changed
+}
+
+// Close ends the lease: it stops the heartbeats and tells the control plane, as long as ctx allows. When that fails the lease
+// ends by itself, after its TTL. Repeating it is harmless.
+func (l *Lease) Close(ctx context.Context) error {
+	var err error
+	l.closing.Do(func() {
+		l.stop()
+		select {
+		case <-l.done:
+		case <-ctx.Done():
+			err = ctx.Err()
+			return
+		}
+		if l.State().Slot == 0 {
+			return // it never was a member, as far as it knows
+		}
+		if _, err = l.control.Leave(ctx, &scribev1.LeaveRequest{Id: l.cfg.Member.GetId()}); err != nil {
+			err = fmt.Errorf("membership: leave as %q: %w", l.cfg.Member.GetId(), err)
+		}
+		l.mu.Lock()
+		l.mu.state.Live = false
+		l.mu.Unlock()
+	})
+	return err
+}
+
+// run keeps the lease until ctx ends.
+func (l *Lease) run(ctx context.Context) {
+	defer close(l.done)
+	if l.State().Slot == 0 && l.enter(ctx, func(error) bool { return true }) != nil {
+		return // ctx has ended
+	}
+	pause := minPause
+	var trouble logthrottle.Complaint
+	wait := l.ttl / 3
+	for sleep(ctx, wait) {
+		err := l.renew(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			pause, wait = minPause, l.ttl/3
+			trouble.Over()
+			continue
+		}
+		if time.Now().After(l.deadline) && l.lost() {
+			l.cfg.Logger.Error("the lease could not be renewed in time; going on without it and trying to join again",
+				"member", l.cfg.Member.GetId(), "slot", l.Slot(), "error", err)
+		} else {
+			l.cfg.Logger.Log(ctx, trouble.Level(time.Now()), "the lease was not renewed, trying again", "member", l.cfg.Member.GetId(), "error", err)
+		}
+		wait = jitter(pause)
+		pause = min(2*pause, maxPause)
+		if l.State().Live {
+			// Several times before the lease ends, and once right after, when it is known to be lost.
+			wait = min(wait, l.ttl/6, max(0, time.Until(l.deadline))+time.Millisecond)
+		}
+	}
+}
+
+// renew sends a heartbeat, or joins again if the lease has ended.
+func (l *Lease) renew(ctx context.Context) error {
+	if !l.State().Live {
+		return l.join(ctx)
+	}
+	sent := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, l.ttl/3)
+	defer cancel()
+	_, err := l.control.Heartbeat(ctx, &scribev1.HeartbeatRequest{Id: l.cfg.Member.GetId(), Load: l.cfg.Load()})
+	if rpc.ReasonOf(err) == scribev1.Reason_REASON_LEASE_EXPIRED {
+		if err = l.join(ctx); err != nil {
+			l.deadline = time.Time{} // it is known to be lost
+		}
+		return err
+	}
+	if err == nil {
+		l.deadline = sent.Add(l.ttl) // the control plane counts from later
+	}
+	return err
+}
+
+// join joins, and takes up what was granted.
+func (l *Lease) join(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, max(l.cfg.TTL, time.Second))
+	defer cancel()
+	member := proto.CloneOf(l.cfg.Member)
+	member.Load = l.cfg.Load()
+	sent := time.Now()
+	resp, err := l.control.Join(ctx, &scribev1.JoinRequest{Member: member, Ttl: durationpb.New(l.cfg.TTL)})
+	if err != nil {
+		return err
+	}
+	if resp.GetMember().GetSlot() == 0 || resp.GetTtl().AsDuration() <= 0 {
+		return fmt.Errorf("membership: the control plane granted slot %d for %v", resp.GetMember().GetSlot(), resp.GetTtl().AsDuration())
+	}
+	l.ttl = resp.GetTtl().AsDuration()
+	l.deadline = sent.Add(l.ttl)
+	l.set(State{Slot: resp.GetMember().GetSlot(), Live: true, Member: resp.GetMember()})
+	l.cfg.Logger.Info("joined", "member", member.GetId(), "slot", resp.GetMember().GetSlot(), "ttl", l.ttl)
+	return nil
+}
+
+// lost notes that the lease has ended, and reports whether it was live.
+func (l *Lease) lost() bool {
+	s := l.State()
+	if !s.Live {
+		return false
+	}
+	s.Live = false
+	l.set(s)
+	return true
+}
+
+// set changes the state and tells who wants to know.
+func (l *Lease) set(s State) {
+	l.mu.Lock()
+	l.mu.state = s
+	close(l.mu.changed)
+	l.mu.changed = make(chan struct{})
+	l.mu.Unlock()
+	l.cfg.OnChange(s)
+}
+
+// sleep waits, and reports whether ctx still runs.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// jitter returns between half of d and d, so that processes that lost the control plane at once do not come back at once.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }

@@ -1,0 +1,66 @@
+// Package positions reads from the metadata engine how far a category was sequenced; see package sequenced.
+package positions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"scribe/internal/format/record"
+	"scribe/internal/format/sequenced"
+	"scribe/storage/metalog"
+)
+
+// Log is what is needed of the metadata engine; see metalog.Log.
+type Log interface {
+	Tail(ctx context.Context, shards []record.ShardID) ([]metalog.State, error)
+	Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) ([]metalog.Entry, error)
+}
+
+// Read returns the state of a category's log of positions: how far its sources were sequenced, what the two logs were like before that was
+// read. A category of which nothing was sequenced has an empty state. It takes memory for the positions of the category's sources.
+//
+// Who has opened the logs reads what no other sequencer can change any more; for everybody else the answer is true of some moment after the call.
+func Read(ctx context.Context, log Log, category uint32) (*sequenced.State, error) {
+	shard := sequenced.Positions(category)
+	for {
+		states, err := log.Tail(ctx, []record.ShardID{shard})
+		if err != nil {
+			return nil, fmt.Errorf("look at the positions of category %d: %w", category, err)
+		}
+		if states[0].NextLSN == record.FirstLSN {
+			return sequenced.NewState(), nil
+		}
+		s, err := replay(ctx, log, category, &states[0])
+		if errors.Is(err, metalog.ErrTrimmed) {
+			continue // a sequencer has written all positions meanwhile
+		}
+		return s, err
+	}
+}
+
+func replay(ctx context.Context, log Log, category uint32, st *metalog.State) (*sequenced.State, error) {
+	r := sequenced.NewReader(category)
+	for next := st.FirstLSN; next < st.NextLSN; {
+		entries, err := log.Read(ctx, st.Shard, next, 0, 0)
+		if err == nil && len(entries) == 0 {
+			err = errors.New("there is nothing")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the positions of category %d from LSN %d: %w", category, next, err)
+		}
+		for i := range entries {
+			if entries[i].LSN >= st.NextLSN {
+				break
+			}
+			if err := r.Add(entries[i].Data); err != nil {
+				return nil, fmt.Errorf("positions of category %d, shard %v, LSN %d: %w", category, st.Shard, entries[i].LSN, err)
+			}
+		}
+		next = entries[len(entries)-1].LSN + 1
+	}
+	if s := r.State(); s != nil {
+		return s, nil
+	}
+	return nil, fmt.Errorf("%w: the log of positions of category %d holds no whole state", sequenced.ErrCorrupt, category)
+}

@@ -1,0 +1,139 @@
+package bucket
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+
+	"scribe/internal/format/record"
+)
+
+// Sharing is how a group shares a category. The numbers are persisted and never reused.
+type Sharing uint8
+
+const (
+	// Pointers spreads the pointers of each shard over all buckets.
+	Pointers Sharing = 1
+	// Shards keeps each logical shard in one bucket.
+	Shards Sharing = 2
+)
+
+// String is the name in lower case.
+func (s Sharing) String() string {
+	switch s {
+	case Pointers:
+		return "pointers"
+	case Shards:
+		return "shards"
+	default:
+		return fmt.Sprintf("sharing(%d)", uint8(s))
+	}
+}
+
+// Max is the largest number of buckets.
+const Max = 1024
+
+// Scheme says which bucket a pointer is in.
+type Scheme struct {
+	Sharing Sharing
+	// Buckets is a power of two, at most Max.
+	Buckets uint32
+}
+
+// Validate reports what is wrong with the scheme.
+func (s Scheme) Validate() error {
+	if s.Sharing != Pointers && s.Sharing != Shards {
+		return fmt.Errorf("sharing %d is unknown", uint8(s.Sharing))
+	}
+	if s.Buckets == 0 || s.Buckets > Max || bits.OnesCount32(s.Buckets) != 1 {
+		return fmt.Errorf("%d buckets: want a power of two up to %d", s.Buckets, Max)
+	}
+	return nil
+}
+
+// Of is the bucket of the pointer at a place.
+func (s Scheme) Of(shard record.ShardID, lsn record.LSN) uint32 {
+	if s.Sharing == Shards {
+		return s.whole(shard)
+	}
+	round, at := uint64(lsn)/uint64(s.Buckets), uint32(lsn)&(s.Buckets-1)
+	return at ^ s.turn(shard, round)
+}
+
+// whole is the bucket of a shard whose pointers are all in one.
+func (s Scheme) whole(shard record.ShardID) uint32 { return uint32(shard.Logical()) & (s.Buckets - 1) }
+
+// turn is by what the buckets are exchanged in a round: the pointers whose LSNs, divided by the number of buckets, give that round.
+func (s Scheme) turn(shard record.ShardID, round uint64) uint32 {
+	// The finalizer of splitmix64, over both.
+	x := uint64(shard)*0x9e3779b97f4a7c15 + round
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return uint32(x^x>>31) & (s.Buckets - 1)
+}
+
+// Next is the first LSN from from on that is in a bucket; false when the shard has none.
+func (s Scheme) Next(shard record.ShardID, bucket uint32, from record.LSN) (record.LSN, bool) {
+	if s.Sharing == Shards {
+		return from, s.whole(shard) == bucket
+	}
+	n := uint64(s.Buckets)
+	round := uint64(from) / n
+	lsn := record.LSN(round*n + uint64(bucket^s.turn(shard, round)))
+	if lsn >= from {
+		return lsn, true
+	}
+	if round == math.MaxUint64/n {
+		return 0, false
+	}
+	round++
+	return record.LSN(round*n + uint64(bucket^s.turn(shard, round))), true
+}
+
+// Count is how many of the LSNs [from, to) are in a bucket.
+func (s Scheme) Count(shard record.ShardID, bucket uint32, from, to record.LSN) uint64 {
+	if from >= to {
+		return 0
+	}
+	if s.Sharing == Shards {
+		if s.whole(shard) != bucket {
+			return 0
+		}
+		return uint64(to - from)
+	}
+	return s.before(shard, bucket, to) - s.before(shard, bucket, from)
+}
+
+// before is how many LSNs below lsn, from 0 on, are in a bucket: one of each round that is over, and maybe that of the last.
+func (s Scheme) before(shard record.ShardID, bucket uint32, lsn record.LSN) uint64 {
+	n := uint64(s.Buckets)
+	round := uint64(lsn) / n
+	if uint64(bucket^s.turn(shard, round)) < uint64(lsn)%n {
+		return round + 1
+	}
+	return round
+}
+
+// Covers reports whether a bucket can have pointers of a shard at all.
+func (s Scheme) Covers(shard record.ShardID, bucket uint32) bool {
+	return s.Sharing != Shards || s.whole(shard) == bucket
+}
+
+// Filter is what a reader takes: the pointers in some buckets.
+type Filter struct {
+	Scheme Scheme
+	Set    Set
+}
+
+// Has reports whether the pointer at a place is taken.
+func (f *Filter) Has(shard record.ShardID, lsn record.LSN) bool {
+	return f.Set.Has(f.Scheme.Of(shard, lsn))
+}
+
+// HasSome reports whether any pointer of a shard may be taken.
+func (f *Filter) HasSome(shard record.ShardID) bool {
+	if f.Scheme.Sharing == Shards {
+		return f.Set.Has(f.Scheme.whole(shard))
+	}
+	return !f.Set.Empty()
+}

@@ -1,0 +1,146 @@
+package pointer
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"scribe/internal/format/pointer/field"
+	"scribe/internal/format/record"
+)
+
+// Version is the version that this build writes, and the newest that it reads.
+const Version = 1
+
+// Limits of the format. A reader refuses what is over them; [Pointer.Validate] does so for a writer.
+const (
+	// MaxLen bounds an encoded pointer in bytes.
+	MaxLen = 64 << 10
+	// MaxBlockRaw bounds a decompressed block in bytes.
+	MaxBlockRaw = 80 << 20
+	// MaxBlockLen bounds a stored block in bytes: the raw one and what a codec adds to bytes that it cannot compress.
+	MaxBlockLen = MaxBlockRaw + 64<<10
+	// MaxBlobLen bounds a blob in bytes. It is below what object stores take in one PUT.
+	MaxBlobLen = 4 << 30
+	// MaxRegion bounds the name of a region in bytes.
+	MaxRegion = 64
+	// MaxSequences bounds the runs of one pointer. A pointer with that many may still be over MaxLen: see [Len].
+	MaxSequences = 4096
+)
+
+// Codec says how a block is compressed. The numbers are persisted and never reused.
+type Codec uint8
+
+const (
+	// CodecNone stores a block as it is.
+	CodecNone Codec = 1
+	// CodecZstd stores a block as zstd frames (RFC 8878) back to back, mostly one.
+	CodecZstd Codec = 2
+)
+
+// String is the name of the codec in lower case.
+func (c Codec) String() string {
+	switch c {
+	case CodecNone:
+		return "none"
+	case CodecZstd:
+		return "zstd"
+	default:
+		return fmt.Sprintf("codec(%d)", uint8(c))
+	}
+}
+
+// Sequence is a run of messages [First, Last] of one producer and epoch.
+type Sequence struct {
+	Producer uint64
+	Epoch    uint32
+	First    uint64
+	Last     uint64
+}
+
+// Pointer says where a payload is and what is in it.
+type Pointer struct {
+	// Blob, Class (retention class in hours) and Region name the blob. An empty Region is the local one.
+	Blob   BlobID
+	Class  uint32
+	Region string
+
+	// Codec, and where the compressed block begins in the blob, its stored length, its decompressed length and the CRC32C of
+	// its stored bytes. Lengths are in bytes.
+	Codec       Codec
+	BlockOffset uint64
+	BlockLen    uint32
+	BlockRawLen uint32
+	BlockCRC    uint32
+
+	// Offset and Length are the payload inside the decompressed block, in bytes.
+	Offset uint32
+	Length uint32
+
+	// Frames and Messages are the payload's.
+	Frames   uint32
+	Messages uint32
+
+	// MinTime and MaxTime are the smallest and the largest base time of the payload's frames, in Unix microseconds.
+	MinTime int64
+	MaxTime int64
+
+	// Sequences are the runs of the sequenced frames, in the order of the frames, neighbours merged; at most MaxSequences. They are
+	// there for the metadata engine to check, so only in categories that are delivered exactly once.
+	Sequences []Sequence
+}
+
+// Key is the key of the blob: "blobs/<class>h/<id>".
+func (p *Pointer) Key() string { return Key(p.Class, p.Blob) }
+
+// Encoded form: version, codec, blob id, uvarints (signed times as zigzag), checksum over everything before it.
+const (
+	offVersion = 0
+	offCodec   = 1
+	offBlob    = 2
+	offClass   = offBlob + 16
+
+	crcLen = 4
+	// minLen is the length of a pointer whose numbers all take one byte.
+	minLen = offClass + 12 + 4 + crcLen
+)
+
+// Append appends the encoded form of p to dst. It does not check p: what [Pointer.Validate] refuses, [Decode] does not read.
+func Append(dst []byte, p *Pointer) []byte {
+	start := len(dst)
+	dst = append(dst, Version, byte(p.Codec))
+	dst = append(dst, p.Blob[:]...)
+	dst = binary.AppendUvarint(dst, uint64(p.Class))
+	dst = binary.AppendUvarint(dst, uint64(len(p.Region)))
+	dst = append(dst, p.Region...)
+	dst = binary.AppendUvarint(dst, p.BlockOffset)
+	dst = binary.AppendUvarint(dst, uint64(p.BlockLen))
+	dst = binary.AppendUvarint(dst, uint64(p.BlockRawLen))
+	dst = binary.LittleEndian.AppendUint32(dst, p.BlockCRC)
+	dst = binary.AppendUvarint(dst, uint64(p.Offset))
+	dst = binary.AppendUvarint(dst, uint64(p.Length))
+	dst = binary.AppendUvarint(dst, uint64(p.Frames))
+	dst = binary.AppendUvarint(dst, uint64(p.Messages))
+	dst = binary.AppendVarint(dst, p.MinTime)
+	dst = binary.AppendUvarint(dst, uint64(p.MaxTime)-uint64(p.MinTime))
+	dst = AppendSequences(dst, p.Sequences)
+	return binary.LittleEndian.AppendUint32(dst, record.CRC(dst[start:]))
+}
+
+// Len is the length of the encoded form of p in bytes. A writer that collects many sequences looks here whether there is room.
+func Len(p *Pointer) int {
+	n := offClass + field.UvarintLen(uint64(p.Class)) + field.UvarintLen(uint64(len(p.Region))) + len(p.Region)
+	n += field.UvarintLen(p.BlockOffset) + field.UvarintLen(uint64(p.BlockLen)) + field.UvarintLen(uint64(p.BlockRawLen)) + 4
+	n += field.UvarintLen(uint64(p.Offset)) + field.UvarintLen(uint64(p.Length))
+	n += field.UvarintLen(uint64(p.Frames)) + field.UvarintLen(uint64(p.Messages))
+	n += field.VarintLen(p.MinTime) + field.UvarintLen(uint64(p.MaxTime)-uint64(p.MinTime))
+	n += field.UvarintLen(uint64(len(p.Sequences)))
+	for i := range p.Sequences {
+		n += SequenceLen(&p.Sequences[i])
+	}
+	return n + crcLen
+}
+
+// SequenceLen is what a run adds to the encoded form in bytes; the count in front of the runs may grow by one byte beside it.
+func SequenceLen(s *Sequence) int {
+	return 8 + field.UvarintLen(uint64(s.Epoch)) + field.UvarintLen(s.First) + field.UvarintLen(s.Last-s.First)
+}

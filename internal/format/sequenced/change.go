@@ -1,0 +1,228 @@
+package sequenced
+
+import (
+	"cmp"
+	"encoding/binary"
+	"maps"
+	"math"
+	"slices"
+
+	"scribe/internal/format/pointer/field"
+	"scribe/internal/format/record"
+)
+
+// Change is a record of the log of positions. Positions of a category that do not fit one record are in several, which are appended
+// together.
+type Change struct {
+	// Whole says that these are all positions, not those that changed.
+	Whole bool
+	// Part of Parts, from 0.
+	Part, Parts uint32
+	// Next is the LSN of the sequenced log that the next record gets, Offset the number of the next message, Horizon that of the last
+	// record.
+	Next    record.LSN
+	Offset  uint64
+	Horizon int64
+	// At are the LSNs that are sequenced next, by source; sorted, each source at most once.
+	At []Position
+}
+
+// Position is how far a source was sequenced: LSN is the first one that was not.
+type Position struct {
+	Shard record.ShardID
+	LSN   record.LSN
+}
+
+// Flags of a change.
+const flagWhole = 1
+
+// maxParts bounds the records of one state: positions are bounded by what a read stream takes, 100,000.
+const maxParts = 1000
+
+// maxPosition bounds a position's encoded form; maxHead what stands around them.
+const (
+	maxPosition = 10 + 10
+	maxHead     = 2 + 5 + 5 + 10 + 10 + 10 + 5 + crcLen
+	// perPart is how many positions a part has at most.
+	perPart = (MaxLen - maxHead) / maxPosition
+)
+
+// AppendChange appends the encoded form of c to dst.
+func AppendChange(dst []byte, c *Change) []byte {
+	start := len(dst)
+	flags := byte(0)
+	if c.Whole {
+		flags |= flagWhole
+	}
+	dst = append(dst, Version, flags)
+	dst = binary.AppendUvarint(dst, uint64(c.Part))
+	dst = binary.AppendUvarint(dst, uint64(c.Parts))
+	dst = binary.AppendUvarint(dst, uint64(c.Next))
+	dst = binary.AppendUvarint(dst, c.Offset)
+	dst = binary.AppendUvarint(dst, uint64(c.Horizon))
+	dst = binary.AppendUvarint(dst, uint64(len(c.At)))
+	previous := uint64(0)
+	for _, p := range c.At {
+		low := uint64(uint32(p.Shard)) //nolint:gosec // the logical shard and the slot
+		dst = binary.AppendUvarint(dst, low-previous)
+		dst = binary.AppendUvarint(dst, uint64(p.LSN))
+		previous = low
+	}
+	return binary.LittleEndian.AppendUint32(dst, record.CRC(dst[start:]))
+}
+
+// DecodeChange reads what [AppendChange] wrote, all of b, a record of the log of a category. The errors match [ErrCorrupt] and [ErrVersion].
+func DecodeChange(category uint32, b []byte) (Change, error) {
+	body, err := open(b)
+	if err != nil {
+		return Change{}, err
+	}
+	if body[1]&^flagWhole != 0 {
+		return Change{}, corrupt("flags %#x are unknown", body[1])
+	}
+	c := Change{Whole: body[1]&flagWhole != 0}
+	r := field.NewReader(body, 2)
+	c.Part = uint32(r.Uvarint("part", maxParts))
+	c.Parts = uint32(r.Uvarint("parts", maxParts))
+	c.Next = record.LSN(r.Uvarint("next LSN", math.MaxUint64-1))
+	c.Offset = r.Uvarint("next offset", math.MaxUint64-1)
+	c.Horizon = int64(r.Uvarint("horizon", math.MaxInt64))
+	n := r.Count("positions", perPart, 2)
+	c.At = positions(&r, category, n)
+	r.End()
+	if e := r.Err(); e != nil {
+		return Change{}, corrupt("%v", e)
+	}
+	if c.Part >= c.Parts || c.Next < record.FirstLSN {
+		return Change{}, corrupt("part %d of %d, next LSN %d", c.Part, c.Parts, c.Next)
+	}
+	return c, nil
+}
+
+func positions(r *field.Reader, category uint32, n int) []Position {
+	if n == 0 {
+		return nil
+	}
+	out := make([]Position, n)
+	low := uint64(0)
+	for i := range out {
+		step := r.Uvarint("source", math.MaxUint32-low)
+		if i > 0 && step == 0 {
+			r.Fail("source", "it is there twice")
+		}
+		low += step
+		shard := record.ShardID(category)<<32 | record.ShardID(low)
+		lsn := record.LSN(r.Uvarint("LSN", math.MaxUint64-1))
+		if Reserved(shard) || lsn < record.FirstLSN {
+			r.Fail("position", "LSN %d of source %v", lsn, shard)
+		}
+		out[i] = Position{Shard: shard, LSN: lsn}
+	}
+	return out
+}
+
+// State is how far a category was sequenced.
+type State struct {
+	// Next is the LSN of the sequenced log that the next record gets.
+	Next record.LSN
+	// Offset is the number of the next message.
+	Offset uint64
+	// Horizon is that of the last record.
+	Horizon int64
+	// At are the LSNs that are sequenced next, by source. A source that is not there is sequenced from its first LSN.
+	At map[record.ShardID]record.LSN
+}
+
+// NewState is that of a category of which nothing was sequenced.
+func NewState() *State { return &State{Next: record.FirstLSN, At: map[record.ShardID]record.LSN{}} }
+
+// Position is the LSN of a source that is sequenced next.
+func (s *State) Position(source record.ShardID) record.LSN {
+	return max(s.At[source], record.FirstLSN)
+}
+
+// Whole returns the records that say all of s.
+func (s *State) Whole() [][]byte {
+	all := slices.SortedFunc(func(yield func(Position) bool) {
+		for shard, lsn := range s.At {
+			if !yield(Position{shard, lsn}) {
+				return
+			}
+		}
+	}, byShard)
+	return s.encode(true, all)
+}
+
+// Changed returns the records that say what of s changed, at these sources.
+func (s *State) Changed(sources map[record.ShardID]struct{}) [][]byte {
+	at := make([]Position, 0, len(sources))
+	for shard := range maps.Keys(sources) {
+		at = append(at, Position{shard, s.Position(shard)})
+	}
+	slices.SortFunc(at, byShard)
+	return s.encode(false, at)
+}
+
+func byShard(a, b Position) int { return cmp.Compare(a.Shard, b.Shard) }
+
+func (s *State) encode(whole bool, at []Position) [][]byte {
+	parts := max((len(at)+perPart-1)/perPart, 1)
+	out := make([][]byte, parts)
+	for i := range out {
+		part := at[min(i*perPart, len(at)):min((i+1)*perPart, len(at))]
+		out[i] = AppendChange(nil, &Change{
+			Whole: whole, Part: uint32(i), Parts: uint32(parts), //nolint:gosec // bounded by maxParts
+			Next: s.Next, Offset: s.Offset, Horizon: s.Horizon, At: part,
+		})
+	}
+	return out
+}
+
+// Reader puts a State together from the records of the log of positions, given in order.
+type Reader struct {
+	category uint32
+	state    *State
+	// open is a set of records of which parts are missing; part is the next one.
+	open *State
+	part uint32
+}
+
+// NewReader returns a reader for a category's log.
+func NewReader(category uint32) *Reader { return &Reader{category: category} }
+
+// Add takes the next record. The first one must begin a whole state: the log is trimmed to such records and nowhere else.
+func (r *Reader) Add(b []byte) error {
+	c, err := DecodeChange(r.category, b)
+	if err != nil {
+		return err
+	}
+	if c.Part != r.part {
+		return corrupt("part %d of %d stands where part %d is due", c.Part, c.Parts, r.part)
+	}
+	if c.Part == 0 {
+		switch {
+		case c.Whole:
+			r.open = NewState()
+		case r.state == nil:
+			return corrupt("the first record changes a state that is not there")
+		default:
+			r.open = r.state
+		}
+	}
+	for _, p := range c.At {
+		r.open.At[p.Shard] = p.LSN
+	}
+	r.open.Next, r.open.Offset, r.open.Horizon = c.Next, c.Offset, c.Horizon
+	if r.part++; r.part == c.Parts {
+		r.state, r.open, r.part = r.open, nil, 0
+	}
+	return nil
+}
+
+// State returns what was read; nil when there was no whole state, or one of which parts are missing.
+func (r *Reader) State() *State {
+	if r.part != 0 {
+		return nil
+	}
+	return r.state
+}

@@ -1,0 +1,73 @@
+// Package publish encodes the messages of a PublishRequest into one frame: what the host's agent and the write proxy do for callers
+// that have no client library. The frame is not sequenced, so a caller that repeats its request stores it again.
+package publish
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Limits of a request.
+const (
+	MaxMessages = 10_000
+	MaxBytes    = 32 << 20 // of the frame
+)
+
+// Frame returns the frame. Messages over maxMessage bytes (0 = record.DefaultMaxMessageSize) are refused; now is the time of those
+// that have none. Errors have REASON_INVALID, REASON_UNKNOWN_SHARD or REASON_TOO_LARGE and name the message, counting from 0.
+func Frame(req *scribev1.PublishRequest, maxMessage int, now time.Time) ([]byte, error) {
+	messages := req.GetMessages()
+	if n := len(messages); n < 1 || n > MaxMessages {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "the request has %d messages, want 1 to %d", n, MaxMessages)
+	}
+	if err := record.ValidateCategory(req.GetCategory()); err != nil {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "category: %w", err)
+	}
+	if req.GetShard() > record.MaxLogicalShard {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_SHARD, "no category has a logical shard %d, the highest is %d", req.GetShard(), record.MaxLogicalShard)
+	}
+	b := record.Builder{MaxMessageSize: maxMessage}
+	env := record.Envelope{Category: req.GetCategory(), Shard: req.GetShard(), Atomic: req.GetAtomic(), BaseTime: now.UnixMicro()}
+	if err := b.Reset(nil, env); err != nil {
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%w", err)
+	}
+	for i, m := range messages {
+		err := b.Append(message(m))
+		if err == nil && b.Len() > MaxBytes {
+			err = record.ErrFrameFull
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, record.ErrFrameFull):
+			return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the request has over %d bytes with message %d: send less at once", MaxBytes, i)
+		case errors.Is(err, record.ErrTooLarge):
+			return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "message %d: %w", i, err)
+		default:
+			return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "message %d: %w", i, err)
+		}
+	}
+	return b.Finish()
+}
+
+func message(m *scribev1.PublishMessage) *record.Message {
+	out := &record.Message{Payload: m.GetPayload()}
+	if t, ok := m.GetContent().(*scribev1.PublishMessage_Text); ok {
+		out.Payload = []byte(t.Text)
+	}
+	if m.Key != nil {
+		out.Key = m.GetKey()
+	}
+	if m.Time != nil {
+		out.Time = time.UnixMicro(m.GetTime())
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.GetAttributes())) {
+		out.Attributes = append(out.Attributes, record.Attribute{Name: name, Value: m.GetAttributes()[name]})
+	}
+	return out
+}

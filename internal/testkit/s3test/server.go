@@ -1,0 +1,196 @@
+package s3test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"scribe/internal/testkit/loopback"
+)
+
+const (
+	region       = "us-east-1"
+	startTimeout = time.Minute
+	pollInterval = 20 * time.Millisecond
+	// startAttempts bounds how often Start picks another port because somebody took the one it had found free.
+	startAttempts = 5
+)
+
+// Server is a running S3 server with one empty bucket. Its methods are for the goroutine of the test.
+type Server struct {
+	Endpoint  string // host:port, plain HTTP
+	Region    string
+	AccessKey string
+	SecretKey string
+	Bucket    string
+
+	tb      testing.TB
+	binary  string
+	dir     string
+	sidecar bool
+	log     tailBuffer
+	// proc is nil while the server is stopped.
+	proc *process
+}
+
+// Start runs a server that lives until the end of the test. What the server logged goes to the log of a test that failed.
+func Start(tb testing.TB) *Server {
+	tb.Helper()
+	s := &Server{
+		Region:    region,
+		AccessKey: "scribe-test",
+		// A secret that no other server has: a signed request that succeeds was answered by this server, not by another one
+		// that won the race for the port.
+		SecretKey: rand.Text(),
+		Bucket:    "scribe",
+		tb:        tb,
+		binary:    Binary(tb),
+		dir:       tb.TempDir(),
+	}
+	tb.Cleanup(func() {
+		s.Stop()
+		if tb.Failed() {
+			tb.Logf("s3test: the end of the log of the server at %s:\n%s", s.Endpoint, s.log.String())
+		}
+	})
+
+	for attempt := 1; ; attempt++ {
+		s.Endpoint = freeAddress(tb)
+		err := s.run()
+		if err == nil {
+			break
+		}
+		// A file system without extended attributes keeps what belongs to an object in files beside it.
+		if !s.sidecar && strings.Contains(s.log.String(), "xattr") {
+			s.sidecar = true
+		}
+		if attempt == startAttempts || !errors.Is(err, errExited) {
+			tb.Fatalf("s3test: start versitygw: %v", err)
+		}
+	}
+	s.CreateBucket(s.Bucket)
+	return s
+}
+
+// Stop ends the server as a crash would: requests in flight fail, connections break. Objects that were acknowledged stay.
+// Stopping a server that is stopped does nothing.
+func (s *Server) Stop() {
+	s.tb.Helper()
+	if s.proc == nil {
+		return
+	}
+	s.proc.kill()
+	s.proc = nil
+}
+
+// Restart runs the server again at the same address with the objects of before; it stops it first if it runs.
+func (s *Server) Restart() {
+	s.tb.Helper()
+	s.Stop()
+	if err := s.run(); err != nil {
+		s.tb.Fatalf("s3test: restart versitygw at %s: %v", s.Endpoint, err)
+	}
+}
+
+// CreateBucket makes another bucket.
+func (s *Server) CreateBucket(name string) {
+	s.tb.Helper()
+	err := s.Client().MakeBucket(s.tb.Context(), name, minio.MakeBucketOptions{Region: s.Region})
+	if err != nil {
+		s.tb.Fatalf("s3test: create bucket %q: %v", name, err)
+	}
+}
+
+// Client returns a new client with the server's credentials.
+func (s *Server) Client() *minio.Client {
+	s.tb.Helper()
+	client, err := s.client()
+	if err != nil {
+		s.tb.Fatalf("s3test: make a client for %s: %v", s.Endpoint, err)
+	}
+	return client
+}
+
+func (s *Server) client() (*minio.Client, error) {
+	return minio.New(s.Endpoint, &minio.Options{
+		Creds:      credentials.NewStaticV4(s.AccessKey, s.SecretKey, ""),
+		Region:     s.Region,
+		MaxRetries: 1,
+		// Nothing is repeated, so no request may meet a connection that the server is about to close.
+		Transport: &http.Transport{DisableKeepAlives: true},
+	})
+}
+
+// run starts the process and returns when it answers, or with an error and no process.
+func (s *Server) run() error {
+	objects, sidecar := filepath.Join(s.dir, "objects"), filepath.Join(s.dir, "sidecar")
+	for _, dir := range []string{objects, sidecar} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	args := []string{"--quiet", "--port", s.Endpoint, "--region", s.Region, "posix"}
+	if s.sidecar {
+		args = append(args, "--sidecar", sidecar)
+	}
+	proc, err := startProcess(s.binary, append(args, objects), s.env(), &s.log)
+	if err != nil {
+		return err
+	}
+	if err := s.awaitReady(proc); err != nil {
+		proc.kill()
+		return err
+	}
+	s.proc = proc
+	return nil
+}
+
+// env holds the credentials, which are no business of whoever lists the processes.
+func (s *Server) env() []string {
+	return []string{"ROOT_ACCESS_KEY_ID=" + s.AccessKey, "ROOT_SECRET_ACCESS_KEY=" + s.SecretKey}
+}
+
+func (s *Server) awaitReady(proc *process) error {
+	client, err := s.client()
+	if err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(s.tb.Context(), startTimeout)
+	defer cancel()
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		_, err := client.ListBuckets(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-proc.exited:
+			return fmt.Errorf("%w: %w, its log:\n%s", errExited, proc.err, s.log.String())
+		case <-ctx.Done():
+			return fmt.Errorf("no answer from %s in %v: %w, its log:\n%s", s.Endpoint, startTimeout, err, s.log.String())
+		case <-tick.C:
+		}
+	}
+}
+
+// freeAddress is one that nobody else is given until the end of the test, also while the server is stopped.
+func freeAddress(tb testing.TB) string {
+	tb.Helper()
+	addr, release, err := loopback.Reserve()
+	if err != nil {
+		tb.Fatalf("s3test: find a free port: %v", err)
+	}
+	tb.Cleanup(release)
+	return addr
+}

@@ -1,0 +1,312 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/cespare/xxhash/v2"
+	"google.golang.org/protobuf/proto"
+
+	"scribe/internal/format/pointer"
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+const (
+	// fallbacks is among how many instances a key's fallback is chosen.
+	fallbacks = 3
+	// saltOfFallbacks makes the choice among them independent of the order.
+	saltOfFallbacks = 0x5ca1ab1e
+	// homePatience is the longest hint of a busy home that is waited for: moving a blob costs a fetch from the store.
+	homePatience = 50 * time.Millisecond
+	// maxAnswerBytes is where an answer is cut (proto/scribe/v1/readproxy.proto).
+	maxAnswerBytes = 32 << 20
+	// splitAtOnce is how many parts of a request run at a time.
+	splitAtOnce = 8
+)
+
+// affine orders instances for a key: its home, which has the highest rendezvous weight; then its fallbacks, the next ones by weight,
+// beginning with one that a salted hash chooses; then the others.
+func affine(key uint64, urls []string) {
+	slices.SortFunc(urls, func(a, b string) int { return compareDesc(weight(key, a), weight(key, b)) })
+	if n := min(fallbacks, len(urls)-1); n > 1 {
+		rotate(urls[1:1+n], int(weight(key^saltOfFallbacks, "")%uint64(n)))
+	}
+}
+
+// retries is a budget: requests fill it, repeats empty it.
+type retries struct {
+	tokens float64
+	stats  FetchStats
+}
+
+// FetchStats count what was done to fetch payloads.
+type FetchStats struct {
+	// Calls were made; Parts is into how many requests they were divided, by the homes of their blobs.
+	Calls, Parts uint64
+	// Repeats are requests that were made again: of them Waits at the same instance, after the time that it asked for, and the others at
+	// another one.
+	Repeats, Waits uint64
+	// Exhausted is how often one would have been repeated, had there been something left in the budget.
+	Exhausted uint64
+}
+
+// FetchStats returns what the calls of ReadProxy have counted.
+func (c *Cell) FetchStats() FetchStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.retries.stats
+}
+
+const (
+	// retryShare is what a request adds.
+	retryShare = 0.2
+	// maxRetries is how many can be saved up: enough for the restart of an instance under little load.
+	maxRetries = 50
+)
+
+// mayRetry takes a repeat out of the budget, one at the same instance or at another.
+func (c *Cell) mayRetry(same bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := &c.mu.retries
+	if r.tokens < 1 {
+		r.stats.Exhausted++
+		return false
+	}
+	r.tokens--
+	r.stats.Repeats++
+	if same {
+		r.stats.Waits++
+	}
+	return true
+}
+
+func (c *Cell) earnRetry() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.retries.tokens = min(c.mu.retries.tokens+retryShare, maxRetries)
+	c.mu.retries.stats.Parts++
+}
+
+func (c *Cell) countCall() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.retries.stats.Calls++
+}
+
+type readProxyService struct{ c *Cell }
+
+// part is what of a request goes to one home.
+type part struct {
+	home  string
+	key   *uint64
+	at    []int // in the request's pointers
+	req   *scribev1.FetchRequest
+	res   *scribev1.FetchResponse
+	err   error
+	taken int // of res, while the parts are put together
+}
+
+// Fetch implements rpc.ReadProxyService.
+func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
+	s.c.countCall()
+	parts, err := s.split(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	if len(parts) == 1 {
+		return s.fetch(ctx, parts[0].key, req)
+	}
+	var all sync.WaitGroup
+	slots := make(chan struct{}, splitAtOnce)
+	for _, p := range parts {
+		all.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			p.res, p.err = s.fetch(ctx, p.key, p.req)
+		})
+	}
+	all.Wait()
+	return joined(ctx, parts, len(req.GetPointers()))
+}
+
+// split divides a request by the homes of its pointers' blobs. A pointer that can't be read stays with the one before: whoever serves it
+// says what is wrong with it.
+func (s readProxyService) split(ctx context.Context, req *scribev1.FetchRequest) ([]*part, error) {
+	first := &part{key: blobKey(req.GetPointers())}
+	if len(req.GetPointers()) < 2 || first.key == nil {
+		return []*part{first}, nil
+	}
+	ch, err := s.c.choose(ctx, first.key, scribev1.Role_ROLE_READPROXY)
+	if err != nil {
+		return nil, err
+	}
+	if len(ch.urls) == 1 {
+		return []*part{first}, nil
+	}
+	first.home = home(*first.key, ch.urls)
+	var (
+		parts = []*part{first}
+		last  = first
+		lastK = *first.key
+	)
+	for i := range req.GetPointers() {
+		if key := blobKey(req.GetPointers()[i : i+1]); key != nil && *key != lastK {
+			lastK = *key
+			url := home(*key, ch.urls)
+			at := slices.IndexFunc(parts, func(p *part) bool { return p.home == url })
+			if at < 0 {
+				at = len(parts)
+				parts = append(parts, &part{home: url, key: key})
+			}
+			last = parts[at]
+		}
+		last.at = append(last.at, i)
+	}
+	if len(parts) == 1 {
+		return parts, nil
+	}
+	for _, p := range parts {
+		p.req = proto.CloneOf(req)
+		p.req.Pointers = make([][]byte, len(p.at))
+		for i, at := range p.at {
+			p.req.Pointers[i] = req.GetPointers()[at]
+		}
+		if places := req.GetPlaces(); len(places) == len(req.GetPointers()) {
+			p.req.Places = make([]*scribev1.PointerPlace, len(p.at))
+			for i, at := range p.at {
+				p.req.Places[i] = places[at]
+			}
+		}
+	}
+	return parts, nil
+}
+
+func home(key uint64, urls []string) string {
+	return slices.MaxFunc(urls, func(a, b string) int { return compareDesc(weight(key, b), weight(key, a)) })
+}
+
+// joined puts the answers of the parts together, in the order of the request, as far as they go. A part that failed where another one
+// did not is told as errors of its payloads, unless the request itself was at fault.
+func joined(ctx context.Context, parts []*part, n int) (*scribev1.FetchResponse, error) {
+	failed := 0
+	for _, p := range parts {
+		if p.err == nil {
+			continue
+		}
+		if failed++; ctx.Err() != nil || !refusedOrLost(p.err) || failed == len(parts) {
+			return nil, p.err
+		}
+	}
+	owner := make([]*part, n)
+	for _, p := range parts {
+		for _, at := range p.at {
+			owner[at] = p
+		}
+	}
+	res := &scribev1.FetchResponse{}
+	total := 0
+	for i, p := range owner {
+		payload := &scribev1.Payload{}
+		switch {
+		case p.err != nil:
+			payload.Error = rpc.Info(p.err)
+		case p.taken < len(p.res.GetPayloads()):
+			payload = p.res.GetPayloads()[p.taken]
+			p.taken++
+		default:
+			return res, nil // its answer was cut here
+		}
+		if total += len(payload.GetData()); i > 0 && total > maxAnswerBytes {
+			break
+		}
+		res.Payloads = append(res.Payloads, payload)
+	}
+	return res, nil
+}
+
+// fetch asks a key's home, and its fallbacks when that does not serve it.
+func (s readProxyService) fetch(ctx context.Context, key *uint64, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
+	ch, err := s.c.choose(ctx, key, scribev1.Role_ROLE_READPROXY)
+	if err != nil {
+		return nil, err
+	}
+	s.c.earnRetry()
+	var failed []error
+	patient := len(ch.urls) > 1
+	for i := 0; i < min(len(ch.urls), maxTries); {
+		in := instance{ch.role, ch.urls[i]}
+		res, err := client(s.c, in, rpc.NewReadProxyClient).Fetch(ctx, req)
+		if err == nil {
+			s.c.report(in, nil)
+			return res, nil
+		}
+		failed = append(failed, err)
+		if errors.Is(context.Cause(ctx), ErrBroken) {
+			s.c.report(in, err)
+		}
+		if ctx.Err() != nil || !refusedOrLost(err) {
+			break
+		}
+		after, soon := briefly(err)
+		again := patient && soon && i == 0
+		if !again {
+			s.c.report(in, err)
+			i++
+		}
+		if (again || i < min(len(ch.urls), maxTries)) && !s.c.mayRetry(again) {
+			break
+		}
+		if again {
+			patient = false
+			if !pause(ctx, after) {
+				break
+			}
+		}
+	}
+	return nil, outcome(failed)
+}
+
+// briefly reports whether an instance is busy, and says that it will not be for long.
+func briefly(err error) (after time.Duration, ok bool) {
+	info := rpc.Info(err)
+	after = info.GetRetryAfter().AsDuration()
+	return after, info.GetReason() == scribev1.Reason_REASON_OVERLOADED && after > 0 && after <= homePatience
+}
+
+// pause waits, and is false when ctx ended before.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// blobKey is the same for equal blobs, that of the first pointer. It is nil when there is none to see: whoever serves the request says
+// what is wrong with it.
+func blobKey(pointers [][]byte) *uint64 {
+	if len(pointers) == 0 {
+		return nil
+	}
+	p, err := pointer.Decode(pointers[0])
+	if err != nil {
+		return nil
+	}
+	key := xxhash.Sum64(p.Blob[:])
+	return &key
+}
+
+// refusedOrLost is for requests that change nothing: when a connection broke, it does not matter whether one was carried out. A
+// deadline that passed, the caller's at that, is not an instance's fault.
+func refusedOrLost(err error) bool {
+	return refused(err) || connect.CodeOf(err) == connect.CodeUnavailable
+}

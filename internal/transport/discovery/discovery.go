@@ -1,0 +1,363 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+const (
+	// refreshEvery is how old a list of instances may become before it is asked for again; the time varies by a fifth, so that
+	// clients that began together do not ask together.
+	refreshEvery = 5 * time.Second
+	// refreshSoon is the time between two questions when there is a reason to ask: an instance failed, or a role has none.
+	refreshSoon = time.Second
+	// refreshLate is the longest time between questions that are not answered, while there is a list to go on with.
+	refreshLate = time.Minute
+	// lookupTimeout bounds the first question to the given address; a call waits for the answer.
+	lookupTimeout = 5 * time.Second
+	// recheckTimeout bounds each question when there is a list to go on with.
+	recheckTimeout = time.Second
+	// maxSubstitutes is how many members are asked when the given address does not answer.
+	maxSubstitutes = 2
+	// passOver is how long an instance that failed is not asked while others are there.
+	passOver = 3 * time.Second
+	// maxTries bounds the instances that one call goes to.
+	maxTries = 3
+)
+
+// Cell is a client's view of a cell. It starts no goroutine: lists are refreshed by the calls that need them. It is safe for
+// concurrent use.
+type Cell struct {
+	transport *rpc.Transport
+	server    string
+	control   rpc.ControlService
+
+	mu struct {
+		sync.Mutex
+		view view
+		due  time.Time // when the view is to be refreshed
+		soon time.Time // when it may be refreshed for a reason
+		late time.Duration
+		// loading is the refresh that runs, nil when none does. There is one at a time.
+		loading *loading
+		// failed says until when an instance is passed over. Only instances of the view are in it, and in clients.
+		failed  map[instance]time.Time
+		clients map[instance]any
+		// retries bounds what fetches cost beyond their first tries.
+		retries retries
+		turns   map[scribev1.Role]uint64 // whose it is; one counter for all would give a role that others alternate with always the same
+	}
+}
+
+// instance is a role of a process.
+type instance struct {
+	role scribev1.Role
+	url  string
+}
+
+// loading is a refresh; err is set when done is closed.
+type loading struct {
+	done chan struct{}
+	err  error
+}
+
+// New returns a view of the cell that server belongs to. Nothing is asked before the first call.
+func New(t *rpc.Transport, server string) *Cell {
+	c := &Cell{transport: t, server: server, control: rpc.NewControlClient(t, server)}
+	c.mu.failed = make(map[instance]time.Time)
+	c.mu.clients = make(map[instance]any)
+	c.mu.turns = make(map[scribev1.Role]uint64)
+	c.mu.retries.tokens = maxRetries
+	return c
+}
+
+// Control calls the given address itself.
+func (c *Cell) Control() rpc.ControlService { return c.control }
+
+// choice orders instances for one call.
+type choice struct {
+	role scribev1.Role
+	urls []string // the best first, those that failed lately last; never empty
+}
+
+// choose returns the instances of the first role that has any. The best takes turns from call to call, unless there is a key: then
+// the order is the key's, see affine.
+func (c *Cell) choose(ctx context.Context, key *uint64, roles ...scribev1.Role) (choice, error) {
+	if err := c.refresh(ctx, roles); err != nil {
+		return choice{}, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	role, ok := c.mu.view.first(roles)
+	if !ok {
+		last := roles[len(roles)-1]
+		return choice{}, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, refreshSoon, "no %s is known to %s", roleName(last), c.server)
+	}
+	urls := slices.Clone(c.mu.view.roles[role])
+	if key != nil {
+		affine(*key, urls)
+		return choice{role, c.wellFirst(role, urls)}, nil
+	}
+	turn, begun := c.mu.turns[role]
+	if !begun {
+		turn = rand.Uint64() // clients that begin together do not all begin with the same instance
+	}
+	c.mu.turns[role] = turn + 1
+	well := 0
+	urls = c.wellFirst(role, urls)
+	for ; well < len(urls) && !c.failing(role, urls[well]); well++ {
+	}
+	for _, part := range [][]string{urls[:well], urls[well:]} {
+		if len(part) > 0 {
+			rotate(part, int(turn%uint64(len(part))))
+		}
+	}
+	return choice{role, urls}, nil
+}
+
+// failing reports whether an instance is passed over. The mutex is held.
+func (c *Cell) failing(role scribev1.Role, url string) bool {
+	return c.mu.failed[instance{role, url}].After(time.Now())
+}
+
+// wellFirst moves those that are passed over to the end. The mutex is held.
+func (c *Cell) wellFirst(role scribev1.Role, urls []string) []string {
+	slices.SortStableFunc(urls, func(a, b string) int {
+		switch x, y := c.failing(role, a), c.failing(role, b); {
+		case x == y:
+			return 0
+		case y:
+			return -1
+		default:
+			return 1
+		}
+	})
+	return urls
+}
+
+// lighter returns the instance that a long call goes to: of the one whose turn it is and another at random the less loaded. When the
+// given address offers the role and has sent such a call away, others are taken.
+func (c *Cell) lighter(ctx context.Context, role scribev1.Role) (instance, error) {
+	ch, err := c.choose(ctx, nil, role)
+	if err != nil {
+		return instance{}, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	failed := func(url string) bool { return c.mu.failed[instance{role, url}].After(now) }
+	urls := ch.urls
+	if failed(urls[0]) { // so are all
+		if others := slices.DeleteFunc(slices.Clone(c.mu.view.spare[role]), failed); len(others) > 0 {
+			rand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+			urls = others
+		}
+	}
+	best := urls[0]
+	if len(urls) > 1 {
+		other := urls[1+rand.IntN(len(urls)-1)]
+		if !failed(other) && c.mu.view.loads[other] < c.mu.view.loads[best] {
+			best = other
+		}
+	}
+	return instance{role, best}, nil
+}
+
+// rotate moves the first n to the end.
+func rotate(urls []string, n int) { copy(urls, append(slices.Clone(urls[n:]), urls[:n]...)) }
+
+// report remembers how an instance served.
+func (c *Cell) report(in instance, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		delete(c.mu.failed, in)
+		return
+	}
+	if !c.mu.view.has(in) {
+		return
+	}
+	away := passOver
+	if info := rpc.Info(err); info.GetReason() == scribev1.Reason_REASON_OVERLOADED {
+		if hint := info.GetRetryAfter().AsDuration(); hint > 0 {
+			away = min(hint, passOver)
+		}
+	} else {
+		c.mu.due = c.mu.soon // the membership may know better by now
+	}
+	c.mu.failed[in] = time.Now().Add(away)
+}
+
+// client returns the client of an instance, which is made once.
+func client[T any](c *Cell, in instance, dial func(*rpc.Transport, string) T) T {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known, ok := c.mu.clients[in].(T); ok {
+		return known
+	}
+	made := dial(c.transport, in.url)
+	if c.mu.view.has(in) {
+		c.mu.clients[in] = made
+	}
+	return made
+}
+
+// refresh sees to it that the view is as new as it needs to be. It waits only when no instance of the roles is known.
+func (c *Cell) refresh(ctx context.Context, roles []scribev1.Role) error {
+	for {
+		c.mu.Lock()
+		_, usable := c.mu.view.first(roles)
+		now, due := time.Now(), c.mu.due
+		if !usable {
+			due = c.mu.soon
+		}
+		running := c.mu.loading
+		if now.Before(due) || usable && running != nil {
+			c.mu.Unlock()
+			return nil
+		}
+		if running == nil {
+			running = &loading{done: make(chan struct{})}
+			c.mu.loading = running
+			c.mu.Unlock()
+			return c.load(ctx, running, usable)
+		}
+		c.mu.Unlock()
+		select {
+		case <-running.done:
+			if running.err != nil {
+				return running.err
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the instances that %s knows: %w", c.server, context.Cause(ctx))
+		}
+	}
+}
+
+// load refreshes the view. With a usable one, failing is no error.
+func (c *Cell) load(ctx context.Context, l *loading, usable bool) error {
+	c.mu.Lock()
+	old := c.mu.view
+	c.mu.Unlock()
+
+	found, err := c.lookup(ctx, old)
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer close(l.done)
+	c.mu.loading = nil
+	now := time.Now()
+	switch {
+	case err == nil:
+		c.mu.view, c.mu.late = found, refreshEvery
+		c.mu.due = now.Add(refreshEvery - refreshEvery/10 + rand.N(refreshEvery/5))
+		c.mu.soon = now.Add(refreshSoon)
+		maps.DeleteFunc(c.mu.failed, func(in instance, until time.Time) bool { return !found.has(in) || now.After(until) })
+		maps.DeleteFunc(c.mu.clients, func(in instance, _ any) bool { return !found.has(in) })
+		return nil
+	case usable:
+		c.mu.due = now.Add(c.mu.late)
+		c.mu.soon = now.Add(refreshSoon)
+		c.mu.late = min(2*c.mu.late, refreshLate)
+		return nil
+	case gaveUp(ctx, err):
+		return err // one of those who wait asks again
+	default:
+		l.err = err
+		return err
+	}
+}
+
+// lookup asks the given address what it offers, and who offers the rest; when it does not answer, members that it named before.
+func (c *Cell) lookup(ctx context.Context, old view) (view, error) {
+	timeout := lookupTimeout
+	if len(old.members) > 0 {
+		timeout = recheckTimeout
+	}
+	st, err := c.ask(ctx, c.control, timeout)
+	switch {
+	case err == nil:
+		return viewOf(st, c.server), nil
+	case connect.CodeOf(err) == connect.CodeUnimplemented:
+		return viewOfOne(c.server), nil
+	}
+	err = c.lookupError(ctx, err)
+	for _, url := range old.substitutes(c.server) {
+		if ctx.Err() != nil {
+			break
+		}
+		st, serr := c.ask(ctx, rpc.NewControlClient(c.transport, url), timeout)
+		// An address may have passed to a process of another cell: the same members must be there.
+		if serr != nil || !old.knows(st) {
+			continue
+		}
+		return viewFrom(st, url, c.server, old), nil
+	}
+	return view{}, err
+}
+
+func (c *Cell) ask(ctx context.Context, control rpc.ControlService, timeout time.Duration) (*scribev1.GetStatusResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return control.GetStatus(ctx, &scribev1.GetStatusRequest{})
+}
+
+// lookupError is for a question that was not answered. The call that it was asked for was not made, whatever the question's own
+// outcome.
+func (c *Cell) lookupError(ctx context.Context, err error) error {
+	switch {
+	case gaveUp(ctx, err):
+		return rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "ask %s what it serves: %w", c.server, err)
+	case rpc.Retryable(err):
+		// Without the cause in the chain: that the question took too long is not that the caller's time is over.
+		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, refreshSoon, "ask %s what it serves: %s", c.server, rpc.Message(err))
+	default:
+		return fmt.Errorf("ask %s what it serves: %w", c.server, err)
+	}
+}
+
+// gaveUp reports whether a question ended with the caller's time. The server ends a call at the deadline that it was told, which may
+// be a little before the caller's own timer.
+func gaveUp(ctx context.Context, err error) bool {
+	const little = 50 * time.Millisecond
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && errors.Is(err, context.DeadlineExceeded) && time.Until(deadline) < little
+}
+
+func roleName(r scribev1.Role) string {
+	switch r {
+	case scribev1.Role_ROLE_SCRIBED:
+		return "agent"
+	case scribev1.Role_ROLE_WRITEPROXY:
+		return "write proxy"
+	case scribev1.Role_ROLE_READSTREAM:
+		return "read stream"
+	case scribev1.Role_ROLE_COLLECTOR:
+		return "collector"
+	case scribev1.Role_ROLE_SEQUENCER:
+		return "sequencer"
+	case scribev1.Role_ROLE_GATEWAY:
+		return "gateway"
+	case scribev1.Role_ROLE_READPROXY:
+		return "read proxy"
+	case scribev1.Role_ROLE_BATCHER:
+		return "batcher"
+	case scribev1.Role_ROLE_CONTROLPLANE:
+		return "control plane"
+	case scribev1.Role_ROLE_METALOG:
+		return "metalog"
+	case scribev1.Role_ROLE_UNSPECIFIED:
+	}
+	return r.String()
+}

@@ -1,0 +1,203 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"connectrpc.com/connect"
+
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Write returns a WriteService over the cell's write proxies, or the host's agent when that is the given address. It does not
+// repeat a request whose outcome is unknown: that is the producer's decision.
+func (c *Cell) Write() rpc.WriteService { return writeService{c} }
+
+// ReadStream returns a ReadStreamService over the cell's instances; a stream that breaks is not reopened here.
+func (c *Cell) ReadStream() rpc.ReadStreamService { return readStreamService{c} }
+
+// ReadProxy returns a ReadProxyService over the cell's instances. Each pointer goes to the instance that is its blob's home, so that
+// the cache there holds what other consumers ask for; a request with pointers of several homes is split.
+func (c *Cell) ReadProxy() rpc.ReadProxyService { return readProxyService{c} }
+
+// writers are who takes writes: an agent when the given address is one.
+var writers = []scribev1.Role{scribev1.Role_ROLE_SCRIBED, scribev1.Role_ROLE_WRITEPROXY}
+
+type writeService struct{ c *Cell }
+
+// Write implements rpc.WriteService.
+func (s writeService) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
+	return try(ctx, s.c, refused, writers, func(in instance) (*scribev1.WriteResponse, error) {
+		return client(s.c, in, rpc.NewWriteClient).Write(ctx, req)
+	})
+}
+
+// WritePieces implements rpc.PieceWriter.
+func (s writeService) WritePieces(ctx context.Context, ack scribev1.AckLevel, frames ...[]byte) (*scribev1.WriteResponse, error) {
+	return try(ctx, s.c, refused, writers, func(in instance) (*scribev1.WriteResponse, error) {
+		return rpc.WritePieces(ctx, client(s.c, in, rpc.NewWriteClient), ack, frames...)
+	})
+}
+
+// Publish implements rpc.WriteService.
+func (s writeService) Publish(ctx context.Context, req *scribev1.PublishRequest) (*scribev1.PublishResponse, error) {
+	return try(ctx, s.c, refused, writers, func(in instance) (*scribev1.PublishResponse, error) {
+		return client(s.c, in, rpc.NewWriteClient).Publish(ctx, req)
+	})
+}
+
+type readStreamService struct{ c *Cell }
+
+// ErrBroken is the cause with which a caller ends the context of a call whose instance it can't rely on, because it does not answer
+// or contradicts itself: the instance is passed over for a while.
+var ErrBroken = errors.New("discovery: the instance is broken")
+
+// Stream implements rpc.ReadStreamService. There is one try: the caller's steps were taken by then. An instance that sends a stream
+// away because others have less to do is not asked for a while, nor is one that was lost or that the caller found broken (ErrBroken).
+func (s readStreamService) Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error {
+	in, err := s.c.lighter(ctx, scribev1.Role_ROLE_READSTREAM)
+	if err != nil {
+		return err
+	}
+	var sentAway error
+	err = client(s.c, in, rpc.NewReadStreamClient).Stream(ctx, recv, func(res *scribev1.StreamResponse) error {
+		if e := res.GetEvicted(); e.GetReason() == scribev1.Reason_REASON_OVERLOADED {
+			sentAway = rpc.RetryErrorf(e.GetReason(), passOver, "%s", e.GetMessage())
+		}
+		return send(res)
+	})
+	switch {
+	case err == nil && sentAway != nil:
+		s.c.report(in, sentAway)
+	case err == nil:
+		s.c.report(in, nil)
+	case errors.Is(context.Cause(ctx), ErrBroken), ctx.Err() == nil && refusedOrLost(err):
+		s.c.report(in, err)
+	}
+	return err
+}
+
+// Group returns a GroupService over the cell's control planes. What may have been carried out is not repeated elsewhere.
+func (c *Cell) Group() rpc.GroupService { return groupService{c} }
+
+type groupService struct{ c *Cell }
+
+// coordinators are who answers for groups.
+var coordinators = []scribev1.Role{scribev1.Role_ROLE_CONTROLPLANE}
+
+// askGroup calls an instance that answers for groups; the given address when none is known, since every process passes such calls on.
+func askGroup[Req, Res any](ctx context.Context, s groupService, req Req, call func(rpc.GroupService, context.Context, Req) (Res, error)) (Res, error) {
+	res, err := try(ctx, s.c, refused, coordinators, func(in instance) (Res, error) {
+		return call(client(s.c, in, rpc.NewGroupClient), ctx, req)
+	})
+	if err != nil && ctx.Err() == nil && rpc.ReasonOf(err) == scribev1.Reason_REASON_NO_BACKEND {
+		return call(rpc.NewGroupClient(s.c.transport, s.c.server), ctx, req)
+	}
+	return res, err
+}
+
+// JoinGroup implements rpc.GroupService.
+func (s groupService) JoinGroup(ctx context.Context, req *scribev1.JoinGroupRequest) (*scribev1.JoinGroupResponse, error) {
+	return askGroup(ctx, s, req, rpc.GroupService.JoinGroup)
+}
+
+// HeartbeatGroup implements rpc.GroupService.
+func (s groupService) HeartbeatGroup(ctx context.Context, req *scribev1.HeartbeatGroupRequest) (*scribev1.HeartbeatGroupResponse, error) {
+	return askGroup(ctx, s, req, rpc.GroupService.HeartbeatGroup)
+}
+
+// GroupPositions implements rpc.GroupService.
+func (s groupService) GroupPositions(ctx context.Context, req *scribev1.GroupPositionsRequest) (*scribev1.GroupPositionsResponse, error) {
+	return askGroup(ctx, s, req, rpc.GroupService.GroupPositions)
+}
+
+// CommitGroup implements rpc.GroupService.
+func (s groupService) CommitGroup(ctx context.Context, req *scribev1.CommitGroupRequest) (*scribev1.CommitGroupResponse, error) {
+	return askGroup(ctx, s, req, rpc.GroupService.CommitGroup)
+}
+
+// LeaveGroup implements rpc.GroupService.
+func (s groupService) LeaveGroup(ctx context.Context, req *scribev1.LeaveGroupRequest) (*scribev1.LeaveGroupResponse, error) {
+	return askGroup(ctx, s, req, rpc.GroupService.LeaveGroup)
+}
+
+// ListGroups implements rpc.GroupService.
+func (s groupService) ListGroups(ctx context.Context, req *scribev1.ListGroupsRequest) (*scribev1.ListGroupsResponse, error) {
+	return askGroup(ctx, s, req, rpc.GroupService.ListGroups)
+}
+
+// DescribeGroup implements rpc.GroupService.
+func (s groupService) DescribeGroup(ctx context.Context, req *scribev1.DescribeGroupRequest) (*scribev1.DescribeGroupResponse, error) {
+	return askGroup(ctx, s, req, rpc.GroupService.DescribeGroup)
+}
+
+// ResetGroup implements rpc.GroupService.
+func (s groupService) ResetGroup(ctx context.Context, req *scribev1.ResetGroupRequest) (*scribev1.ResetGroupResponse, error) {
+	return askGroup(ctx, s, req, rpc.GroupService.ResetGroup)
+}
+
+// DeleteGroup implements rpc.GroupService.
+func (s groupService) DeleteGroup(ctx context.Context, req *scribev1.DeleteGroupRequest) (*scribev1.DeleteGroupResponse, error) {
+	return askGroup(ctx, s, req, rpc.GroupService.DeleteGroup)
+}
+
+// try calls one instance after the other until one answers. Errors that another instance would give as well end it.
+func try[T any](ctx context.Context, c *Cell, elsewhere func(error) bool, roles []scribev1.Role, call func(instance) (T, error)) (T, error) {
+	var zero T
+	ch, err := c.choose(ctx, nil, roles...)
+	if err != nil {
+		return zero, err
+	}
+	var failed []error
+	for _, url := range ch.urls[:min(len(ch.urls), maxTries)] {
+		in := instance{ch.role, url}
+		res, err := call(in)
+		if err == nil {
+			c.report(in, nil)
+			return res, nil
+		}
+		failed = append(failed, err)
+		if ctx.Err() != nil || !elsewhere(err) {
+			break
+		}
+		c.report(in, err)
+	}
+	return zero, outcome(failed)
+}
+
+// outcome makes one error of those of several instances. The last says what became of the request, unless it is only that an
+// instance can't be reached and one that can said more.
+func outcome(failed []error) error {
+	last := len(failed) - 1
+	main := last
+	for main > 0 && rpc.ReasonOf(failed[main]) == scribev1.Reason_REASON_NO_BACKEND {
+		main--
+	}
+	if rpc.ReasonOf(failed[main]) == scribev1.Reason_REASON_NO_BACKEND {
+		main = last
+	}
+	err := failed[main]
+	if last == 0 {
+		return err
+	}
+	var others []error
+	for i, other := range failed {
+		if i != main {
+			others = append(others, other)
+		}
+	}
+	return fmt.Errorf("%w (%d other instances failed: %v)", err, len(others), errors.Join(others...)) //nolint:errorlint // one error has a reason
+}
+
+// refused reports whether an instance did not carry out a request that another one may.
+func refused(err error) bool {
+	switch rpc.ReasonOf(err) {
+	case scribev1.Reason_REASON_NO_BACKEND, scribev1.Reason_REASON_SHUTTING_DOWN, scribev1.Reason_REASON_OVERLOADED:
+		return true
+	default:
+		// It serves something else by now.
+		return connect.CodeOf(err) == connect.CodeUnimplemented
+	}
+}

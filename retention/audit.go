@@ -1,0 +1,241 @@
+package retention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
+	"scribe/storage/blob"
+	"scribe/storage/blob/layout"
+	"scribe/storage/metalog"
+)
+
+// FindingKind says what an audit found.
+type FindingKind string
+
+// Kinds of findings.
+const (
+	// FindingMissing: a pointer refers to a blob that is not there. This is damage: what it held is lost.
+	FindingMissing FindingKind = "missing"
+	// FindingOrphan: a blob that no pointer refers to, or ever will. The collector deletes it.
+	FindingOrphan FindingKind = "orphan"
+	// FindingExpired: a blob all of whose pointers were trimmed. The collector deletes it.
+	FindingExpired FindingKind = "expired"
+	// FindingYoung: a blob that no pointer refers to yet, which its writer may still commit.
+	FindingYoung FindingKind = "young"
+	// FindingUnknown: a blob written in an epoch that the metadata engine never gave out. The collector keeps it.
+	FindingUnknown FindingKind = "unknown"
+	// FindingDamaged: a blob that no pointer refers to and whose footer can't be read. The collector keeps it.
+	FindingDamaged FindingKind = "damaged"
+	// FindingPointer: a record that is no pointer, or can't be read.
+	FindingPointer FindingKind = "pointer"
+)
+
+// Finding is something that an audit found.
+type Finding struct {
+	Kind FindingKind
+	// Key and Size (bytes) are the blob's; Size is 0 for one that is missing.
+	Key  string
+	Size int64
+	// Category, Shard and LSN are the place of the first pointer to it, for the kinds missing and pointer.
+	Category string
+	Shard    record.ShardID
+	LSN      record.LSN
+	// Pointers is how many there are, for the kind missing.
+	Pointers int
+	// Err says more.
+	Err error
+}
+
+// AuditResult counts what an audit looked at.
+type AuditResult struct {
+	Blobs, Pointers int
+	Bytes           int64
+	// Boundary is the engine's, in Unix microseconds: what is older can't be committed any more.
+	Boundary int64
+}
+
+// AuditCategory names a category whose logs are audited.
+type AuditCategory struct {
+	ID   uint32
+	Name string
+}
+
+// Audit compares all pointers with all blobs, and tells fn what dangles. It only reads, and may run beside writers and a collector. It holds
+// some 150 bytes for each blob that a pointer refers to.
+func Audit(ctx context.Context, log Log, blobs blob.Store, categories []AuditCategory, fn func(Finding) error) (AuditResult, error) {
+	a := &audit{ctx: ctx, log: log, blobs: blobs, fn: fn, refs: map[string]*reference{}}
+	var err error
+	if a.result.Boundary, err = log.AdvanceBoundary(ctx, 0); err != nil {
+		return a.result, fmt.Errorf("read the boundary: %w", err)
+	}
+	for _, c := range categories {
+		if err := a.category(c); err != nil {
+			return a.result, err
+		}
+	}
+	if err := a.list(); err != nil {
+		return a.result, err
+	}
+	return a.result, a.missing()
+}
+
+// reference are the pointers to a blob.
+type reference struct {
+	category string
+	shard    record.ShardID
+	lsn      record.LSN // the last one seen: it is trimmed last
+	pointers int
+	there    bool
+}
+
+type audit struct {
+	ctx    context.Context //nolint:containedctx // of one call of Audit
+	log    Log
+	blobs  blob.Store
+	fn     func(Finding) error
+	refs   map[string]*reference
+	result AuditResult
+}
+
+// category reads the logs of a category.
+func (a *audit) category(c AuditCategory) error {
+	states, err := a.log.Shards(a.ctx, c.ID)
+	if err != nil {
+		return fmt.Errorf("list the logs of %s: %w", c.Name, err)
+	}
+	for _, st := range states {
+		for next := st.FirstLSN; next < st.NextLSN; {
+			entries, err := a.log.Read(a.ctx, st.Shard, next, 0, 0)
+			var trimmed *metalog.TrimmedError
+			switch {
+			case errors.As(err, &trimmed):
+				next = trimmed.First
+				continue
+			case errors.Is(err, metalog.ErrCorrupt):
+				if err := a.fn(Finding{Kind: FindingPointer, Category: c.Name, Shard: st.Shard, LSN: next, Err: err}); err != nil {
+					return err
+				}
+				next++
+				continue
+			case err != nil:
+				return fmt.Errorf("read %s, shard %v, from LSN %d: %w", c.Name, st.Shard, next, err)
+			}
+			if len(entries) == 0 {
+				break // erased meanwhile
+			}
+			for i := range entries {
+				if err := a.pointer(c.Name, st.Shard, &entries[i]); err != nil {
+					return err
+				}
+			}
+			next = entries[len(entries)-1].LSN + 1
+		}
+	}
+	return nil
+}
+
+func (a *audit) pointer(category string, shard record.ShardID, e *metalog.Entry) error {
+	data, err := pointerIn(shard, e.Data)
+	if err == nil && data == nil {
+		return nil
+	}
+	a.result.Pointers++
+	var p pointer.Pointer
+	if err == nil {
+		p, err = pointer.Decode(data)
+	}
+	if err != nil {
+		return a.fn(Finding{Kind: FindingPointer, Category: category, Shard: shard, LSN: e.LSN, Err: err})
+	}
+	r := a.refs[p.Key()]
+	if r == nil {
+		r = &reference{}
+		a.refs[p.Key()] = r
+	}
+	r.category, r.shard, r.lsn = category, shard, e.LSN
+	r.pointers++
+	return nil
+}
+
+// list looks at each blob.
+func (a *audit) list() error {
+	for info, err := range a.blobs.List(a.ctx, pointer.KeyRoot) {
+		if err != nil {
+			return fmt.Errorf("list blobs: %w", err)
+		}
+		a.result.Blobs++
+		a.result.Bytes += info.Size
+		if r := a.refs[info.Key]; r != nil {
+			r.there = true
+			continue
+		}
+		if err := a.unreferred(info); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unreferred looks at a blob that no pointer seen refers to; since then it may have got one.
+func (a *audit) unreferred(info blob.Info) error {
+	f := Finding{Key: info.Key, Size: info.Size}
+	footer, err := layout.ReadFooter(a.ctx, a.blobs, info.Key)
+	switch {
+	case errors.Is(err, blob.ErrNotFound):
+		return nil
+	case errors.Is(err, layout.ErrDamaged), errors.Is(err, layout.ErrVersion), errors.As(err, new(*pointer.InvalidError)):
+		f.Kind, f.Err = FindingDamaged, err
+		return a.fn(f)
+	case err != nil:
+		return err
+	}
+	v, err := judge(a.ctx, a.log, func(context.Context) error { return nil }, footer, func(uint32) time.Duration { return 0 })
+	switch {
+	case err != nil:
+		return err
+	case v.unknown:
+		f.Kind = FindingUnknown
+	case !v.dead:
+		return nil
+	case footer.ID.Time() >= a.result.Boundary:
+		f.Kind = FindingYoung
+	case v.kind == kindExpired:
+		f.Kind = FindingExpired
+	default:
+		f.Kind = FindingOrphan
+	}
+	return a.fn(f)
+}
+
+// missing tells of pointers whose blobs are not there, unless they were trimmed meanwhile.
+func (a *audit) missing() error {
+	for key, r := range a.refs {
+		if r.there {
+			continue
+		}
+		// It may have been put after the listing had passed it, or trimmed and deleted before it came there.
+		_, err := a.blobs.Stat(a.ctx, key)
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, blob.ErrNotFound) {
+			return err
+		}
+		states, err := a.log.Tail(a.ctx, []record.ShardID{r.shard})
+		if err != nil {
+			return err
+		}
+		if states[0].FirstLSN > r.lsn || states[0].Epoch == 0 {
+			continue
+		}
+		f := Finding{Kind: FindingMissing, Key: key, Category: r.category, Shard: r.shard, LSN: r.lsn, Pointers: r.pointers}
+		if err := a.fn(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}

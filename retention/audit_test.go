@@ -1,0 +1,54 @@
+package retention
+
+import (
+	"testing"
+	"time"
+
+	"scribe/internal/format/pointer"
+)
+
+// TestAudit: everything that dangles is found, and nothing else.
+func TestAudit(t *testing.T) {
+	w := testWorld(t)
+	id := w.cell.create(time.Hour, w.clock.Now())
+	expired := w.write(1, 72, id)
+	orphan := w.put(2, 72, id)
+	damaged := pointer.Key(72, pointer.MakeBlobID(w.clock.Now(), [10]byte{9}))
+	if err := w.blobs.Put(w.ctx, damaged, make([]byte, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	w.clock.Advance(2 * time.Hour)
+	lost := w.write(3, 72, id)
+	if err := w.blobs.Delete(w.ctx, lost.key); err != nil {
+		t.Fatal(err)
+	}
+	w.write(3, 72, id)
+	l := w.mustLead("one")
+	defer l.close()
+	if _, err := l.logs.round(w.ctx); err != nil { // it trims, and deletes nothing
+		t.Fatal(err)
+	}
+	if _, err := w.log.AdvanceBoundary(w.ctx, w.clock.Now()-time.Hour.Microseconds()); err != nil {
+		t.Fatal(err)
+	}
+	young := w.put(4, 72, id)
+	w.epochs[young.append.Shards[0].Shard] += 3
+	unknown := w.put(4, 72, id)
+	want := map[string]FindingKind{
+		expired.key: FindingExpired, orphan.key: FindingOrphan, damaged: FindingDamaged, lost.key: FindingMissing, young.key: FindingYoung,
+		unknown.key: FindingUnknown,
+	}
+	result, err := Audit(w.ctx, w.log, w.blobs, []AuditCategory{{id, "c"}}, func(f Finding) error {
+		if want[f.Key] != f.Kind {
+			t.Errorf("%s: %s, want %s", f.Key, f.Kind, want[f.Key])
+		}
+		if f.Kind == FindingMissing && (f.Category != "c" || f.LSN != 1 || f.Pointers != 1) {
+			t.Errorf("%+v", f)
+		}
+		delete(want, f.Key)
+		return nil
+	})
+	if err != nil || len(want) > 0 || result.Blobs != 6 || result.Pointers != 2 {
+		t.Errorf("%v; not found: %v; %+v", err, want, result)
+	}
+}

@@ -1,0 +1,148 @@
+package retention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"scribe/storage/blob"
+)
+
+// claimRoot is where claims are kept in the blob store: collector/CELL/BOUNDARY, with the boundary as 16 digits of Unix microseconds.
+const claimRoot = "collector/"
+
+// maxClaims bounds how many claims are read: a collector leaves one or two.
+const maxClaims = 10_000
+
+// claim says that a cell's collector has deleted blobs older than the boundary from this store.
+type claim struct {
+	cell     string
+	boundary int64
+}
+
+func (c claim) key() string { return fmt.Sprintf("%s%s/%016d", claimRoot, c.cell, c.boundary) }
+
+// parseClaim reads what key writes, and only that.
+func parseClaim(key string) (claim, error) {
+	rest, ok := strings.CutPrefix(key, claimRoot)
+	cell, digits, found := strings.Cut(rest, "/")
+	t, err := strconv.ParseInt(digits, 10, 64)
+	c := claim{cell, t}
+	if !ok || !found || err != nil || checkCell(cell) != nil || c.key() != key {
+		return claim{}, fmt.Errorf("collector: %.100q is not the key of a claim", key)
+	}
+	return c, nil
+}
+
+// ClaimRoot is the prefix of claims in the blob store.
+const ClaimRoot = claimRoot
+
+// ClaimBoundary is the boundary of the claim with that key, in Unix microseconds, if it is one: blobs older than it were deleted when
+// nothing referred to them.
+func ClaimBoundary(key string) (int64, bool) {
+	c, err := parseClaim(key)
+	return c.boundary, err == nil
+}
+
+// checkCell checks the name of a cell: a part of a key.
+func checkCell(cell string) error {
+	if len(cell) > 64 || strings.Contains(cell, "/") {
+		return errors.New("collector: not a cell's name")
+	}
+	return blob.CheckKey(claimRoot + cell)
+}
+
+// HaltedError is why a collector does not collect: the blob store has a claim that does not go with the metadata engine.
+type HaltedError struct {
+	// Claim is the key of the claim. Config.Adopt takes it.
+	Claim string
+	// Reason is what is wrong, for people.
+	Reason string
+}
+
+// Error says what to do.
+func (e *HaltedError) Error() string {
+	return fmt.Sprintf("collector: nothing is collected: %s. If these logs and blobs belong together all the same, start the collector "+
+		"with the claim's key to adopt: %s", e.Reason, e.Claim)
+}
+
+// judgeClaims decides whether a cell may collect, given the claims in the blob store and the boundary that its engine has.
+func judgeClaims(cell string, boundary int64, claims []claim, adopt string) error {
+	for _, c := range claims {
+		var reason string
+		switch {
+		case c.key() == adopt:
+			continue
+		case c.cell != cell:
+			reason = fmt.Sprintf("the blob store was collected by the cell %s, this one is %s: two cells share a store, or the metadata logs "+
+				"were replaced", c.cell, cell)
+		case c.boundary > boundary:
+			reason = fmt.Sprintf("the blob store was collected up to %d (Unix microseconds), the metadata engine knows of %d only: it was "+
+				"restored from a backup, and would take newer blobs for orphans", c.boundary, boundary)
+		default:
+			continue
+		}
+		return &HaltedError{Claim: c.key(), Reason: reason}
+	}
+	return nil
+}
+
+// checkClaim fails with a HaltedError when this cell may not collect from the blob store.
+func (t *term) checkClaim(ctx context.Context, boundary int64) error {
+	claims, err := t.claims(ctx)
+	if err != nil {
+		return err
+	}
+	return judgeClaims(t.cell(), boundary, claims, t.c.cfg.Adopt)
+}
+
+func (t *term) claims(ctx context.Context) (claims []claim, err error) {
+	if err := t.c.store(ctx); err != nil {
+		return nil, err
+	}
+	for info, err := range t.c.deps.Blobs.List(ctx, claimRoot) {
+		if err != nil {
+			return nil, fmt.Errorf("list claims: %w", err)
+		}
+		c, err := parseClaim(info.Key)
+		if err != nil {
+			t.c.log.WarnContext(ctx, "an object among the claims is none", "key", info.Key)
+			continue
+		}
+		if claims = append(claims, c); len(claims) > maxClaims {
+			return nil, fmt.Errorf("collector: over %d claims under %s: remove those of cells that are gone", maxClaims, claimRoot)
+		}
+	}
+	return claims, nil
+}
+
+// claim notes the engine's boundary in the blob store, and then removes the claims of before. The engine is always ahead: a crash in
+// between does not look like a lost boundary.
+func (t *term) claim(ctx context.Context, boundary int64) error {
+	own := claim{t.cell(), boundary}
+	if err := t.c.store(ctx); err != nil {
+		return err
+	}
+	text := fmt.Sprintf("{\"cell\":%q,\"boundary\":%d,\"owner\":%q}\n", own.cell, own.boundary, t.c.deps.Owner)
+	if err := t.c.deps.Blobs.Put(ctx, own.key(), []byte(text)); err != nil && !errors.Is(err, blob.ErrExists) {
+		return fmt.Errorf("put claim: %w", err)
+	}
+	claims, err := t.claims(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range claims {
+		if c == own || c.key() != t.c.cfg.Adopt && (c.cell != own.cell || c.boundary > own.boundary) {
+			continue
+		}
+		if err := t.c.store(ctx); err != nil {
+			return err
+		}
+		if err := t.c.deps.Blobs.Delete(ctx, c.key()); err != nil {
+			return fmt.Errorf("delete claim: %w", err)
+		}
+	}
+	return nil
+}

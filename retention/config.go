@@ -1,0 +1,149 @@
+package retention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"scribe/internal/base/config"
+	"scribe/internal/format/record"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/blob"
+	"scribe/storage/metalog"
+)
+
+// Config says when things are removed, and how fast. Start from [DefaultConfig].
+type Config struct {
+	// Grace is how old a blob must be before it may be looked at: a writer has that long from making a blob's id to appending its
+	// pointers. It is also how far a batcher's clock may be behind that of the metadata engine: what a slower one writes is refused.
+	Grace time.Duration
+	// Linger is how long a blob stays after it was found dead, for readers that have a pointer to it still.
+	Linger time.Duration
+	// PinLimit is how far beyond a category's retention readers may hold back its trimming; never further than the retention itself.
+	PinLimit time.Duration
+	// Interval is the least time between two looks at a category and at what else is due. Waits are jittered by a fifth.
+	Interval time.Duration
+	// BoundaryStep is the least by which the boundary is advanced. Each step costs a small object in the blob store.
+	BoundaryStep time.Duration
+	// SweepInterval is the time between two listings of all blobs.
+	SweepInterval time.Duration
+	// LeaseTTL is how long others wait when the leading collector is silent.
+	LeaseTTL time.Duration
+
+	// StoreRequests and LogRequests bound the requests a second to the blob store and to the metadata engine.
+	StoreRequests float64
+	LogRequests   float64
+	// DeleteBytes bounds the bytes of blobs that are deleted a second; 0 = no bound. Stores reclaim space in the background.
+	DeleteBytes int64
+	// Workers is how many blobs are examined, and deleted, at a time. Each holds a footer: up to some 30 MiB for the largest blobs.
+	Workers int
+	// MaxDoomed is how many dead blobs may wait for their Linger, some 150 bytes each. What does not fit is examined again later.
+	MaxDoomed int
+
+	// Adopt is the key of a claim in the blob store that keeps this collector from working, and that it may replace. See the package
+	// comment.
+	Adopt string
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	return Config{
+		Grace:         time.Hour,
+		Linger:        10 * time.Minute,
+		PinLimit:      time.Hour,
+		Interval:      10 * time.Second,
+		BoundaryStep:  5 * time.Minute,
+		SweepInterval: 24 * time.Hour,
+		LeaseTTL:      15 * time.Second,
+		StoreRequests: 100,
+		LogRequests:   500,
+		DeleteBytes:   512 << 20,
+		Workers:       8,
+		MaxDoomed:     100_000,
+	}
+}
+
+// Validate reports every field that is out of range, joined.
+func (c *Config) Validate() error {
+	const long = 10 * 365 * 24 * time.Hour
+	f := config.Of("collector")
+	f.Duration("Grace", c.Grace, 0, 30*24*time.Hour)
+	f.Duration("Linger", c.Linger, 0, 30*24*time.Hour)
+	f.Duration("PinLimit", c.PinLimit, 0, long)
+	f.Duration("Interval", c.Interval, 10*time.Millisecond, time.Hour)
+	f.Duration("BoundaryStep", c.BoundaryStep, time.Millisecond, 24*time.Hour)
+	f.Duration("SweepInterval", c.SweepInterval, time.Second, long)
+	f.Duration("LeaseTTL", c.LeaseTTL, 100*time.Millisecond, 10*time.Minute)
+	f.Float("StoreRequests", c.StoreRequests, math.SmallestNonzeroFloat64, config.Open)
+	f.Float("LogRequests", c.LogRequests, math.SmallestNonzeroFloat64, config.Open)
+	f.Bytes("DeleteBytes", c.DeleteBytes, 0, config.Open)
+	f.Int("Workers", c.Workers, 1, 1000)
+	f.Int("MaxDoomed", c.MaxDoomed, 1, 10_000_000)
+	return f.Err()
+}
+
+// Log is what a collector needs of the metadata engine; see metalog.Log.
+type Log interface {
+	Open(ctx context.Context, owner string, shards []record.ShardID) ([]metalog.State, error)
+	Append(ctx context.Context, a *metalog.Append) ([]metalog.Appended, error)
+	Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) ([]metalog.Entry, error)
+	Tail(ctx context.Context, shards []record.ShardID) ([]metalog.State, error)
+	Seek(ctx context.Context, shards []record.ShardID, t int64) ([]record.LSN, error)
+	Trim(ctx context.Context, shard record.ShardID, before record.LSN) error
+	Retire(ctx context.Context, category uint32) error
+	Erase(ctx context.Context, category uint32) error
+	Shards(ctx context.Context, category uint32) ([]metalog.State, error)
+	AdvanceBoundary(ctx context.Context, t int64) (int64, error)
+}
+
+// Control is what a collector needs of the control plane; see rpc.ControlService.
+type Control interface {
+	GetCategory(ctx context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error)
+	ListDropped(ctx context.Context, req *scribev1.ListDroppedRequest) (*scribev1.ListDroppedResponse, error)
+	ForgetDropped(ctx context.Context, req *scribev1.ForgetDroppedRequest) (*scribev1.ForgetDroppedResponse, error)
+	ListPins(ctx context.Context, req *scribev1.ListPinsRequest) (*scribev1.ListPinsResponse, error)
+}
+
+// Categories is the view of categories. It says which there are; what a trim rests on is asked of the control plane.
+type Categories interface {
+	// All yields every category. They are not changed.
+	All() iter.Seq[*scribev1.Category]
+	// ByID returns a category.
+	ByID(id uint32) (*scribev1.Category, bool)
+}
+
+// Deps are what a collector works with. They outlive it.
+type Deps struct {
+	Log        Log
+	Blobs      blob.Store
+	Control    Control
+	Categories Categories
+	// Owner names the process in the lease: a process that comes back under its name need not wait for its own lease to end. At most
+	// metalog.MaxOwner bytes.
+	Owner string
+	// Logger may be nil.
+	Logger *slog.Logger
+	// Registerer may be nil. Close unregisters the metrics.
+	Registerer prometheus.Registerer
+	// Now is the wall clock; nil means time.Now.
+	Now func() time.Time
+}
+
+func (d *Deps) validate() error {
+	var errs []error
+	for name, missing := range map[string]bool{
+		"Log": d.Log == nil, "Blobs": d.Blobs == nil, "Control": d.Control == nil, "Categories": d.Categories == nil,
+		"Owner": d.Owner == "" || len(d.Owner) > metalog.MaxOwner,
+	} {
+		if missing {
+			errs = append(errs, fmt.Errorf("collector: Deps.%s is missing, or too long", name))
+		}
+	}
+	return errors.Join(errs...)
+}

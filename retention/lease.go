@@ -1,0 +1,222 @@
+package retention
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"scribe/internal/format/record"
+	"scribe/storage/metalog"
+)
+
+// errLost ends a term: another collector leads, or may.
+var errLost = errors.New("collector: the lease was lost")
+
+// lease decides when a collector that waits may take over. It does no I/O; its times are the local clock's, so clocks need not agree.
+type lease struct {
+	ttl time.Duration
+	// epoch and next are what was seen last of the lease shard, since when nothing has changed.
+	epoch uint64
+	next  record.LSN
+	since time.Time
+}
+
+// look tells of the lease shard at now, and of what its last record says, nil if there is none. It returns whether to take over, or else when
+// to look again.
+func (l *lease) look(now time.Time, owner string, st metalog.State, last *state) (take bool, wait time.Duration) {
+	if l.since.IsZero() || st.Epoch != l.epoch || st.NextLSN != l.next {
+		l.epoch, l.next, l.since = st.Epoch, st.NextLSN, now
+	}
+	switch {
+	case st.Epoch == 0:
+		return true, 0
+	case last != nil && (last.Released || last.Owner == owner):
+		// An owner is a process that holds the lock of its data folder: the one before has ended.
+		return true, 0
+	}
+	left := l.ttl - now.Sub(l.since)
+	return left <= 0, min(max(left, time.Millisecond), l.ttl/3)
+}
+
+// term is the time in which a collector leads.
+type term struct {
+	c     *Collector
+	epoch uint64
+	// ctx ends with the term. A step that had begun may end later, which does no harm.
+	ctx context.Context //nolint:containedctx // it is the term's life, not a call's
+
+	saving sync.Mutex
+	mu     struct {
+		sync.Mutex
+		state *state
+	}
+}
+
+// keptRecords is how many records of the lease shard are kept: for people who look at them.
+const keptRecords = 16
+
+// campaign waits until this collector leads. It returns nil when ctx ends.
+func (c *Collector) campaign(ctx context.Context) *term {
+	l := lease{ttl: c.cfg.LeaseTTL}
+	for {
+		take, wait, err := c.look(ctx, &l)
+		if err == nil && take {
+			var t *term
+			if t, err = c.take(ctx); err == nil {
+				return t
+			}
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			c.trouble("lease", err)
+			wait = c.cfg.LeaseTTL / 3
+		}
+		if !c.sleep(ctx, wait) {
+			return nil
+		}
+	}
+}
+
+func (c *Collector) look(ctx context.Context, l *lease) (take bool, wait time.Duration, err error) {
+	st, err := c.leaseState(ctx)
+	if err != nil {
+		return false, 0, err
+	}
+	last, err := c.lastState(ctx, st)
+	if err != nil && !errors.Is(err, errState) {
+		return false, 0, err
+	}
+	take, wait = l.look(time.Now(), c.deps.Owner, st, last)
+	return take, wait, nil
+}
+
+func (c *Collector) leaseState(ctx context.Context) (metalog.State, error) {
+	states, err := c.deps.Log.Tail(ctx, []record.ShardID{LeaseShard})
+	if err != nil {
+		return metalog.State{}, fmt.Errorf("look at the lease: %w", err)
+	}
+	return states[0], nil
+}
+
+// lastState returns the newest state in the lease shard, nil if there is none.
+func (c *Collector) lastState(ctx context.Context, st metalog.State) (*state, error) {
+	if st.NextLSN == st.FirstLSN {
+		return nil, nil
+	}
+	entries, err := c.deps.Log.Read(ctx, LeaseShard, st.NextLSN-1, 1, 0)
+	if err != nil || len(entries) == 0 {
+		return nil, fmt.Errorf("read the state of the collector before: %w", errors.Join(err, context.Cause(ctx)))
+	}
+	return decodeState(entries[0].Data)
+}
+
+// take makes this collector the leading one, with the state of the one before.
+func (c *Collector) take(ctx context.Context) (*term, error) {
+	states, err := c.deps.Log.Open(ctx, c.deps.Owner, []record.ShardID{LeaseShard})
+	if err != nil {
+		return nil, fmt.Errorf("take the lease: %w", err)
+	}
+	// From here on nobody else appends with an older epoch: what is last stays last.
+	s, err := c.lastState(ctx, states[0])
+	switch {
+	case errors.Is(err, errState):
+		// It says how far the others have come, not what may be deleted: a new one costs another look at everything. Without the name
+		// of the cell its claim has to be adopted.
+		c.log.ErrorContext(ctx, "the state of the collector before is damaged, a new one is made", "error", err)
+	case err != nil:
+		return nil, err
+	}
+	if s == nil {
+		s = &state{Cell: strings.ToLower(rand.Text()[:16])}
+	}
+	if s.Cursors == nil {
+		s.Cursors = map[uint32]int64{}
+	}
+	s.Owner, s.Released = c.deps.Owner, false
+	t := &term{c: c, epoch: states[0].Epoch}
+	t.mu.state = s
+	if err := t.save(ctx); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *term) cell() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mu.state.Cell
+}
+
+// change changes the state. It is written with the next record.
+func (t *term) change(fn func(*state)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fn(t.mu.state)
+}
+
+// save writes the state, which also keeps the lease. errLost means that somebody else leads.
+func (t *term) save(ctx context.Context) error {
+	t.saving.Lock()
+	defer t.saving.Unlock()
+	t.mu.Lock()
+	data, err := t.mu.state.encode()
+	t.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	done, err := t.c.deps.Log.Append(ctx, &metalog.Append{Shards: []metalog.ShardAppend{{Shard: LeaseShard, Epoch: t.epoch, Records: [][]byte{data}}}})
+	switch {
+	case errors.Is(err, metalog.ErrFenced), errors.Is(err, metalog.ErrSealed):
+		return fmt.Errorf("%w: %w", errLost, err)
+	case err != nil:
+		return fmt.Errorf("write the state: %w", err)
+	}
+	if lsn := done[0].FirstLSN; lsn > keptRecords && lsn%keptRecords == 0 {
+		if err := t.c.deps.Log.Trim(ctx, LeaseShard, lsn-keptRecords+1); err != nil {
+			return fmt.Errorf("trim the states of before: %w", err)
+		}
+	}
+	return nil
+}
+
+// keep renews the lease until ctx ends or it is lost, which it is, too, when it could not be renewed for two thirds of its length:
+// others wait for all of it.
+func (t *term) keep(ctx context.Context) error {
+	ttl := t.c.cfg.LeaseTTL
+	kept, pause := time.Now(), ttl/3
+	for t.c.sleep(ctx, pause) {
+		began := time.Now()
+		limit := time.Until(kept.Add(2 * ttl / 3))
+		if limit <= 0 {
+			return fmt.Errorf("%w: it could not be renewed in time", errLost)
+		}
+		attempt, cancel := context.WithTimeout(ctx, limit)
+		err := t.save(attempt)
+		cancel()
+		switch {
+		case errors.Is(err, errLost):
+			return err
+		case err == nil:
+			kept, pause = began, ttl/3
+		case ctx.Err() == nil:
+			t.c.trouble("lease", err)
+			pause = ttl / 10
+		}
+	}
+	return nil
+}
+
+// release lets another collector take over at once.
+func (t *term) release(ctx context.Context) error {
+	t.change(func(s *state) { s.Released = true })
+	if err := t.save(ctx); err != nil && !errors.Is(err, errLost) {
+		return fmt.Errorf("collector: release the lease: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,282 @@
+package retention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+
+	"scribe/internal/base/logthrottle"
+)
+
+// Collector is the role. It is safe for concurrent use.
+type Collector struct {
+	cfg     Config
+	deps    Deps
+	log     *slog.Logger
+	metrics *metrics
+
+	requests, records, bytes *rate.Limiter
+
+	life  context.Context //nolint:containedctx // of the role, which no call waits for
+	end   context.CancelFunc
+	ended chan struct{}
+
+	mu struct {
+		sync.Mutex
+		leads  bool
+		halted error
+		err    error // of the release
+		// complaints are by step. A step does not say that it works again: its next failure is told if the last one was a while ago.
+		complaints map[string]*logthrottle.Complaint
+	}
+}
+
+// New starts a collector, which campaigns for the lease and collects while it has it, until Close.
+func New(cfg Config, deps Deps) (*Collector, error) {
+	c, err := prepare(cfg, deps)
+	if err != nil {
+		return nil, err
+	}
+	go c.run()
+	return c, nil
+}
+
+// prepare is New without starting anything.
+func prepare(cfg Config, deps Deps) (*Collector, error) {
+	if err := errors.Join(cfg.Validate(), deps.validate()); err != nil {
+		return nil, err
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	if deps.Now == nil {
+		deps.Now = time.Now
+	}
+	limit := rate.Inf
+	if cfg.DeleteBytes > 0 {
+		limit = rate.Limit(cfg.DeleteBytes)
+	}
+	c := &Collector{
+		cfg: cfg, deps: deps, log: deps.Logger, ended: make(chan struct{}),
+		requests: rate.NewLimiter(rate.Limit(cfg.StoreRequests), max(1, int(cfg.StoreRequests/4))),
+		records:  rate.NewLimiter(rate.Limit(cfg.LogRequests), max(1, int(cfg.LogRequests/4))),
+		bytes:    rate.NewLimiter(limit, max(1, int(min(cfg.DeleteBytes, 1<<30)))),
+	}
+	var err error
+	if c.metrics, err = newMetrics(deps.Registerer, c); err != nil {
+		return nil, err
+	}
+	c.life, c.end = context.WithCancel(context.Background())
+	return c, nil
+}
+
+// Close ends the collector, and gives the lease back so that another one need not wait for it. What it was doing is done by the next.
+// Repeating it is harmless.
+func (c *Collector) Close(ctx context.Context) error {
+	c.end()
+	select {
+	case <-c.ended:
+	case <-ctx.Done():
+		return fmt.Errorf("collector: a step still runs: %w", context.Cause(ctx))
+	}
+	c.metrics.close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.err
+}
+
+// Halted returns why the collector, which leads, collects nothing, as a *HaltedError; nil when it does, or does not lead.
+func (c *Collector) Halted() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.halted
+}
+
+// Leads reports whether this collector is the one that works.
+func (c *Collector) Leads() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.leads
+}
+
+func (c *Collector) status(leads bool, halted error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.leads, c.mu.halted = leads, halted
+}
+
+// run campaigns and leads, in turn.
+func (c *Collector) run() {
+	defer close(c.ended)
+	for c.life.Err() == nil {
+		t := c.campaign(c.life)
+		if t == nil {
+			return
+		}
+		c.log.Info("this collector leads", "cell", t.cell(), "epoch", t.epoch)
+		c.status(true, nil)
+		err := t.lead(c.life)
+		c.status(false, nil)
+		if c.life.Err() == nil {
+			c.log.Warn("this collector does not lead any more", "error", err)
+			continue
+		}
+		// What ended it must not keep the others waiting.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.life), c.cfg.LeaseTTL)
+		err = t.release(ctx)
+		cancel()
+		c.mu.Lock()
+		c.mu.err = err
+		c.mu.Unlock()
+	}
+}
+
+// lead works until ctx ends or the lease is lost.
+func (t *term) lead(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	t.ctx = ctx
+	group.Go(func() error { return t.keep(ctx) })
+	group.Go(func() error { return t.work(ctx) })
+	return group.Wait()
+}
+
+// work collects. An error of a store is met again in the next round. It ends when ctx does, and when the metadata engine turns out to have
+// lost what it knew.
+func (t *term) work(ctx context.Context) error {
+	boundary, ok := t.admitted(ctx)
+	if !ok {
+		return nil
+	}
+	logs, blobs := newTrimmer(t), newSweeper(t, boundary)
+	defer blobs.close()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return t.c.loop(ctx, "logs", logs.round) })
+	group.Go(func() error { return t.c.loop(ctx, "blobs", blobs.round) })
+	return group.Wait()
+}
+
+// admitted waits until the claims in the blob store allow this cell to collect, and returns the engine's boundary. It reports false when
+// ctx ended.
+func (t *term) admitted(ctx context.Context) (boundary int64, ok bool) {
+	for {
+		boundary, err := t.c.deps.Log.AdvanceBoundary(ctx, 0)
+		if err == nil {
+			err = t.checkClaim(ctx, boundary)
+		}
+		if err == nil {
+			t.c.status(true, nil)
+			return boundary, true
+		}
+		if halted, ok := errors.AsType[*HaltedError](err); ok {
+			t.c.status(true, halted)
+		}
+		if ctx.Err() == nil {
+			t.c.trouble("claim", err)
+		}
+		if !t.c.sleep(ctx, time.Minute) {
+			return 0, false
+		}
+	}
+}
+
+// loop runs a round at every interval, and at once again as long as a round says that there is more to do.
+func (c *Collector) loop(ctx context.Context, what string, round func(context.Context) (more bool, err error)) error {
+	for {
+		more, err := round(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // an orderly end
+		case errors.Is(err, errRestored):
+			return err
+		case err != nil:
+			c.trouble(what, err)
+		}
+		if more && err == nil {
+			continue
+		}
+		if !c.sleep(ctx, c.jitter(c.cfg.Interval)) {
+			return nil
+		}
+	}
+}
+
+// trouble tells of a failure that is tried again.
+func (c *Collector) trouble(step string, err error) {
+	c.metrics.failures.WithLabelValues(step).Inc()
+	c.mu.Lock()
+	if c.mu.complaints[step] == nil {
+		if c.mu.complaints == nil {
+			c.mu.complaints = make(map[string]*logthrottle.Complaint)
+		}
+		c.mu.complaints[step] = new(logthrottle.Complaint)
+	}
+	level := c.mu.complaints[step].Level(time.Now())
+	c.mu.Unlock()
+	c.log.Log(c.life, level, "a step of the collector failed, it is tried again", "step", step, "error", err)
+}
+
+// jitter changes a pause by up to a fifth, so that collectors, and loops of one, do not run in step.
+func (c *Collector) jitter(d time.Duration) time.Duration {
+	return d - d/5 + rand.N(2*d/5+1)
+}
+
+// sleep waits; it reports false when ctx ended.
+func (c *Collector) sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// store waits for its turn to make a request to the blob store, index to the metadata engine.
+func (c *Collector) store(ctx context.Context) error { return c.storeN(ctx, 1) }
+
+func (c *Collector) storeN(ctx context.Context, n int) error {
+	c.metrics.requests.Add(float64(n))
+	for range n {
+		if err := c.requests.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func (c *Collector) index(ctx context.Context) error {
+	if err := c.records.Wait(ctx); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// spend waits until so many bytes may be deleted. A blob that is larger than what a second allows is paid for in parts.
+func (c *Collector) spend(ctx context.Context, n int64) error {
+	for n > 0 {
+		part := min(n, int64(c.bytes.Burst()))
+		if err := c.bytes.WaitN(ctx, int(part)); err != nil {
+			return err
+		}
+		n -= part
+	}
+	return ctx.Err()
+}
+
+// now is the time that decides what has expired: the engine's, or the wall clock's when that is behind. A clock that is wrong alone
+// takes nothing early.
+func (c *Collector) now(ctx context.Context) (int64, error) {
+	st, err := c.leaseState(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return min(st.Watermark, c.deps.Now().UnixMicro()), nil
+}

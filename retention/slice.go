@@ -1,0 +1,68 @@
+package retention
+
+import (
+	"fmt"
+	"time"
+
+	"scribe/internal/format/pointer"
+)
+
+// slice is a range of time of a class: the blobs whose ids have the same leading digits, which is what a store can list.
+type slice struct {
+	class uint32 // in hours
+	// digits is how many hexadecimal digits of the id they share, number is what these say.
+	digits uint8
+	number uint64
+}
+
+// An id begins with 48 bits of Unix milliseconds: twelve digits, with a dash behind the eighth.
+const (
+	idDigits  = 12
+	dashAfter = 8
+)
+
+// sliceDigits says how fine the slices of a class are: a slice is looked at as a whole, so it should not span more than a small part of
+// the class, and there should not be more than some thousands of them. 9, 8, 7 and 6 digits are 4 s, 66 s, 17.5 min and 4.7 h.
+func sliceDigits(class uint32, grace time.Duration) uint8 {
+	switch {
+	case class < 8 && grace < time.Minute:
+		return 9 // somebody wants it quick
+	case class < 8:
+		return 8
+	case class < 3000:
+		return 7
+	default:
+		return 6
+	}
+}
+
+func sliceShift(digits uint8) uint { return 4 * uint(idDigits-digits) }
+
+// sliceOf returns the slice of a blob made at t, Unix microseconds.
+func sliceOf(class uint32, digits uint8, t int64) slice {
+	return slice{class: class, digits: digits, number: uint64(max(t, 0)/1000) >> sliceShift(digits)}
+}
+
+// start is the time of the first blob that may be in it, end of the first one behind it, in Unix microseconds.
+func (s slice) start() int64 { return int64(s.number<<sliceShift(s.digits)) * 1000 }
+func (s slice) end() int64   { return s.next().start() }
+
+func (s slice) next() slice {
+	s.number++
+	return s
+}
+
+// prefix is what the keys of its blobs begin with, and no others.
+func (s slice) prefix() string {
+	digits := fmt.Sprintf("%0*x", int(s.digits), s.number)
+	if len(digits) > dashAfter {
+		digits = digits[:dashAfter] + "-" + digits[dashAfter:]
+	}
+	return classPrefix(s.class) + digits
+}
+
+// classPrefix is what the keys of a class begin with.
+func classPrefix(class uint32) string { return fmt.Sprintf("%s%dh/", pointer.KeyRoot, class) }
+
+// hours is the length of a class in microseconds.
+func hours(class uint32) int64 { return (time.Duration(class) * time.Hour).Microseconds() }

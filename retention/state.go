@@ -1,0 +1,111 @@
+package retention
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"scribe/internal/format/record"
+	"scribe/storage/metalog"
+)
+
+// LeaseShard is the shard of the metadata engine that the leading collector writes its state to. No category has the id 0.
+var LeaseShard = record.MakeShardID(0, 0, 0)
+
+// stateVersion is the version that is written, and the newest that is read.
+const stateVersion = 1
+
+// maxRechecks bounds the state; what is over it is merged.
+const maxRechecks = 256
+
+// state is what a collector leaves to the next one: docs/format/collector.md. Times are Unix microseconds.
+type state struct {
+	Version int `json:"version"`
+	// Cell is a random name of the pair of engine and blob store, made by the first collector.
+	Cell string `json:"cell"`
+	// Owner leads, unless it has Released the lease.
+	Owner    string `json:"owner"`
+	Released bool   `json:"released,omitempty"`
+	// Cursors are, by class, the times of blob ids up to which everything was examined once, and what was dead is gone.
+	Cursors map[uint32]int64 `json:"cursors,omitempty"`
+	// Rechecks are blobs that are to be examined again, since what they hold may have expired earlier than they were taken to.
+	Rechecks []recheck `json:"rechecks,omitempty"`
+	// SweptAt is when the last listing of everything ended, SweepClass the class where one that runs has come to; 0 for none.
+	SweptAt    int64  `json:"swept_at,omitempty"`
+	SweepClass uint32 `json:"sweep_class,omitempty"`
+}
+
+// recheck are the blobs of a class that were made from From to To, which were to be examined at At.
+type recheck struct {
+	Class uint32 `json:"class"`
+	From  int64  `json:"from"`
+	To    int64  `json:"to"`
+	At    int64  `json:"at"`
+	// taken says that they were scheduled, examined is when all of them were examined; 0 before. Neither is persisted.
+	taken    bool
+	examined int64
+}
+
+// encode returns the record.
+func (s *state) encode() ([]byte, error) {
+	s.Version = stateVersion
+	b, err := json.Marshal(s)
+	if err == nil && len(b) > metalog.MaxRecord {
+		err = fmt.Errorf("collector: the state has %d bytes, the limit is %d", len(b), metalog.MaxRecord)
+	}
+	return b, err
+}
+
+// errState wraps the errors of decodeState.
+var errState = errors.New("collector: damaged state")
+
+// decodeState reads a record. Its limits are those of a record; what it refuses is errState.
+func decodeState(b []byte) (*state, error) {
+	s := new(state)
+	if err := json.Unmarshal(b, s); err != nil {
+		return nil, fmt.Errorf("%w: %w", errState, err)
+	}
+	switch {
+	case s.Version < 1:
+		return nil, fmt.Errorf("%w: version %d was never written", errState, s.Version)
+	case s.Version > stateVersion:
+		return nil, fmt.Errorf("collector: the state has version %d, this build reads %d: use a newer build", s.Version, stateVersion)
+	case checkCell(s.Cell) != nil || s.Owner == "" || len(s.Owner) > metalog.MaxOwner || len(s.Rechecks) > maxRechecks:
+		return nil, fmt.Errorf("%w: cell %.80q, owner %.80q, %d rechecks", errState, s.Cell, s.Owner, len(s.Rechecks))
+	}
+	for class, at := range s.Cursors {
+		if class == 0 || at < 0 {
+			return nil, fmt.Errorf("%w: class %d has the cursor %d", errState, class, at)
+		}
+	}
+	for _, r := range s.Rechecks {
+		if r.Class == 0 || r.From < 0 || r.To < r.From || r.At < 0 {
+			return nil, fmt.Errorf("%w: recheck of class %d from %d to %d at %d", errState, r.Class, r.From, r.To, r.At)
+		}
+	}
+	return s, nil
+}
+
+// recheck adds blobs to be examined again. Beyond maxRechecks, those of a class become one.
+func (s *state) recheck(r recheck) {
+	r.From, r.To, r.At = max(r.From, 0), max(r.To, r.From, 0), max(r.At, 0)
+	if len(s.Rechecks) < maxRechecks {
+		s.Rechecks = append(s.Rechecks, r)
+		return
+	}
+	byClass := map[uint32]recheck{}
+	for _, r := range append(s.Rechecks, r) {
+		if m, ok := byClass[r.Class]; ok {
+			r.From, r.To, r.At = min(r.From, m.From), max(r.To, m.To), max(r.At, m.At)
+		}
+		r.taken, r.examined = false, 0
+		byClass[r.Class] = r
+	}
+	s.Rechecks = slices.SortedFunc(maps.Values(byClass), func(a, b recheck) int { return cmp.Compare(a.Class, b.Class) })
+	if len(s.Rechecks) > maxRechecks { // there are not that many classes
+		s.Rechecks = s.Rechecks[:maxRechecks]
+	}
+}

@@ -1,0 +1,468 @@
+package retention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"scribe/internal/format/pointer"
+	"scribe/storage/blob"
+	"scribe/storage/blob/layout"
+)
+
+// sweeper finds dead blobs and deletes them. It belongs to one goroutine; workers are its own.
+type sweeper struct {
+	t        *term
+	c        *Collector
+	boundary int64
+	schedule *schedule
+	dooms    *dooms
+	begun    bool
+	rounds   uint64
+	// listing is the sweep that runs, of the class listed; nil between them.
+	listing func() (blob.Info, error, bool)
+	stop    func()
+	listed  uint32
+}
+
+func newSweeper(t *term, boundary int64) *sweeper {
+	return &sweeper{t: t, c: t.c, boundary: boundary, schedule: newSchedule(t.c.cfg.Grace), dooms: newDooms(t.c.cfg.MaxDoomed)}
+}
+
+// noteRounds is after how many rounds the state and the metrics are brought up to date while there is more to do.
+const noteRounds = 64
+
+// errRestored ends a round: the engine has lost what it knew. The claims decide what becomes of that.
+var errRestored = errors.New("collector: the metadata engine's boundary went back")
+
+// round does one thing of each kind that is due: it deletes, examines a slice, and lists a part of everything. So none of them keeps the
+// others waiting.
+func (r *sweeper) round(ctx context.Context) (more bool, err error) {
+	now, err := r.c.now(ctx)
+	if err != nil {
+		return false, err
+	}
+	if err := r.advance(ctx, now); err != nil {
+		return false, err
+	}
+	if !r.begun {
+		if err := r.begin(ctx); err != nil {
+			return false, err
+		}
+	}
+	r.takeRechecks(now)
+	deleted, err := r.delete(ctx, now)
+	if err != nil {
+		return false, err
+	}
+	examined, err := r.examineNext(ctx, now)
+	if err != nil {
+		return false, err
+	}
+	if !examined {
+		r.settleRechecks(now)
+	}
+	listing, err := r.sweep(ctx, now)
+	more = deleted || examined || listing
+	if r.rounds++; !more || r.rounds%noteRounds == 0 {
+		r.note(now)
+	}
+	return more, err
+}
+
+// note brings the state and the metrics up to date.
+func (r *sweeper) note(now int64) {
+	r.t.change(func(s *state) {
+		for class := range r.schedule.frontier {
+			s.Cursors[class] = r.schedule.cursor(class)
+		}
+	})
+	m := r.c.metrics
+	m.boundary.Set(lagSeconds(max(r.boundary, 1), now))
+	m.sliceLag.Set(time.Duration(r.schedule.lag(now) * int64(time.Microsecond)).Seconds())
+	m.doomed.Set(float64(len(r.dooms.keys)))
+	m.doomBytes.Set(float64(r.dooms.bytes))
+}
+
+// advance moves the boundary when that is due, and has the slices examined that it has passed.
+func (r *sweeper) advance(ctx context.Context, now int64) error {
+	if err := r.c.index(ctx); err != nil {
+		return err
+	}
+	known, err := r.c.deps.Log.AdvanceBoundary(ctx, 0)
+	if err != nil {
+		return fmt.Errorf("read the boundary: %w", err)
+	}
+	if known < r.boundary {
+		return fmt.Errorf("%w, from %d to %d", errRestored, r.boundary, known)
+	}
+	target := (now - r.c.cfg.Grace.Microseconds()) / 1000 * 1000
+	if target-known < r.c.cfg.BoundaryStep.Microseconds() {
+		r.boundary = known
+		return nil
+	}
+	if known, err = r.c.deps.Log.AdvanceBoundary(ctx, target); err != nil {
+		return fmt.Errorf("advance the boundary: %w", err)
+	}
+	if err := r.t.claim(ctx, known); err != nil {
+		return err
+	}
+	r.boundary = known
+	if r.begun {
+		for class := range r.schedule.frontier {
+			r.schedule.advance(class, known)
+		}
+	}
+	return nil
+}
+
+// begin finds out which slices there are: those from the oldest blob of a class on.
+func (r *sweeper) begin(ctx context.Context) error {
+	if r.boundary == 0 {
+		return nil // nothing is old enough
+	}
+	longest := map[uint32]time.Duration{}
+	for cat := range r.c.deps.Categories.All() {
+		retention := cat.GetRetention().AsDuration()
+		class := pointer.RetentionClass(retention)
+		longest[class] = max(longest[class], retention)
+	}
+	cursors := map[uint32]int64{}
+	r.t.change(func(s *state) { maps.Copy(cursors, s.Cursors) })
+	for _, class := range pointer.RetentionClasses() {
+		oldest, err := r.oldest(ctx, class)
+		if err != nil {
+			return err
+		}
+		expected := longest[class]
+		if expected == 0 {
+			expected = time.Duration(class) * time.Hour
+		}
+		if !r.schedule.begin(class, oldest, cursors[class], r.boundary, expected) {
+			r.t.change(func(s *state) { s.SweptAt = 0 })
+		}
+	}
+	r.begun = true
+	return nil
+}
+
+// oldest returns the time of a class's oldest blob, -1 when there is none.
+func (r *sweeper) oldest(ctx context.Context, class uint32) (int64, error) {
+	if err := r.c.store(ctx); err != nil {
+		return 0, err
+	}
+	for info, err := range r.c.deps.Blobs.List(ctx, classPrefix(class)) {
+		if err != nil {
+			return 0, fmt.Errorf("list class %d: %w", class, err)
+		}
+		if _, id, err := pointer.ParseKey(info.Key); err == nil {
+			return id.Time(), nil
+		}
+	}
+	return -1, nil
+}
+
+// takeRechecks has blobs examined that may have expired earlier than they were taken to.
+func (r *sweeper) takeRechecks(now int64) {
+	if !r.begun {
+		return
+	}
+	r.t.change(func(s *state) {
+		for i := range s.Rechecks {
+			if k := &s.Rechecks[i]; !k.taken {
+				k.taken = true
+				r.schedule.again(k.Class, k.From, k.To, now)
+			}
+		}
+	})
+}
+
+// settleRechecks drops those whose blobs were examined, as nothing is due any more, and deleted.
+func (r *sweeper) settleRechecks(now int64) {
+	if !r.begun {
+		return
+	}
+	oldest, waiting := r.dooms.oldest()
+	r.t.change(func(s *state) {
+		kept := s.Rechecks[:0]
+		for _, k := range s.Rechecks {
+			switch {
+			case !k.taken:
+			case k.examined == 0:
+				k.examined = now
+			}
+			if k.examined == 0 || waiting && oldest <= k.examined {
+				kept = append(kept, k)
+			}
+		}
+		s.Rechecks = kept
+	})
+}
+
+// examineNext examines the slice that is due first; it reports false when none is.
+func (r *sweeper) examineNext(ctx context.Context, now int64) (bool, error) {
+	k, ok := r.schedule.next(now)
+	if !ok {
+		return false, nil
+	}
+	o, err := r.examine(ctx, k, now)
+	if err != nil {
+		r.schedule.failed(k, now, r.c.cfg.Interval)
+		return false, err
+	}
+	r.schedule.examined(k, o, now)
+	return true, nil
+}
+
+// examine decides about each blob of a slice.
+func (r *sweeper) examine(ctx context.Context, k slice, now int64) (outcome, error) {
+	if err := r.c.store(ctx); err != nil {
+		return outcome{}, err
+	}
+	var mu sync.Mutex // guards o and dead while workers run
+	var o outcome
+	var dead []doom
+	workers, wctx := errgroup.WithContext(ctx)
+	workers.SetLimit(r.c.cfg.Workers)
+	listed := 0
+	var broken error
+	for info, err := range r.c.deps.Blobs.List(ctx, k.prefix()) {
+		if err == nil && wctx.Err() == nil {
+			if listed++; listed%1000 == 0 {
+				err = r.c.store(ctx)
+			}
+		}
+		if err != nil || wctx.Err() != nil {
+			broken = err
+			break
+		}
+		workers.Go(func() error {
+			if r.dooms.has(info.Key) {
+				return nil
+			}
+			v, err := r.look(wctx, info)
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case v.gone:
+			case !v.dead:
+				r.stays(&o, v, now)
+			case r.dooms.room() <= len(dead):
+				o.cut = true
+			default:
+				dead = append(dead, doom{key: info.Key, size: info.Size, slice: k, kind: v.kind})
+			}
+			return nil
+		})
+	}
+	err := workers.Wait()
+	if err == nil {
+		err = broken
+	}
+	if len(dead) > 0 {
+		// A reader may have taken a pointer up to the moment that its blob was found dead, and a slice may take long.
+		found, terr := r.c.now(ctx)
+		if terr != nil {
+			return outcome{}, errors.Join(err, terr) // they are found again
+		}
+		for _, d := range dead {
+			d.found, d.notBefore = found, found+r.c.cfg.Linger.Microseconds()
+			r.dooms.add(d)
+		}
+		o.doomed = len(dead)
+	}
+	if err != nil {
+		// What was doomed stays so; the slice is examined again, and knows them.
+		r.schedule.doom(k, o.doomed)
+		return outcome{}, fmt.Errorf("examine %s: %w", k.prefix(), err)
+	}
+	return o, nil
+}
+
+// stays adds the verdict about a blob that stays to the outcome of its slice.
+func (r *sweeper) stays(o *outcome, v verdict, now int64) {
+	if v.due == 0 {
+		v.due = now + r.c.cfg.SweepInterval.Microseconds()
+	}
+	if o.left == 0 || v.due < o.due {
+		o.due = v.due
+	}
+	o.left++
+}
+
+// look decides about a blob. One that nobody can decide about is kept, and counted.
+func (r *sweeper) look(ctx context.Context, info blob.Info) (verdict, error) {
+	_, id, err := pointer.ParseKey(info.Key)
+	if err != nil || id.Time() >= r.boundary {
+		return verdict{}, nil //nolint:nilerr // not a blob of ours; or it may still be appended
+	}
+	if err := r.c.storeN(ctx, 2); err != nil {
+		return verdict{}, err
+	}
+	footer, err := layout.ReadFooter(ctx, r.c.deps.Blobs, info.Key)
+	reason := ""
+	switch {
+	case errors.Is(err, blob.ErrNotFound):
+		return verdict{gone: true}, nil
+	case errors.Is(err, layout.ErrDamaged):
+		reason = reasonDamaged
+	case errors.Is(err, layout.ErrVersion):
+		reason = reasonNewer
+	case err != nil:
+		return verdict{}, err
+	}
+	var v verdict
+	if reason == "" {
+		if v, err = judge(ctx, r.c.deps.Log, r.c.index, footer, r.retention); err != nil {
+			return verdict{}, err
+		}
+		r.c.metrics.examined.Inc()
+		if v.unknown {
+			reason, err = reasonUnknown, errors.New("its writer had an epoch that the metadata engine never gave out: another cell's, or the engine was restored")
+		}
+	}
+	if reason != "" {
+		r.c.metrics.kept.WithLabelValues(reason).Inc()
+		r.c.log.WarnContext(ctx, "a blob is kept since nobody can say whether it is needed", "key", info.Key, "bytes", info.Size, "reason", reason, "error", err)
+	}
+	return v, nil
+}
+
+// retention is how long a category's records live, 0 when it is not known.
+func (r *sweeper) retention(category uint32) time.Duration {
+	cat, ok := r.c.deps.Categories.ByID(category)
+	if !ok {
+		return 0
+	}
+	if d := cat.GetRetention().AsDuration(); d > 0 {
+		return d
+	}
+	return pointer.DefaultRetention
+}
+
+// delete deletes doomed blobs whose time has come, as many as there are workers. It reports whether there were any.
+func (r *sweeper) delete(ctx context.Context, now int64) (bool, error) {
+	batch := r.dooms.due(now, r.c.cfg.Workers)
+	if len(batch) == 0 {
+		return false, nil
+	}
+	gone := make([]bool, len(batch))
+	var workers errgroup.Group
+	for i, d := range batch {
+		workers.Go(func() error {
+			if err := r.c.store(ctx); err != nil {
+				return err
+			}
+			if err := r.c.spend(ctx, d.size); err != nil {
+				return err
+			}
+			if err := r.c.deps.Blobs.Delete(ctx, d.key); err != nil {
+				return fmt.Errorf("delete: %w", err)
+			}
+			gone[i] = true
+			return nil
+		})
+	}
+	err := workers.Wait()
+	for i, d := range batch {
+		if !gone[i] {
+			r.dooms.again(d)
+			continue
+		}
+		r.dooms.done(d)
+		r.schedule.deleted(d.slice)
+		r.c.metrics.collected.WithLabelValues(d.kind).Inc()
+		r.c.metrics.freed.WithLabelValues(d.kind).Add(float64(d.size))
+	}
+	return err == nil, err
+}
+
+// sweepPart is how many blobs a round lists of a sweep.
+const sweepPart = 1000
+
+// sweep lists a part of all blobs when that is due. It reports whether there is more.
+func (r *sweeper) sweep(ctx context.Context, now int64) (bool, error) {
+	if !r.begun {
+		return false, nil
+	}
+	if r.listing == nil && !r.nextListing(ctx, now) {
+		return false, nil
+	}
+	if err := r.c.store(ctx); err != nil {
+		return false, err
+	}
+	for range sweepPart {
+		info, err, ok := r.listing()
+		if err != nil {
+			r.stop()
+			r.listing = nil // the class begins again
+			return false, fmt.Errorf("list class %d: %w", r.listed, err)
+		}
+		if !ok {
+			r.stop()
+			r.listing = nil
+			r.sweptClass(now)
+			return true, nil
+		}
+		class, id, err := pointer.ParseKey(info.Key)
+		if err != nil {
+			r.c.log.DebugContext(ctx, "an object among the blobs is none", "key", info.Key)
+			continue
+		}
+		r.schedule.found(class, id.Time(), now, info.Modified.UnixMicro()-id.Time() > r.c.cfg.Grace.Microseconds())
+	}
+	return true, nil
+}
+
+// nextListing begins to list the next class of a sweep that runs or is due; it reports false when none is.
+func (r *sweeper) nextListing(ctx context.Context, now int64) bool {
+	var class uint32
+	var last int64
+	r.t.change(func(s *state) { class, last = s.SweepClass, s.SweptAt })
+	if class == 0 {
+		if last != 0 && now-last < r.c.cfg.SweepInterval.Microseconds() {
+			return false
+		}
+		class = pointer.RetentionClasses()[0]
+		r.t.change(func(s *state) { s.SweepClass = class })
+	}
+	r.listed = class
+	r.listing, r.stop = iter.Pull2(r.c.deps.Blobs.List(ctx, classPrefix(class)))
+	return true
+}
+
+// sweptClass goes on to the next class, or ends the sweep.
+func (r *sweeper) sweptClass(now int64) {
+	next := uint32(0)
+	for _, class := range pointer.RetentionClasses() {
+		if class > r.listed {
+			next = class
+			break
+		}
+	}
+	r.t.change(func(s *state) {
+		if s.SweepClass = next; next == 0 {
+			s.SweptAt = now
+		}
+	})
+	if next == 0 {
+		r.c.metrics.sweeps.Inc()
+	}
+}
+
+// close ends a listing.
+func (r *sweeper) close() {
+	if r.stop != nil {
+		r.stop()
+		r.listing = nil
+	}
+}

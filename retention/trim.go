@@ -1,0 +1,316 @@
+package retention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/storage/metalog"
+)
+
+// pinSettle is how long pins must have been collected before they are believed to be complete: holders repeat them more often.
+const pinSettle = 30 * time.Second
+
+// maxTrimFailures ends a round: the engine or the control plane is probably away.
+const maxTrimFailures = 5
+
+// maxOldest is up to how many logs of a category are asked for their oldest record to see when it is due again.
+const maxOldest = 64
+
+// trimmer trims logs, and ends those of deleted categories. It belongs to one goroutine.
+type trimmer struct {
+	t        *term
+	c        *Collector
+	schedule *trimming
+	rounds   uint64
+	pins     map[uint32]int64
+	held     map[uint32]bool
+	// fenced are the epochs of sequenced logs that this collector has opened: nobody else can append while they last.
+	fenced map[uint32]uint64
+}
+
+func newTrimmer(t *term) *trimmer {
+	return &trimmer{t: t, c: t.c, schedule: newTrimming(t.c.cfg.Interval), held: map[uint32]bool{}, fenced: map[uint32]uint64{}}
+}
+
+// round trims what is due.
+func (r *trimmer) round(ctx context.Context) (more bool, err error) {
+	if err := r.dropped(ctx); err != nil {
+		return false, err
+	}
+	now, err := r.c.now(ctx)
+	if err != nil {
+		return false, err
+	}
+	if complete, err := r.takePins(ctx); err != nil || !complete {
+		return false, err
+	}
+	r.rounds++
+	r.schedule.sync(r.c.deps.Categories.All(), r.rounds, now)
+	r.c.metrics.trimLag.Set(lagSeconds(r.schedule.queue.oldest(), now))
+	var errs []error
+	for len(errs) < maxTrimFailures && ctx.Err() == nil {
+		id, st, ok := r.schedule.next(now)
+		if !ok {
+			r.c.metrics.trimLag.Set(0)
+			break
+		}
+		if err := r.category(ctx, id, st, now); err != nil {
+			r.schedule.failed(id, now)
+			errs = append(errs, fmt.Errorf("trim category %q: %w", st.name, err))
+		}
+	}
+	return false, errors.Join(errs...)
+}
+
+// takePins reads what readers hold. complete is false while pins may be missing since the control plane has just started.
+func (r *trimmer) takePins(ctx context.Context) (complete bool, err error) {
+	res, err := r.c.deps.Control.ListPins(ctx, &scribev1.ListPinsRequest{})
+	if err != nil {
+		return false, fmt.Errorf("list the readers' pins: %w", err)
+	}
+	r.pins = make(map[uint32]int64, len(res.GetPins()))
+	for _, p := range res.GetPins() {
+		r.pins[p.GetCategory()] = p.GetFrom()
+	}
+	return res.GetAge().AsDuration() >= pinSettle, nil
+}
+
+// category trims one category.
+func (r *trimmer) category(ctx context.Context, id uint32, st *trimState, now int64) error {
+	if err := r.c.index(ctx); err != nil {
+		return err
+	}
+	res, err := r.c.deps.Control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: st.name})
+	if rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY || err == nil && res.GetCategory().GetId() != id {
+		return nil // it was deleted: the list of deleted categories has it
+	}
+	if err != nil {
+		return err
+	}
+	retention := res.GetCategory().GetRetention().AsDuration()
+	if retention <= 0 {
+		retention = pointer.DefaultRetention
+	}
+	at, held, revoked := horizon(now, retention, r.pins[id], r.c.cfg.PinLimit)
+	r.hold(id, held)
+	var seq *sequencing
+	if res.GetCategory().IsSequenced() {
+		seq = &sequencing{r: r, category: id, at: at, least: now - retention.Microseconds() - min(r.c.cfg.PinLimit, retention).Microseconds()}
+	}
+	found, trimmed, err := r.logs(ctx, id, at, seq)
+	if err != nil {
+		return err
+	}
+	found.held = found.held || held
+	if revoked && trimmed > 0 {
+		r.c.metrics.revoked.Inc()
+		r.c.log.InfoContext(ctx, "readers held a category back for too long, it was trimmed under them", "category", st.name, "pointers", trimmed)
+	}
+	if st.lowered > retention {
+		lowered := st.lowered
+		st.lowered = 0
+		// What has expired now was packed for a longer time.
+		r.t.change(func(s *state) {
+			s.recheck(recheck{Class: pointer.RetentionClass(lowered), From: now - lowered.Microseconds() - hours(1), To: at, At: now})
+		})
+	}
+	r.schedule.done(id, retention, found, now)
+	return nil
+}
+
+func (r *trimmer) hold(id uint32, held bool) {
+	if held {
+		r.held[id] = true
+	} else {
+		delete(r.held, id)
+	}
+	r.c.metrics.held.Set(float64(len(r.held)))
+}
+
+// logs trims the logs of a category below a persisted time, and returns how many pointers went. seq is nil where the category is not
+// sequenced.
+func (r *trimmer) logs(ctx context.Context, id uint32, at int64, seq *sequencing) (found looked, trimmed uint64, err error) {
+	if err := r.c.index(ctx); err != nil {
+		return found, 0, err
+	}
+	states, err := r.c.deps.Log.Shards(ctx, id)
+	if err != nil {
+		return found, 0, err
+	}
+	if seq != nil {
+		if states, err = seq.begin(ctx, states); err != nil {
+			return found, 0, err
+		}
+	}
+	var filled []metalog.State
+	for _, st := range states {
+		if st.FirstLSN < st.NextLSN {
+			filled = append(filled, st)
+		}
+	}
+	left := 0
+	for len(filled) > 0 {
+		part := filled[:min(len(filled), metalog.MaxShards)]
+		filled = filled[len(part):]
+		n, gone, err := r.some(ctx, part, at, seq)
+		if err != nil {
+			return found, trimmed, err
+		}
+		trimmed += n
+		left += len(part) - gone
+		for i := range part {
+			if left <= maxOldest && part[i].FirstLSN < part[i].NextLSN {
+				t, err := r.oldest(ctx, part[i])
+				if err != nil {
+					return found, trimmed, err
+				}
+				if found.oldest == 0 || t < found.oldest {
+					found.oldest = t
+				}
+			}
+		}
+	}
+	if seq != nil {
+		if err := seq.settle(ctx); err != nil {
+			return found, trimmed, err
+		}
+		found.held = seq.held
+	}
+	found.empty = left == 0 && !seq.filled()
+	if left > maxOldest {
+		found.oldest = 0
+	}
+	return found, trimmed, nil
+}
+
+// some trims logs below a persisted time, and updates their states.
+func (r *trimmer) some(ctx context.Context, states []metalog.State, at int64, seq *sequencing) (trimmed uint64, emptied int, err error) {
+	ids := make([]record.ShardID, len(states))
+	for i := range states {
+		ids[i] = states[i].Shard
+	}
+	if err := r.c.index(ctx); err != nil {
+		return 0, 0, err
+	}
+	lsns, err := r.c.deps.Log.Seek(ctx, ids, at)
+	if err == nil && seq != nil {
+		err = seq.hold(ctx, ids, lsns)
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	for i := range states {
+		st := &states[i]
+		if lsns[i] > st.FirstLSN {
+			if err := r.c.index(ctx); err != nil {
+				return trimmed, emptied, err
+			}
+			if err := r.c.deps.Log.Trim(ctx, st.Shard, lsns[i]); err != nil {
+				return trimmed, emptied, err
+			}
+			n := uint64(lsns[i] - st.FirstLSN)
+			r.c.metrics.trims.Inc()
+			r.c.metrics.trimmed.Add(float64(n))
+			trimmed += n
+			st.FirstLSN, st.NextLSN = lsns[i], max(lsns[i], st.NextLSN)
+		}
+		if st.FirstLSN == st.NextLSN {
+			emptied++
+		}
+	}
+	return trimmed, emptied, nil
+}
+
+// oldest returns the persisted time of a log's oldest record; 0 when it can't be read.
+func (r *trimmer) oldest(ctx context.Context, st metalog.State) (int64, error) {
+	if err := r.c.index(ctx); err != nil {
+		return 0, err
+	}
+	entries, err := r.c.deps.Log.Read(ctx, st.Shard, st.FirstLSN, 1, 0)
+	if err != nil || len(entries) == 0 {
+		return 0, ctx.Err() // damage is trimmed like all else, when its time has come
+	}
+	return entries[0].Time, nil
+}
+
+// dropped ends the logs of deleted categories, has what they left among the blobs examined, and then forgets them.
+func (r *trimmer) dropped(ctx context.Context) error {
+	for after := uint32(0); ; {
+		res, err := r.c.deps.Control.ListDropped(ctx, &scribev1.ListDroppedRequest{After: after})
+		if err != nil {
+			return fmt.Errorf("list deleted categories: %w", err)
+		}
+		cats := res.GetCategories()
+		if after == 0 {
+			r.c.metrics.dropped.Set(float64(len(cats)))
+		}
+		if len(cats) > 0 {
+			if err := r.erase(ctx, cats); err != nil {
+				return err
+			}
+			after = cats[len(cats)-1].GetId()
+		}
+		if !res.GetMore() || len(cats) == 0 {
+			r.c.metrics.dropped.Set(0)
+			return nil
+		}
+	}
+}
+
+// erase removes the logs of deleted categories.
+func (r *trimmer) erase(ctx context.Context, cats []*scribev1.Category) error {
+	ids := make([]uint32, 0, len(cats))
+	for _, cat := range cats {
+		if err := r.c.index(ctx); err != nil {
+			return err
+		}
+		// The control plane retires it, too; nothing may be appended from here on, whoever was first.
+		if err := r.c.deps.Log.Retire(ctx, cat.GetId()); err != nil {
+			return fmt.Errorf("retire deleted category %q: %w", cat.GetName(), err)
+		}
+		if err := r.c.deps.Log.Erase(ctx, cat.GetId()); err != nil {
+			return fmt.Errorf("erase deleted category %q: %w", cat.GetName(), err)
+		}
+		ids = append(ids, cat.GetId())
+	}
+	now, err := r.c.now(ctx)
+	if err != nil {
+		return err
+	}
+	oldest := map[uint32]int64{}
+	for _, cat := range cats {
+		class := pointer.RetentionClass(cat.GetRetention().AsDuration())
+		if t, ok := oldest[class]; !ok || cat.GetCreatedAt() < t {
+			oldest[class] = cat.GetCreatedAt()
+		}
+	}
+	r.t.change(func(s *state) {
+		for class, from := range oldest {
+			s.recheck(recheck{Class: class, From: max(from-hours(1), now-2*hours(class)), To: now, At: now})
+		}
+	})
+	// First it is durable what remains to be done for them; then they are forgotten.
+	if err := r.t.save(ctx); err != nil {
+		return err
+	}
+	if _, err := r.c.deps.Control.ForgetDropped(ctx, &scribev1.ForgetDroppedRequest{Ids: ids}); err != nil {
+		return fmt.Errorf("forget deleted categories: %w", err)
+	}
+	r.c.metrics.erased.Add(float64(len(ids)))
+	r.c.log.InfoContext(ctx, "the logs of deleted categories were removed", "categories", len(ids))
+	return nil
+}
+
+// lagSeconds is for how long something has been due.
+func lagSeconds(due, now int64) float64 {
+	if due == 0 || due > now {
+		return 0
+	}
+	return time.Duration((now - due) * int64(time.Microsecond)).Seconds()
+}

@@ -1,0 +1,162 @@
+package retention
+
+import (
+	"container/heap"
+	"iter"
+	"time"
+
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// trimming decides which category is looked at when. It does no I/O, and holds some 100 bytes a category. Times are the engine's, in Unix
+// microseconds.
+type trimming struct {
+	interval   time.Duration
+	categories map[uint32]*trimState
+	queue      categoryQueue
+}
+
+type trimState struct {
+	name      string
+	retention time.Duration
+	// queued is the due time of its entry in the queue that counts; 0: none.
+	queued int64
+	// seen is the round in which the view had it.
+	seen uint64
+	// lowered is the retention that it had before it was lowered, until it was trimmed by the new one.
+	lowered time.Duration
+}
+
+func newTrimming(interval time.Duration) *trimming {
+	return &trimming{interval: interval, categories: map[uint32]*trimState{}}
+}
+
+// sync takes over what categories there are. New ones, and those whose retention was lowered, are due at once.
+func (t *trimming) sync(all iter.Seq[*scribev1.Category], round uint64, now int64) {
+	for cat := range all {
+		retention := cat.GetRetention().AsDuration()
+		st := t.categories[cat.GetId()]
+		switch {
+		case st == nil:
+			st = &trimState{name: cat.GetName(), retention: retention}
+			t.categories[cat.GetId()] = st
+			t.put(cat.GetId(), st, now)
+		case retention < st.retention:
+			st.lowered = max(st.lowered, st.retention)
+			t.put(cat.GetId(), st, now)
+		}
+		st.retention, st.seen = retention, round
+	}
+	for id, st := range t.categories {
+		if st.seen != round {
+			delete(t.categories, id) // the list of deleted categories has it
+		}
+	}
+}
+
+func (t *trimming) put(id uint32, st *trimState, due int64) {
+	if st.queued != 0 && st.queued <= due {
+		return
+	}
+	st.queued = due
+	heap.Push(&t.queue, dueCategory{due, id})
+}
+
+// next returns the category that has been due for longest at now. It is not due again before done was called.
+func (t *trimming) next(now int64) (uint32, *trimState, bool) {
+	for len(t.queue) > 0 && t.queue[0].due <= now {
+		d, _ := heap.Pop(&t.queue).(dueCategory) // the queue holds nothing else
+		if st := t.categories[d.id]; st != nil && st.queued == d.due {
+			st.queued = 0
+			return d.id, st, true
+		}
+	}
+	return 0, nil, false
+}
+
+// looked is what a look at a category found.
+type looked struct {
+	// empty: nothing is left in its logs. oldest is the persisted time of the oldest record that is; 0 when that is not known.
+	empty  bool
+	oldest int64
+	// held: pins keep what has expired.
+	held bool
+}
+
+// Bounds of the time between two looks at a category.
+const (
+	maxTrimPause = 10 * time.Minute
+	// maxIdlePause is for categories of which is known when their next record expires. It is how long a change would go unseen that the
+	// view of the categories missed.
+	maxIdlePause = 24 * time.Hour
+)
+
+// done says what was found, and returns when the category is due again: when its oldest record expires, or, where that is not known, after
+// a small part of its retention.
+func (t *trimming) done(id uint32, retention time.Duration, l looked, now int64) int64 {
+	soon := now + max(min(retention/64, maxTrimPause), t.interval).Microseconds()
+	due := soon
+	switch {
+	case l.held:
+		due = now + t.interval.Microseconds()
+	case l.empty: // what is appended from now on expires after this
+		due = now + min(retention, maxIdlePause).Microseconds()
+	case l.oldest != 0:
+		due = min(max(soon, l.oldest+retention.Microseconds()), now+maxIdlePause.Microseconds())
+	}
+	if st := t.categories[id]; st != nil {
+		t.put(id, st, max(due, now+1))
+	}
+	return due
+}
+
+// failed has a category tried again.
+func (t *trimming) failed(id uint32, now int64) {
+	if st := t.categories[id]; st != nil {
+		t.put(id, st, now+max(t.interval, time.Second).Microseconds())
+	}
+}
+
+// horizon returns the time below which a category's records are trimmed at now. pin is the time from which readers need them, 0 for none:
+// it holds the horizon back, by limit and by the retention at most. held says that it does, revoked that it would by more.
+func horizon(now int64, retention time.Duration, pin int64, limit time.Duration) (at int64, held, revoked bool) {
+	at = now - retention.Microseconds()
+	if pin == 0 || pin >= at {
+		return at, false, false
+	}
+	least := at - min(limit, retention).Microseconds()
+	return max(pin, least), true, pin < least
+}
+
+// categoryQueue is a heap of categories by due time.
+type categoryQueue []dueCategory
+
+type dueCategory struct {
+	due int64
+	id  uint32
+}
+
+func (q categoryQueue) Len() int           { return len(q) }
+func (q categoryQueue) Less(i, j int) bool { return q[i].due < q[j].due }
+func (q categoryQueue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+
+// Push implements heap.Interface.
+func (q *categoryQueue) Push(x any) {
+	d, _ := x.(dueCategory) // nothing else is pushed
+	*q = append(*q, d)
+}
+
+// Pop implements heap.Interface.
+func (q *categoryQueue) Pop() any {
+	last := (*q)[len(*q)-1]
+	*q = (*q)[:len(*q)-1]
+	return last
+}
+
+// oldest is the due time of the first entry, 0 for none.
+func (q categoryQueue) oldest() int64 {
+	if len(q) == 0 {
+		return 0
+	}
+	return q[0].due
+}

@@ -1,0 +1,447 @@
+package sqlserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/apache/arrow-go/v18/arrow/flight/flightsql"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/google/uuid"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// maxFlightRequest bounds what a Flight client sends at a time: a query in a ticket.
+const maxFlightRequest = 1 << 20
+
+// ServeFlight answers Flight SQL on l, which it takes over, until the gateway closes. It returns at once; failed yields the error of a
+// listener that stopped by itself.
+func (g *Gateway) ServeFlight(l net.Listener) (failed <-chan error, err error) {
+	sql, err := newFlightSQL(g)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	s := grpc.NewServer(
+		grpc.MaxRecvMsgSize(maxFlightRequest), grpc.MaxConcurrentStreams(1000), grpc.ConnectionTimeout(10*time.Second),
+		grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream),
+		// A client that vanished without closing is noticed after Time + Timeout.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 15 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	)
+	flight.RegisterFlightServiceServer(s, readOnly{flightsql.NewFlightServer(sql)})
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mu.closed {
+		return nil, errors.Join(errClosing, l.Close())
+	}
+	g.mu.flights[s] = struct{}{}
+	ended := make(chan error, 1)
+	g.serving.Go(func() {
+		if err := s.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			ended <- fmt.Errorf("serve Flight SQL on %v: %w", l.Addr(), err)
+		}
+	})
+	return ended, nil
+}
+
+// readOnly refuses uploads before a byte of them is decoded.
+type readOnly struct{ flight.FlightServer }
+
+// DoPut implements flight.FlightServer.
+func (readOnly) DoPut(flight.FlightService_DoPutServer) error {
+	return status.Error(codes.Unimplemented, "nothing can be written or bound: write with the producer, and put values into the query's text")
+}
+
+// DoExchange implements flight.FlightServer.
+func (readOnly) DoExchange(flight.FlightService_DoExchangeServer) error {
+	return status.Error(codes.Unimplemented, "nothing can be exchanged: ask with GetFlightInfo and DoGet")
+}
+
+// unary keeps a bug that one call meets from ending the process.
+func (g *Gateway) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (res any, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = g.panicked(info.FullMethod, v)
+		}
+	}()
+	return next(ctx, req)
+}
+
+func (g *Gateway) panicked(method string, v any) error {
+	g.log.Error("handler panicked", "procedure", method, "panic", v, "stack", string(debug.Stack()))
+	return status.Errorf(codes.Internal, "%s failed with a bug; the server's log has the stack", method)
+}
+
+// stream ends a call whose client takes nothing of what is sent. A send that waits for the client ends only with its stream, and that with
+// the return of this function, so the handler runs beside it.
+func (g *Gateway) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	watched := &watchedStream{ServerStream: s, timeout: g.cfg.StallTimeout, stalled: make(chan struct{}, 1)}
+	done := make(chan error, 1)
+	g.serving.Go(func() {
+		defer func() {
+			if v := recover(); v != nil {
+				done <- g.panicked(info.FullMethod, v)
+			}
+		}()
+		done <- next(srv, watched)
+	})
+	select {
+	case err := <-done:
+		return err
+	case <-watched.stalled:
+		g.metrics.stalled.Inc()
+		return status.Errorf(codes.DeadlineExceeded, "the client took nothing for %v", g.cfg.StallTimeout)
+	}
+}
+
+type watchedStream struct {
+	grpc.ServerStream
+	timeout time.Duration
+	stalled chan struct{}
+}
+
+// SendMsg implements grpc.ServerStream.
+func (s *watchedStream) SendMsg(m any) error {
+	t := time.AfterFunc(s.timeout, func() { s.stalled <- struct{}{} })
+	defer t.Stop()
+	return s.ServerStream.SendMsg(m)
+}
+
+// flightSQL answers the commands of Flight SQL.
+type flightSQL struct {
+	flightsql.BaseServer
+	g *Gateway
+}
+
+// ticketMagic begins the handles of queries; the digit is the version of the JSON behind it.
+const ticketMagic = "SCRQ1"
+
+// ticket is a query as clients carry it around.
+type ticket struct {
+	ID      string `json:"id,omitempty"`
+	SQL     string `json:"sql"`
+	From    string `json:"from,omitempty"`
+	To      string `json:"to,omitempty"`
+	Follow  string `json:"follow,omitempty"`
+	Limit   string `json:"limit,omitempty"`
+	Timeout string `json:"timeout,omitempty"`
+}
+
+// newTicket is the ticket of a request. Times that were given as ages are fixed.
+func newTicket(r *Request) ticket {
+	t := ticket{SQL: r.SQL}
+	switch r.From.At {
+	case StartEarliest:
+		t.From = "earliest"
+	case StartLatest:
+		t.From = "latest"
+	case StartTime:
+		t.From = r.From.Time.UTC().Format(time.RFC3339Nano)
+	default:
+	}
+	if !r.To.IsZero() {
+		t.To = r.To.UTC().Format(time.RFC3339Nano)
+	}
+	if r.Follow {
+		t.Follow = "1"
+	}
+	if r.Limit >= 0 {
+		t.Limit = strconv.FormatInt(r.Limit, 10)
+	}
+	if r.Timeout > 0 {
+		t.Timeout = r.Timeout.String()
+	}
+	return t
+}
+
+func (t ticket) encode() []byte {
+	text, _ := json.Marshal(t)
+	return append([]byte(ticketMagic), text...)
+}
+
+// decodeTicket reads a handle, which may come from anywhere.
+func decodeTicket(handle []byte, now time.Time) (ticket, *Request, error) {
+	var t ticket
+	text, ok := strings.CutPrefix(string(handle), ticketMagic)
+	if !ok || len(handle) > maxBody || json.Unmarshal([]byte(text), &t) != nil {
+		return t, nil, errorf(KindInvalid, "the ticket or handle is none of this version of scribe: ask with GetFlightInfo")
+	}
+	req, err := t.request(now)
+	return t, req, err
+}
+
+func (t ticket) request(now time.Time) (*Request, error) {
+	r := &Request{}
+	values := map[string]string{"sql": t.SQL, "from": t.From, "to": t.To, "follow": t.Follow, "limit": t.Limit, "timeout": t.Timeout}
+	return r, r.fill(func(name string) string { return values[name] }, now)
+}
+
+// headerPrefix begins the names of call headers that say what the text of a query can't.
+const headerPrefix = "scribe-"
+
+// requested is the request of a statement: its text, and the call's headers.
+func (f *flightSQL) requested(ctx context.Context, text string) (*Request, error) {
+	headers, _ := metadata.FromIncomingContext(ctx)
+	t := ticket{SQL: text}
+	for name, to := range map[string]*string{"from": &t.From, "to": &t.To, "follow": &t.Follow, "limit": &t.Limit, "timeout": &t.Timeout} {
+		if v := headers.Get(headerPrefix + name); len(v) > 0 {
+			*to = v[len(v)-1]
+		}
+	}
+	return t.request(f.g.now())
+}
+
+func client(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok {
+		return p.Addr.String()
+	}
+	return ""
+}
+
+// schema binds a query to learn its columns.
+func (f *flightSQL) schema(ctx context.Context, req *Request) (*arrow.Schema, error) {
+	q := &query{api: apiFlight, client: client(ctx), req: req, quiet: true}
+	if err := f.g.begin(ctx, q); err != nil {
+		return nil, err
+	}
+	s := q.result.Schema()
+	q.end(nil)
+	return s, nil
+}
+
+// info is what GetFlightInfo answers for a query.
+func (f *flightSQL) info(ctx context.Context, req *Request, desc *flight.FlightDescriptor) (*flight.FlightInfo, error) {
+	s, err := f.schema(ctx, req)
+	if err != nil {
+		return nil, rpcError(err)
+	}
+	t := newTicket(req)
+	t.ID = uuid.NewString()
+	bytes, err := flightsql.CreateStatementQueryTicket(t.encode())
+	if err != nil {
+		return nil, err
+	}
+	return described(s, bytes, desc), nil
+}
+
+// described is an answer of unknown length that is asked for at the same server.
+func described(s *arrow.Schema, ticket []byte, desc *flight.FlightDescriptor) *flight.FlightInfo {
+	return &flight.FlightInfo{
+		Schema: flight.SerializeSchema(s, memory.DefaultAllocator), FlightDescriptor: desc, TotalRecords: -1, TotalBytes: -1,
+		Endpoint: []*flight.FlightEndpoint{{Ticket: &flight.Ticket{Ticket: ticket}}},
+	}
+}
+
+// GetFlightInfoStatement implements flightsql.Server.
+func (f *flightSQL) GetFlightInfoStatement(ctx context.Context, cmd flightsql.StatementQuery, desc *flight.FlightDescriptor) (*flight.FlightInfo, error) {
+	req, err := f.requested(ctx, cmd.GetQuery())
+	if err != nil {
+		return nil, rpcError(err)
+	}
+	return f.info(ctx, req, desc)
+}
+
+// GetSchemaStatement implements flightsql.Server.
+func (f *flightSQL) GetSchemaStatement(ctx context.Context, cmd flightsql.StatementQuery, _ *flight.FlightDescriptor) (*flight.SchemaResult, error) {
+	req, err := f.requested(ctx, cmd.GetQuery())
+	if err != nil {
+		return nil, rpcError(err)
+	}
+	return f.schemaResult(ctx, req)
+}
+
+func (f *flightSQL) schemaResult(ctx context.Context, req *Request) (*flight.SchemaResult, error) {
+	s, err := f.schema(ctx, req)
+	if err != nil {
+		return nil, rpcError(err)
+	}
+	return &flight.SchemaResult{Schema: flight.SerializeSchema(s, memory.DefaultAllocator)}, nil
+}
+
+// DoGetStatement implements flightsql.Server.
+func (f *flightSQL) DoGetStatement(ctx context.Context, t flightsql.StatementQueryTicket) (*arrow.Schema, <-chan flight.StreamChunk, error) {
+	return f.answer(ctx, t.GetStatementHandle())
+}
+
+// CreatePreparedStatement implements flightsql.Server. A prepared statement is its text: the server keeps nothing of it.
+func (f *flightSQL) CreatePreparedStatement(
+	ctx context.Context, cmd flightsql.ActionCreatePreparedStatementRequest,
+) (res flightsql.ActionCreatePreparedStatementResult, err error) {
+	req, err := f.requested(ctx, cmd.GetQuery())
+	if err != nil {
+		return res, rpcError(err)
+	}
+	if res.DatasetSchema, err = f.schema(ctx, req); err != nil {
+		return res, rpcError(err)
+	}
+	res.Handle = newTicket(req).encode()
+	return res, nil
+}
+
+// ClosePreparedStatement implements flightsql.Server.
+func (f *flightSQL) ClosePreparedStatement(context.Context, flightsql.ActionClosePreparedStatementRequest) error {
+	return nil
+}
+
+// GetFlightInfoPreparedStatement implements flightsql.Server.
+func (f *flightSQL) GetFlightInfoPreparedStatement(
+	ctx context.Context, cmd flightsql.PreparedStatementQuery, desc *flight.FlightDescriptor,
+) (*flight.FlightInfo, error) {
+	_, req, err := decodeTicket(cmd.GetPreparedStatementHandle(), f.g.now())
+	if err != nil {
+		return nil, rpcError(err)
+	}
+	return f.info(ctx, req, desc)
+}
+
+// GetSchemaPreparedStatement implements flightsql.Server.
+func (f *flightSQL) GetSchemaPreparedStatement(
+	ctx context.Context, cmd flightsql.PreparedStatementQuery, _ *flight.FlightDescriptor,
+) (*flight.SchemaResult, error) {
+	_, req, err := decodeTicket(cmd.GetPreparedStatementHandle(), f.g.now())
+	if err != nil {
+		return nil, rpcError(err)
+	}
+	return f.schemaResult(ctx, req)
+}
+
+// DoGetPreparedStatement implements flightsql.Server.
+func (f *flightSQL) DoGetPreparedStatement(ctx context.Context, cmd flightsql.PreparedStatementQuery) (*arrow.Schema, <-chan flight.StreamChunk, error) {
+	return f.answer(ctx, cmd.GetPreparedStatementHandle())
+}
+
+// answer runs the query of a handle.
+func (f *flightSQL) answer(ctx context.Context, handle []byte) (*arrow.Schema, <-chan flight.StreamChunk, error) {
+	t, req, err := decodeTicket(handle, f.g.now())
+	if err != nil {
+		return nil, nil, rpcError(err)
+	}
+	q := &query{api: apiFlight, client: client(ctx), req: req, id: t.ID}
+	if err := f.g.begin(ctx, q); err != nil {
+		return nil, nil, rpcError(err)
+	}
+	out := make(chan flight.StreamChunk)
+	f.g.serving.Go(func() {
+		defer close(out)
+		err := q.send(out)
+		q.end(err)
+		if err != nil {
+			select {
+			case out <- flight.StreamChunk{Err: rpcError(err)}:
+			case <-ctx.Done():
+			}
+		}
+	})
+	return q.result.Schema(), out, nil
+}
+
+// send hands on the whole answer.
+func (q *query) send(out chan<- flight.StreamChunk) error {
+	for {
+		batch, err := q.fetch()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		q.bytes += q.handed
+		select {
+		case out <- flight.StreamChunk{Data: batch}:
+		case <-q.ctx.Done():
+			batch.Release()
+			if err := q.ended(); !errors.Is(err, io.EOF) {
+				return err
+			}
+			return nil
+		}
+	}
+}
+
+// CancelFlightInfo implements flightsql.Server: it ends the query that was asked for with the ticket of info, if it runs here.
+func (f *flightSQL) CancelFlightInfo(_ context.Context, req *flight.CancelFlightInfoRequest) (result flight.CancelFlightInfoResult, err error) {
+	result.Status = flight.CancelStatusNotCancellable
+	for _, e := range req.GetInfo().GetEndpoint() {
+		var cancelled bool
+		if cancelled, err = f.cancel(e.GetTicket()); err != nil {
+			return // naked: the result must not be copied
+		}
+		if cancelled {
+			result.Status = flight.CancelStatusCancelled
+		}
+	}
+	return
+}
+
+// cancel ends the query of a ticket, and reports whether it ran.
+func (f *flightSQL) cancel(t *flight.Ticket) (bool, error) {
+	cmd, err := flightsql.GetStatementQueryTicket(t)
+	if err != nil {
+		return false, status.Errorf(codes.InvalidArgument, "the ticket: %v", err)
+	}
+	of, _, err := decodeTicket(cmd.GetStatementHandle(), f.g.now())
+	if err != nil {
+		return false, rpcError(err)
+	}
+	return f.g.cancel(of.ID), nil
+}
+
+// cancel ends the queries of an id.
+func (g *Gateway) cancel(id string) (found bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for q := range g.mu.running {
+		if id != "" && q.id == id {
+			q.cancel(context.Canceled)
+			found = true
+		}
+	}
+	return found
+}
+
+// rpcError is an error as a gRPC status, whose message has everything that a person needs.
+func rpcError(err error) error {
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		return status.Error(codes.Internal, err.Error())
+	}
+	code := codes.Internal
+	switch e.Kind {
+	case KindInvalid, KindTooLarge:
+		code = codes.InvalidArgument
+	case KindUnknown:
+		code = codes.NotFound
+	case KindLimit, KindBusy:
+		code = codes.ResourceExhausted
+	case KindUnavailable:
+		code = codes.Unavailable
+	case KindTimeout:
+		code = codes.DeadlineExceeded
+	case KindCancelled:
+		code = codes.Canceled
+	default:
+	}
+	s := status.New(code, e.Error())
+	if e.RetryAfter > 0 {
+		if with, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(e.RetryAfter)}); err == nil {
+			s = with
+		}
+	}
+	return s.Err()
+}

@@ -1,0 +1,379 @@
+package sqlserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/apache/arrow-go/v18/arrow/flight/flightsql"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"pgregory.net/rapid"
+)
+
+// flightClient serves Flight SQL, too, and returns a client, and a context for its calls.
+func (s *site) flightClient() (*flightsql.Client, context.Context) {
+	s.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := s.ServeFlight(l); err != nil {
+		s.t.Fatal(err)
+	}
+	c, err := flightsql.NewClient(l.Addr().String(), nil, nil, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = c.Close() })
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	s.t.Cleanup(cancel)
+	return c, ctx
+}
+
+// table reads the answer that an info describes, as text.
+func table(ctx context.Context, t *testing.T, c *flightsql.Client, info *flight.FlightInfo) (rows [][]string, err error) {
+	t.Helper()
+	if n := len(info.GetEndpoint()); n != 1 {
+		t.Fatalf("%d endpoints", n)
+	}
+	r, err := c.DoGet(ctx, info.GetEndpoint()[0].GetTicket())
+	if err != nil {
+		return nil, err
+	}
+	defer r.Release()
+	if want, err := flight.DeserializeSchema(info.GetSchema(), memory.DefaultAllocator); err != nil || !want.Equal(r.Schema()) {
+		t.Errorf("the info has the schema %v, the answer %v; %v", want, r.Schema(), err)
+	}
+	for r.Next() {
+		for i := range int(r.RecordBatch().NumRows()) {
+			row := make([]string, r.RecordBatch().NumCols())
+			for j := range row {
+				row[j] = r.RecordBatch().Column(j).ValueStr(i)
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows, r.Err()
+}
+
+func TestFlightStatement(t *testing.T) {
+	r := &runner{query: batches(3, 2, nil)}
+	s := serve(t, r, nil)
+	c, ctx := s.flightClient()
+	ctx = metadata.AppendToOutgoingContext(ctx, "scribe-from", "1h", "scribe-limit", "6")
+	asked := time.Now()
+	info, err := c.Execute(ctx, "SELECT * FROM access")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := table(t.Context(), t, c, info) // without the headers: the ticket has them
+	if err != nil || len(rows) != 6 || rows[5][0] != "5" || rows[5][1] != "some text" || rows[3][1] != array.NullValueStr {
+		t.Errorf("%v, %v", rows, err)
+	}
+	got := r.last()
+	if got.SQL != "SELECT * FROM access" || got.Limit != 6 || got.From.At != StartTime || asked.Sub(got.From.Time).Round(time.Minute) != time.Hour {
+		t.Errorf("asked %+v", got)
+	}
+	res, err := c.GetExecuteSchema(ctx, "SELECT * FROM access")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if schema, err := flight.DeserializeSchema(res.GetSchema(), memory.DefaultAllocator); err != nil || !schema.Equal(numbered) {
+		t.Errorf("%v, %v", schema, err)
+	}
+	s.counted(apiFlight, resultOK, 1) // schemas are no answers
+	if n := testutil.ToFloat64(s.metrics.bytes.WithLabelValues(apiFlight)); n == 0 {
+		t.Error("no bytes were counted")
+	}
+}
+
+func TestFlightPrepared(t *testing.T) {
+	s := serve(t, &runner{query: batches(3, 2, nil)}, nil)
+	c, ctx := s.flightClient()
+	p, err := c.Prepare(ctx, "SELECT * FROM access")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !p.DatasetSchema().Equal(numbered) {
+		t.Errorf("schema %v", p.DatasetSchema())
+	}
+	for range 2 {
+		info, err := p.Execute(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rows, err := table(ctx, t, c, info); err != nil || len(rows) != 6 {
+			t.Errorf("%v, %v", rows, err)
+		}
+	}
+	if err := p.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	// Nothing can be bound.
+	p, err = c.Prepare(ctx, "SELECT * FROM access")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.SetParameters(batchFrom(0, 1, "x"))
+	if _, err := p.Execute(ctx); err == nil {
+		t.Error("values were bound")
+	}
+}
+
+func TestFlightErrors(t *testing.T) {
+	place := &Error{Kind: KindInvalid, Message: "no such column", Line: 1, Column: 8, Position: 7, Caret: "SELECT x\n       ^", Hint: "look"}
+	for name, e := range map[string]struct {
+		err  error
+		code codes.Code
+	}{
+		"invalid":     {place, codes.InvalidArgument},
+		"unknown":     {errorf(KindUnknown, "no category"), codes.NotFound},
+		"limit":       {errorf(KindLimit, "too many groups"), codes.ResourceExhausted},
+		"unavailable": {errorf(KindUnavailable, "away"), codes.Unavailable},
+		"other":       {errors.New("boom"), codes.Internal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &runner{query: func(context.Context, *Request) (Result, error) { return nil, e.err }}
+			s := serve(t, r, nil)
+			c, ctx := s.flightClient()
+			_, err := c.Execute(ctx, "SELECT x")
+			if status.Code(err) != e.code {
+				t.Errorf("bound: %v", err)
+			}
+			if errors.Is(e.err, place) && !strings.Contains(err.Error(), "no such column\nSELECT x\n       ^\nHINT: look") {
+				t.Errorf("got %v", err)
+			}
+			r.query = batches(2, 2, e.err)
+			info, err := c.Execute(ctx, "SELECT x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rows, err := table(ctx, t, c, info); status.Code(err) != e.code || len(rows) != 4 {
+				t.Errorf("on the way: %d rows, %v", len(rows), err)
+			}
+		})
+	}
+	s := serve(t, &runner{query: batches(1, 1, nil)}, nil)
+	c, ctx := s.flightClient()
+	for name, handle := range map[string][]byte{"foreign": []byte("x"), "cut": []byte(ticketMagic + `{"sql":`), "long": []byte(ticketMagic + `"` + strings.Repeat("x", maxBody))} {
+		ticket, err := flightsql.CreateStatementQueryTicket(handle)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, err := c.DoGet(ctx, &flight.Ticket{Ticket: ticket}); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v", name, err)
+			r.Release()
+		}
+	}
+	if _, err := c.Execute(ctx, strings.Repeat("x", MaxText+1)); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("a long query: %v", err)
+	}
+	if _, err := c.Execute(metadata.AppendToOutgoingContext(ctx, "scribe-from", "noon"), "x"); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("a bad header: %v", err)
+	}
+	// What is written or bound is refused before anything is read: who still sends, as ExecuteUpdate, may learn only that the stream is over.
+	put, err := c.Client.DoPut(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := put.Recv(); status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "put values into the query") {
+		t.Errorf("a write: %v", err)
+	}
+}
+
+func TestFlightTooMany(t *testing.T) {
+	ended := make(chan struct{})
+	s := serve(t, &runner{query: hanging(ended)}, func(c *Config) { c.MaxQueries, c.MaxFollows = 1, 0 })
+	c, ctx := s.flightClient()
+	info, err := c.Execute(ctx, "SELECT 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.DoGet(ctx, info.GetEndpoint()[0].GetTicket())
+	if err != nil || !r.Next() {
+		t.Fatal(err)
+	}
+	_, err = c.Execute(ctx, "SELECT 1")
+	if details := status.Convert(err).Details(); status.Code(err) != codes.ResourceExhausted || len(details) != 1 || details[0].(*errdetails.RetryInfo).GetRetryDelay().AsDuration() == 0 {
+		t.Errorf("%v with %v", err, details)
+	}
+	// Who asked may end it from elsewhere.
+	res, err := c.CancelFlightInfo(ctx, &flight.CancelFlightInfoRequest{Info: info})
+	if err != nil || res.GetStatus() != flight.CancelStatusCancelled {
+		t.Errorf("%v, %v", res.GetStatus(), err)
+	}
+	<-ended
+	if r.Next() || status.Code(r.Err()) != codes.Canceled {
+		t.Errorf("cancelled: %v", r.Err())
+	}
+	r.Release()
+	if res, err := c.CancelFlightInfo(ctx, &flight.CancelFlightInfoRequest{Info: info}); err != nil || res.GetStatus() != flight.CancelStatusNotCancellable {
+		t.Errorf("again: %v, %v", res.GetStatus(), err)
+	}
+}
+
+// TestFlightGone: a client that goes away ends its query at once; one that takes nothing does so in time.
+func TestFlightGone(t *testing.T) {
+	ended := make(chan struct{})
+	rn := &runner{query: hanging(ended)}
+	s := serve(t, rn, nil)
+	c, ctx := s.flightClient()
+	info, err := c.Execute(ctx, "SELECT 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	callCtx, cancel := context.WithCancel(ctx)
+	r, err := c.DoGet(callCtx, info.GetEndpoint()[0].GetTicket())
+	if err != nil || !r.Next() {
+		t.Fatal(err)
+	}
+	cancel()
+	<-ended
+	r.Release()
+	s.counted(apiFlight, "cancelled", 1)
+
+	s = serve(t, &runner{query: endless(4000, 1000)}, func(c *Config) { c.StallTimeout = time.Second })
+	c, ctx = s.flightClient()
+	if info, err = c.Execute(ctx, "SELECT 1"); err != nil {
+		t.Fatal(err)
+	}
+	slow, err := c.DoGet(ctx, info.GetEndpoint()[0].GetTicket())
+	switch {
+	case err == nil:
+		defer slow.Release()
+	case status.Code(err) != codes.DeadlineExceeded: // a busy machine's client may not even have taken the schema
+		t.Fatal(err)
+	}
+	s.await(func() bool { return testutil.ToFloat64(s.metrics.stalled) == 1 })
+	s.counted(apiFlight, "cancelled", 1)
+}
+
+func TestFlightLarge(t *testing.T) {
+	s := serve(t, &runner{query: func(ctx context.Context, _ *Request) (Result, error) {
+		left := 1
+		return &result{next: func() (arrow.RecordBatch, error) {
+			if left--; left < 0 {
+				return nil, io.EOF
+			}
+			return batchFrom(0, 20_000, strings.Repeat("x", 1000)), nil // five times what gRPC's clients take at once
+		}}, nil
+	}}, nil)
+	c, ctx := s.flightClient()
+	info, err := c.Execute(ctx, "SELECT 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rows, err := table(ctx, t, c, info); err != nil || len(rows) != 20_000 || rows[19_999][0] != "19999" {
+		t.Errorf("%d rows, %v", len(rows), err)
+	}
+}
+
+func TestFlightCatalog(t *testing.T) {
+	r := &runner{tables: []Table{{"nginx.status", numbered}, {"access", numbered}, {"access2", numbered}}}
+	s := serve(t, r, nil)
+	c, ctx := s.flightClient()
+	names := func(opts *flightsql.GetTablesOpts) (out []string) {
+		t.Helper()
+		info, err := c.GetTables(ctx, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows, err := table(ctx, t, c, info)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range rows {
+			if row[0] != "" || row[1] != "" || row[3] != "TABLE" {
+				t.Errorf("%v", row)
+			}
+			out = append(out, row[2])
+		}
+		return out
+	}
+	for _, g := range []struct {
+		opts *flightsql.GetTablesOpts
+		want string
+	}{
+		{&flightsql.GetTablesOpts{}, "access access2 nginx.status"},
+		{&flightsql.GetTablesOpts{IncludeSchema: true}, "access access2 nginx.status"},
+		{&flightsql.GetTablesOpts{TableNameFilterPattern: new("access_")}, "access2"},
+		{&flightsql.GetTablesOpts{TableNameFilterPattern: new("%s%")}, "access access2 nginx.status"},
+		{&flightsql.GetTablesOpts{TableTypes: []string{"VIEW"}}, ""},
+		{&flightsql.GetTablesOpts{TableTypes: []string{"VIEW", "TABLE"}, Catalog: new(""), DbSchemaFilterPattern: new("%")}, "access access2 nginx.status"},
+		{&flightsql.GetTablesOpts{Catalog: new("other")}, ""},
+		{&flightsql.GetTablesOpts{DbSchemaFilterPattern: new("public")}, ""},
+	} {
+		if got := strings.Join(names(g.opts), " "); got != g.want {
+			t.Errorf("%+v: got %q", g.opts, got)
+		}
+	}
+	info, err := c.GetTables(ctx, &flightsql.GetTablesOpts{IncludeSchema: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := c.DoGet(ctx, info.GetEndpoint()[0].GetTicket())
+	if err != nil || !in.Next() {
+		t.Fatal(err)
+	}
+	if got, err := flight.DeserializeSchema(in.RecordBatch().Column(4).(*array.Binary).Value(0), memory.DefaultAllocator); err != nil || !got.Equal(numbered) {
+		t.Errorf("%v, %v", got, err)
+	}
+	in.Release()
+	for name, ask := range map[string]func() (*flight.FlightInfo, error){
+		"[[]]":      func() (*flight.FlightInfo, error) { return c.GetCatalogs(ctx) },
+		"[[ ]]":     func() (*flight.FlightInfo, error) { return c.GetDBSchemas(ctx, &flightsql.GetDBSchemasOpts{}) },
+		"[[TABLE]]": func() (*flight.FlightInfo, error) { return c.GetTableTypes(ctx) },
+	} {
+		info, err := ask()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rows, err := table(ctx, t, c, info); err != nil || fmt.Sprint(rows) != name {
+			t.Errorf("got %v, %v, want %s", rows, err, name)
+		}
+	}
+	info, err = c.GetSqlInfo(ctx, []flightsql.SqlInfo{flightsql.SqlInfoFlightSqlServerName, flightsql.SqlInfoFlightSqlServerVersion})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rows, err := table(ctx, t, c, info); err != nil || len(rows) != 2 || !strings.Contains(rows[0][1], "Scribe") || !strings.Contains(rows[1][1], "test") {
+		t.Errorf("%v, %v", rows, err)
+	}
+}
+
+// TestLike compares with the obvious definition.
+func TestLike(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		letters := rapid.SliceOfN(rapid.SampledFrom([]rune("ab%_é")), 0, 8)
+		text, pattern := letters.Draw(t, "text"), letters.Draw(t, "pattern")
+		var slow func(text, pattern []rune) bool
+		slow = func(text, pattern []rune) bool {
+			if len(pattern) == 0 {
+				return len(text) == 0
+			}
+			if pattern[0] == '%' {
+				return slow(text, pattern[1:]) || len(text) > 0 && slow(text[1:], pattern)
+			}
+			return len(text) > 0 && (pattern[0] == '_' || pattern[0] == text[0]) && slow(text[1:], pattern[1:])
+		}
+		if got, want := like(string(text), string(pattern)), slow(slices.Clone(text), pattern); got != want {
+			t.Fatalf("like(%q, %q) = %v", string(text), string(pattern), got)
+		}
+	})
+}

@@ -1,0 +1,257 @@
+package sqlserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/util"
+)
+
+const (
+	// sliceBytes is about how much is written at a time, and what clients of Flight get in one message; the ones of ADBC take 16 MiB.
+	sliceBytes = 2 << 20
+	// sliceRows bounds it, too: text may be far larger than what it was made from.
+	sliceRows = 64 << 10
+)
+
+// query is one that has been asked. It is used by one goroutine at a time, but for cancel.
+type query struct {
+	g      *Gateway
+	api    string
+	client string
+	req    *Request
+	id     string // by which a client may cancel it; may be empty
+	began  time.Time
+	ctx    context.Context //nolint:containedctx // the query's life
+	cancel context.CancelCauseFunc
+	stop   context.CancelFunc // of the deadline
+	result Result             // nil until it is bound
+
+	rest   arrow.RecordBatch // of the last batch, what was not handed out
+	offset int64
+	rows   int64 // handed out
+	handed int64 // about the bytes of the last slice
+	bytes  int64 // written, for the metrics
+	quiet  bool  // only its schema was wanted: it is not counted as an answer
+}
+
+// begin admits a query and binds it. An error has been counted and logged; without one the caller calls end.
+func (g *Gateway) begin(ctx context.Context, q *query) error {
+	q.g, q.began = g, g.now()
+	limit := g.cfg.MaxTime
+	if q.req.Follow {
+		limit = g.cfg.MaxFollowTime
+	}
+	q.req.Memory = g.cfg.QueryMemory
+	q.ctx, q.cancel = context.WithCancelCause(ctx)
+	q.stop = func() {}
+	if limit = least(limit, q.req.Timeout); limit > 0 {
+		q.ctx, q.stop = context.WithTimeoutCause(q.ctx, limit, errTimeout)
+	}
+	err := q.bind()
+	if err != nil {
+		q.end(err)
+	}
+	return err
+}
+
+// least is the lesser of two bounds of which 0 is none.
+func least(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+func (q *query) bind() error {
+	switch {
+	case q.req.SQL == "":
+		return &Error{Kind: KindInvalid, Message: "there is no query", Hint: "give one as sql=SELECT ..., or as the body of a POST"}
+	case len(q.req.SQL) > MaxText:
+		return errorf(KindTooLarge, "the query has %d bytes, at most %d are allowed", len(q.req.SQL), MaxText)
+	}
+	if err := q.g.admit(q); err != nil {
+		return err
+	}
+	q.g.log.Debug("query begins", "api", q.api, "client", q.client, "text", q.req.SQL)
+	return q.rescued(func() (err error) {
+		if q.result, err = q.g.deps.Runner.Query(q.ctx, q.req); err != nil {
+			q.result = nil
+			return q.told(err)
+		}
+		return nil
+	})
+}
+
+// rescued turns a panic into an error: a bug that one query meets must not end the others.
+func (q *query) rescued(fn func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			q.g.log.Error("a query panicked", "api", q.api, "panic", v, "stack", string(debug.Stack()))
+			err = errorf(KindInternal, "the query met a bug; the server's log has the stack")
+		}
+	}()
+	return fn()
+}
+
+// told is what a client is told of an error: why the query ended, if it was ended.
+func (q *query) told(err error) error {
+	if q.ctx.Err() != nil {
+		return q.ended()
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	q.g.log.Warn("query failed", "api", q.api, "error", err)
+	return &Error{Kind: KindInternal, Message: err.Error()}
+}
+
+// ended says why the query's context ended. One that follows has then answered all it was to.
+func (q *query) ended() error {
+	switch cause := context.Cause(q.ctx); {
+	case errors.Is(cause, errTimeout) && q.req.Follow && q.result != nil:
+		return io.EOF
+	case errors.Is(cause, errTimeout):
+		return &Error{
+			Kind: KindTimeout, Message: fmt.Sprintf("%v: it was ended after %v", errTimeout, q.g.now().Sub(q.began).Round(time.Millisecond)),
+			Hint: "read less with from and to, or a narrower WHERE",
+		}
+	case errors.Is(cause, errClosing):
+		return &Error{Kind: KindUnavailable, Message: errClosing.Error(), RetryAfter: time.Second}
+	default:
+		return errorf(KindCancelled, "the query was cancelled")
+	}
+}
+
+// fetch returns the next slice of the answer, which the caller releases, or io.EOF.
+func (q *query) fetch() (batch arrow.RecordBatch, err error) {
+	err = q.rescued(func() (err error) {
+		batch, err = q.take()
+		return err
+	})
+	return batch, err
+}
+
+func (q *query) take() (arrow.RecordBatch, error) {
+	for q.rest == nil {
+		if q.ctx.Err() != nil {
+			return nil, q.ended()
+		}
+		var err error
+		if q.rest, err = q.result.Next(); errors.Is(err, io.EOF) {
+			return nil, err
+		} else if err != nil {
+			return nil, q.told(err)
+		}
+		if q.offset = 0; q.rest.NumRows() == 0 {
+			q.drop()
+		}
+	}
+	n, size := q.slice()
+	if most := q.g.cfg.MaxRows; most > 0 && !q.req.Follow && q.rows+n > most {
+		return nil, &Error{
+			Kind: KindLimit, Message: fmt.Sprintf("the answer has more than %d rows, which is as many as this server gives", most),
+			Hint: "ask for less with LIMIT or WHERE",
+		}
+	}
+	q.rows, q.handed = q.rows+n, size
+	if n == q.rest.NumRows() {
+		batch := q.rest
+		q.rest = nil
+		return batch, nil
+	}
+	batch := q.rest.NewSlice(q.offset, q.offset+n)
+	if q.offset += n; q.offset == q.rest.NumRows() {
+		q.drop()
+	}
+	return batch, nil
+}
+
+// slice is how many rows of the batch are handed out next, and about how many bytes they have.
+func (q *query) slice() (n, bytes int64) {
+	rows, size := q.rest.NumRows(), util.TotalRecordSize(q.rest)
+	n = min(rows, sliceRows)
+	if size > sliceBytes {
+		n = min(n, max(1, int64(float64(rows)*sliceBytes/float64(size))))
+	}
+	n = min(n, rows-q.offset)
+	return n, int64(float64(size) * float64(n) / float64(rows))
+}
+
+func (q *query) drop() {
+	if q.rest != nil {
+		q.rest.Release()
+		q.rest = nil
+	}
+}
+
+// chunk is what a pump hands on: a slice of the answer, or why there are no more.
+type chunk struct {
+	batch arrow.RecordBatch
+	err   error
+}
+
+// pump fetches in a goroutine of its own, so that a writer can wait for rows and for the time at once. The channel is closed after the
+// last chunk, or when the query is ended; then the query is the caller's again.
+func (q *query) pump() <-chan chunk {
+	out := make(chan chunk)
+	go func() {
+		defer close(out)
+		for {
+			batch, err := q.fetch()
+			select {
+			case out <- chunk{batch, err}:
+			case <-q.ctx.Done():
+				if batch != nil {
+					batch.Release()
+				}
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// end gives back what the query has, and tells what came of it: nil or io.EOF is an answer that is whole.
+func (q *query) end(err error) {
+	var stats Stats
+	q.cancel(nil)
+	q.stop()
+	q.drop()
+	if q.result != nil {
+		stats = q.result.Stats()
+		q.result.Close()
+	}
+	q.g.release(q)
+	result := resultOK
+	if err != nil && !errors.Is(err, io.EOF) {
+		result = KindInternal.String()
+		if e, ok := errors.AsType[*Error](err); ok {
+			result = e.Kind.String()
+		}
+	} else if q.quiet {
+		return
+	}
+	took := q.g.now().Sub(q.began)
+	m := q.g.metrics
+	m.rows.WithLabelValues(q.api).Add(float64(q.rows))
+	m.bytes.WithLabelValues(q.api).Add(float64(q.bytes))
+	m.fetched.Add(float64(stats.BytesFetched))
+	if !q.req.Follow {
+		m.seconds.WithLabelValues(q.api).Observe(took.Seconds())
+	}
+	m.queries.WithLabelValues(q.api, result).Inc() // the last one: who sees the query counted sees all of it
+	q.g.log.LogAttrs(context.Background(), slog.LevelInfo, "query", slog.String("api", q.api), slog.String("client", q.client),
+		slog.String("category", stats.Category), slog.String("result", result), slog.Duration("took", took), slog.Int64("rows", q.rows),
+		slog.Int64("rows_read", stats.RowsRead), slog.Int64("bytes_fetched", stats.BytesFetched), slog.Int64("pruned", stats.Pruned),
+		slog.Bool("follow", q.req.Follow))
+}

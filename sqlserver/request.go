@@ -1,0 +1,317 @@
+package sqlserver
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"scribe/columnar/export"
+	"scribe/internal/base/units"
+)
+
+// asked is what an HTTP request asks for.
+type asked struct {
+	Request
+	format   export.Format
+	encoding string // of the content; empty = none
+}
+
+// refusal is an error with a status that kinds have not.
+type refusal struct {
+	status int
+	err    *Error
+}
+
+// Error implements error.
+func (r *refusal) Error() string { return r.err.Error() }
+
+// Unwrap gives access to what the client is told.
+func (r *refusal) Unwrap() error { return r.err }
+
+func refuse(status int, format string, args ...any) error {
+	return &refusal{status: status, err: errorf(KindInvalid, format, args...)}
+}
+
+// maxBody is the longest body: a query, every character of which JSON may write as six.
+const maxBody = 6*MaxText + 4<<10
+
+// parameters are the names that a request may give values to, in its URL, a form or a JSON body.
+var parameters = []string{"sql", "from", "to", "follow", "limit", "timeout", "format"}
+
+// bodyPatience is how long a client may take to send its body.
+const bodyPatience = 30 * time.Second
+
+// parseRequest reads a request, whose body it reads to the end.
+func parseRequest(w http.ResponseWriter, r *http.Request, now time.Time) (*asked, error) {
+	if r.Method != http.MethodGet && r.Method != http.MethodPost {
+		w.Header().Set("Allow", "GET, POST")
+		return nil, refuse(http.StatusMethodNotAllowed, "%s is neither GET nor POST", r.Method)
+	}
+	if !r.ProtoAtLeast(1, 1) {
+		return nil, refuse(http.StatusHTTPVersionNotSupported, "%s can't tell an answer that was cut from a whole one: use HTTP/1.1 or later", r.Proto)
+	}
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, errorf(KindInvalid, "the parameters of the URL: %v", err)
+	}
+	if r.Method == http.MethodPost {
+		if err := readBody(w, r, values); err != nil {
+			return nil, err
+		}
+	}
+	a := &asked{}
+	if err := a.fill(values, now); err != nil {
+		return nil, err
+	}
+	if a.format == "" {
+		if a.format, err = acceptedFormat(r.Header.Values("Accept")); err != nil {
+			return nil, err
+		}
+	}
+	a.encoding = acceptedEncoding(r.Header.Values("Accept-Encoding"))
+	return a, nil
+}
+
+// readBody adds what a body says to the parameters of the URL.
+func readBody(w http.ResponseWriter, r *http.Request, values url.Values) error {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyPatience)) // where there is none it takes as long as it takes
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	if tooLong, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return errorf(KindTooLarge, "the body is longer than %d bytes", tooLong.Limit)
+	}
+	if err != nil {
+		return errorf(KindInvalid, "read the body: %v", err)
+	}
+	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		return refuse(http.StatusUnsupportedMediaType, "Content-Encoding %q: send the query as it is", enc)
+	}
+	media := "text/plain"
+	if t := r.Header.Get("Content-Type"); t != "" {
+		if media, _, err = mime.ParseMediaType(t); err != nil {
+			return refuse(http.StatusUnsupportedMediaType, "Content-Type %q: %v", t, err)
+		}
+	}
+	var more url.Values
+	switch media {
+	case "application/json":
+		more, err = jsonParameters(body)
+	case "application/x-www-form-urlencoded":
+		more, err = formParameters(body)
+	case "text/plain", "application/sql":
+		if len(bytes.TrimSpace(body)) > 0 {
+			more = url.Values{"sql": {string(body)}}
+		}
+	default:
+		return refuse(http.StatusUnsupportedMediaType, "Content-Type %q is none of application/sql, text/plain, application/json, application/x-www-form-urlencoded", media)
+	}
+	for name, v := range more {
+		if values.Has(name) {
+			return errorf(KindInvalid, "%q is both in the URL and in the body", name)
+		}
+		values[name] = v
+	}
+	return err
+}
+
+func jsonParameters(body []byte) (url.Values, error) {
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.UseNumber()
+	var object map[string]any
+	if err := dec.Decode(&object); err != nil {
+		return nil, &Error{Kind: KindInvalid, Message: fmt.Sprintf("the body is no JSON object: %v", err), Hint: `send {"sql": "SELECT ..."}`}
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, errorf(KindInvalid, "the body goes on after its JSON object")
+	}
+	values := url.Values{}
+	for name, v := range object {
+		switch v := v.(type) {
+		case nil:
+		case string:
+			values.Set(name, v)
+		case json.Number:
+			values.Set(name, v.String())
+		case bool:
+			values.Set(name, strconv.FormatBool(v))
+		default:
+			return nil, errorf(KindInvalid, "%q in the body is neither a text, a number nor a truth value", name)
+		}
+	}
+	return values, nil
+}
+
+func formParameters(body []byte) (url.Values, error) {
+	values, err := url.ParseQuery(string(body))
+	if err != nil || !values.Has("sql") {
+		return nil, &Error{
+			Kind: KindInvalid, Message: "the body is a form without a field sql",
+			Hint: "with curl: --data-urlencode 'sql=SELECT ...', or -H 'Content-Type: application/sql' --data-binary 'SELECT ...'",
+		}
+	}
+	return values, nil
+}
+
+// fill sets what parameters say.
+func (a *asked) fill(values url.Values, now time.Time) error {
+	for name, v := range values {
+		if !slices.Contains(parameters, name) {
+			return errorf(KindInvalid, "%q is none of the parameters %s", name, strings.Join(parameters, ", "))
+		}
+		if len(v) > 1 {
+			return errorf(KindInvalid, "%q is given %d times", name, len(v))
+		}
+	}
+	switch f := export.Format(values.Get("format")); f {
+	case "", export.Arrow, export.JSONLines, export.CSV:
+		a.format = f
+	default:
+		return errorf(KindInvalid, "format %q is none of arrow, jsonl, csv", f)
+	}
+	return a.Request.fill(values.Get, now)
+}
+
+// fill sets a request from texts: those of an HTTP request's parameters, or of a call's headers.
+func (r *Request) fill(get func(string) string, now time.Time) (err error) {
+	r.SQL = strings.TrimSpace(get("sql"))
+	if !utf8.ValidString(r.SQL) {
+		return errorf(KindInvalid, "the query is not UTF-8")
+	}
+	switch v := get("follow"); v {
+	case "", "0", "false":
+	case "1", "true":
+		r.Follow = true
+	default:
+		return errorf(KindInvalid, "follow %q is neither 1, true, 0 nor false", v)
+	}
+	if r.From, err = parseStart(get("from"), now); err != nil {
+		return err
+	}
+	if v := get("to"); v != "" && v != "now" {
+		if r.To, err = parseTime("to", v, now); err != nil {
+			return err
+		}
+		if r.Follow {
+			return errorf(KindInvalid, "a query that follows has no end: give either to or follow")
+		}
+	}
+	r.Limit = -1
+	if v := get("limit"); v != "" {
+		if r.Limit, err = strconv.ParseInt(v, 10, 64); err != nil || r.Limit < 0 {
+			return errorf(KindInvalid, "limit %q is no number of rows", v)
+		}
+	}
+	if v := get("timeout"); v != "" {
+		d, err := units.ParseDuration(v)
+		if err != nil || d <= 0 {
+			return errorf(KindInvalid, "timeout: %q is not a duration above zero: write a number and a unit, such as 30s", v)
+		}
+		r.Timeout = d.Std()
+	}
+	return nil
+}
+
+func parseStart(v string, now time.Time) (Start, error) {
+	switch v {
+	case "":
+		return Start{}, nil
+	case "earliest":
+		return Start{At: StartEarliest}, nil
+	case "latest":
+		return Start{At: StartLatest}, nil
+	}
+	t, err := parseTime("from", v, now)
+	return Start{At: StartTime, Time: t}, err
+}
+
+// parseTime reads an instant, or how long ago it was.
+func parseTime(name, v string, now time.Time) (time.Time, error) {
+	// In a URL a plus that was not escaped is a space.
+	if t, err := units.ParseTime(strings.ReplaceAll(v, " ", "+"), now); err == nil {
+		return t, nil
+	}
+	more := ""
+	if name == "from" {
+		more = "earliest, latest, "
+	}
+	return time.Time{}, errorf(KindInvalid, "%s %q is none of %sa time as 2026-11-21T09:00:00Z, and how long ago as 15m or 3d", name, v, more)
+}
+
+// acceptedFormat is the best that a client accepts; JSON lines if it does not say.
+func acceptedFormat(headers []string) (export.Format, error) {
+	media := map[string]export.Format{
+		"application/vnd.apache.arrow.stream": export.Arrow, "application/x-ndjson": export.JSONLines, "application/jsonl": export.JSONLines,
+		"application/x-jsonlines": export.JSONLines, "text/csv": export.CSV,
+		"application/*": export.JSONLines, "text/*": export.CSV, "*/*": export.JSONLines,
+	}
+	var best export.Format
+	most, said := 0.0, false
+	for name, quality := range accepted(headers) {
+		said = true
+		if f, ok := media[name]; ok && quality > most {
+			best, most = f, quality
+		}
+	}
+	switch {
+	case !said:
+		return export.JSONLines, nil
+	case best == "":
+		return "", refuse(http.StatusNotAcceptable, "Accept has none of application/vnd.apache.arrow.stream, application/x-ndjson, text/csv: ask for one of them, or with format=arrow, jsonl or csv")
+	default:
+		return best, nil
+	}
+}
+
+// acceptedEncoding is what an answer is compressed with; only what a client names.
+func acceptedEncoding(headers []string) string {
+	best := ""
+	most := 0.0
+	for name, quality := range accepted(headers) {
+		if name == "x-gzip" {
+			name = "gzip"
+		}
+		if slices.Contains(encodings, name) && (quality > most || quality == most && name == encodings[0]) {
+			best, most = name, quality
+		}
+	}
+	if most == 0 {
+		return ""
+	}
+	return best
+}
+
+// accepted yields the entries of a header of RFC 9110, section 12.5, with their qualities, in their order.
+func accepted(headers []string) func(yield func(string, float64) bool) {
+	return func(yield func(string, float64) bool) {
+		for _, h := range headers {
+			for part := range strings.SplitSeq(h, ",") {
+				name, rest, _ := strings.Cut(part, ";")
+				name = strings.ToLower(strings.TrimSpace(name))
+				if name == "" {
+					continue
+				}
+				quality := 1.0
+				for param := range strings.SplitSeq(rest, ";") {
+					if v, ok := strings.CutPrefix(strings.ReplaceAll(strings.ToLower(param), " ", ""), "q="); ok {
+						if f, err := strconv.ParseFloat(v, 64); err == nil && f >= 0 && f <= 1 {
+							quality = f
+						}
+					}
+				}
+				if !yield(name, quality) {
+					return
+				}
+			}
+		}
+	}
+}

@@ -3,6 +3,7 @@ package value
 import (
 	"math"
 	"strconv"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 )
@@ -28,51 +29,18 @@ const (
 // DaysOf returns the days since 1970-01-01 of a date of the proleptic Gregorian calendar; year 0 is 1 BC. A month or day beyond its range
 // counts on.
 func DaysOf(year, month, day int64) int64 {
-	m := month - 1
-	year += floorDiv(m, 12)
-	m = floorMod(m, 12)
-	// Years begin in March: the leap day is the last.
-	y := year
-	if m < 2 {
-		y--
-	}
-	era := floorDiv(y, 400)
-	yoe := y - era*400
-	doy := (153*((m+10)%12) + 2) / 5
-	return era*146097 + yoe*365 + yoe/4 - yoe/100 + doy + day - 1 - 719468
+	return time.Date(int(year), time.Month(month), int(day), 0, 0, 0, 0, time.UTC).Unix() / (Day / Second)
 }
 
 // CivilOf returns the date of a day since 1970-01-01.
 func CivilOf(days int64) (year int64, month, day int) {
-	days += 719468
-	era := floorDiv(days, 146097)
-	doe := days - era*146097
-	yoe := (doe - doe/1460 + doe/36524 - doe/146096) / 365
-	doy := doe - (365*yoe + yoe/4 - yoe/100)
-	mp := (5*doy + 2) / 153
-	day = int(doy-(153*mp+2)/5) + 1
-	year = yoe + era*400
-	month = int(mp) + 3
-	if month > 12 {
-		month -= 12
-		year++
-	}
-	return year, month, day
+	y, m, day := time.Unix(days*(Day/Second), 0).UTC().Date()
+	return int64(y), int(m), day
 }
 
 // DaysIn returns the length of a month.
 func DaysIn(year int64, month int) int {
-	switch month {
-	case 4, 6, 9, 11:
-		return 30
-	case 2:
-		if year%4 == 0 && (year%100 != 0 || year%400 == 0) {
-			return 29
-		}
-		return 28
-	default:
-		return 31
-	}
+	return time.Date(int(year), time.Month(month)+1, 0, 0, 0, 0, 0, time.UTC).Day()
 }
 
 // Split cuts a timestamp into its day since 1970-01-01 and the microseconds of that day.

@@ -161,7 +161,7 @@ func (b *Batcher) Admit(n int64) (release func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	return b.bodies.Take(n)
+	return b.bodies.Admit(n)
 }
 
 // Load is how busy the batcher is, for those who choose among several: 0 idle, 1000 refusing. It grows with the memory that is used

@@ -72,7 +72,7 @@ const (
 
 // Admit is asked before n bytes of a request are read. It returns how to give them back once the request was answered.
 func (s *Server) Admit(n int64) (release func(), err error) {
-	release, err = s.gate.bodies.Take(decodedShare * n)
+	release, err = s.gate.bodies.Admit(decodedShare * n)
 	if err != nil {
 		s.metrics.denied.WithLabelValues("body").Inc()
 		s.metrics.refused.WithLabelValues(label(rpc.ReasonOf(err))).Inc()

@@ -34,7 +34,7 @@ type Collector struct {
 		halted error
 		err    error // of the release
 		// complaints are by step. A step does not say that it works again: its next failure is told if the last one was a while ago.
-		complaints map[string]*logthrottle.Complaint
+		complaints map[string]*logthrottle.Throttle
 	}
 }
 
@@ -213,13 +213,12 @@ func (c *Collector) trouble(step string, err error) {
 	c.mu.Lock()
 	if c.mu.complaints[step] == nil {
 		if c.mu.complaints == nil {
-			c.mu.complaints = make(map[string]*logthrottle.Complaint)
+			c.mu.complaints = make(map[string]*logthrottle.Throttle)
 		}
-		c.mu.complaints[step] = new(logthrottle.Complaint)
+		c.mu.complaints[step] = new(logthrottle.Throttle)
 	}
-	level := c.mu.complaints[step].Level(time.Now())
-	c.mu.Unlock()
-	c.log.Log(c.life, level, "a step of the collector failed, it is tried again", "step", step, "error", err)
+	defer c.mu.Unlock()
+	c.mu.complaints[step].Failed(c.life, c.log, "a step of the collector failed, it is tried again", "step", step, "error", err)
 }
 
 // jitter changes a pause by up to a fifth, so that collectors, and loops of one, do not run in step.

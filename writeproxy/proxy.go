@@ -139,7 +139,7 @@ func (p *Proxy) Admit(n int64) (release func(), err error) {
 	if p.ledger.closed() {
 		return nil, errShutDown()
 	}
-	release, err = p.bodies.Take(n)
+	release, err = p.bodies.Admit(n)
 	if err != nil {
 		p.metrics.refused.WithLabelValues(reasonLabel(rpc.ReasonOf(err))).Inc()
 	}

@@ -158,7 +158,7 @@ func (qs *quotas) enter(ctx context.Context, c *scribev1.Category, bytes, held i
 
 // await returns when a waiter has passed, or why it does not. ended wakes it early when the proxy closes.
 func (qs *quotas) await(ctx context.Context, c *scribev1.Category, w *waiter, ended <-chan struct{}) (err error) {
-	defer qs.waiting.Return(w.held)
+	defer qs.waiting.Release(w.held)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

@@ -391,7 +391,7 @@ func (c *call) join(part []*item) (frames []byte, release func(), err error) {
 	buf := c.p.copies.Get(size)
 	release = func() {
 		c.p.copies.Put(buf)
-		c.p.writes.Return(int64(size))
+		c.p.writes.Release(int64(size))
 	}
 	at := 0
 	for _, it := range part {

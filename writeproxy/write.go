@@ -48,7 +48,7 @@ func (p *Proxy) write(ctx context.Context, data []byte, ack scribev1.AckLevel) (
 		charged += n
 		return nil
 	}
-	defer func() { p.writes.Return(charged) }()
+	defer func() { p.writes.Release(charged) }()
 	if err := charge(int64(len(data))); err != nil {
 		return nil, err
 	}

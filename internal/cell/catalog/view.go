@@ -168,7 +168,7 @@ func (v *View) Run(ctx context.Context) error {
 	defer saver.Wait()
 
 	pause := v.cfg.MinBackoff
-	var trouble logthrottle.Complaint
+	var trouble logthrottle.Throttle
 	for {
 		v.metrics.watches.Inc()
 		synced, err := v.watch(ctx)
@@ -177,9 +177,9 @@ func (v *View) Run(ctx context.Context) error {
 		}
 		if synced {
 			pause = v.cfg.MinBackoff
-			trouble.Over()
+			trouble.Recovered(ctx, v.logger, "watch of categories began again")
 		}
-		v.logger.Log(ctx, trouble.Level(time.Now()), "the watch of categories ended, the last good state serves until it is begun again", "error", err, "pause", pause)
+		trouble.Failed(ctx, v.logger, "the watch of categories ended, the last good state serves until it is begun again", "error", err, "pause", pause)
 		timer := time.NewTimer(pause/2 + rand.N(pause/2+1))
 		select {
 		case <-timer.C:

@@ -131,7 +131,7 @@ func (l *Lease) start() {
 
 // enter joins for the first time, trying again after errors that retry allows, until ctx ends.
 func (l *Lease) enter(ctx context.Context, retry func(error) bool) error {
-	var trouble logthrottle.Complaint
+	var trouble logthrottle.Throttle
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		err := l.join(ctx)
 		if err == nil {
@@ -140,7 +140,7 @@ func (l *Lease) enter(ctx context.Context, retry func(error) bool) error {
 		if !retry(err) {
 			return err
 		}
-		l.cfg.Logger.Log(ctx, trouble.Level(time.Now()), "the control plane cannot be joined, trying again", "member", l.cfg.Member.GetId(), "error", err, "pause", pause)
+		trouble.Failed(ctx, l.cfg.Logger, "the control plane cannot be joined, trying again", "member", l.cfg.Member.GetId(), "error", err, "pause", pause)
 		if !sleep(ctx, jitter(pause)) {
 			return fmt.Errorf("membership: join as %q: %w (last: %w)", l.cfg.Member.GetId(), ctx.Err(), err)
 		}
@@ -206,7 +206,7 @@ func (l *Lease) run(ctx context.Context) {
 		return // ctx has ended
 	}
 	pause := minPause
-	var trouble logthrottle.Complaint
+	var trouble logthrottle.Throttle
 	wait := l.ttl / 3
 	for sleep(ctx, wait) {
 		err := l.renew(ctx)
@@ -215,14 +215,14 @@ func (l *Lease) run(ctx context.Context) {
 			return
 		case err == nil:
 			pause, wait = minPause, l.ttl/3
-			trouble.Over()
+			trouble.Recovered(ctx, l.cfg.Logger, "lease renewed again", "member", l.cfg.Member.GetId())
 			continue
 		}
 		if time.Now().After(l.deadline) && l.lost() {
 			l.cfg.Logger.Error("the lease could not be renewed in time; going on without it and trying to join again",
 				"member", l.cfg.Member.GetId(), "slot", l.Slot(), "error", err)
 		} else {
-			l.cfg.Logger.Log(ctx, trouble.Level(time.Now()), "the lease was not renewed, trying again", "member", l.cfg.Member.GetId(), "error", err)
+			trouble.Failed(ctx, l.cfg.Logger, "the lease was not renewed, trying again", "member", l.cfg.Member.GetId(), "error", err)
 		}
 		wait = jitter(pause)
 		pause = min(2*pause, maxPause)

@@ -218,7 +218,7 @@ func (v *View) Run(ctx context.Context) error {
 	defer saver.Wait()
 
 	pause := v.cfg.MinBackoff
-	var trouble logthrottle.Complaint
+	var trouble logthrottle.Throttle
 	for {
 		v.watches.Inc()
 		answered, err := v.watch(ctx)
@@ -227,9 +227,9 @@ func (v *View) Run(ctx context.Context) error {
 		}
 		if answered {
 			pause = v.cfg.MinBackoff
-			trouble.Over()
+			trouble.Recovered(ctx, v.logger, "watch of members began again")
 		}
-		v.logger.Log(ctx, trouble.Level(time.Now()), "the watch of members ended, the last list serves until it is begun again", "error", err, "pause", pause)
+		trouble.Failed(ctx, v.logger, "the watch of members ended, the last list serves until it is begun again", "error", err, "pause", pause)
 		if !sleep(ctx, jitter(pause)) {
 			return nil
 		}

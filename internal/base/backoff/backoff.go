@@ -1,0 +1,105 @@
+// Package backoff bounds how fast and how often something is tried again. It knows nothing of errors: package transport/retry says
+// which of them are worth another try, and after which hint.
+//
+//	pauses := backoff.Backoff{Min: 100 * time.Millisecond, Max: 10 * time.Second}
+//	for failures := 1; ; failures++ {
+//		if err := try(ctx); err == nil {
+//			return nil
+//		}
+//		if err := backoff.Sleep(ctx, pauses.Pause(failures)); err != nil {
+//			return err
+//		}
+//	}
+package backoff
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+)
+
+// Backoff is a pause that doubles with each failure in a row, from Min to Max.
+type Backoff struct {
+	Min, Max time.Duration
+	// Random draws the jitter, from 0 to 1; nil is a good source.
+	Random func() float64
+}
+
+// Mean returns the pause after so many failures in a row, without jitter.
+func (b Backoff) Mean(failures int) time.Duration {
+	if d := b.Min << max(failures-1, 0); failures <= 32 && d > 0 && d>>max(failures-1, 0) == b.Min {
+		return min(d, b.Max)
+	}
+	return b.Max
+}
+
+// Pause returns the pause after so many failures in a row, jittered over its upper half, so that those that failed together do not
+// come back together.
+func (b Backoff) Pause(failures int) time.Duration {
+	random := b.Random
+	if random == nil {
+		random = rand.Float64
+	}
+	d := b.Mean(failures)
+	return d/2 + time.Duration(random()*float64(d/2))
+}
+
+// Jitter returns d, give or take up to that share of it: 0.2 is from 0.8 d to 1.2 d.
+func Jitter(d time.Duration, share float64) time.Duration {
+	return time.Duration(float64(d) * (1 + share*(2*rand.Float64()-1)))
+}
+
+// Sleep waits for d. It fails with the cause of ctx when that ends first.
+func Sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Budget bounds retries by a share of the requests: each request earns a part of a retry, each retry takes a whole one. So a server
+// that fails for everyone gets little more than the load that it would have anyway. It is safe for concurrent use.
+type Budget struct {
+	share, most int64        // in millionths of a retry
+	saved       atomic.Int64 // in millionths of a retry
+}
+
+const retry = 1_000_000
+
+// NewBudget returns a full budget: share is what a request earns, most is how many retries can be saved. Without a share there are
+// no retries at all.
+func NewBudget(share float64, most int) *Budget {
+	b := &Budget{share: int64(share * retry), most: int64(most) * retry}
+	if share > 0 {
+		b.saved.Store(b.most)
+	}
+	return b
+}
+
+// Earn is called for each request.
+func (b *Budget) Earn() {
+	for {
+		saved := b.saved.Load()
+		if saved >= b.most || b.saved.CompareAndSwap(saved, min(saved+b.share, b.most)) {
+			return
+		}
+	}
+}
+
+// TakeRetry takes a retry, if there is one.
+func (b *Budget) TakeRetry() bool {
+	for {
+		saved := b.saved.Load()
+		if saved < retry {
+			return false
+		}
+		if b.saved.CompareAndSwap(saved, saved-retry) {
+			return true
+		}
+	}
+}

@@ -246,7 +246,7 @@ func (m *Merge) unwant(c *cursor) {
 }
 
 // Loaded answers a want with what was read, whose data the merge keeps. Nothing, although there should be something, counts as
-// a failure.
+// a failure, unless the shard is sealed: then it was erased with its category, and all up to its tail is a gap.
 func (m *Merge) Loaded(shard record.ShardID, entries []metalog.Entry) {
 	c := m.cursors[shard]
 	if c == nil || c.ended {
@@ -254,6 +254,9 @@ func (m *Merge) Loaded(shard record.ShardID, entries []metalog.Entry) {
 	}
 	before := c.next
 	m.offer(c, entries, c.force)
+	if len(entries) == 0 && c.sealed && c.needy() {
+		c.gap(c.tail, Trimmed)
+	}
 	// To learn the time of the next record is something, too, unless the record itself was wanted.
 	if gained := c.next != before || c.stub && !c.force; !gained && c.needy() {
 		m.fail(c)

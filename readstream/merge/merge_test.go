@@ -30,6 +30,7 @@ type shardLog struct {
 	first   record.LSN // oldest record that is left
 	records []metalog.Entry
 	sealed  bool
+	erased  bool // then also sealed
 }
 
 func (l *shardLog) next() record.LSN { return record.LSN(len(l.records)) + 1 }
@@ -52,6 +53,9 @@ func (e *engine) append(id record.ShardID, size int) {
 // read is what metalog.Log.Read does; trimmed is where to go on when the position was trimmed.
 func (e *engine) read(id record.ShardID, from record.LSN, maxBytes int) (out []metalog.Entry, trimmed record.LSN) {
 	l := e.shards[id]
+	if l.erased {
+		return nil, 0
+	}
 	if from < l.first {
 		return nil, l.first
 	}
@@ -71,6 +75,9 @@ type subscription struct {
 
 func (s *subscription) update(e *engine, id record.ShardID, limit int) metalog.Update {
 	l := e.shards[id]
+	if l.erased { // as a subscription tells that was opened again: it knows of no tail
+		return metalog.Update{Shard: id, NextLSN: s.at, Watermark: e.now, Sealed: true}
+	}
 	u := metalog.Update{Shard: id, NextLSN: l.next()}
 	if s.at < l.first {
 		s.at, u.TrimmedTo = l.first, l.first
@@ -141,6 +148,9 @@ func (w *world) discover() {
 			continue
 		}
 		l := w.engine.shards[id]
+		if l.erased {
+			continue
+		}
 		w.merge.Add(id, 1)
 		w.merge.Tail(id, l.next(), w.engine.now, l.sealed)
 		w.subs[id], w.told[id] = &subscription{at: l.next()}, l.next()
@@ -182,8 +192,10 @@ func (w *world) answer(n int) {
 				w.merge.Fail(want.Shard)
 				continue
 			case 1:
-				w.merge.Loaded(want.Shard, nil) // an engine that is behind itself
-				continue
+				if !w.engine.shards[want.Shard].sealed {
+					w.merge.Loaded(want.Shard, nil) // an engine that is behind itself
+					continue
+				}
 			}
 		}
 		entries, trimmed := w.engine.read(want.Shard, want.LSN, want.MaxBytes)
@@ -228,12 +240,12 @@ func (w *world) take(it Item) {
 		w.at[it.Shard]++
 		w.got = append(w.got, it)
 	case Gap:
-		if it.To <= it.LSN || it.Cause == Trimmed && it.To > w.engine.shards[it.Shard].first {
+		if l := w.engine.shards[it.Shard]; it.To <= it.LSN || it.Cause == Trimmed && it.To > l.first && !l.erased {
 			w.t.Fatalf("%+v: nothing was trimmed there", it)
 		}
 		w.at[it.Shard] = it.To
 	case End:
-		if l := w.engine.shards[it.Shard]; !l.sealed || it.LSN != l.next() {
+		if l := w.engine.shards[it.Shard]; !l.sealed || it.LSN != l.next() && !l.erased {
 			w.t.Fatalf("%+v: the shard has not ended there", it)
 		}
 		w.ended[it.Shard] = true
@@ -286,6 +298,10 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			l.first = max(l.first, record.LSN(rapid.Uint64Range(1, uint64(l.next())).Draw(t, "to")))
 		},
 		"seal":     func(t *rapid.T) { w.engine.shards[w.anyShard(t)].sealed = true },
+		"erase": func(t *rapid.T) {
+			l := w.engine.shards[w.anyShard(t)]
+			l.sealed, l.erased = true, true
+		},
 		"retry":    func(*rapid.T) { w.merge.Retry() },
 		"discover": func(*rapid.T) { w.discover() },
 		"floor":    func(*rapid.T) { w.floor() },
@@ -311,6 +327,9 @@ func (w *world) finish() {
 		w.engine.now++
 		w.merge.Retry()
 		for _, id := range w.engine.ids {
+			if w.subs[id] == nil {
+				continue // erased before it was discovered
+			}
 			u := w.subs[id].update(&w.engine, id, math.MaxInt)
 			w.merge.Update(&u)
 			w.told[id] = u.NextLSN
@@ -319,7 +338,10 @@ func (w *world) finish() {
 	}
 	for _, id := range w.engine.ids {
 		l := w.engine.shards[id]
-		if w.at[id] != l.next() {
+		if w.subs[id] == nil {
+			continue
+		}
+		if w.at[id] != l.next() && !l.erased {
 			w.t.Fatalf("shard %v stopped at %d of %d", id, w.at[id], l.next())
 		}
 		if l.sealed != w.ended[id] {

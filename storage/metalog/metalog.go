@@ -70,6 +70,11 @@ type Log interface {
 	// memory stays bounded. Updates and all that they refer to are valid until fn returns, and are not to be changed. It ends
 	// when ctx does (with its error), when fn returns an error (which is returned as it is), or when the engine closes. A shard
 	// that does not exist yet is followed from when it appears.
+	//
+	// Within one subscription a shard's tail never goes back, nor does its watermark. A shard that is erased ends, at the latest tail
+	// that this subscription told: to a subscriber it was trimmed up to there and sealed. Nobody knows the tail of a shard that was
+	// erased before, so that one ends at the subscriber's position. A reader that knows a later tail, from Tail or from an earlier
+	// subscription, treats the records between as trimmed; a Read of them is empty. A shard that never existed ends at the next heartbeat.
 	Subscribe(ctx context.Context, from []Position, heartbeat time.Duration, fn func([]Update) error) error
 
 	// Seek returns, for each shard, the LSN of the first record persisted at or after t, and the tail when there is none.
@@ -195,11 +200,11 @@ type Update struct {
 	TrimmedTo record.LSN
 	// Entries are new records in order; none in a heartbeat.
 	Entries []Entry
-	// NextLSN is the tail at that moment.
+	// NextLSN is the tail at that moment. It never goes back.
 	NextLSN record.LSN
 	// Watermark: no record after Entries will have a persisted time below it; 0 while Entries do not reach the tail.
 	Watermark int64
-	// Sealed says that nothing follows Entries; it is the shard's last update.
+	// Sealed says that nothing follows Entries, since the shard was sealed or erased. It is the shard's last update.
 	Sealed bool
 }
 

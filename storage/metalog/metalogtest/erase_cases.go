@@ -2,6 +2,7 @@ package metalogtest
 
 import (
 	"errors"
+	"sync"
 
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
@@ -77,6 +78,34 @@ var eraseCases = []testCase{
 		f.stop()
 		late := e.follow(long, at(shardA, 1))
 		late.until(shardA, "the end", func(s *followed) bool { return s.sealed })
+		late.stop()
+	}},
+	{name: "a follower that stood still while its category was erased", test: func(e *env) {
+		// More than one update brings. The follower is held in the first one, so it has seen neither the rest nor the seal.
+		const n = 12_000
+		epoch := e.openOne(shardA)
+		e.append(metalog.ShardAppend{Shard: shardA, Epoch: epoch, Records: repeat([]byte("r"), n)})
+		reached, release := make(chan struct{}), make(chan struct{})
+		var once sync.Once
+		f := e.followWith(metalog.MinHeartbeat, func([]metalog.Update) {
+			once.Do(func() { close(reached) })
+			select {
+			case <-release:
+			case <-e.ctx.Done():
+			}
+		}, at(shardA, 1), at(shardB, 5))
+		<-reached
+		e.retire(7)
+		e.erase()
+		close(release)
+		sealed := func(s *followed) bool { return s.sealed }
+		a, b := f.until(shardA, "the end", sealed), f.until(shardB, "the end", sealed)
+		f.stop()
+		equal(e, "end", a.next, n+1)
+		equal(e, "records that came or were trimmed", len(a.entries) == n || a.trimmedTo == n+1, true)
+		equal(e, "end beyond the tail", b.next, 5)
+		late := e.follow(long, at(shardA, n))
+		equal(e, "end of a late follower", late.until(shardA, "the end", sealed).tail, n)
 		late.stop()
 	}},
 	{name: "an append either finds the category or not, while it is erased", test: func(e *env) {

@@ -118,6 +118,8 @@ type subscription struct {
 type place struct {
 	shard record.ShardID
 	next  record.LSN
+	// tail is the one that was told last.
+	tail record.LSN
 	// queued: it is in ready. due: an update is sent even when there is nothing new. told: the watermark was sent since the last
 	// heartbeat. more: it did not reach the tail. ended: the shard is sealed, and all was sent.
 	queued, due, told, more, ended bool
@@ -284,6 +286,10 @@ func (s *subscription) step(p *place, st schema.State, w int64, r *reader, b *bu
 	u := metalog.Update{Shard: p.shard}
 	begin := len(s.entries)
 	for {
+		if st == erased { // there is no tail any more, but the one that was told must not go back
+			st.Next = max(p.next, p.tail)
+			st.First = st.Next
+		}
 		u.NextLSN = st.Next
 		if p.next < st.First {
 			u.TrimmedTo, p.next = st.First, st.First
@@ -315,7 +321,7 @@ func (s *subscription) step(p *place, st schema.State, w int64, r *reader, b *bu
 	if len(u.Entries) == 0 && u.TrimmedTo == 0 && !u.Sealed && (p.more || !p.due) {
 		return nil
 	}
-	p.due, p.told = p.more && p.due, !p.more
+	p.due, p.told, p.tail = p.more && p.due, !p.more, u.NextLSN
 	if u.Sealed {
 		p.ended = true
 		s.e.watchers.remove(s, *p)

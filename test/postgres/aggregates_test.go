@@ -206,9 +206,6 @@ func (g grammar) groupQuery() groupQuery {
 // TestAggregates compares groups with PostgreSQL's, over the same random rows and with random conditions.
 func TestAggregates(t *testing.T) {
 	n := *queries / 2
-	if testing.Short() {
-		n = min(n, 150)
-	}
 	r := randomness(t, 2)
 	s := start(t)
 	s.safe()

@@ -39,9 +39,6 @@ func randomness(t *testing.T, stream uint64) *rand.Rand {
 
 func TestRandomQueries(t *testing.T) {
 	n := *queries
-	if testing.Short() {
-		n = min(n, 300)
-	}
 	r := randomness(t, 1)
 	s := start(t)
 	s.safe()

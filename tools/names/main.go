@@ -16,7 +16,6 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
-	"log"
 	"maps"
 	"os"
 	"path/filepath"
@@ -35,7 +34,6 @@ type declaration struct {
 }
 
 func main() {
-	log.SetFlags(0)
 	list := flag.Bool("list", false, "print each one-word name and where it is declared")
 	flag.Parse()
 	root := "."
@@ -44,7 +42,8 @@ func main() {
 	}
 	declarations, err := readDeclarations(root)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Fprintln(os.Stderr, "names:", err)
+		os.Exit(1)
 	}
 	if *list {
 		printOneWordNames(declarations)
@@ -136,7 +135,7 @@ func printShare(what string, declarations []declaration, types bool) {
 			short++
 		}
 	}
-	fmt.Printf("%s whose name is one word: %d of %d (%.0f %%)\n", what, short, all, 100*float64(short)/float64(max(all, 1)))
+	fmt.Fprintf(os.Stdout, "%s whose name is one word: %d of %d (%.0f %%)\n", what, short, all, 100*float64(short)/float64(max(all, 1)))
 }
 
 // printSpread prints the unexported names that more than maxPackages packages declare.
@@ -155,9 +154,9 @@ func printSpread(declarations []declaration) {
 	slices.SortFunc(names, func(a, b string) int {
 		return cmp.Or(len(folders[b])-len(folders[a]), strings.Compare(a, b))
 	})
-	fmt.Printf("unexported names that more than %d packages declare: %d\n", maxPackages, len(names))
+	fmt.Fprintf(os.Stdout, "unexported names that more than %d packages declare: %d\n", maxPackages, len(names))
 	for _, name := range names {
-		fmt.Printf("  %-20s %d\n", name, len(folders[name]))
+		fmt.Fprintf(os.Stdout, "  %-20s %d\n", name, len(folders[name]))
 	}
 }
 

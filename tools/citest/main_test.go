@@ -1,0 +1,79 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestPlanted runs each test of test/planted, which fails in a way of its own, and wants it judged by that way.
+func TestPlanted(t *testing.T) {
+	for _, c := range []struct {
+		test string
+		runs int    // how often it is run in all
+		want string // in the error; empty: the run passes
+		race bool
+	}{
+		{test: "TestSlowOnce", runs: 2},
+		{test: "TestSlowTwice", runs: 3},
+		{test: "TestSlowAlways", runs: 3, want: "failed 2 times more"},
+		{test: "TestSlowThenUnsafe", runs: 2, want: "lost, duplicated or damaged data when it was run again"},
+		{test: "TestSkipped", want: "skipped:"},
+		{test: "TestHistoryViolation", runs: 1, want: "history violation: not run again"},
+		{test: "TestLostData", runs: 1, want: "lost, duplicated or damaged data: not run again"},
+		{test: "TestDuplicatedData", runs: 1, want: "lost, duplicated or damaged data: not run again"},
+		{test: "TestDamagedData", runs: 1, want: "lost, duplicated or damaged data: not run again"},
+		{test: "TestDataRace", runs: 1, want: "data race: not run again", race: true},
+		{test: "TestPanic", runs: 1, want: "panic: not run again"},
+		{test: "TestDeadlock", runs: 1, want: "deadlock: not run again"},
+		{test: "TestLeak", runs: 1, want: "leak: not run again"},
+		{test: "TestNone", want: "no test ran"},
+	} {
+		t.Run(c.test, func(t *testing.T) {
+			folder := t.TempDir()
+			t.Setenv("SCRIBE_PLANTED", folder)
+			o := options{
+				dir: "../..", tags: "planted", run: "^" + c.test + "$", packages: []string{"./test/planted"},
+				timeout: "10s", race: c.race, report: filepath.Join(folder, "report"),
+			}
+			var out bytes.Buffer
+			err := runSuite(t.Context(), o, &out)
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("the run ended with %v, want %q\n%s", err, c.want, out.String())
+			}
+			if runs, _ := os.ReadFile(filepath.Join(folder, c.test)); len(runs) != c.runs {
+				t.Errorf("it was run %d times, want %d\n%s", len(runs), c.runs, out.String())
+			}
+			report, _ := os.ReadFile(o.report)
+			if flaky := c.want == ""; flaky != strings.Contains(string(report), c.test+" (passed when it was run again") {
+				t.Errorf("report: %q", report)
+			}
+			if c.want == "" && !strings.Contains(string(report), "no answer within 5s") {
+				t.Errorf("the report lacks the first output: %q", report)
+			}
+		})
+	}
+}
+
+// TestBrokenBuild: a package that doesn't build, or doesn't exist, fails the run.
+func TestBrokenBuild(t *testing.T) {
+	folder := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod":    "module broken\n\ngo 1.26\n",
+		"a_test.go": "package broken\n\nimport \"testing\"\n\nfunc TestA(t *testing.T) { undefined() }\n",
+	} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	err := runSuite(t.Context(), options{dir: folder, timeout: "1m", packages: []string{"./..."}}, &out)
+	if err == nil || !strings.Contains(out.String(), "undefined: undefined") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	if err := runSuite(t.Context(), options{dir: folder, timeout: "1m", packages: []string{"./nowhere"}}, &out); err == nil {
+		t.Error("a package that does not exist passes")
+	}
+}

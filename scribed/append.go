@@ -23,8 +23,6 @@ type part struct {
 	e        *entry
 	kind     partKind
 	from, to int // its records
-	frames   int64
-	ticket   int64 // what an entry was behind that came just before
 }
 
 // appending is one append to the spool: entries of one or more lanes, of each in order.
@@ -32,9 +30,6 @@ type appending struct {
 	parts   []part
 	records []spool.Record
 	ids     []int32 // frame.index of each record
-	claimed bool    // the records belong to entries that stay in memory
-	// release are records of entries that leave, of frames that were in the spool already.
-	release []spool.Ref
 	// prevs are the appends before it in its lanes. It waits for them, so that the spool has each lane in order, and fails as they
 	// did if the lane is ordered: what was in front of it would stand behind it.
 	prevs []earlierAppend
@@ -64,25 +59,20 @@ func (a *appending) join(l *lane) {
 // put adds an entry to the append.
 func (a *appending) put(l *lane, e *entry, kind partKind) {
 	a.join(l)
-	p := part{l: l, e: e, kind: kind, from: len(a.records), frames: int64(len(e.frames)), ticket: l.tail()}
+	p := part{l: l, e: e, kind: kind, from: len(a.records)}
 	e.writing = true
 	if e.mem != nil {
 		e.mem.refs++
 	}
 	for i := range e.frames {
-		f := &e.frames[i]
-		switch {
-		case !f.spooled:
+		if f := &e.frames[i]; !f.spooled {
 			a.records = append(a.records, spool.Record{Category: l.name, Messages: int(f.messages), Data: f.bytes})
 			a.ids = append(a.ids, f.index)
-		case kind == leaves:
-			a.release = append(a.release, f.ref)
 		}
 	}
 	p.to = len(a.records)
-	a.claimed = a.claimed || kind == stays
 	if kind != stays {
-		l.pending += p.frames
+		l.leaving = append(l.leaving, e)
 	}
 	a.parts = append(a.parts, p)
 }
@@ -113,6 +103,8 @@ func (q *queue) appendEntry(e *entry) *appending {
 // appendPassing begins the append of an entry that does not come into memory.
 func (q *queue) appendPassing(l *lane, e *entry) *appending {
 	a := newAppending()
+	q.added++
+	e.number = q.added
 	for i := range e.frames {
 		l.sequenced = l.sequenced || e.frames[i].sequenced
 	}
@@ -140,7 +132,7 @@ func (q *queue) spill(now time.Time, everything bool) *appending {
 	a := newAppending()
 	size, limit := int64(0), min(maxSpill, q.cfg.Spool.SegmentBytes/2)
 	for _, l := range lanes {
-		stuck := everything || q.closing && (q.away() || l.failures > 0 || !l.eligible(l.entries[0]))
+		stuck := everything || q.closing && (q.away() || l.failures > 0 || !q.eligible(l, l.entries[0]))
 		size += q.spillLane(a, l, now, limit-size, func(e *entry) bool {
 			return stuck || need > 0 || e.since.Before(oldest)
 		}, &need)
@@ -180,8 +172,8 @@ func (q *queue) spillLane(a *appending, l *lane, now time.Time, limit int64, wan
 	return size
 }
 
-// takeOut moves entries from a lane's queue to an append. In an ordered lane everything that stays in memory and stands behind some
-// of them is sent after them, and what is on its way comes with them, since it stood in front.
+// takeOut moves entries from a lane's queue to an append. In an ordered lane what is on its way comes with them, since it stood in
+// front.
 func (q *queue) takeOut(a *appending, l *lane, leaving []*entry) {
 	if l.ordered() {
 		for _, e := range l.flying {
@@ -190,22 +182,8 @@ func (q *queue) takeOut(a *appending, l *lane, leaving []*entry) {
 			}
 		}
 	}
-	passed := int64(0) // frames of those that leave so far
-	next := 0
-	rest := l.entries[:0]
-	for _, e := range l.entries {
-		// In the backlog an entry is where it was behind; what comes after it has so much more in front of it.
-		e.behind = max(e.behind, l.finished) + passed
-		if next < len(leaving) && leaving[next] == e {
-			next++
-			passed += int64(len(e.frames))
-			continue
-		}
-		rest = append(rest, e)
-	}
-	clear(l.entries[len(rest):])
-	l.entries = rest
-	if len(rest) == 0 {
+	l.entries = slices.DeleteFunc(l.entries, func(e *entry) bool { return slices.Contains(leaving, e) })
+	if len(l.entries) == 0 {
 		q.leaveTurn(l)
 	}
 	l.spilling = true
@@ -214,59 +192,48 @@ func (q *queue) takeOut(a *appending, l *lane, leaving []*entry) {
 	}
 }
 
-// effects are what has to be done outside of the lock once an event was dealt with.
-type effects struct {
-	done, release []spool.Ref
-	letters       []deadFrame
-	unused        []*memory
-}
-
-// appended is the event that an append has ended. refs are of its records, if it did not fail. Those of entries that are in the spool
-// only are part of the backlog by then. The entries that passed are the caller's to answer.
-func (q *queue) appended(a *appending, refs []spool.Ref, now time.Time) (fx effects) {
-	err := a.err
-	failed := make(map[*lane][]*entry)
-	lanes := make(map[*lane]bool, 1)
+// appended is the event that an append has ended. refs are of its records, if it did not fail. Entries that are in the spool only become
+// part of the backlog; those that have no room there come back. The entries that passed are the caller's to answer.
+func (q *queue) appended(a *appending, refs []spool.Ref, now time.Time) {
+	lanes := make(map[*lane][]*entry, 1) // and those of their entries that come back
 	for i := range a.parts {
 		p := &a.parts[i]
 		l, e := p.l, p.e
-		lanes[l] = true
+		back := lanes[l]
 		e.writing = false
-		if e.mem != nil {
-			fx.unused = append(fx.unused, e.mem)
+		q.unref(e.mem)
+		if a.err == nil {
+			q.spooled(p, a.ids, refs)
 		}
-		if err == nil {
-			q.spooled(p, a.ids, refs, &fx)
-		}
-		if p.kind == stays {
+		if lanes[l] = back; p.kind == stays {
 			continue
 		}
-		l.pending -= p.frames
+		l.leaving = slices.DeleteFunc(l.leaving, func(x *entry) bool { return x == e })
+		l.spilling = l.spilling && p.kind != leaves
 		switch {
-		case err == nil:
-			q.enterBacklog(p, &fx)
+		case a.err == nil:
+			q.enterBacklog(l, e, p.kind)
 		case p.kind == leaves:
-			failed[l] = append(failed[l], e)
-		default:
-			l.forgo(p)
+			lanes[l] = append(back, e)
 		}
 	}
-	for l := range lanes {
+	for l, back := range lanes {
+		l.entries = append(back, l.entries...)
+		slices.SortStableFunc(l.entries, func(a, b *entry) int { return cmp.Compare(a.number, b.number) })
 		l.appends--
 		if l.last == a {
 			l.last = nil
 		}
-		q.putBack(l, failed[l])
-		if err != nil {
+		if a.err != nil {
 			l.fullTill = now.Add(time.Second)
 		}
+		q.joinTurn(l)
 		q.forget(l)
 	}
-	return fx
 }
 
 // spooled gives the frames of a part their references. Those that have an outcome by now are done.
-func (q *queue) spooled(p *part, ids []int32, refs []spool.Ref, fx *effects) {
+func (q *queue) spooled(p *part, ids []int32, refs []spool.Ref) {
 	at := p.from
 	for i := range p.e.frames {
 		f := &p.e.frames[i]
@@ -274,16 +241,16 @@ func (q *queue) spooled(p *part, ids []int32, refs []spool.Ref, fx *effects) {
 			continue
 		}
 		for ; at < p.to && ids[at] != f.index; at++ {
-			fx.done = append(fx.done, refs[at])
+			q.spool.Done(refs[at])
 		}
 		if at == p.to {
 			break
 		}
 		f.ref, f.spooled = refs[at], true
+		p.l.end = max(p.l.end, f.ref.Position())
 		at++
-		q.hold1(p.l, f, 1)
 	}
-	fx.done = append(fx.done, refs[at:p.to]...)
+	q.spool.Done(refs[at:p.to]...)
 	q.owe(p.l, p.e, 0)
 }
 
@@ -294,61 +261,32 @@ func (q *queue) owe(l *lane, e *entry, n int64) {
 	e.owed = n
 }
 
-// hold1 accounts for a frame that is in the spool (sign 1), or is not any more (-1).
-func (q *queue) hold1(l *lane, f *frame, sign int64) {
-	n := sign * (int64(len(f.bytes)) + recordOverhead)
-	l.held += n
-	q.held += n
-	q.freed = q.freed || sign < 0
+// unspool takes a frame out of the spool.
+func (q *queue) unspool(f *frame) {
+	if f.spooled {
+		q.spool.Done(f.ref)
+		q.freed = true
+	}
 }
 
-// enterBacklog accounts for an entry that is in the spool only now.
-func (q *queue) enterBacklog(p *part, fx *effects) {
-	l, e := p.l, p.e
+// enterBacklog leaves an entry to the spool. What stands behind it in memory is sent after it.
+func (q *queue) enterBacklog(l *lane, e *entry, kind partKind) {
 	sum := e.amount()
-	l.disk.plus(sum)
-	q.counts.disk.plus(sum)
-	if p.kind == leaves {
-		l.spilling = false
+	refs := e.refs()
+	q.spool.Release(refs...)
+	if kind == leaves {
 		q.counts.memory = q.counts.memory.minus(sum)
-		fx.unused = append(fx.unused, e.mem)
+		q.unref(e.mem)
 		q.used -= e.charge
 		q.freed = true
 		l.bytes -= e.charge
 	} else {
 		q.counts.accepted.plus(sum)
 	}
+	for _, x := range l.entries {
+		if x.number > e.number {
+			x.after = max(x.after, refs[len(refs)-1].Position())
+		}
+	}
 	q.joinBacklog(l)
-}
-
-// forgo lets nobody wait for an entry that did not get into the backlog.
-func (l *lane) forgo(p *part) {
-	for _, e := range l.entries {
-		if e.behind > p.ticket {
-			e.behind = max(e.behind-p.frames, p.ticket)
-		}
-	}
-}
-
-// putBack returns entries to their places in a lane's queue that could not be written to the spool.
-func (q *queue) putBack(l *lane, entries []*entry) {
-	if len(entries) == 0 {
-		return
-	}
-	l.spilling = false
-	for _, e := range l.entries {
-		for _, failed := range entries {
-			if failed.number < e.number {
-				e.behind -= int64(len(failed.frames))
-			}
-		}
-	}
-	for i, e := range entries {
-		for _, failed := range entries[:i] {
-			e.behind -= int64(len(failed.frames))
-		}
-	}
-	l.entries = append(entries, l.entries...)
-	slices.SortStableFunc(l.entries, func(a, b *entry) int { return cmp.Compare(a.number, b.number) })
-	q.joinTurn(l)
 }

@@ -11,11 +11,9 @@ import (
 // fill is a request with backlog to be made: lanes to claim from, in turn, until there are bytes enough.
 type fill struct {
 	lanes []*lane
-	wants []int // bytes to claim of each lane
-	// most is how many frames of each may be sent: those that were in the backlog when it was planned, and of an ordered lane those
-	// in front of what it has in memory. What is written meanwhile may belong behind something that came into memory meanwhile.
-	most  []int64
-	room  int64 // memory reserved for all of them, with what stands between frames in the spool
+	wants []int            // bytes to claim of each lane
+	upTo  []spool.Position // see lane.fillUpTo
+	room  int64            // memory reserved for all of them, with what stands between frames in the spool
 	retry bool
 }
 
@@ -36,7 +34,7 @@ func (q *queue) fillReady(now time.Time) bool {
 }
 
 func (q *queue) mayFill(l *lane, now time.Time) bool {
-	return l.fillable(now) && (l.failures == 0 || q.mayRetry())
+	return q.fillable(l, now) && (l.failures == 0 || q.mayRetry())
 }
 
 // liveWaits reports whether live traffic could be sent if a request may run.
@@ -70,7 +68,7 @@ func (q *queue) nextFill(now time.Time) *fill {
 	if f == nil {
 		return nil
 	}
-	f.share(size)
+	q.share(f, size)
 	q.used += f.room
 	q.running++
 	q.filling++
@@ -79,13 +77,11 @@ func (q *queue) nextFill(now time.Time) *fill {
 }
 
 // share gives each lane its part of a request of size bytes. A lane that has less leaves the rest to the others.
-func (f *fill) share(size int64) {
-	f.wants, f.most = make([]int, len(f.lanes)), make([]int64, len(f.lanes))
+func (q *queue) share(f *fill, size int64) {
+	f.wants, f.upTo = make([]int, len(f.lanes)), make([]spool.Position, len(f.lanes))
+	backlogs := make([]int64, len(f.lanes))
 	for i, l := range f.lanes {
-		f.most[i] = l.disk.frames
-		if l.ordered() && len(l.entries) > 0 {
-			f.most[i] = min(f.most[i], l.entries[0].behind-l.finished)
-		}
+		f.upTo[i], backlogs[i] = l.fillUpTo(), q.backlogOf(l).bytes
 	}
 	if l := f.lanes[0]; l.cautious && l.singles > 0 {
 		f.wants[0], f.room = 1, minQuantum
@@ -93,12 +89,12 @@ func (f *fill) share(size int64) {
 	}
 	small := size / int64(len(f.lanes))
 	spare := int64(0)
-	for i, l := range f.lanes {
-		f.wants[i] = int(max(min(small, l.disk.bytes), 1))
-		spare += max(small-l.disk.bytes, 0)
+	for i, has := range backlogs {
+		f.wants[i] = int(max(min(small, has), 1))
+		spare += max(small-has, 0)
 	}
-	for i, l := range f.lanes {
-		more := max(min(spare, l.disk.bytes-int64(f.wants[i])), 0)
+	for i, has := range backlogs {
+		more := max(min(spare, has-int64(f.wants[i])), 0)
 		f.wants[i] += int(more)
 		spare -= more
 		f.room += int64(f.bufferOf(i))
@@ -115,10 +111,12 @@ func (q *queue) chooseLanes(now time.Time) *fill {
 	for _, l := range q.backlog {
 		full := len(f.lanes) >= maxFillLanes || len(f.lanes) > 0 && (f.lanes[0].cautious || l.cautious)
 		switch {
-		case l.disk.frames <= 0 && l.pending == 0 && !l.filling:
-			l.inBacklog = false // joins again when it has some
+		case full:
+			rest = append(rest, l)
+		case !l.filling && q.backlogOf(l).frames == 0:
 			q.forget(l)
-		case full || !q.mayFill(l, now):
+			l.inBacklog = false // joins again when it has some
+		case !q.mayFill(l, now):
 			rest = append(rest, l)
 		default:
 			f.lanes = append(f.lanes, l)
@@ -167,8 +165,8 @@ func (q *queue) wakeFill(now time.Time) (at time.Time) {
 }
 
 // filled is the event that a request with backlog has ended, after its records were given back or are done: b is what it had, nil
-// when nothing could be claimed. gone counts the frames of each lane that left the backlog.
-func (q *queue) filled(now time.Time, f *fill, b *batch, gone map[*lane]int64, held map[*lane]time.Duration) {
+// when nothing could be claimed.
+func (q *queue) filled(now time.Time, f *fill, b *batch, held map[*lane]time.Duration) {
 	q.running--
 	q.filling--
 	q.used -= f.room
@@ -186,13 +184,23 @@ func (q *queue) filled(now time.Time, f *fill, b *batch, gone map[*lane]int64, h
 		if l.busyFilling {
 			l.busy, l.busyFilling = false, false
 		}
-		l.finished += gone[l]
 		if claimed[l] {
 			q.hold(l, now, held)
 		}
 		q.joinTurn(l)
 		q.forget(l)
 	}
+}
+
+// cleared is the event that nothing of a lane's backlog could be claimed up to a position, although there is some: it is damaged, or was
+// dropped. Nothing waits for it any more.
+func (q *queue) cleared(l *lane, upTo spool.Position, now time.Time) {
+	for _, e := range l.entries {
+		if e.after <= upTo {
+			e.after = 0
+		}
+	}
+	l.notBefore = now.Add(keeperInterval / 4)
 }
 
 // backfillEntry makes an entry of what was claimed of a lane. It is in no lane's memory: what is not taken stays in the spool.

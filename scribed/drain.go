@@ -93,24 +93,20 @@ func (s *Scribed) giveUp() error {
 	}
 	s.mu.Lock()
 	q := &s.mu.queue
-	var (
-		lost amount
-		fx   effects
-	)
+	var lost amount
 	for _, l := range slices.Collect(maps.Values(q.lanes)) {
 		for _, e := range slices.Clone(l.entries) {
-			s.remain(l, e, &fx)
+			s.remain(l, e)
 			if e.sub == nil || s.spool == nil {
 				lost.plus(e.amount())
 			}
 			s.fail(e, lossReason(e))
 			q.withdraw(e)
-			fx.unused = append(fx.unused, e.mem)
+			q.unref(e.mem)
 		}
 	}
 	s.mu.idle = true
 	s.mu.Unlock()
-	s.carryOut(fx)
 	if lost.frames == 0 {
 		return nil
 	}
@@ -119,7 +115,7 @@ func (s *Scribed) giveUp() error {
 
 // remain leaves to the spool what it has of an entry that could not leave the memory as a whole. If somebody waits for it, it is taken
 // away there instead: he is told that it failed. The caller holds mu.
-func (s *Scribed) remain(l *lane, e *entry, fx *effects) {
+func (s *Scribed) remain(l *lane, e *entry) {
 	q := &s.mu.queue
 	left := e.frames[:0]
 	for i := range e.frames {
@@ -128,13 +124,11 @@ func (s *Scribed) remain(l *lane, e *entry, fx *effects) {
 		case !f.spooled:
 			left = append(left, *f)
 		case e.sub != nil:
-			fx.done = append(fx.done, f.ref)
-			q.hold1(l, f, -1)
+			q.unspool(f)
 			left = append(left, *f)
 		default:
-			fx.release = append(fx.release, f.ref)
-			l.disk.plus(f.amount())
-			q.counts.disk.plus(f.amount())
+			q.spool.Release(f.ref)
+			q.joinBacklog(l)
 			q.counts.memory = q.counts.memory.minus(f.amount())
 		}
 	}
@@ -229,8 +223,8 @@ func (s *Scribed) Backlogs() []Backlog {
 	defer s.mu.Unlock()
 	var all []Backlog
 	for _, l := range s.mu.queue.lanes {
-		sum := l.disk
-		for _, entries := range [][]*entry{l.entries, l.flying} {
+		sum := s.mu.queue.backlogOf(l)
+		for _, entries := range [][]*entry{l.entries, l.flying, l.leaving} {
 			for _, e := range entries {
 				sum.plus(e.amount())
 			}

@@ -52,9 +52,9 @@ type entry struct {
 	mem *memory
 	// batch is the request that it is on its way with; nil in the queue.
 	batch  *batch
-	number uint64 // in the order in which entries came into the queue
-	// behind is how much of its lane's backlog comes first if the lane is ordered: see lane.finished.
-	behind int64
+	number uint64 // in the order in which entries came
+	// after: what stands in the spool up to this position comes first, if the lane is ordered.
+	after spool.Position
 	// writing: its frames are being appended to the spool. They are sent nonetheless.
 	writing bool
 	// unsure: an attempt ended with an unknown outcome, so the frames may be stored.
@@ -122,6 +122,15 @@ func (e *entry) spillable() bool { return e.sub == nil && !e.writing && !e.aband
 
 // waits reports whether somebody waits for the upstream's answer.
 func (e *entry) waits() bool { return e.sub != nil && e.ack == ackCommitted }
+
+// refs are where its frames are in the spool, of which all are there.
+func (e *entry) refs() []spool.Ref {
+	refs := make([]spool.Ref, len(e.frames))
+	for i := range e.frames {
+		refs[i] = e.frames[i].ref
+	}
+	return refs
+}
 
 // keep copies the frames, which are the caller's, to mem.
 func (e *entry) keep(mem *buffers.Buffer) {

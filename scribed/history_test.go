@@ -202,7 +202,7 @@ func spoolHistory(t *testing.T, seed uint64) {
 				cancel()
 			}
 			group.Wait()
-			if a := old.mu.queue.counts.unaccounted(); a != (amount{}) {
+			if a := old.unaccounted(); a != (amount{}) {
 				t.Errorf("%+v are not accounted for", a)
 			}
 			c.start(cfg)

@@ -1,6 +1,7 @@
 package scribed
 
 import (
+	"slices"
 	"time"
 
 	"scribe/scribed/spool"
@@ -21,22 +22,16 @@ type lane struct {
 	failures  int
 	notBefore time.Time
 
-	// disk is what is in the spool only, claimed for backfill or not. A record that was forwarded before the append that wrote it was
-	// accounted for makes it negative until then; pending counts the latter, so that the sum of both is right.
-	disk    amount
-	pending int64 // frames being appended that will be in the spool only
-	held    int64 // bytes in the spool, copies of what is in memory included
-	owed    int64 // bytes of what is in memory only, and may have to go there
-	// finished counts frames that left the backlog: those in it have the numbers from finished to finished+disk+pending. An entry of
-	// an ordered lane that is behind n waits until n are finished. An entry that leaves the memory takes its place in the numbers, and
-	// those behind it are behind as many more.
-	finished int64
+	owed int64 // bytes of what is in memory only, and may have to go to the spool
+	// end is the position in the spool of the newest record that appends of the category have written, as far as they were accounted for.
+	end      spool.Position
+	leaving  []*entry   // being appended; they will be in the spool only
 	appends  int        // that run
 	last     *appending // the newest append; the next one waits for it, so that the spool has the lane's order
 	spilling bool       // an append takes entries out of memory
 	fullTill time.Time  // the spool had no room for a spill: it is not tried before
 
-	inBacklog bool // it is in queue.backlog
+	inBacklog bool // it may have backlog, and is in queue.backlog
 	filling   bool // frames of the backlog are on their way
 	// busyFilling: the lane was ordered when they were taken, so it is busy with them.
 	busyFilling bool
@@ -45,7 +40,6 @@ type lane struct {
 	singles  int
 	// tries are how often frames at the front of the backlog were refused for a reason that may never end.
 	tries map[spool.Ref]int32
-	doubt bool // the spool lost something: the account is to be compared with it
 
 	// sequenced: it had frames with sequences, or may have some in the spool. unordered: the upstream is known not to check them.
 	sequenced, unordered bool
@@ -65,28 +59,51 @@ type waiter struct {
 // writer slot 0. Until then it is taken for one.
 func (l *lane) ordered() bool { return l.rule.Strict || l.sequenced && !l.unordered }
 
-// hasBacklog reports whether frames are in the spool only, or will be.
-func (l *lane) hasBacklog() bool { return l.disk.frames+l.pending > 0 }
+// backlogOf is what of a category is in the spool only, as the spool says.
+func (q *queue) backlogOf(l *lane) (a amount) {
+	if !l.inBacklog {
+		return a
+	}
+	return amountOf(q.spool.Backlog(l.name))
+}
 
-// tail is what an entry that comes now is behind.
-func (l *lane) tail() int64 { return l.finished + l.disk.frames + l.pending }
+// hasBacklog reports whether frames are in the spool only, or will be.
+func (q *queue) hasBacklog(l *lane) bool { return len(l.leaving) > 0 || q.backlogOf(l).frames > 0 }
 
 // eligible reports whether an entry at the front may be sent as far as the backlog is concerned.
-func (l *lane) eligible(e *entry) bool {
-	return !l.ordered() || e.behind <= l.finished || !l.hasBacklog()
+func (q *queue) eligible(l *lane, e *entry) bool {
+	if !l.ordered() {
+		return true
+	}
+	if l.filling || slices.ContainsFunc(l.leaving, func(x *entry) bool { return x.number < e.number }) {
+		return false
+	}
+	return !l.inBacklog || q.spool.Reached(l.name, e.after)
 }
 
 // idle reports whether nothing of the category is left.
-func (l *lane) idle() bool {
-	return l.bytes == 0 && l.disk.frames == 0 && l.pending == 0 && l.appends == 0 && !l.filling && len(l.waiters) == 0
+func (q *queue) idle(l *lane) bool {
+	return l.bytes == 0 && l.appends == 0 && !l.filling && len(l.waiters) == 0 && q.backlogOf(l).frames == 0
 }
 
 // fillable reports whether some of the backlog may be sent now.
-func (l *lane) fillable(now time.Time) bool {
-	if l.filling || l.disk.frames <= 0 || now.Before(l.notBefore) {
+func (q *queue) fillable(l *lane, now time.Time) bool {
+	if l.filling || now.Before(l.notBefore) {
 		return false
 	}
-	return !l.ordered() || !l.busy && !l.spilling && (len(l.entries) == 0 || !l.eligible(l.entries[0]))
+	if l.ordered() && (l.busy || l.spilling || len(l.entries) > 0 && q.eligible(l, l.entries[0])) {
+		return false
+	}
+	return q.backlogOf(l).frames > 0
+}
+
+// fillUpTo is up to where in the spool the backlog may be sent: what is written from now on may belong behind something that comes
+// into memory meanwhile, and in an ordered lane what stands in memory has its turn.
+func (l *lane) fillUpTo() spool.Position {
+	if l.ordered() && len(l.entries) > 0 {
+		return min(l.end, l.entries[0].after)
+	}
+	return l.end
 }
 
 // learn takes the physical shard of a stored frame: its writer slot tells whether sequences are checked.

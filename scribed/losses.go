@@ -11,10 +11,10 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// lose counts frames that are dropped, of which only the sum is known.
+// lose counts frames that are dropped, of which only the sum is known. Of an unknown category nobody knows whom to tell.
 func (q *queue) lose(category, reason string, sum amount, now time.Time) {
 	q.counts.drop(reason, sum)
-	if q.losses != nil {
+	if q.losses != nil && category != "" {
 		q.losses.Add(loss.Key{Category: category, AllShards: true, Reason: reason}, loss.Amount{Frames: sum.frames, Bytes: sum.bytes, Messages: sum.messages}, now, now)
 	}
 }

@@ -10,10 +10,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/scribed/spool"
 )
 
 // amount counts frames and what is in them.
 type amount struct{ frames, bytes, messages int64 }
+
+func amountOf(a spool.Amount) amount {
+	return amount{frames: a.Records, bytes: a.Bytes, messages: a.Messages}
+}
 
 func (a *amount) plus(b amount) {
 	a.frames += b.frames
@@ -26,7 +31,7 @@ func (a amount) minus(b amount) amount {
 }
 
 // counts says what became of the frames that were accepted. At all times
-// accepted + recovered = forwarded + failed + dropped + memory + disk.
+// accepted + recovered = forwarded + failed + dropped + memory + the spool's backlog.
 type counts struct {
 	accepted amount
 	// recovered is what the spool held of an earlier run.
@@ -34,8 +39,8 @@ type counts struct {
 	forwarded amount
 	// failed was not forwarded, and whoever waited for it was told; dropped was not forwarded, and nobody waited. By reason.
 	failed, dropped map[string]amount
-	// memory is what is in memory, also if it is in the spool besides; disk what is in the spool only.
-	memory, disk amount
+	// memory is what is in memory, also if it is in the spool besides.
+	memory amount
 	// refused counts entries of requests that were not accepted for lack of room.
 	refused int64
 }
@@ -52,11 +57,11 @@ func (c *counts) drop(reason string, a amount) {
 	c.dropped[reason] = sum
 }
 
-// unaccounted is what is missing in the balance: always nothing.
-func (c *counts) unaccounted() amount {
+// unaccounted is what is missing in the balance with what is in the spool only: always nothing.
+func (c *counts) unaccounted(backlog amount) amount {
 	sum := c.accepted
 	sum.plus(c.recovered)
-	for _, a := range []amount{c.forwarded, c.memory, c.disk} {
+	for _, a := range []amount{c.forwarded, c.memory, backlog} {
 		sum = sum.minus(a)
 	}
 	for _, a := range c.failed {
@@ -79,7 +84,6 @@ const (
 	abandonedReason = "abandoned" // the caller gave up before it was sent
 	fullReason      = "full"      // dropped as the category's rule says
 	expiredReason   = "expired"   // older than the category's rule allows
-	damagedReason   = "damaged"   // the spool's files were
 )
 
 func reasonLabel(r scribev1.Reason) string {
@@ -215,12 +219,13 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	s := m.s
 	s.mu.Lock()
 	q := &s.mu.queue
+	backlog := s.readBacklog()
 	c := q.counts.clone()
 	var told, untold int64
 	if q.losses != nil {
 		told, untold = q.losses.Counts()
 	}
-	used, held, bodies, categories := q.used, q.held, s.mu.bodies, len(q.lanes)
+	used, bodies, categories := q.used, s.mu.bodies, len(q.lanes)
 	blocked, blockedBytes, away, oldest := int64(q.blockedCalls), q.blockedBytes, q.away(), s.mu.oldest
 	s.mu.Unlock()
 
@@ -236,7 +241,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	three(m.recovered, prometheus.CounterValue, c.recovered)
 	three(m.forwarded, prometheus.CounterValue, c.forwarded)
 	three(m.buffered, prometheus.GaugeValue, c.memory, "memory")
-	three(m.buffered, prometheus.GaugeValue, c.disk, "spool")
+	three(m.buffered, prometheus.GaugeValue, backlog, "spool")
 	for reason, a := range c.failed {
 		three(m.failed, prometheus.CounterValue, a, reason)
 	}
@@ -264,7 +269,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			age = max(s.now().Sub(oldest).Seconds(), 0)
 		}
 		ch <- prometheus.MustNewConstMetric(m.oldest, prometheus.GaugeValue, age)
-		send(m.spoolBytes, prometheus.GaugeValue, held)
+		_, held := s.spool.Held("")
+		send(m.spoolBytes, prometheus.GaugeValue, charged(held))
 		send(m.spoolLimit, prometheus.GaugeValue, s.cfg.Spool.MaxBytes)
 	}
 	if s.dead != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"pgregory.net/rapid"
 
 	"scribe/internal/base/buffers"
@@ -16,13 +17,11 @@ import (
 	"scribe/scribed/spool"
 )
 
-// world is the queue with a spool and an upstream that are lists, and a clock that is a number. Everything that may happen in any
+// world is the queue with a spool in memory, an upstream that is a list, and a clock that is a number. Everything that may happen in any
 // order is a step of its own: the parts of an append, of a request with live traffic, and of one with backlog.
 type world struct {
 	s       *Scribed
 	now     time.Time
-	spool   map[string][]*rec
-	refs    map[spool.Ref]*rec
 	stored  map[string][]int
 	written map[string]int
 	taken   map[string]int // frames accepted and acknowledged
@@ -30,12 +29,6 @@ type world struct {
 	appends []*appending
 	live    []*batch
 	fills   []*filling
-}
-
-type rec struct {
-	ref     spool.Ref
-	number  int
-	claimed bool
 }
 
 type filling struct {
@@ -48,13 +41,17 @@ func newWorld(t *rapid.T) *world {
 	cfg.MaxInFlight, cfg.BatchBytes = rapid.IntRange(1, 3).Draw(t, "inFlight"), rapid.IntRange(1, 400).Draw(t, "batch")
 	cfg.Rules = []Rule{{Pattern: "strict", Strict: true}}
 	w := &world{
-		now: time.Unix(1e6, 0), spool: map[string][]*rec{}, refs: map[spool.Ref]*rec{}, stored: map[string][]int{},
-		written: map[string]int{}, taken: map[string]int{},
+		now: time.Unix(1e6, 0), stored: map[string][]int{}, written: map[string]int{}, taken: map[string]int{},
 	}
 	w.s = &Scribed{cfg: cfg, ctx: context.Background(), now: func() time.Time { return w.now }, changed: make(chan struct{}, 1), crowded: make(chan struct{}, 1)}
 	w.s.notes = newNotes(slog.New(slog.DiscardHandler), w.s.now)
 	w.s.deps.Logger = w.s.notes.log
-	w.s.mu.queue = newQueue(cfg)
+	w.s.mu.queue = newQueue(cfg, &w.s.buffers)
+	var err error
+	if w.s.spool, err = spool.Open(*cfg.Spool, spool.Deps{FS: vfs.NewMem()}); err != nil {
+		t.Fatal(err)
+	}
+	w.s.mu.queue.spool = w.s.spool
 	return w
 }
 
@@ -118,34 +115,12 @@ func (w *world) append(t *rapid.T, succeed bool) {
 	}
 	var refs []spool.Ref
 	if a.err == nil {
-		for _, r := range a.records {
-			number := 0
-			_, _ = fmt.Sscan(string(r.Data), &number)
-			ref := spool.Ref{Segment: 1, Offset: uint32(len(w.refs))} //nolint:gosec // few
-			x := &rec{ref: ref, number: number, claimed: a.claimed}
-			w.refs[ref] = x
-			w.spool[r.Category] = append(w.spool[r.Category], x)
-			refs = append(refs, ref)
+		if refs, a.err = w.s.spool.Append(a.records, true); a.err != nil {
+			t.Fatal(a.err)
 		}
-		w.release(a.toBacklog(refs))
 	}
 	close(a.done)
-	w.carryOut(w.s.mu.queue.appended(a, refs, w.now))
-}
-
-func (w *world) release(refs []spool.Ref) {
-	for _, r := range refs {
-		w.refs[r].claimed = false
-	}
-}
-
-func (w *world) carryOut(fx effects) {
-	w.release(fx.release)
-	for _, r := range fx.done {
-		for c, list := range w.spool {
-			w.spool[c] = slices.DeleteFunc(list, func(x *rec) bool { return x.ref == r })
-		}
-	}
+	w.s.mu.queue.appended(a, refs, w.now)
 }
 
 // answers makes up results for a request: frames of a category are stored as a prefix.
@@ -186,12 +161,11 @@ func (w *world) answer(t *rapid.T) {
 	w.live = slices.Delete(w.live, i, i+1)
 	results, info := w.answers(t, b)
 	o := w.s.outcome(b, results, info)
-	w.carryOut(o.effects)
 	w.s.mu.queue.settled(w.now, b, o.held)
 }
 
 // fill claims backlog as the driver does.
-func (w *world) fill() {
+func (w *world) fill(t *rapid.T) {
 	q := &w.s.mu.queue
 	f := q.nextFill(w.now)
 	if f == nil {
@@ -199,18 +173,9 @@ func (w *world) fill() {
 	}
 	var entries []*entry
 	for i, l := range f.lanes {
-		var got []spool.Claimed
-		n := 0
-		for _, x := range w.spool[l.name] {
-			data := fmt.Appendf(nil, "%d", x.number)
-			if x.claimed {
-				continue
-			}
-			if n += len(data); len(got) > 0 && n > f.wants[i] || int64(len(got)) == f.most[i] {
-				break
-			}
-			x.claimed = true
-			got = append(got, spool.Claimed{Ref: x.ref, Messages: 1, Data: data})
+		got, err := w.s.spool.Claim(l.name, f.wants[i], f.upTo[i], nil)
+		if err != nil || len(got) == 0 {
+			t.Fatalf("nothing of %s could be claimed: %v", l.name, err)
 		}
 		if len(got) > 0 {
 			entries = append(entries, q.backfillEntry(l, got, make([]bool, len(got))))
@@ -233,9 +198,8 @@ func (w *world) filled(t *rapid.T) {
 	if x.b != nil {
 		results, info := w.answers(t, x.b)
 		o = w.s.outcome(x.b, results, info)
-		w.carryOut(o.effects)
 	}
-	w.s.mu.queue.filled(w.now, x.f, x.b, o.gone, o.held)
+	w.s.mu.queue.filled(w.now, x.f, x.b, o.held)
 }
 
 func (w *world) spill() {
@@ -254,14 +218,14 @@ func (q *queue) quietLanes() {
 
 func (w *world) check(t *rapid.T) {
 	q := &w.s.mu.queue
-	if a := q.counts.unaccounted(); a != (amount{}) {
+	if a := q.counts.unaccounted(w.s.readBacklog()); a != (amount{}) {
 		t.Fatalf("%+v are not accounted for", a)
 	}
 	used, owed := int64(0), int64(0)
 	for _, l := range q.lanes {
 		used += l.bytes
 		owed += l.owed
-		if l.bytes < 0 || l.disk.frames < 0 || l.pending < 0 || l.held < 0 || l.owed < 0 {
+		if l.bytes < 0 || l.owed < 0 {
 			t.Fatalf("lane %+v", l)
 		}
 	}
@@ -281,6 +245,7 @@ func (w *world) check(t *rapid.T) {
 func TestQueueModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
+		defer func() { _ = w.s.spool.Close() }()
 		step := func(t *rapid.T) {
 			w.now = w.now.Add(time.Duration(rapid.SampledFrom([]int{0, 1, 10, 300, 3000}).Draw(t, "pause")) * time.Millisecond)
 		}
@@ -290,7 +255,7 @@ func TestQueueModel(t *testing.T) {
 			"append": func(t *rapid.T) { step(t); w.append(t, false) },
 			"send":   func(t *rapid.T) { step(t); w.send() },
 			"answer": func(t *rapid.T) { step(t); w.answer(t) },
-			"fill":   func(t *rapid.T) { step(t); w.fill() },
+			"fill":   func(t *rapid.T) { step(t); w.fill(t) },
 			"filled": func(t *rapid.T) { step(t); w.filled(t) },
 			"spill":  func(t *rapid.T) { step(t); w.spill() },
 		})
@@ -299,7 +264,7 @@ func TestQueueModel(t *testing.T) {
 			w.append(t, true)
 			w.send()
 			w.answer(t)
-			w.fill()
+			w.fill(t)
 			w.filled(t)
 			w.check(t)
 			if len(w.s.mu.queue.lanes) == 0 && len(w.live)+len(w.fills)+len(w.appends) == 0 {

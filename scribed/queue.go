@@ -5,8 +5,10 @@ import (
 	"slices"
 	"time"
 
+	"scribe/internal/base/buffers"
 	"scribe/internal/format/loss"
 	scribev1 "scribe/proto/scribe/v1"
+	"scribe/scribed/spool"
 )
 
 // batch is a request to the upstream: whole entries, each category's in order.
@@ -30,19 +32,21 @@ type batch struct {
 }
 
 // queue decides what is taken in, what is sent when, and what goes to the spool. It is a plain state machine: events and times go
-// in, batches and appends come out. It does no I/O, starts nothing, and reads no clock.
+// in, batches and appends come out. What is in the spool it asks the spool, whose account is the only one. It does no I/O, starts nothing,
+// and reads no clock.
 type queue struct {
 	cfg      Config
-	spooling bool  // there is a spool
-	capacity int64 // of the spool, in bytes, that are counted on
+	spooling bool         // there is a spool
+	spool    *spool.Spool // asked for its account, and told of records whose fate is decided: nothing that may wait for the disk
+	capacity int64        // of the spool, in bytes, that are counted on
+	buffers  *buffers.Pool
 	counts   counts
 	gaps     gaps
 	losses   *loss.Ledger // nil = nobody is told
 
 	used     int64 // bytes of memory charged
-	held     int64 // bytes in the spool
-	owed     int64 // bytes of what is in memory only, and may have to go there
-	diskUsed int64 // by the spool's files, as it said last: more than held, since it gives files back whole, and later
+	owed     int64 // bytes of what is in memory only, and may have to go to the spool
+	diskUsed int64 // by the spool's files, as it said last: more than it holds, since it gives files back whole, and later
 	// diskFullTill: the spool said that it is full although the account has room. It gives files back when it has time.
 	diskFullTill time.Time
 	lanes        map[string]*lane
@@ -75,8 +79,8 @@ type queue struct {
 	blockedBytes int64
 }
 
-func newQueue(cfg Config) queue {
-	q := queue{cfg: cfg, lanes: make(map[string]*lane), blocked: make(map[*lane]struct{})}
+func newQueue(cfg Config, pool *buffers.Pool) queue {
+	q := queue{cfg: cfg, buffers: pool, lanes: make(map[string]*lane), blocked: make(map[*lane]struct{})}
 	if cfg.ReportLosses > 0 {
 		q.losses = loss.NewLedger(loss.ByAgent)
 	}
@@ -100,7 +104,7 @@ func (q *queue) lane(category string) *lane {
 
 // forget ends a lane of which nothing is left.
 func (q *queue) forget(l *lane) {
-	if l.idle() && q.lanes[l.name] == l { // the backlog may still list one that was forgotten
+	if q.lanes[l.name] == l && q.idle(l) { // the backlog may still list one that was forgotten
 		q.leaveTurn(l)
 		delete(q.lanes, l.name)
 	}
@@ -126,7 +130,7 @@ func (q *queue) release(e *entry) {
 func (q *queue) add(e *entry) {
 	l := q.lanes[e.category]
 	q.added++
-	e.number, e.behind = q.added, l.tail()
+	e.number, e.after = q.added, l.end
 	for i := range e.frames {
 		l.sequenced = l.sequenced || e.frames[i].sequenced
 	}
@@ -149,6 +153,17 @@ func (q *queue) leaveTurn(l *lane) {
 	if l.inTurn {
 		l.inTurn = false
 		q.turn = slices.DeleteFunc(q.turn, func(x *lane) bool { return x == l })
+	}
+}
+
+// unref gives memory back that nobody uses any more.
+func (q *queue) unref(m *memory) {
+	if m == nil {
+		return
+	}
+	if m.refs--; m.refs == 0 {
+		q.buffers.Put(m.buf)
+		m.buf = nil
 	}
 }
 
@@ -233,7 +248,7 @@ const (
 
 // may reports whether a lane may send now, if it is due or not.
 func (q *queue) may(l *lane, now time.Time) bool {
-	return !now.Before(l.notBefore) && l.eligible(l.entries[0]) && (l.failures == 0 || q.mayRetry())
+	return !now.Before(l.notBefore) && q.eligible(l, l.entries[0]) && (l.failures == 0 || q.mayRetry())
 }
 
 // level is what the upstream is asked to wait for. With a spool frames are kept until they are committed, so that an outage
@@ -258,7 +273,7 @@ func (q *queue) take(b *batch, l *lane, quantum int) bool {
 	n, size := 0, int64(0)
 	for _, e := range l.entries {
 		full := n > 0 && size+e.bytes > int64(quantum) || len(b.entries) > 0 && b.bytes+size+e.bytes > int64(q.cfg.BatchBytes)
-		if full || q.level(e) != b.ack || e.alone && n+len(b.entries) > 0 || !l.eligible(e) {
+		if full || q.level(e) != b.ack || e.alone && n+len(b.entries) > 0 || !q.eligible(l, e) {
 			break
 		}
 		n++
@@ -307,7 +322,7 @@ func (q *queue) wake(now time.Time) time.Time {
 			break
 		}
 		e := l.entries[0]
-		if !l.eligible(e) || l.failures > 0 && !q.mayRetry() {
+		if !q.eligible(l, e) || l.failures > 0 && !q.mayRetry() {
 			continue // until the backlog, or another retry, is answered
 		}
 		t := maxTime(maxTime(l.notBefore, q.notBefore), now)

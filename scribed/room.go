@@ -24,8 +24,9 @@ func (q *queue) room(l *lane, charge int64) (now, ever bool) {
 // less = there is room. It is the rule of room again, and the category's own limit. What is in memory only and acknowledged is
 // counted as if it were in the spool, so that there is room for it when it has to leave, and when scribed ends.
 func (q *queue) diskRoom(l *lane, n int64) (over int64) {
-	held := l.held + l.owed + n
-	free := q.capacity - q.held - q.owed - n
+	its, all := q.spool.Held(l.name)
+	held := charged(its) + l.owed + n
+	free := q.capacity - charged(all) - q.owed - n
 	// held-x <= share*(free+x)
 	over = int64((float64(held) - q.cfg.Share*float64(free)) / (1 + q.cfg.Share))
 	if free < 0 {
@@ -36,6 +37,9 @@ func (q *queue) diskRoom(l *lane, n int64) (over int64) {
 	}
 	return over
 }
+
+// charged is what records in the spool count for.
+func charged(a spool.Amount) int64 { return a.Bytes + a.Records*recordOverhead }
 
 // filesFull reports whether the spool's files may have no room for n bytes more, whatever the account says: they hold what is
 // delivered until they are given back, and are not filled to the last byte.
@@ -84,7 +88,7 @@ func (q *queue) placeFor(l *lane, e *entry, at time.Time) place {
 	}
 	disk := q.diskRoom(l, e.onDisk()) <= 0 && !q.filesFull(e.onDisk(), at)
 	switch {
-	case disk && now && (!l.ordered() || !l.hasBacklog()):
+	case disk && now && (!l.ordered() || !q.hasBacklog(l)):
 		q.reserve(e)
 		return inMemory
 	case disk:

@@ -66,7 +66,6 @@ type Scribed struct {
 		// saidAway: the log says that the upstream is away, and not yet that it is back.
 		saidAway  bool
 		quietTill time.Time // there was nothing to spill: the spiller is not woken before
-		doubts    bool      // some lane is in doubt
 		oldest    time.Time // of all frames, some time ago; zero = none
 		draining  int       // calls of Drain that run
 	}
@@ -102,12 +101,13 @@ func New(cfg Config, deps Deps) (*Scribed, error) {
 		drained:     make(chan struct{}),
 		ended:       make(chan struct{}),
 	}
-	s.mu.queue = newQueue(cfg)
+	s.mu.queue = newQueue(cfg, &s.buffers)
 	s.metrics = newMetrics(s)
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	if err := s.open(); err != nil {
+		s.cancel(nil)
 		return nil, err
 	}
-	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.tasks.Go(s.loop)
 	if s.spool != nil {
 		s.keepers.Go(s.spiller)
@@ -132,6 +132,7 @@ func (s *Scribed) open() (err error) {
 		if s.spool, err = spool.Open(*s.cfg.Spool, spool.Deps{FS: s.deps.FS, Logger: s.deps.Logger, Registerer: s.deps.Registerer, Clock: s.deps.Clock}); err != nil {
 			return err
 		}
+		s.mu.queue.spool = s.spool
 		s.recover()
 	}
 	if err := s.metrics.register(s.deps.Registerer); err != nil {
@@ -248,7 +249,6 @@ func (s *Scribed) abandon(ctx context.Context, sub *submission) error {
 	}
 	q := &s.mu.queue
 	var (
-		fx     effects
 		inUse  []chan struct{}
 		total  = len(sub.results)
 		left   = sub.pending
@@ -269,13 +269,12 @@ func (s *Scribed) abandon(ctx context.Context, sub *submission) error {
 			}
 			continue
 		}
-		s.forsake(e, &fx)
+		s.forsake(e)
 		q.withdraw(e)
-		fx.unused = append(fx.unused, e.mem)
+		q.unref(e.mem)
 	}
 	s.settle()
 	s.mu.Unlock()
-	s.carryOut(fx)
 	for _, c := range inUse {
 		<-c
 	}

@@ -18,32 +18,39 @@ import (
 func (s *Scribed) send(ctx context.Context, b *batch) {
 	results, info := s.request(ctx, b)
 	s.mu.Lock()
-	o := s.outcome(b, results, info)
-	s.settle()
-	s.mu.Unlock()
-	s.carryOut(o.effects)
-	s.mu.Lock()
-	var fx effects
+	defer s.mu.Unlock()
+	held := s.conclude(b, results, info)
 	for _, e := range b.entries {
 		if e.abandoned {
-			s.forsake(e, &fx)
+			s.forsake(e)
 		}
 	}
-	s.free(s.mu.queue.settled(s.now(), b, o.held)...)
+	for _, e := range s.mu.queue.settled(s.now(), b, held) {
+		s.mu.queue.unref(e.mem)
+	}
 	s.settle()
-	s.mu.Unlock()
-	s.carryOut(fx)
+}
+
+// conclude deals with the answer of a batch. The caller holds mu, which is given up while dead letters are written; lanes stay busy. It
+// returns what is to wait, and for how long.
+func (s *Scribed) conclude(b *batch, results []*scribev1.FrameResult, info *scribev1.ErrorInfo) map[*lane]time.Duration {
+	o := s.outcome(b, results, info)
+	s.settle()
+	if len(o.letters) > 0 {
+		s.mu.Unlock()
+		s.bury(o.letters)
+		s.mu.Lock()
+		s.buried(o.letters)
+	}
+	return o.held
 }
 
 // forsake ends what is left of an entry whose caller is gone: its bytes may not be used any more. The caller holds mu.
-func (s *Scribed) forsake(e *entry, fx *effects) {
+func (s *Scribed) forsake(e *entry) {
 	q := &s.mu.queue
 	sum := e.amount()
 	for i := range e.frames {
-		if f := &e.frames[i]; f.spooled {
-			fx.done = append(fx.done, f.ref)
-			q.hold1(q.lanes[e.category], f, -1)
-		}
+		q.unspool(&e.frames[i])
 	}
 	q.counts.memory = q.counts.memory.minus(sum)
 	if sum.frames > 0 {
@@ -56,25 +63,23 @@ func (s *Scribed) forsake(e *entry, fx *effects) {
 func (s *Scribed) fill(ctx context.Context, f *fill) {
 	start := s.now()
 	b := s.claim(f)
-	var o outcome
-	if b != nil {
-		ctx, b.cancel = context.WithTimeout(ctx, s.cfg.Timeout)
-		results, info := s.request(ctx, b)
+	if b == nil {
 		s.mu.Lock()
-		o = s.outcome(b, results, info)
+		defer s.mu.Unlock()
+		s.mu.queue.filled(s.now(), f, nil, nil)
 		s.settle()
-		s.mu.Unlock()
-		s.carryOut(o.effects)
+		return
 	}
+	ctx, b.cancel = context.WithTimeout(ctx, s.cfg.Timeout)
+	results, info := s.request(ctx, b)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	defer s.settle()
+	held := s.conclude(b, results, info)
 	now := s.now()
-	if b != nil {
-		s.mu.queue.pace.filled(start, now, b.bytes, s.mu.queue.liveWaits(now))
-		s.unref(b.buf)
-	}
-	s.mu.queue.filled(now, f, b, o.gone, o.held)
+	s.mu.queue.pace.filled(start, now, b.bytes, s.mu.queue.liveWaits(now))
+	s.mu.queue.unref(b.buf)
+	s.mu.queue.filled(now, f, b, held)
+	s.settle()
 }
 
 // claim takes backlog of the lanes of a fill; nil when there is none to be had.
@@ -87,26 +92,21 @@ func (s *Scribed) claim(f *fill) *batch {
 		sequenced []bool
 	}
 	var all []got
-	var surplus []spool.Ref
 	for i, l := range f.lanes {
 		n := min(f.bufferOf(i), len(free))
-		records, err := s.spool.Claim(l.name, f.wants[i], free[:0:n])
+		records, err := s.spool.Claim(l.name, f.wants[i], f.upTo[i], free[:0:n])
 		if err != nil {
 			s.notes.warn(s.ctx, "claim", "the spool can't be read", slog.String("category", l.name), slog.Any("error", err))
 			s.hold(l)
 			continue
 		}
 		if len(records) == 0 {
-			s.suspect(l)
+			s.mu.Lock()
+			s.mu.queue.cleared(l, f.upTo[i], s.now())
+			s.mu.Unlock()
 			continue
 		}
 		free = free[n:]
-		if extra := int64(len(records)) - f.most[i]; extra > 0 {
-			for j := range records[f.most[i]:] {
-				surplus = append(surplus, records[f.most[i]:][j].Ref)
-			}
-			records = records[:f.most[i]]
-		}
 		g := got{lane: l, records: records, sequenced: make([]bool, len(records))}
 		for i := range records {
 			h, err := record.ParseHeader(records[i].Data)
@@ -114,7 +114,6 @@ func (s *Scribed) claim(f *fill) *batch {
 		}
 		all = append(all, g)
 	}
-	s.spool.Release(surplus...)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(all) == 0 {
@@ -139,14 +138,6 @@ func (s *Scribed) hold(l *lane) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.notBefore = s.now().Add(s.cfg.RetryMax)
-}
-
-// suspect marks a lane whose backlog is not where the account says.
-func (s *Scribed) suspect(l *lane) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l.notBefore = s.now().Add(keeperInterval / 4)
-	l.doubt, s.mu.doubts = true, true
 }
 
 // request makes a request to the upstream. It returns a result for each frame, in the order of the entries' frames, or why there is
@@ -238,15 +229,15 @@ func (b *batch) whole() *submission {
 
 // outcome is what an answer means.
 type outcome struct {
-	effects
-
-	held map[*lane]time.Duration
-	gone map[*lane]int64 // frames that left the backlog
+	held    map[*lane]time.Duration
+	letters []deadFrame
+	// done are records of frames that have an outcome, release those that go back to the backlog.
+	done, release []spool.Ref
 }
 
-// outcome deals with the answer of a batch. The caller holds mu; lanes stay busy until the effects are carried out.
+// outcome deals with the answer of a batch. The caller holds mu.
 func (s *Scribed) outcome(b *batch, results []*scribev1.FrameResult, info *scribev1.ErrorInfo) outcome {
-	o := outcome{held: make(map[*lane]time.Duration), gone: make(map[*lane]int64)}
+	o := outcome{held: make(map[*lane]time.Duration)}
 	if info != nil {
 		s.refused(b, info, &o)
 	} else {
@@ -254,6 +245,11 @@ func (s *Scribed) outcome(b *batch, results []*scribev1.FrameResult, info *scrib
 	}
 	if b.backfill {
 		s.giveBack(b, &o)
+	}
+	if s.spool != nil {
+		s.spool.Done(o.done...)
+		s.spool.Release(o.release...)
+		s.mu.queue.freed = s.mu.queue.freed || len(o.done) > 0
 	}
 	return o
 }
@@ -387,9 +383,10 @@ func (s *Scribed) sayBack() {
 		return
 	}
 	s.mu.saidAway = false
-	c, q := &s.mu.queue.counts, &s.mu.queue
+	q := &s.mu.queue
+	backlog := s.readBacklog()
 	s.deps.Logger.WarnContext(s.ctx, "the upstream is back", slog.Duration("away", s.now().Sub(q.awaySince)),
-		slog.Int64("memory_bytes", c.memory.bytes), slog.Int64("spool_bytes", c.disk.bytes), slog.Int64("spool_messages", c.disk.messages))
+		slog.Int64("memory_bytes", q.counts.memory.bytes), slog.Int64("spool_bytes", backlog.bytes), slog.Int64("spool_messages", backlog.messages))
 }
 
 // settleEntry takes the results of an entry's frames: those with an outcome leave it, the others are to be sent again. It returns
@@ -445,11 +442,15 @@ func (s *Scribed) attempt(e *entry, o *outcome, result func(*frame) *scribev1.Er
 			continue
 		}
 		done++
-		s.leave(e, f, o)
+		if info != nil && s.failFrame(e, f, info, o) {
+			continue // it stays where it is until its letter is written
+		}
 		if info == nil {
 			s.mu.queue.counts.forwarded.plus(f.amount())
-		} else {
-			s.failFrame(e, f, info, o)
+		}
+		s.mu.queue.leave(e, f)
+		if f.spooled {
+			o.done = append(o.done, f.ref)
 		}
 	}
 	e.frames = left
@@ -477,22 +478,11 @@ func (e *entry) missing(f *frame) bool {
 	return ok && slices.Contains(e.refused, key)
 }
 
-// leave accounts for a frame that has an outcome: it leaves the memory, and the spool if it is there.
-func (s *Scribed) leave(e *entry, f *frame, o *outcome) {
-	q := &s.mu.queue
-	l := q.lanes[e.category]
-	sum := f.amount()
-	if f.spooled {
-		o.done = append(o.done, f.ref)
-		q.hold1(l, f, -1)
-	}
+// leave accounts for a frame that has an outcome: it leaves the memory. What is in the spool only the spool counts.
+func (q *queue) leave(e *entry, f *frame) {
 	if !e.backfill {
-		q.counts.memory = q.counts.memory.minus(sum)
-		return
+		q.counts.memory = q.counts.memory.minus(f.amount())
 	}
-	l.disk = l.disk.minus(sum)
-	q.counts.disk = q.counts.disk.minus(sum)
-	o.gone[l]++
 }
 
 // again reports whether a frame is to be sent again after an error.
@@ -519,11 +509,14 @@ func (e *entry) again(f *frame, info *scribev1.ErrorInfo, attempts int) bool {
 type deadFrame struct {
 	deadletter.Letter
 
-	mem *memory
+	entry *entry
+	frame frame
+	mem   *memory
 }
 
-// failFrame counts a frame that will not be sent again, and tells whoever waits for it. If nobody does, it is put aside.
-func (s *Scribed) failFrame(e *entry, f *frame, info *scribev1.ErrorInfo, o *outcome) {
+// failFrame counts a frame that will not be sent again, and tells whoever waits for it. If nobody does, it is put aside: then it returns
+// true, and it is counted when that is done.
+func (s *Scribed) failFrame(e *entry, f *frame, info *scribev1.ErrorInfo, o *outcome) bool {
 	reason := reasonLabel(info.GetReason())
 	if e.sub != nil {
 		if f.unsure && info.GetReason() != scribev1.Reason_REASON_UNKNOWN_OUTCOME {
@@ -537,28 +530,38 @@ func (s *Scribed) failFrame(e *entry, f *frame, info *scribev1.ErrorInfo, o *out
 		if key, ok := gapOf(e.category, f); ok && !slices.Contains(e.refused, key) {
 			e.refused = append(e.refused, key)
 		}
-		return
+		return false
 	}
-	s.mu.queue.loseFrames(e.category, reason, []frame{*f}, s.now())
 	s.mu.queue.gaps.note(e.category, f, info.GetReason(), s.now())
 	s.notes.warn(s.ctx, "refused "+reason+" "+e.category, "the upstream does not take frames for good",
 		slog.String("category", e.category), slog.Int("messages", int(f.messages)), slog.Int("bytes", len(f.bytes)), slog.String("error", info.GetMessage()))
 	if s.dead == nil {
-		return
+		s.mu.queue.loseFrames(e.category, reason, []frame{*f}, s.now())
+		return false
 	}
 	if e.mem != nil {
 		e.mem.refs++
 	}
-	o.letters = append(o.letters, deadFrame{mem: e.mem, Letter: deadletter.Letter{
+	o.letters = append(o.letters, deadFrame{entry: e, frame: *f, mem: e.mem, Letter: deadletter.Letter{
 		Time: s.now(), Category: e.category, Reason: reason, Message: info.GetMessage(), Frame: f.bytes,
 	}})
+	return true
+}
+
+// buried is the event that dead letters were written: their frames are dropped now. The caller holds mu.
+func (s *Scribed) buried(dead []deadFrame) {
+	q := &s.mu.queue
+	for i := range dead {
+		d := &dead[i]
+		q.loseFrames(d.Category, d.Reason, []frame{d.frame}, s.now())
+		q.leave(d.entry, &d.frame)
+		q.unspool(&d.frame)
+		q.unref(d.mem)
+	}
 }
 
 // bury writes dead letters.
 func (s *Scribed) bury(dead []deadFrame) {
-	if len(dead) == 0 {
-		return
-	}
 	letters := make([]deadletter.Letter, len(dead))
 	for i := range dead {
 		letters[i] = dead[i].Letter

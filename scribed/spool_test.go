@@ -64,7 +64,7 @@ func TestSpooledSurvivesPowerLoss(t *testing.T) {
 		c.mustHoldAll("a", numbers(0, 20)...)
 		c.mustHoldAll("b", numbers(0, 20)...)
 		c.mustBalance()
-		if held := c.snapshot().disk; held != (amount{}) {
+		if held := c.onDisk(); held != (amount{}) {
 			t.Errorf("%+v are left", held)
 		}
 	})
@@ -83,13 +83,13 @@ func TestNoneSpills(t *testing.T) {
 			t.Errorf("answered after %v", d)
 		}
 		c.mustBalance()
-		if got := c.snapshot(); got.memory.frames != 20 || got.disk.frames != 0 {
-			t.Errorf("in memory %+v, on disk %+v", got.memory, got.disk)
+		if got := c.snapshot(); got.memory.frames != 20 || c.onDisk().frames != 0 {
+			t.Errorf("in memory %+v, on disk %+v", got.memory, c.onDisk())
 		}
 		<-time.After(cfg.SpillAfter * 3 / 2)
 		c.mustBalance()
-		if got := c.snapshot(); got.memory.frames != 0 || got.disk.frames != 20 {
-			t.Errorf("in memory %+v, on disk %+v", got.memory, got.disk)
+		if got := c.snapshot(); got.memory.frames != 0 || c.onDisk().frames != 20 {
+			t.Errorf("in memory %+v, on disk %+v", got.memory, c.onDisk())
 		}
 		<-time.After(cfg.Spool.SyncInterval * 2)
 		c.crash(0, nil)
@@ -133,7 +133,7 @@ func TestOutageIsNotNoticed(t *testing.T) {
 		c.up.replies(nil)
 		<-time.After(10 * time.Minute)
 		c.mustBalance()
-		if got := c.snapshot(); got.forwarded.frames != int64(taken) || got.disk.frames != 0 || got.memory.frames != 0 {
+		if got := c.snapshot(); got.forwarded.frames != int64(taken) || c.onDisk().frames != 0 || got.memory.frames != 0 {
 			t.Errorf("%d were taken, counts %+v", taken, got)
 		}
 	})
@@ -516,12 +516,12 @@ func TestBackfillRate(t *testing.T) {
 			}
 			<-time.After(time.Second)
 		}
-		left := c.snapshot().disk.bytes
+		left := c.onDisk().bytes
 		if sent := 1_007_100 - left; sent < 300_000 || sent > 800_000 {
 			t.Errorf("%d bytes in 30 seconds", sent)
 		}
 		<-time.After(time.Minute)
-		if c.snapshot().disk.bytes != 0 {
+		if c.onDisk().bytes != 0 {
 			t.Error("the backlog is not sent")
 		}
 	})

@@ -334,7 +334,7 @@ const maxDrops = 4
 func (w *writing) makeRoom(l *lane, e *entry, p *placed) bool {
 	s := w.s
 	q := &s.mu.queue
-	if !q.spooling || e.ack == ackCommitted || l.disk.frames <= 0 { // what is in the spool is older
+	if !q.spooling || e.ack == ackCommitted || q.backlogOf(l).frames == 0 { // what is in the spool is older
 		gone := q.dropOldest(l, e.charge)
 		s.giveUpEntries(gone, fullReason)
 		return len(gone) > 0
@@ -386,7 +386,7 @@ func (w *writing) enter(entries []*entry) (live []*appending) {
 	for _, e := range entries {
 		if s.mu.closed {
 			q.release(e)
-			s.free(e)
+			q.unref(e.mem)
 			w.taken--
 			w.refused(e, errShutDown())
 			continue
@@ -448,7 +448,7 @@ func (w *writing) demote(e *entry, err error) {
 	w.refused(e, s.spoolError(e, err))
 	w.sub.finish(len(e.frames))
 	w.taken--
-	s.free(e)
+	q.unref(e.mem)
 }
 
 // synced answers what is in the spool, err is why it may not be on disk. What is in memory, too, is answered by the upstream then.

@@ -169,7 +169,7 @@ func BenchmarkClaim(b *testing.B) {
 		for b.Loop() {
 			var all []Ref
 			for {
-				got, err := s.Claim("3", 4<<20, buf)
+				got, err := s.Claim("3", 4<<20, ^Position(0), buf)
 				if err != nil {
 					b.Fatal(err)
 				}

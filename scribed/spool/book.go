@@ -15,9 +15,12 @@ import (
 type book struct {
 	categories map[string]*category // those with held records
 	claims     map[layout.Position]claim
-	held       Amount
-	unclaimed  Amount
-	dropped    map[string]Amount // since the folder was made
+	// strays are claimed records that were found damaged: what becomes of them is decided when their claim ends.
+	strays  map[layout.Position]stray
+	stray   sums
+	sums    sums
+	dropped map[string]Amount // since the folder was made
+	gone    map[goneKey]Amount
 	// changes counts what the state file should learn of.
 	changes uint64
 	indexes indexes
@@ -25,9 +28,41 @@ type book struct {
 
 // category is what is held of one.
 type category struct {
-	name            string
-	parts           []*part // with held records, in order
-	held, unclaimed Amount
+	name  string
+	parts []*part // with held records, in order
+	sums
+}
+
+// sums are of records that are held: all, those that nobody claimed, and those of which whoever appended them has a copy in memory.
+// held without cached is the backlog.
+type sums struct{ held, unclaimed, cached Amount }
+
+func (s *sums) plus(o sums) {
+	s.held.plus(o.held)
+	s.unclaimed.plus(o.unclaimed)
+	s.cached.plus(o.cached)
+}
+
+func (s *sums) minus(o sums) {
+	s.held.minus(o.held)
+	s.unclaimed.minus(o.unclaimed)
+	s.cached.minus(o.cached)
+}
+
+func (s *sums) backlog() Amount {
+	a := s.held
+	a.minus(s.cached)
+	return a
+}
+
+// goneKey is of what, and why, records left the backlog that nobody had claimed.
+type goneKey struct{ category, reason string }
+
+// stray is a claimed record that is damaged.
+type stray struct {
+	category string
+	size     uint32
+	sums     sums
 }
 
 // part is what a segment has of a category.
@@ -35,7 +70,7 @@ type part struct {
 	cat *category
 	seg *segment
 
-	held, unclaimed Amount
+	sums
 	// finished is what is done of what the segment's index has. held and finished make the whole index.
 	finished            Amount
 	firstTime, lastTime int64
@@ -58,6 +93,16 @@ type claim struct {
 	from     layout.Position // of the range that stands for the record, see spans
 	size     uint32
 	messages uint32
+	cached   bool // by who appended it, who has a copy in memory
+}
+
+// sums is what a claimed record counts for.
+func (c *claim) sums() sums {
+	s := sums{held: amountOf(c.part.cat.name, c.size, c.messages)}
+	if c.cached {
+		s.cached = s.held
+	}
+	return s
 }
 
 // pick is a record that is to be read.
@@ -69,8 +114,8 @@ type pick struct {
 
 func newBook(indexBytes int64) book {
 	return book{
-		categories: map[string]*category{}, claims: map[layout.Position]claim{}, dropped: map[string]Amount{},
-		indexes: indexes{limit: indexBytes},
+		categories: map[string]*category{}, claims: map[layout.Position]claim{}, strays: map[layout.Position]stray{},
+		dropped: map[string]Amount{}, gone: map[goneKey]Amount{}, indexes: indexes{limit: indexBytes},
 	}
 }
 
@@ -115,10 +160,8 @@ func (b *book) attach(p *part) {
 	p.cat = c
 	i := sort.Search(len(c.parts), func(i int) bool { return c.parts[i].first > p.first })
 	c.parts = slices.Insert(c.parts, i, p)
-	c.held.plus(p.held)
-	c.unclaimed.plus(p.unclaimed)
-	b.held.plus(p.held)
-	b.unclaimed.plus(p.unclaimed)
+	c.plus(p.sums)
+	b.sums.plus(p.sums)
 	p.seg.held += p.held.Records
 	p.seg.live += space(c.name, p.held)
 }
@@ -129,10 +172,8 @@ func (b *book) detach(p *part) {
 		return
 	}
 	c := p.cat
-	c.held.minus(p.held)
-	c.unclaimed.minus(p.unclaimed)
-	b.held.minus(p.held)
-	b.unclaimed.minus(p.unclaimed)
+	c.minus(p.sums)
+	b.sums.minus(p.sums)
 	p.seg.held -= p.held.Records
 	p.seg.live -= space(c.name, p.held)
 	b.forget(p)
@@ -168,34 +209,54 @@ func (b *book) append(seg *segment, name string, e layout.Entry, claimed bool) {
 	p.entries = append(p.entries, e)
 	p.last, p.firstTime, p.lastTime = e.Position, min(p.firstTime, e.Time), max(p.lastTime, e.Time)
 	a := amountOf(name, e.Size, e.Messages)
-	p.held.plus(a)
-	p.cat.held.plus(a)
-	b.held.plus(a)
 	seg.held++
 	seg.live += space(name, a)
 	if claimed {
 		p.taken.add(from, e.Position+1)
-		b.claims[e.Position] = claim{part: p, from: from, size: e.Size, messages: e.Messages}
+		b.claims[e.Position] = claim{part: p, from: from, size: e.Size, messages: e.Messages, cached: true}
+		b.count(p, sums{held: a, cached: a})
 		return
 	}
-	b.available(p, a)
+	b.count(p, sums{held: a, unclaimed: a})
 }
 
-func (b *book) available(p *part, a Amount) {
-	p.unclaimed.plus(a)
-	p.cat.unclaimed.plus(a)
-	b.unclaimed.plus(a)
+// count adds to the sums of a part, its category and the whole.
+func (b *book) count(p *part, s sums) {
+	p.plus(s)
+	p.cat.plus(s)
+	b.sums.plus(s)
 }
 
-func (b *book) unavailable(p *part, a Amount) {
-	p.unclaimed.minus(a)
-	p.cat.unclaimed.minus(a)
-	b.unclaimed.minus(a)
+// discount is the inverse of count.
+func (b *book) discount(p *part, s sums) {
+	p.minus(s)
+	p.cat.minus(s)
+	b.sums.minus(s)
 }
 
-// claim takes records from the front of a category's backlog until they have maxBytes, and at least one. When the index that comes
-// next is not in memory it stops; need is then the part to load, if nothing was taken before.
-func (b *book) claim(name string, maxBytes int64) (picks []pick, need *part) {
+// reached reports whether no unclaimed record of a category stands at or before a position.
+func (b *book) reached(name string, upTo layout.Position) bool {
+	c := b.categories[name]
+	if c == nil {
+		return true
+	}
+	i := slices.IndexFunc(c.parts, func(p *part) bool { return p.unclaimed.Records > 0 })
+	if i < 0 {
+		return true
+	}
+	p := c.parts[i]
+	first := layout.At(p.seg.id.First, 0)
+	if p.entries != nil {
+		b.each(p, func(_ int, e *layout.Entry) bool { first = e.Position; return false })
+	} else if len(p.taken) > 0 && p.taken[0].From <= first {
+		first = p.taken[0].To // behind the record before the first unclaimed one
+	}
+	return first > upTo
+}
+
+// claim takes records from the front of a category's backlog, up to a position, until they have maxBytes, and at least one. When the
+// index that comes next is not in memory it stops; need is then the part to load, if nothing was taken before.
+func (b *book) claim(name string, maxBytes int64, upTo layout.Position) (picks []pick, need *part) {
 	c := b.categories[name]
 	if c == nil {
 		return nil, nil
@@ -204,6 +265,9 @@ func (b *book) claim(name string, maxBytes int64) (picks []pick, need *part) {
 	for _, p := range c.parts {
 		if p.unclaimed.Records == 0 {
 			continue
+		}
+		if p.first > upTo {
+			break
 		}
 		if p.entries == nil {
 			if len(picks) > 0 {
@@ -215,14 +279,14 @@ func (b *book) claim(name string, maxBytes int64) (picks []pick, need *part) {
 		full := false
 		b.each(p, func(i int, e *layout.Entry) bool {
 			a := amountOf(name, e.Size, e.Messages)
-			if full = len(picks) > 0 && total+a.Bytes > maxBytes; full {
+			if full = e.Position > upTo || len(picks) > 0 && total+a.Bytes > maxBytes; full {
 				return false
 			}
 			total += a.Bytes
 			from := p.from(i)
 			p.taken.add(from, e.Position+1)
 			b.claims[e.Position] = claim{part: p, from: from, size: e.Size, messages: e.Messages}
-			b.unavailable(p, a)
+			b.discount(p, sums{unclaimed: a})
 			picks = append(picks, pick{seg: p.seg, name: name, entry: *e})
 			return true
 		})
@@ -263,21 +327,60 @@ func (b *book) each(p *part, fn func(i int, e *layout.Entry) bool) {
 
 // claimOf returns the claim that a reference names.
 func (b *book) claimOf(ref Ref) (layout.Position, claim, bool) {
-	if ref.Segment > 1<<32-1 {
-		return 0, claim{}, false
-	}
-	at := layout.At(uint32(ref.Segment), ref.Offset)
+	at := ref.Position()
 	c, ok := b.claims[at]
 	return at, c, ok && c.size == ref.Size
 }
 
-// release makes a claimed record available again.
-func (b *book) release(at layout.Position, c claim) {
+// release makes a claimed record available again. One that was found damaged meanwhile is gone.
+func (b *book) release(ref Ref) {
+	at, c, ok := b.claimOf(ref)
+	if !ok {
+		if x, ok := b.endStray(ref); ok {
+			b.noteGone(x.category, Damaged, x.sums.held)
+		}
+		return
+	}
 	p := c.part
 	delete(b.claims, at)
 	p.taken.remove(c.from, at+1)
 	p.cursor = 0 // each skips what is taken by ranges
-	b.available(p, amountOf(p.cat.name, c.size, c.messages))
+	s := c.sums()
+	b.count(p, sums{unclaimed: s.held})
+	b.discount(p, sums{cached: s.cached})
+}
+
+// endStray ends the claim of a record that was found damaged.
+func (b *book) endStray(ref Ref) (stray, bool) {
+	x, ok := b.strays[ref.Position()]
+	if ok = ok && x.size == ref.Size; ok {
+		delete(b.strays, ref.Position())
+		b.stray.minus(x.sums)
+	}
+	return x, ok
+}
+
+// lose takes a claimed record away that is damaged. It counts as it did until its claim ends.
+func (b *book) lose(at layout.Position, c claim) Amount {
+	x := stray{category: c.part.cat.name, size: c.size, sums: c.sums()}
+	b.strays[at] = x
+	b.stray.plus(x.sums)
+	return b.finish(at, c)
+}
+
+// noteGone counts what left the backlog for another reason than its claimant's word.
+func (b *book) noteGone(category, reason string, a Amount) {
+	key := goneKey{category, reason}
+	sum := b.gone[key]
+	sum.plus(a)
+	b.gone[key] = sum
+}
+
+// backlog is what is in the spool only: held, and not copied in memory.
+func (b *book) backlog() Amount {
+	a := b.sums.backlog()
+	a.plus(b.stray.backlog())
+	return a
 }
 
 // finish makes a claimed record done, and returns what it was.
@@ -285,17 +388,16 @@ func (b *book) finish(at layout.Position, c claim) Amount {
 	p := c.part
 	delete(b.claims, at)
 	p.done.add(c.from, at+1)
-	a := amountOf(p.cat.name, c.size, c.messages)
-	b.settle(p, a)
-	return a
+	s := c.sums()
+	b.settle(p, s)
+	return s.held
 }
 
-// settle counts an amount as finished that was held and not available.
-func (b *book) settle(p *part, a Amount) {
-	p.held.minus(a)
+// settle counts records as finished that were held.
+func (b *book) settle(p *part, s sums) {
+	a := s.held
+	b.discount(p, s)
 	p.finished.plus(a)
-	p.cat.held.minus(a)
-	b.held.minus(a)
 	p.seg.held -= a.Records
 	p.seg.live -= space(p.cat.name, a)
 	b.changes++
@@ -306,7 +408,7 @@ func (b *book) settle(p *part, a Amount) {
 
 // drop takes available records from the front until atLeast bytes are gone and none is older than olderThan. need is a part whose
 // index has to be loaded to go on.
-func (b *book) drop(name string, atLeast, olderThan int64) (sum Amount, need *part) {
+func (b *book) drop(name string, atLeast, olderThan int64, reason string) (sum Amount, need *part) {
 	c := b.categories[name]
 	if c == nil {
 		return sum, nil
@@ -336,6 +438,7 @@ func (b *book) drop(name string, atLeast, olderThan int64) (sum Amount, need *pa
 		total := b.dropped[name]
 		total.plus(sum)
 		b.dropped[name] = total
+		b.noteGone(name, reason, sum)
 	}
 	return sum, need
 }
@@ -346,8 +449,7 @@ func (b *book) dropPart(p *part) Amount {
 	first, end := layout.At(p.seg.id.First, 0), p.last+1
 	p.taken.gaps(first, end, p.done.add)
 	p.taken = append(p.taken[:0], layout.Span{From: first, To: end})
-	b.unavailable(p, a)
-	b.settle(p, a)
+	b.settle(p, sums{held: a, unclaimed: a})
 	return a
 }
 
@@ -363,12 +465,11 @@ func (b *book) dropSome(p *part, atLeast, olderThan int64) (sum Amount, more boo
 		from := p.from(i)
 		p.taken.add(from, e.Position+1)
 		p.done.add(from, e.Position+1)
-		b.unavailable(p, a)
 		sum.plus(a)
 		return true
 	})
 	if sum.Records > 0 {
-		b.settle(p, sum)
+		b.settle(p, sums{held: sum, unclaimed: sum})
 	}
 	return sum, more
 }
@@ -377,7 +478,7 @@ func (b *book) dropSome(p *part, atLeast, olderThan int64) (sum Amount, more boo
 func (b *book) queue(name string) Queue {
 	q := Queue{Category: name}
 	if c := b.categories[name]; c != nil {
-		q.Held, q.Unclaimed = c.held, c.unclaimed
+		q.Held, q.Unclaimed, q.Backlog, q.Last = c.held, c.unclaimed, c.backlog(), c.parts[len(c.parts)-1].last
 		oldest := c.parts[0].firstTime
 		for _, p := range c.parts { // clocks go back; the first is the oldest but for that
 			oldest = min(oldest, p.firstTime)

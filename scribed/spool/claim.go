@@ -12,17 +12,17 @@ import (
 	"scribe/scribed/spool/layout"
 )
 
-// Claim takes the oldest records of the category's backlog, in order of append, about maxBytes of frames, and at least one record if
-// there is any. Their data is read into buf, of which the whole capacity is used, or into new memory if that is too small; both are
+// Claim takes the oldest records of the category's backlog up to a position, in order of append, about maxBytes of frames, and at least
+// one record if there is any. Their data is read into buf, of which the whole capacity is used, or into new memory if that is too small; both are
 // the caller's. Records that turn out damaged are counted as lost, and left out. On an error nothing is claimed.
-func (s *Spool) Claim(category string, maxBytes int, buf []byte) ([]Claimed, error) {
+func (s *Spool) Claim(category string, maxBytes int, upTo Position, buf []byte) ([]Claimed, error) {
 	if !s.enter() {
 		return nil, ErrClosed
 	}
 	defer s.calls.Done()
 	for {
 		s.mu.Lock()
-		picks, need := s.mu.claim(category, int64(maxBytes))
+		picks, need := s.mu.claim(category, int64(maxBytes), upTo)
 		pinned := s.pin(picks)
 		s.mu.Unlock()
 		if need != nil {
@@ -246,7 +246,7 @@ func (s *Spool) loseRecord(d damaged) {
 	s.mu.Lock()
 	at, c, ok := s.mu.claimOf(refOf(&d.entry))
 	if ok {
-		s.lost(&l, c.part, s.mu.finish(at, c))
+		s.lost(&l, c.part, s.mu.finish(at, c), s.addGone)
 	}
 	s.mu.Unlock()
 	if ok {
@@ -263,13 +263,12 @@ func (s *Spool) loseHeld(p *part, d damaged) {
 	switch c, claimed := s.mu.claims[at]; {
 	case done:
 	case claimed:
-		s.lost(&l, p, s.mu.finish(at, c))
+		s.lost(&l, p, s.mu.lose(at, c), s.addLoss)
 	default:
 		p.taken.add(at, at+1)
 		p.done.add(at, at+1)
-		s.mu.unavailable(p, a)
-		s.mu.settle(p, a)
-		s.lost(&l, p, a)
+		s.mu.settle(p, sums{held: a, unclaimed: a})
+		s.lost(&l, p, a, s.addGone)
 	}
 	s.mu.Unlock()
 	if !done {
@@ -278,9 +277,9 @@ func (s *Spool) loseHeld(p *part, d damaged) {
 }
 
 // lost counts a loss that was settled. The mutex is held.
-func (s *Spool) lost(l *Loss, p *part, a Amount) {
+func (s *Spool) lost(l *Loss, p *part, a Amount, count func(Loss, Amount)) {
 	l.Messages, l.Bytes = a.Messages, a.Bytes
-	s.addLoss(*l, a)
+	count(*l, a)
 	s.reclaimable(p.seg)
 	s.dirty()
 }
@@ -399,13 +398,12 @@ func (s *Spool) missing(p *part, g *segment, entries []layout.Entry) (Loss, bool
 	if a.Records <= 0 {
 		return Loss{}, false
 	}
-	s.mu.unavailable(p, a)
-	s.mu.settle(p, a)
+	s.mu.settle(p, sums{held: a, unclaimed: a})
 	l := Loss{
 		Segment: uint64(g.id.First), From: layout.SegmentHeaderLen, To: g.end, Records: a.Records, Category: p.cat.name,
 		Messages: a.Messages, Bytes: a.Bytes, Err: layout.ErrDamaged,
 	}
-	s.addLoss(l, a)
+	s.addGone(l, a)
 	s.reclaimable(g)
 	s.dirty()
 	return l, true

@@ -235,7 +235,7 @@ func TestDamagedState(t *testing.T) {
 	s, mem := f.open(t, f.segment)
 	got := claimAll(t, s, "a")
 	s.Done(refsOfClaimed(got[:3])...)
-	if a := s.Drop("b", 1, time.Time{}); a.Records != 1 {
+	if a := s.Drop("b", 1, time.Time{}, "test"); a.Records != 1 {
 		t.Fatalf("dropped %+v", a)
 	}
 	saveNow(t, s)
@@ -353,7 +353,7 @@ func TestBadSector(t *testing.T) {
 		return nil
 	})
 	s.fs = fs
-	if _, err := s.Claim("a", 1000, nil); !errors.Is(err, errInjected) {
+	if _, err := s.Claim("a", 1000, ^Position(0), nil); !errors.Is(err, errInjected) {
 		t.Errorf("claim: %v", err)
 	}
 	broken = false

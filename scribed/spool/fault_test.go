@@ -53,7 +53,7 @@ func scenario(s *Spool) (synced, done map[string]bool) {
 			cancel()
 		}
 		if i%8 == 7 {
-			if got, err := s.Claim("a", 2000, nil); err == nil {
+			if got, err := s.Claim("a", 2000, ^Position(0), nil); err == nil {
 				for _, g := range got {
 					done[string(g.Data)] = true
 				}

@@ -105,7 +105,7 @@ func claimAll(tb rapid.TB, s *Spool, category string) []Claimed {
 	tb.Helper()
 	var out []Claimed
 	for {
-		got, err := s.Claim(category, 3000, nil)
+		got, err := s.Claim(category, 3000, ^Position(0), nil)
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -129,12 +129,11 @@ func check(tb rapid.TB, s *Spool) {
 	tb.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var held, unclaimed Amount
+	var parts, categories sums
 	for _, g := range s.mu.segments {
 		var records int64
 		for _, p := range g.parts {
-			held.plus(p.held)
-			unclaimed.plus(p.unclaimed)
+			parts.plus(p.sums)
 			records += p.held.Records
 			if p.held.Records > 0 && s.mu.categories[p.cat.name] != p.cat {
 				tb.Fatalf("a part of %s is not its category's", p.cat.name)
@@ -147,19 +146,21 @@ func check(tb rapid.TB, s *Spool) {
 			tb.Fatalf("%s: %d held, its parts say %d", g.path, g.held, records)
 		}
 	}
-	if held != s.mu.held || unclaimed != s.mu.unclaimed {
-		tb.Fatalf("held %+v unclaimed %+v, the parts say %+v and %+v", s.mu.held, s.mu.unclaimed, held, unclaimed)
-	}
-	var ch, cu Amount
 	for _, c := range s.mu.categories {
-		ch.plus(c.held)
-		cu.plus(c.unclaimed)
+		categories.plus(c.sums)
 	}
-	if ch != held || cu != unclaimed {
-		tb.Fatalf("the categories say %+v and %+v, the parts %+v and %+v", ch, cu, held, unclaimed)
+	if parts != s.mu.sums || categories != s.mu.sums {
+		tb.Fatalf("the spool says %+v, its parts %+v, its categories %+v", s.mu.sums, parts, categories)
 	}
-	claimed := held
-	claimed.minus(unclaimed)
+	var cached Amount
+	for _, c := range s.mu.claims {
+		cached.plus(c.sums().cached)
+	}
+	if cached != s.mu.sums.cached {
+		tb.Fatalf("%+v are cached, the claims say %+v", s.mu.sums.cached, cached)
+	}
+	claimed := s.mu.sums.held
+	claimed.minus(s.mu.sums.unclaimed)
 	if int64(len(s.mu.claims)) != claimed.Records {
 		tb.Fatalf("%d claims for %d claimed records", len(s.mu.claims), claimed.Records)
 	}

@@ -29,7 +29,7 @@ func TestInspect(t *testing.T) {
 		appendOne(t, s, []string{"a", "b"}[i%2], i, 700, false)
 	}
 	s.Done(refsOfClaimed(claimAll(t, s, "a")[:7])...)
-	s.Drop("b", 1400, time.Time{})
+	s.Drop("b", 1400, time.Time{}, "test")
 	settle(t, s)
 	saveNow(t, s)
 	for i, verify := range []bool{false, true, true} {

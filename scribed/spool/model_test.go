@@ -102,7 +102,7 @@ func (m *model) backlog(c string) []*modelRecord {
 func (m *model) claim(t *rapid.T) {
 	c := rapid.SampledFrom(modelCategories).Draw(t, "category")
 	buf := make([]byte, rapid.SampledFrom([]int{0, 500, 5000}).Draw(t, "buffer"))
-	got, err := m.s.Claim(c, rapid.IntRange(0, 4000).Draw(t, "bytes"), buf)
+	got, err := m.s.Claim(c, rapid.IntRange(0, 4000).Draw(t, "bytes"), ^Position(0), buf)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func (m *model) drop(t *rapid.T) {
 		want.plus(Amount{1, int64((r.n + 1) % 5), int64(len(r.data))})
 		r.done, r.claimed = true, true
 	}
-	if got := m.s.Drop(c, atLeast, time.Time{}); got != want {
+	if got := m.s.Drop(c, atLeast, time.Time{}, "test"); got != want {
 		t.Fatalf("dropped %+v of %s, want %+v", got, c, want)
 	}
 }

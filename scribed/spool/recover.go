@@ -168,7 +168,7 @@ func (s *Spool) loseRange(l *loaded, d *foundDamage) error {
 		return err
 	}
 	loss.QuarantineFile = s.keepDamaged(loss.Segment, d.Range, b)
-	s.addLoss(loss, a)
+	s.addGone(loss, a)
 	s.tellLoss(loss)
 	return nil
 }
@@ -181,7 +181,7 @@ func (s *Spool) findMissing(in *listing, st *layout.State) {
 			continue
 		}
 		l := Loss{Segment: uint64(g.First), Records: g.Held, Err: fmt.Errorf("%s: %w: the file is missing", g.Name(), layout.ErrDamaged)}
-		s.addLoss(l, Amount{Records: g.Held})
+		s.addGone(l, Amount{Records: g.Held})
 		s.tellLoss(l)
 		s.mu.changes++
 	}

@@ -406,8 +406,7 @@ func (w *rewriting) install(from []*segment, size int64) {
 			continue // all of it was finished
 		}
 		successor[old] = p
-		p.held.plus(old.held)
-		p.unclaimed.plus(old.unclaimed)
+		p.plus(old.sums)
 		p.finished.plus(old.finished)
 		p.finished.minus(src.amount)
 		p.done = p.done.union(old.done.without(src.done))

@@ -213,14 +213,13 @@ func (s *Spool) dirty() {
 	}
 }
 
-// Release gives claimed records back to the backlog, in their place. References that are not claimed are ignored.
+// Release gives claimed records to the backlog, in their place. Those that were found damaged meanwhile are gone. References that are
+// not claimed are ignored.
 func (s *Spool) Release(refs ...Ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ref := range refs {
-		if at, c, ok := s.mu.claimOf(ref); ok {
-			s.mu.release(at, c)
-		}
+		s.mu.release(ref)
 	}
 }
 
@@ -236,6 +235,8 @@ func (s *Spool) Done(refs ...Ref) {
 		if at, c, ok := s.mu.claimOf(ref); ok {
 			s.mu.finish(at, c)
 			s.reclaimable(c.part.seg)
+		} else {
+			s.mu.endStray(ref)
 		}
 	}
 	s.dirty()
@@ -249,8 +250,9 @@ func (s *Spool) reclaimable(g *segment) {
 }
 
 // Drop takes the oldest unclaimed records of a category away until atLeast bytes of frames are gone and none is older than olderThan
-// (zero = no age limit), and returns what it took. It may have to read an index; if that fails it takes less.
-func (s *Spool) Drop(category string, atLeast int64, olderThan time.Time) Amount {
+// (zero = no age limit), and returns what it took, which is Gone for that reason. It may have to read an index; if that fails it takes
+// less.
+func (s *Spool) Drop(category string, atLeast int64, olderThan time.Time, reason string) Amount {
 	var sum Amount
 	limit := int64(-1 << 63)
 	if !olderThan.IsZero() {
@@ -262,7 +264,7 @@ func (s *Spool) Drop(category string, atLeast int64, olderThan time.Time) Amount
 	defer s.calls.Done()
 	for {
 		s.mu.Lock()
-		some, need := s.mu.drop(category, atLeast-sum.Bytes, limit)
+		some, need := s.mu.drop(category, atLeast-sum.Bytes, limit, reason)
 		s.dirty()
 		s.mu.Unlock()
 		sum.plus(some)
@@ -309,6 +311,45 @@ func (s *Spool) Queue(category string) Queue {
 	return s.mu.queue(category)
 }
 
+// Held returns what is held of a category, and of all, copies of what is in memory included.
+func (s *Spool) Held(category string) (its, all Amount) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.mu.categories[category]; c != nil {
+		its = c.held
+	}
+	return its, s.mu.sums.held
+}
+
+// Backlog returns the backlog of a category.
+func (s *Spool) Backlog(category string) (a Amount) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.mu.categories[category]; c != nil {
+		a = c.backlog()
+	}
+	return a
+}
+
+// Reached reports whether no unclaimed record of a category stands at or before a position.
+func (s *Spool) Reached(category string, upTo Position) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.reached(category, upTo)
+}
+
+// Account returns the backlog of all categories, and what is gone since Open or since the last call: together they are the backlog of
+// then, with what was released since and without what was done.
+func (s *Spool) Account() (backlog Amount, gone []Gone) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, a := range s.mu.gone {
+		gone = append(gone, Gone{Category: key.category, Reason: key.reason, Amount: a})
+	}
+	clear(s.mu.gone)
+	return s.mu.backlog(), gone
+}
+
 // Used returns what the files count, what is preallocated included, and MaxBytes.
 func (s *Spool) Used() (bytes, limit int64) {
 	s.mu.Lock()
@@ -346,6 +387,14 @@ func (s *Spool) Failed() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.failed
+}
+
+// addGone counts a loss of records that nobody had claimed. The mutex is held.
+func (s *Spool) addGone(l Loss, a Amount) {
+	if l.Records > 0 {
+		s.mu.noteGone(l.Category, Damaged, Amount{Records: l.Records, Messages: l.Messages, Bytes: l.Bytes})
+	}
+	s.addLoss(l, a)
 }
 
 // addLoss counts a loss. The mutex is held.

@@ -118,14 +118,14 @@ func TestClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := s.Append([]Record{{Category: "a"}}, false)
-	_, cerr := s.Claim("a", 1, nil)
+	_, cerr := s.Claim("a", 1, ^Position(0), nil)
 	s.Done(ref)
 	for _, err := range []error{err, cerr, s.Sync(t.Context()), s.Close()} {
 		if !errors.Is(err, ErrClosed) {
 			t.Errorf("%v, want ErrClosed", err)
 		}
 	}
-	if a := s.Drop("a", 1, time.Time{}); a != (Amount{}) {
+	if a := s.Drop("a", 1, time.Time{}, "test"); a != (Amount{}) {
 		t.Errorf("dropped %+v", a)
 	}
 	again := openSpool(t, testConfig(), mem.CrashClone(vfs.CrashCloneCfg{}))
@@ -168,7 +168,7 @@ func TestClaimBuffer(t *testing.T) {
 		appendOne(t, s, []string{"a", "b"}[i%2], i, 200, false)
 	}
 	buf := make([]byte, 0, 4096)
-	got, err := s.Claim("a", 450, buf)
+	got, err := s.Claim("a", 450, ^Position(0), buf)
 	if err != nil || len(got) != 2 {
 		t.Fatalf("%d records, %v, want the two that fit", len(got), err)
 	}
@@ -181,7 +181,7 @@ func TestClaimBuffer(t *testing.T) {
 			t.Errorf("record %d may be appended to", i)
 		}
 	}
-	if got, err = s.Claim("a", 1, make([]byte, 3)); err != nil || len(got) != 1 || !bytes.Equal(got[0].Data, payload("a", 4, 200)) {
+	if got, err = s.Claim("a", 1, ^Position(0), make([]byte, 3)); err != nil || len(got) != 1 || !bytes.Equal(got[0].Data, payload("a", 4, 200)) {
 		t.Errorf("%d records, %v, want one in new memory", len(got), err)
 	}
 }
@@ -202,23 +202,23 @@ func TestDropByAge(t *testing.T) {
 		appendOne(t, s, "a", i, 700, false)
 	}
 	settle(t, s)
-	first, err := s.Claim("a", 1500, nil)
+	first, err := s.Claim("a", 1500, ^Position(0), nil)
 	if err != nil || len(first) != 2 {
 		t.Fatal(err)
 	}
 	if q := s.Queue("a"); !q.Oldest.Equal(start) {
 		t.Errorf("the oldest is of %v, want %v", q.Oldest, start)
 	}
-	if a := s.Drop("a", 0, start.Add(21*time.Minute)); a.Records != 19 { // 2 to 20; 0 and 1 are claimed
+	if a := s.Drop("a", 0, start.Add(21*time.Minute), "test"); a.Records != 19 { // 2 to 20; 0 and 1 are claimed
 		t.Errorf("dropped %+v, want 19 records", a)
 	}
-	if a := s.Drop("a", 1400, start); a.Records != 2 || a.Bytes != 1400 {
+	if a := s.Drop("a", 1400, start, "test"); a.Records != 2 || a.Bytes != 1400 {
 		t.Errorf("dropped %+v, want 2 records", a)
 	}
-	if a := s.Drop("a", 0, time.Time{}); a != (Amount{}) {
+	if a := s.Drop("a", 0, time.Time{}, "test"); a != (Amount{}) {
 		t.Errorf("dropped %+v, want nothing", a)
 	}
-	if a := s.Drop("none", 100, time.Time{}); a != (Amount{}) {
+	if a := s.Drop("none", 100, time.Time{}, "test"); a != (Amount{}) {
 		t.Errorf("dropped %+v of nothing", a)
 	}
 	s.Release(refsOfClaimed(first)...)
@@ -328,7 +328,7 @@ func TestIndexMemory(t *testing.T) {
 	settle(t, s)
 	for range 8 {
 		for k := range 10 {
-			if _, err := s.Claim(fmt.Sprint(k), 200, nil); err != nil {
+			if _, err := s.Claim(fmt.Sprint(k), 200, ^Position(0), nil); err != nil {
 				t.Fatal(err)
 			}
 			s.mu.Lock()
@@ -460,7 +460,7 @@ func TestConcurrent(t *testing.T) {
 		wg.Go(func() {
 			buf := make([]byte, 8192)
 			for round := 0; total() < writers*perWriter; round++ {
-				got, err := s.Claim("x", 4000, buf)
+				got, err := s.Claim("x", 4000, ^Position(0), buf)
 				if err != nil {
 					t.Error(err)
 					return
@@ -500,7 +500,7 @@ func TestMetrics(t *testing.T) {
 	}
 	appendOne(t, s, "a", 1, 100, false)
 	appendOne(t, s, "a", 2, 100, false)
-	s.Drop("a", 1, time.Time{})
+	s.Drop("a", 1, time.Time{}, "test")
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,8 @@ package spool
 import (
 	"errors"
 	"time"
+
+	"scribe/scribed/spool/layout"
 )
 
 // Record is one record to append: a frame, whose bytes the spool does not look into.
@@ -21,6 +23,12 @@ type Ref struct {
 	Offset  uint32
 	Size    uint32 // of the record in the segment, its header included
 }
+
+// Position says where a record stands among those of its category: they were appended in the order of their positions.
+type Position = layout.Position
+
+// Position returns where the record stands.
+func (r Ref) Position() Position { return layout.At(uint32(r.Segment), r.Offset) } //nolint:gosec // segments have 32 bits
 
 // Claimed is a record that [Spool.Claim] took out of a category's backlog.
 type Claimed struct {
@@ -42,11 +50,25 @@ type Queue struct {
 	Category string
 	// Held is everything that is neither done nor dropped, claimed records included.
 	Held Amount
-	// Unclaimed is the backlog: what Claim will return.
+	// Backlog is what is held and is not in the memory of whoever appended it.
+	Backlog Amount
+	// Unclaimed is the part of the backlog that Claim will return.
 	Unclaimed Amount
+	// Last is the position of the newest held record, or of one behind it.
+	Last Position
 	// Oldest is when the oldest held record was appended; exact to a segment's resolution.
 	Oldest time.Time
 }
+
+// Gone is what left the backlog of a category that nobody had claimed: dropped for the reason given to Drop, or Damaged.
+type Gone struct {
+	Category string // empty: unknown
+	Reason   string
+	Amount
+}
+
+// Damaged is the reason of records that are gone because their files are damaged.
+const Damaged = "damaged"
 
 // Loss is a range that recovery or a reader found damaged: it was moved to the quarantine, and is counted.
 type Loss struct {

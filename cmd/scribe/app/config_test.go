@@ -55,7 +55,7 @@ func TestParseRoles(t *testing.T) {
 
 // TestOperationsGuide: the configuration that the guide shows is one that is read.
 func TestOperationsGuide(t *testing.T) {
-	guide, err := os.ReadFile("../../docs/operations.md")
+	guide, err := os.ReadFile("../../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,11 +148,11 @@ func TestInputsAreRefusedByName(t *testing.T) {
 
 // TestInputsGuide: the example of an agent, and the configurations that the guide shows, are ones that are read.
 func TestInputsGuide(t *testing.T) {
-	guide, err := os.ReadFile("../../docs/inputs.md")
+	guide, err := os.ReadFile("../../../docs/inputs.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := []string{"../../docs/agent.example.yaml"}
+	files := []string{"../../../docs/agent.example.yaml"}
 	for i, block := range strings.Split(string(guide), "```yaml\n")[1:] {
 		text, _, closed := strings.Cut(block, "```")
 		if !closed {

@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"scribe/internal/format/record"
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
@@ -370,7 +371,7 @@ func TestRetiredCategoryTakesNothing(t *testing.T) {
 	if got := reasons(results); !slices.Equal(got, []scribev1.Reason{sealed, sealed, 0}) {
 		t.Errorf("reasons %v", got)
 	}
-	if results[0].GetError().GetRetryAfter() != nil || rpc.Retryable(rpc.FromInfo(results[0].GetError())) {
+	if results[0].GetError().GetRetryAfter() != nil || retry.ClassOf(results[0].GetError().GetReason()).Retryable() {
 		t.Error("the refusal is one to repeat")
 	}
 	c.mustBe(alpha0, "0")
@@ -404,7 +405,7 @@ func TestFramesAreStoredAsAPrefix(t *testing.T) {
 					c.mustHold(r, frames[i])
 				case r.GetError() == nil:
 					t.Errorf("frame %d is stored, and one before it is not", i)
-				case !rpc.Retryable(rpc.FromInfo(r.GetError())) || r.GetError().GetRetryAfter().AsDuration() <= 0:
+				case !retry.ClassOf(r.GetError().GetReason()).Retryable() || r.GetError().GetRetryAfter().AsDuration() <= 0:
 					t.Errorf("frame %d: %v", i, r.GetError())
 				}
 			}

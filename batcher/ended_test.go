@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"scribe/internal/format/record"
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -168,7 +169,7 @@ func TestCreatedAgainWithinRequest(t *testing.T) {
 		c := newCellWith(t, testConfig(), nil, nil, func(d *Deps) { d.Categories = view })
 		f1, f2, other := frame(0, 1), frame(0, 2), makeFrame(t, "alpha", 0, nil, "x")
 		results := c.submit(committed, f1, other, f2, other)
-		if got := reasons(results); !slices.Equal(got, []scribev1.Reason{0, 0, scribev1.Reason_REASON_NO_BACKEND, 0}) || !rpc.Retryable(rpc.FromInfo(results[2].GetError())) {
+		if got := reasons(results); !slices.Equal(got, []scribev1.Reason{0, 0, scribev1.Reason_REASON_NO_BACKEND, 0}) || !retry.ClassOf(results[2].GetError().GetReason()).Retryable() {
 			t.Errorf("reasons %v", got)
 		}
 		c.commit(f2)

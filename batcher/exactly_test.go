@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"scribe/internal/format/record"
-	"scribe/internal/transport/rpc"
+	"scribe/internal/transport/retry"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -120,7 +120,7 @@ func produceOnce(cells []*cell, rng *rand.Rand, producer uint64, shard uint32) {
 			case r.GetError() == nil:
 				acked = max(acked, from+i+1)
 				continue
-			case !rpc.Retryable(rpc.FromInfo(r.GetError())):
+			case !retry.ClassOf(r.GetError().GetReason()).Retryable():
 				t.Errorf("producer %d, frame %d: %v", producer, from+i, r.GetError())
 			case reason == scribev1.Reason_REASON_OUT_OF_SEQUENCE:
 				if next := r.GetError().GetConflicts()[0].GetNextSequence(); next > uint64(onceMessages) {
@@ -129,7 +129,7 @@ func produceOnce(cells []*cell, rng *rand.Rand, producer uint64, shard uint32) {
 			}
 			break
 		}
-		if err != nil && !rpc.Retryable(err) {
+		if err != nil && !retry.Retryable(err) {
 			t.Errorf("producer %d: %v", producer, err)
 		}
 		<-time.After(time.Duration(rng.IntN(5)) * time.Millisecond)
@@ -145,7 +145,7 @@ func mustBeStale(c *cell, frame []byte) {
 	switch e := resp.GetResults()[0].GetError(); {
 	case e == nil:
 		c.t.Error("a frame of an old epoch is acknowledged")
-	case e.GetReason() != scribev1.Reason_REASON_STALE_PRODUCER && !rpc.Retryable(rpc.FromInfo(e)):
+	case e.GetReason() != scribev1.Reason_REASON_STALE_PRODUCER && !retry.ClassOf(e.GetReason()).Retryable():
 		c.t.Errorf("a frame of an old epoch is refused with %v", e)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"scribe/internal/base/buffers"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -458,7 +459,7 @@ func (d *finder) take(ctx context.Context, h *record.Header) (target, error) {
 	}
 	t, err := d.find(ctx, h)
 	d.taken = d.taken || err == nil
-	if err != nil && rpc.Retryable(err) {
+	if err != nil && retry.Retryable(err) {
 		if d.failed == nil {
 			d.failed = make(map[failedShard]error)
 		}

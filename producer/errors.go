@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"connectrpc.com/connect"
-
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -248,21 +246,4 @@ func fromRecord(err error) error {
 	default:
 		return err
 	}
-}
-
-// attached returns the info that a server attached to an error, nil when there is none: then the error was made on the way, by
-// a transport or something in between, and says nothing of what the server did.
-func attached(err error) *scribev1.ErrorInfo {
-	ce := new(connect.Error)
-	if !errors.As(err, &ce) {
-		return nil
-	}
-	for _, d := range ce.Details() {
-		if v, derr := d.Value(); derr == nil {
-			if info, ok := v.(*scribev1.ErrorInfo); ok {
-				return info
-			}
-		}
-	}
-	return nil
 }

@@ -1,14 +1,11 @@
 package producer
 
 import (
-	"context"
 	"errors"
 	"math"
-	"net"
 	"time"
 
-	"connectrpc.com/connect"
-
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -18,7 +15,7 @@ type action uint8
 
 const (
 	acked   action = 1 // it is stored, as far as was asked
-	retry   action = 2 // it is sent again
+	repeat  action = 2 // it is sent again
 	failed  action = 3 // it is given up
 	isolate action = 4 // it is sent again, alone, since the fault may be another frame's
 	trim    action = 5 // its first messages are stored: the rest is sent
@@ -42,42 +39,17 @@ type verdict struct {
 
 // judgeRequest says what an error of a whole request means for each of its frames; several says that there was more than one.
 func judgeRequest(err error, several bool) verdict {
-	v := verdict{action: retry, detail: err, unknown: true}
-	info := attached(err)
-	if info != nil {
-		v.cause = sentinelOf(info.GetReason())
-		v.after = hint(info)
-		v.unknown = info.GetReason() == scribev1.Reason_REASON_UNKNOWN_OUTCOME || info.GetReason() == scribev1.Reason_REASON_UNSPECIFIED
-		if rpc.Retryable(err) {
-			return v
-		}
-		v.action = failed
-	} else {
-		var dial *net.OpError
-		switch code := connect.CodeOf(err); {
-		case errors.As(err, &dial) && dial.Op == "dial":
-			v.cause, v.unknown = ErrUnavailable, false
-			return v
-		case errors.Is(err, ErrInvalid): // not encoded, so not sent
-			v.action, v.cause, v.unknown = failed, ErrInvalid, false
-		case errors.Is(err, ErrUnknownOutcome), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-			v.cause = ErrUnknownOutcome
-			return v
-		case code == connect.CodeUnauthenticated, code == connect.CodePermissionDenied, code == connect.CodeUnimplemented,
-			code == connect.CodeNotFound:
-			// Refused before any role saw it.
-			v.action, v.cause, v.unknown = failed, ErrRefused, false
-		case code == connect.CodeInvalidArgument:
-			v.action, v.cause, v.unknown = failed, ErrInvalid, false
-		case code == connect.CodeResourceExhausted:
-			v.cause = ErrOverloaded
-			return v
-		default:
-			v.cause = ErrUnavailable
-			return v
-		}
+	d := retry.Classify(err)
+	if errors.Is(err, ErrInvalid) { // not encoded, so not sent
+		d = retry.Decision{Class: retry.Invalid, Reason: scribev1.Reason_REASON_INVALID}
 	}
-	if several && !v.unknown {
+	v := verdict{action: failed, cause: sentinelOf(d.Reason), detail: err, unknown: d.Unknown, after: d.After}
+	switch {
+	case errors.Is(err, ErrUnknownOutcome):
+		v.action, v.cause, v.unknown = repeat, ErrUnknownOutcome, true
+	case d.Class.Retryable():
+		v.action = repeat
+	case several && !v.unknown:
 		v.action = isolate
 	}
 	return v
@@ -94,7 +66,7 @@ func judgeFrame(res *scribev1.FrameResult, producer, first uint64, count int) ve
 		return verdict{action: acked}
 	}
 	err := rpc.FromInfo(info)
-	v := verdict{action: failed, cause: sentinelOf(info.GetReason()), detail: err, after: hint(info)}
+	v := verdict{action: failed, cause: sentinelOf(info.GetReason()), detail: err, after: retry.Hint(info, retry.LongestHint)}
 	switch info.GetReason() {
 	case scribev1.Reason_REASON_DUPLICATE:
 		switch next := storedTo(info, producer); {
@@ -109,13 +81,13 @@ func judgeFrame(res *scribev1.FrameResult, producer, first uint64, count int) ve
 			v.action, v.stored, v.cause = trim, int(next-first), ErrOutOfSequence
 		}
 	case scribev1.Reason_REASON_OUT_OF_SEQUENCE:
-		v.action, v.gap = retry, true
+		v.action, v.gap = repeat, true
 	case scribev1.Reason_REASON_UNSPECIFIED:
 		v.unknown = true
 	default:
 		v.unknown = info.GetReason() == scribev1.Reason_REASON_UNKNOWN_OUTCOME
-		if rpc.Retryable(err) {
-			v.action = retry
+		if retry.ClassOf(info.GetReason()).Retryable() {
+			v.action = repeat
 		}
 	}
 	return v
@@ -130,22 +102,4 @@ func storedTo(info *scribev1.ErrorInfo, producer uint64) uint64 {
 		}
 	}
 	return next
-}
-
-// maxHint bounds the pause that a server may ask for.
-const maxHint = time.Minute
-
-func hint(info *scribev1.ErrorInfo) time.Duration {
-	return min(max(info.GetRetryAfter().AsDuration(), 0), maxHint)
-}
-
-// pause is how long to wait after that many failures in a row: it doubles from the first to the longest, jittered over its upper
-// half so that producers that failed together do not come back together.
-func (c *config) pause(failures int, after time.Duration) time.Duration {
-	d := c.backoffMax
-	if shift := max(failures-1, 0); shift < 32 && c.backoffMin<<shift < d && c.backoffMin<<shift > 0 {
-		d = c.backoffMin << shift
-	}
-	d = d/2 + time.Duration(c.random()*float64(d/2))
-	return max(d, after)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"scribe/internal/format/loss"
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -108,7 +109,7 @@ func (l *losses) send(ctx context.Context, reports []*loss.Pending) bool {
 		switch {
 		case ferr == nil:
 			done[r] = true
-		case !rpc.Retryable(ferr) && rpc.ReasonOf(ferr) != scribev1.Reason_REASON_UNSPECIFIED:
+		case !retry.Retryable(ferr) && rpc.ReasonOf(ferr) != scribev1.Reason_REASON_UNSPECIFIED:
 			done[r] = false // there is no such category, for example
 		}
 	}

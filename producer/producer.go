@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/transport/discovery"
 	"scribe/internal/transport/rpc"
 )
@@ -45,6 +46,7 @@ type core struct {
 	requests sync.Pool // of *request
 	sched    *scheduler
 	clock    clock
+	backoff  backoff.Backoff // without a retry hint
 
 	metrics *metrics
 	losses  *losses
@@ -80,6 +82,7 @@ func New(server string, opts ...Option) (*Producer, error) {
 		epoch:   1,
 		seed:    maphash.MakeSeed(),
 		sched:   newScheduler(),
+		backoff: backoff.Backoff{Min: cfg.backoffMin, Max: cfg.backoffMax, Random: cfg.random},
 		running: make(chan struct{}),
 		closing: make(chan struct{}),
 	}

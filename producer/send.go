@@ -216,9 +216,9 @@ func (c *core) send(req *request) {
 	whole := verdict{}
 	if err != nil {
 		whole = judgeRequest(err, len(req.frames) > 1)
-		if whole.action == retry {
+		if whole.action == repeat {
 			c.cfg.logger.Warn("write request failed", "frames", len(req.frames), "bytes", req.size, "error", err)
-			c.sched.shut(time.Now(), started, func(n int) time.Duration { return c.cfg.pause(n, whole.after) })
+			c.sched.shut(time.Now(), started, func(n int) time.Duration { return max(c.backoff.Pause(n), whole.after) })
 		}
 	} else {
 		c.sched.reopen()
@@ -320,7 +320,7 @@ func (c *core) settle(r run, req *request, res *scribev1.WriteResponse, whole ve
 	if len(again) > 0 && whole.action == 0 {
 		s.failures++
 		s.parked = true
-		s.parkedUntil = time.Now().Add(c.cfg.pause(s.failures, after))
+		s.parkedUntil = time.Now().Add(max(c.backoff.Pause(s.failures), after))
 		c.sched.park(s)
 	}
 	c.schedule(s)

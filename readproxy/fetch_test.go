@@ -13,6 +13,7 @@ import (
 	"scribe/columnar"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob"
@@ -198,7 +199,7 @@ func TestExpired(t *testing.T) {
 		p.Blob = pointer.MakeBlobID(time.Now().Add(-c.age).UnixMicro(), [10]byte{1})
 		got := h.fetch(raw, "a", pointer.Append(nil, &p))[0]
 		wantReason(t, got, c.want)
-		if rpc.Retryable(rpc.FromInfo(got.GetError())) {
+		if retry.ClassOf(got.GetError().GetReason()).Retryable() {
 			t.Errorf("%s: it is worth trying again", name)
 		}
 	}
@@ -220,8 +221,8 @@ func TestStoreTrouble(t *testing.T) {
 				h.store.onRead(func(ctx context.Context, _ []byte, _ int64) error { return c.hook(ctx) })
 				got := h.fetch(raw, "a", enc[0])[0]
 				wantReason(t, got, c.want)
-				if retry := got.GetError().GetRetryAfter().AsDuration() > 0; retry != rpc.Retryable(rpc.FromInfo(got.GetError())) {
-					t.Fatalf("retry hint %v in %v", retry, got.GetError())
+				if hinted := got.GetError().GetRetryAfter().AsDuration() > 0; hinted != retry.ClassOf(got.GetError().GetReason()).Retryable() {
+					t.Fatalf("retry hint %t in %v", hinted, got.GetError())
 				}
 				h.store.onRead(func(context.Context, []byte, int64) error { return nil })
 				if got := h.fetch(raw, "a", enc[0])[0]; got.GetError() != nil {

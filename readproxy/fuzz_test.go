@@ -5,7 +5,7 @@ import (
 
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
-	"scribe/internal/transport/rpc"
+	"scribe/internal/transport/retry"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -67,7 +67,7 @@ func FuzzBlocks(f *testing.F) {
 			}
 			got := res.GetPayloads()[0]
 			if e := got.GetError(); e != nil {
-				if e.GetReason() == scribev1.Reason_REASON_UNSPECIFIED || rpc.Retryable(rpc.FromInfo(e)) {
+				if e.GetReason() == scribev1.Reason_REASON_UNSPECIFIED || retry.ClassOf(e.GetReason()).Retryable() {
 					t.Errorf("what is stored will not change, and the answer is %v", e)
 				}
 				continue

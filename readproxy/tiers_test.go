@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"scribe/internal/format/pointer"
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readproxy/memcached"
@@ -358,7 +359,7 @@ func TestChainingTrouble(t *testing.T) {
 						got := here.fetch(raw, "a", enc[0])[0]
 						if !direct || c.final {
 							wantReason(t, got, c.want)
-							if rpc.Retryable(rpc.FromInfo(got.GetError())) && c.want == scribev1.Reason_REASON_NO_BACKEND && got.GetError().GetRetryAfter().AsDuration() <= 0 {
+							if retry.ClassOf(got.GetError().GetReason()).Retryable() && c.want == scribev1.Reason_REASON_NO_BACKEND && got.GetError().GetRetryAfter().AsDuration() <= 0 {
 								t.Error("no hint when to try again")
 							}
 							continue

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"scribe/internal/format/record"
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/spool"
@@ -105,7 +106,7 @@ func (u *upstream) Write(ctx context.Context, req *scribev1.WriteRequest) (*scri
 		if each != nil {
 			if err := each(m); err != nil {
 				r.Error = rpc.Info(err)
-				failed[category] = rpc.Retryable(err)
+				failed[category] = retry.Retryable(err)
 				continue
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"scribe/internal/format/record"
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -72,7 +73,7 @@ func (w *writer) write(size int) {
 			if w.c.isClosed() {
 				return
 			}
-		case !rpc.Retryable(err):
+		case !retry.Retryable(err):
 			if !w.unknown[text] {
 				w.refused[text] = true
 			}

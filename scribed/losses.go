@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"scribe/internal/format/loss"
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -122,7 +123,7 @@ func (s *Scribed) sendReports(ctx context.Context, reports []*loss.Pending, ack 
 		switch {
 		case ferr == nil:
 			done[r] = true
-		case !rpc.Retryable(ferr) && rpc.ReasonOf(ferr) != scribev1.Reason_REASON_UNSPECIFIED:
+		case !retry.Retryable(ferr) && rpc.ReasonOf(ferr) != scribev1.Reason_REASON_UNSPECIFIED:
 			done[r] = false // the category does not exist any more, for example
 			s.notes.warn(s.ctx, "report "+r.Category, "a loss can't be reported to the readers of its category",
 				slog.String("category", r.Category), slog.Int64("messages", r.Messages), slog.Any("error", ferr))

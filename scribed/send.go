@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"scribe/internal/format/record"
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/deadletter"
@@ -309,7 +310,7 @@ const awayAfter = time.Second
 // blames reports whether an error of a whole request is about what is in it. Others, also those of unknown kind, are the upstream's
 // or something's in between, and go away.
 func blames(info *scribev1.ErrorInfo) bool {
-	return info.GetReason() != scribev1.Reason_REASON_UNSPECIFIED && !rpc.Retryable(rpc.FromInfo(info))
+	return info.GetReason() != scribev1.Reason_REASON_UNSPECIFIED && !retry.ClassOf(info.GetReason()).Retryable()
 }
 
 // blame deals with an entry of a request that was refused for what is in it: one of its frames is the cause, and the others need not
@@ -496,7 +497,7 @@ func (e *entry) again(f *frame, info *scribev1.ErrorInfo, attempts int) bool {
 	case reason == scribev1.Reason_REASON_OUT_OF_SEQUENCE, reason == scribev1.Reason_REASON_UNSPECIFIED && !e.waits():
 		f.attempts++
 		return int(f.attempts) < attempts
-	case !rpc.Retryable(rpc.FromInfo(info)):
+	case !retry.ClassOf(info.GetReason()).Retryable():
 		return false
 	case unknown && e.waits() && !f.sequenced:
 		return false // it may be stored, and nothing would tell the second copy: the caller is there to decide

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"scribe/internal/format/record"
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -370,7 +371,7 @@ func (it *item) retryable(info *scribev1.ErrorInfo) bool {
 	case reason == scribev1.Reason_REASON_SEALED:
 		return !it.renewed
 	default:
-		return rpc.Retryable(rpc.FromInfo(info))
+		return retry.ClassOf(info.GetReason()).Retryable()
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"scribe/internal/base/units"
 	"scribe/internal/cell/membership"
 	"scribe/internal/testkit/loopback"
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -58,7 +59,7 @@ func TestStartWithoutControlPlane(t *testing.T) {
 		return err
 	}
 	for err := write(); err != nil; err = write() {
-		if !rpc.Retryable(err) {
+		if !retry.Retryable(err) {
 			t.Fatal(err)
 		}
 		select {

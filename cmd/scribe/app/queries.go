@@ -18,6 +18,7 @@ import (
 	"scribe/columnar/sql"
 	"scribe/consumer"
 	"scribe/internal/cell/catalog"
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/sqlserver"
@@ -130,7 +131,7 @@ func told(err error) error {
 		return &sqlserver.Error{Kind: sqlserver.KindLimit, Message: plainly(err), Hint: "group by less, or narrow the range of time"}
 	case errors.Is(err, consumer.ErrUnknownCategory): // it was deleted on the way
 		return &sqlserver.Error{Kind: sqlserver.KindUnknown, Message: plainly(err)}
-	case errors.Is(err, consumer.ErrUnavailable), rpc.Retryable(err) && rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_OUTCOME:
+	case errors.Is(err, consumer.ErrUnavailable), retry.Retryable(err) && rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_OUTCOME:
 		return &sqlserver.Error{Kind: sqlserver.KindUnavailable, Message: plainly(err), RetryAfter: time.Second}
 	}
 	return err

@@ -12,6 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -319,7 +320,7 @@ func (c *Cell) lookupError(ctx context.Context, err error) error {
 	switch {
 	case gaveUp(ctx, err):
 		return rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "ask %s what it serves: %w", c.server, err)
-	case rpc.Retryable(err):
+	case retry.Retryable(err):
 		// Without the cause in the chain: that the question took too long is not that the caller's time is over.
 		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, refreshSoon, "ask %s what it serves: %s", c.server, rpc.Message(err))
 	default:

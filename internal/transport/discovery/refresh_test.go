@@ -12,6 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -177,7 +178,7 @@ func TestUnreachable(t *testing.T) {
 		for range 10 {
 			group.Go(func() {
 				err := stream(t.Context(), c)
-				if rpc.ReasonOf(err) != scribev1.Reason_REASON_NO_BACKEND || !rpc.Retryable(err) || errors.Is(err, context.DeadlineExceeded) {
+				if rpc.ReasonOf(err) != scribev1.Reason_REASON_NO_BACKEND || !retry.Retryable(err) || errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("error is %v", err)
 				}
 			})
@@ -222,7 +223,7 @@ func TestLookupDenied(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		seed := w.start("seed", control)
 		seed.status = func(context.Context) error { return rpc.Errorf(scribev1.Reason_REASON_INVALID, "who are you?") }
-		if err := write(t.Context(), w.cell("seed")); rpc.ReasonOf(err) != scribev1.Reason_REASON_INVALID || rpc.Retryable(err) {
+		if err := write(t.Context(), w.cell("seed")); rpc.ReasonOf(err) != scribev1.Reason_REASON_INVALID || retry.Retryable(err) {
 			t.Errorf("error is %v", err)
 		}
 	})

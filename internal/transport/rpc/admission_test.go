@@ -19,6 +19,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/proto/scribe/v1/scribev1connect"
@@ -294,7 +295,7 @@ func TestTooLarge(t *testing.T) {
 		large := make([]byte, rpc.MaxMessageBytes)
 		check := func(what string, err error) {
 			t.Helper()
-			if rpc.ReasonOf(err) != scribev1.Reason_REASON_TOO_LARGE || connect.CodeOf(err) != connect.CodeInvalidArgument || rpc.Retryable(err) {
+			if rpc.ReasonOf(err) != scribev1.Reason_REASON_TOO_LARGE || connect.CodeOf(err) != connect.CodeInvalidArgument || retry.Retryable(err) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
@@ -336,7 +337,7 @@ func TestAnswerTooLarge(t *testing.T) {
 	e := start(t, "tcp", f.services())
 	for _, kind := range kinds[1:3] {
 		err := kind.call(t.Context(), e)
-		if rpc.ReasonOf(err) != scribev1.Reason_REASON_TOO_LARGE || rpc.Retryable(err) {
+		if rpc.ReasonOf(err) != scribev1.Reason_REASON_TOO_LARGE || retry.Retryable(err) {
 			t.Errorf("%s: %v", kind.name, err)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -247,7 +248,7 @@ func TestPanic(t *testing.T) {
 				if connect.CodeOf(err) != connect.CodeInternal || !strings.Contains(err.Error(), "bug") || strings.Contains(err.Error(), "boom") {
 					t.Errorf("%s: error is %v", kind.name, err)
 				}
-				if rpc.Retryable(err) {
+				if retry.Retryable(err) {
 					t.Errorf("%s: repeating what makes a server panic is of no use", kind.name)
 				}
 				if text := log.take(); !strings.Contains(text, "boom") || !strings.Contains(text, "calls_test.go") {
@@ -269,7 +270,7 @@ func TestBrokenConnection(t *testing.T) {
 					want = scribev1.Reason_REASON_NO_BACKEND // nothing to carry out
 				}
 				err := kind.call(t.Context(), e)
-				if rpc.ReasonOf(err) != want || connect.CodeOf(err) != connect.CodeUnavailable || !rpc.Retryable(err) {
+				if rpc.ReasonOf(err) != want || connect.CodeOf(err) != connect.CodeUnavailable || !retry.Retryable(err) {
 					t.Errorf("%s: error is %v (%s)", kind.name, err, rpc.ReasonOf(err))
 				}
 				// The reason is of use at the next hop only when it travels.
@@ -308,7 +309,7 @@ func TestNotThisService(t *testing.T) {
 		_, _ = w.Write([]byte("<p>Welcome"))
 	}))
 	for _, kind := range kinds {
-		if err := kind.call(t.Context(), e); connect.CodeOf(err) != connect.CodeUnimplemented || rpc.Retryable(err) {
+		if err := kind.call(t.Context(), e); connect.CodeOf(err) != connect.CodeUnimplemented || retry.Retryable(err) {
 			t.Errorf("%s: error is %v", kind.name, err)
 		}
 		if err := kind.call(t.Context(), html); err == nil {

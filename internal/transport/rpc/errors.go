@@ -81,10 +81,10 @@ func Info(err error) *scribev1.ErrorInfo {
 	if err == nil {
 		return nil
 	}
+	if info := Attached(err); info != nil {
+		return info
+	}
 	if ce := new(connect.Error); errors.As(err, &ce) {
-		if info := attached(ce); info != nil {
-			return info
-		}
 		return &scribev1.ErrorInfo{Reason: reasonOf(ce.Code()), Message: err.Error()}
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
@@ -93,10 +93,14 @@ func Info(err error) *scribev1.ErrorInfo {
 	return &scribev1.ErrorInfo{Message: err.Error()}
 }
 
-// attached returns a copy of the info that came with an error, nil when none did.
-func attached(ce *connect.Error) *scribev1.ErrorInfo {
+// Attached returns a copy of the info that a server, or the client of this package, attached to an error; nil when there is none.
+func Attached(err error) *scribev1.ErrorInfo {
+	ce := new(connect.Error)
+	if !errors.As(err, &ce) {
+		return nil
+	}
 	for _, d := range ce.Details() {
-		if v, err := d.Value(); err == nil {
+		if v, derr := d.Value(); derr == nil {
 			if info, ok := v.(*scribev1.ErrorInfo); ok {
 				return info
 			}
@@ -141,16 +145,4 @@ func FromInfo(info *scribev1.ErrorInfo) error {
 		return nil
 	}
 	return InfoError(info, errors.New(info.GetMessage()))
-}
-
-// Retryable reports whether the same request may succeed later, here or at another instance, and is safe to repeat as far as
-// the server is concerned.
-func Retryable(err error) bool {
-	switch ReasonOf(err) {
-	case scribev1.Reason_REASON_OVERLOADED, scribev1.Reason_REASON_SHUTTING_DOWN, scribev1.Reason_REASON_NO_BACKEND,
-		scribev1.Reason_REASON_UNKNOWN_OUTCOME, scribev1.Reason_REASON_FENCED, scribev1.Reason_REASON_OUT_OF_SEQUENCE:
-		return true
-	default:
-		return false
-	}
 }

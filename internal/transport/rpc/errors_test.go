@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -38,8 +39,8 @@ func TestErrorsRoundTrip(t *testing.T) {
 			if !proto.Equal(rpc.Info(got), info) || rpc.ReasonOf(got) != reason {
 				t.Errorf("%s: info is %v", name, rpc.Info(got))
 			}
-			if rpc.Retryable(got) != rpc.Retryable(err) {
-				t.Errorf("%s: retryable is %t at the server only", name, rpc.Retryable(err))
+			if retry.Retryable(got) != retry.Retryable(err) {
+				t.Errorf("%s: retryable is %t at the server only", name, retry.Retryable(err))
 			}
 		}
 	})
@@ -84,7 +85,7 @@ func TestPlainErrors(t *testing.T) {
 	e := start(t, "memory", waiting(func(context.Context) error { return errors.New("no idea") }).services())
 	for _, kind := range kinds {
 		err := kind.call(t.Context(), e)
-		if connect.CodeOf(err) != connect.CodeUnknown || err.Error() != "unknown: no idea" || rpc.Retryable(err) {
+		if connect.CodeOf(err) != connect.CodeUnknown || err.Error() != "unknown: no idea" || retry.Retryable(err) {
 			t.Errorf("%s: error is %v", kind.name, err)
 		}
 	}
@@ -148,7 +149,7 @@ func TestCodes(t *testing.T) {
 		switch code := rpc.Code(reason); {
 		case code == connect.CodeInternal && reason != scribev1.Reason_REASON_UNSPECIFIED:
 			t.Errorf("%s has no code", name)
-		case code == connect.CodeUnavailable && !rpc.Retryable(rpc.Errorf(reason, "x")):
+		case code == connect.CodeUnavailable && !retry.Retryable(rpc.Errorf(reason, "x")):
 			t.Errorf("%s is %s and not retryable", name, code)
 		}
 	}

@@ -54,7 +54,7 @@ func incoming(ctx context.Context, err error, broken scribev1.Reason) error {
 	if connect.IsWireError(ce) {
 		return ofServer(ce)
 	}
-	if attached(ce) != nil {
+	if Attached(ce) != nil {
 		return ce // it was judged where it arose
 	}
 	cause := ce.Unwrap()

@@ -17,6 +17,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -323,7 +324,7 @@ func TestStreamBreaks(t *testing.T) {
 			e := start(t, network, f.services())
 			for _, kind := range kinds[3:] {
 				err := kind.call(t.Context(), e)
-				if connect.CodeOf(err) != connect.CodeUnavailable || rpc.ReasonOf(err) != scribev1.Reason_REASON_NO_BACKEND || !rpc.Retryable(err) {
+				if connect.CodeOf(err) != connect.CodeUnavailable || rpc.ReasonOf(err) != scribev1.Reason_REASON_NO_BACKEND || !retry.Retryable(err) {
 					t.Errorf("%s: %v (%s)", kind.name, err, rpc.ReasonOf(err))
 				}
 			}

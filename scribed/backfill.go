@@ -114,8 +114,8 @@ func (q *queue) chooseLanes(now time.Time) *fill {
 		case full:
 			rest = append(rest, l)
 		case !l.filling && q.backlogOf(l).frames == 0:
-			q.forget(l)
 			l.inBacklog = false // joins again when it has some
+			q.forget(l)
 		case !q.mayFill(l, now):
 			rest = append(rest, l)
 		default:

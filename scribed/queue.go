@@ -104,8 +104,11 @@ func (q *queue) lane(category string) *lane {
 
 // forget ends a lane of which nothing is left.
 func (q *queue) forget(l *lane) {
-	if q.lanes[l.name] == l && q.idle(l) { // the backlog may still list one that was forgotten
+	if q.idle(l) {
 		q.leaveTurn(l)
+		if l.inBacklog {
+			q.backlog = slices.DeleteFunc(q.backlog, func(x *lane) bool { return x == l })
+		}
 		delete(q.lanes, l.name)
 	}
 }

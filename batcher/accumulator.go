@@ -14,28 +14,28 @@ import (
 // accumulator decides what is gathered, when it is cut into a flush, and when a flush is written. It is a plain state machine:
 // events and times go in, and what to do comes out of ready. It does no I/O, starts nothing, and reads no clock.
 type accumulator struct {
-	cfg  Config
-	room room
+	cfg    Config
+	memory memoryAccount
 
 	tickets  uint64
 	requests uint64
 	last     *flush // cut last; kept for the order of claims
-	tenants  map[uint32]*tenant
-	groups   map[record.ShardID]*group // frames that no flush has taken yet
-	flows    []*flow                   // by class
+	accounts map[uint32]*categoryAccount
+	batches  map[record.ShardID]*logBatch // frames that no flush has taken yet
+	queues   []*classQueue                // by class
 	stalled  map[record.ShardID]struct{}
 	parts    int // that are not done
 	detached int // of them, those that count for no flush in flight
 	closing  bool
-	// took is the moving average of how long flushes take, ended when the last one did.
-	took  time.Duration
-	ended time.Time
+	// latency is the moving average of how long flushes take, ended when the last one did.
+	latency time.Duration
+	lastEnd time.Time
 
-	jobs ready
+	actions actions
 }
 
-// ready is what the driver must do.
-type ready struct {
+// actions is what the driver must do.
+type actions struct {
 	compress []*block // give to the compressor
 	urge     []*block // of those, the ones that a flush waits for now
 	complete []*flush // cut, and all blocks are compressed
@@ -44,125 +44,125 @@ type ready struct {
 
 func newAccumulator(cfg Config) accumulator {
 	return accumulator{
-		cfg:     cfg,
-		room:    room{limit: cfg.MemoryBytes, share: cfg.Share},
-		tenants: make(map[uint32]*tenant),
-		groups:  make(map[record.ShardID]*group),
-		stalled: make(map[record.ShardID]struct{}),
+		cfg:      cfg,
+		memory:   memoryAccount{limit: cfg.MemoryBytes, share: cfg.Share},
+		accounts: make(map[uint32]*categoryAccount),
+		batches:  make(map[record.ShardID]*logBatch),
+		stalled:  make(map[record.ShardID]struct{}),
 	}
 }
 
-// ready returns what is to be done since the last call.
-func (a *accumulator) ready() ready {
-	jobs := a.jobs
-	a.jobs = ready{}
+// takeActions returns what is to be done since the last call.
+func (a *accumulator) takeActions() actions {
+	jobs := a.actions
+	a.actions = actions{}
 	return jobs
 }
 
-// flow returns the flow of a retention class. There are few.
-func (a *accumulator) flow(class uint32) *flow {
-	i, found := slices.BinarySearchFunc(a.flows, class, func(fl *flow, class uint32) int { return cmp.Compare(fl.class, class) })
+// classQueueOf returns the class queue of a retention class. There are few.
+func (a *accumulator) classQueueOf(class uint32) *classQueue {
+	i, found := slices.BinarySearchFunc(a.queues, class, func(fl *classQueue, class uint32) int { return cmp.Compare(fl.class, class) })
 	if !found {
-		a.flows = slices.Insert(a.flows, i, &flow{class: class})
+		a.queues = slices.Insert(a.queues, i, &classQueue{class: class})
 	}
-	return a.flows[i]
+	return a.queues[i]
 }
 
-// tenant returns the category of a target.
-func (a *accumulator) tenant(t target) *tenant {
+// accountOf returns the category of a target.
+func (a *accumulator) accountOf(t logTarget) *categoryAccount {
 	id := t.shard.Category()
-	tn := a.tenants[id]
+	tn := a.accounts[id]
 	switch {
 	case tn == nil:
-		tn = &tenant{category: id, home: a.flow(t.class)}
-		tn.groups = tn.one[:0]
-		a.tenants[id] = tn
-	case tn.pending == 0 && tn.home.class != t.class:
-		// All that waits of a category is in one flow, so a flush never overtakes frames of the same shard.
-		tn.home.held -= tn.held
-		tn.home = a.flow(t.class)
-		tn.home.held += tn.held
+		tn = &categoryAccount{category: id, queue: a.classQueueOf(t.class)}
+		tn.batches = tn.one[:0]
+		a.accounts[id] = tn
+	case tn.pending == 0 && tn.queue.class != t.class:
+		// All that waits of a category is in one class queue, so a flush never overtakes frames of the same shard.
+		tn.queue.held -= tn.held
+		tn.queue = a.classQueueOf(t.class)
+		tn.queue.held += tn.held
 	}
 	return tn
 }
 
-// charge is what a category holds more, or less.
-func (a *accumulator) charge(t *tenant, n int64) {
+// chargeCategory is what a category holds more, or less.
+func (a *accumulator) chargeCategory(t *categoryAccount, n int64) {
 	t.held += n
-	t.home.held += n
+	t.queue.held += n
 	if t.held == 0 && t.pending == 0 {
-		delete(a.tenants, t.category)
+		delete(a.accounts, t.category)
 	}
 }
 
-// admit decides which categories of a request may bring their frames: all of a category's or none. What it charges them for is for
+// admitCategories decides which categories of a request may bring their frames: all of a category's or none. What it charges them for is for
 // add, or for withdraw. Charges of the request as a whole are reserved before. It returns why one was refused, if any.
-func (a *accumulator) admit(now time.Time, in *parsed) (last error) {
-	var asking []*tenant
-	for i := range in.pieces {
-		p := &in.pieces[i]
-		p.tenant = a.tenant(p.target)
-		if p.tenant.asked == 0 {
-			asking = append(asking, p.tenant)
+func (a *accumulator) admitCategories(now time.Time, in *parsedRequest) (last error) {
+	var asking []*categoryAccount
+	for i := range in.spans {
+		p := &in.spans[i]
+		p.account = a.accountOf(p.target)
+		if p.account.asked == 0 {
+			asking = append(asking, p.account)
 		}
-		p.tenant.asked += p.charge()
+		p.account.asked += p.memoryCharge()
 	}
 	for _, t := range asking {
-		a.decide(now, t)
+		a.admitCategory(now, t)
 	}
-	in.filter(func(p *located) error { return p.tenant.refusal }, &in.turnedShare)
+	in.refuseSpans(func(p *routedSpan) error { return p.account.refusal }, &in.refusedShare)
 	for _, t := range asking {
 		last = cmp.Or(t.refusal, last)
 		t.asked, t.refusal = 0, nil
-		a.charge(t, 0)
+		a.chargeCategory(t, 0)
 	}
 	return last
 }
 
-// decide decides about one category.
-func (a *accumulator) decide(now time.Time, t *tenant) {
-	if alone := a.room.alone(); t.asked > alone {
+// admitCategory decides about one category.
+func (a *accumulator) admitCategory(now time.Time, t *categoryAccount) {
+	if alone := a.memory.categoryLimit(); t.asked > alone {
 		t.refusal = rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE,
 			"the frames of the category take %d bytes of memory, which is more than the %d that one category may have: send less at once", t.asked, alone)
 		return
 	}
-	ok, excess := a.room.allows(t.held, t.asked, a.room.share)
+	ok, excess := a.memory.allowsShare(t.held, t.asked, a.memory.share)
 	if ok {
-		ok, excess = a.room.allows(t.home.held, t.asked, classShare*a.room.share)
+		ok, excess = a.memory.allowsShare(t.queue.held, t.asked, classShare*a.memory.share)
 	}
 	if ok {
-		a.charge(t, t.asked)
+		a.chargeCategory(t, t.asked)
 		return
 	}
-	t.refusal = rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, a.room.hint(now, excess),
+	t.refusal = rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, a.memory.retryHint(now, excess),
 		"the batcher holds %d bytes of the category and its retention class and %d of all, at most %d: try again later",
-		t.home.held, a.room.used, a.room.limit)
+		t.queue.held, a.memory.used, a.memory.limit)
 }
 
-// withdraw undoes admit.
-func (a *accumulator) withdraw(in *parsed) {
-	for i := range in.pieces {
-		a.charge(in.pieces[i].tenant, -in.pieces[i].charge())
+// withdrawCharges undoes admit.
+func (a *accumulator) withdrawCharges(in *parsedRequest) {
+	for i := range in.spans {
+		a.chargeCategory(in.spans[i].account, -in.spans[i].memoryCharge())
 	}
 }
 
-// add takes a piece over, whose charge admit has taken; the caller calls tick after the last piece of a request, so that no flush
+// addSpan takes a span over, whose charge admit has taken; the caller calls tick after the last span of a request, so that no flush
 // is cut in the middle of one. It must not be called after close.
-func (a *accumulator) add(now time.Time, t *tenant, to target, p piece) {
-	g := a.groups[to.shard]
+func (a *accumulator) addSpan(now time.Time, t *categoryAccount, to logTarget, p frameSpan) {
+	g := a.batches[to.shard]
 	if g == nil {
-		to.class = t.home.class
-		g = newGroup(to, t)
-		a.groups[to.shard] = g
+		to.class = t.queue.class
+		g = newLogBatch(to, t)
+		a.batches[to.shard] = g
 		t.pending++
 		if _, g.stalled = a.stalled[to.shard]; !g.stalled {
-			t.home.list(t, g)
+			t.queue.listBatch(t, g)
 		}
 	}
-	a.chain(g, &p)
+	a.chainSpan(g, &p)
 	pl := g.open
 	if pl != nil && (pl.bytes+p.bytes > a.cfg.PayloadBytes || pl.runs+p.runs > maxPayloadRuns) {
-		a.seal(pl)
+		a.closePayload(pl)
 		pl = nil
 	}
 	counted := !g.stalled
@@ -171,13 +171,13 @@ func (a *accumulator) add(now time.Time, t *tenant, to target, p piece) {
 		g.open = pl
 		g.payloads = append(g.payloads, pl)
 	} else if counted {
-		t.home.count(pl, -1)
+		t.queue.countPayload(pl, -1)
 	}
-	pl.pieces = append(pl.pieces, p)
+	pl.spans = append(pl.spans, p)
 	pl.bytes += p.bytes
 	pl.frames += len(p.frames)
 	pl.runs += p.runs
-	pl.overhead += overhead(1, len(p.frames))
+	pl.overhead += bookkeepingBytes(1, len(p.frames))
 	for i := range p.frames {
 		pl.messages += int(p.frames[i].messages)
 	}
@@ -185,35 +185,35 @@ func (a *accumulator) add(now time.Time, t *tenant, to target, p piece) {
 		pl.waiters++
 	}
 	if counted {
-		t.home.count(pl, 1)
+		t.queue.countPayload(pl, 1)
 	}
 	if pl.bytes >= a.cfg.PayloadBytes {
-		a.seal(pl)
+		a.closePayload(pl)
 	}
 }
 
-// chain ties a piece to the one before it in its shard when both are of one request and may be stored apart.
-func (a *accumulator) chain(g *group, p *piece) {
+// chainSpan ties a span to the one before it in its shard when both are of one request and may be stored apart.
+func (a *accumulator) chainSpan(g *logBatch, p *frameSpan) {
 	p.request = a.requests
 	if len(g.payloads) == 0 {
 		return
 	}
-	pieces := g.payloads[len(g.payloads)-1].pieces
+	pieces := g.payloads[len(g.payloads)-1].spans
 	before := &pieces[len(pieces)-1]
 	if before.request != p.request {
 		return
 	}
 	if before.chain == nil {
-		before.chain = &chain{}
+		before.chain = &requestChain{}
 	}
 	p.chain = before.chain
 }
 
-// seal ends a payload and has it compressed, before a flush takes it.
-func (a *accumulator) seal(pl *payload) {
-	pl.group.open = nil
+// closePayload ends a payload and has it compressed, before a flush takes it.
+func (a *accumulator) closePayload(pl *payload) {
+	pl.batch.open = nil
 	b := newBlock([]*payload{pl})
-	a.jobs.compress = append(a.jobs.compress, b)
+	a.actions.compress = append(a.actions.compress, b)
 }
 
 // newBlock makes payloads one block.
@@ -226,21 +226,21 @@ func newBlock(payloads []*payload) *block {
 	return b
 }
 
-// packed is the event that a flush's small payloads are in so many blocks, which are about to be compressed.
-func (a *accumulator) packed(f *flush, blocks int) {
+// blocksPacked is the event that a flush's small payloads are in so many blocks, which are about to be compressed.
+func (a *accumulator) blocksPacked(f *flush, blocks int) {
 	f.uncompressed += blocks - 1
-	a.complete(f)
+	a.completeFlush(f)
 }
 
-func (a *accumulator) complete(f *flush) {
+func (a *accumulator) completeFlush(f *flush) {
 	if f.uncompressed == 0 {
-		a.jobs.complete = append(a.jobs.complete, f)
+		a.actions.complete = append(a.actions.complete, f)
 	}
 }
 
-// compressed is the event that a block is compressed to that many bytes. freed is how much memory of raw frames became free.
-func (a *accumulator) compressed(b *block, size int, freed int64) {
-	a.room.release(int64(b.raw) - int64(size) + freed)
+// blockCompressed is the event that a block is compressed to that many bytes. freed is how much memory of raw frames became free.
+func (a *accumulator) blockCompressed(b *block, size int, freed int64) {
+	a.memory.releaseBytes(int64(b.raw) - int64(size) + freed)
 	left := int64(size)
 	for i, pl := range b.payloads {
 		share := left
@@ -248,25 +248,25 @@ func (a *accumulator) compressed(b *block, size int, freed int64) {
 			share = int64(size) * int64(pl.bytes) / int64(b.raw)
 		}
 		left -= share
-		pending := b.flush == nil && !pl.group.stalled
+		pending := b.flush == nil && !pl.batch.stalled
 		if pending {
-			pl.group.tenant.home.count(pl, -1)
+			pl.batch.account.queue.countPayload(pl, -1)
 		}
-		before := pl.charge()
+		before := pl.memoryCharge()
 		pl.stored = share
-		a.charge(pl.group.tenant, pl.charge()-before)
+		a.chargeCategory(pl.batch.account, pl.memoryCharge()-before)
 		if pending {
-			pl.group.tenant.home.count(pl, 1)
+			pl.batch.account.queue.countPayload(pl, 1)
 		}
 	}
 	if f := b.flush; f != nil {
 		f.uncompressed--
-		a.complete(f)
+		a.completeFlush(f)
 	}
 }
 
-// divided is the event that groups of a part are written apart from now on. A flush that has left its place does not take it again.
-func (a *accumulator) divided(p, rest *part) {
+// partDivided is the event that batches of a part are written apart from now on. A flush that has left its place does not take it again.
+func (a *accumulator) partDivided(p, rest *flushPart) {
 	a.parts++
 	rest.attached = p.attached
 	if rest.attached {
@@ -279,95 +279,95 @@ func (a *accumulator) divided(p, rest *part) {
 // maxDetached bounds the parts that may wait beside the flushes that count as being written. Beyond it they count.
 const maxDetached = 256
 
-// detach is the event that a part waits for something that has nothing to do with others: it leaves its flush's place to them.
-func (a *accumulator) detach(now time.Time, p *part) {
+// detachPart is the event that a part waits for something that has nothing to do with others: it leaves its flush's place to them.
+func (a *accumulator) detachPart(now time.Time, p *flushPart) {
 	if !p.attached || a.detached >= maxDetached {
 		return
 	}
 	p.attached = false
 	a.detached++
-	a.leave(p.flush)
-	a.advance(now)
+	a.releaseInFlight(p.flush)
+	a.cutDue(now)
 }
 
-// leave takes one of its parts from a flush's place, and frees the place with the last one.
-func (a *accumulator) leave(f *flush) {
+// releaseInFlight takes one of its parts from a flush's place, and frees the place with the last one.
+func (a *accumulator) releaseInFlight(f *flush) {
 	f.attached--
 	if f.attached > 0 {
 		return
 	}
-	fl := f.flow
+	fl := f.queue
 	fl.running--
-	fl.started = slices.DeleteFunc(fl.started, func(s started) bool { return s.flush == f })
+	fl.runningFlushes = slices.DeleteFunc(fl.runningFlushes, func(s runningFlush) bool { return s.flush == f })
 }
 
-// finished is the event that a part is done, took having passed since its flush was cut. freed are the compressed bytes that became
+// partFinished is the event that a part is done, took having passed since its flush was cut. freed are the compressed bytes that became
 // free with it.
-func (a *accumulator) finished(now time.Time, p *part, freed int64, took time.Duration) {
+func (a *accumulator) partFinished(now time.Time, p *flushPart, freed int64, took time.Duration) {
 	a.parts--
-	for _, g := range p.groups {
+	for _, g := range p.batches {
 		for _, pl := range g.payloads {
 			freed += pl.overhead
-			a.charge(g.tenant, -pl.charge())
+			a.chargeCategory(g.account, -pl.memoryCharge())
 		}
 	}
-	a.room.release(freed)
-	a.room.measure(now)
+	a.memory.releaseBytes(freed)
+	a.memory.measureRate(now)
 	if p.attached {
 		p.attached = false
-		a.leave(p.flush)
-		if a.took == 0 {
-			a.took = took
+		a.releaseInFlight(p.flush)
+		if a.latency == 0 {
+			a.latency = took
 		}
-		a.took += (took - a.took) / 4
-		a.ended = now
+		a.latency += (took - a.latency) / 4
+		a.lastEnd = now
 	} else {
 		a.detached--
 	}
 	if a.last == p.flush {
 		a.last = nil
 	}
-	a.advance(now)
+	a.cutDue(now)
 }
 
-// tick is the event that time has passed, or that a request's pieces were added.
+// tick is the event that time has passed, or that a request's spans were added.
 func (a *accumulator) tick(now time.Time) {
-	a.advance(now)
-	a.unpin(now)
+	a.cutDue(now)
+	a.compressStalled(now)
 }
 
 // close cuts what is open. Nothing is added afterwards.
 func (a *accumulator) close(now time.Time) {
 	a.closing = true
-	a.advance(now)
+	a.cutDue(now)
 }
 
-// empty reports whether nothing is held.
-func (a *accumulator) empty() bool { return len(a.groups) == 0 && a.parts == 0 }
+// isEmpty reports whether nothing is held.
+func (a *accumulator) isEmpty() bool { return len(a.batches) == 0 && a.parts == 0 }
 
-// advance cuts the flushes that are due and may be written.
-func (a *accumulator) advance(now time.Time) {
-	for _, fl := range a.flows {
+// cutDue cuts the flushes that are due and may be written.
+func (a *accumulator) cutDue(now time.Time) {
+	for _, fl := range a.queues {
 		for {
-			t, ok := a.due(fl, now)
+			t, ok := a.dueTrigger(fl, now)
 			if !ok {
 				break
 			}
-			a.cut(fl, t, now)
+			a.cutFlush(fl, t, now)
 		}
 	}
 }
 
-// due reports whether a flush is to be cut now, and why.
-func (a *accumulator) due(fl *flow, now time.Time) (trigger, bool) {
+// dueTrigger reports whether a flush is to be cut now, and why.
+func (a *accumulator) dueTrigger(fl *classQueue, now time.Time) (flushTrigger, bool) {
 	switch {
 	case fl.pending.payloads == 0, fl.running >= a.cfg.MaxInFlight:
 		return 0, false
 	case a.closing:
 		return triggerClose, true
-	case fl.pending.full(&a.cfg):
+	case fl.pending.isFull(&a.cfg):
 		return triggerSize, true
-	case now.Before(a.floor(fl)):
+	case now.Before(a.floorEnd(fl)):
 		return 0, false
 	case fl.waiters > 0 && fl.running < a.cfg.GroupCommit:
 		return triggerCommit, true
@@ -378,26 +378,26 @@ func (a *accumulator) due(fl *flow, now time.Time) (trigger, bool) {
 	}
 }
 
-// floor is the earliest time for a flush that is not full; zero when there is no such bound.
-func (a *accumulator) floor(fl *flow) time.Time {
+// floorEnd is the earliest time for a flush that is not full; zero when there is no such bound.
+func (a *accumulator) floorEnd(fl *classQueue) time.Time {
 	if fl.lastCut.IsZero() {
 		return time.Time{}
 	}
 	return fl.lastCut.Add(a.cfg.FlushFloor)
 }
 
-// wake is when tick is needed if nothing else happens before; zero when it is not.
-func (a *accumulator) wake() (at time.Time) {
+// nextTick is when tick is needed if nothing else happens before; zero when it is not.
+func (a *accumulator) nextTick() (at time.Time) {
 	sooner := func(t time.Time) {
 		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
 			at = t
 		}
 	}
-	for _, fl := range a.flows {
+	for _, fl := range a.queues {
 		if fl.pending.payloads == 0 || fl.running >= a.cfg.MaxInFlight {
 			continue // the end of a running flush comes first
 		}
-		due, floor := fl.oldest.Add(a.cfg.MaxAge), a.floor(fl)
+		due, floor := fl.oldest.Add(a.cfg.MaxAge), a.floorEnd(fl)
 		if fl.waiters > 0 && fl.running < a.cfg.GroupCommit || due.Before(floor) {
 			due = floor
 		}
@@ -405,7 +405,7 @@ func (a *accumulator) wake() (at time.Time) {
 	}
 	if len(a.stalled) > 0 { // to begin with a map costs something
 		for s := range a.stalled {
-			if g := a.groups[s]; g != nil && g.open != nil {
+			if g := a.batches[s]; g != nil && g.open != nil {
 				sooner(g.open.since.Add(a.cfg.MaxAge))
 			}
 		}
@@ -413,37 +413,37 @@ func (a *accumulator) wake() (at time.Time) {
 	return at
 }
 
-// cut makes a flush of what may be taken and has it written.
-func (a *accumulator) cut(fl *flow, t trigger, now time.Time) {
+// cutFlush makes a flush of what may be taken and has it written.
+func (a *accumulator) cutFlush(fl *classQueue, t flushTrigger, now time.Time) {
 	a.tickets++
 	f := newFlush(a.tickets, fl, a.last)
 	f.trigger, f.cutAt = t, now
-	a.take(f, fl)
+	a.takePending(f, fl)
 	a.last, fl.lastCut = f, now
 	fl.running++
-	fl.started = append(fl.started, started{f, now})
+	fl.runningFlushes = append(fl.runningFlushes, runningFlush{f, now})
 	a.parts++
-	a.jobs.start = append(a.jobs.start, f)
+	a.actions.start = append(a.actions.start, f)
 }
 
-// forget is after how long half of how slow flushes were does not count any more.
-const forget = 5 * time.Second
+// latencyHalfLife is after how long half of how slow flushes were does not count any more.
+const latencyHalfLife = 5 * time.Second
 
-// slow is how long a flush takes at present.
-func (a *accumulator) slow(now time.Time) time.Duration {
-	idle := max(now.Sub(a.ended), 0)
-	slow := time.Duration(float64(a.took) * math.Exp2(-float64(idle)/float64(forget)))
-	for _, fl := range a.flows {
-		slow = max(slow, fl.slowest(now))
+// currentLatency is how long a flush takes at present.
+func (a *accumulator) currentLatency(now time.Time) time.Duration {
+	idle := max(now.Sub(a.lastEnd), 0)
+	slow := time.Duration(float64(a.latency) * math.Exp2(-float64(idle)/float64(latencyHalfLife)))
+	for _, fl := range a.queues {
+		slow = max(slow, fl.longestRunning(now))
 	}
 	return slow
 }
 
-// load is what a router should know: 0 idle, 1000 refusing. It grows with the memory that is used and with the time that flushes
+// loadLevel is what a router should know: 0 idle, 1000 refusing. It grows with the memory that is used and with the time that flushes
 // take, of which a second counts for half.
-func (a *accumulator) load(now time.Time) uint32 {
-	slow := a.slow(now)
+func (a *accumulator) loadLevel(now time.Time) uint32 {
+	slow := a.currentLatency(now)
 	late := float64(slow) / float64(slow+time.Second)
-	full := float64(a.room.full()) / 1000
+	full := float64(a.memory.fullness()) / 1000
 	return uint32(1000 - 1000*(1-full)*(1-late))
 }

@@ -21,12 +21,12 @@ import (
 //
 // Commands, each with an optional at=DURATION since the start:
 //
-//	init [memory= share= flush= age= floor= inflight= group= payload= block=]
-//	add [wait] (SHARD:BYTES[xFRAMES][#CLASS][!] ...)   the pieces of one request; ! = exactly_once, each frame a run of its own
-//	squeeze TIMES BYTES SIZE                           pieces of so many bytes are added, and each is compressed to SIZE
+//	init [memory= share= flush= age= floor= inflight= batch= payload= block=]
+//	add [wait] (SHARD:BYTES[xFRAMES][#CLASS][!] ...)   the spans of one request; ! = exactly_once, each frame a run of its own
+//	squeeze TIMES BYTES SIZE                           spans of so many bytes are added, and each is compressed to SIZE
 //	compressed BLOCK SIZE                              the compressor is done with a block
 //	finished FLUSH                                     a flush, or what was not divided off it, is durable; it took 100 ms
-//	divide FLUSH SHARD PART [detach]                   a group of a flush is a part of its own now
+//	divide FLUSH SHARD PART [detach]                   a batch of a flush is a part of its own now
 //	finished PART                                      and that is durable
 //	stall SHARD | resume SHARD
 //	tick | close
@@ -43,9 +43,9 @@ type script struct {
 	acc    accumulator
 	now    time.Time
 	blocks []*block
-	sizes  map[*block]int64 // of those that are compressed
-	parts  map[string]*part // those being written, by the name of their flush or their own
-	notes  strings.Builder  // what the present command has to say
+	sizes  map[*block]int64      // of those that are compressed
+	parts  map[string]*flushPart // those being written, by the name of their flush or their own
+	notes  strings.Builder       // what the present command has to say
 }
 
 var epoch = time.Unix(1_700_000_000, 0)
@@ -76,7 +76,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "squeeze":
 		for range s.number(t, d, 0, "") {
 			s.add(t, d, "1/0/7:"+d.CmdArgs[1].Key, false)
-			for _, b := range s.acc.ready().compress {
+			for _, b := range s.acc.takeActions().compress {
 				s.blocks = append(s.blocks, b)
 				s.compressed(b, s.number(t, d, 2, ""))
 			}
@@ -87,9 +87,9 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "divide":
 		s.divide(t, d)
 	case "stall":
-		s.acc.stall(s.shard(t, d, d.CmdArgs[0].Key))
+		s.acc.stallShard(s.shard(t, d, d.CmdArgs[0].Key))
 	case "resume":
-		s.acc.resume(s.now, []record.ShardID{s.shard(t, d, d.CmdArgs[0].Key)})
+		s.acc.resumeShards(s.now, []record.ShardID{s.shard(t, d, d.CmdArgs[0].Key)})
 	case "tick":
 		s.acc.tick(s.now)
 	case "close":
@@ -102,7 +102,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 
 func (s *script) compressed(b *block, size int) {
 	s.sizes[b] = int64(size)
-	s.acc.compressed(b, size, int64(b.raw))
+	s.acc.blockCompressed(b, size, int64(b.raw))
 }
 
 func (s *script) finished(t *testing.T, d *datadriven.TestData) {
@@ -111,7 +111,7 @@ func (s *script) finished(t *testing.T, d *datadriven.TestData) {
 		d.Fatalf(t, "%s is not being written", d.CmdArgs[0].Key)
 	}
 	freed := int64(0)
-	for _, c := range p.cargo {
+	for _, c := range p.shares {
 		if _, ok := s.sizes[c.block]; !ok {
 			s.compressed(c.block, c.block.raw)
 		}
@@ -120,28 +120,24 @@ func (s *script) finished(t *testing.T, d *datadriven.TestData) {
 		}
 	}
 	delete(s.parts, d.CmdArgs[0].Key)
-	s.acc.finished(s.now, p, freed, 100*time.Millisecond)
+	s.acc.partFinished(s.now, p, freed, 100*time.Millisecond)
 }
 
 func (s *script) divide(t *testing.T, d *datadriven.TestData) {
 	p, shard := s.parts[d.CmdArgs[0].Key], s.shard(t, d, d.CmdArgs[1].Key)
-	rest := newPart(p.flush, s.now)
-	p.groups = slices.DeleteFunc(p.groups, func(g *group) bool {
-		if g.shard == shard {
-			rest.groups = append(rest.groups, g)
-		}
-		return g.shard == shard
-	})
-	for _, g := range rest.groups {
+	i := slices.IndexFunc(p.batches, func(g *logBatch) bool { return g.shard == shard })
+	rest := newFlushPart(p.flush, p.batches[i:i+1:i+1], s.now)
+	p.batches = slices.Delete(slices.Clone(p.batches), i, i+1)
+	for _, g := range rest.batches {
 		for _, pl := range g.payloads {
 			pl.block.parts.Add(1)
-			rest.cargo = append(rest.cargo, cargo{block: pl.block})
+			rest.shares = append(rest.shares, blockShare{block: pl.block})
 		}
 	}
 	s.parts[d.CmdArgs[2].Key] = rest
-	s.acc.divided(p, rest)
+	s.acc.partDivided(p, rest)
 	if d.HasArg("detach") {
-		s.acc.detach(s.now, rest)
+		s.acc.detachPart(s.now, rest)
 	}
 }
 
@@ -193,7 +189,7 @@ func (s *script) init(t *testing.T, d *datadriven.TestData) string {
 			d.Fatalf(t, "%v", err)
 		}
 	}
-	*s = script{now: epoch, sizes: make(map[*block]int64), parts: make(map[string]*part)}
+	*s = script{now: epoch, sizes: make(map[*block]int64), parts: make(map[string]*flushPart)}
 	s.acc = newAccumulator(cfg)
 	return ""
 }
@@ -215,7 +211,7 @@ func (s *script) add(t *testing.T, d *datadriven.TestData, text string, wait boo
 		}
 		return n
 	}
-	p := piece{frames: make([]frame, number(count, 1, counted)), bytes: number(size, 0, true)}
+	p := frameSpan{frames: make([]frame, number(count, 1, counted)), bytes: number(size, 0, true)}
 	for i := range p.frames {
 		p.frames[i] = frame{size: uint32(p.bytes / len(p.frames)), messages: 1}
 	}
@@ -223,15 +219,15 @@ func (s *script) add(t *testing.T, d *datadriven.TestData, text string, wait boo
 		p.runs = len(p.frames)
 	}
 	if wait {
-		p.sub = &submission{}
+		p.sub = &waitingRequest{}
 	}
-	to := target{shard: shard, class: uint32(number(classText, 72, classed)), exactlyOnce: once}
-	in := &parsed{pieces: []located{{piece: p, target: to}}, results: make([]scribev1.FrameResult, len(p.frames))}
-	charge := in.charge()
-	err := rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.acc.room.hint(s.now, charge), "the memory is full")
-	if s.acc.room.reserve(s.now, charge) {
-		if err = s.acc.admit(s.now, in); err != nil {
-			s.acc.room.cancel(charge)
+	to := logTarget{shard: shard, class: uint32(number(classText, 72, classed)), exactlyOnce: once}
+	in := &parsedRequest{spans: []routedSpan{{frameSpan: p, target: to}}, results: make([]scribev1.FrameResult, len(p.frames))}
+	charge := in.memoryCharge()
+	err := rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.acc.memory.retryHint(s.now, charge), "the memory is full")
+	if s.acc.memory.reserveBytes(s.now, charge) {
+		if err = s.acc.admitCategories(s.now, in); err != nil {
+			s.acc.memory.cancelBytes(charge)
 		}
 	}
 	if err != nil {
@@ -239,7 +235,7 @@ func (s *script) add(t *testing.T, d *datadriven.TestData, text string, wait boo
 		fmt.Fprintf(&s.notes, "refused %s: %v, retry after %v: %s\n", text, info.GetReason(), info.GetRetryAfter().AsDuration(), info.GetMessage())
 		return
 	}
-	s.acc.add(s.now, in.pieces[0].tenant, to, p)
+	s.acc.addSpan(s.now, in.spans[0].account, to, p)
 }
 
 // state says what is to be done and how things stand.
@@ -247,12 +243,12 @@ func (s *script) state() string {
 	var out strings.Builder
 	out.WriteString(s.notes.String())
 	s.notes.Reset()
-	jobs := s.acc.ready()
+	jobs := s.acc.takeActions()
 	s.compress(&out, jobs.compress)
 	for _, f := range jobs.start {
 		name := fmt.Sprintf("f%d", f.ticket)
-		fmt.Fprintf(&out, "start %s of class %d by %v: %d bytes in %d payloads\n", name, f.flow.class, f.trigger, f.raw, f.payloads)
-		for _, g := range f.groups {
+		fmt.Fprintf(&out, "start %s of class %d by %v: %d bytes in %d payloads\n", name, f.queue.class, f.trigger, f.raw, f.payloads)
+		for _, g := range f.batches {
 			fmt.Fprintf(&out, "  %v:", g.shard)
 			for _, pl := range g.payloads {
 				fmt.Fprintf(&out, " %d", pl.bytes)
@@ -260,18 +256,18 @@ func (s *script) state() string {
 			out.WriteByte('\n')
 		}
 		// What the goroutine does that writes it.
-		p := newPart(f, s.now)
-		p.groups, p.attached = f.groups, true
-		small := pack(f.small, s.acc.cfg.BlockBytes)
+		p := newFlushPart(f, f.batches, s.now)
+		p.attached = true
+		small := packBlocks(f.small, s.acc.cfg.BlockBytes)
 		for _, b := range small {
 			b.flush = f
 		}
 		s.compress(&out, small)
 		f.blocks = append(f.blocks, small...)
-		p.load(f)
+		p.loadBlocks(f)
 		s.parts[name] = p
-		s.acc.packed(f, len(small))
-		more := s.acc.ready()
+		s.acc.blocksPacked(f, len(small))
+		more := s.acc.takeActions()
 		jobs.complete = append(jobs.complete, more.complete...)
 	}
 	for _, b := range jobs.urge {
@@ -280,15 +276,15 @@ func (s *script) state() string {
 	for _, f := range jobs.complete {
 		fmt.Fprintf(&out, "complete f%d\n", f.ticket)
 	}
-	for _, fl := range s.acc.flows {
+	for _, fl := range s.acc.queues {
 		fmt.Fprintf(&out, "class %d: ", fl.class)
-		if v := fl.pending; v != (volume{}) {
+		if v := fl.pending; v != (flushVolume{}) {
 			fmt.Fprintf(&out, "%d bytes pending in %d payloads, %d waiting; ", v.size, v.payloads, fl.waiters)
 		}
 		fmt.Fprintf(&out, "%d running, %d held\n", fl.running, fl.held)
 	}
-	fmt.Fprintf(&out, "used %d", s.acc.room.used)
-	if w := s.acc.wake(); !w.IsZero() {
+	fmt.Fprintf(&out, "used %d", s.acc.memory.used)
+	if w := s.acc.nextTick(); !w.IsZero() {
 		fmt.Fprintf(&out, ", wake at %v", w.Sub(epoch))
 	}
 	out.WriteByte('\n')
@@ -300,7 +296,7 @@ func (s *script) compress(out *strings.Builder, blocks []*block) {
 		s.blocks = append(s.blocks, b)
 		fmt.Fprintf(out, "compress b%d, %d bytes:", len(s.blocks), b.raw)
 		for _, pl := range b.payloads {
-			fmt.Fprintf(out, " %v at %d+%d", pl.group.shard, pl.offset, pl.bytes)
+			fmt.Fprintf(out, " %v at %d+%d", pl.batch.shard, pl.offset, pl.bytes)
 		}
 		out.WriteByte('\n')
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/batcher/logqueue"
 	"scribe/internal/base/buffers"
 	"scribe/internal/format/record"
 	"scribe/internal/role/budget"
@@ -85,30 +86,31 @@ type Batcher struct {
 	now     func() time.Time
 	metrics *metrics
 
-	ledger     *ledger
-	builds     *builds
-	endedLogs  endedLogs
-	buffers    *buffers.Pool
-	arena      *arena
-	compressor *compressor
-	bodies     *budget.Budget
-	recycled   sync.Pool    // of *[]located: the memory of requests' pieces
-	pace       atomic.Int64 // how long flushes take, in nanoseconds
+	queues       *logqueue.Queues
+	dedup        dedupCache
+	history      *buildHistory
+	sealedLogs   sealedLogs
+	buffers      *buffers.Pool
+	arena        *arena
+	compressor   *compressor
+	bodies       *budget.Budget
+	recycled     sync.Pool    // of *[]located: the memory of requests' spans
+	flushLatency atomic.Int64 // how long flushes take, in nanoseconds
 
 	// ctx ends when Close loses its patience.
 	ctx    context.Context //nolint:containedctx // flushes outlive the requests that they serve
 	cancel context.CancelCauseFunc
 	// tasks are the timer's goroutine, one for each part that is written, and one for each call that opens logs.
-	tasks   sync.WaitGroup
-	rearm   chan struct{} // buffered: the next wake is earlier than the timer
-	drained chan struct{} // closed when the batcher is closed and nothing is buffered
-	stop    chan struct{} // ends the timer's goroutine
-	ended   chan struct{} // closed when Close has released everything
+	tasks    sync.WaitGroup
+	rearm    chan struct{} // buffered: the next wake is earlier than the timer
+	drained  chan struct{} // closed when the batcher is closed and nothing is buffered
+	stop     chan struct{} // ends the timer's goroutine
+	released chan struct{} // closed when Close has released everything
 
 	mu struct {
 		sync.Mutex
 		acc    accumulator
-		counts counts
+		counts frameCounts
 		armed  time.Time // when the timer fires; zero when it is not set
 		closed bool
 		idle   bool // drained is closed
@@ -129,32 +131,33 @@ func New(cfg Config, deps Deps) (*Batcher, error) {
 		deps.Clock = time.Now
 	}
 	b := &Batcher{
-		cfg:     cfg,
-		deps:    deps,
-		now:     deps.Clock,
-		ledger:  newLedger(cfg.MaxLogs),
-		builds:  newBuilds(),
-		buffers: &buffers.Pool{},
-		rearm:   make(chan struct{}, 1),
-		drained: make(chan struct{}),
-		stop:    make(chan struct{}),
-		ended:   make(chan struct{}),
+		cfg:      cfg,
+		deps:     deps,
+		now:      deps.Clock,
+		history:  newBuildHistory(),
+		buffers:  &buffers.Pool{},
+		rearm:    make(chan struct{}, 1),
+		drained:  make(chan struct{}),
+		stop:     make(chan struct{}),
+		released: make(chan struct{}),
 	}
+	limits := logqueue.Limits{Logs: cfg.MaxLogs, Refusals: cfg.CommitAttempts, Opening: cfg.CommitPatience}
+	b.queues = logqueue.New(limits, b.backoffPause)
 	b.arena = newArena(b.buffers, cfg.MemoryBytes)
-	b.bodies = budget.New("requests that the batcher reads", cfg.bodies())
+	b.bodies = budget.New("requests that the batcher reads", cfg.bodyLimit())
 	b.mu.acc = newAccumulator(cfg)
-	b.mu.counts.failed = make(map[scribev1.Reason]amount)
+	b.mu.counts.failed = make(map[scribev1.Reason]frameAmount)
 	b.metrics = newMetrics(b)
 	if err := b.metrics.register(deps.Registerer); err != nil {
 		return nil, err
 	}
 	var err error
-	if b.compressor, err = newCompressor(cfg.compressors(), b.buffers, b.compressed); err != nil {
+	if b.compressor, err = newCompressor(cfg.workerCount(), b.buffers, b.blockCompressed); err != nil {
 		b.metrics.unregister(deps.Registerer)
 		return nil, err
 	}
 	b.ctx, b.cancel = context.WithCancelCause(context.Background())
-	b.tasks.Go(b.timer)
+	b.tasks.Go(b.runTimer)
 	return b, nil
 }
 
@@ -164,24 +167,22 @@ var errClosed = errors.New("batcher: closed before everything was durable")
 // Close refuses new frames, writes what it holds, and releases what it has. When ctx ends first, what is still under way is given
 // up and the error says how much; its writers are told. Calling it again waits for the first call.
 func (b *Batcher) Close(ctx context.Context) error {
-	b.mu.Lock()
-	again := b.mu.closed
-	b.mu.closed = true
-	failed := b.mu.counts.failures()
-	if !again {
-		b.mu.acc.close(b.now())
-	}
-	jobs := b.settle()
-	b.mu.Unlock()
+	var again bool
+	var failed frameAmount
+	b.update(func(now time.Time) {
+		again, failed = b.mu.closed, b.mu.counts.totalFailed()
+		if b.mu.closed = true; !again {
+			b.mu.acc.close(now)
+		}
+	})
 	if again {
 		select {
-		case <-b.ended:
+		case <-b.released:
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
-	b.drive(jobs)
 	select {
 	case <-b.drained:
 	case <-ctx.Done():
@@ -193,10 +194,10 @@ func (b *Batcher) Close(ctx context.Context) error {
 	b.compressor.close()
 	b.cancel(nil)
 	b.metrics.unregister(b.deps.Registerer)
-	close(b.ended)
+	close(b.released)
 
 	b.mu.Lock()
-	lost := b.mu.counts.failures().minus(failed)
+	lost := b.mu.counts.totalFailed().minus(failed)
 	b.mu.Unlock()
 	if lost.frames > 0 {
 		return fmt.Errorf("batcher: %d frames with %d messages and %d bytes could not be made durable before the end", lost.frames, lost.messages, lost.bytes)
@@ -204,42 +205,44 @@ func (b *Batcher) Close(ctx context.Context) error {
 	return nil
 }
 
-// settle takes what is to be done, and looks whether the timer must fire earlier and whether a closed batcher is empty. The
-// caller holds mu, and calls drive with the result afterwards, without it.
-func (b *Batcher) settle() ready {
-	jobs := b.mu.acc.ready()
-	if wake := b.mu.acc.wake(); !wake.IsZero() && (b.mu.armed.IsZero() || wake.Before(b.mu.armed)) {
+// update changes what mu guards, and does what the accumulator then wants done.
+func (b *Batcher) update(change func(now time.Time)) {
+	b.mu.Lock()
+	change(b.now())
+	jobs := b.mu.acc.takeActions()
+	if wake := b.mu.acc.nextTick(); !wake.IsZero() && (b.mu.armed.IsZero() || wake.Before(b.mu.armed)) {
 		b.mu.armed = wake
 		select {
 		case b.rearm <- struct{}{}:
 		default: // it will look anyway
 		}
 	}
-	if b.mu.closed && !b.mu.idle && b.mu.acc.empty() {
+	if b.mu.closed && !b.mu.idle && b.mu.acc.isEmpty() {
 		b.mu.idle = true
 		close(b.drained)
 	}
-	return jobs
+	b.mu.Unlock()
+	b.runActions(jobs)
 }
 
-// drive does what the accumulator says.
-func (b *Batcher) drive(jobs ready) {
+// runActions does what the accumulator says.
+func (b *Batcher) runActions(jobs actions) {
 	if len(jobs.compress) > 0 {
-		b.compressor.add(jobs.compress)
+		b.compressor.enqueue(jobs.compress)
 	}
 	if len(jobs.urge) > 0 {
-		b.compressor.urge(jobs.urge)
+		b.compressor.prioritize(jobs.urge)
 	}
 	for _, f := range jobs.complete {
 		close(f.compressed)
 	}
 	for _, f := range jobs.start {
-		b.tasks.Go(func() { b.write(f) })
+		b.tasks.Go(func() { b.writeFlush(f) })
 	}
 }
 
-// timer tells the accumulator of the time when it asked for that.
-func (b *Batcher) timer() {
+// runTimer tells the accumulator of the time when it asked for that.
+func (b *Batcher) runTimer() {
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()
 	for {
@@ -254,29 +257,23 @@ func (b *Batcher) timer() {
 				t.Reset(at.Sub(b.now()))
 			}
 		case <-t.C:
-			b.mu.Lock()
-			b.mu.armed = time.Time{}
-			b.mu.acc.tick(b.now())
-			jobs := b.settle()
-			b.mu.Unlock()
-			b.drive(jobs)
+			b.update(func(now time.Time) {
+				b.mu.armed = time.Time{}
+				b.mu.acc.tick(now)
+			})
 		}
 	}
 }
 
-// compressed is the compressor's callback.
-func (b *Batcher) compressed(blk *block) {
+// blockCompressed is the compressor's callback.
+func (b *Batcher) blockCompressed(blk *block) {
 	var segments []segment
 	for _, pl := range blk.payloads {
-		for i := range pl.pieces {
-			segments = append(segments, pl.pieces[i].mem)
-			pl.pieces[i].mem = segment{}
+		for i := range pl.spans {
+			segments = append(segments, pl.spans[i].mem)
+			pl.spans[i].mem = segment{}
 		}
 	}
-	freed := b.arena.release(segments)
-	b.mu.Lock()
-	b.mu.acc.compressed(blk, len(blk.stored.B), freed)
-	jobs := b.settle()
-	b.mu.Unlock()
-	b.drive(jobs)
+	freed := b.arena.freeSegments(segments)
+	b.update(func(time.Time) { b.mu.acc.blockCompressed(blk, len(blk.stored.B), freed) })
 }

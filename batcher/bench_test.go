@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/klauspost/compress/zstd"
 
+	"scribe/batcher/logqueue"
 	"scribe/internal/format/record"
 	"scribe/internal/testkit/sample"
 	scribev1 "scribe/proto/scribe/v1"
@@ -215,19 +216,18 @@ func BenchmarkIdleLogs(b *testing.B) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	l := newLedger(1 << 30)
+	q := logqueue.New(logqueue.Limits{Logs: 1 << 30}, nil)
 	for i := range b.N {
-		p := newPart(newFlush(uint64(i), nil, nil), time.Time{})
-		p.groups = []*group{{target: target0(uint32(i), 0), payloads: make([]*payload, 1)}}
-		p.groups[0].payloads[0] = &payload{}
-		l.claim(p)
-		l.opened([]metalog.State{{Shard: p.groups[0].shard, Epoch: 1, NextLSN: 1}}, time.Time{})
-		l.settle(p, true, time.Time{})
+		p := logqueue.NewPart(uint64(i), time.Time{})
+		e := slices.Values([]*logqueue.Entry{{Shard: target0(uint32(i), 0).shard}})
+		q.Claim(&p, e)
+		q.Opened([]metalog.State{{Shard: target0(uint32(i), 0).shard, Epoch: 1, NextLSN: 1}}, time.Time{})
+		q.Finish(e, true, time.Time{})
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(b.N), "B/log")
-	runtime.KeepAlive(l)
+	runtime.KeepAlive(q)
 }
 
 // BenchmarkTrickle is a flush of many categories with one small frame each: what a payload costs, compression included.

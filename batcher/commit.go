@@ -15,41 +15,41 @@ import (
 	"scribe/storage/metalog"
 )
 
-// commit appends a part's pointers, all in one transaction. It is the part's turn in all its logs. It reports whether they were
+// commitPart appends a part's pointers, all in one transaction. It is the part's turn in all its logs. It reports whether they were
 // appended; if not, the part has changed, or nothing is left of it.
-func (b *Batcher) commit(ctx context.Context, p *part) (committed bool) {
-	p.drop(b.cfg.RetryMax)
-	b.recall(ctx, p)
-	if p.empty() {
+func (b *Batcher) commitPart(ctx context.Context, p *flushPart) (committed bool) {
+	p.dropChained(b.cfg.RetryMax)
+	b.dropDuplicates(ctx, p)
+	if p.isEmpty() {
 		return false
 	}
-	p.number()
-	if p.dirty {
-		b.put(ctx, p)
+	p.assignPositions()
+	if p.stale {
+		b.putBlob(ctx, p)
 	}
-	if p.empty() {
+	if p.isEmpty() {
 		return false
 	}
 	// unsure is when the first attempt ended with an unknown outcome; zero when none has. While it is set the transaction must not be
 	// changed: it may have been applied.
 	var unsure time.Time
 	for attempt := 1; ; attempt++ {
-		err := b.append(ctx, p)
+		err := b.appendOnce(ctx, p)
 		if err == nil {
 			return true
 		}
-		if definite(err) {
+		if isDefinite(err) {
 			applied, rerr := false, error(nil)
 			if !unsure.IsZero() {
 				// An earlier attempt may have been applied: then this refusal is about the repetition. If it was not, it cannot be any
 				// more: what refuses the repetition refuses the original, should it still be on its way.
-				applied, rerr = b.applied(ctx, p)
+				applied, rerr = b.wasApplied(ctx, p)
 			}
 			switch {
 			case applied:
 				return true
 			case rerr == nil:
-				b.refused(ctx, p, err)
+				b.handleRefusal(ctx, p, err)
 				return false
 			}
 			err = errors.Join(err, rerr)
@@ -60,15 +60,15 @@ func (b *Batcher) commit(ctx context.Context, p *part) (committed bool) {
 			unsure = now
 			b.deps.Logger.WarnContext(ctx, "the outcome of an append is unknown, repeating it", slog.Any("error", err))
 		}
-		if now.Sub(unsure) >= b.cfg.CommitPatience || b.pause(ctx, attempt) != nil {
-			b.doubt(p, attempt, err)
+		if now.Sub(unsure) >= b.cfg.CommitPatience || b.waitBackoff(ctx, attempt) != nil {
+			b.failUnknown(p, attempt, err)
 			return false
 		}
 	}
 }
 
-// definite reports whether an append that failed with err has changed nothing.
-func definite(err error) bool {
+// isDefinite reports whether an append that failed with err has changed nothing.
+func isDefinite(err error) bool {
 	for _, kind := range []error{
 		metalog.ErrFenced, metalog.ErrSealed, metalog.ErrConflict, metalog.ErrSequence, metalog.ErrStaleBlob,
 		metalog.ErrInvalid, metalog.ErrClosed, metalog.ErrCorrupt,
@@ -80,33 +80,33 @@ func definite(err error) bool {
 	return false
 }
 
-// doubt gives up a part that may have been appended.
-func (b *Batcher) doubt(p *part, attempts int, err error) {
+// failUnknown gives up a part that may have been appended.
+func (b *Batcher) failUnknown(p *flushPart, attempts int, err error) {
 	// Opening the logs before they are used again ends what may still be on its way.
-	b.ledger.lose(p.live())
-	p.unsure = true
-	p.fail(&scribev1.ErrorInfo{
+	b.queues.Reopen(entries(p.liveBatches()))
+	p.unknown = true
+	p.failAll(&scribev1.ErrorInfo{
 		Reason:  scribev1.Reason_REASON_UNKNOWN_OUTCOME,
 		Message: fmt.Sprintf("the pointers may or may not have been stored, after %d attempts: %v", attempts, err),
 	})
 }
 
-// transaction is what is appended.
-func (p *part) transaction() *metalog.Append {
-	live := p.live()
+// newTransaction is what is appended.
+func (p *flushPart) newTransaction() *metalog.Append {
+	live := p.liveBatches()
 	total := 0
 	for _, g := range live {
-		total += g.records()
+		total += g.pointerCount()
 	}
 	a := &metalog.Append{OldestBlob: p.id.Time(), Shards: make([]metalog.ShardAppend, len(live))}
 	records := make([][]byte, 0, total)
 	for i, g := range live {
 		s := &a.Shards[i]
-		s.Shard, s.Epoch, s.ExpectLSN = g.shard, g.epoch, g.lsn
+		s.Shard, s.Epoch, s.ExpectLSN = g.shard, g.entry.Epoch, g.entry.LSN
 		start := len(records)
 		for _, pl := range g.payloads {
-			for j := range pl.extents {
-				e := &pl.extents[j]
+			for j := range pl.ranges {
+				e := &pl.ranges[j]
 				records = append(records, e.record)
 				for _, r := range e.runs {
 					s.Sequences = append(s.Sequences, metalog.Sequence(r))
@@ -118,15 +118,15 @@ func (p *part) transaction() *metalog.Append {
 	return a
 }
 
-// append makes one attempt.
-func (b *Batcher) append(ctx context.Context, p *part) error {
-	a := p.transaction()
+// appendOnce makes one attempt.
+func (b *Batcher) appendOnce(ctx context.Context, p *flushPart) error {
+	a := p.newTransaction()
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.LogTimeout)
 	defer cancel()
 	start := b.now()
-	defer time.AfterFunc(b.stallAfter(), func() { b.hung(ctx, p, start) }).Stop()
+	defer time.AfterFunc(b.stallAfter(), func() { b.detachHung(ctx, p, start) }).Stop()
 	where, err := b.deps.Log.Append(ctx, a)
-	b.metrics.stage(stageAppend, b.now().Sub(start))
+	b.metrics.observeStage(stageAppend, b.now().Sub(start))
 	for i := range where {
 		if where[i].FirstLSN != a.Shards[i].ExpectLSN {
 			return fmt.Errorf("shard %v: appended at LSN %d instead of %d", a.Shards[i].Shard, where[i].FirstLSN, a.Shards[i].ExpectLSN)
@@ -135,29 +135,25 @@ func (b *Batcher) append(ctx context.Context, p *part) error {
 	return err
 }
 
-// hung is what happens when an append takes long: unless all of them do, others do not wait for it.
-func (b *Batcher) hung(ctx context.Context, p *part, since time.Time) {
+// detachHung is what happens when an append takes long: unless all of them do, others do not wait for it.
+func (b *Batcher) detachHung(ctx context.Context, p *flushPart, since time.Time) {
 	switch {
 	case ctx.Err() != nil:
 		return
-	case !b.ledger.alive().After(since):
-		time.AfterFunc(b.stallAfter(), func() { b.hung(ctx, p, since) })
+	case !b.queues.EngineAlive().After(since):
+		time.AfterFunc(b.stallAfter(), func() { b.detachHung(ctx, p, since) })
 		return
 	}
-	b.mu.Lock()
-	b.mu.acc.detach(b.now(), p)
-	jobs := b.settle()
-	b.mu.Unlock()
-	b.drive(jobs)
+	b.update(func(now time.Time) { b.mu.acc.detachPart(now, p) })
 }
 
-// applied reports whether the present transaction was applied although its answer was lost: one of its records tells, since all
+// wasApplied reports whether the present transaction was applied although its answer was lost: one of its records tells, since all
 // of them are there or none is.
-func (b *Batcher) applied(ctx context.Context, p *part) (bool, error) {
+func (b *Batcher) wasApplied(ctx context.Context, p *flushPart) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.LogTimeout)
 	defer cancel()
-	g := p.live()[0]
-	e := g.first()
+	g := p.liveBatches()[0]
+	e := g.firstRange()
 	found, err := b.deps.Log.Read(ctx, g.shard, e.lsn, 1, 0)
 	if err != nil {
 		return false, fmt.Errorf("read shard %v at LSN %d to see whether it was stored: %w", g.shard, e.lsn, err)
@@ -165,59 +161,58 @@ func (b *Batcher) applied(ctx context.Context, p *part) (bool, error) {
 	return len(found) > 0 && bytes.Equal(found[0].Data, e.record), nil
 }
 
-// refused changes the part after a definite error, or gives it up.
-func (b *Batcher) refused(ctx context.Context, p *part, err error) {
+// handleRefusal changes the part after a definite error, or gives it up.
+func (b *Batcher) handleRefusal(ctx context.Context, p *flushPart, err error) {
 	b.metrics.appendFailures.WithLabelValues(refusalKind(err)).Inc()
 	b.deps.Logger.InfoContext(ctx, "the metadata engine refused a flush",
 		slog.Uint64("ticket", p.flush.ticket), slog.Int("refusals", p.refusals), slog.Any("error", err))
 	sequences := new(metalog.SequenceError)
 	switch {
 	case errors.As(err, &sequences):
-		b.ledger.learnConflicts(sequences.Conflicts)
-		if !p.judge(sequences) || len(sequences.Conflicts) < metalog.MaxConflicts {
+		if !b.judgeConflicts(p, sequences) || len(sequences.Conflicts) < metalog.MaxConflicts {
 			p.refusals++ // else the list was cut off, and the next one will be shorter
 		}
 	case errors.Is(err, metalog.ErrSealed), errors.Is(err, metalog.ErrFenced), errors.Is(err, metalog.ErrConflict):
-		b.lost(ctx, p, err)
+		b.reopenLogs(ctx, p, err)
 		return
 	case errors.Is(err, metalog.ErrStaleBlob):
-		p.dirty = true
+		p.stale = true
 		p.refusals++
 	case errors.Is(err, metalog.ErrClosed):
-		b.away(ctx, p, err)
+		b.waitForEngine(ctx, p, err)
 		return
 	default: // invalid or damaged
-		p.fail(b.logFault(ctx, err))
+		p.failAll(b.logErrorInfo(ctx, err))
 		return
 	}
-	if p.refusals > b.cfg.CommitAttempts || p.refusals > 1 && b.pause(ctx, p.refusals-1) != nil {
-		p.fail(b.logFault(ctx, fmt.Errorf("refused %d times: %w", p.refusals, err)))
+	if p.refusals > b.cfg.CommitAttempts || p.refusals > 1 && b.waitBackoff(ctx, p.refusals-1) != nil {
+		p.failAll(b.logErrorInfo(ctx, fmt.Errorf("refused %d times: %w", p.refusals, err)))
 	}
 }
 
-// away waits for an engine that says that it is closed, and has done nothing: it may be about to start again.
-func (b *Batcher) away(ctx context.Context, p *part, err error) {
+// waitForEngine waits for an engine that says that it is closed, and has done nothing: it may be about to start again.
+func (b *Batcher) waitForEngine(ctx context.Context, p *flushPart, err error) {
 	now := b.now()
-	if p.broken.IsZero() {
-		p.broken = now
+	if p.closedSince.IsZero() {
+		p.closedSince = now
 	}
 	p.closings++
-	if now.Sub(p.broken) >= b.cfg.CommitPatience || b.pause(ctx, p.closings) != nil {
-		p.fail(b.logFault(ctx, err))
+	if now.Sub(p.closedSince) >= b.cfg.CommitPatience || b.waitBackoff(ctx, p.closings) != nil {
+		p.failAll(b.logErrorInfo(ctx, err))
 	}
 }
 
-// lost is what happens when logs refused an append: the sealed ones are given up, the others are opened again, apart from those
+// reopenLogs is what happens when logs refused an append: the sealed ones are given up, the others are opened again, apart from those
 // that did not refuse.
-func (b *Batcher) lost(ctx context.Context, p *part, err error) {
+func (b *Batcher) reopenLogs(ctx context.Context, p *flushPart, err error) {
 	why := make(map[record.ShardID]error)
 	if e := new(metalog.RefusedError); errors.As(err, &e) && len(e.Refusals) < metalog.MaxConflicts {
 		for _, r := range e.Refusals {
 			why[r.State.Shard] = r.Err
 		}
 	}
-	var sealed, taken []*group
-	for _, g := range p.groups {
+	var sealed, taken []*logBatch
+	for _, g := range p.batches {
 		switch {
 		case errors.Is(why[g.shard], metalog.ErrSealed):
 			sealed = append(sealed, g)
@@ -225,23 +220,23 @@ func (b *Batcher) lost(ctx context.Context, p *part, err error) {
 			taken = append(taken, g)
 		}
 	}
-	b.ledger.refusedAppend(taken, err, b.now(), b.backoff)
+	b.queues.AppendRefused(entries(taken), err, b.now())
 	if len(sealed) > 0 {
-		b.ledger.lose(sealed)
+		b.queues.Reopen(entries(sealed))
 		faults := make([]*scribev1.ErrorInfo, len(sealed))
 		for i, g := range sealed {
-			b.endedLogs.add(g.shard)
-			faults[i] = b.logFault(ctx, fmt.Errorf("shard %v: %w", g.shard, metalog.ErrSealed))
+			b.sealedLogs.addLog(g.shard)
+			faults[i] = b.logErrorInfo(ctx, fmt.Errorf("shard %v: %w", g.shard, metalog.ErrSealed))
 		}
-		b.dismiss(p, sealed, faults)
+		b.failBatches(p, sealed, faults)
 	}
-	if len(taken) > 0 && len(taken) < len(p.groups) {
-		b.start(ctx, b.divide(p, taken))
+	if len(taken) > 0 && len(taken) < len(p.batches) {
+		b.startPart(ctx, b.dividePart(p, taken))
 	}
 }
 
-// logFault is what writers are told when the metadata engine has definitely not stored their pointers.
-func (b *Batcher) logFault(ctx context.Context, err error) *scribev1.ErrorInfo {
+// logErrorInfo is what writers are told when the metadata engine has definitely not stored their pointers.
+func (b *Batcher) logErrorInfo(ctx context.Context, err error) *scribev1.ErrorInfo {
 	fault := &scribev1.ErrorInfo{
 		Reason: scribev1.Reason_REASON_NO_BACKEND, Message: err.Error(), RetryAfter: durationpb.New(b.cfg.RetryMax),
 	}

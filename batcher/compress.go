@@ -17,7 +17,7 @@ const maxScratch = 8 << 20
 // for. Its queues are bounded by the memory budget of the frames that the blocks consist of.
 type compressor struct {
 	pool *buffers.Pool
-	// done is told when a block's codec and stored bytes are set; from then on the pieces' memory is not read.
+	// done is told when a block's codec and stored bytes are set; from then on the spans' memory is not read.
 	done    func(*block)
 	workers sync.WaitGroup
 	more    sync.Cond // on mu
@@ -43,13 +43,13 @@ func newCompressor(workers int, pool *buffers.Pool, done func(*block)) (*compres
 		encoders[i] = enc
 	}
 	for _, enc := range encoders {
-		c.workers.Go(func() { c.work(enc) })
+		c.workers.Go(func() { c.compressBlocks(enc) })
 	}
 	return c, nil
 }
 
-// add queues blocks.
-func (c *compressor) add(blocks []*block) {
+// enqueue queues blocks.
+func (c *compressor) enqueue(blocks []*block) {
 	c.mu.Lock()
 	for _, b := range blocks {
 		b.state = blockQueued
@@ -67,8 +67,8 @@ func (c *compressor) add(blocks []*block) {
 	}
 }
 
-// urge puts blocks before others that were queued, or are about to be.
-func (c *compressor) urge(blocks []*block) {
+// prioritize puts blocks before others that were queued, or are about to be.
+func (c *compressor) prioritize(blocks []*block) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, b := range blocks {
@@ -88,8 +88,8 @@ func (c *compressor) close() {
 	c.workers.Wait()
 }
 
-// next waits for a block. It returns nil when there will be none.
-func (c *compressor) next() *block {
+// nextBlock waits for a block. It returns nil when there will be none.
+func (c *compressor) nextBlock() *block {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
@@ -111,12 +111,12 @@ func (c *compressor) next() *block {
 	}
 }
 
-func (c *compressor) work(enc *zstd.Encoder) {
+func (c *compressor) compressBlocks(enc *zstd.Encoder) {
 	var scratch, gathered []byte
-	for b := c.next(); b != nil; b = c.next() {
-		src := adjacent(b)
+	for b := c.nextBlock(); b != nil; b = c.nextBlock() {
+		src := adjacentBytes(b)
 		if src == nil {
-			gathered = gather(gathered[:0], b)
+			gathered = gatherBytes(gathered[:0], b)
 			src = gathered
 		}
 		if n := enc.MaxEncodedSize(len(src)); cap(scratch) < n {
@@ -141,19 +141,19 @@ func (c *compressor) work(enc *zstd.Encoder) {
 	}
 }
 
-// adjacent returns the block's bytes if they stand side by side in memory already, else nil.
-func adjacent(b *block) []byte {
-	first := b.payloads[0].pieces[0].mem
-	if first.loan != nil {
-		if len(b.payloads) > 1 || len(b.payloads[0].pieces) > 1 {
+// adjacentBytes returns the block's bytes if they stand side by side in memory already, else nil.
+func adjacentBytes(b *block) []byte {
+	first := b.payloads[0].spans[0].mem
+	if first.borrowed != nil {
+		if len(b.payloads) > 1 || len(b.payloads[0].spans) > 1 {
 			return nil
 		}
 		return first.bytes()
 	}
 	end := first.off
 	for _, pl := range b.payloads {
-		for i := range pl.pieces {
-			m := &pl.pieces[i].mem
+		for i := range pl.spans {
+			m := &pl.spans[i].mem
 			if m.chunk != first.chunk || m.off != end {
 				return nil
 			}
@@ -163,14 +163,14 @@ func adjacent(b *block) []byte {
 	return first.chunk.buf.B[first.off:end]
 }
 
-// gather appends the block's bytes to dst.
-func gather(dst []byte, b *block) []byte {
+// gatherBytes appends the block's bytes to dst.
+func gatherBytes(dst []byte, b *block) []byte {
 	if cap(dst) < b.raw {
 		dst = make([]byte, 0, b.raw)
 	}
 	for _, pl := range b.payloads {
-		for i := range pl.pieces {
-			dst = append(dst, pl.pieces[i].mem.bytes()...)
+		for i := range pl.spans {
+			dst = append(dst, pl.spans[i].mem.bytes()...)
 		}
 	}
 	return dst

@@ -116,16 +116,16 @@ func (c *Config) Validate() error {
 	return f.Err()
 }
 
-// bodies is the bound of the requests that are being read.
-func (c *Config) bodies() int64 {
+// bodyLimit is the bound of the requests that are being read.
+func (c *Config) bodyLimit() int64 {
 	if c.BodyBytes > 0 {
 		return c.BodyBytes
 	}
 	return max(c.MemoryBytes, rpc.MaxMessageBytes)
 }
 
-// compressors is the number of workers.
-func (c *Config) compressors() int {
+// workerCount is the number of workers.
+func (c *Config) workerCount() int {
 	if c.Compressors > 0 {
 		return c.Compressors
 	}

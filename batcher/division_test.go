@@ -246,7 +246,7 @@ func TestHungAppendsHoldOnlyTheirShards(t *testing.T) {
 		})
 		one, two := c.async(text(t, "beta", 0, "1")), c.async(text(t, "beta", 1, "1"))
 		synctest.Wait()
-		// Two flushes hang, which is all that group commit wants; by age there is one more.
+		// Two flushes hang, which is all that batch commit wants; by age there is one more.
 		takes(t, "the first one", 0, time.Second, func() { c.commit(text(t, "alpha", 0, "1")) })
 		<-time.After(2 * time.Second)
 		for i := range 10 {
@@ -544,7 +544,7 @@ func TestStuckCategoryDoesNotTakeTheMemory(t *testing.T) {
 			t.Errorf("%d taken, %d refused, %d of a request with both", stored, refused, mixed)
 		}
 		c.mu.Lock()
-		free := cfg.MemoryBytes - c.mu.acc.room.used
+		free := cfg.MemoryBytes - c.mu.acc.memory.used
 		c.mu.Unlock()
 		if free < cfg.MemoryBytes/8 {
 			t.Errorf("%d bytes are left of %d", free, cfg.MemoryBytes)

@@ -7,7 +7,7 @@
 //	                                       │ full payloads                  ^      (parallel)  (in order)
 //	                                       '────────────────────────────────'
 //
-// The accumulator is a plain state machine, free of I/O and time (accumulator.go and flow.go, with transcripts under testdata). It groups
+// The accumulator is a plain state machine, free of I/O and time (accumulator.go and class queue.go, with transcripts under testdata). It batches
 // frames by physical shard and says when to cut a flush of a retention class: when it is full, when it is old, or when a writer waits
 // for its commit and few flushes are running. So an idle batcher commits at once, and a busy one gathers behind what is running. A flush
 // that can't take everything takes fair shares of the categories.
@@ -18,7 +18,7 @@
 //
 // # Order, and who waits for whom
 //
-// Only a shard has an order. Each log has a queue of the flushes with frames for it (ledger.go), and a flush is appended when it is at
+// Only a shard has an order. Each log has a queue of the flushes with frames for it (log queues.go), and a flush is appended when it is at
 // the head of all its queues. Flushes are uploaded in parallel, and those that share no shard wait for each other in nothing. A flush
 // some of whose logs do not get on, because they can't be opened or something before it hangs, is divided after Config.StallAfter:
 // the rest commits, in a blob of its own, and new frames of the shards that stand still gather without taking places that others need.
@@ -55,12 +55,12 @@
 //     batcher at a time: one that gets frames of it opens it, and the epoch keeps the one before out. Of exactly_once the sequences are appended with the pointers. Frames that
 //     were stored are acknowledged as duplicates; the ones beside them are pointed to where they are, without compressing again.
 //   - A request's bytes are the caller's when Submit returns. Until then large frames of a writer that waits are compressed from
-//     where they are; small ones, and those of a writer that does not wait, are copied (loan.go).
+//     where they are; small ones, and those of a writer that does not wait, are copied (borrowed buffer.go).
 //   - Memory stays within Config.MemoryBytes; what does not fit is refused before it is copied, with a hint when to come again.
 //   - accepted = committed + duplicate + failed + buffered, for frames, bytes and messages, in every scrape of the metrics.
 //
 // # Locks
 //
-// Batcher.mu guards the accumulator and the counts; compressor.mu, arena.mu, ledger.mu and endedLogs.mu guard their own. None is held while
+// Batcher.mu guards the accumulator and the counts; compressor.mu, arena.mu, logqueue and endedLogs.mu guard their own. None is held while
 // another one is taken, nor across I/O.
 package batcher

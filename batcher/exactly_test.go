@@ -270,32 +270,32 @@ func TestRepeatOfWhatCameToNothing(t *testing.T) {
 	fault := &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_FENCED}
 	once := frame{size: 10, messages: 2, producer: 7, epoch: 1, first: 4, sequenced: true}
 	again := once
-	again.verdict = repeated
+	again.outcome = frameRepeated
 	for name, c := range map[string]struct {
 		fault     *scribev1.ErrorInfo // of the payload of the first one
-		verdict   verdict             // of the first one
+		verdict   frameOutcome        // of the first one
 		duplicate bool
 	}{
-		"stored now":    {nil, kept, true},
-		"stored before": {fault, stored, true},
-		"given up":      {fault, kept, false},
-		"dropped":       {nil, dropped, false},
+		"stored now":    {nil, frameKept, true},
+		"stored before": {fault, frameStored, true},
+		"given up":      {fault, frameKept, false},
+		"dropped":       {nil, frameDropped, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := newGroup(target{exactlyOnce: true}, nil)
+			g := newLogBatch(logTarget{exactlyOnce: true}, nil)
 			first := once
-			if first.verdict = c.verdict; c.verdict == dropped {
+			if first.outcome = c.verdict; c.verdict == frameDropped {
 				first.fault = fault
 			}
-			writer := &submission{results: make([]scribev1.FrameResult, 1)}
+			writer := &waitingRequest{results: make([]scribev1.FrameResult, 1)}
 			a, b := newPayload(g, time.Time{}), newPayload(g, time.Time{})
-			a.pieces = []piece{{frames: []frame{first}}}
-			b.pieces = []piece{{frames: []frame{again}, sub: writer}}
+			a.spans = []frameSpan{{frames: []frame{first}}}
+			b.spans = []frameSpan{{frames: []frame{again}, sub: writer}}
 			a.fault = c.fault
-			a.extend()
-			b.extend()
+			a.rebuildRanges()
+			b.rebuildRanges()
 			g.payloads = []*payload{a, b}
-			answer(&part{groups: []*group{g}})
+			setResults(&flushPart{batches: []*logBatch{g}})
 			r := &writer.results[0]
 			if r.GetDuplicate() != c.duplicate || (r.GetError().GetReason() == fault.GetReason()) == c.duplicate {
 				t.Errorf("the one that repeats it is told: %v", r)

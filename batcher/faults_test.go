@@ -401,9 +401,13 @@ func TestOpenFails(t *testing.T) {
 	c.log.opens.plan(step{err: errInjected}, step{err: errInjected})
 	c.commit(makeFrame(t, "alpha", 0, nil, "1"))
 	c.mustBe(alpha0, "1")
+	c.verify()
 
 	// For good: only the frames of logs that are not open fail.
-	c.cfg.CommitPatience = 20 * time.Millisecond
+	cfg := testConfig()
+	cfg.CommitPatience = 20 * time.Millisecond
+	c = newCell(t, cfg, nil, nil)
+	c.commit(makeFrame(t, "alpha", 0, nil, "1"))
 	c.log.opens.always(step{err: errInjected})
 	results := c.submit(committed, makeFrame(t, "alpha", 0, nil, "2"), makeFrame(t, "beta", 0, nil, "x"))
 	if got := reasons(results); !slices.Equal(got, []scribev1.Reason{0, scribev1.Reason_REASON_NO_BACKEND}) {
@@ -416,7 +420,7 @@ func TestOpenFails(t *testing.T) {
 	c.verify()
 }
 
-// The engine is away for longer than the batcher's patience. Writers learn that the outcome is unknown, and it really is.
+// The engine does not answer for longer than CommitPatience. Writers learn that the outcome is unknown, and it really is.
 func TestUnknownOutcome(t *testing.T) {
 	for _, applied := range []bool{false, true} {
 		t.Run(map[bool]string{false: "not applied", true: "applied"}[applied], func(t *testing.T) {

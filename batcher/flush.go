@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"scribe/batcher/logqueue"
 	"scribe/internal/base/buffers"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
@@ -11,23 +12,23 @@ import (
 	"scribe/storage/metalog"
 )
 
-// verdict is what has been decided about a frame.
-type verdict uint8
+// frameOutcome is what has been decided about a frame.
+type frameOutcome uint8
 
 const (
-	// kept: the frame is part of what is stored.
-	kept verdict = 0
-	// stored: all its sequences were stored by an earlier flush. It is acknowledged as a duplicate whatever becomes of this one.
-	stored verdict = 1
-	// repeated: all its sequences are those of frames before it in this flush. It shares their fate.
-	repeated verdict = 2
-	// refused: its frame.fault says why.
-	refused verdict = 3
-	// dropped: a frame before it of the same request and shard was not stored. Its frame.fault says so.
-	dropped verdict = 4
+	// frameKept: the frame is part of what is stored.
+	frameKept frameOutcome = 0
+	// frameStored: all its sequences were stored by an earlier flush. It is acknowledged as a duplicate whatever becomes of this one.
+	frameStored frameOutcome = 1
+	// frameRepeated: all its sequences are those of frames before it in this flush. It shares their fate.
+	frameRepeated frameOutcome = 2
+	// frameRefused: its frame.fault says why.
+	frameRefused frameOutcome = 3
+	// frameDropped: a frame before it of the same request and shard was not stored. Its frame.fault says so.
+	frameDropped frameOutcome = 4
 )
 
-// frame is one frame in memory. Its bytes are in the memory of its piece, after those of the frames before it.
+// frame is one frame in memory. Its bytes are in the memory of its span, after those of the frames before it.
 type frame struct {
 	size     uint32
 	messages uint32
@@ -38,41 +39,41 @@ type frame struct {
 	epoch     uint32
 	sequenced bool
 
-	verdict verdict
+	outcome frameOutcome
 	fault   *scribev1.ErrorInfo // of a frame that is refused or dropped
 }
 
-// last is the sequence of the frame's last message.
-func (f *frame) last() uint64 { return f.first + uint64(f.messages) - 1 }
+// lastSequence is the sequence of the frame's last message.
+func (f *frame) lastSequence() uint64 { return f.first + uint64(f.messages) - 1 }
 
-// follows reports whether f continues the sequences of before.
-func (f *frame) follows(before *frame) bool {
-	return f.producer == before.producer && f.epoch == before.epoch && f.first == before.last()+1
+// continues reports whether f continues the sequences of before.
+func (f *frame) continues(before *frame) bool {
+	return f.producer == before.producer && f.epoch == before.epoch && f.first == before.lastSequence()+1
 }
 
-// piece is a run of frames of one request and one target, adjacent in memory. It is the unit in which frames are accumulated, so
+// frameSpan is a run of frames of one request and one target, adjacent in memory. It is the unit in which frames are accumulated, so
 // that the cost of bookkeeping is one per run and not one per frame.
-type piece struct {
-	sub    *submission // who waits for the outcome; nil when nobody does
-	index  int         // of the first frame in the request
+type frameSpan struct {
+	sub    *waitingRequest // who waits for the outcome; nil when nobody does
+	index  int             // of the first frame in the request
 	frames []frame
 	mem    segment
 	bytes  int
 	runs   int // upper bound of the sequence runs in an exactly_once category; 0 in others
-	// request tells the pieces of one request from those of others. Set when the piece is accumulated.
+	// request tells the spans of one request from those of others. Set when the span is accumulated.
 	request uint64
-	// chain is what the pieces of the request share whose frames go to the same shard in another payload; nil when there are none.
-	chain *chain
+	// chain is what the spans of the request share whose frames go to the same shard in another payload; nil when there are none.
+	chain *requestChain
 }
 
-// chain makes the frames of one shard in one request a prefix of what they were: once some of them are not stored, those behind
+// requestChain makes the frames of one shard in one request a prefix of what they were: once some of them are not stored, those behind
 // are not either.
-type chain struct {
+type requestChain struct {
 	broken atomic.Bool
 }
 
-// target is where frames go.
-type target struct {
+// logTarget is where frames go.
+type logTarget struct {
 	shard    record.ShardID
 	category string
 	class    uint32
@@ -84,53 +85,46 @@ type target struct {
 	settings *scribev1.Category
 }
 
-// group is the frames of one physical shard: first those that wait for a flush, then one flush's part of them.
-type group struct {
-	target
+// logBatch is the payloads of one log: first those that wait for a flush, then one flush's part of them.
+type logBatch struct {
+	logTarget
 	payloads []*payload
 	open     *payload // the last of payloads while it takes frames; nil when the next frame begins a new one
 
-	// What follows belongs to the accumulator.
+	// Owned by the accumulator.
 
-	tenant *tenant
-	// into is where the flush that is being filled has the group's payloads; nil at all other times.
-	into *group
+	account *categoryAccount
+	// taken is where the flush that is being filled has the payloads; nil at all other times.
+	taken *logBatch
 	// stalled: no flush takes the frames at present.
 	stalled bool
 
-	// What follows belongs to the goroutine that writes the group's part, but for what the ledger says.
+	// Owned by the goroutine that writes the batch's part.
 
-	// epoch and lsn are the writer's epoch and the LSN that the group's first pointer will get; 0 while not known.
-	epoch uint64
-	lsn   record.LSN
-	// start is the LSN at which the epoch began. predicted says that lsn counts on what is before the group in its queue, and shifts is
-	// how often places in the queue had changed then; numbered is that of the blob that is in the store.
-	start     record.LSN
-	predicted bool
-	shifts    uint64
-	numbered  uint64
+	part  *flushPart
+	entry logqueue.Entry
+	// numbered is entry.Shifts as it was when the blob that is in the store was built.
+	numbered uint64
 
 	// corrections are the conflicts that refused frames were answered with, after what the log knows of their producers once the
-	// group is appended.
+	// batch is appended.
 	corrections []*scribev1.SequenceConflict
 	after       map[uint64]metalog.ProducerState
 
-	spot spot
-
-	// one is the memory of payloads while there is one, as there is in most groups of a flush with many categories.
+	// one is the memory of payloads while there is one, as there is in most batches of a flush with many categories.
 	one [1]*payload
 }
 
 // payload is a run of frames of one physical shard that is compressed and read as a whole.
 type payload struct {
-	group    *group
-	pieces   []piece
+	batch    *logBatch
+	spans    []frameSpan
 	since    time.Time // when its first frame came
 	bytes    int
 	frames   int
 	messages int
 	runs     int
-	waiters  int // pieces whose request waits for the commit
+	waiters  int // spans whose request waits for the commit
 
 	block  *block // set when it is compressed or about to be
 	offset int    // in the raw block
@@ -143,46 +137,46 @@ type payload struct {
 
 	// What follows belongs to the goroutine that writes the part.
 
-	// extents are what is stored of the payload: one, all of it, unless frames in it were refused.
-	extents []extent
+	// ranges are what is stored of the payload: one, all of it, unless frames in it were refused.
+	ranges []pointerRange
 	// fault is why the payload as a whole was not stored.
 	fault *scribev1.ErrorInfo
 
-	// The memory of pieces and extents while there is one.
-	onePiece  [1]piece
-	oneExtent [1]extent
+	// The memory of spans and pointer ranges while there is one.
+	oneSpan  [1]frameSpan
+	oneRange [1]pointerRange
 }
 
-func newGroup(to target, t *tenant) *group {
-	g := &group{target: to, tenant: t}
+func newLogBatch(to logTarget, t *categoryAccount) *logBatch {
+	g := &logBatch{logTarget: to, account: t}
 	g.payloads = g.one[:0]
 	return g
 }
 
-func newPayload(g *group, since time.Time) *payload {
-	pl := &payload{group: g, since: since, stored: -1}
-	pl.pieces, pl.extents = pl.onePiece[:0], pl.oneExtent[:0]
+func newPayload(g *logBatch, since time.Time) *payload {
+	pl := &payload{batch: g, since: since, stored: -1}
+	pl.spans, pl.ranges = pl.oneSpan[:0], pl.oneRange[:0]
 	return pl
 }
 
-// size is what counts towards Config.FlushBytes.
-func (pl *payload) size() int64 {
+// flushSize is what counts towards Config.FlushBytes.
+func (pl *payload) flushSize() int64 {
 	if pl.stored >= 0 {
 		return pl.stored
 	}
 	return int64(pl.bytes)
 }
 
-// charge is what the payload's category is charged for.
-func (pl *payload) charge() int64 {
+// memoryCharge is what the payload's category is charged for.
+func (pl *payload) memoryCharge() int64 {
 	if pl.stored >= 0 {
 		return pl.overhead + pl.stored
 	}
 	return pl.overhead + 2*int64(pl.bytes)
 }
 
-// extent is a run of kept frames, adjacent in a block: what one pointer points to.
-type extent struct {
+// pointerRange is a run of kept frames, adjacent in a block: what one pointer points to.
+type pointerRange struct {
 	offset   int // in the raw block
 	length   int
 	frames   int
@@ -223,34 +217,34 @@ const (
 	blockTaken  blockState = 2
 )
 
-// trigger is why a flush was cut.
-type trigger uint8
+// flushTrigger is why a flush was cut.
+type flushTrigger uint8
 
 const (
-	triggerSize trigger = iota
+	triggerSize flushTrigger = iota
 	triggerAge
 	triggerCommit
 	triggerClose
-	triggers // their number
+	triggerCount // their number
 )
 
-func (t trigger) String() string {
-	return [triggers]string{"size", "age", "commit", "close"}[t]
+func (t flushTrigger) String() string {
+	return [triggerCount]string{"size", "age", "commit", "close"}[t]
 }
 
 // flush is what is cut at once of the frames of one retention class: it becomes one blob and one transaction, unless it is divided
 // (see part). The accumulator fills it; then the goroutine that writes it owns it, but for what the comments say.
 type flush struct {
 	ticket  uint64 // flushes are claimed in this order
-	flow    *flow
-	trigger trigger
+	queue   *classQueue
+	trigger flushTrigger
 	cutAt   time.Time
 
-	groups []*group   // by turn of their categories
-	blocks []*block   // of payloads that were compressed, or about to be, when it was cut
-	small  []*payload // those that were not
+	batches []*logBatch // by turn of their categories
+	blocks  []*block    // of payloads that were compressed, or about to be, when it was cut
+	small   []*payload  // those that were not
 
-	volume
+	flushVolume
 	oldest time.Time // when its first frame came
 
 	// Owned by the accumulator all the time.
@@ -266,22 +260,22 @@ type flush struct {
 	afterClaim <-chan struct{}
 }
 
-// closed is a channel that is.
-var closed = func() <-chan struct{} {
+// closedChannel is a channel that is.
+var closedChannel = func() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
 }()
 
-func newFlush(ticket uint64, fl *flow, before *flush) *flush {
+func newFlush(ticket uint64, fl *classQueue, before *flush) *flush {
 	f := &flush{
 		ticket:       ticket,
-		flow:         fl,
+		queue:        fl,
 		uncompressed: 1,
 		attached:     1,
 		compressed:   make(chan struct{}),
 		claimed:      make(chan struct{}),
-		afterClaim:   closed,
+		afterClaim:   closedChannel,
 	}
 	if before != nil {
 		f.afterClaim = before.claimed

@@ -467,31 +467,24 @@ func (c *cell) verify() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if acc := &c.mu.acc; acc.room.used != 0 || len(acc.tenants)+len(acc.groups)+len(acc.stalled)+acc.parts+acc.detached != 0 {
+	if acc := &c.mu.acc; acc.memory.used != 0 || len(acc.accounts)+len(acc.batches)+len(acc.stalled)+acc.parts+acc.detached != 0 {
 		c.t.Errorf("%d bytes are still charged; %d categories, %d groups, %d stalled shards, %d parts, %d detached",
-			acc.room.used, len(acc.tenants), len(acc.groups), len(acc.stalled), acc.parts, acc.detached)
+			acc.memory.used, len(acc.accounts), len(acc.batches), len(acc.stalled), acc.parts, acc.detached)
 	}
-	for _, fl := range c.mu.acc.flows {
-		if fl.held != 0 || fl.running != 0 || fl.pending != (volume{}) || fl.waiters != 0 || len(fl.started) != 0 {
+	for _, fl := range c.mu.acc.queues {
+		if fl.held != 0 || fl.running != 0 || fl.pending != (flushVolume{}) || fl.waiters != 0 || len(fl.runningFlushes) != 0 {
 			c.t.Errorf("class %d: %+v", fl.class, *fl)
 		}
 	}
-	c.ledger.mu.Lock()
-	defer c.ledger.mu.Unlock()
-	for s, ln := range c.ledger.mu.lanes {
-		if ln.head != nil || ln.tail != nil || ln.stalled || ln.trouble != nil {
-			c.t.Errorf("log %v: %+v", s, *ln)
-		}
+	if busy, troubled := c.queues.Busy(), c.queues.Troubled(); busy+troubled != 0 {
+		c.t.Errorf("%d logs are in use, and %d have trouble", busy, troubled)
 	}
-	if n := c.ledger.troubled.Load(); n != 0 {
-		c.t.Errorf("%d logs are in trouble", n)
-	}
-	if b := c.mu.counts.buffered(); b != (amount{}) {
+	if b := c.mu.counts.buffered(); b != (frameAmount{}) {
 		c.t.Errorf("%+v are still buffered", b)
 	}
 }
 
-// place names where a result is, for messages.
+// placeOf names where a result is, for messages.
 func placeOf(r *scribev1.FrameResult) string {
 	return fmt.Sprintf("%v/%d", record.ShardID(r.GetShard()), r.GetLsn())
 }

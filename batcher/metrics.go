@@ -47,7 +47,7 @@ type metrics struct {
 	detached                                 *prometheus.Desc
 	stalled                                  *prometheus.Desc
 	pending                                  *prometheus.Desc
-	turned                                   *prometheus.Desc
+	refusedFrames                            *prometheus.Desc
 	load                                     *prometheus.Desc
 }
 
@@ -86,25 +86,25 @@ func newMetrics(b *Batcher) *metrics {
 		opens:   counter("log_opens_total", "Metadata logs opened for writing."),
 		divided: counter("divided_flushes_total", "Parts of flushes that were divided off, because the rest could get on and they could not."),
 
-		accepted:    three("accepted_%s_total", "taken into memory."),
-		committed:   three("committed_%s_total", "made durable."),
-		duplicate:   three("duplicate_%s_total", "recognised as stored before."),
-		failed:      three("failed_%s_total", "accepted and then not stored, by reason.", "reason"),
-		buffered:    three("buffered_%s", "accepted and without an outcome yet."),
-		overloaded:  desc("overloaded_requests_total", "Requests refused for lack of memory, or for their category's share of it."),
-		turned:      desc("refused_frames_total", "Frames refused before they were accepted, by cause: their category's share of the memory, or a shard that is held.", "cause"),
-		memory:      desc("memory_bytes", "Bytes charged for frames in memory."),
-		memoryPeak:  desc("memory_peak_bytes", "Most bytes charged since the start."),
-		memoryLimit: desc("memory_limit_bytes", "Bytes that may be charged."),
-		inFlight:    desc("flushes_in_flight", "Flushes being written."),
-		detached:    desc("parts_detached", "Parts of flushes that wait for a log beside the flushes being written."),
-		stalled:     desc("shards_stalled", "Shards whose frames gather because those before them do not get on."),
-		pending:     desc("pending_bytes", "Bytes that no flush has taken yet, compressed ones as far as they are."),
-		load:        desc("load", "How busy the batcher tells that it is: 0 idle, 1000 refusing."),
+		accepted:      three("accepted_%s_total", "taken into memory."),
+		committed:     three("committed_%s_total", "made durable."),
+		duplicate:     three("duplicate_%s_total", "recognised as stored before."),
+		failed:        three("failed_%s_total", "accepted and then not stored, by reason.", "reason"),
+		buffered:      three("buffered_%s", "accepted and without an outcome yet."),
+		overloaded:    desc("overloaded_requests_total", "Requests refused for lack of memory, or for their category's share of it."),
+		refusedFrames: desc("refused_frames_total", "Frames refused before they were accepted, by cause: their category's share of the memory, or a shard that is held.", "cause"),
+		memory:        desc("memory_bytes", "Bytes charged for frames in memory."),
+		memoryPeak:    desc("memory_peak_bytes", "Most bytes charged since the start."),
+		memoryLimit:   desc("memory_limit_bytes", "Bytes that may be charged."),
+		inFlight:      desc("flushes_in_flight", "Flushes being written."),
+		detached:      desc("parts_detached", "Parts of flushes that wait for a log beside the flushes being written."),
+		stalled:       desc("shards_stalled", "Shards whose frames gather because those before them do not get on."),
+		pending:       desc("pending_bytes", "Bytes that no flush has taken yet, compressed ones as far as they are."),
+		load:          desc("load", "How busy the batcher tells that it is: 0 idle, 1000 refusing."),
 	}
 }
 
-func (m *metrics) collectors() []prometheus.Collector {
+func (m *metrics) allCollectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.flushes, m.stages, m.blobs, m.blobBytes, m.rawBytes, m.payloads, m.orphans, m.orphanBytes, m.putFailures,
 		m.appendFailures, m.opens, m.divided, m,
@@ -116,7 +116,7 @@ func (m *metrics) register(r prometheus.Registerer) error {
 		return nil
 	}
 	var errs []error
-	for _, c := range m.collectors() {
+	for _, c := range m.allCollectors() {
 		if err := r.Register(c); err != nil {
 			errs = append(errs, fmt.Errorf("batcher: register metrics: %w", err))
 		}
@@ -128,22 +128,22 @@ func (m *metrics) unregister(r prometheus.Registerer) {
 	if r == nil {
 		return
 	}
-	for _, c := range m.collectors() {
+	for _, c := range m.allCollectors() {
 		r.Unregister(c)
 	}
 }
 
-func (m *metrics) stage(name string, d time.Duration) {
+func (m *metrics) observeStage(name string, d time.Duration) {
 	m.stages.WithLabelValues(name).Observe(d.Seconds())
 }
 
-func (m *metrics) blob(d time.Duration, size int64) {
-	m.stage(stagePut, d)
+func (m *metrics) countBlob(d time.Duration, size int64) {
+	m.observeStage(stagePut, d)
 	m.blobs.Inc()
 	m.blobBytes.Add(float64(size))
 }
 
-func (m *metrics) flush(f *flush) {
+func (m *metrics) countFlush(f *flush) {
 	m.flushes.WithLabelValues(f.trigger.String()).Inc()
 	m.rawBytes.Add(float64(f.raw))
 	m.payloads.Add(float64(f.payloads))
@@ -157,7 +157,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 		}
 	}
 	for _, d := range []*prometheus.Desc{
-		m.overloaded, m.turned, m.memory, m.memoryPeak, m.memoryLimit, m.inFlight, m.detached, m.stalled, m.pending, m.load,
+		m.overloaded, m.refusedFrames, m.memory, m.memoryPeak, m.memoryLimit, m.inFlight, m.detached, m.stalled, m.pending, m.load,
 	} {
 		ch <- d
 	}
@@ -168,9 +168,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	m.b.mu.Lock()
 	c := m.b.mu.counts.clone()
 	acc := &m.b.mu.acc
-	used, peak, detached, stalled, load := acc.room.used, acc.room.peak, acc.detached, len(acc.stalled), acc.load(m.b.now())
+	used, peak, detached, stalled, load := acc.memory.used, acc.memory.peak, acc.detached, len(acc.stalled), acc.loadLevel(m.b.now())
 	running, pending := 0, int64(0)
-	for _, fl := range acc.flows {
+	for _, fl := range acc.queues {
 		running += fl.running
 		pending += fl.pending.size
 	}
@@ -179,7 +179,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, v int64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, kind, float64(v), labels...)
 	}
-	three := func(d [3]*prometheus.Desc, kind prometheus.ValueType, a amount, labels ...string) {
+	three := func(d [3]*prometheus.Desc, kind prometheus.ValueType, a frameAmount, labels ...string) {
 		send(d[0], kind, a.frames, labels...)
 		send(d[1], kind, a.bytes, labels...)
 		send(d[2], kind, a.messages, labels...)
@@ -200,6 +200,6 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	send(m.stalled, prometheus.GaugeValue, int64(stalled))
 	send(m.pending, prometheus.GaugeValue, pending)
 	send(m.load, prometheus.GaugeValue, int64(load))
-	send(m.turned, prometheus.CounterValue, c.turnedShare, "share")
-	send(m.turned, prometheus.CounterValue, c.turnedHeld, "held")
+	send(m.refusedFrames, prometheus.CounterValue, c.refusedShare, "share")
+	send(m.refusedFrames, prometheus.CounterValue, c.refusedTrouble, "held")
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 
+	"scribe/batcher/logqueue"
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
@@ -15,14 +16,14 @@ import (
 // the others of its call, so it is found by and by.
 const openChunks = 8
 
-// open makes this batcher the writer of logs, in the background: the ledger is told of the outcome.
-func (b *Batcher) open(ctx context.Context, list []opening) {
+// openLogs makes this batcher the writer of logs, in the background: the queues are told of the outcome.
+func (b *Batcher) openLogs(ctx context.Context, list []logqueue.Opening) {
 	var fresh, again []record.ShardID
 	for _, o := range list {
-		if o.failed == 0 {
-			fresh = append(fresh, o.shard)
+		if o.Failed == 0 {
+			fresh = append(fresh, o.Shard)
 		} else {
-			again = append(again, o.shard)
+			again = append(again, o.Shard)
 		}
 	}
 	if len(fresh) > 0 {
@@ -46,48 +47,48 @@ func (b *Batcher) openSome(ctx context.Context, shards []record.ShardID) {
 	for len(shards) > 0 {
 		states, err := b.openOnce(ctx, shards)
 		if err == nil {
-			b.opened(states)
+			b.logsOpened(states)
 			return
 		}
 		left := shards
-		for s, why := range culprits(err, shards) {
-			b.logEnded(s, why)
+		for s, why := range openRefusals(err, shards) {
+			b.logUnusable(s, why)
 			left = slices.DeleteFunc(slices.Clone(left), func(x record.ShardID) bool { return x == s })
 		}
 		if len(left) == len(shards) {
 			b.deps.Logger.WarnContext(ctx, "opening logs failed", slog.Int("logs", len(shards)), slog.Any("error", err))
-			b.ledger.unopened(shards, err, b.now(), b.backoff)
+			b.queues.OpenFailed(shards, err, b.now())
 			return
 		}
 		shards = left
 	}
 }
 
-// opened takes over the states of logs that were opened; some are sealed.
-func (b *Batcher) opened(states []metalog.State) {
+// logsOpened takes over the states of logs that were opened; some are sealed.
+func (b *Batcher) logsOpened(states []metalog.State) {
 	usable := states[:0]
 	for _, s := range states {
 		if s.Sealed {
-			b.logEnded(s.Shard, metalog.ErrSealed)
+			b.logUnusable(s.Shard, metalog.ErrSealed)
 			continue
 		}
 		usable = append(usable, s)
 	}
-	b.ledger.opened(usable, b.now())
+	b.queues.Opened(usable, b.now())
 	b.metrics.opens.Add(float64(len(usable)))
 }
 
-// logEnded says that a log takes no more records, or cannot be opened at all. It is remembered before those are answered who sent frames
+// logUnusable says that a log takes no more records, or cannot be opened at all. It is remembered before those are answered who sent frames
 // for it: they may send them again at once.
-func (b *Batcher) logEnded(s record.ShardID, why error) {
+func (b *Batcher) logUnusable(s record.ShardID, why error) {
 	if errors.Is(why, metalog.ErrSealed) {
-		b.endedLogs.add(s)
+		b.sealedLogs.addLog(s)
 	}
-	b.ledger.ended(s, why, b.now())
+	b.queues.Unusable(s, why, b.now())
 }
 
-// culprits are the logs that made opening fail and will do so again, and why.
-func culprits(err error, shards []record.ShardID) map[record.ShardID]error {
+// openRefusals are the logs that made opening fail and will do so again, and why.
+func openRefusals(err error, shards []record.ShardID) map[record.ShardID]error {
 	out := make(map[record.ShardID]error)
 	if e := new(metalog.RefusedError); errors.As(err, &e) {
 		for _, r := range e.Refusals {

@@ -3,6 +3,7 @@ package batcher
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -13,31 +14,31 @@ import (
 	"scribe/storage/metalog"
 )
 
-// judge decides about the frames of a group after the metadata engine has refused its sequences: known is what the log knew of
+// judgeFrames decides about the frames of a batch after the metadata engine has refused its sequences: known is what the log knew of
 // the producers in conflict. Frames of other producers stay as they are. It returns whether anything changed.
 //
 // A frame is stored or refused as a whole. Within one flush a producer's frames follow one another, so its state is carried from
 // frame to frame as the engine would.
-func judge(g *group, known map[uint64]metalog.ProducerState) (changed bool) {
+func judgeFrames(g *logBatch, known map[uint64]metalog.ProducerState) (changed bool) {
 	now := maps.Clone(known)
 	g.corrections = g.corrections[:0]
 	for _, pl := range g.payloads {
 		if pl.fault != nil {
 			continue // it was given up, so its frames do not precede the others
 		}
-		for i := range pl.pieces {
-			frames := pl.pieces[i].frames
+		for i := range pl.spans {
+			frames := pl.spans[i].frames
 			for j := range frames {
 				f := &frames[j]
 				before, ok := known[f.producer]
-				if !f.sequenced || !ok || f.verdict == dropped {
+				if !f.sequenced || !ok || f.outcome == frameDropped {
 					continue
 				}
-				was := f.verdict
+				was := f.outcome
 				state := now[f.producer]
-				f.verdict, f.fault = judgeFrame(g.shard, f, &state, before)
+				f.outcome, f.fault = judgeFrame(g.shard, f, &state, before)
 				now[f.producer] = state
-				changed = changed || f.verdict != was
+				changed = changed || f.outcome != was
 				if f.fault != nil {
 					g.corrections = append(g.corrections, f.fault.GetConflicts()...)
 				}
@@ -48,36 +49,42 @@ func judge(g *group, known map[uint64]metalog.ProducerState) (changed bool) {
 	return changed
 }
 
-// judge leaves out the frames whose sequences were refused, and reports whether there were any.
-func (p *part) judge(err *metalog.SequenceError) (changed bool) {
+// judgeConflicts leaves out the frames whose sequences the engine refused, and reports whether anything changed.
+func (b *Batcher) judgeConflicts(p *flushPart, err *metalog.SequenceError) (changed bool) {
 	known := make(map[record.ShardID]map[uint64]metalog.ProducerState)
 	for _, x := range err.Conflicts {
 		if known[x.Shard] == nil {
 			known[x.Shard] = make(map[uint64]metalog.ProducerState)
 		}
+		x.Known.Producer = x.Run.Producer
 		known[x.Shard][x.Run.Producer] = x.Known
 	}
-	for _, g := range p.groups {
-		if producers := known[g.shard]; producers != nil && judge(g, producers) {
-			p.extend(g)
+	for _, g := range p.batches {
+		producers := known[g.shard]
+		if producers == nil {
+			continue
+		}
+		b.dedup.add(g.shard, g.entry.Epoch, slices.Collect(maps.Values(producers))...)
+		if judgeFrames(g, producers) {
+			p.rebuildRanges(g)
 			changed = true
 		}
 	}
 	return changed
 }
 
-// extend recomputes what is stored of a group.
-func (p *part) extend(g *group) {
+// rebuildRanges recomputes what is stored of a batch.
+func (p *flushPart) rebuildRanges(g *logBatch) {
 	for _, pl := range g.payloads {
-		pl.extend()
+		pl.rebuildRanges()
 	}
-	p.dirty = true
+	p.stale = true
 }
 
-// correct brings what refused frames are told of their producers up to date, now that the part is durable: until then only what was
+// correctConflicts brings what refused frames are told of their producers up to date, now that the part is durable: until then only what was
 // stored before counts, since a producer that went on from there would lose what comes to nothing.
-func (p *part) correct() {
-	for _, g := range p.groups {
+func (p *flushPart) correctConflicts() {
+	for _, g := range p.batches {
 		for _, c := range g.corrections {
 			if s, ok := g.after[c.GetProducer()]; ok && s.Known() {
 				c.Epoch, c.NextSequence = s.Epoch, s.Next
@@ -86,13 +93,13 @@ func (p *part) correct() {
 	}
 }
 
-// drop leaves out the frames that are behind others of their request and shard which were not stored.
-func (p *part) drop(retry time.Duration) {
-	for _, g := range p.groups {
+// dropChained leaves out the frames that are behind others of their request and shard which were not stored.
+func (p *flushPart) dropChained(retry time.Duration) {
+	for _, g := range p.batches {
 		changed := false
 		for _, pl := range g.payloads {
-			for i := range pl.pieces {
-				piece := &pl.pieces[i]
+			for i := range pl.spans {
+				piece := &pl.spans[i]
 				if piece.chain == nil || !piece.chain.broken.Load() || pl.fault != nil {
 					continue
 				}
@@ -101,81 +108,81 @@ func (p *part) drop(retry time.Duration) {
 					Message: "frames before it of the request and shard were not stored: send it again behind them",
 				}
 				for j := range piece.frames {
-					if f := &piece.frames[j]; f.verdict != dropped {
-						f.verdict, f.fault, changed = dropped, fault, true
+					if f := &piece.frames[j]; f.outcome != frameDropped {
+						f.outcome, f.fault, changed = frameDropped, fault, true
 					}
 				}
 			}
 		}
 		if changed {
-			p.extend(g)
+			p.rebuildRanges(g)
 		}
 	}
 }
 
 // judgeFrame decides about one frame of a producer whose state is s, and advances s. before is the state of the log itself,
 // without the frames of this flush.
-func judgeFrame(shard record.ShardID, f *frame, s *metalog.ProducerState, before metalog.ProducerState) (verdict, *scribev1.ErrorInfo) {
-	next, kind := s.Continue(metalog.Sequence{Producer: f.producer, Epoch: f.epoch, First: f.first, Last: f.last()})
+func judgeFrame(shard record.ShardID, f *frame, s *metalog.ProducerState, before metalog.ProducerState) (frameOutcome, *scribev1.ErrorInfo) {
+	next, kind := s.Continue(metalog.Sequence{Producer: f.producer, Epoch: f.epoch, First: f.first, Last: f.lastSequence()})
 	switch {
 	case kind == 0:
 		*s = next
-		return kept, nil
+		return frameKept, nil
 	case kind == metalog.SequenceStaleEpoch:
-		return refused, sequenceFault(shard, f, s, before, scribev1.Reason_REASON_STALE_PRODUCER, scribev1.Reason_REASON_STALE_PRODUCER,
+		return frameRefused, sequenceErrorInfo(shard, f, s, before, scribev1.Reason_REASON_STALE_PRODUCER, scribev1.Reason_REASON_STALE_PRODUCER,
 			"a newer instance of the producer has taken over: this one must stop or take a new epoch")
 	case kind == metalog.SequenceGap:
-		return refused, sequenceFault(shard, f, s, before, scribev1.Reason_REASON_OUT_OF_SEQUENCE, scribev1.Reason_REASON_OUT_OF_SEQUENCE,
+		return frameRefused, sequenceErrorInfo(shard, f, s, before, scribev1.Reason_REASON_OUT_OF_SEQUENCE, scribev1.Reason_REASON_OUT_OF_SEQUENCE,
 			"earlier messages have not arrived: send them first")
-	case f.last() >= s.Next:
+	case f.lastSequence() >= s.Next:
 		// Repeating it can never succeed, so the reason must not be a retryable one; nor a duplicate, for some of it is not stored.
-		return refused, sequenceFault(shard, f, s, before, scribev1.Reason_REASON_INVALID, scribev1.Reason_REASON_DUPLICATE,
+		return frameRefused, sequenceErrorInfo(shard, f, s, before, scribev1.Reason_REASON_INVALID, scribev1.Reason_REASON_DUPLICATE,
 			"some of its messages are stored and some are not: repeat frames as they were sent first")
-	case f.epoch == before.Epoch && f.last() < before.Next:
-		return stored, nil
+	case f.epoch == before.Epoch && f.lastSequence() < before.Next:
+		return frameStored, nil
 	default:
-		return repeated, nil
+		return frameRepeated, nil
 	}
 }
 
-// sequenceFault is what the writer of a refused frame is told. It was judged by s, but what it may rely on is before.
-func sequenceFault(
+// sequenceErrorInfo is what the writer of a refused frame is told. It was judged by s, but what it may rely on is before.
+func sequenceErrorInfo(
 	shard record.ShardID, f *frame, s *metalog.ProducerState, before metalog.ProducerState, reason, kind scribev1.Reason, advice string,
 ) *scribev1.ErrorInfo {
 	return &scribev1.ErrorInfo{
 		Reason: reason,
 		Message: fmt.Sprintf("shard %v: frame with sequences %d to %d of producer %d in epoch %d, but the shard expects %d in epoch %d: %s",
-			shard, f.first, f.last(), f.producer, f.epoch, s.Next, s.Epoch, advice),
+			shard, f.first, f.lastSequence(), f.producer, f.epoch, s.Next, s.Epoch, advice),
 		Conflicts: []*scribev1.SequenceConflict{{
 			Shard: uint64(shard), Producer: f.producer, Reason: kind, Epoch: before.Epoch, NextSequence: before.Next,
 		}},
 	}
 }
 
-// extend recomputes what is stored of a payload: runs of kept frames, adjacent in its block. Nothing is compressed again when
+// rebuildRanges recomputes what is stored of a payload: runs of kept frames, adjacent in its block. Nothing is compressed again when
 // frames are refused; the others are pointed to where they are.
-func (pl *payload) extend() {
-	pl.extents = pl.extents[:0]
+func (pl *payload) rebuildRanges() {
+	pl.ranges = pl.ranges[:0]
 	if pl.fault != nil {
 		return
 	}
 	var (
 		offset  = pl.offset
-		current *extent
+		current *pointerRange
 		before  *frame // of the last run; nil when the next sequenced frame begins one
 	)
-	for i := range pl.pieces {
-		frames := pl.pieces[i].frames
+	for i := range pl.spans {
+		frames := pl.spans[i].frames
 		for j := range frames {
 			f := &frames[j]
-			if f.verdict != kept {
+			if f.outcome != frameKept {
 				offset += int(f.size)
 				current = nil
 				continue
 			}
 			if current == nil {
-				pl.extents = append(pl.extents, extent{offset: offset, minTime: f.baseTime, maxTime: f.baseTime})
-				current, before = &pl.extents[len(pl.extents)-1], nil
+				pl.ranges = append(pl.ranges, pointerRange{offset: offset, minTime: f.baseTime, maxTime: f.baseTime})
+				current, before = &pl.ranges[len(pl.ranges)-1], nil
 			}
 			offset += int(f.size)
 			current.length += int(f.size)
@@ -183,13 +190,13 @@ func (pl *payload) extend() {
 			current.messages += int(f.messages)
 			current.minTime = min(current.minTime, f.baseTime)
 			current.maxTime = max(current.maxTime, f.baseTime)
-			if !pl.group.exactlyOnce || !f.sequenced {
+			if !pl.batch.exactlyOnce || !f.sequenced {
 				continue
 			}
-			if before != nil && f.follows(before) {
-				current.runs[len(current.runs)-1].Last = f.last()
+			if before != nil && f.continues(before) {
+				current.runs[len(current.runs)-1].Last = f.lastSequence()
 			} else {
-				current.runs = append(current.runs, pointer.Sequence{Producer: f.producer, Epoch: f.epoch, First: f.first, Last: f.last()})
+				current.runs = append(current.runs, pointer.Sequence{Producer: f.producer, Epoch: f.epoch, First: f.first, Last: f.lastSequence()})
 			}
 			before = f
 		}

@@ -17,43 +17,43 @@ import (
 	"scribe/storage/blob/layout"
 )
 
-// first is the first pointer that the group appends. There is one in a live group.
-func (g *group) first() *extent {
-	i := slices.IndexFunc(g.payloads, func(pl *payload) bool { return len(pl.extents) > 0 })
-	return &g.payloads[i].extents[0]
+// firstRange is the first pointer that the batch appends. There is one in a live batch.
+func (g *logBatch) firstRange() *pointerRange {
+	i := slices.IndexFunc(g.payloads, func(pl *payload) bool { return len(pl.ranges) > 0 })
+	return &g.payloads[i].ranges[0]
 }
 
-// put makes the part's blob durable as it must be. When that cannot be done, the part is given up.
-func (b *Batcher) put(ctx context.Context, p *part) {
+// putBlob makes the part's blob durable as it must be. When that cannot be done, the part is given up.
+func (b *Batcher) putBlob(ctx context.Context, p *flushPart) {
 	for attempt := 1; ; attempt++ {
-		b.orphan(p)
+		b.orphanBlob(p)
 		err := b.putOnce(ctx, p)
 		if err == nil {
-			p.dirty = false
+			p.stale = false
 			return
 		}
 		b.metrics.putFailures.Inc()
 		b.deps.Logger.WarnContext(ctx, "putting a blob failed", slog.Int("attempt", attempt), slog.Any("error", err))
-		if attempt >= b.cfg.PutAttempts || errors.Is(err, blob.ErrNoSpace) || b.pause(ctx, attempt) != nil {
-			b.orphan(p)
-			p.fail(b.putFault(ctx, err, attempt))
+		if attempt >= b.cfg.PutAttempts || errors.Is(err, blob.ErrNoSpace) || b.waitBackoff(ctx, attempt) != nil {
+			b.orphanBlob(p)
+			p.failAll(b.putErrorInfo(ctx, err, attempt))
 			return
 		}
 	}
 }
 
-// orphan counts a blob that nothing will point to, and has the blobs that are built from now on say so. Retention removes it.
-func (b *Batcher) orphan(p *part) {
+// orphanBlob counts a blob that nothing will point to, and has the blobs that are built from now on say so. Retention removes it.
+func (b *Batcher) orphanBlob(p *flushPart) {
 	if p.id != (pointer.BlobID{}) {
 		b.metrics.orphans.Inc()
 		b.metrics.orphanBytes.Add(float64(p.size))
-		b.builds.end(p.build, fateVoid)
+		b.history.endBuild(p.build, buildVoid)
 		p.id, p.size, p.build = pointer.BlobID{}, 0, 0
 	}
 }
 
-// putFault is what the writers of a blob that could not be put are told. Nothing of it can become visible.
-func (b *Batcher) putFault(ctx context.Context, err error, attempts int) *scribev1.ErrorInfo {
+// putErrorInfo is what the writers of a blob that could not be put are told. Nothing of it can become visible.
+func (b *Batcher) putErrorInfo(ctx context.Context, err error, attempts int) *scribev1.ErrorInfo {
 	fault := &scribev1.ErrorInfo{
 		Reason:     scribev1.Reason_REASON_NO_BACKEND,
 		Message:    fmt.Sprintf("the payloads could not be stored in %d attempts: %v", attempts, err),
@@ -69,15 +69,15 @@ func (b *Batcher) putFault(ctx context.Context, err error, attempts int) *scribe
 }
 
 // putOnce builds the blob under a new id and puts it. After a failure the store may hold it or not; it is counted as an orphan.
-func (b *Batcher) putOnce(ctx context.Context, p *part) error {
+func (b *Batcher) putOnce(ctx context.Context, p *flushPart) error {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.PutTimeout)
 	defer cancel()
 	id := pointer.NewBlobID()
-	class := p.flush.flow.class
-	history := b.builds.begin()
-	parts, err := build(p, class, id, b.cfg.Region, history)
+	class := p.flush.queue.class
+	history := b.history.beginBuild()
+	parts, err := buildBlob(p, class, id, b.cfg.Region, history)
 	if err != nil {
-		b.builds.end(history.Build, fateVoid)
+		b.history.endBuild(history.Build, buildVoid)
 		return err
 	}
 	size := int64(0)
@@ -89,7 +89,7 @@ func (b *Batcher) putOnce(ctx context.Context, p *part) error {
 	if err := b.deps.Blobs.Put(ctx, pointer.Key(class, id), parts...); err != nil {
 		return err
 	}
-	b.metrics.blob(b.now().Sub(start), size)
+	b.metrics.countBlob(b.now().Sub(start), size)
 	return nil
 }
 
@@ -99,22 +99,22 @@ const (
 	maxRecords = 64 << 10
 )
 
-// build lays the blob out and sets the extents' records.
-func build(p *part, class uint32, id pointer.BlobID, region string, history layout.History) ([][]byte, error) {
+// buildBlob lays the blob out and sets the pointer ranges' records.
+func buildBlob(p *flushPart, class uint32, id pointer.BlobID, region string, history layout.History) ([][]byte, error) {
 	lb := layout.NewBuilder(id, class, region, id.Time())
 	lb.SetHistory(history)
 	var records []byte // of many pointers: most are small
-	for _, c := range p.cargo {
+	for _, c := range p.shares {
 		index := -1
 		for _, pl := range c.payloads {
-			for i := range pl.extents {
-				e := &pl.extents[i]
+			for i := range pl.ranges {
+				e := &pl.ranges[i]
 				if index < 0 {
 					index = lb.AddBlock(c.block.codec, c.block.stored.B, c.block.raw)
 				}
 				at := lb.AddPayload(index, uint32(e.offset), uint32(e.length), layout.Entry{
-					Shard: pl.group.shard, Epoch: e.epoch, LSN: e.lsn, Start: pl.group.start, Predicted: pl.group.predicted,
-					Category: pl.group.category, Settings: pl.group.layoutSettings(),
+					Shard: pl.batch.shard, Epoch: e.epoch, LSN: e.lsn, Start: pl.batch.entry.Start, Predicted: pl.batch.entry.Predicted,
+					Category: pl.batch.category, Settings: pl.batch.layoutSettings(),
 					Pointer: pointer.Pointer{
 						Frames: uint32(e.frames), Messages: uint32(e.messages),
 						MinTime: e.minTime, MaxTime: e.maxTime, Sequences: e.runs,
@@ -133,8 +133,8 @@ func build(p *part, class uint32, id pointer.BlobID, region string, history layo
 	return lb.Finish()
 }
 
-// layoutSettings are those of the group's category for a footer. The builder keeps those of the first payload of a category.
-func (g *group) layoutSettings() *layout.Settings {
+// layoutSettings are those of the batch's category for a footer. The builder keeps those of the first payload of a category.
+func (g *logBatch) layoutSettings() *layout.Settings {
 	c := g.settings
 	if c == nil {
 		return nil
@@ -145,16 +145,16 @@ func (g *group) layoutSettings() *layout.Settings {
 	}
 }
 
-// backoff is how long to wait before another attempt: longer each time, and jittered, so that batchers that failed together do not
+// backoffPause is how long to wait before another attempt: longer each time, and jittered, so that batchers that failed together do not
 // come back together.
-func (b *Batcher) backoff(attempt int) time.Duration {
+func (b *Batcher) backoffPause(attempt int) time.Duration {
 	mean := min(b.cfg.RetryBase<<min(attempt-1, 20), b.cfg.RetryMax)
 	return mean/2 + rand.N(mean)
 }
 
-// pause waits before another attempt. It fails when ctx ends first.
-func (b *Batcher) pause(ctx context.Context, attempt int) error {
-	t := time.NewTimer(b.backoff(attempt))
+// waitBackoff waits before another attempt. It fails when ctx ends first.
+func (b *Batcher) waitBackoff(ctx context.Context, attempt int) error {
+	t := time.NewTimer(b.backoffPause(attempt))
 	defer t.Stop()
 	select {
 	case <-t.C:

@@ -32,7 +32,7 @@ func TestArena(t *testing.T) {
 				}
 			}
 			live = slices.Delete(live, i, i+1)
-			got += a.release([]segment{h.segment})
+			got += a.freeSegments([]segment{h.segment})
 		}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			if len(live) > 0 && rapid.Bool().Draw(t, "release") {
@@ -40,7 +40,7 @@ func TestArena(t *testing.T) {
 				continue
 			}
 			n := rapid.OneOf(rapid.IntRange(1, 100), rapid.IntRange(1, 300<<10)).Draw(t, "bytes")
-			h := held{segment: a.alloc(n), fill: byte(len(live) + 1)}
+			h := held{segment: a.allocate(n), fill: byte(len(live) + 1)}
 			if len(h.bytes()) != n {
 				t.Fatalf("%d bytes instead of %d", len(h.bytes()), n)
 			}
@@ -66,12 +66,12 @@ func TestPack(t *testing.T) {
 		var payloads []*payload
 		for i := range rapid.IntRange(0, 50).Draw(t, "payloads") {
 			payloads = append(payloads, &payload{
-				group: &group{target: target0(rapid.Uint32Range(1, 4).Draw(t, "category"), uint16(i))},
+				batch: &logBatch{logTarget: target0(rapid.Uint32Range(1, 4).Draw(t, "category"), uint16(i))},
 				bytes: rapid.IntRange(1, 1500).Draw(t, "bytes"),
 			})
 		}
 		seen := map[*payload]bool{}
-		for _, b := range pack(slices.Clone(payloads), target) {
+		for _, b := range packBlocks(slices.Clone(payloads), target) {
 			sum := 0
 			for _, pl := range b.payloads {
 				if seen[pl] || pl.block != b || pl.offset != sum {
@@ -90,18 +90,18 @@ func TestPack(t *testing.T) {
 	})
 }
 
-func target0(category uint32, logical uint16) target {
-	return target{shard: record.MakeShardID(category, logical, 1)}
+func target0(category uint32, logical uint16) logTarget {
+	return logTarget{shard: record.MakeShardID(category, logical, 1)}
 }
 
 // Frames that judge keeps are what the engine takes, and all others are ones that it would refuse.
 func TestJudgeAgreesWithTheEngine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		known := map[uint64]metalog.ProducerState{}
-		g := &group{target: target{shard: once0, exactlyOnce: true}, payloads: []*payload{{}}}
+		g := &logBatch{logTarget: logTarget{shard: once0, exactlyOnce: true}, payloads: []*payload{{}}}
 		pl := g.payloads[0]
-		pl.group = g
-		pl.pieces = []piece{{}}
+		pl.batch = g
+		pl.spans = []frameSpan{{}}
 		for p := range uint64(2) {
 			if rapid.Bool().Draw(t, "known") {
 				known[p] = metalog.ProducerState{Producer: p, Epoch: rapid.Uint32Range(0, 2).Draw(t, "epoch"), Next: rapid.Uint64Range(1, 6).Draw(t, "next")}
@@ -110,27 +110,27 @@ func TestJudgeAgreesWithTheEngine(t *testing.T) {
 			}
 		}
 		for range rapid.IntRange(1, 12).Draw(t, "frames") {
-			pl.pieces[0].frames = append(pl.pieces[0].frames, frame{
+			pl.spans[0].frames = append(pl.spans[0].frames, frame{
 				size: 1, messages: rapid.Uint32Range(1, 3).Draw(t, "messages"), sequenced: true,
 				producer: rapid.Uint64Range(0, 1).Draw(t, "producer"), epoch: rapid.Uint32Range(0, 2).Draw(t, "frame epoch"),
 				first: rapid.Uint64Range(0, 8).Draw(t, "first"),
 			})
 		}
-		judge(g, known)
+		judgeFrames(g, known)
 		state := maps.Clone(known)
-		for i, f := range pl.pieces[0].frames {
-			next, kind := state[f.producer].Continue(metalog.Sequence{Producer: f.producer, Epoch: f.epoch, First: f.first, Last: f.last()})
-			if (f.verdict == kept) != (kind == 0) {
-				t.Fatalf("frame %d: verdict %d, the engine says %d", i, f.verdict, kind)
+		for i, f := range pl.spans[0].frames {
+			next, kind := state[f.producer].Continue(metalog.Sequence{Producer: f.producer, Epoch: f.epoch, First: f.first, Last: f.lastSequence()})
+			if (f.outcome == frameKept) != (kind == 0) {
+				t.Fatalf("frame %d: verdict %d, the engine says %d", i, f.outcome, kind)
 			}
-			if (f.verdict == refused) != (f.fault != nil) {
-				t.Fatalf("frame %d: verdict %d with fault %v", i, f.verdict, f.fault)
+			if (f.outcome == frameRefused) != (f.fault != nil) {
+				t.Fatalf("frame %d: verdict %d with fault %v", i, f.outcome, f.fault)
 			}
 			state[f.producer] = next
 		}
-		pl.extend()
+		pl.rebuildRanges()
 		frames := 0
-		for _, e := range pl.extents {
+		for _, e := range pl.ranges {
 			frames += e.frames
 			for _, r := range e.runs {
 				if _, kind := known[r.Producer].Continue(metalog.Sequence(r)); kind != 0 {
@@ -139,7 +139,7 @@ func TestJudgeAgreesWithTheEngine(t *testing.T) {
 				known[r.Producer], _ = known[r.Producer].Continue(metalog.Sequence(r))
 			}
 		}
-		kept := slices.DeleteFunc(slices.Clone(pl.pieces[0].frames), func(f frame) bool { return f.verdict != 0 })
+		kept := slices.DeleteFunc(slices.Clone(pl.spans[0].frames), func(f frame) bool { return f.outcome != 0 })
 		if frames != len(kept) {
 			t.Fatalf("%d frames in extents, %d are kept", frames, len(kept))
 		}

@@ -5,15 +5,15 @@ import (
 )
 
 // What bookkeeping is charged for in bytes, beside the frames' own bytes: the structures of a flush, of its blob's footer and of the
-// answer. A piece may be all there is of its payload, its shard and its category.
+// answer. A span may be all there is of its payload, its shard and its category.
 const (
 	frameOverhead = 200
-	pieceOverhead = 1000
+	spanOverhead  = 1000
 )
 
-// overhead is the charge for bookkeeping.
-func overhead(pieces, frames int) int64 {
-	return int64(pieces)*pieceOverhead + int64(frames)*frameOverhead
+// bookkeepingBytes is the charge for bookkeeping.
+func bookkeepingBytes(pieces, frames int) int64 {
+	return int64(pieces)*spanOverhead + int64(frames)*frameOverhead
 }
 
 // Bounds of the hints for those that are refused, and how long the speed is measured at once.
@@ -26,8 +26,8 @@ const (
 // classShare is Config.Share of a retention class, in multiples of that of a category.
 const classShare = 2
 
-// room is the account of the memory: how much is used, and how fast it becomes free.
-type room struct {
+// memoryAccount is the account of the memory: how much is used, and how fast it becomes free.
+type memoryAccount struct {
 	limit int64
 	share float64
 
@@ -39,8 +39,8 @@ type room struct {
 	since time.Time // when nothing is used this is not counted
 }
 
-// reserve charges n bytes, or refuses. When n is negative it gives them back that were not used.
-func (r *room) reserve(now time.Time, n int64) bool {
+// reserveBytes charges n bytes, or refuses. When n is negative it gives them back that were not used.
+func (r *memoryAccount) reserveBytes(now time.Time, n int64) bool {
 	if n > 0 && r.used+n > r.limit {
 		return false
 	}
@@ -52,17 +52,17 @@ func (r *room) reserve(now time.Time, n int64) bool {
 	return true
 }
 
-// cancel undoes reserve: nothing came of it.
-func (r *room) cancel(n int64) { r.used -= n }
+// cancelBytes undoes reserve: nothing came of it.
+func (r *memoryAccount) cancelBytes(n int64) { r.used -= n }
 
-// release gives n bytes back that are free now.
-func (r *room) release(n int64) {
+// releaseBytes gives n bytes back that are free now.
+func (r *memoryAccount) releaseBytes(n int64) {
 	r.used -= n
 	r.freed += n
 }
 
-// measure looks at how much has become free since the last time.
-func (r *room) measure(now time.Time) {
+// measureRate looks at how much has become free since the last time.
+func (r *memoryAccount) measureRate(now time.Time) {
 	took := now.Sub(r.since)
 	if took < minInterval {
 		return
@@ -75,8 +75,8 @@ func (r *room) measure(now time.Time) {
 	r.since, r.freed = now, 0
 }
 
-// hint is when excess bytes will have become free, more or less: what those are told that are refused.
-func (r *room) hint(now time.Time, excess int64) time.Duration {
+// retryHint is when excess bytes will have become free, more or less: what those are told that are refused.
+func (r *memoryAccount) retryHint(now time.Time, excess int64) time.Duration {
 	// What has not been measured yet counts when it is slower: a stall must show before it ends.
 	rate, waited := r.rate, now.Sub(r.since)
 	if waited >= minInterval {
@@ -90,22 +90,22 @@ func (r *room) hint(now time.Time, excess int64) time.Duration {
 	return time.Duration(min(max(float64(max(excess, 1))/rate*float64(time.Second), float64(minHint)), float64(maxHint)))
 }
 
-// full is how much of the memory is used: 0 nothing, 1000 all.
-func (r *room) full() uint32 {
+// fullness is how much of the memory is used: 0 nothing, 1000 all.
+func (r *memoryAccount) fullness() uint32 {
 	return uint32(min(max(r.used, 0)*1000/r.limit, 1000))
 }
 
-// allows reports whether someone who holds so much may have n bytes more, which are charged already, at that share. excess is what
+// allowsShare reports whether someone who holds so much may have n bytes more, which are charged already, at that share. excess is what
 // would have to become free before.
 //
 // Everyone may hold a multiple of what is free. So the memory is never full, and who comes later finds room however much the
 // others bring.
-func (r *room) allows(held, n int64, share float64) (ok bool, excess int64) {
+func (r *memoryAccount) allowsShare(held, n int64, share float64) (ok bool, excess int64) {
 	over := float64(held+n) - share*float64(r.limit-r.used)
 	return over <= 0, int64(over / (1 + share))
 }
 
-// alone is how much one category may hold when nobody else holds anything.
-func (r *room) alone() int64 {
+// categoryLimit is how much one category may hold when nobody else holds anything.
+func (r *memoryAccount) categoryLimit() int64 {
 	return int64(float64(r.limit) * r.share / (1 + r.share))
 }

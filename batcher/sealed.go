@@ -7,13 +7,13 @@ import (
 	"scribe/internal/format/record"
 )
 
-// maxEnded is how many logs that have ended are remembered. What is forgotten costs an append that is refused.
-const maxEnded = 10_000
+// maxSealed is how many logs that have ended are remembered. What is forgotten costs an append that is refused.
+const maxSealed = 10_000
 
-// endedLogs are logs that the engine has sealed, as those of a deleted category are. The local view may still know the category by the id
+// sealedLogs are logs that the engine has sealed, as those of a deleted category are. The local view may still know the category by the id
 // that they belong to, and not that it was deleted, or created again under the same name: so who sends frames for them has the control
 // plane asked. It is safe for concurrent use.
-type endedLogs struct {
+type sealedLogs struct {
 	n  atomic.Int32 // len(mu.shards): nearly always none
 	mu struct {
 		sync.Mutex
@@ -21,7 +21,7 @@ type endedLogs struct {
 	}
 }
 
-func (e *endedLogs) add(s record.ShardID) {
+func (e *sealedLogs) addLog(s record.ShardID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.mu.shards == nil {
@@ -31,7 +31,7 @@ func (e *endedLogs) add(s record.ShardID) {
 		return
 	}
 	for old := range e.mu.shards { // in the map's order: random
-		if len(e.mu.shards) < maxEnded {
+		if len(e.mu.shards) < maxSealed {
 			break
 		}
 		delete(e.mu.shards, old)
@@ -40,7 +40,7 @@ func (e *endedLogs) add(s record.ShardID) {
 	e.n.Store(int32(len(e.mu.shards))) //nolint:gosec // at most maxEnded
 }
 
-func (e *endedLogs) has(s record.ShardID) bool {
+func (e *sealedLogs) hasLog(s record.ShardID) bool {
 	if e.n.Load() == 0 {
 		return false
 	}

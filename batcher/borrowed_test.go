@@ -57,20 +57,20 @@ func TestLoan(t *testing.T) {
 	pool := &buffers.Pool{}
 	mine := []byte("bytes of the caller")
 
-	early := newLoan(mine)
-	early.leave(pool)
-	if got := early.begin(); &got[0] == &mine[0] || !bytes.Equal(got, mine) {
+	early := newBorrowedBuffer(mine)
+	early.reclaim(pool)
+	if got := early.acquire(); &got[0] == &mine[0] || !bytes.Equal(got, mine) {
 		t.Errorf("after the caller has left: %q", got)
 	}
-	early.end(pool)
+	early.release(pool)
 
-	read := newLoan(mine)
-	if got := read.begin(); &got[0] != &mine[0] {
+	read := newBorrowedBuffer(mine)
+	if got := read.acquire(); &got[0] != &mine[0] {
 		t.Error("it was copied although the caller waits")
 	}
 	left := make(chan struct{})
 	go func() {
-		read.leave(pool)
+		read.reclaim(pool)
 		close(left)
 	}()
 	select {
@@ -78,7 +78,7 @@ func TestLoan(t *testing.T) {
 		t.Error("the caller left while its bytes were read")
 	default:
 	}
-	read.end(pool)
+	read.release(pool)
 	<-left
 	if read.mu.own != nil {
 		t.Error("bytes that nobody needs were copied")

@@ -18,23 +18,23 @@ import (
 // maxRequest bounds the frames of one request in bytes.
 const maxRequest = 64 << 20
 
-// submission is a request that waits for the outcome of its pieces.
-type submission struct {
-	results []scribev1.FrameResult
-	pending atomic.Int64 // pieces without an outcome
-	done    chan struct{}
-	loans   []*loan // of the request's memory
+// waitingRequest is a request that waits for the outcome of its spans.
+type waitingRequest struct {
+	results  []scribev1.FrameResult
+	pending  atomic.Int64 // spans without an outcome
+	done     chan struct{}
+	borrowed []*borrowedBuffer // of the request's memory
 }
 
-// leave gives the request's memory back to the caller.
-func (s *submission) leave(pool *buffers.Pool) {
-	for _, l := range s.loans {
-		l.leave(pool)
+// reclaimBuffers gives the request's memory back to the caller.
+func (s *waitingRequest) reclaimBuffers(pool *buffers.Pool) {
+	for _, l := range s.borrowed {
+		l.reclaim(pool)
 	}
 }
 
-// finish tells the submission that one of its pieces has its results.
-func (s *submission) finish() {
+// finishSpan tells the request that one of its spans has its results.
+func (s *waitingRequest) finishSpan() {
 	if s.pending.Add(-1) == 0 {
 		close(s.done)
 	}
@@ -53,48 +53,48 @@ func (b *Batcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scr
 	wait := req.GetAck() != scribev1.AckLevel_ACK_LEVEL_NONE
 	// A byte in memory is charged twice: see Config.MemoryBytes.
 	charged := 2 * int64(len(data))
-	if err := b.reserve(charged, len(data)); err != nil {
+	if err := b.reserveRequest(charged, len(data)); err != nil {
 		return nil, err
 	}
-	in, err := b.parse(ctx, data)
+	in, err := b.parseRequest(ctx, data)
 	if err == nil {
-		b.held(in)
-		err = b.admit(in, &charged)
+		b.refuseTroubled(in)
+		err = b.admitParsed(in, &charged)
 	}
-	defer b.recycle(in)
+	defer b.recycleSpans(in)
 	if err != nil {
-		b.unreserve(charged)
+		b.cancelReservation(charged)
 		return nil, err
 	}
 	resp := &scribev1.SubmitResponse{Results: make([]*scribev1.FrameResult, len(in.results))}
 	for i := range in.results {
 		resp.Results[i] = &in.results[i]
 	}
-	if len(in.pieces) == 0 {
-		b.unreserve(charged)
+	if len(in.spans) == 0 {
+		b.cancelReservation(charged)
 		resp.Load = b.Load()
 		return resp, nil
 	}
-	var sub *submission
+	var sub *waitingRequest
 	if wait {
-		sub = &submission{results: in.results, done: make(chan struct{})}
-		sub.pending.Store(int64(len(in.pieces)))
+		sub = &waitingRequest{results: in.results, done: make(chan struct{})}
+		sub.pending.Store(int64(len(in.spans)))
 	}
-	for i := range in.pieces {
-		p := &in.pieces[i]
+	for i := range in.spans {
+		p := &in.spans[i]
 		p.sub = sub
-		if wait && b.arena.large(p.bytes) {
-			p.mem = lend(data[p.start : p.start+p.bytes])
-			sub.loans = append(sub.loans, p.mem.loan)
+		if wait && b.arena.isLarge(p.bytes) {
+			p.mem = borrowSegment(data[p.start : p.start+p.bytes])
+			sub.borrowed = append(sub.borrowed, p.mem.borrowed)
 			continue
 		}
-		p.mem = b.arena.alloc(p.bytes)
+		p.mem = b.arena.allocate(p.bytes)
 		copy(p.mem.bytes(), data[p.start:])
 	}
 	if wait {
-		defer sub.leave(b.buffers)
+		defer sub.reclaimBuffers(b.buffers)
 	}
-	load, err := b.accept(in)
+	load, err := b.acceptSpans(in)
 	if err != nil || !wait {
 		resp.Load = load
 		return resp, err
@@ -109,36 +109,35 @@ func (b *Batcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scr
 	}
 }
 
-// accept hands the pieces over, or releases them when the batcher has closed meanwhile.
-func (b *Batcher) accept(in *parsed) (load uint32, err error) {
-	b.mu.Lock()
-	if b.mu.closed {
-		b.mu.acc.withdraw(in)
-		b.mu.Unlock()
-		segments := make([]segment, 0, len(in.pieces))
+// acceptSpans hands the spans over, or releases them when the batcher has closed meanwhile.
+func (b *Batcher) acceptSpans(in *parsedRequest) (load uint32, err error) {
+	b.update(func(now time.Time) {
+		if b.mu.closed {
+			b.mu.acc.withdrawCharges(in)
+			err = errShutDown()
+			return
+		}
+		b.mu.acc.requests++
+		for i := range in.spans {
+			p := &in.spans[i]
+			b.mu.acc.addSpan(now, p.account, p.target, p.frameSpan)
+		}
+		b.mu.acc.tick(now)
+		b.mu.counts.accepted.plus(in.accepted)
+		load = b.mu.acc.loadLevel(now)
+	})
+	if err != nil {
+		segments := make([]segment, 0, len(in.spans))
 		charged := int64(0)
-		for i := range in.pieces {
-			p := &in.pieces[i]
+		for i := range in.spans {
+			p := &in.spans[i]
 			segments = append(segments, p.mem)
-			charged += p.charge() - int64(p.bytes)
+			charged += p.memoryCharge() - int64(p.bytes)
 		}
 		// Half of the bytes' charge is the memory's, which is freed by the chunk.
-		b.unreserve(charged + b.arena.release(segments))
-		return 0, errShutDown()
+		b.cancelReservation(charged + b.arena.freeSegments(segments))
 	}
-	now := b.now()
-	b.mu.acc.requests++
-	for i := range in.pieces {
-		p := &in.pieces[i]
-		b.mu.acc.add(now, p.tenant, p.target, p.piece)
-	}
-	b.mu.acc.tick(now)
-	b.mu.counts.accepted.plus(in.accepted)
-	load = b.mu.acc.load(now)
-	jobs := b.settle()
-	b.mu.Unlock()
-	b.drive(jobs)
-	return load, nil
+	return load, err
 }
 
 func errShutDown() error {
@@ -151,12 +150,12 @@ func errShutDown() error {
 func (b *Batcher) Admit(n int64) (release func(), err error) {
 	b.mu.Lock()
 	now := b.now()
-	free := b.mu.acc.room.limit - b.mu.acc.room.used
+	free := b.mu.acc.memory.limit - b.mu.acc.memory.used
 	switch {
 	case b.mu.closed:
 		err = errShutDown()
-	case 2*n > free && 2*n <= b.mu.acc.room.limit: // what never fits is refused with the reason for that
-		err = b.overloaded(now, 2*n-free)
+	case 2*n > free && 2*n <= b.mu.acc.memory.limit: // what never fits is refused with the reason for that
+		err = b.overloadedError(now, 2*n-free)
 	}
 	b.mu.Unlock()
 	if err != nil {
@@ -170,11 +169,11 @@ func (b *Batcher) Admit(n int64) (release func(), err error) {
 func (b *Batcher) Load() uint32 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.mu.acc.load(b.now())
+	return b.mu.acc.loadLevel(b.now())
 }
 
-// reserve charges n bytes of memory for a request with so many bytes of frames.
-func (b *Batcher) reserve(n int64, size int) error {
+// reserveRequest charges n bytes of memory for a request with so many bytes of frames.
+func (b *Batcher) reserveRequest(n int64, size int) error {
 	if size > maxRequest {
 		return rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the request has %d bytes of frames, the limit is %d: send less at once", size, maxRequest)
 	}
@@ -185,150 +184,152 @@ func (b *Batcher) reserve(n int64, size int) error {
 	case b.mu.closed:
 		return errShutDown()
 	case n > b.cfg.MemoryBytes:
-		return b.neverFits(size)
-	case !b.mu.acc.room.reserve(now, n):
-		return b.overloaded(now, n-(b.cfg.MemoryBytes-b.mu.acc.room.used))
+		return b.tooLargeError(size)
+	case !b.mu.acc.memory.reserveBytes(now, n):
+		return b.overloadedError(now, n-(b.cfg.MemoryBytes-b.mu.acc.memory.used))
 	}
 	return nil
 }
 
-func (b *Batcher) neverFits(size int) error {
+func (b *Batcher) tooLargeError(size int) error {
 	return rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE,
 		"the request has %d bytes of frames, more than the batcher's memory of %d takes at once: send less at once", size, b.cfg.MemoryBytes)
 }
 
-// overloaded is the error of a request that finds the memory full, excess bytes of which would have to be free. The caller holds mu.
-func (b *Batcher) overloaded(now time.Time, excess int64) error {
+// overloadedError is the error of a request that finds the memory full, excess bytes of which would have to be free. The caller holds mu.
+func (b *Batcher) overloadedError(now time.Time, excess int64) error {
 	b.mu.counts.overloaded++
-	return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, b.mu.acc.room.hint(now, excess),
-		"the batcher holds %d bytes of at most %d: try again later", b.mu.acc.room.used, b.cfg.MemoryBytes)
+	return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, b.mu.acc.memory.retryHint(now, excess),
+		"the batcher holds %d bytes of at most %d: try again later", b.mu.acc.memory.used, b.cfg.MemoryBytes)
 }
 
-// held refuses the frames of shards whose logs are in trouble that others are not in.
-func (b *Batcher) held(in *parsed) {
-	if b.ledger.troubled.Load() == 0 {
+// refuseTroubled refuses the frames of shards whose logs are in trouble that others are not in.
+func (b *Batcher) refuseTroubled(in *parsedRequest) {
+	if b.queues.Troubled() == 0 {
 		return
 	}
 	now := b.now()
-	in.filter(func(p *located) error {
-		if err, ok := in.asked[p.target.shard]; ok {
+	in.refuseSpans(func(p *routedSpan) error {
+		if err, ok := in.refusedShards[p.target.shard]; ok {
 			return err
 		}
-		t := b.ledger.refusal(p.target.shard)
+		t := b.queues.RefusalOf(p.target.shard)
 		if t == nil {
 			return nil
 		}
 		reason := scribev1.Reason_REASON_NO_BACKEND
-		if t.refusals > 0 {
+		if t.Refusals > 0 {
 			reason = scribev1.Reason_REASON_FENCED
 		}
-		err := rpc.RetryErrorf(reason, max(t.next.Sub(now), b.cfg.RetryBase), "shard %v takes nothing at present: %w", p.target.shard, t.err)
+		err := rpc.RetryErrorf(reason, max(t.Retry.Sub(now), b.cfg.RetryBase), "shard %v takes nothing at present: %w", p.target.shard, t.Err)
 		// The trouble may end while the request is looked at, and all frames of a shard must get the same answer.
-		if in.asked == nil {
-			in.asked = make(map[record.ShardID]error)
+		if in.refusedShards == nil {
+			in.refusedShards = make(map[record.ShardID]error)
 		}
-		in.asked[p.target.shard] = err
+		in.refusedShards[p.target.shard] = err
 		return err
-	}, &in.turnedHeld)
+	}, &in.refusedTrouble)
 }
 
-// admit has the request charged for what is taken of it, and refuses what is beyond its category's share. charged is what was
+// admitParsed has the request charged for what is taken of it, and refuses what is beyond its category's share. charged is what was
 // reserved so far, and what is after it.
-func (b *Batcher) admit(in *parsed, charged *int64) error {
+func (b *Batcher) admitParsed(in *parsedRequest, charged *int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now, sum := b.now(), in.charge()
-	room := &b.mu.acc.room
+	now, sum := b.now(), in.memoryCharge()
+	room := &b.mu.acc.memory
 	if sum > b.cfg.MemoryBytes {
-		return b.neverFits(int(in.bytes))
+		return b.tooLargeError(int(in.bytes))
 	}
-	if extra := sum - *charged; !room.reserve(now, extra) {
-		return b.overloaded(now, extra-(b.cfg.MemoryBytes-room.used))
+	if extra := sum - *charged; !room.reserveBytes(now, extra) {
+		return b.overloadedError(now, extra-(b.cfg.MemoryBytes-room.used))
 	}
 	*charged = sum
-	whole := len(in.pieces) > 0 && in.accepted.frames == int64(len(in.results))
-	refusal := b.mu.acc.admit(now, in)
-	b.mu.counts.turnedHeld += in.turnedHeld
-	b.mu.counts.turnedShare += in.turnedShare
-	if whole && len(in.pieces) == 0 {
+	whole := len(in.spans) > 0 && in.accepted.frames == int64(len(in.results))
+	refusal := b.mu.acc.admitCategories(now, in)
+	b.mu.counts.refusedTrouble += in.refusedTrouble
+	b.mu.counts.refusedShare += in.refusedShare
+	if whole && len(in.spans) == 0 {
 		if rpc.ReasonOf(refusal) == scribev1.Reason_REASON_OVERLOADED {
 			b.mu.counts.overloaded++
 		}
 		return refusal
 	}
-	left := in.charge()
-	room.cancel(sum - left)
+	left := in.memoryCharge()
+	room.cancelBytes(sum - left)
 	*charged = left
 	return nil
 }
 
-func (b *Batcher) unreserve(n int64) {
+func (b *Batcher) cancelReservation(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.mu.acc.room.cancel(n)
+	b.mu.acc.memory.cancelBytes(n)
 }
 
-// parsed is a request taken apart.
-type parsed struct {
+// parsedRequest is a request taken apart.
+type parsedRequest struct {
 	frames   []frame // those that are taken
 	results  []scribev1.FrameResult
-	pieces   []located
+	spans    []routedSpan
 	bytes    int64 // of the frames that are taken
-	accepted amount
-	// asked are the shards that were refused, and why.
-	asked map[record.ShardID]error
-	// turnedHeld and turnedShare count frames that were refused for their shard's trouble and their category's share.
-	turnedHeld, turnedShare int64
+	accepted frameAmount
+	// refusedShards are the shards that were refused, and why.
+	refusedShards map[record.ShardID]error
+	// refusedTrouble and turnedShare count frames that were refused for their shard's trouble and their category's share.
+	refusedTrouble, refusedShare int64
 }
 
-// located is a piece and where it goes and comes from.
-type located struct {
-	piece
-	target target
-	tenant *tenant // the category's account, once the piece is admitted
-	start  int     // in the request's bytes
-	from   int     // in parsed.frames
+// routedSpan is a span and where it goes and comes from.
+type routedSpan struct {
+	frameSpan
+	target  logTarget
+	account *categoryAccount // the category's account, once the span is admitted
+	start   int              // in the request's bytes
+	from    int              // in parsed.frames
 }
 
-// maxRecycled is how many pieces' memory is kept for other requests.
+// maxRecycled is how many spans' memory is kept for other requests.
 const maxRecycled = 4096
 
-// pieces returns memory for a request's pieces.
-func (b *Batcher) pieces() []located {
-	if p, ok := b.recycled.Get().(*[]located); ok {
+// spanMemory returns memory for a request's spans.
+func (b *Batcher) spanMemory() []routedSpan {
+	if p, ok := b.recycled.Get().(*[]routedSpan); ok {
 		return *p
 	}
 	return nil
 }
 
-// recycle gives it back: what has become of the pieces has been copied.
-func (b *Batcher) recycle(in *parsed) {
-	if in == nil || cap(in.pieces) == 0 || cap(in.pieces) > maxRecycled {
+// recycleSpans gives it back: what has become of the spans has been copied.
+func (b *Batcher) recycleSpans(in *parsedRequest) {
+	if in == nil || cap(in.spans) == 0 || cap(in.spans) > maxRecycled {
 		return
 	}
-	all := in.pieces[:cap(in.pieces)]
+	all := in.spans[:cap(in.spans)]
 	clear(all)
 	all = all[:0]
-	in.pieces = nil
+	in.spans = nil
 	b.recycled.Put(&all)
 }
 
-// charge is what a piece takes of the memory: a byte counts twice until it is compressed.
-func (p *located) charge() int64 { return 2*int64(p.bytes) + overhead(1, len(p.frames)) }
+// memoryCharge is what a span takes of the memory: a byte counts twice until it is compressed.
+func (p *routedSpan) memoryCharge() int64 {
+	return 2*int64(p.bytes) + bookkeepingBytes(1, len(p.frames))
+}
 
-// charge is what all pieces take.
-func (in *parsed) charge() (sum int64) {
-	for i := range in.pieces {
-		sum += in.pieces[i].charge()
+// memoryCharge is what all spans take.
+func (in *parsedRequest) memoryCharge() (sum int64) {
+	for i := range in.spans {
+		sum += in.spans[i].memoryCharge()
 	}
 	return sum
 }
 
-// filter refuses the pieces for which why returns an error, and counts their frames.
-func (in *parsed) filter(why func(*located) error, turned *int64) {
-	left := in.pieces[:0]
-	for i := range in.pieces {
-		p := &in.pieces[i]
+// refuseSpans refuses the spans for which why returns an error, and counts their frames.
+func (in *parsedRequest) refuseSpans(why func(*routedSpan) error, turned *int64) {
+	left := in.spans[:0]
+	for i := range in.spans {
+		p := &in.spans[i]
 		err := why(p)
 		if err == nil {
 			left = append(left, *p)
@@ -337,31 +338,31 @@ func (in *parsed) filter(why func(*located) error, turned *int64) {
 		info := rpc.Info(err)
 		for j := range p.frames {
 			in.results[p.index+j].Error = info
-			in.accepted = in.accepted.minus(amount{frames: 1, bytes: int64(p.frames[j].size), messages: int64(p.frames[j].messages)})
+			in.accepted = in.accepted.minus(frameAmount{frames: 1, bytes: int64(p.frames[j].size), messages: int64(p.frames[j].messages)})
 		}
 		in.bytes -= int64(p.bytes)
 		*turned += int64(len(p.frames))
 	}
-	in.pieces = left
+	in.spans = left
 }
 
-// maxPieceFrames bounds the frames of a piece whose sequences count.
-const maxPieceFrames = maxPayloadRuns
+// maxSpanFrames bounds the frames of a span whose sequences count.
+const maxSpanFrames = maxPayloadRuns
 
-// parse checks every frame, but for the sums of those that the caller has checked, and puts runs of one target together. Frames that are refused alone have their error in results.
-func (b *Batcher) parse(ctx context.Context, data []byte) (*parsed, error) {
+// parseRequest checks every frame, but for the sums of those that the caller has checked, and puts runs of one target together. Frames that are refused alone have their error in results.
+func (b *Batcher) parseRequest(ctx context.Context, data []byte) (*parsedRequest, error) {
 	var (
-		in      = &parsed{pieces: b.pieces()}
-		finder  = finder{b: b, slot: b.deps.Slot()}
+		in      = &parsedRequest{spans: b.spanMemory()}
+		finder  = targetFinder{b: b, slot: b.deps.Slot()}
 		refuse  = func(err error) { in.results[len(in.results)-1].Error = rpc.Info(err) }
-		current *located
+		current *routedSpan
 		check   = rpc.CheckerOf(ctx)
 	)
 	for offset := 0; offset < len(data); {
 		h, err := check(data[offset:])
 		size := h.Len
 		if err != nil {
-			if size, err = damaged(data[offset:], offset, err); size == 0 {
+			if size, err = damagedFrame(data[offset:], offset, err); size == 0 {
 				return nil, err
 			}
 		}
@@ -369,9 +370,9 @@ func (b *Batcher) parse(ctx context.Context, data []byte) (*parsed, error) {
 		offset += size
 		index := len(in.results)
 		in.results = append(in.results, scribev1.FrameResult{})
-		var t target
+		var t logTarget
 		if err == nil {
-			t, err = finder.take(ctx, &h)
+			t, err = finder.findNext(ctx, &h)
 		}
 		if err != nil {
 			refuse(err)
@@ -384,25 +385,25 @@ func (b *Batcher) parse(ctx context.Context, data []byte) (*parsed, error) {
 		}
 		in.frames = append(in.frames, f)
 		in.bytes += int64(size)
-		in.accepted.plus(amount{frames: 1, bytes: int64(size), messages: int64(h.Count)})
+		in.accepted.plus(frameAmount{frames: 1, bytes: int64(size), messages: int64(h.Count)})
 		if current == nil || current.target != t || current.bytes+size > b.cfg.PayloadBytes ||
-			(t.exactlyOnce && len(in.frames)-1-current.from >= maxPieceFrames) {
-			in.pieces = append(in.pieces, located{piece: piece{index: index}, target: t, start: start, from: len(in.frames) - 1})
-			current = &in.pieces[len(in.pieces)-1]
+			(t.exactlyOnce && len(in.frames)-1-current.from >= maxSpanFrames) {
+			in.spans = append(in.spans, routedSpan{frameSpan: frameSpan{index: index}, target: t, start: start, from: len(in.frames) - 1})
+			current = &in.spans[len(in.spans)-1]
 		}
 		current.bytes += size
 	}
-	in.divide()
+	in.assignFrames()
 	return in, nil
 }
 
-// divide gives each piece its frames, when they do not move in memory any more.
-func (in *parsed) divide() {
-	for i := range in.pieces {
-		p := &in.pieces[i]
+// assignFrames gives each span its frames, when they do not move in memory any more.
+func (in *parsedRequest) assignFrames() {
+	for i := range in.spans {
+		p := &in.spans[i]
 		end := len(in.frames)
-		if i+1 < len(in.pieces) {
-			end = in.pieces[i+1].from
+		if i+1 < len(in.spans) {
+			end = in.spans[i+1].from
 		}
 		p.frames = in.frames[p.from:end:end]
 		if !p.target.exactlyOnce {
@@ -410,16 +411,16 @@ func (in *parsed) divide() {
 		}
 		for j := range p.frames {
 			f := &p.frames[j]
-			if f.sequenced && (j == 0 || !f.follows(&p.frames[j-1])) {
+			if f.sequenced && (j == 0 || !f.continues(&p.frames[j-1])) {
 				p.runs++
 			}
 		}
 	}
 }
 
-// damaged decides about a frame that does not pass its check: it returns its size and the error of that frame alone when only
+// damagedFrame decides about a frame that does not pass its check: it returns its size and the error of that frame alone when only
 // its body is damaged, else 0 and the error of the whole request, for nobody knows where the next frame begins.
-func damaged(b []byte, offset int, err error) (int, error) {
+func damagedFrame(b []byte, offset int, err error) (int, error) {
 	h, herr := record.ParseHeader(b)
 	if herr == nil && h.Len <= len(b) {
 		return h.Len, rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "frame at byte %d of the request: %w", offset, err)
@@ -431,13 +432,13 @@ func damaged(b []byte, offset int, err error) (int, error) {
 	return 0, rpc.Errorf(reason, "frame at byte %d of the request: %w", offset, err)
 }
 
-// finder finds the targets of a request's frames. It remembers the last one: neighbours often have the same.
-type finder struct {
+// targetFinder finds the targets of a request's frames. It remembers the last one: neighbours often have the same.
+type targetFinder struct {
 	b    *Batcher
 	slot uint16
 
 	category *scribev1.Category
-	last     target
+	last     logTarget
 	// taken: frames of the category have been taken. once are the ids of the exactly_once categories before it of which some were.
 	taken bool
 	once  map[string]uint32
@@ -450,14 +451,14 @@ type failedShard struct {
 	shard    uint32
 }
 
-// take is find for the frames of a request one after another.
-func (d *finder) take(ctx context.Context, h *record.Header) (target, error) {
+// findNext is find for the frames of a request one after another.
+func (d *targetFinder) findNext(ctx context.Context, h *record.Header) (logTarget, error) {
 	if len(d.failed) > 0 {
 		if err := d.failed[failedShard{string(h.Category), h.Shard}]; err != nil {
-			return target{}, err
+			return logTarget{}, err
 		}
 	}
-	t, err := d.find(ctx, h)
+	t, err := d.findTarget(ctx, h)
 	d.taken = d.taken || err == nil
 	if err != nil && retry.Retryable(err) {
 		if d.failed == nil {
@@ -468,43 +469,43 @@ func (d *finder) take(ctx context.Context, h *record.Header) (target, error) {
 	return t, err
 }
 
-func (d *finder) find(ctx context.Context, h *record.Header) (target, error) {
+func (d *targetFinder) findTarget(ctx context.Context, h *record.Header) (logTarget, error) {
 	if d.category == nil || d.category.GetName() != string(h.Category) {
-		c, err := d.lookup(ctx, h.CategoryName())
+		c, err := d.lookupCategory(ctx, h.CategoryName())
 		if err != nil {
-			return target{}, err
+			return logTarget{}, err
 		}
-		if err := d.use(c); err != nil {
-			return target{}, err
+		if err := d.useCategory(c); err != nil {
+			return logTarget{}, err
 		}
 	}
 	if h.Shard >= max(d.category.GetShards(), 1) { // it may have grown
-		if err := d.resolve(ctx); err != nil {
-			return target{}, err
+		if err := d.resolveCategory(ctx); err != nil {
+			return logTarget{}, err
 		}
 	}
-	if err := d.locate(h); err != nil {
-		return target{}, err
+	if err := d.locateLog(h); err != nil {
+		return logTarget{}, err
 	}
-	if d.b.endedLogs.has(d.last.shard) {
+	if d.b.sealedLogs.hasLog(d.last.shard) {
 		// The view may not know that the category was deleted, and perhaps created again. If the control plane does not either, the
 		// engine decides.
-		if err := d.resolve(ctx); err != nil {
-			return target{}, err
+		if err := d.resolveCategory(ctx); err != nil {
+			return logTarget{}, err
 		}
-		if err := d.locate(h); err != nil {
-			return target{}, err
+		if err := d.locateLog(h); err != nil {
+			return logTarget{}, err
 		}
 	}
 	return d.last, nil
 }
 
-// use makes a category the one of the frames that follow.
+// useCategory makes a category the one of the frames that follow.
 //
 // The view may learn in the middle of a request that an exactly_once category was deleted and created again. If frames of one producer
 // went partly to the old logs, which refuse them, and then to the new ones, the former, sent again, would be taken for repetitions: the
 // new logs have seen later sequences. So the latter are not taken either.
-func (d *finder) use(c *scribev1.Category) error {
+func (d *targetFinder) useCategory(c *scribev1.Category) error {
 	name := c.GetName()
 	id, taken := d.once[name]
 	if old := d.category; old != nil && d.taken && d.last.exactlyOnce {
@@ -522,7 +523,7 @@ func (d *finder) use(c *scribev1.Category) error {
 			"category %s was deleted and created again while the request was read: send the frames again", name)
 	}
 	d.category, d.taken = c, taken
-	d.last = target{
+	d.last = logTarget{
 		category:    name,
 		class:       pointer.RetentionClass(c.GetRetention().AsDuration()),
 		exactlyOnce: c.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE,
@@ -532,18 +533,18 @@ func (d *finder) use(c *scribev1.Category) error {
 	return nil
 }
 
-// resolve asks the control plane for the category.
-func (d *finder) resolve(ctx context.Context) error {
+// resolveCategory asks the control plane for the category.
+func (d *targetFinder) resolveCategory(ctx context.Context) error {
 	name := d.category.GetName()
 	c, err := d.b.deps.Categories.Resolve(ctx, name)
 	if err != nil {
 		return fmt.Errorf("category %s: %w", name, err)
 	}
-	return d.use(c)
+	return d.useCategory(c)
 }
 
-// locate finds the log of a frame of the category.
-func (d *finder) locate(h *record.Header) error {
+// locateLog finds the log of a frame of the category.
+func (d *targetFinder) locateLog(h *record.Header) error {
 	c, slot := d.category, d.slot
 	switch {
 	case h.Shard >= max(c.GetShards(), 1):
@@ -558,7 +559,7 @@ func (d *finder) locate(h *record.Header) error {
 	return nil
 }
 
-func (d *finder) lookup(ctx context.Context, name string) (*scribev1.Category, error) {
+func (d *targetFinder) lookupCategory(ctx context.Context, name string) (*scribev1.Category, error) {
 	if c, ok := d.b.deps.Categories.Lookup(name); ok {
 		return c, nil
 	}

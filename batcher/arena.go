@@ -6,38 +6,38 @@ import (
 	"scribe/internal/base/buffers"
 )
 
-// chunk is a buffer that several pieces share.
+// chunk is a buffer that several spans share.
 type chunk struct {
 	buf  *buffers.Buffer
 	used int
 	refs int // segments, and one while the arena fills it
 }
 
-// segment is a range of a chunk, or memory on loan. Segments that touch may be joined: then they count as several references.
+// segment is a range of a chunk, or borrowed memory. Segments that touch may be joined: then they count as several references.
 type segment struct {
-	loan  *loan // nil: it is of the chunk
-	chunk *chunk
-	off   int
-	len   int
-	refs  int
+	borrowed *borrowedBuffer // nil: it is of the chunk
+	chunk    *chunk
+	off      int
+	len      int
+	refs     int
 }
 
-// bytes returns the segment's memory; that of a loan is held then until the segment is released.
+// bytes returns the segment's memory; that of a borrowed buffer is held then until the segment is released.
 func (s segment) bytes() []byte {
-	if s.loan != nil {
-		return s.loan.begin()
+	if s.borrowed != nil {
+		return s.borrowed.acquire()
 	}
 	return s.chunk.buf.B[s.off : s.off+s.len]
 }
 
-// lend returns a segment of memory that stays its owner's.
-func lend(b []byte) segment { return segment{loan: newLoan(b), len: len(b)} }
+// borrowSegment returns a segment of memory that stays its owner's.
+func borrowSegment(b []byte) segment { return segment{borrowed: newBorrowedBuffer(b), len: len(b)} }
 
-// arena gives out memory for frames: pieces of different requests stand side by side in large chunks, so that a small request
+// arena gives out memory for frames: spans of different requests stand side by side in large chunks, so that a small request
 // costs no allocation and a run of requests to one shard is adjacent and need not be gathered before it is compressed.
 type arena struct {
 	pool *buffers.Pool
-	// most is the largest size of a chunk that pieces share.
+	// most is the largest size of a chunk that spans share.
 	most int
 
 	mu struct {
@@ -50,9 +50,9 @@ type arena struct {
 const (
 	minChunk = 64 << 10
 	maxChunk = 2 << 20
-	// minChunks is how many chunks the memory has room for at least: one is not free before all of its pieces are.
+	// minChunks is how many chunks the memory has room for at least: one is not free before all of its spans are.
 	minChunks = 64
-	// A piece above this share of a chunk gets memory of its own, so that little is left unused at the end of a chunk.
+	// A span above this share of a chunk gets memory of its own, so that little is left unused at the end of a chunk.
 	chunkShare = 8
 )
 
@@ -60,12 +60,12 @@ func newArena(pool *buffers.Pool, memory int64) *arena {
 	return &arena{pool: pool, most: int(min(max(memory/minChunks, minChunk), maxChunk))}
 }
 
-// large reports whether so many bytes get memory of their own.
-func (a *arena) large(n int) bool { return n > a.most/chunkShare }
+// isLarge reports whether so many bytes get memory of their own.
+func (a *arena) isLarge(n int) bool { return n > a.most/chunkShare }
 
-// alloc returns memory for n bytes.
-func (a *arena) alloc(n int) segment {
-	if a.large(n) {
+// allocate returns memory for n bytes.
+func (a *arena) allocate(n int) segment {
+	if a.isLarge(n) {
 		return segment{chunk: &chunk{buf: a.pool.Get(n), used: n, refs: 1}, len: n, refs: 1}
 	}
 	a.mu.Lock()
@@ -94,14 +94,14 @@ func (a *arena) alloc(n int) segment {
 	return s
 }
 
-// release gives segments up and returns how many bytes became free with them: memory is freed by the chunk, so this may be
+// freeSegments gives segments up and returns how many bytes became free with them: memory is freed by the chunk, so this may be
 // nothing, or more than the segments.
-func (a *arena) release(segments []segment) (freed int64) {
+func (a *arena) freeSegments(segments []segment) (freed int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range segments {
-		if s.loan != nil {
-			s.loan.end(a.pool)
+		if s.borrowed != nil {
+			s.borrowed.release(a.pool)
 			freed += int64(s.len)
 			continue
 		}

@@ -6,10 +6,10 @@ import (
 	"scribe/internal/base/buffers"
 )
 
-// loan is memory of a request whose caller waits for its commit: the frames are compressed from where they are, without a copy. The
+// borrowedBuffer is memory of a request whose caller waits for its commit: the frames are compressed from where they are, without a copy. The
 // caller gets it back when they are compressed, which is before the commit; when it does not wait for so long, what is not
 // compressed by then is copied after all.
-type loan struct {
+type borrowedBuffer struct {
 	mu struct {
 		sync.Mutex
 		bytes   []byte          // nil when they are compressed
@@ -19,23 +19,23 @@ type loan struct {
 	}
 }
 
-func newLoan(b []byte) *loan {
-	l := &loan{}
+func newBorrowedBuffer(b []byte) *borrowedBuffer {
+	l := &borrowedBuffer{}
 	l.mu.bytes = b
 	l.mu.unread.L = &l.mu
 	return l
 }
 
-// begin returns the bytes. They stay where they are until end.
-func (l *loan) begin() []byte {
+// acquire returns the bytes. They stay where they are until end.
+func (l *borrowedBuffer) acquire() []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.reading = true
 	return l.mu.bytes
 }
 
-// end says that nobody will read the bytes any more.
-func (l *loan) end(pool *buffers.Pool) {
+// release says that nobody will read the bytes any more.
+func (l *borrowedBuffer) release(pool *buffers.Pool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	pool.Put(l.mu.own)
@@ -43,8 +43,8 @@ func (l *loan) end(pool *buffers.Pool) {
 	l.mu.unread.Broadcast()
 }
 
-// leave gives the caller its memory back. It waits while a block with the bytes is compressed, which is a matter of milliseconds.
-func (l *loan) leave(pool *buffers.Pool) {
+// reclaim gives the caller its memory back. It waits while a block with the bytes is compressed, which is a matter of milliseconds.
+func (l *borrowedBuffer) reclaim(pool *buffers.Pool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.mu.reading {

@@ -202,18 +202,18 @@ func TestCreatedAgainWithinRequest(t *testing.T) {
 
 // TestEndedLogsAreBounded: what is remembered of logs that have ended takes a bounded amount of memory.
 func TestEndedLogsAreBounded(t *testing.T) {
-	var e endedLogs
-	if e.has(0) {
+	var e sealedLogs
+	if e.hasLog(0) {
 		t.Error("a log has ended from the start")
 	}
-	for i := range record.ShardID(3 * maxEnded) {
-		e.add(i)
-		e.add(i)
-		if !e.has(i) {
+	for i := range record.ShardID(3 * maxSealed) {
+		e.addLog(i)
+		e.addLog(i)
+		if !e.hasLog(i) {
 			t.Fatalf("log %d is forgotten at once", i)
 		}
 	}
-	if n := len(e.mu.shards); n != maxEnded || e.n.Load() != maxEnded {
+	if n := len(e.mu.shards); n != maxSealed || e.n.Load() != maxSealed {
 		t.Errorf("%d are remembered", n)
 	}
 }

@@ -8,32 +8,32 @@ import (
 )
 
 func TestBuilds(t *testing.T) {
-	b := newBuilds()
-	if h := b.begin(); h.Run == 0 || h.Build != 1 || h.Window != 0 || h.Exceptions != nil {
+	b := newBuildHistory()
+	if h := b.beginBuild(); h.Run == 0 || h.Build != 1 || h.Window != 0 || h.Exceptions != nil {
 		t.Errorf("the first build: %+v", h)
 	}
-	b.begin()
-	b.end(1, fateCommitted)
-	h := b.begin()
+	b.beginBuild()
+	b.endBuild(1, buildCommitted)
+	h := b.beginBuild()
 	if want := (layout.History{Run: b.run, Build: 3, Window: 2, Exceptions: []layout.Exception{{Build: 2}}}); !reflect.DeepEqual(h, want) {
 		t.Errorf("got %+v, want %+v", h, want)
 	}
-	b.end(2, fateVoid)
-	b.end(3, fateUnknown)
-	b.end(0, fateCommitted) // of a part that has put nothing
-	h = b.begin()
+	b.endBuild(2, buildVoid)
+	b.endBuild(3, buildUnknown)
+	b.endBuild(0, buildCommitted) // of a part that has put nothing
+	h = b.beginBuild()
 	if want := []layout.Exception{{Build: 3}, {Build: 2, Void: true}}; h.Window != 3 || !reflect.DeepEqual(h.Exceptions, want) {
 		t.Errorf("got %+v, want %+v", h, want)
 	}
 	for range 2 * layout.MaxWindow {
-		b.end(b.begin().Build, fateCommitted)
+		b.endBuild(b.beginBuild().Build, buildCommitted)
 	}
-	if h = b.begin(); h.Window != layout.MaxWindow-1 || len(h.Exceptions) != 0 {
+	if h = b.beginBuild(); h.Window != layout.MaxWindow-1 || len(h.Exceptions) != 0 {
 		t.Errorf("after many: %+v", h)
 	}
 	// What became of a build that is forgotten is not taken for what became of another one.
-	b.end(h.Build-layout.MaxWindow, fateVoid)
-	if h = b.begin(); len(h.Exceptions) != 1 || h.Exceptions[0].Void {
+	b.endBuild(h.Build-layout.MaxWindow, buildVoid)
+	if h = b.beginBuild(); len(h.Exceptions) != 1 || h.Exceptions[0].Void {
 		t.Errorf("after the end of a forgotten one: %+v", h)
 	}
 }

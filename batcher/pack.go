@@ -9,10 +9,10 @@ import (
 // a block holds the better it compresses, and the more a reader of one of its shards fetches in vain.
 const maxBlockFactor = 4
 
-// pack puts payloads of one flush into blocks. Those of a category are neighbours, and blocks begin with a category where that does
+// packBlocks puts payloads of one flush into blocks. Those of a category are neighbours, and blocks begin with a category where that does
 // not make them small: like is compressed with like. A payload of target bytes or more has a block of its own. It reorders payloads.
-func pack(payloads []*payload, target int) (blocks []*block) {
-	slices.SortStableFunc(payloads, func(x, y *payload) int { return cmp.Compare(x.group.shard, y.group.shard) })
+func packBlocks(payloads []*payload, target int) (blocks []*block) {
+	slices.SortStableFunc(payloads, func(x, y *payload) int { return cmp.Compare(x.batch.shard, y.batch.shard) })
 	from, raw := 0, 0 // the block that takes more
 	end := func(to int) {
 		if to > from {
@@ -27,7 +27,7 @@ func pack(payloads []*payload, target int) (blocks []*block) {
 			end(i + 1)
 			continue
 		case raw+pl.bytes > maxBlockFactor*target,
-			raw >= target && payloads[i-1].group.shard.Category() != pl.group.shard.Category():
+			raw >= target && payloads[i-1].batch.shard.Category() != pl.batch.shard.Category():
 			end(i)
 		}
 		raw += pl.bytes

@@ -1,0 +1,317 @@
+package batcher
+
+import (
+	"time"
+
+	"scribe/internal/format/record"
+)
+
+// Limits of one flush beside its size. They keep a transaction within the limits of package metalog, a footer within those of
+// package layout even if every run of sequences is stored partly and cut in two, and a pointer within those of package pointer: a
+// run takes 33 bytes at most there.
+const (
+	maxFlushPayloads = 20_000
+	maxFlushRuns     = 30_000
+	maxPayloadRuns   = 1024
+	// maxRawFactor bounds the raw bytes of a flush whose payloads compress very well, in multiples of FlushBytes.
+	maxRawFactor = 8
+	// maxTurns is how many turns fill a flush at most: a category puts in at least that share of it. It is what fresh ones get.
+	maxTurns = 64
+)
+
+// flushVolume is what limits a flush, of a flush or of what waits for one.
+type flushVolume struct {
+	size     int64 // what counts towards Config.FlushBytes
+	raw      int64
+	payloads int
+	runs     int
+}
+
+func (v *flushVolume) isFull(cfg *Config) bool {
+	return v.size >= cfg.FlushBytes || v.raw >= maxRawFactor*cfg.FlushBytes || v.payloads >= maxFlushPayloads || v.runs >= maxFlushRuns
+}
+
+func (v *flushVolume) countPayload(pl *payload, sign int64) {
+	v.size += sign * pl.flushSize()
+	v.raw += sign * int64(pl.bytes)
+	v.payloads += int(sign)
+	v.runs += int(sign) * pl.runs
+}
+
+// classQueue is what is on its way of one retention class. Flows share the memory and the compressors, and wait for each other in nothing.
+type classQueue struct {
+	class uint32
+	held  int64 // bytes charged for its categories
+
+	// fresh and turn hold the categories with frames that may be taken, in the order of their turns. One that had none before comes
+	// to fresh: it is served before those that want more than their share. So a category with little traffic does not wait behind
+	// one with a backlog.
+	fresh, turn []*categoryAccount
+	// pending is what may be taken, waiters how many spans of it have someone who waits, oldest when the first frame of it came.
+	pending flushVolume
+	waiters int
+	oldest  time.Time
+
+	running        int            // flushes that are being written
+	lastCut        time.Time      // zero before the first
+	runningFlushes []runningFlush // of those that are running, in order
+}
+
+// runningFlush is when a flush was.
+type runningFlush struct {
+	flush *flush
+	at    time.Time
+}
+
+// categoryAccount is a category that holds memory, or is about to.
+type categoryAccount struct {
+	category uint32
+	// queue is the class queue of the category's frames. It changes with the category's retention, once nothing is pending.
+	queue *classQueue
+	held  int64 // bytes charged, see payload.charge
+	// pending counts the batches with frames that no flush has taken, batches are those that may be taken, in turn.
+	pending int
+	batches []*logBatch
+	credit  int64        // bytes that it may put into a flush
+	listed  bool         // in fresh or turn of its home
+	one     [1]*logBatch // the memory of batches while there is one
+
+	// Of the request that is being admitted: what it brings, and why it may not.
+	asked   int64
+	refusal error
+}
+
+// listBatch makes a category's frames ones that may be taken.
+func (fl *classQueue) listBatch(t *categoryAccount, g *logBatch) {
+	t.batches = append(t.batches, g)
+	if !t.listed {
+		t.listed, t.credit = true, 0
+		fl.fresh = append(fl.fresh, t)
+	}
+}
+
+// countPayload adds a payload to what may be taken, or takes it away.
+func (fl *classQueue) countPayload(pl *payload, sign int) {
+	fl.pending.countPayload(pl, int64(sign))
+	fl.waiters += sign * pl.waiters
+	if sign > 0 && (fl.oldest.IsZero() || pl.since.Before(fl.oldest)) {
+		fl.oldest = pl.since
+	}
+}
+
+// refreshOldest finds the oldest frame anew, after some were taken.
+func (fl *classQueue) refreshOldest() {
+	fl.oldest = time.Time{}
+	if fl.pending.payloads == 0 {
+		return
+	}
+	for _, list := range [][]*categoryAccount{fl.fresh, fl.turn} {
+		for _, t := range list {
+			for _, g := range t.batches {
+				if at := g.payloads[0].since; fl.oldest.IsZero() || at.Before(fl.oldest) {
+					fl.oldest = at
+				}
+			}
+		}
+	}
+}
+
+// nextTurn takes a category out whose turn it is, and gives it credit. Fresh ones come first, but when others wait they get no more than
+// half of a flush.
+func (fl *classQueue) nextTurn(f *flush, cfg *Config, quantum int64) *categoryAccount {
+	list := &fl.turn
+	if len(fl.fresh) > 0 && (len(fl.turn) == 0 || f.size < cfg.FlushBytes/2) {
+		list, quantum = &fl.fresh, min(quantum, cfg.FlushBytes/maxTurns)
+	}
+	if len(*list) == 0 {
+		return nil
+	}
+	t := (*list)[0]
+	(*list)[0] = nil
+	*list = (*list)[1:]
+	t.credit += max(quantum, 1)
+	return t
+}
+
+// longestRunning is how long the flush has been running that was started first.
+func (fl *classQueue) longestRunning(now time.Time) time.Duration {
+	if len(fl.runningFlushes) == 0 {
+		return 0
+	}
+	return now.Sub(fl.runningFlushes[0].at)
+}
+
+// takePending moves what may be taken from the class queue to a flush: all of it, or as much as a flush holds, in fair shares of the categories.
+func (a *accumulator) takePending(f *flush, fl *classQueue) {
+	if !fl.pending.isFull(&a.cfg) {
+		for _, list := range [][]*categoryAccount{fl.fresh, fl.turn} {
+			for _, t := range list {
+				for _, g := range t.batches {
+					a.takeBatch(f, g)
+				}
+				clear(t.batches)
+				t.batches, t.listed = t.one[:0], false
+			}
+		}
+		clear(fl.fresh)
+		clear(fl.turn)
+		fl.fresh, fl.turn = fl.fresh[:0], fl.turn[:0]
+	} else {
+		a.takeFairShares(f, fl)
+	}
+	fl.refreshOldest()
+}
+
+// takeBatch gives a flush all that waits of a batch, which becomes the flush's batch.
+func (a *accumulator) takeBatch(f *flush, g *logBatch) {
+	for _, pl := range g.payloads {
+		a.movePayload(f, pl)
+	}
+	g.open = nil
+	f.batches = append(f.batches, g)
+	a.dropBatch(g)
+}
+
+// takeFairShares fills a flush with fair shares.
+func (a *accumulator) takeFairShares(f *flush, fl *classQueue) {
+	quantum := a.cfg.FlushBytes / int64(min(len(fl.fresh)+len(fl.turn), maxTurns))
+	var taken []*logBatch
+	for !f.isFull(&a.cfg) {
+		t := fl.nextTurn(f, &a.cfg, quantum)
+		if t == nil {
+			break
+		}
+		for t.credit > 0 && len(t.batches) > 0 && !f.isFull(&a.cfg) {
+			g := t.batches[0]
+			pl := g.payloads[0]
+			t.credit -= pl.flushSize()
+			if g.taken == nil {
+				g.taken = newLogBatch(g.logTarget, t)
+				f.batches = append(f.batches, g.taken)
+				taken = append(taken, g)
+			}
+			pl.batch = g.taken
+			g.taken.payloads = append(g.taken.payloads, pl)
+			a.movePayload(f, pl)
+			g.payloads = g.payloads[1:]
+			if pl == g.open {
+				g.open = nil
+			}
+			t.batches = t.batches[1:]
+			if len(g.payloads) > 0 {
+				t.batches = append(t.batches, g)
+			} else {
+				a.dropBatch(g)
+			}
+		}
+		if len(t.batches) > 0 {
+			fl.turn = append(fl.turn, t)
+		} else {
+			t.batches, t.listed = nil, false
+		}
+	}
+	for _, g := range taken {
+		g.taken = nil
+	}
+}
+
+// movePayload is what a payload changes that goes from a class queue to a flush.
+func (a *accumulator) movePayload(f *flush, pl *payload) {
+	f.queue.countPayload(pl, -1)
+	f.countPayload(pl, 1)
+	if f.oldest.IsZero() || pl.since.Before(f.oldest) {
+		f.oldest = pl.since
+	}
+	b := pl.block
+	if b == nil {
+		f.small = append(f.small, pl)
+		return
+	}
+	b.flush = f
+	f.blocks = append(f.blocks, b)
+	if pl.stored < 0 {
+		f.uncompressed++
+		a.actions.urge = append(a.actions.urge, b)
+	}
+}
+
+// dropBatch is what a batch changes of which nothing waits any more.
+func (a *accumulator) dropBatch(g *logBatch) {
+	delete(a.batches, g.shard)
+	g.account.pending--
+}
+
+// stallShard keeps a shard's frames out of flushes until resume: what is on its way of them does not get on. What waits of them is
+// compressed, so that it does not hold the memory that it shares with others.
+func (a *accumulator) stallShard(s record.ShardID) {
+	if _, ok := a.stalled[s]; ok {
+		return
+	}
+	a.stalled[s] = struct{}{}
+	g := a.batches[s]
+	if g == nil {
+		return
+	}
+	g.stalled = true
+	for _, pl := range g.payloads {
+		g.account.queue.countPayload(pl, -1)
+	}
+	t := g.account
+	for i, x := range t.batches {
+		if x == g {
+			t.batches = append(t.batches[:i:i], t.batches[i+1:]...)
+			break
+		}
+	}
+	if len(t.batches) == 0 {
+		t.queue.unlistAccount(t)
+	}
+	if g.open != nil {
+		a.closePayload(g.open)
+	}
+	t.queue.refreshOldest()
+}
+
+// unlistAccount takes a category out of the turns.
+func (fl *classQueue) unlistAccount(t *categoryAccount) {
+	t.listed = false
+	for _, list := range []*[]*categoryAccount{&fl.fresh, &fl.turn} {
+		for i, x := range *list {
+			if x == t {
+				*list = append((*list)[:i:i], (*list)[i+1:]...)
+				return
+			}
+		}
+	}
+}
+
+// resumeShards ends a stall.
+func (a *accumulator) resumeShards(now time.Time, shards []record.ShardID) {
+	for _, s := range shards {
+		delete(a.stalled, s)
+		g := a.batches[s]
+		if g == nil || !g.stalled {
+			continue
+		}
+		g.stalled = false
+		g.account.queue.listBatch(g.account, g)
+		for _, pl := range g.payloads {
+			g.account.queue.countPayload(pl, 1)
+		}
+	}
+	if len(shards) > 0 {
+		a.cutDue(now)
+	}
+}
+
+// compressStalled has the frames of stalled shards compressed that have waited for Config.MaxAge: raw, they hold more memory than their own.
+func (a *accumulator) compressStalled(now time.Time) {
+	if len(a.stalled) == 0 {
+		return
+	}
+	for s := range a.stalled {
+		if g := a.batches[s]; g != nil && g.open != nil && !now.Before(g.open.since.Add(a.cfg.MaxAge)) {
+			a.closePayload(g.open)
+		}
+	}
+}

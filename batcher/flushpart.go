@@ -1,0 +1,478 @@
+package batcher
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"log/slog"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/batcher/logqueue"
+	"scribe/internal/format/pointer"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// flushPart is what becomes durable in one blob and one transaction: a flush, or batches of one that were divided off because the others
+// could get on and these could not. The goroutine that writes it owns it, but for what the comments say.
+type flushPart struct {
+	logqueue.Part
+	flush   *flush
+	batches []*logBatch
+	shares  []blockShare
+
+	// id is the blob that is in the store; zero while there is none.
+	id   pointer.BlobID
+	size int64
+	// build is the blob's number among those of the batcher.
+	build uint64
+	// unknown: the outcome of its append is unknown, so the blob may not be an orphan.
+	unknown bool
+	// stale: what is in the store, if anything, does not describe the part as it would be appended now.
+	stale bool
+	// refusals counts the definite errors of appends that were not a matter of single logs.
+	refusals int
+	// closedSince is when the engine began to refuse to work at all; zero while it does not. closings counts its refusals.
+	closedSince time.Time
+	closings    int
+	// stalls counts how often the part was found to have waited too long.
+	stalls int
+	// tried: putting the blob ahead of the part's turn was tried.
+	tried bool
+
+	// attached: it counts for its flush among those in flight. Guarded by Batcher.mu.
+	attached bool
+}
+
+// blockShare is a part's payloads in a block.
+type blockShare struct {
+	block    *block
+	payloads []*payload
+}
+
+func newFlushPart(f *flush, batches []*logBatch, now time.Time) *flushPart {
+	p := &flushPart{Part: logqueue.NewPart(f.ticket, now), flush: f, batches: batches, stale: true}
+	for _, g := range batches {
+		g.part = p
+	}
+	return p
+}
+
+// entries yields the queue entries of batches, up to date.
+func entries(batches []*logBatch) iter.Seq[*logqueue.Entry] {
+	return func(yield func(*logqueue.Entry) bool) {
+		for _, g := range batches {
+			if !yield(&g.entry) {
+				return
+			}
+		}
+	}
+}
+
+// batchesIn returns the batches whose entries are in one of some states.
+func (p *flushPart) batchesIn(states ...logqueue.State) (found []*logBatch) {
+	for _, g := range p.batches {
+		if slices.Contains(states, g.entry.State) {
+			found = append(found, g)
+		}
+	}
+	return found
+}
+
+// loadBlocks makes the flush's blocks the part's.
+func (p *flushPart) loadBlocks(f *flush) {
+	p.shares = make([]blockShare, len(f.blocks))
+	for i, b := range f.blocks {
+		b.parts.Store(1)
+		p.shares[i] = blockShare{block: b, payloads: b.payloads}
+	}
+	for _, g := range p.batches {
+		for _, pl := range g.payloads {
+			pl.rebuildRanges()
+		}
+	}
+}
+
+// fail gives up a payload.
+func (p *flushPart) failPayload(pl *payload, fault *scribev1.ErrorInfo) {
+	if pl.fault != nil || len(pl.ranges) == 0 {
+		return
+	}
+	pl.fault = fault
+	pl.ranges = nil
+	// The blob must not describe what will not be appended.
+	p.stale = true
+	for i := range pl.spans {
+		if c := pl.spans[i].chain; c != nil {
+			c.broken.Store(true)
+		}
+	}
+}
+
+// failAll gives up what is left of the part.
+func (p *flushPart) failAll(fault *scribev1.ErrorInfo) {
+	for _, g := range p.batches {
+		for _, pl := range g.payloads {
+			p.failPayload(pl, fault)
+		}
+	}
+}
+
+// pointerCount is the number of pointers that the batch appends.
+func (g *logBatch) pointerCount() int {
+	n := 0
+	for _, pl := range g.payloads {
+		n += len(pl.ranges)
+	}
+	return n
+}
+
+// liveBatches returns the batches of which something is left.
+func (p *flushPart) liveBatches() []*logBatch {
+	groups := make([]*logBatch, 0, len(p.batches))
+	for _, g := range p.batches {
+		if g.pointerCount() > 0 {
+			groups = append(groups, g)
+		}
+	}
+	return groups
+}
+
+// isEmpty reports whether nothing is left.
+func (p *flushPart) isEmpty() bool {
+	for _, g := range p.batches {
+		if g.pointerCount() > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// assignPositions gives every pointer range its epoch and LSN, counting from the batches' places, and notes whether the blob says otherwise.
+func (p *flushPart) assignPositions() {
+	for _, g := range p.batches {
+		lsn := g.entry.LSN
+		if g.numbered != g.entry.Shifts {
+			g.numbered = g.entry.Shifts
+			p.stale = p.stale || g.pointerCount() > 0
+		}
+		for _, pl := range g.payloads {
+			for i := range pl.ranges {
+				e := &pl.ranges[i]
+				if e.epoch != g.entry.Epoch || e.lsn != lsn {
+					e.epoch, e.lsn = g.entry.Epoch, lsn
+					p.stale = true
+				}
+				lsn++
+			}
+		}
+	}
+}
+
+// writeFlush makes a flush durable and tells its writers.
+func (b *Batcher) writeFlush(f *flush) {
+	p := newFlushPart(f, f.batches, b.now())
+	b.mu.Lock()
+	p.attached = true
+	b.mu.Unlock()
+	b.metrics.countFlush(f)
+	<-f.afterClaim
+	for _, g := range p.batches {
+		g.entry = logqueue.Entry{Shard: g.shard, OneLog: g.bound, Pointers: len(g.payloads)}
+	}
+	b.queues.Claim(&p.Part, entries(p.batches))
+	close(f.claimed)
+	b.packSmall(f)
+	p.loadBlocks(f)
+	b.openWhileCompressing(b.ctx, p, f.compressed)
+	b.writePart(b.ctx, p)
+}
+
+// packSmall puts a flush's small payloads into blocks and has them compressed.
+func (b *Batcher) packSmall(f *flush) {
+	blocks := packBlocks(f.small, b.cfg.BlockBytes)
+	for _, blk := range blocks {
+		blk.flush, blk.urgent = f, true
+	}
+	f.blocks, f.small = append(f.blocks, blocks...), nil
+	b.update(func(time.Time) {
+		b.mu.acc.blocksPacked(f, len(blocks))
+		b.mu.acc.actions.compress = append(b.mu.acc.actions.compress, blocks...)
+	})
+}
+
+// partStep is what a part does next.
+type partStep uint8
+
+const (
+	stepWait   partStep = iota // until something changes
+	stepGiveUp                 // fail the batches of logs that were tried for too long
+	stepMove                   // take batches to the logs of the present writer slot
+	stepCommit                 // its turn has come in all logs
+	stepPut                    // put the blob ahead of its turn, at predicted positions
+	stepDivide                 // write what can't get on apart from the rest
+)
+
+func (s partStep) String() string {
+	return [...]string{"wait", "give up logs", "move to the writer slot", "commit", "put ahead", "divide"}[s]
+}
+
+// nextStep decides what a part does next, after it was inspected. To wait it does so until the time returned at the latest.
+func (p *flushPart) nextStep(st *logqueue.Status, now time.Time, stallAfter time.Duration) (partStep, time.Time) {
+	stall := p.Since.Add(time.Duration(p.stalls+1) * stallAfter)
+	switch {
+	case st.Counts[logqueue.Failed] > 0:
+		return stepGiveUp, now
+	case st.Counts[logqueue.WrongSlot] > 0:
+		return stepMove, now
+	case st.AtHead:
+		return stepCommit, now
+	case st.Positioned && p.id == (pointer.BlobID{}) && !p.tried:
+		p.tried = true
+		return stepPut, now
+	case st.Unopenable && st.Counts[logqueue.Ready] > 0:
+		return stepDivide, now // no blob was put, so dividing costs little
+	case !now.Before(stall):
+		p.stalls++
+		return stepDivide, now
+	case !st.Again.IsZero() && st.Again.Before(stall):
+		return stepWait, st.Again
+	default:
+		return stepWait, stall
+	}
+}
+
+// writePart takes a part's steps until it is committed or nothing is left of it, and tells its writers.
+func (b *Batcher) writePart(ctx context.Context, p *flushPart) {
+	committed := false
+	for !committed && !p.isEmpty() {
+		now, slot := b.now(), b.deps.Slot()
+		st := b.queues.Inspect(&p.Part, entries(p.batches), slot, now, true)
+		b.openLogs(ctx, st.Open)
+		if ctx.Err() != nil {
+			p.failAll(b.logErrorInfo(ctx, context.Cause(ctx)))
+			break
+		}
+		switch step, until := p.nextStep(&st, now, b.stallAfter()); step {
+		case stepWait:
+			b.waitForChange(ctx, p, until, nil)
+		case stepGiveUp:
+			b.giveUpLogs(ctx, p)
+		case stepMove:
+			b.moveToSlot(ctx, p, slot)
+		case stepCommit:
+			committed = b.commitPart(ctx, p)
+		case stepPut:
+			p.assignPositions()
+			b.putBlob(ctx, p)
+		case stepDivide:
+			b.divideStalled(ctx, p, &st)
+		}
+	}
+	b.finishPart(p, committed)
+}
+
+// openWhileCompressing opens the part's logs while its blocks are compressed.
+func (b *Batcher) openWhileCompressing(ctx context.Context, p *flushPart, compressed <-chan struct{}) {
+	for done := false; !done; {
+		st := b.queues.Inspect(&p.Part, entries(p.batches), b.deps.Slot(), b.now(), false)
+		b.openLogs(ctx, st.Open)
+		done = b.waitForChange(ctx, p, st.Again, compressed)
+	}
+	p.Since = b.now()
+	b.metrics.observeStage(stageCompress, p.Since.Sub(p.flush.cutAt))
+}
+
+// waitForChange waits until something has changed that the part may be waiting for, or until a time when it is not zero. It reports whether
+// the channel was closed.
+func (b *Batcher) waitForChange(ctx context.Context, p *flushPart, at time.Time, closed <-chan struct{}) bool {
+	select {
+	case <-closed:
+		return true
+	default:
+	}
+	var after <-chan time.Time
+	if !at.IsZero() {
+		t := time.NewTimer(max(at.Sub(b.now()), 0))
+		defer t.Stop()
+		after = t.C
+	}
+	end := ctx.Done()
+	if closed != nil {
+		end = nil // it will be, soon
+	}
+	select {
+	case <-closed:
+		return true
+	case <-p.Wake:
+	case <-after:
+	case <-end:
+	}
+	return false
+}
+
+// stallAfter is how long a part waits before what cannot get on is divided off: longer where flushes take long anyway, so that a
+// slow store does not get more blobs than a fast one.
+func (b *Batcher) stallAfter() time.Duration {
+	return max(b.cfg.StallAfter, 2*time.Duration(b.flushLatency.Load()))
+}
+
+// divideStalled lets the batches of a part go on that are ready, after it has waited for too long: new frames of the others' shards
+// gather until their queues have moved. What is left waits, and does not count as in flight when its logs alone are in trouble.
+func (b *Batcher) divideStalled(ctx context.Context, p *flushPart, st *logqueue.Status) {
+	late := p.batchesIn(logqueue.Waiting, logqueue.Closed)
+	shards := b.queues.MarkStalled(entries(late))
+	rest := p
+	if st.Counts[logqueue.Ready] > 0 {
+		rest = b.dividePart(p, late)
+	}
+	b.update(func(now time.Time) {
+		for _, s := range shards {
+			b.mu.acc.stallShard(s)
+		}
+		if st.Independent {
+			b.mu.acc.detachPart(now, rest)
+		}
+	})
+	if rest != p {
+		b.startPart(ctx, rest)
+	}
+}
+
+// startPart has a part that was divided off written.
+func (b *Batcher) startPart(ctx context.Context, p *flushPart) {
+	b.tasks.Go(func() { b.writePart(ctx, p) })
+}
+
+// dividePart makes batches of a part a part of their own. The caller starts it, or finishes it.
+func (b *Batcher) dividePart(p *flushPart, batches []*logBatch) *flushPart {
+	rest := newFlushPart(p.flush, batches, b.now())
+	rest.refusals = p.refusals
+	b.queues.Reassign(&p.Part, &rest.Part, entries(batches))
+	moved := func(g *logBatch) bool { return g.part == rest }
+	p.batches = slices.DeleteFunc(p.batches, moved)
+	old := p.shares
+	p.shares, p.stale = nil, true
+	for _, c := range old {
+		var stay, leave []*payload
+		for _, pl := range c.payloads {
+			if moved(pl.batch) {
+				leave = append(leave, pl)
+			} else {
+				stay = append(stay, pl)
+			}
+		}
+		if len(stay) > 0 && len(leave) > 0 {
+			c.block.parts.Add(1)
+		}
+		if len(stay) > 0 {
+			p.shares = append(p.shares, blockShare{c.block, stay})
+		}
+		if len(leave) > 0 {
+			rest.shares = append(rest.shares, blockShare{c.block, leave})
+		}
+	}
+	b.metrics.divided.Inc()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.acc.partDivided(p, rest)
+	return rest
+}
+
+// failBatches gives up batches of a part, each for its reason. What is left of the part goes on.
+func (b *Batcher) failBatches(p *flushPart, groups []*logBatch, faults []*scribev1.ErrorInfo) {
+	failing := p
+	if len(groups) < len(p.batches) {
+		failing = b.dividePart(p, groups)
+	}
+	for i, g := range groups {
+		for _, pl := range g.payloads {
+			failing.failPayload(pl, faults[i])
+		}
+	}
+	if failing != p {
+		b.finishPart(failing, false)
+	}
+}
+
+// giveUpLogs fails the batches whose logs were tried for too long.
+func (b *Batcher) giveUpLogs(ctx context.Context, p *flushPart) {
+	failed := p.batchesIn(logqueue.Failed)
+	faults := make([]*scribev1.ErrorInfo, len(failed))
+	for i, g := range failed {
+		faults[i] = b.logErrorInfo(ctx, fmt.Errorf("shard %v cannot be written to: %w", g.shard, g.entry.Err))
+	}
+	b.deps.Logger.WarnContext(ctx, "giving up logs", slog.Int("logs", len(failed)), slog.Any("first", failed[0].shard), slog.Any("error", failed[0].entry.Err))
+	b.failBatches(p, failed, faults)
+}
+
+// moveToSlot takes batches to the logs of the present writer slot: those of the former one are another writer's.
+func (b *Batcher) moveToSlot(ctx context.Context, p *flushPart, slot uint16) {
+	batches := p.batchesIn(logqueue.WrongSlot)
+	if slot == 0 {
+		fault := &scribev1.ErrorInfo{
+			Reason: scribev1.Reason_REASON_FENCED, Message: "the batcher has lost its writer slot: send to another one",
+			RetryAfter: durationpb.New(b.cfg.RetryBase),
+		}
+		b.failBatches(p, batches, slices.Repeat([]*scribev1.ErrorInfo{fault}, len(batches)))
+		return
+	}
+	moving := p
+	if len(batches) < len(p.batches) {
+		moving = b.dividePart(p, batches)
+	}
+	moving.stale = true
+	resumed := b.queues.Move(entries(moving.batches), slot)
+	for _, g := range moving.batches {
+		g.shard = g.entry.Shard
+	}
+	b.update(func(now time.Time) { b.mu.acc.resumeShards(now, resumed) })
+	if moving != p {
+		b.startPart(ctx, moving)
+	}
+}
+
+// finishPart ends a part: what waits for it goes on, its memory becomes free, and its writers are told.
+func (b *Batcher) finishPart(p *flushPart, committed bool) {
+	for _, g := range p.batches {
+		if g.entry.Pointers = g.pointerCount(); committed && g.exactlyOnce {
+			b.dedup.addBatch(g)
+		}
+	}
+	resumed := b.queues.Finish(entries(p.batches), committed, b.now())
+	switch {
+	case committed:
+		b.history.endBuild(p.build, buildCommitted)
+		p.correctConflicts()
+	case p.unknown:
+		b.history.endBuild(p.build, buildUnknown)
+	default:
+		b.orphanBlob(p)
+	}
+	freed := b.releaseBlocks(p)
+	outcome := setResults(p)
+	b.metrics.observeStage(stageTotal, b.now().Sub(p.flush.oldest))
+	b.update(func(end time.Time) {
+		b.mu.counts.addOutcome(outcome)
+		b.mu.acc.partFinished(end, p, freed, end.Sub(p.flush.cutAt))
+		b.mu.acc.resumeShards(end, resumed)
+		b.flushLatency.Store(int64(b.mu.acc.latency))
+	})
+	// Writers go on after the memory is free and the counters are right.
+	wakeWriters(p)
+}
+
+// releaseBlocks releases the blocks that no other part needs, and returns their bytes.
+func (b *Batcher) releaseBlocks(p *flushPart) (freed int64) {
+	for _, c := range p.shares {
+		if c.block.parts.Add(-1) > 0 {
+			continue
+		}
+		freed += int64(len(c.block.stored.B))
+		b.buffers.Put(c.block.stored)
+		c.block.stored = nil
+	}
+	return freed
+}

@@ -1,6 +1,7 @@
 package expr
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"regexp"
@@ -95,26 +96,6 @@ func (p *printer) number(v int64) {
 	}
 }
 
-// infix are operators between two arguments or more.
-var infix = map[Op]string{
-	And: " AND ", Or: " OR ", Eq: " = ", Ne: " <> ", Lt: " < ", Le: " <= ", Gt: " > ", Ge: " >= ", IsDistinct: " IS DISTINCT FROM ",
-	IsNotDistinct: " IS NOT DISTINCT FROM ", Add: " + ", Sub: " - ", Mul: " * ", Div: " / ", Mod: " % ",
-}
-
-// postfix stand behind their argument.
-var postfix = map[Op]string{
-	IsNull: " IS NULL", IsNotNull: " IS NOT NULL", IsTrue: " IS TRUE", IsNotTrue: " IS NOT TRUE", IsFalse: " IS FALSE", IsNotFalse: " IS NOT FALSE",
-}
-
-// functions are the names of the others.
-var functions = map[Op]string{
-	Match: "regexp_like", Case: "case", Coalesce: "coalesce", NullIf: "nullif", Neg: "-", Abs: "abs", Floor: "floor", Ceil: "ceil",
-	Round: "round", Concat: "concat", Lower: "lower", Upper: "upper", Length: "length", Substring: "substring", Position: "position",
-	StartsWith: "starts_with", Trim: "trim", Replace: "replace", SplitPart: "split_part", Extract: "extract", DateTrunc: "date_trunc",
-	DateBin: "date_bin", StructField: "field", ListElement: "element", MapValue: "value", ListLength: "cardinality", ListContains: "contains",
-	Greatest: "greatest", Least: "least", ToTimestamp: "to_timestamp",
-}
-
 func (p *printer) call(e *Call, inner bool) {
 	if e.Op == Cast && len(e.Args) == 1 {
 		if p.exact {
@@ -123,14 +104,10 @@ func (p *printer) call(e *Call, inner bool) {
 		p.expr(e.Args[0], inner)
 		return
 	}
-	between, isInfix := infix[e.Op]
-	behind, isPostfix := postfix[e.Op]
+	op := e.Op.Info()
 	pattern, isPattern := e.Detail.(*Pattern)
-	if f, ok := functions[e.Op]; ok || !isInfix && !isPostfix && !isPattern && e.Op != In && e.Op != Not {
-		if !ok {
-			f = fmt.Sprintf("op%d", e.Op)
-		}
-		p.function(f, e)
+	if op.Form == Function && !isPattern {
+		p.function(cmp.Or(op.Name, fmt.Sprintf("op%d", uint8(e.Op))), e)
 		return
 	}
 	if inner {
@@ -146,16 +123,16 @@ func (p *printer) call(e *Call, inner bool) {
 		p.WriteString(" IN (")
 		p.list(e.Args[1:])
 		p.WriteByte(')')
-	case isPostfix:
+	case op.Form == Postfix:
 		p.expr(e.Args[0], true)
-		p.WriteString(behind)
+		p.WriteString(" " + op.Name)
 	case isPattern:
 		p.expr(e.Args[0], true)
-		p.pattern(e.Op, pattern)
+		p.pattern(op.Name, pattern)
 	default:
 		for i, a := range e.Args {
 			if i > 0 {
-				p.WriteString(between)
+				p.WriteString(" " + op.Name + " ")
 			}
 			p.expr(a, p.exact || !logic(e) || logic(a))
 		}
@@ -165,15 +142,11 @@ func (p *printer) call(e *Call, inner bool) {
 // logic reports whether an expression is an AND or an OR.
 func logic(e Expr) bool {
 	c, ok := e.(*Call)
-	return ok && (c.Op == And || c.Op == Or)
+	return ok && c.Op.Info().Decides != 0
 }
 
-func (p *printer) pattern(op Op, pattern *Pattern) {
-	word := " LIKE "
-	if op == ILike {
-		word = " ILIKE "
-	}
-	p.WriteString(word + quote(pattern.Text))
+func (p *printer) pattern(operator string, pattern *Pattern) {
+	p.WriteString(" " + operator + " " + quote(pattern.Text))
 	if pattern.Escape != '\\' {
 		escape := ""
 		if pattern.Escape != 0 {

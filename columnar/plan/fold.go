@@ -13,23 +13,23 @@ import (
 )
 
 // conjunction is the AND of terms, without what follows from constants.
-func conjunction(terms []expr.Expr) expr.Expr { return combine(expr.And, true, terms) }
+func conjunction(terms ...expr.Expr) expr.Expr { return junction(expr.And, terms) }
 
 // disjunction is the OR of terms.
-func disjunction(terms []expr.Expr) expr.Expr { return combine(expr.Or, false, terms) }
+func disjunction(terms ...expr.Expr) expr.Expr { return junction(expr.Or, terms) }
 
-// combine flattens terms and drops constants: neutral is the one that changes nothing, its opposite decides.
-func combine(op expr.Op, neutral bool, terms []expr.Expr) expr.Expr {
+// junction flattens terms and drops constants that do not decide it.
+func junction(op expr.Op, terms []expr.Expr) expr.Expr {
+	decides := op.Info().Decides
 	flat := make([]expr.Expr, 0, len(terms))
 	var null expr.Expr
 	for _, t := range terms {
 		switch t := t.(type) {
 		case *expr.Literal:
-			switch t.Value {
-			case nil:
+			switch t.Truth() {
+			case expr.Null:
 				null = t
-			case neutral:
-			default:
+			case decides:
 				return t
 			}
 			continue
@@ -46,48 +46,45 @@ func combine(op expr.Op, neutral bool, terms []expr.Expr) expr.Expr {
 	}
 	switch len(flat) {
 	case 0:
-		return literal(&typeBool, neutral)
+		return literal(&typeBool, decides == expr.False)
 	case 1:
 		return flat[0]
 	}
 	return &expr.Call{Op: op, Args: flat, T: typeBool}
 }
 
-// opposites are the operations that are true where others are false, and null where those are.
-var opposites = map[expr.Op]expr.Op{
-	expr.Eq: expr.Ne, expr.Ne: expr.Eq, expr.Lt: expr.Ge, expr.Ge: expr.Lt, expr.Gt: expr.Le, expr.Le: expr.Gt,
-	expr.IsDistinct: expr.IsNotDistinct, expr.IsNotDistinct: expr.IsDistinct, expr.IsNull: expr.IsNotNull, expr.IsNotNull: expr.IsNull,
-	expr.IsTrue: expr.IsNotTrue, expr.IsNotTrue: expr.IsTrue, expr.IsFalse: expr.IsNotFalse, expr.IsNotFalse: expr.IsFalse,
-}
-
 // negation is NOT of a bool.
 func negation(e expr.Expr) expr.Expr {
 	switch e := e.(type) {
 	case *expr.Literal:
-		if v, ok := e.Value.(bool); ok {
-			return literal(&typeBool, !v)
-		}
-		return e
+		return truthLiteral(e.Truth().Not())
 	case *expr.Call:
-		switch e.Op {
-		case expr.Not:
+		op := e.Op.Info()
+		switch {
+		case e.Op == expr.Not:
 			return e.Args[0]
-		case expr.And, expr.Or:
+		case op.Decides != 0:
 			terms := make([]expr.Expr, len(e.Args))
 			for i, a := range e.Args {
 				terms[i] = negation(a)
 			}
 			if e.Op == expr.And {
-				return disjunction(terms)
+				return disjunction(terms...)
 			}
-			return conjunction(terms)
-		default:
-		}
-		if op, ok := opposites[e.Op]; ok {
-			return &expr.Call{Op: op, Args: e.Args, T: typeBool}
+			return conjunction(terms...)
+		case op.Opposite != 0:
+			return &expr.Call{Op: op.Opposite, Args: e.Args, T: typeBool}
 		}
 	}
 	return &expr.Call{Op: expr.Not, Args: []expr.Expr{e}, T: typeBool}
+}
+
+// truthLiteral is a value of a condition as a constant.
+func truthLiteral(t expr.Truths) *expr.Literal {
+	if t == expr.Null {
+		return literal(&typeBool, nil)
+	}
+	return literal(&typeBool, t == expr.True)
 }
 
 // choice is a CASE without the branches that constants rule out.
@@ -132,32 +129,19 @@ func (b *binder) first(t schema.Type, args []expr.Expr) expr.Expr {
 	return &expr.Call{Op: expr.Coalesce, Args: kept, T: t}
 }
 
-// lenient are the operations that may have a value where an argument is null.
-func lenient(op expr.Op, detail any) bool {
-	switch op {
-	case expr.And, expr.Or, expr.IsDistinct, expr.IsNotDistinct, expr.IsNull, expr.IsNotNull, expr.IsTrue, expr.IsNotTrue, expr.IsFalse,
-		expr.IsNotFalse, expr.Case, expr.Coalesce, expr.NullIf, expr.ListContains, expr.Greatest, expr.Least, expr.In:
-		return true
-	case expr.Concat:
-		return detail != nil
-	default:
-		return false
-	}
-}
-
 // call is an operation; of constants it is one, if its value can be known.
 func (b *binder) call(op expr.Op, t schema.Type, detail any, args ...expr.Expr) expr.Expr {
+	c := &expr.Call{Op: op, Args: args, T: t, Detail: detail}
 	constants := 0
 	for _, a := range args {
 		l, ok := a.(*expr.Literal)
 		if !ok {
 			continue
 		}
-		if constants++; l.Value == nil && !lenient(op, detail) {
+		if constants++; l.Value == nil && c.NullRule() == expr.NullIfAny {
 			return literal(&t, nil)
 		}
 	}
-	c := &expr.Call{Op: op, Args: args, T: t, Detail: detail}
 	if constants == len(args) {
 		return constant(c)
 	}

@@ -22,28 +22,21 @@ type function struct {
 	bind        func(b *binder, c *call) (operand, error)
 }
 
-// functions are the functions by their names.
+// functions are the functions by their names: those of the table of operators (package expr), and those that are made of several.
 var functions map[string]function
 
 func init() { //nolint:gochecknoinits // functions bind calls of functions: a literal would be a cycle
 	functions = map[string]function{
-		"lower":             {1, 1, bindTexts(expr.Lower, typeString)},
-		"upper":             {1, 1, bindTexts(expr.Upper, typeString)},
 		"length":            {1, 1, bindLength},
 		"char_length":       {1, 1, bindLength},
 		"character_length":  {1, 1, bindLength},
-		"substring":         {2, 3, bindSubstring},
-		"substr":            {2, 3, bindSubstring},
+		"substr":            functionOf(expr.Substring),
 		"left":              {2, 2, bindEnd},
 		"right":             {2, 2, bindEnd},
 		"position":          {2, 2, bindPosition},
-		"strpos":            {2, 2, bindPosition},
-		"starts_with":       {2, 2, bindTexts(expr.StartsWith, typeBool)},
 		"btrim":             {1, 2, bindTrim},
 		"ltrim":             {1, 2, bindTrim},
 		"rtrim":             {1, 2, bindTrim},
-		"replace":           {3, 3, bindTexts(expr.Replace, typeString)},
-		"split_part":        {3, 3, bindSplit},
 		"concat":            {1, -1, bindConcat},
 		"convert_from":      {2, 2, bindConvertFrom},
 		"regexp_like":       {2, 3, bindRegexpLike},
@@ -60,15 +53,70 @@ func init() { //nolint:gochecknoinits // functions bind calls of functions: a li
 		"extract":           {2, 2, bindExtract},
 		"date_part":         {2, 2, bindExtract},
 		"date_trunc":        {2, 2, bindDateTrunc},
-		"date_bin":          {3, 3, bindDateBin},
 		"now":               {0, 0, bindNow},
 		"current_timestamp": {0, 0, bindNow},
 		"localtimestamp":    {0, 0, bindNow},
 		"current_date":      {0, 0, bindNow},
-		"to_timestamp":      {1, 1, bindToTimestamp},
-		"cardinality":       {1, 1, bindCardinality},
 		"array_length":      {2, 2, bindArrayLength},
 	}
+	for op := range expr.Op(expr.Operators) {
+		if name := op.Info().SQL; name != "" {
+			functions[name] = functionOf(op)
+		}
+	}
+}
+
+// functionOf is the function that is an operation with the arguments of the text.
+func functionOf(op expr.Op) function {
+	info := op.Info()
+	least, most := info.Arity()
+	return function{least, most, func(b *binder, c *call) (operand, error) {
+		if check := argumentChecks[op]; check != nil {
+			if err := check(b, c); err != nil {
+				return operand{}, err
+			}
+		}
+		args := make([]expr.Expr, len(c.args))
+		for i := range args {
+			kind, nested := info.Args[i].Only()
+			if nested {
+				if !info.Args[i].Has(c.args[i].typ().Kind) {
+					return operand{}, b.noFunction(c)
+				}
+				args[i] = c.args[i].e
+				continue
+			}
+			var err error
+			if args[i], err = b.arg(c, i, &schema.Type{Kind: kind}); err != nil {
+				return operand{}, err
+			}
+		}
+		return operand{e: b.call(op, schema.Type{Kind: info.Result}, nil, args...)}, nil
+	}}
+}
+
+// argumentChecks refuse arguments that a function of the table of operators never has a value for, or that need a hint.
+var argumentChecks = map[expr.Op]func(b *binder, c *call) error{
+	expr.Substring: func(b *binder, c *call) error {
+		if o := c.args[1]; o.unknown || o.e.Type().Kind == schema.String {
+			return b.fail(o.pos, "Places are integers.", "substring() with a regular expression is not supported")
+		}
+		return nil
+	},
+	expr.SplitPart: func(b *binder, c *call) error {
+		e, err := b.arg(c, 2, &typeInt32)
+		if l, ok := e.(*expr.Literal); ok && err == nil && l.Value == int32(0) {
+			return b.fail(c.args[2].pos, "", "field position must not be zero")
+		}
+		return err
+	},
+	expr.DateBin: checkStride,
+	expr.ToTimestamp: func(b *binder, c *call) error {
+		if o := c.args[0]; !o.unknown && o.e.Type().Kind == schema.String {
+			return b.fail(c.At, "Cast the text: x::timestamptz.", "function %s does not exist", c.signature())
+		}
+		return nil
+	},
 }
 
 // instead says what to use for functions that PostgreSQL has.
@@ -351,18 +399,10 @@ func bindNullIf(b *binder, c *call) (operand, error) {
 	return operand{e: b.choice(t, []expr.Expr{equal, literal(&t, nil), l.e})}, nil
 }
 
-func bindCardinality(b *binder, c *call) (operand, error) {
-	if c.args[0].typ().Kind != schema.List {
-		return operand{}, b.noFunction(c)
-	}
-	return operand{e: b.call(expr.ListLength, typeInt32, nil, c.args[0].e)}, nil
-}
-
 // bindArrayLength: of an empty list it is null, as in PostgreSQL.
 func bindArrayLength(b *binder, c *call) (operand, error) {
-	o, err := bindCardinality(b, c)
-	if err != nil {
-		return operand{}, err
+	if c.args[0].typ().Kind != schema.List {
+		return operand{}, b.noFunction(c)
 	}
 	v, err := b.constantArg(c, 1, &typeInt32)
 	if err != nil {
@@ -371,5 +411,5 @@ func bindArrayLength(b *binder, c *call) (operand, error) {
 	if v != int32(1) {
 		return operand{}, b.fail(c.args[1].pos, "Take an element first: array_length(a[1], 1).", "lists have one dimension")
 	}
-	return operand{e: b.call(expr.NullIf, typeInt32, nil, o.e, literal(&typeInt32, int32(0)))}, nil
+	return operand{e: b.call(expr.NullIf, typeInt32, nil, b.call(expr.ListLength, typeInt32, nil, c.args[0].e), literal(&typeInt32, int32(0)))}, nil
 }

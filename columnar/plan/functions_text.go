@@ -8,41 +8,16 @@ import (
 	"scribe/columnar/schema"
 )
 
-// bindTexts is a function of texts only.
-func bindTexts(op expr.Op, t schema.Type) func(b *binder, c *call) (operand, error) {
-	return func(b *binder, c *call) (operand, error) {
-		args, err := b.textArgs(c)
-		if err != nil {
-			return operand{}, err
-		}
-		return operand{e: b.call(op, t, nil, args...)}, nil
-	}
-}
-
 func bindLength(b *binder, c *call) (operand, error) {
 	o := c.args[0]
 	if o.typ().Kind == schema.Binary && c.Func == "length" {
 		return operand{e: b.call(expr.Length, typeInt32, nil, o.e)}, nil
 	}
-	return bindTexts(expr.Length, typeInt32)(b, c)
-}
-
-func bindSubstring(b *binder, c *call) (operand, error) {
-	if o := c.args[1]; o.unknown || o.e.Type().Kind == schema.String {
-		return operand{}, b.fail(o.pos, "Places are integers.", "substring() with a regular expression is not supported")
+	e, err := b.arg(c, 0, &typeString)
+	if err != nil {
+		return operand{}, err
 	}
-	args := make([]expr.Expr, len(c.args))
-	for i := range args {
-		t := &typeInt32
-		if i == 0 {
-			t = &typeString
-		}
-		var err error
-		if args[i], err = b.arg(c, i, t); err != nil {
-			return operand{}, err
-		}
-	}
-	return operand{e: b.call(expr.Substring, typeString, nil, args...)}, nil
+	return operand{e: b.call(expr.Length, typeInt32, nil, e)}, nil
 }
 
 // bindEnd is left() or right() with a constant number of characters; of a negative one all but so many.
@@ -78,15 +53,13 @@ func bindEnd(b *binder, c *call) (operand, error) {
 	}
 }
 
+// bindPosition is position(what IN text).
 func bindPosition(b *binder, c *call) (operand, error) {
 	args, err := b.textArgs(c)
 	if err != nil {
 		return operand{}, err
 	}
-	if c.Func == "position" { // what IN text
-		args[0], args[1] = args[1], args[0]
-	}
-	return operand{e: b.call(expr.Position, typeInt32, nil, args...)}, nil
+	return operand{e: b.call(expr.Position, typeInt32, nil, args[1], args[0])}, nil
 }
 
 func bindTrim(b *binder, c *call) (operand, error) {
@@ -99,20 +72,6 @@ func bindTrim(b *binder, c *call) (operand, error) {
 	}
 	ends := map[string]string{"btrim": "both", "ltrim": "leading", "rtrim": "trailing"}[c.Func]
 	return operand{e: b.call(expr.Trim, typeString, ends, args...)}, nil
-}
-
-func bindSplit(b *binder, c *call) (operand, error) {
-	args := make([]expr.Expr, 3)
-	for i, t := range []*schema.Type{&typeString, &typeString, &typeInt32} {
-		var err error
-		if args[i], err = b.arg(c, i, t); err != nil {
-			return operand{}, err
-		}
-	}
-	if l, ok := args[2].(*expr.Literal); ok && l.Value == int32(0) {
-		return operand{}, b.fail(c.args[2].pos, "", "field position must not be zero")
-	}
-	return operand{e: b.call(expr.SplitPart, typeString, nil, args...)}, nil
 }
 
 // bindConcat takes any types; a bool is t or f, and nulls are left out.

@@ -111,33 +111,22 @@ func bindDateTrunc(b *binder, c *call) (operand, error) {
 	return operand{e: b.call(expr.DateTrunc, typeTimestamp, unit, e)}, nil
 }
 
-func bindDateBin(b *binder, c *call) (operand, error) {
-	args := make([]expr.Expr, 3)
-	for i, t := range []*schema.Type{&typeInterval, &typeTimestamp, &typeTimestamp} {
-		var err error
-		if args[i], err = b.arg(c, i, t); err != nil {
-			return operand{}, err
-		}
-	}
-	if l, ok := args[0].(*expr.Literal); ok && l.Value != nil {
-		v := l.Value.(arrow.MonthDayNanoInterval)
-		switch {
-		case v.Months != 0:
-			return operand{}, b.fail(c.args[0].pos, "Use date_trunc('month', x).", "timestamps cannot be binned into intervals containing months or years")
-		case int64(v.Days)*microsPerDay+v.Nanoseconds/1000 <= 0:
-			return operand{}, b.fail(c.args[0].pos, "", "stride must be greater than zero")
-		}
-	}
-	return operand{e: b.call(expr.DateBin, typeTimestamp, nil, args...)}, nil
-}
-
-func bindToTimestamp(b *binder, c *call) (operand, error) {
-	if o := c.args[0]; !o.unknown && o.e.Type().Kind == schema.String {
-		return operand{}, b.fail(c.At, "Cast the text: x::timestamptz.", "function %s does not exist", c.signature())
-	}
-	e, err := b.arg(c, 0, &typeFloat64)
+// checkStride refuses bins of a length that is not constant or not positive.
+func checkStride(b *binder, c *call) error {
+	e, err := b.arg(c, 0, &typeInterval)
 	if err != nil {
-		return operand{}, err
+		return err
 	}
-	return operand{e: b.call(expr.ToTimestamp, typeTimestamp, nil, e)}, nil
+	l, ok := e.(*expr.Literal)
+	if !ok || l.Value == nil {
+		return nil
+	}
+	v := l.Value.(arrow.MonthDayNanoInterval)
+	switch {
+	case v.Months != 0:
+		return b.fail(c.args[0].pos, "Use date_trunc('month', x).", "timestamps cannot be binned into intervals containing months or years")
+	case int64(v.Days)*microsPerDay+v.Nanoseconds/1000 <= 0:
+		return b.fail(c.args[0].pos, "", "stride must be greater than zero")
+	}
+	return nil
 }

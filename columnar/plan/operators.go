@@ -28,9 +28,9 @@ func (b *binder) logic(e *sql.Logic) (expr.Expr, error) {
 		terms = append(terms, term)
 	}
 	if e.Or {
-		return disjunction(terms), nil
+		return disjunction(terms...), nil
 	}
-	return conjunction(terms), nil
+	return conjunction(terms...), nil
 }
 
 func (b *binder) unary(e *sql.Unary) (operand, error) {
@@ -102,22 +102,6 @@ var comparisons = map[sql.BinaryOp]expr.Op{
 	sql.IsDistinct: expr.IsDistinct, sql.IsNotDistinct: expr.IsNotDistinct,
 }
 
-// mirrored are the comparisons with their sides exchanged.
-func mirrored(op expr.Op) expr.Op {
-	switch op {
-	case expr.Lt:
-		return expr.Gt
-	case expr.Le:
-		return expr.Ge
-	case expr.Gt:
-		return expr.Lt
-	case expr.Ge:
-		return expr.Le
-	default:
-		return op
-	}
-}
-
 func (b *binder) mismatch(pos int, operator string, l, r operand) error {
 	hint := noOperator
 	switch lt, rt := l.typ(), r.typ(); {
@@ -147,16 +131,14 @@ func (b *binder) compare(pos int, op expr.Op, operator string, l, r operand) (ex
 	}
 	if _, constant := re.(*expr.Literal); !constant {
 		if _, constant := le.(*expr.Literal); constant {
-			le, re, op = re, le, mirrored(op)
+			le, re, op = re, le, op.Info().Mirror
 		}
 	}
-	if op == expr.IsDistinct || op == expr.IsNotDistinct {
-		if isNull(re) {
-			if op == expr.IsDistinct {
-				return b.test(expr.IsNotNull, le), nil
-			}
-			return b.test(expr.IsNull, le), nil
-		}
+	switch {
+	case op == expr.IsDistinct && isNull(re):
+		return b.test(expr.IsNotNull, le), nil
+	case op == expr.IsNotDistinct && isNull(re):
+		return b.test(expr.IsNull, le), nil
 	}
 	return b.call(op, typeBool, nil, le, re), nil
 }
@@ -231,7 +213,7 @@ func (b *binder) in(e *sql.In) (expr.Expr, error) {
 	default:
 		terms = append(terms, b.call(expr.In, typeBool, nil, constants...))
 	}
-	r := disjunction(terms)
+	r := disjunction(terms...)
 	if e.Not {
 		r = negation(r)
 	}
@@ -256,7 +238,7 @@ func (b *binder) between(e *sql.Between) (expr.Expr, error) {
 		if err != nil {
 			return nil, err
 		}
-		return conjunction([]expr.Expr{ge, le}), nil
+		return conjunction(ge, le), nil
 	}
 	r, err := within(low, high)
 	if err != nil {
@@ -272,7 +254,7 @@ func (b *binder) between(e *sql.Between) (expr.Expr, error) {
 		if err != nil {
 			return nil, err
 		}
-		r = disjunction([]expr.Expr{r, other})
+		r = disjunction(r, other)
 	}
 	if e.Not {
 		r = negation(r)
@@ -316,19 +298,7 @@ func (b *binder) is(e *sql.Is) (expr.Expr, error) {
 // test is one of IS ...; of a constant it is one.
 func (b *binder) test(op expr.Op, x expr.Expr) expr.Expr {
 	if l, ok := x.(*expr.Literal); ok {
-		v := false
-		switch op {
-		case expr.IsNull:
-			v = l.Value == nil
-		case expr.IsNotNull:
-			v = l.Value != nil
-		case expr.IsTrue:
-			v = isBool(l, true)
-		case expr.IsFalse:
-			v = isBool(l, false)
-		default:
-		}
-		return literal(&typeBool, v)
+		return truthLiteral(l.Truth().Among(op.Info().Tests))
 	}
 	return &expr.Call{Op: op, Args: []expr.Expr{x}, T: typeBool}
 }

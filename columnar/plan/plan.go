@@ -199,5 +199,5 @@ func (p *Plan) Pushdown() expr.Expr {
 	case len(all):
 		return p.Where
 	}
-	return conjunction(terms)
+	return conjunction(terms...)
 }

@@ -347,7 +347,7 @@ func (r *jsonReader) badRow(rows *rows, at int, why string) {
 // messageWanted reports whether the message's own columns allow that a row of it passes.
 func (r *jsonReader) messageWanted() bool {
 	for _, p := range r.j.messages {
-		if p.decide(r) != isTrue {
+		if p.decide(r) != expr.True {
 			return false
 		}
 	}
@@ -363,7 +363,7 @@ func (r *jsonReader) decide(terms []int) bool {
 		if r.decided[i] == r.w.gen || !r.known(&r.j.terms[i]) {
 			continue
 		}
-		if r.j.terms[i].decide(r) != isTrue {
+		if r.j.terms[i].decide(r) != expr.True {
 			return false
 		}
 		r.decided[i] = r.w.gen
@@ -384,7 +384,7 @@ func (r *jsonReader) known(t *term) bool {
 // passes decides the terms that are open at the end of a row.
 func (r *jsonReader) passes() bool {
 	for i := range r.j.terms {
-		if r.decided[i] != r.w.gen && r.j.terms[i].decide(r) != isTrue {
+		if r.decided[i] != r.w.gen && r.j.terms[i].decide(r) != expr.True {
 			return false
 		}
 	}

@@ -10,25 +10,9 @@ import (
 	"scribe/columnar/schema"
 )
 
-// truth is a value of Kleene logic.
-type truth uint8
-
-const (
-	isFalse truth = iota
-	isTrue
-	isUnknown
-)
-
-func truthOf(b bool) truth {
-	if b {
-		return isTrue
-	}
-	return isFalse
-}
-
 // predicate is a part of a condition that is decided on slots, with the meaning that package expr gives it.
 type predicate interface {
-	decide(r *jsonReader) truth
+	decide(r *jsonReader) expr.Truths
 }
 
 // operand is a column that a predicate compares.
@@ -48,10 +32,12 @@ type pusher struct {
 func (p *pusher) push(e expr.Expr) predicate {
 	switch e := e.(type) {
 	case *expr.Literal:
-		return constantTruth(e)
+		if e.T.Kind == schema.Bool || e.Value == nil {
+			return constant(e.Truth())
+		}
 	case *expr.Column:
 		if o, ok := p.operand(e); ok && o.kind == schema.Bool {
-			return &comparison[int64]{o, expr.Eq, 1, (*jsonReader).number}
+			return &comparison[int64]{o, truthsOf(expr.Eq.Info()), 1, (*jsonReader).number}
 		}
 	case *expr.Call:
 		return p.call(e)
@@ -59,56 +45,53 @@ func (p *pusher) push(e expr.Expr) predicate {
 	return nil
 }
 
-func constantTruth(l *expr.Literal) predicate {
-	switch v := l.Value.(type) {
-	case nil:
-		return constant(isUnknown)
-	case bool:
-		return constant(truthOf(v))
-	default:
-		return nil
-	}
+// pushes are the operators that slots can decide, beside junctions, tests and comparisons.
+var pushes = map[expr.Op]func(p *pusher, e *expr.Call) predicate{
+	expr.In: (*pusher).in, expr.Like: (*pusher).like, expr.StartsWith: (*pusher).startsWith,
 }
 
 func (p *pusher) call(e *expr.Call) predicate {
-	switch e.Op {
-	case expr.And, expr.Or:
+	op := e.Op.Info()
+	push := pushes[e.Op]
+	switch {
+	case push != nil:
+		return push(p, e)
+	case op.Decides != 0:
 		terms := make([]predicate, len(e.Args))
 		for i, a := range e.Args {
 			if terms[i] = p.push(a); terms[i] == nil {
 				return nil
 			}
 		}
-		return &junction{e.Op == expr.Or, terms}
-	case expr.Not, expr.IsTrue, expr.IsNotTrue, expr.IsFalse, expr.IsNotFalse:
+		return &junction{op.Decides, terms}
+	case e.Op == expr.Not:
 		if a := p.push(e.Args[0]); a != nil {
-			return &mapped{a, mappings[e.Op]}
+			return &negation{a}
 		}
-	case expr.IsNull, expr.IsNotNull:
-		if c, ok := e.Args[0].(*expr.Column); ok {
-			if o, ok := p.operand(c); ok {
-				return &nullTest{o, e.Op == expr.IsNotNull}
-			}
-		}
-	case expr.Eq, expr.Ne, expr.Lt, expr.Le, expr.Gt, expr.Ge, expr.IsDistinct, expr.IsNotDistinct:
+	case op.Orders != 0:
 		return p.comparison(e)
-	case expr.In:
-		return p.in(e)
-	case expr.Like:
-		return p.like(e)
-	case expr.StartsWith:
-		l, ok := e.Args[1].(*expr.Literal)
-		if !ok {
-			break
+	case op.Tests != 0:
+		if o, ok := p.operand(e.Args[0]); ok && o.kind != schema.Bool {
+			return &nullTest{o, op.Tests != expr.Null}
 		}
-		if text, ok := textOf(l); ok {
-			if o, ok := p.operand(e.Args[0]); ok && isText(o.kind) {
-				return &likeness{o: o, first: text, open: true}
-			}
+		if a := p.push(e.Args[0]); a != nil {
+			return &test{a, op.Tests}
 		}
-	default:
 	}
 	return nil
+}
+
+func (p *pusher) startsWith(e *expr.Call) predicate {
+	l, ok := e.Args[1].(*expr.Literal)
+	if !ok {
+		return nil
+	}
+	text, ok := textOf(l)
+	o, column := p.operand(e.Args[0])
+	if !ok || !column || !isText(o.kind) {
+		return nil
+	}
+	return &likeness{o: o, first: text, open: true}
 }
 
 // operand returns the column that an expression is, perhaps in a wider type.
@@ -142,53 +125,46 @@ func (p *pusher) operand(e expr.Expr) (operand, bool) {
 	return operand{}, false
 }
 
-// mirrored is the operator for when the constant stands on the left.
-var mirrored = map[expr.Op]expr.Op{expr.Lt: expr.Gt, expr.Le: expr.Ge, expr.Gt: expr.Lt, expr.Ge: expr.Le}
-
 func (p *pusher) comparison(e *expr.Call) predicate {
-	op, column := e.Op, e.Args[0]
+	op, column := e.Op.Info(), e.Args[0]
 	l, ok := e.Args[1].(*expr.Literal)
 	if !ok {
 		if l, ok = column.(*expr.Literal); !ok {
 			return nil
 		}
 		column = e.Args[1]
-		if m, ok := mirrored[op]; ok {
-			op = m
-		}
+		op = op.Mirror.Info()
 	}
 	o, ok := p.operand(column)
 	if !ok {
 		return nil
 	}
 	if l.Value == nil {
-		switch op {
-		case expr.IsDistinct, expr.IsNotDistinct:
-			return &nullTest{o, op == expr.IsDistinct}
-		default:
-			return constant(isUnknown)
+		if op.Distinct {
+			return &nullTest{o, op.Orders != expr.Equal}
 		}
+		return constant(expr.Null)
 	}
 	if isText(o.kind) {
 		if v, ok := textOf(l); ok {
-			return &comparison[string]{o, op, v, (*jsonReader).textString}
+			return &comparison[string]{o, truthsOf(op), v, (*jsonReader).textString}
 		}
 		return nil
 	}
 	if o.kind == schema.Float64 {
 		if v, ok := l.Value.(float64); ok && !math.IsNaN(v) {
-			return &comparison[float64]{o, op, v, (*jsonReader).float}
+			return &comparison[float64]{o, truthsOf(op), v, (*jsonReader).float}
 		}
 		return nil
 	}
 	if o.kind == schema.Uint64 {
 		if v, ok := l.Value.(uint64); ok {
-			return &comparison[uint64]{o, op, v, (*jsonReader).unsigned}
+			return &comparison[uint64]{o, truthsOf(op), v, (*jsonReader).unsigned}
 		}
 		return nil
 	}
 	if v, ok := numberOf(o.kind, l); ok {
-		return &comparison[int64]{o, op, v, (*jsonReader).number}
+		return &comparison[int64]{o, truthsOf(op), v, (*jsonReader).number}
 	}
 	return nil
 }
@@ -292,45 +268,41 @@ func (p *pusher) like(e *expr.Call) predicate {
 }
 
 // constant is a predicate that no row changes.
-type constant truth
+type constant expr.Truths
 
-func (c constant) decide(*jsonReader) truth { return truth(c) }
+func (c constant) decide(*jsonReader) expr.Truths { return expr.Truths(c) }
 
-// junction is AND, or with or set OR.
+// junction is AND or OR; a term that decides it ends it.
 type junction struct {
-	or    bool
-	terms []predicate
+	decides expr.Truths
+	terms   []predicate
 }
 
-func (j *junction) decide(r *jsonReader) truth {
-	result := truthOf(!j.or)
+func (j *junction) decide(r *jsonReader) expr.Truths {
+	result := j.decides.Not()
 	for _, t := range j.terms {
 		switch v := t.decide(r); v {
-		case isUnknown:
-			result = isUnknown
-		case truthOf(j.or):
+		case j.decides:
 			return v
-		default:
+		case expr.Null:
+			result = v
 		}
 	}
 	return result
 }
 
-// mapped is a function of one truth: what becomes of false, true and unknown.
-type mapped struct {
-	a  predicate
-	to [3]truth
+// negation is NOT.
+type negation struct{ a predicate }
+
+func (n *negation) decide(r *jsonReader) expr.Truths { return n.a.decide(r).Not() }
+
+// test is IS of a condition.
+type test struct {
+	a      predicate
+	truths expr.Truths
 }
 
-var mappings = map[expr.Op][3]truth{
-	expr.Not:        {isTrue, isFalse, isUnknown},
-	expr.IsTrue:     {isFalse, isTrue, isFalse},
-	expr.IsNotTrue:  {isTrue, isFalse, isTrue},
-	expr.IsFalse:    {isTrue, isFalse, isFalse},
-	expr.IsNotFalse: {isFalse, isTrue, isTrue},
-}
-
-func (m *mapped) decide(r *jsonReader) truth { return m.to[m.a.decide(r)] }
+func (t *test) decide(r *jsonReader) expr.Truths { return t.a.decide(r).Among(t.truths) }
 
 // nullTest is IS NULL, or with not set IS NOT NULL.
 type nullTest struct {
@@ -338,41 +310,38 @@ type nullTest struct {
 	not bool
 }
 
-func (n *nullTest) decide(r *jsonReader) truth { return truthOf(r.isNull(n.o) != n.not) }
+func (n *nullTest) decide(r *jsonReader) expr.Truths { return expr.TruthOf(r.isNull(n.o) != n.not) }
+
+// orderTruths are the values of a comparison for each order of its sides, and where the column is null.
+type orderTruths struct{ less, equal, greater, null expr.Truths }
+
+func truthsOf(op *expr.Operator) orderTruths {
+	t := orderTruths{expr.Less.Among(op.Orders), expr.Equal.Among(op.Orders), expr.Greater.Among(op.Orders), expr.Null}
+	if op.Distinct {
+		t.null = t.less // the constant is not null
+	}
+	return t
+}
 
 // comparison compares a column with a constant.
 type comparison[T cmp.Ordered] struct {
-	o     operand
-	op    expr.Op
-	value T
-	get   func(*jsonReader, operand) (T, bool) // false: null
+	o      operand
+	truths orderTruths
+	value  T
+	get    func(*jsonReader, operand) (T, bool) // false: null
 }
 
-func (c *comparison[T]) decide(r *jsonReader) truth {
+func (c *comparison[T]) decide(r *jsonReader) expr.Truths {
 	v, ok := c.get(r, c.o)
-	if !ok {
-		switch c.op {
-		case expr.IsDistinct:
-			return isTrue
-		case expr.IsNotDistinct:
-			return isFalse
-		default:
-			return isUnknown
-		}
-	}
-	switch c.op {
-	case expr.Eq, expr.IsNotDistinct:
-		return truthOf(v == c.value)
-	case expr.Ne, expr.IsDistinct:
-		return truthOf(v != c.value)
-	case expr.Lt:
-		return truthOf(v < c.value)
-	case expr.Le:
-		return truthOf(v <= c.value)
-	case expr.Gt:
-		return truthOf(v > c.value)
+	switch {
+	case !ok:
+		return c.truths.null
+	case v == c.value:
+		return c.truths.equal
+	case c.truths.less == c.truths.greater || v < c.value:
+		return c.truths.less
 	default:
-		return truthOf(v >= c.value)
+		return c.truths.greater
 	}
 }
 
@@ -384,13 +353,13 @@ type membership[T comparable] struct {
 	get    func(*jsonReader, operand) (T, bool)
 }
 
-func (m *membership[T]) decide(r *jsonReader) truth {
+func (m *membership[T]) decide(r *jsonReader) expr.Truths {
 	v, ok := m.get(r, m.o)
 	if !ok {
-		return isUnknown
+		return expr.Null
 	}
 	if _, ok = m.values[v]; !ok && m.null {
-		return isUnknown
+		return expr.Null
 	}
-	return truthOf(ok)
+	return expr.TruthOf(ok)
 }

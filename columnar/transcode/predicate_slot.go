@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"scribe/columnar/expr"
 	"scribe/columnar/schema"
 	"scribe/columnar/transcode/jsonscan"
 )
@@ -262,24 +263,24 @@ type likeness struct {
 	open        bool
 }
 
-func (l *likeness) decide(r *jsonReader) truth {
+func (l *likeness) decide(r *jsonReader) expr.Truths {
 	b, ok := r.text(l.o)
 	if !ok {
-		return isUnknown
+		return expr.Null
 	}
 	if !l.open {
-		return truthOf(string(b) == l.first)
+		return expr.TruthOf(string(b) == l.first)
 	}
 	if len(b) < len(l.first)+len(l.last) || !strings.HasPrefix(str(b), l.first) || !strings.HasSuffix(str(b), l.last) {
-		return isFalse
+		return expr.False
 	}
 	b = b[len(l.first) : len(b)-len(l.last)]
 	for _, part := range l.between {
 		i := bytes.Index(b, part)
 		if i < 0 {
-			return isFalse
+			return expr.False
 		}
 		b = b[i+len(part):]
 	}
-	return isTrue
+	return expr.True
 }

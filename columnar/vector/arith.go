@@ -10,7 +10,6 @@ import (
 
 // arithNode is an operator of two values, arithNode with b nil of one.
 type arithNode struct {
-	op   expr.Op
 	t    *schema.Type
 	a, b node
 	// calc makes the values.
@@ -174,76 +173,71 @@ func same[T fixed](a T) (T, bool) { return a, true }
 
 type calc = func(*eval, *vec, *vec, *vec, bitmap) bitmap
 
-// integerCalc returns the operator for a signed kind, nil if there is none.
-func integerCalc[T signed](op expr.Op, l lane[T], mul func(a, b T) (T, bool)) calc {
-	switch op {
-	case expr.Add:
-		return pairwise(l, l, l, addSigned[T])
-	case expr.Sub:
-		return pairwise(l, l, l, subSigned[T])
-	case expr.Mul:
-		return pairwise(l, l, l, mul)
-	case expr.Div:
-		return pairwise(l, l, l, divSigned[T])
-	case expr.Mod:
-		return pairwise(l, l, l, modSigned[T])
-	case expr.Neg:
-		return single(l, l, negSigned[T])
-	case expr.Abs:
-		return single(l, l, absSigned[T])
-	case expr.Floor, expr.Ceil, expr.Round:
-		return single(l, l, same[T])
-	default:
-		return nil
+// form is an operator on values of the kinds a and b, or of a alone, where b is Null; its result is of the kind t.
+type form struct {
+	op      expr.Op
+	a, b, t schema.Kind
+}
+
+type (
+	binaries[T fixed] map[expr.Op]func(a, b T) (T, bool)
+	unaries[T fixed]  map[expr.Op]func(a T) (T, bool)
+)
+
+// forms are the operators on numbers and times but for those on decimals.
+var forms = func() map[form]calc {
+	f := timeForms()
+	addForms(f, schema.Int32, lane32, signedBinaries(mul32), signedUnaries[int32]())
+	addForms(f, schema.Int64, lane64, signedBinaries(mul64), signedUnaries[int64]())
+	addForms(f, schema.Uint64, laneU, binaries[uint64]{
+		expr.Add: addUnsigned, expr.Sub: subUnsigned, expr.Mul: mulUnsigned, expr.Div: divUnsigned, expr.Mod: modInteger[uint64],
+	}, unaries[uint64]{
+		expr.Neg: func(a uint64) (uint64, bool) { return 0, a == 0 },
+		expr.Abs: same[uint64], expr.Floor: same[uint64], expr.Ceil: same[uint64], expr.Round: same[uint64],
+	})
+	addForms(f, schema.Float64, laneF, binaries[float64]{
+		expr.Add: addFloat, expr.Sub: subFloat, expr.Mul: mulFloat, expr.Div: divFloat, expr.Mod: modFloat,
+	}, unaries[float64]{
+		expr.Neg: func(a float64) (float64, bool) { return -a, true },
+		expr.Abs: sure(math.Abs), expr.Floor: sure(math.Floor), expr.Ceil: sure(math.Ceil), expr.Round: sure(math.RoundToEven),
+	})
+	return f
+}()
+
+func signedBinaries[T signed](mul func(a, b T) (T, bool)) binaries[T] {
+	return binaries[T]{expr.Add: addSigned[T], expr.Sub: subSigned[T], expr.Mul: mul, expr.Div: divSigned[T], expr.Mod: modInteger[T]}
+}
+
+func signedUnaries[T signed]() unaries[T] {
+	return unaries[T]{expr.Neg: negSigned[T], expr.Abs: absSigned[T], expr.Floor: same[T], expr.Ceil: same[T], expr.Round: same[T]}
+}
+
+// addForms adds the operators on numbers of one kind.
+func addForms[T fixed](to map[form]calc, k schema.Kind, l lane[T], two binaries[T], one unaries[T]) {
+	for op, f := range two {
+		to[form{op, k, k, k}] = pairwise(l, l, l, f)
+	}
+	for op, f := range one {
+		to[form{op, k, schema.Null, k}] = single(l, l, f)
 	}
 }
 
-func modSigned[T signed](a, b T) (T, bool) { return modInteger(a, b) }
-
-func unsignedCalc(op expr.Op) calc {
-	switch op {
-	case expr.Add:
-		return pairwise(laneU, laneU, laneU, addUnsigned)
-	case expr.Sub:
-		return pairwise(laneU, laneU, laneU, subUnsigned)
-	case expr.Mul:
-		return pairwise(laneU, laneU, laneU, mulUnsigned)
-	case expr.Div:
-		return pairwise(laneU, laneU, laneU, divUnsigned)
-	case expr.Mod:
-		return pairwise(laneU, laneU, laneU, modInteger[uint64])
-	case expr.Neg:
-		return single(laneU, laneU, func(a uint64) (uint64, bool) { return 0, a == 0 })
-	case expr.Abs, expr.Floor, expr.Ceil, expr.Round:
-		return single(laneU, laneU, same[uint64])
-	default:
-		return nil
+// calculation compiles operators on numbers and times.
+func (o *operator) calculation() (node, error) {
+	n := &arithNode{t: &o.e.T, a: o.arg(0)}
+	a, b := o.typeOf(0), o.typeOf(1)
+	if len(o.args) == 2 {
+		n.b = o.arg(1)
 	}
-}
-
-func floatCalc(op expr.Op) calc {
-	switch op {
-	case expr.Add:
-		return pairwise(laneF, laneF, laneF, addFloat)
-	case expr.Sub:
-		return pairwise(laneF, laneF, laneF, subFloat)
-	case expr.Mul:
-		return pairwise(laneF, laneF, laneF, mulFloat)
-	case expr.Div:
-		return pairwise(laneF, laneF, laneF, divFloat)
-	case expr.Mod:
-		return pairwise(laneF, laneF, laneF, modFloat)
-	case expr.Neg:
-		return single(laneF, laneF, func(a float64) (float64, bool) { return -a, true })
-	case expr.Abs:
-		return single(laneF, laneF, sure(math.Abs))
-	case expr.Floor:
-		return single(laneF, laneF, sure(math.Floor))
-	case expr.Ceil:
-		return single(laneF, laneF, sure(math.Ceil))
-	case expr.Round:
-		return single(laneF, laneF, sure(math.RoundToEven))
-	default:
-		return nil
+	if n.calc = forms[form{o.e.Op, a.Kind, b.Kind, n.t.Kind}]; n.calc != nil {
+		return n, nil
 	}
+	if n.b == nil {
+		b = a
+	}
+	if a.Kind != schema.Decimal || b.Kind != schema.Decimal || n.t.Kind != schema.Decimal {
+		return nil, nil
+	}
+	n.calc = decimalCalc(o.e.Op, a, b, n.t)
+	return n, nil
 }

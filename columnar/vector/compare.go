@@ -14,55 +14,29 @@ import (
 	"scribe/columnar/value"
 )
 
-// order is the comparison that is computed; the others are these turned around or negated.
-type order uint8
-
-const (
-	equal order = iota
-	less
-	greater
-)
-
-// compareNode compares two values of one type.
+// compareNode compares two values of one type: it is true for some of their orders. With distinct it is an equality, or the opposite, for
+// which nulls are values.
 type compareNode struct {
-	op   expr.Op
-	a, b node
+	orders   expr.Orders
+	distinct bool
+	a, b     node
 }
 
 func (n *compareNode) eval(ev *eval, sel bitmap) *vec {
 	args := ev.args(sel, n.a, n.b)
 	a, b := args[0], args[1]
+	// One order is computed, or the one that is left out.
+	o, negate := n.orders, n.orders&(n.orders-1) != 0
+	if negate {
+		o = expr.AnyOrder &^ o
+	}
 	out := &vec{kind: schema.Bool, rows: ev.rows, valid: ev.valid(a, b)}
 	if a.nothing() || b.nothing() {
 		out.bits = ev.zeros(ev.rows)
-		return n.distinct(ev, out, a, b)
+	} else {
+		out.bits = ev.compare(o, a, b, sel)
 	}
-	switch n.op {
-	case expr.Lt:
-		out.bits = ev.compare(less, a, b, sel)
-	case expr.Gt:
-		out.bits = ev.compare(greater, a, b, sel)
-	case expr.Ge:
-		out.bits = ev.compare(less, a, b, sel)
-		out.bits.not(ev.rows)
-	case expr.Le:
-		out.bits = ev.compare(greater, a, b, sel)
-		out.bits.not(ev.rows)
-	case expr.Ne:
-		out.bits = ev.compare(equal, a, b, sel)
-		out.bits.not(ev.rows)
-	default:
-		out.bits = ev.compare(equal, a, b, sel)
-	}
-	return n.distinct(ev, out, a, b)
-}
-
-// distinct makes of the equality that was computed one for which nulls are values.
-func (n *compareNode) distinct(ev *eval, out, a, b *vec) *vec {
-	if n.op != expr.IsDistinct && n.op != expr.IsNotDistinct {
-		return out
-	}
-	if out.valid != nil {
+	if n.distinct && out.valid != nil {
 		// Equal: both not null and equal, or both null.
 		out.bits.and(out.valid)
 		either := ev.presence(a)
@@ -71,7 +45,7 @@ func (n *compareNode) distinct(ev *eval, out, a, b *vec) *vec {
 		out.bits.or(either)
 		out.valid = nil
 	}
-	if n.op == expr.IsDistinct {
+	if negate {
 		out.bits.not(ev.rows)
 	}
 	return out
@@ -89,15 +63,11 @@ func (ev *eval) presence(v *vec) bitmap {
 }
 
 // compare returns the rows in which a and b, of which one at most is a constant, are in the order.
-func (ev *eval) compare(o order, a, b *vec, sel bitmap) bitmap {
+func (ev *eval) compare(o expr.Orders, a, b *vec, sel bitmap) bitmap {
 	if a.one {
 		a, b = b, a
-		switch o {
-		case less:
-			o = greater
-		case greater:
-			o = less
-		case equal:
+		if o != expr.Equal {
+			o ^= expr.Less | expr.Greater
 		}
 	}
 	out := ev.bitmap(ev.rows)
@@ -140,17 +110,17 @@ func bit(b bool) uint64 {
 type ordered interface{ int32 | int64 | uint64 }
 
 // compareOrdered compares with a constant, if one is true, or row by row.
-func compareOrdered[T ordered](out bitmap, o order, a, b []T, one bool) {
+func compareOrdered[T ordered](out bitmap, o expr.Orders, a, b []T, one bool) {
 	switch {
-	case one && o == equal:
+	case one && o == expr.Equal:
 		equalTo(out, a, b[0])
-	case one && o == less:
+	case one && o == expr.Less:
 		lessThan(out, a, b[0])
 	case one:
 		greaterThan(out, a, b[0])
-	case o == equal:
+	case o == expr.Equal:
 		equalRows(out, a, b)
-	case o == less:
+	case o == expr.Less:
 		lessRows(out, a, b)
 	default:
 		lessRows(out, b, a)
@@ -246,7 +216,7 @@ func lessRows[T ordered](out bitmap, a, b []T) {
 }
 
 // compareFloats: NaN is equal to NaN and above everything else.
-func compareFloats(out bitmap, o order, a, b []float64, one bool) {
+func compareFloats(out bitmap, o expr.Orders, a, b []float64, one bool) {
 	n := len(a)
 	switch {
 	case !one:
@@ -254,15 +224,14 @@ func compareFloats(out bitmap, o order, a, b []float64, one bool) {
 	case math.IsNaN(b[0]):
 		equalToNaN(out, a)
 		switch o {
-		case less:
+		case expr.Less:
 			out.not(n)
-		case greater:
+		case expr.Greater:
 			clear(out)
-		case equal:
 		}
-	case o == equal:
+	case o == expr.Equal:
 		equalTo(out, a, b[0])
-	case o == less:
+	case o == expr.Less:
 		lessThan(out, a, b[0])
 	default:
 		// Not below and not equal: that is so of NaN too.
@@ -298,14 +267,14 @@ func compareFloat(a, b float64) int {
 	return 0
 }
 
-func compareBools(out bitmap, o order, a, b bitmap, n int) {
+func compareBools(out bitmap, o expr.Orders, a, b bitmap, n int) {
 	for i := range out {
 		switch o {
-		case equal:
+		case expr.Equal:
 			out[i] = ^(a[i] ^ b[i])
-		case less:
+		case expr.Less:
 			out[i] = ^a[i] & b[i]
-		case greater:
+		case expr.Greater:
 			out[i] = a[i] &^ b[i]
 		}
 	}
@@ -314,9 +283,12 @@ func compareBools(out bitmap, o order, a, b bitmap, n int) {
 	}
 }
 
-func compareAny[T fixed](out bitmap, o order, a, b []T, one bool, cmp func(a, b T) int) {
+// orderSign is what a function like cmp.Compare returns for an order.
+func orderSign(o expr.Orders) int { return bits.TrailingZeros8(uint8(o)) - 1 }
+
+func compareAny[T fixed](out bitmap, o expr.Orders, a, b []T, one bool, cmp func(a, b T) int) {
 	clear(out)
-	want := [...]int{equal: 0, less: -1, greater: 1}[o]
+	want := orderSign(o)
 	at := -1
 	if one {
 		at = 0
@@ -327,9 +299,9 @@ func compareAny[T fixed](out bitmap, o order, a, b []T, one bool, cmp func(a, b 
 }
 
 // compareStrings sets the rows of live that are in the order.
-func compareStrings(out bitmap, o order, a, b *vec, live bitmap) {
+func compareStrings(out bitmap, o expr.Orders, a, b *vec, live bitmap) {
 	n := a.rows
-	if o == equal {
+	if o == expr.Equal {
 		if b.one {
 			equalToString(out, a, b.str(0), live)
 			return
@@ -341,7 +313,7 @@ func compareStrings(out bitmap, o order, a, b *vec, live bitmap) {
 		}
 		return
 	}
-	want := [...]int{less: -1, greater: 1}[o]
+	want := orderSign(o)
 	at := b.at()
 	for i := range each(live, n) {
 		if bytes.Compare(a.str(i), b.str(i&at)) == want {

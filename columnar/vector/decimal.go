@@ -47,11 +47,6 @@ type decimals struct {
 }
 
 func decimalCalc(op expr.Op, ta, tb, t *schema.Type) calc {
-	switch op {
-	case expr.Add, expr.Sub, expr.Mul, expr.Div, expr.Mod, expr.Neg, expr.Abs, expr.Floor, expr.Ceil, expr.Round:
-	default:
-		return nil
-	}
 	return func(ev *eval, out, a, b *vec, live bitmap) bitmap {
 		d := decimals{op: op, sa: ta.Scale, sb: tb.Scale, precision: t.Precision, out: t.Scale}
 		return pairwise(laneD, laneD, laneD, d.calc)(ev, out, a, b, live)

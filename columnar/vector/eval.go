@@ -146,10 +146,7 @@ func (n constantNode) eval(ev *eval, _ bitmap) *vec {
 // truth returns the rows of sel in which a bool is true, in memory that the caller may change. It is eval without the
 // difference between false and null, which allows to leave more rows out.
 func truth(ev *eval, n node, sel bitmap) bitmap {
-	switch n := n.(type) {
-	case *andNode:
-		return n.truth(ev, sel)
-	case *orNode:
+	if n, ok := n.(*junctionNode); ok {
 		return n.truth(ev, sel)
 	}
 	v := n.eval(ev, sel)

@@ -4,6 +4,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 
+	"scribe/columnar/expr"
 	"scribe/columnar/schema"
 	"scribe/columnar/value"
 )
@@ -77,7 +78,7 @@ func (n *inNode) eval(ev *eval, sel bitmap) *vec {
 			if c.kind == schema.Bool {
 				c = constantNode{c}.eval(ev, nil)
 			}
-			out.bits.or(ev.compare(equal, a, c, sel))
+			out.bits.or(ev.compare(expr.Equal, a, c, sel))
 		}
 	case n.strings != nil:
 		out.bits = ev.zeros(ev.rows)

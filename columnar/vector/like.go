@@ -68,7 +68,7 @@ func (n *likeNode) eval(ev *eval, sel bitmap) *vec {
 	live := ev.live(sel, a)
 	switch {
 	case len(n.parts) == 1 && n.parts[0].chars == nil:
-		compareStrings(out.bits, equal, a, &vec{rows: 1, one: true, begin: []int32{0}, end: []int32{int32(len(n.parts[0].text))}, data: n.parts[0].text}, live)
+		compareStrings(out.bits, expr.Equal, a, &vec{rows: 1, one: true, begin: []int32{0}, end: []int32{int32(len(n.parts[0].text))}, data: n.parts[0].text}, live)
 	case n.before != nil:
 		beginningWith(out.bits, a, n.before, live)
 	case n.between != nil:

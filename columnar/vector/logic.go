@@ -5,97 +5,72 @@ import (
 	"scribe/columnar/schema"
 )
 
-// andNode and orNode evaluate their terms in the order of what they cost, and later ones only in rows that earlier ones have not decided.
-type (
-	andNode struct{ terms []node }
-	orNode  struct{ terms []node }
-)
-
-// kleene is a state of an AND or OR: what is known of each row.
-type kleene struct {
-	open bitmap // rows that no term has decided so far
-	null bitmap // rows in which a term was null; nil if none
+// junctionNode is AND, or with decides OR. Terms are evaluated from the cheapest to the dearest, later ones only in rows that earlier ones
+// have not decided.
+type junctionNode struct {
+	terms   []node
+	decides bool // the value of a term that is the result's
 }
 
-func (ev *eval) begin(sel bitmap) kleene {
+// selected returns the rows of sel, in memory of its own.
+func (ev *eval) selected(sel bitmap) bitmap {
 	if sel != nil {
-		return kleene{open: ev.copyOf(sel)}
+		return ev.copyOf(sel)
 	}
-	return kleene{open: ev.ones(ev.rows)}
+	return ev.ones(ev.rows)
 }
 
-// term evaluates a term in the rows that are open. Those in which it is value are not any more.
-func (k *kleene) term(ev *eval, n node, value bool) {
-	v := n.eval(ev, k.open)
-	decided := ev.copyOf(v.bits)
-	if !value {
-		decided.not(ev.rows)
-	}
-	if v.valid != nil {
-		decided.and(v.valid)
-		null := ev.copyOf(v.valid)
-		null.not(ev.rows)
-		if k.null == nil {
-			k.null = null
-		} else {
-			k.null.or(null)
+func (n *junctionNode) eval(ev *eval, sel bitmap) *vec {
+	open := ev.selected(sel) // rows that no term has decided so far
+	var null bitmap          // rows in which a term was null; nil if none
+	for _, t := range n.terms {
+		if ev.err != nil || !open.any() {
+			break
 		}
+		v := t.eval(ev, open)
+		decided := ev.copyOf(v.bits)
+		if !n.decides {
+			decided.not(ev.rows)
+		}
+		if v.valid != nil {
+			decided.and(v.valid)
+			nulls := ev.copyOf(v.valid)
+			nulls.not(ev.rows)
+			if null == nil {
+				null = nulls
+			} else {
+				null.or(nulls)
+			}
+		}
+		open.andNot(decided)
 	}
-	k.open.andNot(decided)
-}
-
-// done returns the result: rows that are not open have the value that decides, those that are have the other or are null.
-func (k *kleene) done(ev *eval, value bool) *vec {
-	out := &vec{kind: schema.Bool, rows: ev.rows, bits: k.open}
-	if k.null != nil {
-		k.null.and(k.open)
-		k.null.not(ev.rows)
-		out.valid = k.null
+	// Rows that are not open have the value that decides, those that are have the other or are null.
+	out := &vec{kind: schema.Bool, rows: ev.rows, bits: open}
+	if null != nil {
+		null.and(open)
+		null.not(ev.rows)
+		out.valid = null
 	}
-	if value {
-		out.bits = ev.copyOf(k.open)
+	if n.decides {
+		out.bits = ev.copyOf(open)
 		out.bits.not(ev.rows)
 	}
 	return out
 }
 
-func (n *andNode) eval(ev *eval, sel bitmap) *vec {
-	k := ev.begin(sel)
-	for _, t := range n.terms {
-		if ev.err != nil || !k.open.any() {
-			break
+// truth returns the rows of sel that are true. A row of an AND in which a term is null can't become that; of an OR, the rows in which no
+// term was true so far are open, whether one was null or not.
+func (n *junctionNode) truth(ev *eval, sel bitmap) bitmap {
+	if !n.decides {
+		for i, t := range n.terms {
+			if i > 0 && (ev.err != nil || !sel.any()) {
+				break
+			}
+			sel = truth(ev, t, sel)
 		}
-		k.term(ev, t, false)
+		return sel
 	}
-	return k.done(ev, false)
-}
-
-func (n *orNode) eval(ev *eval, sel bitmap) *vec {
-	k := ev.begin(sel)
-	for _, t := range n.terms {
-		if ev.err != nil || !k.open.any() {
-			break
-		}
-		k.term(ev, t, true)
-	}
-	return k.done(ev, true)
-}
-
-// truth: a row in which a term is null can't become true.
-func (n *andNode) truth(ev *eval, sel bitmap) bitmap {
-	for i, t := range n.terms {
-		if i > 0 && (ev.err != nil || !sel.any()) {
-			break
-		}
-		sel = truth(ev, t, sel)
-	}
-	return sel
-}
-
-// truth: the rows in which no term was true so far are open, whether one was null or not.
-func (n *orNode) truth(ev *eval, sel bitmap) bitmap {
-	open := ev.begin(sel).open
-	out := ev.zeros(ev.rows)
+	open, out := ev.selected(sel), ev.zeros(ev.rows)
 	for _, t := range n.terms {
 		if ev.err != nil || !open.any() {
 			break
@@ -116,33 +91,24 @@ func (n notNode) eval(ev *eval, sel bitmap) *vec {
 	return out
 }
 
-// isNode is a test for null, true or false.
-type isNode struct {
-	op expr.Op
-	a  node
+// truthNode is a test: whether a is one of the truths. Of what is no bool these are Null, or True and False.
+type truthNode struct {
+	truths expr.Truths
+	a      node
 }
 
-func (n isNode) eval(ev *eval, sel bitmap) *vec {
+func (n truthNode) eval(ev *eval, sel bitmap) *vec {
 	a := ev.args(sel, n.a)[0]
-	out := &vec{kind: schema.Bool, rows: ev.rows}
-	negate := false
-	switch n.op {
-	case expr.IsNull, expr.IsNotNull:
-		negate = n.op == expr.IsNull
-		if a.valid == nil {
-			out.bits = ev.ones(ev.rows)
-		} else {
-			out.bits = ev.copyOf(a.valid)
-		}
-	default:
-		negate = n.op == expr.IsNotTrue || n.op == expr.IsNotFalse
-		out.bits = ev.copyOf(a.bits)
-		if n.op == expr.IsFalse || n.op == expr.IsNotFalse {
-			out.bits.not(ev.rows)
-		}
-		if a.valid != nil {
-			out.bits.and(a.valid)
-		}
+	out := &vec{kind: schema.Bool, rows: ev.rows, bits: ev.presence(a)}
+	truths, negate := n.truths, n.truths&expr.Null != 0
+	if negate {
+		truths = expr.AnyTruth &^ truths
+	}
+	switch truths {
+	case expr.True:
+		out.bits.and(a.bits)
+	case expr.False:
+		out.bits.andNot(a.bits)
 	}
 	if negate {
 		out.bits.not(ev.rows)

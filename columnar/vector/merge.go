@@ -8,6 +8,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
+	"scribe/columnar/expr"
 	"scribe/columnar/schema"
 )
 
@@ -18,7 +19,7 @@ type caseNode struct {
 }
 
 func (n *caseNode) eval(ev *eval, sel bitmap) *vec {
-	rest := ev.begin(sel).open
+	rest := ev.selected(sel)
 	m := ev.merge(n.t)
 	for i, c := range n.conditions {
 		if ev.err != nil || !rest.any() {
@@ -44,7 +45,7 @@ type coalesceNode struct {
 }
 
 func (n *coalesceNode) eval(ev *eval, sel bitmap) *vec {
-	rest := ev.begin(sel).open
+	rest := ev.selected(sel)
 	m := ev.merge(n.t)
 	for _, a := range n.values {
 		if ev.err != nil || !rest.any() {
@@ -63,7 +64,7 @@ func (n *coalesceNode) eval(ev *eval, sel bitmap) *vec {
 type extremeNode struct {
 	t      *schema.Type
 	values []node
-	order  order // what the one so far is to the one that takes its place
+	order  expr.Orders // what the one so far is to the one that takes its place
 }
 
 func (n *extremeNode) eval(ev *eval, sel bitmap) *vec {
@@ -99,7 +100,7 @@ func (n *nullIfNode) eval(ev *eval, sel bitmap) *vec {
 	if a.nothing() || args[1].nothing() {
 		return &out
 	}
-	same := ev.compare(equal, a, args[1], sel)
+	same := ev.compare(expr.Equal, a, args[1], sel)
 	if valid := ev.valid(args...); valid != nil {
 		same.and(valid)
 	}

@@ -166,7 +166,7 @@ func (n *containsNode) eval(ev *eval, sel bitmap) *vec {
 	sub := &eval{scratch: ev.scratch, rows: values.rows}
 	same, valid := sub.zeros(values.rows), sub.valid(a, values)
 	if !a.nothing() {
-		same = sub.compare(equal, values, a, nil)
+		same = sub.compare(expr.Equal, values, a, nil)
 	}
 	out := &vec{kind: schema.Bool, rows: ev.rows, bits: ev.zeros(ev.rows), valid: ev.zeros(ev.rows)}
 	for i := range each(ev.live(sel, b), ev.rows) {
@@ -187,38 +187,32 @@ func (n *containsNode) eval(ev *eval, sel bitmap) *vec {
 	return out
 }
 
-// nesting compiles what takes values out of structs, lists and maps.
-func (o *operator) nesting() node {
+func (o *operator) structField() (node, error) {
 	a, t := o.typeOf(0), &o.e.T
-	switch o.e.Op {
-	case expr.StructField:
-		i, ok := o.e.Detail.(int)
-		if !ok || a.Kind != schema.Struct || i < 0 || i >= len(a.Fields) || !a.Fields[i].Type.Equal(t) {
-			return nil
-		}
-		return &fieldNode{o.arg(0), i, t}
-	case expr.ListElement:
-		if k := o.typeOf(1).Kind; a.Kind != schema.List || k != schema.Int32 && k != schema.Int64 || !a.Elem.Equal(t) {
-			return nil
-		}
-		return &pickNode{o.arg(0), o.arg(1), t, pickElement, func(e elements) arrow.Array { return e.values }}
-	case expr.MapValue:
-		if a.Kind != schema.Map || o.typeOf(1).Kind != schema.String || !a.Elem.Equal(t) {
-			return nil
-		}
-		return &pickNode{o.arg(0), o.arg(1), t, pickValue, func(e elements) arrow.Array { return e.values.(*array.Struct).Field(1) }}
-	case expr.ListLength:
-		if a.Kind != schema.List {
-			return nil
-		}
-		return listLengthNode{o.arg(0)}
-	case expr.ListContains:
-		b := o.typeOf(1)
-		if b.Kind != schema.List || nested(a) || !b.Elem.Equal(a) {
-			return nil
-		}
-		return &containsNode{o.arg(0), o.arg(1), a}
-	default:
-		return nil
+	i, ok := o.e.Detail.(int)
+	if !ok || i < 0 || i >= len(a.Fields) || !a.Fields[i].Type.Equal(t) {
+		return nil, nil
 	}
+	return &fieldNode{o.arg(0), i, t}, nil
+}
+
+func (o *operator) listElement() (node, error) {
+	if !o.typeOf(0).Elem.Equal(&o.e.T) {
+		return nil, nil
+	}
+	return &pickNode{o.arg(0), o.arg(1), &o.e.T, pickElement, func(e elements) arrow.Array { return e.values }}, nil
+}
+
+func (o *operator) mapValue() (node, error) {
+	if !o.typeOf(0).Elem.Equal(&o.e.T) {
+		return nil, nil
+	}
+	return &pickNode{o.arg(0), o.arg(1), &o.e.T, pickValue, func(e elements) arrow.Array { return e.values.(*array.Struct).Field(1) }}, nil
+}
+
+func (o *operator) listContains() (node, error) {
+	if !o.typeOf(1).Elem.Equal(o.typeOf(0)) {
+		return nil, nil
+	}
+	return &containsNode{o.arg(0), o.arg(1), o.typeOf(0)}, nil
 }

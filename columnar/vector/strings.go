@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"unicode/utf8"
 
-	"scribe/columnar/expr"
 	"scribe/columnar/schema"
 )
 
@@ -217,50 +216,5 @@ func appendReplace(b *builder, args []*vec, i int) bool {
 		}
 		b.data = append(b.data, by...)
 		s = s[p+len(old):]
-	}
-}
-
-// text compiles the functions on texts.
-func (o *operator) text() node {
-	for i := range o.args {
-		want := schema.String
-		switch op := o.e.Op; {
-		case op == expr.Substring && i > 0, op == expr.SplitPart && i == 2:
-			want = schema.Int32
-		case op == expr.Length && o.typeOf(i).Kind == schema.Binary:
-			want = schema.Binary
-		}
-		if o.typeOf(i).Kind != want {
-			return nil
-		}
-	}
-	t := &o.e.T
-	switch o.e.Op {
-	case expr.Concat:
-		return &textNode{t: t, args: o.nodes(), strict: o.e.Detail != "skip", add: appendConcat}
-	case expr.Lower, expr.Upper:
-		return newCaseNode(o.arg(0), o.e.Op == expr.Upper)
-	case expr.Length:
-		return lengthNode{o.arg(0)}
-	case expr.Substring:
-		return &cutNode{t, o.nodes(), substring}
-	case expr.Position:
-		return &arithNode{t: t, a: o.arg(0), b: o.arg(1), calc: position}
-	case expr.StartsWith:
-		return &testNode{args: o.nodes(), test: func(args []*vec, i int) (bool, bool) {
-			return bytes.HasPrefix(strAt(args[0], i), strAt(args[1], i)), true
-		}}
-	case expr.Trim:
-		where, ok := o.e.Detail.(string)
-		if !ok || where != "both" && where != "leading" && where != "trailing" {
-			return nil
-		}
-		return &cutNode{t, o.nodes(), trimmer(where)}
-	case expr.Replace:
-		return &textNode{t: t, args: o.nodes(), strict: true, add: appendReplace}
-	case expr.SplitPart:
-		return &cutNode{t, o.nodes(), splitPart}
-	default:
-		return nil
 	}
 }

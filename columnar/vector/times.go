@@ -132,86 +132,54 @@ func toTimestamp(f float64) (int64, bool) {
 	return t, ok && t >= value.MinTimestamp
 }
 
-// times compiles operators on dates, timestamps and intervals.
-func (o *operator) times() node {
-	n := &arithNode{t: &o.e.T, a: o.arg(0)}
-	b := schema.Null
-	if len(o.args) > 1 {
-		n.b, b = o.arg(1), o.typeOf(1).Kind
+// timeForms are the operators on dates, timestamps and intervals.
+func timeForms() map[form]calc {
+	return map[form]calc{
+		{expr.Add, schema.Timestamp, schema.Interval, schema.Timestamp}:   pairwise(lane64, laneI, lane64, addInterval),
+		{expr.Add, schema.Interval, schema.Timestamp, schema.Timestamp}:   pairwise(laneI, lane64, lane64, swapped(addInterval)),
+		{expr.Sub, schema.Timestamp, schema.Interval, schema.Timestamp}:   pairwise(lane64, laneI, lane64, subInterval),
+		{expr.Sub, schema.Timestamp, schema.Timestamp, schema.Interval}:   pairwise(lane64, lane64, laneI, subTimestamps),
+		{expr.Add, schema.Date, schema.Int32, schema.Date}:                pairwise(lane32, lane32, lane32, addDate),
+		{expr.Add, schema.Int32, schema.Date, schema.Date}:                pairwise(lane32, lane32, lane32, addDate),
+		{expr.Sub, schema.Date, schema.Int32, schema.Date}:                pairwise(lane32, lane32, lane32, subDate),
+		{expr.Sub, schema.Date, schema.Date, schema.Int32}:                pairwise(lane32, lane32, lane32, subSigned[int32]),
+		{expr.Add, schema.Interval, schema.Interval, schema.Interval}:     pairwise(laneI, laneI, laneI, addIntervals),
+		{expr.Sub, schema.Interval, schema.Interval, schema.Interval}:     pairwise(laneI, laneI, laneI, subIntervals),
+		{expr.Mul, schema.Interval, schema.Float64, schema.Interval}:      pairwise(laneI, laneF, laneI, mulInterval),
+		{expr.Mul, schema.Float64, schema.Interval, schema.Interval}:      pairwise(laneF, laneI, laneI, swapped(mulInterval)),
+		{expr.Div, schema.Interval, schema.Float64, schema.Interval}:      pairwise(laneI, laneF, laneI, divInterval),
+		{expr.Neg, schema.Interval, schema.Null, schema.Interval}:         single(laneI, laneI, negInterval),
+		{expr.ToTimestamp, schema.Float64, schema.Null, schema.Timestamp}: single(laneF, lane64, toTimestamp),
 	}
-	n.calc = timeCalc(o.e.Op, o.typeOf(0).Kind, b, o.e.T.Kind)
-	if n.calc == nil {
-		return nil
-	}
-	return n
 }
 
-// timeCalc returns the operator from a and b, which is Null of one value, to t; nil if there is none.
-func timeCalc(op expr.Op, a, b, t schema.Kind) calc {
-	type form struct {
-		op      expr.Op
-		a, b, t schema.Kind
-	}
-	switch (form{op, a, b, t}) {
-	case form{expr.Add, schema.Timestamp, schema.Interval, schema.Timestamp}:
-		return pairwise(lane64, laneI, lane64, addInterval)
-	case form{expr.Add, schema.Interval, schema.Timestamp, schema.Timestamp}:
-		return pairwise(laneI, lane64, lane64, func(i arrow.MonthDayNanoInterval, t int64) (int64, bool) { return addInterval(t, i) })
-	case form{expr.Sub, schema.Timestamp, schema.Interval, schema.Timestamp}:
-		return pairwise(lane64, laneI, lane64, subInterval)
-	case form{expr.Sub, schema.Timestamp, schema.Timestamp, schema.Interval}:
-		return pairwise(lane64, lane64, laneI, subTimestamps)
-	case form{expr.Add, schema.Date, schema.Int32, schema.Date}, form{expr.Add, schema.Int32, schema.Date, schema.Date}:
-		return pairwise(lane32, lane32, lane32, addDate)
-	case form{expr.Sub, schema.Date, schema.Int32, schema.Date}:
-		return pairwise(lane32, lane32, lane32, subDate)
-	case form{expr.Sub, schema.Date, schema.Date, schema.Int32}:
-		return pairwise(lane32, lane32, lane32, subSigned[int32])
-	case form{expr.Add, schema.Interval, schema.Interval, schema.Interval}:
-		return pairwise(laneI, laneI, laneI, addIntervals)
-	case form{expr.Sub, schema.Interval, schema.Interval, schema.Interval}:
-		return pairwise(laneI, laneI, laneI, subIntervals)
-	case form{expr.Mul, schema.Interval, schema.Float64, schema.Interval}:
-		return pairwise(laneI, laneF, laneI, mulInterval)
-	case form{expr.Mul, schema.Float64, schema.Interval, schema.Interval}:
-		return pairwise(laneF, laneI, laneI, func(f float64, i arrow.MonthDayNanoInterval) (arrow.MonthDayNanoInterval, bool) {
-			return mulInterval(i, f)
-		})
-	case form{expr.Div, schema.Interval, schema.Float64, schema.Interval}:
-		return pairwise(laneI, laneF, laneI, divInterval)
-	case form{expr.ToTimestamp, schema.Float64, schema.Null, schema.Timestamp}:
-		return single(laneF, lane64, toTimestamp)
-	case form{expr.Neg, schema.Interval, schema.Null, schema.Interval}:
-		return single(laneI, laneI, negInterval)
-	}
-	return nil
+func swapped[A, B, R any](f func(A, B) (R, bool)) func(B, A) (R, bool) {
+	return func(b B, a A) (R, bool) { return f(a, b) }
 }
 
-// calendar compiles extract, date_trunc and date_bin.
-func (o *operator) calendar() node {
-	n := &arithNode{t: &o.e.T, a: o.arg(0)}
-	field, _ := o.e.Detail.(string)
-	switch a := o.typeOf(0).Kind; {
-	case o.e.Op == expr.Extract && a == schema.Interval && intervalFields[field] != nil:
-		n.calc = single(laneI, laneF, sure(intervalFields[field]))
-	case o.e.Op == expr.Extract && a == schema.Timestamp && fields[field] != nil:
-		get := fields[field]
-		n.calc = single(lane64, laneF, func(t int64) (float64, bool) { return get(instantOf(value.Split(arrow.Timestamp(t)))), true })
-	case o.e.Op == expr.Extract && a == schema.Date && fields[field] != nil:
-		get := fields[field]
-		n.calc = single(lane32, laneF, func(d int32) (float64, bool) { return get(instantOf(int64(d), 0)), true })
-	case o.e.Op == expr.DateTrunc && a == schema.Timestamp && truncations[field] != nil:
-		trunc := truncations[field]
-		n.calc = single(lane64, lane64, func(t int64) (int64, bool) {
-			r, ok := trunc(instantOf(value.Split(arrow.Timestamp(t))))
-			return r, ok && r >= value.MinTimestamp
-		})
-	case o.e.Op == expr.DateBin && a == schema.Interval && len(o.args) == 3 && o.typeOf(1).Kind == schema.Timestamp && o.typeOf(2).Kind == schema.Timestamp:
-		return &binNode{o.arg(0), o.arg(1), o.arg(2)}
-	default:
-		return nil
+// calendar compiles extract and date_trunc.
+func (o *operator) calendar() (node, error) {
+	name, _ := o.e.Detail.(string)
+	var c calc
+	switch a, field := o.typeOf(0).Kind, fields[name]; {
+	case o.e.Op == expr.DateTrunc:
+		if trunc := truncations[name]; trunc != nil {
+			c = single(lane64, lane64, func(t int64) (int64, bool) {
+				r, ok := trunc(instantOf(value.Split(arrow.Timestamp(t))))
+				return r, ok && r >= value.MinTimestamp
+			})
+		}
+	case a == schema.Interval && intervalFields[name] != nil:
+		c = single(laneI, laneF, sure(intervalFields[name]))
+	case a == schema.Timestamp && field != nil:
+		c = single(lane64, laneF, func(t int64) (float64, bool) { return field(instantOf(value.Split(arrow.Timestamp(t)))), true })
+	case a == schema.Date && field != nil:
+		c = single(lane32, laneF, func(d int32) (float64, bool) { return field(instantOf(int64(d), 0)), true })
 	}
-	return n
+	if c == nil {
+		return nil, nil
+	}
+	return &arithNode{t: &o.e.T, a: o.arg(0), calc: c}, nil
 }
 
 // binNode is date_bin.

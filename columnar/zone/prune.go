@@ -5,16 +5,6 @@ import (
 	"scribe/columnar/schema"
 )
 
-// outcomes are the values that a condition may have in the rows of a payload.
-type outcomes uint8
-
-const (
-	canTrue  outcomes = 1
-	canFalse outcomes = 2
-	canNull  outcomes = 4
-	anything          = canTrue | canFalse | canNull
-)
-
 // MayMatch reports whether the condition e, nil for none, may be true in a row of the payload that m describes. False is a proof that it
 // is not. What m does not know may be anything; a nil m knows nothing. The columns of m must be those of the schema that e is bound to,
 // see [Map.Under].
@@ -22,275 +12,185 @@ func MayMatch(e expr.Expr, m *Map) bool {
 	if e == nil || m == nil {
 		return true
 	}
-	p := pruner{m: m}
-	return p.outcomes(e, 0)&canTrue != 0
+	p := pruner{column: m.span}
+	return p.truths(e, 0)&expr.True != 0
+}
+
+// MayMatchNulls reports whether a condition may be true in a row whose columns are null but for those that known names, which may have any
+// value. False is a proof that it is not.
+func MayMatchNulls(e expr.Expr, known func(column string) bool) bool {
+	p := pruner{column: func(c *expr.Column) span {
+		if known(c.Name) {
+			return anySpan
+		}
+		return nullSpan
+	}}
+	return p.truths(e, 0)&expr.True != 0
 }
 
 // maxDepth bounds how deep an expression is looked into: beyond it anything is possible.
 const maxDepth = 1000
 
-type pruner struct{ m *Map }
+// pruner finds out what expressions may be. It says more than they may, never less.
+type pruner struct {
+	column func(*expr.Column) span
+}
 
-// outcomes returns the values that a condition may have; more than those it has, never fewer.
-func (p *pruner) outcomes(e expr.Expr, depth int) outcomes {
+// rules are the operators of which more is known than their descriptions say.
+var rules map[expr.Op]func(p *pruner, e *expr.Call, depth int) expr.Truths
+
+func init() { //nolint:gochecknoinits // rules look into the arguments: a literal would be a cycle
+	rules = map[expr.Op]func(p *pruner, e *expr.Call, depth int) expr.Truths{
+		expr.Not:          func(p *pruner, e *expr.Call, depth int) expr.Truths { return p.truths(e.Args[0], depth).Not() },
+		expr.In:           (*pruner).in,
+		expr.Like:         (*pruner).like,
+		expr.StartsWith:   (*pruner).startsWith,
+		expr.Case:         (*pruner).cases,
+		expr.ListContains: func(p *pruner, e *expr.Call, depth int) expr.Truths { return nullWith(p.isNull(e.Args[1], depth)) },
+		expr.NullIf:       func(p *pruner, e *expr.Call, depth int) expr.Truths { return nullWith(p.isNull(e.Args[0], depth)) },
+	}
+}
+
+// truths returns the values that a condition may have. Of what is no bool, True stands for what is not null.
+func (p *pruner) truths(e expr.Expr, depth int) expr.Truths {
 	if depth > maxDepth {
-		return anything
+		return expr.AnyTruth
 	}
 	switch e := e.(type) {
 	case *expr.Literal:
-		return literal(e)
+		return e.Truth()
 	case *expr.Column:
-		return p.flag(e)
+		s := p.column(e)
+		return s.truths()
 	case *expr.Call:
+		if e.T.Kind != schema.Bool {
+			s := p.span(e, depth)
+			return s.truths()
+		}
 		return p.call(e, depth+1)
 	}
-	return anything
+	return expr.AnyTruth
 }
 
-func literal(e *expr.Literal) outcomes {
-	switch v := e.Value.(type) {
-	case nil:
-		return canNull
-	case bool:
-		return of(v)
-	}
-	return anything
-}
-
-func of(v bool) outcomes {
-	if v {
-		return canTrue
-	}
-	return canFalse
-}
-
-// flag is a column of bools.
-func (p *pruner) flag(e *expr.Column) outcomes {
-	r := p.rangeOf(e, 0)
-	if !r.known || r.kind != schema.Bool {
-		return anything
-	}
-	var o outcomes
-	if r.canNull {
-		o |= canNull
-	}
-	if !r.empty {
-		for v := range int64(2) {
-			if (!r.hasLow || r.low.i <= v) && (!r.hasHigh || v <= r.high.i) {
-				o |= of(v == 1)
-			}
-		}
-	}
-	return o
-}
-
-func (p *pruner) call(e *expr.Call, depth int) outcomes {
-	switch e.Op {
-	case expr.And, expr.Or:
-		if len(e.Args) == 0 {
-			return anything
-		}
-		o := p.outcomes(e.Args[0], depth)
+// call returns the values that an operation may have, as what its operator's description says, see also rules.
+func (p *pruner) call(e *expr.Call, depth int) expr.Truths {
+	op := e.Op.Info()
+	switch {
+	case rules[e.Op] != nil:
+		return rules[e.Op](p, e, depth)
+	case op.Decides != 0 && len(e.Args) > 0:
+		o := p.truths(e.Args[0], depth)
 		for _, a := range e.Args[1:] {
-			o = combine(e.Op == expr.And, o, p.outcomes(a, depth))
+			o = o.Join(p.truths(a, depth), op.Decides)
 		}
 		return o
-	case expr.Not:
-		return not(p.outcomes(e.Args[0], depth))
-	case expr.Eq, expr.Ne, expr.Lt, expr.Le, expr.Gt, expr.Ge:
-		return p.comparison(e.Op, e.Args[0], e.Args[1], depth)
-	case expr.IsDistinct:
-		return p.distinct(e, depth)
-	case expr.IsNotDistinct:
-		return not(p.distinct(e, depth))
-	case expr.IsNull:
-		return p.isNull(e.Args[0], depth)
-	case expr.IsNotNull:
-		return not(p.isNull(e.Args[0], depth))
-	case expr.IsTrue, expr.IsNotTrue, expr.IsFalse, expr.IsNotFalse:
-		return test(e.Op, p.outcomes(e.Args[0], depth))
-	case expr.In:
-		return p.in(e, depth)
-	case expr.Like:
-		return p.like(e, depth)
-	case expr.StartsWith:
-		return p.startsWith(e, depth)
+	case op.Tests != 0:
+		return p.truths(e.Args[0], depth).Among(op.Tests)
+	case op.Orders != 0:
+		a, b := p.span(e.Args[0], depth), p.span(e.Args[1], depth)
+		if op.Distinct {
+			return distinctSpans(op.Orders, &a, &b)
+		}
+		return compareSpans(op.Orders, &a, &b)
+	}
+	return p.byNulls(e, depth)
+}
+
+// byNulls returns what follows of an operation from arguments that are null.
+func (p *pruner) byNulls(e *expr.Call, depth int) expr.Truths {
+	nulls := 0
+	for _, a := range e.Args {
+		if p.isNull(a, depth) {
+			nulls++
+		}
+	}
+	switch e.NullRule() {
+	case expr.NullIfAny:
+		return nullWith(nulls > 0)
+	case expr.NullIfAll:
+		return nullWith(nulls == len(e.Args))
 	default:
-		return anything
+		return expr.AnyTruth
 	}
 }
 
-// combine is AND, else OR, of two conditions of which nothing is known but their outcomes.
-func combine(and bool, a, b outcomes) outcomes {
-	if !and { // by De Morgan
-		return not(combine(true, not(a), not(b)))
+// nullWith is what an operation may be that is null on a condition, which is met or not.
+func nullWith(met bool) expr.Truths {
+	if met {
+		return expr.Null
 	}
-	o := (a | b) & canFalse
-	if a&canTrue != 0 && b&canTrue != 0 {
-		o |= canTrue
-	}
-	if a&canNull != 0 && b&(canNull|canTrue) != 0 || b&canNull != 0 && a&canTrue != 0 {
-		o |= canNull
-	}
-	return o
+	return expr.AnyTruth
 }
 
-func not(a outcomes) outcomes {
-	o := a & canNull
-	if a&canTrue != 0 {
-		o |= canFalse
-	}
-	if a&canFalse != 0 {
-		o |= canTrue
-	}
-	return o
-}
+// isNull reports whether an expression is certainly null.
+func (p *pruner) isNull(e expr.Expr, depth int) bool { return p.truths(e, depth) == expr.Null }
 
-// test is IS [NOT] TRUE, IS [NOT] FALSE.
-func test(op expr.Op, a outcomes) outcomes {
-	var o outcomes
-	want := canTrue
-	if op == expr.IsFalse || op == expr.IsNotFalse {
-		want = canFalse
+// compareSpans compares values of one type.
+func compareSpans(holds expr.Orders, a, b *span) expr.Truths {
+	if a.kind != b.kind && a.kind != schema.Invalid && b.kind != schema.Invalid || a.scale != b.scale && a.bounded() && b.bounded() {
+		return expr.AnyTruth
 	}
-	if a&want != 0 {
-		o |= canTrue
-	}
-	if a&^want != 0 {
-		o |= canFalse
-	}
-	if op == expr.IsNotTrue || op == expr.IsNotFalse {
-		o = not(o)
-	}
-	return o
-}
-
-// isNull is IS NULL of any value.
-func (p *pruner) isNull(e expr.Expr, depth int) outcomes {
-	if e.Type().Kind == schema.Bool {
-		var o outcomes
-		a := p.outcomes(e, depth)
-		if a&canNull != 0 {
-			o |= canTrue
-		}
-		if a&(canTrue|canFalse) != 0 {
-			o |= canFalse
-		}
-		return o
-	}
-	r := p.rangeOf(e, depth)
-	if !r.known {
-		return canTrue | canFalse
-	}
-	var o outcomes
-	if r.canNull {
-		o |= canTrue
-	}
-	if !r.empty {
-		o |= canFalse
-	}
-	return o
-}
-
-// comparison compares two values of one type.
-func (p *pruner) comparison(op expr.Op, a, b expr.Expr, depth int) outcomes {
-	ra, rb := p.rangeOf(a, depth), p.rangeOf(b, depth)
-	return compareRanges(op, &ra, &rb)
-}
-
-func compareRanges(op expr.Op, a, b *span) outcomes {
-	var o outcomes
-	if !a.known || !b.known || a.kind != b.kind || a.scale != b.scale {
-		return anything
-	}
-	if a.canNull || b.canNull {
-		o |= canNull
-	}
+	o := a.null() | b.null()
 	if a.empty || b.empty {
 		return o
 	}
-	// below: some value of a may be below some of b, and so on.
-	below := !a.hasLow || !b.hasHigh || compare(a.kind, &a.low, &b.high) < 0
-	above := !a.hasHigh || !b.hasLow || compare(a.kind, &a.high, &b.low) > 0
-	equal := a.meets(b)
-	switch op {
-	case expr.Eq:
-		return o | either(equal, below || above)
-	case expr.Ne:
-		return o | either(below || above, equal)
-	case expr.Lt:
-		return o | either(below, above || equal)
-	case expr.Ge:
-		return o | either(above || equal, below)
-	case expr.Gt:
-		return o | either(above, below || equal)
-	default: // Le
-		return o | either(below || equal, above)
-	}
+	return o | a.orders(b).Among(holds)
 }
 
-func either(yes, no bool) (o outcomes) {
-	if yes {
-		o |= canTrue
-	}
-	if no {
-		o |= canFalse
-	}
-	return o
-}
-
-// distinct is IS DISTINCT FROM.
-func (p *pruner) distinct(e *expr.Call, depth int) outcomes {
-	a, b := p.rangeOf(e.Args[0], depth), p.rangeOf(e.Args[1], depth)
-	if !a.known || !b.known {
-		return canTrue | canFalse
-	}
-	o := compareRanges(expr.Ne, &a, &b) &^ canNull
+// distinctSpans is the comparison for which nulls are values.
+func distinctSpans(holds expr.Orders, a, b *span) expr.Truths {
+	o := compareSpans(holds, a, b) &^ expr.Null
 	if a.canNull && b.canNull {
-		o |= canFalse
+		o |= expr.Equal.Among(holds)
 	}
 	if a.canNull && !b.empty || b.canNull && !a.empty {
-		o |= canTrue
+		o |= expr.Less.Among(holds)
 	}
 	return o
 }
 
 // in is equality with one of several.
-func (p *pruner) in(e *expr.Call, depth int) outcomes {
-	if len(e.Args) < 2 {
-		return anything
-	}
-	a := p.rangeOf(e.Args[0], depth)
-	o := canFalse
-	for i, item := range e.Args[1:] {
-		b := p.rangeOf(item, depth)
-		one := compareRanges(expr.Eq, &a, &b)
-		if i == 0 {
-			o = one
-			continue
-		}
-		o = combine(false, o, one)
+func (p *pruner) in(e *expr.Call, depth int) expr.Truths {
+	a := p.span(e.Args[0], depth)
+	o := expr.False | a.null()
+	for _, item := range e.Args[1:] {
+		b := p.span(item, depth)
+		o = o.Join(compareSpans(expr.Equal, &a, &b), expr.True)
 	}
 	return o
 }
 
+// cases is the union of the values that a CASE may come to.
+func (p *pruner) cases(e *expr.Call, depth int) (o expr.Truths) {
+	for i := 0; i+1 < len(e.Args); i += 2 {
+		c := p.truths(e.Args[i], depth)
+		if c&expr.True != 0 {
+			o |= p.truths(e.Args[i+1], depth)
+		}
+		if c == expr.True {
+			return o
+		}
+	}
+	return o | p.truths(e.Args[len(e.Args)-1], depth)
+}
+
 // like is LIKE with a pattern that begins with literal text.
-func (p *pruner) like(e *expr.Call, depth int) outcomes {
+func (p *pruner) like(e *expr.Call, depth int) expr.Truths {
 	pattern, ok := e.Detail.(*expr.Pattern)
-	a := p.rangeOf(e.Args[0], depth)
-	if !ok || pattern.Fold || len(pattern.Parts) == 0 || !a.known || !a.textual() {
-		return anything
+	a := p.span(e.Args[0], depth)
+	if !ok || pattern.Fold || len(pattern.Parts) == 0 || !a.textual() {
+		return p.byNulls(e, depth)
 	}
 	prefix, whole := literalPrefix(pattern)
 	if !whole {
 		o := a.begins(prefix)
 		if !openEnd(pattern, prefix) && !a.empty {
-			o |= canFalse // what begins so may go on otherwise
+			o |= expr.False // what begins so may go on otherwise
 		}
 		return o
 	}
-	point := span{known: true, kind: a.kind, low: bound{s: prefix}, high: bound{s: prefix}, hasLow: true, hasHigh: true, one: true}
-	return compareRanges(expr.Eq, &a, &point)
+	point := span{kind: a.kind, low: bound{s: prefix}, high: bound{s: prefix}, hasLow: true, hasHigh: true, one: true}
+	return compareSpans(expr.Equal, &a, &point)
 }
 
 // literalPrefix is the text that a pattern begins with; whole says that there is nothing behind it.
@@ -311,14 +211,10 @@ func openEnd(pattern *expr.Pattern, prefix []byte) bool {
 	return len(pattern.Parts) == 2 && len(prefix) == len(pattern.Parts[0].Text) && pattern.Parts[1].Text == ""
 }
 
-func (p *pruner) startsWith(e *expr.Call, depth int) outcomes {
-	a, b := p.rangeOf(e.Args[0], depth), p.rangeOf(e.Args[1], depth)
-	if !a.known || !b.known || !a.textual() || !b.one || b.empty {
-		return anything
+func (p *pruner) startsWith(e *expr.Call, depth int) expr.Truths {
+	a, b := p.span(e.Args[0], depth), p.span(e.Args[1], depth)
+	if !a.textual() || !b.one || b.empty {
+		return p.byNulls(e, depth)
 	}
-	o := a.begins(b.low.s)
-	if b.canNull {
-		o |= canNull
-	}
-	return o
+	return a.begins(b.low.s) | b.null()
 }

@@ -13,8 +13,7 @@ import (
 
 // span is what is known of the values of an expression: all that are not null lie within the bounds.
 type span struct {
-	known           bool
-	kind            schema.Kind
+	kind            schema.Kind // Invalid where nothing is known but whether values are null
 	scale           int32
 	low, high       bound
 	hasLow, hasHigh bool
@@ -29,37 +28,75 @@ type span struct {
 
 func (s *span) textual() bool { return s.kind == schema.String || s.kind == schema.Binary }
 
-// rangeOf returns the span of an expression.
-func (p *pruner) rangeOf(e expr.Expr, depth int) span {
+var (
+	anySpan  = span{canNull: true}
+	nullSpan = span{canNull: true, empty: true}
+)
+
+// null returns Null if values may be null.
+func (s *span) null() expr.Truths {
+	if s.canNull {
+		return expr.Null
+	}
+	return 0
+}
+
+func (s *span) bounded() bool { return s.hasLow || s.hasHigh }
+
+// truths returns what the values may be as conditions. What is no bool is True.
+func (s *span) truths() expr.Truths {
+	t := s.null()
+	switch {
+	case s.empty:
+		return t
+	case s.kind == schema.Bool:
+		for v := range int64(2) {
+			if (!s.hasLow || s.low.i <= v) && (!s.hasHigh || v <= s.high.i) {
+				t |= expr.TruthOf(v == 1)
+			}
+		}
+		return t
+	case s.kind == schema.Invalid:
+		return t | expr.False | expr.True
+	}
+	return t | expr.True
+}
+
+// spanOf is a span without bounds of what has such truths.
+func spanOf(t expr.Truths) span { return span{canNull: t&expr.Null != 0, empty: t&^expr.Null == 0} }
+
+// span returns the span of an expression.
+func (p *pruner) span(e expr.Expr, depth int) span {
 	if depth > maxDepth {
-		return span{}
+		return anySpan
 	}
 	switch e := e.(type) {
 	case *expr.Literal:
 		return literalSpan(e)
 	case *expr.Column:
-		return p.columnSpan(e)
+		return p.column(e)
 	case *expr.Call:
 		switch {
 		case e.Op == expr.Cast && len(e.Args) == 1:
-			return convert(p.rangeOf(e.Args[0], depth+1), &e.T)
+			return convert(p.span(e.Args[0], depth+1), &e.T)
 		case e.Op == expr.DateTrunc && len(e.Args) == 1:
 			unit, _ := e.Detail.(string)
-			return truncate(p.rangeOf(e.Args[0], depth+1), unit)
+			return truncate(p.span(e.Args[0], depth+1), unit)
 		}
+		return spanOf(p.call(e, depth+1))
 	}
-	return span{}
+	return anySpan
 }
 
 func literalSpan(e *expr.Literal) span {
-	s := span{known: true, kind: e.T.Kind, scale: scaleOf(&e.T)}
+	s := span{kind: e.T.Kind, scale: scaleOf(&e.T)}
 	if e.Value == nil {
 		s.empty, s.canNull = true, true
 		return s
 	}
 	v, ok := boundOf(&e.T, e.Value)
 	if !ok {
-		return span{}
+		return anySpan
 	}
 	s.low, s.high, s.hasLow, s.hasHigh, s.one = v, v, true, true, true
 	return s
@@ -102,25 +139,33 @@ func boundOf(t *schema.Type, value any) (b bound, ok bool) {
 	return b, false
 }
 
-func (p *pruner) columnSpan(e *expr.Column) span {
-	c := p.m.column(e.Name)
+// span returns what the map says of a column.
+func (m *Map) span(e *expr.Column) span {
+	c := m.column(e.Name)
 	if c == nil || c.kind != e.T.Kind || c.scale != scaleOf(&e.T) {
-		return span{}
+		return anySpan
 	}
 	s := span{
-		known: true, kind: c.kind, scale: c.scale, low: c.low, high: c.high, hasLow: c.hasLow, hasHigh: c.hasHigh,
+		kind: c.kind, scale: c.scale, low: c.low, high: c.high, hasLow: c.hasLow, hasHigh: c.hasHigh,
 		canNull: c.nulls > 0, empty: !c.synthetic && c.nulls == c.rows, column: c,
 	}
 	s.one = s.hasLow && s.hasHigh && !c.lowCut && !c.highCut && compare(c.kind, &c.low, &c.high) == 0
 	return s
 }
 
-// meets reports whether a value of s may equal one of o, which are of one kind.
-func (s *span) meets(o *span) bool {
-	if s.hasHigh && o.hasLow && compare(s.kind, &s.high, &o.low) < 0 || s.hasLow && o.hasHigh && compare(s.kind, &s.low, &o.high) > 0 {
-		return false
+// orders returns how a value of s may compare with one of o.
+func (s *span) orders(o *span) (orders expr.Orders) {
+	if !s.hasLow || !o.hasHigh || compare(s.kind, &s.low, &o.high) < 0 {
+		orders |= expr.Less
 	}
-	return s.holds(o) && o.holds(s)
+	if !s.hasHigh || !o.hasLow || compare(s.kind, &s.high, &o.low) > 0 {
+		orders |= expr.Greater
+	}
+	if !(s.hasHigh && o.hasLow && compare(s.kind, &s.high, &o.low) < 0 || s.hasLow && o.hasHigh && compare(s.kind, &s.low, &o.high) > 0) &&
+		s.holds(o) && o.holds(s) {
+		orders |= expr.Equal
+	}
+	return orders
 }
 
 // holds reports whether the value of o, if it is one, may be among those in the filter of s.
@@ -134,27 +179,23 @@ func (s *span) holds(o *span) bool {
 }
 
 // begins is whether the values of s begin with a text.
-func (s *span) begins(prefix []byte) outcomes {
-	var o outcomes
-	if s.canNull {
-		o |= canNull
-	}
-	if s.empty {
+func (s *span) begins(prefix []byte) expr.Truths {
+	o := s.null()
+	switch {
+	case s.empty:
 		return o
+	case len(prefix) == 0:
+		return o | expr.True
+	case s.one:
+		return o | expr.TruthOf(bytes.HasPrefix(s.low.s, prefix))
 	}
-	if len(prefix) == 0 {
-		return o | canTrue
-	}
-	if s.one {
-		return o | of(bytes.HasPrefix(s.low.s, prefix))
-	}
-	o |= canFalse
+	o |= expr.False
 	// Those that do lie from the prefix on, and below what follows all of them.
 	end, bounded := successor(prefix)
 	under := s.hasHigh && bytes.Compare(s.high.s, prefix) < 0
 	over := bounded && s.hasLow && bytes.Compare(s.low.s, end) >= 0
 	if !under && !over {
-		o |= canTrue
+		o |= expr.True
 	}
 	return o
 }
@@ -162,11 +203,13 @@ func (s *span) begins(prefix []byte) outcomes {
 // convert is a cast that keeps the order of values and never fails within the bounds; others are not known.
 func convert(s span, to *schema.Type) span {
 	switch {
-	case !s.known:
+	case s.kind == schema.Invalid && s.empty:
 		return s
+	case s.kind == schema.Invalid:
+		return anySpan // a cast may fail
 	case s.kind == to.Kind && s.scale == scaleOf(to):
 		if !s.fits(to) {
-			return span{}
+			return anySpan
 		}
 		return s
 	}
@@ -180,7 +223,7 @@ func convert(s span, to *schema.Type) span {
 		out.column = nil
 		return out
 	case !s.hasLow || !s.hasHigh:
-		return span{}
+		return anySpan
 	}
 	// Not one to one from here on: two values may become one, and a filter knows those of before.
 	out.column = nil
@@ -194,17 +237,17 @@ func convert(s span, to *schema.Type) span {
 		out.low.d, ok = scaled(decimal128.FromI64(s.low.i), to)
 		out.high.d, ok2 = scaled(decimal128.FromI64(s.high.i), to)
 		if !ok || !ok2 {
-			return span{}
+			return anySpan
 		}
 	case s.kind == schema.Date && to.Kind == schema.Timestamp:
 		if s.low.i < -maxDays || s.high.i > maxDays {
-			return span{}
+			return anySpan
 		}
 		out.low, out.high = bound{i: s.low.i * dayMicros}, bound{i: s.high.i * dayMicros}
 	case s.kind == schema.Timestamp && to.Kind == schema.Date:
 		out.low, out.high = bound{i: floorDiv(s.low.i, dayMicros)}, bound{i: floorDiv(s.high.i, dayMicros)}
 	default:
-		return span{}
+		return anySpan
 	}
 	return out
 }
@@ -251,11 +294,11 @@ var longest = map[string]int64{
 // truncate is date_trunc: no value grows, and none shrinks by more than the unit.
 func truncate(s span, unit string) span {
 	back, ok := longest[unit]
-	if !s.known || s.kind != schema.Timestamp || !ok || s.empty || !s.hasLow || !s.hasHigh {
-		return span{}
+	if s.kind != schema.Timestamp || !ok || s.empty || !s.hasLow || !s.hasHigh {
+		return anySpan
 	}
 	if s.low.i < math.MinInt64+back {
-		return span{}
+		return anySpan
 	}
 	s.low.i -= back
 	s.one, s.column = false, nil

@@ -1,0 +1,341 @@
+package expr
+
+import (
+	"fmt"
+	"math/bits"
+
+	"scribe/columnar/schema"
+)
+
+// Op is an operator or a function. Its [Operator] says what is to be known of it; package vector has its evaluator.
+//
+// A new one is a name here and an entry in the table below, and an evaluator in the table of package vector. Packages zone and transcode
+// have tables for the few about which they know more than the entry says.
+type Op uint8
+
+// Operators and functions.
+const (
+	And Op = iota + 1
+	Or
+	Not
+	Eq
+	Ne
+	Lt
+	Le
+	Gt
+	Ge
+	IsDistinct
+	IsNotDistinct
+	IsNull
+	IsNotNull
+	IsTrue
+	IsNotTrue
+	IsFalse
+	IsNotFalse
+	In
+	Like
+	ILike
+	Match
+	Case
+	Coalesce
+	NullIf
+	Greatest
+	Least
+	Add
+	Sub
+	Mul
+	Div
+	Mod
+	Neg
+	Abs
+	Floor
+	Ceil
+	Round
+	Cast
+	Concat
+	Lower
+	Upper
+	Length
+	Substring
+	Position
+	StartsWith
+	Trim
+	Replace
+	SplitPart
+	Extract
+	DateTrunc
+	DateBin
+	ToTimestamp
+	StructField
+	ListElement
+	MapValue
+	ListLength
+	ListContains
+)
+
+// Operator describes an operator or a function. In what follows a, b and c are its arguments.
+type Operator struct {
+	// Name is how it is written; Form says where.
+	Name string
+	Form Form
+	// SQL is the function of queries that is this operation and nothing else, its arguments converted to Args. Empty: package plan
+	// makes the operation of something else.
+	SQL string
+	// Args are the kinds that the arguments may have. The last Optional of them may be missing; with Many the last may be repeated, or
+	// missing.
+	Args     []Kinds
+	Optional int
+	Many     bool
+	// Same: all arguments have one type.
+	Same bool
+	// Result is the kind of the result; 0 if it follows from the arguments.
+	Result schema.Kind
+	// Cost of a row beside its arguments', roughly: 1 is a comparison of numbers. DearCost is that of texts, decimals and intervals.
+	Cost, DearCost int
+	// Nulls is what null arguments make of the result.
+	Nulls NullRule
+	// Decides is the value of a term that decides a junction: False of AND, True of OR. 0: no junction.
+	Decides Truths
+	// Tests are the values of a for which a test (IS ...) is true. 0: no test.
+	Tests Truths
+	// Orders are those of a and b for which a comparison is true. 0: no comparison.
+	Orders Orders
+	// Distinct: a comparison takes null as a value, below all others; it is never null.
+	Distinct bool
+	// Opposite is true where a comparison or a test is false, and null where that is.
+	Opposite Op
+	// Mirror is the comparison of b and a.
+	Mirror Op
+}
+
+// Form is how an operator is written.
+type Form uint8
+
+// Forms of operators.
+const (
+	Function Form = iota // name(a, b)
+	Infix                // a name b
+	Postfix              // a name
+	Special              // in its own way
+)
+
+// NullRule is what null arguments make of a result.
+type NullRule uint8
+
+// Rules for null arguments.
+const (
+	NullIfAny NullRule = iota // the result is null if an argument is
+	NullIfAll                 // the result is null if all arguments are
+	NullOwn                   // the operator says it
+)
+
+// Kinds is a set of kinds of types: bit k is the [schema.Kind] k.
+type Kinds uint32
+
+// Sets of kinds.
+const (
+	Bools      = 1 << Kinds(schema.Bool)
+	Ints       = 1 << Kinds(schema.Int32)
+	Floats     = 1 << Kinds(schema.Float64)
+	Texts      = 1 << Kinds(schema.String)
+	Bytes      = Texts | 1<<Kinds(schema.Binary)
+	Times      = 1 << Kinds(schema.Timestamp)
+	Intervals  = 1 << Kinds(schema.Interval)
+	Indexes    = Ints | 1<<Kinds(schema.Int64)
+	Lists      = 1 << Kinds(schema.List)
+	Structs    = 1 << Kinds(schema.Struct)
+	Maps       = 1 << Kinds(schema.Map)
+	AnyKind    = 1<<Kinds(schema.Map+1) - 2
+	Comparable = AnyKind &^ (Lists | Structs | Maps)
+)
+
+// Has reports whether a kind is in the set.
+func (k Kinds) Has(kind schema.Kind) bool { return k>>kind&1 != 0 }
+
+// Only returns the one kind in the set; nested says that it is one of lists, structs or maps, which nothing is converted to.
+func (k Kinds) Only() (kind schema.Kind, nested bool) {
+	return schema.Kind(bits.TrailingZeros32(uint32(k))), k&^Comparable != 0
+}
+
+// Unless an entry says otherwise a null argument makes the result null.
+var operators = [...]Operator{
+	// Kleene logic of two or more bools.
+	And: {Name: "AND", Form: Infix, Args: []Kinds{Bools}, Many: true, Result: schema.Bool, Nulls: NullOwn, Decides: False},
+	Or:  {Name: "OR", Form: Infix, Args: []Kinds{Bools}, Many: true, Result: schema.Bool, Nulls: NullOwn, Decides: True},
+	Not: {Name: "NOT", Form: Special, Args: []Kinds{Bools}, Result: schema.Bool},
+
+	// Comparisons: strings and binaries bytewise; NaN equals itself and is above all other numbers, -0 equals 0, as in PostgreSQL.
+	Eq: comparison("=", Equal, Ne, Eq),
+	Ne: comparison("<>", Less|Greater, Eq, Ne),
+	Lt: comparison("<", Less, Ge, Gt),
+	Le: comparison("<=", Less|Equal, Gt, Ge),
+	Gt: comparison(">", Greater, Le, Lt),
+	Ge: comparison(">=", Greater|Equal, Lt, Le),
+
+	IsDistinct:    distinct("IS DISTINCT FROM", Less|Greater, IsNotDistinct, IsDistinct),
+	IsNotDistinct: distinct("IS NOT DISTINCT FROM", Equal, IsDistinct, IsNotDistinct),
+
+	IsNull:     test("IS NULL", AnyKind, Null, IsNotNull),
+	IsNotNull:  test("IS NOT NULL", AnyKind, True|False, IsNull),
+	IsTrue:     test("IS TRUE", Bools, True, IsNotTrue),
+	IsNotTrue:  test("IS NOT TRUE", Bools, False|Null, IsTrue),
+	IsFalse:    test("IS FALSE", Bools, False, IsNotFalse),
+	IsNotFalse: test("IS NOT FALSE", Bools, True|Null, IsFalse),
+
+	// a is one of the literals that follow: null if a is null, or if none is equal and one is null. There are up to 10,000 of them, in
+	// the order of the text.
+	In: {Name: "IN", Form: Special, Args: []Kinds{Comparable, Comparable}, Many: true, Same: true, Result: schema.Bool, Cost: 1, DearCost: 4, Nulls: NullOwn},
+	// a matches Detail, a *Pattern; Match: contains a match of Detail, a *regexp.Regexp. With a pattern that is no constant they have it
+	// as b and no Detail; the escape character is then the backslash, and a pattern that can't be read makes the result null, counted. Of
+	// a binary, _ stands for one byte.
+	Like:  {Name: "LIKE", Form: Infix, Args: []Kinds{Bytes, Bytes}, Optional: 1, Same: true, Result: schema.Bool, Cost: 10},
+	ILike: {Name: "ILIKE", Form: Infix, Args: []Kinds{Bytes, Bytes}, Optional: 1, Same: true, Result: schema.Bool, Cost: 10},
+	Match: {Name: "regexp_like", Args: []Kinds{Texts, Texts}, Optional: 1, Result: schema.Bool, Cost: 100},
+
+	// condition, value, condition, value, ..., and the value without a condition last: the value after the first condition that is true.
+	Case: {Name: "case", Args: []Kinds{AnyKind}, Many: true, Cost: 2, Nulls: NullOwn},
+	// The first that is not null. NullIf: a, or null where a equals b. Greatest, Least: in the order of Lt, nulls are left out.
+	Coalesce: {Name: "coalesce", Args: []Kinds{AnyKind}, Many: true, Same: true, Cost: 2, Nulls: NullIfAll},
+	NullIf:   {Name: "nullif", Args: []Kinds{Comparable, Comparable}, Same: true, Cost: 1, DearCost: 4, Nulls: NullOwn},
+	Greatest: {Name: "greatest", Args: []Kinds{Comparable}, Many: true, Same: true, Cost: 10, Nulls: NullIfAll},
+	Least:    {Name: "least", Args: []Kinds{Comparable}, Many: true, Same: true, Cost: 10, Nulls: NullIfAll},
+
+	// Numbers of one type, which the result has; integers never wrap: out of range is null, and so is a zero divisor. Div of integers
+	// truncates towards zero, Mod has the sign of a. Decimals: Add, Sub, Mod as other numbers; the arguments of Mul and Div have decimal
+	// types of their own, and the exact result is rounded (half away from zero) to the result's scale. A decimal of more digits than its
+	// precision is out of range.
+	// Add, Sub also: timestamp and interval (a timestamp), date and int32 (a date), intervals (each part by itself); Sub: timestamp -
+	// timestamp (interval of days and time), date - date (int32 of days). Mul, Div: interval a and float64 b. Neg: intervals.
+	// Floor, Ceil: float64, decimal. Round: float64 (half to even); decimal (half away from zero), to the result's scale.
+	Add:   arithmetic("+"),
+	Sub:   arithmetic("-"),
+	Mul:   arithmetic("*"),
+	Div:   arithmetic("/"),
+	Mod:   arithmetic("%"),
+	Neg:   {Name: "-", Args: []Kinds{Comparable}, Cost: 2},
+	Abs:   {Name: "abs", Args: []Kinds{Comparable}, Cost: 2},
+	Floor: {Name: "floor", Args: []Kinds{Comparable}, Cost: 2},
+	Ceil:  {Name: "ceil", Args: []Kinds{Comparable}, Cost: 2},
+	Round: {Name: "round", Args: []Kinds{Comparable}, Cost: 2},
+
+	// To the call's type. What does not fit is null. From string: PostgreSQL's input syntax of the type; to string: its output syntax.
+	Cast: {Name: "cast", Form: Special, Args: []Kinds{AnyKind}, Cost: 10},
+
+	// With Detail "skip" null arguments are left out and the result is never null (concat()), else || .
+	Concat: {Name: "concat", Args: []Kinds{Texts}, Many: true, Result: schema.String, Cost: 10},
+	// ASCII and Unicode simple case mapping.
+	Lower: {Name: "lower", SQL: "lower", Args: []Kinds{Texts}, Result: schema.String, Cost: 10},
+	Upper: {Name: "upper", SQL: "upper", Args: []Kinds{Texts}, Result: schema.String, Cost: 10},
+	// Characters of a string, bytes of a binary.
+	Length: {Name: "length", Args: []Kinds{Bytes}, Result: schema.Int32, Cost: 10},
+	// a from character b (from 1, may be below), optionally c characters (negative is null).
+	Substring: {Name: "substring", SQL: "substring", Args: []Kinds{Texts, Ints, Ints}, Optional: 1, Result: schema.String, Cost: 10},
+	// The character at which b begins in a, from 1; 0 if it does not.
+	Position:   {Name: "position", SQL: "strpos", Args: []Kinds{Texts, Texts}, Result: schema.Int32, Cost: 10},
+	StartsWith: {Name: "starts_with", SQL: "starts_with", Args: []Kinds{Texts, Texts}, Result: schema.Bool, Cost: 2},
+	// a without characters of b at the ends that Detail says: "both", "leading", "trailing".
+	Trim: {Name: "trim", Args: []Kinds{Texts, Texts}, Result: schema.String, Cost: 10},
+	// a with every b replaced by c.
+	Replace: {Name: "replace", SQL: "replace", Args: []Kinds{Texts, Texts, Texts}, Result: schema.String, Cost: 10},
+	// a cut at b, part c (from 1, negative from the end); empty if there is none.
+	SplitPart: {Name: "split_part", SQL: "split_part", Args: []Kinds{Texts, Texts, Ints}, Result: schema.String, Cost: 10},
+
+	// Detail (year, month, day, hour, minute, second, millisecond, microsecond, dow, isodow, doy, week, isoyear, quarter, epoch, century,
+	// decade, millennium) of a date, timestamp or interval.
+	Extract: {Name: "extract", Args: []Kinds{Comparable}, Result: schema.Float64, Cost: 10},
+	// a cut to Detail (microseconds, milliseconds, second, minute, hour, day, week, month, quarter, year, decade, century, millennium).
+	DateTrunc: {Name: "date_trunc", Args: []Kinds{Times}, Result: schema.Timestamp, Cost: 10},
+	// b in bins of interval a counted from c.
+	DateBin: {Name: "date_bin", SQL: "date_bin", Args: []Kinds{Intervals, Times, Times}, Result: schema.Timestamp, Cost: 10},
+	// Seconds since 1970, rounded to microseconds (half to even).
+	ToTimestamp: {Name: "to_timestamp", SQL: "to_timestamp", Args: []Kinds{Floats}, Result: schema.Timestamp, Cost: 10},
+
+	// The field of a with the index Detail, an int.
+	StructField: {Name: "field", Args: []Kinds{Structs}, Cost: 2},
+	// Element b (from 1) of a, null if there is none. MapValue: the value of b, null if there is none; the last of equal keys.
+	ListElement: {Name: "element", Args: []Kinds{Lists, Indexes}, Cost: 10},
+	MapValue:    {Name: "value", Args: []Kinds{Maps, Texts}, Cost: 10},
+	// Elements of a, 0 of an empty list.
+	ListLength: {Name: "cardinality", SQL: "cardinality", Args: []Kinds{Lists}, Result: schema.Int32, Cost: 2},
+	// b has an element equal to a, as SQL's = ANY(b): else null if a is null or b has null elements; false for an empty b whatever a is.
+	ListContains: {Name: "contains", Args: []Kinds{Comparable, Lists}, Result: schema.Bool, Cost: 10, Nulls: NullOwn},
+}
+
+func comparison(name string, orders Orders, opposite, mirror Op) Operator {
+	return Operator{
+		Name: name, Form: Infix, Args: []Kinds{Comparable, Comparable}, Same: true, Result: schema.Bool, Cost: 1, DearCost: 4,
+		Orders: orders, Opposite: opposite, Mirror: mirror,
+	}
+}
+
+func distinct(name string, orders Orders, opposite, mirror Op) Operator {
+	o := comparison(name, orders, opposite, mirror)
+	o.Distinct, o.Nulls = true, NullOwn
+	return o
+}
+
+func test(name string, of Kinds, truths Truths, opposite Op) Operator {
+	return Operator{Name: name, Form: Postfix, Args: []Kinds{of}, Result: schema.Bool, Nulls: NullOwn, Tests: truths, Opposite: opposite}
+}
+
+func arithmetic(name string) Operator {
+	return Operator{Name: name, Form: Infix, Args: []Kinds{Comparable, Comparable}, Cost: 2}
+}
+
+// Operators is how many operators there are, those without an entry included.
+const Operators = len(operators)
+
+// Info returns what is to be known of an operator; nothing of one that is none.
+func (o Op) Info() *Operator {
+	if int(o) < len(operators) {
+		return &operators[o]
+	}
+	return &operators[0]
+}
+
+// String returns the operator's name.
+func (o Op) String() string { return o.Info().Name }
+
+// Arity returns how many arguments an operator has at least and at most, -1 for any number.
+func (o *Operator) Arity() (least, most int) {
+	if o.Many {
+		return max(len(o.Args)-1, 1), -1
+	}
+	return len(o.Args) - o.Optional, len(o.Args)
+}
+
+// Check reports whether a call has the arguments that its operator takes.
+func (c *Call) Check() error {
+	o := c.Op.Info()
+	if least, most := o.Arity(); len(c.Args) < least || most >= 0 && len(c.Args) > most || o.Name == "" {
+		return fmt.Errorf("operator %d (%s) with %d arguments", uint8(c.Op), o.Name, len(c.Args))
+	}
+	for i, a := range c.Args {
+		if t := a.Type(); !o.Args[min(i, len(o.Args)-1)].Has(t.Kind) || o.Same && !t.Equal(c.Args[0].Type()) {
+			return fmt.Errorf("operator %s of %s as argument %d", o.Name, t, i+1)
+		}
+	}
+	if o.Result != schema.Invalid && c.T.Kind != o.Result {
+		return fmt.Errorf("operator %s as %s", o.Name, &c.T)
+	}
+	return nil
+}
+
+// Cost is what a call costs a row beside its arguments, see [Operator].
+func (c *Call) Cost() int {
+	o := c.Op.Info()
+	switch c.Args[0].Type().Kind {
+	case schema.String, schema.Binary, schema.Decimal, schema.Interval:
+		return max(o.Cost, o.DearCost)
+	default:
+		return o.Cost
+	}
+}
+
+// NullRule is what null arguments make of the call's result.
+func (c *Call) NullRule() NullRule {
+	if c.Op == Concat && c.Detail != nil {
+		return NullOwn
+	}
+	return c.Op.Info().Nulls
+}

@@ -1,0 +1,81 @@
+package expr
+
+// Truths is a set of the values of three-valued logic. A set of one is the value of a condition; a set of more says what a condition may
+// be where its value is not known. [Null] is UNKNOWN. Of what is no bool, True stands for every value that is not null.
+type Truths uint8
+
+// The values of a condition.
+const (
+	False Truths = 1 << iota
+	True
+	Null
+
+	AnyTruth = False | True | Null
+)
+
+// TruthOf returns the truth of a bool.
+func TruthOf(v bool) Truths {
+	if v {
+		return True
+	}
+	return False
+}
+
+// Truth returns what a constant is as a condition.
+func (l *Literal) Truth() Truths {
+	switch l.Value {
+	case nil:
+		return Null
+	case false:
+		return False
+	}
+	return True
+}
+
+// Not returns NOT of the values.
+func (t Truths) Not() Truths { return t&Null | t&False<<1 | t&True>>1 }
+
+// Join returns what the junction of two conditions may be. One value decides it: False an AND, True an OR. Else it is null if a term is.
+func (t Truths) Join(o, decides Truths) Truths {
+	other := decides.Not()
+	return (t|o)&decides | t&o&other | t&Null&spread(o&^decides) | o&Null&spread(t&^decides)
+}
+
+// spread returns the whole set for one with a value, and the empty set for an empty one.
+func spread(t Truths) Truths {
+	if t != 0 {
+		return AnyTruth
+	}
+	return 0
+}
+
+// Among returns whether the values are in a set, as IS does: true or false, never null.
+func (t Truths) Among(set Truths) Truths { return either(t&set != 0, t&^set != 0) }
+
+// Orders is a set of the orders that a pair of values can have. A comparison is true for some of them: <= for Less and Equal.
+type Orders uint8
+
+// Orders of a pair: the first value is below, equal to or above the second.
+const (
+	Less Orders = 1 << iota
+	Equal
+	Greater
+
+	AnyOrder = Less | Equal | Greater
+)
+
+// OrderOf returns the order that a function like cmp.Compare found.
+func OrderOf(compared int) Orders { return 1 << (compared + 1) }
+
+// Among returns whether the orders are in a set: true, false, or either.
+func (o Orders) Among(set Orders) Truths { return either(o&set != 0, o&^set != 0) }
+
+func either(yes, no bool) (t Truths) {
+	if yes {
+		t |= True
+	}
+	if no {
+		t |= False
+	}
+	return t
+}

@@ -1,6 +1,6 @@
 // Package catalog is the copy of the categories that a role holds. It follows the control plane's watch, so that the hot paths
 // look a category up without asking anybody, and keeps its last good state in a file, so that a role that starts while the
-// control plane is away serves with what it knew.
+// control plane is unavailable serves with what it knew.
 //
 // Lookups take no lock and allocate nothing: the categories stand in hash tables of atomic pointers that only the one goroutine
 // behind the watch changes (and Resolve, under the same lock). A category is never changed once it is in a table; a change puts

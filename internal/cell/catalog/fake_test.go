@@ -24,12 +24,12 @@ type plane struct {
 		// down makes every call fail, silent makes watches say nothing, slow delays answers of GetCategory.
 		down, silent bool
 		slow         time.Duration
-		watches      map[*watch]bool
+		watches      map[*planeWatch]bool
 		begun        int
 	}
 }
 
-type watch struct {
+type planeWatch struct {
 	messages chan *scribev1.WatchCategoriesResponse
 	cut      chan struct{}
 }
@@ -39,7 +39,7 @@ var errDown = errors.New("the control plane is down")
 func newPlane() *plane {
 	p := &plane{}
 	p.mu.categories = map[string]*scribev1.Category{}
-	p.mu.watches = map[*watch]bool{}
+	p.mu.watches = map[*planeWatch]bool{}
 	return p
 }
 
@@ -102,7 +102,7 @@ func (p *plane) complete() *scribev1.WatchCategoriesResponse {
 }
 
 func (p *plane) WatchCategories(ctx context.Context, req *scribev1.WatchCategoriesRequest, send func(*scribev1.WatchCategoriesResponse) error) error {
-	w := &watch{messages: make(chan *scribev1.WatchCategoriesResponse, 100), cut: make(chan struct{})}
+	w := &planeWatch{messages: make(chan *scribev1.WatchCategoriesResponse, 100), cut: make(chan struct{})}
 	p.mu.Lock()
 	p.mu.begun++
 	if p.mu.down {

@@ -1,20 +1,16 @@
 package catalog
 
 import (
-	"bufio"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
-	"io/fs"
-	"os"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
-	"scribe/internal/base/atomicfile"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -173,24 +169,11 @@ func readFull(r io.Reader, b []byte, what string) error {
 	return err
 }
 
-// load takes the last good state from the file, if there is one. A damaged one is as good as none.
-func (v *View) load() {
-	if v.cfg.File == "" {
-		return
-	}
-	f, err := os.Open(v.cfg.File)
-	if errors.Is(err, fs.ErrNotExist) {
-		return
-	}
-	var s snapshot
-	if err == nil {
-		defer f.Close() //nolint:errcheck // it was only read
-		s, err = decodeSnapshot(bufio.NewReaderSize(f, 256<<10))
-	}
+// decode takes in what a file has.
+func (v *View) decode(r io.Reader) (savedAt int64, err error) {
+	s, err := decodeSnapshot(r)
 	if err != nil {
-		v.metrics.fileErrors.WithLabelValues(operationRead).Inc()
-		v.logger.Error("the last good state of the categories cannot be read and is ignored", "file", v.cfg.File, "error", err)
-		return
+		return 0, err
 	}
 	x := newIndex()
 	for _, c := range s.categories {
@@ -200,28 +183,12 @@ func (v *View) load() {
 	defer v.mu.Unlock()
 	v.index.Store(x)
 	v.mu.revision = s.revision
-	v.readied.Do(func() { close(v.ready) })
-	v.logger.Info("the last good state of the categories was read", "file", v.cfg.File, "categories", len(s.categories),
-		"revision", s.revision, "saved_at", time.UnixMicro(s.savedAt))
+	return s.savedAt, nil
 }
 
-// save writes the file after changes, at most once in FileInterval, and a last time when ctx ends.
-func (v *View) save(ctx context.Context) {
-	if v.cfg.File != "" {
-		atomicfile.KeepSaved(ctx, v.dirty, v.cfg.FileInterval, v.write)
-	}
-}
-
-// write writes the file. What changes meanwhile may be in it or not; its revision is one that all of it has reached.
-func (v *View) write() {
+// encode writes a file. What changes meanwhile may be in it or not; its revision is one that all of it has reached.
+func (v *View) encode(w io.Writer) error {
 	s := snapshot{revision: v.Revision(), savedAt: time.Now().UnixMicro()}
-	for c := range v.All() {
-		s.categories = append(s.categories, c)
-	}
-	if err := atomicfile.Write(v.cfg.File, func(w io.Writer) error { return encodeSnapshot(w, s) }); err != nil {
-		v.metrics.fileErrors.WithLabelValues(operationWrite).Inc()
-		v.logger.Error("the last good state of the categories cannot be written", "file", v.cfg.File, "error", err)
-		return
-	}
-	v.metrics.fileWrites.Inc()
+	s.categories = slices.AppendSeq(s.categories, v.All())
+	return encodeSnapshot(w, s)
 }

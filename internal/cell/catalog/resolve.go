@@ -35,17 +35,17 @@ func (v *View) Resolve(ctx context.Context, name string) (*scribev1.Category, er
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "resolve category: %w", err)
 	}
 	if err := v.mayAsk(name); err != nil {
-		v.metrics.resolves.WithLabelValues(resultLimited).Inc()
+		v.resolves.WithLabelValues(resultLimited).Inc()
 		if c, ok := v.Lookup(name); ok && errors.Is(err, errCurrent) {
 			return c, nil
 		}
 		return nil, err
 	}
 	answers := v.flights.DoChan(name, func() (any, error) {
-		if err := v.beginResolve(); err != nil {
-			return nil, err
+		if !v.questions.Enter() {
+			return nil, rpc.Errorf(scribev1.Reason_REASON_SHUTTING_DOWN, "resolve category: the process is shutting down")
 		}
-		defer v.endResolve()
+		defer v.questions.Leave()
 		return v.ask(name)
 	})
 	select {
@@ -80,25 +80,6 @@ func (v *View) mayAsk(name string) error {
 	return nil
 }
 
-func (v *View) beginResolve() error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.mu.closed {
-		return rpc.Errorf(scribev1.Reason_REASON_SHUTTING_DOWN, "resolve category: the process is shutting down")
-	}
-	v.mu.resolving++
-	return nil
-}
-
-func (v *View) endResolve() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.mu.resolving--
-	if v.mu.closed && v.mu.resolving == 0 {
-		close(v.mu.quiet)
-	}
-}
-
 // ask asks the control plane.
 func (v *View) ask(name string) (*scribev1.Category, error) {
 	// Not the caller's context: others may wait for the answer too.
@@ -109,7 +90,7 @@ func (v *View) ask(name string) (*scribev1.Category, error) {
 		err = rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "resolve category %q: the answer is about %q", name, resp.GetCategory().GetName())
 	}
 	if err == nil {
-		v.metrics.resolves.WithLabelValues(resultFound).Inc()
+		v.resolves.WithLabelValues(resultFound).Inc()
 		v.learn(resp.GetCategory())
 		return resp.GetCategory(), nil
 	}
@@ -119,7 +100,7 @@ func (v *View) ask(name string) (*scribev1.Category, error) {
 	} else {
 		err = unreachable(name, err)
 	}
-	v.metrics.resolves.WithLabelValues(result).Inc()
+	v.resolves.WithLabelValues(result).Inc()
 	v.remember(name, err)
 	return nil, err
 }
@@ -162,7 +143,7 @@ func (v *View) learn(c *scribev1.Category) {
 	v.mu.unknown.Remove(c.GetName())
 	// The watch may have passed the category's creation, and its deletion, while the answer was on its way. And what is put
 	// here and never confirmed must be bounded: the answer is right without it.
-	if (v.synced.Load() && c.GetRevision() <= v.mu.revision) || len(v.mu.ahead) >= maxAhead {
+	if (v.mu.synced && c.GetRevision() <= v.mu.revision) || len(v.mu.ahead) >= maxAhead {
 		return
 	}
 	v.mu.ahead[c.GetName()] = aheadOfWatch{category: c, since: now}

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"scribe/internal/cell/watch"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -79,7 +80,7 @@ func TestView(t *testing.T) {
 		if v.InSync() {
 			t.Error("in sync after Close")
 		}
-		if err := v.Run(t.Context()); !errors.Is(err, errRunning) {
+		if err := v.Run(t.Context()); !errors.Is(err, watch.ErrRunning) {
 			t.Errorf("Run again: %v", err)
 		}
 	})
@@ -183,7 +184,7 @@ func TestConfig(t *testing.T) {
 	if err := DefaultConfig().Validate(); err != nil {
 		t.Error(err)
 	}
-	err := Config{MaxBackoff: -1}.Validate()
+	err := Config{Config: watch.Config{MaxBackoff: -1}}.Validate()
 	var joined interface{ Unwrap() []error }
 	if !errors.As(err, &joined) || len(joined.Unwrap()) != 9 {
 		t.Errorf("%v does not report every field", err)

@@ -1,19 +1,15 @@
 package membership
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
-	"io/fs"
-	"os"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
-	"scribe/internal/base/atomicfile"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -102,52 +98,24 @@ func sameIdentities(a, b []*scribev1.Member) bool {
 	return len(a) == len(b) && proto.Equal(&scribev1.WatchMembersResponse{Members: identities(a)}, &scribev1.WatchMembersResponse{Members: identities(b)})
 }
 
-// load takes the last list from the file, if there is one. A damaged one is as good as none.
-func (v *View) load() {
-	if v.cfg.File == "" {
-		return
-	}
-	members, savedAt, err := readFile(v.cfg.File)
-	if errors.Is(err, fs.ErrNotExist) {
-		return
-	}
+// decode takes in what a file has.
+func (v *View) decode(r io.Reader) (savedAt int64, err error) {
+	b, err := io.ReadAll(io.LimitReader(r, fileHeader+maxFileBody+4+1))
 	if err != nil {
-		v.fileErrors.WithLabelValues("read").Inc()
-		v.logger.Error("the last list of members cannot be read and is ignored", "file", v.cfg.File, "error", err)
-		return
+		return 0, err
 	}
-	v.list.Store(newList(members, nil))
-	v.readied.Do(func() { close(v.ready) })
-	v.logger.Info("the last list of members was read", "file", v.cfg.File, "members", len(members), "saved_at", time.UnixMicro(savedAt))
+	members, savedAt, err := decodeFile(b)
+	if err == nil {
+		v.list.Store(newList(members, nil))
+	}
+	return savedAt, err
 }
 
-func readFile(name string) (members []*scribev1.Member, savedAt int64, err error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer f.Close() //nolint:errcheck // it was only read
-	b, err := io.ReadAll(io.LimitReader(f, fileHeader+maxFileBody+4+1))
-	if err != nil {
-		return nil, 0, err
-	}
-	return decodeFile(b)
-}
-
-// save writes the file after changes of who is there, at most once in FileInterval, and a last time when ctx ends.
-func (v *View) save(ctx context.Context) {
-	if v.cfg.File != "" {
-		atomicfile.KeepSaved(ctx, v.dirty, v.cfg.FileInterval, v.write)
-	}
-}
-
-func (v *View) write() {
+// encode writes a file.
+func (v *View) encode(w io.Writer) error {
 	b, err := encodeFile(v.list.Load().all, time.Now().UnixMicro())
 	if err == nil {
-		err = atomicfile.WriteBytes(v.cfg.File, b)
+		_, err = w.Write(b)
 	}
-	if err != nil {
-		v.fileErrors.WithLabelValues("write").Inc()
-		v.logger.Error("the last list of members cannot be written", "file", v.cfg.File, "error", err)
-	}
+	return err
 }

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/base/logthrottle"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -48,12 +48,10 @@ type State struct {
 	Member *scribev1.Member
 }
 
-// Bounds of the pause between attempts to join, doubling, with jitter.
-const (
-	defaultTTL = 10 * time.Second
-	minPause   = 50 * time.Millisecond
-	maxPause   = 5 * time.Second
-)
+const defaultTTL = 10 * time.Second
+
+// pauses between attempts to join.
+var pauses = backoff.Backoff{Min: 50 * time.Millisecond, Max: 5 * time.Second}
 
 // Lease keeps a process a member. Make it with Join.
 type Lease struct {
@@ -79,7 +77,7 @@ func Join(ctx context.Context, control Registrar, cfg LeaseConfig) (*Lease, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := l.enter(ctx, mayRetry); err != nil {
+	if err := l.joinFirst(ctx, mayRetry); err != nil {
 		return nil, err
 	}
 	l.start()
@@ -102,7 +100,7 @@ func newLease(control Registrar, cfg LeaseConfig) (*Lease, error) {
 		return nil, errors.New("membership: a lease needs a control plane and a member with an id")
 	}
 	if cfg.TTL < 0 {
-		return nil, fmt.Errorf("membership: a TTL of %v", cfg.TTL)
+		return nil, fmt.Errorf("membership: invalid TTL %v: want 0 or more", cfg.TTL)
 	}
 	if cfg.TTL == 0 {
 		cfg.TTL = defaultTTL
@@ -126,13 +124,13 @@ func newLease(control Registrar, cfg LeaseConfig) (*Lease, error) {
 func (l *Lease) start() {
 	run, stop := context.WithCancel(context.Background())
 	l.stop = stop
-	go l.run(run)
+	go l.keep(run)
 }
 
-// enter joins for the first time, trying again after errors that retry allows, until ctx ends.
-func (l *Lease) enter(ctx context.Context, retry func(error) bool) error {
+// joinFirst joins for the first time, trying again after errors that retry allows, until ctx ends.
+func (l *Lease) joinFirst(ctx context.Context, retry func(error) bool) error {
 	var trouble logthrottle.Throttle
-	for pause := minPause; ; pause = min(2*pause, maxPause) {
+	for failures := 1; ; failures++ {
 		err := l.join(ctx)
 		if err == nil {
 			return nil
@@ -140,8 +138,9 @@ func (l *Lease) enter(ctx context.Context, retry func(error) bool) error {
 		if !retry(err) {
 			return err
 		}
-		trouble.Failed(ctx, l.cfg.Logger, "the control plane cannot be joined, trying again", "member", l.cfg.Member.GetId(), "error", err, "pause", pause)
-		if !sleep(ctx, jitter(pause)) {
+		pause := pauses.Pause(failures)
+		trouble.Failed(ctx, l.cfg.Logger, "join failed", "member", l.cfg.Member.GetId(), "error", err, "retry_after", pause)
+		if backoff.Sleep(ctx, pause) != nil {
 			return fmt.Errorf("membership: join as %q: %w (last: %w)", l.cfg.Member.GetId(), ctx.Err(), err)
 		}
 	}
@@ -199,33 +198,33 @@ func (l *Lease) Close(ctx context.Context) error {
 	return err
 }
 
-// run keeps the lease until ctx ends.
-func (l *Lease) run(ctx context.Context) {
+// keep keeps the lease until ctx ends.
+func (l *Lease) keep(ctx context.Context) {
 	defer close(l.done)
-	if l.State().Slot == 0 && l.enter(ctx, func(error) bool { return true }) != nil {
+	if l.State().Slot == 0 && l.joinFirst(ctx, func(error) bool { return true }) != nil {
 		return // ctx has ended
 	}
-	pause := minPause
+	failures := 0
 	var trouble logthrottle.Throttle
 	wait := l.ttl / 3
-	for sleep(ctx, wait) {
+	for backoff.Sleep(ctx, wait) == nil {
 		err := l.renew(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			pause, wait = minPause, l.ttl/3
+			failures, wait = 0, l.ttl/3
 			trouble.Recovered(ctx, l.cfg.Logger, "lease renewed again", "member", l.cfg.Member.GetId())
 			continue
 		}
-		if time.Now().After(l.deadline) && l.lost() {
-			l.cfg.Logger.Error("the lease could not be renewed in time; going on without it and trying to join again",
+		if time.Now().After(l.deadline) && l.markLost() {
+			l.cfg.Logger.Error("lease lost: not renewed in time; work goes on without it while joining is retried",
 				"member", l.cfg.Member.GetId(), "slot", l.Slot(), "error", err)
 		} else {
-			trouble.Failed(ctx, l.cfg.Logger, "the lease was not renewed, trying again", "member", l.cfg.Member.GetId(), "error", err)
+			trouble.Failed(ctx, l.cfg.Logger, "lease not renewed", "member", l.cfg.Member.GetId(), "error", err)
 		}
-		wait = jitter(pause)
-		pause = min(2*pause, maxPause)
+		failures++
+		wait = pauses.Pause(failures)
 		if l.State().Live {
 			// Several times before the lease ends, and once right after, when it is known to be lost.
 			wait = min(wait, l.ttl/6, max(0, time.Until(l.deadline))+time.Millisecond)
@@ -270,24 +269,24 @@ func (l *Lease) join(ctx context.Context) error {
 	}
 	l.ttl = resp.GetTtl().AsDuration()
 	l.deadline = sent.Add(l.ttl)
-	l.set(State{Slot: resp.GetMember().GetSlot(), Live: true, Member: resp.GetMember()})
-	l.cfg.Logger.Info("joined", "member", member.GetId(), "slot", resp.GetMember().GetSlot(), "ttl", l.ttl)
+	l.setState(State{Slot: resp.GetMember().GetSlot(), Live: true, Member: resp.GetMember()})
+	l.cfg.Logger.Info("joined the cell", "member", member.GetId(), "slot", resp.GetMember().GetSlot(), "ttl", l.ttl)
 	return nil
 }
 
-// lost notes that the lease has ended, and reports whether it was live.
-func (l *Lease) lost() bool {
+// markLost notes that the lease has ended, and reports whether it was live.
+func (l *Lease) markLost() bool {
 	s := l.State()
 	if !s.Live {
 		return false
 	}
 	s.Live = false
-	l.set(s)
+	l.setState(s)
 	return true
 }
 
-// set changes the state and tells who wants to know.
-func (l *Lease) set(s State) {
+// setState changes the state and tells who wants to know.
+func (l *Lease) setState(s State) {
 	l.mu.Lock()
 	l.mu.state = s
 	close(l.mu.changed)
@@ -295,18 +294,3 @@ func (l *Lease) set(s State) {
 	l.mu.Unlock()
 	l.cfg.OnChange(s)
 }
-
-// sleep waits, and reports whether ctx still runs.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// jitter returns between half of d and d, so that processes that lost the control plane at once do not come back at once.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }

@@ -3,20 +3,17 @@ package membership
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/internal/base/config"
-	"scribe/internal/base/logthrottle"
+	"scribe/internal/cell/watch"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -26,30 +23,15 @@ type Source interface {
 }
 
 // ViewConfig is what a view is made with. Start from DefaultViewConfig.
-type ViewConfig struct {
-	// Heartbeat is the longest silence asked of the control plane; three times as long and the watch is begun again.
-	Heartbeat time.Duration
-	// File keeps the last list, without loads, for a process that starts while the control plane is away. Empty keeps none. Its
-	// folder must exist.
-	File string
-	// FileInterval is the shortest time between two writes of the file.
-	FileInterval time.Duration
-	// MinBackoff and MaxBackoff bound the pause before a watch that ended is begun again: doubling, with jitter.
-	MinBackoff, MaxBackoff time.Duration
-}
+type ViewConfig struct{ watch.Config }
 
 // DefaultViewConfig returns the defaults, without a file.
-func DefaultViewConfig() ViewConfig {
-	return ViewConfig{Heartbeat: 5 * time.Second, FileInterval: 30 * time.Second, MinBackoff: minPause, MaxBackoff: maxPause}
-}
+func DefaultViewConfig() ViewConfig { return ViewConfig{watch.DefaultConfig()} }
 
 // Validate reports every field that is out of its range.
 func (c ViewConfig) Validate() error {
 	f := config.Of("membership")
-	f.Duration("Heartbeat", c.Heartbeat, 50*time.Millisecond, config.Open)
-	f.Duration("FileInterval", c.FileInterval, 1, config.Open)
-	f.Duration("MinBackoff", c.MinBackoff, 1, config.Open)
-	f.Duration("MaxBackoff", c.MaxBackoff, c.MinBackoff, config.Open)
+	c.Check(f)
 	return f.Err()
 }
 
@@ -62,30 +44,11 @@ type ViewDeps struct {
 	Registerer prometheus.Registerer
 }
 
-// View is a process's copy of the membership, for routing. While the control plane is away it keeps the last list: members that
-// are gone are found out by calling them.
+// View is a process's copy of the membership, for routing. While the control plane is unavailable it keeps the last list: calls to
+// members that are gone fail.
 type View struct {
-	cfg    ViewConfig
-	source Source
-	logger *slog.Logger
-
-	list    atomic.Pointer[list]
-	ready   chan struct{}
-	readied sync.Once
-
-	// dirty tells the saver that there is something to write.
-	dirty chan struct{}
-
-	inSync     prometheus.Gauge
-	watches    prometheus.Counter
-	fileErrors *prometheus.CounterVec
-
-	mu struct {
-		sync.Mutex
-		running, closed bool
-		stop            context.CancelFunc
-		stopped         chan struct{}
-	}
+	*watch.Loop[*scribev1.WatchMembersResponse]
+	list atomic.Pointer[list]
 }
 
 // list is one state of the membership. It is never changed.
@@ -130,35 +93,18 @@ func NewView(cfg ViewConfig, deps ViewDeps) (*View, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if deps.Logger == nil {
-		deps.Logger = slog.New(slog.DiscardHandler)
-	}
-	v := &View{
-		cfg: cfg, source: deps.Source, logger: deps.Logger, ready: make(chan struct{}), dirty: make(chan struct{}, 1),
-		inSync: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "scribe_membership_in_sync", Help: "1 while the control plane's watch keeps the members current, 0 while the last list serves.",
-		}),
-		watches: prometheus.NewCounter(prometheus.CounterOpts{Name: "scribe_membership_watches_total", Help: "Watches begun."}),
-		fileErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "scribe_membership_file_errors_total", Help: "Files of the last list that could not be read or written.",
-		}, []string{"operation"}),
-	}
-	for _, op := range []string{"read", "write"} {
-		v.fileErrors.WithLabelValues(op)
-	}
+	v := &View{}
 	v.list.Store(newList(nil, nil))
-	v.mu.stopped = make(chan struct{})
-	v.load()
-	if deps.Registerer == nil {
-		return v, nil
-	}
-	count := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "scribe_membership_members", Help: "Members known."}, func() float64 {
-		return float64(len(v.list.Load().all))
-	})
-	for _, c := range []prometheus.Collector{v.inSync, v.watches, v.fileErrors, count} {
-		if err := deps.Registerer.Register(c); err != nil {
-			return nil, fmt.Errorf("membership: metrics: %w", err)
-		}
+	var err error
+	v.Loop, err = watch.NewLoop(cfg.Config, watch.Subject[*scribev1.WatchMembersResponse]{
+		Package: "membership", Plural: "members",
+		Watch: func(ctx context.Context, heartbeat *durationpb.Duration, receive func(*scribev1.WatchMembersResponse) error) error {
+			return deps.Source.WatchMembers(ctx, &scribev1.WatchMembersRequest{Heartbeat: heartbeat}, receive)
+		},
+		Apply: v.apply, Count: func() int { return len(v.list.Load().all) }, Decode: v.decode, Encode: v.encode,
+	}, deps.Logger, deps.Registerer)
+	if err != nil {
+		return nil, err
 	}
 	return v, nil
 }
@@ -190,115 +136,13 @@ func (v *View) Watch(role scribev1.Role) ([]*scribev1.Member, <-chan struct{}) {
 	return l.byRole[role], l.replaced
 }
 
-// Ready is closed once there is a list: the control plane's, or that of the file.
-func (v *View) Ready() <-chan struct{} { return v.ready }
-
-// errRunning means that Run was called twice.
-var errRunning = errors.New("membership: the view runs already, or has run")
-
-// Run follows the control plane until ctx ends or Close is called, and returns nil then. It may be called once.
-func (v *View) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	v.mu.Lock()
-	switch {
-	case v.mu.running:
-		v.mu.Unlock()
-		return errRunning
-	case v.mu.closed:
-		v.mu.Unlock()
-		return nil
+// apply takes a list, and wakes who waits for a change unless it equals the last one. The file is without loads.
+func (v *View) apply(msg *scribev1.WatchMembersResponse) (complete, changed bool) {
+	old, members := v.list.Load(), msg.GetMembers()
+	if slices.EqualFunc(old.all, members, func(a, b *scribev1.Member) bool { return proto.Equal(a, b) }) {
+		return true, false
 	}
-	v.mu.running, v.mu.stop = true, cancel
-	v.mu.Unlock()
-	defer close(v.mu.stopped)
-
-	var saver sync.WaitGroup
-	saver.Go(func() { v.save(ctx) })
-	defer saver.Wait()
-
-	pause := v.cfg.MinBackoff
-	var trouble logthrottle.Throttle
-	for {
-		v.watches.Inc()
-		answered, err := v.watch(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if answered {
-			pause = v.cfg.MinBackoff
-			trouble.Recovered(ctx, v.logger, "watch of members began again")
-		}
-		trouble.Failed(ctx, v.logger, "the watch of members ended, the last list serves until it is begun again", "error", err, "pause", pause)
-		if !sleep(ctx, jitter(pause)) {
-			return nil
-		}
-		pause = min(2*pause, v.cfg.MaxBackoff)
-	}
-}
-
-// Close ends Run, writes the file, and waits for both until ctx ends. Members goes on returning the last list. Repeating it is harmless.
-func (v *View) Close(ctx context.Context) error {
-	v.mu.Lock()
-	v.mu.closed = true
-	running := v.mu.running
-	if running {
-		v.mu.stop()
-	}
-	v.mu.Unlock()
-	if !running {
-		return nil
-	}
-	select {
-	case <-v.mu.stopped:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// errSilent is why a watch is given up that the control plane has nothing to say on, not even a heartbeat.
-var errSilent = errors.New("membership: the control plane is silent")
-
-// watch runs one watch. It reports whether a list arrived.
-func (v *View) watch(ctx context.Context) (answered bool, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	patience := 3 * v.cfg.Heartbeat
-	silence := time.AfterFunc(patience, func() { cancel(errSilent) })
-	defer silence.Stop()
-	defer v.inSync.Set(0)
-	req := &scribev1.WatchMembersRequest{Heartbeat: durationpb.New(v.cfg.Heartbeat)}
-	err = v.source.WatchMembers(ctx, req, func(msg *scribev1.WatchMembersResponse) error {
-		silence.Stop()
-		defer silence.Reset(patience)
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		answered = true
-		v.inSync.Set(1)
-		v.apply(msg.GetMembers())
-		return nil
-	})
-	if cause := context.Cause(ctx); errors.Is(cause, errSilent) {
-		err = cause
-	}
-	return answered, err
-}
-
-// apply takes a list, and wakes who waits for a change unless it says what the last one said.
-func (v *View) apply(members []*scribev1.Member) {
-	old := v.list.Load()
-	same := func(a, b *scribev1.Member) bool { return proto.Equal(a, b) }
-	if !slices.EqualFunc(old.all, members, same) {
-		v.list.Store(newList(members, old))
-		close(old.replaced)
-		if !sameIdentities(old.all, members) {
-			select {
-			case v.dirty <- struct{}{}:
-			default:
-			}
-		}
-	}
-	v.readied.Do(func() { close(v.ready) })
+	v.list.Store(newList(members, old))
+	close(old.replaced)
+	return true, !sameIdentities(old.all, members)
 }

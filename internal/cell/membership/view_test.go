@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/cell/watch"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -147,7 +148,7 @@ func TestView(t *testing.T) {
 			t.Errorf("%v", got)
 		}
 		closeView()
-		if err := v.Run(t.Context()); !errors.Is(err, errRunning) {
+		if err := v.Run(t.Context()); !errors.Is(err, watch.ErrRunning) {
 			t.Errorf("Run again: %v", err)
 		}
 	})
@@ -192,7 +193,7 @@ func TestViewConfig(t *testing.T) {
 	if err := DefaultViewConfig().Validate(); err != nil {
 		t.Error(err)
 	}
-	err := ViewConfig{MaxBackoff: -1}.Validate()
+	err := ViewConfig{watch.Config{MaxBackoff: -1}}.Validate()
 	var joined interface{ Unwrap() []error }
 	if !errors.As(err, &joined) || len(joined.Unwrap()) != 4 {
 		t.Errorf("%v does not report every field", err)
@@ -208,7 +209,7 @@ func TestViewConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if families, err := registry.Gather(); err != nil || len(families) != 4 {
+	if families, err := registry.Gather(); err != nil || len(families) != 5 {
 		t.Errorf("%d families of metrics, %v", len(families), err)
 	}
 	if err := v.Close(t.Context()); err != nil {

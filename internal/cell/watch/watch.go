@@ -1,0 +1,273 @@
+// Package watch keeps a process's copy of something that the control plane owns current: it follows the control plane's watch, begins
+// it again with growing pauses when it ends or is silent, and keeps the last good state in a file, so that a process that starts while
+// the control plane is unavailable serves with what it knew. Packages catalog and membership have the two copies that there are.
+package watch
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"scribe/internal/base/atomicfile"
+	"scribe/internal/base/backoff"
+	"scribe/internal/base/config"
+	"scribe/internal/base/lifecycle"
+	"scribe/internal/base/logthrottle"
+)
+
+// Config is how a copy is kept current. Start from DefaultConfig.
+type Config struct {
+	// File keeps the last good state. Empty keeps none. Its folder must exist.
+	File string
+	// FileInterval is the shortest time between two writes of the file.
+	FileInterval time.Duration
+	// Heartbeat is the longest silence asked of the control plane. A watch that is silent for three times as long is taken for
+	// dead and begun again.
+	Heartbeat time.Duration
+	// MinBackoff and MaxBackoff bound the pause before a watch that ended is begun again: doubling, with jitter.
+	MinBackoff, MaxBackoff time.Duration
+}
+
+// DefaultConfig returns the defaults, without a file.
+func DefaultConfig() Config {
+	return Config{FileInterval: 30 * time.Second, Heartbeat: 5 * time.Second, MinBackoff: 50 * time.Millisecond, MaxBackoff: 5 * time.Second}
+}
+
+// Check adds the fields that are out of their range to f.
+func (c *Config) Check(f *config.Faults) {
+	f.Duration("FileInterval", c.FileInterval, 1, config.Open)
+	f.Duration("Heartbeat", c.Heartbeat, 50*time.Millisecond, config.Open)
+	f.Duration("MinBackoff", c.MinBackoff, 1, config.Open)
+	f.Duration("MaxBackoff", c.MaxBackoff, c.MinBackoff, config.Open)
+}
+
+// Subject is what is watched: messages of type M change a copy of it.
+type Subject[M any] struct {
+	// Package has the copy; Plural names what it holds, as in "categories".
+	Package, Plural string
+	// Watch follows the control plane until ctx ends or receive fails.
+	Watch func(ctx context.Context, heartbeat *durationpb.Duration, receive func(M) error) error
+	// Apply changes the copy. It reports whether the copy is complete with this message, and whether the file is out of date.
+	Apply func(M) (complete, changed bool)
+	// Ended, if not nil, is called when a watch has ended.
+	Ended func()
+	// Count returns how many the copy holds.
+	Count func() int
+	// Decode takes what a file holds into the copy. It returns when the file was written, in Unix microseconds.
+	Decode func(io.Reader) (savedAt int64, err error)
+	// Encode writes the copy as a file.
+	Encode func(io.Writer) error
+}
+
+// ErrRunning means that Run was called twice.
+var ErrRunning = errors.New("the watch runs already, or has run")
+
+// errSilent is why a watch is given up on which the control plane sends nothing, not even a heartbeat.
+var errSilent = errors.New("the control plane is silent")
+
+// Loop keeps a copy current while it runs. It is safe for concurrent use.
+type Loop[M any] struct {
+	cfg     Config
+	subject Subject[M]
+	logger  *slog.Logger
+	metrics metrics
+
+	synced    atomic.Bool
+	ready     chan struct{}
+	readyOnce sync.Once
+	// dirty tells the saver that the file is out of date.
+	dirty chan struct{}
+
+	began atomic.Bool
+	calls lifecycle.Calls // Run is one
+	// throttle is used by Run and by the watch that it waits for.
+	throttle logthrottle.Throttle
+}
+
+type metrics struct {
+	watches, fileWrites prometheus.Counter
+	fileErrors          *prometheus.CounterVec
+}
+
+// NewLoop returns a loop for a copy, which has taken in the state of the file, if there is one that can be read. logger and registerer
+// may be nil.
+func NewLoop[M any](cfg Config, subject Subject[M], logger *slog.Logger, registerer prometheus.Registerer) (*Loop[M], error) {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	l := &Loop[M]{cfg: cfg, subject: subject, logger: logger, ready: make(chan struct{}), dirty: make(chan struct{}, 1)}
+	if err := l.registerMetrics(registerer); err != nil {
+		return nil, fmt.Errorf("%s: metrics: %w", subject.Package, err)
+	}
+	l.loadFile()
+	return l, nil
+}
+
+func (l *Loop[M]) registerMetrics(r prometheus.Registerer) error {
+	prefix := "scribe_" + l.subject.Package + "_"
+	l.metrics = metrics{
+		watches:    prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "watches_total", Help: "Watches begun."}),
+		fileWrites: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "file_writes_total", Help: "Writes of the last good state."}),
+		fileErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "file_errors_total", Help: "Files of the last good state that could not be read or written.",
+		}, []string{"operation"}),
+	}
+	l.metrics.fileErrors.WithLabelValues("read")
+	l.metrics.fileErrors.WithLabelValues("write")
+	if r == nil {
+		return nil
+	}
+	inSync := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: prefix + "in_sync",
+		Help: "1 while the control plane's watch keeps the " + l.subject.Plural + " current, 0 while the last good state serves.",
+	}, func() float64 {
+		if l.InSync() {
+			return 1
+		}
+		return 0
+	})
+	count := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + l.subject.Plural, Help: "Known " + l.subject.Plural + "."},
+		func() float64 { return float64(l.subject.Count()) })
+	for _, c := range []prometheus.Collector{inSync, count, l.metrics.watches, l.metrics.fileWrites, l.metrics.fileErrors} {
+		if err := r.Register(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Ready is closed once the copy has been complete: as the control plane sent it, or as the file had it.
+func (l *Loop[M]) Ready() <-chan struct{} { return l.ready }
+
+// InSync reports whether the control plane keeps the copy current. While it does not, the last good state serves.
+func (l *Loop[M]) InSync() bool { return l.synced.Load() }
+
+func (l *Loop[M]) setReady() { l.readyOnce.Do(func() { close(l.ready) }) }
+
+// Run follows the control plane until ctx ends or Close is called, and returns nil then. It may be called once.
+func (l *Loop[M]) Run(ctx context.Context) error {
+	if l.began.Swap(true) {
+		return fmt.Errorf("%s: %w", l.subject.Package, ErrRunning)
+	}
+	if !l.calls.Enter() {
+		return nil
+	}
+	defer l.calls.Leave()
+	ctx, cancel := context.WithCancel(ctx)
+	var helpers sync.WaitGroup
+	defer helpers.Wait()
+	defer cancel()
+	helpers.Go(func() {
+		select {
+		case <-l.calls.Draining():
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	if l.cfg.File != "" {
+		helpers.Go(func() { atomicfile.KeepSaved(ctx, l.dirty, l.cfg.FileInterval, l.saveFile) })
+	}
+	pauses := backoff.Backoff{Min: l.cfg.MinBackoff, Max: l.cfg.MaxBackoff}
+	for failures := 1; ; failures++ {
+		l.metrics.watches.Inc()
+		synced, err := l.watchOnce(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if synced {
+			failures = 1
+		}
+		pause := pauses.Pause(failures)
+		l.throttle.Failed(ctx, l.logger, "watch of "+l.subject.Plural+" ended, the last good state serves", "error", err, "retry_after", pause)
+		if backoff.Sleep(ctx, pause) != nil {
+			return nil
+		}
+	}
+}
+
+// Close ends Run, writes the last good state, and waits for both until ctx ends. The copy stays as it is. Repeating it is harmless.
+func (l *Loop[M]) Close(ctx context.Context) error {
+	l.calls.Drain()
+	return l.calls.Wait(ctx)
+}
+
+// watchOnce runs one watch. It reports whether the copy was complete in it.
+func (l *Loop[M]) watchOnce(ctx context.Context) (synced bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	maxSilence := 3 * l.cfg.Heartbeat
+	silence := time.AfterFunc(maxSilence, func() { cancel(errSilent) })
+	defer silence.Stop()
+	err = l.subject.Watch(ctx, durationpb.New(l.cfg.Heartbeat), func(msg M) error {
+		silence.Stop()
+		defer silence.Reset(maxSilence)
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		complete, changed := l.subject.Apply(msg)
+		if complete {
+			l.synced.Store(true)
+			l.setReady()
+			l.throttle.Recovered(ctx, l.logger, "watch of "+l.subject.Plural+" is in sync again")
+		}
+		if changed {
+			select {
+			case l.dirty <- struct{}{}:
+			default:
+			}
+		}
+		return nil
+	})
+	synced = l.synced.Swap(false)
+	if l.subject.Ended != nil {
+		l.subject.Ended()
+	}
+	if cause := context.Cause(ctx); errors.Is(cause, errSilent) {
+		err = cause
+	}
+	return synced, err
+}
+
+// loadFile takes the last good state from the file, if there is one. A damaged one is ignored.
+func (l *Loop[M]) loadFile() {
+	if l.cfg.File == "" {
+		return
+	}
+	f, err := os.Open(l.cfg.File)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var savedAt int64
+	if err == nil {
+		defer f.Close() //nolint:errcheck // it was only read
+		savedAt, err = l.subject.Decode(bufio.NewReaderSize(f, 256<<10))
+	}
+	if err != nil {
+		l.metrics.fileErrors.WithLabelValues("read").Inc()
+		l.logger.Error("last good state ignored: the file cannot be read", "of", l.subject.Plural, "file", l.cfg.File, "error", err)
+		return
+	}
+	l.setReady()
+	l.logger.Info("last good state read", "of", l.subject.Plural, "file", l.cfg.File,
+		"count", l.subject.Count(), "saved_at", time.UnixMicro(savedAt))
+}
+
+func (l *Loop[M]) saveFile() {
+	if err := atomicfile.Write(l.cfg.File, l.subject.Encode); err != nil {
+		l.metrics.fileErrors.WithLabelValues("write").Inc()
+		l.logger.Error("last good state not written", "of", l.subject.Plural, "file", l.cfg.File, "error", err)
+		return
+	}
+	l.metrics.fileWrites.Inc()
+}

@@ -61,89 +61,29 @@ func (c *counts) inFlight() amount {
 
 const ledgerStripes = 16
 
-// ledger counts requests and frames. A request uses one stripe, so that requests seldom wait for each other, and what is in one
+// ledger counts frames. A request uses one stripe, so that requests seldom wait for each other, and what is in one
 // stripe balances.
 type ledger struct {
 	stripes [ledgerStripes]ledgerStripe
-	// ended gets a value when a request ends while the ledger closes.
-	ended chan struct{}
 }
 
 type ledgerStripe struct {
 	sync.Mutex
-	closed  bool
-	running int
-	counts  counts
+	counts counts
 
 	_ [64]byte // neighbours are used by other processors
 }
 
 func newLedger() *ledger {
-	l := &ledger{ended: make(chan struct{}, 1)}
+	l := new(ledger)
 	for i := range l.stripes {
 		l.stripes[i].counts.failed = make(map[scribev1.Reason]amount)
 	}
 	return l
 }
 
-// begin registers a request; it returns nil once the ledger is closed.
-func (l *ledger) begin() *ledgerStripe {
-	s := &l.stripes[rand.N(ledgerStripes)]
-	s.Lock()
-	defer s.Unlock()
-	if s.closed {
-		return nil
-	}
-	s.running++
-	return s
-}
-
-// end ends one.
-func (l *ledger) end(s *ledgerStripe) {
-	s.Lock()
-	defer s.Unlock()
-	s.running--
-	if s.closed {
-		select {
-		case l.ended <- struct{}{}:
-		default: // there is one already
-		}
-	}
-}
-
-// closed reports whether begin refuses.
-func (l *ledger) closed() bool {
-	s := &l.stripes[0]
-	s.Lock()
-	defer s.Unlock()
-	return s.closed
-}
-
-// close refuses further requests. It reports whether it was closed before.
-func (l *ledger) close() (again bool) {
-	for i := range l.stripes {
-		s := &l.stripes[i]
-		s.Lock()
-		again = again || s.closed
-		s.closed = true
-		s.Unlock()
-		if again {
-			return true
-		}
-	}
-	return false
-}
-
-// running returns how many requests there are.
-func (l *ledger) running() (n int) {
-	for i := range l.stripes {
-		s := &l.stripes[i]
-		s.Lock()
-		n += s.running
-		s.Unlock()
-	}
-	return n
-}
+// stripe returns the one that a request uses.
+func (l *ledger) stripe() *ledgerStripe { return &l.stripes[rand.N(ledgerStripes)] }
 
 // counts returns the sums, in which received is never less than what became of it.
 func (l *ledger) counts() counts {

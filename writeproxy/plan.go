@@ -171,7 +171,7 @@ func (c *call) throttle(ctx context.Context, g *limited) {
 func (c *call) await(ctx context.Context, g *limited) {
 	start := time.Now()
 	waiting, cancel := waitTime(ctx)
-	err := c.p.quotas.await(waiting, g.category, g.waiter, c.p.closing)
+	err := c.p.quotas.await(waiting, g.category, g.waiter, c.p.calls.Draining())
 	cancel()
 	c.p.metrics.waits.Observe(time.Since(start).Seconds())
 	if err != nil {

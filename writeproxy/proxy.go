@@ -11,7 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/base/buffers"
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/role/budget"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -55,7 +57,7 @@ type Proxy struct {
 	fleet   *fleet
 	quotas  *quotas
 	traffic *shardTraffic
-	retries *retries
+	retries *backoff.Budget // of attempts beyond the first
 	ledger  *ledger
 	metrics *metrics
 	// lookup finds a category by the bytes of its name.
@@ -69,10 +71,12 @@ type Proxy struct {
 	// ctx ends when Close loses its patience.
 	ctx    context.Context //nolint:containedctx // ends running requests from outside
 	cancel context.CancelCauseFunc
-	// closing is closed when Close begins, ended when it is done.
-	closing, ended chan struct{}
-	probes         sync.WaitGroup
+	calls  lifecycle.Calls
+	probes sync.WaitGroup
 }
+
+// maxSavedRetries is how many attempts can be saved up: enough for a batcher's restart at light load.
+const maxSavedRetries = 100
 
 var _ rpc.WriteService = (*Proxy)(nil)
 
@@ -101,14 +105,12 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 		cfg:     cfg,
 		deps:    deps,
 		traffic: newShardTraffic(cfg.MicroShardBytes),
-		retries: newRetries(cfg.RetryRatio),
+		retries: backoff.NewBudget(cfg.RetryRatio, maxSavedRetries),
 		ledger:  newLedger(),
 		lookup:  lookupBytes(deps.Categories),
 		bodies:  budget.New("bodies that the write proxy reads", cfg.MemoryBytes/2),
 		writes:  budget.New("requests that the write proxy carries out", cfg.MemoryBytes/2),
 		started: time.Now(),
-		closing: make(chan struct{}),
-		ended:   make(chan struct{}),
 	}
 	p.quotas = newQuotas(p.now, deps.Proxies, int64(cfg.ThrottleShare*float64(p.writes.Limit())))
 	p.fleet = &fleet{batchers: deps.Batchers, now: p.now, stall: cfg.StallAfter, probe: p.probe}
@@ -136,7 +138,7 @@ func lookupBytes(c Categories) func(name []byte) (*scribev1.Category, bool) {
 // Admit charges a request's announced length before its body is read; it refuses with REASON_OVERLOADED and a hint, or with
 // REASON_TOO_LARGE. release is to be called once the request is answered.
 func (p *Proxy) Admit(n int64) (release func(), err error) {
-	if p.ledger.closed() {
+	if p.calls.Closed() {
 		return nil, errShutDown()
 	}
 	release, err = p.bodies.Admit(n)
@@ -153,49 +155,27 @@ func errShutDown() error {
 var errClosed = errors.New("writeproxy: closed before the request was answered")
 
 // Close refuses new requests and waits for the running ones; what waits for a quota is refused. When ctx ends first, they are ended
-// with an unknown outcome and the error says how many they were. Calling it again waits for the first call.
+// with an unknown outcome and the error says how many they were. Calling it again waits for the first call, and
+// returns its error.
 func (p *Proxy) Close(ctx context.Context) error {
-	if p.ledger.close() {
-		select {
-		case <-p.ended:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
+	return p.calls.Close(ctx, func() error {
+		err := p.calls.Wait(ctx)
+		if err != nil {
+			err = fmt.Errorf("writeproxy: %d requests were ended before they were answered: %w", p.calls.Running(), err)
+			p.cancel(errClosed)
+			_ = p.calls.Wait(context.WithoutCancel(ctx)) // a batcher answers when its context ends
 		}
-	}
-	close(p.closing)
-	err := p.idle(ctx)
-	if err != nil {
-		p.cancel(errClosed)
-		_ = p.idle(context.WithoutCancel(ctx)) // a batcher answers when its context ends
-	}
-	p.cancel(nil)
-	p.probes.Wait()
-	p.metrics.unregister(p.deps.Registerer)
-	close(p.ended)
-	return err
-}
-
-// idle returns when no request runs any more.
-func (p *Proxy) idle(ctx context.Context) error {
-	for {
-		n := p.ledger.running()
-		if n == 0 {
-			return nil
-		}
-		select {
-		case <-p.ledger.ended:
-		case <-ctx.Done():
-			return fmt.Errorf("writeproxy: %d requests were ended before they were answered: %w", n, context.Cause(ctx))
-		}
-	}
+		p.cancel(nil)
+		p.probes.Wait()
+		p.metrics.unregister(p.deps.Registerer)
+		return err
+	})
 }
 
 // begin registers a running request and gives it a context that ends before the caller's, and with the proxy.
-func (p *Proxy) begin(ctx context.Context) (_ context.Context, account *ledgerStripe, end func(), err error) {
-	account = p.ledger.begin()
-	if account == nil {
-		return nil, nil, nil, errShutDown()
+func (p *Proxy) begin(ctx context.Context) (_ context.Context, end func(), err error) {
+	if !p.calls.Enter() {
+		return nil, nil, errShutDown()
 	}
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -205,9 +185,9 @@ func (p *Proxy) begin(ctx context.Context) (_ context.Context, account *ledgerSt
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	stop := context.AfterFunc(p.ctx, cancel)
-	return ctx, account, func() {
+	return ctx, func() {
 		stop()
 		cancel()
-		p.ledger.end(account)
+		p.calls.Leave()
 	}, nil
 }

@@ -350,7 +350,7 @@ func TestRetryBudget(t *testing.T) {
 		for range requests {
 			c.write(makeFrame(t, "least", 0, false, "x"))
 		}
-		if n := c.batchers[0].calls(); n < requests || n > requests+requests/10+maxRetryTokens+1 {
+		if n := c.batchers[0].calls(); n < requests || n > requests+requests/10+maxSavedRetries+1 {
 			t.Errorf("%d calls for %d requests", n, requests)
 		}
 	})

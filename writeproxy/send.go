@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
@@ -122,7 +122,7 @@ func (c *call) preferred(ctx context.Context, t *table, at int, part []*item) (h
 			home = t.batchers[at].ID
 			left, silent = c.submit(ctx, t, at, part)
 		}
-		if len(left) == 0 || !c.p.retries.take() {
+		if len(left) == 0 || !c.p.retries.TakeRetry() {
 			return home, nil
 		}
 		if at >= 0 && len(t.batchers) > 1 && c.p.cfg.Fallbacks > 0 && (silent || gone(left)) {
@@ -160,7 +160,7 @@ func (c *call) fallbacks(ctx context.Context, home string, left []*item) {
 		if len(left) == 0 || ctx.Err() != nil {
 			return
 		}
-		if attempt > 0 && (!c.p.retries.take() || c.pause(ctx, attempt, left) != nil) {
+		if attempt > 0 && (!c.p.retries.TakeRetry() || c.pause(ctx, attempt, left) != nil) {
 			return
 		}
 		left = c.renew(ctx, left)
@@ -247,22 +247,15 @@ func gone(left []*item) bool {
 // pause waits before another attempt: as long as the batchers ask for, within bounds, and jittered. It fails when the request's
 // time is over first.
 func (c *call) pause(ctx context.Context, attempt int, left []*item) error {
-	mean := min(c.p.cfg.RetryBase<<min(attempt-1, 20), c.p.cfg.RetryMax)
+	mean := backoff.Backoff{Min: c.p.cfg.RetryBase, Max: c.p.cfg.RetryMax}.Mean(attempt)
 	for _, it := range left {
-		mean = max(mean, min(it.result.GetError().GetRetryAfter().AsDuration(), c.p.cfg.RetryMax))
+		mean = max(mean, retry.Hint(it.result.GetError(), c.p.cfg.RetryMax))
 	}
-	d := mean/2 + rand.N(mean)
+	d := backoff.Jitter(mean, 0.5)
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
 		return context.DeadlineExceeded // the answer that is there is better than none
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return backoff.Sleep(ctx, d)
 }
 
 // submit sends a part to a batcher, sets results, and returns the items that may be sent again. silent says that it did not answer

@@ -32,7 +32,7 @@ func (p *Proxy) write(ctx context.Context, data []byte, ack scribev1.AckLevel) (
 			p.metrics.refused.WithLabelValues(reasonLabel(rpc.ReasonOf(err))).Inc()
 		}
 	}()
-	ctx, account, end, err := p.begin(ctx)
+	ctx, end, err := p.begin(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -56,8 +56,9 @@ func (p *Proxy) write(ctx context.Context, data []byte, ack scribev1.AckLevel) (
 	if items, err = a.split(ctx, data); err != nil {
 		return nil, err
 	}
-	p.retries.request()
+	p.retries.Earn()
 	start := time.Now()
+	account := p.ledger.stripe()
 	account.received(items)
 	if ack != scribev1.AckLevel_ACK_LEVEL_NONE {
 		// Spooled is for a host's disk, which is not here: durable is more than was asked for.

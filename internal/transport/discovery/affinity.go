@@ -11,7 +11,9 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/proto"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/format/pointer"
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -38,12 +40,6 @@ func affine(key uint64, urls []string) {
 	}
 }
 
-// retries is a budget: requests fill it, repeats empty it.
-type retries struct {
-	tokens float64
-	stats  FetchStats
-}
-
 // FetchStats count what was done to fetch payloads.
 type FetchStats struct {
 	// Calls were made; Parts is into how many requests they were divided, by the homes of their blobs.
@@ -59,7 +55,7 @@ type FetchStats struct {
 func (c *Cell) FetchStats() FetchStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.retries.stats
+	return c.mu.fetches
 }
 
 const (
@@ -71,32 +67,25 @@ const (
 
 // mayRetry takes a repeat out of the budget, one at the same instance or at another.
 func (c *Cell) mayRetry(same bool) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	r := &c.mu.retries
-	if r.tokens < 1 {
-		r.stats.Exhausted++
-		return false
-	}
-	r.tokens--
-	r.stats.Repeats++
-	if same {
-		r.stats.Waits++
-	}
-	return true
+	ok := c.retries.TakeRetry()
+	c.countFetch(func(n *FetchStats) {
+		switch {
+		case !ok:
+			n.Exhausted++
+		case same:
+			n.Repeats++
+			n.Waits++
+		default:
+			n.Repeats++
+		}
+	})
+	return ok
 }
 
-func (c *Cell) earnRetry() {
+func (c *Cell) countFetch(count func(*FetchStats)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.retries.tokens = min(c.mu.retries.tokens+retryShare, maxRetries)
-	c.mu.retries.stats.Parts++
-}
-
-func (c *Cell) countCall() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.mu.retries.stats.Calls++
+	count(&c.mu.fetches)
 }
 
 type readProxyService struct{ c *Cell }
@@ -114,7 +103,7 @@ type part struct {
 
 // Fetch implements rpc.ReadProxyService.
 func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
-	s.c.countCall()
+	s.c.countFetch(func(n *FetchStats) { n.Calls++ })
 	parts, err := s.split(ctx, req)
 	if err != nil {
 		return nil, err
@@ -236,7 +225,8 @@ func (s readProxyService) fetch(ctx context.Context, key *uint64, req *scribev1.
 	if err != nil {
 		return nil, err
 	}
-	s.c.earnRetry()
+	s.c.retries.Earn()
+	s.c.countFetch(func(n *FetchStats) { n.Parts++ })
 	var failed []error
 	patient := len(ch.urls) > 1
 	for i := 0; i < min(len(ch.urls), maxTries); {
@@ -264,7 +254,7 @@ func (s readProxyService) fetch(ctx context.Context, key *uint64, req *scribev1.
 		}
 		if again {
 			patient = false
-			if !pause(ctx, after) {
+			if backoff.Sleep(ctx, after) != nil {
 				break
 			}
 		}
@@ -274,21 +264,8 @@ func (s readProxyService) fetch(ctx context.Context, key *uint64, req *scribev1.
 
 // briefly reports whether an instance is busy, and says that it will not be for long.
 func briefly(err error) (after time.Duration, ok bool) {
-	info := rpc.Info(err)
-	after = info.GetRetryAfter().AsDuration()
-	return after, info.GetReason() == scribev1.Reason_REASON_OVERLOADED && after > 0 && after <= homePatience
-}
-
-// pause waits, and is false when ctx ended before.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	d := retry.Classify(err)
+	return d.After, d.Class == retry.Overloaded && d.After > 0 && d.After <= homePatience
 }
 
 // blobKey is the same for equal blobs, that of the first pointer. It is nil when there is none to see: whoever serves the request says

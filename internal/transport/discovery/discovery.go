@@ -12,6 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -43,6 +44,8 @@ type Cell struct {
 	transport *rpc.Transport
 	server    string
 	control   rpc.ControlService
+	// retries bounds what fetches cost beyond their first tries.
+	retries *backoff.Budget
 
 	mu struct {
 		sync.Mutex
@@ -55,8 +58,7 @@ type Cell struct {
 		// failed says until when an instance is passed over. Only instances of the view are in it, and in clients.
 		failed  map[instance]time.Time
 		clients map[instance]any
-		// retries bounds what fetches cost beyond their first tries.
-		retries retries
+		fetches FetchStats
 		turns   map[scribev1.Role]uint64 // whose it is; one counter for all would give a role that others alternate with always the same
 	}
 }
@@ -75,11 +77,10 @@ type loading struct {
 
 // New returns a view of the cell that server belongs to. Nothing is asked before the first call.
 func New(t *rpc.Transport, server string) *Cell {
-	c := &Cell{transport: t, server: server, control: rpc.NewControlClient(t, server)}
+	c := &Cell{transport: t, server: server, control: rpc.NewControlClient(t, server), retries: backoff.NewBudget(retryShare, maxRetries)}
 	c.mu.failed = make(map[instance]time.Time)
 	c.mu.clients = make(map[instance]any)
 	c.mu.turns = make(map[scribev1.Role]uint64)
-	c.mu.retries.tokens = maxRetries
 	return c
 }
 
@@ -190,9 +191,9 @@ func (c *Cell) report(in instance, err error) {
 		return
 	}
 	away := passOver
-	if info := rpc.Info(err); info.GetReason() == scribev1.Reason_REASON_OVERLOADED {
-		if hint := info.GetRetryAfter().AsDuration(); hint > 0 {
-			away = min(hint, passOver)
+	if d := retry.Classify(err); d.Class == retry.Overloaded {
+		if d.After > 0 {
+			away = min(d.After, passOver)
 		}
 	} else {
 		c.mu.due = c.mu.soon // the membership may know better by now
@@ -262,7 +263,7 @@ func (c *Cell) load(ctx context.Context, l *loading, usable bool) error {
 	switch {
 	case err == nil:
 		c.mu.view, c.mu.late = found, refreshEvery
-		c.mu.due = now.Add(refreshEvery - refreshEvery/10 + rand.N(refreshEvery/5))
+		c.mu.due = now.Add(backoff.Jitter(refreshEvery, 0.1))
 		c.mu.soon = now.Add(refreshSoon)
 		maps.DeleteFunc(c.mu.failed, func(in instance, until time.Time) bool { return !found.has(in) || now.After(until) })
 		maps.DeleteFunc(c.mu.clients, func(in instance, _ any) bool { return !found.has(in) })

@@ -146,12 +146,12 @@ func decodeInto(m proto.Message) func(io.Reader, int64) error {
 			}
 			return unmarshal.Unmarshal(b, m)
 		}
-		buf := newBuffer(int(size))
-		defer buf.release() // protobuf copies what it keeps
-		if _, err := io.ReadFull(r, buf.b); err != nil {
+		buf := bodies.Get(int(size))
+		defer bodies.Put(buf) // protobuf copies what it keeps
+		if _, err := io.ReadFull(r, buf.B); err != nil {
 			return noEOF(err)
 		}
-		return unmarshal.Unmarshal(buf.b, m)
+		return unmarshal.Unmarshal(buf.B, m)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"scribe/internal/base/buffers"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -28,6 +29,9 @@ type bulkHandler[Req, Res any] struct {
 	errors    *connect.ErrorWriter
 }
 
+// bodies are read into pooled buffers: fresh memory for every one costs as much as all else that is done with it.
+var bodies buffers.Pool
+
 // ServeHTTP implements http.Handler.
 func (h *bulkHandler[Req, Res]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !isBulk(r) {
@@ -40,17 +44,17 @@ func (h *bulkHandler[Req, Res]) ServeHTTP(w http.ResponseWriter, r *http.Request
 		return
 	}
 	defer cancel()
-	body := newBuffer(int(r.ContentLength))
-	checked, err := h.read(r.Body, body.b)
+	body := bodies.Get(int(r.ContentLength))
+	checked, err := h.read(r.Body, body.B)
 	if err != nil {
-		body.release()
+		bodies.Put(body)
 		_ = h.errors.Write(w, r, readError(ctx, err))
 		return
 	}
 	if checked {
 		ctx = WithChecked(ctx)
 	}
-	answer, err := h.answer(ctx, r, body.b)
+	answer, err := h.answer(ctx, r, body.B)
 	if bug := new(panicked); errors.As(err, &bug) {
 		// A handler that panicked may have left a goroutine behind that uses the body: it is the collector's.
 		_ = h.errors.Write(w, r, bug.err)
@@ -61,7 +65,7 @@ func (h *bulkHandler[Req, Res]) ServeHTTP(w http.ResponseWriter, r *http.Request
 	} else {
 		writePieces(w, answer)
 	}
-	body.release() // not before: an answer may refer to its request
+	bodies.Put(body) // not before: an answer may refer to its request
 }
 
 // read reads a body, and reports whether its frames have been checked.

@@ -4,8 +4,6 @@ import (
 	"net/url"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 )
 
 func TestBaseURL(t *testing.T) {
@@ -62,25 +60,3 @@ func TestRetryAfterSeconds(t *testing.T) {
 }
 
 // A buffer is as long as asked, wastes little, and goes back to where its like is looked for.
-func TestBuffers(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.OneOf(rapid.IntRange(0, 20_000), rapid.IntRange(0, 1<<maxBufferBits)).Draw(t, "n")
-		class, size := bufferClass(n)
-		if size < n || n > 1<<minBufferBits && (size-n)*5 > size+20 || class >= len(bufferPools) {
-			t.Fatalf("%d bytes lie in %d, class %d", n, size, class)
-		}
-		if again, same := bufferClass(size); again != class || same != size {
-			t.Fatalf("class %d of %d bytes has class %d", class, size, again)
-		}
-	})
-	if class, size := bufferClass(1 << maxBufferBits); class >= len(bufferPools) || size != 1<<maxBufferBits {
-		t.Errorf("the largest has class %d and %d bytes", class, size)
-	}
-	for _, n := range []int{0, 1, 5000, 1 << 20} {
-		b := newBuffer(n)
-		if len(b.b) != n {
-			t.Errorf("%d bytes instead of %d", len(b.b), n)
-		}
-		b.release()
-	}
-}

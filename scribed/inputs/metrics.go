@@ -5,6 +5,8 @@ import (
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"scribe/producer"
 )
 
 // Metrics are the counters of one input over a network.
@@ -92,12 +94,8 @@ func (m *Metrics) Unregister() {
 }
 
 // Taken counts messages that the agent has taken: those of a delivery with a final outcome that were not refused by err.
-func (m *Metrics) Taken(messages []Message, err error) {
+func (m *Metrics) Taken(messages []producer.Message, err error) {
 	lost, size, _ := Refused(messages, err)
-	n := 0
-	for i := range messages {
-		n += len(messages[i].Payload)
-	}
 	m.Messages.Add(float64(len(messages) - lost))
-	m.Bytes.Add(float64(n - size))
+	m.Bytes.Add(float64(PayloadBytes(messages) - size))
 }

@@ -178,10 +178,9 @@ func (a *App) startInputs(ctx context.Context) error {
 		return err
 	}
 	a.onStop("inputs' producer", p.Close)
-	s := &sink{waits: p, hurries: p.WithCallAck(producer.AckNone)}
 	own := lines.DefaultConfig()
 	own.Name = agentLines
-	h, err := lines.NewHandler(own, s, lines.Deps{Logger: a.log, Registerer: a.registry})
+	h, err := lines.NewHandler(own, p, lines.Deps{Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
 	}
@@ -201,7 +200,7 @@ func (a *App) startInputs(ctx context.Context) error {
 	for _, in := range list {
 		open, ended := make(chan struct{}), make(chan error, 1)
 		running.Go(func() {
-			if err := in.Run(ctx, s, func() { close(open) }); err != nil {
+			if err := in.Run(ctx, p, func() { close(open) }); err != nil {
 				ended <- err
 			}
 		})
@@ -241,78 +240,4 @@ func (a *App) inputs() (list []inputs.Input, err error) {
 		errs = append(errs, add(lines.New(c, lines.Deps{Logger: a.log, Registerer: a.registry})))
 	}
 	return list, errors.Join(errs...)
-}
-
-// sink gives what inputs read to the agent of this process.
-type sink struct {
-	waits, hurries *producer.Producer
-}
-
-var _ inputs.Sink = (*sink)(nil)
-
-// Deliver implements inputs.Sink.
-func (s *sink) Deliver(ctx context.Context, category string, messages []inputs.Message) error {
-	batch := make([]producer.Message, len(messages))
-	n := 0
-	for i := range messages {
-		n += len(messages[i].Attributes)
-	}
-	attributes := make([]producer.Attribute, 0, n) // of all
-	for i := range messages {
-		batch[i], attributes = message(&messages[i], attributes)
-	}
-	return refused(s.waits.Write(ctx, category, batch...))
-}
-
-// refused marks an error after which sending the messages that failed again would not help.
-func refused(err error) error {
-	batch := new(producer.BatchError)
-	if !errors.As(err, &batch) {
-		if err != nil && hopeless(err) {
-			return fmt.Errorf("%w: %w", inputs.ErrRefused, err)
-		}
-		return err
-	}
-	r := &inputs.RefusedError{Messages: make([]int, 0, len(batch.Messages)), Err: err}
-	for _, m := range batch.Messages {
-		if !hopeless(m.Err) {
-			return err
-		}
-		r.Messages = append(r.Messages, m.Index)
-	}
-	return r
-}
-
-func hopeless(err error) bool {
-	for _, kind := range []error{producer.ErrTooLarge, producer.ErrInvalid, producer.ErrUnknownCategory, producer.ErrUnknownShard, producer.ErrRefused} {
-		if errors.Is(err, kind) {
-			return true
-		}
-	}
-	return false
-}
-
-// Offer implements inputs.Sink.
-func (s *sink) Offer(category string, messages []inputs.Message) (taken int) {
-	for i := range messages {
-		m, _ := message(&messages[i], nil)
-		r := s.hurries.WriteAsync(category, &m)
-		if r.Err() != nil {
-			return i
-		}
-	}
-	return len(messages)
-}
-
-// message converts one; its attributes are appended to those of others.
-func message(m *inputs.Message, attributes []producer.Attribute) (producer.Message, []producer.Attribute) {
-	out := producer.Message{Payload: m.Payload, Key: m.Key, Time: m.Time}
-	if len(m.Attributes) > 0 {
-		begin := len(attributes)
-		for _, a := range m.Attributes {
-			attributes = append(attributes, producer.Attribute(a))
-		}
-		out.Attributes = attributes[begin:len(attributes):len(attributes)]
-	}
-	return out, attributes
 }

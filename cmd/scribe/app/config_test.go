@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"scribe/internal/base/units"
-	"scribe/producer"
-	"scribe/scribed/inputs"
 )
 
 func TestDefaultConfigIsValid(t *testing.T) {
@@ -128,21 +126,6 @@ inputs:
 	}
 	if err := c.Load(file); err == nil || !strings.Contains(err.Error(), "line 4") || !strings.Contains(err.Error(), "prot") {
 		t.Errorf("an unknown field: %v", err)
-	}
-}
-
-// TestInputsAreRefusedByName: only what the cell will never take is given up.
-func TestInputsAreRefusedByName(t *testing.T) {
-	some := &producer.BatchError{Total: 3, Messages: []producer.MessageError{{Index: 2, Err: producer.ErrTooLarge}}}
-	if lost, _, final := inputs.Refused(make([]inputs.Message, 3), refused(some)); !final || lost != 1 {
-		t.Errorf("one of three: %d lost, final %v", lost, final)
-	}
-	some.Messages = append(some.Messages, producer.MessageError{Index: 1, Err: producer.ErrBufferFull})
-	if _, _, final := inputs.Refused(make([]inputs.Message, 3), refused(some)); final {
-		t.Error("a message that may be taken later is given up")
-	}
-	if err := refused(nil); err != nil {
-		t.Error(err)
 	}
 }
 

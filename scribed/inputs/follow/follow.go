@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/producer"
 	"scribe/scribed/inputs"
 )
 
@@ -37,7 +38,7 @@ type Follower struct {
 	metrics  *metrics
 	log      *slog.Logger
 
-	sink    inputs.Sink
+	agent   *producer.Producer
 	sources map[fileID]*source
 	// first: nothing was ever followed, so files that are there begin where Config.Start says.
 	first bool
@@ -54,7 +55,7 @@ type Follower struct {
 	began time.Time
 
 	buf, scratch []byte
-	messages     []inputs.Message
+	messages     []producer.Message
 }
 
 var _ inputs.Input = (*Follower)(nil)
@@ -117,13 +118,13 @@ func (f *Follower) positions() string {
 func (f *Follower) Name() string { return f.cfg.Name }
 
 // Run implements inputs.Input.
-func (f *Follower) Run(ctx context.Context, sink inputs.Sink, open func()) error {
+func (f *Follower) Run(ctx context.Context, agent *producer.Producer, open func()) error {
 	defer f.metrics.unregister()
 	open()
 	tick := time.NewTicker(f.cfg.Interval.Std())
 	defer tick.Stop()
 	for {
-		f.Step(ctx, sink, f.deps.Clock())
+		f.Step(ctx, agent, f.deps.Clock())
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -136,8 +137,8 @@ func (f *Follower) Run(ctx context.Context, sink inputs.Sink, open func()) error
 const saveInterval = time.Second
 
 // Step looks at the files once and delivers what there is to read, until ctx ends.
-func (f *Follower) Step(ctx context.Context, sink inputs.Sink, now time.Time) {
-	f.sink, f.began = sink, f.deps.Clock()
+func (f *Follower) Step(ctx context.Context, agent *producer.Producer, now time.Time) {
+	f.agent, f.began = agent, f.deps.Clock()
 	f.look(ctx, now)
 	if f.fresh {
 		f.fresh = false

@@ -16,19 +16,22 @@ import (
 	"pgregory.net/rapid"
 
 	"scribe/internal/base/units"
-	"scribe/scribed/inputs"
+	"scribe/internal/transport/rpc"
+	"scribe/producer"
+	scribev1 "scribe/proto/scribe/v1"
+	"scribe/scribed/inputs/inputstest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// agent is a sink that keeps what it is given.
+// agent is one that keeps what it is given.
 type agent struct {
 	got map[string][]string // by category
 	err error
 	see func()
 }
 
-func (a *agent) Deliver(_ context.Context, category string, messages []inputs.Message) error {
+func (a *agent) Deliver(_ context.Context, category string, messages []producer.Message) error {
 	if a.see != nil {
 		a.see()
 	}
@@ -40,8 +43,6 @@ func (a *agent) Deliver(_ context.Context, category string, messages []inputs.Me
 	}
 	return nil
 }
-
-func (a *agent) Offer(string, []inputs.Message) int { panic("follow makes its source wait") }
 
 func (a *agent) all() (out []string) {
 	for _, lines := range a.got {
@@ -58,6 +59,7 @@ type world struct {
 	now   time.Time
 	f     *Follower
 	agent *agent
+	to    *producer.Producer // the agent's
 }
 
 func newWorld(t testing.TB, dir string, adjust func(*Config)) *world {
@@ -68,6 +70,7 @@ func newWorld(t testing.TB, dir string, adjust func(*Config)) *world {
 		adjust(&cfg)
 	}
 	w := &world{t: t, dir: dir, cfg: cfg, now: time.Now(), agent: &agent{got: map[string][]string{}}}
+	w.to = inputstest.NewProducer(t, w.agent.Deliver)
 	w.start()
 	return w
 }
@@ -82,7 +85,7 @@ func (w *world) start() {
 
 func (w *world) step() {
 	w.now = w.now.Add(2 * time.Second)
-	w.f.Step(context.Background(), w.agent, w.now)
+	w.f.Step(context.Background(), w.to, w.now)
 }
 
 // restart ends the follower and starts another; after a crash that has the positions of the last save.
@@ -260,7 +263,7 @@ func TestLongLines(t *testing.T) {
 func TestMultiline(t *testing.T) {
 	w := newWorld(t, t.TempDir(), func(c *Config) { c.Multiline = `^\d` })
 	w.write("app.log", "1 panic\n  at a\n  at b\n2 next\n  at")
-	w.f.Step(t.Context(), w.agent, w.now)
+	w.f.Step(t.Context(), w.to, w.now)
 	w.want("app", "1 panic\n  at a\n  at b")
 	w.write("app.log", " c\n")
 	w.step()
@@ -292,7 +295,7 @@ func TestDeliveryFails(t *testing.T) {
 	w.agent.err = nil
 	w.step()
 	w.want("app", "one")
-	w.agent.err = fmt.Errorf("unknown category: %w", inputs.ErrRefused)
+	w.agent.err = rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "unknown category")
 	w.write("app.log", "lost\n")
 	w.step()
 	w.agent.err = nil
@@ -370,25 +373,17 @@ func TestRun(t *testing.T) {
 	w.do(err)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	sink := &stopping{agent: w.agent, stop: cancel}
-	if err := f.Run(ctx, sink, func() {}); err != nil || f.Name() != "test" {
+	agent := inputstest.NewProducer(t, func(ctx context.Context, category string, messages []producer.Message) error {
+		defer cancel() // the first delivery ends the run
+		return w.agent.Deliver(ctx, category, messages)
+	})
+	if err := f.Run(ctx, agent, func() {}); err != nil || f.Name() != "test" {
 		t.Fatal(err)
 	}
 	w.want("app", "one")
 	if n, err := reg.Gather(); err != nil || len(n) != 0 {
 		t.Fatalf("%d metrics are left, %v", len(n), err)
 	}
-}
-
-// stopping ends the run with the first delivery.
-type stopping struct {
-	*agent
-	stop func()
-}
-
-func (s *stopping) Deliver(ctx context.Context, category string, messages []inputs.Message) error {
-	defer s.stop()
-	return s.agent.Deliver(ctx, category, messages)
 }
 
 // Whatever happens to a log, its lines arrive, each file's in order, and once unless the follower crashed.
@@ -540,5 +535,7 @@ type fatal struct {
 }
 
 func (f *fatal) Helper()                      {}
+func (f *fatal) Cleanup(fn func())            { f.t.Cleanup(fn) }
+func (f *fatal) Context() context.Context     { return f.t.Context() }
 func (f *fatal) Fatal(args ...any)            { f.t.Fatal(args...) }
 func (f *fatal) Fatalf(s string, args ...any) { f.t.Fatalf(s, args...) }

@@ -5,7 +5,7 @@ import (
 	"regexp"
 
 	"scribe/internal/format/record"
-	"scribe/scribed/inputs"
+	"scribe/producer"
 )
 
 // splitter cuts messages out of the bytes at a file's position. It keeps nothing between two calls but what the file's position
@@ -18,7 +18,7 @@ type splitter struct {
 
 // cut is what a splitter found.
 type cut struct {
-	messages []inputs.Message
+	messages []producer.Message
 	consumed int // bytes up to the next position
 	// skipping: the position is inside of a line whose rest is not wanted.
 	skipping                  bool
@@ -28,7 +28,7 @@ type cut struct {
 // next cuts messages from b, which begins at the position. skipping says that b begins inside of a line whose rest is not wanted;
 // flush that nothing has followed b for long enough, so that a message of several lines is complete; last that nothing will ever
 // follow, so that even a line without its end is a message. The messages point into b and are appended to dst.
-func (s *splitter) next(dst []inputs.Message, b []byte, skipping, flush, last bool) cut {
+func (s *splitter) next(dst []producer.Message, b []byte, skipping, flush, last bool) cut {
 	c := cut{messages: dst, skipping: skipping}
 	for c.consumed < len(b) && len(c.messages) < maxMessages {
 		rest := b[c.consumed:]
@@ -108,7 +108,7 @@ func (s *splitter) tooLong(c *cut, text []byte, size int) {
 }
 
 func (c *cut) add(text []byte) {
-	c.messages = append(c.messages, inputs.Message{Payload: text})
+	c.messages = append(c.messages, producer.Message{Payload: text})
 }
 
 // trimmed is a line without its end.

@@ -10,7 +10,8 @@ import (
 	"testing"
 
 	"scribe/internal/testkit/sample"
-	"scribe/scribed/inputs"
+	"scribe/producer"
+	"scribe/scribed/inputs/inputstest"
 )
 
 // Whatever a file holds and wherever a read ends, the splitter comes to the end of it, and long lines are cut without losing a byte.
@@ -48,16 +49,6 @@ func FuzzSplitter(f *testing.F) {
 	})
 }
 
-// nowhere is a sink that takes everything.
-type nowhere struct{ messages int }
-
-func (n *nowhere) Deliver(_ context.Context, _ string, messages []inputs.Message) error {
-	n.messages += len(messages)
-	return nil
-}
-
-func (n *nowhere) Offer(string, []inputs.Message) int { return 0 }
-
 // BenchmarkFollow compares reading a log to its end with a plain read of the same file.
 //
 //	go test ./scribed/inputs/follow -run '^$' -bench Follow -count 6
@@ -75,10 +66,13 @@ func BenchmarkFollow(b *testing.B) {
 				w.f.close(s)
 				delete(w.f.sources, s.id)
 			}
-			n := &nowhere{}
-			w.f.Step(b.Context(), n, w.now)
-			if n.messages != 100_000 {
-				b.Fatalf("%d lines", n.messages)
+			n := 0
+			w.f.Step(b.Context(), inputstest.NewProducer(b, func(_ context.Context, _ string, messages []producer.Message) error {
+				n += len(messages)
+				return nil
+			}), w.now)
+			if n != 100_000 {
+				b.Fatalf("%d lines", n)
 			}
 			for _, s := range w.f.sources {
 				w.f.close(s)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/bmatcuk/doublestar/v4"
 
-	"scribe/scribed/inputs"
+	"scribe/producer"
 )
 
 // found is a file that the globs match.
@@ -311,10 +311,10 @@ func (f *Follower) name(s *source) {
 	s.category = f.rules.category.Category(func(field string) string { return values[field] })
 	s.extra = nil
 	if f.cfg.PathAttribute != "" {
-		s.extra = append(s.extra, inputs.Attribute{Name: f.cfg.PathAttribute, Value: []byte(s.path)})
+		s.extra = append(s.extra, producer.Attribute{Name: f.cfg.PathAttribute, Value: []byte(s.path)})
 	}
 	if f.cfg.HostAttribute != "" {
-		s.extra = append(s.extra, inputs.Attribute{Name: f.cfg.HostAttribute, Value: []byte(f.deps.Host)})
+		s.extra = append(s.extra, producer.Attribute{Name: f.cfg.HostAttribute, Value: []byte(f.deps.Host)})
 	}
 }
 

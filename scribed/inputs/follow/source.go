@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"scribe/producer"
 	"scribe/scribed/inputs"
 )
 
@@ -20,7 +21,7 @@ type source struct {
 	// known.
 	path, at string
 	category string
-	extra    []inputs.Attribute
+	extra    []producer.Attribute
 
 	// position is where the next message begins: everything before it is delivered. prints are of what is before it.
 	position int64
@@ -177,18 +178,16 @@ func (f *Follower) vanished(s *source, err error) error {
 }
 
 // deliver gives messages to the agent.
-func (f *Follower) deliver(ctx context.Context, s *source, messages []inputs.Message) error {
+func (f *Follower) deliver(ctx context.Context, s *source, messages []producer.Message) error {
 	if len(messages) == 0 {
 		return nil
 	}
-	size := 0
 	for i := range messages {
 		messages[i].Attributes = s.extra
-		size += len(messages[i].Payload)
 	}
 	ctx, cancel := context.WithTimeout(ctx, deliverTimeout)
 	defer cancel()
-	err := f.sink.Deliver(ctx, s.category, messages)
+	err := f.agent.Write(ctx, s.category, messages...)
 	lost, lostBytes, final := inputs.Refused(messages, err)
 	if !final {
 		return err
@@ -198,7 +197,7 @@ func (f *Follower) deliver(ctx context.Context, s *source, messages []inputs.Mes
 		f.log.WarnContext(ctx, "messages are lost: the agent does not take them", "path", s.path, "category", s.category, "messages", lost, "error", err)
 	}
 	f.metrics.messages.Add(float64(len(messages) - lost))
-	f.metrics.bytes.Add(float64(size - lostBytes))
+	f.metrics.bytes.Add(float64(inputs.PayloadBytes(messages) - lostBytes))
 	return nil
 }
 

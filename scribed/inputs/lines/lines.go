@@ -19,6 +19,7 @@ import (
 	"scribe/internal/base/buffers"
 	"scribe/internal/base/units"
 	"scribe/internal/format/record"
+	"scribe/producer"
 	"scribe/scribed/inputs"
 )
 
@@ -98,14 +99,14 @@ const Pattern = "POST /v1/lines/{category}"
 // Handler takes requests. It is safe for concurrent use.
 type Handler struct {
 	cfg     Config
-	sink    inputs.Sink
+	agent   *producer.Producer
 	metrics *inputs.Metrics
 	buffers buffers.Pool
 	running chan struct{} // a place for each request
 }
 
-// NewHandler returns a handler that gives lines to sink. Close it.
-func NewHandler(cfg Config, sink inputs.Sink, deps Deps) (*Handler, error) {
+// NewHandler returns a handler that writes lines to the agent. Close it.
+func NewHandler(cfg Config, agent *producer.Producer, deps Deps) (*Handler, error) {
 	if err := errors.Join(cfg.limits("lines " + cfg.Name)...); err != nil {
 		return nil, err
 	}
@@ -113,7 +114,7 @@ func NewHandler(cfg Config, sink inputs.Sink, deps Deps) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Handler{cfg: cfg, sink: sink, metrics: m, running: make(chan struct{}, cfg.MaxRequests)}, nil
+	return &Handler{cfg: cfg, agent: agent, metrics: m, running: make(chan struct{}, cfg.MaxRequests)}, nil
 }
 
 // Close releases the metrics.
@@ -208,7 +209,7 @@ func (h *Handler) deliver(ctx context.Context, category string, body io.Reader) 
 		b        = buf.B
 		held     int // bytes of the line that has begun
 		total    int64
-		messages []inputs.Message
+		messages []producer.Message
 	)
 	for ended := false; !ended; {
 		n, err := io.ReadAtLeast(body, b[held:], 1)
@@ -233,7 +234,7 @@ func (h *Handler) deliver(ctx context.Context, category string, body io.Reader) 
 			if len(line) > int(h.cfg.MaxLine) {
 				return h.tooLong(ctx, category, messages, accepted)
 			}
-			messages = append(messages, inputs.Message{Payload: line})
+			messages = append(messages, producer.Message{Payload: line})
 			text = rest
 		}
 		if len(text) > int(h.cfg.MaxLine)+1 {
@@ -249,7 +250,7 @@ func (h *Handler) deliver(ctx context.Context, category string, body io.Reader) 
 }
 
 // tooLong ends a request at a line over the limit, after what is before it is delivered.
-func (h *Handler) tooLong(ctx context.Context, category string, before []inputs.Message, accepted int) (int, *failure) {
+func (h *Handler) tooLong(ctx context.Context, category string, before []producer.Message, accepted int) (int, *failure) {
 	if fail := h.hand(ctx, category, before); fail != nil {
 		return accepted, fail
 	}
@@ -265,18 +266,18 @@ func unreadable(err error) *failure {
 }
 
 // hand gives messages to the agent.
-func (h *Handler) hand(ctx context.Context, category string, messages []inputs.Message) *failure {
+func (h *Handler) hand(ctx context.Context, category string, messages []producer.Message) *failure {
 	if len(messages) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.Patience.Std())
 	defer cancel()
-	err := h.sink.Deliver(ctx, category, messages)
-	switch {
-	case errors.Is(err, inputs.ErrRefused):
-		return failed(http.StatusBadRequest, "category %s: %w", category, err)
-	case err != nil:
-		return failed(http.StatusServiceUnavailable, "category %s: %w", category, err)
+	if err := h.agent.Write(ctx, category, messages...); err != nil {
+		status := http.StatusServiceUnavailable
+		if _, _, final := inputs.Refused(messages, err); final {
+			status = http.StatusBadRequest
+		}
+		return failed(status, "category %s: %w", category, err)
 	}
 	h.metrics.Taken(messages, nil)
 	return nil
@@ -305,13 +306,13 @@ func New(cfg Config, deps Deps) (*Input, error) {
 func (i *Input) Name() string { return i.cfg.Name }
 
 // Run implements inputs.Input.
-func (i *Input) Run(ctx context.Context, sink inputs.Sink, open func()) (err error) {
+func (i *Input) Run(ctx context.Context, agent *producer.Producer, open func()) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("lines %s: %w", i.cfg.Name, err)
 		}
 	}()
-	h, err := NewHandler(i.cfg, sink, i.deps)
+	h, err := NewHandler(i.cfg, agent, i.deps)
 	if err != nil {
 		return err
 	}

@@ -20,12 +20,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"scribe/internal/transport/rpc"
+	"scribe/producer"
+	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/inputs"
+	"scribe/scribed/inputs/inputstest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// agent is a sink that keeps what it is given, and fails after a number of messages.
+// agent is one that keeps what it is given, and fails after a number of messages.
 type agent struct {
 	mu    sync.Mutex
 	got   []string
@@ -34,7 +38,7 @@ type agent struct {
 	enter func()
 }
 
-func (a *agent) Deliver(_ context.Context, category string, messages []inputs.Message) error {
+func (a *agent) Deliver(_ context.Context, category string, messages []producer.Message) error {
 	if a.enter != nil {
 		a.enter()
 	}
@@ -49,15 +53,13 @@ func (a *agent) Deliver(_ context.Context, category string, messages []inputs.Me
 	return nil
 }
 
-func (a *agent) Offer(string, []inputs.Message) int { return 0 }
-
 func handler(t *testing.T, a *agent, adjust func(*Config)) http.Handler {
 	t.Helper()
 	cfg := DefaultConfig()
 	if adjust != nil {
 		adjust(&cfg)
 	}
-	h, err := NewHandler(cfg, a, Deps{Registerer: prometheus.NewRegistry()})
+	h, err := NewHandler(cfg, inputstest.NewProducer(t, a.Deliver), Deps{Registerer: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +137,7 @@ func TestRefusals(t *testing.T) {
 		"long last line":   {category: "c", body: "ok\n0123456789", adjust: func(c *Config) { c.MaxLine = 9 }, status: 413, accepted: 1},
 		"large body":       {category: "c", body: strings.Repeat("x\n", 100), adjust: func(c *Config) { c.MaxLine, c.MaxBody = 9, 100 }, status: 413},
 		"no room":          {category: "c", body: "x\n", err: errors.New("full"), status: 503, retry: true},
-		"refused for ever": {category: "c", body: "x\n", err: fmt.Errorf("unknown category: %w", inputs.ErrRefused), status: 400},
+		"refused for ever": {category: "c", body: "x\n", err: rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "unknown category"), status: 400},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := post(t, handler(t, &agent{err: c.err}, c.adjust), c.category, c.encoding, strings.NewReader(c.body))
@@ -186,7 +188,7 @@ func TestInputWithToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &agent{}
-	h, err := NewHandler(cfg, a, Deps{})
+	h, err := NewHandler(cfg, inputstest.NewProducer(t, a.Deliver), Deps{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,14 +234,14 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	open := make(chan struct{})
 	done := make(chan error, 1)
-	go func() { done <- i.Run(ctx, &agent{}, func() { close(open) }) }()
+	go func() { done <- i.Run(ctx, inputstest.NewProducer(t, (&agent{}).Deliver), func() { close(open) }) }()
 	<-open
 	cancel()
 	if err := <-done; err != nil || i.Name() != "lines" {
 		t.Fatal(err)
 	}
 	i.cfg.Listen.TokenFile = t.TempDir() + "/none"
-	if err := i.Run(t.Context(), &agent{}, func() { t.Error("it is open") }); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "lines lines: ") {
+	if err := i.Run(t.Context(), inputstest.NewProducer(t, (&agent{}).Deliver), func() { t.Error("it is open") }); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "lines lines: ") {
 		t.Errorf("a token that is not there: %v", err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"scribe/internal/base/units"
-	"scribe/scribed/inputs"
+	"scribe/producer"
 )
 
 // converter turns the records of one request into messages.
@@ -78,7 +78,7 @@ func (c *converter) shared(prefix string, list []*commonv1.KeyValue, name string
 }
 
 // message turns a record into a message. cut says that something of it was left out. An error means that it is too large.
-func (c *converter) message(s *source, r *logsv1.LogRecord) (m inputs.Message, cut bool, err error) {
+func (c *converter) message(s *source, r *logsv1.LogRecord) (m producer.Message, cut bool, err error) {
 	if m.Payload, cut, err = c.payload(s, r); err != nil {
 		return m, cut, err
 	}
@@ -153,7 +153,7 @@ func id(b []byte, size int) string {
 // attributes gathers attributes within bounds, each name once: the first one counts.
 type attributes struct {
 	convert *converter
-	list    []inputs.Attribute
+	list    []producer.Attribute
 	cut     bool
 }
 
@@ -190,7 +190,7 @@ func (a *attributes) add(name string, value []byte) {
 		value = cutText(value, most)
 	}
 	a.convert.seen[name] = struct{}{}
-	a.list = append(a.list, inputs.Attribute{Name: name, Value: value})
+	a.list = append(a.list, producer.Attribute{Name: name, Value: value})
 }
 
 func (a *attributes) all(prefix string, list []*commonv1.KeyValue) {

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	collectorv1 "go.opentelemetry.io/proto/otlp/collector/logs/v1"
 
+	"scribe/producer"
 	"scribe/scribed/inputs"
 )
 
@@ -31,7 +32,7 @@ type Input struct {
 	running  chan struct{} // a place for each request
 
 	metrics *inputs.Metrics // while it runs
-	sink    inputs.Sink
+	agent   *producer.Producer
 }
 
 var _ inputs.Input = (*Input)(nil)
@@ -52,7 +53,7 @@ func New(cfg Config, deps Deps) (*Input, error) {
 func (i *Input) Name() string { return i.cfg.Name }
 
 // Run implements inputs.Input.
-func (i *Input) Run(ctx context.Context, sink inputs.Sink, open func()) (err error) {
+func (i *Input) Run(ctx context.Context, agent *producer.Producer, open func()) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("otlp %s: %w", i.cfg.Name, err)
@@ -62,7 +63,7 @@ func (i *Input) Run(ctx context.Context, sink inputs.Sink, open func()) (err err
 		return err
 	}
 	defer i.metrics.Unregister()
-	i.sink = sink
+	i.agent = agent
 	nl, err := i.cfg.Listen.Open(ctx)
 	if err != nil {
 		return err
@@ -136,7 +137,7 @@ type exporting struct {
 
 type part struct {
 	category string
-	messages []inputs.Message
+	messages []producer.Message
 }
 
 // pieceBytes is how much of a request is converted before it is delivered. Every record becomes a message with the attributes of its
@@ -189,7 +190,7 @@ func (i *Input) categoryOf(s *source, severity string) string {
 	return name
 }
 
-func (e *exporting) add(category string, m inputs.Message) {
+func (e *exporting) add(category string, m producer.Message) {
 	n, known := e.index[category]
 	if !known {
 		n = len(e.parts)
@@ -201,7 +202,7 @@ func (e *exporting) add(category string, m inputs.Message) {
 }
 
 // sizeOf is about what a message takes in memory, in bytes.
-func sizeOf(m *inputs.Message) int {
+func sizeOf(m *producer.Message) int {
 	n := 128 + len(m.Payload)
 	for i := range m.Attributes {
 		n += 64 + len(m.Attributes[i].Name) + len(m.Attributes[i].Value)
@@ -220,7 +221,7 @@ func (e *exporting) reject(reason string, n int, err error) {
 func (e *exporting) deliver(ctx context.Context) error {
 	for i := range e.parts {
 		p := &e.parts[i]
-		err := e.input.sink.Deliver(ctx, p.category, p.messages)
+		err := e.input.agent.Write(ctx, p.category, p.messages...)
 		lost, _, final := inputs.Refused(p.messages, err)
 		if !final {
 			return fmt.Errorf("category %s: %w", p.category, err)

@@ -31,12 +31,16 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"scribe/internal/base/units"
+	"scribe/internal/transport/rpc"
+	"scribe/producer"
+	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/inputs"
+	"scribe/scribed/inputs/inputstest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// agent is a sink that keeps what it is given.
+// agent is one that keeps what it is given.
 type agent struct {
 	mu     sync.Mutex
 	got    []message
@@ -47,14 +51,14 @@ type agent struct {
 	memory int // the largest delivery, in bytes of payloads and attributes
 }
 
-// message is an inputs.Message that may be kept.
+// message is an producer.Message that may be kept.
 type message struct {
 	category, payload string
 	time              time.Time
 	attributes        []string
 }
 
-func (a *agent) Deliver(_ context.Context, category string, messages []inputs.Message) error {
+func (a *agent) Deliver(_ context.Context, category string, messages []producer.Message) error {
 	if a.enter != nil {
 		a.enter()
 	}
@@ -78,8 +82,6 @@ func (a *agent) Deliver(_ context.Context, category string, messages []inputs.Me
 	return nil
 }
 
-func (a *agent) Offer(string, []inputs.Message) int { return 0 }
-
 func (a *agent) payloads() (out []string) {
 	for _, m := range a.got {
 		out = append(out, m.category+":"+m.payload)
@@ -102,7 +104,7 @@ func input(t testing.TB, a *agent, adjust func(*Config)) *Input {
 	if i.metrics, err = inputs.NewMetrics("otlp", cfg.Name, nil); err != nil {
 		t.Fatal(err)
 	}
-	i.sink = a
+	i.agent = inputstest.NewProducer(t, a.Deliver)
 	return i
 }
 
@@ -264,9 +266,6 @@ func TestProtobuf(t *testing.T) {
 	}
 }
 
-// rejecting is a delivery of which some are refused.
-var rejecting = &inputs.RefusedError{Messages: []int{1}, Err: errors.New("unknown category")}
-
 func TestRefusals(t *testing.T) {
 	record := encoded(t, request("s", texts("hello")...))
 	bomb := gzipped(make([]byte, 1<<20))
@@ -391,9 +390,14 @@ func TestPartialSuccess(t *testing.T) {
 		t.Fatalf("%v are counted", counted(i.metrics.Dropped))
 	}
 
-	for err, want := range map[error]float64{rejecting: 1, fmt.Errorf("%w: never", inputs.ErrRefused): 3} {
-		i = input(t, &agent{err: err}, nil)
-		w = post(t, i, typeJSON, "", bytes.NewReader(mustJSON(t, request("s", texts("a", "b", "c")...))))
+	for text, want := range map[string]float64{strings.Repeat("too large", 1000): 1, "refused": 3} {
+		a := &agent{}
+		if text == "refused" {
+			a.err = rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "never")
+		}
+		i = input(t, a, nil)
+		i.agent = inputstest.NewProducer(t, a.Deliver, producer.WithMaxMessageBytes(5000))
+		w = post(t, i, typeJSON, "", bytes.NewReader(mustJSON(t, request("s", texts("a", text, "c")...))))
 		if w.Code != http.StatusOK || !strings.Contains(strings.ReplaceAll(w.Body.String(), " ", ""), fmt.Sprintf(`"rejectedLogRecords":"%v"`, want)) {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
@@ -553,7 +557,7 @@ func FuzzJSON(f *testing.F) {
 	f.Add([]byte(example))
 	f.Add([]byte(`{"resource_logs":[{"scope_logs":[{"log_records":[{"trace_id":"5b8efff798038103d269b633813fc60c","span_id":"zz"}]}]}]}`))
 	f.Add([]byte(`{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":{"arrayValue":{"values":[{"doubleValue":"NaN"},{"bytesValue":"AA=="}]}}}]}]}]}`))
-	i := input(f, nil, func(c *Config) { c.MaxRecord, c.MaxAttributes = 64<<10, 8 })
+	i := input(f, &agent{}, func(c *Config) { c.MaxRecord, c.MaxAttributes = 64<<10, 8 })
 	f.Fuzz(func(t *testing.T, b []byte) {
 		req := &collectorv1.ExportLogsServiceRequest{}
 		if decodeJSON(b, req) != nil {
@@ -563,7 +567,7 @@ func FuzzJSON(f *testing.F) {
 		for _, format := range []string{formatBody, formatJSON, formatProtobuf} {
 			i.cfg.Format = format
 			a := &agent{}
-			i.sink = a
+			i.agent = inputstest.NewProducer(t, a.Deliver)
 			if _, err := i.take(t.Context(), req); err != nil {
 				t.Fatal(err)
 			}
@@ -740,13 +744,12 @@ func TestSilentClient(t *testing.T) {
 	}
 }
 
-// A delivery may take longer than a body may stand still.
+// A delivery may take longer than a body may stand still: the request is answered.
 func TestPatienceIsOverWithTheBody(t *testing.T) {
 	a := &agent{enter: func() { <-time.After(60 * time.Millisecond) }}
 	_, address := served(t, a, nil)
-	i, quick := served(t, a, func(c *Config) { c.Patience = units.Duration(30 * time.Millisecond) })
-	_ = i
-	for _, addr := range []string{address, quick} {
+	_, quick := served(t, a, func(c *Config) { c.Patience = units.Duration(30 * time.Millisecond) })
+	for addr, want := range map[string]int{address: http.StatusOK, quick: http.StatusServiceUnavailable} {
 		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+addr+"/v1/logs", strings.NewReader(example))
 		if err != nil {
@@ -758,7 +761,7 @@ func TestPatienceIsOverWithTheBody(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = res.Body.Close()
-		if res.StatusCode != http.StatusOK {
+		if res.StatusCode != want {
 			t.Fatalf("%s", res.Status)
 		}
 	}
@@ -777,7 +780,7 @@ func TestRun(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		open := make(chan struct{})
-		go func() { done <- i.Run(ctx, &agent{}, func() { close(open) }) }()
+		go func() { done <- i.Run(ctx, inputstest.NewProducer(t, (&agent{}).Deliver), func() { close(open) }) }()
 		<-open
 		cancel()
 		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
@@ -794,11 +797,11 @@ func TestRun(t *testing.T) {
 	defer func() { _ = nl.Close() }()
 	i.cfg.Listen.Address = nl.Addr().String()
 	closed := func() { t.Error("it is open") }
-	if err := i.Run(t.Context(), &agent{}, closed); err == nil || strings.Count(err.Error(), "otlp otlp: ") != 1 {
+	if err := i.Run(t.Context(), inputstest.NewProducer(t, (&agent{}).Deliver), closed); err == nil || strings.Count(err.Error(), "otlp otlp: ") != 1 {
 		t.Fatalf("a busy port: %v", err)
 	}
 	i.cfg.Listen = inputs.Listen{Address: "127.0.0.1:0", TokenFile: t.TempDir() + "/none"}
-	if err := i.Run(t.Context(), &agent{}, closed); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "otlp otlp: ") {
+	if err := i.Run(t.Context(), inputstest.NewProducer(t, (&agent{}).Deliver), closed); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "otlp otlp: ") {
 		t.Fatalf("a token that is not there: %v", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/leodido/go-syslog/v4/rfc3164"
 	"github.com/leodido/go-syslog/v4/rfc5424"
 
-	"scribe/scribed/inputs"
+	"scribe/producer"
 )
 
 // parser turns syslog messages into messages. It is not safe for concurrent use: each connection has one.
@@ -25,7 +25,7 @@ type parser struct {
 	local        bool
 	localScratch []byte
 	// attributes and values are what the messages since reset have: they are made many at a time.
-	attributes []inputs.Attribute
+	attributes []producer.Attribute
 	values     []byte
 }
 
@@ -61,7 +61,7 @@ type fields struct {
 const maxData = 32
 
 // parse reads one message. ok is false when it is to be dropped.
-func (p *parser) parse(raw []byte) (m inputs.Message, f fields, ok bool) {
+func (p *parser) parse(raw []byte) (m producer.Message, f fields, ok bool) {
 	raw = bytes.TrimRight(raw, "\n\r\x00")
 	f = p.fields(raw)
 	if f.unparsed && p.cfg.Unparsed == drop {
@@ -86,7 +86,7 @@ func (p *parser) parse(raw []byte) (m inputs.Message, f fields, ok bool) {
 	return m, f, true
 }
 
-func (p *parser) attributesOf(f *fields) []inputs.Attribute {
+func (p *parser) attributesOf(f *fields) []producer.Attribute {
 	begin := len(p.attributes)
 	add := func(name, value string) {
 		if value == "" {
@@ -94,7 +94,7 @@ func (p *parser) attributesOf(f *fields) []inputs.Attribute {
 		}
 		at := len(p.values)
 		p.values = append(p.values, value...)
-		p.attributes = append(p.attributes, inputs.Attribute{Name: name, Value: p.values[at:len(p.values):len(p.values)]})
+		p.attributes = append(p.attributes, producer.Attribute{Name: name, Value: p.values[at:len(p.values):len(p.values)]})
 	}
 	add("facility", f.Facility)
 	add("severity", f.Severity)

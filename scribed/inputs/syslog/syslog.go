@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/producer"
 	"scribe/scribed/inputs"
 )
 
@@ -37,7 +38,7 @@ type Input struct {
 	names *inputs.Names
 
 	metrics *inputs.Metrics // while it runs
-	sink    inputs.Sink
+	agent   *producer.Producer
 	open    atomic.Int64 // TCP connections
 }
 
@@ -63,7 +64,7 @@ func New(cfg Config, deps Deps) (*Input, error) {
 func (i *Input) Name() string { return i.cfg.Name }
 
 // Run implements inputs.Input.
-func (i *Input) Run(ctx context.Context, sink inputs.Sink, open func()) (err error) {
+func (i *Input) Run(ctx context.Context, agent *producer.Producer, open func()) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("syslog %s: %w", i.cfg.Name, err)
@@ -73,7 +74,7 @@ func (i *Input) Run(ctx context.Context, sink inputs.Sink, open func()) (err err
 		return err
 	}
 	defer i.metrics.Unregister()
-	i.sink = sink
+	i.agent = agent
 	sockets, err := i.listen(ctx)
 	if err != nil {
 		return err
@@ -174,7 +175,8 @@ func (i *Input) serve(ctx context.Context, s sockets) error {
 func (i *Input) datagrams(ctx context.Context, c net.PacketConn, localHost string) error {
 	p := newParser(&i.cfg, i.rules.location, i.deps.Clock, localHost)
 	buf := make([]byte, int(i.cfg.MaxMessage)+1) // one more shows that it was cut
-	one := make([]inputs.Message, 1)
+	one := make([]producer.Message, 1)
+	agent := i.agent.WithCallAck(producer.AckNone)
 	for {
 		n, _, err := c.ReadFrom(buf)
 		if err != nil {
@@ -197,7 +199,7 @@ func (i *Input) datagrams(ctx context.Context, c net.PacketConn, localHost strin
 			continue
 		}
 		one[0] = m
-		if i.sink.Offer(i.category(&f), one) == 0 {
+		if agent.WriteAsync(i.category(&f), &one[0]).Err() != nil {
 			i.metrics.Dropped.WithLabelValues(inputs.DropFull).Inc()
 			continue
 		}
@@ -333,7 +335,7 @@ type batch struct {
 
 type part struct {
 	category string
-	messages []inputs.Message
+	messages []producer.Message
 }
 
 func (b *batch) add(raw []byte) {
@@ -370,7 +372,7 @@ func (b *batch) deliver(ctx context.Context) bool {
 			if ended {
 				dctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), stopPatience)
 			}
-			err := i.sink.Deliver(dctx, p.category, p.messages)
+			err := i.agent.Write(dctx, p.category, p.messages...)
 			cancel()
 			lost, _, final := inputs.Refused(p.messages, err)
 			switch {

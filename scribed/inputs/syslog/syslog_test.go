@@ -14,9 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
+	"scribe/producer"
 	"scribe/scribed/inputs"
+	"scribe/scribed/inputs/inputstest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -179,7 +182,7 @@ func TestPlain(t *testing.T) {
 // TestMessagesOfABatchAreApart: messages that are parsed one after the other share memory, and no bytes.
 func TestMessagesOfABatchAreApart(t *testing.T) {
 	p := parserOf(nil, "")
-	var all []inputs.Message
+	var all []producer.Message
 	const n = 200
 	for i := range n {
 		m, _, _ := p.parse(fmt.Appendf(nil, "<34>1 - host-%d app-%d %d - - x", i, i, i))
@@ -261,18 +264,17 @@ func FuzzFraming(f *testing.F) {
 	})
 }
 
-// agent is a sink that keeps what it is given.
+// agent is one that keeps what it is given.
 type agent struct {
 	mu     sync.Mutex
 	got    []string
 	more   chan struct{}
 	refuse int // deliveries that fail first
-	full   bool
 }
 
 func newAgent() *agent { return &agent{more: make(chan struct{}, 1000)} }
 
-func (a *agent) Deliver(_ context.Context, category string, messages []inputs.Message) error {
+func (a *agent) Deliver(_ context.Context, category string, messages []producer.Message) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.refuse > 0 {
@@ -284,15 +286,6 @@ func (a *agent) Deliver(_ context.Context, category string, messages []inputs.Me
 		a.more <- struct{}{}
 	}
 	return nil
-}
-
-func (a *agent) Offer(category string, messages []inputs.Message) int {
-	if a.full {
-		a.more <- struct{}{}
-		return 0
-	}
-	_ = a.Deliver(context.Background(), category, messages)
-	return len(messages)
 }
 
 // start runs an input on free ports.
@@ -311,7 +304,7 @@ func start(t *testing.T, a *agent, adjust func(*Config)) (sockets, *Input, func(
 	if i.metrics, err = inputs.NewMetrics("syslog", cfg.Name, nil); err != nil {
 		t.Fatal(err)
 	}
-	i.sink = a
+	i.agent = inputstest.NewProducer(t, a.Deliver)
 	s, err := i.listen(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -365,11 +358,15 @@ func TestSockets(t *testing.T) {
 // A datagram that finds no room is dropped, and the next one is read.
 func TestDatagramsDoNotWait(t *testing.T) {
 	a := newAgent()
-	a.full = true
-	s, _, stop := start(t, a, nil)
-	for range 3 {
+	s, i, stop := start(t, a, nil)
+	if err := i.agent.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 3 {
 		send(t, "udp", s.udp.LocalAddr().String(), "<13>x")
-		<-a.more
+		for testutil.ToFloat64(i.metrics.Dropped.WithLabelValues(inputs.DropFull)) <= float64(n) {
+			<-time.After(time.Millisecond)
+		}
 	}
 	stop()
 	if len(a.got) != 0 {
@@ -426,7 +423,7 @@ func TestRunReportsABusyPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = i.Run(t.Context(), newAgent(), func() { t.Error("it is open") })
+	err = i.Run(t.Context(), inputstest.NewProducer(t, newAgent().Deliver), func() { t.Error("it is open") })
 	if err == nil || strings.Count(err.Error(), "syslog "+i.Name()+": ") != 1 {
 		t.Fatal(err)
 	}

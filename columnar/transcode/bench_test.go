@@ -259,8 +259,8 @@ func BenchmarkBeside(b *testing.B) {
 		b.Run(bench.name+"/index", func(b *testing.B) {
 			var x jsonscan.Index
 			measure(b, n, func() {
-				for at := 0; at < len(text); at += window {
-					x.Reset(text[at:min(len(text), at+window)])
+				for at := 0; at < len(text); at += 32 << 10 {
+					x.Reset(text[at:min(len(text), at+32<<10)])
 				}
 			})
 		})

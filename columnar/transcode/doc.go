@@ -11,27 +11,25 @@
 //	batch, stats, err := t.Transcode(payload, nil)
 //	defer batch.Release()
 //
-// # The way of a row
+// # Packages
 //
-// The frames are taken in their order. A reader of the schema's format (row messages) or of Arrow (frames that are batches already) makes
-// rows of them; the rows go through one set of column buffers, which are handed over to the batch without a copy.
+// Start with [Transcoder.Transcode]: it takes the frames in their order. A reader of the schema's format (jsonrows, csvrows, avrorows,
+// protorows) makes rows of messages, arrowrows of frames that are batches already. Rows go through package rows, which holds the plan,
+// into the buffers of package column. jsonscan is the scanner of JSON.
 //
-// JSON is read by this package's own scanner, package jsonscan: an index of quotes and structure is made with AVX2, or in
-// plain Go where there is none, and one walk over each row finds the values of the columns that are needed. What the walk finds are slots: a place in
-// the row and a kind. Terms of the predicate that compare one column with constants are decided on slots, as soon as the column was seen; a row that fails is left
-// there and then ([Spec].EarlyStop). Before that, terms that stand at the top of an AND look for their constant in the bytes of a whole frame, and only
-// rows around a find are walked at all. Only rows that pass are made into columns; without such terms the walk
-// itself appends the usual values. What is left of the predicate is evaluated on the
-// batch, by package vector.
+// # Predicates
+//
+// A row of JSON may be ruled out three times. Terms at the top of an AND look for their constant in the bytes of a whole frame. Terms that
+// compare one column with constants are decided as soon as the column was found, and the rest of a row that fails is not read
+// ([Spec].EarlyStop). What is left is evaluated on the batch, by package vector.
 //
 // # Rows that do not fit
 //
-// No row fails its batch. docs/columnar/transcoding.md has the rules; in short: a row whose structure is damaged has null in every declared column, a value that does not fit
-// its column is null, the column _error says what and where, and under schema.OnErrorReject such rows are left out and counted. What a
-// query answers never depends on which columns it or another query asked for.
+// No row fails its batch; docs/columnar/transcoding.md has the rules. What a query answers never depends on which columns it or another
+// query asked for.
 //
 // # Bounds
 //
-// Every byte may be hostile. Rows are at most [Limits].RowBytes long and 128 levels deep, batches at most [Limits].Rows and [Limits].Bytes large; beyond the last two Transcode
-// returns columnar.ErrTooLarge. The batch shares no memory with the payload.
+// Every byte may be hostile. [Limits] bound rows and batches; beyond those of a batch Transcode returns columnar.ErrTooLarge. The batch
+// shares no memory with the payload.
 package transcode

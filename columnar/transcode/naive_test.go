@@ -15,6 +15,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 
 	"scribe/columnar/schema"
+	"scribe/columnar/transcode/column"
 )
 
 // The reference: rows by a parser that looks at one byte after the other, values by encoding/json and math/big.
@@ -321,7 +322,7 @@ func naiveInstant(t *schema.Type, text string, number bool) any {
 		}
 		if v, ok := f.Parse(text); ok {
 			if t.Kind == schema.Date {
-				day, ok := dayOf(v)
+				day, ok := column.DayOf(v)
 				if !ok {
 					return misfit{}
 				}

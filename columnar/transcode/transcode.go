@@ -10,27 +10,52 @@ import (
 
 	"scribe/columnar"
 	"scribe/columnar/schema"
+	"scribe/columnar/transcode/arrowrows"
+	"scribe/columnar/transcode/avrorows"
+	"scribe/columnar/transcode/csvrows"
+	"scribe/columnar/transcode/jsonrows"
+	"scribe/columnar/transcode/protorows"
+	"scribe/columnar/transcode/rows"
 	"scribe/columnar/vector"
 	"scribe/columnar/zone"
 	"scribe/internal/format/record"
 )
 
+// ColumnIndex is the hidden column that batches of a read proxy have in place of the three that only a reader with the pointer knows: the
+// message's index in the payload, uint32. All rows of a message have the same.
+const ColumnIndex = rows.ColumnIndex
+
+// Default limits.
+const (
+	DefaultRowBytes = rows.DefaultRowBytes
+	DefaultBytes    = rows.DefaultBytes
+)
+
+type (
+	// Spec says what a batch is made of.
+	Spec = rows.Spec
+	// Limits bound what a payload may cost.
+	Limits = rows.Limits
+	// Stats says what became of the rows of a payload.
+	Stats = rows.Stats
+)
+
 // Transcoder makes batches of payloads by one plan. It is immutable, and may be used by many goroutines at once.
 type Transcoder struct {
-	p       *plan
-	make    func() frameReader
+	p       *rows.Plan
+	make    func() rows.FrameReader
 	workers sync.Pool // of *worker
 }
 
 // worker is what one call of Transcode needs. Workers learn what rows look like, which is why they are used again.
 type worker struct {
-	rows   *rows
-	reader frameReader
+	rows   *rows.Writer
+	reader rows.FrameReader
 }
 
 // New compiles a plan. Errors are those of a spec that contradicts itself, or names what is not there.
 func New(spec Spec) (*Transcoder, error) {
-	p, err := newPlan(&spec)
+	p, err := rows.NewPlan(&spec, jsonrows.DefaultOf)
 	if err != nil {
 		return nil, err
 	}
@@ -38,29 +63,36 @@ func New(spec Spec) (*Transcoder, error) {
 	if t.make, err = readerOf(p); err != nil {
 		return nil, err
 	}
-	if err := p.compileFilters(); err != nil {
+	if err := p.CompileFilters(); err != nil {
 		return nil, err
 	}
 	return t, nil
 }
 
 // readerOf returns what makes the readers of the schema's format.
-func readerOf(p *plan) (func() frameReader, error) {
-	format := p.schema.Format
-	switch {
-	case p.schema.Version == 0:
-		return func() frameReader { return &perMessage{messageReader: plain{}} }, nil
-	case format == schema.Arrow:
-		return func() frameReader { return &perMessage{messageReader: noBatch{}} }, nil
-	case readers[format] == nil:
-		return nil, fmt.Errorf("transcode: messages of the format %q can't be read", format)
+func readerOf(p *rows.Plan) (func() rows.FrameReader, error) {
+	if p.Schema.Version == 0 {
+		return func() rows.FrameReader { return &rows.PerMessage{MessageReader: plain{}} }, nil
 	}
-	return readers[format](p)
+	switch p.Schema.Format {
+	case schema.JSON, schema.NDJSON:
+		return jsonrows.NewReader(p, p.Schema.Format == schema.NDJSON), nil
+	case schema.CSV:
+		return csvrows.NewReader(p)
+	case schema.Avro:
+		return avrorows.NewReader(p)
+	case schema.Protobuf:
+		return protorows.NewReader(p)
+	case schema.Arrow:
+		return func() rows.FrameReader { return &rows.PerMessage{MessageReader: noBatch{}} }, nil
+	default:
+		return nil, fmt.Errorf("transcode: messages of the format %q can't be read", p.Schema.Format)
+	}
 }
 
 // Schema is that of the batches: the columns of the Spec, in their order. Declared columns may have nulls whatever the schema says, since a
 // value that does not fit is null.
-func (t *Transcoder) Schema() *arrow.Schema { return t.p.output }
+func (t *Transcoder) Schema() *arrow.Schema { return t.p.OutputSchema }
 
 // Transcode makes one batch of the rows of a payload, frames one after the other, for which the predicate is true. zones may be nil. The
 // batch shares no memory with payload; the caller releases it. The figures are also those of a payload that fails.
@@ -69,15 +101,15 @@ func (t *Transcoder) Schema() *arrow.Schema { return t.p.output }
 func (t *Transcoder) Transcode(payload []byte, zones *zone.Builder) (arrow.RecordBatch, Stats, error) {
 	w, _ := t.workers.Get().(*worker)
 	if w == nil {
-		w = &worker{rows: newRows(t.p), reader: t.make()}
+		w = &worker{rows: rows.NewWriter(t.p), reader: t.make()}
 	}
 	defer t.workers.Put(w)
-	w.rows.reset()
-	w.rows.all = zones != nil
+	w.rows.Reset()
+	w.rows.KeepAll = zones != nil
 	c := call{p: t.p, w: w, zones: zones}
 	defer c.release()
 	err := c.frames(payload)
-	stats := w.rows.stats
+	stats := w.rows.Stats
 	stats.Add(c.stats)
 	stats.Bytes = int64(len(payload))
 	if err != nil {
@@ -93,7 +125,7 @@ func (t *Transcoder) Transcode(payload []byte, zones *zone.Builder) (arrow.Recor
 
 // call is one call of Transcode.
 type call struct {
-	p     *plan
+	p     *rows.Plan
 	w     *worker
 	zones *zone.Builder
 	stats Stats
@@ -115,7 +147,7 @@ func (c *call) frames(payload []byte) error {
 		}
 		switch f.Encoding {
 		case record.EncodingMessages:
-			err = c.w.reader.frame(c.w.rows, f, c.index)
+			err = c.w.reader.ReadFrame(c.w.rows, f, c.index)
 		case record.EncodingArrow:
 			if err = c.flush(); err == nil {
 				err = c.arrowFrame(f)
@@ -133,17 +165,17 @@ func (c *call) frames(payload []byte) error {
 
 // flush makes a part of the rows that were collected.
 func (c *call) flush() error {
-	if c.w.rows.n == 0 {
-		return c.w.rows.err()
+	if c.w.rows.Len == 0 {
+		return c.w.rows.Err()
 	}
-	batch, err := c.w.rows.finish()
+	batch, err := c.w.rows.TakeBatch()
 	if err != nil {
 		return err
 	}
-	if c.w.rows.all {
-		return c.add(batch, c.p.whole)
+	if c.w.rows.KeepAll {
+		return c.add(batch, c.p.WholeFilter)
 	}
-	return c.add(batch, c.p.rest)
+	return c.add(batch, c.p.ResidualFilter)
 }
 
 // arrowFrame makes a part of a frame that is a batch.
@@ -155,7 +187,7 @@ func (c *call) arrowFrame(f record.Frame) error {
 	if err != nil {
 		return err
 	}
-	return c.add(batch, c.p.whole)
+	return c.add(batch, c.p.WholeFilter)
 }
 
 // arrowRows makes the inputs of a frame that is a batch. A frame that claims to be one and is not has rows that can't be read: it must not take
@@ -169,22 +201,22 @@ func (c *call) arrowRows(f record.Frame) (arrow.RecordBatch, error) {
 	if rec.NumRows() != int64(f.Count) {
 		return c.badRows(f, fmt.Sprintf("the frame has a batch of %d rows and claims %d", rec.NumRows(), f.Count))
 	}
-	return readArrow(c.p, rec, &f.Header, c.index, &c.stats)
+	return arrowrows.Read(c.p, rec, &f.Header, c.index, &c.stats)
 }
 
 // badRows makes the inputs of a frame none of whose rows can be read.
 func (c *call) badRows(f record.Frame, why string) (arrow.RecordBatch, error) {
 	w, m := c.w.rows, record.Record{Time: f.BaseTime}
 	for i := range f.Count {
-		w.setMessage(&m, c.index+uint32(i))
-		w.begin()
-		w.badRow(-1, why)
-		w.end()
-		if err := w.err(); err != nil {
+		w.SetMessage(&m, c.index+uint32(i))
+		w.BeginRow()
+		w.FailRow(-1, why)
+		w.EndRow()
+		if err := w.Err(); err != nil {
 			return nil, err
 		}
 	}
-	return w.finish()
+	return w.TakeBatch()
 }
 
 // add takes a batch of inputs over: what a filter (nil: all) keeps of it becomes a part.
@@ -192,8 +224,8 @@ func (c *call) add(batch arrow.RecordBatch, filter *vector.Filter) error {
 	defer batch.Release()
 	if c.zones != nil {
 		c.zones.AddRows(int(batch.NumRows()))
-		for _, i := range c.p.zones {
-			c.zones.AddArray(c.p.inputs[i].name, batch.Column(i))
+		for _, i := range c.p.ZoneInputs {
+			c.zones.AddArray(c.p.Inputs[i].Name, batch.Column(i))
 		}
 	}
 	kept := batch
@@ -207,11 +239,11 @@ func (c *call) add(batch arrow.RecordBatch, filter *vector.Filter) error {
 		kept = selection.Take(batch)
 		defer kept.Release()
 	}
-	columns := make([]arrow.Array, len(c.p.from))
-	for i, from := range c.p.from {
+	columns := make([]arrow.Array, len(c.p.OutputInputs))
+	for i, from := range c.p.OutputInputs {
 		columns[i] = kept.Column(from)
 	}
-	c.parts = append(c.parts, array.NewRecordBatch(c.p.output, columns, kept.NumRows()))
+	c.parts = append(c.parts, array.NewRecordBatch(c.p.OutputSchema, columns, kept.NumRows()))
 	return nil
 }
 
@@ -224,40 +256,40 @@ func (c *call) assemble() (arrow.RecordBatch, error) {
 		c.parts[0].Retain()
 		return c.parts[0], nil
 	}
-	rows := int64(0)
+	count := int64(0)
 	for _, part := range c.parts {
-		rows += part.NumRows()
+		count += part.NumRows()
 	}
-	if rows > int64(c.p.limits.Rows) {
-		return nil, tooLarge("a payload of more than %d rows", c.p.limits.Rows)
+	if count > int64(c.p.Limits.Rows) {
+		return nil, rows.TooLarge("a payload of more than %d rows", c.p.Limits.Rows)
 	}
-	columns := make([]arrow.Array, 0, len(c.p.from))
+	columns := make([]arrow.Array, 0, len(c.p.OutputInputs))
 	defer func() {
 		for _, a := range columns {
 			a.Release()
 		}
 	}()
-	for i := range c.p.from {
+	for i := range c.p.OutputInputs {
 		pieces := make([]arrow.Array, len(c.parts))
 		for j, part := range c.parts {
 			pieces[j] = part.Column(i)
 		}
 		whole, err := array.Concatenate(pieces, memory.DefaultAllocator)
 		if err != nil {
-			return nil, tooLarge("column %q of one payload: %v", c.p.output.Field(i).Name, err)
+			return nil, rows.TooLarge("column %q of one payload: %v", c.p.OutputSchema.Field(i).Name, err)
 		}
 		columns = append(columns, whole)
 	}
-	return array.NewRecordBatch(c.p.output, columns, rows), nil
+	return array.NewRecordBatch(c.p.OutputSchema, columns, count), nil
 }
 
 // nothing is the batch without rows.
 func (c *call) nothing() arrow.RecordBatch {
-	columns := make([]arrow.Array, len(c.p.from))
-	for i, from := range c.p.from {
-		columns[i] = newColumn(&c.p.inputs[from].typ, true).finish(c.p.output.Field(i).Type)
+	columns := make([]arrow.Array, len(c.p.OutputInputs))
+	for i, from := range c.p.OutputInputs {
+		columns[i] = c.p.NewColumn(&c.p.Inputs[from]).MakeArray(c.p.OutputSchema.Field(i).Type)
 	}
-	batch := array.NewRecordBatch(c.p.output, columns, 0)
+	batch := array.NewRecordBatch(c.p.OutputSchema, columns, 0)
 	for _, a := range columns {
 		a.Release()
 	}
@@ -267,16 +299,16 @@ func (c *call) nothing() arrow.RecordBatch {
 // plain makes a row of every message, without a look into it: for categories without a schema.
 type plain struct{}
 
-func (plain) message(w *rows, _ []byte) {
-	w.begin()
-	w.end()
+func (plain) ReadMessage(w *rows.Writer, _ []byte) {
+	w.BeginRow()
+	w.EndRow()
 }
 
 // noBatch makes an error row of every message: for categories whose messages are Arrow batches.
 type noBatch struct{}
 
-func (noBatch) message(w *rows, _ []byte) {
-	w.begin()
-	w.badRow(0, "a message, where the category has Arrow batches")
-	w.end()
+func (noBatch) ReadMessage(w *rows.Writer, _ []byte) {
+	w.BeginRow()
+	w.FailRow(0, "a message, where the category has Arrow batches")
+	w.EndRow()
 }

@@ -45,11 +45,12 @@ func DaysIn(year int64, month int) int {
 
 // Split cuts a timestamp into its day since 1970-01-01 and the microseconds of that day.
 func Split(t arrow.Timestamp) (days, micros int64) {
-	days = floorDiv(int64(t), Day)
+	days = FloorDiv(int64(t), Day)
 	return days, int64(t) - days*Day
 }
 
-func floorDiv(a, b int64) int64 {
+// FloorDiv returns a/b rounded down; b is positive.
+func FloorDiv(a, b int64) int64 {
 	q := a / b
 	if a%b < 0 {
 		q--
@@ -88,7 +89,7 @@ func ParseTimestamp[T text](s T) (arrow.Timestamp, error) {
 		return 0, err
 	}
 	micros -= p.offset
-	days += floorDiv(micros, Day)
+	days += FloorDiv(micros, Day)
 	micros = floorMod(micros, Day)
 	// The last day of the range is a part of one.
 	if last, rest := Split(MaxTimestamp); days < MinDays || days > last || days == last && micros > rest {

@@ -1,0 +1,274 @@
+package arrowrows
+
+import (
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"scribe/columnar/transcode/rows"
+	"scribe/columnar/value"
+	"scribe/internal/format/record"
+)
+
+// arrowBatch is a batch that is being read.
+type arrowBatch struct {
+	p     *rows.Plan
+	rec   arrow.RecordBatch
+	rows  int
+	base  int64  // event time
+	first uint32 // index of the first row
+	st    *rows.Stats
+	room  rows.MemoryGuard
+	// faults are the rows in which something does not fit, with what _error says of them.
+	faults map[int]*fault
+}
+
+// fault is what does not fit in a row.
+type fault struct {
+	count int
+	text  []byte
+}
+
+// Read makes the plan's inputs of a frame that is a batch, matched by name. What does not fit is treated as that of rows: null and
+// _error, or left out and counted where the category rejects. Row i has first+i as its _index. The caller releases what is returned.
+func Read(p *rows.Plan, rec arrow.RecordBatch, h *record.Header, first uint32, st *rows.Stats) (arrow.RecordBatch, error) {
+	b := &arrowBatch{
+		p: p, rec: rec, rows: int(rec.NumRows()), base: h.BaseTime, first: first, st: st,
+		room: rows.MemoryGuard{Limit: p.Limits.Bytes}, faults: map[int]*fault{},
+	}
+	if b.rows > p.Limits.Rows {
+		return nil, rows.TooLarge("an Arrow frame of %d rows, a payload may have %d", b.rows, p.Limits.Rows)
+	}
+	st.Rows += int64(b.rows)
+	arrays := make([]arrow.Array, len(p.Inputs))
+	defer func() {
+		for _, a := range arrays {
+			if a != nil {
+				a.Release()
+			}
+		}
+	}()
+	// What is declared comes first: it makes what _error says.
+	for i := range p.Inputs {
+		if f := p.Inputs[i].Field; f >= 0 {
+			a, err := b.declared(f, &p.Inputs[i], p.InputSchema.Field(i).Type)
+			if err != nil {
+				return nil, err
+			}
+			arrays[i] = a
+		}
+	}
+	for i := range p.Inputs {
+		if in := &p.Inputs[i]; in.Field < 0 {
+			arrays[i] = b.own(in, p.InputSchema.Field(i).Type)
+		}
+	}
+	batch := array.NewRecordBatch(p.InputSchema, arrays, int64(b.rows))
+	if p.Rejects && len(b.faults) > 0 {
+		defer batch.Release()
+		return b.without(batch)
+	}
+	return batch, nil
+}
+
+// declared makes the column of a declared field.
+func (b *arrowBatch) declared(field int, in *rows.Input, dt arrow.DataType) (arrow.Array, error) {
+	sources := b.sources(field)
+	if len(sources) > 0 && len(sources[0].around) == 0 {
+		if a, err := b.whole(field, sources[0].values, dt); a != nil || err != nil {
+			return a, err
+		}
+	}
+	c := b.p.NewColumn(in)
+	f := &b.p.Fields[field]
+	c.Nullable, c.AppendDefault = f.Nullable, f.AppendDefault
+	for i := range b.rows {
+		why := ""
+		switch a := source(sources, i, f.Nullable); {
+		case a == nil:
+			why = c.AppendAbsent()
+		case isNull(a, i):
+			c.AppendNull()
+		default:
+			why = b.value(c, a, i)
+		}
+		if why != "" {
+			c.Truncate(i)
+			c.AppendNull()
+			b.fault(field, i, why)
+		}
+		if i&1023 == 0 && c.Bytes() > b.p.Limits.Bytes {
+			return nil, rows.TooLarge("column %q of one payload takes more than %d bytes", in.Name, b.p.Limits.Bytes)
+		}
+	}
+	if c.IsFull() {
+		return nil, rows.TooLarge("column %q of one payload takes more than 2 GiB", in.Name)
+	}
+	return c.MakeArray(dt), nil
+}
+
+// whole returns a copy of a column that has the type it should have, nil if it hasn't.
+func (b *arrowBatch) whole(field int, a arrow.Array, dt arrow.DataType) (arrow.Array, error) {
+	switch dt.ID() {
+	// That texts are UTF-8 was checked when the batch was decoded.
+	case arrow.BOOL, arrow.INT32, arrow.INT64, arrow.UINT64, arrow.FLOAT64, arrow.DATE32, arrow.BINARY, arrow.STRING, arrow.DECIMAL128, arrow.TIMESTAMP:
+	default:
+		return nil, nil
+	}
+	if a.NullN() > 0 && !b.p.Fields[field].Nullable {
+		return nil, nil
+	}
+	if !arrow.TypeEqual(a.DataType(), dt) || dt.ID() == arrow.DECIMAL128 && !fitDecimals(a.(*array.Decimal128)) {
+		return nil, nil
+	}
+	// One array is copied, too.
+	out, err := array.Concatenate([]arrow.Array{a}, memory.DefaultAllocator)
+	if err != nil {
+		return nil, rows.TooLarge("column %q of an Arrow frame: %v", b.p.Schema.Fields[field].Name, err)
+	}
+	return out, nil
+}
+
+func fitDecimals(a *array.Decimal128) bool {
+	t := a.DataType().(*arrow.Decimal128Type)
+	for i, v := range a.Values() {
+		if a.IsValid(i) && !value.FitsPrecision(v, t.Precision) {
+			return false
+		}
+	}
+	return true
+}
+
+// arrowSource is a column in which the values of a field may be.
+type arrowSource struct {
+	values arrow.Array
+	around []arrow.Array // the structs that it is in, from the outermost inwards
+}
+
+// sources finds the columns of a field's paths.
+func (b *arrowBatch) sources(field int) []arrowSource {
+	var out []arrowSource
+	for _, path := range b.p.Schema.Fields[field].Sources() {
+		at := b.rec.Schema().FieldIndices(path[0])
+		if len(at) == 0 {
+			continue
+		}
+		if s, ok := inside(b.rec.Column(at[0]), path[1:]); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// inside follows a path through structs.
+func inside(a arrow.Array, path []string) (arrowSource, bool) {
+	s := arrowSource{values: a}
+	for _, name := range path {
+		in, ok := s.values.(*array.Struct)
+		if !ok {
+			return s, false
+		}
+		at, ok := in.DataType().(*arrow.StructType).FieldIdx(name)
+		if !ok {
+			return s, false
+		}
+		s.around, s.values = append(s.around, in), in.Field(at)
+	}
+	return s, true
+}
+
+func isNull(a arrow.Array, i int) bool { return a.IsNull(i) || a.DataType().ID() == arrow.NULL }
+
+// source returns the first column that has something at row i, nil if none has. In a field that is not nullable null is nothing.
+func source(sources []arrowSource, i int, nullable bool) arrow.Array {
+next:
+	for _, s := range sources {
+		for _, a := range s.around {
+			if a.IsNull(i) {
+				continue next
+			}
+		}
+		if nullable || !isNull(s.values, i) {
+			return s.values
+		}
+	}
+	return nil
+}
+
+// fault notes that the value of a field does not fit in row i.
+func (b *arrowBatch) fault(field, i int, why string) {
+	b.st.BadValues++
+	f := b.faults[i]
+	if f == nil {
+		f = &fault{}
+		b.faults[i] = f
+	}
+	f.count++
+	if b.p.WantsError && f.count <= rows.MaxReported {
+		f.text = rows.AppendFault(f.text, b.p.Schema.Fields[field].Name, -1, why)
+	}
+}
+
+// own makes a column that every category has.
+func (b *arrowBatch) own(in *rows.Input, dt arrow.DataType) arrow.Array {
+	c := b.p.NewColumn(in)
+	for i := range b.rows {
+		switch in.Common {
+		case rows.CommonTime:
+			c.AppendInt64(b.base)
+		case rows.CommonIndex:
+			c.AppendInt32(int32(b.first) + int32(i))
+		case rows.CommonAttr:
+			c.AppendList()
+		case rows.CommonError:
+			if f := b.faults[i]; f != nil {
+				c.AppendString(rows.AppendMore(f.text, f.count))
+				continue
+			}
+			c.AppendNull()
+		default: // _key, _rest, payload
+			c.AppendNull()
+		}
+	}
+	return c.MakeArray(dt)
+}
+
+// without leaves out the rows that do not fit.
+func (b *arrowBatch) without(batch arrow.RecordBatch) (arrow.RecordBatch, error) {
+	b.st.Rejected += int64(len(b.faults))
+	var runs [][2]int
+	begin := 0
+	for i := range b.rows + 1 {
+		if i < b.rows && b.faults[i] == nil {
+			continue
+		}
+		if i > begin {
+			runs = append(runs, [2]int{begin, i})
+		}
+		begin = i + 1
+	}
+	if len(runs) == 0 {
+		return batch.NewSlice(0, 0), nil
+	}
+	arrays := make([]arrow.Array, 0, batch.NumCols())
+	defer func() {
+		for _, a := range arrays {
+			a.Release()
+		}
+	}()
+	for _, column := range batch.Columns() {
+		pieces := make([]arrow.Array, len(runs))
+		for i, run := range runs {
+			pieces[i] = array.NewSlice(column, int64(run[0]), int64(run[1]))
+		}
+		whole, err := array.Concatenate(pieces, memory.DefaultAllocator)
+		for _, piece := range pieces {
+			piece.Release()
+		}
+		if err != nil {
+			return nil, rows.TooLarge("rows of an Arrow frame: %v", err)
+		}
+		arrays = append(arrays, whole)
+	}
+	return array.NewRecordBatch(batch.Schema(), arrays, int64(b.rows-len(b.faults))), nil
+}

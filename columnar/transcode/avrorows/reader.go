@@ -1,0 +1,371 @@
+package avrorows
+
+import (
+	"errors"
+
+	"scribe/columnar/transcode/rows"
+)
+
+func NewReader(p *rows.Plan) (func() rows.FrameReader, error) {
+	t, err := parseAvro(p.Schema.Avro)
+	if err != nil {
+		return nil, err
+	}
+	if t.kind != avroRecord {
+		return nil, errors.New("transcode: the Avro schema is no record at the top: columns are fields of a record")
+	}
+	fields, indices := p.WantedFields()
+	row := newAvroShape(fields, t)
+	return func() rows.FrameReader {
+		return &rows.PerMessage{MessageReader: &avroReader{row: row, indices: indices, room: rows.MemoryGuard{Limit: p.Limits.Bytes}}}
+	}, nil
+}
+
+// avroWalk is a walk over values of a type, compiled from what is wanted of them.
+type avroWalk struct {
+	typ *avroType
+	// slots take the place of the value.
+	slots []int
+	// fields are those of a record in which something is wanted, in the order of the record.
+	fields []avroStep
+	// branches are those of a union; nil where nothing is wanted.
+	branches []*avroWalk
+	// keys are those of a map in whose values something is wanted.
+	keys map[string]*avroWalk
+}
+
+// avroStep is a field of a record: skipped, or walked.
+type avroStep struct {
+	skip *avroType
+	walk *avroWalk
+}
+
+// newAvroWalk compiles a walk over values of t, nil when nothing is wanted of them. found is told the types that slots may get.
+func newAvroWalk(t *avroType, at *rows.Target, found func(slot int, t *avroType)) *avroWalk {
+	if at == nil {
+		return nil
+	}
+	w := &avroWalk{typ: t, slots: at.Slots}
+	for _, s := range w.slots {
+		found(s, t)
+	}
+	wanted := len(w.slots) > 0
+	switch t.kind {
+	case avroRecord:
+		for i := range t.fields {
+			f := &t.fields[i]
+			step := avroStep{skip: f.typ, walk: newAvroWalk(f.typ, at.Children[f.name], found)}
+			w.fields = append(w.fields, step)
+			wanted = wanted || step.walk != nil
+		}
+	case avroUnion:
+		// The slots are the union's: it is what stands there, also when it is null.
+		inside := &rows.Target{Children: at.Children}
+		for _, b := range t.branches {
+			sub := newAvroWalk(b, inside, found)
+			w.branches = append(w.branches, sub)
+			wanted = wanted || sub != nil
+		}
+	case avroMap:
+		for name, part := range at.Children {
+			if sub := newAvroWalk(t.elem, part, found); sub != nil {
+				if w.keys == nil {
+					w.keys = map[string]*avroWalk{}
+				}
+				w.keys[name], wanted = sub, true
+			}
+		}
+	default:
+	}
+	if !wanted {
+		return nil
+	}
+	return w
+}
+
+// avroPlace is where a value begins, and what it is; typ is nil where there is none.
+type avroPlace struct {
+	typ *avroType
+	pos int
+}
+
+// avroReader reads the data of messages.
+type avroReader struct {
+	row     *avroShape
+	indices []int // of the row's fields in the schema
+	data    []byte
+	// places are those of the structs that are being read: each takes its part at the end.
+	places []avroPlace
+	empty  int64 // elements without bytes in the value that is being made
+	room   rows.MemoryGuard
+}
+
+func (r *avroReader) ReadMessage(w *rows.Writer, payload []byte) {
+	w.BeginRow()
+	defer w.EndRow()
+	r.data = payload
+	if len(payload) == 0 {
+		w.FailRow(0, "empty; a datum belongs here")
+		return
+	}
+	if len(payload) > w.Plan.Limits.RowBytes {
+		w.FailRow(0, rows.RowTooLong(len(payload), w.Plan.Limits.RowBytes))
+		return
+	}
+	r.places = r.places[:0]
+	places := r.take(r.row)
+	end, why := r.walk(r.row.walk, places, 0, 0)
+	if why == "" && end != len(payload) {
+		why = "the datum ends here, and bytes follow"
+	}
+	if why != "" {
+		w.FailRow(end, why)
+		return
+	}
+	for i, field := range r.indices {
+		f, c := &r.row.fields[i], w.Column(field)
+		place := r.place(f, places)
+		if place.typ == nil {
+			continue
+		}
+		r.empty = 0
+		if _, why := r.value(f.dest, c, place.typ, place.pos); why != "" {
+			w.FailValue(field, place.pos, why)
+		}
+	}
+}
+
+// take returns empty places for a shape's slots.
+func (r *avroReader) take(s *avroShape) []avroPlace {
+	base := len(r.places)
+	r.places = append(r.places, s.none...)
+	return r.places[base:]
+}
+
+// maxDepth bounds the nesting of a message.
+const maxDepth = 128
+
+const (
+	whyDeep    = "nested more than 128 deep"
+	whyShort   = "the datum is cut off"
+	whyVarint  = "a number longer than its type"
+	whyLength  = "a negative length"
+	whyBranch  = "a union has no such branch"
+	whyNothing = "too many values that take no bytes"
+)
+
+// walk goes over a value that begins at pos, fills places, and returns where it ends; or where and why it is damaged.
+func (r *avroReader) walk(n *avroWalk, places []avroPlace, pos, depth int) (end int, why string) {
+	if depth > maxDepth {
+		return pos, whyDeep
+	}
+	for _, s := range n.slots {
+		places[s] = avroPlace{typ: n.typ, pos: pos}
+	}
+	switch {
+	case n.fields != nil:
+		for i := range n.fields {
+			f := &n.fields[i]
+			if f.walk == nil {
+				pos, why = r.skip(f.skip, pos, depth+1)
+			} else {
+				pos, why = r.walk(f.walk, places, pos, depth+1)
+			}
+			if why != "" {
+				return pos, why
+			}
+		}
+		return pos, ""
+	case n.branches != nil:
+		branch, next, why := r.branch(n.typ, pos)
+		if why != "" {
+			return pos, why
+		}
+		if sub := n.branches[branch]; sub != nil {
+			return r.walk(sub, places, next, depth+1)
+		}
+		return r.skip(n.typ.branches[branch], next, depth+1)
+	case n.keys != nil:
+		return r.blocks(pos, n.typ.elem.least+1, func(pos int) (int, string) {
+			key, pos, why := r.bytes(pos)
+			if why != "" {
+				return pos, why
+			}
+			if sub := n.keys[string(key)]; sub != nil {
+				return r.walk(sub, places, pos, depth+1)
+			}
+			return r.skip(n.typ.elem, pos, depth+1)
+		})
+	}
+	return r.skip(n.typ, pos, depth)
+}
+
+// skip goes over a value and checks its structure alone.
+func (r *avroReader) skip(t *avroType, pos, depth int) (end int, why string) {
+	if t.constant {
+		if t.least > len(r.data)-pos {
+			return pos, whyShort
+		}
+		return pos + t.least, ""
+	}
+	if depth > maxDepth {
+		return pos, whyDeep
+	}
+	switch t.kind {
+	case avroInt:
+		_, pos, why = r.int32(pos)
+		return pos, why
+	case avroLong, avroEnum:
+		_, pos, why = r.long(pos)
+		return pos, why
+	case avroBytes, avroString:
+		_, pos, why = r.bytes(pos)
+		return pos, why
+	case avroArray:
+		return r.skipArray(t, pos, depth)
+	case avroMap:
+		return r.blocks(pos, t.elem.least+1, func(pos int) (int, string) {
+			_, pos, why := r.bytes(pos)
+			if why != "" {
+				return pos, why
+			}
+			return r.skip(t.elem, pos, depth+1)
+		})
+	case avroUnion:
+		branch, next, why := r.branch(t, pos)
+		if why != "" {
+			return pos, why
+		}
+		return r.skip(t.branches[branch], next, depth+1)
+	default: // a record
+		for i := range t.fields {
+			if pos, why = r.skip(t.fields[i].typ, pos, depth+1); why != "" {
+				return pos, why
+			}
+		}
+		return pos, ""
+	}
+}
+
+func (r *avroReader) skipArray(t *avroType, pos, depth int) (end int, why string) {
+	if t.elem.constant {
+		return r.blocks(pos, t.elem.least, nil)
+	}
+	return r.blocks(pos, t.elem.least, func(pos int) (int, string) { return r.skip(t.elem, pos, depth+1) })
+}
+
+// blocks calls element for each element of an array or a map, whose elements take at least so many bytes; just as many, if element is nil.
+func (r *avroReader) blocks(pos, least int, element func(pos int) (int, string)) (end int, why string) {
+	for {
+		at := pos
+		count, next, why := r.long(pos)
+		if why != "" {
+			return pos, why
+		}
+		pos = next
+		if count == 0 {
+			return pos, ""
+		}
+		stop := -1
+		if count < 0 {
+			if count == -count { // the smallest number has no opposite
+				return at, whyLength
+			}
+			count = -count
+			size, next, why := r.long(pos)
+			switch {
+			case why != "":
+				return pos, why
+			case size < 0:
+				return pos, whyLength
+			case size > int64(len(r.data)-next):
+				return pos, whyShort
+			}
+			pos, stop = next, next+int(size)
+		}
+		if least > 0 && count > int64((len(r.data)-pos)/least) {
+			return at, whyShort
+		}
+		if pos, why = r.block(pos, least, count, element); why != "" {
+			return pos, why
+		}
+		if stop >= 0 && pos != stop {
+			return at, "a block of an array or map has another length than it says"
+		}
+	}
+}
+
+// maxEmpty bounds the elements of a column's value that take no bytes: a message needs but a number to claim that there are many.
+const maxEmpty = 4096
+
+// block calls element for the elements of a block.
+func (r *avroReader) block(pos, least int, count int64, element func(pos int) (int, string)) (end int, why string) {
+	if element == nil {
+		return pos + int(count)*least, ""
+	}
+	if least == 0 {
+		if count > maxEmpty-r.empty {
+			return pos, whyNothing
+		}
+		r.empty += count
+	}
+	for range count {
+		if pos, why = element(pos); why != "" {
+			return pos, why
+		}
+	}
+	return pos, ""
+}
+
+// branch reads which branch of a union a value is of.
+func (r *avroReader) branch(t *avroType, pos int) (branch, next int, why string) {
+	n, next, why := r.long(pos)
+	if why != "" {
+		return 0, pos, why
+	}
+	if n < 0 || n >= int64(len(t.branches)) {
+		return 0, pos, whyBranch
+	}
+	return int(n), next, ""
+}
+
+// long reads a number of at most ten bytes.
+func (r *avroReader) long(pos int) (v int64, next int, why string) {
+	var u uint64
+	for i := range 10 {
+		if pos+i >= len(r.data) {
+			return 0, pos, whyShort
+		}
+		b := r.data[pos+i]
+		if i == 9 && b > 1 {
+			break
+		}
+		u |= uint64(b&0x7F) << (7 * i)
+		if b < 0x80 {
+			return int64(u>>1) ^ -int64(u&1), pos + i + 1, ""
+		}
+	}
+	return 0, pos, whyVarint
+}
+
+func (r *avroReader) int32(pos int) (v int64, next int, why string) {
+	v, next, why = r.long(pos)
+	if why == "" && v != int64(int32(v)) {
+		return 0, pos, whyVarint
+	}
+	return v, next, why
+}
+
+// bytes reads bytes, or a text, with its length.
+func (r *avroReader) bytes(pos int) (v []byte, next int, why string) {
+	n, next, why := r.long(pos)
+	switch {
+	case why != "":
+		return nil, pos, why
+	case n < 0:
+		return nil, pos, whyLength
+	case n > int64(len(r.data)-next):
+		return nil, pos, whyShort
+	}
+	return r.data[next : next+int(n)], next + int(n), ""
+}

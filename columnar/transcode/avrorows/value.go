@@ -1,0 +1,281 @@
+package avrorows
+
+import (
+	"encoding/binary"
+	"math"
+	"math/big"
+
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
+
+	"scribe/columnar/schema"
+	"scribe/columnar/transcode/column"
+	"scribe/columnar/transcode/rows"
+)
+
+// avroShape is how the fields of a row, or of a struct, are found in values of an Avro type.
+type avroShape struct {
+	walk   *avroWalk
+	fields []avroColumn
+	none   []avroPlace // as many empty places as there are slots
+}
+
+// avroColumn is a field of a shape.
+type avroColumn struct {
+	first, end int // its slots: the path, then the aliases
+	dest       *avroDest
+	nullable   bool
+}
+
+// avroDest is a type that values are made into, with the shapes of its structs by the Avro types that are found there.
+type avroDest struct {
+	elem   *avroDest
+	shapes map[*avroType]*avroShape
+}
+
+func newAvroShape(fields []schema.Field, t *avroType) *avroShape {
+	find := rows.NewLookup(fields)
+	types := make([][]*avroType, find.SlotCount())
+	s := &avroShape{none: make([]avroPlace, find.SlotCount())}
+	s.walk = newAvroWalk(t, find.Root, func(slot int, t *avroType) { types[slot] = append(types[slot], t) })
+	if s.walk == nil {
+		s.walk = &avroWalk{typ: t}
+	}
+	for i := range fields {
+		c := avroColumn{first: find.FirstSlot[i], end: find.FirstSlot[i+1], nullable: fields[i].Nullable}
+		var all []*avroType
+		for slot := c.first; slot < c.end; slot++ {
+			all = append(all, types[slot]...)
+		}
+		c.dest = newAvroDest(&fields[i].Type, all)
+		s.fields = append(s.fields, c)
+	}
+	return s
+}
+
+func newAvroDest(t *schema.Type, from []*avroType) *avroDest {
+	d := &avroDest{}
+	var elems []*avroType
+	for _, a := range from {
+		flat := []*avroType{a}
+		if a.kind == avroUnion {
+			flat = a.branches
+		}
+		for _, a := range flat {
+			switch {
+			case t.Kind == schema.List && a.kind == avroArray, t.Kind == schema.Map && a.kind == avroMap:
+				elems = append(elems, a.elem)
+			case t.Kind == schema.Struct && (a.kind == avroRecord || a.kind == avroMap):
+				if d.shapes == nil {
+					d.shapes = map[*avroType]*avroShape{}
+				}
+				if d.shapes[a] == nil {
+					d.shapes[a] = newAvroShape(t.Fields, a)
+				}
+			}
+		}
+	}
+	if len(elems) > 0 {
+		d.elem = newAvroDest(t.Elem, elems)
+	}
+	return d
+}
+
+// place returns where the field's value is: at its path, or at the first alias where something is. In a field that is not nullable null
+// is nothing.
+func (r *avroReader) place(c *avroColumn, places []avroPlace) avroPlace {
+	for _, p := range places[c.first:c.end] {
+		if p.typ != nil && (c.nullable || !r.null(p)) {
+			return p
+		}
+	}
+	return avroPlace{}
+}
+
+// null reports whether a value is null. The structure of the datum has been checked.
+func (r *avroReader) null(p avroPlace) bool {
+	if p.typ.kind == avroUnion {
+		branch, _, why := r.branch(p.typ, p.pos)
+		return why == "" && p.typ.branches[branch].kind == avroNull
+	}
+	return p.typ.kind == avroNull
+}
+
+// value appends the value at pos, of a datum whose structure has been checked, to a column, and returns where it ends.
+func (r *avroReader) value(d *avroDest, c *column.Buffer, t *avroType, pos int) (end int, why string) {
+	switch t.kind {
+	case avroNull:
+		c.AppendNull()
+		return pos, ""
+	case avroUnion:
+		branch, next, why := r.branch(t, pos)
+		if why != "" {
+			return pos, why
+		}
+		return r.value(d, c, t.branches[branch], next)
+	case avroArray:
+		if c.Type.Kind != schema.List {
+			return pos, column.WhyNotListOf(c)
+		}
+		return r.list(d, c, t, pos)
+	case avroMap, avroRecord:
+		return r.object(d, c, t, pos)
+	default:
+		return r.scalar(c, t, pos)
+	}
+}
+
+func (r *avroReader) list(d *avroDest, c *column.Buffer, t *avroType, pos int) (end int, why string) {
+	end, why = r.blocks(pos, t.elem.least, func(pos int) (int, string) {
+		if !r.room.HasMemory(c) {
+			return pos, rows.WhyTooMuchMemory
+		}
+		return r.value(d.elem, c.Children[0], t.elem, pos)
+	})
+	if why == "" {
+		c.AppendList()
+	}
+	return end, why
+}
+
+func (r *avroReader) object(d *avroDest, c *column.Buffer, t *avroType, pos int) (end int, why string) {
+	switch {
+	case c.Type.Kind == schema.Map && t.kind == avroMap:
+		end, why = r.blocks(pos, t.elem.least+1, func(pos int) (int, string) {
+			key, pos, why := r.bytes(pos)
+			if why != "" {
+				return pos, why
+			}
+			if !r.room.HasMemory(c) {
+				return pos, rows.WhyTooMuchMemory
+			}
+			if why := column.PutText(c.Children[0], key); why != "" {
+				return pos, why
+			}
+			return r.value(d.elem, c.Children[1], t.elem, pos)
+		})
+		if why == "" {
+			c.AppendList()
+		}
+		return end, why
+	case c.Type.Kind == schema.Struct:
+		return r.structure(d.shapes[t], c, pos)
+	default:
+		return pos, column.WhyNotObjectOf(c)
+	}
+}
+
+func (r *avroReader) structure(s *avroShape, c *column.Buffer, pos int) (end int, why string) {
+	base := len(r.places)
+	places := r.take(s)
+	defer func() { r.places = r.places[:base] }()
+	if end, why = r.walk(s.walk, places, pos, 0); why != "" {
+		return pos, why
+	}
+	for i := range s.fields {
+		f, child := &s.fields[i], c.Children[i]
+		if place := r.place(f, places); place.typ == nil {
+			why = child.AppendAbsent()
+		} else {
+			_, why = r.value(f.dest, child, place.typ, place.pos)
+		}
+		if why != "" {
+			return pos, c.Type.Fields[i].Name + ": " + why
+		}
+	}
+	c.AppendStruct()
+	return end, ""
+}
+
+// scalar appends a value that holds no others.
+func (r *avroReader) scalar(c *column.Buffer, t *avroType, pos int) (end int, why string) {
+	switch t.kind {
+	case avroBoolean:
+		if r.data[pos] > 1 {
+			return pos, column.WhyEncoding
+		}
+		return pos + 1, column.PutBool(c, r.data[pos] == 1)
+	case avroInt, avroLong:
+		v, end, why := r.long(pos)
+		if why != "" {
+			return pos, why
+		}
+		return end, putAvroInt(c, t, v)
+	case avroFloat:
+		return pos + 4, column.PutFloat(c, float64(math.Float32frombits(binary.LittleEndian.Uint32(r.data[pos:]))), 32)
+	case avroDouble:
+		return pos + 8, column.PutFloat(c, math.Float64frombits(binary.LittleEndian.Uint64(r.data[pos:])), 64)
+	case avroEnum:
+		v, end, why := r.long(pos)
+		if why != "" {
+			return pos, why
+		}
+		if v < 0 || v >= int64(len(t.symbols)) {
+			return pos, "an enum has no such symbol"
+		}
+		return end, column.PutText(c, []byte(t.symbols[v]))
+	case avroString:
+		v, end, why := r.bytes(pos)
+		if why != "" {
+			return pos, why
+		}
+		return end, column.PutText(c, v)
+	case avroFixed:
+		end = pos + t.size
+		return end, putAvroBytes(c, t, r.data[pos:end])
+	default:
+		v, end, why := r.bytes(pos)
+		if why != "" {
+			return pos, why
+		}
+		return end, putAvroBytes(c, t, v)
+	}
+}
+
+// putAvroInt appends an int or a long: what its logical type says, in columns of dates and instants.
+func putAvroInt(c *column.Buffer, t *avroType, v int64) (why string) {
+	if c.Type.Kind != schema.Timestamp && c.Type.Kind != schema.Date {
+		return column.PutInt(c, v)
+	}
+	switch t.logical {
+	case "date":
+		return column.PutDays(c, int32(v))
+	case "timestamp-millis", "local-timestamp-millis":
+		return column.PutInstantIn(c, v, 1000)
+	case "timestamp-micros", "local-timestamp-micros":
+		return column.PutInstantIn(c, v, 1)
+	case "timestamp-nanos", "local-timestamp-nanos":
+		return column.PutInstantIn(c, v, 0)
+	}
+	return column.PutInt(c, v)
+}
+
+// maxDecimalBytes is more than any decimal column has room for.
+const maxDecimalBytes = 32
+
+// putAvroBytes appends bytes or a fixed: a number, where that is the logical type and the column is none of bytes.
+func putAvroBytes(c *column.Buffer, t *avroType, v []byte) (why string) {
+	if t.logical != "decimal" || c.Type.Kind == schema.Binary {
+		return column.PutBytes(c, v)
+	}
+	for len(v) > 1 && (v[0] == 0 && v[1] < 0x80 || v[0] == 0xFF && v[1] >= 0x80) {
+		v = v[1:]
+	}
+	if len(v) > maxDecimalBytes {
+		return column.WhyDecimalRange
+	}
+	if len(v) <= 16 {
+		var lo, hi uint64
+		if len(v) > 0 && v[0] >= 0x80 {
+			lo, hi = math.MaxUint64, math.MaxUint64
+		}
+		for _, b := range v {
+			hi, lo = hi<<8|lo>>56, lo<<8|uint64(b)
+		}
+		return column.PutDecimal(c, decimal128.New(int64(hi), lo), t.scale)
+	}
+	n := new(big.Int).SetBytes(v)
+	if v[0] >= 0x80 {
+		n.Sub(n, new(big.Int).Lsh(big.NewInt(1), uint(8*len(v))))
+	}
+	return column.PutBig(c, n, t.scale)
+}

@@ -1,0 +1,441 @@
+package csvrows
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+
+	"scribe/columnar/schema"
+	"scribe/columnar/transcode/column"
+	"scribe/columnar/transcode/jsonrows"
+	"scribe/columnar/transcode/jsonscan"
+	"scribe/columnar/transcode/rows"
+	"scribe/columnar/value"
+)
+
+// csvPlan is what the readers of lines share.
+type csvPlan struct {
+	delimiter []byte
+	header    bool
+	null      string
+	fields    []int // the fields that are read
+	sources   [][]string
+	columns   csvColumns // of lines without a header
+}
+
+// csvColumns says which cells of a line are wanted.
+type csvColumns struct {
+	cells [][]int // of each of csvPlan.fields, the numbers of the cells at its path and aliases
+	width int     // of lines whose header has so many columns; 0 when lines may have any number of cells
+	most  int     // cells from here on are not wanted
+	why   string
+}
+
+func NewReader(p *rows.Plan) (func() rows.FrameReader, error) {
+	c := &csvPlan{delimiter: []byte(","), null: ""}
+	if o := p.Schema.CSV; o != nil {
+		c.header, c.null = o.Header, o.Null
+		if o.Delimiter != "" {
+			c.delimiter = []byte(o.Delimiter)
+		}
+	}
+	if bytes.ContainsAny(c.delimiter, "\"\r\n") {
+		return nil, fmt.Errorf("transcode: the delimiter %q can't stand between values", c.delimiter)
+	}
+	for i := range p.Inputs {
+		if f := p.Inputs[i].Field; f >= 0 {
+			var names []string
+			for _, path := range p.Schema.Fields[f].Sources() {
+				if len(path) == 1 {
+					names = append(names, path[0])
+				}
+			}
+			c.fields, c.sources = append(c.fields, f), append(c.sources, names)
+		}
+	}
+	if !c.header {
+		names := map[string]int{}
+		for i, name := range p.Schema.LineColumns() {
+			if _, ok := names[name]; !ok {
+				names[name] = i
+			}
+		}
+		c.columns.bind(c, names)
+	}
+	return func() rows.FrameReader { return &rows.PerMessage{MessageReader: &csvReader{c: c}} }, nil
+}
+
+// bind finds the cells of the fields in the columns of lines.
+func (l *csvColumns) bind(c *csvPlan, names map[string]int) {
+	l.cells, l.most = make([][]int, len(c.sources)), 0
+	for i, sources := range c.sources {
+		for _, name := range sources {
+			if cell, ok := names[name]; ok {
+				l.cells[i] = append(l.cells[i], cell)
+				l.most = max(l.most, cell+1)
+			}
+		}
+	}
+}
+
+// csvCell is a cell of a line: where its text is, without quotes.
+type csvCell struct {
+	from, to int
+	quoted   bool
+	doubled  bool // quotes inside are written twice
+}
+
+// csvReader reads messages that are lines.
+type csvReader struct {
+	c       *csvPlan
+	cells   []csvCell
+	header  []byte // that own was made of
+	own     csvColumns
+	most    int // own.most, which is another while a header is read
+	scratch []byte
+}
+
+var bom = []byte("\uFEFF")
+
+func (r *csvReader) ReadMessage(w *rows.Writer, payload []byte) {
+	rest := bytes.TrimPrefix(payload, bom)
+	columns, empty := &r.c.columns, true
+	for first := r.c.header; len(rest) > 0; {
+		if rest[0] == '\n' || len(rest) > 1 && rest[0] == '\r' && rest[1] == '\n' {
+			rest = rest[bytes.IndexByte(rest, '\n')+1:]
+			continue
+		}
+		empty = false
+		if first {
+			columns, rest = r.readHeader(rest)
+			first = false
+			continue
+		}
+		rest = r.line(w, columns, rest)
+		if w.Err() != nil {
+			return
+		}
+	}
+	if empty {
+		w.BeginRow()
+		w.FailRow(0, "empty; lines belong here")
+		w.EndRow()
+	}
+}
+
+// maxHeader bounds a header in bytes and columns.
+const maxHeader = 1 << 20
+
+// readHeader reads the names of columns, which most messages have in common.
+func (r *csvReader) readHeader(b []byte) (*csvColumns, []byte) {
+	r.own.most = math.MaxInt
+	n, end, _, why := r.cut(b, r.own.most)
+	line, rest := b[:end], b[end:]
+	switch {
+	case why != "":
+		why = "the header can't be read: " + why
+	case len(line) > maxHeader:
+		why = "the header is too long"
+	}
+	if r.own.why = why; why != "" {
+		r.header = nil
+		return &r.own, rest
+	}
+	if r.header != nil && bytes.Equal(line, r.header) {
+		r.own.most = r.most
+		return &r.own, rest
+	}
+	names := make(map[string]int, n)
+	for i, c := range r.cells {
+		name := string(r.text(b, c))
+		if _, ok := names[name]; !ok {
+			names[name] = i
+		}
+	}
+	r.own.bind(r.c, names)
+	r.own.width, r.most = n, r.own.most
+	r.header = append(r.header[:0], line...)
+	return &r.own, rest
+}
+
+// line makes a row of the line at the beginning of b and returns what is behind it.
+func (r *csvReader) line(w *rows.Writer, columns *csvColumns, b []byte) (rest []byte) {
+	w.BeginRow()
+	defer w.EndRow()
+	n, end, bad, why := r.cut(b, columns.most)
+	rest = b[end:]
+	switch {
+	case columns.why != "":
+		w.FailRow(0, columns.why)
+		return rest
+	case end > w.Plan.Limits.RowBytes:
+		w.FailRow(0, rows.RowTooLong(end, w.Plan.Limits.RowBytes))
+		return rest
+	case why != "":
+		w.FailRow(bad, why)
+		return rest
+	case columns.width > 0 && n != columns.width:
+		w.FailRow(0, fmt.Sprintf("the line has %d cells, the header has %d", n, columns.width))
+		return rest
+	}
+	for i, cells := range columns.cells {
+		r.field(w, r.c.fields[i], b, cells, n)
+	}
+	return rest
+}
+
+// field appends what the first of a field's cells says that has something. In a field that is not nullable null is nothing.
+func (r *csvReader) field(w *rows.Writer, field int, b []byte, cells []int, n int) {
+	for _, i := range cells {
+		if i >= n {
+			continue
+		}
+		cell := r.cells[i]
+		text := r.text(b, cell)
+		if cell.quoted || string(text) != r.c.null {
+			if why := putCell(w.Column(field), text); why != "" {
+				w.FailValue(field, cell.from, why)
+			}
+			return
+		}
+		if w.Plan.Fields[field].Nullable {
+			w.Column(field).AppendNull()
+			return
+		}
+	}
+}
+
+// putCell appends a text: as JSON's string or number if it can be either, else in PostgreSQL's syntax of the type.
+func putCell(c *column.Buffer, text []byte) (why string) {
+	kind := c.Type.Kind
+	switch kind {
+	case schema.String, schema.Binary:
+		return column.PutString(c, text)
+	case schema.Int32, schema.Int64:
+		if v, ok := plainInt(text); ok {
+			return column.PutInt(c, v)
+		}
+	default:
+	}
+	trimmed := bytes.TrimSpace(text)
+	number := false
+	switch jsonscan.Scalar(trimmed) {
+	case jsonscan.Integer, jsonscan.Fraction:
+		number = true
+	default:
+	}
+	switch kind {
+	case schema.Date, schema.Timestamp:
+		if why = column.PutString(c, trimmed); why != "" && number {
+			why = column.PutNumber(c, trimmed)
+		}
+		return why
+	case schema.List, schema.Map, schema.Struct:
+		return jsonrows.AppendValue(c, trimmed)
+	case schema.Bool:
+		v, err := value.ParseBool(trimmed)
+		if err != nil {
+			return column.WhyNotBool
+		}
+		c.AppendBool(v)
+		return ""
+	default:
+	}
+	if number {
+		return column.PutNumber(c, trimmed)
+	}
+	return putLoose(c, trimmed)
+}
+
+// plainInt reads an integer of at most 18 digits.
+func plainInt(text []byte) (v int64, ok bool) {
+	digits := text
+	if len(digits) > 1 && digits[0] == '-' {
+		digits = digits[1:]
+	}
+	if len(digits) == 0 || len(digits) > 18 {
+		return 0, false
+	}
+	for _, d := range digits {
+		if d -= '0'; d > 9 {
+			return 0, false
+		}
+		v = 10*v + int64(d)
+	}
+	if len(digits) < len(text) {
+		v = -v
+	}
+	return v, true
+}
+
+// putLoose appends a number that is not in JSON's grammar: +1, 007, .5, NaN.
+func putLoose(c *column.Buffer, text []byte) (why string) {
+	switch c.Type.Kind {
+	case schema.Int32:
+		v, err := value.ParseInt(text, 32)
+		if err != nil {
+			return column.WhyNotNumber
+		}
+		c.AppendInt32(int32(v))
+	case schema.Int64:
+		v, err := value.ParseInt(text, 64)
+		if err != nil {
+			return column.WhyNotNumber
+		}
+		c.AppendInt64(v)
+	case schema.Uint64:
+		v, err := value.ParseUint(text)
+		if err != nil {
+			return column.WhyNotNumber
+		}
+		c.AppendInt64(int64(v))
+	case schema.Float64:
+		v, err := value.ParseFloat(text)
+		if err != nil {
+			return column.WhyNotNumber
+		}
+		c.AppendFloat64(v)
+	case schema.Decimal:
+		v, err := value.ParseDecimal(text, c.Type.Precision, c.Type.Scale)
+		if err != nil {
+			return column.WhyNotNumber
+		}
+		c.AppendDecimal(v)
+	default:
+		return column.WhyNot(c.Type.Kind)
+	}
+	return ""
+}
+
+// text returns the text of a cell. It is valid until the next call.
+func (r *csvReader) text(b []byte, c csvCell) []byte {
+	text := b[c.from:c.to]
+	if !c.doubled {
+		return text
+	}
+	r.scratch = r.scratch[:0]
+	for {
+		i := bytes.IndexByte(text, '"')
+		if i < 0 {
+			return append(r.scratch, text...)
+		}
+		r.scratch = append(r.scratch, text[:i+1]...)
+		text = text[i+2:]
+	}
+}
+
+// cut cuts the line at the beginning of b into cells, of which the first most are put into r.cells. It returns how many there are, where the
+// next line begins, and, if this one can't be read, where and why.
+func (r *csvReader) cut(b []byte, most int) (n, end, bad int, why string) {
+	r.cells = r.cells[:0]
+	end = len(b)
+	if i := bytes.IndexByte(b, '\n'); i >= 0 {
+		end = i + 1
+	}
+	line := trimEnd(b[:end])
+	if bytes.IndexByte(line, '"') >= 0 {
+		return r.cutQuoted(b, most)
+	}
+	at := 0
+	for {
+		i := bytes.Index(line[at:], r.c.delimiter)
+		to := at + i
+		if i < 0 {
+			to = len(line)
+		}
+		if n < most {
+			r.cells = append(r.cells, csvCell{from: at, to: to})
+		}
+		n++
+		if i < 0 {
+			return n, end, 0, ""
+		}
+		at = to + len(r.c.delimiter)
+	}
+}
+
+// trimEnd takes the end of a line off it.
+func trimEnd(line []byte) []byte {
+	if n := len(line); n > 0 && line[n-1] == '\n' {
+		line = line[:n-1]
+	}
+	if n := len(line); n > 0 && line[n-1] == '\r' {
+		line = line[:n-1]
+	}
+	return line
+}
+
+// cutQuoted is cut for lines with quotes, behind which a line may end later than at its first line feed.
+func (r *csvReader) cutQuoted(b []byte, most int) (n, end, bad int, why string) {
+	at, feed := 0, -1 // where the next line feed is
+	for {
+		c := csvCell{from: at, to: at}
+		if at < len(b) && b[at] == '"' {
+			c.quoted, c.from = true, at+1
+			if c.to, c.doubled = closing(b, at+1); c.to < 0 {
+				// Where the line should end can't be known, and rows must not be made of what is inside a cell.
+				return n, len(b), at, fmt.Sprintf("a quote is not closed in the %d bytes to the end of the message", len(b)-at)
+			}
+			at = c.to + 1
+		} else {
+			if feed < at { // not known yet, or inside of quotes
+				if feed = bytes.IndexByte(b[at:], '\n') + at; feed < at {
+					feed = len(b)
+				}
+			}
+			stop := feed
+			if i := bytes.Index(b[at:feed], r.c.delimiter); i >= 0 {
+				stop = at + i
+				c.to = stop
+			} else {
+				c.to = at + len(trimEnd(b[at:feed]))
+			}
+			if i := bytes.IndexByte(b[at:stop], '"'); i >= 0 {
+				return n, lineEnd(b, at), at + i, "a quote inside a cell that does not begin with one"
+			}
+			at = stop
+		}
+		if n < most {
+			r.cells = append(r.cells, c)
+		}
+		n++
+		switch rest := b[at:]; {
+		case len(rest) == 0:
+			return n, at, 0, ""
+		case bytes.HasPrefix(rest, r.c.delimiter):
+			at += len(r.c.delimiter)
+		case rest[0] == '\n':
+			return n, at + 1, 0, ""
+		case rest[0] == '\r' && len(rest) == 1:
+			return n, at + 1, 0, ""
+		case rest[0] == '\r' && rest[1] == '\n':
+			return n, at + 2, 0, ""
+		default:
+			return n, lineEnd(b, at), at, "something follows the quote that ends a cell"
+		}
+	}
+}
+
+// lineEnd returns where the line behind the one that at is in begins.
+func lineEnd(b []byte, at int) int {
+	if i := bytes.IndexByte(b[at:], '\n'); i >= 0 {
+		return at + i + 1
+	}
+	return len(b)
+}
+
+// closing returns where the quote is that closes a cell whose text begins at from, -1 if there is none.
+func closing(b []byte, from int) (at int, doubled bool) {
+	for {
+		i := bytes.IndexByte(b[from:], '"')
+		if i < 0 {
+			return -1, doubled
+		}
+		from += i
+		if from+1 >= len(b) || b[from+1] != '"' {
+			return from, doubled
+		}
+		doubled = true
+		from += 2
+	}
+}

@@ -1,0 +1,278 @@
+package jsonrows
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"scribe/columnar/expr"
+	"scribe/columnar/schema"
+	"scribe/columnar/transcode/column"
+	"scribe/columnar/transcode/jsonscan"
+	"scribe/columnar/transcode/rows"
+)
+
+// str looks at bytes as a string that is not kept.
+func str(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// found returns the slot of a field's value; nil if there is none. Null is no value of a field that is not nullable, as long as another
+// source has one.
+func (r *jsonReader) found(f *jsonField) *slot {
+	if f.only >= 0 {
+		if s := &r.w.slots[f.only]; s.gen == r.w.gen {
+			return s
+		}
+		return nil
+	}
+	var null *slot
+	for _, i := range f.sources {
+		s := &r.w.slots[i]
+		switch {
+		case s.gen != r.w.gen:
+		case s.kind != slotNull || f.nullable:
+			return s
+		case null == nil:
+			null = s
+		}
+	}
+	return null
+}
+
+// isNull reports whether the column is null: because it is not there, or does not fit.
+func (r *jsonReader) isNull(o operand) bool {
+	if o.field < 0 {
+		return o.own == rows.CommonKey && !r.message.HasKey
+	}
+	s := r.found(&r.j.fields[o.field])
+	if s == nil || s.kind == slotNull {
+		return true
+	}
+	switch c := r.rows.Declared[r.j.fields[o.field].field]; {
+	case isText(o.kind):
+		_, ok := r.text(o)
+		return !ok
+	case hasWord(o.kind):
+		r.w.resolve(c, s)
+	case s.kind != slotBad:
+		// What is nested, and decimals, only fit if they can be appended.
+		n := c.Len
+		if why, at := r.w.materialise(c, s); why != "" {
+			s.kind, s.at, s.why = slotBad, int32(at), why
+		}
+		c.Truncate(n)
+	}
+	return s.kind == slotBad
+}
+
+// hasWord reports whether values of the kind fit slot.val.
+func hasWord(k schema.Kind) bool {
+	switch k {
+	case schema.Bool, schema.Int32, schema.Int64, schema.Uint64, schema.Float64, schema.Date, schema.Timestamp:
+		return true
+	default:
+		return false
+	}
+}
+
+// resolve turns a slot into slotValue, or slotBad. The column's type is one of hasWord.
+func (w *walker) resolve(c *column.Buffer, s *slot) {
+	switch s.kind {
+	case slotValue, slotBad:
+		return
+	default:
+	}
+	val, why, at := w.word(c, s)
+	if why != "" {
+		s.kind, s.why, s.at = slotBad, why, int32(at)
+		return
+	}
+	s.kind, s.val = slotValue, val
+}
+
+// word is the value of a slot: a number, an instant, a day, 1 for true, or the bits of a float.
+func (w *walker) word(c *column.Buffer, s *slot) (val int64, why string, at int) {
+	t := c.Type
+	at = int(s.at)
+	switch s.kind {
+	case slotTrue, slotFalse:
+		if t.Kind == schema.Bool {
+			return s.val, "", at
+		}
+		return 0, column.WhyNot(t.Kind), at
+	case slotInt, slotNumber:
+		val, why = w.numberWord(c, s)
+		return val, why, at
+	case slotText, slotEscaped:
+		if t.Kind != schema.Timestamp && t.Kind != schema.Date {
+			return 0, column.WhyNot(t.Kind), at - 1
+		}
+		text := w.b[s.at:s.end]
+		if s.kind == slotEscaped {
+			var fault jsonscan.Fault
+			if text, fault = w.unescape(int(s.at), int(s.end)); !fault.OK() {
+				return 0, fault.Why, fault.At
+			}
+		}
+		micros, ok := column.ParseInstant(c.Times, text, false)
+		if !ok {
+			return 0, column.WhyNotTime, at - 1
+		}
+		val, why = timeWord(t, micros)
+		return val, why, at - 1
+	case slotNull:
+		return 0, column.WhyNull, at
+	default:
+		return 0, column.WhyNot(t.Kind), at
+	}
+}
+
+func (w *walker) numberWord(c *column.Buffer, s *slot) (val int64, why string) {
+	t := c.Type
+	text := w.b[s.at:s.end]
+	switch t.Kind {
+	case schema.Int64, schema.Int32:
+		if s.kind == slotInt && (t.Kind == schema.Int64 || int64(int32(s.val)) == s.val) {
+			return s.val, ""
+		}
+		return column.ParseSigned(t.Kind, text)
+	case schema.Uint64:
+		v, why := column.ParseUnsigned(text)
+		return int64(v), why
+	case schema.Float64:
+		if s.kind == slotInt && s.val != 0 && -1<<53 < s.val && s.val < 1<<53 { // -0 is none of these
+			return int64(math.Float64bits(float64(s.val))), ""
+		}
+		if s.kind == slotNumber && s.places > 0 && s.val != 0 {
+			// Both are exact, so the quotient is the float that is nearest.
+			return int64(math.Float64bits(float64(s.val) / tens[s.places])), ""
+		}
+		v, err := strconv.ParseFloat(str(text), 64)
+		if err != nil {
+			return 0, column.WhyRange
+		}
+		return int64(math.Float64bits(v)), ""
+	case schema.Timestamp, schema.Date:
+		var micros int64
+		var ok bool
+		if s.kind == slotInt {
+			micros, ok = column.InstantOfInteger(c.Times, s.val)
+		} else {
+			micros, ok = column.ParseInstant(c.Times, text, true)
+		}
+		if !ok {
+			return 0, column.WhyNotTimeNumber
+		}
+		return timeWord(t, micros)
+	default:
+		return 0, column.WhyNot(t.Kind)
+	}
+}
+
+// tens are powers of ten.
+var tens = [16]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15}
+
+func timeWord(t *schema.Type, micros int64) (val int64, why string) {
+	if t.Kind == schema.Timestamp {
+		return micros, ""
+	}
+	day, ok := column.DayOf(micros)
+	if !ok {
+		return 0, column.WhyDateRange
+	}
+	return int64(day), ""
+}
+
+// number, unsigned and float are the values of columns; false means null.
+func (r *jsonReader) number(o operand) (int64, bool) {
+	if o.field < 0 {
+		return r.message.Time, true
+	}
+	f := &r.j.fields[o.field]
+	s := r.found(f)
+	if s == nil || s.kind == slotNull {
+		return 0, false
+	}
+	if s.kind == slotInt && o.kind == schema.Int64 {
+		return s.val, true
+	}
+	r.w.resolve(r.rows.Declared[f.field], s)
+	return s.val, s.kind == slotValue
+}
+
+func (r *jsonReader) unsigned(o operand) (uint64, bool) {
+	v, ok := r.number(o)
+	return uint64(v), ok
+}
+
+func (r *jsonReader) float(o operand) (float64, bool) {
+	v, ok := r.number(o)
+	return math.Float64frombits(uint64(v)), ok
+}
+
+// text is the value of a column of strings or binaries, good until the next call; false means null.
+func (r *jsonReader) text(o operand) ([]byte, bool) {
+	if o.field < 0 {
+		return r.message.Key, r.message.HasKey
+	}
+	s := r.found(&r.j.fields[o.field])
+	if s == nil || s.kind == slotNull || s.kind == slotBad {
+		return nil, false
+	}
+	raw := r.w.b[s.at:s.end]
+	switch s.kind {
+	case slotText:
+		return raw, true
+	case slotEscaped:
+		text, fault := r.w.unescape(int(s.at), int(s.end))
+		if !fault.OK() {
+			s.kind, s.why, s.at = slotBad, fault.Why, int32(fault.At)
+			return nil, false
+		}
+		return text, true
+	case slotInt, slotNumber, slotTrue, slotFalse:
+		return raw, o.kind == schema.String
+	case slotContainer:
+		return raw, o.kind == schema.String && json.Valid(raw)
+	default:
+		return nil, false
+	}
+}
+
+// textString is text for comparisons, which do not keep it.
+func (r *jsonReader) textString(o operand) (string, bool) {
+	b, ok := r.text(o)
+	return str(b), ok
+}
+
+// likeness is LIKE with a pattern that has no _: a beginning, parts in their order, and an end. Without open the beginning is all.
+type likeness struct {
+	o           operand
+	first, last string
+	between     [][]byte
+	open        bool
+}
+
+func (l *likeness) decide(r *jsonReader) expr.Truths {
+	b, ok := r.text(l.o)
+	if !ok {
+		return expr.Null
+	}
+	if !l.open {
+		return expr.TruthOf(string(b) == l.first)
+	}
+	if len(b) < len(l.first)+len(l.last) || !strings.HasPrefix(str(b), l.first) || !strings.HasSuffix(str(b), l.last) {
+		return expr.False
+	}
+	b = b[len(l.first) : len(b)-len(l.last)]
+	for _, part := range l.between {
+		i := bytes.Index(b, part)
+		if i < 0 {
+			return expr.False
+		}
+		b = b[i+len(part):]
+	}
+	return expr.True
+}

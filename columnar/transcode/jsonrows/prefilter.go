@@ -1,0 +1,198 @@
+package jsonrows
+
+import (
+	"strconv"
+	"strings"
+
+	"scribe/columnar/expr"
+	"scribe/columnar/schema"
+	"scribe/columnar/transcode/jsonscan"
+)
+
+// prefilter is a search in the bytes of a frame: a row in which nothing is found can't make the predicate true.
+//
+// That holds for a term at the top of an AND that is true only if a column has certain bytes in it. A row that has the value has these
+// bytes, too, unless they are written with escapes: \u is looked for as well, and the other escapes are for characters that a needle does not
+// have. An integer is written with its digits unless there is an exponent: a digit with an e behind is looked for as well. Floats
+// have no such spelling (0.1 may be written 0.09999999999999999999), and neither do times. A column with a default has values without bytes.
+type prefilter struct {
+	needles  [][]byte
+	exponent bool
+}
+
+// Bounds of needles: shorter ones are everywhere, and more are slower than a walk.
+const (
+	minNeedle  = 2
+	maxNeedles = 4
+)
+
+var escapeU = []byte(`\u`)
+
+// prefilterOf returns the best search for a conjunction; nil if there is none.
+func (j *jsonPlan) prefilterOf(conjuncts []expr.Expr) *prefilter {
+	var best *prefilter
+	score := 0
+	for _, e := range conjuncts {
+		if p, s := j.needlesOf(e); p != nil && s > score {
+			best, score = p, s
+		}
+	}
+	if best != nil && !best.exponent {
+		best.needles = append(best.needles, escapeU)
+	}
+	return best
+}
+
+// needlesOf returns the search for one term, and how rare finds may be: the length of the shortest needle.
+func (j *jsonPlan) needlesOf(e expr.Expr) (p *prefilter, score int) {
+	c, ok := e.(*expr.Call)
+	if !ok {
+		return nil, 0
+	}
+	var texts []string
+	column := c.Args[0]
+	switch c.Op {
+	case expr.Eq, expr.StartsWith:
+		l, ok := c.Args[1].(*expr.Literal)
+		if !ok && c.Op == expr.Eq {
+			l, ok = column.(*expr.Literal)
+			column = c.Args[1]
+		}
+		if !ok {
+			return nil, 0
+		}
+		texts = append(texts, needleOf(l))
+	case expr.In:
+		for _, a := range c.Args[1:] {
+			l, ok := a.(*expr.Literal)
+			if !ok {
+				return nil, 0
+			}
+			if l.Value != nil {
+				texts = append(texts, needleOf(l))
+			}
+		}
+	case expr.Like:
+		pattern, ok := c.Detail.(*expr.Pattern)
+		if !ok {
+			return nil, 0
+		}
+		texts = append(texts, longestText(pattern))
+	default:
+		return nil, 0
+	}
+	push := pusher{j: j, fields: map[int]bool{}}
+	o, ok := push.operand(column)
+	if !ok || o.field < 0 || len(texts) == 0 || len(texts) > maxNeedles {
+		return nil, 0
+	}
+	p = &prefilter{}
+	switch o.kind {
+	case schema.String, schema.Binary:
+	case schema.Int32, schema.Int64, schema.Uint64:
+		p.exponent = true
+	default:
+		return nil, 0
+	}
+	score = len(texts[0])
+	for _, text := range texts {
+		if score = min(score, len(text)); score < minNeedle {
+			return nil, 0
+		}
+		p.needles = append(p.needles, []byte(text))
+	}
+	return p, score
+}
+
+// needleOf is what a row that has the value has in it; nothing for what has no such text.
+func needleOf(l *expr.Literal) string {
+	switch v := l.Value.(type) {
+	case string:
+		return plainText(v)
+	case []byte:
+		return plainText(string(v))
+	case int32:
+		return strconv.FormatInt(int64(v), 10)
+	case int64:
+		return strconv.FormatInt(v, 10)
+	case uint64:
+		return strconv.FormatUint(v, 10)
+	default:
+		return ""
+	}
+}
+
+// plainText is s if JSON writes it in one way only, but for \u.
+func plainText(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == '"' || r == '\\' || r == '/' || r == 0xFFFD }) {
+		return ""
+	}
+	return s
+}
+
+// longestText is the longest piece of plain text that whatever matches the pattern has in it.
+func longestText(p *expr.Pattern) string {
+	longest := ""
+	if p.Fold {
+		return ""
+	}
+	for i := range p.Parts {
+		part := &p.Parts[i]
+		begin, at := 0, 0
+		take := func(end int) {
+			if s := plainText(part.Text[begin:end]); len(s) > len(longest) {
+				longest = s
+			}
+		}
+		for place, c := range part.Text {
+			if at < len(part.Any) && part.Any[at] || c < 0x20 || c == '"' || c == '\\' || c == '/' {
+				take(place)
+				begin = place + len(string(c))
+			}
+			at++
+		}
+		take(len(part.Text))
+	}
+	return longest
+}
+
+// search is a prefilter at work in one frame: where the next find of each needle is.
+type search struct {
+	p    *prefilter
+	next []int
+	exp  int
+}
+
+func (s *search) reset(p *prefilter) {
+	s.p, s.exp = p, -1
+	s.next = s.next[:0]
+	for range p.needles {
+		s.next = append(s.next, -1)
+	}
+}
+
+// in reports whether something is found that begins between at and limit. Calls go forward in b.
+func (s *search) in(b []byte, at, limit int) bool {
+	for i, next := range s.next {
+		if next < at {
+			next = len(b)
+			if k := jsonscan.Search(b[at:], s.p.needles[i]); k >= 0 {
+				next = at + k
+			}
+			s.next[i] = next
+		}
+		if next < limit {
+			return true
+		}
+	}
+	if !s.p.exponent {
+		return false
+	}
+	if s.exp < at {
+		s.exp = len(b)
+		if k := jsonscan.SearchExponent(b[at:]); k >= 0 {
+			s.exp = at + k
+		}
+	}
+	return s.exp < limit
+}

@@ -1,0 +1,531 @@
+package jsonrows
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"unicode/utf8"
+	"unsafe"
+
+	"scribe/columnar/expr"
+	"scribe/columnar/schema"
+	"scribe/columnar/transcode/column"
+	"scribe/columnar/transcode/jsonscan"
+	"scribe/columnar/transcode/rows"
+	"scribe/internal/format/record"
+)
+
+// NewReader compiles a plan for messages that are objects, or with lines set lines of objects.
+func NewReader(p *rows.Plan, lines bool) func() rows.FrameReader {
+	return newJSONPlan(p, lines).reader
+}
+
+// jsonPlan is what the readers of JSON share.
+type jsonPlan struct {
+	p     *rows.Plan
+	lines bool // a message has an object a line
+	top   *node
+	slots int
+	// fields are the declared fields that are read.
+	fields []jsonField
+	// Terms of the predicate that slots decide: those of declared fields, and those of the message alone. All must be true.
+	terms    []term
+	messages []predicate
+	search   *prefilter
+}
+
+// term is a term at the top of an AND.
+type term struct {
+	predicate
+	fields []int // in jsonPlan.fields
+}
+
+// jsonField is a declared field: the slots of its sources.
+type jsonField struct {
+	field   int
+	sources []int
+	only    int // the source, if there is one only, else -1
+	class   fieldClass
+	// nullable: null is a value, and hides other sources.
+	nullable bool
+	// parts are those of a struct with one source, whose members have slots of their own: read once, where other nested values are stepped over
+	// first, and read when it is known that the row is wanted.
+	parts []jsonField
+}
+
+// fieldClass picks out the fields that take the shortest way into their columns.
+type fieldClass uint8
+
+const (
+	otherField fieldClass = iota
+	textField             // String or Binary
+	listField             // List of Int64, String or Binary
+	intField              // Int64
+	floatField            // Float64
+	boolField             // Bool
+	timeField             // Timestamp
+	wordField             // the others of hasWord
+)
+
+// word reports whether values are of hasWord.
+func (c fieldClass) word() bool { return c >= intField }
+
+func classOf(t *schema.Type) fieldClass {
+	switch {
+	case t.Kind == schema.Int64:
+		return intField
+	case t.Kind == schema.Float64:
+		return floatField
+	case t.Kind == schema.Bool:
+		return boolField
+	case t.Kind == schema.Timestamp:
+		return timeField
+	case isText(t.Kind):
+		return textField
+	case t.Kind == schema.List && (t.Elem.Kind == schema.Int64 || isText(t.Elem.Kind)):
+		return listField
+	case hasWord(t.Kind):
+		return wordField
+	default:
+		return otherField
+	}
+}
+
+func newJSONPlan(p *rows.Plan, lines bool) *jsonPlan {
+	j := &jsonPlan{p: p, lines: lines, top: newNode()}
+	var t tree
+	for i := range p.Inputs {
+		if p.Inputs[i].Field < 0 {
+			continue
+		}
+		j.fields = append(j.fields, t.field(j.top, &p.Schema.Fields[p.Inputs[i].Field], p.Inputs[i].Field))
+	}
+	j.slots = t.slots
+	j.pushDown()
+	return j
+}
+
+// field makes the slots of a field that is looked for from n on.
+func (t *tree) field(n *node, declared *schema.Field, i int) jsonField {
+	f := jsonField{field: i, class: classOf(&declared.Type), only: -1, nullable: declared.Nullable}
+	sources := declared.Sources()
+	if declared.Type.Kind == schema.Struct && len(sources) == 1 {
+		slot, k := t.place(n, sources[0], i, 0)
+		f.sources, f.only = []int{slot}, slot
+		if k == nil {
+			return f
+		}
+		k.below = newNode()
+		below := k.below // n's children may move
+		for j := range declared.Type.Fields {
+			f.parts = append(f.parts, t.field(below, &declared.Type.Fields[j], j))
+		}
+		return f
+	}
+	for k, path := range sources {
+		f.sources = append(f.sources, t.add(n, path, i, k))
+	}
+	if len(f.sources) == 1 {
+		f.only = f.sources[0]
+	}
+	return f
+}
+
+// pushDown takes the terms of the predicate that slots can decide; the plan keeps the others.
+func (j *jsonPlan) pushDown() {
+	conjuncts := expr.Conjuncts(j.p.Where)
+	var rest []expr.Expr
+	for _, e := range conjuncts {
+		push := pusher{j: j, fields: map[int]bool{}}
+		switch p := push.push(e); {
+		case p == nil:
+			rest = append(rest, e)
+		case len(push.fields) == 0:
+			j.messages = append(j.messages, p)
+		default:
+			j.addTerm(term{p, slices.Sorted(maps.Keys(push.fields))})
+		}
+	}
+	j.search = j.prefilterOf(conjuncts)
+	j.p.Residual = rest
+}
+
+// addTerm adds a term, and lets each key tell of it behind which it may be decided. That takes fields with one source: of others it is known
+// at the end of the row only which one counts.
+func (j *jsonPlan) addTerm(t term) {
+	i := len(j.terms)
+	j.terms = append(j.terms, t)
+	if !j.p.EarlyStop {
+		return
+	}
+	for _, f := range t.fields {
+		if len(j.fields[f].sources) > 1 {
+			return
+		}
+	}
+	for k := range j.top.children {
+		c := &j.top.children[k]
+		for _, f := range t.fields {
+			slot := j.fields[f].sources[0]
+			if c.slot == slot || c.below != nil && slices.Contains(c.below.slots, slot) {
+				c.terms = append(c.terms, i)
+				break
+			}
+		}
+	}
+}
+
+func (j *jsonPlan) reader() rows.FrameReader {
+	r := &jsonReader{j: j}
+	r.w.slots = make([]slot, j.slots)
+	r.shape = newShape(j.top, r.w.slots)
+	r.w.wantRest = j.p.WantsRest
+	if len(j.terms) > 0 {
+		r.w.decide = r.decide
+	}
+	r.decided = make([]uint32, len(j.terms))
+	return r
+}
+
+// jsonReader reads messages that are objects, or lines of objects.
+type jsonReader struct {
+	j       *jsonPlan
+	w       walker
+	shape   *shape
+	decoder record.Decoder
+	message record.Record // the current one if the plan wantsMessage
+
+	rows          *rows.Writer
+	columns       []*column.Buffer // of the plan's fields
+	frameBytes    []byte
+	base, covered int // the part of the frame whose index is made
+	search        search
+	// push says that the predicate is decided here, and rows that fail it are left out. decided is in which generation each term was found true,
+	// ruledOut that one was not; wanted that the message's terms are true.
+	push, wanted bool
+	decided      []uint32
+}
+
+// window is how much of a frame is indexed at once, if rows are shorter.
+const window = 32 << 10
+
+func (r *jsonReader) ReadFrame(out *rows.Writer, f record.Frame, first uint32) error {
+	if _, err := r.decoder.Reset(f.Bytes); err != nil {
+		return err
+	}
+	r.columns = r.columns[:0]
+	for i := range r.j.fields {
+		f := &r.j.fields[i]
+		r.columns = append(r.columns, out.Declared[f.field])
+		// Where there is nothing to decide, values need not wait for the end of their row. If it is damaged, badRow takes them back.
+		if len(r.j.terms) == 0 {
+			r.atOnce(f, out.Declared[f.field], r.j.p.Fields[f.field].Nullable)
+		}
+	}
+	r.rows, r.push = out, !out.KeepAll
+	out.SetMessage(&r.message, first)
+	r.frameBytes, r.base, r.covered = f.Bytes, 0, 0
+	if r.j.search != nil {
+		r.search.reset(r.j.search)
+	}
+	defer func() {
+		r.frameBytes, r.w.b = nil, nil
+		r.w.x.Release(keepIndex)
+	}()
+	var m record.Record // on the stack: its pointers change with each message, of which the collector would be told
+	for r.decoder.Next(&m) {
+		if r.j.p.WantsMessage {
+			r.message = m
+		}
+		out.Index = first + uint32(m.Index)
+		at := r.place(m.Payload)
+		r.wanted = !r.push || r.messageWanted()
+		if r.j.lines {
+			r.linesOf(out, at, at+len(m.Payload))
+		} else {
+			r.row(out, at, at+len(m.Payload))
+		}
+		if err := out.Err(); err != nil {
+			return err
+		}
+	}
+	return r.decoder.Err()
+}
+
+// atOnce lets the walk append usual values to the column of a field, and to those of its parts, which saves a second look at them.
+func (r *jsonReader) atOnce(f *jsonField, c *column.Buffer, nullable bool) {
+	if f.only >= 0 && f.class != otherField {
+		s := &r.w.slots[f.only]
+		s.into, s.takes, s.nullable = c, f.class, nullable
+	}
+	for i := range f.parts {
+		r.atOnce(&f.parts[i], c.Children[i], c.Children[i].Nullable)
+	}
+}
+
+// place returns where in the frame a part of it is.
+func (r *jsonReader) place(part []byte) int {
+	return int(uintptr(unsafe.Pointer(unsafe.SliceData(part))) - uintptr(unsafe.Pointer(unsafe.SliceData(r.frameBytes))))
+}
+
+// linesOf reads the lines of a message. Empty ones are no rows; a message of nothing else is a row that does not fit.
+func (r *jsonReader) linesOf(out *rows.Writer, at, limit int) {
+	none := true
+	for at < limit {
+		end := limit
+		if i := bytes.IndexByte(r.frameBytes[at:limit], '\n'); i >= 0 {
+			end = at + i
+		}
+		if jsonscan.SkipSpace(r.frameBytes, at, end) < end {
+			none = false
+			if r.row(out, at, end); out.Err() != nil {
+				return
+			}
+		}
+		at = end + 1
+	}
+	if none {
+		r.row(out, limit, limit)
+	}
+}
+
+// row reads the row that stands in the frame from at to limit.
+func (r *jsonReader) row(out *rows.Writer, at, limit int) {
+	ahead := window
+	if r.push && !r.wanted {
+		out.Stats.Rows++
+		return
+	}
+	if r.push && r.j.search != nil {
+		if !r.search.in(r.frameBytes, at, limit) {
+			out.Stats.Rows++
+			return
+		}
+		ahead = 0 // finds are rare
+	}
+	if limit-at > r.j.p.Limits.RowBytes {
+		r.badRow(out, r.j.p.Limits.RowBytes, "longer than the limit of rows")
+		return
+	}
+	if at < r.base || limit > r.covered {
+		r.base, r.covered = at, max(limit, min(at+ahead, len(r.frameBytes)))
+		r.w.b = r.frameBytes[r.base:]
+		r.w.x.Reset(r.frameBytes[r.base:r.covered])
+	}
+	at, limit = at-r.base, limit-r.base
+	end := failed
+	if r.w.x.ASCII(at, limit) || utf8.Valid(r.w.b[at:limit]) {
+		end = r.w.row(r.shape, at, limit)
+	} else {
+		r.w.fail(at+invalidAt(r.w.b[at:limit]), column.WhyNotUTF8)
+	}
+	switch {
+	case end == stopped:
+		out.Stats.Rows++
+	case end == failed:
+		r.badRow(out, r.w.fault.At-at, r.w.fault.Why)
+	case r.push && !r.passes():
+		out.Stats.Rows++
+	default:
+		out.BeginRow()
+		r.emit(out, at)
+		out.EndFullRow()
+	}
+}
+
+// badRow makes a row that can't be read, if the predicate is true with nulls for all that it might have had.
+func (r *jsonReader) badRow(out *rows.Writer, at int, why string) {
+	r.w.nextRow() // nothing of it counts
+	if r.push && !r.j.p.Rejects && !r.passes() {
+		out.Stats.Rows++
+		out.Stats.BadRows++
+		return
+	}
+	out.BeginRow()
+	out.FailRow(at, why)
+	out.EndRow()
+}
+
+// messageWanted reports whether the message's own columns allow that a row of it passes.
+func (r *jsonReader) messageWanted() bool {
+	for _, p := range r.j.messages {
+		if p.decide(r) != expr.True {
+			return false
+		}
+	}
+	return true
+}
+
+// decide decides terms of which the fields are known, and reports whether the row can still pass.
+func (r *jsonReader) decide(terms []int) bool {
+	if !r.push {
+		return true
+	}
+	for _, i := range terms {
+		if r.decided[i] == r.w.gen || !r.known(&r.j.terms[i]) {
+			continue
+		}
+		if r.j.terms[i].decide(r) != expr.True {
+			return false
+		}
+		r.decided[i] = r.w.gen
+	}
+	return true
+}
+
+// known reports whether all fields of a term, which have one source each, were there.
+func (r *jsonReader) known(t *term) bool {
+	for _, f := range t.fields {
+		if r.w.slots[r.j.fields[f].sources[0]].gen != r.w.gen {
+			return false
+		}
+	}
+	return true
+}
+
+// passes decides the terms that are open at the end of a row.
+func (r *jsonReader) passes() bool {
+	for i := range r.j.terms {
+		if r.decided[i] != r.w.gen && r.j.terms[i].decide(r) != expr.True {
+			return false
+		}
+	}
+	return true
+}
+
+// invalidAt returns the place of the first byte that is no part of a character.
+func invalidAt(b []byte) int {
+	at := 0
+	for at < len(b) {
+		c, n := utf8.DecodeRune(b[at:])
+		if c == utf8.RuneError && n == 1 {
+			break
+		}
+		at += n
+	}
+	return at
+}
+
+// emit makes columns of the slots of a row that begins at start.
+func (r *jsonReader) emit(out *rows.Writer, start int) {
+	w := &r.w
+	for i := range r.j.fields {
+		f := &r.j.fields[i]
+		c := r.columns[i]
+		s := r.found(f)
+		if s == nil {
+			out.AppendMissing(f.field, c)
+			continue
+		}
+		switch {
+		case s.kind == slotDone:
+			continue
+		case f.class == textField && s.kind == slotText:
+			c.AppendPart(w.b, int(s.at), int(s.end))
+			continue
+		case f.class == intField && s.kind == slotInt:
+			c.AppendInt64(s.val)
+			continue
+		}
+		r.emitOther(out, f, c, s, start)
+	}
+	if r.j.p.WantsRest {
+		out.Rest = w.appendRest(out.Rest)
+	}
+}
+
+// emitOther is emit for what is not usual.
+func (r *jsonReader) emitOther(out *rows.Writer, f *jsonField, c *column.Buffer, s *slot, start int) {
+	w := &r.w
+	if s.kind == slotNull {
+		switch p := &r.j.p.Fields[f.field]; {
+		case p.Nullable:
+			c.AppendNull()
+		case p.AppendDefault != nil:
+			p.AppendDefault(c)
+		default:
+			out.FailValue(f.field, int(s.at)-start, column.WhyNull)
+		}
+		return
+	}
+	if f.class.word() {
+		if w.resolve(c, s); s.kind == slotValue {
+			c.AppendWord(s.val)
+			return
+		}
+		out.FailValue(f.field, int(s.at)-start, s.why)
+		return
+	}
+	if s.kind == slotObject {
+		if fault := r.emitStruct(f, c, s); !fault.OK() {
+			out.FailValue(f.field, fault.At-start, fault.Why)
+		}
+		return
+	}
+	if why, at := w.materialise(c, s); why != "" {
+		out.FailValue(f.field, at-start, why)
+	}
+}
+
+// emitStruct appends a struct of the slots of its parts. After a fault the column is in the middle of a value.
+func (r *jsonReader) emitStruct(f *jsonField, c *column.Buffer, object *slot) (fault jsonscan.Fault) {
+	for i := range f.parts {
+		part, child := &f.parts[i], c.Children[i]
+		s := r.found(part)
+		switch {
+		case s == nil:
+			if why := child.AppendAbsent(); why != "" {
+				fault = jsonscan.Fault{At: int(object.at), Why: why}
+			}
+		case s.kind == slotDone:
+		case part.class == textField && s.kind == slotText:
+			child.AppendPart(r.w.b, int(s.at), int(s.end))
+		case part.class == intField && s.kind == slotInt:
+			child.AppendInt64(s.val)
+		case s.kind == slotNull && child.Nullable:
+			child.AppendNull()
+		case s.kind == slotNull && child.AppendDefault != nil:
+			child.AppendDefault(child)
+		case s.kind == slotObject:
+			fault = r.emitStruct(part, child, s)
+		case part.class.word():
+			if r.w.resolve(child, s); s.kind == slotValue {
+				child.AppendWord(s.val)
+			} else {
+				fault = jsonscan.Fault{At: int(s.at), Why: s.why}
+			}
+		default:
+			fault.Why, fault.At = r.w.materialise(child, s)
+		}
+		if !fault.OK() {
+			return fault
+		}
+	}
+	c.AppendStruct()
+	return fault
+}
+
+// materialise appends the value of a slot to a column whose type is none of hasWord. It returns why, and where, it does not fit.
+func (w *walker) materialise(c *column.Buffer, s *slot) (why string, at int) {
+	switch s.kind {
+	case slotInt, slotNumber:
+		return column.PutNumber(c, w.b[s.at:s.end]), int(s.at)
+	case slotText:
+		return column.PutUTF8(c, w.b[s.at:s.end]), int(s.at) - 1
+	case slotEscaped:
+		if isText(c.Type.Kind) {
+			fault := w.unescapeInto(c, int(s.at), int(s.end))
+			return fault.Why, fault.At
+		}
+		return column.WhyNot(c.Type.Kind), int(s.at) - 1
+	case slotTrue, slotFalse:
+		return column.PutWrittenBool(c, s.kind == slotTrue, w.b[s.at:s.end]), int(s.at)
+	case slotContainer:
+		_, fault := w.into(c, int(s.at))
+		return fault.Why, fault.At
+	case slotBad:
+		return s.why, int(s.at)
+	default:
+		return column.WhyNull, int(s.at)
+	}
+}

@@ -1,0 +1,439 @@
+package jsonrows
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+	"sync"
+	"unicode/utf8"
+
+	"scribe/columnar/schema"
+	"scribe/columnar/transcode/column"
+	"scribe/columnar/transcode/jsonscan"
+)
+
+// whyNotJSON is why a text can't be read as a value of JSON at all.
+const whyNotJSON = "the text is no value of JSON"
+
+var walkers = sync.Pool{New: func() any { return new(walker) }}
+
+// keepIndex is how many bytes' index a walker keeps for the next.
+const keepIndex = 1 << 20
+
+// AppendValue appends a value of JSON, of any type. It returns why it does not fit, and has then appended nothing.
+func AppendValue(c *column.Buffer, raw []byte) (why string) {
+	w := walkers.Get().(*walker)
+	defer func() {
+		w.b = nil
+		w.x.Release(keepIndex)
+		walkers.Put(w)
+	}()
+	w.b, w.limit = raw, len(raw)
+	w.x.Reset(raw)
+	at := jsonscan.SkipSpace(raw, 0, len(raw))
+	if at == len(raw) || !utf8.Valid(raw) {
+		return whyNotJSON
+	}
+	end := w.skip(at, 0)
+	if end < 0 {
+		return w.fault.Why
+	}
+	if jsonscan.SkipSpace(raw, end, len(raw)) != len(raw) {
+		return whyNotJSON
+	}
+	n := c.Len
+	if _, fault := w.into(c, at); !fault.OK() {
+		c.Truncate(n)
+		return fault.Why
+	}
+	return ""
+}
+
+// into appends the value at at, whose structure and encoding are known to be sound. It returns the place behind it, or why it does not
+// fit: then the column is in the middle of a value, and must be cut back.
+func (w *walker) into(c *column.Buffer, at int) (end int, fault jsonscan.Fault) {
+	b := w.b
+	why := ""
+	switch first := b[at]; {
+	case first == '"':
+		quote, escaped := w.x.StringEnd(at+1, w.limit)
+		if quote < 0 {
+			return 0, w.x.StringFault(at+1, w.limit)
+		}
+		end = quote + 1
+		if isText(c.Type.Kind) {
+			if !escaped {
+				c.AppendPart(b, at+1, quote)
+				return end, fault
+			}
+			return end, w.unescapeInto(c, at+1, quote)
+		}
+		text := b[at+1 : quote]
+		if escaped {
+			if text, fault = w.unescape(at+1, quote); !fault.OK() {
+				return 0, fault
+			}
+		}
+		why = column.PutUTF8(c, text)
+	case first == '{' && c.Type.Kind == schema.Struct:
+		return w.structInto(c, at+1)
+	case first == '{' && c.Type.Kind == schema.Map:
+		return w.mapInto(c, at+1)
+	case first == '[' && c.Type.Kind == schema.List:
+		return w.listInto(c, at+1)
+	case first == '{' || first == '[':
+		if end, fault = w.x.Skip(at, w.limit, 0); !fault.OK() {
+			return 0, fault
+		}
+		why = containerText(c, b[at:end])
+	default:
+		if c.Type.Kind == schema.Int64 {
+			if v, end, ok := jsonscan.ShortInteger(b, at, w.limit); ok {
+				c.AppendInt64(v)
+				return end, fault
+			}
+		}
+		end = jsonscan.ScalarEnd(b, at, w.limit)
+		why = scalarInto(c, b[at:end])
+	}
+	if why != "" {
+		return 0, jsonscan.Fault{At: at, Why: why}
+	}
+	return end, jsonscan.Fault{}
+}
+
+// unescape resolves the escapes of a string. The result is good until the next call.
+func (w *walker) unescape(at, end int) ([]byte, jsonscan.Fault) {
+	text, fault := jsonscan.AppendUnescaped(w.scratch[:0], w.b[at:end])
+	if !fault.OK() {
+		fault.At += at
+		return nil, fault
+	}
+	w.scratch = text
+	return text, fault
+}
+
+// unescapeInto appends a string with escapes to a column of texts.
+func (w *walker) unescapeInto(c *column.Buffer, at, end int) jsonscan.Fault {
+	fault := c.AppendUnescaped(w.b[at:end])
+	if !fault.OK() {
+		fault.At += at
+	}
+	return fault
+}
+
+// containerText appends an object or a list as its text, to a column of strings.
+func containerText(c *column.Buffer, raw []byte) (why string) {
+	switch {
+	case c.Type.Kind != schema.String:
+		return column.WhyNot(c.Type.Kind)
+	case !json.Valid(raw): // structure is sound, what stands in it may not be
+		return whyNotJSON
+	}
+	c.AppendString(raw)
+	return ""
+}
+
+// element steps to the next element of a list or an object, from behind its bracket, when first, or behind an element. It returns -1 at the closing one,
+// behind which end then is.
+func (w *walker) element(at int, first bool) (next, end int) {
+	at = jsonscan.SkipSpace(w.b, at, w.limit)
+	if at >= w.limit {
+		return -1, at
+	}
+	if c := w.b[at]; c == ']' || c == '}' {
+		return -1, at + 1
+	}
+	if !first {
+		at = jsonscan.SkipSpace(w.b, at+1, w.limit)
+	}
+	if at >= w.limit {
+		return -1, at
+	}
+	return at, at
+}
+
+func (w *walker) listInto(c *column.Buffer, at int) (end int, fault jsonscan.Fault) {
+	items := c.Children[0]
+	for first := true; ; first = false {
+		if at, end = w.element(at, first); at < 0 {
+			c.AppendList()
+			return end, fault
+		}
+		if at, fault = w.into(items, at); !fault.OK() {
+			return 0, fault
+		}
+	}
+}
+
+// manyKeys is how many keys a map has for which it pays to remember them all.
+const manyKeys = 16
+
+// mapInto appends the members of an object; of those with equal keys the first.
+func (w *walker) mapInto(c *column.Buffer, at int) (end int, fault jsonscan.Fault) {
+	keys, values := c.Children[0], c.Children[1]
+	var known map[string]struct{}
+	start := keys.Len
+	for first := true; ; first = false {
+		if at, end = w.element(at, first); at < 0 {
+			c.AppendList()
+			return end, fault
+		}
+		quote, escaped := w.x.StringEnd(at+1, w.limit)
+		if quote < 0 {
+			return 0, w.x.StringFault(at+1, w.limit)
+		}
+		key := w.b[at+1 : quote]
+		if escaped {
+			if key, fault = w.unescape(at+1, quote); !fault.OK() {
+				return 0, fault
+			}
+		}
+		if at = w.behindColon(quote + 1); at >= w.limit {
+			return 0, jsonscan.Fault{At: at, Why: jsonscan.WantValue}
+		}
+		if keys.Len-start == manyKeys && known == nil {
+			known = make(map[string]struct{}, 2*manyKeys)
+			for i := start; i < keys.Len; i++ {
+				known[string(keys.Text(i))] = struct{}{}
+			}
+		}
+		if hasKey(keys, key, start, known) {
+			if at = w.skip(at, 0); at < 0 {
+				return 0, w.fault
+			}
+			continue
+		}
+		if known != nil {
+			known[string(key)] = struct{}{}
+		}
+		keys.AppendString(key)
+		if at, fault = w.into(values, at); !fault.OK() {
+			return 0, fault
+		}
+	}
+}
+
+// hasKey reports whether a key is among those of a column from start on.
+func hasKey(c *column.Buffer, key []byte, start int, known map[string]struct{}) bool {
+	if known != nil {
+		_, ok := known[string(key)]
+		return ok
+	}
+	for i := start; i < c.Len; i++ {
+		if string(c.Text(i)) == string(key) {
+			return true
+		}
+	}
+	return false
+}
+
+// behindColon returns the place of the value behind the colon that is next.
+func (w *walker) behindColon(at int) int {
+	at = jsonscan.SkipSpace(w.b, at, w.limit)
+	return jsonscan.SkipSpace(w.b, at+1, w.limit)
+}
+
+// place is where one of the sources of a struct's field is, until it is known which one counts.
+type place struct {
+	source int // math.MaxInt: none was found
+	at     int
+	astray bool // there is something on the way to it that is no object
+	// nulls are the sources of a field that is not nullable which have null: nothing. Their keys do not count again.
+	nulls []int
+}
+
+// structMemo is what was learned of the values of a column of structs.
+type structMemo struct {
+	shape *shape
+	found []place // of the fields, where one has aliases
+}
+
+func newStructMemo(c *column.Buffer) *structMemo {
+	m := &structMemo{shape: newShape(structNode(c.Type), nil)}
+	if slices.ContainsFunc(c.Type.Fields, func(f schema.Field) bool { return len(f.Aliases) > 0 }) {
+		m.found = make([]place, len(c.Children))
+	}
+	return m
+}
+
+// structInto appends an object to a column of structs.
+func (w *walker) structInto(c *column.Buffer, at int) (end int, fault jsonscan.Fault) {
+	memo, _ := c.Memo.(*structMemo)
+	if memo == nil {
+		memo = newStructMemo(c)
+		c.Memo = memo
+	}
+	for i := range memo.found {
+		memo.found[i].source, memo.found[i].nulls = math.MaxInt, memo.found[i].nulls[:0]
+	}
+	begin := at - 1
+	if end, fault = w.members(c, memo, memo.shape, at); !fault.OK() {
+		return 0, fault
+	}
+	for i, child := range c.Children {
+		switch {
+		case child.Len > c.Len:
+			continue
+		case memo.found == nil || memo.found[i].source == math.MaxInt:
+			if why := child.AppendAbsent(); why != "" {
+				fault = jsonscan.Fault{At: begin, Why: why}
+			}
+		case memo.found[i].astray:
+			fault = jsonscan.Fault{At: memo.found[i].at, Why: whyPath}
+		default:
+			_, fault = w.part(child, memo.found[i].at)
+		}
+		if !fault.OK() {
+			return 0, fault
+		}
+	}
+	c.AppendStruct()
+	return end, fault
+}
+
+// members appends what an object has of the fields of a struct.
+func (w *walker) members(c *column.Buffer, memo *structMemo, s *shape, at int) (end int, fault jsonscan.Fault) {
+	s.objects++
+	number := s.objects
+	prev := &s.start
+	for first := true; ; first = false {
+		if at, end = w.element(at, first); at < 0 {
+			return end, fault
+		}
+		now, kid, value := s.key(w, at, prev)
+		if value < 0 {
+			return 0, w.fault
+		}
+		prev = now
+		switch {
+		case kid < 0:
+			at = w.skip(value, 0)
+		case s.below[kid] == nil:
+			at, fault = w.field(c, memo, &s.node.children[kid], value)
+		case s.below[kid].seen == number:
+			at = w.skip(value, 0)
+		case value < w.limit && w.b[value] == '{':
+			s.below[kid].seen = number
+			at, fault = w.members(c, memo, s.below[kid], value+1)
+		default:
+			s.below[kid].seen = number
+			if at = w.skip(value, 0); at >= 0 && string(w.b[value:at]) != "null" {
+				fault = memo.markAstray(c, s.below[kid], value)
+			}
+		}
+		if !fault.OK() {
+			return 0, fault
+		}
+		if at < 0 {
+			return 0, w.fault
+		}
+	}
+}
+
+// markAstray notes that nothing below a node can be found, since the value at at is not an object.
+func (m *structMemo) markAstray(c *column.Buffer, s *shape, at int) jsonscan.Fault {
+	for i := range s.node.children {
+		k := &s.node.children[i]
+		if s.below[i] != nil {
+			if fault := m.markAstray(c, s.below[i], at); !fault.OK() {
+				return fault
+			}
+			continue
+		}
+		if len(c.Type.Fields[k.field].Aliases) == 0 {
+			return jsonscan.Fault{At: at, Why: whyPath}
+		}
+		if found := &m.found[k.field]; k.alternative < found.source {
+			found.source, found.at, found.astray = k.alternative, at, true
+		}
+	}
+	return jsonscan.Fault{}
+}
+
+// field takes the value of a source of a struct's field: at once, if it has no other. Of a key that is there twice the first counts.
+func (w *walker) field(c *column.Buffer, memo *structMemo, k *child, at int) (end int, fault jsonscan.Fault) {
+	to := c.Children[k.field]
+	switch {
+	case to.Len > c.Len: // it has its value
+	case len(c.Type.Fields[k.field].Aliases) == 0:
+		return w.part(to, at)
+	default:
+		w.candidate(&memo.found[k.field], k.alternative, at, to.Nullable)
+	}
+	if at = w.skip(at, 0); at < 0 {
+		return 0, w.fault
+	}
+	return at, fault
+}
+
+// candidate notes the value of one of a field's sources, if it goes before what was found.
+func (w *walker) candidate(found *place, source, at int, nullable bool) {
+	if source >= found.source || slices.Contains(found.nulls, source) {
+		return
+	}
+	if _, null := w.null(at); null && !nullable {
+		found.nulls = append(found.nulls, source)
+		return
+	}
+	found.source, found.at, found.astray = source, at, false
+}
+
+// null reports whether null stands at a place, and where it ends.
+func (w *walker) null(at int) (end int, null bool) {
+	end = jsonscan.ScalarEnd(w.b, at, w.limit)
+	return end, string(w.b[at:end]) == "null"
+}
+
+// part appends the value of a struct's field.
+func (w *walker) part(to *column.Buffer, at int) (end int, fault jsonscan.Fault) {
+	if !to.Nullable {
+		if end, null := w.null(at); null {
+			if to.AppendDefault == nil {
+				return 0, jsonscan.Fault{At: at, Why: column.WhyNull}
+			}
+			to.AppendDefault(to)
+			return end, fault
+		}
+	}
+	return w.into(to, at)
+}
+
+// DefaultOf returns what appends a field's default; nil if there is none, or one that does not fit.
+func DefaultOf(f *schema.Field) func(*column.Buffer) {
+	if f.Default == "" {
+		return nil
+	}
+	one := column.NewBuffer(&f.Type, true, DefaultOf)
+	text := []byte(f.Default)
+	if why := AppendValue(one, text); why != "" || one.HasNulls() {
+		return nil
+	}
+	if repeat := one.RepeatFirst(); repeat != nil {
+		return repeat
+	}
+	return func(c *column.Buffer) { AppendValue(c, text) }
+}
+
+// scalarInto appends a value of JSON that has neither quotes nor brackets.
+func scalarInto(c *column.Buffer, text []byte) (why string) {
+	switch jsonscan.Scalar(text) {
+	case jsonscan.Null:
+		c.AppendNull()
+		return ""
+	case jsonscan.True, jsonscan.False:
+		return column.PutWrittenBool(c, text[0] == 't', text)
+	case jsonscan.Integer, jsonscan.Fraction:
+		return column.PutNumber(c, text)
+	default:
+		return malformed(text)
+	}
+}
+
+// malformed says what is wrong with a scalar.
+func malformed(text []byte) string {
+	if len(text) > 0 && (text[0]-'0' <= 9 || text[0] == '-' || text[0] == '+' || text[0] == '.') {
+		return jsonscan.BadNumber
+	}
+	return jsonscan.BadWord
+}

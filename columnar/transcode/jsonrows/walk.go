@@ -1,0 +1,405 @@
+package jsonrows
+
+import (
+	"scribe/columnar/transcode/column"
+	"scribe/columnar/transcode/jsonscan"
+)
+
+// slotKind says what a slot has found.
+type slotKind uint8
+
+const (
+	slotNull   slotKind = iota
+	slotTrue            // val is 1
+	slotFalse           // val is 0
+	slotInt             // an integer of at most 18 digits, in val; its text is from at to end
+	slotNumber          // a number from at to end
+	slotText            // between the quotes from at to end, without escapes
+	slotEscaped
+	slotContainer // brackets included
+	slotObject    // an object whose members have slots of their own
+	slotValue     // val is the value in the column's type, see walker.resolve
+	slotBad       // why it does not fit is in why
+	slotDone      // the value is in its column already
+)
+
+// slot is where in a row a value is. It counts only if gen is that of the row.
+type slot struct {
+	gen     uint32
+	kind    slotKind
+	places  uint8 // of a slotNumber that is val with so many digits behind the point; 0 for others
+	at, end int32
+	val     int64
+	why     string
+	// into is the column to which usual values of the class takes are appended at once, and nulls if it is nullable. These stay from row to row.
+	into     *column.Buffer
+	takes    fieldClass // otherField for a slot that only notes what it finds
+	nullable bool
+}
+
+// walker walks over rows of JSON, and fills slots. What it is given is text of which the index is known.
+type walker struct {
+	b       []byte // may go on behind the indexed part, which may be read and does not count
+	x       jsonscan.Index
+	limit   int // where the row ends
+	slots   []slot
+	gen     uint32
+	fault   jsonscan.Fault
+	scratch []byte
+
+	// decide is called with the terms of a child of the top node once it was read, and reports whether the rest of the row is needed. It is nil where there
+	// is nothing to decide.
+	decide   func(terms []int) bool
+	wantRest bool
+	rest     []member // undeclared members at the top, when they are wanted
+}
+
+// member is a key and a value: the places of the key's quote, of the value, and of its end.
+type member struct{ key, value, end int }
+
+// Results of a walk that are no places.
+const (
+	failed  = -1
+	stopped = -2
+)
+
+// fail notes why a row can't be read.
+func (w *walker) fail(at int, why string) int {
+	w.fault = jsonscan.Fault{At: at, Why: why}
+	return failed
+}
+
+// failText notes why the string whose first byte is at at does not end.
+func (w *walker) failText(at int) int {
+	w.fault = w.x.StringFault(at, w.limit)
+	return failed
+}
+
+// nextRow makes all slots empty.
+func (w *walker) nextRow() {
+	w.rest = w.rest[:0]
+	if w.gen++; w.gen == 0 {
+		clear(w.slots)
+		w.gen = 1
+	}
+}
+
+// row walks over the row from at to limit, whose top has the shape s. The result is failed, stopped, or limit.
+func (w *walker) row(s *shape, at, limit int) int {
+	w.limit = limit
+	w.nextRow()
+	b := w.b
+	if limit-at >= 3 && b[at] == 0xEF && b[at+1] == 0xBB && b[at+2] == 0xBF {
+		at += 3
+	}
+	at = jsonscan.SkipSpace(b, at, limit)
+	switch {
+	case at >= limit:
+		return w.fail(at, whyEmpty)
+	case b[at] != '{':
+		return w.fail(at, whyNoObject)
+	}
+	if at = w.object(s, at+1, 1, true); at < 0 {
+		return at
+	}
+	if at = jsonscan.SkipSpace(b, at, limit); at < limit {
+		return w.fail(at, whyTrailing)
+	}
+	return limit
+}
+
+// What is wrong with rows.
+const (
+	whyEmpty    = "empty; an object belongs here"
+	whyNoObject = "no object"
+	whyTrailing = "something follows the object"
+	whyPath     = "the path to the value leads into something that is no object"
+)
+
+// object walks over the members of an object, behind its bracket, up to behind the one that closes it. depth is how many objects and lists are open.
+func (w *walker) object(s *shape, at, depth int, top bool) int {
+	b, limit := w.b, w.limit
+	s.objects++
+	if at < limit && b[at] <= ' ' {
+		at = jsonscan.SkipSpace(b, at, limit)
+	}
+	if at < limit && b[at] == '}' {
+		return at + 1
+	}
+	prev := &s.start
+	for {
+		key := at
+		var kid int32
+		if e := prev.next; at+16 <= len(b) && e.matches(b, at, limit) {
+			// The key is the one that came here the last time.
+			prev, kid = e, e.child
+			if at += e.size; b[at] <= ' ' {
+				at = jsonscan.SkipSpace(b, at, limit)
+			}
+			if e.slot != nil && e.slot.gen != w.gen {
+				e.slot.gen = w.gen
+				at = w.value(e.slot, at, depth)
+			} else {
+				at = w.member(s, kid, key, at, depth, top)
+			}
+		} else {
+			if prev, kid, at = s.key(w, at, prev); at < 0 {
+				return at
+			}
+			at = w.member(s, kid, key, at, depth, top)
+		}
+		if at < 0 {
+			return at
+		}
+		if kid >= 0 && top && w.decide != nil {
+			if terms := s.node.children[kid].terms; terms != nil && !w.decide(terms) {
+				return stopped
+			}
+		}
+		if at < limit && b[at] <= ' ' {
+			at = jsonscan.SkipSpace(b, at, limit)
+		}
+		switch {
+		case at >= limit:
+			return w.fail(at, jsonscan.Unclosed)
+		case b[at] == '}':
+			return at + 1
+		case b[at] != ',':
+			return w.fail(at, jsonscan.WantCommaObject)
+		}
+		if at++; at < limit && b[at] <= ' ' {
+			at = jsonscan.SkipSpace(b, at, limit)
+		}
+	}
+}
+
+// member walks over the value of a member whose key is at key.
+func (w *walker) member(s *shape, kid int32, key, value, depth int, top bool) int {
+	if kid < 0 {
+		end := w.skip(value, depth)
+		if end >= 0 && top && w.wantRest {
+			w.rest = append(w.rest, member{key, value, end})
+		}
+		return end
+	}
+	slot := s.node.children[kid].slot
+	below := s.below[kid]
+	if slot < 0 {
+		return w.way(below, s.objects, value, depth)
+	}
+	if below == nil || value >= w.limit || w.b[value] != '{' || w.slots[slot].gen == w.gen {
+		return w.leaf(slot, value, depth)
+	}
+	if depth == jsonscan.MaxDepth {
+		return w.fail(value, jsonscan.TooDeep)
+	}
+	w.slots[slot].gen, w.slots[slot].kind, w.slots[slot].at = w.gen, slotObject, int32(value)
+	return w.object(below, value+1, depth+1, false)
+}
+
+// skip returns the place behind a value, of which only the structure matters.
+func (w *walker) skip(at, depth int) int {
+	if at >= w.limit {
+		return w.fail(at, jsonscan.WantValue)
+	}
+	switch w.b[at] {
+	case '"':
+		quote, _ := w.x.StringEnd(at+1, w.limit)
+		if quote < 0 {
+			return w.failText(at + 1)
+		}
+		return quote + 1
+	case '{', '[':
+		end, fault := w.x.Skip(at, w.limit, depth)
+		if !fault.OK() {
+			return w.fail(fault.At, fault.Why)
+		}
+		return end
+	}
+	end := jsonscan.ScalarEnd(w.b, at, w.limit)
+	if end == at {
+		return w.fail(at, jsonscan.WantValue)
+	}
+	return end
+}
+
+// leaf walks over the value of a key that matters. Of a key that is there twice the first counts.
+func (w *walker) leaf(i, at, depth int) int {
+	s := &w.slots[i]
+	if s.gen == w.gen {
+		return w.skip(at, depth)
+	}
+	s.gen = w.gen
+	return w.value(s, at, depth)
+}
+
+// way walks over what stands where an object is expected on the way to values. number is how many objects of the shape above were walked so far.
+func (w *walker) way(s *shape, number uint64, at, depth int) int {
+	if s.seen == number {
+		return w.skip(at, depth)
+	}
+	s.seen = number
+	if at < w.limit && w.b[at] == '{' {
+		if depth == jsonscan.MaxDepth {
+			return w.fail(at, jsonscan.TooDeep)
+		}
+		return w.object(s, at+1, depth+1, false)
+	}
+	end := w.skip(at, depth)
+	if end >= 0 && string(w.b[at:end]) != "null" {
+		for _, i := range s.node.slots {
+			s := &w.slots[i]
+			s.gen, s.kind, s.at, s.why = w.gen, slotBad, int32(at), whyPath
+		}
+	}
+	return end
+}
+
+// value notes a value, and returns the place behind it.
+func (w *walker) value(s *slot, at, depth int) int {
+	b, limit := w.b, w.limit
+	if at >= limit {
+		return w.fail(at, jsonscan.WantValue)
+	}
+	switch c := b[at]; {
+	case c == '"':
+		quote, escaped := w.x.StringEnd(at+1, limit)
+		if quote < 0 {
+			return w.failText(at + 1)
+		}
+		s.kind, s.at, s.end = slotText, int32(at+1), int32(quote)
+		switch {
+		case escaped && s.takes == textField && w.unescapeInto(s.into, at+1, quote).OK():
+			s.kind = slotDone
+		case escaped:
+			s.kind = slotEscaped
+		case s.takes == textField:
+			s.kind = slotDone
+			s.into.AppendPart(b, at+1, quote)
+		case s.takes == timeField:
+			if v, ok := column.ParseInstant(s.into.Times, b[at+1:quote], false); ok {
+				s.kind = slotDone
+				s.into.AppendInt64(v)
+			}
+		}
+		return quote + 1
+	case c-'0' <= 9 || c == '-':
+		if v, end, ok := jsonscan.ShortInteger(b, at, limit); ok {
+			if s.takes == intField {
+				s.kind = slotDone
+				s.into.AppendInt64(v)
+				return end
+			}
+			s.kind, s.val, s.at, s.end = slotInt, v, int32(at), int32(end)
+			return end
+		}
+		if v, places, end, ok := jsonscan.ShortDecimal(b, at, limit); ok {
+			if s.takes == floatField && v != 0 {
+				s.kind = slotDone
+				s.into.AppendFloat64(float64(v) / tens[places]) // both are exact, so the quotient is the float that is nearest
+				return end
+			}
+			s.kind, s.val, s.places, s.at, s.end = slotNumber, v, uint8(places), int32(at), int32(end)
+			return end
+		}
+	case c == '{' || c == '[':
+		if c == '[' && s.takes == listField {
+			if end := w.simpleList(s.into, at+1); end >= 0 {
+				s.kind = slotDone
+				return end
+			}
+		}
+		end, fault := w.x.Skip(at, limit, depth)
+		if !fault.OK() {
+			return w.fail(fault.At, fault.Why)
+		}
+		s.kind, s.at, s.end = slotContainer, int32(at), int32(end)
+		return end
+	}
+	return w.scalar(s, at)
+}
+
+// scalar is value for what has neither quotes nor brackets, and is no short number.
+func (w *walker) scalar(s *slot, at int) int {
+	b := w.b
+	end := jsonscan.ScalarEnd(b, at, w.limit)
+	kind := jsonscan.Scalar(b[at:end])
+	s.at, s.end = int32(at), int32(end)
+	switch kind {
+	case jsonscan.Null:
+		s.kind = slotNull
+		if s.nullable {
+			s.kind = slotDone
+			s.into.AppendNull()
+		}
+	case jsonscan.True, jsonscan.False:
+		if s.takes == boolField {
+			s.kind = slotDone
+			s.into.AppendBool(kind == jsonscan.True)
+			break
+		}
+		s.kind, s.val = slotFalse, 0
+		if kind == jsonscan.True {
+			s.kind, s.val = slotTrue, 1
+		}
+	case jsonscan.Integer, jsonscan.Fraction:
+		s.kind, s.places = slotNumber, 0
+	default:
+		if end == at {
+			return w.fail(at, jsonscan.WantValue)
+		}
+		s.kind, s.why = slotBad, malformed(b[at:end])
+	}
+	return end
+}
+
+// simpleList appends a list of texts without escapes, or of short integers, as its column has them, and returns the place behind it. Of anything
+// else, sound or damaged, it appends nothing, and returns failed: Skip and listInto know what it is.
+func (w *walker) simpleList(c *column.Buffer, at int) int {
+	b, limit, items := w.b, w.limit, c.Children[0]
+	start := items.Len
+	at = jsonscan.SkipSpace(b, at, limit)
+	if at < limit && b[at] == ']' {
+		c.AppendList()
+		return at + 1
+	}
+	for {
+		if at = w.simpleItem(items, at); at < 0 {
+			break
+		}
+		if at = jsonscan.SkipSpace(b, at, limit); at >= limit {
+			break
+		}
+		if b[at] == ']' {
+			c.AppendList()
+			return at + 1
+		}
+		if b[at] != ',' {
+			break
+		}
+		at = jsonscan.SkipSpace(b, at+1, limit)
+	}
+	items.Truncate(start)
+	return failed
+}
+
+// simpleItem appends an element of a simple list, and returns the place behind it; failed for one that is not simple.
+func (w *walker) simpleItem(items *column.Buffer, at int) int {
+	switch b := w.b; {
+	case at >= w.limit:
+	case isText(items.Type.Kind):
+		if b[at] != '"' {
+			break
+		}
+		if quote, escaped := w.x.StringEnd(at+1, w.limit); quote >= 0 && !escaped {
+			items.AppendPart(b, at+1, quote)
+			return quote + 1
+		}
+	default:
+		if v, end, ok := jsonscan.ShortInteger(b, at, w.limit); ok {
+			items.AppendInt64(v)
+			return end
+		}
+	}
+	return failed
+}

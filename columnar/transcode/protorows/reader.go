@@ -1,0 +1,314 @@
+package protorows
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"scribe/columnar/schema"
+	"scribe/columnar/transcode/column"
+	"scribe/columnar/transcode/rows"
+)
+
+func NewReader(p *rows.Plan) (func() rows.FrameReader, error) {
+	if p.Schema.Protobuf == nil {
+		return nil, errors.New("transcode: the schema names no protobuf message")
+	}
+	m, err := p.Schema.Protobuf.Descriptor()
+	if err != nil {
+		return nil, fmt.Errorf("transcode: protobuf: %w", err)
+	}
+	fields, indices := p.WantedFields()
+	row := newProtoShape(fields, m, nil)
+	return func() rows.FrameReader {
+		return &rows.PerMessage{MessageReader: &protoReader{row: row, indices: indices, room: rows.MemoryGuard{Limit: p.Limits.Bytes}}}
+	}, nil
+}
+
+// protoShape is how the fields of a row, or of a struct, are found in messages of a type, or in maps.
+type protoShape struct {
+	walk   *protoWalk           // in a message; nil when nothing is there
+	keys   map[string]*protoKey // in a map
+	key    *protoType           // of a map
+	fields []protoColumn
+	dests  []*protoDest // by slot
+	none   []protoPlace // as many empty places as there are slots
+}
+
+// protoColumn is a field of a shape.
+type protoColumn struct {
+	first, end int // its slots: the path, then the aliases
+}
+
+// protoDest is how a column is made of a field's values.
+type protoDest struct {
+	elem  *protoDest
+	shape *protoShape
+}
+
+// newProtoShape compiles a shape for messages of type m, or for values of a map.
+func newProtoShape(fields []schema.Field, m protoreflect.MessageDescriptor, of *protoType) *protoShape {
+	find := rows.NewLookup(fields)
+	s := &protoShape{none: make([]protoPlace, find.SlotCount()), dests: make([]*protoDest, find.SlotCount())}
+	for i := range s.none {
+		s.none[i].first = -1
+	}
+	types := make([]*protoType, find.SlotCount())
+	found := func(slot int, t *protoType) { types[slot] = t }
+	if of != nil {
+		s.keys, s.key = map[string]*protoKey{}, of.key
+		for key, part := range find.Root.Children {
+			if k := newProtoKey(m, part, found); k != nil {
+				s.keys[key] = k
+			}
+		}
+	} else {
+		s.walk = newProtoWalk(m, find.Root, found)
+	}
+	for i := range fields {
+		c := protoColumn{first: find.FirstSlot[i], end: find.FirstSlot[i+1]}
+		s.fields = append(s.fields, c)
+		for slot := c.first; slot < c.end; slot++ {
+			if types[slot] != nil {
+				s.dests[slot] = newProtoDest(&fields[i].Type, types[slot])
+			}
+		}
+	}
+	return s
+}
+
+func newProtoDest(t *schema.Type, from *protoType) *protoDest {
+	d := &protoDest{}
+	switch {
+	case from.list:
+		if t.Kind == schema.List {
+			one := *from
+			one.list = false
+			d.elem = newProtoDest(t.Elem, &one)
+		}
+	case from.kind == protoMap:
+		if t.Kind == schema.Map {
+			d.elem = newProtoDest(t.Elem, from.value)
+		}
+		if t.Kind == schema.Struct {
+			d.shape = newProtoShape(t.Fields, from.message, from)
+		}
+	case from.message != nil && t.Kind == schema.Struct:
+		d.shape = newProtoShape(t.Fields, from.message, nil)
+	}
+	return d
+}
+
+// protoPlace is what the walk found for a slot: the values of a field, in their order.
+type protoPlace struct {
+	typ         *protoType // nil where nothing is
+	first, last int32      // in protoReader.found; first is -1 when the field is not there and has its zero value
+	// why is set when a message around the field is damaged, at pos.
+	why string
+	pos int
+}
+
+// protoValue is where a value is in the message, without its tag; of bytes and messages without their length.
+type protoValue struct {
+	pos, end, next int32 // next is the next value of the same slot, -1 for none
+	wire           protowire.Type
+}
+
+// protoReader reads messages.
+type protoReader struct {
+	row     *protoShape
+	indices []int // of the row's fields in the schema
+	data    []byte
+	places  []protoPlace // of the structs that are being read: each takes its part at the end
+	found   []protoValue
+	room    rows.MemoryGuard
+}
+
+// keepFound is how many values a reader remembers the room of from message to message.
+const keepFound = 1 << 14
+
+func (r *protoReader) ReadMessage(w *rows.Writer, payload []byte) {
+	w.BeginRow()
+	defer w.EndRow()
+	if len(payload) > w.Plan.Limits.RowBytes {
+		w.FailRow(0, rows.RowTooLong(len(payload), w.Plan.Limits.RowBytes))
+		return
+	}
+	r.data, r.places, r.found = payload, r.places[:0], r.found[:0]
+	if cap(r.found) > keepFound {
+		r.found = nil
+	}
+	places := r.take(r.row)
+	if at, why := r.walk(r.row.walk, places, 0, len(payload)); why != "" {
+		w.FailRow(at, why)
+		return
+	}
+	for i, field := range r.indices {
+		slot := r.row.fields[i].slot(places)
+		if slot < 0 {
+			continue
+		}
+		place := &places[slot]
+		at, why := place.pos, place.why
+		if why == "" {
+			at, why = r.value(r.row.dests[slot], w.Column(field), place)
+		}
+		if why != "" {
+			w.FailValue(field, at, why)
+		}
+	}
+}
+
+func (r *protoReader) take(s *protoShape) []protoPlace {
+	base := len(r.places)
+	r.places = append(r.places, s.none...)
+	return r.places[base:]
+}
+
+// slot returns the slot in which the field's value is, -1 for none.
+func (c *protoColumn) slot(places []protoPlace) int {
+	for s := c.first; s < c.end; s++ {
+		if places[s].typ != nil || places[s].why != "" {
+			return s
+		}
+	}
+	return -1
+}
+
+const whyWire = "the message is cut off, or no protobuf message"
+
+// walk goes over the fields of the message from pos to end, and notes what is wanted. It returns where and why the message is damaged.
+func (r *protoReader) walk(n *protoWalk, places []protoPlace, pos, end int) (at int, why string) {
+	if n != nil {
+		for _, z := range n.zeros {
+			if places[z.slot].typ == nil {
+				places[z.slot].typ = z.typ
+			}
+		}
+	}
+	for pos < end {
+		number, wire, size := protowire.ConsumeTag(r.data[pos:end])
+		if size < 0 {
+			return pos, whyWire
+		}
+		value := pos + size
+		size = protowire.ConsumeFieldValue(number, wire, r.data[value:end])
+		if size < 0 {
+			return pos, whyWire
+		}
+		if n != nil {
+			if f := n.field(number); f != nil {
+				r.note(f, wire, number, places, value, value+size)
+			}
+		}
+		pos = value + size
+	}
+	return end, ""
+}
+
+// note notes a value of a field that is wanted. A value in a wire type that the field doesn't have is none of the field, as everywhere in
+// protobuf.
+func (r *protoReader) note(f *protoField, wire protowire.Type, number protowire.Number, places []protoPlace, pos, end int) {
+	packed := f.typ.list && wire == protowire.BytesType && f.wire != protowire.BytesType && f.wire != protowire.StartGroupType
+	if wire != f.wire && !packed {
+		return
+	}
+	pos, end = r.content(wire, number, pos, end)
+	for _, s := range f.slots {
+		r.add(&places[s], f.typ, protoValue{pos: int32(pos), end: int32(end), next: -1, wire: wire})
+	}
+	if f.below != nil {
+		if at, why := r.walk(f.below, places, pos, end); why != "" {
+			f.damaged(places, at, why)
+		}
+	}
+	if f.keys != nil {
+		if at, why := r.entry(f.typ.key, f.keys, places, pos, end); why != "" {
+			f.damaged(places, at, why)
+		}
+	}
+}
+
+// entry notes what is wanted of an entry of a map. The last entry of a key counts.
+func (r *protoReader) entry(t *protoType, keys map[string]*protoKey, places []protoPlace, pos, end int) (at int, why string) {
+	key, why := r.key(t, pos, end)
+	if why != "" {
+		return pos, why
+	}
+	k := keys[string(key)]
+	if k == nil {
+		// What is not wanted is checked like what is.
+		return r.walk(nil, places, pos, end)
+	}
+	for _, s := range k.slots {
+		places[s] = protoPlace{first: -1}
+	}
+	return r.walk(k.walk, places, pos, end)
+}
+
+// content returns where the bytes of a value are, without their length or the end of their group.
+func (r *protoReader) content(wire protowire.Type, number protowire.Number, pos, end int) (int, int) {
+	switch wire {
+	case protowire.BytesType:
+		_, n := protowire.ConsumeVarint(r.data[pos:end])
+		return pos + n, end
+	case protowire.StartGroupType:
+		v, _ := protowire.ConsumeGroup(number, r.data[pos:end])
+		return pos, pos + len(v)
+	default:
+		return pos, end
+	}
+}
+
+// damaged says of all slots that a field may fill that they can't be read.
+func (f *protoField) damaged(places []protoPlace, at int, why string) {
+	for _, s := range f.all {
+		places[s].why, places[s].pos = why, at
+	}
+}
+
+// add adds a value to a place. Of a field with one scalar the last counts; messages that are there several times are one.
+func (r *protoReader) add(p *protoPlace, t *protoType, v protoValue) {
+	if p.first >= 0 && !t.list && t.kind == protoScalar {
+		r.found[p.first] = v
+		return
+	}
+	at := int32(len(r.found))
+	r.found = append(r.found, v)
+	if p.first < 0 {
+		p.typ, p.first = t, at
+	} else {
+		r.found[p.last].next = at
+	}
+	p.last = at
+}
+
+// key returns the key of a map's entry, as text.
+func (r *protoReader) key(t *protoType, pos, end int) (key []byte, why string) {
+	var last protoValue
+	for pos < end {
+		number, wire, size := protowire.ConsumeTag(r.data[pos:end])
+		if size < 0 {
+			return nil, whyWire
+		}
+		value := pos + size
+		if size = protowire.ConsumeFieldValue(number, wire, r.data[value:end]); size < 0 {
+			return nil, whyWire
+		}
+		pos = value + size
+		if number == 1 && wire == wireOf(t.scalar) {
+			from, to := r.content(wire, number, value, pos)
+			last = protoValue{pos: int32(from), end: int32(to), wire: wire}
+		}
+	}
+	if t.scalar == protoreflect.StringKind {
+		return r.data[last.pos:last.end], ""
+	}
+	c := column.NewBuffer(&schema.Type{Kind: schema.String}, false, nil)
+	if why := r.scalar(c, t, last); why != "" {
+		return nil, why
+	}
+	return c.Text(0), ""
+}

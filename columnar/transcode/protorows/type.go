@@ -1,0 +1,191 @@
+package protorows
+
+import (
+	"maps"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"scribe/columnar/transcode/rows"
+)
+
+// protoWalk is a walk over the fields of a message of a type, compiled from what is wanted of it.
+type protoWalk struct {
+	fields map[protowire.Number]*protoField
+	// small has the fields of low numbers, which is nearly all that there are.
+	small [32]*protoField
+	// zeros are the slots of fields that can't be absent from a message: they have their type's zero value when they aren't there.
+	zeros []protoSlot
+}
+
+// protoSlot is what a slot gets for a field.
+type protoSlot struct {
+	slot int
+	typ  *protoType
+}
+
+// protoField is a field of a message of which something is wanted.
+type protoField struct {
+	typ  *protoType
+	wire protowire.Type
+	// slots take the field's value.
+	slots []int
+	// below is the walk over a message that the field has; every slot that it may fill is in all.
+	below *protoWalk
+	all   []int
+	// keys are those of a map in whose values something is wanted.
+	keys map[string]*protoKey
+}
+
+// protoKey is a key of a map in whose value something is wanted: its walk goes over the entry, in which it sees the value.
+type protoKey struct {
+	walk  *protoWalk
+	slots []int // that it may fill
+}
+
+func newProtoKey(entry protoreflect.MessageDescriptor, at *rows.Target, found func(slot int, t *protoType)) *protoKey {
+	alone := &rows.Target{Children: map[string]*rows.Target{"value": at}}
+	k := &protoKey{walk: newProtoWalk(entry, alone, found)}
+	if k.walk == nil {
+		return nil
+	}
+	at.EachSlot(func(s int) { k.slots = append(k.slots, s) })
+	return k
+}
+
+// protoKind groups the kinds of fields by how they become values.
+type protoKind uint8
+
+const (
+	protoScalar protoKind = iota
+	protoMessage
+	protoMap
+	protoWrapper
+	protoTimestamp
+	protoDuration
+)
+
+// protoType is the type of a field.
+type protoType struct {
+	kind    protoKind
+	scalar  protoreflect.Kind
+	list    bool
+	enum    map[protoreflect.EnumNumber]string
+	message protoreflect.MessageDescriptor
+	// key and value are those of a map; value is also what a wrapper holds.
+	key, value *protoType
+}
+
+func newProtoType(f protoreflect.FieldDescriptor) *protoType {
+	t := &protoType{scalar: f.Kind(), list: f.IsList()}
+	if f.IsMap() {
+		t.kind, t.list, t.message = protoMap, false, f.Message()
+		t.key, t.value = newProtoType(f.MapKey()), newProtoType(f.MapValue())
+		return t
+	}
+	if e := f.Enum(); e != nil {
+		t.enum = map[protoreflect.EnumNumber]string{}
+		values := e.Values()
+		for i := range values.Len() {
+			v := values.Get(i)
+			if _, ok := t.enum[v.Number()]; !ok { // the first of several names
+				t.enum[v.Number()] = string(v.Name())
+			}
+		}
+	}
+	if t.message = f.Message(); t.message == nil {
+		return t
+	}
+	t.kind = protoMessage
+	switch t.message.FullName() {
+	case "google.protobuf.Timestamp":
+		t.kind = protoTimestamp
+	case "google.protobuf.Duration":
+		t.kind = protoDuration
+	case "google.protobuf.BoolValue", "google.protobuf.BytesValue", "google.protobuf.DoubleValue", "google.protobuf.FloatValue",
+		"google.protobuf.Int32Value", "google.protobuf.Int64Value", "google.protobuf.StringValue", "google.protobuf.UInt32Value", "google.protobuf.UInt64Value":
+		if v := t.message.Fields().ByNumber(1); v != nil {
+			t.kind, t.value = protoWrapper, newProtoType(v)
+		}
+	}
+	return t
+}
+
+// newProtoWalk compiles a walk over messages of type m, nil when nothing is wanted of them. found is told the types that slots may get.
+func newProtoWalk(m protoreflect.MessageDescriptor, at *rows.Target, found func(slot int, t *protoType)) *protoWalk {
+	w := &protoWalk{fields: map[protowire.Number]*protoField{}}
+	for name, part := range at.Children {
+		fd := fieldNamed(m, name)
+		if fd == nil {
+			continue
+		}
+		f := &protoField{typ: newProtoType(fd), wire: wireOf(fd.Kind()), slots: part.Slots}
+		for _, s := range f.slots {
+			found(s, f.typ)
+			if !fd.HasPresence() || m.IsMapEntry() {
+				w.zeros = append(w.zeros, protoSlot{slot: s, typ: f.typ})
+			}
+		}
+		switch {
+		case f.typ.kind == protoMap:
+			for key, sub := range part.Children {
+				if k := newProtoKey(fd.Message(), sub, found); k != nil {
+					if f.keys == nil {
+						f.keys = map[string]*protoKey{}
+					}
+					f.keys[key] = k
+				}
+			}
+		case fd.Message() != nil && !fd.IsList() && len(part.Children) > 0:
+			f.below = newProtoWalk(fd.Message(), part, found)
+		}
+		if len(f.slots) == 0 && f.below == nil && f.keys == nil {
+			continue
+		}
+		part.EachSlot(func(s int) { f.all = append(f.all, s) })
+		w.fields[fd.Number()] = f
+	}
+	if len(w.fields) == 0 {
+		return nil
+	}
+	maps.DeleteFunc(w.fields, func(n protowire.Number, f *protoField) bool {
+		if n > 0 && int(n) < len(w.small) {
+			w.small[n] = f
+			return true
+		}
+		return false
+	})
+	return w
+}
+
+// fieldNamed finds a field by the name that the descriptors give it, or by that which it has in JSON.
+func fieldNamed(m protoreflect.MessageDescriptor, name string) protoreflect.FieldDescriptor {
+	if f := m.Fields().ByName(protoreflect.Name(name)); f != nil {
+		return f
+	}
+	return m.Fields().ByJSONName(name)
+}
+
+// field returns what is wanted of a field, nil for nothing.
+func (w *protoWalk) field(n protowire.Number) *protoField {
+	if int(n) < len(w.small) {
+		return w.small[n]
+	}
+	return w.fields[n]
+}
+
+// wireOf is how a value of a kind is written when it is not packed.
+func wireOf(k protoreflect.Kind) protowire.Type {
+	switch k {
+	case protoreflect.DoubleKind, protoreflect.Fixed64Kind, protoreflect.Sfixed64Kind:
+		return protowire.Fixed64Type
+	case protoreflect.FloatKind, protoreflect.Fixed32Kind, protoreflect.Sfixed32Kind:
+		return protowire.Fixed32Type
+	case protoreflect.StringKind, protoreflect.BytesKind, protoreflect.MessageKind:
+		return protowire.BytesType
+	case protoreflect.GroupKind:
+		return protowire.StartGroupType
+	default:
+		return protowire.VarintType
+	}
+}

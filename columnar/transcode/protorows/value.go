@@ -1,0 +1,311 @@
+package protorows
+
+import (
+	"encoding/binary"
+	"math"
+	"strconv"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"scribe/columnar/schema"
+	"scribe/columnar/transcode/column"
+	"scribe/columnar/transcode/rows"
+)
+
+// value appends what a place holds to a column; it returns where and why it does not fit.
+func (r *protoReader) value(d *protoDest, c *column.Buffer, p *protoPlace) (at int, why string) {
+	if p.first >= 0 {
+		at = int(r.found[p.first].pos)
+	}
+	t := p.typ
+	switch {
+	case t.list:
+		return r.list(d, c, p, at)
+	case t.kind == protoMap:
+		return r.mapping(d, c, p, at)
+	case p.first < 0 && t.kind == protoScalar:
+		return at, r.scalar(c, t, protoValue{})
+	case p.first < 0: // the value of a map's entry: an empty message
+		r.add(p, t, protoValue{next: -1, wire: protowire.BytesType})
+		return at, r.single(d, c, t, p.first, true)
+	case t.kind == protoScalar:
+		return at, r.scalar(c, t, r.found[p.first])
+	default:
+		return at, r.single(d, c, t, p.first, true)
+	}
+}
+
+func (r *protoReader) list(d *protoDest, c *column.Buffer, p *protoPlace, at int) (int, string) {
+	if c.Type.Kind != schema.List {
+		return at, column.WhyNotListOf(c)
+	}
+	for i := p.first; i >= 0; i = r.found[i].next {
+		v := r.found[i]
+		if p.typ.kind != protoScalar || v.wire != protowire.BytesType || wireOf(p.typ.scalar) == protowire.BytesType {
+			if !r.room.HasMemory(c) {
+				return int(v.pos), rows.WhyTooMuchMemory
+			}
+			if why := r.single(d.elem, c.Children[0], p.typ, i, false); why != "" {
+				return int(v.pos), why
+			}
+			continue
+		}
+		if at, why := r.packed(c, p.typ, v); why != "" {
+			return at, why
+		}
+	}
+	c.AppendList()
+	return at, ""
+}
+
+// packed appends the elements of a packed list.
+func (r *protoReader) packed(c *column.Buffer, t *protoType, v protoValue) (at int, why string) {
+	wire := wireOf(t.scalar)
+	for v.pos < v.end {
+		size := protowire.ConsumeFieldValue(1, wire, r.data[v.pos:v.end])
+		if size < 0 {
+			return int(v.pos), whyWire
+		}
+		if !r.room.HasMemory(c) {
+			return int(v.pos), rows.WhyTooMuchMemory
+		}
+		one := protoValue{pos: v.pos, end: v.pos + int32(size), wire: wire}
+		if why := r.scalar(c.Children[0], t, one); why != "" {
+			return int(v.pos), why
+		}
+		v.pos = one.end
+	}
+	return 0, ""
+}
+
+// mapping appends a map, to a column of maps or of structs.
+func (r *protoReader) mapping(d *protoDest, c *column.Buffer, p *protoPlace, at int) (int, string) {
+	if c.Type.Kind == schema.Struct {
+		return at, r.structure(d.shape, c, p.first, true)
+	}
+	if c.Type.Kind != schema.Map {
+		return at, column.WhyNotObjectOf(c)
+	}
+	for i := p.first; i >= 0; i = r.found[i].next {
+		if !r.room.HasMemory(c) {
+			return at, rows.WhyTooMuchMemory
+		}
+		v := r.found[i]
+		key, why := r.key(p.typ.key, int(v.pos), int(v.end))
+		if why == "" {
+			why = column.PutString(c.Children[0], key)
+		}
+		if why == "" {
+			why = r.inside(d.elem, c.Children[1], p.typ.value, mapValue, i)
+		}
+		if why != "" {
+			return int(v.pos), why
+		}
+	}
+	c.AppendList()
+	return at, ""
+}
+
+// Numbers of fields in messages that are known.
+const (
+	mapValue     = 2 // of the entry of a map
+	wrapperValue = 1
+	seconds      = 1 // of Timestamp and Duration
+	nanos        = 2
+)
+
+// inside appends the field with a number of a message, its zero value if it is not there. It is for messages of few fields.
+func (r *protoReader) inside(d *protoDest, c *column.Buffer, t *protoType, number protowire.Number, at int32) (why string) {
+	f := &protoField{typ: t, wire: wireOf(t.scalar), slots: []int{0}}
+	w := &protoWalk{zeros: []protoSlot{{typ: t}}}
+	w.small[number] = f
+	p := []protoPlace{{first: -1}}
+	v := r.found[at]
+	if _, why := r.walk(w, p, int(v.pos), int(v.end)); why != "" {
+		return why
+	}
+	_, why = r.value(d, c, &p[0])
+	return why
+}
+
+// single appends one value of a field: the value at, and if it is a message that is not in a list, all that follow are parts of it.
+func (r *protoReader) single(d *protoDest, c *column.Buffer, t *protoType, at int32, merged bool) (why string) {
+	if c.Type.Kind == schema.Struct && t.message != nil {
+		return r.structure(d.shape, c, at, merged)
+	}
+	switch t.kind {
+	case protoScalar:
+		return r.scalar(c, t, r.found[at])
+	case protoWrapper:
+		for merged && r.found[at].next >= 0 {
+			at = r.found[at].next
+		}
+		return r.inside(d, c, t.value, wrapperValue, at)
+	case protoTimestamp, protoDuration:
+		return r.instant(c, t, at, merged)
+	default:
+		return column.WhyNotObjectOf(c)
+	}
+}
+
+// instant appends a Timestamp or a Duration.
+func (r *protoReader) instant(c *column.Buffer, t *protoType, at int32, merged bool) (why string) {
+	var s, n int64
+	for i := at; i >= 0; i = r.found[i].next {
+		v := r.found[i]
+		for pos := int(v.pos); pos < int(v.end); {
+			number, wire, size := protowire.ConsumeTag(r.data[pos:v.end])
+			if size < 0 {
+				return whyWire
+			}
+			pos += size
+			if size = protowire.ConsumeFieldValue(number, wire, r.data[pos:v.end]); size < 0 {
+				return whyWire
+			}
+			if wire == protowire.VarintType {
+				u, _ := protowire.ConsumeVarint(r.data[pos:v.end])
+				if number == seconds {
+					s = int64(u)
+				}
+				if number == nanos {
+					n = int64(int32(u))
+				}
+			}
+			pos += size
+		}
+		if !merged {
+			break
+		}
+	}
+	if t.kind == protoDuration {
+		return putDuration(c, s, n)
+	}
+	if n < 0 || n > 999_999_999 || s < -62_135_596_800 || s > 253_402_300_799 {
+		return "a Timestamp out of its range: the years 1 to 9999, and 0 to 999999999 nanoseconds"
+	}
+	return column.PutInstant(c, s*1_000_000+n/1000)
+}
+
+// putDuration appends a Duration: seconds, as a number; to columns of texts as JSON has it, like 1.5s.
+func putDuration(c *column.Buffer, s, n int64) (why string) {
+	const most = 315_576_000_000 // seconds in 10000 years
+	if s < -most || s > most || n < -999_999_999 || n > 999_999_999 || s < 0 && n > 0 || s > 0 && n < 0 {
+		return "a Duration out of its range: 10000 years, and nanoseconds of the same sign"
+	}
+	var buf [48]byte
+	text := buf[:0]
+	if s < 0 || n < 0 {
+		text, s, n = append(text, '-'), -s, -n
+	}
+	text = strconv.AppendInt(text, s, 10)
+	if n != 0 {
+		fraction := strconv.AppendInt(nil, 1_000_000_000+n, 10)
+		for fraction[len(fraction)-1] == '0' {
+			fraction = fraction[:len(fraction)-1]
+		}
+		fraction[0] = '.'
+		text = append(text, fraction...)
+	}
+	if c.Type.Kind == schema.String {
+		text = append(text, 's')
+	}
+	return column.PutNumber(c, text)
+}
+
+// structure appends a struct of the fields of a message, or of the values of a map: the value at, and those that follow if they are one.
+func (r *protoReader) structure(s *protoShape, c *column.Buffer, at int32, merged bool) (why string) {
+	base := len(r.places)
+	places := r.take(s)
+	defer func() { r.places = r.places[:base] }()
+	for i := at; i >= 0; i = r.found[i].next {
+		v := r.found[i]
+		if s.keys != nil {
+			_, why = r.entry(s.key, s.keys, places, int(v.pos), int(v.end))
+		} else {
+			_, why = r.walk(s.walk, places, int(v.pos), int(v.end))
+		}
+		if why != "" {
+			return why
+		}
+		if !merged {
+			break
+		}
+	}
+	for i := range s.fields {
+		f, child := &s.fields[i], c.Children[i]
+		slot := f.slot(places)
+		switch {
+		case slot < 0:
+			why = child.AppendAbsent()
+		case places[slot].why != "":
+			why = places[slot].why
+		default:
+			_, why = r.value(s.dests[slot], child, &places[slot])
+		}
+		if why != "" {
+			return c.Type.Fields[i].Name + ": " + why
+		}
+	}
+	c.AppendStruct()
+	return ""
+}
+
+// scalar appends a number, bool, text, bytes or enum; the zero value, if v is.
+func (r *protoReader) scalar(c *column.Buffer, t *protoType, v protoValue) (why string) {
+	var (
+		u    uint64
+		data = r.data[v.pos:v.end]
+	)
+	switch wireOf(t.scalar) {
+	case protowire.VarintType:
+		u, _ = protowire.ConsumeVarint(data)
+	case protowire.Fixed32Type:
+		if len(data) == 4 {
+			u = uint64(binary.LittleEndian.Uint32(data))
+		}
+	case protowire.Fixed64Type:
+		if len(data) == 8 {
+			u = binary.LittleEndian.Uint64(data)
+		}
+	default:
+	}
+	switch t.scalar {
+	case protoreflect.BoolKind:
+		return column.PutBool(c, u != 0)
+	case protoreflect.Int32Kind, protoreflect.Sfixed32Kind:
+		return column.PutInt(c, int64(int32(u)))
+	case protoreflect.Sint32Kind:
+		return column.PutInt(c, int64(int32(protowire.DecodeZigZag(u&math.MaxUint32))))
+	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
+		return column.PutInt(c, int64(uint32(u)))
+	case protoreflect.Int64Kind, protoreflect.Sfixed64Kind:
+		return column.PutInt(c, int64(u))
+	case protoreflect.Sint64Kind:
+		return column.PutInt(c, protowire.DecodeZigZag(u))
+	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+		return column.PutUint(c, u)
+	case protoreflect.FloatKind:
+		return column.PutFloat(c, float64(math.Float32frombits(uint32(u))), 32)
+	case protoreflect.DoubleKind:
+		return column.PutFloat(c, math.Float64frombits(u), 64)
+	case protoreflect.EnumKind:
+		return putEnum(c, t, protoreflect.EnumNumber(int32(u)))
+	case protoreflect.StringKind:
+		return column.PutText(c, data)
+	case protoreflect.BytesKind:
+		return column.PutBytes(c, data)
+	default:
+		return column.WhyNotObjectOf(c)
+	}
+}
+
+// putEnum appends the name of a number of an enum, the number itself to columns that are no strings, or when it has no name.
+func putEnum(c *column.Buffer, t *protoType, n protoreflect.EnumNumber) (why string) {
+	name, ok := t.enum[n]
+	if !ok || c.Type.Kind != schema.String {
+		return column.PutInt(c, int64(n))
+	}
+	c.AppendString([]byte(name))
+	return ""
+}

@@ -1,0 +1,275 @@
+package rows
+
+import (
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+
+	"scribe/columnar/transcode/column"
+	"scribe/internal/format/record"
+)
+
+// Writer collects the rows of one batch: a column for each input of the plan. Readers fill the declared columns; the message's own
+// columns, defaults, _error, and the rejection of rows that do not fit are done here.
+type Writer struct {
+	Plan *Plan
+	cols []*column.Buffer // by input
+	// Declared are those of fields, by the field's index; nil for a field that is not needed.
+	Declared []*column.Buffer
+	Len      int // rows that are complete
+	Stats    Stats
+
+	message *record.Record
+	Index   uint32
+
+	// Of the row that is being made.
+	rowBad     bool
+	faultCount int    // things that did not fit
+	report     []byte // what they were, for _error
+	Rest       []byte // for _rest; nothing means null
+
+	// KeepAll says that rows that the predicate rules out are wanted, too: the filter of the whole predicate follows.
+	KeepAll bool
+	failure error
+}
+
+func NewWriter(p *Plan) *Writer {
+	w := &Writer{Plan: p, cols: make([]*column.Buffer, len(p.Inputs)), Declared: make([]*column.Buffer, len(p.Schema.Fields))}
+	for i := range p.Inputs {
+		in := &p.Inputs[i]
+		w.cols[i] = p.NewColumn(in)
+		if in.Field >= 0 {
+			w.Declared[in.Field] = w.cols[i]
+		}
+	}
+	return w
+}
+
+// SetMessage says which message the rows that follow belong to. It is kept until the next.
+func (w *Writer) SetMessage(m *record.Record, index uint32) { w.message, w.Index = m, index }
+
+// Err is not nil when the batch has become too large: the payload can't be transcoded.
+func (w *Writer) Err() error { return w.failure }
+
+// Column is that of a declared field; nil if it is not needed.
+func (w *Writer) Column(field int) *column.Buffer { return w.Declared[field] }
+
+// BeginRow begins a row.
+func (w *Writer) BeginRow() {
+	w.rowBad, w.faultCount = false, 0
+	w.report, w.Rest = w.report[:0], w.Rest[:0]
+}
+
+// maxReported and maxReport bound what one _error says.
+const (
+	MaxReported = 8
+	maxReport   = 1 << 10
+)
+
+// reportFault adds to what _error says: that at a byte of the row something does not fit. who is "row" or the name of a column, at is -1
+// where no byte can be named.
+func (w *Writer) reportFault(who string, at int, why string) {
+	w.faultCount++
+	if !w.Plan.WantsError || w.faultCount > MaxReported || len(w.report) > maxReport {
+		return
+	}
+	w.report = AppendFault(w.report, who, at, why)
+}
+
+// AppendFault adds a fault to a text of _error.
+func AppendFault(dst []byte, who string, at int, why string) []byte {
+	if len(dst) > 0 {
+		dst = append(dst, "; "...)
+	}
+	dst = append(dst, who...)
+	if at >= 0 {
+		dst = append(dst, " at byte "...)
+		dst = strconv.AppendInt(dst, int64(at), 10)
+	}
+	dst = append(dst, ": "...)
+	return append(dst, why...)
+}
+
+// AppendMore ends a text of _error that has room for maxReported of so many faults.
+func AppendMore(dst []byte, faults int) []byte {
+	if faults <= MaxReported {
+		return dst
+	}
+	dst = append(dst, "; and "...)
+	dst = strconv.AppendInt(dst, int64(faults-MaxReported), 10)
+	return append(dst, " more"...)
+}
+
+// FailValue makes the value of a declared field null, since what stands at a byte of the row (-1: nowhere in it) does not fit. What was
+// appended to the column for this row is taken back.
+func (w *Writer) FailValue(field, at int, why string) {
+	c := w.Declared[field]
+	c.Truncate(w.Len)
+	c.AppendNull()
+	w.Stats.BadValues++
+	w.reportFault(w.Plan.Schema.Fields[field].Name, at, why)
+}
+
+// FailRow makes every declared column null.
+func (w *Writer) FailRow(at int, why string) {
+	for _, c := range w.Declared {
+		if c != nil {
+			c.Truncate(w.Len)
+			c.AppendNull()
+		}
+	}
+	w.rowBad = true
+	w.faultCount, w.report, w.Rest = 0, w.report[:0], w.Rest[:0]
+	w.Stats.BadRows++
+	w.reportFault("row", at, why)
+}
+
+// EndRow ends the row: fields without a value take their default, and the columns that every category has are filled.
+func (w *Writer) EndRow() {
+	for i, c := range w.Declared {
+		if c != nil && c.Len == w.Len {
+			w.AppendMissing(i, c)
+		}
+	}
+	w.EndFullRow()
+}
+
+// EndFullRow is end for a row of which every field that is needed has a value.
+func (w *Writer) EndFullRow() {
+	w.Stats.Rows++
+	if w.faultCount > 0 && w.Plan.Rejects {
+		w.Stats.Rejected++
+		for _, c := range w.Declared {
+			if c != nil {
+				c.Truncate(w.Len)
+			}
+		}
+		return
+	}
+	for _, i := range w.Plan.common {
+		w.appendCommon(w.Plan.Inputs[i].Common, w.cols[i])
+	}
+	w.Len++
+	if w.Len&1023 == 0 || w.Len >= w.Plan.Limits.Rows {
+		w.checkLimits()
+	}
+}
+
+// AppendMissing appends what a field has that no value was given for.
+func (w *Writer) AppendMissing(field int, c *column.Buffer) {
+	f := &w.Plan.Fields[field]
+	switch {
+	case f.AppendDefault != nil:
+		f.AppendDefault(c)
+	case f.Nullable:
+		c.AppendNull()
+	default:
+		w.FailValue(field, -1, "no value, and the column is not nullable")
+	}
+}
+
+// appendCommon appends to one of the columns that every category has.
+func (w *Writer) appendCommon(kind CommonColumn, c *column.Buffer) {
+	switch kind {
+	case CommonTime:
+		c.AppendInt64(w.message.Time)
+	case CommonKey:
+		if w.message.HasKey {
+			c.AppendString(w.message.Key)
+		} else {
+			c.AppendNull()
+		}
+	case CommonIndex:
+		c.AppendInt32(int32(w.Index))
+	case CommonPayload:
+		c.AppendString(w.message.Payload)
+	case CommonAttr:
+		w.appendAttributes(c)
+	case CommonRest:
+		if len(w.Rest) == 0 {
+			c.AppendNull()
+		} else {
+			c.AppendString(w.Rest)
+		}
+	case CommonError:
+		if w.faultCount == 0 {
+			c.AppendNull()
+			return
+		}
+		w.report = AppendMore(w.report, w.faultCount)
+		c.AppendString(validText(w.report))
+	}
+}
+
+func (w *Writer) appendAttributes(c *column.Buffer) {
+	for name, value := range w.message.Attributes.All() {
+		c.Children[0].AppendString(validText(name))
+		c.Children[1].AppendString(validText(value))
+	}
+	c.AppendList()
+}
+
+// validText is b with whatever is no UTF-8 replaced.
+func validText(b []byte) []byte {
+	if utf8.Valid(b) {
+		return b
+	}
+	return appendValid(make([]byte, 0, len(b)+8), b)
+}
+
+// appendValid appends b with each byte that is no part of a character replaced by U+FFFD.
+func appendValid(dst, b []byte) []byte {
+	for len(b) > 0 {
+		r, n := utf8.DecodeRune(b)
+		dst = utf8.AppendRune(dst, r)
+		b = b[n:]
+	}
+	return dst
+}
+
+// checkLimits fails the batch when it is over a limit.
+func (w *Writer) checkLimits() {
+	if w.Len > w.Plan.Limits.Rows {
+		w.failure = TooLarge("a payload of more than %d rows", w.Plan.Limits.Rows)
+		return
+	}
+	var size int64
+	for i, c := range w.cols {
+		if c.IsFull() {
+			w.failure = TooLarge("column %q of one payload takes more than 2 GiB", w.Plan.Inputs[i].Name)
+			return
+		}
+		size += c.Bytes()
+	}
+	if size > w.Plan.Limits.Bytes {
+		w.failure = TooLarge("the columns of one payload take more than %d bytes", w.Plan.Limits.Bytes)
+	}
+}
+
+// TakeBatch makes a batch of the plan's inputs of the rows, and leaves none.
+func (w *Writer) TakeBatch() (arrow.RecordBatch, error) {
+	if w.checkLimits(); w.failure != nil {
+		return nil, w.failure
+	}
+	arrays := make([]arrow.Array, len(w.cols))
+	for i, c := range w.cols {
+		arrays[i] = c.MakeArray(w.Plan.InputSchema.Field(i).Type)
+		c.Reset()
+	}
+	batch := array.NewRecordBatch(w.Plan.InputSchema, arrays, int64(w.Len))
+	for _, a := range arrays {
+		a.Release()
+	}
+	w.Len = 0
+	return batch, nil
+}
+
+// Reset forgets the rows of a payload that failed, and the figures.
+func (w *Writer) Reset() {
+	for _, c := range w.cols {
+		c.Reset()
+	}
+	w.Len, w.failure, w.Stats, w.message = 0, nil, Stats{}, nil
+}

@@ -195,7 +195,7 @@ func (l *load) write(ctx context.Context, p *producer.Producer, shard uint32, id
 // await waits until n messages of the present phase are acknowledged.
 func (l *load) await(t *testing.T, n int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("too few messages are acknowledged"))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), waitLimit, errors.New("too few messages are acknowledged"))
 	defer cancel()
 	for {
 		l.mu.Lock()
@@ -257,7 +257,7 @@ func TestDeleteEndsReaders(t *testing.T) {
 	}
 	select {
 	case <-follower.Done:
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		t.Fatal("the follower of a deleted category goes on")
 	}
 	if log := follower.Log.String(); !strings.Contains(log, "deleted") {

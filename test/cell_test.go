@@ -61,7 +61,7 @@ func inProcess(t *testing.T, wiring app.Wiring) *cell {
 		return a
 	}
 	stop := func(t *testing.T, a *app.App) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), waitLimit)
 		defer cancel()
 		if err := a.Stop(ctx); err != nil {
 			t.Errorf("stop: %v", err)

@@ -150,7 +150,7 @@ func startGateway(t *testing.T, addr, dir string, env, args []string) {
 		t.Fatal(err)
 	}
 	p := program.OtherWith(t, env, s3test.Binary(t), args...)
-	deadline := time.After(patience)
+	deadline := time.After(waitLimit)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -91,7 +91,7 @@ func (h *history) load(t *testing.T, up *program.Process, round, acks int, momen
 	case <-enough:
 	case <-up.Done:
 		t.Fatalf("the server ended by itself: %v\n%s", up.Err, up.Log)
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		t.Fatalf("%d messages were not acknowledged in time\n%s", acks, up.Log)
 	}
 	<-time.After(moment) // writers are in the middle of anything when this is over
@@ -113,7 +113,7 @@ func (h *history) check(t *testing.T, url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	seen := map[string]bool{}
 	next := map[uint64]uint64{}

@@ -186,7 +186,7 @@ func (f *fire) write(ctx context.Context, category string) {
 		case <-ctx.Done():
 		}
 	}
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitLimit)
 	defer cancel()
 	if err := p.Close(closing); err != nil {
 		f.Errorf("close the producer of %s: %v", category, err)
@@ -255,7 +255,7 @@ func (f *fire) stall() {
 	held := f.store.HoldPut("/" + f.s3.Bucket + "/blobs/")
 	select {
 	case <-held.Reached:
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		f.Fatal("nothing is put any more")
 	}
 	b := f.batchers[f.rng.IntN(len(f.batchers))]
@@ -263,7 +263,7 @@ func (f *fire) stall() {
 	key := strings.TrimPrefix(held.Path, "/"+f.s3.Bucket+"/")
 	client := f.s3.Client()
 	began := time.Now()
-	eventually(f.T, patience, "the blob of a writer that stands still is deleted", func() bool {
+	eventually(f.T, waitLimit, "the blob of a writer that stands still is deleted", func() bool {
 		_, err := client.StatObject(f.Context(), f.s3.Bucket, key, minio.StatObjectOptions{})
 		return err != nil && minio.ToErrorResponse(err).StatusCode == 404
 	})
@@ -279,7 +279,7 @@ func (f *fire) compare(ctx context.Context, end context.CancelFunc) {
 	whole := map[string]*follower.Follower{}
 	for _, r := range f.followers {
 		if r.Name == "tail" || r.Name == "mortal" {
-			eventually(f.T, patience, r.Name+" of "+r.Category+" has everything", func() bool { return f.h.Behind(r.Trail, now) == 0 })
+			eventually(f.T, waitLimit, r.Name+" of "+r.Category+" has everything", func() bool { return f.h.CountMissing(r.Trail, now) == 0 })
 		}
 		if r.Name == "tail" {
 			whole[r.Category] = r
@@ -288,7 +288,7 @@ func (f *fire) compare(ctx context.Context, end context.CancelFunc) {
 	// Whoever comes now finds what has not expired.
 	for category, tail := range whole {
 		late := f.follow(ctx, follower.Config{Name: "late", Category: category, Window: past.Unbounded, Late: true})
-		eventually(f.T, patience, "who comes late to "+category+" has what is left", func() bool { return f.h.Reaches(late.Trail, tail.Trail.Reading()) })
+		eventually(f.T, waitLimit, "who comes late to "+category+" has what is left", func() bool { return f.h.Reaches(late.Trail, tail.Trail.Reading()) })
 	}
 	end()
 	f.running.Wait()
@@ -317,12 +317,12 @@ func (f *fire) compare(ctx context.Context, end context.CancelFunc) {
 // freed: orphans go by themselves, and when the categories go nothing is left.
 func (f *fire) freed() {
 	f.Helper()
-	eventually(f.T, patience, "no orphan is left", func() bool { return f.dangling()["orphan"] == 0 })
+	eventually(f.T, waitLimit, "no orphan is left", func() bool { return f.dangling()["orphan"] == 0 })
 	for _, category := range []string{fireBrief, fireChanged, fireLasting} {
 		ok(f, nil, "category", "delete", category, "--server", f.control)
 	}
 	client := f.s3.Client()
-	eventually(f.T, patience, "nothing is left", func() bool {
+	eventually(f.T, waitLimit, "nothing is left", func() bool {
 		for object := range client.ListObjectsIter(f.Context(), f.s3.Bucket, minio.ListObjectsOptions{Prefix: "blobs/", Recursive: true}) {
 			if object.Err != nil {
 				f.Fatal(object.Err)

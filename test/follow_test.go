@@ -88,7 +88,7 @@ func (f *following) code() int {
 	f.t.Helper()
 	select {
 	case <-f.ended:
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		f.t.Fatalf("the tail did not end:\n%s", f.stderr)
 	}
 	return f.cmd.ProcessState.ExitCode()
@@ -107,7 +107,7 @@ func (f *following) rest() []byte {
 // said waits until standard error holds a text.
 func (f *following) said(text string) {
 	f.t.Helper()
-	eventually(f.t, patience, "standard error says "+text, func() bool { return strings.Contains(f.stderr.String(), text) })
+	eventually(f.t, waitLimit, "standard error says "+text, func() bool { return strings.Contains(f.stderr.String(), text) })
 }
 
 func single(t *testing.T) *cell {
@@ -132,7 +132,7 @@ func TestInterrupted(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "checkpoint")
 		args := []string{"live", "--server", c.read, "--checkpoint", file}
 		first := follow(t, args...)
-		eventually(t, patience, "the place is kept before there are messages", func() bool {
+		eventually(t, waitLimit, "the place is kept before there are messages", func() bool {
 			_, err := os.Stat(file)
 			return err == nil
 		})
@@ -193,7 +193,7 @@ func TestKilledTail(t *testing.T) {
 		for before := next; next < min(before+3000, all); {
 			printed(f.line())
 		}
-		eventually(t, patience, "the file is kept current", func() bool { return readAll(t, file) != held })
+		eventually(t, waitLimit, "the file is kept current", func() bool { return readAll(t, file) != held })
 		f.signal(syscall.SIGKILL)
 		f.code()
 		for line := range strings.Lines(string(f.rest())) {
@@ -281,7 +281,7 @@ func TestSecondSignal(t *testing.T) {
 	for range 3 {
 		f.line()
 	}
-	eventually(t, patience, "signals end it", func() bool {
+	eventually(t, waitLimit, "signals end it", func() bool {
 		_ = f.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 		select {
 		case <-f.ended:
@@ -378,7 +378,7 @@ func TestUnwritableCheckpoint(t *testing.T) {
 		f.line()
 	}
 	blocked := filepath.Join(temp, "blocked") // what a temporary file can't replace
-	eventually(t, patience, "the temporary file is not there", func() bool { return os.MkdirAll(blocked, 0o700) == nil })
+	eventually(t, waitLimit, "the temporary file is not there", func() bool { return os.MkdirAll(blocked, 0o700) == nil })
 	produce(t, c, "log", numbers(10, 20))
 	for i := 10; i < 20; i++ {
 		if got := f.line(); got != fmt.Sprintln(i) {
@@ -394,7 +394,7 @@ func TestUnwritableCheckpoint(t *testing.T) {
 	if after := readAll(t, file); after == before {
 		t.Error("the file is not written again")
 	}
-	eventually(t, patience, "the temporary file is not there", func() bool { return os.MkdirAll(blocked, 0o700) == nil })
+	eventually(t, waitLimit, "the temporary file is not there", func() bool { return os.MkdirAll(blocked, 0o700) == nil })
 	produce(t, c, "log", numbers(20, 30))
 	for range 10 {
 		f.line()
@@ -471,7 +471,7 @@ func TestForeignCheckpointFile(t *testing.T) {
 	}
 
 	ok(t, nil, "category", "delete", "log", "--server", c.read)
-	eventually(t, patience, "the name is free again", func() bool {
+	eventually(t, waitLimit, "the name is free again", func() bool {
 		return cli(t, nil, "category", "create", "log", "--server", c.read).Code == 0
 	})
 	produce(t, c, "log", numbers(0, 10))

@@ -17,7 +17,7 @@ import (
 func caughtUp(t *testing.T, c *cell, group string) {
 	t.Helper()
 	svc := rpc.NewGroupClient(rpc.Default(), c.read)
-	for deadline := time.Now().Add(patience); ; <-time.After(200 * time.Millisecond) {
+	for deadline := time.Now().Add(waitLimit); ; <-time.After(200 * time.Millisecond) {
 		d, err := svc.DescribeGroup(t.Context(), &scribev1.DescribeGroupRequest{Group: group, Brief: true})
 		if err == nil && d.GetLag().GetPointers() == 0 && d.GetIncomplete() == "" {
 			return
@@ -140,7 +140,7 @@ func TestGroupCoordinatorKilled(t *testing.T) {
 func awaitMembers(t *testing.T, c *cell, group string, n int) {
 	t.Helper()
 	svc := rpc.NewGroupClient(rpc.Default(), c.read)
-	for deadline := time.Now().Add(patience); ; <-time.After(100 * time.Millisecond) {
+	for deadline := time.Now().Add(waitLimit); ; <-time.After(100 * time.Millisecond) {
 		d, err := svc.DescribeGroup(t.Context(), &scribev1.DescribeGroupRequest{Group: group, Brief: true})
 		if err == nil && len(d.GetMembers()) == n {
 			return

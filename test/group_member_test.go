@@ -150,7 +150,7 @@ func launchMember(t *testing.T, server, name, file string, every int) *groupProc
 // Stop ends a member in an orderly way. One that has only just been started does not know of SIGTERM yet; once it has its file it does.
 func (g *groupProcess) Stop() {
 	g.t.Helper()
-	eventually(g.t, patience, "the member has begun", func() bool {
+	eventually(g.t, waitLimit, "the member has begun", func() bool {
 		_, err := os.Stat(g.file)
 		return err == nil
 	})

@@ -52,7 +52,7 @@ func (l *ledger) await(t *testing.T) {
 	t.Helper()
 	select {
 	case <-l.all:
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		t.Fatalf("%d of %d messages came", len(l.got), l.n)

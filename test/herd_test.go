@@ -30,7 +30,7 @@ func TestHerd(t *testing.T) {
 	tr := rpc.NewTransport(nil)
 	defer tr.Close()
 	// Whoever knows another membership takes another one for the home.
-	eventually(t, patience, "the door knows every read proxy", func() bool {
+	eventually(t, waitLimit, "the door knows every read proxy", func() bool {
 		st, err := rpc.NewControlClient(tr, door.URL).GetStatus(t.Context(), &scribev1.GetStatusRequest{})
 		known := 0
 		for _, m := range st.GetMembers() {

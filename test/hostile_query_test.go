@@ -145,7 +145,7 @@ func publish(t *testing.T, c *cell, message []byte) (code int, body string) {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Expect", "100-continue")
-	client := http.Client{Timeout: program.Patience, Transport: &http.Transport{ExpectContinueTimeout: program.Patience, DisableKeepAlives: true}}
+	client := http.Client{Timeout: program.WaitLimit, Transport: &http.Transport{ExpectContinueTimeout: program.WaitLimit, DisableKeepAlives: true}}
 	res, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -171,7 +171,7 @@ func askHTTP(t *testing.T, c *cell, sql string) (code int, body string) {
 // askHTTPFor is askHTTP for an answer that may be cut.
 func askHTTPFor(t *testing.T, c *cell, sql string) (code int, body string, whole bool) {
 	t.Helper()
-	client := http.Client{Timeout: program.Patience}
+	client := http.Client{Timeout: program.WaitLimit}
 	res, err := client.Post(c.read+"/v1/query", "application/sql", strings.NewReader(sql))
 	if err != nil {
 		t.Fatal(err)

@@ -78,7 +78,7 @@ func (h *host) start() {
 // await looks again and again.
 func (h *host) await(what string, done func() bool) {
 	h.t.Helper()
-	end := time.After(patience)
+	end := time.After(waitLimit)
 	for !done() {
 		select {
 		case <-time.After(5 * time.Millisecond):
@@ -260,7 +260,7 @@ func TestFollowThroughKills(t *testing.T) {
 		missing[line] = true
 	}
 	reader, stdout := launch(t, nil, "tail", "file.app", "--server", h.cell.URL, "--from", "earliest")
-	hang := time.AfterFunc(patience, reader.Kill)
+	hang := time.AfterFunc(waitLimit, reader.Kill)
 	for r := bufio.NewReader(stdout); len(missing) > 0; {
 		line, err := r.ReadString('\n')
 		if err != nil {

@@ -15,7 +15,7 @@ func TestMain(m *testing.M) {
 }
 
 // What the tests use most.
-const patience = program.Patience
+const waitLimit = program.WaitLimit
 
 var (
 	launch = program.Launch

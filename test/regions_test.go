@@ -142,7 +142,7 @@ func TestRegions(t *testing.T) {
 		if e.GetReason() != scribev1.Reason_REASON_NO_BACKEND || e.GetRetryAfter().AsDuration() <= 0 || !strings.Contains(e.GetMessage(), `region "a"`) {
 			t.Fatalf("got %v", e)
 		}
-		if took := time.Since(begin); took > patience/4 {
+		if took := time.Since(begin); took > waitLimit/4 {
 			t.Errorf("it took %v to say so", took)
 		}
 	}
@@ -150,7 +150,7 @@ func TestRegions(t *testing.T) {
 		t.Error("the metrics do not show that the region is away")
 	}
 	a = startA(address)
-	deadline := time.After(patience)
+	deadline := time.After(waitLimit)
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for fetch("other", unknown[0]).GetError() != nil {

@@ -148,7 +148,7 @@ func TestExactlyOnce(t *testing.T) {
 		total += n
 	}
 	var results []string
-	for deadline := time.Now().Add(patience); ; <-time.After(100 * time.Millisecond) {
+	for deadline := time.Now().Add(waitLimit); ; <-time.After(100 * time.Millisecond) {
 		out := ok(t, nil, "tail", "results", "--from", "earliest", "--until-end", "-o", "raw", "--server", meta.URL)
 		if results = strings.Split(strings.TrimSpace(string(out)), "\n"); len(results) >= total {
 			break

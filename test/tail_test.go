@@ -101,7 +101,7 @@ func TestReaderGoesAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	cmd := program.Command(ctx, program.Binary(), "tail", "quiet", "--server", up.URL, "--from", "earliest")
 	cmd.Stdout = w

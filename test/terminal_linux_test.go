@@ -66,7 +66,7 @@ func TestProgress(t *testing.T) {
 		if shared {
 			shows = "\n999\r\n"
 		}
-		eventually(t, patience, "the terminal shows "+shows, func() bool { return strings.Contains(screen.String(), shows) })
+		eventually(t, waitLimit, "the terminal shows "+shows, func() bool { return strings.Contains(screen.String(), shows) })
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}

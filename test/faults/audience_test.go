@@ -73,7 +73,7 @@ func (a *audience) caughtUp(what string) {
 	a.s.Helper()
 	now, began := a.s.w.h.Now(), time.Now()
 	for _, f := range a.fast {
-		a.await(f, what, func() bool { return a.s.w.h.Behind(f.Trail, now) == 0 })
+		a.await(f, what, func() bool { return a.s.w.h.CountMissing(f.Trail, now) == 0 })
 		if took := time.Since(began); took > time.Second {
 			a.s.Logf("%s: %s has what was committed after %v:\n%s", what, f.Name, took.Round(time.Millisecond), f.Log.Tail(3))
 		}
@@ -90,7 +90,7 @@ func (a *audience) caughtUp(what string) {
 // await waits until a follower has come somewhere.
 func (a *audience) await(f *follow.Follower, what string, there func() bool) {
 	a.s.Helper()
-	deadline := time.After(program.Patience)
+	deadline := time.After(program.WaitLimit)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !there() {
@@ -98,7 +98,7 @@ func (a *audience) await(f *follow.Follower, what string, there func() bool) {
 		case <-tick.C:
 		case <-deadline:
 			a.s.Fatalf("%s: follower %s of %s does not come on, it has %d messages and lacks %d:\n%s\n%s", what, f.Name, f.Category, f.Trail.Len(),
-				a.s.w.h.Behind(f.Trail, a.s.w.h.Now()), f.Log.Tail(20), a.s.c.accounts())
+				a.s.w.h.CountMissing(f.Trail, a.s.w.h.Now()), f.Log.Tail(20), a.s.c.accounts())
 		}
 	}
 }

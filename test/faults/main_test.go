@@ -92,7 +92,7 @@ func pause(t *testing.T, d time.Duration) {
 // eventually waits until a condition holds.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.After(program.Patience)
+	deadline := time.After(program.WaitLimit)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !condition() {

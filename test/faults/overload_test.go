@@ -63,12 +63,12 @@ func (s *scenario) refusedQuickly() {
 	if err != nil {
 		s.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(s.Context(), program.Patience)
+	ctx, cancel := context.WithTimeout(s.Context(), program.WaitLimit)
 	defer cancel()
 	defer func() { _ = p.Close(ctx) }()
 	payload := make([]byte, 1<<20)
 	began := time.Now()
-	for refused := 0; refused < 10 && time.Since(began) < program.Patience; {
+	for refused := 0; refused < 10 && time.Since(began) < program.WaitLimit; {
 		for i := range payload {
 			payload[i] = byte(s.rng.Uint32())
 		}

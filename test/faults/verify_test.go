@@ -65,7 +65,7 @@ func (v *verifier) readFrom(what, reader string, level history.Level) {
 }
 
 func (v *verifier) read(r *history.Reading, category, server string) error {
-	ctx, cancel := context.WithTimeout(v.c.t.Context(), program.Patience)
+	ctx, cancel := context.WithTimeout(v.c.t.Context(), program.WaitLimit)
 	defer cancel()
 	reader, err := consumer.New(server, category, consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd(), consumer.WithPrefetchBytes(readAhead),
 		consumer.WithRequestTimeout(5*time.Second), consumer.WithBackoff(10*time.Millisecond, time.Second))
@@ -286,7 +286,7 @@ func (v *verifier) emptied(what string, m *member) {
 			return
 		case held < least:
 			least, last = held, time.Now()
-		case time.Since(last) > program.Patience:
+		case time.Since(last) > program.WaitLimit:
 			v.c.t.Fatalf("%s: invariant 11: %s holds something for ever:\n%s", what, m.name, v.c.accounts())
 		}
 	}

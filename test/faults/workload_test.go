@@ -173,7 +173,7 @@ func (w *workload) finish() {
 	go func() { w.end(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(program.Patience):
+	case <-time.After(program.WaitLimit):
 		w.t.Fatalf("the writers do not get an outcome: %s\n%s", w.progress(), w.c.accounts())
 	}
 	w.t.Log(w.progress())
@@ -197,7 +197,7 @@ func (w *workload) advance(n int64, names ...string) {
 			goal[wr] = wr.acked.Load() + n
 		}
 	}
-	deadline := time.After(program.Patience)
+	deadline := time.After(program.WaitLimit)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for wr, want := range goal {
@@ -255,7 +255,7 @@ func (wr *writer) open(id *producer.Identity) error {
 
 // close waits for what is not known yet, and compares the producer's account with ours.
 func (wr *writer) close(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, program.Patience)
+	ctx, cancel := context.WithTimeout(ctx, program.WaitLimit)
 	defer cancel()
 	err := wr.p.Close(ctx)
 	if wr.w.t.Context().Err() != nil {

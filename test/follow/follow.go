@@ -82,15 +82,15 @@ func (f *Follower) Gaps() int64 { return f.gaps.Load() }
 // Run lives until the context ends, or something happens that must not.
 func (f *Follower) Run(ctx context.Context) error {
 	for life := 0; ctx.Err() == nil; life++ {
-		if err := f.live(ctx, f.Servers[life%len(f.Servers)]); err != nil && ctx.Err() == nil {
+		if err := f.liveOnce(ctx, f.Servers[life%len(f.Servers)]); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("follower %s of %s: %w\n%s", f.Name, f.Category, err, f.Log.Tail(20))
 		}
 	}
 	return nil
 }
 
-// open makes the consumer of a life.
-func (f *Follower) open(server string) (*consumer.Consumer, error) {
+// openConsumer makes the consumer of a life.
+func (f *Follower) openConsumer(server string) (*consumer.Consumer, error) {
 	start := consumer.Earliest()
 	if f.kept != "" {
 		var err error
@@ -111,9 +111,9 @@ func (f *Follower) open(server string) (*consumer.Consumer, error) {
 	return consumer.New(server, f.Category, options...)
 }
 
-// live reads until it dies, or can't go on.
-func (f *Follower) live(ctx context.Context, server string) error {
-	c, err := f.open(server)
+// liveOnce reads until it dies, or can't go on.
+func (f *Follower) liveOnce(ctx context.Context, server string) error {
+	c, err := f.openConsumer(server)
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func (f *Follower) live(ctx context.Context, server string) error {
 		case errors.As(err, &damage):
 			// Bytes were damaged on their way. The place is in front of them, and there the next life begins.
 			f.damaged.Add(1)
-			f.keep(c)
+			f.keepCheckpoint(c)
 			return nil
 		case err != nil:
 			return err
@@ -147,7 +147,7 @@ func (f *Follower) live(ctx context.Context, server string) error {
 			f.deaths.Add(1)
 			return nil
 		case f.Rand.IntN(20) == 0:
-			f.keep(c)
+			f.keepCheckpoint(c)
 		}
 		if f.Pace == nil {
 			continue
@@ -162,8 +162,8 @@ func (f *Follower) live(ctx context.Context, server string) error {
 	return nil
 }
 
-// keep keeps a checkpoint with what was read up to it.
-func (f *Follower) keep(c *consumer.Consumer) {
+// keepCheckpoint keeps a checkpoint with what was read up to it.
+func (f *Follower) keepCheckpoint(c *consumer.Consumer) {
 	f.kept = c.Checkpoint()
 	f.Trail.Keep()
 }

@@ -17,7 +17,7 @@ const (
 	Duplicate      Kind = "duplicate"
 	Gap            Kind = "gap"
 	Reordered      Kind = "reordered"
-	Places         Kind = "places"
+	Positions      Kind = "positions"
 	Changed        Kind = "changed"
 	WrongBytes     Kind = "wrong bytes"
 	TornBatch      Kind = "torn batch"
@@ -37,7 +37,7 @@ func (k Kind) Invariant() int {
 		return 1
 	case VisibleFailure, Duplicate, Gap, Reordered:
 		return 2
-	case Places, Changed:
+	case Positions, Changed:
 		return 3
 	case WrongBytes:
 		return 4
@@ -99,63 +99,63 @@ func (r *Report) Err() error {
 
 // checker is one run of Check. The history's mutex is held.
 type checker struct {
-	c      *category
+	c      *categoryHistory
 	r      *Reading
 	report *Report
 
-	count     map[*message]int
-	persisted map[*message]int64 // of the first copy
+	count     map[*writtenMessage]int
+	persisted map[*writtenMessage]int64 // of the first copy
 }
 
 // Check compares a reading with what writers know. Acknowledgements at a level of at least lasting must be there.
 func (h *History) Check(r *Reading, lasting Level) *Report {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	k := &checker{c: h.mu.categories[r.category], r: r, report: new(Report), count: map[*message]int{}, persisted: map[*message]int64{}}
-	messages := k.contents()
-	k.places()
-	k.stable()
-	k.batches(messages)
-	k.ends(messages)
+	k := &checker{c: h.mu.categories[r.category], r: r, report: new(Report), count: map[*writtenMessage]int{}, persisted: map[*writtenMessage]int64{}}
+	messages := k.checkContents()
+	k.checkPositions()
+	k.checkStability()
+	k.checkBatches(messages)
+	k.checkEnds(messages)
 	if k.c.guarantees.ExactlyOnce {
-		k.writersOrder(messages)
+		k.checkWriterOrder(messages)
 	} else {
-		k.realTimeOrder()
+		k.checkRealTimeOrder()
 	}
-	k.outcomes(lasting)
+	k.checkOutcomes(lasting)
 	return k.report
 }
 
-func (k *checker) violation(kind Kind, format string, args ...any) {
+func (k *checker) addViolation(kind Kind, format string, args ...any) {
 	k.report.Violations = append(k.report.Violations, &Violation{Kind: kind, Text: k.r.category + ": " + fmt.Sprintf(format, args...)})
 }
 
-func (s *seen) at() string {
-	if s.place.lsn == 0 {
+func (s *observation) describePosition() string {
+	if s.position.lsn == 0 {
 		return "a row"
 	}
-	return fmt.Sprintf("shard %d/%d/%d, LSN %d, message %d", s.place.shard>>32, s.place.shard>>16&0xffff, s.place.shard&0xffff, s.place.lsn, s.place.index)
+	return fmt.Sprintf("shard %d/%d/%d, LSN %d, message %d", s.position.shard>>32, s.position.shard>>16&0xffff, s.position.shard&0xffff, s.position.lsn, s.position.index)
 }
 
-// contents looks at each message for itself, and returns what each of the reading's is; nil when it is none that was written.
-func (k *checker) contents() []*message {
-	found := make([]*message, len(k.r.seen))
+// checkContents looks at each message for itself, and returns what each of the reading's is; nil when it is none that was written.
+func (k *checker) checkContents() []*writtenMessage {
+	found := make([]*writtenMessage, len(k.r.seen))
 	k.report.Seen = len(k.r.seen)
 	for i := range k.r.seen {
 		s := &k.r.seen[i]
 		m := k.c.messages[s.content.id]
 		switch {
 		case s.err != nil:
-			k.violation(WrongBytes, "%s: %v", s.at(), s.err)
+			k.addViolation(WrongBytes, "%s: %v", s.describePosition(), s.err)
 			continue
 		case m == nil:
-			k.violation(WrongBytes, "%s: %v was never written", s.at(), s.content.id)
+			k.addViolation(WrongBytes, "%s: %v was never written", s.describePosition(), s.content.id)
 			continue
 		case m.digest != s.content.digest:
-			k.violation(WrongBytes, "%s: the payload of %v is not what was written", s.at(), s.content.id)
+			k.addViolation(WrongBytes, "%s: the payload of %v is not what was written", s.describePosition(), s.content.id)
 			continue
-		case s.place.lsn != 0 && m.shard != s.logical:
-			k.violation(WrongBytes, "%s: %v was written to the logical shard %d, and is in %d", s.at(), m.id, m.shard, s.logical)
+		case s.position.lsn != 0 && m.shard != s.logical:
+			k.addViolation(WrongBytes, "%s: %v was written to the logical shard %d, and is in %d", s.describePosition(), m.id, m.shard, s.logical)
 		}
 		found[i] = m
 		k.count[m]++
@@ -165,75 +165,75 @@ func (k *checker) contents() []*message {
 		}
 		k.report.Copies++
 		if k.c.guarantees.ExactlyOnce {
-			k.violation(Duplicate, "%s: %v is there for the %d. time", s.at(), m.id, k.count[m])
+			k.addViolation(Duplicate, "%s: %v is there for the %d. time", s.describePosition(), m.id, k.count[m])
 		}
 	}
 	return found
 }
 
-// places must be dense in each physical shard, from the first LSN on.
-func (k *checker) places() {
-	last := map[uint64]place{}
+// checkPositions must be dense in each physical shard, from the first LSN on.
+func (k *checker) checkPositions() {
+	last := map[uint64]position{}
 	for i := range k.r.seen {
 		s := &k.r.seen[i]
-		if s.place.lsn == 0 {
+		if s.position.lsn == 0 {
 			continue
 		}
-		before := last[s.place.shard] // before the first one: LSN 0, which has no messages
-		next := s.place.lsn == before.lsn && before.lsn != 0 && s.place.index == before.index+1
-		if !next && (s.place.lsn != before.lsn+1 || s.place.index != 0) {
-			k.violation(Places, "%s stands behind LSN %d, message %d", s.at(), before.lsn, before.index)
+		before := last[s.position.shard] // before the first one: LSN 0, which has no messages
+		next := s.position.lsn == before.lsn && before.lsn != 0 && s.position.index == before.index+1
+		if !next && (s.position.lsn != before.lsn+1 || s.position.index != 0) {
+			k.addViolation(Positions, "%s stands behind LSN %d, message %d", s.describePosition(), before.lsn, before.index)
 		}
-		last[s.place.shard] = s.place
+		last[s.position.shard] = s.position
 	}
 }
 
-// stable compares with what was read before.
-func (k *checker) stable() {
-	now := make(map[place]content, len(k.r.seen))
+// checkStability compares with what was read before.
+func (k *checker) checkStability() {
+	now := make(map[position]messageDigest, len(k.r.seen))
 	for i := range k.r.seen {
 		s := &k.r.seen[i]
-		if s.place.lsn == 0 {
+		if s.position.lsn == 0 {
 			continue
 		}
-		now[s.place] = s.content
-		if before, ok := k.c.places[s.place]; ok && before != s.content {
-			k.violation(Changed, "%s holds %v, another reader saw %v", s.at(), s.content.id, before.id)
+		now[s.position] = s.content
+		if before, ok := k.c.positions[s.position]; ok && before != s.content {
+			k.addViolation(Changed, "%s holds %v, another reader saw %v", s.describePosition(), s.content.id, before.id)
 		}
 	}
-	for p, before := range k.c.places {
+	for p, before := range k.c.positions {
 		if _, ok := now[p]; !ok {
-			gone := seen{place: p}
-			k.violation(Changed, "%s held %v, and is gone", gone.at(), before.id)
+			gone := observation{position: p}
+			k.addViolation(Changed, "%s held %v, and is gone", gone.describePosition(), before.id)
 		}
 	}
-	k.c.places = now
+	k.c.positions = now
 }
 
-// batches must be whole and contiguous in the stream, each copy of them.
-func (k *checker) batches(messages []*message) {
-	var before *message
+// checkBatches must be whole and contiguous in the stream, each copy of them.
+func (k *checker) checkBatches(messages []*writtenMessage) {
+	var before *writtenMessage
 	for i, m := range messages {
-		open := before != nil && before.batch != 0 && before.place < before.size-1
-		follows := m != nil && before != nil && m.batch != 0 && m.batch == before.batch && m.place == before.place+1
+		open := before != nil && before.batch != 0 && before.batchIndex < before.batchSize-1
+		follows := m != nil && before != nil && m.batch != 0 && m.batch == before.batch && m.batchIndex == before.batchIndex+1
 		switch {
 		case open && !follows:
-			k.violation(TornBatch, "%s: something else follows message %d of %d of the batch of %v", k.r.seen[i].at(), before.place+1, before.size, before.id)
-		case m != nil && m.batch != 0 && m.place > 0 && !follows:
-			k.violation(TornBatch, "%s: message %d of %d of a batch, %v, stands without those before it", k.r.seen[i].at(), m.place+1, m.size, m.id)
+			k.addViolation(TornBatch, "%s: something else follows message %d of %d of the batch of %v", k.r.seen[i].describePosition(), before.batchIndex+1, before.batchSize, before.id)
+		case m != nil && m.batch != 0 && m.batchIndex > 0 && !follows:
+			k.addViolation(TornBatch, "%s: message %d of %d of a batch, %v, stands without those before it", k.r.seen[i].describePosition(), m.batchIndex+1, m.batchSize, m.id)
 		}
 		before = m
 	}
 }
 
-// ends: the last batch is whole, where what was read goes to the end.
-func (k *checker) ends(messages []*message) {
+// checkEnds: the last batch is whole, where what was read goes to the end.
+func (k *checker) checkEnds(messages []*writtenMessage) {
 	if len(messages) == 0 {
 		return
 	}
 	before := messages[len(messages)-1]
-	if before != nil && before.batch != 0 && before.place < before.size-1 {
-		k.violation(TornBatch, "the category ends behind message %d of %d of the batch of %v", before.place+1, before.size, before.id)
+	if before != nil && before.batch != 0 && before.batchIndex < before.batchSize-1 {
+		k.addViolation(TornBatch, "the category ends after message %d of %d of the batch of %v", before.batchIndex+1, before.batchSize, before.id)
 	}
 }
 
@@ -243,10 +243,10 @@ type stream struct {
 	shard  uint32
 }
 
-// writersOrder: each writer's messages are in its order, the first copies of them.
-func (k *checker) writersOrder(messages []*message) {
-	last := map[stream]*message{}
-	told := map[*message]bool{}
+// checkWriterOrder: each writer's messages are in its order, the first copies of them.
+func (k *checker) checkWriterOrder(messages []*writtenMessage) {
+	last := map[stream]*writtenMessage{}
+	told := map[*writtenMessage]bool{}
 	for i, m := range messages {
 		if m == nil || told[m] {
 			continue
@@ -254,25 +254,25 @@ func (k *checker) writersOrder(messages []*message) {
 		told[m] = true
 		of := stream{m.id.Writer, m.shard}
 		if before := last[of]; before != nil && before.id.Index >= m.id.Index {
-			k.violation(Reordered, "%s: %v stands behind %v", k.r.seen[i].at(), m.id, before.id)
+			k.addViolation(Reordered, "%s: %v stands behind %v", k.r.seen[i].describePosition(), m.id, before.id)
 		}
 		last[of] = m
 	}
 	if !k.c.guarantees.NoGivingUp {
 		return
 	}
-	for _, m := range k.sorted() {
+	for _, m := range k.sortMessages() {
 		end := last[stream{m.id.Writer, m.shard}]
 		if end != nil && m.id.Index < end.id.Index && k.count[m] == 0 {
-			k.violation(Gap, "%v is missing, %v is there", m.id, end.id)
+			k.addViolation(Gap, "%v is missing, %v is there", m.id, end.id)
 		}
 	}
 }
 
-// realTimeOrder: who began after somebody else's message was committed is not persisted before it.
-func (k *checker) realTimeOrder() {
-	committed := make([]*message, 0, len(k.persisted))
-	invoked := make([]*message, 0, len(k.persisted))
+// checkRealTimeOrder: who began after somebody else's message was committed is not persisted before it.
+func (k *checker) checkRealTimeOrder() {
+	committed := make([]*writtenMessage, 0, len(k.persisted))
+	invoked := make([]*writtenMessage, 0, len(k.persisted))
 	for m, persisted := range k.persisted {
 		if persisted == 0 {
 			continue
@@ -282,11 +282,11 @@ func (k *checker) realTimeOrder() {
 			committed = append(committed, m)
 		}
 	}
-	slices.SortFunc(committed, func(a, b *message) int { return cmp.Compare(a.committed, b.committed) })
-	slices.SortFunc(invoked, func(a, b *message) int {
+	slices.SortFunc(committed, func(a, b *writtenMessage) int { return cmp.Compare(a.committed, b.committed) })
+	slices.SortFunc(invoked, func(a, b *writtenMessage) int {
 		return cmp.Or(cmp.Compare(a.invoked, b.invoked), cmp.Compare(a.id.Index, b.id.Index))
 	})
-	var latest *message // of those that were committed when m began, the one with the latest persisted time
+	var latest *writtenMessage // of those that were committed when m began, the one with the latest persisted time
 	for _, m := range invoked {
 		for len(committed) > 0 && committed[0].committed < m.invoked {
 			if latest == nil || k.persisted[committed[0]] > k.persisted[latest] {
@@ -295,14 +295,14 @@ func (k *checker) realTimeOrder() {
 			committed = committed[1:]
 		}
 		if latest != nil && k.persisted[m] < k.persisted[latest] {
-			k.violation(Reordered, "%v was written after %v was committed, and has an older persisted time", m.id, latest.id)
+			k.addViolation(Reordered, "%v was written after %v was committed, and has an older persisted time", m.id, latest.id)
 		}
 	}
 }
 
-// outcomes compares what is there with what writers were told.
-func (k *checker) outcomes(lasting Level) {
-	for _, m := range k.sorted() {
+// checkOutcomes compares what is there with what writers were told.
+func (k *checker) checkOutcomes(lasting Level) {
+	for _, m := range k.sortMessages() {
 		k.report.Written++
 		failed := m.failed == m.attempts
 		if failed {
@@ -312,7 +312,7 @@ func (k *checker) outcomes(lasting Level) {
 			k.report.Acked++
 		}
 		if failed && k.count[m] > 0 {
-			k.violation(VisibleFailure, "%v failed for certain, and is there", m.id)
+			k.addViolation(VisibleFailure, "%v failed for certain, and is there", m.id)
 		}
 		if k.count[m] > 0 || failed {
 			continue
@@ -322,7 +322,7 @@ func (k *checker) outcomes(lasting Level) {
 			switch {
 			case when > k.r.began:
 			case level >= lasting:
-				k.violation(Lost, "%v was acknowledged at level %d, and is not there", m.id, level)
+				k.addViolation(Lost, "%v was acknowledged at level %d, and is not there", m.id, level)
 				lost = true
 			default:
 				weak = true
@@ -334,13 +334,13 @@ func (k *checker) outcomes(lasting Level) {
 	}
 }
 
-// sorted are the category's messages, so that what is found does not depend on a map's order.
-func (k *checker) sorted() []*message {
-	all := make([]*message, 0, len(k.c.messages))
+// sortMessages are the category's messages, so that what is found does not depend on a map's order.
+func (k *checker) sortMessages() []*writtenMessage {
+	all := make([]*writtenMessage, 0, len(k.c.messages))
 	for _, m := range k.c.messages {
 		all = append(all, m)
 	}
-	slices.SortFunc(all, func(a, b *message) int {
+	slices.SortFunc(all, func(a, b *writtenMessage) int {
 		return cmp.Or(cmp.Compare(a.id.Writer, b.id.Writer), cmp.Compare(a.id.Index, b.id.Index))
 	})
 	return all

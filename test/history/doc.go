@@ -31,8 +31,8 @@
 //   - gap (2): in such a category, whose writers never give up, a message is missing before a later one of its writer;
 //   - reordered (2): in such a category a writer's messages are not in its order; in any other one, a message has an older persisted
 //     time than one that was acknowledged as committed before it was first written;
-//   - places (3): the places of a log, (LSN, index), are not dense;
-//   - changed (3): a place holds something else than when it was read before, or nothing;
+//   - positions (3): the positions in a log, (LSN, index), are not dense;
+//   - changed (3): a position holds something else than when it was read before, or nothing;
 //   - wrong bytes (4): a payload is not one that was written there;
 //   - torn batch (14): an atomic batch is not whole, or not contiguous in the stream.
 //

@@ -78,22 +78,22 @@ type History struct {
 		// now counts events: it orders calls, acknowledgements and readings.
 		now        int64
 		batches    int
-		categories map[string]*category
+		categories map[string]*categoryHistory
 	}
 }
 
-// category is the part of one category.
-type category struct {
+// categoryHistory is the part of one category.
+type categoryHistory struct {
 	guarantees Guarantees
-	messages   map[ID]*message
-	// places is what the last reading saw at each place.
-	places map[place]content
+	messages   map[ID]*writtenMessage
+	// positions is what the last reading saw at each position.
+	positions map[position]messageDigest
 	// retention as it was changed, in order.
-	retention []retention
+	retention []retentionChange
 }
 
-// message is what is known of one. Times are of History.mu.now; 0 = not yet.
-type message struct {
+// writtenMessage is what is known of one. Times are of History.mu.now; 0 = not yet.
+type writtenMessage struct {
 	id     ID
 	digest uint64
 	shard  uint32
@@ -104,19 +104,19 @@ type message struct {
 	attempts  int
 	failed    int // attempts that failed for certain
 
-	// batch is the atomic batch that the message is the place-th of size of; 0 = none.
-	batch, place, size int
+	// batch is the atomic batch that the message belongs to, at batchIndex of batchSize messages; 0 = none.
+	batch, batchIndex, batchSize int
 }
 
-// place is where a message stands for ever.
-type place struct {
+// position is where a message stands for ever.
+type position struct {
 	shard uint64
 	lsn   uint64
 	index int
 }
 
-// content is what stands there.
-type content struct {
+// messageDigest is what stands there.
+type messageDigest struct {
 	id     ID
 	digest uint64
 }
@@ -124,7 +124,7 @@ type content struct {
 // New returns an empty history.
 func New() *History {
 	h := new(History)
-	h.mu.categories = map[string]*category{}
+	h.mu.categories = map[string]*categoryHistory{}
 	return h
 }
 
@@ -132,39 +132,39 @@ func New() *History {
 func (h *History) Category(name string, g Guarantees) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.mu.categories[name] = &category{guarantees: g, messages: map[ID]*message{}, places: map[place]content{}}
+	h.mu.categories[name] = &categoryHistory{guarantees: g, messages: map[ID]*writtenMessage{}, positions: map[position]messageDigest{}}
 }
 
 // Attempt is a write that has begun. Its methods are for one goroutine.
 type Attempt struct {
 	h    *History
-	msgs []*message
+	msgs []*writtenMessage
 	told []bool
 }
 
 // Begin notes that messages are about to be written to a shard. A message whose outcome is never told may be there or not.
 func (h *History) Begin(category string, shard uint32, msgs ...Message) *Attempt {
-	return h.begin(category, shard, false, msgs)
+	return h.beginAttempt(category, shard, false, msgs)
 }
 
 // BeginAtomic is Begin for messages that are to be there as a whole and contiguous.
 func (h *History) BeginAtomic(category string, shard uint32, msgs ...Message) *Attempt {
-	return h.begin(category, shard, true, msgs)
+	return h.beginAttempt(category, shard, true, msgs)
 }
 
-func (h *History) begin(name string, shard uint32, atomic bool, msgs []Message) *Attempt {
+func (h *History) beginAttempt(name string, shard uint32, atomic bool, msgs []Message) *Attempt {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.now++
 	h.mu.batches++
 	c := h.mu.categories[name]
-	a := &Attempt{h: h, msgs: make([]*message, len(msgs)), told: make([]bool, len(msgs))}
+	a := &Attempt{h: h, msgs: make([]*writtenMessage, len(msgs)), told: make([]bool, len(msgs))}
 	for i, in := range msgs {
 		m := c.messages[in.ID]
 		if m == nil {
-			m = &message{id: in.ID, digest: xxhash.Sum64(in.Payload), shard: shard, invoked: h.mu.now, acked: map[Level]int64{}}
+			m = &writtenMessage{id: in.ID, digest: xxhash.Sum64(in.Payload), shard: shard, invoked: h.mu.now, acked: map[Level]int64{}}
 			if atomic {
-				m.batch, m.place, m.size = h.mu.batches, i, len(msgs)
+				m.batch, m.batchIndex, m.batchSize = h.mu.batches, i, len(msgs)
 			}
 			c.messages[in.ID] = m
 		} else if m.digest != xxhash.Sum64(in.Payload) || m.shard != shard {
@@ -178,7 +178,7 @@ func (h *History) begin(name string, shard uint32, atomic bool, msgs []Message) 
 
 // Acked notes that the i-th message was acknowledged.
 func (a *Attempt) Acked(i int, level Level) {
-	a.tell(i, func(m *message, now int64) {
+	a.recordOutcome(i, func(m *writtenMessage, now int64) {
 		if m.acked[level] == 0 {
 			m.acked[level] = now
 		}
@@ -190,10 +190,10 @@ func (a *Attempt) Acked(i int, level Level) {
 
 // Failed notes that the i-th message has failed for certain.
 func (a *Attempt) Failed(i int) {
-	a.tell(i, func(m *message, _ int64) { m.failed++ })
+	a.recordOutcome(i, func(m *writtenMessage, _ int64) { m.failed++ })
 }
 
-func (a *Attempt) tell(i int, note func(m *message, now int64)) {
+func (a *Attempt) recordOutcome(i int, note func(m *writtenMessage, now int64)) {
 	a.h.mu.Lock()
 	defer a.h.mu.Unlock()
 	if a.told[i] {
@@ -208,16 +208,16 @@ func (a *Attempt) tell(i int, note func(m *message, now int64)) {
 type Reading struct {
 	category string
 	began    int64
-	seen     []seen
+	seen     []observation
 	// part says that it does not go to the end.
 	part bool
 }
 
-type seen struct {
-	place     place
+type observation struct {
+	position  position
 	logical   uint32
 	persisted int64
-	content   content
+	content   messageDigest
 	err       error // the payload says no id
 }
 
@@ -232,12 +232,12 @@ func (h *History) Read(category string) *Reading {
 // Record notes the next message that was delivered. The payload is not kept. Persisted is in Unix microseconds.
 func (r *Reading) Record(payload []byte, logical uint32, shard, lsn uint64, index int, persisted int64) {
 	id, err := parseID(payload)
-	r.seen = append(r.seen, seen{
-		place: place{shard, lsn, index}, logical: logical, persisted: persisted, content: content{id, xxhash.Sum64(payload)}, err: err,
+	r.seen = append(r.seen, observation{
+		position: position{shard, lsn, index}, logical: logical, persisted: persisted, content: messageDigest{id, xxhash.Sum64(payload)}, err: err,
 	})
 }
 
-// Row notes the next message where the reader is not told its place: a row of a columnar batch.
+// Row notes the next message where the reader does not learn its position: a row of a columnar batch.
 func (r *Reading) Row(payload []byte) { r.Record(payload, 0, 0, 0, 0, 0) }
 
 // Len is how many messages were delivered.

@@ -10,7 +10,7 @@ import (
 	"scribe/test/history"
 )
 
-func message(writer string, index int) history.Message {
+func writtenMessage(writer string, index int) history.Message {
 	id := history.ID{Writer: writer, Index: index}
 	return history.Message{ID: id, Payload: history.Payload(id, 60, rand.New(rand.NewPCG(1, uint64(index))))} //nolint:gosec // reproducible on purpose
 }
@@ -38,12 +38,12 @@ func newWorld(category string) *world {
 	w.h.Category("least", history.Guarantees{})
 	for i := range 10 {
 		for _, writer := range []string{"ann", "bob"} {
-			m := message(writer, i)
+			m := writtenMessage(writer, i)
 			w.h.Begin(category, 0, m).Acked(0, history.Committed)
 			w.deliver(m)
 		}
 	}
-	batch := []history.Message{message("cat", 0), message("cat", 1), message("cat", 2)}
+	batch := []history.Message{writtenMessage("cat", 0), writtenMessage("cat", 1), writtenMessage("cat", 2)}
 	a := w.h.BeginAtomic(category, 0, batch...)
 	for i := range batch {
 		a.Acked(i, history.Spooled)
@@ -146,7 +146,7 @@ func TestPlantedViolations(t *testing.T) {
 			[]history.Kind{history.WrongBytes},
 		},
 		{
-			"a message was never written", func(w *world) { w.deliver(message("eve", 1)); w.number() },
+			"a message was never written", func(w *world) { w.deliver(writtenMessage("eve", 1)); w.number() },
 			[]history.Kind{history.WrongBytes},
 			[]history.Kind{history.WrongBytes},
 		},
@@ -157,23 +157,23 @@ func TestPlantedViolations(t *testing.T) {
 		},
 		{
 			"an LSN is left out", func(w *world) { setLSN(w.stream[10:], 1) },
-			[]history.Kind{history.Places},
-			[]history.Kind{history.Places},
+			[]history.Kind{history.Positions},
+			[]history.Kind{history.Positions},
 		},
 		{
 			"an LSN is used twice", func(w *world) { w.stream[2].lsn, w.stream[3].lsn = 1, 1 },
-			[]history.Kind{history.Places},
-			[]history.Kind{history.Places},
+			[]history.Kind{history.Positions},
+			[]history.Kind{history.Positions},
 		},
 		{
 			"the first LSN is missing", func(w *world) { setLSN(w.stream, 1) },
-			[]history.Kind{history.Places},
-			[]history.Kind{history.Places},
+			[]history.Kind{history.Positions},
+			[]history.Kind{history.Positions},
 		},
 		{
 			"a message fell out of a payload", func(w *world) { w.stream[4].index = 1; w.stream[5].index = 2 },
-			[]history.Kind{history.Places},
-			[]history.Kind{history.Places},
+			[]history.Kind{history.Positions},
+			[]history.Kind{history.Positions},
 		},
 		{
 			"a batch lacks its end", func(w *world) { w.stream = w.stream[:22] },
@@ -187,9 +187,9 @@ func TestPlantedViolations(t *testing.T) {
 		},
 		{
 			"a batch is interrupted", func(w *world) {
-				w.deliver(message("dan", 0))
-				w.h.Begin("once", 0, message("dan", 0))
-				w.h.Begin("least", 0, message("dan", 0))
+				w.deliver(writtenMessage("dan", 0))
+				w.h.Begin("once", 0, writtenMessage("dan", 0))
+				w.h.Begin("least", 0, writtenMessage("dan", 0))
 				w.stream[21], w.stream[23] = w.stream[23], w.stream[21]
 				w.number()
 			},
@@ -244,7 +244,7 @@ func TestOutcomes(t *testing.T) {
 			for _, there := range []bool{false, true} {
 				w := &world{h: history.New()}
 				w.h.Category("c", history.Guarantees{})
-				m := message("ann", 0)
+				m := writtenMessage("ann", 0)
 				c.write(w.h, m)
 				want := c.absent
 				if there {
@@ -265,7 +265,7 @@ func TestOutcomes(t *testing.T) {
 func TestReadingBesideWriters(t *testing.T) {
 	h := history.New()
 	h.Category("c", history.Guarantees{})
-	m := message("ann", 0)
+	m := writtenMessage("ann", 0)
 	a := h.Begin("c", 0, m)
 	r := h.Read("c")
 	a.Acked(0, history.Committed)
@@ -307,7 +307,7 @@ func TestChangedPlaces(t *testing.T) {
 func TestRowsWithoutPlaces(t *testing.T) {
 	h := history.New()
 	h.Category("c", history.Guarantees{})
-	batch := []history.Message{message("ann", 0), message("ann", 1)}
+	batch := []history.Message{writtenMessage("ann", 0), writtenMessage("ann", 1)}
 	a := h.BeginAtomic("c", 0, batch...)
 	a.Acked(0, history.Committed)
 	a.Acked(1, history.Committed)
@@ -329,7 +329,7 @@ func TestManyViolations(t *testing.T) {
 	h := history.New()
 	h.Category("c", history.Guarantees{})
 	for i := range 100 {
-		h.Begin("c", 0, message("ann", i)).Acked(0, history.Committed)
+		h.Begin("c", 0, writtenMessage("ann", i)).Acked(0, history.Committed)
 	}
 	err := h.Check(h.Read("c"), history.Spooled).Err()
 	if err == nil || strings.Count(err.Error(), "\n") != 20 || !strings.HasSuffix(err.Error(), fmt.Sprintf("and %d more violations", 80)) {

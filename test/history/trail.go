@@ -24,7 +24,7 @@ type Trail struct {
 
 	mu struct {
 		sync.Mutex
-		steps []step
+		steps []trailStep
 		kept  int
 		ids   map[ID]int
 		lives int
@@ -33,14 +33,14 @@ type Trail struct {
 	}
 }
 
-// step is a message, or a gap.
-type step struct {
-	seen
-	gap *gap
+// trailStep is a message, or a gap.
+type trailStep struct {
+	observation
+	gap *reportedGap
 }
 
-// gap is what a consumer was told is missing: pointers [from, to) of a shard, but for the first messages of from.
-type gap struct {
+// reportedGap is what a consumer was told is missing: pointers [from, to) of a shard, but for the first messages of from.
+type reportedGap struct {
 	shard     uint64
 	from, to  uint64
 	delivered int
@@ -73,17 +73,17 @@ func (t *Trail) Begun(now time.Time) {
 // Record notes the next message that was delivered. The payload is not kept. Persisted is in Unix microseconds.
 func (t *Trail) Record(payload []byte, logical uint32, shard, lsn uint64, index int, persisted int64) {
 	id, err := parseID(payload)
-	t.add(step{seen: seen{
-		place: place{shard, lsn, index}, logical: logical, persisted: persisted, content: content{id, xxhash.Sum64(payload)}, err: err,
+	t.addStep(trailStep{observation: observation{
+		position: position{shard, lsn, index}, logical: logical, persisted: persisted, content: messageDigest{id, xxhash.Sum64(payload)}, err: err,
 	}})
 }
 
 // Gap notes that the consumer was told that pointers [from, to) of a shard, but for the first messages of from, will not come.
 func (t *Trail) Gap(shard, from, to uint64, delivered int, reason string, now time.Time) {
-	t.add(step{gap: &gap{shard, from, to, delivered, reason, now.UnixMicro()}})
+	t.addStep(trailStep{gap: &reportedGap{shard, from, to, delivered, reason, now.UnixMicro()}})
 }
 
-func (t *Trail) add(s step) {
+func (t *Trail) addStep(s trailStep) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mu.steps = append(t.mu.steps, s)
@@ -139,8 +139,8 @@ func (h *History) Now() int64 {
 	return h.mu.now
 }
 
-// Behind is how many messages were acknowledged as committed until a moment that a trail does not have.
-func (h *History) Behind(t *Trail, until int64) int {
+// CountMissing is how many messages were acknowledged as committed until a moment that a trail does not have.
+func (h *History) CountMissing(t *Trail, until int64) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t.mu.Lock()
@@ -161,7 +161,7 @@ func (t *Trail) Reading() *Reading {
 	r := &Reading{category: t.category}
 	for i := range t.mu.steps {
 		if t.mu.steps[i].gap == nil {
-			r.seen = append(r.seen, t.mu.steps[i].seen)
+			r.seen = append(r.seen, t.mu.steps[i].observation)
 		}
 	}
 	return r
@@ -173,14 +173,14 @@ func (h *History) Reaches(t *Trail, r *Reading) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c := h.mu.categories[t.category]
-	last := t.last()
+	last := t.lastPositions()
 	t.mu.Lock()
 	knew := t.mu.begun
 	t.mu.Unlock()
 	for i := range r.seen {
-		p := r.seen[i].place
+		p := r.seen[i].position
 		at, begun := last[p.shard]
-		if !begun && t.late && c.expired(r.seen[i].persisted, knew) {
+		if !begun && t.late && c.hasExpired(r.seen[i].persisted, knew) {
 			continue
 		}
 		if !begun || at.before(p) {
@@ -190,36 +190,38 @@ func (h *History) Reaches(t *Trail, r *Reading) bool {
 	return true
 }
 
-func (p place) before(q place) bool { return p.lsn < q.lsn || p.lsn == q.lsn && p.index < q.index }
+func (p position) before(q position) bool {
+	return p.lsn < q.lsn || p.lsn == q.lsn && p.index < q.index
+}
 
 // Until is the part of a reading that a trail has come to.
 func (t *Trail) Until(r *Reading) *Reading {
-	last := t.last()
+	last := t.lastPositions()
 	part := &Reading{category: r.category, part: true}
 	for _, s := range r.seen {
-		if q, ok := last[s.place.shard]; ok && !q.before(s.place) {
+		if q, ok := last[s.position.shard]; ok && !q.before(s.position) {
 			part.seen = append(part.seen, s)
 		}
 	}
 	return part
 }
 
-// last is where a trail stands in each shard.
-func (t *Trail) last() map[uint64]place {
+// lastPositions is where a trail stands in each shard.
+func (t *Trail) lastPositions() map[uint64]position {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	last := map[uint64]place{}
+	last := map[uint64]position{}
 	for i := range t.mu.steps {
 		if s := &t.mu.steps[i]; s.gap == nil {
-			last[s.place.shard] = s.place
+			last[s.position.shard] = s.position
 		} else {
-			last[s.gap.shard] = place{shard: s.gap.shard, lsn: s.gap.to - 1, index: math.MaxInt}
+			last[s.gap.shard] = position{shard: s.gap.shard, lsn: s.gap.to - 1, index: math.MaxInt}
 		}
 	}
 	return last
 }
 
-// CheckTrail looks at what a consumer got: bytes, places, order. With a reading of everything that was ever there, which it Reaches, it must
+// CheckTrail looks at what a consumer got: bytes, positions, order. With a reading of everything that was ever there, which it Reaches, it must
 // have just that, but for what retention had taken before the consumer came to it. A nil reading says nothing about its end.
 func (h *History) CheckTrail(t *Trail, whole *Reading) *Report {
 	h.mu.Lock()
@@ -228,30 +230,30 @@ func (h *History) CheckTrail(t *Trail, whole *Reading) *Report {
 	defer t.mu.Unlock()
 	k := &checker{
 		c: h.mu.categories[t.category], r: &Reading{category: t.category + ", " + t.name}, report: new(Report),
-		count: map[*message]int{}, persisted: map[*message]int64{},
+		count: map[*writtenMessage]int{}, persisted: map[*writtenMessage]int64{},
 	}
 	for _, s := range t.mu.steps {
 		if s.gap == nil {
-			k.r.seen = append(k.r.seen, s.seen)
+			k.r.seen = append(k.r.seen, s.observation)
 		}
 	}
-	messages := k.contents()
-	k.steps(t)
-	k.window(t.window)
+	messages := k.checkContents()
+	k.checkSteps(t)
+	k.checkWindow(t.window)
 	if whole != nil {
-		k.same(t, whole)
+		k.checkAgreement(t, whole)
 	}
 	if whole != nil && k.report.Missed == 0 {
-		k.batches(messages)
+		k.checkBatches(messages)
 		if !whole.part {
-			k.ends(messages)
+			k.checkEnds(messages)
 		}
 	}
 	return k.report
 }
 
-// steps: each continues the one before in its shard; the consumer was told of whatever is missing, and gaps are what they say.
-func (k *checker) steps(t *Trail) {
+// checkSteps: each continues the one before in its shard; the consumer was told of whatever is missing, and gaps are what they say.
+func (k *checker) checkSteps(t *Trail) {
 	type at struct {
 		lsn  uint64 // the next one, or the one that index is in
 		next int    // messages of lsn that were delivered
@@ -259,7 +261,7 @@ func (k *checker) steps(t *Trail) {
 	where := map[uint64]at{}
 	for i := range t.mu.steps {
 		s := &t.mu.steps[i]
-		shard := s.place.shard
+		shard := s.position.shard
 		if s.gap != nil {
 			shard = s.gap.shard
 		}
@@ -267,7 +269,7 @@ func (k *checker) steps(t *Trail) {
 		switch {
 		case ok:
 		case t.late && s.gap == nil:
-			w = at{lsn: s.place.lsn}
+			w = at{lsn: s.position.lsn}
 		case t.late:
 			w = at{lsn: s.gap.from}
 		default:
@@ -277,41 +279,41 @@ func (k *checker) steps(t *Trail) {
 			// Before the gap comes the whole of from-1, or a part of from.
 			fits := g.to > g.from && (g.from == w.lsn && g.delivered == w.next || g.from == w.lsn+1 && g.delivered == 0 && w.next > 0)
 			if !fits {
-				k.violation(WrongGap, "shard %#x: a gap of LSN %d to %d behind %d messages of %d stands behind LSN %d, %d messages", shard, g.from, g.to-1, g.delivered, g.from, w.lsn, w.next)
+				k.addViolation(WrongGap, "shard %#x: a gap of LSN %d to %d behind %d messages of %d stands behind LSN %d, %d messages", shard, g.from, g.to-1, g.delivered, g.from, w.lsn, w.next)
 			}
 			// A payload that a consumer has a pointer to may be gone when it asks for it, if it was trimmed in between.
 			if g.reason != "trimmed" && (g.reason != "missing" || k.c.retention == nil) {
-				k.violation(Unresolved, "shard %#x: LSN %d to %d are %s", shard, g.from, g.to-1, g.reason)
+				k.addViolation(Unresolved, "shard %#x: LSN %d to %d are %s", shard, g.from, g.to-1, g.reason)
 			}
 			where[shard] = at{lsn: g.to}
 			continue
 		}
-		switch p := s.place; {
+		switch p := s.position; {
 		case p.lsn == w.lsn && p.index == w.next:
 		case p.lsn == w.lsn+1 && p.index == 0 && w.next > 0:
 		case p.lsn < w.lsn, p.lsn == w.lsn && p.index < w.next:
-			k.violation(Repeated, "%s comes again, behind LSN %d, %d messages", s.at(), w.lsn, w.next)
+			k.addViolation(Repeated, "%s comes again, behind LSN %d, %d messages", s.describePosition(), w.lsn, w.next)
 		default:
-			k.violation(Skipped, "%s stands behind LSN %d, %d messages, and nothing was said of those between", s.at(), w.lsn, w.next)
+			k.addViolation(Skipped, "%s stands behind LSN %d, %d messages, and nothing was said of those between", s.describePosition(), w.lsn, w.next)
 		}
-		where[shard] = at{s.place.lsn, s.place.index + 1}
+		where[shard] = at{s.position.lsn, s.position.index + 1}
 	}
 }
 
-// window: no message is older than one before it by more than the consumer's window. In a strict one, those of a time come by shard and LSN.
-func (k *checker) window(window time.Duration) {
+// checkWindow: no message is older than one before it by more than the consumer's window. In a strict one, those of a time come by shard and LSN.
+func (k *checker) checkWindow(window time.Duration) {
 	if window == Unbounded {
 		return
 	}
-	var newest *seen
+	var newest *observation
 	for i := range k.r.seen {
 		s := &k.r.seen[i]
 		if newest != nil && s.persisted < newest.persisted-window.Microseconds() {
-			k.violation(OutOfWindow, "%s was persisted %v before %s, which came earlier; the window is %v", s.at(),
-				time.Duration(newest.persisted-s.persisted)*time.Microsecond, newest.at(), window)
+			k.addViolation(OutOfWindow, "%s was persisted %v before %s, which came earlier; the window is %v", s.describePosition(),
+				time.Duration(newest.persisted-s.persisted)*time.Microsecond, newest.describePosition(), window)
 		}
-		if window == 0 && newest != nil && s.persisted == newest.persisted && s.place.shard < newest.place.shard {
-			k.violation(OutOfWindow, "%s stands behind %s, of the same time; the order is strict", s.at(), newest.at())
+		if window == 0 && newest != nil && s.persisted == newest.persisted && s.position.shard < newest.position.shard {
+			k.addViolation(OutOfWindow, "%s stands behind %s, of the same time; the order is strict", s.describePosition(), newest.describePosition())
 		}
 		if newest == nil || s.persisted >= newest.persisted {
 			newest = s
@@ -319,20 +321,20 @@ func (k *checker) window(window time.Duration) {
 	}
 }
 
-// same compares the places of a trail with those of everything that was ever there: it has them, or retention had a right to take them when
+// checkAgreement compares the positions of a trail with those of everything that was ever there: it has them, or retention had a right to take them when
 // the consumer was told that they are gone.
-func (k *checker) same(t *Trail, whole *Reading) {
-	have := map[place]content{}
-	gaps := map[uint64][]*gap{}
-	first := map[uint64]place{}
+func (k *checker) checkAgreement(t *Trail, whole *Reading) {
+	have := map[position]messageDigest{}
+	gaps := map[uint64][]*reportedGap{}
+	first := map[uint64]position{}
 	for i := range t.mu.steps {
 		s := &t.mu.steps[i]
-		begin := s.place
+		begin := s.position
 		if s.gap != nil {
-			begin = place{shard: s.gap.shard, lsn: s.gap.from, index: s.gap.delivered}
+			begin = position{shard: s.gap.shard, lsn: s.gap.from, index: s.gap.delivered}
 			gaps[s.gap.shard] = append(gaps[s.gap.shard], s.gap)
 		} else {
-			have[s.place] = s.content
+			have[s.position] = s.content
 		}
 		if _, ok := first[begin.shard]; !ok {
 			first[begin.shard] = begin
@@ -340,37 +342,37 @@ func (k *checker) same(t *Trail, whole *Reading) {
 	}
 	for i := range whole.seen {
 		s := &whole.seen[i]
-		if got, ok := have[s.place]; ok {
+		if got, ok := have[s.position]; ok {
 			if got != s.content {
-				k.violation(Changed, "%s holds %v for one reader and %v for another", s.at(), got.id, s.content.id)
+				k.addViolation(Changed, "%s holds %v for one reader and %v for another", s.describePosition(), got.id, s.content.id)
 			}
-			delete(have, s.place)
+			delete(have, s.position)
 			continue
 		}
-		begin, begun := first[s.place.shard]
+		begin, begun := first[s.position.shard]
 		told := int64(0)
-		switch g := covering(gaps[s.place.shard], s.place); {
+		switch g := findCoveringGap(gaps[s.position.shard], s.position); {
 		case g != nil:
 			told = g.told
-		case t.late && (!begun || s.place.before(begin)):
+		case t.late && (!begun || s.position.before(begin)):
 			told = t.mu.begun
 		default:
-			k.violation(Skipped, "%s, %v, did not come", s.at(), s.content.id)
+			k.addViolation(Skipped, "%s, %v, did not come", s.describePosition(), s.content.id)
 			continue
 		}
 		k.report.Missed++
-		if !k.c.expired(s.persisted, told) {
-			k.violation(Owed, "%s, %v, was gone when it was %v old", s.at(), s.content.id, time.Duration(told-s.persisted)*time.Microsecond)
+		if !k.c.hasExpired(s.persisted, told) {
+			k.addViolation(Owed, "%s, %v, was gone when it was %v old", s.describePosition(), s.content.id, time.Duration(told-s.persisted)*time.Microsecond)
 		}
 	}
 	for p, got := range have {
-		s := seen{place: p}
-		k.violation(Changed, "%s holds %v for this reader, and nothing for another", s.at(), got.id)
+		s := observation{position: p}
+		k.addViolation(Changed, "%s holds %v for this reader, and nothing for another", s.describePosition(), got.id)
 	}
 }
 
-// covering is the gap that a place lies in; nil when there is none.
-func covering(gaps []*gap, p place) *gap {
+// findCoveringGap is the gap that covers a position; nil when there is none.
+func findCoveringGap(gaps []*reportedGap, p position) *reportedGap {
 	for _, g := range gaps {
 		if p.lsn >= g.from && p.lsn < g.to && (p.lsn > g.from || p.index >= g.delivered) {
 			return g
@@ -379,8 +381,8 @@ func covering(gaps []*gap, p place) *gap {
 	return nil
 }
 
-// retention is how long messages are kept, from a time on.
-type retention struct {
+// retentionChange is how long messages are kept, from a time on.
+type retentionChange struct {
 	from  int64 // Unix microseconds
 	made  int64 // when whoever asked for it was told that it is so
 	keeps time.Duration
@@ -391,7 +393,7 @@ func (h *History) Retain(category string, keeps time.Duration, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c := h.mu.categories[category]
-	c.retention = append(c.retention, retention{now.UnixMicro(), now.UnixMicro(), keeps})
+	c.retention = append(c.retention, retentionChange{now.UnixMicro(), now.UnixMicro(), keeps})
 }
 
 // Retained notes that the last change of the retention has been made by now: until then the one before may have held.
@@ -405,8 +407,8 @@ func (h *History) Retained(category string, now time.Time) {
 // changing is how long a change of the retention that was made may take to be known to everybody.
 const changing = 2 * time.Second
 
-// expired reports whether a message of an age may be gone at a time: under the retention at that time, or one before.
-func (c *category) expired(persisted, now int64) bool {
+// hasExpired reports whether a message of an age may be gone at a time: under the retention at that time, or one before.
+func (c *categoryHistory) hasExpired(persisted, now int64) bool {
 	for i, r := range c.retention {
 		end := now
 		if i+1 < len(c.retention) {
@@ -422,19 +424,19 @@ func (c *category) expired(persisted, now int64) bool {
 // Agree compares trails of readers of which each must get the same order: one is the beginning of the other.
 func (h *History) Agree(trails ...*Trail) *Report {
 	report := new(Report)
-	var longest []step
+	var longest []trailStep
 	var of *Trail
 	for _, t := range trails {
 		t.mu.Lock()
-		steps := slices.DeleteFunc(slices.Clone(t.mu.steps), func(s step) bool { return s.gap != nil })
+		steps := slices.DeleteFunc(slices.Clone(t.mu.steps), func(s trailStep) bool { return s.gap != nil })
 		t.mu.Unlock()
 		if of == nil {
 			longest, of = steps, t
 			continue
 		}
 		for i := range min(len(steps), len(longest)) {
-			if steps[i].place != longest[i].place {
-				report.Violations = append(report.Violations, &Violation{Kind: Disagreement, Text: fmt.Sprintf("%s: message %d of %s is %s, of %s %s", t.category, i, of.name, longest[i].at(), t.name, steps[i].at())})
+			if steps[i].position != longest[i].position {
+				report.Violations = append(report.Violations, &Violation{Kind: Disagreement, Text: fmt.Sprintf("%s: message %d of %s is %s, of %s %s", t.category, i, of.name, longest[i].describePosition(), t.name, steps[i].describePosition())})
 				break
 			}
 		}

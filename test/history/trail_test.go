@@ -39,7 +39,7 @@ func newRoad() *road {
 	r := &road{h: history.New()}
 	r.h.Category("c", history.Guarantees{})
 	for i := range 20 {
-		m := message("ann", i)
+		m := writtenMessage("ann", i)
 		r.h.Begin("c", 0, m).Acked(0, history.Committed)
 		r.steps = append(r.steps, roadStep{delivered: delivered{
 			payload: m.Payload, shard: uint64(1 + i%2), lsn: uint64(1 + i/4), index: i / 2 % 2, persisted: epoch.Add(time.Duration(i) * time.Second).UnixMicro(),
@@ -305,19 +305,19 @@ func TestProgress(t *testing.T) {
 	full := r.steps
 	r.steps = full[:10]
 	trail := r.walk(r.h.Follow("c", "eve", 0))
-	if n := r.h.Behind(trail, r.h.Now()); n != 10 || trail.Len() != 10 || r.h.Reaches(trail, whole) {
+	if n := r.h.CountMissing(trail, r.h.Now()); n != 10 || trail.Len() != 10 || r.h.Reaches(trail, whole) {
 		t.Errorf("%d behind, %d there, at the end %v", n, trail.Len(), r.h.Reaches(trail, whole))
 	}
 	if err := r.h.CheckTrail(trail, trail.Until(whole)).Err(); err != nil {
 		t.Errorf("the part that it has: %v", err)
 	}
 	trail.Die()
-	if n := r.h.Behind(trail, r.h.Now()); n != 13 || trail.Lives() != 1 {
+	if n := r.h.CountMissing(trail, r.h.Now()); n != 13 || trail.Lives() != 1 {
 		t.Errorf("%d behind after a death", n)
 	}
 	r.steps = full[7:]
 	r.walk(trail)
-	if n := r.h.Behind(trail, r.h.Now()); n != 0 || !r.h.Reaches(trail, whole) {
+	if n := r.h.CountMissing(trail, r.h.Now()); n != 0 || !r.h.Reaches(trail, whole) {
 		t.Errorf("%d behind in the end", n)
 	}
 	if got := r.h.Check(trail.Reading(), history.Committed); got.Err() != nil || got.Seen != 20 {

@@ -15,7 +15,7 @@ import (
 func newClient(t *testing.T, change func(*client.Config), servers ...*memcached) *client.Client {
 	t.Helper()
 	cfg := client.DefaultConfig()
-	cfg.Timeout = program.Patience / 4
+	cfg.Timeout = program.WaitLimit / 4
 	for _, s := range servers {
 		cfg.Servers = append(cfg.Servers, s.addr)
 	}
@@ -166,7 +166,7 @@ func TestOutages(t *testing.T) {
 					away++
 				}
 			}
-			if away < 900 || c.Away() != 1 || time.Since(begin) > program.Patience/4 {
+			if away < 900 || c.Away() != 1 || time.Since(begin) > program.WaitLimit/4 {
 				t.Errorf("%d of 1000 calls were spared, %d servers are away, it took %v", away, c.Away(), time.Since(begin))
 			}
 			outage.end(s)

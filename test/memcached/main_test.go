@@ -66,7 +66,7 @@ func (s *memcached) command(last, format string, args ...any) []string {
 		s.t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(program.Patience))
+	_ = c.SetDeadline(time.Now().Add(program.WaitLimit))
 	if _, err := fmt.Fprintf(c, format+"\r\n", args...); err != nil {
 		s.t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func await(t testing.TB, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(program.Patience)
+	deadline := time.After(program.WaitLimit)
 	for !done() {
 		select {
 		case <-tick.C:

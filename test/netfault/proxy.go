@@ -50,15 +50,15 @@ type Proxy struct {
 		changed chan struct{} // closed when mode changes
 		chaos   Chaos
 		rng     *rand.Rand
-		conns   map[*conn]struct{}
+		conns   map[*proxiedConn]struct{}
 		cuts    int
 		lost    int
 		closed  bool
 	}
 }
 
-// conn is a connection with both its ends.
-type conn struct {
+// proxiedConn is a connection with both its ends.
+type proxiedConn struct {
 	client, server *net.TCPConn
 	gone           chan struct{} // closed by cut
 	once           sync.Once
@@ -66,8 +66,8 @@ type conn struct {
 	lost bool
 }
 
-// cut ends both ends so that the peers notice at once.
-func (c *conn) cut() {
+// cutConn ends both ends so that the peers notice at once.
+func (c *proxiedConn) cutConn() {
 	c.once.Do(func() {
 		close(c.gone)
 		for _, end := range []*net.TCPConn{c.client, c.server} {
@@ -86,9 +86,9 @@ func Listen(tb testing.TB, addr string) *Proxy {
 		tb.Fatalf("netfault: %v", err)
 	}
 	p := &Proxy{tb: tb, listener: l}
-	p.mu.mode, p.mu.changed, p.mu.conns = Pass, make(chan struct{}), map[*conn]struct{}{}
-	p.running.Go(p.accept)
-	tb.Cleanup(p.close)
+	p.mu.mode, p.mu.changed, p.mu.conns = Pass, make(chan struct{}), map[*proxiedConn]struct{}{}
+	p.running.Go(p.acceptConns)
+	tb.Cleanup(p.closeAll)
 	return p
 }
 
@@ -115,7 +115,7 @@ func (p *Proxy) Set(m Mode) {
 	for c := range p.mu.conns {
 		if m == Refuse || c.lost && m != LoseAnswers {
 			p.mu.cuts++
-			c.cut()
+			c.cutConn()
 		}
 	}
 }
@@ -133,7 +133,7 @@ func (p *Proxy) Cut() {
 	defer p.mu.Unlock()
 	for c := range p.mu.conns {
 		p.mu.cuts++
-		c.cut()
+		c.cutConn()
 	}
 }
 
@@ -151,31 +151,31 @@ func (p *Proxy) Lost() int {
 	return p.mu.lost
 }
 
-func (p *Proxy) close() {
+func (p *Proxy) closeAll() {
 	p.mu.Lock()
 	p.mu.closed = true
 	for c := range p.mu.conns {
-		c.cut()
+		c.cutConn()
 	}
 	p.mu.Unlock()
 	_ = p.listener.Close()
 	p.running.Wait()
 }
 
-func (p *Proxy) accept() {
+func (p *Proxy) acceptConns() {
 	for {
 		client, err := p.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err == nil {
-			p.running.Go(func() { p.serve(client.(*net.TCPConn)) })
+			p.running.Go(func() { p.serveConn(client.(*net.TCPConn)) })
 		}
 	}
 }
 
-// serve connects a client with the target and forwards until either ends.
-func (p *Proxy) serve(client *net.TCPConn) {
+// serveConn connects a client with the target and forwards until either ends.
+func (p *Proxy) serveConn(client *net.TCPConn) {
 	p.mu.Lock()
 	target, mode := p.mu.target, p.mu.mode
 	p.mu.Unlock()
@@ -194,35 +194,35 @@ func (p *Proxy) serve(client *net.TCPConn) {
 		abandon()
 		return
 	}
-	c := &conn{client: client, server: server.(*net.TCPConn), gone: make(chan struct{})}
+	c := &proxiedConn{client: client, server: server.(*net.TCPConn), gone: make(chan struct{})}
 	p.mu.Lock()
 	if p.mu.closed || p.mu.mode == Refuse {
-		c.cut()
+		c.cutConn()
 	}
 	p.mu.conns[c] = struct{}{}
 	p.mu.Unlock()
 
 	var pumps sync.WaitGroup
-	pumps.Go(func() { p.pump(c, c.client, c.server, false) })
-	pumps.Go(func() { p.pump(c, c.server, c.client, true) })
+	pumps.Go(func() { p.copyBytes(c, c.client, c.server, false) })
+	pumps.Go(func() { p.copyBytes(c, c.server, c.client, true) })
 	pumps.Wait()
-	c.cut()
+	c.cutConn()
 	p.mu.Lock()
 	delete(p.mu.conns, c)
 	p.mu.Unlock()
 }
 
-// pump forwards one direction.
-func (p *Proxy) pump(c *conn, from, to *net.TCPConn, answers bool) {
+// copyBytes forwards one direction.
+func (p *Proxy) copyBytes(c *proxiedConn, from, to *net.TCPConn, answers bool) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
-		if n > 0 && !p.pass(c, answers) {
+		if n > 0 && !p.passBytes(c, answers) {
 			continue // dropped, or the connection was cut: then the next read says so
 		}
 		if n > 0 {
 			if _, werr := to.Write(buf[:n]); werr != nil {
-				c.cut()
+				c.cutConn()
 				return
 			}
 		}
@@ -234,13 +234,13 @@ func (p *Proxy) pump(c *conn, from, to *net.TCPConn, answers bool) {
 	}
 }
 
-// pass waits until a chunk may pass, and says whether it does.
-func (p *Proxy) pass(c *conn, answer bool) bool {
+// passBytes waits until a chunk may pass, and says whether it does.
+func (p *Proxy) passBytes(c *proxiedConn, answer bool) bool {
 	for {
 		p.mu.Lock()
 		mode, changed, lost := p.mu.mode, p.mu.changed, c.lost
 		var delay time.Duration
-		cut := mode == Pass && p.draw(answer, &delay)
+		cut := mode == Pass && p.drawChaos(answer, &delay)
 		if cut {
 			p.mu.cuts++
 		}
@@ -251,7 +251,7 @@ func (p *Proxy) pass(c *conn, answer bool) bool {
 		p.mu.Unlock()
 		switch {
 		case cut || mode == Refuse:
-			c.cut()
+			c.cutConn()
 			return false
 		case mode == LoseAnswers:
 			return !answer && !lost
@@ -274,8 +274,8 @@ func (p *Proxy) pass(c *conn, answer bool) bool {
 	}
 }
 
-// draw decides on the faults of a chunk. The mutex is held.
-func (p *Proxy) draw(answer bool, delay *time.Duration) (cut bool) {
+// drawChaos decides on the faults of a chunk. The mutex is held.
+func (p *Proxy) drawChaos(answer bool, delay *time.Duration) (cut bool) {
 	ch := p.mu.chaos
 	if p.mu.rng == nil || ch == (Chaos{}) {
 		return false

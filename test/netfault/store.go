@@ -85,8 +85,8 @@ func (s *Store) HoldPut(in string) *Held {
 	return s.mu.hold
 }
 
-// held takes the hold for an upload, if there is one.
-func (s *Store) held(r *http.Request, status int) *Held {
+// takeHeld takes the hold for an upload, if there is one.
+func (s *Store) takeHeld(r *http.Request, status int) *Held {
 	if r.Method != http.MethodPut || status >= 300 {
 		return nil
 	}
@@ -138,8 +138,8 @@ func (s *Store) Counts() map[string]int {
 	return maps.Clone(s.mu.counts)
 }
 
-// draw chooses the fault of a request, and a number in [0, 1) for what it needs.
-func (s *Store) draw() (fault string, f StoreFaults, luck float64) {
+// drawFault chooses the fault of a request, and a number in [0, 1) for what it needs.
+func (s *Store) drawFault() (fault string, f StoreFaults, luck float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f = s.mu.faults
@@ -169,39 +169,39 @@ func (s *Store) draw() (fault string, f StoreFaults, luck float64) {
 
 // ServeHTTP implements http.Handler.
 func (s *Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	fault, f, luck := s.draw()
+	fault, f, luck := s.drawFault()
 	switch {
 	case fault == FaultSlowDown:
-		fail(w, r, http.StatusServiceUnavailable, "SlowDown")
+		answerError(w, r, http.StatusServiceUnavailable, "SlowDown")
 		return
 	case fault == FaultCutBefore:
-		cut(w)
+		cutAnswer(w)
 		return
 	case fault == FaultCutUpload && r.ContentLength > 0:
 		// The server sees the beginning of the body, and then its connection breaks.
-		r.Body = io.NopCloser(io.MultiReader(io.LimitReader(r.Body, int64(luck*float64(r.ContentLength))), broken{}))
-		if res, err := s.forward(r); err == nil {
+		r.Body = io.NopCloser(io.MultiReader(io.LimitReader(r.Body, int64(luck*float64(r.ContentLength))), brokenBody{}))
+		if res, err := s.forwardRequest(r); err == nil {
 			_ = res.Body.Close()
 		}
-		cut(w)
+		cutAnswer(w)
 		return
 	case fault == FaultHang && luck < 0.5:
-		s.wait(r, f.Hold)
-		cut(w)
+		s.waitDelay(r, f.Hold)
+		cutAnswer(w)
 		return
 	}
-	res, err := s.forward(r)
+	res, err := s.forwardRequest(r)
 	if err != nil {
-		cut(w)
+		cutAnswer(w)
 		return
 	}
 	defer func() { _ = res.Body.Close() }()
 	body, err := io.ReadAll(res.Body)
 	if err != nil {
-		cut(w)
+		cutAnswer(w)
 		return
 	}
-	if h := s.held(r, res.StatusCode); h != nil {
+	if h := s.takeHeld(r, res.StatusCode); h != nil {
 		h.Path = r.URL.Path
 		close(h.Reached)
 		select {
@@ -211,17 +211,17 @@ func (s *Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch fault {
 	case FaultCutAfter:
-		cut(w)
+		cutAnswer(w)
 		return
 	case FaultFailAfter:
-		fail(w, r, http.StatusInternalServerError, "InternalError")
+		answerError(w, r, http.StatusInternalServerError, "InternalError")
 		return
 	case FaultHang:
-		s.wait(r, f.Hold)
-		cut(w)
+		s.waitDelay(r, f.Hold)
+		cutAnswer(w)
 		return
 	case FaultDelay:
-		s.wait(r, time.Duration(luck*float64(f.MaxDelay)))
+		s.waitDelay(r, time.Duration(luck*float64(f.MaxDelay)))
 	case FaultDamage:
 		if r.Method == http.MethodGet && res.StatusCode < 300 && r.URL.RawQuery == "" && len(body) > 0 {
 			body[int(luck*float64(len(body)))] ^= 0x20
@@ -233,14 +233,14 @@ func (s *Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		body = body[:int(luck*float64(len(body)))]
 		_, _ = w.Write(body)
 		_ = http.NewResponseController(w).Flush()
-		cut(w)
+		cutAnswer(w)
 		return
 	}
 	_, _ = io.Copy(w, bytes.NewReader(body)) // an error means that the client is gone
 }
 
-// forward sends a request on as it came: with its Host, which its signature covers.
-func (s *Store) forward(r *http.Request) (*http.Response, error) {
+// forwardRequest sends a request on as it came: with its Host, which its signature covers.
+func (s *Store) forwardRequest(r *http.Request) (*http.Response, error) {
 	out := r.Clone(r.Context())
 	out.URL.Scheme, out.URL.Host, out.RequestURI = "http", s.target, ""
 	if r.ContentLength == 0 {
@@ -249,8 +249,8 @@ func (s *Store) forward(r *http.Request) (*http.Response, error) {
 	return s.client.RoundTrip(out)
 }
 
-// wait returns after a time, or when nobody waits any more.
-func (s *Store) wait(r *http.Request, d time.Duration) {
+// waitDelay returns after a time, or when nobody waits any more.
+func (s *Store) waitDelay(r *http.Request, d time.Duration) {
 	select {
 	case <-time.After(d):
 	case <-r.Context().Done():
@@ -258,16 +258,16 @@ func (s *Store) wait(r *http.Request, d time.Duration) {
 	}
 }
 
-// fail answers with an S3 error.
-func fail(w http.ResponseWriter, r *http.Request, status int, code string) {
+// answerError answers with an S3 error.
+func answerError(w http.ResponseWriter, r *http.Request, status int, code string) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	w.Header().Set("Content-Type", "application/xml")
 	w.WriteHeader(status)
 	_, _ = io.WriteString(w, "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>"+code+"</Code><Message>injected</Message></Error>")
 }
 
-// cut breaks the client's connection, with what was written so far.
-func cut(w http.ResponseWriter) {
+// cutAnswer breaks the client's connection, with what was written so far.
+func cutAnswer(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		panic(http.ErrAbortHandler)
@@ -278,8 +278,8 @@ func cut(w http.ResponseWriter) {
 	_ = conn.Close()
 }
 
-// broken is a body that breaks.
-type broken struct{}
+// brokenBody is a body that breaks.
+type brokenBody struct{}
 
 // Read implements io.Reader.
-func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+func (brokenBody) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }

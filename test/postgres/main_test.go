@@ -46,7 +46,7 @@ func start(t testing.TB) *server {
 		"-c", "log_min_messages=fatal", "-c", "log_min_error_statement=fatal")
 	p := program.Other(t, line[0], line[1:]...)
 	s := &server{t: t}
-	deadline := time.Now().Add(program.Patience)
+	deadline := time.Now().Add(program.WaitLimit)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -10,27 +10,27 @@ const (
 	sectorSize = 512
 )
 
-// content is what a file holds: as processes see it, and as it is certain to be on the disk.
-type content struct {
-	live, disk image
+// fileContent is what a file holds: as processes see it, and as it is certain to be on the disk.
+type fileContent struct {
+	live, disk fileImage
 	// dirty are the pages, and resized the length, that may differ between the two.
 	dirty   map[int64]struct{}
 	resized bool
 }
 
-// image is a file's length and its pages by number. Pages are of pageSize bytes, never changed once they are in an image, and shared
+// fileImage is a file's length and its pages by number. Pages are of pageSize bytes, never changed once they are in an image, and shared
 // between images; one that is missing is zeros.
-type image struct {
+type fileImage struct {
 	size  int64
 	pages map[int64][]byte
 }
 
-func newContent() *content {
-	return &content{live: image{pages: map[int64][]byte{}}, disk: image{pages: map[int64][]byte{}}, dirty: map[int64]struct{}{}}
+func newContent() *fileContent {
+	return &fileContent{live: fileImage{pages: map[int64][]byte{}}, disk: fileImage{pages: map[int64][]byte{}}, dirty: map[int64]struct{}{}}
 }
 
-// write puts data at an offset.
-func (c *content) write(data []byte, at int64) {
+// writeAt puts data at an offset.
+func (c *fileContent) writeAt(data []byte, at int64) {
 	for len(data) > 0 {
 		number, from := at/pageSize, at%pageSize
 		page := make([]byte, pageSize)
@@ -45,8 +45,8 @@ func (c *content) write(data []byte, at int64) {
 	}
 }
 
-// read fills buf from an offset and returns how much there is.
-func (c *content) read(buf []byte, at int64) int {
+// readAt fills buf from an offset and returns how much there is.
+func (c *fileContent) readAt(buf []byte, at int64) int {
 	end := min(at+int64(len(buf)), c.live.size)
 	n := 0
 	for at < end {
@@ -62,8 +62,8 @@ func (c *content) read(buf []byte, at int64) int {
 	return n
 }
 
-// resize cuts the file off, or makes it longer by zeros.
-func (c *content) resize(size int64) {
+// setSize cuts the file off, or makes it longer by zeros.
+func (c *fileContent) setSize(size int64) {
 	for number := range c.live.pages {
 		if number*pageSize >= size {
 			delete(c.live.pages, number)
@@ -79,27 +79,27 @@ func (c *content) resize(size int64) {
 	c.live.size, c.resized = size, true
 }
 
-// sync makes the disk hold what processes see.
-func (c *content) sync() {
+// syncPages makes the disk hold what processes see.
+func (c *fileContent) syncPages() {
 	for number := range c.dirty {
 		setPage(&c.disk, number, c.live.pages[number])
 	}
 	c.disk.size = c.live.size
-	c.clean()
+	c.clearDirty()
 }
 
-// forget is what a failed sync does: nobody will write these pages again, and nobody knows which are on the disk.
-func (c *content) forget(rng *rand.Rand) {
-	c.disk = c.lose(rng, rng.Float64())
-	c.clean()
+// forgetDirty is what a failed sync does: nobody will write these pages again, and nobody knows which are on the disk.
+func (c *fileContent) forgetDirty(rng *rand.Rand) {
+	c.disk = c.losePower(rng, rng.Float64())
+	c.clearDirty()
 }
 
-func (c *content) clean() {
+func (c *fileContent) clearDirty() {
 	clear(c.dirty)
 	c.resized = false
 }
 
-func setPage(m *image, number int64, page []byte) {
+func setPage(m *fileImage, number int64, page []byte) {
 	if page == nil {
 		delete(m.pages, number)
 	} else {
@@ -107,9 +107,9 @@ func setPage(m *image, number int64, page []byte) {
 	}
 }
 
-// lose returns what the disk holds when the power goes: of what is dirty, each part with the probability kept.
-func (c *content) lose(rng *rand.Rand, kept float64) image {
-	out := image{size: c.disk.size, pages: maps.Clone(c.disk.pages)}
+// losePower returns what the disk holds when the power goes: of what is dirty, each part with the probability kept.
+func (c *fileContent) losePower(rng *rand.Rand, kept float64) fileImage {
+	out := fileImage{size: c.disk.size, pages: maps.Clone(c.disk.pages)}
 	if c.resized && rng.Float64() < kept {
 		out.size = c.live.size
 		if grown := c.live.size - c.disk.size; grown > 0 && rng.IntN(2) == 0 {
@@ -120,7 +120,7 @@ func (c *content) lose(rng *rand.Rand, kept float64) image {
 		switch luck := rng.Float64(); {
 		case luck >= kept:
 		case luck < kept/4:
-			out.pages[number] = torn(rng, out.pages[number], c.live.pages[number])
+			out.pages[number] = tearPage(rng, out.pages[number], c.live.pages[number])
 		default:
 			setPage(&out, number, c.live.pages[number])
 		}
@@ -138,8 +138,8 @@ func (c *content) lose(rng *rand.Rand, kept float64) image {
 	return out
 }
 
-// torn mixes sectors of two pages.
-func torn(rng *rand.Rand, before, after []byte) []byte {
+// tearPage mixes sectors of two pages.
+func tearPage(rng *rand.Rand, before, after []byte) []byte {
 	page := make([]byte, pageSize)
 	copy(page, before)
 	for at := 0; at < pageSize; at += sectorSize {
@@ -153,5 +153,5 @@ func torn(rng *rand.Rand, before, after []byte) []byte {
 	return page
 }
 
-// clone copies an image, sharing its pages.
-func (m image) clone() image { return image{size: m.size, pages: maps.Clone(m.pages)} }
+// cloneImage copies an image, sharing its pages.
+func (m fileImage) cloneImage() fileImage { return fileImage{size: m.size, pages: maps.Clone(m.pages)} }

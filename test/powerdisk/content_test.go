@@ -18,23 +18,23 @@ func TestContentAgainstBytes(t *testing.T) {
 			switch rapid.IntRange(0, 3).Draw(t, "what") {
 			case 0:
 				data := bytes.Repeat([]byte{byte(rapid.IntRange(1, 255).Draw(t, "byte"))}, rapid.IntRange(1, 2*pageSize).Draw(t, "length"))
-				c.write(data, int64(at))
+				c.writeAt(data, int64(at))
 				if grow := at + len(data) - len(model); grow > 0 {
 					model = append(model, make([]byte, grow)...)
 				}
 				copy(model[at:], data)
 			case 1:
-				c.resize(int64(at))
+				c.setSize(int64(at))
 				if at <= len(model) {
 					model = append([]byte(nil), model[:at]...)
 				} else {
 					model = append(model, make([]byte, at-len(model))...)
 				}
 			case 2:
-				c.sync()
+				c.syncPages()
 			case 3:
 				buf := make([]byte, pageSize+100)
-				n := c.read(buf, int64(at))
+				n := c.readAt(buf, int64(at))
 				if want := model[min(at, len(model)):min(at+len(buf), len(model))]; !bytes.Equal(buf[:n], want) {
 					t.Fatalf("read %d bytes at %d, want %d", n, at, len(want))
 				}
@@ -49,15 +49,15 @@ func TestLose(t *testing.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1)) //nolint:gosec // reproducible on purpose
 		c := newContent()
 		before := bytes.Repeat([]byte{1}, rapid.IntRange(0, 5*pageSize).Draw(t, "before"))
-		c.write(before, 0)
-		c.sync()
+		c.writeAt(before, 0)
+		c.syncPages()
 		at := rapid.IntRange(0, 5*pageSize).Draw(t, "at")
 		data := bytes.Repeat([]byte{2}, rapid.IntRange(1, 5*pageSize).Draw(t, "length"))
-		c.write(data, int64(at))
+		c.writeAt(data, int64(at))
 		kept := rapid.SampledFrom([]float64{0, 0.5, 1}).Draw(t, "kept")
-		lost := content{live: c.lose(rng, kept)}
+		lost := fileContent{live: c.losePower(rng, kept)}
 		got := make([]byte, 20*pageSize)
-		got = got[:lost.read(got, 0)]
+		got = got[:lost.readAt(got, 0)]
 		switch {
 		case kept == 0 && !bytes.Equal(got, before):
 			t.Fatal("something is there of what was not synced")
@@ -78,11 +78,11 @@ func TestLose(t *testing.T) {
 // TestTorn: some power loss tears a page between its sectors.
 func TestTorn(t *testing.T) {
 	c := newContent()
-	c.write(bytes.Repeat([]byte{1}, pageSize), 0)
-	c.sync()
-	c.write(bytes.Repeat([]byte{2}, pageSize), 0)
+	c.writeAt(bytes.Repeat([]byte{1}, pageSize), 0)
+	c.syncPages()
+	c.writeAt(bytes.Repeat([]byte{2}, pageSize), 0)
 	for seed := range uint64(100) {
-		page := c.lose(rand.New(rand.NewPCG(seed, 1)), 0.5).pages[0] //nolint:gosec // reproducible on purpose
+		page := c.losePower(rand.New(rand.NewPCG(seed, 1)), 0.5).pages[0] //nolint:gosec // reproducible on purpose
 		if bytes.IndexByte(page, 1) >= 0 && bytes.IndexByte(page, 2) >= 0 {
 			return
 		}
@@ -95,15 +95,15 @@ func TestFailedSync(t *testing.T) {
 	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // reproducible on purpose
 		c := newContent()
-		c.write(bytes.Repeat([]byte{1}, 8*pageSize), 0)
-		c.forget(rng)
+		c.writeAt(bytes.Repeat([]byte{1}, 8*pageSize), 0)
+		c.forgetDirty(rng)
 		buf := make([]byte, 8*pageSize)
-		if n := c.read(buf, 0); n != len(buf) || bytes.IndexByte(buf, 0) >= 0 {
+		if n := c.readAt(buf, 0); n != len(buf) || bytes.IndexByte(buf, 0) >= 0 {
 			t.Fatal("processes do not see what they wrote any more")
 		}
-		c.sync()
-		after := content{live: c.lose(rng, 1)}
-		if n := after.read(buf, 0); n < len(buf) || bytes.IndexByte(buf, 0) >= 0 {
+		c.syncPages()
+		after := fileContent{live: c.losePower(rng, 1)}
+		if n := after.readAt(buf, 0); n < len(buf) || bytes.IndexByte(buf, 0) >= 0 {
 			return
 		}
 	}

@@ -28,7 +28,7 @@ type Disk struct {
 
 	mu struct {
 		sync.Mutex
-		tree *tree
+		tree *fileTree
 		// off says that the power is gone, failing that syncs fail.
 		off, failing bool
 		// losses is how many power losses there were.
@@ -50,14 +50,14 @@ func Supported() error {
 // New mounts an empty disk.
 func New(cfg Config) (*Disk, error) {
 	d := &Disk{cfg: cfg}
-	d.mu.tree = newTree(now)
-	return d, d.mount()
+	d.mu.tree = newTree(unixNano)
+	return d, d.mountDisk()
 }
 
-func now() int64 { return time.Now().UnixNano() }
+func unixNano() int64 { return time.Now().UnixNano() }
 
-func (d *Disk) mount() error {
-	server, err := fuse.NewServer(&mounted{RawFileSystem: fuse.NewDefaultRawFileSystem(), d: d}, d.cfg.Dir, &fuse.MountOptions{
+func (d *Disk) mountDisk() error {
+	server, err := fuse.NewServer(&mountedNode{RawFileSystem: fuse.NewDefaultRawFileSystem(), d: d}, d.cfg.Dir, &fuse.MountOptions{
 		DirectMountStrict: true, FsName: "powerdisk", Name: "powerdisk", MaxWrite: 1 << 20, DisableXAttrs: true, DisableReadDirPlus: true, AllowOther: true,
 	})
 	if err != nil {
@@ -71,8 +71,8 @@ func (d *Disk) mount() error {
 	return nil
 }
 
-// unmount takes the disk away, also from processes that still hold it open.
-func (d *Disk) unmount() error {
+// unmountDisk takes the disk away, also from processes that still hold it open.
+func (d *Disk) unmountDisk() error {
 	if d.server == nil {
 		return nil
 	}
@@ -99,13 +99,13 @@ func (d *Disk) PowerOff() {
 
 // PowerOn mounts what was kept. The processes that had files open must have ended.
 func (d *Disk) PowerOn() error {
-	if err := d.unmount(); err != nil {
+	if err := d.unmountDisk(); err != nil {
 		return err
 	}
 	d.mu.Lock()
 	d.mu.off = false
 	d.mu.Unlock()
-	return d.mount()
+	return d.mountDisk()
 }
 
 // FailSyncs lets every sync fail with EIO from now on, or no more. A failed sync leaves a part of what it was for on the disk; the
@@ -117,4 +117,4 @@ func (d *Disk) FailSyncs(fail bool) {
 }
 
 // Close unmounts the disk; its content is gone.
-func (d *Disk) Close() error { return d.unmount() }
+func (d *Disk) Close() error { return d.unmountDisk() }

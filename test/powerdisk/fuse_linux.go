@@ -9,9 +9,9 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// mounted answers the kernel for one mount. Node ids are the kernel's; handles are not used: a node stays known until the power goes,
+// mountedNode answers the kernel for one mount. Node ids are the kernel's; handles are not used: a node stays known until the power goes,
 // so a file that was removed can be used by who has it open.
-type mounted struct {
+type mountedNode struct {
 	fuse.RawFileSystem
 
 	d *Disk
@@ -21,7 +21,7 @@ type mounted struct {
 const cached = time.Minute
 
 // with runs fn with the node of a request, unless the power is gone.
-func (m *mounted) with(id uint64, fn func(t *tree, n *node) fuse.Status) fuse.Status {
+func (m *mountedNode) with(id uint64, fn func(t *fileTree, n *fileNode) fuse.Status) fuse.Status {
 	m.d.mu.Lock()
 	defer m.d.mu.Unlock()
 	if m.d.mu.off {
@@ -34,9 +34,9 @@ func (m *mounted) with(id uint64, fn func(t *tree, n *node) fuse.Status) fuse.St
 	return fn(m.d.mu.tree, n)
 }
 
-// in is with for a folder.
-func (m *mounted) in(id uint64, fn func(t *tree, dir *node) fuse.Status) fuse.Status {
-	return m.with(id, func(t *tree, n *node) fuse.Status {
+// withDir is with for a folder.
+func (m *mountedNode) withDir(id uint64, fn func(t *fileTree, dir *fileNode) fuse.Status) fuse.Status {
+	return m.with(id, func(t *fileTree, n *fileNode) fuse.Status {
 		if !n.isDir() {
 			return fuse.ENOTDIR
 		}
@@ -44,7 +44,7 @@ func (m *mounted) in(id uint64, fn func(t *tree, dir *node) fuse.Status) fuse.St
 	})
 }
 
-func attributes(n *node, out *fuse.Attr) {
+func fillAttributes(n *fileNode, out *fuse.Attr) {
 	*out = fuse.Attr{Ino: n.id, Mode: n.mode | syscall.S_IFDIR, Nlink: 1, Blksize: pageSize}
 	if !n.isDir() {
 		out.Mode = n.mode | syscall.S_IFREG
@@ -55,40 +55,40 @@ func attributes(n *node, out *fuse.Attr) {
 	out.SetTimes(&at, &at, &at)
 }
 
-func found(n *node, out *fuse.EntryOut) {
+func fillEntry(n *fileNode, out *fuse.EntryOut) {
 	out.NodeId, out.Generation = n.id, 1
 	out.SetEntryTimeout(cached)
 	out.SetAttrTimeout(cached)
-	attributes(n, &out.Attr)
+	fillAttributes(n, &out.Attr)
 }
 
 // Lookup implements fuse.RawFileSystem, as do the methods below.
-func (m *mounted) Lookup(_ <-chan struct{}, h *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
-	return m.in(h.NodeId, func(_ *tree, dir *node) fuse.Status {
+func (m *mountedNode) Lookup(_ <-chan struct{}, h *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+	return m.withDir(h.NodeId, func(_ *fileTree, dir *fileNode) fuse.Status {
 		n := dir.live[name]
 		if n == nil {
 			return fuse.ENOENT
 		}
-		found(n, out)
+		fillEntry(n, out)
 		return fuse.OK
 	})
 }
 
 // Forget does nothing: nodes are few.
-func (m *mounted) Forget(uint64, uint64) {}
+func (m *mountedNode) Forget(uint64, uint64) {}
 
 // GetAttr says what stat does.
-func (m *mounted) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
-	return m.with(in.NodeId, func(_ *tree, n *node) fuse.Status {
+func (m *mountedNode) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
+	return m.with(in.NodeId, func(_ *fileTree, n *fileNode) fuse.Status {
 		out.SetTimeout(cached)
-		attributes(n, &out.Attr)
+		fillAttributes(n, &out.Attr)
 		return fuse.OK
 	})
 }
 
 // SetAttr changes a length or permissions.
-func (m *mounted) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
-	return m.with(in.NodeId, func(_ *tree, n *node) fuse.Status {
+func (m *mountedNode) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
+	return m.with(in.NodeId, func(_ *fileTree, n *fileNode) fuse.Status {
 		if mode, ok := in.GetMode(); ok {
 			n.mode = mode
 		}
@@ -96,44 +96,44 @@ func (m *mounted) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrO
 			if n.isDir() {
 				return fuse.Status(syscall.EISDIR)
 			}
-			n.content.resize(int64(size)) //nolint:gosec // the kernel's, not negative
+			n.content.setSize(int64(size)) //nolint:gosec // the kernel's, not negative
 		}
-		n.modified = now()
+		n.modified = unixNano()
 		out.SetTimeout(cached)
-		attributes(n, &out.Attr)
+		fillAttributes(n, &out.Attr)
 		return fuse.OK
 	})
 }
 
 // Access allows everything.
-func (m *mounted) Access(<-chan struct{}, *fuse.AccessIn) fuse.Status { return fuse.OK }
+func (m *mountedNode) Access(<-chan struct{}, *fuse.AccessIn) fuse.Status { return fuse.OK }
 
-// make adds a node to a folder.
-func (m *mounted) make(id uint64, name string, isDir bool, mode uint32, out *fuse.EntryOut) fuse.Status {
-	return m.in(id, func(t *tree, dir *node) fuse.Status {
+// makeNode adds a node to a folder.
+func (m *mountedNode) makeNode(id uint64, name string, isDir bool, mode uint32, out *fuse.EntryOut) fuse.Status {
+	return m.withDir(id, func(t *fileTree, dir *fileNode) fuse.Status {
 		if dir.live[name] != nil {
 			return fuse.Status(syscall.EEXIST)
 		}
 		n := t.newNode(isDir, mode&0o7777)
-		t.apply(change{{dir, name, n}})
-		found(n, out)
+		t.applyChange(nameChange{{dir, name, n}})
+		fillEntry(n, out)
 		return fuse.OK
 	})
 }
 
 // Mkdir makes a folder.
-func (m *mounted) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
-	return m.make(in.NodeId, name, true, in.Mode, out)
+func (m *mountedNode) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
+	return m.makeNode(in.NodeId, name, true, in.Mode, out)
 }
 
 // Create makes a file and opens it.
-func (m *mounted) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
-	return m.make(in.NodeId, name, false, in.Mode, &out.EntryOut)
+func (m *mountedNode) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
+	return m.makeNode(in.NodeId, name, false, in.Mode, &out.EntryOut)
 }
 
-// remove takes a name away.
-func (m *mounted) remove(id uint64, name string, isDir bool) fuse.Status {
-	return m.in(id, func(t *tree, dir *node) fuse.Status {
+// removeName takes a name away.
+func (m *mountedNode) removeName(id uint64, name string, isDir bool) fuse.Status {
+	return m.withDir(id, func(t *fileTree, dir *fileNode) fuse.Status {
 		switch n := dir.live[name]; {
 		case n == nil:
 			return fuse.ENOENT
@@ -144,24 +144,24 @@ func (m *mounted) remove(id uint64, name string, isDir bool) fuse.Status {
 		case n.isDir() && len(n.live) > 0:
 			return fuse.Status(syscall.ENOTEMPTY)
 		}
-		t.apply(change{{dir, name, nil}})
+		t.applyChange(nameChange{{dir, name, nil}})
 		return fuse.OK
 	})
 }
 
 // Unlink removes a file's name.
-func (m *mounted) Unlink(_ <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
-	return m.remove(h.NodeId, name, false)
+func (m *mountedNode) Unlink(_ <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
+	return m.removeName(h.NodeId, name, false)
 }
 
 // Rmdir removes an empty folder.
-func (m *mounted) Rmdir(_ <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
-	return m.remove(h.NodeId, name, true)
+func (m *mountedNode) Rmdir(_ <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
+	return m.removeName(h.NodeId, name, true)
 }
 
 // Rename moves a name, over another one if that is there.
-func (m *mounted) Rename(_ <-chan struct{}, in *fuse.RenameIn, from, to string) fuse.Status {
-	return m.in(in.NodeId, func(t *tree, dir *node) fuse.Status {
+func (m *mountedNode) Rename(_ <-chan struct{}, in *fuse.RenameIn, from, to string) fuse.Status {
+	return m.withDir(in.NodeId, func(t *fileTree, dir *fileNode) fuse.Status {
 		target := t.nodes[in.Newdir]
 		n := dir.live[from]
 		switch {
@@ -173,14 +173,14 @@ func (m *mounted) Rename(_ <-chan struct{}, in *fuse.RenameIn, from, to string) 
 		if over := target.live[to]; over != nil && over.isDir() && len(over.live) > 0 {
 			return fuse.Status(syscall.ENOTEMPTY)
 		}
-		t.apply(change{{dir, from, nil}, {target, to, n}})
+		t.applyChange(nameChange{{dir, from, nil}, {target, to, n}})
 		return fuse.OK
 	})
 }
 
 // Link gives a file another name.
-func (m *mounted) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {
-	return m.in(in.NodeId, func(t *tree, dir *node) fuse.Status {
+func (m *mountedNode) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {
+	return m.withDir(in.NodeId, func(t *fileTree, dir *fileNode) fuse.Status {
 		n := t.nodes[in.Oldnodeid]
 		switch {
 		case n == nil:
@@ -188,75 +188,75 @@ func (m *mounted) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *fus
 		case dir.live[name] != nil:
 			return fuse.Status(syscall.EEXIST)
 		}
-		t.apply(change{{dir, name, n}})
-		found(n, out)
+		t.applyChange(nameChange{{dir, name, n}})
+		fillEntry(n, out)
 		return fuse.OK
 	})
 }
 
 // Open opens a file.
-func (m *mounted) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	return m.with(in.NodeId, func(_ *tree, n *node) fuse.Status {
+func (m *mountedNode) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	return m.with(in.NodeId, func(_ *fileTree, n *fileNode) fuse.Status {
 		out.OpenFlags = fuse.FOPEN_KEEP_CACHE
 		if in.Flags&syscall.O_TRUNC != 0 && !n.isDir() {
-			n.content.resize(0)
+			n.content.setSize(0)
 		}
 		return fuse.OK
 	})
 }
 
 // Read returns a part of a file.
-func (m *mounted) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
+func (m *mountedNode) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
 	read := 0
-	status := m.with(in.NodeId, func(_ *tree, n *node) fuse.Status {
+	status := m.with(in.NodeId, func(_ *fileTree, n *fileNode) fuse.Status {
 		if n.isDir() {
 			return fuse.Status(syscall.EISDIR)
 		}
-		read = n.content.read(buf[:min(int(in.Size), len(buf))], int64(in.Offset)) //nolint:gosec // the kernel's, not negative
+		read = n.content.readAt(buf[:min(int(in.Size), len(buf))], int64(in.Offset)) //nolint:gosec // the kernel's, not negative
 		return fuse.OK
 	})
 	return fuse.ReadResultData(buf[:read]), status
 }
 
 // Write changes a part of a file, in memory.
-func (m *mounted) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
-	status := m.with(in.NodeId, func(_ *tree, n *node) fuse.Status {
-		n.content.write(data, int64(in.Offset)) //nolint:gosec // the kernel's, not negative
-		n.modified = now()
+func (m *mountedNode) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
+	status := m.with(in.NodeId, func(_ *fileTree, n *fileNode) fuse.Status {
+		n.content.writeAt(data, int64(in.Offset)) //nolint:gosec // the kernel's, not negative
+		n.modified = unixNano()
 		return fuse.OK
 	})
 	return uint32(len(data)), status //nolint:gosec // at most MaxWrite
 }
 
 // Fallocate makes a file longer.
-func (m *mounted) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
-	return m.with(in.NodeId, func(_ *tree, n *node) fuse.Status {
+func (m *mountedNode) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
+	return m.with(in.NodeId, func(_ *fileTree, n *fileNode) fuse.Status {
 		const keepSize = 1
 		switch end := int64(in.Offset + in.Length); { //nolint:gosec // the kernel's, not negative
 		case in.Mode&^keepSize != 0:
 			return fuse.Status(syscall.EOPNOTSUPP)
 		case in.Mode == 0 && end > n.content.live.size:
-			n.content.resize(end)
+			n.content.setSize(end)
 		}
 		return fuse.OK
 	})
 }
 
 // Fsync makes a file's content certain.
-func (m *mounted) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
-	return m.with(in.NodeId, func(_ *tree, n *node) fuse.Status {
+func (m *mountedNode) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
+	return m.with(in.NodeId, func(_ *fileTree, n *fileNode) fuse.Status {
 		if m.d.mu.failing {
-			n.content.forget(m.d.cfg.Rand)
+			n.content.forgetDirty(m.d.cfg.Rand)
 			return fuse.EIO
 		}
-		n.content.sync()
+		n.content.syncPages()
 		return fuse.OK
 	})
 }
 
 // FsyncDir makes a folder's names certain.
-func (m *mounted) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
-	return m.in(in.NodeId, func(t *tree, dir *node) fuse.Status {
+func (m *mountedNode) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
+	return m.withDir(in.NodeId, func(t *fileTree, dir *fileNode) fuse.Status {
 		if m.d.mu.failing {
 			return fuse.EIO
 		}
@@ -266,22 +266,22 @@ func (m *mounted) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 }
 
 // Flush does nothing: what a process closes is not synced.
-func (m *mounted) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status { return fuse.OK }
+func (m *mountedNode) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status { return fuse.OK }
 
 // Release does nothing.
-func (m *mounted) Release(<-chan struct{}, *fuse.ReleaseIn) {}
+func (m *mountedNode) Release(<-chan struct{}, *fuse.ReleaseIn) {}
 
 // ReleaseDir does nothing.
-func (m *mounted) ReleaseDir(*fuse.ReleaseIn) {}
+func (m *mountedNode) ReleaseDir(*fuse.ReleaseIn) {}
 
 // OpenDir opens a folder.
-func (m *mounted) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, _ *fuse.OpenOut) fuse.Status {
-	return m.in(in.NodeId, func(*tree, *node) fuse.Status { return fuse.OK })
+func (m *mountedNode) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, _ *fuse.OpenOut) fuse.Status {
+	return m.withDir(in.NodeId, func(*fileTree, *fileNode) fuse.Status { return fuse.OK })
 }
 
 // ReadDir lists a folder. An offset is a place in the sorted names.
-func (m *mounted) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
-	return m.in(in.NodeId, func(_ *tree, dir *node) fuse.Status {
+func (m *mountedNode) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+	return m.withDir(in.NodeId, func(_ *fileTree, dir *fileNode) fuse.Status {
 		names := slices.Sorted(maps.Keys(dir.live))
 		for i := min(int(in.Offset), len(names)); i < len(names); i++ { //nolint:gosec // a place that was given out here
 			n := dir.live[names[i]]
@@ -298,11 +298,11 @@ func (m *mounted) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntry
 }
 
 // StatFs says that there is room.
-func (m *mounted) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
+func (m *mountedNode) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
 	const blocks = 1 << 20
 	m.d.mu.Lock()
 	defer m.d.mu.Unlock()
-	used := uint64(m.d.mu.tree.used() / pageSize) //nolint:gosec // not negative
+	used := uint64(m.d.mu.tree.usedBytes() / pageSize) //nolint:gosec // not negative
 	*out = fuse.StatfsOut{Blocks: blocks, Bfree: blocks - min(used, blocks), Bavail: blocks - min(used, blocks), Bsize: pageSize, Frsize: pageSize, NameLen: 255}
 	return fuse.OK
 }

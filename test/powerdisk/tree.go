@@ -6,50 +6,50 @@ import (
 	"slices"
 )
 
-// node is a file or a folder.
-type node struct {
+// fileNode is a file or a folder.
+type fileNode struct {
 	id   uint64
 	mode uint32 // permissions
 	// content is a file's; nil for a folder.
-	content *content
+	content *fileContent
 	// live are a folder's names as processes see them, disk those that are certain to be on the disk.
-	live, disk map[string]*node
+	live, disk map[string]*fileNode
 	modified   int64 // Unix nanoseconds
 }
 
-func (n *node) isDir() bool { return n.content == nil }
+func (n *fileNode) isDir() bool { return n.content == nil }
 
-// change is one of a name, or of two for a rename: which node stands at each afterwards, nil for none.
-type change []entry
+// nameChange is one of a name, or of two for a rename: which node stands at each afterwards, nil for none.
+type nameChange []nameEntry
 
-type entry struct {
-	dir  *node
+type nameEntry struct {
+	dir  *fileNode
 	name string
-	node *node
+	node *fileNode
 }
 
-// tree is the file system without its mount.
-type tree struct {
-	root   *node
-	nodes  map[uint64]*node
+// fileTree is the file system without its mount.
+type fileTree struct {
+	root   *fileNode
+	nodes  map[uint64]*fileNode
 	nextID uint64
 	// journal are the changes of names that are not certain to be on the disk, in order.
-	journal []change
+	journal []nameChange
 	now     func() int64
 }
 
 const rootID = 1
 
-func newTree(now func() int64) *tree {
-	t := &tree{nodes: map[uint64]*node{}, nextID: rootID, now: now}
+func newTree(now func() int64) *fileTree {
+	t := &fileTree{nodes: map[uint64]*fileNode{}, nextID: rootID, now: now}
 	t.root = t.newNode(true, 0o755)
 	return t
 }
 
-func (t *tree) newNode(dir bool, mode uint32) *node {
-	n := &node{id: t.nextID, mode: mode, modified: t.now()}
+func (t *fileTree) newNode(dir bool, mode uint32) *fileNode {
+	n := &fileNode{id: t.nextID, mode: mode, modified: t.now()}
 	if dir {
-		n.live, n.disk = map[string]*node{}, map[string]*node{}
+		n.live, n.disk = map[string]*fileNode{}, map[string]*fileNode{}
 	} else {
 		n.content = newContent()
 	}
@@ -58,8 +58,8 @@ func (t *tree) newNode(dir bool, mode uint32) *node {
 	return n
 }
 
-// apply makes a change visible, and notes it for the disk.
-func (t *tree) apply(c change) {
+// applyChange makes a change visible, and notes it for the disk.
+func (t *fileTree) applyChange(c nameChange) {
 	for _, e := range c {
 		if e.node == nil {
 			delete(e.dir.live, e.name)
@@ -71,8 +71,8 @@ func (t *tree) apply(c change) {
 	t.journal = append(t.journal, c)
 }
 
-// commit makes the first n changes certain.
-func (t *tree) commit(n int) {
+// commitChanges makes the first n changes certain.
+func (t *fileTree) commitChanges(n int) {
 	for _, c := range t.journal[:n] {
 		for _, e := range c {
 			if e.node == nil {
@@ -86,17 +86,17 @@ func (t *tree) commit(n int) {
 }
 
 // syncDir makes every change of a folder certain, and those before them.
-func (t *tree) syncDir(dir *node) {
+func (t *fileTree) syncDir(dir *fileNode) {
 	for i, c := range slices.Backward(t.journal) {
-		if slices.ContainsFunc(c, func(e entry) bool { return e.dir == dir }) {
-			t.commit(i + 1)
+		if slices.ContainsFunc(c, func(e nameEntry) bool { return e.dir == dir }) {
+			t.commitChanges(i + 1)
 			return
 		}
 	}
 }
 
 // powerLoss returns the tree that the disk holds when the power goes. The tree itself is not used any more.
-func (t *tree) powerLoss(rng *rand.Rand) *tree {
+func (t *fileTree) powerLoss(rng *rand.Rand) *fileTree {
 	kept := rng.Float64()
 	switch rng.IntN(4) {
 	case 0:
@@ -108,14 +108,14 @@ func (t *tree) powerLoss(rng *rand.Rand) *tree {
 	for changes < len(t.journal) && (kept == 1 || rng.Float64() < kept) {
 		changes++
 	}
-	t.commit(changes)
+	t.commitChanges(changes)
 	out := newTree(t.now)
-	out.root = t.survivor(out, t.root, rng, kept, map[*node]*node{})
+	out.root = t.copySurvivor(out, t.root, rng, kept, map[*fileNode]*fileNode{})
 	return out
 }
 
-// survivor copies a node, with what is below it, as the disk has it.
-func (t *tree) survivor(out *tree, n *node, rng *rand.Rand, kept float64, done map[*node]*node) *node {
+// copySurvivor copies a node, with what is below it, as the disk has it.
+func (t *fileTree) copySurvivor(out *fileTree, n *fileNode, rng *rand.Rand, kept float64, done map[*fileNode]*fileNode) *fileNode {
 	if s := done[n]; s != nil {
 		return s
 	}
@@ -126,19 +126,19 @@ func (t *tree) survivor(out *tree, n *node, rng *rand.Rand, kept float64, done m
 	done[n] = s
 	s.modified = n.modified
 	if !n.isDir() {
-		s.content.disk = n.content.lose(rng, kept)
-		s.content.live = s.content.disk.clone()
+		s.content.disk = n.content.losePower(rng, kept)
+		s.content.live = s.content.disk.cloneImage()
 		return s
 	}
 	for _, name := range slices.Sorted(maps.Keys(n.disk)) { // in order, so that draws are the same for the same tree
-		s.live[name] = t.survivor(out, n.disk[name], rng, kept, done)
+		s.live[name] = t.copySurvivor(out, n.disk[name], rng, kept, done)
 	}
 	s.disk = maps.Clone(s.live)
 	return s
 }
 
-// used is how many bytes the pages take that processes see.
-func (t *tree) used() int64 {
+// usedBytes is how many bytes the pages take that processes see.
+func (t *fileTree) usedBytes() int64 {
 	var pages int
 	for _, n := range t.nodes {
 		if !n.isDir() {

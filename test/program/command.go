@@ -30,7 +30,7 @@ func Run(t testing.TB, stdin io.Reader, args ...string) Result {
 	if err := seeSources(); err != nil {
 		t.Fatalf("look at the sources of the program under test: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), WaitLimit)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	cmd := Command(ctx, binary, args...)

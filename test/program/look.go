@@ -75,13 +75,13 @@ func (m Metrics) Sum(name string) float64 {
 }
 
 // PeakMemory is the most physical memory that the process has had, in bytes, with the pages of its program; 0 where the system does not say.
-func (p *Process) PeakMemory() int64 { return p.memory("VmHWM:") }
+func (p *Process) PeakMemory() int64 { return p.readMemory("VmHWM:") }
 
 // PeakData is PeakMemory without the pages of the program and other files, which the system takes back when it needs them.
-func (p *Process) PeakData() int64 { return max(0, p.memory("VmHWM:")-p.memory("RssFile:")) }
+func (p *Process) PeakData() int64 { return max(0, p.readMemory("VmHWM:")-p.readMemory("RssFile:")) }
 
-// memory is a line of proc_pid_status(5), in bytes.
-func (p *Process) memory(name string) int64 {
+// readMemory is a line of proc_pid_status(5), in bytes.
+func (p *Process) readMemory(name string) int64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
 	if err != nil {
 		return 0

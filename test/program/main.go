@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Patience bounds every wait of these tests: far more than anything takes, so that only a hang reaches it.
-const Patience = 2 * time.Minute
+// WaitLimit bounds every wait of these tests: far more than anything takes, so that only a hang reaches it.
+const WaitLimit = 2 * time.Minute
 
 // binary is the program under test; set by Main before any test runs.
 var binary string
@@ -25,7 +25,7 @@ var binary string
 func Main(m *testing.M) int {
 	flag.Parse()
 	if testing.Short() {
-		fmt.Println("left out with -short: this suite runs the real program")
+		fmt.Fprintln(os.Stderr, "left out with -short: this suite runs the real program")
 		_ = flag.Set("test.run", "^$") // go test says "no tests to run" beside the package
 		return m.Run()
 	}

@@ -46,7 +46,7 @@ func LaunchUnder(t testing.TB, wrapper, env []string, args ...string) (*Process,
 	line := append(append(append([]string(nil), wrapper...), binary), args...)
 	// A pipe of our own, since Wait closes StdoutPipe's while the reader may still want its last line.
 	pr, pw := io.Pipe()
-	p := launch(t, "scribe "+strings.Join(args, " "), append([]string{"SCRIBE_LOG_LEVEL=warn"}, env...), pw, line...)
+	p := startProcess(t, "scribe "+strings.Join(args, " "), append([]string{"SCRIBE_LOG_LEVEL=warn"}, env...), pw, line...)
 	return p, pr
 }
 
@@ -60,11 +60,11 @@ func Other(t testing.TB, name string, args ...string) *Process {
 func OtherWith(t testing.TB, env []string, name string, args ...string) *Process {
 	t.Helper()
 	line := append([]string{name}, args...)
-	return launch(t, strings.Join(line, " "), env, nil, line...)
+	return startProcess(t, strings.Join(line, " "), env, nil, line...)
 }
 
-// launch starts a command line; its standard output goes to stdout, which is closed in the end; nil = to its Log.
-func launch(t testing.TB, name string, env []string, stdout io.WriteCloser, line ...string) *Process {
+// startProcess starts a command line; its standard output goes to stdout, which is closed in the end; nil = to its Log.
+func startProcess(t testing.TB, name string, env []string, stdout io.WriteCloser, line ...string) *Process {
 	t.Helper()
 	p := &Process{Name: name, Log: new(Log), Done: make(chan struct{}), t: t, cmd: exec.Command(line[0], line[1:]...)}
 	p.cmd.Env = append(p.cmd.Environ(), env...)
@@ -127,7 +127,7 @@ func (p *Process) AwaitReady(stdout io.Reader) {
 			p.t.Fatalf("%s said %q instead of being ready, ended with %v:\n%s", p.Name, s, p.Err, p.Log)
 		}
 		p.URL = url
-	case <-time.After(Patience):
+	case <-time.After(WaitLimit):
 		p.t.Fatalf("%s was not ready in time:\n%s", p.Name, p.Log)
 	}
 }
@@ -148,18 +148,18 @@ func (p *Process) Stop() {
 		if p.Err != nil {
 			p.t.Errorf("%s ended with %v on SIGTERM:\n%s", p.Name, p.Err, p.Log)
 		}
-	case <-time.After(Patience):
+	case <-time.After(WaitLimit):
 		p.t.Fatalf("%s did not end on SIGTERM:\n%s", p.Name, p.Log)
 	}
 }
 
 // Pause stops the process as a long pause of its machine does; Resume lets it go on.
-func (p *Process) Pause() { p.signal(syscall.SIGSTOP) }
+func (p *Process) Pause() { p.sendSignal(syscall.SIGSTOP) }
 
 // Resume ends a Pause.
-func (p *Process) Resume() { p.signal(syscall.SIGCONT) }
+func (p *Process) Resume() { p.sendSignal(syscall.SIGCONT) }
 
-func (p *Process) signal(s syscall.Signal) {
+func (p *Process) sendSignal(s syscall.Signal) {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil {
 		p.t.Fatalf("%v to %s: %v", s, p.Name, err)

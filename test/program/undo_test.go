@@ -59,7 +59,7 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 	_ = victim.Wait() // it was killed
 	// Its children have its output; the end of that is theirs.
-	if err := out.SetReadDeadline(time.Now().Add(program.Patience)); err != nil {
+	if err := out.SetReadDeadline(time.Now().Add(program.WaitLimit)); err != nil {
 		t.Fatal(err)
 	}
 	if rest, err := io.ReadAll(lines); err != nil {
@@ -67,7 +67,7 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(program.Patience); ; <-tick.C {
+	for deadline := time.Now().Add(program.WaitLimit); ; <-tick.C {
 		if _, err := os.Stat(file); err == nil {
 			break
 		}

@@ -286,7 +286,7 @@ func await(t testing.TB, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(program.Patience)
+	deadline := time.After(program.WaitLimit)
 	for !done() {
 		select {
 		case <-tick.C:

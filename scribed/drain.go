@@ -37,32 +37,23 @@ func (e *LossError) Unwrap() error { return e.Cause }
 // Close refuses new requests and forwards what is in memory. When ctx ends first, whoever still waits is told, and what nobody waits
 // for is written to the spool; while the upstream is away that happens at once. The spool is synced: what it holds is forwarded by
 // the next run. The error is a [LossError] if something could not be saved, which without a spool is whatever was not forwarded. Calling
-// it again waits for the first call.
+// it again waits for the first call, and returns its error.
 func (s *Scribed) Close(ctx context.Context) error {
 	s.reportAtEnd(ctx)
+	return s.accepting.Close(ctx, func() error { return s.shutDown(ctx) })
+}
+
+func (s *Scribed) shutDown(ctx context.Context) error {
 	s.mu.Lock()
-	again := s.mu.closed
-	s.mu.closed = true
 	s.mu.queue.closing = true
-	if !again {
-		close(s.closing)
-	}
 	s.settle()
 	s.mu.Unlock()
-	if again {
-		select {
-		case <-s.ended:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 	select {
 	case <-s.drained:
 	case <-ctx.Done():
 		s.cancel(errClosed)
 	}
-	s.accepting.Wait()
+	<-s.accepting.Idle()
 	close(s.stopKeeping)
 	s.keepers.Wait()
 	// The requests on their way end: their frames come back to the queue or have an outcome.
@@ -73,7 +64,6 @@ func (s *Scribed) Close(ctx context.Context) error {
 		err = errors.Join(err, s.closeSpool())
 	}
 	s.metrics.unregister(s.deps.Registerer)
-	close(s.ended)
 	return err
 }
 
@@ -200,7 +190,7 @@ func (s *Scribed) Drain(ctx context.Context) []Backlog {
 		case <-t.C:
 		case <-ctx.Done():
 			return s.Backlogs()
-		case <-s.ended:
+		case <-s.ctx.Done():
 			return s.Backlogs()
 		}
 	}

@@ -88,7 +88,7 @@ func (w *writer) write(size int) {
 func (c *cell) isClosed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.closed
+	return c.mu.queue.closing
 }
 
 // weather is an upstream whose moods change.

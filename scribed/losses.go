@@ -35,25 +35,18 @@ func (q *queue) loseFrames(category, reason string, frames []frame, now time.Tim
 
 // reporter reports losses now and then.
 func (s *Scribed) reporter() {
+	ctx, cancel := context.WithCancel(s.ctx)
+	s.keepers.Go(func() { // Close does not wait for the upstream because of reports
+		<-s.accepting.Draining()
+		cancel()
+	})
 	t := time.NewTicker(s.cfg.ReportLosses)
 	defer t.Stop()
 	for {
 		select {
 		case <-t.C:
-			ctx, cancel := context.WithCancel(s.ctx)
-			ended := make(chan struct{})
-			go func() { // Close does not wait for the upstream because of reports
-				defer close(ended)
-				select {
-				case <-s.closing:
-					cancel()
-				case <-ctx.Done():
-				}
-			}()
 			s.report(ctx, scribev1.AckLevel_ACK_LEVEL_COMMITTED)
-			cancel()
-			<-ended
-		case <-s.closing:
+		case <-ctx.Done():
 			return
 		}
 	}
@@ -141,7 +134,7 @@ const lastReport = time.Second
 func (s *Scribed) reportAtEnd(ctx context.Context) {
 	s.mu.Lock()
 	l := s.mu.queue.losses
-	wanted := l != nil && !s.mu.closed && !l.Idle() && (s.spool != nil || !s.mu.queue.away())
+	wanted := l != nil && !s.accepting.Closed() && !l.Idle() && (s.spool != nil || !s.mu.queue.away())
 	s.mu.Unlock()
 	if wanted {
 		ctx, cancel := context.WithTimeout(ctx, lastReport)

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/buffers"
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/deadletter"
@@ -44,25 +45,22 @@ type Scribed struct {
 	notes *notes
 
 	// ctx ends when Close loses its patience.
-	ctx    context.Context //nolint:containedctx // entries outlive the requests that brought them
-	cancel context.CancelCauseFunc
+	ctx       context.Context //nolint:containedctx // entries outlive the requests that brought them
+	cancel    context.CancelCauseFunc
+	accepting lifecycle.Calls // of Write that have not got all of their frames in
 	// tasks are the loop's goroutine and one for each request to the upstream; keepers spill and expire.
-	// accepting are calls of Write that have not got all of their frames in.
-	tasks, keepers, accepting sync.WaitGroup
-	stopKeeping               chan struct{}
-	reporting                 chan struct{} // of capacity 1: taken by who sends reports
-	changed                   chan struct{} // buffered: the loop must look at the queue
-	crowded                   chan struct{} // buffered: the memory is to be emptied into the spool
-	closing                   chan struct{} // closed when Close has begun
-	drained                   chan struct{} // closed when scribed is closed and nothing is left in memory, or Close has given up
-	ended                     chan struct{} // closed when Close has released everything
+	tasks, keepers sync.WaitGroup
+	stopKeeping    chan struct{}
+	reporting      chan struct{} // of capacity 1: taken by who sends reports
+	changed        chan struct{} // buffered: the loop must look at the queue
+	crowded        chan struct{} // buffered: the memory is to be emptied into the spool
+	drained        chan struct{} // closed when scribed is closed and nothing is left in memory, or Close has given up
 
 	mu struct {
 		sync.Mutex
 		queue  queue
 		bodies int64 // bytes admitted by Admit
-		closed bool
-		idle   bool // drained is closed
+		idle   bool  // drained is closed
 		// saidAway: the log says that the upstream is away, and not yet that it is back.
 		saidAway  bool
 		quietTill time.Time // there was nothing to spill: the spiller is not woken before
@@ -97,9 +95,7 @@ func New(cfg Config, deps Deps) (*Scribed, error) {
 		reporting:   make(chan struct{}, 1),
 		changed:     make(chan struct{}, 1),
 		crowded:     make(chan struct{}, 1),
-		closing:     make(chan struct{}),
 		drained:     make(chan struct{}),
-		ended:       make(chan struct{}),
 	}
 	s.mu.queue = newQueue(cfg, &s.buffers)
 	s.metrics = newMetrics(s)
@@ -151,7 +147,7 @@ func (s *Scribed) Admit(n int64) (release func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.mu.closed:
+	case s.accepting.Closed():
 		return nil, errShutDown()
 	case n > s.cfg.MemoryBytes:
 		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the request has %d bytes, more than the agent's memory of %d: send less at once", n, s.cfg.MemoryBytes)
@@ -179,7 +175,7 @@ func (s *Scribed) settle() {
 		signal(s.crowded)
 	}
 	q.wakeBlocked()
-	if s.mu.closed && !s.mu.idle && q.used == 0 && q.running == 0 {
+	if q.closing && !s.mu.idle && q.used == 0 && q.running == 0 {
 		s.mu.idle = true
 		close(s.drained)
 	}

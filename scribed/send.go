@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
@@ -573,15 +574,9 @@ func (s *Scribed) bury(dead []deadFrame) {
 	}
 }
 
-// maxHint bounds the pause that the upstream may ask for.
-const maxHint = time.Minute
-
 // backoff is the pause after so many failures in a row: longer each time, jittered, and not shorter than the upstream asks for.
 func (s *Scribed) backoff(failures int, info *scribev1.ErrorInfo) time.Duration {
-	mean := min(s.cfg.RetryBase<<min(failures-1, 20), s.cfg.RetryMax)
-	pause := mean/2 + rand.N(mean)
-	if hint := min(info.GetRetryAfter().AsDuration(), maxHint); hint > 0 {
-		pause = max(pause, hint+rand.N(hint/4+1))
-	}
-	return pause
+	pauses := backoff.Backoff{Min: s.cfg.RetryBase, Max: s.cfg.RetryMax}
+	hint := retry.Hint(info, retry.LongestHint)
+	return max(backoff.Jitter(pauses.Mean(failures), 0.5), hint+rand.N(hint/4+1))
 }

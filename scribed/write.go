@@ -178,14 +178,10 @@ type writing struct {
 // are tried again until they have it. It is an error when all were refused.
 func (w *writing) accept(ctx context.Context) error {
 	s := w.s
-	s.mu.Lock()
-	if s.mu.closed {
-		s.mu.Unlock()
+	if !s.accepting.Enter() {
 		return errShutDown()
 	}
-	s.accepting.Add(1)
-	s.mu.Unlock()
-	defer s.accepting.Done()
+	defer s.accepting.Leave()
 	todo := w.in.entries
 	for _, e := range todo {
 		e.ack, e.sub = w.ack, w.sub
@@ -212,7 +208,7 @@ func (w *writing) wait(ctx context.Context, at *waiter) {
 	select {
 	case <-at.ready:
 	case <-ctx.Done():
-	case <-w.s.closing:
+	case <-w.s.accepting.Draining():
 	}
 }
 
@@ -268,7 +264,7 @@ func (w *writing) place(ctx context.Context, e *entry, p *placed) {
 	l := q.lane(e.category)
 	where := q.placeFor(l, e, s.now())
 	switch {
-	case s.mu.closed:
+	case q.closing:
 		if where == inMemory {
 			q.release(e)
 		}
@@ -384,7 +380,7 @@ func (w *writing) enter(entries []*entry) (live []*appending) {
 	q := &s.mu.queue
 	now := s.now()
 	for _, e := range entries {
-		if s.mu.closed {
+		if q.closing {
 			q.release(e)
 			q.unref(e.mem)
 			w.taken--

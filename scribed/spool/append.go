@@ -88,7 +88,7 @@ func (g *segment) fits(w *writing) bool {
 // segmentFor returns the segment to append to, a new one if the records do not fit. The tail is held.
 func (s *Spool) segmentFor(w *writing) (*segment, error) {
 	s.mu.Lock()
-	if s.mu.closed {
+	if s.calls.Closed() {
 		s.mu.Unlock()
 		return nil, ErrClosed
 	}

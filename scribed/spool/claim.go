@@ -16,10 +16,10 @@ import (
 // one record if there is any. Their data is read into buf, of which the whole capacity is used, or into new memory if that is too small; both are
 // the caller's. Records that turn out damaged are counted as lost, and left out. On an error nothing is claimed.
 func (s *Spool) Claim(category string, maxBytes int, upTo Position, buf []byte) ([]Claimed, error) {
-	if !s.enter() {
+	if !s.calls.Enter() {
 		return nil, ErrClosed
 	}
-	defer s.calls.Done()
+	defer s.calls.Leave()
 	for {
 		s.mu.Lock()
 		picks, need := s.mu.claim(category, int64(maxBytes), upTo)

@@ -277,7 +277,7 @@ func (s *Spool) removeTrash() error {
 func (s *Spool) prepareSpare() {
 	s.mu.Lock()
 	g := s.mu.active
-	want := !s.mu.closed && s.mu.spare == nil && g != nil && g.end > g.capacity*3/4 && s.mu.used+s.cfg.SegmentBytes+s.headroom() <= s.cfg.MaxBytes
+	want := !s.calls.Closed() && s.mu.spare == nil && g != nil && g.end > g.capacity*3/4 && s.mu.used+s.cfg.SegmentBytes+s.headroom() <= s.cfg.MaxBytes
 	s.mu.Unlock()
 	if !want {
 		return
@@ -289,7 +289,7 @@ func (s *Spool) prepareSpare() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// Numbers of segments are in the order in which they are used.
-	if s.mu.closed || s.mu.next != g.id.First+1 {
+	if s.calls.Closed() || s.mu.next != g.id.First+1 {
 		s.discard(g)
 		return
 	}

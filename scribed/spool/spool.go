@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"scribe/internal/base/buffers"
+	"scribe/internal/base/lifecycle"
 )
 
 // Spool is a durable queue of records for each of any number of categories, in one log of segments. It is safe for concurrent use.
@@ -42,8 +43,8 @@ type Spool struct {
 	// kickSync and kickKeeper wake their goroutines; armSync starts the syncer's timer. Each holds one wake-up, more are the same.
 	kickSync, kickKeeper, armSync chan struct{}
 	stop                          chan struct{}
-	running                       sync.WaitGroup // the goroutines
-	calls                         sync.WaitGroup // calls that read files
+	running                       sync.WaitGroup  // the goroutines
+	calls                         lifecycle.Calls // that read files
 
 	// ballasting is held while the ballast is made or removed, and by who says in mu that it was: mu may be taken under it.
 	ballasting sync.Mutex
@@ -51,7 +52,6 @@ type Spool struct {
 	mu struct {
 		sync.Mutex
 		book
-		closed bool
 		// segments are all files with records, in order. tail is the last of them while it is appended to, spare the next one.
 		segments    []*segment
 		active      *segment
@@ -228,7 +228,7 @@ func (s *Spool) Release(refs ...Ref) {
 func (s *Spool) Done(refs ...Ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.mu.closed { // what was saved last must be what is true, or the counters of the two would differ
+	if s.calls.Closed() { // what was saved last must be what is true, or the counters of the two would differ
 		return
 	}
 	for _, ref := range refs {
@@ -258,10 +258,10 @@ func (s *Spool) Drop(category string, atLeast int64, olderThan time.Time, reason
 	if !olderThan.IsZero() {
 		limit = olderThan.UnixMicro()
 	}
-	if !s.enter() {
+	if !s.calls.Enter() {
 		return sum
 	}
-	defer s.calls.Done()
+	defer s.calls.Leave()
 	for {
 		s.mu.Lock()
 		some, need := s.mu.drop(category, atLeast-sum.Bytes, limit, reason)
@@ -280,17 +280,6 @@ func (s *Spool) Drop(category string, atLeast int64, olderThan time.Time, reason
 			return sum
 		}
 	}
-}
-
-// enter begins a call that reads files. It is false when the spool is closed.
-func (s *Spool) enter() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.mu.closed {
-		return false
-	}
-	s.calls.Add(1)
-	return true
 }
 
 // Queues returns what is held of each category of which anything is, in no order.
@@ -418,19 +407,17 @@ func (s *Spool) tellLoss(l Loss) {
 func (s *Spool) Close() error {
 	s.tail.Lock()
 	s.mu.Lock()
-	if s.mu.closed {
-		s.mu.Unlock()
-		s.tail.Unlock()
-		return ErrClosed
-	}
-	s.mu.closed = true
+	first := s.calls.Drain()
 	s.mu.Unlock()
 	s.tail.Unlock()
+	if !first {
+		return ErrClosed
+	}
 
 	syncErr := s.sync(context.Background(), false)
 	close(s.stop)
 	s.running.Wait()
-	s.calls.Wait()
+	<-s.calls.Idle()
 
 	errs := []error{syncErr}
 	s.mu.Lock()

@@ -23,7 +23,7 @@ func (s *Spool) sync(ctx context.Context, open bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	target, failures := s.mu.sequence, s.mu.failures
-	if open && s.mu.closed {
+	if open && s.calls.Closed() {
 		return ErrClosed
 	}
 	if s.durable(target) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/base/backoff"
 	"scribe/producer"
 	"scribe/scribed/inputs"
 )
@@ -387,7 +388,7 @@ func (b *batch) deliver(ctx context.Context) bool {
 				i.metrics.Dropped.WithLabelValues(inputs.DropFull).Add(float64(len(p.messages)))
 				return false
 			default:
-				pause(ctx)
+				_ = backoff.Sleep(ctx, retryPause) // the next attempt sees that ctx has ended
 			}
 		}
 	}
@@ -409,12 +410,3 @@ func (b *batch) reset() {
 
 // retryPause is between two attempts to deliver what the agent did not take.
 const retryPause = 250 * time.Millisecond
-
-func pause(ctx context.Context) {
-	t := time.NewTimer(retryPause)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
-}

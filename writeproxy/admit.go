@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"scribe/internal/format/record"
+	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -58,101 +59,44 @@ func (it *item) refuse(err error) {
 	it.done, it.result = true, &scribev1.FrameResult{Error: rpc.Info(err)}
 }
 
-// admission reads the headers of a request's frames. It remembers the last category: neighbours often have the same.
-type admission struct {
-	p        *Proxy
-	category *scribev1.Category
-	// once are the exactly_once categories before it. The view may learn meanwhile that one was deleted and created again; frames of
-	// the request that the two ids would send different ways would overtake each other, and be taken for repetitions.
-	once map[string]*scribev1.Category
-	// summed: the caller has compared the bodies with their checksums.
-	summed bool
-	// charge takes memory for what is made of the request.
-	charge func(n int64) error
-}
-
-// split makes an item of every frame of a request, whose headers are checked and whose bodies are not looked at. A frame that is
-// refused alone has its error in its result; when nobody knows where the next frame begins, the whole request is refused.
-func (a *admission) split(ctx context.Context, data []byte) ([]item, error) {
-	var items []item
-	for offset := 0; offset < len(data); {
+// splitRequest makes an item of every frame of a request, whose headers are checked and whose bodies are not looked at. A frame that is
+// refused alone has its error in its result; when nobody knows where the next frame begins, the whole request is refused. charge takes
+// memory for the items.
+func (p *Proxy) splitRequest(ctx context.Context, data []byte, charge func(n int64) error) ([]item, error) {
+	var (
+		items    []item
+		summed   = rpc.Checked(ctx)
+		resolver = p.categories.NewResolver()
+		frames   = request.WalkHeaders(data)
+	)
+	for frames.Next() {
 		if len(items)%itemStep == 0 && len(items) > 0 {
-			if err := a.charge(itemStep * itemBytes); err != nil {
+			if err := charge(itemStep * itemBytes); err != nil {
 				return nil, err
 			}
 		}
-		h, err := record.CheckHeader(data[offset:])
-		if err != nil {
-			reason := scribev1.Reason_REASON_CORRUPT
-			if errors.Is(err, record.ErrVersion) {
-				reason = scribev1.Reason_REASON_INVALID
-			}
-			return nil, rpc.Errorf(reason, "frame at byte %d of the request: %w", offset, err)
-		}
+		h := &frames.Header
 		if items == nil {
 			items = make([]item, 0, min(len(data)/h.Len+1, itemStep)) // frames of a request are often alike
 		}
 		it := item{
-			bytes: data[offset : offset+h.Len : offset+h.Len], start: offset, messages: h.Count, shard: h.Shard, body: h.BodyOffset(), bodyCRC: h.BodyCRC,
-			sampleRate: h.SampleRate, rows: h.Encoding == record.EncodingMessages, sequenced: h.Sequenced(),
-			summed: a.summed,
+			bytes: frames.Bytes, start: frames.Offset, messages: h.Count, shard: h.Shard, body: h.BodyOffset(), bodyCRC: h.BodyCRC,
+			sampleRate: h.SampleRate, rows: h.Encoding == record.EncodingMessages, sequenced: h.Sequenced(), summed: summed,
 		}
-		offset += h.Len
-		if err := a.admit(ctx, &h, &it); err != nil {
+		if c, err := resolver.FindCategory(ctx, h); err != nil {
 			it.refuse(err)
+		} else {
+			it.setCategory(c)
 		}
 		items = append(items, it)
 	}
-	return items, nil
+	return items, frames.Fault()
 }
 
-// admit finds a frame's category and shard.
-func (a *admission) admit(ctx context.Context, h *record.Header, it *item) error {
-	c := a.category
-	if c == nil || c.GetName() != string(h.Category) {
-		if c.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE {
-			if a.once == nil {
-				a.once = make(map[string]*scribev1.Category)
-			}
-			a.once[c.GetName()] = c
-		}
-		var err error
-		if c, err = a.find(ctx, h); err != nil {
-			return err
-		}
-		a.category = c
-	}
-	if h.Shard >= max(c.GetShards(), 1) {
-		// The category may have grown.
-		grown, err := a.p.deps.Categories.Resolve(ctx, c.GetName())
-		if err != nil {
-			return fmt.Errorf("category %s: %w", c.GetName(), err)
-		}
-		a.category, c = grown, grown
-	}
-	return it.belongs(c, h.Shard)
-}
-
-// find finds a frame's category.
-func (a *admission) find(ctx context.Context, h *record.Header) (*scribev1.Category, error) {
-	if c, ok := a.once[string(h.Category)]; ok {
-		return c, nil
-	}
-	if c, ok := a.p.lookup(h.Category); ok {
-		return c, nil
-	}
-	return a.p.category(ctx, h.CategoryName())
-}
-
-// belongs sets what a frame's category decides about.
-func (it *item) belongs(c *scribev1.Category, shard uint32) error {
-	if shard >= max(c.GetShards(), 1) {
-		return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_SHARD,
-			"category %s has %d logical shards, the frame is for number %d", c.GetName(), c.GetShards(), shard)
-	}
+// setCategory sets the category, and what it decides about.
+func (it *item) setCategory(c *scribev1.Category) {
 	it.category = c
-	it.key = routeKey(c.GetId(), shard)
-	return nil
+	it.key = routeKey(c.GetId(), it.shard)
 }
 
 // check looks at a frame's body.
@@ -208,11 +152,8 @@ func maxMessage(c *scribev1.Category) int {
 	return record.DefaultMaxMessageSize
 }
 
-// category finds a category, or creates it when that is configured.
-func (p *Proxy) category(ctx context.Context, name string) (*scribev1.Category, error) {
-	if c, ok := p.deps.Categories.Lookup(name); ok {
-		return c, nil
-	}
+// resolveOrCreate asks the control plane for a category, and creates it when that is configured.
+func (p *Proxy) resolveOrCreate(ctx context.Context, name string) (*scribev1.Category, error) {
 	c, err := p.deps.Categories.Resolve(ctx, name)
 	switch {
 	case err == nil:
@@ -220,13 +161,13 @@ func (p *Proxy) category(ctx context.Context, name string) (*scribev1.Category, 
 	case !p.cfg.AutoCreate || rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_CATEGORY:
 		return nil, fmt.Errorf("category %s: %w", name, err)
 	}
-	return p.create(ctx, name)
+	return p.createCategory(ctx, name)
 }
 
 var errNoCategory = errors.New("writeproxy: the control plane's answer holds no category")
 
-// create creates a category, once for all requests that miss it at the same time.
-func (p *Proxy) create(ctx context.Context, name string) (*scribev1.Category, error) {
+// createCategory creates a category, once for all requests that miss it at the same time.
+func (p *Proxy) createCategory(ctx context.Context, name string) (*scribev1.Category, error) {
 	done := p.creating.DoChan(name, func() (any, error) {
 		// Others wait for it, so the first caller's patience must not bound it.
 		ctx, cancel := context.WithTimeout(p.ctx, p.cfg.Timeout)

@@ -4,57 +4,38 @@ import (
 	"math/rand/v2"
 	"sync"
 
+	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// amount counts frames and what is in them.
-type amount struct{ frames, bytes, messages int64 }
-
-func (a *amount) plus(b amount) {
-	a.frames += b.frames
-	a.bytes += b.bytes
-	a.messages += b.messages
-}
-
-func total(a, b amount) amount {
-	a.plus(b)
-	return a
-}
-
-func (a amount) minus(b amount) amount {
-	return amount{frames: a.frames - b.frames, bytes: a.bytes - b.bytes, messages: a.messages - b.messages}
-}
-
-func (it *item) amount() amount {
-	return amount{frames: 1, bytes: int64(len(it.bytes)), messages: int64(it.messages)}
+func (it *item) amount() request.Amount {
+	return request.Amount{Frames: 1, Bytes: int64(len(it.bytes)), Messages: int64(it.messages)}
 }
 
 // counts says what became of the frames that were received. At all times received = acknowledged + failed + sampled out + in
 // flight. Requests that were refused as a whole are not in it.
 type counts struct {
-	received     amount
-	acknowledged amount
-	sampledOut   amount
-	failed       map[scribev1.Reason]amount
+	received     request.Amount
+	acknowledged request.Amount
+	sampledOut   request.Amount
+	failed       map[scribev1.Reason]request.Amount
 }
 
 func (c *counts) plus(other *counts) {
-	c.received.plus(other.received)
-	c.acknowledged.plus(other.acknowledged)
-	c.sampledOut.plus(other.sampledOut)
+	c.received = c.received.Plus(other.received)
+	c.acknowledged = c.acknowledged.Plus(other.acknowledged)
+	c.sampledOut = c.sampledOut.Plus(other.sampledOut)
 	for reason, a := range other.failed {
-		sum := c.failed[reason]
-		sum.plus(a)
-		c.failed[reason] = sum
+		c.failed[reason] = c.failed[reason].Plus(a)
 	}
 }
 
 // inFlight is what has no outcome yet.
-func (c *counts) inFlight() amount {
-	sum := c.received.minus(c.acknowledged).minus(c.sampledOut)
+func (c *counts) inFlight() request.Amount {
+	sum := c.received.Minus(c.acknowledged).Minus(c.sampledOut)
 	for _, a := range c.failed {
-		sum = sum.minus(a)
+		sum = sum.Minus(a)
 	}
 	return sum
 }
@@ -77,7 +58,7 @@ type ledgerStripe struct {
 func newLedger() *ledger {
 	l := new(ledger)
 	for i := range l.stripes {
-		l.stripes[i].counts.failed = make(map[scribev1.Reason]amount)
+		l.stripes[i].counts.failed = make(map[scribev1.Reason]request.Amount)
 	}
 	return l
 }
@@ -87,7 +68,7 @@ func (l *ledger) stripe() *ledgerStripe { return &l.stripes[rand.N(ledgerStripes
 
 // counts returns the sums, in which received is never less than what became of it.
 func (l *ledger) counts() counts {
-	sum := counts{failed: make(map[scribev1.Reason]amount)}
+	sum := counts{failed: make(map[scribev1.Reason]request.Amount)}
 	for i := range l.stripes {
 		s := &l.stripes[i]
 		s.Lock()
@@ -99,19 +80,19 @@ func (l *ledger) counts() counts {
 
 // received counts the frames of a request.
 func (s *ledgerStripe) received(items []item) {
-	var sum amount
+	var sum request.Amount
 	for i := range items {
-		sum.plus(items[i].amount())
+		sum = sum.Plus(items[i].amount())
 	}
 	s.Lock()
 	defer s.Unlock()
-	s.counts.received.plus(sum)
+	s.counts.received = s.counts.received.Plus(sum)
 }
 
 // answered counts what became of them.
 func (s *ledgerStripe) answered(items []item) {
-	sum := counts{failed: make(map[scribev1.Reason]amount)}
-	var run amount // of neighbours that failed for one reason
+	sum := counts{failed: make(map[scribev1.Reason]request.Amount)}
+	var run request.Amount // of neighbours that failed for one reason
 	for i := range items {
 		it := &items[i]
 		if it.result == nil { // a bug, which must not be taken for an acknowledgement
@@ -119,15 +100,15 @@ func (s *ledgerStripe) answered(items []item) {
 		}
 		switch info := it.result.GetError(); {
 		case info != nil:
-			run.plus(it.amount())
+			run = run.Plus(it.amount())
 			if i == len(items)-1 || items[i+1].result.GetError().GetReason() != info.GetReason() || items[i+1].result.GetError() == nil {
-				sum.failed[info.GetReason()] = total(sum.failed[info.GetReason()], run)
-				run = amount{}
+				sum.failed[info.GetReason()] = sum.failed[info.GetReason()].Plus(run)
+				run = request.Amount{}
 			}
 		case it.result.GetSampledOut():
-			sum.sampledOut.plus(it.amount())
+			sum.sampledOut = sum.sampledOut.Plus(it.amount())
 		default:
-			sum.acknowledged.plus(it.amount())
+			sum.acknowledged = sum.acknowledged.Plus(it.amount())
 		}
 	}
 	s.Lock()

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"scribe/internal/format/record"
+	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -216,7 +217,7 @@ func newCell(t *testing.T, cfg Config, batchers int, edit ...func(*Deps)) *cell 
 			t.Errorf("%d bytes are still charged", used)
 		}
 		counts := c.ledger.counts()
-		if f := counts.inFlight(); f != (amount{}) {
+		if f := counts.inFlight(); f != (request.Amount{}) {
 			t.Errorf("%+v are still in flight", f)
 		}
 	})

@@ -344,7 +344,7 @@ func TestSample(t *testing.T) {
 			t.Errorf("the rates tell of %.0f frames, 8000 were sent", estimate)
 		}
 		counts := c.ledger.counts()
-		if got := counts.sampledOut.frames; got != int64(out) {
+		if got := counts.sampledOut.Frames; got != int64(out) {
 			t.Errorf("%d frames are counted as left out, want %d", got, out)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/role/budget"
+	"scribe/internal/role/request"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -140,10 +141,10 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, v int64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, kind, float64(v), labels...)
 	}
-	three := func(d [3]*prometheus.Desc, kind prometheus.ValueType, a amount, labels ...string) {
-		send(d[0], kind, a.frames, labels...)
-		send(d[1], kind, a.bytes, labels...)
-		send(d[2], kind, a.messages, labels...)
+	three := func(d [3]*prometheus.Desc, kind prometheus.ValueType, a request.Amount, labels ...string) {
+		send(d[0], kind, a.Frames, labels...)
+		send(d[1], kind, a.Bytes, labels...)
+		send(d[2], kind, a.Messages, labels...)
 	}
 	three(m.received, prometheus.CounterValue, c.received)
 	three(m.acknowledged, prometheus.CounterValue, c.acknowledged)

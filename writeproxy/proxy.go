@@ -15,17 +15,10 @@ import (
 	"scribe/internal/base/buffers"
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/role/budget"
+	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
-
-// Categories is the view of categories.
-type Categories interface {
-	// Lookup returns a category from the local view. Callers do not change it.
-	Lookup(name string) (*scribev1.Category, bool)
-	// Resolve asks the control plane. Its error has REASON_UNKNOWN_CATEGORY when there is none.
-	Resolve(ctx context.Context, name string) (*scribev1.Category, error)
-}
 
 // Creator is what creates categories: a part of rpc.ControlService.
 type Creator interface {
@@ -34,7 +27,8 @@ type Creator interface {
 
 // Deps are what a write proxy works with. They outlive it.
 type Deps struct {
-	Categories Categories
+	// Categories is the watched copy of the categories. What it returns is not changed.
+	Categories request.Catalog
 	// Creator is needed with Config.AutoCreate.
 	Creator Creator
 	// Batchers returns those that are known at present: an immutable snapshot, and the same one while nothing changes.
@@ -60,8 +54,8 @@ type Proxy struct {
 	retries *backoff.Budget // of attempts beyond the first
 	ledger  *ledger
 	metrics *metrics
-	// lookup finds a category by the bytes of its name.
-	lookup func(name []byte) (*scribev1.Category, bool)
+	// categories finds those of requests, and creates them if that is configured.
+	categories *request.Categories
 	// bodies are requests that are admitted and being read, writes those in Write and Publish.
 	bodies, writes *budget.Budget
 	creating       singleflight.Group
@@ -107,11 +101,11 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 		traffic: newShardTraffic(cfg.MicroShardBytes),
 		retries: backoff.NewBudget(cfg.RetryRatio, maxSavedRetries),
 		ledger:  newLedger(),
-		lookup:  lookupBytes(deps.Categories),
 		bodies:  budget.New("bodies that the write proxy reads", cfg.MemoryBytes/2),
 		writes:  budget.New("requests that the write proxy carries out", cfg.MemoryBytes/2),
 		started: time.Now(),
 	}
+	p.categories = &request.Categories{Catalog: deps.Categories, Create: p.resolveOrCreate, RetryAfter: cfg.RetryBase}
 	p.quotas = newQuotas(p.now, deps.Proxies, int64(cfg.ThrottleShare*float64(p.writes.Limit())))
 	p.fleet = &fleet{batchers: deps.Batchers, now: p.now, stall: cfg.StallAfter, probe: p.probe}
 	p.metrics = newMetrics(p)
@@ -124,16 +118,6 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 
 // now is the time of the state machines.
 func (p *Proxy) now() time.Duration { return time.Since(p.started) }
-
-// lookupBytes spares the copy of each name if the categories can be asked without.
-func lookupBytes(c Categories) func(name []byte) (*scribev1.Category, bool) {
-	if fast, ok := c.(interface {
-		LookupBytes(name []byte) (*scribev1.Category, bool)
-	}); ok {
-		return fast.LookupBytes
-	}
-	return func(name []byte) (*scribev1.Category, bool) { return c.Lookup(string(name)) }
-}
 
 // Admit charges a request's announced length before its body is read; it refuses with REASON_OVERLOADED and a hint, or with
 // REASON_TOO_LARGE. release is to be called once the request is answered.

@@ -20,23 +20,19 @@ func (p *Proxy) Publish(ctx context.Context, req *scribev1.PublishRequest) (*scr
 	if err != nil {
 		return nil, err
 	}
-	r := items[0].result
-	if r.GetError() != nil {
-		return nil, rpc.FromInfo(r.GetError())
-	}
-	if r.GetSampledOut() {
-		return &scribev1.PublishResponse{SampledOut: true}, nil // none was taken
-	}
-	return &scribev1.PublishResponse{Count: uint32(len(req.GetMessages())), Shard: r.GetShard(), Lsn: r.GetLsn()}, nil
+	return publish.Response(req, items[0].result)
 }
 
 func (p *Proxy) encode(ctx context.Context, req *scribev1.PublishRequest) ([]byte, error) {
 	if err := record.ValidateCategory(req.GetCategory()); err != nil {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "category: %w", err)
 	}
-	c, err := p.category(ctx, req.GetCategory())
-	if err != nil {
-		return nil, err
+	c, ok := p.deps.Categories.Lookup(req.GetCategory())
+	if !ok {
+		var err error
+		if c, err = p.resolveOrCreate(ctx, req.GetCategory()); err != nil {
+			return nil, err
+		}
 	}
 	return publish.Frame(req, maxMessage(c), p.deps.Clock())
 }

@@ -10,6 +10,7 @@ import (
 
 	"scribe/internal/base/backoff"
 	"scribe/internal/format/record"
+	"scribe/internal/role/request"
 	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -215,10 +216,11 @@ func (c *call) renew(ctx context.Context, left []*item) []*item {
 		}
 		switch {
 		case err == nil:
-			if fault := it.belongs(now, it.shard); fault != nil {
+			if fault := request.CheckShard(now, it.shard); fault != nil {
 				it.refuse(fault)
 				continue
 			}
+			it.setCategory(now)
 		case rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY:
 			it.refuse(fmt.Errorf("category %s: %w", old.GetName(), err))
 			continue

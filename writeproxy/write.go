@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -52,8 +53,7 @@ func (p *Proxy) write(ctx context.Context, data []byte, ack scribev1.AckLevel) (
 	if err := charge(int64(len(data))); err != nil {
 		return nil, err
 	}
-	a := admission{p: p, summed: rpc.Checked(ctx), charge: charge}
-	if items, err = a.split(ctx, data); err != nil {
+	if items, err = p.splitRequest(ctx, data, charge); err != nil {
 		return nil, err
 	}
 	p.retries.Earn()
@@ -97,14 +97,9 @@ func (c *call) run(ctx context.Context, items []item) {
 
 // conclude keeps a definite failure from being told of a frame that an earlier attempt may have stored.
 func (it *item) conclude() {
-	info := it.result.GetError()
-	if info == nil || !it.unsure || info.GetReason() == scribev1.Reason_REASON_UNKNOWN_OUTCOME {
-		return
+	if info := it.result.GetError(); info != nil && it.unsure {
+		it.result = &scribev1.FrameResult{Error: request.AsUnknown(info)}
 	}
-	it.result = &scribev1.FrameResult{Error: &scribev1.ErrorInfo{
-		Reason: scribev1.Reason_REASON_UNKNOWN_OUTCOME, RetryAfter: info.GetRetryAfter(), Conflicts: info.GetConflicts(),
-		Message: "an earlier attempt may have stored it; the last one: " + info.GetMessage(),
-	}}
 }
 
 // errNoResult is a bug: an item was left without a result.

@@ -71,3 +71,15 @@ func message(m *scribev1.PublishMessage) *record.Message {
 	}
 	return out
 }
+
+// Response is the answer to a request whose frame has the result r.
+func Response(req *scribev1.PublishRequest, r *scribev1.FrameResult) (*scribev1.PublishResponse, error) {
+	switch {
+	case r.GetError() != nil:
+		return nil, rpc.FromInfo(r.GetError())
+	case r.GetSampledOut():
+		return &scribev1.PublishResponse{SampledOut: true}, nil // none was taken
+	default:
+		return &scribev1.PublishResponse{Count: uint32(len(req.GetMessages())), Shard: r.GetShard(), Lsn: r.GetLsn()}, nil
+	}
+}

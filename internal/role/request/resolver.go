@@ -1,0 +1,166 @@
+package request
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"scribe/internal/format/record"
+	"scribe/internal/transport/retry"
+	"scribe/internal/transport/rpc"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// Catalog is a role's watched copy of the categories, and the way to ask the control plane.
+type Catalog interface {
+	// Lookup asks the copy, Resolve the control plane.
+	Lookup(name string) (*scribev1.Category, bool)
+	Resolve(ctx context.Context, name string) (*scribev1.Category, error)
+}
+
+// Categories finds the categories of a role's requests.
+type Categories struct {
+	// Catalog has the categories.
+	Catalog Catalog
+	// Create is asked for a category that the catalog does not have in its copy; nil asks Resolve.
+	Create func(ctx context.Context, name string) (*scribev1.Category, error)
+	// IsStale reports whether what the copy says of a logical shard's category can't be true any more, so that the control plane is
+	// asked; nil believes the copy.
+	IsStale func(c *scribev1.Category, shard uint32) bool
+	// RetryAfter is the retry hint of frames whose category was replaced while their request was read.
+	RetryAfter time.Duration
+}
+
+// LookupFrame asks the copy for a frame's category. It spares the copy of the name if the catalog can be asked without.
+func (c *Categories) LookupFrame(h *record.Header) (*scribev1.Category, bool) {
+	if fast, ok := c.Catalog.(interface {
+		LookupBytes(name []byte) (*scribev1.Category, bool)
+	}); ok {
+		return fast.LookupBytes(h.Category)
+	}
+	return c.Catalog.Lookup(h.CategoryName())
+}
+
+// NewResolver returns a resolver for one request.
+func (c *Categories) NewResolver() Resolver { return Resolver{categories: c} }
+
+// Resolver finds the categories of one request's frames, in order.
+type Resolver struct {
+	categories *Categories
+	current    *scribev1.Category
+	// taken: a frame of the current category was taken.
+	taken bool
+	// pinned are the exactly_once categories before the current one, by name. The copy may learn in the middle of a request that one was
+	// deleted and created again. If frames of one producer went partly to the old logs, which refuse them, and then to the new ones, the
+	// former, sent again, would be taken for repetitions, since the new logs have seen later sequences.
+	pinned map[string]*scribev1.Category
+	// failed are the shards of which a frame was not taken for a reason that may pass.
+	failed map[failedShard]error
+}
+
+type failedShard struct {
+	category string
+	shard    uint32
+}
+
+// FindCategory returns the category of a frame, which has the frame's logical shard.
+func (r *Resolver) FindCategory(ctx context.Context, h *record.Header) (*scribev1.Category, error) {
+	if len(r.failed) > 0 {
+		if err := r.failed[failedShard{string(h.Category), h.Shard}]; err != nil {
+			return nil, err
+		}
+	}
+	if err := r.useCategory(ctx, h); err != nil {
+		if retry.Retryable(err) {
+			if r.failed == nil {
+				r.failed = make(map[failedShard]error)
+			}
+			r.failed[failedShard{h.CategoryName(), h.Shard}] = err
+		}
+		return nil, err
+	}
+	r.taken = true
+	return r.current, nil
+}
+
+// useCategory makes the category of a frame the current one.
+func (r *Resolver) useCategory(ctx context.Context, h *record.Header) error {
+	if r.current == nil || r.current.GetName() != string(h.Category) {
+		if err := r.switchCategory(ctx, h); err != nil {
+			return err
+		}
+	}
+	// It may have grown, or have been deleted and created again. If the control plane does not know better, the log decides.
+	if !hasShard(r.current, h.Shard) || r.categories.IsStale != nil && r.categories.IsStale(r.current, h.Shard) {
+		if err := r.renewCategory(ctx); err != nil {
+			return err
+		}
+	}
+	return CheckShard(r.current, h.Shard)
+}
+
+func (r *Resolver) switchCategory(ctx context.Context, h *record.Header) error {
+	if r.taken && isExactlyOnce(r.current) {
+		if r.pinned == nil {
+			r.pinned = make(map[string]*scribev1.Category)
+		}
+		r.pinned[r.current.GetName()] = r.current
+	}
+	c, pinned := r.pinned[string(h.Category)]
+	if !pinned {
+		var err error
+		if c, err = r.lookupCategory(ctx, h); err != nil {
+			return err
+		}
+	}
+	r.current, r.taken = c, pinned
+	return nil
+}
+
+func (r *Resolver) lookupCategory(ctx context.Context, h *record.Header) (*scribev1.Category, error) {
+	if c, ok := r.categories.LookupFrame(h); ok {
+		return c, nil
+	}
+	if r.categories.Create != nil {
+		return r.categories.Create(ctx, h.CategoryName())
+	}
+	return r.categories.resolve(ctx, h.CategoryName())
+}
+
+// renewCategory asks the control plane for the current category.
+func (r *Resolver) renewCategory(ctx context.Context) error {
+	old := r.current
+	c, err := r.categories.resolve(ctx, old.GetName())
+	if err != nil {
+		return err
+	}
+	if r.taken && isExactlyOnce(old) && c.GetId() != old.GetId() { // see pinned
+		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, r.categories.RetryAfter,
+			"category %s was deleted and created again while the request was read: send the frames again", c.GetName())
+	}
+	r.current = c
+	return nil
+}
+
+func (c *Categories) resolve(ctx context.Context, name string) (*scribev1.Category, error) {
+	found, err := c.Catalog.Resolve(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("category %s: %w", name, err)
+	}
+	return found, nil
+}
+
+func isExactlyOnce(c *scribev1.Category) bool {
+	return c.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE
+}
+
+func hasShard(c *scribev1.Category, shard uint32) bool { return shard < max(c.GetShards(), 1) }
+
+// CheckShard refuses a logical shard that a category does not have, with REASON_UNKNOWN_SHARD.
+func CheckShard(c *scribev1.Category, shard uint32) error {
+	if hasShard(c, shard) {
+		return nil
+	}
+	return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_SHARD,
+		"category %s has %d logical shards, the frame is for number %d", c.GetName(), c.GetShards(), shard)
+}

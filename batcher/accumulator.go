@@ -6,16 +6,32 @@ import (
 	"slices"
 	"time"
 
+	"scribe/internal/base/account"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
+// What bookkeeping is charged for in bytes, beside the frames' own bytes: the structures of a flush, of its blob's footer and of the
+// answer. A span may be all there is of its payload, its shard and its category.
+const (
+	frameOverhead = 200
+	spanOverhead  = 1000
+)
+
+// overheadBytes is the charge for bookkeeping.
+func overheadBytes(spans, frames int) int64 {
+	return int64(spans)*spanOverhead + int64(frames)*frameOverhead
+}
+
+// classShare is Config.Share of a retention class, in multiples of that of a category.
+const classShare = 2
+
 // accumulator decides what is gathered, when it is cut into a flush, and when a flush is written. It is a plain state machine:
 // events and times go in, and what to do comes out of ready. It does no I/O, starts nothing, and reads no clock.
 type accumulator struct {
 	cfg    Config
-	memory memoryAccount
+	memory *account.Account
 
 	tickets  uint64
 	requests uint64
@@ -45,7 +61,7 @@ type actions struct {
 func newAccumulator(cfg Config) accumulator {
 	return accumulator{
 		cfg:      cfg,
-		memory:   memoryAccount{limit: cfg.MemoryBytes, share: cfg.Share},
+		memory:   account.New(cfg.MemoryBytes),
 		accounts: make(map[uint32]*categoryAccount),
 		batches:  make(map[record.ShardID]*logBatch),
 		stalled:  make(map[record.ShardID]struct{}),
@@ -121,22 +137,23 @@ func (a *accumulator) admitCategories(now time.Time, in *parsedRequest) (last er
 
 // admitCategory decides about one category.
 func (a *accumulator) admitCategory(now time.Time, t *categoryAccount) {
-	if alone := a.memory.categoryLimit(); t.asked > alone {
+	// A category may hold that much when nobody else holds anything.
+	if alone := int64(float64(a.cfg.MemoryBytes) * a.cfg.Share / (1 + a.cfg.Share)); t.asked > alone {
 		t.refusal = rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE,
 			"the frames of the category take %d bytes of memory, which is more than the %d that one category may have: send less at once", t.asked, alone)
 		return
 	}
-	ok, excess := a.memory.allowsShare(t.held, t.asked, a.memory.share)
+	ok, excess := a.memory.WithinShare(t.held, t.asked, a.cfg.Share)
 	if ok {
-		ok, excess = a.memory.allowsShare(t.queue.held, t.asked, classShare*a.memory.share)
+		ok, excess = a.memory.WithinShare(t.queue.held, t.asked, classShare*a.cfg.Share)
 	}
 	if ok {
 		a.chargeCategory(t, t.asked)
 		return
 	}
-	t.refusal = rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, a.memory.retryHint(now, excess),
+	t.refusal = rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, a.memory.Hint(now, excess),
 		"the batcher holds %d bytes of the category and its retention class and %d of all, at most %d: try again later",
-		t.queue.held, a.memory.used, a.memory.limit)
+		t.queue.held, a.memory.Used(), a.memory.Limit())
 }
 
 // withdrawCharges undoes admit.
@@ -177,7 +194,7 @@ func (a *accumulator) addSpan(now time.Time, t *categoryAccount, to logTarget, p
 	pl.bytes += p.bytes
 	pl.frames += len(p.frames)
 	pl.runs += p.runs
-	pl.overhead += bookkeepingBytes(1, len(p.frames))
+	pl.overhead += overheadBytes(1, len(p.frames))
 	for i := range p.frames {
 		pl.messages += int(p.frames[i].messages)
 	}
@@ -239,8 +256,8 @@ func (a *accumulator) completeFlush(f *flush) {
 }
 
 // blockCompressed is the event that a block is compressed to that many bytes. freed is how much memory of raw frames became free.
-func (a *accumulator) blockCompressed(b *block, size int, freed int64) {
-	a.memory.releaseBytes(int64(b.raw) - int64(size) + freed)
+func (a *accumulator) blockCompressed(now time.Time, b *block, size int, freed int64) {
+	a.memory.Release(now, int64(b.raw)-int64(size)+freed)
 	left := int64(size)
 	for i, pl := range b.payloads {
 		share := left
@@ -311,8 +328,7 @@ func (a *accumulator) partFinished(now time.Time, p *flushPart, freed int64, too
 			a.chargeCategory(g.account, -pl.memoryCharge())
 		}
 	}
-	a.memory.releaseBytes(freed)
-	a.memory.measureRate(now)
+	a.memory.Release(now, freed)
 	if p.attached {
 		p.attached = false
 		a.releaseInFlight(p.flush)
@@ -444,6 +460,6 @@ func (a *accumulator) currentLatency(now time.Time) time.Duration {
 func (a *accumulator) loadLevel(now time.Time) uint32 {
 	slow := a.currentLatency(now)
 	late := float64(slow) / float64(slow+time.Second)
-	full := float64(a.memory.fullness()) / 1000
+	full := min(max(float64(a.memory.Used())/float64(a.cfg.MemoryBytes), 0), 1)
 	return uint32(1000 - 1000*(1-full)*(1-late))
 }

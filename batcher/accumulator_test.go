@@ -102,7 +102,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 
 func (s *script) compressed(b *block, size int) {
 	s.sizes[b] = int64(size)
-	s.acc.blockCompressed(b, size, int64(b.raw))
+	s.acc.blockCompressed(s.now, b, size, int64(b.raw))
 }
 
 func (s *script) finished(t *testing.T, d *datadriven.TestData) {
@@ -224,11 +224,11 @@ func (s *script) add(t *testing.T, d *datadriven.TestData, text string, wait boo
 	to := logTarget{shard: shard, class: uint32(number(classText, 72, classed)), exactlyOnce: once}
 	in := &parsedRequest{spans: []routedSpan{{frameSpan: p, target: to}}, results: make([]scribev1.FrameResult, len(p.frames))}
 	charge := in.memoryCharge()
-	err := rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.acc.memory.retryHint(s.now, charge), "the memory is full")
-	if s.acc.memory.reserveBytes(s.now, charge) {
-		if err = s.acc.admitCategories(s.now, in); err != nil {
-			s.acc.memory.cancelBytes(charge)
-		}
+	var err error
+	if !s.acc.memory.Charge(s.now, charge) {
+		err = rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.acc.memory.Hint(s.now, charge), "the memory is full")
+	} else if err = s.acc.admitCategories(s.now, in); err != nil {
+		s.acc.memory.Cancel(charge)
 	}
 	if err != nil {
 		info := rpc.Info(err)
@@ -283,7 +283,7 @@ func (s *script) state() string {
 		}
 		fmt.Fprintf(&out, "%d running, %d held\n", fl.running, fl.held)
 	}
-	fmt.Fprintf(&out, "used %d", s.acc.memory.used)
+	fmt.Fprintf(&out, "used %d", s.acc.memory.Used())
 	if w := s.acc.nextTick(); !w.IsZero() {
 		fmt.Fprintf(&out, ", wake at %v", w.Sub(epoch))
 	}

@@ -11,8 +11,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/batcher/arena"
 	"scribe/batcher/logqueue"
 	"scribe/internal/base/buffers"
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/format/record"
 	"scribe/internal/role/budget"
 	"scribe/internal/transport/rpc"
@@ -91,21 +93,21 @@ type Batcher struct {
 	history      *buildHistory
 	sealedLogs   sealedLogs
 	buffers      *buffers.Pool
-	arena        *arena
+	arena        *arena.Arena
 	compressor   *compressor
 	bodies       *budget.Budget
 	recycled     sync.Pool    // of *[]located: the memory of requests' spans
 	flushLatency atomic.Int64 // how long flushes take, in nanoseconds
 
-	// ctx ends when Close loses its patience.
+	// ctx ends when the context of Close does.
 	ctx    context.Context //nolint:containedctx // flushes outlive the requests that they serve
 	cancel context.CancelCauseFunc
+	calls  lifecycle.Calls // for Close alone
 	// tasks are the timer's goroutine, one for each part that is written, and one for each call that opens logs.
-	tasks    sync.WaitGroup
-	rearm    chan struct{} // buffered: the next wake is earlier than the timer
-	drained  chan struct{} // closed when the batcher is closed and nothing is buffered
-	stop     chan struct{} // ends the timer's goroutine
-	released chan struct{} // closed when Close has released everything
+	tasks   sync.WaitGroup
+	rearm   chan struct{} // buffered: the next wake is earlier than the timer
+	drained chan struct{} // closed when the batcher is closed and nothing is buffered
+	stop    chan struct{} // ends the timer's goroutine
 
 	mu struct {
 		sync.Mutex
@@ -131,19 +133,18 @@ func New(cfg Config, deps Deps) (*Batcher, error) {
 		deps.Clock = time.Now
 	}
 	b := &Batcher{
-		cfg:      cfg,
-		deps:     deps,
-		now:      deps.Clock,
-		history:  newBuildHistory(),
-		buffers:  &buffers.Pool{},
-		rearm:    make(chan struct{}, 1),
-		drained:  make(chan struct{}),
-		stop:     make(chan struct{}),
-		released: make(chan struct{}),
+		cfg:     cfg,
+		deps:    deps,
+		now:     deps.Clock,
+		history: newBuildHistory(),
+		buffers: &buffers.Pool{},
+		rearm:   make(chan struct{}, 1),
+		drained: make(chan struct{}),
+		stop:    make(chan struct{}),
 	}
 	limits := logqueue.Limits{Logs: cfg.MaxLogs, Refusals: cfg.CommitAttempts, Opening: cfg.CommitPatience}
 	b.queues = logqueue.New(limits, b.backoffPause)
-	b.arena = newArena(b.buffers, cfg.MemoryBytes)
+	b.arena = arena.New(b.buffers, cfg.MemoryBytes)
 	b.bodies = budget.New("requests that the batcher reads", cfg.bodyLimit())
 	b.mu.acc = newAccumulator(cfg)
 	b.mu.counts.failed = make(map[scribev1.Reason]frameAmount)
@@ -167,22 +168,16 @@ var errClosed = errors.New("batcher: closed before everything was durable")
 // Close refuses new frames, writes what it holds, and releases what it has. When ctx ends first, what is still under way is given
 // up and the error says how much; its writers are told. Calling it again waits for the first call.
 func (b *Batcher) Close(ctx context.Context) error {
-	var again bool
+	return b.calls.Close(ctx, func() error { return b.shutDown(ctx) })
+}
+
+func (b *Batcher) shutDown(ctx context.Context) error {
 	var failed frameAmount
 	b.update(func(now time.Time) {
-		again, failed = b.mu.closed, b.mu.counts.totalFailed()
-		if b.mu.closed = true; !again {
-			b.mu.acc.close(now)
-		}
+		failed = b.mu.counts.totalFailed()
+		b.mu.closed = true
+		b.mu.acc.close(now)
 	})
-	if again {
-		select {
-		case <-b.released:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 	select {
 	case <-b.drained:
 	case <-ctx.Done():
@@ -194,7 +189,6 @@ func (b *Batcher) Close(ctx context.Context) error {
 	b.compressor.close()
 	b.cancel(nil)
 	b.metrics.unregister(b.deps.Registerer)
-	close(b.released)
 
 	b.mu.Lock()
 	lost := b.mu.counts.totalFailed().minus(failed)
@@ -267,13 +261,11 @@ func (b *Batcher) runTimer() {
 
 // blockCompressed is the compressor's callback.
 func (b *Batcher) blockCompressed(blk *block) {
-	var segments []segment
+	freed := b.arena.Free(blk.appendSegments(nil))
 	for _, pl := range blk.payloads {
 		for i := range pl.spans {
-			segments = append(segments, pl.spans[i].mem)
-			pl.spans[i].mem = segment{}
+			pl.spans[i].mem = arena.Segment{}
 		}
 	}
-	freed := b.arena.freeSegments(segments)
-	b.update(func(time.Time) { b.mu.acc.blockCompressed(blk, len(blk.stored.B), freed) })
+	b.update(func(now time.Time) { b.mu.acc.blockCompressed(now, blk, len(blk.stored.B), freed) })
 }

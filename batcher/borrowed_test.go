@@ -8,7 +8,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"scribe/internal/base/buffers"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -50,39 +49,6 @@ func TestCallerTakesItsMemoryBack(t *testing.T) {
 		}
 		c.verify()
 	})
-}
-
-// leave waits for whoever reads the bytes, and copies them only before that.
-func TestLoan(t *testing.T) {
-	pool := &buffers.Pool{}
-	mine := []byte("bytes of the caller")
-
-	early := newBorrowedBuffer(mine)
-	early.reclaim(pool)
-	if got := early.acquire(); &got[0] == &mine[0] || !bytes.Equal(got, mine) {
-		t.Errorf("after the caller has left: %q", got)
-	}
-	early.release(pool)
-
-	read := newBorrowedBuffer(mine)
-	if got := read.acquire(); &got[0] != &mine[0] {
-		t.Error("it was copied although the caller waits")
-	}
-	left := make(chan struct{})
-	go func() {
-		read.reclaim(pool)
-		close(left)
-	}()
-	select {
-	case <-left:
-		t.Error("the caller left while its bytes were read")
-	default:
-	}
-	read.release(pool)
-	<-left
-	if read.mu.own != nil {
-		t.Error("bytes that nobody needs were copied")
-	}
 }
 
 // A caller in this process that has checked the frames is believed; any other is not.

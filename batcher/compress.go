@@ -2,10 +2,12 @@ package batcher
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/klauspost/compress/zstd"
 
+	"scribe/batcher/arena"
 	"scribe/internal/base/buffers"
 	"scribe/internal/format/pointer"
 )
@@ -112,11 +114,15 @@ func (c *compressor) nextBlock() *block {
 }
 
 func (c *compressor) compressBlocks(enc *zstd.Encoder) {
-	var scratch, gathered []byte
+	var (
+		scratch, gathered []byte
+		segments          []arena.Segment
+	)
 	for b := c.nextBlock(); b != nil; b = c.nextBlock() {
-		src := adjacentBytes(b)
+		segments = b.appendSegments(segments[:0])
+		src := arena.Adjacent(segments)
 		if src == nil {
-			gathered = gatherBytes(gathered[:0], b)
+			gathered = gatherBytes(gathered[:0], segments, b.raw)
 			src = gathered
 		}
 		if n := enc.MaxEncodedSize(len(src)); cap(scratch) < n {
@@ -141,37 +147,21 @@ func (c *compressor) compressBlocks(enc *zstd.Encoder) {
 	}
 }
 
-// adjacentBytes returns the block's bytes if they stand side by side in memory already, else nil.
-func adjacentBytes(b *block) []byte {
-	first := b.payloads[0].spans[0].mem
-	if first.borrowed != nil {
-		if len(b.payloads) > 1 || len(b.payloads[0].spans) > 1 {
-			return nil
-		}
-		return first.bytes()
-	}
-	end := first.off
+// appendSegments appends the memory of the block's frames.
+func (b *block) appendSegments(to []arena.Segment) []arena.Segment {
 	for _, pl := range b.payloads {
 		for i := range pl.spans {
-			m := &pl.spans[i].mem
-			if m.chunk != first.chunk || m.off != end {
-				return nil
-			}
-			end += m.len
+			to = append(to, pl.spans[i].mem)
 		}
 	}
-	return first.chunk.buf.B[first.off:end]
+	return to
 }
 
-// gatherBytes appends the block's bytes to dst.
-func gatherBytes(dst []byte, b *block) []byte {
-	if cap(dst) < b.raw {
-		dst = make([]byte, 0, b.raw)
-	}
-	for _, pl := range b.payloads {
-		for i := range pl.spans {
-			dst = append(dst, pl.spans[i].mem.bytes()...)
-		}
+// gatherBytes appends the bytes of segments, size altogether, to dst.
+func gatherBytes(dst []byte, segments []arena.Segment, size int) []byte {
+	dst = slices.Grow(dst, size)
+	for _, s := range segments {
+		dst = append(dst, s.Bytes()...)
 	}
 	return dst
 }

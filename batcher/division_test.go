@@ -544,7 +544,7 @@ func TestStuckCategoryDoesNotTakeTheMemory(t *testing.T) {
 			t.Errorf("%d taken, %d refused, %d of a request with both", stored, refused, mixed)
 		}
 		c.mu.Lock()
-		free := cfg.MemoryBytes - c.mu.acc.memory.used
+		free := cfg.MemoryBytes - c.mu.acc.memory.Used()
 		c.mu.Unlock()
 		if free < cfg.MemoryBytes/8 {
 			t.Errorf("%d bytes are left of %d", free, cfg.MemoryBytes)

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"scribe/batcher/arena"
 	"scribe/batcher/logqueue"
 	"scribe/internal/base/buffers"
 	"scribe/internal/format/pointer"
@@ -57,7 +58,7 @@ type frameSpan struct {
 	sub    *waitingRequest // who waits for the outcome; nil when nobody does
 	index  int             // of the first frame in the request
 	frames []frame
-	mem    segment
+	mem    arena.Segment
 	bytes  int
 	runs   int // upper bound of the sequence runs in an exactly_once category; 0 in others
 	// request tells the spans of one request from those of others. Set when the span is accumulated.

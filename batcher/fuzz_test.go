@@ -24,8 +24,8 @@ func FuzzSubmit(f *testing.F) {
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.mu.acc.memory.used != 0 || c.mu.counts.buffered() != (frameAmount{}) {
-			t.Errorf("%d bytes are still charged, %+v buffered", c.mu.acc.memory.used, c.mu.counts.buffered())
+		if c.mu.acc.memory.Used() != 0 || c.mu.counts.buffered() != (frameAmount{}) {
+			t.Errorf("%d bytes are still charged, %+v buffered", c.mu.acc.memory.Used(), c.mu.counts.buffered())
 		}
 	})
 }

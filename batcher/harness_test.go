@@ -467,9 +467,9 @@ func (c *cell) verify() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if acc := &c.mu.acc; acc.memory.used != 0 || len(acc.accounts)+len(acc.batches)+len(acc.stalled)+acc.parts+acc.detached != 0 {
+	if acc := &c.mu.acc; acc.memory.Used() != 0 || len(acc.accounts)+len(acc.batches)+len(acc.stalled)+acc.parts+acc.detached != 0 {
 		c.t.Errorf("%d bytes are still charged; %d categories, %d groups, %d stalled shards, %d parts, %d detached",
-			acc.memory.used, len(acc.accounts), len(acc.batches), len(acc.stalled), acc.parts, acc.detached)
+			acc.memory.Used(), len(acc.accounts), len(acc.batches), len(acc.stalled), acc.parts, acc.detached)
 	}
 	for _, fl := range c.mu.acc.queues {
 		if fl.held != 0 || fl.running != 0 || fl.pending != (flushVolume{}) || fl.waiters != 0 || len(fl.runningFlushes) != 0 {

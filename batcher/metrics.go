@@ -168,7 +168,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	m.b.mu.Lock()
 	c := m.b.mu.counts.clone()
 	acc := &m.b.mu.acc
-	used, peak, detached, stalled, load := acc.memory.used, acc.memory.peak, acc.detached, len(acc.stalled), acc.loadLevel(m.b.now())
+	used, peak, detached, stalled, load := acc.memory.Used(), acc.memory.Peak(), acc.detached, len(acc.stalled), acc.loadLevel(m.b.now())
 	running, pending := 0, int64(0)
 	for _, fl := range acc.queues {
 		running += fl.running

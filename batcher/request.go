@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"scribe/batcher/arena"
 	"scribe/internal/base/buffers"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
@@ -23,13 +24,13 @@ type waitingRequest struct {
 	results  []scribev1.FrameResult
 	pending  atomic.Int64 // spans without an outcome
 	done     chan struct{}
-	borrowed []*borrowedBuffer // of the request's memory
+	borrowed []*arena.Borrowed // of the request's memory
 }
 
 // reclaimBuffers gives the request's memory back to the caller.
 func (s *waitingRequest) reclaimBuffers(pool *buffers.Pool) {
 	for _, l := range s.borrowed {
-		l.reclaim(pool)
+		l.Reclaim(pool)
 	}
 }
 
@@ -83,13 +84,13 @@ func (b *Batcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scr
 	for i := range in.spans {
 		p := &in.spans[i]
 		p.sub = sub
-		if wait && b.arena.isLarge(p.bytes) {
-			p.mem = borrowSegment(data[p.start : p.start+p.bytes])
-			sub.borrowed = append(sub.borrowed, p.mem.borrowed)
+		if wait && b.arena.IsLarge(p.bytes) {
+			p.mem = arena.Borrow(data[p.start : p.start+p.bytes])
+			sub.borrowed = append(sub.borrowed, p.mem.Borrowed)
 			continue
 		}
-		p.mem = b.arena.allocate(p.bytes)
-		copy(p.mem.bytes(), data[p.start:])
+		p.mem = b.arena.Allocate(p.bytes)
+		copy(p.mem.Bytes(), data[p.start:])
 	}
 	if wait {
 		defer sub.reclaimBuffers(b.buffers)
@@ -127,7 +128,7 @@ func (b *Batcher) acceptSpans(in *parsedRequest) (load uint32, err error) {
 		load = b.mu.acc.loadLevel(now)
 	})
 	if err != nil {
-		segments := make([]segment, 0, len(in.spans))
+		segments := make([]arena.Segment, 0, len(in.spans))
 		charged := int64(0)
 		for i := range in.spans {
 			p := &in.spans[i]
@@ -135,7 +136,7 @@ func (b *Batcher) acceptSpans(in *parsedRequest) (load uint32, err error) {
 			charged += p.memoryCharge() - int64(p.bytes)
 		}
 		// Half of the bytes' charge is the memory's, which is freed by the chunk.
-		b.cancelReservation(charged + b.arena.freeSegments(segments))
+		b.cancelReservation(charged + b.arena.Free(segments))
 	}
 	return load, err
 }
@@ -150,11 +151,11 @@ func errShutDown() error {
 func (b *Batcher) Admit(n int64) (release func(), err error) {
 	b.mu.Lock()
 	now := b.now()
-	free := b.mu.acc.memory.limit - b.mu.acc.memory.used
+	free := b.mu.acc.memory.Free()
 	switch {
 	case b.mu.closed:
 		err = errShutDown()
-	case 2*n > free && 2*n <= b.mu.acc.memory.limit: // what never fits is refused with the reason for that
+	case 2*n > free && 2*n <= b.mu.acc.memory.Limit(): // what never fits is refused with the reason for that
 		err = b.overloadedError(now, 2*n-free)
 	}
 	b.mu.Unlock()
@@ -185,8 +186,8 @@ func (b *Batcher) reserveRequest(n int64, size int) error {
 		return errShutDown()
 	case n > b.cfg.MemoryBytes:
 		return b.tooLargeError(size)
-	case !b.mu.acc.memory.reserveBytes(now, n):
-		return b.overloadedError(now, n-(b.cfg.MemoryBytes-b.mu.acc.memory.used))
+	case !b.mu.acc.memory.Charge(now, n):
+		return b.overloadedError(now, n-b.mu.acc.memory.Free())
 	}
 	return nil
 }
@@ -199,8 +200,8 @@ func (b *Batcher) tooLargeError(size int) error {
 // overloadedError is the error of a request that finds the memory full, excess bytes of which would have to be free. The caller holds mu.
 func (b *Batcher) overloadedError(now time.Time, excess int64) error {
 	b.mu.counts.overloaded++
-	return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, b.mu.acc.memory.retryHint(now, excess),
-		"the batcher holds %d bytes of at most %d: try again later", b.mu.acc.memory.used, b.cfg.MemoryBytes)
+	return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, b.mu.acc.memory.Hint(now, excess),
+		"the batcher holds %d bytes of at most %d: try again later", b.mu.acc.memory.Used(), b.cfg.MemoryBytes)
 }
 
 // refuseTroubled refuses the frames of shards whose logs are in trouble that others are not in.
@@ -237,12 +238,12 @@ func (b *Batcher) admitParsed(in *parsedRequest, charged *int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now, sum := b.now(), in.memoryCharge()
-	room := &b.mu.acc.memory
+	memory := b.mu.acc.memory
 	if sum > b.cfg.MemoryBytes {
 		return b.tooLargeError(int(in.bytes))
 	}
-	if extra := sum - *charged; !room.reserveBytes(now, extra) {
-		return b.overloadedError(now, extra-(b.cfg.MemoryBytes-room.used))
+	if extra := sum - *charged; !memory.Charge(now, extra) {
+		return b.overloadedError(now, extra-memory.Free())
 	}
 	*charged = sum
 	whole := len(in.spans) > 0 && in.accepted.frames == int64(len(in.results))
@@ -256,7 +257,7 @@ func (b *Batcher) admitParsed(in *parsedRequest, charged *int64) error {
 		return refusal
 	}
 	left := in.memoryCharge()
-	room.cancelBytes(sum - left)
+	memory.Cancel(sum - left)
 	*charged = left
 	return nil
 }
@@ -264,7 +265,7 @@ func (b *Batcher) admitParsed(in *parsedRequest, charged *int64) error {
 func (b *Batcher) cancelReservation(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.mu.acc.memory.cancelBytes(n)
+	b.mu.acc.memory.Cancel(n)
 }
 
 // parsedRequest is a request taken apart.
@@ -314,7 +315,7 @@ func (b *Batcher) recycleSpans(in *parsedRequest) {
 
 // memoryCharge is what a span takes of the memory: a byte counts twice until it is compressed.
 func (p *routedSpan) memoryCharge() int64 {
-	return 2*int64(p.bytes) + bookkeepingBytes(1, len(p.frames))
+	return 2*int64(p.bytes) + overheadBytes(1, len(p.frames))
 }
 
 // memoryCharge is what all spans take.

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/format/pointer"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob"
@@ -145,21 +145,12 @@ func (g *logBatch) layoutSettings() *layout.Settings {
 	}
 }
 
-// backoffPause is how long to wait before another attempt: longer each time, and jittered, so that batchers that failed together do not
-// come back together.
-func (b *Batcher) backoffPause(attempt int) time.Duration {
-	mean := min(b.cfg.RetryBase<<min(attempt-1, 20), b.cfg.RetryMax)
-	return mean/2 + rand.N(mean)
-}
-
 // waitBackoff waits before another attempt. It fails when ctx ends first.
 func (b *Batcher) waitBackoff(ctx context.Context, attempt int) error {
-	t := time.NewTimer(b.backoffPause(attempt))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return backoff.Sleep(ctx, b.backoffPause(attempt))
+}
+
+// backoffPause is how long to wait before another attempt.
+func (b *Batcher) backoffPause(attempt int) time.Duration {
+	return backoff.Jitter(backoff.Backoff{Min: b.cfg.RetryBase, Max: b.cfg.RetryMax}.Mean(attempt), 0.5)
 }

@@ -7,57 +7,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"scribe/internal/base/buffers"
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
-
-// Segments never overlap while they are in use, and all bytes that were given out become free.
-func TestArena(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		a := newArena(&buffers.Pool{}, rapid.Int64Range(1<<20, 1<<30).Draw(t, "memory"))
-		type held struct {
-			segment
-			fill byte
-		}
-		var (
-			live     []held
-			out, got int64
-		)
-		release := func(i int) {
-			h := live[i]
-			for _, b := range h.bytes() {
-				if b != h.fill {
-					t.Fatalf("a segment with %d holds %d", h.fill, b)
-				}
-			}
-			live = slices.Delete(live, i, i+1)
-			got += a.freeSegments([]segment{h.segment})
-		}
-		for range rapid.IntRange(1, 60).Draw(t, "steps") {
-			if len(live) > 0 && rapid.Bool().Draw(t, "release") {
-				release(rapid.IntRange(0, len(live)-1).Draw(t, "which"))
-				continue
-			}
-			n := rapid.OneOf(rapid.IntRange(1, 100), rapid.IntRange(1, 300<<10)).Draw(t, "bytes")
-			h := held{segment: a.allocate(n), fill: byte(len(live) + 1)}
-			if len(h.bytes()) != n {
-				t.Fatalf("%d bytes instead of %d", len(h.bytes()), n)
-			}
-			for i := range h.bytes() {
-				h.bytes()[i] = h.fill
-			}
-			out += int64(n)
-			live = append(live, h)
-		}
-		for len(live) > 0 {
-			release(len(live) - 1)
-		}
-		if out != got {
-			t.Fatalf("%d bytes were given out, %d became free", out, got)
-		}
-	})
-}
 
 // pack loses nothing, and keeps blocks within their bounds.
 func TestPack(t *testing.T) {

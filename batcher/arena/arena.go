@@ -1,4 +1,6 @@
-package batcher
+// Package arena gives out the memory in which frames wait until they are compressed: copies that stand side by side in large chunks, or
+// buffers that the caller lends until its call returns.
+package arena
 
 import (
 	"sync"
@@ -13,29 +15,28 @@ type chunk struct {
 	refs int // segments, and one while the arena fills it
 }
 
-// segment is a range of a chunk, or borrowed memory. Segments that touch may be joined: then they count as several references.
-type segment struct {
-	borrowed *borrowedBuffer // nil: it is of the chunk
+// Segment is a range of a chunk, or a borrowed buffer.
+type Segment struct {
+	Borrowed *Borrowed // nil: it is of the chunk
 	chunk    *chunk
 	off      int
 	len      int
-	refs     int
 }
 
-// bytes returns the segment's memory; that of a borrowed buffer is held then until the segment is released.
-func (s segment) bytes() []byte {
-	if s.borrowed != nil {
-		return s.borrowed.acquire()
+// Bytes returns the segment's memory; that of a borrowed buffer is held then until the segment is released.
+func (s Segment) Bytes() []byte {
+	if s.Borrowed != nil {
+		return s.Borrowed.acquire()
 	}
 	return s.chunk.buf.B[s.off : s.off+s.len]
 }
 
-// borrowSegment returns a segment of memory that stays its owner's.
-func borrowSegment(b []byte) segment { return segment{borrowed: newBorrowedBuffer(b), len: len(b)} }
+// Borrow returns a segment of memory that stays its owner's.
+func Borrow(b []byte) Segment { return Segment{Borrowed: newBorrowed(b), len: len(b)} }
 
-// arena gives out memory for frames: spans of different requests stand side by side in large chunks, so that a small request
+// Arena gives out memory for frames: spans of different requests stand side by side in large chunks, so that a small request
 // costs no allocation and a run of requests to one shard is adjacent and need not be gathered before it is compressed.
-type arena struct {
+type Arena struct {
 	pool *buffers.Pool
 	// most is the largest size of a chunk that spans share.
 	most int
@@ -56,17 +57,17 @@ const (
 	chunkShare = 8
 )
 
-func newArena(pool *buffers.Pool, memory int64) *arena {
-	return &arena{pool: pool, most: int(min(max(memory/minChunks, minChunk), maxChunk))}
+func New(pool *buffers.Pool, memory int64) *Arena {
+	return &Arena{pool: pool, most: int(min(max(memory/minChunks, minChunk), maxChunk))}
 }
 
-// isLarge reports whether so many bytes get memory of their own.
-func (a *arena) isLarge(n int) bool { return n > a.most/chunkShare }
+// IsLarge reports whether so many bytes get memory of their own.
+func (a *Arena) IsLarge(n int) bool { return n > a.most/chunkShare }
 
-// allocate returns memory for n bytes.
-func (a *arena) allocate(n int) segment {
-	if a.isLarge(n) {
-		return segment{chunk: &chunk{buf: a.pool.Get(n), used: n, refs: 1}, len: n, refs: 1}
+// Allocate returns memory for n bytes.
+func (a *Arena) Allocate(n int) Segment {
+	if a.IsLarge(n) {
+		return Segment{chunk: &chunk{buf: a.pool.Get(n), used: n, refs: 1}, len: n}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -88,25 +89,25 @@ func (a *arena) allocate(n int) segment {
 		c = &chunk{buf: a.pool.Get(size), refs: 1}
 		a.mu.current = c
 	}
-	s := segment{chunk: c, off: c.used, len: n, refs: 1}
+	s := Segment{chunk: c, off: c.used, len: n}
 	c.used += n
 	c.refs++
 	return s
 }
 
-// freeSegments gives segments up and returns how many bytes became free with them: memory is freed by the chunk, so this may be
+// Free gives segments up and returns how many bytes became free with them: memory is freed by the chunk, so this may be
 // nothing, or more than the segments.
-func (a *arena) freeSegments(segments []segment) (freed int64) {
+func (a *Arena) Free(segments []Segment) (freed int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range segments {
-		if s.borrowed != nil {
-			s.borrowed.release(a.pool)
+		if s.Borrowed != nil {
+			s.Borrowed.release(a.pool)
 			freed += int64(s.len)
 			continue
 		}
 		c := s.chunk
-		c.refs -= s.refs
+		c.refs--
 		switch {
 		case c.refs == 0:
 			freed += int64(c.used)
@@ -124,4 +125,23 @@ func (a *arena) freeSegments(segments []segment) (freed int64) {
 		}
 	}
 	return freed
+}
+
+// Adjacent returns the bytes of segments if they stand side by side in memory, else nil.
+func Adjacent(segments []Segment) []byte {
+	first := segments[0]
+	if first.Borrowed != nil {
+		if len(segments) > 1 {
+			return nil
+		}
+		return first.Bytes()
+	}
+	end := first.off
+	for _, s := range segments {
+		if s.chunk != first.chunk || s.off != end {
+			return nil
+		}
+		end += s.len
+	}
+	return first.chunk.buf.B[first.off:end]
 }

@@ -1,4 +1,4 @@
-package batcher
+package arena
 
 import (
 	"sync"
@@ -6,10 +6,10 @@ import (
 	"scribe/internal/base/buffers"
 )
 
-// borrowedBuffer is memory of a request whose caller waits for its commit: the frames are compressed from where they are, without a copy. The
+// Borrowed is memory of a request whose caller waits for its commit: the frames are compressed from where they are, without a copy. The
 // caller gets it back when they are compressed, which is before the commit; when it does not wait for so long, what is not
 // compressed by then is copied after all.
-type borrowedBuffer struct {
+type Borrowed struct {
 	mu struct {
 		sync.Mutex
 		bytes   []byte          // nil when they are compressed
@@ -19,15 +19,15 @@ type borrowedBuffer struct {
 	}
 }
 
-func newBorrowedBuffer(b []byte) *borrowedBuffer {
-	l := &borrowedBuffer{}
+func newBorrowed(b []byte) *Borrowed {
+	l := &Borrowed{}
 	l.mu.bytes = b
 	l.mu.unread.L = &l.mu
 	return l
 }
 
 // acquire returns the bytes. They stay where they are until end.
-func (l *borrowedBuffer) acquire() []byte {
+func (l *Borrowed) acquire() []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.reading = true
@@ -35,7 +35,7 @@ func (l *borrowedBuffer) acquire() []byte {
 }
 
 // release says that nobody will read the bytes any more.
-func (l *borrowedBuffer) release(pool *buffers.Pool) {
+func (l *Borrowed) release(pool *buffers.Pool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	pool.Put(l.mu.own)
@@ -43,8 +43,8 @@ func (l *borrowedBuffer) release(pool *buffers.Pool) {
 	l.mu.unread.Broadcast()
 }
 
-// reclaim gives the caller its memory back. It waits while a block with the bytes is compressed, which is a matter of milliseconds.
-func (l *borrowedBuffer) reclaim(pool *buffers.Pool) {
+// Reclaim gives the caller its memory back. It waits while a block with the bytes is compressed, which is a matter of milliseconds.
+func (l *Borrowed) Reclaim(pool *buffers.Pool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.mu.reading {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"scribe/columnar/near"
+	"scribe/controlplane/request"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -25,16 +26,15 @@ const maxList = 10_000
 // does not know of the deletion looks the name of a frame up in its copy of the categories, finds the old id, and puts the frame into
 // the old logs. Were it answered after the create, it would be acknowledged and no reader of the new category would see it.
 func (c *ControlPlane) CreateCategory(ctx context.Context, req *scribev1.CreateCategoryRequest) (*scribev1.CreateCategoryResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer c.calls.Leave()
 	if req.GetCategory() == nil {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "create category: category: is missing")
 	}
 	cat := proto.CloneOf(req.GetCategory())
-	what := fmt.Sprintf("create category %q", excerpt(cat.GetName()))
+	what := fmt.Sprintf("create category %q", shorten(cat.GetName()))
 	cat.ProtoReflect().SetUnknown(nil) // what this program does not know it could not check either
 	setDefaults(cat)
 	cat.Cache = cachePolicy(cat.GetCache())
@@ -44,17 +44,17 @@ func (c *ControlPlane) CreateCategory(ctx context.Context, req *scribev1.CreateC
 	for range maxAttempts {
 		// Most creates of a category that exists come from programs that create what they use each time they start: do not
 		// spend a transaction and an id on them.
-		existing, err := c.get(ctx, cat.GetName())
+		existing, err := c.readCategory(ctx, cat.GetName())
 		if err == nil {
-			return created(existing, req.GetIfNotExists())
+			return existsAnswer(existing, req.GetIfNotExists())
 		}
 		if !errors.Is(err, kv.ErrNotFound) {
-			return nil, readError(what, err)
+			return nil, request.ReadError(what, err)
 		}
 		if err := c.awaitRetired(ctx, what, cat.GetName()); err != nil {
 			return nil, err
 		}
-		err = c.insert(ctx, what, cat)
+		err = c.insertCategory(ctx, what, cat)
 		if err == nil {
 			return &scribev1.CreateCategoryResponse{Category: cat}, nil
 		}
@@ -65,15 +65,18 @@ func (c *ControlPlane) CreateCategory(ctx context.Context, req *scribev1.CreateC
 	return nil, errContended(what)
 }
 
-// insert stores a new category and sets what is the server's in it. It fails with kv.ErrConflict when there is one of that name, or
+// insertCategory stores a new category and sets what is the server's in it. It fails with kv.ErrConflict when there is one of that name, or
 // one that is not retired yet, and otherwise with an error for the caller.
-func (c *ControlPlane) insert(ctx context.Context, what string, cat *scribev1.Category) error {
-	if n := c.feed.count(); n >= c.cfg.MaxCategories {
+func (c *ControlPlane) insertCategory(ctx context.Context, what string, cat *scribev1.Category) error {
+	if n := c.feed.countLive(); n >= c.cfg.MaxCategories {
 		return rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "%s: there are %d categories, which is the limit: delete some or raise it", what, n)
 	}
-	id, err := c.ids.take(ctx)
+	id, err := c.ids.takeID(ctx)
+	if errors.Is(err, errNoIDs) {
+		return rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "%s: %w", what, err)
+	}
 	if err != nil {
-		return readError(what, err)
+		return request.ReadError(what, err)
 	}
 	cat.Id = id
 	cat.CreatedAt = c.deps.Now().UnixMicro()
@@ -104,8 +107,8 @@ func errContended(what string) error {
 	return rpc.Errorf(scribev1.Reason_REASON_CONFLICT, "%s: others changed it %d times meanwhile: try again", what, maxAttempts)
 }
 
-// created answers the creation of a category that exists.
-func created(existing *scribev1.Category, ifNotExists bool) (*scribev1.CreateCategoryResponse, error) {
+// existsAnswer answers the creation of a category that exists.
+func existsAnswer(existing *scribev1.Category, ifNotExists bool) (*scribev1.CreateCategoryResponse, error) {
 	if !ifNotExists {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_CATEGORY_EXISTS,
 			"create category %q: it exists (id %d); update it, or choose another name", existing.GetName(), existing.GetId())
@@ -113,17 +116,17 @@ func created(existing *scribev1.Category, ifNotExists bool) (*scribev1.CreateCat
 	return &scribev1.CreateCategoryResponse{Category: existing}, nil
 }
 
-// get reads a category from the store. It fails with kv.ErrNotFound when there is none.
-func (c *ControlPlane) get(ctx context.Context, name string) (*scribev1.Category, error) {
+// readCategory reads a category from the store. It fails with kv.ErrNotFound when there is none.
+func (c *ControlPlane) readCategory(ctx context.Context, name string) (*scribev1.Category, error) {
 	e, err := c.deps.Store.Get(ctx, categoryKey(name))
 	if err != nil {
 		return nil, err
 	}
-	return c.decode(name, e.Value, e.Revision)
+	return c.decodeCounted(name, e.Value, e.Revision)
 }
 
-// decode is decodeCategory, and counts damage.
-func (c *ControlPlane) decode(name string, value []byte, revision uint64) (*scribev1.Category, error) {
+// decodeCounted is decodeCategory, and counts damage.
+func (c *ControlPlane) decodeCounted(name string, value []byte, revision uint64) (*scribev1.Category, error) {
 	cat, err := decodeCategory(name, value, revision)
 	if err != nil {
 		c.metrics.damaged.Inc()
@@ -133,16 +136,15 @@ func (c *ControlPlane) decode(name string, value []byte, revision uint64) (*scri
 
 // GetCategory implements rpc.ControlService.
 func (c *ControlPlane) GetCategory(ctx context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
-	what := fmt.Sprintf("get category %q", excerpt(req.GetName()))
+	defer c.calls.Leave()
+	what := fmt.Sprintf("get category %q", shorten(req.GetName()))
 	if err := checkName(what, req.GetName()); err != nil {
 		return nil, err
 	}
-	cat, err := c.get(ctx, req.GetName())
+	cat, err := c.readCategory(ctx, req.GetName())
 	if err != nil {
 		return nil, c.lookupError(what, req.GetName(), err)
 	}
@@ -150,13 +152,13 @@ func (c *ControlPlane) GetCategory(ctx context.Context, req *scribev1.GetCategor
 }
 
 func checkName(what, name string) error {
-	var f faults
-	f.name("name", name)
-	return f.err(what)
+	var v request.Violations
+	checkCategoryName(&v, "name", name)
+	return v.Err(what)
 }
 
-// excerpt bounds how much of a name that may not be one goes into an error.
-func excerpt(name string) string {
+// shorten bounds how much of a name that may not be one goes into an error.
+func shorten(name string) string {
 	if len(name) <= record.MaxCategoryName {
 		return name
 	}
@@ -166,13 +168,13 @@ func excerpt(name string) string {
 // lookupError is the error for a category that could not be read.
 func (c *ControlPlane) lookupError(what, name string, err error) error {
 	if !errors.Is(err, kv.ErrNotFound) {
-		return readError(what, err)
+		return request.ReadError(what, err)
 	}
-	return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "%s: it does not exist%s", what, c.suggest(name))
+	return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "%s: it does not exist%s", what, c.suggestNames(name))
 }
 
-// suggest returns what may have been meant by a name, as the end of a message.
-func (c *ControlPlane) suggest(name string) string {
+// suggestNames returns what may have been meant by a name, as the end of a message.
+func (c *ControlPlane) suggestNames(name string) string {
 	if !c.suggestive.Allow() {
 		return ""
 	}
@@ -183,7 +185,7 @@ func (c *ControlPlane) suggest(name string) string {
 	}
 	defer func() { <-c.suggesting }()
 	f := near.NewFinder(name)
-	c.feed.names(f.Offer)
+	c.feed.eachName(f.Offer)
 	if phrase := near.Phrase(f.Names()); phrase != "" {
 		return "; " + phrase
 	}
@@ -192,20 +194,19 @@ func (c *ControlPlane) suggest(name string) string {
 
 // ListCategories implements rpc.ControlService.
 func (c *ControlPlane) ListCategories(ctx context.Context, req *scribev1.ListCategoriesRequest) (*scribev1.ListCategoriesResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer c.calls.Leave()
 	const what = "list categories"
-	var f faults
+	var v request.Violations
 	if len(req.GetPrefix()) > record.MaxCategoryName {
-		f.add("prefix", "%d bytes, the limit is %d", len(req.GetPrefix()), record.MaxCategoryName)
+		v.Add("prefix", "%d bytes, the limit is %d", len(req.GetPrefix()), record.MaxCategoryName)
 	}
 	if len(req.GetAfter()) > record.MaxCategoryName {
-		f.add("after", "%d bytes, the limit is %d", len(req.GetAfter()), record.MaxCategoryName)
+		v.Add("after", "%d bytes, the limit is %d", len(req.GetAfter()), record.MaxCategoryName)
 	}
-	if err := f.err(what); err != nil {
+	if err := v.Err(what); err != nil {
 		return nil, err
 	}
 	r := kv.Range{Prefix: categoryKey(req.GetPrefix()), Limit: int(min(req.GetLimit(), maxList))}
@@ -217,13 +218,13 @@ func (c *ControlPlane) ListCategories(ctx context.Context, req *scribev1.ListCat
 	}
 	page, err := c.deps.Store.Range(ctx, r)
 	if err != nil {
-		return nil, readError(what, err)
+		return nil, request.ReadError(what, err)
 	}
 	resp := &scribev1.ListCategoriesResponse{Categories: make([]*scribev1.Category, 0, len(page.Entries)), More: page.More}
 	for _, e := range page.Entries {
-		cat, err := c.decode(strings.TrimPrefix(e.Key, categoryPrefix), e.Value, e.Revision)
+		cat, err := c.decodeCounted(strings.TrimPrefix(e.Key, categoryPrefix), e.Value, e.Revision)
 		if err != nil {
-			return nil, readError(what, err)
+			return nil, request.ReadError(what, err)
 		}
 		resp.Categories = append(resp.Categories, cat)
 	}
@@ -232,18 +233,17 @@ func (c *ControlPlane) ListCategories(ctx context.Context, req *scribev1.ListCat
 
 // UpdateCategory implements rpc.ControlService. Fields that the request sets to what they are change nothing.
 func (c *ControlPlane) UpdateCategory(ctx context.Context, req *scribev1.UpdateCategoryRequest) (*scribev1.UpdateCategoryResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer c.calls.Leave()
 	if req.GetUnboundedWindow() && req.GetOrderingWindow() != nil {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "update category %q: unbounded_window: removes the window that ordering_window sets: give one of them",
-			excerpt(req.GetName()))
+			shorten(req.GetName()))
 	}
-	t := target{change: changeUpdated, what: "update category", name: req.GetName(), revision: req.GetRevision()}
-	cat, err := c.change(ctx, t, func(before *scribev1.Category) ([]kv.Op, *scribev1.Category, error) {
-		after := updated(before, req)
+	t := categoryChange{change: changeUpdated, what: "update category", name: req.GetName(), revision: req.GetRevision()}
+	cat, err := c.changeCategory(ctx, t, func(before *scribev1.Category) ([]kv.Op, *scribev1.Category, error) {
+		after := applyUpdate(before, req)
 		if proto.Equal(before, after) {
 			return nil, before, nil
 		}
@@ -263,8 +263,8 @@ func (c *ControlPlane) UpdateCategory(ctx context.Context, req *scribev1.UpdateC
 	return &scribev1.UpdateCategoryResponse{Category: cat}, nil
 }
 
-// updated returns a category with the fields changed that the request sets.
-func updated(before *scribev1.Category, req *scribev1.UpdateCategoryRequest) *scribev1.Category {
+// applyUpdate returns a category with the fields changed that the request sets.
+func applyUpdate(before *scribev1.Category, req *scribev1.UpdateCategoryRequest) *scribev1.Category {
 	after := proto.CloneOf(before)
 	if req.Owner != nil {
 		after.Owner = req.GetOwner()
@@ -318,14 +318,13 @@ func cachePolicy(p *scribev1.CachePolicy) *scribev1.CachePolicy {
 // which begins at once and goes on until it is done, here or in the control plane that comes after. What is left in the logs is for
 // retention, which finds it in ListDropped.
 func (c *ControlPlane) DeleteCategory(ctx context.Context, req *scribev1.DeleteCategoryRequest) (*scribev1.DeleteCategoryResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
-	t := target{change: changeDeleted, what: "delete category", name: req.GetName(), revision: req.GetRevision()}
-	c.retirement.changing()
-	gone, err := c.change(ctx, t, func(before *scribev1.Category) ([]kv.Op, *scribev1.Category, error) {
+	defer c.calls.Leave()
+	t := categoryChange{change: changeDeleted, what: "delete category", name: req.GetName(), revision: req.GetRevision()}
+	c.retireSchedule.beginChange()
+	gone, err := c.changeCategory(ctx, t, func(before *scribev1.Category) ([]kv.Op, *scribev1.Category, error) {
 		dropped := proto.CloneOf(before)
 		dropped.Schema = ""
 		dropped.UpdatedAt = c.deps.Now().UnixMicro()
@@ -338,19 +337,19 @@ func (c *ControlPlane) DeleteCategory(ctx context.Context, req *scribev1.DeleteC
 		}, before, err
 	})
 	if err != nil {
-		c.retirement.changed(0)
+		c.retireSchedule.endChange(0)
 		if rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_OUTCOME {
-			c.retirement.rescan()
+			c.retireSchedule.requestScan()
 		}
 		return nil, err
 	}
-	c.retirement.changed(1)
-	c.retirement.ask(retiringCategory{name: gone.GetName(), id: gone.GetId(), revision: gone.GetRevision()})
+	c.retireSchedule.endChange(1)
+	c.retireSchedule.requestNow(retiringCategory{name: gone.GetName(), id: gone.GetId(), revision: gone.GetRevision()})
 	return &scribev1.DeleteCategoryResponse{}, nil
 }
 
-// target is a category that is to be changed.
-type target struct {
+// categoryChange is a category that is to be changed.
+type categoryChange struct {
 	change string // for metrics
 	what   string // for errors
 	name   string
@@ -359,12 +358,12 @@ type target struct {
 }
 
 // String says what is to be done.
-func (t target) String() string { return fmt.Sprintf("%s %q", t.what, excerpt(t.name)) }
+func (t categoryChange) String() string { return fmt.Sprintf("%s %q", t.what, shorten(t.name)) }
 
-// change reads a category, has fn decide on operations conditional on its revision, and commits them; when another change came
+// changeCategory reads a category, has fn decide on operations conditional on its revision, and commits them; when another change came
 // first, it begins again unless the target names a revision. It returns the category that fn returned, with the revision that it
 // has now. No operations mean that there is nothing to do.
-func (c *ControlPlane) change(ctx context.Context, t target,
+func (c *ControlPlane) changeCategory(ctx context.Context, t categoryChange,
 	fn func(before *scribev1.Category) ([]kv.Op, *scribev1.Category, error),
 ) (*scribev1.Category, error) {
 	what := t.String()
@@ -372,7 +371,7 @@ func (c *ControlPlane) change(ctx context.Context, t target,
 		return nil, err
 	}
 	for range maxAttempts {
-		before, err := c.get(ctx, t.name)
+		before, err := c.readCategory(ctx, t.name)
 		if err != nil {
 			return nil, c.lookupError(what, t.name, err)
 		}

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
 
+	"scribe/controlplane/request"
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
@@ -21,31 +24,24 @@ type ControlPlane struct {
 	deps    Deps
 	logger  *slog.Logger
 	metrics *metrics
-	ids     *ids
-	feed    *feed
-	members *members
-	pins    *pins
-	// retirement is of the deleted categories whose logs may not have ended.
-	retirement *retirement
+	ids     *idAllocator
+	feed    *categoryFeed
+	members *memberDriver
+	pins    *pinTable
+	// retireSchedule is of the deleted categories whose logs may not have ended.
+	retireSchedule *retireSchedule
 	// suggesting limits the search for names like one that does not exist, which looks at all of them: one at a time, and so
 	// many a second. Without it errors just suggest nothing.
 	suggesting chan struct{}
 	suggestive *rate.Limiter
 
-	// closing ends watches; stopped ends the goroutines of this package.
-	closing chan struct{}
+	// calls include watches, which end when it drains.
+	calls   lifecycle.Calls
+	watches atomic.Int64
+	// stopped ends the goroutines of this package.
 	stopped context.Context
 	stop    context.CancelFunc
 	workers sync.WaitGroup
-
-	mu struct {
-		sync.Mutex
-		closed  bool
-		calls   int
-		watches int
-		// idle is closed when the last call ends after closing.
-		idle chan struct{}
-	}
 }
 
 var _ rpc.ControlService = (*ControlPlane)(nil)
@@ -72,17 +68,15 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 		feed:       newFeed(cfg.MaxDeletions),
 		suggesting: make(chan struct{}, 1),
 		suggestive: rate.NewLimiter(5, 10),
-		closing:    make(chan struct{}),
 	}
-	c.mu.idle = make(chan struct{})
 	c.members = newMembers(cfg.MaxSlot)
-	c.retirement = newRetirement()
+	c.retireSchedule = newRetireSchedule()
 	c.pins = newPins(time.Now())
-	m, err := newMetrics(deps.Registerer, counts{
-		categories: func() float64 { return float64(c.feed.count()) },
-		members:    func() float64 { return float64(c.members.count()) },
-		retiring:   func() float64 { return float64(c.retirement.pending()) },
-		pinHolders: func() float64 { return float64(c.pins.holders()) },
+	m, err := newMetrics(deps.Registerer, gaugeSources{
+		categories: func() float64 { return float64(c.feed.countLive()) },
+		members:    func() float64 { return float64(c.members.countMembers()) },
+		retiring:   func() float64 { return float64(c.retireSchedule.countPending()) },
+		pinHolders: func() float64 { return float64(c.pins.countHolders()) },
 	})
 	if err != nil {
 		return nil, err
@@ -102,71 +96,44 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 // Close refuses new calls, ends watches, waits for running calls until ctx ends, and releases what the control plane holds. The
 // members' leases stay: they are for the next control plane on the same store. Repeating it is harmless.
 func (c *ControlPlane) Close(ctx context.Context) error {
-	c.mu.Lock()
-	first := !c.mu.closed
-	if first {
-		c.mu.closed = true
-		close(c.closing)
-		if c.mu.calls == 0 {
-			close(c.mu.idle)
-		}
-	}
-	c.mu.Unlock()
-	var err error
-	select {
-	case <-c.mu.idle:
-		if first {
-			err = c.ids.release(ctx)
-		}
-	case <-ctx.Done():
-		err = fmt.Errorf("controlplane: calls still run: %w", ctx.Err())
+	first := c.calls.Drain()
+	err := c.calls.Wait(ctx)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("controlplane: calls still run: %w", err)
+	case first:
+		err = c.ids.releaseBlock(ctx)
 	}
 	c.stop()
 	c.workers.Wait()
 	return err
 }
 
-// begin admits a call; done ends it. Calls are refused once the control plane closes.
-func (c *ControlPlane) begin() (done func(), err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mu.closed {
-		return nil, errClosing()
+// enterCall admits a call, which ends with calls.Leave.
+func (c *ControlPlane) enterCall() error {
+	if !c.calls.Enter() {
+		return errClosing()
 	}
-	c.mu.calls++
-	return c.end, nil
+	return nil
 }
 
-func (c *ControlPlane) end() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.mu.calls--
-	if c.mu.closed && c.mu.calls == 0 {
-		close(c.mu.idle)
+// enterWatch admits a watch, which ends with leave.
+func (c *ControlPlane) enterWatch(kind string) (leave func(), err error) {
+	if err := c.enterCall(); err != nil {
+		return nil, err
 	}
-}
-
-// beginWatch is begin for a watch.
-func (c *ControlPlane) beginWatch(kind string) (done func(), err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mu.closed {
-		return nil, errClosing()
-	}
-	if c.mu.watches >= c.cfg.MaxWatches {
+	if c.watches.Add(1) > int64(c.cfg.MaxWatches) {
+		c.watches.Add(-1)
+		c.calls.Leave()
 		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, time.Second,
 			"watch %s: %d watches run, which is the limit", kind, c.cfg.MaxWatches)
 	}
-	c.mu.watches++
-	c.mu.calls++
 	gauge := c.metrics.watches.WithLabelValues(kind)
 	gauge.Inc()
 	return func() {
 		gauge.Dec()
-		c.mu.Lock()
-		c.mu.watches--
-		c.mu.Unlock()
-		c.end()
+		c.watches.Add(-1)
+		c.calls.Leave()
 	}, nil
 }
 
@@ -174,27 +141,11 @@ func errClosing() error {
 	return rpc.Errorf(scribev1.Reason_REASON_SHUTTING_DOWN, "the control plane is shutting down")
 }
 
-// readError gives a failed read of the store its reason. what is what was tried.
-func readError(what string, err error) error {
-	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%s: %w", what, err)
-	case errors.Is(err, kv.ErrClosed):
-		return rpc.Errorf(scribev1.Reason_REASON_SHUTTING_DOWN, "%s: %w", what, err)
-	case errors.Is(err, kv.ErrCorrupt):
-		return rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "%s: %w", what, err)
-	case errors.Is(err, errNoIDs):
-		return rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "%s: %w", what, err)
-	default:
-		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second, "%s: the store does not answer: %w", what, err)
-	}
-}
-
-// commitError is readError for a transaction, and reports whether it is certain that nothing was changed.
+// commitError gives a failed transaction its reason, and reports whether it is certain that nothing was changed.
 func commitError(what string, err error) (certain bool, wrapped error) {
 	switch {
 	case errors.Is(err, kv.ErrClosed), errors.Is(err, kv.ErrCorrupt), errors.Is(err, kv.ErrConflict), errors.Is(err, kv.ErrInvalid):
-		return true, readError(what, err)
+		return true, request.ReadError(what, err)
 	default:
 		return false, rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "%s: it may have been done: %w", what, err)
 	}
@@ -202,18 +153,17 @@ func commitError(what string, err error) (certain bool, wrapped error) {
 
 // GetStatus implements rpc.ControlService.
 func (c *ControlPlane) GetStatus(_ context.Context, _ *scribev1.GetStatusRequest) (*scribev1.GetStatusResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer c.calls.Leave()
 	return &scribev1.GetStatusResponse{
 		Version:    c.cfg.Version,
 		StartedAt:  c.cfg.StartedAt.UnixMicro(),
 		Roles:      append([]scribev1.Role(nil), c.cfg.Roles...),
-		Members:    c.members.list(scribev1.Role_ROLE_UNSPECIFIED),
-		Categories: uint64(c.feed.count()),
+		Members:    c.members.listMembers(scribev1.Role_ROLE_UNSPECIFIED),
+		Categories: uint64(c.feed.countLive()),
 
-		RetirementsPending: uint64(max(c.retirement.pending(), 0)),
+		RetirementsPending: uint64(max(c.retireSchedule.countPending(), 0)),
 	}, nil
 }

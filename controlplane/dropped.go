@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 
+	"scribe/controlplane/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
@@ -14,11 +15,10 @@ const maxDropped = 1000
 // ListDropped implements rpc.ControlService: it returns categories that were deleted, which is what retention still has to remove from
 // the logs and the blobs.
 func (c *ControlPlane) ListDropped(ctx context.Context, req *scribev1.ListDroppedRequest) (*scribev1.ListDroppedResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer c.calls.Leave()
 	const what = "list deleted categories"
 	limit := int(req.GetLimit())
 	if limit == 0 || limit > maxDropped {
@@ -26,14 +26,14 @@ func (c *ControlPlane) ListDropped(ctx context.Context, req *scribev1.ListDroppe
 	}
 	page, err := c.deps.Store.Range(ctx, kv.Range{Prefix: droppedPrefix, After: droppedKey(req.GetAfter()), Limit: limit})
 	if err != nil {
-		return nil, readError(what, err)
+		return nil, request.ReadError(what, err)
 	}
 	res := &scribev1.ListDroppedResponse{More: page.More}
 	for _, e := range page.Entries {
 		cat, err := decodeDropped(e.Key, e.Value)
 		if err != nil {
 			c.metrics.damaged.Inc()
-			return nil, readError(what, err)
+			return nil, request.ReadError(what, err)
 		}
 		res.Categories = append(res.Categories, cat)
 	}
@@ -42,11 +42,10 @@ func (c *ControlPlane) ListDropped(ctx context.Context, req *scribev1.ListDroppe
 
 // ForgetDropped implements rpc.ControlService.
 func (c *ControlPlane) ForgetDropped(ctx context.Context, req *scribev1.ForgetDroppedRequest) (*scribev1.ForgetDroppedResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer c.calls.Leave()
 	ids := req.GetIds()
 	if len(ids) > maxDropped {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "forget deleted categories: %d ids, the limit is %d", len(ids), maxDropped)

@@ -9,7 +9,7 @@ import (
 	"scribe/storage/kv"
 )
 
-// feed is what watches of categories read: the newest state of every category, in the order in which the states arrived. A
+// categoryFeed is what watches of categories read: the newest state of every category, in the order in which the states arrived. A
 // change moves its category to the end of the order. So a watch needs nothing but its place in it: it is never behind more than
 // the number of categories, and what was overwritten before it came by is not sent.
 //
@@ -17,19 +17,19 @@ import (
 // missing one would be wrong: it starts over (see read).
 //
 // One goroutine changes a feed; any number read it.
-type feed struct {
+type categoryFeed struct {
 	maxDeletions int
 
 	mu struct {
 		sync.RWMutex
-		items map[string]item
+		items map[string]feedItem
 		// order has every item once with its sequence, ascending, and places that were left by later changes, which are
 		// recognised by a sequence that is not the item's.
-		order []place
+		order []feedEntry
 		seq   uint64
 		// deletions are the sequences of the deletions remembered, and of some that were overwritten; forgotten is the newest
 		// sequence of one that is not remembered.
-		deletions []place
+		deletions []feedEntry
 		forgotten uint64
 		// live counts items that are not deletions.
 		live int
@@ -42,43 +42,43 @@ type feed struct {
 	}
 }
 
-// item is the newest state of a category.
-type item struct {
+// feedItem is the newest state of a category.
+type feedItem struct {
 	seq      uint64
 	revision uint64
 	value    []byte // encoded; nil when it was deleted
 }
 
-// place is a category in the order of changes.
-type place struct {
+// feedEntry is a category in the order of changes.
+type feedEntry struct {
 	seq  uint64
 	name string
 }
 
-func newFeed(maxDeletions int) *feed {
-	f := &feed{maxDeletions: maxDeletions}
-	f.mu.items = make(map[string]item)
+func newFeed(maxDeletions int) *categoryFeed {
+	f := &categoryFeed{maxDeletions: maxDeletions}
+	f.mu.items = make(map[string]feedItem)
 	f.mu.grown = make(chan struct{})
 	return f
 }
 
-// apply takes changes from the store, whose keys are names of categories, and revision up to which nothing is missing once they
+// applyEvents takes changes from the store, whose keys are names of categories, and revision up to which nothing is missing once they
 // are in. Those that are not newer than what is known are left out, since reading and watching a store overlap.
-func (f *feed) apply(events []kv.Event, revision uint64) {
+func (f *categoryFeed) applyEvents(events []kv.Event, revision uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, e := range events {
 		if e.Revision > f.mu.items[e.Key].revision {
-			f.change(e)
+			f.appendChange(e)
 		}
 	}
 	f.mu.revision = max(f.mu.revision, revision)
-	f.announce()
+	f.wakeWatches()
 }
 
-// replace takes the complete state of the store. What is not in it was deleted. The state was read in pages, the first one at
+// replaceAll takes the complete state of the store. What is not in it was deleted. The state was read in pages, the first one at
 // revision.
-func (f *feed) replace(entries map[string]kv.Entry, revision uint64) {
+func (f *categoryFeed) replaceAll(entries map[string]kv.Entry, revision uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if revision < f.mu.revision {
@@ -103,27 +103,27 @@ func (f *feed) replace(entries map[string]kv.Entry, revision uint64) {
 		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Key, b.Key))
 	})
 	for _, e := range changes {
-		f.change(e)
+		f.appendChange(e)
 	}
 	f.mu.revision = revision
 	f.mu.loaded = true
-	f.announce()
+	f.wakeWatches()
 }
 
-// announce wakes the watches. f.mu is held.
-func (f *feed) announce() {
+// wakeWatches wakes the watches. f.mu is held.
+func (f *categoryFeed) wakeWatches() {
 	close(f.mu.grown)
 	f.mu.grown = make(chan struct{})
 }
 
-// change moves a category to the end of the order. f.mu is held.
-func (f *feed) change(e kv.Event) {
+// appendChange moves a category to the end of the order. f.mu is held.
+func (f *categoryFeed) appendChange(e kv.Event) {
 	if f.mu.items[e.Key].value != nil {
 		f.mu.live--
 	}
 	f.mu.seq++
-	it := item{seq: f.mu.seq, revision: e.Revision}
-	p := place{seq: it.seq, name: e.Key}
+	it := feedItem{seq: f.mu.seq, revision: e.Revision}
+	p := feedEntry{seq: it.seq, name: e.Key}
 	if e.Deleted {
 		f.mu.deletions = append(f.mu.deletions, p)
 	} else {
@@ -133,15 +133,15 @@ func (f *feed) change(e kv.Event) {
 	f.mu.items[e.Key] = it
 	f.mu.order = append(f.mu.order, p)
 	if len(f.mu.deletions) > f.maxDeletions {
-		f.forget()
+		f.forgetDeletions()
 	}
 	if len(f.mu.order) > 2*len(f.mu.items)+1024 {
-		f.compact()
+		f.compactOrder()
 	}
 }
 
-// forget drops the older half of the deletions. f.mu is held.
-func (f *feed) forget() {
+// forgetDeletions drops the older half of the deletions. f.mu is held.
+func (f *categoryFeed) forgetDeletions() {
 	n := (len(f.mu.deletions) + 1) / 2
 	for _, p := range f.mu.deletions[:n] {
 		if f.mu.items[p.name].seq == p.seq {
@@ -149,12 +149,12 @@ func (f *feed) forget() {
 		}
 	}
 	f.mu.forgotten = f.mu.deletions[n-1].seq
-	f.mu.deletions = append([]place(nil), f.mu.deletions[n:]...)
+	f.mu.deletions = append([]feedEntry(nil), f.mu.deletions[n:]...)
 }
 
-// compact removes the places that later changes have left. f.mu is held.
-func (f *feed) compact() {
-	kept := make([]place, 0, len(f.mu.items)+len(f.mu.items)/4)
+// compactOrder removes the places that later changes have left. f.mu is held.
+func (f *categoryFeed) compactOrder() {
+	kept := make([]feedEntry, 0, len(f.mu.items)+len(f.mu.items)/4)
 	for _, p := range f.mu.order {
 		if f.mu.items[p.name].seq == p.seq {
 			kept = append(kept, p)
@@ -163,8 +163,8 @@ func (f *feed) compact() {
 	f.mu.order = kept
 }
 
-// cursor is a watch's place in a feed. The zero cursor is one that has not started.
-type cursor struct {
+// feedCursor is a watch's place in a feed. The zero cursor is one that has not started.
+type feedCursor struct {
 	started bool
 	// seq: everything up to it was sent.
 	seq uint64
@@ -177,8 +177,8 @@ type cursor struct {
 	revision uint64
 }
 
-// step is what a watch sends next.
-type step struct {
+// feedStep is what a watch sends next.
+type feedStep struct {
 	// reset says that it starts over.
 	reset   bool
 	updated []kv.Entry
@@ -189,21 +189,21 @@ type step struct {
 	grown <-chan struct{}
 }
 
-// read returns what comes after a cursor, within the bounds, and moves it. It does nothing until the feed is loaded, but returns
+// readStep returns what comes after a cursor, within the bounds, and moves it. It does nothing until the feed is loaded, but returns
 // the channel that announces it.
-func (f *feed) read(c *cursor, maxItems, maxBytes int) step {
+func (f *categoryFeed) readStep(c *feedCursor, maxItems, maxBytes int) feedStep {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	if !f.mu.loaded {
-		return step{grown: f.mu.grown}
+		return feedStep{grown: f.mu.grown}
 	}
-	var s step
+	var s feedStep
 	missed := c.began
 	if c.synced {
 		missed = c.seq
 	}
 	if !c.started || missed < f.mu.forgotten {
-		*c = cursor{started: true, began: f.mu.seq}
+		*c = feedCursor{started: true, began: f.mu.seq}
 		s.reset = true
 	}
 	i := sort.Search(len(f.mu.order), func(i int) bool { return f.mu.order[i].seq > c.seq })
@@ -232,16 +232,16 @@ func (f *feed) read(c *cursor, maxItems, maxBytes int) step {
 	return s
 }
 
-// count returns how many categories there are.
-func (f *feed) count() int {
+// countLive returns how many categories there are.
+func (f *categoryFeed) countLive() int {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.mu.live
 }
 
-// names calls fn with the names of all categories, in no order of use, some of them perhaps twice or not when they change
+// eachName calls fn with the names of all categories, in no order of use, some of them perhaps twice or not when they change
 // meanwhile. It does not hold the lock for long.
-func (f *feed) names(fn func(name string)) {
+func (f *categoryFeed) eachName(fn func(name string)) {
 	const chunk = 4096
 	var buf [chunk]string
 	for seq := uint64(0); ; {

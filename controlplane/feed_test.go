@@ -13,15 +13,15 @@ import (
 
 // mirror is what a watch would know of a feed.
 type mirror struct {
-	at     cursor
+	at     feedCursor
 	known  map[string]uint64 // revision by name
 	resets int
 }
 
 // step reads once, and reports whether the mirror is complete.
-func (m *mirror) step(t rapid.TB, f *feed, items, bytes int) bool {
+func (m *mirror) step(t rapid.TB, f *categoryFeed, items, bytes int) bool {
 	began := m.at.started
-	s := f.read(&m.at, items, bytes)
+	s := f.readStep(&m.at, items, bytes)
 	if s.reset {
 		m.known = map[string]uint64{}
 		if began {
@@ -51,24 +51,24 @@ func TestFeedModel(t *testing.T) {
 		for i := range mirrors {
 			mirrors[i] = &mirror{}
 		}
-		f.replace(nil, 0)
+		f.replaceAll(nil, 0)
 		name := rapid.Map(rapid.IntRange(0, 12), func(i int) string { return fmt.Sprintf("c%d", i) })
 		t.Repeat(map[string]func(*rapid.T){
 			"put": func(t *rapid.T) {
 				revision++
 				n := name.Draw(t, "name")
 				want[n] = kv.Entry{Key: n, Value: []byte{1}, Revision: revision}
-				f.apply([]kv.Event{{Key: n, Value: []byte{1}, Revision: revision}}, revision)
+				f.applyEvents([]kv.Event{{Key: n, Value: []byte{1}, Revision: revision}}, revision)
 			},
 			"delete": func(t *rapid.T) {
 				revision++
 				n := name.Draw(t, "name")
 				delete(want, n)
-				f.apply([]kv.Event{{Key: n, Revision: revision, Deleted: true}}, revision)
+				f.applyEvents([]kv.Event{{Key: n, Revision: revision, Deleted: true}}, revision)
 			},
 			"repeat": func(t *rapid.T) { // an event that the feed knows already
 				for n, e := range want {
-					f.apply([]kv.Event{{Key: n, Value: []byte{9}, Revision: e.Revision}}, revision)
+					f.applyEvents([]kv.Event{{Key: n, Value: []byte{9}, Revision: e.Revision}}, revision)
 					return
 				}
 			},
@@ -82,7 +82,7 @@ func TestFeedModel(t *testing.T) {
 						want[n] = kv.Entry{Key: n, Value: []byte{2}, Revision: revision}
 					}
 				}
-				f.replace(want, revision)
+				f.replaceAll(want, revision)
 			},
 			"restore": func(t *rapid.T) { // the store was put back
 				if revision < 2 {
@@ -94,15 +94,15 @@ func TestFeedModel(t *testing.T) {
 					n := name.Draw(t, "name")
 					want[n] = kv.Entry{Key: n, Value: []byte{3}, Revision: rapid.Uint64Range(1, revision).Draw(t, "revision")}
 				}
-				f.replace(want, revision)
+				f.replaceAll(want, revision)
 			},
 			"read": func(t *rapid.T) {
 				m := mirrors[rapid.IntRange(0, len(mirrors)-1).Draw(t, "watch")]
 				m.step(t, f, rapid.IntRange(1, 4).Draw(t, "items"), 10)
 			},
 			"": func(t *rapid.T) {
-				if f.count() != len(want) {
-					t.Fatalf("the feed has %d categories, want %d", f.count(), len(want))
+				if f.countLive() != len(want) {
+					t.Fatalf("the feed has %d categories, want %d", f.countLive(), len(want))
 				}
 			},
 		})
@@ -131,14 +131,14 @@ func TestFeedSyncIsWhole(t *testing.T) {
 		n := fmt.Sprintf("c%d", i)
 		entries[n] = kv.Entry{Key: n, Value: []byte{1}, Revision: uint64(i + 1)}
 	}
-	f.replace(entries, 10)
+	f.replaceAll(entries, 10)
 	revision := uint64(10)
 	for changes := range 8 {
 		m := &mirror{}
 		for steps := 0; !m.step(t, f, 3, 1000); steps++ {
 			revision++
 			if n := fmt.Sprintf("c%d", revision%10); steps < changes { // then nothing happens, so that the watch can catch up
-				f.apply([]kv.Event{{Key: n, Value: []byte{1}, Revision: revision}}, revision)
+				f.applyEvents([]kv.Event{{Key: n, Value: []byte{1}, Revision: revision}}, revision)
 			}
 		}
 		if len(m.known) != 10 {
@@ -150,7 +150,7 @@ func TestFeedSyncIsWhole(t *testing.T) {
 // TestFeedBounds: changes of few categories take no more room than the categories, and an old watch costs the feed nothing.
 func TestFeedBounds(t *testing.T) {
 	f := newFeed(100)
-	f.replace(nil, 0)
+	f.replaceAll(nil, 0)
 	old := &mirror{}
 	old.step(t, f, 1, 1)
 	for i := range uint64(50_000) {
@@ -158,7 +158,7 @@ func TestFeedBounds(t *testing.T) {
 		if i%5 == 0 {
 			e.Value, e.Deleted = nil, true
 		}
-		f.apply([]kv.Event{e}, e.Revision)
+		f.applyEvents([]kv.Event{e}, e.Revision)
 	}
 	if n := len(f.mu.order); n > 2*len(f.mu.items)+1025 {
 		t.Errorf("the order has %d places for %d categories", n, len(f.mu.items))
@@ -166,14 +166,14 @@ func TestFeedBounds(t *testing.T) {
 	if n := len(f.mu.deletions); n > 100 {
 		t.Errorf("%d deletions are remembered", n)
 	}
-	s := f.read(&old.at, 10, 1000)
+	s := f.readStep(&old.at, 10, 1000)
 	if !s.reset {
 		t.Error("a watch that missed forgotten deletions goes on")
 	}
 	var names []string
-	f.names(func(n string) { names = append(names, n) })
+	f.eachName(func(n string) { names = append(names, n) })
 	slices.Sort(names)
-	if len(slices.Compact(names)) != f.count() {
-		t.Errorf("names has %d, count %d", len(names), f.count())
+	if len(slices.Compact(names)) != f.countLive() {
+		t.Errorf("names has %d, count %d", len(names), f.countLive())
 	}
 }

@@ -3,46 +3,42 @@ package controlplane
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"strings"
 	"time"
 
+	"scribe/internal/base/backoff"
+	"scribe/internal/base/logthrottle"
 	"scribe/storage/kv"
 )
 
-// Pauses between attempts to follow the store: at most so long, doubling, and a random part of it.
-const (
-	minPause = 50 * time.Millisecond
-	maxPause = 5 * time.Second
-)
+// pauses between attempts to follow the store.
+var pauses = backoff.Backoff{Min: 50 * time.Millisecond, Max: 5 * time.Second}
 
 // followStore keeps the feed equal to the store until the control plane stops.
 func (c *ControlPlane) followStore() {
-	pause := minPause
-	for {
-		err := c.follow(c.stopped)
+	var trouble logthrottle.Throttle
+	for failures := 1; ; failures++ {
+		err := c.followOnce(c.stopped, func() {
+			failures = 0
+			trouble.Recovered(c.stopped, c.logger, "following the store again")
+		})
 		if c.stopped.Err() != nil || errors.Is(err, kv.ErrClosed) {
 			return
 		}
+		pause := pauses.Pause(failures)
 		if errors.Is(err, kv.ErrCompacted) {
-			c.logger.Warn("the control plane fell behind its store, it reads all categories again", "error", err)
-			pause = minPause
+			c.logger.Warn("fell behind the store: reading all categories again", "error", err)
 		} else {
-			c.logger.Error("the control plane cannot follow its store, it tries again", "error", err, "pause", pause)
+			trouble.Failed(c.stopped, c.logger, "following the store failed", "error", err, "retry_after", pause)
 		}
-		timer := time.NewTimer(pause/2 + rand.N(pause/2))
-		select {
-		case <-timer.C:
-		case <-c.stopped.Done():
-			timer.Stop()
+		if backoff.Sleep(c.stopped, pause) != nil {
 			return
 		}
-		pause = min(2*pause, maxPause)
 	}
 }
 
-// follow reads all categories into the feed, and then every change. It returns when that fails.
-func (c *ControlPlane) follow(ctx context.Context) error {
+// followOnce reads all categories into the feed, calls synced, and then takes every change. It returns when that fails.
+func (c *ControlPlane) followOnce(ctx context.Context, synced func()) error {
 	c.metrics.resyncs.Inc()
 	entries := make(map[string]kv.Entry)
 	var begin uint64
@@ -57,7 +53,7 @@ func (c *ControlPlane) follow(ctx context.Context) error {
 		for _, e := range page.Entries {
 			after = e.Key
 			name := strings.TrimPrefix(e.Key, categoryPrefix)
-			if c.readable(name, e.Value) {
+			if c.isReadable(name, e.Value) {
 				entries[name] = e
 			}
 		}
@@ -65,23 +61,24 @@ func (c *ControlPlane) follow(ctx context.Context) error {
 			break
 		}
 	}
-	c.feed.replace(entries, begin)
+	c.feed.replaceAll(entries, begin)
+	synced()
 	return c.deps.Store.Watch(ctx, categoryPrefix, begin, func(b kv.Batch) error {
 		events := make([]kv.Event, 0, len(b.Events))
 		for _, e := range b.Events {
 			e.Key = strings.TrimPrefix(e.Key, categoryPrefix)
-			if e.Deleted || c.readable(e.Key, e.Value) {
+			if e.Deleted || c.isReadable(e.Key, e.Value) {
 				events = append(events, e)
 			}
 		}
-		c.feed.apply(events, b.Revision)
+		c.feed.applyEvents(events, b.Revision)
 		return nil
 	})
 }
 
-// readable reports whether a value is that of a category. One that is not must not take all the others with it.
-func (c *ControlPlane) readable(name string, value []byte) bool {
-	if _, err := c.decode(name, value, 0); err != nil {
+// isReadable reports whether a value is that of a category. One that is not must not take all the others with it.
+func (c *ControlPlane) isReadable(name string, value []byte) bool {
+	if _, err := c.decodeCounted(name, value, 0); err != nil {
 		c.logger.Error("a category cannot be read and is left out", "category", name, "error", err)
 		return false
 	}

@@ -15,12 +15,12 @@ const maxID = math.MaxUint32
 // errNoIDs means that every id was used.
 var errNoIDs = errors.New("all 4294967295 ids of categories were used; only a new cell has more")
 
-// ids hands out ids of categories. It takes them from the counter in the store in blocks, so that creating a category is one
+// idAllocator hands out ids of categories. It takes them from the counter in the store in blocks, so that creating a category is one
 // transaction that no other create conflicts with.
 //
 // The counter is above every id ever handed out. An id whose create has definitely failed is handed out again; one whose create
 // may have happened is not.
-type ids struct {
+type idAllocator struct {
 	store kv.Store
 	block uint32
 	// turn is held by the one call that takes a block; the others wait for it.
@@ -36,23 +36,23 @@ type ids struct {
 	}
 }
 
-func newIDs(store kv.Store, block uint32) *ids {
-	return &ids{store: store, block: block, turn: make(chan struct{}, 1)}
+func newIDs(store kv.Store, block uint32) *idAllocator {
+	return &idAllocator{store: store, block: block, turn: make(chan struct{}, 1)}
 }
 
-// take returns an id that no category has had.
-func (g *ids) take(ctx context.Context) (uint32, error) {
+// takeID returns an id that no category has had.
+func (g *idAllocator) takeID(ctx context.Context) (uint32, error) {
 	for {
-		if id, ok := g.free(); ok {
+		if id, ok := g.takeOwn(); ok {
 			return id, nil
 		}
-		if err := g.refill(ctx); err != nil {
+		if err := g.takeBlock(ctx); err != nil {
 			return 0, err
 		}
 	}
 }
 
-func (g *ids) free() (uint32, bool) {
+func (g *idAllocator) takeOwn() (uint32, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if n := len(g.mu.returned); n > 0 {
@@ -68,14 +68,14 @@ func (g *ids) free() (uint32, bool) {
 }
 
 // giveBack takes an id back that no category has got.
-func (g *ids) giveBack(id uint32) {
+func (g *idAllocator) giveBack(id uint32) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.mu.returned = append(g.mu.returned, id)
 }
 
-// refill takes a block, unless another call has.
-func (g *ids) refill(ctx context.Context) error {
+// takeBlock takes a block, unless another call has.
+func (g *idAllocator) takeBlock(ctx context.Context) error {
 	select {
 	case g.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -89,7 +89,7 @@ func (g *ids) refill(ctx context.Context) error {
 		return nil
 	}
 	for {
-		next, revision, err := g.counter(ctx)
+		next, revision, err := g.readCounter(ctx)
 		if err != nil {
 			return err
 		}
@@ -111,8 +111,8 @@ func (g *ids) refill(ctx context.Context) error {
 	}
 }
 
-// counter reads the counter: the next id, and the counter's revision, 0 when there is none yet.
-func (g *ids) counter(ctx context.Context) (next, revision uint64, err error) {
+// readCounter reads the counter: the next id, and the counter's revision, 0 when there is none yet.
+func (g *idAllocator) readCounter(ctx context.Context) (next, revision uint64, err error) {
 	e, err := g.store.Get(ctx, nextIDKey)
 	if errors.Is(err, kv.ErrNotFound) {
 		return 1, 0, nil
@@ -124,9 +124,9 @@ func (g *ids) counter(ctx context.Context) (next, revision uint64, err error) {
 	return next, e.Revision, err
 }
 
-// release gives the unused end of the block back, so that a restart leaves out no ids. No other call may run. It fails without
+// releaseBlock gives the unused end of the block back, so that a restart leaves out no ids. No other call may run. It fails without
 // harm when another control plane has taken a block since.
-func (g *ids) release(ctx context.Context) error {
+func (g *idAllocator) releaseBlock(ctx context.Context) error {
 	g.mu.Lock()
 	next, end, revision := g.mu.next, g.mu.end, g.mu.revision
 	g.mu.end = next

@@ -18,41 +18,35 @@ func (c *ControlPlane) restoreMembers() error {
 	ctx, cancel := context.WithTimeout(c.stopped, storeTimeout)
 	defer cancel()
 	now, wall := time.Now(), c.deps.Now()
-	for after := ""; ; {
-		page, err := c.deps.Store.Range(ctx, kv.Range{Prefix: slotPrefix, After: after})
+	for e, err := range kv.All(ctx, c.deps.Store, slotPrefix) {
 		if err != nil {
 			return err
 		}
-		for _, e := range page.Entries {
-			after = e.Key
-			m, ttl, expiredAt, err := decodeSlot(e.Key, e.Value)
-			if err != nil {
-				// Its slot may be given to another. Epochs protect the logs.
-				c.metrics.damaged.Inc()
-				c.logger.Error("a member cannot be read and is forgotten", "key", e.Key, "error", err)
-				continue
-			}
-			if m.GetSlot() > c.cfg.MaxSlot {
-				continue
-			}
-			var usable time.Time
-			if expiredAt != 0 {
-				// By the wall clock, which may have been set since: never longer than if it had expired now.
-				usable = now.Add(min(time.UnixMicro(expiredAt).Add(ttl).Sub(wall), ttl))
-			}
-			c.members.restore(m, ttl, now, usable)
+		m, ttl, expiredAt, err := decodeSlot(e.Key, e.Value)
+		if err != nil {
+			// Its slot may be given to another. Epochs protect the logs.
+			c.metrics.damaged.Inc()
+			c.logger.Error("ignoring damaged member: its slot is free", "key", e.Key, "error", err)
+			continue
 		}
-		if !page.More {
-			return nil
+		if m.GetSlot() > c.cfg.MaxSlot {
+			continue
 		}
+		var usable time.Time
+		if expiredAt != 0 {
+			// By the wall clock, which may have been set since: never longer than if it had expired now.
+			usable = now.Add(min(time.UnixMicro(expiredAt).Add(ttl).Sub(wall), ttl))
+		}
+		c.members.restoreMember(m, ttl, now, usable)
 	}
+	return nil
 }
 
-// restore is restore of the registry.
-func (m *members) restore(member *scribev1.Member, ttl time.Duration, now, usable time.Time) {
+// restoreMember is restore of the registry.
+func (m *memberDriver) restoreMember(member *scribev1.Member, ttl time.Duration, now, usable time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.mu.registry.restore(member, ttl, now, usable)
+	m.mu.registry.restoreMember(member, ttl, now, usable)
 }
 
 // watchLeases ends leases when their time has come, and passes on changed loads, with one timer for all.
@@ -68,7 +62,7 @@ func (c *ControlPlane) watchLeases() {
 		case <-c.members.wake:
 		}
 		now := time.Now()
-		expired, next := c.members.expire(now)
+		expired, next := c.members.expireLeases(now)
 		for _, l := range expired {
 			c.metrics.expiries.Inc()
 			c.logger.Warn("member's lease expired", "member", l.member.GetId(), "slot", l.member.GetSlot(), "ttl", l.ttl)
@@ -87,31 +81,31 @@ func (c *ControlPlane) watchLeases() {
 	}
 }
 
-// expire ends leases and tells the watches.
-func (m *members) expire(now time.Time) ([]*lease, time.Time) {
+// expireLeases ends leases and tells the watches.
+func (m *memberDriver) expireLeases(now time.Time) ([]*memberLease, time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	expired, next := m.mu.registry.expire(now)
+	expired, next := m.mu.registry.expireLeases(now)
 	if len(expired) > 0 {
-		m.announce()
+		m.wakeWatches()
 	}
 	return expired, next
 }
 
 // announceLoads tells the watches of changed loads, if it is time to: due says that it has, waiting that there are some.
-func (m *members) announceLoads(now, from time.Time) (due, waiting bool) {
+func (m *memberDriver) announceLoads(now, from time.Time) (due, waiting bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.mu.loads || now.Before(from) {
 		return false, m.mu.loads
 	}
-	m.announce()
+	m.wakeWatches()
 	return true, false
 }
 
 // writeExpired notes that leases have ended, so that a control plane that starts later does not take the members for alive. When
 // it fails, that one will, for one TTL.
-func (c *ControlPlane) writeExpired(expired []*lease) {
+func (c *ControlPlane) writeExpired(expired []*memberLease) {
 	if len(expired) == 0 {
 		return
 	}
@@ -149,7 +143,7 @@ func (c *ControlPlane) writeExpired(expired []*lease) {
 }
 
 // expiredHolder reports whether a lease is over and its slot is still kept for its member.
-func (m *members) expiredHolder(l *lease) bool {
+func (m *memberDriver) expiredHolder(l *memberLease) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	id := l.member.GetId()

@@ -11,13 +11,14 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/controlplane/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
 )
 
-// members drives the registry: it serialises what is written down, wakes watches, and shares lists.
-type members struct {
+// memberDriver drives the registry: it serialises what is written down, wakes watches, and shares lists.
+type memberDriver struct {
 	// turn is held by the one call that reserves a slot and writes it down. What is written of a slot therefore has the order
 	// in which the registry changed.
 	turn chan struct{}
@@ -26,7 +27,7 @@ type members struct {
 
 	mu struct {
 		sync.Mutex
-		registry *registry
+		registry *memberRegistry
 		// shared is the newest list that watches are sent; nil when it has to be made again.
 		shared []*scribev1.Member
 		// changed is closed, and replaced, when watches have something to send.
@@ -36,40 +37,40 @@ type members struct {
 	}
 }
 
-func newMembers(maxSlot uint32) *members {
-	m := &members{turn: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+func newMembers(maxSlot uint32) *memberDriver {
+	m := &memberDriver{turn: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	m.mu.registry = newRegistry(maxSlot)
 	m.mu.changed = make(chan struct{})
 	return m
 }
 
-func (m *members) count() int {
+func (m *memberDriver) countMembers() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.mu.registry.leases)
 }
 
-// announce wakes the watches. m.mu is held.
-func (m *members) announce() {
+// wakeWatches wakes the watches. m.mu is held.
+func (m *memberDriver) wakeWatches() {
 	m.mu.shared, m.mu.loads = nil, false
 	close(m.mu.changed)
 	m.mu.changed = make(chan struct{})
 }
 
-// watched returns the newest list, which is shared, and what announces the next one.
-func (m *members) watched() ([]*scribev1.Member, <-chan struct{}) {
+// watchList returns the newest list, which is shared, and what announces the next one.
+func (m *memberDriver) watchList() ([]*scribev1.Member, <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.mu.shared == nil {
-		m.mu.shared = m.mu.registry.list()
+		m.mu.shared = m.mu.registry.listMembers()
 	}
 	return m.mu.shared, m.mu.changed
 }
 
-// list returns copies of the members that offer a role, of all for none.
-func (m *members) list(role scribev1.Role) []*scribev1.Member {
+// listMembers returns copies of the members that offer a role, of all for none.
+func (m *memberDriver) listMembers(role scribev1.Role) []*scribev1.Member {
 	m.mu.Lock()
-	list := m.mu.registry.list()
+	list := m.mu.registry.listMembers()
 	m.mu.Unlock()
 	return cloneMembers(slices.DeleteFunc(list, func(m *scribev1.Member) bool {
 		return role != scribev1.Role_ROLE_UNSPECIFIED && !slices.Contains(m.GetRoles(), role)
@@ -84,8 +85,8 @@ func cloneMembers(list []*scribev1.Member) []*scribev1.Member {
 	return out
 }
 
-// poke wakes the lease watcher.
-func (m *members) poke() {
+// wakeLeaseWatcher wakes the lease watcher.
+func (m *memberDriver) wakeLeaseWatcher() {
 	select {
 	case m.wake <- struct{}{}:
 	default: // it is about to wake
@@ -94,36 +95,31 @@ func (m *members) poke() {
 
 // Join implements rpc.ControlService. A member that joins again under its id keeps its slot.
 func (c *ControlPlane) Join(ctx context.Context, req *scribev1.JoinRequest) (*scribev1.JoinResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
-	what := fmt.Sprintf("join as member %q", excerpt(req.GetMember().GetId()))
-	var f faults
+	defer c.calls.Leave()
+	what := fmt.Sprintf("join as member %q", shorten(req.GetMember().GetId()))
+	var v request.Violations
 	if req.GetMember() == nil {
-		f.add("member", "is missing")
+		v.Add("member", "is missing")
 	} else {
-		f = checkMember(req.GetMember())
+		v = checkMember(req.GetMember())
 	}
-	ttl := defaultTTL
-	if d := req.GetTtl(); d.GetSeconds() != 0 || d.GetNanos() != 0 {
-		f.between("ttl", d, minTTL, maxTTL)
-		ttl = d.AsDuration()
-	}
-	if err := f.err(what); err != nil {
+	ttl := v.Duration("ttl", req.GetTtl(), minTTL, maxTTL, defaultTTL)
+	if err := v.Err(what); err != nil {
 		return nil, err
 	}
 	member := proto.CloneOf(req.GetMember())
 	member.ProtoReflect().SetUnknown(nil)
-	if err := c.join(ctx, what, member, ttl); err != nil {
+	if err := c.joinMember(ctx, what, member, ttl); err != nil {
 		return nil, err
 	}
 	return &scribev1.JoinResponse{Member: proto.CloneOf(member), Ttl: durationpb.New(ttl)}, nil
 }
 
-// join gives a member a slot, writes it down, and begins the lease. The member is the registry's from then on.
-func (c *ControlPlane) join(ctx context.Context, what string, member *scribev1.Member, ttl time.Duration) error {
+// joinMember gives a member a slot, writes it down, and begins the lease. The member is the registry's from then on.
+func (c *ControlPlane) joinMember(ctx context.Context, what string, member *scribev1.Member, ttl time.Duration) error {
 	m := c.members
 	select {
 	case m.turn <- struct{}{}:
@@ -136,7 +132,7 @@ func (c *ControlPlane) join(ctx context.Context, what string, member *scribev1.M
 	defer cancel()
 	now := time.Now()
 	m.mu.Lock()
-	slot, free := m.mu.registry.reserve(member.GetId(), now)
+	slot, free := m.mu.registry.reserveSlot(member.GetId(), now)
 	m.mu.Unlock()
 	if slot == 0 {
 		return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, max(free.Sub(now), minTTL), "%s: all %d slots are taken", what, c.cfg.MaxSlot)
@@ -150,13 +146,13 @@ func (c *ControlPlane) join(ctx context.Context, what string, member *scribev1.M
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err != nil {
-		m.mu.registry.abandon(member.GetId(), ttl, time.Now())
+		m.mu.registry.abandonSlot(member.GetId(), ttl, time.Now())
 		_, err = commitError(what, err)
 		return err
 	}
-	m.mu.registry.join(member, ttl, time.Now())
-	m.announce()
-	m.poke()
+	m.mu.registry.beginLease(member, ttl, time.Now())
+	m.wakeWatches()
+	m.wakeLeaseWatcher()
 	c.metrics.joins.Inc()
 	c.logger.Info("member joined", "member", member.GetId(), "slot", slot, "roles", roleNames(member.GetRoles()), "url", member.GetUrl(), "ttl", ttl)
 	return nil
@@ -164,35 +160,33 @@ func (c *ControlPlane) join(ctx context.Context, what string, member *scribev1.M
 
 // Heartbeat implements rpc.ControlService.
 func (c *ControlPlane) Heartbeat(_ context.Context, req *scribev1.HeartbeatRequest) (*scribev1.HeartbeatResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer c.calls.Leave()
 	if req.GetLoad() > maxLoad {
-		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "heartbeat of %q: load: %d is above %d", excerpt(req.GetId()), req.GetLoad(), maxLoad)
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "heartbeat of %q: load: %d is above %d", shorten(req.GetId()), req.GetLoad(), maxLoad)
 	}
 	m := c.members
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	changed, ok := m.mu.registry.heartbeat(req.GetId(), req.GetLoad(), time.Now())
+	changed, ok := m.mu.registry.renewLease(req.GetId(), req.GetLoad(), time.Now())
 	if !ok {
-		return nil, rpc.Errorf(scribev1.Reason_REASON_LEASE_EXPIRED, "heartbeat of %q: it has no lease: join again", excerpt(req.GetId()))
+		return nil, rpc.Errorf(scribev1.Reason_REASON_LEASE_EXPIRED, "heartbeat of %q: it has no lease: join again", shorten(req.GetId()))
 	}
 	if changed && !m.mu.loads {
 		m.mu.loads = true
-		m.poke()
+		m.wakeLeaseWatcher()
 	}
 	return &scribev1.HeartbeatResponse{}, nil
 }
 
 // Leave implements rpc.ControlService. Repeating it is harmless.
 func (c *ControlPlane) Leave(ctx context.Context, req *scribev1.LeaveRequest) (*scribev1.LeaveResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer c.calls.Leave()
 	m := c.members
 	select {
 	case m.turn <- struct{}{}:
@@ -210,13 +204,13 @@ func (c *ControlPlane) Leave(ctx context.Context, req *scribev1.LeaveRequest) (*
 	defer cancel()
 	// The slot is free only once that is written down: else a restart could hand it to two.
 	if _, err := c.deps.Store.Commit(ctx, kv.Delete(slotKey(slot))); err != nil {
-		_, err = commitError(fmt.Sprintf("leave of %q", excerpt(req.GetId())), err)
+		_, err = commitError(fmt.Sprintf("leave of %q", shorten(req.GetId())), err)
 		return nil, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.mu.registry.leave(req.GetId())
-	m.announce()
+	m.mu.registry.endLease(req.GetId())
+	m.wakeWatches()
 	if lived {
 		c.metrics.leaves.Inc()
 	}
@@ -226,12 +220,11 @@ func (c *ControlPlane) Leave(ctx context.Context, req *scribev1.LeaveRequest) (*
 
 // ListMembers implements rpc.ControlService.
 func (c *ControlPlane) ListMembers(_ context.Context, req *scribev1.ListMembersRequest) (*scribev1.ListMembersResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
-	return &scribev1.ListMembersResponse{Members: c.members.list(req.GetRole())}, nil
+	defer c.calls.Leave()
+	return &scribev1.ListMembersResponse{Members: c.members.listMembers(req.GetRole())}, nil
 }
 
 // WatchMembers implements rpc.ControlService. It ends with REASON_SHUTTING_DOWN when the control plane closes.
@@ -240,7 +233,7 @@ func (c *ControlPlane) WatchMembers(ctx context.Context, req *scribev1.WatchMemb
 	if err != nil {
 		return err
 	}
-	done, err := c.beginWatch(watchMembers)
+	done, err := c.enterWatch(watchMembers)
 	if err != nil {
 		return err
 	}
@@ -253,7 +246,7 @@ func (c *ControlPlane) WatchMembers(ctx context.Context, req *scribev1.WatchMemb
 		select {
 		case <-changed:
 		case <-timer.C:
-		case <-c.closing:
+		case <-c.calls.Draining():
 			return errClosing()
 		case <-ctx.Done():
 			return ctx.Err()
@@ -261,7 +254,7 @@ func (c *ControlPlane) WatchMembers(ctx context.Context, req *scribev1.WatchMemb
 		return nil
 	}
 	for {
-		list, changed := c.members.watched()
+		list, changed := c.members.watchList()
 		if err := send(&scribev1.WatchMembersResponse{Members: cloneMembers(list)}); err != nil {
 			return err
 		}

@@ -25,8 +25,8 @@ type metrics struct {
 	pinHolders     prometheus.GaugeFunc
 }
 
-// counts are read when metrics are.
-type counts struct{ categories, members, retiring, pinHolders func() float64 }
+// gaugeSources are read when metrics are.
+type gaugeSources struct{ categories, members, retiring, pinHolders func() float64 }
 
 // Values of the labels "watch" and "change".
 const (
@@ -38,7 +38,7 @@ const (
 	changeDeleted = "deleted"
 )
 
-func newMetrics(r prometheus.Registerer, now counts) (*metrics, error) {
+func newMetrics(r prometheus.Registerer, now gaugeSources) (*metrics, error) {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "scribe_controlplane_" + name, Help: help})
 	}

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/controlplane/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -22,9 +23,9 @@ const (
 	defaultPinTTL = 30 * time.Second
 )
 
-// pins are what readers still need of categories that retention is about to take. They live in memory: holders repeat them, and who
+// pinTable are what readers still need of categories that retention is about to take. They live in memory: holders repeat them, and who
 // lists them is told for how long they have been collected.
-type pins struct {
+type pinTable struct {
 	since time.Time
 	mu    struct {
 		sync.Mutex
@@ -38,17 +39,17 @@ type pinHolder struct {
 	pins    []*scribev1.Pin
 }
 
-func newPins(now time.Time) *pins {
-	p := &pins{since: now}
+func newPins(now time.Time) *pinTable {
+	p := &pinTable{since: now}
 	p.mu.holders = map[string]*pinHolder{}
 	return p
 }
 
-// hold replaces what a holder has; it reports false when there are too many of all of them.
-func (p *pins) hold(now time.Time, holder string, list []*scribev1.Pin, ttl time.Duration) bool {
+// replacePins replaces what a holder has; it reports false when there are too many of all of them.
+func (p *pinTable) replacePins(now time.Time, holder string, list []*scribev1.Pin, ttl time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.expire(now)
+	p.expireHolders(now)
 	before := 0
 	if h := p.mu.holders[holder]; h != nil {
 		before = len(h.pins)
@@ -65,10 +66,10 @@ func (p *pins) hold(now time.Time, holder string, list []*scribev1.Pin, ttl time
 	return true
 }
 
-// list returns the earliest pin of each category, by category.
-func (p *pins) list(now time.Time) []*scribev1.Pin {
+// earliestPins returns the earliest pin of each category, by category.
+func (p *pinTable) earliestPins(now time.Time) []*scribev1.Pin {
 	p.mu.Lock()
-	p.expire(now)
+	p.expireHolders(now)
 	earliest := map[uint32]int64{}
 	for _, h := range p.mu.holders {
 		for _, pin := range h.pins {
@@ -86,8 +87,8 @@ func (p *pins) list(now time.Time) []*scribev1.Pin {
 	return out
 }
 
-// expire forgets holders that were silent for too long. The caller holds mu.
-func (p *pins) expire(now time.Time) {
+// expireHolders forgets holders that were silent for too long. The caller holds mu.
+func (p *pinTable) expireHolders(now time.Time) {
 	for name, h := range p.mu.holders {
 		if !now.Before(h.expires) {
 			p.mu.pins -= len(h.pins)
@@ -96,7 +97,7 @@ func (p *pins) expire(now time.Time) {
 	}
 }
 
-func (p *pins) holders() int {
+func (p *pinTable) countHolders() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.mu.holders)
@@ -104,39 +105,34 @@ func (p *pins) holders() int {
 
 // HoldPins implements rpc.ControlService.
 func (c *ControlPlane) HoldPins(_ context.Context, req *scribev1.HoldPinsRequest) (*scribev1.HoldPinsResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer c.calls.Leave()
 	const what = "hold pins"
-	var f faults
+	var v request.Violations
 	if req.GetHolder() == "" {
-		f.add("holder", "is empty")
+		v.Add("holder", "is empty")
 	}
-	f.text("holder", req.GetHolder(), maxMemberID)
+	v.CheckText("holder", req.GetHolder(), maxMemberID)
 	if n := len(req.GetPins()); n > maxPins {
-		f.add("pins", "%d of them, the limit is %d", n, maxPins)
+		v.Add("pins", "%d of them, the limit is %d", n, maxPins)
 	}
 	seen := make(map[uint32]bool, min(len(req.GetPins()), maxPins))
 	list := make([]*scribev1.Pin, 0, min(len(req.GetPins()), maxPins))
 	for _, pin := range req.GetPins() {
 		if seen[pin.GetCategory()] || pin.GetCategory() == 0 || pin.GetFrom() < 0 {
-			f.add("pins", "category %d from %d is there twice or is none", pin.GetCategory(), pin.GetFrom())
+			v.Add("pins", "category %d from %d is there twice or is none", pin.GetCategory(), pin.GetFrom())
 			break
 		}
 		seen[pin.GetCategory()] = true
 		list = append(list, &scribev1.Pin{Category: pin.GetCategory(), From: pin.GetFrom()})
 	}
-	ttl := defaultPinTTL
-	if d := req.GetTtl(); d != nil && (d.GetSeconds() != 0 || d.GetNanos() != 0) {
-		f.between("ttl", d, minPinTTL, maxPinTTL)
-		ttl = d.AsDuration()
-	}
-	if err := f.err(what); err != nil {
+	ttl := v.Duration("ttl", req.GetTtl(), minPinTTL, maxPinTTL, defaultPinTTL)
+	if err := v.Err(what); err != nil {
 		return nil, err
 	}
-	if !c.pins.hold(time.Now(), req.GetHolder(), list, ttl) {
+	if !c.pins.replacePins(time.Now(), req.GetHolder(), list, ttl) {
 		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, defaultPinTTL, "%s: %d pins are held in all, which is the limit", what, maxPinsInAll)
 	}
 	return &scribev1.HoldPinsResponse{}, nil
@@ -144,11 +140,10 @@ func (c *ControlPlane) HoldPins(_ context.Context, req *scribev1.HoldPinsRequest
 
 // ListPins implements rpc.ControlService.
 func (c *ControlPlane) ListPins(context.Context, *scribev1.ListPinsRequest) (*scribev1.ListPinsResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer c.calls.Leave()
 	now := time.Now()
-	return &scribev1.ListPinsResponse{Pins: c.pins.list(now), Age: durationpb.New(now.Sub(c.pins.since))}, nil
+	return &scribev1.ListPinsResponse{Pins: c.pins.earliestPins(now), Age: durationpb.New(now.Sub(c.pins.since))}, nil
 }

@@ -50,7 +50,7 @@ func TestPins(t *testing.T) {
 		wantPins(t, c, 19*time.Second, "2@40")
 		hold(t, c, "b", 0)
 		wantPins(t, c, 19*time.Second)
-		if n := c.pins.holders(); n != 0 || c.pins.mu.pins != 0 {
+		if n := c.pins.countHolders(); n != 0 || c.pins.mu.pins != 0 {
 			t.Errorf("%d holders with %d pins are left", n, c.pins.mu.pins)
 		}
 	})

@@ -10,42 +10,42 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// registry is who is a member, as a plain state machine: it takes requests and the time, and says what came of them. Times are
+// memberRegistry is who is a member, as a plain state machine: it takes requests and the time, and says what came of them. Times are
 // compared with each other only, so any clock that does not go back will do.
-type registry struct {
-	slots  *slots
-	leases map[string]*lease
+type memberRegistry struct {
+	slots  *slotTable
+	leases map[string]*memberLease
 }
 
-// lease is a live member.
-type lease struct {
+// memberLease is a live member.
+type memberLease struct {
 	member   *scribev1.Member
 	ttl      time.Duration
 	deadline time.Time
 }
 
-func newRegistry(maxSlot uint32) *registry {
-	return &registry{slots: newSlots(maxSlot), leases: make(map[string]*lease)}
+func newRegistry(maxSlot uint32) *memberRegistry {
+	return &memberRegistry{slots: newSlots(maxSlot), leases: make(map[string]*memberLease)}
 }
 
-// restore puts back a member that was written down: one whose lease may still live, or one whose lease had expired and whose
+// restoreMember puts back a member that was written down: one whose lease may still live, or one whose lease had expired and whose
 // slot others may get from usable on.
-func (r *registry) restore(m *scribev1.Member, ttl time.Duration, now, usable time.Time) {
+func (r *memberRegistry) restoreMember(m *scribev1.Member, ttl time.Duration, now, usable time.Time) {
 	if _, ok := r.slots.byID[m.GetId()]; ok {
 		return // an id has one slot
 	}
-	r.slots.hold(m.GetSlot(), m.GetId())
+	r.slots.assignSlot(m.GetSlot(), m.GetId())
 	if !usable.IsZero() {
-		r.slots.expire(m.GetId(), usable)
+		r.slots.expireSlot(m.GetId(), usable)
 		return
 	}
-	r.leases[m.GetId()] = &lease{member: m, ttl: ttl, deadline: now.Add(ttl)}
+	r.leases[m.GetId()] = &memberLease{member: m, ttl: ttl, deadline: now.Add(ttl)}
 }
 
-// reserve gives an id a slot before its lease begins, so that it can be written down first. When there is none it returns 0, and
+// reserveSlot gives an id a slot before its lease begins, so that it can be written down first. When there is none it returns 0, and
 // when one may become free.
-func (r *registry) reserve(id string, now time.Time) (slot uint32, free time.Time) {
-	slot, free = r.slots.take(id, now)
+func (r *memberRegistry) reserveSlot(id string, now time.Time) (slot uint32, free time.Time) {
+	slot, free = r.slots.takeSlot(id, now)
 	if slot == 0 {
 		for _, l := range r.leases {
 			if t := l.deadline.Add(l.ttl); free.IsZero() || t.Before(free) {
@@ -56,22 +56,22 @@ func (r *registry) reserve(id string, now time.Time) (slot uint32, free time.Tim
 	return slot, free
 }
 
-// abandon ends a reservation whose outcome is not known: it may have been written down, so the slot is kept for the id for as
+// abandonSlot ends a reservation whose outcome is not known: it may have been written down, so the slot is kept for the id for as
 // long as the lease would have been.
-func (r *registry) abandon(id string, ttl time.Duration, now time.Time) {
+func (r *memberRegistry) abandonSlot(id string, ttl time.Duration, now time.Time) {
 	if r.leases[id] == nil {
-		r.slots.expire(id, now.Add(2*ttl))
+		r.slots.expireSlot(id, now.Add(2*ttl))
 	}
 }
 
-// join begins the lease of a member that has a slot, or replaces it.
-func (r *registry) join(m *scribev1.Member, ttl time.Duration, now time.Time) {
-	r.slots.take(m.GetId(), now) // the lease of before may have expired since the slot was reserved
-	r.leases[m.GetId()] = &lease{member: m, ttl: ttl, deadline: now.Add(ttl)}
+// beginLease begins the lease of a member that has a slot, or replaces it.
+func (r *memberRegistry) beginLease(m *scribev1.Member, ttl time.Duration, now time.Time) {
+	r.slots.takeSlot(m.GetId(), now) // the lease of before may have expired since the slot was reserved
+	r.leases[m.GetId()] = &memberLease{member: m, ttl: ttl, deadline: now.Add(ttl)}
 }
 
-// heartbeat renews a lease. ok is false when there is none, changed tells that the load is another.
-func (r *registry) heartbeat(id string, load uint32, now time.Time) (changed, ok bool) {
+// renewLease renews a lease. ok is false when there is none, changed tells that the load is another.
+func (r *memberRegistry) renewLease(id string, load uint32, now time.Time) (changed, ok bool) {
 	l := r.leases[id]
 	if l == nil || !now.Before(l.deadline) {
 		return false, false
@@ -86,14 +86,14 @@ func (r *registry) heartbeat(id string, load uint32, now time.Time) (changed, ok
 	return changed, true
 }
 
-// leave ends a lease and frees the slot at once, also that of a lease that has expired. It returns the slot, 0 if there was none.
-func (r *registry) leave(id string) uint32 {
+// endLease ends a lease and frees the slot at once, also that of a lease that has expired. It returns the slot, 0 if there was none.
+func (r *memberRegistry) endLease(id string) uint32 {
 	delete(r.leases, id)
-	return r.slots.giveBack(id)
+	return r.slots.freeSlot(id)
 }
 
-// expire ends the leases whose time has come, and returns their members, by id, with when the next lease ends; zero for never.
-func (r *registry) expire(now time.Time) (expired []*lease, next time.Time) {
+// expireLeases ends the leases whose time has come, and returns their members, by id, with when the next lease ends; zero for never.
+func (r *memberRegistry) expireLeases(now time.Time) (expired []*memberLease, next time.Time) {
 	for id, l := range r.leases {
 		if now.Before(l.deadline) {
 			if next.IsZero() || l.deadline.Before(next) {
@@ -102,15 +102,15 @@ func (r *registry) expire(now time.Time) (expired []*lease, next time.Time) {
 			continue
 		}
 		delete(r.leases, id)
-		r.slots.expire(id, l.deadline.Add(l.ttl))
+		r.slots.expireSlot(id, l.deadline.Add(l.ttl))
 		expired = append(expired, l)
 	}
-	slices.SortFunc(expired, func(a, b *lease) int { return cmp.Compare(a.member.GetId(), b.member.GetId()) })
+	slices.SortFunc(expired, func(a, b *memberLease) int { return cmp.Compare(a.member.GetId(), b.member.GetId()) })
 	return expired, next
 }
 
-// list returns the members by id. The slice is new, the members are shared and must not be changed.
-func (r *registry) list() []*scribev1.Member {
+// listMembers returns the members by id. The slice is new, the members are shared and must not be changed.
+func (r *memberRegistry) listMembers() []*scribev1.Member {
 	list := make([]*scribev1.Member, 0, len(r.leases))
 	for _, l := range r.leases {
 		list = append(list, l.member)

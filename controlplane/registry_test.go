@@ -30,7 +30,7 @@ func TestRegistry(t *testing.T) {
 			}
 			return fmt.Sprint(at.Sub(begin).Seconds())
 		}
-		var r *registry
+		var r *memberRegistry
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			var id string
 			number := func(key string) (n int) {
@@ -49,33 +49,33 @@ func TestRegistry(t *testing.T) {
 				if d.HasArg("usable") {
 					usable = begin.Add(seconds("usable"))
 				}
-				r.restore(&scribev1.Member{Id: id, Slot: uint32(number("slot"))}, seconds("ttl"), now, usable)
+				r.restoreMember(&scribev1.Member{Id: id, Slot: uint32(number("slot"))}, seconds("ttl"), now, usable)
 				return ""
 			case "join":
-				slot, free := r.reserve(id, now)
+				slot, free := r.reserveSlot(id, now)
 				if slot == 0 {
 					return "no slot before " + show(free)
 				}
-				r.join(&scribev1.Member{Id: id, Slot: slot}, seconds("ttl"), now)
+				r.beginLease(&scribev1.Member{Id: id, Slot: slot}, seconds("ttl"), now)
 				return fmt.Sprintf("slot %d", slot)
 			case "heartbeat":
-				changed, ok := r.heartbeat(id, uint32(number("load")), now)
+				changed, ok := r.renewLease(id, uint32(number("load")), now)
 				if !ok {
 					return "no lease"
 				}
 				return fmt.Sprintf("changed %v", changed)
 			case "leave":
-				return fmt.Sprintf("slot %d", r.leave(id))
+				return fmt.Sprintf("slot %d", r.endLease(id))
 			case "expire":
 				var b strings.Builder
-				expired, next := r.expire(now)
+				expired, next := r.expireLeases(now)
 				for _, l := range expired {
 					fmt.Fprintf(&b, "%s slot %d\n", l.member.GetId(), l.member.GetSlot())
 				}
 				return b.String() + "next " + show(next)
 			case "list":
 				var b strings.Builder
-				for _, m := range r.list() {
+				for _, m := range r.listMembers() {
 					fmt.Fprintf(&b, "%s slot %d load %d\n", m.GetId(), m.GetSlot(), m.GetLoad())
 				}
 				return b.String()
@@ -102,7 +102,7 @@ func TestSlotsModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"join": func(t *rapid.T) {
 				n := id.Draw(t, "id")
-				slot, free := r.reserve(n, now)
+				slot, free := r.reserveSlot(n, now)
 				before, known := holders[n]
 				switch {
 				case slot == 0 && known:
@@ -129,12 +129,12 @@ func TestSlotsModel(t *testing.T) {
 					}
 					delete(holders, other)
 				}
-				r.join(&scribev1.Member{Id: n, Slot: slot}, time.Second, now)
+				r.beginLease(&scribev1.Member{Id: n, Slot: slot}, time.Second, now)
 				holders[n] = kept{slot: slot}
 			},
 			"leave": func(t *rapid.T) {
 				n := id.Draw(t, "id")
-				if slot := r.leave(n); slot != holders[n].slot {
+				if slot := r.endLease(n); slot != holders[n].slot {
 					t.Fatalf("%s leaves slot %d, had %d", n, slot, holders[n].slot)
 				}
 				delete(holders, n)
@@ -142,13 +142,13 @@ func TestSlotsModel(t *testing.T) {
 			"heartbeat": func(t *rapid.T) {
 				n := id.Draw(t, "id")
 				h, known := holders[n]
-				if _, ok := r.heartbeat(n, 1, now); ok && (!known || !h.usable.IsZero()) {
+				if _, ok := r.renewLease(n, 1, now); ok && (!known || !h.usable.IsZero()) {
 					t.Fatalf("%s has no lease, but renews it", n)
 				}
 			},
 			"time": func(t *rapid.T) {
 				now = now.Add(time.Duration(rapid.IntRange(1, 1500).Draw(t, "ms")) * time.Millisecond)
-				expired, _ := r.expire(now)
+				expired, _ := r.expireLeases(now)
 				for _, l := range expired {
 					h := holders[l.member.GetId()]
 					h.usable = l.deadline.Add(l.ttl)
@@ -157,9 +157,9 @@ func TestSlotsModel(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				seen := map[uint32]bool{}
-				for _, m := range r.list() {
+				for _, m := range r.listMembers() {
 					if seen[m.GetSlot()] || m.GetSlot() < 1 || m.GetSlot() > maxSlot {
-						t.Fatalf("slot %d: %v", m.GetSlot(), r.list())
+						t.Fatalf("slot %d: %v", m.GetSlot(), r.listMembers())
 					}
 					seen[m.GetSlot()] = true
 				}

@@ -23,7 +23,7 @@ type State struct {
 // ReadState reads the categories of a control store that no control plane uses. What is damaged is an error.
 func ReadState(ctx context.Context, store kv.Store) (State, error) {
 	var s State
-	err := each(ctx, store, categoryPrefix, func(e kv.Entry) error {
+	err := forEach(ctx, store, categoryPrefix, func(e kv.Entry) error {
 		c, err := decodeCategory(e.Key[len(categoryPrefix):], e.Value, e.Revision)
 		s.Categories = append(s.Categories, c)
 		return err
@@ -37,8 +37,8 @@ func ReadState(ctx context.Context, store kv.Store) (State, error) {
 		return err
 	}
 	err = errors.Join(err,
-		each(ctx, store, droppedPrefix, func(e kv.Entry) error { return drop(decodeDropped(e.Key, e.Value)) }),
-		each(ctx, store, retiringPrefix, func(e kv.Entry) error { return drop(decodeRetiring(e.Key, e.Value)) }))
+		forEach(ctx, store, droppedPrefix, func(e kv.Entry) error { return drop(decodeDropped(e.Key, e.Value)) }),
+		forEach(ctx, store, retiringPrefix, func(e kv.Entry) error { return drop(decodeRetiring(e.Key, e.Value)) }))
 	counter, gerr := store.Get(ctx, nextIDKey)
 	switch {
 	case errors.Is(gerr, kv.ErrNotFound):
@@ -57,7 +57,7 @@ func ReadState(ctx context.Context, store kv.Store) (State, error) {
 // CopyRest copies what a control store holds beside the categories, consumer groups and writer slots among it, into another one that has
 // none of it.
 func CopyRest(ctx context.Context, from, to kv.Store) error {
-	err := each(ctx, from, "", func(e kv.Entry) error {
+	err := forEach(ctx, from, "", func(e kv.Entry) error {
 		for _, prefix := range []string{categoryPrefix, droppedPrefix, retiringPrefix, nextIDKey} {
 			if strings.HasPrefix(e.Key, prefix) {
 				return nil
@@ -72,22 +72,16 @@ func CopyRest(ctx context.Context, from, to kv.Store) error {
 	return nil
 }
 
-func each(ctx context.Context, store kv.Store, prefix string, fn func(kv.Entry) error) error {
-	for after := ""; ; {
-		page, err := store.Range(ctx, kv.Range{Prefix: prefix, After: after})
+func forEach(ctx context.Context, store kv.Store, prefix string, fn func(kv.Entry) error) error {
+	for e, err := range kv.All(ctx, store, prefix) {
+		if err == nil {
+			err = fn(e)
+		}
 		if err != nil {
 			return err
 		}
-		for _, e := range page.Entries {
-			if err := fn(e); err != nil {
-				return err
-			}
-			after = e.Key
-		}
-		if !page.More {
-			return nil
-		}
 	}
+	return nil
 }
 
 // WriteState writes categories into a control store that holds none. A crash in between leaves a part of them; the counter of ids comes

@@ -215,8 +215,8 @@ func TestRetireMany(t *testing.T) {
 		}
 		logs.mu.Unlock()
 		advance(2 * maxRetirePause)
-		if !logs.has(ids...) || c.retirement.pending() != 2*retirePage || len(retiring(t, store)) != 2*retirePage {
-			t.Errorf("%d retired, %d pending", len(logs.retired), c.retirement.pending())
+		if !logs.has(ids...) || c.retireSchedule.countPending() != 2*retirePage || len(retiring(t, store)) != 2*retirePage {
+			t.Errorf("%d retired, %d pending", len(logs.retired), c.retireSchedule.countPending())
 		}
 		// What is deleted now does not wait for them.
 		begin, last := time.Now(), create(t, c, "z")
@@ -227,8 +227,8 @@ func TestRetireMany(t *testing.T) {
 		}
 		logs.away(false)
 		advance(2 * maxRetirePause)
-		if c.retirement.pending() != 0 || len(retiring(t, store)) > 0 {
-			t.Errorf("%d pending", c.retirement.pending())
+		if c.retireSchedule.countPending() != 0 || len(retiring(t, store)) > 0 {
+			t.Errorf("%d pending", c.retireSchedule.countPending())
 		}
 	})
 }
@@ -250,8 +250,8 @@ func TestRetireBurst(t *testing.T) {
 		}
 		close(hold)
 		synctest.Wait()
-		if len(logs.retired) != n || c.retirement.pending() != 0 {
-			t.Errorf("%d of %d retired, %d pending", len(logs.retired), n, c.retirement.pending())
+		if len(logs.retired) != n || c.retireSchedule.countPending() != 0 {
+			t.Errorf("%d of %d retired, %d pending", len(logs.retired), n, c.retireSchedule.countPending())
 		}
 	})
 }
@@ -368,11 +368,11 @@ func TestRetireTakenOver(t *testing.T) {
 		create(t, first, "a")
 		remove(t, first, "a")
 		advance(retireInterval)
-		if !logs.has(1) || second.retirement.pending() != 0 {
+		if !logs.has(1) || second.retireSchedule.countPending() != 0 {
 			t.Errorf("retired %v", logs.retired)
 		}
 		advance(retireInterval)
-		if n := first.retirement.pending(); n != 0 {
+		if n := first.retireSchedule.countPending(); n != 0 {
 			t.Errorf("the first one takes %d for pending", n)
 		}
 	})
@@ -408,8 +408,8 @@ func TestRetireUnknownOutcomes(t *testing.T) {
 				advance(time.Minute)
 				store.failing.Store(false)
 				advance(maxRetirePause)
-				if !logs.has(1) || len(retiring(t, store)) > 0 || c.retirement.pending() != 0 {
-					t.Errorf("retired %v, pending %v and %d", logs.retired, retiring(t, store), c.retirement.pending())
+				if !logs.has(1) || len(retiring(t, store)) > 0 || c.retireSchedule.countPending() != 0 {
+					t.Errorf("retired %v, pending %v and %d", logs.retired, retiring(t, store), c.retireSchedule.countPending())
 				}
 				create(t, c, "a")
 			})

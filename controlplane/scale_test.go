@@ -241,7 +241,7 @@ func BenchmarkSuggest(b *testing.B) {
 	b.Run("categories=10000", func(b *testing.B) {
 		for b.Loop() {
 			f := near.NewFinder("team-007.service.request-000007")
-			c.feed.names(f.Offer)
+			c.feed.eachName(f.Offer)
 		}
 	})
 	if err := errors.Join(c.Close(context.Background()), store.Close()); err != nil {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"scribe/columnar/schema"
+	"scribe/controlplane/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -57,8 +58,8 @@ func copiedSchema(before, text string) (string, error) {
 	return history.Marshal(), nil
 }
 
-// schema adds what is wrong with a schema to the faults of a request.
-func (f *faults) schema(err error) {
+// addSchemaError adds what is wrong with a schema to the violations of a request.
+func addSchemaError(v *request.Violations, err error) {
 	if err == nil {
 		return
 	}
@@ -66,12 +67,12 @@ func (f *faults) schema(err error) {
 	if strings.Contains(text, "\n") {
 		text = "\n  " + strings.ReplaceAll(text, "\n", "\n  ")
 	}
-	f.add("schema", "%s", text)
+	v.Add("schema", "%s", text)
 }
 
-// categoryError is the error for the faults of a category, one of which may be of its schema: then what is wrong with that is attached.
-func categoryError(what string, f faults, schemaErr error) error {
-	err := f.err(what)
+// categoryError is the error for the violations of a category, one of which may be of its schema: then what is wrong with that is attached.
+func categoryError(what string, v request.Violations, schemaErr error) error {
+	err := v.Err(what)
 	if err == nil || schemaErr == nil {
 		return err
 	}
@@ -86,12 +87,12 @@ func categoryError(what string, f faults, schemaErr error) error {
 			})
 		}
 	case errors.As(schemaErr, &incompatible):
-		if len(f) == 1 {
+		if len(v) == 1 {
 			info.Reason = scribev1.Reason_REASON_INCOMPATIBLE_SCHEMA
 		}
 		for _, c := range incompatible.Changes[:min(len(incompatible.Changes), 50)] {
 			info.SchemaProblems = append(info.SchemaProblems, &scribev1.SchemaProblem{Where: c.Field, Message: c.Text, Hint: c.Hint})
 		}
 	}
-	return rpc.InfoError(info, fmt.Errorf("%s: %s", what, f))
+	return rpc.InfoError(info, fmt.Errorf("%s: %s", what, v))
 }

@@ -5,53 +5,53 @@ import (
 	"time"
 )
 
-// slots decides who gets which writer slot. It is a plain state machine.
+// slotTable decides who gets which writer slot. It is a plain state machine.
 //
 // A slot is free, or it has a holder: the member id that got it last and may still be using it, or may come back for it. Free
 // slots are given out lowest first, so that a cell whose processes come and go in good order uses few, and has few logs. When
 // there is none, a holder whose time is over loses its slot, the one whose time was over first.
-type slots struct {
+type slotTable struct {
 	max uint32
 	// next is the lowest slot that was never given out; those given back are in free.
 	next    uint32
 	free    slotHeap
-	holders map[uint32]*holder
+	holders map[uint32]*slotHolder
 	byID    map[string]uint32
 }
 
-// holder is who a slot is kept for.
-type holder struct {
+// slotHolder is who a slot is kept for.
+type slotHolder struct {
 	id string
 	// usable is when another id may get the slot; zero while the lease lives.
 	usable time.Time
 }
 
-func newSlots(maxSlot uint32) *slots {
-	return &slots{max: maxSlot, next: 1, holders: make(map[uint32]*holder), byID: make(map[string]uint32)}
+func newSlots(maxSlot uint32) *slotTable {
+	return &slotTable{max: maxSlot, next: 1, holders: make(map[uint32]*slotHolder), byID: make(map[string]uint32)}
 }
 
-// hold gives a slot to an id at a restart, from what was written down. It must be called before take.
-func (s *slots) hold(slot uint32, id string) {
-	s.holders[slot] = &holder{id: id}
+// assignSlot gives a slot to an id at a restart, from what was written down. It must be called before take.
+func (s *slotTable) assignSlot(slot uint32, id string) {
+	s.holders[slot] = &slotHolder{id: id}
 	s.byID[id] = slot
 }
 
-// take gives id a slot, the one that it has if it has one, until expire or giveBack. When all are taken, it returns 0 and when
+// takeSlot gives id a slot, the one that it has if it has one, until expire or giveBack. When all are taken, it returns 0 and when
 // the next one may be taken; that is zero while all leases live.
-func (s *slots) take(id string, now time.Time) (uint32, time.Time) {
+func (s *slotTable) takeSlot(id string, now time.Time) (uint32, time.Time) {
 	if slot, ok := s.byID[id]; ok {
 		s.holders[slot].usable = time.Time{}
 		return slot, time.Time{}
 	}
-	slot, wait := s.find(now)
+	slot, wait := s.findSlot(now)
 	if slot != 0 {
-		s.hold(slot, id)
+		s.assignSlot(slot, id)
 	}
 	return slot, wait
 }
 
-// find returns a slot that nobody holds, making one if it must.
-func (s *slots) find(now time.Time) (uint32, time.Time) {
+// findSlot returns a slot that nobody holds, making one if it must.
+func (s *slotTable) findSlot(now time.Time) (uint32, time.Time) {
 	for s.next <= s.max && s.holders[s.next] != nil {
 		s.next++ // was held at the restart
 	}
@@ -78,15 +78,15 @@ func (s *slots) find(now time.Time) (uint32, time.Time) {
 	return slot, time.Time{}
 }
 
-// expire ends an id's lease: from usable on another id may get its slot.
-func (s *slots) expire(id string, usable time.Time) {
+// expireSlot ends an id's lease: from usable on another id may get its slot.
+func (s *slotTable) expireSlot(id string, usable time.Time) {
 	if slot, ok := s.byID[id]; ok {
 		s.holders[slot].usable = usable
 	}
 }
 
-// giveBack frees an id's slot: the id does not use it any more. It returns 0 for an id without one.
-func (s *slots) giveBack(id string) uint32 {
+// freeSlot frees an id's slot: the id does not use it any more. It returns 0 for an id without one.
+func (s *slotTable) freeSlot(id string) uint32 {
 	slot, ok := s.byID[id]
 	if !ok {
 		return 0

@@ -15,17 +15,17 @@ func (c *ControlPlane) WatchCategories(ctx context.Context, req *scribev1.WatchC
 	if err != nil {
 		return err
 	}
-	done, err := c.beginWatch(watchCategories)
+	done, err := c.enterWatch(watchCategories)
 	if err != nil {
 		return err
 	}
 	defer done()
 	timer := time.NewTimer(heartbeat)
 	defer timer.Stop()
-	var at cursor
+	var at feedCursor
 	for {
 		started := at.started
-		next := c.feed.read(&at, c.cfg.BatchCategories, c.cfg.BatchBytes)
+		next := c.feed.readStep(&at, c.cfg.BatchCategories, c.cfg.BatchBytes)
 		if next.reset && started {
 			c.metrics.resets.Inc()
 		}
@@ -37,7 +37,7 @@ func (c *ControlPlane) WatchCategories(ctx context.Context, req *scribev1.WatchC
 		}
 		if next.grown == nil {
 			select {
-			case <-c.closing:
+			case <-c.calls.Draining():
 				return errClosing()
 			case <-ctx.Done():
 				return ctx.Err()
@@ -52,7 +52,7 @@ func (c *ControlPlane) WatchCategories(ctx context.Context, req *scribev1.WatchC
 				return err
 			}
 			timer.Reset(heartbeat)
-		case <-c.closing:
+		case <-c.calls.Draining():
 			return errClosing()
 		case <-ctx.Done():
 			return ctx.Err()
@@ -61,13 +61,13 @@ func (c *ControlPlane) WatchCategories(ctx context.Context, req *scribev1.WatchC
 }
 
 // message makes a step into a message, nil when it says nothing new. Every message has its own copies of the categories.
-func (c *ControlPlane) message(at cursor, s step) *scribev1.WatchCategoriesResponse {
+func (c *ControlPlane) message(at feedCursor, s feedStep) *scribev1.WatchCategoriesResponse {
 	if !s.reset && !s.syncs && len(s.updated) == 0 && len(s.deleted) == 0 {
 		return nil
 	}
 	msg := &scribev1.WatchCategoriesResponse{Reset_: s.reset, Deleted: s.deleted, Synced: s.syncs, Revision: at.revision}
 	for _, e := range s.updated {
-		if cat, err := c.decode(e.Key, e.Value, e.Revision); err == nil { // it was readable when it came into the feed
+		if cat, err := c.decodeCounted(e.Key, e.Value, e.Revision); err == nil { // it was readable when it came into the feed
 			msg.Updated = append(msg.Updated, cat)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/controlplane/request"
 	"scribe/internal/format/bucket"
 	"scribe/internal/format/checkpoint"
 	"scribe/internal/format/record"
@@ -21,8 +22,8 @@ import (
 	"scribe/storage/metalog"
 )
 
-// start is where a group is to begin.
-type start struct {
+// startAt is where a group is to begin.
+type startAt struct {
 	at         scribev1.StartAt
 	time       int64
 	checkpoint string
@@ -31,44 +32,44 @@ type start struct {
 // clockSkew is how far ahead of the coordinator's clock a start time may be.
 const clockSkew = time.Minute
 
-// check refuses what says nothing, or two things.
-func (s start) check(what string, now time.Time) error {
-	var f faults
+// validate refuses what says nothing, or two things.
+func (s startAt) validate(what string, now time.Time) error {
+	var v request.Violations
 	switch s.at {
 	case scribev1.StartAt_START_AT_UNSPECIFIED, scribev1.StartAt_START_AT_EARLIEST, scribev1.StartAt_START_AT_LATEST:
 		if s.time != 0 {
-			f.add("start_time", "is given without START_AT_TIME")
+			v.Add("start_time", "is given without START_AT_TIME")
 		}
 	case scribev1.StartAt_START_AT_TIME:
 		if s.time < 0 || s.time > now.Add(clockSkew).UnixMicro() {
-			f.add("start_time", "%v is before 1970 or in the future", time.UnixMicro(s.time).UTC())
+			v.Add("start_time", "%v is before 1970 or in the future", time.UnixMicro(s.time).UTC())
 		}
 	default:
-		f.add("start_at", "%d is unknown", s.at)
+		v.Add("start_at", "%d is unknown", s.at)
 	}
 	if s.checkpoint != "" && s.at != scribev1.StartAt_START_AT_UNSPECIFIED {
-		f.add("checkpoint", "is given beside start_at")
+		v.Add("checkpoint", "is given beside start_at")
 	}
-	return f.err(what)
+	return v.Err(what)
 }
 
-// resolve turns a start into a position for each physical shard that the category has now, and the times of the buckets there. Shards that
+// resolveStart turns a start into a position for each physical shard that the category has now, and the times of the buckets there. Shards that
 // appear later are read from their first records.
-func (c *Coordinator) resolve(ctx context.Context, what string, cat *scribev1.Category, scheme bucket.Scheme, s start) (positions, []int64, error) {
+func (c *Coordinator) resolveStart(ctx context.Context, what string, cat *scribev1.Category, scheme bucket.Scheme, s startAt) (positionMap, []int64, error) {
 	now := c.deps.Now()
-	if err := s.check(what, now); err != nil {
+	if err := s.validate(what, now); err != nil {
 		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.LogTimeout)
 	defer cancel()
-	states, err := c.logs(ctx, what, cat.GetId(), cat.IsSequenced())
+	states, err := c.listLogs(ctx, what, cat.GetId(), cat.IsSequenced())
 	if err != nil {
 		return nil, nil, err
 	}
 	if n := len(states); n > c.cfg.MaxShards {
 		return nil, nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s: category %q has %d physical shards, the limit of a group is %d", what, cat.GetName(), n, c.cfg.MaxShards)
 	}
-	all, at := positions{}, int64(0)
+	all, at := positionMap{}, int64(0)
 	switch {
 	case s.checkpoint != "":
 		if at, err = fromCheckpoint(what, cat, scheme, s.checkpoint, states, all); err != nil {
@@ -80,7 +81,7 @@ func (c *Coordinator) resolve(ctx context.Context, what string, cat *scribev1.Ca
 		}
 	case s.at == scribev1.StartAt_START_AT_TIME:
 		at = s.time
-		if err := c.seek(ctx, what, states, s.time, all); err != nil {
+		if err := c.seekTime(ctx, what, states, s.time, all); err != nil {
 			return nil, nil, err
 		}
 	default:
@@ -96,8 +97,8 @@ func (c *Coordinator) resolve(ctx context.Context, what string, cat *scribev1.Ca
 	return all, times, nil
 }
 
-// logs returns the logs of a category that its readers read: all, or of a sequenced one the sequenced log.
-func (c *Coordinator) logs(ctx context.Context, what string, category uint32, isSequenced bool) ([]metalog.State, error) {
+// listLogs returns the logs of a category that its readers read: all, or of a sequenced one the sequenced log.
+func (c *Coordinator) listLogs(ctx context.Context, what string, category uint32, isSequenced bool) ([]metalog.State, error) {
 	states, err := c.deps.Log.Shards(ctx, category)
 	if err != nil {
 		return nil, logError(what, err)
@@ -110,8 +111,8 @@ func (c *Coordinator) logs(ctx context.Context, what string, category uint32, is
 	}), nil
 }
 
-// seek finds the first records at or after a time.
-func (c *Coordinator) seek(ctx context.Context, what string, states []metalog.State, t int64, all positions) error {
+// seekTime finds the first records at or after a time.
+func (c *Coordinator) seekTime(ctx context.Context, what string, states []metalog.State, t int64, all positionMap) error {
 	for part := range slices.Chunk(states, metalog.MaxShards) {
 		shards := make([]record.ShardID, len(part))
 		for i, v := range part {
@@ -129,7 +130,7 @@ func (c *Coordinator) seek(ctx context.Context, what string, states []metalog.St
 }
 
 // fromCheckpoint takes the positions of a checkpoint. It returns the time that it stands for.
-func fromCheckpoint(what string, cat *scribev1.Category, scheme bucket.Scheme, text string, states []metalog.State, all positions) (int64, error) {
+func fromCheckpoint(what string, cat *scribev1.Category, scheme bucket.Scheme, text string, states []metalog.State, all positionMap) (int64, error) {
 	refuse := func(format string, args ...any) (int64, error) {
 		return 0, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: checkpoint: %w", what, fmt.Errorf(format, args...))
 	}
@@ -170,19 +171,18 @@ func logError(what string, err error) error {
 
 // ListGroups implements rpc.GroupService.
 func (c *Coordinator) ListGroups(ctx context.Context, req *scribev1.ListGroupsRequest) (*scribev1.ListGroupsResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer c.calls.Leave()
 	const what = "list groups"
-	var f faults
+	var v request.Violations
 	for field, text := range map[string]string{"prefix": req.GetPrefix(), "after": req.GetAfter(), "category": req.GetCategory()} {
 		if len(text) > maxName {
-			f.add(field, "%d bytes, the limit is %d", len(text), maxName)
+			v.Add(field, "%d bytes, the limit is %d", len(text), maxName)
 		}
 	}
-	if err := f.err(what); err != nil {
+	if err := v.Err(what); err != nil {
 		return nil, err
 	}
 	r := kv.Range{Prefix: groupKey(req.GetPrefix()), Limit: int(cmp.Or(min(req.GetLimit(), maxList), maxList))}
@@ -191,14 +191,14 @@ func (c *Coordinator) ListGroups(ctx context.Context, req *scribev1.ListGroupsRe
 	}
 	page, err := c.deps.Store.Range(ctx, r)
 	if err != nil {
-		return nil, readError(what, err)
+		return nil, request.ReadError(what, err)
 	}
 	res := &scribev1.ListGroupsResponse{More: page.More, Next: req.GetAfter()}
 	for _, e := range page.Entries {
 		res.Next = strings.TrimPrefix(e.Key, groupPrefix)
-		g, err := c.decode(res.GetNext(), e.Value)
+		g, err := c.decodeCounted(res.GetNext(), e.Value)
 		if err != nil {
-			return nil, readError(what, err)
+			return nil, request.ReadError(what, err)
 		}
 		if req.GetCategory() == "" || req.GetCategory() == g.Category {
 			res.Groups = append(res.Groups, wireGroup(g))
@@ -216,40 +216,39 @@ func wireGroup(g *Group) *scribev1.Group {
 
 // ResetGroup implements rpc.GroupService.
 func (c *Coordinator) ResetGroup(ctx context.Context, req *scribev1.ResetGroupRequest) (*scribev1.ResetGroupResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer c.calls.Leave()
 	what := fmt.Sprintf("reset group %.300q", req.GetGroup())
 	if err := checkName(what, req.GetGroup()); err != nil {
 		return nil, err
 	}
-	to := start{req.GetStartAt(), req.GetStartTime(), req.GetCheckpoint()}
+	to := startAt{req.GetStartAt(), req.GetStartTime(), req.GetCheckpoint()}
 	if to.at == scribev1.StartAt_START_AT_UNSPECIFIED && to.checkpoint == "" {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: start_at: says nothing", what)
 	}
-	g, err := c.reset(ctx, what, req, to)
+	g, err := c.resetGroup(ctx, what, req, to)
 	if err != nil {
 		return nil, err
 	}
-	c.clean(ctx, g.Name, g.Positions)
+	c.removeOutdated(ctx, g.Name, g.Positions)
 	c.log.Info("a group was reset", "group", g.Name, "to", to.at.String(), "time", to.time, "generation", g.Generation, "members", len(g.Members))
 	return &scribev1.ResetGroupResponse{Group: wireGroup(g)}, nil
 }
 
-func (c *Coordinator) reset(ctx context.Context, what string, req *scribev1.ResetGroupRequest, to start) (*Group, error) {
-	done, err := c.turn(ctx, req.GetGroup())
+func (c *Coordinator) resetGroup(ctx context.Context, what string, req *scribev1.ResetGroupRequest, to startAt) (*Group, error) {
+	done, err := c.takeTurn(ctx, req.GetGroup())
 	if err != nil {
 		return nil, err
 	}
 	defer done()
 	for range maxAttempts {
-		g, revision, err := c.load(ctx, what, req.GetGroup())
+		g, revision, err := c.loadGroup(ctx, what, req.GetGroup())
 		if err != nil {
 			return nil, err
 		}
-		if err := idle(what, g, req.GetForce()); err != nil {
+		if err := requireIdle(what, g, req.GetForce()); err != nil {
 			return nil, err
 		}
 		res, err := c.deps.Control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: g.Category})
@@ -261,16 +260,16 @@ func (c *Coordinator) reset(ctx context.Context, what string, req *scribev1.Rese
 			// Its members read logs that are gone: they have to join again.
 			g.CategoryID, g.Useful = cat.GetId(), usefulIn(g.Scheme, cat)
 			for len(g.Members) > 0 {
-				g.Remove(g.Members[0].Epoch)
+				g.RemoveMembers(g.Members[0].Epoch)
 			}
 		}
-		all, times, err := c.resolve(ctx, what, cat, g.Scheme, to)
+		all, times, err := c.resolveStart(ctx, what, cat, g.Scheme, to)
 		if err != nil {
 			return nil, err
 		}
-		g.Restart()
+		g.RegrantAll()
 		g.PositionedAt = c.deps.Now().UnixMicro()
-		if err = c.install(ctx, what, g, revision, all, times); !errors.Is(err, kv.ErrConflict) {
+		if err = c.installPositions(ctx, what, g, revision, all, times); !errors.Is(err, kv.ErrConflict) {
 			return g, err
 		}
 		c.metrics.conflicts.Inc()
@@ -278,8 +277,8 @@ func (c *Coordinator) reset(ctx context.Context, what string, req *scribev1.Rese
 	return nil, errContended(what)
 }
 
-// idle refuses what needs a group without members.
-func idle(what string, g *Group, force bool) error {
+// requireIdle refuses what needs a group without members.
+func requireIdle(what string, g *Group, force bool) error {
 	if force || len(g.Members) == 0 {
 		return nil
 	}
@@ -288,35 +287,34 @@ func idle(what string, g *Group, force bool) error {
 
 // DeleteGroup implements rpc.GroupService.
 func (c *Coordinator) DeleteGroup(ctx context.Context, req *scribev1.DeleteGroupRequest) (*scribev1.DeleteGroupResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer c.calls.Leave()
 	what := fmt.Sprintf("delete group %.300q", req.GetGroup())
 	if err := checkName(what, req.GetGroup()); err != nil {
 		return nil, err
 	}
-	if err := c.remove(ctx, what, req); err != nil {
+	if err := c.removeGroup(ctx, what, req); err != nil {
 		return nil, err
 	}
-	c.clean(ctx, req.GetGroup(), 0)
+	c.removeOutdated(ctx, req.GetGroup(), 0)
 	c.log.Info("a group was deleted", "group", req.GetGroup())
 	return &scribev1.DeleteGroupResponse{}, nil
 }
 
-func (c *Coordinator) remove(ctx context.Context, what string, req *scribev1.DeleteGroupRequest) error {
-	done, err := c.turn(ctx, req.GetGroup())
+func (c *Coordinator) removeGroup(ctx context.Context, what string, req *scribev1.DeleteGroupRequest) error {
+	done, err := c.takeTurn(ctx, req.GetGroup())
 	if err != nil {
 		return err
 	}
 	defer done()
 	for range maxAttempts {
-		g, revision, err := c.load(ctx, what, req.GetGroup())
+		g, revision, err := c.loadGroup(ctx, what, req.GetGroup())
 		if err != nil {
 			return err
 		}
-		if err := idle(what, g, req.GetForce()); err != nil {
+		if err := requireIdle(what, g, req.GetForce()); err != nil {
 			return err
 		}
 		_, err = c.deps.Store.Commit(ctx, kv.Delete(groupKey(g.Name)).If(revision))
@@ -343,7 +341,7 @@ func (c *Coordinator) holdPins() {
 	defer cancel()
 	needs := map[uint32]int64{}
 	for _, name := range names {
-		from, category, err := c.needs(ctx, name)
+		from, category, err := c.neededSince(ctx, name)
 		if err != nil {
 			if c.stopped.Err() == nil && rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_GROUP {
 				c.log.Warn("what a group needs could not be read: retention may be faster than it", "group", name, "error", err)
@@ -366,10 +364,10 @@ func (c *Coordinator) holdPins() {
 	}
 }
 
-// needs is the persisted time from which a group needs records that retention is about to take; 0 when there is no such danger.
-func (c *Coordinator) needs(ctx context.Context, name string) (from int64, category uint32, err error) {
+// neededSince is the persisted time from which a group needs records that retention is about to take; 0 when there is no such danger.
+func (c *Coordinator) neededSince(ctx context.Context, name string) (from int64, category uint32, err error) {
 	const what = "hold pins"
-	g, _, err := c.load(ctx, what, name)
+	g, _, err := c.loadGroup(ctx, what, name)
 	if err != nil || len(g.Members) == 0 {
 		return 0, 0, err
 	}
@@ -378,11 +376,11 @@ func (c *Coordinator) needs(ctx context.Context, name string) (from int64, categ
 		if errors.Is(err, kv.ErrNotFound) {
 			return 0, 0, nil // it was reset a moment ago
 		}
-		return 0, 0, readError(what, err)
+		return 0, 0, request.ReadError(what, err)
 	}
 	times, err := decodeTimes(g, e.Value)
 	if err != nil {
-		return 0, 0, readError(what, err)
+		return 0, 0, request.ReadError(what, err)
 	}
 	res, err := c.deps.Control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: g.Category})
 	if err != nil || res.GetCategory().GetId() != g.CategoryID {

@@ -13,8 +13,8 @@ func (g *Group) balance() {
 		clear(g.Buckets)
 		return
 	}
-	g.share(0, int(g.Useful))
-	g.share(int(g.Useful), len(g.Buckets))
+	g.shareBuckets(0, int(g.Useful))
+	g.shareBuckets(int(g.Useful), len(g.Buckets))
 	for i := range g.Buckets {
 		if b := &g.Buckets[i]; b.Owner == 0 {
 			b.Owner, b.Granted = b.Target, g.Generation
@@ -22,8 +22,8 @@ func (g *Group) balance() {
 	}
 }
 
-// share shares the buckets [from, to) among all members.
-func (g *Group) share(from, to int) {
+// shareBuckets shares the buckets [from, to) among all members.
+func (g *Group) shareBuckets(from, to int) {
 	held := make(map[uint64][]int, len(g.Members)) // by member: the buckets that are, or shall be, its own
 	alive := func(epoch uint64) bool { return g.Member(epoch) != nil }
 	var free []int
@@ -43,7 +43,7 @@ func (g *Group) share(from, to int) {
 		}
 		held[b.Target] = append(held[b.Target], i)
 	}
-	quotas := g.quotas(to-from, held)
+	quotas := g.fairShares(to-from, held)
 	for epoch, buckets := range held {
 		over := len(buckets) - quotas[epoch]
 		if over <= 0 {
@@ -51,12 +51,12 @@ func (g *Group) share(from, to int) {
 		}
 		// First those that it does not have yet: they are on their way in any case.
 		slices.SortFunc(buckets, func(a, b int) int {
-			return cmp.Or(boolOrder(g.Buckets[a].Owner == epoch, g.Buckets[b].Owner == epoch), cmp.Compare(mixed(a), mixed(b)))
+			return cmp.Or(boolOrder(g.Buckets[a].Owner == epoch, g.Buckets[b].Owner == epoch), cmp.Compare(mixBits(a), mixBits(b)))
 		})
 		free = append(free, buckets[:over]...)
 		held[epoch] = buckets[over:]
 	}
-	slices.SortFunc(free, func(a, b int) int { return cmp.Compare(mixed(a), mixed(b)) })
+	slices.SortFunc(free, func(a, b int) int { return cmp.Compare(mixBits(a), mixBits(b)) })
 	free = slices.DeleteFunc(free, func(i int) bool { // stays where it is after all, if there is room
 		owner := g.Buckets[i].Owner
 		if owner == 0 || len(held[owner]) >= quotas[owner] {
@@ -75,8 +75,8 @@ func (g *Group) share(from, to int) {
 	}
 }
 
-// quotas says how many of n buckets each member shall have: those who have the most already get what is left over.
-func (g *Group) quotas(n int, held map[uint64][]int) map[uint64]int {
+// fairShares says how many of n buckets each member shall have: those who have the most already get what is left over.
+func (g *Group) fairShares(n int, held map[uint64][]int) map[uint64]int {
 	order := make([]uint64, len(g.Members))
 	for i, m := range g.Members {
 		order[i] = m.Epoch
@@ -104,5 +104,5 @@ func boolOrder(a, b bool) int {
 	}
 }
 
-// mixed orders buckets so that those which go together are not neighbours: what numbers have in common should not meet in one member.
-func mixed(bucket int) uint32 { return bits.Reverse32(uint32(bucket) * 0x9e3779b1) }
+// mixBits orders buckets so that those which go together are not neighbours: what numbers have in common should not meet in one member.
+func mixBits(bucket int) uint32 { return bits.Reverse32(uint32(bucket) * 0x9e3779b1) }

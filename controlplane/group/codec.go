@@ -54,12 +54,12 @@ const (
 	maxDescription = 255
 )
 
-func damaged(name, format string, args ...any) error {
+func damagedError(name, format string, args ...any) error {
 	return fmt.Errorf("%w: group %q: %w", kv.ErrCorrupt, name, fmt.Errorf(format, args...))
 }
 
-// encode returns the stored form of a group.
-func encode(g *Group) ([]byte, error) {
+// encodeGroup returns the stored form of a group.
+func encodeGroup(g *Group) ([]byte, error) {
 	s := &scribev1.StoredGroup{
 		Version: storedVersion, Name: g.Name, Category: g.Category, CategoryId: g.CategoryID,
 		Sharing: uint32(g.Scheme.Sharing), Buckets: g.Scheme.Buckets, Useful: g.Useful,
@@ -87,31 +87,31 @@ func encode(g *Group) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(s)
 }
 
-// decode returns a stored group.
-func decode(name string, value []byte) (*Group, error) {
+// decodeGroup returns a stored group.
+func decodeGroup(name string, value []byte) (*Group, error) {
 	s := new(scribev1.StoredGroup)
 	if err := proto.Unmarshal(value, s); err != nil {
-		return nil, damaged(name, "%w", err)
+		return nil, damagedError(name, "%w", err)
 	}
 	scheme := bucket.Scheme{Sharing: bucket.Sharing(min(s.GetSharing(), math.MaxUint8)), Buckets: s.GetBuckets()}
 	switch err := scheme.Validate(); {
 	case s.GetVersion() != storedVersion:
-		return nil, damaged(name, "version %d, this program knows version %d", s.GetVersion(), storedVersion)
+		return nil, damagedError(name, "version %d, this program knows version %d", s.GetVersion(), storedVersion)
 	case err != nil:
-		return nil, damaged(name, "%w", err)
+		return nil, damagedError(name, "%w", err)
 	case s.GetName() != name || record.ValidateCategory(name) != nil || record.ValidateCategory(s.GetCategory()) != nil || s.GetCategoryId() == 0:
-		return nil, damaged(name, "group %q of category %q with id %d", s.GetName(), s.GetCategory(), s.GetCategoryId())
+		return nil, damagedError(name, "group %q of category %q with id %d", s.GetName(), s.GetCategory(), s.GetCategoryId())
 	case s.GetUseful() > s.GetBuckets() || len(s.GetMembers()) > maxMembers:
-		return nil, damaged(name, "%d useful buckets of %d, %d members", s.GetUseful(), s.GetBuckets(), len(s.GetMembers()))
+		return nil, damagedError(name, "%d useful buckets of %d, %d members", s.GetUseful(), s.GetBuckets(), len(s.GetMembers()))
 	}
 	g := New(name, s.GetCategory(), s.GetCategoryId(), scheme, s.GetUseful())
 	g.Generation, g.LastEpoch, g.Positions = s.GetGeneration(), s.GetLastEpoch(), s.GetPositions()
 	g.CreatedAt, g.PositionedAt, g.PointerBytes, g.Capacity = s.GetCreatedAt(), s.GetPositionedAt(), s.GetPointerBytes(), s.GetMemberCapacity()
 	if err := g.decodeMembers(s.GetMembers()); err != nil {
-		return nil, damaged(name, "%w", err)
+		return nil, damagedError(name, "%w", err)
 	}
 	if err := g.decodeBuckets(s); err != nil {
-		return nil, damaged(name, "%w", err)
+		return nil, damagedError(name, "%w", err)
 	}
 	return g, nil
 }
@@ -162,14 +162,14 @@ func (g *Group) decodeBuckets(s *scribev1.StoredGroup) error {
 	return nil
 }
 
-// positions are those of one chunk, or of a whole group, by shard.
-type positions map[record.ShardID]bucket.Position
+// positionMap are those of one chunk, or of a whole group, by shard.
+type positionMap map[record.ShardID]bucket.Position
 
 // encodePositions returns the stored form of positions.
-func encodePositions(p positions) ([]byte, error) {
+func encodePositions(p positionMap) ([]byte, error) {
 	s := &scribev1.StoredGroupPositions{Version: storedVersion}
 	last, skips := uint32(0), false
-	for _, shard := range p.sorted() {
+	for _, shard := range p.sortedShards() {
 		at := p[shard]
 		local := uint32(shard)
 		s.Shards = append(s.Shards, local-last)
@@ -191,7 +191,7 @@ func encodePositions(p positions) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(s)
 }
 
-func (p positions) sorted() []record.ShardID {
+func (p positionMap) sortedShards() []record.ShardID {
 	shards := make([]record.ShardID, 0, len(p))
 	for s := range p {
 		shards = append(shards, s)
@@ -201,26 +201,26 @@ func (p positions) sorted() []record.ShardID {
 }
 
 // decodePositions adds stored positions of a group to p.
-func decodePositions(g *Group, value []byte, p positions) error {
+func decodePositions(g *Group, value []byte, p positionMap) error {
 	s := new(scribev1.StoredGroupPositions)
 	if err := proto.Unmarshal(value, s); err != nil {
-		return damaged(g.Name, "positions: %w", err)
+		return damagedError(g.Name, "positions: %w", err)
 	}
 	low, ahead, buckets, lsns, skips := s.GetLow(), s.GetAhead(), s.GetBuckets(), s.GetLsns(), s.GetSkips()
 	switch {
 	case s.GetVersion() != storedVersion:
-		return damaged(g.Name, "positions of version %d, this program knows version %d", s.GetVersion(), storedVersion)
+		return damagedError(g.Name, "positions of version %d, this program knows version %d", s.GetVersion(), storedVersion)
 	case len(low) != len(s.GetShards()) || len(ahead) != len(low) || len(lsns) != len(buckets) || len(skips) != 0 && len(skips) != len(lsns):
-		return damaged(g.Name, "positions: columns of different lengths")
+		return damagedError(g.Name, "positions: columns of different lengths")
 	}
 	local, at := uint64(0), 0
 	for i, d := range s.GetShards() {
 		if local += uint64(d); local > math.MaxUint32 || i > 0 && d == 0 || low[i] < uint64(record.FirstLSN) {
-			return damaged(g.Name, "positions: shard %d at LSN %d", local, low[i])
+			return damagedError(g.Name, "positions: shard %d at LSN %d", local, low[i])
 		}
 		n := int(ahead[i])
 		if n > len(buckets)-at || n > len(g.Buckets) {
-			return damaged(g.Name, "positions: %d buckets ahead in one shard", n)
+			return damagedError(g.Name, "positions: %d buckets ahead in one shard", n)
 		}
 		pos := bucket.Position{Low: record.LSN(low[i])}
 		if n > 0 {
@@ -229,7 +229,7 @@ func decodePositions(g *Group, value []byte, p positions) error {
 		b := uint64(0)
 		for j := range pos.Ahead {
 			if b += uint64(buckets[at]); b >= uint64(len(g.Buckets)) || j > 0 && buckets[at] == 0 || lsns[at] > math.MaxUint64-low[i] {
-				return damaged(g.Name, "positions: bucket %d is %d ahead of LSN %d", b, lsns[at], low[i])
+				return damagedError(g.Name, "positions: bucket %d is %d ahead of LSN %d", b, lsns[at], low[i])
 			}
 			pos.Ahead[j] = bucket.Ahead{Bucket: uint32(b), Place: bucket.Place{LSN: record.LSN(low[i] + lsns[at])}}
 			if len(skips) > 0 {
@@ -240,7 +240,7 @@ func decodePositions(g *Group, value []byte, p positions) error {
 		p[record.MakeShardID(g.CategoryID, uint16(local>>16), uint16(local))] = pos
 	}
 	if at != len(buckets) {
-		return damaged(g.Name, "positions: %d buckets ahead belong to no shard", len(buckets)-at)
+		return damagedError(g.Name, "positions: %d buckets ahead belong to no shard", len(buckets)-at)
 	}
 	return nil
 }
@@ -259,17 +259,17 @@ func encodeTimes(times []int64) ([]byte, error) {
 func decodeTimes(g *Group, value []byte) ([]int64, error) {
 	s := new(scribev1.StoredGroupTimes)
 	if err := proto.Unmarshal(value, s); err != nil {
-		return nil, damaged(g.Name, "times: %w", err)
+		return nil, damagedError(g.Name, "times: %w", err)
 	}
 	if s.GetVersion() != storedVersion || len(s.GetTimes()) != len(g.Buckets) {
-		return nil, damaged(g.Name, "%d times of %d buckets, version %d", len(s.GetTimes()), len(g.Buckets), s.GetVersion())
+		return nil, damagedError(g.Name, "%d times of %d buckets, version %d", len(s.GetTimes()), len(g.Buckets), s.GetVersion())
 	}
 	out := make([]int64, len(s.GetTimes()))
 	last := int64(0)
 	for i, d := range s.GetTimes() {
 		last += d
 		if last < 0 {
-			return nil, damaged(g.Name, "bucket %d has come to %d", i, last)
+			return nil, damagedError(g.Name, "bucket %d has come to %d", i, last)
 		}
 		out[i] = last
 	}

@@ -33,7 +33,7 @@ func groups() *rapid.Generator[*Group] {
 				}
 			}
 			if rapid.IntRange(0, 4).Draw(t, "leave") == 0 {
-				g.Remove(epoch)
+				g.RemoveMembers(epoch)
 			}
 		}
 		return g
@@ -43,11 +43,11 @@ func groups() *rapid.Generator[*Group] {
 func TestGroupsAreStoredWhole(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := groups().Draw(t, "group")
-		value, err := encode(g)
+		value, err := encodeGroup(g)
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := decode(g.Name, value)
+		again, err := decodeGroup(g.Name, value)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,15 +57,15 @@ func TestGroupsAreStoredWhole(t *testing.T) {
 		if !reflect.DeepEqual(g, again) {
 			t.Fatalf("stored  %+v\nis read %+v", g, again)
 		}
-		if _, err := decode("another", value); !errors.Is(err, kv.ErrCorrupt) {
+		if _, err := decodeGroup("another", value); !errors.Is(err, kv.ErrCorrupt) {
 			t.Fatalf("under another name: %v", err)
 		}
 	})
 }
 
-func chunksOf() *rapid.Generator[positions] {
-	return rapid.Custom(func(t *rapid.T) positions {
-		p := positions{}
+func chunksOf() *rapid.Generator[positionMap] {
+	return rapid.Custom(func(t *rapid.T) positionMap {
+		p := positionMap{}
 		s := bucket.Scheme{Sharing: bucket.Pointers, Buckets: 16}
 		for range rapid.IntRange(0, 5).Draw(t, "shards") {
 			shard := record.MakeShardID(7, rapid.Uint16().Draw(t, "logical"), rapid.Uint16Range(0, 3).Draw(t, "writer"))
@@ -91,7 +91,7 @@ func TestPositionsAreStoredWhole(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again := positions{}
+		again := positionMap{}
 		if err := decodePositions(g, value, again); err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +105,7 @@ func TestPositionsAreStoredWhole(t *testing.T) {
 func TestPositionsAreSmall(t *testing.T) {
 	s := bucket.Scheme{Sharing: bucket.Pointers, Buckets: 256}
 	size := func(places bucket.Places) int {
-		p := positions{}
+		p := positionMap{}
 		for i := range 100 {
 			shard := record.MakeShardID(7, uint16(i), 1)
 			p[shard] = s.Compact(shard, places, bucket.All(256))
@@ -137,11 +137,11 @@ func goldens(t *testing.T) map[string][]byte {
 	a.Status = Status{Generation: 1, Watermark: 1_700_000_000_000_003, BytesPerSecond: 4, MessagesPerSecond: 5, PointersPerKilosecond: 6, BusyPermille: 7}
 	g.Join(a)
 	g.Join(testMember("b"))
-	group, err := encode(g)
+	group, err := encodeGroup(g)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pos, err := encodePositions(positions{
+	pos, err := encodePositions(positionMap{
 		record.MakeShardID(7, 0, 1): {Low: 12},
 		record.MakeShardID(7, 3, 2): {Low: 100, Ahead: []bucket.Ahead{{Bucket: 1, Place: bucket.Place{LSN: 300}}, {Bucket: 3, Place: bucket.Place{LSN: 101, Skip: 5}}}},
 	})
@@ -177,13 +177,13 @@ func TestGolden(t *testing.T) {
 }
 
 func FuzzDecodeGroup(f *testing.F) {
-	value, err := encode(testGroup(8, 8))
+	value, err := encodeGroup(testGroup(8, 8))
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add(value)
 	f.Fuzz(func(t *testing.T, value []byte) {
-		g, err := decode("readers", value)
+		g, err := decodeGroup("readers", value)
 		if err != nil {
 			if !errors.Is(err, kv.ErrCorrupt) {
 				t.Fatal(err)
@@ -191,21 +191,21 @@ func FuzzDecodeGroup(f *testing.F) {
 			return
 		}
 		g.Join(testMember("another")) // whatever was read can be worked with
-		if _, err := encode(g); err != nil {
+		if _, err := encodeGroup(g); err != nil {
 			t.Fatal(err)
 		}
 	})
 }
 
 func FuzzDecodePositions(f *testing.F) {
-	value, err := encodePositions(positions{record.MakeShardID(7, 3, 2): {Low: 100, Ahead: []bucket.Ahead{{Bucket: 1, Place: bucket.Place{LSN: 300, Skip: 1}}}}})
+	value, err := encodePositions(positionMap{record.MakeShardID(7, 3, 2): {Low: 100, Ahead: []bucket.Ahead{{Bucket: 1, Place: bucket.Place{LSN: 300, Skip: 1}}}}})
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add(value)
 	g := testGroup(16, 16)
 	f.Fuzz(func(t *testing.T, value []byte) {
-		p := positions{}
+		p := positionMap{}
 		if err := decodePositions(g, value, p); err != nil {
 			if !errors.Is(err, kv.ErrCorrupt) {
 				t.Fatal(err)

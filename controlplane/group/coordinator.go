@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"scribe/internal/base/backoff"
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
@@ -24,6 +26,7 @@ type Coordinator struct {
 	// turns are the semaphores that changes of a group take, by its name's hash.
 	turns [64]chan struct{}
 
+	calls   lifecycle.Calls
 	stopped context.Context
 	stop    context.CancelFunc
 	worker  sync.WaitGroup
@@ -32,20 +35,16 @@ type Coordinator struct {
 
 	mu struct {
 		sync.Mutex
-		closed bool
-		calls  int
-		// idle is closed when the last call ends after closing.
-		idle chan struct{}
 		// active are the groups that have, or may have, members.
-		active map[string]*active
+		active map[string]*activeGroup
 	}
 }
 
 var _ rpc.GroupService = (*Coordinator)(nil)
 
-// active is what the coordinator knows of a group with members. Coordinator.mu guards it.
-type active struct {
-	watch *Watch
+// activeGroup is what the coordinator knows of a group with members. Coordinator.mu guards it.
+type activeGroup struct {
+	liveness *Liveness
 	// due is when it is to be looked at; resized when it was compared with its category.
 	due, resized time.Time
 	members      int
@@ -66,65 +65,41 @@ func NewCoordinator(cfg Config, deps Deps) (*Coordinator, error) {
 	for i := range c.turns {
 		c.turns[i] = make(chan struct{}, 1)
 	}
-	c.mu.idle = make(chan struct{})
-	c.mu.active = map[string]*active{}
+	c.mu.active = map[string]*activeGroup{}
 	m, err := newMetrics(deps.Registerer, c.countActive)
 	if err != nil {
 		return nil, err
 	}
 	c.metrics = m
 	c.stopped, c.stop = context.WithCancel(context.Background())
-	c.worker.Go(c.sweep)
+	c.worker.Go(c.sweepGroups)
 	return c, nil
 }
 
 // Close refuses new calls, waits for those that run until ctx ends, and stops. Members stay members: another coordinator, or the next one
 // on the same store, goes on with them. Repeating it is harmless.
 func (c *Coordinator) Close(ctx context.Context) error {
-	c.mu.Lock()
-	first := !c.mu.closed
-	if first {
-		c.mu.closed = true
-		if c.mu.calls == 0 {
-			close(c.mu.idle)
-		}
-	}
-	idle := c.mu.idle
-	c.mu.Unlock()
-	var err error
-	select {
-	case <-idle:
-	case <-ctx.Done():
-		err = fmt.Errorf("group: calls still run: %w", context.Cause(ctx))
+	c.calls.Drain()
+	err := c.calls.Wait(ctx)
+	if err != nil {
+		err = fmt.Errorf("group: calls still run: %w", err)
 	}
 	c.stop()
 	c.worker.Wait()
-	if first {
-		c.metrics.close()
-	}
+	c.metrics.close()
 	return err
 }
 
-// begin admits a call; done ends it.
-func (c *Coordinator) begin() (done func(), err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mu.closed {
-		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_SHUTTING_DOWN, time.Second, "the coordinator of groups is shutting down: use another one")
+// enterCall admits a call, which ends with calls.Leave.
+func (c *Coordinator) enterCall() error {
+	if !c.calls.Enter() {
+		return rpc.RetryErrorf(scribev1.Reason_REASON_SHUTTING_DOWN, time.Second, "the coordinator of groups is shutting down: use another one")
 	}
-	c.mu.calls++
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.mu.calls--
-		if c.mu.closed && c.mu.calls == 0 {
-			close(c.mu.idle)
-		}
-	}, nil
+	return nil
 }
 
-// turn waits for the turn to change a group.
-func (c *Coordinator) turn(ctx context.Context, name string) (done func(), err error) {
+// takeTurn waits for the turn to change a group.
+func (c *Coordinator) takeTurn(ctx context.Context, name string) (done func(), err error) {
 	t := c.turns[maphash.String(c.seed, name)%uint64(len(c.turns))]
 	select {
 	case t <- struct{}{}:
@@ -134,18 +109,18 @@ func (c *Coordinator) turn(ctx context.Context, name string) (done func(), err e
 	}
 }
 
-// spoke notes a sign of life of a member.
-func (c *Coordinator) spoke(g *Group, epoch uint64, status *Status) {
+// noteSpoke notes a sign of life of a member.
+func (c *Coordinator) noteSpoke(g *Group, epoch uint64, status *Status) {
 	now := time.Now()
 	c.mu.Lock()
 	a := c.mu.active[g.Name]
 	fresh := a == nil
 	if fresh {
-		a = &active{watch: NewWatch(), due: now}
+		a = &activeGroup{liveness: NewLiveness(), due: now}
 		c.mu.active[g.Name] = a
 	}
 	a.members = len(g.Members)
-	a.watch.Spoke(epoch, now, status)
+	a.liveness.NoteSpoke(epoch, now, status)
 	c.mu.Unlock()
 	if fresh {
 		select {
@@ -155,23 +130,23 @@ func (c *Coordinator) spoke(g *Group, epoch uint64, status *Status) {
 	}
 }
 
-// sign writes down that a member is alive, when others may not know it.
-func (c *Coordinator) sign(ctx context.Context, what string, g *Group, epoch uint64) (*Group, error) {
+// storeBeat writes down that a member is alive, when others may not know it.
+func (c *Coordinator) storeBeat(ctx context.Context, what string, g *Group, epoch uint64) (*Group, error) {
 	began := time.Now()
 	c.mu.Lock()
 	m, a := g.Member(epoch), c.mu.active[g.Name]
-	stale := m != nil && a != nil && a.watch.Stale(m, began)
+	stale := m != nil && a != nil && a.liveness.NeedsStore(m, began)
 	c.mu.Unlock()
 	if !stale {
 		return g, nil
 	}
 	var beats []uint64
-	g, err := c.change(ctx, what, g.Name, func(g *Group) (bool, error) {
+	g, err := c.changeGroup(ctx, what, g.Name, func(g *Group) (bool, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		beats = nil
 		if a := c.mu.active[g.Name]; a != nil {
-			beats = a.watch.Beats(g)
+			beats = a.liveness.WriteBeats(g)
 		}
 		return len(beats) > 0, nil
 	})
@@ -179,20 +154,20 @@ func (c *Coordinator) sign(ctx context.Context, what string, g *Group, epoch uin
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if a := c.mu.active[g.Name]; a != nil {
-			a.watch.Wrote(g, beats, began)
+			a.liveness.NoteStored(g, beats, began)
 		}
 	}
 	return g, err
 }
 
-// heard notes that somebody who says that it is a member is alive, before it is known whether that is so: a member must not be taken for
+// noteHeard notes that somebody who says that it is a member is alive, before it is known whether that is so: a member must not be taken for
 // silent because the store does not answer.
-func (c *Coordinator) heard(name string, epoch uint64) {
+func (c *Coordinator) noteHeard(name string, epoch uint64) {
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if a := c.mu.active[name]; a != nil {
-		a.watch.Known(epoch, now)
+		a.liveness.NoteKnown(epoch, now)
 	}
 }
 
@@ -205,9 +180,9 @@ func (c *Coordinator) countActive() (groups, members float64) {
 	return float64(len(c.mu.active)), members
 }
 
-// sweep looks at the groups that have members: one goroutine for all of them.
-func (c *Coordinator) sweep() {
-	c.discover()
+// sweepGroups looks at the groups that have members: one goroutine for all of them.
+func (c *Coordinator) sweepGroups() {
+	c.findActive()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	pins := time.Now().Add(c.cfg.PinInterval)
@@ -220,65 +195,51 @@ func (c *Coordinator) sweep() {
 		}
 		now := time.Now()
 		for _, name := range c.dueAt(now) {
-			c.look(name)
+			c.checkGroup(name)
 		}
 		if !now.Before(pins) {
 			c.holdPins()
 			pins = now.Add(c.cfg.PinInterval)
 		}
-		timer.Reset(time.Until(c.next(pins)))
+		timer.Reset(time.Until(c.nextDue(pins)))
 	}
 }
 
-// discover finds the groups that had members when the coordinator was started.
-func (c *Coordinator) discover() {
-	for after := groupPrefix; ; {
-		ctx, cancel := context.WithTimeout(c.stopped, c.cfg.StoreTimeout)
-		page, err := c.deps.Store.Range(ctx, kv.Range{Prefix: groupPrefix, After: after, Limit: maxList})
-		cancel()
-		if err != nil {
-			if c.stopped.Err() != nil || errors.Is(err, kv.ErrClosed) {
-				return
-			}
-			c.log.Warn("the groups that have members could not be read: trying again", "error", err)
-			if !c.rest(time.Second) {
-				return
-			}
-			continue
+// findActive finds the groups that had members when the coordinator was started.
+func (c *Coordinator) findActive() {
+	for {
+		err := c.findActiveOnce()
+		if err == nil || c.stopped.Err() != nil || errors.Is(err, kv.ErrClosed) {
+			return
 		}
-		now := time.Now()
-		for _, e := range page.Entries {
-			after = e.Key
-			g, err := decode(e.Key[len(groupPrefix):], e.Value)
-			if err != nil {
-				c.metrics.damaged.Inc()
-				c.log.Error("a group cannot be read", "key", e.Key, "error", err)
-				continue
-			}
-			if len(g.Members) > 0 {
-				c.mu.Lock()
-				if c.mu.active[g.Name] == nil {
-					c.mu.active[g.Name] = &active{watch: NewWatch(), due: now, members: len(g.Members)}
-				}
-				c.mu.Unlock()
-			}
-		}
-		if !page.More {
+		c.log.Warn("active groups not read", "error", err, "retry_after", time.Second)
+		if backoff.Sleep(c.stopped, time.Second) != nil {
 			return
 		}
 	}
 }
 
-// rest waits, and is false when the coordinator stops.
-func (c *Coordinator) rest(d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-c.stopped.Done():
-		return false
+func (c *Coordinator) findActiveOnce() error {
+	ctx, cancel := context.WithTimeout(c.stopped, c.cfg.StoreTimeout)
+	defer cancel()
+	for e, err := range kv.All(ctx, c.deps.Store, groupPrefix) {
+		if err != nil {
+			return err
+		}
+		g, err := c.decodeCounted(e.Key[len(groupPrefix):], e.Value)
+		if err != nil {
+			c.log.Error("ignoring damaged group", "key", e.Key, "error", err)
+			continue
+		}
+		if len(g.Members) > 0 {
+			c.mu.Lock()
+			if c.mu.active[g.Name] == nil {
+				c.mu.active[g.Name] = &activeGroup{liveness: NewLiveness(), due: time.Now(), members: len(g.Members)}
+			}
+			c.mu.Unlock()
+		}
 	}
+	return nil
 }
 
 // dueAt returns the groups that are to be looked at.
@@ -293,8 +254,8 @@ func (c *Coordinator) dueAt(now time.Time) (names []string) {
 	return names
 }
 
-// next is when something is to be done.
-func (c *Coordinator) next(at time.Time) time.Time {
+// nextDue is when something is to be done.
+func (c *Coordinator) nextDue(at time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, a := range c.mu.active {
@@ -305,36 +266,36 @@ func (c *Coordinator) next(at time.Time) time.Time {
 	return at
 }
 
-// look looks at one group: who is silent goes, who does not give back what it should loses it, and who is alive is written down.
-func (c *Coordinator) look(name string) {
+// checkGroup looks at one group: who is silent goes, who does not give back what it should loses it, and who is alive is written down.
+func (c *Coordinator) checkGroup(name string) {
 	ctx, cancel := context.WithTimeout(c.stopped, c.cfg.StoreTimeout)
 	defer cancel()
 	const what = "look after a group"
 	var (
-		verdict Verdict
+		verdict Findings
 		wrote   bool
 		beats   []uint64
 		began   = time.Now()
 	)
-	g, err := c.change(ctx, what, name, func(g *Group) (bool, error) {
-		useful := c.useful(ctx, g)
+	g, err := c.changeGroup(ctx, what, name, func(g *Group) (bool, error) {
+		useful := c.usefulBuckets(ctx, g)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		a := c.mu.active[name]
 		if a == nil {
 			return false, nil
 		}
-		verdict = a.watch.Look(g, time.Now())
-		wrote = verdict.Write || len(verdict.Silent)+len(verdict.Stubborn) > 0
+		verdict = a.liveness.Check(g, time.Now())
+		wrote = verdict.Write || len(verdict.Silent)+len(verdict.Overdue) > 0
 		changed := wrote
 		if wrote {
-			beats = a.watch.Beats(g)
+			beats = a.liveness.WriteBeats(g)
 		}
-		changed = g.Remove(verdict.Silent...) || changed
-		for _, epoch := range verdict.Stubborn {
-			changed = g.Take(epoch) || changed
+		changed = g.RemoveMembers(verdict.Silent...) || changed
+		for _, epoch := range verdict.Overdue {
+			changed = g.TakeRevoked(epoch) || changed
 		}
-		return g.Resize(useful) || changed, nil
+		return g.SetUseful(useful) || changed, nil
 	})
 	now := time.Now()
 	c.mu.Lock()
@@ -344,7 +305,7 @@ func (c *Coordinator) look(name string) {
 		return
 	}
 	if err == nil && wrote {
-		a.watch.Wrote(g, beats, began)
+		a.liveness.NoteStored(g, beats, began)
 	}
 	switch {
 	case rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_GROUP, err == nil && len(g.Members) == 0:
@@ -355,15 +316,15 @@ func (c *Coordinator) look(name string) {
 		}
 		a.due = now.Add(time.Second)
 	default:
-		a.due, a.members = now.Add(interval(g)), len(g.Members)
+		a.due, a.members = now.Add(checkInterval(g)), len(g.Members)
 	}
 	if err == nil {
 		c.metrics.expired.Add(float64(len(verdict.Silent)))
-		c.metrics.taken.Add(float64(len(verdict.Stubborn)))
+		c.metrics.taken.Add(float64(len(verdict.Overdue)))
 		for _, epoch := range verdict.Silent {
 			c.log.Warn("a member was silent and is one no more", "group", name, "epoch", epoch)
 		}
-		for _, epoch := range verdict.Stubborn {
+		for _, epoch := range verdict.Overdue {
 			c.log.Warn("a member did not give back buckets in time and lost them", "group", name, "epoch", epoch)
 		}
 	}
@@ -372,8 +333,8 @@ func (c *Coordinator) look(name string) {
 // resizeEvery is how often a group that shares by shards is compared with its category.
 const resizeEvery = 10 * time.Second
 
-// useful is how many of a group's buckets can have messages now.
-func (c *Coordinator) useful(ctx context.Context, g *Group) uint32 {
+// usefulBuckets is how many of a group's buckets can have messages now.
+func (c *Coordinator) usefulBuckets(ctx context.Context, g *Group) uint32 {
 	now := time.Now()
 	c.mu.Lock()
 	a := c.mu.active[g.Name]

@@ -200,7 +200,7 @@ func TestFailover(t *testing.T) {
 		if b.set.Len() != 16 || b.positions(t)[shard].Low > 200 {
 			t.Errorf("b has %d, from %+v", b.set.Len(), b.positions(t)[shard])
 		}
-		g, _, err := three.load(t.Context(), "test", "readers")
+		g, _, err := three.loadGroup(t.Context(), "test", "readers")
 		if err != nil || len(g.Members) != 1 {
 			t.Errorf("%d members, %v", len(g.Members), err)
 		}
@@ -495,12 +495,12 @@ func TestCommitOfManyShards(t *testing.T) {
 
 // Transactions stay within the limits of the store.
 func TestBatches(t *testing.T) {
-	var w writer
+	var w opWriter
 	for i := range 300 {
 		w.put(fmt.Sprint("key", i), make([]byte, 40_000))
 	}
 	n := 0
-	for _, ops := range w.batches(1) {
+	for _, ops := range w.splitOps(1) {
 		size := 0
 		for _, op := range ops {
 			size += len(op.Key) + len(op.Value)

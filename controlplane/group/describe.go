@@ -18,16 +18,15 @@ import (
 
 // DescribeGroup implements rpc.GroupService. A metadata engine that does not answer costs the lag, not the answer.
 func (c *Coordinator) DescribeGroup(ctx context.Context, req *scribev1.DescribeGroupRequest) (*scribev1.DescribeGroupResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer c.calls.Leave()
 	what := fmt.Sprintf("describe group %.300q", req.GetGroup())
 	if err := checkName(what, req.GetGroup()); err != nil {
 		return nil, err
 	}
-	g, _, err := c.load(ctx, what, req.GetGroup())
+	g, _, err := c.loadGroup(ctx, what, req.GetGroup())
 	if err != nil {
 		return nil, err
 	}
@@ -36,34 +35,34 @@ func (c *Coordinator) DescribeGroup(ctx context.Context, req *scribev1.DescribeG
 		return nil, err
 	}
 	r := newReport(g, times, c.deps.Now().UnixMicro())
-	if err := c.measure(ctx, what, r, all); err != nil {
+	if err := c.measureLag(ctx, what, r, all); err != nil {
 		if ctx.Err() != nil {
 			return nil, err
 		}
 		r.incomplete = err.Error()
 	}
-	return r.response(req.GetBrief()), nil
+	return r.toResponse(req.GetBrief()), nil
 }
 
-// measure finds out what waits for a group and what is written to its category.
-func (c *Coordinator) measure(ctx context.Context, what string, r *report, all positions) error {
+// measureLag finds out what waits for a group and what is written to its category.
+func (c *Coordinator) measureLag(ctx context.Context, what string, r *groupReport, all positionMap) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.LogTimeout)
 	defer cancel()
 	res, err := c.deps.Control.GetCategory(ctx, &scribev1.GetCategoryRequest{Name: r.g.Category})
 	if err != nil {
 		return err
 	}
-	states, err := c.logs(ctx, what, r.g.CategoryID, res.GetCategory().IsSequenced())
+	states, err := c.listLogs(ctx, what, r.g.CategoryID, res.GetCategory().IsSequenced())
 	if err != nil {
 		return err
 	}
 	if res.GetCategory().IsSequenced() && r.g.Scheme.Sharing == bucket.Shards {
 		r.most = 1 // it has one log
 	}
-	r.waiting(states, all)
-	recent := positions{}
+	r.countWaiting(states, all)
+	recent := positionMap{}
 	window := c.cfg.TrafficWindow
-	if err := c.seek(ctx, what, states, c.deps.Now().Add(-window).UnixMicro(), recent); err != nil {
+	if err := c.seekTime(ctx, what, states, c.deps.Now().Add(-window).UnixMicro(), recent); err != nil {
 		return err
 	}
 	written := uint64(0)
@@ -76,8 +75,8 @@ func (c *Coordinator) measure(ctx context.Context, what string, r *report, all p
 	return nil
 }
 
-// report is what is known of a group: free of I/O.
-type report struct {
+// groupReport is what is known of a group: free of I/O.
+type groupReport struct {
 	g          *Group
 	times      []int64
 	now        int64
@@ -89,12 +88,12 @@ type report struct {
 	most       int // members that can have something to do
 }
 
-func newReport(g *Group, times []int64, now int64) *report {
-	return &report{g: g, times: times, now: now, left: make([]uint64, len(g.Buckets)), most: int(max(g.Useful, 1))}
+func newReport(g *Group, times []int64, now int64) *groupReport {
+	return &groupReport{g: g, times: times, now: now, left: make([]uint64, len(g.Buckets)), most: int(max(g.Useful, 1))}
 }
 
-// waiting compares positions with the ends of shards.
-func (r *report) waiting(states []metalog.State, all positions) {
+// countWaiting compares positions with the ends of shards.
+func (r *groupReport) countWaiting(states []metalog.State, all positionMap) {
 	slices.SortFunc(states, func(a, b metalog.State) int { return cmp.Compare(a.Shard, b.Shard) })
 	var scratch bucket.Places
 	for _, v := range states {
@@ -108,14 +107,14 @@ func (r *report) waiting(states []metalog.State, all positions) {
 			sum += n
 		}
 		r.shards = append(r.shards, &scribev1.GroupShard{
-			Shard: uint64(v.Shard), Low: uint64(max(p.Low, record.FirstLSN)), NextLsn: uint64(v.NextLSN), Lag: r.lag(sum, 0),
+			Shard: uint64(v.Shard), Low: uint64(max(p.Low, record.FirstLSN)), NextLsn: uint64(v.NextLSN), Lag: r.lagOf(sum, 0),
 		})
 	}
 	r.measured = true
 }
 
-// lag is a number of pointers, of which the oldest was persisted at or after a time; 0 = not told.
-func (r *report) lag(pointers uint64, since int64) *scribev1.GroupLag {
+// lagOf is a number of pointers, of which the oldest was persisted at or after a time; 0 = not told.
+func (r *groupReport) lagOf(pointers uint64, since int64) *scribev1.GroupLag {
 	l := &scribev1.GroupLag{Pointers: pointers, Bytes: pointers * r.g.PointerBytes}
 	if pointers > 0 && since > 0 {
 		l.Time = durationpb.New(time.Duration(max(r.now-since, 0)) * time.Microsecond)
@@ -123,7 +122,7 @@ func (r *report) lag(pointers uint64, since int64) *scribev1.GroupLag {
 	return l
 }
 
-func (r *report) response(brief bool) *scribev1.DescribeGroupResponse {
+func (r *groupReport) toResponse(brief bool) *scribev1.DescribeGroupResponse {
 	g := r.g
 	res := &scribev1.DescribeGroupResponse{
 		Group: wireGroup(g), Incomplete: r.incomplete,
@@ -143,13 +142,13 @@ func (r *report) response(brief bool) *scribev1.DescribeGroupResponse {
 		res.Members = append(res.Members, w)
 	}
 	slices.SortFunc(res.GetMembers(), func(a, b *scribev1.GroupMember) int { return strings.Compare(a.GetMember(), b.GetMember()) })
-	sums := map[uint64]*sum{}
-	var total sum
+	sums := map[uint64]*lagSum{}
+	var total lagSum
 	for i, b := range g.Buckets {
 		at := g.timeOf(i, r.times)
 		s := sums[b.Owner]
 		if s == nil {
-			s = &sum{}
+			s = &lagSum{}
 			sums[b.Owner] = s
 		}
 		s.add(r.left[i], at)
@@ -158,7 +157,7 @@ func (r *report) response(brief bool) *scribev1.DescribeGroupResponse {
 		if owner != nil {
 			owner.Buckets++
 		}
-		w := &scribev1.GroupBucket{Bucket: uint32(i), Member: owner.GetMember(), Generation: b.Granted, Lag: r.lag(r.left[i], at)}
+		w := &scribev1.GroupBucket{Bucket: uint32(i), Member: owner.GetMember(), Generation: b.Granted, Lag: r.lagOf(r.left[i], at)}
 		if b.Owner != b.Target {
 			w.Next = target.GetMember()
 			owner.Revoked++
@@ -170,18 +169,18 @@ func (r *report) response(brief bool) *scribev1.DescribeGroupResponse {
 	}
 	for epoch, m := range byEpoch {
 		if s := sums[epoch]; s != nil {
-			m.Lag = r.lag(s.pointers, s.since)
+			m.Lag = r.lagOf(s.pointers, s.since)
 		}
 	}
-	res.Lag = r.lag(total.pointers, total.since)
+	res.Lag = r.lagOf(total.pointers, total.since)
 	if !brief {
 		res.Shards = r.shards
 	}
 	if r.measured {
-		need := need{
+		need := sizing{
 			members: len(g.Members), capacity: g.Capacity, traffic: res.GetTrafficBytesPerSecond(), lag: res.GetLag().GetBytes(), most: r.most,
 		}
-		n, why := need.recommend()
+		n, why := need.recommendMembers()
 		res.RecommendedMembers, res.Recommendation = uint32(n), why
 	} else {
 		res.Recommendation = "nothing is known of traffic and lag while the metadata engine is away"
@@ -189,13 +188,13 @@ func (r *report) response(brief bool) *scribev1.DescribeGroupResponse {
 	return res
 }
 
-// sum is pointers that wait, and the time of the oldest.
-type sum struct {
+// lagSum is pointers that wait, and the time of the oldest.
+type lagSum struct {
 	pointers uint64
 	since    int64
 }
 
-func (s *sum) add(pointers uint64, since int64) {
+func (s *lagSum) add(pointers uint64, since int64) {
 	if pointers == 0 {
 		return
 	}

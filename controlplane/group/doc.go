@@ -28,7 +28,7 @@
 // switches the group over to it.
 //
 // Who is alive is not written at every heartbeat. A coordinator remembers who has spoken to it, and writes for each group, five times in
-// a TTL, that these live; and it counts the time of a member from the last sign of life that it knows, by its own clock ([Watch]).
+// a TTL, that these live; and it counts the time of a member from the last sign of life that it knows, by its own clock ([Liveness]).
 // Coordinators need no common clock. Members take themselves for members for three quarters of the TTL after a heartbeat, and pause then.
 // For that to be safe a heartbeat is answered only when what is written of the member is younger than a quarter of the TTL.
 //

@@ -132,7 +132,7 @@ func TestCommitsModel(t *testing.T) {
 				for _, a := range pos.Ahead {
 					ahead = append(ahead, &scribev1.GroupBucketPosition{Bucket: a.Bucket, Lsn: uint64(a.LSN), Skip: a.Skip})
 				}
-				g, _, err := m.c.load(ctx, "test", "readers")
+				g, _, err := m.c.loadGroup(ctx, "test", "readers")
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
-	"strings"
-	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"scribe/internal/base/units"
+	"scribe/controlplane/request"
 	"scribe/internal/format/bucket"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
@@ -20,55 +18,25 @@ import (
 	"scribe/storage/kv"
 )
 
-// faults collects what is wrong with a request.
-type faults []string
-
-func (f *faults) add(field, format string, args ...any) {
-	*f = append(*f, field+": "+fmt.Sprintf(format, args...))
-}
-
-func (f faults) err(what string) error {
-	if len(f) == 0 {
-		return nil
-	}
-	return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %s", what, strings.Join(f, "; "))
-}
-
-func (f *faults) name(field, name string) {
-	if err := record.ValidateName(field+" name", name); err != nil {
-		f.add(field, "%v", err)
-	}
-}
-
-// duration returns a duration of a request, or what it means when it is not set.
-func (f *faults) duration(field string, d *durationpb.Duration, low, high, unset time.Duration) time.Duration {
-	switch {
-	case d == nil || d.GetSeconds() == 0 && d.GetNanos() == 0:
-		return unset
-	case d.CheckValid() != nil:
-		f.add(field, "is not a duration")
-	case d.AsDuration() < low || d.AsDuration() > high:
-		f.add(field, "%v is not within %v and %v", units.Duration(d.AsDuration()), units.Duration(low), units.Duration(high))
-	default:
-		return d.AsDuration()
-	}
-	return unset
-}
-
 // checkName refuses what can't be a group's name.
 func checkName(what, name string) error {
-	var f faults
-	f.name("group", name)
-	return f.err(what)
+	var v request.Violations
+	checkNameField(&v, "group", name)
+	return v.Err(what)
+}
+
+func checkNameField(v *request.Violations, field, name string) {
+	if err := record.ValidateName(field+" name", name); err != nil {
+		v.Add(field, "%v", err)
+	}
 }
 
 // JoinGroup implements rpc.GroupService.
 func (c *Coordinator) JoinGroup(ctx context.Context, req *scribev1.JoinGroupRequest) (*scribev1.JoinGroupResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer c.calls.Leave()
 	what := fmt.Sprintf("join group %.300q", req.GetGroup())
 	member, err := newMember(what, req)
 	if err != nil {
@@ -82,7 +50,7 @@ func (c *Coordinator) JoinGroup(ctx context.Context, req *scribev1.JoinGroupRequ
 	member.JoinedAt = c.deps.Now().UnixMicro()
 	epoch := uint64(0)
 	join := func(g *Group) (bool, error) {
-		if err := suits(what, g, req, cat); err != nil {
+		if err := checkSuits(what, g, req, cat); err != nil {
 			return false, err
 		}
 		if len(g.Members) >= maxMembers && g.Named(member.Name) == nil {
@@ -93,10 +61,10 @@ func (c *Coordinator) JoinGroup(ctx context.Context, req *scribev1.JoinGroupRequ
 	}
 	var g *Group
 	for range maxAttempts {
-		if g, err = c.change(ctx, what, req.GetGroup(), join); rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_GROUP {
+		if g, err = c.changeGroup(ctx, what, req.GetGroup(), join); rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_GROUP {
 			break
 		}
-		if g, err = c.create(ctx, what, req, cat, join); !errors.Is(err, kv.ErrConflict) {
+		if g, err = c.createGroup(ctx, what, req, cat, join); !errors.Is(err, kv.ErrConflict) {
 			break
 		}
 		err = errContended(what)
@@ -106,38 +74,38 @@ func (c *Coordinator) JoinGroup(ctx context.Context, req *scribev1.JoinGroupRequ
 	}
 	c.metrics.joins.Inc()
 	c.log.Info("a member joined a group", "group", g.Name, "member", member.Name, "epoch", epoch, "members", len(g.Members), "generation", g.Generation)
-	c.spoke(g, epoch, nil)
+	c.noteSpoke(g, epoch, nil)
 	return &scribev1.JoinGroupResponse{
 		Epoch: epoch, Sharing: scribev1.GroupSharing(g.Scheme.Sharing), Buckets: g.Scheme.Buckets, CategoryId: g.CategoryID,
-		Ttl: durationpb.New(member.TTL), Lease: durationpb.New(lease(member.TTL)), Assignment: assignmentOf(g, epoch),
+		Ttl: durationpb.New(member.TTL), Lease: durationpb.New(leaseOf(member.TTL)), Assignment: assignmentOf(g, epoch),
 	}, nil
 }
 
 // newMember checks a request to join, as far as that needs no group.
 func newMember(what string, req *scribev1.JoinGroupRequest) (Member, error) {
-	var f faults
-	f.name("group", req.GetGroup())
-	f.name("category", req.GetCategory())
+	var v request.Violations
+	checkNameField(&v, "group", req.GetGroup())
+	checkNameField(&v, "category", req.GetCategory())
 	if n := len(req.GetMember()); n == 0 || n > maxName {
-		f.add("member", "a name of %d bytes, want 1 to %d", n, maxName)
+		v.Add("member", "a name of %d bytes, want 1 to %d", n, maxName)
 	}
 	if n := len(req.GetDescription()); n > maxDescription {
-		f.add("description", "%d bytes, the limit is %d", n, maxDescription)
+		v.Add("description", "%d bytes, the limit is %d", n, maxDescription)
 	}
 	if b := req.GetBuckets(); b > bucket.Max || bits.OnesCount32(b) > 1 {
-		f.add("buckets", "%d, want a power of two up to %d", b, bucket.Max)
+		v.Add("buckets", "%d, want a power of two up to %d", b, bucket.Max)
 	}
 	if s := req.GetSharing(); s > scribev1.GroupSharing_GROUP_SHARING_SHARDS || s < 0 {
-		f.add("sharing", "%d is unknown", s)
+		v.Add("sharing", "%d is unknown", s)
 	}
 	m := Member{Name: req.GetMember(), Description: req.GetDescription()}
-	m.TTL = f.duration("ttl", req.GetTtl(), minTTL, maxTTL, defaultTTL)
-	m.RevokeTimeout = f.duration("revoke_timeout", req.GetRevokeTimeout(), minRevoke, maxRevoke, defaultRevoke)
-	return m, f.err(what)
+	m.TTL = v.Duration("ttl", req.GetTtl(), minTTL, maxTTL, defaultTTL)
+	m.RevokeTimeout = v.Duration("revoke_timeout", req.GetRevokeTimeout(), minRevoke, maxRevoke, defaultRevoke)
+	return m, v.Err(what)
 }
 
-// suits refuses a request to join a group that is another one than the request describes.
-func suits(what string, g *Group, req *scribev1.JoinGroupRequest, cat *scribev1.Category) error {
+// checkSuits refuses a request to join a group that is another one than the request describes.
+func checkSuits(what string, g *Group, req *scribev1.JoinGroupRequest, cat *scribev1.Category) error {
 	switch s := req.GetSharing(); {
 	case g.Category != req.GetCategory():
 		return rpc.Errorf(scribev1.Reason_REASON_CONFLICT, "%s: it reads category %q, not %q: choose another name for the group", what, g.Category, req.GetCategory())
@@ -160,14 +128,14 @@ func usefulIn(s bucket.Scheme, cat *scribev1.Category) uint32 {
 	return s.Buckets
 }
 
-// create makes a group, with a first member. It fails with kv.ErrConflict when there is one of that name by now.
-func (c *Coordinator) create(ctx context.Context, what string, req *scribev1.JoinGroupRequest, cat *scribev1.Category, join func(*Group) (bool, error)) (*Group, error) {
-	done, err := c.turn(ctx, req.GetGroup())
+// createGroup makes a group, with a first member. It fails with kv.ErrConflict when there is one of that name by now.
+func (c *Coordinator) createGroup(ctx context.Context, what string, req *scribev1.JoinGroupRequest, cat *scribev1.Category, join func(*Group) (bool, error)) (*Group, error) {
+	done, err := c.takeTurn(ctx, req.GetGroup())
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	if err := c.room(ctx, what); err != nil {
+	if err := c.checkLimit(ctx, what); err != nil {
 		return nil, err
 	}
 	scheme := bucket.Scheme{Sharing: bucket.Sharing(req.GetSharing()), Buckets: cmp.Or(req.GetBuckets(), defaultBuckets)} //nolint:gosec // it is one of three
@@ -177,7 +145,7 @@ func (c *Coordinator) create(ctx context.Context, what string, req *scribev1.Joi
 			scheme.Sharing = bucket.Shards
 		}
 	}
-	all, times, err := c.resolve(ctx, what, cat, scheme, start{req.GetStartAt(), req.GetStartTime(), req.GetCheckpoint()})
+	all, times, err := c.resolveStart(ctx, what, cat, scheme, startAt{req.GetStartAt(), req.GetStartTime(), req.GetCheckpoint()})
 	if err != nil {
 		return nil, err
 	}
@@ -187,29 +155,25 @@ func (c *Coordinator) create(ctx context.Context, what string, req *scribev1.Joi
 	if _, err := join(g); err != nil {
 		return nil, err
 	}
-	if err := c.install(ctx, what, g, 0, all, times); err != nil {
+	if err := c.installPositions(ctx, what, g, 0, all, times); err != nil {
 		return nil, err
 	}
 	c.log.Info("a group was created", "group", g.Name, "category", g.Category, "sharing", g.Scheme.Sharing.String(), "buckets", g.Scheme.Buckets, "shards", len(all))
 	return g, nil
 }
 
-// room refuses a group over the limit.
-func (c *Coordinator) room(ctx context.Context, what string) error {
+// checkLimit refuses a group over the limit.
+func (c *Coordinator) checkLimit(ctx context.Context, what string) error {
 	n := 0
-	for after := groupPrefix; ; {
-		page, err := c.deps.Store.Range(ctx, kv.Range{Prefix: groupPrefix, After: after})
+	for _, err := range kv.All(ctx, c.deps.Store, groupPrefix) {
 		if err != nil {
-			return readError(what, err)
+			return request.ReadError(what, err)
 		}
-		if n += len(page.Entries); n >= c.cfg.MaxGroups {
+		if n++; n >= c.cfg.MaxGroups {
 			return rpc.Errorf(scribev1.Reason_REASON_OVERLOADED, "%s: there are %d groups, which is the limit: delete some", what, n)
 		}
-		if !page.More {
-			return nil
-		}
-		after = page.Entries[len(page.Entries)-1].Key
 	}
+	return nil
 }
 
 func assignmentOf(g *Group, epoch uint64) *scribev1.GroupAssignment {
@@ -233,19 +197,18 @@ func isMember(what string, g *Group, name string, epoch uint64) error {
 
 // HeartbeatGroup implements rpc.GroupService.
 func (c *Coordinator) HeartbeatGroup(ctx context.Context, req *scribev1.HeartbeatGroupRequest) (*scribev1.HeartbeatGroupResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer c.calls.Leave()
 	what := fmt.Sprintf("heartbeat in group %.300q", req.GetGroup())
 	if err := checkName(what, req.GetGroup()); err != nil {
 		return nil, err
 	}
-	c.heard(req.GetGroup(), req.GetEpoch())
-	g, _, err := c.load(ctx, what, req.GetGroup())
+	c.noteHeard(req.GetGroup(), req.GetEpoch())
+	g, _, err := c.loadGroup(ctx, what, req.GetGroup())
 	if err == nil && len(req.GetReleased()) > 0 {
-		g, err = c.change(ctx, what, req.GetGroup(), func(g *Group) (bool, error) {
+		g, err = c.changeGroup(ctx, what, req.GetGroup(), func(g *Group) (bool, error) {
 			set, err := bucket.Parse(req.GetReleased(), g.Scheme.Buckets)
 			if err != nil {
 				return false, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: released: %w", what, err)
@@ -259,8 +222,8 @@ func (c *Coordinator) HeartbeatGroup(ctx context.Context, req *scribev1.Heartbea
 	if err := isMember(what, g, req.GetMember(), req.GetEpoch()); err != nil {
 		return nil, err
 	}
-	c.spoke(g, req.GetEpoch(), statusOf(req))
-	if g, err = c.sign(ctx, what, g, req.GetEpoch()); err != nil {
+	c.noteSpoke(g, req.GetEpoch(), statusOf(req))
+	if g, err = c.storeBeat(ctx, what, g, req.GetEpoch()); err != nil {
 		return nil, err
 	}
 	if err := isMember(what, g, req.GetMember(), req.GetEpoch()); err != nil {
@@ -281,20 +244,19 @@ func statusOf(req *scribev1.HeartbeatGroupRequest) *Status {
 
 // GroupPositions implements rpc.GroupService.
 func (c *Coordinator) GroupPositions(ctx context.Context, req *scribev1.GroupPositionsRequest) (*scribev1.GroupPositionsResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer c.calls.Leave()
 	what := fmt.Sprintf("read positions of group %.300q", req.GetGroup())
 	if err := checkName(what, req.GetGroup()); err != nil {
 		return nil, err
 	}
-	g, _, err := c.load(ctx, what, req.GetGroup())
+	g, _, err := c.loadGroup(ctx, what, req.GetGroup())
 	if err != nil {
 		return nil, err
 	}
-	set, err := c.owned(what, g, req.GetMember(), req.GetEpoch(), req.GetGeneration(), req.GetBuckets())
+	set, err := c.checkOwned(what, g, req.GetMember(), req.GetEpoch(), req.GetGeneration(), req.GetBuckets())
 	if err != nil {
 		return nil, err
 	}
@@ -311,7 +273,7 @@ func (c *Coordinator) GroupPositions(ctx context.Context, req *scribev1.GroupPos
 	}
 	var scratch bucket.Places
 	filter := bucket.Filter{Scheme: g.Scheme, Set: set}
-	for _, shard := range all.sorted() {
+	for _, shard := range all.sortedShards() {
 		if !filter.HasSome(shard) {
 			continue
 		}
@@ -331,8 +293,8 @@ func wirePosition(shard record.ShardID, p *bucket.Position) *scribev1.GroupShard
 	return out
 }
 
-// owned checks that buckets of a request are its member's, in the generation that this knows.
-func (c *Coordinator) owned(what string, g *Group, member string, epoch, generation uint64, buckets []byte) (bucket.Set, error) {
+// checkOwned checks that buckets of a request are its member's, in the generation that this knows.
+func (c *Coordinator) checkOwned(what string, g *Group, member string, epoch, generation uint64, buckets []byte) (bucket.Set, error) {
 	set, err := bucket.Parse(buckets, g.Scheme.Buckets)
 	if err != nil {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: buckets: %w", what, err)
@@ -340,7 +302,7 @@ func (c *Coordinator) owned(what string, g *Group, member string, epoch, generat
 	if err := isMember(what, g, member, epoch); err != nil {
 		return nil, err
 	}
-	if err := g.Owns(epoch, generation, set); err != nil {
+	if err := g.CheckOwner(epoch, generation, set); err != nil {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_STALE_GENERATION, "%s: %w; the group is in generation %d", what, err, g.Generation)
 	}
 	return set, nil
@@ -348,12 +310,11 @@ func (c *Coordinator) owned(what string, g *Group, member string, epoch, generat
 
 // CommitGroup implements rpc.GroupService.
 func (c *Coordinator) CommitGroup(ctx context.Context, req *scribev1.CommitGroupRequest) (*scribev1.CommitGroupResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
-	err = c.commit(ctx, req)
+	defer c.calls.Leave()
+	err := c.commitOnce(ctx, req)
 	switch rpc.ReasonOf(err) {
 	case scribev1.Reason_REASON_LEASE_EXPIRED, scribev1.Reason_REASON_STALE_GENERATION:
 		c.metrics.commits.WithLabelValues(commitFenced).Inc()
@@ -371,22 +332,22 @@ func (c *Coordinator) CommitGroup(ctx context.Context, req *scribev1.CommitGroup
 	return &scribev1.CommitGroupResponse{}, nil
 }
 
-func (c *Coordinator) commit(ctx context.Context, req *scribev1.CommitGroupRequest) error {
+func (c *Coordinator) commitOnce(ctx context.Context, req *scribev1.CommitGroupRequest) error {
 	what := fmt.Sprintf("commit in group %.300q", req.GetGroup())
 	if err := checkName(what, req.GetGroup()); err != nil {
 		return err
 	}
-	done, err := c.turn(ctx, req.GetGroup())
+	done, err := c.takeTurn(ctx, req.GetGroup())
 	if err != nil {
 		return err
 	}
 	defer done()
 	for range maxAttempts {
-		g, revision, err := c.load(ctx, what, req.GetGroup())
+		g, revision, err := c.loadGroup(ctx, what, req.GetGroup())
 		if err != nil {
 			return err
 		}
-		set, err := c.owned(what, g, req.GetMember(), req.GetEpoch(), req.GetGeneration(), req.GetBuckets())
+		set, err := c.checkOwned(what, g, req.GetMember(), req.GetEpoch(), req.GetGeneration(), req.GetBuckets())
 		if err != nil {
 			return err
 		}
@@ -394,7 +355,7 @@ func (c *Coordinator) commit(ctx context.Context, req *scribev1.CommitGroupReque
 		if err != nil {
 			return err
 		}
-		if err = c.store(ctx, g, revision, k); !errors.Is(err, kv.ErrConflict) {
+		if err = c.storeCommit(ctx, g, revision, k); !errors.Is(err, kv.ErrConflict) {
 			return err
 		}
 		c.metrics.conflicts.Inc()
@@ -403,15 +364,15 @@ func (c *Coordinator) commit(ctx context.Context, req *scribev1.CommitGroupReque
 }
 
 // newCommit checks the positions of a commit.
-func newCommit(what string, g *Group, set bucket.Set, req *scribev1.CommitGroupRequest) (*commit, error) {
-	var f faults
+func newCommit(what string, g *Group, set bucket.Set, req *scribev1.CommitGroupRequest) (*positionCommit, error) {
+	var v request.Violations
 	if n := len(req.GetPositions()); n > maxPositions {
-		f.add("positions", "%d shards, the limit is %d: commit them in several requests", n, maxPositions)
-		return nil, f.err(what)
+		v.Add("positions", "%d shards, the limit is %d: commit them in several requests", n, maxPositions)
+		return nil, v.Err(what)
 	}
-	k := &commit{set: set, shards: make(map[record.ShardID]*bucket.Position, len(req.GetPositions())), watermark: req.GetWatermark()}
+	k := &positionCommit{set: set, shards: make(map[record.ShardID]*bucket.Position, len(req.GetPositions())), watermark: req.GetWatermark()}
 	if k.watermark < 0 {
-		f.add("watermark", "%d is before 1970", k.watermark)
+		v.Add("watermark", "%d is before 1970", k.watermark)
 	}
 	ahead := 0
 	for _, p := range req.GetPositions() {
@@ -421,16 +382,16 @@ func newCommit(what string, g *Group, set bucket.Set, req *scribev1.CommitGroupR
 			err = errors.New("is there twice")
 		}
 		if err != nil {
-			f.add("positions", "shard %v: %v", shard, err)
+			v.Add("positions", "shard %v: %v", shard, err)
 			break
 		}
 		if ahead += len(pos.Ahead); ahead > maxAhead {
-			f.add("positions", "more than %d buckets are ahead: commit them in several requests", maxAhead)
+			v.Add("positions", "more than %d buckets are ahead: commit them in several requests", maxAhead)
 			break
 		}
 		k.shards[shard] = pos
 	}
-	return k, f.err(what)
+	return k, v.Err(what)
 }
 
 func parsePosition(g *Group, set bucket.Set, p *scribev1.GroupShardPosition) (*bucket.Position, error) {
@@ -461,19 +422,18 @@ func parsePosition(g *Group, set bucket.Set, p *scribev1.GroupShardPosition) (*b
 
 // LeaveGroup implements rpc.GroupService.
 func (c *Coordinator) LeaveGroup(ctx context.Context, req *scribev1.LeaveGroupRequest) (*scribev1.LeaveGroupResponse, error) {
-	done, err := c.begin()
-	if err != nil {
+	if err := c.enterCall(); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer c.calls.Leave()
 	what := fmt.Sprintf("leave group %.300q", req.GetGroup())
 	if err := checkName(what, req.GetGroup()); err != nil {
 		return nil, err
 	}
 	left := false
-	g, err := c.change(ctx, what, req.GetGroup(), func(g *Group) (bool, error) {
+	g, err := c.changeGroup(ctx, what, req.GetGroup(), func(g *Group) (bool, error) {
 		m := g.Member(req.GetEpoch())
-		left = m != nil && m.Name == req.GetMember() && g.Remove(req.GetEpoch())
+		left = m != nil && m.Name == req.GetMember() && g.RemoveMembers(req.GetEpoch())
 		return left, nil
 	})
 	switch {

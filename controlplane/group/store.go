@@ -3,12 +3,12 @@ package group
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
 
+	"scribe/controlplane/request"
 	"scribe/internal/format/bucket"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
@@ -19,25 +19,11 @@ import (
 // maxAttempts is how often a change is tried again after another one came first.
 const maxAttempts = 16
 
-// readError gives a failed read of the store its reason.
-func readError(what string, err error) error {
-	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%s: %w", what, err)
-	case errors.Is(err, kv.ErrClosed):
-		return rpc.RetryErrorf(scribev1.Reason_REASON_SHUTTING_DOWN, time.Second, "%s: %w", what, err)
-	case errors.Is(err, kv.ErrCorrupt):
-		return rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "%s: %w", what, err)
-	default:
-		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second, "%s: the store does not answer: %w", what, err)
-	}
-}
-
-// commitError is readError for a transaction.
+// commitError gives a failed transaction its reason.
 func commitError(what string, err error) error {
 	switch {
 	case errors.Is(err, kv.ErrClosed), errors.Is(err, kv.ErrCorrupt):
-		return readError(what, err)
+		return request.ReadError(what, err)
 	case errors.Is(err, kv.ErrInvalid):
 		return rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s: %w", what, err)
 	default:
@@ -53,41 +39,41 @@ func errUnknownGroup(what, name string) error {
 	return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_GROUP, "%s: there is no consumer group %q", what, name)
 }
 
-// load reads a group with its revision. Its errors are for the caller.
-func (c *Coordinator) load(ctx context.Context, what, name string) (*Group, uint64, error) {
+// loadGroup reads a group with its revision. Its errors are for the caller.
+func (c *Coordinator) loadGroup(ctx context.Context, what, name string) (*Group, uint64, error) {
 	e, err := c.deps.Store.Get(ctx, groupKey(name))
 	if errors.Is(err, kv.ErrNotFound) {
 		return nil, 0, errUnknownGroup(what, name)
 	}
 	if err != nil {
-		return nil, 0, readError(what, err)
+		return nil, 0, request.ReadError(what, err)
 	}
-	g, err := c.decode(name, e.Value)
+	g, err := c.decodeCounted(name, e.Value)
 	if err != nil {
-		return nil, 0, readError(what, err)
+		return nil, 0, request.ReadError(what, err)
 	}
 	return g, e.Revision, nil
 }
 
-// decode is the function of that name, and counts damage.
-func (c *Coordinator) decode(name string, value []byte) (*Group, error) {
-	g, err := decode(name, value)
+// decodeCounted is the function of that name, and counts damage.
+func (c *Coordinator) decodeCounted(name string, value []byte) (*Group, error) {
+	g, err := decodeGroup(name, value)
 	if err != nil {
 		c.metrics.damaged.Inc()
 	}
 	return g, err
 }
 
-// change reads a group, has fn change it, and stores it if fn says that it did; when another change came first, it begins again. It returns
+// changeGroup reads a group, has fn change it, and stores it if fn says that it did; when another change came first, it begins again. It returns
 // the group as it is stored.
-func (c *Coordinator) change(ctx context.Context, what, name string, fn func(*Group) (bool, error)) (*Group, error) {
-	done, err := c.turn(ctx, name)
+func (c *Coordinator) changeGroup(ctx context.Context, what, name string, fn func(*Group) (bool, error)) (*Group, error) {
+	done, err := c.takeTurn(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
 	for range maxAttempts {
-		g, revision, err := c.load(ctx, what, name)
+		g, revision, err := c.loadGroup(ctx, what, name)
 		if err != nil {
 			return nil, err
 		}
@@ -96,7 +82,7 @@ func (c *Coordinator) change(ctx context.Context, what, name string, fn func(*Gr
 		if err != nil || !changed {
 			return g, err
 		}
-		value, err := encode(g)
+		value, err := encodeGroup(g)
 		if err != nil {
 			return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", what, err)
 		}
@@ -125,32 +111,25 @@ func (c *Coordinator) countMoves(g *Group, since uint64) {
 }
 
 // readPositions reads all positions of a group, and how far its buckets have come in time.
-func (c *Coordinator) readPositions(ctx context.Context, what string, g *Group) (positions, []int64, error) {
+func (c *Coordinator) readPositions(ctx context.Context, what string, g *Group) (positionMap, []int64, error) {
 	prefix := positionsOf(g.Name, g.Positions)
-	all, times := positions{}, make([]int64, len(g.Buckets))
-	for after := prefix; ; {
-		page, err := c.deps.Store.Range(ctx, kv.Range{Prefix: prefix, After: after})
+	all, times := positionMap{}, make([]int64, len(g.Buckets))
+	for e, err := range kv.All(ctx, c.deps.Store, prefix) {
 		if err != nil {
-			return nil, nil, readError(what, err)
+			return nil, nil, request.ReadError(what, err)
 		}
-		for _, e := range page.Entries {
-			after = e.Key
-			if strings.TrimPrefix(e.Key, prefix) == timesKey {
-				times, err = decodeTimes(g, e.Value)
-			} else {
-				err = decodePositions(g, e.Value, all)
-			}
-			if err != nil {
-				c.metrics.damaged.Inc()
-				return nil, nil, readError(what, err)
-			}
+		if strings.TrimPrefix(e.Key, prefix) == timesKey {
+			times, err = decodeTimes(g, e.Value)
+		} else {
+			err = decodePositions(g, e.Value, all)
 		}
-		if !page.More {
-			break
+		if err != nil {
+			c.metrics.damaged.Inc()
+			return nil, nil, request.ReadError(what, err)
 		}
 	}
 	// They may have been replaced meanwhile, and removed; what is missing would be taken for untouched.
-	now, _, err := c.load(ctx, what, g.Name)
+	now, _, err := c.loadGroup(ctx, what, g.Name)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -160,23 +139,23 @@ func (c *Coordinator) readPositions(ctx context.Context, what string, g *Group) 
 	return all, times, nil
 }
 
-// install stores a group with new positions: first the positions, under a name of their own, then the group, on condition that they are
+// installPositions stores a group with new positions: first the positions, under a name of their own, then the group, on condition that they are
 // all there and that the group is as it was (revision 0: that there is none). It fails with kv.ErrConflict when it is not, else with an error
 // for the caller.
-func (c *Coordinator) install(ctx context.Context, what string, g *Group, revision uint64, all positions, times []int64) error {
+func (c *Coordinator) installPositions(ctx context.Context, what string, g *Group, revision uint64, all positionMap, times []int64) error {
 	old := g.Positions
 	for g.Positions == old || g.Positions == 0 {
 		g.Positions = rand.Uint64()
 	}
-	parts := make(map[uint32]positions)
+	parts := make(map[uint32]positionMap)
 	for shard, p := range all {
 		chunk := chunkOf(shard)
 		if parts[chunk] == nil {
-			parts[chunk] = positions{}
+			parts[chunk] = positionMap{}
 		}
 		parts[chunk][shard] = p
 	}
-	var w writer
+	var w opWriter
 	for chunk, part := range parts {
 		value, err := encodePositions(part)
 		if err != nil {
@@ -190,7 +169,7 @@ func (c *Coordinator) install(ctx context.Context, what string, g *Group, revisi
 	}
 	w.put(positionsOf(g.Name, g.Positions)+timesKey, value)
 	var last []kv.Op
-	for _, ops := range w.batches(0) {
+	for _, ops := range w.splitOps(0) {
 		written, err := c.deps.Store.Commit(ctx, ops...)
 		if err != nil {
 			return commitError(what, err)
@@ -199,7 +178,7 @@ func (c *Coordinator) install(ctx context.Context, what string, g *Group, revisi
 			last = append(last, kv.Check(op.Key, written))
 		}
 	}
-	if value, err = encode(g); err != nil {
+	if value, err = encodeGroup(g); err != nil {
 		return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", what, err)
 	}
 	_, err = c.deps.Store.Commit(ctx, append(last, kv.Put(groupKey(g.Name), value).If(revision))...)
@@ -209,43 +188,36 @@ func (c *Coordinator) install(ctx context.Context, what string, g *Group, revisi
 	return err
 }
 
-// clean removes positions of a name that do not count (any more): all sets but one. It may fail; what it leaves is removed the next time.
+// removeOutdated removes positions of a name that do not count (any more): all sets but one. It may fail; what it leaves is removed the next time.
 // A set that another process is about to install is removed too: then the condition of its last transaction does not hold.
-func (c *Coordinator) clean(ctx context.Context, name string, keep uint64) {
+func (c *Coordinator) removeOutdated(ctx context.Context, name string, keep uint64) {
 	prefix, kept := positionsPrefix(name), positionsOf(name, keep)
-	for after := prefix; ; {
-		page, err := c.deps.Store.Range(ctx, kv.Range{Prefix: prefix, After: after})
-		var ops []kv.Op
-		if err == nil {
-			for _, e := range page.Entries {
-				after = e.Key
-				if keep == 0 || !strings.HasPrefix(e.Key, kept) {
-					ops = append(ops, kv.Delete(e.Key))
-				}
-			}
-			for part := range slices.Chunk(ops, kv.MaxOps) {
-				if _, err = c.deps.Store.Commit(ctx, part...); err != nil {
-					break
-				}
-			}
+	var (
+		ops    []kv.Op
+		failed error
+	)
+	for e, err := range kv.All(ctx, c.deps.Store, prefix) {
+		failed = err
+		if err == nil && (keep == 0 || !strings.HasPrefix(e.Key, kept)) {
+			ops = append(ops, kv.Delete(e.Key))
 		}
-		if err != nil {
-			c.log.Warn("positions of a group that do not count any more could not be removed", "group", name, "error", err)
-			return
-		}
-		if !page.More {
-			return
-		}
+	}
+	for part := range slices.Chunk(ops, kv.MaxOps) {
+		_, err := c.deps.Store.Commit(ctx, part...)
+		failed = errors.Join(failed, err)
+	}
+	if failed != nil {
+		c.log.Warn("outdated positions of a group not removed", "group", name, "error", failed)
 	}
 }
 
-// writer collects values for transactions.
-type writer struct{ ops []kv.Op }
+// opWriter collects values for transactions.
+type opWriter struct{ ops []kv.Op }
 
-func (w *writer) put(key string, value []byte) { w.ops = append(w.ops, kv.Put(key, value)) }
+func (w *opWriter) put(key string, value []byte) { w.ops = append(w.ops, kv.Put(key, value)) }
 
-// batches divides the operations into transactions that leave room for so many more operations.
-func (w *writer) batches(room int) [][]kv.Op {
+// splitOps divides the operations into transactions that leave room for so many more operations.
+func (w *opWriter) splitOps(room int) [][]kv.Op {
 	var (
 		out   [][]kv.Op
 		begin int
@@ -265,8 +237,8 @@ func (w *writer) batches(room int) [][]kv.Op {
 	return out
 }
 
-// commit is a commit that was found valid.
-type commit struct {
+// positionCommit is a commit that was found valid.
+type positionCommit struct {
 	set       bucket.Set
 	shards    map[record.ShardID]*bucket.Position
 	watermark int64
@@ -275,9 +247,9 @@ type commit struct {
 // errNothing says that a chunk needs no change.
 var errNothing = errors.New("nothing has moved")
 
-// advance moves one chunk forward, and returns what is to be stored.
-func (k *commit) advance(g *Group, value []byte, shards []record.ShardID, scratch *bucket.Places) ([]byte, error) {
-	at := positions{}
+// advanceChunk moves one chunk forward, and returns what is to be stored.
+func (k *positionCommit) advanceChunk(g *Group, value []byte, shards []record.ShardID, scratch *bucket.Places) ([]byte, error) {
+	at := positionMap{}
 	if value != nil {
 		if err := decodePositions(g, value, at); err != nil {
 			return nil, err
@@ -308,15 +280,15 @@ func (k *commit) advance(g *Group, value []byte, shards []record.ShardID, scratc
 	return out, err
 }
 
-// store moves a group's positions forward, in as many transactions as it takes, each on condition that the group has not changed. It fails with kv.ErrConflict
+// storeCommit moves a group's positions forward, in as many transactions as it takes, each on condition that the group has not changed. It fails with kv.ErrConflict
 // when it has, or when another commit came first; what was stored by then is a part of this commit, and does no harm.
-func (c *Coordinator) store(ctx context.Context, g *Group, revision uint64, k *commit) error {
+func (c *Coordinator) storeCommit(ctx context.Context, g *Group, revision uint64, k *positionCommit) error {
 	byChunk := map[uint32][]record.ShardID{}
 	for shard := range k.shards {
 		byChunk[chunkOf(shard)] = append(byChunk[chunkOf(shard)], shard)
 	}
 	var (
-		w       writer
+		w       opWriter
 		scratch bucket.Places
 	)
 	read := func(key string) ([]byte, uint64, error) {
@@ -330,14 +302,14 @@ func (c *Coordinator) store(ctx context.Context, g *Group, revision uint64, k *c
 		key := chunkKey(g.Name, g.Positions, chunk)
 		value, rev, err := read(key)
 		if err != nil {
-			return readError("commit", err)
+			return request.ReadError("commit", err)
 		}
-		value, err = k.advance(g, value, shards, &scratch)
+		value, err = k.advanceChunk(g, value, shards, &scratch)
 		switch {
 		case errors.Is(err, errNothing):
 		case errors.Is(err, kv.ErrCorrupt):
 			c.metrics.damaged.Inc()
-			return readError("commit", err)
+			return request.ReadError("commit", err)
 		case err != nil:
 			return err
 		default:
@@ -347,7 +319,7 @@ func (c *Coordinator) store(ctx context.Context, g *Group, revision uint64, k *c
 	if err := c.storeTimes(g, k, &w, read); err != nil {
 		return err
 	}
-	for _, ops := range w.batches(1) {
+	for _, ops := range w.splitOps(1) {
 		_, err := c.deps.Store.Commit(ctx, append(slices.Clone(ops), kv.Check(groupKey(g.Name), revision))...)
 		if errors.Is(err, kv.ErrConflict) {
 			return err
@@ -360,20 +332,20 @@ func (c *Coordinator) store(ctx context.Context, g *Group, revision uint64, k *c
 }
 
 // storeTimes adds the times of the buckets, last: they are true once everything before is stored.
-func (c *Coordinator) storeTimes(g *Group, k *commit, w *writer, read func(string) ([]byte, uint64, error)) error {
+func (c *Coordinator) storeTimes(g *Group, k *positionCommit, w *opWriter, read func(string) ([]byte, uint64, error)) error {
 	if k.watermark == 0 {
 		return nil
 	}
 	key := positionsOf(g.Name, g.Positions) + timesKey
 	value, rev, err := read(key)
 	if err != nil {
-		return readError("commit", err)
+		return request.ReadError("commit", err)
 	}
 	times := make([]int64, len(g.Buckets))
 	if value != nil {
 		if times, err = decodeTimes(g, value); err != nil {
 			c.metrics.damaged.Inc()
-			return readError("commit", err)
+			return request.ReadError("commit", err)
 		}
 	}
 	moved := false

@@ -90,7 +90,7 @@ func TestGroupStateMachine(t *testing.T) {
 					g.Join(testMember(fmt.Sprintf("m%d", rapid.IntRange(0, 15).Draw(t, "name"))))
 				}
 			},
-			"remove": func(t *rapid.T) { g.Remove(anyone(t)) },
+			"remove": func(t *rapid.T) { g.RemoveMembers(anyone(t)) },
 			"release": func(t *rapid.T) {
 				epoch, set := anyone(t), bucket.NewSet(buckets)
 				for i, b := range g.Buckets {
@@ -108,11 +108,11 @@ func TestGroupStateMachine(t *testing.T) {
 						released.Add(uint32(i))
 					}
 				}
-				g.Take(epoch)
+				g.TakeRevoked(epoch)
 			},
-			"resize": func(t *rapid.T) { g.Resize(rapid.Uint32Range(0, buckets).Draw(t, "useful")) },
+			"resize": func(t *rapid.T) { g.SetUseful(rapid.Uint32Range(0, buckets).Draw(t, "useful")) },
 			"restart": func(*rapid.T) {
-				g.Restart()
+				g.RegrantAll()
 				restarted = true
 			},
 			"": func(t *rapid.T) {
@@ -183,7 +183,7 @@ func TestMovesAreMinimal(t *testing.T) {
 				had++
 			}
 		}
-		g.Remove(gone)
+		g.RemoveMembers(gone)
 		if m := moved(before); m != had {
 			t.Fatalf("%d buckets moved when a member with %d went", m, had)
 		}
@@ -213,7 +213,7 @@ func TestRejoinKeepsBuckets(t *testing.T) {
 	if !slices.Equal(old, now) || len(after.Grants) != 1 || after.Grants[g.Generation] == nil {
 		t.Errorf("had %v, has %v", old.Slice(), now.Slice())
 	}
-	if err := g.Owns(first, g.Generation, old); err == nil {
+	if err := g.CheckOwner(first, g.Generation, old); err == nil {
 		t.Error("the membership of before owns something still")
 	}
 }
@@ -224,7 +224,7 @@ func TestOwnsByGeneration(t *testing.T) {
 	a := g.Join(testMember("a"))
 	known := g.Generation
 	all := bucket.All(16)
-	if err := g.Owns(a, known, all); err != nil {
+	if err := g.CheckOwner(a, known, all); err != nil {
 		t.Fatal(err)
 	}
 	one := bucket.NewSet(16)
@@ -233,10 +233,10 @@ func TestOwnsByGeneration(t *testing.T) {
 		t.Fatal("not released")
 	}
 	// There is nobody else: it comes back, as another grant.
-	if err := g.Owns(a, known, one); err == nil {
+	if err := g.CheckOwner(a, known, one); err == nil {
 		t.Error("a commit of before the release would be taken")
 	}
-	if err := g.Owns(a, g.Generation, all); err != nil {
+	if err := g.CheckOwner(a, g.Generation, all); err != nil {
 		t.Error(err)
 	}
 	if g.Release(a, known, one) {

@@ -14,43 +14,43 @@ import (
 func at(d time.Duration) time.Time { return time.Unix(1000, 0).Add(d) }
 
 func TestSilentMembersGo(t *testing.T) {
-	g, w := testGroup(8, 8), NewWatch()
+	g, w := testGroup(8, 8), NewLiveness()
 	a, b := g.Join(testMember("a")), g.Join(testMember("b"))
-	if v := w.Look(g, at(0)); len(v.Silent) > 0 {
+	if v := w.Check(g, at(0)); len(v.Silent) > 0 {
 		t.Fatal("members are silent at the first look")
 	}
-	w.Spoke(a, at(6*time.Second), &Status{})
-	if v := w.Look(g, at(9*time.Second)); len(v.Silent) > 0 || !v.Write {
+	w.NoteSpoke(a, at(6*time.Second), &Status{})
+	if v := w.Check(g, at(9*time.Second)); len(v.Silent) > 0 || !v.Write {
 		t.Fatalf("%+v after 9 s", v)
 	}
-	w.Wrote(g, w.Beats(g), at(9*time.Second))
+	w.NoteStored(g, w.WriteBeats(g), at(9*time.Second))
 	if g.Member(a).Beat != 1 || g.Member(b).Beat != 0 {
 		t.Fatal("beats are wrong")
 	}
-	if v := w.Look(g, at(10*time.Second)); !slices.Equal(v.Silent, []uint64{b}) || v.Write {
+	if v := w.Check(g, at(10*time.Second)); !slices.Equal(v.Silent, []uint64{b}) || v.Write {
 		t.Fatalf("%+v after 10 s", v)
 	}
-	g.Remove(b)
-	if v := w.Look(g, at(15*time.Second)); len(v.Silent) > 0 {
+	g.RemoveMembers(b)
+	if v := w.Check(g, at(15*time.Second)); len(v.Silent) > 0 {
 		t.Fatal("a is silent before its time")
 	}
 	g.Member(a).Beat++ // another coordinator has heard it
-	if v := w.Look(g, at(16*time.Second)); len(v.Silent) > 0 {
+	if v := w.Check(g, at(16*time.Second)); len(v.Silent) > 0 {
 		t.Fatal("a beat that another coordinator wrote does not count")
 	}
-	if v := w.Look(g, at(26*time.Second)); !slices.Equal(v.Silent, []uint64{a}) {
+	if v := w.Check(g, at(26*time.Second)); !slices.Equal(v.Silent, []uint64{a}) {
 		t.Fatalf("%+v after 26 s", v)
 	}
 }
 
 func TestStubbornMembersLoseWhatTheyOwe(t *testing.T) {
-	g, w := testGroup(8, 8), NewWatch()
+	g, w := testGroup(8, 8), NewLiveness()
 	a := g.Join(testMember("a"))
 	b := g.Join(testMember("b"))
 	late := func(now time.Duration) []uint64 {
-		w.Spoke(a, at(now), &Status{})
-		w.Spoke(b, at(now), &Status{})
-		return w.Look(g, at(now)).Stubborn
+		w.NoteSpoke(a, at(now), &Status{})
+		w.NoteSpoke(b, at(now), &Status{})
+		return w.Check(g, at(now)).Overdue
 	}
 	if late(0) != nil || late(50*time.Second) != nil {
 		t.Fatal("too early")
@@ -64,8 +64,8 @@ func TestStubbornMembersLoseWhatTheyOwe(t *testing.T) {
 	if got := late(130 * time.Second); !slices.Equal(got, []uint64{a}) {
 		t.Fatalf("%v are stubborn", got)
 	}
-	g.Take(a)
-	if n := g.Revoking(a); n != 0 || g.Assignment(b).Pending != 0 {
+	g.TakeRevoked(a)
+	if n := g.CountRevoking(a); n != 0 || g.Assignment(b).Pending != 0 {
 		t.Errorf("%d are still to be given back", n)
 	}
 }
@@ -87,15 +87,15 @@ func TestNobodySharesABucket(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const ttl, step = 10 * time.Second, 500 * time.Millisecond
 		g := testGroup(16, 16)
-		watches := []*Watch{NewWatch(), NewWatch()}
+		watches := []*Liveness{NewLiveness(), NewLiveness()}
 		var members []*simMember
 		now := time.Duration(0)
 		join := func(name string) {
 			m := testMember(name)
 			m.TTL, m.RevokeTimeout = ttl, 20*time.Second
-			s := &simMember{name: name, epoch: g.Join(m), owns: map[uint32]uint64{}, release: bucket.NewSet(16), until: now + lease(ttl)}
+			s := &simMember{name: name, epoch: g.Join(m), owns: map[uint32]uint64{}, release: bucket.NewSet(16), until: now + leaseOf(ttl)}
 			members = append(members, s)
-			watches[rapid.IntRange(0, 1).Draw(t, "coordinator")].Spoke(s.epoch, at(now), nil)
+			watches[rapid.IntRange(0, 1).Draw(t, "coordinator")].NoteSpoke(s.epoch, at(now), nil)
 		}
 		beat := func(s *simMember, lost bool) {
 			if g.Member(s.epoch) == nil {
@@ -105,9 +105,9 @@ func TestNobodySharesABucket(t *testing.T) {
 				return
 			}
 			w := watches[rapid.IntRange(0, 1).Draw(t, "coordinator")]
-			w.Spoke(s.epoch, at(now), &Status{})
-			if w.Stale(g.Member(s.epoch), at(now)) {
-				w.Wrote(g, w.Beats(g), at(now))
+			w.NoteSpoke(s.epoch, at(now), &Status{})
+			if w.NeedsStore(g.Member(s.epoch), at(now)) {
+				w.NoteStored(g, w.WriteBeats(g), at(now))
 			}
 			g.Release(s.epoch, s.generation, s.release)
 			if lost {
@@ -120,20 +120,20 @@ func TestNobodySharesABucket(t *testing.T) {
 					owns[b] = generation
 				}
 			}
-			s.owns, s.generation, s.until = owns, a.Generation, now+lease(ttl)
+			s.owns, s.generation, s.until = owns, a.Generation, now+leaseOf(ttl)
 			s.release = a.Revoked.Clone()
 			for b := range a.Revoked.Each() {
 				delete(s.owns, b) // it stops, and says so with its next heartbeat
 			}
 		}
-		look := func(w *Watch) {
-			v := w.Look(g, at(now))
+		look := func(w *Liveness) {
+			v := w.Check(g, at(now))
 			if v.Write {
-				w.Wrote(g, w.Beats(g), at(now))
+				w.NoteStored(g, w.WriteBeats(g), at(now))
 			}
-			g.Remove(v.Silent...)
-			for _, epoch := range v.Stubborn {
-				g.Take(epoch)
+			g.RemoveMembers(v.Silent...)
+			for _, epoch := range v.Overdue {
+				g.TakeRevoked(epoch)
 			}
 		}
 		check := func() {

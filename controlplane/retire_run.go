@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"scribe/controlplane/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/kv"
@@ -23,7 +24,7 @@ func (c *ControlPlane) retireCategories() {
 		case <-c.stopped.Done():
 			return
 		case <-timer.C:
-		case <-c.retirement.wake:
+		case <-c.retireSchedule.wake:
 		}
 		wait := c.retireDue(c.stopped)
 		timer.Reset(wait)
@@ -33,12 +34,12 @@ func (c *ControlPlane) retireCategories() {
 // retireDue does what is due, and returns when to look again.
 func (c *ControlPlane) retireDue(ctx context.Context) time.Duration {
 	for ctx.Err() == nil {
-		t := c.retirement.turn(time.Now())
+		t := c.retireSchedule.nextTurn(time.Now())
 		switch {
 		case len(t.asked) > 0 && c.deps.Retirer == nil: // a pass counts them
 		case len(t.asked) > 0:
 			done, failed := c.retireSome(ctx, t.asked)
-			c.retirement.tried(time.Now(), done, failed)
+			c.retireSchedule.noteRequested(time.Now(), done, failed)
 		case t.page:
 			c.retirePage(ctx, t.after)
 		default:
@@ -54,7 +55,7 @@ func (c *ControlPlane) retirePage(ctx context.Context, after string) {
 		c.countRetiring(ctx)
 	}
 	if c.deps.Retirer == nil {
-		c.retirement.passed(time.Now(), "", false, 0, 0)
+		c.retireSchedule.notePage(time.Now(), "", false, 0, 0)
 		return
 	}
 	r := kv.Range{Prefix: retiringPrefix, Limit: retirePage}
@@ -66,7 +67,7 @@ func (c *ControlPlane) retirePage(ctx context.Context, after string) {
 		if ctx.Err() == nil {
 			c.logger.Error("deleted categories that are to be retired cannot be read, it is tried again", "error", err)
 		}
-		c.retirement.passed(time.Now(), after, true, 0, 1)
+		c.retireSchedule.notePage(time.Now(), after, true, 0, 1)
 		return
 	}
 	var (
@@ -83,7 +84,7 @@ func (c *ControlPlane) retirePage(ctx context.Context, after string) {
 		list = append(list, p)
 	}
 	done, failed := c.retireSome(ctx, list)
-	c.retirement.passed(time.Now(), last, page.More, done, failed)
+	c.retireSchedule.notePage(time.Now(), last, page.More, done, failed)
 }
 
 // decodeRetiring reads an entry, and counts damage.
@@ -98,17 +99,12 @@ func (c *ControlPlane) decodeRetiring(e kv.Entry) (retiringCategory, error) {
 
 // countRetiring counts what is pending, unless that changes meanwhile.
 func (c *ControlPlane) countRetiring(ctx context.Context) {
-	counted, n := c.retirement.count(), int64(0)
-	for after := ""; ; {
-		page, err := c.deps.Store.Range(ctx, kv.Range{Prefix: retiringPrefix, After: after})
+	counted, n := c.retireSchedule.beginCount(), int64(0)
+	for _, err := range kv.All(ctx, c.deps.Store, retiringPrefix) {
 		if err != nil {
 			return // who reads the pass's first page says so
 		}
-		n += int64(len(page.Entries))
-		if !page.More {
-			break
-		}
-		after = page.Entries[len(page.Entries)-1].Key
+		n++
 	}
 	if counted(n) && n > 0 && c.deps.Retirer == nil {
 		c.logger.Warn("deleted categories wait to be retired, and there is no metadata engine to do it: their names can't be used again", "categories", n)
@@ -133,7 +129,7 @@ func (c *ControlPlane) retireSome(ctx context.Context, list []retiringCategory) 
 				if i >= len(list) {
 					return
 				}
-				if err := c.retire(ctx, list[i]); err != nil && ctx.Err() == nil {
+				if err := c.retireOne(ctx, list[i]); err != nil && ctx.Err() == nil {
 					fails.Add(1)
 					c.metrics.retireFailures.Inc()
 					first.Do(func() { first.id, first.err = list[i].id, err })
@@ -149,29 +145,29 @@ func (c *ControlPlane) retireSome(ctx context.Context, list []retiringCategory) 
 	return len(list) - failed, failed
 }
 
-// retire ends the logs of a category, and removes its entry once they have ended.
-func (c *ControlPlane) retire(ctx context.Context, p retiringCategory) error {
+// retireOne ends the logs of a category, and removes its entry once they have ended.
+func (c *ControlPlane) retireOne(ctx context.Context, p retiringCategory) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.RetireTimeout)
 	defer cancel()
 	if err := c.deps.Retirer.Retire(ctx, p.id); err != nil {
 		return err
 	}
-	c.retirement.changing()
+	c.retireSchedule.beginChange()
 	_, err := c.deps.Store.Commit(ctx, kv.Delete(retiringKey(p.name)).If(p.revision))
 	if err != nil {
-		c.retirement.changed(0)
+		c.retireSchedule.endChange(0)
 	}
 	switch {
 	case errors.Is(err, kv.ErrConflict): // another control plane was faster, and the name may even have been used again since
-		c.retirement.rescan()
+		c.retireSchedule.requestScan()
 	case err != nil:
 		return fmt.Errorf("remove %s: %w", retiringKey(p.name), err)
 	default:
-		c.retirement.changed(-1)
+		c.retireSchedule.endChange(-1)
 		c.metrics.retired.Inc()
 		c.logger.Info("the logs of a deleted category have ended", "category", p.name, "id", p.id)
 	}
-	c.retirement.settle()
+	c.retireSchedule.wakeWaiters()
 	return nil
 }
 
@@ -180,17 +176,17 @@ func (c *ControlPlane) awaitRetired(ctx context.Context, what, name string) erro
 	patience := time.NewTimer(c.cfg.CreatePatience)
 	defer patience.Stop()
 	for asked := false; ; asked = true {
-		settled := c.retirement.settling() // before the store is read, so that no removal is missed
+		settled := c.retireSchedule.entryRemoved() // before the store is read, so that no removal is missed
 		e, err := c.deps.Store.Get(ctx, retiringKey(name))
 		if errors.Is(err, kv.ErrNotFound) {
 			return nil
 		}
 		if err != nil {
-			return readError(what, err)
+			return request.ReadError(what, err)
 		}
 		p, err := c.decodeRetiring(e)
 		if err != nil {
-			return readError(what, err)
+			return request.ReadError(what, err)
 		}
 		refusal := func() error {
 			return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second,
@@ -201,7 +197,7 @@ func (c *ControlPlane) awaitRetired(ctx context.Context, what, name string) erro
 			return refusal()
 		}
 		if !asked {
-			c.retirement.ask(p)
+			c.retireSchedule.requestNow(p)
 		}
 		select {
 		case <-settled:
@@ -209,7 +205,7 @@ func (c *ControlPlane) awaitRetired(ctx context.Context, what, name string) erro
 			return refusal()
 		case <-ctx.Done():
 			return refusal()
-		case <-c.closing:
+		case <-c.calls.Draining():
 			return errClosing()
 		}
 	}

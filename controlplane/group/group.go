@@ -9,7 +9,7 @@ import (
 )
 
 // Group is the state of a consumer group, but for its positions: a plain state machine. Every method that changes it leaves it
-// balanced. It knows no clock: who has been silent for too long is told by [Watch].
+// balanced. It knows no clock: who has been silent for too long is told by [Liveness].
 //
 // Each bucket has one owner at most. An owner that is to lose a bucket keeps it until it has given it back, or is removed; only then
 // does the bucket become its target's. So two members never own a bucket at a time, and the generation in which it became somebody's
@@ -117,7 +117,7 @@ func (g *Group) Join(m Member) uint64 {
 	g.Generation++
 	if before != nil {
 		old := before.Epoch
-		g.drop(old)
+		g.dropMember(old)
 		for i := range g.Buckets {
 			b := &g.Buckets[i]
 			if b.Owner == old {
@@ -133,16 +133,16 @@ func (g *Group) Join(m Member) uint64 {
 	return m.Epoch
 }
 
-// drop takes a membership off the list.
-func (g *Group) drop(epoch uint64) {
+// dropMember takes a membership off the list.
+func (g *Group) dropMember(epoch uint64) {
 	g.Members = slices.DeleteFunc(g.Members, func(m Member) bool { return m.Epoch == epoch })
 }
 
-// Remove ends memberships: what they own becomes the others'. It reports whether there was one.
-func (g *Group) Remove(epochs ...uint64) bool {
+// RemoveMembers ends memberships: what they own becomes the others'. It reports whether there was one.
+func (g *Group) RemoveMembers(epochs ...uint64) bool {
 	n := len(g.Members)
 	for _, e := range epochs {
-		g.drop(e)
+		g.dropMember(e)
 	}
 	if len(g.Members) == n {
 		return false
@@ -158,18 +158,18 @@ func (g *Group) Release(epoch, generation uint64, set bucket.Set) bool {
 	if g.Member(epoch) == nil {
 		return false
 	}
-	return g.free(func(i uint32, b *Bucket) bool {
+	return g.freeBuckets(func(i uint32, b *Bucket) bool {
 		return b.Owner == epoch && b.Granted <= generation && set.Has(i)
 	})
 }
 
-// Take takes away the buckets that a member was to give back and did not. What it commits of them from now on is refused.
-func (g *Group) Take(epoch uint64) bool {
-	return g.free(func(_ uint32, b *Bucket) bool { return b.Owner == epoch && b.Target != epoch })
+// TakeRevoked takes away the buckets that a member was to give back and did not. What it commits of them from now on is refused.
+func (g *Group) TakeRevoked(epoch uint64) bool {
+	return g.freeBuckets(func(_ uint32, b *Bucket) bool { return b.Owner == epoch && b.Target != epoch })
 }
 
-// free makes buckets nobody's, and then their targets'.
-func (g *Group) free(which func(uint32, *Bucket) bool) bool {
+// freeBuckets makes buckets nobody's, and then their targets'.
+func (g *Group) freeBuckets(which func(uint32, *Bucket) bool) bool {
 	found := false
 	for i := range g.Buckets {
 		if b := &g.Buckets[i]; b.Owner != 0 && which(uint32(i), b) {
@@ -183,8 +183,8 @@ func (g *Group) free(which func(uint32, *Bucket) bool) bool {
 	return found
 }
 
-// Resize tells how many buckets can have messages.
-func (g *Group) Resize(useful uint32) bool {
+// SetUseful tells how many buckets can have messages.
+func (g *Group) SetUseful(useful uint32) bool {
 	useful = min(useful, g.Scheme.Buckets)
 	if g.Useful == useful {
 		return false
@@ -195,8 +195,8 @@ func (g *Group) Resize(useful uint32) bool {
 	return true
 }
 
-// Restart grants every bucket anew to who has it: positions were changed under their owners, and what these commit of before is refused.
-func (g *Group) Restart() {
+// RegrantAll grants every bucket anew to who has it: positions were changed under their owners, and what these commit of before is refused.
+func (g *Group) RegrantAll() {
 	g.Generation++
 	for i := range g.Buckets {
 		if b := &g.Buckets[i]; b.Owner != 0 {
@@ -238,8 +238,8 @@ func (g *Group) Assignment(epoch uint64) Assignment {
 	return a
 }
 
-// Owns reports an error, with the first bucket that is not so, unless a member owns buckets since the generation that it names or earlier.
-func (g *Group) Owns(epoch, generation uint64, set bucket.Set) error {
+// CheckOwner reports an error, with the first bucket that is not so, unless a member owns buckets since the generation that it names or earlier.
+func (g *Group) CheckOwner(epoch, generation uint64, set bucket.Set) error {
 	for i := range set.Each() {
 		switch b := g.Buckets[i]; {
 		case b.Owner != epoch:
@@ -251,8 +251,8 @@ func (g *Group) Owns(epoch, generation uint64, set bucket.Set) error {
 	return nil
 }
 
-// Revoking reports whether a member has buckets to give back, and how many.
-func (g *Group) Revoking(epoch uint64) int {
+// CountRevoking reports whether a member has buckets to give back, and how many.
+func (g *Group) CountRevoking(epoch uint64) int {
 	n := 0
 	for _, b := range g.Buckets {
 		if b.Owner == epoch && b.Target != epoch {

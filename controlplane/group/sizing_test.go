@@ -14,18 +14,18 @@ func TestRecommend(t *testing.T) {
 	const mb = 1_000_000
 	for _, tt := range []struct {
 		name string
-		need need
+		need sizing
 		want int
 		says string
 	}{
-		{"nothing is known", need{members: 3, traffic: mb}, 0, "nothing is known yet"},
-		{"idle", need{members: 3, capacity: 10 * mb, most: 256}, 1, "0B/s are written"},
-		{"traffic alone", need{members: 1, capacity: 10 * mb, traffic: 30 * mb, most: 256}, 5, "28.6MiB/s are written"},
-		{"backlog", need{members: 1, capacity: 10 * mb, traffic: 7 * mb, lag: 600 * 14 * mb, most: 256}, 3, "through with what waits in 10m"},
-		{"few buckets", need{members: 1, capacity: mb, traffic: 30 * mb, most: 4}, 4, "no more than 4"},
-		{"absurd", need{members: 1, capacity: 1, traffic: 1 << 50, lag: 1 << 60, most: 256}, 256, "no more than 256"},
+		{"nothing is known", sizing{members: 3, traffic: mb}, 0, "nothing is known yet"},
+		{"idle", sizing{members: 3, capacity: 10 * mb, most: 256}, 1, "0B/s are written"},
+		{"traffic alone", sizing{members: 1, capacity: 10 * mb, traffic: 30 * mb, most: 256}, 5, "28.6MiB/s are written"},
+		{"backlog", sizing{members: 1, capacity: 10 * mb, traffic: 7 * mb, lag: 600 * 14 * mb, most: 256}, 3, "through with what waits in 10m"},
+		{"few buckets", sizing{members: 1, capacity: mb, traffic: 30 * mb, most: 4}, 4, "no more than 4"},
+		{"absurd", sizing{members: 1, capacity: 1, traffic: 1 << 50, lag: 1 << 60, most: 256}, 256, "no more than 256"},
 	} {
-		n, why := tt.need.recommend()
+		n, why := tt.need.recommendMembers()
 		if n != tt.want || !strings.Contains(why, tt.says) {
 			t.Errorf("%s: %d, want %d: %s", tt.name, n, tt.want, why)
 		}

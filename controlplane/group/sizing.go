@@ -7,8 +7,8 @@ import (
 	"scribe/internal/base/units"
 )
 
-// need is what the size of a group follows from. Rates are in decoded bytes a second; 0 = unknown, but for lag.
-type need struct {
+// sizing is what the size of a group follows from. Rates are in decoded bytes a second; 0 = unknown, but for lag.
+type sizing struct {
 	members  int
 	capacity uint64 // of one member that is busy all the time
 	traffic  uint64 // what is written
@@ -23,8 +23,8 @@ const (
 	drainAfter = 10 * time.Minute
 )
 
-// recommend is how many members the group should have, 0 when that can't be said, and why.
-func (n need) recommend() (members int, why string) {
+// recommendMembers is how many members the group should have, 0 when that can't be said, and why.
+func (n sizing) recommendMembers() (members int, why string) {
 	if n.capacity == 0 {
 		if n.members == 0 {
 			return 0, "nothing is known yet: no member has read for long enough to know what one can do"
@@ -33,7 +33,7 @@ func (n need) recommend() (members int, why string) {
 	}
 	each := busyPart * float64(n.capacity)
 	catchUp := float64(n.lag) / drainAfter.Seconds()
-	wanted := ceil((float64(n.traffic) + catchUp) / each)
+	wanted := ceilInt((float64(n.traffic) + catchUp) / each)
 	why = fmt.Sprintf("%s/s are written and %s wait; a busy member takes %s/s: %d of them, busy for %.0f%% of their time, keep up",
 		units.About(n.traffic), units.About(n.lag), units.About(n.capacity), max(wanted, 1), busyPart*100)
 	if n.lag > 0 {
@@ -49,7 +49,7 @@ func (n need) recommend() (members int, why string) {
 	return wanted, why
 }
 
-func ceil(x float64) int {
+func ceilInt(x float64) int {
 	const most = 1 << 30
 	if x >= most {
 		return most

@@ -36,12 +36,12 @@ const (
 	retireInterval = time.Minute
 )
 
-// retirement decides what is retired when. It does no I/O.
+// retireSchedule decides what is retired when. It does no I/O.
 //
 // What is pending is in the store. Passes go over it in pages, in the order of names; a page of which nothing could be retired ends
 // the pass, and the next one goes on after it: so an engine that is away is not asked for everything, and categories that can't be
 // retired don't keep the others from it. What was deleted now, and what somebody wants to create again, does not wait for a pass.
-type retirement struct {
+type retireSchedule struct {
 	// wake has a token when something was asked for.
 	wake chan struct{}
 
@@ -66,15 +66,15 @@ type retirement struct {
 	}
 }
 
-func newRetirement() *retirement {
-	r := &retirement{wake: make(chan struct{}, 1)}
+func newRetireSchedule() *retireSchedule {
+	r := &retireSchedule{wake: make(chan struct{}, 1)}
 	r.mu.asked = make(map[string]retiringCategory)
 	r.mu.settled = make(chan struct{})
 	return r
 }
 
-// ask has a category retired now.
-func (r *retirement) ask(c retiringCategory) {
+// requestNow has a category retired now.
+func (r *retireSchedule) requestNow(c retiringCategory) {
 	r.mu.Lock()
 	if len(r.mu.asked) < maxAsked {
 		r.mu.asked[c.name] = c
@@ -82,18 +82,18 @@ func (r *retirement) ask(c retiringCategory) {
 		r.mu.next = time.Time{}
 	}
 	r.mu.Unlock()
-	r.signal()
+	r.wakeDriver()
 }
 
-// rescan has the store read now: there may be an entry that nobody could be told of.
-func (r *retirement) rescan() {
+// requestScan has the store read now: there may be an entry that nobody could be told of.
+func (r *retireSchedule) requestScan() {
 	r.mu.Lock()
 	r.mu.next = time.Time{}
 	r.mu.Unlock()
-	r.signal()
+	r.wakeDriver()
 }
 
-func (r *retirement) signal() {
+func (r *retireSchedule) wakeDriver() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
@@ -108,8 +108,8 @@ type retireTurn struct {
 	wait  time.Duration
 }
 
-// turn returns what is to be done at now.
-func (r *retirement) turn(now time.Time) (t retireTurn) {
+// nextTurn returns what is to be done at now.
+func (r *retireSchedule) nextTurn(now time.Time) (t retireTurn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for name, c := range r.mu.asked {
@@ -129,20 +129,20 @@ func (r *retirement) turn(now time.Time) (t retireTurn) {
 	return t
 }
 
-// tried says what has become of what was asked for.
-func (r *retirement) tried(now time.Time, done, failed int) {
+// noteRequested says what has become of what was asked for.
+func (r *retireSchedule) noteRequested(now time.Time, done, failed int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case failed > 0:
-		r.fail(now)
+		r.scheduleRetry(now)
 	case done > 0 && r.mu.failures > 0:
 		r.mu.next = now // the engine is there again
 	}
 }
 
-// passed says what has become of a page, whose last entry is last. more tells that there are others.
-func (r *retirement) passed(now time.Time, last string, more bool, done, failed int) {
+// notePage says what has become of a page, whose last entry is last. more tells that there are others.
+func (r *retireSchedule) notePage(now time.Time, last string, more bool, done, failed int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.dirty = r.mu.dirty || failed > 0
@@ -154,7 +154,7 @@ func (r *retirement) passed(now time.Time, last string, more bool, done, failed 
 	case more && (done > 0 || failed == 0):
 	case r.mu.dirty:
 		r.mu.next = now.Add(maxRetirePause)
-		r.fail(now)
+		r.scheduleRetry(now)
 	default:
 		r.mu.failures, r.mu.next = 0, now.Add(retireInterval)
 	}
@@ -163,8 +163,8 @@ func (r *retirement) passed(now time.Time, last string, more bool, done, failed 
 	}
 }
 
-// fail has a pass begin after a pause that doubles, or earlier if it is due. The caller holds mu.
-func (r *retirement) fail(now time.Time) {
+// scheduleRetry has a pass begin after a pause that doubles, or earlier if it is due. The caller holds mu.
+func (r *retireSchedule) scheduleRetry(now time.Time) {
 	pause := min(minRetirePause<<min(r.mu.failures, 20), maxRetirePause)
 	r.mu.failures++
 	if at := now.Add(pause/2 + rand.N(pause/2)); at.Before(r.mu.next) {
@@ -172,14 +172,14 @@ func (r *retirement) fail(now time.Time) {
 	}
 }
 
-// changing is called before a transaction that adds or removes an entry, and changed with the outcome.
-func (r *retirement) changing() {
+// beginChange is called before a transaction that adds or removes an entry, and changed with the outcome.
+func (r *retireSchedule) beginChange() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.changing++
 }
 
-func (r *retirement) changed(by int64) {
+func (r *retireSchedule) endChange(by int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.changing--
@@ -187,16 +187,16 @@ func (r *retirement) changed(by int64) {
 	r.mu.pending += by
 }
 
-// pending is how many entries there are, as far as this process knows.
-func (r *retirement) pending() int64 {
+// countPending is how many entries there are, as far as this process knows.
+func (r *retireSchedule) countPending() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.pending
 }
 
-// count begins to count the entries; the function that it returns takes the result, and says whether it counts: not when entries
+// beginCount begins to count the entries; the function that it returns takes the result, and says whether it counts: not when entries
 // were added or removed meanwhile.
-func (r *retirement) count() func(n int64) bool {
+func (r *retireSchedule) beginCount() func(n int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	quiet, before := r.mu.changing == 0, r.mu.changes
@@ -211,16 +211,16 @@ func (r *retirement) count() func(n int64) bool {
 	}
 }
 
-// settle wakes those who wait for entries to be removed.
-func (r *retirement) settle() {
+// wakeWaiters wakes those who wait for entries to be removed.
+func (r *retireSchedule) wakeWaiters() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	close(r.mu.settled)
 	r.mu.settled = make(chan struct{})
 }
 
-// settling returns a channel that is closed when the next entry is removed.
-func (r *retirement) settling() <-chan struct{} {
+// entryRemoved returns a channel that is closed when the next entry is removed.
+func (r *retireSchedule) entryRemoved() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.settled

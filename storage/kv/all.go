@@ -1,0 +1,29 @@
+package kv
+
+import (
+	"context"
+	"iter"
+)
+
+// All yields the entries under a prefix by key, page after page: each page is of one moment, all of them together are not. It ends with an
+// error when a page can't be read.
+func All(ctx context.Context, s Store, prefix string) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
+		for after := ""; ; {
+			page, err := s.Range(ctx, Range{Prefix: prefix, After: after})
+			if err != nil {
+				yield(Entry{}, err)
+				return
+			}
+			for _, e := range page.Entries {
+				if !yield(e, nil) {
+					return
+				}
+				after = e.Key
+			}
+			if !page.More {
+				return
+			}
+		}
+	}
+}

@@ -10,37 +10,35 @@ import (
 var simpleEscapes = map[byte]byte{'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // escaped reads E'...'; the current byte is the quote.
-func (l *lexer) escaped(from int) error {
+func (l *lexer) escaped(from int) {
 	l.pos++
 	var b strings.Builder
 	for {
 		i := strings.IndexAny(l.text[l.pos:], `'\`)
 		if i < 0 {
-			return l.fail(from, "unterminated quoted string", "")
+			panic(l.fail(from, "unterminated quoted string", ""))
 		}
 		b.WriteString(l.text[l.pos : l.pos+i])
 		l.pos += i
 		switch {
 		case l.at(0) == '\\':
-			if err := l.escape(&b); err != nil {
-				return err
-			}
+			l.escape(&b)
 		case l.at(1) == '\'':
 			b.WriteByte('\'')
 			l.pos += 2
 		default:
 			l.pos++
 			if !utf8.ValidString(b.String()) || strings.IndexByte(b.String(), 0) >= 0 {
-				return l.fail(from, "invalid escapes: the text is not UTF-8, or has a zero byte", "")
+				panic(l.fail(from, "invalid escapes: the text is not UTF-8, or has a zero byte", ""))
 			}
 			l.add(str, from, b.String())
-			return nil
+			return
 		}
 	}
 }
 
 // escape reads what begins with a backslash.
-func (l *lexer) escape(b *strings.Builder) error {
+func (l *lexer) escape(b *strings.Builder) {
 	from, c := l.pos, l.at(1)
 	l.pos += 2
 	switch {
@@ -66,11 +64,11 @@ func (l *lexer) escape(b *strings.Builder) error {
 			n = 8
 		}
 		if l.pos+n > len(l.text) {
-			return l.fail(from, "invalid Unicode escape", "Unicode escapes are \\uXXXX or \\UXXXXXXXX.")
+			panic(l.fail(from, "invalid Unicode escape", "Unicode escapes are \\uXXXX or \\UXXXXXXXX."))
 		}
 		v, err := strconv.ParseUint(l.text[l.pos:l.pos+n], 16, 32)
 		if err != nil || !utf8.ValidRune(rune(v)) { // more than 31 bits are negative, and no rune either
-			return l.fail(from, "invalid Unicode escape", "Unicode escapes are \\uXXXX or \\UXXXXXXXX.")
+			panic(l.fail(from, "invalid Unicode escape", "Unicode escapes are \\uXXXX or \\UXXXXXXXX."))
 		}
 		l.pos += n
 		b.WriteRune(rune(v))
@@ -81,7 +79,6 @@ func (l *lexer) escape(b *strings.Builder) error {
 	default:
 		b.WriteByte(c)
 	}
-	return nil
 }
 
 func hex(c byte) bool {

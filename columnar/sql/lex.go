@@ -68,9 +68,9 @@ type lexer struct {
 }
 
 // tokenize cuts a text. The last token is the end.
-func tokenize(text string) ([]token, error) {
+func tokenize(text string) []token {
 	if len(text) > MaxText {
-		return nil, newError("", 0, "query text is "+strconv.Itoa(len(text))+" bytes long, the limit is "+strconv.Itoa(MaxText), "")
+		panic(newError("", 0, "query text is "+strconv.Itoa(len(text))+" bytes long, the limit is "+strconv.Itoa(MaxText), ""))
 	}
 	if !utf8.ValidString(text) {
 		i := 0
@@ -81,23 +81,19 @@ func tokenize(text string) ([]token, error) {
 			}
 			i += n
 		}
-		return nil, newError(text, i, "query text is not UTF-8", "")
+		panic(newError(text, i, "query text is not UTF-8", ""))
 	}
 	if i := strings.IndexByte(text, 0); i >= 0 {
-		return nil, newError(text, i, "query text has a zero byte", "")
+		panic(newError(text, i, "query text has a zero byte", ""))
 	}
 	l := lexer{text: text, tokens: make([]token, 0, 8+len(text)/4)}
 	for {
-		if err := l.skip(); err != nil {
-			return nil, err
-		}
+		l.skip()
 		if l.pos == len(text) {
 			l.add(end, l.pos, "")
-			return l.tokens, nil
+			return l.tokens
 		}
-		if err := l.next(); err != nil {
-			return nil, err
-		}
+		l.next()
 	}
 }
 
@@ -105,7 +101,7 @@ func (l *lexer) add(k kind, from int, text string) {
 	l.tokens = append(l.tokens, token{kind: k, pos: from, end: l.pos, text: text})
 }
 
-func (l *lexer) fail(pos int, message, hint string) error {
+func (l *lexer) fail(pos int, message, hint string) *Error {
 	return newError(l.text, pos, message, hint)
 }
 
@@ -118,7 +114,7 @@ func (l *lexer) at(i int) byte {
 }
 
 // skip passes blanks and comments.
-func (l *lexer) skip() error {
+func (l *lexer) skip() {
 	for l.pos < len(l.text) {
 		switch c := l.text[l.pos]; {
 		case classes[c]&classSpace != 0:
@@ -130,18 +126,15 @@ func (l *lexer) skip() error {
 				l.pos = len(l.text)
 			}
 		case c == '/' && l.at(1) == '*':
-			if err := l.skipBlock(); err != nil {
-				return err
-			}
+			l.skipBlock()
 		default:
-			return nil
+			return
 		}
 	}
-	return nil
 }
 
 // skipBlock passes a comment in slashes and asterisks; they nest.
-func (l *lexer) skipBlock() error {
+func (l *lexer) skipBlock() {
 	from, depth := l.pos, 0
 	for l.pos < len(l.text) {
 		switch {
@@ -152,53 +145,49 @@ func (l *lexer) skipBlock() error {
 			depth--
 			l.pos += 2
 			if depth == 0 {
-				return nil
+				return
 			}
 		default:
 			l.pos++
 		}
 	}
-	return l.fail(from, "unterminated /* comment", "")
+	panic(l.fail(from, "unterminated /* comment", ""))
 }
 
 // next reads a token that begins at the current byte.
-func (l *lexer) next() error {
+func (l *lexer) next() {
 	from, c := l.pos, l.text[l.pos]
 	switch {
 	case (c == 'e' || c == 'E') && l.at(1) == '\'':
 		l.pos++
-		return l.escaped(from)
+		l.escaped(from)
 	case l.prefixed(c):
-		return l.fail(from, "constants with the prefix "+string(c)+" are not supported", "Write '...' for a text, '\\x...' with a cast to bytea for bytes.")
+		panic(l.fail(from, "constants with the prefix "+string(c)+" are not supported", "Write '...' for a text, '\\x...' with a cast to bytea for bytes."))
 	case classes[c]&classStart != 0:
 		l.identifier()
-		return nil
 	case classes[c]&classDigit != 0, c == '.' && classes[l.at(1)]&classDigit != 0:
-		return l.number()
+		l.number()
 	case c == '\'':
-		return l.string(from)
+		l.string(from)
 	case c == '"':
-		return l.quoted()
+		l.quoted()
 	case classes[c]&classSelf != 0, c == '.':
 		l.pos++
 		l.add(symbol, from, l.text[from:l.pos])
-		return nil
 	case c == ':':
 		l.pos++
 		if l.at(0) == ':' {
 			l.pos++
 		}
 		l.add(symbol, from, l.text[from:l.pos])
-		return nil
 	case classes[c]&classOp != 0:
 		l.operator()
-		return nil
 	case c == '$' && classes[l.at(1)]&classDigit != 0:
-		return l.fail(from, "parameters ($1) are not supported", "Write the value.")
+		panic(l.fail(from, "parameters ($1) are not supported", "Write the value."))
 	case c == '$':
-		return l.dollar()
+		l.dollar()
 	default:
-		return l.fail(from, "syntax error at or near \""+string(c)+"\"", "")
+		panic(l.fail(from, "syntax error at or near \""+string(c)+"\"", ""))
 	}
 }
 
@@ -238,17 +227,16 @@ func lower(s string) string {
 }
 
 // quoted reads an identifier in quotes.
-func (l *lexer) quoted() error {
+func (l *lexer) quoted() {
 	from := l.pos
 	text, ok := l.until('"')
 	switch {
 	case !ok:
-		return l.fail(from, "unterminated quoted identifier", "")
+		panic(l.fail(from, "unterminated quoted identifier", ""))
 	case text == "":
-		return l.fail(from, "zero-length quoted identifier", "")
+		panic(l.fail(from, "zero-length quoted identifier", ""))
 	}
 	l.add(quoted, from, text)
-	return nil
 }
 
 // until reads what is between the quotes that begin here; two of them stand for one.
@@ -275,33 +263,31 @@ func (l *lexer) until(quote byte) (string, bool) {
 }
 
 // string reads a text constant.
-func (l *lexer) string(from int) error {
+func (l *lexer) string(from int) {
 	text, ok := l.until('\'')
 	if !ok {
-		return l.fail(from, "unterminated quoted string", "")
+		panic(l.fail(from, "unterminated quoted string", ""))
 	}
 	l.add(str, from, text)
-	return nil
 }
 
 // dollar reads a text constant between $tag$ and $tag$.
-func (l *lexer) dollar() error {
+func (l *lexer) dollar() {
 	from, i := l.pos, 1
 	for l.at(i) != '$' && classes[l.at(i)]&classIdent != 0 {
 		i++
 	}
 	if l.at(i) != '$' {
-		return l.fail(from, "syntax error at or near \"$\"", "")
+		panic(l.fail(from, "syntax error at or near \"$\"", ""))
 	}
 	tag := l.text[from : from+i+1]
 	body := l.text[from+len(tag):]
 	n := strings.Index(body, tag)
 	if n < 0 {
-		return l.fail(from, "unterminated dollar-quoted string", "")
+		panic(l.fail(from, "unterminated dollar-quoted string", ""))
 	}
 	l.pos = from + len(tag) + n + len(tag)
 	l.add(str, from, body[:n])
-	return nil
 }
 
 // operator reads the longest operator. One of several characters ends in + or - only if it has a character that arithmetic and
@@ -329,16 +315,19 @@ func (l *lexer) operator() {
 }
 
 // number reads a number: decimal with a point and an exponent, or an integer with 0x, 0o or 0b.
-func (l *lexer) number() error {
+func (l *lexer) number() {
 	from := l.pos
 	if l.at(0) == '0' {
 		switch l.at(1) | 0x20 {
 		case 'x':
-			return l.based(from, 16)
+			l.based(from, 16)
+			return
 		case 'o':
-			return l.based(from, 8)
+			l.based(from, 8)
+			return
 		case 'b':
-			return l.based(from, 2)
+			l.based(from, 2)
+			return
 		}
 	}
 	ok := l.digits()
@@ -362,10 +351,9 @@ func (l *lexer) number() error {
 		for classes[l.at(0)]&classIdent != 0 {
 			l.pos++
 		}
-		return l.fail(from, "trailing junk after numeric literal at or near \""+l.text[from:l.pos]+"\"", "")
+		panic(l.fail(from, "trailing junk after numeric literal at or near \""+l.text[from:l.pos]+"\"", ""))
 	}
 	l.add(number, from, strings.ReplaceAll(l.text[from:l.pos], "_", ""))
-	return nil
 }
 
 // digits passes digits with single underscores between them, and reports whether those are so.
@@ -385,17 +373,16 @@ func (l *lexer) digits() bool {
 }
 
 // based reads an integer of another base. It is a number like those in decimal from here on.
-func (l *lexer) based(from, base int) error {
+func (l *lexer) based(from, base int) {
 	l.pos += 2
 	for classes[l.at(0)]&classIdent != 0 {
 		l.pos++
 	}
 	v, err := strconv.ParseUint(l.text[from:l.pos], 0, 64)
 	if err != nil {
-		return l.fail(from, "invalid integer of base "+strconv.Itoa(base)+" \""+shorten(l.text[from:l.pos])+"\"", "It has at most 64 bits.")
+		panic(l.fail(from, "invalid integer of base "+strconv.Itoa(base)+" \""+shorten(l.text[from:l.pos])+"\"", "It has at most 64 bits."))
 	}
 	l.add(number, from, strconv.FormatUint(v, 10))
-	return nil
 }
 
 // shorten cuts a text that is quoted in a message.

@@ -18,37 +18,23 @@ const (
 )
 
 // Parse reads a query. Errors are *[Error].
-func Parse(text string) (*Select, error) {
-	tokens, err := tokenize(text)
-	if err != nil {
-		return nil, err
-	}
-	p := parser{text: text, tokens: tokens}
-	q, err := p.query()
-	if err != nil {
-		return nil, err
-	}
-	return q, nil
-}
+func Parse(text string) (*Select, error) { return parse(text, (*parser).query) }
 
 // ParsePredicate reads a condition, what stands behind WHERE. Errors are *[Error].
-func ParsePredicate(text string) (*Predicate, error) {
-	tokens, err := tokenize(text)
-	if err != nil {
-		return nil, err
-	}
-	p := parser{text: text, tokens: tokens}
-	if p.isWord("where") {
-		return nil, p.failHint("Leave out the word WHERE: a filter is the condition alone.", "a filter is a condition")
-	}
-	where, err := p.expr()
-	if err != nil {
-		return nil, err
-	}
-	if err := p.finish(); err != nil {
-		return nil, err
-	}
-	return &Predicate{Where: where, text: text}, nil
+func ParsePredicate(text string) (*Predicate, error) { return parse(text, (*parser).predicate) }
+
+// parse reads a text by a rule. The lexer and the rules panic with an *Error, which ends here.
+func parse[T any](text string, rule func(p *parser) T) (tree T, err error) {
+	defer func() {
+		switch e := recover().(type) {
+		case nil:
+		case *Error:
+			err = e
+		default:
+			panic(e)
+		}
+	}()
+	return rule(&parser{text: text, tokens: tokenize(text)}), nil
 }
 
 type parser struct {
@@ -84,22 +70,20 @@ func (p *parser) symbol(s string) bool {
 	return false
 }
 
-func (p *parser) expectWord(w string) error {
+func (p *parser) expectWord(w string) {
 	if !p.word(w) {
-		return p.syntax("expected " + strings.ToUpper(w))
+		panic(p.syntax("expected " + strings.ToUpper(w)))
 	}
-	return nil
 }
 
-func (p *parser) expectSymbol(s string) error {
+func (p *parser) expectSymbol(s string) {
 	if !p.symbol(s) {
-		return p.syntax("expected \"" + s + "\"")
+		panic(p.syntax("expected \"" + s + "\""))
 	}
-	return nil
 }
 
 // syntax is the error that the current token fits nowhere.
-func (p *parser) syntax(hint string) error {
+func (p *parser) syntax(hint string) *Error {
 	t := p.tok()
 	if t.kind == word && unsupported[t.text] != "" {
 		return p.failHint(unsupported[t.text], strings.ToUpper(t.text)+" is not supported")
@@ -116,82 +100,76 @@ func (p *parser) syntax(hint string) error {
 	return newError(p.text, t.pos, "syntax error at or near \""+shorten(p.text[t.pos:t.end])+"\"", hint)
 }
 
-func (p *parser) failHint(hint, message string) error { return p.failAt(p.tok().pos, hint, message) }
+func (p *parser) failHint(hint, message string) *Error { return p.failAt(p.tok().pos, hint, message) }
 
-func (p *parser) failAt(pos int, hint, message string) error {
+func (p *parser) failAt(pos int, hint, message string) *Error {
 	return newError(p.text, pos, message, hint)
 }
 
 // enter counts a level of nesting; leave takes it back.
-func (p *parser) enter(pos int) error {
+func (p *parser) enter(pos int) {
 	if p.depth++; p.depth > MaxDepth {
-		return p.failAt(pos, "A long chain of ANDs, of ORs or of arguments is no nesting.", "expressions nest deeper than "+strconv.Itoa(MaxDepth)+" levels")
+		panic(p.failAt(pos, "A long chain of ANDs, of ORs or of arguments is no nesting.", "expressions nest deeper than "+strconv.Itoa(MaxDepth)+" levels"))
 	}
-	return nil
 }
 
 func (p *parser) leave() { p.depth-- }
 
+// predicate reads a whole text that is a condition.
+func (p *parser) predicate() *Predicate {
+	if p.isWord("where") {
+		panic(p.failHint("Leave out the word WHERE: a filter is the condition alone.", "a filter is a condition"))
+	}
+	where := p.expr()
+	p.finish()
+	return &Predicate{Where: where, text: p.text}
+}
+
 // query reads a whole text.
-func (p *parser) query() (*Select, error) {
+func (p *parser) query() *Select {
 	if p.tok().kind == end {
-		return nil, p.failHint("A query is SELECT ... FROM category.", "the query is empty")
+		panic(p.failHint("A query is SELECT ... FROM category.", "the query is empty"))
 	}
-	if err := p.verb(); err != nil {
-		return nil, err
-	}
+	p.verb()
 	q := &Select{Limit: -1, text: p.text}
-	if err := p.items(q); err != nil {
-		return nil, err
+	for more := true; more; more = p.symbol(",") {
+		q.Items = append(q.Items, p.item())
 	}
-	if err := p.from(q); err != nil {
-		return nil, err
-	}
+	p.from(q)
 	if p.word("where") {
-		where, err := p.expr()
-		if err != nil {
-			return nil, err
-		}
-		q.Where = where
+		q.Where = p.expr()
 	}
-	if err := p.grouping(q); err != nil {
-		return nil, err
-	}
-	if err := p.ordering(q); err != nil {
-		return nil, err
-	}
-	if err := p.finish(); err != nil {
-		return nil, err
-	}
-	return q, nil
+	p.grouping(q)
+	p.ordering(q)
+	p.finish()
+	return q
 }
 
 // verb passes SELECT, and says of other statements that there are none.
-func (p *parser) verb() error {
+func (p *parser) verb() {
 	t := p.tok()
 	if !p.word("select") {
 		switch {
 		case p.isSymbol("("):
-			return p.failHint("Leave the parentheses out.", "a query in parentheses is not supported")
+			panic(p.failHint("Leave the parentheses out.", "a query in parentheses is not supported"))
 		case t.kind != word:
-			return p.syntax("a query begins with SELECT")
+			panic(p.syntax("a query begins with SELECT"))
 		case t.text == "with":
-			return p.failHint("Only one SELECT over one category is.", "WITH is not supported")
+			panic(p.failHint("Only one SELECT over one category is.", "WITH is not supported"))
 		case t.text == "explain":
-			return p.failHint("Ask for the plan where the query is started: scribe query --explain.", "EXPLAIN is not supported")
+			panic(p.failHint("Ask for the plan where the query is started: scribe query --explain.", "EXPLAIN is not supported"))
 		case statements[t.text]:
-			return p.failHint("Queries read. Messages are written by producers.", strings.ToUpper(t.text)+" is not supported")
+			panic(p.failHint("Queries read. Messages are written by producers.", strings.ToUpper(t.text)+" is not supported"))
 		}
 		if len(near.Names(t.text, []string{"select"})) > 0 {
-			return p.syntax("perhaps you meant SELECT")
+			panic(p.syntax("perhaps you meant SELECT"))
 		}
-		return p.syntax("a query begins with SELECT")
+		panic(p.syntax("a query begins with SELECT"))
 	}
 	if p.isWord("distinct") {
-		return p.failHint("Use GROUP BY with the same expressions.", "SELECT DISTINCT is not supported")
+		panic(p.failHint("Use GROUP BY with the same expressions.", "SELECT DISTINCT is not supported"))
 	}
 	p.word("all")
-	return nil
 }
 
 var statements = map[string]bool{
@@ -199,84 +177,60 @@ var statements = map[string]bool{
 	"values": true, "table": true, "set": true, "show": true, "begin": true, "commit": true, "rollback": true, "declare": true, "call": true,
 }
 
-func (p *parser) items(q *Select) error {
-	for {
-		item, err := p.item()
-		if err != nil {
-			return err
-		}
-		q.Items = append(q.Items, item)
-		if !p.symbol(",") {
-			return nil
-		}
-	}
-}
-
-func (p *parser) item() (Item, error) {
+func (p *parser) item() Item {
 	t := p.tok()
 	if p.symbol("*") {
-		return Item{At: t.pos, Star: true}, nil
+		return Item{At: t.pos, Star: true}
 	}
 	if p.isWord("from") {
-		return Item{}, p.syntax("the SELECT list is empty: write * or count(*)")
+		panic(p.syntax("the SELECT list is empty: write * or count(*)"))
 	}
 	if name := t.kind == word || t.kind == quoted; name && p.ahead(1).text == "." && p.ahead(2).kind == symbol && p.ahead(2).text == "*" {
-		return Item{}, p.failAt(t.pos, "Write * alone.", "* behind a name is not supported")
+		panic(p.failAt(t.pos, "Write * alone.", "* behind a name is not supported"))
 	}
-	e, err := p.expr()
-	if err != nil {
-		return Item{}, err
-	}
-	item := Item{At: t.pos, Expr: e}
-	item.Alias, err = p.alias()
-	return item, err
+	e := p.expr()
+	return Item{At: t.pos, Expr: e, Alias: p.alias()}
 }
 
 // alias reads [AS] name, if there is one.
-func (p *parser) alias() (string, error) {
+func (p *parser) alias() string {
 	t := p.tok()
 	if p.word("as") {
 		t = p.tok()
 		if t.kind != word && t.kind != quoted {
-			return "", p.syntax("expected a name behind AS")
+			panic(p.syntax("expected a name behind AS"))
 		}
 		p.i++
-		return t.text, nil
+		return t.text
 	}
 	if t.kind == quoted || t.kind == word && !keywords[t.text].noBareAlias() {
 		p.i++
-		return t.text, nil
+		return t.text
 	}
-	return "", nil
+	return ""
 }
 
 // from reads FROM and the category.
-func (p *parser) from(q *Select) error {
+func (p *parser) from(q *Select) {
 	if !p.word("from") {
 		if p.tok().kind == end || p.isSymbol(";") {
-			return p.failHint("Name a category: FROM category.", "the query has no FROM")
+			panic(p.failHint("Name a category: FROM category.", "the query has no FROM"))
 		}
-		return p.syntax(p.missingFrom(q))
+		panic(p.syntax(p.missingFrom(q)))
 	}
 	t := p.tok()
 	q.From.At = t.pos
 	switch {
 	case p.isSymbol("("):
-		return p.failHint("A query is over one category.", "subqueries are not supported")
+		panic(p.failHint("A query is over one category.", "subqueries are not supported"))
 	case t.kind == str:
-		return p.syntax("names are in double quotes: \"" + shorten(t.text) + "\"")
+		panic(p.syntax("names are in double quotes: \"" + shorten(t.text) + "\""))
 	case t.kind == word && (t.text == "only" || t.text == "lateral") && p.ahead(1).kind == word:
-		return p.failHint("", strings.ToUpper(t.text)+" is not supported")
+		panic(p.failHint("", strings.ToUpper(t.text)+" is not supported"))
 	}
-	name, err := p.categoryName()
-	if err != nil {
-		return err
-	}
-	q.From.Category = name
-	if q.From.Alias, err = p.alias(); err != nil {
-		return err
-	}
-	return p.otherSources()
+	q.From.Category = p.categoryName()
+	q.From.Alias = p.alias()
+	p.otherSources()
 }
 
 // missingFrom is the hint for a query in which something else is where FROM should be.
@@ -290,30 +244,27 @@ func (p *parser) missingFrom(q *Select) string {
 }
 
 // categoryName reads identifiers with dots between them.
-func (p *parser) categoryName() (string, error) {
+func (p *parser) categoryName() string {
 	var parts []string
-	for {
+	for more := true; more; more = p.symbol(".") {
 		t := p.tok()
 		if t.kind != quoted && (t.kind != word || keywords[t.text].noColumn()) {
-			return "", p.unquoted("category")
+			panic(p.unquoted("category"))
 		}
 		p.i++
 		parts = append(parts, t.text)
-		if !p.symbol(".") {
-			break
-		}
 	}
 	if t := p.tok(); t.kind == symbol && (t.text == "-" || t.text == "(") {
 		if t.text == "(" {
-			return "", p.failHint("", "functions in FROM are not supported")
+			panic(p.failHint("", "functions in FROM are not supported"))
 		}
-		return "", p.syntax("write names with a - in double quotes: FROM \"web-access\"")
+		panic(p.syntax("write names with a - in double quotes: FROM \"web-access\""))
 	}
-	return strings.Join(parts, "."), nil
+	return strings.Join(parts, ".")
 }
 
 // unquoted is the error that a name was expected; a reserved word needs quotes.
-func (p *parser) unquoted(what string) error {
+func (p *parser) unquoted(what string) *Error {
 	if t := p.tok(); t.kind == word {
 		return p.syntax("\"" + t.text + "\" is a reserved word; as the name of a " + what + " it has to be in double quotes")
 	}
@@ -321,87 +272,58 @@ func (p *parser) unquoted(what string) error {
 }
 
 // otherSources says of a second source that there is none.
-func (p *parser) otherSources() error {
+func (p *parser) otherSources() {
 	t := p.tok()
 	if p.isSymbol(",") {
-		return p.failHint("A query is over one category.", "several categories in FROM are not supported")
+		panic(p.failHint("A query is over one category.", "several categories in FROM are not supported"))
 	}
 	if t.kind != word {
-		return nil
+		return
 	}
 	switch t.text {
 	case "join", "inner", "left", "right", "full", "cross", "natural":
-		return p.failHint("A query is over one category.", "JOIN is not supported")
+		panic(p.failHint("A query is over one category.", "JOIN is not supported"))
 	case "tablesample":
-		return p.failHint("Use LIMIT, or a condition such as _offset % 100 = 0.", "TABLESAMPLE is not supported")
+		panic(p.failHint("Use LIMIT, or a condition such as _offset % 100 = 0.", "TABLESAMPLE is not supported"))
 	}
-	return nil
 }
 
 // grouping reads GROUP BY and HAVING.
-func (p *parser) grouping(q *Select) error {
+func (p *parser) grouping(q *Select) {
 	if p.word("group") {
-		if err := p.expectWord("by"); err != nil {
-			return err
-		}
+		p.expectWord("by")
 		if t := p.tok(); t.kind == word && (t.text == "rollup" || t.text == "cube" || t.text == "grouping" || t.text == "distinct") {
-			return p.failHint("GROUP BY takes expressions, names of the SELECT list, and numbers of its elements.", "GROUP BY "+strings.ToUpper(t.text)+" is not supported")
+			panic(p.failHint("GROUP BY takes expressions, names of the SELECT list, and numbers of its elements.", "GROUP BY "+strings.ToUpper(t.text)+" is not supported"))
 		}
-		for {
-			e, err := p.expr()
-			if err != nil {
-				return err
-			}
-			q.GroupBy = append(q.GroupBy, e)
-			if !p.symbol(",") {
-				break
-			}
+		for more := true; more; more = p.symbol(",") {
+			q.GroupBy = append(q.GroupBy, p.expr())
 		}
 	}
 	if p.word("having") {
-		having, err := p.expr()
-		if err != nil {
-			return err
-		}
-		q.Having = having
+		q.Having = p.expr()
 	}
-	return nil
 }
 
 // ordering reads ORDER BY and LIMIT.
-func (p *parser) ordering(q *Select) error {
+func (p *parser) ordering(q *Select) {
 	if p.isWord("window") {
-		return p.failHint("Windows of time are keys: GROUP BY date_bin('5 minutes', _time, '2000-01-01').", "WINDOW is not supported")
+		panic(p.failHint("Windows of time are keys: GROUP BY date_bin('5 minutes', _time, '2000-01-01').", "WINDOW is not supported"))
 	}
 	if p.word("order") {
-		if err := p.expectWord("by"); err != nil {
-			return err
-		}
-		for {
-			o, err := p.order()
-			if err != nil {
-				return err
-			}
-			q.OrderBy = append(q.OrderBy, o)
-			if !p.symbol(",") {
-				break
-			}
+		p.expectWord("by")
+		for more := true; more; more = p.symbol(",") {
+			q.OrderBy = append(q.OrderBy, p.order())
 		}
 	}
 	if p.word("limit") {
-		return p.limit(q)
+		p.limit(q)
 	}
-	return nil
 }
 
-func (p *parser) order() (Order, error) {
-	e, err := p.expr()
-	if err != nil {
-		return Order{}, err
-	}
-	o := Order{Expr: e}
+func (p *parser) order() Order {
+	o := Order{Expr: p.expr()}
 	if p.isWord("using") {
-		return o, p.failHint("Use ASC or DESC.", "ORDER BY ... USING is not supported")
+		panic(p.failHint("Use ASC or DESC.", "ORDER BY ... USING is not supported"))
 	}
 	if !p.word("asc") {
 		o.Desc = p.word("desc")
@@ -413,33 +335,32 @@ func (p *parser) order() (Order, error) {
 		case p.word("last"):
 			o.Nulls = NullsLast
 		default:
-			return o, p.syntax("expected FIRST or LAST")
+			panic(p.syntax("expected FIRST or LAST"))
 		}
 	}
-	return o, nil
+	return o
 }
 
-func (p *parser) limit(q *Select) error {
+func (p *parser) limit(q *Select) {
 	t := p.tok()
 	if p.word("all") || p.word("null") {
-		return nil
+		return
 	}
 	if p.symbol("-") {
-		return p.failAt(t.pos, "", "LIMIT must not be negative")
+		panic(p.failAt(t.pos, "", "LIMIT must not be negative"))
 	}
 	if t.kind != number {
-		return p.syntax("LIMIT takes a number")
+		panic(p.syntax("LIMIT takes a number"))
 	}
 	n, err := strconv.ParseInt(t.text, 10, 64)
 	if err != nil {
-		return p.failHint("It is an integer of at most 63 bits.", "LIMIT "+shorten(t.text)+" is not supported")
+		panic(p.failHint("It is an integer of at most 63 bits.", "LIMIT "+shorten(t.text)+" is not supported"))
 	}
 	p.i++
 	q.Limit, q.LimitAt = n, t.pos
 	if p.isSymbol(",") {
-		return p.failHint("There is no OFFSET either; a reader begins where it is told to.", "LIMIT #,# is not supported")
+		panic(p.failHint("There is no OFFSET either; a reader begins where it is told to.", "LIMIT #,# is not supported"))
 	}
-	return nil
 }
 
 // unsupported are the words behind a query that PostgreSQL has and this language has not, with what to do instead.
@@ -458,16 +379,16 @@ var unsupported = map[string]string{
 }
 
 // finish passes the end of the text.
-func (p *parser) finish() error {
+func (p *parser) finish() {
 	p.symbol(";")
 	t := p.tok()
 	switch {
 	case t.kind == end:
-		return nil
+		return
 	case p.i > 0 && p.tokens[p.i-1].text == ";" && p.tokens[p.i-1].kind == symbol:
-		return p.failHint("Send one query.", "several statements are not supported")
+		panic(p.failHint("Send one query.", "several statements are not supported"))
 	case t.kind == word && (t.text == "where" || t.text == "group" || t.text == "having" || t.text == "order" || t.text == "limit"):
-		return p.syntax("the order is SELECT, FROM, WHERE, GROUP BY, HAVING, ORDER BY, LIMIT, each once")
+		panic(p.syntax("the order is SELECT, FROM, WHERE, GROUP BY, HAVING, ORDER BY, LIMIT, each once"))
 	}
-	return p.syntax("")
+	panic(p.syntax(""))
 }

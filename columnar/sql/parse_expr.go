@@ -76,71 +76,66 @@ type node struct {
 func leaf(e Expr) node { return node{e, 1} }
 
 // over returns e as a node above others, which e has as its operands.
-func (p *parser) over(e Expr, operands ...node) (node, error) {
+func (p *parser) over(e Expr, operands ...node) node {
 	height := 0
 	for _, o := range operands {
 		height = max(height, o.height)
 	}
 	if height >= MaxDepth {
-		return node{}, p.failAt(e.Pos(), "AND, OR, IN and concat() take any number of operands without nesting.",
-			"expressions nest deeper than "+strconv.Itoa(MaxDepth)+" levels")
+		panic(p.failAt(e.Pos(), "AND, OR, IN and concat() take any number of operands without nesting.",
+			"expressions nest deeper than "+strconv.Itoa(MaxDepth)+" levels"))
 	}
-	return node{e, height + 1}, nil
+	return node{e, height + 1}
 }
 
 // expr reads an expression.
-func (p *parser) expr() (Expr, error) {
-	n, err := p.nested()
-	return n.e, err
+func (p *parser) expr() Expr {
+	return p.nested().e
 }
 
 // nested reads an expression within another one.
-func (p *parser) nested() (node, error) {
-	if err := p.enter(p.tok().pos); err != nil {
-		return node{}, err
-	}
-	n, err := p.binary(precOr)
-	p.leave()
-	return n, err
+func (p *parser) nested() node {
+	p.enter(p.tok().pos)
+	defer p.leave()
+	return p.binary(precOr)
 }
 
 // binary reads an expression of operators that bind at least as much as prec.
-func (p *parser) binary(prec int) (node, error) {
-	left, err := p.prefix(prec)
+func (p *parser) binary(prec int) node {
+	left := p.prefix(prec)
 	last := 0 // of an operator that does not associate
-	for err == nil {
+	for {
 		t := p.tok()
 		found := p.infix(t)
 		if found < prec || found == 0 {
-			break
+			return left
 		}
 		if found == last {
 			hint := "operators such as LIKE, IN and BETWEEN need parentheses to be chained"
 			if found == precCompare {
 				hint = "comparisons can't be chained: write a < b AND b < c"
 			}
-			return node{}, p.syntax(hint)
+			panic(p.syntax(hint))
 		}
 		last = 0
 		switch found {
 		case precOr, precAnd:
-			left, err = p.logic(left, found)
+			left = p.logic(left, found)
 		case precIs:
 			var distinct bool
-			if left, distinct, err = p.is(left); distinct {
+			if left, distinct = p.is(left); distinct {
 				last = found
 			}
 		case precLike:
-			left, err = p.membership(left)
+			left = p.membership(left)
 			last = found
 		default:
 			if found == precCompare {
 				last = found
 			}
-			left, err = p.operator(left, t)
+			left = p.operator(left, t)
 		}
 	}
-	return left, err
 }
 
 // infix returns the precedence of the operator that a token begins, 0 for none.
@@ -172,75 +167,58 @@ func (p *parser) infix(t *token) int {
 }
 
 // logic reads the terms of an AND or OR. Terms that are one themselves, in parentheses, become terms of this one.
-func (p *parser) logic(first node, prec int) (node, error) {
+func (p *parser) logic(first node, prec int) node {
 	keyword, or := "and", prec == precOr
 	if or {
 		keyword = "or"
 	}
 	e := &Logic{At: p.tok().pos, Or: or}
-	highest := node{}
-	add := func(n node) {
+	terms := []node{first}
+	for p.word(keyword) {
+		terms = append(terms, p.binary(prec+1))
+	}
+	for i, n := range terms {
 		if l, ok := n.e.(*Logic); ok && l.Or == or {
 			e.Terms = append(e.Terms, l.Terms...)
-			n.height--
+			terms[i].height--
 		} else {
 			e.Terms = append(e.Terms, n.e)
 		}
-		if n.height > highest.height {
-			highest = n
-		}
 	}
-	add(first)
-	for p.word(keyword) {
-		n, err := p.binary(prec + 1)
-		if err != nil {
-			return node{}, err
-		}
-		add(n)
-	}
-	return p.over(e, highest)
+	return p.over(e, terms...)
 }
 
 // operator reads an operator of symbols and its right operand.
-func (p *parser) operator(left node, t *token) (node, error) {
+func (p *parser) operator(left node, t *token) node {
 	op := operatorOf(t.text)
 	p.i++
 	if q := p.tok(); q.kind == word && (q.text == "any" || q.text == "some" || q.text == "all") && p.ahead(1).text == "(" {
 		return p.any(left, op, t)
 	}
-	right, err := p.binary(precedences[op] + 1)
-	if err != nil {
-		return node{}, err
-	}
+	right := p.binary(precedences[op] + 1)
 	return p.over(&Binary{At: t.pos, Op: op, L: left.e, R: right.e}, left, right)
 }
 
 // any reads = ANY (list); the current token is ANY.
-func (p *parser) any(left node, op BinaryOp, t *token) (node, error) {
+func (p *parser) any(left node, op BinaryOp, t *token) node {
 	if p.isWord("all") || op != Eq {
-		return node{}, p.failAt(t.pos, "Write x = ANY (list), NOT (x = ANY (list)), or x IN (...).", "only = ANY is supported")
+		panic(p.failAt(t.pos, "Write x = ANY (list), NOT (x = ANY (list)), or x IN (...).", "only = ANY is supported"))
 	}
 	p.i += 2
 	if p.isWord("select") {
-		return node{}, p.failHint("A query is over one category.", "subqueries are not supported")
+		panic(p.failHint("A query is over one category.", "subqueries are not supported"))
 	}
-	list, err := p.nested()
-	if err != nil {
-		return node{}, err
-	}
-	if err := p.expectSymbol(")"); err != nil {
-		return node{}, err
-	}
+	list := p.nested()
+	p.expectSymbol(")")
 	return p.over(&Any{At: t.pos, X: left.e, List: list.e}, left, list)
 }
 
 // is reads IS and what follows, ISNULL and NOTNULL. distinct says that it was a comparison.
-func (p *parser) is(left node) (n node, distinct bool, err error) {
+func (p *parser) is(left node) (n node, distinct bool) {
 	t := p.tok()
 	p.i++
 	if t.text != "is" {
-		n, err = p.over(&Is{At: t.pos, X: left.e, Not: t.text == "notnull"}, left)
-		return n, false, err
+		return p.over(&Is{At: t.pos, X: left.e, Not: t.text == "notnull"}, left), false
 	}
 	not := p.word("not")
 	e := &Is{At: t.pos, X: left.e, Not: not}
@@ -254,28 +232,21 @@ func (p *parser) is(left node) (n node, distinct bool, err error) {
 	case p.word("unknown"):
 		e.What = IsUnknown
 	case p.word("distinct"):
-		if err := p.expectWord("from"); err != nil {
-			return node{}, false, err
-		}
-		right, err := p.binary(precIs + 1)
-		if err != nil {
-			return node{}, false, err
-		}
+		p.expectWord("from")
+		right := p.binary(precIs + 1)
 		op := IsDistinct
 		if not {
 			op = IsNotDistinct
 		}
-		n, err = p.over(&Binary{At: t.pos, Op: op, L: left.e, R: right.e}, left, right)
-		return n, true, err
+		return p.over(&Binary{At: t.pos, Op: op, L: left.e, R: right.e}, left, right), true
 	default:
-		return node{}, false, p.syntax("IS is followed by [NOT] NULL, TRUE, FALSE, UNKNOWN or DISTINCT FROM")
+		panic(p.syntax("IS is followed by [NOT] NULL, TRUE, FALSE, UNKNOWN or DISTINCT FROM"))
 	}
-	n, err = p.over(e, left)
-	return n, false, err
+	return p.over(e, left), false
 }
 
 // membership reads [NOT] IN, BETWEEN, LIKE or ILIKE.
-func (p *parser) membership(left node) (node, error) {
+func (p *parser) membership(left node) node {
 	at := p.tok().pos
 	not := p.word("not")
 	t := p.tok()
@@ -286,99 +257,71 @@ func (p *parser) membership(left node) (node, error) {
 	case "between":
 		return p.between(left, at, not)
 	case "similar":
-		return node{}, p.failAt(at, "Use LIKE, or a regular expression with ~.", "SIMILAR TO is not supported")
+		panic(p.failAt(at, "Use LIKE, or a regular expression with ~.", "SIMILAR TO is not supported"))
 	}
-	pattern, err := p.binary(precLike + 1)
-	if err != nil {
-		return node{}, err
-	}
+	pattern := p.binary(precLike + 1)
 	e := &Like{At: at, X: left.e, Not: not, Fold: t.text == "ilike", Pattern: pattern.e}
 	if !p.word("escape") {
 		return p.over(e, left, pattern)
 	}
-	escape, err := p.binary(precLike + 1)
-	if err != nil {
-		return node{}, err
-	}
+	escape := p.binary(precLike + 1)
 	e.Escape = escape.e
 	return p.over(e, left, pattern, escape)
 }
 
-func (p *parser) in(left node, at int, not bool) (node, error) {
+func (p *parser) in(left node, at int, not bool) node {
 	if !p.isSymbol("(") {
-		return node{}, p.syntax("IN takes a list in parentheses; of a list column write x = ANY (list)")
+		panic(p.syntax("IN takes a list in parentheses; of a list column write x = ANY (list)"))
 	}
 	p.i++
 	if p.isWord("select") || p.isWord("with") {
-		return node{}, p.failHint("A query is over one category.", "subqueries are not supported")
+		panic(p.failHint("A query is over one category.", "subqueries are not supported"))
 	}
-	e, highest := &In{At: at, X: left.e, Not: not}, left
-	for {
-		if len(e.List) == MaxList {
-			return node{}, p.failHint("Several IN lists with OR between them are several times as long.", "an IN list has at most "+strconv.Itoa(MaxList)+" elements")
+	var list []node
+	for more := true; more; more = p.symbol(",") {
+		if len(list) == MaxList {
+			panic(p.failHint("Several IN lists with OR between them are several times as long.", "an IN list has at most "+strconv.Itoa(MaxList)+" elements"))
 		}
-		n, err := p.nested()
-		if err != nil {
-			return node{}, err
-		}
-		if n.height > highest.height {
-			highest = n
-		}
-		e.List = append(e.List, n.e)
-		if !p.symbol(",") {
-			break
-		}
+		list = append(list, p.nested())
 	}
-	if err := p.expectSymbol(")"); err != nil {
-		return node{}, err
-	}
-	return p.over(e, highest)
+	p.expectSymbol(")")
+	return p.over(&In{At: at, X: left.e, Not: not, List: expressions(list)}, append(list, left)...)
 }
 
-func (p *parser) between(left node, at int, not bool) (node, error) {
+func (p *parser) between(left node, at int, not bool) node {
 	e := &Between{At: at, X: left.e, Not: not, Symmetric: p.word("symmetric")}
 	if !e.Symmetric {
 		p.word("asymmetric")
 	}
-	low, err := p.binary(precLike + 1)
-	if err != nil {
-		return node{}, err
-	}
-	if err := p.expectWord("and"); err != nil {
-		return node{}, err
-	}
-	high, err := p.binary(precLike + 1)
-	if err != nil {
-		return node{}, err
-	}
+	low := p.binary(precLike + 1)
+	p.expectWord("and")
+	high := p.binary(precLike + 1)
 	e.Low, e.High = low.e, high.e
 	return p.over(e, left, low, high)
 }
 
 // prefix reads an operand with the operators before it.
-func (p *parser) prefix(prec int) (node, error) {
+func (p *parser) prefix(prec int) node {
 	from := p.i
 	for p.isWord("not") {
 		if prec > precNot {
-			return node{}, p.syntax("write NOT behind an operator in parentheses")
+			panic(p.syntax("write NOT behind an operator in parentheses"))
 		}
 		p.i++
 	}
 	if operators := p.tokens[from:p.i]; len(operators) > 0 {
-		operand, err := p.binary(precNot + 1)
-		return p.wrap(operators, operand, err)
+		return p.wrap(operators, p.binary(precNot+1))
 	}
 	for p.isSymbol("-") || p.isSymbol("+") {
 		p.i++
 	}
 	operators := p.tokens[from:p.i]
-	operand, err := p.postfix()
-	return p.wrap(operators, operand, err)
+	return p.wrap(operators, p.postfix())
 }
 
 // wrap puts operators over an operand, the last one first.
-func (p *parser) wrap(operators []token, operand node, err error) (node, error) {
-	for i := len(operators) - 1; i >= 0 && err == nil; i-- {
+func (p *parser) wrap(operators []token, operand node) node {
+	for i := len(operators) - 1; i >= 0; i-- {
 		op := Not
 		switch operators[i].text {
 		case "-":
@@ -386,70 +329,61 @@ func (p *parser) wrap(operators []token, operand node, err error) (node, error) 
 		case "+":
 			op = Plus
 		}
-		operand, err = p.over(&Unary{At: operators[i].pos, Op: op, X: operand.e}, operand)
+		operand = p.over(&Unary{At: operators[i].pos, Op: op, X: operand.e}, operand)
 	}
-	return operand, err
+	return operand
 }
 
 // postfix reads an operand with what follows it: ::type, [index] and .field.
-func (p *parser) postfix() (node, error) {
+func (p *parser) postfix() node {
 	from := p.tok()
-	n, err := p.primary()
+	n := p.primary()
 	_, name := n.e.(*Name)
 	element := name || from.kind == symbol && from.text == "(" // may have elements and fields
-	for err == nil {
+	for {
 		t := p.tok()
 		if t.kind != symbol {
-			break
+			return n
 		}
 		switch {
 		case t.text == "::":
 			p.i++
-			var typ Type
-			if typ, err = p.typeName(); err == nil {
-				n, err = p.over(&Cast{At: t.pos, X: n.e, Type: typ}, n)
-			}
+			n = p.over(&Cast{At: t.pos, X: n.e, Type: p.typeName()}, n)
 			element = false
 		case t.text == "[" && element:
-			n, err = p.index(n)
+			n = p.index(n)
 		case t.text == "." && element:
 			p.i++
 			f := p.tok()
 			if f.kind != word && f.kind != quoted {
-				return node{}, p.syntax("expected the name of a field")
+				panic(p.syntax("expected the name of a field"))
 			}
 			p.i++
-			n, err = p.over(&Field{At: f.pos, X: n.e, Name: f.text}, n)
+			n = p.over(&Field{At: f.pos, X: n.e, Name: f.text}, n)
 		case t.text == "[" || t.text == ".":
-			return node{}, p.syntax("an expression needs parentheses before [ and .: (f(x))[1]")
+			panic(p.syntax("an expression needs parentheses before [ and .: (f(x))[1]"))
 		default:
-			return n, nil
+			return n
 		}
 	}
-	return n, err
 }
 
-func (p *parser) index(n node) (node, error) {
+func (p *parser) index(n node) node {
 	t := p.tok()
 	p.i++
 	if p.isSymbol(":") {
-		return node{}, p.failHint("Name the element.", "slices are not supported")
+		panic(p.failHint("Name the element.", "slices are not supported"))
 	}
-	i, err := p.nested()
-	if err != nil {
-		return node{}, err
-	}
+	i := p.nested()
 	if p.isSymbol(":") {
-		return node{}, p.failHint("Name the element.", "slices are not supported")
+		panic(p.failHint("Name the element.", "slices are not supported"))
 	}
-	if err := p.expectSymbol("]"); err != nil {
-		return node{}, err
-	}
+	p.expectSymbol("]")
 	return p.over(&Index{At: t.pos, X: n.e, I: i.e}, n, i)
 }
 
 // unknownOperator is the error for a symbol that is an operator elsewhere.
-func (p *parser) unknownOperator() error {
+func (p *parser) unknownOperator() *Error {
 	t := p.tok()
 	hint := ""
 	switch t.text {
@@ -474,29 +408,26 @@ func (p *parser) unknownOperator() error {
 }
 
 // list reads expressions with commas between them up to the closing parenthesis.
-func (p *parser) list() ([]Expr, node, error) {
-	var list []Expr
-	var highest node
+func (p *parser) list() (list []node) {
 	if p.symbol(")") {
-		return nil, highest, nil
+		return nil
 	}
-	for {
-		n, err := p.nested()
-		if err != nil {
-			return nil, highest, err
-		}
-		list = append(list, n.e)
-		if n.height > highest.height {
-			highest = n
-		}
-		if !p.symbol(",") {
-			break
-		}
+	for more := true; more; more = p.symbol(",") {
+		list = append(list, p.nested())
 	}
 	if p.isWord("order") {
-		return nil, highest, p.failHint("", "ORDER BY among arguments is not supported")
+		panic(p.failHint("", "ORDER BY among arguments is not supported"))
 	}
-	return list, highest, p.expectSymbol(")")
+	p.expectSymbol(")")
+	return list
+}
+
+// expressions returns the expressions of nodes; nil of none.
+func expressions(nodes []node) (list []Expr) {
+	for _, n := range nodes {
+		list = append(list, n.e)
+	}
+	return list
 }
 
 // upper is a keyword as messages have it.

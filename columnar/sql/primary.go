@@ -1,15 +1,15 @@
 package sql
 
 // primary reads an operand.
-func (p *parser) primary() (node, error) {
+func (p *parser) primary() node {
 	t := p.tok()
 	switch t.kind {
 	case number:
 		p.i++
-		return leaf(&Number{At: t.pos, Text: t.text}), nil
+		return leaf(&Number{At: t.pos, Text: t.text})
 	case str:
 		p.i++
-		return leaf(&String{At: t.pos, Value: t.text}), nil
+		return leaf(&String{At: t.pos, Value: t.text})
 	case quoted:
 		if p.ahead(1).kind == symbol && p.ahead(1).text == "(" {
 			return p.call()
@@ -23,37 +23,35 @@ func (p *parser) primary() (node, error) {
 		}
 	case end:
 	}
-	return node{}, p.syntax("expected an expression")
+	panic(p.syntax("expected an expression"))
 }
 
 // parentheses reads an expression in them.
-func (p *parser) parentheses() (node, error) {
+func (p *parser) parentheses() node {
 	at := p.tok().pos
 	p.i++
 	if p.isWord("select") || p.isWord("with") || p.isWord("values") && p.ahead(1).text == "(" {
-		return node{}, p.failHint("A query is over one category.", "subqueries are not supported")
+		panic(p.failHint("A query is over one category.", "subqueries are not supported"))
 	}
-	n, err := p.nested()
-	if err != nil {
-		return node{}, err
-	}
+	n := p.nested()
 	if p.isSymbol(",") {
-		return node{}, p.failAt(at, "Compare the values one by one, with AND.", "rows of several values are not supported")
+		panic(p.failAt(at, "Compare the values one by one, with AND.", "rows of several values are not supported"))
 	}
-	return n, p.expectSymbol(")")
+	p.expectSymbol(")")
+	return n
 }
 
 // keyword reads an operand that begins with a word.
-func (p *parser) keyword() (node, error) {
+func (p *parser) keyword() node {
 	t, next := p.tok(), p.ahead(1)
 	call := next.kind == symbol && next.text == "("
 	switch t.text {
 	case "null":
 		p.i++
-		return leaf(&Null{At: t.pos}), nil
+		return leaf(&Null{At: t.pos})
 	case "true", "false":
 		p.i++
-		return leaf(&Bool{At: t.pos, Value: t.text == "true"}), nil
+		return leaf(&Bool{At: t.pos, Value: t.text == "true"})
 	case "case":
 		return p.caseOf()
 	case "cast", "try_cast":
@@ -63,18 +61,18 @@ func (p *parser) keyword() (node, error) {
 	case "current_timestamp", "localtimestamp", "current_date":
 		p.i++
 		if call {
-			return node{}, p.failHint("Use date_trunc().", upper(t.text)+" with a precision is not supported")
+			panic(p.failHint("Use date_trunc().", upper(t.text)+" with a precision is not supported"))
 		}
-		return leaf(&Call{At: t.pos, Func: t.text}), nil
+		return leaf(&Call{At: t.pos, Func: t.text})
 	case "array":
-		return node{}, p.failHint("Write x IN (...).", "ARRAY is not supported")
+		panic(p.failHint("Write x IN (...).", "ARRAY is not supported"))
 	case "row":
 		if call {
-			return node{}, p.failHint("Compare the values one by one, with AND.", "rows of several values are not supported")
+			panic(p.failHint("Compare the values one by one, with AND.", "rows of several values are not supported"))
 		}
 	case "exists":
 		if call {
-			return node{}, p.failHint("A query is over one category.", "subqueries are not supported")
+			panic(p.failHint("A query is over one category.", "subqueries are not supported"))
 		}
 	case "extract", "position", "substring", "trim", "overlay":
 		if call {
@@ -85,11 +83,11 @@ func (p *parser) keyword() (node, error) {
 			return p.call()
 		}
 	}
-	if n, ok, err := p.typed(); ok || err != nil {
-		return n, err
+	if n, ok := p.typed(); ok {
+		return n
 	}
 	if keywords[t.text].noColumn() {
-		return node{}, p.unquoted("column")
+		panic(p.unquoted("column"))
 	}
 	if call {
 		return p.call()
@@ -98,29 +96,16 @@ func (p *parser) keyword() (node, error) {
 }
 
 // typed reads a constant with its type before it, if there is one.
-func (p *parser) typed() (node, bool, error) {
+func (p *parser) typed() (node, bool) {
 	t, from := p.tok(), p.i
-	switch next := p.ahead(1); {
-	case next.kind == str:
-	case t.text == "double" && next.kind == word && next.text == "precision" && p.ahead(2).kind == str:
-	case (t.text == "timestamp" || t.text == "time") && next.kind == word && (next.text == "with" || next.text == "without"):
-	case t.text == "interval" && next.kind == symbol && next.text == "(" && p.ahead(4).kind == str:
-	case (t.text == "timestamp" || t.text == "timestamptz") && next.kind == symbol && next.text == "(" && p.ahead(4).kind == str:
-	case (t.text == "numeric" || t.text == "decimal") && next.kind == symbol && next.text == "(" && (p.ahead(4).kind == str || p.ahead(6).kind == str):
-	default:
-		return node{}, false, nil
+	if keywords[t.text].noColumn() || !p.typeBeforeText() {
+		return node{}, false
 	}
-	if keywords[t.text].noColumn() {
-		return node{}, false, nil
-	}
-	typ, err := p.typeName()
-	if err != nil {
-		return node{}, false, err
-	}
+	typ := p.typeName()
 	v := p.tok()
 	if v.kind != str {
 		p.i = from
-		return node{}, false, nil
+		return node{}, false
 	}
 	p.i++
 	e := &Typed{At: t.pos, Type: typ, Value: v.text}
@@ -128,16 +113,40 @@ func (p *parser) typed() (node, bool, error) {
 		p.i++
 		e.Value += " " + u.text
 		if p.isWord("to") {
-			return node{}, false, p.failHint("Write the parts out: INTERVAL '1 day 2 hours'.", "ranges of interval units are not supported")
+			panic(p.failHint("Write the parts out: INTERVAL '1 day 2 hours'.", "ranges of interval units are not supported"))
 		}
 	}
-	return leaf(e), true, nil
+	return leaf(e), true
+}
+
+// typeBeforeText reports whether the words from here on look like a type with a text constant behind it, rather than a column or a function.
+func (p *parser) typeBeforeText() bool {
+	text := func(n int) bool { return p.ahead(n).kind == str }
+	next := p.ahead(1)
+	if next.kind == str {
+		return true
+	}
+	modified := next.kind == symbol && next.text == "(" // type (n) or type (n, m)
+	switch p.tok().text {
+	case "double":
+		return next.kind == word && next.text == "precision" && text(2)
+	case "timestamp", "time":
+		if next.kind == word && (next.text == "with" || next.text == "without") {
+			return true
+		}
+		return p.tok().text == "timestamp" && modified && text(4)
+	case "interval", "timestamptz":
+		return modified && text(4)
+	case "numeric", "decimal":
+		return modified && (text(4) || text(6))
+	}
+	return false
 }
 
 var intervalUnits = map[string]bool{"year": true, "month": true, "day": true, "hour": true, "minute": true, "second": true}
 
 // name reads a column, with the fields behind it.
-func (p *parser) name() (node, error) {
+func (p *parser) name() node {
 	t := p.tok()
 	p.i++
 	e := &Name{At: t.pos, Parts: []string{t.text}}
@@ -145,86 +154,58 @@ func (p *parser) name() (node, error) {
 		f := p.tok()
 		if f.kind != word && f.kind != quoted {
 			if p.isSymbol("*") {
-				return node{}, p.failHint("Write * alone, or name the fields.", "* behind a name is not supported")
+				panic(p.failHint("Write * alone, or name the fields.", "* behind a name is not supported"))
 			}
-			return node{}, p.syntax("expected the name of a field")
+			panic(p.syntax("expected the name of a field"))
 		}
 		p.i++
 		if len(e.Parts) == MaxDepth {
-			return node{}, p.failAt(f.pos, "", "a name has too many parts")
+			panic(p.failAt(f.pos, "", "a name has too many parts"))
 		}
 		e.Parts = append(e.Parts, f.text)
 	}
 	if p.isSymbol("(") {
-		return node{}, p.failAt(t.pos, "Functions have no schema before their names.", "functions in schemas are not supported")
+		panic(p.failAt(t.pos, "Functions have no schema before their names.", "functions in schemas are not supported"))
 	}
-	return leaf(e), nil
+	return leaf(e)
 }
 
-func (p *parser) caseOf() (node, error) {
+func (p *parser) caseOf() node {
 	e := &Case{At: p.tok().pos}
 	p.i++
-	var highest node
-	part := func() (Expr, error) {
-		n, err := p.nested()
-		if n.height > highest.height {
-			highest = n
-		}
-		return n.e, err
+	var parts []node
+	part := func() Expr {
+		parts = append(parts, p.nested())
+		return parts[len(parts)-1].e
 	}
-	var err error
 	if !p.isWord("when") {
-		if e.Operand, err = part(); err != nil {
-			return node{}, err
-		}
+		e.Operand = part()
 	}
 	for p.word("when") {
-		var w When
-		if w.Cond, err = part(); err != nil {
-			return node{}, err
-		}
-		if err := p.expectWord("then"); err != nil {
-			return node{}, err
-		}
-		if w.Then, err = part(); err != nil {
-			return node{}, err
-		}
-		e.Whens = append(e.Whens, w)
+		cond := part()
+		p.expectWord("then")
+		e.Whens = append(e.Whens, When{cond, part()})
 	}
 	if len(e.Whens) == 0 {
-		return node{}, p.syntax("expected WHEN")
+		panic(p.syntax("expected WHEN"))
 	}
 	if p.word("else") {
-		if e.Else, err = part(); err != nil {
-			return node{}, err
-		}
+		e.Else = part()
 	}
-	if err := p.expectWord("end"); err != nil {
-		return node{}, err
-	}
-	return p.over(e, highest)
+	p.expectWord("end")
+	return p.over(e, parts...)
 }
 
 // cast reads CAST (x AS type).
-func (p *parser) cast() (node, error) {
+func (p *parser) cast() node {
 	t := p.tok()
 	if t.text == "try_cast" {
-		return node{}, p.failHint("CAST makes what does not fit null.", "TRY_CAST is not supported")
+		panic(p.failHint("CAST makes what does not fit null.", "TRY_CAST is not supported"))
 	}
 	p.i += 2
-	n, err := p.nested()
-	if err != nil {
-		return node{}, err
-	}
-	if err := p.expectWord("as"); err != nil {
-		return node{}, err
-	}
-	typ, err := p.typeName()
-	if err != nil {
-		return node{}, err
-	}
-	if err := p.expectSymbol(")"); err != nil {
-		return node{}, err
-	}
+	n := p.nested()
+	p.expectWord("as")
+	typ := p.typeName()
+	p.expectSymbol(")")
 	return p.over(&Cast{At: t.pos, X: n.e, Type: typ}, n)
 }

@@ -36,47 +36,42 @@ func NamedType(name string) (Type, bool) {
 }
 
 // typeName reads the name of a type.
-func (p *parser) typeName() (Type, error) {
+func (p *parser) typeName() Type {
 	t := p.tok()
 	if t.kind != word && t.kind != quoted {
-		return Type{}, p.syntax("expected the name of a type")
+		panic(p.syntax("expected the name of a type"))
 	}
 	typ, ok := NamedType(t.text)
 	if !ok {
-		return Type{}, p.unknownType(t)
+		panic(p.unknownType(t))
 	}
 	typ.At = t.pos
 	p.i++
-	var err error
 	switch t.text {
 	case "double":
 		p.word("precision")
 	case "character":
 		if !p.word("varying") {
-			return Type{}, p.failAt(t.pos, "Use text.", "type character is not supported")
+			panic(p.failAt(t.pos, "Use text.", "type character is not supported"))
 		}
 	case "timestamp":
 		if p.isWord("with") || p.isWord("without") {
 			p.i++
 			for _, w := range []string{"time", "zone"} {
-				if err := p.expectWord(w); err != nil {
-					return Type{}, err
-				}
+				p.expectWord(w)
 			}
 		}
 	}
 	if p.isSymbol("(") {
-		if typ, err = p.modifiers(t, typ); err != nil {
-			return Type{}, err
-		}
+		typ = p.modifiers(t, typ)
 	}
 	if p.isSymbol("[") || p.isWord("array") {
-		return Type{}, p.failHint("", "types of arrays are not supported")
+		panic(p.failHint("", "types of arrays are not supported"))
 	}
-	return typ, nil
+	return typ
 }
 
-func (p *parser) unknownType(t *token) error {
+func (p *parser) unknownType(t *token) *Error {
 	if instead, ok := otherTypes[t.text]; ok {
 		return p.failHint("Use "+instead+".", "type "+t.text+" is not supported")
 	}
@@ -90,7 +85,7 @@ func (p *parser) unknownType(t *token) error {
 }
 
 // modifiers reads the numbers in parentheses behind a type.
-func (p *parser) modifiers(t *token, typ Type) (Type, error) {
+func (p *parser) modifiers(t *token, typ Type) Type {
 	at := p.tok().pos
 	p.i++
 	var numbers []int
@@ -102,7 +97,7 @@ func (p *parser) modifiers(t *token, typ Type) (Type, error) {
 		}
 		v, err := strconv.Atoi(n.text)
 		if n.kind != number || err != nil {
-			return typ, p.syntax("expected an integer")
+			panic(p.syntax("expected an integer"))
 		}
 		if negative {
 			v = -v
@@ -113,9 +108,7 @@ func (p *parser) modifiers(t *token, typ Type) (Type, error) {
 			break
 		}
 	}
-	if err := p.expectSymbol(")"); err != nil {
-		return typ, err
-	}
+	p.expectSymbol(")")
 	switch {
 	case typ.Name == "numeric":
 		typ.Precision, typ.Scale = numbers[0], 0
@@ -123,17 +116,17 @@ func (p *parser) modifiers(t *token, typ Type) (Type, error) {
 			typ.Scale = numbers[1]
 		}
 		if len(numbers) > 2 || typ.Precision < 1 || typ.Precision > 38 || typ.Scale < 0 || typ.Scale > typ.Precision {
-			return typ, p.failAt(at, "The precision is from 1 to 38, the scale from 0 to the precision.", "invalid precision or scale of numeric")
+			panic(p.failAt(at, "The precision is from 1 to 38, the scale from 0 to the precision.", "invalid precision or scale of numeric"))
 		}
 	case t.text == "float" && len(numbers) == 1 && numbers[0] >= 25 && numbers[0] <= 53:
 	case typ.Name == "text":
-		return typ, p.failAt(at, "Use left(x, n).", "a length of "+t.text+" is not supported")
+		panic(p.failAt(at, "Use left(x, n).", "a length of "+t.text+" is not supported"))
 	case typ.Name == "timestamptz", typ.Name == "interval":
-		return typ, p.failAt(at, "Use date_trunc().", "a precision of "+t.text+" is not supported")
+		panic(p.failAt(at, "Use date_trunc().", "a precision of "+t.text+" is not supported"))
 	default:
-		return typ, p.failAt(at, "", "type modifiers of "+t.text+" are not supported")
+		panic(p.failAt(at, "", "type modifiers of "+t.text+" are not supported"))
 	}
-	return typ, nil
+	return typ
 }
 
 // String returns the type as it is written.

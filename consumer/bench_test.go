@@ -13,6 +13,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"scribe/consumer"
+	"scribe/consumer/columns"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	"scribe/internal/testkit/sample"
@@ -139,7 +140,7 @@ func BenchmarkConsume(b *testing.B) {
 		begun := cpu(b)
 		for b.Loop() {
 			n := 0
-			for batch, err := range open(b).Batches(b.Context()) {
+			for batch, err := range columns.Batches(b.Context(), open(b)) {
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"scribe/consumer/internal/payload"
 	"scribe/internal/format/sequenced"
 	"scribe/internal/transport/discovery"
 	"scribe/internal/transport/rpc"
@@ -27,9 +28,10 @@ type Consumer struct {
 	repeats  func() uint64
 	wanted   map[uint32]bool
 	group    *Group // that the consumer reads for; nil = none
-	// eval is what is made of payloads as they come; nil without a query or a filter. It is set before the first session begins.
-	eval    *evaluation
-	binding sync.Mutex // held while a filter is bound
+	// eval is what is made of payloads as they come; nil without an extension that makes something. It is set before the first session begins.
+	eval    *payload.Evaluation
+	binding sync.Mutex  // held while the extension is bound
+	noViews atomic.Bool // a server has shown that it knows of no views: none is asked for any more
 
 	mu struct {
 		sync.Mutex
@@ -39,10 +41,7 @@ type Consumer struct {
 		closed    bool
 	}
 
-	// current is the payload being delivered, left how many of its messages are not. The one who iterates changes the first under
-	// mu and the second at every message, without it.
-	current *item // guarded by mu
-	left    atomic.Int64
+	current *item // the payload being delivered; guarded by mu
 
 	stats struct {
 		records, payloads, bytes, fetched, gaps, reconnects, retries atomic.Uint64
@@ -55,6 +54,11 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 	cfg := defaultConfig()
 	for _, o := range opts {
 		o.apply(&cfg)
+	}
+	if x := cfg.extension; x != nil {
+		l := payload.Limits{UntilEnd: cfg.untilEnd, PrefetchBytes: cfg.prefetchBytes}
+		x.Adjust(&l)
+		cfg.untilEnd, cfg.until, cfg.prefetchBytes = l.UntilEnd, l.Until, l.PrefetchBytes
 	}
 	if err := cfg.validate(category); err != nil {
 		return nil, err
@@ -175,10 +179,10 @@ func (c *Consumer) advance() {
 	if it == nil {
 		return
 	}
-	if left := uint32(c.left.Load()); left > 0 {
-		it.pos.lsn, it.pos.skip = it.lsn, it.ptr.Messages-left
+	if left := uint32(it.Left.Load()); left > 0 {
+		it.pos.lsn, it.pos.skip = it.LSN, it.ptr.Messages-left
 	} else {
-		it.pos.lsn, it.pos.skip = it.lsn+1, 0
+		it.pos.lsn, it.pos.skip = it.LSN+1, 0
 	}
 }
 

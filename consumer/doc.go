@@ -14,7 +14,7 @@
 //
 // # Iterating
 //
-// [Consumer.Records] yields messages, [Consumer.Batches] Arrow record batches, in the order of the times at which they were
+// [Consumer.Records] yields messages, in the order of the times at which they were
 // persisted, as far as the category or [WithWindow] asks for it. One iteration runs at a time; what it started has ended when its
 // loop is left, and the next one continues behind the last message that was yielded. With [WithUntilEnd] an iteration ends where
 // the category ended when it began; else it waits for more.

@@ -31,8 +31,10 @@ var (
 	// ErrDamaged matches every [DamageError].
 	ErrDamaged = errors.New("consumer: damaged data")
 	// ErrColumnar means that the next message is a row of an Arrow batch, which has no bytes of its own: read it with
-	// [Consumer.Batches]. The position stays in front of it.
+	// columns.Batches. The position stays in front of it.
 	ErrColumnar = errors.New("consumer: the next messages are an Arrow batch")
+	// ErrFiltered means that a consumer with a filter, see columns.Where, was asked for something else than [Consumer.Records].
+	ErrFiltered = errors.New("consumer: columns.Where is for Records; columns.NewQuery yields rows that match")
 )
 
 // DamageError is data that is not what was written. It matches [ErrDamaged]. Nothing of what it names was delivered.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"scribe/consumer"
+	"scribe/consumer/columns"
 	"scribe/internal/format/bucket"
 )
 
@@ -178,10 +179,11 @@ func ExampleGapError() {
 	// newer
 }
 
-func ExampleConsumer_Batches() {
+// Package columns yields what a consumer reads as Arrow record batches.
+func Example_batches() {
 	c := example(consumer.WithStart(consumer.At(time.Unix(0, 0))), consumer.WithUntilEnd())
 	defer c.Close()
-	for batch, err := range c.Batches(context.Background()) {
+	for batch, err := range columns.Batches(context.Background(), c) {
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -191,6 +193,45 @@ func ExampleConsumer_Batches() {
 	// Output:
 	// 2 rows of ["GET / 200" "GET /about 200"]
 	// 1 rows of ["GET /missing 404"]
+}
+
+// A query yields rows as Arrow record batches.
+func Example_query() {
+	c := newCell()
+	c.add(shardID(0, 1), "GET / 200", "GET /missing 404")
+	// columns.NewQuery(ctx, "http://127.0.0.1:7420", `SELECT ...`)
+	q, err := columns.NewQuery(context.Background(), "", `SELECT payload FROM "web.access" WHERE payload LIKE '%404'`,
+		consumer.WithServices(c, c), consumer.WithControl(c))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer q.Close()
+	for batch, err := range q.Batches(context.Background()) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(batch.Column(0))
+	}
+	// Output: ["GET /missing 404"]
+}
+
+// A filter leaves out messages.
+func Example_where() {
+	c := newCell()
+	c.add(shardID(0, 1), "GET / 200", "GET /missing 404")
+	r, err := consumer.New("", categoryName, columns.Where(`payload LIKE '%404'`),
+		consumer.WithServices(c, c), consumer.WithControl(c), consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer r.Close()
+	for rec, err := range r.Records(context.Background()) {
+		fmt.Printf("%s %v\n", rec.Payload, err)
+	}
+	// Output: GET /missing 404 <nil>
 }
 
 func ExampleGroup() {

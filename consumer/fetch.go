@@ -34,15 +34,12 @@ func (s *session) pump() {
 
 // fetch brings the payloads of a group: each item is ready when it returns, or the session is over.
 func (s *session) fetch(todo []*item) {
-	if s.c.eval != nil && s.c.eval.unknown.Load() {
+	if s.c.noViews.Load() {
 		for _, it := range todo {
 			it.plain = true
 		}
 	}
 	s.fetchAll(todo)
-	if s.c.eval == nil {
-		return
-	}
 	var plain []*item
 	for _, it := range todo {
 		if it.refused {
@@ -95,11 +92,11 @@ func (s *session) fetchAll(todo []*item) {
 		if len(left) < len(todo) {
 			failures, since = 0, time.Now()
 		} else {
-			failures, lastErr = failures+1, left[0].err
+			failures, lastErr = failures+1, left[0].Err
 			after = hint(lastErr)
 		}
 		for _, it := range left {
-			it.err = nil
+			it.Err = nil
 		}
 		todo = left
 	}
@@ -118,7 +115,11 @@ func (s *session) fetchOnce(todo []*item) ([]*item, error) {
 	}
 	raw := todo[0].plain
 	if s.c.viewed(todo[0]) {
-		s.c.eval.ask(req, todo)
+		req.Encoding = scribev1.PayloadEncoding_PAYLOAD_ENCODING_ARROW
+		req.View = s.c.eval.View
+		for _, it := range todo {
+			req.Places = append(req.Places, &scribev1.PointerPlace{Shard: uint64(it.pos.shard), Lsn: uint64(it.LSN)})
+		}
 	}
 	// One that takes so long is taken for broken: the next try goes elsewhere, if there is another one.
 	ctx, cancel := context.WithTimeoutCause(s.ctx, s.c.cfg.requestTimeout, errUnanswered)
@@ -158,9 +159,9 @@ func (s *session) settle(ctx context.Context, it *item, p *scribev1.Payload) boo
 				return false
 			}
 		case scribev1.Reason_REASON_CORRUPT:
-			it.err = at.damage("object", -1, err)
+			it.Err = at.damage("object", -1, err)
 		default:
-			it.err = err
+			it.Err = err
 			cause := permanent(err)
 			if cause == nil {
 				return false
@@ -169,7 +170,7 @@ func (s *session) settle(ctx context.Context, it *item, p *scribev1.Payload) boo
 				s.refused(it, err)
 				return false
 			}
-			it.err = &ServerError{Doing: fmt.Sprintf("fetching the payload of shard %v, LSN %d", at.shard, at.lsn), cause: cause, Detail: err}
+			it.Err = &ServerError{Doing: fmt.Sprintf("fetching the payload of shard %v, LSN %d", at.shard, at.lsn), cause: cause, Detail: err}
 		}
 		s.queue.settled(it, 0)
 		it.done()
@@ -181,12 +182,15 @@ func (s *session) settle(ctx context.Context, it *item, p *scribev1.Payload) boo
 	frames, buf, transit, err := decode(s.c.decoder, p, &it.ptr, at)
 	if err != nil && transit {
 		if it.tries++; it.tries < maxTries {
-			it.err = err
+			it.Err = err
 			return false
 		}
 	}
-	if it.frames, it.buf, it.err = frames, buf, err; err == nil && s.c.eval != nil {
-		it.err = s.evaluate(it, at)
+	if it.Frames, it.buf, it.Err = frames, buf, err; err == nil && s.c.eval != nil {
+		if it.Err = s.c.eval.FromFrames(&it.Payload, s.c.skipOf(it)); it.Frames == nil {
+			it.buf.free()
+			it.buf = nil
+		}
 	}
 	s.queue.settled(it, it.memory())
 	it.done()
@@ -195,39 +199,57 @@ func (s *session) settle(ctx context.Context, it *item, p *scribev1.Payload) boo
 
 // settleView is settle for an answer that is a view. One that is none, or that the server can't make, is asked for as it is stored.
 func (s *session) settleView(it *item, p *scribev1.Payload, at place) bool {
-	transit, err := s.view(it, p, at)
-	switch {
-	case err == nil:
+	err := checkCRC(p, at)
+	if err != nil {
+		if it.tries++; it.tries < maxTries {
+			it.Err = err
+			return false
+		}
+	} else if p.GetView() == nil {
+		s.c.noViews.Store(true)
+		err = errors.New("consumer: the answer is not a view")
+	} else if err = s.c.eval.FromView(&it.Payload, p, s.c.skipOf(it), s.c.decoder); err == nil {
 		s.queue.settled(it, it.memory())
 		it.done()
 		return true
-	case transit:
-		if it.tries++; it.tries < maxTries {
-			it.err = err
-			return false
-		}
-		fallthrough
-	default:
-		s.refused(it, err)
-		return false
 	}
+	s.refused(it, err)
+	return false
+}
+
+// viewed reports whether an item is to be fetched as a view.
+func (c *Consumer) viewed(it *item) bool { return c.eval != nil && c.eval.View != nil && !it.plain }
+
+// skipOf is how many messages at the beginning of an item's payload were delivered before.
+func (c *Consumer) skipOf(it *item) uint32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return it.delivered()
+}
+
+// delivered is how many messages at the beginning of the item's payload were delivered before. The consumer's mutex is held.
+func (it *item) delivered() uint32 {
+	if it.pos.lsn == it.LSN {
+		return it.pos.skip
+	}
+	return 0
 }
 
 // refused has an item fetched raw.
 func (s *session) refused(it *item, err error) {
-	if s.c.eval.stats.refused.Add(1) == 1 && !s.c.eval.unknown.Load() { // of one, others follow
-		s.c.cfg.logger.Warn("no view of a payload, its rows are made here", "shard", it.pos.shard.String(), "lsn", uint64(it.lsn), "error", err)
+	if s.c.eval.Counts.ViewsRefused.Add(1) == 1 && !s.c.noViews.Load() { // of one, others follow
+		s.c.cfg.logger.Warn("no view of a payload, its rows are made here", "shard", it.pos.shard.String(), "lsn", uint64(it.LSN), "error", err)
 	}
-	it.plain, it.refused, it.err, it.tries = true, true, nil, 0
+	it.plain, it.refused, it.Err, it.tries = true, true, nil, 0
 }
 
 // memory is what a fetched payload takes, or what was made of it.
 func (it *item) memory() int64 {
-	n := it.result.memory()
+	n := it.ResultBytes
 	if it.buf != nil {
 		return n + int64(cap(it.buf.b))
 	}
-	return n + int64(cap(it.frames))
+	return n + int64(cap(it.Frames))
 }
 
 // done hands the item over to the one who iterates.
@@ -239,7 +261,7 @@ func (it *item) done() {
 // fail settles items with an error of the whole request.
 func fail(items []*item, err error) {
 	for _, it := range items {
-		it.err = err
+		it.Err = err
 		it.done()
 	}
 }

@@ -93,7 +93,7 @@ func gapReason(r scribev1.Reason) GapReason {
 // lostPayload is the gap that a payload leaves, or the rest of it.
 func (c *Consumer) lostPayload(it *item, reason GapReason, cause error) *GapError {
 	return &GapError{
-		Category: c.category, Shard: it.pos.shard, From: uint64(it.lsn), To: uint64(it.lsn) + 1, Reason: reason, Cause: cause,
+		Category: c.category, Shard: it.pos.shard, From: uint64(it.LSN), To: uint64(it.LSN) + 1, Reason: reason, Cause: cause,
 		Messages: uint64(it.ptr.Messages), Bytes: uint64(it.ptr.Length), Counted: it.ptr.Messages > 0,
 	}
 }
@@ -141,9 +141,17 @@ func (c *Consumer) tell(g *GapError, refuse func(error) bool) bool {
 // report yields what an upstream says of messages that it dropped, if a frame of one message is such a report. It counts as that
 // message: the place behind it is the one after it. told is false when the frame is something else.
 func (c *Consumer) report(it *item, r *record.Record, refuse func(error) bool) (told, goOn bool) {
-	g, ok := c.lossOf(it, r)
+	report, ok := loss.Parse(r.Payload, r.Attributes)
 	if !ok {
 		return false, true
 	}
-	return true, c.tell(g, refuse)
+	return true, c.tellLoss(it, new(report), refuse) // a copy: most messages are no report
+}
+
+// tellLoss yields the gap of a report.
+func (c *Consumer) tellLoss(it *item, r *loss.Report, refuse func(error) bool) bool {
+	return c.tell(&GapError{
+		Category: c.category, Shard: it.pos.shard, From: uint64(it.LSN), To: uint64(it.LSN), Reason: GapDropped,
+		Messages: r.Messages, Bytes: r.Bytes, Counted: true, Report: r,
+	}, refuse)
 }

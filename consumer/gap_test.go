@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"scribe/consumer"
+	"scribe/consumer/columns"
 	"scribe/internal/format/loss"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
@@ -194,7 +195,7 @@ func TestDroppedUpstream(t *testing.T) {
 
 		var rows []string
 		r = open(t, c, consumer.WithUntilEnd())
-		for batch, err := range r.Batches(t.Context()) {
+		for batch, err := range columns.Batches(t.Context(), r) {
 			gap := new(consumer.GapError)
 			switch {
 			case errors.As(err, &gap):
@@ -211,7 +212,7 @@ func TestDroppedUpstream(t *testing.T) {
 		want(t, rows, nil, "1", "dropped101", "2", "dropped102", "dropped103", "1")
 		// An iteration that was left at a report goes on behind it.
 		r = open(t, c, consumer.WithUntilEnd())
-		for _, err := range r.Batches(t.Context()) {
+		for _, err := range columns.Batches(t.Context(), r) {
 			if err != nil {
 				break
 			}

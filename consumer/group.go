@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/apache/arrow-go/v18/arrow"
-
 	"scribe/internal/format/bucket"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
@@ -190,27 +188,6 @@ func (g *Group) Records(ctx context.Context) iter.Seq2[Record, error] {
 			gone := false
 			return g.c.records(it, func(r Record, err error) bool {
 				if !yield(r, err) {
-					return false
-				}
-				gone = !g.goOn(ctx, it)
-				return !gone
-			}, refuse) || gone
-		})
-	}
-}
-
-// Batches yields the messages of the member's buckets as [Consumer.Batches] does.
-func (g *Group) Batches(ctx context.Context) iter.Seq2[arrow.RecordBatch, error] {
-	return func(yield func(arrow.RecordBatch, error) bool) {
-		refuse := func(err error) bool { return yield(nil, err) }
-		if err := g.enter(); err != nil {
-			refuse(err)
-			return
-		}
-		g.c.iterate(ctx, refuse, func(it *item) bool {
-			gone := false
-			return g.c.batches(it, func(b arrow.RecordBatch, err error) bool {
-				if !yield(b, err) {
 					return false
 				}
 				gone = !g.goOn(ctx, it)

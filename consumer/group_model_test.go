@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"scribe/consumer"
+	"scribe/consumer/columns"
 	"scribe/internal/format/bucket"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -83,7 +84,7 @@ func atRandom(t *testing.T, random *rand.Rand, schema string) {
 			r.uncommitted = nil
 		}
 		if filtered {
-			opts = append(opts, consumer.WithControl(c), consumer.WithFilter("s = 'yes'"))
+			opts = append(opts, consumer.WithControl(c), columns.Where("s = 'yes'"))
 		}
 		if random.IntN(2) == 0 {
 			opts = append(opts, consumer.WithOnRevoked(func(b consumer.Rebalance) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"scribe/consumer/internal/payload"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -167,7 +168,7 @@ func (s *session) sharedGap(g *scribev1.StreamGap) (done bool, err error) {
 	if err != nil || len(lost) == 0 {
 		return true, err
 	}
-	s.queue.push(&item{kind: itemGap, pos: lost[0], lost: lost, lsn: from, gap: &GapError{
+	s.queue.push(&item{kind: itemGap, pos: lost[0], lost: lost, Payload: payload.Payload{LSN: from}, gap: &GapError{
 		Category: s.c.category, Shard: lost[0].shard, From: uint64(from), To: g.GetTo(), Reason: gapReason(g.GetReason()),
 	}})
 	return true, nil
@@ -193,7 +194,7 @@ func (s *session) takes(it *item) bool {
 	c.mu.Unlock()
 	if !takes {
 		it.buf.free()
-		it.frames, it.buf = nil, nil
+		it.Frames, it.buf = nil, nil
 	}
 	return takes
 }

@@ -3,6 +3,7 @@ package consumer
 import (
 	"testing"
 
+	"scribe/consumer/internal/payload"
 	"scribe/internal/format/bucket"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
@@ -19,7 +20,7 @@ func TestNothingIsPassedOverBehindAnUndeliveredPayload(t *testing.T) {
 			if err != nil || len(lost) != 16 || from != lsn+1 {
 				t.Fatal(from, len(lost), err)
 			}
-			return &item{kind: itemGap, pos: lost[0], lost: lost, lsn: from, gap: &GapError{From: uint64(from), To: to}}
+			return &item{kind: itemGap, pos: lost[0], lost: lost, Payload: payload.Payload{LSN: from}, gap: &GapError{From: uint64(from), To: to}}
 		},
 		"pointers that were left out": func(t *testing.T, s *share) *item {
 			places, n, err := s.skip(shard, lsn+1, to)
@@ -43,7 +44,7 @@ func TestNothingIsPassedOverBehindAnUndeliveredPayload(t *testing.T) {
 			if err != nil || !deliver {
 				t.Fatal(deliver, err)
 			}
-			queue := []*item{{kind: itemPayload, pos: p, lsn: lsn}, passOver(t, s)}
+			queue := []*item{{kind: itemPayload, pos: p, Payload: payload.Payload{LSN: lsn}}, passOver(t, s)}
 			given := bucket.NewSet(16)
 			given.Add(p.bucket)
 			s.drain(given)

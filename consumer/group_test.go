@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"scribe/consumer"
+	"scribe/consumer/columns"
 	"scribe/internal/format/bucket"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
@@ -280,7 +281,7 @@ func TestGroupLeavesOutWhatCannotMatch(t *testing.T) {
 			var members []*groupMember
 			for _, name := range []string{"a", "b"} {
 				members = append(members, member(t, c, g, name, func(_ *consumer.Group, r consumer.Record) error { l.add(name, string(r.Payload)); return nil },
-					consumer.WithControl(c), consumer.WithFilter("n = 7")))
+					consumer.WithControl(c), columns.Where("n = 7")))
 			}
 			<-time.After(30 * time.Second)
 			for _, m := range members {
@@ -440,7 +441,7 @@ func TestGroupCommitsToTheMessage(t *testing.T) {
 			t.Fatal(err)
 		}
 		rows := int64(0)
-		for batch, err := range group.Batches(t.Context()) {
+		for batch, err := range columns.Batches(t.Context(), group) {
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -73,7 +73,7 @@ func (c *Consumer) Backlog() Backlog {
 func (c *Consumer) undelivered(q backlog) (messages, bytes uint64) {
 	messages, bytes = uint64(q.messages), uint64(q.bytes)
 	if it := c.current; it != nil {
-		done := uint64(it.ptr.Messages) - uint64(c.left.Load())
+		done := uint64(it.ptr.Messages) - uint64(it.Left.Load())
 		messages -= min(done, messages)
 		bytes -= min(uint64(float64(it.ptr.Length)*float64(done)/float64(max(it.ptr.Messages, 1))), bytes)
 	}

@@ -15,24 +15,24 @@ import (
 
 // missing deals with a payload whose object does not exist, although its pointer was sent: retention was faster than the fetch, or the
 // object is lost. Logs are trimmed before objects are deleted, so the log tells which. It fills in the item's gap or err; it is false
-// when that is not known yet, and it.err says why.
+// when that is not known yet, and it.Err says why.
 func (s *session) missing(ctx context.Context, it *item, why error) bool {
 	first, err := s.firstReadable(ctx, it)
 	switch {
 	case err != nil:
 		if cause := permanent(err); cause != nil {
-			it.err = &ServerError{Doing: fmt.Sprintf("asking for what is left of shard %v", it.pos.shard), cause: cause, Detail: err}
+			it.Err = &ServerError{Doing: fmt.Sprintf("asking for what is left of shard %v", it.pos.shard), cause: cause, Detail: err}
 			return true
 		}
-		it.err = fmt.Errorf("ask whether shard %v was trimmed beyond LSN %d: %w", it.pos.shard, it.lsn, err)
+		it.Err = fmt.Errorf("ask whether shard %v was trimmed beyond LSN %d: %w", it.pos.shard, it.LSN, err)
 		return false
-	case it.lsn < first:
-		it.gap, it.err = s.c.lostPayload(it, GapTrimmed, nil), nil
+	case it.LSN < first:
+		it.gap, it.Err = s.c.lostPayload(it, GapTrimmed, nil), nil
 		return true
 	}
 	damage := it.place(s.c.category).damage("object", -1, why)
 	damage.Missing = true
-	it.err = damage
+	it.Err = damage
 	// A store whose answers are not all of the same age may have it the next time.
 	it.tries++
 	return it.tries >= maxTries
@@ -44,7 +44,7 @@ func (s *session) firstReadable(ctx context.Context, it *item) (record.LSN, erro
 	c.mu.Lock()
 	first := it.pos.trimmed
 	c.mu.Unlock()
-	if it.lsn < first {
+	if it.LSN < first {
 		return first, nil // it was asked for another payload already
 	}
 	first, err := s.probe(ctx, it)
@@ -65,7 +65,7 @@ const probePointers = 1000
 
 // probe opens a stream at an item's place: what comes first is the item, or the gap that it is in.
 func (s *session) probe(ctx context.Context, it *item) (first record.LSN, err error) {
-	shard, lsn := uint64(it.pos.shard), uint64(it.lsn)
+	shard, lsn := uint64(it.pos.shard), uint64(it.LSN)
 	start := &scribev1.StreamStart{
 		Category:      s.c.category,
 		LogicalShards: []uint32{uint32(it.pos.shard.Logical())},

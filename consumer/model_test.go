@@ -12,6 +12,7 @@ import (
 
 	"scribe/columnar"
 	"scribe/consumer"
+	"scribe/consumer/columns"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -151,7 +152,7 @@ func (p *plan) run(t *testing.T) error {
 		}
 		read := 0
 		if pc.batches && i < len(pieces)-1 {
-			for batch, err := range r.Batches(t.Context()) {
+			for batch, err := range columns.Batches(t.Context(), r) {
 				if err != nil {
 					return fmt.Errorf("piece %d: %w", i, err)
 				}
@@ -231,7 +232,7 @@ func TestBatches(t *testing.T) {
 			t.Errorf("again: %q, %v", got, err)
 		}
 		var sizes []int64
-		for batch, err := range r.Batches(t.Context()) { // from there on
+		for batch, err := range columns.Batches(t.Context(), r) { // from there on
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -253,7 +254,7 @@ func TestBatches(t *testing.T) {
 		}
 		var kept []string
 		sizes = nil
-		for batch, err := range r.Batches(t.Context()) {
+		for batch, err := range columns.Batches(t.Context(), r) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -295,7 +296,7 @@ func TestBatches(t *testing.T) {
 		for _, f := range [][]byte{badFrame, short} {
 			c := newCell()
 			c.addFrames(shardID(0, 1), f)
-			for _, err := range open(t, c, consumer.WithUntilEnd()).Batches(t.Context()) {
+			for _, err := range columns.Batches(t.Context(), open(t, c, consumer.WithUntilEnd())) {
 				if !errors.Is(err, consumer.ErrDamaged) {
 					t.Errorf("error is %v", err)
 				}

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"scribe/columnar/sql"
 	"scribe/internal/format/checkpoint"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
@@ -107,8 +106,8 @@ type config struct {
 	streams        StreamService  // may be nil, with payloads
 	payloads       PayloadService // may be nil, with streams
 	control        SchemaService  // may be nil
-	filter         string         // a predicate; may be empty
-	query          queryConfig    // of queries
+	extension      Extension      // may be nil
+	until          time.Time      // an end; the zero Time: none
 	onGap          func(*GapError)
 	onPause        func()      // may be nil
 	group          groupConfig // of members of a group
@@ -127,7 +126,6 @@ func defaultConfig() config {
 		now:            time.Now,
 		random:         rand.Float64,
 		logger:         slog.New(slog.DiscardHandler),
-		query:          defaultQueryConfig(),
 	}
 }
 
@@ -167,12 +165,9 @@ func (c *config) validate(category string) error {
 	check(c.random != nil, "WithRandom: nil")
 	check(c.logger != nil, "WithLogger: nil")
 	check((c.streams == nil) == (c.payloads == nil), "WithServices: both or none")
-	if err := c.query.validate(); err != nil {
-		errs = append(errs, err)
-	}
-	if c.filter != "" {
-		if _, err := sql.ParsePredicate(c.filter); err != nil {
-			errs = append(errs, fmt.Errorf("consumer: WithFilter: %w", err))
+	if c.extension != nil {
+		if err := c.extension.Validate(); err != nil {
+			errs = append(errs, err)
 		}
 	}
 	check(c.readProxy == "" || c.payloads == nil, "WithReadProxy: beside WithServices, which has the payloads' service already")

@@ -84,8 +84,8 @@ func (p place) damage(what string, offset int64, cause error) *DamageError {
 // then the buffer is nil. transit says that the damage may have happened on the way, so that fetching it again may help.
 func decode(d *zstd.Decoder, p *scribev1.Payload, ptr *pointer.Pointer, at place) (frames []byte, buf *buffer, transit bool, err error) {
 	data := p.GetData()
-	if computed := record.CRC(data); computed != p.GetCrc() {
-		return nil, nil, true, at.damage("payload checksum", -1, fmt.Errorf("announced %#08x, computed %#08x", p.GetCrc(), computed))
+	if err := checkCRC(p, at); err != nil {
+		return nil, nil, true, err
 	}
 	if p.GetRawLength() != uint64(ptr.Length) {
 		return nil, nil, true, at.damage("payload length", -1, fmt.Errorf("announced %d bytes, the pointer says %d", p.GetRawLength(), ptr.Length))
@@ -113,6 +113,14 @@ func decode(d *zstd.Decoder, p *scribev1.Payload, ptr *pointer.Pointer, at place
 		return nil, nil, false, err
 	}
 	return frames, buf, false, nil
+}
+
+// checkCRC compares the checksum of an answer.
+func checkCRC(p *scribev1.Payload, at place) error {
+	if computed := record.CRC(p.GetData()); computed != p.GetCrc() {
+		return at.damage("payload checksum", -1, fmt.Errorf("announced %#08x, computed %#08x", p.GetCrc(), computed))
+	}
+	return nil
 }
 
 // checkFrames checks what can be without reading messages: that these are the pointer's frames, in whole, and of the category and

@@ -15,6 +15,7 @@ import (
 	"scribe/columnar/sql"
 	"scribe/columnar/vector"
 	"scribe/consumer"
+	"scribe/consumer/columns"
 	"scribe/internal/format/loss"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
@@ -38,9 +39,9 @@ func numbers(t testing.TB, payloads, rows int) *cell {
 }
 
 // newQuery is a query of a cell in the strict order.
-func newQuery(t testing.TB, c *cell, text string, opts ...consumer.Option) *consumer.Query {
+func newQuery(t testing.TB, c *cell, text string, opts ...consumer.Option) *columns.Query {
 	t.Helper()
-	q, err := consumer.NewQuery(t.Context(), "", text, append([]consumer.Option{
+	q, err := columns.NewQuery(t.Context(), "", text, append([]consumer.Option{
 		consumer.WithServices(c, c), consumer.WithControl(c), consumer.WithWindow(0), consumer.WithHeartbeat(50 * time.Millisecond),
 	}, opts...)...)
 	if err != nil {
@@ -144,12 +145,12 @@ func TestRowLimits(t *testing.T) {
 		limit int64
 		want  int
 	}{{"", 5, 5}, {"LIMIT 3", 5, 3}, {"LIMIT 9", 5, 5}, {"LIMIT 0", 5, 0}, {"", 0, 0}, {"LIMIT 100", 100, 12}} {
-		got, _ := answer(t, c, `SELECT n FROM "web.access" `+tt.text, consumer.WithRowLimit(tt.limit))
+		got, _ := answer(t, c, `SELECT n FROM "web.access" `+tt.text, columns.WithRowLimit(tt.limit))
 		if strings.Count(got, "\n") != tt.want {
 			t.Errorf("%s and %d: %s", tt.text, tt.limit, got)
 		}
 	}
-	if got, _ := answer(t, c, `SELECT s, count(*) AS c FROM "web.access" GROUP BY s ORDER BY s`, consumer.WithRowLimit(2)); strings.Count(got, "\n") != 2 {
+	if got, _ := answer(t, c, `SELECT s, count(*) AS c FROM "web.access" GROUP BY s ORDER BY s`, columns.WithRowLimit(2)); strings.Count(got, "\n") != 2 {
 		t.Errorf("groups: %s", got)
 	}
 }
@@ -157,7 +158,7 @@ func TestRowLimits(t *testing.T) {
 // TestBounds: each bound ends a query with an error that says which it was.
 func TestBounds(t *testing.T) {
 	c := numbers(t, 4, 50)
-	for what, opt := range map[string]consumer.Option{"rows": consumer.WithMaxRows(60), "bytes": consumer.WithMaxBytes(500), "time": consumer.WithTimeLimit(time.Nanosecond)} {
+	for what, opt := range map[string]consumer.Option{"rows": columns.WithMaxRows(60), "bytes": columns.WithMaxBytes(500), "time": columns.WithTimeLimit(time.Nanosecond)} {
 		q := newQuery(t, c, `SELECT n, s FROM "web.access"`, opt)
 		var err error
 		for _, err = range q.Batches(t.Context()) {
@@ -165,17 +166,17 @@ func TestBounds(t *testing.T) {
 				break
 			}
 		}
-		var limit *consumer.LimitError
-		if !errors.As(err, &limit) || !errors.Is(err, consumer.ErrLimit) || limit.What != what || limit.Hint == "" {
+		var limit *columns.LimitError
+		if !errors.As(err, &limit) || !errors.Is(err, columns.ErrLimit) || limit.What != what || limit.Hint == "" {
 			t.Errorf("%s: got %v", what, err)
 		}
 	}
-	q := newQuery(t, c, `SELECT s, count(*) AS c FROM "web.access" GROUP BY s`, consumer.WithMaxMemory(1<<20))
+	q := newQuery(t, c, `SELECT s, count(*) AS c FROM "web.access" GROUP BY s`, columns.WithMaxMemory(1<<20))
 	if got := lines(t, q); strings.Count(got, "\n") != 200 {
 		t.Errorf("%d groups", strings.Count(got, "\n"))
 	}
-	_, err := consumer.NewQuery(t.Context(), "", `SELECT n FROM x`, consumer.WithMaxMemory(1), consumer.WithMaxRows(-1), consumer.WithMaxBytes(-1), consumer.WithTimeLimit(-1),
-		consumer.WithRowLimit(-2), consumer.WithFollow(), consumer.WithUntil(time.Now()))
+	_, err := columns.NewQuery(t.Context(), "", `SELECT n FROM x`, columns.WithMaxMemory(1), columns.WithMaxRows(-1), columns.WithMaxBytes(-1), columns.WithTimeLimit(-1),
+		columns.WithRowLimit(-2), columns.WithFollow(), columns.WithUntil(time.Now()))
 	for _, option := range []string{"WithMaxMemory", "WithMaxRows", "WithMaxBytes", "WithTimeLimit", "WithRowLimit", "WithFollow"} {
 		if err == nil || !strings.Contains(err.Error(), option) {
 			t.Errorf("%s is not refused: %v", option, err)
@@ -194,17 +195,17 @@ func TestLongTexts(t *testing.T) {
 		fmt.Fprintf(&in, "%d", 10_000+i)
 	}
 	condition := "n IN(5," + in.String() + ")"
-	condition += strings.Repeat(" ", consumer.MaxQueryText-len(condition)-30)
+	condition += strings.Repeat(" ", columns.MaxQueryText-len(condition)-30)
 	for name, where := range map[string]string{"canonical is too long": condition[:len(condition)-20], "both are": condition + strings.Repeat(" ", 30)} {
 		c.serve("skipped pointers")
 		c.starts = nil
-		reader := open(t, c, consumer.WithControl(c), consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd(), consumer.WithFilter(where))
+		reader := open(t, c, consumer.WithControl(c), consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd(), columns.Where(where))
 		got, err := described(t.Context(), reader)
 		if err != nil || len(got) != 1 || !strings.HasPrefix(got[0], `{"n":5,`) {
 			t.Errorf("a filter, %s: %v, %v", name, got, err)
 		}
 		for _, start := range c.starts {
-			if n := len(start.GetFilter().GetText()); n > consumer.MaxQueryText || (n > 0) != (name == "canonical is too long") {
+			if n := len(start.GetFilter().GetText()); n > columns.MaxQueryText || (n > 0) != (name == "canonical is too long") {
 				t.Errorf("a filter, %s: %d bytes of it travel", name, n)
 			}
 		}
@@ -213,7 +214,7 @@ func TestLongTexts(t *testing.T) {
 	c.serve("exact view")
 	asked, exact := 0, c.views
 	c.views = func(q *scribev1.Query, frames []byte) (*scribev1.Payload, error) {
-		if asked++; len(q.GetText()) > consumer.MaxQueryText {
+		if asked++; len(q.GetText()) > columns.MaxQueryText {
 			t.Errorf("a query of %d bytes travels", len(q.GetText()))
 		}
 		return exact(q, frames)
@@ -234,14 +235,14 @@ func TestExpressionsThatGrow(t *testing.T) {
 		`SELECT n FROM "web.access" WHERE length(` + grown + ") > 5", "SELECT " + grown + ` AS s FROM "web.access"`,
 		"SELECT max(" + grown + `) AS s FROM "web.access"`, "SELECT upper(" + strings.ReplaceAll(grown, "(s,", "(max(s),") + `) AS s FROM "web.access"`,
 	} {
-		q := newQuery(t, c, text, consumer.WithLocal())
+		q := newQuery(t, c, text, columns.WithLocal())
 		var err error
 		for _, err = range q.Batches(t.Context()) {
 			if err != nil {
 				break
 			}
 		}
-		limit := new(consumer.LimitError)
+		limit := new(columns.LimitError)
 		if !errors.As(err, &limit) || limit.What != "memory" || !errors.Is(err, vector.ErrTooLarge) || len(err.Error()) > 500 {
 			t.Errorf("%.60s: %v", text, err)
 		}
@@ -252,19 +253,19 @@ func TestExpressionsThatGrow(t *testing.T) {
 func TestQueryErrors(t *testing.T) {
 	c := numbers(t, 1, 1)
 	for text, want := range map[string]string{
-		`SELECT m FROM "web.access"`: `"m"`, `SELECT`: "", `SELECT n FROM "web.access" WHERE s`: "", strings.Repeat("x", consumer.MaxQueryText+1): "limit",
+		`SELECT m FROM "web.access"`: `"m"`, `SELECT`: "", `SELECT n FROM "web.access" WHERE s`: "", strings.Repeat("x", columns.MaxQueryText+1): "limit",
 		`SELECT n FROM "web.access" WHERE ` + strings.Repeat("(", 10_000): "", `SELECT s ~ '(((a{100}){100}){100}){100}' AS r FROM "web.access"`: "",
 	} {
-		_, err := consumer.NewQuery(t.Context(), "", text, consumer.WithServices(c, c), consumer.WithControl(c))
-		if wrong := new(sql.Error); err == nil || !strings.Contains(err.Error(), want) || len(text) <= consumer.MaxQueryText && !errors.As(err, &wrong) {
+		_, err := columns.NewQuery(t.Context(), "", text, consumer.WithServices(c, c), consumer.WithControl(c))
+		if wrong := new(sql.Error); err == nil || !strings.Contains(err.Error(), want) || len(text) <= columns.MaxQueryText && !errors.As(err, &wrong) {
 			t.Errorf("%.40s: got %v", text, err)
 		}
 	}
-	if _, err := consumer.NewQuery(t.Context(), "", `SELECT n FROM other`, consumer.WithServices(c, c), consumer.WithControl(c)); !errors.Is(err, consumer.ErrUnknownCategory) {
+	if _, err := columns.NewQuery(t.Context(), "", `SELECT n FROM other`, consumer.WithServices(c, c), consumer.WithControl(c)); !errors.Is(err, consumer.ErrUnknownCategory) {
 		t.Errorf("another category: got %v", err)
 	}
 	for text, column := range map[string]int{`SELECT count(*) FROM "web.access"`: 1, `SELECT n FROM "web.access" GROUP BY n`: 37} {
-		_, err := consumer.NewQuery(t.Context(), "", text, consumer.WithServices(c, c), consumer.WithControl(c), consumer.WithFollow())
+		_, err := columns.NewQuery(t.Context(), "", text, consumer.WithServices(c, c), consumer.WithControl(c), columns.WithFollow())
 		if wrong := new(sql.Error); !errors.As(err, &wrong) || !strings.Contains(wrong.Message, "need an end") || wrong.Column != column {
 			t.Errorf("%s, followed: got %v", text, err)
 		}
@@ -278,7 +279,7 @@ func TestQueryErrors(t *testing.T) {
 func TestQueryFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := numbers(t, 1, 2)
-		q := newQuery(t, c, `SELECT n FROM "web.access"`, consumer.WithFollow())
+		q := newQuery(t, c, `SELECT n FROM "web.access"`, columns.WithFollow())
 		ctx, cancel := context.WithCancel(t.Context())
 		rows := int64(0)
 		for batch, err := range q.Batches(ctx) {
@@ -336,7 +337,7 @@ func TestUntil(t *testing.T) {
 		c := numbers(t, 4, 3)
 		begin := time.UnixMicro(c.clock)
 		past := begin.Add(-2000 * time.Microsecond) // the persisted time of the second payload
-		if got, _ := answer(t, c, `SELECT n FROM "web.access"`, consumer.WithUntil(past)); strings.Count(got, "\n") != 3 {
+		if got, _ := answer(t, c, `SELECT n FROM "web.access"`, columns.WithUntil(past)); strings.Count(got, "\n") != 3 {
 			t.Errorf("until the second payload: %s", got)
 		}
 		want, _ := answer(t, c, fmt.Sprintf(`SELECT n FROM "web.access" WHERE _persisted <= timestamp '%s'`, past.UTC().Format("2006-01-02 15:04:05.999999")))
@@ -352,11 +353,11 @@ func TestUntil(t *testing.T) {
 			c.mu.Unlock()
 			c.addFrames(shardID(0, 1), rowsFrame(0, 9, `{"n":200}`))
 		})
-		if got, _ := answer(t, c, `SELECT max(n) AS top, count(*) AS c FROM "web.access"`, consumer.WithUntil(future)); got != `{"top":100,"c":13}`+"\n" {
+		if got, _ := answer(t, c, `SELECT max(n) AS top, count(*) AS c FROM "web.access"`, columns.WithUntil(future)); got != `{"top":100,"c":13}`+"\n" {
 			t.Errorf("until a time to come: %s", got)
 		}
 		empty := newCell()
-		if got, _ := answer(t, empty, `SELECT count(*) AS c FROM "web.access"`, consumer.WithUntil(time.Now().Add(time.Minute))); got != `{"c":0}`+"\n" {
+		if got, _ := answer(t, empty, `SELECT count(*) AS c FROM "web.access"`, columns.WithUntil(time.Now().Add(time.Minute))); got != `{"c":0}`+"\n" {
 			t.Errorf("of nothing: %s", got)
 		}
 	})
@@ -410,12 +411,12 @@ func TestFilter(t *testing.T) {
 			c.serve("skipped pointers")
 		}
 		where := anyPredicate(rt, 2)
-		opts := []consumer.Option{consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd(), consumer.WithWindow(0), consumer.WithControl(c), consumer.WithNow(time.UnixMicro(1_700_000_000_000_000))}
+		opts := []consumer.Option{consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd(), consumer.WithWindow(0), consumer.WithControl(c), columns.WithNow(time.UnixMicro(1_700_000_000_000_000))}
 		all, err := described(t.Context(), open(t, c, opts...))
 		if err != nil {
 			rt.Fatal(err)
 		}
-		matches, _ := answer(t, c, fmt.Sprintf(`SELECT coalesce(%s, false) AS m FROM "web.access"`, where), consumer.WithLocal())
+		matches, _ := answer(t, c, fmt.Sprintf(`SELECT coalesce(%s, false) AS m FROM "web.access"`, where), columns.WithLocal())
 		var want []string
 		for i, line := range strings.Split(strings.TrimSpace(matches), "\n") {
 			if strings.Contains(line, "true") {
@@ -423,7 +424,7 @@ func TestFilter(t *testing.T) {
 			}
 		}
 		n := rapid.IntRange(0, len(want)).Draw(rt, "first")
-		reader := open(t, c, append(opts, consumer.WithFilter(where))...)
+		reader := open(t, c, append(opts, columns.Where(where))...)
 		var got []string
 		checkpoint := ""
 		for rec, err := range reader.Records(t.Context()) {
@@ -441,7 +442,7 @@ func TestFilter(t *testing.T) {
 			if err != nil {
 				rt.Fatal(err)
 			}
-			rest, err := described(t.Context(), open(t, c, append(opts, consumer.WithFilter(where), consumer.WithStart(start))...))
+			rest, err := described(t.Context(), open(t, c, append(opts, columns.Where(where), consumer.WithStart(start))...))
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -472,17 +473,17 @@ func describe(r consumer.Record) string {
 // TestFilterErrors: a filter that is wrong is an error of the options, or of the first iteration when only the schema shows it.
 func TestFilterErrors(t *testing.T) {
 	c := numbers(t, 1, 1)
-	if _, err := consumer.New("", categoryName, consumer.WithServices(c, c), consumer.WithFilter("n =")); err == nil || !strings.Contains(err.Error(), "WithFilter") {
+	if _, err := consumer.New("", categoryName, consumer.WithServices(c, c), columns.Where("n =")); err == nil || !strings.Contains(err.Error(), "Where") {
 		t.Errorf("got %v", err)
 	}
-	reader := open(t, c, consumer.WithControl(c), consumer.WithFilter("m = 1"))
+	reader := open(t, c, consumer.WithControl(c), columns.Where("m = 1"))
 	for _, err := range reader.Records(t.Context()) {
 		if wrong := new(sql.Error); !errors.As(err, &wrong) {
 			t.Errorf("got %v", err)
 		}
 	}
-	reader = open(t, c, consumer.WithControl(c), consumer.WithFilter("n = 1"))
-	for _, err := range reader.Batches(t.Context()) {
+	reader = open(t, c, consumer.WithControl(c), columns.Where("n = 1"))
+	for _, err := range columns.Batches(t.Context(), reader) {
 		if !errors.Is(err, consumer.ErrFiltered) {
 			t.Errorf("got %v", err)
 		}
@@ -493,7 +494,7 @@ func TestFilterErrors(t *testing.T) {
 func TestViewsThatAreNone(t *testing.T) {
 	c := numbers(t, 3, 4)
 	text := `SELECT n, s FROM "web.access" WHERE n > 2`
-	want, _ := answer(t, c, text, consumer.WithLocal())
+	want, _ := answer(t, c, text, columns.WithLocal())
 	for name, spoil := range map[string]func(p *scribev1.Payload){
 		"bytes that are no stream": func(p *scribev1.Payload) { p.Data = []byte("nothing"); p.RawLength = 7 },
 		"another length":           func(p *scribev1.Payload) { p.RawLength++ },

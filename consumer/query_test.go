@@ -18,6 +18,7 @@ import (
 	"scribe/columnar/sql"
 	"scribe/columnar/transcode"
 	"scribe/consumer"
+	"scribe/consumer/columns"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -162,13 +163,13 @@ func withoutReports(frames []byte) (rest []byte, losses []*scribev1.LossFrame) {
 }
 
 // answer is a query's answer as JSON lines, and the query.
-func answer(t testing.TB, c *cell, text string, opts ...consumer.Option) (string, *consumer.Query) {
+func answer(t testing.TB, c *cell, text string, opts ...consumer.Option) (string, *columns.Query) {
 	t.Helper()
 	opts = append([]consumer.Option{
 		consumer.WithServices(c, c), consumer.WithControl(c), consumer.WithWindow(0), consumer.WithHeartbeat(50 * time.Millisecond),
-		consumer.WithNow(time.UnixMicro(1_700_000_000_000_000)),
+		columns.WithNow(time.UnixMicro(1_700_000_000_000_000)),
 	}, opts...)
-	q, err := consumer.NewQuery(t.Context(), "", text, opts...)
+	q, err := columns.NewQuery(t.Context(), "", text, opts...)
 	if err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
@@ -177,7 +178,7 @@ func answer(t testing.TB, c *cell, text string, opts ...consumer.Option) (string
 }
 
 // lines drains a query.
-func lines(t testing.TB, q *consumer.Query) string {
+func lines(t testing.TB, q *columns.Query) string {
 	t.Helper()
 	var out bytes.Buffer
 	w, err := export.New(export.JSONLines, &out, q.Schema())
@@ -298,9 +299,9 @@ func TestSameAnswer(t *testing.T) {
 			where := anyPredicate(rt, 2)
 			text := fmt.Sprintf(`SELECT %s FROM "%s" WHERE %s`, list, categoryName, where)
 			c.serve("here")
-			want, _ := answer(t, c, text, consumer.WithLocal())
+			want, _ := answer(t, c, text, columns.WithLocal())
 			// After the fact: all rows, with what the predicate is of each.
-			all, _ := answer(t, c, fmt.Sprintf(`SELECT %s, (%s) AS "matches?" FROM "%s"`, list, where, categoryName), consumer.WithLocal())
+			all, _ := answer(t, c, fmt.Sprintf(`SELECT %s, (%s) AS "matches?" FROM "%s"`, list, where, categoryName), columns.WithLocal())
 			var after strings.Builder
 			for line := range strings.Lines(all) {
 				if row, ok := strings.CutSuffix(line, `,"matches?":true}`+"\n"); ok {
@@ -338,7 +339,7 @@ func TestSameGroups(t *testing.T) {
 			"GROUP BY kind", "GROUP BY kind HAVING count(*) > 1", "GROUP BY kind ORDER BY count(*) DESC, kind LIMIT 2",
 		}).Draw(rt, "group"))
 		c.serve("here")
-		want, _ := answer(t, c, text, consumer.WithLocal())
+		want, _ := answer(t, c, text, columns.WithLocal())
 		for _, way := range ways[1:] {
 			c.serve(way)
 			if got, _ := answer(t, c, text); got != want {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"sync"
 
+	"scribe/consumer/internal/payload"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 )
@@ -22,39 +23,30 @@ const (
 	itemSkipped   kind = 7 // pointers that the stream left out, since their payloads can't match
 )
 
-// item is a step of the merged stream. Its maker fills it; of a payload, frames, buf, gap and err belong to the fetch until ready
+// item is a step of the merged stream. Its maker fills it; of a payload, Frames, buf, gap and Err belong to the fetch until ready
 // is closed.
 type item struct {
 	kind kind
 	pos  *position
-	lsn  record.LSN
-	time int64 // persisted, Unix microseconds; of a watermark, that
-	// source is where a payload of a sequenced category was written, else pos.shard; offset the number of its first message.
-	source    record.ShardID
-	sourceLSN record.LSN
-	offset    uint64
+	// Of the embedded payload, a gap and a passed pointer have an LSN, a watermark a time, and the end an error.
+	payload.Payload
+	offset uint64 // of its first message, in a sequenced category
 
 	// Of a payload. raw is the encoded pointer, given up once it is fetched.
-	raw    []byte
-	ptr    pointer.Pointer
-	ready  chan struct{}
-	frames []byte
-	buf    *buffer
+	raw   []byte
+	ptr   pointer.Pointer
+	ready chan struct{}
+	buf   *buffer
 	// cost is the memory that it is charged for in queue.held: what fetching it may take, and once it is there what it takes.
-	cost int64
-	// keep says that a batch that was handed out may point into buf: it is not used again.
-	keep  bool
+	cost  int64
 	tries int // answers whose bytes were damaged
 
-	// Of a query or a filter: what it made of the payload. plain says that the payload is fetched raw; refused, that it is so because no view
-	// of it was to be had.
-	result         *result
+	// plain says that the payload is fetched as it is stored; refused, that it is so because no view of it was to be had.
 	plain, refused bool
 	// runs are the places behind pointers that were left out, of an itemSkipped.
 	runs map[*position]record.LSN
 
 	gap *GapError
-	err error
 
 	// In a group: the places that a gap takes further, and which buckets a watermark speaks of (share.version).
 	lost    []*position
@@ -62,7 +54,7 @@ type item struct {
 }
 
 // place is where the item is, for errors.
-func (it *item) place(category string) place { return place{category, it.source, it.sourceLSN} }
+func (it *item) place(category string) place { return place{category, it.Source, it.SourceLSN} }
 
 // queue holds what was received and not yet consumed, in the merged order. It is bounded by the credits that the stream was
 // given: what comes over them is refused.
@@ -303,7 +295,7 @@ func (q *queue) group(concurrency int) []*item {
 	q.mu.next = max(q.mu.next, q.mu.head)
 	for ; q.mu.next < len(q.mu.items) && len(group) < fetchPointers; q.mu.next++ {
 		it := q.mu.items[q.mu.next]
-		if it.kind != itemPayload || it.err != nil {
+		if it.kind != itemPayload || it.Err != nil {
 			continue
 		}
 		n, cost := int64(it.ptr.Length), fetchCost(&it.ptr)

@@ -13,6 +13,7 @@ import (
 	"scribe/columnar"
 	"scribe/columnar/schema"
 	"scribe/consumer"
+	"scribe/consumer/columns"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -77,11 +78,11 @@ func TestEnsureSchema(t *testing.T) {
 		c.create(shardID(0, 1))
 		control := newCatalog("infer")
 		r := open(t, c)
-		if _, _, err := r.EnsureSchema(t.Context(), control, control.now()); !errors.Is(err, consumer.ErrSchemaPending) || control.updates > 0 {
+		if _, _, err := columns.EnsureSchema(t.Context(), r, control, control.now()); !errors.Is(err, columns.ErrSchemaPending) || control.updates > 0 {
 			t.Fatalf("without messages: %v", err)
 		}
 		c.add(shardID(0, 1), "plain text")
-		if _, _, err := r.EnsureSchema(t.Context(), control, control.now()); !errors.Is(err, consumer.ErrSchemaPending) {
+		if _, _, err := columns.EnsureSchema(t.Context(), r, control, control.now()); !errors.Is(err, columns.ErrSchemaPending) {
 			t.Fatalf("without rows: %v", err)
 		}
 		c.add(shardID(0, 1), `{"n":1}`, `{"n":2,"at":"2024-01-02T03:04:05Z"}`)
@@ -90,7 +91,7 @@ func TestEnsureSchema(t *testing.T) {
 		for range 4 {
 			wg.Go(func() {
 				r := open(t, c)
-				h, category, err := r.EnsureSchema(t.Context(), control, old)
+				h, category, err := columns.EnsureSchema(t.Context(), r, control, old)
 				if err != nil {
 					t.Error(err)
 					return
@@ -102,7 +103,7 @@ func TestEnsureSchema(t *testing.T) {
 		}
 		wg.Wait()
 		before := control.updates
-		if h, _, err := r.EnsureSchema(t.Context(), control, control.now()); err != nil || h.Current().Version != 1 || control.updates != before {
+		if h, _, err := columns.EnsureSchema(t.Context(), r, control, control.now()); err != nil || h.Current().Version != 1 || control.updates != before {
 			t.Errorf("%v, %d updates more", err, control.updates-before)
 		}
 		if got, err := read(t.Context(), open(t, c, consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd()), 0); err != nil || len(got) != 3 {
@@ -118,16 +119,16 @@ func TestEnsureSchemaLostAnswer(t *testing.T) {
 		c.add(shardID(0, 1), `{"n":1}`)
 		control := newCatalog("infer")
 		control.onUpdate = func(int) error { return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "lost") }
-		if h, _, err := open(t, c).EnsureSchema(t.Context(), control, control.now()); err != nil || h.Current().Version != 1 {
+		if h, _, err := columns.EnsureSchema(t.Context(), open(t, c), control, control.now()); err != nil || h.Current().Version != 1 {
 			t.Errorf("%v", err)
 		}
 		control = newCatalog("infer")
 		control.onUpdate = func(int) error { return rpc.Errorf(scribev1.Reason_REASON_INVALID, "no") }
-		if _, _, err := open(t, c).EnsureSchema(t.Context(), control, control.now()); rpc.ReasonOf(err) != scribev1.Reason_REASON_INVALID {
+		if _, _, err := columns.EnsureSchema(t.Context(), open(t, c), control, control.now()); rpc.ReasonOf(err) != scribev1.Reason_REASON_INVALID {
 			t.Errorf("%v", err)
 		}
 		control = newCatalog("not a schema")
-		if _, _, err := open(t, c).EnsureSchema(t.Context(), control, control.now()); err == nil {
+		if _, _, err := columns.EnsureSchema(t.Context(), open(t, c), control, control.now()); err == nil {
 			t.Error("a broken history was taken")
 		}
 	})
@@ -151,12 +152,12 @@ func TestInferSchemaOfBatches(t *testing.T) {
 		}
 		c := newCell()
 		c.addFrames(shardID(0, 1), batch)
-		s, report, err := open(t, c).InferSchema(t.Context(), "", schema.DefaultInferOptions())
+		s, report, err := columns.InferSchema(t.Context(), open(t, c), "", schema.DefaultInferOptions())
 		if err != nil || s.Format != schema.Arrow || len(s.Fields) != 6 || fmt.Sprint(s.Fields[0].Path) != "[_time]" || report.Rows != 2 {
 			t.Errorf("%v, %+v, %v", s, report, err)
 		}
 		c.addFrames(shardID(0, 1), frame(0, `{"n":1}`))
-		if _, _, err := open(t, c).InferSchema(t.Context(), schema.JSON, schema.DefaultInferOptions()); !errors.Is(err, schema.ErrNoRows) {
+		if _, _, err := columns.InferSchema(t.Context(), open(t, c), schema.JSON, schema.DefaultInferOptions()); !errors.Is(err, schema.ErrNoRows) {
 			t.Errorf("JSON in front of which are batches: %v", err)
 		}
 	})

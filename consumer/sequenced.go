@@ -7,6 +7,7 @@ import (
 	"iter"
 	"time"
 
+	"scribe/consumer/internal/payload"
 	"scribe/internal/format/loss"
 	"scribe/internal/format/record"
 	"scribe/internal/format/sequenced"
@@ -69,7 +70,7 @@ func (c *Consumer) SequencedBatches(ctx context.Context, size BatchSize) iter.Se
 			refuse(err)
 			return
 		}
-		if c.cfg.filter != "" {
+		if c.filters() {
 			refuse(ErrFiltered)
 			return
 		}
@@ -131,17 +132,17 @@ func (b *batching) item(it *item) bool {
 		}
 	case itemWatermark:
 		b.c.mu.Lock()
-		b.c.mu.watermark = max(b.c.mu.watermark, it.time)
+		b.c.mu.watermark = max(b.c.mu.watermark, it.Time)
 		b.c.mu.Unlock()
-		return !b.ended(it.time) || b.flush()
+		return !b.ended(it.Time) || b.flush()
 	case itemSkipped: // only with a filter, which is refused
 	case itemOpened:
 		if b.c.cfg.onPause != nil {
 			b.c.cfg.onPause()
 		}
 	case itemEnd:
-		if it.err != nil {
-			b.refuse(it.err)
+		if it.Err != nil {
+			b.refuse(it.Err)
 		}
 		return false
 	}
@@ -175,19 +176,19 @@ func (b *batching) payload(it *item) bool {
 		return false
 	case it.gap != nil:
 		return b.flush() && b.c.gap(it, it.gap, b.refuse)
-	case it.err != nil:
+	case it.Err != nil:
 		return b.damaged(it)
-	case b.ended(it.time) && !b.flush():
+	case b.ended(it.Time) && !b.flush():
 		return false
 	}
 	b.c.stats.payloads.Add(1)
-	it.keep = true // batches point into it
+	it.Keep = true // batches point into it
 	goOn := b.messages(it)
-	if goOn && it.err != nil {
+	if goOn && it.Err != nil {
 		return b.damaged(it)
 	}
 	if goOn && len(b.records) > 0 {
-		b.lsn, b.skip = it.lsn+1, 0
+		b.lsn, b.skip = it.LSN+1, 0
 		if b.pointers++; b.size.Pointers > 0 && b.pointers >= b.size.Pointers {
 			return b.flush()
 		}
@@ -200,35 +201,30 @@ func (b *batching) payload(it *item) bool {
 // damaged deals with a payload that can't be delivered, or not further. A batch that it would be in is yielded only if the damage is passed
 // over, else it stays to be read again.
 func (b *batching) damaged(it *item) bool {
-	if b.c.cfg.damage == DamageSkip && errors.Is(it.err, ErrDamaged) && !b.flush() {
+	if b.c.cfg.damage == DamageSkip && errors.Is(it.Err, ErrDamaged) && !b.flush() {
 		return false
 	}
-	return b.c.damaged(it, it.err, b.refuse)
+	return b.c.damaged(it, it.Err, b.refuse)
 }
 
 // messages adds the messages of a payload that were not delivered before, and yields what they fill. What is wrong with the payload is left
-// in it.err.
+// in it.Err.
 func (b *batching) messages(it *item) bool {
-	b.c.mu.Lock()
-	done := 0
-	if it.pos.lsn == it.lsn {
-		done = int(it.pos.skip)
-	}
-	b.c.mu.Unlock()
+	done := int(b.c.skipOf(it))
 	index, offset := 0, 0
-	for n := 0; offset < len(it.frames); n++ {
-		h, err := record.ParseHeader(it.frames[offset:])
+	for n := 0; offset < len(it.Frames); n++ {
+		h, err := record.ParseHeader(it.Frames[offset:])
 		if err != nil {
 			return b.c.broken(it, n, offset, err)
 		}
-		frame := it.frames[offset : offset+h.Len]
+		frame := it.Frames[offset : offset+h.Len]
 		offset += h.Len
 		if index+h.Count <= done {
 			index += h.Count
 			continue
 		}
 		if h.Encoding == record.EncodingArrow {
-			it.err = fmt.Errorf("%w: shard %v, LSN %d, message %d", ErrColumnar, it.pos.shard, it.lsn, index)
+			it.Err = fmt.Errorf("%w: shard %v, LSN %d, message %d", ErrColumnar, it.pos.shard, it.LSN, index)
 			return true
 		}
 		goOn, err := b.frame(it, frame, index, done)
@@ -253,7 +249,7 @@ func (b *batching) frame(it *item, frame []byte, index, done int) (goOn bool, er
 	if err != nil {
 		return false, err
 	}
-	out, lone, last := it.record(), alone(&h), index+h.Count-1
+	out, lone, last := it.record(), payload.MayBeReport(&h), index+h.Count-1
 	out.SampleRate, out.Atomic = max(h.SampleRate, 1), h.Atomic()
 	for d.Next(&r) {
 		if index++; index <= done {
@@ -279,7 +275,7 @@ func (b *batching) frame(it *item, frame []byte, index, done int) (goOn bool, er
 // add adds a message; behind it is the place with an index in its payload.
 func (b *batching) add(it *item, r *Record, index int) {
 	if len(b.records) == 0 {
-		b.began, b.pos = it.time, it.pos
+		b.began, b.pos = it.Time, it.pos
 	}
 	b.records = append(b.records, *r)
 	n := int64(len(r.Payload) + len(r.Key))
@@ -291,9 +287,9 @@ func (b *batching) add(it *item, r *Record, index int) {
 // behind is the place behind so many messages of an item's payload.
 func (it *item) behind(messages int) (record.LSN, uint32) {
 	if messages >= int(it.ptr.Messages) {
-		return it.lsn + 1, 0
+		return it.LSN + 1, 0
 	}
-	return it.lsn, uint32(messages) //nolint:gosec // a payload's messages are counted in 32 bits
+	return it.LSN, uint32(messages) //nolint:gosec // a payload's messages are counted in 32 bits
 }
 
 // isReport reports whether a message that is alone in its frame is the report of a loss.
@@ -317,23 +313,24 @@ func (b *batching) report(it *item, r *record.Record, index int) bool {
 // record is what all messages of the item's payload have.
 func (it *item) record() Record {
 	return Record{
-		Time: time.UnixMicro(0), Persisted: time.UnixMicro(it.time),
-		LogicalShard: uint32(it.source.Logical()), Shard: it.pos.shard, LSN: uint64(it.lsn),
+		Time: time.UnixMicro(0), Persisted: time.UnixMicro(it.Time),
+		LogicalShard: uint32(it.Source.Logical()), Shard: it.pos.shard, LSN: uint64(it.LSN),
 	}
 }
 
 // number is that of a message in a sequenced category.
 func (it *item) number(index int) uint64 {
-	if it.source == it.pos.shard {
+	if it.Source == it.pos.shard {
 		return 0
 	}
 	return it.offset + uint64(index) //nolint:gosec // not negative
 }
 
-// from takes where an entry of shard q was written.
-func (it *item) from(q *position, e *scribev1.StreamEntry) {
-	if it.source, it.sourceLSN = q.shard, it.lsn; sequenced.IsLog(q.shard) {
-		it.source, it.sourceLSN, it.offset = record.ShardID(e.GetSourceShard()), record.LSN(e.GetSourceLsn()), e.GetOffset()
+// from takes where an entry of a category, in shard q, was written.
+func (it *item) from(category string, q *position, e *scribev1.StreamEntry) {
+	it.Category, it.Shard = category, q.shard
+	if it.Source, it.SourceLSN = q.shard, it.LSN; sequenced.IsLog(q.shard) {
+		it.Source, it.SourceLSN, it.offset = record.ShardID(e.GetSourceShard()), record.LSN(e.GetSourceLsn()), e.GetOffset()
 	}
 }
 
@@ -346,5 +343,5 @@ func (c *Consumer) reads(source record.ShardID) bool {
 func (c *Consumer) pass(it *item) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	it.pos.lsn, it.pos.skip = it.lsn+1, 0
+	it.pos.lsn, it.pos.skip = it.LSN+1, 0
 }

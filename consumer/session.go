@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/consumer/internal/payload"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/discovery"
@@ -71,7 +72,7 @@ func (s *session) halt(cause error) {
 func (s *session) stop() {
 	s.halt(context.Canceled)
 	for it := s.queue.peek(); it != nil; it = s.queue.peek() {
-		if !it.keep {
+		if !it.Keep {
 			it.buf.free()
 		}
 		s.queue.pop()
@@ -103,7 +104,7 @@ func (s *session) stream() {
 			broken++
 		}
 		if end := s.hopeless(err, since, broken); end != nil {
-			s.queue.push(&item{kind: itemEnd, err: end})
+			s.queue.push(&item{kind: itemEnd, Payload: payload.Payload{Err: end}})
 			return
 		}
 		pause := s.c.cfg.pause(failures, hint(err))
@@ -194,7 +195,7 @@ func (s *session) start() *scribev1.StreamRequest {
 		Consumer:      c.cfg.name,
 	}
 	if c.eval != nil {
-		start.Filter = c.eval.wire
+		start.Filter = c.eval.Query
 	}
 	if c.cfg.window != nil {
 		start.Window = durationpb.New(*c.cfg.window)
@@ -370,7 +371,7 @@ func (s *session) entry(e *scribev1.StreamEntry) error {
 		return fmt.Errorf("%w: it overruns its credits", ErrProtocol)
 	}
 	shard, lsn := record.ShardID(e.GetShard()), record.LSN(e.GetLsn())
-	it := &item{kind: itemPayload, lsn: lsn, time: e.GetTime(), raw: e.GetPointer(), ready: make(chan struct{})}
+	it := &item{kind: itemPayload, Payload: payload.Payload{LSN: lsn, Time: e.GetTime()}, raw: e.GetPointer(), ready: make(chan struct{})}
 	ptr, perr := pointer.Decode(it.raw)
 	if len(ptr.Sequences) > 0 { // up to pointer.MaxLen bytes that no reader has a use for
 		ptr.Sequences = nil
@@ -392,16 +393,16 @@ func (s *session) entry(e *scribev1.StreamEntry) error {
 		return nil
 	}
 	if s.c.eval != nil {
-		s.c.eval.stats.pointers.Add(1)
+		s.c.eval.Counts.Pointers.Add(1)
 	}
-	it.from(q, e)
-	if !s.c.reads(it.source) {
-		s.queue.push(&item{kind: itemPassed, pos: q, lsn: lsn, ptr: pointer.Pointer{Length: ptr.Length}})
+	it.from(s.c.category, q, e)
+	if !s.c.reads(it.Source) {
+		s.queue.push(&item{kind: itemPassed, pos: q, Payload: payload.Payload{LSN: lsn}, ptr: pointer.Pointer{Length: ptr.Length}})
 		return nil
 	}
-	if it.pos, it.ptr = q, ptr; perr != nil {
-		it.ptr = pointer.Pointer{}
-		it.err = it.place(s.c.category).damage("pointer", -1, perr)
+	if it.pos, it.ptr, it.Messages = q, ptr, ptr.Messages; perr != nil {
+		it.ptr, it.Messages = pointer.Pointer{}, 0
+		it.Err = it.place(s.c.category).damage("pointer", -1, perr)
 		it.done()
 	}
 	s.queue.push(it)
@@ -419,7 +420,7 @@ func (s *session) gap(g *scribev1.StreamGap) error {
 	if err != nil || !deliver {
 		return err
 	}
-	s.queue.push(&item{kind: itemGap, pos: q, lsn: from, gap: &GapError{
+	s.queue.push(&item{kind: itemGap, pos: q, Payload: payload.Payload{LSN: from}, gap: &GapError{
 		Category: s.c.category, Shard: q.shard, From: uint64(from), To: uint64(to), Reason: gapReason(g.GetReason()),
 	}})
 	return nil
@@ -430,11 +431,11 @@ const unwatched = 2 * time.Second
 
 // watermark queues how far the stream has come.
 func (s *session) watermark(at int64) {
-	if until := s.c.cfg.query.until; !until.IsZero() {
+	if until := s.c.cfg.until; !until.IsZero() {
 		// A category without shards has no watermark.
 		s.past = at >= until.UnixMicro()+s.window || at == 0 && s.c.cfg.now().After(until.Add(unwatched))
 	}
 	if at > 0 {
-		s.queue.push(&item{kind: itemWatermark, time: at, version: s.version.Load()})
+		s.queue.push(&item{kind: itemWatermark, Payload: payload.Payload{Time: at}, version: s.version.Load()})
 	}
 }

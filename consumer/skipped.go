@@ -19,11 +19,11 @@ func (s *session) skipped(k *scribev1.StreamSkip) error {
 	if err != nil || len(runs) == 0 {
 		return err
 	}
-	e := &c.eval.stats
-	e.pointers.Add(pointers)
-	e.skippedPointers.Add(pointers)
-	e.skippedMessages.Add(k.GetMessages())
-	e.skippedBytes.Add(k.GetBytes())
+	n := &c.eval.Counts
+	n.Pointers.Add(pointers)
+	n.SkippedPointers.Add(pointers)
+	n.SkippedMessages.Add(k.GetMessages())
+	n.SkippedBytes.Add(k.GetBytes())
 	s.queue.push(&item{kind: itemSkipped, runs: runs})
 	return nil
 }
@@ -73,7 +73,7 @@ func (c *Consumer) skip(it *item) {
 
 // over reports whether a time is not before the end that was asked for: the shard's reading ends there. The mutex is held.
 func (c *Consumer) over(q *position, time int64) bool {
-	until := c.cfg.query.until
+	until := c.cfg.until
 	if until.IsZero() || time < until.UnixMicro() {
 		return false
 	}

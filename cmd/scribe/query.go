@@ -12,6 +12,7 @@ import (
 	"scribe/columnar/export"
 	"scribe/columnar/sql"
 	"scribe/consumer"
+	"scribe/consumer/columns"
 	"scribe/internal/base/units"
 )
 
@@ -36,7 +37,7 @@ type queryFlags struct {
 }
 
 func newQuery() *cobra.Command {
-	f := queryFlags{memory: consumer.DefaultQueryMemory}
+	f := queryFlags{memory: columns.DefaultQueryMemory}
 	cmd := &cobra.Command{
 		Use:   "query 'SELECT ... FROM CATEGORY ...'",
 		Short: "Ask a question of a category, in SQL",
@@ -106,8 +107,8 @@ can't be reached.`,
 // Values of --compress.
 const compressNone = "none"
 
-var compressions = map[string]consumer.Compression{
-	compressNone: consumer.CompressionNone, "s2": consumer.CompressionS2, "zstd": consumer.CompressionZstd,
+var compressions = map[string]columns.Compression{
+	compressNone: columns.CompressionNone, "s2": columns.CompressionS2, "zstd": columns.CompressionZstd,
 }
 
 // query runs the command.
@@ -155,7 +156,7 @@ func query(cmd *cobra.Command, server, text string, f *queryFlags) (err error) {
 	case r.file != nil && r.file.category != 0 && r.file.category != found.GetId():
 		return r.file.unusable(fmt.Errorf("the category %q was deleted and made anew since", category))
 	}
-	r.query, err = consumer.NewQuery(cmd.Context(), server, text, append(opts, consumer.WithStart(start), consumer.WithOnPause(r.pause))...)
+	r.query, err = columns.NewQuery(cmd.Context(), server, text, append(opts, consumer.WithStart(start), consumer.WithOnPause(r.pause))...)
 	if wrong := new(sql.Error); errors.As(err, &wrong) {
 		return usage(wrong)
 	}
@@ -171,7 +172,7 @@ func query(cmd *cobra.Command, server, text string, f *queryFlags) (err error) {
 
 // queryError is a mistake in how the query was called, unless it has a code of its own.
 func queryError(err error) error {
-	if errors.Is(err, consumer.ErrLimit) || errors.Is(err, context.Canceled) {
+	if errors.Is(err, columns.ErrLimit) || errors.Is(err, context.Canceled) {
 		return usage(err)
 	}
 	return err
@@ -204,32 +205,32 @@ func (f *queryFlags) options(stderr *statusLine) ([]consumer.Option, error) {
 	opts := []consumer.Option{
 		consumer.WithName("scribe query"),
 		consumer.WithLogger(slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))),
-		consumer.WithTimeLimit(f.timeout.Std()),
-		consumer.WithMaxMemory(int64(f.memory)),
+		columns.WithTimeLimit(f.timeout.Std()),
+		columns.WithMaxMemory(int64(f.memory)),
 	}
 	compression, ok := compressions[f.compress]
 	if !ok {
 		return nil, fmt.Errorf("--compress %q is none of none, s2 and zstd", f.compress)
 	}
-	opts = append(opts, consumer.WithCompression(compression))
+	opts = append(opts, columns.WithCompression(compression))
 	if f.to != "" {
 		until, err := units.ParseTime(f.to, time.Now())
 		if err != nil {
 			return nil, fmt.Errorf("--to %w", err)
 		}
-		opts = append(opts, consumer.WithUntil(until))
+		opts = append(opts, columns.WithUntil(until))
 	}
 	if f.follow {
-		opts = append(opts, consumer.WithFollow())
+		opts = append(opts, columns.WithFollow())
 	}
 	if f.limited {
-		opts = append(opts, consumer.WithRowLimit(int64(min(f.count, 1<<62)))) //nolint:gosec // bounded
+		opts = append(opts, columns.WithRowLimit(int64(min(f.count, 1<<62)))) //nolint:gosec // bounded
 	}
 	if f.window.given {
 		opts = append(opts, consumer.WithWindow(f.window.length))
 	}
 	if f.local {
-		opts = append(opts, consumer.WithLocal())
+		opts = append(opts, columns.WithLocal())
 	}
 	if f.readProxy != "" {
 		opts = append(opts, consumer.WithReadProxy(f.readProxy))

@@ -11,13 +11,14 @@ import (
 
 	"scribe/columnar/export"
 	"scribe/consumer"
+	"scribe/consumer/columns"
 	"scribe/internal/base/units"
 )
 
 // querying is one run of the command. Its methods run on the goroutine that iterates.
 type querying struct {
 	flags     *queryFlags
-	query     *consumer.Query
+	query     *columns.Query
 	stderr    *statusLine
 	signalled context.Context //nolint:containedctx // ends with a signal; that of the iteration also with the reader
 	file      *checkpointFile // nil without one
@@ -209,7 +210,7 @@ func (r *querying) outcome(err error) error {
 		return r.interrupted()
 	case errors.Is(err, context.Canceled):
 		return nil // nobody reads any more
-	case errors.Is(err, consumer.ErrLimit), errors.Is(err, consumer.ErrDamaged):
+	case errors.Is(err, columns.ErrLimit), errors.Is(err, consumer.ErrDamaged):
 		return &codedError{code: exitError, err: err}
 	}
 	return err

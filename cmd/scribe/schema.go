@@ -13,6 +13,7 @@ import (
 
 	"scribe/columnar/schema"
 	"scribe/consumer"
+	"scribe/consumer/columns"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -181,11 +182,11 @@ func ensured(ctx context.Context, server string, category *scribev1.Category) (*
 	if err != nil {
 		return nil, err
 	}
-	h, _, err = c.EnsureSchema(ctx, rpc.NewControlClient(rpc.Default(), server), category)
+	h, _, err = columns.EnsureSchema(ctx, c, rpc.NewControlClient(rpc.Default(), server), category)
 	if cerr := c.Close(); err == nil {
 		err = cerr
 	}
-	if errors.Is(err, consumer.ErrSchemaPending) {
+	if errors.Is(err, columns.ErrSchemaPending) {
 		return nil, notFound("%w", err)
 	}
 	return h, err

@@ -15,6 +15,7 @@ import (
 
 	"scribe/columnar/schema"
 	"scribe/consumer"
+	"scribe/consumer/columns"
 	"scribe/internal/base/units"
 )
 
@@ -169,7 +170,7 @@ func inferCategory(ctx context.Context, server, name string, format schema.Forma
 	if err != nil {
 		return nil, schema.Report{}, usage(err)
 	}
-	s, report, err := c.InferSchema(ctx, format, o)
+	s, report, err := columns.InferSchema(ctx, c, format, o)
 	return s, report, errors.Join(err, c.Close())
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"scribe/columnar/sql"
 	"scribe/consumer"
+	"scribe/consumer/columns"
 	"scribe/internal/base/units"
 	"scribe/internal/format/checkpoint"
 	"scribe/internal/format/record"
@@ -199,7 +200,7 @@ func (f *tailFlags) options(stderr io.Writer) ([]consumer.Option, error) {
 		if _, err := sql.ParsePredicate(f.where); err != nil {
 			return nil, fmt.Errorf("--where: %w", err)
 		}
-		opts = append(opts, consumer.WithFilter(f.where))
+		opts = append(opts, columns.Where(f.where))
 	}
 	switch f.onDamage {
 	case damageStop:

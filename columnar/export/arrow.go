@@ -12,6 +12,8 @@ import (
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/compress"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+
+	"scribe/columnar/value"
 )
 
 // stream writes an Arrow IPC stream.
@@ -134,7 +136,7 @@ type notClosed struct{ io.Writer }
 func unfit(t arrow.DataType) string {
 	switch t := t.(type) {
 	case *arrow.MonthDayNanoIntervalType:
-		return TypeName(t)
+		return value.TypeName(t)
 	case arrow.NestedType:
 		if s, ok := t.(*arrow.StructType); ok && s.NumFields() == 0 {
 			return "an empty struct"

@@ -1,13 +1,13 @@
 package export
 
 import (
-	"strconv"
-	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"golang.org/x/text/width"
+
+	"scribe/columnar/value"
 )
 
 const (
@@ -38,7 +38,7 @@ func newTable(out *buffered, s *arrow.Schema) *table {
 	t := &table{out: out, schema: s, widths: make([]int, s.NumFields()), right: make([]bool, s.NumFields())}
 	for i, f := range s.Fields() {
 		t.right[i] = numeric(f.Type)
-		t.widths[i] = min(max(displayWidth(visible(f.Name)), displayWidth([]byte(TypeName(f.Type)))), widest)
+		t.widths[i] = min(max(displayWidth(visible(f.Name)), displayWidth([]byte(value.TypeName(f.Type)))), widest)
 	}
 	return t
 }
@@ -110,7 +110,7 @@ func (t *table) head() {
 		t.cell(i, name, displayWidth(name))
 	}
 	for i, f := range t.schema.Fields() {
-		name := TypeName(f.Type)
+		name := value.TypeName(f.Type)
 		t.cell(i, []byte(name), displayWidth([]byte(name)))
 	}
 	for i, n := range t.widths {
@@ -204,38 +204,4 @@ func displayWidth(text []byte) int {
 		}
 	}
 	return n
-}
-
-// TypeName is the name of a type as a query has it: int64, string, timestamp, decimal(10,2), list<string>.
-func TypeName(t arrow.DataType) string {
-	switch t := t.(type) {
-	case *arrow.StringType:
-		return "string"
-	case *arrow.BooleanType:
-		return "bool"
-	case *arrow.Date32Type:
-		return "date"
-	case *arrow.TimestampType:
-		return "timestamp"
-	case *arrow.MonthDayNanoIntervalType:
-		return "interval"
-	case *arrow.Decimal128Type:
-		return "decimal(" + strconv.Itoa(int(t.Precision)) + "," + strconv.Itoa(int(t.Scale)) + ")"
-	case *arrow.DictionaryType:
-		return TypeName(t.ValueType)
-	case *arrow.MapType:
-		return "map<" + TypeName(t.ItemType()) + ">"
-	case *arrow.ListType:
-		return "list<" + TypeName(t.Elem()) + ">"
-	case *arrow.StructType:
-		fields := make([]string, t.NumFields())
-		for i, f := range t.Fields() {
-			fields[i] = f.Name + " " + TypeName(f.Type)
-		}
-		return "struct<" + strings.Join(fields, ", ") + ">"
-	case *arrow.Float64Type:
-		return "float64"
-	default:
-		return t.String()
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"scribe/consumer"
+	"scribe/consumer/columns"
 	"scribe/test/history"
 	"scribe/test/program"
 )
@@ -74,7 +75,7 @@ func (v *verifier) read(r *history.Reading, category, server string) error {
 	}
 	defer reader.Close()
 	if category == catColumns {
-		for batch, err := range reader.Batches(ctx) {
+		for batch, err := range columns.Batches(ctx, reader) {
 			if err != nil {
 				return err
 			}

@@ -17,6 +17,7 @@ import (
 	"scribe/columnar/schema"
 	"scribe/columnar/sql"
 	"scribe/consumer"
+	"scribe/consumer/columns"
 	"scribe/internal/cell/catalog"
 	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
@@ -36,7 +37,7 @@ const queryPatience = 15 * time.Second
 
 // Query implements sqlserver.Runner.
 func (q *queries) Query(ctx context.Context, req *sqlserver.Request) (sqlserver.Result, error) {
-	query, err := consumer.NewQuery(ctx, q.server, req.SQL, q.options(req)...)
+	query, err := columns.NewQuery(ctx, q.server, req.SQL, q.options(req)...)
 	if errors.Is(err, consumer.ErrUnknownCategory) {
 		return nil, q.unknown(req.SQL)
 	}
@@ -50,11 +51,11 @@ func (q *queries) Query(ctx context.Context, req *sqlserver.Request) (sqlserver.
 
 func (q *queries) options(req *sqlserver.Request) []consumer.Option {
 	opts := []consumer.Option{
-		consumer.WithMaxMemory(req.Memory), consumer.WithName("gateway"), consumer.WithLogger(q.log),
+		columns.WithMaxMemory(req.Memory), consumer.WithName("gateway"), consumer.WithLogger(q.log),
 		consumer.WithRetryTimeout(queryPatience),
 	}
 	if req.Limit >= 0 {
-		opts = append(opts, consumer.WithRowLimit(req.Limit))
+		opts = append(opts, columns.WithRowLimit(req.Limit))
 	}
 	switch req.From.At {
 	case sqlserver.StartTime:
@@ -69,10 +70,10 @@ func (q *queries) options(req *sqlserver.Request) []consumer.Option {
 		}
 	}
 	if req.Follow {
-		opts = append(opts, consumer.WithFollow())
+		opts = append(opts, columns.WithFollow())
 	}
 	if !req.To.IsZero() {
-		opts = append(opts, consumer.WithUntil(req.To))
+		opts = append(opts, columns.WithUntil(req.To))
 	}
 	return opts
 }
@@ -123,7 +124,7 @@ func told(err error) error {
 			Kind: sqlserver.KindInvalid, Message: e.Message, Line: e.Line, Column: e.Column, Position: e.Pos, Caret: caret, Hint: e.Hint,
 		}
 	}
-	if e, ok := errors.AsType[*consumer.LimitError](err); ok {
+	if e, ok := errors.AsType[*columns.LimitError](err); ok {
 		return &sqlserver.Error{Kind: sqlserver.KindLimit, Message: plainly(err), Hint: e.Hint}
 	}
 	switch {
@@ -143,7 +144,7 @@ func plainly(err error) string { return strings.TrimPrefix(err.Error(), "consume
 // answer is a query of the consumer as the gateway's.
 type answer struct {
 	queries *queries
-	query   *consumer.Query
+	query   *columns.Query
 	next    func() (arrow.RecordBatch, error, bool)
 	stop    func()
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"scribe/columnar/schema"
-	"scribe/consumer"
+	"scribe/consumer/columns"
 	"scribe/internal/testkit/sample"
 	"scribe/internal/transport/rpc"
 	"scribe/producer"
@@ -116,7 +116,7 @@ func Queries(ctx context.Context, o QueryOptions) (r QueryReport, err error) {
 		return r, r.firstRow(ctx, o, p, w)
 	}
 	end := time.Now().Add(o.Duration + settling)
-	readers := make([]*consumer.Query, o.Readers)
+	readers := make([]*columns.Query, o.Readers)
 	defer func() {
 		for _, q := range readers {
 			if q != nil {
@@ -125,7 +125,7 @@ func Queries(ctx context.Context, o QueryOptions) (r QueryReport, err error) {
 		}
 	}()
 	for i := range readers {
-		readers[i], err = consumer.NewQuery(ctx, o.Server, benchQueries[i%o.Queries], consumer.WithUntil(end), consumer.WithMaxMemory(8<<20))
+		readers[i], err = columns.NewQuery(ctx, o.Server, benchQueries[i%o.Queries], columns.WithUntil(end), columns.WithMaxMemory(8<<20))
 		if err != nil {
 			return r, err
 		}
@@ -163,7 +163,7 @@ func Queries(ctx context.Context, o QueryOptions) (r QueryReport, err error) {
 const settling = 2 * time.Second
 
 // drain reads a query to its end.
-func drain(ctx context.Context, q *consumer.Query) error {
+func drain(ctx context.Context, q *columns.Query) error {
 	for _, err := range q.Batches(ctx) {
 		if err != nil {
 			return err
@@ -173,7 +173,7 @@ func drain(ctx context.Context, q *consumer.Query) error {
 }
 
 // sum adds up the readers' figures, all of which must have read everything.
-func (r *QueryReport) sum(readers []*consumer.Query) error {
+func (r *QueryReport) sum(readers []*columns.Query) error {
 	for _, q := range readers {
 		s := q.Stats()
 		r.RowsRead += s.RowsRead + s.SkippedMessages
@@ -218,7 +218,7 @@ func (r *QueryReport) firstRow(ctx context.Context, o QueryOptions, p *producer.
 		where   string
 	}{{&r.FirstRow, "status = 500"}, {&r.LastRow, "status = 599"}, {&r.LastRowAgain, "status = 599"}} {
 		begin := time.Now()
-		q, err := consumer.NewQuery(ctx, o.Server, "SELECT path FROM access WHERE "+m.where+" LIMIT 1")
+		q, err := columns.NewQuery(ctx, o.Server, "SELECT path FROM access WHERE "+m.where+" LIMIT 1")
 		if err != nil {
 			return err
 		}

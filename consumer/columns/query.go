@@ -1,4 +1,4 @@
-package consumer
+package columns
 
 import (
 	"context"
@@ -14,19 +14,23 @@ import (
 
 	"scribe/columnar/finish"
 	"scribe/columnar/plan"
-	"scribe/columnar/schema"
 	"scribe/columnar/sql"
 	"scribe/columnar/transcode"
+	"scribe/consumer"
+	"scribe/consumer/internal/payload"
+	"scribe/internal/format/loss"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
 // Query is a SELECT over a category, and where it is in it. One iteration runs at a time; the other methods may be called from any
 // goroutine meanwhile.
 type Query struct {
-	consumer *Consumer
-	finisher *finish.Finisher
+	consumer *consumer.Consumer
+	options  *extension
 	plan     *plan.Plan
-	text     string // the query, canonical
+	*evaluation
+	text  string // the query, canonical
+	began time.Time
 
 	mu struct {
 		sync.Mutex
@@ -37,14 +41,14 @@ type Query struct {
 	}
 }
 
-// NewQuery returns a query of the cell that a server is part of, for example [DefaultServer], which "" stands for. It asks the
+// NewQuery returns a query of the cell that a server is part of, for example [consumer.DefaultServer], which "" stands for. It asks the
 // control plane for the category and its schema, to whose newest version the query stays bound; nothing is read before the first
-// iteration. The errors are a *sql.Error for a mistake in the text, which it shows with the place, [ErrUnknownCategory], and all violations of
+// iteration. The errors are a *sql.Error for a mistake in the text, which it shows with the place, [consumer.ErrUnknownCategory], and all violations of
 // options.
 //
 // A query begins with the oldest message that is readable and ends at the tails that the shards have when its first iteration begins, unless
-// [WithStart], [WithUntil] and [WithFollow] say otherwise. It takes the options of a [Consumer], too.
-func NewQuery(ctx context.Context, server, text string, opts ...Option) (*Query, error) {
+// [consumer.WithStart], [WithUntil] and [WithFollow] say otherwise. It takes the options of a [consumer.Consumer], too.
+func NewQuery(ctx context.Context, server, text string, opts ...consumer.Option) (*Query, error) {
 	if len(text) > MaxQueryText {
 		return nil, fmt.Errorf("consumer: a query of %d bytes, the limit is %d", len(text), MaxQueryText)
 	}
@@ -52,18 +56,17 @@ func NewQuery(ctx context.Context, server, text string, opts ...Option) (*Query,
 	if err != nil {
 		return nil, err
 	}
-	now := time.Now()
-	c, err := New(server, parsed.From.Category, slices.Concat([]Option{WithStart(Earliest())}, opts, []Option{option(func(c *config) {
-		c.untilEnd = !c.query.follow && !c.query.until.After(now)
-		c.prefetchBytes = max(min(c.prefetchBytes, c.query.memory/2), 64<<10)
-		if c.query.now.IsZero() {
-			c.query.now = now
-		}
-	})})...)
+	q := &Query{began: time.Now()}
+	c, err := consumer.New(server, parsed.From.Category, slices.Concat([]consumer.Option{consumer.WithStart(consumer.Earliest())}, opts,
+		[]consumer.Option{option(func(e *extension) {
+			if q.options, e.query = e, q; e.now.IsZero() {
+				e.now = q.began
+			}
+		})})...)
 	if err != nil {
 		return nil, err
 	}
-	q := &Query{consumer: c}
+	q.consumer = c
 	if err := q.bind(ctx, parsed, text); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -72,31 +75,30 @@ func NewQuery(ctx context.Context, server, text string, opts ...Option) (*Query,
 
 // bind binds the query to the category as it is now.
 func (q *Query) bind(ctx context.Context, parsed *sql.Select, text string) error {
-	c := q.consumer
-	if c.cfg.filter != "" {
-		return errors.New("consumer: WithFilter: a query has its WHERE")
-	}
-	s, err := c.currentSchema(ctx)
+	s, err := currentSchema(ctx, q.consumer)
 	if err != nil {
 		return err
 	}
-	if q.plan, err = plan.Bind(parsed, s, plan.Options{Now: c.cfg.query.now}); err != nil {
+	e := q.options
+	if q.plan, err = plan.Bind(parsed, s, plan.Options{Now: e.now}); err != nil {
 		return err
 	}
 	q.text = parsed.String()
-	if q.plan.Group != nil && c.cfg.query.follow {
+	if q.plan.Group != nil && e.follow {
 		at := 0
 		if len(parsed.GroupBy) > 0 {
 			at = parsed.GroupBy[0].Pos()
 		}
 		return parsed.Errorf(at, "Do not follow, or say up to which time.", "GROUP BY and aggregates need an end of what is read, a query that follows has none")
 	}
-	if q.finisher, err = finish.New(q.plan, c.cfg.query.transcoding()); err != nil {
+	finisher, err := finish.New(q.plan, e.transcoding())
+	if err != nil {
 		return err
 	}
-	c.eval = &evaluation{
-		finisher: q.finisher, codec: c.cfg.query.compress, local: c.cfg.query.local,
-		wire: &scribev1.Query{Text: wireText(q.plan.Text, text), SchemaVersion: s.Version, Now: c.cfg.query.now.UnixMicro()},
+	q.evaluation = newEvaluation(finisher, e.memory)
+	q.evaluation.Query = &scribev1.Query{Text: wireText(q.plan.Text, text), SchemaVersion: s.Version, Now: e.now.UnixMicro()}
+	if !e.local {
+		q.View = &scribev1.View{Query: q.evaluation.Query, Codec: e.compress}
 	}
 	return nil
 }
@@ -111,49 +113,36 @@ func wireText(canonical, written string) string {
 }
 
 // transcoding are the limits of making rows here: the half of the memory that is for payloads.
-func (c *queryConfig) transcoding() transcode.Limits {
-	return transcode.Limits{Bytes: min(c.memory/2, transcode.DefaultBytes)}
-}
-
-// currentSchema is the newest schema of the category, which is inferred if it is to be and was not yet.
-func (c *Consumer) currentSchema(ctx context.Context) (*schema.Schema, error) {
-	category, err := c.describe(ctx)
-	if err != nil {
-		return nil, err
-	}
-	h, _, err := c.EnsureSchema(ctx, c.control, category)
-	if err != nil {
-		return nil, err
-	}
-	return h.Current(), nil
+func (e *extension) transcoding() transcode.Limits {
+	return transcode.Limits{Bytes: min(e.memory/2, transcode.DefaultBytes)}
 }
 
 // Schema is the schema of the batches.
 func (q *Query) Schema() *arrow.Schema { return q.finisher.Schema() }
 
 // Category is the category that is read.
-func (q *Query) Category() string { return q.consumer.category }
+func (q *Query) Category() string { return q.consumer.Category() }
 
-// Close releases what the query holds, see [Consumer.Close].
+// Close releases what the query holds, see [consumer.Consumer.Close].
 func (q *Query) Close() error { return q.consumer.Close() }
 
-// Checkpoint is the place behind the last batch or gap that was yielded, see [Consumer.Checkpoint]: behind a whole payload, and where LIMIT
+// Checkpoint is the place behind the last batch or gap that was yielded, see [consumer.Consumer.Checkpoint]: behind a whole payload, and where LIMIT
 // cut one in front of the message of the next row. A query that begins there continues the answer, but for GROUP BY, whose groups are those
 // of the range that is read. No row is left out. Where a message has several rows, as in NDJSON and CSV, and LIMIT cut in the middle of one, its
 // first rows come again: a LIMIT that is not above the rows of a message does not get beyond it.
 func (q *Query) Checkpoint() string { return q.consumer.Checkpoint() }
 
-// Watermark and Lag are those of [Consumer].
+// Watermark and Lag are those of [consumer.Consumer].
 func (q *Query) Watermark() time.Time { return q.consumer.Watermark() }
 
-// Lag is how far the query is behind the clock, see [Consumer.Lag].
+// Lag is how far the query is behind the clock, see [consumer.Consumer.Lag].
 func (q *Query) Lag() time.Duration { return q.consumer.Lag() }
 
-// Backlog is what is still to be read, see [Consumer.Backlog].
-func (q *Query) Backlog() Backlog { return q.consumer.Backlog() }
+// Backlog is what is still to be read, see [consumer.Consumer.Backlog].
+func (q *Query) Backlog() consumer.Backlog { return q.consumer.Backlog() }
 
 // Batches yields the answer as Arrow record batches with the columns of [Query.Schema], as they come: at most one for a payload, none where
-// a payload has no row, and with GROUP BY one at the end. Errors are as of [Consumer.Records]: after a *[GapError] the iteration goes on if the
+// a payload has no row, and with GROUP BY one at the end. Errors are as of [consumer.Consumer.Records]: after a *[consumer.GapError] the iteration goes on if the
 // caller does, any other ends it. When ctx ends, so do the requests that are under way.
 //
 // A batch is released at the next step of the iteration: Retain it to keep it. After an end another iteration continues behind the last
@@ -165,7 +154,7 @@ func (q *Query) Batches(ctx context.Context) iter.Seq2[arrow.RecordBatch, error]
 		r := answering{query: q, yield: yield}
 		if q.plan.Group != nil {
 			var err error
-			if r.grouping, err = q.finisher.Grouping(q.consumer.cfg.query.groups()); err != nil {
+			if r.grouping, err = q.finisher.Grouping(q.options.groups()); err != nil {
 				yield(nil, err)
 				return
 			}
@@ -176,7 +165,7 @@ func (q *Query) Batches(ctx context.Context) iter.Seq2[arrow.RecordBatch, error]
 
 // limited is ctx with the limit of time.
 func (q *Query) limited(ctx context.Context) (context.Context, context.CancelFunc) {
-	d := q.consumer.cfg.query.timeout
+	d := q.options.timeout
 	if d == 0 {
 		return context.WithCancel(ctx)
 	}
@@ -196,13 +185,13 @@ func (r *answering) iterate(ctx context.Context) {
 	if q.finished() {
 		return
 	}
-	q.consumer.iterate(ctx, r.refuse, r.deliver)
+	q.consumer.Payloads(ctx, r.refuse, r.deliver)
 	if r.over || r.grouping == nil {
 		return
 	}
 	batch, err := r.grouping.Result()
 	if err != nil {
-		r.yield(nil, q.consumer.memoryLimit(err))
+		r.yield(nil, q.memoryLimit(err))
 		return
 	}
 	if limit := q.limit(); limit >= 0 && limit < batch.NumRows() {
@@ -225,36 +214,34 @@ func (r *answering) iterate(ctx context.Context) {
 // refuse yields an error.
 func (r *answering) refuse(err error) bool {
 	goOn := r.yield(nil, err)
-	r.over = r.over || !goOn || !errors.Is(err, ErrGap)
+	r.over = r.over || !goOn || !errors.Is(err, consumer.ErrGap)
 	return goOn
 }
 
 // deliver yields the rows of a payload, behind the losses that were reported among its messages.
-func (r *answering) deliver(it *item) bool {
-	q, c := r.query, r.query.consumer
-	res := it.result
-	defer res.release()
-	for _, g := range res.lost {
-		if !c.tell(g, r.refuse) {
+func (r *answering) deliver(p *payload.Payload, tell func(*loss.Report) bool, _ func() bool) bool {
+	q, res := r.query, p.Result.(*result)
+	defer res.rows.Batch.Release()
+	for _, report := range res.lost {
+		if !tell(report) {
 			return false
 		}
 	}
-	rows := res.rows
 	if r.grouping != nil {
-		if err := r.grouping.Add(rows); err != nil {
-			return r.refuse(c.memoryLimit(err))
+		if err := r.grouping.Add(res.rows); err != nil {
+			return r.refuse(q.memoryLimit(err))
 		}
 		q.note(r.grouping)
-		c.left.Store(0)
+		p.Left.Store(0)
 		return true
 	}
-	batch, left, last := q.cut(rows, it)
+	batch, left, last := q.cut(res.rows, p)
 	defer batch.Release()
 	if err := q.count(batch); err != nil {
 		r.refuse(err)
 		return false
 	}
-	c.left.Store(int64(left))
+	p.Left.Store(int64(left))
 	goOn := batch.NumRows() == 0 || r.yield(batch, nil)
 	if last {
 		q.finish()
@@ -265,7 +252,7 @@ func (r *answering) deliver(it *item) bool {
 
 // cut applies LIMIT: it returns the rows that are left to be yielded, how many messages of the payload are not done with, and whether these are the
 // last rows of the answer. The caller releases the batch.
-func (q *Query) cut(rows *finish.Rows, it *item) (batch arrow.RecordBatch, left uint32, last bool) {
+func (q *Query) cut(rows *finish.Rows, p *payload.Payload) (batch arrow.RecordBatch, left uint32, last bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := rows.Batch.NumRows()
@@ -276,7 +263,7 @@ func (q *Query) cut(rows *finish.Rows, it *item) (batch arrow.RecordBatch, left 
 	}
 	n = max(limit-q.mu.rows, 0)
 	if n < rows.Batch.NumRows() {
-		left = it.ptr.Messages - min(rows.Index[n], it.ptr.Messages)
+		left = p.Messages - min(rows.Index[n], p.Messages)
 	}
 	return rows.Batch.NewSlice(0, n), left, true
 }
@@ -285,7 +272,7 @@ func (q *Query) cut(rows *finish.Rows, it *item) (batch arrow.RecordBatch, left 
 func (q *Query) count(batch arrow.RecordBatch) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	cfg := &q.consumer.cfg.query
+	cfg := q.options
 	rows, bytes := q.mu.rows+batch.NumRows(), q.mu.bytes+util.TotalRecordSize(batch)
 	switch {
 	case cfg.maxRows > 0 && rows > cfg.maxRows:
@@ -318,7 +305,7 @@ func (q *Query) finished() bool {
 
 // limit is LIMIT, or the row limit of the options if that is lower; -1 without either.
 func (q *Query) limit() int64 {
-	if n := q.consumer.cfg.query.rowLimit; n >= 0 && (q.plan.Limit < 0 || n < q.plan.Limit) {
+	if n := q.options.rowLimit; n >= 0 && (q.plan.Limit < 0 || n < q.plan.Limit) {
 		return n
 	}
 	return q.plan.Limit

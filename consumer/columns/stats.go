@@ -1,17 +1,17 @@
-package consumer
+package columns
 
 import (
 	"fmt"
 	"strings"
 
-	"scribe/columnar/export"
 	"scribe/columnar/expr"
 	"scribe/columnar/schema"
+	"scribe/columnar/value"
 	"scribe/internal/base/units"
 )
 
-// QueryStats is what became of what a query has read so far.
-type QueryStats struct {
+// Stats is what became of what a query has read so far.
+type Stats struct {
 	// Pointers came; Skipped of them were left out by the stream, since what was learned of their payloads says that nothing in them matches:
 	// SkippedMessages and SkippedBytes (of decoded payload) were behind them.
 	Pointers, Skipped, SkippedMessages, SkippedBytes uint64
@@ -32,18 +32,17 @@ type QueryStats struct {
 	Errors uint64
 	// Groups is how many groups there are.
 	Groups uint64
-	// Gaps were yielded; Retries and Reconnects are as in [Stats].
+	// Gaps were yielded; Retries and Reconnects are as in [consumer.Stats].
 	Gaps, Retries, Reconnects uint64
 }
 
 // Stats returns the counters.
-func (q *Query) Stats() QueryStats {
-	c, e := q.consumer, &q.consumer.eval.stats
-	general := c.Stats()
-	s := QueryStats{
-		Pointers: e.pointers.Load(), Skipped: e.skippedPointers.Load(), SkippedMessages: e.skippedMessages.Load(), SkippedBytes: e.skippedBytes.Load(),
+func (q *Query) Stats() Stats {
+	general, e, n := q.consumer.Stats(), &q.stats, &q.evaluation.Counts
+	s := Stats{
+		Pointers: n.Pointers.Load(), Skipped: n.SkippedPointers.Load(), SkippedMessages: n.SkippedMessages.Load(), SkippedBytes: n.SkippedBytes.Load(),
 		Payloads: e.views.Load() + e.raw.Load(), Views: e.views.Load(), ExactViews: e.exact.Load(), ReusedViews: e.reused.Load(),
-		ViewsRefused: e.refused.Load(), FetchedBytes: general.FetchedBytes,
+		ViewsRefused: n.ViewsRefused.Load(), FetchedBytes: general.FetchedBytes,
 		RowsRead: e.rows.Load(), RowsReceived: e.kept.Load(), RowsMatched: e.rowsKept.Load(),
 		RowsRejected: e.rejected.Load(), RowsBad: e.badRows.Load(), ValuesBad: e.badValues.Load(), Errors: e.errs.Load(),
 		Gaps: general.Gaps, Retries: general.Retries, Reconnects: general.Reconnects,
@@ -72,7 +71,7 @@ type Explanation struct {
 	EarlyStop bool
 	// Local says that no views are asked for.
 	Local bool
-	Stats QueryStats
+	Stats Stats
 }
 
 // Explain returns how the query is answered, with what became of it so far.
@@ -80,13 +79,13 @@ func (q *Query) Explain() Explanation {
 	p := q.plan
 	x := Explanation{
 		Query: q.text, Category: p.Category, SchemaVersion: p.Schema.Version, Grouped: p.Group != nil, Limit: p.Limit,
-		EarlyStop: p.EarlyStop, Local: q.consumer.cfg.query.local, Stats: q.Stats(),
+		EarlyStop: p.EarlyStop, Local: q.options.local, Stats: q.Stats(),
 	}
 	for i := range p.Columns {
 		x.Reads = append(x.Reads, p.Columns[i].Name+" "+p.Columns[i].Type.String())
 	}
 	for _, f := range q.Schema().Fields() {
-		x.Answers = append(x.Answers, f.Name+" "+export.TypeName(f.Type))
+		x.Answers = append(x.Answers, f.Name+" "+value.TypeName(f.Type))
 	}
 	if where := q.finisher.Pushdown(); where != nil {
 		x.Pushed = expr.Text(where)

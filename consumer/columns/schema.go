@@ -1,4 +1,4 @@
-package consumer
+package columns
 
 import (
 	"context"
@@ -6,18 +6,13 @@ import (
 	"fmt"
 
 	"scribe/columnar/schema"
+	"scribe/consumer"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
 // ErrSchemaPending means that the schema of a category is yet to be inferred, and that it has no messages from which it could be.
 var ErrSchemaPending = errors.New("the category's schema is to be inferred from its messages, which can't be done yet")
-
-// SchemaService reads and changes categories: an RPC client, or in one process the role itself.
-type SchemaService interface {
-	GetCategory(ctx context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error)
-	UpdateCategory(ctx context.Context, req *scribev1.UpdateCategoryRequest) (*scribev1.UpdateCategoryResponse, error)
-}
 
 // maxSchemaAttempts is how often a schema is inferred while others change the category meanwhile.
 const maxSchemaAttempts = 5
@@ -30,6 +25,19 @@ func inferOptions() schema.InferOptions {
 	return o
 }
 
+// currentSchema is the newest schema of the category, which is inferred if it is to be and was not yet.
+func currentSchema(ctx context.Context, c *consumer.Consumer) (*schema.Schema, error) {
+	category, err := c.Describe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h, _, err := EnsureSchema(ctx, c, c.Control(), category)
+	if err != nil {
+		return nil, err
+	}
+	return h.Current(), nil
+}
+
 // EnsureSchema returns the schemas of the consumer's category, which the caller has read. When it was created for its first one to be
 // inferred, and has none yet, that is inferred from its first messages and stored, under the condition that nobody else has changed the
 // category: of many who do this at the same time one stores a schema, and all return it. The category that is returned is the one whose
@@ -37,7 +45,7 @@ func inferOptions() schema.InferOptions {
 //
 // The consumer does not move, and may be iterated meanwhile. If there are no messages, or none that can be read as JSON or Arrow batches, the
 // error is [ErrSchemaPending].
-func (c *Consumer) EnsureSchema(ctx context.Context, categories SchemaService, category *scribev1.Category) (*schema.History, *scribev1.Category, error) {
+func EnsureSchema(ctx context.Context, c *consumer.Consumer, categories consumer.SchemaService, category *scribev1.Category) (*schema.History, *scribev1.Category, error) {
 	name := category.GetName()
 	for range maxSchemaAttempts {
 		h, err := schema.ParseHistory(category.GetSchema())
@@ -47,7 +55,7 @@ func (c *Consumer) EnsureSchema(ctx context.Context, categories SchemaService, c
 		if !h.Infer() {
 			return h, category, nil
 		}
-		s, _, err := c.InferSchema(ctx, "", inferOptions())
+		s, _, err := InferSchema(ctx, c, "", inferOptions())
 		if errors.Is(err, schema.ErrNoRows) {
 			return nil, nil, fmt.Errorf("consumer: category %q: %w: %w", name, ErrSchemaPending, err)
 		}
@@ -75,10 +83,8 @@ func (c *Consumer) EnsureSchema(ctx context.Context, categories SchemaService, c
 
 // InferSchema infers a schema from the first messages of the consumer's category as [schema.Infer] does, and from Arrow batches as
 // [schema.FromArrow]: format "" takes whichever they are. What is stored is not changed, and the consumer does not move.
-func (c *Consumer) InferSchema(ctx context.Context, format schema.Format, o schema.InferOptions) (*schema.Schema, schema.Report, error) {
-	own, err := New("", c.category, WithServices(c.streams, c.payloads), WithStart(Earliest()), WithUntilEnd(), WithPrefetchBytes(min(c.cfg.prefetchBytes, 8<<20)),
-		WithWindow(Unbounded), WithDamage(DamageSkip), WithRequestTimeout(c.cfg.requestTimeout), WithRetryTimeout(c.cfg.retryTimeout),
-		WithBackoff(c.cfg.backoffMin, c.cfg.backoffMax), WithLogger(c.cfg.logger))
+func InferSchema(ctx context.Context, c *consumer.Consumer, format schema.Format, o schema.InferOptions) (*schema.Schema, schema.Report, error) {
+	own, err := c.Fork(consumer.WithStart(consumer.Earliest()), consumer.WithUntilEnd(), consumer.WithWindow(consumer.Unbounded), consumer.WithDamage(consumer.DamageSkip))
 	if err != nil {
 		return nil, schema.Report{}, err
 	}
@@ -86,7 +92,7 @@ func (c *Consumer) InferSchema(ctx context.Context, format schema.Format, o sche
 	var failed error
 	s, report, err := schema.Infer(func(yield func([]byte) bool) {
 		for rec, err := range own.Records(ctx) {
-			if errors.Is(err, ErrGap) {
+			if errors.Is(err, consumer.ErrGap) {
 				continue
 			}
 			if failed = err; err != nil || !yield(rec.Payload) {
@@ -95,9 +101,9 @@ func (c *Consumer) InferSchema(ctx context.Context, format schema.Format, o sche
 		}
 	}, format, o)
 	switch {
-	case errors.Is(failed, ErrColumnar) && (format == schema.Arrow || format == "" && errors.Is(err, schema.ErrNoRows)):
-		return own.arrowSchema(ctx, o, report)
-	case errors.Is(failed, ErrColumnar): // what is in front of the Arrow batch was enough, or there is nothing of the format
+	case errors.Is(failed, consumer.ErrColumnar) && (format == schema.Arrow || format == "" && errors.Is(err, schema.ErrNoRows)):
+		return arrowSchema(ctx, own, o, report)
+	case errors.Is(failed, consumer.ErrColumnar): // what is in front of the Arrow batch was enough, or there is nothing of the format
 		return s, report, err
 	case failed != nil:
 		return nil, report, failed
@@ -106,9 +112,9 @@ func (c *Consumer) InferSchema(ctx context.Context, format schema.Format, o sche
 }
 
 // arrowSchema is the schema of the next batch.
-func (c *Consumer) arrowSchema(ctx context.Context, o schema.InferOptions, report schema.Report) (*schema.Schema, schema.Report, error) {
-	for batch, err := range c.Batches(ctx) {
-		if errors.Is(err, ErrGap) {
+func arrowSchema(ctx context.Context, c *consumer.Consumer, o schema.InferOptions, report schema.Report) (*schema.Schema, schema.Report, error) {
+	for batch, err := range Batches(ctx, c) {
+		if errors.Is(err, consumer.ErrGap) {
 			continue
 		}
 		if err != nil {

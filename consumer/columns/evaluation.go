@@ -1,0 +1,233 @@
+package columns
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/apache/arrow-go/v18/arrow/util"
+	"github.com/klauspost/compress/s2"
+	"github.com/klauspost/compress/zstd"
+
+	"scribe/columnar"
+	"scribe/columnar/finish"
+	"scribe/columnar/vector"
+	"scribe/consumer"
+	"scribe/consumer/internal/payload"
+	"scribe/internal/format/loss"
+	"scribe/internal/format/pointer"
+	"scribe/internal/format/record"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// evaluation is what a query or a filter makes of payloads.
+type evaluation struct {
+	payload.Evaluation
+	finisher *finish.Finisher
+	memory   int64 // the limit, for errors
+	stats    evaluated
+}
+
+// newEvaluation returns the evaluation of a query, which makes rows.
+func newEvaluation(f *finish.Finisher, memory int64) *evaluation {
+	e := &evaluation{finisher: f, memory: memory}
+	e.FromView, e.FromFrames = e.fromView, e.fromFrames
+	return e
+}
+
+// evaluated counts what became of payloads.
+type evaluated struct {
+	views, reused, exact, raw                                atomic.Uint64
+	rows, rowsKept, kept, rejected, badRows, badValues, errs atomic.Uint64
+}
+
+// codecS2 is the compression of views by package s2: a block (Payload.codec).
+const codecS2 = 3
+
+// result is what a query makes of a payload. Who delivers it releases the rows.
+type result struct {
+	rows *finish.Rows
+	lost []*loss.Report // among the messages
+}
+
+func (r *result) attach(p *payload.Payload) {
+	p.Result, p.ResultBytes = r, util.TotalRecordSize(r.rows.Batch)+int64(4*cap(r.rows.Index))
+}
+
+// metaOf is what the stream said of a payload.
+func metaOf(p *payload.Payload, skip uint32) finish.Meta {
+	return finish.Meta{Shard: p.Shard, LSN: p.LSN, Persisted: p.Time, Skip: skip}
+}
+
+// damage is the error of a payload that is not what was written.
+func damage(p *payload.Payload, what string, offset int64, cause error) error {
+	return &consumer.DamageError{Category: p.Category, Shard: p.Source, LSN: uint64(p.SourceLSN), What: what, Offset: offset, Cause: cause}
+}
+
+// errNoView means that a server answered with something else than the view that it was asked for.
+var errNoView = errors.New("consumer: the answer is not a view")
+
+// fromView makes the rows of an answer that is a view.
+func (e *evaluation) fromView(p *payload.Payload, answer *scribev1.Payload, skip uint32, d *zstd.Decoder) error {
+	body, err := inflate(answer, d)
+	if err != nil {
+		return err
+	}
+	batch, err := columnar.DecodeIPC(body)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNoView, err)
+	}
+	defer batch.Release()
+	v := answer.GetView()
+	st := finish.Stats{
+		Rows: int64(v.GetRows()), Rejected: int64(v.GetRejected()), BadRows: int64(v.GetBad()), Errors: int64(v.GetErrors()), //nolint:gosec // rows of a payload
+	}
+	var lost []*loss.Report
+	for _, l := range v.GetLosses() {
+		if l.GetIndex() < skip {
+			continue // it was told before
+		}
+		reports, _, err := findReports(l.GetFrame(), 0)
+		if err != nil {
+			return fmt.Errorf("%w: a report of a loss: %w", errNoView, err)
+		}
+		lost = append(lost, reports...)
+	}
+	rows, err := e.finisher.View(batch, v.GetExact(), metaOf(p, skip), &st)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNoView, err)
+	}
+	(&result{rows: rows, lost: lost}).attach(p)
+	e.stats.add(&st)
+	e.stats.kept.Add(v.GetKept())
+	e.stats.views.Add(1)
+	if v.GetReused() {
+		e.stats.reused.Add(1)
+	}
+	if v.GetExact() {
+		e.stats.exact.Add(1)
+	}
+	return nil
+}
+
+// inflate returns the bytes of a view, which the batch made of them may keep.
+func inflate(p *scribev1.Payload, d *zstd.Decoder) ([]byte, error) {
+	data, n := p.GetData(), p.GetRawLength()
+	if n > columnar.MaxIPC {
+		return nil, fmt.Errorf("%w: it has %d bytes, the limit is %d", errNoView, n, columnar.MaxIPC)
+	}
+	var (
+		body []byte
+		err  error
+	)
+	switch codec := p.GetCodec(); codec {
+	case uint32(pointer.CodecNone):
+		body = data
+	case uint32(pointer.CodecZstd):
+		body, err = d.DecodeAll(data, make([]byte, 0, n))
+	case codecS2:
+		if announced, lerr := s2.DecodedLen(data); lerr != nil || uint64(announced) != n { //nolint:gosec // not negative without an error
+			return nil, fmt.Errorf("%w: it announces %d bytes, its block %d", errNoView, n, announced)
+		}
+		body, err = s2.Decode(make([]byte, n), data)
+	default:
+		return nil, fmt.Errorf("%w: codec %d is unknown to this build", errNoView, codec)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoView, err)
+	}
+	if uint64(len(body)) != n {
+		return nil, fmt.Errorf("%w: it has %d bytes and announces %d", errNoView, len(body), n)
+	}
+	return body, nil
+}
+
+// fromFrames makes the rows of a payload, and gives up its frames: the rows share no memory with them.
+func (e *evaluation) fromFrames(p *payload.Payload, skip uint32) error {
+	rows, lost, err := e.evaluate(p, skip)
+	if err == nil {
+		(&result{rows: rows, lost: lost}).attach(p)
+		p.Frames = nil
+	}
+	return err
+}
+
+// match chooses the messages that a filter lets through.
+func (e *evaluation) match(p *payload.Payload, skip uint32) error {
+	rows, _, err := e.evaluate(p, skip)
+	if err != nil {
+		return err
+	}
+	rows.Batch.Release()
+	p.Filtered, p.Matches = true, slices.Compact(slices.Clone(rows.Index)) // a message may have several rows
+	p.ResultBytes = int64(4 * cap(p.Matches))
+	return nil
+}
+
+// evaluate makes the rows of a payload as it is stored, whose frames were checked.
+func (e *evaluation) evaluate(p *payload.Payload, skip uint32) (*finish.Rows, []*loss.Report, error) {
+	m := metaOf(p, skip)
+	lost, drop, err := findReports(p.Frames, skip)
+	if err != nil {
+		return nil, nil, damage(p, "frames", -1, err)
+	}
+	m.Drop = drop
+	var st finish.Stats
+	rows, err := e.finisher.Payload(p.Frames, m, &st)
+	switch {
+	case errors.Is(err, record.ErrCorrupt), errors.Is(err, record.ErrTruncated):
+		return nil, nil, damage(p, "frames", -1, err)
+	case err != nil:
+		return nil, nil, e.memoryLimit(fmt.Errorf("shard %v, LSN %d: %w", p.Source, p.SourceLSN, err))
+	}
+	e.stats.add(&st)
+	e.stats.kept.Add(uint64(len(rows.Index)))
+	e.stats.raw.Add(1)
+	return rows, lost, nil
+}
+
+// memoryLimit is an error of an evaluation as callers know it: a [LimitError], if it took too much memory.
+func (e *evaluation) memoryLimit(err error) error {
+	limit := &LimitError{What: "memory", Limit: fmt.Sprint(e.memory), Cause: err}
+	switch {
+	case errors.Is(err, vector.ErrTooLarge):
+		limit.Hint = "let the expressions make less of a row"
+	case errors.Is(err, columnar.ErrTooLarge):
+		limit.Hint = "name fewer columns, or allow more"
+	default:
+		return fmt.Errorf("consumer: %w", err)
+	}
+	return limit
+}
+
+// findReports returns the reports of losses in frames after the first messages, and which of all messages are reports.
+func findReports(frames []byte, skip uint32) (lost []*loss.Report, index []uint32, err error) {
+	messages := uint32(0)
+	for f, err := range record.Split(frames) {
+		if err != nil {
+			return nil, nil, err
+		}
+		report, err := payload.ParseReport(&f)
+		if err != nil {
+			return nil, nil, err
+		}
+		if report != nil {
+			if index = append(index, messages); messages >= skip {
+				lost = append(lost, report)
+			}
+		}
+		messages += uint32(f.Count) //nolint:gosec // of a frame
+	}
+	return lost, index, nil
+}
+
+func (e *evaluated) add(st *finish.Stats) {
+	add := func(to *atomic.Uint64, n int64) { to.Add(uint64(max(n, 0))) } //nolint:gosec // not negative
+	add(&e.rows, st.Rows)
+	add(&e.rowsKept, st.Kept)
+	add(&e.rejected, st.Rejected)
+	add(&e.badRows, st.BadRows)
+	add(&e.badValues, st.BadValues)
+	add(&e.errs, st.Errors)
+}

@@ -1,0 +1,153 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"scribe/consumer/internal/payload"
+	"scribe/internal/format/loss"
+	scribev1 "scribe/proto/scribe/v1"
+)
+
+// This file is the seam to package columns, which makes rows of payloads, or chooses messages among them.
+
+// Extension has a consumer make something else than messages of payloads. Its methods take internal types: package columns has the only one.
+type Extension interface {
+	// Validate reports every violation.
+	Validate() error
+	// Adjust changes the configuration that the options make.
+	Adjust(l *payload.Limits)
+	// Bind returns what is to be made of payloads, nil for nothing. It is called when the first iteration begins, and again after an error.
+	Bind(ctx context.Context, c *Consumer, now time.Time) (*payload.Evaluation, error)
+	// Filters reports whether it chooses messages: then only Records yields anything.
+	Filters() bool
+}
+
+// WithExtension sets or changes the extension, which is nil before the first change.
+func WithExtension(change func(Extension) Extension) Option {
+	return option(func(c *config) { c.extension = change(c.extension) })
+}
+
+// SchemaService reads and changes categories: an RPC client, or in one process the role itself.
+type SchemaService interface {
+	GetCategory(ctx context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error)
+	UpdateCategory(ctx context.Context, req *scribev1.UpdateCategoryRequest) (*scribev1.UpdateCategoryResponse, error)
+}
+
+// Control is the service that knows of categories; nil with services of the caller's alone.
+func (c *Consumer) Control() SchemaService { return c.control }
+
+// Category is the name of the category.
+func (c *Consumer) Category() string { return c.category }
+
+// Fork returns a consumer of the same category that reads through the same connections, as patiently, and with at most 8 MiB ahead of its
+// loop: for a look at messages beside the consumer's own iteration. It is closed before the consumer is.
+func (c *Consumer) Fork(opts ...Option) (*Consumer, error) {
+	return New("", c.category, append([]Option{
+		WithServices(c.streams, c.payloads), WithControl(c.control), WithPrefetchBytes(min(c.cfg.prefetchBytes, 8<<20)), WithRequestTimeout(c.cfg.requestTimeout),
+		WithRetryTimeout(c.cfg.retryTimeout), WithBackoff(c.cfg.backoffMin, c.cfg.backoffMax), WithLogger(c.cfg.logger),
+	}, opts...)...)
+}
+
+// filters reports whether messages are chosen.
+func (c *Consumer) filters() bool { return c.cfg.extension != nil && c.cfg.extension.Filters() }
+
+// bind binds the extension when the first iteration begins.
+func (c *Consumer) bind(ctx context.Context) (err error) {
+	if c.cfg.extension == nil {
+		return nil
+	}
+	c.binding.Lock()
+	defer c.binding.Unlock()
+	if c.eval == nil {
+		c.eval, err = c.cfg.extension.Bind(ctx, c, c.cfg.now())
+	}
+	return err
+}
+
+// Payloads has package columns deliver payloads whole. It is otherwise as [Consumer.Records]: refuse yields an error.
+func (c *Consumer) Payloads(ctx context.Context, refuse func(error) bool, deliver payload.Deliver) {
+	if c.filters() {
+		refuse(ErrFiltered)
+		return
+	}
+	c.iterate(ctx, refuse, func(it *item) bool {
+		return deliver(&it.Payload, func(r *loss.Report) bool { return c.tellLoss(it, r, refuse) }, func() bool { return true })
+	})
+}
+
+// Payloads is as [Consumer.Payloads], of the member's buckets.
+func (g *Group) Payloads(ctx context.Context, refuse func(error) bool, deliver payload.Deliver) {
+	err := g.enter()
+	if err == nil && g.c.filters() {
+		err = ErrFiltered
+	}
+	if err != nil {
+		refuse(err)
+		return
+	}
+	g.c.iterate(ctx, refuse, func(it *item) bool {
+		gone := false
+		return deliver(&it.Payload, func(r *loss.Report) bool { return g.c.tellLoss(it, r, refuse) }, func() bool {
+			gone = !g.goOn(ctx, it)
+			return !gone
+		}) || gone
+	})
+}
+
+// matches are the messages of a payload that a filter lets through, walked in their order. nil lets everything through.
+type matches struct{ left []uint32 }
+
+func (it *item) matches() *matches {
+	if !it.Filtered {
+		return nil
+	}
+	return &matches{it.Matches}
+}
+
+// none reports whether nothing of n messages from index on is let through.
+func (l *matches) none(index, n int) bool {
+	if l == nil {
+		return false
+	}
+	for len(l.left) > 0 && int(l.left[0]) < index {
+		l.left = l.left[1:]
+	}
+	return len(l.left) == 0 || int(l.left[0]) >= index+n
+}
+
+// lets reports whether a message is let through.
+func (l *matches) lets(index int) bool { return l == nil || !l.none(index, 1) }
+
+// Describe asks the control plane for the category, as long as the options allow.
+func (c *Consumer) Describe(ctx context.Context) (*scribev1.Category, error) {
+	doing := fmt.Sprintf("describing category %q", c.category)
+	if c.control == nil {
+		return nil, fmt.Errorf("consumer: %s: WithServices without WithControl has nobody to ask", doing)
+	}
+	since := time.Now()
+	for failures := 1; ; failures++ {
+		rctx, cancel := context.WithTimeoutCause(ctx, c.cfg.requestTimeout, errUnanswered)
+		res, err := c.control.GetCategory(rctx, &scribev1.GetCategoryRequest{Name: c.category})
+		cancel()
+		if err == nil {
+			return res.GetCategory(), nil
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		cause := permanent(err)
+		if t := c.cfg.retryTimeout; cause == nil && t > 0 && time.Since(since) > t {
+			cause = ErrUnavailable
+		}
+		if cause != nil {
+			return nil, &ServerError{Doing: doing, cause: cause, Detail: err}
+		}
+		pause := c.cfg.pause(failures, hint(err))
+		c.cfg.logger.Warn("category can't be described, asking again", "pause", pause, "error", err)
+		if !sleep(ctx, pause) {
+			return nil, context.Cause(ctx)
+		}
+	}
+}

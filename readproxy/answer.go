@@ -18,22 +18,22 @@ import (
 // blockEncoding is what read proxies of other regions ask for.
 const blockEncoding = scribev1.PayloadEncoding_PAYLOAD_ENCODING_BLOCK
 
-// answer is a request on its way: the payloads that will be looked at, and the blocks that they need.
-type answer struct {
+// fetchAnswer is a request on its way: the payloads that will be looked at, and the blocks that they need.
+type fetchAnswer struct {
 	s        *Server
 	encoding scribev1.PayloadEncoding
 	category string
 	rule     Rule
 	peer     bool   // a read proxy of another region asks
-	asked    *asked // the view wanted; nil = none
-	items    []item
-	jobs     []job
+	asked    *viewRequest // the view wanted; nil = none
+	items    []answerItem
+	jobs     []blockJob
 	// cost is how many bytes the blocks and what is made of them take, own what was made.
 	cost, own int64
 }
 
-// item is a payload asked for.
-type item struct {
+// answerItem is a payload asked for.
+type answerItem struct {
 	pointer pointer.Pointer
 	// whole: the payload is its whole block.
 	whole bool
@@ -41,16 +41,16 @@ type item struct {
 	err   error // the pointer is not good, or the view can't be made
 	// Of a view: where the pointer stands and what it is there, the view that serves it, what was made of it or who makes it; reused says
 	// that it was made for another.
-	place    place
+	position    logPosition
 	encoded  []byte
-	view     *view.View[*maker]
+	view     *view.View[*viewTranscoder]
 	made     *block
 	reused   bool
-	encoding *encoding
+	encoding *viewBuild
 }
 
-// job is a block that items need.
-type job struct {
+// blockJob is a block that items need.
+type blockJob struct {
 	key blockKey
 	p   *pointer.Pointer
 	// begin and end are what the items need of the decompressed block, in bytes.
@@ -64,17 +64,17 @@ type job struct {
 }
 
 // newAnswer decodes the pointers of a request, until the blocks that they need are enough for an answer. At least one is taken.
-func newAnswer(s *Server, encoding scribev1.PayloadEncoding, cat *scribev1.Category, req *scribev1.FetchRequest, wanted *asked) *answer {
-	a := &answer{
-		s: s, asked: wanted, encoding: encoding, category: req.GetCategory(), rule: s.cfg.rule(req.GetCategory(), cat.GetCache()), peer: req.GetPeer(),
+func newAnswer(s *Server, encoding scribev1.PayloadEncoding, cat *scribev1.Category, req *scribev1.FetchRequest, wanted *viewRequest) *fetchAnswer {
+	a := &fetchAnswer{
+		s: s, asked: wanted, encoding: encoding, category: req.GetCategory(), rule: s.cfg.ruleFor(req.GetCategory(), cat.GetCache()), peer: req.GetPeer(),
 	}
-	a.items = make([]item, 0, len(req.GetPointers())) // never grows: jobs point into it
+	a.items = make([]answerItem, 0, len(req.GetPointers())) // never grows: jobs point into it
 	var known map[blockKey]int
 	for i, encoded := range req.GetPointers() {
 		if i > 0 && a.cost >= int64(s.cfg.AnswerBytes) {
 			break
 		}
-		a.items = append(a.items, item{})
+		a.items = append(a.items, answerItem{})
 		it := &a.items[i]
 		p, err := pointer.Decode(encoded)
 		if err != nil {
@@ -86,9 +86,9 @@ func newAnswer(s *Server, encoding scribev1.PayloadEncoding, cat *scribev1.Categ
 		if wanted != nil {
 			it.encoded = encoded
 			if places := req.GetPlaces(); len(places) > 0 {
-				it.place = place{record.ShardID(places[i].GetShard()), record.LSN(places[i].GetLsn())}
+				it.position = logPosition{record.ShardID(places[i].GetShard()), record.LSN(places[i].GetLsn())}
 			}
-			if a.use(it); it.made != nil {
+			if a.chooseView(it); it.made != nil {
 				continue
 			}
 		}
@@ -97,7 +97,7 @@ func newAnswer(s *Server, encoding scribev1.PayloadEncoding, cat *scribev1.Categ
 		at, ok := known[key]
 		if !ok {
 			at = len(a.jobs)
-			a.jobs = append(a.jobs, job{key: key, p: &it.pointer, begin: uint64(p.Offset)})
+			a.jobs = append(a.jobs, blockJob{key: key, p: &it.pointer, begin: uint64(p.Offset)})
 			if len(req.GetPointers()) > 1 {
 				if known == nil {
 					known = map[blockKey]int{}
@@ -112,14 +112,14 @@ func newAnswer(s *Server, encoding scribev1.PayloadEncoding, cat *scribev1.Categ
 		it.job = at
 		a.jobs[at].begin = min(a.jobs[at].begin, uint64(p.Offset))
 		a.jobs[at].end = max(a.jobs[at].end, uint64(p.Offset)+uint64(p.Length))
-		a.cost += made(encoding, &it.pointer, it.whole)
+		a.cost += outputBytes(encoding, &it.pointer, it.whole)
 	}
 	return a
 }
 
-// made is what is made of a payload takes at most: decompressed, and in the encoding asked for. What JSON does to a byte takes up to
+// outputBytes is what is made of a payload takes at most: decompressed, and in the encoding asked for. What JSON does to a byte takes up to
 // six; Arrow has offsets and times of each message, twice while they are put together.
-func made(encoding scribev1.PayloadEncoding, p *pointer.Pointer, whole bool) int64 {
+func outputBytes(encoding scribev1.PayloadEncoding, p *pointer.Pointer, whole bool) int64 {
 	length, messages := int64(p.Length), int64(p.Messages)
 	switch {
 	case encoding == scribev1.PayloadEncoding_PAYLOAD_ENCODING_JSON:
@@ -133,8 +133,8 @@ func made(encoding scribev1.PayloadEncoding, p *pointer.Pointer, whole bool) int
 	}
 }
 
-// sent are the blocks whose memory is in the answer.
-func (a *answer) sent() []*block {
+// sentBlocks are the blocks whose memory is in the answer.
+func (a *fetchAnswer) sentBlocks() []*block {
 	var blocks []*block
 	for i := range a.jobs {
 		if a.jobs[i].sent {
@@ -157,23 +157,23 @@ func pointerError(i int, err error) error {
 	return rpc.Errorf(reason, "pointer %d of the request: %w", i, err)
 }
 
-// load gets the blocks. It fails only when ctx ends; a block that can't be had has an error of its own.
-func (a *answer) load(ctx context.Context) error {
-	a.s.load(ctx, a)
+// loadBlocks gets the blocks. It fails only when ctx ends; a block that can't be had has an error of its own.
+func (a *fetchAnswer) loadBlocks(ctx context.Context) error {
+	a.s.loadBlocks(ctx, a)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return nil
 }
 
-// make makes the answer.
-func (a *answer) make() *scribev1.FetchResponse {
+// buildResponse makes the answer.
+func (a *fetchAnswer) buildResponse() *scribev1.FetchResponse {
 	res := &scribev1.FetchResponse{Payloads: make([]*scribev1.Payload, 0, len(a.items))}
 	slab := make([]scribev1.Payload, len(a.items))
 	total := 0
 	for i := range a.items {
 		out := &slab[i]
-		if err := a.payload(&a.items[i], out); err != nil {
+		if err := a.fillPayload(&a.items[i], out); err != nil {
 			out.Error = rpc.Info(err)
 		}
 		if total += len(out.GetData()); i > 0 && total > a.s.cfg.AnswerBytes {
@@ -184,10 +184,10 @@ func (a *answer) make() *scribev1.FetchResponse {
 	return res
 }
 
-// expired tells a payload that retention has taken from one that was lost: a reader that was too slow for it gets a gap, not an error. A blob is
+// asTrimmed tells a payload that retention has taken from one that was lost: a reader that was too slow for it gets a gap, not an error. A blob is
 // deleted only after all that it holds has expired, and persisted times are not before its id's.
-func (a *answer) expired(p *pointer.Pointer, err error) error {
-	if a.s.local(p.Region) != "" {
+func (a *fetchAnswer) asTrimmed(p *pointer.Pointer, err error) error {
+	if a.s.localName(p.Region) != "" {
 		return err // its region has said what there is to say
 	}
 	cat, ok := a.s.deps.Categories.Lookup(a.category)
@@ -204,8 +204,8 @@ func (a *answer) expired(p *pointer.Pointer, err error) error {
 	return rpc.Errorf(scribev1.Reason_REASON_TRIMMED, "the retention of %v is over, and the payload gone: %v", retention, err)
 }
 
-// payload fills out with the payload of an item.
-func (a *answer) payload(it *item, out *scribev1.Payload) error {
+// fillPayload fills out with the payload of an item.
+func (a *fetchAnswer) fillPayload(it *answerItem, out *scribev1.Payload) error {
 	if it.err != nil {
 		return it.err
 	}
@@ -220,10 +220,10 @@ func (a *answer) payload(it *item, out *scribev1.Payload) error {
 	}
 	j, p := &a.jobs[it.job], &it.pointer
 	if j.err != nil {
-		return a.expired(p, j.err)
+		return a.asTrimmed(p, j.err)
 	}
 	if it.whole && a.encoding != blockEncoding && j.block.category != a.category {
-		return a.foreign(p)
+		return a.wrongCategory(p)
 	}
 	if it.whole && (a.encoding == scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW || a.encoding == blockEncoding) {
 		out.Codec, out.Data, out.RawLength, out.Crc = uint32(p.Codec), j.block.data, uint64(p.BlockRawLen), p.BlockCRC
@@ -236,15 +236,15 @@ func (a *answer) payload(it *item, out *scribev1.Payload) error {
 		defer putScratch(buf)
 		var err error
 		if raw, err = layout.Decompress(*buf, p.Codec, j.block.data, int(p.BlockRawLen)); err != nil {
-			return damage(p, err)
+			return damagedError(p, err)
 		}
 		*buf = raw
 	}
 	frames, err := layout.Payload(raw, p)
 	if err != nil {
-		return damage(p, err)
+		return damagedError(p, err)
 	}
-	data, err := a.encode(p, frames)
+	data, err := a.encodePayload(p, frames)
 	if err != nil {
 		return err
 	}
@@ -253,8 +253,8 @@ func (a *answer) payload(it *item, out *scribev1.Payload) error {
 	return nil
 }
 
-// encode makes what is sent out of a payload's frames. The result shares no memory with them.
-func (a *answer) encode(p *pointer.Pointer, frames []byte) ([]byte, error) {
+// encodePayload makes what is sent out of a payload's frames. The result shares no memory with them.
+func (a *fetchAnswer) encodePayload(p *pointer.Pointer, frames []byte) ([]byte, error) {
 	if err := a.checkFrames(p, frames); err != nil {
 		return nil, err
 	}
@@ -272,32 +272,32 @@ func (a *answer) encode(p *pointer.Pointer, frames []byte) ([]byte, error) {
 	}
 	switch {
 	case errors.Is(err, columnar.ErrArrowFrame):
-		err = rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s holds Arrow batches of its producer: ask for it raw", where(p))
+		err = rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s holds Arrow batches of its producer: ask for it raw", describePayload(p))
 	case errors.Is(err, columnar.ErrTooLarge):
-		err = rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s is too large in this encoding, ask for it raw: %w", where(p), err)
+		err = rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s is too large in this encoding, ask for it raw: %w", describePayload(p), err)
 	case err != nil:
-		err = damage(p, err)
+		err = damagedError(p, err)
 	}
 	return data, err
 }
 
 // checkFrames checks the headers of a payload's frames, and their category.
-func (a *answer) checkFrames(p *pointer.Pointer, frames []byte) error {
+func (a *fetchAnswer) checkFrames(p *pointer.Pointer, frames []byte) error {
 	for f, err := range record.Split(frames) {
 		switch {
 		case errors.Is(err, record.ErrVersion):
-			return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", where(p), err)
+			return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: %w", describePayload(p), err)
 		case err != nil:
-			return damage(p, err)
+			return damagedError(p, err)
 		case string(f.Category) != a.category:
-			return a.foreign(p)
+			return a.wrongCategory(p)
 		}
 	}
 	return nil
 }
 
-func (a *answer) foreign(p *pointer.Pointer) error {
-	return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s belongs to another category than %q", where(p), a.category)
+func (a *fetchAnswer) wrongCategory(p *pointer.Pointer) error {
+	return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s belongs to another category than %q", describePayload(p), a.category)
 }
 
 // scratch are buffers for decompressed payloads that do not go into an answer.

@@ -80,7 +80,7 @@ type block struct {
 // blockOverhead is counted for a block in the cache beside its data.
 const blockOverhead = 256
 
-func (b *block) size() int64 { return int64(len(b.data)) + 4*int64(len(b.sums)) + blockOverhead }
+func (b *block) bytes() int64 { return int64(len(b.data)) + 4*int64(len(b.sums)) + blockOverhead }
 
 // pieceBytes is the piece of a decompressed block that has a checksum of its own: a payload of a few hundred bytes is cut out of a
 // block of a megabyte, and memory is to be looked at only where it is used.
@@ -94,9 +94,9 @@ func sumPieces(data []byte) []uint32 {
 	return sums
 }
 
-// intact reports whether the memory of a block from begin to end is what it was when it was checked; of a stored block, all of it is
+// isIntact reports whether the memory of a block from begin to end is what it was when it was checked; of a stored block, all of it is
 // looked at.
-func (b *block) intact(k *blockKey, begin, end uint64) bool {
+func (b *block) isIntact(k *blockKey, begin, end uint64) bool {
 	if !k.raw {
 		return record.CRC(b.data) == k.crc
 	}
@@ -111,8 +111,8 @@ func (b *block) intact(k *blockKey, begin, end uint64) bool {
 // errSum means that bytes are not those of the pointer.
 var errSum = errors.New("readproxy: the block's checksum does not match")
 
-// sound reports whether stored bytes are the block of a pointer.
-func sound(p *pointer.Pointer, stored []byte) error {
+// checkStored reports whether stored bytes are the block of a pointer.
+func checkStored(p *pointer.Pointer, stored []byte) error {
 	if len(stored) != int(p.BlockLen) {
 		return fmt.Errorf("%w: %d bytes, the pointer says %d", errSum, len(stored), p.BlockLen)
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// cache keeps blocks within a bound of bytes, in two parts, after 2Q (Johnson and Shasha, 1994). The proven part is for blocks that
+// blockCache keeps blocks within a bound of bytes, in two parts, after 2Q (Johnson and Shasha, 1994). The proven part is for blocks that
 // several ask for: those that were asked for a second time, and those that are young, which is what consumers that follow a tail
 // together read. All others are on trial first. A block that is pushed out of the proven part goes back on trial, as the newest; what
 // is given up is the oldest on trial. So a consumer that replays a history, which asks for each block once, pushes through the trial
@@ -15,7 +15,7 @@ import (
 //
 // The keys of blocks that were given up on trial are remembered for a while: one that is fetched again is proven. The part for trials
 // may so be smaller than the distance between two who replay the same history.
-type cache struct {
+type blockCache struct {
 	limit       int64
 	provenLimit int64
 	mu          struct {
@@ -34,8 +34,8 @@ const (
 	rememberedKeys = 8192
 )
 
-func newCache(limit int64) (*cache, error) {
-	c := &cache{limit: limit, provenLimit: int64(float64(limit) * provenShare)}
+func newCache(limit int64) (*blockCache, error) {
+	c := &blockCache{limit: limit, provenLimit: int64(float64(limit) * provenShare)}
 	var err error
 	// The bounds are on bytes, which add and move keep.
 	if c.mu.trial, err = simplelru.NewLRU[blockKey, *block](math.MaxInt, nil); err != nil {
@@ -48,8 +48,8 @@ func newCache(limit int64) (*cache, error) {
 	return c, err
 }
 
-// get returns a block, or nil. first says that it is the first time since it was added.
-func (c *cache) get(k blockKey) (b *block, first bool) {
+// getBlock returns a block, or nil. first says that it is the first time since it was added.
+func (c *blockCache) getBlock(k blockKey) (b *block, first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if b, ok := c.mu.proven.Get(k); ok {
@@ -60,73 +60,73 @@ func (c *cache) get(k blockKey) (b *block, first bool) {
 		return nil, false
 	}
 	c.mu.trial.Remove(k)
-	c.mu.trialBytes -= b.size()
-	c.prove(k, b)
+	c.mu.trialBytes -= b.bytes()
+	c.addProven(k, b)
 	return b, true
 }
 
-// prove puts a block that is in no part into the proven one. The mutex is held.
-func (c *cache) prove(k blockKey, b *block) {
-	if b.size() > c.provenLimit {
+// addProven puts a block that is in no part into the proven one. The mutex is held.
+func (c *blockCache) addProven(k blockKey, b *block) {
+	if b.bytes() > c.provenLimit {
 		c.mu.trial.Add(k, b)
-		c.mu.trialBytes += b.size()
+		c.mu.trialBytes += b.bytes()
 		return
 	}
 	c.mu.proven.Add(k, b)
-	c.mu.provenBytes += b.size()
+	c.mu.provenBytes += b.bytes()
 	for c.mu.provenBytes > c.provenLimit {
 		old, demoted, _ := c.mu.proven.RemoveOldest()
-		c.mu.provenBytes -= demoted.size()
+		c.mu.provenBytes -= demoted.bytes()
 		c.mu.trial.Add(old, demoted)
-		c.mu.trialBytes += demoted.size()
+		c.mu.trialBytes += demoted.bytes()
 	}
 }
 
-// add keeps a block, unless it is larger than the whole cache; proven says that it is young, or that several asked for it already.
+// addBlock keeps a block, unless it is larger than the whole cache; proven says that it is young, or that several asked for it already.
 // Others make room first, so the bound holds at any time.
-func (c *cache) add(k blockKey, b *block, proven bool) {
-	if b.size() > c.limit {
+func (c *blockCache) addBlock(k blockKey, b *block, proven bool) {
+	if b.bytes() > c.limit {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.remove(k)
-	for c.mu.trialBytes+c.mu.provenBytes+b.size() > c.limit {
+	c.removeBlock(k)
+	for c.mu.trialBytes+c.mu.provenBytes+b.bytes() > c.limit {
 		if key, old, ok := c.mu.trial.RemoveOldest(); ok {
-			c.mu.trialBytes -= old.size()
+			c.mu.trialBytes -= old.bytes()
 			c.mu.given.Add(key, struct{}{})
 		} else if _, old, ok := c.mu.proven.RemoveOldest(); ok {
-			c.mu.provenBytes -= old.size()
+			c.mu.provenBytes -= old.bytes()
 		}
 		c.mu.evicted++
 	}
 	if c.mu.given.Remove(k) || proven {
-		c.prove(k, b)
+		c.addProven(k, b)
 		return
 	}
 	c.mu.trial.Add(k, b)
-	c.mu.trialBytes += b.size()
+	c.mu.trialBytes += b.bytes()
 }
 
-// remove takes a block out. The mutex is held.
-func (c *cache) remove(k blockKey) {
+// removeBlock takes a block out. The mutex is held.
+func (c *blockCache) removeBlock(k blockKey) {
 	if b, ok := c.mu.trial.Peek(k); ok {
 		c.mu.trial.Remove(k)
-		c.mu.trialBytes -= b.size()
+		c.mu.trialBytes -= b.bytes()
 	}
 	if b, ok := c.mu.proven.Peek(k); ok {
 		c.mu.proven.Remove(k)
-		c.mu.provenBytes -= b.size()
+		c.mu.provenBytes -= b.bytes()
 	}
 }
 
-// drop takes out a block that is damaged, unless another took its place.
-func (c *cache) drop(k blockKey, damaged *block) {
+// dropDamaged takes out a block that is damaged, unless another took its place.
+func (c *blockCache) dropDamaged(k blockKey, damaged *block) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, part := range []*simplelru.LRU[blockKey, *block]{c.mu.trial, c.mu.proven} {
 		if b, ok := part.Peek(k); ok && b == damaged {
-			c.remove(k)
+			c.removeBlock(k)
 		}
 	}
 }
@@ -138,7 +138,7 @@ type cacheStats struct {
 	evicted              uint64
 }
 
-func (c *cache) stats() cacheStats {
+func (c *blockCache) readStats() cacheStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return cacheStats{
@@ -147,7 +147,7 @@ func (c *cache) stats() cacheStats {
 	}
 }
 
-func (c *cache) clear() {
+func (c *blockCache) clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.trial.Purge()

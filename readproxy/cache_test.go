@@ -28,32 +28,32 @@ func TestCacheProperties(t *testing.T) {
 			switch rapid.IntRange(0, 3).Draw(t, "what") {
 			case 0, 1:
 				b := &block{data: make([]byte, rapid.IntRange(0, 6000).Draw(t, "size")), sums: make([]uint32, rapid.IntRange(0, 3).Draw(t, "sums"))}
-				if b.size() <= c.limit {
+				if b.bytes() <= c.limit {
 					added[k] = b
 				}
-				c.add(k, b, rapid.Bool().Draw(t, "wanted"))
+				c.addBlock(k, b, rapid.Bool().Draw(t, "wanted"))
 			case 2:
-				if b, _ := c.get(k); b != nil && b != added[k] {
+				if b, _ := c.getBlock(k); b != nil && b != added[k] {
 					t.Fatal("another block was found")
 				}
 			default:
 				if b := added[k]; b != nil {
-					c.drop(k, b)
-					if found, _ := c.get(k); found != nil {
+					c.dropDamaged(k, b)
+					if found, _ := c.getBlock(k); found != nil {
 						t.Fatal("it is still there")
 					}
 				}
 			}
 			var sum int64
 			for _, b := range append(c.mu.trial.Values(), c.mu.proven.Values()...) {
-				sum += b.size()
+				sum += b.bytes()
 			}
-			if s := c.stats(); s.bytes != sum || sum > c.limit || s.proven > c.provenLimit {
+			if s := c.readStats(); s.bytes != sum || sum > c.limit || s.proven > c.provenLimit {
 				t.Fatalf("%+v, but the blocks have %d bytes", s, sum)
 			}
 		}
 		c.clear()
-		if s := c.stats(); s.bytes != 0 || s.blocks != 0 {
+		if s := c.readStats(); s.bytes != 0 || s.blocks != 0 {
 			t.Fatalf("%+v after clear", s)
 		}
 	})
@@ -63,9 +63,9 @@ func TestCacheProperties(t *testing.T) {
 func TestCacheTellsTheSecondLook(t *testing.T) {
 	c, _ := newCache(1 << 20)
 	b := &block{data: make([]byte, 100)}
-	c.add(testKey(1), b, false)
+	c.addBlock(testKey(1), b, false)
 	for i, want := range []bool{true, false, false} {
-		if got, first := c.get(testKey(1)); got != b || first != want {
+		if got, first := c.getBlock(testKey(1)); got != b || first != want {
 			t.Errorf("look %d: first is %v", i, first)
 		}
 	}
@@ -116,8 +116,8 @@ func TestReplayLeavesTheTail(t *testing.T) {
 	lru, _ := simplelru.NewLRU[blockKey, *block](blocks, nil)
 	plain := run(func(k blockKey) bool { _, ok := lru.Get(k); return ok }, func(k blockKey, _ bool) { lru.Add(k, b) })
 	for _, young := range []bool{true, false} {
-		c, _ := newCache(blocks * b.size())
-		ours := run(func(k blockKey) bool { got, _ := c.get(k); return got != nil }, func(k blockKey, tail bool) { c.add(k, b, tail && young) })
+		c, _ := newCache(blocks * b.bytes())
+		ours := run(func(k blockKey) bool { got, _ := c.getBlock(k); return got != nil }, func(k blockKey, tail bool) { c.addBlock(k, b, tail && young) })
 		t.Logf("hits of those who follow the tail: %.3f, with a plain LRU %.3f; its blocks are young: %v", ours, plain, young)
 		// Each block of the tail is fetched once when it is known to be one, else twice.
 		if least := map[bool]float64{true: 0.89, false: 0.79}[young]; ours < least || ours < plain+0.1 {
@@ -134,12 +134,12 @@ func TestSumsFindEveryFlip(t *testing.T) {
 		begin := rapid.Uint64Range(0, uint64(len(data)-1)).Draw(t, "begin")
 		end := rapid.Uint64Range(begin+1, uint64(len(data))).Draw(t, "end")
 		at := rapid.Uint64Range(begin, end-1).Draw(t, "at")
-		if !b.intact(&k, begin, end) {
+		if !b.isIntact(&k, begin, end) {
 			t.Fatal("good bytes are taken for damaged")
 		}
 		data[at] ^= 1
 		defer func() { data[at] ^= 1 }()
-		if b.intact(&k, begin, end) {
+		if b.isIntact(&k, begin, end) {
 			t.Fatalf("byte %d of %d to %d changed, and nobody saw it", at, begin, end)
 		}
 	})
@@ -151,21 +151,21 @@ func TestRules(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	if r := c.rule("audit.x", nil); r.Memory != KeepNever || r.Shared != KeepReused || r.SharedAge != 1 {
+	if r := c.ruleFor("audit.x", nil); r.Memory != KeepNever || r.Shared != KeepReused || r.SharedAge != 1 {
 		t.Errorf("%+v", r)
 	}
-	if r := c.rule("web", nil); r.Memory != KeepAlways || r.Shared != KeepNever || r.SharedAge != c.SharedAge {
+	if r := c.ruleFor("web", nil); r.Memory != KeepAlways || r.Shared != KeepNever || r.SharedAge != c.SharedAge {
 		t.Errorf("%+v", r)
 	}
 	// What a category says itself holds in place of the rule, field by field.
 	const never, reused = scribev1.CacheMode_CACHE_MODE_NEVER, scribev1.CacheMode_CACHE_MODE_REUSED
-	if r := c.rule("audit.x", &scribev1.CachePolicy{Memory: scribev1.CacheMode_CACHE_MODE_ALWAYS}); r.Memory != KeepAlways || r.Shared != KeepReused || r.SharedAge != 1 {
+	if r := c.ruleFor("audit.x", &scribev1.CachePolicy{Memory: scribev1.CacheMode_CACHE_MODE_ALWAYS}); r.Memory != KeepAlways || r.Shared != KeepReused || r.SharedAge != 1 {
 		t.Errorf("%+v", r)
 	}
-	if r := c.rule("web", &scribev1.CachePolicy{Memory: never, Memcached: reused, MemcachedAge: durationpb.New(time.Hour)}); r.Memory != KeepNever || r.Shared != KeepReused || r.SharedAge != time.Hour {
+	if r := c.ruleFor("web", &scribev1.CachePolicy{Memory: never, Memcached: reused, MemcachedAge: durationpb.New(time.Hour)}); r.Memory != KeepNever || r.Shared != KeepReused || r.SharedAge != time.Hour {
 		t.Errorf("%+v", r)
 	}
-	if r := c.rule("web", &scribev1.CachePolicy{Memory: reused, Memcached: 77}); r.Memory != KeepAlways || r.Shared != KeepNever {
+	if r := c.ruleFor("web", &scribev1.CachePolicy{Memory: reused, Memcached: 77}); r.Memory != KeepAlways || r.Shared != KeepNever {
 		t.Errorf("what this program does not know is not passed over: %+v", r)
 	}
 	c.Rules = []Rule{{Pattern: "["}, {Pattern: "a", Memory: KeepReused, Shared: 9, SharedAge: -1}}

@@ -93,14 +93,14 @@ func FuzzPeerAnswer(f *testing.F) {
 		if failed {
 			p.Error = &scribev1.ErrorInfo{Reason: scribev1.Reason(codec)}
 		}
-		fl := &flight{key: keyOf(&ptrs[0], true), p: ptrs[0], done: make(chan struct{}), need: 1}
-		if !h.server.enter() || !h.server.fetchBytes.TryAcquire(1) {
+		fl := &blockFetch{key: keyOf(&ptrs[0], true), p: ptrs[0], done: make(chan struct{}), need: 1}
+		if !h.server.calls.Enter() || !h.server.fetchBytes.TryAcquire(1) {
 			t.Fatal("the server is closed")
 		}
 		h.server.metrics.fetching.Inc()
 		err := h.server.fromAnswer(fl, p)
 		if err != nil {
-			h.server.land(fl, nil, err)
+			h.server.endFetch(fl, nil, err)
 		}
 		if fl.err == nil && (failed || fl.block == nil || string(fl.block.data) != string(want.frames)) {
 			t.Errorf("another block was taken")

@@ -3,41 +3,41 @@ package readproxy
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"time"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/role/budget"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/readproxy/admission"
 )
 
-// gate decides which requests are served: a token bucket against herds, then the input queue, whose length a controller sets.
-type gate struct {
+// admissionGate decides which requests are served: a token bucket against herds, then the input queue, whose length a controller sets.
+type admissionGate struct {
 	s      *Server
 	bodies *budget.Budget
-	herd   *admission.Bucket
+	perSecond   *admission.TokenBucket
 	queue  *admission.Queue
-	out    out
-	steady struct {
+	sending    sentAnswers
+	control struct {
 		sync.Mutex
-		meter      *admission.Meter
-		controller *admission.Controller
+		meter      *admission.LoadMeter
+		controller *admission.LengthController
 	}
 }
 
-func newGate(s *Server) *gate {
-	g := &gate{
+func newGate(s *Server) *admissionGate {
+	g := &admissionGate{
 		s:     s,
-		herd:  admission.NewBucket(s.cfg.RequestsPerSecond, float64(s.cfg.RequestBurst)),
+		perSecond:  admission.NewBucket(s.cfg.RequestsPerSecond, float64(s.cfg.RequestBurst)),
 		queue: admission.NewQueue(s.cfg.RequestBytes, s.cfg.Queue.Most, s.cfg.QueueTimeout),
 
 		bodies: budget.New("requests that the read proxy reads", max(s.cfg.RequestBytes/bodyShare, leastBodies)),
 	}
-	g.out.blocks = make(map[*block]int)
-	g.steady.meter = admission.NewMeter(s.deps.CPUTime, s.cfg.NetworkBytesPerSecond)
-	g.steady.controller = admission.NewController(s.cfg.Queue)
+	g.sending.blocks = make(map[*block]int)
+	g.control.meter = admission.NewMeter(s.deps.CPUTime, s.cfg.NetworkBytesPerSecond)
+	g.control.controller = admission.NewController(s.cfg.Queue)
 	return g
 }
 
@@ -45,21 +45,21 @@ func newGate(s *Server) *gate {
 // control.
 const sampleEvery = 100 * time.Millisecond
 
-// regulate brings the queue's length up to date. Who finds somebody else at it goes on.
-func (g *gate) regulate() {
-	if !g.steady.TryLock() {
+// resizeQueue brings the queue's length up to date. Who finds somebody else at it goes on.
+func (g *admissionGate) resizeQueue() {
+	if !g.control.TryLock() {
 		return
 	}
-	defer g.steady.Unlock()
-	if u, dt, ok := g.steady.meter.Sample(time.Now(), g.s.sent.Load(), sampleEvery); ok {
-		g.queue.Resize(g.steady.controller.Step(u, dt))
+	defer g.control.Unlock()
+	if u, dt, ok := g.control.meter.Sample(time.Now(), g.s.sent.Load(), sampleEvery); ok {
+		g.queue.Resize(g.control.controller.AdjustLength(u, dt))
 	}
 }
 
-func (g *gate) utilisation() float64 {
-	g.steady.Lock()
-	defer g.steady.Unlock()
-	return g.steady.controller.Utilisation()
+func (g *admissionGate) utilisation() float64 {
+	g.control.Lock()
+	defer g.control.Unlock()
+	return g.control.controller.Utilisation()
 }
 
 // Requests, as they come and decoded, have a bound of their own: the part of Config.RequestBytes that bodyShare is the inverse of.
@@ -75,70 +75,70 @@ func (s *Server) Admit(n int64) (release func(), err error) {
 	release, err = s.gate.bodies.Admit(decodedShare * n)
 	if err != nil {
 		s.metrics.denied.WithLabelValues("body").Inc()
-		s.metrics.refused.WithLabelValues(label(rpc.ReasonOf(err))).Inc()
+		s.metrics.refused.WithLabelValues(reasonLabel(rpc.ReasonOf(err))).Inc()
 	}
 	return release, err
 }
 
-// out are the answers that were made and are being sent. Their bytes stay charged until they are gone: who reads slowly holds them. A
+// sentAnswers are the answers that were made and are being sent. Their bytes stay charged until they are gone: who reads slowly holds them. A
 // block that is in several answers counts once, since none has a copy.
-type out struct {
+type sentAnswers struct {
 	mu     sync.Mutex
 	blocks map[*block]int // how many answers it is in
 	bytes  int64
 }
 
-// add takes an answer's blocks and the bytes of its own, and returns the bytes that it takes beyond what others have already.
-func (o *out) add(blocks []*block, own int64) int64 {
+// addAnswer takes an answer's blocks and the bytes of its own, and returns the bytes that it takes beyond what others have already.
+func (o *sentAnswers) addAnswer(blocks []*block, own int64) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := own
 	for _, b := range blocks {
 		if o.blocks[b]++; o.blocks[b] == 1 {
-			n += b.size()
+			n += b.bytes()
 		}
 	}
 	o.bytes += n
 	return n
 }
 
-// remove takes it out again, and returns the bytes that nobody has any more.
-func (o *out) remove(blocks []*block, own int64) int64 {
+// removeAnswer takes it out again, and returns the bytes that nobody has any more.
+func (o *sentAnswers) removeAnswer(blocks []*block, own int64) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := own
 	for _, b := range blocks {
 		if o.blocks[b]--; o.blocks[b] == 0 {
 			delete(o.blocks, b)
-			n += b.size()
+			n += b.bytes()
 		}
 	}
 	o.bytes -= n
 	return n
 }
 
-func (o *out) held() int64 {
+func (o *sentAnswers) heldBytes() int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.bytes
 }
 
-// depart lets a request out whose answer is made. What the answer takes stays charged until it has been sent; where it goes to a
+// releaseWhenSent lets a request out whose answer is made. What the answer takes stays charged until it has been sent; where it goes to a
 // caller in this process, it is that one's from now on.
-func (g *gate) depart(ctx context.Context, a *answer, leave func(keep int64)) {
-	blocks := a.sent()
-	free := func() { g.queue.Free(g.out.remove(blocks, a.own)) }
-	leave(g.out.add(blocks, a.own))
+func (g *admissionGate) releaseWhenSent(ctx context.Context, a *fetchAnswer, leave func(keep int64)) {
+	blocks := a.sentBlocks()
+	free := func() { g.queue.FreeBytes(g.sending.removeAnswer(blocks, a.own)) }
+	leave(g.sending.addAnswer(blocks, a.own))
 	if !rpc.WhenAnswered(ctx, free) {
 		free()
 	}
 }
 
-// enter lets a request in that needs so many bytes; it leaves with leave.
-func (g *gate) enter(ctx context.Context, cost int64) (leave func(keep int64), err error) {
+// enterRequest lets a request in that needs so many bytes; it leaves with leave.
+func (g *admissionGate) enterRequest(ctx context.Context, cost int64) (leave func(keep int64), err error) {
 	s := g.s
-	g.regulate()
-	if after, ok := g.herd.Take(time.Now()); !ok {
+	g.resizeQueue()
+	if after, ok := g.perSecond.TakeToken(time.Now()); !ok {
 		s.metrics.denied.WithLabelValues("herd").Inc()
 		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, after,
 			"more than %.0f requests a second: try again then, or another server", s.cfg.RequestsPerSecond)
@@ -148,10 +148,10 @@ func (g *gate) enter(ctx context.Context, cost int64) (leave func(keep int64), e
 	switch {
 	case errors.Is(err, admission.ErrFull):
 		s.metrics.denied.WithLabelValues("queue").Inc()
-		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.hint(), "the read proxy is busy: try again, or another server: %w", err)
+		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.retryHint(), "the read proxy is busy: try again, or another server: %w", err)
 	case errors.Is(err, admission.ErrLate):
 		s.metrics.denied.WithLabelValues("late").Inc()
-		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.hint(),
+		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.retryHint(),
 			"the requests being served take all of the %d bytes for them: try again, or another server: %w", s.cfg.RequestBytes, err)
 	case err != nil:
 		return nil, err
@@ -161,10 +161,5 @@ func (g *gate) enter(ctx context.Context, cost int64) (leave func(keep int64), e
 	return leave, nil
 }
 
-// hint is when to come back, spread so that those who are refused together do not come together.
-func (s *Server) hint() time.Duration {
-	if s.cfg.RetryAfter == 0 {
-		return 0
-	}
-	return s.cfg.RetryAfter/2 + rand.N(s.cfg.RetryAfter)
-}
+// retryHint is when to come back, spread so that those who are refused together do not come together.
+func (s *Server) retryHint() time.Duration { return backoff.Jitter(s.cfg.RetryAfter, 0.5) }

@@ -170,10 +170,10 @@ func TestBoundsUnderLoad(t *testing.T) {
 					}
 				}
 				served.Add(1)
-				if s := h.server.cache.stats(); s.bytes > cacheBytes {
+				if s := h.server.cache.readStats(); s.bytes > cacheBytes {
 					t.Errorf("%d bytes in the cache", s.bytes)
 				}
-				if s := h.server.gate.queue.State(); s.Inside > 40 || s.Bytes > requestBytes {
+				if s := h.server.gate.queue.ReadState(); s.Inside > 40 || s.Bytes > requestBytes {
 					t.Errorf("%+v", s)
 				}
 			}
@@ -184,7 +184,7 @@ func TestBoundsUnderLoad(t *testing.T) {
 	if served.Load() == 0 {
 		t.Error("nothing was served")
 	}
-	if s := h.server.gate.queue.State(); s.Inside != 0 || s.Bytes != 0 || h.metric("fetches_in_flight") != 0 {
+	if s := h.server.gate.queue.ReadState(); s.Inside != 0 || s.Bytes != 0 || h.metric("fetches_in_flight") != 0 {
 		t.Errorf("%+v, %v fetches are left", s, h.metric("fetches_in_flight"))
 	}
 	if !h.server.fetchBytes.TryAcquire(h.cfg.FetchBytes) {

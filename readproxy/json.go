@@ -69,8 +69,8 @@ func appendBytes(dst []byte, name string, b []byte) []byte {
 	return append(base64.StdEncoding.AppendEncode(append(dst, `_base64":"`...), b), '"')
 }
 
-// attribute is one name with its values.
-type attribute struct {
+// jsonAttribute is one name with its values.
+type jsonAttribute struct {
 	name   []byte
 	values [][]byte
 }
@@ -78,7 +78,7 @@ type attribute struct {
 // appendAttributes appends the attributes as an object, and those with a value that is not UTF-8 as a second one.
 func appendAttributes(dst []byte, attributes record.Attributes) []byte {
 	var (
-		list  []attribute
+		list  []jsonAttribute
 		index map[string]int // made when there are many
 	)
 	const few = 8
@@ -97,7 +97,7 @@ func appendAttributes(dst []byte, attributes record.Attributes) []byte {
 		}
 		if at < 0 {
 			at = len(list)
-			list = append(list, attribute{name: name})
+			list = append(list, jsonAttribute{name: name})
 			if index != nil {
 				index[string(name)] = at
 			} else if len(list) > few {
@@ -112,7 +112,7 @@ func appendAttributes(dst []byte, attributes record.Attributes) []byte {
 	for _, text := range []bool{true, false} {
 		open := false
 		for i := range list {
-			if list[i].text() != text {
+			if list[i].isText() != text {
 				continue
 			}
 			switch {
@@ -124,7 +124,7 @@ func appendAttributes(dst []byte, attributes record.Attributes) []byte {
 				dst = append(dst, `,"attributes_base64":{`...)
 			}
 			open = true
-			dst = list[i].append(dst, text)
+			dst = list[i].appendTo(dst, text)
 		}
 		if open {
 			dst = append(dst, '}')
@@ -133,7 +133,7 @@ func appendAttributes(dst []byte, attributes record.Attributes) []byte {
 	return dst
 }
 
-func (a *attribute) text() bool {
+func (a *jsonAttribute) isText() bool {
 	for _, v := range a.values {
 		if !utf8.Valid(v) {
 			return false
@@ -142,7 +142,7 @@ func (a *attribute) text() bool {
 	return true
 }
 
-func (a *attribute) append(dst []byte, text bool) []byte {
+func (a *jsonAttribute) appendTo(dst []byte, text bool) []byte {
 	dst = append(appendString(dst, a.name), ':')
 	if len(a.values) > 1 {
 		dst = append(dst, '[')

@@ -121,23 +121,23 @@ func newMetrics(r prometheus.Registerer, s *Server) (*metrics, error) {
 	count("zone_maps_failed_total", "Zone maps that could not be written.", func() float64 { return float64(s.zones.failed.Load()) })
 	gaugeFunc("views", "Views that serve running queries.", func() float64 { n, _ := s.views.table.Counts(); return float64(n) })
 	gaugeFunc("running_queries", "Queries that asked lately.", func() float64 { _, n := s.views.table.Counts(); return float64(n) })
-	gaugeFunc("regions_away", "Other regions whose read proxies fail.", func() float64 { return float64(s.peers.away()) })
-	gaugeFunc("cache_bytes", "Bytes in the memory cache.", func() float64 { return float64(s.cache.stats().bytes) })
-	gaugeFunc("cache_limit_bytes", "The most bytes in the memory cache.", func() float64 { return float64(s.cache.stats().limit) })
-	gaugeFunc("cache_proven_bytes", "Bytes of blocks in the memory cache that were asked for again.", func() float64 { return float64(s.cache.stats().proven) })
-	gaugeFunc("cache_blocks", "Blocks in the memory cache.", func() float64 { return float64(s.cache.stats().blocks) })
+	gaugeFunc("regions_away", "Other regions whose read proxies fail.", func() float64 { return float64(s.peers.countUnavailable()) })
+	gaugeFunc("cache_bytes", "Bytes in the memory cache.", func() float64 { return float64(s.cache.readStats().bytes) })
+	gaugeFunc("cache_limit_bytes", "The most bytes in the memory cache.", func() float64 { return float64(s.cache.readStats().limit) })
+	gaugeFunc("cache_proven_bytes", "Bytes of blocks in the memory cache that were asked for again.", func() float64 { return float64(s.cache.readStats().proven) })
+	gaugeFunc("cache_blocks", "Blocks in the memory cache.", func() float64 { return float64(s.cache.readStats().blocks) })
 	m.all = append(m.all, prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "cache_evictions_total", Help: "Blocks that left the memory cache for others.",
-	}, func() float64 { return float64(s.cache.stats().evicted) }))
-	gaugeFunc("queue_length", "The most requests that may be in the house now.", func() float64 { return float64(s.gate.queue.State().Length) })
-	gaugeFunc("queue_requests", "Requests in the house.", func() float64 { return float64(s.gate.queue.State().Inside) })
-	gaugeFunc("queue_waiting", "Requests that wait for room.", func() float64 { return float64(s.gate.queue.State().Waiting) })
-	gaugeFunc("answer_bytes", "Bytes of answers that are being sent.", func() float64 { return float64(s.gate.out.held()) })
+	}, func() float64 { return float64(s.cache.readStats().evicted) }))
+	gaugeFunc("queue_length", "The most requests that may be in the house now.", func() float64 { return float64(s.gate.queue.ReadState().Length) })
+	gaugeFunc("queue_requests", "Requests in the house.", func() float64 { return float64(s.gate.queue.ReadState().Inside) })
+	gaugeFunc("queue_waiting", "Requests that wait for room.", func() float64 { return float64(s.gate.queue.ReadState().Waiting) })
+	gaugeFunc("answer_bytes", "Bytes of answers that are being sent.", func() float64 { return float64(s.gate.sending.heldBytes()) })
 	gaugeFunc("body_bytes", "Bytes charged for requests as they came.", func() float64 { return float64(s.gate.bodies.Used()) })
-	gaugeFunc("request_bytes", "Bytes that the requests being served need, and those of answers that are being sent.", func() float64 { return float64(s.gate.queue.State().Bytes) })
+	gaugeFunc("request_bytes", "Bytes that the requests being served need, and those of answers that are being sent.", func() float64 { return float64(s.gate.queue.ReadState().Bytes) })
 	gaugeFunc("utilisation", "How busy the host is, processors or network, 0 to 1.", s.gate.utilisation)
 	if s.shared != nil {
-		gaugeFunc("memcached_servers_away", "Memcached servers that fail.", func() float64 { return float64(s.shared.Away()) })
+		gaugeFunc("memcached_servers_away", "Memcached servers that fail.", func() float64 { return float64(s.shared.UnavailableServers()) })
 	}
 	if r == nil {
 		return m, nil
@@ -161,8 +161,8 @@ func (m *metrics) close() {
 	}
 }
 
-// label is a reason as the value of a label: "missing" for REASON_MISSING.
-func label(r scribev1.Reason) string { return reasonLabels[r] }
+// reasonLabel is a reason as the value of a label: "missing" for REASON_MISSING.
+func reasonLabel(r scribev1.Reason) string { return reasonLabels[r] }
 
 var reasonLabels = func() map[scribev1.Reason]string {
 	out := map[scribev1.Reason]string{}

@@ -44,7 +44,7 @@ func TestARequestThatPanicsFailsNobody(t *testing.T) {
 	}
 
 	req := v.request(query, enc[0])
-	wanted, err := v.server.views.ask(t.Context(), cat, req)
+	wanted, err := v.server.views.parseRequest(t.Context(), cat, req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,6 +59,6 @@ func TestARequestThatPanicsFailsNobody(t *testing.T) {
 		t.Fatalf("%d blocks: the test does not test", len(broken.jobs))
 	}
 	broken.jobs[len(broken.jobs)-1].p = nil
-	panics(t, func() { _ = broken.load(t.Context()) })
+	panics(t, func() { _ = broken.loadBlocks(t.Context()) })
 	answers("blocks", blocks)
 }

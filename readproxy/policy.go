@@ -74,9 +74,9 @@ func (r *Rule) validate(f *config.Faults, name string) {
 	f.Duration(name+".SharedAge", r.SharedAge, 0, config.Open)
 }
 
-// rule returns what holds for a category: what it says itself, else the first rule that matches its name, else the defaults. policy
+// ruleFor returns what holds for a category: what it says itself, else the first rule that matches its name, else the defaults. policy
 // may be nil.
-func (c *Config) rule(category string, policy *scribev1.CachePolicy) Rule {
+func (c *Config) ruleFor(category string, policy *scribev1.CachePolicy) Rule {
 	r := Rule{}
 	for i := range c.Rules {
 		if ok, err := path.Match(c.Rules[i].Pattern, category); ok && err == nil {
@@ -113,7 +113,7 @@ func keepOf(m scribev1.CacheMode) (k Keep, ok bool) {
 	return 0, false
 }
 
-// recent reports whether a block is young enough for memcached. Blobs carry the time of their making in their ids.
-func (r *Rule) recent(p *pointer.Pointer, now time.Time) bool {
+// isRecent reports whether a block is young enough for memcached. Blobs carry the time of their making in their ids.
+func (r *Rule) isRecent(p *pointer.Pointer, now time.Time) bool {
 	return now.UnixMicro()-p.Blob.Time() <= r.SharedAge.Microseconds()
 }

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sync/semaphore"
 
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
@@ -24,15 +24,15 @@ type Server struct {
 	deps    Deps
 	log     *slog.Logger
 	metrics *metrics
-	gate    *gate
-	cache   *cache
-	flights flights
+	gate    *admissionGate
+	cache   *blockCache
+	fetches fetchTable
 	shared  *memcached.Client // nil without the tier
-	fills   fills
-	views   *views
-	zones   *zones
-	peers   peers
-	reads   *reads
+	fills   *memcachedFiller
+	views   *viewServer
+	zones   *zoneWriter
+	peers   peerRegions
+	reads   *storeReader
 
 	fetchBytes *semaphore.Weighted
 	peerSlots  *semaphore.Weighted
@@ -42,13 +42,7 @@ type Server struct {
 	running context.Context
 	stop    context.CancelFunc
 
-	mu struct {
-		sync.Mutex
-		closing bool
-		busy    int // requests and fetches
-		// idle is closed when the last one has ended after closing began.
-		idle chan struct{}
-	}
+	calls lifecycle.Calls // requests and fetches
 }
 
 var _ rpc.ReadProxyService = (*Server)(nil)
@@ -67,11 +61,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.running, s.stop = context.WithCancel(context.Background())
-	s.mu.idle = make(chan struct{})
-	s.flights.mu.under = make(map[blockKey]*flight)
-	s.peers.mu.regions = make(map[string]*region)
-	s.fills.s = s
-	s.gate, s.reads = newGate(s), newReads(s)
+	s.fetches.mu.running = make(map[blockKey]*blockFetch)
+	s.peers.mu.regions = make(map[string]*peerRegion)
+	s.gate, s.reads, s.fills = newGate(s), newReads(s), newFills(s)
 	var err error
 	if s.cache, err = newCache(cfg.CacheBytes); err != nil {
 		return nil, fmt.Errorf("readproxy: make the cache: %w", err)
@@ -93,75 +85,42 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// Close refuses new requests and waits for those that are being served. When ctx ends first, fetches are cancelled, so requests that
-// need them answer REASON_SHUTTING_DOWN, and the error says how many were cut off. Then the cache is released. Repeating it is
-// harmless.
+// Close refuses new requests and waits for those that are being served. When ctx ends first, fetches are cancelled, requests that need
+// them answer REASON_SHUTTING_DOWN, and the error says how many were cut off. Then the cache is released.
 func (s *Server) Close(ctx context.Context) error {
-	s.mu.Lock()
-	first := !s.mu.closing
-	if s.mu.closing = true; first && s.mu.busy == 0 {
-		close(s.mu.idle)
-	}
-	s.mu.Unlock()
-	var err error
-	select {
-	case <-s.mu.idle:
-	case <-ctx.Done():
-		s.mu.Lock()
-		busy := s.mu.busy
-		s.mu.Unlock()
-		if busy > 0 {
-			err = fmt.Errorf("readproxy: %d requests and fetches were cut off: %w", busy, context.Cause(ctx))
+	return s.calls.Close(ctx, func() error {
+		err := s.calls.Wait(ctx)
+		if err != nil {
+			err = fmt.Errorf("readproxy: %d requests and fetches were cut off: %w", s.calls.Running(), err)
 		}
-	}
-	s.stop()
-	s.reads.stop()
-	s.fills.close()
-	s.zones.close()
-	if s.shared != nil {
-		s.shared.Close()
-	}
-	if first {
+		s.stop()
+		s.reads.stopWaiting()
+		s.fills.stopWriting()
+		s.zones.stopWriting()
+		if s.shared != nil {
+			s.shared.Close()
+		}
 		s.cache.clear()
 		s.metrics.close()
-	}
-	return err
+		return err
+	})
 }
 
-// enter counts a request or a fetch in, unless the server is closing.
-func (s *Server) enter() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.mu.closing {
-		return false
-	}
-	s.mu.busy++
-	return true
-}
-
-func (s *Server) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.mu.busy--; s.mu.busy == 0 && s.mu.closing {
-		close(s.mu.idle)
-	}
-}
-
-func (s *Server) refusal() error {
-	return rpc.RetryErrorf(scribev1.Reason_REASON_SHUTTING_DOWN, s.hint(), "the read proxy is shutting down: use another one")
+func (s *Server) shutdownError() error {
+	return rpc.RetryErrorf(scribev1.Reason_REASON_SHUTTING_DOWN, s.retryHint(), "the read proxy is shutting down: use another one")
 }
 
 // Fetch implements rpc.ReadProxyService.
 func (s *Server) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
 	s.metrics.requests.Inc()
-	res, err := s.serve(ctx, req)
+	res, err := s.serveFetch(ctx, req)
 	if err != nil {
-		s.metrics.refused.WithLabelValues(label(rpc.ReasonOf(err))).Inc()
+		s.metrics.refused.WithLabelValues(reasonLabel(rpc.ReasonOf(err))).Inc()
 		return nil, err
 	}
 	for _, p := range res.GetPayloads() {
 		if e := p.GetError(); e != nil {
-			s.metrics.errors.WithLabelValues(label(e.GetReason())).Inc()
+			s.metrics.errors.WithLabelValues(reasonLabel(e.GetReason())).Inc()
 			continue
 		}
 		s.metrics.payloads.Inc()
@@ -171,25 +130,25 @@ func (s *Server) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribe
 	return res, nil
 }
 
-func (s *Server) serve(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
-	if !s.enter() {
-		return nil, s.refusal()
+func (s *Server) serveFetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
+	if !s.calls.Enter() {
+		return nil, s.shutdownError()
 	}
-	defer s.leave()
+	defer s.calls.Leave()
 	s.metrics.inFlight.Inc()
 	defer s.metrics.inFlight.Dec()
-	encoding, cat, err := s.check(ctx, req)
+	encoding, cat, err := s.checkRequest(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	var wanted *asked
+	var wanted *viewRequest
 	if encoding == scribev1.PayloadEncoding_PAYLOAD_ENCODING_ARROW && req.GetView() != nil {
-		if wanted, err = s.views.ask(ctx, cat, req); err != nil {
+		if wanted, err = s.views.parseRequest(ctx, cat, req); err != nil {
 			return nil, err
 		}
 	}
 	a := newAnswer(s, encoding, cat, req, wanted)
-	leave, err := s.gate.enter(ctx, a.cost)
+	leave, err := s.gate.enterRequest(ctx, a.cost)
 	if err != nil {
 		return nil, err
 	}
@@ -197,18 +156,18 @@ func (s *Server) serve(ctx context.Context, req *scribev1.FetchRequest) (*scribe
 	if wanted != nil {
 		err = a.makeViews(ctx)
 	} else {
-		err = a.load(ctx)
+		err = a.loadBlocks(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
-	res := a.make()
-	s.gate.depart(ctx, a, leave)
+	res := a.buildResponse()
+	s.gate.releaseWhenSent(ctx, a, leave)
 	return res, nil
 }
 
-// check validates a request and its category, and reports every fault. The category is nil when it is not known and need not be.
-func (s *Server) check(ctx context.Context, req *scribev1.FetchRequest) (scribev1.PayloadEncoding, *scribev1.Category, error) {
+// checkRequest validates a request and its category, and reports every fault. The category is nil when it is not known and need not be.
+func (s *Server) checkRequest(ctx context.Context, req *scribev1.FetchRequest) (scribev1.PayloadEncoding, *scribev1.Category, error) {
 	var errs []error
 	if err := record.ValidateCategory(req.GetCategory()); err != nil {
 		errs = append(errs, err)
@@ -231,7 +190,7 @@ func (s *Server) check(ctx context.Context, req *scribev1.FetchRequest) (scribev
 	cat, ok := s.deps.Categories.Lookup(req.GetCategory())
 	switch {
 	case ok:
-	case req.GetPeer() || s.foreign(req.GetPointers()):
+	case req.GetPeer() || s.allForeign(req.GetPointers()):
 		// Another region's category need not be known here.
 	default:
 		var err error
@@ -242,10 +201,10 @@ func (s *Server) check(ctx context.Context, req *scribev1.FetchRequest) (scribev
 	return encoding, cat, nil
 }
 
-// foreign reports whether all pointers are to blobs of other regions.
-func (s *Server) foreign(pointers [][]byte) bool {
+// allForeign reports whether all pointers are to blobs of other regions.
+func (s *Server) allForeign(pointers [][]byte) bool {
 	return !slices.ContainsFunc(pointers, func(encoded []byte) bool {
 		p, err := pointer.Decode(encoded)
-		return err != nil || s.local(p.Region) == ""
+		return err != nil || s.localName(p.Region) == ""
 	})
 }

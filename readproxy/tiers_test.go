@@ -133,7 +133,7 @@ func TestMemcachedPolicies(t *testing.T) {
 				good(t, h.fetch(raw, "a", enc[0])[0], want)
 			}
 			h.eventually(func() bool { return h.metric("memcached_fills_total", "stored") == c.fills })
-			if n := cache.Calls("get"); n != c.gets {
+			if n := cache.CountCalls("get"); n != c.gets {
 				t.Errorf("memcached was asked %d times", n)
 			}
 			if n := h.store.reads.Load(); n != c.reads {
@@ -160,12 +160,12 @@ func TestMemcachedTrouble(t *testing.T) {
 		"hangs": {func(s *memcachedtest.Server) { s.Hang(true) }, "timeout"},
 		"away":  {func(s *memcachedtest.Server) { s.Stop() }, "connection"},
 		"damaged": {func(s *memcachedtest.Server) {
-			s.Change(func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
+			s.ChangeItems(func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
 		}, tierShared},
-		"shorter":  {func(s *memcachedtest.Server) { s.Change(func(b []byte) []byte { return b[1:] }) }, "protocol"},
-		"longer":   {func(s *memcachedtest.Server) { s.Change(func(b []byte) []byte { return append(b, 0) }) }, "protocol"},
-		"nonsense": {func(s *memcachedtest.Server) { s.Answer(func([]byte) []byte { return []byte("nonsense\r\n") }) }, "protocol"},
-		"partly":   {func(s *memcachedtest.Server) { s.Drop("/1") }, ""},
+		"shorter":  {func(s *memcachedtest.Server) { s.ChangeItems(func(b []byte) []byte { return b[1:] }) }, "protocol"},
+		"longer":   {func(s *memcachedtest.Server) { s.ChangeItems(func(b []byte) []byte { return append(b, 0) }) }, "protocol"},
+		"nonsense": {func(s *memcachedtest.Server) { s.ReplaceAnswers(func([]byte) []byte { return []byte("nonsense\r\n") }) }, "protocol"},
+		"partly":   {func(s *memcachedtest.Server) { s.DropItems("/1") }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cache := memcachedtest.Start(t)
@@ -189,7 +189,7 @@ func TestMemcachedTrouble(t *testing.T) {
 			if c.counted != "" && other.metric("memcached_failures_total", c.counted)+other.metric("damaged_blocks_total", c.counted) < 1 {
 				t.Errorf("%q is not counted", c.counted)
 			}
-			if name == "damaged" && cache.Calls("delete") != 1 {
+			if name == "damaged" && cache.CountCalls("delete") != 1 {
 				t.Error("the damaged block was left there")
 			}
 		})
@@ -205,7 +205,7 @@ func TestMemcachedFillsAreBounded(t *testing.T) {
 	for range 10 {
 		want := newPayload(t, "a", 40) // about 3 KB
 		enc, _ := h.put(pointer.CodecNone, []payload{want})
-		h.server.fills.put(&Rule{Pattern: "a", SharedAge: time.Hour}, mustDecode(t, enc[0]), want.frames)
+		h.server.fills.addBlock(&Rule{Pattern: "a", SharedAge: time.Hour}, mustDecode(t, enc[0]), want.frames)
 	}
 	if n := h.metric("memcached_fills_total", "dropped"); n != 7 {
 		t.Errorf("%v fills were dropped", n)

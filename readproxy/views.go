@@ -24,13 +24,13 @@ import (
 	"scribe/readproxy/view"
 )
 
-// views are what the server makes of payloads for queries.
-type views struct {
+// viewServer are what the server makes of payloads for queries.
+type viewServer struct {
 	s     *Server
 	plans *queryplan.Cache
 	// needs are those of plans.
 	needs *lru.Cache[*queryplan.Plan, *view.Need]
-	table *view.Table[*maker]
+	table *view.Table[*viewTranscoder]
 	// growing are the IDs of plans whose predicate takes too much memory: nothing is made for them, and no view has them in it.
 	growing *lru.Cache[string, struct{}]
 	// slots bounds how many payloads are transcoded at a time.
@@ -38,7 +38,7 @@ type views struct {
 	pruned atomic.Int64 // when queries that are gone were looked for last, Unix nanoseconds
 	mu     struct {
 		sync.Mutex
-		under map[blockKey]*encoding
+		building map[blockKey]*viewBuild
 	}
 }
 
@@ -50,9 +50,9 @@ const (
 	keptGrowing = 64
 )
 
-func newViews(s *Server) (*views, error) {
-	v := &views{s: s, slots: make(chan struct{}, runtime.GOMAXPROCS(0))}
-	v.mu.under = make(map[blockKey]*encoding)
+func newViews(s *Server) (*viewServer, error) {
+	v := &viewServer{s: s, slots: make(chan struct{}, runtime.GOMAXPROCS(0))}
+	v.mu.building = make(map[blockKey]*viewBuild)
 	var err error
 	if v.plans, err = queryplan.NewCache(planBytes); err != nil {
 		return nil, err
@@ -63,12 +63,12 @@ func newViews(s *Server) (*views, error) {
 	if v.growing, err = lru.New[string, struct{}](keptGrowing); err != nil {
 		return nil, err
 	}
-	v.table = view.NewTable(s.cfg.Views, func(_ view.Key, shape *view.Shape) *maker { return &maker{shape: shape} })
+	v.table = view.NewTable(s.cfg.Views, func(_ view.Key, shape *view.Shape) *viewTranscoder { return &viewTranscoder{shape: shape} })
 	return v, nil
 }
 
-// asked is what a request with a view wants.
-type asked struct {
+// viewRequest is what a request with a view wants.
+type viewRequest struct {
 	plan  *queryplan.Plan
 	need  *view.Need
 	key   view.Key
@@ -82,10 +82,10 @@ const (
 	codecS2    = 3
 )
 
-// ask checks the view of a request. The category is as this server knows it; who asks may know a newer schema.
-func (v *views) ask(ctx context.Context, cat *scribev1.Category, req *scribev1.FetchRequest) (*asked, error) {
+// parseRequest checks the view of a request. The category is as this server knows it; who asks may know a newer schema.
+func (v *viewServer) parseRequest(ctx context.Context, cat *scribev1.Category, req *scribev1.FetchRequest) (*viewRequest, error) {
 	q := req.GetView().GetQuery()
-	a := &asked{codec: max(req.GetView().GetCodec(), codecPlain)}
+	a := &viewRequest{codec: max(req.GetView().GetCodec(), codecPlain)}
 	var errs []error
 	if a.codec > codecS2 {
 		errs = append(errs, fmt.Errorf("compression %d of a view is unknown", a.codec))
@@ -123,13 +123,13 @@ func errGrows() error {
 	return rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the query's predicate takes too much memory to be evaluated here: ask for payloads raw")
 }
 
-// grows finds out what it is that a view of several queries took too much memory for: a query that does so alone is forgotten, so that
+// findGrowingQuery finds out what it is that a view of several queries took too much memory for: a query that does so alone is forgotten, so that
 // the others are not made to pay for it any longer.
-func (a *answer) grows(it *item, frames []byte) {
+func (a *fetchAnswer) findGrowingQuery(it *answerItem, frames []byte) {
 	v := a.s.views
 	if !it.view.Shape.Exact(a.asked.need) {
-		alone := maker{shape: view.ShapeOf(a.asked.need)}
-		t, err := alone.transcoder(a.asked.plan.Schema, nil)
+		alone := viewTranscoder{shape: view.ShapeOf(a.asked.need)}
+		t, err := alone.transcoderFor(a.asked.plan.Schema, nil)
 		if err != nil {
 			return
 		}
@@ -142,13 +142,13 @@ func (a *answer) grows(it *item, frames []byte) {
 		}
 	}
 	v.growing.Add(a.asked.plan.ID, struct{}{})
-	v.table.Forget(a.asked.key, a.asked.plan.ID, time.Now())
+	v.table.ForgetQuery(a.asked.key, a.asked.plan.ID, time.Now())
 	a.s.log.Warn("a query's predicate takes too much memory; no views are made for it", "category", a.category)
 	a.s.log.Debug("the query whose predicate takes too much memory", "category", a.category, "text", a.asked.plan.Text)
 }
 
 // needOf is what of a payload a plan needs. Columns that only readers know are made there out of _index.
-func (v *views) needOf(p *queryplan.Plan) *view.Need {
+func (v *viewServer) needOf(p *queryplan.Plan) *view.Need {
 	if n, ok := v.needs.Get(p); ok {
 		return n
 	}
@@ -167,8 +167,8 @@ func atReader(name string) bool {
 	return name == schema.ColumnPersisted || name == schema.ColumnShard || name == schema.ColumnOffset
 }
 
-// use takes note that a request wants a payload, and gives the item its view, made already if it is in memory.
-func (a *answer) use(it *item) {
+// chooseView takes note that a request wants a payload, and gives the item its view, made already if it is in memory.
+func (a *fetchAnswer) chooseView(it *answerItem) {
 	v := a.s.views
 	p := &it.pointer
 	now := time.Now()
@@ -179,21 +179,21 @@ func (a *answer) use(it *item) {
 			id[16+8*i+b] = byte(n >> (8 * b))
 		}
 	}
-	var others []*view.View[*maker]
-	it.view, others = v.table.Use(a.asked.key, a.category, a.asked.plan.ID, a.asked.need, xxhash.Sum64(id[:]), now)
-	v.prune(now)
+	var others []*view.View[*viewTranscoder]
+	it.view, others = v.table.ChooseView(a.asked.key, a.category, a.asked.plan.ID, a.asked.need, xxhash.Sum64(id[:]), now)
+	v.pruneQueries(now)
 	if a.cachedView(it, it.view) {
 		return
 	}
-	if slices.ContainsFunc(others, func(o *view.View[*maker]) bool { return a.cachedView(it, o) }) {
+	if slices.ContainsFunc(others, func(o *view.View[*viewTranscoder]) bool { return a.cachedView(it, o) }) {
 		return
 	}
 	a.s.metrics.viewMisses.Inc()
 }
 
 // cachedView looks for a view of an item in memory.
-func (a *answer) cachedView(it *item, v *view.View[*maker]) bool {
-	b := a.kept(it, v)
+func (a *fetchAnswer) cachedView(it *answerItem, v *view.View[*viewTranscoder]) bool {
+	b := a.keptView(it, v)
 	if b == nil {
 		return false
 	}
@@ -203,12 +203,12 @@ func (a *answer) cachedView(it *item, v *view.View[*maker]) bool {
 	return true
 }
 
-// kept is what is in memory of an item in a view; nil when nothing sound is.
-func (a *answer) kept(it *item, v *view.View[*maker]) *block {
+// keptView is what is in memory of an item in a view; nil when nothing sound is.
+func (a *fetchAnswer) keptView(it *answerItem, v *view.View[*viewTranscoder]) *block {
 	key := viewKeyOf(&it.pointer, v.ID, a.asked.codec)
-	b, _ := a.s.cache.get(key)
-	if b != nil && !b.intact(&key, 0, uint64(len(b.data))) {
-		a.s.cache.drop(key, b)
+	b, _ := a.s.cache.getBlock(key)
+	if b != nil && !b.isIntact(&key, 0, uint64(len(b.data))) {
+		a.s.cache.dropDamaged(key, b)
 		a.s.metrics.damaged.WithLabelValues(tierMemory).Inc()
 		a.s.log.Error("a view was damaged in memory; it is made again", "category", a.category, "view", v.ID)
 		return nil
@@ -219,15 +219,15 @@ func (a *answer) kept(it *item, v *view.View[*maker]) *block {
 // pruneEvery is the least time between two looks for queries that are gone.
 const pruneEvery = 5 * time.Second
 
-func (v *views) prune(now time.Time) {
+func (v *viewServer) pruneQueries(now time.Time) {
 	last := v.pruned.Load()
 	if now.UnixNano()-last >= int64(pruneEvery) && v.pruned.CompareAndSwap(last, now.UnixNano()) {
 		v.table.Prune(now)
 	}
 }
 
-// maker makes payloads into a view.
-type maker struct {
+// viewTranscoder makes payloads into a view.
+type viewTranscoder struct {
 	shape *view.Shape
 	mu    sync.Mutex
 	plain *transcode.Transcoder
@@ -236,8 +236,8 @@ type maker struct {
 	zones []string
 }
 
-// transcoder returns what makes the view under a schema, and reports the values of the columns named by zones.
-func (m *maker) transcoder(s *schema.Schema, zones []string) (*transcode.Transcoder, error) {
+// transcoderFor returns what makes the view under a schema, and reports the values of the columns named by zones.
+func (m *viewTranscoder) transcoderFor(s *schema.Schema, zones []string) (*transcode.Transcoder, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(zones) == 0 && m.plain != nil {
@@ -276,7 +276,7 @@ func (s *Server) Views(_ context.Context, req *scribev1.ViewsRequest) (*scribev1
 		st := &v.Stats
 		predicate := ""
 		if w := v.Shape.Where(); w != nil {
-			predicate = short(expr.Text(w))
+			predicate = shorten(expr.Text(w))
 		}
 		res.Views = append(res.Views, &scribev1.ViewStatus{
 			Category: v.Name, View: v.ID, SchemaVersion: v.Key.Version, Columns: v.Shape.Columns, Predicate: predicate, Queries: uint32(v.Queries), //nolint:gosec // bounded
@@ -290,15 +290,15 @@ func (s *Server) Views(_ context.Context, req *scribev1.ViewsRequest) (*scribev1
 		}
 		version, now, text := queryplan.Split(q.ID)
 		res.Queries = append(res.Queries, &scribev1.QueryStatus{
-			Category: q.Name, Query: &scribev1.Query{Text: short(text), SchemaVersion: version, Now: now}, View: q.View,
+			Category: q.Name, Query: &scribev1.Query{Text: shorten(text), SchemaVersion: version, Now: now}, View: q.View,
 			Payloads: q.Payloads, Used: q.Used.UnixMicro(),
 		})
 	}
 	return res, nil
 }
 
-// short cuts a text for people.
-func short(s string) string {
+// shorten cuts a text for people.
+func shorten(s string) string {
 	const most = 2000
 	if len(s) <= most {
 		return s

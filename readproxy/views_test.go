@@ -78,7 +78,7 @@ func (c schemed) Resolve(_ context.Context, name string) (*scribev1.Category, er
 // annotations is a metadata engine that keeps nothing but annotations.
 type annotations struct {
 	mu   sync.Mutex
-	data map[place][]byte
+	data map[logPosition][]byte
 	err  error
 }
 
@@ -89,7 +89,7 @@ func (a *annotations) Annotate(_ context.Context, notes []metalog.Annotation) (i
 		return 0, a.err
 	}
 	for _, n := range notes {
-		a.data[place{n.Shard, n.LSN}] = slices.Clone(n.Data)
+		a.data[logPosition{n.Shard, n.LSN}] = slices.Clone(n.Data)
 	}
 	return len(notes), nil
 }
@@ -100,7 +100,7 @@ func (a *annotations) Annotations(
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for lsn := from; lsn < to; lsn++ {
-		if d, ok := a.data[place{shard, lsn}]; ok {
+		if d, ok := a.data[logPosition{shard, lsn}]; ok {
 			notes = append(notes, metalog.Annotation{Shard: shard, LSN: lsn, Kind: kind, Data: d})
 		}
 	}
@@ -110,7 +110,7 @@ func (a *annotations) Annotations(
 func (a *annotations) get(lsn record.LSN) []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.data[place{testShard, lsn}]
+	return a.data[logPosition{testShard, lsn}]
 }
 
 var testShard = record.MakeShardID(1, 0, 1)
@@ -124,7 +124,7 @@ type viewHarness struct {
 
 func newViewHarness(t testing.TB, change ...func(*Config)) *viewHarness {
 	t.Helper()
-	v := &viewHarness{notes: &annotations{data: map[place][]byte{}}, now: time.Now().UnixMicro()}
+	v := &viewHarness{notes: &annotations{data: map[logPosition][]byte{}}, now: time.Now().UnixMicro()}
 	cats := newSchemed(t, accessSchema)
 	v.harness = newHarnessWith(t, func(d *Deps) { d.Categories, d.Annotations = cats, v.notes }, change...)
 	return v
@@ -390,11 +390,11 @@ func TestAViewThatWasMadeMeanwhile(t *testing.T) {
 	v := newViewHarness(t)
 	enc, _ := v.put(pointer.CodecNone, []payload{rows(t, `{"status":1}`)})
 	req := v.request("SELECT status FROM a", enc[0])
-	encoding, cat, err := v.server.check(t.Context(), req)
+	encoding, cat, err := v.server.checkRequest(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	wanted, err := v.server.views.ask(t.Context(), cat, req)
+	wanted, err := v.server.views.parseRequest(t.Context(), cat, req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -561,7 +561,7 @@ func closeServer(t testing.TB, v *viewHarness) {
 	v.eventually(func() bool {
 		v.server.zones.mu.Lock()
 		defer v.server.zones.mu.Unlock()
-		return !v.server.zones.mu.writing
+		return v.server.zones.mu.writing == 0
 	})
 }
 

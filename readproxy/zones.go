@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"sync"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -26,32 +26,25 @@ type Annotator interface {
 	) (notes []metalog.Annotation, until record.LSN, err error)
 }
 
-// zones writes zone maps beside pointers, behind the requests: nobody waits for it. What waits is bounded; what comes when that is full is
-// dropped and counted, for it is learned anew.
-type zones struct {
-	s       *Server
-	running sync.WaitGroup
+// zoneWriter writes zone maps beside pointers, behind the requests. What is dropped is learned anew.
+type zoneWriter struct {
+	s *Server
+	writeBehind[learnedZones]
 	// known are the places whose columns were learned lately.
-	known *lru.Cache[place, string]
+	known *lru.Cache[logPosition, string]
 
 	written, dropped, failed atomic.Uint64
-	mu                       struct {
-		sync.Mutex
-		queue   []learned
-		writing bool
-		closed  bool
-	}
 }
 
-// place is where a pointer stands.
-type place struct {
+// logPosition is where a pointer stands.
+type logPosition struct {
 	shard record.ShardID
 	lsn   record.LSN
 }
 
-// learned is a zone map on its way.
-type learned struct {
-	place
+// learnedZones is a zone map on its way.
+type learnedZones struct {
+	logPosition
 	pointer []byte
 	zones   *zone.Map
 }
@@ -67,17 +60,20 @@ const (
 	annotateTimeout = 10 * time.Second
 )
 
-func newZones(s *Server) (*zones, error) {
-	z := &zones{s: s}
+func newZones(s *Server) (*zoneWriter, error) {
+	z := &zoneWriter{s: s}
+	z.writeBehind = writeBehind[learnedZones]{
+		write: z.writeMaps, sizeOf: func(learnedZones) int64 { return 1 }, limit: maxLearned, writers: 1, perBatch: learnedBatch,
+	}
 	var err error
-	z.known, err = lru.New[place, string](knownPlaces)
+	z.known, err = lru.New[logPosition, string](knownPlaces)
 	return z, err
 }
 
 // zonesOf returns the columns of an item whose values are to be learned; none where they are known, where there is nobody to tell, and of
 // a payload that reports a loss, which readers must not pass by.
-func (a *answer) zonesOf(it *item, losses []*scribev1.LossFrame) []string {
-	if a.s.deps.Annotations == nil || it.place == (place{}) || len(losses) > 0 {
+func (a *fetchAnswer) zonesOf(it *answerItem, losses []*scribev1.LossFrame) []string {
+	if a.s.deps.Annotations == nil || it.position == (logPosition{}) || len(losses) > 0 {
 		return nil
 	}
 	columns := []string{schema.ColumnKey, schema.ColumnTime}
@@ -91,78 +87,44 @@ func (a *answer) zonesOf(it *item, losses []*scribev1.LossFrame) []string {
 	slices.Sort(columns)
 	columns = slices.Compact(columns)
 	columns = columns[:min(len(columns), zone.MaxColumns)]
-	if known, ok := a.s.zones.known.Get(it.place); ok && known == nameOf(columns) {
+	if known, ok := a.s.zones.known.Get(it.position); ok && known == strings.Join(columns, "\x00") {
 		return nil
 	}
-	a.s.zones.known.Add(it.place, nameOf(columns))
+	a.s.zones.known.Add(it.position, strings.Join(columns, "\x00"))
 	return columns
 }
 
-func nameOf(columns []string) string {
-	n := 0
-	for _, c := range columns {
-		n += len(c) + 1
-	}
-	out := make([]byte, 0, n)
-	for _, c := range columns {
-		out = append(append(out, c...), 0)
-	}
-	return string(out)
-}
-
-// put has a zone map written, some time.
-func (z *zones) put(at place, pointer []byte, m *zone.Map) {
+// addMap has a zone map written, some time.
+func (z *zoneWriter) addMap(at logPosition, pointer []byte, m *zone.Map) {
 	if m == nil {
 		return
 	}
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	if z.mu.closed {
-		return
-	}
-	if len(z.mu.queue) >= maxLearned {
+	if !z.addItem(learnedZones{at, pointer, m}) {
 		z.dropped.Add(1)
 		z.known.Remove(at)
+	}
+}
+
+func (z *zoneWriter) writeMaps(batch []learnedZones) {
+	ctx, cancel := context.WithTimeout(z.s.running, annotateTimeout)
+	defer cancel()
+	n, err := z.annotateBatch(ctx, batch)
+	z.written.Add(uint64(n)) //nolint:gosec // a count
+	if err == nil {
 		return
 	}
-	z.mu.queue = append(z.mu.queue, learned{at, pointer, m})
-	if !z.mu.writing {
-		z.mu.writing = true
-		z.running.Go(z.write)
+	z.failed.Add(uint64(len(batch)))
+	for _, l := range batch {
+		z.known.Remove(l.logPosition)
+	}
+	if z.s.running.Err() == nil {
+		z.s.log.Warn("zone maps could not be written; payloads are not left out for them", "zone_maps", len(batch), "error", err)
 	}
 }
 
-// write writes what waits until nothing does.
-func (z *zones) write() {
-	for {
-		z.mu.Lock()
-		batch := z.mu.queue[:min(len(z.mu.queue), learnedBatch)]
-		z.mu.queue = z.mu.queue[len(batch):]
-		if len(batch) == 0 {
-			z.mu.writing, z.mu.queue = false, nil
-			z.mu.Unlock()
-			return
-		}
-		z.mu.Unlock()
-		ctx, cancel := context.WithTimeout(z.s.running, annotateTimeout)
-		n, err := z.annotate(ctx, batch)
-		cancel()
-		z.written.Add(uint64(n)) //nolint:gosec // a count
-		if err != nil {
-			z.failed.Add(uint64(len(batch)))
-			for _, l := range batch {
-				z.known.Remove(l.place)
-			}
-			if z.s.running.Err() == nil {
-				z.s.log.Warn("zone maps could not be written; payloads are not left out for them", "zone_maps", len(batch), "error", err)
-			}
-		}
-	}
-}
-
-// annotate writes zone maps, each with what is known beside its pointer already.
-func (z *zones) annotate(ctx context.Context, batch []learned) (int, error) {
-	slices.SortFunc(batch, func(a, b learned) int { return cmp.Or(cmp.Compare(a.shard, b.shard), cmp.Compare(a.lsn, b.lsn)) })
+// annotateBatch writes zone maps, each with what is known beside its pointer already.
+func (z *zoneWriter) annotateBatch(ctx context.Context, batch []learnedZones) (int, error) {
+	slices.SortFunc(batch, func(a, b learnedZones) int { return cmp.Or(cmp.Compare(a.shard, b.shard), cmp.Compare(a.lsn, b.lsn)) })
 	var notes []metalog.Annotation
 	for i := range batch {
 		l := &batch[i]
@@ -185,13 +147,4 @@ func (z *zones) annotate(ctx context.Context, batch []learned) (int, error) {
 		return 0, nil
 	}
 	return z.s.deps.Annotations.Annotate(ctx, notes)
-}
-
-// close drops what waits, and waits for what is being written.
-func (z *zones) close() {
-	z.mu.Lock()
-	z.mu.closed = true
-	z.mu.queue = nil
-	z.mu.Unlock()
-	z.running.Wait()
 }

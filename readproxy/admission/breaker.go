@@ -41,8 +41,8 @@ func (b *Breaker) Allow(now time.Time) bool {
 	return true
 }
 
-// Done takes how a call ended.
-func (b *Breaker) Done(now time.Time, ok bool) {
+// ReportResult takes how a call ended.
+func (b *Breaker) ReportResult(now time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.trying = false
@@ -58,8 +58,8 @@ func (b *Breaker) Done(now time.Time, ok bool) {
 	b.mu.until = now.Add(b.mu.pause)
 }
 
-// Until is how long it will be at a time until a call may try again; 0 when one may.
-func (b *Breaker) Until(now time.Time) time.Duration {
+// PauseLeft is how long it will be at a time until a call may try again; 0 when one may.
+func (b *Breaker) PauseLeft(now time.Time) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Bucket is a token bucket: rate tokens a second, up to burst of them saved. It is safe for concurrent use.
-type Bucket struct {
+// TokenBucket is a token bucket: rate tokens a second, up to burst of them saved. It is safe for concurrent use.
+type TokenBucket struct {
 	rate, burst float64
 
 	mu struct {
@@ -20,8 +20,8 @@ type Bucket struct {
 }
 
 // NewBucket returns one that is full. A rate of 0 has no limit; a burst of less than 1 counts as 1.
-func NewBucket(rate, burst float64) *Bucket {
-	b := &Bucket{rate: rate, burst: max(burst, 1)}
+func NewBucket(rate, burst float64) *TokenBucket {
+	b := &TokenBucket{rate: rate, burst: max(burst, 1)}
 	b.mu.tokens = b.burst
 	return b
 }
@@ -29,45 +29,45 @@ func NewBucket(rate, burst float64) *Bucket {
 // farthest bounds how far ahead a promise may be: who is told to wait for longer asks elsewhere.
 const farthest = 10 * time.Second
 
-// Take takes a token at a time; ok is false when there is none. Then after is when to ask again: the time at which there will be one,
+// TakeToken takes a token at a time; ok is false when there is none. Then after is when to ask again: the time at which there will be one,
 // if all who were refused before come back when they were told to. It is at most 10 s.
-func (b *Bucket) Take(now time.Time) (after time.Duration, ok bool) {
+func (b *TokenBucket) TakeToken(now time.Time) (after time.Duration, ok bool) {
 	if b.rate <= 0 {
 		return 0, true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.fill(now)
+	b.addTokens(now)
 	if b.mu.tokens >= 1 {
 		b.mu.tokens--
 		return 0, true
 	}
 	b.mu.promised = min(b.mu.promised+1, b.rate*farthest.Seconds())
-	return b.after(b.mu.promised), false
+	return b.timeUntil(b.mu.promised), false
 }
 
-// Next is Take for one caller who waits for the token itself, and whom nobody can overtake: after is when there will be one.
-func (b *Bucket) Next(now time.Time) (after time.Duration, ok bool) {
+// TakeOrWait is Take for one caller who waits for the token itself, and whom nobody can overtake: after is when there will be one.
+func (b *TokenBucket) TakeOrWait(now time.Time) (after time.Duration, ok bool) {
 	if b.rate <= 0 {
 		return 0, true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.fill(now)
+	b.addTokens(now)
 	if b.mu.tokens >= 1 {
 		b.mu.tokens--
 		return 0, true
 	}
-	return b.after(1), false
+	return b.timeUntil(1), false
 }
 
-// after is when the bucket will have had n tokens. The mutex is held.
-func (b *Bucket) after(n float64) time.Duration {
+// timeUntil is when the bucket will have had n tokens. The mutex is held.
+func (b *TokenBucket) timeUntil(n float64) time.Duration {
 	d := time.Duration(max(n-b.mu.tokens, 0) / b.rate * float64(time.Second))
 	return min(max(d, time.Millisecond), farthest)
 }
 
-func (b *Bucket) fill(now time.Time) {
+func (b *TokenBucket) addTokens(now time.Time) {
 	if b.mu.last.IsZero() {
 		b.mu.last = now
 	}

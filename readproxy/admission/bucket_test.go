@@ -25,7 +25,7 @@ func TestHerdIsSpread(t *testing.T) {
 			i := slices.IndexFunc(due, func(d time.Time) bool { return !d.IsZero() && d.Equal(earliest(due)) })
 			tries++
 			now := due[i]
-			after, ok := b.Take(now)
+			after, ok := b.TakeToken(now)
 			if ok {
 				due[i] = time.Time{}
 				served[int(now.Sub(begin).Seconds())]++
@@ -68,15 +68,15 @@ func TestBucketBound(t *testing.T) {
 		b := NewBucket(rate, burst)
 		begin := time.Unix(1000, 0)
 		now := begin.Add(time.Hour)
-		b.Take(now) // now it runs
+		b.TakeToken(now) // now it runs
 		begin = now
 		latest, taken := now, 1.0
 		for range rapid.IntRange(1, 300).Draw(t, "tries") {
 			// The clock may go back: what it gave before stays given, and nothing is given twice.
 			now = now.Add(time.Duration(rapid.Int64Range(-int64(time.Second), int64(time.Second)).Draw(t, "pause")))
-			take := b.Take
+			take := b.TakeToken
 			if rapid.Bool().Draw(t, "next") {
-				take = b.Next
+				take = b.TakeOrWait
 			}
 			after, ok := take(now)
 			if ok {
@@ -94,10 +94,10 @@ func TestBucketBound(t *testing.T) {
 	})
 	b := NewBucket(0, 0)
 	for range 1000 {
-		if _, ok := b.Take(time.Now()); !ok {
+		if _, ok := b.TakeToken(time.Now()); !ok {
 			t.Fatal("a bucket without a rate has a limit")
 		}
-		if _, ok := b.Next(time.Now()); !ok {
+		if _, ok := b.TakeOrWait(time.Now()); !ok {
 			t.Fatal("a bucket without a rate has a limit")
 		}
 	}
@@ -105,12 +105,12 @@ func TestBucketBound(t *testing.T) {
 
 func TestNextIsWhenThereIsOne(t *testing.T) {
 	b, now := NewBucket(10, 1), time.Unix(1000, 0)
-	b.Next(now)
-	after, ok := b.Next(now)
+	b.TakeOrWait(now)
+	after, ok := b.TakeOrWait(now)
 	if ok || after != 100*time.Millisecond {
 		t.Fatalf("%v, %v", after, ok)
 	}
-	if _, ok := b.Next(now.Add(after)); !ok {
+	if _, ok := b.TakeOrWait(now.Add(after)); !ok {
 		t.Fatal("there was none when there should have been")
 	}
 }
@@ -121,11 +121,11 @@ func TestBreaker(t *testing.T) {
 		if !b.Allow(now) || b.Tripped() {
 			t.Fatal("it gave up early")
 		}
-		b.Done(now, false)
+		b.ReportResult(now, false)
 	}
 	for _, pause := range []time.Duration{1, 2, 4, 4} {
 		pause *= time.Second
-		b.Done(now, false) // of a call that began before
+		b.ReportResult(now, false) // of a call that began before
 		if b.Allow(now.Add(pause-1)) || !b.Tripped() {
 			t.Fatalf("a call within the pause of %v", pause)
 		}
@@ -136,19 +136,19 @@ func TestBreaker(t *testing.T) {
 		if b.Allow(now) {
 			t.Fatal("a second one while the first tries")
 		}
-		b.Done(now, false)
+		b.ReportResult(now, false)
 	}
 	now = now.Add(4 * time.Second)
 	if !b.Allow(now) {
 		t.Fatal("it does not try")
 	}
-	b.Done(now, true)
+	b.ReportResult(now, true)
 	for range 10 {
 		if !b.Allow(now) || b.Tripped() {
 			t.Fatal("it is well, and not asked")
 		}
 	}
-	b.Done(now, false)
+	b.ReportResult(now, false)
 	if !b.Allow(now) {
 		t.Fatal("one failure is none in a row")
 	}

@@ -41,7 +41,7 @@ const (
 	leastRoom = 0.2
 )
 
-// Controller resizes a queue. It is the velocity form of a PID controller: each step changes the output by
+// LengthController resizes a queue. It is the velocity form of a PID controller: each step changes the output by
 //
 //	P (e0 - e1) + I e0 dt + D (e0 - 2 e1 + e2) / dt
 //
@@ -53,7 +53,7 @@ const (
 // The output maps to the length geometrically, since what matters is by which share a queue becomes shorter.
 //
 // It is not safe for concurrent use.
-type Controller struct {
+type LengthController struct {
 	cfg    ControllerConfig
 	output float64 // 0 to 1
 	smooth float64 // utilisation
@@ -62,30 +62,30 @@ type Controller struct {
 }
 
 // NewController returns one whose queue is as long as it may be. cfg must be valid.
-func NewController(cfg ControllerConfig) *Controller { return &Controller{cfg: cfg, output: 1} }
+func NewController(cfg ControllerConfig) *LengthController { return &LengthController{cfg: cfg, output: 1} }
 
-// Step takes the utilisation, 0 to 1, over the time dt since the step before, and returns the length.
-func (c *Controller) Step(utilisation float64, dt time.Duration) int {
+// AdjustLength takes the utilisation, 0 to 1, over the time dt since the step before, and returns the length.
+func (c *LengthController) AdjustLength(utilisation float64, dt time.Duration) int {
 	if math.IsNaN(utilisation) || dt <= 0 {
 		return c.Length()
 	}
 	utilisation = min(max(utilisation, 0), 1)
 	if !c.begun {
 		c.begun, c.smooth = true, utilisation
-		c.e1 = c.fault(utilisation)
+		c.e1 = c.relativeError(utilisation)
 		c.e2 = c.e1
 	}
 	t := min(dt, longestStep).Seconds()
 	c.smooth += (utilisation - c.smooth) * (1 - math.Exp(-dt.Seconds()/smoothing.Seconds()))
-	e := c.fault(c.smooth)
+	e := c.relativeError(c.smooth)
 	c.output += gainP*(e-c.e1) + gainI*e*t + gainD*(e-2*c.e1+c.e2)/t
 	c.output = min(max(c.output, 0), 1)
 	c.e1, c.e2 = e, c.e1
 	return c.Length()
 }
 
-// fault is how far a utilisation is below the target, -1 to 1.
-func (c *Controller) fault(utilisation float64) float64 {
+// relativeError is how far a utilisation is below the target, -1 to 1.
+func (c *LengthController) relativeError(utilisation float64) float64 {
 	room := c.cfg.Target
 	if utilisation > c.cfg.Target {
 		room = 1 - c.cfg.Target
@@ -94,10 +94,10 @@ func (c *Controller) fault(utilisation float64) float64 {
 }
 
 // Length is the one that the last step returned.
-func (c *Controller) Length() int {
+func (c *LengthController) Length() int {
 	least, most := float64(c.cfg.Least), float64(c.cfg.Most)
 	return int(math.Round(least * math.Pow(most/least, c.output)))
 }
 
 // Utilisation is the smoothed one.
-func (c *Controller) Utilisation() float64 { return c.smooth }
+func (c *LengthController) Utilisation() float64 { return c.smooth }

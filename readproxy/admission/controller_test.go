@@ -18,7 +18,7 @@ type host struct {
 	processors  float64
 	background  float64 // utilisation by others
 	inside      float64
-	controller  *Controller
+	controller  *LengthController
 	length      int
 	utilisation float64
 	throughput  float64
@@ -35,7 +35,7 @@ func (h *host) step(dt time.Duration) {
 	h.inside = min(natural, float64(h.length))
 	h.throughput = min(h.inside/(h.cpu+h.wait), capacity)
 	h.utilisation = min(1, h.background+h.throughput*h.cpu/h.processors)
-	h.length = h.controller.Step(h.utilisation, dt)
+	h.length = h.controller.AdjustLength(h.utilisation, dt)
 }
 
 func (h *host) run(d time.Duration) {
@@ -109,7 +109,7 @@ func TestControllerTakesAnything(t *testing.T) {
 		}
 		c := NewController(cfg)
 		for range rapid.IntRange(1, 50).Draw(t, "steps") {
-			n := c.Step(rapid.Float64().Draw(t, "utilisation"), time.Duration(rapid.Int64Range(-1, math.MaxInt64).Draw(t, "dt")))
+			n := c.AdjustLength(rapid.Float64().Draw(t, "utilisation"), time.Duration(rapid.Int64Range(-1, math.MaxInt64).Draw(t, "dt")))
 			if n < cfg.Least || n > cfg.Most {
 				t.Fatalf("length %d is outside %d to %d", n, cfg.Least, cfg.Most)
 			}
@@ -117,7 +117,7 @@ func TestControllerTakesAnything(t *testing.T) {
 	})
 	full := NewController(ControllerConfig{Target: 1, Least: 1, Most: 100})
 	for range 100 {
-		if n := full.Step(1, time.Second); n != 100 {
+		if n := full.AdjustLength(1, time.Second); n != 100 {
 			t.Fatalf("with a target of 1 the length became %d", n)
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Meter measures how busy a host is. It is not safe for concurrent use.
-type Meter struct {
+// LoadMeter measures how busy a host is. It is not safe for concurrent use.
+type LoadMeter struct {
 	cpu     func() time.Duration
 	network float64
 
@@ -17,16 +17,16 @@ type Meter struct {
 
 // NewMeter returns one that compares the CPU time that cpu returns, the process's when it is nil, with the processors that the process
 // may use, and the bytes that it is told of with network, bytes a second; 0 = the network is never the bottleneck.
-func NewMeter(cpu func() time.Duration, network float64) *Meter {
+func NewMeter(cpu func() time.Duration, network float64) *LoadMeter {
 	if cpu == nil {
 		cpu = processTime
 	}
-	return &Meter{cpu: cpu, network: network}
+	return &LoadMeter{cpu: cpu, network: network}
 }
 
 // Sample returns the utilisation since the sample before, and how long ago that was; ok is false for the first, and when it was less
 // than least ago: then nothing is taken. sent is how many bytes were sent in all.
-func (m *Meter) Sample(now time.Time, sent uint64, least time.Duration) (utilisation float64, dt time.Duration, ok bool) {
+func (m *LoadMeter) Sample(now time.Time, sent uint64, least time.Duration) (utilisation float64, dt time.Duration, ok bool) {
 	dt = now.Sub(m.last)
 	begun := !m.last.IsZero()
 	if begun && dt < least {

@@ -20,19 +20,19 @@ var (
 // the bytes taken wait in order of arrival, so a large request is not passed by small ones for ever. It is safe for concurrent use.
 type Queue struct {
 	bytes    int64
-	patience time.Duration
+	timeout time.Duration
 
 	mu struct {
 		sync.Mutex
 		length  int   // the most requests in the house; at least 1
 		inside  int   // requests in the house
 		used    int64 // bytes of those being served, and those that were kept; above bytes only by what was kept beyond a cost
-		waiting []*waiter
+		waiting []*queueWaiter
 	}
 }
 
-// waiter is a request that waits. ready is closed when it was let in.
-type waiter struct {
+// queueWaiter is a request that waits. ready is closed when it was let in.
+type queueWaiter struct {
 	cost  int64
 	ready chan struct{}
 }
@@ -40,7 +40,7 @@ type waiter struct {
 // NewQueue returns a queue that serves requests of bytes in all at a time and has room for length of them, of which those that wait
 // do so for patience at most.
 func NewQueue(bytes int64, length int, patience time.Duration) *Queue {
-	q := &Queue{bytes: bytes, patience: patience}
+	q := &Queue{bytes: bytes, timeout: patience}
 	q.mu.length = max(length, 1)
 	return q
 }
@@ -66,7 +66,7 @@ func (q *Queue) Enter(ctx context.Context, cost int64) (leave func(keep int64), 
 	leave = func(keep int64) {
 		if !left {
 			left = true
-			q.leave(cost - keep)
+			q.leaveQueue(cost - keep)
 		}
 	}
 	if len(q.mu.waiting) == 0 && q.mu.used+cost <= q.bytes {
@@ -74,17 +74,17 @@ func (q *Queue) Enter(ctx context.Context, cost int64) (leave func(keep int64), 
 		q.mu.Unlock()
 		return leave, nil
 	}
-	w := &waiter{cost: cost, ready: make(chan struct{})}
+	w := &queueWaiter{cost: cost, ready: make(chan struct{})}
 	q.mu.waiting = append(q.mu.waiting, w) // bounded by length
 	q.mu.Unlock()
 
-	timer := time.NewTimer(q.patience)
+	timer := time.NewTimer(q.timeout)
 	defer timer.Stop()
 	select {
 	case <-w.ready:
 		return leave, nil
 	case <-timer.C:
-		err = fmt.Errorf("%w: %v", ErrLate, q.patience)
+		err = fmt.Errorf("%w: %v", ErrLate, q.timeout)
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
@@ -95,38 +95,38 @@ func (q *Queue) Enter(ctx context.Context, cost int64) (leave func(keep int64), 
 }
 
 // giveUp takes a waiter out of the house; false = it was let in.
-func (q *Queue) giveUp(w *waiter) bool {
+func (q *Queue) giveUp(w *queueWaiter) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i, other := range q.mu.waiting {
 		if other == w {
 			q.mu.waiting = append(q.mu.waiting[:i], q.mu.waiting[i+1:]...)
 			q.mu.inside--
-			q.admit() // those behind it may be smaller
+			q.admitWaiting() // those behind it may be smaller
 			return true
 		}
 	}
 	return false
 }
 
-func (q *Queue) leave(back int64) {
+func (q *Queue) leaveQueue(back int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.mu.inside--
 	q.mu.used -= back
-	q.admit()
+	q.admitWaiting()
 }
 
-// Free gives back bytes that were kept.
-func (q *Queue) Free(n int64) {
+// FreeBytes gives back bytes that were kept.
+func (q *Queue) FreeBytes(n int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.mu.used -= n
-	q.admit()
+	q.admitWaiting()
 }
 
-// admit lets in those that wait and fit, the first first. The mutex is held.
-func (q *Queue) admit() {
+// admitWaiting lets in those that wait and fit, the first first. The mutex is held.
+func (q *Queue) admitWaiting() {
 	n := 0
 	for ; n < len(q.mu.waiting) && q.mu.used+q.mu.waiting[n].cost <= q.bytes; n++ {
 		q.mu.used += q.mu.waiting[n].cost
@@ -135,17 +135,17 @@ func (q *Queue) admit() {
 	q.mu.waiting = append(q.mu.waiting[:0], q.mu.waiting[n:]...)
 }
 
-// State is what a queue looks like.
-type State struct {
+// QueueState is what a queue looks like.
+type QueueState struct {
 	// Length is the most requests, Inside how many there are, Waiting how many of them are not served yet.
 	Length, Inside, Waiting int
 	// Bytes are those of the requests being served, and those that were kept.
 	Bytes int64
 }
 
-// State returns the queue's.
-func (q *Queue) State() State {
+// ReadState returns the queue's.
+func (q *Queue) ReadState() QueueState {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return State{Length: q.mu.length, Inside: q.mu.inside, Waiting: len(q.mu.waiting), Bytes: q.mu.used}
+	return QueueState{Length: q.mu.length, Inside: q.mu.inside, Waiting: len(q.mu.waiting), Bytes: q.mu.used}
 }

@@ -59,7 +59,7 @@ func TestQueueOrder(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		if s := q.State(); s.Waiting != 4 || s.Inside != 5 || s.Bytes != 100 {
+		if s := q.ReadState(); s.Waiting != 4 || s.Inside != 5 || s.Bytes != 100 {
 			t.Fatalf("%+v", s)
 		}
 		begin := time.Now()
@@ -72,7 +72,7 @@ func TestQueueOrder(t *testing.T) {
 		if took := time.Since(begin); took != 2*time.Second {
 			t.Fatalf("it took %v", took)
 		}
-		if s := q.State(); s.Waiting != 0 || s.Inside != 0 || s.Bytes != 0 {
+		if s := q.ReadState(); s.Waiting != 0 || s.Inside != 0 || s.Bytes != 0 {
 			t.Fatalf("%+v", s)
 		}
 	})
@@ -113,7 +113,7 @@ func TestQueuePatience(t *testing.T) {
 		cancel(gone)
 		all.Wait()
 		leave()
-		if s := q.State(); s.Inside != 0 || s.Bytes != 0 || s.Waiting != 0 {
+		if s := q.ReadState(); s.Inside != 0 || s.Bytes != 0 || s.Waiting != 0 {
 			t.Fatalf("%+v", s)
 		}
 	})
@@ -145,10 +145,10 @@ func TestQueueProperties(t *testing.T) {
 					leave(kept)
 					leave(0) // says nothing
 					<-time.After(time.Duration(a[2]) * time.Millisecond)
-					q.Free(kept)
+					q.FreeBytes(kept)
 				})
 				synctest.Wait()
-				switch s := q.State(); {
+				switch s := q.ReadState(); {
 				case s.Bytes > bytes, s.Inside > length, s.Waiting > s.Inside:
 					bad = errors.New("a bound does not hold")
 				case s.Waiting > 0 && s.Waiting == s.Inside && s.Bytes == 0:
@@ -156,7 +156,7 @@ func TestQueueProperties(t *testing.T) {
 				}
 			}
 			all.Wait()
-			if s := q.State(); s.Inside != 0 || s.Bytes != 0 || s.Waiting != 0 || bad != nil {
+			if s := q.ReadState(); s.Inside != 0 || s.Bytes != 0 || s.Waiting != 0 || bad != nil {
 				rt.Fatalf("%+v, %v", s, bad)
 			}
 		})

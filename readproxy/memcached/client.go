@@ -13,8 +13,8 @@ import (
 
 // Errors that callers tell apart, beside those of contexts and connections.
 var (
-	// ErrAway means that the key's server failed lately, and was not asked.
-	ErrAway = errors.New("memcached: the server failed lately")
+	// ErrUnavailable means that the key's server failed lately, and was not asked.
+	ErrUnavailable = errors.New("memcached: the server failed lately")
 	// ErrProtocol means that a server said something else than it should have.
 	ErrProtocol = errors.New("memcached: unexpected answer")
 	// ErrTooLarge means that a value is larger than Config.ValueBytes, or than what the server takes.
@@ -26,7 +26,7 @@ var (
 // Client is a cache over servers. It is safe for concurrent use.
 type Client struct {
 	cfg     Config
-	servers []*server
+	servers []*serverConns
 	// dial is net.Dialer's; tests put something else there.
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
@@ -53,7 +53,7 @@ func New(cfg Config) (*Client, error) {
 // Close closes the connections; calls that are under way fail. Repeating it is harmless.
 func (c *Client) Close() {
 	for _, s := range c.servers {
-		s.close()
+		s.closeConns()
 	}
 }
 
@@ -63,12 +63,12 @@ func (c *Client) Get(ctx context.Context, key string, dst []byte) (found bool, e
 	if len(dst) > c.cfg.ValueBytes {
 		return false, nil // none was stored
 	}
-	err = c.exchange(ctx, key, func(x *conn) error {
-		keys := c.keys(key, len(dst))
-		if err := x.write([]byte("get " + strings.Join(keys, " ") + "\r\n")); err != nil {
+	err = c.callServer(ctx, key, func(x *clientConn) error {
+		keys := c.itemKeys(key, len(dst))
+		if err := x.writeParts([]byte("get " + strings.Join(keys, " ") + "\r\n")); err != nil {
 			return err
 		}
-		n, err := readValues(x.r, keys, c.pieces(dst))
+		n, err := readValues(x.r, keys, c.cutValue(dst))
 		found = n == len(keys)
 		return err
 	})
@@ -84,14 +84,14 @@ func (c *Client) Set(ctx context.Context, key string, value []byte, ttl time.Dur
 	}
 	seconds := int(min(max(ttl, time.Second), maxTTL).Seconds())
 	var refused error
-	err := c.exchange(ctx, key, func(x *conn) error {
-		keys := c.keys(key, len(value))
-		pieces := c.pieces(value)
+	err := c.callServer(ctx, key, func(x *clientConn) error {
+		keys := c.itemKeys(key, len(value))
+		pieces := c.cutValue(value)
 		out := make([][]byte, 0, 3*len(keys))
 		for i, k := range keys {
 			out = append(out, fmt.Appendf(nil, "set %s 0 %d %d\r\n", k, seconds, len(pieces[i])), pieces[i], crlf)
 		}
-		if err := x.write(out...); err != nil {
+		if err := x.writeParts(out...); err != nil {
 			return err
 		}
 		for range keys {
@@ -105,7 +105,7 @@ func (c *Client) Set(ctx context.Context, key string, value []byte, ttl time.Dur
 			case strings.HasPrefix(string(answer), "SERVER_ERROR out of memory"):
 				refused = fmt.Errorf("memcached: the server says %q", answer)
 			default:
-				return fmt.Errorf("%w to set: %q", ErrProtocol, excerpt(answer))
+				return fmt.Errorf("%w to set: %q", ErrProtocol, firstBytes(answer))
 			}
 		}
 		return nil
@@ -115,21 +115,21 @@ func (c *Client) Set(ctx context.Context, key string, value []byte, ttl time.Dur
 
 // Delete removes the value of a length, if it is there.
 func (c *Client) Delete(ctx context.Context, key string, length int) error {
-	return c.exchange(ctx, key, func(x *conn) error {
+	return c.callServer(ctx, key, func(x *clientConn) error {
 		// Without its first item the value is gone.
-		if err := x.write([]byte("delete " + c.keys(key, min(length, 1))[0] + "\r\n")); err != nil {
+		if err := x.writeParts([]byte("delete " + c.itemKeys(key, min(length, 1))[0] + "\r\n")); err != nil {
 			return err
 		}
 		answer, err := readLine(x.r)
 		if err == nil && string(answer) != "DELETED" && string(answer) != "NOT_FOUND" {
-			err = fmt.Errorf("%w to delete: %q", ErrProtocol, excerpt(answer))
+			err = fmt.Errorf("%w to delete: %q", ErrProtocol, firstBytes(answer))
 		}
 		return err
 	})
 }
 
-// Away is how many servers are left alone now.
-func (c *Client) Away() int {
+// UnavailableServers is how many servers are left alone now.
+func (c *Client) UnavailableServers() int {
 	n := 0
 	for _, s := range c.servers {
 		if s.breaker.Tripped() {
@@ -139,37 +139,37 @@ func (c *Client) Away() int {
 	return n
 }
 
-// exchange makes a call to the server of a key on a connection, which is used again if it ends well.
-func (c *Client) exchange(ctx context.Context, key string, call func(*conn) error) error {
+// callServer makes a call to the server of a key on a connection, which is used again if it ends well.
+func (c *Client) callServer(ctx context.Context, key string, call func(*clientConn) error) error {
 	if err := checkKey(key); err != nil {
 		return err
 	}
-	s := c.pick(key)
+	s := c.pickServer(key)
 	if !s.breaker.Allow(time.Now()) {
-		return fmt.Errorf("%w: %s", ErrAway, s.addr)
+		return fmt.Errorf("%w: %s", ErrUnavailable, s.addr)
 	}
 	parent := ctx
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
-	x, err := s.take(ctx, c.dial)
+	x, err := s.takeConn(ctx, c.dial)
 	busy := errors.Is(err, errBusy)
 	if err == nil {
 		if err = call(x); err != nil {
 			x.broken = true
 		}
-		s.give(x)
+		s.returnConn(x)
 	}
 	// A caller who goes away says nothing about the server, nor does having all of its connections in use. But who was let through to
 	// try has to tell how it ended.
-	s.breaker.Done(time.Now(), err == nil || busy || parent.Err() != nil)
+	s.breaker.ReportResult(time.Now(), err == nil || busy || parent.Err() != nil)
 	if err != nil {
 		return fmt.Errorf("memcached %s: %w", s.addr, err)
 	}
 	return nil
 }
 
-// pick returns the server with the highest rendezvous weight for a key.
-func (c *Client) pick(key string) *server {
+// pickServer returns the server with the highest rendezvous weight for a key.
+func (c *Client) pickServer(key string) *serverConns {
 	best, weight := c.servers[0], uint64(0)
 	if len(c.servers) == 1 {
 		return best
@@ -192,8 +192,8 @@ func checkKey(key string) error {
 	return nil
 }
 
-// keys are those of the items of a value of n bytes; an empty value has one.
-func (c *Client) keys(key string, n int) []string {
+// itemKeys are those of the items of a value of n bytes; an empty value has one.
+func (c *Client) itemKeys(key string, n int) []string {
 	count := max((n+c.cfg.ItemBytes-1)/c.cfg.ItemBytes, 1)
 	keys := make([]string, count)
 	for i := range keys {
@@ -202,8 +202,8 @@ func (c *Client) keys(key string, n int) []string {
 	return keys
 }
 
-// pieces cuts a value into its items.
-func (c *Client) pieces(value []byte) [][]byte {
+// cutValue cuts a value into its items.
+func (c *Client) cutValue(value []byte) [][]byte {
 	pieces := make([][]byte, 0, len(value)/c.cfg.ItemBytes+1)
 	for len(value) > c.cfg.ItemBytes {
 		pieces, value = append(pieces, value[:c.cfg.ItemBytes:c.cfg.ItemBytes]), value[c.cfg.ItemBytes:]

@@ -75,7 +75,7 @@ func TestValues(t *testing.T) {
 		}
 	}
 	// A value is there with all of its items, or not at all.
-	s.Drop("/1")
+	s.DropItems("/1")
 	if _, found := get(t, c, "key.2048", 2048); found {
 		t.Error("found although an item is gone")
 	}
@@ -95,15 +95,15 @@ func TestValues(t *testing.T) {
 	if err := c.Set(t.Context(), "key", value(100_001), time.Hour); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("got %v", err)
 	}
-	gets := s.Calls("get")
-	if _, found := get(t, c, "key", 100_001); found || s.Calls("get") != gets {
+	gets := s.CountCalls("get")
+	if _, found := get(t, c, "key", 100_001); found || s.CountCalls("get") != gets {
 		t.Error("it was asked for")
 	}
-	if n := s.Connections(); n != 1 {
+	if n := s.CountConnections(); n != 1 {
 		t.Errorf("%d connections for calls one after another", n)
 	}
 	// A server that takes less than it should says so, and goes on.
-	s.Limit(1000)
+	s.LimitItems(1000)
 	if err := c.Set(t.Context(), "key", value(3000), time.Hour); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("got %v", err)
 	}
@@ -121,7 +121,7 @@ func TestKeys(t *testing.T) {
 			t.Errorf("%q was taken", key)
 		}
 	}
-	if s.Items() != 0 {
+	if s.CountItems() != 0 {
 		t.Error("something was stored")
 	}
 }
@@ -140,11 +140,11 @@ func TestServers(t *testing.T) {
 		set(t, c, key, want[key])
 	}
 	for _, s := range servers {
-		if n := s.Items(); n < 3*50 || n > 3*150 || n%3 != 0 {
+		if n := s.CountItems(); n < 3*50 || n > 3*150 || n%3 != 0 {
 			t.Errorf("%d items", n)
 		}
 	}
-	lost := servers[1].Items() / 3
+	lost := servers[1].CountItems() / 3
 	servers[1].Stop()
 	found, failed := 0, 0
 	for key, v := range want {
@@ -177,13 +177,13 @@ func TestServerHangs(t *testing.T) {
 		if err == nil {
 			t.Fatal("a hanging server answered")
 		}
-		if errors.Is(err, ErrAway) {
+		if errors.Is(err, ErrUnavailable) {
 			away++
 		}
 	}
 	// After each pause one call is made to try.
-	if tries := trip + int(time.Since(began)/firstPause); away < 100-tries || c.Away() != 1 {
-		t.Errorf("%d calls were spared, %d servers are away", away, c.Away())
+	if tries := trip + int(time.Since(began)/firstPause); away < 100-tries || c.UnavailableServers() != 1 {
+		t.Errorf("%d calls were spared, %d servers are away", away, c.UnavailableServers())
 	}
 	s.Hang(false)
 	c.cfg.Timeout = patience
@@ -200,7 +200,7 @@ func TestServerHangs(t *testing.T) {
 			t.Fatal("it is never asked again")
 		}
 	}
-	if c.Away() != 0 {
+	if c.UnavailableServers() != 0 {
 		t.Error("it is still taken for away")
 	}
 }
@@ -220,11 +220,11 @@ func TestConnectionsAreBounded(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := s.Connections(); n > 3 {
+	if n := s.CountConnections(); n > 3 {
 		t.Errorf("%d connections", n)
 	}
 	// Connections that broke are replaced.
-	s.Cut()
+	s.CutConnections()
 	dst := make([]byte, 5)
 	for try := 0; ; try++ {
 		if found, err := c.Get(t.Context(), "key", dst); err == nil && found {
@@ -259,12 +259,12 @@ func TestBusyIsNotAway(t *testing.T) {
 	quit.Wait() // or there is an answer before they look
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for s.Connections() == 0 {
+	for s.CountConnections() == 0 {
 		<-tick.C
 	}
 	s.Hang(false)
 	all.Wait()
-	if c.Away() != 0 {
+	if c.UnavailableServers() != 0 {
 		t.Error("it is taken for away")
 	}
 }
@@ -287,12 +287,12 @@ func TestLies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newClient(t, nil, s.Addr)
 			set(t, c, "key", []byte("value"))
-			s.Answer(lie)
+			s.ReplaceAnswers(lie)
 			_, err := c.Get(t.Context(), "key", make([]byte, 5))
 			if !errors.Is(err, ErrProtocol) {
 				t.Errorf("got %v", err)
 			}
-			s.Answer(nil)
+			s.ReplaceAnswers(nil)
 			if got, found := get(t, c, "key", 5); !found || string(got) != "value" {
 				t.Errorf("afterwards %q, %v", got, found)
 			}
@@ -335,7 +335,7 @@ func TestTruth(t *testing.T) {
 					t.Fatal(err)
 				}
 			case 2:
-				s.Drop(fmt.Sprint("/", n%3))
+				s.DropItems(fmt.Sprint("/", n%3))
 			default:
 				dst := make([]byte, n)
 				if found, err := c.Get(context.Background(), key, dst); err != nil || found && !bytes.Equal(dst, want) {
@@ -419,7 +419,7 @@ func TestUnreachable(t *testing.T) {
 		c.dial = func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no route") }
 		for i := range trip + 1 {
 			_, err := c.Get(t.Context(), "key", nil)
-			if err == nil || errors.Is(err, ErrAway) != (i == trip) {
+			if err == nil || errors.Is(err, ErrUnavailable) != (i == trip) {
 				t.Fatalf("call %d: %v", i, err)
 			}
 		}

@@ -15,8 +15,8 @@ import (
 	"scribe/readproxy/admission"
 )
 
-// server is one address with its connections.
-type server struct {
+// serverConns is one address with its connections.
+type serverConns struct {
 	addr    string
 	breaker *admission.Breaker
 	// slots holds a token a connection that may be in use.
@@ -24,27 +24,27 @@ type server struct {
 
 	mu struct {
 		sync.Mutex
-		idle   []*conn // the one used last at the end
-		all    map[*conn]struct{}
+		idle   []*clientConn // the one used last at the end
+		all    map[*clientConn]struct{}
 		closed bool
 	}
 }
 
-func newServer(addr string, connections int) *server {
-	s := &server{addr: addr, breaker: admission.NewBreaker(trip, firstPause, longestPause), slots: make(chan struct{}, connections)}
-	s.mu.all = make(map[*conn]struct{})
+func newServer(addr string, connections int) *serverConns {
+	s := &serverConns{addr: addr, breaker: admission.NewBreaker(trip, firstPause, longestPause), slots: make(chan struct{}, connections)}
+	s.mu.all = make(map[*clientConn]struct{})
 	return s
 }
 
-// conn is a connection. One call at a time uses it.
-type conn struct {
+// clientConn is a connection. One call at a time uses it.
+type clientConn struct {
 	c net.Conn
 	r *bufio.Reader
 	// broken: it is at an unknown place of an answer.
 	broken bool
 }
 
-func (x *conn) write(parts ...[]byte) error {
+func (x *clientConn) writeParts(parts ...[]byte) error {
 	buffers := net.Buffers(parts)
 	_, err := buffers.WriteTo(x.c)
 	return err
@@ -53,20 +53,20 @@ func (x *conn) write(parts ...[]byte) error {
 // errBusy means that all connections were in use.
 var errBusy = errors.New("memcached: every connection is in use")
 
-// take returns a connection that reads and writes until ctx's deadline.
-func (s *server) take(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error)) (*conn, error) {
+// takeConn returns a connection that reads and writes until ctx's deadline.
+func (s *serverConns) takeConn(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error)) (*clientConn, error) {
 	select {
 	case s.slots <- struct{}{}:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: %w", errBusy, context.Cause(ctx))
 	}
-	x, err := s.connection(ctx, dial)
+	x, err := s.openConn(ctx, dial)
 	if err == nil {
 		deadline, _ := ctx.Deadline()
 		err = x.c.SetDeadline(deadline)
 		if err != nil {
 			x.broken = true
-			s.give(x)
+			s.returnConn(x)
 			return nil, err
 		}
 		return x, nil
@@ -75,7 +75,7 @@ func (s *server) take(ctx context.Context, dial func(context.Context, string, st
 	return nil, err
 }
 
-func (s *server) connection(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error)) (*conn, error) {
+func (s *serverConns) openConn(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error)) (*clientConn, error) {
 	s.mu.Lock()
 	if s.mu.closed {
 		s.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *server) connection(ctx context.Context, dial func(context.Context, stri
 	if err != nil {
 		return nil, err
 	}
-	x := &conn{c: c, r: bufio.NewReaderSize(c, 4<<10)}
+	x := &clientConn{c: c, r: bufio.NewReaderSize(c, 4<<10)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.closed {
@@ -103,8 +103,8 @@ func (s *server) connection(ctx context.Context, dial func(context.Context, stri
 	return x, nil
 }
 
-// give takes a connection back.
-func (s *server) give(x *conn) {
+// returnConn takes a connection back.
+func (s *serverConns) returnConn(x *clientConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	<-s.slots
@@ -123,7 +123,7 @@ func (s *server) give(x *conn) {
 	s.mu.idle = append(s.mu.idle, x)
 }
 
-func (s *server) close() {
+func (s *serverConns) closeConns() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.closed = true
@@ -150,7 +150,7 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case !bytes.HasSuffix(line, crlf):
-		return nil, fmt.Errorf("%w: %q", ErrProtocol, excerpt(line))
+		return nil, fmt.Errorf("%w: %q", ErrProtocol, firstBytes(line))
 	}
 	return line[:len(line)-len(crlf)], nil
 }
@@ -168,26 +168,26 @@ func readValues(r *bufio.Reader, keys []string, pieces [][]byte) (found int, err
 		}
 		fields := bytes.Split(line, []byte(" "))
 		if len(fields) != 4 || string(fields[0]) != "VALUE" {
-			return 0, fmt.Errorf("%w to get: %q", ErrProtocol, excerpt(line))
+			return 0, fmt.Errorf("%w to get: %q", ErrProtocol, firstBytes(line))
 		}
 		for next < len(keys) && keys[next] != string(fields[1]) {
 			next++ // it is not there
 		}
 		if next == len(keys) {
-			return 0, fmt.Errorf("%w to get: a value that was not asked for, %q", ErrProtocol, excerpt(line))
+			return 0, fmt.Errorf("%w to get: a value that was not asked for, %q", ErrProtocol, firstBytes(line))
 		}
 		n, err := strconv.ParseUint(string(fields[3]), 10, 32)
 		if err != nil || n != uint64(len(pieces[next])) {
-			return 0, fmt.Errorf("%w to get: %q, want %d bytes", ErrProtocol, excerpt(line), len(pieces[next]))
+			return 0, fmt.Errorf("%w to get: %q, want %d bytes", ErrProtocol, firstBytes(line), len(pieces[next]))
 		}
 		if _, err := io.ReadFull(r, pieces[next]); err != nil {
-			return 0, unexpected(err)
+			return 0, fmt.Errorf("the answer is cut off: %w", err)
 		}
-		end := make([]byte, len(crlf))
-		if _, err := io.ReadFull(r, end); err != nil {
-			return 0, unexpected(err)
+		end, err := readLine(r)
+		if err != nil {
+			return 0, err
 		}
-		if !bytes.Equal(end, crlf) {
+		if len(end) > 0 {
 			return 0, fmt.Errorf("%w to get: a value is longer than announced", ErrProtocol)
 		}
 		found++
@@ -195,12 +195,5 @@ func readValues(r *bufio.Reader, keys []string, pieces [][]byte) (found int, err
 	}
 }
 
-func unexpected(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
-}
-
-// excerpt is what an error shows of bytes.
-func excerpt(b []byte) []byte { return b[:min(len(b), 100)] }
+// firstBytes is what an error shows of bytes.
+func firstBytes(b []byte) []byte { return b[:min(len(b), 100)] }

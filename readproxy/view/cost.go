@@ -26,8 +26,8 @@ const (
 // unmeasured is the share of rows that a predicate is taken to keep before that is known.
 const unmeasured = 0.25
 
-// make is what making a shape costs of a payload's row, when it keeps the share kept.
-func (s *Shape) make(kept float64) float64 {
+// costToMake is what making a shape costs of a payload's row, when it keeps the share kept.
+func (s *Shape) costToMake(kept float64) float64 {
 	walk := costWalk
 	if s.EarlyStop && kept < 0.5 {
 		walk = costHurried
@@ -35,14 +35,14 @@ func (s *Shape) make(kept float64) float64 {
 	return walk + costView + costInput*float64(s.inputs) + costKeep*kept*float64(len(s.Columns))
 }
 
-// take is what a reader of it costs.
-func (s *Shape) take(kept float64) float64 { return costTake * kept * float64(len(s.Columns)) }
+// costToTake is what a reader of it costs.
+func (s *Shape) costToTake(kept float64) float64 { return costTake * kept * float64(len(s.Columns)) }
 
-// shares are the measured parts of rows that alternatives and shapes keep, by their keys.
-type shares map[string]float64
+// rowShares are the measured parts of rows that alternatives and shapes keep, by their keys.
+type rowShares map[string]float64
 
-// kept is the share of rows that a shape keeps: as measured, else at most what its alternatives keep together.
-func (m shares) kept(s *Shape) float64 {
+// keptShare is the share of rows that a shape keeps: as measured, else at most what its alternatives keep together.
+func (m rowShares) keptShare(s *Shape) float64 {
 	if v, ok := m[s.rowsKey()]; ok {
 		return v
 	}
@@ -73,31 +73,31 @@ func (s *Shape) rowsKey() string {
 	return key.String()
 }
 
-// group is queries that share a shape, as the policy weighs them.
-type group struct {
+// queryGroup is queries that share a shape, as the policy weighs them.
+type queryGroup struct {
 	shape   *Shape
-	members []*Query
+	members []*TrackedQuery
 	// sum and most are of how often the members ask.
 	sum, most float64
 }
 
-// with returns the group and others' members.
-func (g *group) with(o *group) *group {
-	return &group{
-		shape: merge(g.shape, o.shape), members: slices.Concat(g.members, o.members),
+// mergeWith returns the group and others' members.
+func (g *queryGroup) mergeWith(o *queryGroup) *queryGroup {
+	return &queryGroup{
+		shape: mergeShapes(g.shape, o.shape), members: slices.Concat(g.members, o.members),
 		sum: g.sum + o.sum, most: max(g.most, o.most),
 	}
 }
 
 // cost is what the group costs. alone is the part of asks that are for a payload that nobody else asks for, 0 to 1: a view is made
 // for each of these.
-func (g *group) cost(m shares, alone float64) float64 {
-	kept := m.kept(g.shape)
+func (g *queryGroup) cost(m rowShares, alone float64) float64 {
+	kept := m.keptShare(g.shape)
 	makes := max(g.most, alone*g.sum)
-	return makes*g.shape.make(kept) + g.sum*g.shape.take(kept)
+	return makes*g.shape.costToMake(kept) + g.sum*g.shape.costToTake(kept)
 }
 
-func total(groups []*group, m shares, alone float64) float64 {
+func totalCost(groups []*queryGroup, m rowShares, alone float64) float64 {
 	sum := 0.0
 	for _, g := range groups {
 		sum += g.cost(m, alone)
@@ -105,16 +105,16 @@ func total(groups []*group, m shares, alone float64) float64 {
 	return sum
 }
 
-// divide divides queries, one group each and the busiest first, into at most so many groups of which the sum is cheap.
-func divide(singles []*group, most int, m shares, alone float64) []*group {
-	var groups []*group
+// divideQueries divides queries, one group each and the busiest first, into at most so many groups of which the sum is cheap.
+func divideQueries(singles []*queryGroup, most int, m rowShares, alone float64) []*queryGroup {
+	var groups []*queryGroup
 	for _, single := range singles {
 		best, at := single.cost(m, alone), -1
 		if len(groups) >= most {
 			best = -1
 		}
 		for i, g := range groups {
-			joined := g.with(single)
+			joined := g.mergeWith(single)
 			if more := joined.cost(m, alone) - g.cost(m, alone); best < 0 || more < best {
 				best, at = more, i
 			}
@@ -123,13 +123,13 @@ func divide(singles []*group, most int, m shares, alone float64) []*group {
 			groups = append(groups, single)
 			continue
 		}
-		groups[at] = groups[at].with(single)
+		groups[at] = groups[at].mergeWith(single)
 	}
 	for len(groups) > 1 {
 		best, a, b := 0.0, -1, -1
 		for i := range groups {
 			for j := range i {
-				joined := groups[i].with(groups[j])
+				joined := groups[i].mergeWith(groups[j])
 				if saved := groups[i].cost(m, alone) + groups[j].cost(m, alone) - joined.cost(m, alone); saved > best {
 					best, a, b = saved, j, i
 				}
@@ -138,7 +138,7 @@ func divide(singles []*group, most int, m shares, alone float64) []*group {
 		if a < 0 {
 			break
 		}
-		groups[a] = groups[a].with(groups[b])
+		groups[a] = groups[a].mergeWith(groups[b])
 		groups = append(groups[:b], groups[b+1:]...)
 	}
 	return groups

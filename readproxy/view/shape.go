@@ -51,29 +51,29 @@ func NewNeed(columns []string, where expr.Expr, earlyStop bool) *Need {
 	if len(n.Terms) == 0 {
 		n.EarlyStop = false
 	}
-	n.key = strings.Join(n.Columns, "\x00") + "\x01" + n.alternative().key
+	n.key = strings.Join(n.Columns, "\x00") + "\x01" + n.asTermSet().key
 	return n
 }
 
 // Key is the same for needs that are the same.
 func (n *Need) Key() string { return n.key }
 
-// alternative is terms that must all be true.
-type alternative struct {
+// termSet is terms that must all be true.
+type termSet struct {
 	terms []Term
 	key   string
 }
 
-func (n *Need) alternative() alternative {
+func (n *Need) asTermSet() termSet {
 	keys := make([]string, len(n.Terms))
 	for i := range n.Terms {
 		keys[i] = n.Terms[i].Key
 	}
-	return alternative{n.Terms, strings.Join(keys, "\x00")}
+	return termSet{n.Terms, strings.Join(keys, "\x00")}
 }
 
-// holds reports whether every row for which the terms of o are true is one for which those of a are: a has no term that o has not.
-func (a *alternative) holds(o *alternative) bool {
+// includes reports whether every row for which the terms of o are true is one for which those of a are: a has no term that o has not.
+func (a *termSet) includes(o *termSet) bool {
 	i := 0
 	for k := 0; i < len(a.terms) && len(a.terms)-i <= len(o.terms)-k; k++ {
 		switch strings.Compare(a.terms[i].Key, o.terms[k].Key) {
@@ -86,12 +86,12 @@ func (a *alternative) holds(o *alternative) bool {
 	return i == len(a.terms)
 }
 
-func (a *alternative) expr() expr.Expr {
-	return join(expr.And, a.terms, func(t Term) expr.Expr { return t.Expr })
+func (a *termSet) toExpr() expr.Expr {
+	return combine(expr.And, a.terms, func(t Term) expr.Expr { return t.Expr })
 }
 
-// join combines conditions; of none it is nil.
-func join[T any](op expr.Op, list []T, get func(T) expr.Expr) expr.Expr {
+// combine combines conditions; of none it is nil.
+func combine[T any](op expr.Op, list []T, get func(T) expr.Expr) expr.Expr {
 	switch len(list) {
 	case 0:
 		return nil
@@ -110,16 +110,16 @@ type Shape struct {
 	Columns   []string
 	EarlyStop bool
 	// any are the alternatives, none of which holds another, by their keys. One without terms is all rows.
-	any []alternative
+	any []termSet
 	key string
 	// inputs are the columns that the alternatives name.
 	inputs int
 }
 
 // ShapeOf is the shape that has a need and nothing more.
-func ShapeOf(n *Need) *Shape { return newShape(n.Columns, []alternative{n.alternative()}, n.EarlyStop) }
+func ShapeOf(n *Need) *Shape { return newShape(n.Columns, []termSet{n.asTermSet()}, n.EarlyStop) }
 
-func newShape(columns []string, list []alternative, earlyStop bool) *Shape {
+func newShape(columns []string, list []termSet, earlyStop bool) *Shape {
 	s := &Shape{Columns: columns, any: list, EarlyStop: earlyStop && len(list[0].terms) > 0}
 	keys := make([]string, len(list))
 	named := map[string]struct{}{}
@@ -134,17 +134,17 @@ func newShape(columns []string, list []alternative, earlyStop bool) *Shape {
 	return s
 }
 
-// merge returns the least shape that covers what a and b do; of a predicate that would be too long it is one of all rows.
-func merge(a, b *Shape) *Shape {
+// mergeShapes returns the least shape that covers what a and b do; of a predicate that would be too long it is one of all rows.
+func mergeShapes(a, b *Shape) *Shape {
 	columns := slices.Concat(a.Columns, b.Columns)
 	slices.Sort(columns)
 	columns = slices.Compact(columns)
 	all := slices.Concat(a.any, b.any)
-	var kept []alternative
+	var kept []termSet
 	for i := range all {
 		// Of two that are the same the first stays.
-		held := slices.ContainsFunc(kept, func(o alternative) bool { return o.holds(&all[i]) }) ||
-			slices.ContainsFunc(all[i+1:], func(o alternative) bool { return o.key != all[i].key && o.holds(&all[i]) })
+		held := slices.ContainsFunc(kept, func(o termSet) bool { return o.includes(&all[i]) }) ||
+			slices.ContainsFunc(all[i+1:], func(o termSet) bool { return o.key != all[i].key && o.includes(&all[i]) })
 		if !held {
 			kept = append(kept, all[i])
 		}
@@ -154,9 +154,9 @@ func merge(a, b *Shape) *Shape {
 		length += len(kept[i].key)
 	}
 	if length > maxPredicate {
-		kept = []alternative{{}}
+		kept = []termSet{{}}
 	}
-	slices.SortFunc(kept, func(x, y alternative) int { return strings.Compare(x.key, y.key) })
+	slices.SortFunc(kept, func(x, y termSet) int { return strings.Compare(x.key, y.key) })
 	return newShape(columns, kept, a.EarlyStop && b.EarlyStop)
 }
 
@@ -171,22 +171,22 @@ func (s *Shape) Covers(n *Need) bool {
 	if i < len(n.Columns) {
 		return false
 	}
-	need := n.alternative()
-	return slices.ContainsFunc(s.any, func(a alternative) bool { return a.holds(&need) })
+	need := n.asTermSet()
+	return slices.ContainsFunc(s.any, func(a termSet) bool { return a.includes(&need) })
 }
 
 // Exact reports whether the shape has the rows that n needs and no other.
 func (s *Shape) Exact(n *Need) bool {
-	need := n.alternative()
+	need := n.asTermSet()
 	return !n.cut && len(s.any) == 1 && s.any[0].key == need.key
 }
 
 // Where is the shape's predicate; nil is all rows.
 func (s *Shape) Where() expr.Expr {
 	if len(s.any) == 1 {
-		return s.any[0].expr()
+		return s.any[0].toExpr()
 	}
-	return join(expr.Or, s.any, func(a alternative) expr.Expr { return a.expr() })
+	return combine(expr.Or, s.any, func(a termSet) expr.Expr { return a.toExpr() })
 }
 
 // Inputs are the columns that the predicate names.

@@ -56,20 +56,20 @@ type View[T any] struct {
 	Since time.Time
 	// Tool is what makes it.
 	Tool  T
-	Stats Stats
+	Stats ViewStats
 	// live: queries are served by it. Guarded by the table's mutex, as is reason.
 	live   int
 	reason string
 }
 
-// Stats are a view's figures.
-type Stats struct {
+// ViewStats are a view's figures.
+type ViewStats struct {
 	Payloads, Hits, BytesIn, BytesOut, RowsIn, RowsOut atomic.Uint64
 	CPU                                                atomic.Int64 // nanoseconds
 }
 
-// Query is a running query.
-type Query struct {
+// TrackedQuery is a running query.
+type TrackedQuery struct {
 	ID   string
 	Need *Need
 	// used is when it asked last, asks how often it did since the last division, rate that with the past, payloads in all.
@@ -86,18 +86,18 @@ type Table[T any] struct {
 	make func(Key, *Shape) T
 	mu   struct {
 		sync.Mutex
-		versions map[Key]*version[T]
+		versions map[Key]*schemaVersion[T]
 		last     uint64 // number of the newest view
 	}
 }
 
-// version is a version of a category's schema that queries are bound to.
-type version[T any] struct {
+// schemaVersion is a version of a category's schema that queries are bound to.
+type schemaVersion[T any] struct {
 	name    string
-	queries map[string]*Query
+	queries map[string]*TrackedQuery
 	views   []*View[T] // live ones
 	former  []*View[T] // not live any more, the newest first
-	shares  shares
+	shares  rowShares
 	divided time.Time // when the queries were last
 	// seen are payloads that were asked for lately; asks and alone count asks since the last division, and those that were the first.
 	seen        *simplelru.LRU[uint64, struct{}]
@@ -121,19 +121,19 @@ const (
 // NewTable returns an empty table. make makes the tool of a view; it is called under the table's lock.
 func NewTable[T any](cfg Config, tool func(Key, *Shape) T) *Table[T] {
 	t := &Table[T]{cfg: cfg, make: tool}
-	t.mu.versions = make(map[Key]*version[T])
+	t.mu.versions = make(map[Key]*schemaVersion[T])
 	return t
 }
 
-// Use takes note that a query asks for a payload, and returns the view that serves it, and others that cover its need as well, of which
+// ChooseView takes note that a query asks for a payload, and returns the view that serves it, and others that cover its need as well, of which
 // something may be cached. payload is the same for the same payload, whoever asks.
-func (t *Table[T]) Use(k Key, name, id string, need *Need, payload uint64, now time.Time) (v *View[T], others []*View[T]) {
+func (t *Table[T]) ChooseView(k Key, name, id string, need *Need, payload uint64, now time.Time) (v *View[T], others []*View[T]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := t.mu.versions[k]
 	if c == nil {
 		t.makeRoom(now)
-		c = &version[T]{queries: map[string]*Query{}, shares: shares{}, divided: now}
+		c = &schemaVersion[T]{queries: map[string]*TrackedQuery{}, shares: rowShares{}, divided: now}
 		c.seen, _ = simplelru.NewLRU[uint64, struct{}](seenPayloads, nil) // the size is positive
 		t.mu.versions[k] = c
 	}
@@ -145,14 +145,14 @@ func (t *Table[T]) Use(k Key, name, id string, need *Need, payload uint64, now t
 	c.seen.Add(payload, struct{}{})
 	q := c.queries[id]
 	if q == nil {
-		q = &Query{ID: id, Need: need, used: now}
-		t.enter(k, c, q, now)
+		q = &TrackedQuery{ID: id, Need: need, used: now}
+		t.addQuery(k, c, q, now)
 	}
 	q.used = now
 	q.asks++
 	q.payloads++
 	if now.Sub(c.divided) >= t.cfg.Rebalance {
-		t.divide(k, c, now)
+		t.redivide(k, c, now)
 	}
 	for _, other := range c.views {
 		switch {
@@ -191,8 +191,8 @@ func (t *Table[T]) makeRoom(now time.Time) {
 	delete(t.mu.versions, oldest)
 }
 
-// enter gives a query that comes a view.
-func (t *Table[T]) enter(k Key, c *version[T], q *Query, now time.Time) {
+// addQuery gives a query that comes a view.
+func (t *Table[T]) addQuery(k Key, c *schemaVersion[T], q *TrackedQuery, now time.Time) {
 	if len(c.queries) >= t.cfg.Queries {
 		oldest := q
 		for _, other := range c.queries {
@@ -200,36 +200,36 @@ func (t *Table[T]) enter(k Key, c *version[T], q *Query, now time.Time) {
 				oldest = other
 			}
 		}
-		t.leave(c, oldest)
+		t.removeQuery(c, oldest)
 	}
 	c.queries[q.ID] = q
 	own := ShapeOf(q.Need)
-	kept := c.shares.kept(own)
-	best, least := (*View[T])(nil), own.make(kept)+own.take(kept)
+	kept := c.shares.keptShare(own)
+	best, least := (*View[T])(nil), own.costToMake(kept)+own.costToTake(kept)
 	for _, v := range c.views {
 		if v.Shape.key == own.key {
 			best = v
 			break
 		}
-		if cost := v.Shape.take(c.shares.kept(v.Shape)); v.Shape.Covers(q.Need) && cost < least {
+		if cost := v.Shape.costToTake(c.shares.keptShare(v.Shape)); v.Shape.Covers(q.Need) && cost < least {
 			best, least = v, cost
 		}
 	}
 	if best == nil {
 		if len(c.views) >= t.cfg.Views {
-			t.divide(k, c, now)
+			t.redivide(k, c, now)
 			if q.view != 0 {
 				return
 			}
 		}
-		best = t.view(k, c, own, "a query came", now)
+		best = t.viewFor(k, c, own, "a query came", now)
 	}
 	best.live++
 	q.view = best.ID
 }
 
-// leave forgets a query. Its view goes at the next division, unless others use it.
-func (t *Table[T]) leave(c *version[T], q *Query) {
+// removeQuery forgets a query. Its view goes at the next division, unless others use it.
+func (t *Table[T]) removeQuery(c *schemaVersion[T], q *TrackedQuery) {
 	delete(c.queries, q.ID)
 	for _, v := range c.views {
 		if v.ID == q.view {
@@ -238,8 +238,8 @@ func (t *Table[T]) leave(c *version[T], q *Query) {
 	}
 }
 
-// Forget gives up a query, and the view that serves it: others that it served are served by views that have nothing of the query.
-func (t *Table[T]) Forget(k Key, id string, now time.Time) {
+// ForgetQuery gives up a query, and the view that serves it: others that it served are served by views that have nothing of the query.
+func (t *Table[T]) ForgetQuery(k Key, id string, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := t.mu.versions[k]
@@ -247,13 +247,13 @@ func (t *Table[T]) Forget(k Key, id string, now time.Time) {
 		return
 	}
 	q := c.queries[id]
-	t.leave(c, q)
+	t.removeQuery(c, q)
 	c.views = slices.DeleteFunc(c.views, func(v *View[T]) bool { return v.ID == q.view })
-	t.divide(k, c, now)
+	t.redivide(k, c, now)
 }
 
-// view returns the view of a shape: the one that there is or was, else a new one.
-func (t *Table[T]) view(k Key, c *version[T], s *Shape, reason string, now time.Time) *View[T] {
+// viewFor returns the view of a shape: the one that there is or was, else a new one.
+func (t *Table[T]) viewFor(k Key, c *schemaVersion[T], s *Shape, reason string, now time.Time) *View[T] {
 	for _, v := range c.views {
 		if v.Shape.key == s.key {
 			return v
@@ -273,8 +273,8 @@ func (t *Table[T]) view(k Key, c *version[T], s *Shape, reason string, now time.
 	return v
 }
 
-// measure takes over what was measured of the views.
-func (c *version[T]) measure() {
+// takeMeasurements takes over what was measured of the views.
+func (c *schemaVersion[T]) takeMeasurements() {
 	for _, v := range slices.Concat(c.former, c.views) {
 		if in := v.Stats.RowsIn.Load(); in >= measuredRows {
 			c.shares[v.Shape.rowsKey()] = float64(v.Stats.RowsOut.Load()) / float64(in)
@@ -293,19 +293,19 @@ func (c *version[T]) measure() {
 	}
 }
 
-// divide divides the queries of a version anew, if that is worth it.
-func (t *Table[T]) divide(k Key, c *version[T], now time.Time) {
+// redivide divides the queries of a version anew, if that is worth it.
+func (t *Table[T]) redivide(k Key, c *schemaVersion[T], now time.Time) {
 	for _, q := range c.queries {
 		if now.Sub(q.used) > t.cfg.Expiry {
-			t.leave(c, q)
+			t.removeQuery(c, q)
 		}
 	}
-	c.measure()
+	c.takeMeasurements()
 	c.divided = now
-	singles := c.singles()
-	groups := divide(singles, t.cfg.Views, c.shares, c.aloneShare)
-	present, whole := c.present()
-	if cheaper := total(groups, c.shares, c.aloneShare); whole && len(c.views) <= t.cfg.Views && cheaper > worthwhile*total(present, c.shares, c.aloneShare) {
+	singles := c.singleGroups()
+	groups := divideQueries(singles, t.cfg.Views, c.shares, c.aloneShare)
+	present, whole := c.presentGroups()
+	if cheaper := totalCost(groups, c.shares, c.aloneShare); whole && len(c.views) <= t.cfg.Views && cheaper > worthwhile*totalCost(present, c.shares, c.aloneShare) {
 		groups = present
 	}
 	before := c.views
@@ -313,11 +313,11 @@ func (t *Table[T]) divide(k Key, c *version[T], now time.Time) {
 	for _, v := range before {
 		v.live = 0
 	}
-	t.take(k, c, groups, before, now)
+	t.adoptGroups(k, c, groups, before, now)
 }
 
-// take makes the groups the version's views.
-func (t *Table[T]) take(k Key, c *version[T], groups []*group, before []*View[T], now time.Time) {
+// adoptGroups makes the groups the version's views.
+func (t *Table[T]) adoptGroups(k Key, c *schemaVersion[T], groups []*queryGroup, before []*View[T], now time.Time) {
 	known := map[string]*View[T]{}
 	for _, v := range before {
 		known[v.Shape.key] = v
@@ -325,7 +325,7 @@ func (t *Table[T]) take(k Key, c *version[T], groups []*group, before []*View[T]
 	for _, g := range groups {
 		v := known[g.shape.key]
 		if v == nil {
-			v = t.view(k, c, g.shape, fmt.Sprintf("%d queries share it", len(g.members)), now)
+			v = t.viewFor(k, c, g.shape, fmt.Sprintf("%d queries share it", len(g.members)), now)
 		} else if !slices.Contains(c.views, v) {
 			c.views = append(c.views, v)
 		}
@@ -345,20 +345,20 @@ func (t *Table[T]) take(k Key, c *version[T], groups []*group, before []*View[T]
 	c.former = c.former[:min(len(c.former), formerViews)]
 }
 
-// singles are the needs of the running queries, each with the queries that have it, the busiest first.
-func (c *version[T]) singles() []*group {
-	by := map[string]*group{}
-	var all []*group
+// singleGroups are the needs of the running queries, each with the queries that have it, the busiest first.
+func (c *schemaVersion[T]) singleGroups() []*queryGroup {
+	by := map[string]*queryGroup{}
+	var all []*queryGroup
 	for _, q := range c.queries {
 		g := by[q.Need.key]
 		if g == nil {
-			g = &group{shape: ShapeOf(q.Need)}
+			g = &queryGroup{shape: ShapeOf(q.Need)}
 			by[q.Need.key] = g
 			all = append(all, g)
 		}
-		g.add(q)
+		g.addMember(q)
 	}
-	slices.SortFunc(all, func(a, b *group) int {
+	slices.SortFunc(all, func(a, b *queryGroup) int {
 		return cmp.Or(cmp.Compare(b.sum, a.sum), strings.Compare(a.shape.key, b.shape.key))
 	})
 	return all
@@ -367,22 +367,22 @@ func (c *version[T]) singles() []*group {
 // leastRate keeps queries that have not asked since the last division from weighing nothing.
 const leastRate = 0.1
 
-func (g *group) add(q *Query) {
+func (g *queryGroup) addMember(q *TrackedQuery) {
 	rate := max(q.rate, leastRate)
 	g.members = append(g.members, q)
 	g.sum, g.most = g.sum+rate, max(g.most, rate)
 }
 
-// present are the groups as they are; whole says that every query has a view.
-func (c *version[T]) present() (groups []*group, whole bool) {
-	by := map[uint64]*group{}
+// presentGroups are the groups as they are; whole says that every query has a view.
+func (c *schemaVersion[T]) presentGroups() (groups []*queryGroup, whole bool) {
+	by := map[uint64]*queryGroup{}
 	for _, v := range c.views {
-		by[v.ID] = &group{shape: v.Shape}
+		by[v.ID] = &queryGroup{shape: v.Shape}
 	}
 	whole = true
 	for _, q := range c.queries {
 		if g := by[q.view]; g != nil {
-			g.add(q)
+			g.addMember(q)
 		} else {
 			whole = false
 		}
@@ -403,7 +403,7 @@ func (t *Table[T]) Prune(now time.Time) {
 		gone := false
 		for _, q := range c.queries {
 			if now.Sub(q.used) > t.cfg.Expiry {
-				t.leave(c, q)
+				t.removeQuery(c, q)
 				gone = true
 			}
 		}
@@ -411,7 +411,7 @@ func (t *Table[T]) Prune(now time.Time) {
 		case len(c.queries) == 0:
 			delete(t.mu.versions, k)
 		case gone:
-			t.divide(k, c, now)
+			t.redivide(k, c, now)
 		}
 	}
 }
@@ -442,15 +442,15 @@ func (t *Table[T]) Counts() (views, queries int) {
 	return views, queries
 }
 
-// Shown is a view as it is shown to people.
-type Shown[T any] struct {
+// ShownView is a view as it is shown to people.
+type ShownView[T any] struct {
 	*View[T]
 	Queries int
 	Reason  string
 }
 
-// Running is a running query as it is shown to people.
-type Running struct {
+// RunningQuery is a running query as it is shown to people.
+type RunningQuery struct {
 	Key      Key
 	Name     string
 	ID       string
@@ -460,22 +460,22 @@ type Running struct {
 }
 
 // State returns the live views and the running queries, by category.
-func (t *Table[T]) State() (views []Shown[T], queries []Running) {
+func (t *Table[T]) State() (views []ShownView[T], queries []RunningQuery) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for k, c := range t.mu.versions {
 		for _, v := range c.views {
-			views = append(views, Shown[T]{v, v.live, v.reason})
+			views = append(views, ShownView[T]{v, v.live, v.reason})
 		}
 		for _, q := range c.queries {
-			queries = append(queries, Running{k, c.name, q.ID, q.view, q.payloads, q.used})
+			queries = append(queries, RunningQuery{k, c.name, q.ID, q.view, q.payloads, q.used})
 		}
 	}
-	slices.SortFunc(views, func(a, b Shown[T]) int {
+	slices.SortFunc(views, func(a, b ShownView[T]) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(b.Stats.Hits.Load()+b.Stats.Payloads.Load(), a.Stats.Hits.Load()+a.Stats.Payloads.Load()),
 			cmp.Compare(a.ID, b.ID))
 	})
-	slices.SortFunc(queries, func(a, b Running) int {
+	slices.SortFunc(queries, func(a, b RunningQuery) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(b.Payloads, a.Payloads), strings.Compare(a.ID, b.ID))
 	})
 	return views, queries

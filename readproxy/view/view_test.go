@@ -68,7 +68,7 @@ func TestWhatCoversHasEveryRow(t *testing.T) {
 		wheres = append(wheres, where)
 		for range rapid.IntRange(0, 4).Draw(t, "more") {
 			n, w := drawNeed(t)
-			s = merge(s, ShapeOf(n))
+			s = mergeShapes(s, ShapeOf(n))
 			all, wheres = append(all, n), append(wheres, w)
 		}
 		for i, n := range all {
@@ -124,7 +124,7 @@ func TestLongPredicatesBecomeAllRows(t *testing.T) {
 			t.Fatalf("%d alternatives", len(s.any))
 		}
 		n := need(query, 100)
-		s = merge(s, ShapeOf(n))
+		s = mergeShapes(s, ShapeOf(n))
 		all = append(all, n)
 	}
 	if len(all) < 3 || s.Where() != nil || s.EarlyStop {
@@ -160,7 +160,7 @@ func TestEveryQueryIsServed(t *testing.T) {
 			now = now.Add(time.Duration(rapid.IntRange(0, 20_000).Draw(rt, "ms")) * time.Millisecond)
 			i := rapid.IntRange(0, len(needs)-1).Draw(rt, "query")
 			k := Key{7, uint32(rapid.IntRange(1, 2).Draw(rt, "version"))}
-			v, others := tab.Use(k, "web", fmt.Sprint(i), needs[i], rapid.Uint64Range(0, 5).Draw(rt, "payload"), now)
+			v, others := tab.ChooseView(k, "web", fmt.Sprint(i), needs[i], rapid.Uint64Range(0, 5).Draw(rt, "payload"), now)
 			if v == nil || !v.Shape.Covers(needs[i]) || v.Key != k {
 				rt.Fatalf("query %d is served by %+v", i, v)
 			}
@@ -196,12 +196,12 @@ func TestEveryQueryIsServed(t *testing.T) {
 }
 
 // play has queries ask for the same payloads, n times, and returns the views in the end.
-func play(t *testing.T, needs []*Need, kept func(s *Shape) float64, payload func(query, turn int) uint64) []Shown[int] {
+func play(t *testing.T, needs []*Need, kept func(s *Shape) float64, payload func(query, turn int) uint64) []ShownView[int] {
 	tab := table(t, DefaultConfig())
 	now := time.Unix(1_800_000_000, 0)
 	for turn := range 100 {
 		for i, n := range needs {
-			v, _ := tab.Use(Key{1, 1}, "web", fmt.Sprint(i), n, payload(i, turn), now)
+			v, _ := tab.ChooseView(Key{1, 1}, "web", fmt.Sprint(i), n, payload(i, turn), now)
 			v.Stats.RowsIn.Add(10_000)
 			v.Stats.RowsOut.Add(uint64(10_000 * kept(v.Shape)))
 		}
@@ -261,21 +261,21 @@ func TestAQueryThatComesIsServedByWhatThereIs(t *testing.T) {
 	tab := table(t, DefaultConfig())
 	now := time.Unix(1_800_000_000, 0)
 	k := Key{1, 1}
-	v, _ := tab.Use(k, "web", "first", NewNeed([]string{"a", "b"}, flag("f"), true), 1, now)
+	v, _ := tab.ChooseView(k, "web", "first", NewNeed([]string{"a", "b"}, flag("f"), true), 1, now)
 	v.Stats.RowsIn.Add(1000)
 	v.Stats.RowsOut.Add(10)
 	later := now.Add(5 * time.Second)
-	tab.Use(k, "web", "first", NewNeed([]string{"a", "b"}, flag("f"), true), 2, later)
+	tab.ChooseView(k, "web", "first", NewNeed([]string{"a", "b"}, flag("f"), true), 2, later)
 	narrow := NewNeed([]string{"a"}, and(flag("f"), flag("g")), true)
-	got, _ := tab.Use(k, "web", "second", narrow, 2, later)
+	got, _ := tab.ChooseView(k, "web", "second", narrow, 2, later)
 	if got != v || got.Shape.Exact(narrow) {
 		t.Errorf("view %d, want %d", got.ID, v.ID)
 	}
-	wide, others := tab.Use(k, "web", "third", NewNeed([]string{"a", "z"}, nil, false), 2, later)
+	wide, others := tab.ChooseView(k, "web", "third", NewNeed([]string{"a", "z"}, nil, false), 2, later)
 	if wide == v || len(others) != 0 {
 		t.Errorf("view %d for what it does not cover", wide.ID)
 	}
-	again, others := tab.Use(k, "web", "fourth", narrow, 2, later.Add(time.Minute))
+	again, others := tab.ChooseView(k, "web", "fourth", narrow, 2, later.Add(time.Minute))
 	if again == nil || !again.Shape.Covers(narrow) {
 		t.Errorf("%+v %v", again, others)
 	}

@@ -162,12 +162,12 @@ func TestOutages(t *testing.T) {
 				if ok || err == nil {
 					t.Fatalf("found %v, %v", ok, err)
 				}
-				if errors.Is(err, client.ErrAway) {
+				if errors.Is(err, client.ErrUnavailable) {
 					away++
 				}
 			}
-			if away < 900 || c.Away() != 1 || time.Since(begin) > program.WaitLimit/4 {
-				t.Errorf("%d of 1000 calls were spared, %d servers are away, it took %v", away, c.Away(), time.Since(begin))
+			if away < 900 || c.UnavailableServers() != 1 || time.Since(begin) > program.WaitLimit/4 {
+				t.Errorf("%d of 1000 calls were spared, %d servers are away, it took %v", away, c.UnavailableServers(), time.Since(begin))
 			}
 			outage.end(s)
 			await(t, func() bool {
@@ -177,7 +177,7 @@ func TestOutages(t *testing.T) {
 					return err == nil && ok && bytes.Equal(dst, v)
 				}()
 			})
-			if c.Away() != 0 {
+			if c.UnavailableServers() != 0 {
 				t.Error("it is still taken for away")
 			}
 		})

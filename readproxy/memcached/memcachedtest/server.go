@@ -42,7 +42,7 @@ func Start(t testing.TB) *Server {
 	}
 	s := &Server{Addr: l.Addr().String(), listener: l}
 	s.mu.items, s.mu.conns, s.mu.calls, s.mu.limit = map[string][]byte{}, map[net.Conn]struct{}{}, map[string]int{}, 1<<20
-	s.running.Go(s.accept)
+	s.running.Go(s.acceptConns)
 	t.Cleanup(s.Stop)
 	return s
 }
@@ -51,12 +51,12 @@ func Start(t testing.TB) *Server {
 func (s *Server) Stop() {
 	s.Hang(false)
 	_ = s.listener.Close()
-	s.Cut()
+	s.CutConnections()
 	s.running.Wait()
 }
 
-// Cut breaks every connection.
-func (s *Server) Cut() {
+// CutConnections breaks every connection.
+func (s *Server) CutConnections() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.mu.conns {
@@ -76,22 +76,22 @@ func (s *Server) Hang(hang bool) {
 	s.mu.hang = hang
 }
 
-// Answer changes what is sent for a get; nil sends the truth.
-func (s *Server) Answer(fn func(truth []byte) []byte) {
+// ReplaceAnswers changes what is sent for a get; nil sends the truth.
+func (s *Server) ReplaceAnswers(fn func(truth []byte) []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.answer = fn
 }
 
-// Limit is the largest item that is taken, 1 MiB at first.
-func (s *Server) Limit(n int) {
+// LimitItems is the largest item that is taken, 1 MiB at first.
+func (s *Server) LimitItems(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.limit = n
 }
 
-// Change changes every item.
-func (s *Server) Change(fn func(item []byte) []byte) {
+// ChangeItems changes every item.
+func (s *Server) ChangeItems(fn func(item []byte) []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for k, v := range s.mu.items {
@@ -99,8 +99,8 @@ func (s *Server) Change(fn func(item []byte) []byte) {
 	}
 }
 
-// Drop removes every item whose key ends so; "" removes all.
-func (s *Server) Drop(suffix string) {
+// DropItems removes every item whose key ends so; "" removes all.
+func (s *Server) DropItems(suffix string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for k := range s.mu.items {
@@ -110,28 +110,28 @@ func (s *Server) Drop(suffix string) {
 	}
 }
 
-// Items is how many there are.
-func (s *Server) Items() int {
+// CountItems is how many there are.
+func (s *Server) CountItems() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.mu.items)
 }
 
-// Calls is how often a command came: get, set or delete.
-func (s *Server) Calls(command string) int {
+// CountCalls is how often a command came: get, set or delete.
+func (s *Server) CountCalls(command string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.calls[command]
 }
 
-// Connections is how many there are.
-func (s *Server) Connections() int {
+// CountConnections is how many there are.
+func (s *Server) CountConnections() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.mu.conns)
 }
 
-func (s *Server) accept() {
+func (s *Server) acceptConns() {
 	for {
 		c, err := s.listener.Accept()
 		if err != nil {
@@ -141,7 +141,7 @@ func (s *Server) accept() {
 		s.mu.conns[c] = struct{}{}
 		s.mu.Unlock()
 		s.running.Go(func() {
-			s.serve(c)
+			s.serveConn(c)
 			_ = c.Close()
 			s.mu.Lock()
 			delete(s.mu.conns, c)
@@ -150,14 +150,14 @@ func (s *Server) accept() {
 	}
 }
 
-func (s *Server) serve(c net.Conn) {
+func (s *Server) serveConn(c net.Conn) {
 	r := bufio.NewReader(c)
 	for {
 		line, err := r.ReadString('\n')
 		if err != nil {
 			return
 		}
-		out, ok := s.command(strings.Fields(line), r)
+		out, ok := s.runCommand(strings.Fields(line), r)
 		s.mu.Lock()
 		hang, hung := s.mu.hang, s.mu.hung
 		s.mu.Unlock()
@@ -170,15 +170,15 @@ func (s *Server) serve(c net.Conn) {
 	}
 }
 
-func (s *Server) command(f []string, r io.Reader) (out []byte, ok bool) {
+func (s *Server) runCommand(f []string, r io.Reader) (out []byte, ok bool) {
 	if len(f) == 0 {
 		return []byte("ERROR\r\n"), false
 	}
 	switch {
 	case f[0] == "get":
-		return s.get(f[1:]), true
+		return s.getItems(f[1:]), true
 	case f[0] == "set" && len(f) == 5:
-		return s.set(f, r)
+		return s.setItem(f, r)
 	case f[0] == "delete" && len(f) == 2:
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -193,7 +193,7 @@ func (s *Server) command(f []string, r io.Reader) (out []byte, ok bool) {
 	}
 }
 
-func (s *Server) get(keys []string) []byte {
+func (s *Server) getItems(keys []string) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.calls["get"]++
@@ -210,7 +210,7 @@ func (s *Server) get(keys []string) []byte {
 	return out
 }
 
-func (s *Server) set(f []string, r io.Reader) (out []byte, ok bool) {
+func (s *Server) setItem(f []string, r io.Reader) (out []byte, ok bool) {
 	n, err := strconv.ParseUint(f[4], 10, 31)
 	if err != nil {
 		return []byte("CLIENT_ERROR bad data chunk\r\n"), false

@@ -15,84 +15,81 @@ import (
 	"scribe/storage/blob"
 )
 
-// reads carries out what the plan says: at most Config.Fetches at a time, and so many a second as the stores are to be asked for. What
+// storeReader carries out what the plan says: at most Config.Fetches at a time, and so many a second as the stores are to be asked for. What
 // can't be read yet waits in the plan, as much as Config.FetchBytes allows.
-type reads struct {
+type storeReader struct {
 	s      *Server
-	bucket *admission.Bucket
+	bucket *admission.TokenBucket
 	mu     struct {
 		sync.Mutex
-		plan    *plan
+		plan    *readPlan
 		running int
 		// timer waits for the bucket; nil when it need not.
 		timer *time.Timer
 	}
 }
 
-func newReads(s *Server) *reads {
-	r := &reads{s: s, bucket: admission.NewBucket(s.cfg.ReadsPerSecond, float64(s.cfg.ReadBurst))}
+func newReads(s *Server) *storeReader {
+	r := &storeReader{s: s, bucket: admission.NewBucket(s.cfg.ReadsPerSecond, float64(s.cfg.ReadBurst))}
 	r.mu.plan = newPlan(s.cfg.CoalesceGap, s.cfg.CoalesceBytes)
 	return r
 }
 
-func (r *reads) add(fs []*flight) {
+func (r *storeReader) addBlocks(fs []*blockFetch) {
 	if len(fs) == 0 {
 		return
 	}
 	t := time.Now()
 	r.mu.Lock()
 	for _, f := range fs {
-		r.mu.plan.add(&want{flight: f, off: f.p.BlockOffset, len: uint64(f.p.BlockLen), since: t})
+		r.mu.plan.addBlock(&wantedBlock{fetch: f, off: f.p.BlockOffset, len: uint64(f.p.BlockLen), since: t})
 	}
-	late := r.dispatch()
-	r.mu.Unlock()
-	r.giveUp(late)
+	r.startReadsAndUnlock()
 }
 
-// addAlone has a block read that is not read together with others.
-func (r *reads) addAlone(f *flight) {
+// addBlockAlone has a block read that is not read together with others.
+func (r *storeReader) addBlockAlone(f *blockFetch) {
 	r.mu.Lock()
-	r.mu.plan.add(&want{flight: f, off: f.p.BlockOffset, len: uint64(f.p.BlockLen), since: time.Now(), alone: true})
-	late := r.dispatch()
-	r.mu.Unlock()
-	r.giveUp(late)
+	r.mu.plan.addBlock(&wantedBlock{fetch: f, off: f.p.BlockOffset, len: uint64(f.p.BlockLen), since: time.Now(), alone: true})
+	r.startReadsAndUnlock()
 }
 
-// tick starts what may run now.
-func (r *reads) tick() {
-	r.mu.Lock()
-	late := r.dispatch()
+// startReadsAndUnlock starts what may run now. The mutex is held before, and not afterwards.
+func (r *storeReader) startReadsAndUnlock() {
+	late := r.startReads()
 	r.mu.Unlock()
-	r.giveUp(late)
+	for _, f := range late {
+		r.s.endFetch(f, nil, fmt.Errorf("waiting for a request to the store: %w", context.DeadlineExceeded))
+	}
 }
 
-// dispatch starts reads, and returns the flights that waited for too long, or for a server that is closed. The mutex is held.
-func (r *reads) dispatch() (late []*flight) {
-	for !r.mu.plan.empty() {
+// startReads starts reads, and returns the flights that waited for too long, or for a server that is closed. The mutex is held.
+func (r *storeReader) startReads() (late []*blockFetch) {
+	for !r.mu.plan.isEmpty() {
 		if r.s.running.Err() != nil {
-			late = append(late, flightsOf(r.mu.plan.next())...)
+			for _, w := range r.mu.plan.takeSpan().wants {
+				late = append(late, w.fetch)
+			}
 			continue
 		}
 		if r.mu.running >= r.s.cfg.Fetches || r.mu.timer != nil {
 			break
 		}
 		t := time.Now()
-		if after, ok := r.bucket.Next(t); !ok {
+		if after, ok := r.bucket.TakeOrWait(t); !ok {
 			r.s.metrics.paced.Inc()
 			r.mu.timer = time.AfterFunc(after, func() {
 				r.mu.Lock()
 				r.mu.timer = nil
-				late := r.dispatch()
-				r.mu.Unlock()
-				r.giveUp(late)
+				r.startReadsAndUnlock()
 			})
 			break
 		}
-		sp := r.mu.plan.next()
+		sp := r.mu.plan.takeSpan()
 		keep := sp.wants[:0]
 		for _, w := range sp.wants {
 			if t.Sub(w.since) > r.s.cfg.FetchTimeout {
-				late = append(late, w.flight)
+				late = append(late, w.fetch)
 			} else {
 				keep = append(keep, w)
 			}
@@ -101,55 +98,39 @@ func (r *reads) dispatch() (late []*flight) {
 			continue
 		}
 		r.mu.running++
-		go r.read(sp)
+		go r.runRead(sp)
 	}
 	return late
 }
 
-func flightsOf(sp span) []*flight {
-	fs := make([]*flight, len(sp.wants))
-	for i, w := range sp.wants {
-		fs[i] = w.flight
-	}
-	return fs
-}
-
-func (r *reads) giveUp(fs []*flight) {
-	for _, f := range fs {
-		r.s.land(f, nil, fmt.Errorf("waiting for a request to the store: %w", context.DeadlineExceeded))
-	}
-}
-
-// read reads a span, lands its flights, and starts what comes next.
-func (r *reads) read(sp span) {
-	buf, err := r.fetch(sp)
+// runRead reads a span, lands its flights, and starts what comes next.
+func (r *storeReader) runRead(sp readSpan) {
+	buf, err := r.readSpan(sp)
 	r.mu.Lock()
 	r.mu.running--
 	alone := errors.Is(err, blob.ErrRange) && len(sp.wants) > 1
 	if alone {
 		// One of them is wrong about the blob; the others must not pay for it.
 		for _, w := range sp.wants {
-			r.mu.plan.add(&want{flight: w.flight, off: w.off, len: w.len, since: w.since, alone: true})
+			r.mu.plan.addBlock(&wantedBlock{fetch: w.fetch, off: w.off, len: w.len, since: w.since, alone: true})
 		}
 	}
-	late := r.dispatch()
-	r.mu.Unlock()
-	r.giveUp(late)
+	r.startReadsAndUnlock()
 	if alone {
 		return
 	}
 	for _, w := range sp.wants {
 		if err != nil {
-			r.s.land(w.flight, nil, err)
+			r.s.endFetch(w.fetch, nil, err)
 			continue
 		}
-		r.s.deliver(w.flight, buf[w.off-sp.off:w.end()-sp.off:w.end()-sp.off], len(buf))
+		r.s.deliverBlock(w.fetch, buf[w.off-sp.off:w.end()-sp.off:w.end()-sp.off], len(buf))
 	}
 }
 
-func (r *reads) fetch(sp span) ([]byte, error) {
+func (r *storeReader) readSpan(sp readSpan) ([]byte, error) {
 	s := r.s
-	store, err := s.deps.Blobs(s.local(sp.blob.region))
+	store, err := s.deps.Blobs(s.localName(sp.blob.region))
 	if err != nil {
 		return nil, fmt.Errorf("%w %q: %w", errRegion, sp.blob.region, err)
 	}
@@ -158,7 +139,7 @@ func (r *reads) fetch(sp span) ([]byte, error) {
 	s.metrics.storeReads.Inc()
 	begin := time.Now()
 	buf := make([]byte, sp.len)
-	err = store.ReadAt(ctx, sp.wants[0].flight.p.Key(), buf, int64(sp.off)) //nolint:gosec // pointers are checked
+	err = store.ReadAt(ctx, sp.wants[0].fetch.p.Key(), buf, int64(sp.off)) //nolint:gosec // pointers are checked
 	s.metrics.storeSeconds.Observe(time.Since(begin).Seconds())
 	if err != nil {
 		return nil, err
@@ -177,43 +158,42 @@ func (r *reads) fetch(sp span) ([]byte, error) {
 	return buf, nil
 }
 
-// deliver ends a flight with what a store had in its place, part of a read of so many bytes.
-func (s *Server) deliver(f *flight, stored []byte, of int) {
-	if err := sound(&f.p, stored); err != nil {
+// deliverBlock ends a flight with what a store had in its place, part of a read of so many bytes.
+func (s *Server) deliverBlock(f *blockFetch, stored []byte, of int) {
+	if err := checkStored(&f.p, stored); err != nil {
 		s.metrics.damaged.WithLabelValues(tierStore).Inc()
-		if !f.again {
+		if !f.rereading {
 			// It may have come to harm on its way.
 			s.log.Warn("a block came damaged from its store; it is read once more", "blob", f.p.Key(), "block", f.p.BlockOffset, "error", err)
-			f.again = true
-			s.reads.addAlone(f)
+			f.rereading = true
+			s.reads.addBlockAlone(f)
 			return
 		}
-		s.land(f, nil, damage(&f.p, err))
+		s.endFetch(f, nil, damagedError(&f.p, err))
 		return
 	}
 	// What is kept must not keep its neighbours' bytes.
 	if len(stored) < of && (!f.key.raw || f.p.Codec == pointer.CodecNone || s.shared != nil) {
 		stored = bytes.Clone(stored)
 	}
-	s.fills.fetched(&f.rule, &f.p, stored)
-	s.arrive(f, stored, tierStore)
+	s.fills.blockFetched(&f.rule, &f.p, stored)
+	s.endWithBlock(f, stored, tierStore)
 }
 
-// stop gives up what waits.
-func (r *reads) stop() {
+// stopWaiting gives up what waits.
+func (r *storeReader) stopWaiting() {
 	r.mu.Lock()
 	if r.mu.timer != nil && r.mu.timer.Stop() {
 		r.mu.timer = nil
 	}
-	r.mu.Unlock()
-	r.tick()
+	r.startReadsAndUnlock()
 }
 
 // errRegion is a region that has no store here.
 var errRegion = errors.New("readproxy: no store for the region")
 
-// reasoned gives the error of a fetch a reason.
-func (s *Server) reasoned(p *pointer.Pointer, err error) error {
+// withReason gives the error of a fetch a reason.
+func (s *Server) withReason(p *pointer.Pointer, err error) error {
 	reason := rpc.ReasonOf(err)
 	switch {
 	case reason == scribev1.Reason_REASON_CORRUPT:
@@ -223,22 +203,22 @@ func (s *Server) reasoned(p *pointer.Pointer, err error) error {
 		return err
 	case errors.Is(err, blob.ErrRange):
 		s.log.Error("a block is damaged", "blob", p.Key(), "block", p.BlockOffset, "region", p.Region, "error", err)
-		return damage(p, err)
+		return damagedError(p, err)
 	case errors.Is(err, blob.ErrNotFound):
-		return rpc.Errorf(scribev1.Reason_REASON_MISSING, "%s is not in its store: retention removed it, or it was lost: %w", where(p), err)
+		return rpc.Errorf(scribev1.Reason_REASON_MISSING, "%s is not in its store: retention removed it, or it was lost: %w", describePayload(p), err)
 	case s.running.Err() != nil:
-		return s.refusal()
+		return s.shutdownError()
 	case errors.Is(err, context.DeadlineExceeded):
-		return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.hint(), "%s was not fetched within %v: try again: %w", where(p), s.cfg.FetchTimeout, err)
+		return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.retryHint(), "%s was not fetched within %v: try again: %w", describePayload(p), s.cfg.FetchTimeout, err)
 	case errors.Is(err, errRegion):
-		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.hint(), "%s can't be fetched by this server: %w", where(p), err)
+		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.retryHint(), "%s can't be fetched by this server: %w", describePayload(p), err)
 	}
 	s.log.Warn("a block could not be fetched", "blob", p.Key(), "block", p.BlockOffset, "region", p.Region, "error", err)
-	return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.hint(), "%s: the store failed, try again: %w", where(p), err)
+	return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.retryHint(), "%s: the store failed, try again: %w", describePayload(p), err)
 }
 
-// where names where a payload is.
-func where(p *pointer.Pointer) string {
+// describePayload names where a payload is.
+func describePayload(p *pointer.Pointer) string {
 	text := fmt.Sprintf("blob %s, block at %d, payload at %d", p.Key(), p.BlockOffset, p.Offset)
 	if p.Region != "" {
 		text += " (region " + p.Region + ")"
@@ -246,6 +226,6 @@ func where(p *pointer.Pointer) string {
 	return text
 }
 
-func damage(p *pointer.Pointer, err error) error {
-	return rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "%s is damaged: %w", where(p), err)
+func damagedError(p *pointer.Pointer, err error) error {
+	return rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "%s is damaged: %w", describePayload(p), err)
 }

@@ -8,9 +8,9 @@ import (
 	"scribe/internal/format/pointer"
 )
 
-// want is a block that is to be read from a store.
-type want struct {
-	flight *flight
+// wantedBlock is a block that is to be read from a store.
+type wantedBlock struct {
+	fetch *blockFetch
 	off    uint64
 	len    uint64
 	since  time.Time
@@ -19,7 +19,7 @@ type want struct {
 	taken bool
 }
 
-func (w *want) end() uint64 { return w.off + w.len }
+func (w *wantedBlock) end() uint64 { return w.off + w.len }
 
 // blobAt is a blob.
 type blobAt struct {
@@ -30,43 +30,43 @@ type blobAt struct {
 
 func blobOf(p *pointer.Pointer) blobAt { return blobAt{p.Region, p.Class, p.Blob} }
 
-// span is one read: a range of a blob with the blocks in it that are wanted, by their offsets.
-type span struct {
+// readSpan is one read: a range of a blob with the blocks in it that are wanted, by their offsets.
+type readSpan struct {
 	blob  blobAt
 	off   uint64
 	len   uint64
-	wants []*want
+	wants []*wantedBlock
 }
 
-// plan decides which blocks are read together. It has no time and no I/O: whoever has a request to a store to make asks for the next
+// readPlan decides which blocks are read together. It has no time and no I/O: whoever has a request to a store to make asks for the next
 // span, so blocks meet in it while all requests that may run do run, and those of one Fetch always; nobody waits for company.
 //
 // A span begins with the block that has waited for longest, and takes its neighbours in the blob in, the nearer one first, while the
 // gap to it is at most gap bytes, the range at most most bytes, and what is read in vain at most a quarter of what is wanted.
-type plan struct {
+type readPlan struct {
 	gap, most uint64
 
-	order []*want // by age; taken ones are left in it until they come to its front
-	blobs map[blobAt][]*want
+	order []*wantedBlock // by age; taken ones are left in it until they come to its front
+	blobs map[blobAt][]*wantedBlock
 }
 
-func newPlan(gap, most int64) *plan {
-	return &plan{gap: uint64(gap), most: uint64(most), blobs: map[blobAt][]*want{}} //nolint:gosec // validated, not negative
+func newPlan(gap, most int64) *readPlan {
+	return &readPlan{gap: uint64(gap), most: uint64(most), blobs: map[blobAt][]*wantedBlock{}} //nolint:gosec // validated, not negative
 }
 
 // wasteShare is the inverse of the part of the wanted bytes that may be read in vain.
 const wasteShare = 4
 
-func (q *plan) add(w *want) {
+func (q *readPlan) addBlock(w *wantedBlock) {
 	q.order = append(q.order, w)
-	at := blobOf(&w.flight.p)
+	at := blobOf(&w.fetch.p)
 	in := q.blobs[at]
-	i, _ := slices.BinarySearchFunc(in, w.off, func(other *want, off uint64) int { return cmp.Compare(other.off, off) })
+	i, _ := slices.BinarySearchFunc(in, w.off, func(other *wantedBlock, off uint64) int { return cmp.Compare(other.off, off) })
 	q.blobs[at] = slices.Insert(in, i, w)
 }
 
-// empty reports whether nothing is wanted.
-func (q *plan) empty() bool {
+// isEmpty reports whether nothing is wanted.
+func (q *readPlan) isEmpty() bool {
 	for len(q.order) > 0 && q.order[0].taken {
 		q.order[0] = nil
 		q.order = q.order[1:]
@@ -74,16 +74,16 @@ func (q *plan) empty() bool {
 	return len(q.order) == 0
 }
 
-// next takes a span out of the plan, which is not empty.
-func (q *plan) next() span {
-	q.empty() // the front is one that was not taken
+// takeSpan takes a span out of the plan, which is not empty.
+func (q *readPlan) takeSpan() readSpan {
+	q.isEmpty() // the front is one that was not taken
 	first := q.order[0]
-	at := blobOf(&first.flight.p)
+	at := blobOf(&first.fetch.p)
 	in := q.blobs[at]
 	lo := slices.Index(in, first)
 	hi := lo + 1 // behind the last
 	off, end, useful := first.off, first.end(), first.len
-	try := func(w *want) (newOff, newEnd, gap uint64, ok bool) {
+	try := func(w *wantedBlock) (newOff, newEnd, gap uint64, ok bool) {
 		newOff, newEnd = min(off, w.off), max(end, w.end())
 		switch {
 		case w.off > end:
@@ -103,7 +103,7 @@ func (q *plan) next() span {
 		if hi < len(in) {
 			_, _, rightGap, right = try(in[hi])
 		}
-		var w *want
+		var w *wantedBlock
 		switch {
 		case left && (!right || leftGap < rightGap):
 			lo--
@@ -119,7 +119,7 @@ func (q *plan) next() span {
 		off, end, _, _ = try(w)
 		useful += w.len
 	}
-	s := span{blob: at, off: off, len: end - off, wants: slices.Clone(in[lo:hi])}
+	s := readSpan{blob: at, off: off, len: end - off, wants: slices.Clone(in[lo:hi])}
 	for _, w := range s.wants {
 		w.taken = true
 	}

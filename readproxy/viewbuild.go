@@ -27,10 +27,10 @@ import (
 	"scribe/storage/blob/layout"
 )
 
-// encoding is a payload on its way into a view. However many ask for it, one makes it: the one that asked first, and when that gives up,
+// viewBuild is a payload on its way into a view. However many ask for it, one makes it: the one that asked first, and when that gives up,
 // another.
-type encoding struct {
-	done chan struct{}
+type viewBuild struct {
+	built chan struct{}
 	// block and err are set when done is closed.
 	block *block
 	err   error
@@ -41,16 +41,16 @@ var errAbandoned = errors.New("readproxy: who made the view went away")
 
 // makeViews makes the views of an answer's items that are not in memory, together with all others that ask for them now. It fails only
 // when ctx ends; a view that can't be made has an error of its own.
-func (a *answer) makeViews(ctx context.Context) error {
+func (a *fetchAnswer) makeViews(ctx context.Context) error {
 	for {
-		var mine, others []*item
+		var mine, others []*answerItem
 		for i := range a.items {
 			it := &a.items[i]
 			if it.err != nil || it.made != nil {
 				continue
 			}
 			var first bool
-			if it.encoding, first = a.join(it); first {
+			if it.encoding, first = a.joinBuild(it); first {
 				mine = append(mine, it)
 			} else {
 				others = append(others, it)
@@ -59,7 +59,7 @@ func (a *answer) makeViews(ctx context.Context) error {
 		if err := a.makeOwn(ctx, mine); err != nil {
 			return err
 		}
-		if err := a.await(ctx, others); err != nil {
+		if err := a.awaitBuilds(ctx, others); err != nil {
 			return err
 		}
 		if len(mine)+len(others) == 0 {
@@ -68,35 +68,35 @@ func (a *answer) makeViews(ctx context.Context) error {
 	}
 }
 
-// join returns the encoding of an item's view; first says that the caller has to make it.
-func (a *answer) join(it *item) (e *encoding, first bool) {
+// joinBuild returns the encoding of an item's view; first says that the caller has to make it.
+func (a *fetchAnswer) joinBuild(it *answerItem) (e *viewBuild, first bool) {
 	v := a.s.views
 	key := viewKeyOf(&it.pointer, it.view.ID, a.asked.codec)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if e := v.mu.under[key]; e != nil {
+	if e := v.mu.building[key]; e != nil {
 		return e, false
 	}
-	e = &encoding{done: make(chan struct{})}
+	e = &viewBuild{built: make(chan struct{})}
 	// One may have ended between the caller's look into memory and now: it left there what was made before it left the list.
-	if e.block = a.kept(it, it.view); e.block != nil {
-		close(e.done)
+	if e.block = a.keptView(it, it.view); e.block != nil {
+		close(e.built)
 		return e, false
 	}
-	v.mu.under[key] = e
+	v.mu.building[key] = e
 	return e, true
 }
 
-// end ends an encoding. What was made is in the cache before it is in nobody's hands.
-func (a *answer) end(it *item, b *block, err error) {
+// endBuild ends an encoding. What was made is in the cache before it is in nobody's hands.
+func (a *fetchAnswer) endBuild(it *answerItem, b *block, err error) {
 	key := viewKeyOf(&it.pointer, it.view.ID, a.asked.codec)
 	if err == nil && a.rule.Memory != KeepNever {
 		young := time.Now().UnixMicro()-it.pointer.Blob.Time() <= a.s.cfg.TailAge.Microseconds()
-		a.s.cache.add(key, b, young)
+		a.s.cache.addBlock(key, b, young)
 	}
 	v := a.s.views
 	v.mu.Lock()
-	delete(v.mu.under, key)
+	delete(v.mu.building, key)
 	v.mu.Unlock()
 	e := it.encoding
 	it.made, it.encoding = b, nil
@@ -104,15 +104,15 @@ func (a *answer) end(it *item, b *block, err error) {
 		it.err = err
 	}
 	e.block, e.err = b, err
-	close(e.done)
+	close(e.built)
 }
 
-// await takes what others make.
-func (a *answer) await(ctx context.Context, items []*item) error {
+// awaitBuilds takes what others make.
+func (a *fetchAnswer) awaitBuilds(ctx context.Context, items []*answerItem) error {
 	for _, it := range items {
 		e := it.encoding
 		select {
-		case <-e.done:
+		case <-e.built:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -131,7 +131,7 @@ func (a *answer) await(ctx context.Context, items []*item) error {
 }
 
 // makeOwn makes views, several at a time. All of their encodings have ended when it returns.
-func (a *answer) makeOwn(ctx context.Context, items []*item) error {
+func (a *fetchAnswer) makeOwn(ctx context.Context, items []*answerItem) error {
 	if len(items) == 0 {
 		return nil
 	}
@@ -147,21 +147,21 @@ func (a *answer) makeOwn(ctx context.Context, items []*item) error {
 			return
 		}
 		for _, it := range items { // loading has panicked: who waits makes them
-			a.end(it, nil, errAbandoned)
+			a.endBuild(it, nil, errAbandoned)
 		}
 	}()
-	err := a.load(ctx)
+	err := a.loadBlocks(ctx)
 	loaded = true
 	var g errgroup.Group
 	g.SetLimit(cap(a.s.views.slots))
 	for _, it := range items {
 		if err != nil {
-			a.end(it, nil, errAbandoned)
+			a.endBuild(it, nil, errAbandoned)
 			continue
 		}
 		g.Go(func() error {
 			b, err := a.makeView(ctx, it)
-			a.end(it, b, err)
+			a.endBuild(it, b, err)
 			return nil
 		})
 	}
@@ -173,13 +173,13 @@ func (a *answer) makeOwn(ctx context.Context, items []*item) error {
 }
 
 // makeView makes the view of one item, when it is its turn.
-func (a *answer) makeView(ctx context.Context, it *item) (*block, error) {
+func (a *fetchAnswer) makeView(ctx context.Context, it *answerItem) (*block, error) {
 	j, p := &a.jobs[it.job], &it.pointer
 	if j.err != nil {
-		return nil, a.expired(p, j.err)
+		return nil, a.asTrimmed(p, j.err)
 	}
 	if it.whole && j.block.category != a.category {
-		return nil, a.foreign(p)
+		return nil, a.wrongCategory(p)
 	}
 	slots := a.s.views.slots
 	select {
@@ -195,13 +195,13 @@ func (a *answer) makeView(ctx context.Context, it *item) (*block, error) {
 		defer putScratch(buf)
 		var err error
 		if raw, err = layout.Decompress(*buf, p.Codec, j.block.data, int(p.BlockRawLen)); err != nil {
-			return nil, damage(p, err)
+			return nil, damagedError(p, err)
 		}
 		*buf = raw
 	}
 	frames, err := layout.Payload(raw, p)
 	if err != nil {
-		return nil, damage(p, err)
+		return nil, damagedError(p, err)
 	}
 	if err := a.checkFrames(p, frames); err != nil {
 		return nil, err
@@ -212,24 +212,24 @@ func (a *answer) makeView(ctx context.Context, it *item) (*block, error) {
 	if a.s.views.growing.Contains(a.asked.plan.ID) { // found in the meantime
 		return nil, errGrows()
 	}
-	b, err := a.transcode(it, frames)
+	b, err := a.transcodeView(it, frames)
 	st := &it.view.Stats
 	st.CPU.Add(int64(time.Since(begin)))
 	a.s.metrics.viewSeconds.Add(time.Since(begin).Seconds())
 	switch {
 	case errors.Is(err, vector.ErrTooLarge):
-		a.grows(it, frames)
-		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s takes too much memory as a view, ask for it raw: %w", where(p), err)
+		a.findGrowingQuery(it, frames)
+		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s takes too much memory as a view, ask for it raw: %w", describePayload(p), err)
 	case errors.Is(err, columnar.ErrTooLarge):
-		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s is too large as a view, ask for it raw: %w", where(p), err)
+		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s is too large as a view, ask for it raw: %w", describePayload(p), err)
 	case err != nil:
-		return nil, damage(p, err)
+		return nil, damagedError(p, err)
 	}
 	return b, nil
 }
 
-// transcode makes the block of a view out of a payload's frames.
-func (a *answer) transcode(it *item, frames []byte) (*block, error) {
+// transcodeView makes the block of a view out of a payload's frames.
+func (a *fetchAnswer) transcodeView(it *answerItem, frames []byte) (*block, error) {
 	rows, losses, err := splitLosses(frames)
 	if err != nil {
 		return nil, err
@@ -239,7 +239,7 @@ func (a *answer) transcode(it *item, frames []byte) (*block, error) {
 	if len(columns) > 0 {
 		zones = zone.NewBuilder(a.asked.plan.Definitions)
 	}
-	t, err := it.view.Tool.transcoder(a.asked.plan.Schema, columns)
+	t, err := it.view.Tool.transcoderFor(a.asked.plan.Schema, columns)
 	if err != nil {
 		return nil, fmt.Errorf("view %d: %w", it.view.ID, err)
 	}
@@ -258,7 +258,7 @@ func (a *answer) transcode(it *item, frames []byte) (*block, error) {
 		return nil, err
 	}
 	if zones != nil {
-		a.s.zones.put(it.place, it.encoded, zones.Map())
+		a.s.zones.addMap(it.position, it.encoded, zones.Map())
 	}
 	st := &it.view.Stats
 	st.Payloads.Add(1)

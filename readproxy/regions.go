@@ -34,35 +34,35 @@ const (
 	peerLongestPause = 10 * time.Second
 )
 
-// peers are the other regions.
-type peers struct {
+// peerRegions are the other regions.
+type peerRegions struct {
 	mu struct {
 		sync.Mutex
-		regions map[string]*region // as many as have peers
+		regions map[string]*peerRegion // as many as have peers
 	}
 }
 
-// region is how its read proxies served.
-type region struct {
+// peerRegion is how its read proxies served.
+type peerRegion struct {
 	name    string
 	breaker *admission.Breaker
 	// failure is the last one.
 	failure atomic.Pointer[error]
 }
 
-func (p *peers) of(name string) *region {
+func (p *peerRegions) regionNamed(name string) *peerRegion {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.mu.regions[name]
 	if r == nil {
-		r = &region{name: name, breaker: admission.NewBreaker(peerTrip, peerFirstPause, peerLongestPause)}
+		r = &peerRegion{name: name, breaker: admission.NewBreaker(peerTrip, peerFirstPause, peerLongestPause)}
 		p.mu.regions[name] = r
 	}
 	return r
 }
 
-// away are the regions that are left alone now.
-func (p *peers) away() (n int) {
+// countUnavailable are the regions that are left alone now.
+func (p *peerRegions) countUnavailable() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, r := range p.mu.regions {
@@ -73,29 +73,29 @@ func (p *peers) away() (n int) {
 	return n
 }
 
-// done takes how a request ended.
-func (r *region) done(now time.Time, err error) {
+// recordResult takes how a request ended.
+func (r *peerRegion) recordResult(now time.Time, err error) {
 	if err != nil {
 		r.failure.Store(&err)
 	}
-	r.breaker.Done(now, err == nil)
+	r.breaker.ReportResult(now, err == nil)
 }
 
-// resting is the error while it is left alone.
-func (s *Server) resting(r *region) error {
+// pausedError is the error while it is left alone.
+func (s *Server) pausedError(r *peerRegion) error {
 	reason, last := scribev1.Reason_REASON_NO_BACKEND, errors.New("it failed")
 	if p := r.failure.Load(); p != nil {
-		if last = *p; passing(last) {
+		if last = *p; isPassing(last) {
 			reason = rpc.ReasonOf(last)
 		}
 	}
-	pause := r.breaker.Until(time.Now())
+	pause := r.breaker.PauseLeft(time.Now())
 	// Not wrapped: an error has one reason.
-	return rpc.RetryErrorf(reason, pause+s.hint(), "they failed lately and are asked again in %v: %v", pause, last)
+	return rpc.RetryErrorf(reason, pause+s.retryHint(), "they failed lately and are asked again in %v: %v", pause, last)
 }
 
-// passing reports whether an error of a peer is about its state, which passes, with a reason that says so.
-func passing(err error) bool {
+// isPassing reports whether an error of a peer is about its state, which passes, with a reason that says so.
+func isPassing(err error) bool {
 	switch rpc.ReasonOf(err) {
 	case scribev1.Reason_REASON_OVERLOADED, scribev1.Reason_REASON_SHUTTING_DOWN, scribev1.Reason_REASON_NO_BACKEND:
 		return true
@@ -104,8 +104,8 @@ func passing(err error) bool {
 	}
 }
 
-// local is the name under which a region's store is known: the server's own region is the local one.
-func (s *Server) local(region string) string {
+// localName is the name under which a region's store is known: the server's own region is the local one.
+func (s *Server) localName(region string) string {
 	if region == s.cfg.Region {
 		return ""
 	}
@@ -114,7 +114,7 @@ func (s *Server) local(region string) string {
 
 // peerOf returns the read proxy to ask for a region's blocks; nil = none.
 func (s *Server) peerOf(region string) Peer {
-	if region = s.local(region); region == "" || s.deps.Peers == nil {
+	if region = s.localName(region); region == "" || s.deps.Peers == nil {
 		return nil
 	}
 	return s.deps.Peers(region)
@@ -123,10 +123,10 @@ func (s *Server) peerOf(region string) Peer {
 // fromPeers lands flights whose blocks are another region's, through that region's read proxies, and returns those that are to be
 // read from a store: the blocks of this region, and those that a peer did not deliver where the region's store can be reached from
 // here. A flight that a peer asked for goes to the store alone, so two regions that name each other never ask in a circle.
-func (s *Server) fromPeers(fs []*flight) []*flight {
+func (s *Server) fromPeers(fs []*blockFetch) []*blockFetch {
 	var (
-		rest   []*flight
-		groups = map[string][]*flight{}
+		rest   []*blockFetch
+		groups = map[string][]*blockFetch{}
 	)
 	for _, f := range fs {
 		if f.peer || s.peerOf(f.p.Region) == nil {
@@ -143,7 +143,7 @@ func (s *Server) fromPeers(fs []*flight) []*flight {
 		mu  sync.Mutex
 	)
 	for name, group := range groups {
-		for _, part := range portions(group) {
+		for _, part := range splitRequests(group) {
 			all.Go(func() {
 				left := s.fromPeer(name, part)
 				mu.Lock()
@@ -156,9 +156,9 @@ func (s *Server) fromPeers(fs []*flight) []*flight {
 	return rest
 }
 
-// portions cuts flights into requests. The answers to one request are of one category, for the peer's metrics and rules.
-func portions(fs []*flight) [][]*flight {
-	var out [][]*flight
+// splitRequests cuts flights into requests. The answers to one request are of one category, for the peer's metrics and rules.
+func splitRequests(fs []*blockFetch) [][]*blockFetch {
+	var out [][]*blockFetch
 	bytes := int64(0)
 	for i, f := range fs {
 		n := int64(f.p.BlockLen)
@@ -172,16 +172,16 @@ func portions(fs []*flight) [][]*flight {
 }
 
 // fromPeer asks one region's peer, and returns the flights that a store is to be asked for.
-func (s *Server) fromPeer(name string, fs []*flight) (rest []*flight) {
+func (s *Server) fromPeer(name string, fs []*blockFetch) (rest []*blockFetch) {
 	ctx, cancel := context.WithTimeout(s.running, s.cfg.PeerTimeout)
 	defer cancel()
 	if err := s.peerSlots.Acquire(ctx, 1); err != nil {
 		return s.withoutPeer(fs, err)
 	}
 	defer s.peerSlots.Release(1)
-	r := s.peers.of(name)
+	r := s.peers.regionNamed(name)
 	if !r.breaker.Allow(time.Now()) {
-		return s.withoutPeer(fs, s.resting(r))
+		return s.withoutPeer(fs, s.pausedError(r))
 	}
 	peer := s.peerOf(name)
 	for len(fs) > 0 {
@@ -191,19 +191,19 @@ func (s *Server) fromPeer(name string, fs []*flight) (rest []*flight) {
 		if err != nil {
 			if s.running.Err() == nil {
 				s.log.Warn("the read proxies of another region failed", "region", name, "error", err)
-				r.done(time.Now(), err)
+				r.recordResult(time.Now(), err)
 			} else {
-				r.done(time.Now(), nil) // it is this server that ends
+				r.recordResult(time.Now(), nil) // it is this server that ends
 			}
 			return append(rest, s.withoutPeer(fs, err)...)
 		}
 	}
-	r.done(time.Now(), nil)
+	r.recordResult(time.Now(), nil)
 	return rest
 }
 
 // askPeer makes one request. It settles the first n flights: left are those of them for a store.
-func (s *Server) askPeer(ctx context.Context, peer Peer, fs []*flight) (n int, left []*flight, err error) {
+func (s *Server) askPeer(ctx context.Context, peer Peer, fs []*blockFetch) (n int, left []*blockFetch, err error) {
 	req := &scribev1.FetchRequest{
 		Pointers: make([][]byte, len(fs)), Encoding: scribev1.PayloadEncoding_PAYLOAD_ENCODING_BLOCK, Category: fs[0].category, Peer: true,
 	}
@@ -224,7 +224,7 @@ func (s *Server) askPeer(ctx context.Context, peer Peer, fs []*flight) (n int, l
 		switch err := s.fromAnswer(f, p); {
 		case err == nil:
 		case rpc.ReasonOf(err) == scribev1.Reason_REASON_MISSING, rpc.ReasonOf(err) == scribev1.Reason_REASON_TRIMMED:
-			s.land(f, nil, err) // its own region has to know
+			s.endFetch(f, nil, err) // its own region has to know
 		default:
 			left = append(left, s.withoutPeer(fs[i:i+1], err)...)
 		}
@@ -233,26 +233,26 @@ func (s *Server) askPeer(ctx context.Context, peer Peer, fs []*flight) (n int, l
 }
 
 // fromAnswer lands a flight with what a peer answered, if that is its block.
-func (s *Server) fromAnswer(f *flight, p *scribev1.Payload) error {
+func (s *Server) fromAnswer(f *blockFetch, p *scribev1.Payload) error {
 	if info := p.GetError(); info != nil {
 		return rpc.FromInfo(info)
 	}
 	stored := p.GetData()
 	s.metrics.peerBytes.Add(float64(len(stored)))
-	if err := sound(&f.p, stored); err != nil {
+	if err := checkStored(&f.p, stored); err != nil {
 		s.metrics.damaged.WithLabelValues(tierRegion).Inc()
-		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.hint(), "%s came damaged from another region, try again: %w", where(&f.p), err)
+		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.retryHint(), "%s came damaged from another region, try again: %w", describePayload(&f.p), err)
 	}
 	s.metrics.hits.WithLabelValues(tierRegion).Inc()
 	s.metrics.saved.WithLabelValues(tierRegion).Add(float64(len(stored)))
-	s.fills.fetched(&f.rule, &f.p, stored)
-	s.arrive(f, stored, tierRegion)
+	s.fills.blockFetched(&f.rule, &f.p, stored)
+	s.endWithBlock(f, stored, tierRegion)
 	return nil
 }
 
 // withoutPeer decides about flights that their region's peer did not deliver: they are for the region's store where there is one,
 // else they land with the error.
-func (s *Server) withoutPeer(fs []*flight, err error) (rest []*flight) {
+func (s *Server) withoutPeer(fs []*blockFetch, err error) (rest []*blockFetch) {
 	for _, f := range fs {
 		s.metrics.misses.WithLabelValues(tierRegion).Inc()
 		if s.hasStore(f.p.Region) && s.running.Err() == nil {
@@ -260,18 +260,18 @@ func (s *Server) withoutPeer(fs []*flight, err error) (rest []*flight) {
 			rest = append(rest, f)
 			continue
 		}
-		s.land(f, nil, s.lost(f, err))
+		s.endFetch(f, nil, s.unreachableError(f, err))
 	}
 	return rest
 }
 
-// lost is the error of a flight that nobody can serve but its region's peer, which failed with err.
-func (s *Server) lost(f *flight, err error) error {
+// unreachableError is the error of a flight that nobody can serve but its region's peer, which failed with err.
+func (s *Server) unreachableError(f *blockFetch, err error) error {
 	reason := rpc.ReasonOf(err)
 	switch {
 	case s.running.Err() != nil:
-		return s.refusal()
-	case passing(err):
+		return s.shutdownError()
+	case isPassing(err):
 	case reason == scribev1.Reason_REASON_UNSPECIFIED, reason == scribev1.Reason_REASON_UNKNOWN_OUTCOME:
 		reason = scribev1.Reason_REASON_NO_BACKEND
 	default:
@@ -279,14 +279,14 @@ func (s *Server) lost(f *flight, err error) error {
 	}
 	after := rpc.Info(err).GetRetryAfter().AsDuration()
 	if after <= 0 {
-		after = s.hint()
+		after = s.retryHint()
 	}
 	// One error has a reason, and this one's is not the cause's.
 	return rpc.RetryErrorf(reason, after, "%s: the read proxies of region %q do not serve it now, and its store can't be reached from here; try again: %v",
-		where(&f.p), f.p.Region, err)
+		describePayload(&f.p), f.p.Region, err)
 }
 
 func (s *Server) hasStore(region string) bool {
-	_, err := s.deps.Blobs(s.local(region))
+	_, err := s.deps.Blobs(s.localName(region))
 	return err == nil
 }

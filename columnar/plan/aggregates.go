@@ -19,53 +19,43 @@ var aggregates = map[string]bool{
 const averageScale = 16
 
 // aggregate binds a call of an aggregate: it is a column of the groups.
-func (b *binder) aggregate(e *sql.Call) (operand, error) {
+func (b *binder) aggregate(e *sql.Call) operand {
 	if b.clause != "" {
 		hint := ""
 		if b.clause == "WHERE" {
 			hint = "Use HAVING."
 		}
-		return operand{}, b.fail(e.At, hint, "aggregate functions are not allowed in %s", b.clause)
+		panic(b.fail(e.At, hint, "aggregate functions are not allowed in %s", b.clause))
 	}
 	b.clause = "arguments of aggregate functions"
 	defer func() { b.clause = "" }()
 	a := Aggregate{Func: e.Func, Distinct: e.Distinct}
 	if e.Star {
 		if e.Func != "count" || e.Distinct {
-			return operand{}, b.fail(e.At, "", "%s(*) does not exist", e.Func)
+			panic(b.fail(e.At, "", "%s(*) does not exist", e.Func))
 		}
 		a.T = typeInt64
 	} else {
-		args, err := b.bindAll(e.Args...)
-		if err != nil {
-			return operand{}, err
-		}
-		if err := b.aggregateOf(&call{e, args}, &a); err != nil {
-			return operand{}, err
-		}
+		args := b.bindAll(e.Args...)
+		b.aggregateOf(&call{e, args}, &a)
 	}
 	if e.Filter != nil {
-		o, err := b.bind(e.Filter)
-		if err != nil {
-			return operand{}, err
-		}
-		if a.Filter, err = b.boolean(o, "FILTER"); err != nil {
-			return operand{}, err
-		}
+		o := b.bind(e.Filter)
+		a.Filter = b.boolean(o, "FILTER")
 		if isBool(a.Filter, true) {
 			a.Filter = nil
 		}
 	}
 	name := b.addAggregate(a)
 	if len(b.aggregates) > MaxAggregates {
-		return operand{}, b.fail(e.At, "", "the query has more than %d aggregates", MaxAggregates)
+		panic(b.fail(e.At, "", "the query has more than %d aggregates", MaxAggregates))
 	}
 	c := &expr.Column{Name: name, T: a.T}
 	if b.grouped == nil {
 		b.grouped = map[*expr.Column]bool{}
 	}
 	b.grouped[c] = true
-	return operand{e: c, pos: e.At}, nil
+	return operand{e: c, pos: e.At}
 }
 
 // addAggregate adds an aggregate, unless it is there already, and returns its column.
@@ -84,7 +74,7 @@ func (b *binder) addAggregate(a Aggregate) string {
 }
 
 // aggregateOf sets argument and type of an aggregate.
-func (b *binder) aggregateOf(c *call, a *Aggregate) error {
+func (b *binder) aggregateOf(c *call, a *Aggregate) {
 	want := 1
 	if c.Func == "approx_quantile" {
 		want = 2
@@ -97,17 +87,14 @@ func (b *binder) aggregateOf(c *call, a *Aggregate) error {
 		case c.Func == "approx_quantile":
 			hint = "Write approx_quantile(x, 0.99)."
 		}
-		return b.fail(c.At, hint, "function %s does not exist", c.signature())
+		panic(b.fail(c.At, hint, "function %s does not exist", c.signature()))
 	}
 	o := c.args[0]
 	if o.unknown {
 		if c.Func != "count" && c.Func != "min" && c.Func != "max" && c.Func != "approx_count_distinct" {
-			return b.noFunction(c)
+			panic(b.noFunction(c))
 		}
-		var err error
-		if o, err = b.settle(o, &typeString); err != nil {
-			return err
-		}
+		o = b.settle(o, &typeString)
 	}
 	a.Arg = o.e
 	t := o.e.Type()
@@ -115,42 +102,39 @@ func (b *binder) aggregateOf(c *call, a *Aggregate) error {
 	case "count", "approx_count_distinct":
 		a.T = typeInt64
 		if nested(t.Kind) && (c.Func != "count" || a.Distinct) {
-			return b.noFunction(c)
+			panic(b.noFunction(c))
 		}
-		return b.plainDistinct(c, a, c.Func == "count")
+		b.plainDistinct(c, a, c.Func == "count")
 	case "sum", "avg":
-		return b.sumType(c, a, t)
+		b.sumType(c, a, t)
 	case "min", "max":
 		if nested(t.Kind) || t.Kind == schema.Bool {
-			return b.noFunction(c)
+			panic(b.noFunction(c))
 		}
 		a.T, a.Distinct = plain(t), false // one of equal values is as good as another
-		return nil
 	case "approx_quantile":
-		return b.quantile(c, a, t)
+		b.quantile(c, a, t)
 	default: // bool_and, bool_or, every: false is below true
 		if t.Kind != schema.Bool {
-			return b.noFunction(c)
+			panic(b.noFunction(c))
 		}
 		a.Func = "min"
 		if c.Func == "bool_or" {
 			a.Func = "max"
 		}
 		a.T, a.Distinct = typeBool, false
-		return nil
 	}
 }
 
 // plainDistinct refuses DISTINCT where it means nothing.
-func (b *binder) plainDistinct(c *call, a *Aggregate, allowed bool) error {
+func (b *binder) plainDistinct(c *call, a *Aggregate, allowed bool) {
 	if a.Distinct && !allowed {
-		return b.fail(c.At, "", "DISTINCT is not supported in %s()", c.Func)
+		panic(b.fail(c.At, "", "DISTINCT is not supported in %s()", c.Func))
 	}
-	return nil
 }
 
 // sumType sets the type of a sum or an average: PostgreSQL's, with the digits that a decimal has room for.
-func (b *binder) sumType(c *call, a *Aggregate, t *schema.Type) error {
+func (b *binder) sumType(c *call, a *Aggregate, t *schema.Type) {
 	switch {
 	case t.Kind == schema.Float64 || t.Kind == schema.Interval:
 		a.T = plain(t)
@@ -163,23 +147,19 @@ func (b *binder) sumType(c *call, a *Aggregate, t *schema.Type) error {
 	case integer(t.Kind) || t.Kind == schema.Decimal:
 		a.T = schema.Type{Kind: schema.Decimal, Precision: value.MaxPrecision, Scale: max(t.Scale, averageScale)}
 	default:
-		return b.noFunction(c)
+		panic(b.noFunction(c))
 	}
-	return nil
 }
 
-func (b *binder) quantile(c *call, a *Aggregate, t *schema.Type) error {
+func (b *binder) quantile(c *call, a *Aggregate, t *schema.Type) {
 	if !numeric(t.Kind) {
-		return b.noFunction(c)
+		panic(b.noFunction(c))
 	}
-	v, err := b.constantArg(c, 1, &typeFloat64)
-	if err != nil {
-		return err
-	}
+	v := b.constantArg(c, 1, &typeFloat64)
 	q := v.(float64)
 	if !(q >= 0 && q <= 1) {
-		return b.fail(c.args[1].pos, "The median is 0.5.", "the share of approx_quantile() is from 0 to 1")
+		panic(b.fail(c.args[1].pos, "The median is 0.5.", "the share of approx_quantile() is from 0 to 1"))
 	}
 	a.Params, a.T = []float64{q}, typeFloat64
-	return b.plainDistinct(c, a, false)
+	b.plainDistinct(c, a, false)
 }

@@ -8,58 +8,54 @@ import (
 
 var operations = map[sql.BinaryOp]expr.Op{sql.Add: expr.Add, sql.Sub: expr.Sub, sql.Mul: expr.Mul, sql.Div: expr.Div, sql.Mod: expr.Mod}
 
-func (b *binder) arithmetic(e *sql.Binary, l, r operand) (expr.Expr, error) {
+func (b *binder) arithmetic(e *sql.Binary, l, r operand) expr.Expr {
 	return b.calculate(e.At, operations[e.Op], e.Op.String(), l, r)
 }
 
 // calculate is + - * / or % of numbers, instants and intervals.
-func (b *binder) calculate(pos int, op expr.Op, operator string, l, r operand) (expr.Expr, error) {
-	l, r, err := b.settleSides(pos, op, l, r)
-	if err != nil {
-		return nil, err
-	}
+func (b *binder) calculate(pos int, op expr.Op, operator string, l, r operand) expr.Expr {
+	l, r = b.settleSides(pos, op, l, r)
 	lt, rt := l.e.Type(), r.e.Type()
 	switch {
 	case op == expr.Mod && (lt.Kind == schema.Float64 || rt.Kind == schema.Float64):
-		return nil, b.fail(pos, "Cast to numeric.", "operator does not exist: %s %% %s", typeName(lt), typeName(rt))
+		panic(b.fail(pos, "Cast to numeric.", "operator does not exist: %s %% %s", typeName(lt), typeName(rt)))
 	case numeric(lt.Kind) && numeric(rt.Kind):
 		return b.numbers(op, l, r)
 	case lt.Kind == schema.Interval || rt.Kind == schema.Interval:
 		if result, ok := b.intervals(op, l, r); ok {
-			return result, nil
+			return result
 		}
 	case lt.Kind == schema.Date || lt.Kind == schema.Timestamp || rt.Kind == schema.Date:
 		if result, ok := b.dates(op, l, r); ok {
-			return result, nil
+			return result
 		}
 	}
 	hint := noOperator
 	if lt.Kind == schema.Date && rt.Kind == schema.Int64 {
 		hint = "Cast the number of days to integer."
 	}
-	return nil, b.fail(pos, hint, "operator does not exist: %s %s %s", typeName(lt), operator, typeName(rt))
+	panic(b.fail(pos, hint, "operator does not exist: %s %s %s", typeName(lt), operator, typeName(rt)))
 }
 
 // settleSides gives text constants the type that the other side asks for.
-func (b *binder) settleSides(pos int, op expr.Op, l, r operand) (operand, operand, error) {
-	var err error
+func (b *binder) settleSides(pos int, op expr.Op, l, r operand) (operand, operand) {
 	switch {
 	case l.unknown && r.unknown:
-		return l, r, b.fail(pos, "Add a cast to one of them.", "operator is not unique: unknown %s unknown", operatorOf(op))
+		panic(b.fail(pos, "Add a cast to one of them.", "operator is not unique: unknown %s unknown", operatorOf(op)))
 	case l.unknown:
 		t, ok := sideType(op, r.e.Type(), true)
 		if !ok {
-			return l, r, b.fail(pos, "Write INTERVAL or DATE before the text.", "operator is not unique: unknown %s %s", operatorOf(op), typeName(r.typ()))
+			panic(b.fail(pos, "Write INTERVAL or DATE before the text.", "operator is not unique: unknown %s %s", operatorOf(op), typeName(r.typ())))
 		}
-		l, err = b.settle(l, &t)
+		l = b.settle(l, &t)
 	case r.unknown:
 		t, ok := sideType(op, l.e.Type(), false)
 		if !ok {
-			return l, r, b.fail(pos, "Write INTERVAL before the text, or a number of days.", "operator is not unique: %s %s unknown", typeName(l.typ()), operatorOf(op))
+			panic(b.fail(pos, "Write INTERVAL before the text, or a number of days.", "operator is not unique: %s %s unknown", typeName(l.typ()), operatorOf(op)))
 		}
-		r, err = b.settle(r, &t)
+		r = b.settle(r, &t)
 	}
-	return l, r, err
+	return l, r
 }
 
 func operatorOf(op expr.Op) string {
@@ -88,7 +84,7 @@ func sideType(op expr.Op, other *schema.Type, left bool) (schema.Type, bool) {
 
 // numbers calculates with numbers. Integers of 32 and 64 bits stay integers, and with decimals everything but float64 is a decimal.
 // uint64 has no counterpart in PostgreSQL: sums and products are decimals, which are exact; quotients and remainders are integers.
-func (b *binder) numbers(op expr.Op, l, r operand) (expr.Expr, error) {
+func (b *binder) numbers(op expr.Op, l, r operand) expr.Expr {
 	lt, rt := l.e.Type(), r.e.Type()
 	if lt.Kind == schema.Float64 || rt.Kind == schema.Float64 {
 		return b.same(op, &typeFloat64, l, r)
@@ -120,33 +116,27 @@ func fitsUint(o operand) bool {
 }
 
 // same converts both sides to a type, which the result has.
-func (b *binder) same(op expr.Op, t *schema.Type, l, r operand) (expr.Expr, error) {
-	le, err := b.as(l, t)
-	if err != nil {
-		return nil, err
-	}
-	re, err := b.as(r, t)
-	if err != nil {
-		return nil, err
-	}
-	return b.call(op, *t, nil, le, re), nil
+func (b *binder) same(op expr.Op, t *schema.Type, l, r operand) expr.Expr {
+	le := b.as(l, t)
+	re := b.as(r, t)
+	return b.call(op, *t, nil, le, re)
 }
 
 // quotientScale is how many digits a quotient of decimals has behind the point, at least.
 const quotientScale = 16
 
 // decimals calculates with decimals. Sums and products have all their digits if there is room for 38.
-func (b *binder) decimals(op expr.Op, l, r operand) (expr.Expr, error) {
+func (b *binder) decimals(op expr.Op, l, r operand) expr.Expr {
 	lt, rt := b.decimalType(l), b.decimalType(r)
 	lw, rw := lt.Precision-lt.Scale, rt.Precision-rt.Scale
 	scale := max(lt.Scale, rt.Scale)
 	switch op {
 	case expr.Mul:
 		t := decimal(lw+rw, lt.Scale+rt.Scale, max(scale, 6))
-		return b.call(op, t, nil, b.cast(l.e, &lt), b.cast(r.e, &rt)), nil
+		return b.call(op, t, nil, b.cast(l.e, &lt), b.cast(r.e, &rt))
 	case expr.Div:
 		t := decimal(lw+rt.Scale, max(scale, quotientScale), max(scale, 6))
-		return b.call(op, t, nil, b.cast(l.e, &lt), b.cast(r.e, &rt)), nil
+		return b.call(op, t, nil, b.cast(l.e, &lt), b.cast(r.e, &rt))
 	case expr.Mod:
 		t := decimal(max(lw, rw), scale, scale)
 		return b.same(op, &t, l, r)
@@ -174,8 +164,7 @@ func (b *binder) intervals(op expr.Op, l, r operand) (expr.Expr, bool) {
 	}
 	switch {
 	case (op == expr.Mul || op == expr.Div) && numeric(rt.Kind):
-		re, err := b.as(r, &typeFloat64)
-		return b.call(op, typeInterval, nil, l.e, re), err == nil
+		return b.call(op, typeInterval, nil, l.e, b.as(r, &typeFloat64)), true
 	case op != expr.Add && op != expr.Sub:
 		return nil, false
 	case lt.Kind == schema.Interval && rt.Kind == schema.Interval:

@@ -51,15 +51,14 @@ func (b *binder) fail(pos int, hint, format string, args ...any) error {
 }
 
 // spend counts nodes.
-func (b *binder) spend(pos, n int) error {
+func (b *binder) spend(pos, n int) {
 	if b.nodes += n; b.nodes > MaxNodes {
-		return b.fail(pos, "Make it simpler, or run several queries.", "the query has more than %d nodes", MaxNodes)
+		panic(b.fail(pos, "Make it simpler, or run several queries.", "the query has more than %d nodes", MaxNodes))
 	}
-	return nil
 }
 
 // again counts an expression that is used once more.
-func (b *binder) again(o operand) error {
+func (b *binder) again(o operand) {
 	n := 0
 	var count func(e expr.Expr)
 	count = func(e expr.Expr) {
@@ -73,46 +72,41 @@ func (b *binder) again(o operand) error {
 		}
 	}
 	count(o.e)
-	return b.spend(o.pos, n)
+	b.spend(o.pos, n)
 }
 
 // condition binds what has to be a bool.
-func (b *binder) condition(e sql.Expr, clause string) (expr.Expr, error) {
+func (b *binder) condition(e sql.Expr, clause string) expr.Expr {
 	b.clause = clause
-	o, err := b.bind(e)
-	if err != nil {
-		return nil, err
-	}
+	o := b.bind(e)
 	return b.boolean(o, clause)
 }
 
 // boolean converts an argument to bool, or says that it is none.
-func (b *binder) boolean(o operand, of string) (expr.Expr, error) {
+func (b *binder) boolean(o operand, of string) expr.Expr {
 	if o.unknown {
 		return b.as(o, &typeBool)
 	}
 	if o.e.Type().Kind != schema.Bool {
-		return nil, b.fail(o.pos, "", "argument of %s must be type boolean, not type %s", of, typeName(o.e.Type()))
+		panic(b.fail(o.pos, "", "argument of %s must be type boolean, not type %s", of, typeName(o.e.Type())))
 	}
-	return o.e, nil
+	return o.e
 }
 
 // bind makes an operand of any expression.
-func (b *binder) bind(e sql.Expr) (operand, error) {
-	if err := b.spend(e.Pos(), 1); err != nil {
-		return operand{}, err
-	}
+func (b *binder) bind(e sql.Expr) operand {
+	b.spend(e.Pos(), 1)
 	switch e := e.(type) {
 	case *sql.Name:
 		return b.name(e)
 	case *sql.Number:
 		return b.number(e.At, e.Text)
 	case *sql.String:
-		return operand{e: literal(&typeString, e.Value), pos: e.At, unknown: true}, nil
+		return operand{e: literal(&typeString, e.Value), pos: e.At, unknown: true}
 	case *sql.Null:
-		return operand{e: literal(&typeString, nil), pos: e.At, unknown: true}, nil
+		return operand{e: literal(&typeString, nil), pos: e.At, unknown: true}
 	case *sql.Bool:
-		return operand{e: literal(&typeBool, e.Value), pos: e.At}, nil
+		return operand{e: literal(&typeBool, e.Value), pos: e.At}
 	case *sql.Typed:
 		t := namedType(e.Type)
 		return b.settle(operand{e: literal(&typeString, e.Value), pos: e.At, unknown: true}, &t)
@@ -121,10 +115,7 @@ func (b *binder) bind(e sql.Expr) (operand, error) {
 	case *sql.Call:
 		return b.function(e)
 	case *sql.Field:
-		x, err := b.bind(e.X)
-		if err != nil {
-			return operand{}, err
-		}
+		x := b.bind(e.X)
 		return b.field(x, e.At, e.Name)
 	case *sql.Index:
 		return b.index(e)
@@ -134,44 +125,40 @@ func (b *binder) bind(e sql.Expr) (operand, error) {
 }
 
 // operator makes an operand of an expression with an operator.
-func (b *binder) operator(e sql.Expr) (operand, error) {
+func (b *binder) operator(e sql.Expr) operand {
 	var r expr.Expr
-	var err error
 	switch e := e.(type) {
 	case *sql.Logic:
-		r, err = b.logic(e)
+		r = b.logic(e)
 	case *sql.Unary:
 		return b.unary(e)
 	case *sql.Binary:
 		return b.binary(e)
 	case *sql.In:
-		r, err = b.in(e)
+		r = b.in(e)
 	case *sql.Between:
-		r, err = b.between(e)
+		r = b.between(e)
 	case *sql.Like:
-		r, err = b.like(e)
+		r = b.like(e)
 	case *sql.Is:
-		r, err = b.is(e)
+		r = b.is(e)
 	case *sql.Any:
-		r, err = b.any(e)
+		r = b.any(e)
 	case *sql.Case:
 		return b.caseOf(e)
 	default:
-		err = b.fail(e.Pos(), "", "this expression is not supported")
+		panic(b.fail(e.Pos(), "", "this expression is not supported"))
 	}
-	return operand{e: r, pos: e.Pos()}, err
+	return operand{e: r, pos: e.Pos()}
 }
 
 // bindAll binds expressions in turn.
-func (b *binder) bindAll(list ...sql.Expr) ([]operand, error) {
+func (b *binder) bindAll(list ...sql.Expr) []operand {
 	operands := make([]operand, len(list))
 	for i, e := range list {
-		var err error
-		if operands[i], err = b.bind(e); err != nil {
-			return nil, err
-		}
+		operands[i] = b.bind(e)
 	}
-	return operands, nil
+	return operands
 }
 
 // qualify notes what may stand before a column's name: the alias, else the category's name, or its last part.
@@ -185,19 +172,19 @@ func (b *binder) qualify(f sql.From) {
 }
 
 // name finds a column, and the fields behind it.
-func (b *binder) name(e *sql.Name) (operand, error) {
-	if o, ok, err := b.path(e, e.Parts); ok || err != nil {
-		return o, err
+func (b *binder) name(e *sql.Name) operand {
+	if o, ok := b.path(e, e.Parts); ok {
+		return o
 	}
 	for _, q := range b.qualifiers {
 		if len(e.Parts) <= len(q) || !equal(e.Parts[:len(q)], q) {
 			continue
 		}
-		if o, ok, err := b.path(e, e.Parts[len(q):]); ok || err != nil {
-			return o, err
+		if o, ok := b.path(e, e.Parts[len(q):]); ok {
+			return o
 		}
 	}
-	return operand{}, b.unknownColumn(e)
+	panic(b.unknownColumn(e))
 }
 
 func equal(a, b []string) bool {
@@ -210,19 +197,16 @@ func equal(a, b []string) bool {
 }
 
 // path finds a column by the first of parts, and fields by the others.
-func (b *binder) path(e *sql.Name, parts []string) (operand, bool, error) {
+func (b *binder) path(e *sql.Name, parts []string) (operand, bool) {
 	i := b.find(parts[0])
 	if i < 0 {
-		return operand{}, false, nil
+		return operand{}, false
 	}
 	o := operand{e: b.column(i, e.At), pos: e.At}
 	for _, name := range parts[1:] {
-		var err error
-		if o, err = b.field(o, e.At, name); err != nil {
-			return o, true, err
-		}
+		o = b.field(o, e.At, name)
 	}
-	return o, true, nil
+	return o, true
 }
 
 // column is a column at a place of the text.
@@ -263,8 +247,8 @@ func (b *binder) unknownColumn(e *sql.Name) error {
 	if len(e.Parts) == 1 {
 		for _, it := range b.aliases {
 			if it.Alias == e.Parts[0] {
-				return b.fail(e.At, "It is an alias of the SELECT list, which other clauses than GROUP BY and ORDER BY do not see: repeat the expression.",
-					"column %s does not exist", quote(text))
+				panic(b.fail(e.At, "It is an alias of the SELECT list, which other clauses than GROUP BY and ORDER BY do not see: repeat the expression.",
+					"column %s does not exist", quote(text)))
 			}
 		}
 	}
@@ -305,18 +289,18 @@ func (b *binder) columnNames() []string {
 func quote(s string) string { return "\"" + strings.Trim(clip(s), "\"") + "\"" }
 
 // field is a part of a struct.
-func (b *binder) field(x operand, pos int, name string) (operand, error) {
+func (b *binder) field(x operand, pos int, name string) operand {
 	t := x.typ()
 	if t.Kind != schema.Struct {
 		hint := ""
 		if t.Kind == schema.Map {
 			hint = "Write ['" + clip(name) + "'] for the value of a map."
 		}
-		return operand{}, b.fail(pos, hint, "column notation .%s applied to type %s, which has no fields", clip(name), typeName(t))
+		panic(b.fail(pos, hint, "column notation .%s applied to type %s, which has no fields", clip(name), typeName(t)))
 	}
 	for i := range t.Fields {
 		if t.Fields[i].Name == name {
-			return operand{e: b.call(expr.StructField, t.Fields[i].Type, i, x.e), pos: x.pos}, nil
+			return operand{e: b.call(expr.StructField, t.Fields[i].Type, i, x.e), pos: x.pos}
 		}
 	}
 	names := make([]string, 0, len(t.Fields))
@@ -327,81 +311,68 @@ func (b *binder) field(x operand, pos int, name string) (operand, error) {
 	if found := likely(name, names); len(found) > 0 {
 		hint = "Perhaps you meant the field " + sql.Text(&sql.Name{Parts: found[:1]}) + "."
 	}
-	return operand{}, b.fail(pos, hint, "field %s does not exist in the struct", quote(name))
+	panic(b.fail(pos, hint, "field %s does not exist in the struct", quote(name)))
 }
 
 // index is an element of a list or a value of a map.
-func (b *binder) index(e *sql.Index) (operand, error) {
-	both, err := b.bindAll(e.X, e.I)
-	if err != nil {
-		return operand{}, err
-	}
+func (b *binder) index(e *sql.Index) operand {
+	both := b.bindAll(e.X, e.I)
 	x, i := both[0], both[1]
 	switch t := x.typ(); t.Kind {
 	case schema.List:
-		place, err := b.subscript(i)
-		if err != nil {
-			return operand{}, err
-		}
-		return operand{e: b.call(expr.ListElement, *t.Elem, nil, x.e, place), pos: x.pos}, nil
+		place := b.subscript(i)
+		return operand{e: b.call(expr.ListElement, *t.Elem, nil, x.e, place), pos: x.pos}
 	case schema.Map:
-		key, ok, err := b.text(i)
-		if err != nil {
-			return operand{}, err
-		}
+		key, ok := b.text(i)
 		if !ok {
-			return operand{}, b.fail(i.pos, "", "keys of a map are text, not %s", typeName(i.typ()))
+			panic(b.fail(i.pos, "", "keys of a map are text, not %s", typeName(i.typ())))
 		}
-		return operand{e: b.call(expr.MapValue, *t.Elem, nil, x.e, key), pos: x.pos}, nil
+		return operand{e: b.call(expr.MapValue, *t.Elem, nil, x.e, key), pos: x.pos}
 	default:
 		hint := ""
 		if t.Kind == schema.Struct {
 			hint = "Write the field's name behind a dot."
 		}
-		return operand{}, b.fail(e.At, hint, "cannot subscript type %s: it is no list and no map", typeName(t))
+		panic(b.fail(e.At, hint, "cannot subscript type %s: it is no list and no map", typeName(t)))
 	}
 }
 
 // subscript is the place of an element: an integer.
-func (b *binder) subscript(i operand) (expr.Expr, error) {
+func (b *binder) subscript(i operand) expr.Expr {
 	if i.unknown {
 		return b.as(i, &typeInt32)
 	}
 	if k := i.e.Type().Kind; k == schema.Int32 || k == schema.Int64 {
-		return i.e, nil
+		return i.e
 	}
-	return nil, b.fail(i.pos, "", "places in a list are integers, not %s", typeName(i.typ()))
+	panic(b.fail(i.pos, "", "places in a list are integers, not %s", typeName(i.typ())))
 }
 
 // text converts an operand to text, if PostgreSQL does so by itself.
-func (b *binder) text(o operand) (expr.Expr, bool, error) {
+func (b *binder) text(o operand) (expr.Expr, bool) {
 	if o.unknown {
-		e, err := b.as(o, &typeString)
-		return e, true, err
+		return b.as(o, &typeString), true
 	}
-	return o.e, o.e.Type().Kind == schema.String, nil
+	return o.e, o.e.Type().Kind == schema.String
 }
 
 // explicit is a cast of the text.
-func (b *binder) explicit(e *sql.Cast) (operand, error) {
-	x, err := b.bind(e.X)
-	if err != nil {
-		return operand{}, err
-	}
+func (b *binder) explicit(e *sql.Cast) operand {
+	x := b.bind(e.X)
 	return b.explicitTo(x, namedType(e.Type), e.At)
 }
 
-func (b *binder) explicitTo(x operand, t schema.Type, pos int) (operand, error) {
+func (b *binder) explicitTo(x operand, t schema.Type, pos int) operand {
 	if x.unknown {
 		// The cast says what the text is: its digits beyond the scale are rounded, as a column's are.
-		o, err := b.settle(x, &t)
+		o := b.settle(x, &t)
 		o.pos = pos
-		return o, err
+		return o
 	}
 	from := x.e.Type()
 	if t.Kind == schema.Decimal && t.Precision == 0 {
 		if from.Kind == schema.Decimal {
-			return operand{e: x.e, pos: pos}, nil
+			return operand{e: x.e, pos: pos}
 		}
 		t = decimalOf(from)
 	}
@@ -417,8 +388,7 @@ func (b *binder) explicitTo(x operand, t schema.Type, pos int) (operand, error) 
 		case nested(from.Kind):
 			hint = "Name a part of it."
 		}
-		return operand{}, b.fail(pos, hint, "cannot cast type %s to %s", typeName(from), typeName(&t))
+		panic(b.fail(pos, hint, "cannot cast type %s to %s", typeName(from), typeName(&t)))
 	}
-	e, err := b.convert(x, &t, false)
-	return operand{e: e, pos: pos}, err
+	return operand{e: b.convert(x, &t, false), pos: pos}
 }

@@ -19,7 +19,7 @@ type call struct {
 // function is a function that is computed row by row. least and most are its numbers of arguments, most -1 for any.
 type function struct {
 	least, most int
-	bind        func(b *binder, c *call) (operand, error)
+	bind        func(b *binder, c *call) operand
 }
 
 // functions are the functions by their names: those of the table of operators (package expr), and those that are made of several.
@@ -70,52 +70,43 @@ func init() { //nolint:gochecknoinits // functions bind calls of functions: a li
 func functionOf(op expr.Op) function {
 	info := op.Info()
 	least, most := info.Arity()
-	return function{least, most, func(b *binder, c *call) (operand, error) {
+	return function{least, most, func(b *binder, c *call) operand {
 		if check := argumentChecks[op]; check != nil {
-			if err := check(b, c); err != nil {
-				return operand{}, err
-			}
+			check(b, c)
 		}
 		args := make([]expr.Expr, len(c.args))
 		for i := range args {
 			kind, nested := info.Args[i].Only()
 			if nested {
 				if !info.Args[i].Has(c.args[i].typ().Kind) {
-					return operand{}, b.noFunction(c)
+					panic(b.noFunction(c))
 				}
 				args[i] = c.args[i].e
 				continue
 			}
-			var err error
-			if args[i], err = b.arg(c, i, &schema.Type{Kind: kind}); err != nil {
-				return operand{}, err
-			}
+			args[i] = b.arg(c, i, &schema.Type{Kind: kind})
 		}
-		return operand{e: b.call(op, schema.Type{Kind: info.Result}, nil, args...)}, nil
+		return operand{e: b.call(op, schema.Type{Kind: info.Result}, nil, args...)}
 	}}
 }
 
 // argumentChecks refuse arguments that a function of the table of operators never has a value for, or that need a hint.
-var argumentChecks = map[expr.Op]func(b *binder, c *call) error{
-	expr.Substring: func(b *binder, c *call) error {
+var argumentChecks = map[expr.Op]func(b *binder, c *call){
+	expr.Substring: func(b *binder, c *call) {
 		if o := c.args[1]; o.unknown || o.e.Type().Kind == schema.String {
-			return b.fail(o.pos, "Places are integers.", "substring() with a regular expression is not supported")
+			panic(b.fail(o.pos, "Places are integers.", "substring() with a regular expression is not supported"))
 		}
-		return nil
 	},
-	expr.SplitPart: func(b *binder, c *call) error {
-		e, err := b.arg(c, 2, &typeInt32)
-		if l, ok := e.(*expr.Literal); ok && err == nil && l.Value == int32(0) {
-			return b.fail(c.args[2].pos, "", "field position must not be zero")
+	expr.SplitPart: func(b *binder, c *call) {
+		if l, ok := b.arg(c, 2, &typeInt32).(*expr.Literal); ok && l.Value == int32(0) {
+			panic(b.fail(c.args[2].pos, "", "field position must not be zero"))
 		}
-		return err
 	},
 	expr.DateBin: checkStride,
-	expr.ToTimestamp: func(b *binder, c *call) error {
+	expr.ToTimestamp: func(b *binder, c *call) {
 		if o := c.args[0]; !o.unknown && o.e.Type().Kind == schema.String {
-			return b.fail(c.At, "Cast the text: x::timestamptz.", "function %s does not exist", c.signature())
+			panic(b.fail(c.At, "Cast the text: x::timestamptz.", "function %s does not exist", c.signature()))
 		}
-		return nil
 	},
 }
 
@@ -138,36 +129,33 @@ var instead = map[string]string{
 }
 
 // function binds a call.
-func (b *binder) function(e *sql.Call) (operand, error) {
+func (b *binder) function(e *sql.Call) operand {
 	if aggregates[e.Func] {
 		return b.aggregate(e)
 	}
 	f, known := functions[e.Func]
 	switch {
 	case e.Star:
-		return operand{}, b.fail(e.At, "", "%s(*) specified, but %s is not an aggregate function", clip(e.Func), clip(e.Func))
+		panic(b.fail(e.At, "", "%s(*) specified, but %s is not an aggregate function", clip(e.Func), clip(e.Func)))
 	case known && e.Distinct:
-		return operand{}, b.fail(e.At, "", "DISTINCT specified, but %s is not an aggregate function", e.Func)
+		panic(b.fail(e.At, "", "DISTINCT specified, but %s is not an aggregate function", e.Func))
 	case known && e.Filter != nil:
-		return operand{}, b.fail(e.At, "", "FILTER specified, but %s is not an aggregate function", e.Func)
+		panic(b.fail(e.At, "", "FILTER specified, but %s is not an aggregate function", e.Func))
 	}
-	args, err := b.bindAll(e.Args...)
-	if err != nil {
-		return operand{}, err
-	}
+	args := b.bindAll(e.Args...)
 	c := &call{Call: e, args: args}
 	if !known {
 		if t, ok := sql.NamedType(e.Func); ok && len(args) == 1 {
 			return b.explicitTo(args[0], namedType(t), e.At)
 		}
-		return operand{}, b.unknownFunction(c)
+		panic(b.unknownFunction(c))
 	}
 	if len(args) < f.least || f.most >= 0 && len(args) > f.most {
-		return operand{}, b.noFunction(c)
+		panic(b.noFunction(c))
 	}
-	o, err := f.bind(b, c)
+	o := f.bind(b, c)
 	o.pos = e.At
-	return o, err
+	return o
 }
 
 // signature is the function with the types of its arguments.
@@ -213,69 +201,59 @@ func (b *binder) unknownFunction(c *call) error {
 }
 
 // arg converts the i-th argument, if PostgreSQL does so by itself.
-func (b *binder) arg(c *call, i int, t *schema.Type) (expr.Expr, error) {
+func (b *binder) arg(c *call, i int, t *schema.Type) expr.Expr {
 	o := c.args[i]
 	if !o.unknown && !implicit(o.e.Type(), t) {
-		return nil, b.noFunction(c)
+		panic(b.noFunction(c))
 	}
 	return b.as(o, t)
 }
 
 // textArgs converts all arguments to text.
-func (b *binder) textArgs(c *call) ([]expr.Expr, error) {
+func (b *binder) textArgs(c *call) []expr.Expr {
 	args := make([]expr.Expr, len(c.args))
 	for i := range c.args {
-		var err error
-		if args[i], err = b.arg(c, i, &typeString); err != nil {
-			return nil, err
-		}
+		args[i] = b.arg(c, i, &typeString)
 	}
-	return args, nil
+	return args
 }
 
 // constantArg is the value of an argument that has to be a constant of a type.
-func (b *binder) constantArg(c *call, i int, t *schema.Type) (any, error) {
-	e, err := b.arg(c, i, t)
-	if err != nil {
-		return nil, err
-	}
+func (b *binder) constantArg(c *call, i int, t *schema.Type) any {
+	e := b.arg(c, i, t)
 	l, ok := e.(*expr.Literal)
 	if !ok || l.Value == nil {
-		return nil, b.fail(c.args[i].pos, "", "argument %d of %s() must be a constant", i+1, c.Func)
+		panic(b.fail(c.args[i].pos, "", "argument %d of %s() must be a constant", i+1, c.Func))
 	}
-	return l.Value, nil
+	return l.Value
 }
 
 // numberArg is the first argument as a number of floating or fixed point; integers become double precision, as in PostgreSQL.
-func (b *binder) numberArg(c *call) (expr.Expr, error) {
+func (b *binder) numberArg(c *call) expr.Expr {
 	o := c.args[0]
 	if !o.unknown && o.e.Type().Kind == schema.Decimal {
-		return o.e, nil
+		return o.e
 	}
 	return b.arg(c, 0, &typeFloat64)
 }
 
-func bindAbs(b *binder, c *call) (operand, error) {
+func bindAbs(b *binder, c *call) operand {
 	o := c.args[0]
 	if o.unknown {
-		e, err := b.as(o, &typeFloat64)
-		return operand{e: b.call(expr.Abs, typeFloat64, nil, e)}, err
+		return operand{e: b.call(expr.Abs, typeFloat64, nil, b.as(o, &typeFloat64))}
 	}
 	t := o.e.Type()
 	switch {
 	case t.Kind == schema.Uint64:
-		return o, nil
+		return o
 	case !numeric(t.Kind):
-		return operand{}, b.noFunction(c)
+		panic(b.noFunction(c))
 	}
-	return operand{e: b.call(expr.Abs, plain(t), nil, o.e)}, nil
+	return operand{e: b.call(expr.Abs, plain(t), nil, o.e)}
 }
 
-func bindRounding(b *binder, c *call) (operand, error) {
-	e, err := b.numberArg(c)
-	if err != nil {
-		return operand{}, err
-	}
+func bindRounding(b *binder, c *call) operand {
+	e := b.numberArg(c)
 	op := expr.Ceil
 	if c.Func == "floor" {
 		op = expr.Floor
@@ -284,132 +262,101 @@ func bindRounding(b *binder, c *call) (operand, error) {
 	if t.Kind == schema.Decimal {
 		t = decimal(t.Precision-t.Scale+1, 0, 0)
 	}
-	return operand{e: b.call(op, t, nil, e)}, nil
+	return operand{e: b.call(op, t, nil, e)}
 }
 
-func bindRound(b *binder, c *call) (operand, error) {
+func bindRound(b *binder, c *call) operand {
 	if len(c.args) == 1 {
-		e, err := b.numberArg(c)
-		if err != nil {
-			return operand{}, err
-		}
+		e := b.numberArg(c)
 		t := plain(e.Type())
 		if t.Kind == schema.Decimal {
 			t = decimal(t.Precision-t.Scale+1, 0, 0)
 		}
-		return operand{e: b.call(expr.Round, t, nil, e)}, nil
+		return operand{e: b.call(expr.Round, t, nil, e)}
 	}
 	o := c.args[0]
 	if !o.unknown && o.e.Type().Kind == schema.Float64 {
-		return operand{}, b.fail(c.At, "Cast to numeric: round(x::numeric, n).", "function %s does not exist", c.signature())
+		panic(b.fail(c.At, "Cast to numeric: round(x::numeric, n).", "function %s does not exist", c.signature()))
 	}
 	t := schema.Type{Kind: schema.Decimal}
 	if !o.unknown {
 		if !numeric(o.e.Type().Kind) {
-			return operand{}, b.noFunction(c)
+			panic(b.noFunction(c))
 		}
 		t = b.decimalType(o)
 	}
-	e, err := b.as(o, &t)
-	if err != nil {
-		return operand{}, err
-	}
-	v, err := b.constantArg(c, 1, &typeInt32)
-	if err != nil {
-		return operand{}, err
-	}
+	e := b.as(o, &t)
+	v := b.constantArg(c, 1, &typeInt32)
 	n := v.(int32)
 	if n < 0 {
-		return operand{}, b.fail(c.args[1].pos, "Divide, round and multiply.", "round() to digits before the point is not supported")
+		panic(b.fail(c.args[1].pos, "Divide, round and multiply.", "round() to digits before the point is not supported"))
 	}
 	t = plain(e.Type())
 	if n >= t.Scale {
-		return operand{e: e}, nil
+		return operand{e: e}
 	}
-	return operand{e: b.call(expr.Round, decimal(t.Precision-t.Scale+1, n, n), nil, e)}, nil
+	return operand{e: b.call(expr.Round, decimal(t.Precision-t.Scale+1, n, n), nil, e)}
 }
 
-func bindMod(b *binder, c *call) (operand, error) {
+func bindMod(b *binder, c *call) operand {
 	for i := range c.args {
 		if !c.args[i].unknown && (!numeric(c.args[i].typ().Kind) || c.args[i].typ().Kind == schema.Float64) {
-			return operand{}, b.noFunction(c)
+			panic(b.noFunction(c))
 		}
 	}
-	e, err := b.calculate(c.At, expr.Mod, "%", c.args[0], c.args[1])
-	return operand{e: e}, err
+	return operand{e: b.calculate(c.At, expr.Mod, "%", c.args[0], c.args[1])}
 }
 
-func bindExtreme(b *binder, c *call) (operand, error) {
-	t, args, err := b.alike(strings.ToUpper(c.Func), c.args)
-	if err != nil {
-		return operand{}, err
-	}
+func bindExtreme(b *binder, c *call) operand {
+	t, args := b.alike(strings.ToUpper(c.Func), c.args)
 	if nested(t.Kind) {
-		return operand{}, b.noFunction(c)
+		panic(b.noFunction(c))
 	}
 	op := expr.Greatest
 	if c.Func == "least" {
 		op = expr.Least
 	}
 	if len(args) == 1 {
-		return operand{e: args[0]}, nil
+		return operand{e: args[0]}
 	}
-	return operand{e: b.call(op, t, nil, args...)}, nil
+	return operand{e: b.call(op, t, nil, args...)}
 }
 
-func bindCoalesce(b *binder, c *call) (operand, error) {
-	t, args, err := b.alike("COALESCE", c.args)
-	if err != nil {
-		return operand{}, err
-	}
-	return operand{e: b.first(t, args)}, nil
+func bindCoalesce(b *binder, c *call) operand {
+	t, args := b.alike("COALESCE", c.args)
+	return operand{e: b.first(t, args)}
 }
 
-func bindNullIf(b *binder, c *call) (operand, error) {
+func bindNullIf(b *binder, c *call) operand {
 	l, r := c.args[0], c.args[1]
-	equal, err := b.compare(c.At, expr.Eq, "=", l, r)
-	if err != nil {
-		return operand{}, err
-	}
+	equal := b.compare(c.At, expr.Eq, "=", l, r)
 	if l.unknown {
 		t := plain(&typeString)
 		if !r.unknown {
 			t = plain(r.e.Type())
 		}
-		if l, err = b.settle(l, &t); err != nil {
-			return operand{}, err
-		}
+		l = b.settle(l, &t)
 	}
 	// As in PostgreSQL an integer becomes what it is compared as, where that is no integer.
 	if t, _, ok := b.common(false, l, r); ok && integer(l.e.Type().Kind) && !integer(t.Kind) {
-		le, err := b.as(l, &t)
-		if err != nil {
-			return operand{}, err
-		}
-		re, err := b.as(r, &t)
-		return operand{e: b.call(expr.NullIf, t, nil, le, re)}, err
+		return operand{e: b.call(expr.NullIf, t, nil, b.as(l, &t), b.as(r, &t))}
 	}
 	t := plain(l.e.Type())
 	if c, ok := equal.(*expr.Call); ok && c.Op == expr.Eq && c.Args[0] == l.e {
-		return operand{e: b.call(expr.NullIf, t, nil, c.Args...)}, nil
+		return operand{e: b.call(expr.NullIf, t, nil, c.Args...)}
 	}
-	if err := b.again(l); err != nil {
-		return operand{}, err
-	}
-	return operand{e: b.choice(t, []expr.Expr{equal, literal(&t, nil), l.e})}, nil
+	b.again(l)
+	return operand{e: b.choice(t, []expr.Expr{equal, literal(&t, nil), l.e})}
 }
 
 // bindArrayLength: of an empty list it is null, as in PostgreSQL.
-func bindArrayLength(b *binder, c *call) (operand, error) {
+func bindArrayLength(b *binder, c *call) operand {
 	if c.args[0].typ().Kind != schema.List {
-		return operand{}, b.noFunction(c)
+		panic(b.noFunction(c))
 	}
-	v, err := b.constantArg(c, 1, &typeInt32)
-	if err != nil {
-		return operand{}, err
-	}
+	v := b.constantArg(c, 1, &typeInt32)
 	if v != int32(1) {
-		return operand{}, b.fail(c.args[1].pos, "Take an element first: array_length(a[1], 1).", "lists have one dimension")
+		panic(b.fail(c.args[1].pos, "Take an element first: array_length(a[1], 1).", "lists have one dimension"))
 	}
-	return operand{e: b.call(expr.NullIf, typeInt32, nil, b.call(expr.ListLength, typeInt32, nil, c.args[0].e), literal(&typeInt32, int32(0)))}, nil
+	return operand{e: b.call(expr.NullIf, typeInt32, nil, b.call(expr.ListLength, typeInt32, nil, c.args[0].e), literal(&typeInt32, int32(0)))}
 }

@@ -13,15 +13,15 @@ import (
 const microsPerDay = 24 * 3600 * 1_000_000
 
 // bindNow is the instant, or the day, at which the query began.
-func bindNow(b *binder, c *call) (operand, error) {
+func bindNow(b *binder, c *call) operand {
 	if c.Func == "current_date" {
 		days := b.now / microsPerDay
 		if b.now%microsPerDay < 0 {
 			days--
 		}
-		return operand{e: literal(&typeDate, arrow.Date32(days))}, nil //nolint:gosec // microseconds of 64 bits are 29 bits of days
+		return operand{e: literal(&typeDate, arrow.Date32(days))} //nolint:gosec // microseconds of 64 bits are 29 bits of days
 	}
-	return operand{e: literal(&typeTimestamp, arrow.Timestamp(b.now))}, nil
+	return operand{e: literal(&typeTimestamp, arrow.Timestamp(b.now))}
 }
 
 // timeFields are the parts of instants, by the names that PostgreSQL takes.
@@ -45,11 +45,8 @@ var fieldsWithout = map[schema.Kind]string{
 }
 
 // timeField is the name of a part, a constant argument.
-func (b *binder) timeField(c *call, i int, of *schema.Type) (string, error) {
-	v, err := b.constantArg(c, i, &typeString)
-	if err != nil {
-		return "", err
-	}
+func (b *binder) timeField(c *call, i int, of *schema.Type) string {
+	v := b.constantArg(c, i, &typeString)
 	name := strings.ToLower(v.(string))
 	field, ok := timeFields[name]
 	if !ok {
@@ -61,12 +58,12 @@ func (b *binder) timeField(c *call, i int, of *schema.Type) (string, error) {
 		}); len(found) > 0 {
 			hint = "Perhaps you meant " + found[0] + "."
 		}
-		return "", b.fail(c.args[i].pos, hint, "unit %q not recognized for type %s", clip(name), typeName(of))
+		panic(b.fail(c.args[i].pos, hint, "unit %q not recognized for type %s", clip(name), typeName(of)))
 	}
-	return field, nil
+	return field
 }
 
-func bindExtract(b *binder, c *call) (operand, error) {
+func bindExtract(b *binder, c *call) operand {
 	o := c.args[1]
 	t := o.typ()
 	if t.Kind != schema.Date && t.Kind != schema.Timestamp && t.Kind != schema.Interval {
@@ -74,59 +71,46 @@ func bindExtract(b *binder, c *call) (operand, error) {
 		if o.unknown {
 			hint = "Write TIMESTAMP, DATE or INTERVAL before the text."
 		}
-		return operand{}, b.fail(c.At, hint, "function %s does not exist", c.signature())
+		panic(b.fail(c.At, hint, "function %s does not exist", c.signature()))
 	}
-	field, err := b.timeField(c, 0, t)
-	if err != nil {
-		return operand{}, err
-	}
+	field := b.timeField(c, 0, t)
 	e := o.e
 	if c.Func == "date_part" && t.Kind == schema.Date {
 		e = b.cast(e, &typeTimestamp)
 	}
 	if strings.Contains(fieldsWithout[e.Type().Kind], " "+field+" ") {
-		return operand{}, b.fail(c.args[0].pos, "", "unit %q not supported for type %s", field, typeName(t))
+		panic(b.fail(c.args[0].pos, "", "unit %q not supported for type %s", field, typeName(t)))
 	}
-	return operand{e: b.call(expr.Extract, typeFloat64, field, e)}, nil
+	return operand{e: b.call(expr.Extract, typeFloat64, field, e)}
 }
 
-func bindDateTrunc(b *binder, c *call) (operand, error) {
+func bindDateTrunc(b *binder, c *call) operand {
 	if k := c.args[1].typ().Kind; k == schema.Interval {
-		return operand{}, b.fail(c.At, "", "date_trunc() of an interval is not supported")
+		panic(b.fail(c.At, "", "date_trunc() of an interval is not supported"))
 	}
-	e, err := b.arg(c, 1, &typeTimestamp)
-	if err != nil {
-		return operand{}, err
-	}
-	unit, err := b.timeField(c, 0, &typeTimestamp)
-	if err != nil {
-		return operand{}, err
-	}
+	e := b.arg(c, 1, &typeTimestamp)
+	unit := b.timeField(c, 0, &typeTimestamp)
 	switch unit {
 	case "dow", "isodow", "doy", "isoyear", "epoch":
-		return operand{}, b.fail(c.args[0].pos, "", "unit %q not supported for type timestamptz", unit)
+		panic(b.fail(c.args[0].pos, "", "unit %q not supported for type timestamptz", unit))
 	case "microsecond", "millisecond":
 		unit += "s"
 	}
-	return operand{e: b.call(expr.DateTrunc, typeTimestamp, unit, e)}, nil
+	return operand{e: b.call(expr.DateTrunc, typeTimestamp, unit, e)}
 }
 
 // checkStride refuses bins of a length that is not constant or not positive.
-func checkStride(b *binder, c *call) error {
-	e, err := b.arg(c, 0, &typeInterval)
-	if err != nil {
-		return err
-	}
+func checkStride(b *binder, c *call) {
+	e := b.arg(c, 0, &typeInterval)
 	l, ok := e.(*expr.Literal)
 	if !ok || l.Value == nil {
-		return nil
+		return
 	}
 	v := l.Value.(arrow.MonthDayNanoInterval)
 	switch {
 	case v.Months != 0:
-		return b.fail(c.args[0].pos, "Use date_trunc('month', x).", "timestamps cannot be binned into intervals containing months or years")
+		panic(b.fail(c.args[0].pos, "Use date_trunc('month', x).", "timestamps cannot be binned into intervals containing months or years"))
 	case int64(v.Days)*microsPerDay+v.Nanoseconds/1000 <= 0:
-		return b.fail(c.args[0].pos, "", "stride must be greater than zero")
+		panic(b.fail(c.args[0].pos, "", "stride must be greater than zero"))
 	}
-	return nil
 }

@@ -27,103 +27,74 @@ type item struct {
 }
 
 // outputs binds the SELECT list, and groups if there are any.
-func (b *binder) outputs(p *Plan, q *sql.Select) error {
+func (b *binder) outputs(p *Plan, q *sql.Select) {
 	b.clause = ""
 	unique := names{}
 	var items []item
-	add := func(it item, name string) error {
+	add := func(it item, name string) {
 		if len(items) == MaxOutput {
-			return b.fail(it.pos, "", "the SELECT list has more than %d columns", MaxOutput)
+			panic(b.fail(it.pos, "", "the SELECT list has more than %d columns", MaxOutput))
 		}
 		items = append(items, it)
 		p.Output = append(p.Output, Output{unique.unique(name), it.e})
-		return nil
 	}
 	for i, it := range q.Items {
 		if it.Star {
 			for i := range b.columns {
 				if c := &b.columns[i]; c.Field >= 0 || c.Name == schema.ColumnPayload {
-					if err := add(item{operand{e: b.column(i, it.At), pos: it.At}, c.Name}, c.Name); err != nil {
-						return err
-					}
+					add(item{operand{e: b.column(i, it.At), pos: it.At}, c.Name}, c.Name)
 				}
 			}
 			continue
 		}
-		o, err := b.bind(it.Expr)
-		if err != nil {
-			return err
-		}
-		if o.unknown {
-			if o, err = b.settle(o, &typeString); err != nil {
-				return err
-			}
-		}
+		o := b.settled(b.bind(it.Expr))
 		name := itemName(it)
-		if err := add(item{o, name}, cmp.Or(name, "column"+strconv.Itoa(i+1))); err != nil {
-			return err
-		}
+		add(item{o, name}, cmp.Or(name, "column"+strconv.Itoa(i+1)))
 	}
 	if len(q.GroupBy) == 0 && q.Having == nil && len(b.aggregates) == 0 {
-		return b.plainOrder(q)
+		b.plainOrder(q)
+		return
 	}
-	return b.group(p, q, items)
+	b.group(p, q, items)
 }
 
 // plainOrder refuses ORDER BY without groups.
-func (b *binder) plainOrder(q *sql.Select) error {
+func (b *binder) plainOrder(q *sql.Select) {
 	if len(q.OrderBy) == 0 {
-		return nil
+		return
 	}
-	return b.fail(q.OrderBy[0].Expr.Pos(), "Rows come as they are read, and a query that follows has no end to sort at. Sort the answer where it is read.",
-		"ORDER BY is only supported with GROUP BY or aggregates")
+	panic(b.fail(q.OrderBy[0].Expr.Pos(), "Rows come as they are read, and a query that follows has no end to sort at. Sort the answer where it is read.",
+		"ORDER BY is only supported with GROUP BY or aggregates"))
 }
 
 // group binds GROUP BY, HAVING and ORDER BY, and puts keys into the SELECT list.
-func (b *binder) group(p *Plan, q *sql.Select, items []item) error {
+func (b *binder) group(p *Plan, q *sql.Select, items []item) {
 	g := &Group{}
 	for _, e := range q.GroupBy {
-		key, err := b.key(e, p, items)
-		if err != nil {
-			return err
-		}
+		key := b.key(e, p, items)
 		if nested(key.e.Type().Kind) {
-			return b.fail(key.pos, "Name a part of it.", "could not identify an equality operator for type %s", typeName(key.e.Type()))
+			panic(b.fail(key.pos, "Name a part of it.", "could not identify an equality operator for type %s", typeName(key.e.Type())))
 		}
 		if len(g.Keys) == MaxKeys {
-			return b.fail(key.pos, "", "GROUP BY has more than %d keys", MaxKeys)
+			panic(b.fail(key.pos, "", "GROUP BY has more than %d keys", MaxKeys))
 		}
 		if indexOf(g.Keys, key.e) < 0 {
 			g.Keys = append(g.Keys, key.e)
 		}
 	}
 	for i := range p.Output {
-		var err error
-		if p.Output[i].Expr, err = b.overGroups(g, p.Output[i].Expr); err != nil {
-			return err
-		}
+		p.Output[i].Expr = b.overGroups(g, p.Output[i].Expr)
 	}
 	if q.Having != nil {
-		o, err := b.bind(q.Having)
-		if err != nil {
-			return err
-		}
-		having, err := b.boolean(o, "HAVING")
-		if err != nil {
-			return err
-		}
-		if having, err = b.overGroups(g, having); err != nil {
-			return err
-		}
+		o := b.bind(q.Having)
+		having := b.boolean(o, "HAVING")
+		having = b.overGroups(g, having)
 		if !isBool(having, true) {
 			g.Having = having
 		}
 	}
 	for _, o := range q.OrderBy {
-		e, err := b.orderKey(g, o.Expr, p, items)
-		if err != nil {
-			return err
-		}
+		e := b.orderKey(g, o.Expr, p, items)
 		first := o.Desc
 		if o.Nulls != sql.NullsDefault {
 			first = o.Nulls == sql.NullsFirst
@@ -132,29 +103,28 @@ func (b *binder) group(p *Plan, q *sql.Select, items []item) error {
 	}
 	g.Aggregates = b.aggregates
 	p.Group = g
-	return nil
 }
 
 // ordinal is the element of the SELECT list that an integer names, -1 if e is none.
-func (b *binder) ordinal(e sql.Expr, clause string, n int) (int, error) {
+func (b *binder) ordinal(e sql.Expr, clause string, n int) int {
 	switch e := e.(type) {
 	case *sql.Number:
 		i, err := strconv.Atoi(e.Text)
 		if err != nil || i < 1 || i > n {
-			return 0, b.fail(e.At, "", "%s position %s is not in select list", clause, clip(e.Text))
+			panic(b.fail(e.At, "", "%s position %s is not in select list", clause, clip(e.Text)))
 		}
-		return i - 1, nil
+		return i - 1
 	case *sql.String, *sql.Null, *sql.Typed:
-		return 0, b.fail(e.Pos(), "", "non-integer constant in %s", clause)
+		panic(b.fail(e.Pos(), "", "non-integer constant in %s", clause))
 	}
-	return -1, nil
+	return -1
 }
 
 // alias is the element of the SELECT list with a name, -1 if there is none.
-func (b *binder) alias(e sql.Expr, items []item) (int, error) {
+func (b *binder) alias(e sql.Expr, items []item) int {
 	n, ok := e.(*sql.Name)
 	if !ok || len(n.Parts) != 1 {
-		return -1, nil
+		return -1
 	}
 	found := -1
 	for i := range items {
@@ -162,92 +132,72 @@ func (b *binder) alias(e sql.Expr, items []item) (int, error) {
 			continue
 		}
 		if found >= 0 && !same(items[found].e, items[i].e) {
-			return 0, b.fail(n.At, "", "%s is ambiguous", quote(n.Parts[0]))
+			panic(b.fail(n.At, "", "%s is ambiguous", quote(n.Parts[0])))
 		}
 		found = i
 	}
-	return found, nil
+	return found
 }
 
 // key is an element of GROUP BY: the number of one of the SELECT list, a column, a name of the SELECT list, or an expression.
-func (b *binder) key(e sql.Expr, p *Plan, items []item) (operand, error) {
-	i, err := b.ordinal(e, "GROUP BY", len(p.Output))
-	if err != nil {
-		return operand{}, err
-	}
+func (b *binder) key(e sql.Expr, p *Plan, items []item) operand {
+	i := b.ordinal(e, "GROUP BY", len(p.Output))
 	if n, ok := e.(*sql.Name); ok && i < 0 && len(n.Parts) == 1 && b.find(n.Parts[0]) < 0 {
-		if i, err = b.alias(e, items); err != nil {
-			return operand{}, err
-		}
+		i = b.alias(e, items)
 	}
 	b.clause = "GROUP BY"
 	defer func() { b.clause = "" }()
 	if i < 0 {
-		o, err := b.bind(e)
-		if err == nil && o.unknown {
-			o, err = b.settle(o, &typeString)
-		}
-		return o, err
+		return b.settled(b.bind(e))
 	}
 	aggregate := false
 	expr.Columns(items[i].e, func(c *expr.Column) { aggregate = aggregate || b.grouped[c] })
 	if aggregate {
-		return operand{}, b.fail(items[i].pos, "", "aggregate functions are not allowed in GROUP BY")
+		panic(b.fail(items[i].pos, "", "aggregate functions are not allowed in GROUP BY"))
 	}
-	return operand{e: items[i].e, pos: e.Pos()}, nil
+	return operand{e: items[i].e, pos: e.Pos()}
 }
 
 // orderKey is an element of ORDER BY: a number or a name of the SELECT list, or an expression over the columns.
-func (b *binder) orderKey(g *Group, e sql.Expr, p *Plan, items []item) (expr.Expr, error) {
-	i, err := b.ordinal(e, "ORDER BY", len(p.Output))
-	if err != nil {
-		return nil, err
-	}
+func (b *binder) orderKey(g *Group, e sql.Expr, p *Plan, items []item) expr.Expr {
+	i := b.ordinal(e, "ORDER BY", len(p.Output))
 	if i < 0 {
-		if i, err = b.alias(e, items); err != nil {
-			return nil, err
-		}
+		i = b.alias(e, items)
 	}
 	if i >= 0 {
-		return p.Output[i].Expr, nil
+		return p.Output[i].Expr
 	}
-	o, err := b.bind(e)
-	if err != nil {
-		return nil, err
+	o := b.bind(e)
+	r := b.overGroups(g, o.e)
+	if nested(r.Type().Kind) {
+		panic(b.fail(o.pos, "Name a part of it.", "could not identify an ordering operator for type %s", typeName(r.Type())))
 	}
-	r, err := b.overGroups(g, o.e)
-	if err == nil && nested(r.Type().Kind) {
-		err = b.fail(o.pos, "Name a part of it.", "could not identify an ordering operator for type %s", typeName(r.Type()))
-	}
-	return r, err
+	return r
 }
 
 // overGroups replaces what is a key by the key's column. What is left has to be of aggregates.
-func (b *binder) overGroups(g *Group, e expr.Expr) (expr.Expr, error) {
+func (b *binder) overGroups(g *Group, e expr.Expr) expr.Expr {
 	if i := indexOf(g.Keys, e); i >= 0 {
-		return &expr.Column{Name: KeyName(i), T: plain(e.Type())}, nil
+		return &expr.Column{Name: KeyName(i), T: plain(e.Type())}
 	}
 	switch e := e.(type) {
 	case *expr.Column:
 		if b.grouped[e] {
-			return e, nil
+			return e
 		}
-		return nil, b.fail(b.placeOf(e), "", "column %s must appear in the GROUP BY clause or be used in an aggregate function", quote(e.Name))
+		panic(b.fail(b.placeOf(e), "", "column %s must appear in the GROUP BY clause or be used in an aggregate function", quote(e.Name)))
 	case *expr.Call:
 		args := make([]expr.Expr, len(e.Args))
 		changed := false
 		for i, a := range e.Args {
-			var err error
-			if args[i], err = b.overGroups(g, a); err != nil {
-				return nil, err
-			}
+			args[i] = b.overGroups(g, a)
 			changed = changed || args[i] != a
 		}
 		if changed {
-			return &expr.Call{Op: e.Op, Args: args, T: e.T, Detail: e.Detail}, nil
+			return &expr.Call{Op: e.Op, Args: args, T: e.T, Detail: e.Detail}
 		}
 	}
-	return e, nil
+	return e
 }
 
 // placeOf is where the text names a column.

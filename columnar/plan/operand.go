@@ -43,12 +43,12 @@ func isBool(e expr.Expr, v bool) bool {
 }
 
 // number is the operand for a constant number.
-func (b *binder) number(pos int, text string) (operand, error) {
+func (b *binder) number(pos int, text string) operand {
 	t, v, err := natural(text)
 	if err != nil {
-		return operand{}, b.fail(pos, "", "number %s is out of range", text)
+		panic(b.fail(pos, "", "number %s is out of range", text))
 	}
-	return operand{e: literal(&t, v), pos: pos, number: text}, nil
+	return operand{e: literal(&t, v), pos: pos, number: text}
 }
 
 // natural returns the type that a constant number has where nothing else is asked for: int32, int64, decimal, and float64 for what has
@@ -136,21 +136,21 @@ func wholeText(text string, whole, scale int32) (string, bool) {
 }
 
 // settle gives an unknown operand a type: its text is read as a value of it.
-func (b *binder) settle(o operand, t *schema.Type) (operand, error) {
+func (b *binder) settle(o operand, t *schema.Type) operand {
 	l := o.e.(*expr.Literal)
 	if l.Value == nil {
-		return operand{e: literal(t, nil), pos: o.pos}, nil
+		return operand{e: literal(t, nil), pos: o.pos}
 	}
 	text := l.Value.(string)
 	if t.Kind == schema.Decimal && t.Precision == 0 {
 		n := strings.TrimSpace(text)
 		if nt, v, err := natural(n); err == nil && nt.Kind != schema.Float64 {
 			if nt.Kind == schema.Decimal {
-				return operand{e: literal(&nt, v), pos: o.pos}, nil
+				return operand{e: literal(&nt, v), pos: o.pos}
 			}
 			d := decimalOf(&nt)
 			if v, ok := numberAs(n, &d, false); ok {
-				return operand{e: literal(&d, v), pos: o.pos}, nil
+				return operand{e: literal(&d, v), pos: o.pos}
 			}
 		}
 		full := decimalOf(&typeString)
@@ -159,11 +159,19 @@ func (b *binder) settle(o operand, t *schema.Type) (operand, error) {
 	v, err := parseText(t, text)
 	switch {
 	case errors.Is(err, value.ErrRange):
-		return operand{}, b.fail(o.pos, "", "value %q is out of range for type %s", clip(text), typeName(t))
+		panic(b.fail(o.pos, "", "value %q is out of range for type %s", clip(text), typeName(t)))
 	case err != nil:
-		return operand{}, b.fail(o.pos, inputHint(t), "invalid input syntax for type %s: %q", typeName(t), clip(text))
+		panic(b.fail(o.pos, inputHint(t), "invalid input syntax for type %s: %q", typeName(t), clip(text)))
 	}
-	return operand{e: literal(t, v), pos: o.pos}, nil
+	return operand{e: literal(t, v), pos: o.pos}
+}
+
+// settled makes a text of an unknown operand.
+func (b *binder) settled(o operand) operand {
+	if o.unknown {
+		return b.settle(o, &typeString)
+	}
+	return o
 }
 
 // inputHint says what a constant of a type looks like.
@@ -191,21 +199,20 @@ func clip(s string) string {
 }
 
 // as converts an operand to a type that it is known to convert to.
-func (b *binder) as(o operand, t *schema.Type) (expr.Expr, error) {
+func (b *binder) as(o operand, t *schema.Type) expr.Expr {
 	return b.convert(o, t, false)
 }
 
-func (b *binder) convert(o operand, t *schema.Type, loose bool) (expr.Expr, error) {
+func (b *binder) convert(o operand, t *schema.Type, loose bool) expr.Expr {
 	if o.unknown {
-		s, err := b.settle(o, t)
-		return s.e, err
+		return b.settle(o, t).e
 	}
 	if o.number != "" && !t.Equal(o.e.Type()) {
 		if v, ok := numberAs(o.number, t, loose); ok {
-			return literal(t, v), nil
+			return literal(t, v)
 		}
 	}
-	return b.cast(o.e, t), nil
+	return b.cast(o.e, t)
 }
 
 // cast converts an expression; nothing is done to one that has the type.

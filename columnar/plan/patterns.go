@@ -20,34 +20,23 @@ const (
 )
 
 // like is [NOT] LIKE and ILIKE.
-func (b *binder) like(e *sql.Like) (expr.Expr, error) {
-	both, err := b.bindAll(e.X, e.Pattern)
-	if err != nil {
-		return nil, err
-	}
+func (b *binder) like(e *sql.Like) expr.Expr {
+	both := b.bindAll(e.X, e.Pattern)
 	x, pattern := both[0], both[1]
 	name, op := "LIKE", expr.Like
 	if e.Fold {
 		name, op = "ILIKE", expr.ILike
 	}
 	if x.unknown {
-		if x, err = b.settle(x, &typeString); err != nil {
-			return nil, err
-		}
+		x = b.settle(x, &typeString)
 	}
 	if k := x.e.Type().Kind; k != schema.String && (k != schema.Binary || e.Fold || !pattern.unknown) {
-		return nil, b.fail(e.At, "Cast the left side to text.", "operator does not exist: %s %s %s", typeName(x.typ()), name, typeName(pattern.typ()))
+		panic(b.fail(e.At, "Cast the left side to text.", "operator does not exist: %s %s %s", typeName(x.typ()), name, typeName(pattern.typ())))
 	}
-	escape, dynamic, err := b.escape(e.Escape)
-	if err != nil {
-		return nil, err
-	}
-	pe, ok, err := b.text(pattern)
-	if err != nil {
-		return nil, err
-	}
+	escape, dynamic := b.escape(e.Escape)
+	pe, ok := b.text(pattern)
 	if !ok {
-		return nil, b.fail(e.At, noOperator, "operator does not exist: %s %s %s", typeName(x.typ()), name, typeName(pattern.typ()))
+		panic(b.fail(e.At, noOperator, "operator does not exist: %s %s %s", typeName(x.typ()), name, typeName(pattern.typ())))
 	}
 	var r expr.Expr
 	l, constant := pe.(*expr.Literal)
@@ -57,112 +46,100 @@ func (b *binder) like(e *sql.Like) (expr.Expr, error) {
 	case constant:
 		p, err := expr.ParsePattern(l.Value.(string), escape, e.Fold)
 		if err != nil {
-			return nil, b.fail(pattern.pos, "Double it, or write ESCAPE ''.", "%s", err)
+			panic(b.fail(pattern.pos, "Double it, or write ESCAPE ''.", "%s", err))
 		}
 		r = b.call(op, typeBool, p, x.e)
 	case e.Escape != nil:
-		return nil, b.fail(e.Escape.Pos(), "Use the backslash, which is the default.", "ESCAPE is only supported with a constant pattern")
+		panic(b.fail(e.Escape.Pos(), "Use the backslash, which is the default.", "ESCAPE is only supported with a constant pattern"))
 	default:
 		r = b.call(op, typeBool, nil, x.e, pe)
 	}
 	if e.Not {
 		r = negation(r)
 	}
-	return r, nil
+	return r
 }
 
 // escape is the character of ESCAPE, 0 for none. null says that it is the constant null.
-func (b *binder) escape(e sql.Expr) (r rune, null bool, err error) {
+func (b *binder) escape(e sql.Expr) (r rune, null bool) {
 	if e == nil {
-		return '\\', false, nil
+		return '\\', false
 	}
-	o, err := b.bind(e)
-	if err != nil {
-		return 0, false, err
-	}
+	o := b.bind(e)
 	l, ok := o.e.(*expr.Literal)
 	if !ok || l.T.Kind != schema.String {
-		return 0, false, b.fail(e.Pos(), "", "the escape character must be a constant text")
+		panic(b.fail(e.Pos(), "", "the escape character must be a constant text"))
 	}
 	if l.Value == nil {
-		return 0, true, nil
+		return 0, true
 	}
 	text := l.Value.(string)
 	if utf8.RuneCountInString(text) > 1 {
-		return 0, false, b.fail(e.Pos(), "Escape string must be empty or one character.", "invalid escape string")
+		panic(b.fail(e.Pos(), "Escape string must be empty or one character.", "invalid escape string"))
 	}
 	r, _ = utf8.DecodeRuneInString(text)
 	if text == "" {
 		r = 0
 	}
-	return r, false, nil
+	return r, false
 }
 
 // match is ~, ~*, !~ and !~*.
-func (b *binder) match(e *sql.Binary, l, r operand) (expr.Expr, error) {
-	x, textual, err := b.text(l)
-	if err != nil {
-		return nil, err
-	}
-	pattern, ok, err := b.text(r)
-	if err != nil {
-		return nil, err
-	}
+func (b *binder) match(e *sql.Binary, l, r operand) expr.Expr {
+	x, textual := b.text(l)
+	pattern, ok := b.text(r)
 	if !textual || !ok {
 		hint := noOperator
 		if !textual {
 			hint = "Cast the left side to text."
 		}
-		return nil, b.fail(e.At, hint, "operator does not exist: %s %s %s", typeName(l.typ()), e.Op, typeName(r.typ()))
+		panic(b.fail(e.At, hint, "operator does not exist: %s %s %s", typeName(l.typ()), e.Op, typeName(r.typ())))
 	}
-	result, err := b.matching(x, operand{e: pattern, pos: r.pos}, e.Op == sql.MatchFold || e.Op == sql.NotMatchFold)
-	if err == nil && (e.Op == sql.NotMatch || e.Op == sql.NotMatchFold) {
+	result := b.matching(x, operand{e: pattern, pos: r.pos}, e.Op == sql.MatchFold || e.Op == sql.NotMatchFold)
+	if e.Op == sql.NotMatch || e.Op == sql.NotMatchFold {
 		result = negation(result)
 	}
-	return result, err
+	return result
 }
 
 // matching is whether a text has a match of a pattern. As in PostgreSQL a dot is any character, and ^ and $ are the text's ends.
-func (b *binder) matching(x expr.Expr, pattern operand, fold bool) (expr.Expr, error) {
+func (b *binder) matching(x expr.Expr, pattern operand, fold bool) expr.Expr {
 	flags := "(?s)"
 	if fold {
 		flags = "(?is)"
 	}
 	l, ok := pattern.e.(*expr.Literal)
 	if !ok {
-		return b.call(expr.Match, typeBool, nil, x, b.call(expr.Concat, typeString, nil, literal(&typeString, flags), pattern.e)), nil
+		return b.call(expr.Match, typeBool, nil, x, b.call(expr.Concat, typeString, nil, literal(&typeString, flags), pattern.e))
 	}
 	if l.Value == nil {
-		return literal(&typeBool, nil), nil
+		return literal(&typeBool, nil)
 	}
-	re, err := b.compile(pattern.pos, flags, l.Value.(string))
-	if err != nil {
-		return nil, err
-	}
-	return b.call(expr.Match, typeBool, re, x), nil
+	re := b.compile(pattern.pos, flags, l.Value.(string))
+	return b.call(expr.Match, typeBool, re, x)
 }
 
 // compile makes the program of a regular expression, after its size is known to be bounded.
-func (b *binder) compile(pos int, flags, text string) (*regexp.Regexp, error) {
+func (b *binder) compile(pos int, flags, text string) *regexp.Regexp {
 	if len(text) > MaxPattern {
-		return nil, b.fail(pos, "", "the regular expression is %d bytes long, the limit is %d", len(text), MaxPattern)
+		panic(b.fail(pos, "", "the regular expression is %d bytes long, the limit is %d", len(text), MaxPattern))
 	}
 	if _, director := strings.CutPrefix(text, "***"); director {
-		return nil, b.fail(pos, "Use ~ with an RE2 expression.", "invalid regular expression: directors (***) are not supported")
+		panic(b.fail(pos, "Use ~ with an RE2 expression.", "invalid regular expression: directors (***) are not supported"))
 	}
 	tree, err := syntax.Parse(flags+text, syntax.Perl)
 	if err != nil {
-		return nil, b.invalidExpression(pos, flags, text, err)
+		panic(b.invalidExpression(pos, flags, text, err))
 	}
 	if b.programs += instructions(tree); b.programs > MaxProgram {
-		return nil, b.fail(pos, "Counted repetitions {n} take n times the space of what they repeat; classes of characters take some, too.",
-			"regular expressions of the query are too large")
+		panic(b.fail(pos, "Counted repetitions {n} take n times the space of what they repeat; classes of characters take some, too.",
+			"regular expressions of the query are too large"))
 	}
 	re, err := regexp.Compile(flags + text)
 	if err != nil {
-		return nil, b.invalidExpression(pos, flags, text, err)
+		panic(b.invalidExpression(pos, flags, text, err))
 	}
-	return re, nil
+	return re
 }
 
 func (b *binder) invalidExpression(pos int, flags, text string, err error) error {

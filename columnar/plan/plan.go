@@ -99,20 +99,16 @@ func (g *Group) Columns() []schema.Column {
 }
 
 // Bind gives a query its meaning over a schema. Errors are *[sql.Error].
-func Bind(q *sql.Select, s *schema.Schema, o Options) (*Plan, error) {
+func Bind(q *sql.Select, s *schema.Schema, o Options) (_ *Plan, err error) {
+	defer catch(&err)
 	b := newBinder(s, o, q.Errorf)
 	b.qualify(q.From)
 	b.aliases = q.Items
 	p := &Plan{Schema: s, Category: q.From.Category, Limit: q.Limit}
-	var err error
 	if q.Where != nil {
-		if p.Where, err = b.condition(q.Where, "WHERE"); err != nil {
-			return nil, err
-		}
+		p.Where = b.condition(q.Where, "WHERE")
 	}
-	if err := b.outputs(p, q); err != nil {
-		return nil, err
-	}
+	b.outputs(p, q)
 	p.finish(b)
 	p.Text = q.String()
 	return p, nil
@@ -120,15 +116,24 @@ func Bind(q *sql.Select, s *schema.Schema, o Options) (*Plan, error) {
 
 // BindPredicate gives a condition its meaning over a schema. The plan has a Where and no Output; its Text is the condition's. Errors are
 // *[sql.Error].
-func BindPredicate(q *sql.Predicate, s *schema.Schema, o Options) (*Plan, error) {
+func BindPredicate(q *sql.Predicate, s *schema.Schema, o Options) (_ *Plan, err error) {
+	defer catch(&err)
 	b := newBinder(s, o, q.Errorf)
 	p := &Plan{Schema: s, Limit: -1, Text: q.String()}
-	var err error
-	if p.Where, err = b.condition(q.Where, "a filter"); err != nil {
-		return nil, err
-	}
+	p.Where = b.condition(q.Where, "a filter")
 	p.finish(b)
 	return p, nil
+}
+
+// catch ends a panic of the binder: its functions throw an *sql.Error, which package sql's parser does too.
+func catch(err *error) {
+	switch e := recover().(type) {
+	case nil:
+	case *sql.Error:
+		*err = e
+	default:
+		panic(e)
+	}
 }
 
 // finish works out what follows from the expressions.

@@ -14,12 +14,12 @@ import (
 	"scribe/storage/metalog"
 )
 
-// LostRecord is what stands in a log at the place of a record that no blob holds. It is no pointer, so readers are told of a gap.
+// LostRecord is what stands in a log for a record that no blob holds. It is not a pointer, so readers get a gap.
 const LostRecord = "scribe: lost record: no blob holds its pointer"
 
-// build walks through each log and writes what stands.
-func (r *run) build(ctx context.Context) error {
-	plan, err := r.plan()
+// buildLogs walks through each log and writes what stands.
+func (r *recoveryRun) buildLogs(ctx context.Context) error {
+	plan, err := r.makePlan()
 	if err != nil {
 		return err
 	}
@@ -31,8 +31,8 @@ func (r *run) build(ctx context.Context) error {
 	for _, id := range plan.retired {
 		r.sink.Retire(id)
 	}
-	v := newVerdicts(r.scratch)
-	for shard, err := range r.scratch.shards() {
+	v := newOutcomeTable(r.scratch)
+	for shard, err := range r.scratch.eachShard() {
 		if err == nil {
 			err = ctx.Err()
 		}
@@ -41,13 +41,13 @@ func (r *run) build(ctx context.Context) error {
 		}
 		l := &logBuilder{r: r, v: v, shard: shard, category: plan.names[shard.Category()], retention: plan.retention[shard.Category()]}
 		if plan.deleted[shard.Category()] {
-			if err := l.skip(); err != nil {
+			if err := l.countDeleted(); err != nil {
 				return err
 			}
 			continue
 		}
 		l.sealed = plan.dropped[shard.Category()]
-		if err := l.build(); err != nil {
+		if err := l.buildLog(); err != nil {
 			return err
 		}
 		if at, sequenced := plan.sources[shard.Category()]; sequenced {
@@ -73,9 +73,9 @@ type sequencedFrom struct {
 }
 
 // sequenceAnew has a category sequenced again from what there is: its order is not in blobs. LSNs and numbers of messages go on far above
-// all that were ever given out, so that a checkpoint of before, or the identifier of a batch, is never taken for another place: readers get
+// all that were ever given out, so that a checkpoint of before, or the identifier of a batch, is never taken for another position: readers get
 // a gap, and then everything again. The present in nanoseconds is far above: a category had fewer messages, also if it was recovered before.
-func (r *run) sequenceAnew(category uint32, sources []sequencedFrom) error {
+func (r *recoveryRun) sequenceAnew(category uint32, sources []sequencedFrom) error {
 	base := uint64(r.now) * 1000 //nolint:gosec // a time after 1970
 	state := sequenced.NewState()
 	state.Next, state.Offset = record.LSN(base), base
@@ -95,9 +95,9 @@ func (r *run) sequenceAnew(category uint32, sources []sequencedFrom) error {
 		}))
 }
 
-// countBlobs counts the blobs by verdict, and tells of those that are not certain.
-func (r *run) countBlobs(ctx context.Context, v *verdicts) error {
-	for row, err := range r.scratch.rows(keyBlob) {
+// countBlobs counts the blobs by outcome, and reports those that are not certain.
+func (r *recoveryRun) countBlobs(ctx context.Context, v *outcomeTable) error {
+	for row, err := range r.scratch.scanRows(keyBlob) {
 		if err == nil {
 			err = ctx.Err()
 		}
@@ -112,23 +112,23 @@ func (r *run) countBlobs(ctx context.Context, v *verdicts) error {
 			continue
 		}
 		class, id := blobOfKey(row.key)
-		known, err := v.of(id)
+		known, err := v.outcomeOf(id)
 		if err != nil {
 			return err
 		}
 		finding := Finding{Key: pointer.Key(class, id), Size: b.size}
 		switch known {
-		case committed:
+		case outcomeCommitted:
 			r.report.Committed++
 			continue
-		case gone:
+		case outcomeGone:
 			continue
-		case void:
+		case outcomeVoid:
 			r.report.Void++
-			finding.Kind, finding.Reason = FindingVoid, "it was not committed: its payloads were stored in other blobs, or their writers told that they were not"
+			finding.Kind, finding.Reason = FindingVoid, "not committed: its payloads are in other blobs, or their writers know that they were not stored"
 		default:
 			r.report.Uncertain++
-			finding.Kind, finding.Reason = FindingUncertain, "nothing tells whether it was committed: it is among the last of its writer; it is taken as committed"
+			finding.Kind, finding.Reason = FindingUncertain, "nothing says whether it was committed: it is among the last of its writer; taken as committed"
 		}
 		if err := r.deps.Found(finding); err != nil {
 			return err
@@ -139,8 +139,8 @@ func (r *run) countBlobs(ctx context.Context, v *verdicts) error {
 
 // logBuilder writes one log.
 type logBuilder struct {
-	r        *run
-	v        *verdicts
+	r        *recoveryRun
+	v        *outcomeTable
 	shard    record.ShardID
 	category string
 	// retention is the category's in microseconds.
@@ -153,13 +153,13 @@ type logBuilder struct {
 	records     int64      // since first
 }
 
-// skip counts the records of a deleted category.
-func (l *logBuilder) skip() error {
-	for place, err := range l.r.scratch.places(l.shard) {
+// countDeleted counts the records of a deleted category.
+func (l *logBuilder) countDeleted() error {
+	for claims, err := range l.r.scratch.claimsByPosition(l.shard) {
 		if err != nil {
 			return err
 		}
-		c, _, err := l.standing(place)
+		c, _, err := l.standingClaim(claims)
 		if err != nil {
 			return err
 		}
@@ -170,19 +170,19 @@ func (l *logBuilder) skip() error {
 	return nil
 }
 
-func (l *logBuilder) build() error {
+func (l *logBuilder) buildLog() error {
 	epochs, err := l.r.shardStarts(l.shard)
 	if err != nil {
 		return err
 	}
 	l.epoch = epochs[len(epochs)-1].epoch
-	for place, err := range l.r.scratch.places(l.shard) {
+	for claims, err := range l.r.scratch.claimsByPosition(l.shard) {
 		if err != nil {
 			return err
 		}
-		c, known, err := l.standing(place)
+		c, known, err := l.standingClaim(claims)
 		if err == nil && c != nil {
-			err = l.add(c, known)
+			err = l.appendRecord(c, known)
 		}
 		if err != nil {
 			return err
@@ -192,7 +192,7 @@ func (l *logBuilder) build() error {
 	if last := epochs[len(epochs)-1]; last.exact && last.lsn > l.next {
 		if l.next == 0 {
 			l.first, l.next = last.lsn, last.lsn
-		} else if err := l.gap(last.lsn); err != nil {
+		} else if err := l.fillGap(last.lsn); err != nil {
 			return err
 		}
 	}
@@ -206,41 +206,41 @@ func (l *logBuilder) build() error {
 	})
 }
 
-// standing is the claimant that has a place; nil if none has.
-func (l *logBuilder) standing(place []claimant) (*claimant, verdict, error) {
-	var left []rival
-	for i := range place {
-		known, err := l.v.of(place[i].blob)
+// standingClaim is the claim that has a position; nil if none has.
+func (l *logBuilder) standingClaim(claims []positionClaim) (*positionClaim, blobOutcome, error) {
+	var left []rivalClaim
+	for i := range claims {
+		known, err := l.v.outcomeOf(claims[i].blob)
 		if err != nil {
 			return nil, 0, err
 		}
-		if known != void && known != gone {
-			left = append(left, rival{&place[i], known})
+		if known != outcomeVoid && known != outcomeGone {
+			left = append(left, rivalClaim{&claims[i], known})
 		}
 	}
 	switch len(left) {
 	case 0:
 		return nil, 0, nil
 	case 1:
-		return left[0].claimant, left[0].known, nil
+		return left[0].positionClaim, left[0].known, nil
 	}
-	slices.SortFunc(left, func(a, b rival) int {
+	slices.SortFunc(left, func(a, b rivalClaim) int {
 		return cmp.Or(-cmp.Compare(a.epoch, b.epoch), -bytes.Compare(a.blob[:], b.blob[:]))
 	})
 	l.r.report.Conflicts++
-	return left[0].claimant, left[0].known, l.r.deps.Found(Finding{
+	return left[0].positionClaim, left[0].known, l.r.deps.Found(Finding{
 		Kind: FindingConflict, Key: left[1].blob.String(), Category: l.category, Shard: l.shard, From: left[0].lsn, To: left[0].lsn + 1,
-		Reason: fmt.Sprintf("%d blobs claim the place; %s has it, of the highest epoch and the newest", len(left), left[0].blob),
+		Reason: fmt.Sprintf("%d blobs claim the position; %s gets it: it has the highest epoch and is the newest", len(left), left[0].blob),
 	})
 }
 
-// add writes the record of a claimant.
-func (l *logBuilder) add(c *claimant, known verdict) error {
+// appendRecord writes the record of a claim.
+func (l *logBuilder) appendRecord(c *positionClaim, known blobOutcome) error {
 	if l.next == 0 {
 		l.first, l.next = c.lsn, c.lsn
 	}
 	if c.lsn > l.next {
-		if err := l.gap(c.lsn); err != nil {
+		if err := l.fillGap(c.lsn); err != nil {
 			return err
 		}
 	}
@@ -264,7 +264,7 @@ func (l *logBuilder) add(c *claimant, known verdict) error {
 	l.records++
 	l.r.report.Records++
 	l.r.report.Messages += int64(p.Messages)
-	if known == uncertain {
+	if known == outcomeUncertain {
 		l.r.report.UncertainRecords++
 	}
 	if l.r.report.Records%4096 == 0 {
@@ -273,18 +273,18 @@ func (l *logBuilder) add(c *claimant, known verdict) error {
 	return nil
 }
 
-// gap deals with records that are missing up to a place. Retention deletes blobs as they become free, not in the order of one log: what is
-// before a gap and has expired was trimmed. Otherwise records are lost, and place holders tell readers.
-func (l *logBuilder) gap(to record.LSN) error {
+// fillGap deals with records that are missing up to a position. Retention deletes blobs as they become free, not in the order of one log: what is
+// before a gap and has expired was trimmed. Otherwise records are lost, and placeholders make a gap for readers.
+func (l *logBuilder) fillGap(to record.LSN) error {
 	missing := uint64(to - l.next)
 	finding := Finding{Category: l.category, Shard: l.shard, From: l.next, To: to}
 	expired := l.time+l.retention <= l.r.now
 	if expired || missing > l.r.cfg.MaxFill {
 		finding.Kind = FindingRestart
 		finding.From = l.first
-		finding.Reason = fmt.Sprintf("the log begins behind a gap: the %d records before it have expired", l.records)
+		finding.Reason = fmt.Sprintf("the log begins after a gap: the %d records before it have expired", l.records)
 		if !expired {
-			finding.Reason = fmt.Sprintf("the log begins behind a gap of %d records, which is too long to be filled: the %d records before it are passed over", missing, l.records)
+			finding.Reason = fmt.Sprintf("the log begins after a gap of %d records, too long to be filled: the %d records before it are skipped", missing, l.records)
 			l.r.report.Lost += int64(missing) + l.records //nolint:gosec // far below
 			l.r.report.Gaps++
 		}
@@ -295,7 +295,7 @@ func (l *logBuilder) gap(to record.LSN) error {
 		return l.r.deps.Found(finding)
 	}
 	finding.Kind = FindingGap
-	finding.Reason = fmt.Sprintf("%d records are in no blob: they are lost, and readers are told of a gap", missing)
+	finding.Reason = fmt.Sprintf("%d records are in no blob: they are lost, and readers get a gap", missing)
 	l.r.report.Gaps++
 	l.r.report.Lost += int64(missing) //nolint:gosec // at most Config.MaxFill
 	for ; l.next < to; l.next++ {

@@ -46,8 +46,8 @@ func newCategoryRows() *categoryRows {
 	return &categoryRows{rows: map[uint32]*categoryRow{}, dirty: map[uint32]bool{}}
 }
 
-func (c *categoryRows) load(s *scratch) error {
-	for r, err := range s.rows(keyCategory) {
+func (c *categoryRows) loadRows(s *scratchDB) error {
+	for r, err := range s.scanRows(keyCategory) {
 		if err != nil {
 			return err
 		}
@@ -60,12 +60,12 @@ func (c *categoryRows) load(s *scratch) error {
 	return nil
 }
 
-// save adds what has changed to the batch.
-func (c *categoryRows) save(s *scratch) error {
+// saveRows adds what has changed to the batch.
+func (c *categoryRows) saveRows(s *scratchDB) error {
 	for id := range c.dirty {
 		value, err := json.Marshal(c.rows[id])
 		if err == nil {
-			err = s.put(binary.BigEndian.AppendUint32([]byte{keyCategory}, id), value)
+			err = s.putRow(binary.BigEndian.AppendUint32([]byte{keyCategory}, id), value)
 		}
 		if err != nil {
 			return err
@@ -75,8 +75,8 @@ func (c *categoryRows) save(s *scratch) error {
 	return nil
 }
 
-// add notes an entry.
-func (c *categoryRows) add(f *layout.Footer, e *layout.Entry) {
+// addEntry notes an entry.
+func (c *categoryRows) addEntry(f *layout.Footer, e *layout.Entry) {
 	id := e.Shard.Category()
 	row := c.rows[id]
 	if row == nil {
@@ -96,8 +96,8 @@ func (c *categoryRows) add(f *layout.Footer, e *layout.Entry) {
 	row.First, row.Last = min(row.First, f.Created), max(row.Last, f.Created)
 }
 
-// plan says what becomes of the categories.
-type plan struct {
+// categoryPlan says what becomes of the categories.
+type categoryPlan struct {
 	categories []*scribev1.Category
 	// keep are the deleted ones whose logs are to be removed by retention.
 	keep []*scribev1.Category
@@ -112,9 +112,9 @@ type plan struct {
 	findings []Finding
 }
 
-func (r *run) plan() (*plan, error) {
+func (r *recoveryRun) makePlan() (*categoryPlan, error) {
 	rows := newCategoryRows()
-	if err := rows.load(r.scratch); err != nil {
+	if err := rows.loadRows(r.scratch); err != nil {
 		return nil, err
 	}
 	return planCategories(rows.rows, r.cfg.Catalog, r.now), nil
@@ -127,8 +127,8 @@ const copyDelay = time.Minute
 //
 // An id stands for one category ever, ids grow, and a name belongs to one category at a time. So what a complete copy does not have was
 // deleted, and so was the lower one of two ids that share a name.
-func planCategories(rows map[uint32]*categoryRow, c *Catalog, now int64) *plan {
-	p := &plan{dropped: map[uint32]bool{}, deleted: map[uint32]bool{}, names: map[uint32]string{}, retention: map[uint32]int64{}, sources: map[uint32][]sequencedFrom{}, nextID: 1}
+func planCategories(rows map[uint32]*categoryRow, c *Catalog, now int64) *categoryPlan {
+	p := &categoryPlan{dropped: map[uint32]bool{}, deleted: map[uint32]bool{}, names: map[uint32]string{}, retention: map[uint32]int64{}, sources: map[uint32][]sequencedFrom{}, nextID: 1}
 	byName := map[string]*scribev1.Category{}
 	known := map[uint32]bool{}
 	note := func(name, format string, args ...any) {
@@ -179,12 +179,12 @@ func planCategories(rows map[uint32]*categoryRow, c *Catalog, now int64) *plan {
 	} else {
 		p.nextID = min(p.nextID+IDMargin, 1<<32)
 	}
-	p.finish(byName)
+	p.finishPlan(byName)
 	return p
 }
 
-// finish sorts what was decided.
-func (p *plan) finish(byName map[string]*scribev1.Category) {
+// finishPlan sorts what was decided.
+func (p *categoryPlan) finishPlan(byName map[string]*scribev1.Category) {
 	for _, cat := range byName {
 		p.categories = append(p.categories, cat)
 	}

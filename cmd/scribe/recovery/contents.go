@@ -25,9 +25,9 @@ const maxScan = 256 << 20
 // scanning lets one damaged blob at a time be in memory.
 var scanning sync.Mutex
 
-// contents looks into a blob whose footer is lost: header and blocks are still there, and frames describe themselves, but for the place of
+// inspectDamaged looks into a blob whose footer is lost: header and blocks are still there, and frames describe themselves, but for the position of
 // their pointer in a log. What can't be read is skipped. The error is the store's.
-func contents(ctx context.Context, store blob.Store, info blob.Info) ([]Contents, error) {
+func inspectDamaged(ctx context.Context, store blob.Store, info blob.Info) ([]Contents, error) {
 	if info.Size < layout.HeaderLen || info.Size > maxScan {
 		return nil, nil
 	}
@@ -66,7 +66,7 @@ func lookInto(d *zstd.Decoder, data []byte) []Contents {
 	for len(data) > 0 {
 		if n := zstdFrame(data); n > 0 {
 			if out, err := d.DecodeAll(data[:n], nil); err == nil {
-				raw = count(found, append(raw, out...))
+				raw = countFrames(found, append(raw, out...))
 			} else {
 				raw = nil
 			}
@@ -74,7 +74,7 @@ func lookInto(d *zstd.Decoder, data []byte) []Contents {
 			continue
 		}
 		raw = nil
-		if rest := count(found, data); len(rest) < len(data) {
+		if rest := countFrames(found, data); len(rest) < len(data) {
 			data = rest // a block that is not compressed
 			continue
 		}
@@ -95,8 +95,8 @@ func lookInto(d *zstd.Decoder, data []byte) []Contents {
 	})
 }
 
-// count takes frames off the front of b, and returns what is left.
-func count(found map[contentsKey]*Contents, b []byte) []byte {
+// countFrames takes frames off the front of b, and returns what is left.
+func countFrames(found map[contentsKey]*Contents, b []byte) []byte {
 	for len(b) > 0 {
 		h, err := record.Check(b)
 		if err != nil {

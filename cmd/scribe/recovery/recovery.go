@@ -17,7 +17,7 @@ import (
 // once, and must not be taken for one of after the recovery.
 const EpochMargin = 1 << 20
 
-// IDMargin is how many ids of categories are left out behind the highest that is known, for categories that left no trace.
+// IDMargin is how many ids of categories are left out above the highest that is known, for categories that left no trace.
 const IDMargin = 10_000
 
 // Config says what to recover and how.
@@ -28,7 +28,7 @@ type Config struct {
 	Source string
 	// Workers is how many footers are read at a time.
 	Workers int
-	// MaxFill is how many missing records in a row are put into a log as lost. A longer gap makes the log begin behind it.
+	// MaxFill is how many missing records in a row are put into a log as lost. A longer gap makes the log begin after it.
 	MaxFill uint64
 	// Catalog is what is known of categories; nil for nothing.
 	Catalog *Catalog
@@ -37,16 +37,16 @@ type Config struct {
 // DefaultConfig is complete but for the folder.
 func DefaultConfig() Config { return Config{Workers: 16, MaxFill: 1_000_000} }
 
-// Validate reports every fault at once.
+// Validate reports every violation at once.
 func (c *Config) Validate() error {
-	var faults []error
+	var violations []error
 	if c.Scratch == "" {
-		faults = append(faults, errors.New("recovery: Scratch: a folder is needed"))
+		violations = append(violations, errors.New("recovery: Scratch: missing: name a folder"))
 	}
 	if c.Workers < 1 || c.Workers > 1024 {
-		faults = append(faults, fmt.Errorf("recovery: Workers is %d, it must be 1 to 1024", c.Workers))
+		violations = append(violations, fmt.Errorf("recovery: invalid Workers %d: want 1 to 1024", c.Workers))
 	}
-	return errors.Join(faults...)
+	return errors.Join(violations...)
 }
 
 // Catalog is a copy of the categories from before the loss.
@@ -77,9 +77,9 @@ type Deps struct {
 	Logger *slog.Logger
 	// Now is the time of the recovery; defaults to time.Now.
 	Now func() time.Time
-	// Progress, when set, is told how far a phase has come, some times a second, by one goroutine at a time.
+	// Progress, when set, is called with the progress of a phase, some times a second, by one goroutine at a time.
 	Progress func(phase string, done int64)
-	// Found, when set, is told of each thing that is not as it should be, by one goroutine at a time.
+	// Found, when set, is called with every finding, by one goroutine at a time.
 	Found func(Finding) error
 }
 
@@ -92,31 +92,31 @@ const (
 	FindingDamaged FindingKind = "damaged"
 	// FindingNewer: a blob of a format that this build does not read.
 	FindingNewer FindingKind = "newer"
-	// FindingForeign: an object among the blobs that is none.
+	// FindingForeign: an object under the key prefix of blobs that is not a blob.
 	FindingForeign FindingKind = "foreign"
 	// FindingVoid: a blob that was not committed: its pointers are in no log.
 	FindingVoid FindingKind = "void"
 	// FindingUncertain: a blob of which nothing tells whether it was committed. It is taken as committed.
 	FindingUncertain FindingKind = "uncertain"
-	// FindingConflict: two blobs that were committed by all that is known claim the same place.
+	// FindingConflict: two blobs that were committed by all that is known claim the same position.
 	FindingConflict FindingKind = "conflict"
 	// FindingContradiction: one footer says that a blob was committed, another one that it was not.
 	FindingContradiction FindingKind = "contradiction"
 	// FindingGap: records of a log that no blob holds. They are lost.
 	FindingGap FindingKind = "gap"
-	// FindingRestart: a log begins behind a gap since what is before has expired, or the gap is too long to be filled.
+	// FindingRestart: a log begins after a gap since what is before has expired, or the gap is too long to be filled.
 	FindingRestart FindingKind = "restart"
 	// FindingCategory: something of a category had to be assumed.
 	FindingCategory FindingKind = "category"
 )
 
-// Finding is something that is not as it should be, or could not be told.
+// Finding is something that is wrong, or that the blobs leave open.
 type Finding struct {
 	Kind FindingKind
 	// Key and Size are the blob's.
 	Key  string
 	Size int64
-	// Category, Shard, From and To are the place: the LSNs from From to before To.
+	// Category, Shard, From and To are the position: the LSNs [From, To).
 	Category string
 	Shard    record.ShardID
 	From, To record.LSN
@@ -148,9 +148,9 @@ type Report struct {
 	Logs, Records, Messages, Producers int64
 	// UncertainRecords of the records are of uncertain blobs.
 	UncertainRecords int64
-	// Lost records are missing; each has a place holder in its log. Gaps is how often some are missing in a row.
+	// Lost records are missing; each has a placeholder in its log. Gaps is how often some are missing in a row.
 	Lost, Gaps int64
-	// Restarts are logs that begin behind a gap; Expired the records before it that were passed over.
+	// Restarts are logs that begin after a gap; Expired the records before it that were passed over.
 	Restarts, Expired int64
 	// Deleted records are of categories that were deleted.
 	Deleted int64
@@ -170,12 +170,12 @@ func (r *Report) Whole() bool {
 	return r.Damaged == 0 && r.Newer == 0 && r.Lost == 0 && r.Conflicts == 0 && r.Contradictions == 0
 }
 
-// run is one recovery.
-type run struct {
+// recoveryRun is one recovery.
+type recoveryRun struct {
 	cfg     Config
 	deps    Deps
 	log     *slog.Logger
-	scratch *scratch
+	scratch *scratchDB
 	now     int64
 	report  Report
 	sink    Sink
@@ -199,16 +199,16 @@ func Run(ctx context.Context, cfg Config, deps Deps, sink Sink) (_ *Report, err 
 		deps.Found = func(Finding) error { return nil }
 	}
 	if sink == nil {
-		sink = nowhere{}
+		sink = discardSink{}
 	}
 	s, err := openScratch(cfg.Scratch, cfg.Source)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	r := &run{cfg: cfg, deps: deps, log: deps.Logger, scratch: s, now: deps.Now().UnixMicro(), sink: sink}
+	r := &recoveryRun{cfg: cfg, deps: deps, log: deps.Logger, scratch: s, now: deps.Now().UnixMicro(), sink: sink}
 	r.report.Clock = r.now
-	for _, step := range []func(context.Context) error{r.scan, r.resolve, r.build} {
+	for _, step := range []func(context.Context) error{r.scanBlobs, r.resolveBlobs, r.buildLogs} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -216,13 +216,15 @@ func Run(ctx context.Context, cfg Config, deps Deps, sink Sink) (_ *Report, err 
 	return &r.report, nil
 }
 
-// nowhere takes logs of which nothing is kept.
-type nowhere struct{}
+// discardSink takes logs of which nothing is kept.
+type discardSink struct{}
 
-func (nowhere) Record(record.ShardID, record.LSN, int64, []byte) error { return nil }
+func (discardSink) Record(record.ShardID, record.LSN, int64, []byte) error { return nil }
 
-func (nowhere) Producer(record.ShardID, metalog.ProducerState, record.LSN, int64) error { return nil }
+func (discardSink) Producer(record.ShardID, metalog.ProducerState, record.LSN, int64) error {
+	return nil
+}
 
-func (nowhere) Shard(metalog.State) error { return nil }
+func (discardSink) Shard(metalog.State) error { return nil }
 
-func (nowhere) Retire(uint32) {}
+func (discardSink) Retire(uint32) {}

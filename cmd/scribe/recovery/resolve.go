@@ -16,97 +16,97 @@ import (
 	"scribe/storage/blob/layout"
 )
 
-// verdict is what is known of a blob. A blob's pointers are appended in one transaction, so it holds for all of them.
-type verdict byte
+// blobOutcome is what is known of a blob. A blob's pointers are appended in one transaction, so it holds for all of them.
+type blobOutcome byte
 
 const (
-	// uncertain: nothing tells. It is taken as committed.
-	uncertain verdict = 0
-	// committed: its writer, or the beginning of a later epoch, says so.
-	committed verdict = 1
-	// void: its pointers were never appended.
-	void verdict = 2
-	// gone: it was deleted between two scans.
-	gone verdict = 3
+	// outcomeUncertain: nothing tells. It is taken as committed.
+	outcomeUncertain blobOutcome = 0
+	// outcomeCommitted: its writer, or the beginning of a later epoch, says so.
+	outcomeCommitted blobOutcome = 1
+	// outcomeVoid: its pointers were never appended.
+	outcomeVoid blobOutcome = 2
+	// outcomeGone: it was deleted between two scans.
+	outcomeGone blobOutcome = 3
 )
 
-// verdicts are kept in the scratch database, the newest ones in memory.
-type verdicts struct {
-	s     *scratch
-	cache *simplelru.LRU[pointer.BlobID, verdict]
+// outcomeTable are kept in the scratch database, the newest ones in memory.
+type outcomeTable struct {
+	s     *scratchDB
+	cache *simplelru.LRU[pointer.BlobID, blobOutcome]
 }
 
-func newVerdicts(s *scratch) *verdicts {
-	cache, err := simplelru.NewLRU[pointer.BlobID, verdict](64<<10, nil)
+func newOutcomeTable(s *scratchDB) *outcomeTable {
+	cache, err := simplelru.NewLRU[pointer.BlobID, blobOutcome](64<<10, nil)
 	if err != nil {
 		panic(err) // the size is a positive constant
 	}
-	return &verdicts{s: s, cache: cache}
+	return &outcomeTable{s: s, cache: cache}
 }
 
-func verdictKey(id pointer.BlobID) []byte { return append([]byte{keyVerdict}, id[:]...) }
+func outcomeKey(id pointer.BlobID) []byte { return append([]byte{keyOutcome}, id[:]...) }
 
-func (v *verdicts) of(id pointer.BlobID) (verdict, error) {
+func (v *outcomeTable) outcomeOf(id pointer.BlobID) (blobOutcome, error) {
 	if known, ok := v.cache.Get(id); ok {
 		return known, nil
 	}
-	value, err := v.s.get(verdictKey(id))
+	value, err := v.s.getCopy(outcomeKey(id))
 	if err != nil {
 		return 0, err
 	}
-	known := uncertain
+	known := outcomeUncertain
 	if len(value) == 1 {
-		known = verdict(value[0])
+		known = blobOutcome(value[0])
 	}
 	v.cache.Add(id, known)
 	return known, nil
 }
 
-// set writes through: the database is read again when the cache has forgotten.
-func (v *verdicts) set(id pointer.BlobID, to verdict) error {
+// setOutcome writes through: the database is read again when the cache has forgotten.
+func (v *outcomeTable) setOutcome(id pointer.BlobID, to blobOutcome) error {
 	v.cache.Add(id, to)
-	return v.s.db.Set(verdictKey(id), []byte{byte(to)}, pebble.NoSync)
+	return v.s.db.Set(outcomeKey(id), []byte{byte(to)}, pebble.NoSync)
 }
 
-// resolve decides about every blob. Its order is that of the evidence: what writers say of themselves, what the beginnings of epochs say,
+// resolveBlobs decides about every blob. Its order is that of the evidence: what writers say of themselves, what the beginnings of epochs say,
 // and only then claims against each other.
-func (r *run) resolve(ctx context.Context) error {
-	if err := r.scratch.db.DeleteRange([]byte{keyVerdict}, []byte{keyVerdict + 1}, pebble.NoSync); err != nil {
+func (r *recoveryRun) resolveBlobs(ctx context.Context) error {
+	if err := r.scratch.db.DeleteRange([]byte{keyOutcome}, []byte{keyOutcome + 1}, pebble.NoSync); err != nil {
 		return err
 	}
-	v := newVerdicts(r.scratch)
-	if err := r.census(ctx, v); err != nil {
+	v := newOutcomeTable(r.scratch)
+	if err := r.countRead(ctx, v); err != nil {
 		return err
 	}
-	if err := r.histories(ctx, v); err != nil {
+	if err := r.applyHistories(ctx, v); err != nil {
 		return err
 	}
-	rivals, err := r.everyPlace(ctx, v, "epochs", r.byEpoch)
+	rivals, err := r.eachPosition(ctx, v, "epochs", r.decideByEpoch)
 	for pass := 0; err == nil && rivals > 0; pass++ {
-		// A blob that lost a place has lost all of its places, which may decide others.
+		// A blob that lost a position has lost all of its positions, which may decide others.
 		before := rivals
-		if rivals, err = r.everyPlace(ctx, v, "rivals", r.byRival); rivals == before && pass > 0 {
+		if rivals, err = r.eachPosition(ctx, v, "rivals", r.decideByRivals); rivals == before && pass > 0 {
 			break
 		}
 	}
 	if err != nil || r.report.Damaged+r.report.Newer > 0 {
 		return err // what is missing may be in a blob that can't be read
 	}
-	return r.predecessors(ctx, v)
+	return r.voidOrphanedPredictions(ctx, v)
 }
 
-// predecessors decides about predictions that nothing else tells of: one that counts on what no blob holds was not committed. To void
-// one may take away what others count on, so it goes on until nothing changes; after the first time with the logs alone that have any.
-func (r *run) predecessors(ctx context.Context, v *verdicts) error {
+// voidOrphanedPredictions decides about predictions that nothing else tells of: one that counts on what no blob holds was not committed. Others
+// may have counted on a blob that is voided, so this is repeated until nothing changes, after the first pass only for logs that have any.
+func (r *recoveryRun) voidOrphanedPredictions(ctx context.Context, v *outcomeTable) error {
 	var open []record.ShardID
-	for shard, err := range r.scratch.shards() {
+	for shard, err := range r.scratch.eachShard() {
 		if err == nil {
 			err = ctx.Err()
 		}
 		if err != nil {
 			return err
 		}
-		predictions, _, err := r.withoutPredecessor(v, shard)
+		predictions, _, err := r.voidInLog(v, shard)
 		if err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func (r *run) predecessors(ctx context.Context, v *verdicts) error {
 	for changed := true; changed; {
 		changed = false
 		for _, shard := range open {
-			_, voided, err := r.withoutPredecessor(v, shard)
+			_, voided, err := r.voidInLog(v, shard)
 			if err = cmp.Or(err, ctx.Err()); err != nil {
 				return err
 			}
@@ -127,29 +127,29 @@ func (r *run) predecessors(ctx context.Context, v *verdicts) error {
 	return nil
 }
 
-// withoutPredecessor voids the uncertain predictions of a log in front of which a record is missing that was not committed when they
+// voidInLog voids the uncertain predictions of a log in front of which a record is missing that was not committed when they
 // were built. It returns how many uncertain predictions there are, and how many it voided.
-func (r *run) withoutPredecessor(v *verdicts, shard record.ShardID) (predictions, voided int, err error) {
-	next := record.LSN(0) // behind the newest place that somebody has
-	for place, err := range r.scratch.places(shard) {
+func (r *recoveryRun) voidInLog(v *outcomeTable, shard record.ShardID) (predictions, voided int, err error) {
+	next := record.LSN(0) // after the newest position that a blob has
+	for claims, err := range r.scratch.claimsByPosition(shard) {
 		if err != nil {
 			return 0, 0, err
 		}
 		taken := false
-		for i := range place {
-			c := &place[i]
-			known, err := v.of(c.blob)
+		for i := range claims {
+			c := &claims[i]
+			known, err := v.outcomeOf(c.blob)
 			if err != nil {
 				return 0, 0, err
 			}
-			if known == void || known == gone {
+			if known == outcomeVoid || known == outcomeGone {
 				continue
 			}
-			if known == uncertain && c.predicted {
+			if known == outcomeUncertain && c.predicted {
 				predictions++
 				if c.lsn != next && c.start != 0 && c.lsn > c.start {
 					voided++
-					if err := v.set(c.blob, void); err != nil {
+					if err := v.setOutcome(c.blob, outcomeVoid); err != nil {
 						return 0, 0, err
 					}
 					continue
@@ -158,15 +158,15 @@ func (r *run) withoutPredecessor(v *verdicts, shard record.ShardID) (predictions
 			taken = true
 		}
 		if taken {
-			next = place[0].lsn + 1
+			next = claims[0].lsn + 1
 		}
 	}
 	return predictions, voided, nil
 }
 
-// census marks blobs that are gone and tells of those that could not be read.
-func (r *run) census(ctx context.Context, v *verdicts) error {
-	for row, err := range r.scratch.rows(keyBlob) {
+// countRead marks blobs that are gone and reports those that could not be read.
+func (r *recoveryRun) countRead(ctx context.Context, v *outcomeTable) error {
+	for row, err := range r.scratch.scanRows(keyBlob) {
 		if err == nil {
 			err = ctx.Err()
 		}
@@ -182,7 +182,7 @@ func (r *run) census(ctx context.Context, v *verdicts) error {
 		}
 		if b.generation != r.scratch.generation {
 			r.report.Gone++
-			if err := v.set(pointer.BlobID(row.key[5:]), gone); err != nil {
+			if err := v.setOutcome(pointer.BlobID(row.key[5:]), outcomeGone); err != nil {
 				return err
 			}
 			continue
@@ -215,38 +215,38 @@ func (r *run) census(ctx context.Context, v *verdicts) error {
 	return nil
 }
 
-// told is a build of a run, and what later ones have said of it.
-type told struct {
+// toldBuild is a build of a run, and what later builds reported of it.
+type toldBuild struct {
 	build   uint64
 	blob    pointer.BlobID
-	verdict verdict
+	outcome blobOutcome
 }
 
-// histories hears what the blobs of each run say of those before them. It remembers as many as a blob can tell of.
-func (r *run) histories(ctx context.Context, v *verdicts) error {
+// applyHistories takes over what the blobs of each run report of those before them. It remembers as many as a blob reports on.
+func (r *recoveryRun) applyHistories(ctx context.Context, v *outcomeTable) error {
 	var (
 		run    uint64
-		recent []told
+		recent []toldBuild
 	)
 	forget := func(n int) error {
 		for _, t := range recent[:n] {
-			if t.verdict == uncertain {
+			if t.outcome == outcomeUncertain {
 				continue
 			}
-			if known, err := v.of(t.blob); err != nil || known == gone {
+			if known, err := v.outcomeOf(t.blob); err != nil || known == outcomeGone {
 				if err != nil {
 					return err
 				}
 				continue
 			}
-			if err := v.set(t.blob, t.verdict); err != nil {
+			if err := v.setOutcome(t.blob, t.outcome); err != nil {
 				return err
 			}
 		}
 		recent = slices.Delete(recent, 0, n)
 		return nil
 	}
-	for row, err := range r.scratch.rows(keyRun) {
+	for row, err := range r.scratch.scanRows(keyRun) {
 		if err == nil {
 			err = ctx.Err()
 		}
@@ -263,22 +263,22 @@ func (r *run) histories(ctx context.Context, v *verdicts) error {
 			}
 			run = h.Run
 		}
-		old, _ := slices.BinarySearchFunc(recent, h.Build, func(t told, build uint64) int {
+		old, _ := slices.BinarySearchFunc(recent, h.Build, func(t toldBuild, build uint64) int {
 			return cmp.Compare(t.build, max(build, layout.MaxWindow)-layout.MaxWindow)
 		})
 		if err := forget(old); err != nil {
 			return err
 		}
-		if err := r.hear(recent, &h); err != nil {
+		if err := r.applyHistory(recent, &h); err != nil {
 			return err
 		}
-		recent = append(recent, told{build: h.Build, blob: id})
+		recent = append(recent, toldBuild{build: h.Build, blob: id})
 	}
 	return forget(len(recent))
 }
 
-// hear takes what a build says of those before it. What was known later counts, but for a contradiction: then the blob is not given up.
-func (r *run) hear(recent []told, h *layout.History) error {
+// applyHistory takes over what a build reports of those before it. The later report counts; a blob on which reports contradict each other is kept.
+func (r *recoveryRun) applyHistory(recent []toldBuild, h *layout.History) error {
 	exceptions := h.Exceptions // newest first
 	for i := range slices.Backward(recent) {
 		t := &recent[i]
@@ -288,21 +288,21 @@ func (r *run) hear(recent []told, h *layout.History) error {
 		for len(exceptions) > 0 && exceptions[0].Build > t.build {
 			exceptions = exceptions[1:]
 		}
-		said := committed
+		reported := outcomeCommitted
 		if len(exceptions) > 0 && exceptions[0].Build == t.build {
-			if said = uncertain; exceptions[0].Void {
-				said = void
+			if reported = outcomeUncertain; exceptions[0].Void {
+				reported = outcomeVoid
 			}
 		}
 		switch {
-		case said == uncertain || said == t.verdict || t.build == h.Build:
-		case t.verdict == uncertain:
-			t.verdict = said
+		case reported == outcomeUncertain || reported == t.outcome || t.build == h.Build:
+		case t.outcome == outcomeUncertain:
+			t.outcome = reported
 		default:
-			t.verdict = committed
+			t.outcome = outcomeCommitted
 			r.report.Contradictions++
 			if err := r.deps.Found(Finding{
-				Kind: FindingContradiction, Key: t.blob.String(), Reason: "later blobs of its writer disagree about whether it was committed; it is kept",
+				Kind: FindingContradiction, Key: t.blob.String(), Reason: "later blobs of its writer disagree whether it was committed; it is kept",
 			}); err != nil {
 				return err
 			}
@@ -314,16 +314,16 @@ func (r *run) hear(recent []told, h *layout.History) error {
 // epochStart is where an epoch of a shard began.
 type epochStart struct {
 	epoch uint64
-	// lsn is where it began, or a place in it, if it is not exact.
+	// lsn is where it began, or a position in it, if it is not exact.
 	lsn   record.LSN
 	exact bool
 }
 
-// starts are the epochs of a shard, in order.
-type starts []epochStart
+// epochStarts are the epochs of a shard, in order.
+type epochStarts []epochStart
 
-// add notes an entry. Blobs of version 1 do not say where an epoch began: it was at the lowest LSN that it tried, or before.
-func (s *starts) add(c *claimant) {
+// addClaim notes an entry. Blobs of version 1 do not say where an epoch began: it was at the lowest LSN that it tried, or before.
+func (s *epochStarts) addClaim(c *positionClaim) {
 	e := epochStart{epoch: c.epoch, lsn: c.lsn}
 	if c.start != 0 {
 		e.lsn, e.exact = c.start, true
@@ -337,8 +337,8 @@ func (s *starts) add(c *claimant) {
 	}
 }
 
-// settle makes each one the lowest of it and those behind it: a later epoch never begins below an earlier one.
-func (s starts) settle() {
+// lowerStarts makes each one the lowest of it and those after it: a later epoch never begins below an earlier one.
+func (s epochStarts) lowerStarts() {
 	for i := len(s) - 2; i >= 0; i-- {
 		if s[i+1].lsn < s[i].lsn {
 			s[i].lsn, s[i].exact = s[i+1].lsn, s[i+1].exact
@@ -346,8 +346,8 @@ func (s starts) settle() {
 	}
 }
 
-// after is the first epoch behind one.
-func (s starts) after(epoch uint64) (epochStart, bool) {
+// nextEpoch is the first epoch after one.
+func (s epochStarts) nextEpoch(epoch uint64) (epochStart, bool) {
 	i, _ := slices.BinarySearchFunc(s, epoch, func(a epochStart, epoch uint64) int {
 		if a.epoch <= epoch {
 			return -1
@@ -361,8 +361,8 @@ func (s starts) after(epoch uint64) (epochStart, bool) {
 }
 
 // shardStarts collects the epochs of a shard.
-func (r *run) shardStarts(shard record.ShardID) (s starts, err error) {
-	for row, err := range r.scratch.rows(shardPrefix(shard)...) {
+func (r *recoveryRun) shardStarts(shard record.ShardID) (s epochStarts, err error) {
+	for row, err := range r.scratch.scanRows(shardPrefix(shard)...) {
 		if err != nil {
 			return nil, err
 		}
@@ -370,16 +370,16 @@ func (r *run) shardStarts(shard record.ShardID) (s starts, err error) {
 		if err != nil {
 			return nil, err
 		}
-		s.add(&c)
+		s.addClaim(&c)
 	}
-	s.settle()
+	s.lowerStarts()
 	return s, nil
 }
 
-// everyPlace calls fn with the claimants of every place, and returns the number of places at which fn left more than one.
-func (r *run) everyPlace(ctx context.Context, v *verdicts, phase string, fn func(*verdicts, starts, []claimant) (int, error)) (rivals int, err error) {
+// eachPosition calls fn with the claims to every position, and returns the number of positions at which fn left more than one.
+func (r *recoveryRun) eachPosition(ctx context.Context, v *outcomeTable, phase string, fn func(*outcomeTable, epochStarts, []positionClaim) (int, error)) (rivals int, err error) {
 	done := int64(0)
-	for shard, err := range r.scratch.shards() {
+	for shard, err := range r.scratch.eachShard() {
 		if err == nil {
 			err = ctx.Err()
 		}
@@ -390,11 +390,11 @@ func (r *run) everyPlace(ctx context.Context, v *verdicts, phase string, fn func
 		if err != nil {
 			return 0, err
 		}
-		for place, err := range r.scratch.places(shard) {
+		for claims, err := range r.scratch.claimsByPosition(shard) {
 			if err != nil {
 				return 0, err
 			}
-			left, err := fn(v, epochs, place)
+			left, err := fn(v, epochs, claims)
 			if err != nil {
 				return 0, err
 			}
@@ -409,24 +409,24 @@ func (r *run) everyPlace(ctx context.Context, v *verdicts, phase string, fn func
 	return rivals, nil
 }
 
-// byEpoch decides by the beginnings of later epochs: whoever opened a log found all below that committed, and nothing above it.
-func (r *run) byEpoch(v *verdicts, epochs starts, place []claimant) (int, error) {
-	var left []*claimant
-	for i := range place {
-		c := &place[i]
-		known, err := v.of(c.blob)
+// decideByEpoch decides by the beginnings of later epochs: whoever opened a log found all below that committed, and nothing above it.
+func (r *recoveryRun) decideByEpoch(v *outcomeTable, epochs epochStarts, claims []positionClaim) (int, error) {
+	var left []*positionClaim
+	for i := range claims {
+		c := &claims[i]
+		known, err := v.outcomeOf(c.blob)
 		if err != nil {
 			return 0, err
 		}
-		if known == void || known == gone {
+		if known == outcomeVoid || known == outcomeGone {
 			continue
 		}
-		next, ok := epochs.after(c.epoch)
+		next, ok := epochs.nextEpoch(c.epoch)
 		if !ok || c.lsn < next.lsn {
 			left = append(left, c)
 			continue
 		}
-		if known == committed {
+		if known == outcomeCommitted {
 			r.report.Contradictions++
 			left = append(left, c)
 			if err := r.deps.Found(Finding{
@@ -437,40 +437,40 @@ func (r *run) byEpoch(v *verdicts, epochs starts, place []claimant) (int, error)
 			}
 			continue
 		}
-		if err := v.set(c.blob, void); err != nil {
+		if err := v.setOutcome(c.blob, outcomeVoid); err != nil {
 			return 0, err
 		}
 	}
 	if len(left) == 1 {
-		if next, ok := epochs.after(left[0].epoch); ok && next.exact && left[0].lsn < next.lsn {
-			return 1, r.confirm(v, left[0].blob)
+		if next, ok := epochs.nextEpoch(left[0].epoch); ok && next.exact && left[0].lsn < next.lsn {
+			return 1, r.confirmBlob(v, left[0].blob)
 		}
 	}
 	return len(left), nil
 }
 
-// confirm says that a blob was committed, if nothing was known of it.
-func (r *run) confirm(v *verdicts, id pointer.BlobID) error {
-	known, err := v.of(id)
-	if err != nil || known != uncertain {
+// confirmBlob says that a blob was committed, if nothing was known of it.
+func (r *recoveryRun) confirmBlob(v *outcomeTable, id pointer.BlobID) error {
+	known, err := v.outcomeOf(id)
+	if err != nil || known != outcomeUncertain {
 		return err
 	}
-	return v.set(id, committed)
+	return v.setOutcome(id, outcomeCommitted)
 }
 
-// byRival decides between blobs of one epoch that claim a place. One writer built them, and nothing that it built later tells of them:
+// decideByRivals decides between blobs of one epoch that claim a position. One writer built them, and nothing that it built later reports their outcome:
 //
-//   - One whose place was not a prediction was built when it was its turn, behind everything that was committed.
+//   - One whose position was not a prediction was built when its turn had come, after everything before it was committed.
 //   - Of predictions the later one counts, since a blob is appended only if nothing has changed before it since it was built.
-func (r *run) byRival(v *verdicts, _ starts, place []claimant) (int, error) {
-	var left []rival
-	for i := range place {
-		known, err := v.of(place[i].blob)
+func (r *recoveryRun) decideByRivals(v *outcomeTable, _ epochStarts, claims []positionClaim) (int, error) {
+	var left []rivalClaim
+	for i := range claims {
+		known, err := v.outcomeOf(claims[i].blob)
 		if err != nil {
 			return 0, err
 		}
-		if known != void && known != gone {
-			left = append(left, rival{&place[i], known})
+		if known != outcomeVoid && known != outcomeGone {
+			left = append(left, rivalClaim{&claims[i], known})
 		}
 	}
 	if len(left) < 2 {
@@ -478,33 +478,33 @@ func (r *run) byRival(v *verdicts, _ starts, place []claimant) (int, error) {
 	}
 	builds := make(map[pointer.BlobID]uint64, len(left))
 	for _, c := range left {
-		build, err := r.buildOf(c.claimant)
+		build, err := r.buildOf(c.positionClaim)
 		if err != nil {
 			return 0, err
 		}
 		builds[c.blob] = build
 	}
-	slices.SortFunc(left, func(a, b rival) int { return a.compare(b, builds) })
+	slices.SortFunc(left, func(a, b rivalClaim) int { return a.compareRival(b, builds) })
 	kept := 1
 	for _, c := range left[1:] {
-		if c.known == committed {
+		if c.known == outcomeCommitted {
 			kept++ // which build tells of
 			continue
 		}
-		if err := v.set(c.blob, void); err != nil {
+		if err := v.setOutcome(c.blob, outcomeVoid); err != nil {
 			return 0, err
 		}
 	}
 	return kept, nil
 }
 
-// buildOf is the number of the build of a claimant's blob; 0 when it has none.
-func (r *run) buildOf(c *claimant) (uint64, error) {
+// buildOf is the number of the build of a claim's blob; 0 when it has none.
+func (r *recoveryRun) buildOf(c *positionClaim) (uint64, error) {
 	p, err := pointer.Decode(c.data)
 	if err != nil {
 		return 0, errScratch
 	}
-	value, err := r.scratch.get(blobKey(p.Class, c.blob))
+	value, err := r.scratch.getCopy(blobKey(p.Class, c.blob))
 	if err != nil || len(value) < blobRowLen {
 		return 0, cmp.Or(err, errScratch)
 	}
@@ -512,18 +512,18 @@ func (r *run) buildOf(c *claimant) (uint64, error) {
 	return b.build, err
 }
 
-// rival is a claimant that may stand.
-type rival struct {
-	*claimant
-	known verdict
+// rivalClaim is a claim that may stand.
+type rivalClaim struct {
+	*positionClaim
+	known blobOutcome
 }
 
-// compare puts the one that stands first.
-func (a rival) compare(b rival, builds map[pointer.BlobID]uint64) int {
+// compareRival puts the one that stands first.
+func (a rivalClaim) compareRival(b rivalClaim, builds map[pointer.BlobID]uint64) int {
 	return cmp.Or(
-		-cmp.Compare(flag(a.known == committed), flag(b.known == committed)),
+		-cmp.Compare(boolByte(a.known == outcomeCommitted), boolByte(b.known == outcomeCommitted)),
 		-cmp.Compare(a.epoch, b.epoch),
-		cmp.Compare(flag(a.predicted), flag(b.predicted)),
+		cmp.Compare(boolByte(a.predicted), boolByte(b.predicted)),
 		-cmp.Compare(builds[a.blob], builds[b.blob]),
 		-bytes.Compare(a.blob[:], b.blob[:]),
 	)

@@ -17,8 +17,8 @@ import (
 	"scribe/storage/blob/layout"
 )
 
-// found is a blob that was listed, and what came of reading it.
-type found struct {
+// readBlob is a blob that was listed, and what came of reading it.
+type readBlob struct {
 	info   blob.Info
 	class  uint32
 	id     pointer.BlobID
@@ -28,28 +28,28 @@ type found struct {
 	contents []Contents
 }
 
-// readAttempts is how often a footer is read while the store is away, beside what the store does itself.
+// readAttempts is how often a footer is read while the store is unavailable, beside what the store retries itself.
 const readAttempts = 5
 
-// scan lists all blobs and reads the footers of those that the scratch database does not have. Both channels hold as much as there are
+// scanBlobs lists all blobs and reads the footers of those that the scratch database does not have. Both channels hold as much as there are
 // workers; who is ahead waits.
-func (r *run) scan(ctx context.Context) error {
+func (r *recoveryRun) scanBlobs(ctx context.Context) error {
 	rows := newCategoryRows()
-	if err := rows.load(r.scratch); err != nil {
+	if err := rows.loadRows(r.scratch); err != nil {
 		return err
 	}
 	work, ctx := errgroup.WithContext(ctx)
-	todo, done := make(chan found, r.cfg.Workers), make(chan found, r.cfg.Workers)
+	todo, done := make(chan readBlob, r.cfg.Workers), make(chan readBlob, r.cfg.Workers)
 	work.Go(func() error {
 		defer close(todo)
-		return r.list(ctx, todo)
+		return r.listBlobs(ctx, todo)
 	})
 	var readers sync.WaitGroup
 	for range r.cfg.Workers {
 		readers.Add(1)
 		work.Go(func() error {
 			defer readers.Done()
-			return r.read(ctx, todo, done)
+			return r.readFooters(ctx, todo, done)
 		})
 	}
 	work.Go(func() error {
@@ -57,23 +57,23 @@ func (r *run) scan(ctx context.Context) error {
 		close(done)
 		return nil
 	})
-	work.Go(func() error { return r.keep(ctx, done, rows) })
+	work.Go(func() error { return r.storeResults(ctx, done, rows) })
 	if err := work.Wait(); err != nil {
 		// What was read stays for the next run.
-		return errors.Join(err, rows.save(r.scratch), r.scratch.flush(true))
+		return errors.Join(err, rows.saveRows(r.scratch), r.scratch.flushBatch(true))
 	}
-	return errors.Join(rows.save(r.scratch), r.scratch.flush(true))
+	return errors.Join(rows.saveRows(r.scratch), r.scratch.flushBatch(true))
 }
 
-// list hands out every object among the blobs. Those that were read before need not be read again.
-func (r *run) list(ctx context.Context, todo chan<- found) error {
+// listBlobs hands out every object among the blobs. Those that were read before need not be read again.
+func (r *recoveryRun) listBlobs(ctx context.Context, todo chan<- readBlob) error {
 	for info, err := range r.deps.Blobs.List(ctx, pointer.KeyRoot) {
 		if err != nil {
 			return fmt.Errorf("list blobs: %w", err)
 		}
 		class, id, err := pointer.ParseKey(info.Key)
 		select {
-		case todo <- found{info: info, class: class, id: id, err: err}:
+		case todo <- readBlob{info: info, class: class, id: id, err: err}:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -84,18 +84,18 @@ func (r *run) list(ctx context.Context, todo chan<- found) error {
 // errKnown says that a blob was read by a run before.
 var errKnown = errors.New("read before")
 
-func (r *run) read(ctx context.Context, todo <-chan found, done chan<- found) error {
+func (r *recoveryRun) readFooters(ctx context.Context, todo <-chan readBlob, done chan<- readBlob) error {
 	for f := range todo {
 		if f.err == nil {
-			old, err := r.scratch.get(blobKey(f.class, f.id))
+			old, err := r.scratch.getCopy(blobKey(f.class, f.id))
 			if err != nil {
 				return err
 			}
 			if f.err = errKnown; old == nil {
-				f.footer, f.err = r.footer(ctx, f.info)
+				f.footer, f.err = r.readFooter(ctx, f.info)
 			}
 			if errors.Is(f.err, layout.ErrDamaged) {
-				if f.contents, err = contents(ctx, r.deps.Blobs, f.info); err != nil {
+				if f.contents, err = inspectDamaged(ctx, r.deps.Blobs, f.info); err != nil {
 					return err
 				}
 			}
@@ -109,7 +109,7 @@ func (r *run) read(ctx context.Context, todo <-chan found, done chan<- found) er
 	return nil
 }
 
-func (r *run) footer(ctx context.Context, info blob.Info) (*layout.Footer, error) {
+func (r *recoveryRun) readFooter(ctx context.Context, info blob.Info) (*layout.Footer, error) {
 	for attempt := 1; ; attempt++ {
 		f, err := layout.ReadFooterOf(ctx, r.deps.Blobs, info)
 		if !errors.Is(err, blob.ErrUnavailable) || attempt == readAttempts {
@@ -123,21 +123,21 @@ func (r *run) footer(ctx context.Context, info blob.Info) (*layout.Footer, error
 	}
 }
 
-// keep writes what was read into the scratch database.
-func (r *run) keep(ctx context.Context, done <-chan found, rows *categoryRows) error {
-	told := time.Now()
+// storeResults writes what was read into the scratch database.
+func (r *recoveryRun) storeResults(ctx context.Context, done <-chan readBlob, rows *categoryRows) error {
+	reported := time.Now()
 	seen := int64(0)
 	for f := range done {
-		if err := r.keepOne(f, rows); err != nil {
+		if err := r.storeResult(f, rows); err != nil {
 			return err
 		}
-		if seen++; time.Since(told) > 200*time.Millisecond {
-			told = time.Now()
+		if seen++; time.Since(reported) > 200*time.Millisecond {
+			reported = time.Now()
 			r.deps.Progress("footers", seen)
 		}
 		if r.scratch.batch.Len() > 1<<20 {
 			// In the same batch as the entries that they are made of.
-			if err := errors.Join(rows.save(r.scratch), r.scratch.flush(true)); err != nil {
+			if err := errors.Join(rows.saveRows(r.scratch), r.scratch.flushBatch(true)); err != nil {
 				return err
 			}
 		}
@@ -146,16 +146,16 @@ func (r *run) keep(ctx context.Context, done <-chan found, rows *categoryRows) e
 	return context.Cause(ctx)
 }
 
-func (r *run) keepOne(f found, rows *categoryRows) error {
+func (r *recoveryRun) storeResult(f readBlob, rows *categoryRows) error {
 	row := blobRow{generation: r.scratch.generation, status: statusRead, size: f.info.Size, created: f.id.Time()}
 	finding := Finding{Key: f.info.Key, Size: f.info.Size}
 	switch {
 	case errors.As(f.err, new(*pointer.InvalidError)) && f.footer == nil && f.id == (pointer.BlobID{}):
 		r.report.Foreign++
-		finding.Kind, finding.Reason = FindingForeign, "its key is none of a blob"
+		finding.Kind, finding.Reason = FindingForeign, "its key is not a blob key"
 		return r.deps.Found(finding)
 	case errors.Is(f.err, errKnown):
-		return r.seenBefore(f)
+		return r.markSeen(f)
 	case errors.Is(f.err, blob.ErrNotFound):
 		r.report.Gone++
 		return nil
@@ -173,15 +173,15 @@ func (r *run) keepOne(f found, rows *categoryRows) error {
 		if err != nil {
 			return err
 		}
-		return r.scratch.put(blobKey(f.class, f.id), append(row.encode(), text...))
+		return r.scratch.putRow(blobKey(f.class, f.id), append(row.encodeRow(), text...))
 	}
-	return r.keepFooter(f, row, rows)
+	return r.storeFooter(f, row, rows)
 }
 
-// seenBefore marks a blob of a run before as one that is still there.
-func (r *run) seenBefore(f found) error {
+// markSeen marks a blob of a run before as one that is still there.
+func (r *recoveryRun) markSeen(f readBlob) error {
 	key := blobKey(f.class, f.id)
-	value, err := r.scratch.get(key)
+	value, err := r.scratch.getCopy(key)
 	if err != nil {
 		return err
 	}
@@ -189,21 +189,21 @@ func (r *run) seenBefore(f found) error {
 		return errScratch
 	}
 	binary.BigEndian.PutUint32(value, r.scratch.generation)
-	return r.scratch.put(key, value)
+	return r.scratch.putRow(key, value)
 }
 
-// keepFooter writes the rows of a footer.
-func (r *run) keepFooter(f found, row blobRow, rows *categoryRows) error {
+// storeFooter writes the rows of a footer.
+func (r *recoveryRun) storeFooter(f readBlob, row blobRow, rows *categoryRows) error {
 	footer := f.footer
 	row.created, row.entries, row.run, row.build = footer.Created, uint32(len(footer.Entries)), footer.History.Run, footer.History.Build
 	var key, value []byte
 	for i := range footer.Entries {
 		e := &footer.Entries[i]
 		key, value = appendEntryKey(key[:0], e, f.id), appendEntry(value[:0], e)
-		if err := r.scratch.put(key, value); err != nil {
+		if err := r.scratch.putRow(key, value); err != nil {
 			return err
 		}
-		rows.add(footer, e)
+		rows.addEntry(footer, e)
 	}
 	if h := &footer.History; h.Run != 0 {
 		key = binary.BigEndian.AppendUint64(append(key[:0], keyRun), h.Run)
@@ -211,16 +211,16 @@ func (r *run) keepFooter(f found, row blobRow, rows *categoryRows) error {
 		value = binary.BigEndian.AppendUint64(value[:0], h.Window)
 		for _, e := range h.Exceptions {
 			value = binary.BigEndian.AppendUint64(value, e.Build)
-			value = append(value, flag(e.Void))
+			value = append(value, boolByte(e.Void))
 		}
-		if err := r.scratch.put(key, value); err != nil {
+		if err := r.scratch.putRow(key, value); err != nil {
 			return err
 		}
 	}
-	return r.scratch.put(blobKey(f.class, f.id), row.encode())
+	return r.scratch.putRow(blobKey(f.class, f.id), row.encodeRow())
 }
 
-func flag(b bool) byte {
+func boolByte(b bool) byte {
 	if b {
 		return 1
 	}
@@ -228,7 +228,7 @@ func flag(b bool) byte {
 }
 
 // decodeRun reads a row of keyRun.
-func decodeRun(r row) (h layout.History, id pointer.BlobID, err error) {
+func decodeRun(r scratchRow) (h layout.History, id pointer.BlobID, err error) {
 	const exception = 8 + 1
 	if len(r.key) != 1+8+8+16 || len(r.value) < 8 || (len(r.value)-8)%exception != 0 {
 		return h, id, errScratch

@@ -24,13 +24,13 @@ const (
 	keyBlob     = 'b' // class 4 | id 16 -> blobRow
 	keyEntry    = 'e' // shard 8 | LSN 8 | epoch 8 | id 16 -> start 8 | predicted 1 | pointer
 	keyRun      = 'r' // run 8 | build 8 | id 16 -> class 4 | window 8 | exceptions: build 8 | void 1
-	keyVerdict  = 'v' // id 16 -> verdict 1
+	keyOutcome  = 'v' // id 16 -> outcome 1
 	keyCategory = 'c' // category 4 -> JSON of categoryRow
 )
 
-// scratch is the database in which what footers say is sorted. It is written by one goroutine, and lost writes of a crash cost another
+// scratchDB is the database in which what footers say is sorted. It is written by one goroutine, and lost writes of a crash cost another
 // look at the blobs whose rows are missing: a blob's row is in one batch with its entries.
-type scratch struct {
+type scratchDB struct {
 	db    *pebble.DB
 	batch *pebble.Batch
 	// generation counts the scans: rows of blobs that the present one has not seen are of blobs that are gone.
@@ -43,9 +43,9 @@ type scratchMeta struct {
 	Generation uint32 `json:"generation"`
 }
 
-func openScratch(dir, source string) (*scratch, error) {
+func openScratch(dir, source string) (*scratchDB, error) {
 	o := &pebble.Options{
-		Logger: quiet{}, MemTableSize: 16 << 20, MemTableStopWritesThreshold: 4, L0CompactionThreshold: 4, L0StopWritesThreshold: 1000,
+		Logger: silentLogger{}, MemTableSize: 16 << 20, MemTableStopWritesThreshold: 4, L0CompactionThreshold: 4, L0StopWritesThreshold: 1000,
 		FormatMajorVersion: pebble.FormatTableFormatV6,
 	}
 	for i := range o.Levels {
@@ -58,17 +58,17 @@ func openScratch(dir, source string) (*scratch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("recovery: scratch database %s: %w; it can be deleted", dir, err)
 	}
-	s := &scratch{db: db, batch: db.NewBatch()}
-	if err := s.begin(source); err != nil {
+	s := &scratchDB{db: db, batch: db.NewBatch()}
+	if err := s.beginGeneration(source); err != nil {
 		return nil, errors.Join(fmt.Errorf("recovery: scratch database %s: %w", dir, err), s.close())
 	}
 	return s, nil
 }
 
-// begin checks what the database is of, and begins another generation.
-func (s *scratch) begin(source string) error {
+// beginGeneration checks what the database is of, and begins another generation.
+func (s *scratchDB) beginGeneration(source string) error {
 	var meta scratchMeta
-	value, err := s.get([]byte{keyMeta})
+	value, err := s.getCopy([]byte{keyMeta})
 	switch {
 	case err != nil:
 		return err
@@ -88,10 +88,10 @@ func (s *scratch) begin(source string) error {
 	return s.db.Set([]byte{keyMeta}, value, pebble.Sync)
 }
 
-func (s *scratch) close() error { return errors.Join(s.batch.Close(), s.db.Close()) }
+func (s *scratchDB) close() error { return errors.Join(s.batch.Close(), s.db.Close()) }
 
-// get returns a copy of a value, nil when there is none.
-func (s *scratch) get(key []byte) ([]byte, error) {
+// getCopy returns a copy of a value, nil when there is none.
+func (s *scratchDB) getCopy(key []byte) ([]byte, error) {
 	value, closer, err := s.db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil, nil
@@ -103,11 +103,11 @@ func (s *scratch) get(key []byte) ([]byte, error) {
 	return out, closer.Close()
 }
 
-// put adds to the batch.
-func (s *scratch) put(key, value []byte) error { return s.batch.Set(key, value, nil) }
+// putRow adds to the batch.
+func (s *scratchDB) putRow(key, value []byte) error { return s.batch.Set(key, value, nil) }
 
-// flush writes the batch when it is large, or always if all is set.
-func (s *scratch) flush(all bool) error {
+// flushBatch writes the batch when it is large, or always if all is set.
+func (s *scratchDB) flushBatch(all bool) error {
 	const enough = 1 << 20
 	if s.batch.Empty() || !all && s.batch.Len() < enough {
 		return nil
@@ -120,31 +120,31 @@ func (s *scratch) flush(all bool) error {
 	return err
 }
 
-// rows yields the rows of a kind in order, those whose keys begin with prefix. Key and value are valid until the next one.
-func (s *scratch) rows(prefix ...byte) iter.Seq2[row, error] {
-	return func(yield func(row, error) bool) {
-		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+// scanRows yields the rows of a kind in order, those whose keys begin with prefix. Key and value are valid until the next one.
+func (s *scratchDB) scanRows(prefix ...byte) iter.Seq2[scratchRow, error] {
+	return func(yield func(scratchRow, error) bool) {
+		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: keyAfter(prefix)})
 		if err != nil {
-			yield(row{}, err)
+			yield(scratchRow{}, err)
 			return
 		}
 		for ok := it.First(); ok; ok = it.Next() {
 			value, verr := it.ValueAndErr()
-			if verr != nil || !yield(row{it.Key(), value}, nil) {
+			if verr != nil || !yield(scratchRow{it.Key(), value}, nil) {
 				err = verr
 				break
 			}
 		}
 		if err = errors.Join(err, it.Error(), it.Close()); err != nil {
-			yield(row{}, err)
+			yield(scratchRow{}, err)
 		}
 	}
 }
 
-type row struct{ key, value []byte }
+type scratchRow struct{ key, value []byte }
 
-// after is the first key behind all that begin with prefix.
-func after(prefix []byte) []byte {
+// keyAfter is the first key after all that begin with prefix.
+func keyAfter(prefix []byte) []byte {
 	out := append([]byte{}, prefix...)
 	for i := len(out) - 1; i >= 0; i-- {
 		if out[i]++; out[i] != 0 {
@@ -154,19 +154,19 @@ func after(prefix []byte) []byte {
 	return nil
 }
 
-// status is what became of reading a blob.
-type status byte
+// readStatus is what became of reading a blob.
+type readStatus byte
 
 const (
-	statusRead    status = 1
-	statusDamaged status = 2
-	statusNewer   status = 3
+	statusRead    readStatus = 1
+	statusDamaged readStatus = 2
+	statusNewer   readStatus = 3
 )
 
 // blobRow is what is kept of a blob.
 type blobRow struct {
 	generation uint32
-	status     status
+	status     readStatus
 	created    int64
 	size       int64
 	entries    uint32
@@ -179,7 +179,7 @@ func blobKey(class uint32, id pointer.BlobID) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{keyBlob}, class), id[:]...)
 }
 
-func (b *blobRow) encode() []byte {
+func (b *blobRow) encodeRow() []byte {
 	v := binary.BigEndian.AppendUint32(make([]byte, 0, blobRowLen), b.generation)
 	v = append(v, byte(b.status))
 	v = binary.BigEndian.AppendUint64(v, uint64(b.created))
@@ -193,7 +193,7 @@ func decodeBlobRow(v []byte) (b blobRow, err error) {
 	if len(v) != blobRowLen {
 		return b, errScratch
 	}
-	b.generation, b.status = binary.BigEndian.Uint32(v), status(v[4])
+	b.generation, b.status = binary.BigEndian.Uint32(v), readStatus(v[4])
 	b.created, b.size = int64(binary.BigEndian.Uint64(v[5:])), int64(binary.BigEndian.Uint64(v[13:]))
 	b.entries = binary.BigEndian.Uint32(v[21:])
 	b.run, b.build = binary.BigEndian.Uint64(v[25:]), binary.BigEndian.Uint64(v[33:])
@@ -202,8 +202,8 @@ func decodeBlobRow(v []byte) (b blobRow, err error) {
 
 var errScratch = errors.New("recovery: the scratch database is damaged: delete it")
 
-// claimant is an entry: a blob that claims a place in a log.
-type claimant struct {
+// positionClaim is an entry: a blob that claims a position in a log.
+type positionClaim struct {
 	shard     record.ShardID
 	lsn       record.LSN
 	epoch     uint64
@@ -231,7 +231,7 @@ func appendEntry(dst []byte, e *layout.Entry) []byte {
 	return pointer.Append(append(dst, flag), &e.Pointer)
 }
 
-func decodeEntry(r row) (c claimant, err error) {
+func decodeEntry(r scratchRow) (c positionClaim, err error) {
 	if len(r.key) != entryKeyLen || len(r.value) < 9 {
 		return c, errScratch
 	}
@@ -249,8 +249,8 @@ func shardPrefix(s record.ShardID) []byte {
 	return binary.BigEndian.AppendUint64([]byte{keyEntry}, uint64(s))
 }
 
-// shards yields the shards that have entries, in order.
-func (s *scratch) shards() iter.Seq2[record.ShardID, error] {
+// eachShard yields the shards that have entries, in order.
+func (s *scratchDB) eachShard() iter.Seq2[record.ShardID, error] {
 	return func(yield func(record.ShardID, error) bool) {
 		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{keyEntry}, UpperBound: []byte{keyEntry + 1}})
 		if err != nil {
@@ -266,7 +266,7 @@ func (s *scratch) shards() iter.Seq2[record.ShardID, error] {
 			if !yield(shard, nil) {
 				break
 			}
-			next := after(shardPrefix(shard))
+			next := keyAfter(shardPrefix(shard))
 			if next == nil {
 				break
 			}
@@ -278,12 +278,12 @@ func (s *scratch) shards() iter.Seq2[record.ShardID, error] {
 	}
 }
 
-// places yields the claimants of each LSN of a shard, in order. They are valid until the next one, but for their data, which is the caller's.
-func (s *scratch) places(shard record.ShardID) iter.Seq2[[]claimant, error] {
-	return func(yield func([]claimant, error) bool) {
-		var group []claimant
-		for r, err := range s.rows(shardPrefix(shard)...) {
-			var c claimant
+// claimsByPosition yields the claims to each LSN of a shard, in order. They are valid until the next one, but for their data, which is the caller's.
+func (s *scratchDB) claimsByPosition(shard record.ShardID) iter.Seq2[[]positionClaim, error] {
+	return func(yield func([]positionClaim, error) bool) {
+		var group []positionClaim
+		for r, err := range s.scanRows(shardPrefix(shard)...) {
+			var c positionClaim
 			if err == nil {
 				c, err = decodeEntry(r)
 			}
@@ -306,11 +306,11 @@ func (s *scratch) places(shard record.ShardID) iter.Seq2[[]claimant, error] {
 	}
 }
 
-// quiet drops what Pebble tells of its work.
-type quiet struct{}
+// silentLogger drops what Pebble tells of its work.
+type silentLogger struct{}
 
-func (quiet) Infof(string, ...any)  {}
-func (quiet) Errorf(string, ...any) {}
-func (quiet) Fatalf(format string, args ...any) {
+func (silentLogger) Infof(string, ...any)  {}
+func (silentLogger) Errorf(string, ...any) {}
+func (silentLogger) Fatalf(format string, args ...any) {
 	panic(fmt.Sprintf("recovery: scratch database: "+format, args...))
 }

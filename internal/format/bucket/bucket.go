@@ -51,20 +51,22 @@ func (s Scheme) Validate() error {
 	return nil
 }
 
-// Of is the bucket of the pointer at a place.
+// Of is the bucket of the pointer at an LSN.
 func (s Scheme) Of(shard record.ShardID, lsn record.LSN) uint32 {
 	if s.Sharing == Shards {
-		return s.whole(shard)
+		return s.wholeBucket(shard)
 	}
 	round, at := uint64(lsn)/uint64(s.Buckets), uint32(lsn)&(s.Buckets-1)
-	return at ^ s.turn(shard, round)
+	return at ^ s.roundMask(shard, round)
 }
 
-// whole is the bucket of a shard whose pointers are all in one.
-func (s Scheme) whole(shard record.ShardID) uint32 { return uint32(shard.Logical()) & (s.Buckets - 1) }
+// wholeBucket is the bucket of a shard whose pointers are all in one.
+func (s Scheme) wholeBucket(shard record.ShardID) uint32 {
+	return uint32(shard.Logical()) & (s.Buckets - 1)
+}
 
-// turn is by what the buckets are exchanged in a round: the pointers whose LSNs, divided by the number of buckets, give that round.
-func (s Scheme) turn(shard record.ShardID, round uint64) uint32 {
+// roundMask is by what the buckets are exchanged in a round: the pointers whose LSNs, divided by the number of buckets, give that round.
+func (s Scheme) roundMask(shard record.ShardID, round uint64) uint32 {
 	// The finalizer of splitmix64, over both.
 	x := uint64(shard)*0x9e3779b97f4a7c15 + round
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -75,11 +77,11 @@ func (s Scheme) turn(shard record.ShardID, round uint64) uint32 {
 // Next is the first LSN from from on that is in a bucket; false when the shard has none.
 func (s Scheme) Next(shard record.ShardID, bucket uint32, from record.LSN) (record.LSN, bool) {
 	if s.Sharing == Shards {
-		return from, s.whole(shard) == bucket
+		return from, s.wholeBucket(shard) == bucket
 	}
 	n := uint64(s.Buckets)
 	round := uint64(from) / n
-	lsn := record.LSN(round*n + uint64(bucket^s.turn(shard, round)))
+	lsn := record.LSN(round*n + uint64(bucket^s.roundMask(shard, round)))
 	if lsn >= from {
 		return lsn, true
 	}
@@ -87,7 +89,7 @@ func (s Scheme) Next(shard record.ShardID, bucket uint32, from record.LSN) (reco
 		return 0, false
 	}
 	round++
-	return record.LSN(round*n + uint64(bucket^s.turn(shard, round))), true
+	return record.LSN(round*n + uint64(bucket^s.roundMask(shard, round))), true
 }
 
 // Count is how many of the LSNs [from, to) are in a bucket.
@@ -96,19 +98,19 @@ func (s Scheme) Count(shard record.ShardID, bucket uint32, from, to record.LSN) 
 		return 0
 	}
 	if s.Sharing == Shards {
-		if s.whole(shard) != bucket {
+		if s.wholeBucket(shard) != bucket {
 			return 0
 		}
 		return uint64(to - from)
 	}
-	return s.before(shard, bucket, to) - s.before(shard, bucket, from)
+	return s.countBelow(shard, bucket, to) - s.countBelow(shard, bucket, from)
 }
 
-// before is how many LSNs below lsn, from 0 on, are in a bucket: one of each round that is over, and maybe that of the last.
-func (s Scheme) before(shard record.ShardID, bucket uint32, lsn record.LSN) uint64 {
+// countBelow is how many LSNs below lsn, from 0 on, are in a bucket: one of each round that is over, and maybe that of the last.
+func (s Scheme) countBelow(shard record.ShardID, bucket uint32, lsn record.LSN) uint64 {
 	n := uint64(s.Buckets)
 	round := uint64(lsn) / n
-	if uint64(bucket^s.turn(shard, round)) < uint64(lsn)%n {
+	if uint64(bucket^s.roundMask(shard, round)) < uint64(lsn)%n {
 		return round + 1
 	}
 	return round
@@ -116,7 +118,7 @@ func (s Scheme) before(shard record.ShardID, bucket uint32, lsn record.LSN) uint
 
 // Covers reports whether a bucket can have pointers of a shard at all.
 func (s Scheme) Covers(shard record.ShardID, bucket uint32) bool {
-	return s.Sharing != Shards || s.whole(shard) == bucket
+	return s.Sharing != Shards || s.wholeBucket(shard) == bucket
 }
 
 // Filter is what a reader takes: the pointers in some buckets.
@@ -125,7 +127,7 @@ type Filter struct {
 	Set    Set
 }
 
-// Has reports whether the pointer at a place is taken.
+// Has reports whether the pointer at an LSN is taken.
 func (f *Filter) Has(shard record.ShardID, lsn record.LSN) bool {
 	return f.Set.Has(f.Scheme.Of(shard, lsn))
 }
@@ -133,7 +135,7 @@ func (f *Filter) Has(shard record.ShardID, lsn record.LSN) bool {
 // HasSome reports whether any pointer of a shard may be taken.
 func (f *Filter) HasSome(shard record.ShardID) bool {
 	if f.Scheme.Sharing == Shards {
-		return f.Set.Has(f.Scheme.whole(shard))
+		return f.Set.Has(f.Scheme.wholeBucket(shard))
 	}
 	return !f.Set.Empty()
 }

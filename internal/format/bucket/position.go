@@ -32,13 +32,13 @@ type Position struct {
 
 // At is the place of a bucket.
 func (p *Position) At(bucket uint32) Place {
-	if i, ok := p.find(bucket); ok {
+	if i, ok := p.findAhead(bucket); ok {
 		return p.Ahead[i].Place
 	}
 	return Place{LSN: max(p.Low, record.FirstLSN)}
 }
 
-func (p *Position) find(bucket uint32) (int, bool) {
+func (p *Position) findAhead(bucket uint32) (int, bool) {
 	if len(p.Ahead) == 0 {
 		return 0, false
 	}
@@ -112,7 +112,7 @@ func (s Scheme) isAhead(shard record.ShardID, bucket uint32, at Place, low recor
 }
 
 func (s Scheme) compactWhole(shard record.ShardID, places Places, of Set) Position {
-	b := s.whole(shard)
+	b := s.wholeBucket(shard)
 	if !of.Has(b) {
 		return Position{Low: record.FirstLSN}
 	}

@@ -21,7 +21,7 @@ const Version = 1
 const (
 	// MaxPositions bounds the shards of a checkpoint.
 	MaxPositions = 100_000
-	// MaxText bounds the text in bytes. It leaves room for MaxPositions positions of any value.
+	// MaxText bounds the text in bytes. MaxPositions positions of any value fit.
 	MaxText = 4 << 20
 )
 
@@ -31,7 +31,7 @@ const prefix = "scribe1."
 // encoding is strict, so that a text whose unused last bits were changed is refused too.
 var encoding = base64.RawURLEncoding.Strict()
 
-// Position is a place in a physical shard.
+// Position is where a reader stands in a physical shard.
 type Position struct {
 	Shard record.ShardID
 	// LSN is of the pointer to read next; the first of a log is [record.FirstLSN].
@@ -111,7 +111,7 @@ func (c Checkpoint) String() string {
 // Parse reads what [Checkpoint.String] wrote, and only that: white space around it is for the caller to remove. The errors are
 // [CorruptError] and [VersionError].
 func Parse(s string) (Checkpoint, error) {
-	body, err := open(s)
+	body, err := openText(s)
 	if err != nil {
 		return Checkpoint{}, err
 	}
@@ -132,8 +132,8 @@ func Parse(s string) (Checkpoint, error) {
 	return c, nil
 }
 
-// open checks everything around the fields and returns them.
-func open(s string) ([]byte, error) {
+// openText checks everything around the fields and returns them.
+func openText(s string) ([]byte, error) {
 	if len(s) > MaxText {
 		return nil, &CorruptError{Reason: fmt.Sprintf("%d bytes are over the limit of %d", len(s), MaxText)}
 	}

@@ -33,20 +33,20 @@ type Pending struct {
 type Ledger struct {
 	by, run string
 	number  uint64 // of the newest report
-	open    map[Key]*sum
+	open    map[Key]*lossSum
 	made    []*Pending
-	// told counts reports that are stored, untold messages of which nobody is told.
+	// told counts reports that are stored, untold messages that no report will count.
 	told, untold int64
 }
 
-type sum struct {
+type lossSum struct {
 	Amount
 	since, until time.Time
 }
 
 // NewLedger returns an empty ledger of a reporter: [ByAgent] or [ByProducer].
 func NewLedger(by string) *Ledger {
-	return &Ledger{by: by, run: fmt.Sprintf("%016x", rand.Uint64()), open: make(map[Key]*sum)}
+	return &Ledger{by: by, run: fmt.Sprintf("%016x", rand.Uint64()), open: make(map[Key]*lossSum)}
 }
 
 // Add notes that something was dropped between two times. What is over MaxSums is only counted.
@@ -60,7 +60,7 @@ func (l *Ledger) Add(key Key, a Amount, since, until time.Time) {
 			l.untold += a.Messages
 			return
 		}
-		s = &sum{since: since}
+		s = &lossSum{since: since}
 		l.open[key] = s
 	}
 	s.Frames += a.Frames

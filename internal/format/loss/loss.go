@@ -34,7 +34,7 @@ const (
 // ErrInvalid is a report that is over a limit or says nothing.
 var ErrInvalid = errors.New("loss: invalid report")
 
-// Report says what was dropped. (By, Run, Number) names it: one that was stored twice, since an answer was lost, can be told.
+// Report says what was dropped. (By, Run, Number) names it: one that was stored twice, since an answer was lost, can be recognized.
 type Report struct {
 	// Reason is why, as in the reporter's metrics: for example "full", "expired" or "damaged".
 	Reason string `json:"reason"`
@@ -95,7 +95,7 @@ func AppendFrame(dst []byte, category string, shard uint32, now int64, r *Report
 	return b.Finish()
 }
 
-// Parse returns the report that a message is; false when it is none. The message must be the only one of its frame. It allocates
+// Parse returns the report in a message; false when the message is not one. The message must be the only one of its frame. It allocates
 // nothing for a message without the attribute.
 func Parse(payload []byte, attributes record.Attributes) (Report, bool) {
 	if len(attributes) == 0 {
@@ -110,7 +110,7 @@ func Parse(payload []byte, attributes record.Attributes) (Report, bool) {
 		return Report{}, false
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return Report{}, false // there is more behind it
+		return Report{}, false // there is more after it
 	}
 	return r, true
 }

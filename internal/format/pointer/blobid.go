@@ -61,7 +61,7 @@ func (id BlobID) appendTo(dst []byte) []byte {
 func ParseBlobID(text string) (BlobID, error) {
 	id, reason := parseBlobID(text)
 	if reason != "" {
-		return BlobID{}, &InvalidError{What: "blob id", Value: excerpt(text), Reason: reason}
+		return BlobID{}, &InvalidError{What: "blob id", Value: shortened(text), Reason: reason}
 	}
 	return id, nil
 }
@@ -100,7 +100,7 @@ func Key(class uint32, id BlobID) string {
 // ParseKey reads what [Key] writes, and only that. The error is an [InvalidError].
 func ParseKey(key string) (class uint32, id BlobID, err error) {
 	refuse := func(reason string) (uint32, BlobID, error) {
-		return 0, BlobID{}, &InvalidError{What: "blob key", Value: excerpt(key), Reason: reason}
+		return 0, BlobID{}, &InvalidError{What: "blob key", Value: shortened(key), Reason: reason}
 	}
 	rest, ok := strings.CutPrefix(key, KeyRoot)
 	number, text, found := strings.Cut(rest, keyMiddle)

@@ -35,7 +35,7 @@ func Decode(b []byte) (Pointer, error) {
 		return Pointer{}, &CorruptError{What: e.What, Offset: e.Offset, Reason: e.Reason}
 	}
 	// The checksum was right, so what is refused here was written that way, by a faulty writer.
-	if what, reason := p.fault(); what != "" {
+	if what, reason := p.firstViolation(); what != "" {
 		return Pointer{}, &CorruptError{What: what, Offset: offCodec, Reason: reason}
 	}
 	return p, nil

@@ -18,7 +18,7 @@
 // # Errors
 //
 // Callers branch on [ErrCorrupt] (damage, as [CorruptError]), [ErrVersion] (a newer version, as [VersionError]) and [ErrInvalid]
-// (an argument outside the format's rules, as [InvalidError]). The checksum is checked first and lies at the same place in every
+// (an argument outside the format's rules, as [InvalidError]). The checksum is checked first and lies at the same offset in every
 // version, so a damaged version byte is never taken for a newer version.
 //
 // Times are Unix microseconds.

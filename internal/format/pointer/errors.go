@@ -24,7 +24,7 @@ type CorruptError struct {
 	Offset int
 }
 
-// Error names the part and the place.
+// Error names the part and the offset.
 func (e *CorruptError) Error() string {
 	return fmt.Sprintf("pointer: damaged pointer: %s at byte %d: %s", e.What, e.Offset, e.Reason)
 }
@@ -47,7 +47,7 @@ func (e *VersionError) Error() string {
 // Is reports whether target is [ErrVersion].
 func (e *VersionError) Is(target error) bool { return target == ErrVersion }
 
-// InvalidError is an argument that the format has no room for or forbids. It matches [ErrInvalid].
+// InvalidError is an argument that the format cannot hold or forbids. It matches [ErrInvalid].
 type InvalidError struct {
 	What   string // for example "blob id"
 	Value  string // as given, shortened when it is long
@@ -62,8 +62,8 @@ func (e *InvalidError) Error() string {
 // Is reports whether target is [ErrInvalid].
 func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
 
-// excerpt shortens a value for an error: errors travel to logs and over RPCs.
-func excerpt(v string) string {
+// shortened shortens a value for an error: errors travel to logs and over RPCs.
+func shortened(v string) string {
 	const limit = 80
 	if len(v) > limit {
 		return v[:limit] + "..."

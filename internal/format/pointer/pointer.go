@@ -126,7 +126,7 @@ func Append(dst []byte, p *Pointer) []byte {
 	return binary.LittleEndian.AppendUint32(dst, record.CRC(dst[start:]))
 }
 
-// Len is the length of the encoded form of p in bytes. A writer that collects many sequences looks here whether there is room.
+// Len is the length of the encoded form of p in bytes. A writer that collects many sequences looks here whether it fits.
 func Len(p *Pointer) int {
 	n := offClass + field.UvarintLen(uint64(p.Class)) + field.UvarintLen(uint64(len(p.Region))) + len(p.Region)
 	n += field.UvarintLen(p.BlockOffset) + field.UvarintLen(uint64(p.BlockLen)) + field.UvarintLen(uint64(p.BlockRawLen)) + 4

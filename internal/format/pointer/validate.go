@@ -10,7 +10,7 @@ import (
 // '_' and '-' of ASCII, a letter or digit first. The error is an [InvalidError].
 func ValidateRegion(name string) error {
 	if reason := checkRegion(name); reason != "" {
-		return &InvalidError{What: "region", Value: excerpt(name), Reason: reason}
+		return &InvalidError{What: "region", Value: shortened(name), Reason: reason}
 	}
 	return nil
 }
@@ -33,7 +33,7 @@ func checkRegion[T string | []byte](name T) string {
 // Validate reports everything that keeps p from being stored, as joined [InvalidError] values.
 func (p *Pointer) Validate() error {
 	var errs []error
-	p.check(func(what, reason string) {
+	p.checkFields(func(what, reason string) {
 		errs = append(errs, &InvalidError{What: what, Value: p.Key(), Reason: reason})
 	})
 	if n := Len(p); n > MaxLen {
@@ -45,8 +45,8 @@ func (p *Pointer) Validate() error {
 	return errors.Join(errs...)
 }
 
-// check calls refuse for every rule that p breaks. Reasons are made only for what is refused: readers check every pointer.
-func (p *Pointer) check(refuse func(what, reason string)) {
+// checkFields calls refuse for every rule that p breaks. Reasons are made only for what is refused: readers check every pointer.
+func (p *Pointer) checkFields(refuse func(what, reason string)) {
 	if !p.Blob.IsValid() {
 		refuse("blob id", fmt.Sprintf("%x is not a UUID of version 7", p.Blob[:]))
 	}
@@ -77,9 +77,9 @@ func (p *Pointer) check(refuse func(what, reason string)) {
 	}
 }
 
-// fault is the first rule that p breaks, "" when there is none.
-func (p *Pointer) fault() (what, reason string) {
-	p.check(func(w, r string) {
+// firstViolation is the first rule that p breaks, "" when there is none.
+func (p *Pointer) firstViolation() (what, reason string) {
+	p.checkFields(func(w, r string) {
 		if what == "" {
 			what, reason = w, r
 		}

@@ -37,9 +37,9 @@ const maxLead = 5
 // and not finished. The error is an [InvalidError] about env; no frame is
 // begun then.
 func (b *Builder) Reset(dst []byte, env Envelope) error {
-	b.close()
+	b.closeFrame()
 	b.count, b.length = 0, 0
-	if err := env.validate(); err != nil {
+	if err := env.validateFields(); err != nil {
 		return err
 	}
 	b.env = env
@@ -70,8 +70,8 @@ func (b *Builder) sumUp() {
 	b.summed = len(b.buf)
 }
 
-// close forgets the buffer, which is the caller's again.
-func (b *Builder) close() {
+// closeFrame forgets the buffer, which is the caller's again.
+func (b *Builder) closeFrame() {
 	b.buf, b.start, b.end, b.env.Category = nil, 0, 0, ""
 }
 
@@ -118,8 +118,8 @@ func (b *Builder) Append(m *Message) error {
 		lead |= hasAttributes
 		extra += uvarintLen(uint64(section)) + section
 	}
-	if !b.fits(extra + len(m.Payload)) {
-		return b.refuse(m.Size(), extra+len(m.Payload))
+	if !b.checkFits(extra + len(m.Payload)) {
+		return b.refuseMessage(m.Size(), extra+len(m.Payload))
 	}
 
 	buf := binary.AppendUvarint(b.buf, lead)
@@ -153,8 +153,8 @@ func (b *Builder) Append(m *Message) error {
 // AppendPayload appends a message of a copy of p alone, without key, time or
 // attributes. Errors are as of [Builder.Append].
 func (b *Builder) AppendPayload(p []byte) error {
-	if len(p) > b.maxMessage || !b.fits(len(p)) {
-		return b.refuse(len(p), len(p))
+	if len(p) > b.maxMessage || !b.checkFits(len(p)) {
+		return b.refuseMessage(len(p), len(p))
 	}
 	buf := binary.AppendUvarint(b.buf, uint64(len(p))<<messageFlagBits)
 	b.buf = append(buf, p...)
@@ -165,15 +165,15 @@ func (b *Builder) AppendPayload(p []byte) error {
 	return nil
 }
 
-// fits reports whether the frame has room for a message of n bytes and its
+// checkFits reports whether the frame has room for a message of n bytes and its
 // lead, counted at its longest: a frame may end a few bytes early.
-func (b *Builder) fits(n int) bool {
+func (b *Builder) checkFits(n int) bool {
 	return len(b.buf)+maxLead+n <= b.end && b.count < MaxMessagesPerFrame
 }
 
-// refuse says why a message of size bytes that takes n bytes of body beside
+// refuseMessage says why a message of size bytes that takes n bytes of body beside
 // its lead was not taken.
-func (b *Builder) refuse(size, n int) error {
+func (b *Builder) refuseMessage(size, n int) error {
 	if b.buf == nil {
 		return ErrNoFrame
 	}
@@ -237,7 +237,7 @@ func (b *Builder) Finish() ([]byte, error) {
 		return nil, ErrNoFrame
 	}
 	buf, start := b.buf, b.start
-	defer b.close()
+	defer b.closeFrame()
 	if b.count == 0 {
 		return buf[:start], ErrEmptyFrame
 	}
@@ -246,7 +246,7 @@ func (b *Builder) Finish() ([]byte, error) {
 	}
 	b.length = len(buf) - start
 	b.sumUp()
-	header{encoding: EncodingMessages, count: b.count, env: &b.env, bodyCRC: b.sum}.seal(buf[start:])
+	frameHeader{encoding: EncodingMessages, count: b.count, env: &b.env, bodyCRC: b.sum}.writeHeader(buf[start:])
 	return buf, nil
 }
 
@@ -255,7 +255,7 @@ func (b *Builder) Finish() ([]byte, error) {
 // is not looked into. On an error ([InvalidError], [LimitError],
 // [ErrEmptyFrame]) dst is returned as it was.
 func AppendArrowFrame(dst []byte, env Envelope, rows int, body []byte) ([]byte, error) {
-	if err := env.validate(); err != nil {
+	if err := env.validateFields(); err != nil {
 		return dst, err
 	}
 	if rows <= 0 || len(body) == 0 {
@@ -274,6 +274,6 @@ func AppendArrowFrame(dst []byte, env Envelope, rows int, body []byte) ([]byte, 
 	out := slices.Grow(dst, HeaderLen+len(env.Category)+len(body))
 	out = append(out[:start+HeaderLen], env.Category...)
 	out = append(out, body...)
-	header{encoding: EncodingArrow, count: rows, env: &env, bodyCRC: CRC(body)}.seal(out[start:])
+	frameHeader{encoding: EncodingArrow, count: rows, env: &env, bodyCRC: CRC(body)}.writeHeader(out[start:])
 	return out, nil
 }

@@ -61,48 +61,48 @@ func (d *Decoder) Next(r *Record) bool {
 		return false
 	}
 	body := d.body
-	lead, pos := uvarint(body, d.pos)
+	lead, pos := readUvarint(body, d.pos)
 	if pos < 0 {
-		return d.fail("payload length", d.pos, badVarint)
+		return d.failDecoding("payload length", d.pos, badVarint)
 	}
 	when, timed := d.base, false
 	if lead&hasTime != 0 {
-		u, next := uvarint(body, pos)
+		u, next := readUvarint(body, pos)
 		if next < 0 {
-			return d.fail("event time", pos, badVarint)
+			return d.failDecoding("event time", pos, badVarint)
 		}
 		when, timed, pos = d.previous+unzigzag(u), true, next
 	}
 	var key []byte
 	if lead&hasKey != 0 {
-		k, next := sized(body, pos)
+		k, next := readSized(body, pos)
 		if next < 0 {
-			return d.fail("key", pos, overrun)
+			return d.failDecoding("key", pos, overrun)
 		}
 		if len(k) > MaxKeyLen {
-			return d.fail("key", pos, "is over the limit")
+			return d.failDecoding("key", pos, "is over the limit")
 		}
 		key, pos = k, next
 	}
 	var attributes Attributes
 	if lead&hasAttributes != 0 {
-		section, next := sized(body, pos)
+		section, next := readSized(body, pos)
 		if next < 0 {
-			return d.fail("attributes", pos, overrun)
+			return d.failDecoding("attributes", pos, overrun)
 		}
-		if reason := Attributes(section).check(); reason != "" {
-			return d.fail("attributes", pos, reason)
+		if reason := Attributes(section).invalidReason(); reason != "" {
+			return d.failDecoding("attributes", pos, reason)
 		}
 		attributes, pos = section, next
 	}
 	n := lead >> messageFlagBits
 	if n > uint64(len(body)-pos) {
-		return d.fail("payload", pos, overrun)
+		return d.failDecoding("payload", pos, overrun)
 	}
 	end := pos + int(n)
 	if d.left == 1 && end != len(body) {
 		d.left = 0
-		d.err = corrupt("body", d.offset+end, "%d bytes follow the last message", len(body)-end)
+		d.err = corruptFrame("body", d.offset+end, "%d bytes follow the last message", len(body)-end)
 		return false
 	}
 
@@ -129,9 +129,9 @@ const (
 	overrun   = "does not end within the body"
 )
 
-// fail ends the frame. pos is a place in the body.
-func (d *Decoder) fail(part string, pos int, reason string) bool {
-	d.err = corrupt(fmt.Sprintf("message %d: %s", d.count-d.left, part), d.offset+pos, "%s", reason)
+// failDecoding ends the frame. pos is an offset in the body.
+func (d *Decoder) failDecoding(part string, pos int, reason string) bool {
+	d.err = corruptFrame(fmt.Sprintf("message %d: %s", d.count-d.left, part), d.offset+pos, "%s", reason)
 	d.left = 0
 	return false
 }

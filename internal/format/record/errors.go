@@ -18,7 +18,7 @@ var (
 	// ErrInvalid matches every [InvalidError].
 	ErrInvalid = errors.New("record: invalid argument")
 	// ErrFrameFull says that a message is within its limits but that this
-	// frame has no room for it. Finish the frame and append to another.
+	// frame cannot take it. Finish the frame and append to another.
 	ErrFrameFull = errors.New("record: frame is full")
 	// ErrEmptyFrame says that a frame was finished without a message.
 	ErrEmptyFrame = errors.New("record: frame without a message")
@@ -42,7 +42,7 @@ type CorruptError struct {
 	Offset int64
 }
 
-// Error names the part and the place.
+// Error names the part and the offset.
 func (e *CorruptError) Error() string {
 	if e.Reason == "" {
 		return fmt.Sprintf("record: corrupt frame: %s at byte %d", e.What, e.Offset)
@@ -123,7 +123,7 @@ func (e *LimitError) Error() string {
 // Is reports whether target is [ErrTooLarge].
 func (e *LimitError) Is(target error) bool { return target == ErrTooLarge }
 
-// InvalidError is an argument that the format has no room for or forbids. It
+// InvalidError is an argument that the format cannot hold or forbids. It
 // matches [ErrInvalid].
 type InvalidError struct {
 	What   string // for example "category name"
@@ -140,10 +140,10 @@ func (e *InvalidError) Error() string {
 // Is reports whether target is [ErrInvalid].
 func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
 
-// shift returns err with its place moved by n bytes, for a frame that begins n
+// shiftOffset returns err with its offset moved by n bytes, for a frame that begins n
 // bytes into a buffer. The errors of this package are fresh values, never
 // shared, so they may be changed in place.
-func shift(err error, n int) error {
+func shiftOffset(err error, n int) error {
 	switch e := err.(type) { //nolint:errorlint // only the errors that ParseHeader returns, unwrapped
 	case *CorruptError:
 		e.Offset += int64(n)
@@ -155,8 +155,8 @@ func shift(err error, n int) error {
 	return err
 }
 
-// excerpt shortens a value for an error: errors travel to logs and over RPCs.
-func excerpt[T string | []byte](v T) string {
+// shortened shortens a value for an error: errors travel to logs and over RPCs.
+func shortened[T string | []byte](v T) string {
 	const limit = 64
 	if len(v) > limit {
 		return string(v[:limit]) + "..."

@@ -144,7 +144,7 @@ type Envelope struct {
 	SampleRate uint32
 }
 
-func (env *Envelope) validate() error {
+func (env *Envelope) validateFields() error {
 	if err := ValidateCategory(env.Category); err != nil {
 		return err
 	}
@@ -228,14 +228,14 @@ func ParseHeader(b []byte) (Header, error) {
 	// The magic is compared as far as it is there, so that something else than
 	// a frame is never taken for the beginning of one.
 	if n := min(len(b), len(magic)); string(b[:n]) != magic[:n] {
-		return Header{}, corrupt("magic", offMagic, "found %q, want %q", b[:n], magic)
+		return Header{}, corruptFrame("magic", offMagic, "found %q, want %q", b[:n], magic)
 	}
 	// Of another version nothing but the place of the version byte is known,
 	// so this comes before length and checksum.
 	if len(b) > offVersion {
 		switch v := b[offVersion]; {
 		case v == 0:
-			return Header{}, corrupt("version", offVersion, "0 was never written")
+			return Header{}, corruptFrame("version", offVersion, "0 was never written")
 		case v > Version:
 			return Header{}, &VersionError{Version: v, Supported: Version}
 		}
@@ -250,7 +250,7 @@ func ParseHeader(b []byte) (Header, error) {
 	fixed, name := b[:HeaderLen:HeaderLen], b[HeaderLen:nameEnd:nameEnd]
 	stored := binary.LittleEndian.Uint32(fixed[offHeaderCRC:])
 	if computed := headerCRC(fixed, name); computed != stored {
-		return Header{}, corrupt("header checksum", offHeaderCRC, "stored %#08x, computed %#08x", stored, computed)
+		return Header{}, corruptFrame("header checksum", offHeaderCRC, "stored %#08x, computed %#08x", stored, computed)
 	}
 	return decodeHeader(fixed, name, stored)
 }
@@ -279,36 +279,36 @@ func decodeHeader(fixed, name []byte, crc uint32) (Header, error) {
 	bodyOffset := uint32(HeaderLen + len(name))
 	switch {
 	case h.Encoding != EncodingMessages && h.Encoding != EncodingArrow:
-		return Header{}, corrupt("encoding", offEncoding, "%d is unknown", uint8(h.Encoding))
+		return Header{}, corruptFrame("encoding", offEncoding, "%d is unknown", uint8(h.Encoding))
 	case h.Flags&^knownFlags != 0:
-		return Header{}, corrupt("flags", offFlags, "%s: unknown bits are set", h.Flags)
+		return Header{}, corruptFrame("flags", offFlags, "%s: unknown bits are set", h.Flags)
 	case length > MaxFrameLen:
-		return Header{}, corrupt("frame length", offLen, "%d is over the limit of %d", length, MaxFrameLen)
+		return Header{}, corruptFrame("frame length", offLen, "%d is over the limit of %d", length, MaxFrameLen)
 	case length <= bodyOffset:
-		return Header{}, corrupt("frame length", offLen, "%d leaves no body after %d bytes of header and name", length, bodyOffset)
+		return Header{}, corruptFrame("frame length", offLen, "%d leaves no body after %d bytes of header and name", length, bodyOffset)
 	case count == 0 || count > MaxMessagesPerFrame:
-		return Header{}, corrupt("message count", offCount, "%d is not in 1..%d", count, MaxMessagesPerFrame)
+		return Header{}, corruptFrame("message count", offCount, "%d is not in 1..%d", count, MaxMessagesPerFrame)
 	// A message takes at least one byte. A row of Arrow may take none: a
 	// column of nulls has no buffers.
 	case h.Encoding == EncodingMessages && count > length-bodyOffset:
-		return Header{}, corrupt("message count", offCount, "%d messages do not fit a body of %d bytes", count, length-bodyOffset)
+		return Header{}, corruptFrame("message count", offCount, "%d messages do not fit a body of %d bytes", count, length-bodyOffset)
 	case h.Shard > MaxLogicalShard:
-		return Header{}, corrupt("logical shard", offShard, "%d is over the limit of %d", h.Shard, MaxLogicalShard)
+		return Header{}, corruptFrame("logical shard", offShard, "%d is over the limit of %d", h.Shard, MaxLogicalShard)
 	case fixed[offReserved]|fixed[offReserved+1]|fixed[offReserved+2] != 0:
-		return Header{}, corrupt("reserved bytes", offReserved, "must be 0")
+		return Header{}, corruptFrame("reserved bytes", offReserved, "must be 0")
 	case !h.Sequenced() && (h.Producer != 0 || h.Epoch != 0 || h.FirstSequence != 0):
-		return Header{}, corrupt("producer id", offProducer, "producer, epoch and first sequence must be 0 in a frame that is not sequenced")
+		return Header{}, corruptFrame("producer id", offProducer, "producer, epoch and first sequence must be 0 in a frame that is not sequenced")
 	case h.FirstSequence > math.MaxUint64-uint64(count):
-		return Header{}, corrupt("first sequence", offFirstSequence, "%d leaves no room for %d messages", h.FirstSequence, count)
+		return Header{}, corruptFrame("first sequence", offFirstSequence, "%d leaves no room for %d messages", h.FirstSequence, count)
 	}
 	if reason := checkName(name); reason != "" {
-		return Header{}, corrupt("category name", HeaderLen, "%s", reason)
+		return Header{}, corruptFrame("category name", HeaderLen, "%s", reason)
 	}
 	h.Len, h.Count = int(length), int(count)
 	return h, nil
 }
 
-func corrupt(what string, offset int, format string, args ...any) *CorruptError {
+func corruptFrame(what string, offset int, format string, args ...any) *CorruptError {
 	return &CorruptError{What: what, Offset: int64(offset), Reason: fmt.Sprintf(format, args...)}
 }
 
@@ -324,7 +324,7 @@ func Check(b []byte) (Header, error) {
 		return Header{}, err
 	}
 	if computed := CRC(b[h.BodyOffset():h.Len]); computed != h.BodyCRC {
-		return Header{}, corrupt("body checksum", h.BodyOffset(), "stored %#08x, computed %#08x", h.BodyCRC, computed)
+		return Header{}, corruptFrame("body checksum", h.BodyOffset(), "stored %#08x, computed %#08x", h.BodyCRC, computed)
 	}
 	return h, nil
 }
@@ -365,7 +365,7 @@ func Split(b []byte) iter.Seq2[Frame, error] {
 			rest := b[offset:]
 			h, err := CheckHeader(rest)
 			if err != nil {
-				yield(Frame{Offset: offset}, shift(err, offset))
+				yield(Frame{Offset: offset}, shiftOffset(err, offset))
 				return
 			}
 			if !yield(Frame{Header: h, Bytes: rest[:h.Len:h.Len], Offset: offset}, nil) {
@@ -390,17 +390,17 @@ func SetSampleRate(b []byte, rate uint32) error {
 	return nil
 }
 
-// header is what a writer knows when a frame is complete.
-type header struct {
+// frameHeader is what a writer knows when a frame is complete.
+type frameHeader struct {
 	encoding Encoding
 	count    int
 	env      *Envelope
 	bodyCRC  uint32
 }
 
-// seal writes the header in front of a complete frame: HeaderLen bytes of any
+// writeHeader writes the header in front of a complete frame: HeaderLen bytes of any
 // content, the name, the body. The frame is within MaxFrameLen and env valid.
-func (w header) seal(frame []byte) {
+func (w frameHeader) writeHeader(frame []byte) {
 	var (
 		nameEnd = HeaderLen + len(w.env.Category)
 		flags   Flags

@@ -39,7 +39,7 @@ func (s ShardID) String() string {
 // one id, so that the text may serve as a key. The error is an [InvalidError].
 func ParseShardID(text string) (ShardID, error) {
 	refuse := func(reason string) (ShardID, error) {
-		return 0, &InvalidError{What: "shard id", Value: excerpt(text), Reason: reason}
+		return 0, &InvalidError{What: "shard id", Value: shortened(text), Reason: reason}
 	}
 	category, rest, ok1 := strings.Cut(text, "/")
 	logical, writer, ok2 := strings.Cut(rest, "/")

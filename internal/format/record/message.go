@@ -60,7 +60,7 @@ type Record struct {
 	HasTime bool
 	// Attributes is nil when the message has none.
 	Attributes Attributes
-	// Index is the place of the message in its frame, from 0.
+	// Index is the index of the message in its frame, from 0.
 	Index int
 }
 
@@ -82,10 +82,10 @@ type Attributes []byte
 // point into the frame.
 func (a Attributes) All() iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, value []byte) bool) {
-		left, pos := a.begin()
+		left, pos := a.readCount()
 		for ; left > 0; left-- {
 			var name, value []byte
-			if name, value, pos = a.next(pos); pos < 0 {
+			if name, value, pos = a.readNext(pos); pos < 0 {
 				return
 			}
 			if !yield(name, value) {
@@ -98,10 +98,10 @@ func (a Attributes) All() iter.Seq2[[]byte, []byte] {
 // Get returns the value of the first attribute of that name. It allocates
 // nothing; it looks at the attributes one by one.
 func (a Attributes) Get(name string) ([]byte, bool) {
-	left, pos := a.begin()
+	left, pos := a.readCount()
 	for ; left > 0; left-- {
 		var n, v []byte
-		if n, v, pos = a.next(pos); pos < 0 {
+		if n, v, pos = a.readNext(pos); pos < 0 {
 			break
 		}
 		if string(n) == name {
@@ -113,14 +113,14 @@ func (a Attributes) Get(name string) ([]byte, bool) {
 
 // Len is the number of attributes that the section announces.
 func (a Attributes) Len() int {
-	n, _ := a.begin()
+	n, _ := a.readCount()
 	return n
 }
 
-// begin returns the announced number of attributes, 0 when it cannot be right,
+// readCount returns the announced number of attributes, 0 when it cannot be right,
 // and where the first begins.
-func (a Attributes) begin() (count, pos int) {
-	n, pos := uvarint(a, 0)
+func (a Attributes) readCount() (count, pos int) {
+	n, pos := readUvarint(a, 0)
 	// An attribute takes two bytes at least: the lengths of name and value.
 	if pos < 0 || n > MaxAttributes || n > uint64(len(a)-pos)/2 {
 		return 0, -1
@@ -128,25 +128,25 @@ func (a Attributes) begin() (count, pos int) {
 	return int(n), pos
 }
 
-// next returns the attribute at pos, and where the one after it begins or -1.
-func (a Attributes) next(pos int) (name, value []byte, end int) {
-	if name, pos = sized(a, pos); pos < 0 {
+// readNext returns the attribute at pos, and where the one after it begins or -1.
+func (a Attributes) readNext(pos int) (name, value []byte, end int) {
+	if name, pos = readSized(a, pos); pos < 0 {
 		return nil, nil, -1
 	}
-	if value, pos = sized(a, pos); pos < 0 {
+	if value, pos = readSized(a, pos); pos < 0 {
 		return nil, nil, -1
 	}
 	return name, value, pos
 }
 
-// check returns what is wrong with a section, or "".
-func (a Attributes) check() string {
-	left, pos := a.begin()
+// invalidReason returns what is wrong with a section, or "".
+func (a Attributes) invalidReason() string {
+	left, pos := a.readCount()
 	if pos < 0 {
 		return "the number of attributes is over the limit or cannot fit"
 	}
 	for ; left > 0; left-- {
-		if _, _, pos = a.next(pos); pos < 0 {
+		if _, _, pos = a.readNext(pos); pos < 0 {
 			return "an attribute does not end within the section"
 		}
 	}
@@ -156,10 +156,10 @@ func (a Attributes) check() string {
 	return ""
 }
 
-// uvarint decodes at pos, and returns where the varint ends, or -1 when it
+// readUvarint decodes at pos, and returns where the varint ends, or -1 when it
 // does not end within b or is over 64 bits. One byte, the common case, is
 // decoded where it is called.
-func uvarint(b []byte, pos int) (uint64, int) {
+func readUvarint(b []byte, pos int) (uint64, int) {
 	if pos < len(b) && b[pos] < 0x80 {
 		return uint64(b[pos]), pos + 1
 	}
@@ -174,10 +174,10 @@ func uvarintLong(b []byte, pos int) (uint64, int) {
 	return v, pos + n
 }
 
-// sized decodes a length and that many bytes at pos, and returns where they
+// readSized decodes a length and that many bytes at pos, and returns where they
 // end, or -1.
-func sized(b []byte, pos int) ([]byte, int) {
-	n, pos := uvarint(b, pos)
+func readSized(b []byte, pos int) ([]byte, int) {
+	n, pos := readUvarint(b, pos)
 	if pos < 0 || n > uint64(len(b)-pos) {
 		return nil, -1
 	}

@@ -33,7 +33,7 @@ func ValidateCategory(name string) error { return ValidateName("category name", 
 // says of what, for the error: "group name".
 func ValidateName(what, name string) error {
 	if reason := checkName(name); reason != "" {
-		return &InvalidError{What: what, Value: excerpt(name), Reason: reason}
+		return &InvalidError{What: what, Value: shortened(name), Reason: reason}
 	}
 	return nil
 }
@@ -64,7 +64,7 @@ func ValidateAttributeName(name string) error {
 	case name == "":
 		return &InvalidError{What: "attribute name", Value: name, Reason: "must not be empty"}
 	case !utf8.ValidString(name):
-		return &InvalidError{What: "attribute name", Value: excerpt(name), Reason: "must be UTF-8"}
+		return &InvalidError{What: "attribute name", Value: shortened(name), Reason: "must be UTF-8"}
 	}
 	return nil
 }

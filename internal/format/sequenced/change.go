@@ -73,12 +73,12 @@ func AppendChange(dst []byte, c *Change) []byte {
 
 // DecodeChange reads what [AppendChange] wrote, all of b, a record of the log of a category. The errors match [ErrCorrupt] and [ErrVersion].
 func DecodeChange(category uint32, b []byte) (Change, error) {
-	body, err := open(b)
+	body, err := openRecord(b)
 	if err != nil {
 		return Change{}, err
 	}
 	if body[1]&^flagWhole != 0 {
-		return Change{}, corrupt("flags %#x are unknown", body[1])
+		return Change{}, corruptRecord("flags %#x are unknown", body[1])
 	}
 	c := Change{Whole: body[1]&flagWhole != 0}
 	r := field.NewReader(body, 2)
@@ -88,18 +88,18 @@ func DecodeChange(category uint32, b []byte) (Change, error) {
 	c.Offset = r.Uvarint("next offset", math.MaxUint64-1)
 	c.Horizon = int64(r.Uvarint("horizon", math.MaxInt64))
 	n := r.Count("positions", perPart, 2)
-	c.At = positions(&r, category, n)
+	c.At = readPositions(&r, category, n)
 	r.End()
 	if e := r.Err(); e != nil {
-		return Change{}, corrupt("%v", e)
+		return Change{}, corruptRecord("%v", e)
 	}
 	if c.Part >= c.Parts || c.Next < record.FirstLSN {
-		return Change{}, corrupt("part %d of %d, next LSN %d", c.Part, c.Parts, c.Next)
+		return Change{}, corruptRecord("part %d of %d, next LSN %d", c.Part, c.Parts, c.Next)
 	}
 	return c, nil
 }
 
-func positions(r *field.Reader, category uint32, n int) []Position {
+func readPositions(r *field.Reader, category uint32, n int) []Position {
 	if n == 0 {
 		return nil
 	}
@@ -150,7 +150,7 @@ func (s *State) Whole() [][]byte {
 			}
 		}
 	}, byShard)
-	return s.encode(true, all)
+	return s.encodeState(true, all)
 }
 
 // Changed returns the records that say what of s changed, at these sources.
@@ -160,12 +160,12 @@ func (s *State) Changed(sources map[record.ShardID]struct{}) [][]byte {
 		at = append(at, Position{shard, s.Position(shard)})
 	}
 	slices.SortFunc(at, byShard)
-	return s.encode(false, at)
+	return s.encodeState(false, at)
 }
 
 func byShard(a, b Position) int { return cmp.Compare(a.Shard, b.Shard) }
 
-func (s *State) encode(whole bool, at []Position) [][]byte {
+func (s *State) encodeState(whole bool, at []Position) [][]byte {
 	parts := max((len(at)+perPart-1)/perPart, 1)
 	out := make([][]byte, parts)
 	for i := range out {
@@ -197,14 +197,14 @@ func (r *Reader) Add(b []byte) error {
 		return err
 	}
 	if c.Part != r.part {
-		return corrupt("part %d of %d stands where part %d is due", c.Part, c.Parts, r.part)
+		return corruptRecord("part %d of %d stands where part %d is due", c.Part, c.Parts, r.part)
 	}
 	if c.Part == 0 {
 		switch {
 		case c.Whole:
 			r.open = NewState()
 		case r.state == nil:
-			return corrupt("the first record changes a state that is not there")
+			return corruptRecord("the first record changes a state that is not there")
 		default:
 			r.open = r.state
 		}

@@ -7,7 +7,7 @@
 // Both are physical shards of the category, under a logical shard that no category has ([Logical]): so they are dropped and erased with
 // it, and no producer can write to them. [Log] and [Positions] name them, [Reserved] tells them from the others ("sources").
 //
-// A record of the sequenced log is a [Record]: a pointer as it stands in a source, with the place that it stands at, or a gap in a source.
+// A record of the sequenced log is a [Record]: a pointer as it stands in a source, with its position there, or a gap in a source.
 // It has the number of the first of its messages ([Record.Offset]): offsets are dense over the whole life of the category, whatever is trimmed,
 // so they name messages. A gap has no number, since nobody knows how many messages were in it.
 //

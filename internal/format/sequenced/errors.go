@@ -12,7 +12,7 @@ var (
 	ErrVersion = errors.New("sequenced: unsupported version")
 )
 
-func corrupt(format string, args ...any) error {
+func corruptRecord(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...))
 }
 

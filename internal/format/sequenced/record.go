@@ -41,7 +41,7 @@ const (
 // Record is a record of the sequenced log.
 type Record struct {
 	Kind Kind
-	// Source is the shard that was read, LSN the pointer's place in it, or the first one of the gap. The category is not stored: it is
+	// Source is the shard that was read, LSN the position of the pointer in it, or the first one of the gap. The category is not stored: it is
 	// that of the log.
 	Source record.ShardID
 	LSN    record.LSN
@@ -78,7 +78,7 @@ const (
 // maxFields bounds what a record of a pointer takes beside the pointer: version and kind, source, LSN, offset, horizon, time, checksum.
 const maxFields = 2 + 3 + 3 + 10 + 10 + 10 + 10 + crcLen
 
-// MaxPointer is the longest encoded pointer that a record has room for.
+// MaxPointer is the longest encoded pointer that fits a record.
 const MaxPointer = MaxLen - maxFields
 
 // Append appends the encoded form of r to dst. It does not check r: what is not within the rules, [Decode] does not read.
@@ -103,13 +103,13 @@ func Append(dst []byte, r *Record) []byte {
 // Decode reads what [Append] wrote, all of b, a record of the log of a category. The errors match [ErrCorrupt] and [ErrVersion]. It does not
 // look into the pointer.
 func Decode(category uint32, b []byte) (Record, error) {
-	body, err := open(b)
+	body, err := openRecord(b)
 	if err != nil {
 		return Record{}, err
 	}
 	rec := Record{Kind: Kind(body[offKind])}
 	r := field.NewReader(body, offKind+1)
-	rec.Source = source(&r, category)
+	rec.Source = readSource(&r, category)
 	rec.LSN = record.LSN(r.Uvarint("LSN", math.MaxUint64-1))
 	rec.Offset = r.Uvarint("offset", math.MaxUint64-1)
 	rec.Horizon = int64(r.Uvarint("horizon", math.MaxInt64))
@@ -127,38 +127,38 @@ func Decode(category uint32, b []byte) (Record, error) {
 			r.Fail("gap", "from LSN %d to %d with cause %d", rec.LSN, rec.To, rec.Cause)
 		}
 	default:
-		return Record{}, corrupt("kind %d is unknown", rec.Kind)
+		return Record{}, corruptRecord("kind %d is unknown", rec.Kind)
 	}
 	r.End()
 	if e := r.Err(); e != nil {
-		return Record{}, corrupt("%v", e)
+		return Record{}, corruptRecord("%v", e)
 	}
 	if rec.LSN < record.FirstLSN {
-		return Record{}, corrupt("LSN %d of the source", rec.LSN)
+		return Record{}, corruptRecord("LSN %d of the source", rec.LSN)
 	}
 	return rec, nil
 }
 
-// source takes a source's logical shard and writer slot.
-func source(r *field.Reader, category uint32) record.ShardID {
+// readSource takes a source's logical shard and writer slot.
+func readSource(r *field.Reader, category uint32) record.ShardID {
 	logical := uint16(r.Uvarint("logical shard", uint64(Logical-1))) //nolint:gosec // bounded
 	writer := uint16(r.Uvarint("writer slot", math.MaxUint16))       //nolint:gosec // bounded
 	return record.MakeShardID(category, logical, writer)
 }
 
-// open checks what is the same in every version and in both logs: the length, the checksum at the end, the version at the beginning. It
+// openRecord checks what is the same in every version and in both logs: the length, the checksum at the end, the version at the beginning. It
 // returns everything in front of the checksum.
-func open(b []byte) ([]byte, error) {
+func openRecord(b []byte) ([]byte, error) {
 	if len(b) < minLen || len(b) > MaxLen {
-		return nil, corrupt("%d bytes, the limits are %d and %d", len(b), minLen, MaxLen)
+		return nil, corruptRecord("%d bytes, the limits are %d and %d", len(b), minLen, MaxLen)
 	}
 	body := b[:len(b)-crcLen]
 	if stored, computed := binary.LittleEndian.Uint32(b[len(body):]), record.CRC(body); stored != computed {
-		return nil, corrupt("checksum %#08x, computed %#08x", stored, computed)
+		return nil, corruptRecord("checksum %#08x, computed %#08x", stored, computed)
 	}
 	switch v := body[offVersion]; {
 	case v == 0:
-		return nil, corrupt("version 0 was never written")
+		return nil, corruptRecord("version 0 was never written")
 	case v > Version:
 		return nil, &VersionError{Version: v, Supported: Version}
 	}
@@ -174,7 +174,7 @@ func Strip(p *pointer.Pointer, encoded []byte) ([]byte, error) {
 		encoded = pointer.Append(nil, &bare)
 	}
 	if len(encoded) > MaxPointer {
-		return nil, fmt.Errorf("%w: a pointer of %d bytes, there is room for %d", pointer.ErrInvalid, len(encoded), MaxPointer)
+		return nil, fmt.Errorf("%w: a pointer of %d bytes, the limit is %d", pointer.ErrInvalid, len(encoded), MaxPointer)
 	}
 	return encoded, nil
 }

@@ -24,20 +24,20 @@ var rewrite = flag.Bool("rewrite", false, "write testdata/golden anew")
 
 const category = 17
 
-func source(logical, writer uint16) record.ShardID {
+func readSource(logical, writer uint16) record.ShardID {
 	return record.MakeShardID(category, logical, writer)
 }
 
 func goldenRecords() map[string]sequenced.Record {
 	return map[string]sequenced.Record{
 		"pointer": {
-			Kind: sequenced.KindPointer, Source: source(3, 2), LSN: 4711, Offset: 100_000, Horizon: 1_709_208_000_123_456,
+			Kind: sequenced.KindPointer, Source: readSource(3, 2), LSN: 4711, Offset: 100_000, Horizon: 1_709_208_000_123_456,
 			Time: 1_709_208_000_123_456, Pointer: []byte("a pointer"),
 		},
-		"late": {Kind: sequenced.KindPointer, Source: source(0, 1), LSN: 1, Horizon: 1_709_208_000_123_456, Time: 1_709_208_000_000_000, Pointer: []byte{1}},
-		"gap":  {Kind: sequenced.KindGap, Source: source(0, 1), LSN: 5, Offset: 7, Horizon: 9, To: 300, Cause: sequenced.CauseTrimmed},
+		"late": {Kind: sequenced.KindPointer, Source: readSource(0, 1), LSN: 1, Horizon: 1_709_208_000_123_456, Time: 1_709_208_000_000_000, Pointer: []byte{1}},
+		"gap":  {Kind: sequenced.KindGap, Source: readSource(0, 1), LSN: 5, Offset: 7, Horizon: 9, To: 300, Cause: sequenced.CauseTrimmed},
 		"extremes": {
-			Kind: sequenced.KindGap, Source: source(sequenced.Logical-1, math.MaxUint16), LSN: math.MaxUint64 - 1, Offset: math.MaxUint64 - 1,
+			Kind: sequenced.KindGap, Source: readSource(sequenced.Logical-1, math.MaxUint16), LSN: math.MaxUint64 - 1, Offset: math.MaxUint64 - 1,
 			Horizon: math.MaxInt64, To: math.MaxUint64, Cause: sequenced.CauseDamaged,
 		},
 	}
@@ -47,10 +47,10 @@ func goldenChanges() map[string]sequenced.Change {
 	return map[string]sequenced.Change{
 		"empty": {Whole: true, Parts: 1, Next: 1},
 		"usual": {Parts: 1, Next: 4711, Offset: 1_000_000, Horizon: 1_709_208_000_123_456, At: []sequenced.Position{
-			{Shard: source(0, 0), LSN: 1}, {Shard: source(0, 1), LSN: 812}, {Shard: source(9999, 2), LSN: 3},
+			{Shard: readSource(0, 0), LSN: 1}, {Shard: readSource(0, 1), LSN: 812}, {Shard: readSource(9999, 2), LSN: 3},
 		}},
 		"part": {Whole: true, Part: 1, Parts: 3, Next: math.MaxUint64 - 1, Offset: math.MaxUint64 - 1, Horizon: math.MaxInt64, At: []sequenced.Position{
-			{Shard: source(sequenced.Logical-1, math.MaxUint16), LSN: math.MaxUint64 - 1},
+			{Shard: readSource(sequenced.Logical-1, math.MaxUint16), LSN: math.MaxUint64 - 1},
 		}},
 	}
 }
@@ -186,7 +186,7 @@ func TestStrip(t *testing.T) {
 		t.Error("a pointer that does not fit is taken")
 	}
 	largest := sequenced.Append(nil, &sequenced.Record{
-		Kind: sequenced.KindPointer, Source: source(sequenced.Logical-1, math.MaxUint16), LSN: math.MaxUint64 - 1, Offset: math.MaxUint64 - 1,
+		Kind: sequenced.KindPointer, Source: readSource(sequenced.Logical-1, math.MaxUint16), LSN: math.MaxUint64 - 1, Offset: math.MaxUint64 - 1,
 		Horizon: math.MaxInt64, Pointer: make([]byte, sequenced.MaxPointer),
 	})
 	if _, err := sequenced.Decode(category, largest); err != nil || len(largest) > sequenced.MaxLen {
@@ -199,10 +199,10 @@ func TestShards(t *testing.T) {
 	if log == positions || log.Category() != category || positions.Category() != category {
 		t.Errorf("%v, %v", log, positions)
 	}
-	if !sequenced.Reserved(log) || !sequenced.Reserved(positions) || sequenced.Reserved(source(9999, 0)) {
+	if !sequenced.Reserved(log) || !sequenced.Reserved(positions) || sequenced.Reserved(readSource(9999, 0)) {
 		t.Error("the wrong shards are reserved")
 	}
-	if !sequenced.IsLog(log) || sequenced.IsLog(positions) || sequenced.IsLog(source(0, 0)) {
+	if !sequenced.IsLog(log) || sequenced.IsLog(positions) || sequenced.IsLog(readSource(0, 0)) {
 		t.Error("the wrong shard is the log")
 	}
 }
@@ -212,7 +212,7 @@ func TestStates(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := sequenced.NewState()
 		for range rapid.SampledFrom([]int{0, 3, 4000, 9000}).Draw(t, "sources") {
-			s.At[source(uint16(len(s.At)%1000), uint16(len(s.At)/1000))] = 1
+			s.At[readSource(uint16(len(s.At)%1000), uint16(len(s.At)/1000))] = 1
 		}
 		r := sequenced.NewReader(category)
 		add := func(records [][]byte) {
@@ -232,7 +232,7 @@ func TestStates(t *testing.T) {
 		for range rapid.IntRange(0, 10).Draw(t, "changes") {
 			touched := map[record.ShardID]struct{}{}
 			for range rapid.SampledFrom([]int{1, 2, 5, 3500}).Draw(t, "touched") {
-				shard := source(uint16(len(touched)%700), uint16(len(touched)/700))
+				shard := readSource(uint16(len(touched)%700), uint16(len(touched)/700))
 				s.At[shard] = s.Position(shard) + record.LSN(rapid.IntRange(1, 300).Draw(t, "by"))
 				touched[shard] = struct{}{}
 			}

@@ -26,7 +26,7 @@ func Run(t *testing.T, open func(t *testing.T) blob.Store) {
 	t.Helper()
 	for _, test := range []struct {
 		name string
-		run  func(t *testing.T, s *suite)
+		run  func(t *testing.T, s *storeSuite)
 	}{
 		{"Parts", testParts},
 		{"PartsAreTheCallers", testOwnership},
@@ -57,26 +57,26 @@ func Run(t *testing.T, open func(t *testing.T) blob.Store) {
 					t.Errorf("Close: %v", err)
 				}
 			})
-			test.run(t, &suite{T: t, store: store})
+			test.run(t, &storeSuite{T: t, store: store})
 		})
 	}
 }
 
-// suite is a test and its store.
-type suite struct {
+// storeSuite is a test and its store.
+type storeSuite struct {
 	*testing.T
 	store blob.Store
 }
 
-func (s *suite) put(key string, parts ...[]byte) {
+func (s *storeSuite) mustPut(key string, parts ...[]byte) {
 	s.Helper()
 	if err := s.store.Put(s.Context(), key, parts...); err != nil {
 		s.Fatalf("Put %s: %v", key, err)
 	}
 }
 
-// expect fails unless the blob under key is want.
-func (s *suite) expect(key string, want []byte) {
+// expectBlob fails unless the blob under key is want.
+func (s *storeSuite) expectBlob(key string, want []byte) {
 	s.Helper()
 	info, err := s.store.Stat(s.Context(), key)
 	if err != nil {
@@ -94,15 +94,15 @@ func (s *suite) expect(key string, want []byte) {
 	}
 }
 
-func (s *suite) expectError(what string, err, want error) {
+func (s *storeSuite) expectError(what string, err, want error) {
 	s.Helper()
 	if !errors.Is(err, want) {
 		s.Errorf("%s: %v, want %v", what, err, want)
 	}
 }
 
-// list returns the keys below prefix.
-func (s *suite) list(prefix string) []string {
+// listKeys returns the keys below prefix.
+func (s *storeSuite) listKeys(prefix string) []string {
 	s.Helper()
 	var keys []string
 	for info, err := range s.store.List(s.Context(), prefix) {
@@ -114,23 +114,23 @@ func (s *suite) list(prefix string) []string {
 	return keys
 }
 
-func (s *suite) expectList(prefix string, want ...string) {
+func (s *storeSuite) expectList(prefix string, want ...string) {
 	s.Helper()
-	if got := s.list(prefix); !slices.Equal(got, want) {
+	if got := s.listKeys(prefix); !slices.Equal(got, want) {
 		s.Errorf("List %q:\n got %q\nwant %q", prefix, got, want)
 	}
 }
 
-// random returns n bytes that no compression or zero page can stand for.
-func random(n int, seed uint64) []byte {
+// randomBytes returns n bytes that no compression or zero page can stand for.
+func randomBytes(n int, seed uint64) []byte {
 	b := make([]byte, n)
 	source := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), 1})
 	_, _ = source.Read(b) // never fails
 	return b
 }
 
-func testParts(_ *testing.T, s *suite) {
-	small, big := random(10, 1), random(300_000, 2)
+func testParts(_ *testing.T, s *storeSuite) {
+	small, big := randomBytes(10, 1), randomBytes(300_000, 2)
 	for name, parts := range map[string][][]byte{
 		"none":       nil,
 		"one-empty":  {{}},
@@ -143,27 +143,27 @@ func testParts(_ *testing.T, s *suite) {
 		"big":        {big, big, big},
 	} {
 		key := "parts/" + name
-		s.put(key, parts...)
-		s.expect(key, slices.Concat(parts...))
+		s.mustPut(key, parts...)
+		s.expectBlob(key, slices.Concat(parts...))
 	}
 }
 
-func testOwnership(_ *testing.T, s *suite) {
-	parts := [][]byte{random(100_000, 1), random(50, 2), random(70_000, 3)}
+func testOwnership(_ *testing.T, s *storeSuite) {
+	parts := [][]byte{randomBytes(100_000, 1), randomBytes(50, 2), randomBytes(70_000, 3)}
 	want := slices.Concat(parts...)
-	s.put("a", parts...)
+	s.mustPut("a", parts...)
 	if !bytes.Equal(slices.Concat(parts...), want) {
 		s.Error("Put changed the parts")
 	}
 	for _, p := range parts {
 		clear(p)
 	}
-	s.expect("a", want)
+	s.expectBlob("a", want)
 }
 
-func testRanges(_ *testing.T, s *suite) {
-	data := random(10_000, 1)
-	s.put("a/b", data[:3_000], data[3_000:])
+func testRanges(_ *testing.T, s *storeSuite) {
+	data := randomBytes(10_000, 1)
+	s.mustPut("a/b", data[:3_000], data[3_000:])
 	for _, r := range [][2]int{{0, 1}, {0, 10_000}, {9_999, 1}, {2_999, 2}, {3_000, 7_000}, {5_000, 100}, {0, 0}, {500, 0}, {10_000, 0}} {
 		dst := bytes.Repeat([]byte{0xEE}, r[1]+2)
 		if err := s.store.ReadAt(s.Context(), "a/b", dst[1:1+r[1]], int64(r[0])); err != nil {
@@ -179,9 +179,9 @@ func testRanges(_ *testing.T, s *suite) {
 	}
 }
 
-func testRangeErrors(_ *testing.T, s *suite) {
-	s.put("a", random(100, 1))
-	s.put("empty")
+func testRangeErrors(_ *testing.T, s *storeSuite) {
+	s.mustPut("a", randomBytes(100, 1))
+	s.mustPut("empty")
 	for _, r := range []struct {
 		key string
 		n   int
@@ -208,8 +208,8 @@ func testRangeErrors(_ *testing.T, s *suite) {
 	}
 }
 
-func testNotFound(_ *testing.T, s *suite) {
-	s.put("a/b", []byte("x"))
+func testNotFound(_ *testing.T, s *storeSuite) {
+	s.mustPut("a/b", []byte("x"))
 	for _, key := range []string{"a/c", "b", "a/b0", "c/d/e"} {
 		_, err := s.store.Stat(s.Context(), key)
 		s.expectError("Stat "+key, err, blob.ErrNotFound)
@@ -220,8 +220,8 @@ func testNotFound(_ *testing.T, s *suite) {
 	s.expectList("b")
 }
 
-func testFolder(_ *testing.T, s *suite) {
-	s.put("a/b/c", []byte("x"))
+func testFolder(_ *testing.T, s *storeSuite) {
+	s.mustPut("a/b/c", []byte("x"))
 	for _, key := range []string{"a", "a/b"} {
 		_, err := s.store.Stat(s.Context(), key)
 		s.expectError("Stat "+key, err, blob.ErrNotFound)
@@ -240,25 +240,25 @@ func testFolder(_ *testing.T, s *suite) {
 		s.Fatal(err)
 	}
 	s.expectList("")
-	s.put("a/b/d", []byte("y"))
-	s.expect("a/b/d", []byte("y"))
+	s.mustPut("a/b/d", []byte("y"))
+	s.expectBlob("a/b/d", []byte("y"))
 }
 
-func testExists(_ *testing.T, s *suite) {
-	first := random(1000, 1)
-	s.put("a/b", first)
-	s.expectError("second Put", s.store.Put(s.Context(), "a/b", random(10, 2)), blob.ErrExists)
+func testExists(_ *testing.T, s *storeSuite) {
+	first := randomBytes(1000, 1)
+	s.mustPut("a/b", first)
+	s.expectError("second Put", s.store.Put(s.Context(), "a/b", randomBytes(10, 2)), blob.ErrExists)
 	s.expectError("second Put of the same bytes", s.store.Put(s.Context(), "a/b", first), blob.ErrExists)
 	s.expectError("second Put of nothing", s.store.Put(s.Context(), "a/b"), blob.ErrExists)
-	s.expect("a/b", first)
-	s.put("empty")
+	s.expectBlob("a/b", first)
+	s.mustPut("empty")
 	s.expectError("second Put of an empty blob", s.store.Put(s.Context(), "empty", first), blob.ErrExists)
-	s.expect("empty", nil)
+	s.expectBlob("empty", nil)
 }
 
-func testStat(_ *testing.T, s *suite) {
+func testStat(_ *testing.T, s *storeSuite) {
 	before := time.Now()
-	s.put("a/b", random(1234, 1))
+	s.mustPut("a/b", randomBytes(1234, 1))
 	after := time.Now()
 	info, err := s.store.Stat(s.Context(), "a/b")
 	if err != nil {
@@ -282,9 +282,9 @@ func testStat(_ *testing.T, s *suite) {
 	}
 }
 
-func testDelete(_ *testing.T, s *suite) {
-	s.put("a/b", []byte("x"))
-	s.put("a/c", []byte("y"))
+func testDelete(_ *testing.T, s *storeSuite) {
+	s.mustPut("a/b", []byte("x"))
+	s.mustPut("a/c", []byte("y"))
 	for range 2 {
 		if err := s.store.Delete(s.Context(), "a/b"); err != nil {
 			s.Fatalf("Delete: %v", err)
@@ -296,20 +296,20 @@ func testDelete(_ *testing.T, s *suite) {
 	_, err := s.store.Stat(s.Context(), "a/b")
 	s.expectError("Stat", err, blob.ErrNotFound)
 	s.expectError("ReadAt", s.store.ReadAt(s.Context(), "a/b", make([]byte, 1), 0), blob.ErrNotFound)
-	s.expect("a/c", []byte("y"))
+	s.expectBlob("a/c", []byte("y"))
 	s.expectList("", "a/c")
 }
 
-func testLarge(_ *testing.T, s *suite) {
-	data := random(20<<20, 1)
-	s.put("large/one", data)
-	s.expect("large/one", data)
+func testLarge(_ *testing.T, s *storeSuite) {
+	data := randomBytes(20<<20, 1)
+	s.mustPut("large/one", data)
+	s.expectBlob("large/one", data)
 	// As a batcher does: a small header, blocks, a footer.
 	parts := [][]byte{data[:128]}
 	parts = append(parts, slices.Collect(slices.Chunk(data[128:19<<20], 2<<20))...)
 	parts = append(parts, data[19<<20:])
-	s.put("large/parts", parts...)
-	s.expect("large/parts", data)
+	s.mustPut("large/parts", parts...)
+	s.expectBlob("large/parts", data)
 	dst := make([]byte, 2<<20)
 	if err := s.store.ReadAt(s.Context(), "large/parts", dst, 7<<20); err != nil {
 		s.Fatal(err)
@@ -320,7 +320,7 @@ func testLarge(_ *testing.T, s *suite) {
 }
 
 // forEachMethod calls every method on a key.
-func (s *suite) forEachMethod(ctx context.Context, key string, check func(method string, err error)) {
+func (s *storeSuite) forEachMethod(ctx context.Context, key string, check func(method string, err error)) {
 	check("Put", s.store.Put(ctx, key, []byte("x")))
 	check("ReadAt", s.store.ReadAt(ctx, key, make([]byte, 1), 0))
 	check("ReadAt nothing", s.store.ReadAt(ctx, key, nil, 0))
@@ -329,7 +329,7 @@ func (s *suite) forEachMethod(ctx context.Context, key string, check func(method
 	check("Delete", s.store.Delete(ctx, key))
 }
 
-func testInvalidKeys(_ *testing.T, s *suite) {
+func testInvalidKeys(_ *testing.T, s *storeSuite) {
 	for _, key := range invalidKeys() {
 		s.forEachMethod(s.Context(), key, func(method string, err error) {
 			s.expectError(fmt.Sprintf("%s %q", method, key), err, blob.ErrInvalidKey)
@@ -348,12 +348,12 @@ func testInvalidKeys(_ *testing.T, s *suite) {
 	s.expectList("")
 }
 
-func testLongKey(_ *testing.T, s *suite) {
+func testLongKey(_ *testing.T, s *storeSuite) {
 	part := string(bytes.Repeat([]byte("k"), blob.MaxKeyPart))
 	key := part + "/" + part + "/"
 	key += string(bytes.Repeat([]byte("e"), blob.MaxKey-len(key)))
-	s.put(key, []byte("x"))
-	s.expect(key, []byte("x"))
+	s.mustPut(key, []byte("x"))
+	s.expectBlob(key, []byte("x"))
 	s.expectList(part+"/", key)
 	if err := s.store.Delete(s.Context(), key); err != nil {
 		s.Fatal(err)
@@ -361,8 +361,8 @@ func testLongKey(_ *testing.T, s *suite) {
 	s.expectList("")
 }
 
-func testEndedContext(_ *testing.T, s *suite) {
-	s.put("there", []byte("x"))
+func testEndedContext(_ *testing.T, s *storeSuite) {
+	s.mustPut("there", []byte("x"))
 	cancelled, cancel := context.WithCancel(s.Context())
 	cancel()
 	expired, cancel := context.WithDeadline(s.Context(), time.Unix(1, 0))
@@ -380,12 +380,12 @@ func testEndedContext(_ *testing.T, s *suite) {
 			s.Errorf("List yields %d times, want one error", calls)
 		}
 	}
-	s.expect("there", []byte("x"))
+	s.expectBlob("there", []byte("x"))
 	s.expectList("", "there")
 }
 
-func testClose(_ *testing.T, s *suite) {
-	s.put("a", []byte("x"))
+func testClose(_ *testing.T, s *storeSuite) {
+	s.mustPut("a", []byte("x"))
 	for range 2 {
 		if err := s.store.Close(); err != nil {
 			s.Fatalf("Close: %v", err)

@@ -27,8 +27,8 @@ func invalidKeys() []string {
 // parallel bounds the calls of a test that run at the same time.
 const parallel = 8
 
-// fill puts a blob of one byte under each key.
-func (s *suite) fill(keys []string) {
+// putAll puts a blob of one byte under each key.
+func (s *storeSuite) putAll(keys []string) {
 	s.Helper()
 	g, ctx := errgroup.WithContext(s.Context())
 	g.SetLimit(parallel)
@@ -40,25 +40,25 @@ func (s *suite) fill(keys []string) {
 	}
 }
 
-// tricky are keys in the order of their bytes, which is not the order of a walk through folders: '-' and '.' come before '/'.
-func tricky() []string {
+// trickyKeys are keys in the order of their bytes, which is not the order of a walk through folders: '-' and '.' come before '/'.
+func trickyKeys() []string {
 	return []string{
 		"A/b", "a-/x", "a-1", "a-1.b", "a.b/c", "a.b/d-/e", "a.b/d/e", "a.b/d0", "a.c", "a/0", "a/b-c", "a/b/c", "a/b0", "a0/x", "a_/z", "ab", "b/a-/1", "b/a.1", "b/a/1", "b/a0",
 	}
 }
 
-func testListOrder(_ *testing.T, s *suite) {
-	keys := tricky()
+func testListOrder(_ *testing.T, s *storeSuite) {
+	keys := trickyKeys()
 	if !slices.IsSorted(keys) {
 		s.Fatal("the keys of this test are not sorted")
 	}
-	s.fill(keys)
+	s.putAll(keys)
 	s.expectList("", keys...)
 }
 
-func testListPrefix(_ *testing.T, s *suite) {
-	keys := tricky()
-	s.fill(keys)
+func testListPrefix(_ *testing.T, s *storeSuite) {
+	keys := trickyKeys()
+	s.putAll(keys)
 	prefixes := []string{"a", "a/", "a-", "a-1", "a-1.", "a.", "a.b", "a.b/", "a.b/d", "a.b/d/", "a.b/d-", "b/a", "b/a/", "b/a.1", "c", "ab", "abc", "b/", "b/b", "A", "a/b/c/d"}
 	for _, prefix := range prefixes {
 		var want []string
@@ -72,19 +72,19 @@ func testListPrefix(_ *testing.T, s *suite) {
 }
 
 // testListPages lists more than the 1,000 blobs that one answer of S3 holds.
-func testListPages(_ *testing.T, s *suite) {
+func testListPages(_ *testing.T, s *storeSuite) {
 	keys := make([]string, 1_050)
 	for i := range keys {
 		keys[i] = fmt.Sprintf("blobs/%dh/%04d", 24+i%2, i)
 	}
-	s.fill(keys)
+	s.putAll(keys)
 	slices.Sort(keys)
 	s.expectList("blobs/", keys...)
 	s.expectList("blobs/25h/", keys[525:]...)
 }
 
-func testListStops(_ *testing.T, s *suite) {
-	s.fill(tricky())
+func testListStops(_ *testing.T, s *storeSuite) {
+	s.putAll(trickyKeys())
 	var keys []string
 	for info, err := range s.store.List(s.Context(), "") {
 		if err != nil {
@@ -95,7 +95,7 @@ func testListStops(_ *testing.T, s *suite) {
 			break
 		}
 	}
-	if !slices.Equal(keys, tricky()[:6]) {
+	if !slices.Equal(keys, trickyKeys()[:6]) {
 		s.Errorf("the first ones are %q", keys)
 	}
 	// A sequence can be run again.
@@ -115,9 +115,9 @@ func testListStops(_ *testing.T, s *suite) {
 }
 
 // testDeleteWhileListing does what retention does.
-func testDeleteWhileListing(_ *testing.T, s *suite) {
-	keys := tricky()
-	s.fill(keys)
+func testDeleteWhileListing(_ *testing.T, s *storeSuite) {
+	keys := trickyKeys()
+	s.putAll(keys)
 	var seen []string
 	for info, err := range s.store.List(s.Context(), "") {
 		if err != nil {
@@ -134,7 +134,7 @@ func testDeleteWhileListing(_ *testing.T, s *suite) {
 	s.expectList("")
 }
 
-func testSameKeyAtOnce(_ *testing.T, s *suite) {
+func testSameKeyAtOnce(_ *testing.T, s *storeSuite) {
 	const writers = 8
 	for round := range 5 {
 		key := fmt.Sprintf("race/%d", round)
@@ -143,7 +143,7 @@ func testSameKeyAtOnce(_ *testing.T, s *suite) {
 			errs [writers]error
 		)
 		for i := range writers {
-			wg.Go(func() { errs[i] = s.store.Put(s.Context(), key, random(5_000, uint64(i)), []byte{byte(i)}) })
+			wg.Go(func() { errs[i] = s.store.Put(s.Context(), key, randomBytes(5_000, uint64(i)), []byte{byte(i)}) })
 		}
 		wg.Wait()
 		winner := -1
@@ -160,17 +160,17 @@ func testSameKeyAtOnce(_ *testing.T, s *suite) {
 		if winner < 0 {
 			s.Fatalf("round %d: nobody succeeded", round)
 		}
-		s.expect(key, append(random(5_000, uint64(winner)), byte(winner)))
+		s.expectBlob(key, append(randomBytes(5_000, uint64(winner)), byte(winner)))
 	}
 }
 
-func testConcurrent(_ *testing.T, s *suite) {
+func testConcurrent(_ *testing.T, s *storeSuite) {
 	g, ctx := errgroup.WithContext(s.Context())
 	for worker := range parallel {
 		g.Go(func() error {
 			for i := range 10 {
 				key := fmt.Sprintf("blobs/%d/%d-%d", worker%3, worker, i)
-				want := random(1+worker*10_000+i*100, uint64(worker*100+i))
+				want := randomBytes(1+worker*10_000+i*100, uint64(worker*100+i))
 				if err := s.store.Put(ctx, key, want[:1], want[1:]); err != nil {
 					return err
 				}
@@ -198,7 +198,7 @@ func testConcurrent(_ *testing.T, s *suite) {
 	if err := g.Wait(); err != nil {
 		s.Fatal(err)
 	}
-	if n := len(s.list("")); n != parallel*10/2 {
+	if n := len(s.listKeys("")); n != parallel*10/2 {
 		s.Errorf("%d blobs are left, want %d", n, parallel*10/2)
 	}
 }

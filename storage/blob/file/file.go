@@ -68,13 +68,13 @@ func New(dir string, opts Options) (*Store, error) {
 	_, _ = rand.Read(nonce)
 	s := &Store{fs: opts.FS, dir: dir, tmp: opts.FS.PathJoin(dir, tmpName), nonce: hex.EncodeToString(nonce)}
 	s.mu.durable = map[string]struct{}{}
-	if err := s.open(); err != nil {
+	if err := s.openFolder(); err != nil {
 		return nil, fmt.Errorf("file: open store in %s: %w", dir, noSpace(err))
 	}
 	return s, nil
 }
 
-func (s *Store) open() error {
+func (s *Store) openFolder() error {
 	if err := s.makeRoot(); err != nil {
 		return err
 	}
@@ -126,11 +126,11 @@ func (s *Store) makeRoot() error {
 // ReadAt implements blob.Store. It opens the file for each call: that costs a few microseconds, and files that stay open would keep
 // the space of deleted blobs.
 func (s *Store) ReadAt(ctx context.Context, key string, dst []byte, off int64) error {
-	if err := s.enter(ctx, key); err != nil {
+	if err := s.gate.EnterKey(ctx, key); err != nil {
 		return fmt.Errorf("read: %w", err)
 	}
 	defer s.gate.Leave()
-	if err := s.readAt(s.path(key), dst, off); err != nil {
+	if err := s.readAt(s.filePath(key), dst, off); err != nil {
 		return fmt.Errorf("read %s: %d bytes at %d: %w", key, len(dst), off, err)
 	}
 	return nil
@@ -163,11 +163,11 @@ func (s *Store) readAt(path string, dst []byte, off int64) error {
 
 // Stat implements blob.Store.
 func (s *Store) Stat(ctx context.Context, key string) (blob.Info, error) {
-	if err := s.enter(ctx, key); err != nil {
+	if err := s.gate.EnterKey(ctx, key); err != nil {
 		return blob.Info{}, fmt.Errorf("stat: %w", err)
 	}
 	defer s.gate.Leave()
-	info, err := s.fs.Stat(s.path(key))
+	info, err := s.fs.Stat(s.filePath(key))
 	if err == nil && info.IsDir() {
 		err = blob.ErrNotFound
 	}
@@ -179,11 +179,11 @@ func (s *Store) Stat(ctx context.Context, key string) (blob.Info, error) {
 
 // Delete implements blob.Store. The folder is not synced: a blob that is back after a crash is deleted again by who listed it.
 func (s *Store) Delete(ctx context.Context, key string) error {
-	if err := s.enter(ctx, key); err != nil {
+	if err := s.gate.EnterKey(ctx, key); err != nil {
 		return fmt.Errorf("delete: %w", err)
 	}
 	defer s.gate.Leave()
-	path := s.path(key)
+	path := s.filePath(key)
 	// Remove would take an empty folder, too.
 	info, err := s.fs.Stat(path)
 	if err == nil {
@@ -204,21 +204,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// enter checks what every call on a key checks and enters the gate.
-func (s *Store) enter(ctx context.Context, key string) error {
-	if err := blob.CheckKey(key); err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%s: %w", key, err)
-	}
-	if err := s.gate.Enter(); err != nil {
-		return fmt.Errorf("%s: %w", key, err)
-	}
-	return nil
-}
-
-func (s *Store) path(key string) string {
+func (s *Store) filePath(key string) string {
 	return s.fs.PathJoin(s.dir, s.fs.PathJoin(strings.Split(key, "/")...))
 }
 

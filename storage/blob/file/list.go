@@ -15,7 +15,7 @@ import (
 // only as they are yielded.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Info, error] {
 	return func(yield func(blob.Info, error) bool) {
-		if err := s.list(ctx, prefix, yield); err != nil && !errors.Is(err, errStopped) {
+		if err := s.listKeys(ctx, prefix, yield); err != nil && !errors.Is(err, errStopped) {
 			yield(blob.Info{}, fmt.Errorf("list %q: %w", prefix, err))
 		}
 	}
@@ -24,7 +24,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Info, er
 // errStopped means that the loop was left.
 var errStopped = errors.New("stopped")
 
-func (s *Store) list(ctx context.Context, prefix string, yield func(blob.Info, error) bool) error {
+func (s *Store) listKeys(ctx context.Context, prefix string, yield func(blob.Info, error) bool) error {
 	if err := blob.CheckPrefix(prefix); err != nil {
 		return err
 	}
@@ -32,32 +32,32 @@ func (s *Store) list(ctx context.Context, prefix string, yield func(blob.Info, e
 		return err
 	}
 	defer s.gate.Leave()
-	w := walk{ctx: ctx, store: s, yield: yield}
+	w := listWalk{ctx: ctx, store: s, yield: yield}
 	// The folder part of the prefix, with its slash, and what names in that folder begin with.
 	cut := strings.LastIndexByte(prefix, '/') + 1
-	if err := w.folder(prefix[:cut], prefix[cut:]); err != nil {
+	if err := w.walkFolder(prefix[:cut], prefix[cut:]); err != nil {
 		return err
 	}
 	return ctx.Err()
 }
 
-// walk is a run of List.
-type walk struct {
+// listWalk is a run of List.
+type listWalk struct {
 	ctx   context.Context
 	store *Store
 	yield func(blob.Info, error) bool
 }
 
-// folder yields the blobs of a folder, and those below it, whose names begin with begin. base is the part of the key that leads into
+// walkFolder yields the blobs of a folder, and those below it, whose names begin with begin. base is the part of the key that leads into
 // the folder: empty or with a slash at the end.
 //
 // Keys are ordered by their bytes, and in a key the name of a folder is followed by a slash. '-' and '.' sort before it and
 // everything else that is allowed after it: below the folder "a", the keys "a/..." come after "a-1" and "a.b", but before "a0". So
 // a folder waits until the names that continue its own with one of the two have passed.
-func (w *walk) folder(base, begin string) error {
+func (w *listWalk) walkFolder(base, begin string) error {
 	path := w.store.dir
 	if base != "" {
-		path = w.store.path(strings.TrimSuffix(base, "/"))
+		path = w.store.filePath(strings.TrimSuffix(base, "/"))
 	}
 	names, err := w.store.fs.List(path)
 	if err = notFound(err); err != nil {
@@ -78,7 +78,7 @@ func (w *walk) folder(base, begin string) error {
 				return err
 			}
 		}
-		isFolder, err := w.entry(base + name)
+		isFolder, err := w.yieldEntry(base + name)
 		if err != nil {
 			return err
 		}
@@ -100,17 +100,17 @@ func precedesSlash(folder, name string) bool {
 }
 
 // enterLast walks the last one of the waiting folders and returns the others.
-func (w *walk) enterLast(base string, waiting []string) ([]string, error) {
+func (w *listWalk) enterLast(base string, waiting []string) ([]string, error) {
 	last := len(waiting) - 1
-	return waiting[:last], w.folder(base+waiting[last]+"/", "")
+	return waiting[:last], w.walkFolder(base+waiting[last]+"/", "")
 }
 
-// entry yields the blob under key, unless that is a folder.
-func (w *walk) entry(key string) (isFolder bool, err error) {
+// yieldEntry yields the blob under key, unless that is a folder.
+func (w *listWalk) yieldEntry(key string) (isFolder bool, err error) {
 	if err := w.ctx.Err(); err != nil {
 		return false, err
 	}
-	info, err := w.store.fs.Stat(w.store.path(key))
+	info, err := w.store.fs.Stat(w.store.filePath(key))
 	if err = notFound(err); err != nil {
 		if errors.Is(err, blob.ErrNotFound) {
 			return false, nil // deleted meanwhile

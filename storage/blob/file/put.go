@@ -18,17 +18,17 @@ const category = vfs.DiskWriteCategory("scribe-blob")
 
 // Put implements blob.Store. See the package comment for the steps.
 func (s *Store) Put(ctx context.Context, key string, parts ...[]byte) error {
-	if err := s.enter(ctx, key); err != nil {
+	if err := s.gate.EnterKey(ctx, key); err != nil {
 		return fmt.Errorf("put: %w", err)
 	}
 	defer s.gate.Leave()
-	if err := s.put(ctx, s.path(key), parts); err != nil {
+	if err := s.putFile(ctx, s.filePath(key), parts); err != nil {
 		return fmt.Errorf("put %s: %w", key, noSpace(err))
 	}
 	return nil
 }
 
-func (s *Store) put(ctx context.Context, path string, parts [][]byte) (err error) {
+func (s *Store) putFile(ctx context.Context, path string, parts [][]byte) (err error) {
 	// Before the bytes are written: most repeated keys end here, at the price of a look-up.
 	if _, err := s.fs.Stat(path); err == nil {
 		return blob.ErrExists
@@ -38,7 +38,7 @@ func (s *Store) put(ctx context.Context, path string, parts [][]byte) (err error
 		return err
 	}
 	tmp := s.fs.PathJoin(s.tmp, s.nonce+"-"+strconv.FormatUint(s.next.Add(1), 10))
-	if err := s.write(ctx, tmp, parts); err != nil {
+	if err := s.writeFile(ctx, tmp, parts); err != nil {
 		_ = s.fs.Remove(tmp) // what can't be removed now goes when the store is opened again
 		return err
 	}
@@ -52,7 +52,7 @@ func (s *Store) put(ctx context.Context, path string, parts [][]byte) (err error
 		if errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("%w: %w", blob.ErrExists, err)
 		}
-		s.forget(folder) // somebody may have removed it
+		s.forgetFolder(folder) // somebody may have removed it
 		return err
 	}
 	if err := s.syncDir(folder); err != nil {
@@ -63,8 +63,8 @@ func (s *Store) put(ctx context.Context, path string, parts [][]byte) (err error
 	return nil
 }
 
-// write writes and syncs a new file.
-func (s *Store) write(ctx context.Context, path string, parts [][]byte) error {
+// writeFile writes and syncs a new file.
+func (s *Store) writeFile(ctx context.Context, path string, parts [][]byte) error {
 	f, err := s.fs.Create(path, category)
 	if err != nil {
 		return err
@@ -175,7 +175,7 @@ func (s *Store) makeDurable(folder string) error {
 	return nil
 }
 
-func (s *Store) forget(folder string) {
+func (s *Store) forgetFolder(folder string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.mu.durable, folder)

@@ -20,7 +20,7 @@ type Entry struct {
 	LSN   record.LSN
 	// Start is the LSN at which the epoch began: everything below it was committed before, by writers of lower epochs; 0 when not known.
 	Start record.LSN
-	// Predicted: the place counts on what was before it in the shard, and was still on its way when the blob was built.
+	// Predicted: the position counts on what was before it in the shard, and was not committed yet when the blob was built.
 	Predicted bool
 	// Category is the name of the shard's category.
 	Category string
@@ -33,7 +33,7 @@ type Entry struct {
 // Builder assembles one blob. It is used by one goroutine at a time. What it is given wrongly makes [Builder.Finish] fail, so that
 // callers check one error; no pointer of such a blob may be used.
 type Builder struct {
-	identity
+	blobIdentity
 	history History
 	errs    []error
 
@@ -41,8 +41,8 @@ type Builder struct {
 	stored   [][]byte
 	blockEnd uint64 // where the next block begins
 
-	categories map[uint32]category
-	places     map[place]struct{} // of the entries
+	categories map[uint32]categoryIndex
+	positions  map[logPosition]struct{} // of the entries
 	entries    int
 
 	// The sections of the footer, but for the counts in front of them.
@@ -51,13 +51,13 @@ type Builder struct {
 	entrySection    []byte
 }
 
-// place is where a pointer goes.
-type place struct {
+// logPosition is where a pointer goes.
+type logPosition struct {
 	shard record.ShardID
 	lsn   record.LSN
 }
 
-type category struct {
+type categoryIndex struct {
 	index int
 	name  string
 }
@@ -77,13 +77,13 @@ type Block struct {
 // created is in Unix microseconds.
 func NewBuilder(id pointer.BlobID, class uint32, region string, created int64) *Builder {
 	b := &Builder{
-		identity:   identity{id: id, class: class, region: region, created: created},
-		blockEnd:   HeaderLen,
-		categories: map[uint32]category{},
-		places:     map[place]struct{}{},
+		blobIdentity: blobIdentity{id: id, class: class, region: region, created: created},
+		blockEnd:     HeaderLen,
+		categories:   map[uint32]categoryIndex{},
+		positions:    map[logPosition]struct{}{},
 	}
-	if f := b.check(0); f != nil {
-		b.refuse("%s: %s", f.what, f.reason)
+	if f := b.validateIdentity(0); f != nil {
+		b.addError("%s: %s", f.what, f.reason)
 	}
 	return b
 }
@@ -91,13 +91,13 @@ func NewBuilder(id pointer.BlobID, class uint32, region string, created int64) *
 // SetHistory adds what the writer knows of its earlier blobs. The exceptions are not to be changed until Finish has returned.
 func (b *Builder) SetHistory(h History) {
 	b.history = h
-	if err := h.check(); err != nil {
-		b.refuse("%v", err)
+	if err := h.validateHistory(); err != nil {
+		b.addError("%v", err)
 	}
 }
 
-func (b *Builder) refuse(format string, args ...any) {
-	const limit = 20 // one fault of the caller can show in each of 100,000 entries
+func (b *Builder) addError(format string, args ...any) {
+	const limit = 20 // one mistake of the caller can show in each of 100,000 entries
 	if len(b.errs) < limit {
 		b.errs = append(b.errs, fmt.Errorf("%w %s: %s", ErrInvalid, b.id, fmt.Sprintf(format, args...)))
 	}
@@ -108,10 +108,10 @@ func (b *Builder) refuse(format string, args ...any) {
 func (b *Builder) AddBlock(codec pointer.Codec, stored []byte, rawLen int) (block int) {
 	block = len(b.blocks)
 	if block == MaxBlocks {
-		b.refuse("more than %d blocks", MaxBlocks)
+		b.addError("more than %d blocks", MaxBlocks)
 	}
 	if len(stored) > pointer.MaxBlockLen || rawLen < 0 || rawLen > pointer.MaxBlockRaw {
-		b.refuse("block %d: %d stored and %d raw bytes, the limits are %d and %d",
+		b.addError("block %d: %d stored and %d raw bytes, the limits are %d and %d",
 			block, len(stored), rawLen, pointer.MaxBlockLen, pointer.MaxBlockRaw)
 		stored, rawLen = nil, 0
 	}
@@ -131,13 +131,13 @@ func (b *Builder) AddBlock(codec pointer.Codec, stored []byte, rawLen int) (bloc
 
 // AddPayload adds the payload at offset in the decompressed block, length bytes long. Of e.Pointer the caller sets Frames, Messages,
 // MinTime, MaxTime and Sequences; the rest is set here. It returns the complete pointer, which may be appended to e.Shard, at e.LSN
-// and nowhere else, when the blob is durable. Each place, shard and LSN, is used once.
+// and nowhere else, when the blob is durable. Each position, shard and LSN, is used once.
 func (b *Builder) AddPayload(block int, offset, length uint32, e Entry) pointer.Pointer {
 	p := e.Pointer
 	p.Blob, p.Class, p.Region = b.id, b.class, b.region
 	p.Offset, p.Length = offset, length
 	if block < 0 || block >= len(b.blocks) {
-		b.refuse("payload %d: there is no block %d", b.entries, block)
+		b.addError("payload %d: there is no block %d", b.entries, block)
 		return p
 	}
 	setBlock(&p, &b.blocks[block])
@@ -145,16 +145,16 @@ func (b *Builder) AddPayload(block int, offset, length uint32, e Entry) pointer.
 
 	c, known := b.categories[e.Shard.Category()]
 	if !known {
-		c = category{index: len(b.categories), name: e.Category}
+		c = categoryIndex{index: len(b.categories), name: e.Category}
 		b.categories[e.Shard.Category()] = c
 		b.categorySection = binary.AppendUvarint(b.categorySection, uint64(e.Shard.Category()))
 		b.categorySection = binary.AppendUvarint(b.categorySection, uint64(len(e.Category)))
 		b.categorySection = append(b.categorySection, e.Category...)
 		b.categorySection = appendSettings(b.categorySection, e.Settings)
 	} else if c.name != e.Category {
-		b.refuse("payload %d: category %d is %q and %q", b.entries, e.Shard.Category(), c.name, e.Category)
+		b.addError("payload %d: category %d is %q and %q", b.entries, e.Shard.Category(), c.name, e.Category)
 	}
-	b.places[place{e.Shard, e.LSN}] = struct{}{}
+	b.positions[logPosition{e.Shard, e.LSN}] = struct{}{}
 	b.entries++
 	b.entrySection = appendEntry(b.entrySection, c.index, block, b.created, &e, &p)
 	return p
@@ -166,33 +166,33 @@ func setBlock(p *pointer.Pointer, v *Block) {
 
 func (b *Builder) checkEntry(e *Entry, p *pointer.Pointer) {
 	if err := p.Validate(); err != nil {
-		b.refuse("payload %d: %v", b.entries, err)
+		b.addError("payload %d: %v", b.entries, err)
 	}
 	if err := record.ValidateCategory(e.Category); err != nil {
-		b.refuse("payload %d: %v", b.entries, err)
+		b.addError("payload %d: %v", b.entries, err)
 	}
 	if e.Epoch == 0 {
-		b.refuse("payload %d of shard %v: epoch 0: the shard was not opened", b.entries, e.Shard)
+		b.addError("payload %d of shard %v: epoch 0: the shard was not opened", b.entries, e.Shard)
 	}
 	if e.LSN < record.FirstLSN {
-		b.refuse("payload %d of shard %v: LSN %d, the first is %d", b.entries, e.Shard, e.LSN, record.FirstLSN)
+		b.addError("payload %d of shard %v: LSN %d, the first is %d", b.entries, e.Shard, e.LSN, record.FirstLSN)
 	}
 	if e.Start > e.LSN {
-		b.refuse("payload %d of shard %v: LSN %d, its epoch begins at %d", b.entries, e.Shard, e.LSN, e.Start)
+		b.addError("payload %d of shard %v: LSN %d, its epoch begins at %d", b.entries, e.Shard, e.LSN, e.Start)
 	}
 	if e.Settings != nil && (e.Settings.Retention < 0 || e.Settings.Retention%time.Microsecond != 0) {
-		b.refuse("payload %d: category %q has the retention %v", b.entries, e.Category, e.Settings.Retention)
+		b.addError("payload %d: category %q has the retention %v", b.entries, e.Category, e.Settings.Retention)
 	}
-	if _, twice := b.places[place{e.Shard, e.LSN}]; twice {
-		b.refuse("payload %d of shard %v: LSN %d is there twice", b.entries, e.Shard, e.LSN)
+	if _, twice := b.positions[logPosition{e.Shard, e.LSN}]; twice {
+		b.addError("payload %d of shard %v: LSN %d is there twice", b.entries, e.Shard, e.LSN)
 	}
 	if b.entries >= MaxEntries {
-		b.refuse("more than %d payloads", MaxEntries)
+		b.addError("more than %d payloads", MaxEntries)
 	}
 }
 
 func (b *Builder) footerLen() int {
-	n := len(footerPrefix(b.identity, &b.history))
+	n := len(footerPrefix(b.blobIdentity, &b.history))
 	n += field.UvarintLen(uint64(len(b.blocks))) + len(b.blockSection)
 	n += field.UvarintLen(uint64(len(b.categories))) + len(b.categorySection)
 	return n + field.UvarintLen(uint64(b.entries)) + len(b.entrySection)
@@ -205,9 +205,9 @@ func (b *Builder) Size() int64 { return int64(b.blockEnd) + int64(b.footerLen())
 // the builder was given wrongly and wraps [ErrInvalid]. The blocks are the slices that AddBlock was given.
 func (b *Builder) Finish() ([][]byte, error) {
 	if b.entries == 0 {
-		b.refuse("there is no payload in it")
+		b.addError("no payloads")
 	}
-	footer := footerPrefix(b.identity, &b.history)
+	footer := footerPrefix(b.blobIdentity, &b.history)
 	footer = binary.AppendUvarint(footer, uint64(len(b.blocks)))
 	footer = append(footer, b.blockSection...)
 	footer = binary.AppendUvarint(footer, uint64(len(b.categories)))
@@ -215,17 +215,17 @@ func (b *Builder) Finish() ([][]byte, error) {
 	footer = binary.AppendUvarint(footer, uint64(b.entries))
 	footer = append(footer, b.entrySection...)
 	if len(footer) > MaxFooter {
-		b.refuse("the footer of %d payloads has %d bytes, the limit is %d", b.entries, len(footer), MaxFooter)
+		b.addError("the footer of %d payloads has %d bytes, the limit is %d", b.entries, len(footer), MaxFooter)
 	}
 	if b.Size() > pointer.MaxBlobLen {
-		b.refuse("%d bytes, the limit is %d", b.Size(), int64(pointer.MaxBlobLen))
+		b.addError("%d bytes, the limit is %d", b.Size(), int64(pointer.MaxBlobLen))
 	}
 	if len(b.errs) > 0 {
 		return nil, errors.Join(b.errs...)
 	}
 	parts := make([][]byte, 0, len(b.stored)+2)
-	parts = append(parts, encodeHeader(b.identity))
+	parts = append(parts, encodeHeader(b.blobIdentity))
 	parts = append(parts, b.stored...)
-	end := encodeTrailer(trailer{footerOffset: b.blockEnd, footerLen: uint32(len(footer)), footerCRC: record.CRC(footer)})
+	end := encodeTrailer(blobTrailer{footerOffset: b.blockEnd, footerLen: uint32(len(footer)), footerCRC: record.CRC(footer)})
 	return append(parts, append(footer, end...)), nil
 }

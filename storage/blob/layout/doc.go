@@ -16,7 +16,7 @@
 //
 // # Errors
 //
-// [DamageError] (it matches [ErrDamaged]) names the blob, the part and the place; [VersionError] (it matches [ErrVersion]) is a blob
+// [DamageError] (it matches [ErrDamaged]) names the blob, the part and the offset; [VersionError] (it matches [ErrVersion]) is a blob
 // of a newer version, which is no damage. Errors of the store come through as they are: a blob that is not there is
 // blob.ErrNotFound.
 package layout

@@ -24,11 +24,11 @@ type DamageError struct {
 	Offset int64
 	// Reason is what is wrong with it.
 	Reason string
-	// Err is the error behind it, if there is one.
+	// Err is the cause, if there is one.
 	Err error
 }
 
-// Error names the blob, the part and the place.
+// Error names the blob, the part and the offset.
 func (e *DamageError) Error() string {
 	text := fmt.Sprintf("layout: blob %s: damaged: %s at byte %d: %s", e.Key, e.What, e.Offset, e.Reason)
 	if e.Err != nil {
@@ -40,7 +40,7 @@ func (e *DamageError) Error() string {
 // Is reports whether target is [ErrDamaged].
 func (e *DamageError) Is(target error) bool { return target == ErrDamaged }
 
-// Unwrap is the error behind it.
+// Unwrap returns the cause.
 func (e *DamageError) Unwrap() error { return e.Err }
 
 // VersionError is a blob of a newer version. It matches [ErrVersion]. It is not damage: a newer build reads it.

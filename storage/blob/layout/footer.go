@@ -29,7 +29,7 @@ type Footer struct {
 }
 
 // footerPrefix is the first section of the footer.
-func footerPrefix(v identity, h *History) []byte {
+func footerPrefix(v blobIdentity, h *History) []byte {
 	b := make([]byte, 0, 256)
 	b = append(b, v.id[:]...)
 	b = binary.AppendUvarint(b, uint64(v.class))
@@ -64,7 +64,7 @@ func appendEntry(dst []byte, category, block int, created int64, e *Entry, p *po
 	return pointer.AppendSequences(dst, p.Sequences)
 }
 
-// flagPredicted says that an entry's place was predicted.
+// flagPredicted says that an entry's position was predicted.
 const flagPredicted = 0x01
 
 // The least that a block, a category and an entry take in bytes, in any version.
@@ -76,7 +76,7 @@ const (
 
 // decodeFooter decodes a footer whose checksum is right, the one of a blob of a version whose blocks end at blockEnd. What it refuses was
 // written that way.
-func decodeFooter(version uint8, b []byte, blockEnd uint64) (*Footer, *fault) {
+func decodeFooter(version uint8, b []byte, blockEnd uint64) (*Footer, *partDamage) {
 	r := field.NewReader(b, 0)
 	f := &Footer{Version: version}
 	if id := r.Take("blob id", uint64(len(f.ID))); id != nil {
@@ -86,7 +86,7 @@ func decodeFooter(version uint8, b []byte, blockEnd uint64) (*Footer, *fault) {
 	f.Region = string(r.Sized("region", pointer.MaxRegion))
 	f.Created = r.Varint("time of creation")
 	if r.Err() == nil {
-		if bad := f.identity().check(0); bad != nil {
+		if bad := f.blobIdentity().validateIdentity(0); bad != nil {
 			return nil, bad
 		}
 	}
@@ -97,13 +97,13 @@ func decodeFooter(version uint8, b []byte, blockEnd uint64) (*Footer, *fault) {
 	f.readEntries(&r, version, readCategories(&r, version))
 	r.End()
 	if e := r.Err(); e != nil {
-		return nil, faultf("footer: "+e.What, e.Offset, "%s", e.Reason)
+		return nil, damagef("footer: "+e.What, e.Offset, "%s", e.Reason)
 	}
 	return f, nil
 }
 
-func (f *Footer) identity() *identity {
-	return &identity{id: f.ID, class: f.Class, region: f.Region, created: f.Created}
+func (f *Footer) blobIdentity() *blobIdentity {
+	return &blobIdentity{id: f.ID, class: f.Class, region: f.Region, created: f.Created}
 }
 
 func (f *Footer) readBlocks(r *field.Reader, end uint64) {
@@ -120,7 +120,7 @@ func (f *Footer) readBlocks(r *field.Reader, end uint64) {
 		at += uint64(v.Len)
 	}
 	if r.Err() == nil && at != end {
-		r.Fail("blocks", "they end at byte %d of the blob, the footer begins at %d", at, end)
+		r.Fail("blocks", "end at byte %d of the blob, but the footer begins at %d", at, end)
 	}
 }
 
@@ -149,7 +149,7 @@ func readCategories(r *field.Reader, version uint8) []shardCategory {
 			r.Fail("category", "%v", err)
 		}
 		if seen[c.id] {
-			r.Fail("category id", "%d is there twice", c.id)
+			r.Fail("category id", "%d is repeated", c.id)
 		}
 		seen[c.id] = true
 	}
@@ -159,12 +159,12 @@ func readCategories(r *field.Reader, version uint8) []shardCategory {
 func (f *Footer) readEntries(r *field.Reader, version uint8, categories []shardCategory) {
 	n := r.Count("payloads", MaxEntries, minEntryLen)
 	if n == 0 {
-		r.Fail("payloads", "there are none")
+		r.Fail("payloads", "missing")
 		return
 	}
 	f.Entries = make([]Entry, n)
 	used := 0
-	places := make(map[place]struct{}, n)
+	positions := make(map[logPosition]struct{}, n)
 	for i := range f.Entries {
 		e := &f.Entries[i]
 		// Categories stand in the order of their first use: there is one table for a list of payloads.
@@ -174,22 +174,22 @@ func (f *Footer) readEntries(r *field.Reader, version uint8, categories []shardC
 		e.Epoch = r.Uvarint("epoch", math.MaxUint64)
 		e.LSN = record.LSN(r.Uvarint("LSN", math.MaxUint64))
 		if version >= 2 {
-			readPlace(r, e)
+			readPosition(r, e)
 		}
 		f.readPointer(r, &e.Pointer)
 		if r.Err() != nil || len(categories) == 0 {
-			r.Fail("categories", "there are none")
+			r.Fail("categories", "missing")
 			return
 		}
 		used = max(used, c+1)
 		e.Category, e.Settings = categories[c].name, categories[c].settings
 		e.Shard = record.MakeShardID(categories[c].id, logical, writer)
-		at := place{e.Shard, e.LSN}
-		if _, twice := places[at]; twice || e.Epoch == 0 || e.LSN < record.FirstLSN {
-			r.Fail("payload", "%d: LSN %d of shard %v in epoch %d is there twice or is none", i, e.LSN, e.Shard, e.Epoch)
+		at := logPosition{e.Shard, e.LSN}
+		if _, twice := positions[at]; twice || e.Epoch == 0 || e.LSN < record.FirstLSN {
+			r.Fail("payload", "%d: LSN %d of shard %v in epoch %d is repeated or invalid", i, e.LSN, e.Shard, e.Epoch)
 			return
 		}
-		places[at] = struct{}{}
+		positions[at] = struct{}{}
 		if err := e.Pointer.Validate(); err != nil {
 			r.Fail("payload", "%d of shard %v: %v", i, e.Shard, err)
 			return
@@ -200,8 +200,8 @@ func (f *Footer) readEntries(r *field.Reader, version uint8, categories []shardC
 	}
 }
 
-// readPlace reads what version 2 says of an entry's place.
-func readPlace(r *field.Reader, e *Entry) {
+// readPosition reads what version 2 says of an entry's position.
+func readPosition(r *field.Reader, e *Entry) {
 	since := r.Uvarint("LSNs of the epoch", uint64(e.LSN))
 	e.Start = e.LSN - record.LSN(since)
 	switch flags := r.Fixed8("flags"); {
@@ -226,7 +226,7 @@ func (f *Footer) readPointer(r *field.Reader, p *pointer.Pointer) {
 		return
 	}
 	if len(f.Blocks) == 0 {
-		r.Fail("blocks", "there are none")
+		r.Fail("blocks", "missing")
 		return
 	}
 	setBlock(p, &f.Blocks[block])

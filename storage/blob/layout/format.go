@@ -9,7 +9,7 @@ import (
 )
 
 // Version is the version that this build writes, and the newest that it reads. Version 2 added the writer's [History], the beginning of
-// each entry's epoch, whether its place was predicted, and the settings of categories.
+// each entry's epoch, whether its position was predicted, and the settings of categories.
 const Version = 2
 
 // Limits of the format. A reader refuses what is over them; a [Builder] never writes it.
@@ -58,30 +58,30 @@ const (
 	offTrailerMagic   = 24
 )
 
-// identity is what header and footer both say of the blob.
-type identity struct {
+// blobIdentity is what header and footer both say of the blob.
+type blobIdentity struct {
 	id      pointer.BlobID
 	class   uint32
 	region  string
 	created int64
 }
 
-// fault is damage within a part, before it is known where in which blob the part lies.
-type fault struct {
+// partDamage is damage within a part, before it is known where in which blob the part lies.
+type partDamage struct {
 	what   string
 	offset int // from the start of the part
 	reason string
 }
 
-func faultf(what string, offset int, format string, args ...any) *fault {
-	return &fault{what: what, offset: offset, reason: fmt.Sprintf(format, args...)}
+func damagef(what string, offset int, format string, args ...any) *partDamage {
+	return &partDamage{what: what, offset: offset, reason: fmt.Sprintf(format, args...)}
 }
 
-func (f *fault) in(key string, start int64) *DamageError {
+func (f *partDamage) damageError(key string, start int64) *DamageError {
 	return &DamageError{Key: key, What: f.what, Offset: start + int64(f.offset), Reason: f.reason}
 }
 
-func encodeHeader(v identity) []byte {
+func encodeHeader(v blobIdentity) []byte {
 	b := make([]byte, HeaderLen)
 	copy(b[offMagic:], headerMagic)
 	b[offVersion] = Version
@@ -95,48 +95,48 @@ func encodeHeader(v identity) []byte {
 }
 
 // decodeHeader checks and decodes the HeaderLen bytes of b. A version that is newer comes back with a zero identity.
-func decodeHeader(b []byte) (v identity, version uint8, _ *fault) {
+func decodeHeader(b []byte) (v blobIdentity, version uint8, _ *partDamage) {
 	if string(b[offMagic:offVersion]) != headerMagic {
-		return identity{}, 0, faultf("header magic", offMagic, "found %q, want %q", b[offMagic:offVersion], headerMagic)
+		return blobIdentity{}, 0, damagef("header magic", offMagic, "found %q, want %q", b[offMagic:offVersion], headerMagic)
 	}
 	stored := binary.LittleEndian.Uint32(b[offHeaderCRC:])
 	if computed := record.CRC(b[:offHeaderCRC]); computed != stored {
-		return identity{}, 0, faultf("header checksum", offMagic, "stored %#08x, computed %#08x", stored, computed)
+		return blobIdentity{}, 0, damagef("header checksum", offMagic, "stored %#08x, computed %#08x", stored, computed)
 	}
 	switch version = b[offVersion]; {
 	case version == 0:
-		return identity{}, 0, faultf("header version", offVersion, "0 was never written")
+		return blobIdentity{}, 0, damagef("header version", offVersion, "0 was never written")
 	case version > Version:
-		return identity{}, version, nil
+		return blobIdentity{}, version, nil
 	}
 	n := int(b[offRegionLen])
 	if n > pointer.MaxRegion {
-		return identity{}, 0, faultf("header region", offRegionLen, "%d bytes, the limit is %d", n, pointer.MaxRegion)
+		return blobIdentity{}, 0, damagef("header region", offRegionLen, "%d bytes, the limit is %d", n, pointer.MaxRegion)
 	}
-	v = identity{
+	v = blobIdentity{
 		id:      pointer.BlobID(b[offID:offCreated]),
 		class:   binary.LittleEndian.Uint32(b[offClass:]),
 		region:  string(b[offRegion : offRegion+n]),
 		created: int64(binary.LittleEndian.Uint64(b[offCreated:])),
 	}
 	if i := firstNonZero(b[offReserved1:offClass]); i >= 0 {
-		return identity{}, 0, faultf("header", offReserved1+i, "reserved bytes must be 0")
+		return blobIdentity{}, 0, damagef("header", offReserved1+i, "reserved bytes must be 0")
 	}
 	if i := firstNonZero(b[offRegion+n : offHeaderCRC]); i >= 0 {
-		return identity{}, 0, faultf("header", offRegion+n+i, "reserved bytes must be 0")
+		return blobIdentity{}, 0, damagef("header", offRegion+n+i, "reserved bytes must be 0")
 	}
-	if f := v.check(offMagic); f != nil {
-		return identity{}, 0, f
+	if f := v.validateIdentity(offMagic); f != nil {
+		return blobIdentity{}, 0, f
 	}
 	return v, version, nil
 }
 
-func (v *identity) check(offset int) *fault {
+func (v *blobIdentity) validateIdentity(offset int) *partDamage {
 	if !v.id.IsValid() {
-		return faultf("blob id", offset, "%x is not a UUID of version 7", v.id[:])
+		return damagef("blob id", offset, "%x is not a UUID of version 7", v.id[:])
 	}
 	if err := pointer.ValidateRegion(v.region); err != nil {
-		return faultf("region", offset, "%v", err)
+		return damagef("region", offset, "%v", err)
 	}
 	return nil
 }
@@ -150,14 +150,14 @@ func firstNonZero(b []byte) int {
 	return -1
 }
 
-// trailer says where the footer is.
-type trailer struct {
+// blobTrailer says where the footer is.
+type blobTrailer struct {
 	footerOffset uint64
 	footerLen    uint32
 	footerCRC    uint32
 }
 
-func encodeTrailer(t trailer) []byte {
+func encodeTrailer(t blobTrailer) []byte {
 	b := make([]byte, TrailerLen)
 	binary.LittleEndian.PutUint64(b[offFooterOffset:], t.footerOffset)
 	binary.LittleEndian.PutUint32(b[offFooterLen:], t.footerLen)
@@ -169,33 +169,33 @@ func encodeTrailer(t trailer) []byte {
 }
 
 // decodeTrailer checks and decodes the TrailerLen bytes of b, the last ones of a blob of size bytes.
-func decodeTrailer(b []byte, size int64) (t trailer, version uint8, _ *fault) {
+func decodeTrailer(b []byte, size int64) (t blobTrailer, version uint8, _ *partDamage) {
 	if string(b[offTrailerMagic:]) != trailerMagic {
-		return trailer{}, 0, faultf("trailer magic", offTrailerMagic, "found %q, want %q: the blob was cut or is none", b[offTrailerMagic:], trailerMagic)
+		return blobTrailer{}, 0, damagef("trailer magic", offTrailerMagic, "found %q, want %q: cut short, or not a blob", b[offTrailerMagic:], trailerMagic)
 	}
 	stored := binary.LittleEndian.Uint32(b[offTrailerCRC:])
 	if computed := record.CRC(b[:offTrailerCRC]); computed != stored {
-		return trailer{}, 0, faultf("trailer checksum", 0, "stored %#08x, computed %#08x", stored, computed)
+		return blobTrailer{}, 0, damagef("trailer checksum", 0, "stored %#08x, computed %#08x", stored, computed)
 	}
 	switch version = b[offTrailerVersion]; {
 	case version == 0:
-		return trailer{}, 0, faultf("trailer version", offTrailerVersion, "0 was never written")
+		return blobTrailer{}, 0, damagef("trailer version", offTrailerVersion, "0 was never written")
 	case version > Version:
-		return trailer{}, version, nil
+		return blobTrailer{}, version, nil
 	}
-	t = trailer{
+	t = blobTrailer{
 		footerOffset: binary.LittleEndian.Uint64(b[offFooterOffset:]),
 		footerLen:    binary.LittleEndian.Uint32(b[offFooterLen:]),
 		footerCRC:    binary.LittleEndian.Uint32(b[offFooterCRC:]),
 	}
 	if i := firstNonZero(b[offReserved3:offTrailerCRC]); i >= 0 {
-		return trailer{}, 0, faultf("trailer", offReserved3+i, "reserved bytes must be 0")
+		return blobTrailer{}, 0, damagef("trailer", offReserved3+i, "reserved bytes must be 0")
 	}
 	if t.footerLen == 0 || t.footerLen > MaxFooter {
-		return trailer{}, 0, faultf("footer length", offFooterLen, "%d is not in 1..%d", t.footerLen, MaxFooter)
+		return blobTrailer{}, 0, damagef("footer length", offFooterLen, "%d is not in 1..%d", t.footerLen, MaxFooter)
 	}
 	if t.footerOffset < HeaderLen || t.footerOffset > pointer.MaxBlobLen || int64(t.footerOffset)+int64(t.footerLen)+TrailerLen != size {
-		return trailer{}, 0, faultf("footer offset", offFooterOffset,
+		return blobTrailer{}, 0, damagef("footer offset", offFooterOffset,
 			"%d bytes at %d and a trailer do not end a blob of %d bytes", t.footerLen, t.footerOffset, size)
 	}
 	return t, version, nil

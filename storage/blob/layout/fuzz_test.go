@@ -65,8 +65,8 @@ func FuzzFooter(f *testing.F) {
 
 // FuzzFixed decodes headers and trailers.
 func FuzzFixed(f *testing.F) {
-	f.Add(encodeHeader(identity{id: pointer.MakeBlobID(1, [10]byte{}), class: 72, region: "eu", created: 5}), int64(1000))
-	f.Add(encodeTrailer(trailer{footerOffset: 900, footerLen: 68, footerCRC: 1}), int64(1000))
+	f.Add(encodeHeader(blobIdentity{id: pointer.MakeBlobID(1, [10]byte{}), class: 72, region: "eu", created: 5}), int64(1000))
+	f.Add(encodeTrailer(blobTrailer{footerOffset: 900, footerLen: 68, footerCRC: 1}), int64(1000))
 	f.Fuzz(func(t *testing.T, b []byte, size int64) {
 		if len(b) >= HeaderLen {
 			v, version, bad := decodeHeader(b[:HeaderLen])

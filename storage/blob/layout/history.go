@@ -42,8 +42,8 @@ type Settings struct {
 	Repeatable uint8
 }
 
-// check returns what is wrong with a history.
-func (h *History) check() error {
+// validateHistory returns what is wrong with a history.
+func (h *History) validateHistory() error {
 	if h.Run == 0 {
 		if h.Build != 0 || h.Window != 0 || len(h.Exceptions) != 0 {
 			return fmt.Errorf("history: build %d without a run", h.Build)
@@ -100,7 +100,7 @@ func readHistory(r *field.Reader) (h History) {
 		h.Exceptions[i] = Exception{Build: last, Void: v&1 != 0}
 	}
 	if r.Err() == nil {
-		if err := h.check(); err != nil {
+		if err := h.validateHistory(); err != nil {
 			r.Fail("history", "%v", err)
 		}
 	}

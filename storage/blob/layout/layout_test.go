@@ -322,8 +322,8 @@ func TestVerifyTruth(t *testing.T) {
 		Category: "orders.eu", Shard: 3, Sequenced: true, Producer: 9, Epoch: 1, FirstSequence: 10,
 	}, "a", "b"))
 	for name, change := range map[string]func(p *payload){
-		"it is of category":  func(p *payload) { p.entry.Category = "web.other" },
-		"it is of logical":   func(p *payload) { p.entry.Shard = record.MakeShardID(17, 1, 1) },
+		"but the payload is of":  func(p *payload) { p.entry.Category = "web.other" },
+		"logical shard 0":   func(p *payload) { p.entry.Shard = record.MakeShardID(17, 1, 1) },
 		"frames: the footer": func(p *payload) { p.entry.Pointer.Frames = 1 },
 		"messages":           func(p *payload) { p.entry.Pointer.Messages++ },
 		"times":              func(p *payload) { p.entry.Pointer.MinTime-- },
@@ -403,7 +403,7 @@ func TestVerifyReportsAll(t *testing.T) {
 		all = append(all, i)
 	}
 	err := layout.Verify(t.Context(), store(t, out.key, damage(all...)), out.key)
-	if !strings.Contains(err.Error(), "150 more faults") || strings.Count(err.Error(), "\n") != 100 {
+	if !strings.Contains(err.Error(), "150 more findings") || strings.Count(err.Error(), "\n") != 100 {
 		t.Errorf("250 damaged blocks: %v", err)
 	}
 }
@@ -526,7 +526,7 @@ func TestBuilderErrors(t *testing.T) {
 	large, shared := sample(t)
 	n := uint32(len(large.frames))
 	for want, use := range map[string]func(b *layout.Builder){
-		"there is no payload":    func(b *layout.Builder) { b.AddBlock(pointer.CodecNone, large.frames, len(large.frames)) },
+		"no payloads":    func(b *layout.Builder) { b.AddBlock(pointer.CodecNone, large.frames, len(large.frames)) },
 		"there is no block 1":    func(b *layout.Builder) { b.AddPayload(1, 0, n, large.entry) },
 		"there is no block -1":   func(b *layout.Builder) { b.AddPayload(-1, 0, n, large.entry) },
 		"are not within":         func(b *layout.Builder) { b.AddPayload(0, 1, n, large.entry) },

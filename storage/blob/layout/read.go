@@ -57,7 +57,7 @@ func readFooter(ctx context.Context, store blob.Store, key string, size int64) (
 	t, version, bad := decodeTrailer(tail[len(tail)-TrailerLen:], size)
 	switch {
 	case bad != nil:
-		return nil, size, bad.in(key, start)
+		return nil, size, bad.damageError(key, start)
 	case version > Version:
 		return nil, size, &VersionError{Key: key, Version: version, Supported: Version}
 	}
@@ -73,7 +73,7 @@ func readFooter(ctx context.Context, store blob.Store, key string, size int64) (
 	}
 	f, bad := decodeFooter(version, footer, t.footerOffset)
 	if bad != nil {
-		return nil, size, bad.in(key, int64(t.footerOffset))
+		return nil, size, bad.damageError(key, int64(t.footerOffset))
 	}
 	if f.ID != id || f.Class != class {
 		return nil, size, &DamageError{
@@ -85,7 +85,7 @@ func readFooter(ctx context.Context, store blob.Store, key string, size int64) (
 }
 
 // cutFooter returns the footer out of the tail of the blob, or reads it when the tail does not reach back to it.
-func cutFooter(ctx context.Context, store blob.Store, key string, t trailer, tail []byte) ([]byte, error) {
+func cutFooter(ctx context.Context, store blob.Store, key string, t blobTrailer, tail []byte) ([]byte, error) {
 	if need := int(t.footerLen) + TrailerLen; need <= len(tail) {
 		return tail[len(tail)-need : len(tail)-TrailerLen], nil
 	}

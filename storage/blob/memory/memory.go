@@ -22,13 +22,13 @@ type Store struct {
 
 	mu struct {
 		sync.RWMutex
-		blobs map[string]object
+		blobs map[string]storedObject
 		bytes int64
 	}
 }
 
-// object is immutable but for its place in the map.
-type object struct {
+// storedObject is immutable.
+type storedObject struct {
 	data     []byte
 	modified time.Time
 }
@@ -41,13 +41,13 @@ func New() *Store { return NewLimited(0) }
 // NewLimited returns an empty store that takes at most maxBytes of blobs and then fails with blob.ErrNoSpace; 0 means no bound.
 func NewLimited(maxBytes int64) *Store {
 	s := &Store{max: maxBytes}
-	s.mu.blobs = map[string]object{}
+	s.mu.blobs = map[string]storedObject{}
 	return s
 }
 
 // Put implements blob.Store.
 func (s *Store) Put(ctx context.Context, key string, parts ...[]byte) error {
-	if err := s.enter(ctx, key); err != nil {
+	if err := s.gate.EnterKey(ctx, key); err != nil {
 		return fmt.Errorf("put: %w", err)
 	}
 	defer s.gate.Leave()
@@ -61,14 +61,14 @@ func (s *Store) Put(ctx context.Context, key string, parts ...[]byte) error {
 	if s.max > 0 && s.mu.bytes+int64(len(data)) > s.max {
 		return fmt.Errorf("put %s: %w: %d bytes beside %d, the limit is %d", key, blob.ErrNoSpace, len(data), s.mu.bytes, s.max)
 	}
-	s.mu.blobs[key] = object{data: data, modified: time.Now()}
+	s.mu.blobs[key] = storedObject{data: data, modified: time.Now()}
 	s.mu.bytes += int64(len(data))
 	return nil
 }
 
 // ReadAt implements blob.Store.
 func (s *Store) ReadAt(ctx context.Context, key string, dst []byte, off int64) error {
-	o, err := s.object(ctx, key)
+	o, err := s.getObject(ctx, key)
 	if err != nil {
 		return fmt.Errorf("read: %w", err)
 	}
@@ -81,23 +81,23 @@ func (s *Store) ReadAt(ctx context.Context, key string, dst []byte, off int64) e
 
 // Stat implements blob.Store.
 func (s *Store) Stat(ctx context.Context, key string) (blob.Info, error) {
-	o, err := s.object(ctx, key)
+	o, err := s.getObject(ctx, key)
 	if err != nil {
 		return blob.Info{}, fmt.Errorf("stat: %w", err)
 	}
-	return o.info(key), nil
+	return o.objectInfo(key), nil
 }
 
 // List implements blob.Store. It lists what is there when it begins.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Info, error] {
 	return func(yield func(blob.Info, error) bool) {
-		if err := s.list(ctx, prefix, yield); err != nil {
+		if err := s.listKeys(ctx, prefix, yield); err != nil {
 			yield(blob.Info{}, fmt.Errorf("list %q: %w", prefix, err))
 		}
 	}
 }
 
-func (s *Store) list(ctx context.Context, prefix string, yield func(blob.Info, error) bool) error {
+func (s *Store) listKeys(ctx context.Context, prefix string, yield func(blob.Info, error) bool) error {
 	if err := blob.CheckPrefix(prefix); err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (s *Store) list(ctx context.Context, prefix string, yield func(blob.Info, e
 	infos := make([]blob.Info, 0, len(s.mu.blobs))
 	for key, o := range s.mu.blobs {
 		if strings.HasPrefix(key, prefix) {
-			infos = append(infos, o.info(key))
+			infos = append(infos, o.objectInfo(key))
 		}
 	}
 	s.mu.RUnlock()
@@ -129,7 +129,7 @@ func (s *Store) list(ctx context.Context, prefix string, yield func(blob.Info, e
 
 // Delete implements blob.Store.
 func (s *Store) Delete(ctx context.Context, key string) error {
-	if err := s.enter(ctx, key); err != nil {
+	if err := s.gate.EnterKey(ctx, key); err != nil {
 		return fmt.Errorf("delete: %w", err)
 	}
 	defer s.gate.Leave()
@@ -157,34 +157,20 @@ func (s *Store) Bytes() int64 {
 	return s.mu.bytes
 }
 
-// enter checks what every call on a key checks and enters the gate.
-func (s *Store) enter(ctx context.Context, key string) error {
-	if err := blob.CheckKey(key); err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%s: %w", key, err)
-	}
-	if err := s.gate.Enter(); err != nil {
-		return fmt.Errorf("%s: %w", key, err)
-	}
-	return nil
-}
-
-func (s *Store) object(ctx context.Context, key string) (object, error) {
-	if err := s.enter(ctx, key); err != nil {
-		return object{}, err
+func (s *Store) getObject(ctx context.Context, key string) (storedObject, error) {
+	if err := s.gate.EnterKey(ctx, key); err != nil {
+		return storedObject{}, err
 	}
 	defer s.gate.Leave()
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	o, ok := s.mu.blobs[key]
 	if !ok {
-		return object{}, fmt.Errorf("%s: %w", key, blob.ErrNotFound)
+		return storedObject{}, fmt.Errorf("%s: %w", key, blob.ErrNotFound)
 	}
 	return o, nil
 }
 
-func (o object) info(key string) blob.Info {
+func (o storedObject) objectInfo(key string) blob.Info {
 	return blob.Info{Key: key, Size: int64(len(o.data)), Modified: o.modified}
 }

@@ -9,28 +9,28 @@ import (
 	"time"
 )
 
-// attempts is the transport under minio-go. It bounds each attempt in time, and makes sure that nobody reads the body of a request
+// attemptTransport is the transport under minio-go. It bounds each attempt in time, and makes sure that nobody reads the body of a request
 // after the attempt has ended.
 //
 // http.RoundTripper may close the body in a goroutine of its own after RoundTrip has returned, and may read it until then. What would
 // be lost without this: attempt 1 breaks while its goroutine is about to read the body; minio-go rewinds the body, which all
 // attempts share, and attempt 2 begins to read; the goroutine of attempt 1 takes 32 KiB out of the middle. The store receives an
 // object of the wrong bytes, and of the right length if attempt 2 is served from what is left of the next rewind.
-type attempts struct {
+type attemptTransport struct {
 	base    http.RoundTripper
 	timeout time.Duration
 }
 
 // RoundTrip implements http.RoundTripper.
-func (a *attempts) RoundTrip(req *http.Request) (*http.Response, error) {
+func (a *attemptTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithTimeout(req.Context(), a.timeout)
 	end := cancel
 	r := req.WithContext(ctx)
 	if req.Body != nil && req.Body != http.NoBody {
-		g := &guard{body: req.Body}
+		g := &bodyGuard{body: req.Body}
 		r.Body = g
 		end = func() {
-			g.end()
+			g.stopReads()
 			cancel()
 		}
 	}
@@ -40,24 +40,24 @@ func (a *attempts) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	// The attempt lasts until its answer was read: an answer may come before the request was sent.
-	resp.Body = &response{ReadCloser: resp.Body, end: end}
+	resp.Body = &attemptBody{ReadCloser: resp.Body, end: end}
 	return resp, nil
 }
 
 // CloseIdleConnections makes http.Client.CloseIdleConnections reach the transport below.
-func (a *attempts) CloseIdleConnections() {
+func (a *attemptTransport) CloseIdleConnections() {
 	if c, ok := a.base.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-// response ends its attempt when it is closed.
-type response struct {
+// attemptBody ends its attempt when it is closed.
+type attemptBody struct {
 	io.ReadCloser
 	end func()
 }
 
-func (r *response) Close() error {
+func (r *attemptBody) Close() error {
 	err := r.ReadCloser.Close()
 	r.end()
 	return err
@@ -66,8 +66,8 @@ func (r *response) Close() error {
 // errAttemptEnded is what is left to read after the end.
 var errAttemptEnded = errors.New("s3: the attempt has ended")
 
-// guard is a body that can be taken away from who reads it. Reads are copies within memory, so that none is waited for long.
-type guard struct {
+// bodyGuard is a body that can be taken away from who reads it. Reads are copies within memory, so that none is waited for long.
+type bodyGuard struct {
 	mu struct {
 		sync.Mutex
 		ended bool
@@ -75,7 +75,7 @@ type guard struct {
 	body io.ReadCloser
 }
 
-func (g *guard) Read(p []byte) (int, error) {
+func (g *bodyGuard) Read(p []byte) (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.mu.ended {
@@ -84,10 +84,10 @@ func (g *guard) Read(p []byte) (int, error) {
 	return g.body.Read(p)
 }
 
-func (g *guard) Close() error { return g.body.Close() }
+func (g *bodyGuard) Close() error { return g.body.Close() }
 
-// end returns when no Read runs, and none will.
-func (g *guard) end() {
+// stopReads returns when no Read runs, and none will.
+func (g *bodyGuard) stopReads() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.mu.ended = true

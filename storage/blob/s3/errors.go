@@ -17,8 +17,8 @@ import (
 // ErrNoBucket means that the bucket does not exist. It is no blob.ErrNotFound: the blobs may well be where they were.
 var ErrNoBucket = errors.New("s3: the bucket does not exist")
 
-// mapped turns an error of minio-go into one that callers can branch on, and keeps it.
-func mapped(ctx context.Context, err error) error {
+// mapError turns an error of minio-go into one that callers can branch on, and keeps it.
+func mapError(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -29,14 +29,14 @@ func mapped(ctx context.Context, err error) error {
 		}
 		return fmt.Errorf("%w: %w", cause, err)
 	}
-	if sentinel := classify(err); sentinel != nil {
+	if sentinel := classifyError(err); sentinel != nil {
 		return fmt.Errorf("%w: %w", sentinel, err)
 	}
 	return err
 }
 
-// classify returns the sentinel that goes with err, nil when there is none.
-func classify(err error) error {
+// classifyError returns the sentinel that goes with err, nil when there is none.
+func classifyError(err error) error {
 	if answer := (minio.ErrorResponse{}); errors.As(err, &answer) {
 		return classifyAnswer(&answer)
 	}

@@ -28,7 +28,7 @@ import (
 type Store struct {
 	gate        gate.Gate
 	client      *minio.Core
-	transport   *attempts
+	transport   *attemptTransport
 	bucket      string
 	region      string
 	prefix      string // of the names of objects: empty, or with a slash at the end
@@ -52,7 +52,7 @@ func New(cfg Config) (*Store, error) {
 	if base == nil {
 		base = defaultTransport(&cfg)
 	}
-	transport := &attempts{base: base, timeout: cfg.AttemptTimeout}
+	transport := &attemptTransport{base: base, timeout: cfg.AttemptTimeout}
 	creds := credentials.NewStaticV4(cfg.AccessKey, cfg.SecretKey, cfg.SessionToken)
 	if cfg.IAM {
 		creds = credentials.NewIAM("")
@@ -103,16 +103,16 @@ func (s *Store) Check(ctx context.Context) error {
 		return fmt.Errorf("check bucket %s: %w", s.bucket, err)
 	}
 	defer s.gate.Leave()
-	return s.check(ctx)
+	return s.checkBucket(ctx)
 }
 
-func (s *Store) check(ctx context.Context) error {
+func (s *Store) checkBucket(ctx context.Context) error {
 	ok, err := s.client.BucketExists(ctx, s.bucket)
 	if err == nil && !ok {
 		err = ErrNoBucket
 	}
 	if err != nil {
-		return fmt.Errorf("check bucket %s: %w", s.bucket, mapped(ctx, err))
+		return fmt.Errorf("check bucket %s: %w", s.bucket, mapError(ctx, err))
 	}
 	return nil
 }
@@ -123,30 +123,30 @@ func (s *Store) CreateBucket(ctx context.Context) error {
 		return fmt.Errorf("create bucket %s: %w", s.bucket, err)
 	}
 	defer s.gate.Leave()
-	if err := s.check(ctx); !errors.Is(err, ErrNoBucket) {
+	if err := s.checkBucket(ctx); !errors.Is(err, ErrNoBucket) {
 		return err
 	}
 	err := s.client.MakeBucket(ctx, s.bucket, minio.MakeBucketOptions{Region: s.region})
 	// Somebody else may have been faster.
 	if code := answerCode(err); err != nil && code != minio.BucketAlreadyOwnedByYou && code != minio.BucketAlreadyExists {
-		return fmt.Errorf("create bucket %s: %w", s.bucket, mapped(ctx, err))
+		return fmt.Errorf("create bucket %s: %w", s.bucket, mapError(ctx, err))
 	}
-	return s.check(ctx)
+	return s.checkBucket(ctx)
 }
 
 // Put implements blob.Store.
 func (s *Store) Put(ctx context.Context, key string, parts ...[]byte) error {
-	if err := s.enter(ctx, key); err != nil {
+	if err := s.gate.EnterKey(ctx, key); err != nil {
 		return fmt.Errorf("put: %w", err)
 	}
 	defer s.gate.Leave()
-	if err := s.put(ctx, key, parts); err != nil {
+	if err := s.putConditional(ctx, key, parts); err != nil {
 		return fmt.Errorf("put %s: %w", key, err)
 	}
 	return nil
 }
 
-func (s *Store) put(ctx context.Context, key string, parts [][]byte) error {
+func (s *Store) putConditional(ctx context.Context, key string, parts [][]byte) error {
 	mark := rand.Text()
 	if !s.unconditional.Load() {
 		err := s.putObject(ctx, key, parts, mark, true)
@@ -155,12 +155,12 @@ func (s *Store) put(ctx context.Context, key string, parts [][]byte) error {
 			s.unconditional.Store(true)
 		// A conflict is another writer, or an earlier attempt of this one, that is not finished.
 		case errors.Is(err, blob.ErrExists), code == minio.Conflict, code == "ConditionalRequestConflict":
-			return s.settle(ctx, key, mark, err)
+			return s.resolveConflict(ctx, key, mark, err)
 		default:
 			return err
 		}
 	}
-	if _, err := s.stat(ctx, key); !errors.Is(err, blob.ErrNotFound) {
+	if _, err := s.statObject(ctx, key); !errors.Is(err, blob.ErrNotFound) {
 		if err == nil {
 			err = blob.ErrExists
 		}
@@ -169,13 +169,13 @@ func (s *Store) put(ctx context.Context, key string, parts [][]byte) error {
 	return s.putObject(ctx, key, parts, mark, false)
 }
 
-// settle decides, after Put was refused because the key exists, whether the object is this Put's own: then an attempt succeeded whose
+// resolveConflict decides, after Put was refused because the key exists, whether the object is this Put's own: then an attempt succeeded whose
 // answer was lost.
-func (s *Store) settle(ctx context.Context, key, mark string, refused error) error {
+func (s *Store) resolveConflict(ctx context.Context, key, mark string, refused error) error {
 	info, err := s.client.StatObject(ctx, s.bucket, s.prefix+key, minio.StatObjectOptions{})
 	switch {
 	case err != nil:
-		return fmt.Errorf("look whose object it is: %w, after %w", mapped(ctx, err), refused)
+		return fmt.Errorf("look whose object it is: %w, after %w", mapError(ctx, err), refused)
 	case info.UserMetadata[markName] == mark:
 		return nil
 	case errors.Is(refused, blob.ErrExists):
@@ -186,7 +186,7 @@ func (s *Store) settle(ctx context.Context, key, mark string, refused error) err
 }
 
 func (s *Store) putObject(ctx context.Context, key string, parts [][]byte, mark string, conditional bool) error {
-	size, crc := sum(parts)
+	size, crc := sizeAndCRC(parts)
 	opts := minio.PutObjectOptions{
 		ContentType:      "application/octet-stream",
 		DisableMultipart: true,
@@ -202,12 +202,12 @@ func (s *Store) putObject(ctx context.Context, key string, parts [][]byte, mark 
 		opts.SetMatchETagExcept("*")
 	}
 	_, err := s.client.Client.PutObject(ctx, s.bucket, s.prefix+key, &partsReader{parts: parts}, size, opts)
-	return mapped(ctx, err)
+	return mapError(ctx, err)
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func sum(parts [][]byte) (size int64, crc uint32) {
+func sizeAndCRC(parts [][]byte) (size int64, crc uint32) {
 	for _, p := range parts {
 		size += int64(len(p))
 		crc = crc32.Update(crc, castagnoli, p)
@@ -217,7 +217,7 @@ func sum(parts [][]byte) (size int64, crc uint32) {
 
 // ReadAt implements blob.Store.
 func (s *Store) ReadAt(ctx context.Context, key string, dst []byte, off int64) error {
-	if err := s.enter(ctx, key); err != nil {
+	if err := s.gate.EnterKey(ctx, key); err != nil {
 		return fmt.Errorf("read: %w", err)
 	}
 	defer s.gate.Leave()
@@ -232,7 +232,7 @@ func (s *Store) readAt(ctx context.Context, key string, dst []byte, off int64) e
 		return blob.ErrRange
 	}
 	if len(dst) == 0 { // which no range can ask for
-		info, err := s.stat(ctx, key)
+		info, err := s.statObject(ctx, key)
 		if err == nil && off > info.Size {
 			err = fmt.Errorf("%w of %d bytes", blob.ErrRange, info.Size)
 		}
@@ -245,7 +245,7 @@ func (s *Store) readAt(ctx context.Context, key string, dst []byte, off int64) e
 			return nil
 		}
 		if !errors.Is(err, errBroken) || attempt >= s.maxAttempts {
-			return mapped(ctx, err)
+			return mapError(ctx, err)
 		}
 		dst, off = dst[n:], off+int64(n)
 	}
@@ -283,23 +283,23 @@ func (s *Store) readOnce(ctx context.Context, key string, dst []byte, off int64)
 
 // Stat implements blob.Store.
 func (s *Store) Stat(ctx context.Context, key string) (blob.Info, error) {
-	if err := s.enter(ctx, key); err != nil {
+	if err := s.gate.EnterKey(ctx, key); err != nil {
 		return blob.Info{}, fmt.Errorf("stat: %w", err)
 	}
 	defer s.gate.Leave()
-	info, err := s.stat(ctx, key)
+	info, err := s.statObject(ctx, key)
 	if err != nil {
 		return blob.Info{}, fmt.Errorf("stat %s: %w", key, err)
 	}
 	return info, nil
 }
 
-func (s *Store) stat(ctx context.Context, key string) (blob.Info, error) {
+func (s *Store) statObject(ctx context.Context, key string) (blob.Info, error) {
 	info, err := s.client.StatObject(ctx, s.bucket, s.prefix+key, minio.StatObjectOptions{})
-	if err = mapped(ctx, err); err != nil {
+	if err = mapError(ctx, err); err != nil {
 		// An answer to HEAD has no body to tell a missing object from a missing bucket, and the difference matters.
 		if errors.Is(err, blob.ErrNotFound) {
-			if berr := s.check(ctx); berr != nil {
+			if berr := s.checkBucket(ctx); berr != nil {
 				return blob.Info{}, berr
 			}
 		}
@@ -311,14 +311,14 @@ func (s *Store) stat(ctx context.Context, key string) (blob.Info, error) {
 // List implements blob.Store. Objects whose names are no keys are passed over.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Info, error] {
 	return func(yield func(blob.Info, error) bool) {
-		if err := s.list(ctx, prefix, yield); err != nil {
+		if err := s.listObjects(ctx, prefix, yield); err != nil {
 			yield(blob.Info{}, fmt.Errorf("list %q: %w", prefix, err))
 		}
 	}
 }
 
-// list returns nil when the loop was left.
-func (s *Store) list(ctx context.Context, prefix string, yield func(blob.Info, error) bool) error {
+// listObjects returns nil when the loop was left.
+func (s *Store) listObjects(ctx context.Context, prefix string, yield func(blob.Info, error) bool) error {
 	if err := blob.CheckPrefix(prefix); err != nil {
 		return err
 	}
@@ -333,7 +333,7 @@ func (s *Store) list(ctx context.Context, prefix string, yield func(blob.Info, e
 		FetchOwner: new(bool),
 	}) {
 		if object.Err != nil {
-			return mapped(ctx, object.Err)
+			return mapError(ctx, object.Err)
 		}
 		key, ok := strings.CutPrefix(object.Key, s.prefix)
 		if !ok || blob.CheckKey(key) != nil {
@@ -354,11 +354,11 @@ func (s *Store) list(ctx context.Context, prefix string, yield func(blob.Info, e
 
 // Delete implements blob.Store.
 func (s *Store) Delete(ctx context.Context, key string) error {
-	if err := s.enter(ctx, key); err != nil {
+	if err := s.gate.EnterKey(ctx, key); err != nil {
 		return fmt.Errorf("delete: %w", err)
 	}
 	defer s.gate.Leave()
-	err := mapped(ctx, s.client.RemoveObject(ctx, s.bucket, s.prefix+key, minio.RemoveObjectOptions{}))
+	err := mapError(ctx, s.client.RemoveObject(ctx, s.bucket, s.prefix+key, minio.RemoveObjectOptions{}))
 	if err != nil && !errors.Is(err, blob.ErrNotFound) {
 		return fmt.Errorf("delete %s: %w", key, err)
 	}
@@ -369,19 +369,5 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 func (s *Store) Close() error {
 	s.gate.Close()
 	s.transport.CloseIdleConnections()
-	return nil
-}
-
-// enter checks what every call on a key checks and enters the gate.
-func (s *Store) enter(ctx context.Context, key string) error {
-	if err := blob.CheckKey(key); err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%s: %w", key, err)
-	}
-	if err := s.gate.Enter(); err != nil {
-		return fmt.Errorf("%s: %w", key, err)
-	}
 	return nil
 }

@@ -28,7 +28,7 @@ type Error struct {
 	Reason string
 }
 
-// Error names the field and the place.
+// Error names the field and the offset.
 func (e *Error) Error() string { return fmt.Sprintf("%s at byte %d: %s", e.What, e.Offset, e.Reason) }
 
 // NewReader returns a Reader of b from pos on. It keeps b.
@@ -43,7 +43,7 @@ func (r *Reader) Pos() int { return r.pos }
 // Left is the number of bytes that are left.
 func (r *Reader) Left() int { return len(r.b) - r.pos }
 
-// Fail makes what, at the present place, the first error, unless there is one.
+// Fail makes what, at the present offset, the first error, unless there is one.
 func (r *Reader) Fail(what, format string, args ...any) {
 	if r.err == nil {
 		r.err = &Error{What: what, Offset: r.pos, Reason: fmt.Sprintf(format, args...)}

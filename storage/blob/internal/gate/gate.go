@@ -2,55 +2,45 @@
 package gate
 
 import (
-	"sync"
+	"context"
+	"fmt"
 
+	"scribe/internal/base/lifecycle"
 	"scribe/storage/blob"
 )
 
-// Gate counts running calls. The zero Gate is open. It is no read lock: a call may enter again from within, as the body of a List
-// loop does, while Close waits, and is then refused instead of deadlocked.
-type Gate struct {
-	mu struct {
-		sync.Mutex
-		running int
-		closed  bool
-		// drained is closed when the last call leaves after Close.
-		drained chan struct{}
-	}
-}
+// Gate counts running calls. The zero Gate is open. A call may enter again from within, as the body of a List loop does, while Close
+// waits: it is refused instead of deadlocked.
+type Gate struct{ calls lifecycle.Calls }
 
 // Enter begins a call. It fails with blob.ErrClosed after Close; else the caller must call Leave.
 func (g *Gate) Enter() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.mu.closed {
+	if !g.calls.Enter() {
 		return blob.ErrClosed
 	}
-	g.mu.running++
+	return nil
+}
+
+// EnterKey begins a call on a key, after it has checked key and ctx.
+func (g *Gate) EnterKey(ctx context.Context, key string) error {
+	if err := blob.CheckKey(key); err != nil {
+		return err
+	}
+	err := ctx.Err()
+	if err == nil {
+		err = g.Enter()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
 	return nil
 }
 
 // Leave ends a call.
-func (g *Gate) Leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.mu.running--
-	if g.mu.closed && g.mu.running == 0 {
-		close(g.mu.drained)
-	}
-}
+func (g *Gate) Leave() { g.calls.Leave() }
 
 // Close refuses further calls and waits for the running ones. Repeating it waits, too.
 func (g *Gate) Close() {
-	g.mu.Lock()
-	if !g.mu.closed {
-		g.mu.closed = true
-		g.mu.drained = make(chan struct{})
-		if g.mu.running == 0 {
-			close(g.mu.drained)
-		}
-	}
-	drained := g.mu.drained
-	g.mu.Unlock()
-	<-drained
+	g.calls.Drain()
+	<-g.calls.Idle()
 }

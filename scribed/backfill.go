@@ -8,17 +8,17 @@ import (
 	"scribe/scribed/spool"
 )
 
-// fill is a request with backlog to be made: lanes to claim from, in turn, until there are bytes enough.
-type fill struct {
-	lanes []*lane
-	wants []int            // bytes to claim of each lane
-	upTo  []spool.Position // see lane.fillUpTo
-	room  int64            // memory reserved for all of them, with what stands between frames in the spool
-	retry bool
+// fillPlan is a request with backlog to be made: lanes to claim from, in turn, until there are bytes enough.
+type fillPlan struct {
+	queues []*categoryQueue
+	wants  []int            // bytes to claim of each lane
+	upTo   []spool.Position // see lane.fillUpTo
+	room   int64            // memory reserved for all of them, with what stands between frames in the spool
+	retry  bool
 }
 
 // joinBacklog lists a lane that has backlog.
-func (q *queue) joinBacklog(l *lane) {
+func (q *sendQueue) joinBacklog(l *categoryQueue) {
 	if !l.inBacklog {
 		l.inBacklog = true
 		q.backlog = append(q.backlog, l)
@@ -26,29 +26,29 @@ func (q *queue) joinBacklog(l *lane) {
 }
 
 // fillReady reports whether backlog could be sent now, if a request may run.
-func (q *queue) fillReady(now time.Time) bool {
+func (q *sendQueue) fillReady(now time.Time) bool {
 	if len(q.backlog) == 0 || q.closing && !q.draining || !q.draining && now.Before(q.pace.next) {
 		return false
 	}
-	return slices.ContainsFunc(q.backlog, func(l *lane) bool { return q.mayFill(l, now) })
+	return slices.ContainsFunc(q.backlog, func(l *categoryQueue) bool { return q.mayFill(l, now) })
 }
 
-func (q *queue) mayFill(l *lane, now time.Time) bool {
-	return q.fillable(l, now) && (l.failures == 0 || q.mayRetry())
+func (q *sendQueue) mayFill(l *categoryQueue, now time.Time) bool {
+	return q.canFill(l, now) && (l.failures == 0 || q.mayRetry())
 }
 
 // liveWaits reports whether live traffic could be sent if a request may run.
-func (q *queue) liveWaits(now time.Time) bool {
-	return slices.ContainsFunc(q.turn, func(l *lane) bool { return q.due(l, now) })
+func (q *sendQueue) liveWaits(now time.Time) bool {
+	return slices.ContainsFunc(q.turn, func(l *categoryQueue) bool { return q.isDue(l, now) })
 }
 
-// maxFillLanes bounds the categories of one request with backlog.
-const maxFillLanes = 256
+// maxFillQueues bounds the categories of one request with backlog.
+const maxFillQueues = 256
 
 // nextFill returns the next request with backlog to make now; nil when there is none. Beside live traffic there is one at a time;
 // alone, backlog takes half of the requests, and while draining all.
-func (q *queue) nextFill(now time.Time) *fill {
-	if q.running >= q.cfg.MaxInFlight || now.Before(q.notBefore) || q.away() && q.running > 0 || !q.fillReady(now) {
+func (q *sendQueue) nextFill(now time.Time) *fillPlan {
+	if q.running >= q.cfg.MaxInFlight || now.Before(q.notBefore) || q.isUnavailable() && q.running > 0 || !q.fillReady(now) {
 		return nil
 	}
 	live := q.liveWaits(now)
@@ -62,13 +62,13 @@ func (q *queue) nextFill(now time.Time) *fill {
 	if q.filling >= most {
 		return nil
 	}
-	size := int64(q.pace.size(q.cfg.BatchBytes, live))
+	size := int64(q.pace.requestSize(q.cfg.BatchBytes, live))
 	size = min(size, max(q.cfg.MemoryBytes-q.used, minQuantum))
-	f := q.chooseLanes(now)
+	f := q.chooseQueues(now)
 	if f == nil {
 		return nil
 	}
-	q.share(f, size)
+	q.divideFill(f, size)
 	q.used += f.room
 	q.running++
 	q.filling++
@@ -76,18 +76,18 @@ func (q *queue) nextFill(now time.Time) *fill {
 	return f
 }
 
-// share gives each lane its part of a request of size bytes. A lane that has less leaves the rest to the others.
-func (q *queue) share(f *fill, size int64) {
-	f.wants, f.upTo = make([]int, len(f.lanes)), make([]spool.Position, len(f.lanes))
-	backlogs := make([]int64, len(f.lanes))
-	for i, l := range f.lanes {
+// divideFill gives each lane its part of a request of size bytes. A lane that has less leaves the rest to the others.
+func (q *sendQueue) divideFill(f *fillPlan, size int64) {
+	f.wants, f.upTo = make([]int, len(f.queues)), make([]spool.Position, len(f.queues))
+	backlogs := make([]int64, len(f.queues))
+	for i, l := range f.queues {
 		f.upTo[i], backlogs[i] = l.fillUpTo(), q.backlogOf(l).bytes
 	}
-	if l := f.lanes[0]; l.cautious && l.singles > 0 {
+	if l := f.queues[0]; l.cautious && l.singles > 0 {
 		f.wants[0], f.room = 1, minQuantum
 		return
 	}
-	small := size / int64(len(f.lanes))
+	small := size / int64(len(f.queues))
 	spare := int64(0)
 	for i, has := range backlogs {
 		f.wants[i] = int(max(min(small, has), 1))
@@ -102,34 +102,34 @@ func (q *queue) share(f *fill, size int64) {
 }
 
 // bufferOf is the memory that the claim of a lane may use: if frames are small or scattered in the spool, it claims into more.
-func (f *fill) bufferOf(i int) int { return f.wants[i] + f.wants[i]/4 + 1<<10 }
+func (f *fillPlan) bufferOf(i int) int { return f.wants[i] + f.wants[i]/4 + 1<<10 }
 
-// chooseLanes takes the lanes that have their turn, and moves them to the end of the list.
-func (q *queue) chooseLanes(now time.Time) *fill {
-	f := &fill{}
-	rest := make([]*lane, 0, len(q.backlog))
+// chooseQueues takes the lanes that have their turn, and moves them to the end of the list.
+func (q *sendQueue) chooseQueues(now time.Time) *fillPlan {
+	f := &fillPlan{}
+	rest := make([]*categoryQueue, 0, len(q.backlog))
 	for _, l := range q.backlog {
-		full := len(f.lanes) >= maxFillLanes || len(f.lanes) > 0 && (f.lanes[0].cautious || l.cautious)
+		full := len(f.queues) >= maxFillQueues || len(f.queues) > 0 && (f.queues[0].cautious || l.cautious)
 		switch {
 		case full:
 			rest = append(rest, l)
 		case !l.filling && q.backlogOf(l).frames == 0:
 			l.inBacklog = false // joins again when it has some
-			q.forget(l)
+			q.forgetIdle(l)
 		case !q.mayFill(l, now):
 			rest = append(rest, l)
 		default:
-			f.lanes = append(f.lanes, l)
+			f.queues = append(f.queues, l)
 			f.retry = f.retry || l.failures > 0
 		}
 	}
-	q.backlog = append(rest, f.lanes...)
-	if len(f.lanes) == 0 {
+	q.backlog = append(rest, f.queues...)
+	if len(f.queues) == 0 {
 		return nil
 	}
-	for _, l := range f.lanes {
+	for _, l := range f.queues {
 		l.filling = true
-		if l.ordered() {
+		if l.isOrdered() {
 			l.busy, l.busyFilling = true, true
 			q.leaveTurn(l)
 		}
@@ -143,58 +143,58 @@ func (q *queue) chooseLanes(now time.Time) *fill {
 	return f
 }
 
-// wakeFill is when nextFill may have a request if nothing else happens before.
-func (q *queue) wakeFill(now time.Time) (at time.Time) {
+// nextFillWake is when nextFill may have a request if nothing else happens before.
+func (q *sendQueue) nextFillWake(now time.Time) (at time.Time) {
 	if len(q.backlog) == 0 || q.closing && !q.draining || q.filling > 0 && !q.draining {
 		return time.Time{} // the end of the one that runs is an event
 	}
-	base := maxTime(q.notBefore, now)
+	base := laterOf(q.notBefore, now)
 	if !q.draining {
-		base = maxTime(base, q.pace.next)
+		base = laterOf(base, q.pace.next)
 	}
 	for _, l := range q.backlog {
-		t := maxTime(base, l.notBefore)
+		t := laterOf(base, l.notBefore)
 		if !q.mayFill(l, t) {
 			continue
 		}
-		if at = earlier(at, t); at.Equal(base) {
+		if at = earlierOf(at, t); at.Equal(base) {
 			break
 		}
 	}
 	return at
 }
 
-// filled is the event that a request with backlog has ended, after its records were given back or are done: b is what it had, nil
+// finishFill is the event that a request with backlog has ended, after its records were given back or are done: b is what it had, nil
 // when nothing could be claimed.
-func (q *queue) filled(now time.Time, f *fill, b *batch, held map[*lane]time.Duration) {
+func (q *sendQueue) finishFill(now time.Time, f *fillPlan, b *upstreamBatch, held map[*categoryQueue]time.Duration) {
 	q.running--
 	q.filling--
 	q.used -= f.room
 	if f.retry {
 		q.retrying--
 	}
-	claimed := make(map[*lane]bool, len(f.lanes))
+	claimed := make(map[*categoryQueue]bool, len(f.queues))
 	if b != nil {
-		for _, l := range b.lanes {
+		for _, l := range b.queues {
 			claimed[l] = true
 		}
 	}
-	for _, l := range f.lanes {
+	for _, l := range f.queues {
 		l.filling = false
 		if l.busyFilling {
 			l.busy, l.busyFilling = false, false
 		}
 		if claimed[l] {
-			q.hold(l, now, held)
+			q.setHold(l, now, held)
 		}
 		q.joinTurn(l)
-		q.forget(l)
+		q.forgetIdle(l)
 	}
 }
 
-// cleared is the event that nothing of a lane's backlog could be claimed up to a position, although there is some: it is damaged, or was
+// clearWaits is the event that nothing of a lane's backlog could be claimed up to a position, although there is some: it is damaged, or was
 // dropped. Nothing waits for it any more.
-func (q *queue) cleared(l *lane, upTo spool.Position, now time.Time) {
+func (q *sendQueue) clearWaits(l *categoryQueue, upTo spool.Position, now time.Time) {
 	for _, e := range l.entries {
 		if e.after <= upTo {
 			e.after = 0
@@ -204,11 +204,11 @@ func (q *queue) cleared(l *lane, upTo spool.Position, now time.Time) {
 }
 
 // backfillEntry makes an entry of what was claimed of a lane. It is in no lane's memory: what is not taken stays in the spool.
-func (q *queue) backfillEntry(l *lane, claimed []spool.Claimed, sequenced []bool) *entry {
-	e := &entry{category: l.name, ack: ackSpooled, backfill: true, frames: make([]frame, len(claimed))}
+func (q *sendQueue) backfillEntry(l *categoryQueue, claimed []spool.ClaimedRecord, sequenced []bool) *queueEntry {
+	e := &queueEntry{category: l.name, ack: ackSpooled, backfill: true, frames: make([]queuedFrame, len(claimed))}
 	for i := range claimed {
 		c := &claimed[i]
-		e.frames[i] = frame{
+		e.frames[i] = queuedFrame{
 			bytes: c.Data, ref: c.Ref, messages: int32(c.Messages), index: int32(i), //nolint:gosec // both are bounded by the format
 			attempts: l.tries[c.Ref], sequenced: sequenced[i], spooled: true,
 		}
@@ -218,11 +218,11 @@ func (q *queue) backfillEntry(l *lane, claimed []spool.Claimed, sequenced []bool
 }
 
 // backfillBatch makes a request of entries.
-func (q *queue) backfillBatch(f *fill, entries []*entry) *batch {
-	b := &batch{entries: entries, ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED, backfill: true, retry: f.retry, round: q.round, room: f.room}
+func (q *sendQueue) backfillBatch(f *fillPlan, entries []*queueEntry) *upstreamBatch {
+	b := &upstreamBatch{entries: entries, ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED, backfill: true, retry: f.retry, round: q.round, room: f.room}
 	for _, e := range entries {
 		e.batch = b
-		b.lanes = append(b.lanes, q.lanes[e.category])
+		b.queues = append(b.queues, q.queues[e.category])
 		b.bytes += e.bytes
 		b.frames += len(e.frames)
 	}

@@ -46,7 +46,7 @@ func (s *Scribed) Close(ctx context.Context) error {
 func (s *Scribed) shutDown(ctx context.Context) error {
 	s.mu.Lock()
 	s.mu.queue.closing = true
-	s.settle()
+	s.notifyChange()
 	s.mu.Unlock()
 	select {
 	case <-s.drained:
@@ -83,16 +83,16 @@ func (s *Scribed) giveUp() error {
 	}
 	s.mu.Lock()
 	q := &s.mu.queue
-	var lost amount
-	for _, l := range slices.Collect(maps.Values(q.lanes)) {
+	var lost frameAmount
+	for _, l := range slices.Collect(maps.Values(q.queues)) {
 		for _, e := range slices.Clone(l.entries) {
-			s.remain(l, e)
+			s.leaveToSpool(l, e)
 			if e.sub == nil || s.spool == nil {
 				lost.plus(e.amount())
 			}
-			s.fail(e, lossReason(e))
-			q.withdraw(e)
-			q.unref(e.mem)
+			s.failEntry(e, lossReason(e))
+			q.removeEntry(e)
+			q.releaseBuffer(e.mem)
 		}
 	}
 	s.mu.idle = true
@@ -103,9 +103,9 @@ func (s *Scribed) giveUp() error {
 	return &LossError{Frames: lost.frames, Messages: lost.messages, Bytes: lost.bytes, Cause: cause}
 }
 
-// remain leaves to the spool what it has of an entry that could not leave the memory as a whole. If somebody waits for it, it is taken
+// leaveToSpool leaves to the spool what it has of an entry that could not leave the memory as a whole. If somebody waits for it, it is taken
 // away there instead: he is told that it failed. The caller holds mu.
-func (s *Scribed) remain(l *lane, e *entry) {
+func (s *Scribed) leaveToSpool(l *categoryQueue, e *queueEntry) {
 	q := &s.mu.queue
 	left := e.frames[:0]
 	for i := range e.frames {
@@ -114,7 +114,7 @@ func (s *Scribed) remain(l *lane, e *entry) {
 		case !f.spooled:
 			left = append(left, *f)
 		case e.sub != nil:
-			q.unspool(f)
+			q.removeFromSpool(f)
 			left = append(left, *f)
 		default:
 			q.spool.Release(f.ref)
@@ -129,39 +129,39 @@ func (s *Scribed) remain(l *lane, e *entry) {
 func (s *Scribed) spillAll() error {
 	for {
 		s.mu.Lock()
-		for _, l := range s.mu.queue.lanes {
+		for _, l := range s.mu.queue.queues {
 			l.fullTill = time.Time{}
 		}
-		a := s.mu.queue.spill(s.now(), true)
+		a := s.mu.queue.planSpill(s.now(), true)
 		s.mu.Unlock()
 		if a == nil {
 			return nil
 		}
-		if err := s.execute(a); err != nil {
+		if err := s.runAppend(a); err != nil {
 			return err
 		}
 	}
 }
 
-// fail ends all frames of an entry that is given up. The caller holds mu.
-func (s *Scribed) fail(e *entry, reason scribev1.Reason) {
+// failEntry ends all frames of an entry that is given up. The caller holds mu.
+func (s *Scribed) failEntry(e *queueEntry, reason scribev1.Reason) {
 	q := &s.mu.queue
 	sum := e.amount()
 	q.counts.memory = q.counts.memory.minus(sum)
 	if e.sub == nil {
-		q.loseFrames(e.category, reasonLabel(reason), e.frames, s.now())
-		s.notes.dropped(s.ctx, e.category, reasonLabel(reason), sum)
+		q.countLostFrames(e.category, reasonLabel(reason), e.frames, s.now())
+		s.throttled.warnDropped(s.ctx, e.category, reasonLabel(reason), sum)
 		return
 	}
-	q.counts.fail(reasonLabel(reason), sum)
+	q.counts.addFailed(reasonLabel(reason), sum)
 	for i := range e.frames {
 		e.sub.results[e.frames[i].index] = &scribev1.FrameResult{Error: &scribev1.ErrorInfo{Reason: reason, Message: errClosed.Error()}}
 	}
-	e.sub.finish(len(e.frames))
+	e.sub.finishFrames(len(e.frames))
 }
 
 // lossReason is what the caller of an entry is told that is given up.
-func lossReason(e *entry) scribev1.Reason {
+func lossReason(e *queueEntry) scribev1.Reason {
 	if e.unsure {
 		return scribev1.Reason_REASON_UNKNOWN_OUTCOME
 	}
@@ -177,8 +177,8 @@ type Backlog struct {
 // Drain forwards everything that scribed holds, as fast as the upstream takes it, until nothing is left or ctx ends; it returns what
 // is left, the largest category first. It refuses nothing: what comes meanwhile is forwarded, too.
 func (s *Scribed) Drain(ctx context.Context) []Backlog {
-	s.drains(1)
-	defer s.drains(-1)
+	s.countDrains(1)
+	defer s.countDrains(-1)
 	t := time.NewTicker(drainInterval)
 	defer t.Stop()
 	for {
@@ -199,12 +199,12 @@ func (s *Scribed) Drain(ctx context.Context) []Backlog {
 // drainInterval is how often Drain looks whether it is done.
 const drainInterval = 10 * time.Millisecond
 
-func (s *Scribed) drains(n int) {
+func (s *Scribed) countDrains(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.draining += n
 	s.mu.queue.draining = s.mu.draining > 0
-	s.settle()
+	s.notifyChange()
 }
 
 // Backlogs returns what of each category was not forwarded yet, the largest first.
@@ -212,9 +212,9 @@ func (s *Scribed) Backlogs() []Backlog {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []Backlog
-	for _, l := range s.mu.queue.lanes {
+	for _, l := range s.mu.queue.queues {
 		sum := s.mu.queue.backlogOf(l)
-		for _, entries := range [][]*entry{l.entries, l.flying, l.leaving} {
+		for _, entries := range [][]*queueEntry{l.entries, l.inFlight, l.leaving} {
 			for _, e := range entries {
 				sum.plus(e.amount())
 			}

@@ -25,7 +25,7 @@ func FuzzSplit(f *testing.F) {
 	f.Add(good[:len(good)-1])
 	f.Add([]byte("SCRF\x02"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		in, err := split(t.Context(), data)
+		in, err := splitRequest(t.Context(), data)
 		if err != nil {
 			return
 		}
@@ -39,8 +39,8 @@ func FuzzSplit(f *testing.F) {
 		for _, e := range in.entries {
 			frames += len(e.frames)
 			sum += e.bytes
-			if e.size() != e.bytes {
-				t.Errorf("an entry of %d bytes has frames of %d", e.bytes, e.size())
+			if e.countBytes() != e.bytes {
+				t.Errorf("an entry of %d bytes has frames of %d", e.bytes, e.countBytes())
 			}
 		}
 		if frames+refused != len(in.results) || refused == 0 && sum != int64(len(data)) {

@@ -233,12 +233,12 @@ func run(t *testing.T, cfg Config, f func(t *testing.T, c *cell)) {
 			t.Errorf("%d bytes, %d turns, %d requests, %d with backlog, %d retries, %d bytes of bodies, %d blocked calls are left",
 				q.used, len(q.turn), q.running, q.filling, q.retrying, c.mu.bodies, q.blockedCalls)
 		}
-		for _, l := range q.lanes {
+		for _, l := range q.queues {
 			if l.bytes != 0 || len(l.leaving) != 0 || l.appends != 0 || l.busy || l.filling || len(l.waiters) != 0 || q.backlogOf(l).frames == 0 {
 				t.Errorf("a lane is left: %+v", l)
 			}
 		}
-		if a := q.counts.unaccounted(c.readBacklog()); a != (amount{}) || q.counts.memory != (amount{}) {
+		if a := q.counts.findImbalance(c.readBacklog()); a != (frameAmount{}) || q.counts.memory != (frameAmount{}) {
 			t.Errorf("%+v are in memory, %+v are not accounted for", q.counts.memory, a)
 		}
 	})
@@ -276,17 +276,17 @@ func (c *cell) crash(percent int, rng *rand.Rand) {
 func (c *cell) mustBalance() {
 	c.t.Helper()
 	synctest.Wait()
-	if a := c.unaccounted(); a != (amount{}) {
+	if a := c.unaccounted(); a != (frameAmount{}) {
 		c.t.Errorf("%+v are not accounted for", a)
 	}
 }
 
 // unaccounted is what is missing in the balance.
-func (s *Scribed) unaccounted() amount {
+func (s *Scribed) unaccounted() frameAmount {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	backlog := s.readBacklog()
-	return s.mu.queue.counts.unaccounted(backlog)
+	return s.mu.queue.counts.findImbalance(backlog)
 }
 
 func makeFrame(t *testing.T, category, text string, sequenced bool) []byte {
@@ -350,7 +350,7 @@ func (c *cell) mustHold(category string, want ...string) {
 	}
 }
 
-func (c *cell) snapshot() counts {
+func (c *cell) snapshot() outcomeCounts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.readBacklog() // counts what is gone
@@ -358,7 +358,7 @@ func (c *cell) snapshot() counts {
 }
 
 // onDisk is what is in the spool only.
-func (c *cell) onDisk() amount {
+func (c *cell) onDisk() frameAmount {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.readBacklog()

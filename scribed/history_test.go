@@ -203,7 +203,7 @@ func spoolHistory(t *testing.T, seed uint64) {
 				cancel()
 			}
 			group.Wait()
-			if a := old.unaccounted(); a != (amount{}) {
+			if a := old.unaccounted(); a != (frameAmount{}) {
 				t.Errorf("%+v are not accounted for", a)
 			}
 			c.start(cfg)

@@ -83,7 +83,7 @@ func TestDamage(t *testing.T) {
 				<-time.After(time.Minute)
 				c.mustBalance()
 				got := c.snapshot()
-				if hit != 3 || c.onDisk() != (amount{}) || got.dropped[spool.Damaged].frames != 3 || got.forwarded.frames != 397 {
+				if hit != 3 || c.onDisk() != (frameAmount{}) || got.dropped[spool.Damaged].frames != 3 || got.forwarded.frames != 397 {
 					t.Errorf("%d were hit, counts %+v", hit, got)
 				}
 			})
@@ -133,7 +133,7 @@ func TestDiskFails(t *testing.T) {
 		if err := c.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if got := c.unaccounted(); got != (amount{}) {
+		if got := c.unaccounted(); got != (frameAmount{}) {
 			t.Errorf("counts %+v", got)
 		}
 	})
@@ -167,7 +167,7 @@ func TestCloseSaysWhatIsLost(t *testing.T) {
 		if loss := new(LossError); !errors.As(err, &loss) || loss.Frames != 2 || loss.Cause == nil {
 			t.Errorf("Close: %v", err)
 		}
-		if got := c.snapshot(); got.dropped["shutting_down"].frames != 2 || c.onDisk().frames != 1 || c.unaccounted() != (amount{}) {
+		if got := c.snapshot(); got.dropped["shutting_down"].frames != 2 || c.onDisk().frames != 1 || c.unaccounted() != (frameAmount{}) {
 			t.Errorf("counts %+v", got)
 		}
 		up.replies(nil)

@@ -12,16 +12,16 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// lose counts frames that are dropped, of which only the sum is known. Of an unknown category nobody knows whom to tell.
-func (q *queue) lose(category, reason string, sum amount, now time.Time) {
-	q.counts.drop(reason, sum)
+// countLoss counts frames that are dropped, of which only the sum is known. Of an unknown category nobody knows whom to tell.
+func (q *sendQueue) countLoss(category, reason string, sum frameAmount, now time.Time) {
+	q.counts.addDropped(reason, sum)
 	if q.losses != nil && category != "" {
 		q.losses.Add(loss.Key{Category: category, AllShards: true, Reason: reason}, loss.Amount{Frames: sum.frames, Bytes: sum.bytes, Messages: sum.messages}, now, now)
 	}
 }
 
-// loseFrames counts frames of a category that are dropped.
-func (q *queue) loseFrames(category, reason string, frames []frame, now time.Time) (sum amount) {
+// countLostFrames counts frames of a category that are dropped.
+func (q *sendQueue) countLostFrames(category, reason string, frames []queuedFrame, now time.Time) (sum frameAmount) {
 	for i := range frames {
 		f := &frames[i]
 		sum.plus(f.amount())
@@ -29,12 +29,12 @@ func (q *queue) loseFrames(category, reason string, frames []frame, now time.Tim
 			q.losses.AddFrame(category, reason, f.bytes, int64(f.messages), now)
 		}
 	}
-	q.counts.drop(reason, sum)
+	q.counts.addDropped(reason, sum)
 	return sum
 }
 
-// reporter reports losses now and then.
-func (s *Scribed) reporter() {
+// reportLoop reports losses now and then.
+func (s *Scribed) reportLoop() {
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.keepers.Go(func() { // Close does not wait for the upstream because of reports
 		<-s.accepting.Draining()
@@ -45,7 +45,7 @@ func (s *Scribed) reporter() {
 	for {
 		select {
 		case <-t.C:
-			s.report(ctx, scribev1.AckLevel_ACK_LEVEL_COMMITTED)
+			s.sendDueReports(ctx, scribev1.AckLevel_ACK_LEVEL_COMMITTED)
 		case <-ctx.Done():
 			return
 		}
@@ -59,9 +59,9 @@ const (
 	reportTimeout = 5 * time.Second
 )
 
-// report sends the reports that there are to be made, each category's in one request. They wait for the upstream, here and not in
+// sendDueReports sends the reports that there are to be made, each category's in one request. They wait for the upstream, here and not in
 // the spool: there they would be a part of what may be dropped. What is not taken is sent again the next time.
-func (s *Scribed) report(ctx context.Context, ack scribev1.AckLevel) {
+func (s *Scribed) sendDueReports(ctx context.Context, ack scribev1.AckLevel) {
 	select {
 	case s.reporting <- struct{}{}:
 		defer func() { <-s.reporting }()
@@ -70,7 +70,7 @@ func (s *Scribed) report(ctx context.Context, ack scribev1.AckLevel) {
 	}
 	s.mu.Lock()
 	todo := s.mu.queue.losses.Reports(s.now())
-	alone := s.mu.queue.away() // then one finds out whether it still is
+	alone := s.mu.queue.isUnavailable() // then one finds out whether it still is
 	s.mu.Unlock()
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -79,7 +79,7 @@ func (s *Scribed) report(ctx context.Context, ack scribev1.AckLevel) {
 		if alone && ack == scribev1.AckLevel_ACK_LEVEL_COMMITTED {
 			s.sendReports(ctx, reports, ack)
 			s.mu.Lock()
-			alone = s.mu.queue.away()
+			alone = s.mu.queue.isUnavailable()
 			s.mu.Unlock()
 			if alone {
 				return
@@ -118,7 +118,7 @@ func (s *Scribed) sendReports(ctx context.Context, reports []*loss.Pending, ack 
 			done[r] = true
 		case !retry.Retryable(ferr) && rpc.ReasonOf(ferr) != scribev1.Reason_REASON_UNSPECIFIED:
 			done[r] = false // the category does not exist any more, for example
-			s.notes.warn(s.ctx, "report "+r.Category, "a loss can't be reported to the readers of its category",
+			s.throttled.warn(s.ctx, "report "+r.Category, "a loss can't be reported to the readers of its category",
 				slog.String("category", r.Category), slog.Int64("messages", r.Messages), slog.Any("error", ferr))
 		}
 	}
@@ -134,11 +134,11 @@ const lastReport = time.Second
 func (s *Scribed) reportAtEnd(ctx context.Context) {
 	s.mu.Lock()
 	l := s.mu.queue.losses
-	wanted := l != nil && !s.accepting.Closed() && !l.Idle() && (s.spool != nil || !s.mu.queue.away())
+	wanted := l != nil && !s.accepting.Closed() && !l.Idle() && (s.spool != nil || !s.mu.queue.isUnavailable())
 	s.mu.Unlock()
 	if wanted {
 		ctx, cancel := context.WithTimeout(ctx, lastReport)
 		defer cancel()
-		s.report(ctx, scribev1.AckLevel_ACK_LEVEL_SPOOLED)
+		s.sendDueReports(ctx, scribev1.AckLevel_ACK_LEVEL_SPOOLED)
 	}
 }

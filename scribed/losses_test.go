@@ -96,7 +96,7 @@ func TestLossesAreReported(t *testing.T) {
 					}
 					numbers[r.Number] = true
 				}
-				dropped := amount{}
+				dropped := frameAmount{}
 				for _, a := range cl.snapshot().dropped {
 					dropped.plus(a)
 				}
@@ -114,9 +114,9 @@ func TestReportsThatFail(t *testing.T) {
 	run(t, reporting(DefaultConfig()), func(t *testing.T, c *cell) {
 		drop := func(category string, messages int64) {
 			c.mu.Lock()
-			c.mu.queue.lose(category, fullReason, amount{frames: 1, bytes: 10, messages: messages}, c.now())
+			c.mu.queue.countLoss(category, fullReason, frameAmount{frames: 1, bytes: 10, messages: messages}, c.now())
 			// It was accepted before.
-			c.mu.queue.counts.accepted.plus(amount{frames: 1, bytes: 10, messages: messages})
+			c.mu.queue.counts.accepted.plus(frameAmount{frames: 1, bytes: 10, messages: messages})
 			c.mu.Unlock()
 		}
 		var sent []string
@@ -156,7 +156,7 @@ func TestReportsThatFail(t *testing.T) {
 			return reply{}
 		})
 		c.mu.Lock()
-		sum := c.mu.queue.loseFrames("c", fullReason, []frame{{bytes: f, messages: 1}}, c.now())
+		sum := c.mu.queue.countLostFrames("c", fullReason, []queuedFrame{{bytes: f, messages: 1}}, c.now())
 		c.mu.queue.counts.accepted.plus(sum)
 		c.mu.Unlock()
 		<-time.After(10 * time.Second)
@@ -171,8 +171,8 @@ func TestReportsAtTheEnd(t *testing.T) {
 	run(t, reporting(spooling(DefaultConfig())), func(t *testing.T, c *cell) {
 		c.mu.Lock()
 		for i := range loss.MaxSums + 10 {
-			a := amount{frames: 1, bytes: 1, messages: 1}
-			c.mu.queue.lose(fmt.Sprintf("c%d", i), fullReason, a, c.now())
+			a := frameAmount{frames: 1, bytes: 1, messages: 1}
+			c.mu.queue.countLoss(fmt.Sprintf("c%d", i), fullReason, a, c.now())
 			c.mu.queue.counts.accepted.plus(a)
 		}
 		c.mu.Unlock()

@@ -13,55 +13,55 @@ import (
 	"scribe/scribed/spool"
 )
 
-// amount counts frames and what is in them.
-type amount struct{ frames, bytes, messages int64 }
+// frameAmount counts frames and what is in them.
+type frameAmount struct{ frames, bytes, messages int64 }
 
-func amountOf(a spool.Amount) amount {
-	return amount{frames: a.Records, bytes: a.Bytes, messages: a.Messages}
+func amountOf(a spool.Amount) frameAmount {
+	return frameAmount{frames: a.Records, bytes: a.Bytes, messages: a.Messages}
 }
 
-func (a *amount) plus(b amount) {
+func (a *frameAmount) plus(b frameAmount) {
 	a.frames += b.frames
 	a.bytes += b.bytes
 	a.messages += b.messages
 }
 
-func (a amount) minus(b amount) amount {
-	return amount{frames: a.frames - b.frames, bytes: a.bytes - b.bytes, messages: a.messages - b.messages}
+func (a frameAmount) minus(b frameAmount) frameAmount {
+	return frameAmount{frames: a.frames - b.frames, bytes: a.bytes - b.bytes, messages: a.messages - b.messages}
 }
 
-// counts says what became of the frames that were accepted. At all times
+// outcomeCounts says what became of the frames that were accepted. At all times
 // accepted + recovered = forwarded + failed + dropped + memory + the spool's backlog.
-type counts struct {
-	accepted amount
+type outcomeCounts struct {
+	accepted frameAmount
 	// recovered is what the spool held of an earlier run.
-	recovered amount
-	forwarded amount
+	recovered frameAmount
+	forwarded frameAmount
 	// failed was not forwarded, and whoever waited for it was told; dropped was not forwarded, and nobody waited. By reason.
-	failed, dropped map[string]amount
+	failed, dropped map[string]frameAmount
 	// memory is what is in memory, also if it is in the spool besides.
-	memory amount
+	memory frameAmount
 	// refused counts entries of requests that were not accepted for lack of room.
 	refused int64
 }
 
-func (c *counts) fail(reason string, a amount) {
+func (c *outcomeCounts) addFailed(reason string, a frameAmount) {
 	sum := c.failed[reason]
 	sum.plus(a)
 	c.failed[reason] = sum
 }
 
-func (c *counts) drop(reason string, a amount) {
+func (c *outcomeCounts) addDropped(reason string, a frameAmount) {
 	sum := c.dropped[reason]
 	sum.plus(a)
 	c.dropped[reason] = sum
 }
 
-// unaccounted is what is missing in the balance with what is in the spool only: always nothing.
-func (c *counts) unaccounted(backlog amount) amount {
+// findImbalance is what is missing in the balance with what is in the spool only: always nothing.
+func (c *outcomeCounts) findImbalance(backlog frameAmount) frameAmount {
 	sum := c.accepted
 	sum.plus(c.recovered)
-	for _, a := range []amount{c.forwarded, c.memory, backlog} {
+	for _, a := range []frameAmount{c.forwarded, c.memory, backlog} {
 		sum = sum.minus(a)
 	}
 	for _, a := range c.failed {
@@ -73,7 +73,7 @@ func (c *counts) unaccounted(backlog amount) amount {
 	return sum
 }
 
-func (c *counts) clone() counts {
+func (c *outcomeCounts) clone() outcomeCounts {
 	out := *c
 	out.failed, out.dropped = maps.Clone(c.failed), maps.Clone(c.dropped)
 	return out
@@ -92,16 +92,16 @@ func reasonLabel(r scribev1.Reason) string {
 
 const namespace = "scribe_scribed_"
 
-// metrics are those of one scribed. What counts frames is collected from one snapshot.
-type metrics struct {
+// agentMetrics are those of one scribed. What counts frames is collected from one snapshot.
+type agentMetrics struct {
 	s *Scribed
 
-	requests prometheus.Counter
-	failures prometheus.Counter
-	bytes    prometheus.Counter
-	seconds  prometheus.Histogram
-	backfill prometheus.Counter
-	unburied prometheus.Counter
+	requests      prometheus.Counter
+	failures      prometheus.Counter
+	bytes         prometheus.Counter
+	seconds       prometheus.Histogram
+	backfill      prometheus.Counter
+	lettersFailed prometheus.Counter
 
 	accepted, recovered, forwarded, buffered [3]*prometheus.Desc // frames, bytes, messages
 	failed, dropped                          [3]*prometheus.Desc
@@ -115,7 +115,7 @@ type metrics struct {
 	categories                               *prometheus.Desc
 }
 
-func newMetrics(s *Scribed) *metrics {
+func newMetrics(s *Scribed) *agentMetrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: namespace + name, Help: help})
 	}
@@ -128,13 +128,13 @@ func newMetrics(s *Scribed) *metrics {
 		}
 		return d
 	}
-	return &metrics{
-		s:        s,
-		requests: counter("upstream_requests_total", "Requests to the upstream."),
-		failures: counter("upstream_failures_total", "Requests to the upstream that failed as a whole."),
-		bytes:    counter("upstream_bytes_total", "Bytes of frames in requests to the upstream."),
-		backfill: counter("backfill_bytes_total", "Bytes of frames in requests to the upstream that came from the spool's backlog."),
-		unburied: counter("dead_letters_failed_total", "Frames that could not be written to the dead letters."),
+	return &agentMetrics{
+		s:             s,
+		requests:      counter("upstream_requests_total", "Requests to the upstream."),
+		failures:      counter("upstream_failures_total", "Requests to the upstream that failed as a whole."),
+		bytes:         counter("upstream_bytes_total", "Bytes of frames in requests to the upstream."),
+		backfill:      counter("backfill_bytes_total", "Bytes of frames in requests to the upstream that came from the spool's backlog."),
+		lettersFailed: counter("dead_letters_failed_total", "Frames that could not be written to the dead letters."),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: namespace + "upstream_seconds", Help: "Time until the upstream answers.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 20),
@@ -164,11 +164,11 @@ func newMetrics(s *Scribed) *metrics {
 	}
 }
 
-func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.failures, m.bytes, m.seconds, m.backfill, m.unburied, m}
+func (m *agentMetrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.requests, m.failures, m.bytes, m.seconds, m.backfill, m.lettersFailed, m}
 }
 
-func (m *metrics) register(r prometheus.Registerer) error {
+func (m *agentMetrics) register(r prometheus.Registerer) error {
 	if r == nil {
 		return nil
 	}
@@ -181,7 +181,7 @@ func (m *metrics) register(r prometheus.Registerer) error {
 	return errors.Join(errs...)
 }
 
-func (m *metrics) unregister(r prometheus.Registerer) {
+func (m *agentMetrics) unregister(r prometheus.Registerer) {
 	if r == nil {
 		return
 	}
@@ -190,7 +190,7 @@ func (m *metrics) unregister(r prometheus.Registerer) {
 	}
 }
 
-func (m *metrics) sent(b *batch, d time.Duration) {
+func (m *agentMetrics) countRequest(b *upstreamBatch, d time.Duration) {
 	m.requests.Inc()
 	m.bytes.Add(float64(b.bytes))
 	m.seconds.Observe(d.Seconds())
@@ -200,7 +200,7 @@ func (m *metrics) sent(b *batch, d time.Duration) {
 }
 
 // Describe implements prometheus.Collector.
-func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+func (m *agentMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, three := range [][3]*prometheus.Desc{m.accepted, m.recovered, m.forwarded, m.buffered, m.failed, m.dropped} {
 		for _, d := range three {
 			ch <- d
@@ -215,7 +215,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 }
 
 // Collect implements prometheus.Collector.
-func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+func (m *agentMetrics) Collect(ch chan<- prometheus.Metric) {
 	s := m.s
 	s.mu.Lock()
 	q := &s.mu.queue
@@ -225,14 +225,14 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	if q.losses != nil {
 		told, untold = q.losses.Counts()
 	}
-	used, bodies, categories := q.used, s.mu.bodies, len(q.lanes)
-	blocked, blockedBytes, away, oldest := int64(q.blockedCalls), q.blockedBytes, q.away(), s.mu.oldest
+	used, bodies, categories := q.used, s.mu.bodies, len(q.queues)
+	blocked, blockedBytes, away, oldest := int64(q.blockedCalls), q.blockedBytes, q.isUnavailable(), s.mu.oldest
 	s.mu.Unlock()
 
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, v int64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, kind, float64(v), labels...)
 	}
-	three := func(d [3]*prometheus.Desc, kind prometheus.ValueType, a amount, labels ...string) {
+	three := func(d [3]*prometheus.Desc, kind prometheus.ValueType, a frameAmount, labels ...string) {
 		send(d[0], kind, a.frames, labels...)
 		send(d[1], kind, a.bytes, labels...)
 		send(d[2], kind, a.messages, labels...)
@@ -270,7 +270,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		}
 		ch <- prometheus.MustNewConstMetric(m.oldest, prometheus.GaugeValue, age)
 		_, held := s.spool.Held("")
-		send(m.spoolBytes, prometheus.GaugeValue, charged(held))
+		send(m.spoolBytes, prometheus.GaugeValue, spoolCharge(held))
 		send(m.spoolLimit, prometheus.GaugeValue, s.cfg.Spool.MaxBytes)
 	}
 	if s.dead != nil {

@@ -26,14 +26,14 @@ type world struct {
 	written map[string]int
 	taken   map[string]int // frames accepted and acknowledged
 
-	appends []*appending
-	live    []*batch
+	appends []*spoolAppend
+	live    []*upstreamBatch
 	fills   []*filling
 }
 
 type filling struct {
-	f *fill
-	b *batch
+	f *fillPlan
+	b *upstreamBatch
 }
 
 func newWorld(t *rapid.T) *world {
@@ -44,8 +44,8 @@ func newWorld(t *rapid.T) *world {
 		now: time.Unix(1e6, 0), stored: map[string][]int{}, written: map[string]int{}, taken: map[string]int{},
 	}
 	w.s = &Scribed{cfg: cfg, ctx: context.Background(), now: func() time.Time { return w.now }, changed: make(chan struct{}, 1), crowded: make(chan struct{}, 1)}
-	w.s.notes = newNotes(slog.New(slog.DiscardHandler), w.s.now)
-	w.s.deps.Logger = w.s.notes.log
+	w.s.throttled = newNotes(slog.New(slog.DiscardHandler), w.s.now)
+	w.s.deps.Logger = w.s.throttled.log
 	w.s.mu.queue = newQueue(cfg, &w.s.buffers)
 	var err error
 	if w.s.spool, err = spool.Open(*cfg.Spool, spool.Deps{FS: vfs.NewMem()}); err != nil {
@@ -59,20 +59,20 @@ func newWorld(t *rapid.T) *world {
 func (w *world) write(t *rapid.T) {
 	category := rapid.SampledFrom([]string{"strict", "plain"}).Draw(t, "category")
 	number := w.written[category]
-	e := &entry{category: category, ack: ackNone, since: w.now}
+	e := &queueEntry{category: category, ack: ackNone, since: w.now}
 	if rapid.IntRange(0, 3).Draw(t, "committed") == 0 {
-		e.ack, e.sub = ackCommitted, &submission{results: make([]*scribev1.FrameResult, 1), pending: 1, done: make(chan struct{})}
+		e.ack, e.sub = ackCommitted, &pendingCall{results: make([]*scribev1.FrameResult, 1), pending: 1, done: make(chan struct{})}
 	}
 	data := fmt.Appendf(nil, "%d", number)
-	e.frames, e.bytes = []frame{{bytes: data, messages: 1}}, int64(len(data))
+	e.frames, e.bytes = []queuedFrame{{bytes: data, messages: 1}}, int64(len(data))
 	q := &w.s.mu.queue
-	l := q.lane(category)
-	where := q.placeFor(l, e, w.now)
+	l := q.queueOf(category)
+	where := q.chooseDestination(l, e, w.now)
 	switch where {
 	case inMemory:
-		e.mem = &memory{buf: &buffers.Buffer{B: data}, refs: 1}
+		e.mem = &sharedBuffer{buf: &buffers.Buffer{B: data}, refs: 1}
 		q.counts.accepted.plus(e.amount())
-		q.add(e)
+		q.addEntry(e)
 		if e.ack == ackNone && rapid.Bool().Draw(t, "spooled") { // written besides, before it is answered
 			w.finish(t, q.appendEntry(e))
 		}
@@ -82,8 +82,8 @@ func (w *world) write(t *rapid.T) {
 		if w.finish(t, a); a.err != nil {
 			return
 		}
-	case full, never:
-		q.forget(l)
+	case nowhere, tooLarge:
+		q.forgetIdle(l)
 		return
 	}
 	w.written[category]++
@@ -91,7 +91,7 @@ func (w *world) write(t *rapid.T) {
 }
 
 // finish ends an append, and those before it.
-func (w *world) finish(t *rapid.T, a *appending) {
+func (w *world) finish(t *rapid.T, a *spoolAppend) {
 	w.appends = append(w.appends, a)
 	for slices.Contains(w.appends, a) {
 		w.append(t, true)
@@ -120,11 +120,11 @@ func (w *world) append(t *rapid.T, succeed bool) {
 		}
 	}
 	close(a.done)
-	w.s.mu.queue.appended(a, refs, w.now)
+	w.s.mu.queue.finishAppend(a, refs, w.now)
 }
 
 // answers makes up results for a request: frames of a category are stored as a prefix.
-func (w *world) answers(t *rapid.T, b *batch) ([]*scribev1.FrameResult, *scribev1.ErrorInfo) {
+func (w *world) answers(t *rapid.T, b *upstreamBatch) ([]*scribev1.FrameResult, *scribev1.ErrorInfo) {
 	if rapid.IntRange(0, 3).Draw(t, "whole") == 0 {
 		return nil, rpc.Info(rpc.Errorf(scribev1.Reason_REASON_NO_BACKEND, "away"))
 	}
@@ -147,7 +147,7 @@ func (w *world) answers(t *rapid.T, b *batch) ([]*scribev1.FrameResult, *scribev
 }
 
 func (w *world) send() {
-	if b := w.s.mu.queue.next(w.now); b != nil {
+	if b := w.s.mu.queue.nextLive(w.now); b != nil {
 		w.live = append(w.live, b)
 	}
 }
@@ -160,8 +160,8 @@ func (w *world) answer(t *rapid.T) {
 	b := w.live[i]
 	w.live = slices.Delete(w.live, i, i+1)
 	results, info := w.answers(t, b)
-	o := w.s.outcome(b, results, info)
-	w.s.mu.queue.settled(w.now, b, o.held)
+	o := w.s.decideOutcome(b, results, info)
+	w.s.mu.queue.finishLive(w.now, b, o.held)
 }
 
 // fill claims backlog as the driver does.
@@ -171,8 +171,8 @@ func (w *world) fill(t *rapid.T) {
 	if f == nil {
 		return
 	}
-	var entries []*entry
-	for i, l := range f.lanes {
+	var entries []*queueEntry
+	for i, l := range f.queues {
 		got, err := w.s.spool.Claim(l.name, f.wants[i], f.upTo[i], nil)
 		if err != nil || len(got) == 0 {
 			t.Fatalf("nothing of %s could be claimed: %v", l.name, err)
@@ -194,35 +194,35 @@ func (w *world) filled(t *rapid.T) {
 	}
 	x := w.fills[0]
 	w.fills = w.fills[1:]
-	var o outcome
+	var o answerOutcome
 	if x.b != nil {
 		results, info := w.answers(t, x.b)
-		o = w.s.outcome(x.b, results, info)
+		o = w.s.decideOutcome(x.b, results, info)
 	}
-	w.s.mu.queue.filled(w.now, x.f, x.b, o.held)
+	w.s.mu.queue.finishFill(w.now, x.f, x.b, o.held)
 }
 
 func (w *world) spill() {
 	w.s.mu.queue.quietLanes()
-	if a := w.s.mu.queue.spill(w.now, false); a != nil {
+	if a := w.s.mu.queue.planSpill(w.now, false); a != nil {
 		w.appends = append(w.appends, a)
 	}
 }
 
 // quietLanes lets spills be tried that failed before.
-func (q *queue) quietLanes() {
-	for _, l := range q.lanes {
+func (q *sendQueue) quietLanes() {
+	for _, l := range q.queues {
 		l.fullTill = time.Time{}
 	}
 }
 
 func (w *world) check(t *rapid.T) {
 	q := &w.s.mu.queue
-	if a := q.counts.unaccounted(w.s.readBacklog()); a != (amount{}) {
+	if a := q.counts.findImbalance(w.s.readBacklog()); a != (frameAmount{}) {
 		t.Fatalf("%+v are not accounted for", a)
 	}
 	used, owed := int64(0), int64(0)
-	for _, l := range q.lanes {
+	for _, l := range q.queues {
 		used += l.bytes
 		owed += l.owed
 		if l.bytes < 0 || l.owed < 0 {
@@ -267,14 +267,14 @@ func TestQueueModel(t *testing.T) {
 			w.fill(t)
 			w.filled(t)
 			w.check(t)
-			if len(w.s.mu.queue.lanes) == 0 && len(w.live)+len(w.fills)+len(w.appends) == 0 {
+			if len(w.s.mu.queue.queues) == 0 && len(w.live)+len(w.fills)+len(w.appends) == 0 {
 				break
 			}
 		}
 		for category, n := range w.taken {
 			got := slices.Sorted(slices.Values(w.stored[category]))
 			if len(got) != n {
-				t.Fatalf("%s: %d of %d are stored: %v, lanes %+v", category, len(got), n, w.stored[category], w.s.mu.queue.lanes[category])
+				t.Fatalf("%s: %d of %d are stored: %v, lanes %+v", category, len(got), n, w.stored[category], w.s.mu.queue.queues[category])
 			}
 		}
 	})

@@ -37,12 +37,12 @@ type Scribed struct {
 	cfg     Config
 	deps    Deps
 	now     func() time.Time
-	metrics *metrics
+	metrics *agentMetrics
 	buffers buffers.Pool // of entries and of requests to the upstream
 
-	spool *spool.Spool       // nil without one
-	dead  *deadletter.Folder // nil without one
-	notes *notes
+	spool     *spool.Spool       // nil without one
+	dead      *deadletter.Folder // nil without one
+	throttled *throttledLog
 
 	// ctx ends when Close loses its patience.
 	ctx       context.Context //nolint:containedctx // entries outlive the requests that brought them
@@ -58,14 +58,14 @@ type Scribed struct {
 
 	mu struct {
 		sync.Mutex
-		queue  queue
+		queue  sendQueue
 		bodies int64 // bytes admitted by Admit
 		idle   bool  // drained is closed
-		// saidAway: the log says that the upstream is away, and not yet that it is back.
-		saidAway  bool
-		quietTill time.Time // there was nothing to spill: the spiller is not woken before
-		oldest    time.Time // of all frames, some time ago; zero = none
-		draining  int       // calls of Drain that run
+		// loggedUnavailable: the log says that the upstream is away, and not yet that it is back.
+		loggedUnavailable bool
+		quietTill         time.Time // there was nothing to spill: the spiller is not woken before
+		oldest            time.Time // of all frames, some time ago; zero = none
+		draining          int       // calls of Drain that run
 	}
 }
 
@@ -90,7 +90,7 @@ func New(cfg Config, deps Deps) (*Scribed, error) {
 		cfg:         cfg,
 		deps:        deps,
 		now:         deps.Clock,
-		notes:       newNotes(deps.Logger, deps.Clock),
+		throttled:   newNotes(deps.Logger, deps.Clock),
 		stopKeeping: make(chan struct{}),
 		reporting:   make(chan struct{}, 1),
 		changed:     make(chan struct{}, 1),
@@ -100,25 +100,25 @@ func New(cfg Config, deps Deps) (*Scribed, error) {
 	s.mu.queue = newQueue(cfg, &s.buffers)
 	s.metrics = newMetrics(s)
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	if err := s.open(); err != nil {
+	if err := s.openStorage(); err != nil {
 		s.cancel(nil)
 		return nil, err
 	}
-	s.tasks.Go(s.loop)
+	s.tasks.Go(s.sendLoop)
 	if s.spool != nil {
-		s.keepers.Go(s.spiller)
+		s.keepers.Go(s.spillLoop)
 	}
 	if s.spool != nil || len(cfg.Rules) > 0 {
-		s.keepers.Go(s.keeper)
+		s.keepers.Go(s.upkeepLoop)
 	}
 	if cfg.ReportLosses > 0 {
-		s.keepers.Go(s.reporter)
+		s.keepers.Go(s.reportLoop)
 	}
 	return s, nil
 }
 
-// open opens the folders, takes over what the spool holds, and registers the metrics.
-func (s *Scribed) open() (err error) {
+// openStorage opens the folders, takes over what the spool holds, and registers the metrics.
+func (s *Scribed) openStorage() (err error) {
 	if s.cfg.DeadLetter != nil {
 		if s.dead, err = deadletter.Open(*s.cfg.DeadLetter, s.deps.FS); err != nil {
 			return err
@@ -129,7 +129,7 @@ func (s *Scribed) open() (err error) {
 			return err
 		}
 		s.mu.queue.spool = s.spool
-		s.recover()
+		s.recoverBacklog()
 	}
 	if err := s.metrics.register(s.deps.Registerer); err != nil {
 		if s.spool != nil {
@@ -167,12 +167,12 @@ func errShutDown() error {
 	return rpc.Errorf(scribev1.Reason_REASON_SHUTTING_DOWN, "the agent is shutting down")
 }
 
-// settle tells everybody that something changed, and looks whether a closed scribed is empty. The caller holds mu.
-func (s *Scribed) settle() {
+// notifyChange tells everybody that something changed, and looks whether a closed scribed is empty. The caller holds mu.
+func (s *Scribed) notifyChange() {
 	q := &s.mu.queue
-	signal(s.changed)
+	wake(s.changed)
 	if s.spool != nil && (q.closing || float64(q.used) > s.cfg.SpillAbove*float64(s.cfg.MemoryBytes)) && !s.now().Before(s.mu.quietTill) {
-		signal(s.crowded)
+		wake(s.crowded)
 	}
 	q.wakeBlocked()
 	if q.closing && !s.mu.idle && q.used == 0 && q.running == 0 {
@@ -181,20 +181,20 @@ func (s *Scribed) settle() {
 	}
 }
 
-// signal leaves a word for somebody who looks anyway when one is there.
-func signal(c chan struct{}) {
+// wake leaves a word for somebody who looks anyway when one is there.
+func wake(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
 }
 
-// loop sends what the queue says when it says so.
-func (s *Scribed) loop() {
+// sendLoop sends what the queue says when it says so.
+func (s *Scribed) sendLoop() {
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()
 	for {
-		wake, now := s.dispatch()
+		wake, now := s.startRequests()
 		if !wake.IsZero() {
 			t.Reset(wake.Sub(now))
 		}
@@ -209,24 +209,24 @@ func (s *Scribed) loop() {
 	}
 }
 
-// dispatch starts the requests that are due, and returns when to look again.
-func (s *Scribed) dispatch() (wake, now time.Time) {
+// startRequests starts the requests that are due, and returns when to look again.
+func (s *Scribed) startRequests() (wake, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q := &s.mu.queue
 	now = s.now()
-	for b := q.next(now); b != nil; b = q.next(now) {
+	for b := q.nextLive(now); b != nil; b = q.nextLive(now) {
 		var ctx context.Context
 		ctx, b.cancel = context.WithTimeout(s.ctx, s.cfg.Timeout)
 		b.unused = make(chan struct{})
-		s.tasks.Go(func() { s.send(ctx, b) })
+		s.tasks.Go(func() { s.sendLive(ctx, b) })
 	}
 	if s.spool != nil {
 		for f := q.nextFill(now); f != nil; f = q.nextFill(now) {
-			s.tasks.Go(func() { s.fill(s.ctx, f) })
+			s.tasks.Go(func() { s.sendBacklog(s.ctx, f) })
 		}
 	}
-	return q.wake(now), now
+	return q.nextWake(now), now
 }
 
 // retryAfter is when a request that was refused should be tried again: when the next request to the upstream has been answered,
@@ -235,9 +235,9 @@ func (s *Scribed) retryAfter() time.Duration {
 	return max(s.mu.queue.notBefore.Sub(s.now()), 2*s.cfg.RetryBase)
 }
 
-// abandon ends the wait of a caller whose patience is over. What was never sent is taken back, so the error is a definite one if
+// abandonCall ends the wait of a caller whose patience is over. What was never sent is taken back, so the error is a definite one if
 // that is all. It is nil when everything has an outcome. It returns when the caller's bytes are not used any more.
-func (s *Scribed) abandon(ctx context.Context, sub *submission) error {
+func (s *Scribed) abandonCall(ctx context.Context, sub *pendingCall) error {
 	s.mu.Lock()
 	if sub.pending == 0 { // it was answered at the same moment
 		s.mu.Unlock()
@@ -259,17 +259,17 @@ func (s *Scribed) abandon(ctx context.Context, sub *submission) error {
 			e.abandoned, unsure = true, true
 			if e.mem == nil {
 				inUse = append(inUse, b.unused)
-				if b.whole() == sub {
+				if b.wholeCall() == sub {
 					b.cancel() // it is all that the request has
 				}
 			}
 			continue
 		}
-		s.forsake(e)
-		q.withdraw(e)
-		q.unref(e.mem)
+		s.abandonEntry(e)
+		q.removeEntry(e)
+		q.releaseBuffer(e.mem)
 	}
-	s.settle()
+	s.notifyChange()
 	s.mu.Unlock()
 	for _, c := range inUse {
 		<-c

@@ -16,95 +16,95 @@ import (
 	"scribe/scribed/spool"
 )
 
-// send makes one request with live traffic and deals with its answer.
-func (s *Scribed) send(ctx context.Context, b *batch) {
-	results, info := s.request(ctx, b)
+// sendLive makes one request with live traffic and deals with its answer.
+func (s *Scribed) sendLive(ctx context.Context, b *upstreamBatch) {
+	results, info := s.callUpstream(ctx, b)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	held := s.conclude(b, results, info)
+	held := s.handleAnswer(b, results, info)
 	for _, e := range b.entries {
 		if e.abandoned {
-			s.forsake(e)
+			s.abandonEntry(e)
 		}
 	}
-	for _, e := range s.mu.queue.settled(s.now(), b, held) {
-		s.mu.queue.unref(e.mem)
+	for _, e := range s.mu.queue.finishLive(s.now(), b, held) {
+		s.mu.queue.releaseBuffer(e.mem)
 	}
-	s.settle()
+	s.notifyChange()
 }
 
-// conclude deals with the answer of a batch. The caller holds mu, which is given up while dead letters are written; lanes stay busy. It
+// handleAnswer deals with the answer of a batch. The caller holds mu, which is given up while dead letters are written; lanes stay busy. It
 // returns what is to wait, and for how long.
-func (s *Scribed) conclude(b *batch, results []*scribev1.FrameResult, info *scribev1.ErrorInfo) map[*lane]time.Duration {
-	o := s.outcome(b, results, info)
-	s.settle()
+func (s *Scribed) handleAnswer(b *upstreamBatch, results []*scribev1.FrameResult, info *scribev1.ErrorInfo) map[*categoryQueue]time.Duration {
+	o := s.decideOutcome(b, results, info)
+	s.notifyChange()
 	if len(o.letters) > 0 {
 		s.mu.Unlock()
-		s.bury(o.letters)
+		s.writeLetters(o.letters)
 		s.mu.Lock()
-		s.buried(o.letters)
+		s.countLetters(o.letters)
 	}
 	return o.held
 }
 
-// forsake ends what is left of an entry whose caller is gone: its bytes may not be used any more. The caller holds mu.
-func (s *Scribed) forsake(e *entry) {
+// abandonEntry ends what is left of an entry whose caller is gone: its bytes may not be used any more. The caller holds mu.
+func (s *Scribed) abandonEntry(e *queueEntry) {
 	q := &s.mu.queue
 	sum := e.amount()
 	for i := range e.frames {
-		q.unspool(&e.frames[i])
+		q.removeFromSpool(&e.frames[i])
 	}
 	q.counts.memory = q.counts.memory.minus(sum)
 	if sum.frames > 0 {
-		q.counts.fail(abandonedReason, sum)
+		q.counts.addFailed(abandonedReason, sum)
 	}
 	e.frames = nil
 }
 
-// fill claims backlog, makes one request with it, and deals with its answer.
-func (s *Scribed) fill(ctx context.Context, f *fill) {
+// sendBacklog claims backlog, makes one request with it, and deals with its answer.
+func (s *Scribed) sendBacklog(ctx context.Context, f *fillPlan) {
 	start := s.now()
-	b := s.claim(f)
+	b := s.claimBacklog(f)
 	if b == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.mu.queue.filled(s.now(), f, nil, nil)
-		s.settle()
+		s.mu.queue.finishFill(s.now(), f, nil, nil)
+		s.notifyChange()
 		return
 	}
 	ctx, b.cancel = context.WithTimeout(ctx, s.cfg.Timeout)
-	results, info := s.request(ctx, b)
+	results, info := s.callUpstream(ctx, b)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	held := s.conclude(b, results, info)
+	held := s.handleAnswer(b, results, info)
 	now := s.now()
-	s.mu.queue.pace.filled(start, now, b.bytes, s.mu.queue.liveWaits(now))
-	s.mu.queue.unref(b.buf)
-	s.mu.queue.filled(now, f, b, held)
-	s.settle()
+	s.mu.queue.pace.noteFill(start, now, b.bytes, s.mu.queue.liveWaits(now))
+	s.mu.queue.releaseBuffer(b.buf)
+	s.mu.queue.finishFill(now, f, b, held)
+	s.notifyChange()
 }
 
-// claim takes backlog of the lanes of a fill; nil when there is none to be had.
-func (s *Scribed) claim(f *fill) *batch {
+// claimBacklog takes backlog of the lanes of a fill; nil when there is none to be had.
+func (s *Scribed) claimBacklog(f *fillPlan) *upstreamBatch {
 	buf := s.buffers.Get(int(f.room))
 	free := buf.B
 	type got struct {
-		lane      *lane
-		records   []spool.Claimed
+		lane      *categoryQueue
+		records   []spool.ClaimedRecord
 		sequenced []bool
 	}
 	var all []got
-	for i, l := range f.lanes {
+	for i, l := range f.queues {
 		n := min(f.bufferOf(i), len(free))
 		records, err := s.spool.Claim(l.name, f.wants[i], f.upTo[i], free[:0:n])
 		if err != nil {
-			s.notes.warn(s.ctx, "claim", "the spool can't be read", slog.String("category", l.name), slog.Any("error", err))
-			s.hold(l)
+			s.throttled.warn(s.ctx, "claim", "the spool can't be read", slog.String("category", l.name), slog.Any("error", err))
+			s.holdQueue(l)
 			continue
 		}
 		if len(records) == 0 {
 			s.mu.Lock()
-			s.mu.queue.cleared(l, f.upTo[i], s.now())
+			s.mu.queue.clearWaits(l, f.upTo[i], s.now())
 			s.mu.Unlock()
 			continue
 		}
@@ -123,31 +123,31 @@ func (s *Scribed) claim(f *fill) *batch {
 		return nil
 	}
 	q := &s.mu.queue
-	entries := make([]*entry, len(all))
+	entries := make([]*queueEntry, len(all))
 	for i := range all {
 		entries[i] = q.backfillEntry(all[i].lane, all[i].records, all[i].sequenced)
 	}
 	b := q.backfillBatch(f, entries)
-	b.buf = &memory{buf: buf, refs: 1}
+	b.buf = &sharedBuffer{buf: buf, refs: 1}
 	for _, e := range entries {
 		e.mem = b.buf
 	}
 	return b
 }
 
-// hold lets a lane wait whose backlog can't be read.
-func (s *Scribed) hold(l *lane) {
+// holdQueue lets a lane wait whose backlog can't be read.
+func (s *Scribed) holdQueue(l *categoryQueue) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.notBefore = s.now().Add(s.cfg.RetryMax)
 }
 
-// request makes a request to the upstream. It returns a result for each frame, in the order of the entries' frames, or why there is
+// callUpstream makes a request to the upstream. It returns a result for each frame, in the order of the entries' frames, or why there is
 // none. When it returns, no frame's bytes are used any more.
-func (s *Scribed) request(ctx context.Context, b *batch) ([]*scribev1.FrameResult, *scribev1.ErrorInfo) {
-	frames, direct, release := s.join(b)
+func (s *Scribed) callUpstream(ctx context.Context, b *upstreamBatch) ([]*scribev1.FrameResult, *scribev1.ErrorInfo) {
+	frames, direct, release := s.joinFrames(b)
 	if !direct {
-		b.free()
+		b.releaseCallers()
 	}
 	start := s.now()
 	if !b.backfill { // what was on a disk is checked again
@@ -158,9 +158,9 @@ func (s *Scribed) request(ctx context.Context, b *batch) ([]*scribev1.FrameResul
 	b.cancel()
 	release()
 	if direct {
-		b.free()
+		b.releaseCallers()
 	}
-	s.metrics.sent(b, took)
+	s.metrics.countRequest(b, took)
 	results := resp.GetResults()
 	if err == nil && len(results) != b.frames {
 		err = rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "the upstream answered for %d of %d frames", len(results), b.frames)
@@ -172,7 +172,7 @@ func (s *Scribed) request(ctx context.Context, b *batch) ([]*scribev1.FrameResul
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !b.backfill {
-		s.mu.queue.pace.answered(took, s.mu.queue.filling > 0)
+		s.mu.queue.pace.noteLive(took, s.mu.queue.filling > 0)
 	}
 	if !direct || b.entries[0].mem != nil {
 		return results, nil
@@ -186,11 +186,11 @@ func (s *Scribed) request(ctx context.Context, b *batch) ([]*scribev1.FrameResul
 	return ordered, nil
 }
 
-// join returns the bytes of a batch. direct says that they are where the frames are: those of one entry that is whole, or a caller's
+// joinFrames returns the bytes of a batch. direct says that they are where the frames are: those of one entry that is whole, or a caller's
 // request that goes on as it came. Else they are a copy.
-func (s *Scribed) join(b *batch) (frames []byte, direct bool, release func()) {
+func (s *Scribed) joinFrames(b *upstreamBatch) (frames []byte, direct bool, release func()) {
 	first := b.entries[0]
-	if sub := b.whole(); sub != nil {
+	if sub := b.wholeCall(); sub != nil {
 		return sub.data, true, func() {}
 	}
 	if len(b.entries) == 1 && first.mem != nil && !first.backfill && len(first.mem.buf.B) == int(first.bytes) {
@@ -206,15 +206,15 @@ func (s *Scribed) join(b *batch) (frames []byte, direct bool, release func()) {
 	return buf.B, false, func() { s.buffers.Put(buf) }
 }
 
-// free says that no caller's bytes are used any more.
-func (b *batch) free() {
+// releaseCallers says that no caller's bytes are used any more.
+func (b *upstreamBatch) releaseCallers() {
 	if b.unused != nil {
 		close(b.unused)
 	}
 }
 
-// whole returns the submission whose request the batch is, with all its frames; nil when it is something else.
-func (b *batch) whole() *submission {
+// wholeCall returns the submission whose request the batch is, with all its frames; nil when it is something else.
+func (b *upstreamBatch) wholeCall() *pendingCall {
 	// An entry with memory of its own may be answered, and have no submission, at any time; the others are as they are until they
 	// are answered by this batch.
 	first := b.entries[0]
@@ -229,21 +229,21 @@ func (b *batch) whole() *submission {
 	return first.sub
 }
 
-// outcome is what an answer means.
-type outcome struct {
-	held    map[*lane]time.Duration
-	letters []deadFrame
+// answerOutcome is what an answer means.
+type answerOutcome struct {
+	held    map[*categoryQueue]time.Duration
+	letters []refusedFrame
 	// done are records of frames that have an outcome, release those that go back to the backlog.
 	done, release []spool.Ref
 }
 
-// outcome deals with the answer of a batch. The caller holds mu.
-func (s *Scribed) outcome(b *batch, results []*scribev1.FrameResult, info *scribev1.ErrorInfo) outcome {
-	o := outcome{held: make(map[*lane]time.Duration)}
+// decideOutcome deals with the answer of a batch. The caller holds mu.
+func (s *Scribed) decideOutcome(b *upstreamBatch, results []*scribev1.FrameResult, info *scribev1.ErrorInfo) answerOutcome {
+	o := answerOutcome{held: make(map[*categoryQueue]time.Duration)}
 	if info != nil {
-		s.refused(b, info, &o)
+		s.handleRefusal(b, info, &o)
 	} else {
-		s.answered(b, results, &o)
+		s.handleResults(b, results, &o)
 	}
 	if b.backfill {
 		s.giveBack(b, &o)
@@ -257,9 +257,9 @@ func (s *Scribed) outcome(b *batch, results []*scribev1.FrameResult, info *scrib
 }
 
 // giveBack returns what is left of a request with backlog to the spool.
-func (s *Scribed) giveBack(b *batch, o *outcome) {
+func (s *Scribed) giveBack(b *upstreamBatch, o *answerOutcome) {
 	for i, e := range b.entries {
-		l := b.lanes[i]
+		l := b.queues[i]
 		l.tries = nil
 		for j := range e.frames {
 			f := &e.frames[j]
@@ -274,77 +274,77 @@ func (s *Scribed) giveBack(b *batch, o *outcome) {
 	}
 }
 
-// refused deals with a request that failed as a whole. The caller holds mu.
-func (s *Scribed) refused(b *batch, info *scribev1.ErrorInfo, o *outcome) {
+// handleRefusal deals with a request that failed as a whole. The caller holds mu.
+func (s *Scribed) handleRefusal(b *upstreamBatch, info *scribev1.ErrorInfo, o *answerOutcome) {
 	q := &s.mu.queue
 	now := s.now()
-	if blames(info) {
+	if blamesContent(info) {
 		for _, e := range b.entries {
-			s.blame(b, e, info, o)
+			s.isolateCause(b, e, info, o)
 		}
 		if len(b.entries) > 1 || len(b.entries[0].frames) > 0 {
-			s.notes.warn(s.ctx, "refused", "the upstream refuses a request, its frames are sent in smaller ones", slog.String("error", info.GetMessage()))
+			s.throttled.warn(s.ctx, "refused", "the upstream refuses a request, its frames are sent in smaller ones", slog.String("error", info.GetMessage()))
 		}
 		return
 	}
-	q.notBefore = now.Add(s.backoff(q.failed(now, b), info))
-	if !s.mu.saidAway && now.Sub(q.awaySince) >= awayAfter {
-		s.mu.saidAway = true
+	q.notBefore = now.Add(s.retryPause(q.noteUnavailable(now, b), info))
+	if !s.mu.loggedUnavailable && now.Sub(q.unavailableSince) >= unavailableAfter {
+		s.mu.loggedUnavailable = true
 		s.deps.Logger.WarnContext(s.ctx, "the upstream is away", slog.Int("failures", q.failures), slog.String("error", info.GetMessage()))
 	}
 	for _, e := range b.entries {
-		s.attempt(e, o, func(f *frame) *scribev1.ErrorInfo {
+		s.endAttempt(e, o, func(f *queuedFrame) *scribev1.ErrorInfo {
 			if info.GetReason() == scribev1.Reason_REASON_UNSPECIFIED {
 				f.attempts = -1 // it says nothing about the frame
 			}
 			return info
 		})
 		if len(e.frames) > 0 {
-			o.held[q.lanes[e.category]] = 0 // it keeps its failures
+			o.held[q.queues[e.category]] = 0 // it keeps its failures
 		}
 	}
 }
 
-// awayAfter is how long requests must fail until the log says that the upstream is away.
-const awayAfter = time.Second
+// unavailableAfter is how long requests must fail until the log says that the upstream is away.
+const unavailableAfter = time.Second
 
-// blames reports whether an error of a whole request is about what is in it. Others, also those of unknown kind, are the upstream's
+// blamesContent reports whether an error of a whole request is about what is in it. Others, also those of unknown kind, are the upstream's
 // or something's in between, and go away.
-func blames(info *scribev1.ErrorInfo) bool {
+func blamesContent(info *scribev1.ErrorInfo) bool {
 	return info.GetReason() != scribev1.Reason_REASON_UNSPECIFIED && !retry.ClassOf(info.GetReason()).Retryable()
 }
 
-// blame deals with an entry of a request that was refused for what is in it: one of its frames is the cause, and the others need not
+// isolateCause deals with an entry of a request that was refused for what is in it: one of its frames is the cause, and the others need not
 // share its fate.
-func (s *Scribed) blame(b *batch, e *entry, info *scribev1.ErrorInfo, o *outcome) {
-	l := s.mu.queue.lanes[e.category]
+func (s *Scribed) isolateCause(b *upstreamBatch, e *queueEntry, info *scribev1.ErrorInfo, o *answerOutcome) {
+	l := s.mu.queue.queues[e.category]
 	switch {
 	case len(b.entries) > 1:
 		e.alone = true
 		l.cautious = l.cautious || b.backfill
 		o.held[l] = 0
 	case len(e.frames) == 1:
-		s.attempt(e, o, func(*frame) *scribev1.ErrorInfo { return info })
+		s.endAttempt(e, o, func(*queuedFrame) *scribev1.ErrorInfo { return info })
 		l.singles = max(l.singles-1, 0)
 		l.cautious = l.cautious && l.singles > 0
 	case b.backfill:
 		l.cautious, l.singles = true, len(e.frames)
 		o.held[l] = 0
 	default:
-		s.bisect(b, e)
+		s.bisectEntry(b, e)
 	}
 }
 
-// bisect makes two entries of one that is on its way: settled puts both back.
-func (s *Scribed) bisect(b *batch, e *entry) {
+// bisectEntry makes two entries of one that is on its way: settled puts both back.
+func (s *Scribed) bisectEntry(b *upstreamBatch, e *queueEntry) {
 	half := len(e.frames) / 2
 	other := *e
-	other.frames = append([]frame(nil), e.frames[half:]...)
-	other.bytes = other.size()
+	other.frames = append([]queuedFrame(nil), e.frames[half:]...)
+	other.bytes = other.countBytes()
 	other.charge = e.charge / 2
 	e.charge -= other.charge
 	e.frames = e.frames[:half:half]
-	e.bytes = e.size()
+	e.bytes = e.countBytes()
 	e.alone, other.alone = true, true
 	if e.mem != nil {
 		e.mem.refs++
@@ -355,52 +355,52 @@ func (s *Scribed) bisect(b *batch, e *entry) {
 	b.entries = append(b.entries, &other)
 }
 
-// answered deals with the results of a batch. The caller holds mu.
-func (s *Scribed) answered(b *batch, results []*scribev1.FrameResult, o *outcome) {
+// handleResults deals with the results of a batch. The caller holds mu.
+func (s *Scribed) handleResults(b *upstreamBatch, results []*scribev1.FrameResult, o *answerOutcome) {
 	q := &s.mu.queue
-	s.sayBack()
-	q.alive(b)
+	s.logRecovery()
+	q.noteAnswer(b)
 	for _, e := range b.entries {
-		l := q.lanes[e.category]
+		l := q.queues[e.category]
 		if b.backfill {
 			l.singles = max(l.singles-len(e.frames), 0)
 			l.cautious = l.cautious && l.singles > 0
 		}
 		mine := results[:len(e.frames)]
 		results = results[len(e.frames):]
-		worst := s.settleEntry(l, e, mine, o)
+		worst := s.applyResults(l, e, mine, o)
 		if len(e.frames) == 0 {
 			continue
 		}
 		if _, ok := o.held[l]; !ok {
 			l.failures++
 		}
-		o.held[l] = max(o.held[l], s.backoff(l.failures, worst))
+		o.held[l] = max(o.held[l], s.retryPause(l.failures, worst))
 	}
 }
 
-// sayBack says once that the upstream is back.
-func (s *Scribed) sayBack() {
-	if !s.mu.saidAway {
+// logRecovery says once that the upstream is back.
+func (s *Scribed) logRecovery() {
+	if !s.mu.loggedUnavailable {
 		return
 	}
-	s.mu.saidAway = false
+	s.mu.loggedUnavailable = false
 	q := &s.mu.queue
 	backlog := s.readBacklog()
-	s.deps.Logger.WarnContext(s.ctx, "the upstream is back", slog.Duration("away", s.now().Sub(q.awaySince)),
+	s.deps.Logger.WarnContext(s.ctx, "the upstream is back", slog.Duration("away", s.now().Sub(q.unavailableSince)),
 		slog.Int64("memory_bytes", q.counts.memory.bytes), slog.Int64("spool_bytes", backlog.bytes), slog.Int64("spool_messages", backlog.messages))
 }
 
-// settleEntry takes the results of an entry's frames: those with an outcome leave it, the others are to be sent again. It returns
+// applyResults takes the results of an entry's frames: those with an outcome leave it, the others are to be sent again. It returns
 // the error with the longest hint among the latter.
-func (s *Scribed) settleEntry(l *lane, e *entry, results []*scribev1.FrameResult, o *outcome) (worst *scribev1.ErrorInfo) {
+func (s *Scribed) applyResults(l *categoryQueue, e *queueEntry, results []*scribev1.FrameResult, o *answerOutcome) (worst *scribev1.ErrorInfo) {
 	next := 0
-	s.attempt(e, o, func(f *frame) *scribev1.ErrorInfo {
+	s.endAttempt(e, o, func(f *queuedFrame) *scribev1.ErrorInfo {
 		r := results[next]
 		next++
 		info := r.GetError()
-		if info == nil || e.sub == nil && stored(f, info) {
-			l.learn(r.GetShard())
+		if info == nil || e.sub == nil && isStored(f, info) {
+			l.learnOrder(r.GetShard())
 			if e.sub != nil {
 				e.sub.results[f.index] = r
 			}
@@ -414,8 +414,8 @@ func (s *Scribed) settleEntry(l *lane, e *entry, results []*scribev1.FrameResult
 	return worst
 }
 
-// stored reports whether an error says that all messages of a frame are stored already.
-func stored(f *frame, info *scribev1.ErrorInfo) bool {
+// isStored reports whether an error says that all messages of a frame are stored already.
+func isStored(f *queuedFrame, info *scribev1.ErrorInfo) bool {
 	if info.GetReason() != scribev1.Reason_REASON_DUPLICATE {
 		return false
 	}
@@ -431,15 +431,15 @@ func stored(f *frame, info *scribev1.ErrorInfo) bool {
 	return true
 }
 
-// attempt ends an attempt to send an entry: result says what became of each frame, nil that it is with the upstream. Frames stay
+// endAttempt ends an attempt to send an entry: result says what became of each frame, nil that it is with the upstream. Frames stay
 // in the entry if they are to be sent again.
-func (s *Scribed) attempt(e *entry, o *outcome, result func(*frame) *scribev1.ErrorInfo) {
+func (s *Scribed) endAttempt(e *queueEntry, o *answerOutcome, result func(*queuedFrame) *scribev1.ErrorInfo) {
 	left := e.frames[:0]
 	done := 0
 	for i := range e.frames {
 		f := &e.frames[i]
 		info := result(f)
-		if info != nil && e.again(f, info, s.attempts(e, f, info)) {
+		if info != nil && e.mayRetry(f, info, s.maxAttempts(e, f, info)) {
 			left = append(left, *f)
 			continue
 		}
@@ -450,75 +450,75 @@ func (s *Scribed) attempt(e *entry, o *outcome, result func(*frame) *scribev1.Er
 		if info == nil {
 			s.mu.queue.counts.forwarded.plus(f.amount())
 		}
-		s.mu.queue.leave(e, f)
+		s.mu.queue.leaveMemory(e, f)
 		if f.spooled {
 			o.done = append(o.done, f.ref)
 		}
 	}
 	e.frames = left
-	e.bytes = e.size()
-	e.sub.finish(done)
+	e.bytes = e.countBytes()
+	e.sub.finishFrames(done)
 }
 
-// attempts is how often a frame is sent whose earlier messages the upstream misses: once if it is known that they will not come.
-func (s *Scribed) attempts(e *entry, f *frame, info *scribev1.ErrorInfo) int {
+// maxAttempts is how often a frame is sent whose earlier messages the upstream misses: once if it is known that they will not come.
+func (s *Scribed) maxAttempts(e *queueEntry, f *queuedFrame, info *scribev1.ErrorInfo) int {
 	switch {
-	case e.sub == nil && s.mu.queue.gaps.has(e.category, f, s.now()):
+	case e.sub == nil && s.mu.queue.gaps.hasGap(e.category, f, s.now()):
 		return 1
-	case info.GetReason() == scribev1.Reason_REASON_OUT_OF_SEQUENCE && e.missing(f):
+	case info.GetReason() == scribev1.Reason_REASON_OUT_OF_SEQUENCE && e.followsRefused(f):
 		return 1
 	}
 	return s.cfg.SequenceAttempts
 }
 
-// missing reports whether a frame before it of the same sequence was refused: whoever waits for both must send them again.
-func (e *entry) missing(f *frame) bool {
+// followsRefused reports whether a frame before it of the same sequence was refused: whoever waits for both must send them again.
+func (e *queueEntry) followsRefused(f *queuedFrame) bool {
 	if len(e.refused) == 0 {
 		return false
 	}
-	key, ok := gapOf(e.category, f)
+	key, ok := sequenceOf(e.category, f)
 	return ok && slices.Contains(e.refused, key)
 }
 
-// leave accounts for a frame that has an outcome: it leaves the memory. What is in the spool only the spool counts.
-func (q *queue) leave(e *entry, f *frame) {
+// leaveMemory accounts for a frame that has an outcome: it leaves the memory. What is in the spool only the spool counts.
+func (q *sendQueue) leaveMemory(e *queueEntry, f *queuedFrame) {
 	if !e.backfill {
 		q.counts.memory = q.counts.memory.minus(f.amount())
 	}
 }
 
-// again reports whether a frame is to be sent again after an error.
-func (e *entry) again(f *frame, info *scribev1.ErrorInfo, attempts int) bool {
+// mayRetry reports whether a frame is to be sent again after an error.
+func (e *queueEntry) mayRetry(f *queuedFrame, info *scribev1.ErrorInfo, attempts int) bool {
 	reason := info.GetReason()
 	unknown := reason == scribev1.Reason_REASON_UNKNOWN_OUTCOME
 	e.unsure, f.unsure = e.unsure || unknown, f.unsure || unknown
 	switch {
 	case e.abandoned:
 		return false
-	case reason == scribev1.Reason_REASON_OUT_OF_SEQUENCE, reason == scribev1.Reason_REASON_UNSPECIFIED && !e.waits():
+	case reason == scribev1.Reason_REASON_OUT_OF_SEQUENCE, reason == scribev1.Reason_REASON_UNSPECIFIED && !e.awaitsUpstream():
 		f.attempts++
 		return int(f.attempts) < attempts
 	case !retry.ClassOf(info.GetReason()).Retryable():
 		return false
-	case unknown && e.waits() && !f.sequenced:
+	case unknown && e.awaitsUpstream() && !f.sequenced:
 		return false // it may be stored, and nothing would tell the second copy: the caller is there to decide
 	default:
 		return true
 	}
 }
 
-// deadFrame is a frame to be put into the dead letters.
-type deadFrame struct {
+// refusedFrame is a frame to be put into the dead letters.
+type refusedFrame struct {
 	deadletter.Letter
 
-	entry *entry
-	frame frame
-	mem   *memory
+	entry *queueEntry
+	frame queuedFrame
+	mem   *sharedBuffer
 }
 
 // failFrame counts a frame that will not be sent again, and tells whoever waits for it. If nobody does, it is put aside: then it returns
 // true, and it is counted when that is done.
-func (s *Scribed) failFrame(e *entry, f *frame, info *scribev1.ErrorInfo, o *outcome) bool {
+func (s *Scribed) failFrame(e *queueEntry, f *queuedFrame, info *scribev1.ErrorInfo, o *answerOutcome) bool {
 	reason := reasonLabel(info.GetReason())
 	if e.sub != nil {
 		if f.unsure && info.GetReason() != scribev1.Reason_REASON_UNKNOWN_OUTCOME {
@@ -528,54 +528,54 @@ func (s *Scribed) failFrame(e *entry, f *frame, info *scribev1.ErrorInfo, o *out
 			}
 		}
 		e.sub.results[f.index] = &scribev1.FrameResult{Error: info}
-		s.mu.queue.counts.fail(reasonLabel(info.GetReason()), f.amount())
-		if key, ok := gapOf(e.category, f); ok && !slices.Contains(e.refused, key) {
+		s.mu.queue.counts.addFailed(reasonLabel(info.GetReason()), f.amount())
+		if key, ok := sequenceOf(e.category, f); ok && !slices.Contains(e.refused, key) {
 			e.refused = append(e.refused, key)
 		}
 		return false
 	}
-	s.mu.queue.gaps.note(e.category, f, info.GetReason(), s.now())
-	s.notes.warn(s.ctx, "refused "+reason+" "+e.category, "the upstream does not take frames for good",
+	s.mu.queue.gaps.noteLost(e.category, f, info.GetReason(), s.now())
+	s.throttled.warn(s.ctx, "refused "+reason+" "+e.category, "the upstream does not take frames for good",
 		slog.String("category", e.category), slog.Int("messages", int(f.messages)), slog.Int("bytes", len(f.bytes)), slog.String("error", info.GetMessage()))
 	if s.dead == nil {
-		s.mu.queue.loseFrames(e.category, reason, []frame{*f}, s.now())
+		s.mu.queue.countLostFrames(e.category, reason, []queuedFrame{*f}, s.now())
 		return false
 	}
 	if e.mem != nil {
 		e.mem.refs++
 	}
-	o.letters = append(o.letters, deadFrame{entry: e, frame: *f, mem: e.mem, Letter: deadletter.Letter{
+	o.letters = append(o.letters, refusedFrame{entry: e, frame: *f, mem: e.mem, Letter: deadletter.Letter{
 		Time: s.now(), Category: e.category, Reason: reason, Message: info.GetMessage(), Frame: f.bytes,
 	}})
 	return true
 }
 
-// buried is the event that dead letters were written: their frames are dropped now. The caller holds mu.
-func (s *Scribed) buried(dead []deadFrame) {
+// countLetters is the event that dead letters were written: their frames are dropped now. The caller holds mu.
+func (s *Scribed) countLetters(dead []refusedFrame) {
 	q := &s.mu.queue
 	for i := range dead {
 		d := &dead[i]
-		q.loseFrames(d.Category, d.Reason, []frame{d.frame}, s.now())
-		q.leave(d.entry, &d.frame)
-		q.unspool(&d.frame)
-		q.unref(d.mem)
+		q.countLostFrames(d.Category, d.Reason, []queuedFrame{d.frame}, s.now())
+		q.leaveMemory(d.entry, &d.frame)
+		q.removeFromSpool(&d.frame)
+		q.releaseBuffer(d.mem)
 	}
 }
 
-// bury writes dead letters.
-func (s *Scribed) bury(dead []deadFrame) {
+// writeLetters writes dead letters.
+func (s *Scribed) writeLetters(dead []refusedFrame) {
 	letters := make([]deadletter.Letter, len(dead))
 	for i := range dead {
 		letters[i] = dead[i].Letter
 	}
 	if err := s.dead.Put(letters); err != nil {
-		s.metrics.unburied.Add(float64(len(letters)))
-		s.notes.warn(s.ctx, "bury", "frames that the upstream refuses can't be kept", slog.Any("error", err))
+		s.metrics.lettersFailed.Add(float64(len(letters)))
+		s.throttled.warn(s.ctx, "bury", "frames that the upstream refuses can't be kept", slog.Any("error", err))
 	}
 }
 
-// backoff is the pause after so many failures in a row: longer each time, jittered, and not shorter than the upstream asks for.
-func (s *Scribed) backoff(failures int, info *scribev1.ErrorInfo) time.Duration {
+// retryPause is the pause after so many failures in a row: longer each time, jittered, and not shorter than the upstream asks for.
+func (s *Scribed) retryPause(failures int, info *scribev1.ErrorInfo) time.Duration {
 	pauses := backoff.Backoff{Min: s.cfg.RetryBase, Max: s.cfg.RetryMax}
 	hint := retry.Hint(info, retry.LongestHint)
 	return max(backoff.Jitter(pauses.Mean(failures), 0.5), hint+rand.N(hint/4+1))

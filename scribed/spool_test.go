@@ -64,7 +64,7 @@ func TestSpooledSurvivesPowerLoss(t *testing.T) {
 		c.mustHoldAll("a", numbers(0, 20)...)
 		c.mustHoldAll("b", numbers(0, 20)...)
 		c.mustBalance()
-		if held := c.onDisk(); held != (amount{}) {
+		if held := c.onDisk(); held != (frameAmount{}) {
 			t.Errorf("%+v are left", held)
 		}
 	})

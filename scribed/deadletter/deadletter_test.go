@@ -55,7 +55,7 @@ func TestRoundTrip(t *testing.T) {
 		got, err = Decode(b[:at])
 		whole := fileLen
 		for i := range got {
-			whole += got[i].size()
+			whole += got[i].encodedLen()
 		}
 		if (err == nil) != (at == whole) || at < fileLen && !errors.Is(err, ErrCorrupt) {
 			t.Fatalf("cut at %d: %d letters of %d bytes, %v", at, len(got), whole, err)
@@ -118,7 +118,7 @@ func TestFolderIsBounded(t *testing.T) {
 	size := int64(fileLen)
 	for i := range 2 {
 		l := letter(i)
-		size += int64(l.size())
+		size += int64(l.encodedLen())
 	}
 	cfg := Config{Dir: "dead/letters", MaxBytes: 5 * size, MaxFiles: 3}
 	f, err := Open(cfg, fs)

@@ -59,7 +59,7 @@ type Folder struct {
 	// writer is held by who changes the folder, also while it waits for the disk. mu is taken under it.
 	writer struct {
 		sync.Mutex
-		files []file // the oldest first
+		files []letterFile // the oldest first
 		bytes int64
 		last  uint64 // number of the newest file
 	}
@@ -69,7 +69,7 @@ type Folder struct {
 	}
 }
 
-type file struct {
+type letterFile struct {
 	name string
 	size int64
 }
@@ -113,11 +113,11 @@ func Open(cfg Config, fs vfs.FS) (*Folder, error) {
 		if err != nil {
 			return nil, fmt.Errorf("deadletter: %w", err)
 		}
-		f.writer.files = append(f.writer.files, file{name: name, size: info.Size()})
+		f.writer.files = append(f.writer.files, letterFile{name: name, size: info.Size()})
 		f.writer.last = max(f.writer.last, number)
 		f.writer.bytes += info.Size()
 	}
-	f.count(Totals{})
+	f.addTotals(Totals{})
 	return f, nil
 }
 
@@ -181,22 +181,22 @@ func (f *Folder) Put(letters []Letter) error {
 	}
 	f.writer.Lock()
 	defer f.writer.Unlock()
-	if err := f.makeRoom(int64(len(b))); err != nil {
+	if err := f.removeOldest(int64(len(b))); err != nil {
 		return fmt.Errorf("deadletter: remove the oldest: %w", err)
 	}
 	f.writer.last = max(f.writer.last+1, uint64(max(time.Now().UnixMicro(), 0)))
 	name := nameOf(f.writer.last)
-	if err := f.write(name, b); err != nil {
+	if err := f.writeFile(name, b); err != nil {
 		return fmt.Errorf("deadletter: write %s: %w", name, err)
 	}
-	f.writer.files = append(f.writer.files, file{name: name, size: int64(len(b))})
+	f.writer.files = append(f.writer.files, letterFile{name: name, size: int64(len(b))})
 	f.writer.bytes += int64(len(b))
-	f.count(Totals{Letters: int64(len(letters))})
+	f.addTotals(Totals{Letters: int64(len(letters))})
 	return nil
 }
 
-// makeRoom removes the oldest files until n bytes more, and one file more, are within the bounds. The caller holds writer.
-func (f *Folder) makeRoom(n int64) error {
+// removeOldest removes the oldest files until n bytes more, and one file more, are within the bounds. The caller holds writer.
+func (f *Folder) removeOldest(n int64) error {
 	w := &f.writer
 	for len(w.files) > 0 && (len(w.files) >= f.cfg.MaxFiles || w.bytes+n > f.cfg.MaxBytes) {
 		oldest := w.files[0]
@@ -207,14 +207,14 @@ func (f *Folder) makeRoom(n int64) error {
 		w.files = w.files[1:]
 		w.bytes -= oldest.size
 		if err == nil {
-			f.count(Totals{RemovedFiles: 1, RemovedBytes: oldest.size})
+			f.addTotals(Totals{RemovedFiles: 1, RemovedBytes: oldest.size})
 		} // else it was replayed
 	}
 	return nil
 }
 
-// count adds to the totals. The caller holds writer, or is the only one.
-func (f *Folder) count(t Totals) {
+// addTotals adds to the totals. The caller holds writer, or is the only one.
+func (f *Folder) addTotals(t Totals) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.totals.Files, f.mu.totals.Bytes = len(f.writer.files), f.writer.bytes
@@ -223,8 +223,8 @@ func (f *Folder) count(t Totals) {
 	f.mu.totals.RemovedBytes += t.RemovedBytes
 }
 
-// write writes a file whole or not at all.
-func (f *Folder) write(name string, b []byte) (err error) {
+// writeFile writes a file whole or not at all.
+func (f *Folder) writeFile(name string, b []byte) (err error) {
 	path := f.fs.PathJoin(f.cfg.Dir, name)
 	out, err := f.fs.Create(path+temporary, vfs.WriteCategoryUnspecified)
 	if err != nil {

@@ -50,8 +50,8 @@ var (
 // appendFile begins a file.
 func appendFile(dst []byte) []byte { return append(append(dst, magic...), Version, 0, 0, 0) }
 
-// size is what a letter takes, in bytes.
-func (l *Letter) size() int {
+// encodedLen is what a letter takes, in bytes.
+func (l *Letter) encodedLen() int {
 	return headerLen + len(l.Category) + len(l.Reason) + min(len(l.Message), maxMessage) + len(l.Frame)
 }
 
@@ -85,7 +85,7 @@ func appendLetter(dst []byte, l *Letter) ([]byte, error) {
 func Encode(letters []Letter) ([]byte, error) {
 	n := fileLen
 	for i := range letters {
-		n += letters[i].size()
+		n += letters[i].encodedLen()
 	}
 	dst := appendFile(make([]byte, 0, n))
 	for i := range letters {

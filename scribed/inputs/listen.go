@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// Listen says where an input over TCP or HTTP is reached, and by whom.
-type Listen struct {
+// ListenConfig says where an input over TCP or HTTP is reached, and by whom.
+type ListenConfig struct {
 	// Address is host:port; port 0 takes a free one. Whoever reaches it can write: loopback, unless there is a token or TLS.
 	Address string `yaml:"address"`
 	// TLSCert and TLSKey are PEM files; with them only TLS is spoken.
@@ -27,7 +27,7 @@ type Listen struct {
 }
 
 // Faults returns what can't be right; field names it in the configuration.
-func (l *Listen) Faults(field string) []error {
+func (l *ListenConfig) Faults(field string) []error {
 	var faults []error
 	if _, port, err := net.SplitHostPort(l.Address); err != nil || port == "" {
 		faults = append(faults, fmt.Errorf("%s.address: %q is not of the form host:port", field, l.Address))
@@ -39,7 +39,7 @@ func (l *Listen) Faults(field string) []error {
 }
 
 // Open listens, with TLS when that is configured.
-func (l *Listen) Open(ctx context.Context) (net.Listener, error) {
+func (l *ListenConfig) Open(ctx context.Context) (net.Listener, error) {
 	var lc net.ListenConfig
 	nl, err := lc.Listen(ctx, "tcp", l.Address)
 	if err != nil || l.TLSCert == "" {
@@ -52,9 +52,9 @@ func (l *Listen) Open(ctx context.Context) (net.Listener, error) {
 	return tls.NewListener(nl, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}), nil
 }
 
-// Patient is the body of a request that must not stand still: a read that brings nothing for so long fails, so that a slow or
+// NewPatientBody is the body of a request that must not stand still: a read that brings nothing for so long fails, so that a slow or
 // silent client gives back the place that its request holds.
-func Patient(w http.ResponseWriter, body io.ReadCloser, patience time.Duration) io.ReadCloser {
+func NewPatientBody(w http.ResponseWriter, body io.ReadCloser, patience time.Duration) io.ReadCloser {
 	return &patientBody{ReadCloser: body, control: http.NewResponseController(w), patience: patience}
 }
 
@@ -78,8 +78,8 @@ func (p *patientBody) Read(b []byte) (int, error) {
 // maxToken bounds a token file in bytes.
 const maxToken = 4096
 
-// Guard lets only requests through that carry the token.
-func (l *Listen) Guard(next http.Handler) (http.Handler, error) {
+// RequireToken lets only requests through that carry the token.
+func (l *ListenConfig) RequireToken(next http.Handler) (http.Handler, error) {
 	if l.TokenFile == "" {
 		return next, nil
 	}
@@ -110,8 +110,8 @@ const (
 	drainTime   = 10 * time.Second
 )
 
-// finished bounds how long the server waits for the rest of a body that a handler did not read.
-func finished(next http.Handler) http.Handler {
+// boundRest bounds how long the server waits for the rest of a body that a handler did not read.
+func boundRest(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r)
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(restTimeout)) // until the next request sets its own
@@ -119,8 +119,8 @@ func finished(next http.Handler) http.Handler {
 }
 
 // ServeHTTP serves until ctx ends, then lets running requests end. It calls open when nothing keeps it from serving any more.
-func (l *Listen) ServeHTTP(ctx context.Context, nl net.Listener, h http.Handler, open func()) error {
-	guarded, err := l.Guard(h)
+func (l *ListenConfig) ServeHTTP(ctx context.Context, nl net.Listener, h http.Handler, open func()) error {
+	guarded, err := l.RequireToken(h)
 	if err != nil {
 		return errors.Join(err, nl.Close())
 	}
@@ -130,7 +130,7 @@ func (l *Listen) ServeHTTP(ctx context.Context, nl net.Listener, h http.Handler,
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	server := &http.Server{
-		Handler: finished(guarded), Protocols: &protocols, ReadHeaderTimeout: headTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10,
+		Handler: boundRest(guarded), Protocols: &protocols, ReadHeaderTimeout: headTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10,
 		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 	}
 	failed := make(chan error, 1)

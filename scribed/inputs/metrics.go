@@ -9,8 +9,8 @@ import (
 	"scribe/producer"
 )
 
-// Metrics are the counters of one input over a network.
-type Metrics struct {
+// NetworkMetrics are the counters of one input over a network.
+type NetworkMetrics struct {
 	// Messages and Bytes that the agent has taken.
 	Messages, Bytes prometheus.Counter
 	// Dropped messages, by reason; Refused requests or connections, by reason; Truncated messages.
@@ -34,8 +34,8 @@ const (
 	RefuseUnsupported = "unsupported"
 )
 
-// Reason is the label of an HTTP status in Metrics.Refused.
-func Reason(status int) string {
+// RefusalReason is the label of an HTTP status in Metrics.Refused.
+func RefusalReason(status int) string {
 	switch status {
 	case http.StatusTooManyRequests:
 		return RefuseBusy
@@ -49,9 +49,9 @@ func Reason(status int) string {
 	return DropInvalid
 }
 
-// NewMetrics registers the metrics of a kind of input under its name; nil keeps none.
-func NewMetrics(kind, name string, reg prometheus.Registerer) (*Metrics, error) {
-	m := &Metrics{registry: reg}
+// NewNetworkMetrics registers the metrics of a kind of input under its name; nil keeps none.
+func NewNetworkMetrics(kind, name string, reg prometheus.Registerer) (*NetworkMetrics, error) {
+	m := &NetworkMetrics{registry: reg}
 	labels := prometheus.Labels{"input": name}
 	counter := func(n, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "scribe_inputs_" + kind + "_" + n, Help: help, ConstLabels: labels})
@@ -84,7 +84,7 @@ func NewMetrics(kind, name string, reg prometheus.Registerer) (*Metrics, error) 
 }
 
 // Unregister takes the metrics out of the registry.
-func (m *Metrics) Unregister() {
+func (m *NetworkMetrics) Unregister() {
 	if m.registry == nil {
 		return
 	}
@@ -93,8 +93,8 @@ func (m *Metrics) Unregister() {
 	}
 }
 
-// Taken counts messages that the agent has taken: those of a delivery with a final outcome that were not refused by err.
-func (m *Metrics) Taken(messages []producer.Message, err error) {
+// CountTaken counts messages that the agent has taken: those of a delivery with a final outcome that were not refused by err.
+func (m *NetworkMetrics) CountTaken(messages []producer.Message, err error) {
 	lost, size, _ := Refused(messages, err)
 	m.Messages.Add(float64(len(messages) - lost))
 	m.Bytes.Add(float64(PayloadBytes(messages) - size))

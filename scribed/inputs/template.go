@@ -9,50 +9,50 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Template is a category's name with fields in braces, such as "syslog.{facility}", which an input fills in for each message.
-type Template struct {
-	parts []part // text and fields in turn
+// CategoryTemplate is a category's name with fields in braces, such as "syslog.{facility}", which an input fills in for each message.
+type CategoryTemplate struct {
+	parts []templatePart // text and fields in turn
 }
 
-// part is a text, or a field when its name is set.
-type part struct {
+// templatePart is a text, or a field when its name is set.
+type templatePart struct {
 	text, field string
 }
 
-// ParseTemplate reads a template that may have the fields named. Without any field it is the category itself.
-func ParseTemplate(text string, fields ...string) (Template, error) {
-	var t Template
+// ParseCategoryTemplate reads a template that may have the fields named. Without any field it is the category itself.
+func ParseCategoryTemplate(text string, fields ...string) (CategoryTemplate, error) {
+	var t CategoryTemplate
 	rest := text
 	for rest != "" {
 		before, after, found := strings.Cut(rest, "{")
 		if before != "" {
-			t.parts = append(t.parts, part{text: before})
+			t.parts = append(t.parts, templatePart{text: before})
 		}
 		if !found {
 			break
 		}
 		name, behind, closed := strings.Cut(after, "}")
 		if !closed {
-			return Template{}, fmt.Errorf("%q: a brace is not closed", text)
+			return CategoryTemplate{}, fmt.Errorf("%q: a brace is not closed", text)
 		}
 		if !slices.Contains(fields, name) {
 			if len(fields) == 0 {
-				return Template{}, fmt.Errorf("%q: there are no fields here, {%s} is unknown", text, name)
+				return CategoryTemplate{}, fmt.Errorf("%q: there are no fields here, {%s} is unknown", text, name)
 			}
-			return Template{}, fmt.Errorf("%q: {%s} is unknown, the fields are {%s}", text, name, strings.Join(fields, "}, {"))
+			return CategoryTemplate{}, fmt.Errorf("%q: {%s} is unknown, the fields are {%s}", text, name, strings.Join(fields, "}, {"))
 		}
-		t.parts = append(t.parts, part{field: name})
+		t.parts = append(t.parts, templatePart{field: name})
 		rest = behind
 	}
 	// What the fields become is made valid; the text around them must be.
 	if err := record.ValidateCategory(t.Category(func(string) string { return "x" })); err != nil {
-		return Template{}, fmt.Errorf("%q: %w", text, err)
+		return CategoryTemplate{}, fmt.Errorf("%q: %w", text, err)
 	}
 	return t, nil
 }
 
 // Fixed returns the category of a template without fields.
-func (t Template) Fixed() (category string, ok bool) {
+func (t CategoryTemplate) Fixed() (category string, ok bool) {
 	if len(t.parts) == 1 && t.parts[0].field == "" {
 		return t.parts[0].text, true
 	}
@@ -61,7 +61,7 @@ func (t Template) Fixed() (category string, ok bool) {
 
 // Category fills in the fields. The result is always a valid name: what does not belong into one becomes '_', an empty value
 // "none", and what is too long is cut.
-func (t Template) Category(value func(field string) string) string {
+func (t CategoryTemplate) Category(value func(field string) string) string {
 	if name, ok := t.Fixed(); ok {
 		return name
 	}
@@ -77,7 +77,7 @@ func (t Template) Category(value func(field string) string) string {
 		}
 		for i := 0; i < len(v) && i < record.MaxCategoryName; i++ {
 			c := v[i]
-			if !nameByte(c) || b.Len() == 0 && !alphanumeric(c) {
+			if !isNameByte(c) || b.Len() == 0 && !isAlphanumeric(c) {
 				c = '_'
 				if b.Len() == 0 {
 					c = 'x' // a name begins with a letter or digit
@@ -90,15 +90,15 @@ func (t Template) Category(value func(field string) string) string {
 	return name[:min(len(name), record.MaxCategoryName)]
 }
 
-func alphanumeric(c byte) bool {
+func isAlphanumeric(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }
 
-func nameByte(c byte) bool { return alphanumeric(c) || c == '.' || c == '_' || c == '-' }
+func isNameByte(c byte) bool { return isAlphanumeric(c) || c == '.' || c == '_' || c == '-' }
 
-// Names bounds how many categories one input makes of what others send: texts of strangers must not create categories without
+// CategoryLimit bounds how many categories one input makes of what others send: texts of strangers must not create categories without
 // limit. It is safe for concurrent use.
-type Names struct {
+type CategoryLimit struct {
 	limit    int
 	fallback string
 
@@ -108,15 +108,15 @@ type Names struct {
 	}
 }
 
-// NewNames lets limit names through; what comes later than those goes to fallback.
-func NewNames(limit int, fallback string) *Names {
-	n := &Names{limit: limit, fallback: fallback}
+// NewCategoryLimit lets limit names through; what comes later than those goes to fallback.
+func NewCategoryLimit(limit int, fallback string) *CategoryLimit {
+	n := &CategoryLimit{limit: limit, fallback: fallback}
 	n.mu.known = make(map[string]struct{})
 	return n
 }
 
 // Allow returns the name, or the fallback and false when there are too many.
-func (n *Names) Allow(name string) (string, bool) {
+func (n *CategoryLimit) Allow(name string) (string, bool) {
 	n.mu.RLock()
 	_, ok := n.mu.known[name]
 	full := len(n.mu.known) >= n.limit

@@ -18,7 +18,7 @@ func TestTemplate(t *testing.T) {
 		{"{app}", ".hidden", "xhidden"},
 		{"{app}-{app}", "é", "x_-__"},
 	} {
-		tmpl, err := ParseTemplate(c.text, "app")
+		tmpl, err := ParseCategoryTemplate(c.text, "app")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,11 +36,11 @@ func TestTemplateRefuses(t *testing.T) {
 		"":         "category",
 		".{app}":   "category",
 	} {
-		if _, err := ParseTemplate(text, "app", "file"); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ParseCategoryTemplate(text, "app", "file"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
-	if _, err := ParseTemplate("a.{app}"); err == nil || !strings.Contains(err.Error(), "no fields") {
+	if _, err := ParseCategoryTemplate("a.{app}"); err == nil || !strings.Contains(err.Error(), "no fields") {
 		t.Errorf("a field where there is none: %v", err)
 	}
 }
@@ -48,7 +48,7 @@ func TestTemplateRefuses(t *testing.T) {
 // Whatever a stranger sends, the name is one that a category may have.
 func TestTemplateIsAlwaysValid(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		tmpl, err := ParseTemplate(rapid.SampledFrom([]string{"{a}", "x.{a}", "{a}{b}", "{a}.{b}-z", "s.{b}.{a}"}).Draw(t, "template"), "a", "b")
+		tmpl, err := ParseCategoryTemplate(rapid.SampledFrom([]string{"{a}", "x.{a}", "{a}{b}", "{a}.{b}-z", "s.{b}.{a}"}).Draw(t, "template"), "a", "b")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func TestTemplateIsAlwaysValid(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	n := NewNames(2, "rest")
+	n := NewCategoryLimit(2, "rest")
 	for i, want := range []string{"a", "b", "a", "rest", "b"} {
 		name, ok := n.Allow([]string{"a", "b", "a", "c", "b"}[i])
 		if name != want || ok != (want != "rest") {

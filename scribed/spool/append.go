@@ -17,7 +17,7 @@ func (s *Spool) Append(recs []Record, claimed bool) ([]Ref, error) {
 	if len(recs) == 0 {
 		return nil, nil
 	}
-	w, err := s.prepare(recs)
+	w, err := s.prepareAppend(recs)
 	if err != nil {
 		return nil, err
 	}
@@ -29,9 +29,9 @@ func (s *Spool) Append(recs []Record, claimed bool) ([]Ref, error) {
 			return nil, err
 		}
 		var refs []Ref
-		buf, err := s.reserve(g, w.size)
+		buf, err := s.reserveChunk(g, w.size)
 		if err == nil {
-			refs, err = s.write(g, w, buf, claimed)
+			refs, err = s.writeRecords(g, w, buf, claimed)
 		}
 		if !errors.Is(err, errAgain) {
 			return refs, err
@@ -42,16 +42,16 @@ func (s *Spool) Append(recs []Record, claimed bool) ([]Ref, error) {
 // errAgain: the segment failed meanwhile, another one is needed.
 var errAgain = errors.New("spool: segment is gone")
 
-// writing is an Append: its records with what can be worked out without a lock.
-type writing struct {
+// pendingAppend is an Append: its records with what can be worked out without a lock.
+type pendingAppend struct {
 	recs []Record
 	sums []uint32
 	// size is what the records take, footer at most what they add to the segment's footer.
 	size, footer int64
 }
 
-func (s *Spool) prepare(recs []Record) (*writing, error) {
-	w := &writing{recs: recs, sums: make([]uint32, len(recs))}
+func (s *Spool) prepareAppend(recs []Record) (*pendingAppend, error) {
+	w := &pendingAppend{recs: recs, sums: make([]uint32, len(recs))}
 	for i := range recs {
 		r := &recs[i]
 		switch {
@@ -69,60 +69,60 @@ func (s *Spool) prepare(recs []Record) (*writing, error) {
 			w.footer += layout.CategoryLen + int64(len(r.Category))
 		}
 	}
-	if w.need() > math.MaxInt32 {
+	if w.minSegment() > math.MaxInt32 {
 		return nil, fmt.Errorf("spool: append: %d bytes at once: %w", w.size, ErrFull)
 	}
 	return w, nil
 }
 
-// need is how large a segment is that holds nothing else.
-func (w *writing) need() int64 {
+// minSegment is how large a segment is that holds nothing else.
+func (w *pendingAppend) minSegment() int64 {
 	return layout.SegmentHeaderLen + w.size + w.footer + layout.TrailerLen
 }
 
-// fits reports whether the records may be appended to a segment, so that its footer still finds room.
-func (g *segment) fits(w *writing) bool {
+// hasSpaceFor reports whether the records may be appended to a segment, so that its footer still finds room.
+func (g *segmentFile) hasSpaceFor(w *pendingAppend) bool {
 	return g.end+w.size+g.footerBytes+w.footer+layout.TrailerLen <= g.capacity
 }
 
 // segmentFor returns the segment to append to, a new one if the records do not fit. The tail is held.
-func (s *Spool) segmentFor(w *writing) (*segment, error) {
+func (s *Spool) segmentFor(w *pendingAppend) (*segmentFile, error) {
 	s.mu.Lock()
 	if s.calls.Closed() {
 		s.mu.Unlock()
 		return nil, ErrClosed
 	}
-	if g := s.mu.active; g != nil && g.fits(w) {
+	if g := s.mu.active; g != nil && g.hasSpaceFor(w) {
 		s.mu.Unlock()
 		return g, nil
 	}
 	g := s.mu.spare
 	s.mu.spare = nil
-	if g != nil && !g.fits(w) {
-		s.discard(g) // it can't be used later either: segments are in the order of their numbers
+	if g != nil && !g.hasSpaceFor(w) {
+		s.discardSegment(g) // it can't be used later either: segments are in the order of their numbers
 		g = nil
 	}
 	s.mu.Unlock()
 	if g == nil {
 		var err error
-		if g, err = s.create(w.need()); err != nil {
+		if g, err = s.createSegment(w.minSegment()); err != nil {
 			return nil, err
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.retire()
+	s.endActive()
 	if spare := s.mu.spare; spare != nil && spare.id.First < g.id.First {
 		s.mu.spare = nil // it was made meanwhile
-		s.discard(spare)
+		s.discardSegment(spare)
 	}
 	s.mu.active = g
 	s.mu.segments = append(s.mu.segments, g)
 	return g, nil
 }
 
-// retire hands the segment that is appended to to the keeper. Tail and mutex are held.
-func (s *Spool) retire() {
+// endActive hands the segment that is appended to to the keeper. Tail and mutex are held.
+func (s *Spool) endActive() {
 	if g := s.mu.active; g != nil {
 		g.state, g.names, s.mu.active = sealing, nil, nil
 		wake(s.kickKeeper)
@@ -134,8 +134,8 @@ func (s *Spool) chunkBytes() int64 {
 	return max(4<<10, min(s.cfg.UnsyncedBytes/16, 1<<20))
 }
 
-// reserve returns memory for the next bytes of a segment, once there is room for them. The tail is held.
-func (s *Spool) reserve(g *segment, n int64) ([]byte, error) {
+// reserveChunk returns memory for the next bytes of a segment, once there is room for them. The tail is held.
+func (s *Spool) reserveChunk(g *segmentFile, n int64) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.mu.unsynced > 0 && s.mu.unsynced+n > s.cfg.UnsyncedBytes {
@@ -163,12 +163,12 @@ func (s *Spool) reserve(g *segment, n int64) ([]byte, error) {
 		}
 	}
 	mem := s.chunks.Get(int(max(n, s.chunkBytes())))
-	g.chunks = append(g.chunks, chunk{from: g.end, buf: mem.B[:0], mem: mem})
+	g.chunks = append(g.chunks, unsyncedChunk{from: g.end, buf: mem.B[:0], mem: mem})
 	return mem.B[:n], nil
 }
 
-// write writes the records at the end of a segment and enters them. buf is the last chunk's memory for them. The tail is held.
-func (s *Spool) write(g *segment, w *writing, buf []byte, claimed bool) ([]Ref, error) {
+// writeRecords writes the records at the end of a segment and enters them. buf is the last chunk's memory for them. The tail is held.
+func (s *Spool) writeRecords(g *segmentFile, w *pendingAppend, buf []byte, claimed bool) ([]Ref, error) {
 	s.mu.Lock()
 	if g.state != active {
 		s.mu.Unlock()
@@ -179,7 +179,7 @@ func (s *Spool) write(g *segment, w *writing, buf []byte, claimed bool) ([]Ref, 
 	s.mu.Unlock()
 	now := s.clock().UnixMicro()
 	refs := make([]Ref, len(w.recs))
-	entries := make([]layout.Entry, len(w.recs))
+	entries := make([]layout.IndexEntry, len(w.recs))
 	b := buf[:0]
 	for i := range w.recs {
 		r := &w.recs[i]
@@ -193,11 +193,11 @@ func (s *Spool) write(g *segment, w *writing, buf []byte, claimed bool) ([]Ref, 
 		b = append(b, r.Data...)
 		b = append(b, make([]byte, layout.Padded(int64(size))-int64(size))...)
 		refs[i] = Ref{Segment: uint64(g.id.First), Offset: offset, Size: size}
-		entries[i] = layout.Entry{Position: h.Position, Time: now, Offset: offset, Size: size, Messages: h.Messages}
+		entries[i] = layout.IndexEntry{Position: h.Position, Time: now, Offset: offset, Size: size, Messages: h.Messages}
 	}
 	if n, err := g.file.WriteAt(b, g.end); err != nil {
-		err = s.spoiled(g, b[:n], err)
-		s.unpin(g)
+		err = s.endAfterFailedWrite(g, b[:n], err)
+		s.unpinSegments(g)
 		return nil, err
 	}
 
@@ -216,7 +216,7 @@ func (s *Spool) write(g *segment, w *writing, buf []byte, claimed bool) ([]Ref, 
 		if g.names[name] == nil {
 			g.footerBytes += layout.CategoryLen + int64(len(name))
 		}
-		s.mu.append(g, name, entries[i], claimed)
+		s.mu.addRecord(g, name, entries[i], claimed)
 	}
 	s.mu.sequence++
 	g.lastAppend = s.mu.sequence
@@ -227,14 +227,14 @@ func (s *Spool) write(g *segment, w *writing, buf []byte, claimed bool) ([]Ref, 
 	g.end += int64(len(b))
 	g.footerBytes += layout.MaxEntryLen * int64(len(w.recs))
 	s.mu.unsynced += int64(len(b))
-	s.metrics.appended.add(w.amount())
+	s.metrics.appended.add(w.sumRecords())
 	if s.mu.spare == nil && g.end > g.capacity*3/4 {
 		wake(s.kickKeeper)
 	}
 	return refs, nil
 }
 
-func (w *writing) amount() Amount {
+func (w *pendingAppend) sumRecords() Amount {
 	a := Amount{Records: int64(len(w.recs))}
 	for i := range w.recs {
 		a.Messages += int64(w.recs[i].Messages)
@@ -243,18 +243,18 @@ func (w *writing) amount() Amount {
 	return a
 }
 
-// spoiled is the end of a segment into which a write failed: what of it was written is overwritten, and the segment is sealed before
+// endAfterFailedWrite is the end of a segment into which a write failed: what of it was written is overwritten, and the segment is sealed before
 // it. The tail is held.
-func (s *Spool) spoiled(g *segment, written []byte, cause error) error {
+func (s *Spool) endAfterFailedWrite(g *segmentFile, written []byte, cause error) error {
 	clear(written)
 	var zeroErr error
 	if len(written) > 0 {
 		_, zeroErr = g.file.WriteAt(written, g.end)
 	}
 	s.mu.Lock()
-	g.stained = true
+	g.hasLeftovers = true
 	if s.mu.active == g { // and not failed meanwhile
-		s.retire()
+		s.endActive()
 	}
 	s.mu.Unlock()
 	if noSpace(cause) {
@@ -269,15 +269,15 @@ func (s *Spool) spoiled(g *segment, written []byte, cause error) error {
 	return fmt.Errorf("spool: append to %s: %w", g.path, cause)
 }
 
-// create makes a segment that holds at least need bytes.
-func (s *Spool) create(need int64) (*segment, error) {
+// createSegment makes a segment that holds at least need bytes.
+func (s *Spool) createSegment(need int64) (*segmentFile, error) {
 	capacity := max(s.cfg.SegmentBytes, need)
 	s.mu.Lock()
 	switch {
 	case s.mu.diskFull:
 		s.mu.Unlock()
 		return nil, fmt.Errorf("%w: the disk is full", ErrFull)
-	case s.mu.used+capacity+s.headroom() > s.cfg.MaxBytes:
+	case s.mu.used+capacity+s.rewriteHeadroom() > s.cfg.MaxBytes:
 		used := s.mu.used
 		s.mu.Unlock()
 		wake(s.kickKeeper)
@@ -291,9 +291,9 @@ func (s *Spool) create(need int64) (*segment, error) {
 	s.mu.next++
 	s.mu.Unlock()
 
-	g := &segment{
+	g := &segmentFile{
 		id: id, path: s.fs.PathJoin(s.cfg.Dir, id.Name()), state: active, charge: capacity, capacity: capacity,
-		end: layout.SegmentHeaderLen, synced: layout.SegmentHeaderLen, names: map[string]*part{},
+		end: layout.SegmentHeaderLen, synced: layout.SegmentHeaderLen, names: map[string]*segmentPart{},
 	}
 	err := s.createFile(g)
 	s.mu.Lock()
@@ -303,7 +303,7 @@ func (s *Spool) create(need int64) (*segment, error) {
 		return g, nil
 	}
 	if g.file != nil {
-		s.discard(g)
+		s.discardSegment(g)
 	} else {
 		s.mu.used -= capacity
 	}
@@ -321,13 +321,13 @@ func (s *Spool) create(need int64) (*segment, error) {
 	return nil, err
 }
 
-// headroom is what appends leave of MaxBytes for the rewriting of segments. The mutex is held.
-func (s *Spool) headroom() int64 {
+// rewriteHeadroom is what appends leave of MaxBytes for the rewriting of segments. The mutex is held.
+func (s *Spool) rewriteHeadroom() int64 {
 	return max(0, s.cfg.SegmentBytes/2-s.mu.rewriting)
 }
 
 // createFile makes a segment's file. Everything but the records is durable before the first of them is written.
-func (s *Spool) createFile(g *segment) error {
+func (s *Spool) createFile(g *segmentFile) error {
 	f, err := s.fs.Create(g.path, diskCategory)
 	if err != nil {
 		return err
@@ -349,8 +349,8 @@ func (s *Spool) createFile(g *segment) error {
 	return nil
 }
 
-// discard gives a segment to the keeper to be removed. The mutex is held.
-func (s *Spool) discard(g *segment) {
+// discardSegment gives a segment to the keeper to be removed. The mutex is held.
+func (s *Spool) discardSegment(g *segmentFile) {
 	g.gone = true
 	s.mu.trash = append(s.mu.trash, g)
 	wake(s.kickKeeper)

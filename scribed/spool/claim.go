@@ -15,18 +15,18 @@ import (
 // Claim takes the oldest records of the category's backlog up to a position, in order of append, about maxBytes of frames, and at least
 // one record if there is any. Their data is read into buf, of which the whole capacity is used, or into new memory if that is too small; both are
 // the caller's. Records that turn out damaged are counted as lost, and left out. On an error nothing is claimed.
-func (s *Spool) Claim(category string, maxBytes int, upTo Position, buf []byte) ([]Claimed, error) {
+func (s *Spool) Claim(category string, maxBytes int, upTo Position, buf []byte) ([]ClaimedRecord, error) {
 	if !s.calls.Enter() {
 		return nil, ErrClosed
 	}
 	defer s.calls.Leave()
 	for {
 		s.mu.Lock()
-		picks, need := s.mu.claim(category, int64(maxBytes), upTo)
-		pinned := s.pin(picks)
+		picks, need := s.mu.claimRecords(category, int64(maxBytes), upTo)
+		pinned := s.pinSegments(picks)
 		s.mu.Unlock()
 		if need != nil {
-			if err := s.load(need); err != nil {
+			if err := s.loadIndex(need); err != nil {
 				return nil, fmt.Errorf("spool: claim from %s: %w", category, err)
 			}
 			continue
@@ -34,8 +34,8 @@ func (s *Spool) Claim(category string, maxBytes int, upTo Position, buf []byte) 
 		if len(picks) == 0 {
 			return nil, nil
 		}
-		out, err := s.read(picks, buf)
-		s.unpin(pinned...)
+		out, err := s.readRecords(picks, buf)
+		s.unpinSegments(pinned...)
 		if err != nil {
 			s.Release(refsOf(picks)...)
 			return nil, fmt.Errorf("spool: claim from %s: %w", category, err)
@@ -46,7 +46,7 @@ func (s *Spool) Claim(category string, maxBytes int, upTo Position, buf []byte) 
 	}
 }
 
-func refsOf(picks []pick) []Ref {
+func refsOf(picks []recordPick) []Ref {
 	refs := make([]Ref, len(picks))
 	for i := range picks {
 		refs[i] = refOf(&picks[i].entry)
@@ -54,13 +54,13 @@ func refsOf(picks []pick) []Ref {
 	return refs
 }
 
-func refOf(e *layout.Entry) Ref {
+func refOf(e *layout.IndexEntry) Ref {
 	return Ref{Segment: uint64(e.Position.Segment()), Offset: e.Position.Offset(), Size: e.Size}
 }
 
-// pin keeps the files of records until unpin. The mutex is held.
-func (s *Spool) pin(picks []pick) []*segment {
-	var pinned []*segment
+// pinSegments keeps the files of records until unpin. The mutex is held.
+func (s *Spool) pinSegments(picks []recordPick) []*segmentFile {
+	var pinned []*segmentFile
 	for i := range picks {
 		if g := picks[i].seg; len(pinned) == 0 || pinned[len(pinned)-1] != g {
 			g.readers++
@@ -70,7 +70,7 @@ func (s *Spool) pin(picks []pick) []*segment {
 	return pinned
 }
 
-func (s *Spool) unpin(pinned ...*segment) {
+func (s *Spool) unpinSegments(pinned ...*segmentFile) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, g := range pinned {
@@ -86,18 +86,18 @@ func (s *Spool) unpin(pinned ...*segment) {
 	}
 }
 
-// reader reads a segment's file. Of a segment whose sync failed it gives what is not known to be on disk from memory.
-type reader struct {
+// segmentReader reads a segment's file. Of a segment whose sync failed it gives what is not known to be on disk from memory.
+type segmentReader struct {
 	s    *Spool
-	g    *segment
+	g    *segmentFile
 	file vfs.File
 	own  bool
 }
 
-// reader opens a pinned segment.
-func (s *Spool) reader(g *segment) (*reader, error) {
+// openReader opens a pinned segment.
+func (s *Spool) openReader(g *segmentFile) (*segmentReader, error) {
 	s.mu.Lock()
-	r := &reader{s: s, g: g, file: g.file}
+	r := &segmentReader{s: s, g: g, file: g.file}
 	s.mu.Unlock()
 	if r.file == nil {
 		f, err := s.fs.Open(g.path)
@@ -110,8 +110,8 @@ func (s *Spool) reader(g *segment) (*reader, error) {
 }
 
 // ReadAt implements io.ReaderAt.
-func (r *reader) ReadAt(p []byte, off int64) (int, error) {
-	n, err := salvager{r.file}.ReadAt(p, off)
+func (r *segmentReader) ReadAt(p []byte, off int64) (int, error) {
+	n, err := salvageReader{r.file}.ReadAt(p, off)
 	r.s.mu.Lock()
 	defer r.s.mu.Unlock()
 	if r.g.state != failed {
@@ -133,7 +133,7 @@ func (r *reader) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-func (r *reader) close() {
+func (r *segmentReader) close() {
 	if r.own {
 		_ = r.file.Close() // it was only read
 	}
@@ -142,13 +142,13 @@ func (r *reader) close() {
 // maxGap is how many bytes between two records are read along rather than read around.
 const maxGap = 4 << 10
 
-// group is a number of records that are read at once.
-type group struct {
-	picks    []pick
+// readGroup is a number of records that are read at once.
+type readGroup struct {
+	picks    []recordPick
 	from, to int64
 }
 
-func groups(picks []pick) (out []group, total int64) {
+func groupPicks(picks []recordPick) (out []readGroup, total int64) {
 	for i := range picks {
 		g, e := picks[i].seg, &picks[i].entry
 		from, to := int64(e.Offset), int64(e.Offset)+int64(e.Size)
@@ -157,21 +157,21 @@ func groups(picks []pick) (out []group, total int64) {
 			out[n-1].to, out[n-1].picks = to, picks[i-len(out[n-1].picks):i+1]
 			continue
 		}
-		out = append(out, group{picks: picks[i : i+1], from: from, to: to})
+		out = append(out, readGroup{picks: picks[i : i+1], from: from, to: to})
 		total += to - from
 	}
 	return out, total
 }
 
-// read reads and checks claimed records. Those that are damaged become lost; an error is one of the file system.
-func (s *Spool) read(picks []pick, buf []byte) (out []Claimed, err error) {
-	parts, total := groups(picks)
+// readRecords reads and checks claimed records. Those that are damaged become lost; an error is one of the file system.
+func (s *Spool) readRecords(picks []recordPick, buf []byte) (out []ClaimedRecord, err error) {
+	parts, total := groupPicks(picks)
 	if buf = buf[:cap(buf)]; int64(len(buf)) < total {
 		buf = make([]byte, total)
 	}
-	out = make([]Claimed, 0, len(picks))
-	var lost []damaged
-	var r *reader
+	out = make([]ClaimedRecord, 0, len(picks))
+	var lost []damagedRecord
+	var r *segmentReader
 	defer func() {
 		if r != nil {
 			r.close()
@@ -183,7 +183,7 @@ func (s *Spool) read(picks []pick, buf []byte) (out []Claimed, err error) {
 			if r != nil {
 				r.close()
 			}
-			if r, err = s.reader(g); err != nil {
+			if r, err = s.openReader(g); err != nil {
 				return nil, err
 			}
 		}
@@ -199,10 +199,10 @@ func (s *Spool) read(picks []pick, buf []byte) (out []Claimed, err error) {
 			raw := b[int64(e.Offset)-p.from:][:e.Size:e.Size]
 			data, err := checkRecord(p.picks[i].name, e, raw)
 			if err != nil {
-				lost = append(lost, damaged{pick: p.picks[i], raw: raw, err: err})
+				lost = append(lost, damagedRecord{recordPick: p.picks[i], raw: raw, err: err})
 				continue
 			}
-			out = append(out, Claimed{Ref: refOf(e), Messages: int(e.Messages), Time: time.UnixMicro(e.Time), Data: data})
+			out = append(out, ClaimedRecord{Ref: refOf(e), Messages: int(e.Messages), Time: time.UnixMicro(e.Time), Data: data})
 		}
 	}
 	for _, d := range lost {
@@ -212,7 +212,7 @@ func (s *Spool) read(picks []pick, buf []byte) (out []Claimed, err error) {
 }
 
 // checkRecord checks that a record is the one of an entry, and returns its data.
-func checkRecord(name string, e *layout.Entry, raw []byte) ([]byte, error) {
+func checkRecord(name string, e *layout.IndexEntry, raw []byte) ([]byte, error) {
 	h, err := layout.ParseRecordHeader(raw)
 	if err != nil {
 		return nil, err
@@ -223,69 +223,69 @@ func checkRecord(name string, e *layout.Entry, raw []byte) ([]byte, error) {
 	return h.Data(raw)
 }
 
-// damaged is a record that cannot be read, and what was read instead.
-type damaged struct {
-	pick
+// damagedRecord is a record that cannot be read, and what was read instead.
+type damagedRecord struct {
+	recordPick
 	raw []byte
 	err error
 }
 
-// loss describes the damage, without what the record was.
-func (s *Spool) loss(d damaged) Loss {
-	l := Loss{
+// describeLoss describes the damage, without what the record was.
+func (s *Spool) describeLoss(d damagedRecord) DamageLoss {
+	l := DamageLoss{
 		Segment: uint64(d.entry.Position.Segment()), From: int64(d.entry.Offset), To: int64(d.entry.Offset) + int64(d.entry.Size), Records: 1,
 		Category: d.name, Err: fmt.Errorf("record %s in %s: %w", d.entry.Position, d.seg.path, d.err),
 	}
-	l.QuarantineFile = s.keepDamaged(l.Segment, layout.Range{From: l.From, To: l.To}, d.raw)
+	l.QuarantineFile = s.keepDamaged(l.Segment, layout.FileRange{From: l.From, To: l.To}, d.raw)
 	return l
 }
 
 // loseRecord counts a claimed record as lost. It is finished: nobody will get it.
-func (s *Spool) loseRecord(d damaged) {
-	l := s.loss(d)
+func (s *Spool) loseRecord(d damagedRecord) {
+	l := s.describeLoss(d)
 	s.mu.Lock()
 	at, c, ok := s.mu.claimOf(refOf(&d.entry))
 	if ok {
-		s.lost(&l, c.part, s.mu.finish(at, c), s.addGone)
+		s.countLoss(&l, c.part, s.mu.finishClaim(at, c), s.addGone)
 	}
 	s.mu.Unlock()
 	if ok {
-		s.tellLoss(l)
+		s.logLoss(l)
 	}
 }
 
 // loseHeld counts a record of a part as lost, whether it is claimed or not, unless it is finished.
-func (s *Spool) loseHeld(p *part, d damaged) {
-	l := s.loss(d)
+func (s *Spool) loseHeld(p *segmentPart, d damagedRecord) {
+	l := s.describeLoss(d)
 	at, a := d.entry.Position, amountOf(d.name, d.entry.Size, d.entry.Messages)
 	s.mu.Lock()
 	done := p.done.contains(at)
 	switch c, claimed := s.mu.claims[at]; {
 	case done:
 	case claimed:
-		s.lost(&l, p, s.mu.lose(at, c), s.addLoss)
+		s.countLoss(&l, p, s.mu.loseClaim(at, c), s.addLoss)
 	default:
-		p.taken.add(at, at+1)
-		p.done.add(at, at+1)
-		s.mu.settle(p, sums{held: a, unclaimed: a})
-		s.lost(&l, p, a, s.addGone)
+		p.taken.addRange(at, at+1)
+		p.done.addRange(at, at+1)
+		s.mu.finishRecords(p, recordSums{held: a, unclaimed: a})
+		s.countLoss(&l, p, a, s.addGone)
 	}
 	s.mu.Unlock()
 	if !done {
-		s.tellLoss(l)
+		s.logLoss(l)
 	}
 }
 
-// lost counts a loss that was settled. The mutex is held.
-func (s *Spool) lost(l *Loss, p *part, a Amount, count func(Loss, Amount)) {
+// countLoss counts a loss that was settled. The mutex is held.
+func (s *Spool) countLoss(l *DamageLoss, p *segmentPart, a Amount, count func(DamageLoss, Amount)) {
 	l.Messages, l.Bytes = a.Messages, a.Bytes
 	count(*l, a)
-	s.reclaimable(p.seg)
-	s.dirty()
+	s.offerReclaim(p.seg)
+	s.markDirty()
 }
 
-// load reads the index of a part into the cache. A damaged one is rebuilt from the segment.
-func (s *Spool) load(p *part) error {
+// loadIndex reads the index of a part into the cache. A damaged one is rebuilt from the segment.
+func (s *Spool) loadIndex(p *segmentPart) error {
 	s.mu.Lock()
 	g := p.seg
 	if p.entries != nil || g.gone {
@@ -294,7 +294,7 @@ func (s *Spool) load(p *part) error {
 	}
 	g.readers++
 	s.mu.Unlock()
-	defer s.unpin(g)
+	defer s.unpinSegments(g)
 	entries, err := s.readIndex(p, g)
 	if err != nil {
 		return err
@@ -302,22 +302,22 @@ func (s *Spool) load(p *part) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p.entries == nil && p.seg == g && !g.gone {
-		s.mu.indexes.put(p, entries)
+		s.mu.indexes.putIndex(p, entries)
 	}
 	return nil
 }
 
 // readIndex reads the index of a part of a pinned, sealed segment.
-func (s *Spool) readIndex(p *part, g *segment) ([]layout.Entry, error) {
+func (s *Spool) readIndex(p *segmentPart, g *segmentFile) ([]layout.IndexEntry, error) {
 	s.mu.Lock()
 	if p.entries != nil {
 		entries := p.entries
 		s.mu.Unlock()
 		return entries, nil
 	}
-	f, c := g.footer(), p.inFooter()
+	f, c := g.knownFooter(), p.footerEntry()
 	s.mu.Unlock()
-	r, err := s.reader(g)
+	r, err := s.openReader(g)
 	if err != nil {
 		return nil, err
 	}
@@ -332,27 +332,27 @@ func (s *Spool) readIndex(p *part, g *segment) ([]layout.Entry, error) {
 	return s.rebuildIndex(p, g, r, err)
 }
 
-// footer is what is known of the footer of a sealed segment.
-func (g *segment) footer() layout.Footer {
+// knownFooter is what is known of the footer of a sealed segment.
+func (g *segmentFile) knownFooter() layout.Footer {
 	return layout.Footer{SegmentID: g.id, DataEnd: g.end, Offset: g.footerAt}
 }
 
-// inFooter is the part as it stands in the footer's table.
-func (p *part) inFooter() layout.Category {
+// footerEntry is the part as it stands in the footer's table.
+func (p *segmentPart) footerEntry() layout.FooterCategory {
 	a := p.held
 	a.plus(p.finished)
-	return layout.Category{
+	return layout.FooterCategory{
 		Name: p.cat.name, Records: uint32(a.Records), Messages: uint64(a.Messages), Bytes: uint64(a.Bytes), FirstTime: p.firstTime, LastTime: p.lastTime,
 		FirstPosition: p.first, LastPosition: p.last, IndexOffset: p.indexOffset, IndexLen: p.indexLen, IndexCRC: p.indexCRC,
 	}
 }
 
 // rebuildIndex finds the records of a part by reading its segment. What the footer's table had and is not found is lost.
-func (s *Spool) rebuildIndex(p *part, g *segment, r io.ReaderAt, cause error) ([]layout.Entry, error) {
+func (s *Spool) rebuildIndex(p *segmentPart, g *segmentFile, r io.ReaderAt, cause error) ([]layout.IndexEntry, error) {
 	s.logger.Error("an index is damaged; the segment is read instead", "segment", g.path, "category", p.cat.name, "error", cause)
 	s.metrics.rebuilt.Inc()
-	entries := make([]layout.Entry, 0, 16)
-	scan, err := layout.ScanSegment(r, g.end, g.id, func(rec *layout.Scanned) error {
+	entries := make([]layout.IndexEntry, 0, 16)
+	scan, err := layout.ScanSegment(r, g.end, g.id, func(rec *layout.ScannedRecord) error {
 		if rec.Category == p.cat.name {
 			entries = append(entries, rec.Entry())
 		}
@@ -362,21 +362,21 @@ func (s *Spool) rebuildIndex(p *part, g *segment, r io.ReaderAt, cause error) ([
 		return nil, fmt.Errorf("scan %s: %w", g.path, err)
 	}
 	s.mu.Lock()
-	l, lost := s.missing(p, g, entries)
+	l, lost := s.countMissing(p, g, entries)
 	s.mu.Unlock()
 	if lost {
 		l.Err = fmt.Errorf("%s: %d ranges without a record's header: %w", g.path, len(scan.Unreadable), layout.ErrDamaged)
-		s.tellLoss(l)
+		s.logLoss(l)
 	}
 	return entries, nil
 }
 
-// missing counts as lost what a part should have and is not among the entries that were found. The mutex is held.
-func (s *Spool) missing(p *part, g *segment, entries []layout.Entry) (Loss, bool) {
+// countMissing counts as lost what a part should have and is not among the entries that were found. The mutex is held.
+func (s *Spool) countMissing(p *segmentPart, g *segmentFile, entries []layout.IndexEntry) (DamageLoss, bool) {
 	if g.gone {
-		return Loss{}, false
+		return DamageLoss{}, false
 	}
-	g.mend = true
+	g.needsRewrite = true
 	wake(s.kickKeeper)
 	var unfinished Amount
 	at := make(map[layout.Position]bool, len(entries))
@@ -396,21 +396,21 @@ func (s *Spool) missing(p *part, g *segment, entries []layout.Entry) (Loss, bool
 	a := p.held
 	a.minus(unfinished)
 	if a.Records <= 0 {
-		return Loss{}, false
+		return DamageLoss{}, false
 	}
-	s.mu.settle(p, sums{held: a, unclaimed: a})
-	l := Loss{
+	s.mu.finishRecords(p, recordSums{held: a, unclaimed: a})
+	l := DamageLoss{
 		Segment: uint64(g.id.First), From: layout.SegmentHeaderLen, To: g.end, Records: a.Records, Category: p.cat.name,
 		Messages: a.Messages, Bytes: a.Bytes, Err: layout.ErrDamaged,
 	}
 	s.addGone(l, a)
-	s.reclaimable(g)
-	s.dirty()
+	s.offerReclaim(g)
+	s.markDirty()
 	return l, true
 }
 
-// index returns the index of a part for the keeper, without putting it into the cache.
-func (s *Spool) index(p *part, g *segment) ([]layout.Entry, error) {
+// copyIndex returns the index of a part for the keeper, without putting it into the cache.
+func (s *Spool) copyIndex(p *segmentPart, g *segmentFile) ([]layout.IndexEntry, error) {
 	entries, err := s.readIndex(p, g)
 	return slices.Clip(entries), err
 }

@@ -44,7 +44,7 @@ type folder struct {
 	segment []byte
 	name    string
 	state   []byte
-	want    []layout.Entry // in order; the category's name is by index
+	want    []layout.IndexEntry // in order; the category's name is by index
 	names   []string
 	sealed  bool
 }
@@ -58,7 +58,7 @@ func makeFolderOf(t *testing.T, sealed bool) *folder {
 	for i := range 12 {
 		name := []string{"a", "b"}[i%2]
 		ref := appendOne(t, s, name, i, 40+i*7, false)
-		f.want = append(f.want, layout.Entry{Position: layout.At(uint32(ref.Segment), ref.Offset), Offset: ref.Offset, Size: ref.Size})
+		f.want = append(f.want, layout.IndexEntry{Position: layout.At(uint32(ref.Segment), ref.Offset), Offset: ref.Offset, Size: ref.Size})
 		f.names = append(f.names, name)
 		if i%3 == 2 {
 			syncAll(t, s)
@@ -105,7 +105,7 @@ func (f *folder) expect(t *testing.T, what string, segment []byte, from, to int6
 	}()
 	var lost int64
 	known := true
-	next := map[string][]Claimed{"a": claimAll(t, s, "a"), "b": claimAll(t, s, "b")}
+	next := map[string][]ClaimedRecord{"a": claimAll(t, s, "a"), "b": claimAll(t, s, "b")}
 	for i, e := range f.want {
 		touched := from < int64(e.Offset+e.Size) && to > int64(e.Offset)
 		got := next[f.names[i]]
@@ -208,7 +208,7 @@ func TestTruncated(t *testing.T) {
 		f := makeFolderOf(t, sealed)
 		for n := range f.segment {
 			s, _ := f.open(t, f.segment[:n])
-			var got []Claimed
+			var got []ClaimedRecord
 			for _, c := range []string{"a", "b"} {
 				got = append(got, claimAll(t, s, c)...)
 			}
@@ -383,8 +383,8 @@ func TestQuarantineBound(t *testing.T) {
 	s = openSpool(t, c, mem)
 	claimAll(t, s, "a")
 	losses := s.Losses()
-	if len(losses) < 8 || s.quarantine.used() > 2000 || s.quarantine.used() < 1000 {
-		t.Fatalf("%d losses, %d bytes in the quarantine", len(losses), s.quarantine.used())
+	if len(losses) < 8 || s.quarantine.usedBytes() > 2000 || s.quarantine.usedBytes() < 1000 {
+		t.Fatalf("%d losses, %d bytes in the quarantine", len(losses), s.quarantine.usedBytes())
 	}
 	names, err := mem.List(c.Dir + "/" + quarantineName)
 	if err != nil {
@@ -399,7 +399,7 @@ func TestQuarantineBound(t *testing.T) {
 	}
 	c.QuarantineBytes = 500
 	s = openSpool(t, c, mem)
-	if n := s.quarantine.used(); n == 0 || n > 500 {
+	if n := s.quarantine.usedBytes(); n == 0 || n > 500 {
 		t.Errorf("%d bytes are kept with a limit of 500", n)
 	}
 }

@@ -101,9 +101,9 @@ func saveNow(tb rapid.TB, s *Spool) {
 }
 
 // claimAll takes everything of a category.
-func claimAll(tb rapid.TB, s *Spool, category string) []Claimed {
+func claimAll(tb rapid.TB, s *Spool, category string) []ClaimedRecord {
 	tb.Helper()
-	var out []Claimed
+	var out []ClaimedRecord
 	for {
 		got, err := s.Claim(category, 3000, ^Position(0), nil)
 		if err != nil {
@@ -116,7 +116,7 @@ func claimAll(tb rapid.TB, s *Spool, category string) []Claimed {
 	}
 }
 
-func refsOfClaimed(claimed []Claimed) []Ref {
+func refsOfClaimed(claimed []ClaimedRecord) []Ref {
 	out := make([]Ref, len(claimed))
 	for i := range claimed {
 		out[i] = claimed[i].Ref
@@ -129,11 +129,11 @@ func check(tb rapid.TB, s *Spool) {
 	tb.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var parts, categories sums
+	var parts, categories recordSums
 	for _, g := range s.mu.segments {
 		var records int64
 		for _, p := range g.parts {
-			parts.plus(p.sums)
+			parts.plus(p.recordSums)
 			records += p.held.Records
 			if p.held.Records > 0 && s.mu.categories[p.cat.name] != p.cat {
 				tb.Fatalf("a part of %s is not its category's", p.cat.name)
@@ -147,7 +147,7 @@ func check(tb rapid.TB, s *Spool) {
 		}
 	}
 	for _, c := range s.mu.categories {
-		categories.plus(c.sums)
+		categories.plus(c.recordSums)
 	}
 	if parts != s.mu.sums || categories != s.mu.sums {
 		tb.Fatalf("the spool says %+v, its parts %+v, its categories %+v", s.mu.sums, parts, categories)

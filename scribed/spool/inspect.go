@@ -79,30 +79,30 @@ func Inspect(fsys vfs.FS, dir string, verify bool) (*Report, error) {
 	if err != nil {
 		return nil, fmt.Errorf("spool: inspect %s: %w", dir, err)
 	}
-	i := &inspection{fs: fsys, dir: dir, verify: verify, report: &Report{Dir: dir, Ballast: in.ballast}, categories: map[string]*CategoryReport{}}
-	if err := i.run(in); err != nil {
+	i := &inspectionRun{fs: fsys, dir: dir, verify: verify, report: &Report{Dir: dir, Ballast: in.ballast}, categories: map[string]*CategoryReport{}}
+	if err := i.inspectFiles(in); err != nil {
 		return nil, fmt.Errorf("spool: inspect %s: %w", dir, err)
 	}
 	return i.report, nil
 }
 
-type inspection struct {
+type inspectionRun struct {
 	fs         vfs.FS
 	dir        string
 	verify     bool
 	report     *Report
-	state      *layout.State
+	state      *layout.SpoolState
 	categories map[string]*CategoryReport
 }
 
-func (i *inspection) run(in *listing) error {
+func (i *inspectionRun) inspectFiles(in *folderListing) error {
 	if in.state {
 		if err := i.readState(); err != nil {
 			return err
 		}
 	}
 	for _, id := range in.segments {
-		if err := i.segment(id); err != nil && !isNotExist(err) { // it was removed meanwhile
+		if err := i.inspectSegment(id); err != nil && !isNotExist(err) { // it was removed meanwhile
 			return err
 		}
 	}
@@ -113,19 +113,19 @@ func (i *inspection) run(in *listing) error {
 		i.report.Categories = append(i.report.Categories, *c)
 	}
 	slices.SortFunc(i.report.Categories, func(a, b CategoryReport) int { return strings.Compare(a.Category, b.Category) })
-	q := quarantine{fs: i.fs, dir: i.fs.PathJoin(i.dir, quarantineName), limit: 1<<63 - 1}
-	if err := q.open(); err != nil {
+	q := quarantineFolder{fs: i.fs, dir: i.fs.PathJoin(i.dir, quarantineName), limit: 1<<63 - 1}
+	if err := q.openFolder(); err != nil {
 		return err
 	}
 	i.report.Quarantined, i.report.QuarantinedBytes = len(q.mu.files), q.mu.bytes
 	return nil
 }
 
-func (i *inspection) damage(file string, r layout.Range, category string, err error) {
+func (i *inspectionRun) addDamage(file string, r layout.FileRange, category string, err error) {
 	i.report.Damage = append(i.report.Damage, Damage{File: file, From: r.From, To: r.To, Category: category, Err: err})
 }
 
-func (i *inspection) readState() error {
+func (i *inspectionRun) readState() error {
 	f, err := i.fs.Open(i.fs.PathJoin(i.dir, stateName))
 	if err != nil {
 		return err
@@ -136,7 +136,7 @@ func (i *inspection) readState() error {
 		return err
 	}
 	for _, err := range st.Damage {
-		i.damage(stateName, layout.Range{}, "", err)
+		i.addDamage(stateName, layout.FileRange{}, "", err)
 	}
 	if i.state = st.State; i.state == nil {
 		return nil
@@ -148,23 +148,23 @@ func (i *inspection) readState() error {
 	return nil
 }
 
-func (i *inspection) segment(id layout.SegmentID) error {
+func (i *inspectionRun) inspectSegment(id layout.SegmentID) error {
 	l, err := loadSegment(i.fs, i.dir, id)
 	if err != nil {
 		return err
 	}
 	// A segment that was never rewritten may be without a footer since it is not sealed yet.
 	if l.footer == nil && (!errors.Is(l.footerErr, layout.ErrNoFooter) || id.Generation > 1) {
-		i.damage(id.Name(), layout.Range{From: l.end, To: l.size}, "", l.footerErr)
+		i.addDamage(id.Name(), layout.FileRange{From: l.end, To: l.size}, "", l.footerErr)
 	}
 	for _, d := range l.damage {
 		category := ""
 		if d.record != nil {
 			category = d.record.Category
 		}
-		i.damage(id.Name(), d.Range, category, d.err)
+		i.addDamage(id.Name(), d.FileRange, category, d.err)
 	}
-	done, err := l.finishedIn(i.state, func(c *loadedCategory) ([]layout.Entry, error) { return l.indexOf(i.fs, c) })
+	done, err := l.finishedIn(i.state, func(c *loadedCategory) ([]layout.IndexEntry, error) { return l.readIndex(i.fs, c) })
 	if err != nil {
 		return err
 	}
@@ -179,8 +179,8 @@ func (i *inspection) segment(id layout.SegmentID) error {
 		first, last := time.UnixMicro(c.FirstTime), time.UnixMicro(c.LastTime)
 		r.Total.plus(total)
 		r.Held.plus(held)
-		extend(&r.Oldest, &r.Newest, first, last)
-		i.category(c.Name, total, held, first, last)
+		extendTimes(&r.Oldest, &r.Newest, first, last)
+		i.addCategory(c.Name, total, held, first, last)
 	}
 	i.report.Segments = append(i.report.Segments, r)
 	if i.verify && l.footer != nil {
@@ -189,7 +189,7 @@ func (i *inspection) segment(id layout.SegmentID) error {
 	return nil
 }
 
-func (i *inspection) category(name string, total, held Amount, first, last time.Time) {
+func (i *inspectionRun) addCategory(name string, total, held Amount, first, last time.Time) {
 	c := i.categories[name]
 	if c == nil {
 		c = &CategoryReport{Category: name}
@@ -199,11 +199,11 @@ func (i *inspection) category(name string, total, held Amount, first, last time.
 	c.Total.plus(total)
 	c.Held.plus(held)
 	if held.Records > 0 {
-		extend(&c.Oldest, &c.Newest, first, last)
+		extendTimes(&c.Oldest, &c.Newest, first, last)
 	}
 }
 
-func extend(oldest, newest *time.Time, first, last time.Time) {
+func extendTimes(oldest, newest *time.Time, first, last time.Time) {
 	if oldest.IsZero() || first.Before(*oldest) {
 		*oldest = first
 	}
@@ -213,17 +213,17 @@ func extend(oldest, newest *time.Time, first, last time.Time) {
 }
 
 // verifySealed reads a sealed segment, and compares it with its indexes.
-func (i *inspection) verifySealed(l *loaded) error {
+func (i *inspectionRun) verifySealed(l *loadedSegment) error {
 	f, err := i.fs.Open(l.path)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }() // it was only read
 	name := l.id.Name()
-	found := map[layout.Position]layout.Entry{}
-	scan, err := layout.ScanSegment(salvager{f}, l.footer.DataEnd, l.id, func(rec *layout.Scanned) error {
+	found := map[layout.Position]layout.IndexEntry{}
+	scan, err := layout.ScanSegment(salvageReader{f}, l.footer.DataEnd, l.id, func(rec *layout.ScannedRecord) error {
 		if rec.Err != nil {
-			i.damage(name, layout.Range{From: rec.Offset, To: rec.End()}, rec.Category, rec.Err)
+			i.addDamage(name, layout.FileRange{From: rec.Offset, To: rec.End()}, rec.Category, rec.Err)
 		}
 		found[rec.Position] = rec.Entry()
 		return nil
@@ -232,20 +232,20 @@ func (i *inspection) verifySealed(l *loaded) error {
 		return err
 	}
 	if scan.HeaderErr != nil {
-		i.damage(name, layout.Range{From: 0, To: layout.SegmentHeaderLen}, "", scan.HeaderErr)
+		i.addDamage(name, layout.FileRange{From: 0, To: layout.SegmentHeaderLen}, "", scan.HeaderErr)
 	}
 	if scan.Tail {
-		scan.Unreadable = append(scan.Unreadable, layout.Range{From: scan.End, To: l.footer.DataEnd})
+		scan.Unreadable = append(scan.Unreadable, layout.FileRange{From: scan.End, To: l.footer.DataEnd})
 	}
 	for _, r := range scan.Unreadable {
-		i.damage(name, r, "", fmt.Errorf("%w: no record's header", layout.ErrDamaged))
+		i.addDamage(name, r, "", fmt.Errorf("%w: no record's header", layout.ErrDamaged))
 	}
 	for k := range l.categories {
-		c := &l.categories[k].Category
-		entries, err := layout.ReadIndex(salvager{f}, l.footer, c)
+		c := &l.categories[k].FooterCategory
+		entries, err := layout.ReadIndex(salvageReader{f}, l.footer, c)
 		if errors.Is(err, layout.ErrDamaged) {
 			at := l.footer.Offset + int64(c.IndexOffset)
-			i.damage(name, layout.Range{From: at, To: at + int64(c.IndexLen)}, c.Name, err)
+			i.addDamage(name, layout.FileRange{From: at, To: at + int64(c.IndexLen)}, c.Name, err)
 			continue
 		}
 		if err != nil {
@@ -253,7 +253,7 @@ func (i *inspection) verifySealed(l *loaded) error {
 		}
 		for _, e := range entries {
 			if found[e.Position] != e {
-				i.damage(name, layout.Range{From: int64(e.Offset), To: int64(e.Offset) + int64(e.Size)}, c.Name, fmt.Errorf("%w: record %s is not there", layout.ErrDamaged, e.Position))
+				i.addDamage(name, layout.FileRange{From: int64(e.Offset), To: int64(e.Offset) + int64(e.Size)}, c.Name, fmt.Errorf("%w: record %s is not there", layout.ErrDamaged, e.Position))
 			}
 		}
 	}

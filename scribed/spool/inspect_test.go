@@ -70,7 +70,7 @@ func TestInspectDamage(t *testing.T) {
 			}
 			put(t, mem, f.cfg.Dir+"/"+f.name, b)
 			r := inspect(t, mem, f.cfg.Dir, true)
-			hit := slices.ContainsFunc(f.want, func(e layout.Entry) bool { return at >= int(e.Offset) && at < int(e.Offset+e.Size) })
+			hit := slices.ContainsFunc(f.want, func(e layout.IndexEntry) bool { return at >= int(e.Offset) && at < int(e.Offset+e.Size) })
 			durable := sealed || at < int(f.want[9].Offset)
 			if hit && durable && !slices.ContainsFunc(r.Damage, func(d Damage) bool { return d.File == f.name && int(d.From) <= at && at < int(d.To) }) {
 				t.Fatalf("sealed %v, byte %d: %+v", sealed, at, r.Damage)

@@ -23,7 +23,7 @@ func (s *Spool) keepLoop() {
 	for {
 		if now := time.Now(); !now.Before(retry) {
 			retry = time.Time{}
-			if failed := s.keep(now); failed {
+			if failed := s.doHousekeeping(now); failed {
 				retry = now.Add(retryInterval)
 			}
 		}
@@ -54,8 +54,8 @@ func (s *Spool) nextWork(retry time.Time) time.Time {
 	return at
 }
 
-// keep does what is to do, and reports whether anything failed.
-func (s *Spool) keep(now time.Time) (failed bool) {
+// doHousekeeping does what is to do, and reports whether anything failed.
+func (s *Spool) doHousekeeping(now time.Time) (failed bool) {
 	s.mu.Lock()
 	due := !s.mu.stateDirty.IsZero() && now.Sub(s.mu.stateDirty) >= s.cfg.StateInterval
 	full := s.mu.diskFull
@@ -71,8 +71,8 @@ func (s *Spool) keep(now time.Time) (failed bool) {
 		s.logger.Error("housekeeping failed and is tried again", "task", what, "error", err)
 	}
 	note("seal", s.sealAll())
-	note("rescue", s.rescue())
-	note("reclaim", s.reclaim(due))
+	note("rescue", s.rewriteFailed())
+	note("reclaim", s.reclaimSegments(due))
 	if full {
 		note("ballast", s.restoreBallast())
 	}
@@ -84,13 +84,13 @@ func (s *Spool) keep(now time.Time) (failed bool) {
 // sealAll gives every segment that waits for its footer one, if its data is on disk.
 func (s *Spool) sealAll() error {
 	s.mu.Lock()
-	var ready []*segment
+	var ready []*segmentFile
 	for _, g := range s.mu.segments {
 		if g.held == 0 && g.firstUnsynced != 0 && g.state != active {
 			// Nothing in it is wanted any more, so nobody needs it on disk.
 			s.mu.unsynced -= g.unsynced()
 			g.synced, g.firstUnsynced = g.end, 0
-			s.broadcast()
+			s.broadcastChange()
 		}
 		if g.state != sealing {
 			continue
@@ -104,27 +104,27 @@ func (s *Spool) sealAll() error {
 	s.mu.Unlock()
 	var errs []error
 	for _, g := range ready {
-		errs = append(errs, s.seal(g))
+		errs = append(errs, s.sealSegment(g))
 	}
 	return errors.Join(errs...)
 }
 
-// seal writes the footer of a segment whose data is on disk, and syncs it.
-func (s *Spool) seal(g *segment) error {
+// sealSegment writes the footer of a segment whose data is on disk, and syncs it.
+func (s *Spool) sealSegment(g *segmentFile) error {
 	s.mu.Lock()
 	// What is all done goes without a footer.
 	empty := g.held == 0
 	f, parts := footerOf(g)
-	stained := g.stained
+	stained := g.hasLeftovers
 	s.mu.Unlock()
 	var err error
 	size := f.Offset
 	if !empty {
 		if stained {
-			f.Offset, err = g.tail()
+			f.Offset, err = g.footerOffset()
 		}
 		if err == nil {
-			b := layout.AppendFooter(nil, f, func(i int) []layout.Entry { return parts[i].entries })
+			b := layout.AppendFooter(nil, f, func(i int) []layout.IndexEntry { return parts[i].entries })
 			size = f.Offset + int64(len(b))
 			if _, err = g.file.WriteAt(b, f.Offset); err != nil && noSpace(err) {
 				return fmt.Errorf("write the footer of %s: %w", g.path, err)
@@ -137,10 +137,10 @@ func (s *Spool) seal(g *segment) error {
 	if err != nil {
 		err = fmt.Errorf("seal %s: %w", g.path, err)
 		s.mu.Lock()
-		s.fail(g)
-		s.broadcast()
+		s.failSegment(g)
+		s.broadcastChange()
 		s.mu.Unlock()
-		s.tellFailed(g, err)
+		s.logFailedSync(g, err)
 		return nil // it is the rescue's now
 	}
 	if t, ok := g.file.(interface{ Truncate(size int64) error }); ok {
@@ -150,22 +150,22 @@ func (s *Spool) seal(g *segment) error {
 	defer s.mu.Unlock()
 	g.footerAt, g.footerSum = f.Offset, f.Sum
 	s.mu.changes++ // the state's amounts are valid for a segment with this footer
-	s.settled(g, size)
+	s.endSealing(g, size)
 	for i, p := range parts {
 		c := &f.Categories[i]
 		p.indexOffset, p.indexLen, p.indexCRC = c.IndexOffset, c.IndexLen, c.IndexCRC
 		entries := p.entries
 		p.entries = nil
 		if p.held.Records > 0 {
-			s.mu.indexes.put(p, entries)
+			s.mu.indexes.putIndex(p, entries)
 		}
 	}
 	s.metrics.sealed.Inc()
 	return nil
 }
 
-// settled makes a segment a sealed one of size bytes. The mutex is held.
-func (s *Spool) settled(g *segment, size int64) {
+// endSealing makes a segment a sealed one of size bytes. The mutex is held.
+func (s *Spool) endSealing(g *segmentFile, size int64) {
 	g.state, g.names, g.chunks = sealed, nil, nil
 	s.mu.used += size - g.charge
 	g.charge = size
@@ -176,9 +176,9 @@ func (s *Spool) settled(g *segment, size int64) {
 }
 
 // footerOf is the footer of a segment that is not appended to any more; parts are in its order. The mutex is held.
-func footerOf(g *segment) (f *layout.Footer, parts []*part) {
+func footerOf(g *segmentFile) (f *layout.Footer, parts []*segmentPart) {
 	parts = slices.Clone(g.parts)
-	slices.SortFunc(parts, func(a, b *part) int { return strings.Compare(a.cat.name, b.cat.name) })
+	slices.SortFunc(parts, func(a, b *segmentPart) int { return strings.Compare(a.cat.name, b.cat.name) })
 	f = &layout.Footer{SegmentID: g.id, DataEnd: g.end, Offset: layout.Padded(g.end)}
 	for _, p := range parts {
 		f.Categories = append(f.Categories, layout.NewCategory(p.cat.name, p.entries))
@@ -186,8 +186,8 @@ func footerOf(g *segment) (f *layout.Footer, parts []*part) {
 	return f, parts
 }
 
-// tail is where a footer goes that must be the end of the file, although there may be more than records in it.
-func (g *segment) tail() (int64, error) {
+// footerOffset is where a footer goes that must be the end of the file, although there may be more than records in it.
+func (g *segmentFile) footerOffset() (int64, error) {
 	info, err := g.file.Stat()
 	if err != nil {
 		return 0, err
@@ -195,14 +195,14 @@ func (g *segment) tail() (int64, error) {
 	return layout.Padded(max(g.end, info.Size())), nil
 }
 
-// reclaim removes segments in which nothing is held, and saves the state if it is due or if segments are to go. The state goes first:
+// reclaimSegments removes segments in which nothing is held, and saves the state if it is due or if segments are to go. The state goes first:
 // it says that they were done, for the case that their removal does not outlive a crash, and that they are not missing if it does.
-func (s *Spool) reclaim(due bool) error {
+func (s *Spool) reclaimSegments(due bool) error {
 	s.mu.Lock()
-	done := func(g *segment) bool {
+	done := func(g *segmentFile) bool {
 		return g.held == 0 && !g.busy && g.readers == 0 && (g.state == sealed || g.state == failed)
 	}
-	var goes []*segment // and no other that is done meanwhile: the state would not say so
+	var goes []*segmentFile // and no other that is done meanwhile: the state would not say so
 	for _, g := range s.mu.segments {
 		if done(g) {
 			goes = append(goes, g)
@@ -216,16 +216,16 @@ func (s *Spool) reclaim(due bool) error {
 		}
 	}
 	s.mu.Lock()
-	s.mu.segments = slices.DeleteFunc(s.mu.segments, func(g *segment) bool {
+	s.mu.segments = slices.DeleteFunc(s.mu.segments, func(g *segmentFile) bool {
 		if !done(g) || !slices.Contains(goes, g) {
 			return false
 		}
 		s.mu.unsynced -= g.unsynced()
 		g.chunks, g.firstUnsynced = nil, 0
 		for _, p := range g.parts {
-			s.mu.indexes.drop(p)
+			s.mu.indexes.dropIndex(p)
 		}
-		s.discard(g)
+		s.discardSegment(g)
 		s.metrics.reclaimed.Inc()
 		return true
 	})
@@ -237,7 +237,7 @@ func (s *Spool) reclaim(due bool) error {
 // counts until then.
 func (s *Spool) removeTrash() error {
 	s.mu.Lock()
-	var goes []*segment
+	var goes []*segmentFile
 	for _, g := range s.mu.trash {
 		if g.readers == 0 {
 			goes = append(goes, g)
@@ -249,7 +249,7 @@ func (s *Spool) removeTrash() error {
 	}
 	var errs []error
 	var freed int64
-	gone := map[*segment]bool{}
+	gone := map[*segmentFile]bool{}
 	for _, g := range goes {
 		if g.file != nil {
 			_ = g.file.Close() // nothing in it is wanted
@@ -267,9 +267,9 @@ func (s *Spool) removeTrash() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.trash = slices.DeleteFunc(s.mu.trash, func(g *segment) bool { return gone[g] })
+	s.mu.trash = slices.DeleteFunc(s.mu.trash, func(g *segmentFile) bool { return gone[g] })
 	s.mu.used -= freed
-	s.broadcast()
+	s.broadcastChange()
 	return errors.Join(errs...)
 }
 
@@ -277,12 +277,12 @@ func (s *Spool) removeTrash() error {
 func (s *Spool) prepareSpare() {
 	s.mu.Lock()
 	g := s.mu.active
-	want := !s.calls.Closed() && s.mu.spare == nil && g != nil && g.end > g.capacity*3/4 && s.mu.used+s.cfg.SegmentBytes+s.headroom() <= s.cfg.MaxBytes
+	want := !s.calls.Closed() && s.mu.spare == nil && g != nil && g.end > g.capacity*3/4 && s.mu.used+s.cfg.SegmentBytes+s.rewriteHeadroom() <= s.cfg.MaxBytes
 	s.mu.Unlock()
 	if !want {
 		return
 	}
-	g, err := s.create(0)
+	g, err := s.createSegment(0)
 	if err != nil {
 		return
 	}
@@ -290,7 +290,7 @@ func (s *Spool) prepareSpare() {
 	defer s.mu.Unlock()
 	// Numbers of segments are in the order in which they are used.
 	if s.calls.Closed() || s.mu.next != g.id.First+1 {
-		s.discard(g)
+		s.discardSegment(g)
 		return
 	}
 	s.mu.spare = g

@@ -6,21 +6,21 @@ import (
 
 const namespace = "scribe_scribed_spool_"
 
-// amounts are three counters.
-type amounts struct{ records, messages, bytes prometheus.Counter }
+// amountCounters are three counters.
+type amountCounters struct{ records, messages, bytes prometheus.Counter }
 
-func (c amounts) add(a Amount) {
+func (c amountCounters) add(a Amount) {
 	c.records.Add(float64(max(0, a.Records)))
 	c.messages.Add(float64(max(0, a.Messages)))
 	c.bytes.Add(float64(max(0, a.Bytes)))
 }
 
-// metrics are those of one spool.
-type metrics struct {
+// spoolMetrics are those of one spool.
+type spoolMetrics struct {
 	registerer prometheus.Registerer
 	all        []prometheus.Collector
 
-	appended, lost, dropped amounts
+	appended, lost, dropped amountCounters
 
 	syncSeconds                                  prometheus.Histogram
 	syncWaits, syncFailures                      prometheus.Counter
@@ -29,15 +29,15 @@ type metrics struct {
 	stateSaves, stateCut, stateDamage, diskFull  prometheus.Counter
 }
 
-func newMetrics(s *Spool) *metrics {
-	m := &metrics{}
+func newMetrics(s *Spool) *spoolMetrics {
+	m := &spoolMetrics{}
 	counter := func(name, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: namespace + name, Help: help})
 		m.all = append(m.all, c)
 		return c
 	}
-	sum := func(what, help string) amounts {
-		return amounts{
+	sum := func(what, help string) amountCounters {
+		return amountCounters{
 			counter(what+"_records_total", "Records "+help), counter(what+"_messages_total", "Messages "+help), counter(what+"_bytes_total", "Bytes of frames "+help),
 		}
 	}
@@ -76,7 +76,7 @@ func newMetrics(s *Spool) *metrics {
 	gauge("held_bytes", "Bytes of frames that are neither done nor dropped.", func() float64 { return float64(s.mu.sums.held.Bytes) })
 	gauge("unsynced_bytes", "What is appended and not yet synced.", func() float64 { return float64(s.mu.unsynced) })
 	gauge("index_bytes", "Memory of the indexes of sealed segments.", func() float64 { return float64(s.mu.indexes.used) })
-	gauge("quarantined_bytes", "What is kept of damaged ranges.", func() float64 { return float64(s.quarantine.used()) })
+	gauge("quarantined_bytes", "What is kept of damaged ranges.", func() float64 { return float64(s.quarantine.usedBytes()) })
 	gauge("disk_full", "1 while nothing is appended since the disk is full.", func() float64 {
 		if s.mu.diskFull {
 			return 1
@@ -86,7 +86,7 @@ func newMetrics(s *Spool) *metrics {
 	return m
 }
 
-func (m *metrics) register(r prometheus.Registerer) error {
+func (m *spoolMetrics) register(r prometheus.Registerer) error {
 	if r == nil {
 		return nil
 	}
@@ -102,7 +102,7 @@ func (m *metrics) register(r prometheus.Registerer) error {
 	return nil
 }
 
-func (m *metrics) unregister() {
+func (m *spoolMetrics) unregister() {
 	if m.registerer == nil {
 		return
 	}

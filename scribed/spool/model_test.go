@@ -275,7 +275,7 @@ func (m *model) recovered(t *rapid.T) {
 func (m *model) check(t *rapid.T) {
 	check(t, m.s)
 	for _, c := range modelCategories {
-		var want Queue
+		var want CategorySums
 		for _, r := range m.records[c] {
 			if r.done {
 				continue

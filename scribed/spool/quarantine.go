@@ -12,29 +12,29 @@ import (
 	"scribe/scribed/spool/layout"
 )
 
-// quarantine is the folder of copies of damaged ranges, for people to look at. It holds limit bytes: of a longer range the beginning,
+// quarantineFolder is the folder of copies of damaged ranges, for people to look at. It holds limit bytes: of a longer range the beginning,
 // and the oldest files go.
-type quarantine struct {
+type quarantineFolder struct {
 	fs    vfs.FS
 	dir   string
 	limit int64
 
 	mu struct {
 		sync.Mutex
-		files []quarantined // the oldest first
+		files []quarantinedFile // the oldest first
 		bytes int64
 	}
 }
 
-type quarantined struct {
+type quarantinedFile struct {
 	name  string
 	bytes int64
 }
 
 const quarantineSuffix = ".damaged"
 
-// open finds what is there. A folder that cannot be read is one without files.
-func (q *quarantine) open() error {
+// openFolder finds what is there. A folder that cannot be read is one without files.
+func (q *quarantineFolder) openFolder() error {
 	names, err := q.fs.List(q.dir)
 	if isNotExist(err) {
 		return nil
@@ -51,15 +51,15 @@ func (q *quarantine) open() error {
 			return err
 		}
 		if strings.HasSuffix(name, quarantineSuffix) {
-			q.mu.files = append(q.mu.files, quarantined{name, info.Size()})
+			q.mu.files = append(q.mu.files, quarantinedFile{name, info.Size()})
 			q.mu.bytes += info.Size()
 		}
 	}
-	return q.shrink(q.limit)
+	return q.shrinkTo(q.limit)
 }
 
-// shrink removes the oldest files until no more than limit bytes are left. The mutex is held.
-func (q *quarantine) shrink(limit int64) error {
+// shrinkTo removes the oldest files until no more than limit bytes are left. The mutex is held.
+func (q *quarantineFolder) shrinkTo(limit int64) error {
 	for len(q.mu.files) > 0 && q.mu.bytes > limit {
 		if err := q.fs.Remove(q.fs.PathJoin(q.dir, q.mu.files[0].name)); err != nil && !isNotExist(err) {
 			return err
@@ -70,15 +70,15 @@ func (q *quarantine) shrink(limit int64) error {
 	return nil
 }
 
-// put copies a range, and returns the file's path.
-func (q *quarantine) put(now int64, segment uint64, r layout.Range, b []byte) (string, error) {
+// addRange copies a range, and returns the file's path.
+func (q *quarantineFolder) addRange(now int64, segment uint64, r layout.FileRange, b []byte) (string, error) {
 	b = b[:min(int64(len(b)), q.limit)]
 	if len(b) == 0 {
 		return "", nil
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if err := q.shrink(q.limit - int64(len(b))); err != nil {
+	if err := q.shrinkTo(q.limit - int64(len(b))); err != nil {
 		return "", err
 	}
 	if err := q.fs.MkdirAll(q.dir, folderMode); err != nil {
@@ -100,22 +100,22 @@ func (q *quarantine) put(now int64, segment uint64, r layout.Range, b []byte) (s
 	if err != nil {
 		return "", errors.Join(err, q.fs.Remove(path))
 	}
-	if !slices.ContainsFunc(q.mu.files, func(o quarantined) bool { return o.name == name }) {
-		q.mu.files = append(q.mu.files, quarantined{name, int64(len(b))})
+	if !slices.ContainsFunc(q.mu.files, func(o quarantinedFile) bool { return o.name == name }) {
+		q.mu.files = append(q.mu.files, quarantinedFile{name, int64(len(b))})
 		q.mu.bytes += int64(len(b))
 	}
 	return path, nil
 }
 
-func (q *quarantine) used() int64 {
+func (q *quarantineFolder) usedBytes() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.mu.bytes
 }
 
 // keepDamaged copies a damaged range into the quarantine, and returns the file's path, "" if that failed.
-func (s *Spool) keepDamaged(segment uint64, r layout.Range, b []byte) string {
-	path, err := s.quarantine.put(s.clock().UnixMicro(), segment, r, b)
+func (s *Spool) keepDamaged(segment uint64, r layout.FileRange, b []byte) string {
+	path, err := s.quarantine.addRange(s.clock().UnixMicro(), segment, r, b)
 	if err != nil {
 		s.logger.Error("a damaged range cannot be copied to the quarantine", "segment", segment, "from", r.From, "to", r.To, "error", err)
 	}

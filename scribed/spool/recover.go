@@ -12,8 +12,8 @@ import (
 // loadAtOnce is how many segments are read at the same time.
 const loadAtOnce = 8
 
-// restore makes the book from what is in the folder. It writes nothing but the state, and removes what is not needed.
-func (s *Spool) restore() error {
+// recoverSegments makes the book from what is in the folder. It writes nothing but the state, and removes what is not needed.
+func (s *Spool) recoverSegments() error {
 	in, err := readFolder(s.fs, s.cfg.Dir)
 	if err != nil {
 		return err
@@ -23,10 +23,10 @@ func (s *Spool) restore() error {
 			return err
 		}
 	}
-	if err := s.quarantine.open(); err != nil {
+	if err := s.quarantine.openFolder(); err != nil {
 		s.logger.Error("the quarantine cannot be read", "error", err)
 	}
-	s.slots = slots{fs: s.fs, dir: s.cfg.Dir, slot: slotBytes(s.cfg.MaxBytes)}
+	s.slots = stateSlots{fs: s.fs, dir: s.cfg.Dir, slot: slotBytes(s.cfg.MaxBytes)}
 	s.mu.used = layout.StateFileLen(s.slots.slot)
 	st, err := s.readState(in)
 	if err != nil {
@@ -51,18 +51,18 @@ func (s *Spool) restore() error {
 			s.mu.next = max(s.mu.next, id.Last+1)
 		}
 	}
-	return s.tidy(in)
+	return s.tidyFolder(in)
 }
 
 // readState returns nil if there is no state, or none that is whole.
-func (s *Spool) readState(in *listing) (*layout.State, error) {
+func (s *Spool) readState(in *folderListing) (*layout.SpoolState, error) {
 	if !in.state {
 		if len(in.segments) > 0 {
 			s.logger.Error("there is no state file: everything that the segments hold is given out again")
 		}
 		return nil, nil
 	}
-	st, err := s.slots.read()
+	st, err := s.slots.readState()
 	if err != nil {
 		return nil, fmt.Errorf("the state: %w", err)
 	}
@@ -75,8 +75,8 @@ func (s *Spool) readState(in *listing) (*layout.State, error) {
 	return st.State, nil
 }
 
-func (s *Spool) loadAll(ids []layout.SegmentID) ([]*loaded, error) {
-	found := make([]*loaded, len(ids))
+func (s *Spool) loadAll(ids []layout.SegmentID) ([]*loadedSegment, error) {
+	found := make([]*loadedSegment, len(ids))
 	var group errgroup.Group
 	group.SetLimit(loadAtOnce)
 	for i, id := range ids {
@@ -89,22 +89,22 @@ func (s *Spool) loadAll(ids []layout.SegmentID) ([]*loaded, error) {
 }
 
 // enterSegment enters what was found in a segment.
-func (s *Spool) enterSegment(l *loaded, st *layout.State) error {
-	g := &segment{id: l.id, path: l.path, state: sealed, charge: l.size, capacity: l.size, end: l.end, synced: l.end}
+func (s *Spool) enterSegment(l *loadedSegment, st *layout.SpoolState) error {
+	g := &segmentFile{id: l.id, path: l.path, state: sealed, charge: l.size, capacity: l.size, end: l.end, synced: l.end}
 	s.mu.segments = append(s.mu.segments, g)
 	s.mu.used += l.size
 	if l.footer != nil {
 		g.footerAt, g.footerSum = l.footer.Offset, l.footer.Sum
-	} else if err := s.unsealed(g, l); err != nil {
+	} else if err := s.resumeSealing(g, l); err != nil {
 		return err
 	}
-	done, err := l.finishedIn(st, func(c *loadedCategory) ([]layout.Entry, error) { return l.indexOf(s.fs, c) })
+	done, err := l.finishedIn(st, func(c *loadedCategory) ([]layout.IndexEntry, error) { return l.readIndex(s.fs, c) })
 	if err != nil {
 		return fmt.Errorf("the index of %s: %w", l.path, err)
 	}
 	for i := range l.categories {
 		c := &l.categories[i]
-		p := newPart(&category{name: c.Name}, g, &c.Category)
+		p := newPart(&categoryRecords{name: c.Name}, g, &c.FooterCategory)
 		p.entries = c.entries
 		p.done, p.taken = done[i].spans, slices.Clone(done[i].spans)
 		p.finished = done[i].amount
@@ -112,7 +112,7 @@ func (s *Spool) enterSegment(l *loaded, st *layout.State) error {
 		p.held.minus(p.finished)
 		p.unclaimed = p.held
 		g.parts = append(g.parts, p)
-		s.mu.attach(p)
+		s.mu.attachPart(p)
 	}
 	for _, d := range l.damage {
 		if err := s.loseRange(l, &d); err != nil {
@@ -122,13 +122,13 @@ func (s *Spool) enterSegment(l *loaded, st *layout.State) error {
 	return nil
 }
 
-// unsealed prepares a segment that was read: it goes the way of one that was full just now. It is synced, since what was read may be
+// resumeSealing prepares a segment that was read: it goes the way of one that was full just now. It is synced, since what was read may be
 // nowhere but in memory, and gets a footer behind everything that is in the file.
-func (s *Spool) unsealed(g *segment, l *loaded) (err error) {
+func (s *Spool) resumeSealing(g *segmentFile, l *loadedSegment) (err error) {
 	if g.file, err = s.fs.OpenReadWrite(l.path, diskCategory); err != nil {
 		return err
 	}
-	g.state, g.stained, g.synced = sealing, true, min(l.end, layout.SegmentHeaderLen)
+	g.state, g.hasLeftovers, g.synced = sealing, true, min(l.end, layout.SegmentHeaderLen)
 	s.mu.sequence = 1
 	g.firstUnsynced, g.lastAppend = 1, 1
 	s.mu.unsynced += g.unsynced()
@@ -145,8 +145,8 @@ func (s *Spool) unsealed(g *segment, l *loaded) (err error) {
 }
 
 // loseRange counts damage that was found by reading a segment.
-func (s *Spool) loseRange(l *loaded, d *foundDamage) error {
-	loss := Loss{Segment: uint64(l.id.First), From: d.From, To: d.To, Records: -1, Err: fmt.Errorf("%s: %w", l.path, d.err)}
+func (s *Spool) loseRange(l *loadedSegment, d *foundDamage) error {
+	loss := DamageLoss{Segment: uint64(l.id.First), From: d.From, To: d.To, Records: -1, Err: fmt.Errorf("%s: %w", l.path, d.err)}
 	var a Amount
 	switch rec := d.record; {
 	case rec == nil:
@@ -164,31 +164,31 @@ func (s *Spool) loseRange(l *loaded, d *foundDamage) error {
 	}
 	defer func() { _ = f.Close() }() // it was only read
 	b := make([]byte, min(d.To-d.From, s.cfg.QuarantineBytes))
-	if _, err := (salvager{f}).ReadAt(b, d.From); err != nil {
+	if _, err := (salvageReader{f}).ReadAt(b, d.From); err != nil {
 		return err
 	}
-	loss.QuarantineFile = s.keepDamaged(loss.Segment, d.Range, b)
+	loss.QuarantineFile = s.keepDamaged(loss.Segment, d.FileRange, b)
 	s.addGone(loss, a)
-	s.tellLoss(loss)
+	s.logLoss(loss)
 	return nil
 }
 
 // findMissing counts segments that the state knows with records in them, and that are not there.
-func (s *Spool) findMissing(in *listing, st *layout.State) {
+func (s *Spool) findMissing(in *folderListing, st *layout.SpoolState) {
 	for i := range st.Segments {
 		g := &st.Segments[i]
 		if g.Held == 0 || slices.ContainsFunc(in.segments, func(id layout.SegmentID) bool { return id == g.SegmentID || id.Covers(g.SegmentID) }) {
 			continue
 		}
-		l := Loss{Segment: uint64(g.First), Records: g.Held, Err: fmt.Errorf("%s: %w: the file is missing", g.Name(), layout.ErrDamaged)}
+		l := DamageLoss{Segment: uint64(g.First), Records: g.Held, Err: fmt.Errorf("%s: %w: the file is missing", g.Name(), layout.ErrDamaged)}
 		s.addGone(l, Amount{Records: g.Held})
-		s.tellLoss(l)
+		s.logLoss(l)
 		s.mu.changes++
 	}
 }
 
-// tidy removes files that others replace, and makes what is to be there.
-func (s *Spool) tidy(in *listing) error {
+// tidyFolder removes files that others replace, and makes what is to be there.
+func (s *Spool) tidyFolder(in *folderListing) error {
 	for _, id := range in.superseded {
 		path := s.fs.PathJoin(s.cfg.Dir, id.Name())
 		info, err := s.fs.Stat(path)
@@ -196,7 +196,7 @@ func (s *Spool) tidy(in *listing) error {
 			return err
 		}
 		s.mu.used += info.Size()
-		s.discard(&segment{id: id, path: path, charge: info.Size()})
+		s.discardSegment(&segmentFile{id: id, path: path, charge: info.Size()})
 	}
 	if err := s.removeTrash(); err != nil {
 		return err

@@ -15,11 +15,11 @@ import (
 // errNoRoom: MaxBytes has no room for a rewritten segment.
 var errNoRoom = errors.New("no room under MaxBytes to rewrite a segment")
 
-// rescue rewrites the segments that a sync failed for, so that what they hold is on disk after all.
-func (s *Spool) rescue() error {
+// rewriteFailed rewrites the segments that a sync failed for, so that what they hold is on disk after all.
+func (s *Spool) rewriteFailed() error {
 	var errs []error
 	s.mu.Lock()
-	var lost []*segment
+	var lost []*segmentFile
 	for _, g := range s.mu.segments {
 		if g.state == failed && g.held > 0 && !g.busy {
 			g.busy = true
@@ -28,14 +28,14 @@ func (s *Spool) rescue() error {
 	}
 	s.mu.Unlock()
 	for _, g := range lost {
-		err := s.rewrite([]*segment{g})
+		err := s.rewriteSegments([]*segmentFile{g})
 		if err == nil {
 			continue
 		}
 		errs = append(errs, err)
 		s.mu.Lock()
 		s.mu.failures++ // those who wait for it are told
-		s.broadcast()
+		s.broadcastChange()
 		s.mu.Unlock()
 	}
 	return errors.Join(errs...)
@@ -50,13 +50,13 @@ func (s *Spool) rewriteSome() error {
 	for {
 		s.mu.Lock()
 		free := s.cfg.MaxBytes - s.mu.used
-		var chosen []*segment
-		if i := slices.IndexFunc(s.mu.segments, func(g *segment) bool {
-			return g.mend && g.state == sealed && !g.busy && g.held > 0 && g.live+rewriteOverhead < free
+		var chosen []*segmentFile
+		if i := slices.IndexFunc(s.mu.segments, func(g *segmentFile) bool {
+			return g.needsRewrite && g.state == sealed && !g.busy && g.held > 0 && g.live+rewriteOverhead < free
 		}); i >= 0 {
 			chosen = slices.Clone(s.mu.segments[i : i+1])
 		} else if s.mu.used > s.cfg.MaxBytes/2 || s.mu.diskFull || len(s.mu.segments) > manySegments {
-			from, to := choose(s.mu.segments, s.cfg.SegmentBytes, free)
+			from, to := chooseNeighbours(s.mu.segments, s.cfg.SegmentBytes, free)
 			chosen = slices.Clone(s.mu.segments[from:to])
 		}
 		for _, g := range chosen {
@@ -66,12 +66,12 @@ func (s *Spool) rewriteSome() error {
 		if len(chosen) == 0 {
 			return nil
 		}
-		if err := s.rewrite(chosen); errors.Is(err, errNoRoom) {
+		if err := s.rewriteSegments(chosen); errors.Is(err, errNoRoom) {
 			return nil
 		} else if err != nil {
 			return err
 		}
-		if err := s.reclaim(false); err != nil {
+		if err := s.reclaimSegments(false); err != nil {
 			return err
 		}
 		select {
@@ -89,9 +89,9 @@ const (
 	rewriteOverhead = 1 << 10
 )
 
-// choose picks neighbours that become one segment: those from which the largest part is given back, at least half; or else many small
+// chooseNeighbours picks neighbours that become one segment: those from which the largest part is given back, at least half; or else many small
 // ones. They must be neighbours, since what replaces them stands for all numbers from the first to the last. from = to: none.
-func choose(segments []*segment, segmentBytes, free int64) (from, to int) {
+func chooseNeighbours(segments []*segmentFile, segmentBytes, free int64) (from, to int) {
 	best := 0.5
 	for i := range segments {
 		var charge, live int64
@@ -120,17 +120,17 @@ func choose(segments []*segment, segmentBytes, free int64) (from, to int) {
 	return from, to
 }
 
-// source is a part that is rewritten: what it had when that began.
-type source struct {
-	part    *part
-	entries []layout.Entry // that are to be kept
-	done    spans
+// rewriteSource is a part that is rewritten: what it had when that began.
+type rewriteSource struct {
+	part    *segmentPart
+	entries []layout.IndexEntry // that are to be kept
+	done    positionSet
 	amount  Amount // that was finished
 }
 
-// rewrite writes what is held of neighbours into one file of a higher generation, which replaces them: written, synced, renamed, and
+// rewriteSegments writes what is held of neighbours into one file of a higher generation, which replaces them: written, synced, renamed, and
 // the folder synced. Claims and references go on as they are. The segments were marked busy.
-func (s *Spool) rewrite(from []*segment) (err error) {
+func (s *Spool) rewriteSegments(from []*segmentFile) (err error) {
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -143,32 +143,32 @@ func (s *Spool) rewrite(from []*segment) (err error) {
 		g.readers++
 	}
 	s.mu.Unlock()
-	defer s.unpin(from...)
+	defer s.unpinSegments(from...)
 
-	sources, err := s.sources(from)
+	sources, err := s.collectSources(from)
 	if err != nil {
 		return err
 	}
-	w := &rewriting{s: s, sources: sources, kept: map[string][]layout.Entry{}}
+	w := &segmentRewrite{s: s, sources: sources, kept: map[string][]layout.IndexEntry{}}
 	w.id = layout.SegmentID{First: from[0].id.First, Last: from[len(from)-1].id.Last}
 	for _, g := range from {
 		w.id.Generation = max(w.id.Generation, g.id.Generation+1)
 	}
-	if err := w.reserve(); err != nil {
+	if err := w.reserveSpace(); err != nil {
 		return err
 	}
-	size, err := w.run(from)
+	size, err := w.writeFile(from)
 	if err != nil {
 		w.giveUp()
 		return fmt.Errorf("rewrite %d segments as %s: %w", len(from), w.id.Name(), err)
 	}
-	w.install(from, size)
+	w.replaceSegments(from, size)
 	return nil
 }
 
-// sources collects what is held of segments.
-func (s *Spool) sources(from []*segment) ([]*source, error) {
-	var out []*source
+// collectSources collects what is held of segments.
+func (s *Spool) collectSources(from []*segmentFile) ([]*rewriteSource, error) {
+	var out []*rewriteSource
 	for _, g := range from {
 		s.mu.Lock()
 		parts := slices.Clone(g.parts)
@@ -177,15 +177,15 @@ func (s *Spool) sources(from []*segment) ([]*source, error) {
 			s.mu.Lock()
 			held := p.held.Records
 			s.mu.Unlock()
-			var entries []layout.Entry
+			var entries []layout.IndexEntry
 			if held > 0 {
 				var err error
-				if entries, err = s.index(p, g); err != nil {
+				if entries, err = s.copyIndex(p, g); err != nil {
 					return nil, err
 				}
 			}
 			s.mu.Lock()
-			src := &source{part: p, done: slices.Clone(p.done), amount: p.finished}
+			src := &rewriteSource{part: p, done: slices.Clone(p.done), amount: p.finished}
 			s.mu.Unlock()
 			for i := range entries {
 				if !src.done.contains(entries[i].Position) {
@@ -198,13 +198,13 @@ func (s *Spool) sources(from []*segment) ([]*source, error) {
 	return out, nil
 }
 
-// rewriting is a file that is about to replace others.
-type rewriting struct {
+// segmentRewrite is a file that is about to replace others.
+type segmentRewrite struct {
 	s       *Spool
 	id      layout.SegmentID
-	sources []*source
+	sources []*rewriteSource
 	charge  int64
-	kept    map[string][]layout.Entry // by category, as they stand in the new file
+	kept    map[string][]layout.IndexEntry // by category, as they stand in the new file
 	file    vfs.File
 	renamed bool
 	foot    *layout.Footer
@@ -212,8 +212,8 @@ type rewriting struct {
 	end     int64 // of what was written and of out
 }
 
-// reserve takes room under MaxBytes for the whole file.
-func (w *rewriting) reserve() error {
+// reserveSpace takes room under MaxBytes for the whole file.
+func (w *segmentRewrite) reserveSpace() error {
 	w.charge = layout.SegmentHeaderLen + layout.TrailerLen
 	for _, src := range w.sources {
 		for i := range src.entries {
@@ -232,40 +232,42 @@ func (w *rewriting) reserve() error {
 	return nil
 }
 
-func (w *rewriting) temp() string { return w.s.fs.PathJoin(w.s.cfg.Dir, w.id.Name()+tempSuffix) }
+func (w *segmentRewrite) tempPath() string {
+	return w.s.fs.PathJoin(w.s.cfg.Dir, w.id.Name()+tempSuffix)
+}
 
-func (w *rewriting) path() string { return w.s.fs.PathJoin(w.s.cfg.Dir, w.id.Name()) }
+func (w *segmentRewrite) finalPath() string { return w.s.fs.PathJoin(w.s.cfg.Dir, w.id.Name()) }
 
 // giveUp removes what was written.
-func (w *rewriting) giveUp() {
+func (w *segmentRewrite) giveUp() {
 	s := w.s
 	if w.file != nil {
 		_ = w.file.Close() // it is not wanted
 	}
-	g := &segment{id: w.id, path: w.temp(), charge: w.charge}
+	g := &segmentFile{id: w.id, path: w.tempPath(), charge: w.charge}
 	if w.renamed {
-		g.path = w.path()
+		g.path = w.finalPath()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.rewriting -= w.charge
-	s.discard(g) // it counts until it is removed
+	s.discardSegment(g) // it counts until it is removed
 }
 
 const rewriteBuffer = 1 << 20
 
-// run writes the file and gives it its name. It returns its length.
-func (w *rewriting) run(from []*segment) (size int64, err error) {
+// writeFile writes the file and gives it its name. It returns its length.
+func (w *segmentRewrite) writeFile(from []*segmentFile) (size int64, err error) {
 	s := w.s
-	if w.file, err = s.fs.Create(w.temp(), diskCategory); err != nil {
+	if w.file, err = s.fs.Create(w.tempPath(), diskCategory); err != nil {
 		return 0, err
 	}
 	if err := w.file.Preallocate(0, w.charge); err != nil && !cannotPreallocate(err) {
 		return 0, fmt.Errorf("preallocate %d bytes: %w", w.charge, err)
 	}
-	w.append(layout.AppendSegmentHeader(nil, &layout.SegmentHeader{SegmentID: w.id, Created: s.clock().UnixMicro()}))
+	w.appendBytes(layout.AppendSegmentHeader(nil, &layout.SegmentHeader{SegmentID: w.id, Created: s.clock().UnixMicro()}))
 	for _, g := range from {
-		if err := w.copy(g); err != nil {
+		if err := w.copySegment(g); err != nil {
 			return 0, err
 		}
 	}
@@ -273,8 +275,8 @@ func (w *rewriting) run(from []*segment) (size int64, err error) {
 	for _, name := range slices.Sorted(maps.Keys(w.kept)) {
 		f.Categories = append(f.Categories, layout.NewCategory(name, w.kept[name]))
 	}
-	w.append(layout.AppendFooter(nil, f, func(i int) []layout.Entry { return w.kept[f.Categories[i].Name] }))
-	if err := w.flush(); err != nil {
+	w.appendBytes(layout.AppendFooter(nil, f, func(i int) []layout.IndexEntry { return w.kept[f.Categories[i].Name] }))
+	if err := w.flushBuffer(); err != nil {
 		return 0, err
 	}
 	if err := w.file.Sync(); err != nil {
@@ -288,7 +290,7 @@ func (w *rewriting) run(from []*segment) (size int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := s.fs.Rename(w.temp(), w.path()); err != nil {
+	if err := s.fs.Rename(w.tempPath(), w.finalPath()); err != nil {
 		return 0, err
 	}
 	w.renamed = true
@@ -300,12 +302,12 @@ func (w *rewriting) run(from []*segment) (size int64, err error) {
 	return w.end, nil
 }
 
-func (w *rewriting) append(b []byte) {
+func (w *segmentRewrite) appendBytes(b []byte) {
 	w.out = append(w.out, b...)
 	w.end += int64(len(b))
 }
 
-func (w *rewriting) flush() error {
+func (w *segmentRewrite) flushBuffer() error {
 	if _, err := w.file.WriteAt(w.out, w.end-int64(len(w.out))); err != nil {
 		return err
 	}
@@ -313,24 +315,24 @@ func (w *rewriting) flush() error {
 	return nil
 }
 
-// copy takes the records of a segment over, in their order.
-func (w *rewriting) copy(g *segment) error {
-	var picks []pick
-	bySource := map[layout.Position]*source{}
+// copySegment takes the records of a segment over, in their order.
+func (w *segmentRewrite) copySegment(g *segmentFile) error {
+	var picks []recordPick
+	bySource := map[layout.Position]*rewriteSource{}
 	for _, src := range w.sources {
 		if src.part.seg != g {
 			continue
 		}
 		for _, e := range src.entries {
-			picks = append(picks, pick{seg: g, name: src.part.cat.name, entry: e})
+			picks = append(picks, recordPick{seg: g, name: src.part.cat.name, entry: e})
 			bySource[e.Position] = src
 		}
 	}
 	if len(picks) == 0 {
 		return nil
 	}
-	slices.SortFunc(picks, func(a, b pick) int { return int(int64(a.entry.Offset) - int64(b.entry.Offset)) })
-	r, err := w.s.reader(g)
+	slices.SortFunc(picks, func(a, b recordPick) int { return int(int64(a.entry.Offset) - int64(b.entry.Offset)) })
+	r, err := w.s.openReader(g)
 	if err != nil {
 		return err
 	}
@@ -341,7 +343,7 @@ func (w *rewriting) copy(g *segment) error {
 		for n < len(picks) && int64(picks[n].entry.Offset)+int64(picks[n].entry.Size)-int64(picks[0].entry.Offset) <= rewriteBuffer {
 			n++
 		}
-		if buf, err = w.take(r, picks[:n], buf, bySource); err != nil {
+		if buf, err = w.copyRecords(r, picks[:n], buf, bySource); err != nil {
 			return err
 		}
 		picks = picks[n:]
@@ -349,8 +351,8 @@ func (w *rewriting) copy(g *segment) error {
 	return nil
 }
 
-// take takes over records that are read at once.
-func (w *rewriting) take(r *reader, picks []pick, buf []byte, sources map[layout.Position]*source) ([]byte, error) {
+// copyRecords takes over records that are read at once.
+func (w *segmentRewrite) copyRecords(r *segmentReader, picks []recordPick, buf []byte, sources map[layout.Position]*rewriteSource) ([]byte, error) {
 	first, last := &picks[0].entry, &picks[len(picks)-1].entry
 	from, n := int64(first.Offset), int64(last.Offset)+int64(last.Size)-int64(first.Offset)
 	if int64(cap(buf)) < n {
@@ -367,36 +369,36 @@ func (w *rewriting) take(r *reader, picks []pick, buf []byte, sources map[layout
 		if _, err := checkRecord(p.name, &p.entry, raw); err != nil {
 			// It is finished, and not in the new file: as if it had been when this began.
 			src := sources[p.entry.Position]
-			w.s.loseHeld(src.part, damaged{pick: p, raw: raw, err: err})
-			src.done.add(p.entry.Position, p.entry.Position+1)
+			w.s.loseHeld(src.part, damagedRecord{recordPick: p, raw: raw, err: err})
+			src.done.addRange(p.entry.Position, p.entry.Position+1)
 			src.amount.plus(amountOf(p.name, p.entry.Size, p.entry.Messages))
 			continue
 		}
 		e := p.entry
 		e.Offset = uint32(w.end)
 		w.kept[p.name] = append(w.kept[p.name], e)
-		w.append(raw)
-		w.append(make([]byte, layout.Padded(int64(len(raw)))-int64(len(raw))))
+		w.appendBytes(raw)
+		w.appendBytes(make([]byte, layout.Padded(int64(len(raw)))-int64(len(raw))))
 	}
 	if len(w.out) >= rewriteBuffer {
-		return buf, w.flush()
+		return buf, w.flushBuffer()
 	}
 	return buf, nil
 }
 
-// install puts the new file in the place of the old ones.
-func (w *rewriting) install(from []*segment, size int64) {
+// replaceSegments puts the new file in the place of the old ones.
+func (w *segmentRewrite) replaceSegments(from []*segmentFile, size int64) {
 	s := w.s
-	g := &segment{id: w.id, path: w.path(), state: sealed, charge: size, capacity: size, end: w.foot.DataEnd, synced: w.foot.DataEnd, footerAt: w.foot.Offset, footerSum: w.foot.Sum}
+	g := &segmentFile{id: w.id, path: w.finalPath(), state: sealed, charge: size, capacity: size, end: w.foot.DataEnd, synced: w.foot.DataEnd, footerAt: w.foot.Offset, footerSum: w.foot.Sum}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.rewriting -= w.charge
 	s.mu.used += size - w.charge
-	merged := map[string]*part{}
-	successor := map[*part]*part{}
+	merged := map[string]*segmentPart{}
+	successor := map[*segmentPart]*segmentPart{}
 	for i := range w.foot.Categories {
 		c := &w.foot.Categories[i]
-		p := newPart(&category{name: c.Name}, g, c)
+		p := newPart(&categoryRecords{name: c.Name}, g, c)
 		merged[c.Name], g.parts = p, append(g.parts, p)
 	}
 	for _, src := range w.sources {
@@ -406,7 +408,7 @@ func (w *rewriting) install(from []*segment, size int64) {
 			continue // all of it was finished
 		}
 		successor[old] = p
-		p.plus(old.sums)
+		p.plus(old.recordSums)
 		p.finished.plus(old.finished)
 		p.finished.minus(src.amount)
 		p.done = p.done.union(old.done.without(src.done))
@@ -421,26 +423,26 @@ func (w *rewriting) install(from []*segment, size int64) {
 	at := slices.Index(s.mu.segments, from[0])
 	for _, old := range from {
 		for _, p := range old.parts {
-			s.mu.detach(p)
-			s.mu.indexes.drop(p)
+			s.mu.detachPart(p)
+			s.mu.indexes.dropIndex(p)
 		}
 		s.mu.unsynced -= old.unsynced()
 		old.firstUnsynced = 0 // the chunks stay for those who read it just now
-		s.discard(old)
+		s.discardSegment(old)
 	}
 	for _, p := range g.parts {
-		s.mu.attach(p)
+		s.mu.attachPart(p)
 	}
 	s.mu.segments = slices.Replace(s.mu.segments, at, at+len(from), g)
 	s.mu.changes++ // the state's segments are not these any more
-	s.broadcast()
+	s.broadcastChange()
 	s.metrics.rewritten.Inc()
 	s.metrics.rewrittenBytes.Add(float64(size))
 }
 
 // newPart is a part as a footer has it; nothing in it is held yet.
-func newPart(c *category, g *segment, f *layout.Category) *part {
-	return &part{
+func newPart(c *categoryRecords, g *segmentFile, f *layout.FooterCategory) *segmentPart {
+	return &segmentPart{
 		cat: c, seg: g, firstTime: f.FirstTime, lastTime: f.LastTime, first: f.FirstPosition, last: f.LastPosition,
 		indexOffset: f.IndexOffset, indexLen: f.IndexLen, indexCRC: f.IndexCRC,
 	}

@@ -39,9 +39,9 @@ func (s segmentState) String() string {
 	}
 }
 
-// segment is a file of the log. The spool's mutex guards what changes; file and end are also read under the tail's mutex alone,
+// segmentFile is a file of the log. The spool's mutex guards what changes; file and end are also read under the tail's mutex alone,
 // under which they change while the segment is active.
-type segment struct {
+type segmentFile struct {
 	id    layout.SegmentID
 	path  string
 	state segmentState
@@ -57,17 +57,17 @@ type segment struct {
 	footerSum uint32
 	// footerBytes is at most what the footer takes for what was appended.
 	footerBytes int64
-	// stained: a failed write may have left bytes behind end.
-	stained bool
+	// hasLeftovers: a failed write may have left bytes behind end.
+	hasLeftovers bool
 
-	parts []*part
-	names map[string]*part // while active
+	parts []*segmentPart
+	names map[string]*segmentPart // while active
 	// held counts records that are not finished, live is at most the bytes that they take.
 	held, live int64
 
 	// synced is the end of what is known to be on disk. chunks are copies of what is behind it.
 	synced int64
-	chunks []chunk
+	chunks []unsyncedChunk
 	// firstUnsynced is a lower bound of the sequence number of the first Append behind synced; 0 when there is none. lastAppend is
 	// that of the last Append.
 	firstUnsynced, lastAppend uint64
@@ -77,34 +77,34 @@ type segment struct {
 	gone    bool
 	// busy: it is being rewritten.
 	busy bool
-	// mend: its footer is damaged, so it should be rewritten.
-	mend bool
+	// needsRewrite: its footer is damaged, so it should be rewritten.
+	needsRewrite bool
 }
 
-// chunk is a copy of a part of a segment that may not be on disk yet.
-type chunk struct {
+// unsyncedChunk is a copy of a part of a segment that may not be on disk yet.
+type unsyncedChunk struct {
 	from int64
 	buf  []byte
 	mem  *buffers.Buffer // that buf is a part of
 }
 
-func (c *chunk) end() int64 { return c.from + int64(len(c.buf)) }
+func (c *unsyncedChunk) end() int64 { return c.from + int64(len(c.buf)) }
 
 // unsynced is how many bytes may not be on disk.
-func (g *segment) unsynced() int64 {
+func (g *segmentFile) unsynced() int64 {
 	if g.firstUnsynced == 0 {
 		return 0
 	}
 	return g.end - g.synced
 }
 
-// salvager reads what can be read: blocks of a bad disk read as zeros, which no checksum matches.
-type salvager struct{ r io.ReaderAt }
+// salvageReader reads what can be read: blocks of a bad disk read as zeros, which no checksum matches.
+type salvageReader struct{ r io.ReaderAt }
 
 const salvageBlock = 4 << 10
 
 // ReadAt implements io.ReaderAt.
-func (s salvager) ReadAt(p []byte, off int64) (int, error) {
+func (s salvageReader) ReadAt(p []byte, off int64) (int, error) {
 	n, err := s.r.ReadAt(p, off)
 	if err == nil || !errors.Is(err, syscall.EIO) {
 		return n, err

@@ -28,7 +28,7 @@ type Spool struct {
 	fs      vfs.FS
 	logger  *slog.Logger
 	clock   func() time.Time
-	metrics *metrics
+	metrics *spoolMetrics
 	lock    io.Closer
 
 	// tail orders appends: it is held while one is written, and while the segment changes that is appended to.
@@ -37,8 +37,8 @@ type Spool struct {
 	chunks buffers.Pool
 
 	// slots is the state file. The keeper uses it alone, Open and Close when it does not run.
-	slots      slots
-	quarantine quarantine
+	slots      stateSlots
+	quarantine quarantineFolder
 
 	// kickSync and kickKeeper wake their goroutines; armSync starts the syncer's timer. Each holds one wake-up, more are the same.
 	kickSync, kickKeeper, armSync chan struct{}
@@ -51,23 +51,23 @@ type Spool struct {
 
 	mu struct {
 		sync.Mutex
-		book
+		recordBook
 		// segments are all files with records, in order. tail is the last of them while it is appended to, spare the next one.
-		segments    []*segment
-		active      *segment
-		spare       *segment
+		segments    []*segmentFile
+		active      *segmentFile
+		spare       *segmentFile
 		next        uint32
-		trash       []*segment // to be removed
-		used        int64      // charged for all files
-		rewriting   int64      // of used: charged for the file that is being rewritten
-		sequence    uint64     // of the last Append
-		unsynced    int64      // bytes
-		failures    uint64     // failed syncs, and failed attempts to put that right
+		trash       []*segmentFile // to be removed
+		used        int64          // charged for all files
+		rewriting   int64          // of used: charged for the file that is being rewritten
+		sequence    uint64         // of the last Append
+		unsynced    int64          // bytes
+		failures    uint64         // failed syncs, and failed attempts to put that right
 		changed     chan struct{}
 		diskFull    bool
 		ballast     bool
 		failed      error
-		losses      []Loss
+		losses      []DamageLoss
 		lost        Amount
 		stateSaved  uint64    // book.changes when the state was saved last
 		stateDirty  time.Time // since when there is something to save
@@ -102,10 +102,10 @@ func Open(cfg Config, deps Deps) (*Spool, error) {
 	}
 	s.logger = s.logger.With("spool", cfg.Dir)
 	s.metrics = newMetrics(s)
-	s.mu.book = newBook(cfg.IndexBytes)
+	s.mu.recordBook = newBook(cfg.IndexBytes)
 	s.mu.changed = make(chan struct{})
-	s.quarantine = quarantine{fs: s.fs, dir: s.fs.PathJoin(cfg.Dir, quarantineName), limit: cfg.QuarantineBytes}
-	if err := s.open(); err != nil {
+	s.quarantine = quarantineFolder{fs: s.fs, dir: s.fs.PathJoin(cfg.Dir, quarantineName), limit: cfg.QuarantineBytes}
+	if err := s.openFolder(); err != nil {
 		return nil, errors.Join(fmt.Errorf("spool: open %s: %w", cfg.Dir, err), s.abandonOpen())
 	}
 	if err := s.metrics.register(deps.Registerer); err != nil {
@@ -116,8 +116,8 @@ func Open(cfg Config, deps Deps) (*Spool, error) {
 	return s, nil
 }
 
-// open takes the folder and recovers it.
-func (s *Spool) open() error {
+// openFolder takes the folder and recovers it.
+func (s *Spool) openFolder() error {
 	if err := makeFolder(s.fs, s.cfg.Dir); err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (s *Spool) open() error {
 		return fmt.Errorf("the folder is in use: %w", err)
 	}
 	s.lock = lock
-	return s.restore()
+	return s.recoverSegments()
 }
 
 // abandonOpen gives back what a failed Open took.
@@ -199,14 +199,14 @@ func wake(c chan struct{}) {
 	}
 }
 
-// broadcast wakes all who wait for something to change. The mutex is held.
-func (s *Spool) broadcast() {
+// broadcastChange wakes all who wait for something to change. The mutex is held.
+func (s *Spool) broadcastChange() {
 	close(s.mu.changed)
 	s.mu.changed = make(chan struct{})
 }
 
-// dirty notes that there is state to save. The mutex is held.
-func (s *Spool) dirty() {
+// markDirty notes that there is state to save. The mutex is held.
+func (s *Spool) markDirty() {
 	if s.mu.stateDirty.IsZero() && s.mu.changes != s.mu.stateSaved {
 		s.mu.stateDirty = time.Now()
 		wake(s.kickKeeper)
@@ -219,7 +219,7 @@ func (s *Spool) Release(refs ...Ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ref := range refs {
-		s.mu.release(ref)
+		s.mu.releaseClaim(ref)
 	}
 }
 
@@ -233,17 +233,17 @@ func (s *Spool) Done(refs ...Ref) {
 	}
 	for _, ref := range refs {
 		if at, c, ok := s.mu.claimOf(ref); ok {
-			s.mu.finish(at, c)
-			s.reclaimable(c.part.seg)
+			s.mu.finishClaim(at, c)
+			s.offerReclaim(c.part.seg)
 		} else {
 			s.mu.endStray(ref)
 		}
 	}
-	s.dirty()
+	s.markDirty()
 }
 
-// reclaimable tells the keeper if a segment has nothing left. The mutex is held.
-func (s *Spool) reclaimable(g *segment) {
+// offerReclaim tells the keeper if a segment has nothing left. The mutex is held.
+func (s *Spool) offerReclaim(g *segmentFile) {
 	if g.held == 0 && g.state != active {
 		wake(s.kickKeeper)
 	}
@@ -264,8 +264,8 @@ func (s *Spool) Drop(category string, atLeast int64, olderThan time.Time, reason
 	defer s.calls.Leave()
 	for {
 		s.mu.Lock()
-		some, need := s.mu.drop(category, atLeast-sum.Bytes, limit, reason)
-		s.dirty()
+		some, need := s.mu.dropRecords(category, atLeast-sum.Bytes, limit, reason)
+		s.markDirty()
 		s.mu.Unlock()
 		sum.plus(some)
 		if some.Records > 0 {
@@ -275,7 +275,7 @@ func (s *Spool) Drop(category string, atLeast int64, olderThan time.Time, reason
 		if need == nil {
 			return sum
 		}
-		if err := s.load(need); err != nil {
+		if err := s.loadIndex(need); err != nil {
 			s.logger.Error("records cannot be dropped: their index cannot be read", "category", category, "error", err)
 			return sum
 		}
@@ -283,21 +283,21 @@ func (s *Spool) Drop(category string, atLeast int64, olderThan time.Time, reason
 }
 
 // Queues returns what is held of each category of which anything is, in no order.
-func (s *Spool) Queues() []Queue {
+func (s *Spool) Queues() []CategorySums {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]Queue, 0, len(s.mu.categories))
+	out := make([]CategorySums, 0, len(s.mu.categories))
 	for name := range s.mu.categories {
-		out = append(out, s.mu.queue(name))
+		out = append(out, s.mu.describeQueue(name))
 	}
 	return out
 }
 
 // Queue returns what is held of a category.
-func (s *Spool) Queue(category string) Queue {
+func (s *Spool) Queue(category string) CategorySums {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.mu.queue(category)
+	return s.mu.describeQueue(category)
 }
 
 // Held returns what is held of a category, and of all, copies of what is in memory included.
@@ -324,16 +324,16 @@ func (s *Spool) Backlog(category string) (a Amount) {
 func (s *Spool) Reached(category string, upTo Position) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.mu.reached(category, upTo)
+	return s.mu.isReached(category, upTo)
 }
 
 // Account returns the backlog of all categories, and what is gone since Open or since the last call: together they are the backlog of
 // then, with what was released since and without what was done.
-func (s *Spool) Account() (backlog Amount, gone []Gone) {
+func (s *Spool) Account() (backlog Amount, gone []GoneRecords) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, a := range s.mu.gone {
-		gone = append(gone, Gone{Category: key.category, Reason: key.reason, Amount: a})
+		gone = append(gone, GoneRecords{Category: key.category, Reason: key.reason, Amount: a})
 	}
 	clear(s.mu.gone)
 	return s.mu.backlog(), gone
@@ -347,7 +347,7 @@ func (s *Spool) Used() (bytes, limit int64) {
 }
 
 // Losses returns what was found damaged since Open or since the last call: the last thousand of it.
-func (s *Spool) Losses() []Loss {
+func (s *Spool) Losses() []DamageLoss {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := s.mu.losses
@@ -379,7 +379,7 @@ func (s *Spool) Failed() error {
 }
 
 // addGone counts a loss of records that nobody had claimed. The mutex is held.
-func (s *Spool) addGone(l Loss, a Amount) {
+func (s *Spool) addGone(l DamageLoss, a Amount) {
 	if l.Records > 0 {
 		s.mu.noteGone(l.Category, Damaged, Amount{Records: l.Records, Messages: l.Messages, Bytes: l.Bytes})
 	}
@@ -387,7 +387,7 @@ func (s *Spool) addGone(l Loss, a Amount) {
 }
 
 // addLoss counts a loss. The mutex is held.
-func (s *Spool) addLoss(l Loss, a Amount) {
+func (s *Spool) addLoss(l DamageLoss, a Amount) {
 	if len(s.mu.losses) == maxLosses {
 		s.mu.losses = s.mu.losses[1:]
 	}
@@ -397,7 +397,7 @@ func (s *Spool) addLoss(l Loss, a Amount) {
 	s.metrics.damage.Inc()
 }
 
-func (s *Spool) tellLoss(l Loss) {
+func (s *Spool) logLoss(l DamageLoss) {
 	s.logger.Error("a range of a segment is damaged", "segment", l.Segment, "from", l.From, "to", l.To, "records", l.Records,
 		"category", l.Category, "quarantine", l.QuarantineFile, "error", l.Err)
 }
@@ -414,7 +414,7 @@ func (s *Spool) Close() error {
 		return ErrClosed
 	}
 
-	syncErr := s.sync(context.Background(), false)
+	syncErr := s.waitDurable(context.Background(), false)
 	close(s.stop)
 	s.running.Wait()
 	<-s.calls.Idle()
@@ -426,10 +426,10 @@ func (s *Spool) Close() error {
 	}
 	if g := s.mu.spare; g != nil {
 		s.mu.spare = nil
-		s.discard(g)
+		s.discardSegment(g)
 	}
 	s.mu.Unlock()
-	errs = append(errs, s.sealAll(), s.reclaim(true))
+	errs = append(errs, s.sealAll(), s.reclaimSegments(true))
 	s.mu.Lock()
 	for _, g := range s.mu.segments {
 		if g.file != nil {

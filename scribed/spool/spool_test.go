@@ -45,7 +45,7 @@ func TestValidate(t *testing.T) {
 // TestSpans compares the set with a plain one.
 func TestSpans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var s, other spans
+		var s, other positionSet
 		in, inOther := map[layout.Position]bool{}, map[layout.Position]bool{}
 		t.Repeat(map[string]func(*rapid.T){
 			"add": func(t *rapid.T) {
@@ -55,14 +55,14 @@ func TestSpans(t *testing.T) {
 				if rapid.Bool().Draw(t, "other") {
 					set, m = &other, inOther
 				}
-				set.add(layout.Position(from), layout.Position(to))
+				set.addRange(layout.Position(from), layout.Position(to))
 				for i := from; i < to; i++ {
 					m[layout.Position(i)] = true
 				}
 			},
 			"remove": func(t *rapid.T) {
 				from, n := rapid.Uint64Range(0, 60).Draw(t, "from"), rapid.Uint64Range(0, 20).Draw(t, "n")
-				s.remove(layout.Position(from), layout.Position(from+n))
+				s.removeRange(layout.Position(from), layout.Position(from+n))
 				for i := from; i < from+n; i++ {
 					delete(in, layout.Position(i))
 				}
@@ -70,7 +70,7 @@ func TestSpans(t *testing.T) {
 			"": func(t *rapid.T) {
 				union, without := s.union(other), s.without(other)
 				gaps := map[layout.Position]bool{}
-				s.gaps(5, 50, func(from, to layout.Position) {
+				s.eachGap(5, 50, func(from, to layout.Position) {
 					for i := from; i < to; i++ {
 						gaps[i] = true
 					}
@@ -265,7 +265,7 @@ func TestPinned(t *testing.T) {
 		t.Errorf("%d bytes are used for 30 records of 100 bytes", used)
 	}
 	s.mu.Lock()
-	if !slices.ContainsFunc(s.mu.segments, func(g *segment) bool { return g.id.Generation > 1 && g.id.First < g.id.Last }) {
+	if !slices.ContainsFunc(s.mu.segments, func(g *segmentFile) bool { return g.id.Generation > 1 && g.id.First < g.id.Last }) {
 		t.Error("no segments were made one")
 	}
 	s.mu.Unlock()

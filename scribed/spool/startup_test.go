@@ -23,10 +23,10 @@ func backlog(tb testing.TB, dir string, segments, records, categories int, segme
 	size := segmentBytes * 9 / 10 / int64(records) &^ (layout.Align - 1)
 	for n := range segments {
 		id := layout.SegmentID{First: uint32(n + 1), Last: uint32(n + 1), Generation: 1}
-		entries := make([][]layout.Entry, categories)
+		entries := make([][]layout.IndexEntry, categories)
 		end := int64(layout.SegmentHeaderLen)
 		for i := range records {
-			e := layout.Entry{Position: layout.At(id.First, uint32(end)), Time: int64(n*records + i), Offset: uint32(end), Size: uint32(size), Messages: 100}
+			e := layout.IndexEntry{Position: layout.At(id.First, uint32(end)), Time: int64(n*records + i), Offset: uint32(end), Size: uint32(size), Messages: 100}
 			entries[i%categories] = append(entries[i%categories], e)
 			end += layout.Padded(size)
 		}
@@ -34,7 +34,7 @@ func backlog(tb testing.TB, dir string, segments, records, categories int, segme
 		for i, name := range names {
 			f.Categories = append(f.Categories, layout.NewCategory(name, entries[i]))
 		}
-		footer := layout.AppendFooter(nil, f, func(i int) []layout.Entry { return entries[i] })
+		footer := layout.AppendFooter(nil, f, func(i int) []layout.IndexEntry { return entries[i] })
 		file, err := os.Create(filepath.Join(dir, id.Name()))
 		if err != nil {
 			tb.Fatal(err)

@@ -11,8 +11,8 @@ import (
 	"scribe/scribed/spool/layout"
 )
 
-// slots is the state file. A slot is written while the other one is whole, so that a crash leaves one.
-type slots struct {
+// stateSlots is the state file. A slot is written while the other one is whole, so that a crash leaves one.
+type stateSlots struct {
 	fs   vfs.FS
 	dir  string
 	slot int64
@@ -24,10 +24,10 @@ type slots struct {
 // slotBytes is the length of a slot for a spool of that size: what does not fit is left out, see layout.AppendSlot.
 func slotBytes(maxBytes int64) int64 { return max(layout.MinStateSlot, min(maxBytes/64, 4<<20)) }
 
-func (f *slots) path() string { return f.fs.PathJoin(f.dir, stateName) }
+func (f *stateSlots) path() string { return f.fs.PathJoin(f.dir, stateName) }
 
-// read reads the state file, and keeps it open if its slots are as long as wanted.
-func (f *slots) read() (*layout.StateFile, error) {
+// readState reads the state file, and keeps it open if its slots are as long as wanted.
+func (f *stateSlots) readState() (*layout.StateFile, error) {
 	file, err := f.fs.OpenReadWrite(f.path(), diskCategory)
 	if err != nil {
 		return nil, err
@@ -46,13 +46,13 @@ func (f *slots) read() (*layout.StateFile, error) {
 	return st, nil
 }
 
-// save writes the state to the slot that does not hold the newest one. After a failed write or sync the file is made anew.
-func (f *slots) save(st *layout.State) (fitted bool, err error) {
+// saveState writes the state to the slot that does not hold the newest one. After a failed write or sync the file is made anew.
+func (f *stateSlots) saveState(st *layout.SpoolState) (fitted bool, err error) {
 	st.Generation = f.generation + 1
 	b, fitted := layout.AppendSlot(nil, st, f.slot)
 	at := layout.StateHeaderLen + int64(st.Generation%2)*f.slot
 	if f.file == nil {
-		err = f.create(b, at)
+		err = f.createFile(b, at)
 	} else {
 		if _, err = f.file.WriteAt(b, at); err == nil {
 			err = f.file.SyncData()
@@ -67,8 +67,8 @@ func (f *slots) save(st *layout.State) (fitted bool, err error) {
 	return fitted, err
 }
 
-// create makes a new file with one slot, and puts it in the place of the old one.
-func (f *slots) create(b []byte, at int64) error {
+// createFile makes a new file with one slot, and puts it in the place of the old one.
+func (f *stateSlots) createFile(b []byte, at int64) error {
 	temp := f.path() + tempSuffix
 	file, err := f.fs.Create(temp, diskCategory)
 	if err != nil {
@@ -104,7 +104,7 @@ func (f *slots) create(b []byte, at int64) error {
 	return nil
 }
 
-func (f *slots) close() error {
+func (f *stateSlots) close() error {
 	if f.file == nil {
 		return nil
 	}
@@ -115,8 +115,8 @@ func (f *slots) close() error {
 
 // saveState writes what is done. Only one runs at a time.
 func (s *Spool) saveState() error {
-	st, changes := s.snapshot()
-	fitted, err := s.slots.save(st)
+	st, changes := s.collectState()
+	fitted, err := s.slots.saveState(st)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
@@ -134,11 +134,11 @@ func (s *Spool) saveState() error {
 	return nil
 }
 
-// snapshot collects the state.
-func (s *Spool) snapshot() (*layout.State, uint64) {
+// collectState collects the state.
+func (s *Spool) collectState() (*layout.SpoolState, uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := &layout.State{Next: s.mu.next, Saved: s.clock().UnixMicro()}
+	st := &layout.SpoolState{Next: s.mu.next, Saved: s.clock().UnixMicro()}
 	for _, g := range s.mu.segments {
 		e := layout.StateSegment{SegmentID: g.id, Footer: g.footerSum, Held: g.held}
 		for _, p := range g.parts {

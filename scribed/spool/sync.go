@@ -17,16 +17,16 @@ const diskCategory = vfs.DiskWriteCategory("scribe-spool")
 // When a sync fails, all who wait get ErrFailed, but for those whose records have reached the disk in another file by the time they
 // look. What was not synced is still held, and is written again to another file, from memory; until that is done Sync waits for it, and
 // fails with ErrFailed if it fails.
-func (s *Spool) Sync(ctx context.Context) error { return s.sync(ctx, true) }
+func (s *Spool) Sync(ctx context.Context) error { return s.waitDurable(ctx, true) }
 
-func (s *Spool) sync(ctx context.Context, open bool) error {
+func (s *Spool) waitDurable(ctx context.Context, open bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	target, failures := s.mu.sequence, s.mu.failures
 	if open && s.calls.Closed() {
 		return ErrClosed
 	}
-	if s.durable(target) {
+	if s.isDurable(target) {
 		return ctx.Err()
 	}
 	s.metrics.syncWaits.Inc()
@@ -40,7 +40,7 @@ func (s *Spool) sync(ctx context.Context, open bool) error {
 		}
 		s.mu.Lock()
 		switch {
-		case s.durable(target):
+		case s.isDurable(target):
 			return nil
 		case s.mu.failures != failures:
 			return ErrFailed
@@ -50,8 +50,8 @@ func (s *Spool) sync(ctx context.Context, open bool) error {
 	}
 }
 
-// durable reports whether every Append up to a sequence number is on disk. The mutex is held.
-func (s *Spool) durable(sequence uint64) bool {
+// isDurable reports whether every Append up to a sequence number is on disk. The mutex is held.
+func (s *Spool) isDurable(sequence uint64) bool {
 	for _, g := range slices.Backward(s.mu.segments) {
 		if g.firstUnsynced != 0 && g.firstUnsynced <= sequence {
 			return false
@@ -87,7 +87,7 @@ func (s *Spool) syncLoop() {
 // syncRound syncs what is appended by now.
 func (s *Spool) syncRound() {
 	type target struct {
-		g    *segment
+		g    *segmentFile
 		file vfs.File
 		end  int64
 		// sequence is that of the last append before end.
@@ -111,16 +111,16 @@ func (s *Spool) syncRound() {
 		switch {
 		case !wanted:
 		case err != nil:
-			s.fail(t.g)
+			s.failSegment(t.g)
 		default:
-			s.synced(t.g, t.end, t.sequence)
+			s.noteSynced(t.g, t.end, t.sequence)
 		}
-		s.broadcast()
+		s.broadcastChange()
 		s.mu.Unlock()
 		if err != nil && wanted {
-			s.tellFailed(t.g, err)
+			s.logFailedSync(t.g, err)
 		}
-		s.unpin(t.g)
+		s.unpinSegments(t.g)
 	}
 	if len(targets) == 0 {
 		return
@@ -129,8 +129,8 @@ func (s *Spool) syncRound() {
 	wake(s.kickKeeper)
 }
 
-// synced notes how far a segment is on disk. The mutex is held.
-func (s *Spool) synced(g *segment, end int64, sequence uint64) {
+// noteSynced notes how far a segment is on disk. The mutex is held.
+func (s *Spool) noteSynced(g *segmentFile, end int64, sequence uint64) {
 	s.mu.unsynced -= end - g.synced
 	g.synced = end
 	if g.firstUnsynced = 0; g.end > end {
@@ -145,9 +145,9 @@ func (s *Spool) synced(g *segment, end int64, sequence uint64) {
 	}
 }
 
-// fail gives a segment up after a failed sync: nobody knows what of it is on disk, and a second sync would say that all is well. It
+// failSegment gives a segment up after a failed sync: nobody knows what of it is on disk, and a second sync would say that all is well. It
 // keeps its chunks, from which the keeper writes what it holds to another file. The mutex is held.
-func (s *Spool) fail(g *segment) {
+func (s *Spool) failSegment(g *segmentFile) {
 	if s.mu.active == g {
 		s.mu.active = nil
 	}
@@ -157,8 +157,8 @@ func (s *Spool) fail(g *segment) {
 	wake(s.kickKeeper)
 }
 
-// tellFailed logs that a segment was given up. The mutex is not held.
-func (s *Spool) tellFailed(g *segment, err error) {
+// logFailedSync logs that a segment was given up. The mutex is not held.
+func (s *Spool) logFailedSync(g *segmentFile, err error) {
 	s.logger.Error("a sync failed; the segment is given up, and what it holds is written to another file", "segment", g.path, "error", err)
 	if noSpace(err) {
 		s.outOfSpace(err)

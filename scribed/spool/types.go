@@ -30,8 +30,8 @@ type Position = layout.Position
 // Position returns where the record stands.
 func (r Ref) Position() Position { return layout.At(uint32(r.Segment), r.Offset) } //nolint:gosec // segments have 32 bits
 
-// Claimed is a record that [Spool.Claim] took out of a category's backlog.
-type Claimed struct {
+// ClaimedRecord is a record that [Spool.Claim] took out of a category's backlog.
+type ClaimedRecord struct {
 	Ref      Ref
 	Messages int
 	// Time is when it was appended.
@@ -45,8 +45,8 @@ type Amount struct {
 	Records, Messages, Bytes int64
 }
 
-// Queue is what a spool holds of one category.
-type Queue struct {
+// CategorySums is what a spool holds of one category.
+type CategorySums struct {
 	Category string
 	// Held is everything that is neither done nor dropped, claimed records included.
 	Held Amount
@@ -60,8 +60,8 @@ type Queue struct {
 	Oldest time.Time
 }
 
-// Gone is what left the backlog of a category that nobody had claimed: dropped for the reason given to Drop, or Damaged.
-type Gone struct {
+// GoneRecords is what left the backlog of a category that nobody had claimed: dropped for the reason given to Drop, or Damaged.
+type GoneRecords struct {
 	Category string // empty: unknown
 	Reason   string
 	Amount
@@ -70,8 +70,8 @@ type Gone struct {
 // Damaged is the reason of records that are gone because their files are damaged.
 const Damaged = "damaged"
 
-// Loss is a range that recovery or a reader found damaged: it was moved to the quarantine, and is counted.
-type Loss struct {
+// DamageLoss is a range that recovery or a reader found damaged: it was moved to the quarantine, and is counted.
+type DamageLoss struct {
 	Segment  uint64
 	From, To int64 // offsets in the segment's file
 	Records  int64 // -1 = unknown

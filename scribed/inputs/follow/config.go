@@ -102,14 +102,14 @@ func (c *Config) Faults(field string) []error {
 	return faults
 }
 
-// rules are what a configuration compiles to.
-type rules struct {
-	category  inputs.Template
+// compiledConfig are what a configuration compiles to.
+type compiledConfig struct {
+	category  inputs.CategoryTemplate
 	pattern   *regexp.Regexp // nil = none
 	multiline *regexp.Regexp // nil = none
 }
 
-func (c *Config) compile(field string) (r rules, faults []error) {
+func (c *Config) compile(field string) (r compiledConfig, faults []error) {
 	fault := func(format string, args ...any) {
 		faults = append(faults, fmt.Errorf("%s."+format, append([]any{field}, args...)...))
 	}
@@ -142,7 +142,7 @@ func (c *Config) compile(field string) (r rules, faults []error) {
 			}
 		}
 	}
-	if r.category, err = inputs.ParseTemplate(c.Category, fields...); err != nil {
+	if r.category, err = inputs.ParseCategoryTemplate(c.Category, fields...); err != nil {
 		fault("category: %w", err)
 	}
 	if c.Multiline != "" {

@@ -33,13 +33,13 @@ type Deps struct {
 type Follower struct {
 	cfg      Config
 	deps     Deps
-	rules    rules
-	splitter splitter
-	metrics  *metrics
+	rules    compiledConfig
+	splitter lineSplitter
+	metrics  *followMetrics
 	log      *slog.Logger
 
 	agent   *producer.Producer
-	sources map[fileID]*source
+	sources map[fileID]*followedFile
 	// first: nothing was ever followed, so files that are there begin where Config.Start says.
 	first bool
 	full  bool // it was told that there are too many files
@@ -78,8 +78,8 @@ func New(cfg Config, deps Deps) (*Follower, error) {
 	}
 	f := &Follower{
 		cfg: cfg, deps: deps, rules: rules, log: deps.Logger.With("input", cfg.Name),
-		splitter: splitter{maxLine: int(cfg.MaxLine), long: cfg.LongLines, multiline: rules.multiline},
-		sources:  map[fileID]*source{},
+		splitter: lineSplitter{maxLine: int(cfg.MaxLine), long: cfg.LongLines, multiline: rules.multiline},
+		sources:  map[fileID]*followedFile{},
 		// A line end behind the longest line must be seen, and "\r\n" has two bytes.
 		buf:     make([]byte, max(int(cfg.Batch), int(cfg.MaxLine)+2)),
 		scratch: make([]byte, cfg.Fingerprint),
@@ -90,27 +90,27 @@ func New(cfg Config, deps Deps) (*Follower, error) {
 	if f.metrics, err = newMetrics(cfg.Name, deps.Registerer); err != nil {
 		return nil, err
 	}
-	f.load()
+	f.loadSources()
 	return f, nil
 }
 
-func (f *Follower) load() {
-	list, first, damage := loadPositions(f.positions())
+func (f *Follower) loadSources() {
+	list, first, damage := loadPositions(f.positionsPath())
 	if damage != nil {
 		f.log.Warn("positions are damaged: those of an earlier time are used, or files are read from their beginning; lines may be repeated", "error", damage)
 	}
 	f.first = first
 	for _, x := range list {
-		s := &source{id: x.File, path: x.Path, position: x.Position, skipping: x.Skipping, prints: x.Prints, size: x.Position}
+		s := &followedFile{id: x.File, path: x.Path, position: x.Position, skipping: x.Skipping, prints: x.Prints, size: x.Position}
 		if int64(len(f.scratch)) < max(x.Prints.Head.Len, x.Prints.Tail.Len) {
 			f.scratch = make([]byte, max(x.Prints.Head.Len, x.Prints.Tail.Len)) // Fingerprint was larger
 		}
-		f.name(s)
+		f.setCategory(s)
 		f.sources[s.id] = s
 	}
 }
 
-func (f *Follower) positions() string {
+func (f *Follower) positionsPath() string {
 	return filepath.Join(f.deps.StateDir, "follow-"+f.cfg.Name+".positions")
 }
 
@@ -139,20 +139,20 @@ const saveInterval = time.Second
 // Step looks at the files once and delivers what there is to read, until ctx ends.
 func (f *Follower) Step(ctx context.Context, agent *producer.Producer, now time.Time) {
 	f.agent, f.began = agent, f.deps.Clock()
-	f.look(ctx, now)
+	f.lookAtFiles(ctx, now)
 	if f.fresh {
 		f.fresh = false
-		f.store(ctx) // before it is read: a file that is known is found again when it was renamed while nobody looked
+		f.savePositions(ctx) // before it is read: a file that is known is found again when it was renamed while nobody looked
 	}
-	f.drain(ctx, now)
-	f.settle(ctx, f.at(now))
+	f.readAll(ctx, now)
+	f.updateGauges(ctx, f.timeInStep(now))
 }
 
-// at is the time in the middle of a Step that began at now.
-func (f *Follower) at(now time.Time) time.Time { return now.Add(f.deps.Clock().Sub(f.began)) }
+// timeInStep is the time in the middle of a Step that began at now.
+func (f *Follower) timeInStep(now time.Time) time.Time { return now.Add(f.deps.Clock().Sub(f.began)) }
 
-// settle updates the gauges, and saves the positions when they are due.
-func (f *Follower) settle(ctx context.Context, now time.Time) {
+// updateGauges updates the gauges, and saves the positions when they are due.
+func (f *Follower) updateGauges(ctx context.Context, now time.Time) {
 	var lag int64
 	for _, s := range f.sources {
 		lag += max(s.size-s.position, 0)
@@ -162,35 +162,35 @@ func (f *Follower) settle(ctx context.Context, now time.Time) {
 	f.metrics.files.Set(float64(len(f.sources)))
 	if now.Sub(f.savedAt) >= saveInterval {
 		f.savedAt = now
-		f.store(ctx)
+		f.savePositions(ctx)
 	}
 }
 
-// store saves the positions when they have changed.
-func (f *Follower) store(ctx context.Context) {
+// savePositions saves the positions when they have changed.
+func (f *Follower) savePositions(ctx context.Context) {
 	if !f.dirty {
 		return
 	}
-	if err := f.save(); err != nil {
+	if err := f.writePositions(); err != nil {
 		f.metrics.failures.Inc()
 		f.log.WarnContext(ctx, "saving positions failed, lines may be repeated after a restart", "error", err)
 	}
 }
 
-// drain reads all files, a buffer of each in turn, until nothing comes from any.
-func (f *Follower) drain(ctx context.Context, now time.Time) {
+// readAll reads all files, a buffer of each in turn, until nothing comes from any.
+func (f *Follower) readAll(ctx context.Context, now time.Time) {
 	for more := true; more; {
 		more = false
 		for _, s := range f.sources {
 			if ctx.Err() != nil {
 				return
 			}
-			if s.pending() && f.read(ctx, s, now) && s.pending() {
+			if s.pending() && f.readFile(ctx, s, now) && s.pending() {
 				more = true
 			}
 			// A backlog may take hours, and a crash must not repeat more than a moment of it.
-			if at := f.at(now); at.Sub(f.savedAt) >= saveInterval {
-				f.settle(ctx, at)
+			if at := f.timeInStep(now); at.Sub(f.savedAt) >= saveInterval {
+				f.updateGauges(ctx, at)
 			}
 		}
 	}
@@ -199,23 +199,23 @@ func (f *Follower) drain(ctx context.Context, now time.Time) {
 // Close saves the positions and closes the files. Another Step goes on.
 func (f *Follower) Close() error {
 	for _, s := range f.sources {
-		f.close(s)
+		f.closeFile(s)
 	}
 	if !f.dirty {
 		return nil
 	}
-	if err := f.save(); err != nil {
+	if err := f.writePositions(); err != nil {
 		return fmt.Errorf("follow %s: save positions: %w", f.cfg.Name, err)
 	}
 	return nil
 }
 
-func (f *Follower) save() error {
-	list := make([]saved, 0, len(f.sources))
+func (f *Follower) writePositions() error {
+	list := make([]savedPosition, 0, len(f.sources))
 	for _, s := range f.sources {
-		list = append(list, s.saved())
+		list = append(list, s.positionEntry())
 	}
-	if err := savePositions(f.positions(), list); err != nil {
+	if err := savePositions(f.positionsPath(), list); err != nil {
 		return err
 	}
 	f.dirty = false

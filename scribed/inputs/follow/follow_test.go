@@ -92,7 +92,7 @@ func (w *world) step() {
 func (w *world) restart(crash bool) {
 	w.t.Helper()
 	for _, s := range w.f.sources {
-		w.f.close(s)
+		w.f.closeFile(s)
 	}
 	if !crash {
 		if err := w.f.Close(); err != nil {
@@ -315,7 +315,7 @@ func TestPositionsOfALongDrain(t *testing.T) {
 	}
 	var behind int64 // most bytes that were delivered and not saved, when the next ones came
 	w.agent.see = func() {
-		list, _, err := loadPositions(w.f.positions())
+		list, _, err := loadPositions(w.f.positionsPath())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -338,7 +338,7 @@ func TestDamagedPositions(t *testing.T) {
 	w.write("app.log", "two\n")
 	w.step()
 	w.do(w.f.Close())
-	w.do(os.WriteFile(w.f.positions(), []byte("scribe follow positions 1 00000000\n[]"), 0o600))
+	w.do(os.WriteFile(w.f.positionsPath(), []byte("scribe follow positions 1 00000000\n[]"), 0o600))
 	w.start()
 	w.write("app.log", "three\n")
 	w.step()

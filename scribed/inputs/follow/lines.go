@@ -8,16 +8,16 @@ import (
 	"scribe/producer"
 )
 
-// splitter cuts messages out of the bytes at a file's position. It keeps nothing between two calls but what the file's position
+// lineSplitter cuts messages out of the bytes at a file's position. It keeps nothing between two calls but what the file's position
 // keeps: what it does not consume is read again.
-type splitter struct {
+type lineSplitter struct {
 	maxLine   int
 	long      string
 	multiline *regexp.Regexp
 }
 
-// cut is what a splitter found.
-type cut struct {
+// cutLines is what a splitter found.
+type cutLines struct {
 	messages []producer.Message
 	consumed int // bytes up to the next position
 	// skipping: the position is inside of a line whose rest is not wanted.
@@ -25,11 +25,11 @@ type cut struct {
 	split, truncated, dropped int // long lines, by what was done with them
 }
 
-// next cuts messages from b, which begins at the position. skipping says that b begins inside of a line whose rest is not wanted;
+// nextMessages cuts messages from b, which begins at the position. skipping says that b begins inside of a line whose rest is not wanted;
 // flush that nothing has followed b for long enough, so that a message of several lines is complete; last that nothing will ever
 // follow, so that even a line without its end is a message. The messages point into b and are appended to dst.
-func (s *splitter) next(dst []producer.Message, b []byte, skipping, flush, last bool) cut {
-	c := cut{messages: dst, skipping: skipping}
+func (s *lineSplitter) nextMessages(dst []producer.Message, b []byte, skipping, flush, last bool) cutLines {
+	c := cutLines{messages: dst, skipping: skipping}
 	for c.consumed < len(b) && len(c.messages) < maxMessages {
 		rest := b[c.consumed:]
 		if c.skipping {
@@ -42,10 +42,10 @@ func (s *splitter) next(dst []producer.Message, b []byte, skipping, flush, last 
 			c.skipping = false
 			continue
 		}
-		size, complete := s.message(rest, flush, last)
+		size, complete := s.messageEnd(rest, flush, last)
 		switch {
-		case complete && len(trimmed(rest[:size])) <= s.maxLine:
-			c.add(trimmed(rest[:size]))
+		case complete && len(trimLineEnd(rest[:size])) <= s.maxLine:
+			c.addMessage(trimLineEnd(rest[:size]))
 			c.consumed += size
 		case complete:
 			s.tooLong(&c, rest[:s.maxLine], size)
@@ -58,8 +58,8 @@ func (s *splitter) next(dst []producer.Message, b []byte, skipping, flush, last 
 	return c
 }
 
-// message returns the length of the message that b begins with, its line end included, and whether it is complete.
-func (s *splitter) message(b []byte, flush, last bool) (size int, complete bool) {
+// messageEnd returns the length of the message that b begins with, its line end included, and whether it is complete.
+func (s *lineSplitter) messageEnd(b []byte, flush, last bool) (size int, complete bool) {
 	end := bytes.IndexByte(b, '\n')
 	if end < 0 {
 		return len(b), last
@@ -86,16 +86,16 @@ func (s *splitter) message(b []byte, flush, last bool) (size int, complete bool)
 }
 
 // tooLong deals with a message over the limit, of which text is the beginning; size is its length, 0 when that is not known yet.
-func (s *splitter) tooLong(c *cut, text []byte, size int) {
+func (s *lineSplitter) tooLong(c *cutLines, text []byte, size int) {
 	switch s.long {
 	case longSplit:
 		c.split++
-		c.add(text)
+		c.addMessage(text)
 		c.consumed += len(text)
 		return
 	case longTruncate:
 		c.truncated++
-		c.add(text)
+		c.addMessage(text)
 	default:
 		c.dropped++
 	}
@@ -107,12 +107,12 @@ func (s *splitter) tooLong(c *cut, text []byte, size int) {
 	c.skipping = true
 }
 
-func (c *cut) add(text []byte) {
+func (c *cutLines) addMessage(text []byte) {
 	c.messages = append(c.messages, producer.Message{Payload: text})
 }
 
-// trimmed is a line without its end.
-func trimmed(line []byte) []byte {
+// trimLineEnd is a line without its end.
+func trimLineEnd(line []byte) []byte {
 	line = bytes.TrimSuffix(line, []byte{'\n'})
 	return bytes.TrimSuffix(line, []byte{'\r'})
 }

@@ -19,7 +19,7 @@ func FuzzSplitter(f *testing.F) {
 	f.Add([]byte("one\ntwo\r\nthree"), uint8(4), uint8(3), true)
 	f.Add([]byte("1 a\n b\n c\n2 d\n"), uint8(10), uint8(40), false)
 	f.Fuzz(func(t *testing.T, text []byte, limit, chunk uint8, multiline bool) {
-		s := splitter{maxLine: int(limit) + 1, long: longSplit}
+		s := lineSplitter{maxLine: int(limit) + 1, long: longSplit}
 		if multiline {
 			s.multiline = regexp.MustCompile(`^\d`)
 		}
@@ -28,7 +28,7 @@ func FuzzSplitter(f *testing.F) {
 		for at := 0; at < len(text); {
 			b := text[at:min(at+size, len(text))]
 			last := at+len(b) == len(text)
-			c := s.next(nil, b, false, last, last)
+			c := s.nextMessages(nil, b, false, last, last)
 			if c.consumed <= 0 || c.consumed > len(b) || c.skipping {
 				t.Fatalf("%d of %d bytes consumed of %q, skipping %v", c.consumed, len(b), b, c.skipping)
 			}
@@ -63,7 +63,7 @@ func BenchmarkFollow(b *testing.B) {
 		for b.Loop() {
 			w := newWorld(b, filepath.Dir(path), nil)
 			for _, s := range w.f.sources { // of the run before
-				w.f.close(s)
+				w.f.closeFile(s)
 				delete(w.f.sources, s.id)
 			}
 			n := 0
@@ -75,7 +75,7 @@ func BenchmarkFollow(b *testing.B) {
 				b.Fatalf("%d lines", n)
 			}
 			for _, s := range w.f.sources {
-				w.f.close(s)
+				w.f.closeFile(s)
 			}
 		}
 	})

@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are those of one input, which its name tells from others.
-type metrics struct {
+// followMetrics are those of one input, which its name tells from others.
+type followMetrics struct {
 	messages, bytes        prometheus.Counter
 	dropped                *prometheus.CounterVec // by reason
 	long                   *prometheus.CounterVec // by what was done
@@ -25,8 +25,8 @@ const (
 	dropLong    = "too_long" // and long lines are dropped
 )
 
-func newMetrics(name string, reg prometheus.Registerer) (*metrics, error) {
-	m := &metrics{registry: reg}
+func newMetrics(name string, reg prometheus.Registerer) (*followMetrics, error) {
+	m := &followMetrics{registry: reg}
 	labels := prometheus.Labels{"input": name}
 	counter := func(n, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "scribe_inputs_follow_" + n, Help: help, ConstLabels: labels})
@@ -67,7 +67,7 @@ func newMetrics(name string, reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-func (m *metrics) unregister() {
+func (m *followMetrics) unregister() {
 	if m.registry == nil {
 		return
 	}

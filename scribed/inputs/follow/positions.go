@@ -12,14 +12,14 @@ import (
 	"scribe/internal/base/atomicfile"
 )
 
-// saved is what is kept of a file across restarts. Times are Unix microseconds.
-type saved struct {
-	File     fileID `json:"file"`
-	Path     string `json:"path"`
-	Position int64  `json:"position"`
-	Skipping bool   `json:"skipping,omitempty"`
-	Prints   prints `json:"prints"`
-	Seen     int64  `json:"seen"`
+// savedPosition is what is kept of a file across restarts. Times are Unix microseconds.
+type savedPosition struct {
+	File     fileID       `json:"file"`
+	Path     string       `json:"path"`
+	Position int64        `json:"position"`
+	Skipping bool         `json:"skipping,omitempty"`
+	Prints   fingerprints `json:"prints"`
+	Seen     int64        `json:"seen"`
 }
 
 // maxPositions bounds a file of positions in bytes.
@@ -30,7 +30,7 @@ const positionsHeader = "scribe follow positions 1 "
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func encodePositions(list []saved) ([]byte, error) {
+func encodePositions(list []savedPosition) ([]byte, error) {
 	body, err := json.Marshal(list)
 	if err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func encodePositions(list []saved) ([]byte, error) {
 
 var errPositions = errors.New("not a file of positions")
 
-func decodePositions(b []byte) ([]saved, error) {
+func decodePositions(b []byte) ([]savedPosition, error) {
 	line, body, found := strings.Cut(string(b), "\n")
 	sum, ok := strings.CutPrefix(line, positionsHeader)
 	switch {
@@ -51,20 +51,20 @@ func decodePositions(b []byte) ([]saved, error) {
 	case sum != fmt.Sprintf("%08x", crc32.Checksum([]byte(body), castagnoli)):
 		return nil, fmt.Errorf("%w: its checksum does not match", errPositions)
 	}
-	var list []saved
+	var list []savedPosition
 	if err := json.Unmarshal([]byte(body), &list); err != nil {
 		return nil, fmt.Errorf("%w: %w", errPositions, err)
 	}
 	for i := range list {
-		if !list[i].valid() {
+		if !list[i].isValid() {
 			return nil, fmt.Errorf("%w: entry %d is impossible", errPositions, i)
 		}
 	}
 	return list, nil
 }
 
-func (s *saved) valid() bool {
-	ok := func(p imprint) bool {
+func (s *savedPosition) isValid() bool {
+	ok := func(p fingerprint) bool {
 		return p.Offset >= 0 && p.Len >= 0 && p.Len <= maxFingerprint && p.Offset <= s.Position-p.Len
 	}
 	return s.Position >= 0 && ok(s.Prints.Head) && ok(s.Prints.Tail)
@@ -74,7 +74,7 @@ func (s *saved) valid() bool {
 const maxFingerprint = 64 << 10
 
 // loadPositions reads the positions, those before the last save when the newest are damaged. first says that there never were any.
-func loadPositions(path string) (list []saved, first bool, damage error) {
+func loadPositions(path string) (list []savedPosition, first bool, damage error) {
 	var errs []error
 	missing := 0
 	for _, name := range []string{path, path + previous} {
@@ -108,7 +108,7 @@ func readBounded(path string) ([]byte, error) {
 const previous = ".previous"
 
 // savePositions replaces the positions: they are on disk when it returns, and a crash at any time leaves the old or the new ones.
-func savePositions(path string, list []saved) error {
+func savePositions(path string, list []savedPosition) error {
 	b, err := encodePositions(list)
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 )
 
 func FuzzDecodePositions(f *testing.F) {
-	good, err := encodePositions([]saved{{File: fileID{1, 2}, Path: "/var/log/a.log", Position: 100, Prints: prints{Head: imprint{0, 16, 7}, Tail: imprint{84, 16, 8}}, Seen: 5}})
+	good, err := encodePositions([]savedPosition{{File: fileID{1, 2}, Path: "/var/log/a.log", Position: 100, Prints: fingerprints{Head: fingerprint{0, 16, 7}, Tail: fingerprint{84, 16, 8}}, Seen: 5}})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -17,17 +17,17 @@ import (
 	"scribe/producer"
 )
 
-// found is a file that the globs match.
-type found struct {
+// foundFile is a file that the globs match.
+type foundFile struct {
 	path string
 	id   fileID
 	info os.FileInfo
 }
 
-// glob returns the files that there are, each once. What can't be looked at is told and left out.
-func (f *Follower) glob(ctx context.Context) []found {
+// findFiles returns the files that there are, each once. What can't be looked at is told and left out.
+func (f *Follower) findFiles(ctx context.Context) []foundFile {
 	var (
-		out   []found
+		out   []foundFile
 		known = map[fileID]int{}
 		names = map[string]struct{}{}
 	)
@@ -38,7 +38,7 @@ func (f *Follower) glob(ctx context.Context) []found {
 			f.log.WarnContext(ctx, "looking for files failed", "pattern", pattern, "error", err)
 		}
 		for _, path := range paths {
-			if _, again := names[path]; again || f.excluded(path) {
+			if _, again := names[path]; again || f.isExcluded(path) {
 				continue
 			}
 			names[path] = struct{}{}
@@ -50,19 +50,19 @@ func (f *Follower) glob(ctx context.Context) []found {
 			if i, twice := known[id]; twice {
 				// Under several names it keeps the one that it has.
 				if s := f.sources[id]; s != nil && s.at == path {
-					out[i] = found{path, id, info}
+					out[i] = foundFile{path, id, info}
 				}
 				continue
 			}
 			known[id] = len(out)
-			out = append(out, found{path, id, info})
+			out = append(out, foundFile{path, id, info})
 		}
 	}
-	slices.SortFunc(out, func(a, b found) int { return cmp.Compare(a.path, b.path) })
+	slices.SortFunc(out, func(a, b foundFile) int { return cmp.Compare(a.path, b.path) })
 	return out
 }
 
-func (f *Follower) excluded(path string) bool {
+func (f *Follower) isExcluded(path string) bool {
 	for _, pattern := range f.cfg.Exclude {
 		if ok, _ := doublestar.PathMatch(pattern, path); ok { // validated
 			return true
@@ -71,21 +71,21 @@ func (f *Follower) excluded(path string) bool {
 	return f.rules.pattern != nil && !f.rules.pattern.MatchString(path)
 }
 
-// former is what a file was before it was cut: where a copy of it is read on.
-type former struct {
+// earlierFile is what a file was before it was cut: where a copy of it is read on.
+type earlierFile struct {
 	path     string
 	position int64
-	prints   prints
+	prints   fingerprints
 }
 
-// look brings the sources up to date with the file system, reads those that are known to their ends, and then takes up new files:
+// lookAtFiles brings the sources up to date with the file system, reads those that are known to their ends, and then takes up new files:
 // in this order, a copy of a file is found to be one, and read from where its original has been read to.
-func (f *Follower) look(ctx context.Context, now time.Time) {
-	all := f.glob(ctx)
+func (f *Follower) lookAtFiles(ctx context.Context, now time.Time) {
+	all := f.findFiles(ctx)
 	missing := maps.Clone(f.sources)
 	var (
-		cut   []former
-		fresh []found
+		cut   []earlierFile
+		fresh []foundFile
 	)
 	for _, x := range all {
 		s := f.sources[x.id]
@@ -101,62 +101,62 @@ func (f *Follower) look(ctx context.Context, now time.Time) {
 			s.at = x.path
 		}
 		s.matched = true
-		if was, ok := f.revisit(ctx, s, x.info, now); ok {
+		if was, ok := f.lookAgain(ctx, s, x.info, now); ok {
 			cut = append(cut, was)
 		}
 	}
 	f.lookForMissing(ctx, missing, now)
-	f.drain(ctx, now)
+	f.readAll(ctx, now)
 	for _, x := range fresh {
-		f.take(ctx, x, cut, now)
+		f.followFile(ctx, x, cut, now)
 	}
 	f.first = false
-	f.tidy(now)
+	f.forgetGone(now)
 }
 
-// revisit looks at a source that is where the globs see it. When it was cut, or another file has its number, it begins anew, and
+// lookAgain looks at a source that is where the globs see it. When it was cut, or another file has its number, it begins anew, and
 // what it was is returned.
-func (f *Follower) revisit(ctx context.Context, s *source, info os.FileInfo, now time.Time) (was former, replaced bool) {
+func (f *Follower) lookAgain(ctx context.Context, s *followedFile, info os.FileInfo, now time.Time) (was earlierFile, replaced bool) {
 	unchanged := info.Size() == s.size && info.ModTime().Equal(s.modified) && !s.seen.IsZero()
-	s.look(info, now)
+	s.noteInfo(info, now)
 	if unchanged {
-		return former{}, false
+		return earlierFile{}, false
 	}
-	same, err := f.same(s)
+	same, err := f.hasSameContent(s)
 	if err != nil {
 		f.metrics.failures.Inc()
-		return former{}, false // the next look decides
+		return earlierFile{}, false // the next look decides
 	}
 	if same {
-		return former{}, false
+		return earlierFile{}, false
 	}
-	return f.replaced(ctx, s), true
+	return f.startAnew(ctx, s), true
 }
 
-// replaced begins a file anew that was cut or overwritten, and returns what it was.
-func (f *Follower) replaced(ctx context.Context, s *source) former {
+// startAnew begins a file anew that was cut or overwritten, and returns what it was.
+func (f *Follower) startAnew(ctx context.Context, s *followedFile) earlierFile {
 	f.metrics.truncations.Inc()
 	f.log.InfoContext(ctx, "a file was cut or replaced in place, it is read from its beginning", "path", s.path, "position", s.position, "size", s.size)
-	was := former{s.path, s.position, s.prints}
-	s.position, s.prints, s.skipping = 0, prints{}, false
+	was := earlierFile{s.path, s.position, s.prints}
+	s.position, s.prints, s.skipping = 0, fingerprints{}, false
 	f.dirty = true
 	return was
 }
 
-// same reports whether the file still has what was read of it.
-func (f *Follower) same(s *source) (bool, error) {
+// hasSameContent reports whether the file still has what was read of it.
+func (f *Follower) hasSameContent(s *followedFile) (bool, error) {
 	if s.position == 0 || s.size < s.position {
 		return s.position == 0, nil
 	}
-	if err := f.open(s); err != nil {
+	if err := f.openFile(s); err != nil {
 		return false, err
 	}
-	return s.prints.match(s.file, f.scratch)
+	return s.prints.matchFile(s.file, f.scratch)
 }
 
 // lookForMissing looks at sources that no glob matches any more: they were renamed or removed.
-func (f *Follower) lookForMissing(ctx context.Context, missing map[fileID]*source, now time.Time) {
-	folders := map[string][]*source{}
+func (f *Follower) lookForMissing(ctx context.Context, missing map[fileID]*followedFile, now time.Time) {
+	folders := map[string][]*followedFile{}
 	for _, s := range missing {
 		if s.matched {
 			f.metrics.rotations.Inc()
@@ -175,21 +175,21 @@ func (f *Follower) lookForMissing(ctx context.Context, missing map[fileID]*sourc
 			f.metrics.failures.Inc()
 			continue
 		}
-		s.look(info, now)
-		if same, err := f.same(s); err == nil && !same {
-			f.replaced(ctx, s)
+		s.noteInfo(info, now)
+		if same, err := f.hasSameContent(s); err == nil && !same {
+			f.startAnew(ctx, s)
 		}
 	}
 	for folder, lost := range folders {
-		f.siblings(ctx, folder, lost, now)
+		f.findRenamed(ctx, folder, lost, now)
 	}
 }
 
 // maxSiblings bounds how many files of a folder are looked at for those that were renamed.
 const maxSiblings = 100_000
 
-// siblings looks for lost sources among the files of their folder: rotated while nobody looked, under names that no glob matches.
-func (f *Follower) siblings(ctx context.Context, folder string, lost []*source, now time.Time) {
+// findRenamed looks for lost sources among the files of their folder: rotated while nobody looked, under names that no glob matches.
+func (f *Follower) findRenamed(ctx context.Context, folder string, lost []*followedFile, now time.Time) {
 	dir, err := os.Open(folder)
 	if err != nil {
 		return // gone as a whole
@@ -207,15 +207,15 @@ func (f *Follower) siblings(ctx context.Context, folder string, lost []*source, 
 				continue
 			}
 			s.at = filepath.Join(folder, e.Name())
-			s.look(info, now)
-			same, err := f.same(s)
+			s.noteInfo(info, now)
+			same, err := f.hasSameContent(s)
 			switch {
 			case err == nil && same:
-			case err == nil && related(s.path, s.at):
-				f.replaced(ctx, s) // cut, and renamed before that was seen
+			case err == nil && maybeCopy(s.path, s.at):
+				f.startAnew(ctx, s) // cut, and renamed before that was seen
 			default: // another file has its number
 				s.at, s.size = "", s.position
-				f.close(s)
+				f.closeFile(s)
 			}
 			break
 		}
@@ -225,8 +225,8 @@ func (f *Follower) siblings(ctx context.Context, folder string, lost []*source, 
 	}
 }
 
-// take begins to follow a file: from where a file has been read that it is a copy of, or from its beginning, or its end.
-func (f *Follower) take(ctx context.Context, x found, cut []former, now time.Time) {
+// followFile begins to follow a file: from where a file has been read that it is a copy of, or from its beginning, or its end.
+func (f *Follower) followFile(ctx context.Context, x foundFile, cut []earlierFile, now time.Time) {
 	if f.cfg.IgnoreOlder > 0 && now.Sub(x.info.ModTime()) > f.cfg.IgnoreOlder.Std() {
 		return
 	}
@@ -237,40 +237,40 @@ func (f *Follower) take(ctx context.Context, x found, cut []former, now time.Tim
 		}
 		return
 	}
-	s := &source{id: x.id, path: x.path, at: x.path, matched: true}
-	if err := f.begin(s, x, cut, now); err != nil {
+	s := &followedFile{id: x.id, path: x.path, at: x.path, matched: true}
+	if err := f.findStart(s, x, cut, now); err != nil {
 		f.metrics.failures.Inc()
 		if !errors.Is(err, fs.ErrNotExist) {
 			f.log.WarnContext(ctx, "a file can't be read", "path", x.path, "error", err)
 		}
-		f.close(s)
+		f.closeFile(s)
 		return
 	}
-	f.name(s)
+	f.setCategory(s)
 	f.sources[s.id] = s
 	f.dirty, f.fresh = true, true
 }
 
-func (f *Follower) begin(s *source, x found, cut []former, now time.Time) error {
-	if err := f.open(s); err != nil {
+func (f *Follower) findStart(s *followedFile, x foundFile, cut []earlierFile, now time.Time) error {
+	if err := f.openFile(s); err != nil {
 		return err
 	}
 	info, err := s.file.Stat()
 	if err != nil {
 		return err
 	}
-	s.look(info, now)
+	s.noteInfo(info, now)
 	s.changed = now
 	if f.first && f.cfg.Start == startEnd {
 		s.position = s.size
-		s.prints, err = printed(s.file, s.position, int64(f.cfg.Fingerprint), f.scratch)
+		s.prints, err = fingerprinted(s.file, s.position, int64(f.cfg.Fingerprint), f.scratch)
 		return err
 	}
-	for _, was := range append(cut, f.formers()...) {
-		if was.position > s.size || was.position < int64(f.cfg.Fingerprint) || !related(was.path, x.path) {
+	for _, was := range append(cut, f.followedParts()...) {
+		if was.position > s.size || was.position < int64(f.cfg.Fingerprint) || !maybeCopy(was.path, x.path) {
 			continue
 		}
-		same, err := was.prints.match(s.file, f.scratch)
+		same, err := was.prints.matchFile(s.file, f.scratch)
 		if err != nil {
 			return err
 		}
@@ -282,23 +282,23 @@ func (f *Follower) begin(s *source, x found, cut []former, now time.Time) error 
 	return nil
 }
 
-// formers are the sources as they are.
-func (f *Follower) formers() []former {
-	out := make([]former, 0, len(f.sources))
+// followedParts are the sources as they are.
+func (f *Follower) followedParts() []earlierFile {
+	out := make([]earlierFile, 0, len(f.sources))
 	for _, s := range f.sources {
-		out = append(out, former{s.path, s.position, s.prints})
+		out = append(out, earlierFile{s.path, s.position, s.prints})
 	}
 	return out
 }
 
-// related reports whether a file may be a copy of another, by its name: in the same folder, and beginning with its name.
-func related(original, copied string) bool {
-	return filepath.Dir(original) == filepath.Dir(copied) && strings.HasPrefix(filepath.Base(copied), stem(original))
+// maybeCopy reports whether a file may be a copy of another, by its name: in the same folder, and beginning with its name.
+func maybeCopy(original, copied string) bool {
+	return filepath.Dir(original) == filepath.Dir(copied) && strings.HasPrefix(filepath.Base(copied), baseStem(original))
 }
 
-// name gives a source its category and attributes.
-func (f *Follower) name(s *source) {
-	values := map[string]string{"file": stem(s.path), "dir": filepath.Base(filepath.Dir(s.path))}
+// setCategory gives a source its category and attributes.
+func (f *Follower) setCategory(s *followedFile) {
+	values := map[string]string{"file": baseStem(s.path), "dir": filepath.Base(filepath.Dir(s.path))}
 	if p := f.rules.pattern; p != nil {
 		if m := p.FindStringSubmatch(s.path); m != nil {
 			for i, group := range p.SubexpNames() {
@@ -321,14 +321,14 @@ func (f *Follower) name(s *source) {
 // rest is how long a file without a name that the globs match stays open after its last change: its writer may not have noticed.
 const rest = time.Minute
 
-// tidy closes what need not be open, and forgets what is gone.
-func (f *Follower) tidy(now time.Time) {
+// forgetGone closes what need not be open, and forgets what is gone.
+func (f *Follower) forgetGone(now time.Time) {
 	for id, s := range f.sources {
 		if s.matched {
 			continue
 		}
 		if s.file != nil && !s.pending() && (s.removed || now.Sub(s.changed) >= rest) {
-			f.close(s)
+			f.closeFile(s)
 		}
 		// The number of a file that was removed may be another file's from now on.
 		if s.file == nil && (s.removed || now.Sub(s.seen) >= f.cfg.Forget.Std()) {

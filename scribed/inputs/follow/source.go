@@ -14,8 +14,8 @@ import (
 	"scribe/scribed/inputs"
 )
 
-// source is a file that is followed.
-type source struct {
+// followedFile is a file that is followed.
+type followedFile struct {
 	id fileID
 	// path is where it was seen first: category and attributes come from it. at is where it is now, "" when it has no name that is
 	// known.
@@ -25,7 +25,7 @@ type source struct {
 
 	// position is where the next message begins: everything before it is delivered. prints are of what is before it.
 	position int64
-	prints   prints
+	prints   fingerprints
 	// skipping: the position is inside of a line whose rest is not wanted.
 	skipping bool
 
@@ -44,21 +44,21 @@ type source struct {
 	notBefore time.Time
 }
 
-// look takes what a file system says of the file.
-func (s *source) look(info os.FileInfo, now time.Time) {
+// noteInfo takes what a file system says of the file.
+func (s *followedFile) noteInfo(info os.FileInfo, now time.Time) {
 	if info.Size() != s.size || !info.ModTime().Equal(s.modified) {
 		s.size, s.modified, s.changed = info.Size(), info.ModTime(), now
 	}
-	s.removed = links(info) == 0
+	s.removed = linkCount(info) == 0
 	s.seen = now
 }
 
-func (s *source) saved() saved {
-	return saved{File: s.id, Path: s.path, Position: s.position, Skipping: s.skipping, Prints: s.prints, Seen: s.seen.UnixMicro()}
+func (s *followedFile) positionEntry() savedPosition {
+	return savedPosition{File: s.id, Path: s.path, Position: s.position, Skipping: s.skipping, Prints: s.prints, Seen: s.seen.UnixMicro()}
 }
 
-// open opens a file where it is now. It fails when another file has taken its place, which the next look finds.
-func (f *Follower) open(s *source) error {
+// openFile opens a file where it is now. It fails when another file has taken its place, which the next look finds.
+func (f *Follower) openFile(s *followedFile) error {
 	if s.file != nil {
 		return nil
 	}
@@ -77,7 +77,7 @@ func (f *Follower) open(s *source) error {
 	return nil
 }
 
-func (f *Follower) close(s *source) {
+func (f *Follower) closeFile(s *followedFile) {
 	if s.file != nil {
 		_ = s.file.Close() // it was only read
 		s.file = nil
@@ -86,19 +86,19 @@ func (f *Follower) close(s *source) {
 }
 
 // pending reports whether there is something to read.
-func (s *source) pending() bool { return s.size > s.position }
+func (s *followedFile) pending() bool { return s.size > s.position }
 
 // deliverTimeout is how long one delivery may wait: other files are read when the agent has no room for this one's category.
 const deliverTimeout = 30 * time.Second
 
-// read delivers the next messages of a file, at most a buffer of them, and reports whether it came further.
-func (f *Follower) read(ctx context.Context, s *source, now time.Time) (progress bool) {
+// readFile delivers the next messages of a file, at most a buffer of them, and reports whether it came further.
+func (f *Follower) readFile(ctx context.Context, s *followedFile, now time.Time) (progress bool) {
 	if now.Before(s.notBefore) {
 		return false
 	}
 	progress, err := f.readOnce(ctx, s, now)
 	if f.opened > f.cfg.MaxOpen && s.matched { // one that has lost its name would not be found again
-		f.close(s)
+		f.closeFile(s)
 	}
 	if err == nil {
 		s.failures = 0
@@ -122,8 +122,8 @@ const (
 	longestPause = 30 * time.Second
 )
 
-func (f *Follower) readOnce(ctx context.Context, s *source, now time.Time) (progress bool, err error) {
-	if err := f.open(s); err != nil {
+func (f *Follower) readOnce(ctx context.Context, s *followedFile, now time.Time) (progress bool, err error) {
+	if err := f.openFile(s); err != nil {
 		return false, err
 	}
 	n, err := s.file.ReadAt(f.buf, s.position)
@@ -134,51 +134,51 @@ func (f *Follower) readOnce(ctx context.Context, s *source, now time.Time) (prog
 	// Silence ends a message of several lines, and the last line of a file that nobody will write to.
 	quiet := n < len(f.buf) && now.Sub(s.changed) >= f.cfg.MultilineWait.Std()
 	last := quiet && !s.matched || s.removed && n < len(f.buf)
-	c := f.splitter.next(f.messages[:0], b, s.skipping, quiet, last)
+	c := f.splitter.nextMessages(f.messages[:0], b, s.skipping, quiet, last)
 	f.messages = c.messages
 	if c.consumed == 0 {
 		return false, nil
 	}
-	if err := f.deliver(ctx, s, c.messages); err != nil {
+	if err := f.writeMessages(ctx, s, c.messages); err != nil {
 		return false, err
 	}
-	f.counted(c)
+	f.countLines(c)
 	s.position += int64(c.consumed)
 	s.skipping = c.skipping
 	f.dirty = true
-	return true, f.print(s, b[:c.consumed])
+	return true, f.updateFingerprints(s, b[:c.consumed])
 }
 
-// print takes the prints of a source whose last bytes before the position are read.
-func (f *Follower) print(s *source, read []byte) (err error) {
+// updateFingerprints takes the prints of a source whose last bytes before the position are read.
+func (f *Follower) updateFingerprints(s *followedFile, read []byte) (err error) {
 	n := int64(f.cfg.Fingerprint)
 	if want := min(s.position, n); s.prints.Head.Len != want {
-		if s.prints.Head, err = take(s.file, 0, want, f.scratch); err != nil {
-			return f.vanished(s, err)
+		if s.prints.Head, err = takeFingerprint(s.file, 0, want, f.scratch); err != nil {
+			return f.ignoreTruncation(s, err)
 		}
 	}
 	if int64(len(read)) >= n {
 		// From memory: the file may be cut at any time.
-		s.prints.Tail, err = take(strings.NewReader(string(read[int64(len(read))-n:])), 0, n, f.scratch)
+		s.prints.Tail, err = takeFingerprint(strings.NewReader(string(read[int64(len(read))-n:])), 0, n, f.scratch)
 		s.prints.Tail.Offset = s.position - n
 		return err
 	}
 	from := max(s.position-n, 0)
-	s.prints.Tail, err = take(s.file, from, s.position-from, f.scratch)
-	return f.vanished(s, err)
+	s.prints.Tail, err = takeFingerprint(s.file, from, s.position-from, f.scratch)
+	return f.ignoreTruncation(s, err)
 }
 
-// vanished turns the end of a file that was cut while it was read into nothing: the next look finds it out.
-func (f *Follower) vanished(s *source, err error) error {
+// ignoreTruncation turns the end of a file that was cut while it was read into nothing: the next look finds it out.
+func (f *Follower) ignoreTruncation(s *followedFile, err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		s.prints = prints{Tail: imprint{Offset: s.position - 1, Len: 1}} // matches nothing that is there
+		s.prints = fingerprints{Tail: fingerprint{Offset: s.position - 1, Len: 1}} // matches nothing that is there
 		return nil
 	}
 	return err
 }
 
-// deliver gives messages to the agent.
-func (f *Follower) deliver(ctx context.Context, s *source, messages []producer.Message) error {
+// writeMessages gives messages to the agent.
+func (f *Follower) writeMessages(ctx context.Context, s *followedFile, messages []producer.Message) error {
 	if len(messages) == 0 {
 		return nil
 	}
@@ -201,15 +201,15 @@ func (f *Follower) deliver(ctx context.Context, s *source, messages []producer.M
 	return nil
 }
 
-func (f *Follower) counted(c cut) {
+func (f *Follower) countLines(c cutLines) {
 	f.metrics.long.WithLabelValues(longSplit).Add(float64(c.split))
 	f.metrics.long.WithLabelValues(longTruncate).Add(float64(c.truncated))
 	f.metrics.long.WithLabelValues(longDrop).Add(float64(c.dropped))
 	f.metrics.dropped.WithLabelValues(dropLong).Add(float64(c.dropped))
 }
 
-// stem is a file's base name without its extension.
-func stem(path string) string {
+// baseStem is a file's base name without its extension.
+func baseStem(path string) string {
 	base := filepath.Base(path)
 	return strings.TrimSuffix(base, filepath.Ext(base))
 }

@@ -14,8 +14,8 @@ func idOf(info os.FileInfo) fileID {
 	return fileID{Device: uint64(uint32(st.Dev)), Inode: st.Ino}
 }
 
-// links is the number of names that a file has: 0 when it was removed.
-func links(info os.FileInfo) uint64 {
+// linkCount is the number of names that a file has: 0 when it was removed.
+func linkCount(info os.FileInfo) uint64 {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
 		return 1

@@ -28,7 +28,7 @@ type Config struct {
 	// Name of the input, in metrics and logs.
 	Name string `yaml:"name"`
 	// Listen is where the input is reached on an address of its own.
-	Listen inputs.Listen `yaml:"listen"`
+	Listen inputs.ListenConfig `yaml:"listen"`
 	// MaxBody bounds a body after decompression, MaxLine a line.
 	MaxBody units.Bytes `yaml:"max_body"`
 	MaxLine units.Bytes `yaml:"max_line"`
@@ -59,10 +59,10 @@ func (c *Config) Validate() error { return errors.Join(c.Faults("lines " + c.Nam
 
 // Faults returns what can't be right with an input of its own address; field names the input in the configuration.
 func (c *Config) Faults(field string) []error {
-	return append(c.Listen.Faults(field+".listen"), c.limits(field)...)
+	return append(c.Listen.Faults(field+".listen"), c.checkLimits(field)...)
 }
 
-func (c *Config) limits(field string) []error {
+func (c *Config) checkLimits(field string) []error {
 	var faults []error
 	fault := func(format string, args ...any) {
 		faults = append(faults, fmt.Errorf("%s."+format, append([]any{field}, args...)...))
@@ -100,17 +100,17 @@ const Pattern = "POST /v1/lines/{category}"
 type Handler struct {
 	cfg     Config
 	agent   *producer.Producer
-	metrics *inputs.Metrics
+	metrics *inputs.NetworkMetrics
 	buffers buffers.Pool
 	running chan struct{} // a place for each request
 }
 
 // NewHandler returns a handler that writes lines to the agent. Close it.
 func NewHandler(cfg Config, agent *producer.Producer, deps Deps) (*Handler, error) {
-	if err := errors.Join(cfg.limits("lines " + cfg.Name)...); err != nil {
+	if err := errors.Join(cfg.checkLimits("lines " + cfg.Name)...); err != nil {
 		return nil, err
 	}
-	m, err := inputs.NewMetrics("lines", cfg.Name, deps.Registerer)
+	m, err := inputs.NewNetworkMetrics("lines", cfg.Name, deps.Registerer)
 	if err != nil {
 		return nil, err
 	}
@@ -120,22 +120,22 @@ func NewHandler(cfg Config, agent *producer.Producer, deps Deps) (*Handler, erro
 // Close releases the metrics.
 func (h *Handler) Close() { h.metrics.Unregister() }
 
-// answer is the body of a response.
-type answer struct {
+// responseBody is the body of a response.
+type responseBody struct {
 	Accepted int    `json:"accepted"`
 	Error    string `json:"error,omitempty"`
 }
 
-// failure is an error with a status.
-type failure struct {
+// httpError is an error with a status.
+type httpError struct {
 	status int
 	err    error
 }
 
-func (f *failure) Error() string { return f.err.Error() }
+func (f *httpError) Error() string { return f.err.Error() }
 
-func failed(status int, format string, args ...any) *failure {
-	return &failure{status, fmt.Errorf(format, args...)}
+func newHTTPError(status int, format string, args ...any) *httpError {
+	return &httpError{status, fmt.Errorf(format, args...)}
 }
 
 // retryAfter is when to try again, in seconds.
@@ -143,12 +143,12 @@ const retryAfter = 1
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	accepted, fail := h.take(w, r)
+	accepted, fail := h.serveRequest(w, r)
 	w.Header().Set("Content-Type", "application/json")
-	a, status := answer{Accepted: accepted}, http.StatusOK
+	a, status := responseBody{Accepted: accepted}, http.StatusOK
 	if fail != nil {
 		a.Error, status = fail.Error(), fail.status
-		h.metrics.Refused.WithLabelValues(inputs.Reason(status)).Inc()
+		h.metrics.Refused.WithLabelValues(inputs.RefusalReason(status)).Inc()
 		if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
 			w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
 		}
@@ -157,51 +157,51 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(a) // the client went away
 }
 
-func (h *Handler) take(w http.ResponseWriter, r *http.Request) (accepted int, fail *failure) {
+func (h *Handler) serveRequest(w http.ResponseWriter, r *http.Request) (accepted int, fail *httpError) {
 	select {
 	case h.running <- struct{}{}:
 		defer func() { <-h.running }()
 	default:
-		return 0, failed(http.StatusTooManyRequests, "%d requests are being taken already: try again later", h.cfg.MaxRequests)
+		return 0, newHTTPError(http.StatusTooManyRequests, "%d requests are being taken already: try again later", h.cfg.MaxRequests)
 	}
 	category := r.PathValue("category")
 	if err := record.ValidateCategory(category); err != nil {
-		return 0, failed(http.StatusBadRequest, "%w", err)
+		return 0, newHTTPError(http.StatusBadRequest, "%w", err)
 	}
 	if r.ContentLength > int64(h.cfg.MaxBody) {
-		return 0, failed(http.StatusRequestEntityTooLarge, "the body has %d bytes, the limit is %v: send less at once", r.ContentLength, h.cfg.MaxBody)
+		return 0, newHTTPError(http.StatusRequestEntityTooLarge, "the body has %d bytes, the limit is %v: send less at once", r.ContentLength, h.cfg.MaxBody)
 	}
-	body, closeBody, fail := decompressed(http.MaxBytesReader(w, inputs.Patient(w, r.Body, h.cfg.Patience.Std()), int64(h.cfg.MaxBody)), r.Header.Get("Content-Encoding"))
+	body, closeBody, fail := decompress(http.MaxBytesReader(w, inputs.NewPatientBody(w, r.Body, h.cfg.Patience.Std()), int64(h.cfg.MaxBody)), r.Header.Get("Content-Encoding"))
 	if fail != nil {
 		return 0, fail
 	}
 	defer closeBody()
-	return h.deliver(r.Context(), category, body)
+	return h.writeLines(r.Context(), category, body)
 }
 
-// decompressed undoes a content encoding.
-func decompressed(r io.Reader, encoding string) (body io.Reader, closeBody func(), fail *failure) {
+// decompress undoes a content encoding.
+func decompress(r io.Reader, encoding string) (body io.Reader, closeBody func(), fail *httpError) {
 	switch encoding {
 	case "", "identity":
 		return r, func() {}, nil
 	case "gzip":
 		z, err := gzip.NewReader(r)
 		if err != nil {
-			return nil, nil, failed(http.StatusBadRequest, "the body is not gzip: %w", err)
+			return nil, nil, newHTTPError(http.StatusBadRequest, "the body is not gzip: %w", err)
 		}
 		return z, func() { _ = z.Close() }, nil
 	case "zstd":
 		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20))
 		if err != nil {
-			return nil, nil, failed(http.StatusBadRequest, "the body is not zstd: %w", err)
+			return nil, nil, newHTTPError(http.StatusBadRequest, "the body is not zstd: %w", err)
 		}
 		return z, z.Close, nil
 	}
-	return nil, nil, failed(http.StatusUnsupportedMediaType, "Content-Encoding %q is none of gzip, zstd, identity", encoding)
+	return nil, nil, newHTTPError(http.StatusUnsupportedMediaType, "Content-Encoding %q is none of gzip, zstd, identity", encoding)
 }
 
-// deliver reads a body in pieces and gives their lines to the agent.
-func (h *Handler) deliver(ctx context.Context, category string, body io.Reader) (accepted int, fail *failure) {
+// writeLines reads a body in pieces and gives their lines to the agent.
+func (h *Handler) writeLines(ctx context.Context, category string, body io.Reader) (accepted int, fail *httpError) {
 	// Room for a line of the largest size with its end, in CRLF.
 	buf := h.buffers.Get(int(h.cfg.MaxLine) + 64<<10)
 	defer h.buffers.Put(buf)
@@ -219,9 +219,9 @@ func (h *Handler) deliver(ctx context.Context, category string, body io.Reader) 
 		case errors.Is(err, io.EOF):
 			ended = true
 		case err != nil:
-			return accepted, unreadable(err)
+			return accepted, readError(err)
 		case total > int64(h.cfg.MaxBody):
-			return accepted, failed(http.StatusRequestEntityTooLarge, "the body has more than %v: send less at once", h.cfg.MaxBody)
+			return accepted, newHTTPError(http.StatusRequestEntityTooLarge, "the body has more than %v: send less at once", h.cfg.MaxBody)
 		}
 		text := b[:held]
 		messages = messages[:0]
@@ -240,7 +240,7 @@ func (h *Handler) deliver(ctx context.Context, category string, body io.Reader) 
 		if len(text) > int(h.cfg.MaxLine)+1 {
 			return h.tooLong(ctx, category, messages, accepted)
 		}
-		if fail := h.hand(ctx, category, messages); fail != nil {
+		if fail := h.writeMessages(ctx, category, messages); fail != nil {
 			return accepted, fail
 		}
 		accepted += len(messages)
@@ -250,23 +250,23 @@ func (h *Handler) deliver(ctx context.Context, category string, body io.Reader) 
 }
 
 // tooLong ends a request at a line over the limit, after what is before it is delivered.
-func (h *Handler) tooLong(ctx context.Context, category string, before []producer.Message, accepted int) (int, *failure) {
-	if fail := h.hand(ctx, category, before); fail != nil {
+func (h *Handler) tooLong(ctx context.Context, category string, before []producer.Message, accepted int) (int, *httpError) {
+	if fail := h.writeMessages(ctx, category, before); fail != nil {
 		return accepted, fail
 	}
 	accepted += len(before)
-	return accepted, failed(http.StatusRequestEntityTooLarge, "line %d has more than %v", accepted+1, h.cfg.MaxLine)
+	return accepted, newHTTPError(http.StatusRequestEntityTooLarge, "line %d has more than %v", accepted+1, h.cfg.MaxLine)
 }
 
-func unreadable(err error) *failure {
+func readError(err error) *httpError {
 	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
-		return failed(http.StatusRequestEntityTooLarge, "the body has more than %v: send less at once", units.Bytes(tooLarge.Limit)) //nolint:gosec // not negative
+		return newHTTPError(http.StatusRequestEntityTooLarge, "the body has more than %v: send less at once", units.Bytes(tooLarge.Limit)) //nolint:gosec // not negative
 	}
-	return failed(http.StatusBadRequest, "the body can't be read: %w", err)
+	return newHTTPError(http.StatusBadRequest, "the body can't be read: %w", err)
 }
 
-// hand gives messages to the agent.
-func (h *Handler) hand(ctx context.Context, category string, messages []producer.Message) *failure {
+// writeMessages gives messages to the agent.
+func (h *Handler) writeMessages(ctx context.Context, category string, messages []producer.Message) *httpError {
 	if len(messages) == 0 {
 		return nil
 	}
@@ -277,9 +277,9 @@ func (h *Handler) hand(ctx context.Context, category string, messages []producer
 		if _, _, final := inputs.Refused(messages, err); final {
 			status = http.StatusBadRequest
 		}
-		return failed(status, "category %s: %w", category, err)
+		return newHTTPError(status, "category %s: %w", category, err)
 	}
-	h.metrics.Taken(messages, nil)
+	h.metrics.CountTaken(messages, nil)
 	return nil
 }
 

@@ -247,7 +247,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
-	cfg := Config{Name: "a b", Listen: inputs.Listen{Address: "nowhere", TLSCert: "x"}, MaxRequests: -1}
+	cfg := Config{Name: "a b", Listen: inputs.ListenConfig{Address: "nowhere", TLSCert: "x"}, MaxRequests: -1}
 	err := cfg.Validate()
 	if err == nil {
 		t.Fatal("taken")

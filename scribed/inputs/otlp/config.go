@@ -16,7 +16,7 @@ type Config struct {
 	// Name of the input, in metrics and logs.
 	Name string `yaml:"name"`
 	// Listen is where OTLP/HTTP and OTLP/gRPC are served; exporters expect port 4318 and 4317.
-	Listen inputs.Listen `yaml:"listen"`
+	Listen inputs.ListenConfig `yaml:"listen"`
 	// Category is a template with the fields {service.name}, {service.namespace} and {severity}.
 	Category string `yaml:"category"`
 	// MaxCategories bounds how many categories the template makes; more records go to Fallback.
@@ -79,7 +79,7 @@ func (c *Config) Faults(field string) []error {
 	return faults
 }
 
-func (c *Config) compile(field string) (t inputs.Template, faults []error) {
+func (c *Config) compile(field string) (t inputs.CategoryTemplate, faults []error) {
 	fault := func(format string, args ...any) {
 		faults = append(faults, fmt.Errorf("%s."+format, append([]any{field}, args...)...))
 	}
@@ -88,7 +88,7 @@ func (c *Config) compile(field string) (t inputs.Template, faults []error) {
 	if record.ValidateCategory(c.Name) != nil {
 		fault("name: a name of letters, digits, '.', '_' and '-' is needed")
 	}
-	if t, err = inputs.ParseTemplate(c.Category, fieldService, fieldNamespace, fieldSeverity); err != nil {
+	if t, err = inputs.ParseCategoryTemplate(c.Category, fieldService, fieldNamespace, fieldSeverity); err != nil {
 		fault("category: %w", err)
 	}
 	if record.ValidateCategory(c.Fallback) != nil {

@@ -26,74 +26,74 @@ type converter struct {
 	buf  bytes.Buffer
 }
 
-// source is where records come from: what those of one scope share, converted once for all of them.
-type source struct {
+// recordSource is where records come from: what those of one scope share, converted once for all of them.
+type recordSource struct {
 	service, namespace string // fields of the category
-	resource, scope    attributes
+	resource, scope    attributeList
 	// As JSON, when the format is that; nil without any.
 	resourceJSON, scopeJSON json.RawMessage
 	resourceCut, scopeCut   bool
 }
 
-// resource begins a source.
-func (c *converter) resource(list []*commonv1.KeyValue) (s source) {
+// newSource begins a source.
+func (c *converter) newSource(list []*commonv1.KeyValue) (s recordSource) {
 	for _, kv := range list {
 		switch kv.GetKey() {
 		case fieldService:
-			s.service = c.short(kv.GetValue())
+			s.service = c.categoryField(kv.GetValue())
 		case fieldNamespace:
-			s.namespace = c.short(kv.GetValue())
+			s.namespace = c.categoryField(kv.GetValue())
 		}
 	}
-	s.resource = c.shared("resource.", list, "")
+	s.resource = c.sharedAttributes("resource.", list, "")
 	if c.cfg.Format == formatJSON && len(list) > 0 {
-		var p plainer
-		s.resourceJSON, s.resourceCut = c.encode(p.object(list, maxDepth)), p.cut
+		var p jsonValues
+		s.resourceJSON, s.resourceCut = c.encodeJSON(p.plainObject(list, maxDepth)), p.cut
 	}
 	return s
 }
 
-// scope gives a source another scope.
-func (c *converter) scope(s *source, name string, list []*commonv1.KeyValue) {
-	s.scope, s.scopeJSON, s.scopeCut = c.shared("scope.", list, name), nil, false
+// setScope gives a source another scope.
+func (c *converter) setScope(s *recordSource, name string, list []*commonv1.KeyValue) {
+	s.scope, s.scopeJSON, s.scopeCut = c.sharedAttributes("scope.", list, name), nil, false
 	if c.cfg.Format == formatJSON && (name != "" || len(list) > 0) {
-		var p plainer
-		s.scopeJSON = c.encode(map[string]any{"name": name, "attributes": p.object(list, maxDepth)})
+		var p jsonValues
+		s.scopeJSON = c.encodeJSON(map[string]any{"name": name, "attributes": p.plainObject(list, maxDepth)})
 		s.scopeCut = p.cut
 	}
 }
 
-// short is a value as a field of a category; a name has no use for more of it.
-func (c *converter) short(v *commonv1.AnyValue) string {
-	t, _ := c.text(v)
+// categoryField is a value as a field of a category; a name has no use for more of it.
+func (c *converter) categoryField(v *commonv1.AnyValue) string {
+	t, _ := c.textOf(v)
 	return string(t[:min(len(t), maxName)])
 }
 
-// shared are the attributes of a source under their prefix; name is that of a scope.
-func (c *converter) shared(prefix string, list []*commonv1.KeyValue, name string) attributes {
-	a := c.attributes()
-	a.field(prefix+"name", name)
-	a.all(prefix, list)
+// sharedAttributes are the attributes of a source under their prefix; name is that of a scope.
+func (c *converter) sharedAttributes(prefix string, list []*commonv1.KeyValue, name string) attributeList {
+	a := c.newAttributes()
+	a.addField(prefix+"name", name)
+	a.addAll(prefix, list)
 	return a
 }
 
-// message turns a record into a message. cut says that something of it was left out. An error means that it is too large.
-func (c *converter) message(s *source, r *logsv1.LogRecord) (m producer.Message, cut bool, err error) {
-	if m.Payload, cut, err = c.payload(s, r); err != nil {
+// convertRecord turns a record into a message. cut says that something of it was left out. An error means that it is too large.
+func (c *converter) convertRecord(s *recordSource, r *logsv1.LogRecord) (m producer.Message, cut bool, err error) {
+	if m.Payload, cut, err = c.encodePayload(s, r); err != nil {
 		return m, cut, err
 	}
 	if limit := c.cfg.MaxRecord; int64(len(m.Payload)) > int64(limit) {
 		return m, cut, tooLong(limit)
 	}
 	m.Time = eventTime(r)
-	a := c.attributes()
-	a.field("severity", severity(r))
-	a.field("trace_id", id(r.GetTraceId(), traceLen))
-	a.field("span_id", id(r.GetSpanId(), spanLen))
-	a.field("event_name", r.GetEventName())
-	a.all("", r.GetAttributes())
-	a.join(&s.scope)
-	a.join(&s.resource)
+	a := c.newAttributes()
+	a.addField("severity", severityOf(r))
+	a.addField("trace_id", hexID(r.GetTraceId(), traceLen))
+	a.addField("span_id", hexID(r.GetSpanId(), spanLen))
+	a.addField("event_name", r.GetEventName())
+	a.addAll("", r.GetAttributes())
+	a.addShared(&s.scope)
+	a.addShared(&s.resource)
 	m.Attributes = a.list
 	return m, cut || a.cut, nil
 }
@@ -102,21 +102,21 @@ func tooLong(limit units.Bytes) error {
 	return fmt.Errorf("a record has more than %v", limit)
 }
 
-func (c *converter) payload(s *source, r *logsv1.LogRecord) (b []byte, cut bool, err error) {
+func (c *converter) encodePayload(s *recordSource, r *logsv1.LogRecord) (b []byte, cut bool, err error) {
 	switch c.cfg.Format {
 	case formatJSON:
 		// Before it is written out for every record of it.
 		if limit := c.cfg.MaxRecord; int64(len(s.resourceJSON)+len(s.scopeJSON)) > int64(limit) {
 			return nil, false, tooLong(limit)
 		}
-		var p plainer
-		b = c.encode(p.record(s, r))
+		var p jsonValues
+		b = c.encodeJSON(p.plainRecord(s, r))
 		return b, p.cut || s.resourceCut || s.scopeCut, nil
 	case formatProtobuf:
 		b, err = proto.Marshal(r)
 		return b, false, err
 	}
-	b, cut = c.text(r.GetBody())
+	b, cut = c.textOf(r.GetBody())
 	return b, cut, nil
 }
 
@@ -130,8 +130,8 @@ func eventTime(r *logsv1.LogRecord) time.Time {
 	return time.Time{}
 }
 
-// severity is the text that the record brings, else the name of its number's range.
-func severity(r *logsv1.LogRecord) string {
+// severityOf is the text that the record brings, else the name of its number's range.
+func severityOf(r *logsv1.LogRecord) string {
 	if s := r.GetSeverityText(); s != "" {
 		return s
 	}
@@ -142,16 +142,16 @@ func severity(r *logsv1.LogRecord) string {
 	return ""
 }
 
-// id is a trace's or span's in hexadecimal; "" when it is none: the specification takes an id of zeros or of another length for that.
-func id(b []byte, size int) string {
+// hexID is a trace's or span's in hexadecimal; "" when it is none: the specification takes an id of zeros or of another length for that.
+func hexID(b []byte, size int) string {
 	if len(b) != size || !slices.ContainsFunc(b, func(x byte) bool { return x != 0 }) {
 		return ""
 	}
 	return hex.EncodeToString(b)
 }
 
-// attributes gathers attributes within bounds, each name once: the first one counts.
-type attributes struct {
+// attributeList gathers attributes within bounds, each name once: the first one counts.
+type attributeList struct {
 	convert *converter
 	list    []producer.Attribute
 	cut     bool
@@ -160,22 +160,22 @@ type attributes struct {
 // maxName bounds an attribute's name in bytes.
 const maxName = 255
 
-func (c *converter) attributes() attributes {
+func (c *converter) newAttributes() attributeList {
 	if c.seen == nil {
 		c.seen = map[string]struct{}{}
 	}
 	clear(c.seen)
-	return attributes{convert: c}
+	return attributeList{convert: c}
 }
 
-// field adds one that is absent when it is empty.
-func (a *attributes) field(name, value string) {
+// addField adds one that is absent when it is empty.
+func (a *attributeList) addField(name, value string) {
 	if value != "" {
-		a.add(name, []byte(value))
+		a.addAttribute(name, []byte(value))
 	}
 }
 
-func (a *attributes) add(name string, value []byte) {
+func (a *attributeList) addAttribute(name string, value []byte) {
 	limit := a.convert.cfg.MaxAttributes
 	if limit == 0 {
 		return
@@ -193,7 +193,7 @@ func (a *attributes) add(name string, value []byte) {
 	a.list = append(a.list, producer.Attribute{Name: name, Value: value})
 }
 
-func (a *attributes) all(prefix string, list []*commonv1.KeyValue) {
+func (a *attributeList) addAll(prefix string, list []*commonv1.KeyValue) {
 	if a.convert.cfg.MaxAttributes == 0 {
 		return
 	}
@@ -202,16 +202,16 @@ func (a *attributes) all(prefix string, list []*commonv1.KeyValue) {
 			a.cut = true
 			return
 		}
-		value, cut := a.convert.text(kv.GetValue())
+		value, cut := a.convert.textOf(kv.GetValue())
 		a.cut = a.cut || cut
-		a.add(prefix+kv.GetKey(), value)
+		a.addAttribute(prefix+kv.GetKey(), value)
 	}
 }
 
-// join adds those of a source.
-func (a *attributes) join(b *attributes) {
+// addShared adds those of a source.
+func (a *attributeList) addShared(b *attributeList) {
 	for _, x := range b.list {
-		a.add(x.Name, x.Value)
+		a.addAttribute(x.Name, x.Value)
 	}
 	a.cut = a.cut || b.cut
 }
@@ -226,8 +226,8 @@ func cutText(b []byte, n int) []byte {
 	return b[:n]
 }
 
-// text is a value as a person writes it: a string as it is, bytes as they are, anything else as JSON.
-func (c *converter) text(v *commonv1.AnyValue) (b []byte, cut bool) {
+// textOf is a value as a person writes it: a string as it is, bytes as they are, anything else as JSON.
+func (c *converter) textOf(v *commonv1.AnyValue) (b []byte, cut bool) {
 	switch x := v.GetValue().(type) {
 	case nil:
 		return nil, false
@@ -236,12 +236,12 @@ func (c *converter) text(v *commonv1.AnyValue) (b []byte, cut bool) {
 	case *commonv1.AnyValue_BytesValue:
 		return x.BytesValue, false
 	}
-	var p plainer
-	return c.encode(p.value(v, maxDepth)), p.cut
+	var p jsonValues
+	return c.encodeJSON(p.plainValue(v, maxDepth)), p.cut
 }
 
-// encode writes JSON, with <, > and & as they are.
-func (c *converter) encode(v any) []byte {
+// encodeJSON writes JSON, with <, > and & as they are.
+func (c *converter) encodeJSON(v any) []byte {
 	c.buf.Reset()
 	enc := json.NewEncoder(&c.buf)
 	enc.SetEscapeHTML(false)

@@ -27,14 +27,14 @@ var errTooMany = fmt.Errorf("the request has more than %d records, attributes an
 
 // decodeProtobuf reads a message after a look at what it would take.
 func decodeProtobuf(b []byte, m proto.Message) error {
-	if n := values(b, m.ProtoReflect().Descriptor(), maxNesting); n > maxValues {
+	if n := countValues(b, m.ProtoReflect().Descriptor(), maxNesting); n > maxValues {
 		return errTooMany
 	}
 	return proto.UnmarshalOptions{RecursionLimit: maxNesting}.Unmarshal(b, m)
 }
 
-// values counts the messages in an encoded message. It stops where the encoding is broken, which decoding then reports.
-func values(b []byte, md protoreflect.MessageDescriptor, depth int) (n int) {
+// countValues counts the messages in an encoded message. It stops where the encoding is broken, which decoding then reports.
+func countValues(b []byte, md protoreflect.MessageDescriptor, depth int) (n int) {
 	for len(b) > 0 && depth > 0 {
 		num, kind, head := protowire.ConsumeTag(b)
 		if head < 0 {
@@ -47,7 +47,7 @@ func values(b []byte, md protoreflect.MessageDescriptor, depth int) (n int) {
 		if kind == protowire.BytesType {
 			if fd := md.Fields().ByNumber(num); fd != nil && fd.Message() != nil {
 				inner, _ := protowire.ConsumeBytes(b[head:])
-				n += 1 + values(inner, fd.Message(), depth-1)
+				n += 1 + countValues(inner, fd.Message(), depth-1)
 			}
 		}
 		b = b[head+size:]
@@ -67,8 +67,8 @@ func decodeJSON(b []byte, req *collectorv1.ExportLogsServiceRequest) error {
 		for _, sl := range rl.GetScopeLogs() {
 			for _, r := range sl.GetLogRecords() {
 				var errs [2]error
-				r.TraceId, errs[0] = unmistaken("traceId", r.GetTraceId(), traceLen)
-				r.SpanId, errs[1] = unmistaken("spanId", r.GetSpanId(), spanLen)
+				r.TraceId, errs[0] = restoreID("traceId", r.GetTraceId(), traceLen)
+				r.SpanId, errs[1] = restoreID("spanId", r.GetSpanId(), spanLen)
 				if err := errors.Join(errs[:]...); err != nil {
 					return err
 				}
@@ -84,9 +84,9 @@ const (
 	spanLen  = 8
 )
 
-// unmistaken turns an id back whose hexadecimal digits were read as base64. All of them are digits of base64, too, and there are as
+// restoreID turns an id back whose hexadecimal digits were read as base64. All of them are digits of base64, too, and there are as
 // many as makes whole groups of four, so encoding what was decoded gives the text as it was.
-func unmistaken(field string, id []byte, size int) ([]byte, error) {
+func restoreID(field string, id []byte, size int) ([]byte, error) {
 	if len(id) == 0 {
 		return nil, nil
 	}
@@ -98,16 +98,16 @@ func unmistaken(field string, id []byte, size int) ([]byte, error) {
 	return got, nil
 }
 
-// codec is gRPC's, with the bounds of this package.
-type codec struct{}
+// boundedCodec is gRPC's, with the bounds of this package.
+type boundedCodec struct{}
 
-var _ connect.Codec = codec{}
+var _ connect.Codec = boundedCodec{}
 
 // Name implements connect.Codec.
-func (codec) Name() string { return "proto" }
+func (boundedCodec) Name() string { return "proto" }
 
 // Marshal implements connect.Codec.
-func (codec) Marshal(m any) ([]byte, error) {
+func (boundedCodec) Marshal(m any) ([]byte, error) {
 	p, ok := m.(proto.Message)
 	if !ok {
 		return nil, fmt.Errorf("%T is no protobuf message", m)
@@ -116,7 +116,7 @@ func (codec) Marshal(m any) ([]byte, error) {
 }
 
 // Unmarshal implements connect.Codec.
-func (codec) Unmarshal(b []byte, m any) error {
+func (boundedCodec) Unmarshal(b []byte, m any) error {
 	p, ok := m.(proto.Message)
 	if !ok {
 		return fmt.Errorf("%T is no protobuf message", m)

@@ -23,28 +23,28 @@ func (i *Input) serveGRPC() http.Handler {
 	var (
 		refusal = connect.NewErrorWriter()
 		rpc     = connect.NewUnaryHandlerSimple(grpcMethod, i.export,
-			connect.WithReadMaxBytes(int(i.cfg.MaxRequest)), connect.WithCompressMinBytes(1<<10), connect.WithCodec(codec{}))
+			connect.WithReadMaxBytes(int(i.cfg.MaxRequest)), connect.WithCompressMinBytes(1<<10), connect.WithCodec(boundedCodec{}))
 	)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if kind := r.Header.Get("Content-Type"); kind != "application/grpc" && kind != "application/grpc+proto" {
-			i.refuse(http.StatusUnsupportedMediaType)
+			i.countRefused(http.StatusUnsupportedMediaType)
 			http.Error(w, fmt.Sprintf("the Content-Type %q is not application/grpc", kind), http.StatusUnsupportedMediaType)
 			return
 		}
-		if !i.enter() {
-			i.refuse(http.StatusTooManyRequests)
-			_ = refusal.Write(w, r, unavailable(errBusy)) // the client went away
+		if !i.beginRequest() {
+			i.countRefused(http.StatusTooManyRequests)
+			_ = refusal.Write(w, r, unavailableError(errBusy)) // the client went away
 			return
 		}
-		defer i.leave()
-		r.Body = inputs.Patient(w, r.Body, i.cfg.Patience.Std())
+		defer i.endRequest()
+		r.Body = inputs.NewPatientBody(w, r.Body, i.cfg.Patience.Std())
 		rpc.ServeHTTP(w, r)
-		i.account(w.Header())
+		i.countRefusal(w.Header())
 	})
 }
 
-// account counts what was refused before export was called. What export answers with is counted there.
-func (i *Input) account(answer http.Header) {
+// countRefusal counts what was refused before export was called. What export answers with is counted there.
+func (i *Input) countRefusal(answer http.Header) {
 	text := answer.Get(http.TrailerPrefix + "Grpc-Status")
 	if text == "" {
 		text = answer.Get("Grpc-Status")
@@ -55,25 +55,25 @@ func (i *Input) account(answer http.Header) {
 	}
 	switch connect.Code(code) { //nolint:exhaustive,gosec // those that connect answers with by itself
 	case connect.CodeResourceExhausted:
-		i.refuse(http.StatusRequestEntityTooLarge)
+		i.countRefused(http.StatusRequestEntityTooLarge)
 	case connect.CodeUnimplemented: // a compression
-		i.refuse(http.StatusUnsupportedMediaType)
+		i.countRefused(http.StatusUnsupportedMediaType)
 	case connect.CodeInvalidArgument, connect.CodeInternal, connect.CodeUnknown:
-		i.refuse(http.StatusBadRequest)
+		i.countRefused(http.StatusBadRequest)
 	}
 }
 
 // export answers gRPC.
 func (i *Input) export(ctx context.Context, req *collectorv1.ExportLogsServiceRequest) (*collectorv1.ExportLogsServiceResponse, error) {
-	resp, err := i.take(ctx, req)
+	resp, err := i.writeRecords(ctx, req)
 	if err != nil {
-		return nil, unavailable(err)
+		return nil, unavailableError(err)
 	}
 	return resp, nil
 }
 
-// unavailable is an error after which exporters send the request again.
-func unavailable(err error) error {
+// unavailableError is an error after which exporters send the request again.
+func unavailableError(err error) error {
 	e := connect.NewError(connect.CodeUnavailable, err)
 	d, derr := connect.NewErrorDetail(&errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)})
 	if derr != nil {

@@ -24,21 +24,21 @@ const (
 	typeJSON     = "application/json"
 )
 
-// failure is an error with a status.
-type failure struct {
+// httpError is an error with a status.
+type httpError struct {
 	status int
 	err    error
 }
 
-func failed(status int, format string, args ...any) *failure {
-	return &failure{status, fmt.Errorf(format, args...)}
+func newHTTPError(status int, format string, args ...any) *httpError {
+	return &httpError{status, fmt.Errorf(format, args...)}
 }
 
 // serveHTTP answers OTLP/HTTP. Errors are a google.rpc.Status, as the specification wants; its message is all that clients show.
 func (i *Input) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != typeProtobuf && kind != typeJSON {
-		i.answerFailure(w, typeJSON, failed(http.StatusUnsupportedMediaType, "the Content-Type must be %s or %s", typeProtobuf, typeJSON))
+		i.answerFailure(w, typeJSON, newHTTPError(http.StatusUnsupportedMediaType, "the Content-Type must be %s or %s", typeProtobuf, typeJSON))
 		return
 	}
 	resp, fail := i.exportHTTP(w, r, kind)
@@ -46,19 +46,19 @@ func (i *Input) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		i.answerFailure(w, kind, fail)
 		return
 	}
-	answer(w, kind, http.StatusOK, resp)
+	writeAnswer(w, kind, http.StatusOK, resp)
 }
 
 // exportHTTP takes a place before it reads the body, so that MaxRequests bounds the memory of requests.
-func (i *Input) exportHTTP(w http.ResponseWriter, r *http.Request, kind string) (*collectorv1.ExportLogsServiceResponse, *failure) {
+func (i *Input) exportHTTP(w http.ResponseWriter, r *http.Request, kind string) (*collectorv1.ExportLogsServiceResponse, *httpError) {
 	if r.ContentLength > int64(i.cfg.MaxRequest) {
 		return nil, i.tooLarge()
 	}
-	if !i.enter() {
-		return nil, &failure{http.StatusTooManyRequests, errBusy}
+	if !i.beginRequest() {
+		return nil, &httpError{http.StatusTooManyRequests, errBusy}
 	}
-	defer i.leave()
-	body, fail := i.body(w, r)
+	defer i.endRequest()
+	body, fail := i.readBody(w, r)
 	if fail != nil {
 		return nil, fail
 	}
@@ -73,31 +73,31 @@ func (i *Input) exportHTTP(w http.ResponseWriter, r *http.Request, kind string) 
 	}
 	switch {
 	case errors.Is(err, errTooMany):
-		return nil, &failure{http.StatusRequestEntityTooLarge, err}
+		return nil, &httpError{http.StatusRequestEntityTooLarge, err}
 	case err != nil:
-		return nil, failed(http.StatusBadRequest, "the body is no ExportLogsServiceRequest: %w", err)
+		return nil, newHTTPError(http.StatusBadRequest, "the body is no ExportLogsServiceRequest: %w", err)
 	}
-	resp, err := i.take(r.Context(), req)
+	resp, err := i.writeRecords(r.Context(), req)
 	if err != nil {
-		return nil, &failure{http.StatusServiceUnavailable, err}
+		return nil, &httpError{http.StatusServiceUnavailable, err}
 	}
 	return resp, nil
 }
 
-// body reads and decompresses a request's.
-func (i *Input) body(w http.ResponseWriter, r *http.Request) ([]byte, *failure) {
+// readBody reads and decompresses a request's.
+func (i *Input) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *httpError) {
 	limit := int64(i.cfg.MaxRequest)
-	in := io.Reader(http.MaxBytesReader(w, inputs.Patient(w, r.Body, i.cfg.Patience.Std()), limit))
+	in := io.Reader(http.MaxBytesReader(w, inputs.NewPatientBody(w, r.Body, i.cfg.Patience.Std()), limit))
 	switch encoding := r.Header.Get("Content-Encoding"); encoding {
 	case "", "identity":
 	case "gzip":
 		z, err := gzip.NewReader(in)
 		if err != nil {
-			return nil, failed(http.StatusBadRequest, "the body is not gzip: %w", err)
+			return nil, newHTTPError(http.StatusBadRequest, "the body is not gzip: %w", err)
 		}
 		in = z
 	default:
-		return nil, failed(http.StatusUnsupportedMediaType, "the Content-Encoding %q is none of gzip, identity", encoding)
+		return nil, newHTTPError(http.StatusUnsupportedMediaType, "the Content-Encoding %q is none of gzip, identity", encoding)
 	}
 	body, err := io.ReadAll(io.LimitReader(in, limit+1))
 	over := new(http.MaxBytesError)
@@ -105,28 +105,28 @@ func (i *Input) body(w http.ResponseWriter, r *http.Request) ([]byte, *failure) 
 	case errors.As(err, &over), err == nil && int64(len(body)) > limit:
 		return nil, i.tooLarge()
 	case err != nil:
-		return nil, failed(http.StatusBadRequest, "the body can't be read: %w", err)
+		return nil, newHTTPError(http.StatusBadRequest, "the body can't be read: %w", err)
 	}
 	return body, nil
 }
 
-func (i *Input) tooLarge() *failure {
-	return failed(http.StatusRequestEntityTooLarge, "the request has more than %v: send less at once", units.Bytes(i.cfg.MaxRequest))
+func (i *Input) tooLarge() *httpError {
+	return newHTTPError(http.StatusRequestEntityTooLarge, "the request has more than %v: send less at once", units.Bytes(i.cfg.MaxRequest))
 }
 
 // answerFailure counts a refusal and answers with it.
-func (i *Input) answerFailure(w http.ResponseWriter, kind string, f *failure) {
+func (i *Input) answerFailure(w http.ResponseWriter, kind string, f *httpError) {
 	if f.status != http.StatusServiceUnavailable { // take has counted that
-		i.refuse(f.status)
+		i.countRefused(f.status)
 	}
 	if f.status == http.StatusServiceUnavailable || f.status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", strconv.Itoa(int(retryAfter.Seconds())))
 	}
-	answer(w, kind, f.status, &rpcstatus.Status{Message: f.err.Error()})
+	writeAnswer(w, kind, f.status, &rpcstatus.Status{Message: f.err.Error()})
 }
 
-// answer writes a message in the encoding of the request.
-func answer(w http.ResponseWriter, kind string, status int, m proto.Message) {
+// writeAnswer writes a message in the encoding of the request.
+func writeAnswer(w http.ResponseWriter, kind string, status int, m proto.Message) {
 	w.Header().Set("Content-Type", kind)
 	w.WriteHeader(status)
 	var b []byte

@@ -27,11 +27,11 @@ type Deps struct {
 type Input struct {
 	cfg      Config
 	deps     Deps
-	category inputs.Template
-	names    *inputs.Names
+	category inputs.CategoryTemplate
+	names    *inputs.CategoryLimit
 	running  chan struct{} // a place for each request
 
-	metrics *inputs.Metrics // while it runs
+	metrics *inputs.NetworkMetrics // while it runs
 	agent   *producer.Producer
 }
 
@@ -46,7 +46,7 @@ func New(cfg Config, deps Deps) (*Input, error) {
 	if deps.Logger == nil {
 		deps.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Input{cfg: cfg, deps: deps, category: t, names: inputs.NewNames(cfg.MaxCategories, cfg.Fallback), running: make(chan struct{}, cfg.MaxRequests)}, nil
+	return &Input{cfg: cfg, deps: deps, category: t, names: inputs.NewCategoryLimit(cfg.MaxCategories, cfg.Fallback), running: make(chan struct{}, cfg.MaxRequests)}, nil
 }
 
 // Name implements inputs.Input.
@@ -59,7 +59,7 @@ func (i *Input) Run(ctx context.Context, agent *producer.Producer, open func()) 
 			err = fmt.Errorf("otlp %s: %w", i.cfg.Name, err)
 		}
 	}()
-	if i.metrics, err = inputs.NewMetrics("otlp", i.cfg.Name, i.deps.Registerer); err != nil {
+	if i.metrics, err = inputs.NewNetworkMetrics("otlp", i.cfg.Name, i.deps.Registerer); err != nil {
 		return err
 	}
 	defer i.metrics.Unregister()
@@ -85,8 +85,8 @@ const retryAfter = time.Second
 // errBusy says that too many requests run.
 var errBusy = errors.New("too many requests at the same time: try again later")
 
-// enter takes a place for a request, which leave gives back; false when there is none.
-func (i *Input) enter() bool {
+// beginRequest takes a place for a request, which leave gives back; false when there is none.
+func (i *Input) beginRequest() bool {
 	select {
 	case i.running <- struct{}{}:
 		return true
@@ -95,18 +95,20 @@ func (i *Input) enter() bool {
 	}
 }
 
-func (i *Input) leave() { <-i.running }
+func (i *Input) endRequest() { <-i.running }
 
-// refuse counts a request that was refused, by what OTLP/HTTP answers with.
-func (i *Input) refuse(status int) { i.metrics.Refused.WithLabelValues(inputs.Reason(status)).Inc() }
+// countRefused counts a request that was refused, by what OTLP/HTTP answers with.
+func (i *Input) countRefused(status int) {
+	i.metrics.Refused.WithLabelValues(inputs.RefusalReason(status)).Inc()
+}
 
-// take delivers a request's records and says which of them are lost; an error means that the request should be sent again.
-func (i *Input) take(ctx context.Context, req *collectorv1.ExportLogsServiceRequest) (*collectorv1.ExportLogsServiceResponse, error) {
+// writeRecords delivers a request's records and says which of them are lost; an error means that the request should be sent again.
+func (i *Input) writeRecords(ctx context.Context, req *collectorv1.ExportLogsServiceRequest) (*collectorv1.ExportLogsServiceResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, i.cfg.Patience.Std())
 	defer cancel()
-	e := exporting{input: i, index: map[string]int{}, lost: map[string]int{}, convert: converter{cfg: &i.cfg}}
-	if err := e.records(ctx, req); err != nil {
-		i.refuse(http.StatusServiceUnavailable)
+	e := exportRequest{input: i, index: map[string]int{}, lost: map[string]int{}, convert: converter{cfg: &i.cfg}}
+	if err := e.writeAll(ctx, req); err != nil {
+		i.countRefused(http.StatusServiceUnavailable)
 		return nil, err
 	}
 	resp := &collectorv1.ExportLogsServiceResponse{}
@@ -123,11 +125,11 @@ func (i *Input) take(ctx context.Context, req *collectorv1.ExportLogsServiceRequ
 	return resp, nil
 }
 
-// exporting is a request's records on their way, by category, in order.
-type exporting struct {
+// exportRequest is a request's records on their way, by category, in order.
+type exportRequest struct {
 	input   *Input
 	convert converter
-	parts   []part
+	parts   []categoryBatch
 	index   map[string]int // of parts by category
 	size    int            // bytes of what is in parts
 	// lost counts records by reason; why is the first one's.
@@ -135,7 +137,7 @@ type exporting struct {
 	why  error
 }
 
-type part struct {
+type categoryBatch struct {
 	category string
 	messages []producer.Message
 }
@@ -144,34 +146,34 @@ type part struct {
 // resource, so that a small request may become many bytes.
 const pieceBytes = 1 << 20
 
-func (e *exporting) records(ctx context.Context, req *collectorv1.ExportLogsServiceRequest) error {
+func (e *exportRequest) writeAll(ctx context.Context, req *collectorv1.ExportLogsServiceRequest) error {
 	for _, rl := range req.GetResourceLogs() {
-		s := e.convert.resource(rl.GetResource().GetAttributes())
+		s := e.convert.newSource(rl.GetResource().GetAttributes())
 		for _, sl := range rl.GetScopeLogs() {
-			e.convert.scope(&s, sl.GetScope().GetName(), sl.GetScope().GetAttributes())
+			e.convert.setScope(&s, sl.GetScope().GetName(), sl.GetScope().GetAttributes())
 			for _, r := range sl.GetLogRecords() {
-				m, cut, err := e.convert.message(&s, r)
+				m, cut, err := e.convert.convertRecord(&s, r)
 				if err != nil {
-					e.reject(inputs.DropTooLarge, 1, err)
+					e.countLost(inputs.DropTooLarge, 1, err)
 					continue
 				}
 				if cut {
 					e.input.metrics.Truncated.Inc()
 				}
-				e.add(e.input.categoryOf(&s, severity(r)), m)
+				e.addMessage(e.input.categoryOf(&s, severityOf(r)), m)
 				if e.size < pieceBytes {
 					continue
 				}
-				if err := e.deliver(ctx); err != nil {
+				if err := e.writeBatches(ctx); err != nil {
 					return err
 				}
 			}
 		}
 	}
-	return e.deliver(ctx)
+	return e.writeBatches(ctx)
 }
 
-func (i *Input) categoryOf(s *source, severity string) string {
+func (i *Input) categoryOf(s *recordSource, severity string) string {
 	if name, ok := i.category.Fixed(); ok {
 		return name
 	}
@@ -190,12 +192,12 @@ func (i *Input) categoryOf(s *source, severity string) string {
 	return name
 }
 
-func (e *exporting) add(category string, m producer.Message) {
+func (e *exportRequest) addMessage(category string, m producer.Message) {
 	n, known := e.index[category]
 	if !known {
 		n = len(e.parts)
 		e.index[category] = n
-		e.parts = append(e.parts, part{category: category})
+		e.parts = append(e.parts, categoryBatch{category: category})
 	}
 	e.parts[n].messages = append(e.parts[n].messages, m)
 	e.size += sizeOf(&m)
@@ -210,15 +212,15 @@ func sizeOf(m *producer.Message) int {
 	return n
 }
 
-func (e *exporting) reject(reason string, n int, err error) {
+func (e *exportRequest) countLost(reason string, n int, err error) {
 	e.lost[reason] += n
 	if e.why == nil {
 		e.why = err
 	}
 }
 
-// deliver gives the agent what is there.
-func (e *exporting) deliver(ctx context.Context) error {
+// writeBatches gives the agent what is there.
+func (e *exportRequest) writeBatches(ctx context.Context) error {
 	for i := range e.parts {
 		p := &e.parts[i]
 		err := e.input.agent.Write(ctx, p.category, p.messages...)
@@ -227,9 +229,9 @@ func (e *exporting) deliver(ctx context.Context) error {
 			return fmt.Errorf("category %s: %w", p.category, err)
 		}
 		if lost > 0 {
-			e.reject(inputs.DropRefused, lost, fmt.Errorf("category %s: %w", p.category, err))
+			e.countLost(inputs.DropRefused, lost, fmt.Errorf("category %s: %w", p.category, err))
 		}
-		e.input.metrics.Taken(p.messages, err)
+		e.input.metrics.CountTaken(p.messages, err)
 	}
 	clear(e.index)
 	e.parts, e.size = e.parts[:0], 0

@@ -101,7 +101,7 @@ func input(t testing.TB, a *agent, adjust func(*Config)) *Input {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if i.metrics, err = inputs.NewMetrics("otlp", cfg.Name, nil); err != nil {
+	if i.metrics, err = inputs.NewNetworkMetrics("otlp", cfg.Name, nil); err != nil {
 		t.Fatal(err)
 	}
 	i.agent = inputstest.NewProducer(t, a.Deliver)
@@ -315,7 +315,7 @@ func TestRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			i := input(t, &agent{err: c.err}, c.adjust)
 			if c.busy {
-				for i.enter() {
+				for i.beginRequest() {
 				}
 			}
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/logs", bytes.NewReader(c.body))
@@ -568,7 +568,7 @@ func FuzzJSON(f *testing.F) {
 			i.cfg.Format = format
 			a := &agent{}
 			i.agent = inputstest.NewProducer(t, a.Deliver)
-			if _, err := i.take(t.Context(), req); err != nil {
+			if _, err := i.writeRecords(t.Context(), req); err != nil {
 				t.Fatal(err)
 			}
 			for _, m := range a.got {
@@ -597,7 +597,7 @@ func FuzzProtobuf(f *testing.F) {
 		if decodeProtobuf(b, req) != nil {
 			return
 		}
-		if n, least := values(b, req.ProtoReflect().Descriptor(), maxNesting), len(req.GetResourceLogs()); n < least {
+		if n, least := countValues(b, req.ProtoReflect().Descriptor(), maxNesting), len(req.GetResourceLogs()); n < least {
 			t.Fatalf("%d values, and %d resources", n, least)
 		}
 	})
@@ -675,7 +675,7 @@ func TestGRPCRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			i, address := served(t, &agent{err: c.err}, func(cfg *Config) { cfg.MaxRequest, cfg.MaxRequests = 1<<10, 1 })
 			if c.busy {
-				i.enter()
+				i.beginRequest()
 			}
 			if c.req == nil {
 				c.req = request("s", texts("x")...)
@@ -704,7 +704,7 @@ func TestGRPCRefusals(t *testing.T) {
 }
 
 // nonsense is a codec that sends what is no protobuf.
-type nonsense struct{ codec }
+type nonsense struct{ boundedCodec }
 
 func (nonsense) Marshal(any) ([]byte, error) { return []byte("\x0a\xff"), nil }
 
@@ -800,14 +800,14 @@ func TestRun(t *testing.T) {
 	if err := i.Run(t.Context(), inputstest.NewProducer(t, (&agent{}).Deliver), closed); err == nil || strings.Count(err.Error(), "otlp otlp: ") != 1 {
 		t.Fatalf("a busy port: %v", err)
 	}
-	i.cfg.Listen = inputs.Listen{Address: "127.0.0.1:0", TokenFile: t.TempDir() + "/none"}
+	i.cfg.Listen = inputs.ListenConfig{Address: "127.0.0.1:0", TokenFile: t.TempDir() + "/none"}
 	if err := i.Run(t.Context(), inputstest.NewProducer(t, (&agent{}).Deliver), closed); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "otlp otlp: ") {
 		t.Fatalf("a token that is not there: %v", err)
 	}
 }
 
 func TestValidate(t *testing.T) {
-	cfg := Config{Name: "a b", Listen: inputs.Listen{Address: "nowhere", TLSKey: "x"}, Category: "{host}", MaxAttributes: -1}
+	cfg := Config{Name: "a b", Listen: inputs.ListenConfig{Address: "nowhere", TLSKey: "x"}, Category: "{host}", MaxAttributes: -1}
 	faults := map[string]bool{
 		"name": true, "category": true, "fallback": true, "format": true, "max_request": true, "max_record": true, "max_attributes": true, "max_value": true,
 		"max_requests": true, "max_categories": true, "patience": true, "listen.address": true, "listen": true,

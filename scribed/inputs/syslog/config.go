@@ -17,9 +17,9 @@ type Config struct {
 	// Name of the input, in metrics and logs.
 	Name string `yaml:"name"`
 	// UDP is an address, host:port; Unix the path of a datagram socket; TCP an address, maybe with TLS. Empty = not.
-	UDP  string        `yaml:"udp"`
-	Unix string        `yaml:"unix"`
-	TCP  inputs.Listen `yaml:"tcp"`
+	UDP  string              `yaml:"udp"`
+	Unix string              `yaml:"unix"`
+	TCP  inputs.ListenConfig `yaml:"tcp"`
 	// Category is a template with the fields {facility}, {severity}, {host} and {app}.
 	Category string `yaml:"category"`
 	// MaxCategories bounds how many categories the template makes; more messages go to Fallback.
@@ -84,13 +84,13 @@ func (c *Config) Faults(field string) []error {
 	return faults
 }
 
-// rules are what a configuration compiles to.
-type rules struct {
-	category inputs.Template
+// compiledConfig are what a configuration compiles to.
+type compiledConfig struct {
+	category inputs.CategoryTemplate
 	location *time.Location
 }
 
-func (c *Config) compile(field string) (r rules, faults []error) {
+func (c *Config) compile(field string) (r compiledConfig, faults []error) {
 	fault := func(format string, args ...any) {
 		faults = append(faults, fmt.Errorf("%s."+format, append([]any{field}, args...)...))
 	}
@@ -112,7 +112,7 @@ func (c *Config) compile(field string) (r rules, faults []error) {
 	if c.TCP.TokenFile != "" {
 		fault("tcp.token_file: syslog carries no tokens")
 	}
-	if r.category, err = inputs.ParseTemplate(c.Category, "facility", "severity", "host", "app"); err != nil {
+	if r.category, err = inputs.ParseCategoryTemplate(c.Category, "facility", "severity", "host", "app"); err != nil {
 		fault("category: %w", err)
 	}
 	if record.ValidateCategory(c.Fallback) != nil {

@@ -14,8 +14,8 @@ import (
 	"scribe/producer"
 )
 
-// parser turns syslog messages into messages. It is not safe for concurrent use: each connection has one.
-type parser struct {
+// messageParser turns syslog messages into messages. It is not safe for concurrent use: each connection has one.
+type messageParser struct {
 	cfg      *Config
 	location *time.Location
 	now      func() time.Time
@@ -30,21 +30,21 @@ type parser struct {
 }
 
 // reset is called when what was parsed is not used any more. Until then messages share memory, but for what they are made of.
-func (p *parser) reset() {
+func (p *messageParser) reset() {
 	clear(p.attributes) // they point to what the collector may have
 	p.attributes, p.values = p.attributes[:0], p.values[:0]
 }
 
-func newParser(cfg *Config, location *time.Location, now func() time.Time, localHost string) *parser {
-	return &parser{
+func newParser(cfg *Config, location *time.Location, now func() time.Time, localHost string) *messageParser {
+	return &messageParser{
 		cfg: cfg, location: location, now: now, host: localHost, local: localHost != "",
 		modern: rfc5424.NewParser(rfc5424.WithBestEffort()),
 		bsd:    rfc3164.NewParser(rfc3164.WithBestEffort(), rfc3164.WithLocaleTimezone(location), rfc3164.WithLenientDay()),
 	}
 }
 
-// fields are what a message says of itself.
-type fields struct {
+// messageFields are what a message says of itself.
+type messageFields struct {
 	Facility string            `json:"facility,omitempty"`
 	Severity string            `json:"severity,omitempty"`
 	Time     *time.Time        `json:"time,omitempty"`
@@ -60,10 +60,10 @@ type fields struct {
 // maxData bounds the structured data that become attributes.
 const maxData = 32
 
-// parse reads one message. ok is false when it is to be dropped.
-func (p *parser) parse(raw []byte) (m producer.Message, f fields, ok bool) {
+// parseMessage reads one message. ok is false when it is to be dropped.
+func (p *messageParser) parseMessage(raw []byte) (m producer.Message, f messageFields, ok bool) {
 	raw = bytes.TrimRight(raw, "\n\r\x00")
-	f = p.fields(raw)
+	f = p.parseFields(raw)
 	if f.unparsed && p.cfg.Unparsed == drop {
 		return m, f, false
 	}
@@ -86,7 +86,7 @@ func (p *parser) parse(raw []byte) (m producer.Message, f fields, ok bool) {
 	return m, f, true
 }
 
-func (p *parser) attributesOf(f *fields) []producer.Attribute {
+func (p *messageParser) attributesOf(f *messageFields) []producer.Attribute {
 	begin := len(p.attributes)
 	add := func(name, value string) {
 		if value == "" {
@@ -110,7 +110,7 @@ func (p *parser) attributesOf(f *fields) []producer.Attribute {
 }
 
 // addData adds structured data in the order of their names.
-func (f *fields) addData(add func(name, value string)) {
+func (f *messageFields) addData(add func(name, value string)) {
 	if len(f.Data) == 0 {
 		return
 	}
@@ -124,12 +124,12 @@ func (f *fields) addData(add func(name, value string)) {
 	}
 }
 
-func (p *parser) fields(raw []byte) fields {
+func (p *messageParser) parseFields(raw []byte) messageFields {
 	first, second := p.parse5424, p.parse3164
 	switch {
 	case p.cfg.Protocol == rfc5424Name:
 		second = nil
-	case p.cfg.Protocol == rfc3164Name, !versioned(raw):
+	case p.cfg.Protocol == rfc3164Name, !hasVersion(raw):
 		first, second = p.parse3164, nil
 	}
 	if f, ok := first(raw); ok {
@@ -140,29 +140,29 @@ func (p *parser) fields(raw []byte) fields {
 			return f
 		}
 	}
-	return fields{Message: string(raw), unparsed: true}
+	return messageFields{Message: string(raw), unparsed: true}
 }
 
-// versioned reports whether a version follows the priority, as in RFC 5424.
-func versioned(raw []byte) bool {
+// hasVersion reports whether a version follows the priority, as in RFC 5424.
+func hasVersion(raw []byte) bool {
 	i := bytes.IndexByte(raw[:min(len(raw), 6)], '>')
 	return i > 0 && i+2 < len(raw) && raw[i+1] >= '1' && raw[i+1] <= '9' && (raw[i+2] == ' ' || raw[i+2] >= '0' && raw[i+2] <= '9')
 }
 
-func (p *parser) parse5424(raw []byte) (fields, bool) {
-	if f, ok := plain5424(raw); ok {
+func (p *messageParser) parse5424(raw []byte) (messageFields, bool) {
+	if f, ok := parsePlain5424(raw); ok {
 		return f, true
 	}
-	return p.full5424(raw)
+	return p.parseFull5424(raw)
 }
 
-func (p *parser) full5424(raw []byte) (fields, bool) {
+func (p *messageParser) parseFull5424(raw []byte) (messageFields, bool) {
 	parsed, err := p.modern.Parse(raw)
 	m, ok := parsed.(*rfc5424.SyslogMessage)
 	if !ok || m == nil || m.Priority == nil || err != nil && m.Message == nil && m.Hostname == nil {
-		return fields{}, false
+		return messageFields{}, false
 	}
-	f := common(&m.Base)
+	f := baseFields(&m.Base)
 	if m.StructuredData != nil {
 		f.Data = map[string]string{}
 		for id, params := range *m.StructuredData {
@@ -174,18 +174,18 @@ func (p *parser) full5424(raw []byte) (fields, bool) {
 	return f, true
 }
 
-func (p *parser) parse3164(raw []byte) (fields, bool) {
+func (p *messageParser) parse3164(raw []byte) (messageFields, bool) {
 	if p.local {
-		raw = p.named(raw)
+		raw = p.addHost(raw)
 	}
 	parsed, _ := p.bsd.Parse(raw)
 	m, ok := parsed.(*rfc3164.SyslogMessage)
 	if !ok || m == nil || m.Priority == nil || m.Timestamp == nil {
-		return fields{}, false
+		return messageFields{}, false
 	}
-	f := common(&m.Base)
+	f := baseFields(&m.Base)
 	if f.Time != nil && f.Time.Year() == 0 {
-		t := p.year(*f.Time)
+		t := p.guessYear(*f.Time)
 		f.Time = &t
 	}
 	return f, true
@@ -194,8 +194,8 @@ func (p *parser) parse3164(raw []byte) (fields, bool) {
 // stampLen is the length of a time of RFC 3164, "Jan _2 15:04:05", with the space behind it.
 const stampLen = 16
 
-// named puts the host's name into a local message, which has none.
-func (p *parser) named(raw []byte) []byte {
+// addHost puts the host's name into a local message, which has none.
+func (p *messageParser) addHost(raw []byte) []byte {
 	i := bytes.IndexByte(raw[:min(len(raw), 6)], '>') + 1
 	if i == 0 || len(raw) < i+stampLen || raw[i+stampLen-1] != ' ' {
 		return raw
@@ -208,8 +208,8 @@ func (p *parser) named(raw []byte) []byte {
 	return b
 }
 
-// year gives a time without one the year that brings it closest to now: around New Year that is not always this one.
-func (p *parser) year(t time.Time) time.Time {
+// guessYear gives a time without one the year that brings it closest to now: around New Year that is not always this one.
+func (p *messageParser) guessYear(t time.Time) time.Time {
 	now := p.now().In(p.location)
 	best := time.Time{}
 	for y := now.Year() - 1; y <= now.Year()+1; y++ {
@@ -221,19 +221,19 @@ func (p *parser) year(t time.Time) time.Time {
 	return best
 }
 
-func common(b *gosyslog.Base) fields {
+func baseFields(b *gosyslog.Base) messageFields {
 	text := func(s *string) string {
 		if s == nil {
 			return ""
 		}
 		return *s
 	}
-	f := fields{Time: b.Timestamp, Host: text(b.Hostname), App: text(b.Appname), ProcID: text(b.ProcID), MsgID: text(b.MsgID), Message: text(b.Message)}
+	f := messageFields{Time: b.Timestamp, Host: text(b.Hostname), App: text(b.Appname), ProcID: text(b.ProcID), MsgID: text(b.MsgID), Message: text(b.Message)}
 	if b.Facility != nil {
-		f.Facility = name(facilities[:], *b.Facility)
+		f.Facility = nameAt(facilities[:], *b.Facility)
 	}
 	if b.Severity != nil {
-		f.Severity = name(severities[:], *b.Severity)
+		f.Severity = nameAt(severities[:], *b.Severity)
 	}
 	return f
 }
@@ -247,7 +247,7 @@ var (
 	severities = [...]string{"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"}
 )
 
-func name(names []string, i uint8) string {
+func nameAt(names []string, i uint8) string {
 	if int(i) < len(names) {
 		return names[i]
 	}

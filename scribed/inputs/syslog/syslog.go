@@ -35,10 +35,10 @@ type Deps struct {
 type Input struct {
 	cfg   Config
 	deps  Deps
-	rules rules
-	names *inputs.Names
+	rules compiledConfig
+	names *inputs.CategoryLimit
 
-	metrics *inputs.Metrics // while it runs
+	metrics *inputs.NetworkMetrics // while it runs
 	agent   *producer.Producer
 	open    atomic.Int64 // TCP connections
 }
@@ -58,7 +58,7 @@ func New(cfg Config, deps Deps) (*Input, error) {
 	if deps.Clock == nil {
 		deps.Clock = time.Now
 	}
-	return &Input{cfg: cfg, deps: deps, rules: r, names: inputs.NewNames(cfg.MaxCategories, cfg.Fallback)}, nil
+	return &Input{cfg: cfg, deps: deps, rules: r, names: inputs.NewCategoryLimit(cfg.MaxCategories, cfg.Fallback)}, nil
 }
 
 // Name implements inputs.Input.
@@ -71,17 +71,17 @@ func (i *Input) Run(ctx context.Context, agent *producer.Producer, open func()) 
 			err = fmt.Errorf("syslog %s: %w", i.cfg.Name, err)
 		}
 	}()
-	if i.metrics, err = inputs.NewMetrics("syslog", i.cfg.Name, i.deps.Registerer); err != nil {
+	if i.metrics, err = inputs.NewNetworkMetrics("syslog", i.cfg.Name, i.deps.Registerer); err != nil {
 		return err
 	}
 	defer i.metrics.Unregister()
 	i.agent = agent
-	sockets, err := i.listen(ctx)
+	sockets, err := i.openSockets(ctx)
 	if err != nil {
 		return err
 	}
 	open()
-	return i.serve(ctx, sockets)
+	return i.serveSockets(ctx, sockets)
 }
 
 // sockets are where messages come from; nil = not.
@@ -98,20 +98,20 @@ func (s *sockets) close() {
 	}
 }
 
-func (i *Input) listen(ctx context.Context) (s sockets, err error) {
+func (i *Input) openSockets(ctx context.Context) (s sockets, err error) {
 	var lc net.ListenConfig
 	if i.cfg.UDP != "" {
 		c, uerr := lc.ListenPacket(ctx, "udp", i.cfg.UDP)
 		if err = uerr; uerr == nil {
 			s.udp = c
-			i.enlarge(c)
+			i.enlargeBuffer(c)
 		}
 	}
 	if i.cfg.Unix != "" && err == nil {
 		c, uerr := listenUnix(ctx, i.cfg.Unix)
 		if err = uerr; uerr == nil {
 			s.unix = c
-			i.enlarge(c)
+			i.enlargeBuffer(c)
 		}
 	}
 	if i.cfg.TCP.Address != "" && err == nil {
@@ -140,8 +140,8 @@ func listenUnix(ctx context.Context, path string) (net.PacketConn, error) {
 	return lc.ListenPacket(ctx, "unixgram", path)
 }
 
-// enlarge asks for a larger receive buffer; the kernel may give less.
-func (i *Input) enlarge(c net.PacketConn) {
+// enlargeBuffer asks for a larger receive buffer; the kernel may give less.
+func (i *Input) enlargeBuffer(c net.PacketConn) {
 	if b, ok := c.(interface{ SetReadBuffer(int) error }); ok && i.cfg.ReceiveBuffer > 0 {
 		if err := b.SetReadBuffer(int(i.cfg.ReceiveBuffer)); err != nil {
 			i.deps.Logger.Warn("the receive buffer could not be enlarged", "error", err)
@@ -149,7 +149,7 @@ func (i *Input) enlarge(c net.PacketConn) {
 	}
 }
 
-func (i *Input) serve(ctx context.Context, s sockets) error {
+func (i *Input) serveSockets(ctx context.Context, s sockets) error {
 	var group sync.WaitGroup
 	errs := make([]error, 3)
 	// Closing the sockets is what ends those who read from them.
@@ -157,23 +157,23 @@ func (i *Input) serve(ctx context.Context, s sockets) error {
 	defer stop()
 	if s.udp != nil {
 		i.deps.Logger.Info("taking syslog", "udp", s.udp.LocalAddr().String())
-		group.Go(func() { errs[0] = i.datagrams(ctx, s.udp, "") })
+		group.Go(func() { errs[0] = i.serveDatagrams(ctx, s.udp, "") })
 	}
 	if s.unix != nil {
 		i.deps.Logger.Info("taking syslog", "unix", i.cfg.Unix)
-		group.Go(func() { errs[1] = i.datagrams(ctx, s.unix, i.deps.Host) })
+		group.Go(func() { errs[1] = i.serveDatagrams(ctx, s.unix, i.deps.Host) })
 	}
 	if s.tcp != nil {
 		i.deps.Logger.Info("taking syslog", "tcp", s.tcp.Addr().String())
-		group.Go(func() { errs[2] = i.connections(ctx, s.tcp) })
+		group.Go(func() { errs[2] = i.acceptConnections(ctx, s.tcp) })
 	}
 	group.Wait()
 	s.close()
 	return errors.Join(errs...)
 }
 
-// datagrams reads a message from each datagram until the socket is closed.
-func (i *Input) datagrams(ctx context.Context, c net.PacketConn, localHost string) error {
+// serveDatagrams reads a message from each datagram until the socket is closed.
+func (i *Input) serveDatagrams(ctx context.Context, c net.PacketConn, localHost string) error {
 	p := newParser(&i.cfg, i.rules.location, i.deps.Clock, localHost)
 	buf := make([]byte, int(i.cfg.MaxMessage)+1) // one more shows that it was cut
 	one := make([]producer.Message, 1)
@@ -194,21 +194,21 @@ func (i *Input) datagrams(ctx context.Context, c net.PacketConn, localHost strin
 			continue
 		}
 		p.reset() // the one before was offered
-		m, f, ok := p.parse(buf[:n])
+		m, f, ok := p.parseMessage(buf[:n])
 		if !ok {
 			i.metrics.Dropped.WithLabelValues(inputs.DropInvalid).Inc()
 			continue
 		}
 		one[0] = m
-		if agent.WriteAsync(i.category(&f), &one[0]).Err() != nil {
+		if agent.WriteAsync(i.categoryOf(&f), &one[0]).Err() != nil {
 			i.metrics.Dropped.WithLabelValues(inputs.DropFull).Inc()
 			continue
 		}
-		i.metrics.Taken(one, nil)
+		i.metrics.CountTaken(one, nil)
 	}
 }
 
-func (i *Input) category(f *fields) string {
+func (i *Input) categoryOf(f *messageFields) string {
 	name, ok := i.rules.category.Fixed()
 	if ok {
 		return name
@@ -231,8 +231,8 @@ func (i *Input) category(f *fields) string {
 	return name
 }
 
-// connections takes connections until the listener is closed, and waits for them.
-func (i *Input) connections(ctx context.Context, l net.Listener) error {
+// acceptConnections takes connections until the listener is closed, and waits for them.
+func (i *Input) acceptConnections(ctx context.Context, l net.Listener) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	places := make(chan struct{}, i.cfg.MaxConnections)
@@ -256,7 +256,7 @@ func (i *Input) connections(ctx context.Context, l net.Listener) error {
 			// A reader that waits is woken; what it has is delivered first.
 			stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
 			defer stop()
-			i.connection(ctx, c)
+			i.serveConnection(ctx, c)
 			_ = c.Close()
 		})
 	}
@@ -265,16 +265,16 @@ func (i *Input) connections(ctx context.Context, l net.Listener) error {
 // stopPatience is how long what was read may take to be delivered at the end.
 const stopPatience = 5 * time.Second
 
-// connection reads messages until the sender closes, is silent for too long, or ctx ends, and delivers what has arrived each time.
-func (i *Input) connection(ctx context.Context, c net.Conn) {
+// serveConnection reads messages until the sender closes, is silent for too long, or ctx ends, and delivers what has arrived each time.
+func (i *Input) serveConnection(ctx context.Context, c net.Conn) {
 	var (
 		p   = newParser(&i.cfg, i.rules.location, i.deps.Clock, "")
-		cut = frames{limit: int(i.cfg.MaxMessage)}
+		cut = streamFrames{limit: int(i.cfg.MaxMessage)}
 		// Room for many usual messages. It grows to what the largest one takes with its length before it.
 		buf     = make([]byte, firstBuffer)
 		largest = int(i.cfg.MaxMessage) + 64<<10
 		held    int
-		b       = batch{input: i, parser: p}
+		b       = messageBatch{input: i, parser: p}
 	)
 	i.open.Add(1)
 	defer i.open.Add(-1)
@@ -294,22 +294,22 @@ func (i *Input) connection(ctx context.Context, c net.Conn) {
 		ended = err != nil
 		at, before := 0, cut.truncated
 		for at < held {
-			message, n, ok := cut.next(buf[at:held], ended)
+			message, n, ok := cut.nextMessage(buf[at:held], ended)
 			at += n
 			if ok && len(message) > 0 {
-				b.add(message)
+				b.addMessage(message)
 			}
 			if n == 0 {
 				break
 			}
 		}
 		i.metrics.Truncated.Add(float64(cut.truncated - before))
-		if !b.deliver(ctx) {
+		if !b.writeToAgent(ctx) {
 			return
 		}
 		full := held == len(buf)
 		held = copy(buf, buf[at:held])
-		if full && 2*len(buf) <= min(i.share(), largest) {
+		if full && 2*len(buf) <= min(i.maxBuffer(), largest) {
 			more := make([]byte, 2*len(buf))
 			copy(more, buf[:held])
 			buf = more
@@ -324,28 +324,28 @@ const (
 	readAhead   = 4 << 20
 )
 
-// share is how much a connection may read at once.
-func (i *Input) share() int { return readAhead / int(max(i.open.Load(), 1)) }
+// maxBuffer is how much a connection may read at once.
+func (i *Input) maxBuffer() int { return readAhead / int(max(i.open.Load(), 1)) }
 
-// batch gathers what one read has brought, by category, in order.
-type batch struct {
+// messageBatch gathers what one read has brought, by category, in order.
+type messageBatch struct {
 	input  *Input
-	parser *parser
-	parts  []part
+	parser *messageParser
+	parts  []categoryBatch
 }
 
-type part struct {
+type categoryBatch struct {
 	category string
 	messages []producer.Message
 }
 
-func (b *batch) add(raw []byte) {
-	m, f, ok := b.parser.parse(raw)
+func (b *messageBatch) addMessage(raw []byte) {
+	m, f, ok := b.parser.parseMessage(raw)
 	if !ok {
 		b.input.metrics.Dropped.WithLabelValues(inputs.DropInvalid).Inc()
 		return
 	}
-	category := b.input.category(&f)
+	category := b.input.categoryOf(&f)
 	for j := range b.parts {
 		if b.parts[j].category == category {
 			b.parts[j].messages = append(b.parts[j].messages, m)
@@ -355,15 +355,15 @@ func (b *batch) add(raw []byte) {
 	if len(b.parts) < cap(b.parts) {
 		b.parts = b.parts[:len(b.parts)+1] // with the memory of an earlier one
 	} else {
-		b.parts = append(b.parts, part{})
+		b.parts = append(b.parts, categoryBatch{})
 	}
 	p := &b.parts[len(b.parts)-1]
 	p.category, p.messages = category, append(p.messages[:0], m)
 }
 
-// deliver gives everything to the agent, as often as it takes, and reports whether to go on. At the end of ctx one more attempt has
+// writeToAgent gives everything to the agent, as often as it takes, and reports whether to go on. At the end of ctx one more attempt has
 // some seconds.
-func (b *batch) deliver(ctx context.Context) bool {
+func (b *messageBatch) writeToAgent(ctx context.Context) bool {
 	i := b.input
 	for j := range b.parts {
 		p := &b.parts[j]
@@ -378,7 +378,7 @@ func (b *batch) deliver(ctx context.Context) bool {
 			lost, _, final := inputs.Refused(p.messages, err)
 			switch {
 			case final:
-				i.metrics.Taken(p.messages, err)
+				i.metrics.CountTaken(p.messages, err)
 				if lost > 0 {
 					i.metrics.Dropped.WithLabelValues(inputs.DropRefused).Add(float64(lost))
 					i.deps.Logger.Warn("messages are lost: the agent does not take them", "category", p.category, "messages", lost, "error", err)
@@ -400,7 +400,7 @@ func (b *batch) deliver(ctx context.Context) bool {
 const keptParts = 8
 
 // reset forgets what was delivered.
-func (b *batch) reset() {
+func (b *messageBatch) reset() {
 	if len(b.parts) > keptParts {
 		b.parts = nil
 	}

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // now is when these messages are read: just after New Year.
 var now = time.Date(2026, 1, 1, 0, 0, 30, 0, time.UTC)
 
-func parserOf(adjust func(*Config), host string) *parser {
+func parserOf(adjust func(*Config), host string) *messageParser {
 	cfg := DefaultConfig()
 	cfg.Location = "UTC"
 	if adjust != nil {
@@ -40,22 +40,22 @@ func parserOf(adjust func(*Config), host string) *parser {
 func TestParse(t *testing.T) {
 	for _, c := range []struct {
 		raw, local string
-		want       fields
+		want       messageFields
 		time       string
 	}{
 		{
 			raw:  "<34>1 2003-10-11T22:14:15.003Z mymachine.example.com su - ID47 - \xEF\xBB\xBF'su root' failed for lonvick on /dev/pts/8",
-			want: fields{Facility: "auth", Severity: "crit", Host: "mymachine.example.com", App: "su", MsgID: "ID47", Message: "\xEF\xBB\xBF'su root' failed for lonvick on /dev/pts/8"},
+			want: messageFields{Facility: "auth", Severity: "crit", Host: "mymachine.example.com", App: "su", MsgID: "ID47", Message: "\xEF\xBB\xBF'su root' failed for lonvick on /dev/pts/8"},
 			time: "2003-10-11T22:14:15.003Z",
 		},
 		{
 			raw:  `<165>1 2003-08-24T05:14:15.000003-07:00 192.0.2.1 myproc 8710 - - %% It's time to make the do-nuts.`,
-			want: fields{Facility: "local4", Severity: "notice", Host: "192.0.2.1", App: "myproc", ProcID: "8710", Message: "%% It's time to make the do-nuts."},
+			want: messageFields{Facility: "local4", Severity: "notice", Host: "192.0.2.1", App: "myproc", ProcID: "8710", Message: "%% It's time to make the do-nuts."},
 			time: "2003-08-24T12:14:15.000003Z",
 		},
 		{
 			raw: `<165>1 2003-10-11T22:14:15.003Z host evntslog - ID47 [exampleSDID@32473 iut="3" eventSource="Application"] An event`,
-			want: fields{
+			want: messageFields{
 				Facility: "local4", Severity: "notice", Host: "host", App: "evntslog", MsgID: "ID47", Message: "An event",
 				Data: map[string]string{"exampleSDID@32473.iut": "3", "exampleSDID@32473.eventSource": "Application"},
 			},
@@ -63,24 +63,24 @@ func TestParse(t *testing.T) {
 		},
 		{
 			raw:  "<34>Oct 11 22:14:15 mymachine su: 'su root' failed for lonvick on /dev/pts/8",
-			want: fields{Facility: "auth", Severity: "crit", Host: "mymachine", App: "su", Message: "'su root' failed for lonvick on /dev/pts/8"},
+			want: messageFields{Facility: "auth", Severity: "crit", Host: "mymachine", App: "su", Message: "'su root' failed for lonvick on /dev/pts/8"},
 			time: "2025-10-11T22:14:15Z",
 		},
 		{ // the year before, seen after New Year; and the other way round
 			raw:  "<13>Dec 31 23:59:59 h app[12]: x",
-			want: fields{Facility: "user", Severity: "notice", Host: "h", App: "app", ProcID: "12", Message: "x"},
+			want: messageFields{Facility: "user", Severity: "notice", Host: "h", App: "app", ProcID: "12", Message: "x"},
 			time: "2025-12-31T23:59:59Z",
 		},
-		{raw: "<13>Jan  1 00:00:01 h app: x", want: fields{Facility: "user", Severity: "notice", Host: "h", App: "app", Message: "x"}, time: "2026-01-01T00:00:01Z"},
+		{raw: "<13>Jan  1 00:00:01 h app: x", want: messageFields{Facility: "user", Severity: "notice", Host: "h", App: "app", Message: "x"}, time: "2026-01-01T00:00:01Z"},
 		{ // of /dev/log, without a host
 			raw: "<30>Jan  1 00:00:02 systemd[1]: Started.", local: "here",
-			want: fields{Facility: "daemon", Severity: "info", Host: "here", App: "systemd", ProcID: "1", Message: "Started."},
+			want: messageFields{Facility: "daemon", Severity: "info", Host: "here", App: "systemd", ProcID: "1", Message: "Started."},
 			time: "2026-01-01T00:00:02Z",
 		},
-		{raw: "Use the BFG!", want: fields{Message: "Use the BFG!", unparsed: true}},
-		{raw: "<999>1 nonsense", want: fields{Message: "<999>1 nonsense", unparsed: true}},
+		{raw: "Use the BFG!", want: messageFields{Message: "Use the BFG!", unparsed: true}},
+		{raw: "<999>1 nonsense", want: messageFields{Message: "<999>1 nonsense", unparsed: true}},
 	} {
-		m, f, ok := parserOf(nil, c.local).parse([]byte(c.raw + "\n"))
+		m, f, ok := parserOf(nil, c.local).parseMessage([]byte(c.raw + "\n"))
 		if !ok || string(m.Payload) != c.raw {
 			t.Errorf("%s: payload %q, %v", c.raw, m.Payload, ok)
 		}
@@ -97,16 +97,16 @@ func TestParse(t *testing.T) {
 
 func TestFormats(t *testing.T) {
 	raw := []byte(`<34>1 2003-10-11T22:14:15Z host app 1 ID [a x="1"] the text`)
-	m, _, _ := parserOf(func(c *Config) { c.Format, c.HostKey = formatMessage, true }, "").parse(raw)
+	m, _, _ := parserOf(func(c *Config) { c.Format, c.HostKey = formatMessage, true }, "").parseMessage(raw)
 	if string(m.Payload) != "the text" || string(m.Key) != "host" || m.Time.Unix() != 1065910455 {
 		t.Fatalf("%q %q %v", m.Payload, m.Key, m.Time)
 	}
-	m, _, _ = parserOf(func(c *Config) { c.Format = formatJSON }, "").parse(raw)
+	m, _, _ = parserOf(func(c *Config) { c.Format = formatJSON }, "").parseMessage(raw)
 	var got map[string]any
 	if err := json.Unmarshal(m.Payload, &got); err != nil || got["message"] != "the text" || got["app"] != "app" || got["severity"] != "crit" {
 		t.Fatalf("%s %v", m.Payload, err)
 	}
-	if _, _, ok := parserOf(func(c *Config) { c.Unparsed = drop }, "").parse([]byte("what")); ok {
+	if _, _, ok := parserOf(func(c *Config) { c.Unparsed = drop }, "").parseMessage([]byte("what")); ok {
 		t.Fatal("kept")
 	}
 	var names []string
@@ -127,7 +127,7 @@ func FuzzParse(f *testing.F) {
 		if local {
 			host = "here"
 		}
-		m, fs, ok := parserOf(nil, host).parse(b)
+		m, fs, ok := parserOf(nil, host).parseMessage(b)
 		if !ok || !bytes.HasPrefix(b, m.Payload) || len(m.Attributes) > 8+maxData {
 			t.Fatalf("%q: %+v", b, m)
 		}
@@ -147,11 +147,11 @@ func FuzzPlain(f *testing.F) {
 		f.Add([]byte(raw))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		got, ok := plain5424(b)
+		got, ok := parsePlain5424(b)
 		if !ok {
 			return
 		}
-		want, ok := parserOf(nil, "").full5424(b)
+		want, ok := parserOf(nil, "").parseFull5424(b)
 		if !ok || (got.Time == nil) != (want.Time == nil) || got.Time != nil && !got.Time.Equal(*want.Time) {
 			t.Fatalf("%q: %+v, want %+v, %v", b, got, want, ok)
 		}
@@ -164,13 +164,13 @@ func FuzzPlain(f *testing.F) {
 // TestPlain: the usual message goes the short way.
 func TestPlain(t *testing.T) {
 	raw := []byte("<134>1 2026-01-02T03:04:05.678901+01:00 host app 12 ID - the text")
-	if f, ok := plain5424(raw); !ok || f.Message != "the text" || f.Host != "host" {
+	if f, ok := parsePlain5424(raw); !ok || f.Message != "the text" || f.Host != "host" {
 		t.Fatalf("%+v, %v", f, ok)
 	}
 	p := parserOf(nil, "")
 	allocs := testing.AllocsPerRun(100, func() {
 		p.reset()
-		if _, _, ok := p.parse(raw); !ok {
+		if _, _, ok := p.parseMessage(raw); !ok {
 			t.Fatal("not parsed")
 		}
 	})
@@ -185,7 +185,7 @@ func TestMessagesOfABatchAreApart(t *testing.T) {
 	var all []producer.Message
 	const n = 200
 	for i := range n {
-		m, _, _ := p.parse(fmt.Appendf(nil, "<34>1 - host-%d app-%d %d - - x", i, i, i))
+		m, _, _ := p.parseMessage(fmt.Appendf(nil, "<34>1 - host-%d app-%d %d - - x", i, i, i))
 		all = append(all, m)
 	}
 	for i, m := range all {
@@ -201,14 +201,14 @@ func TestMessagesOfABatchAreApart(t *testing.T) {
 
 // streamed cuts a stream that arrives in pieces.
 func streamed(text []byte, limit, piece int) (out []string, truncated int) {
-	f := frames{limit: limit}
+	f := streamFrames{limit: limit}
 	var held []byte
 	for len(text) > 0 || len(held) > 0 {
 		n := min(piece, len(text))
 		held = append(held, text[:n]...)
 		text = text[n:]
 		for len(held) > 0 {
-			m, n, ok := f.next(held, len(text) == 0)
+			m, n, ok := f.nextMessage(held, len(text) == 0)
 			if ok && len(m) > 0 {
 				out = append(out, string(m))
 			}
@@ -301,17 +301,17 @@ func start(t *testing.T, a *agent, adjust func(*Config)) (sockets, *Input, func(
 	if err != nil {
 		t.Fatal(err)
 	}
-	if i.metrics, err = inputs.NewMetrics("syslog", cfg.Name, nil); err != nil {
+	if i.metrics, err = inputs.NewNetworkMetrics("syslog", cfg.Name, nil); err != nil {
 		t.Fatal(err)
 	}
 	i.agent = inputstest.NewProducer(t, a.Deliver)
-	s, err := i.listen(t.Context())
+	s, err := i.openSockets(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- i.serve(ctx, s) }()
+	go func() { done <- i.serveSockets(ctx, s) }()
 	return s, i, func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -400,11 +400,11 @@ func TestBoundsConnections(t *testing.T) {
 // TestUnixSocketOfARunBefore: one that was left behind is replaced, one that somebody reads from is not.
 func TestUnixSocketOfARunBefore(t *testing.T) {
 	_, i, stop := start(t, newAgent(), nil)
-	if _, err := i.listen(t.Context()); err == nil || !strings.Contains(err.Error(), "another process reads") {
+	if _, err := i.openSockets(t.Context()); err == nil || !strings.Contains(err.Error(), "another process reads") {
 		t.Errorf("a socket in use: %v", err)
 	}
 	stop()
-	s, err := i.listen(t.Context())
+	s, err := i.openSockets(t.Context())
 	if err != nil {
 		t.Fatalf("a socket that was left behind: %v", err)
 	}

@@ -18,9 +18,9 @@ const (
 	CategoryLen = 65
 )
 
-// Entry says where a record is. The index of a segment has those of each category in order of position, which is the order of the
+// IndexEntry says where a record is. The index of a segment has those of each category in order of position, which is the order of the
 // records in the file.
-type Entry struct {
+type IndexEntry struct {
 	Position Position
 	Time     int64
 	Offset   uint32 // in the file
@@ -28,8 +28,8 @@ type Entry struct {
 	Messages uint32
 }
 
-// Category is what a footer says of a category's records in the segment.
-type Category struct {
+// FooterCategory is what a footer says of a category's records in the segment.
+type FooterCategory struct {
 	Name                  string
 	Records               uint32
 	Messages, Bytes       uint64 // Bytes of data
@@ -47,12 +47,12 @@ type Footer struct {
 	DataEnd, Offset int64
 	// Sum is the trailer's checksum, which covers all of the footer by the checksums in it. It tells footers from each other.
 	Sum        uint32
-	Categories []Category
+	Categories []FooterCategory
 }
 
 // NewCategory sums the entries of a category.
-func NewCategory(name string, entries []Entry) Category {
-	c := Category{Name: name, Records: uint32(len(entries))}
+func NewCategory(name string, entries []IndexEntry) FooterCategory {
+	c := FooterCategory{Name: name, Records: uint32(len(entries))}
 	for i := range entries {
 		e := &entries[i]
 		c.Messages += uint64(e.Messages)
@@ -67,7 +67,7 @@ func NewCategory(name string, entries []Entry) Category {
 
 // AppendFooter appends the footer of a segment: indexes, table, trailer. f.Sum and the fields of the index in f.Categories are set; the entries are
 // those of each of f.Categories, in that order. The caller writes it at f.Offset, at the end of the file.
-func AppendFooter(dst []byte, f *Footer, entries func(i int) []Entry) []byte {
+func AppendFooter(dst []byte, f *Footer, entries func(i int) []IndexEntry) []byte {
 	start := len(dst)
 	for i := range f.Categories {
 		c := &f.Categories[i]
@@ -97,7 +97,7 @@ func AppendFooter(dst []byte, f *Footer, entries func(i int) []Entry) []byte {
 	return append(dst, trailerEnd...)
 }
 
-func appendIndex(dst []byte, id SegmentID, entries []Entry) []byte {
+func appendIndex(dst []byte, id SegmentID, entries []IndexEntry) []byte {
 	offset, distance, time := int64(0), int64(At(id.First, 0)), int64(0)
 	for i := range entries {
 		e := &entries[i]
@@ -112,7 +112,7 @@ func appendIndex(dst []byte, id SegmentID, entries []Entry) []byte {
 	return dst
 }
 
-func appendCategory(dst []byte, c *Category) []byte {
+func appendCategory(dst []byte, c *FooterCategory) []byte {
 	dst = append(dst, byte(len(c.Name)))
 	dst = append(dst, c.Name...)
 	dst = binary.LittleEndian.AppendUint32(dst, c.Records)
@@ -202,14 +202,14 @@ func (f *Footer) parseTable(b []byte, count int, indexes int64) error {
 	if count > len(b)/CategoryLen {
 		return bad("is too short")
 	}
-	f.Categories = make([]Category, 0, count)
+	f.Categories = make([]FooterCategory, 0, count)
 	last := ""
 	for range count {
 		if len(b) < CategoryLen || len(b) < CategoryLen+int(b[0]) {
 			return bad("is too short")
 		}
 		n := int(b[0])
-		c := Category{Name: string(b[1 : 1+n])}
+		c := FooterCategory{Name: string(b[1 : 1+n])}
 		v := b[1+n:]
 		c.Records = binary.LittleEndian.Uint32(v)
 		c.Messages, c.Bytes = binary.LittleEndian.Uint64(v[4:]), binary.LittleEndian.Uint64(v[12:])
@@ -237,7 +237,7 @@ func (f *Footer) parseTable(b []byte, count int, indexes int64) error {
 }
 
 // ReadIndex reads the index of a category of f. The error wraps ErrDamaged, or is r's.
-func ReadIndex(r io.ReaderAt, f *Footer, c *Category) ([]Entry, error) {
+func ReadIndex(r io.ReaderAt, f *Footer, c *FooterCategory) ([]IndexEntry, error) {
 	b := make([]byte, c.IndexLen)
 	if err := readAt(r, b, f.Offset+int64(c.IndexOffset)); err != nil {
 		return nil, err
@@ -246,7 +246,7 @@ func ReadIndex(r io.ReaderAt, f *Footer, c *Category) ([]Entry, error) {
 }
 
 // ParseIndex checks and decodes the index of a category of f. The error wraps ErrDamaged.
-func ParseIndex(b []byte, f *Footer, c *Category) ([]Entry, error) {
+func ParseIndex(b []byte, f *Footer, c *FooterCategory) ([]IndexEntry, error) {
 	bad := func(what string) error { return fmt.Errorf("%w: the index of %q %s", ErrDamaged, c.Name, what) }
 	if Checksum(b) != c.IndexCRC {
 		return nil, bad("does not match its checksum")
@@ -254,7 +254,7 @@ func ParseIndex(b []byte, f *Footer, c *Category) ([]Entry, error) {
 	if int64(c.Records) > int64(len(b))/5 {
 		return nil, bad("is too short")
 	}
-	entries := make([]Entry, c.Records)
+	entries := make([]IndexEntry, c.Records)
 	offset, distance, time := uint64(0), int64(At(f.First, 0)), int64(0)
 	for i := range entries {
 		var v [5]int64
@@ -277,7 +277,7 @@ func ParseIndex(b []byte, f *Footer, c *Category) ([]Entry, error) {
 		offset += uint64(v[0]) * Align
 		distance += v[4]
 		time += v[3]
-		e := Entry{Position: Position(distance + int64(offset)), Time: time, Offset: uint32(offset), Size: uint32(v[1]), Messages: uint32(v[2])}
+		e := IndexEntry{Position: Position(distance + int64(offset)), Time: time, Offset: uint32(offset), Size: uint32(v[1]), Messages: uint32(v[2])}
 		if offset < SegmentHeaderLen || int64(offset)+v[1] > f.DataEnd || v[1] < RecordSize(len(c.Name), 0) || !f.Contains(e.Position) ||
 			i > 0 && (v[0] == 0 || e.Position <= entries[i-1].Position) {
 			return nil, bad("breaks a limit")

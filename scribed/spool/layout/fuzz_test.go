@@ -36,7 +36,7 @@ func FuzzScanSegment(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte, generation uint32) {
 		end, last := int64(0), Position(0)
-		scan, err := ScanSegment(bytes.NewReader(b), int64(len(b)), SegmentID{7, 7, max(1, generation)}, func(rec *Scanned) error {
+		scan, err := ScanSegment(bytes.NewReader(b), int64(len(b)), SegmentID{7, 7, max(1, generation)}, func(rec *ScannedRecord) error {
 			if rec.Offset < end || rec.Position <= last || rec.Position.Segment() != 7 {
 				t.Errorf("%+v behind %d, %v", rec, end, last)
 			}
@@ -98,15 +98,15 @@ func FuzzFooterTable(f *testing.F) {
 
 func FuzzIndex(f *testing.F) {
 	headers, _ := sampleRecords()
-	var entries []Entry
+	var entries []IndexEntry
 	for _, h := range headers {
-		entries = append(entries, Entry{Position: h.Position, Time: h.Time, Offset: h.Position.Offset(), Size: uint32(h.Size()), Messages: h.Messages})
+		entries = append(entries, IndexEntry{Position: h.Position, Time: h.Time, Offset: h.Position.Offset(), Size: uint32(h.Size()), Messages: h.Messages})
 	}
 	id := SegmentID{7, 7, 1}
 	f.Add(appendIndex(nil, id, entries), uint32(len(entries)))
 	f.Fuzz(func(t *testing.T, b []byte, records uint32) {
 		footer := &Footer{SegmentID: id, DataEnd: 1 << 20}
-		c := &Category{Name: "b", Records: records, IndexCRC: Checksum(b)}
+		c := &FooterCategory{Name: "b", Records: records, IndexCRC: Checksum(b)}
 		entries, err := ParseIndex(b, footer, c)
 		for i := 1; i < len(entries); i++ {
 			if entries[i].Position <= entries[i-1].Position || entries[i].Offset <= entries[i-1].Offset {
@@ -120,7 +120,7 @@ func FuzzSlot(f *testing.F) {
 	slot, _ := AppendSlot(nil, sampleState(), MinStateSlot)
 	f.Add(slot[slotHeader:])
 	f.Fuzz(func(t *testing.T, body []byte) {
-		b, _ := AppendSlot(nil, &State{Generation: 3}, MinStateSlot)
+		b, _ := AppendSlot(nil, &SpoolState{Generation: 3}, MinStateSlot)
 		b = append(b[:slotHeader], body...)
 		binary.LittleEndian.PutUint32(b[16:], uint32(len(body)))
 		binary.LittleEndian.PutUint32(b[32:], Checksum(body))

@@ -38,10 +38,10 @@ func sampleRecords() ([]RecordHeader, [][]byte) {
 func sampleSegment(sealed bool) (SegmentID, []byte) {
 	id := SegmentID{First: 7, Last: 7, Generation: 1}
 	b := AppendSegmentHeader(nil, &SegmentHeader{SegmentID: id, Created: 1_700_000_000_000_000})
-	entries := map[string][]Entry{}
+	entries := map[string][]IndexEntry{}
 	headers, data := sampleRecords()
 	for i, h := range headers {
-		entries[h.Category] = append(entries[h.Category], Entry{Position: h.Position, Time: h.Time, Offset: uint32(len(b)), Size: uint32(h.Size()), Messages: h.Messages})
+		entries[h.Category] = append(entries[h.Category], IndexEntry{Position: h.Position, Time: h.Time, Offset: uint32(len(b)), Size: uint32(h.Size()), Messages: h.Messages})
 		b = append(AppendRecordHeader(b, &h), data[i]...)
 		b = append(b, make([]byte, Padded(int64(len(b)))-int64(len(b)))...)
 	}
@@ -50,18 +50,18 @@ func sampleSegment(sealed bool) (SegmentID, []byte) {
 		for _, name := range []string{"access", "b"} {
 			f.Categories = append(f.Categories, NewCategory(name, entries[name]))
 		}
-		b = AppendFooter(b, f, func(i int) []Entry { return entries[f.Categories[i].Name] })
+		b = AppendFooter(b, f, func(i int) []IndexEntry { return entries[f.Categories[i].Name] })
 	}
 	return id, b
 }
 
-func sampleState() *State {
-	return &State{
+func sampleState() *SpoolState {
+	return &SpoolState{
 		Generation: 12, Next: 9, Saved: 1_700_000_000_000_000,
 		Segments: []StateSegment{
 			{SegmentID: SegmentID{3, 5, 2}, Footer: 0xcafe, Held: 4, Done: []StateDone{
-				{"access", Amount{2, 20, 200}, []Span{{At(3, 0), At(3, 65)}, {At(4, 100), At(5, 1)}}},
-				{"b", Amount{1, 1, 1}, []Span{{At(5, 64), At(5, 1<<32-1) + 1}}},
+				{"access", Amount{2, 20, 200}, []PositionRange{{At(3, 0), At(3, 65)}, {At(4, 100), At(5, 1)}}},
+				{"b", Amount{1, 1, 1}, []PositionRange{{At(5, 64), At(5, 1<<32-1) + 1}}},
 			}},
 			{SegmentID: SegmentID{7, 7, 1}, Held: 1},
 		},
@@ -119,7 +119,7 @@ func readSegment(t *testing.T, b []byte, sealed bool) {
 	headers, data := sampleRecords()
 	id := SegmentID{7, 7, 1}
 	i := 0
-	scan, err := ScanSegment(bytes.NewReader(b), int64(len(b)), id, func(rec *Scanned) error {
+	scan, err := ScanSegment(bytes.NewReader(b), int64(len(b)), id, func(rec *ScannedRecord) error {
 		got, err := rec.Data(b[rec.Offset:])
 		if rec.RecordHeader != headers[i] || err != nil || rec.Err != nil || !bytes.Equal(got, data[i]) {
 			t.Errorf("record %d: %+v, %v, %v", i, rec, err, rec.Err)
@@ -222,9 +222,9 @@ func TestResync(t *testing.T) {
 	id, b := sampleSegment(false)
 	headers, _ := sampleRecords()
 	second, third := int64(headers[1].Position.Offset()), int64(headers[2].Position.Offset())
-	scan := func(b []byte, id SegmentID) (found []Position, s *Scan) {
+	scan := func(b []byte, id SegmentID) (found []Position, s *SegmentScan) {
 		t.Helper()
-		s, err := ScanSegment(bytes.NewReader(b), int64(len(b)), id, func(rec *Scanned) error {
+		s, err := ScanSegment(bytes.NewReader(b), int64(len(b)), id, func(rec *ScannedRecord) error {
 			found = append(found, rec.Position)
 			return nil
 		})
@@ -236,7 +236,7 @@ func TestResync(t *testing.T) {
 	bad := slices.Clone(b)
 	bad[second+9]++ // the length: everything up to the next record is unreadable
 	found, s := scan(bad, id)
-	if want := []Position{headers[0].Position, headers[2].Position, headers[3].Position}; !slices.Equal(found, want) || !slices.Equal(s.Unreadable, []Range{{second, third}}) {
+	if want := []Position{headers[0].Position, headers[2].Position, headers[3].Position}; !slices.Equal(found, want) || !slices.Equal(s.Unreadable, []FileRange{{second, third}}) {
 		t.Errorf("found %v, unreadable %v", found, s.Unreadable)
 	}
 	// A copy of the first record, in the place of the second, aligned: it is not where it was written.
@@ -285,13 +285,13 @@ func TestNewerVersions(t *testing.T) {
 
 // TestSlotLimit: what does not fit is left out, never anything that would lose a record.
 func TestSlotLimit(t *testing.T) {
-	s := &State{Generation: 1, Next: 100}
+	s := &SpoolState{Generation: 1, Next: 100}
 	for n := range uint32(20) {
 		g := StateSegment{SegmentID: SegmentID{n + 1, n + 1, 1}, Held: 1}
 		var d StateDone
 		d.Category = "c"
 		for i := range n * 30 {
-			d.Spans = append(d.Spans, Span{At(n+1, 1000*i), At(n+1, 1000*i+500)})
+			d.Spans = append(d.Spans, PositionRange{At(n+1, 1000*i), At(n+1, 1000*i+500)})
 		}
 		g.Done = append(g.Done, d)
 		s.Segments = append(s.Segments, g)
@@ -329,7 +329,7 @@ func TestStateRoundTrip(t *testing.T) {
 			return Amount{n.Draw(t, "records"), n.Draw(t, "messages"), n.Draw(t, "bytes")}
 		})
 		name := rapid.StringN(0, -1, 255)
-		s := &State{Generation: rapid.Uint64().Draw(t, "generation"), Next: rapid.Uint32().Draw(t, "next"), Saved: rapid.Int64().Draw(t, "saved")}
+		s := &SpoolState{Generation: rapid.Uint64().Draw(t, "generation"), Next: rapid.Uint32().Draw(t, "next"), Saved: rapid.Int64().Draw(t, "saved")}
 		for range rapid.IntRange(0, 5).Draw(t, "segments") {
 			first := rapid.Uint32Range(1, 1<<32-1).Draw(t, "first")
 			g := StateSegment{
@@ -345,7 +345,7 @@ func TestStateRoundTrip(t *testing.T) {
 						break
 					}
 					to := rapid.Uint64Range(from+1, end).Draw(t, "to")
-					d.Spans = append(d.Spans, Span{Position(from), Position(to)})
+					d.Spans = append(d.Spans, PositionRange{Position(from), Position(to)})
 					if to == end {
 						break
 					}

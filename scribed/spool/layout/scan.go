@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// Scanned is a record that Scan found by its header.
-type Scanned struct {
+// ScannedRecord is a record that Scan found by its header.
+type ScannedRecord struct {
 	RecordHeader
 	Offset int64
 	// Err says what is wrong with the record's data; nil when it is whole.
@@ -16,24 +16,24 @@ type Scanned struct {
 }
 
 // End is where the next record begins.
-func (s *Scanned) End() int64 { return s.Offset + Padded(s.Size()) }
+func (s *ScannedRecord) End() int64 { return s.Offset + Padded(s.Size()) }
 
 // Entry is the record's entry in the index.
-func (s *Scanned) Entry() Entry {
-	return Entry{Position: s.Position, Time: s.Time, Offset: uint32(s.Offset), Size: uint32(s.Size()), Messages: s.Messages}
+func (s *ScannedRecord) Entry() IndexEntry {
+	return IndexEntry{Position: s.Position, Time: s.Time, Offset: uint32(s.Offset), Size: uint32(s.Size()), Messages: s.Messages}
 }
 
-// Range is a part of a file: From and what is behind it, up to but not with To.
-type Range struct {
+// FileRange is a part of a file: From and what is behind it, up to but not with To.
+type FileRange struct {
 	From, To int64
 }
 
-// Scan is what ScanSegment found besides records.
-type Scan struct {
+// SegmentScan is what ScanSegment found besides records.
+type SegmentScan struct {
 	// HeaderErr says what is wrong with the file's header; nil when it is whole.
 	HeaderErr error
 	// Unreadable ranges have no record's header, and records behind them.
-	Unreadable []Range
+	Unreadable []FileRange
 	// End is where the last record ends. What is behind it was not written whole, or is a footer.
 	End int64
 	// Tail: there is something else than zeros behind End.
@@ -46,10 +46,10 @@ type Scan struct {
 // it goes on with the next header that checks. It never takes bytes for a record's that stand elsewhere than the record was written
 // (in files of the first generation), are of another segment, or would be out of order. The error is r's or fn's, or wraps
 // ErrVersion.
-func ScanSegment(r io.ReaderAt, size int64, id SegmentID, fn func(*Scanned) error) (*Scan, error) {
-	w := &window{r: r, size: size}
-	s := &scanner{w: w, id: id, out: &Scan{End: min(SegmentHeaderLen, size)}, fn: fn}
-	head, err := w.at(0, SegmentHeaderLen)
+func ScanSegment(r io.ReaderAt, size int64, id SegmentID, fn func(*ScannedRecord) error) (*SegmentScan, error) {
+	w := &readWindow{r: r, size: size}
+	s := &segmentScanner{w: w, id: id, out: &SegmentScan{End: min(SegmentHeaderLen, size)}, fn: fn}
+	head, err := w.bytesAt(0, SegmentHeaderLen)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func ScanSegment(r io.ReaderAt, size int64, id SegmentID, fn func(*Scanned) erro
 	}
 	at := int64(SegmentHeaderLen)
 	for at < size {
-		rec, err := s.record(at)
+		rec, err := s.parseRecord(at)
 		if err != nil {
 			return nil, err
 		}
@@ -68,11 +68,11 @@ func ScanSegment(r io.ReaderAt, size int64, id SegmentID, fn func(*Scanned) erro
 				return nil, err
 			}
 			if at < size {
-				s.out.Unreadable = append(s.out.Unreadable, Range{from, at})
+				s.out.Unreadable = append(s.out.Unreadable, FileRange{from, at})
 			}
 			continue
 		}
-		if err := s.take(rec); err != nil {
+		if err := s.emitRecord(rec); err != nil {
 			return nil, err
 		}
 		at = rec.End()
@@ -80,21 +80,21 @@ func ScanSegment(r io.ReaderAt, size int64, id SegmentID, fn func(*Scanned) erro
 	if id.Generation > 1 {
 		s.out.Durable = size // rewritten files are synced before they get their name
 	}
-	s.out.Tail, err = s.anything(s.out.End)
+	s.out.Tail, err = s.hasData(s.out.End)
 	return s.out, err
 }
 
-type scanner struct {
-	w    *window
+type segmentScanner struct {
+	w    *readWindow
 	id   SegmentID
-	out  *Scan
-	fn   func(*Scanned) error
+	out  *SegmentScan
+	fn   func(*ScannedRecord) error
 	last Position
 }
 
-// record returns the record whose header is at an offset; nil when there is none.
-func (s *scanner) record(at int64) (*Scanned, error) {
-	b, err := s.w.at(at, RecordHeaderLen+MaxCategory)
+// parseRecord returns the record whose header is at an offset; nil when there is none.
+func (s *segmentScanner) parseRecord(at int64) (*ScannedRecord, error) {
+	b, err := s.w.bytesAt(at, RecordHeaderLen+MaxCategory)
 	if err != nil {
 		return nil, err
 	}
@@ -105,11 +105,11 @@ func (s *scanner) record(at int64) (*Scanned, error) {
 	if !s.id.Contains(h.Position) || h.Position <= s.last || s.id.Generation == 1 && h.Position != At(s.id.First, uint32(at)) {
 		return nil, nil
 	}
-	return &Scanned{RecordHeader: h, Offset: at}, nil
+	return &ScannedRecord{RecordHeader: h, Offset: at}, nil
 }
 
-func (s *scanner) take(rec *Scanned) error {
-	b, err := s.w.at(rec.Offset, rec.Size())
+func (s *segmentScanner) emitRecord(rec *ScannedRecord) error {
+	b, err := s.w.bytesAt(rec.Offset, rec.Size())
 	if err != nil {
 		return err
 	}
@@ -123,10 +123,10 @@ func (s *scanner) take(rec *Scanned) error {
 }
 
 // resync returns the offset of the next record behind an offset, or the file's size.
-func (s *scanner) resync(at int64) (int64, error) {
+func (s *segmentScanner) resync(at int64) (int64, error) {
 	at += Align
 	for at < s.w.size {
-		b, err := s.w.at(at, windowLen)
+		b, err := s.w.bytesAt(at, windowLen)
 		if err != nil {
 			return 0, err
 		}
@@ -138,7 +138,7 @@ func (s *scanner) resync(at int64) (int64, error) {
 		}
 		next := at + int64(i)
 		if next%Align == 0 {
-			rec, err := s.record(next)
+			rec, err := s.parseRecord(next)
 			if rec != nil || err != nil {
 				return next, err
 			}
@@ -148,10 +148,10 @@ func (s *scanner) resync(at int64) (int64, error) {
 	return s.w.size, nil
 }
 
-// anything reports whether there is a byte that is not 0 from an offset on.
-func (s *scanner) anything(from int64) (bool, error) {
+// hasData reports whether there is a byte that is not 0 from an offset on.
+func (s *segmentScanner) hasData(from int64) (bool, error) {
 	for from < s.w.size {
-		b, err := s.w.at(from, windowLen)
+		b, err := s.w.bytesAt(from, windowLen)
 		if err != nil {
 			return false, err
 		}
@@ -165,16 +165,16 @@ func (s *scanner) anything(from int64) (bool, error) {
 
 const windowLen = 1 << 20
 
-// window reads a file in large pieces.
-type window struct {
+// readWindow reads a file in large pieces.
+type readWindow struct {
 	r    io.ReaderAt
 	size int64
 	off  int64
 	buf  []byte
 }
 
-// at returns n bytes at an offset, fewer at the file's end. They are good until the next call.
-func (w *window) at(off, n int64) ([]byte, error) {
+// bytesAt returns n bytes at an offset, fewer at the file's end. They are good until the next call.
+func (w *readWindow) bytesAt(off, n int64) ([]byte, error) {
 	n = max(0, min(n, w.size-off))
 	if off < w.off || off+n > w.off+int64(len(w.buf)) {
 		want := min(max(n, windowLen), w.size-off)

@@ -24,13 +24,13 @@ type Amount struct {
 	Records, Messages, Bytes int64
 }
 
-// Span is a range of positions: From and those behind it, up to but not with To.
-type Span struct {
+// PositionRange is a range of positions: From and those behind it, up to but not with To.
+type PositionRange struct {
 	From, To Position
 }
 
-// State is what the state file remembers.
-type State struct {
+// SpoolState is what the state file remembers.
+type SpoolState struct {
 	// Generation grows with each save: the slot with the higher one counts.
 	Generation uint64
 	// Next is a number that no segment has had.
@@ -56,7 +56,7 @@ type StateSegment struct {
 type StateDone struct {
 	Category string
 	Amount   Amount
-	Spans    []Span // in order, not touching each other
+	Spans    []PositionRange // in order, not touching each other
 }
 
 // StateDropped is what was ever dropped of a category.
@@ -81,7 +81,7 @@ func AppendStateHeader(dst []byte, slot int64) []byte {
 // AppendSlot appends a slot with the state, at most limit bytes. What does not fit is left out: the spans of a category with most of
 // them first, which are given out again, then the drops. fitted is false when anything was left out. The caller writes it at
 // StateHeaderLen + (Generation % 2) * slot.
-func AppendSlot(dst []byte, s *State, limit int64) (out []byte, fitted bool) {
+func AppendSlot(dst []byte, s *SpoolState, limit int64) (out []byte, fitted bool) {
 	start := len(dst)
 	cut := s
 	for {
@@ -89,12 +89,12 @@ func AppendSlot(dst []byte, s *State, limit int64) (out []byte, fitted bool) {
 		if int64(len(dst)-start) <= limit {
 			return dst, cut == s
 		}
-		cut = cut.smaller()
+		cut = cut.withoutLargest()
 	}
 }
 
-// smaller leaves the larger half of the done spans out, or the drops when there are none, or the segments.
-func (s *State) smaller() *State {
+// withoutLargest leaves the larger half of the done spans out, or the drops when there are none, or the segments.
+func (s *SpoolState) withoutLargest() *SpoolState {
 	out := *s
 	most := 0
 	for i := range s.Segments {
@@ -123,7 +123,7 @@ func (s *State) smaller() *State {
 	return &out
 }
 
-func appendSlotAll(dst []byte, s *State) []byte {
+func appendSlotAll(dst []byte, s *SpoolState) []byte {
 	start := len(dst)
 	dst = append(dst, slotMagic...)
 	dst = binary.LittleEndian.AppendUint32(dst, Version)
@@ -174,7 +174,7 @@ type StateFile struct {
 	// Slot is the length of a slot.
 	Slot int64
 	// State is the newer of the whole slots; nil when there is none.
-	State *State
+	State *SpoolState
 	// Damage says what is wrong with a slot, or with the header; a slot that was never written is not damaged.
 	Damage []error
 }
@@ -210,7 +210,7 @@ func ReadState(r io.ReaderAt) (*StateFile, error) {
 }
 
 // readSlot returns nil for a slot that was never written.
-func readSlot(r io.ReaderAt, off, slot int64) (*State, error) {
+func readSlot(r io.ReaderAt, off, slot int64) (*SpoolState, error) {
 	head := make([]byte, slotHeader)
 	if err := readAt(r, head, off); err != nil {
 		return nil, err
@@ -247,7 +247,7 @@ func parseSlotHeader(b []byte, slot int64) (body int64, err error) {
 }
 
 // ParseSlot checks and decodes a slot. b may be longer. The error wraps ErrDamaged or ErrVersion.
-func ParseSlot(b []byte) (*State, error) {
+func ParseSlot(b []byte) (*SpoolState, error) {
 	n, err := parseSlotHeader(b, int64(len(b)))
 	if err != nil {
 		return nil, err
@@ -256,13 +256,13 @@ func ParseSlot(b []byte) (*State, error) {
 	if Checksum(body) != binary.LittleEndian.Uint32(b[32:]) {
 		return nil, fmt.Errorf("%w: its checksum does not match", ErrDamaged)
 	}
-	s := &State{Generation: binary.LittleEndian.Uint64(b[8:]), Next: binary.LittleEndian.Uint32(b[20:]), Saved: int64(binary.LittleEndian.Uint64(b[24:]))}
-	d := &decoder{b: body}
-	for range d.count(6) {
-		s.Segments = append(s.Segments, d.segment())
+	s := &SpoolState{Generation: binary.LittleEndian.Uint64(b[8:]), Next: binary.LittleEndian.Uint32(b[20:]), Saved: int64(binary.LittleEndian.Uint64(b[24:]))}
+	d := &slotDecoder{b: body}
+	for range d.readCount(6) {
+		s.Segments = append(s.Segments, d.readSegment())
 	}
-	for range d.count(4) {
-		name, a := d.counted()
+	for range d.readCount(4) {
+		name, a := d.readCounted()
 		s.Dropped = append(s.Dropped, StateDropped{name, a})
 	}
 	if d.bad || len(d.b) != 0 {
@@ -271,17 +271,17 @@ func ParseSlot(b []byte) (*State, error) {
 	return s, nil
 }
 
-// decoder reads a slot's body. After the first fault everything is zero.
-type decoder struct {
+// slotDecoder reads a slot's body. After the first fault everything is zero.
+type slotDecoder struct {
 	b   []byte
 	bad bool
 }
 
-func (d *decoder) fail() {
+func (d *slotDecoder) fail() {
 	d.b, d.bad = nil, true
 }
 
-func (d *decoder) number(limit uint64) uint64 {
+func (d *slotDecoder) readNumber(limit uint64) uint64 {
 	v, n := binary.Uvarint(d.b)
 	if n <= 0 || v > limit {
 		d.fail()
@@ -291,9 +291,9 @@ func (d *decoder) number(limit uint64) uint64 {
 	return v
 }
 
-// count reads how many things of at least size bytes follow.
-func (d *decoder) count(size int) int {
-	n := d.number(MaxStateSlot)
+// readCount reads how many things of at least size bytes follow.
+func (d *slotDecoder) readCount(size int) int {
+	n := d.readNumber(MaxStateSlot)
 	if n > uint64(len(d.b)/size) {
 		d.fail()
 		return 0
@@ -301,7 +301,7 @@ func (d *decoder) count(size int) int {
 	return int(n)
 }
 
-func (d *decoder) counted() (string, Amount) {
+func (d *slotDecoder) readCounted() (string, Amount) {
 	if len(d.b) == 0 || len(d.b) < 1+int(d.b[0]) {
 		d.fail()
 		return "", Amount{}
@@ -309,31 +309,31 @@ func (d *decoder) counted() (string, Amount) {
 	n := 1 + int(d.b[0])
 	name := string(d.b[1:n])
 	d.b = d.b[n:]
-	return name, Amount{Records: int64(d.number(1<<63 - 1)), Messages: int64(d.number(1<<63 - 1)), Bytes: int64(d.number(1<<63 - 1))}
+	return name, Amount{Records: int64(d.readNumber(1<<63 - 1)), Messages: int64(d.readNumber(1<<63 - 1)), Bytes: int64(d.readNumber(1<<63 - 1))}
 }
 
-func (d *decoder) segment() StateSegment {
+func (d *slotDecoder) readSegment() StateSegment {
 	const u32 = 1<<32 - 1
-	g := StateSegment{SegmentID: SegmentID{First: uint32(d.number(u32)), Last: uint32(d.number(u32)), Generation: uint32(d.number(u32))}}
-	g.Footer = uint32(d.number(u32))
-	g.Held = int64(d.number(1<<63 - 1))
+	g := StateSegment{SegmentID: SegmentID{First: uint32(d.readNumber(u32)), Last: uint32(d.readNumber(u32)), Generation: uint32(d.readNumber(u32))}}
+	g.Footer = uint32(d.readNumber(u32))
+	g.Held = int64(d.readNumber(1<<63 - 1))
 	if !g.valid() {
 		d.fail()
 	}
-	for range d.count(5) {
+	for range d.readCount(5) {
 		var done StateDone
-		done.Category, done.Amount = d.counted()
+		done.Category, done.Amount = d.readCounted()
 		end, last := uint64(At(g.Last, u32)), uint64(At(g.First, 0))
-		for i := range d.count(2) {
-			gap := d.number(end - last)
+		for i := range d.readCount(2) {
+			gap := d.readNumber(end - last)
 			from := last + gap
-			n := d.number(end + 1 - from)
+			n := d.readNumber(end + 1 - from)
 			if n == 0 || i > 0 && gap == 0 {
 				d.fail()
 				return g
 			}
 			last = from + n
-			done.Spans = append(done.Spans, Span{Position(from), Position(last)})
+			done.Spans = append(done.Spans, PositionRange{Position(from), Position(last)})
 			last = min(last, end)
 		}
 		g.Done = append(g.Done, done)

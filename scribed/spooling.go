@@ -13,8 +13,8 @@ import (
 // spoolAttempts is how often an append or a sync is tried that fails: the spool goes on in another file.
 const spoolAttempts = 3
 
-// execute carries an append out. Its entries are accounted for when it returns.
-func (s *Scribed) execute(a *appending) error {
+// runAppend carries an append out. Its entries are accounted for when it returns.
+func (s *Scribed) runAppend(a *spoolAppend) error {
 	for _, prev := range a.prevs {
 		<-prev.a.done
 		if prev.ordered {
@@ -24,7 +24,7 @@ func (s *Scribed) execute(a *appending) error {
 	a.prevs = nil
 	defer close(a.done)
 	if a.err != nil {
-		s.finish(a, nil)
+		s.endAppend(a, nil)
 		return a.err
 	}
 	var refs []spool.Ref
@@ -37,31 +37,31 @@ func (s *Scribed) execute(a *appending) error {
 		}
 	}
 	if a.err != nil && !errors.Is(a.err, spool.ErrFull) {
-		s.notes.warn(s.ctx, "append", "the spool can't be written", slog.Any("error", a.err))
+		s.throttled.warn(s.ctx, "append", "the spool can't be written", slog.Any("error", a.err))
 	}
-	s.finish(a, refs)
+	s.endAppend(a, refs)
 	return a.err
 }
 
-// finish accounts for an append that has ended.
-func (s *Scribed) finish(a *appending, refs []spool.Ref) {
+// endAppend accounts for an append that has ended.
+func (s *Scribed) endAppend(a *spoolAppend, refs []spool.Ref) {
 	used, _ := s.spool.Used()
 	s.mu.Lock()
 	s.mu.queue.diskUsed = used
-	s.mu.queue.appended(a, refs, s.now())
-	s.settle()
+	s.mu.queue.finishAppend(a, refs, s.now())
+	s.notifyChange()
 	s.mu.Unlock()
 }
 
-// sync returns when everything that was appended is on disk.
-func (s *Scribed) sync(ctx context.Context) (err error) {
+// syncSpool returns when everything that was appended is on disk.
+func (s *Scribed) syncSpool(ctx context.Context) (err error) {
 	for range spoolAttempts {
 		// What a failed file had is written again to another one, and the next call waits for that.
 		if err = s.spool.Sync(ctx); !errors.Is(err, spool.ErrFailed) {
 			return err
 		}
 	}
-	s.notes.warn(ctx, "sync", "the spool can't be synced", slog.Any("error", err))
+	s.throttled.warn(ctx, "sync", "the spool can't be synced", slog.Any("error", err))
 	return err
 }
 
@@ -71,31 +71,31 @@ func (s *Scribed) dropBacklog(category string, atLeast int64, olderThan time.Tim
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.readBacklog()
-	s.settle()
+	s.notifyChange()
 }
 
 // readBacklog returns what is in the spool only, and counts what is gone since the last call: together they are one account. The caller
 // holds mu.
-func (s *Scribed) readBacklog() amount {
+func (s *Scribed) readBacklog() frameAmount {
 	if s.spool == nil {
-		return amount{}
+		return frameAmount{}
 	}
 	q := &s.mu.queue
 	backlog, gone := s.spool.Account()
 	for _, g := range gone {
 		sum := amountOf(g.Amount)
 		q.freed = true
-		q.lose(g.Category, g.Reason, sum, s.now())
-		s.notes.dropped(s.ctx, g.Category, g.Reason, sum)
-		if l := q.lanes[g.Category]; l != nil {
-			q.forget(l)
+		q.countLoss(g.Category, g.Reason, sum, s.now())
+		s.throttled.warnDropped(s.ctx, g.Category, g.Reason, sum)
+		if l := q.queues[g.Category]; l != nil {
+			q.forgetIdle(l)
 		}
 	}
 	return amountOf(backlog)
 }
 
-// spiller writes to the spool what has been in memory for too long, or is in the way there.
-func (s *Scribed) spiller() {
+// spillLoop writes to the spool what has been in memory for too long, or is in the way there.
+func (s *Scribed) spillLoop() {
 	t := time.NewTicker(max(s.cfg.SpillAfter/4, time.Millisecond))
 	defer t.Stop()
 	for {
@@ -105,33 +105,33 @@ func (s *Scribed) spiller() {
 		case <-s.stopKeeping:
 			return
 		}
-		for s.spillSome(false) {
+		for s.spillOnce(false) {
 		}
 	}
 }
 
-// spillSome writes one part of what is to be spilled, and reports whether there was any that could be written.
-func (s *Scribed) spillSome(everything bool) bool {
+// spillOnce writes one part of what is to be spilled, and reports whether there was any that could be written.
+func (s *Scribed) spillOnce(everything bool) bool {
 	s.mu.Lock()
-	a := s.mu.queue.spill(s.now(), everything)
+	a := s.mu.queue.planSpill(s.now(), everything)
 	if a == nil {
 		s.mu.quietTill = s.now().Add(crowdedPause)
 	}
 	s.mu.Unlock()
-	return a != nil && s.execute(a) == nil
+	return a != nil && s.runAppend(a) == nil
 }
 
 // crowdedPause is how long a full memory of which nothing can be spilled is left alone.
 const crowdedPause = 20 * time.Millisecond
 
-// keeper looks after what changes with time: ages, damage, and the gauges that are dear to compute.
-func (s *Scribed) keeper() {
+// upkeepLoop looks after what changes with time: ages, damage, and the gauges that are dear to compute.
+func (s *Scribed) upkeepLoop() {
 	t := time.NewTicker(keeperInterval)
 	defer t.Stop()
 	for {
 		select {
 		case <-t.C:
-			s.keep()
+			s.runUpkeep()
 		case <-s.stopKeeping:
 			return
 		}
@@ -140,7 +140,7 @@ func (s *Scribed) keeper() {
 
 const keeperInterval = time.Second
 
-func (s *Scribed) keep() {
+func (s *Scribed) runUpkeep() {
 	used := int64(0)
 	if s.spool != nil {
 		used, _ = s.spool.Used()
@@ -149,18 +149,18 @@ func (s *Scribed) keep() {
 	s.mu.queue.diskUsed = used
 	s.mu.queue.freed = true // the spool gives files back when it has time
 	s.readBacklog()
-	s.settle()
+	s.notifyChange()
 	s.mu.Unlock()
 	if s.spool != nil {
 		s.noteOldest()
 	}
-	if s.cfg.ages() {
-		s.expire()
+	if s.cfg.hasMaxAge() {
+		s.dropExpired()
 	}
 }
 
-// ages reports whether any category has an age limit.
-func (c *Config) ages() bool {
+// hasMaxAge reports whether any category has an age limit.
+func (c *Config) hasMaxAge() bool {
 	for i := range c.Rules {
 		if c.Rules[i].MaxAge > 0 {
 			return true
@@ -169,8 +169,8 @@ func (c *Config) ages() bool {
 	return false
 }
 
-// expire drops what is older than its category allows.
-func (s *Scribed) expire() {
+// dropExpired drops what is older than its category allows.
+func (s *Scribed) dropExpired() {
 	now := s.now()
 	type limit struct {
 		category string
@@ -178,7 +178,7 @@ func (s *Scribed) expire() {
 	}
 	var onDisk []limit
 	s.mu.Lock()
-	for _, l := range s.mu.queue.lanes {
+	for _, l := range s.mu.queue.queues {
 		if l.rule.MaxAge == 0 {
 			continue
 		}
@@ -186,9 +186,9 @@ func (s *Scribed) expire() {
 		if s.mu.queue.backlogOf(l).frames > 0 {
 			onDisk = append(onDisk, limit{l.name, before})
 		}
-		s.giveUpEntries(s.mu.queue.expire(l, before), expiredReason)
+		s.giveUpEntries(s.mu.queue.takeExpired(l, before), expiredReason)
 	}
-	s.settle()
+	s.notifyChange()
 	s.mu.Unlock()
 	for _, o := range onDisk {
 		s.dropBacklog(o.category, 0, o.before, expiredReason)
@@ -196,11 +196,11 @@ func (s *Scribed) expire() {
 }
 
 // giveUpEntries counts entries that were taken out of memory and are lost on purpose. The caller holds mu.
-func (s *Scribed) giveUpEntries(entries []*entry, reason string) {
+func (s *Scribed) giveUpEntries(entries []*queueEntry, reason string) {
 	for _, e := range entries {
-		sum := s.mu.queue.loseFrames(e.category, reason, e.frames, s.now())
-		s.notes.dropped(s.ctx, e.category, reason, sum)
-		s.mu.queue.unref(e.mem)
+		sum := s.mu.queue.countLostFrames(e.category, reason, e.frames, s.now())
+		s.throttled.warnDropped(s.ctx, e.category, reason, sum)
+		s.mu.queue.releaseBuffer(e.mem)
 	}
 }
 
@@ -208,21 +208,21 @@ func (s *Scribed) giveUpEntries(entries []*entry, reason string) {
 func (s *Scribed) noteOldest() {
 	var oldest time.Time
 	for _, q := range s.spool.Queues() {
-		oldest = earlier(oldest, q.Oldest)
+		oldest = earlierOf(oldest, q.Oldest)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.oldest = oldest
 	for _, l := range s.mu.queue.turn {
-		s.mu.oldest = earlier(s.mu.oldest, l.entries[0].since)
+		s.mu.oldest = earlierOf(s.mu.oldest, l.entries[0].since)
 	}
 }
 
-// recover takes over what the spool holds of the last run. What was found damaged had been taken over, too, and is dropped.
-func (s *Scribed) recover() {
+// recoverBacklog takes over what the spool holds of the last run. What was found damaged had been taken over, too, and is dropped.
+func (s *Scribed) recoverBacklog() {
 	q := &s.mu.queue
 	for _, held := range s.spool.Queues() {
-		l := q.lane(held.Category)
+		l := q.queueOf(held.Category)
 		l.sequenced = true // nobody knows
 		l.end = held.Last
 		q.joinBacklog(l)
@@ -234,11 +234,11 @@ func (s *Scribed) recover() {
 	}
 	if backlog.frames > 0 {
 		s.deps.Logger.Info("the spool has frames of the last run", slog.Int64("frames", backlog.frames),
-			slog.Int64("messages", backlog.messages), slog.Int64("bytes", backlog.bytes), slog.Int("categories", len(q.lanes)))
+			slog.Int64("messages", backlog.messages), slog.Int64("bytes", backlog.bytes), slog.Int("categories", len(q.queues)))
 	}
 }
 
 // refuse is the error of a write for which the spool has no room, or which it can't write.
-func (s *Scribed) spoolError(e *entry, err error) error {
+func (s *Scribed) spoolError(e *queueEntry, err error) error {
 	return retryHint(s.retryAfter(), scribev1.Reason_REASON_OVERLOADED, "%d bytes of category %s do not fit into the agent's spool: %w", e.bytes, e.category, err)
 }

@@ -11,8 +11,8 @@ import (
 	"scribe/scribed/spool/layout"
 )
 
-// loaded is a segment's file as it was found.
-type loaded struct {
+// loadedSegment is a segment's file as it was found.
+type loadedSegment struct {
 	id   layout.SegmentID
 	path string
 	size int64
@@ -28,20 +28,20 @@ type loaded struct {
 }
 
 type loadedCategory struct {
-	layout.Category
-	entries []layout.Entry // nil: they are in the footer
+	layout.FooterCategory
+	entries []layout.IndexEntry // nil: they are in the footer
 }
 
 // foundDamage is a range that is not what was written and synced.
 type foundDamage struct {
-	layout.Range
-	record *layout.Scanned // nil: its header is unreadable
+	layout.FileRange
+	record *layout.ScannedRecord // nil: its header is unreadable
 	err    error
 }
 
 // loadSegment reads the footer of a segment, or all of a segment that has none.
-func loadSegment(fsys vfs.FS, dir string, id layout.SegmentID) (l *loaded, err error) {
-	l = &loaded{id: id, path: fsys.PathJoin(dir, id.Name())}
+func loadSegment(fsys vfs.FS, dir string, id layout.SegmentID) (l *loadedSegment, err error) {
+	l = &loadedSegment{id: id, path: fsys.PathJoin(dir, id.Name())}
 	f, err := fsys.Open(l.path)
 	if err != nil {
 		return nil, err
@@ -52,12 +52,12 @@ func loadSegment(fsys vfs.FS, dir string, id layout.SegmentID) (l *loaded, err e
 		return nil, err
 	}
 	l.size = info.Size()
-	footer, err := layout.ReadFooter(salvager{f}, l.size, id)
+	footer, err := layout.ReadFooter(salvageReader{f}, l.size, id)
 	switch {
 	case err == nil:
 		l.footer, l.end = footer, footer.DataEnd
 		for _, c := range footer.Categories {
-			l.categories = append(l.categories, loadedCategory{Category: c})
+			l.categories = append(l.categories, loadedCategory{FooterCategory: c})
 		}
 		return l, nil
 	case !errors.Is(err, layout.ErrDamaged):
@@ -69,18 +69,18 @@ func loadSegment(fsys vfs.FS, dir string, id layout.SegmentID) (l *loaded, err e
 	if footer != nil {
 		size, durable = footer.DataEnd, footer.DataEnd
 	}
-	if err := l.scan(salvager{f}, size, durable); err != nil {
+	if err := l.scanRecords(salvageReader{f}, size, durable); err != nil {
 		return nil, fmt.Errorf("%s: %w", l.path, err)
 	}
 	return l, nil
 }
 
-// scan finds the records of a segment without a footer, and tells what is damaged from what was never written whole: a range is
+// scanRecords finds the records of a segment without a footer, and tells what is damaged from what was never written whole: a range is
 // damaged if the records behind it say that it was on disk before they were written.
-func (l *loaded) scan(r salvager, size, durable int64) error {
-	entries := map[string][]layout.Entry{}
-	var bad []layout.Scanned
-	scan, err := layout.ScanSegment(r, size, l.id, func(rec *layout.Scanned) error {
+func (l *loadedSegment) scanRecords(r salvageReader, size, durable int64) error {
+	entries := map[string][]layout.IndexEntry{}
+	var bad []layout.ScannedRecord
+	scan, err := layout.ScanSegment(r, size, l.id, func(rec *layout.ScannedRecord) error {
 		if rec.Err == nil {
 			entries[rec.Category] = append(entries[rec.Category], rec.Entry())
 		} else {
@@ -92,7 +92,7 @@ func (l *loaded) scan(r salvager, size, durable int64) error {
 		return err
 	}
 	durable = max(durable, scan.Durable)
-	note := func(r layout.Range, rec *layout.Scanned, err error) {
+	note := func(r layout.FileRange, rec *layout.ScannedRecord, err error) {
 		if r.From >= durable {
 			l.torn += r.To - r.From
 			return
@@ -100,7 +100,7 @@ func (l *loaded) scan(r salvager, size, durable int64) error {
 		l.damage = append(l.damage, foundDamage{r, rec, err})
 	}
 	for i := range bad {
-		note(layout.Range{From: bad[i].Offset, To: min(bad[i].End(), size)}, &bad[i], bad[i].Err)
+		note(layout.FileRange{From: bad[i].Offset, To: min(bad[i].End(), size)}, &bad[i], bad[i].Err)
 	}
 	for _, r := range scan.Unreadable {
 		note(r, nil, fmt.Errorf("%w: no record's header", layout.ErrDamaged))
@@ -108,13 +108,13 @@ func (l *loaded) scan(r salvager, size, durable int64) error {
 	l.end, l.tail = scan.End, scan.Tail || l.size > size
 	if scan.Tail {
 		if size < l.size { // behind the records is the footer, so this was records
-			note(layout.Range{From: scan.End, To: size}, nil, fmt.Errorf("%w: no record's header", layout.ErrDamaged))
+			note(layout.FileRange{From: scan.End, To: size}, nil, fmt.Errorf("%w: no record's header", layout.ErrDamaged))
 		} else {
 			l.torn += size - scan.End
 		}
 	}
 	if scan.HeaderErr != nil && len(entries) > 0 {
-		l.damage = append(l.damage, foundDamage{layout.Range{From: 0, To: layout.SegmentHeaderLen}, &layout.Scanned{}, scan.HeaderErr})
+		l.damage = append(l.damage, foundDamage{layout.FileRange{From: 0, To: layout.SegmentHeaderLen}, &layout.ScannedRecord{}, scan.HeaderErr})
 	}
 	for name, list := range entries {
 		l.categories = append(l.categories, loadedCategory{layout.NewCategory(name, list), list})
@@ -123,16 +123,16 @@ func (l *loaded) scan(r salvager, size, durable int64) error {
 	return nil
 }
 
-// finished is what the state says of a category in a segment.
-type finished struct {
-	spans  spans
+// finishedRecords is what the state says of a category in a segment.
+type finishedRecords struct {
+	spans  positionSet
 	amount Amount
 }
 
 // finishedIn works out what is done in a segment. index reads the index of a category; it is asked only when the amounts that the
 // state has are not those of this file: it was sealed, rewritten, or read anew, since the state was saved.
-func (l *loaded) finishedIn(st *layout.State, index func(c *loadedCategory) ([]layout.Entry, error)) ([]finished, error) {
-	out := make([]finished, len(l.categories))
+func (l *loadedSegment) finishedIn(st *layout.SpoolState, index func(c *loadedCategory) ([]layout.IndexEntry, error)) ([]finishedRecords, error) {
+	out := make([]finishedRecords, len(l.categories))
 	if st == nil {
 		return out, nil
 	}
@@ -176,18 +176,18 @@ func (l *loaded) finishedIn(st *layout.State, index func(c *loadedCategory) ([]l
 	return out, nil
 }
 
-// indexOf reads the index of a category from the footer. A damaged one is worked out by reading the segment.
-func (l *loaded) indexOf(fsys vfs.FS, c *loadedCategory) ([]layout.Entry, error) {
+// readIndex reads the index of a category from the footer. A damaged one is worked out by reading the segment.
+func (l *loadedSegment) readIndex(fsys vfs.FS, c *loadedCategory) ([]layout.IndexEntry, error) {
 	f, err := fsys.Open(l.path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }() // it was only read
-	entries, err := layout.ReadIndex(salvager{f}, l.footer, &c.Category)
+	entries, err := layout.ReadIndex(salvageReader{f}, l.footer, &c.FooterCategory)
 	if !errors.Is(err, layout.ErrDamaged) {
 		return entries, err
 	}
-	_, err = layout.ScanSegment(salvager{f}, l.footer.DataEnd, l.id, func(rec *layout.Scanned) error {
+	_, err = layout.ScanSegment(salvageReader{f}, l.footer.DataEnd, l.id, func(rec *layout.ScannedRecord) error {
 		if rec.Category == c.Name {
 			entries = append(entries, rec.Entry())
 		}
@@ -196,8 +196,8 @@ func (l *loaded) indexOf(fsys vfs.FS, c *loadedCategory) ([]layout.Entry, error)
 	return entries, err
 }
 
-// listing is what is in a spool's folder.
-type listing struct {
+// folderListing is what is in a spool's folder.
+type folderListing struct {
 	segments   []layout.SegmentID // in order
 	superseded []layout.SegmentID // whose records are in others
 	temporary  []string
@@ -205,12 +205,12 @@ type listing struct {
 	ballast    bool
 }
 
-func readFolder(fsys vfs.FS, dir string) (*listing, error) {
+func readFolder(fsys vfs.FS, dir string) (*folderListing, error) {
 	names, err := fsys.List(dir)
 	if err != nil {
 		return nil, err
 	}
-	l := &listing{}
+	l := &folderListing{}
 	var all []layout.SegmentID
 	for _, name := range names {
 		id, ok := layout.ParseSegmentName(name)

@@ -12,14 +12,14 @@ import (
 // maxDepth bounds how deep a value may be nested that becomes JSON; what is deeper becomes null.
 const maxDepth = 32
 
-// plainer turns values into what encoding/json writes.
-type plainer struct {
+// jsonValues turns values into what encoding/json writes.
+type jsonValues struct {
 	// cut says that something was left out: what was too deep, or had a key that was there already.
 	cut bool
 }
 
-// value is a value. Bytes become base64 in JSON, as OTLP/JSON wants it.
-func (p *plainer) value(v *commonv1.AnyValue, depth int) any {
+// plainValue is a value. Bytes become base64 in JSON, as OTLP/JSON wants it.
+func (p *jsonValues) plainValue(v *commonv1.AnyValue, depth int) any {
 	if depth == 0 {
 		p.cut = p.cut || v.GetValue() != nil
 		return nil
@@ -32,44 +32,44 @@ func (p *plainer) value(v *commonv1.AnyValue, depth int) any {
 	case *commonv1.AnyValue_IntValue:
 		return x.IntValue
 	case *commonv1.AnyValue_DoubleValue:
-		return number(x.DoubleValue)
+		return plainNumber(x.DoubleValue)
 	case *commonv1.AnyValue_BytesValue:
 		return x.BytesValue
 	case *commonv1.AnyValue_ArrayValue:
 		out := make([]any, 0, len(x.ArrayValue.GetValues()))
 		for _, e := range x.ArrayValue.GetValues() {
-			out = append(out, p.value(e, depth-1))
+			out = append(out, p.plainValue(e, depth-1))
 		}
 		return out
 	case *commonv1.AnyValue_KvlistValue:
-		return p.object(x.KvlistValue.GetValues(), depth)
+		return p.plainObject(x.KvlistValue.GetValues(), depth)
 	}
 	return nil
 }
 
-// number is a floating-point number; JSON has none for NaN and the infinities, which become texts.
-func number(f float64) any {
+// plainNumber is a floating-point number; JSON has none for NaN and the infinities, which become texts.
+func plainNumber(f float64) any {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return strconv.FormatFloat(f, 'g', -1, 64)
 	}
 	return f
 }
 
-func (p *plainer) object(list []*commonv1.KeyValue, depth int) map[string]any {
+func (p *jsonValues) plainObject(list []*commonv1.KeyValue, depth int) map[string]any {
 	out := make(map[string]any, len(list))
 	for _, kv := range list {
 		if _, twice := out[kv.GetKey()]; twice {
 			p.cut = true
 			continue
 		}
-		out[kv.GetKey()] = p.value(kv.GetValue(), depth-1)
+		out[kv.GetKey()] = p.plainValue(kv.GetValue(), depth-1)
 	}
 	return out
 }
 
-// record is a record with where it comes from, in the names of OTLP/JSON.
-func (p *plainer) record(s *source, r *logsv1.LogRecord) map[string]any {
-	out := map[string]any{"body": p.value(r.GetBody(), maxDepth), "severity": severity(r)}
+// plainRecord is a record with where it comes from, in the names of OTLP/JSON.
+func (p *jsonValues) plainRecord(s *recordSource, r *logsv1.LogRecord) map[string]any {
+	out := map[string]any{"body": p.plainValue(r.GetBody(), maxDepth), "severity": severityOf(r)}
 	add := func(name string, v any, present bool) {
 		if present {
 			out[name] = v
@@ -78,13 +78,13 @@ func (p *plainer) record(s *source, r *logsv1.LogRecord) map[string]any {
 	add("timeUnixNano", strconv.FormatUint(r.GetTimeUnixNano(), 10), r.GetTimeUnixNano() != 0)
 	add("observedTimeUnixNano", strconv.FormatUint(r.GetObservedTimeUnixNano(), 10), r.GetObservedTimeUnixNano() != 0)
 	add("severityNumber", int32(r.GetSeverityNumber()), r.GetSeverityNumber() != 0)
-	trace, span := id(r.GetTraceId(), traceLen), id(r.GetSpanId(), spanLen)
+	trace, span := hexID(r.GetTraceId(), traceLen), hexID(r.GetSpanId(), spanLen)
 	add("traceId", trace, trace != "")
 	add("spanId", span, span != "")
 	add("flags", r.GetFlags(), r.GetFlags() != 0)
 	add("eventName", r.GetEventName(), r.GetEventName() != "")
 	if attrs := r.GetAttributes(); len(attrs) > 0 {
-		out["attributes"] = p.object(attrs, maxDepth)
+		out["attributes"] = p.plainObject(attrs, maxDepth)
 	}
 	add("resource", json.RawMessage(s.resourceJSON), s.resourceJSON != nil)
 	add("scope", json.RawMessage(s.scopeJSON), s.scopeJSON != nil)

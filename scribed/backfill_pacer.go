@@ -2,10 +2,10 @@ package scribed
 
 import "time"
 
-// pacer says how fast the backlog is sent. Beside live traffic it is sent in smaller requests, one at a time, and after each the
+// backfillPacer says how fast the backlog is sent. Beside live traffic it is sent in smaller requests, one at a time, and after each the
 // backlog pauses for a multiple of the time that the request took. The multiple grows while live requests take clearly longer than
 // without backlog beside them, and shrinks while they do not. Alone, the backlog takes what the upstream gives.
-type pacer struct {
+type backfillPacer struct {
 	limit int64     // bytes a second; 0 = none
 	next  time.Time // nothing is sent before
 	// calm and loaded are the recent durations of live requests without and with backlog beside them, in seconds; 0 = not known.
@@ -23,8 +23,8 @@ const (
 	minPacedBy = time.Millisecond
 )
 
-// answered is the event that a live request was answered.
-func (p *pacer) answered(took time.Duration, beside bool) {
+// noteLive is the event that a live request was answered.
+func (p *backfillPacer) noteLive(took time.Duration, beside bool) {
 	avg := &p.calm
 	if beside {
 		avg = &p.loaded
@@ -36,8 +36,8 @@ func (p *pacer) answered(took time.Duration, beside bool) {
 	p.live = true
 }
 
-// size is how much of the backlog the next request should have.
-func (p *pacer) size(batch int, live bool) int {
+// requestSize is how much of the backlog the next request should have.
+func (p *backfillPacer) requestSize(batch int, live bool) int {
 	if live || p.live {
 		batch /= liveShare
 	}
@@ -47,8 +47,8 @@ func (p *pacer) size(batch int, live bool) int {
 	return max(batch, 1)
 }
 
-// filled is the event that a request with n bytes of backlog, begun at start, was answered.
-func (p *pacer) filled(start, now time.Time, n int64, live bool) {
+// noteFill is the event that a request with n bytes of backlog, begun at start, was answered.
+func (p *backfillPacer) noteFill(start, now time.Time, n int64, live bool) {
 	p.next = now
 	if live || p.live {
 		if p.factor = max(p.factor, minFactor); p.calm > 0 && p.loaded > tooSlow*p.calm {
@@ -59,7 +59,7 @@ func (p *pacer) filled(start, now time.Time, n int64, live bool) {
 		p.next = now.Add(max(time.Duration(float64(now.Sub(start))*p.factor), minPacedBy))
 	}
 	if p.limit > 0 {
-		p.next = maxTime(p.next, start.Add(time.Duration(float64(n)/float64(p.limit)*float64(time.Second))))
+		p.next = laterOf(p.next, start.Add(time.Duration(float64(n)/float64(p.limit)*float64(time.Second))))
 	}
 	p.live = false
 }

@@ -16,8 +16,8 @@ const (
 	ackCommitted ackLevel = 3 // the upstream's answer
 )
 
-// frame is one frame in memory.
-type frame struct {
+// queuedFrame is one frame in memory.
+type queuedFrame struct {
 	bytes     []byte // of the entry's memory, or the caller's
 	ref       spool.Ref
 	messages  int32
@@ -28,30 +28,30 @@ type frame struct {
 	spooled   bool // it is in the spool, as ref, claimed
 }
 
-func (f *frame) amount() amount {
-	return amount{frames: 1, bytes: int64(len(f.bytes)), messages: int64(f.messages)}
+func (f *queuedFrame) amount() frameAmount {
+	return frameAmount{frames: 1, bytes: int64(len(f.bytes)), messages: int64(f.messages)}
 }
 
-// memory is a pooled buffer that frames point into.
-type memory struct {
+// sharedBuffer is a pooled buffer that frames point into.
+type sharedBuffer struct {
 	buf *buffers.Buffer
 	// refs are entries, appends to the spool and dead letters that use it; the last gives it back. Guarded by Scribed.mu.
 	refs int
 }
 
-// entry is what one request brought for one category: its frames in order. It is what moves through the queue.
-type entry struct {
+// queueEntry is what one request brought for one category: its frames in order. It is what moves through the queue.
+type queueEntry struct {
 	category string
-	frames   []frame // without an outcome
-	bytes    int64   // of frames
+	frames   []queuedFrame // without an outcome
+	bytes    int64         // of frames
 	charge   int64
 	since    time.Time
 	ack      ackLevel
-	sub      *submission // who waits for its frames; nil when nobody does, or not any more
+	sub      *pendingCall // who waits for its frames; nil when nobody does, or not any more
 	// mem holds the frames' bytes, those that have an outcome included. nil: they are the caller's, who waits until none is used.
-	mem *memory
+	mem *sharedBuffer
 	// batch is the request that it is on its way with; nil in the queue.
-	batch  *batch
+	batch  *upstreamBatch
 	number uint64 // in the order in which entries came
 	// after: what stands in the spool up to this position comes first, if the lane is ordered.
 	after spool.Position
@@ -62,7 +62,7 @@ type entry struct {
 	// abandoned: whoever waited has given up while it was on its way. It is not sent again.
 	abandoned bool
 	// refused are the sequences of which the upstream has refused a frame for good, and somebody waits.
-	refused []gap
+	refused []producerSequence
 	// alone: a request that held it was refused as a whole, so it is sent alone to find out whether it was the cause.
 	alone bool
 	// backfill: its frames came from the spool, and go back there if they are not taken.
@@ -87,8 +87,8 @@ func chargeOf(frames int, bytes int64) int64 {
 	return bytes + int64(frames)*frameOverhead + entryOverhead
 }
 
-// size is the bytes of the frames without an outcome.
-func (e *entry) size() (n int64) {
+// countBytes is the bytes of the frames without an outcome.
+func (e *queueEntry) countBytes() (n int64) {
 	for i := range e.frames {
 		n += int64(len(e.frames[i].bytes))
 	}
@@ -96,7 +96,7 @@ func (e *entry) size() (n int64) {
 }
 
 // amount is what the entry holds.
-func (e *entry) amount() (a amount) {
+func (e *queueEntry) amount() (a frameAmount) {
 	for i := range e.frames {
 		a.plus(e.frames[i].amount())
 	}
@@ -104,10 +104,10 @@ func (e *entry) amount() (a amount) {
 }
 
 // onDisk is what its frames take in the spool.
-func (e *entry) onDisk() int64 { return e.bytes + int64(len(e.frames))*recordOverhead }
+func (e *queueEntry) onDisk() int64 { return e.bytes + int64(len(e.frames))*recordOverhead }
 
-// spooled reports whether all its frames are in the spool.
-func (e *entry) spooled() bool {
+// isSpooled reports whether all its frames are in the spool.
+func (e *queueEntry) isSpooled() bool {
 	for i := range e.frames {
 		if !e.frames[i].spooled {
 			return false
@@ -116,15 +116,15 @@ func (e *entry) spooled() bool {
 	return true
 }
 
-// spillable reports whether the entry may leave the memory for the spool. What somebody waits for may not: a caller of spooled
+// canSpill reports whether the entry may leave the memory for the spool. What somebody waits for may not: a caller of spooled
 // has his entry written by himself, one of committed waits for the upstream.
-func (e *entry) spillable() bool { return e.sub == nil && !e.writing && !e.abandoned }
+func (e *queueEntry) canSpill() bool { return e.sub == nil && !e.writing && !e.abandoned }
 
-// waits reports whether somebody waits for the upstream's answer.
-func (e *entry) waits() bool { return e.sub != nil && e.ack == ackCommitted }
+// awaitsUpstream reports whether somebody waits for the upstream's answer.
+func (e *queueEntry) awaitsUpstream() bool { return e.sub != nil && e.ack == ackCommitted }
 
-// refs are where its frames are in the spool, of which all are there.
-func (e *entry) refs() []spool.Ref {
+// spoolRefs are where its frames are in the spool, of which all are there.
+func (e *queueEntry) spoolRefs() []spool.Ref {
 	refs := make([]spool.Ref, len(e.frames))
 	for i := range e.frames {
 		refs[i] = e.frames[i].ref
@@ -132,9 +132,9 @@ func (e *entry) refs() []spool.Ref {
 	return refs
 }
 
-// keep copies the frames, which are the caller's, to mem.
-func (e *entry) keep(mem *buffers.Buffer) {
-	e.mem = &memory{buf: mem, refs: 1}
+// copyFrames copies the frames, which are the caller's, to mem.
+func (e *queueEntry) copyFrames(mem *buffers.Buffer) {
+	e.mem = &sharedBuffer{buf: mem, refs: 1}
 	at := 0
 	for i := range e.frames {
 		f := &e.frames[i]

@@ -7,15 +7,15 @@ import (
 	"scribe/scribed/spool"
 )
 
-// lane is the queue of one category: what of it is in memory, and the account of what is in the spool. It exists while anything is.
-type lane struct {
+// categoryQueue is the queue of one category: what of it is in memory, and the account of what is in the spool. It exists while anything is.
+type categoryQueue struct {
 	name string
 	rule *Rule
 
-	entries []*entry // in memory, in order
-	flying  []*entry // on their way to the upstream; they were in front
-	bytes   int64    // charged for entries in it, on their way, or about to be added
-	inTurn  bool
+	entries  []*queueEntry // in memory, in order
+	inFlight []*queueEntry // on their way to the upstream; they were in front
+	bytes    int64         // charged for entries in it, on their way, or about to be added
+	inTurn   bool
 	// busy: entries taken from it are on their way, and what is behind them waits. In an ordered lane the backlog is part of it.
 	busy bool
 	// failures and notBefore hold a category back that the upstream refuses.
@@ -25,11 +25,11 @@ type lane struct {
 	owed int64 // bytes of what is in memory only, and may have to go to the spool
 	// end is the position in the spool of the newest record that appends of the category have written, as far as they were accounted for.
 	end      spool.Position
-	leaving  []*entry   // being appended; they will be in the spool only
-	appends  int        // that run
-	last     *appending // the newest append; the next one waits for it, so that the spool has the lane's order
-	spilling bool       // an append takes entries out of memory
-	fullTill time.Time  // the spool had no room for a spill: it is not tried before
+	leaving  []*queueEntry // being appended; they will be in the spool only
+	appends  int           // that run
+	last     *spoolAppend  // the newest append; the next one waits for it, so that the spool has the lane's order
+	spilling bool          // an append takes entries out of memory
+	fullTill time.Time     // the spool had no room for a spill: it is not tried before
 
 	inBacklog bool // it may have backlog, and is in queue.backlog
 	filling   bool // frames of the backlog are on their way
@@ -53,14 +53,14 @@ type waiter struct {
 	bytes int64
 }
 
-// ordered reports whether nothing of the category may overtake its backlog. Frames with sequences must not, in exactly_once
+// isOrdered reports whether nothing of the category may overtake its backlog. Frames with sequences must not, in exactly_once
 // categories: the frame that overtakes would be refused for the gap, and one with a newer epoch would shut out the backlog; nor in
 // repeatable ones, whose order counts. The agent learns from the answers whether a category is one of these: only they are stored in
 // writer slot 0. Until then it is taken for one.
-func (l *lane) ordered() bool { return l.rule.Strict || l.sequenced && !l.unordered }
+func (l *categoryQueue) isOrdered() bool { return l.rule.Strict || l.sequenced && !l.unordered }
 
 // backlogOf is what of a category is in the spool only, as the spool says.
-func (q *queue) backlogOf(l *lane) (a amount) {
+func (q *sendQueue) backlogOf(l *categoryQueue) (a frameAmount) {
 	if !l.inBacklog {
 		return a
 	}
@@ -68,30 +68,32 @@ func (q *queue) backlogOf(l *lane) (a amount) {
 }
 
 // hasBacklog reports whether frames are in the spool only, or will be.
-func (q *queue) hasBacklog(l *lane) bool { return len(l.leaving) > 0 || q.backlogOf(l).frames > 0 }
+func (q *sendQueue) hasBacklog(l *categoryQueue) bool {
+	return len(l.leaving) > 0 || q.backlogOf(l).frames > 0
+}
 
-// eligible reports whether an entry at the front may be sent as far as the backlog is concerned.
-func (q *queue) eligible(l *lane, e *entry) bool {
-	if !l.ordered() {
+// isEligible reports whether an entry at the front may be sent as far as the backlog is concerned.
+func (q *sendQueue) isEligible(l *categoryQueue, e *queueEntry) bool {
+	if !l.isOrdered() {
 		return true
 	}
-	if l.filling || slices.ContainsFunc(l.leaving, func(x *entry) bool { return x.number < e.number }) {
+	if l.filling || slices.ContainsFunc(l.leaving, func(x *queueEntry) bool { return x.number < e.number }) {
 		return false
 	}
 	return !l.inBacklog || q.spool.Reached(l.name, e.after)
 }
 
-// idle reports whether nothing of the category is left.
-func (q *queue) idle(l *lane) bool {
+// isIdle reports whether nothing of the category is left.
+func (q *sendQueue) isIdle(l *categoryQueue) bool {
 	return l.bytes == 0 && l.appends == 0 && !l.filling && len(l.waiters) == 0 && q.backlogOf(l).frames == 0
 }
 
-// fillable reports whether some of the backlog may be sent now.
-func (q *queue) fillable(l *lane, now time.Time) bool {
+// canFill reports whether some of the backlog may be sent now.
+func (q *sendQueue) canFill(l *categoryQueue, now time.Time) bool {
 	if l.filling || now.Before(l.notBefore) {
 		return false
 	}
-	if l.ordered() && (l.busy || l.spilling || len(l.entries) > 0 && q.eligible(l, l.entries[0])) {
+	if l.isOrdered() && (l.busy || l.spilling || len(l.entries) > 0 && q.isEligible(l, l.entries[0])) {
 		return false
 	}
 	return q.backlogOf(l).frames > 0
@@ -99,15 +101,15 @@ func (q *queue) fillable(l *lane, now time.Time) bool {
 
 // fillUpTo is up to where in the spool the backlog may be sent: what is written from now on may belong behind something that comes
 // into memory meanwhile, and in an ordered lane what stands in memory has its turn.
-func (l *lane) fillUpTo() spool.Position {
-	if l.ordered() && len(l.entries) > 0 {
+func (l *categoryQueue) fillUpTo() spool.Position {
+	if l.isOrdered() && len(l.entries) > 0 {
 		return min(l.end, l.entries[0].after)
 	}
 	return l.end
 }
 
-// learn takes the physical shard of a stored frame: its writer slot tells whether sequences are checked.
-func (l *lane) learn(shard uint64) {
+// learnOrder takes the physical shard of a stored frame: its writer slot tells whether sequences are checked.
+func (l *categoryQueue) learnOrder(shard uint64) {
 	if shard != 0 {
 		l.unordered = shard&0xffff != 0
 	}

@@ -7,24 +7,24 @@ import (
 	"scribe/scribed/spool/layout"
 )
 
-// spans is a set of positions, as ranges in order that do not touch each other.
+// positionSet is a set of positions, as ranges in order that do not touch each other.
 //
 // A record of a part stands for the range from behind the record before it (of the same category) up to itself. So the ranges of
 // neighbours touch, whatever other categories' records lie between them, and a category that is worked off in order is one range.
-type spans []layout.Span
+type positionSet []layout.PositionRange
 
-// find returns the index of the first range that ends behind p.
-func (s spans) find(p layout.Position) int {
+// findRange returns the index of the first range that ends behind p.
+func (s positionSet) findRange(p layout.Position) int {
 	return sort.Search(len(s), func(i int) bool { return s[i].To > p })
 }
 
-func (s spans) contains(p layout.Position) bool {
-	i := s.find(p)
+func (s positionSet) contains(p layout.Position) bool {
+	i := s.findRange(p)
 	return i < len(s) && s[i].From <= p
 }
 
-// add puts a range into the set.
-func (s *spans) add(from, to layout.Position) {
+// addRange puts a range into the set.
+func (s *positionSet) addRange(from, to layout.Position) {
 	if from >= to {
 		return
 	}
@@ -40,25 +40,25 @@ func (s *spans) add(from, to layout.Position) {
 		from, to = min(from, v[j].From), max(to, v[j].To)
 		j++
 	}
-	*s = slices.Replace(v, i, j, layout.Span{From: from, To: to})
+	*s = slices.Replace(v, i, j, layout.PositionRange{From: from, To: to})
 }
 
-// remove takes a range out of the set.
-func (s *spans) remove(from, to layout.Position) {
+// removeRange takes a range out of the set.
+func (s *positionSet) removeRange(from, to layout.Position) {
 	if from >= to {
 		return
 	}
 	v := *s
-	i := v.find(from)
-	var rest [2]layout.Span
+	i := v.findRange(from)
+	var rest [2]layout.PositionRange
 	n, j := 0, i
 	for j < len(v) && v[j].From < to {
 		if v[j].From < from {
-			rest[n] = layout.Span{From: v[j].From, To: from}
+			rest[n] = layout.PositionRange{From: v[j].From, To: from}
 			n++
 		}
 		if v[j].To > to {
-			rest[n] = layout.Span{From: to, To: v[j].To}
+			rest[n] = layout.PositionRange{From: to, To: v[j].To}
 			n++
 		}
 		j++
@@ -66,10 +66,10 @@ func (s *spans) remove(from, to layout.Position) {
 	*s = slices.Replace(v, i, j, rest[:n]...)
 }
 
-// gaps calls fn with the ranges from first up to but not with end that are not in the set.
-func (s spans) gaps(first, end layout.Position, fn func(from, to layout.Position)) {
+// eachGap calls fn with the ranges from first up to but not with end that are not in the set.
+func (s positionSet) eachGap(first, end layout.Position, fn func(from, to layout.Position)) {
 	at := first
-	for _, r := range s[s.find(first):] {
+	for _, r := range s[s.findRange(first):] {
 		if r.From >= end {
 			break
 		}
@@ -84,19 +84,19 @@ func (s spans) gaps(first, end layout.Position, fn func(from, to layout.Position
 }
 
 // without returns the set without another one.
-func (s spans) without(other spans) spans {
+func (s positionSet) without(other positionSet) positionSet {
 	out := slices.Clone(s)
 	for _, r := range other {
-		out.remove(r.From, r.To)
+		out.removeRange(r.From, r.To)
 	}
 	return out
 }
 
 // union returns what is in any of two sets.
-func (s spans) union(other spans) spans {
+func (s positionSet) union(other positionSet) positionSet {
 	out := slices.Clone(s)
 	for _, r := range other {
-		out.add(r.From, r.To)
+		out.addRange(r.From, r.To)
 	}
 	return out
 }

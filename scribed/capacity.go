@@ -6,8 +6,8 @@ import (
 	"scribe/scribed/spool"
 )
 
-// room reports whether a category may bring that much into memory now, and whether it ever may.
-func (q *queue) room(l *lane, charge int64) (now, ever bool) {
+// fitsMemory reports whether a category may bring that much into memory now, and whether it ever may.
+func (q *sendQueue) fitsMemory(l *categoryQueue, charge int64) (now, ever bool) {
 	free := q.cfg.MemoryBytes - q.used - charge
 	alone := int64(float64(q.cfg.MemoryBytes) * q.cfg.Share / (1 + q.cfg.Share))
 	if limit := l.rule.MaxBytes; limit > 0 && !q.spooling {
@@ -20,13 +20,13 @@ func (q *queue) room(l *lane, charge int64) (now, ever bool) {
 	return free >= 0 && float64(l.bytes+charge) <= q.cfg.Share*float64(free), charge <= alone
 }
 
-// diskRoom reports how many bytes a category is over its limits when n more of it come that are or may have to go to the spool; 0 or
+// spoolExcess reports how many bytes a category is over its limits when n more of it come that are or may have to go to the spool; 0 or
 // less = there is room. It is the rule of room again, and the category's own limit. What is in memory only and acknowledged is
 // counted as if it were in the spool, so that there is room for it when it has to leave, and when scribed ends.
-func (q *queue) diskRoom(l *lane, n int64) (over int64) {
+func (q *sendQueue) spoolExcess(l *categoryQueue, n int64) (over int64) {
 	its, all := q.spool.Held(l.name)
-	held := charged(its) + l.owed + n
-	free := q.capacity - charged(all) - q.owed - n
+	held := spoolCharge(its) + l.owed + n
+	free := q.capacity - spoolCharge(all) - q.owed - n
 	// held-x <= share*(free+x)
 	over = int64((float64(held) - q.cfg.Share*float64(free)) / (1 + q.cfg.Share))
 	if free < 0 {
@@ -38,108 +38,108 @@ func (q *queue) diskRoom(l *lane, n int64) (over int64) {
 	return over
 }
 
-// charged is what records in the spool count for.
-func charged(a spool.Amount) int64 { return a.Bytes + a.Records*recordOverhead }
+// spoolCharge is what records in the spool count for.
+func spoolCharge(a spool.Amount) int64 { return a.Bytes + a.Records*recordOverhead }
 
 // filesFull reports whether the spool's files may have no room for n bytes more, whatever the account says: they hold what is
 // delivered until they are given back, and are not filled to the last byte.
-func (q *queue) filesFull(n int64, at time.Time) bool {
+func (q *sendQueue) filesFull(n int64, at time.Time) bool {
 	return at.Before(q.diskFullTill) || q.diskUsed+(q.owed+n)*3/2 > q.cfg.Spool.MaxBytes-spareBytes(q.cfg.Spool)
 }
 
 // spareBytes is what of a spool's files is not counted on: segments that are made ahead, or not filled.
 func spareBytes(c *spool.Config) int64 { return min(2*c.SegmentBytes, c.MaxBytes/4) }
 
-// diskEver reports whether n bytes of a category could ever be in the spool.
-func (q *queue) diskEver(l *lane, n int64) bool {
+// everFitsSpool reports whether n bytes of a category could ever be in the spool.
+func (q *sendQueue) everFitsSpool(l *categoryQueue, n int64) bool {
 	if limit := l.rule.MaxBytes; limit > 0 && n > limit {
 		return false
 	}
 	return float64(n) <= float64(q.capacity)*q.cfg.Share/(1+q.cfg.Share)
 }
 
-// place is where an entry goes.
-type place uint8
+// destination is where an entry goes.
+type destination uint8
 
 const (
-	inMemory place = 1 // charged there
-	onDisk   place = 2 // to the spool only
-	full     place = 3 // nowhere; the lane's rule says what happens
-	never    place = 4 // nowhere, ever
+	inMemory destination = 1 // charged there
+	onDisk   destination = 2 // to the spool only
+	nowhere  destination = 3 // nowhere; the lane's rule says what happens
+	tooLarge destination = 4 // nowhere, ever
 )
 
-// placeFor decides where a new entry goes, and charges what it takes. An ordered category with backlog continues on disk, except
+// chooseDestination decides where a new entry goes, and charges what it takes. An ordered category with backlog continues on disk, except
 // for frames whose caller waits for the upstream: those wait in memory for their turn.
-func (q *queue) placeFor(l *lane, e *entry, at time.Time) place {
+func (q *sendQueue) chooseDestination(l *categoryQueue, e *queueEntry, at time.Time) destination {
 	e.charge = chargeOf(len(e.frames), e.bytes)
 	if len(l.waiters) > 0 && l.waiters[0] != e.waiter {
-		return full // others came first
+		return nowhere // others came first
 	}
-	now, ever := q.room(l, e.charge)
+	now, ever := q.fitsMemory(l, e.charge)
 	if !q.spooling || e.ack == ackCommitted {
 		switch {
 		case now:
-			q.reserve(e)
+			q.reserveMemory(e)
 			return inMemory
 		case ever:
-			return full
+			return nowhere
 		}
-		return never
+		return tooLarge
 	}
-	disk := q.diskRoom(l, e.onDisk()) <= 0 && !q.filesFull(e.onDisk(), at)
+	disk := q.spoolExcess(l, e.onDisk()) <= 0 && !q.filesFull(e.onDisk(), at)
 	switch {
-	case disk && now && (!l.ordered() || !q.hasBacklog(l)):
-		q.reserve(e)
+	case disk && now && (!l.isOrdered() || !q.hasBacklog(l)):
+		q.reserveMemory(e)
 		return inMemory
 	case disk:
 		return onDisk
-	case q.diskEver(l, e.onDisk()):
-		return full
+	case q.everFitsSpool(l, e.onDisk()):
+		return nowhere
 	}
-	return never
+	return tooLarge
 }
 
-// dropOldest takes entries out of a lane's memory, the oldest first, that nobody waits for and that are not in the spool, until need
+// takeOldest takes entries out of a lane's memory, the oldest first, that nobody waits for and that are not in the spool, until need
 // bytes of charge are gone; it returns them.
-func (q *queue) dropOldest(l *lane, need int64) (gone []*entry) {
+func (q *sendQueue) takeOldest(l *categoryQueue, need int64) (gone []*queueEntry) {
 	for i := 0; i < len(l.entries) && need > 0; {
 		e := l.entries[i]
-		if !e.spillable() || e.spooled() {
+		if !e.canSpill() || e.isSpooled() {
 			i++
 			continue
 		}
 		need -= e.charge
 		gone = append(gone, e)
 		q.counts.memory = q.counts.memory.minus(e.amount())
-		if !q.withdraw(e) {
+		if !q.removeEntry(e) {
 			break
 		}
 	}
 	return gone
 }
 
-// expire takes out of a lane's memory what was there before a time, that nobody waits for, and is not in the spool.
-func (q *queue) expire(l *lane, before time.Time) (gone []*entry) {
+// takeExpired takes out of a lane's memory what was there before a time, that nobody waits for, and is not in the spool.
+func (q *sendQueue) takeExpired(l *categoryQueue, before time.Time) (gone []*queueEntry) {
 	for i := 0; i < len(l.entries); {
 		e := l.entries[i]
 		if !e.since.Before(before) {
 			break
 		}
-		if !e.spillable() || e.spooled() {
+		if !e.canSpill() || e.isSpooled() {
 			i++
 			continue
 		}
 		gone = append(gone, e)
 		q.counts.memory = q.counts.memory.minus(e.amount())
-		if !q.withdraw(e) {
+		if !q.removeEntry(e) {
 			break
 		}
 	}
 	return gone
 }
 
-// block registers a call that waits for room in a lane, and reports false when too much waits already.
-func (q *queue) block(l *lane, e *entry) bool {
+// blockCall registers a call that waits for room in a lane, and reports false when too much waits already.
+func (q *sendQueue) blockCall(l *categoryQueue, e *queueEntry) bool {
 	if e.waiter != nil {
 		return true
 	}
@@ -158,8 +158,8 @@ func (q *queue) block(l *lane, e *entry) bool {
 	return true
 }
 
-// unblock ends the wait of a call.
-func (q *queue) unblock(l *lane, e *entry) {
+// unblockCall ends the wait of a call.
+func (q *sendQueue) unblockCall(l *categoryQueue, e *queueEntry) {
 	if e.waiter == nil {
 		return
 	}
@@ -176,11 +176,11 @@ func (q *queue) unblock(l *lane, e *entry) {
 	if len(l.waiters) == 0 {
 		delete(q.blocked, l)
 	}
-	q.forget(l)
+	q.forgetIdle(l)
 }
 
 // wakeBlocked lets the first call of each lane look again if there may be more room than before.
-func (q *queue) wakeBlocked() {
+func (q *sendQueue) wakeBlocked() {
 	if !q.freed {
 		return
 	}

@@ -2,9 +2,9 @@ package syslog
 
 import "bytes"
 
-// frames cuts the messages of a TCP stream out of the bytes that have arrived (RFC 6587): a message that begins with a digit is
+// streamFrames cuts the messages of a TCP stream out of the bytes that have arrived (RFC 6587): a message that begins with a digit is
 // counted, "LEN SP MSG", another ends with its line. Messages over limit are cut.
-type frames struct {
+type streamFrames struct {
 	limit int
 	// skip is how many bytes of a counted message are still to be thrown away; toLine says to throw away up to the end of a line.
 	skip   int
@@ -16,9 +16,9 @@ type frames struct {
 // maxDigits bounds the length of a counted message.
 const maxDigits = 9
 
-// next returns the first whole message of b and how many bytes it takes. Without a whole one, ok is false, and n bytes are done with
+// nextMessage returns the first whole message of b and how many bytes it takes. Without a whole one, ok is false, and n bytes are done with
 // all the same. b must have room for a message of the limit and its length before it; end says that nothing follows.
-func (f *frames) next(b []byte, end bool) (message []byte, n int, ok bool) {
+func (f *streamFrames) nextMessage(b []byte, end bool) (message []byte, n int, ok bool) {
 	if f.skip > 0 {
 		n = min(f.skip, len(b))
 		f.skip -= n
@@ -33,15 +33,15 @@ func (f *frames) next(b []byte, end bool) (message []byte, n int, ok bool) {
 		return nil, i + 1, false
 	}
 	if len(b) > 0 && b[0] >= '1' && b[0] <= '9' {
-		if message, n, ok, counted := f.counted(b, end); counted {
+		if message, n, ok, counted := f.readCounted(b, end); counted {
 			return message, n, ok
 		}
 	}
-	return f.line(b, end)
+	return f.readLine(b, end)
 }
 
-// counted reads a message that says its length. counted is false when it does not after all.
-func (f *frames) counted(b []byte, end bool) (message []byte, n int, ok, counted bool) {
+// readCounted reads a message that says its length. counted is false when it does not after all.
+func (f *streamFrames) readCounted(b []byte, end bool) (message []byte, n int, ok, counted bool) {
 	size, i := 0, 0
 	for ; i < len(b) && i < maxDigits && b[i] >= '0' && b[i] <= '9'; i++ {
 		size = size*10 + int(b[i]-'0')
@@ -67,7 +67,7 @@ func (f *frames) counted(b []byte, end bool) (message []byte, n int, ok, counted
 	return b[i : i+whole], i + whole, true, true
 }
 
-func (f *frames) line(b []byte, end bool) (message []byte, n int, ok bool) {
+func (f *streamFrames) readLine(b []byte, end bool) (message []byte, n int, ok bool) {
 	i := bytes.IndexByte(b, '\n')
 	switch {
 	case i > f.limit || i < 0 && len(b) > f.limit:

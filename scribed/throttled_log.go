@@ -11,22 +11,22 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// notes writes to the log at a bounded rate: an outage, or a category that is full, is a line now and then, not one a request.
-type notes struct {
+// throttledLog writes to the log at a bounded rate: an outage, or a category that is full, is a line now and then, not one a request.
+type throttledLog struct {
 	log *slog.Logger
 	now func() time.Time
 
 	mu struct {
 		sync.Mutex
-		kinds map[string]*noted
+		kinds map[string]*throttledKind
 	}
 }
 
-// noted is what was said and left out of one kind.
-type noted struct {
+// throttledKind is what was said and left out of one kind.
+type throttledKind struct {
 	at   time.Time
 	left int
-	sum  amount
+	sum  frameAmount
 }
 
 const (
@@ -34,14 +34,14 @@ const (
 	maxKinds     = 1000 // beyond that all others share one
 )
 
-func newNotes(log *slog.Logger, now func() time.Time) *notes {
-	n := &notes{log: log, now: now}
-	n.mu.kinds = make(map[string]*noted)
+func newNotes(log *slog.Logger, now func() time.Time) *throttledLog {
+	n := &throttledLog{log: log, now: now}
+	n.mu.kinds = make(map[string]*throttledKind)
 	return n
 }
 
-// pass reports whether a line of a kind may be written now, and what was left out since the last one, this included.
-func (n *notes) pass(kind string, sum amount) (left int, total amount, ok bool) {
+// admitLine reports whether a line of a kind may be written now, and what was left out since the last one, this included.
+func (n *throttledLog) admitLine(kind string, sum frameAmount) (left int, total frameAmount, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	k := n.mu.kinds[kind]
@@ -50,7 +50,7 @@ func (n *notes) pass(kind string, sum amount) (left int, total amount, ok bool) 
 			kind = ""
 		}
 		if k = n.mu.kinds[kind]; k == nil {
-			k = &noted{}
+			k = &throttledKind{}
 			n.mu.kinds[kind] = k
 		}
 	}
@@ -58,23 +58,23 @@ func (n *notes) pass(kind string, sum amount) (left int, total amount, ok bool) 
 	k.sum.plus(sum)
 	if now := n.now(); k.at.IsZero() || now.Sub(k.at) >= noteInterval {
 		left, total = k.left, k.sum
-		*k = noted{at: now}
+		*k = throttledKind{at: now}
 		return left, total, true
 	}
-	return 0, amount{}, false
+	return 0, frameAmount{}, false
 }
 
 // warn writes a line of a kind.
-func (n *notes) warn(ctx context.Context, kind, text string, attrs ...slog.Attr) {
-	if left, _, ok := n.pass(kind, amount{}); ok {
+func (n *throttledLog) warn(ctx context.Context, kind, text string, attrs ...slog.Attr) {
+	if left, _, ok := n.admitLine(kind, frameAmount{}); ok {
 		attrs = append(attrs, slog.Int("times", left))
 		n.log.LogAttrs(ctx, slog.LevelWarn, text, attrs...) //nolint:sloglint // the callers' texts are constants
 	}
 }
 
-// dropped says that frames of a category were given up.
-func (n *notes) dropped(ctx context.Context, category, reason string, sum amount) {
-	if _, total, ok := n.pass("dropped "+reason+" "+category, sum); ok {
+// warnDropped says that frames of a category were given up.
+func (n *throttledLog) warnDropped(ctx context.Context, category, reason string, sum frameAmount) {
+	if _, total, ok := n.admitLine("dropped "+reason+" "+category, sum); ok {
 		n.log.LogAttrs(ctx, slog.LevelWarn, "frames were dropped", slog.String("category", category), slog.String("reason", reason),
 			slog.Int64("frames", total.frames), slog.Int64("messages", total.messages), slog.Int64("bytes", total.bytes))
 	}

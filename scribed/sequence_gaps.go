@@ -8,15 +8,15 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// gaps are producers of exactly_once categories that have lost a frame which was acknowledged: what they send from then on would be
+// sequenceGaps are producers of exactly_once categories that have lost a frame which was acknowledged: what they send from then on would be
 // refused by the upstream, for the gap, and they would never know, since they do not wait for it. So they are told at once, and go on
 // with a new epoch.
-type gaps struct {
-	since map[gap]time.Time
+type sequenceGaps struct {
+	since map[producerSequence]time.Time
 }
 
-// gap is a producer's sequence in a logical shard.
-type gap struct {
+// producerSequence is a producer's sequence in a logical shard.
+type producerSequence struct {
 	category string
 	shard    uint32
 	producer uint64
@@ -28,26 +28,26 @@ const (
 	gapTime = time.Minute // then it is tried again whether the upstream still misses something
 )
 
-// gapOf returns the sequence that a frame belongs to.
-func gapOf(category string, f *frame) (gap, bool) {
+// sequenceOf returns the sequence that a frame belongs to.
+func sequenceOf(category string, f *queuedFrame) (producerSequence, bool) {
 	if !f.sequenced {
-		return gap{}, false
+		return producerSequence{}, false
 	}
 	h, err := record.ParseHeader(f.bytes)
-	return gap{category: category, shard: h.Shard, producer: h.Producer, epoch: h.Epoch}, err == nil
+	return producerSequence{category: category, shard: h.Shard, producer: h.Producer, epoch: h.Epoch}, err == nil
 }
 
-// note is the event that a frame was given up because something before it is missing, or because its epoch is over.
-func (g *gaps) note(category string, f *frame, r scribev1.Reason, now time.Time) {
+// noteLost is the event that a frame was given up because something before it is missing, or because its epoch is over.
+func (g *sequenceGaps) noteLost(category string, f *queuedFrame, r scribev1.Reason, now time.Time) {
 	if r != scribev1.Reason_REASON_OUT_OF_SEQUENCE && r != scribev1.Reason_REASON_STALE_PRODUCER {
 		return
 	}
-	key, ok := gapOf(category, f)
+	key, ok := sequenceOf(category, f)
 	if !ok {
 		return
 	}
 	if g.since == nil {
-		g.since = make(map[gap]time.Time)
+		g.since = make(map[producerSequence]time.Time)
 	}
 	for old := range g.since {
 		if len(g.since) < maxGaps {
@@ -58,12 +58,12 @@ func (g *gaps) note(category string, f *frame, r scribev1.Reason, now time.Time)
 	g.since[key] = now
 }
 
-// has reports whether a frame belongs to a sequence with a gap.
-func (g *gaps) has(category string, f *frame, now time.Time) bool {
+// hasGap reports whether a frame belongs to a sequence with a gap.
+func (g *sequenceGaps) hasGap(category string, f *queuedFrame, now time.Time) bool {
 	if len(g.since) == 0 {
 		return false
 	}
-	key, ok := gapOf(category, f)
+	key, ok := sequenceOf(category, f)
 	if !ok {
 		return false
 	}
@@ -77,7 +77,7 @@ func (g *gaps) has(category string, f *frame, now time.Time) bool {
 
 // refuseGaps takes the frames out of an entry that belong to a sequence with a gap, and reports whether any are left. The caller
 // holds Scribed.mu.
-func (w *writing) refuseGaps(e *entry) bool {
+func (w *writeCall) refuseGaps(e *queueEntry) bool {
 	g := &w.s.mu.queue.gaps
 	if len(g.since) == 0 {
 		return true
@@ -86,7 +86,7 @@ func (w *writing) refuseGaps(e *entry) bool {
 	left := e.frames[:0]
 	for i := range e.frames {
 		f := &e.frames[i]
-		if !g.has(e.category, f, now) {
+		if !g.hasGap(e.category, f, now) {
 			left = append(left, *f)
 			continue
 		}
@@ -97,6 +97,6 @@ func (w *writing) refuseGaps(e *entry) bool {
 		}
 	}
 	e.frames = left
-	e.bytes = e.size()
+	e.bytes = e.countBytes()
 	return len(left) > 0
 }

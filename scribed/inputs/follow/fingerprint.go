@@ -15,16 +15,16 @@ type fileID struct {
 	Device, Inode uint64
 }
 
-// imprint is a hash of some bytes of a file: Len bytes from Offset. Without bytes it matches everything.
-type imprint struct {
+// fingerprint is a hash of some bytes of a file: Len bytes from Offset. Without bytes it matches everything.
+type fingerprint struct {
 	Offset int64  `json:"offset"`
 	Len    int64  `json:"len"`
 	Hash   uint64 `json:"hash"`
 }
 
-// take prints a range of a file. It fails with io.ErrUnexpectedEOF when the file ends before the range does.
-func take(f io.ReaderAt, offset, n int64, buf []byte) (imprint, error) {
-	p := imprint{Offset: offset, Len: n}
+// takeFingerprint prints a range of a file. It fails with io.ErrUnexpectedEOF when the file ends before the range does.
+func takeFingerprint(f io.ReaderAt, offset, n int64, buf []byte) (fingerprint, error) {
+	p := fingerprint{Offset: offset, Len: n}
 	if n == 0 {
 		return p, nil
 	}
@@ -33,29 +33,29 @@ func take(f io.ReaderAt, offset, n int64, buf []byte) (imprint, error) {
 		if err == nil || errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
-		return imprint{}, err
+		return fingerprint{}, err
 	}
 	p.Hash = xxhash.Sum64(b)
 	return p, nil
 }
 
 // matches reports whether a file has the bytes that were printed.
-func (p imprint) matches(f io.ReaderAt, buf []byte) (bool, error) {
-	now, err := take(f, p.Offset, p.Len, buf)
+func (p fingerprint) matches(f io.ReaderAt, buf []byte) (bool, error) {
+	now, err := takeFingerprint(f, p.Offset, p.Len, buf)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return false, nil
 	}
 	return now == p, err
 }
 
-// prints identify the content of a file as far as it has been read: some bytes from its beginning, and those before the position.
+// fingerprints identify the content of a file as far as it has been read: some bytes from its beginning, and those before the position.
 // Together they keep two files apart that begin alike, and find a file again that was copied or that has a new number.
-type prints struct {
-	Head imprint `json:"head"`
-	Tail imprint `json:"tail"`
+type fingerprints struct {
+	Head fingerprint `json:"head"`
+	Tail fingerprint `json:"tail"`
 }
 
-func (p prints) match(f io.ReaderAt, buf []byte) (bool, error) {
+func (p fingerprints) matchFile(f io.ReaderAt, buf []byte) (bool, error) {
 	ok, err := p.Head.matches(f, buf)
 	if !ok || err != nil {
 		return false, err
@@ -63,13 +63,13 @@ func (p prints) match(f io.ReaderAt, buf []byte) (bool, error) {
 	return p.Tail.matches(f, buf)
 }
 
-// printed takes the prints of a file that has been read up to a position.
-func printed(f io.ReaderAt, position, n int64, buf []byte) (p prints, err error) {
-	if p.Head, err = take(f, 0, min(position, n), buf); err != nil {
+// fingerprinted takes the prints of a file that has been read up to a position.
+func fingerprinted(f io.ReaderAt, position, n int64, buf []byte) (p fingerprints, err error) {
+	if p.Head, err = takeFingerprint(f, 0, min(position, n), buf); err != nil {
 		return p, err
 	}
 	from := max(position-n, 0)
-	p.Tail, err = take(f, from, position-from, buf)
+	p.Tail, err = takeFingerprint(f, from, position-from, buf)
 	return p, err
 }
 

@@ -13,9 +13,9 @@ const (
 	maxMsgID  = 32
 )
 
-// plain5424 reads a message of RFC 5424 that is as nearly all are: correct, and without structured data. Of any other it says false,
+// parsePlain5424 reads a message of RFC 5424 that is as nearly all are: correct, and without structured data. Of any other it says false,
 // and the full parser, which takes several times as long, has the word. Where it says true both agree.
-func plain5424(raw []byte) (f fields, ok bool) {
+func parsePlain5424(raw []byte) (f messageFields, ok bool) {
 	text := string(raw) // the fields are parts of it
 	priority, rest, ok := plainPriority(text)
 	if !ok {
@@ -51,7 +51,7 @@ func plain5424(raw []byte) (f fields, ok bool) {
 	default:
 		return f, false
 	}
-	f.Facility, f.Severity = name(facilities[:], priority/8), name(severities[:], priority%8)
+	f.Facility, f.Severity = nameAt(facilities[:], priority/8), nameAt(severities[:], priority%8)
 	return f, true
 }
 
@@ -90,7 +90,7 @@ func plainField(text string, most int) (field, rest string, ok bool) {
 // plainTime reads a time of RFC 3339 as RFC 5424 narrows it: upper case, at most microseconds. time.Parse alone lets more pass.
 func plainTime(stamp string) (t time.Time, ok bool) {
 	const seconds, zone = "0000-00-00T00:00:00", "+00:00"
-	if len(stamp) <= len(seconds) || !like(stamp[:len(seconds)], seconds) {
+	if len(stamp) <= len(seconds) || !matchesDigits(stamp[:len(seconds)], seconds) {
 		return t, false
 	}
 	rest := stamp[len(seconds):]
@@ -101,15 +101,15 @@ func plainTime(stamp string) (t time.Time, ok bool) {
 		}
 		rest = rest[1+digits:]
 	}
-	if rest != "Z" && (len(rest) != len(zone) || !like("+"+rest[1:], zone) || rest[0] != '+' && rest[0] != '-' || rest[1:3] > "23") {
+	if rest != "Z" && (len(rest) != len(zone) || !matchesDigits("+"+rest[1:], zone) || rest[0] != '+' && rest[0] != '-' || rest[1:3] > "23") {
 		return t, false
 	}
 	t, err := time.Parse(time.RFC3339Nano, stamp)
 	return t, err == nil
 }
 
-// like reports whether text has a digit where pattern, which is as long, has one, and else what it has.
-func like(text, pattern string) bool {
+// matchesDigits reports whether text has a digit where pattern, which is as long, has one, and else what it has.
+func matchesDigits(text, pattern string) bool {
 	for i, c := range []byte(pattern) {
 		switch {
 		case c != '0' && text[i] != c, c == '0' && (text[i] < '0' || text[i] > '9'):

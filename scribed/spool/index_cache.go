@@ -9,9 +9,9 @@ import (
 // entryBytes is what an entry of an index takes in memory.
 const entryBytes = 32
 
-// indexes bounds the memory of the indexes that can be read again from a footer: the least recently used go. The most recent one
+// indexCache bounds the memory of the indexes that can be read again from a footer: the least recently used go. The most recent one
 // stays, however large it is.
-type indexes struct {
+type indexCache struct {
 	limit, used int64
 	order       list.List // of *part, the most recent in front
 }
@@ -21,29 +21,29 @@ type cachedIndex struct {
 	bytes   int64
 }
 
-// put gives a part its index.
-func (x *indexes) put(p *part, entries []layout.Entry) {
-	x.drop(p)
+// putIndex gives a part its index.
+func (x *indexCache) putIndex(p *segmentPart, entries []layout.IndexEntry) {
+	x.dropIndex(p)
 	n := int64(len(entries)) * entryBytes
 	p.entries = entries
 	p.cached = &cachedIndex{element: x.order.PushFront(p), bytes: n}
 	x.used += n
 	for x.used > x.limit && x.order.Len() > 1 {
-		if last, ok := x.order.Back().Value.(*part); ok {
-			x.drop(last)
+		if last, ok := x.order.Back().Value.(*segmentPart); ok {
+			x.dropIndex(last)
 		}
 	}
 }
 
-// touch makes a part's index the most recent one.
-func (x *indexes) touch(p *part) {
+// touchIndex makes a part's index the most recent one.
+func (x *indexCache) touchIndex(p *segmentPart) {
 	if p.cached != nil {
 		x.order.MoveToFront(p.cached.element)
 	}
 }
 
-// drop forgets a part's index. One that is not cached stays: there is no other copy.
-func (x *indexes) drop(p *part) {
+// dropIndex forgets a part's index. One that is not cached stays: there is no other copy.
+func (x *indexCache) dropIndex(p *segmentPart) {
 	if p.cached == nil {
 		return
 	}

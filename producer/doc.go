@@ -12,8 +12,8 @@
 //
 // [Producer.Log] takes a message and never waits; what it can't keep is dropped and counted. [Producer.WriteAsync] returns a
 // pending [Result], [Producer.WriteBatchAsync] a pending [Batch]. [Producer.Write] writes a batch and waits; the messages of a batch succeed or fail one by one.
-// [Producer.WriteAtomic] writes a batch that readers see whole and contiguous, or not at all. [Producer.WriteColumns] writes an
-// Arrow record batch. They wait for the acknowledgement level of [WithAck], which [Producer.WithCallAck] changes for single calls.
+// [Producer.WriteAtomic] writes a batch that readers see whole and contiguous, or not at all. Package producer/columns writes
+// Arrow record batches. They wait for the acknowledgement level of [WithAck], which [Producer.WithCallAck] changes for single calls.
 // [Producer.Flush] sends what is buffered and waits for it, [Producer.Close] also ends the producer, and says what it could not
 // deliver.
 //

@@ -4,19 +4,20 @@ import (
 	"fmt"
 	"time"
 
+	"scribe/internal/base/buffers"
 	"scribe/internal/format/record"
 )
 
 // frame is a batch of messages of one stream on its way. Its stripe's mutex guards it, but for the time of a request that carries
 // it: then it belongs to the sender of that request.
 type frame struct {
-	builder record.Builder // while open and until finished; rows only
-	buf     *[]byte        // what the builder writes into
-	class   int            // of buf, or unpooled
-	charge  int64          // bytes taken from the memory bound
-	data    []byte         // the encoded frame; nil until finished
-	length  int            // of the encoded frame, in bytes, once sealed
-	count   int            // messages in it, once sealed
+	builder record.Builder  // while open and until finished; rows only
+	buf     *buffers.Buffer // what the builder writes into
+	// capacity is that of buf: with frameOverhead it is taken from the memory bound.
+	capacity int64
+	data     []byte // the encoded frame; nil until finished
+	length   int    // of the encoded frame, in bytes, once sealed
+	count    int    // messages in it, once sealed
 	// messages is how many were put into it, also those that cut removed; size is what they count, see Message.Size.
 	messages int
 	size     int64
@@ -40,14 +41,11 @@ type frame struct {
 	lastWhy  error // the sentinel that goes with it
 }
 
-// unpooled is the class of a buffer that was made to measure.
-const unpooled = -1
-
 // frameOverhead is charged for a frame beside its buffer: the structs that go with it.
 const frameOverhead = 512
 
 // fits reports whether n more bytes of messages fit the buffer.
-func (f *frame) fits(n int) bool { return f.builder.Len()+n <= cap(*f.buf) }
+func (f *frame) fits(n int) bool { return int64(f.builder.Len()+n) <= f.capacity }
 
 // number gives the frame its sequences.
 func (f *frame) number(epoch uint32, first uint64) {
@@ -65,7 +63,7 @@ func (f *frame) finish(producer uint64) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	*f.buf, f.data = data, data
+	f.data = data
 	return nil
 }
 

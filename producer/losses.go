@@ -53,7 +53,7 @@ func (l *losses) run() {
 		select {
 		case <-t.C:
 			l.report(l.core.ctx)
-		case <-l.core.closing:
+		case <-l.core.closing.Done():
 			return
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"scribe/internal/base/backoff"
+	"scribe/internal/base/buffers"
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/transport/discovery"
 	"scribe/internal/transport/rpc"
 )
@@ -36,17 +38,18 @@ type core struct {
 
 	maxMessage int // bytes of a message: the configured limit, or what fits the memory
 
-	seed     maphash.Seed
-	stripes  [stripes]stripe
-	streams  atomic.Int64
-	memory   *memory
-	copies   copies
-	buffers  *bufferClasses
-	frames   sync.Pool // of *frame
-	requests sync.Pool // of *request
-	sched    *scheduler
-	clock    clock
-	backoff  backoff.Backoff // without a retry hint
+	seed          maphash.Seed
+	stripes       [stripes]stripe
+	streams       atomic.Int64
+	memory        *memoryBound
+	copies        copies
+	buffers       buffers.Pool // of frames
+	largestBuffer int          // of a pooled one: a full batch
+	frames        sync.Pool    // of *frame
+	requests      sync.Pool    // of *request
+	sched         *scheduler
+	clock         clock
+	backoff       backoff.Backoff // without a retry hint
 
 	metrics *metrics
 	losses  *losses
@@ -55,14 +58,12 @@ type core struct {
 
 	ctx     context.Context //nolint:containedctx // of the requests: it ends when Close stops waiting
 	cancel  context.CancelCauseFunc
-	running chan struct{}  // closed when the loop has ended
-	senders sync.WaitGroup // requests
-	closing chan struct{}  // closed when Close begins
-	close   struct {
-		once sync.Once
-		done chan struct{}
-		err  error // set before done is closed
-	}
+	running chan struct{}   // closed when the loop has ended
+	senders sync.WaitGroup  // requests
+	calls   lifecycle.Calls // for Close
+	// closing ends when Close begins.
+	closing      context.Context //nolint:containedctx // ends waits of calls
+	beginClosing context.CancelFunc
 }
 
 // New returns a producer that writes to the server at a URL, for example [DefaultServer], which "" stands for, or the socket of
@@ -84,7 +85,6 @@ func New(server string, opts ...Option) (*Producer, error) {
 		sched:   newScheduler(),
 		backoff: backoff.Backoff{Min: cfg.backoffMin, Max: cfg.backoffMax, Random: cfg.random},
 		running: make(chan struct{}),
-		closing: make(chan struct{}),
 	}
 	if id := cfg.identity; id != nil {
 		c.id, c.epoch, c.resume, c.continued = id.ID, id.Epoch, maps.Clone(id.Sequences), true
@@ -93,13 +93,13 @@ func New(server string, opts ...Option) (*Producer, error) {
 	aside := min(cfg.maxBuffered/4, int64(cfg.maxInFlight)*maxRequest)
 	c.copies.free.Store(aside)
 	frames := cfg.maxBuffered - aside
-	c.memory = newMemory(frames)
-	c.buffers = newBuffers(min(cfg.batchBytes, int(frames/4)))
+	c.memory = newMemoryBound(frames)
+	c.largestBuffer = min(cfg.batchBytes, int(frames/4))
 	c.maxMessage = min(cfg.maxMessage, int(frames)-24<<10) // frame header, and the bound of 1,024 attributes' lengths
 	c.frames.New = func() any { return new(frame) }
 	c.requests.New = func() any { return new(request) }
 	c.clock.exact, c.clock.zero, c.clock.wake = cfg.now, time.Now(), c.sched.signal
-	c.close.done = make(chan struct{})
+	c.closing, c.beginClosing = context.WithCancel(context.Background())
 	p := &Producer{core: c, ack: cfg.ack}
 	var err error
 	if c.metrics, err = newMetrics(cfg.registerer, p.Stats); err != nil {
@@ -197,15 +197,14 @@ func (st *stripe) hurry(c *core, pending []*Result) []*Result {
 // delivered then is in an *[UnsentError]. Repeating it waits for the first call and returns its error.
 func (p *Producer) Close(ctx context.Context) error {
 	c := p.core
-	c.close.once.Do(func() {
-		defer close(c.close.done)
+	return c.calls.Close(context.WithoutCancel(ctx), func() error {
 		for i := range c.stripes {
 			st := &c.stripes[i]
 			st.mu.Lock()
 			st.mu.closed = true
 			st.mu.Unlock()
 		}
-		close(c.closing)
+		c.beginClosing()
 		cause := p.Flush(ctx)
 		c.losses.end(ctx)
 		c.cancel(ErrClosed)
@@ -213,14 +212,13 @@ func (p *Producer) Close(ctx context.Context) error {
 		<-c.running
 		c.losses.wait()
 		c.senders.Wait()
-		c.close.err = c.unsent(cause)
+		err := c.unsent(cause)
 		c.metrics.close()
 		if c.release != nil {
 			c.release()
 		}
+		return err
 	})
-	<-c.close.done
-	return c.close.err
 }
 
 // unsent gives up everything that is left, and says what it was.
@@ -317,7 +315,7 @@ type Stats struct {
 // Stats returns the counters.
 func (p *Producer) Stats() Stats {
 	c := p.core
-	s := Stats{Refused: c.refused.Load(), Memory: c.memory.used(), Dropped: make(map[DropReason]uint64)}
+	s := Stats{Refused: c.refused.Load(), Memory: c.memory.used.Load(), Dropped: make(map[DropReason]uint64)}
 	for i := range c.stripes {
 		st := &c.stripes[i]
 		st.mu.Lock()

@@ -58,7 +58,7 @@ type stream struct {
 
 	open       *frame // takes messages; nil when none wait for company
 	head, tail *frame // sealed frames that no request carries, in order
-	class      int    // buffer class of the next frame: it follows the traffic
+	bufferSize int64  // of the next frame: it follows the traffic
 
 	// opens counts frames that were opened, to tell whether the open one is the one that a timer was set for.
 	opens uint64
@@ -168,7 +168,7 @@ func (c *core) add(s *stream, m *record.Message, bound int, ack AckLevel, now ti
 		if f == nil {
 			var err error
 			env := record.Envelope{Category: s.shard.Category, Shard: s.shard.Number, BaseTime: now.UnixMicro()}
-			if f, err = c.begin(s.class, &env, bound, ack, held); err != nil {
+			if f, err = c.newFrame(s.bufferSize, &env, bound, ack, held); err != nil {
 				return nil, err
 			}
 			f.base = now
@@ -199,64 +199,40 @@ func (c *core) add(s *stream, m *record.Message, bound int, ack AckLevel, now ti
 	return nil, fmt.Errorf("%w: message does not fit an empty frame", ErrTooLarge)
 }
 
-// begin makes an empty frame with room for n bytes of messages, and for as much as the class has if memory allows. held is as in
-// add.
-func (c *core) begin(hint int, env *record.Envelope, n int, ack AckLevel, held *int64) (*frame, error) {
+// newFrame makes an empty frame with a buffer for n bytes of messages, and of the wanted size if memory allows. held is as in add.
+func (c *core) newFrame(wanted int64, env *record.Envelope, n int, ack AckLevel, held *int64) (*frame, error) {
 	need := record.HeaderLen + len(env.Category) + n
-	class, charge := c.smallest(need)
+	size := c.bufferSize(need)
 	switch {
-	case charge > c.memory.total:
+	case size+frameOverhead > c.memory.total:
 		return nil, &MessageTooLargeError{Size: n, Limit: int(c.memory.total) - frameOverhead - record.HeaderLen - record.MaxCategoryName}
-	case *held >= charge:
-		c.memory.release(*held - charge)
+	case *held >= size+frameOverhead:
+		c.memory.release(*held - size - frameOverhead)
 		*held = 0
 	default:
-		// Traffic says how much room is useful; a shortage of memory, how much there is. What is left of it goes to few frames, each
-		// as large as it can be: many small ones would be a burden for everyone behind.
-		wanted := class
-		if class != unpooled {
-			wanted = c.buffers.classFor(max(class, hint), need)
-		}
-		for ; wanted > class && !c.memory.try(int64(c.buffers.size(wanted))+frameOverhead); wanted-- {
-		}
-		switch {
-		case wanted > class:
-			class, charge = wanted, int64(c.buffers.size(wanted))+frameOverhead
-		case !c.memory.try(charge):
-			return nil, errNoRoom
+		// Traffic says how large a buffer is useful; a shortage of memory, how large it can be. What is left of it goes to few frames,
+		// each as large as it can be: many small ones would be a burden for everyone behind.
+		least := size
+		for size = max(size, wanted); !c.memory.take(size + frameOverhead); size = max(size/bufferGrowth, least) {
+			if size == least {
+				return nil, errNoRoom
+			}
 		}
 	}
 	f := c.frames.Get().(*frame)
-	*f = frame{builder: f.builder, class: class, charge: charge, ack: ack, out: newResult(), taken: time.Now()}
-	if class == unpooled {
-		buf := make([]byte, 0, charge-frameOverhead)
-		f.buf = &buf
-	} else {
-		f.buf = c.buffers.get(class)
-	}
+	*f = frame{builder: f.builder, capacity: size, ack: ack, out: newResult(), taken: time.Now(), buf: c.buffers.Get(int(size))}
 	f.builder.MaxMessageSize = c.maxMessage
-	if err := f.builder.Reset(*f.buf, *env); err != nil {
+	if err := f.builder.Reset(f.buf.B[:0:size], *env); err != nil {
 		c.recycle(f)
 		return nil, fromRecord(err)
 	}
 	return f, nil
 }
 
-// smallest is the class of the smallest buffer of n bytes, and what it costs.
-func (c *core) smallest(n int) (class int, charge int64) {
-	class = c.buffers.classFor(0, n)
-	if class == len(c.buffers.sizes) {
-		return unpooled, (int64(n)+4095)&^4095 + frameOverhead
-	}
-	return class, int64(c.buffers.size(class)) + frameOverhead
-}
-
 // recycle gives back what a frame holds. Nothing may refer to it any more.
 func (c *core) recycle(f *frame) {
-	if f.class != unpooled {
-		c.buffers.put(f.class, f.buf)
-	}
-	charge := f.charge
+	charge := f.capacity + frameOverhead
+	c.buffers.Put(f.buf)
 	*f = frame{}
 	c.frames.Put(f)
 	c.memory.release(charge)
@@ -280,12 +256,12 @@ func (c *core) seal(s *stream, full bool) {
 	s.open, s.urgent = nil, false
 	f.length, f.count = f.builder.Len(), f.builder.Count()
 	f.messages = f.count
-	switch {
-	case f.class == unpooled:
-	case full && f.class >= s.class: // a smaller one was for lack of memory
-		s.class = min(f.class+1, len(c.buffers.sizes)-1)
-	case !full && s.class > 0 && f.length < c.buffers.size(s.class-1)/2:
-		s.class--
+	switch largest := int64(c.largestBuffer); {
+	case f.capacity > largest:
+	case full && f.capacity >= s.bufferSize: // a smaller one was for lack of memory
+		s.bufferSize = min(f.capacity*bufferGrowth, largest)
+	case !full && int64(f.length) < s.bufferSize/bufferGrowth/2:
+		s.bufferSize = max(s.bufferSize/bufferGrowth, smallestBuffer)
 	}
 	s.push(f)
 }

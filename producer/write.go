@@ -118,7 +118,7 @@ func (w *writing) add(ctx context.Context, m *Message) (*Result, error) {
 			w.sched.press()
 			return nil, ErrBufferFull
 		}
-		if err := w.room(ctx, record.HeaderLen+len(w.category)+bound, &held); err != nil {
+		if err := w.waitForMemory(ctx, record.HeaderLen+len(w.category)+bound, &held); err != nil {
 			return nil, err
 		}
 		w.now = w.clock.now() // the wait may have been long
@@ -210,14 +210,21 @@ func (w *writing) append(st *stripe, m *Message, bound int, held *int64) (*Resul
 	return w.core.add(w.s, &rm, bound, w.ack, w.now, held)
 }
 
-// room waits until a buffer of n bytes can be had, and takes its bytes into held.
-func (c *core) room(ctx context.Context, n int, held *int64) error {
-	_, charge := c.smallest(n)
-	if err := c.memory.wait(ctx, charge, c.closing, c.sched.press); err != nil {
-		if errors.Is(err, ErrClosed) {
+// waitForMemory waits until a buffer of n bytes can be had, and takes its bytes into held. Callers are served in order, so a large
+// message is not starved by small ones.
+func (c *core) waitForMemory(ctx context.Context, n int, held *int64) error {
+	charge := c.bufferSize(n) + frameOverhead
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.closing, func() { cancel(ErrClosed) })()
+	if !c.memory.take(charge) {
+		c.sched.press()
+		if c.memory.wait(ctx, charge) != nil {
+			if err := context.Cause(ctx); !errors.Is(err, ErrClosed) {
+				return fmt.Errorf("%w: no memory came free: %w", ErrBufferFull, err)
+			}
 			return ErrClosed
 		}
-		return fmt.Errorf("%w: no room came free: %w", ErrBufferFull, err)
 	}
 	*held = charge
 	return nil
@@ -294,7 +301,7 @@ func (p *Producer) WriteAtomic(ctx context.Context, category string, shard uint3
 		bound += msgs[i].encodedBound()
 		size += int64(msgs[i].Size())
 	}
-	return c.writeWhole(ctx, whole{
+	return c.writeFrame(ctx, frameContent{
 		category: category, shard: shard, ack: p.ack, atomic: true, bound: bound, messages: len(msgs), size: size,
 		fill: func(f *frame, _ record.Envelope) error {
 			var scratch []record.Attribute
@@ -314,8 +321,8 @@ func (p *Producer) WriteAtomic(ctx context.Context, category string, shard uint3
 	})
 }
 
-// whole is a frame that one call fills alone.
-type whole struct {
+// frameContent is what a call fills a frame of its own with.
+type frameContent struct {
 	category string
 	shard    uint32
 	ack      AckLevel
@@ -327,9 +334,9 @@ type whole struct {
 	fill func(*frame, record.Envelope) error
 }
 
-// writeWhole builds the frame, queues it behind what its stream has, and waits.
-func (c *core) writeWhole(ctx context.Context, w whole) error {
-	r, err := c.addWhole(ctx, w)
+// writeFrame builds the frame, queues it behind what its stream has, and waits.
+func (c *core) writeFrame(ctx context.Context, w frameContent) error {
+	r, err := c.addFrame(ctx, w)
 	if err != nil {
 		c.countRefused(w.messages)
 		return err
@@ -337,7 +344,7 @@ func (c *core) writeWhole(ctx context.Context, w whole) error {
 	return r.Wait(ctx)
 }
 
-func (c *core) addWhole(ctx context.Context, w whole) (*Result, error) {
+func (c *core) addFrame(ctx context.Context, w frameContent) (*Result, error) {
 	env := record.Envelope{Category: w.category, Shard: w.shard, Atomic: w.atomic, BaseTime: c.clock.now().UnixMicro()}
 	var (
 		held int64
@@ -345,8 +352,8 @@ func (c *core) addWhole(ctx context.Context, w whole) (*Result, error) {
 		err  error
 	)
 	for f == nil {
-		if f, err = c.begin(0, &env, w.bound, w.ack, &held); errors.Is(err, errNoRoom) {
-			err = c.room(ctx, record.HeaderLen+len(w.category)+w.bound, &held)
+		if f, err = c.newFrame(0, &env, w.bound, w.ack, &held); errors.Is(err, errNoRoom) {
+			err = c.waitForMemory(ctx, record.HeaderLen+len(w.category)+w.bound, &held)
 		}
 		if err != nil {
 			return nil, err

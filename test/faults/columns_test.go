@@ -8,6 +8,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
+	"scribe/producer/columns"
 	"scribe/test/history"
 )
 
@@ -29,7 +30,7 @@ func (wr *writer) columns(ctx context.Context) error {
 	batch := b.NewRecordBatch()
 	defer batch.Release()
 	a := wr.w.h.BeginAtomic(wr.category, wr.shard, msgs...)
-	wr.tellAll(a, len(msgs), wr.p.WriteColumns(ctx, wr.category, wr.shard, batch))
+	wr.tellAll(a, len(msgs), columns.Write(ctx, wr.p, wr.category, wr.shard, batch))
 	return nil
 }
 

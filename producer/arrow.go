@@ -1,0 +1,37 @@
+package producer
+
+import (
+	"context"
+	"fmt"
+
+	"scribe/internal/format/record"
+)
+
+// WriteArrow writes rows that encode returns as the body of an Arrow frame (docs/format/frame.md), and waits for its acknowledgement.
+// It is what package producer/columns writes record batches with, so that this package does not link Arrow. Without rows it writes
+// nothing.
+func (p *Producer) WriteArrow(ctx context.Context, category string, shard uint32, rows int, encode func() ([]byte, error)) error {
+	if rows == 0 {
+		return nil
+	}
+	body, err := encode()
+	if err == nil && rows > record.MaxMessagesPerFrame {
+		err = fmt.Errorf("%w: %d rows, the limit is %d", ErrTooLarge, rows, record.MaxMessagesPerFrame)
+	}
+	if err != nil {
+		p.countRefused(rows)
+		return err
+	}
+	return p.writeFrame(ctx, frameContent{
+		category: category, shard: shard, ack: p.ack, bound: len(body), messages: rows, size: int64(len(body)),
+		fill: func(f *frame, env record.Envelope) error {
+			data, err := record.AppendArrowFrame(f.buf.B[:0], env, rows, body)
+			if err != nil {
+				return fromRecord(err)
+			}
+			f.builder = record.Builder{} // has begun a frame in the same buffer
+			f.data, f.length = data, len(data)
+			return nil
+		},
+	})
+}

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"scribe/internal/base/metricset"
 )
 
 // WithRegisterer registers the producer's metrics, until Close:
@@ -23,10 +25,10 @@ func WithRegisterer(r prometheus.Registerer) Option {
 
 // metrics collects from the counters that the producer keeps anyway. The nil metrics counts nothing.
 type metrics struct {
-	stats      func() Stats
-	registerer prometheus.Registerer
-	requests   *prometheus.CounterVec
-	latency    prometheus.Histogram
+	stats    func() Stats
+	set      *metricset.Set
+	requests *prometheus.CounterVec
+	latency  prometheus.Histogram
 }
 
 const metricsPrefix = "scribe_producer_"
@@ -46,7 +48,7 @@ func newMetrics(r prometheus.Registerer, stats func() Stats) (*metrics, error) {
 		return nil, nil //nolint:nilnil // the nil metrics is valid
 	}
 	m := &metrics{
-		stats: stats, registerer: r,
+		stats: stats,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: metricsPrefix + "requests_total", Help: "Write requests that ended, by whether the server answered for their frames.",
 		}, []string{"result"}),
@@ -55,15 +57,14 @@ func newMetrics(r prometheus.Registerer, stats func() Stats) (*metrics, error) {
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 18), // to 65 s
 		}),
 	}
-	if err := r.Register(m); err != nil {
-		return nil, err
-	}
-	return m, nil
+	var err error
+	m.set, err = metricset.Register(r, "producer", m)
+	return m, err
 }
 
 func (m *metrics) close() {
 	if m != nil {
-		m.registerer.Unregister(m)
+		m.set.Unregister()
 	}
 }
 

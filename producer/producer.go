@@ -103,7 +103,7 @@ func New(server string, opts ...Option) (*Producer, error) {
 	p := &Producer{core: c, ack: cfg.ack}
 	var err error
 	if c.metrics, err = newMetrics(cfg.registerer, p.Stats); err != nil {
-		return nil, fmt.Errorf("producer: register metrics: %w", err)
+		return nil, err
 	}
 	c.connect(server)
 	c.pieces, _ = c.service.(rpc.PieceWriter)

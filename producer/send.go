@@ -129,7 +129,7 @@ func (c *core) compose(now time.Time) *request {
 		if s.urgent && s.open != nil {
 			c.seal(s, false)
 		}
-		if taken := c.take(s, req); !taken && s.head != nil {
+		if added := c.addFrames(s, req); !added && s.head != nil {
 			s.ready = true
 			passed = append(passed, s)
 		}
@@ -168,33 +168,19 @@ func (c *core) dropLate(s *stream, now time.Time, late []finished) []finished {
 	return late
 }
 
-// take moves frames of s into the request and numbers them; it is false when none goes with the request. The stripe's mutex is
+// addFrames moves frames of s into the request and numbers them; it is false when none goes with the request. The stripe's mutex is
 // held.
-func (c *core) take(s *stream, req *request) bool {
+func (c *core) addFrames(s *stream, req *request) bool {
 	from := len(req.frames)
-	for s.head != nil {
-		f, n := s.head, len(req.frames)-from
+	for s.head != nil && c.mayJoin(s, req, len(req.frames)-from) {
+		f := s.pop()
 		if !f.numbered {
-			f.epoch = s.epoch
+			f.number(s.epoch, s.next)
+			s.next += uint64(f.count)
 		}
-		switch {
-		case len(req.frames) > 0 && (f.ack != req.ack || f.alone || req.alone || req.size+f.length > req.limit):
-		// Behind frames that keep an older epoch: those are settled first, since a newer one would shut them out.
-		case n > 0 && f.epoch != req.frames[len(req.frames)-1].epoch:
-		case n > 0 && (f.epoch > s.known || n == c.cfg.framesPerRequest):
-		default:
-			s.pop()
-			if !f.numbered {
-				f.number(s.epoch, s.next)
-				s.next += uint64(f.count)
-			}
-			req.frames = append(req.frames, f)
-			req.size += f.length
-			req.ack = f.ack
-			req.alone = f.alone
-			continue
-		}
-		break
+		req.frames = append(req.frames, f)
+		req.size += f.length
+		req.ack, req.alone = f.ack, f.alone
 	}
 	if len(req.frames) == from {
 		return false
@@ -202,6 +188,26 @@ func (c *core) take(s *stream, req *request) bool {
 	s.inFlight, s.flight = true, req.frames[from:len(req.frames):len(req.frames)]
 	req.runs = append(req.runs, run{s, from, len(req.frames)})
 	return true
+}
+
+// mayJoin reports whether the next frame of s may go with a request, whose last frames, as many as own, are of s, too.
+func (c *core) mayJoin(s *stream, req *request, own int) bool {
+	f := s.head
+	if len(req.frames) == 0 {
+		return true // one frame can always be sent
+	}
+	if f.ack != req.ack || f.alone || req.alone || req.size+f.length > req.limit {
+		return false
+	}
+	if own == 0 {
+		return true
+	}
+	epoch := s.epoch
+	if f.numbered {
+		epoch = f.epoch
+	}
+	// Frames that keep an older epoch are settled first, since a newer one would shut them out. For s.known see there.
+	return epoch == req.frames[len(req.frames)-1].epoch && epoch <= s.known && own != c.cfg.framesPerRequest
 }
 
 // send makes one attempt and settles it.

@@ -1,14 +1,15 @@
 package writeproxy
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/base/metricset"
 	"scribe/internal/role/budget"
 	"scribe/internal/role/request"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -16,7 +17,8 @@ const namespace = "scribe_writeproxy_"
 
 // metrics are those of one proxy. What counts frames is collected from one snapshot.
 type metrics struct {
-	p *Proxy
+	p   *Proxy
+	set *metricset.Set
 
 	refused   *prometheus.CounterVec
 	seconds   *prometheus.HistogramVec
@@ -92,32 +94,10 @@ func newMetrics(p *Proxy) *metrics {
 	}
 }
 
-func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{
-		m.refused, m.seconds, m.submits, m.fallbacks, m.created, m.renewed, m.probes, m.overQuota, m.waits, m,
-	}
-}
-
-func (m *metrics) register(r prometheus.Registerer) error {
-	if r == nil {
-		return nil
-	}
-	var errs []error
-	for _, c := range m.collectors() {
-		if err := r.Register(c); err != nil {
-			errs = append(errs, fmt.Errorf("writeproxy: register metrics: %w", err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func (m *metrics) unregister(r prometheus.Registerer) {
-	if r == nil {
-		return
-	}
-	for _, c := range m.collectors() {
-		r.Unregister(c)
-	}
+func (m *metrics) register(r prometheus.Registerer) (err error) {
+	m.set, err = metricset.Register(r, "writeproxy",
+		m.refused, m.seconds, m.submits, m.fallbacks, m.created, m.renewed, m.probes, m.overQuota, m.waits, m)
+	return err
 }
 
 // Describe implements prometheus.Collector.
@@ -151,7 +131,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	three(m.dropped, prometheus.CounterValue, c.sampledOut, "sampled")
 	three(m.inFlight, prometheus.GaugeValue, c.inFlight())
 	for reason, a := range c.failed {
-		three(m.failed, prometheus.CounterValue, a, reasonLabel(reason))
+		three(m.failed, prometheus.CounterValue, a, rpc.ReasonLabel(reason))
 	}
 	for what, b := range map[string]*budget.Budget{"bodies": p.bodies, "writes": p.writes, "throttled": p.quotas.waiting} {
 		send(m.memory, prometheus.GaugeValue, b.Used(), what)
@@ -169,10 +149,6 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	send(m.quotaProxies, gauge, int64(max(p.quotas.proxies(), 1)))
 	send(m.shards, gauge, int64(known))
 	send(m.splitShards, gauge, int64(split))
-}
-
-func reasonLabel(r scribev1.Reason) string {
-	return strings.ToLower(strings.TrimPrefix(r.String(), "REASON_"))
 }
 
 func ackLabel(a scribev1.AckLevel) string {

@@ -179,7 +179,7 @@ func (c *call) await(ctx context.Context, g *limited) {
 		return
 	}
 	c.over("delayed", int(g.bytes))
-	c.deliver(ctx, g.frames)
+	c.deliverItems(ctx, g.frames)
 }
 
 // waitTime is the part of a request's time that may be spent waiting for a quota: the rest is for sending what has waited.

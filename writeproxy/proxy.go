@@ -127,7 +127,7 @@ func (p *Proxy) Admit(n int64) (release func(), err error) {
 	}
 	release, err = p.bodies.Admit(n)
 	if err != nil {
-		p.metrics.refused.WithLabelValues(reasonLabel(rpc.ReasonOf(err))).Inc()
+		p.metrics.refused.WithLabelValues(rpc.ReasonLabel(rpc.ReasonOf(err))).Inc()
 	}
 	return release, err
 }
@@ -151,7 +151,7 @@ func (p *Proxy) Close(ctx context.Context) error {
 		}
 		p.cancel(nil)
 		p.probes.Wait()
-		p.metrics.unregister(p.deps.Registerer)
+		p.metrics.set.Unregister()
 		return err
 	})
 }

@@ -13,7 +13,7 @@ import (
 func (p *Proxy) Publish(ctx context.Context, req *scribev1.PublishRequest) (*scribev1.PublishResponse, error) {
 	frame, err := p.encode(ctx, req)
 	if err != nil {
-		p.metrics.refused.WithLabelValues(reasonLabel(rpc.ReasonOf(err))).Inc()
+		p.metrics.refused.WithLabelValues(rpc.ReasonLabel(rpc.ReasonOf(err))).Inc()
 		return nil, err
 	}
 	items, err := p.write(ctx, frame, req.GetAck())

@@ -16,138 +16,141 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// deliver sends items and sets their results. Items of one key go to one place at a time, in their order, and only those that are
+// deliverItems sends items and sets their results. Items of one key go to one batcher at a time, in their order, and only those that are
 // left are sent again: so none overtakes another of its key.
-func (c *call) deliver(ctx context.Context, items []*item) {
+func (c *call) deliverItems(ctx context.Context, items []*item) {
 	if len(items) == 0 {
 		return
 	}
 	t := c.p.fleet.table()
-	c.divide(t, items)
-	each(group(items, func(it *item) int { return t.home(it.key, it.micro) }), func(part []*item, at int) {
-		home, left := c.preferred(ctx, t, at, part)
-		c.fallbacks(ctx, home, left)
+	c.assignMicroShards(t, items)
+	sendParts(divideByBatcher(items, func(it *item) int { return t.home(it.key, it.micro) }), func(p part) {
+		home, left := c.sendHome(ctx, t, p)
+		c.sendFallbacks(ctx, home, left)
 	})
 }
 
-// divide chooses the micro-shards. All items of a key in a request have the same one.
-func (c *call) divide(t *table, items []*item) {
+// assignMicroShards chooses the micro-shards. All items of a key in a request have the same one.
+func (c *call) assignMicroShards(t *table, items []*item) {
 	if t.usable <= 1 {
 		return
 	}
-	now, scale := c.p.now(), float64(max(c.p.quotas.proxies(), 1))
-	var (
-		chosen map[uint64]int // of keys with several
-		key    uint64
-	)
-	share := func(micro int) float64 { return t.weights[t.home(key, micro)] }
-	for i := 0; i < len(items); {
-		first, begin, size := items[i], i, 0
-		for ; i < len(items) && items[i].key == first.key; i++ {
-			size += len(items[i].bytes)
+	m := microShards{traffic: c.p.traffic, table: t, now: c.p.now(), scale: float64(max(c.p.quotas.proxies(), 1))}
+	for begin := 0; begin < len(items); {
+		first, end, size := items[begin], begin, int64(0)
+		for ; end < len(items) && items[end].key == first.key; end++ {
+			size += int64(len(items[end].bytes))
 		}
-		if first.category.OneLog() {
-			continue // batchers that share a log fence each other
-		}
-		key = first.key
-		micro, split := c.p.traffic.micro(now, key, int64(size), t.usable, scale, share)
-		if before, ok := chosen[key]; ok {
-			micro = before
-		} else if split {
-			if chosen == nil {
-				chosen = make(map[uint64]int)
+		if !first.category.OneLog() { // batchers that share a log fence each other
+			micro := m.choose(items[:begin], first.key, size)
+			for _, it := range items[begin:end] {
+				it.micro = micro
 			}
-			// It may have been one when the request's first frames of the key were looked at.
-			if at := slices.IndexFunc(items[:begin], func(it *item) bool { return it.key == key }); at >= 0 {
-				micro = items[at].micro
-			}
-			chosen[key] = micro
 		}
-		for _, it := range items[begin:i] {
-			it.micro = micro
-		}
+		begin = end
 	}
 }
 
-// parts are items by the batcher that they go to.
-type parts struct {
-	at    []int
-	items [][]*item
+// microShards chooses micro-shards for the keys of a request.
+type microShards struct {
+	traffic *shardTraffic
+	table   *table
+	now     time.Duration
+	scale   float64        // by which the cell sees more of a shard than this proxy
+	chosen  map[uint64]int // of keys with several
 }
 
-// group divides items by batcher, keeping their order in each part.
-func group(left []*item, choose func(it *item) int) parts {
-	var (
-		out  parts
-		part = make(map[int]int)
-		last *item
-		n    int // part of last
-	)
-	for _, it := range left {
-		if last == nil || last.key != it.key {
+// choose returns the micro-shard of neighbours of a key, after the earlier items of the request.
+func (m *microShards) choose(earlier []*item, key uint64, size int64) int {
+	weigh := func(micro int) float64 { return m.table.weights[m.table.home(key, micro)] }
+	micro, split := m.traffic.micro(m.now, key, size, m.table.usable, m.scale, weigh)
+	if before, ok := m.chosen[key]; ok {
+		return before
+	}
+	if !split {
+		return micro
+	}
+	// The shard may not have been split when the request's first items of the key were looked at.
+	if at := slices.IndexFunc(earlier, func(it *item) bool { return it.key == key }); at >= 0 {
+		micro = earlier[at].micro
+	}
+	if m.chosen == nil {
+		m.chosen = make(map[uint64]int)
+	}
+	m.chosen[key] = micro
+	return micro
+}
+
+// part is the items that go to one batcher, in order.
+type part struct {
+	at    int // in the table; below 0 when there is no batcher
+	items []*item
+}
+
+// divideByBatcher divides items by the batcher that choose returns for the first of neighbours of a key.
+func divideByBatcher(items []*item, choose func(it *item) int) (parts []part) {
+	n := 0 // the part of the item before
+	for i, it := range items {
+		if i == 0 || items[i-1].key != it.key {
 			at := choose(it)
-			known := false
-			if n, known = part[at]; !known {
-				n = len(out.at)
-				part[at] = n
-				out.at = append(out.at, at)
-				out.items = append(out.items, nil)
+			if n = slices.IndexFunc(parts, func(p part) bool { return p.at == at }); n < 0 {
+				n = len(parts)
+				parts = append(parts, part{at: at})
 			}
 		}
-		last = it
-		out.items[n] = append(out.items[n], it)
+		parts[n].items = append(parts[n].items, it)
 	}
-	return out
+	return parts
 }
 
-// each calls fn for every part, in parallel when there are several.
-func each(ps parts, fn func(part []*item, at int)) {
-	if len(ps.at) == 1 {
-		fn(ps.items[0], ps.at[0])
+// sendParts calls send for every part, in parallel when there are several.
+func sendParts(parts []part, send func(part)) {
+	if len(parts) == 1 {
+		send(parts[0])
 		return
 	}
 	var group sync.WaitGroup
-	for i := range ps.at {
-		group.Go(func() { fn(ps.items[i], ps.at[i]) })
+	for _, p := range parts {
+		group.Go(func() { send(p) })
 	}
 	group.Wait()
 }
 
-// preferred sends a part to its batcher, a few times, and returns what should go elsewhere, with the id of the batcher.
-func (c *call) preferred(ctx context.Context, t *table, at int, part []*item) (home string, left []*item) {
+// sendHome sends a part to its batcher, a few times, and returns what should go elsewhere, with the id of the batcher.
+func (c *call) sendHome(ctx context.Context, t *table, p part) (home string, left []*item) {
 	for attempt := 1; ; attempt++ {
 		silent := false
-		if at < 0 {
-			left = fail(part, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, c.p.cfg.RetryMax, "no batcher is known"))
+		if p.at < 0 {
+			left = failItems(p.items, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, c.p.cfg.RetryMax, "no batcher is known"))
 		} else {
-			home = t.batchers[at].ID
-			left, silent = c.submit(ctx, t, at, part)
+			home = t.batchers[p.at].ID
+			left, silent = c.submitPart(ctx, t, p)
 		}
 		if len(left) == 0 || !c.p.retries.TakeRetry() {
 			return home, nil
 		}
-		if at >= 0 && len(t.batchers) > 1 && c.p.cfg.Fallbacks > 0 && (silent || gone(left)) {
+		if p.at >= 0 && len(t.batchers) > 1 && c.p.cfg.Fallbacks > 0 && (silent || allUnavailable(left)) {
 			return home, left // waiting for one that is not there costs time, and another is as good
 		}
 		if attempt >= c.p.cfg.Attempts || c.pause(ctx, attempt, left) != nil {
-			if at < 0 {
-				return home, nil
+			if p.at < 0 {
+				left = nil
 			}
 			return home, left
 		}
-		if part = c.renew(ctx, left); len(part) == 0 {
+		if p.items = c.renewCategories(ctx, left); len(p.items) == 0 {
 			return home, nil
 		}
-		if next := c.p.fleet.table(); at < 0 || next != t {
+		if next := c.p.fleet.table(); p.at < 0 || next != t {
 			// Batchers came, went or changed meanwhile. The part stays together, where it was if that is there: another request
 			// divides better.
-			t, at = next, next.still(home, part[0])
+			t, p.at = next, next.stay(home, p.items[0])
 		}
 	}
 }
 
-// still returns the place of the batcher that an item was sent to, or of the one that it belongs to if that is not there any more.
-func (t *table) still(home string, it *item) int {
+// stay returns the batcher that an item was sent to, or the one that it belongs to if that is not there any more.
+func (t *table) stay(home string, it *item) int {
 	at := slices.IndexFunc(t.batchers, func(b Batcher) bool { return b.ID == home })
 	if at >= 0 && t.weights[at] > 0 {
 		return at
@@ -155,8 +158,8 @@ func (t *table) still(home string, it *item) int {
 	return t.home(it.key, it.micro)
 }
 
-// fallbacks sends what its own batcher did not take to others, one after another.
-func (c *call) fallbacks(ctx context.Context, home string, left []*item) {
+// sendFallbacks sends what its own batcher did not take to others, one after another.
+func (c *call) sendFallbacks(ctx context.Context, home string, left []*item) {
 	for attempt := range c.p.cfg.FallbackAttempts {
 		if len(left) == 0 || ctx.Err() != nil {
 			return
@@ -164,47 +167,45 @@ func (c *call) fallbacks(ctx context.Context, home string, left []*item) {
 		if attempt > 0 && (!c.p.retries.TakeRetry() || c.pause(ctx, attempt, left) != nil) {
 			return
 		}
-		left = c.renew(ctx, left)
+		left = c.renewCategories(ctx, left)
 		t := c.p.fleet.table()
 		var (
 			mu   sync.Mutex
 			rest []*item
 		)
-		ps := group(left, func(it *item) int { return t.fallback(it.key, home, c.p.cfg.Fallbacks, attempt) })
-		each(ps, func(part []*item, at int) {
-			if at < 0 {
-				return // there is no other: what the preferred one said stands
+		parts := divideByBatcher(left, func(it *item) int { return t.fallback(it.key, home, c.p.cfg.Fallbacks, attempt) })
+		sendParts(parts, func(p part) {
+			if p.at < 0 {
+				return // there is no other: what the home said stands
 			}
 			c.p.metrics.fallbacks.Inc()
-			again, _ := c.submit(ctx, t, at, part)
+			again, _ := c.submitPart(ctx, t, p)
 			mu.Lock()
+			defer mu.Unlock()
 			rest = append(rest, again...)
-			mu.Unlock()
 		})
 		left = rest
 	}
 }
 
-// renew asks for the categories again whose logs the batcher found sealed: one that was deleted and created again under its name has
-// other logs. It returns the items that may be sent, in order.
-func (c *call) renew(ctx context.Context, left []*item) []*item {
+// renewCategories asks for the categories again whose logs the batcher found sealed: one that was deleted and created again under its
+// name has other logs. It returns the items that may be sent, in order. What follows of the same category goes where the sealed ones go,
+// so that it does not overtake them on another way.
+func (c *call) renewCategories(ctx context.Context, left []*item) []*item {
+	if !slices.ContainsFunc(left, (*item).isSealed) {
+		return left
+	}
 	var (
 		out []*item
-		old *scribev1.Category
+		old *scribev1.Category // the last one that was asked for
 		now *scribev1.Category
 		err error
 	)
-	for i, it := range left {
-		sealed := it.result.GetError().GetReason() == scribev1.Reason_REASON_SEALED
-		// What follows of the same category goes where the sealed ones go, so that it does not overtake them on another way.
+	for _, it := range left {
+		sealed := it.isSealed()
 		if !sealed && (old == nil || it.category != old) {
-			if out != nil {
-				out = append(out, it)
-			}
+			out = append(out, it)
 			continue
-		}
-		if out == nil {
-			out = append(make([]*item, 0, len(left)), left[:i]...)
 		}
 		if sealed {
 			it.renewed = true
@@ -214,13 +215,16 @@ func (c *call) renew(ctx context.Context, left []*item) []*item {
 			old = it.category
 			now, err = c.p.deps.Categories.Resolve(ctx, old.GetName())
 		}
+		fault := err
+		if err == nil {
+			fault = request.CheckShard(now, it.shard)
+		}
 		switch {
-		case err == nil:
-			if fault := request.CheckShard(now, it.shard); fault != nil {
-				it.refuse(fault)
-				continue
-			}
+		case fault == nil:
 			it.setCategory(now)
+		case err == nil:
+			it.refuse(fault)
+			continue
 		case rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY:
 			it.refuse(fmt.Errorf("category %s: %w", old.GetName(), err))
 			continue
@@ -228,22 +232,18 @@ func (c *call) renew(ctx context.Context, left []*item) []*item {
 		}
 		out = append(out, it)
 	}
-	if out == nil {
-		return left
-	}
 	return out
 }
 
-// gone reports whether the batcher did not take any of the items because it is not there.
-func gone(left []*item) bool {
-	for _, it := range left {
-		switch it.result.GetError().GetReason() {
-		case scribev1.Reason_REASON_NO_BACKEND, scribev1.Reason_REASON_SHUTTING_DOWN:
-		default:
-			return false
-		}
-	}
-	return true
+func (it *item) isSealed() bool {
+	return it.result.GetError().GetReason() == scribev1.Reason_REASON_SEALED
+}
+
+// allUnavailable reports whether the batcher did not take any of the items because it is not there.
+func allUnavailable(left []*item) bool {
+	return !slices.ContainsFunc(left, func(it *item) bool {
+		return retry.ClassOf(it.result.GetError().GetReason()) != retry.Unavailable
+	})
 }
 
 // pause waits before another attempt: as long as the batchers ask for, within bounds, and jittered. It fails when the request's
@@ -260,49 +260,49 @@ func (c *call) pause(ctx context.Context, attempt int, left []*item) error {
 	return backoff.Sleep(ctx, d)
 }
 
-// submit sends a part to a batcher, sets results, and returns the items that may be sent again. silent says that it did not answer
+// submitPart sends a part to its batcher, sets results, and returns the items that may be sent again. silent says that it did not answer
 // in the time of an attempt.
-func (c *call) submit(ctx context.Context, t *table, at int, part []*item) (left []*item, silent bool) {
-	frames, release, err := c.join(part)
+func (c *call) submitPart(ctx context.Context, t *table, p part) (left []*item, silent bool) {
+	frames, release, err := c.joinFrames(p.items)
 	if err != nil {
-		return fail(part, err), false
+		return failItems(p.items, err), false
 	}
 	defer release()
-	ctx, cancel := c.attempt(ctx, t, part)
+	ctx, cancel := c.attemptContext(ctx, t, p.items)
 	defer cancel()
-	b, m := &t.batchers[at], t.members[at]
+	b, m := &t.batchers[p.at], t.members[p.at]
 	c.p.metrics.submits.Inc()
 	start := m.begin()
-	// Every frame that is sent has passed good.
+	// Every frame that is sent has been checked.
 	resp, err := b.Service.Submit(rpc.WithChecked(ctx), &scribev1.SubmitRequest{Frames: frames, Ack: c.ack})
-	how, load := ended(ctx, resp, err)
+	how, load := endingOf(ctx, resp, err)
 	m.end(start, how, load, err == nil && c.ack == scribev1.AckLevel_ACK_LEVEL_COMMITTED)
-	if err == nil && len(resp.GetResults()) != len(part) {
-		err = rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "batcher %s answered for %d of %d frames", b.ID, len(resp.GetResults()), len(part))
+	if err == nil && len(resp.GetResults()) != len(p.items) {
+		err = rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "batcher %s answered for %d of %d frames", b.ID, len(resp.GetResults()), len(p.items))
 	}
 	if err != nil {
-		return fail(part, err), how == endSilent
+		return failItems(p.items, err), how == endSilent
 	}
-	for i, it := range part {
-		if it.settle(resp.GetResults()[i]) {
+	for i, it := range p.items {
+		if it.setResult(resp.GetResults()[i]) {
 			left = append(left, it)
 		}
 	}
 	return left, false
 }
 
-// attempt bounds the time of one attempt, if what is not answered in it may be sent to another batcher.
-func (c *call) attempt(ctx context.Context, t *table, part []*item) (context.Context, context.CancelFunc) {
+// attemptContext bounds the time of one attempt, if what is not answered in it may be sent to another batcher.
+func (c *call) attemptContext(ctx context.Context, t *table, items []*item) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
-	if !ok || t.usable < 2 || slices.ContainsFunc(part, func(it *item) bool { return !it.repeatable() }) {
+	if !ok || t.usable < 2 || slices.ContainsFunc(items, func(it *item) bool { return !it.isRepeatable() }) {
 		return context.WithCancel(ctx)
 	}
 	left := time.Until(deadline)
 	return context.WithTimeout(ctx, min(left, max(left/2, c.p.cfg.MinAttempt)))
 }
 
-// ended says what the end of a request tells of the batcher.
-func ended(ctx context.Context, resp *scribev1.SubmitResponse, err error) (how ending, load int64) {
+// endingOf says what the end of a request tells of the batcher.
+func endingOf(ctx context.Context, resp *scribev1.SubmitResponse, err error) (how ending, load int64) {
 	if err == nil {
 		return endAnswered, int64(resp.GetLoad())
 	}
@@ -324,28 +324,28 @@ func ended(ctx context.Context, resp *scribev1.SubmitResponse, err error) (how e
 	}
 }
 
-// fail sets the same error for all items and returns those that may be sent again.
-func fail(part []*item, err error) (left []*item) {
+// failItems sets the same error for all items and returns those that may be sent again.
+func failItems(items []*item, err error) (left []*item) {
 	info := rpc.Info(err)
-	for _, it := range part {
-		if it.settle(&scribev1.FrameResult{Error: info}) {
+	for _, it := range items {
+		if it.setResult(&scribev1.FrameResult{Error: info}) {
 			left = append(left, it)
 		}
 	}
 	return left
 }
 
-// settle takes a result and reports whether the item may be sent again.
-func (it *item) settle(r *scribev1.FrameResult) (again bool) {
+// setResult takes a result and reports whether the item may be sent again.
+func (it *item) setResult(r *scribev1.FrameResult) (again bool) {
 	it.result = r
 	it.unsure = it.unsure || r.GetError().GetReason() == scribev1.Reason_REASON_UNKNOWN_OUTCOME
-	it.done = r.GetError() == nil || !it.retryable(r.GetError())
+	it.done = r.GetError() == nil || !it.isRetryable(r.GetError())
 	return !it.done
 }
 
-// repeatable reports whether a frame may be sent again whose outcome is unknown, and may be stored: at_least_once allows it twice;
+// isRepeatable reports whether a frame may be sent again whose outcome is unknown, and may be stored: at_least_once allows it twice;
 // exactly_once recognises it by its sequences, if it has any. best_effort is never sent again.
-func (it *item) repeatable() bool {
+func (it *item) isRepeatable() bool {
 	switch it.category.GetDelivery() {
 	case scribev1.Delivery_DELIVERY_BEST_EFFORT:
 		return false
@@ -356,13 +356,13 @@ func (it *item) repeatable() bool {
 	}
 }
 
-// retryable reports whether a frame may be sent again after an error.
-func (it *item) retryable(info *scribev1.ErrorInfo) bool {
+// isRetryable reports whether a frame may be sent again after an error.
+func (it *item) isRetryable(info *scribev1.ErrorInfo) bool {
 	switch reason := info.GetReason(); {
 	case it.category.GetDelivery() == scribev1.Delivery_DELIVERY_BEST_EFFORT:
 		return false
 	case reason == scribev1.Reason_REASON_UNKNOWN_OUTCOME:
-		return it.repeatable()
+		return it.isRepeatable()
 	case reason == scribev1.Reason_REASON_SEALED:
 		return !it.renewed
 	default:
@@ -370,15 +370,15 @@ func (it *item) retryable(info *scribev1.ErrorInfo) bool {
 	}
 }
 
-// join returns the bytes of a part: a range of the request when its frames are neighbours there and go as they are, else a copy,
+// joinFrames returns the bytes of a part: a range of the request when its frames are neighbours there and go as they are, else a copy,
 // which is charged. Sample rates are written into the copy: the request's bytes are the caller's.
-func (c *call) join(part []*item) (frames []byte, release func(), err error) {
+func (c *call) joinFrames(items []*item) (frames []byte, release func(), err error) {
 	size, asTheyAre := 0, true
-	for _, it := range part {
-		asTheyAre = asTheyAre && it.start == part[0].start+size && !it.resampled
+	for _, it := range items {
+		asTheyAre = asTheyAre && it.start == items[0].start+size && !it.resampled
 		size += len(it.bytes)
 	}
-	if first := part[0].start; asTheyAre {
+	if first := items[0].start; asTheyAre {
 		return c.whole[first : first+size], func() {}, nil
 	}
 	if err := c.p.writes.Charge(int64(size)); err != nil {
@@ -390,7 +390,7 @@ func (c *call) join(part []*item) (frames []byte, release func(), err error) {
 		c.p.writes.Release(int64(size))
 	}
 	at := 0
-	for _, it := range part {
+	for _, it := range items {
 		n := copy(buf.B[at:], it.bytes)
 		if it.resampled {
 			if err := record.SetSampleRate(buf.B[at:at+n], it.sampleRate); err != nil {

@@ -30,7 +30,7 @@ func (p *Proxy) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev
 func (p *Proxy) write(ctx context.Context, data []byte, ack scribev1.AckLevel) (items []item, err error) {
 	defer func() {
 		if err != nil {
-			p.metrics.refused.WithLabelValues(reasonLabel(rpc.ReasonOf(err))).Inc()
+			p.metrics.refused.WithLabelValues(rpc.ReasonLabel(rpc.ReasonOf(err))).Inc()
 		}
 	}()
 	ctx, end, err := p.begin(ctx)
@@ -91,7 +91,7 @@ func (c *call) run(ctx context.Context, items []item) {
 	for _, g := range waiting {
 		group.Go(func() { c.await(ctx, g) })
 	}
-	c.deliver(ctx, now)
+	c.deliverItems(ctx, now)
 	group.Wait()
 }
 

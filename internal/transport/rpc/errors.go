@@ -122,6 +122,11 @@ func Message(err error) string {
 // ReasonOf returns the reason of an error, REASON_UNSPECIFIED when it has none.
 func ReasonOf(err error) scribev1.Reason { return Info(err).GetReason() }
 
+// ReasonLabel is a reason as a metric's label: "no_backend", for example.
+func ReasonLabel(r scribev1.Reason) string {
+	return strings.ToLower(strings.TrimPrefix(r.String(), "REASON_"))
+}
+
 // reasonOf guesses the reason of an error that came without one: from a proxy in between, or another implementation. Unavailable
 // may have been said by who passed the request on and got no answer.
 func reasonOf(c connect.Code) scribev1.Reason {

@@ -189,6 +189,21 @@ func (c *cell) seal(shard record.ShardID) {
 	c.change()
 }
 
+// Bounds implements the read stream.
+func (c *cell) Bounds(_ context.Context, req *scribev1.BoundsRequest) (*scribev1.BoundsResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	res := &scribev1.BoundsResponse{}
+	for _, id := range req.GetShards() {
+		b := &scribev1.ShardBounds{Shard: id, FirstLsn: 1, NextLsn: 1}
+		if l := c.logs[record.ShardID(id)]; l != nil {
+			b.FirstLsn, b.NextLsn, b.Sealed = uint64(l.first), uint64(len(l.entries))+1, l.sealed
+		}
+		res.Shards = append(res.Shards, b)
+	}
+	return res, nil
+}
+
 // Stream implements the read stream.
 func (c *cell) Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error {
 	first, err := recv(ctx)

@@ -91,6 +91,11 @@ func (dead) Stream(ctx context.Context, _ func(context.Context) (*scribev1.Strea
 	return ctx.Err()
 }
 
+func (dead) Bounds(ctx context.Context, _ *scribev1.BoundsRequest) (*scribev1.BoundsResponse, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
 func (dead) Fetch(ctx context.Context, _ *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()

@@ -2,14 +2,9 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/internal/format/record"
-	"scribe/internal/format/sequenced"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -47,7 +42,7 @@ func (s *session) firstReadable(ctx context.Context, it *item) (record.LSN, erro
 	if it.LSN < first {
 		return first, nil // it was asked for another payload already
 	}
-	first, err := s.probe(ctx, it)
+	first, err := s.askFirst(ctx, it)
 	if err != nil {
 		return 0, err
 	}
@@ -57,82 +52,18 @@ func (s *session) firstReadable(ctx context.Context, it *item) (record.LSN, erro
 	return it.pos.trimmed, nil
 }
 
-// errProbed ends a stream that has told what it was opened for.
-var errProbed = errors.New("consumer: the shard's state is known")
-
-// probePointers are the credits of a probe: shards that are not asked about may bring some pointers, too.
-const probePointers = 1000
-
-// probe opens a stream at an item's place: what comes first is the item, or the gap that it is in.
-func (s *session) probe(ctx context.Context, it *item) (first record.LSN, err error) {
-	shard, lsn := uint64(it.pos.shard), uint64(it.LSN)
-	start := &scribev1.StreamStart{
-		Category:      s.c.category,
-		LogicalShards: []uint32{uint32(it.pos.shard.Logical())},
-		StartAt:       scribev1.StartAt_START_AT_LATEST,
-		Resume:        []*scribev1.ShardPosition{{Shard: shard, Lsn: lsn}},
-		Credits:       &scribev1.StreamCredits{Pointers: probePointers, Bytes: 1 << 40},
-		Heartbeat:     durationpb.New(s.c.cfg.heartbeat),
-		Consumer:      s.c.cfg.name,
-	}
-	if sequenced.IsLog(it.pos.shard) {
-		start.LogicalShards = nil // it holds all of them
-	}
-	opened := false
-	recv := func(ctx context.Context) (*scribev1.StreamRequest, error) {
-		if !opened {
-			opened = true
-			return &scribev1.StreamRequest{Step: &scribev1.StreamRequest_Start{Start: start}}, nil
-		}
-		<-ctx.Done()
-		return nil, context.Cause(ctx)
-	}
-	found := func(at uint64) error {
-		first = record.LSN(at)
-		return errProbed
-	}
-	send := func(m *scribev1.StreamResponse) error {
-		switch step := m.GetStep().(type) {
-		case *scribev1.StreamResponse_Opened:
-			for _, sh := range step.Opened.GetShards() {
-				if sh.GetShard() == shard {
-					if sh.GetLsn() > lsn {
-						return found(sh.GetLsn())
-					}
-					return nil
-				}
-			}
-			return found(lsn + 1) // the shard itself is gone
-		case *scribev1.StreamResponse_Entries:
-			for _, e := range step.Entries.GetEntries() {
-				if e.GetShard() == shard {
-					return found(e.GetLsn())
-				}
-			}
-		case *scribev1.StreamResponse_Gap:
-			if g := step.Gap; g.GetShard() == shard && g.GetTo() > lsn {
-				if g.GetReason() == scribev1.Reason_REASON_TRIMMED {
-					return found(g.GetTo())
-				}
-				return found(lsn) // damaged, not trimmed
-			}
-		case *scribev1.StreamResponse_ShardEnded:
-			if step.ShardEnded.GetShard() == shard {
-				return found(max(step.ShardEnded.GetLsn(), lsn))
-			}
-		default: // a heartbeat, or the end
-		}
-		return nil
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	err = s.c.streams.Stream(ctx, recv, send)
-	switch {
-	case first > 0:
-		return first, nil
-	case err == nil:
-		return 0, io.ErrUnexpectedEOF // it was sent away
-	default:
+// askFirst asks where an item's shard begins.
+func (s *session) askFirst(ctx context.Context, it *item) (record.LSN, error) {
+	res, err := s.c.streams.Bounds(ctx, &scribev1.BoundsRequest{Category: s.c.category, Shards: []uint64{uint64(it.pos.shard)}})
+	if err != nil {
 		return 0, err
 	}
+	if n := len(res.GetShards()); n != 1 {
+		return 0, fmt.Errorf("%w: the bounds of %d shards instead of one", ErrProtocol, n)
+	}
+	b := res.GetShards()[0]
+	if b.GetSealed() && b.GetNextLsn() <= uint64(it.LSN) {
+		return it.LSN + 1, nil // erased with its category
+	}
+	return record.LSN(b.GetFirstLsn()), nil
 }

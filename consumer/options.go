@@ -34,6 +34,8 @@ const Unbounded time.Duration = math.MaxInt64
 // blocks for the consumer's next step until its context ends.
 type StreamService interface {
 	Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error
+	// Bounds tells what there is to read of shards.
+	Bounds(ctx context.Context, req *scribev1.BoundsRequest) (*scribev1.BoundsResponse, error)
 }
 
 // PayloadService serves the payloads that pointers stand for. Answers belong to the consumer.

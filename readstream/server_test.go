@@ -225,6 +225,7 @@ func TestOverConnect(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	checkBounds(t, rpc.NewReadStreamClient(transport, "http://memory"))
 	c := dial(t, rpc.NewReadStreamClient(transport, "http://memory"), earliest, withCredits(7, 1<<30))
 	c.opened()
 	c.entries(7)
@@ -239,4 +240,39 @@ func TestOverConnect(t *testing.T) {
 	c2.entries(10)
 	err := dial(t, rpc.NewReadStreamClient(transport, "http://memory")).end()
 	wantReason(t, err, scribev1.Reason_REASON_SHUTTING_DOWN)
+}
+
+// TestBounds: the bounds of shards come without a stream.
+func TestBounds(t *testing.T) {
+	h := newHarness(t)
+	for range 10 {
+		h.write(1, shards(3)...)
+	}
+	checkBounds(t, h.server)
+	if err := h.engine.Trim(t.Context(), shardID(0, 1), 4); err != nil {
+		t.Fatal(err)
+	}
+	res, err := h.server.Bounds(t.Context(), &scribev1.BoundsRequest{Category: testCategory, Shards: []uint64{uint64(shardID(0, 1))}})
+	if b := res.GetShards(); err != nil || len(b) != 1 || b[0].GetFirstLsn() != 4 || b[0].GetNextLsn() != 11 {
+		t.Errorf("after a trim: %v, %v", b, err)
+	}
+}
+
+func checkBounds(t *testing.T, service rpc.ReadStreamService) {
+	t.Helper()
+	ask := func(category string, shards ...uint64) ([]*scribev1.ShardBounds, error) {
+		res, err := service.Bounds(t.Context(), &scribev1.BoundsRequest{Category: category, Shards: shards})
+		return res.GetShards(), err
+	}
+	known, absent := uint64(shards(3)[0]), uint64(shardID(9, 9))
+	b, err := ask(testCategory, known, absent)
+	if err != nil || len(b) != 2 || b[0].GetShard() != known || b[0].GetFirstLsn() != 1 || b[0].GetNextLsn() != 11 || b[1].GetNextLsn() != 1 || b[1].GetSealed() {
+		t.Errorf("%v, %v", b, err)
+	}
+	_, err = ask("other", known)
+	wantReason(t, err, scribev1.Reason_REASON_UNKNOWN_CATEGORY)
+	for _, wrong := range [][]uint64{nil, {uint64(record.MakeShardID(testCategoryID+1, 0, 1))}, make([]uint64, 1001)} {
+		_, err = ask(testCategory, wrong...)
+		wantReason(t, err, scribev1.Reason_REASON_INVALID)
+	}
 }

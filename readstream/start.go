@@ -246,8 +246,7 @@ func (p *plan) check(c *scribev1.Category) error {
 			foreign.add("shard %v is not one that this stream reads", shard)
 		}
 	}
-	return foreign.err(scribev1.Reason_REASON_INVALID,
-		fmt.Sprintf("category %q has the id %d, and these positions are of another one, or of one of that name that was deleted", p.category, c.GetId()))
+	return foreign.err(scribev1.Reason_REASON_INVALID, foreignPositions(p.category, c.GetId()))
 }
 
 // open receives the StreamStart and prepares the stream: all that can be refused is refused here.

@@ -48,6 +48,9 @@ func (s writeService) Publish(ctx context.Context, req *scribev1.PublishRequest)
 	})
 }
 
+// readStreams are who serves streams.
+var readStreams = []scribev1.Role{scribev1.Role_ROLE_READSTREAM}
+
 type readStreamService struct{ c *Cell }
 
 // ErrBroken is the cause with which a caller ends the context of a call whose instance it can't rely on, because it does not answer
@@ -77,6 +80,13 @@ func (s readStreamService) Stream(ctx context.Context, recv func(context.Context
 		s.c.report(in, err)
 	}
 	return err
+}
+
+// Bounds implements rpc.ReadStreamService.
+func (s readStreamService) Bounds(ctx context.Context, req *scribev1.BoundsRequest) (*scribev1.BoundsResponse, error) {
+	return try(ctx, s.c, refusedOrLost, readStreams, func(in instance) (*scribev1.BoundsResponse, error) {
+		return client(s.c, in, rpc.NewReadStreamClient).Bounds(ctx, req)
+	})
 }
 
 // Group returns a GroupService over the cell's control planes. What may have been carried out is not repeated elsewhere.

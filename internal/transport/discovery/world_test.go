@@ -221,6 +221,11 @@ func (p *process) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scrib
 	return res, nil
 }
 
+func (p *process) Bounds(ctx context.Context, _ *scribev1.BoundsRequest) (*scribev1.BoundsResponse, error) {
+	p.count("bounds")
+	return &scribev1.BoundsResponse{}, do(ctx, p.stream)
+}
+
 func (p *process) Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error {
 	p.count("stream")
 	if _, err := recv(ctx); err != nil && !errors.Is(err, io.EOF) {

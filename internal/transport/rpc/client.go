@@ -47,7 +47,10 @@ func NewViewClient(t *Transport, url string) ViewService {
 
 // NewReadStreamClient calls the ReadStreamService at a base URL.
 func NewReadStreamClient(t *Transport, url string) ReadStreamService {
-	return readStreamClient{scribev1connect.NewReadStreamServiceClient(t.stream, baseURL(url), clientOptions())}
+	return readStreamClient{
+		ReadStreamServiceClient: scribev1connect.NewReadStreamServiceClient(t.unary, baseURL(url), clientOptions()),
+		streams:                 scribev1connect.NewReadStreamServiceClient(t.stream, baseURL(url), clientOptions()),
+	}
 }
 
 // NewMetalogClient calls the MetalogService at a base URL.

@@ -168,6 +168,10 @@ func (f *fake) GetStatus(ctx context.Context, req *scribev1.GetStatusRequest) (*
 	return answer[scribev1.GetStatusResponse](ctx, f, req)
 }
 
+func (f *fake) Bounds(ctx context.Context, req *scribev1.BoundsRequest) (*scribev1.BoundsResponse, error) {
+	return answer[scribev1.BoundsResponse](ctx, f, req)
+}
+
 func (f *fake) Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error {
 	if f.bidi == nil {
 		return nil

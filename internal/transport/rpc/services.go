@@ -34,6 +34,8 @@ type BatchService interface {
 
 // ReadStreamService merges shards into a stream of pointers.
 type ReadStreamService interface {
+	// Bounds tells what there is to read of shards.
+	Bounds(ctx context.Context, req *scribev1.BoundsRequest) (*scribev1.BoundsResponse, error)
 	// Stream runs one stream until ctx ends, recv or send fails, or the server evicts it (nil after the notice). recv blocks
 	// for the client's next step until the context given to it ends; it fails with io.EOF when the client sends no more, which
 	// does not end the stream. It is not called concurrently with itself, nor is send; the two may run at the same time.

@@ -65,14 +65,15 @@ func forward[Req, Res any](ctx context.Context, req *Req, open func(context.Cont
 }
 
 type readStreamClient struct {
-	c scribev1connect.ReadStreamServiceClient
+	scribev1connect.ReadStreamServiceClient
+	streams scribev1connect.ReadStreamServiceClient
 }
 
 // Stream implements ReadStreamService.
 func (c readStreamClient) Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error {
 	call, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s, err := c.c.Stream(call)
+	s, err := c.streams.Stream(call)
 	if err != nil {
 		return incoming(ctx, err, streamBroke)
 	}

@@ -38,7 +38,7 @@ func serve[Req, Res any](ctx context.Context, req *Req, stream func(context.Cont
 	return outgoing(ctx, stream(ctx, req, s.Send))
 }
 
-type readStreamHandler struct{ svc ReadStreamService }
+type readStreamHandler struct{ ReadStreamService }
 
 // Stream gives the role a recv that ends with a context, which Connect's Receive does not: a pump goroutine reads the client's
 // steps. Closing the request's body ends it.
@@ -57,7 +57,7 @@ func (h readStreamHandler) Stream(ctx context.Context, s *connect.BidiStream[scr
 			<-pumped
 		}
 	}()
-	return outgoing(ctx, h.svc.Stream(ctx, steps.recv, s.Send))
+	return outgoing(ctx, h.ReadStreamService.Stream(ctx, steps.recv, s.Send))
 }
 
 // steps hands over what one goroutine receives to another.

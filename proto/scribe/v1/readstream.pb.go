@@ -79,6 +79,180 @@ func (StartAt) EnumDescriptor() ([]byte, []int) {
 	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{0}
 }
 
+// BoundsRequest names shards of a category.
+type BoundsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The category.
+	Category string `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
+	// At most 1,000.
+	Shards        []uint64 `protobuf:"varint,2,rep,packed,name=shards,proto3" json:"shards,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BoundsRequest) Reset() {
+	*x = BoundsRequest{}
+	mi := &file_scribe_v1_readstream_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BoundsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BoundsRequest) ProtoMessage() {}
+
+func (x *BoundsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_readstream_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BoundsRequest.ProtoReflect.Descriptor instead.
+func (*BoundsRequest) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *BoundsRequest) GetCategory() string {
+	if x != nil {
+		return x.Category
+	}
+	return ""
+}
+
+func (x *BoundsRequest) GetShards() []uint64 {
+	if x != nil {
+		return x.Shards
+	}
+	return nil
+}
+
+// BoundsResponse is the answer to a BoundsRequest.
+type BoundsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the request.
+	Shards        []*ShardBounds `protobuf:"bytes,1,rep,name=shards,proto3" json:"shards,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BoundsResponse) Reset() {
+	*x = BoundsResponse{}
+	mi := &file_scribe_v1_readstream_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BoundsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BoundsResponse) ProtoMessage() {}
+
+func (x *BoundsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_readstream_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BoundsResponse.ProtoReflect.Descriptor instead.
+func (*BoundsResponse) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *BoundsResponse) GetShards() []*ShardBounds {
+	if x != nil {
+		return x.Shards
+	}
+	return nil
+}
+
+// ShardBounds are the positions of a shard that can be read.
+type ShardBounds struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The physical shard.
+	Shard uint64 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// LSN of the oldest record; next_lsn when there is none. Older ones were trimmed.
+	FirstLsn uint64 `protobuf:"varint,2,opt,name=first_lsn,json=firstLsn,proto3" json:"first_lsn,omitempty"`
+	// What the next record will get. 1 for a shard that does not exist.
+	NextLsn uint64 `protobuf:"varint,3,opt,name=next_lsn,json=nextLsn,proto3" json:"next_lsn,omitempty"`
+	// Whether nothing will be appended. A shard that is sealed and does not exist was erased with its category.
+	Sealed        bool `protobuf:"varint,4,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardBounds) Reset() {
+	*x = ShardBounds{}
+	mi := &file_scribe_v1_readstream_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardBounds) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardBounds) ProtoMessage() {}
+
+func (x *ShardBounds) ProtoReflect() protoreflect.Message {
+	mi := &file_scribe_v1_readstream_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardBounds.ProtoReflect.Descriptor instead.
+func (*ShardBounds) Descriptor() ([]byte, []int) {
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ShardBounds) GetShard() uint64 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *ShardBounds) GetFirstLsn() uint64 {
+	if x != nil {
+		return x.FirstLsn
+	}
+	return 0
+}
+
+func (x *ShardBounds) GetNextLsn() uint64 {
+	if x != nil {
+		return x.NextLsn
+	}
+	return 0
+}
+
+func (x *ShardBounds) GetSealed() bool {
+	if x != nil {
+		return x.Sealed
+	}
+	return false
+}
+
 // StreamRequest goes from the consumer to the server.
 type StreamRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -95,7 +269,7 @@ type StreamRequest struct {
 
 func (x *StreamRequest) Reset() {
 	*x = StreamRequest{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[0]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -107,7 +281,7 @@ func (x *StreamRequest) String() string {
 func (*StreamRequest) ProtoMessage() {}
 
 func (x *StreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[0]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -120,7 +294,7 @@ func (x *StreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamRequest.ProtoReflect.Descriptor instead.
 func (*StreamRequest) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{0}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *StreamRequest) GetStep() isStreamRequest_Step {
@@ -203,7 +377,7 @@ type StreamStart struct {
 
 func (x *StreamStart) Reset() {
 	*x = StreamStart{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[1]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -215,7 +389,7 @@ func (x *StreamStart) String() string {
 func (*StreamStart) ProtoMessage() {}
 
 func (x *StreamStart) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[1]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -228,7 +402,7 @@ func (x *StreamStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStart.ProtoReflect.Descriptor instead.
 func (*StreamStart) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{1}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *StreamStart) GetCategory() string {
@@ -330,7 +504,7 @@ type StreamBuckets struct {
 
 func (x *StreamBuckets) Reset() {
 	*x = StreamBuckets{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[2]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -342,7 +516,7 @@ func (x *StreamBuckets) String() string {
 func (*StreamBuckets) ProtoMessage() {}
 
 func (x *StreamBuckets) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[2]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -355,7 +529,7 @@ func (x *StreamBuckets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamBuckets.ProtoReflect.Descriptor instead.
 func (*StreamBuckets) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{2}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *StreamBuckets) GetSharing() uint32 {
@@ -392,7 +566,7 @@ type StreamCredits struct {
 
 func (x *StreamCredits) Reset() {
 	*x = StreamCredits{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[3]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -404,7 +578,7 @@ func (x *StreamCredits) String() string {
 func (*StreamCredits) ProtoMessage() {}
 
 func (x *StreamCredits) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[3]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -417,7 +591,7 @@ func (x *StreamCredits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamCredits.ProtoReflect.Descriptor instead.
 func (*StreamCredits) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{3}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StreamCredits) GetPointers() uint32 {
@@ -455,7 +629,7 @@ type StreamResponse struct {
 
 func (x *StreamResponse) Reset() {
 	*x = StreamResponse{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[4]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -467,7 +641,7 @@ func (x *StreamResponse) String() string {
 func (*StreamResponse) ProtoMessage() {}
 
 func (x *StreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[4]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -480,7 +654,7 @@ func (x *StreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamResponse.ProtoReflect.Descriptor instead.
 func (*StreamResponse) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{4}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StreamResponse) GetStep() isStreamResponse_Step {
@@ -621,7 +795,7 @@ type StreamOpened struct {
 
 func (x *StreamOpened) Reset() {
 	*x = StreamOpened{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[5]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -633,7 +807,7 @@ func (x *StreamOpened) String() string {
 func (*StreamOpened) ProtoMessage() {}
 
 func (x *StreamOpened) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[5]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -646,7 +820,7 @@ func (x *StreamOpened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamOpened.ProtoReflect.Descriptor instead.
 func (*StreamOpened) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{5}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StreamOpened) GetCategory() *Category {
@@ -685,7 +859,7 @@ type StreamShard struct {
 
 func (x *StreamShard) Reset() {
 	*x = StreamShard{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[6]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -697,7 +871,7 @@ func (x *StreamShard) String() string {
 func (*StreamShard) ProtoMessage() {}
 
 func (x *StreamShard) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[6]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -710,7 +884,7 @@ func (x *StreamShard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamShard.ProtoReflect.Descriptor instead.
 func (*StreamShard) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{6}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StreamShard) GetShard() uint64 {
@@ -752,7 +926,7 @@ type StreamEntries struct {
 
 func (x *StreamEntries) Reset() {
 	*x = StreamEntries{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[7]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -764,7 +938,7 @@ func (x *StreamEntries) String() string {
 func (*StreamEntries) ProtoMessage() {}
 
 func (x *StreamEntries) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[7]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -777,7 +951,7 @@ func (x *StreamEntries) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEntries.ProtoReflect.Descriptor instead.
 func (*StreamEntries) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{7}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StreamEntries) GetEntries() []*StreamEntry {
@@ -832,7 +1006,7 @@ type StreamSkip struct {
 
 func (x *StreamSkip) Reset() {
 	*x = StreamSkip{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[8]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +1018,7 @@ func (x *StreamSkip) String() string {
 func (*StreamSkip) ProtoMessage() {}
 
 func (x *StreamSkip) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[8]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +1031,7 @@ func (x *StreamSkip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamSkip.ProtoReflect.Descriptor instead.
 func (*StreamSkip) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{8}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StreamSkip) GetShard() uint64 {
@@ -938,7 +1112,7 @@ type StreamEntry struct {
 
 func (x *StreamEntry) Reset() {
 	*x = StreamEntry{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[9]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -950,7 +1124,7 @@ func (x *StreamEntry) String() string {
 func (*StreamEntry) ProtoMessage() {}
 
 func (x *StreamEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[9]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -963,7 +1137,7 @@ func (x *StreamEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEntry.ProtoReflect.Descriptor instead.
 func (*StreamEntry) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{9}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StreamEntry) GetShard() uint64 {
@@ -1028,7 +1202,7 @@ type StreamHeartbeat struct {
 
 func (x *StreamHeartbeat) Reset() {
 	*x = StreamHeartbeat{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[10]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1214,7 @@ func (x *StreamHeartbeat) String() string {
 func (*StreamHeartbeat) ProtoMessage() {}
 
 func (x *StreamHeartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[10]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1227,7 @@ func (x *StreamHeartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamHeartbeat.ProtoReflect.Descriptor instead.
 func (*StreamHeartbeat) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{10}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StreamHeartbeat) GetWatermark() int64 {
@@ -1087,7 +1261,7 @@ type StreamGap struct {
 
 func (x *StreamGap) Reset() {
 	*x = StreamGap{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[11]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1099,7 +1273,7 @@ func (x *StreamGap) String() string {
 func (*StreamGap) ProtoMessage() {}
 
 func (x *StreamGap) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[11]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1112,7 +1286,7 @@ func (x *StreamGap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamGap.ProtoReflect.Descriptor instead.
 func (*StreamGap) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{11}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StreamGap) GetShard() uint64 {
@@ -1158,7 +1332,7 @@ type StreamEvicted struct {
 
 func (x *StreamEvicted) Reset() {
 	*x = StreamEvicted{}
-	mi := &file_scribe_v1_readstream_proto_msgTypes[12]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1170,7 +1344,7 @@ func (x *StreamEvicted) String() string {
 func (*StreamEvicted) ProtoMessage() {}
 
 func (x *StreamEvicted) ProtoReflect() protoreflect.Message {
-	mi := &file_scribe_v1_readstream_proto_msgTypes[12]
+	mi := &file_scribe_v1_readstream_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1183,7 +1357,7 @@ func (x *StreamEvicted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEvicted.ProtoReflect.Descriptor instead.
 func (*StreamEvicted) Descriptor() ([]byte, []int) {
-	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{12}
+	return file_scribe_v1_readstream_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StreamEvicted) GetReason() Reason {
@@ -1211,7 +1385,17 @@ var File_scribe_v1_readstream_proto protoreflect.FileDescriptor
 
 const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"\n" +
-	"\x1ascribe/v1/readstream.proto\x12\tscribe.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16scribe/v1/common.proto\"}\n" +
+	"\x1ascribe/v1/readstream.proto\x12\tscribe.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16scribe/v1/common.proto\"C\n" +
+	"\rBoundsRequest\x12\x1a\n" +
+	"\bcategory\x18\x01 \x01(\tR\bcategory\x12\x16\n" +
+	"\x06shards\x18\x02 \x03(\x04R\x06shards\"@\n" +
+	"\x0eBoundsResponse\x12.\n" +
+	"\x06shards\x18\x01 \x03(\v2\x16.scribe.v1.ShardBoundsR\x06shards\"s\n" +
+	"\vShardBounds\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x1b\n" +
+	"\tfirst_lsn\x18\x02 \x01(\x04R\bfirstLsn\x12\x19\n" +
+	"\bnext_lsn\x18\x03 \x01(\x04R\anextLsn\x12\x16\n" +
+	"\x06sealed\x18\x04 \x01(\bR\x06sealed\"}\n" +
 	"\rStreamRequest\x12.\n" +
 	"\x05start\x18\x01 \x01(\v2\x16.scribe.v1.StreamStartH\x00R\x05start\x124\n" +
 	"\acredits\x18\x02 \x01(\v2\x18.scribe.v1.StreamCreditsH\x00R\acreditsB\x06\n" +
@@ -1298,9 +1482,10 @@ const file_scribe_v1_readstream_proto_rawDesc = "" +
 	"\x14START_AT_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11START_AT_EARLIEST\x10\x01\x12\x13\n" +
 	"\x0fSTART_AT_LATEST\x10\x02\x12\x11\n" +
-	"\rSTART_AT_TIME\x10\x032V\n" +
+	"\rSTART_AT_TIME\x10\x032\x95\x01\n" +
 	"\x11ReadStreamService\x12A\n" +
-	"\x06Stream\x12\x18.scribe.v1.StreamRequest\x1a\x19.scribe.v1.StreamResponse(\x010\x01B!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
+	"\x06Stream\x12\x18.scribe.v1.StreamRequest\x1a\x19.scribe.v1.StreamResponse(\x010\x01\x12=\n" +
+	"\x06Bounds\x12\x18.scribe.v1.BoundsRequest\x1a\x19.scribe.v1.BoundsResponseB!Z\x1fscribe/proto/scribe/v1;scribev1b\x06proto3"
 
 var (
 	file_scribe_v1_readstream_proto_rawDescOnce sync.Once
@@ -1315,60 +1500,66 @@ func file_scribe_v1_readstream_proto_rawDescGZIP() []byte {
 }
 
 var file_scribe_v1_readstream_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_scribe_v1_readstream_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_scribe_v1_readstream_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_scribe_v1_readstream_proto_goTypes = []any{
 	(StartAt)(0),                // 0: scribe.v1.StartAt
-	(*StreamRequest)(nil),       // 1: scribe.v1.StreamRequest
-	(*StreamStart)(nil),         // 2: scribe.v1.StreamStart
-	(*StreamBuckets)(nil),       // 3: scribe.v1.StreamBuckets
-	(*StreamCredits)(nil),       // 4: scribe.v1.StreamCredits
-	(*StreamResponse)(nil),      // 5: scribe.v1.StreamResponse
-	(*StreamOpened)(nil),        // 6: scribe.v1.StreamOpened
-	(*StreamShard)(nil),         // 7: scribe.v1.StreamShard
-	(*StreamEntries)(nil),       // 8: scribe.v1.StreamEntries
-	(*StreamSkip)(nil),          // 9: scribe.v1.StreamSkip
-	(*StreamEntry)(nil),         // 10: scribe.v1.StreamEntry
-	(*StreamHeartbeat)(nil),     // 11: scribe.v1.StreamHeartbeat
-	(*StreamGap)(nil),           // 12: scribe.v1.StreamGap
-	(*StreamEvicted)(nil),       // 13: scribe.v1.StreamEvicted
-	(*ShardPosition)(nil),       // 14: scribe.v1.ShardPosition
-	(*durationpb.Duration)(nil), // 15: google.protobuf.Duration
-	(*Query)(nil),               // 16: scribe.v1.Query
-	(*Category)(nil),            // 17: scribe.v1.Category
-	(Reason)(0),                 // 18: scribe.v1.Reason
+	(*BoundsRequest)(nil),       // 1: scribe.v1.BoundsRequest
+	(*BoundsResponse)(nil),      // 2: scribe.v1.BoundsResponse
+	(*ShardBounds)(nil),         // 3: scribe.v1.ShardBounds
+	(*StreamRequest)(nil),       // 4: scribe.v1.StreamRequest
+	(*StreamStart)(nil),         // 5: scribe.v1.StreamStart
+	(*StreamBuckets)(nil),       // 6: scribe.v1.StreamBuckets
+	(*StreamCredits)(nil),       // 7: scribe.v1.StreamCredits
+	(*StreamResponse)(nil),      // 8: scribe.v1.StreamResponse
+	(*StreamOpened)(nil),        // 9: scribe.v1.StreamOpened
+	(*StreamShard)(nil),         // 10: scribe.v1.StreamShard
+	(*StreamEntries)(nil),       // 11: scribe.v1.StreamEntries
+	(*StreamSkip)(nil),          // 12: scribe.v1.StreamSkip
+	(*StreamEntry)(nil),         // 13: scribe.v1.StreamEntry
+	(*StreamHeartbeat)(nil),     // 14: scribe.v1.StreamHeartbeat
+	(*StreamGap)(nil),           // 15: scribe.v1.StreamGap
+	(*StreamEvicted)(nil),       // 16: scribe.v1.StreamEvicted
+	(*ShardPosition)(nil),       // 17: scribe.v1.ShardPosition
+	(*durationpb.Duration)(nil), // 18: google.protobuf.Duration
+	(*Query)(nil),               // 19: scribe.v1.Query
+	(*Category)(nil),            // 20: scribe.v1.Category
+	(Reason)(0),                 // 21: scribe.v1.Reason
 }
 var file_scribe_v1_readstream_proto_depIdxs = []int32{
-	2,  // 0: scribe.v1.StreamRequest.start:type_name -> scribe.v1.StreamStart
-	4,  // 1: scribe.v1.StreamRequest.credits:type_name -> scribe.v1.StreamCredits
-	0,  // 2: scribe.v1.StreamStart.start_at:type_name -> scribe.v1.StartAt
-	14, // 3: scribe.v1.StreamStart.resume:type_name -> scribe.v1.ShardPosition
-	15, // 4: scribe.v1.StreamStart.window:type_name -> google.protobuf.Duration
-	4,  // 5: scribe.v1.StreamStart.credits:type_name -> scribe.v1.StreamCredits
-	15, // 6: scribe.v1.StreamStart.heartbeat:type_name -> google.protobuf.Duration
-	3,  // 7: scribe.v1.StreamStart.buckets:type_name -> scribe.v1.StreamBuckets
-	16, // 8: scribe.v1.StreamStart.filter:type_name -> scribe.v1.Query
-	6,  // 9: scribe.v1.StreamResponse.opened:type_name -> scribe.v1.StreamOpened
-	8,  // 10: scribe.v1.StreamResponse.entries:type_name -> scribe.v1.StreamEntries
-	11, // 11: scribe.v1.StreamResponse.heartbeat:type_name -> scribe.v1.StreamHeartbeat
-	12, // 12: scribe.v1.StreamResponse.gap:type_name -> scribe.v1.StreamGap
-	13, // 13: scribe.v1.StreamResponse.evicted:type_name -> scribe.v1.StreamEvicted
-	7,  // 14: scribe.v1.StreamResponse.shard_added:type_name -> scribe.v1.StreamShard
-	7,  // 15: scribe.v1.StreamResponse.shard_ended:type_name -> scribe.v1.StreamShard
-	17, // 16: scribe.v1.StreamOpened.category:type_name -> scribe.v1.Category
-	7,  // 17: scribe.v1.StreamOpened.shards:type_name -> scribe.v1.StreamShard
-	15, // 18: scribe.v1.StreamOpened.window:type_name -> google.protobuf.Duration
-	10, // 19: scribe.v1.StreamEntries.entries:type_name -> scribe.v1.StreamEntry
-	9,  // 20: scribe.v1.StreamEntries.skipped:type_name -> scribe.v1.StreamSkip
-	18, // 21: scribe.v1.StreamGap.reason:type_name -> scribe.v1.Reason
-	18, // 22: scribe.v1.StreamEvicted.reason:type_name -> scribe.v1.Reason
-	14, // 23: scribe.v1.StreamEvicted.resume:type_name -> scribe.v1.ShardPosition
-	1,  // 24: scribe.v1.ReadStreamService.Stream:input_type -> scribe.v1.StreamRequest
-	5,  // 25: scribe.v1.ReadStreamService.Stream:output_type -> scribe.v1.StreamResponse
-	25, // [25:26] is the sub-list for method output_type
-	24, // [24:25] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	3,  // 0: scribe.v1.BoundsResponse.shards:type_name -> scribe.v1.ShardBounds
+	5,  // 1: scribe.v1.StreamRequest.start:type_name -> scribe.v1.StreamStart
+	7,  // 2: scribe.v1.StreamRequest.credits:type_name -> scribe.v1.StreamCredits
+	0,  // 3: scribe.v1.StreamStart.start_at:type_name -> scribe.v1.StartAt
+	17, // 4: scribe.v1.StreamStart.resume:type_name -> scribe.v1.ShardPosition
+	18, // 5: scribe.v1.StreamStart.window:type_name -> google.protobuf.Duration
+	7,  // 6: scribe.v1.StreamStart.credits:type_name -> scribe.v1.StreamCredits
+	18, // 7: scribe.v1.StreamStart.heartbeat:type_name -> google.protobuf.Duration
+	6,  // 8: scribe.v1.StreamStart.buckets:type_name -> scribe.v1.StreamBuckets
+	19, // 9: scribe.v1.StreamStart.filter:type_name -> scribe.v1.Query
+	9,  // 10: scribe.v1.StreamResponse.opened:type_name -> scribe.v1.StreamOpened
+	11, // 11: scribe.v1.StreamResponse.entries:type_name -> scribe.v1.StreamEntries
+	14, // 12: scribe.v1.StreamResponse.heartbeat:type_name -> scribe.v1.StreamHeartbeat
+	15, // 13: scribe.v1.StreamResponse.gap:type_name -> scribe.v1.StreamGap
+	16, // 14: scribe.v1.StreamResponse.evicted:type_name -> scribe.v1.StreamEvicted
+	10, // 15: scribe.v1.StreamResponse.shard_added:type_name -> scribe.v1.StreamShard
+	10, // 16: scribe.v1.StreamResponse.shard_ended:type_name -> scribe.v1.StreamShard
+	20, // 17: scribe.v1.StreamOpened.category:type_name -> scribe.v1.Category
+	10, // 18: scribe.v1.StreamOpened.shards:type_name -> scribe.v1.StreamShard
+	18, // 19: scribe.v1.StreamOpened.window:type_name -> google.protobuf.Duration
+	13, // 20: scribe.v1.StreamEntries.entries:type_name -> scribe.v1.StreamEntry
+	12, // 21: scribe.v1.StreamEntries.skipped:type_name -> scribe.v1.StreamSkip
+	21, // 22: scribe.v1.StreamGap.reason:type_name -> scribe.v1.Reason
+	21, // 23: scribe.v1.StreamEvicted.reason:type_name -> scribe.v1.Reason
+	17, // 24: scribe.v1.StreamEvicted.resume:type_name -> scribe.v1.ShardPosition
+	4,  // 25: scribe.v1.ReadStreamService.Stream:input_type -> scribe.v1.StreamRequest
+	1,  // 26: scribe.v1.ReadStreamService.Bounds:input_type -> scribe.v1.BoundsRequest
+	8,  // 27: scribe.v1.ReadStreamService.Stream:output_type -> scribe.v1.StreamResponse
+	2,  // 28: scribe.v1.ReadStreamService.Bounds:output_type -> scribe.v1.BoundsResponse
+	27, // [27:29] is the sub-list for method output_type
+	25, // [25:27] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_scribe_v1_readstream_proto_init() }
@@ -1377,11 +1568,11 @@ func file_scribe_v1_readstream_proto_init() {
 		return
 	}
 	file_scribe_v1_common_proto_init()
-	file_scribe_v1_readstream_proto_msgTypes[0].OneofWrappers = []any{
+	file_scribe_v1_readstream_proto_msgTypes[3].OneofWrappers = []any{
 		(*StreamRequest_Start)(nil),
 		(*StreamRequest_Credits)(nil),
 	}
-	file_scribe_v1_readstream_proto_msgTypes[4].OneofWrappers = []any{
+	file_scribe_v1_readstream_proto_msgTypes[7].OneofWrappers = []any{
 		(*StreamResponse_Opened)(nil),
 		(*StreamResponse_Entries)(nil),
 		(*StreamResponse_Heartbeat)(nil),
@@ -1396,7 +1587,7 @@ func file_scribe_v1_readstream_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_scribe_v1_readstream_proto_rawDesc), len(file_scribe_v1_readstream_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -36,6 +36,9 @@ const (
 	// ReadStreamServiceStreamProcedure is the fully-qualified name of the ReadStreamService's Stream
 	// RPC.
 	ReadStreamServiceStreamProcedure = "/scribe.v1.ReadStreamService/Stream"
+	// ReadStreamServiceBoundsProcedure is the fully-qualified name of the ReadStreamService's Bounds
+	// RPC.
+	ReadStreamServiceBoundsProcedure = "/scribe.v1.ReadStreamService/Bounds"
 )
 
 // ReadStreamServiceClient is a client for the scribe.v1.ReadStreamService service.
@@ -43,6 +46,8 @@ type ReadStreamServiceClient interface {
 	// Stream opens with a StreamStart; the server answers with StreamOpened and then sends pointers while the client's credits
 	// last. Everything but StreamEntries goes without credits.
 	Stream(context.Context) (*connect.BidiStreamForClientSimple[v1.StreamRequest, v1.StreamResponse], error)
+	// Bounds tells what there is to read of shards.
+	Bounds(context.Context, *v1.BoundsRequest) (*v1.BoundsResponse, error)
 }
 
 // NewReadStreamServiceClient constructs a client for the scribe.v1.ReadStreamService service. By
@@ -62,12 +67,19 @@ func NewReadStreamServiceClient(httpClient connect.HTTPClient, baseURL string, o
 			connect.WithSchema(readStreamServiceMethods.ByName("Stream")),
 			connect.WithClientOptions(opts...),
 		),
+		bounds: connect.NewClient[v1.BoundsRequest, v1.BoundsResponse](
+			httpClient,
+			baseURL+ReadStreamServiceBoundsProcedure,
+			connect.WithSchema(readStreamServiceMethods.ByName("Bounds")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // readStreamServiceClient implements ReadStreamServiceClient.
 type readStreamServiceClient struct {
 	stream *connect.Client[v1.StreamRequest, v1.StreamResponse]
+	bounds *connect.Client[v1.BoundsRequest, v1.BoundsResponse]
 }
 
 // Stream calls scribe.v1.ReadStreamService.Stream.
@@ -75,11 +87,22 @@ func (c *readStreamServiceClient) Stream(ctx context.Context) (*connect.BidiStre
 	return c.stream.CallBidiStreamSimple(ctx)
 }
 
+// Bounds calls scribe.v1.ReadStreamService.Bounds.
+func (c *readStreamServiceClient) Bounds(ctx context.Context, req *v1.BoundsRequest) (*v1.BoundsResponse, error) {
+	response, err := c.bounds.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ReadStreamServiceHandler is an implementation of the scribe.v1.ReadStreamService service.
 type ReadStreamServiceHandler interface {
 	// Stream opens with a StreamStart; the server answers with StreamOpened and then sends pointers while the client's credits
 	// last. Everything but StreamEntries goes without credits.
 	Stream(context.Context, *connect.BidiStream[v1.StreamRequest, v1.StreamResponse]) error
+	// Bounds tells what there is to read of shards.
+	Bounds(context.Context, *v1.BoundsRequest) (*v1.BoundsResponse, error)
 }
 
 // NewReadStreamServiceHandler builds an HTTP handler from the service implementation. It returns
@@ -95,10 +118,18 @@ func NewReadStreamServiceHandler(svc ReadStreamServiceHandler, opts ...connect.H
 		connect.WithSchema(readStreamServiceMethods.ByName("Stream")),
 		connect.WithHandlerOptions(opts...),
 	)
+	readStreamServiceBoundsHandler := connect.NewUnaryHandlerSimple(
+		ReadStreamServiceBoundsProcedure,
+		svc.Bounds,
+		connect.WithSchema(readStreamServiceMethods.ByName("Bounds")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/scribe.v1.ReadStreamService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ReadStreamServiceStreamProcedure:
 			readStreamServiceStreamHandler.ServeHTTP(w, r)
+		case ReadStreamServiceBoundsProcedure:
+			readStreamServiceBoundsHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -110,4 +141,8 @@ type UnimplementedReadStreamServiceHandler struct{}
 
 func (UnimplementedReadStreamServiceHandler) Stream(context.Context, *connect.BidiStream[v1.StreamRequest, v1.StreamResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.ReadStreamService.Stream is not implemented"))
+}
+
+func (UnimplementedReadStreamServiceHandler) Bounds(context.Context, *v1.BoundsRequest) (*v1.BoundsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("scribe.v1.ReadStreamService.Bounds is not implemented"))
 }

@@ -33,7 +33,7 @@ const AnnotationZones AnnotationKind = 1
 
 // ValidateAnnotations checks the arguments of [Log.Annotate].
 func ValidateAnnotations(notes []Annotation) error {
-	if err := count("annotations", len(notes), MaxAnnotations); err != nil {
+	if err := checkCount("annotations", len(notes), MaxAnnotations); err != nil {
 		return err
 	}
 	size := 0

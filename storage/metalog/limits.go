@@ -11,7 +11,7 @@ import (
 // Validate reports whether a is within the limits of this package: a wrapped ErrInvalid that names the part, or nil. It does no
 // more than look at a.
 func (a *Append) Validate() error {
-	if err := count("shards in an append", len(a.Shards), MaxAppendShards); err != nil {
+	if err := checkCount("shards in an append", len(a.Shards), MaxAppendShards); err != nil {
 		return err
 	}
 	if a.OldestBlob < 0 {
@@ -34,7 +34,7 @@ func (a *Append) Validate() error {
 			return fmt.Errorf("%w: the append has over %d runs of sequences: split it", ErrInvalid, MaxAppendSequences)
 		}
 	}
-	return distinct(len(a.Shards), func(i int) record.ShardID { return a.Shards[i].Shard })
+	return checkDistinct(len(a.Shards), func(i int) record.ShardID { return a.Shards[i].Shard })
 }
 
 // validate returns the bytes of the shard's records.
@@ -67,20 +67,22 @@ func ValidateOpen(owner string, shards []record.ShardID) error {
 	if err := ValidateShards(shards); err != nil {
 		return err
 	}
-	return distinct(len(shards), func(i int) record.ShardID { return shards[i] })
+	return checkDistinct(len(shards), func(i int) record.ShardID { return shards[i] })
 }
 
 // ValidateShards checks the arguments of [Log.Tail] and [Log.Seek].
-func ValidateShards(shards []record.ShardID) error { return count("shards", len(shards), MaxShards) }
+func ValidateShards(shards []record.ShardID) error {
+	return checkCount("shards", len(shards), MaxShards)
+}
 
 // ValidateProducers checks the arguments of [Log.Sequences].
 func ValidateProducers(producers []uint64) error {
-	return count("producers", len(producers), MaxProducers)
+	return checkCount("producers", len(producers), MaxProducers)
 }
 
 // ValidateSubscribe checks the arguments of [Log.Subscribe] and returns the heartbeat to use.
 func ValidateSubscribe(from []Position, heartbeat time.Duration) (time.Duration, error) {
-	if err := count("positions", len(from), MaxShards); err != nil {
+	if err := checkCount("positions", len(from), MaxShards); err != nil {
 		return 0, err
 	}
 	for _, p := range from {
@@ -94,7 +96,7 @@ func ValidateSubscribe(from []Position, heartbeat time.Duration) (time.Duration,
 	if heartbeat == 0 {
 		heartbeat = DefaultHeartbeat
 	}
-	return max(heartbeat, MinHeartbeat), distinct(len(from), func(i int) record.ShardID { return from[i].Shard })
+	return max(heartbeat, MinHeartbeat), checkDistinct(len(from), func(i int) record.ShardID { return from[i].Shard })
 }
 
 // ValidatePosition checks a place to read from.
@@ -116,21 +118,21 @@ func ReadLimits(maxRecords, maxBytes int) (records, bytes int) {
 	return maxRecords, maxBytes
 }
 
-func count(what string, n, limit int) error {
+func checkCount(what string, n, limit int) error {
 	if n < 1 || n > limit {
 		return fmt.Errorf("%w: %d %s, there must be 1 to %d", ErrInvalid, n, what, limit)
 	}
 	return nil
 }
 
-// distinct reports the first shard that is there twice. Few shards, the usual case, cost no allocation.
-func distinct(n int, at func(int) record.ShardID) error {
+// checkDistinct reports the first shard that is there twice. Few shards, the usual case, cost no allocation.
+func checkDistinct(n int, at func(int) record.ShardID) error {
 	const few = 16
 	if n <= few {
 		for i := range n {
 			for j := range i {
 				if at(i) == at(j) {
-					return twice(at(i))
+					return twiceError(at(i))
 				}
 			}
 		}
@@ -139,13 +141,13 @@ func distinct(n int, at func(int) record.ShardID) error {
 	seen := make(map[record.ShardID]struct{}, n)
 	for i := range n {
 		if _, ok := seen[at(i)]; ok {
-			return twice(at(i))
+			return twiceError(at(i))
 		}
 		seen[at(i)] = struct{}{}
 	}
 	return nil
 }
 
-func twice(s record.ShardID) error {
+func twiceError(s record.ShardID) error {
 	return fmt.Errorf("%w: shard %v is there twice", ErrInvalid, s)
 }

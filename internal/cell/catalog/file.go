@@ -31,34 +31,34 @@ var errDamaged = errors.New("catalog: damaged file")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// snapshot is what a file holds.
-type snapshot struct {
+// catalogSnapshot is what a file holds.
+type catalogSnapshot struct {
 	revision   uint64
 	savedAt    int64 // Unix microseconds
 	categories []*scribev1.Category
 }
 
-// checksum passes on what is written or read, and sums it.
-type checksum struct {
+// checksumStream passes on what is written or read, and sums it.
+type checksumStream struct {
 	sum uint32
 	w   io.Writer
 	r   io.Reader
 }
 
-func (c *checksum) Write(p []byte) (int, error) {
+func (c *checksumStream) Write(p []byte) (int, error) {
 	c.sum = crc32.Update(c.sum, castagnoli, p)
 	return c.w.Write(p)
 }
 
-func (c *checksum) Read(p []byte) (int, error) {
+func (c *checksumStream) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
 	c.sum = crc32.Update(c.sum, castagnoli, p[:n])
 	return n, err
 }
 
 // encodeSnapshot writes a file.
-func encodeSnapshot(w io.Writer, s snapshot) error {
-	out := &checksum{w: w}
+func encodeSnapshot(w io.Writer, s catalogSnapshot) error {
+	out := &checksumStream{w: w}
 	header := make([]byte, 0, fileHeader)
 	header = append(header, fileMagic...)
 	header = binary.LittleEndian.AppendUint32(header, fileVersion)
@@ -89,9 +89,9 @@ func encodeSnapshot(w io.Writer, s snapshot) error {
 }
 
 // decodeSnapshot reads a file. The error wraps errDamaged, or is the reader's.
-func decodeSnapshot(r io.Reader) (snapshot, error) {
-	in := &checksum{r: r}
-	var s snapshot
+func decodeSnapshot(r io.Reader) (catalogSnapshot, error) {
+	in := &checksumStream{r: r}
+	var s catalogSnapshot
 	header := make([]byte, fileHeader)
 	if err := readFull(in, header, "header"); err != nil {
 		return s, err
@@ -169,15 +169,15 @@ func readFull(r io.Reader, b []byte, what string) error {
 	return err
 }
 
-// decode takes in what a file has.
-func (v *View) decode(r io.Reader) (savedAt int64, err error) {
+// decodeFile takes in what a file has.
+func (v *View) decodeFile(r io.Reader) (savedAt int64, err error) {
 	s, err := decodeSnapshot(r)
 	if err != nil {
 		return 0, err
 	}
 	x := newIndex()
 	for _, c := range s.categories {
-		x.put(c)
+		x.putCategory(c)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -186,9 +186,9 @@ func (v *View) decode(r io.Reader) (savedAt int64, err error) {
 	return s.savedAt, nil
 }
 
-// encode writes a file. What changes meanwhile may be in it or not; its revision is one that all of it has reached.
-func (v *View) encode(w io.Writer) error {
-	s := snapshot{revision: v.Revision(), savedAt: time.Now().UnixMicro()}
+// encodeFile writes a file. What changes meanwhile may be in it or not; its revision is one that all of it has reached.
+func (v *View) encodeFile(w io.Writer) error {
+	s := catalogSnapshot{revision: v.Revision(), savedAt: time.Now().UnixMicro()}
 	s.categories = slices.AppendSeq(s.categories, v.All())
 	return encodeSnapshot(w, s)
 }

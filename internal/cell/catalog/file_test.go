@@ -18,7 +18,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-var exampleSnapshot = snapshot{
+var exampleSnapshot = catalogSnapshot{
 	revision: 258, savedAt: 7,
 	categories: []*scribev1.Category{{Name: "a", Id: 3, Revision: 9, Shards: 1}, {Name: "b", Id: 4, Revision: 258, Shards: 2}},
 }
@@ -27,7 +27,7 @@ var exampleSnapshot = snapshot{
 const goldenFile = "53434154" + "01000000" + "0201000000000000" + "0700000000000000" + "02000000" + "00000000" +
 	"09000000" + "0a0161" + "1003" + "1809" + "3001" + "0a000000" + "0a0162" + "1004" + "188202" + "3002" + "3a260113"
 
-func encoded(t testing.TB, s snapshot) []byte {
+func encoded(t testing.TB, s catalogSnapshot) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	if err := encodeSnapshot(&b, s); err != nil {
@@ -36,7 +36,7 @@ func encoded(t testing.TB, s snapshot) []byte {
 	return b.Bytes()
 }
 
-func equalSnapshots(a, b snapshot) bool {
+func equalSnapshots(a, b catalogSnapshot) bool {
 	if a.revision != b.revision || a.savedAt != b.savedAt || len(a.categories) != len(b.categories) {
 		return false
 	}
@@ -85,7 +85,7 @@ func TestDamage(t *testing.T) {
 	for _, categories := range [][]*scribev1.Category{
 		{{Name: "a", Id: 1}, {Name: "a", Id: 2}}, {{Name: "a", Id: 1}, {Name: "b", Id: 1}}, {{Name: "/", Id: 1}}, {{Name: "a"}},
 	} {
-		if _, err := decodeSnapshot(bytes.NewReader(encoded(t, snapshot{categories: categories}))); !errors.Is(err, errDamaged) {
+		if _, err := decodeSnapshot(bytes.NewReader(encoded(t, catalogSnapshot{categories: categories}))); !errors.Is(err, errDamaged) {
 			t.Errorf("%v: %v", categories, err)
 		}
 	}
@@ -93,7 +93,7 @@ func TestDamage(t *testing.T) {
 
 func FuzzDecodeSnapshot(f *testing.F) {
 	f.Add(encoded(f, exampleSnapshot))
-	f.Add(encoded(f, snapshot{}))
+	f.Add(encoded(f, catalogSnapshot{}))
 	f.Fuzz(func(t *testing.T, file []byte) {
 		// Most of what a fuzzer finds fails at the checksum: give it a right one as well.
 		fixed := bytes.Clone(file)
@@ -168,7 +168,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-func readFile(t *testing.T, file string) snapshot {
+func readFile(t *testing.T, file string) catalogSnapshot {
 	t.Helper()
 	b, err := os.ReadFile(file)
 	if err != nil {

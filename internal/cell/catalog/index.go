@@ -7,41 +7,41 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// index finds categories by name and by id. Any number of goroutines may read it while one changes it.
-type index struct {
+// categoryIndex finds categories by name and by id. Any number of goroutines may read it while one changes it.
+type categoryIndex struct {
 	seed   maphash.Seed
-	byName table
-	byID   table
+	byName probeTable
+	byID   probeTable
 	count  atomic.Int64
 }
 
-// table is a hash table with linear probing. A reader walks from a key's place to the first nil. Entries therefore never become
+// probeTable is a hash table with linear probing. A reader walks from a key's place to the first nil. Entries therefore never become
 // nil again: a removed one is replaced by removed, which belongs to no key. When a table gets too full, a new one is filled and
 // put in its place; readers of the old one find what was there when they began.
-type table struct {
-	slots atomic.Pointer[[]slot]
+type probeTable struct {
+	slots atomic.Pointer[[]tableSlot]
 	// used counts slots that are not nil. Only the writer uses it.
 	used int
 }
 
-type slot = atomic.Pointer[scribev1.Category]
+type tableSlot = atomic.Pointer[scribev1.Category]
 
-// removed stands in the place of a category that is gone. Its empty name and id 0 are nobody's.
-var removed = new(scribev1.Category)
+// removedEntry stands in the place of a category that is gone. Its empty name and id 0 are nobody's.
+var removedEntry = new(scribev1.Category)
 
 const minSlots = 16
 
-func newIndex() *index {
-	x := &index{seed: maphash.MakeSeed()}
-	for _, t := range []*table{&x.byName, &x.byID} {
-		slots := make([]slot, minSlots)
+func newIndex() *categoryIndex {
+	x := &categoryIndex{seed: maphash.MakeSeed()}
+	for _, t := range []*probeTable{&x.byName, &x.byID} {
+		slots := make([]tableSlot, minSlots)
 		t.slots.Store(&slots)
 	}
 	return x
 }
 
 // lookup returns the category of a name, nil if there is none.
-func (x *index) lookup(name string) *scribev1.Category {
+func (x *categoryIndex) lookup(name string) *scribev1.Category {
 	slots := *x.byName.slots.Load()
 	mask := uint64(len(slots) - 1)
 	for i := maphash.String(x.seed, name) & mask; ; i = (i + 1) & mask {
@@ -49,14 +49,14 @@ func (x *index) lookup(name string) *scribev1.Category {
 		if c == nil {
 			return nil
 		}
-		if c.Name == name && c != removed {
+		if c.Name == name && c != removedEntry {
 			return c
 		}
 	}
 }
 
 // lookupBytes is lookup for a name inside a buffer, which it does not copy.
-func (x *index) lookupBytes(name []byte) *scribev1.Category {
+func (x *categoryIndex) lookupBytes(name []byte) *scribev1.Category {
 	slots := *x.byName.slots.Load()
 	mask := uint64(len(slots) - 1)
 	for i := maphash.Bytes(x.seed, name) & mask; ; i = (i + 1) & mask {
@@ -64,17 +64,17 @@ func (x *index) lookupBytes(name []byte) *scribev1.Category {
 		if c == nil {
 			return nil
 		}
-		if c.Name == string(name) && c != removed {
+		if c.Name == string(name) && c != removedEntry {
 			return c
 		}
 	}
 }
 
 // hashName is the hash that both lookups use.
-func (x *index) hashName(c *scribev1.Category) uint64 { return maphash.String(x.seed, c.GetName()) }
+func (x *categoryIndex) hashName(c *scribev1.Category) uint64 { return maphash.String(x.seed, c.GetName()) }
 
 // lookupID returns the category of an id, nil if there is none.
-func (x *index) lookupID(id uint32) *scribev1.Category {
+func (x *categoryIndex) lookupID(id uint32) *scribev1.Category {
 	slots := *x.byID.slots.Load()
 	mask := uint64(len(slots) - 1)
 	for i := hashID(id) & mask; ; i = (i + 1) & mask {
@@ -82,7 +82,7 @@ func (x *index) lookupID(id uint32) *scribev1.Category {
 		if c == nil {
 			return nil
 		}
-		if c.Id == id && c != removed {
+		if c.Id == id && c != removedEntry {
 			return c
 		}
 	}
@@ -93,42 +93,42 @@ func hashID(id uint32) uint64 { return uint64(id) * 0x9e3779b97f4a7c15 >> 32 }
 
 func hashIDOf(c *scribev1.Category) uint64 { return hashID(c.GetId()) }
 
-// put adds a category. It replaces the one of its name, which may have another id, and whatever had its id. Only one goroutine
+// putCategory adds a category. It replaces the one of its name, which may have another id, and whatever had its id. Only one goroutine
 // may change an index at a time.
-func (x *index) put(c *scribev1.Category) {
+func (x *categoryIndex) putCategory(c *scribev1.Category) {
 	if other := x.lookupID(c.GetId()); other != nil && other.GetName() != c.GetName() {
-		x.remove(other.GetName())
+		x.removeName(other.GetName())
 	}
 	old := x.lookup(c.GetName())
 	if old == nil {
-		x.byName.add(c, x.hashName)
-		x.byID.add(c, hashIDOf)
+		x.byName.addEntry(c, x.hashName)
+		x.byID.addEntry(c, hashIDOf)
 		x.count.Add(1)
 		return
 	}
 	if old.GetId() == c.GetId() {
-		x.byID.replace(hashIDOf(old), old, c)
+		x.byID.replaceEntry(hashIDOf(old), old, c)
 	} else {
-		x.byID.replace(hashIDOf(old), old, removed)
-		x.byID.add(c, hashIDOf)
+		x.byID.replaceEntry(hashIDOf(old), old, removedEntry)
+		x.byID.addEntry(c, hashIDOf)
 	}
-	x.byName.replace(x.hashName(old), old, c)
+	x.byName.replaceEntry(x.hashName(old), old, c)
 }
 
-// remove removes the category of a name, and reports whether there was one.
-func (x *index) remove(name string) bool {
+// removeName removes the category of a name, and reports whether there was one.
+func (x *categoryIndex) removeName(name string) bool {
 	c := x.lookup(name)
 	if c == nil {
 		return false
 	}
-	x.byName.replace(x.hashName(c), c, removed)
-	x.byID.replace(hashIDOf(c), c, removed)
+	x.byName.replaceEntry(x.hashName(c), c, removedEntry)
+	x.byID.replaceEntry(hashIDOf(c), c, removedEntry)
 	x.count.Add(-1)
 	return true
 }
 
-// replace puts another category, or removed, into the place of one that is in the table.
-func (t *table) replace(hash uint64, old, c *scribev1.Category) {
+// replaceEntry puts another category, or removed, into the place of one that is in the table.
+func (t *probeTable) replaceEntry(hash uint64, old, c *scribev1.Category) {
 	slots := *t.slots.Load()
 	mask := uint64(len(slots) - 1)
 	for i := hash & mask; ; i = (i + 1) & mask {
@@ -139,22 +139,22 @@ func (t *table) replace(hash uint64, old, c *scribev1.Category) {
 	}
 }
 
-// add adds a category whose key is not in the table. hash gives the hashes of the table's keys.
-func (t *table) add(c *scribev1.Category, hash func(*scribev1.Category) uint64) {
+// addEntry adds a category whose key is not in the table. hash gives the hashes of the table's keys.
+func (t *probeTable) addEntry(c *scribev1.Category, hash func(*scribev1.Category) uint64) {
 	slots := *t.slots.Load()
 	if 2*(t.used+1) > len(slots) {
-		slots = t.rebuild(slots, hash)
+		slots = t.rebuildSlots(slots, hash)
 	}
-	if fill(slots, hash(c), c) {
+	if storeFirstFree(slots, hash(c), c) {
 		t.used++
 	}
 }
 
-// rebuild replaces the table by one that is at most a quarter full.
-func (t *table) rebuild(old []slot, hash func(*scribev1.Category) uint64) []slot {
+// rebuildSlots replaces the table by one that is at most a quarter full.
+func (t *probeTable) rebuildSlots(old []tableSlot, hash func(*scribev1.Category) uint64) []tableSlot {
 	live := 0
 	for i := range old {
-		if c := old[i].Load(); c != nil && c != removed {
+		if c := old[i].Load(); c != nil && c != removedEntry {
 			live++
 		}
 	}
@@ -162,10 +162,10 @@ func (t *table) rebuild(old []slot, hash func(*scribev1.Category) uint64) []slot
 	for n < 4*(live+1) {
 		n *= 2
 	}
-	slots := make([]slot, n)
+	slots := make([]tableSlot, n)
 	for i := range old {
-		if c := old[i].Load(); c != nil && c != removed {
-			fill(slots, hash(c), c)
+		if c := old[i].Load(); c != nil && c != removedEntry {
+			storeFirstFree(slots, hash(c), c)
 		}
 	}
 	t.slots.Store(&slots)
@@ -173,26 +173,26 @@ func (t *table) rebuild(old []slot, hash func(*scribev1.Category) uint64) []slot
 	return slots
 }
 
-// fill stores a category that is not in the table in its first free place, and reports whether that was nil before.
-func fill(slots []slot, hash uint64, c *scribev1.Category) bool {
+// storeFirstFree stores a category that is not in the table in its first free place, and reports whether that was nil before.
+func storeFirstFree(slots []tableSlot, hash uint64, c *scribev1.Category) bool {
 	mask := uint64(len(slots) - 1)
 	for i := hash & mask; ; i = (i + 1) & mask {
 		switch slots[i].Load() {
 		case nil:
 			slots[i].Store(c)
 			return true
-		case removed:
+		case removedEntry:
 			slots[i].Store(c)
 			return false
 		}
 	}
 }
 
-// all calls fn with every category until it returns false. Changes that happen meanwhile may be seen or not.
-func (x *index) all(fn func(*scribev1.Category) bool) {
+// eachCategory calls fn with every category until it returns false. Changes that happen meanwhile may be seen or not.
+func (x *categoryIndex) eachCategory(fn func(*scribev1.Category) bool) {
 	slots := *x.byName.slots.Load()
 	for i := range slots {
-		if c := slots[i].Load(); c != nil && c != removed && !fn(c) {
+		if c := slots[i].Load(); c != nil && c != removedEntry && !fn(c) {
 			return
 		}
 	}

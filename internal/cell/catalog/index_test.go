@@ -33,11 +33,11 @@ func TestIndexModel(t *testing.T) {
 					}
 				}
 				names[c.GetName()] = c
-				x.put(c)
+				x.putCategory(c)
 			},
 			"remove": func(t *rapid.T) {
 				n := name.Draw(t, "name")
-				if got, want := x.remove(n), remove(n); got != want {
+				if got, want := x.removeName(n), remove(n); got != want {
 					t.Fatalf("remove(%q) = %v, want %v", n, got, want)
 				}
 			},
@@ -58,7 +58,7 @@ func TestIndexModel(t *testing.T) {
 					}
 				}
 				n := 0
-				x.all(func(c *scribev1.Category) bool { n++; return names[c.GetName()] == c })
+				x.eachCategory(func(c *scribev1.Category) bool { n++; return names[c.GetName()] == c })
 				if n != len(names) || int(x.count.Load()) != n {
 					t.Fatalf("%d categories, count %d, want %d", n, x.count.Load(), len(names))
 				}
@@ -74,7 +74,7 @@ func TestIndexModel(t *testing.T) {
 func TestIndexConcurrently(t *testing.T) {
 	x := newIndex()
 	for i := range 10 {
-		x.put(&scribev1.Category{Name: fmt.Sprintf("fixed%d", i), Id: uint32(i + 1)})
+		x.putCategory(&scribev1.Category{Name: fmt.Sprintf("fixed%d", i), Id: uint32(i + 1)})
 	}
 	done := make(chan struct{})
 	var readers sync.WaitGroup
@@ -101,14 +101,14 @@ func TestIndexConcurrently(t *testing.T) {
 	}
 	for round := range uint32(20) {
 		for i := range uint32(500) {
-			x.put(&scribev1.Category{Name: fmt.Sprintf("moving%d", i), Id: 100 + i + 1000*(round%2)})
+			x.putCategory(&scribev1.Category{Name: fmt.Sprintf("moving%d", i), Id: 100 + i + 1000*(round%2)})
 			if i%10 == 0 {
-				x.put(&scribev1.Category{Name: fmt.Sprintf("fixed%d", i/50), Id: i/50 + 1, Shards: round})
+				x.putCategory(&scribev1.Category{Name: fmt.Sprintf("fixed%d", i/50), Id: i/50 + 1, Shards: round})
 			}
 		}
 		for i := range 500 {
 			if (i+int(round))%3 != 0 {
-				x.remove(fmt.Sprintf("moving%d", i))
+				x.removeName(fmt.Sprintf("moving%d", i))
 			}
 		}
 	}
@@ -120,7 +120,7 @@ func TestIndexConcurrently(t *testing.T) {
 func TestLookupAllocates(t *testing.T) {
 	v := newView(t, newPlane(), nil)
 	name := strings.Repeat("long-", 20)
-	v.index.Load().put(&scribev1.Category{Name: name, Id: 7})
+	v.index.Load().putCategory(&scribev1.Category{Name: name, Id: 7})
 	buf := []byte("frame " + name)
 	if n := testing.AllocsPerRun(100, func() {
 		_, ok1 := v.Lookup(name)
@@ -153,11 +153,11 @@ func TestMemory(t *testing.T) {
 	}
 	v := newView(t, newPlane(), nil)
 	before := heap()
-	v.apply(&scribev1.WatchCategoriesResponse{Reset_: true})
+	v.applyMessage(&scribev1.WatchCategoriesResponse{Reset_: true})
 	for i := range many {
-		v.apply(&scribev1.WatchCategoriesResponse{Updated: []*scribev1.Category{manyCategory(i)}})
+		v.applyMessage(&scribev1.WatchCategoriesResponse{Updated: []*scribev1.Category{manyCategory(i)}})
 	}
-	v.apply(&scribev1.WatchCategoriesResponse{Synced: true})
+	v.applyMessage(&scribev1.WatchCategoriesResponse{Synced: true})
 	if used := (heap() - before) / many; used > limit {
 		t.Errorf("%d bytes of memory per category, the limit is %d", used, limit)
 	} else {
@@ -175,7 +175,7 @@ func BenchmarkLookup(b *testing.B) {
 	var names [][]byte
 	for i := range 100_000 {
 		c := manyCategory(i)
-		x.put(c)
+		x.putCategory(c)
 		names = append(names, []byte(c.GetName()))
 	}
 	b.Run("categories=100000", func(b *testing.B) {

@@ -46,7 +46,7 @@ func (v *View) Resolve(ctx context.Context, name string) (*scribev1.Category, er
 			return nil, rpc.Errorf(scribev1.Reason_REASON_SHUTTING_DOWN, "resolve category: the process is shutting down")
 		}
 		defer v.questions.Leave()
-		return v.ask(name)
+		return v.askControlPlane(name)
 	})
 	select {
 	case a := <-answers:
@@ -80,8 +80,8 @@ func (v *View) mayAsk(name string) error {
 	return nil
 }
 
-// ask asks the control plane.
-func (v *View) ask(name string) (*scribev1.Category, error) {
+// askControlPlane asks the control plane.
+func (v *View) askControlPlane(name string) (*scribev1.Category, error) {
 	// Not the caller's context: others may wait for the answer too.
 	ctx, cancel := context.WithTimeout(context.Background(), v.cfg.ResolveTimeout)
 	defer cancel()
@@ -91,22 +91,22 @@ func (v *View) ask(name string) (*scribev1.Category, error) {
 	}
 	if err == nil {
 		v.resolves.WithLabelValues(resultFound).Inc()
-		v.learn(resp.GetCategory())
+		v.learnCategory(resp.GetCategory())
 		return resp.GetCategory(), nil
 	}
 	result := resultFailed
 	if rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY {
 		result = resultUnknown
 	} else {
-		err = unreachable(name, err)
+		err = unreachableError(name, err)
 	}
 	v.resolves.WithLabelValues(result).Inc()
-	v.remember(name, err)
+	v.rememberFailure(name, err)
 	return nil, err
 }
 
-// unreachable makes the failure to ask one that callers try again: what there is of such a category is not known.
-func unreachable(name string, err error) error {
+// unreachableError makes the failure to ask one that callers try again: what there is of such a category is not known.
+func unreachableError(name string, err error) error {
 	switch rpc.ReasonOf(err) {
 	case scribev1.Reason_REASON_UNSPECIFIED, scribev1.Reason_REASON_UNKNOWN_OUTCOME:
 		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second,
@@ -116,8 +116,8 @@ func unreachable(name string, err error) error {
 	}
 }
 
-// remember notes that a name could not be resolved.
-func (v *View) remember(name string, err error) {
+// rememberFailure notes that a name could not be resolved.
+func (v *View) rememberFailure(name string, err error) {
 	now := time.Now()
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -128,8 +128,8 @@ func (v *View) remember(name string, err error) {
 	v.mu.unknown.Add(name, &unknownName{since: now, asks: 1, err: err})
 }
 
-// learn puts a category into the view that the watch has not told of yet, or not in this revision.
-func (v *View) learn(c *scribev1.Category) {
+// learnCategory puts a category into the view that the watch has not told of yet, or not in this revision.
+func (v *View) learnCategory(c *scribev1.Category) {
 	now := time.Now()
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -147,7 +147,7 @@ func (v *View) learn(c *scribev1.Category) {
 		return
 	}
 	v.mu.ahead[c.GetName()] = aheadOfWatch{category: c, since: now}
-	v.put(x, c)
+	v.putNewer(x, c)
 }
 
 // String describes the view for logs.

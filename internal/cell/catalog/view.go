@@ -30,7 +30,7 @@ type View struct {
 	logger   *slog.Logger
 	resolves *prometheus.CounterVec
 
-	index   atomic.Pointer[index]
+	index   atomic.Pointer[categoryIndex]
 	flights singleflight.Group
 	limiter *rate.Limiter
 	// questions of Resolve that run.
@@ -42,7 +42,7 @@ type View struct {
 		revision uint64
 		synced   bool
 		// building is the set that the watch is sending after a reset; it takes the place of index when it is complete.
-		building *index
+		building *categoryIndex
 		// ahead are categories that Resolve has put into the index and the watch has not confirmed, with when.
 		ahead map[string]aheadOfWatch
 		// unknown remembers names that the control plane did not know.
@@ -91,7 +91,7 @@ func New(cfg Config, deps Deps) (*View, error) {
 		Watch: func(ctx context.Context, heartbeat *durationpb.Duration, receive func(*scribev1.WatchCategoriesResponse) error) error {
 			return v.source.WatchCategories(ctx, &scribev1.WatchCategoriesRequest{Heartbeat: heartbeat}, receive)
 		},
-		Apply: v.apply, Ended: v.endWatch, Count: v.Len, Decode: v.decode, Encode: v.encode,
+		Apply: v.applyMessage, Ended: v.endWatch, Count: v.Len, Decode: v.decodeFile, Encode: v.encodeFile,
 	}, deps.Logger, deps.Registerer)
 	if err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func (v *View) ByID(id uint32) (*scribev1.Category, bool) {
 }
 
 // All yields every category, in no order. Changes that happen meanwhile may be seen or not.
-func (v *View) All() iter.Seq[*scribev1.Category] { return v.index.Load().all }
+func (v *View) All() iter.Seq[*scribev1.Category] { return v.index.Load().eachCategory }
 
 // Len returns how many categories there are.
 func (v *View) Len() int { return int(v.index.Load().count.Load()) }
@@ -147,8 +147,8 @@ func (v *View) endWatch() {
 	v.mu.building, v.mu.synced = nil, false
 }
 
-// apply takes a message of the watch, and reports whether it completes the set, and whether it changes anything.
-func (v *View) apply(msg *scribev1.WatchCategoriesResponse) (complete, changed bool) {
+// applyMessage takes a message of the watch, and reports whether it completes the set, and whether it changes anything.
+func (v *View) applyMessage(msg *scribev1.WatchCategoriesResponse) (complete, changed bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if msg.GetReset_() {
@@ -159,11 +159,11 @@ func (v *View) apply(msg *scribev1.WatchCategoriesResponse) (complete, changed b
 		x = v.index.Load()
 	}
 	for _, c := range msg.GetUpdated() {
-		v.put(x, c)
+		v.putNewer(x, c)
 	}
 	for _, name := range msg.GetDeleted() {
 		// Whatever the index has of that name: if Resolve knows of a newer one, the watch will tell of it too.
-		x.remove(name)
+		x.removeName(name)
 		delete(v.mu.ahead, name)
 	}
 	if x == v.mu.building {
@@ -171,7 +171,7 @@ func (v *View) apply(msg *scribev1.WatchCategoriesResponse) (complete, changed b
 			return false, false
 		}
 		complete = true
-		v.complete(msg.GetRevision())
+		v.completeSet(msg.GetRevision())
 	}
 	if msg.GetRevision() != 0 {
 		v.mu.revision = msg.GetRevision()
@@ -184,24 +184,24 @@ func (v *View) apply(msg *scribev1.WatchCategoriesResponse) (complete, changed b
 	return complete, complete || len(msg.GetUpdated()) > 0 || len(msg.GetDeleted()) > 0
 }
 
-// put adds a category that the control plane sent, unless a newer one is here. v.mu is held.
-func (v *View) put(x *index, c *scribev1.Category) {
+// putNewer adds a category that the control plane sent, unless a newer one is here. v.mu is held.
+func (v *View) putNewer(x *categoryIndex, c *scribev1.Category) {
 	if err := record.ValidateCategory(c.GetName()); err != nil || c.GetId() == 0 {
 		v.logger.Error("ignoring category of the control plane: invalid name or id", "category", c.GetName(), "id", c.GetId(), "error", err)
 		return
 	}
 	if old := x.lookup(c.GetName()); old == nil || old.GetRevision() <= c.GetRevision() {
-		x.put(c)
+		x.putCategory(c)
 	}
 }
 
-// complete puts the set that the watch has sent in the place of what was known. v.mu is held.
-func (v *View) complete(revision uint64) {
+// completeSet puts the set that the watch has sent in the place of what was known. v.mu is held.
+func (v *View) completeSet(revision uint64) {
 	x := v.mu.building
 	for name, a := range v.mu.ahead {
 		// What the set is too old to have. If it is gone by now, the watch says so.
 		if a.category.GetRevision() > revision && time.Since(a.since) < maxAheadAge {
-			v.put(x, a.category)
+			v.putNewer(x, a.category)
 		} else {
 			delete(v.mu.ahead, name)
 		}

@@ -30,7 +30,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // encodeFile returns a file with the members, without their loads: those are of the moment.
 func encodeFile(members []*scribev1.Member, savedAt int64) ([]byte, error) {
-	list := &scribev1.WatchMembersResponse{Members: identities(members)}
+	list := &scribev1.WatchMembersResponse{Members: stripLoads(members)}
 	b := make([]byte, 0, fileHeader+proto.Size(list)+4)
 	b = append(b, fileMagic...)
 	b = binary.LittleEndian.AppendUint32(b, fileVersion)
@@ -83,8 +83,8 @@ func decodeFile(b []byte) (members []*scribev1.Member, savedAt int64, err error)
 	return list.GetMembers(), int64(binary.LittleEndian.Uint64(b[8:])), nil //nolint:gosec // the same bits
 }
 
-// identities returns copies of the members without what changes from moment to moment.
-func identities(members []*scribev1.Member) []*scribev1.Member {
+// stripLoads returns copies of the members without what changes from moment to moment.
+func stripLoads(members []*scribev1.Member) []*scribev1.Member {
 	out := make([]*scribev1.Member, len(members))
 	for i, m := range members {
 		out[i] = proto.CloneOf(m)
@@ -95,11 +95,11 @@ func identities(members []*scribev1.Member) []*scribev1.Member {
 
 // sameIdentities reports whether two lists differ in loads at most.
 func sameIdentities(a, b []*scribev1.Member) bool {
-	return len(a) == len(b) && proto.Equal(&scribev1.WatchMembersResponse{Members: identities(a)}, &scribev1.WatchMembersResponse{Members: identities(b)})
+	return len(a) == len(b) && proto.Equal(&scribev1.WatchMembersResponse{Members: stripLoads(a)}, &scribev1.WatchMembersResponse{Members: stripLoads(b)})
 }
 
-// decode takes in what a file has.
-func (v *View) decode(r io.Reader) (savedAt int64, err error) {
+// takeFile takes in what a file has.
+func (v *View) takeFile(r io.Reader) (savedAt int64, err error) {
 	b, err := io.ReadAll(io.LimitReader(r, fileHeader+maxFileBody+4+1))
 	if err != nil {
 		return 0, err
@@ -111,8 +111,8 @@ func (v *View) decode(r io.Reader) (savedAt int64, err error) {
 	return savedAt, err
 }
 
-// encode writes a file.
-func (v *View) encode(w io.Writer) error {
+// writeFile writes a file.
+func (v *View) writeFile(w io.Writer) error {
 	b, err := encodeFile(v.list.Load().all, time.Now().UnixMicro())
 	if err == nil {
 		_, err = w.Write(b)

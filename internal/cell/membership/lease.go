@@ -80,7 +80,7 @@ func Join(ctx context.Context, control Registrar, cfg LeaseConfig) (*Lease, erro
 	if err := l.joinFirst(ctx, mayRetry); err != nil {
 		return nil, err
 	}
-	l.start()
+	l.startKeeping()
 	return l, nil
 }
 
@@ -91,7 +91,7 @@ func Keep(control Registrar, cfg LeaseConfig) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.start()
+	l.startKeeping()
 	return l, nil
 }
 
@@ -120,18 +120,18 @@ func newLease(control Registrar, cfg LeaseConfig) (*Lease, error) {
 	return l, nil
 }
 
-// start begins to keep the lease.
-func (l *Lease) start() {
+// startKeeping begins to keep the lease.
+func (l *Lease) startKeeping() {
 	run, stop := context.WithCancel(context.Background())
 	l.stop = stop
-	go l.keep(run)
+	go l.keepRenewing(run)
 }
 
 // joinFirst joins for the first time, trying again after errors that retry allows, until ctx ends.
 func (l *Lease) joinFirst(ctx context.Context, retry func(error) bool) error {
 	var trouble logthrottle.Throttle
 	for failures := 1; ; failures++ {
-		err := l.join(ctx)
+		err := l.joinOnce(ctx)
 		if err == nil {
 			return nil
 		}
@@ -198,8 +198,8 @@ func (l *Lease) Close(ctx context.Context) error {
 	return err
 }
 
-// keep keeps the lease until ctx ends.
-func (l *Lease) keep(ctx context.Context) {
+// keepRenewing keeps the lease until ctx ends.
+func (l *Lease) keepRenewing(ctx context.Context) {
 	defer close(l.done)
 	if l.State().Slot == 0 && l.joinFirst(ctx, func(error) bool { return true }) != nil {
 		return // ctx has ended
@@ -208,7 +208,7 @@ func (l *Lease) keep(ctx context.Context) {
 	var trouble logthrottle.Throttle
 	wait := l.ttl / 3
 	for backoff.Sleep(ctx, wait) == nil {
-		err := l.renew(ctx)
+		err := l.renewLease(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -232,17 +232,17 @@ func (l *Lease) keep(ctx context.Context) {
 	}
 }
 
-// renew sends a heartbeat, or joins again if the lease has ended.
-func (l *Lease) renew(ctx context.Context) error {
+// renewLease sends a heartbeat, or joins again if the lease has ended.
+func (l *Lease) renewLease(ctx context.Context) error {
 	if !l.State().Live {
-		return l.join(ctx)
+		return l.joinOnce(ctx)
 	}
 	sent := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, l.ttl/3)
 	defer cancel()
 	_, err := l.control.Heartbeat(ctx, &scribev1.HeartbeatRequest{Id: l.cfg.Member.GetId(), Load: l.cfg.Load()})
 	if rpc.ReasonOf(err) == scribev1.Reason_REASON_LEASE_EXPIRED {
-		if err = l.join(ctx); err != nil {
+		if err = l.joinOnce(ctx); err != nil {
 			l.deadline = time.Time{} // it is known to be lost
 		}
 		return err
@@ -253,8 +253,8 @@ func (l *Lease) renew(ctx context.Context) error {
 	return err
 }
 
-// join joins, and takes up what was granted.
-func (l *Lease) join(ctx context.Context) error {
+// joinOnce joins, and takes up what was granted.
+func (l *Lease) joinOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(l.cfg.TTL, time.Second))
 	defer cancel()
 	member := proto.CloneOf(l.cfg.Member)

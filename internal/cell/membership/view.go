@@ -48,11 +48,11 @@ type ViewDeps struct {
 // members that are gone fail.
 type View struct {
 	*watch.Loop[*scribev1.WatchMembersResponse]
-	list atomic.Pointer[list]
+	list atomic.Pointer[memberList]
 }
 
-// list is one state of the membership. It is never changed.
-type list struct {
+// memberList is one state of the membership. It is never changed.
+type memberList struct {
 	all    []*scribev1.Member
 	byRole map[scribev1.Role][]*scribev1.Member
 	// last has, for roles that nobody offers, those who offered them in the newest list before that had any.
@@ -62,8 +62,8 @@ type list struct {
 }
 
 // newList returns the list of members that follows another one; nil for the first.
-func newList(members []*scribev1.Member, before *list) *list {
-	l := &list{all: members, byRole: make(map[scribev1.Role][]*scribev1.Member), replaced: make(chan struct{})}
+func newList(members []*scribev1.Member, before *memberList) *memberList {
+	l := &memberList{all: members, byRole: make(map[scribev1.Role][]*scribev1.Member), replaced: make(chan struct{})}
 	for _, m := range members {
 		for i, role := range m.GetRoles() {
 			if !slices.Contains(m.GetRoles()[:i], role) {
@@ -101,7 +101,7 @@ func NewView(cfg ViewConfig, deps ViewDeps) (*View, error) {
 		Watch: func(ctx context.Context, heartbeat *durationpb.Duration, receive func(*scribev1.WatchMembersResponse) error) error {
 			return deps.Source.WatchMembers(ctx, &scribev1.WatchMembersRequest{Heartbeat: heartbeat}, receive)
 		},
-		Apply: v.apply, Count: func() int { return len(v.list.Load().all) }, Decode: v.decode, Encode: v.encode,
+		Apply: v.applyList, Count: func() int { return len(v.list.Load().all) }, Decode: v.takeFile, Encode: v.writeFile,
 	}, deps.Logger, deps.Registerer)
 	if err != nil {
 		return nil, err
@@ -136,8 +136,8 @@ func (v *View) Watch(role scribev1.Role) ([]*scribev1.Member, <-chan struct{}) {
 	return l.byRole[role], l.replaced
 }
 
-// apply takes a list, and wakes who waits for a change unless it equals the last one. The file is without loads.
-func (v *View) apply(msg *scribev1.WatchMembersResponse) (complete, changed bool) {
+// applyList takes a list, and wakes who waits for a change unless it equals the last one. The file is without loads.
+func (v *View) applyList(msg *scribev1.WatchMembersResponse) (complete, changed bool) {
 	old, members := v.list.Load(), msg.GetMembers()
 	if slices.EqualFunc(old.all, members, func(a, b *scribev1.Member) bool { return proto.Equal(a, b) }) {
 		return true, false

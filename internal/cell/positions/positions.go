@@ -31,7 +31,7 @@ func Read(ctx context.Context, log Log, category uint32) (*sequenced.State, erro
 		if states[0].NextLSN == record.FirstLSN {
 			return sequenced.NewState(), nil
 		}
-		s, err := replay(ctx, log, category, &states[0])
+		s, err := replayLog(ctx, log, category, &states[0])
 		if errors.Is(err, metalog.ErrTrimmed) {
 			continue // a sequencer has written all positions meanwhile
 		}
@@ -39,7 +39,7 @@ func Read(ctx context.Context, log Log, category uint32) (*sequenced.State, erro
 	}
 }
 
-func replay(ctx context.Context, log Log, category uint32, st *metalog.State) (*sequenced.State, error) {
+func replayLog(ctx context.Context, log Log, category uint32, st *metalog.State) (*sequenced.State, error) {
 	r := sequenced.NewReader(category)
 	for next := st.FirstLSN; next < st.NextLSN; {
 		entries, err := log.Read(ctx, st.Shard, next, 0, 0)

@@ -81,7 +81,7 @@ type Loop[M any] struct {
 	cfg     Config
 	subject Subject[M]
 	logger  *slog.Logger
-	metrics metrics
+	metrics loopMetrics
 
 	synced    atomic.Bool
 	ready     chan struct{}
@@ -95,7 +95,7 @@ type Loop[M any] struct {
 	throttle logthrottle.Throttle
 }
 
-type metrics struct {
+type loopMetrics struct {
 	watches, fileWrites prometheus.Counter
 	fileErrors          *prometheus.CounterVec
 }
@@ -116,7 +116,7 @@ func NewLoop[M any](cfg Config, subject Subject[M], logger *slog.Logger, registe
 
 func (l *Loop[M]) registerMetrics(r prometheus.Registerer) error {
 	prefix := "scribe_" + l.subject.Package + "_"
-	l.metrics = metrics{
+	l.metrics = loopMetrics{
 		watches:    prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "watches_total", Help: "Watches begun."}),
 		fileWrites: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "file_writes_total", Help: "Writes of the last good state."}),
 		fileErrors: prometheus.NewCounterVec(prometheus.CounterOpts{

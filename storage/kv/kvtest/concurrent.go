@@ -19,7 +19,7 @@ import (
 )
 
 // testCounter: conditional writes lose no increment.
-func testCounter(t *testing.T, h Harness) {
+func testCounter(t *testing.T, h StoreFactory) {
 	s := open(t, h.Open)
 	const workers, each = 8, 25
 	var wg sync.WaitGroup
@@ -48,14 +48,14 @@ func testCounter(t *testing.T, h Harness) {
 	}
 }
 
-// input and output of one call on one key, for testLinearizable. The value is the revision's writer.
-type input struct {
+// linearInput and output of one call on one key, for testLinearizable. The value is the revision's writer.
+type linearInput struct {
 	kind   kv.OpKind // 0 reads
 	value  string
 	expect uint64
 }
 
-type output struct {
+type linearOutput struct {
 	value    string
 	revision uint64 // of the key read, or of the transaction
 	conflict bool
@@ -70,7 +70,7 @@ type keyState struct {
 var keyModel = porcupine.Model{
 	Init: func() any { return keyState{} },
 	Step: func(state, in, out any) (bool, any) {
-		s, i, o := state.(keyState), in.(input), out.(output)
+		s, i, o := state.(keyState), in.(linearInput), out.(linearOutput)
 		switch {
 		case i.kind == 0:
 			return s.value == o.value && s.revision == o.revision, s
@@ -93,7 +93,7 @@ var keyModel = porcupine.Model{
 }
 
 // testLinearizable: there is an order of all calls on a key, each between its begin and its end, that explains their results.
-func testLinearizable(t *testing.T, h Harness) {
+func testLinearizable(t *testing.T, h StoreFactory) {
 	s := open(t, h.Open)
 	const clients, each = 6, 60
 	var clock atomic.Int64
@@ -103,7 +103,7 @@ func testLinearizable(t *testing.T, h Harness) {
 		wg.Go(func() {
 			var known uint64
 			for i := range each {
-				in := input{kind: kv.OpKind((i*5 + c) % 3), value: fmt.Sprintf("%d.%d", c, i), expect: known}
+				in := linearInput{kind: kv.OpKind((i*5 + c) % 3), value: fmt.Sprintf("%d.%d", c, i), expect: known}
 				begin := clock.Add(1)
 				out, err := call(t, s, in)
 				end := clock.Add(1)
@@ -124,13 +124,13 @@ func testLinearizable(t *testing.T, h Harness) {
 	}
 }
 
-func call(t *testing.T, s kv.Store, in input) (output, error) {
+func call(t *testing.T, s kv.Store, in linearInput) (linearOutput, error) {
 	if in.kind == 0 {
 		e, err := s.Get(t.Context(), "k")
 		if errors.Is(err, kv.ErrNotFound) {
 			err = nil
 		}
-		return output{value: string(e.Value), revision: e.Revision}, err
+		return linearOutput{value: string(e.Value), revision: e.Revision}, err
 	}
 	op := kv.Op{Kind: in.kind, Key: "k"}.If(in.expect)
 	if in.kind == kv.OpPut {
@@ -138,13 +138,13 @@ func call(t *testing.T, s kv.Store, in input) (output, error) {
 	}
 	revision, err := s.Commit(t.Context(), op)
 	if errors.Is(err, kv.ErrConflict) {
-		return output{conflict: true}, nil
+		return linearOutput{conflict: true}, nil
 	}
-	return output{revision: revision}, err
+	return linearOutput{revision: revision}, err
 }
 
 // testModel compares random transactions and ranges with a map, and at the end what a watch told.
-func testModel(t *testing.T, h Harness) {
+func testModel(t *testing.T, h StoreFactory) {
 	s := open(t, h.Open)
 	run := 0
 	rapid.Check(t, func(rt *rapid.T) {

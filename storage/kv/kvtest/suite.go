@@ -10,8 +10,8 @@ import (
 	"scribe/storage/kv"
 )
 
-// Harness makes the stores of one engine.
-type Harness struct {
+// StoreFactory makes the stores of one engine.
+type StoreFactory struct {
 	// Open returns an empty store. The suite closes it.
 	Open func(t *testing.T) kv.Store
 	// OpenShort returns an empty store that keeps at most 64 changes for watches.
@@ -21,11 +21,11 @@ type Harness struct {
 }
 
 // Run runs the suite.
-func Run(t *testing.T, h Harness) {
+func Run(t *testing.T, h StoreFactory) {
 	t.Helper()
 	tests := []struct {
 		name string
-		test func(t *testing.T, h Harness)
+		test func(t *testing.T, h StoreFactory)
 	}{
 		{"Entries", testEntries},
 		{"Conditions", testConditions},
@@ -116,7 +116,7 @@ func wantRange(t *testing.T, s kv.Store, r kv.Range, more bool, want ...string) 
 	}
 }
 
-func testEntries(t *testing.T, h Harness) {
+func testEntries(t *testing.T, h StoreFactory) {
 	s := open(t, h.Open)
 	wantEntry(t, s, "a", "", 0)
 	r1 := put(t, s, "a", "1")
@@ -161,7 +161,7 @@ func wantConflict(t *testing.T, s kv.Store, ops []kv.Op, want ...kv.Conflict) {
 	}
 }
 
-func testConditions(t *testing.T, h Harness) {
+func testConditions(t *testing.T, h StoreFactory) {
 	s := open(t, h.Open)
 	r1 := commit(t, s, kv.Put("a", []byte("1")).If(0))
 	wantConflict(t, s, []kv.Op{kv.Put("a", []byte("2")).If(0)}, kv.Conflict{Key: "a", Expected: 0, Actual: r1})
@@ -180,7 +180,7 @@ func testConditions(t *testing.T, h Harness) {
 	wantEntry(t, s, "a", "4", r3)
 }
 
-func testTransactions(t *testing.T, h Harness) {
+func testTransactions(t *testing.T, h StoreFactory) {
 	s := open(t, h.Open)
 	ra := put(t, s, "a", "1")
 	rb := put(t, s, "b", "1")
@@ -199,7 +199,7 @@ func testTransactions(t *testing.T, h Harness) {
 	wantEntry(t, s, "d", "3", r2)
 }
 
-func testNoChange(t *testing.T, h Harness) {
+func testNoChange(t *testing.T, h StoreFactory) {
 	s := open(t, h.Open)
 	r := put(t, s, "a", "1")
 	for _, ops := range [][]kv.Op{
@@ -212,7 +212,7 @@ func testNoChange(t *testing.T, h Harness) {
 	wantRange(t, s, kv.Range{}, false, "a=1")
 }
 
-func testLimits(t *testing.T, h Harness) {
+func testLimits(t *testing.T, h StoreFactory) {
 	s := open(t, h.Open)
 	long := strings.Repeat("k", kv.MaxKey)
 	many := make([]kv.Op, kv.MaxOps+1)
@@ -259,7 +259,7 @@ func testLimits(t *testing.T, h Harness) {
 	}
 }
 
-func testOwnership(t *testing.T, h Harness) {
+func testOwnership(t *testing.T, h StoreFactory) {
 	s := open(t, h.Open)
 	value := []byte("first")
 	r := commit(t, s, kv.Put("a", value))
@@ -282,7 +282,7 @@ func testOwnership(t *testing.T, h Harness) {
 	}
 }
 
-func testRange(t *testing.T, h Harness) {
+func testRange(t *testing.T, h StoreFactory) {
 	s := open(t, h.Open)
 	keys := []string{"a", "a/", "a/1", "a/2", "a/2\x00", "a/2\xff", "a/\xff", "a/\xff\xff", "a0", "b", "\xff", "\xff\xff"}
 	for i, key := range slices.Backward(keys) {
@@ -315,7 +315,7 @@ func testRange(t *testing.T, h Harness) {
 	wantRange(t, s, kv.Range{Limit: 1}, true, show(0, 1)...)
 }
 
-func testRangeBytes(t *testing.T, h Harness) {
+func testRangeBytes(t *testing.T, h StoreFactory) {
 	s := open(t, h.Open)
 	value := make([]byte, kv.MaxValue)
 	const n = kv.MaxRangeBytes/kv.MaxValue + 2
@@ -346,7 +346,7 @@ func testRangeBytes(t *testing.T, h Harness) {
 	}
 }
 
-func testReopen(t *testing.T, h Harness) {
+func testReopen(t *testing.T, h StoreFactory) {
 	if h.Reopen == nil {
 		return // the engine keeps nothing
 	}
@@ -369,7 +369,7 @@ func testReopen(t *testing.T, h Harness) {
 	closeStore(t, s)
 }
 
-func testClosed(t *testing.T, h Harness) {
+func testClosed(t *testing.T, h StoreFactory) {
 	s := h.Open(t)
 	put(t, s, "a", "1")
 	closeStore(t, s)

@@ -61,7 +61,7 @@ func wantEvents(t *testing.T, events []kv.Event, want string) {
 	}
 }
 
-func testWatchReplay(t *testing.T, h Harness) {
+func testWatchReplay(t *testing.T, h StoreFactory) {
 	s := open(t, h.Open)
 	r0 := put(t, s, "a/0", "0")
 	r1 := put(t, s, "a/1", "1")
@@ -83,7 +83,7 @@ func testWatchReplay(t *testing.T, h Harness) {
 }
 
 // testWatchWhole: a watch that catches up with much is told all of a transaction at once.
-func testWatchWhole(t *testing.T, h Harness) {
+func testWatchWhole(t *testing.T, h StoreFactory) {
 	s := open(t, h.Open)
 	begin := put(t, s, "begin", "")
 	const transactions, size = 30, 100
@@ -115,7 +115,7 @@ func testWatchWhole(t *testing.T, h Harness) {
 	}
 }
 
-func testWatchLive(t *testing.T, h Harness) {
+func testWatchLive(t *testing.T, h StoreFactory) {
 	s := open(t, h.Open)
 	r := put(t, s, "a/0", "0")
 	const watchers, changes = 3, 50
@@ -154,7 +154,7 @@ func testWatchLive(t *testing.T, h Harness) {
 	}
 }
 
-func testWatchEnds(t *testing.T, h Harness) {
+func testWatchEnds(t *testing.T, h StoreFactory) {
 	s := h.Open(t)
 	r := put(t, s, "a", "1")
 	wait := func(ctx context.Context, started chan<- struct{}) <-chan error {
@@ -181,7 +181,7 @@ func testWatchEnds(t *testing.T, h Harness) {
 	}
 }
 
-func testWatchCompacted(t *testing.T, h Harness) {
+func testWatchCompacted(t *testing.T, h StoreFactory) {
 	s := open(t, h.OpenShort)
 	r := put(t, s, "a", "0")
 	for i := range 200 {
@@ -220,7 +220,7 @@ func testWatchCompacted(t *testing.T, h Harness) {
 }
 
 // testWatchSlow: a watch that does not return holds back nobody, and learns that it lost changes.
-func testWatchSlow(t *testing.T, h Harness) {
+func testWatchSlow(t *testing.T, h StoreFactory) {
 	s := open(t, h.OpenShort)
 	r := put(t, s, "a", "0")
 	first, release := make(chan struct{}), make(chan struct{})
@@ -244,7 +244,7 @@ func testWatchSlow(t *testing.T, h Harness) {
 }
 
 // testWatchMirror follows a prefix the way the package comment says, while others write, and must arrive at the same state.
-func testWatchMirror(t *testing.T, h Harness) {
+func testWatchMirror(t *testing.T, h StoreFactory) {
 	s := open(t, h.Open)
 	const keys, writers, rounds = 40, 4, 60
 	for i := range keys {

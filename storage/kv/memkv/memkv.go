@@ -3,6 +3,7 @@
 package memkv
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sort"
@@ -49,7 +50,7 @@ var _ kv.Store = (*Store)(nil)
 
 // Get implements kv.Store.
 func (s *Store) Get(ctx context.Context, key string) (kv.Entry, error) {
-	if err := firstError(ctx.Err(), kv.ValidateKey(key)); err != nil {
+	if err := cmp.Or(ctx.Err(), kv.ValidateKey(key)); err != nil {
 		return kv.Entry{}, err
 	}
 	s.mu.Lock()
@@ -61,13 +62,13 @@ func (s *Store) Get(ctx context.Context, key string) (kv.Entry, error) {
 	if !ok {
 		return kv.Entry{}, kv.ErrNotFound
 	}
-	return clone(e), nil
+	return cloneEntry(e), nil
 }
 
 // Range implements kv.Store.
 func (s *Store) Range(ctx context.Context, r kv.Range) (kv.Page, error) {
 	r, err := kv.ValidateRange(r)
-	if err := firstError(ctx.Err(), err); err != nil {
+	if err := cmp.Or(ctx.Err(), err); err != nil {
 		return kv.Page{}, err
 	}
 	s.mu.Lock()
@@ -99,14 +100,14 @@ func (s *Store) Range(ctx context.Context, r kv.Range) (kv.Page, error) {
 			p.More = true
 			break
 		}
-		p.Entries = append(p.Entries, clone(e))
+		p.Entries = append(p.Entries, cloneEntry(e))
 	}
 	return p, nil
 }
 
 // Commit implements kv.Store.
 func (s *Store) Commit(ctx context.Context, ops ...kv.Op) (uint64, error) {
-	if err := firstError(ctx.Err(), kv.ValidateOps(ops)); err != nil {
+	if err := cmp.Or(ctx.Err(), kv.ValidateOps(ops)); err != nil {
 		return 0, err
 	}
 	s.mu.Lock()
@@ -123,12 +124,12 @@ func (s *Store) Commit(ctx context.Context, ops ...kv.Op) (uint64, error) {
 	if len(conflicts) > 0 {
 		return 0, &kv.ConflictError{Conflicts: conflicts}
 	}
-	s.apply(ops)
+	s.applyOps(ops)
 	return s.mu.revision, nil
 }
 
-// apply carries out operations whose conditions hold. s.mu is held.
-func (s *Store) apply(ops []kv.Op) {
+// applyOps carries out operations whose conditions hold. s.mu is held.
+func (s *Store) applyOps(ops []kv.Op) {
 	var events []kv.Event
 	revision := s.mu.revision + 1
 	for _, op := range ops {
@@ -168,16 +169,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-func clone(e kv.Entry) kv.Entry {
+func cloneEntry(e kv.Entry) kv.Entry {
 	e.Value = append(make([]byte, 0, len(e.Value)), e.Value...)
 	return e
-}
-
-func firstError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -13,7 +13,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestAcceptance(t *testing.T) {
-	kvtest.Run(t, kvtest.Harness{
+	kvtest.Run(t, kvtest.StoreFactory{
 		Open:      func(*testing.T) kv.Store { return memkv.New() },
 		OpenShort: func(*testing.T) kv.Store { return memkv.New(memkv.WithHistory(64)) },
 	})

@@ -17,21 +17,21 @@ const (
 	maxGroupBytes = 2 << 20
 )
 
-// transaction is a Commit on its way through the committer.
-type transaction struct {
+// pendingCommit is a Commit on its way through the committer.
+type pendingCommit struct {
 	ctx context.Context
 	// ops are the engine's own: the caller may be gone before they are committed.
 	ops []kv.Op
 	// done receives the outcome; its buffer lets the committer go on when nobody waits.
-	done chan outcome
+	done chan commitOutcome
 }
 
-type outcome struct {
+type commitOutcome struct {
 	revision uint64
 	err      error
 }
 
-func (t *transaction) size() int {
+func (t *pendingCommit) byteSize() int {
 	n := 0
 	for _, op := range t.ops {
 		n += len(op.Key) + len(op.Value)
@@ -44,11 +44,11 @@ func (s *Store) Commit(ctx context.Context, ops ...kv.Op) (uint64, error) {
 	if err := kv.ValidateOps(ops); err != nil {
 		return 0, err
 	}
-	if err := s.begin(ctx); err != nil {
+	if err := s.enterCall(ctx); err != nil {
 		return 0, err
 	}
-	defer s.calls.Done()
-	t := &transaction{ctx: ctx, ops: make([]kv.Op, len(ops)), done: make(chan outcome, 1)}
+	defer s.calls.Leave()
+	t := &pendingCommit{ctx: ctx, ops: make([]kv.Op, len(ops)), done: make(chan commitOutcome, 1)}
 	for i, op := range ops {
 		op.Value = append(make([]byte, 0, len(op.Value)), op.Value...)
 		t.ops[i] = op
@@ -57,10 +57,10 @@ func (s *Store) Commit(ctx context.Context, ops ...kv.Op) (uint64, error) {
 	case s.queue <- t:
 	case <-ctx.Done():
 		return 0, ctx.Err()
-	case <-s.closing:
+	case <-s.calls.Draining():
 		return 0, kv.ErrClosed
 	}
-	var o outcome
+	var o commitOutcome
 	select {
 	case o = <-t.done:
 	case <-ctx.Done():
@@ -81,22 +81,22 @@ func (s *Store) commitLoop(revision uint64) {
 	defer close(s.done)
 	for {
 		select {
-		case <-s.closing:
+		case <-s.calls.Draining():
 			return
 		case t := <-s.queue:
-			revision = s.commitGroup(s.gather(t), revision)
+			revision = s.commitGroup(s.gatherGroup(t), revision)
 		}
 	}
 }
 
-// gather takes the transactions that wait, within the bounds of a group.
-func (s *Store) gather(first *transaction) []*transaction {
-	group := []*transaction{first}
-	for bytes := first.size(); len(group) < maxGroup && bytes < maxGroupBytes; {
+// gatherGroup takes the transactions that wait, within the bounds of a group.
+func (s *Store) gatherGroup(first *pendingCommit) []*pendingCommit {
+	group := []*pendingCommit{first}
+	for bytes := first.byteSize(); len(group) < maxGroup && bytes < maxGroupBytes; {
 		select {
 		case t := <-s.queue:
 			group = append(group, t)
-			bytes += t.size()
+			bytes += t.byteSize()
 		default:
 			return group
 		}
@@ -107,33 +107,33 @@ func (s *Store) gather(first *transaction) []*transaction {
 // commitGroup decides and commits transactions with one sync, answers them, and returns the store's new revision.
 //
 // A conflict is answered with the group too, after the sync: the revision that caused it may be one of the group.
-func (s *Store) commitGroup(group []*transaction, revision uint64) uint64 {
+func (s *Store) commitGroup(group []*pendingCommit, revision uint64) uint64 {
 	batch := s.db.NewIndexedBatch()
-	outcomes := make([]outcome, len(group))
+	outcomes := make([]commitOutcome, len(group))
 	var events []kv.Event
 	next := revision
 	for i, t := range group {
-		changes, err := s.decide(batch, t, next+1)
+		changes, err := s.stageCommit(batch, t, next+1)
 		if err == nil && len(changes) > 0 {
 			next++
 			events = append(events, changes...)
 		}
-		outcomes[i] = outcome{revision: next, err: err}
+		outcomes[i] = commitOutcome{revision: next, err: err}
 	}
-	err := s.failure()
+	err := s.failedError()
 	if err == nil && next > revision {
-		err = s.write(batch, next)
+		err = s.writeBatch(batch, next)
 	}
 	if cerr := batch.Close(); cerr != nil && err == nil {
 		s.logger.Error("closing a batch of the control store failed", "error", cerr)
 	}
 	if err == nil && next > revision {
-		s.publish(next, events)
+		s.publishView(next, events)
 	}
 	s.metrics.groupSize.Observe(float64(len(group)))
 	for i, t := range group {
 		if err != nil {
-			outcomes[i] = outcome{err: err}
+			outcomes[i] = commitOutcome{err: err}
 		}
 		s.metrics.commits.WithLabelValues(resultOf(outcomes[i].err)).Inc()
 		t.done <- outcomes[i]
@@ -155,9 +155,9 @@ func resultOf(err error) string {
 	}
 }
 
-// decide checks a transaction against the store as the batch leaves it, and adds it to the batch. An error leaves the batch as
+// stageCommit checks a transaction against the store as the batch leaves it, and adds it to the batch. An error leaves the batch as
 // it was, but for one of the batch itself, which ends the store.
-func (s *Store) decide(batch *pebble.Batch, t *transaction, revision uint64) ([]kv.Event, error) {
+func (s *Store) stageCommit(batch *pebble.Batch, t *pendingCommit, revision uint64) ([]kv.Event, error) {
 	if err := t.ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -167,7 +167,7 @@ func (s *Store) decide(batch *pebble.Batch, t *transaction, revision uint64) ([]
 		if !op.Conditional && op.Kind != kv.OpDelete {
 			continue
 		}
-		e, err := get(batch, op.Key)
+		e, err := readEntry(batch, op.Key)
 		if err != nil && !errors.Is(err, kv.ErrNotFound) {
 			return nil, err
 		}
@@ -191,38 +191,38 @@ func (s *Store) decide(batch *pebble.Batch, t *transaction, revision uint64) ([]
 			events = append(events, kv.Event{Key: op.Key, Revision: revision, Deleted: true})
 		}
 		if err != nil {
-			s.fail(err)
-			return nil, s.failure()
+			s.setFailed(err)
+			return nil, s.failedError()
 		}
 	}
 	return events, nil
 }
 
-// write makes a batch durable with the store's new revision.
-func (s *Store) write(batch *pebble.Batch, revision uint64) error {
+// writeBatch makes a batch durable with the store's new revision.
+func (s *Store) writeBatch(batch *pebble.Batch, revision uint64) error {
 	if err := batch.Set(stateKey, encodeState(revision), nil); err != nil {
-		s.fail(err)
-		return s.failure()
+		s.setFailed(err)
+		return s.failedError()
 	}
 	start := time.Now()
 	if err := batch.Commit(pebble.Sync); err != nil {
-		s.fail(err)
+		s.setFailed(err)
 	}
 	s.metrics.syncTime.Observe(time.Since(start).Seconds())
-	if err := s.failure(); err != nil {
+	if err := s.failedError(); err != nil {
 		return fmt.Errorf("%w (revision %d)", err, revision)
 	}
 	return nil
 }
 
-// publish shows a durable state to reads and watches. The history comes first and both change under one lock: a watch that
+// publishView shows a durable state to reads and watches. The history comes first and both change under one lock: a watch that
 // begins after the revision of a read finds it in the history, and a read from within a watch sees what the watch was told.
-func (s *Store) publish(revision uint64, events []kv.Event) {
-	v := &view{snapshot: s.db.NewSnapshot(), revision: revision, refs: 1}
+func (s *Store) publishView(revision uint64, events []kv.Event) {
+	v := &storeView{snapshot: s.db.NewSnapshot(), revision: revision, refs: 1}
 	s.mu.Lock()
 	s.history.Append(events)
 	old := s.mu.view
 	s.mu.view = v
 	s.mu.Unlock()
-	s.release(old)
+	s.releaseView(old)
 }

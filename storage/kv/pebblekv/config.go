@@ -59,8 +59,8 @@ type Deps struct {
 	FS vfs.FS
 }
 
-// metrics of a store.
-type metrics struct {
+// storeMetrics of a store.
+type storeMetrics struct {
 	commits   *prometheus.CounterVec
 	groupSize prometheus.Histogram
 	syncTime  prometheus.Histogram
@@ -73,8 +73,8 @@ const (
 	resultFailed    = "failed"
 )
 
-func newMetrics(r prometheus.Registerer) (*metrics, error) {
-	m := &metrics{
+func newMetrics(r prometheus.Registerer) (*storeMetrics, error) {
+	m := &storeMetrics{
 		commits: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "scribe_kv_transactions_total", Help: "Transactions of the control store by result.",
 		}, []string{"result"}),

@@ -23,7 +23,7 @@ func TestGroup(t *testing.T) {
 		}
 	}()
 	put := func(value string) kv.Op { return kv.Put("a", []byte(value)) }
-	group := make([]*transaction, 0, 8)
+	group := make([]*pendingCommit, 0, 8)
 	for _, ops := range [][]kv.Op{
 		{put("1").If(0)},                       // revision 1
 		{put("2").If(0)},                       // conflicts with it
@@ -35,7 +35,7 @@ func TestGroup(t *testing.T) {
 		{kv.Check("a", 0), kv.Put("c", nil)},   // conflicts with it
 		{kv.Delete("b").If(2), kv.Delete("a")}, // revision 5
 	} {
-		group = append(group, &transaction{ctx: t.Context(), ops: ops, done: make(chan outcome, 1)})
+		group = append(group, &pendingCommit{ctx: t.Context(), ops: ops, done: make(chan commitOutcome, 1)})
 	}
 	if revision := s.commitGroup(group, 0); revision != 5 {
 		t.Errorf("the store is at revision %d, want 5", revision)

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"scribe/internal/base/lifecycle"
 	"scribe/storage/kv"
 	"scribe/storage/kv/internal/history"
 )
@@ -18,31 +19,30 @@ import (
 // Store is a kv.Store on Pebble.
 type Store struct {
 	logger  *slog.Logger
-	metrics *metrics
+	metrics *storeMetrics
 	db      *pebble.DB
 	history *history.Log
 
 	// queue holds transactions for the committer. It is bounded; when it is full callers wait.
-	queue chan *transaction
-	// closing is closed when Close begins; done when the committer has ended.
-	closing, done chan struct{}
+	queue chan *pendingCommit
+	// done is closed when the committer has ended, which it does when calls drain.
+	done chan struct{}
 	// broken is set by the first failed write, and for good.
 	broken atomic.Pointer[error]
 
 	mu struct {
 		sync.Mutex
 		// view is what reads see: nothing in it can be lost any more.
-		view   *view
-		closed bool
+		view *storeView
 	}
 	// calls are running reads and commits.
-	calls sync.WaitGroup
+	calls lifecycle.Calls
 }
 
 var _ kv.Store = (*Store)(nil)
 
-// view is a durable state of the store, shared by the reads that began while it was the newest one.
-type view struct {
+// storeView is a durable state of the store, shared by the reads that began while it was the newest one.
+type storeView struct {
 	snapshot *pebble.Snapshot
 	revision uint64
 	// refs counts the store's own reference and those of reads; Store.mu guards it.
@@ -67,25 +67,24 @@ func Open(cfg Config, deps Deps) (*Store, error) {
 	s := &Store{
 		logger:  deps.Logger,
 		metrics: m,
-		queue:   make(chan *transaction, cfg.MaxWaiting),
-		closing: make(chan struct{}),
+		queue:   make(chan *pendingCommit, cfg.MaxWaiting),
 		done:    make(chan struct{}),
 	}
-	if s.db, err = pebble.Open(cfg.Dir, s.options(cfg, deps.FS)); err != nil {
+	if s.db, err = pebble.Open(cfg.Dir, s.pebbleOptions(cfg, deps.FS)); err != nil {
 		return nil, fmt.Errorf("pebblekv: open %s: %w", cfg.Dir, err)
 	}
-	revision, err := s.load()
+	revision, err := s.loadRevision()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("pebblekv: open %s: %w", cfg.Dir, err), s.db.Close())
 	}
 	s.history = history.New(revision, history.Limits{Events: cfg.HistoryEvents, Bytes: cfg.HistoryBytes})
-	s.mu.view = &view{snapshot: s.db.NewSnapshot(), revision: revision, refs: 1}
+	s.mu.view = &storeView{snapshot: s.db.NewSnapshot(), revision: revision, refs: 1}
 	go s.commitLoop(revision)
 	return s, nil
 }
 
-// options is for a store of some MB with rare writes.
-func (s *Store) options(cfg Config, fs vfs.FS) *pebble.Options {
+// pebbleOptions is for a store of some MB with rare writes.
+func (s *Store) pebbleOptions(cfg Config, fs vfs.FS) *pebble.Options {
 	log := pebbleLogger{s}
 	return &pebble.Options{
 		FS:                 fs,
@@ -101,8 +100,8 @@ func (s *Store) options(cfg Config, fs vfs.FS) *pebble.Options {
 	}
 }
 
-// load returns the store's revision, and writes the state of a new store.
-func (s *Store) load() (uint64, error) {
+// loadRevision returns the store's revision, and writes the state of a new store.
+func (s *Store) loadRevision() (uint64, error) {
 	stored, closer, err := s.db.Get(stateKey)
 	if err == nil {
 		revision, perr := parseState(stored)
@@ -114,33 +113,30 @@ func (s *Store) load() (uint64, error) {
 	if err := s.db.Set(stateKey, encodeState(0), pebble.Sync); err != nil {
 		return 0, err
 	}
-	return 0, s.failure()
+	return 0, s.failedError()
 }
 
-// begin admits a call, which ends with s.calls.Done.
-func (s *Store) begin(ctx context.Context) error {
+// enterCall admits a call, which ends with s.calls.Leave.
+func (s *Store) enterCall(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.mu.closed {
+	if !s.calls.Enter() {
 		return kv.ErrClosed
 	}
-	s.calls.Add(1)
 	return nil
 }
 
-// acquire returns the newest durable state, for a call that was admitted. It is given back with release.
-func (s *Store) acquire() *view {
+// acquireView returns the newest durable state, for a call that was admitted. It is given back with release.
+func (s *Store) acquireView() *storeView {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.view.refs++
 	return s.mu.view
 }
 
-// release gives up a reference to a view.
-func (s *Store) release(v *view) {
+// releaseView gives up a reference to a view.
+func (s *Store) releaseView(v *storeView) {
 	s.mu.Lock()
 	v.refs--
 	last := v.refs == 0
@@ -157,17 +153,17 @@ func (s *Store) Get(ctx context.Context, key string) (kv.Entry, error) {
 	if err := kv.ValidateKey(key); err != nil {
 		return kv.Entry{}, err
 	}
-	if err := s.begin(ctx); err != nil {
+	if err := s.enterCall(ctx); err != nil {
 		return kv.Entry{}, err
 	}
-	defer s.calls.Done()
-	v := s.acquire()
-	defer s.release(v)
-	return get(v.snapshot, key)
+	defer s.calls.Leave()
+	v := s.acquireView()
+	defer s.releaseView(v)
+	return readEntry(v.snapshot, key)
 }
 
-// get reads one entry. The value is a copy.
-func get(r pebble.Reader, key string) (kv.Entry, error) {
+// readEntry reads one entry. The value is a copy.
+func readEntry(r pebble.Reader, key string) (kv.Entry, error) {
 	stored, closer, err := r.Get(storedKey(key))
 	if err != nil {
 		if errors.Is(err, pebble.ErrNotFound) {
@@ -188,12 +184,12 @@ func (s *Store) Range(ctx context.Context, r kv.Range) (kv.Page, error) {
 	if err != nil {
 		return kv.Page{}, err
 	}
-	if err := s.begin(ctx); err != nil {
+	if err := s.enterCall(ctx); err != nil {
 		return kv.Page{}, err
 	}
-	defer s.calls.Done()
-	v := s.acquire()
-	defer s.release(v)
+	defer s.calls.Leave()
+	v := s.acquireView()
+	defer s.releaseView(v)
 	p, err := readPage(ctx, v, r)
 	if err != nil {
 		return kv.Page{}, fmt.Errorf("pebblekv: read keys with prefix %q after %q: %w", r.Prefix, r.After, corruptIfSo(err))
@@ -202,12 +198,12 @@ func (s *Store) Range(ctx context.Context, r kv.Range) (kv.Page, error) {
 }
 
 // readPage reads a page of a view.
-func readPage(ctx context.Context, v *view, r kv.Range) (p kv.Page, err error) {
+func readPage(ctx context.Context, v *storeView, r kv.Range) (p kv.Page, err error) {
 	lower := storedKey(r.Prefix)
 	if r.After >= r.Prefix {
 		lower = append(storedKey(r.After), 0)
 	}
-	it, err := v.snapshot.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: lower, UpperBound: after(storedKey(r.Prefix))})
+	it, err := v.snapshot.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: lower, UpperBound: prefixEnd(storedKey(r.Prefix))})
 	if err != nil {
 		return p, err
 	}
@@ -247,24 +243,17 @@ func (s *Store) Watch(ctx context.Context, prefix string, after uint64, fn func(
 
 // Close implements kv.Store. Transactions that wait are refused with kv.ErrClosed.
 func (s *Store) Close() error {
-	s.mu.Lock()
-	if s.mu.closed {
-		s.mu.Unlock()
+	ctx := context.Background()
+	return s.calls.Close(ctx, func() error {
 		<-s.done
+		s.history.Close()
+		err := s.calls.Wait(ctx)
+		s.releaseView(s.mu.view) // nobody else is left who could replace it
+		if err = errors.Join(err, s.db.Close()); err != nil {
+			return fmt.Errorf("pebblekv: close: %w", err)
+		}
 		return nil
-	}
-	s.mu.closed = true
-	s.mu.Unlock()
-
-	close(s.closing)
-	<-s.done
-	s.history.Close()
-	s.calls.Wait()
-	s.release(s.mu.view) // nobody else is left who could replace it
-	if err := s.db.Close(); err != nil {
-		return fmt.Errorf("pebblekv: close: %w", err)
-	}
-	return nil
+	})
 }
 
 // storedKey is the key in Pebble of a key of the store.
@@ -273,8 +262,8 @@ func storedKey(key string) []byte {
 	return append(append(b, spaceKey), key...)
 }
 
-// after returns the first key that sorts after all that begin with prefix, which begins with spaceKey, so there is one.
-func after(prefix []byte) []byte {
+// prefixEnd returns the first key that sorts after all that begin with prefix, which begins with spaceKey, so there is one.
+func prefixEnd(prefix []byte) []byte {
 	b := append([]byte(nil), prefix...)
 	for i := len(b) - 1; ; i-- {
 		if b[i] != 0xff {
@@ -294,19 +283,19 @@ func corruptIfSo(err error) error {
 
 // Err returns why the store refuses transactions until it is opened again, nil while it takes them. A program that finds it set
 // is not ready, and should restart once the disk is well.
-func (s *Store) Err() error { return s.failure() }
+func (s *Store) Err() error { return s.failedError() }
 
-// fail makes the store refuse transactions from now on.
-func (s *Store) fail(err error) {
+// setFailed makes the store refuse transactions from now on.
+func (s *Store) setFailed(err error) {
 	if s.broken.CompareAndSwap(nil, &err) {
-		s.logger.Error("the control store cannot write any more until it is opened again", "error", err)
+		s.logger.Error("control store failed: it refuses transactions until it is opened again", "error", err)
 	}
 }
 
-// failure returns the error that fail was called with, nil if it was not.
-func (s *Store) failure() error {
+// failedError returns the error that fail was called with, nil if it was not.
+func (s *Store) failedError() error {
 	if err := s.broken.Load(); err != nil {
-		return fmt.Errorf("pebblekv: an earlier write failed, its outcome is unknown; restart to go on: %w", *err)
+		return fmt.Errorf("pebblekv: an earlier write failed with unknown outcome: restart the process: %w", *err)
 	}
 	return nil
 }
@@ -329,5 +318,5 @@ func (l pebbleLogger) Errorf(format string, args ...any) {
 // Fatalf is called when a write to the log or the manifest failed. Pebble would have the process exit. It is enough that
 // nothing is acknowledged any more: the committer looks at broken before it publishes or answers anything.
 func (l pebbleLogger) Fatalf(format string, args ...any) {
-	l.s.fail(fmt.Errorf(format, args...))
+	l.s.setFailed(fmt.Errorf(format, args...))
 }

@@ -36,7 +36,7 @@ func TestAcceptance(t *testing.T) {
 		files[s] = fs
 		return s
 	}
-	kvtest.Run(t, kvtest.Harness{
+	kvtest.Run(t, kvtest.StoreFactory{
 		Open: func(t *testing.T) kv.Store { return openMem(t, nil) },
 		OpenShort: func(t *testing.T) kv.Store {
 			return openMem(t, func(c *pebblekv.Config) { c.HistoryEvents = 64 })

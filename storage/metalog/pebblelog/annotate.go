@@ -13,15 +13,8 @@ import (
 
 // Annotate implements metalog.Log.
 func (e *Engine) Annotate(ctx context.Context, notes []metalog.Annotation) (int, error) {
-	if err := e.enter(); err != nil {
-		return 0, err
-	}
-	defer e.leave()
-	if err := metalog.ValidateAnnotations(notes); err != nil {
-		return 0, err
-	}
 	o := &annotateOp{notes: notes}
-	if err := e.do(ctx, o); err != nil {
+	if err := e.runOp(ctx, metalog.ValidateAnnotations(notes), o); err != nil {
 		return 0, err
 	}
 	e.metrics.annotations.Add(float64(o.kept))
@@ -34,9 +27,9 @@ type annotateOp struct {
 	kept  int
 }
 
-// note is an annotation that will be written, encoded.
-type note struct {
-	sh    *shard
+// pendingNote is an annotation that will be written, encoded.
+type pendingNote struct {
+	sh    *shardEntry
 	lsn   record.LSN
 	key   []byte
 	value []byte
@@ -45,7 +38,7 @@ type note struct {
 func (o *annotateOp) stage(c *committer) error {
 	for i := range o.notes {
 		n := &o.notes[i]
-		sh, err := c.e.table.get(n.Shard)
+		sh, err := c.e.table.getShard(n.Shard)
 		if err != nil {
 			return err
 		}
@@ -54,15 +47,15 @@ func (o *annotateOp) stage(c *committer) error {
 		}
 		key := schema.AppendAnnotationKey(make([]byte, 0, schema.AnnotationKeyLen), n.Shard, uint8(n.Kind), n.LSN)
 		value := schema.AppendAnnotation(make([]byte, 0, schema.AnnotationOverhead+len(n.Data)), key, n.Data)
-		c.notes = append(c.notes, note{sh, n.LSN, key, value})
+		c.notes = append(c.notes, pendingNote{sh, n.LSN, key, value})
 		c.noteBytes += len(key) + len(value)
 		o.kept++
 	}
 	return nil
 }
 
-// annotate writes the annotations of the group, behind its batch: what the group trimmed or erased is not brought back.
-func (c *committer) annotate() error {
+// writeNotes writes the annotations of the group, behind its batch: what the group trimmed or erased is not brought back.
+func (c *committer) writeNotes() error {
 	if len(c.notes) == 0 {
 		return nil
 	}
@@ -82,10 +75,10 @@ func (c *committer) annotate() error {
 func (e *Engine) Annotations(
 	ctx context.Context, shard record.ShardID, from, to record.LSN, kind metalog.AnnotationKind, maxBytes int,
 ) (notes []metalog.Annotation, until record.LSN, err error) {
-	if err := e.enter(); err != nil {
+	if err := e.enterCall(); err != nil {
 		return nil, 0, err
 	}
-	defer e.leave()
+	defer e.calls.Leave()
 	to, maxBytes, err = metalog.ValidateAnnotationRange(shard, from, to, kind, maxBytes)
 	if err != nil {
 		return nil, 0, err
@@ -93,7 +86,7 @@ func (e *Engine) Annotations(
 	if err := ctx.Err(); err != nil {
 		return nil, 0, err
 	}
-	st, err := e.table.state(shard)
+	st, err := e.table.stateOf(shard)
 	if err != nil {
 		return nil, 0, err
 	}

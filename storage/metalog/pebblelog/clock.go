@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// clock gives the times of records and watermarks. It never goes back, and what it promised holds after a crash.
+// watermarkClock gives the times of records and watermarks. It never goes back, and what it promised holds after a crash.
 //
 // A watermark W promises that no later record has a time below it. Within a process that needs a clock that never goes back. For
 // a restart whose wall clock is behind it needs a bound on disk: nothing above the bound is promised, and a restart begins at
@@ -31,7 +31,7 @@ import (
 //
 // With the watermark first, a record that the tail does not show yet belongs to the batch that is being committed at that moment,
 // whose time bounds the watermark, or to one that begins later, whose time the clock gives then.
-type clock struct {
+type watermarkClock struct {
 	wall  func() int64
 	lease int64 // microseconds
 	mu    struct {
@@ -45,28 +45,28 @@ type clock struct {
 	}
 }
 
-// start makes the clock begin at the wall's time or at the bound found on disk, whichever is later.
-func (c *clock) start(bound int64) {
+// startAt makes the clock begin at the wall's time or at the bound found on disk, whichever is later.
+func (c *watermarkClock) startAt(bound int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.last = max(bound, c.wall(), 1)
 	c.mu.bound = bound
 }
 
-// begin returns the time of the next batch, and the bound that the batch must write; 0 when the present one is far enough ahead.
-func (c *clock) begin() (now, bound int64) {
+// beginBatch returns the time of the next batch, and the bound that the batch must write; 0 when the present one is far enough ahead.
+func (c *watermarkClock) beginBatch() (now, bound int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now = c.tick()
 	c.mu.batch = now
-	if c.near(now) {
+	if c.nearBound(now) {
 		bound = now + min(c.lease, math.MaxInt64-now)
 	}
 	return now, bound
 }
 
-// end tells that the batch that begin began is durable and published, and the bound that it wrote, if it did.
-func (c *clock) end(bound int64) {
+// endBatch tells that the batch that begin began is durable and published, and the bound that it wrote, if it did.
+func (c *watermarkClock) endBatch(bound int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.batch = 0
@@ -75,39 +75,39 @@ func (c *clock) end(bound int64) {
 
 // watermark returns a time below which no record that is not published yet will be. stale says that it is behind the clock
 // because the bound is, and extend that the bound should be moved soon.
-func (c *clock) watermark() (w int64, stale, extend bool) {
+func (c *watermarkClock) watermark() (w int64, stale, extend bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w = c.mu.batch
 	if w == 0 {
 		w = c.tick()
 	}
-	extend = c.near(w)
+	extend = c.nearBound(w)
 	if w > c.mu.bound {
 		return c.mu.bound, true, extend
 	}
 	return w, false, extend
 }
 
-// exact returns the bound to write when the engine closes: what was given out, and no more.
-func (c *clock) exact() int64 {
+// exactBound returns the bound to write when the engine closes: what was given out, and no more.
+func (c *watermarkClock) exactBound() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.last
 }
 
-// ahead returns by how many microseconds the clock is ahead of the wall's; it stands still until the wall has caught up.
-func (c *clock) ahead() int64 {
+// microsAhead returns by how many microseconds the clock is ahead of the wall's; it stands still until the wall has caught up.
+func (c *watermarkClock) microsAhead() int64 {
 	wall := c.wall()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return max(c.mu.last-wall, 0)
 }
 
-// near says that the bound is less than half a lease ahead of t.
-func (c *clock) near(t int64) bool { return c.mu.bound-t < c.lease/2 }
+// nearBound says that the bound is less than half a lease ahead of t.
+func (c *watermarkClock) nearBound(t int64) bool { return c.mu.bound-t < c.lease/2 }
 
-func (c *clock) tick() int64 {
+func (c *watermarkClock) tick() int64 {
 	c.mu.last = max(c.mu.last, c.wall())
 	return c.mu.last
 }

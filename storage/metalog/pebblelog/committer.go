@@ -23,7 +23,7 @@ const (
 
 // request is a call that the committer decides. The queue holds requests, not what they carry: that stays the callers'.
 type request struct {
-	op   op
+	op   stagedOp
 	err  error
 	done chan struct{} // closed when the outcome is durable
 	// claim says who may look at the op's memory.
@@ -32,21 +32,21 @@ type request struct {
 
 // Values of request.claim.
 const (
-	queued    = 0
-	claimed   = 1 // the committer looks at it, while it holds Engine.staging
-	withdrawn = 2 // the caller gave up before the committer came to it: it has no effect
+	claimQueued    = 0
+	claimStaged    = 1 // the committer looks at it, while it holds Engine.staging
+	claimWithdrawn = 2 // the caller gave up before the committer came to it: it has no effect
 )
 
-func newRequest(o op) *request { return &request{op: o, done: make(chan struct{})} }
+func newRequest(o stagedOp) *request { return &request{op: o, done: make(chan struct{})} }
 
-// op is one kind of change. stage decides it against the present state, and either adds it to the batch or returns an error
+// stagedOp is one kind of change. stage decides it against the present state, and either adds it to the batch or returns an error
 // without changing anything. What it returns to its caller counts once the batch is durable.
-type op interface {
+type stagedOp interface {
 	stage(c *committer) error
 }
 
-// do has the committer carry out o and waits for the outcome.
-func (e *Engine) do(ctx context.Context, o op) error {
+// submit has the committer carry out o and waits for the outcome.
+func (e *Engine) submit(ctx context.Context, o stagedOp) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (e *Engine) do(ctx context.Context, o op) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-e.failed:
-		return e.failure()
+		return e.failedError()
 	}
 	select {
 	case <-r.done:
@@ -68,14 +68,14 @@ func (e *Engine) do(ctx context.Context, o op) error {
 		return fmt.Errorf("metalog: no answer yet, it may have been carried out: %w", ctx.Err())
 	case <-e.failed:
 		e.withdraw(r)
-		return e.failure()
+		return e.failedError()
 	}
 }
 
 // withdraw takes back a request whose caller does not wait any longer: when it returns, the committer does not use the caller's
 // memory. It returns whether the request has no effect.
 func (e *Engine) withdraw(r *request) bool {
-	if r.claim.CompareAndSwap(queued, withdrawn) {
+	if r.claim.CompareAndSwap(claimQueued, claimWithdrawn) {
 		return true
 	}
 	// A request is claimed and staged under this lock.
@@ -92,20 +92,20 @@ type committer struct {
 	batch *pebble.Batch
 	now   int64 // time of its records
 	group []*request
-	dirty []*shard
+	dirty []*shardEntry
 	// producers are those that the batch changes.
 	producers map[producerKey]schema.Producer
 	// overlay are those that the append being decided changes.
 	overlay map[producerKey]schema.Producer
 	tails   []*tailChunk
-	trims   []trimmed
+	trims   []trimmedRange
 	// notes are annotations that are written behind the batch, in noteBytes.
-	notes     []note
+	notes     []pendingNote
 	noteBytes int
 	// boundary is the one after the batch.
 	boundary int64
 	// retired are the categories that take no more records, those of the batch included.
-	retired retired
+	retired categorySet
 
 	// known are producers as they are on disk, as far as remembered.
 	known *simplelru.LRU[producerKey, schema.Producer]
@@ -128,14 +128,14 @@ func newCommitter(e *Engine) *committer {
 	}
 }
 
-// run serves the queue until the engine stops or fails. When the engine stops there are no callers left.
-func (c *committer) run() {
+// serveQueue serves the queue until the engine stops or fails. When the engine stops there are no callers left.
+func (c *committer) serveQueue() {
 	defer close(c.e.stopped)
 	for {
 		select {
 		case r := <-c.e.queue:
-			if err := c.commit(r); err != nil {
-				c.e.fail(err)
+			if err := c.commitGroup(r); err != nil {
+				c.e.setFailed(err)
 				return
 			}
 		case <-c.e.stop:
@@ -144,38 +144,38 @@ func (c *committer) run() {
 	}
 }
 
-// commit carries out first and what else waits. An error means that nobody knows what is on disk.
-func (c *committer) commit(first *request) error {
+// commitGroup carries out first and what else waits. An error means that nobody knows what is on disk.
+func (c *committer) commitGroup(first *request) error {
 	c.batch = c.e.db.NewBatch()
-	bound, err := c.build(first)
+	bound, err := c.buildBatch(first)
 	if err != nil {
 		return err
 	}
 	if !c.batch.Empty() {
 		start, size := time.Now(), c.batch.Len()
-		if err := c.e.write(c.batch); err != nil {
+		if err := c.e.commitSynced(c.batch); err != nil {
 			return err
 		}
 		c.e.metrics.commit(time.Since(start), len(c.group), size)
 	}
-	if err := c.annotate(); err != nil {
+	if err := c.writeNotes(); err != nil {
 		return err
 	}
-	c.publish(bound)
-	if err := c.sweep(); err != nil {
+	c.publishBatch(bound)
+	if err := c.removeTrimmed(); err != nil {
 		return err
 	}
 	return c.batch.Close()
 }
 
-// build takes requests as long as there are any, and returns the clock's bound that the batch writes.
-func (c *committer) build(first *request) (bound int64, err error) {
+// buildBatch takes requests as long as there are any, and returns the clock's bound that the batch writes.
+func (c *committer) buildBatch(first *request) (bound int64, err error) {
 	e := c.e
 	e.staging.Lock()
 	defer e.staging.Unlock()
-	c.now, bound = e.clock.begin()
-	for r := first; r != nil; r = c.more() {
-		if r.claim.CompareAndSwap(queued, claimed) {
+	c.now, bound = e.clock.beginBatch()
+	for r := first; r != nil; r = c.nextRequest() {
+		if r.claim.CompareAndSwap(claimQueued, claimStaged) {
 			r.err = r.op.stage(c)
 			c.group = append(c.group, r)
 		}
@@ -199,8 +199,8 @@ func (c *committer) build(first *request) (bound int64, err error) {
 	return bound, err
 }
 
-// more returns a request that waits, nil when there is none or the batch is full.
-func (c *committer) more() *request {
+// nextRequest returns a request that waits, nil when there is none or the batch is full.
+func (c *committer) nextRequest() *request {
 	if len(c.group) >= maxGroup || c.batch.Len()+c.noteBytes >= maxGroupBytes {
 		return nil
 	}
@@ -212,18 +212,18 @@ func (c *committer) more() *request {
 	}
 }
 
-// publish makes a durable batch visible. The order matters: states before the clock goes on (see clock), and both before the
+// publishBatch makes a durable batch visible. The order matters: states before the clock goes on (see clock), and both before the
 // callers are answered, who may read at once.
-func (c *committer) publish(bound int64) {
+func (c *committer) publishBatch(bound int64) {
 	e := c.e
-	e.tails.add(c.tails)
-	e.table.publish(c.dirty, c.retired)
+	e.tails.addChunks(c.tails)
+	e.table.publishStates(c.dirty, c.retired)
 	e.boundary.Store(c.boundary)
-	e.clock.end(bound)
+	e.clock.endBatch(bound)
 	for _, r := range c.group {
 		close(r.done)
 	}
-	e.watchers.wake(c.dirty)
+	e.watchers.wakeAll(c.dirty)
 	for k, p := range c.producers {
 		c.known.Add(k, p)
 	}
@@ -237,8 +237,8 @@ func (c *committer) publish(bound int64) {
 	c.group, c.dirty, c.tails = c.group[:0], c.dirty[:0], c.tails[:0]
 }
 
-// change marks a shard's state as changed by the batch.
-func (c *committer) change(sh *shard) {
+// markDirty marks a shard's state as changed by the batch.
+func (c *committer) markDirty(sh *shardEntry) {
 	if !sh.dirty {
 		sh.dirty = true
 		c.dirty = append(c.dirty, sh)
@@ -248,11 +248,11 @@ func (c *committer) change(sh *shard) {
 // zones is the kind of annotations that there are.
 const zones = uint8(metalog.AnnotationZones)
 
-// sweep removes the records and the annotations of trims that are durable. It is not synced: what a crash leaves behind is below the shard's first
+// removeTrimmed removes the records and the annotations of trims that are durable. It is not synced: what a crash leaves behind is below the shard's first
 // LSN, where nobody reads, and the shard's next trim removes it.
 //
 // It comes after the trims were published, so a reader that misses a record finds that the shard begins later by now.
-func (c *committer) sweep() error {
+func (c *committer) removeTrimmed() error {
 	if len(c.trims) == 0 {
 		return nil
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 	"scribe/storage/metalog/pebblelog/schema"
@@ -38,15 +39,15 @@ type Engine struct {
 	db      *pebble.DB
 	guard   *guardFS
 	lock    io.Closer
-	metrics *metrics
+	metrics *engineMetrics
 
-	clock    clock
-	table    table
-	tails    tails
-	watchers watchers
+	clock    watermarkClock
+	table    shardTable
+	tails    tailCache
+	watchers watcherTable
 	boundary atomic.Int64 // as published
 	// retired is what the folder held when it was opened; the committer takes it over.
-	retired retired
+	retired categorySet
 
 	queue chan *request
 	// staging is held while the committer reads the memory of callers; see request.withdraw.
@@ -56,14 +57,7 @@ type Engine struct {
 	stop    chan struct{} // closed to end the committer
 	stopped chan struct{} // closed when it has ended
 
-	life struct {
-		sync.RWMutex
-		closed bool
-		err    error // of the first Close
-	}
-	calls   sync.WaitGroup // running calls
-	closing chan struct{}  // closed when Close begins
-	ended   chan struct{}  // closed when it is done
+	calls lifecycle.Calls
 
 	fatal struct {
 		once sync.Once
@@ -87,12 +81,10 @@ func Open(dir string, opts Options) (_ *Engine, err error) {
 		queue:   make(chan *request, maxGroup),
 		stop:    make(chan struct{}),
 		stopped: make(chan struct{}),
-		closing: make(chan struct{}),
-		ended:   make(chan struct{}),
 		failed:  make(chan struct{}),
 	}
 	e.opts.Logger = e.opts.Logger.With(slog.String("metalog", dir))
-	e.guard = &guardFS{FS: e.opts.FS, fail: e.fail, closing: e.closing}
+	e.guard = &guardFS{FS: e.opts.FS, fail: e.setFailed, closing: e.calls.Draining()}
 	e.clock.wall, e.clock.lease = e.opts.Clock, e.opts.ClockLease.Microseconds()
 	e.tails.limit = e.opts.TailBytes
 	e.metrics = newMetrics(e)
@@ -100,14 +92,14 @@ func Open(dir string, opts Options) (_ *Engine, err error) {
 		return nil, err
 	}
 	e.table.db = e.db
-	if err := e.load(); err != nil {
-		return nil, errors.Join(fmt.Errorf("metalog: open %s: %w", dir, err), e.release())
+	if err := e.loadFolder(); err != nil {
+		return nil, errors.Join(fmt.Errorf("metalog: open %s: %w", dir, err), e.releaseFolder())
 	}
 	if err := e.metrics.register(e.opts.Metrics); err != nil {
-		return nil, errors.Join(fmt.Errorf("metalog: open %s: metrics: %w", dir, err), e.release())
+		return nil, errors.Join(fmt.Errorf("metalog: open %s: metrics: %w", dir, err), e.releaseFolder())
 	}
 	e.guard.armed.Store(true)
-	go newCommitter(e).run()
+	go newCommitter(e).serveQueue()
 	return e, nil
 }
 
@@ -131,28 +123,27 @@ func (e *Engine) openDB(lock *pebble.Lock) (err error) {
 	defer func() { err = caught(recover(), err) }()
 	cache := pebble.NewCache(e.opts.CacheBytes)
 	defer cache.Unref() // the database holds it from here on
-	o := &pebble.Options{
-		FS:                 e.guard,
-		Lock:               lock,
-		Cache:              cache,
-		Logger:             pebbleLogger{e.opts.Logger, e.guard},
-		EventListener:      e.events(),
-		FormatMajorVersion: pebbleFormat,
-		MemTableSize:       uint64(e.opts.MemTableBytes),
-		// With four memory tables, a flush that lags does not stop appends at once.
-		MemTableStopWritesThreshold: 4,
-		L0CompactionThreshold:       2,
-		L0StopWritesThreshold:       1000,
-	}
-	for i := range o.Levels {
-		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10) // for shards and producers that are new
-	}
+	o := pebbleOptions(&e.opts)
+	o.FS, o.Lock, o.Cache, o.Logger, o.EventListener = e.guard, lock, cache, pebbleLogger{e.opts.Logger, e.guard}, e.events()
 	e.db, err = pebble.Open(e.dir, o)
 	return err
 }
 
-// write commits a batch and returns once it is durable. Pebble's own Commit does not return errors of the sync.
-func (e *Engine) write(b *pebble.Batch) error {
+// pebbleOptions are those of each folder of logs.
+func pebbleOptions(opts *Options) *pebble.Options {
+	o := &pebble.Options{
+		FS: opts.FS, FormatMajorVersion: pebbleFormat, MemTableSize: uint64(opts.MemTableBytes),
+		// With four memory tables, a flush that lags does not stop appends at once.
+		MemTableStopWritesThreshold: 4, L0CompactionThreshold: 2, L0StopWritesThreshold: 1000,
+	}
+	for i := range o.Levels {
+		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10) // for shards and producers that are new
+	}
+	return o
+}
+
+// commitSynced commits a batch and returns once it is durable. Pebble's own Commit does not return errors of the sync.
+func (e *Engine) commitSynced(b *pebble.Batch) error {
 	if b.Empty() {
 		return nil
 	}
@@ -174,10 +165,10 @@ func lockError(dir string, err error) error {
 	}
 }
 
-// load checks the folder's format, and reads and writes what the engine needs to begin. It costs the same for any number of
+// loadFolder checks the folder's format, and reads and writes what the engine needs to begin. It costs the same for any number of
 // shards and records, and little for each run of retired categories.
-func (e *Engine) load() error {
-	version, found, err := e.number(schema.MetaFormat)
+func (e *Engine) loadFolder() error {
+	version, found, err := e.readNumber(schema.MetaFormat)
 	if err != nil {
 		return err
 	}
@@ -185,7 +176,7 @@ func (e *Engine) load() error {
 	defer func() { _ = b.Close() }() // nothing that matters is lost
 	switch {
 	case !found:
-		if err := e.pristine(); err != nil {
+		if err := e.requireEmpty(); err != nil {
 			return err
 		}
 		setNumber(b, schema.MetaFormat, schema.Version)
@@ -200,32 +191,32 @@ func (e *Engine) load() error {
 		return err
 	}
 	e.table.mu.retired = slices.Clone(e.retired)
-	bound, _, err := e.number(schema.MetaClock)
+	bound, _, err := e.readNumber(schema.MetaClock)
 	if err != nil {
 		return err
 	}
-	boundary, _, err := e.number(schema.MetaBoundary)
+	boundary, _, err := e.readNumber(schema.MetaBoundary)
 	if err != nil {
 		return err
 	}
 	e.boundary.Store(boundary)
-	e.clock.start(bound)
-	if ahead := e.clock.ahead(); ahead > 2*e.clock.lease {
+	e.clock.startAt(bound)
+	if ahead := e.clock.microsAhead(); ahead > 2*e.clock.lease {
 		e.opts.Logger.Warn("the clock is behind the times given out before; it stands still until it has caught up", "behind_us", ahead)
 	}
-	_, bound = e.clock.begin()
+	_, bound = e.clock.beginBatch()
 	if bound != 0 {
 		setNumber(b, schema.MetaClock, bound)
 	}
-	if err := e.write(b); err != nil {
+	if err := e.commitSynced(b); err != nil {
 		return err
 	}
-	e.clock.end(bound)
+	e.clock.endBatch(bound)
 	return nil
 }
 
-// pristine fails when there is anything in the folder's database.
-func (e *Engine) pristine() error {
+// requireEmpty fails when there is anything in the folder's database.
+func (e *Engine) requireEmpty() error {
 	it, err := e.db.NewIter(nil)
 	if err != nil {
 		return err
@@ -240,7 +231,7 @@ func (e *Engine) pristine() error {
 	return nil
 }
 
-func (e *Engine) number(m schema.Meta) (v int64, found bool, err error) {
+func (e *Engine) readNumber(m schema.Meta) (v int64, found bool, err error) {
 	key := schema.MetaKey(m)
 	value, closer, err := e.db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -271,22 +262,22 @@ func (e *Engine) Failed() <-chan struct{} { return e.failed }
 func (e *Engine) Err() error {
 	select {
 	case <-e.failed:
-		return e.failure()
+		return e.failedError()
 	default:
 		return nil
 	}
 }
 
-// ending returns what a stream ends with when the engine closes: also a failed one is closed.
-func (e *Engine) ending() error {
+// closingError returns what a stream ends with when the engine closes: also a failed one is closed.
+func (e *Engine) closingError() error {
 	if err := e.Err(); err != nil {
 		return err
 	}
 	return metalog.ErrClosed
 }
 
-// fail makes the engine refuse everything from now on.
-func (e *Engine) fail(err error) {
+// setFailed makes the engine refuse everything from now on.
+func (e *Engine) setFailed(err error) {
 	e.fatal.once.Do(func() {
 		e.fatal.err = err
 		close(e.failed)
@@ -294,95 +285,88 @@ func (e *Engine) fail(err error) {
 	})
 }
 
-// failure is called after failed was closed.
-func (e *Engine) failure() error {
+// failedError is called after failed was closed.
+func (e *Engine) failedError() error {
 	return fmt.Errorf("metalog: the engine on %s failed, restart the process: %w", e.dir, e.fatal.err)
 }
 
-// enter begins a call; leave ends it.
-func (e *Engine) enter() error {
-	e.life.RLock()
-	defer e.life.RUnlock()
-	if e.life.closed {
+// enterCall begins a call, which ends with calls.Leave.
+func (e *Engine) enterCall() error {
+	if !e.calls.Enter() {
 		return metalog.ErrClosed
 	}
 	if err := e.Err(); err != nil {
+		e.calls.Leave()
 		return err
 	}
-	e.calls.Add(1)
 	return nil
 }
 
-func (e *Engine) leave() { e.calls.Done() }
+// runOp is a call that the committer carries out, unless its arguments are invalid.
+func (e *Engine) runOp(ctx context.Context, invalid error, o stagedOp) error {
+	if err := e.enterCall(); err != nil {
+		return err
+	}
+	defer e.calls.Leave()
+	if invalid != nil {
+		return invalid
+	}
+	return e.submit(ctx, o)
+}
 
 // Close implements metalog.Log. It must not be called from within a callback of Subscribe or WatchShards.
 func (e *Engine) Close() error {
-	e.life.Lock()
-	first := !e.life.closed
-	e.life.closed = true
-	e.life.Unlock()
-	if first {
-		close(e.closing)
-		e.calls.Wait()
-		err := e.shutdown()
-		e.life.Lock()
-		e.life.err = err
-		e.life.Unlock()
-		close(e.ended)
-	}
-	<-e.ended
-	e.life.RLock()
-	defer e.life.RUnlock()
-	return e.life.err
+	ctx := context.Background()
+	return e.calls.Close(ctx, func() error { return errors.Join(e.calls.Wait(ctx), e.closeFolder()) })
 }
 
-// shutdown ends the committer and gives the folder back, unless the engine failed: then Pebble can't be relied on to return.
-func (e *Engine) shutdown() (err error) {
+// closeFolder ends the committer and gives the folder back, unless the engine failed: then Pebble can't be relied on to return.
+func (e *Engine) closeFolder() (err error) {
 	defer func() { err = caught(recover(), err) }()
 	e.metrics.unregister(e.opts.Metrics)
 	close(e.stop)
 	select {
 	case <-e.stopped:
 	case <-e.failed:
-		return e.failure()
+		return e.failedError()
 	}
 	e.guard.armed.Store(false)
 	if err := e.Err(); err != nil { // a flush failed in the meantime
 		return err
 	}
 	b := e.db.NewBatch()
-	setNumber(b, schema.MetaClock, e.clock.exact())
-	err = e.write(b)
-	return errors.Join(err, b.Close(), e.release())
+	setNumber(b, schema.MetaClock, e.clock.exactBound())
+	err = e.commitSynced(b)
+	return errors.Join(err, b.Close(), e.releaseFolder())
 }
 
-// release closes what openFolder opened.
-func (e *Engine) release() (err error) {
+// releaseFolder closes what openFolder opened.
+func (e *Engine) releaseFolder() (err error) {
 	defer func() { err = caught(recover(), err) }()
 	return errors.Join(e.db.Close(), e.lock.Close())
 }
 
-// states fills in the published states of shards and returns a watermark that holds for each: it is taken before them, see clock.
-func (e *Engine) states(ctx context.Context, shards []record.ShardID, out []schema.State) (watermark int64, err error) {
-	watermark, err = e.watermark(ctx)
+// publishedStates fills in the published states of shards and returns a watermark that holds for each: it is taken before them, see clock.
+func (e *Engine) publishedStates(ctx context.Context, shards []record.ShardID, out []schema.State) (watermark int64, err error) {
+	watermark, err = e.currentWatermark(ctx)
 	if err != nil {
 		return 0, err
 	}
 	return watermark, e.table.states(shards, out)
 }
 
-// watermark returns a time below which no record will be that is not published when it returns.
-func (e *Engine) watermark(ctx context.Context) (int64, error) {
+// currentWatermark returns a time below which no record will be that is not published when it returns.
+func (e *Engine) currentWatermark(ctx context.Context) (int64, error) {
 	for range 3 {
 		w, stale, extend := e.clock.watermark()
 		if !stale {
 			if extend {
-				e.tick()
+				e.extendBound()
 			}
 			return w, nil
 		}
 		// Nothing was committed for longer than a lease. Wait for the bound to move, rather than tell an old time.
-		if err := e.do(ctx, tickOp{}); err != nil {
+		if err := e.submit(ctx, tickOp{}); err != nil {
 			if ctx.Err() != nil {
 				return 0, ctx.Err()
 			}
@@ -393,8 +377,8 @@ func (e *Engine) watermark(ctx context.Context) (int64, error) {
 	return w, nil
 }
 
-// tick moves the clock's bound without waiting for it.
-func (e *Engine) tick() {
+// extendBound moves the clock's bound without waiting for it.
+func (e *Engine) extendBound() {
 	if e.ticking.Swap(true) {
 		return
 	}

@@ -9,17 +9,13 @@ import (
 	"scribe/storage/metalog/pebblelog/schema"
 )
 
-// erased is the state of a shard that was erased: it does not exist, and never will. It stays in the table until the engine closes, so
+// erasedState is the state of a shard that was erased: it does not exist, and never will. It stays in the table until the engine closes, so
 // that a reader that loaded the state of before does not put it there.
-var erased = schema.State{First: record.FirstLSN, Next: record.FirstLSN, Sealed: true}
+var erasedState = schema.State{First: record.FirstLSN, Next: record.FirstLSN, Sealed: true}
 
 // Erase implements metalog.Log.
 func (e *Engine) Erase(ctx context.Context, category uint32) error {
-	if err := e.enter(); err != nil {
-		return err
-	}
-	defer e.leave()
-	return e.do(ctx, &eraseOp{category: category})
+	return e.runOp(ctx, nil, &eraseOp{category: category})
 }
 
 type eraseOp struct{ category uint32 }
@@ -39,9 +35,9 @@ func (o *eraseOp) stage(c *committer) error {
 			ids = append(ids, sh.id)
 		}
 	}
-	shards := make([]*shard, len(ids))
+	shards := make([]*shardEntry, len(ids))
 	for i, id := range ids {
-		if shards[i], err = c.e.table.get(id); err != nil {
+		if shards[i], err = c.e.table.getShard(id); err != nil {
 			return err
 		}
 	}
@@ -50,8 +46,8 @@ func (o *eraseOp) stage(c *committer) error {
 	}
 	for _, sh := range shards {
 		if sh != nil && sh.cur.Epoch != 0 {
-			sh.cur = erased
-			c.change(sh)
+			sh.cur = erasedState
+			c.markDirty(sh)
 		}
 	}
 	for k := range c.producers {

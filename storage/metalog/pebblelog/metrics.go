@@ -10,8 +10,8 @@ import (
 	"scribe/storage/metalog"
 )
 
-// metrics are what the engine counts. None of them is per shard or category.
-type metrics struct {
+// engineMetrics are what the engine counts. None of them is per shard or category.
+type engineMetrics struct {
 	appends       *prometheus.CounterVec // by outcome
 	appendedRecs  prometheus.Counter
 	appendedBytes prometheus.Counter
@@ -29,8 +29,8 @@ type metrics struct {
 	all []prometheus.Collector
 }
 
-func newMetrics(e *Engine) *metrics {
-	m := &metrics{}
+func newMetrics(e *Engine) *engineMetrics {
+	m := &engineMetrics{}
 	m.appends = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "scribe_metalog_appends_total",
 		Help: "Transactions by outcome: ok, or why they were refused; unknown counts those that failed otherwise.",
@@ -63,7 +63,7 @@ func newMetrics(e *Engine) *metrics {
 	m.gauge("scribe_metalog_cached_shards", "Shards whose state is in memory.", func() float64 { return float64(e.table.len()) })
 	m.gauge("scribe_metalog_queued_requests", "Requests that wait for the committer.", func() float64 { return float64(len(e.queue)) })
 	m.gauge("scribe_metalog_clock_ahead_seconds", "How far the engine's clock is ahead of the wall's, and therefore stands still.",
-		func() float64 { return float64(e.clock.ahead()) / 1e6 })
+		func() float64 { return float64(e.clock.microsAhead()) / 1e6 })
 	m.gauge("scribe_metalog_failed", "1 when the engine failed and the process must be restarted.", func() float64 {
 		if e.Err() != nil {
 			return 1
@@ -74,26 +74,26 @@ func newMetrics(e *Engine) *metrics {
 	return m
 }
 
-func (m *metrics) counter(name, help string) prometheus.Counter {
+func (m *engineMetrics) counter(name, help string) prometheus.Counter {
 	c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	m.all = append(m.all, c)
 	return c
 }
 
-func (m *metrics) gauge(name, help string, f func() float64) {
+func (m *engineMetrics) gauge(name, help string, f func() float64) {
 	m.all = append(m.all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
 }
 
 // diskBytes asks Pebble, unless it must not be touched any more.
 func (e *Engine) diskBytes() float64 {
-	if e.enter() != nil {
+	if e.enterCall() != nil {
 		return 0
 	}
-	defer e.leave()
+	defer e.calls.Leave()
 	return float64(e.db.Metrics().DiskSpaceUsage())
 }
 
-func (m *metrics) register(r prometheus.Registerer) error {
+func (m *engineMetrics) register(r prometheus.Registerer) error {
 	if r == nil {
 		return nil
 	}
@@ -108,7 +108,7 @@ func (m *metrics) register(r prometheus.Registerer) error {
 	return nil
 }
 
-func (m *metrics) unregister(r prometheus.Registerer) {
+func (m *engineMetrics) unregister(r prometheus.Registerer) {
 	if r == nil {
 		return
 	}
@@ -117,13 +117,13 @@ func (m *metrics) unregister(r prometheus.Registerer) {
 	}
 }
 
-func (m *metrics) commit(took time.Duration, group, bytes int) {
+func (m *engineMetrics) commit(took time.Duration, group, bytes int) {
 	m.commitSeconds.Observe(took.Seconds())
 	m.commitGroup.Observe(float64(group))
 	m.commitBytes.Add(float64(bytes))
 }
 
-func (m *metrics) read(entries []metalog.Entry) {
+func (m *engineMetrics) read(entries []metalog.Entry) {
 	n := 0
 	for i := range entries {
 		n += len(entries[i].Data)
@@ -132,7 +132,7 @@ func (m *metrics) read(entries []metalog.Entry) {
 	m.readBytes.Add(float64(n))
 }
 
-func (m *metrics) append(a *metalog.Append, err error) {
+func (m *engineMetrics) append(a *metalog.Append, err error) {
 	m.appends.WithLabelValues(outcome(err)).Inc()
 	if err != nil {
 		return

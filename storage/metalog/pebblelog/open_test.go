@@ -143,7 +143,7 @@ func TestOtherFormatsAreRefused(t *testing.T) {
 	// A folder of the oldest version is taken over: what it holds is written in the same way.
 	put(schema.AppendNumber(nil, key, schema.OldestVersion))
 	e = start(t, Options{FS: fs})
-	if version, found, err := e.number(schema.MetaFormat); err != nil || !found || version != schema.Version {
+	if version, found, err := e.readNumber(schema.MetaFormat); err != nil || !found || version != schema.Version {
 		t.Errorf("the format version after opening is %d, %v, %v", version, found, err)
 	}
 
@@ -274,7 +274,7 @@ func TestMetricsComeAndGo(t *testing.T) {
 
 // TestShardIsSmall guards the memory of an idle shard: the struct, and as much again for its place in the map.
 func TestShardIsSmall(t *testing.T) {
-	if size := unsafe.Sizeof(shard{}); size > 112 {
+	if size := unsafe.Sizeof(shardEntry{}); size > 112 {
 		t.Errorf("a shard takes %d bytes", size)
 	}
 }

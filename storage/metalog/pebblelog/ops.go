@@ -29,12 +29,12 @@ type openOp struct {
 }
 
 func (o *openOp) stage(c *committer) error {
-	if err := o.admit(c); err != nil {
+	if err := o.checkRetired(c); err != nil {
 		return err
 	}
-	found := make([]*shard, len(o.shards))
+	found := make([]*shardEntry, len(o.shards))
 	for i, id := range o.shards {
-		sh, err := c.e.table.get(id)
+		sh, err := c.e.table.getShard(id)
 		if err != nil {
 			return err
 		}
@@ -43,26 +43,26 @@ func (o *openOp) stage(c *committer) error {
 	for i, id := range o.shards {
 		sh := found[i]
 		if sh == nil {
-			sh = c.e.table.create(id)
+			sh = c.e.table.createShard(id)
 		}
 		if !sh.cur.Sealed {
 			sh.cur.Epoch++
-			c.change(sh)
+			c.markDirty(sh)
 		}
 		o.out[i] = publicState(id, sh.cur, c.now)
 	}
 	return nil
 }
 
-// admit refuses shards of categories that were retired.
-func (o *openOp) admit(c *committer) error {
+// checkRetired refuses shards of categories that were retired.
+func (o *openOp) checkRetired(c *committer) error {
 	var refusals []metalog.Refusal
 	for _, id := range o.shards {
 		if len(refusals) >= metalog.MaxConflicts || !c.retired.holds(id.Category()) {
 			continue
 		}
-		st := absent
-		sh, err := c.e.table.get(id)
+		st := absentState
+		sh, err := c.e.table.getShard(id)
 		if err != nil {
 			return err
 		}
@@ -81,37 +81,37 @@ type appendOp struct {
 	a   *metalog.Append
 	out []metalog.Appended
 
-	shards []*shard
+	shards []*shardEntry
 }
 
 func (o *appendOp) stage(c *committer) error {
 	if o.a.OldestBlob != 0 && o.a.OldestBlob < c.boundary {
 		return fmt.Errorf("%w: the oldest blob is of %d, the boundary is %d", metalog.ErrStaleBlob, o.a.OldestBlob, c.boundary)
 	}
-	if err := o.admit(c); err != nil {
+	if err := o.findShards(c); err != nil {
 		return err
 	}
-	if err := c.sequences(o.a, o.shards); err != nil {
+	if err := c.checkSequences(o.a, o.shards); err != nil {
 		return err
 	}
 	// Nothing can be refused any more.
 	for i, sh := range o.shards {
-		o.out[i] = metalog.Appended{FirstLSN: c.append(sh, o.a.Shards[i].Records), Time: c.now}
+		o.out[i] = metalog.Appended{FirstLSN: c.appendRecords(sh, o.a.Shards[i].Records), Time: c.now}
 	}
 	maps.Copy(c.producers, c.overlay)
 	return nil
 }
 
-// admit finds the shards and checks that each takes records from this writer at this place.
-func (o *appendOp) admit(c *committer) error {
+// findShards finds the shards and checks that each takes records from this writer at this place.
+func (o *appendOp) findShards(c *committer) error {
 	var refusals []metalog.Refusal
 	for i := range o.a.Shards {
 		s := &o.a.Shards[i]
-		sh, err := c.e.table.get(s.Shard)
+		sh, err := c.e.table.getShard(s.Shard)
 		if err != nil {
 			return err
 		}
-		st := absent
+		st := absentState
 		if sh != nil {
 			st = sh.cur
 		}
@@ -135,8 +135,8 @@ func (o *appendOp) admit(c *committer) error {
 	return nil
 }
 
-// append adds records to a shard, in the batch and in the state after it.
-func (c *committer) append(sh *shard, records [][]byte) record.LSN {
+// appendRecords adds records to a shard, in the batch and in the state after it.
+func (c *committer) appendRecords(sh *shardEntry, records [][]byte) record.LSN {
 	first := sh.cur.Next
 	for i, data := range records {
 		op := c.batch.SetDeferred(schema.RecordKeyLen, schema.RecordOverhead+len(data))
@@ -146,7 +146,7 @@ func (c *committer) append(sh *shard, records [][]byte) record.LSN {
 	}
 	sh.cur.Next += record.LSN(len(records))
 	sh.cur.LastTime = c.now
-	c.change(sh)
+	c.markDirty(sh)
 	if c.e.watchers.follows(sh.id) {
 		c.tails = append(c.tails, newTailChunk(sh.id, first, c.now, records))
 	}
@@ -158,17 +158,17 @@ type trimOp struct {
 	before record.LSN
 }
 
-type trimmed struct {
-	sh           *shard
+type trimmedRange struct {
+	sh           *shardEntry
 	from, before record.LSN
 }
 
 func (o *trimOp) stage(c *committer) error {
-	sh, err := c.e.table.get(o.shard)
+	sh, err := c.e.table.getShard(o.shard)
 	if err != nil {
 		return err
 	}
-	next := absent.Next
+	next := absentState.Next
 	if sh != nil {
 		next = sh.cur.Next
 	}
@@ -178,9 +178,9 @@ func (o *trimOp) stage(c *committer) error {
 	if sh == nil || o.before <= sh.cur.First {
 		return nil
 	}
-	c.trims = append(c.trims, trimmed{sh: sh, from: sh.cur.First, before: o.before})
+	c.trims = append(c.trims, trimmedRange{sh: sh, from: sh.cur.First, before: o.before})
 	sh.cur.First = o.before
-	c.change(sh)
+	c.markDirty(sh)
 	return nil
 }
 
@@ -190,7 +190,7 @@ type sealOp struct {
 }
 
 func (o *sealOp) stage(c *committer) error {
-	sh, err := c.e.table.get(o.shard)
+	sh, err := c.e.table.getShard(o.shard)
 	if err != nil {
 		return err
 	}
@@ -199,7 +199,7 @@ func (o *sealOp) stage(c *committer) error {
 	}
 	if !sh.cur.Sealed {
 		sh.cur.Sealed = true
-		c.change(sh)
+		c.markDirty(sh)
 	}
 	o.out = publicState(o.shard, sh.cur, c.now)
 	return nil
@@ -228,7 +228,7 @@ type sequencesOp struct {
 
 func (o *sequencesOp) stage(c *committer) error {
 	clear(c.overlay)
-	if sh, err := c.e.table.get(o.shard); err != nil || sh == nil || sh.cur.Epoch == 0 {
+	if sh, err := c.e.table.getShard(o.shard); err != nil || sh == nil || sh.cur.Epoch == 0 {
 		// What Pebble still has of an erased shard is not to be remembered.
 		for i, p := range o.producers {
 			o.out[i] = metalog.ProducerState{Producer: p}
@@ -236,7 +236,7 @@ func (o *sequencesOp) stage(c *committer) error {
 		return err
 	}
 	for i, p := range o.producers {
-		known, _, err := c.producer(producerKey{o.shard, p})
+		known, _, err := c.producerState(producerKey{o.shard, p})
 		if err != nil {
 			return err
 		}
@@ -254,9 +254,9 @@ func (k producerKey) append(dst []byte) []byte {
 	return schema.AppendProducerKey(dst, k.shard, k.producer)
 }
 
-// sequences checks the runs of an append and leaves in c.overlay what they make of the producers. All conflicts are found, up to
+// checkSequences checks the runs of an append and leaves in c.overlay what they make of the producers. All conflicts are found, up to
 // their limit: a run that is refused changes nothing for those after it.
-func (c *committer) sequences(a *metalog.Append, shards []*shard) error {
+func (c *committer) checkSequences(a *metalog.Append, shards []*shardEntry) error {
 	clear(c.overlay)
 	var conflicts []metalog.SequenceConflict
 	for i := range a.Shards {
@@ -264,7 +264,7 @@ func (c *committer) sequences(a *metalog.Append, shards []*shard) error {
 		last := shards[i].cur.Next + record.LSN(len(s.Records)) - 1
 		for _, run := range s.Sequences {
 			k := producerKey{s.Shard, run.Producer}
-			state, known, err := c.producer(k)
+			state, known, err := c.producerState(k)
 			if err != nil {
 				return err
 			}
@@ -284,8 +284,8 @@ func (c *committer) sequences(a *metalog.Append, shards []*shard) error {
 	return nil
 }
 
-// producer returns what is known of a producer, with the append being decided and without it.
-func (c *committer) producer(k producerKey) (now, before metalog.ProducerState, err error) {
+// producerState returns what is known of a producer, with the append being decided and without it.
+func (c *committer) producerState(k producerKey) (now, before metalog.ProducerState, err error) {
 	p, ok := c.producers[k]
 	if !ok {
 		p, ok = c.known.Get(k)

@@ -1,13 +1,14 @@
 package pebblelog
 
 import (
-	"errors"
-	"fmt"
+	"cmp"
 	"log/slog"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"scribe/internal/base/config"
 )
 
 // Options of an engine. The zero value is usable: every zero field has a default.
@@ -46,20 +47,12 @@ const (
 
 // Validate reports every field that is out of range, joined.
 func (o *Options) Validate() error {
-	var errs []error
-	if o.CacheBytes < 0 {
-		errs = append(errs, fmt.Errorf("metalog: CacheBytes is %d, it must not be negative", o.CacheBytes))
-	}
-	if o.MemTableBytes != 0 && (o.MemTableBytes < minMemTable || o.MemTableBytes > maxMemTable) {
-		errs = append(errs, fmt.Errorf("metalog: MemTableBytes is %d, it must be 0 or %d to %d", o.MemTableBytes, minMemTable, maxMemTable))
-	}
-	if o.TailBytes < 0 {
-		errs = append(errs, fmt.Errorf("metalog: TailBytes is %d, it must not be negative", o.TailBytes))
-	}
-	if o.ClockLease != 0 && (o.ClockLease < time.Millisecond || o.ClockLease > maxLease) {
-		errs = append(errs, fmt.Errorf("metalog: ClockLease is %v, it must be 0 or %v to %v", o.ClockLease, time.Millisecond, maxLease))
-	}
-	return errors.Join(errs...)
+	f := config.Of("metalog")
+	f.Bytes("CacheBytes", o.CacheBytes, 0, config.Open)
+	f.Bytes("MemTableBytes", cmp.Or(o.MemTableBytes, defaultMemTable), minMemTable, maxMemTable)
+	f.Bytes("TailBytes", o.TailBytes, 0, config.Open)
+	f.Duration("ClockLease", cmp.Or(o.ClockLease, defaultLease), time.Millisecond, maxLease)
+	return f.Err()
 }
 
 func (o Options) withDefaults() Options {
@@ -72,17 +65,9 @@ func (o Options) withDefaults() Options {
 	if o.Clock == nil {
 		o.Clock = func() int64 { return time.Now().UnixMicro() }
 	}
-	if o.CacheBytes == 0 {
-		o.CacheBytes = defaultCache
-	}
-	if o.MemTableBytes == 0 {
-		o.MemTableBytes = defaultMemTable
-	}
-	if o.TailBytes == 0 {
-		o.TailBytes = defaultTail
-	}
-	if o.ClockLease == 0 {
-		o.ClockLease = defaultLease
-	}
+	o.CacheBytes = cmp.Or(o.CacheBytes, defaultCache)
+	o.MemTableBytes = cmp.Or(o.MemTableBytes, defaultMemTable)
+	o.TailBytes = cmp.Or(o.TailBytes, defaultTail)
+	o.ClockLease = cmp.Or(o.ClockLease, defaultLease)
 	return o
 }

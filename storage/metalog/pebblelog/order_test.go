@@ -29,7 +29,7 @@ func TestWatermarkBeforeStates(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if _, err := e.states(t.Context(), []record.ShardID{shardA}, make([]schema.State, 1)); err != nil {
+		if _, err := e.publishedStates(t.Context(), []record.ShardID{shardA}, make([]schema.State, 1)); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -158,7 +158,7 @@ func TestOneBatchDecidesInTurn(t *testing.T) {
 func TestWithdrawWaits(t *testing.T) {
 	e := start(t, Options{FS: vfs.NewMem()})
 	r := newRequest(tickOp{})
-	r.claim.Store(claimed)
+	r.claim.Store(claimStaged)
 	e.staging.Lock()
 	done := make(chan bool, 1)
 	go func() { done <- e.withdraw(r) }()
@@ -174,7 +174,7 @@ func TestWithdrawWaits(t *testing.T) {
 	if <-done {
 		t.Error("a request that was staged is said to have no effect")
 	}
-	r.claim.Store(queued)
+	r.claim.Store(claimQueued)
 	if !e.withdraw(r) {
 		t.Error("a request that was queued is said to have an effect")
 	}
@@ -185,21 +185,21 @@ func TestWatchNeitherMissesNorRepeats(t *testing.T) {
 	e := start(t, Options{FS: vfs.NewMem(), Clock: metalogtest.NewClock().Now})
 	mustOpen(t, e, shardA)
 	w := &categoryWatch{wake: make(chan struct{}, 1)}
-	e.table.watch(7, w)
-	defer e.table.unwatch(7, w)
+	e.table.addWatch(7, w)
+	defer e.table.removeWatch(7, w)
 	ids, err := e.shardIDs(t.Context(), 7)
 	if err != nil {
 		t.Fatal(err)
 	}
 	mustOpen(t, e, shardB)
-	if got := e.table.existing(ids, w); len(got) != 2 {
+	if got := e.table.existingShards(ids, w); len(got) != 2 {
 		t.Errorf("the shards are %v", got)
 	}
-	if got := e.table.take(w); len(got) != 0 {
+	if got := e.table.takeFresh(w); len(got) != 0 {
 		t.Errorf("%v came twice", got)
 	}
 	mustOpen(t, e, shardA, shardB, record.MakeShardID(7, 1, 1))
-	if got := e.table.take(w); len(got) != 1 || got[0] != record.MakeShardID(7, 1, 1) {
+	if got := e.table.takeFresh(w); len(got) != 1 || got[0] != record.MakeShardID(7, 1, 1) {
 		t.Errorf("the new shards are %v", got)
 	}
 }
@@ -214,7 +214,7 @@ func TestTrimBetween(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	stale, err := e.table.state(shardA)
+	stale, err := e.table.stateOf(shardA)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,23 +222,23 @@ func TestTrimBetween(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustOpen(t, e, record.MakeShardID(9, 0, 1)) // what is committed next comes after the trimmed records are removed
-	if err := e.missing(shardA, 1, stale); err != nil {
+	if err := e.checkMissing(shardA, 1, stale); err != nil {
 		t.Errorf("a record that was trimmed: %v", err)
 	}
 	var damage *metalog.CorruptError
-	if now, err := e.table.state(shardA); err != nil {
+	if now, err := e.table.stateOf(shardA); err != nil {
 		t.Error(err)
-	} else if err := e.missing(shardA, 7, now); !errors.As(err, &damage) || damage.Shard != shardA || damage.LSN != 7 {
+	} else if err := e.checkMissing(shardA, 7, now); !errors.As(err, &damage) || damage.Shard != shardA || damage.LSN != 7 {
 		t.Errorf("a record that was lost: %v", err)
 	}
 	s := newSubscription(e, []metalog.Position{{Shard: shardA, LSN: 2}}, nil)
-	r := reader{db: e.db}
+	r := recordReader{db: e.db}
 	defer func() {
 		if err := r.close(); err != nil {
 			t.Error(err)
 		}
 	}()
-	if err := s.step(&s.places[0], stale, 1, &r, &budget{records: 100, bytes: 100}); err != nil {
+	if err := s.makeUpdate(&s.shards[0], stale, 1, &r, &readBudget{records: 100, bytes: 100}); err != nil {
 		t.Fatal(err)
 	}
 	if u := s.updates[0]; u.TrimmedTo != 6 || len(u.Entries) != 4 || u.Entries[0].LSN != 6 || u.NextLSN != 10 {

@@ -11,14 +11,14 @@ import (
 	"scribe/storage/metalog/pebblelog/schema"
 )
 
-// budget bounds what one answer holds. The first record always fits.
-type budget struct {
+// readBudget bounds what one answer holds. The first record always fits.
+type readBudget struct {
 	records, bytes int
 	taken          bool
 }
 
-// take reports whether a record of n bytes still fits, and counts it.
-func (b *budget) take(n int) bool {
+// takeRecord reports whether a record of n bytes still fits, and counts it.
+func (b *readBudget) takeRecord(n int) bool {
 	if b.records <= 0 || b.taken && n > b.bytes {
 		b.records = 0
 		return false
@@ -29,10 +29,10 @@ func (b *budget) take(n int) bool {
 	return true
 }
 
-func (b *budget) spent() bool { return b.taken && (b.records <= 0 || b.bytes <= 0) }
+func (b *readBudget) spent() bool { return b.taken && (b.records <= 0 || b.bytes <= 0) }
 
-// reader reads records from Pebble as of one moment. It is for one goroutine, and must be closed.
-type reader struct {
+// recordReader reads records from Pebble as of one moment. It is for one goroutine, and must be closed.
+type recordReader struct {
 	db  *pebble.DB
 	it  *pebble.Iterator
 	key []byte
@@ -41,7 +41,7 @@ type reader struct {
 }
 
 // close ends the view of the moment; the next read has a new one.
-func (r *reader) close() error {
+func (r *recordReader) close() error {
 	if r.it == nil {
 		return nil
 	}
@@ -50,8 +50,8 @@ func (r *reader) close() error {
 	return err
 }
 
-// seek goes to a record and returns its LSN; 0 when the shard has none from there on.
-func (r *reader) seek(shard record.ShardID, lsn record.LSN) (record.LSN, error) {
+// seekRecord goes to a record and returns its LSN; 0 when the shard has none from there on.
+func (r *recordReader) seekRecord(shard record.ShardID, lsn record.LSN) (record.LSN, error) {
 	if r.it == nil {
 		it, err := r.db.NewIter(nil)
 		if err != nil {
@@ -69,8 +69,8 @@ func (r *reader) seek(shard record.ShardID, lsn record.LSN) (record.LSN, error) 
 	return schema.RecordKeyLSN(r.it.Key(), shard), nil
 }
 
-// here returns the record that the iterator is at. The data is valid until the iterator moves.
-func (r *reader) here(shard record.ShardID, lsn record.LSN) (time int64, data []byte, err error) {
+// currentRecord returns the record that the iterator is at. The data is valid until the iterator moves.
+func (r *recordReader) currentRecord(shard record.ShardID, lsn record.LSN) (time int64, data []byte, err error) {
 	value, err := r.it.ValueAndErr()
 	if err == nil {
 		time, data, err = schema.Record(r.it.Key(), value)
@@ -84,18 +84,18 @@ func (r *reader) here(shard record.ShardID, lsn record.LSN) (time int64, data []
 // errMissing means that a record is not there although it was published: it was trimmed meanwhile, or lost.
 var errMissing = errors.New("missing")
 
-// entries appends the records from LSN from to below next as far as the budget allows, and up to one that can't be read: only
+// readEntries appends the records from LSN from to below next as far as the budget allows, and up to one that can't be read: only
 // when that is the first does it fail, with errMissing when the record is not there. The data is in r.buf.
-func (r *reader) entries(dst []metalog.Entry, shard record.ShardID, from, next record.LSN, b *budget) ([]metalog.Entry, error) {
+func (r *recordReader) readEntries(dst []metalog.Entry, shard record.ShardID, from, next record.LSN, b *readBudget) ([]metalog.Entry, error) {
 	for lsn := from; lsn < next && !b.spent(); lsn++ {
-		time, data, err := r.read(shard, lsn, lsn == from)
+		time, data, err := r.readRecord(shard, lsn, lsn == from)
 		if err != nil {
 			if lsn > from { // the next call meets it again
 				return dst, nil
 			}
 			return dst, err
 		}
-		if !b.take(len(data)) {
+		if !b.takeRecord(len(data)) {
 			break
 		}
 		n := len(r.buf)
@@ -105,13 +105,13 @@ func (r *reader) entries(dst []metalog.Entry, shard record.ShardID, from, next r
 	return dst, nil
 }
 
-// read goes to a record, which is the next one unless seek is set, and returns it. The data is valid until the iterator moves.
-func (r *reader) read(shard record.ShardID, lsn record.LSN, seek bool) (time int64, data []byte, err error) {
+// readRecord goes to a record, which is the next one unless seek is set, and returns it. The data is valid until the iterator moves.
+func (r *recordReader) readRecord(shard record.ShardID, lsn record.LSN, seek bool) (time int64, data []byte, err error) {
 	var found record.LSN
 	if seek {
-		found, err = r.seek(shard, lsn)
+		found, err = r.seekRecord(shard, lsn)
 	} else {
-		found, err = r.next(shard, lsn)
+		found, err = r.nextRecord(shard, lsn)
 	}
 	if err != nil {
 		return 0, nil, err
@@ -119,11 +119,11 @@ func (r *reader) read(shard record.ShardID, lsn record.LSN, seek bool) (time int
 	if found != lsn {
 		return 0, nil, errMissing
 	}
-	return r.here(shard, lsn)
+	return r.currentRecord(shard, lsn)
 }
 
-// next goes to the following record, which should have this LSN.
-func (r *reader) next(shard record.ShardID, lsn record.LSN) (record.LSN, error) {
+// nextRecord goes to the following record, which should have this LSN.
+func (r *recordReader) nextRecord(shard record.ShardID, lsn record.LSN) (record.LSN, error) {
 	if !r.it.Next() {
 		if err := r.it.Error(); err != nil {
 			return 0, readError(shard, lsn, err)
@@ -135,10 +135,10 @@ func (r *reader) next(shard record.ShardID, lsn record.LSN) (record.LSN, error) 
 
 // Read implements metalog.Log.
 func (e *Engine) Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) ([]metalog.Entry, error) {
-	if err := e.enter(); err != nil {
+	if err := e.enterCall(); err != nil {
 		return nil, err
 	}
-	defer e.leave()
+	defer e.calls.Leave()
 	if err := metalog.ValidatePosition(shard, from); err != nil {
 		return nil, err
 	}
@@ -147,20 +147,20 @@ func (e *Engine) Read(ctx context.Context, shard record.ShardID, from record.LSN
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		st, err := e.table.state(shard)
+		st, err := e.table.stateOf(shard)
 		if err != nil {
 			return nil, err
 		}
 		if from < st.First {
 			return nil, &metalog.TrimmedError{Shard: shard, LSN: from, First: st.First}
 		}
-		r := reader{db: e.db}
-		entries, err := r.entries(nil, shard, from, st.Next, &budget{records: maxRecords, bytes: maxBytes})
+		r := recordReader{db: e.db}
+		entries, err := r.readEntries(nil, shard, from, st.Next, &readBudget{records: maxRecords, bytes: maxBytes})
 		if cerr := r.close(); err == nil {
 			err = cerr
 		}
 		if errors.Is(err, errMissing) {
-			if err = e.missing(shard, from, st); err == nil {
+			if err = e.checkMissing(shard, from, st); err == nil {
 				continue
 			}
 		}
@@ -172,10 +172,10 @@ func (e *Engine) Read(ctx context.Context, shard record.ShardID, from record.LSN
 	}
 }
 
-// missing decides about a record that was not there although it was within the state st: nil means that the shard was trimmed
+// checkMissing decides about a record that was not there although it was within the state st: nil means that the shard was trimmed
 // since, so the caller should look again.
-func (e *Engine) missing(shard record.ShardID, lsn record.LSN, st schema.State) error {
-	now, err := e.table.state(shard)
+func (e *Engine) checkMissing(shard record.ShardID, lsn record.LSN, st schema.State) error {
+	now, err := e.table.stateOf(shard)
 	if err != nil {
 		return err
 	}
@@ -187,19 +187,19 @@ func (e *Engine) missing(shard record.ShardID, lsn record.LSN, st schema.State) 
 
 // Tail implements metalog.Log.
 func (e *Engine) Tail(ctx context.Context, shards []record.ShardID) ([]metalog.State, error) {
-	if err := e.enter(); err != nil {
+	if err := e.enterCall(); err != nil {
 		return nil, err
 	}
-	defer e.leave()
+	defer e.calls.Leave()
 	if err := metalog.ValidateShards(shards); err != nil {
 		return nil, err
 	}
-	return e.tail(ctx, shards)
+	return e.tailStates(ctx, shards)
 }
 
-func (e *Engine) tail(ctx context.Context, shards []record.ShardID) ([]metalog.State, error) {
+func (e *Engine) tailStates(ctx context.Context, shards []record.ShardID) ([]metalog.State, error) {
 	states := make([]schema.State, len(shards))
-	w, err := e.states(ctx, shards, states)
+	w, err := e.publishedStates(ctx, shards, states)
 	if err != nil {
 		return nil, err
 	}
@@ -212,10 +212,10 @@ func (e *Engine) tail(ctx context.Context, shards []record.ShardID) ([]metalog.S
 
 // Seek implements metalog.Log.
 func (e *Engine) Seek(ctx context.Context, shards []record.ShardID, t int64) ([]record.LSN, error) {
-	if err := e.enter(); err != nil {
+	if err := e.enterCall(); err != nil {
 		return nil, err
 	}
-	defer e.leave()
+	defer e.calls.Leave()
 	if err := metalog.ValidateShards(shards); err != nil {
 		return nil, err
 	}
@@ -224,7 +224,7 @@ func (e *Engine) Seek(ctx context.Context, shards []record.ShardID, t int64) ([]
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		lsn, err := e.seek(shard, t)
+		lsn, err := e.seekTime(shard, t)
 		if err != nil {
 			return nil, err
 		}
@@ -233,23 +233,23 @@ func (e *Engine) Seek(ctx context.Context, shards []record.ShardID, t int64) ([]
 	return out, nil
 }
 
-// seek finds the first record at or after t in one shard.
-func (e *Engine) seek(shard record.ShardID, t int64) (record.LSN, error) {
+// seekTime finds the first record at or after t in one shard.
+func (e *Engine) seekTime(shard record.ShardID, t int64) (record.LSN, error) {
 	for {
-		st, err := e.table.state(shard)
+		st, err := e.table.stateOf(shard)
 		if err != nil {
 			return 0, err
 		}
 		if t > st.LastTime || st.First == st.Next {
 			return st.Next, nil
 		}
-		r := reader{db: e.db} // a view from after the state was read holds all of its records, unless they are trimmed
-		lsn, err := r.bisect(shard, st, t)
+		r := recordReader{db: e.db} // a view from after the state was read holds all of its records, unless they are trimmed
+		lsn, err := r.bisectTime(shard, st, t)
 		if cerr := r.close(); err == nil {
 			err = cerr
 		}
 		if errors.Is(err, errMissing) {
-			if err = e.missing(shard, lsn, st); err == nil {
+			if err = e.checkMissing(shard, lsn, st); err == nil {
 				continue
 			}
 		}
@@ -257,12 +257,12 @@ func (e *Engine) seek(shard record.ShardID, t int64) (record.LSN, error) {
 	}
 }
 
-// bisect finds the first record of st at or after t: a shard's times never decrease. With an error it returns the place.
-func (r *reader) bisect(shard record.ShardID, st schema.State, t int64) (record.LSN, error) {
+// bisectTime finds the first record of st at or after t: a shard's times never decrease. With an error it returns the place.
+func (r *recordReader) bisectTime(shard record.ShardID, st schema.State, t int64) (record.LSN, error) {
 	low, high := st.First, st.Next
 	for low < high {
 		mid := low + (high-low)/2
-		time, _, err := r.read(shard, mid, true)
+		time, _, err := r.readRecord(shard, mid, true)
 		if err != nil {
 			return mid, err
 		}
@@ -277,15 +277,15 @@ func (r *reader) bisect(shard record.ShardID, st schema.State, t int64) (record.
 
 // Shards implements metalog.Log.
 func (e *Engine) Shards(ctx context.Context, category uint32) ([]metalog.State, error) {
-	if err := e.enter(); err != nil {
+	if err := e.enterCall(); err != nil {
 		return nil, err
 	}
-	defer e.leave()
+	defer e.calls.Leave()
 	ids, err := e.shardIDs(ctx, category)
 	if err != nil {
 		return nil, err
 	}
-	states, err := e.tail(ctx, ids)
+	states, err := e.tailStates(ctx, ids)
 	if err != nil {
 		return nil, err
 	}

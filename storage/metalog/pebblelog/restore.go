@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/bloom"
 
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
@@ -22,7 +21,7 @@ type Restorer struct {
 	dir     string
 	db      *pebble.DB
 	batch   *pebble.Batch
-	retired retired
+	retired categorySet
 	key     []byte
 	value   []byte
 }
@@ -39,15 +38,10 @@ func NewRestorer(dir string, opts Options) (*Restorer, error) {
 	if err := opts.FS.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("metalog: create folder %s: %w", dir, err)
 	}
-	o := &pebble.Options{
-		FS: opts.FS, Logger: quietLogger{}, FormatMajorVersion: pebbleFormat, MemTableSize: uint64(opts.MemTableBytes),
-		MemTableStopWritesThreshold: 4, L0CompactionThreshold: 2, L0StopWritesThreshold: 1000,
-		// What is not finished is begun again, so a log of what was written is of no use.
-		DisableWAL: true, ErrorIfExists: true,
-	}
-	for i := range o.Levels {
-		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
-	}
+	o := pebbleOptions(&opts)
+	o.Logger = quietLogger{}
+	// What is not finished is begun again, so a log of what was written is of no use.
+	o.DisableWAL, o.ErrorIfExists = true, true
 	db, err := pebble.Open(dir, o)
 	if err != nil {
 		return nil, fmt.Errorf("metalog: make folder %s: %w", dir, err)
@@ -67,7 +61,7 @@ func (r *Restorer) Record(s record.ShardID, lsn record.LSN, time int64, data []b
 		r.value = r.value[:n]
 	}
 	schema.PutRecord(r.value, r.key, time, data)
-	return r.set()
+	return r.setValue()
 }
 
 // Producer says what a shard knows of a producer since its record at an LSN, which replaces what was said before.
@@ -77,7 +71,7 @@ func (r *Restorer) Producer(s record.ShardID, p metalog.ProducerState, lsn recor
 	}
 	r.key = schema.AppendProducerKey(r.key[:0], s, p.Producer)
 	r.value = schema.AppendProducer(r.value[:0], r.key, schema.Producer{Epoch: p.Epoch, Next: p.Next, LSN: lsn, Time: time})
-	return r.set()
+	return r.setValue()
 }
 
 // Shard adds the state of a shard; its watermark is not used. There must be a record at every LSN from FirstLSN to NextLSN - 1.
@@ -89,27 +83,27 @@ func (r *Restorer) Shard(st metalog.State) error {
 	r.value = schema.AppendState(r.value[:0], r.key, schema.State{
 		First: st.FirstLSN, Next: st.NextLSN, Epoch: st.Epoch, LastTime: st.LastTime, Sealed: st.Sealed,
 	})
-	return r.set()
+	return r.setValue()
 }
 
 // Retire makes a category one that takes no records any more.
 func (r *Restorer) Retire(category uint32) {
 	if !r.retired.holds(category) {
-		r.retired.add(category)
+		r.retired.addCategory(category)
 	}
 }
 
-func (r *Restorer) set() error {
+func (r *Restorer) setValue() error {
 	if err := r.batch.Set(r.key, r.value, nil); err != nil {
 		return err
 	}
 	if r.batch.Len() < restoreBatch {
 		return nil
 	}
-	return r.write()
+	return r.writeBatch()
 }
 
-func (r *Restorer) write() error {
+func (r *Restorer) writeBatch() error {
 	if err := r.batch.Commit(pebble.NoSync); err != nil {
 		return fmt.Errorf("metalog: write to %s: %w", r.dir, err)
 	}
@@ -125,7 +119,7 @@ func (r *Restorer) Finish(boundary, clock int64) (err error) {
 	for _, run := range r.retired {
 		r.key = schema.RetiredKey(run.first)
 		r.value = schema.AppendRetired(r.value[:0], r.key, run.last)
-		if err := r.set(); err != nil {
+		if err := r.setValue(); err != nil {
 			return err
 		}
 	}
@@ -133,7 +127,7 @@ func (r *Restorer) Finish(boundary, clock int64) (err error) {
 		setNumber(r.batch, schema.MetaBoundary, boundary)
 	}
 	setNumber(r.batch, schema.MetaClock, clock)
-	if err := r.write(); err != nil {
+	if err := r.writeBatch(); err != nil {
 		return err
 	}
 	// Tables are synced when they are written. The version comes last: with it the folder is whole.
@@ -141,7 +135,7 @@ func (r *Restorer) Finish(boundary, clock int64) (err error) {
 		return fmt.Errorf("metalog: write to %s: %w", r.dir, err)
 	}
 	setNumber(r.batch, schema.MetaFormat, schema.Version)
-	if err := r.write(); err != nil {
+	if err := r.writeBatch(); err != nil {
 		return err
 	}
 	if err := r.db.Flush(); err != nil {

@@ -12,16 +12,16 @@ import (
 	"scribe/storage/metalog/pebblelog/schema"
 )
 
-// retired is a set of categories as runs of neighbours, in order. Categories get their ids one after another and few outlive all of
+// categorySet is a set of categories as runs of neighbours, in order. Categories get their ids one after another and few outlive all of
 // their neighbours, so the runs stay few.
-type retired []retiredRun
+type categorySet []categoryRun
 
-// retiredRun are the categories from first to last.
-type retiredRun struct{ first, last uint32 }
+// categoryRun are the categories from first to last.
+type categoryRun struct{ first, last uint32 }
 
-// find returns the index of the first run that does not end before a category.
-func (r retired) find(category uint32) int {
-	i, _ := slices.BinarySearchFunc(r, category, func(run retiredRun, c uint32) int {
+// findRun returns the index of the first run that does not end before a category.
+func (r categorySet) findRun(category uint32) int {
+	i, _ := slices.BinarySearchFunc(r, category, func(run categoryRun, c uint32) int {
 		if run.last < c {
 			return -1
 		}
@@ -30,16 +30,16 @@ func (r retired) find(category uint32) int {
 	return i
 }
 
-func (r retired) holds(category uint32) bool {
-	i := r.find(category)
+func (r categorySet) holds(category uint32) bool {
+	i := r.findRun(category)
 	return i < len(r) && r[i].first <= category
 }
 
-// add puts a category into the set, which does not have it. It returns the run that now holds it, and the run behind it that became
+// addCategory puts a category into the set, which does not have it. It returns the run that now holds it, and the run behind it that became
 // a part of that one, if any.
-func (r *retired) add(category uint32) (now retiredRun, joined *retiredRun) {
-	i := r.find(category)
-	now = retiredRun{first: category, last: category}
+func (r *categorySet) addCategory(category uint32) (now categoryRun, joined *categoryRun) {
+	i := r.findRun(category)
+	now = categoryRun{first: category, last: category}
 	from, to := i, i
 	if i > 0 && (*r)[i-1].last == category-1 {
 		from, now.first = i-1, (*r)[i-1].first
@@ -53,7 +53,7 @@ func (r *retired) add(category uint32) (now retiredRun, joined *retiredRun) {
 }
 
 // loadRetired reads the retired categories of a folder.
-func loadRetired(db *pebble.DB) (r retired, err error) {
+func loadRetired(db *pebble.DB) (r categorySet, err error) {
 	low, high := schema.RetiredBounds()
 	it, err := db.NewIter(&pebble.IterOptions{LowerBound: low, UpperBound: high})
 	if err != nil {
@@ -72,7 +72,7 @@ func loadRetired(db *pebble.DB) (r retired, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: retired categories: %w", metalog.ErrCorrupt, err)
 		}
-		r = append(r, retiredRun{first, last})
+		r = append(r, categoryRun{first, last})
 	}
 	return r, it.Error()
 }
@@ -94,19 +94,19 @@ func (o *retireOp) stage(c *committer) error {
 			ids = append(ids, sh.id)
 		}
 	}
-	shards := make([]*shard, len(ids))
+	shards := make([]*shardEntry, len(ids))
 	for i, id := range ids {
-		if shards[i], err = c.e.table.get(id); err != nil {
+		if shards[i], err = c.e.table.getShard(id); err != nil {
 			return err
 		}
 	}
 	for _, sh := range shards {
 		if sh != nil && sh.cur.Epoch != 0 && !sh.cur.Sealed {
 			sh.cur.Sealed = true
-			c.change(sh)
+			c.markDirty(sh)
 		}
 	}
-	now, joined := c.retired.add(o.category)
+	now, joined := c.retired.addCategory(o.category)
 	key := schema.RetiredKey(now.first)
 	_ = c.batch.Set(key, schema.AppendRetired(nil, key, now.last), nil) // a batch without an index fails only when it is closed
 	if joined != nil {

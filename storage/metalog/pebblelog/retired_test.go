@@ -17,7 +17,7 @@ import (
 // The runs are those of the set, as few as there can be, and what add returns keeps a map of keys to runs the same.
 func TestRetiredRuns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var r retired
+		var r categorySet
 		set := map[uint32]bool{}
 		stored := map[uint32]uint32{}
 		ids := rapid.OneOf(rapid.Uint32Range(0, 12), rapid.Uint32Range(math.MaxUint32-5, math.MaxUint32))
@@ -30,7 +30,7 @@ func TestRetiredRuns(t *testing.T) {
 				continue
 			}
 			set[id] = true
-			now, joined := r.add(id)
+			now, joined := r.addCategory(id)
 			stored[now.first] = now.last
 			if joined != nil {
 				delete(stored, joined.first)
@@ -77,7 +77,7 @@ func TestDamagedRetired(t *testing.T) {
 	}
 	put(t, fs, key, sound)
 	e = start(t, Options{FS: fs})
-	if got := e.retired; len(got) != 2 || got[0] != (retiredRun{3, 4}) || got[1] != (retiredRun{9, 9}) {
+	if got := e.retired; len(got) != 2 || got[0] != (categoryRun{3, 4}) || got[1] != (categoryRun{9, 9}) {
 		t.Errorf("retired categories %v", got)
 	}
 }

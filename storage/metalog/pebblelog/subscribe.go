@@ -20,33 +20,33 @@ const (
 	keptBuffer = 16 << 10
 )
 
-// watchers know who follows which shard.
-type watchers struct {
+// watcherTable know who follows which shard.
+type watcherTable struct {
 	mu struct {
 		sync.RWMutex
-		byShard map[record.ShardID][]watcher
+		byShard map[record.ShardID][]shardWatcher
 	}
 }
 
-// watcher is a place of a subscription.
-type watcher struct {
+// shardWatcher is a place of a subscription.
+type shardWatcher struct {
 	sub   *subscription
 	index int32
 }
 
-func (w *watchers) add(sub *subscription) {
+func (w *watcherTable) add(sub *subscription) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.mu.byShard == nil {
-		w.mu.byShard = make(map[record.ShardID][]watcher)
+		w.mu.byShard = make(map[record.ShardID][]shardWatcher)
 	}
-	for i := range sub.places {
-		id := sub.places[i].shard
-		w.mu.byShard[id] = append(w.mu.byShard[id], watcher{sub, int32(i)})
+	for i := range sub.shards {
+		id := sub.shards[i].shard
+		w.mu.byShard[id] = append(w.mu.byShard[id], shardWatcher{sub, int32(i)})
 	}
 }
 
-func (w *watchers) remove(sub *subscription, places ...place) {
+func (w *watcherTable) remove(sub *subscription, places ...followedShard) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i := range places {
@@ -55,7 +55,7 @@ func (w *watchers) remove(sub *subscription, places ...place) {
 		for k := range of {
 			if of[k].sub == sub {
 				of[k] = of[len(of)-1]
-				of[len(of)-1] = watcher{}
+				of[len(of)-1] = shardWatcher{}
 				of = of[:len(of)-1]
 				break
 			}
@@ -69,14 +69,14 @@ func (w *watchers) remove(sub *subscription, places ...place) {
 }
 
 // follows reports whether anyone follows the shard.
-func (w *watchers) follows(id record.ShardID) bool {
+func (w *watcherTable) follows(id record.ShardID) bool {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	return len(w.mu.byShard[id]) > 0
 }
 
-// wake tells the subscriptions of shards that there is something new.
-func (w *watchers) wake(shards []*shard) {
+// wakeAll tells the subscriptions of shards that there is something new.
+func (w *watcherTable) wakeAll(shards []*shardEntry) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	if len(w.mu.byShard) == 0 {
@@ -84,7 +84,7 @@ func (w *watchers) wake(shards []*shard) {
 	}
 	for _, sh := range shards {
 		for _, x := range w.mu.byShard[sh.id] {
-			x.sub.mark(x.index)
+			x.sub.markNews(x.index)
 		}
 	}
 }
@@ -94,7 +94,7 @@ func (w *watchers) wake(shards []*shard) {
 type subscription struct {
 	e      *Engine
 	fn     func([]metalog.Update) error
-	places []place
+	shards []followedShard
 
 	wake chan struct{} // has room for one
 	mu   struct {
@@ -114,8 +114,8 @@ type subscription struct {
 	buf     []byte
 }
 
-// place is where a subscription stands in a shard.
-type place struct {
+// followedShard is where a subscription stands in a shard.
+type followedShard struct {
 	shard record.ShardID
 	next  record.LSN
 	// tail is the one that was told last.
@@ -127,10 +127,10 @@ type place struct {
 
 // Subscribe implements metalog.Log.
 func (e *Engine) Subscribe(ctx context.Context, from []metalog.Position, heartbeat time.Duration, fn func([]metalog.Update) error) error {
-	if err := e.enter(); err != nil {
+	if err := e.enterCall(); err != nil {
 		return err
 	}
-	defer e.leave()
+	defer e.calls.Leave()
 	heartbeat, err := metalog.ValidateSubscribe(from, heartbeat)
 	if err != nil {
 		return err
@@ -140,22 +140,22 @@ func (e *Engine) Subscribe(ctx context.Context, from []metalog.Position, heartbe
 	defer e.metrics.subscriptions.Dec()
 	// Before the first look, so that nothing falls between the two.
 	e.watchers.add(s)
-	defer func() { e.watchers.remove(s, s.places...) }()
-	return s.run(ctx, heartbeat)
+	defer func() { e.watchers.remove(s, s.shards...) }()
+	return s.serve(ctx, heartbeat)
 }
 
 func newSubscription(e *Engine, from []metalog.Position, fn func([]metalog.Update) error) *subscription {
-	s := &subscription{e: e, fn: fn, places: make([]place, len(from)), ready: make([]int32, len(from)), wake: make(chan struct{}, 1)}
+	s := &subscription{e: e, fn: fn, shards: make([]followedShard, len(from)), ready: make([]int32, len(from)), wake: make(chan struct{}, 1)}
 	s.mu.isIn = make([]bool, len(from))
 	for i, p := range from {
-		s.places[i] = place{shard: p.Shard, next: p.LSN, queued: true, due: true}
+		s.shards[i] = followedShard{shard: p.Shard, next: p.LSN, queued: true, due: true}
 		s.ready[i] = int32(i)
 	}
 	return s
 }
 
-// mark says that a place has news. It never waits for the subscriber.
-func (s *subscription) mark(i int32) {
+// markNews says that a place has news. It never waits for the subscriber.
+func (s *subscription) markNews(i int32) {
 	s.mu.Lock()
 	if !s.mu.isIn[i] {
 		s.mu.isIn[i] = true
@@ -168,53 +168,53 @@ func (s *subscription) mark(i int32) {
 	}
 }
 
-// collect moves what was marked to ready.
-func (s *subscription) collect() {
+// collectMarked moves what was marked to ready.
+func (s *subscription) collectMarked() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, i := range s.mu.marked {
 		s.mu.isIn[i] = false
-		s.queue(i)
+		s.queueShard(i)
 	}
 	s.mu.marked = s.mu.marked[:0]
 }
 
-func (s *subscription) queue(i int32) {
-	if p := &s.places[i]; !p.queued && !p.ended {
+func (s *subscription) queueShard(i int32) {
+	if p := &s.shards[i]; !p.queued && !p.ended {
 		p.queued = true
 		s.ready = append(s.ready, i)
 	}
 }
 
-// beat makes an update due in every shard that got none since the last beat.
-func (s *subscription) beat() {
-	for i := range s.places {
-		if p := &s.places[i]; !p.told && !p.ended {
+// markHeartbeat makes an update due in every shard that got none since the last beat.
+func (s *subscription) markHeartbeat() {
+	for i := range s.shards {
+		if p := &s.shards[i]; !p.told && !p.ended {
 			p.due = true
-			s.queue(int32(i))
+			s.queueShard(int32(i))
 		}
-		s.places[i].told = false
+		s.shards[i].told = false
 	}
 }
 
-func (s *subscription) run(ctx context.Context, heartbeat time.Duration) error {
+func (s *subscription) serve(ctx context.Context, heartbeat time.Duration) error {
 	beats := time.NewTicker(heartbeat) // drops beats while fn is slow
 	defer beats.Stop()
 	for {
-		s.collect()
+		s.collectMarked()
 		if len(s.ready) > 0 {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-s.e.closing:
-				return s.e.ending()
+			case <-s.e.calls.Draining():
+				return s.e.closingError()
 			case <-s.e.failed:
-				return s.e.failure()
+				return s.e.failedError()
 			case <-beats.C:
-				s.beat()
+				s.markHeartbeat()
 			default:
 			}
-			if err := s.round(ctx); err != nil {
+			if err := s.sendRound(ctx); err != nil {
 				return err
 			}
 			continue
@@ -222,37 +222,37 @@ func (s *subscription) run(ctx context.Context, heartbeat time.Duration) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-s.e.closing:
-			return s.e.ending()
+		case <-s.e.calls.Draining():
+			return s.e.closingError()
 		case <-s.e.failed:
-			return s.e.failure()
+			return s.e.failedError()
 		case <-beats.C:
-			s.beat()
+			s.markHeartbeat()
 		case <-s.wake:
 		}
 	}
 }
 
-// round looks at the first places of ready and sends what they have.
-func (s *subscription) round(ctx context.Context) error {
-	defer s.reuse()
+// sendRound looks at the first places of ready and sends what they have.
+func (s *subscription) sendRound(ctx context.Context) error {
+	defer s.resetBuffers()
 	now := s.ready[:min(len(s.ready), maxRoundUpdates)]
 	for _, i := range now {
-		s.ids = append(s.ids, s.places[i].shard)
+		s.ids = append(s.ids, s.shards[i].shard)
 		s.states = append(s.states, schema.State{})
 	}
-	w, err := s.e.states(ctx, s.ids, s.states)
+	w, err := s.e.publishedStates(ctx, s.ids, s.states)
 	if err != nil {
 		return err
 	}
-	done, err := s.gather(now, w)
+	done, err := s.gatherUpdates(now, w)
 	if err != nil {
 		return err
 	}
 	// Places that have more go to the end, so that a shard with a long past does not keep the others waiting.
 	again := make([]int32, 0, 8)
 	for _, i := range now[:done] {
-		p := &s.places[i]
+		p := &s.shards[i]
 		p.queued = false
 		if p.more {
 			again = append(again, i)
@@ -260,7 +260,7 @@ func (s *subscription) round(ctx context.Context) error {
 	}
 	s.ready = append(s.ready[:0], s.ready[done:]...)
 	for _, i := range again {
-		s.queue(i)
+		s.queueShard(i)
 	}
 	if len(s.updates) == 0 {
 		return nil
@@ -268,25 +268,25 @@ func (s *subscription) round(ctx context.Context) error {
 	return s.fn(s.updates)
 }
 
-// gather makes the updates of places, whose states are in s.states, until the budget of a round is spent. It returns how many it
+// gatherUpdates makes the updates of places, whose states are in s.states, until the budget of a round is spent. It returns how many it
 // looked at.
-func (s *subscription) gather(places []int32, w int64) (done int, err error) {
-	b := budget{records: maxRoundRecords, bytes: maxRoundBytes}
-	r := reader{db: s.e.db, buf: s.buf[:0]}
+func (s *subscription) gatherUpdates(places []int32, w int64) (done int, err error) {
+	b := readBudget{records: maxRoundRecords, bytes: maxRoundBytes}
+	r := recordReader{db: s.e.db, buf: s.buf[:0]}
 	for done < len(places) && !b.spent() && err == nil {
-		err = s.step(&s.places[places[done]], s.states[done], w, &r, &b)
+		err = s.makeUpdate(&s.shards[places[done]], s.states[done], w, &r, &b)
 		done++
 	}
 	s.buf = r.buf
 	return done, errors.Join(err, r.close())
 }
 
-// step makes the update of one place, if there is anything to tell.
-func (s *subscription) step(p *place, st schema.State, w int64, r *reader, b *budget) error {
+// makeUpdate makes the update of one place, if there is anything to tell.
+func (s *subscription) makeUpdate(p *followedShard, st schema.State, w int64, r *recordReader, b *readBudget) error {
 	u := metalog.Update{Shard: p.shard}
 	begin := len(s.entries)
 	for {
-		if st == erased { // there is no tail any more, but the one that was told must not go back
+		if st == erasedState { // there is no tail any more, but the one that was told must not go back
 			st.Next = max(p.next, p.tail)
 			st.First = st.Next
 		}
@@ -294,7 +294,7 @@ func (s *subscription) step(p *place, st schema.State, w int64, r *reader, b *bu
 		if p.next < st.First {
 			u.TrimmedTo, p.next = st.First, st.First
 		}
-		err := s.read(p, st.Next, r, b)
+		err := s.readShard(p, st.Next, r, b)
 		if err == nil {
 			break
 		}
@@ -302,10 +302,10 @@ func (s *subscription) step(p *place, st schema.State, w int64, r *reader, b *bu
 			return err
 		}
 		// Trimmed since its state was read, or lost.
-		if err := s.e.missing(p.shard, p.next, st); err != nil {
+		if err := s.e.checkMissing(p.shard, p.next, st); err != nil {
 			return err
 		}
-		if st, err = s.e.table.state(p.shard); err != nil {
+		if st, err = s.e.table.stateOf(p.shard); err != nil {
 			return err
 		}
 		if err := r.close(); err != nil {
@@ -330,21 +330,21 @@ func (s *subscription) step(p *place, st schema.State, w int64, r *reader, b *bu
 	return nil
 }
 
-// read appends the place's records to s.entries: from memory if they are there, else from Pebble.
-func (s *subscription) read(p *place, next record.LSN, r *reader, b *budget) (err error) {
+// readShard appends the place's records to s.entries: from memory if they are there, else from Pebble.
+func (s *subscription) readShard(p *followedShard, next record.LSN, r *recordReader, b *readBudget) (err error) {
 	if p.next >= next {
 		return nil
 	}
 	var cached bool
-	if s.entries, cached = s.e.tails.read(s.entries, p.shard, p.next, next, b); cached {
+	if s.entries, cached = s.e.tails.readCached(s.entries, p.shard, p.next, next, b); cached {
 		return nil
 	}
-	s.entries, err = r.entries(s.entries, p.shard, p.next, next, b)
+	s.entries, err = r.readEntries(s.entries, p.shard, p.next, next, b)
 	return err
 }
 
-// reuse drops what the last round held.
-func (s *subscription) reuse() {
+// resetBuffers drops what the last round held.
+func (s *subscription) resetBuffers() {
 	clear(s.updates)
 	clear(s.entries)
 	s.ids, s.states, s.updates, s.entries = s.ids[:0], s.states[:0], s.updates[:0], s.entries[:0]

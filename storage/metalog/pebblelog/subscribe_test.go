@@ -81,7 +81,7 @@ func TestSubscriptionKeepsLittle(t *testing.T) {
 	s := newSubscription(e, []metalog.Position{{Shard: shardA, LSN: 1}}, func([]metalog.Update) error { return nil })
 	rounds := 0
 	for len(s.ready) > 0 {
-		if err := s.round(t.Context()); err != nil {
+		if err := s.sendRound(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if cap(s.buf) > keptBuffer || len(s.entries) != 0 || len(s.updates) != 0 {

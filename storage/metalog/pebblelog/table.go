@@ -12,25 +12,25 @@ import (
 	"scribe/storage/metalog/pebblelog/schema"
 )
 
-// table holds the states of shards that were used since the engine opened, about 150 bytes each. They are loaded when they are
+// shardTable holds the states of shards that were used since the engine opened, about 150 bytes each. They are loaded when they are
 // first asked for, and stay.
 //
 // A reader that loads a state from Pebble might see one that is committed but not synced yet. It does not use it then: the
 // committer puts every shard into the table before it commits anything about it, and what is in the table already wins.
-type table struct {
+type shardTable struct {
 	db *pebble.DB
 	mu struct {
 		sync.RWMutex
-		shards map[record.ShardID]*shard
+		shards map[record.ShardID]*shardEntry
 		// watches are told of new shards under this lock, so that they neither miss nor repeat one; see watch.go.
 		watches map[uint32][]*categoryWatch
 		// retired are the categories that readers know to be.
-		retired retired
+		retired categorySet
 	}
 }
 
-// shard is a shard in memory.
-type shard struct {
+// shardEntry is a shard in memory.
+type shardEntry struct {
 	id record.ShardID
 	// pub is durable and visible; guarded by table.mu. Epoch 0: the shard does not exist yet.
 	pub schema.State
@@ -42,11 +42,11 @@ type shard struct {
 	swept bool
 }
 
-// absent is the state of a shard that does not exist.
-var absent = schema.State{First: record.FirstLSN, Next: record.FirstLSN}
+// absentState is the state of a shard that does not exist.
+var absentState = schema.State{First: record.FirstLSN, Next: record.FirstLSN}
 
 // states fills in the published states of shards.
-func (t *table) states(ids []record.ShardID, out []schema.State) error {
+func (t *shardTable) states(ids []record.ShardID, out []schema.State) error {
 	var missing []int
 	t.mu.RLock()
 	for i, id := range ids {
@@ -58,7 +58,7 @@ func (t *table) states(ids []record.ShardID, out []schema.State) error {
 	}
 	t.mu.RUnlock()
 	for _, i := range missing {
-		st, err := t.state(ids[i])
+		st, err := t.stateOf(ids[i])
 		if err != nil {
 			return err
 		}
@@ -67,38 +67,38 @@ func (t *table) states(ids []record.ShardID, out []schema.State) error {
 	return nil
 }
 
-// state returns the published state of one shard.
-func (t *table) state(id record.ShardID) (schema.State, error) {
-	if st, ok := t.cached(id); ok {
+// stateOf returns the published state of one shard.
+func (t *shardTable) stateOf(id record.ShardID) (schema.State, error) {
+	if st, ok := t.cachedState(id); ok {
 		return st, nil
 	}
-	loaded, found, err := t.load(id)
+	loaded, found, err := t.loadState(id)
 	if err != nil {
 		return schema.State{}, err
 	}
 	if !found {
-		if st, ok := t.cached(id); ok { // created meanwhile
+		if st, ok := t.cachedState(id); ok { // created meanwhile
 			return st, nil
 		}
-		return t.missing(id), nil
+		return t.missingState(id), nil
 	}
-	sh := t.add(id, loaded)
+	sh := t.addLoaded(id, loaded)
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return sh.pub, nil
 }
 
-// missing is the state of a shard that does not exist: one of a retired category never will.
-func (t *table) missing(id record.ShardID) schema.State {
+// missingState is the state of a shard that does not exist: one of a retired category never will.
+func (t *shardTable) missingState(id record.ShardID) schema.State {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if t.mu.retired.holds(id.Category()) {
-		return erased
+		return erasedState
 	}
-	return absent
+	return absentState
 }
 
-func (t *table) cached(id record.ShardID) (schema.State, bool) {
+func (t *shardTable) cachedState(id record.ShardID) (schema.State, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if sh := t.mu.shards[id]; sh != nil {
@@ -107,41 +107,41 @@ func (t *table) cached(id record.ShardID) (schema.State, bool) {
 	return schema.State{}, false
 }
 
-// get returns a shard for the committer, nil when it does not exist.
-func (t *table) get(id record.ShardID) (*shard, error) {
+// getShard returns a shard for the committer, nil when it does not exist.
+func (t *shardTable) getShard(id record.ShardID) (*shardEntry, error) {
 	t.mu.RLock()
 	sh := t.mu.shards[id]
 	t.mu.RUnlock()
 	if sh != nil {
 		return sh, nil
 	}
-	loaded, found, err := t.load(id)
+	loaded, found, err := t.loadState(id)
 	if err != nil || !found {
 		return nil, err
 	}
-	return t.add(id, loaded), nil
+	return t.addLoaded(id, loaded), nil
 }
 
-// create returns a shard for the committer that exists for readers once it is published.
-func (t *table) create(id record.ShardID) *shard { return t.add(id, absent) }
+// createShard returns a shard for the committer that exists for readers once it is published.
+func (t *shardTable) createShard(id record.ShardID) *shardEntry { return t.addLoaded(id, absentState) }
 
-// add puts a shard into the table, unless it is there.
-func (t *table) add(id record.ShardID, st schema.State) *shard {
+// addLoaded puts a shard into the table, unless it is there.
+func (t *shardTable) addLoaded(id record.ShardID, st schema.State) *shardEntry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if sh := t.mu.shards[id]; sh != nil {
 		return sh
 	}
 	if t.mu.shards == nil {
-		t.mu.shards = make(map[record.ShardID]*shard)
+		t.mu.shards = make(map[record.ShardID]*shardEntry)
 	}
-	sh := &shard{id: id, pub: st, cur: st, swept: st.Epoch == 0}
+	sh := &shardEntry{id: id, pub: st, cur: st, swept: st.Epoch == 0}
 	t.mu.shards[id] = sh
 	return sh
 }
 
-// publish makes what the committer did visible.
-func (t *table) publish(changed []*shard, r retired) {
+// publishStates makes what the committer did visible.
+func (t *shardTable) publishStates(changed []*shardEntry, r categorySet) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mu.retired = append(t.mu.retired[:0], r...)
@@ -150,20 +150,20 @@ func (t *table) publish(changed []*shard, r retired) {
 		sh.pub = sh.cur
 		if created {
 			for _, w := range t.mu.watches[sh.id.Category()] {
-				w.add(sh.id)
+				w.addShard(sh.id)
 			}
 		}
 	}
 }
 
-func (t *table) len() int {
+func (t *shardTable) len() int {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return len(t.mu.shards)
 }
 
-// load reads a shard's state from Pebble.
-func (t *table) load(id record.ShardID) (st schema.State, found bool, err error) {
+// loadState reads a shard's state from Pebble.
+func (t *shardTable) loadState(id record.ShardID) (st schema.State, found bool, err error) {
 	key := schema.AppendStateKey(make([]byte, 0, schema.StateKeyLen), id)
 	value, closer, err := t.db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {

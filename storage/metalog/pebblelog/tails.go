@@ -8,10 +8,10 @@ import (
 	"scribe/storage/metalog"
 )
 
-// tails holds the newest records of shards that are subscribed to, so that a thousand subscribers of a shard do not each look
+// tailCache holds the newest records of shards that are subscribed to, so that a thousand subscribers of a shard do not each look
 // into Pebble for every commit. It is filled when a batch is published, and the oldest chunks go when it is over its limit. Chunks
 // never change, so entries may refer to their bytes.
-type tails struct {
+type tailCache struct {
 	limit int64
 	mu    struct {
 		sync.RWMutex
@@ -60,8 +60,8 @@ func (c *tailChunk) entry(lsn record.LSN) metalog.Entry {
 	return metalog.Entry{LSN: lsn, Time: c.time, Data: c.data[from:c.ends[i]:c.ends[i]]}
 }
 
-// add takes chunks in the order of their commits.
-func (t *tails) add(chunks []*tailChunk) {
+// addChunks takes chunks in the order of their commits.
+func (t *tailCache) addChunks(chunks []*tailChunk) {
 	if len(chunks) == 0 {
 		return
 	}
@@ -99,9 +99,9 @@ func (t *tails) add(chunks []*tailChunk) {
 	}
 }
 
-// read appends the shard's entries from LSN from to below next, as far as the budget allows. It reports false, and appends
+// readCached appends the shard's entries from LSN from to below next, as far as the budget allows. It reports false, and appends
 // nothing, when the record at from is not there.
-func (t *tails) read(dst []metalog.Entry, shard record.ShardID, from, next record.LSN, b *budget) ([]metalog.Entry, bool) {
+func (t *tailCache) readCached(dst []metalog.Entry, shard record.ShardID, from, next record.LSN, b *readBudget) ([]metalog.Entry, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	run := t.mu.runs[shard]
@@ -116,7 +116,7 @@ func (t *tails) read(dst []metalog.Entry, shard record.ShardID, from, next recor
 	})
 	for lsn := from; lsn < next && i < len(run); lsn++ {
 		e := run[i].entry(lsn)
-		if !b.take(len(e.Data)) {
+		if !b.takeRecord(len(e.Data)) {
 			break
 		}
 		dst = append(dst, e)

@@ -15,7 +15,7 @@ import (
 // its limit.
 func TestTails(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := tails{limit: rapid.Int64Range(0, 3000).Draw(t, "limit")}
+		c := tailCache{limit: rapid.Int64Range(0, 3000).Draw(t, "limit")}
 		all := map[record.ShardID][]metalog.Entry{}
 		t.Repeat(map[string]func(*rapid.T){
 			"add": func(t *rapid.T) {
@@ -34,7 +34,7 @@ func TestTails(t *testing.T) {
 					}
 					chunks = append(chunks, newTailChunk(s, first, int64(len(all)), records))
 				}
-				c.add(chunks)
+				c.addChunks(chunks)
 				size := int64(0)
 				for _, chunk := range c.mu.fifo[c.mu.head:] {
 					size += chunk.size()
@@ -51,7 +51,7 @@ func TestTails(t *testing.T) {
 				}
 				if n := len(chunks); n > 0 && chunks[n-1].size() <= c.limit {
 					last := chunks[n-1]
-					if _, ok := c.read(nil, last.shard, last.next()-1, last.next(), &budget{records: 1, bytes: 1}); !ok {
+					if _, ok := c.readCached(nil, last.shard, last.next()-1, last.next(), &readBudget{records: 1, bytes: 1}); !ok {
 						t.Fatal("the newest record is not there")
 					}
 				}
@@ -60,9 +60,9 @@ func TestTails(t *testing.T) {
 				s := record.ShardID(rapid.Uint64Range(1, 3).Draw(t, "shard"))
 				from := record.LSN(rapid.IntRange(1, len(all[s])+2).Draw(t, "from"))
 				next := record.LSN(rapid.IntRange(int(from), len(all[s])+2).Draw(t, "next"))
-				b := budget{records: rapid.IntRange(1, 5).Draw(t, "records"), bytes: rapid.IntRange(1, 30).Draw(t, "bytes")}
+				b := readBudget{records: rapid.IntRange(1, 5).Draw(t, "records"), bytes: rapid.IntRange(1, 30).Draw(t, "bytes")}
 				limit, bytesLeft := b.records, b.bytes
-				got, ok := c.read(nil, s, from, next, &b)
+				got, ok := c.readCached(nil, s, from, next, &b)
 				if !ok {
 					if len(got) != 0 {
 						t.Fatal("records came with a refusal")

@@ -15,8 +15,8 @@ type categoryWatch struct {
 	fresh []record.ShardID
 }
 
-// add is called with table.mu held.
-func (w *categoryWatch) add(id record.ShardID) {
+// addShard is called with table.mu held.
+func (w *categoryWatch) addShard(id record.ShardID) {
 	w.fresh = append(w.fresh, id)
 	select {
 	case w.wake <- struct{}{}:
@@ -24,8 +24,8 @@ func (w *categoryWatch) add(id record.ShardID) {
 	}
 }
 
-// watch begins to collect.
-func (t *table) watch(category uint32, w *categoryWatch) {
+// addWatch begins to collect.
+func (t *shardTable) addWatch(category uint32, w *categoryWatch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.watches == nil {
@@ -34,7 +34,7 @@ func (t *table) watch(category uint32, w *categoryWatch) {
 	t.mu.watches[category] = append(t.mu.watches[category], w)
 }
 
-func (t *table) unwatch(category uint32, w *categoryWatch) {
+func (t *shardTable) removeWatch(category uint32, w *categoryWatch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mu.watches[category] = slices.DeleteFunc(t.mu.watches[category], func(x *categoryWatch) bool { return x == w })
@@ -43,8 +43,8 @@ func (t *table) unwatch(category uint32, w *categoryWatch) {
 	}
 }
 
-// take returns what was collected.
-func (t *table) take(w *categoryWatch) []record.ShardID {
+// takeFresh returns what was collected.
+func (t *shardTable) takeFresh(w *categoryWatch) []record.ShardID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	fresh := w.fresh
@@ -52,9 +52,9 @@ func (t *table) take(w *categoryWatch) []record.ShardID {
 	return fresh
 }
 
-// existing returns those of ids that readers may see, and, in the same moment, empties the watch: what was created before is
+// existingShards returns those of ids that readers may see, and, in the same moment, empties the watch: what was created before is
 // among the former, what comes later will be in the latter.
-func (t *table) existing(ids []record.ShardID, w *categoryWatch) []record.ShardID {
+func (t *shardTable) existingShards(ids []record.ShardID, w *categoryWatch) []record.ShardID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	seen := make(map[record.ShardID]struct{}, len(ids))
@@ -76,30 +76,30 @@ func (t *table) existing(ids []record.ShardID, w *categoryWatch) []record.ShardI
 
 // WatchShards implements metalog.Log.
 func (e *Engine) WatchShards(ctx context.Context, category uint32, fn func([]record.ShardID) error) error {
-	if err := e.enter(); err != nil {
+	if err := e.enterCall(); err != nil {
 		return err
 	}
-	defer e.leave()
+	defer e.calls.Leave()
 	w := &categoryWatch{wake: make(chan struct{}, 1)}
-	e.table.watch(category, w)
-	defer e.table.unwatch(category, w)
+	e.table.addWatch(category, w)
+	defer e.table.removeWatch(category, w)
 	ids, err := e.shardIDs(ctx, category)
 	if err != nil {
 		return err
 	}
-	if err := fn(e.table.existing(ids, w)); err != nil {
+	if err := fn(e.table.existingShards(ids, w)); err != nil {
 		return err
 	}
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-e.closing:
-			return e.ending()
+		case <-e.calls.Draining():
+			return e.closingError()
 		case <-e.failed:
-			return e.failure()
+			return e.failedError()
 		case <-w.wake:
-			if fresh := e.table.take(w); len(fresh) > 0 {
+			if fresh := e.table.takeFresh(w); len(fresh) > 0 {
 				if err := fn(fresh); err != nil {
 					return err
 				}

@@ -10,20 +10,24 @@ import (
 
 // The conversions share bytes of records: neither side changes them.
 
-func ids(shards []uint64) []record.ShardID {
-	out := make([]record.ShardID, len(shards))
-	for i, s := range shards {
-		out[i] = record.ShardID(s)
+// convertAll converts each element; nothing is nil.
+func convertAll[From, To any](in []From, convert func(From) To) []To {
+	if len(in) == 0 {
+		return nil
+	}
+	out := make([]To, len(in))
+	for i, v := range in {
+		out[i] = convert(v)
 	}
 	return out
 }
 
+func shardIDs(shards []uint64) []record.ShardID {
+	return convertAll(shards, func(s uint64) record.ShardID { return record.ShardID(s) })
+}
+
 func numbers[T ~uint64](in []T) []uint64 {
-	out := make([]uint64, len(in))
-	for i, v := range in {
-		out[i] = uint64(v)
-	}
-	return out
+	return convertAll(in, func(v T) uint64 { return uint64(v) })
 }
 
 func stateToProto(s metalog.State) *scribev1.ShardState {
@@ -50,71 +54,30 @@ func stateFromProto(s *scribev1.ShardState) metalog.State {
 	}
 }
 
-func statesToProto(states []metalog.State) []*scribev1.ShardState {
-	out := make([]*scribev1.ShardState, len(states))
-	for i, s := range states {
-		out[i] = stateToProto(s)
-	}
-	return out
+func positionToProto(p metalog.Position) *scribev1.ShardPosition {
+	return &scribev1.ShardPosition{Shard: uint64(p.Shard), Lsn: uint64(p.LSN)}
 }
 
-func statesFromProto(states []*scribev1.ShardState) []metalog.State {
-	out := make([]metalog.State, len(states))
-	for i, s := range states {
-		out[i] = stateFromProto(s)
-	}
-	return out
+func positionFromProto(p *scribev1.ShardPosition) metalog.Position {
+	return metalog.Position{Shard: record.ShardID(p.GetShard()), LSN: record.LSN(p.GetLsn())}
 }
 
 func appendToProto(a *metalog.Append) *scribev1.AppendRequest {
-	req := &scribev1.AppendRequest{OldestBlob: a.OldestBlob, Appends: make([]*scribev1.ShardAppend, len(a.Shards))}
-	for i := range a.Shards {
-		s := &a.Shards[i]
-		req.Appends[i] = &scribev1.ShardAppend{
-			Shard:     uint64(s.Shard),
-			Epoch:     s.Epoch,
-			ExpectLsn: uint64(s.ExpectLSN),
-			Records:   s.Records,
-			Sequences: sequencesToProto(s.Sequences),
+	return &scribev1.AppendRequest{OldestBlob: a.OldestBlob, Appends: convertAll(a.Shards, func(s metalog.ShardAppend) *scribev1.ShardAppend {
+		return &scribev1.ShardAppend{
+			Shard: uint64(s.Shard), Epoch: s.Epoch, ExpectLsn: uint64(s.ExpectLSN),
+			Records: s.Records, Sequences: convertAll(s.Sequences, sequenceToProto),
 		}
-	}
-	return req
+	})}
 }
 
 func appendFromProto(req *scribev1.AppendRequest) *metalog.Append {
-	a := &metalog.Append{OldestBlob: req.GetOldestBlob(), Shards: make([]metalog.ShardAppend, len(req.GetAppends()))}
-	for i, s := range req.GetAppends() {
-		a.Shards[i] = metalog.ShardAppend{
-			Shard:     record.ShardID(s.GetShard()),
-			Epoch:     s.GetEpoch(),
-			ExpectLSN: record.LSN(s.GetExpectLsn()),
-			Records:   s.GetRecords(),
-			Sequences: sequencesFromProto(s.GetSequences()),
+	return &metalog.Append{OldestBlob: req.GetOldestBlob(), Shards: convertAll(req.GetAppends(), func(s *scribev1.ShardAppend) metalog.ShardAppend {
+		return metalog.ShardAppend{
+			Shard: record.ShardID(s.GetShard()), Epoch: s.GetEpoch(), ExpectLSN: record.LSN(s.GetExpectLsn()),
+			Records: s.GetRecords(), Sequences: convertAll(s.GetSequences(), sequenceFromProto),
 		}
-	}
-	return a
-}
-
-func sequencesToProto(in []metalog.Sequence) []*scribev1.ProducerSequence {
-	if len(in) == 0 {
-		return nil
-	}
-	out := make([]*scribev1.ProducerSequence, len(in))
-	for i, q := range in {
-		out[i] = sequenceToProto(q)
-	}
-	return out
-}
-
-func sequencesFromProto(in []*scribev1.ProducerSequence) []metalog.Sequence {
-	if len(in) == 0 {
-		return nil
-	}
-	out := make([]metalog.Sequence, len(in))
-	for i, q := range in {
-		out[i] = sequenceFromProto(q)
-	}
-	return out
+	})}
 }
 
 func sequenceToProto(q metalog.Sequence) *scribev1.ProducerSequence {
@@ -147,46 +110,22 @@ func entriesToProto(in []metalog.Entry) []*scribev1.Entry {
 	return out
 }
 
-func entriesFromProto(in []*scribev1.Entry) []metalog.Entry {
-	if len(in) == 0 {
-		return nil
-	}
-	out := make([]metalog.Entry, len(in))
-	for i, e := range in {
-		out[i] = metalog.Entry{LSN: record.LSN(e.GetLsn()), Time: e.GetTime(), Data: e.GetData()}
-	}
-	return out
+func entryFromProto(e *scribev1.Entry) metalog.Entry {
+	return metalog.Entry{LSN: record.LSN(e.GetLsn()), Time: e.GetTime(), Data: e.GetData()}
 }
 
-func updatesToProto(in []metalog.Update) *scribev1.SubscribeResponse {
-	res := &scribev1.SubscribeResponse{Updates: make([]*scribev1.ShardUpdate, len(in))}
-	for i := range in {
-		u := &in[i]
-		res.Updates[i] = &scribev1.ShardUpdate{
-			Shard:     uint64(u.Shard),
-			Entries:   entriesToProto(u.Entries),
-			NextLsn:   uint64(u.NextLSN),
-			Watermark: u.Watermark,
-			Sealed:    u.Sealed,
-			TrimmedTo: uint64(u.TrimmedTo),
-		}
+func updateToProto(u metalog.Update) *scribev1.ShardUpdate {
+	return &scribev1.ShardUpdate{
+		Shard: uint64(u.Shard), TrimmedTo: uint64(u.TrimmedTo), Entries: entriesToProto(u.Entries),
+		NextLsn: uint64(u.NextLSN), Watermark: u.Watermark, Sealed: u.Sealed,
 	}
-	return res
 }
 
-func updatesFromProto(res *scribev1.SubscribeResponse) []metalog.Update {
-	out := make([]metalog.Update, len(res.GetUpdates()))
-	for i, u := range res.GetUpdates() {
-		out[i] = metalog.Update{
-			Shard:     record.ShardID(u.GetShard()),
-			TrimmedTo: record.LSN(u.GetTrimmedTo()),
-			Entries:   entriesFromProto(u.GetEntries()),
-			NextLSN:   record.LSN(u.GetNextLsn()),
-			Watermark: u.GetWatermark(),
-			Sealed:    u.GetSealed(),
-		}
+func updateFromProto(u *scribev1.ShardUpdate) metalog.Update {
+	return metalog.Update{
+		Shard: record.ShardID(u.GetShard()), TrimmedTo: record.LSN(u.GetTrimmedTo()), Entries: convertAll(u.GetEntries(), entryFromProto),
+		NextLSN: record.LSN(u.GetNextLsn()), Watermark: u.GetWatermark(), Sealed: u.GetSealed(),
 	}
-	return out
 }
 
 // annotationKind makes kinds that no engine has the invalid one.
@@ -197,21 +136,12 @@ func annotationKind(kind uint32) metalog.AnnotationKind {
 	return metalog.AnnotationKind(kind)
 }
 
-func notesToProto(in []metalog.Annotation) []*scribev1.Annotation {
-	out := make([]*scribev1.Annotation, len(in))
-	for i := range in {
-		n := &in[i]
-		out[i] = &scribev1.Annotation{Shard: uint64(n.Shard), Lsn: uint64(n.LSN), Kind: uint32(n.Kind), Data: n.Data}
-	}
-	return out
+func noteToProto(n metalog.Annotation) *scribev1.Annotation {
+	return &scribev1.Annotation{Shard: uint64(n.Shard), Lsn: uint64(n.LSN), Kind: uint32(n.Kind), Data: n.Data}
 }
 
-func notesFromProto(in []*scribev1.Annotation) []metalog.Annotation {
-	out := make([]metalog.Annotation, len(in))
-	for i, n := range in {
-		out[i] = metalog.Annotation{
-			Shard: record.ShardID(n.GetShard()), LSN: record.LSN(n.GetLsn()), Kind: annotationKind(n.GetKind()), Data: n.GetData(),
-		}
+func noteFromProto(n *scribev1.Annotation) metalog.Annotation {
+	return metalog.Annotation{
+		Shard: record.ShardID(n.GetShard()), LSN: record.LSN(n.GetLsn()), Kind: annotationKind(n.GetKind()), Data: n.GetData(),
 	}
-	return out
 }

@@ -9,72 +9,55 @@ import (
 	"scribe/storage/metalog"
 )
 
-// server serves an engine.
-type server struct {
+// engineServer serves an engine.
+type engineServer struct {
 	log metalog.Log
 }
 
 // NewServer returns a service of log, which stays the caller's to close.
-func NewServer(log metalog.Log) rpc.MetalogService { return &server{log: log} }
+func NewServer(log metalog.Log) rpc.MetalogService { return &engineServer{log: log} }
 
 // Open implements rpc.MetalogService.
-func (s *server) Open(ctx context.Context, req *scribev1.OpenRequest) (*scribev1.OpenResponse, error) {
-	states, err := s.log.Open(ctx, req.GetOwner(), ids(req.GetShards()))
-	if err != nil {
-		return nil, toRPC(err)
-	}
-	return &scribev1.OpenResponse{States: statesToProto(states)}, nil
+func (s *engineServer) Open(ctx context.Context, req *scribev1.OpenRequest) (*scribev1.OpenResponse, error) {
+	states, err := s.log.Open(ctx, req.GetOwner(), shardIDs(req.GetShards()))
+	return &scribev1.OpenResponse{States: convertAll(states, stateToProto)}, toRPC(err)
 }
 
 // Append implements rpc.MetalogService.
-func (s *server) Append(ctx context.Context, req *scribev1.AppendRequest) (*scribev1.AppendResponse, error) {
+func (s *engineServer) Append(ctx context.Context, req *scribev1.AppendRequest) (*scribev1.AppendResponse, error) {
 	done, err := s.log.Append(ctx, appendFromProto(req))
-	if err != nil {
-		return nil, toRPC(err)
-	}
-	res := &scribev1.AppendResponse{Appended: make([]*scribev1.Appended, len(done))}
-	for i, d := range done {
-		res.Appended[i] = &scribev1.Appended{FirstLsn: uint64(d.FirstLSN), Time: d.Time}
-	}
-	return res, nil
+	return &scribev1.AppendResponse{Appended: convertAll(done, func(d metalog.Appended) *scribev1.Appended {
+		return &scribev1.Appended{FirstLsn: uint64(d.FirstLSN), Time: d.Time}
+	})}, toRPC(err)
 }
 
 // Read implements rpc.MetalogService.
-func (s *server) Read(ctx context.Context, req *scribev1.ReadRequest) (*scribev1.ReadResponse, error) {
+func (s *engineServer) Read(ctx context.Context, req *scribev1.ReadRequest) (*scribev1.ReadResponse, error) {
 	// Before the conversion, which would make a large number negative where int has 32 bits.
 	records := int(min(req.GetMaxRecords(), metalog.MaxReadRecords))
 	bytes := int(min(req.GetMaxBytes(), metalog.MaxReadBytes))
 	entries, err := s.log.Read(ctx, record.ShardID(req.GetShard()), record.LSN(req.GetFrom()), records, bytes)
-	if err != nil {
-		return nil, toRPC(err)
-	}
-	return &scribev1.ReadResponse{Entries: entriesToProto(entries)}, nil
+	return &scribev1.ReadResponse{Entries: entriesToProto(entries)}, toRPC(err)
 }
 
 // Tail implements rpc.MetalogService.
-func (s *server) Tail(ctx context.Context, req *scribev1.TailRequest) (*scribev1.TailResponse, error) {
-	states, err := s.log.Tail(ctx, ids(req.GetShards()))
-	if err != nil {
-		return nil, toRPC(err)
-	}
-	return &scribev1.TailResponse{States: statesToProto(states)}, nil
+func (s *engineServer) Tail(ctx context.Context, req *scribev1.TailRequest) (*scribev1.TailResponse, error) {
+	states, err := s.log.Tail(ctx, shardIDs(req.GetShards()))
+	return &scribev1.TailResponse{States: convertAll(states, stateToProto)}, toRPC(err)
 }
 
 // Subscribe implements rpc.MetalogService.
-func (s *server) Subscribe(ctx context.Context, req *scribev1.SubscribeRequest, send func(*scribev1.SubscribeResponse) error) error {
-	from := make([]metalog.Position, len(req.GetPositions()))
-	for i, p := range req.GetPositions() {
-		from[i] = metalog.Position{Shard: record.ShardID(p.GetShard()), LSN: record.LSN(p.GetLsn())}
-	}
-	return follow(func(sent func(error) error) error {
+func (s *engineServer) Subscribe(ctx context.Context, req *scribev1.SubscribeRequest, send func(*scribev1.SubscribeResponse) error) error {
+	from := convertAll(req.GetPositions(), positionFromProto)
+	return serveStream(func(sent func(error) error) error {
 		return s.log.Subscribe(ctx, from, req.GetHeartbeat().AsDuration(), func(updates []metalog.Update) error {
-			return sent(send(updatesToProto(updates)))
+			return sent(send(&scribev1.SubscribeResponse{Updates: convertAll(updates, updateToProto)}))
 		})
 	})
 }
 
-// follow runs a call with a callback, and returns the callback's error as it is and the engine's as an RPC's.
-func follow(run func(sent func(error) error) error) error {
+// serveStream runs a call with a callback, and returns the callback's error as it is and the engine's as an RPC's.
+func serveStream(run func(sent func(error) error) error) error {
 	var broken error
 	err := run(func(err error) error {
 		broken = err
@@ -87,59 +70,41 @@ func follow(run func(sent func(error) error) error) error {
 }
 
 // Seek implements rpc.MetalogService.
-func (s *server) Seek(ctx context.Context, req *scribev1.SeekRequest) (*scribev1.SeekResponse, error) {
-	lsns, err := s.log.Seek(ctx, ids(req.GetShards()), req.GetTime())
-	if err != nil {
-		return nil, toRPC(err)
-	}
-	return &scribev1.SeekResponse{Lsns: numbers(lsns)}, nil
+func (s *engineServer) Seek(ctx context.Context, req *scribev1.SeekRequest) (*scribev1.SeekResponse, error) {
+	lsns, err := s.log.Seek(ctx, shardIDs(req.GetShards()), req.GetTime())
+	return &scribev1.SeekResponse{Lsns: numbers(lsns)}, toRPC(err)
 }
 
 // Trim implements rpc.MetalogService.
-func (s *server) Trim(ctx context.Context, req *scribev1.TrimRequest) (*scribev1.TrimResponse, error) {
-	if err := s.log.Trim(ctx, record.ShardID(req.GetShard()), record.LSN(req.GetBefore())); err != nil {
-		return nil, toRPC(err)
-	}
-	return &scribev1.TrimResponse{}, nil
+func (s *engineServer) Trim(ctx context.Context, req *scribev1.TrimRequest) (*scribev1.TrimResponse, error) {
+	return &scribev1.TrimResponse{}, toRPC(s.log.Trim(ctx, record.ShardID(req.GetShard()), record.LSN(req.GetBefore())))
 }
 
 // Seal implements rpc.MetalogService.
-func (s *server) Seal(ctx context.Context, req *scribev1.SealRequest) (*scribev1.SealResponse, error) {
+func (s *engineServer) Seal(ctx context.Context, req *scribev1.SealRequest) (*scribev1.SealResponse, error) {
 	state, err := s.log.Seal(ctx, record.ShardID(req.GetShard()))
-	if err != nil {
-		return nil, toRPC(err)
-	}
-	return &scribev1.SealResponse{State: stateToProto(state)}, nil
+	return &scribev1.SealResponse{State: stateToProto(state)}, toRPC(err)
 }
 
 // Retire implements rpc.MetalogService.
-func (s *server) Retire(ctx context.Context, req *scribev1.RetireRequest) (*scribev1.RetireResponse, error) {
-	if err := s.log.Retire(ctx, req.GetCategory()); err != nil {
-		return nil, toRPC(err)
-	}
-	return &scribev1.RetireResponse{}, nil
+func (s *engineServer) Retire(ctx context.Context, req *scribev1.RetireRequest) (*scribev1.RetireResponse, error) {
+	return &scribev1.RetireResponse{}, toRPC(s.log.Retire(ctx, req.GetCategory()))
 }
 
 // Erase implements rpc.MetalogService.
-func (s *server) Erase(ctx context.Context, req *scribev1.EraseRequest) (*scribev1.EraseResponse, error) {
-	if err := s.log.Erase(ctx, req.GetCategory()); err != nil {
-		return nil, toRPC(err)
-	}
-	return &scribev1.EraseResponse{}, nil
+func (s *engineServer) Erase(ctx context.Context, req *scribev1.EraseRequest) (*scribev1.EraseResponse, error) {
+	return &scribev1.EraseResponse{}, toRPC(s.log.Erase(ctx, req.GetCategory()))
 }
 
 // ListShards implements rpc.MetalogService.
-func (s *server) ListShards(ctx context.Context, req *scribev1.ListShardsRequest) (*scribev1.ListShardsResponse, error) {
+func (s *engineServer) ListShards(ctx context.Context, req *scribev1.ListShardsRequest) (*scribev1.ListShardsResponse, error) {
 	states, err := s.log.Shards(ctx, req.GetCategory())
-	if err != nil {
-		return nil, toRPC(err)
-	}
-	return &scribev1.ListShardsResponse{States: statesToProto(states)}, nil
+	return &scribev1.ListShardsResponse{States: convertAll(states, stateToProto)}, toRPC(err)
 }
 
 // WatchShards implements rpc.MetalogService.
-func (s *server) WatchShards(ctx context.Context, req *scribev1.WatchShardsRequest, send func(*scribev1.WatchShardsResponse) error) error {
-	return follow(func(sent func(error) error) error {
+func (s *engineServer) WatchShards(ctx context.Context, req *scribev1.WatchShardsRequest, send func(*scribev1.WatchShardsResponse) error) error {
+	return serveStream(func(sent func(error) error) error {
 		return s.log.WatchShards(ctx, req.GetCategory(), func(shards []record.ShardID) error {
 			return sent(send(&scribev1.WatchShardsResponse{Shards: numbers(shards)}))
 		})
@@ -147,42 +112,26 @@ func (s *server) WatchShards(ctx context.Context, req *scribev1.WatchShardsReque
 }
 
 // Sequences implements rpc.MetalogService.
-func (s *server) Sequences(ctx context.Context, req *scribev1.SequencesRequest) (*scribev1.SequencesResponse, error) {
+func (s *engineServer) Sequences(ctx context.Context, req *scribev1.SequencesRequest) (*scribev1.SequencesResponse, error) {
 	producers, err := s.log.Sequences(ctx, record.ShardID(req.GetShard()), req.GetProducers())
-	if err != nil {
-		return nil, toRPC(err)
-	}
-	res := &scribev1.SequencesResponse{Producers: make([]*scribev1.ProducerState, len(producers))}
-	for i, p := range producers {
-		res.Producers[i] = producerToProto(p)
-	}
-	return res, nil
+	return &scribev1.SequencesResponse{Producers: convertAll(producers, producerToProto)}, toRPC(err)
 }
 
 // AdvanceBoundary implements rpc.MetalogService.
-func (s *server) AdvanceBoundary(ctx context.Context, req *scribev1.AdvanceBoundaryRequest) (*scribev1.AdvanceBoundaryResponse, error) {
+func (s *engineServer) AdvanceBoundary(ctx context.Context, req *scribev1.AdvanceBoundaryRequest) (*scribev1.AdvanceBoundaryResponse, error) {
 	t, err := s.log.AdvanceBoundary(ctx, req.GetTime())
-	if err != nil {
-		return nil, toRPC(err)
-	}
-	return &scribev1.AdvanceBoundaryResponse{Time: t}, nil
+	return &scribev1.AdvanceBoundaryResponse{Time: t}, toRPC(err)
 }
 
 // Annotate implements rpc.MetalogService.
-func (s *server) Annotate(ctx context.Context, req *scribev1.AnnotateRequest) (*scribev1.AnnotateResponse, error) {
-	kept, err := s.log.Annotate(ctx, notesFromProto(req.GetAnnotations()))
-	if err != nil {
-		return nil, toRPC(err)
-	}
-	return &scribev1.AnnotateResponse{Kept: uint32(kept)}, nil //nolint:gosec // at most as many as asked for
+func (s *engineServer) Annotate(ctx context.Context, req *scribev1.AnnotateRequest) (*scribev1.AnnotateResponse, error) {
+	kept, err := s.log.Annotate(ctx, convertAll(req.GetAnnotations(), noteFromProto))
+	return &scribev1.AnnotateResponse{Kept: uint32(kept)}, toRPC(err) //nolint:gosec // at most as many as asked for
 }
 
 // Annotations implements rpc.MetalogService.
-func (s *server) Annotations(ctx context.Context, req *scribev1.AnnotationsRequest) (*scribev1.AnnotationsResponse, error) {
+func (s *engineServer) Annotations(ctx context.Context, req *scribev1.AnnotationsRequest) (*scribev1.AnnotationsResponse, error) {
 	notes, until, err := s.log.Annotations(ctx, record.ShardID(req.GetShard()), record.LSN(req.GetFrom()), record.LSN(req.GetTo()),
 		annotationKind(req.GetKind()), int(min(req.GetMaxBytes(), metalog.MaxReadBytes)))
-	if err != nil {
-		return nil, toRPC(err)
-	}
-	return &scribev1.AnnotationsResponse{Annotations: notesToProto(notes), Until: uint64(until)}, nil
+	return &scribev1.AnnotationsResponse{Annotations: convertAll(notes, noteToProto), Until: uint64(until)}, toRPC(err)
 }

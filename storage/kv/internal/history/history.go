@@ -66,13 +66,13 @@ func (l *Log) Append(events []kv.Event) {
 		l.mu.bytes += size(e)
 	}
 	l.mu.newest = events[len(events)-1].Revision
-	l.trim()
+	l.trimOldest()
 	close(l.mu.grown)
 	l.mu.grown = make(chan struct{})
 }
 
-// trim forgets whole transactions from the oldest on until the limits hold. l.mu is held.
-func (l *Log) trim() {
+// trimOldest forgets whole transactions from the oldest on until the limits hold. l.mu is held.
+func (l *Log) trimOldest() {
 	c := l.mu.changes
 	drop := 0
 	for len(c)-drop > l.limits.Events || l.mu.bytes > l.limits.Bytes {

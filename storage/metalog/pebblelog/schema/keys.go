@@ -78,7 +78,7 @@ func CategoryBounds(kind Kind, category uint32) (low, high []byte) {
 // StateKeyShard returns the shard of a state's key.
 func StateKeyShard(key []byte) (record.ShardID, error) {
 	if len(key) != StateKeyLen || Kind(key[0]) != KindState {
-		return 0, corrupt("a key of %d bytes is no shard state's", len(key))
+		return 0, corruptError("a key of %d bytes is no shard state's", len(key))
 	}
 	return record.ShardID(binary.BigEndian.Uint64(key[1:])), nil
 }
@@ -123,7 +123,7 @@ func RetiredBounds() (low, high []byte) {
 // RetiredKeyFirst returns the first category of a run's key.
 func RetiredKeyFirst(key []byte) (uint32, error) {
 	if len(key) != RetiredKeyLen || Kind(key[0]) != KindRetired {
-		return 0, corrupt("a key of %d bytes is not that of retired categories", len(key))
+		return 0, corruptError("a key of %d bytes is not that of retired categories", len(key))
 	}
 	return binary.BigEndian.Uint32(key[1:]), nil
 }

@@ -61,16 +61,16 @@ type Producer struct {
 func PutRecord(dst, key []byte, time int64, data []byte) {
 	binary.LittleEndian.PutUint64(dst[4:], uint64(time))
 	copy(dst[12:], data)
-	seal(dst, key)
+	appendChecksum(dst, key)
 }
 
 // Record reads the value of a record. The data aliases value.
 func Record(key, value []byte) (time int64, data []byte, err error) {
-	if err := check(key, value); err != nil {
+	if err := verifyChecksum(key, value); err != nil {
 		return 0, nil, err
 	}
 	if len(value) <= RecordOverhead {
-		return 0, nil, corrupt("a record of %d bytes", len(value))
+		return 0, nil, corruptError("a record of %d bytes", len(value))
 	}
 	return int64(binary.LittleEndian.Uint64(value[4:])), value[12:], nil
 }
@@ -88,17 +88,17 @@ func AppendState(dst, key []byte, s State) []byte {
 		flags |= flagSealed
 	}
 	dst = append(dst, flags)
-	seal(dst[n:], key)
+	appendChecksum(dst[n:], key)
 	return dst
 }
 
 // DecodeState reads the value of a shard's state.
 func DecodeState(key, value []byte) (State, error) {
-	if err := check(key, value); err != nil {
+	if err := verifyChecksum(key, value); err != nil {
 		return State{}, err
 	}
 	if len(value) != stateLen {
-		return State{}, corrupt("a shard state of %d bytes", len(value))
+		return State{}, corruptError("a shard state of %d bytes", len(value))
 	}
 	s := State{
 		First:    record.LSN(binary.LittleEndian.Uint64(value[4:])),
@@ -108,7 +108,7 @@ func DecodeState(key, value []byte) (State, error) {
 		Sealed:   value[36]&flagSealed != 0,
 	}
 	if s.First < record.FirstLSN || s.Next < s.First || s.Epoch == 0 || value[36]&^flagSealed != 0 {
-		return State{}, corrupt("a shard state that cannot be: first LSN %d, next %d, epoch %d, flags %#x", s.First, s.Next, s.Epoch, value[36])
+		return State{}, corruptError("a shard state that cannot be: first LSN %d, next %d, epoch %d, flags %#x", s.First, s.Next, s.Epoch, value[36])
 	}
 	return s, nil
 }
@@ -121,17 +121,17 @@ func AppendProducer(dst, key []byte, p Producer) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, p.Next)
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(p.LSN))
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(p.Time))
-	seal(dst[n:], key)
+	appendChecksum(dst[n:], key)
 	return dst
 }
 
 // DecodeProducer reads the value of what a shard knows of a producer.
 func DecodeProducer(key, value []byte) (Producer, error) {
-	if err := check(key, value); err != nil {
+	if err := verifyChecksum(key, value); err != nil {
 		return Producer{}, err
 	}
 	if len(value) != producerLen {
-		return Producer{}, corrupt("a producer's state of %d bytes", len(value))
+		return Producer{}, corruptError("a producer's state of %d bytes", len(value))
 	}
 	p := Producer{
 		Epoch: binary.LittleEndian.Uint32(value[4:]),
@@ -140,7 +140,7 @@ func DecodeProducer(key, value []byte) (Producer, error) {
 		Time:  int64(binary.LittleEndian.Uint64(value[24:])),
 	}
 	if p.Next == 0 || p.LSN < record.FirstLSN {
-		return Producer{}, corrupt("a producer's state that cannot be: next sequence %d, LSN %d", p.Next, p.LSN)
+		return Producer{}, corruptError("a producer's state that cannot be: next sequence %d, LSN %d", p.Next, p.LSN)
 	}
 	return p, nil
 }
@@ -149,17 +149,17 @@ func DecodeProducer(key, value []byte) (Producer, error) {
 func AppendNumber(dst, key []byte, v int64) []byte {
 	n := len(dst)
 	dst = binary.LittleEndian.AppendUint64(append(dst, 0, 0, 0, 0), uint64(v))
-	seal(dst[n:], key)
+	appendChecksum(dst[n:], key)
 	return dst
 }
 
 // DecodeNumber reads the value of a Meta key.
 func DecodeNumber(key, value []byte) (int64, error) {
-	if err := check(key, value); err != nil {
+	if err := verifyChecksum(key, value); err != nil {
 		return 0, err
 	}
 	if len(value) != numberLen {
-		return 0, corrupt("a number of %d bytes", len(value))
+		return 0, corruptError("a number of %d bytes", len(value))
 	}
 	return int64(binary.LittleEndian.Uint64(value[4:])), nil
 }
@@ -168,23 +168,23 @@ func DecodeNumber(key, value []byte) (int64, error) {
 func AppendRetired(dst, key []byte, last uint32) []byte {
 	n := len(dst)
 	dst = binary.LittleEndian.AppendUint32(append(dst, 0, 0, 0, 0), last)
-	seal(dst[n:], key)
+	appendChecksum(dst[n:], key)
 	return dst
 }
 
 // DecodeRetired reads a run of retired categories: those from first to last.
 func DecodeRetired(key, value []byte) (first, last uint32, err error) {
-	if err := check(key, value); err != nil {
+	if err := verifyChecksum(key, value); err != nil {
 		return 0, 0, err
 	}
 	if len(value) != retiredLen {
-		return 0, 0, corrupt("a run of retired categories of %d bytes", len(value))
+		return 0, 0, corruptError("a run of retired categories of %d bytes", len(value))
 	}
 	if first, err = RetiredKeyFirst(key); err != nil {
 		return 0, 0, err
 	}
 	if last = binary.LittleEndian.Uint32(value[4:]); last < first {
-		return 0, 0, corrupt("a run of retired categories from %d to %d", first, last)
+		return 0, 0, corruptError("a run of retired categories from %d to %d", first, last)
 	}
 	return first, last, nil
 }
@@ -193,32 +193,32 @@ func DecodeRetired(key, value []byte) (first, last uint32, err error) {
 func AppendAnnotation(dst, key, data []byte) []byte {
 	n := len(dst)
 	dst = append(append(dst, 0, 0, 0, 0), data...)
-	seal(dst[n:], key)
+	appendChecksum(dst[n:], key)
 	return dst
 }
 
 // Annotation reads the value of an annotation. The data aliases value.
 func Annotation(key, value []byte) ([]byte, error) {
-	if err := check(key, value); err != nil {
+	if err := verifyChecksum(key, value); err != nil {
 		return nil, err
 	}
 	if len(value) <= AnnotationOverhead {
-		return nil, corrupt("an annotation of %d bytes", len(value))
+		return nil, corruptError("an annotation of %d bytes", len(value))
 	}
 	return value[AnnotationOverhead:], nil
 }
 
-// seal writes the checksum of key and the rest of value into value's first four bytes.
-func seal(value, key []byte) {
+// appendChecksum writes the checksum of key and the rest of value into value's first four bytes.
+func appendChecksum(value, key []byte) {
 	binary.LittleEndian.PutUint32(value, checksum(key, value[4:]))
 }
 
-func check(key, value []byte) error {
+func verifyChecksum(key, value []byte) error {
 	if len(value) < 4 {
-		return corrupt("a value of %d bytes", len(value))
+		return corruptError("a value of %d bytes", len(value))
 	}
 	if stored, sum := binary.LittleEndian.Uint32(value), checksum(key, value[4:]); stored != sum {
-		return corrupt("its checksum is %08x, the bytes give %08x", stored, sum)
+		return corruptError("its checksum is %08x, the bytes give %08x", stored, sum)
 	}
 	return nil
 }
@@ -227,6 +227,6 @@ func checksum(key, rest []byte) uint32 {
 	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, rest)
 }
 
-func corrupt(format string, args ...any) error {
+func corruptError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...))
 }

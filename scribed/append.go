@@ -117,120 +117,149 @@ func (q *sendQueue) appendPassing(l *categoryQueue, e *queueEntry) *spoolAppend 
 const maxSpill = 4 << 20
 
 // planSpill begins an append that takes entries out of memory: those that have been there for SpillAfter, those of any age while more
-// than SpillAbove is in use, the fullest lanes first, and, when closing, those that cannot be sent now. It is nil when there is
-// nothing to do. Entries that the spool turns out to have no room for come back.
+// than SpillAbove is in use, the fullest queues first, and, when closing, those that cannot be sent now. It is nil when there is
+// nothing to do. Entries for which the spool turns out to be full come back.
 func (q *sendQueue) planSpill(now time.Time, everything bool) *spoolAppend {
-	need := q.used - int64(q.cfg.SpillAbove*float64(q.cfg.MemoryBytes))
-	oldest := now.Add(-q.cfg.SpillAfter)
-	var lanes []*categoryQueue
-	for _, l := range q.queues {
-		if len(l.entries) > 0 && !l.spilling {
-			lanes = append(lanes, l)
-		}
+	p := spillPlan{
+		now: now, a: newAppending(), limit: min(maxSpill, q.cfg.Spool.SegmentBytes/2), oldest: now.Add(-q.cfg.SpillAfter),
+		need: q.used - int64(q.cfg.SpillAbove*float64(q.cfg.MemoryBytes)),
 	}
-	slices.SortFunc(lanes, func(a, b *categoryQueue) int {
-		return cmp.Or(cmp.Compare(b.bytes, a.bytes), cmp.Compare(a.name, b.name))
-	})
-	a := newAppending()
-	size, limit := int64(0), min(maxSpill, q.cfg.Spool.SegmentBytes/2)
-	for _, l := range lanes {
-		stuck := everything || q.closing && (q.isUnavailable() || l.failures > 0 || !q.isEligible(l, l.entries[0]))
-		size += q.spillLane(a, l, now, limit-size, func(e *queueEntry) bool {
-			return stuck || need > 0 || e.since.Before(oldest)
-		}, &need)
-		if size >= limit {
+	for _, c := range q.spillCandidates() {
+		stuck := everything || q.closing && (q.isUnavailable() || c.failures > 0 || !q.isEligible(c, c.entries[0]))
+		if leaving := p.chooseEntries(c, stuck); len(leaving) > 0 {
+			q.moveToAppend(p.a, c, leaving)
+		}
+		if p.size >= p.limit {
 			break
 		}
 	}
-	if len(a.parts) == 0 {
+	if len(p.a.parts) == 0 {
 		return nil
 	}
-	return a
+	return p.a
 }
 
-// spillLane takes entries of a lane, from the front as long as wanted says so, up to limit bytes but at least one, and returns their
-// bytes.
-func (q *sendQueue) spillLane(a *spoolAppend, l *categoryQueue, now time.Time, limit int64, wanted func(*queueEntry) bool, need *int64) (size int64) {
-	var leaving []*queueEntry
-	for _, e := range l.entries {
+// spillCandidates returns the queues from which entries may leave the memory, the fullest first.
+func (q *sendQueue) spillCandidates() (queues []*categoryQueue) {
+	for _, c := range q.queues {
+		if len(c.entries) > 0 && !c.spilling {
+			queues = append(queues, c)
+		}
+	}
+	slices.SortFunc(queues, func(a, b *categoryQueue) int {
+		return cmp.Or(cmp.Compare(b.bytes, a.bytes), cmp.Compare(a.name, b.name))
+	})
+	return queues
+}
+
+// spillPlan is an append of entries that leave the memory, while it is filled.
+type spillPlan struct {
+	now         time.Time
+	a           *spoolAppend
+	size, limit int64 // bytes of the entries
+	need        int64 // bytes of memory above SpillAbove
+	oldest      time.Time
+	copied      bool // the entries are in the spool already, and only leave the memory
+}
+
+// chooseEntries returns the entries of a queue that leave, from its front. stuck entries leave at any age.
+func (p *spillPlan) chooseEntries(c *categoryQueue, stuck bool) (leaving []*queueEntry) {
+	for _, e := range c.entries {
 		if !e.canSpill() {
 			continue
 		}
-		if !wanted(e) || size > 0 && size+e.bytes > limit {
+		copied := e.isSpooled()
+		mustLeave := stuck || p.need > 0 || e.since.Before(p.oldest)
+		fits := p.size == 0 || p.size+e.bytes <= p.limit
+		refused := !copied && p.now.Before(c.fullTill)
+		// What is in the spool already never fails to leave, so it does not go with what may.
+		sameKind := p.size == 0 || p.copied == copied
+		if !mustLeave || !fits || refused || !sameKind {
 			break
 		}
-		// What is in the spool already finds room there in any case, so it does not go with what may not.
-		if spooled := e.isSpooled(); !spooled && now.Before(l.fullTill) || len(leaving) > 0 && leaving[0].isSpooled() != spooled ||
-			len(a.parts) > 0 && (len(a.records) == 0) != spooled {
-			break
-		}
-		size += e.bytes
-		*need -= e.charge
+		p.copied = copied
+		p.size += e.bytes
+		p.need -= e.charge
 		leaving = append(leaving, e)
 	}
-	if len(leaving) > 0 {
-		q.moveToAppend(a, l, leaving)
-	}
-	return size
+	return leaving
 }
 
-// moveToAppend moves entries from a lane's queue to an append. In an ordered lane what is on its way comes with them, since it stood in
+// moveToAppend moves entries from a queue to an append. In an ordered queue what is on its way comes with them, since it stood in
 // front.
-func (q *sendQueue) moveToAppend(a *spoolAppend, l *categoryQueue, leaving []*queueEntry) {
-	if l.isOrdered() {
-		for _, e := range l.inFlight {
+func (q *sendQueue) moveToAppend(a *spoolAppend, c *categoryQueue, leaving []*queueEntry) {
+	if c.isOrdered() {
+		for _, e := range c.inFlight {
 			if e.canSpill() && !e.isSpooled() {
-				a.addEntry(l, e, stays)
+				a.addEntry(c, e, stays)
 			}
 		}
 	}
-	l.entries = slices.DeleteFunc(l.entries, func(e *queueEntry) bool { return slices.Contains(leaving, e) })
-	if len(l.entries) == 0 {
-		q.leaveTurn(l)
+	next := 0
+	c.entries = slices.DeleteFunc(c.entries, func(e *queueEntry) bool {
+		leaves := next < len(leaving) && leaving[next] == e
+		if leaves {
+			next++
+		}
+		return leaves
+	})
+	if len(c.entries) == 0 {
+		q.leaveTurn(c)
 	}
-	l.spilling = true
+	c.spilling = true
 	for _, e := range leaving {
-		a.addEntry(l, e, leaves)
+		a.addEntry(c, e, leaves)
 	}
 }
 
-// finishAppend is the event that an append has ended. refs are of its records, if it did not fail. Entries that are in the spool only become
-// part of the backlog; those that have no room there come back. The entries that passed are the caller's to answer.
+// finishAppend is the event that an append has ended. refs are of its records, if it did not fail. Entries that are in the spool only
+// become part of the backlog; those for which it was full come back. The entries that passed are the caller's to answer.
 func (q *sendQueue) finishAppend(a *spoolAppend, refs []spool.Ref, now time.Time) {
-	lanes := make(map[*categoryQueue][]*queueEntry, 1) // and those of their entries that come back
+	leaving := make(map[*categoryQueue][]*queueEntry, 1)
 	for i := range a.parts {
 		p := &a.parts[i]
-		l, e := p.l, p.e
-		back := lanes[l]
-		e.writing = false
-		q.releaseBuffer(e.mem)
+		p.e.writing = false
+		q.releaseBuffer(p.e.mem)
 		if a.err == nil {
 			q.assignRefs(p, a.ids, refs)
 		}
-		if lanes[l] = back; p.kind == stays {
-			continue
-		}
-		l.leaving = slices.DeleteFunc(l.leaving, func(x *queueEntry) bool { return x == e })
-		l.spilling = l.spilling && p.kind != leaves
-		switch {
-		case a.err == nil:
-			q.leaveToBacklog(l, e, p.kind)
+		switch of := leaving[p.l]; {
+		case p.kind != stays && a.err == nil:
+			q.leaveToBacklog(p.l, p.e, p.kind)
+			leaving[p.l] = append(of, p.e)
 		case p.kind == leaves:
-			lanes[l] = append(back, e)
+			leaving[p.l] = append(of, p.e)
+		default:
+			leaving[p.l] = of
 		}
 	}
-	for l, back := range lanes {
-		l.entries = append(back, l.entries...)
-		slices.SortStableFunc(l.entries, func(a, b *queueEntry) int { return cmp.Compare(a.number, b.number) })
-		l.appends--
-		if l.last == a {
-			l.last = nil
+	for c, entries := range leaving {
+		c.leaving = slices.DeleteFunc(c.leaving, func(e *queueEntry) bool { return !e.writing })
+		c.spilling = slices.ContainsFunc(c.leaving, func(e *queueEntry) bool { return e.mem != nil })
+		if a.err == nil {
+			c.waitFor(entries)
+		} else {
+			c.fullTill = now.Add(time.Second)
+			c.entries = append(entries, c.entries...)
+			slices.SortStableFunc(c.entries, func(a, b *queueEntry) int { return cmp.Compare(a.number, b.number) })
 		}
-		if a.err != nil {
-			l.fullTill = now.Add(time.Second)
+		c.appends--
+		if c.last == a {
+			c.last = nil
 		}
-		q.joinTurn(l)
-		q.forgetIdle(l)
+		q.joinTurn(c)
+		q.forgetIdle(c)
+	}
+}
+
+// waitFor lets what stands behind entries that left the memory be sent after them. Both are in the order of their numbers.
+func (c *categoryQueue) waitFor(gone []*queueEntry) {
+	at, next := spool.Position(0), 0
+	for _, e := range c.entries {
+		for ; next < len(gone) && gone[next].number < e.number; next++ {
+			at = gone[next].spoolRefs()[len(gone[next].frames)-1].Position()
+		}
+		e.after = max(e.after, at)
 	}
 }
 
@@ -271,11 +300,10 @@ func (q *sendQueue) removeFromSpool(f *queuedFrame) {
 	}
 }
 
-// leaveToBacklog leaves an entry to the spool. What stands behind it in memory is sent after it.
+// leaveToBacklog leaves an entry to the spool.
 func (q *sendQueue) leaveToBacklog(l *categoryQueue, e *queueEntry, kind partKind) {
 	sum := e.amount()
-	refs := e.spoolRefs()
-	q.spool.Release(refs...)
+	q.spool.Release(e.spoolRefs()...)
 	if kind == leaves {
 		q.counts.memory = q.counts.memory.minus(sum)
 		q.releaseBuffer(e.mem)
@@ -284,11 +312,6 @@ func (q *sendQueue) leaveToBacklog(l *categoryQueue, e *queueEntry, kind partKin
 		l.bytes -= e.charge
 	} else {
 		q.counts.accepted.plus(sum)
-	}
-	for _, x := range l.entries {
-		if x.number > e.number {
-			x.after = max(x.after, refs[len(refs)-1].Position())
-		}
 	}
 	q.joinBacklog(l)
 }

@@ -31,6 +31,9 @@ type world struct {
 	fills   []*filling
 }
 
+// fataler is a test of package testing or rapid.
+type fataler interface{ Fatal(args ...any) }
+
 type filling struct {
 	f *fillPlan
 	b *upstreamBatch
@@ -39,6 +42,10 @@ type filling struct {
 func newWorld(t *rapid.T) *world {
 	cfg := spooling(DefaultConfig())
 	cfg.MaxInFlight, cfg.BatchBytes = rapid.IntRange(1, 3).Draw(t, "inFlight"), rapid.IntRange(1, 400).Draw(t, "batch")
+	return openWorld(t, cfg)
+}
+
+func openWorld(t fataler, cfg Config) *world {
 	cfg.Rules = []Rule{{Pattern: "strict", Strict: true}}
 	w := &world{
 		now: time.Unix(1e6, 0), stored: map[string][]int{}, written: map[string]int{}, taken: map[string]int{},
@@ -55,39 +62,50 @@ func newWorld(t *rapid.T) *world {
 	return w
 }
 
-// write is a frame of none or committed that comes: it names itself by its number.
-func (w *world) write(t *rapid.T) {
-	category := rapid.SampledFrom([]string{"strict", "plain"}).Draw(t, "category")
-	number := w.written[category]
-	e := &queueEntry{category: category, ack: ackNone, since: w.now}
-	if rapid.IntRange(0, 3).Draw(t, "committed") == 0 {
-		e.ack, e.sub = ackCommitted, &pendingCall{results: make([]*scribev1.FrameResult, 1), pending: 1, done: make(chan struct{})}
+// newEntry is a frame that comes: it names itself by its number.
+func (w *world) newEntry(category string, ack ackLevel) *queueEntry {
+	e := &queueEntry{category: category, ack: ack, since: w.now}
+	if ack == ackCommitted {
+		e.sub = &pendingCall{results: make([]*scribev1.FrameResult, 1), pending: 1, done: make(chan struct{})}
 	}
-	data := fmt.Appendf(nil, "%d", number)
+	data := fmt.Appendf(nil, "%d", w.written[category])
 	e.frames, e.bytes = []queuedFrame{{bytes: data, messages: 1}}, int64(len(data))
-	q := &w.s.mu.queue
+	return e
+}
+
+// enter brings an entry into memory.
+func (w *world) enter(e *queueEntry) {
+	e.mem = &sharedBuffer{buf: &buffers.Buffer{B: e.frames[0].bytes}, refs: 1}
+	w.s.mu.queue.counts.accepted.plus(e.amount())
+	w.s.mu.queue.addEntry(e)
+	w.written[e.category]++
+	w.taken[e.category]++
+}
+
+// write is a frame of none or committed that comes.
+func (w *world) write(t *rapid.T) {
+	category, ack := rapid.SampledFrom([]string{"strict", "plain"}).Draw(t, "category"), ackNone
+	if rapid.IntRange(0, 3).Draw(t, "committed") == 0 {
+		ack = ackCommitted
+	}
+	e, q := w.newEntry(category, ack), &w.s.mu.queue
 	l := q.queueOf(category)
-	where := q.chooseDestination(l, e, w.now)
-	switch where {
+	switch q.chooseDestination(l, e, w.now) {
 	case inMemory:
-		e.mem = &sharedBuffer{buf: &buffers.Buffer{B: data}, refs: 1}
-		q.counts.accepted.plus(e.amount())
-		q.addEntry(e)
-		if e.ack == ackNone && rapid.Bool().Draw(t, "spooled") { // written besides, before it is answered
+		w.enter(e)
+		if ack == ackNone && rapid.Bool().Draw(t, "spooled") { // written besides, before it is answered
 			w.finish(t, q.appendEntry(e))
 		}
 	case onDisk:
 		// The next frame of its writer comes when it is answered, so the model waits for it, and for what it waits for.
 		a := q.appendPassing(l, e)
-		if w.finish(t, a); a.err != nil {
-			return
+		if w.finish(t, a); a.err == nil {
+			w.written[category]++
+			w.taken[category]++
 		}
 	case nowhere, tooLarge:
 		q.forgetIdle(l)
-		return
 	}
-	w.written[category]++
-	w.taken[category]++
 }
 
 // finish ends an append, and those before it.
@@ -113,6 +131,11 @@ func (w *world) append(t *rapid.T, succeed bool) {
 	if !succeed && a.err == nil && rapid.IntRange(0, 4).Draw(t, "full") == 0 {
 		a.err = spool.ErrFull
 	}
+	w.end(t, a)
+}
+
+// end carries an append out that has not failed.
+func (w *world) end(t fataler, a *spoolAppend) {
 	var refs []spool.Ref
 	if a.err == nil {
 		if refs, a.err = w.s.spool.Append(a.records, true); a.err != nil {
@@ -165,27 +188,23 @@ func (w *world) answer(t *rapid.T) {
 }
 
 // fill claims backlog as the driver does.
-func (w *world) fill(t *rapid.T) {
+func (w *world) fill(t fataler) *filling {
 	q := &w.s.mu.queue
 	f := q.nextFill(w.now)
 	if f == nil {
-		return
+		return nil
 	}
 	var entries []*queueEntry
 	for i, l := range f.queues {
 		got, err := w.s.spool.Claim(l.name, f.wants[i], f.upTo[i], nil)
 		if err != nil || len(got) == 0 {
-			t.Fatalf("nothing of %s could be claimed: %v", l.name, err)
+			t.Fatal("nothing could be claimed of", l.name, err)
 		}
-		if len(got) > 0 {
-			entries = append(entries, q.backfillEntry(l, got, make([]bool, len(got))))
-		}
+		entries = append(entries, q.backfillEntry(l, got, make([]bool, len(got))))
 	}
-	x := &filling{f: f}
-	if len(entries) > 0 {
-		x.b = q.backfillBatch(f, entries)
-	}
+	x := &filling{f: f, b: q.backfillBatch(f, entries)}
 	w.fills = append(w.fills, x)
+	return x
 }
 
 func (w *world) filled(t *rapid.T) {
@@ -194,11 +213,8 @@ func (w *world) filled(t *rapid.T) {
 	}
 	x := w.fills[0]
 	w.fills = w.fills[1:]
-	var o answerOutcome
-	if x.b != nil {
-		results, info := w.answers(t, x.b)
-		o = w.s.decideOutcome(x.b, results, info)
-	}
+	results, info := w.answers(t, x.b)
+	o := w.s.decideOutcome(x.b, results, info)
 	w.s.mu.queue.finishFill(w.now, x.f, x.b, o.held)
 }
 

@@ -25,8 +25,7 @@ type Config struct {
 	FlushBytes int64
 	// MaxAge is how long frames that nobody waits for stay in memory before they are written.
 	MaxAge time.Duration
-	// FlushFloor is the least time between two flushes of a retention class that are not full: it bounds what requests to the store
-	// cost.
+	// FlushFloor is the least time between two flushes of a retention class that are not full: it bounds what requests to the store cost.
 	FlushFloor time.Duration
 	// MaxInFlight is how many flushes of a retention class are written at the same time. What comes meanwhile gathers in memory.
 	MaxInFlight int

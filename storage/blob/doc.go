@@ -1,6 +1,5 @@
-// Package blob is the seam to the object store: immutable blobs under keys that are used once. Batchers put blobs, read proxies
-// read ranges of them, retention lists and deletes them; docs/format/blob.md says what is in one, and package layout writes and
-// reads it.
+// Package blob is the seam to the object store: immutable blobs under keys that are used once. Batchers put blobs, read proxies read
+// ranges of them, retention lists and deletes them; docs/format/blob.md says what is in one, and package layout writes and reads it.
 //
 // Engines: package file keeps blobs in a folder, package s3 in a bucket of an S3-compatible store, package memory in memory.
 // Package blobtest is the acceptance suite that all of them pass, and that a new engine has to pass.

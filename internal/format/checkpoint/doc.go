@@ -1,9 +1,8 @@
 // Package checkpoint is the format of a checkpoint: an exact position in a category, as a text that a user can keep in a file, a
 // database or a shell variable and hand back to resume. docs/format/checkpoint.md is the byte-level reference.
 //
-// A checkpoint holds, for each physical shard, the LSN of the next pointer to read and how many messages of that pointer's
-// payload were already delivered, and the watermark that the reader had reached. Shards without a position are read from the
-// reader's start.
+// A checkpoint holds, for each physical shard, the LSN of the next pointer to read and how many messages of that pointer's payload were
+// already delivered, and the watermark that the reader had reached. Shards without a position are read from the reader's start.
 //
 //	text := cp.String()
 //	...

@@ -9,8 +9,7 @@ import (
 	"scribe/internal/format/record"
 )
 
-// Decode reads what [Append] wrote, all of b. The errors are [CorruptError] and [VersionError]. The pointer shares no memory
-// with b.
+// Decode reads what [Append] wrote, all of b. The errors are [CorruptError] and [VersionError]. The pointer shares no memory with b.
 func Decode(b []byte) (Pointer, error) {
 	if err := checkEnvelope(b); err != nil {
 		return Pointer{}, err

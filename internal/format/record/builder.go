@@ -5,15 +5,13 @@ import (
 	"slices"
 )
 
-// Builder appends messages to one frame at the end of a buffer. It allocates
-// only when the buffer has to grow. The zero Builder is ready for Reset; a
-// Builder is used over and over, by one goroutine at a time.
+// Builder appends messages to one frame at the end of a buffer. It allocates only when the buffer has to grow. The zero Builder is ready
+// for Reset; a Builder is used over and over, by one goroutine at a time.
 //
 // From Reset to Finish the buffer belongs to the Builder.
 type Builder struct {
-	// MaxMessageSize bounds [Message.Size] in bytes. 0 means
-	// [DefaultMaxMessageSize]; what does not fit a frame is refused whatever
-	// it is. Set it before Reset.
+	// MaxMessageSize bounds [Message.Size] in bytes. 0 means [DefaultMaxMessageSize]; what does not fit a frame is refused whatever it
+	// is. Set it before Reset.
 	MaxMessageSize int
 
 	env   Envelope
@@ -33,9 +31,8 @@ type Builder struct {
 // maxLead bounds the varint in front of a payload within a frame.
 const maxLead = 5
 
-// Reset begins a frame at the end of dst, and gives up a frame that was begun
-// and not finished. The error is an [InvalidError] about env; no frame is
-// begun then.
+// Reset begins a frame at the end of dst, and gives up a frame that was begun and not finished. The error is an [InvalidError] about env;
+// no frame is begun then.
 func (b *Builder) Reset(dst []byte, env Envelope) error {
 	b.closeFrame()
 	b.count, b.length = 0, 0
@@ -59,9 +56,8 @@ func (b *Builder) Reset(dst []byte, env Envelope) error {
 	return nil
 }
 
-// sumStep is how much is appended between two updates of the body's checksum:
-// bytes that are still in the cache are summed for a third of what it costs
-// when the frame is finished, and a frame of a few messages is summed at once.
+// sumStep is how much is appended between two updates of the body's checksum: bytes that are still in the cache are summed for a third of
+// what it costs when the frame is finished, and a frame of a few messages is summed at once.
 const sumStep = 16 << 10
 
 // sumUp brings the checksum up to what has been appended.
@@ -75,10 +71,9 @@ func (b *Builder) closeFrame() {
 	b.buf, b.start, b.end, b.env.Category = nil, 0, 0, ""
 }
 
-// Append appends a copy of m. On an error the frame is as it was before:
-// [ErrFrameFull] when m belongs in another frame, [MessageTooLargeError] or
-// [LimitError] when it fits in none, [InvalidError] when its time cannot be
-// stored or the name of an attribute is refused, [ErrNoFrame] before Reset.
+// Append appends a copy of m. On an error the frame is as it was before: [ErrFrameFull] when m belongs in another frame,
+// [MessageTooLargeError] or [LimitError] when it fits in none, [InvalidError] when its time cannot be stored or the name of an attribute
+// is refused, [ErrNoFrame] before Reset.
 func (b *Builder) Append(m *Message) error {
 	if m.Key == nil && len(m.Attributes) == 0 && m.Time.IsZero() {
 		return b.AppendPayload(m.Payload)
@@ -150,8 +145,7 @@ func (b *Builder) Append(m *Message) error {
 	return nil
 }
 
-// AppendPayload appends a message of a copy of p alone, without key, time or
-// attributes. Errors are as of [Builder.Append].
+// AppendPayload appends a message of a copy of p alone, without key, time or attributes. Errors are as of [Builder.Append].
 func (b *Builder) AppendPayload(p []byte) error {
 	if len(p) > b.maxMessage || !b.checkFits(len(p)) {
 		return b.refuseMessage(len(p), len(p))
@@ -171,8 +165,7 @@ func (b *Builder) checkFits(n int) bool {
 	return len(b.buf)+maxLead+n <= b.end && b.count < MaxMessagesPerFrame
 }
 
-// refuseMessage says why a message of size bytes that takes n bytes of body beside
-// its lead was not taken.
+// refuseMessage says why a message of size bytes that takes n bytes of body beside its lead was not taken.
 func (b *Builder) refuseMessage(size, n int) error {
 	if b.buf == nil {
 		return ErrNoFrame
@@ -190,8 +183,7 @@ func (b *Builder) tooLarge(size int) error {
 	return &MessageTooLargeError{Size: size, Limit: min(b.maxMessage, MaxFrameLen-HeaderLen-len(b.env.Category)-maxLead)}
 }
 
-// sectionLen is the length in bytes of the section of attrs, without its own
-// length in front.
+// sectionLen is the length in bytes of the section of attrs, without its own length in front.
 func sectionLen(attrs []Attribute) (int, error) {
 	if len(attrs) > MaxAttributes {
 		return 0, &LimitError{What: "attributes", Value: len(attrs), Limit: MaxAttributes}
@@ -211,8 +203,7 @@ func sectionLen(attrs []Attribute) (int, error) {
 // Count is the number of messages in the frame, begun or finished last.
 func (b *Builder) Count() int { return b.count }
 
-// Len is the length in bytes of the frame so far, header and name included,
-// or of the frame finished last.
+// Len is the length in bytes of the frame so far, header and name included, or of the frame finished last.
 func (b *Builder) Len() int {
 	if b.buf == nil {
 		return b.length
@@ -220,18 +211,16 @@ func (b *Builder) Len() int {
 	return len(b.buf) - b.start
 }
 
-// SetSequence makes the frame sequenced, or changes its sequence: producers
-// number messages when they seal a frame, not when they begin it. It counts
-// for the frame begun, and must come before Finish.
+// SetSequence makes the frame sequenced, or changes its sequence: producers number messages when they seal a frame, not when they begin
+// it. It counts for the frame begun, and must come before Finish.
 func (b *Builder) SetSequence(producer uint64, epoch uint32, first uint64) {
 	b.env.Sequenced = true
 	b.env.Producer, b.env.Epoch, b.env.FirstSequence = producer, epoch, first
 }
 
-// Finish completes the frame and returns the buffer with it, which is the
-// caller's again. On an error the buffer is returned without the frame:
-// [ErrEmptyFrame] when it has no message, [InvalidError] when sequence numbers
-// would wrap, [ErrNoFrame] (and a nil buffer) before Reset.
+// Finish completes the frame and returns the buffer with it, which is the caller's again. On an error the buffer is returned without the
+// frame: [ErrEmptyFrame] when it has no message, [InvalidError] when sequence numbers would wrap, [ErrNoFrame] (and a nil buffer) before
+// Reset.
 func (b *Builder) Finish() ([]byte, error) {
 	if b.buf == nil {
 		return nil, ErrNoFrame
@@ -250,10 +239,8 @@ func (b *Builder) Finish() ([]byte, error) {
 	return buf, nil
 }
 
-// AppendArrowFrame appends to dst a frame whose body is a copy of body, an
-// Arrow IPC stream that holds one record batch of that many rows. The stream
-// is not looked into. On an error ([InvalidError], [LimitError],
-// [ErrEmptyFrame]) dst is returned as it was.
+// AppendArrowFrame appends to dst a frame whose body is a copy of body, an Arrow IPC stream that holds one record batch of that many
+// rows. The stream is not looked into. On an error ([InvalidError], [LimitError], [ErrEmptyFrame]) dst is returned as it was.
 func AppendArrowFrame(dst []byte, env Envelope, rows int, body []byte) ([]byte, error) {
 	if err := env.validateFields(); err != nil {
 		return dst, err

@@ -2,9 +2,8 @@ package record
 
 import "fmt"
 
-// Decoder yields the messages of a frame. The zero Decoder is ready for Reset;
-// it is used over and over, by one goroutine at a time, and allocates nothing
-// unless it fails.
+// Decoder yields the messages of a frame. The zero Decoder is ready for Reset; it is used over and over, by one goroutine at a time, and
+// allocates nothing unless it fails.
 //
 //	h, err := d.Reset(frame)
 //	if err != nil {
@@ -25,13 +24,11 @@ type Decoder struct {
 	err      error
 }
 
-// Reset checks the whole frame at the start of b, both checksums, and begins
-// with its first message. b may hold more after the frame. The errors are
-// those of [Check], and [ErrEncoding], with the header, when the body is not
-// in [EncodingMessages]; [Decoder.Next] then yields nothing.
+// Reset checks the whole frame at the start of b, both checksums, and begins with its first message. b may hold more after the frame. The
+// errors are those of [Check], and [ErrEncoding], with the header, when the body is not in [EncodingMessages]; [Decoder.Next] then yields
+// nothing.
 //
-// The frame's bytes must not change while the Decoder or a [Record] of it is
-// in use.
+// The frame's bytes must not change while the Decoder or a [Record] of it is in use.
 func (d *Decoder) Reset(b []byte) (Header, error) {
 	*d = Decoder{}
 	h, err := Check(b)
@@ -50,12 +47,10 @@ func (d *Decoder) Reset(b []byte) (Header, error) {
 	return h, nil
 }
 
-// Next decodes the next message into r and reports whether there was one.
-// False means the end of the frame or an error: see [Decoder.Err]. r is then
-// left as it was.
+// Next decodes the next message into r and reports whether there was one. False means the end of the frame or an error: see
+// [Decoder.Err]. r is then left as it was.
 //
-// A message is handed out only when all of it is well-formed, and the last
-// only when nothing follows it.
+// A message is handed out only when all of it is well-formed, and the last only when nothing follows it.
 func (d *Decoder) Next(r *Record) bool {
 	if d.left == 0 {
 		return false
@@ -119,8 +114,7 @@ func (d *Decoder) Next(r *Record) bool {
 	return true
 }
 
-// Err is why Next ended: nil at the end of the frame, else what Reset returned
-// or a [CorruptError] that names the message.
+// Err is why Next ended: nil at the end of the frame, else what Reset returned or a [CorruptError] that names the message.
 func (d *Decoder) Err() error { return d.err }
 
 // What is wrong with a part of a message.

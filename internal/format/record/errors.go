@@ -17,23 +17,19 @@ var (
 	ErrTooLarge = errors.New("record: too large")
 	// ErrInvalid matches every [InvalidError].
 	ErrInvalid = errors.New("record: invalid argument")
-	// ErrFrameFull says that a message is within its limits but that this
-	// frame cannot take it. Finish the frame and append to another.
+	// ErrFrameFull says that a message is within its limits but that this frame cannot take it. Finish the frame and append to another.
 	ErrFrameFull = errors.New("record: frame is full")
 	// ErrEmptyFrame says that a frame was finished without a message.
 	ErrEmptyFrame = errors.New("record: frame without a message")
 	// ErrNoFrame says that a Builder was used outside Reset and Finish.
 	ErrNoFrame = errors.New("record: no frame begun")
-	// ErrEncoding says that a frame's body is not in the encoding that the
-	// call decodes: an Arrow body given to a [Decoder].
+	// ErrEncoding says that a frame's body is not in the encoding that the call decodes: an Arrow body given to a [Decoder].
 	ErrEncoding = errors.New("record: frame has another encoding")
 )
 
-// CorruptError is damage, or bytes that no writer of the format produces. It
-// matches [ErrCorrupt].
+// CorruptError is damage, or bytes that no writer of the format produces. It matches [ErrCorrupt].
 type CorruptError struct {
-	// What is the part that is wrong, for example "header checksum" or
-	// "message 3: key length". Messages count from 0.
+	// What is the part that is wrong, for example "header checksum" or "message 3: key length". Messages count from 0.
 	What string
 	// Reason is what is wrong with it. It may be empty.
 	Reason string
@@ -53,8 +49,7 @@ func (e *CorruptError) Error() string {
 // Is reports whether target is [ErrCorrupt].
 func (e *CorruptError) Is(target error) bool { return target == ErrCorrupt }
 
-// VersionError is a frame of a version that this build does not read. It
-// matches [ErrVersion]. It is not damage: a newer build reads it.
+// VersionError is a frame of a version that this build does not read. It matches [ErrVersion]. It is not damage: a newer build reads it.
 type VersionError struct {
 	Version   uint8 // of the frame
 	Supported uint8 // the newest that this build reads
@@ -71,9 +66,8 @@ func (e *VersionError) Error() string {
 // Is reports whether target is [ErrVersion].
 func (e *VersionError) Is(target error) bool { return target == ErrVersion }
 
-// TruncatedError is a buffer that ends before the frame does. It matches
-// [ErrTruncated] and [io.ErrUnexpectedEOF]. Whether it is damage is for the
-// caller to say: a stream may merely not have read far enough.
+// TruncatedError is a buffer that ends before the frame does. It matches [ErrTruncated] and [io.ErrUnexpectedEOF]. Whether it is damage
+// is for the caller to say: a stream may merely not have read far enough.
 type TruncatedError struct {
 	What string // the part that is cut: "header", "category name" or "body"
 	Need int    // bytes of the frame needed to read that part
@@ -92,8 +86,7 @@ func (e *TruncatedError) Is(target error) bool {
 	return target == ErrTruncated || target == io.ErrUnexpectedEOF
 }
 
-// MessageTooLargeError is a message whose [Message.Size] is over the limit. It
-// matches [ErrTooLarge].
+// MessageTooLargeError is a message whose [Message.Size] is over the limit. It matches [ErrTooLarge].
 type MessageTooLargeError struct {
 	Size  int // bytes of the message
 	Limit int // bytes allowed
@@ -107,8 +100,7 @@ func (e *MessageTooLargeError) Error() string {
 // Is reports whether target is [ErrTooLarge].
 func (e *MessageTooLargeError) Is(target error) bool { return target == ErrTooLarge }
 
-// LimitError is a part of a message, or a whole frame, over its fixed limit.
-// It matches [ErrTooLarge].
+// LimitError is a part of a message, or a whole frame, over its fixed limit. It matches [ErrTooLarge].
 type LimitError struct {
 	What  string // for example "key bytes", "attributes", "frame bytes"
 	Value int
@@ -123,16 +115,14 @@ func (e *LimitError) Error() string {
 // Is reports whether target is [ErrTooLarge].
 func (e *LimitError) Is(target error) bool { return target == ErrTooLarge }
 
-// InvalidError is an argument that the format cannot hold or forbids. It
-// matches [ErrInvalid].
+// InvalidError is an argument that the format cannot hold or forbids. It matches [ErrInvalid].
 type InvalidError struct {
 	What   string // for example "category name"
 	Value  string // as given, shortened when it is long
 	Reason string
 }
 
-// Error says which value of what is refused, and why. It is passed on to who
-// gave the value, who has not heard of this package.
+// Error says which value of what is refused, and why. It is passed on to who gave the value, who has not heard of this package.
 func (e *InvalidError) Error() string {
 	return fmt.Sprintf("invalid %s %q: %s", e.What, e.Value, e.Reason)
 }
@@ -140,9 +130,8 @@ func (e *InvalidError) Error() string {
 // Is reports whether target is [ErrInvalid].
 func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
 
-// shiftOffset returns err with its offset moved by n bytes, for a frame that begins n
-// bytes into a buffer. The errors of this package are fresh values, never
-// shared, so they may be changed in place.
+// shiftOffset returns err with its offset moved by n bytes, for a frame that begins n bytes into a buffer. The errors of this package are
+// fresh values, never shared, so they may be changed in place.
 func shiftOffset(err error, n int) error {
 	switch e := err.(type) { //nolint:errorlint // only the errors that ParseHeader returns, unwrapped
 	case *CorruptError:

@@ -7,16 +7,13 @@ import (
 	"math"
 )
 
-// Limits of the format. A reader refuses what is over them; a writer never
-// writes it.
+// Limits of the format. A reader refuses what is over them; a writer never writes it.
 const (
-	// HeaderLen is the length of the fixed header in bytes. The category name
-	// follows it.
+	// HeaderLen is the length of the fixed header in bytes. The category name follows it.
 	HeaderLen = 64
 	// MaxFrameLen bounds a frame in bytes: header, name and body.
 	MaxFrameLen = 64 << 20
-	// DefaultMaxMessageSize bounds [Message.Size] in bytes where nothing else
-	// is configured.
+	// DefaultMaxMessageSize bounds [Message.Size] in bytes where nothing else is configured.
 	DefaultMaxMessageSize = 16 << 20
 	// MaxMessagesPerFrame bounds the messages, or rows, of one frame.
 	MaxMessagesPerFrame = 1 << 20
@@ -30,17 +27,14 @@ const (
 	MaxLogicalShard = 65535
 )
 
-// Version is the version of the format that this build writes, and the newest
-// that it reads.
+// Version is the version of the format that this build writes, and the newest that it reads.
 const Version = 1
 
-// Encoding says how a frame's body is laid out. The numbers are persisted and
-// never reused.
+// Encoding says how a frame's body is laid out. The numbers are persisted and never reused.
 type Encoding uint8
 
 const (
-	// EncodingMessages is the row encoding that [Builder] writes and
-	// [Decoder] reads.
+	// EncodingMessages is the row encoding that [Builder] writes and [Decoder] reads.
 	EncodingMessages Encoding = 1
 	// EncodingArrow is one Arrow IPC stream that holds one record batch.
 	EncodingArrow Encoding = 2
@@ -58,16 +52,13 @@ func (e Encoding) String() string {
 	}
 }
 
-// Flags of a frame. The bits are persisted and never reused; bits without a
-// name are 0.
+// Flags of a frame. The bits are persisted and never reused; bits without a name are 0.
 type Flags uint16
 
 const (
-	// FlagAtomic marks a frame that is stored and delivered contiguously or
-	// not at all.
+	// FlagAtomic marks a frame that is stored and delivered contiguously or not at all.
 	FlagAtomic Flags = 1
-	// FlagSequenced marks a frame whose producer id, epoch and first sequence
-	// are set. Without it the three are 0.
+	// FlagSequenced marks a frame whose producer id, epoch and first sequence are set. Without it the three are 0.
 	FlagSequenced Flags = 2
 
 	knownFlags = FlagAtomic | FlagSequenced
@@ -128,17 +119,14 @@ type Envelope struct {
 	// Atomic asks for contiguous storage and delivery, or none.
 	Atomic bool
 
-	// Producer, Epoch and FirstSequence count only when Sequenced is set and
-	// are written as 0 otherwise. FirstSequence is the sequence number of the
-	// first message; the frame covers FirstSequence and the count-1 that
-	// follow.
+	// Producer, Epoch and FirstSequence count only when Sequenced is set and are written as 0 otherwise. FirstSequence is the sequence
+	// number of the first message; the frame covers FirstSequence and the count-1 that follow.
 	Producer      uint64
 	Epoch         uint32
 	FirstSequence uint64
 	Sequenced     bool
 
-	// BaseTime is the event time, in Unix microseconds, of messages that carry
-	// none of their own.
+	// BaseTime is the event time, in Unix microseconds, of messages that carry none of their own.
 	BaseTime int64
 	// SampleRate N says that one message in N was kept; 0 and 1 mean all.
 	SampleRate uint32
@@ -177,8 +165,7 @@ type Header struct {
 	FirstSequence uint64
 	// SampleRate is as stored: 0 and 1 both mean that all messages were kept.
 	SampleRate uint32
-	// BodyCRC is the stored checksum of the body. [ParseHeader] does not
-	// compare it with the body; [Check] does.
+	// BodyCRC is the stored checksum of the body. [ParseHeader] does not compare it with the body; [Check] does.
 	BodyCRC uint32
 	// HeaderCRC is the stored checksum of header and name, compared with them.
 	HeaderCRC uint32
@@ -193,8 +180,7 @@ func (h *Header) Atomic() bool { return h.Flags&FlagAtomic != 0 }
 // Sequenced reports whether [FlagSequenced] is set.
 func (h *Header) Sequenced() bool { return h.Flags&FlagSequenced != 0 }
 
-// NextSequence is the sequence number that follows the frame's last message.
-// It means nothing unless [Header.Sequenced].
+// NextSequence is the sequence number that follows the frame's last message. It means nothing unless [Header.Sequenced].
 func (h *Header) NextSequence() uint64 { return h.FirstSequence + uint64(h.Count) }
 
 // BodyOffset is where the body begins, in bytes from the start of the frame.
@@ -218,20 +204,16 @@ func (h *Header) Envelope() Envelope {
 	}
 }
 
-// ParseHeader checks and decodes the header and the category name at the start
-// of b. It does not read the body: b need not hold it. It allocates nothing
-// unless it fails.
+// ParseHeader checks and decodes the header and the category name at the start of b. It does not read the body: b need not hold it. It
+// allocates nothing unless it fails.
 //
-// The errors are [CorruptError], [VersionError] and [TruncatedError]; a prefix
-// of a good frame is always the last.
+// The errors are [CorruptError], [VersionError] and [TruncatedError]; a prefix of a good frame is always the last.
 func ParseHeader(b []byte) (Header, error) {
-	// The magic is compared as far as it is there, so that something else than
-	// a frame is never taken for the beginning of one.
+	// The magic is compared as far as it is there, so that something else than a frame is never taken for the beginning of one.
 	if n := min(len(b), len(magic)); string(b[:n]) != magic[:n] {
 		return Header{}, corruptFrame("magic", offMagic, "found %q, want %q", b[:n], magic)
 	}
-	// Of another version nothing but the place of the version byte is known,
-	// so this comes before length and checksum.
+	// Of another version nothing but the place of the version byte is known, so this comes before length and checksum.
 	if len(b) > offVersion {
 		switch v := b[offVersion]; {
 		case v == 0:
@@ -255,8 +237,7 @@ func ParseHeader(b []byte) (Header, error) {
 	return decodeHeader(fixed, name, stored)
 }
 
-// decodeHeader decodes a header whose checksum is right. What it refuses was
-// written that way, by a faulty or hostile writer.
+// decodeHeader decodes a header whose checksum is right. What it refuses was written that way, by a faulty or hostile writer.
 func decodeHeader(fixed, name []byte, crc uint32) (Header, error) {
 	var (
 		length = binary.LittleEndian.Uint32(fixed[offLen:])
@@ -288,8 +269,7 @@ func decodeHeader(fixed, name []byte, crc uint32) (Header, error) {
 		return Header{}, corruptFrame("frame length", offLen, "%d leaves no body after %d bytes of header and name", length, bodyOffset)
 	case count == 0 || count > MaxMessagesPerFrame:
 		return Header{}, corruptFrame("message count", offCount, "%d is not in 1..%d", count, MaxMessagesPerFrame)
-	// A message takes at least one byte. A row of Arrow may take none: a
-	// column of nulls has no buffers.
+	// A message takes at least one byte. A row of Arrow may take none: a column of nulls has no buffers.
 	case h.Encoding == EncodingMessages && count > length-bodyOffset:
 		return Header{}, corruptFrame("message count", offCount, "%d messages do not fit a body of %d bytes", count, length-bodyOffset)
 	case h.Shard > MaxLogicalShard:
@@ -312,12 +292,10 @@ func corruptFrame(what string, offset int, format string, args ...any) *CorruptE
 	return &CorruptError{What: what, Offset: int64(offset), Reason: fmt.Sprintf(format, args...)}
 }
 
-// Check is [ParseHeader], and then that the whole frame is there and that its
-// body has the checksum that the header states: what every hop does with a
-// frame that it takes over. b may hold more after the frame.
+// Check is [ParseHeader], and then that the whole frame is there and that its body has the checksum that the header states: what every
+// hop does with a frame that it takes over. b may hold more after the frame.
 //
-// Check does not decode messages. A body that was encoded wrongly and then
-// summed passes it, and is refused by the [Decoder].
+// Check does not decode messages. A body that was encoded wrongly and then summed passes it, and is refused by the [Decoder].
 func Check(b []byte) (Header, error) {
 	h, err := CheckHeader(b)
 	if err != nil {
@@ -329,8 +307,7 @@ func Check(b []byte) (Header, error) {
 	return h, nil
 }
 
-// CheckHeader is [Check] without the body's checksum: for a hop within the
-// process that has checked the frame already.
+// CheckHeader is [Check] without the body's checksum: for a hop within the process that has checked the frame already.
 func CheckHeader(b []byte) (Header, error) {
 	h, err := ParseHeader(b)
 	if err != nil {
@@ -354,11 +331,9 @@ type Frame struct {
 // Body is the frame's body. It points into the buffer.
 func (f Frame) Body() []byte { return f.Bytes[f.BodyOffset():] }
 
-// Split yields the frames that stand one after the other in b. Headers are
-// checked, and that each frame is there in whole; bodies are not (see [Check]).
-// An error ends the sequence; the Frame beside it holds nothing but the Offset
-// at which no good frame begins, and the error's own offset counts from the
-// start of b. An empty b yields nothing.
+// Split yields the frames that stand one after the other in b. Headers are checked, and that each frame is there in whole; bodies are not
+// (see [Check]). An error ends the sequence; the Frame beside it holds nothing but the Offset at which no good frame begins, and the
+// error's own offset counts from the start of b. An empty b yields nothing.
 func Split(b []byte) iter.Seq2[Frame, error] {
 	return func(yield func(Frame, error) bool) {
 		for offset := 0; offset < len(b); {
@@ -376,10 +351,8 @@ func Split(b []byte) iter.Seq2[Frame, error] {
 	}
 }
 
-// SetSampleRate changes the sample rate of the frame at the start of b, in
-// place, and the header checksum with it; the body and its checksum stay. The
-// header is checked first, so that damage is not signed over. b need not hold
-// the body.
+// SetSampleRate changes the sample rate of the frame at the start of b, in place, and the header checksum with it; the body and its
+// checksum stay. The header is checked first, so that damage is not signed over. b need not hold the body.
 func SetSampleRate(b []byte, rate uint32) error {
 	h, err := ParseHeader(b)
 	if err != nil {

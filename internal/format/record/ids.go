@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// ShardID names a physical shard: one append-only metadata log. It is the
-// category's id (32 bits), the logical shard (16 bits) and the writer slot (16
-// bits), from the high bits down, so ids sort by category, then logical shard.
+// ShardID names a physical shard: one append-only metadata log. It is the category's id (32 bits), the logical shard (16 bits) and the
+// writer slot (16 bits), from the high bits down, so ids sort by category, then logical shard.
 type ShardID uint64
 
 // MakeShardID puts a ShardID together.

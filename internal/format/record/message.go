@@ -7,28 +7,24 @@ import (
 	"time"
 )
 
-// Message is what a producer hands in. A [Builder] copies it: the slices
-// belong to the caller again when Append returns.
+// Message is what a producer hands in. A [Builder] copies it: the slices belong to the caller again when Append returns.
 type Message struct {
 	Payload []byte
 	// Key is absent when nil; an empty key that is not nil is present.
 	Key []byte
-	// Time is the event time, kept to the microsecond below. The zero Time
-	// means none: readers then see the frame's base time.
+	// Time is the event time, kept to the microsecond below. The zero Time means none: readers then see the frame's base time.
 	Time time.Time
 	// Attributes are kept in order. Names may repeat.
 	Attributes []Attribute
 }
 
-// Attribute is a name and a value beside the payload, for tracing, privacy or
-// filtering.
+// Attribute is a name and a value beside the payload, for tracing, privacy or filtering.
 type Attribute struct {
 	Name  string // see ValidateAttributeName
 	Value []byte
 }
 
-// Size is the size of the message in bytes that limits and quotas count:
-// payload, key, and the names and values of the attributes.
+// Size is the size of the message in bytes that limits and quotas count: payload, key, and the names and values of the attributes.
 func (m *Message) Size() int {
 	n := len(m.Payload) + len(m.Key)
 	for i := range m.Attributes {
@@ -37,8 +33,7 @@ func (m *Message) Size() int {
 	return n
 }
 
-// What a message carries beside its payload: the low bits of its first varint.
-// The bits are persisted.
+// What a message carries beside its payload: the low bits of its first varint. The bits are persisted.
 const (
 	hasKey        = 1
 	hasTime       = 2
@@ -47,15 +42,13 @@ const (
 	messageFlagBits = 3
 )
 
-// Record is one decoded message. Its slices point into the frame: they must
-// not be changed, and live as long as the frame's bytes do.
+// Record is one decoded message. Its slices point into the frame: they must not be changed, and live as long as the frame's bytes do.
 type Record struct {
 	Payload []byte
 	// Key is nil unless HasKey; a key may be present and empty.
 	Key    []byte
 	HasKey bool
-	// Time is the event time in Unix microseconds: the message's own when
-	// HasTime, else the frame's base time.
+	// Time is the event time in Unix microseconds: the message's own when HasTime, else the frame's base time.
 	Time    int64
 	HasTime bool
 	// Attributes is nil when the message has none.
@@ -73,13 +66,11 @@ func (r *Record) Size() int {
 	return n
 }
 
-// Attributes is the attribute section of a message as it stands in a frame. A
-// [Decoder] hands out only well-formed sections; of any other bytes the
-// methods see the attributes up to the damage. The nil section is empty.
+// Attributes is the attribute section of a message as it stands in a frame. A [Decoder] hands out only well-formed sections; of any other
+// bytes the methods see the attributes up to the damage. The nil section is empty.
 type Attributes []byte
 
-// All yields names and values in the order in which they were given. They
-// point into the frame.
+// All yields names and values in the order in which they were given. They point into the frame.
 func (a Attributes) All() iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, value []byte) bool) {
 		left, pos := a.readCount()
@@ -95,8 +86,7 @@ func (a Attributes) All() iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// Get returns the value of the first attribute of that name. It allocates
-// nothing; it looks at the attributes one by one.
+// Get returns the value of the first attribute of that name. It allocates nothing; it looks at the attributes one by one.
 func (a Attributes) Get(name string) ([]byte, bool) {
 	left, pos := a.readCount()
 	for ; left > 0; left-- {
@@ -117,8 +107,7 @@ func (a Attributes) Len() int {
 	return n
 }
 
-// readCount returns the announced number of attributes, 0 when it cannot be right,
-// and where the first begins.
+// readCount returns the announced number of attributes, 0 when it cannot be right, and where the first begins.
 func (a Attributes) readCount() (count, pos int) {
 	n, pos := readUvarint(a, 0)
 	// An attribute takes two bytes at least: the lengths of name and value.
@@ -156,9 +145,8 @@ func (a Attributes) invalidReason() string {
 	return ""
 }
 
-// readUvarint decodes at pos, and returns where the varint ends, or -1 when it
-// does not end within b or is over 64 bits. One byte, the common case, is
-// decoded where it is called.
+// readUvarint decodes at pos, and returns where the varint ends, or -1 when it does not end within b or is over 64 bits. One byte, the
+// common case, is decoded where it is called.
 func readUvarint(b []byte, pos int) (uint64, int) {
 	if pos < len(b) && b[pos] < 0x80 {
 		return uint64(b[pos]), pos + 1
@@ -174,8 +162,7 @@ func uvarintLong(b []byte, pos int) (uint64, int) {
 	return v, pos + n
 }
 
-// readSized decodes a length and that many bytes at pos, and returns where they
-// end, or -1.
+// readSized decodes a length and that many bytes at pos, and returns where they end, or -1.
 func readSized(b []byte, pos int) ([]byte, int) {
 	n, pos := readUvarint(b, pos)
 	if pos < 0 || n > uint64(len(b)-pos) {
@@ -194,13 +181,11 @@ func uvarintLen(v uint64) int {
 	return n
 }
 
-// zigzag maps small deltas of either sign to small numbers. Deltas wrap at 64
-// bits, in both directions, so every pair of times has one.
+// zigzag maps small deltas of either sign to small numbers. Deltas wrap at 64 bits, in both directions, so every pair of times has one.
 func zigzag(d int64) uint64   { return uint64(d)<<1 ^ uint64(d>>63) }
 func unzigzag(u uint64) int64 { return int64(u>>1) ^ -int64(u&1) }
 
-// unixMicro is [time.Time.UnixMicro], and whether the time is within its
-// range (years -290307 to 294246).
+// unixMicro is [time.Time.UnixMicro], and whether the time is within its range (years -290307 to 294246).
 func unixMicro(t time.Time) (int64, bool) {
 	const limit = math.MaxInt64 / 1_000_000
 	sec := t.Unix()

@@ -23,14 +23,11 @@ var nameClass = func() (t [256]uint8) {
 	return t
 }()
 
-// ValidateCategory reports whether name may name a category: a letter or digit
-// of ASCII first, then letters, digits, '.', '_' and '-', at most
-// [MaxCategoryName] bytes. Such a name is safe as a file name and as a part of
-// an object key. The error is an [InvalidError].
+// ValidateCategory reports whether name may name a category: a letter or digit of ASCII first, then letters, digits, '.', '_' and '-', at
+// most [MaxCategoryName] bytes. Such a name is safe as a file name and as a part of an object key. The error is an [InvalidError].
 func ValidateCategory(name string) error { return ValidateName("category name", name) }
 
-// ValidateName is [ValidateCategory] for other names of the same form; what
-// says of what, for the error: "group name".
+// ValidateName is [ValidateCategory] for other names of the same form; what says of what, for the error: "group name".
 func ValidateName(what, name string) error {
 	if reason := checkName(name); reason != "" {
 		return &InvalidError{What: what, Value: shortened(name), Reason: reason}
@@ -56,9 +53,8 @@ func checkName[T string | []byte](name T) string {
 	return ""
 }
 
-// ValidateAttributeName reports whether a Builder takes name as the name of an
-// attribute: any text but the empty one. It must be UTF-8 because names are
-// strings in protobuf and JSON. The error is an [InvalidError].
+// ValidateAttributeName reports whether a Builder takes name as the name of an attribute: any text but the empty one. It must be UTF-8
+// because names are strings in protobuf and JSON. The error is an [InvalidError].
 func ValidateAttributeName(name string) error {
 	switch {
 	case name == "":

@@ -53,8 +53,7 @@ const (
 	perm       = 0o755
 )
 
-// New opens the store in dir, which is created, with its parents, if it does not exist. Unfinished blobs of an earlier store are
-// removed.
+// New opens the store in dir, which is created, with its parents, if it does not exist. Unfinished blobs of an earlier store are removed.
 func New(dir string, opts Options) (*Store, error) {
 	if dir == "" {
 		return nil, errors.New("file: open store: no folder given")

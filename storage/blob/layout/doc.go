@@ -16,7 +16,6 @@
 //
 // # Errors
 //
-// [DamageError] (it matches [ErrDamaged]) names the blob, the part and the offset; [VersionError] (it matches [ErrVersion]) is a blob
-// of a newer version, which is no damage. Errors of the store come through as they are: a blob that is not there is
-// blob.ErrNotFound.
+// [DamageError] (it matches [ErrDamaged]) names the blob, the part and the offset; [VersionError] (it matches [ErrVersion]) is a blob of
+// a newer version, which is no damage. Errors of the store come through as they are: a blob that is not there is blob.ErrNotFound.
 package layout

@@ -39,8 +39,7 @@ func footerPrefix(v blobIdentity, h *History) []byte {
 	return appendHistory(b, h)
 }
 
-// appendEntry appends what the footer says of a payload. Everything of the pointer that blob, block and category say already is left
-// out.
+// appendEntry appends what the footer says of a payload. Everything of the pointer that blob, block and category say already is left out.
 func appendEntry(dst []byte, category, block int, created int64, e *Entry, p *pointer.Pointer) []byte {
 	dst = binary.AppendUvarint(dst, uint64(category))
 	dst = binary.AppendUvarint(dst, uint64(e.Shard.Logical()))

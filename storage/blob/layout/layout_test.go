@@ -322,13 +322,13 @@ func TestVerifyTruth(t *testing.T) {
 		Category: "orders.eu", Shard: 3, Sequenced: true, Producer: 9, Epoch: 1, FirstSequence: 10,
 	}, "a", "b"))
 	for name, change := range map[string]func(p *payload){
-		"but the payload is of":  func(p *payload) { p.entry.Category = "web.other" },
-		"logical shard 0":   func(p *payload) { p.entry.Shard = record.MakeShardID(17, 1, 1) },
-		"frames: the footer": func(p *payload) { p.entry.Pointer.Frames = 1 },
-		"messages":           func(p *payload) { p.entry.Pointer.Messages++ },
-		"times":              func(p *payload) { p.entry.Pointer.MinTime-- },
-		"times: ":            func(p *payload) { p.entry.Pointer.MaxTime++ },
-		"sequences":          func(p *payload) { p.entry.Pointer.Sequences = []pointer.Sequence{{Producer: 1, First: 1, Last: 2}} },
+		"but the payload is of": func(p *payload) { p.entry.Category = "web.other" },
+		"logical shard 0":       func(p *payload) { p.entry.Shard = record.MakeShardID(17, 1, 1) },
+		"frames: the footer":    func(p *payload) { p.entry.Pointer.Frames = 1 },
+		"messages":              func(p *payload) { p.entry.Pointer.Messages++ },
+		"times":                 func(p *payload) { p.entry.Pointer.MinTime-- },
+		"times: ":               func(p *payload) { p.entry.Pointer.MaxTime++ },
+		"sequences":             func(p *payload) { p.entry.Pointer.Sequences = []pointer.Sequence{{Producer: 1, First: 1, Last: 2}} },
 		"sequences: the": func(p *payload) {
 			*p = seq
 			p.entry.Pointer.Sequences = []pointer.Sequence{{Producer: 9, Epoch: 1, First: 10, Last: 12}}
@@ -526,7 +526,7 @@ func TestBuilderErrors(t *testing.T) {
 	large, shared := sample(t)
 	n := uint32(len(large.frames))
 	for want, use := range map[string]func(b *layout.Builder){
-		"no payloads":    func(b *layout.Builder) { b.AddBlock(pointer.CodecNone, large.frames, len(large.frames)) },
+		"no payloads":            func(b *layout.Builder) { b.AddBlock(pointer.CodecNone, large.frames, len(large.frames)) },
 		"there is no block 1":    func(b *layout.Builder) { b.AddPayload(1, 0, n, large.entry) },
 		"there is no block -1":   func(b *layout.Builder) { b.AddPayload(-1, 0, n, large.entry) },
 		"are not within":         func(b *layout.Builder) { b.AddPayload(0, 1, n, large.entry) },

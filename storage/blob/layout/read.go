@@ -139,9 +139,8 @@ var decoder = sync.OnceValues(func() (*zstd.Decoder, error) {
 	)
 })
 
-// Decompress returns the rawLen bytes of the block, in the memory of dst (from its beginning) when its capacity suffices, else in
-// new memory; never in that of stored. A block that is shorter or longer is refused after rawLen bytes. The error matches
-// [ErrDamaged].
+// Decompress returns the rawLen bytes of the block, in the memory of dst (from its beginning) when its capacity suffices, else in new
+// memory; never in that of stored. A block that is shorter or longer is refused after rawLen bytes. The error matches [ErrDamaged].
 func Decompress(dst []byte, codec pointer.Codec, stored []byte, rawLen int) ([]byte, error) {
 	if rawLen < 1 || rawLen > pointer.MaxBlockRaw {
 		return nil, fmt.Errorf("%w: raw length %d is not in 1..%d", ErrDamaged, rawLen, pointer.MaxBlockRaw)

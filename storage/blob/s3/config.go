@@ -50,8 +50,7 @@ type Config struct {
 	// IAM takes the credentials from the role of the machine instead.
 	IAM bool
 
-	// UnconditionalPut is for stores that ignore the condition of a conditional write: Put looks whether the key exists, and then
-	// writes.
+	// UnconditionalPut is for stores that ignore the condition of a conditional write: Put looks whether the key exists, and then writes.
 	UnconditionalPut bool
 	// MaxAttempts bounds how often a request is sent, 1 to 20.
 	MaxAttempts int

@@ -2,10 +2,9 @@
 //
 // # Requests
 //
-// Put is one PUT, never a multipart upload: blobs are about 10 MB and at most 4 GiB, and an object then appears whole or not at all.
-// The body is read from the caller's parts as it is sent; nothing is gathered in memory. A CRC32C of the whole travels in a header
-// for the store to check. ReadAt is a ranged GET, read straight into the caller's memory; one that breaks off is continued where it
-// broke.
+// Put is one PUT, never a multipart upload: blobs are about 10 MB and at most 4 GiB, and an object then appears whole or not at all. The
+// body is read from the caller's parts as it is sent; nothing is gathered in memory. A CRC32C of the whole travels in a header for the
+// store to check. ReadAt is a ranged GET, read straight into the caller's memory; one that breaks off is continued where it broke.
 //
 // Every request is repeated a bounded number of times (Config.MaxAttempts), each attempt bounded in time (Config.AttemptTimeout):
 // minio-go decides what is worth repeating and waits between attempts.

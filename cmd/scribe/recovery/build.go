@@ -19,7 +19,7 @@ const LostRecord = "scribe: lost record: no blob holds its pointer"
 
 // buildLogs walks through each log and writes what stands.
 func (r *recoveryRun) buildLogs(ctx context.Context) error {
-	plan, err := r.makePlan()
+	plan, err := r.makePlan(ctx)
 	if err != nil {
 		return err
 	}
@@ -32,22 +32,19 @@ func (r *recoveryRun) buildLogs(ctx context.Context) error {
 		r.sink.Retire(id)
 	}
 	v := newOutcomeTable(r.scratch)
-	for shard, err := range r.scratch.eachShard() {
-		if err == nil {
-			err = ctx.Err()
-		}
+	for shard, err := range r.scratch.eachShard(ctx) {
 		if err != nil {
 			return err
 		}
 		l := &logBuilder{r: r, v: v, shard: shard, category: plan.names[shard.Category()], retention: plan.retention[shard.Category()]}
 		if plan.deleted[shard.Category()] {
-			if err := l.countDeleted(); err != nil {
+			if err := l.countDeleted(ctx); err != nil {
 				return err
 			}
 			continue
 		}
 		l.sealed = plan.dropped[shard.Category()]
-		if err := l.buildLog(); err != nil {
+		if err := l.buildLog(ctx); err != nil {
 			return err
 		}
 		if at, sequenced := plan.sources[shard.Category()]; sequenced {
@@ -97,10 +94,7 @@ func (r *recoveryRun) sequenceAnew(category uint32, sources []sequencedFrom) err
 
 // countBlobs counts the blobs by outcome, and reports those that are not certain.
 func (r *recoveryRun) countBlobs(ctx context.Context, v *outcomeTable) error {
-	for row, err := range r.scratch.scanRows(keyBlob) {
-		if err == nil {
-			err = ctx.Err()
-		}
+	for row, err := range r.scratch.scanRows(ctx, keyBlob) {
 		if err != nil {
 			return err
 		}
@@ -154,8 +148,8 @@ type logBuilder struct {
 }
 
 // countDeleted counts the records of a deleted category.
-func (l *logBuilder) countDeleted() error {
-	for claims, err := range l.r.scratch.claimsByPosition(l.shard) {
+func (l *logBuilder) countDeleted(ctx context.Context) error {
+	for claims, err := range l.r.scratch.claimsByPosition(ctx, l.shard) {
 		if err != nil {
 			return err
 		}
@@ -170,13 +164,13 @@ func (l *logBuilder) countDeleted() error {
 	return nil
 }
 
-func (l *logBuilder) buildLog() error {
-	epochs, err := l.r.shardStarts(l.shard)
+func (l *logBuilder) buildLog(ctx context.Context) error {
+	epochs, err := l.r.shardStarts(ctx, l.shard)
 	if err != nil {
 		return err
 	}
 	l.epoch = epochs[len(epochs)-1].epoch
-	for claims, err := range l.r.scratch.claimsByPosition(l.shard) {
+	for claims, err := range l.r.scratch.claimsByPosition(ctx, l.shard) {
 		if err != nil {
 			return err
 		}
@@ -208,15 +202,9 @@ func (l *logBuilder) buildLog() error {
 
 // standingClaim is the claim that has a position; nil if none has.
 func (l *logBuilder) standingClaim(claims []positionClaim) (*positionClaim, blobOutcome, error) {
-	var left []rivalClaim
-	for i := range claims {
-		known, err := l.v.outcomeOf(claims[i].blob)
-		if err != nil {
-			return nil, 0, err
-		}
-		if known != outcomeVoid && known != outcomeGone {
-			left = append(left, rivalClaim{&claims[i], known})
-		}
+	left, err := l.v.standing(claims)
+	if err != nil {
+		return nil, 0, err
 	}
 	switch len(left) {
 	case 0:

@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"cmp"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -46,8 +47,8 @@ func newCategoryRows() *categoryRows {
 	return &categoryRows{rows: map[uint32]*categoryRow{}, dirty: map[uint32]bool{}}
 }
 
-func (c *categoryRows) loadRows(s *scratchDB) error {
-	for r, err := range s.scanRows(keyCategory) {
+func (c *categoryRows) loadRows(ctx context.Context, s *scratchDB) error {
+	for r, err := range s.scanRows(ctx, keyCategory) {
 		if err != nil {
 			return err
 		}
@@ -112,9 +113,9 @@ type categoryPlan struct {
 	findings []Finding
 }
 
-func (r *recoveryRun) makePlan() (*categoryPlan, error) {
+func (r *recoveryRun) makePlan(ctx context.Context) (*categoryPlan, error) {
 	rows := newCategoryRows()
-	if err := rows.loadRows(r.scratch); err != nil {
+	if err := rows.loadRows(ctx, r.scratch); err != nil {
 		return nil, err
 	}
 	return planCategories(rows.rows, r.cfg.Catalog, r.now), nil

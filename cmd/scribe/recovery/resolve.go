@@ -99,14 +99,11 @@ func (r *recoveryRun) resolveBlobs(ctx context.Context) error {
 // may have counted on a blob that is voided, so this is repeated until nothing changes, after the first pass only for logs that have any.
 func (r *recoveryRun) voidOrphanedPredictions(ctx context.Context, v *outcomeTable) error {
 	var open []record.ShardID
-	for shard, err := range r.scratch.eachShard() {
-		if err == nil {
-			err = ctx.Err()
-		}
+	for shard, err := range r.scratch.eachShard(ctx) {
 		if err != nil {
 			return err
 		}
-		predictions, _, err := r.voidInLog(v, shard)
+		predictions, _, err := r.voidInLog(ctx, v, shard)
 		if err != nil {
 			return err
 		}
@@ -117,8 +114,8 @@ func (r *recoveryRun) voidOrphanedPredictions(ctx context.Context, v *outcomeTab
 	for changed := true; changed; {
 		changed = false
 		for _, shard := range open {
-			_, voided, err := r.voidInLog(v, shard)
-			if err = cmp.Or(err, ctx.Err()); err != nil {
+			_, voided, err := r.voidInLog(ctx, v, shard)
+			if err != nil {
 				return err
 			}
 			changed = changed || voided > 0
@@ -129,23 +126,19 @@ func (r *recoveryRun) voidOrphanedPredictions(ctx context.Context, v *outcomeTab
 
 // voidInLog voids the uncertain predictions of a log in front of which a record is missing that was not committed when they
 // were built. It returns how many uncertain predictions there are, and how many it voided.
-func (r *recoveryRun) voidInLog(v *outcomeTable, shard record.ShardID) (predictions, voided int, err error) {
+func (r *recoveryRun) voidInLog(ctx context.Context, v *outcomeTable, shard record.ShardID) (predictions, voided int, err error) {
 	next := record.LSN(0) // after the newest position that a blob has
-	for claims, err := range r.scratch.claimsByPosition(shard) {
+	for claims, err := range r.scratch.claimsByPosition(ctx, shard) {
+		if err != nil {
+			return 0, 0, err
+		}
+		left, err := v.standing(claims)
 		if err != nil {
 			return 0, 0, err
 		}
 		taken := false
-		for i := range claims {
-			c := &claims[i]
-			known, err := v.outcomeOf(c.blob)
-			if err != nil {
-				return 0, 0, err
-			}
-			if known == outcomeVoid || known == outcomeGone {
-				continue
-			}
-			if known == outcomeUncertain && c.predicted {
+		for _, c := range left {
+			if c.known == outcomeUncertain && c.predicted {
 				predictions++
 				if c.lsn != next && c.start != 0 && c.lsn > c.start {
 					voided++
@@ -166,10 +159,7 @@ func (r *recoveryRun) voidInLog(v *outcomeTable, shard record.ShardID) (predicti
 
 // countRead marks blobs that are gone and reports those that could not be read.
 func (r *recoveryRun) countRead(ctx context.Context, v *outcomeTable) error {
-	for row, err := range r.scratch.scanRows(keyBlob) {
-		if err == nil {
-			err = ctx.Err()
-		}
+	for row, err := range r.scratch.scanRows(ctx, keyBlob) {
 		if err != nil {
 			return err
 		}
@@ -233,23 +223,18 @@ func (r *recoveryRun) applyHistories(ctx context.Context, v *outcomeTable) error
 			if t.outcome == outcomeUncertain {
 				continue
 			}
-			if known, err := v.outcomeOf(t.blob); err != nil || known == outcomeGone {
-				if err != nil {
-					return err
-				}
-				continue
+			known, err := v.outcomeOf(t.blob)
+			if err == nil && known != outcomeGone {
+				err = v.setOutcome(t.blob, t.outcome)
 			}
-			if err := v.setOutcome(t.blob, t.outcome); err != nil {
+			if err != nil {
 				return err
 			}
 		}
 		recent = slices.Delete(recent, 0, n)
 		return nil
 	}
-	for row, err := range r.scratch.scanRows(keyRun) {
-		if err == nil {
-			err = ctx.Err()
-		}
+	for row, err := range r.scratch.scanRows(ctx, keyRun) {
 		if err != nil {
 			return err
 		}
@@ -361,8 +346,8 @@ func (s epochStarts) nextEpoch(epoch uint64) (epochStart, bool) {
 }
 
 // shardStarts collects the epochs of a shard.
-func (r *recoveryRun) shardStarts(shard record.ShardID) (s epochStarts, err error) {
-	for row, err := range r.scratch.scanRows(shardPrefix(shard)...) {
+func (r *recoveryRun) shardStarts(ctx context.Context, shard record.ShardID) (s epochStarts, err error) {
+	for row, err := range r.scratch.scanRows(ctx, shardPrefix(shard)...) {
 		if err != nil {
 			return nil, err
 		}
@@ -379,18 +364,15 @@ func (r *recoveryRun) shardStarts(shard record.ShardID) (s epochStarts, err erro
 // eachPosition calls fn with the claims to every position, and returns the number of positions at which fn left more than one.
 func (r *recoveryRun) eachPosition(ctx context.Context, v *outcomeTable, phase string, fn func(*outcomeTable, epochStarts, []positionClaim) (int, error)) (rivals int, err error) {
 	done := int64(0)
-	for shard, err := range r.scratch.eachShard() {
-		if err == nil {
-			err = ctx.Err()
-		}
+	for shard, err := range r.scratch.eachShard(ctx) {
 		if err != nil {
 			return 0, err
 		}
-		epochs, err := r.shardStarts(shard)
+		epochs, err := r.shardStarts(ctx, shard)
 		if err != nil {
 			return 0, err
 		}
-		for claims, err := range r.scratch.claimsByPosition(shard) {
+		for claims, err := range r.scratch.claimsByPosition(ctx, shard) {
 			if err != nil {
 				return 0, err
 			}
@@ -411,22 +393,18 @@ func (r *recoveryRun) eachPosition(ctx context.Context, v *outcomeTable, phase s
 
 // decideByEpoch decides by the beginnings of later epochs: whoever opened a log found all below that committed, and nothing above it.
 func (r *recoveryRun) decideByEpoch(v *outcomeTable, epochs epochStarts, claims []positionClaim) (int, error) {
-	var left []*positionClaim
-	for i := range claims {
-		c := &claims[i]
-		known, err := v.outcomeOf(c.blob)
-		if err != nil {
-			return 0, err
-		}
-		if known == outcomeVoid || known == outcomeGone {
-			continue
-		}
+	all, err := v.standing(claims)
+	if err != nil {
+		return 0, err
+	}
+	var left []rivalClaim
+	for _, c := range all {
 		next, ok := epochs.nextEpoch(c.epoch)
 		if !ok || c.lsn < next.lsn {
 			left = append(left, c)
 			continue
 		}
-		if known == outcomeCommitted {
+		if c.known == outcomeCommitted {
 			r.report.Contradictions++
 			left = append(left, c)
 			if err := r.deps.Found(Finding{
@@ -443,19 +421,13 @@ func (r *recoveryRun) decideByEpoch(v *outcomeTable, epochs epochStarts, claims 
 	}
 	if len(left) == 1 {
 		if next, ok := epochs.nextEpoch(left[0].epoch); ok && next.exact && left[0].lsn < next.lsn {
-			return 1, r.confirmBlob(v, left[0].blob)
+			if left[0].known == outcomeUncertain {
+				return 1, v.setOutcome(left[0].blob, outcomeCommitted)
+			}
+			return 1, nil
 		}
 	}
 	return len(left), nil
-}
-
-// confirmBlob says that a blob was committed, if nothing was known of it.
-func (r *recoveryRun) confirmBlob(v *outcomeTable, id pointer.BlobID) error {
-	known, err := v.outcomeOf(id)
-	if err != nil || known != outcomeUncertain {
-		return err
-	}
-	return v.setOutcome(id, outcomeCommitted)
 }
 
 // decideByRivals decides between blobs of one epoch that claim a position. One writer built them, and nothing that it built later reports their outcome:
@@ -463,15 +435,9 @@ func (r *recoveryRun) confirmBlob(v *outcomeTable, id pointer.BlobID) error {
 //   - One whose position was not a prediction was built when its turn had come, after everything before it was committed.
 //   - Of predictions the later one counts, since a blob is appended only if nothing has changed before it since it was built.
 func (r *recoveryRun) decideByRivals(v *outcomeTable, _ epochStarts, claims []positionClaim) (int, error) {
-	var left []rivalClaim
-	for i := range claims {
-		known, err := v.outcomeOf(claims[i].blob)
-		if err != nil {
-			return 0, err
-		}
-		if known != outcomeVoid && known != outcomeGone {
-			left = append(left, rivalClaim{&claims[i], known})
-		}
+	left, err := v.standing(claims)
+	if err != nil {
+		return 0, err
 	}
 	if len(left) < 2 {
 		return len(left), nil
@@ -516,6 +482,20 @@ func (r *recoveryRun) buildOf(c *positionClaim) (uint64, error) {
 type rivalClaim struct {
 	*positionClaim
 	known blobOutcome
+}
+
+// standing returns the claims of blobs that are neither void nor gone.
+func (v *outcomeTable) standing(claims []positionClaim) (left []rivalClaim, err error) {
+	for i := range claims {
+		known, err := v.outcomeOf(claims[i].blob)
+		if err != nil {
+			return nil, err
+		}
+		if known != outcomeVoid && known != outcomeGone {
+			left = append(left, rivalClaim{&claims[i], known})
+		}
+	}
+	return left, nil
 }
 
 // compareRival puts the one that stands first.

@@ -35,7 +35,7 @@ const readAttempts = 5
 // workers; who is ahead waits.
 func (r *recoveryRun) scanBlobs(ctx context.Context) error {
 	rows := newCategoryRows()
-	if err := rows.loadRows(r.scratch); err != nil {
+	if err := rows.loadRows(ctx, r.scratch); err != nil {
 		return err
 	}
 	work, ctx := errgroup.WithContext(ctx)

@@ -1,6 +1,8 @@
 package recovery
 
 import (
+	"cmp"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -121,7 +123,7 @@ func (s *scratchDB) flushBatch(all bool) error {
 }
 
 // scanRows yields the rows of a kind in order, those whose keys begin with prefix. Key and value are valid until the next one.
-func (s *scratchDB) scanRows(prefix ...byte) iter.Seq2[scratchRow, error] {
+func (s *scratchDB) scanRows(ctx context.Context, prefix ...byte) iter.Seq2[scratchRow, error] {
 	return func(yield func(scratchRow, error) bool) {
 		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: keyAfter(prefix)})
 		if err != nil {
@@ -130,7 +132,7 @@ func (s *scratchDB) scanRows(prefix ...byte) iter.Seq2[scratchRow, error] {
 		}
 		for ok := it.First(); ok; ok = it.Next() {
 			value, verr := it.ValueAndErr()
-			if verr != nil || !yield(scratchRow{it.Key(), value}, nil) {
+			if verr = cmp.Or(verr, ctx.Err()); verr != nil || !yield(scratchRow{it.Key(), value}, nil) {
 				err = verr
 				break
 			}
@@ -250,7 +252,7 @@ func shardPrefix(s record.ShardID) []byte {
 }
 
 // eachShard yields the shards that have entries, in order.
-func (s *scratchDB) eachShard() iter.Seq2[record.ShardID, error] {
+func (s *scratchDB) eachShard(ctx context.Context) iter.Seq2[record.ShardID, error] {
 	return func(yield func(record.ShardID, error) bool) {
 		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{keyEntry}, UpperBound: []byte{keyEntry + 1}})
 		if err != nil {
@@ -263,7 +265,7 @@ func (s *scratchDB) eachShard() iter.Seq2[record.ShardID, error] {
 				break
 			}
 			shard := record.ShardID(binary.BigEndian.Uint64(it.Key()[1:]))
-			if !yield(shard, nil) {
+			if err = ctx.Err(); err != nil || !yield(shard, nil) {
 				break
 			}
 			next := keyAfter(shardPrefix(shard))
@@ -279,10 +281,10 @@ func (s *scratchDB) eachShard() iter.Seq2[record.ShardID, error] {
 }
 
 // claimsByPosition yields the claims to each LSN of a shard, in order. They are valid until the next one, but for their data, which is the caller's.
-func (s *scratchDB) claimsByPosition(shard record.ShardID) iter.Seq2[[]positionClaim, error] {
+func (s *scratchDB) claimsByPosition(ctx context.Context, shard record.ShardID) iter.Seq2[[]positionClaim, error] {
 	return func(yield func([]positionClaim, error) bool) {
 		var group []positionClaim
-		for r, err := range s.scanRows(shardPrefix(shard)...) {
+		for r, err := range s.scanRows(ctx, shardPrefix(shard)...) {
 			var c positionClaim
 			if err == nil {
 				c, err = decodeEntry(r)

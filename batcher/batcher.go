@@ -17,6 +17,7 @@ import (
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/format/record"
 	"scribe/internal/role/budget"
+	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/metalog"
@@ -35,19 +36,11 @@ type Log interface {
 	Sequences(ctx context.Context, shard record.ShardID, producers []uint64) ([]metalog.ProducerState, error)
 }
 
-// Categories is the view of categories.
-type Categories interface {
-	// Lookup returns a category from the local view. Callers do not change it.
-	Lookup(name string) (*scribev1.Category, bool)
-	// Resolve asks the control plane. Its error has REASON_UNKNOWN_CATEGORY when there is none.
-	Resolve(ctx context.Context, name string) (*scribev1.Category, error)
-}
-
 // Deps are what a batcher works with. They outlive it.
 type Deps struct {
 	Blobs      Blobs
 	Log        Log
-	Categories Categories
+	Categories request.Catalog
 	// Slot is the member's present writer slot, 0 while it has none.
 	Slot func() uint16
 	// Owner names this batcher to the metadata engine, for people: at most 255 bytes.
@@ -95,6 +88,7 @@ type Batcher struct {
 	buffers      *buffers.Pool
 	arena        *arena.Arena
 	compressor   *compressor
+	categories   request.Categories
 	bodies       *budget.Budget
 	recycled     sync.Pool    // of *[]located: the memory of requests' spans
 	flushLatency atomic.Int64 // how long flushes take, in nanoseconds
@@ -142,12 +136,19 @@ func New(cfg Config, deps Deps) (*Batcher, error) {
 		drained: make(chan struct{}),
 		stop:    make(chan struct{}),
 	}
+	b.categories = request.Categories{
+		Catalog: deps.Categories, RetryAfter: cfg.RetryBase,
+		// A sealed log is that of a category that was deleted, and perhaps created again.
+		IsStale: func(c *scribev1.Category, shard uint32) bool {
+			return b.sealedLogs.hasLog(logOf(c, shard, deps.Slot()))
+		},
+	}
 	limits := logqueue.Limits{Logs: cfg.MaxLogs, Refusals: cfg.CommitAttempts, Opening: cfg.CommitPatience}
 	b.queues = logqueue.New(limits, b.backoffPause)
 	b.arena = arena.New(b.buffers, cfg.MemoryBytes)
 	b.bodies = budget.New("requests that the batcher reads", cfg.bodyLimit())
 	b.mu.acc = newAccumulator(cfg)
-	b.mu.counts.failed = make(map[scribev1.Reason]frameAmount)
+	b.mu.counts.failed = make(map[scribev1.Reason]request.Amount)
 	b.metrics = newMetrics(b)
 	if err := b.metrics.register(deps.Registerer); err != nil {
 		return nil, err
@@ -172,7 +173,7 @@ func (b *Batcher) Close(ctx context.Context) error {
 }
 
 func (b *Batcher) shutDown(ctx context.Context) error {
-	var failed frameAmount
+	var failed request.Amount
 	b.update(func(now time.Time) {
 		failed = b.mu.counts.totalFailed()
 		b.mu.closed = true
@@ -191,10 +192,10 @@ func (b *Batcher) shutDown(ctx context.Context) error {
 	b.metrics.unregister(b.deps.Registerer)
 
 	b.mu.Lock()
-	lost := b.mu.counts.totalFailed().minus(failed)
+	lost := b.mu.counts.totalFailed().Minus(failed)
 	b.mu.Unlock()
-	if lost.frames > 0 {
-		return fmt.Errorf("batcher: %d frames with %d messages and %d bytes could not be made durable before the end", lost.frames, lost.messages, lost.bytes)
+	if lost.Frames > 0 {
+		return fmt.Errorf("batcher: %d frames with %d messages and %d bytes could not be made durable before the end", lost.Frames, lost.Messages, lost.Bytes)
 	}
 	return nil
 }

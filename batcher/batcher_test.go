@@ -170,7 +170,7 @@ func TestCategoryGrows(t *testing.T) {
 	old := testCatalog()["alpha"]
 	old.Shards = 1
 	c.catalog["alpha"].Shards = 8
-	c.deps.Categories = stale{catalog: c.catalog, view: old}
+	c.categories.Catalog = stale{catalog: c.catalog, view: old}
 	c.commit(makeFrame(t, "alpha", 7, nil, "x"))
 }
 

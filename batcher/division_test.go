@@ -448,7 +448,7 @@ func TestPrefixBehindAnUnknownOutcome(t *testing.T) {
 // Frames whose category cannot be looked up now fail, and with them those behind them, also when it is found again meanwhile.
 func TestPrefixOfWhatCannotBeLookedUp(t *testing.T) {
 	c := newCell(t, testConfig(), nil, nil)
-	c.deps.Categories = &flaky{catalog: c.catalog, misses: 1}
+	c.categories.Catalog = &flaky{catalog: c.catalog, misses: 1}
 	results := c.submit(committed, text(t, "alpha", 0, "1"), text(t, "beta", 0, "1"), text(t, "alpha", 0, "2"), text(t, "alpha", 1, "1"))
 	want := []scribev1.Reason{scribev1.Reason_REASON_NO_BACKEND, 0, scribev1.Reason_REASON_NO_BACKEND, 0}
 	if got := reasons(results); !slices.Equal(got, want) {
@@ -458,7 +458,7 @@ func TestPrefixOfWhatCannotBeLookedUp(t *testing.T) {
 	c.mustBe(beta0, "1")
 }
 
-// flaky is a catalog that is away for some calls.
+// flaky is a catalog that is unavailable for some calls.
 type flaky struct {
 	catalog
 	misses int

@@ -258,7 +258,7 @@ func TestArrowAndAtomicFrames(t *testing.T) {
 		t.Errorf("%d frames are stored, or others", len(got))
 	}
 	c.mu.Lock()
-	if n := c.mu.counts.committed.messages; n != 3+2*777+8 {
+	if n := c.mu.counts.committed.Messages; n != 3+2*777+8 {
 		t.Errorf("%d messages are counted", n)
 	}
 	c.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"scribe/internal/role/request"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -24,7 +25,7 @@ func FuzzSubmit(f *testing.F) {
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.mu.acc.memory.Used() != 0 || c.mu.counts.buffered() != (frameAmount{}) {
+		if c.mu.acc.memory.Used() != 0 || c.mu.counts.buffered() != (request.Amount{}) {
 			t.Errorf("%d bytes are still charged, %+v buffered", c.mu.acc.memory.Used(), c.mu.counts.buffered())
 		}
 	})

@@ -18,6 +18,7 @@ import (
 
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
+	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/storage/blob/layout"
@@ -479,7 +480,7 @@ func (c *cell) verify() {
 	if busy, troubled := c.queues.Busy(), c.queues.Troubled(); busy+troubled != 0 {
 		c.t.Errorf("%d logs are in use, and %d have trouble", busy, troubled)
 	}
-	if b := c.mu.counts.buffered(); b != (frameAmount{}) {
+	if b := c.mu.counts.buffered(); b != (request.Amount{}) {
 		c.t.Errorf("%+v are still buffered", b)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"scribe/internal/role/request"
 )
 
 // Stages of a flush.
@@ -179,10 +181,10 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, v int64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, kind, float64(v), labels...)
 	}
-	three := func(d [3]*prometheus.Desc, kind prometheus.ValueType, a frameAmount, labels ...string) {
-		send(d[0], kind, a.frames, labels...)
-		send(d[1], kind, a.bytes, labels...)
-		send(d[2], kind, a.messages, labels...)
+	three := func(d [3]*prometheus.Desc, kind prometheus.ValueType, a request.Amount, labels ...string) {
+		send(d[0], kind, a.Frames, labels...)
+		send(d[1], kind, a.Bytes, labels...)
+		send(d[2], kind, a.Messages, labels...)
 	}
 	three(m.accepted, prometheus.CounterValue, c.accepted)
 	three(m.committed, prometheus.CounterValue, c.committed)

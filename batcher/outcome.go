@@ -3,28 +3,16 @@ package batcher
 import (
 	"maps"
 
+	"scribe/internal/role/request"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// frameAmount counts frames and what is in them.
-type frameAmount struct{ frames, bytes, messages int64 }
-
-func (a *frameAmount) plus(b frameAmount) {
-	a.frames += b.frames
-	a.bytes += b.bytes
-	a.messages += b.messages
-}
-
-func (a frameAmount) minus(b frameAmount) frameAmount {
-	return frameAmount{frames: a.frames - b.frames, bytes: a.bytes - b.bytes, messages: a.messages - b.messages}
-}
-
 // frameCounts says what became of the frames that were accepted. At all times accepted = committed + duplicate + failed + buffered.
 type frameCounts struct {
-	accepted  frameAmount
-	committed frameAmount
-	duplicate frameAmount
-	failed    map[scribev1.Reason]frameAmount
+	accepted  request.Amount
+	committed request.Amount
+	duplicate request.Amount
+	failed    map[scribev1.Reason]request.Amount
 	// overloaded counts requests that were refused for lack of memory; they were not accepted.
 	overloaded int64
 	// turned counts frames that were refused alone, for their category's share or their shard's trouble; they were not accepted.
@@ -32,25 +20,25 @@ type frameCounts struct {
 }
 
 // totalFailed is the sum over all reasons.
-func (c *frameCounts) totalFailed() frameAmount {
-	var sum frameAmount
+func (c *frameCounts) totalFailed() request.Amount {
+	var sum request.Amount
 	for _, a := range c.failed {
-		sum.plus(a)
+		sum = sum.Plus(a)
 	}
 	return sum
 }
 
 // buffered is what has no outcome yet.
-func (c *frameCounts) buffered() frameAmount {
-	return c.accepted.minus(c.committed).minus(c.duplicate).minus(c.totalFailed())
+func (c *frameCounts) buffered() request.Amount {
+	return c.accepted.Minus(c.committed).Minus(c.duplicate).Minus(c.totalFailed())
 }
 
 func (c *frameCounts) addOutcome(o *frameCounts) {
-	c.committed.plus(o.committed)
-	c.duplicate.plus(o.duplicate)
+	c.committed = c.committed.Plus(o.committed)
+	c.duplicate = c.duplicate.Plus(o.duplicate)
 	for reason, a := range o.failed {
 		sum := c.failed[reason]
-		sum.plus(a)
+		sum = sum.Plus(a)
 		c.failed[reason] = sum
 	}
 }
@@ -63,7 +51,7 @@ func (c *frameCounts) clone() frameCounts {
 
 // setResults sets the results of all frames of a part that is done, and counts them. The writers are not woken yet.
 func setResults(p *flushPart) *frameCounts {
-	out := &frameCounts{failed: make(map[scribev1.Reason]frameAmount)}
+	out := &frameCounts{failed: make(map[scribev1.Reason]request.Amount)}
 	for _, g := range p.batches {
 		if g.exactlyOnce {
 			dropRepeats(g)
@@ -137,7 +125,7 @@ func setPayloadResults(pl *payload, out *frameCounts) {
 			if p.sub != nil {
 				r = &p.sub.results[p.index+j]
 			}
-			size := frameAmount{frames: 1, bytes: int64(f.size), messages: int64(f.messages)}
+			size := request.Amount{Frames: 1, Bytes: int64(f.size), Messages: int64(f.messages)}
 			fault := pl.fault
 			if f.outcome == frameRefused || f.outcome == frameDropped {
 				fault = f.fault
@@ -150,15 +138,15 @@ func setPayloadResults(pl *payload, out *frameCounts) {
 			switch {
 			case f.outcome == frameStored, f.outcome == frameRepeated && fault == nil:
 				r.Shard, r.Duplicate = uint64(pl.batch.shard), true
-				out.duplicate.plus(size)
+				out.duplicate = out.duplicate.Plus(size)
 			case fault != nil:
 				r.Error = fault
 				sum := out.failed[fault.GetReason()]
-				sum.plus(size)
+				sum = sum.Plus(size)
 				out.failed[fault.GetReason()] = sum
 			default:
 				r.Shard, r.Lsn = uint64(pl.batch.shard), uint64(pl.ranges[next-1].lsn)
-				out.committed.plus(size)
+				out.committed = out.committed.Plus(size)
 			}
 		}
 	}

@@ -2,8 +2,6 @@ package batcher
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -11,7 +9,7 @@ import (
 	"scribe/internal/base/buffers"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
-	"scribe/internal/transport/retry"
+	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -124,7 +122,7 @@ func (b *Batcher) acceptSpans(in *parsedRequest) (load uint32, err error) {
 			b.mu.acc.addSpan(now, p.account, p.target, p.frameSpan)
 		}
 		b.mu.acc.tick(now)
-		b.mu.counts.accepted.plus(in.accepted)
+		b.mu.counts.accepted = b.mu.counts.accepted.Plus(in.accepted)
 		load = b.mu.acc.loadLevel(now)
 	})
 	if err != nil {
@@ -246,7 +244,7 @@ func (b *Batcher) admitParsed(in *parsedRequest, charged *int64) error {
 		return b.overloadedError(now, extra-memory.Free())
 	}
 	*charged = sum
-	whole := len(in.spans) > 0 && in.accepted.frames == int64(len(in.results))
+	whole := len(in.spans) > 0 && in.accepted.Frames == int64(len(in.results))
 	refusal := b.mu.acc.admitCategories(now, in)
 	b.mu.counts.refusedTrouble += in.refusedTrouble
 	b.mu.counts.refusedShare += in.refusedShare
@@ -274,7 +272,7 @@ type parsedRequest struct {
 	results  []scribev1.FrameResult
 	spans    []routedSpan
 	bytes    int64 // of the frames that are taken
-	accepted frameAmount
+	accepted request.Amount
 	// refusedShards are the shards that were refused, and why.
 	refusedShards map[record.ShardID]error
 	// refusedTrouble and turnedShare count frames that were refused for their shard's trouble and their category's share.
@@ -339,7 +337,7 @@ func (in *parsedRequest) refuseSpans(why func(*routedSpan) error, turned *int64)
 		info := rpc.Info(err)
 		for j := range p.frames {
 			in.results[p.index+j].Error = info
-			in.accepted = in.accepted.minus(frameAmount{frames: 1, bytes: int64(p.frames[j].size), messages: int64(p.frames[j].messages)})
+			in.accepted = in.accepted.Minus(request.Amount{Frames: 1, Bytes: int64(p.frames[j].size), Messages: int64(p.frames[j].messages)})
 		}
 		in.bytes -= int64(p.bytes)
 		*turned += int64(len(p.frames))
@@ -350,52 +348,48 @@ func (in *parsedRequest) refuseSpans(why func(*routedSpan) error, turned *int64)
 // maxSpanFrames bounds the frames of a span whose sequences count.
 const maxSpanFrames = maxPayloadRuns
 
-// parseRequest checks every frame, but for the sums of those that the caller has checked, and puts runs of one target together. Frames that are refused alone have their error in results.
+// parseRequest checks every frame, but for the sums of those that the caller has checked, and puts runs of one target together. Frames
+// that are refused alone have their error in results.
 func (b *Batcher) parseRequest(ctx context.Context, data []byte) (*parsedRequest, error) {
 	var (
-		in      = &parsedRequest{spans: b.spanMemory()}
-		finder  = targetFinder{b: b, slot: b.deps.Slot()}
-		refuse  = func(err error) { in.results[len(in.results)-1].Error = rpc.Info(err) }
-		current *routedSpan
-		check   = rpc.CheckerOf(ctx)
+		in       = &parsedRequest{spans: b.spanMemory()}
+		resolver = b.categories.NewResolver()
+		logs     = logFinder{slot: b.deps.Slot(), retryAfter: b.cfg.RetryMax}
+		current  *routedSpan
 	)
-	for offset := 0; offset < len(data); {
-		h, err := check(data[offset:])
-		size := h.Len
-		if err != nil {
-			if size, err = damagedFrame(data[offset:], offset, err); size == 0 {
-				return nil, err
-			}
-		}
-		start := offset
-		offset += size
-		index := len(in.results)
+	frames := request.Walk(ctx, data)
+	for frames.Next() {
 		in.results = append(in.results, scribev1.FrameResult{})
+		h, err := &frames.Header, frames.Err
 		var t logTarget
 		if err == nil {
-			t, err = finder.findNext(ctx, &h)
+			var c *scribev1.Category
+			if c, err = resolver.FindCategory(ctx, h); err == nil {
+				t, err = logs.findLog(c, h.Shard)
+			}
 		}
 		if err != nil {
-			refuse(err)
+			in.results[frames.Index].Error = rpc.Info(err)
 			current = nil
 			continue
 		}
-		f := frame{
-			size: uint32(size), messages: uint32(h.Count), baseTime: h.BaseTime,
+		in.frames = append(in.frames, frame{
+			size: uint32(h.Len), messages: uint32(h.Count), baseTime: h.BaseTime,
 			producer: h.Producer, epoch: h.Epoch, first: h.FirstSequence, sequenced: h.Sequenced(),
-		}
-		in.frames = append(in.frames, f)
-		in.bytes += int64(size)
-		in.accepted.plus(frameAmount{frames: 1, bytes: int64(size), messages: int64(h.Count)})
-		if current == nil || current.target != t || current.bytes+size > b.cfg.PayloadBytes ||
+		})
+		in.bytes += int64(h.Len)
+		in.accepted = in.accepted.Plus(request.Amount{Frames: 1, Bytes: int64(h.Len), Messages: int64(h.Count)})
+		if current == nil || current.target != t || current.bytes+h.Len > b.cfg.PayloadBytes ||
 			(t.exactlyOnce && len(in.frames)-1-current.from >= maxSpanFrames) {
-			in.spans = append(in.spans, routedSpan{frameSpan: frameSpan{index: index}, target: t, start: start, from: len(in.frames) - 1})
+			in.spans = append(in.spans, routedSpan{
+				frameSpan: frameSpan{index: frames.Index}, target: t, start: int(frames.Offset), from: len(in.frames) - 1,
+			})
 			current = &in.spans[len(in.spans)-1]
 		}
-		current.bytes += size
+		current.bytes += h.Len
 	}
 	in.assignFrames()
-	return in, nil
+	return in, frames.Fault()
 }
 
 // assignFrames gives each span its frames, when they do not move in memory any more.
@@ -419,154 +413,36 @@ func (in *parsedRequest) assignFrames() {
 	}
 }
 
-// damagedFrame decides about a frame that does not pass its check: it returns its size and the error of that frame alone when only
-// its body is damaged, else 0 and the error of the whole request, for nobody knows where the next frame begins.
-func damagedFrame(b []byte, offset int, err error) (int, error) {
-	h, herr := record.ParseHeader(b)
-	if herr == nil && h.Len <= len(b) {
-		return h.Len, rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "frame at byte %d of the request: %w", offset, err)
-	}
-	reason := scribev1.Reason_REASON_CORRUPT
-	if errors.Is(err, record.ErrVersion) {
-		reason = scribev1.Reason_REASON_INVALID
-	}
-	return 0, rpc.Errorf(reason, "frame at byte %d of the request: %w", offset, err)
+// logFinder finds the logs of a request's frames. It remembers the category of the last one: neighbours often have the same.
+type logFinder struct {
+	slot       uint16
+	retryAfter time.Duration
+	last       logTarget
 }
 
-// targetFinder finds the targets of a request's frames. It remembers the last one: neighbours often have the same.
-type targetFinder struct {
-	b    *Batcher
-	slot uint16
-
-	category *scribev1.Category
-	last     logTarget
-	// taken: frames of the category have been taken. once are the ids of the exactly_once categories before it of which some were.
-	taken bool
-	once  map[string]uint32
-	// failed are the shards of which a frame could not be taken for a reason that may pass: those behind it are not taken either.
-	failed map[failedShard]error
+// findLog returns where the frames of a category's logical shard go.
+func (l *logFinder) findLog(c *scribev1.Category, shard uint32) (logTarget, error) {
+	if l.last.settings != c {
+		l.last = logTarget{
+			category:    c.GetName(),
+			class:       pointer.RetentionClass(c.GetRetention().AsDuration()),
+			exactlyOnce: c.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE,
+			bound:       c.OneLog(),
+			settings:    c,
+		}
+	}
+	if l.slot == 0 && !l.last.bound {
+		return logTarget{}, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, l.retryAfter,
+			"the batcher has no writer slot at present: send to another one")
+	}
+	l.last.shard = logOf(c, shard, l.slot)
+	return l.last, nil
 }
 
-type failedShard struct {
-	category string
-	shard    uint32
-}
-
-// findNext is find for the frames of a request one after another.
-func (d *targetFinder) findNext(ctx context.Context, h *record.Header) (logTarget, error) {
-	if len(d.failed) > 0 {
-		if err := d.failed[failedShard{string(h.Category), h.Shard}]; err != nil {
-			return logTarget{}, err
-		}
-	}
-	t, err := d.findTarget(ctx, h)
-	d.taken = d.taken || err == nil
-	if err != nil && retry.Retryable(err) {
-		if d.failed == nil {
-			d.failed = make(map[failedShard]error)
-		}
-		d.failed[failedShard{h.CategoryName(), h.Shard}] = err
-	}
-	return t, err
-}
-
-func (d *targetFinder) findTarget(ctx context.Context, h *record.Header) (logTarget, error) {
-	if d.category == nil || d.category.GetName() != string(h.Category) {
-		c, err := d.lookupCategory(ctx, h.CategoryName())
-		if err != nil {
-			return logTarget{}, err
-		}
-		if err := d.useCategory(c); err != nil {
-			return logTarget{}, err
-		}
-	}
-	if h.Shard >= max(d.category.GetShards(), 1) { // it may have grown
-		if err := d.resolveCategory(ctx); err != nil {
-			return logTarget{}, err
-		}
-	}
-	if err := d.locateLog(h); err != nil {
-		return logTarget{}, err
-	}
-	if d.b.sealedLogs.hasLog(d.last.shard) {
-		// The view may not know that the category was deleted, and perhaps created again. If the control plane does not either, the
-		// engine decides.
-		if err := d.resolveCategory(ctx); err != nil {
-			return logTarget{}, err
-		}
-		if err := d.locateLog(h); err != nil {
-			return logTarget{}, err
-		}
-	}
-	return d.last, nil
-}
-
-// useCategory makes a category the one of the frames that follow.
-//
-// The view may learn in the middle of a request that an exactly_once category was deleted and created again. If frames of one producer
-// went partly to the old logs, which refuse them, and then to the new ones, the former, sent again, would be taken for repetitions: the
-// new logs have seen later sequences. So the latter are not taken either.
-func (d *targetFinder) useCategory(c *scribev1.Category) error {
-	name := c.GetName()
-	id, taken := d.once[name]
-	if old := d.category; old != nil && d.taken && d.last.exactlyOnce {
-		if old.GetName() == name {
-			id, taken = old.GetId(), true
-		} else {
-			if d.once == nil {
-				d.once = make(map[string]uint32)
-			}
-			d.once[old.GetName()] = old.GetId()
-		}
-	}
-	if taken && id != c.GetId() {
-		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, d.b.cfg.RetryBase,
-			"category %s was deleted and created again while the request was read: send the frames again", name)
-	}
-	d.category, d.taken = c, taken
-	d.last = logTarget{
-		category:    name,
-		class:       pointer.RetentionClass(c.GetRetention().AsDuration()),
-		exactlyOnce: c.GetDelivery() == scribev1.Delivery_DELIVERY_EXACTLY_ONCE,
-		bound:       c.OneLog(),
-		settings:    c,
-	}
-	return nil
-}
-
-// resolveCategory asks the control plane for the category.
-func (d *targetFinder) resolveCategory(ctx context.Context) error {
-	name := d.category.GetName()
-	c, err := d.b.deps.Categories.Resolve(ctx, name)
-	if err != nil {
-		return fmt.Errorf("category %s: %w", name, err)
-	}
-	return d.useCategory(c)
-}
-
-// locateLog finds the log of a frame of the category.
-func (d *targetFinder) locateLog(h *record.Header) error {
-	c, slot := d.category, d.slot
-	switch {
-	case h.Shard >= max(c.GetShards(), 1):
-		return rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_SHARD,
-			"category %s has %d logical shards, the frame is for number %d", c.GetName(), c.GetShards(), h.Shard)
-	case d.last.bound:
+// logOf is the log of a category's logical shard: that of the writer slot, or the only one.
+func logOf(c *scribev1.Category, shard uint32, slot uint16) record.ShardID {
+	if c.OneLog() {
 		slot = 0
-	case slot == 0:
-		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, d.b.cfg.RetryMax, "the batcher has no writer slot at present: send to another one")
 	}
-	d.last.shard = record.MakeShardID(c.GetId(), uint16(h.Shard), slot)
-	return nil
-}
-
-func (d *targetFinder) lookupCategory(ctx context.Context, name string) (*scribev1.Category, error) {
-	if c, ok := d.b.deps.Categories.Lookup(name); ok {
-		return c, nil
-	}
-	c, err := d.b.deps.Categories.Resolve(ctx, name)
-	if err != nil {
-		return nil, fmt.Errorf("category %s: %w", name, err)
-	}
-	return c, nil
+	return record.MakeShardID(c.GetId(), uint16(shard), slot)
 }

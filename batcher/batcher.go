@@ -15,6 +15,7 @@ import (
 	"scribe/batcher/logqueue"
 	"scribe/internal/base/buffers"
 	"scribe/internal/base/lifecycle"
+	"scribe/internal/base/metricset"
 	"scribe/internal/format/record"
 	"scribe/internal/role/budget"
 	"scribe/internal/role/request"
@@ -76,10 +77,11 @@ func (d *Deps) validate() error {
 
 // Batcher is an rpc.BatchService. It is safe for concurrent use.
 type Batcher struct {
-	cfg     Config
-	deps    Deps
-	now     func() time.Time
-	metrics *metrics
+	cfg        Config
+	deps       Deps
+	now        func() time.Time
+	metrics    *metrics
+	registered *metricset.Set
 
 	queues       *logqueue.Queues
 	dedup        dedupCache
@@ -150,12 +152,12 @@ func New(cfg Config, deps Deps) (*Batcher, error) {
 	b.mu.acc = newAccumulator(cfg)
 	b.mu.counts.failed = make(map[scribev1.Reason]request.Amount)
 	b.metrics = newMetrics(b)
-	if err := b.metrics.register(deps.Registerer); err != nil {
+	var err error
+	if b.registered, err = metricset.Register(deps.Registerer, "batcher", b.metrics.allCollectors()...); err != nil {
 		return nil, err
 	}
-	var err error
 	if b.compressor, err = newCompressor(cfg.workerCount(), b.buffers, b.blockCompressed); err != nil {
-		b.metrics.unregister(deps.Registerer)
+		b.registered.Unregister()
 		return nil, err
 	}
 	b.ctx, b.cancel = context.WithCancelCause(context.Background())
@@ -189,7 +191,7 @@ func (b *Batcher) shutDown(ctx context.Context) error {
 	b.tasks.Wait()
 	b.compressor.close()
 	b.cancel(nil)
-	b.metrics.unregister(b.deps.Registerer)
+	b.registered.Unregister()
 
 	b.mu.Lock()
 	lost := b.mu.counts.totalFailed().Minus(failed)

@@ -1,7 +1,6 @@
 package batcher
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -9,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/role/request"
+	"scribe/internal/transport/rpc"
 )
 
 // Stages of a flush.
@@ -113,28 +113,6 @@ func (m *metrics) allCollectors() []prometheus.Collector {
 	}
 }
 
-func (m *metrics) register(r prometheus.Registerer) error {
-	if r == nil {
-		return nil
-	}
-	var errs []error
-	for _, c := range m.allCollectors() {
-		if err := r.Register(c); err != nil {
-			errs = append(errs, fmt.Errorf("batcher: register metrics: %w", err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func (m *metrics) unregister(r prometheus.Registerer) {
-	if r == nil {
-		return
-	}
-	for _, c := range m.allCollectors() {
-		r.Unregister(c)
-	}
-}
-
 func (m *metrics) observeStage(name string, d time.Duration) {
 	m.stages.WithLabelValues(name).Observe(d.Seconds())
 }
@@ -191,7 +169,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	three(m.duplicate, prometheus.CounterValue, c.duplicate)
 	three(m.buffered, prometheus.GaugeValue, c.buffered())
 	for reason, a := range c.failed {
-		three(m.failed, prometheus.CounterValue, a, strings.ToLower(strings.TrimPrefix(reason.String(), "REASON_")))
+		three(m.failed, prometheus.CounterValue, a, rpc.ReasonLabel(reason))
 	}
 	send(m.overloaded, prometheus.CounterValue, c.overloaded)
 	send(m.memory, prometheus.GaugeValue, used)

@@ -4,8 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"connectrpc.com/connect"
-
+	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -82,7 +81,7 @@ type ServerError struct {
 
 // Error says what was tried and what came of it.
 func (e *ServerError) Error() string {
-	if e.named && attached(e.Detail) != nil {
+	if e.named && rpc.Attached(e.Detail) != nil {
 		return fmt.Sprintf("%v: %s", e.cause, rpc.Message(e.Detail))
 	}
 	return fmt.Sprintf("%v: %s: %s", e.cause, e.Doing, rpc.Message(e.Detail))
@@ -94,42 +93,14 @@ func (e *ServerError) Is(target error) bool { return target == e.cause }
 // Unwrap returns the detail.
 func (e *ServerError) Unwrap() error { return e.Detail }
 
-// permanent returns the sentinel that goes with an error after which trying again is useless, nil when it may pass. What a server
-// did not say itself may: it comes from a transport or from something in between, but for the few codes that mean a wrong address
-// or missing rights.
+// permanent returns the sentinel that goes with an error after which trying again is useless, nil when it may pass.
 func permanent(err error) error {
-	info := attached(err)
-	if info == nil {
-		switch connect.CodeOf(err) {
-		case connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeUnimplemented, connect.CodeNotFound,
-			connect.CodeInvalidArgument:
-			return ErrRefused
-		default:
-			return nil
-		}
-	}
-	switch info.GetReason() {
-	case scribev1.Reason_REASON_UNKNOWN_CATEGORY:
+	switch d := retry.Classify(err); {
+	case d.Class != retry.Invalid:
+		return nil
+	case d.Reason == scribev1.Reason_REASON_UNKNOWN_CATEGORY:
 		return ErrUnknownCategory
-	case scribev1.Reason_REASON_UNKNOWN_SHARD, scribev1.Reason_REASON_INVALID, scribev1.Reason_REASON_TOO_LARGE:
-		return ErrRefused
 	default:
-		return nil
+		return ErrRefused
 	}
-}
-
-// attached returns the info that a server attached to an error, nil when there is none.
-func attached(err error) *scribev1.ErrorInfo {
-	ce := new(connect.Error)
-	if !errors.As(err, &ce) {
-		return nil
-	}
-	for _, d := range ce.Details() {
-		if v, derr := d.Value(); derr == nil {
-			if info, ok := v.(*scribev1.ErrorInfo); ok {
-				return info
-			}
-		}
-	}
-	return nil
 }

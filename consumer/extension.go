@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"scribe/consumer/internal/payload"
+	"scribe/internal/base/backoff"
 	"scribe/internal/format/loss"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -144,10 +145,10 @@ func (c *Consumer) Describe(ctx context.Context) (*scribev1.Category, error) {
 		if cause != nil {
 			return nil, &ServerError{Doing: doing, cause: cause, Detail: err}
 		}
-		pause := c.cfg.pause(failures, hint(err))
+		pause := c.cfg.pause(failures, err)
 		c.cfg.logger.Warn("category can't be described, asking again", "pause", pause, "error", err)
-		if !sleep(ctx, pause) {
-			return nil, context.Cause(ctx)
+		if err := backoff.Sleep(ctx, pause); err != nil {
+			return nil, err
 		}
 	}
 }

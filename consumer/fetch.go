@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/transport/discovery"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -56,7 +57,6 @@ func (s *session) fetchAll(todo []*item) {
 	var (
 		failures int
 		since    = time.Now() // of the last progress
-		after    time.Duration
 		lastErr  error
 	)
 	for len(todo) > 0 {
@@ -65,7 +65,7 @@ func (s *session) fetchAll(todo []*item) {
 				fail(todo, &ServerError{Doing: "fetching payloads", cause: ErrUnavailable, Detail: lastErr})
 				return
 			}
-			if !sleep(s.ctx, s.c.cfg.pause(failures, after)) {
+			if backoff.Sleep(s.ctx, s.c.cfg.pause(failures, lastErr)) != nil {
 				return
 			}
 			s.c.stats.retries.Add(1)
@@ -86,14 +86,13 @@ func (s *session) fetchAll(todo []*item) {
 				return
 			}
 			s.c.cfg.logger.Warn("fetch failed", "payloads", len(todo), "failures", failures+1, "error", err)
-			failures, after, lastErr = failures+1, hint(err), err
+			failures, lastErr = failures+1, err
 			continue
 		}
 		if len(left) < len(todo) {
 			failures, since = 0, time.Now()
 		} else {
 			failures, lastErr = failures+1, left[0].Err
-			after = hint(lastErr)
 		}
 		for _, it := range left {
 			it.Err = nil
@@ -188,8 +187,7 @@ func (s *session) settle(ctx context.Context, it *item, p *scribev1.Payload) boo
 	}
 	if it.Frames, it.buf, it.Err = frames, buf, err; err == nil && s.c.eval != nil {
 		if it.Err = s.c.eval.FromFrames(&it.Payload, s.c.skipOf(it)); it.Frames == nil {
-			it.buf.free()
-			it.buf = nil
+			it.freeBuffer()
 		}
 	}
 	s.queue.settled(it, it.memory())
@@ -247,7 +245,7 @@ func (s *session) refused(it *item, err error) {
 func (it *item) memory() int64 {
 	n := it.ResultBytes
 	if it.buf != nil {
-		return n + int64(cap(it.buf.b))
+		return n + int64(cap(it.buf.B))
 	}
 	return n + int64(cap(it.Frames))
 }
@@ -263,25 +261,5 @@ func fail(items []*item, err error) {
 	for _, it := range items {
 		it.Err = err
 		it.done()
-	}
-}
-
-// hint is when the server says that trying again may help.
-func hint(err error) time.Duration {
-	if err == nil || errors.Is(err, ErrDamaged) {
-		return 0
-	}
-	return attached(err).GetRetryAfter().AsDuration()
-}
-
-// sleep waits, and is false when ctx ended before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

@@ -65,7 +65,7 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		defer buf.free()
+		defer pool.Put(buf)
 		if len(got) != int(ptr.Length) {
 			t.Fatalf("%d bytes, want %d", len(got), ptr.Length)
 		}

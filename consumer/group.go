@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/format/bucket"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/rpc"
@@ -451,7 +452,7 @@ func (g *Group) sendPart(ctx context.Context, req *scribev1.CommitGroupRequest) 
 		if ctx.Err() == nil {
 			g.c.cfg.logger.Warn("a commit failed, trying again", "group", g.name, "failures", failures, "error", err)
 		}
-		if !sleep(ctx, g.c.cfg.pause(failures, hint(err))) {
+		if backoff.Sleep(ctx, g.c.cfg.pause(failures, err)) != nil {
 			return fmt.Errorf("consumer: commit in group %q: %w: %w", g.name, context.Cause(ctx), err)
 		}
 	}

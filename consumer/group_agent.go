@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/format/bucket"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -65,9 +66,9 @@ func (g *Group) live(ctx context.Context) {
 			return
 		}
 		failures++
-		pause := g.c.cfg.pause(failures, hint(err))
+		pause := g.c.cfg.pause(failures, err)
 		g.c.cfg.logger.Warn("not a member of the group, joining again", "group", g.name, "pause", pause, "error", err)
-		sleep(ctx, pause)
+		_ = backoff.Sleep(ctx, pause) // the loop looks at ctx
 	}
 }
 
@@ -190,7 +191,7 @@ func (g *Group) beats(ctx context.Context, lease time.Duration) error {
 		default:
 			failures++
 			g.c.cfg.logger.Warn("a heartbeat failed", "group", g.name, "failures", failures, "error", err)
-			next = min(g.c.cfg.pause(failures, 0), interval)
+			next = min(g.c.cfg.pause(failures, nil), interval)
 		}
 		timer.Reset(next)
 	}
@@ -275,7 +276,7 @@ func (g *Group) worker(ctx context.Context) {
 			return
 		}
 		for failures := 1; !g.reconcile(ctx); failures++ {
-			if !sleep(ctx, g.c.cfg.pause(failures, 0)) {
+			if backoff.Sleep(ctx, g.c.cfg.pause(failures, nil)) != nil {
 				return
 			}
 		}

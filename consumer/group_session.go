@@ -193,8 +193,7 @@ func (s *session) takes(it *item) bool {
 	}
 	c.mu.Unlock()
 	if !takes {
-		it.buf.free()
-		it.Frames, it.buf = nil, nil
+		it.freeBuffer()
 	}
 	return takes
 }

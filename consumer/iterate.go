@@ -122,10 +122,10 @@ func (c *Consumer) payload(it *item, refuse func(error) bool, deliver func(*item
 		goOn = c.damaged(it, it.Err, refuse)
 	}
 	// Who has left the loop may still look at what was yielded last.
-	if goOn && !it.Keep {
-		it.buf.free()
+	if !goOn || it.Keep {
+		it.buf = nil
 	}
-	it.Frames, it.buf = nil, nil
+	it.freeBuffer()
 	return goOn
 }
 

@@ -11,8 +11,10 @@ import (
 	"slices"
 	"time"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/format/checkpoint"
 	"scribe/internal/format/record"
+	"scribe/internal/transport/retry"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -262,13 +264,8 @@ func WithOnGap(fn func(*GapError)) Option { return option(func(c *config) { c.on
 // [Consumer.Checkpoint] is behind all that was yielded, and no message is being looked at.
 func WithOnPause(fn func()) Option { return option(func(c *config) { c.onPause = fn }) }
 
-// pause is how long to wait after that many failures in a row: it doubles from the first to the longest, jittered over its upper
-// half so that consumers that failed together do not come back together.
-func (c *config) pause(failures int, after time.Duration) time.Duration {
-	d := c.backoffMax
-	if shift := max(failures-1, 0); shift < 32 && c.backoffMin<<shift < d && c.backoffMin<<shift > 0 {
-		d = c.backoffMin << shift
-	}
-	d = d/2 + time.Duration(c.random()*float64(d/2))
-	return max(d, min(after, time.Minute))
+// pause is how long to wait after that many failures in a row, the last of which may have brought a retry hint.
+func (c *config) pause(failures int, err error) time.Duration {
+	pauses := backoff.Backoff{Min: c.backoffMin, Max: c.backoffMax, Random: c.random}
+	return max(pauses.Pause(failures), retry.Classify(err).After)
 }

@@ -2,10 +2,10 @@ package consumer
 
 import (
 	"fmt"
-	"sync"
 
 	"github.com/klauspost/compress/zstd"
 
+	"scribe/internal/base/buffers"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	scribev1 "scribe/proto/scribe/v1"
@@ -21,52 +21,13 @@ func newDecoder(concurrency int) (*zstd.Decoder, error) {
 		zstd.IgnoreChecksum(true)) // frames carry their own, from the producer
 }
 
-// buffer is a decoded payload's memory.
-type buffer struct {
-	b     []byte
-	class int // of the pool, or unpooled
-}
+// pool has the memory of decoded payloads.
+var pool buffers.Pool
 
-const unpooled = -1
-
-// Buffers are pooled in sizes a quarter of a power of two apart, so one is at most a quarter larger than what it holds.
-const (
-	smallestShift = 9 // 512 bytes
-	classes       = 4 * (27 - smallestShift)
-)
-
-var pools [classes]sync.Pool // of *buffer
-
-// classOf is the class of the smallest size that holds n bytes, and that size.
-func classOf(n int) (class, size int) {
-	for shift := smallestShift; ; shift++ {
-		base := 1 << shift
-		for q := range 4 {
-			if size = base + base/4*q; size >= n {
-				return (shift-smallestShift)*4 + q, size
-			}
-		}
-	}
-}
-
-// newBuffer returns memory for n bytes, at most pointer.MaxBlockRaw.
-func newBuffer(n int) *buffer {
-	class, size := classOf(n)
-	if class >= classes {
-		return &buffer{b: make([]byte, 0, n), class: unpooled}
-	}
-	if b, ok := pools[class].Get().(*buffer); ok {
-		return b
-	}
-	return &buffer{b: make([]byte, 0, size), class: class}
-}
-
-// free gives the memory back. Nothing may point into it any more.
-func (b *buffer) free() {
-	if b != nil && b.class != unpooled {
-		b.b = b.b[:0]
-		pools[b.class].Put(b)
-	}
+// freeBuffer gives the memory of an item's payload back. Nothing may point into it any more.
+func (it *item) freeBuffer() {
+	pool.Put(it.buf)
+	it.Frames, it.buf = nil, nil
 }
 
 // place is where a payload belongs, for errors and checks.
@@ -82,7 +43,7 @@ func (p place) damage(what string, offset int64, cause error) *DamageError {
 
 // decode checks and decompresses a payload. The frames are in the buffer, or in the answer itself when it was not compressed:
 // then the buffer is nil. transit says that the damage may have happened on the way, so that fetching it again may help.
-func decode(d *zstd.Decoder, p *scribev1.Payload, ptr *pointer.Pointer, at place) (frames []byte, buf *buffer, transit bool, err error) {
+func decode(d *zstd.Decoder, p *scribev1.Payload, ptr *pointer.Pointer, at place) (frames []byte, buf *buffers.Buffer, transit bool, err error) {
 	data := p.GetData()
 	if err := checkCRC(p, at); err != nil {
 		return nil, nil, true, err
@@ -94,10 +55,10 @@ func decode(d *zstd.Decoder, p *scribev1.Payload, ptr *pointer.Pointer, at place
 	case pointer.CodecNone:
 		frames = data
 	case pointer.CodecZstd:
-		buf = newBuffer(int(ptr.Length))
-		frames, err = d.DecodeAll(data, buf.b[:0:ptr.Length])
+		buf = pool.Get(int(ptr.Length))
+		frames, err = d.DecodeAll(data, buf.B[:0:ptr.Length])
 		if err != nil {
-			buf.free()
+			pool.Put(buf)
 			return nil, nil, false, at.damage("compressed payload", -1, err)
 		}
 	default:
@@ -109,7 +70,7 @@ func decode(d *zstd.Decoder, p *scribev1.Payload, ptr *pointer.Pointer, at place
 		err = checkFrames(frames, ptr, at)
 	}
 	if err != nil {
-		buf.free()
+		pool.Put(buf)
 		return nil, nil, false, err
 	}
 	return frames, buf, false, nil

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"scribe/consumer/internal/payload"
+	"scribe/internal/base/buffers"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 )
@@ -36,7 +37,7 @@ type item struct {
 	raw   []byte
 	ptr   pointer.Pointer
 	ready chan struct{}
-	buf   *buffer
+	buf   *buffers.Buffer
 	// cost is the memory that it is charged for in queue.held: what fetching it may take, and once it is there what it takes.
 	cost  int64
 	tries int // answers whose bytes were damaged
@@ -117,8 +118,7 @@ func fetchCost(p *pointer.Pointer) int64 {
 	if !whole || p.Codec == pointer.CodecNone {
 		return int64(p.Length)
 	}
-	_, size := classOf(int(p.Length))
-	return int64(p.BlockLen) + int64(size)
+	return int64(p.BlockLen) + int64(p.Length)*5/4 // a pooled buffer is at most a quarter larger than what it holds
 }
 
 func signal(c chan struct{}) {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"scribe/consumer/internal/payload"
+	"scribe/internal/base/backoff"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 	"scribe/internal/transport/discovery"
@@ -73,7 +74,7 @@ func (s *session) stop() {
 	s.halt(context.Canceled)
 	for it := s.queue.peek(); it != nil; it = s.queue.peek() {
 		if !it.Keep {
-			it.buf.free()
+			it.freeBuffer()
 		}
 		s.queue.pop()
 	}
@@ -107,10 +108,10 @@ func (s *session) stream() {
 			s.queue.push(&item{kind: itemEnd, Payload: payload.Payload{Err: end}})
 			return
 		}
-		pause := s.c.cfg.pause(failures, hint(err))
+		pause := s.c.cfg.pause(failures, err)
 		s.c.stats.reconnects.Add(1)
 		s.c.cfg.logger.Warn("read stream ended, opening it again", "pause", pause, "error", err)
-		if !sleep(s.ctx, pause) {
+		if backoff.Sleep(s.ctx, pause) != nil {
 			return
 		}
 	}

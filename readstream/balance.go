@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
+	"scribe/internal/base/backoff"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -84,13 +84,8 @@ func (s *Server) Load() uint32 {
 func (s *Server) balance(ctx context.Context) {
 	last := s.clock()
 	for {
-		every := s.cfg.BalanceEvery
-		timer := time.NewTimer(every - every/10 + rand.N(every/5+1))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if backoff.Sleep(ctx, backoff.Jitter(s.cfg.BalanceEvery, 0.1)) != nil {
 			return
-		case <-timer.C:
 		}
 		now := s.clock()
 		own, shares := s.measure(now, now.Sub(last))

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"scribe/internal/base/lifecycle"
 	"scribe/internal/role/queryplan"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -32,6 +33,8 @@ type Server struct {
 	// relieved is when streams gave back memory last.
 	relieved atomic.Int64
 
+	calls lifecycle.Calls // the streams that were admitted
+
 	// evicting ends when Close begins, gone when streams must end without a notice.
 	evicting  context.Context
 	evict     context.CancelFunc
@@ -41,15 +44,11 @@ type Server struct {
 
 	mu struct {
 		sync.Mutex
-		closing bool
-		streams int // admitted
 		// open are the streams that run; rate is how many pointers a second they sent when they were last measured, and measured how many they
 		// were then.
 		open     map[*stream]struct{}
 		rate     float64
 		measured int
-		// idle is closed when the last stream has ended after closing began.
-		idle chan struct{}
 	}
 }
 
@@ -72,7 +71,6 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s.evicting, s.evict = context.WithCancel(context.Background())
 	s.gone, s.leave = context.WithCancel(context.Background())
-	s.mu.idle = make(chan struct{})
 	s.mu.open = map[*stream]struct{}{}
 	s.hub = feed.NewHub(
 		feed.Config{Heartbeat: cfg.TailHeartbeat, LookPause: cfg.LookPause, LookEvery: cfg.LookEvery, FailAfter: cfg.FailAfter},
@@ -94,30 +92,15 @@ func New(cfg Config, deps Deps) (*Server, error) {
 // first, streams whose clients do not take the notice are abandoned: they end when their send returns, and the error says how
 // many they were. Repeating it is harmless.
 func (s *Server) Close(ctx context.Context) error {
-	s.mu.Lock()
-	first := !s.mu.closing
-	if s.mu.closing = true; first {
-		s.evict()
-		if s.mu.streams == 0 {
-			close(s.mu.idle)
-		}
-	}
-	idle := s.mu.idle
-	s.mu.Unlock()
-
-	var err error
-	select {
-	case <-idle:
-	case <-ctx.Done():
-		s.leave()
-		s.mu.Lock()
-		left := s.mu.streams
-		s.mu.Unlock()
-		if left > 0 {
-			err = fmt.Errorf("readstream: %d streams did not end: %w", left, context.Cause(ctx))
-		}
-	}
+	first := s.calls.Drain()
+	s.evict()
+	err := s.calls.Wait(ctx)
 	s.leave()
+	if left := s.calls.Running(); err != nil && left > 0 {
+		err = fmt.Errorf("readstream: %d streams did not end: %w", left, err)
+	} else {
+		err = nil
+	}
 	s.balancing.Wait()
 	if first {
 		s.metrics.close()
@@ -175,28 +158,22 @@ func (s *Server) ended(st *stream, err error) {
 }
 
 func (s *Server) admit() error {
-	s.mu.Lock()
+	s.mu.Lock() // so that no two take the last place
 	defer s.mu.Unlock()
 	switch {
-	case s.mu.closing:
-		return s.refusal()
-	case s.mu.streams >= s.cfg.MaxStreams:
+	case s.calls.Running() >= s.cfg.MaxStreams:
 		return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.cfg.RetryAfter,
-			"%d streams are open, the limit of this server: try again, or another server", s.mu.streams)
+			"%d streams are open, the limit of this server: try again, or another server", s.cfg.MaxStreams)
+	case !s.calls.Enter():
+		return s.refusal()
 	}
-	s.mu.streams++
 	s.metrics.streams.Inc()
 	return nil
 }
 
 func (s *Server) release() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.streams--
 	s.metrics.streams.Dec()
-	if s.mu.closing && s.mu.streams == 0 {
-		close(s.mu.idle)
-	}
+	s.calls.Leave()
 }
 
 // enlist makes a stream one of those that are balanced.

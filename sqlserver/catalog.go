@@ -103,26 +103,26 @@ func tablesSchema(cmd flightsql.GetTables) *arrow.Schema {
 // DoGetTables implements flightsql.Server.
 func (f *flightSQL) DoGetTables(ctx context.Context, cmd flightsql.GetTables) (*arrow.Schema, <-chan flight.StreamChunk, error) {
 	s := tablesSchema(cmd)
-	var tables []Table
+	var tables []tableInfo
 	if types := cmd.GetTableTypes(); inCatalog(cmd.GetCatalog(), cmd.GetDBSchemaFilterPattern()) && (len(types) == 0 || slices.Contains(types, tableType)) {
 		var err error
-		if tables, err = f.g.deps.Runner.Tables(ctx); err != nil {
+		if tables, err = f.g.tables(); err != nil {
 			return nil, nil, rpcError(err)
 		}
 	}
 	if p := cmd.GetTableNameFilterPattern(); p != nil {
-		tables = slices.DeleteFunc(slices.Clone(tables), func(t Table) bool { return !like(t.Name, *p) })
+		tables = slices.DeleteFunc(slices.Clone(tables), func(t tableInfo) bool { return !like(t.name, *p) })
 	}
-	tables = slices.SortedFunc(slices.Values(tables), func(a, b Table) int { return cmp.Compare(a.Name, b.Name) })
+	tables = slices.SortedFunc(slices.Values(tables), func(a, b tableInfo) int { return cmp.Compare(a.name, b.name) })
 	out := make(chan flight.StreamChunk)
 	f.g.serving.Go(func() {
 		defer close(out)
 		for some := range slices.Chunk(tables, tablesABatch) {
 			b := newRows(s)
 			for _, t := range some {
-				row := []any{catalogName, schemaName, t.Name, tableType}
+				row := []any{catalogName, schemaName, t.name, tableType}
 				if cmd.GetIncludeSchema() {
-					row = append(row, flight.SerializeSchema(t.Schema, memory.DefaultAllocator))
+					row = append(row, flight.SerializeSchema(t.schema, memory.DefaultAllocator))
 				}
 				b.add(row...)
 			}

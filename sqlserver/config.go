@@ -1,12 +1,14 @@
 package sqlserver
 
 import (
+	"iter"
 	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/config"
+	scribev1 "scribe/proto/scribe/v1"
 )
 
 // MaxText is the longest query, in bytes.
@@ -67,7 +69,12 @@ func (c *Config) Validate() error {
 
 // Deps are what a gateway works with. They outlive it.
 type Deps struct {
-	Runner Runner
+	// Server is the address of the cell, see consumer.New.
+	Server string
+	// Categories are those of the cell.
+	Categories interface {
+		All() iter.Seq[*scribev1.Category]
+	}
 	// Version is the program's, for Flight SQL's GetSqlInfo.
 	Version string
 	// Logger may be nil.

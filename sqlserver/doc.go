@@ -1,15 +1,15 @@
 // Package sqlserver is the role that answers SQL queries over the network: HTTP at /v1/query for whatever speaks HTTP, and Arrow Flight SQL
-// for clients that speak that. It neither plans nor reads: each query is a [Result] of its [Runner].
+// for clients that speak that. Each query is one of package columns, which reads the cell as any consumer does.
 //
 // # A query's life
 //
-// A request is checked, then admitted or refused ([Config.MaxQueries]), then bound by the runner. Mistakes of its text are told before
+// A request is checked, then admitted or refused ([Config.MaxQueries]), then bound. Mistakes of its text are told before
 // anything is answered. Then one goroutine takes batches from the result and another writes them, with nothing in between: a client that
 // reads slowly holds back the reading, and what the gateway has in memory of a query is the batch that is being written and the one that
 // is next. Large batches are written in slices.
 //
-// A query ends with its rows, at a bound of Config, when its client goes away (its context ends, and with it everything that the
-// runner does), when its client has read nothing for [Config.StallTimeout], or when the gateway closes.
+// A query ends with its rows, at a bound of Config, when its client goes away (its context ends, and with it everything that is
+// read for it), when its client has read nothing for [Config.StallTimeout], or when the gateway closes.
 //
 // # Whole or cut
 //

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"iter"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,8 +21,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"scribe/consumer/columns"
 	"scribe/internal/transport/rpc"
 	"scribe/internal/transport/rpc/memhttp"
+	scribev1 "scribe/proto/scribe/v1"
 )
 
 var numbered = arrow.NewSchema([]arrow.Field{
@@ -44,8 +48,8 @@ func batchFrom(first, rows int, text string) arrow.RecordBatch {
 
 // runner is a double: each test says what the queries do.
 type runner struct {
-	query  func(ctx context.Context, req *Request) (Result, error)
-	tables []Table
+	query  func(ctx context.Context, req *Request) (rowSource, error)
+	tables []tableInfo
 	mu     struct {
 		sync.Mutex
 		asked []Request
@@ -53,7 +57,7 @@ type runner struct {
 	open atomic.Int64 // results that were not closed
 }
 
-func (r *runner) Query(ctx context.Context, req *Request) (Result, error) {
+func (r *runner) Query(ctx context.Context, req *Request) (rowSource, error) {
 	r.mu.Lock()
 	r.mu.asked = append(r.mu.asked, *req)
 	r.mu.Unlock()
@@ -65,7 +69,7 @@ func (r *runner) Query(ctx context.Context, req *Request) (Result, error) {
 	return res, err
 }
 
-func (r *runner) Tables(context.Context) ([]Table, error) { return r.tables, nil }
+func (r *runner) Tables() ([]tableInfo, error) { return r.tables, nil }
 
 func (r *runner) last() Request {
 	r.mu.Lock()
@@ -76,15 +80,16 @@ func (r *runner) last() Request {
 type result struct {
 	runner *runner
 	next   func() (arrow.RecordBatch, error)
-	stats  Stats
+	stats  columns.Stats
 	closed bool
 	ended  chan struct{} // closed by Close; may be nil
 }
 
 func (r *result) Schema() *arrow.Schema            { return numbered }
 func (r *result) Next() (arrow.RecordBatch, error) { return r.next() }
-func (r *result) Stats() Stats                     { return r.stats }
-func (r *result) Close() {
+func (r *result) Category() string                 { return "access" }
+func (r *result) Stats() columns.Stats             { return r.stats }
+func (r *result) Close() error {
 	if r.closed {
 		panic("closed twice")
 	}
@@ -93,13 +98,14 @@ func (r *result) Close() {
 	if r.ended != nil {
 		close(r.ended)
 	}
+	return nil
 }
 
 // batches is a query that answers some batches of rows, and then err (nil = the end).
-func batches(n, rows int, err error) func(context.Context, *Request) (Result, error) {
-	return func(context.Context, *Request) (Result, error) {
+func batches(n, rows int, err error) func(context.Context, *Request) (rowSource, error) {
+	return func(context.Context, *Request) (rowSource, error) {
 		i := 0
-		return &result{stats: Stats{Category: "access", RowsRead: 1000, BytesFetched: 4096, Pruned: 7}, next: func() (arrow.RecordBatch, error) {
+		return &result{stats: columns.Stats{RowsRead: 1000, FetchedBytes: 4096, Skipped: 7}, next: func() (arrow.RecordBatch, error) {
 			if i++; i > n {
 				if err != nil {
 					return nil, err
@@ -112,8 +118,8 @@ func batches(n, rows int, err error) func(context.Context, *Request) (Result, er
 }
 
 // hanging is a query that answers one batch and then nothing until its context ends; ended is closed when it is given up after the batch.
-func hanging(ended chan struct{}) func(context.Context, *Request) (Result, error) {
-	return func(ctx context.Context, _ *Request) (Result, error) {
+func hanging(ended chan struct{}) func(context.Context, *Request) (rowSource, error) {
+	return func(ctx context.Context, _ *Request) (rowSource, error) {
 		r := &result{}
 		r.next = func() (arrow.RecordBatch, error) {
 			if r.ended == nil {
@@ -125,6 +131,13 @@ func hanging(ended chan struct{}) func(context.Context, *Request) (Result, error
 		}
 		return r, nil
 	}
+}
+
+// noCategories has none.
+type noCategories struct{}
+
+func (noCategories) All() iter.Seq[*scribev1.Category] {
+	return slices.Values[[]*scribev1.Category](nil)
 }
 
 // site is a gateway that serves.
@@ -175,12 +188,13 @@ func serveOn(t *testing.T, server *httptest.Server, dial rpc.Dial, r *runner, ch
 	}
 	s := &site{t: t, runner: r, registry: prometheus.NewRegistry(), log: &lockedBuffer{}}
 	g, err := New(cfg, Deps{
-		Runner: r, Version: "test", Registerer: s.registry,
+		Categories: noCategories{}, Version: "test", Registerer: s.registry,
 		Logger: slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelInfo})),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	g.open, g.tables = r.Query, r.Tables
 	s.Gateway = g
 	mux := http.NewServeMux()
 	mux.Handle(Path, g)

@@ -47,7 +47,7 @@ func (g *Gateway) ServeFlight(l net.Listener) (failed <-chan error, err error) {
 	flight.RegisterFlightServiceServer(s, readOnly{flightsql.NewFlightServer(sql)})
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.mu.closed {
+	if g.calls.Closed() {
 		return nil, errors.Join(errClosing, l.Close())
 	}
 	g.mu.flights[s] = struct{}{}
@@ -145,15 +145,9 @@ type ticket struct {
 
 // newTicket is the ticket of a request. Times that were given as ages are fixed.
 func newTicket(r *Request) ticket {
-	t := ticket{SQL: r.SQL}
-	switch r.From.At {
-	case StartEarliest:
-		t.From = "earliest"
-	case StartLatest:
-		t.From = "latest"
-	case StartTime:
-		t.From = r.From.Time.UTC().Format(time.RFC3339Nano)
-	default:
+	t := ticket{SQL: r.SQL, From: r.From}
+	if !r.FromTime.IsZero() {
+		t.From = r.FromTime.UTC().Format(time.RFC3339Nano)
 	}
 	if !r.To.IsZero() {
 		t.To = r.To.UTC().Format(time.RFC3339Nano)
@@ -220,7 +214,7 @@ func (f *flightSQL) schema(ctx context.Context, req *Request) (*arrow.Schema, er
 	if err := f.g.begin(ctx, q); err != nil {
 		return nil, err
 	}
-	s := q.result.Schema()
+	s := q.source.Schema()
 	q.end(nil)
 	return s, nil
 }
@@ -348,7 +342,7 @@ func (f *flightSQL) answer(ctx context.Context, handle []byte) (*arrow.Schema, <
 			}
 		}
 	})
-	return q.result.Schema(), out, nil
+	return q.source.Schema(), out, nil
 }
 
 // send hands on the whole answer.

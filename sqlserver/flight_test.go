@@ -87,7 +87,7 @@ func TestFlightStatement(t *testing.T) {
 		t.Errorf("%v, %v", rows, err)
 	}
 	got := r.last()
-	if got.SQL != "SELECT * FROM access" || got.Limit != 6 || got.From.At != StartTime || asked.Sub(got.From.Time).Round(time.Minute) != time.Hour {
+	if got.SQL != "SELECT * FROM access" || got.Limit != 6 || asked.Sub(got.FromTime).Round(time.Minute) != time.Hour {
 		t.Errorf("asked %+v", got)
 	}
 	res, err := c.GetExecuteSchema(ctx, "SELECT * FROM access")
@@ -149,7 +149,7 @@ func TestFlightErrors(t *testing.T) {
 		"other":       {errors.New("boom"), codes.Internal},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := &runner{query: func(context.Context, *Request) (Result, error) { return nil, e.err }}
+			r := &runner{query: func(context.Context, *Request) (rowSource, error) { return nil, e.err }}
 			s := serve(t, r, nil)
 			c, ctx := s.flightClient()
 			_, err := c.Execute(ctx, "SELECT x")
@@ -265,7 +265,7 @@ func TestFlightGone(t *testing.T) {
 }
 
 func TestFlightLarge(t *testing.T) {
-	s := serve(t, &runner{query: func(ctx context.Context, _ *Request) (Result, error) {
+	s := serve(t, &runner{query: func(ctx context.Context, _ *Request) (rowSource, error) {
 		left := 1
 		return &result{next: func() (arrow.RecordBatch, error) {
 			if left--; left < 0 {
@@ -285,7 +285,7 @@ func TestFlightLarge(t *testing.T) {
 }
 
 func TestFlightCatalog(t *testing.T) {
-	r := &runner{tables: []Table{{"nginx.status", numbered}, {"access", numbered}, {"access2", numbered}}}
+	r := &runner{tables: []tableInfo{{"nginx.status", numbered}, {"access", numbered}, {"access2", numbered}}}
 	s := serve(t, r, nil)
 	c, ctx := s.flightClient()
 	names := func(opts *flightsql.GetTablesOpts) (out []string) {

@@ -156,7 +156,7 @@ func (a *answer) begin(first arrow.RecordBatch) error {
 		to = a.packed
 	}
 	var err error
-	if a.rows, err = export.New(a.asked.format, to, a.q.result.Schema()); err != nil {
+	if a.rows, err = export.New(a.asked.format, to, a.q.source.Schema()); err != nil {
 		return errorf(KindInvalid, "%v", err)
 	}
 	h := a.w.Header()
@@ -196,7 +196,7 @@ func (a *answer) write(batch arrow.RecordBatch) error {
 func (a *answer) beat() error {
 	switch a.asked.format {
 	case export.Arrow:
-		empty := array.NewRecordBatch(a.q.result.Schema(), emptyColumns(a.q.result.Schema()), 0)
+		empty := array.NewRecordBatch(a.q.source.Schema(), emptyColumns(a.q.source.Schema()), 0)
 		defer empty.Release()
 		if err := a.rows.Write(empty); err != nil {
 			return a.broken(err)
@@ -268,13 +268,13 @@ func (a *answer) finish() error {
 		return a.broken(err)
 	}
 	a.out.done()
-	s := a.q.result.Stats()
+	s := a.q.source.Stats()
 	h := a.w.Header()
-	for name, v := range map[string]int64{
-		trailerRows: a.q.rows, trailerRead: s.RowsRead, trailerFetched: s.BytesFetched, trailerPruned: s.Pruned,
-		trailerRejected: s.Rejected, trailerErrors: s.Errors, trailerGaps: s.Gaps,
+	for name, v := range map[string]uint64{
+		trailerRows: uint64(a.q.rows), trailerRead: s.RowsRead, trailerFetched: s.FetchedBytes, trailerPruned: s.Skipped, //nolint:gosec // a count
+		trailerRejected: s.RowsRejected, trailerErrors: s.Errors, trailerGaps: s.Gaps,
 	} {
-		h.Set(name, strconv.FormatInt(v, 10))
+		h.Set(name, strconv.FormatUint(v, 10))
 	}
 	h.Set(trailerSeconds, strconv.FormatFloat(a.q.g.now().Sub(a.q.began).Seconds(), 'f', 3, 64))
 	return nil

@@ -145,18 +145,18 @@ func TestRequests(t *testing.T) {
 		want                       func(Request) bool
 	}{
 		"get": {"GET", "?sql=SELECT+1&limit=5&timeout=30s", "", "", func(r Request) bool {
-			return r.SQL == "SELECT 1" && r.Limit == 5 && r.Timeout == 30*time.Second && r.From == Start{} && r.To.IsZero() && !r.Follow && r.Memory > 0
+			return r.SQL == "SELECT 1" && r.Limit == 5 && r.Timeout == 30*time.Second && r.From == "" && r.FromTime.IsZero() && r.To.IsZero() && !r.Follow && r.Memory > 0
 		}},
 		"json": {"POST", "", "application/json; charset=utf-8", `{"sql": "SELECT 'é'", "from": "2026-01-02T03:04:05Z", "to": null, "limit": 7}`, func(r Request) bool {
-			return r.SQL == "SELECT 'é'" && r.Limit == 7 && r.From.At == StartTime && r.From.Time.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+			return r.SQL == "SELECT 'é'" && r.Limit == 7 && r.FromTime.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 		}},
 		"text": {"POST", "?from=latest&to=15m", "text/plain", "SELECT 1\n", func(r Request) bool {
-			return r.SQL == "SELECT 1" && r.Limit == -1 && r.From.At == StartLatest && since.Sub(r.To) > 14*time.Minute && since.Sub(r.To) < 16*time.Minute
+			return r.SQL == "SELECT 1" && r.Limit == -1 && r.From == fromLatest && since.Sub(r.To) > 14*time.Minute && since.Sub(r.To) < 16*time.Minute
 		}},
-		"sql":       {"POST", "?from=earliest", "application/sql", "SELECT 1", func(r Request) bool { return r.SQL == "SELECT 1" && r.From.At == StartEarliest }},
+		"sql":       {"POST", "?from=earliest", "application/sql", "SELECT 1", func(r Request) bool { return r.SQL == "SELECT 1" && r.From == fromEarliest }},
 		"no type":   {"POST", "", "", "SELECT 1", func(r Request) bool { return r.SQL == "SELECT 1" }},
 		"form":      {"POST", "", "application/x-www-form-urlencoded", "sql=SELECT+1&limit=3", func(r Request) bool { return r.SQL == "SELECT 1" && r.Limit == 3 }},
-		"plus zone": {"GET", "?sql=x&from=2026-01-02T03:04:05+01:00", "", "", func(r Request) bool { return r.From.Time.UTC().Hour() == 2 }},
+		"plus zone": {"GET", "?sql=x&from=2026-01-02T03:04:05+01:00", "", "", func(r Request) bool { return r.FromTime.UTC().Hour() == 2 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			res := s.do(c.method, c.query, c.body, "Content-Type", c.media)
@@ -171,7 +171,7 @@ func TestRequests(t *testing.T) {
 }
 
 func TestBadRequests(t *testing.T) {
-	r := &runner{query: func(context.Context, *Request) (Result, error) { return nil, errors.New("nobody should ask") }}
+	r := &runner{query: func(context.Context, *Request) (rowSource, error) { return nil, errors.New("nobody should ask") }}
 	s := serve(t, r, nil)
 	const form, js = "application/x-www-form-urlencoded", "application/json"
 	for name, c := range map[string]struct {
@@ -245,8 +245,8 @@ func TestErrors(t *testing.T) {
 		"unavailable": {errorf(KindUnavailable, "no read stream"), 503, "unavailable"},
 		"other":       {errors.New("boom"), 500, "internal"},
 	} {
-		for when, query := range map[string]func(context.Context, *Request) (Result, error){
-			"bound": func(context.Context, *Request) (Result, error) { return nil, c.err },
+		for when, query := range map[string]func(context.Context, *Request) (rowSource, error){
+			"bound": func(context.Context, *Request) (rowSource, error) { return nil, c.err },
 			"first": batches(0, 0, c.err),
 		} {
 			t.Run(name+" "+when, func(t *testing.T) {
@@ -302,7 +302,7 @@ func TestCut(t *testing.T) {
 
 // TestPanic: a bug that one query meets is one query's.
 func TestPanic(t *testing.T) {
-	s := serve(t, &runner{query: func(context.Context, *Request) (Result, error) {
+	s := serve(t, &runner{query: func(context.Context, *Request) (rowSource, error) {
 		return &result{next: func() (arrow.RecordBatch, error) { panic("a bug") }}, nil
 	}}, nil)
 	res := s.get(selectAll)
@@ -317,7 +317,7 @@ func TestPanic(t *testing.T) {
 func TestTooMany(t *testing.T) {
 	ended := []chan struct{}{make(chan struct{}), make(chan struct{})}
 	n := 0
-	s := serve(t, &runner{query: func(ctx context.Context, req *Request) (Result, error) {
+	s := serve(t, &runner{query: func(ctx context.Context, req *Request) (rowSource, error) {
 		n++
 		return hanging(ended[n-1])(ctx, req)
 	}}, func(c *Config) { c.MaxQueries, c.MaxFollows = 2, 1 })
@@ -390,7 +390,7 @@ func TestTooLong(t *testing.T) {
 
 // TestHeartbeat: an answer that follows begins without rows, and says that it lives.
 func TestHeartbeat(t *testing.T) {
-	quiet := func(ctx context.Context, _ *Request) (Result, error) {
+	quiet := func(ctx context.Context, _ *Request) (rowSource, error) {
 		return &result{next: func() (arrow.RecordBatch, error) { <-ctx.Done(); return nil, ctx.Err() }}, nil
 	}
 	s := serve(t, &runner{query: quiet}, func(c *Config) { c.Heartbeat = 10 * time.Millisecond })
@@ -417,8 +417,8 @@ func TestHeartbeat(t *testing.T) {
 }
 
 // endless is a query whose answer has no end, of batches of some size.
-func endless(rows, width int) func(context.Context, *Request) (Result, error) {
-	return func(ctx context.Context, _ *Request) (Result, error) {
+func endless(rows, width int) func(context.Context, *Request) (rowSource, error) {
+	return func(ctx context.Context, _ *Request) (rowSource, error) {
 		text := strings.Repeat("x", width)
 		i := 0
 		return &result{next: func() (arrow.RecordBatch, error) {
@@ -435,7 +435,7 @@ func endless(rows, width int) func(context.Context, *Request) (Result, error) {
 func TestSlowClient(t *testing.T) {
 	batchesRead := 0
 	const rows, width = 4000, 1000 // 4 MB a batch
-	s := serve(t, &runner{query: func(ctx context.Context, req *Request) (Result, error) {
+	s := serve(t, &runner{query: func(ctx context.Context, req *Request) (rowSource, error) {
 		res, err := endless(rows, width)(ctx, req)
 		next := res.(*result).next
 		res.(*result).next = func() (arrow.RecordBatch, error) { batchesRead++; return next() }
@@ -533,7 +533,7 @@ func FuzzRequest(f *testing.F) {
 		if err != nil {
 			t.Fatalf("its ticket %s: %v", handle, err)
 		}
-		if again.From.At != a.From.At || !again.From.Time.Equal(a.From.Time) || !again.To.Equal(a.To) || again.SQL != a.SQL ||
+		if again.From != a.From || !again.FromTime.Equal(a.FromTime) || !again.To.Equal(a.To) || again.SQL != a.SQL ||
 			again.Limit != a.Limit || again.Follow != a.Follow || again.Timeout != a.Timeout {
 			t.Fatalf("%+v became %+v", a.Request, *again)
 		}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/util"
+
+	"scribe/consumer/columns"
 )
 
 const (
@@ -31,7 +33,7 @@ type query struct {
 	ctx    context.Context //nolint:containedctx // the query's life
 	cancel context.CancelCauseFunc
 	stop   context.CancelFunc // of the deadline
-	result Result             // nil until it is bound
+	source rowSource          // nil until it is bound
 
 	rest   arrow.RecordBatch // of the last batch, what was not handed out
 	offset int64
@@ -81,8 +83,8 @@ func (q *query) bind() error {
 	}
 	q.g.log.Debug("query begins", "api", q.api, "client", q.client, "text", q.req.SQL)
 	return q.rescued(func() (err error) {
-		if q.result, err = q.g.deps.Runner.Query(q.ctx, q.req); err != nil {
-			q.result = nil
+		if q.source, err = q.g.open(q.ctx, q.req); err != nil {
+			q.source = nil
 			return q.told(err)
 		}
 		return nil
@@ -115,7 +117,7 @@ func (q *query) told(err error) error {
 // ended says why the query's context ended. One that follows has then answered all it was to.
 func (q *query) ended() error {
 	switch cause := context.Cause(q.ctx); {
-	case errors.Is(cause, errTimeout) && q.req.Follow && q.result != nil:
+	case errors.Is(cause, errTimeout) && q.req.Follow && q.source != nil:
 		return io.EOF
 	case errors.Is(cause, errTimeout):
 		return &Error{
@@ -144,7 +146,7 @@ func (q *query) take() (arrow.RecordBatch, error) {
 			return nil, q.ended()
 		}
 		var err error
-		if q.rest, err = q.result.Next(); errors.Is(err, io.EOF) {
+		if q.rest, err = q.source.Next(); errors.Is(err, io.EOF) {
 			return nil, err
 		} else if err != nil {
 			return nil, q.told(err)
@@ -223,13 +225,16 @@ func (q *query) pump() <-chan chunk {
 
 // end gives back what the query has, and tells what came of it: nil or io.EOF is an answer that is whole.
 func (q *query) end(err error) {
-	var stats Stats
+	var stats columns.Stats
+	category := ""
 	q.cancel(nil)
 	q.stop()
 	q.drop()
-	if q.result != nil {
-		stats = q.result.Stats()
-		q.result.Close()
+	if q.source != nil {
+		category, stats = q.source.Category(), q.source.Stats()
+		if err := q.source.Close(); err != nil {
+			q.g.log.Warn("close a query", "error", err)
+		}
 	}
 	q.g.release(q)
 	result := resultOK
@@ -245,13 +250,13 @@ func (q *query) end(err error) {
 	m := q.g.metrics
 	m.rows.WithLabelValues(q.api).Add(float64(q.rows))
 	m.bytes.WithLabelValues(q.api).Add(float64(q.bytes))
-	m.fetched.Add(float64(stats.BytesFetched))
+	m.fetched.Add(float64(stats.FetchedBytes))
 	if !q.req.Follow {
 		m.seconds.WithLabelValues(q.api).Observe(took.Seconds())
 	}
 	m.queries.WithLabelValues(q.api, result).Inc() // the last one: who sees the query counted sees all of it
 	q.g.log.LogAttrs(context.Background(), slog.LevelInfo, "query", slog.String("api", q.api), slog.String("client", q.client),
-		slog.String("category", stats.Category), slog.String("result", result), slog.Duration("took", took), slog.Int64("rows", q.rows),
-		slog.Int64("rows_read", stats.RowsRead), slog.Int64("bytes_fetched", stats.BytesFetched), slog.Int64("pruned", stats.Pruned),
+		slog.String("category", category), slog.String("result", result), slog.Duration("took", took), slog.Int64("rows", q.rows),
+		slog.Uint64("rows_read", stats.RowsRead), slog.Uint64("bytes_fetched", stats.FetchedBytes), slog.Uint64("pruned", stats.Skipped),
 		slog.Bool("follow", q.req.Follow))
 }

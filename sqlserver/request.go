@@ -194,8 +194,13 @@ func (r *Request) fill(get func(string) string, now time.Time) (err error) {
 	default:
 		return errorf(KindInvalid, "follow %q is neither 1, true, 0 nor false", v)
 	}
-	if r.From, err = parseStart(get("from"), now); err != nil {
-		return err
+	switch v := get("from"); v {
+	case "", fromEarliest, fromLatest:
+		r.From = v
+	default:
+		if r.FromTime, err = parseTime("from", v, now); err != nil {
+			return err
+		}
 	}
 	if v := get("to"); v != "" && v != "now" {
 		if r.To, err = parseTime("to", v, now); err != nil {
@@ -219,19 +224,6 @@ func (r *Request) fill(get func(string) string, now time.Time) (err error) {
 		r.Timeout = d.Std()
 	}
 	return nil
-}
-
-func parseStart(v string, now time.Time) (Start, error) {
-	switch v {
-	case "":
-		return Start{}, nil
-	case "earliest":
-		return Start{At: StartEarliest}, nil
-	case "latest":
-		return Start{At: StartLatest}, nil
-	}
-	t, err := parseTime("from", v, now)
-	return Start{At: StartTime, Time: t}, err
 }
 
 // parseTime reads an instant, or how long ago it was.

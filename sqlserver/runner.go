@@ -1,40 +1,18 @@
 package sqlserver
 
 import (
-	"context"
 	"fmt"
 	"time"
-
-	"github.com/apache/arrow-go/v18/arrow"
 )
-
-// Runner carries queries out. Its methods are called by many goroutines.
-type Runner interface {
-	// Query binds a query. Reading begins with the first Next, and ends when ctx does: a result that is made for its schema alone
-	// costs little. Errors that callers can do something about are *[Error].
-	Query(ctx context.Context, req *Request) (Result, error)
-	// Tables returns what can be queried, by name.
-	Tables(ctx context.Context) ([]Table, error)
-}
-
-// Result is the answer to a query as it is read. One goroutine at a time uses it.
-type Result interface {
-	// Schema is that of every batch.
-	Schema() *arrow.Schema
-	// Next returns the next batch, which the caller releases, or io.EOF after the last one. Errors are as those of [Runner.Query].
-	Next() (arrow.RecordBatch, error)
-	// Stats are what was done up to now.
-	Stats() Stats
-	// Close gives up what is left. It is called once, after the last Next.
-	Close()
-}
 
 // Request is a query and what goes with it.
 type Request struct {
 	SQL string
-	// From is where reading begins, To the persisted time at which it ends; zero = at what was there when the query began.
-	From Start
-	To   time.Time
+	// Reading begins at FromTime, a persisted time, or where From says: "earliest", "latest", or "" for the earliest message, and the latest for
+	// queries that follow. It ends at the persisted time To; zero = at what was there when the query began.
+	From     string
+	FromTime time.Time
+	To       time.Time
 	// Follow goes on with what comes, until the client goes away.
 	Follow bool
 	// Limit is the most rows that are wanted, beside the query's own LIMIT; -1 = no bound.
@@ -45,45 +23,11 @@ type Request struct {
 	Memory int64
 }
 
-// Start is where a query begins to read.
-type Start struct {
-	At StartAt
-	// Time is a persisted time; only with StartTime.
-	Time time.Time
-}
-
-// StartAt is a kind of Start.
-type StartAt uint8
-
-// Kinds of places. StartDefault is the earliest message, and for queries that follow the latest.
+// What Request.From may be.
 const (
-	StartDefault  StartAt = 0
-	StartEarliest StartAt = 1
-	StartLatest   StartAt = 2
-	StartTime     StartAt = 3
+	fromEarliest = "earliest"
+	fromLatest   = "latest"
 )
-
-// Stats are what a query cost.
-type Stats struct {
-	// Category is what was queried.
-	Category string
-	// RowsRead were looked at, by whoever evaluated the predicate; BytesFetched came from read proxies; Pruned pointers were passed
-	// over without fetching what they stand for.
-	RowsRead     int64
-	BytesFetched int64
-	Pruned       int64
-	// Rejected rows did not fit the category's schema and were left out, as its policy says; Errors are values that could not be computed,
-	// which are null; Gaps are places at which messages were missing.
-	Rejected int64
-	Errors   int64
-	Gaps     int64
-}
-
-// Table is a category as a query sees it.
-type Table struct {
-	Name   string
-	Schema *arrow.Schema
-}
 
 // Kind says what has to be done about an error.
 type Kind uint8

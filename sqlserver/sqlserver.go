@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+
+	"scribe/internal/base/lifecycle"
 )
 
 // Gateway answers queries. Its methods are safe for concurrent use.
@@ -18,15 +22,16 @@ type Gateway struct {
 	log     *slog.Logger
 	now     func() time.Time
 	metrics *metrics
+	calls   lifecycle.Calls // the queries that were admitted
+	// open and tables are openQuery and listTables, but in tests.
+	open   func(ctx context.Context, req *Request) (rowSource, error)
+	tables func() ([]tableInfo, error)
 
 	mu struct {
 		sync.Mutex
-		closed  bool
 		running map[*query]struct{}
 		follows int
 		flights map[*grpc.Server]struct{}
-		// idle is closed when nothing runs any more; made by Close.
-		idle chan struct{}
 	}
 	serving sync.WaitGroup // Flight servers
 }
@@ -42,10 +47,11 @@ func New(cfg Config, deps Deps) (*Gateway, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if deps.Runner == nil {
-		return nil, errors.New("gateway: Deps.Runner is missing")
+	if deps.Categories == nil {
+		return nil, errors.New("gateway: Deps.Categories is missing")
 	}
 	g := &Gateway{cfg: cfg, deps: deps, log: deps.Logger, now: deps.Now}
+	g.open, g.tables = g.openQuery, g.listTables
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)
 	}
@@ -69,45 +75,25 @@ func New(cfg Config, deps Deps) (*Gateway, error) {
 // Close refuses new queries, ends those that follow at once and the others after [Config.DrainTimeout] or when ctx ends, and waits for
 // them. It can be called again.
 func (g *Gateway) Close(ctx context.Context) error {
-	g.mu.Lock()
-	first := !g.mu.closed
-	g.mu.closed = true
-	if first {
-		g.mu.idle = make(chan struct{})
-		if len(g.mu.running) == 0 {
-			close(g.mu.idle)
+	return g.calls.Close(ctx, func() error {
+		g.interrupt(func(q *query) bool { return q.req.Follow })
+		draining, cancel := context.WithTimeout(ctx, g.cfg.DrainTimeout)
+		_ = g.calls.Wait(draining) // those that are left are ended next
+		cancel()
+		g.interrupt(func(*query) bool { return true })
+		g.mu.Lock()
+		flights := slices.Collect(maps.Keys(g.mu.flights))
+		g.mu.Unlock()
+		for _, s := range flights {
+			s.Stop()
 		}
-	}
-	idle := g.mu.idle
-	g.mu.Unlock()
-	g.interrupt(func(q *query) bool { return q.req.Follow })
-	drained := time.NewTimer(g.cfg.DrainTimeout)
-	defer drained.Stop()
-	select {
-	case <-idle:
-	case <-drained.C:
-	case <-ctx.Done():
-	}
-	g.interrupt(func(*query) bool { return true })
-	g.mu.Lock()
-	flights := make([]*grpc.Server, 0, len(g.mu.flights))
-	for s := range g.mu.flights {
-		flights = append(flights, s)
-	}
-	g.mu.Unlock()
-	for _, s := range flights {
-		s.Stop()
-	}
-	g.serving.Wait()
-	select {
-	case <-idle:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if first {
+		g.serving.Wait()
+		if err := g.calls.Wait(ctx); err != nil {
+			return err
+		}
 		g.metrics.close()
-	}
-	return nil
+		return nil
+	})
 }
 
 func (g *Gateway) interrupt(which func(*query) bool) {
@@ -130,12 +116,12 @@ func (g *Gateway) admit(q *query) error {
 		return err
 	}
 	switch {
-	case g.mu.closed:
-		return later(KindUnavailable, time.Second, "%v", errClosing)
 	case len(g.mu.running) >= g.cfg.MaxQueries:
 		return later(KindBusy, time.Second, "%d queries are running, which is as many as this process takes", len(g.mu.running))
 	case q.req.Follow && g.mu.follows >= g.cfg.MaxFollows:
 		return later(KindBusy, 10*time.Second, "%d queries are following, which is as many as this process takes", g.mu.follows)
+	case !g.calls.Enter():
+		return later(KindUnavailable, time.Second, "%v", errClosing)
 	}
 	g.mu.running[q] = struct{}{}
 	if q.req.Follow {
@@ -154,7 +140,5 @@ func (g *Gateway) release(q *query) {
 	if q.req.Follow {
 		g.mu.follows--
 	}
-	if g.mu.closed && len(g.mu.running) == 0 {
-		close(g.mu.idle)
-	}
+	g.calls.Leave()
 }

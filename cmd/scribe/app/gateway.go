@@ -63,7 +63,7 @@ func (c *Config) flightFault() error {
 
 func (a *App) startGateway(ctx context.Context) error {
 	g, err := sqlserver.New(a.cfg.Gateway.role(), sqlserver.Deps{
-		Runner: &queries{server: a.controlURL(), categories: a.parts.catalog, log: a.log}, Version: a.opts.Version, Logger: a.log, Registerer: a.registry,
+		Server: a.controlURL(), Categories: a.parts.catalog, Version: a.opts.Version, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err

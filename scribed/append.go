@@ -25,13 +25,13 @@ type appendPart struct {
 	from, to int // its records
 }
 
-// spoolAppend is one append to the spool: entries of one or more lanes, of each in order.
+// spoolAppend is one append to the spool: entries of one or more queues, of each in order.
 type spoolAppend struct {
 	parts   []appendPart
 	records []spool.Record
 	ids     []int32 // frame.index of each record
-	// prevs are the appends before it in its lanes. It waits for them, so that the spool has each lane in order, and fails as they
-	// did if the lane is ordered: what was in front of it would stand behind it.
+	// prevs are the appends before it in its queues. It waits for them, so that the spool has each queue in order, and fails as they
+	// did if the queue is ordered: what was in front of it would stand behind it.
 	prevs []earlierAppend
 	done  chan struct{}
 	err   error // set when done is closed
@@ -44,7 +44,7 @@ type earlierAppend struct {
 
 func newAppending() *spoolAppend { return &spoolAppend{done: make(chan struct{})} }
 
-// follow makes the append the newest of a lane.
+// follow makes the append the newest of a queue.
 func (a *spoolAppend) follow(l *categoryQueue) {
 	if l.last == a {
 		return
@@ -77,7 +77,7 @@ func (a *spoolAppend) addEntry(l *categoryQueue, e *queueEntry, kind partKind) {
 	a.parts = append(a.parts, p)
 }
 
-// addMemoryOnly adds what of an ordered lane is in memory only: what comes to the spool later must not be in front of it there.
+// addMemoryOnly adds what of an ordered queue is in memory only: what comes to the spool later must not be in front of it there.
 func (a *spoolAppend) addMemoryOnly(l *categoryQueue) {
 	if !l.isOrdered() {
 		return

@@ -8,16 +8,16 @@ import (
 	"scribe/scribed/spool"
 )
 
-// fillPlan is a request with backlog to be made: lanes to claim from, in turn, until there are bytes enough.
+// fillPlan is a request with backlog to be made: queues to claim from, in turn, until there are bytes enough.
 type fillPlan struct {
 	queues []*categoryQueue
-	wants  []int            // bytes to claim of each lane
-	upTo   []spool.Position // see lane.fillUpTo
-	room   int64            // memory reserved for all of them, with what stands between frames in the spool
+	wants  []int            // bytes to claim of each queue
+	upTo   []spool.Position // see categoryQueue.fillUpTo
+	reserved   int64            // memory reserved for all of them, with what stands between frames in the spool
 	retry  bool
 }
 
-// joinBacklog lists a lane that has backlog.
+// joinBacklog lists a queue that has backlog.
 func (q *sendQueue) joinBacklog(l *categoryQueue) {
 	if !l.inBacklog {
 		l.inBacklog = true
@@ -69,14 +69,14 @@ func (q *sendQueue) nextFill(now time.Time) *fillPlan {
 		return nil
 	}
 	q.divideFill(f, size)
-	q.used += f.room
+	q.used += f.reserved
 	q.running++
 	q.filling++
 	q.lastLive = false
 	return f
 }
 
-// divideFill gives each lane its part of a request of size bytes. A lane that has less leaves the rest to the others.
+// divideFill gives each queue its part of a request of size bytes. A queue that has less leaves the rest to the others.
 func (q *sendQueue) divideFill(f *fillPlan, size int64) {
 	f.wants, f.upTo = make([]int, len(f.queues)), make([]spool.Position, len(f.queues))
 	backlogs := make([]int64, len(f.queues))
@@ -84,7 +84,7 @@ func (q *sendQueue) divideFill(f *fillPlan, size int64) {
 		f.upTo[i], backlogs[i] = l.fillUpTo(), q.backlogOf(l).bytes
 	}
 	if l := f.queues[0]; l.cautious && l.singles > 0 {
-		f.wants[0], f.room = 1, minQuantum
+		f.wants[0], f.reserved = 1, minQuantum
 		return
 	}
 	small := size / int64(len(f.queues))
@@ -97,14 +97,14 @@ func (q *sendQueue) divideFill(f *fillPlan, size int64) {
 		more := max(min(spare, has-int64(f.wants[i])), 0)
 		f.wants[i] += int(more)
 		spare -= more
-		f.room += int64(f.bufferOf(i))
+		f.reserved += int64(f.bufferOf(i))
 	}
 }
 
-// bufferOf is the memory that the claim of a lane may use: if frames are small or scattered in the spool, it claims into more.
+// bufferOf is the memory that the claim of a queue may use: if frames are small or scattered in the spool, it claims into more.
 func (f *fillPlan) bufferOf(i int) int { return f.wants[i] + f.wants[i]/4 + 1<<10 }
 
-// chooseQueues takes the lanes that have their turn, and moves them to the end of the list.
+// chooseQueues takes the queues that have their turn, and moves them to the end of the list.
 func (q *sendQueue) chooseQueues(now time.Time) *fillPlan {
 	f := &fillPlan{}
 	rest := make([]*categoryQueue, 0, len(q.backlog))
@@ -169,7 +169,7 @@ func (q *sendQueue) nextFillWake(now time.Time) (at time.Time) {
 func (q *sendQueue) finishFill(now time.Time, f *fillPlan, b *upstreamBatch, held map[*categoryQueue]time.Duration) {
 	q.running--
 	q.filling--
-	q.used -= f.room
+	q.used -= f.reserved
 	if f.retry {
 		q.retrying--
 	}
@@ -192,7 +192,7 @@ func (q *sendQueue) finishFill(now time.Time, f *fillPlan, b *upstreamBatch, hel
 	}
 }
 
-// clearWaits is the event that nothing of a lane's backlog could be claimed up to a position, although there is some: it is damaged, or was
+// clearWaits is the event that nothing of a queue's backlog could be claimed up to a position, although there is some: it is damaged, or was
 // dropped. Nothing waits for it any more.
 func (q *sendQueue) clearWaits(l *categoryQueue, upTo spool.Position, now time.Time) {
 	for _, e := range l.entries {
@@ -203,7 +203,7 @@ func (q *sendQueue) clearWaits(l *categoryQueue, upTo spool.Position, now time.T
 	l.notBefore = now.Add(keeperInterval / 4)
 }
 
-// backfillEntry makes an entry of what was claimed of a lane. It is in no lane's memory: what is not taken stays in the spool.
+// backfillEntry makes an entry of what was claimed of a queue. It is in no queue's memory: what is not taken stays in the spool.
 func (q *sendQueue) backfillEntry(l *categoryQueue, claimed []spool.ClaimedRecord, sequenced []bool) *queueEntry {
 	e := &queueEntry{category: l.name, ack: ackSpooled, backfill: true, frames: make([]queuedFrame, len(claimed))}
 	for i := range claimed {
@@ -219,7 +219,7 @@ func (q *sendQueue) backfillEntry(l *categoryQueue, claimed []spool.ClaimedRecor
 
 // backfillBatch makes a request of entries.
 func (q *sendQueue) backfillBatch(f *fillPlan, entries []*queueEntry) *upstreamBatch {
-	b := &upstreamBatch{entries: entries, ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED, backfill: true, retry: f.retry, round: q.round, room: f.room}
+	b := &upstreamBatch{entries: entries, ack: scribev1.AckLevel_ACK_LEVEL_COMMITTED, backfill: true, retry: f.retry, round: q.round, reserved: f.reserved}
 	for _, e := range entries {
 		e.batch = b
 		b.queues = append(b.queues, q.queues[e.category])

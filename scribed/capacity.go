@@ -64,7 +64,7 @@ type destination uint8
 const (
 	inMemory destination = 1 // charged there
 	onDisk   destination = 2 // to the spool only
-	nowhere  destination = 3 // nowhere; the lane's rule says what happens
+	nowhere  destination = 3 // nowhere; the queue's rule says what happens
 	tooLarge destination = 4 // nowhere, ever
 )
 
@@ -99,7 +99,7 @@ func (q *sendQueue) chooseDestination(l *categoryQueue, e *queueEntry, at time.T
 	return tooLarge
 }
 
-// takeOldest takes entries out of a lane's memory, the oldest first, that nobody waits for and that are not in the spool, until need
+// takeOldest takes entries out of a queue's memory, the oldest first, that nobody waits for and that are not in the spool, until need
 // bytes of charge are gone; it returns them.
 func (q *sendQueue) takeOldest(l *categoryQueue, need int64) (gone []*queueEntry) {
 	for i := 0; i < len(l.entries) && need > 0; {
@@ -118,7 +118,7 @@ func (q *sendQueue) takeOldest(l *categoryQueue, need int64) (gone []*queueEntry
 	return gone
 }
 
-// takeExpired takes out of a lane's memory what was there before a time, that nobody waits for, and is not in the spool.
+// takeExpired takes out of a queue's memory what was there before a time, that nobody waits for, and is not in the spool.
 func (q *sendQueue) takeExpired(l *categoryQueue, before time.Time) (gone []*queueEntry) {
 	for i := 0; i < len(l.entries); {
 		e := l.entries[i]
@@ -138,7 +138,7 @@ func (q *sendQueue) takeExpired(l *categoryQueue, before time.Time) (gone []*que
 	return gone
 }
 
-// blockCall registers a call that waits for room in a lane, and reports false when too much waits already.
+// blockCall registers a call that waits for room in a queue, and reports false when too much waits already.
 func (q *sendQueue) blockCall(l *categoryQueue, e *queueEntry) bool {
 	if e.waiter != nil {
 		return true
@@ -179,7 +179,7 @@ func (q *sendQueue) unblockCall(l *categoryQueue, e *queueEntry) {
 	q.forgetIdle(l)
 }
 
-// wakeBlocked lets the first call of each lane look again if there may be more room than before.
+// wakeBlocked lets the first call of each queue look again if there may be more room than before.
 func (q *sendQueue) wakeBlocked() {
 	if !q.freed {
 		return

@@ -16,7 +16,7 @@ type categoryQueue struct {
 	inFlight []*queueEntry // on their way to the upstream; they were in front
 	bytes    int64         // charged for entries in it, on their way, or about to be added
 	inTurn   bool
-	// busy: entries taken from it are on their way, and what is behind them waits. In an ordered lane the backlog is part of it.
+	// busy: entries taken from it are on their way, and what is behind them waits. In an ordered queue the backlog is part of it.
 	busy bool
 	// failures and notBefore hold a category back that the upstream refuses.
 	failures  int
@@ -27,13 +27,13 @@ type categoryQueue struct {
 	end      spool.Position
 	leaving  []*queueEntry // being appended; they will be in the spool only
 	appends  int           // that run
-	last     *spoolAppend  // the newest append; the next one waits for it, so that the spool has the lane's order
+	last     *spoolAppend  // the newest append; the next one waits for it, so that the spool has the queue's order
 	spilling bool          // an append takes entries out of memory
 	fullTill time.Time     // the spool had no room for a spill: it is not tried before
 
 	inBacklog bool // it may have backlog, and is in queue.backlog
 	filling   bool // frames of the backlog are on their way
-	// busyFilling: the lane was ordered when they were taken, so it is busy with them.
+	// busyFilling: the queue was ordered when they were taken, so it is busy with them.
 	busyFilling bool
 	// cautious and singles: a request with its backlog was refused as a whole. It is sent alone, and that many frames one by one.
 	cautious bool
@@ -100,7 +100,7 @@ func (q *sendQueue) canFill(l *categoryQueue, now time.Time) bool {
 }
 
 // fillUpTo is up to where in the spool the backlog may be sent: what is written from now on may belong behind something that comes
-// into memory meanwhile, and in an ordered lane what stands in memory has its turn.
+// into memory meanwhile, and in an ordered queue what stands in memory has its turn.
 func (l *categoryQueue) fillUpTo() spool.Position {
 	if l.isOrdered() && len(l.entries) > 0 {
 		return min(l.end, l.entries[0].after)

@@ -235,7 +235,7 @@ func run(t *testing.T, cfg Config, f func(t *testing.T, c *cell)) {
 		}
 		for _, l := range q.queues {
 			if l.bytes != 0 || len(l.leaving) != 0 || l.appends != 0 || l.busy || l.filling || len(l.waiters) != 0 || q.backlogOf(l).frames == 0 {
-				t.Errorf("a lane is left: %+v", l)
+				t.Errorf("a queue is left: %+v", l)
 			}
 		}
 		if a := q.counts.findImbalance(c.readBacklog()); a != (frameAmount{}) || q.counts.memory != (frameAmount{}) {

@@ -242,14 +242,14 @@ func (w *world) check(t *rapid.T) {
 		used += l.bytes
 		owed += l.owed
 		if l.bytes < 0 || l.owed < 0 {
-			t.Fatalf("lane %+v", l)
+			t.Fatalf("queue %+v", l)
 		}
 	}
 	for _, x := range w.fills {
-		used += x.f.room
+		used += x.f.reserved
 	}
 	if used != q.used || owed != q.owed || q.running != len(w.live)+len(w.fills) || q.filling != len(w.fills) {
-		t.Fatalf("%d used, %d owed by lanes; %d, %d, %d and %d in all", used, owed, q.used, q.owed, q.running, q.filling)
+		t.Fatalf("%d used, %d owed by queues; %d, %d, %d and %d in all", used, owed, q.used, q.owed, q.running, q.filling)
 	}
 	if got := w.stored["strict"]; !slices.IsSorted(got) {
 		t.Fatalf("stored out of order: %v", got)
@@ -290,7 +290,7 @@ func TestQueueModel(t *testing.T) {
 		for category, n := range w.taken {
 			got := slices.Sorted(slices.Values(w.stored[category]))
 			if len(got) != n {
-				t.Fatalf("%s: %d of %d are stored: %v, lanes %+v", category, len(got), n, w.stored[category], w.s.mu.queue.queues[category])
+				t.Fatalf("%s: %d of %d are stored: %v, queues %+v", category, len(got), n, w.stored[category], w.s.mu.queue.queues[category])
 			}
 		}
 	})

@@ -53,7 +53,7 @@ type queueEntry struct {
 	// batch is the request that it is on its way with; nil in the queue.
 	batch  *upstreamBatch
 	number uint64 // in the order in which entries came
-	// after: what stands in the spool up to this position comes first, if the lane is ordered.
+	// after: what stands in the spool up to this position comes first, if the queue is ordered.
 	after spool.Position
 	// writing: its frames are being appended to the spool. They are sent nonetheless.
 	writing bool

@@ -529,7 +529,7 @@ func TestMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.mustWrite(committed, "a/1")
-		synctest.Wait() // the writer is told before the lane is given up
+		synctest.Wait() // the writer is told before the queue is given up
 		hold := make(chan struct{})
 		c.up.holds(hold)
 		c.mustWrite(none, "b/1")

@@ -33,7 +33,7 @@ func (s *Scribed) sendLive(ctx context.Context, b *upstreamBatch) {
 	s.notifyChange()
 }
 
-// handleAnswer deals with the answer of a batch. The caller holds mu, which is given up while dead letters are written; lanes stay busy. It
+// handleAnswer deals with the answer of a batch. The caller holds mu, which is given up while dead letters are written; queues stay busy. It
 // returns what is to wait, and for how long.
 func (s *Scribed) handleAnswer(b *upstreamBatch, results []*scribev1.FrameResult, info *scribev1.ErrorInfo) map[*categoryQueue]time.Duration {
 	o := s.decideOutcome(b, results, info)
@@ -84,12 +84,12 @@ func (s *Scribed) sendBacklog(ctx context.Context, f *fillPlan) {
 	s.notifyChange()
 }
 
-// claimBacklog takes backlog of the lanes of a fill; nil when there is none to be had.
+// claimBacklog takes backlog of the queues of a fill; nil when there is none to be had.
 func (s *Scribed) claimBacklog(f *fillPlan) *upstreamBatch {
-	buf := s.buffers.Get(int(f.room))
+	buf := s.buffers.Get(int(f.reserved))
 	free := buf.B
 	type got struct {
-		lane      *categoryQueue
+		queue      *categoryQueue
 		records   []spool.ClaimedRecord
 		sequenced []bool
 	}
@@ -109,7 +109,7 @@ func (s *Scribed) claimBacklog(f *fillPlan) *upstreamBatch {
 			continue
 		}
 		free = free[n:]
-		g := got{lane: l, records: records, sequenced: make([]bool, len(records))}
+		g := got{queue: l, records: records, sequenced: make([]bool, len(records))}
 		for i := range records {
 			h, err := record.ParseHeader(records[i].Data)
 			g.sequenced[i] = err == nil && h.Sequenced()
@@ -125,7 +125,7 @@ func (s *Scribed) claimBacklog(f *fillPlan) *upstreamBatch {
 	q := &s.mu.queue
 	entries := make([]*queueEntry, len(all))
 	for i := range all {
-		entries[i] = q.backfillEntry(all[i].lane, all[i].records, all[i].sequenced)
+		entries[i] = q.backfillEntry(all[i].queue, all[i].records, all[i].sequenced)
 	}
 	b := q.backfillBatch(f, entries)
 	b.buf = &sharedBuffer{buf: buf, refs: 1}
@@ -135,7 +135,7 @@ func (s *Scribed) claimBacklog(f *fillPlan) *upstreamBatch {
 	return b
 }
 
-// holdQueue lets a lane wait whose backlog can't be read.
+// holdQueue lets a queue wait whose backlog can't be read.
 func (s *Scribed) holdQueue(l *categoryQueue) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,12 +18,12 @@ type upstreamBatch struct {
 	ack     scribev1.AckLevel
 	bytes   int64
 	frames  int
-	// retry: it has lanes that were refused before. round is queue.round when it began.
+	// retry: it has queues that were refused before. round is queue.round when it began.
 	retry bool
 	round int
 	// backfill: the entries come from the spool; room is the memory that is reserved for them, buf what they are in.
 	backfill bool
-	room     int64
+	reserved     int64
 	buf      *sharedBuffer
 
 	cancel context.CancelFunc
@@ -51,9 +51,9 @@ type sendQueue struct {
 	diskFullTill time.Time
 	queues       map[string]*categoryQueue
 	added        uint64 // entries
-	// turn holds every lane with entries that is not busy, in the order in which they get their turn.
+	// turn holds every queue with entries that is not busy, in the order in which they get their turn.
 	turn []*categoryQueue
-	// backlog holds every lane with frames in the spool only; lanes leave it when they are found without.
+	// backlog holds every queue with frames in the spool only; queues leave it when they are found without.
 	backlog []*categoryQueue
 	// running are requests on their way, filling those of them with backlog.
 	running, filling int
@@ -69,7 +69,7 @@ type sendQueue struct {
 	notBefore        time.Time
 	unavailableSince time.Time
 	round            int
-	// retrying are requests on their way that have lanes that were refused; one is free, more take a token each.
+	// retrying are requests on their way that have queues that were refused; one is free, more take a token each.
 	retrying int
 	tokens   float64
 
@@ -92,7 +92,7 @@ func newQueue(cfg Config, pool *buffers.Pool) sendQueue {
 	return q
 }
 
-// queueOf returns the lane of a category, a new one if there is none. Who does not put anything into it calls forget.
+// queueOf returns the queue of a category, a new one if there is none. Who does not put anything into it calls forget.
 func (q *sendQueue) queueOf(category string) *categoryQueue {
 	l := q.queues[category]
 	if l == nil {
@@ -102,7 +102,7 @@ func (q *sendQueue) queueOf(category string) *categoryQueue {
 	return l
 }
 
-// forgetIdle ends a lane of which nothing is left.
+// forgetIdle ends a queue of which nothing is left.
 func (q *sendQueue) forgetIdle(l *categoryQueue) {
 	if q.isIdle(l) {
 		q.leaveTurn(l)
@@ -119,7 +119,7 @@ func (q *sendQueue) reserveMemory(e *queueEntry) {
 	q.queueOf(e.category).bytes += e.charge
 }
 
-// releaseMemory gives back what an entry takes, and forgets the lane when nothing is left of it.
+// releaseMemory gives back what an entry takes, and forgets the queue when nothing is left of it.
 func (q *sendQueue) releaseMemory(e *queueEntry) {
 	q.used -= e.charge
 	q.freed = true
@@ -129,7 +129,7 @@ func (q *sendQueue) releaseMemory(e *queueEntry) {
 	q.forgetIdle(l)
 }
 
-// addEntry puts an entry into its lane, and counts it as in memory.
+// addEntry puts an entry into its queue, and counts it as in memory.
 func (q *sendQueue) addEntry(e *queueEntry) {
 	l := q.queues[e.category]
 	q.added++
@@ -212,7 +212,7 @@ func (q *sendQueue) nextLive(now time.Time) *upstreamBatch {
 		return nil
 	}
 	b := &upstreamBatch{ack: q.upstreamLevel(q.turn[first].entries[0]), round: q.round}
-	// Lanes that are due get a share each, in turn; lanes of another level wait for another batch. A lane that only lingers may
+	// Lanes that are due get a share each, in turn; queues of another level wait for another batch. A queue that only lingers may
 	// come along.
 	quantum := max(q.cfg.BatchBytes/max(len(q.turn), 1), minQuantum)
 	order := slices.Concat(q.turn[first:], q.turn[:first])
@@ -239,7 +239,7 @@ func (q *sendQueue) countStart(b *upstreamBatch) {
 	q.retrying++
 }
 
-// mayRetry reports whether a request may have lanes that were refused before. Such a request can always be on its way, but only
+// mayRetry reports whether a request may have queues that were refused before. Such a request can always be on its way, but only
 // one: more take tokens, of which five requests that succeed make one. So an upstream that refuses much gets little more than its
 // normal load.
 func (q *sendQueue) mayRetry() bool { return q.retrying == 0 || q.tokens >= 1 }
@@ -249,7 +249,7 @@ const (
 	maxTokens        = 10
 )
 
-// maySend reports whether a lane may send now, if it is due or not.
+// maySend reports whether a queue may send now, if it is due or not.
 func (q *sendQueue) maySend(l *categoryQueue, now time.Time) bool {
 	return !now.Before(l.notBefore) && q.isEligible(l, l.entries[0]) && (l.failures == 0 || q.mayRetry())
 }
@@ -271,7 +271,7 @@ func (b *upstreamBatch) isFull(size int) bool {
 // minQuantum is the least that a category may put into a batch at its turn, in bytes.
 const minQuantum = 64 << 10
 
-// moveEntries moves entries from a lane to a batch and reports whether there were any.
+// moveEntries moves entries from a queue to a batch and reports whether there were any.
 func (q *sendQueue) moveEntries(b *upstreamBatch, l *categoryQueue, quantum int) bool {
 	n, size := 0, int64(0)
 	for _, e := range l.entries {
@@ -302,7 +302,7 @@ func (q *sendQueue) moveEntries(b *upstreamBatch, l *categoryQueue, quantum int)
 	return true
 }
 
-// isDue reports whether a lane's first entry should be sent now.
+// isDue reports whether a queue's first entry should be sent now.
 func (q *sendQueue) isDue(l *categoryQueue, now time.Time) bool {
 	if !q.maySend(l, now) {
 		return false
@@ -374,7 +374,7 @@ func (q *sendQueue) noteAnswer(b *upstreamBatch) {
 }
 
 // finishLive is the event that a batch of live traffic is answered: entries that still have frames go back to the front of their
-// lanes, in order; the others are released and returned. held are categories that are to wait.
+// queues, in order; the others are released and returned. held are categories that are to wait.
 func (q *sendQueue) finishLive(now time.Time, b *upstreamBatch, held map[*categoryQueue]time.Duration) (done []*queueEntry) {
 	q.running--
 	if b.retry {
@@ -405,7 +405,7 @@ func (q *sendQueue) finishLive(now time.Time, b *upstreamBatch, held map[*catego
 	return done
 }
 
-// setHold lets a lane wait, or ends that.
+// setHold lets a queue wait, or ends that.
 func (q *sendQueue) setHold(l *categoryQueue, now time.Time, held map[*categoryQueue]time.Duration) {
 	if d, ok := held[l]; ok {
 		l.notBefore = now.Add(d)

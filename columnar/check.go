@@ -15,10 +15,10 @@ func checkSchema(s *arrow.Schema) error {
 	var walk func(dt arrow.DataType, depth int) error
 	walk = func(dt arrow.DataType, depth int) error {
 		if fields++; fields > MaxFields {
-			return tooLarge("more than %d fields", MaxFields)
+			return tooLargeError("more than %d fields", MaxFields)
 		}
 		if depth > MaxDepth {
-			return tooLarge("fields nested more than %d deep", MaxDepth)
+			return tooLargeError("fields nested more than %d deep", MaxDepth)
 		}
 		switch t := dt.(type) {
 		case arrow.DecimalType:
@@ -38,7 +38,7 @@ func checkSchema(s *arrow.Schema) error {
 			return walk(dt.(arrow.ListLikeType).Elem(), depth+1)
 		}
 		if _, ok := layoutOf(dt); !ok {
-			return unsupported("type %s", dt)
+			return unsupportedError("type %s", dt)
 		}
 		return nil
 	}
@@ -50,37 +50,37 @@ func checkSchema(s *arrow.Schema) error {
 	return nil
 }
 
-// layout is how the values of a type without children lie in its buffers.
-type layout struct {
+// bufferLayout is how the values of a type without children lie in its buffers.
+type bufferLayout struct {
 	bits    int  // of a fixed width value; 0 for variable ones
 	offsets int  // bytes of an offset; 0 for fixed ones
 	text    bool // the values must be UTF-8
 }
 
 // layoutOf returns the layout of a type without children, and whether it is one that is carried.
-func layoutOf(dt arrow.DataType) (layout, bool) {
+func layoutOf(dt arrow.DataType) (bufferLayout, bool) {
 	switch dt.ID() {
 	case arrow.NULL:
-		return layout{}, true
+		return bufferLayout{}, true
 	case arrow.STRING:
-		return layout{offsets: 4, text: true}, true
+		return bufferLayout{offsets: 4, text: true}, true
 	case arrow.BINARY:
-		return layout{offsets: 4}, true
+		return bufferLayout{offsets: 4}, true
 	case arrow.LARGE_STRING:
-		return layout{offsets: 8, text: true}, true
+		return bufferLayout{offsets: 8, text: true}, true
 	case arrow.LARGE_BINARY:
-		return layout{offsets: 8}, true
+		return bufferLayout{offsets: 8}, true
 	case arrow.BOOL, arrow.UINT8, arrow.INT8, arrow.UINT16, arrow.INT16, arrow.UINT32, arrow.INT32, arrow.UINT64, arrow.INT64,
 		arrow.FLOAT16, arrow.FLOAT32, arrow.FLOAT64, arrow.FIXED_SIZE_BINARY, arrow.DATE32, arrow.DATE64, arrow.TIMESTAMP,
 		arrow.TIME32, arrow.TIME64, arrow.DURATION, arrow.INTERVAL_MONTHS, arrow.INTERVAL_DAY_TIME, arrow.INTERVAL_MONTH_DAY_NANO,
 		arrow.DECIMAL32, arrow.DECIMAL64, arrow.DECIMAL128, arrow.DECIMAL256:
 		fw, ok := dt.(arrow.FixedWidthDataType)
 		if !ok || fw.BitWidth() < 0 {
-			return layout{}, false
+			return bufferLayout{}, false
 		}
-		return layout{bits: fw.BitWidth()}, true
+		return bufferLayout{bits: fw.BitWidth()}, true
 	default:
-		return layout{}, false
+		return bufferLayout{}, false
 	}
 }
 
@@ -88,7 +88,7 @@ func layoutOf(dt arrow.DataType) (layout, bool) {
 func checkDecimal(t arrow.DecimalType) error {
 	limit := map[arrow.Type]int32{arrow.DECIMAL32: 9, arrow.DECIMAL64: 18, arrow.DECIMAL128: 38, arrow.DECIMAL256: 76}[t.ID()]
 	if p, s := t.GetPrecision(), t.GetScale(); p < 1 || p > limit || s < -limit || s > limit {
-		return invalid("%s: the precision is 1 to %d, the scale at most that far from 0", t, limit)
+		return invalidError("%s: the precision is 1 to %d, the scale at most that far from 0", t, limit)
 	}
 	return nil
 }
@@ -96,11 +96,11 @@ func checkDecimal(t arrow.DecimalType) error {
 // checkBatch makes sure that nothing in a decoded batch refers to what is not there.
 func checkBatch(rec arrow.RecordBatch) error {
 	if rec.NumRows() > MaxRows {
-		return tooLarge("%d rows, the limit is %d", rec.NumRows(), MaxRows)
+		return tooLargeError("%d rows, the limit is %d", rec.NumRows(), MaxRows)
 	}
 	for i, col := range rec.Columns() {
 		if int64(col.Len()) != rec.NumRows() {
-			return invalid("column %d has %d rows, the batch %d", i, col.Len(), rec.NumRows())
+			return invalidError("column %d has %d rows, the batch %d", i, col.Len(), rec.NumRows())
 		}
 		if err := checkData(col.Data(), col.DataType()); err != nil {
 			return err
@@ -123,11 +123,11 @@ func checkData(d arrow.ArrayData, dt arrow.DataType) error {
 		return checkDictionary(d, t)
 	case *arrow.StructType:
 		if len(d.Children()) != t.NumFields() {
-			return invalid("a struct of %d fields with %d children", t.NumFields(), len(d.Children()))
+			return invalidError("a struct of %d fields with %d children", t.NumFields(), len(d.Children()))
 		}
 		for i, child := range d.Children() {
 			if child.Len() < n {
-				return invalid("a struct of %d rows with a field of %d", n, child.Len())
+				return invalidError("a struct of %d rows with a field of %d", n, child.Len())
 			}
 			if err := checkData(child, t.Field(i).Type); err != nil {
 				return err
@@ -140,14 +140,14 @@ func checkData(d arrow.ArrayData, dt arrow.DataType) error {
 	l, ok := layoutOf(dt)
 	switch {
 	case !ok:
-		return unsupported("type %s", dt)
+		return unsupportedError("type %s", dt)
 	case dt.ID() == arrow.NULL || n == 0:
 		return nil
 	case l.offsets > 0:
 		return checkBytes(d, l)
 	}
-	if have, need := buffer(d, 1).Len(), (int64(n)*int64(l.bits)+7)/8; int64(have) < need {
-		return invalid("%d values of type %s in %d bytes", n, dt, have)
+	if have, need := bufferOf(d, 1).Len(), (int64(n)*int64(l.bits)+7)/8; int64(have) < need {
+		return invalidError("%d values of type %s in %d bytes", n, dt, have)
 	}
 	return nil
 }
@@ -157,28 +157,28 @@ func checkValidity(d arrow.ArrayData, dt arrow.DataType) error {
 	if dt.ID() == arrow.NULL || d.NullN() == 0 {
 		return nil
 	}
-	bits := buffer(d, 0)
+	bits := bufferOf(d, 0)
 	if int64(bits.Len()) < (int64(d.Len())+7)/8 {
-		return invalid("%d values with nulls and a bitmap of %d bytes", d.Len(), bits.Len())
+		return invalidError("%d values with nulls and a bitmap of %d bytes", d.Len(), bits.Len())
 	}
 	if nulls := d.Len() - bitutil.CountSetBits(bits.Bytes(), 0, d.Len()); nulls != d.NullN() {
-		return invalid("%d nulls announced, %d in the bitmap", d.NullN(), nulls)
+		return invalidError("%d nulls announced, %d in the bitmap", d.NullN(), nulls)
 	}
 	return nil
 }
 
 var noBuffer = memory.NewBufferBytes(nil)
 
-// buffer returns a buffer of an array, an empty one when it is not there.
-func buffer(d arrow.ArrayData, i int) *memory.Buffer {
+// bufferOf returns a buffer of an array, an empty one when it is not there.
+func bufferOf(d arrow.ArrayData, i int) *memory.Buffer {
 	if b := d.Buffers(); i < len(b) && b[i] != nil {
 		return b[i]
 	}
 	return noBuffer
 }
 
-// offset returns the i-th offset of a buffer whose length was checked.
-func offset(b []byte, i, width int) int64 {
+// offsetAt returns the i-th offset of a buffer whose length was checked.
+func offsetAt(b []byte, i, width int) int64 {
 	if width == 4 {
 		return int64(int32(binary.LittleEndian.Uint32(b[4*i:])))
 	}
@@ -189,35 +189,35 @@ func offset(b []byte, i, width int) int64 {
 // the last.
 func checkOffsets(b []byte, n, width int, limit int64) (first, last int64, err error) {
 	if int64(len(b)) < (int64(n)+1)*int64(width) {
-		return 0, 0, invalid("%d offsets in %d bytes", n+1, len(b))
+		return 0, 0, invalidError("%d offsets in %d bytes", n+1, len(b))
 	}
-	first = offset(b, 0, width)
+	first = offsetAt(b, 0, width)
 	last = first
 	ok := first >= 0
 	for i := 1; i <= n; i++ {
-		next := offset(b, i, width)
+		next := offsetAt(b, i, width)
 		ok = ok && next >= last
 		last = next
 	}
 	if !ok || last > limit {
-		return 0, 0, invalid("offsets go back, or beyond %d", limit)
+		return 0, 0, invalidError("offsets go back, or beyond %d", limit)
 	}
 	return first, last, nil
 }
 
-func checkBytes(d arrow.ArrayData, l layout) error {
-	offsets, values := buffer(d, 1).Bytes(), buffer(d, 2).Bytes()
+func checkBytes(d arrow.ArrayData, l bufferLayout) error {
+	offsets, values := bufferOf(d, 1).Bytes(), bufferOf(d, 2).Bytes()
 	first, last, err := checkOffsets(offsets, d.Len(), l.offsets, int64(len(values)))
 	if err != nil || !l.text {
 		return err
 	}
 	// All values at once, which is many times faster than one by one; then each value must begin where a character does.
 	if !utf8.Valid(values[first:last]) {
-		return invalid("text that is not UTF-8")
+		return invalidError("text that is not UTF-8")
 	}
 	for i := range d.Len() {
-		if at := offset(offsets, i, l.offsets); at < last && !utf8.RuneStart(values[at]) {
-			return invalid("text that begins within a character")
+		if at := offsetAt(offsets, i, l.offsets); at < last && !utf8.RuneStart(values[at]) {
+			return invalidError("text that begins within a character")
 		}
 	}
 	return nil
@@ -225,22 +225,22 @@ func checkBytes(d arrow.ArrayData, l layout) error {
 
 func checkList(d arrow.ArrayData, dt arrow.DataType) error {
 	if len(d.Children()) != 1 {
-		return invalid("a list with %d children", len(d.Children()))
+		return invalidError("a list with %d children", len(d.Children()))
 	}
 	child, n := d.Children()[0], d.Len()
 	var err error
 	switch t := dt.(type) {
 	case *arrow.FixedSizeListType:
 		if t.Len() < 0 || int64(n)*int64(t.Len()) > int64(child.Len()) {
-			err = invalid("%d lists of %d in %d values", n, t.Len(), child.Len())
+			err = invalidError("%d lists of %d in %d values", n, t.Len(), child.Len())
 		}
 	case *arrow.LargeListType:
 		if n > 0 {
-			_, _, err = checkOffsets(buffer(d, 1).Bytes(), n, 8, int64(child.Len()))
+			_, _, err = checkOffsets(bufferOf(d, 1).Bytes(), n, 8, int64(child.Len()))
 		}
 	default:
 		if n > 0 {
-			_, _, err = checkOffsets(buffer(d, 1).Bytes(), n, 4, int64(child.Len()))
+			_, _, err = checkOffsets(bufferOf(d, 1).Bytes(), n, 4, int64(child.Len()))
 		}
 	}
 	if err != nil {
@@ -252,20 +252,20 @@ func checkList(d arrow.ArrayData, dt arrow.DataType) error {
 func checkDictionary(d arrow.ArrayData, t *arrow.DictionaryType) error {
 	dict := d.Dictionary()
 	if dict == nil {
-		return invalid("a dictionary column without its dictionary")
+		return invalidError("a dictionary column without its dictionary")
 	}
 	if err := checkData(dict, t.ValueType); err != nil {
 		return err
 	}
 	fw, ok := t.IndexType.(arrow.FixedWidthDataType)
 	if !ok || !arrow.IsInteger(t.IndexType.ID()) {
-		return unsupported("dictionary indices of type %s", t.IndexType)
+		return unsupportedError("dictionary indices of type %s", t.IndexType)
 	}
-	indices, width := buffer(d, 1).Bytes(), fw.BitWidth()/8
+	indices, width := bufferOf(d, 1).Bytes(), fw.BitWidth()/8
 	if int64(len(indices)) < int64(d.Len())*int64(width) {
-		return invalid("%d indices in %d bytes", d.Len(), len(indices))
+		return invalidError("%d indices in %d bytes", d.Len(), len(indices))
 	}
-	valid := buffer(d, 0).Bytes()
+	valid := bufferOf(d, 0).Bytes()
 	limit := uint64(dict.Len())
 	for i := range d.Len() {
 		// A negative index becomes a number that is over every dictionary.
@@ -290,7 +290,7 @@ func checkDictionary(d arrow.ArrayData, t *arrow.DictionaryType) error {
 			v = binary.LittleEndian.Uint64(indices[8*i:])
 		}
 		if v >= limit && (d.NullN() == 0 || bitutil.BitIsSet(valid, i)) {
-			return invalid("index %d into a dictionary of %d values", v, limit)
+			return invalidError("index %d into a dictionary of %d values", v, limit)
 		}
 	}
 	return nil

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// part is one message of a stream: the flatbuffer and the buffers that it describes.
-type part struct {
+// ipcMessage is one message of a stream: the flatbuffer and the buffers that it describes.
+type ipcMessage struct {
 	meta []byte
 	body []byte
 }
@@ -23,39 +23,39 @@ const continuation = 0xFFFFFFFF
 
 // splitStream finds the messages of a stream and checks the structure of each: a schema, dictionaries, one batch, the end.
 // (https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format)
-func splitStream(b []byte) ([]part, error) {
-	var parts []part
+func splitStream(b []byte) ([]ipcMessage, error) {
+	var parts []ipcMessage
 	for done := false; ; {
 		if len(b) == 0 && done {
 			return parts, nil // a stream may also end without saying so
 		}
 		if len(b) < 8 {
-			return nil, invalid("the stream ends within a message")
+			return nil, invalidError("the stream ends within a message")
 		}
 		if binary.LittleEndian.Uint32(b) != continuation {
-			return nil, invalid("message %d does not begin with the continuation marker", len(parts))
+			return nil, invalidError("message %d does not begin with the continuation marker", len(parts))
 		}
 		n := binary.LittleEndian.Uint32(b[4:])
 		b = b[8:]
 		if n == 0 {
 			switch {
 			case !done:
-				return nil, invalid("the stream ends without a batch")
+				return nil, invalidError("the stream ends without a batch")
 			case len(b) > 0:
-				return nil, invalid("%d bytes follow the end of the stream", len(b))
+				return nil, invalidError("%d bytes follow the end of the stream", len(b))
 			}
 			return parts, nil
 		}
 		if done {
-			return nil, unsupported("more than one batch in a stream")
+			return nil, unsupportedError("more than one batch in a stream")
 		}
 		switch {
 		case n > maxMetadata:
-			return nil, tooLarge("metadata of %d bytes, the limit is %d", n, maxMetadata)
+			return nil, tooLargeError("metadata of %d bytes, the limit is %d", n, maxMetadata)
 		case uint64(n) > uint64(len(b)) || n%alignment != 0:
-			return nil, invalid("message %d: metadata of %d bytes", len(parts), n)
+			return nil, invalidError("message %d: metadata of %d bytes", len(parts), n)
 		}
-		p := part{meta: b[:n:n]}
+		p := ipcMessage{meta: b[:n:n]}
 		b = b[n:]
 		kind, bodyLen, err := checkMessage(p.meta, len(b))
 		if err != nil {
@@ -65,9 +65,9 @@ func splitStream(b []byte) ([]part, error) {
 		b = b[bodyLen:]
 		switch {
 		case (kind == headerSchema) != (len(parts) == 0):
-			return nil, invalid("message %d is of kind %d", len(parts), kind)
+			return nil, invalidError("message %d is of kind %d", len(parts), kind)
 		case len(parts) > MaxFields:
-			return nil, tooLarge("more than %d dictionaries", MaxFields)
+			return nil, tooLargeError("more than %d dictionaries", MaxFields)
 		}
 		done = kind == headerBatch
 		parts = append(parts, p)
@@ -78,42 +78,42 @@ func splitStream(b []byte) ([]part, error) {
 // kind of message and the length of its body, which is at most available.
 func checkMessage(meta []byte, available int) (kind uint8, bodyLen int, err error) {
 	c := &flatChecker{b: meta, budget: 4*len(meta) + 4096}
-	root, ok := c.indirect(0)
+	root, ok := c.followOffset(0)
 	if !ok {
-		return 0, 0, c.fail("root")
+		return 0, 0, c.boundsError("root")
 	}
-	msg, ok := c.table(root)
+	msg, ok := c.readTable(root)
 	if !ok {
-		return 0, 0, c.fail("message")
+		return 0, 0, c.boundsError("message")
 	}
-	length := int64(c.scalar(msg, 3, 8))
+	length := int64(c.readScalar(msg, 3, 8))
 	if length < 0 || length > int64(available) || length%alignment != 0 {
-		return 0, 0, invalid("a message body of %d bytes, %d are there", length, available)
+		return 0, 0, invalidError("a message body of %d bytes, %d are there", length, available)
 	}
-	kind = uint8(c.scalar(msg, 1, 1))
-	header, ok := c.child(msg, 2)
+	kind = uint8(c.readScalar(msg, 1, 1))
+	header, ok := c.childTable(msg, 2)
 	if !ok {
-		return 0, 0, c.fail("message header")
+		return 0, 0, c.boundsError("message header")
 	}
 	if !c.keyValues(msg, 4) {
-		return 0, 0, c.fail("message metadata")
+		return 0, 0, c.boundsError("message metadata")
 	}
 	switch kind {
 	case headerSchema:
-		err = c.schema(header)
+		err = c.checkSchema(header)
 	case headerDictionary:
-		if c.scalar(header, 2, 1) != 0 {
-			return 0, 0, unsupported("delta dictionaries")
+		if c.readScalar(header, 2, 1) != 0 {
+			return 0, 0, unsupportedError("delta dictionaries")
 		}
-		data, ok := c.child(header, 1)
+		data, ok := c.childTable(header, 1)
 		if !ok {
-			return 0, 0, c.fail("dictionary")
+			return 0, 0, c.boundsError("dictionary")
 		}
-		err = c.batch(data, length)
+		err = c.checkBatch(data, length)
 	case headerBatch:
-		err = c.batch(header, length)
+		err = c.checkBatch(header, length)
 	default:
-		err = unsupported("messages of kind %d", kind)
+		err = unsupportedError("messages of kind %d", kind)
 	}
 	return kind, int(length), err
 }
@@ -134,15 +134,15 @@ type flatTable struct {
 	size   int    // of the table's own bytes
 }
 
-func (c *flatChecker) fail(what string) error {
+func (c *flatChecker) boundsError(what string) error {
 	if c.over {
-		return tooLarge("the metadata has too many parts")
+		return tooLargeError("the metadata has too many parts")
 	}
-	return invalid("metadata: %s is outside of its bounds", what)
+	return invalidError("metadata: %s is outside of its bounds", what)
 }
 
-// spend takes n bytes and a constant from the budget.
-func (c *flatChecker) spend(n int) bool {
+// spendBytes takes n bytes and a constant from the budget.
+func (c *flatChecker) spendBytes(n int) bool {
 	c.budget -= n + 4
 	if c.budget < 0 {
 		c.over = true
@@ -150,8 +150,8 @@ func (c *flatChecker) spend(n int) bool {
 	return !c.over
 }
 
-// indirect follows the offset at pos.
-func (c *flatChecker) indirect(pos int) (int, bool) {
+// followOffset follows the offset at pos.
+func (c *flatChecker) followOffset(pos int) (int, bool) {
 	if pos < 0 || pos > len(c.b)-4 {
 		return 0, false
 	}
@@ -163,7 +163,7 @@ func (c *flatChecker) indirect(pos int) (int, bool) {
 	return pos + int(off), true
 }
 
-func (c *flatChecker) table(pos int) (flatTable, bool) {
+func (c *flatChecker) readTable(pos int) (flatTable, bool) {
 	if pos < 0 || pos > len(c.b)-4 {
 		return flatTable{}, false
 	}
@@ -176,11 +176,11 @@ func (c *flatChecker) table(pos int) (flatTable, bool) {
 	if n < 4 || n%2 != 0 || int(at)+n > len(c.b) || size < 4 || pos+size > len(c.b) {
 		return flatTable{}, false
 	}
-	return flatTable{pos: pos, vtable: c.b[int(at)+4 : int(at)+n], size: size}, c.spend(size)
+	return flatTable{pos: pos, vtable: c.b[int(at)+4 : int(at)+n], size: size}, c.spendBytes(size)
 }
 
-// slot returns where field i of a table is, and whether it is there with that many bytes inside of the table.
-func (c *flatChecker) slot(t flatTable, i, width int) (pos int, present, ok bool) {
+// findSlot returns where field i of a table is, and whether it is there with that many bytes inside of the table.
+func (c *flatChecker) findSlot(t flatTable, i, width int) (pos int, present, ok bool) {
 	if 2*i+2 > len(t.vtable) {
 		return 0, false, true
 	}
@@ -194,9 +194,9 @@ func (c *flatChecker) slot(t flatTable, i, width int) (pos int, present, ok bool
 	return t.pos + off, true, true
 }
 
-// scalar returns a number of 1, 2, 4 or 8 bytes; 0 when it is absent. One outside of its table is a number no check accepts.
-func (c *flatChecker) scalar(t flatTable, i, width int) uint64 {
-	pos, present, ok := c.slot(t, i, width)
+// readScalar returns a number of 1, 2, 4 or 8 bytes; 0 when it is absent. One outside of its table is a number no check accepts.
+func (c *flatChecker) readScalar(t flatTable, i, width int) uint64 {
+	pos, present, ok := c.findSlot(t, i, width)
 	switch {
 	case !ok:
 		return math.MaxUint64
@@ -212,25 +212,25 @@ func (c *flatChecker) scalar(t flatTable, i, width int) uint64 {
 	return binary.LittleEndian.Uint64(c.b[pos:])
 }
 
-// child follows field i to a table that must be there.
-func (c *flatChecker) child(t flatTable, i int) (flatTable, bool) {
-	pos, present, ok := c.slot(t, i, 4)
+// childTable follows field i to a table that must be there.
+func (c *flatChecker) childTable(t flatTable, i int) (flatTable, bool) {
+	pos, present, ok := c.findSlot(t, i, 4)
 	if !ok || !present {
 		return flatTable{}, false
 	}
-	if pos, ok = c.indirect(pos); !ok {
+	if pos, ok = c.followOffset(pos); !ok {
 		return flatTable{}, false
 	}
-	return c.table(pos)
+	return c.readTable(pos)
 }
 
-// vector follows field i to a vector of elements of width bytes. An absent one is empty.
-func (c *flatChecker) vector(t flatTable, i, width int) (pos, n int, ok bool) {
-	pos, present, ok := c.slot(t, i, 4)
+// readVector follows field i to a vector of elements of width bytes. An absent one is empty.
+func (c *flatChecker) readVector(t flatTable, i, width int) (pos, n int, ok bool) {
+	pos, present, ok := c.findSlot(t, i, 4)
 	if !ok || !present {
 		return 0, 0, ok
 	}
-	if pos, ok = c.indirect(pos); !ok || pos > len(c.b)-4 {
+	if pos, ok = c.followOffset(pos); !ok || pos > len(c.b)-4 {
 		return 0, 0, false
 	}
 	count := int64(binary.LittleEndian.Uint32(c.b[pos:]))
@@ -238,66 +238,66 @@ func (c *flatChecker) vector(t flatTable, i, width int) (pos, n int, ok bool) {
 	if count*int64(width) > int64(len(c.b)-pos) {
 		return 0, 0, false
 	}
-	return pos, int(count), c.spend(int(count) * width)
+	return pos, int(count), c.spendBytes(int(count) * width)
 }
 
-// str checks a string.
-func (c *flatChecker) str(t flatTable, i int) bool {
-	_, _, ok := c.vector(t, i, 1)
+// checkString checks a string.
+func (c *flatChecker) checkString(t flatTable, i int) bool {
+	_, _, ok := c.readVector(t, i, 1)
 	return ok
 }
 
 // keyValues checks a vector of KeyValue tables.
 func (c *flatChecker) keyValues(t flatTable, i int) bool {
-	pos, n, ok := c.vector(t, i, 4)
+	pos, n, ok := c.readVector(t, i, 4)
 	if !ok {
 		return false
 	}
 	for j := range n {
-		at, ok := c.indirect(pos + 4*j)
+		at, ok := c.followOffset(pos + 4*j)
 		if !ok {
 			return false
 		}
-		kv, ok := c.table(at)
-		if !ok || !c.str(kv, 0) || !c.str(kv, 1) {
+		kv, ok := c.readTable(at)
+		if !ok || !c.checkString(kv, 0) || !c.checkString(kv, 1) {
 			return false
 		}
 	}
 	return true
 }
 
-func (c *flatChecker) schema(t flatTable) error {
+func (c *flatChecker) checkSchema(t flatTable) error {
 	if !c.keyValues(t, 2) {
-		return c.fail("schema metadata")
+		return c.boundsError("schema metadata")
 	}
-	return c.children(t, 1, MaxDepth)
+	return c.checkChildren(t, 1, MaxDepth)
 }
 
-// children checks a vector of fields and what is below them.
-func (c *flatChecker) children(t flatTable, slot, depth int) error {
-	pos, n, ok := c.vector(t, slot, 4)
+// checkChildren checks a vector of fields and what is below them.
+func (c *flatChecker) checkChildren(t flatTable, slot, depth int) error {
+	pos, n, ok := c.readVector(t, slot, 4)
 	if !ok {
-		return c.fail("fields")
+		return c.boundsError("fields")
 	}
 	if c.fields += n; c.fields > MaxFields {
-		return tooLarge("more than %d fields", MaxFields)
+		return tooLargeError("more than %d fields", MaxFields)
 	}
 	if n > 0 && depth == 0 {
-		return tooLarge("fields nested more than %d deep", MaxDepth)
+		return tooLargeError("fields nested more than %d deep", MaxDepth)
 	}
 	for i := range n {
-		at, ok := c.indirect(pos + 4*i)
+		at, ok := c.followOffset(pos + 4*i)
 		if !ok {
-			return c.fail("field")
+			return c.boundsError("field")
 		}
-		f, ok := c.table(at)
-		if !ok || !c.str(f, 0) || !c.keyValues(f, 6) {
-			return c.fail("field")
+		f, ok := c.readTable(at)
+		if !ok || !c.checkString(f, 0) || !c.keyValues(f, 6) {
+			return c.boundsError("field")
 		}
 		if err := c.fieldType(f); err != nil {
 			return err
 		}
-		if err := c.children(f, 5, depth-1); err != nil {
+		if err := c.checkChildren(f, 5, depth-1); err != nil {
 			return err
 		}
 	}
@@ -313,66 +313,66 @@ const (
 )
 
 func (c *flatChecker) fieldType(f flatTable) error {
-	kind := c.scalar(f, 2, 1)
+	kind := c.readScalar(f, 2, 1)
 	// Beyond large lists: run-end encoding, views, and what later versions add.
 	if kind == 0 || kind == flatUnion || kind > flatLargeList {
-		return unsupported("fields of type %d", kind)
+		return unsupportedError("fields of type %d", kind)
 	}
-	t, ok := c.child(f, 3)
+	t, ok := c.childTable(f, 3)
 	if !ok {
-		return c.fail("type")
+		return c.boundsError("type")
 	}
-	if kind == flatTimestamp && !c.str(t, timestampTimezone) {
-		return c.fail("time zone")
+	if kind == flatTimestamp && !c.checkString(t, timestampTimezone) {
+		return c.boundsError("time zone")
 	}
-	if _, present, ok := c.slot(f, 4, 4); !ok {
-		return c.fail("dictionary")
+	if _, present, ok := c.findSlot(f, 4, 4); !ok {
+		return c.boundsError("dictionary")
 	} else if present {
-		d, ok := c.child(f, 4)
+		d, ok := c.childTable(f, 4)
 		if !ok {
-			return c.fail("dictionary")
+			return c.boundsError("dictionary")
 		}
-		if _, present, ok := c.slot(d, 1, 4); !ok {
-			return c.fail("dictionary index")
+		if _, present, ok := c.findSlot(d, 1, 4); !ok {
+			return c.boundsError("dictionary index")
 		} else if present {
-			if _, ok := c.child(d, 1); !ok {
-				return c.fail("dictionary index")
+			if _, ok := c.childTable(d, 1); !ok {
+				return c.boundsError("dictionary index")
 			}
 		}
 	}
 	return nil
 }
 
-// batch checks the description of a batch, or of a dictionary's values, whose body has that many bytes.
-func (c *flatChecker) batch(t flatTable, bodyLen int64) error {
-	if rows := int64(c.scalar(t, 0, 8)); rows < 0 || rows > math.MaxInt32 {
-		return invalid("a batch of %d rows", rows)
+// checkBatch checks the description of a batch, or of a dictionary's values, whose body has that many bytes.
+func (c *flatChecker) checkBatch(t flatTable, bodyLen int64) error {
+	if rows := int64(c.readScalar(t, 0, 8)); rows < 0 || rows > math.MaxInt32 {
+		return invalidError("a batch of %d rows", rows)
 	}
-	if _, present, ok := c.slot(t, 3, 4); !ok || present {
-		return unsupported("compressed batches")
+	if _, present, ok := c.findSlot(t, 3, 4); !ok || present {
+		return unsupportedError("compressed batches")
 	}
-	if _, n, ok := c.vector(t, 4, 8); !ok || n > 0 {
-		return unsupported("views")
+	if _, n, ok := c.readVector(t, 4, 8); !ok || n > 0 {
+		return unsupportedError("views")
 	}
-	pos, n, ok := c.vector(t, 1, 16)
+	pos, n, ok := c.readVector(t, 1, 16)
 	if !ok {
-		return c.fail("nodes")
+		return c.boundsError("nodes")
 	}
 	for i := range n {
 		length := int64(binary.LittleEndian.Uint64(c.b[pos+16*i:]))
 		nulls := int64(binary.LittleEndian.Uint64(c.b[pos+16*i+8:]))
 		if length < 0 || length > math.MaxInt32 || nulls < 0 || nulls > length {
-			return invalid("an array of %d values with %d nulls", length, nulls)
+			return invalidError("an array of %d values with %d nulls", length, nulls)
 		}
 	}
-	if pos, n, ok = c.vector(t, 2, 16); !ok {
-		return c.fail("buffers")
+	if pos, n, ok = c.readVector(t, 2, 16); !ok {
+		return c.boundsError("buffers")
 	}
 	for i := range n {
 		off := int64(binary.LittleEndian.Uint64(c.b[pos+16*i:]))
 		length := int64(binary.LittleEndian.Uint64(c.b[pos+16*i+8:]))
 		if off < 0 || length < 0 || off%alignment != 0 || off > bodyLen || length > bodyLen-off {
-			return invalid("a buffer of %d bytes at %d in a body of %d", length, off, bodyLen)
+			return invalidError("a buffer of %d bytes at %d in a body of %d", length, off, bodyLen)
 		}
 	}
 	return nil

@@ -97,7 +97,7 @@ func FromFrames(payload []byte, meta Meta) (arrow.RecordBatch, error) {
 		bytes += f.BodyLen()
 	}
 	if rows > MaxRows || bytes > math.MaxInt32 || meta.LSN > MaxOffsetLSN {
-		return nil, tooLarge("%d messages of %d bytes at LSN %d", rows, bytes, meta.LSN)
+		return nil, tooLargeError("%d messages of %d bytes at LSN %d", rows, bytes, meta.LSN)
 	}
 	b := newBatchBuilder(rows, bytes, meta)
 	var (
@@ -112,13 +112,13 @@ func FromFrames(payload []byte, meta Meta) (arrow.RecordBatch, error) {
 			return nil, err
 		}
 		for d.Next(&r) {
-			b.add(&r)
+			b.addRecord(&r)
 		}
 		if err := d.Err(); err != nil {
 			return nil, err
 		}
 	}
-	return b.finish(), nil
+	return b.buildBatch(), nil
 }
 
 // batchBuilder fills the buffers of a batch whose number of rows is known. Arrow's builders take twice the time: they check
@@ -130,20 +130,20 @@ type batchBuilder struct {
 	nulls     int
 	time      []byte
 	offset    []byte
-	key       variable
+	key       binaryBuffers
 	keyValid  []byte
-	payload   variable
+	payload   binaryBuffers
 	persisted []byte
 	shard     []byte
 }
 
-// variable is the buffers of a binary column.
-type variable struct {
+// binaryBuffers is the buffers of a binary column.
+type binaryBuffers struct {
 	offsets []byte
 	values  []byte
 }
 
-func (v *variable) add(row int, b []byte) {
+func (v *binaryBuffers) addValue(row int, b []byte) {
 	v.values = append(v.values, b...)
 	binary.LittleEndian.PutUint32(v.offsets[4*row+4:], uint32(len(v.values)))
 }
@@ -153,17 +153,17 @@ func newBatchBuilder(rows, bytes int, meta Meta) *batchBuilder {
 		meta: meta, rows: rows,
 		time:     make([]byte, 8*rows),
 		offset:   make([]byte, 8*rows),
-		key:      variable{offsets: make([]byte, 4*rows+4)},
+		key:      binaryBuffers{offsets: make([]byte, 4*rows+4)},
 		keyValid: make([]byte, (rows+7)/8),
-		payload:  variable{offsets: make([]byte, 4*rows+4), values: make([]byte, 0, bytes)},
+		payload:  binaryBuffers{offsets: make([]byte, 4*rows+4), values: make([]byte, 0, bytes)},
 	}
-	b.persisted = constant(rows, uint64(meta.Persisted))
-	b.shard = constant(rows, uint64(meta.Shard))
+	b.persisted = constantColumn(rows, uint64(meta.Persisted))
+	b.shard = constantColumn(rows, uint64(meta.Shard))
 	return b
 }
 
-// constant is a column of one value.
-func constant(rows int, v uint64) []byte {
+// constantColumn is a column of one value.
+func constantColumn(rows int, v uint64) []byte {
 	b := make([]byte, 8*rows)
 	for i := 0; v != 0 && i < len(b); i += 8 {
 		binary.LittleEndian.PutUint64(b[i:], v)
@@ -171,7 +171,7 @@ func constant(rows int, v uint64) []byte {
 	return b
 }
 
-func (b *batchBuilder) add(r *record.Record) {
+func (b *batchBuilder) addRecord(r *record.Record) {
 	binary.LittleEndian.PutUint64(b.time[8*b.row:], uint64(r.Time))
 	binary.LittleEndian.PutUint64(b.offset[8*b.row:], Offset(b.meta.LSN, b.meta.Index+b.row))
 	if r.HasKey {
@@ -179,12 +179,12 @@ func (b *batchBuilder) add(r *record.Record) {
 	} else {
 		b.nulls++
 	}
-	b.key.add(b.row, r.Key)
-	b.payload.add(b.row, r.Payload)
+	b.key.addValue(b.row, r.Key)
+	b.payload.addValue(b.row, r.Payload)
 	b.row++
 }
 
-func (b *batchBuilder) finish() arrow.RecordBatch {
+func (b *batchBuilder) buildBatch() arrow.RecordBatch {
 	var nothing []byte // no bitmap: every value is valid
 	unknown := func(known bool) ([]byte, int) {
 		if known {

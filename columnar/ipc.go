@@ -34,7 +34,7 @@ const alignment = 8
 // released. On an error ([ErrUnsupported], [ErrTooLarge], or what Arrow's writer says) dst is returned as it was.
 func EncodeIPC(dst []byte, rec arrow.RecordBatch) (_ []byte, err error) {
 	if rec.NumRows() > MaxRows {
-		return dst, tooLarge("%d rows, the limit is %d", rec.NumRows(), MaxRows)
+		return dst, tooLargeError("%d rows, the limit is %d", rec.NumRows(), MaxRows)
 	}
 	if err := checkSchema(rec.Schema()); err != nil {
 		return dst, err
@@ -48,7 +48,7 @@ func EncodeIPC(dst []byte, rec arrow.RecordBatch) (_ []byte, err error) {
 	iw := ipc.NewWriter(&w, ipc.WithSchema(rec.Schema()))
 	if err := errors.Join(iw.Write(rec), iw.Close()); err != nil {
 		if errors.Is(err, ErrTooLarge) {
-			return dst, tooLarge("the batch of %d rows takes more than %d bytes: split it", rec.NumRows(), MaxIPC)
+			return dst, tooLargeError("the batch of %d rows takes more than %d bytes: split it", rec.NumRows(), MaxIPC)
 		}
 		return dst, fmt.Errorf("columnar: encoding a batch of %d rows: %w", rec.NumRows(), err)
 	}
@@ -77,7 +77,7 @@ func (w *appendWriter) Write(p []byte) (int, error) {
 // of the body's length.
 func DecodeIPC(body []byte) (_ arrow.RecordBatch, err error) {
 	if len(body) > MaxIPC {
-		return nil, tooLarge("a stream of %d bytes, the limit is %d", len(body), MaxIPC)
+		return nil, tooLargeError("a stream of %d bytes, the limit is %d", len(body), MaxIPC)
 	}
 	if len(body) > 0 && uintptr(unsafe.Pointer(unsafe.SliceData(body)))%alignment != 0 {
 		body = append(make([]byte, 0, len(body)), body...)
@@ -89,7 +89,7 @@ func DecodeIPC(body []byte) (_ arrow.RecordBatch, err error) {
 	// The structure is known to be sound, but not all that Arrow's reader makes of it: types may contradict buffers.
 	defer func() {
 		if v := recover(); v != nil {
-			err = invalid("%v", v)
+			err = invalidError("%v", v)
 		}
 	}()
 	messages := &messageReader{parts: parts}
@@ -97,17 +97,17 @@ func DecodeIPC(body []byte) (_ arrow.RecordBatch, err error) {
 	// Swapping bytes would write to body.
 	r, err := ipc.NewReaderFromMessageReader(messages, ipc.WithEnsureNativeEndian(false))
 	if err != nil {
-		return nil, invalid("%v", err)
+		return nil, invalidError("%v", err)
 	}
 	defer r.Release()
 	if !r.Schema().IsNativeEndian() {
-		return nil, unsupported("the stream has the other byte order")
+		return nil, unsupportedError("the stream has the other byte order")
 	}
 	if err := checkSchema(r.Schema()); err != nil {
 		return nil, err
 	}
 	if !r.Next() {
-		return nil, invalid("no batch: %v", r.Err())
+		return nil, invalidError("no batch: %v", r.Err())
 	}
 	rec := r.RecordBatch()
 	if err := checkBatch(rec); err != nil {
@@ -119,7 +119,7 @@ func DecodeIPC(body []byte) (_ arrow.RecordBatch, err error) {
 
 // messageReader hands the messages of a stream to Arrow's reader. The reader takes its reference over when it is released.
 type messageReader struct {
-	parts []part
+	parts []ipcMessage
 	last  *ipc.Message
 }
 

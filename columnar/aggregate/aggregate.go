@@ -73,14 +73,14 @@ type Aggregator struct {
 	limits Limits
 	schema *arrow.Schema
 	having *vector.Program
-	order  []ordering
+	order  []orderElement
 
-	inputs     []input
+	inputs     []inputColumn
 	known      map[string]int // of expressions, by expr.Key, their place in inputs
 	keys       []int          // in inputs
-	aggregates []aggregate
-	outputs    []output
-	table      *table
+	aggregates []groupAggregate
+	outputs    []outputPlan
+	table      *groupTable
 
 	rows   int64
 	vector vector.Stats // of rows
@@ -90,33 +90,33 @@ type Aggregator struct {
 	numbers []uint32 // of the groups of a piece's rows
 }
 
-// input is an expression over the batches that keys and aggregates need, evaluated once for all of them.
-type input struct {
+// inputColumn is an expression over the batches that keys and aggregates need, evaluated once for all of them.
+type inputColumn struct {
 	kind   schema.Kind
 	prog   *vector.Program
-	column arrow.Array // of the batch at hand
-	values values      // of the piece at hand
+	column arrow.Array  // of the batch at hand
+	values columnValues // of the piece at hand
 }
 
-// aggregate is what is kept for one or more outputs.
-type aggregate struct {
+// groupAggregate is what is kept for one or more outputs.
+type groupAggregate struct {
 	family string
 	arg    int // in inputs, -1 for count(*)
 	filter int // in inputs, -1 without FILTER
-	state  state
+	state  aggregateState
 	// seen numbers the pairs of group and value, of a DISTINCT; nil without.
-	seen *table
+	seen *groupTable
 
 	mask   []bool
-	pairs  values // the groups, as a column of seen
+	pairs  columnValues // the groups, as a column of seen
 	fresh  []bool
 	number []uint32
-	picked values
+	picked columnValues
 	groups []uint32
 }
 
-// output is a column $a of the result.
-type output struct {
+// outputPlan is a column $a of the result.
+type outputPlan struct {
 	aggregate int
 	plan      *plan.Aggregate
 }
@@ -131,29 +131,29 @@ func New(g *plan.Group, in *arrow.Schema, limits Limits) (*Aggregator, error) {
 	a := &Aggregator{group: g, limits: limits, known: map[string]int{}}
 	var (
 		fields  []arrow.Field
-		classes []class
+		classes []valueClass
 	)
 	for i, k := range g.Keys {
 		c, ok := classOf(k.Type().Kind)
 		if !ok {
 			return nil, fmt.Errorf("aggregate: key %d is of type %s: rows are grouped by scalars only", i+1, k.Type())
 		}
-		at, err := a.input(k, in)
+		at, err := a.addInput(k, in)
 		if err != nil {
 			return nil, fmt.Errorf("aggregate: key %d: %w", i+1, err)
 		}
 		a.keys, classes = append(a.keys, at), append(classes, c)
-		fields = append(fields, arrow.Field{Name: plan.KeyName(i), Type: plain(k.Type()), Nullable: true})
+		fields = append(fields, arrow.Field{Name: plan.KeyName(i), Type: plainType(k.Type()), Nullable: true})
 	}
 	a.table = newTable(classes, limits.Groups)
 	for i := range g.Aggregates {
 		p := &g.Aggregates[i]
-		at, err := a.aggregate(p, in)
+		at, err := a.addAggregate(p, in)
 		if err != nil {
 			return nil, fmt.Errorf("aggregate: %s: %w", p.Func, err)
 		}
-		a.outputs = append(a.outputs, output{aggregate: at, plan: p})
-		fields = append(fields, arrow.Field{Name: plan.AggregateName(i), Type: plain(&p.T), Nullable: true})
+		a.outputs = append(a.outputs, outputPlan{aggregate: at, plan: p})
+		fields = append(fields, arrow.Field{Name: plan.AggregateName(i), Type: plainType(&p.T), Nullable: true})
 	}
 	a.schema = arrow.NewSchema(fields, nil)
 	if err := a.compileResult(); err != nil {
@@ -161,23 +161,23 @@ func New(g *plan.Group, in *arrow.Schema, limits Limits) (*Aggregator, error) {
 	}
 	if len(g.Keys) == 0 {
 		// The one group is there without a row.
-		if err := a.table.find(nil, 1, nil, make([]uint32, 1), nil); err != nil {
+		if err := a.table.findRows(nil, 1, nil, make([]uint32, 1), nil); err != nil {
 			return nil, err
 		}
-		a.grow()
+		a.growStates()
 	}
 	return a, nil
 }
 
-// plain is the type of a result's column: no dictionaries.
-func plain(t *schema.Type) arrow.DataType {
+// plainType is the type of a result's column: no dictionaries.
+func plainType(t *schema.Type) arrow.DataType {
 	p := *t
 	p.Dictionary = false
 	return p.Arrow()
 }
 
-// input returns the place of e in a.inputs.
-func (a *Aggregator) input(e expr.Expr, in *arrow.Schema) (int, error) {
+// addInput returns the place of e in a.inputs.
+func (a *Aggregator) addInput(e expr.Expr, in *arrow.Schema) (int, error) {
 	key := expr.Key(e)
 	if i, ok := a.known[key]; ok {
 		return i, nil
@@ -187,13 +187,13 @@ func (a *Aggregator) input(e expr.Expr, in *arrow.Schema) (int, error) {
 		return 0, err
 	}
 	a.known[key] = len(a.inputs)
-	a.inputs = append(a.inputs, input{kind: e.Type().Kind, prog: prog})
+	a.inputs = append(a.inputs, inputColumn{kind: e.Type().Kind, prog: prog})
 	return len(a.inputs) - 1, nil
 }
 
-// aggregate returns the place in a.aggregates of what p needs. A sketch serves every quantile of it, a sum also the average.
-func (a *Aggregator) aggregate(p *plan.Aggregate, in *arrow.Schema) (int, error) {
-	n := aggregate{arg: -1, filter: -1}
+// addAggregate returns the place in a.aggregates of what p needs. A sketch serves every quantile of it, a sum also the average.
+func (a *Aggregator) addAggregate(p *plan.Aggregate, in *arrow.Schema) (int, error) {
+	n := groupAggregate{arg: -1, filter: -1}
 	var err error
 	kind := schema.Invalid
 	if p.Arg != nil {
@@ -202,12 +202,12 @@ func (a *Aggregator) aggregate(p *plan.Aggregate, in *arrow.Schema) (int, error)
 		if _, ok := classOf(kind); !ok && (p.Func != "count" || p.Distinct) {
 			return 0, fmt.Errorf("an argument of type %s: aggregates take scalars", p.Arg.Type())
 		}
-		if n.arg, err = a.input(p.Arg, in); err != nil {
+		if n.arg, err = a.addInput(p.Arg, in); err != nil {
 			return 0, err
 		}
 	}
 	if p.Filter != nil {
-		if n.filter, err = a.input(p.Filter, in); err != nil {
+		if n.filter, err = a.addInput(p.Filter, in); err != nil {
 			return 0, err
 		}
 	}
@@ -216,7 +216,7 @@ func (a *Aggregator) aggregate(p *plan.Aggregate, in *arrow.Schema) (int, error)
 	}
 	if p.Distinct && p.Arg != nil && (n.family == familyCount || n.family == familySum) {
 		c, _ := classOf(kind)
-		n.seen = newTable([]class{word, c}, a.limits.Groups)
+		n.seen = newTable([]valueClass{word, c}, a.limits.Groups)
 	}
 	for i := range a.aggregates {
 		o := &a.aggregates[i]
@@ -233,7 +233,7 @@ func (a *Aggregator) Schema() *arrow.Schema { return a.schema }
 
 // Stats returns what was seen so far.
 func (a *Aggregator) Stats() Stats {
-	return Stats{Rows: a.rows, Errors: a.vector.Errors + a.result.Errors, Groups: a.table.len(), Bytes: a.bytes()}
+	return Stats{Rows: a.rows, Errors: a.vector.Errors + a.result.Errors, Groups: a.table.len(), Bytes: a.heldBytes()}
 }
 
 // piece is how many rows are worked on at once: what is made of them stays in the processor's cache.
@@ -243,13 +243,13 @@ const piece = 4096
 // rows is in the groups: every later call returns the same error.
 func (a *Aggregator) Add(b arrow.RecordBatch) error {
 	if a.failed == nil {
-		a.failed = a.add(b)
+		a.failed = a.addBatch(b)
 	}
 	return a.failed
 }
 
-func (a *Aggregator) add(b arrow.RecordBatch) error {
-	defer a.release()
+func (a *Aggregator) addBatch(b arrow.RecordBatch) error {
+	defer a.releaseBatch()
 	for i := range a.inputs {
 		column, err := a.inputs[i].prog.Eval(b, &a.vector)
 		if err != nil {
@@ -264,15 +264,15 @@ func (a *Aggregator) add(b arrow.RecordBatch) error {
 		for i := range a.inputs {
 			in := &a.inputs[i]
 			if lookup == nil || i != a.keys[0] || a.keyIsArgument() {
-				in.values.load(in.kind, in.column, from, to)
+				in.values.loadRows(in.kind, in.column, from, to)
 			}
 		}
-		if err := a.find(lookup, from, to); err != nil {
+		if err := a.findGroups(lookup, from, to); err != nil {
 			return err
 		}
-		a.grow()
+		a.growStates()
 		for i := range a.aggregates {
-			if err := a.update(&a.aggregates[i]); err != nil {
+			if err := a.updateAggregate(&a.aggregates[i]); err != nil {
 				return err
 			}
 		}
@@ -285,63 +285,63 @@ func (a *Aggregator) add(b arrow.RecordBatch) error {
 }
 
 func (a *Aggregator) checkBytes() error {
-	if n := a.bytes(); n > a.limits.Bytes {
+	if n := a.heldBytes(); n > a.limits.Bytes {
 		return tooManyBytes(n, a.limits.Bytes, a.table.len())
 	}
 	return nil
 }
 
-// release lets go of the batch.
-func (a *Aggregator) release() {
+// releaseBatch lets go of the batch.
+func (a *Aggregator) releaseBatch() {
 	for i := range a.inputs {
 		in := &a.inputs[i]
 		if in.column != nil {
 			in.column.Release()
 			in.column = nil
 		}
-		in.values.release()
+		in.values.releaseBatch()
 	}
 	for i := range a.aggregates {
-		a.aggregates[i].picked.release()
+		a.aggregates[i].picked.releaseBatch()
 	}
 }
 
-func (a *Aggregator) bytes() int64 {
-	n := a.table.bytes()
+func (a *Aggregator) heldBytes() int64 {
+	n := a.table.heldBytes()
 	for i := range a.aggregates {
-		n += a.aggregates[i].state.bytes()
+		n += a.aggregates[i].state.heldBytes()
 		if s := a.aggregates[i].seen; s != nil {
-			n += s.bytes()
+			n += s.heldBytes()
 		}
 	}
 	return n
 }
 
-func (a *Aggregator) grow() {
+func (a *Aggregator) growStates() {
 	for i := range a.aggregates {
-		a.aggregates[i].state.grow(a.table.len())
+		a.aggregates[i].state.growTo(a.table.len())
 	}
 }
 
-// find puts the groups of the rows of a piece into a.numbers.
-func (a *Aggregator) find(lookup *codes, from, to int) error {
-	a.numbers = resize(a.numbers, to-from)
+// findGroups puts the groups of the rows of a piece into a.numbers.
+func (a *Aggregator) findGroups(lookup *dictionaryCodes, from, to int) error {
+	a.numbers = resizeSlice(a.numbers, to-from)
 	if len(a.keys) == 0 {
 		clear(a.numbers)
 		return nil
 	}
 	if lookup != nil {
-		return lookup.find(a.table, from, to, a.numbers)
+		return lookup.findGroups(a.table, from, to, a.numbers)
 	}
-	columns := make([]*values, len(a.keys))
+	columns := make([]*columnValues, len(a.keys))
 	for i, k := range a.keys {
 		columns[i] = &a.inputs[k].values
 	}
-	return a.table.find(columns, to-from, nil, a.numbers, nil)
+	return a.table.findRows(columns, to-from, nil, a.numbers, nil)
 }
 
-// update adds the rows of a piece to an aggregate.
-func (a *Aggregator) update(g *aggregate) error {
+// updateAggregate adds the rows of a piece to an aggregate.
+func (a *Aggregator) updateAggregate(g *groupAggregate) error {
 	n := len(a.numbers)
 	v := &g.pairs // count(*) looks at no value
 	masked := false
@@ -364,7 +364,7 @@ func (a *Aggregator) update(g *aggregate) error {
 	if g.filter >= 0 {
 		f := &a.inputs[g.filter].values
 		mask(f.valid)
-		g.fresh = resize(g.fresh, n)
+		g.fresh = resizeSlice(g.fresh, n)
 		for i, w := range f.lo {
 			g.fresh[i] = w != 0
 		}
@@ -372,36 +372,36 @@ func (a *Aggregator) update(g *aggregate) error {
 	}
 	if g.seen != nil {
 		if !masked {
-			masked, g.mask = true, resize(g.mask, n)
+			masked, g.mask = true, resizeSlice(g.mask, n)
 			for i := range g.mask {
 				g.mask[i] = true
 			}
 		}
-		if err := g.firsts(a.numbers, v); err != nil {
+		if err := g.maskFirsts(a.numbers, v); err != nil {
 			return err
 		}
 	}
 	if !masked {
-		g.state.add(a.numbers, v)
+		g.state.addRows(a.numbers, v)
 		return nil
 	}
-	g.groups = pick(g.groups, a.numbers, g.mask, true)
+	g.groups = pickMasked(g.groups, a.numbers, g.mask, true)
 	if g.arg >= 0 {
-		v.pick(&g.picked, g.mask)
+		v.pickRows(&g.picked, g.mask)
 	}
-	g.state.add(g.groups, &g.picked)
+	g.state.addRows(g.groups, &g.picked)
 	return nil
 }
 
-// firsts leaves in the mask the rows whose value their group has not seen.
-func (g *aggregate) firsts(numbers []uint32, v *values) error {
+// maskFirsts leaves in the mask the rows whose value their group has not seen.
+func (g *groupAggregate) maskFirsts(numbers []uint32, v *columnValues) error {
 	n := len(numbers)
-	g.pairs.class, g.pairs.n, g.pairs.lo = word, n, resize(g.pairs.lo, n)
+	g.pairs.class, g.pairs.n, g.pairs.lo = word, n, resizeSlice(g.pairs.lo, n)
 	for i, x := range numbers {
 		g.pairs.lo[i] = uint64(x)
 	}
-	g.number, g.fresh = resize(g.number, n), resize(g.fresh, n)
-	if err := g.seen.find([]*values{&g.pairs, v}, n, g.mask, g.number, g.fresh); err != nil {
+	g.number, g.fresh = resizeSlice(g.number, n), resizeSlice(g.fresh, n)
+	if err := g.seen.findRows([]*columnValues{&g.pairs, v}, n, g.mask, g.number, g.fresh); err != nil {
 		return err
 	}
 	copy(g.mask, g.fresh)
@@ -420,28 +420,28 @@ func (a *Aggregator) Merge(o *Aggregator) error {
 	if a.group != o.group && !reflect.DeepEqual(a.group, o.group) {
 		return errors.New("aggregate: merging results of different queries")
 	}
-	a.failed = a.merge(o)
+	a.failed = a.mergeGroups(o)
 	return a.failed
 }
 
-func (a *Aggregator) merge(o *Aggregator) error {
+func (a *Aggregator) mergeGroups(o *Aggregator) error {
 	n := o.table.len()
 	to := make([]uint32, n)
 	if len(a.keys) > 0 {
-		columns := make([]*values, len(a.keys))
+		columns := make([]*columnValues, len(a.keys))
 		for i := range columns {
-			columns[i] = new(values)
-			o.table.keys[i].load(columns[i], 0, n)
+			columns[i] = new(columnValues)
+			o.table.keys[i].loadRows(columns[i], 0, n)
 		}
-		if err := a.table.find(columns, n, nil, to, nil); err != nil {
+		if err := a.table.findRows(columns, n, nil, to, nil); err != nil {
 			return err
 		}
 	}
-	a.grow()
+	a.growStates()
 	for i := range a.aggregates {
 		g, from := &a.aggregates[i], &o.aggregates[i]
 		if g.seen == nil {
-			g.state.merge(from.state, to)
+			g.state.mergeState(from.state, to)
 			continue
 		}
 		if err := g.mergeDistinct(from, to); err != nil {
@@ -454,24 +454,24 @@ func (a *Aggregator) merge(o *Aggregator) error {
 }
 
 // mergeDistinct adds the values that from has seen and g has not.
-func (g *aggregate) mergeDistinct(from *aggregate, to []uint32) error {
+func (g *groupAggregate) mergeDistinct(from *groupAggregate, to []uint32) error {
 	for begin := 0; begin < from.seen.len(); begin += piece {
 		end := min(begin+piece, from.seen.len())
-		var groups, v values
-		from.seen.keys[0].load(&groups, begin, end)
-		from.seen.keys[1].load(&v, begin, end)
+		var groups, v columnValues
+		from.seen.keys[0].loadRows(&groups, begin, end)
+		from.seen.keys[1].loadRows(&v, begin, end)
 		numbers := make([]uint32, end-begin)
-		g.mask = resize(g.mask, end-begin)
+		g.mask = resizeSlice(g.mask, end-begin)
 		for i, w := range groups.lo {
 			numbers[i], g.mask[i] = to[w], true
 		}
-		if err := g.firsts(numbers, &v); err != nil {
+		if err := g.maskFirsts(numbers, &v); err != nil {
 			return err
 		}
-		g.groups = pick(g.groups, numbers, g.mask, true)
-		v.pick(&g.picked, g.mask)
-		g.state.add(g.groups, &g.picked)
+		g.groups = pickMasked(g.groups, numbers, g.mask, true)
+		v.pickRows(&g.picked, g.mask)
+		g.state.addRows(g.groups, &g.picked)
 	}
-	g.picked.release()
+	g.picked.releaseBatch()
 	return nil
 }

@@ -6,16 +6,16 @@ import (
 	"scribe/columnar/schema"
 )
 
-// codes is the numbers of the groups of a dictionary's codes, of a batch that is grouped by a column with a dictionary alone.
-type codes struct {
+// dictionaryCodes is the numbers of the groups of a dictionary's codes, of a batch that is grouped by a column with a dictionary alone.
+type dictionaryCodes struct {
 	column  *array.Dictionary
-	values  values // keeps the dictionary's texts
+	values  columnValues // keeps the dictionary's texts
 	numbers []uint32
 	null    uint32
 }
 
 // dictionaryOfKey returns the codes of the batch, nil if there are none.
-func (a *Aggregator) dictionaryOfKey() *codes {
+func (a *Aggregator) dictionaryOfKey() *dictionaryCodes {
 	if len(a.keys) != 1 {
 		return nil
 	}
@@ -24,7 +24,7 @@ func (a *Aggregator) dictionaryOfKey() *codes {
 	if !ok || d.Dictionary().Len() > 2*d.Len() {
 		return nil
 	}
-	c := &codes{column: d, null: none, numbers: make([]uint32, d.Dictionary().Len())}
+	c := &dictionaryCodes{column: d, null: none, numbers: make([]uint32, d.Dictionary().Len())}
 	for i := range c.numbers {
 		c.numbers[i] = none
 	}
@@ -41,7 +41,7 @@ func (a *Aggregator) keyIsArgument() bool {
 	return false
 }
 
-func (c *codes) find(t *table, from, to int, dst []uint32) error {
+func (c *dictionaryCodes) findGroups(t *groupTable, from, to int, dst []uint32) error {
 	nulls := c.column.NullN() > 0
 	for i := from; i < to; i++ {
 		number := &c.null
@@ -49,9 +49,9 @@ func (c *codes) find(t *table, from, to int, dst []uint32) error {
 			number = &c.numbers[c.column.GetValueIndex(i)]
 		}
 		if *number == none {
-			c.values.load(schema.String, c.column, i, i+1)
+			c.values.loadRows(schema.String, c.column, i, i+1)
 			var found [1]uint32
-			if err := t.find([]*values{&c.values}, 1, nil, found[:], nil); err != nil {
+			if err := t.findRows([]*columnValues{&c.values}, 1, nil, found[:], nil); err != nil {
 				return err
 			}
 			*number = found[0]

@@ -5,9 +5,9 @@ import (
 	"math/bits"
 )
 
-// distinct estimates how many different hashes it has seen: all of them are kept up to maxExact, in as many bytes as the registers of
+// distinctCounter estimates how many different hashes it has seen: all of them are kept up to maxExact, in as many bytes as the registers of
 // a HyperLogLog take that stand for more. It depends on the set of hashes alone, not on their order.
-type distinct struct {
+type distinctCounter struct {
 	// set is an open hash table of hashes other than 0, until registers are there.
 	set       []uint64
 	n         int
@@ -23,10 +23,10 @@ const (
 	minSet    = 8
 )
 
-// add adds a hash.
-func (d *distinct) add(h uint64) {
+// addHash adds a hash.
+func (d *distinctCounter) addHash(h uint64) {
 	if d.registers != nil {
-		d.register(h)
+		d.registerHash(h)
 		return
 	}
 	if h == 0 {
@@ -36,7 +36,7 @@ func (d *distinct) add(h uint64) {
 	if d.set == nil {
 		d.set = make([]uint64, minSet)
 	}
-	if !insert(d.set, h) {
+	if !insertHash(d.set, h) {
 		return
 	}
 	if d.n++; 4*d.n <= 3*len(d.set) {
@@ -46,17 +46,17 @@ func (d *distinct) add(h uint64) {
 		grown := make([]uint64, 2*len(d.set))
 		for _, x := range d.set {
 			if x != 0 {
-				insert(grown, x)
+				insertHash(grown, x)
 			}
 		}
 		d.set = grown
 		return
 	}
-	d.spread()
+	d.spreadSet()
 }
 
-// insert puts h into an open hash table with a free slot, and reports whether it is new.
-func insert(set []uint64, h uint64) bool {
+// insertHash puts h into an open hash table with a free slot, and reports whether it is new.
+func insertHash(set []uint64, h uint64) bool {
 	mask := uint64(len(set) - 1)
 	for at := h & mask; ; at = (at + 1) & mask {
 		switch set[at] {
@@ -69,50 +69,50 @@ func insert(set []uint64, h uint64) bool {
 	}
 }
 
-// spread turns the set into registers.
-func (d *distinct) spread() {
+// spreadSet turns the set into registers.
+func (d *distinctCounter) spreadSet() {
 	set, zero := d.set, d.zero
-	*d = distinct{registers: make([]uint8, registers)}
+	*d = distinctCounter{registers: make([]uint8, registers)}
 	for _, h := range set {
 		if h != 0 {
-			d.register(h)
+			d.registerHash(h)
 		}
 	}
 	if zero {
-		d.register(0)
+		d.registerHash(0)
 	}
 }
 
-func (d *distinct) register(h uint64) {
+func (d *distinctCounter) registerHash(h uint64) {
 	rank := uint8(bits.LeadingZeros64(h<<hllBits|1<<(hllBits-1)) + 1)
 	at := h >> (64 - hllBits)
 	d.registers[at] = max(d.registers[at], rank)
 }
 
-// merge adds what o has seen.
-func (d *distinct) merge(o *distinct) {
+// mergeFrom adds what o has seen.
+func (d *distinctCounter) mergeFrom(o *distinctCounter) {
 	if o.registers == nil {
 		for _, h := range o.set {
 			if h != 0 {
-				d.add(h)
+				d.addHash(h)
 			}
 		}
 		if o.zero {
-			d.add(0)
+			d.addHash(0)
 		}
 		return
 	}
 	if d.registers == nil {
-		d.spread()
+		d.spreadSet()
 	}
 	for i, r := range o.registers {
 		d.registers[i] = max(d.registers[i], r)
 	}
 }
 
-// count returns the estimate, which is exact while there are no registers. It is the improved raw estimator of O. Ertl, "New cardinality
+// estimateCount returns the estimate, which is exact while there are no registers. It is the improved raw estimator of O. Ertl, "New cardinality
 // estimation algorithms for HyperLogLog sketches" (2017), algorithm 6, which needs no table of corrections.
-func (d *distinct) count() int64 {
+func (d *distinctCounter) estimateCount() int64 {
 	if d.registers == nil {
 		n := int64(d.n)
 		if d.zero {
@@ -166,4 +166,4 @@ func tau(x float64) float64 {
 	}
 }
 
-func (d *distinct) bytes() int64 { return int64(8*cap(d.set) + cap(d.registers)) }
+func (d *distinctCounter) heldBytes() int64 { return int64(8*cap(d.set) + cap(d.registers)) }

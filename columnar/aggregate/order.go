@@ -14,8 +14,8 @@ import (
 	"scribe/columnar/vector"
 )
 
-// ordering is an element of ORDER BY.
-type ordering struct {
+// orderElement is an element of ORDER BY.
+type orderElement struct {
 	prog *vector.Program
 	kind schema.Kind
 	plan plan.Order
@@ -38,13 +38,13 @@ func (a *Aggregator) compileResult() (err error) {
 		if err != nil {
 			return fmt.Errorf("aggregate: ORDER BY: %w", err)
 		}
-		a.order = append(a.order, ordering{prog: prog, kind: t.Kind, plan: o})
+		a.order = append(a.order, orderElement{prog: prog, kind: t.Kind, plan: o})
 	}
 	return nil
 }
 
-// places returns the groups of a result that HAVING keeps, in their order.
-func (a *Aggregator) places(batch arrow.RecordBatch) ([]int, error) {
+// keptGroups returns the groups of a result that HAVING keeps, in their order.
+func (a *Aggregator) keptGroups(batch arrow.RecordBatch) ([]int, error) {
 	places := make([]int, 0, batch.NumRows())
 	if a.having == nil {
 		for i := range int(batch.NumRows()) {
@@ -64,12 +64,12 @@ func (a *Aggregator) places(batch arrow.RecordBatch) ([]int, error) {
 			}
 		}
 	}
-	return places, a.sort(batch, places)
+	return places, a.sortGroups(batch, places)
 }
 
-// sort orders places. Groups that ORDER BY does not tell apart stay in the order of their first rows.
-func (a *Aggregator) sort(batch arrow.RecordBatch, places []int) error {
-	columns := make([]sortable, len(a.order))
+// sortGroups orders places. Groups that ORDER BY does not tell apart stay in the order of their first rows.
+func (a *Aggregator) sortGroups(batch arrow.RecordBatch, places []int) error {
+	columns := make([]sortableColumn, len(a.order))
 	held := make([]arrow.Array, 0, len(a.order)) // texts point into them
 	defer func() {
 		for _, h := range held {
@@ -82,18 +82,18 @@ func (a *Aggregator) sort(batch arrow.RecordBatch, places []int) error {
 			return fmt.Errorf("aggregate: ORDER BY: %w", err)
 		}
 		held = append(held, column)
-		columns[i].ordering = o
-		columns[i].load(o.kind, column, 0, column.Len())
+		columns[i].orderElement = o
+		columns[i].loadRows(o.kind, column, 0, column.Len())
 		if columns[i].class == word {
-			ordered := extremes{kind: o.kind}
+			ordered := extremeState{kind: o.kind}
 			for k, w := range columns[i].lo {
-				columns[i].lo[k] = ordered.order(w)
+				columns[i].lo[k] = ordered.orderWord(w)
 			}
 		}
 	}
 	slices.SortStableFunc(places, func(x, y int) int {
 		for i := range columns {
-			if c := columns[i].compare(x, y); c != 0 {
+			if c := columns[i].compareRows(x, y); c != 0 {
 				return c
 			}
 		}
@@ -102,13 +102,13 @@ func (a *Aggregator) sort(batch arrow.RecordBatch, places []int) error {
 	return nil
 }
 
-// sortable is a column that rows are ordered by. Its words order as unsigned numbers do.
-type sortable struct {
-	ordering
-	values
+// sortableColumn is a column that rows are ordered by. Its words order as unsigned numbers do.
+type sortableColumn struct {
+	orderElement
+	columnValues
 }
 
-func (s *sortable) compare(x, y int) int {
+func (s *sortableColumn) compareRows(x, y int) int {
 	if s.valid != nil && (!s.valid[x] || !s.valid[y]) {
 		c := 0
 		switch {

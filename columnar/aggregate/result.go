@@ -27,8 +27,8 @@ const (
 
 // newState returns the state for p, whose argument is of kind (Invalid for count(*)). What it refuses package plan has refused before, with
 // a place in the text.
-func newState(p *plan.Aggregate, kind schema.Kind) (family string, s state, err error) {
-	refuse := func() (string, state, error) {
+func newState(p *plan.Aggregate, kind schema.Kind) (family string, s aggregateState, err error) {
+	refuse := func() (string, aggregateState, error) {
 		arg := "*"
 		if p.Arg != nil {
 			arg = p.Arg.Type().String()
@@ -44,7 +44,7 @@ func newState(p *plan.Aggregate, kind schema.Kind) (family string, s state, err 
 		if p.T.Kind != schema.Int64 {
 			return refuse()
 		}
-		return familyCount, &counts{}, nil
+		return familyCount, &countState{}, nil
 	case "sum", "avg":
 		if s := newSum(p, kind); s != nil {
 			return familySum, s, nil
@@ -53,10 +53,10 @@ func newState(p *plan.Aggregate, kind schema.Kind) (family string, s state, err 
 		if p.T.Kind != kind || kind == schema.Decimal && p.T.Scale != p.Arg.Type().Scale {
 			return refuse()
 		}
-		return p.Func, &extremes{kind: kind, class: class, most: p.Func == "max"}, nil
+		return p.Func, &extremeState{kind: kind, class: class, most: p.Func == "max"}, nil
 	case "approx_count_distinct":
 		if p.T.Kind == schema.Int64 {
-			return familyDistinct, &distincts{}, nil
+			return familyDistinct, &distinctState{}, nil
 		}
 	case "approx_quantile":
 		number := numberOf(p.Arg.Type())
@@ -66,31 +66,31 @@ func newState(p *plan.Aggregate, kind schema.Kind) (family string, s state, err 
 		if len(p.Params) != 1 || !(p.Params[0] >= 0 && p.Params[0] <= 1) {
 			return "", nil, fmt.Errorf("wants one share from 0 to 1, has %v", p.Params)
 		}
-		return familyQuantile, &sketches{number: number}, nil
+		return familyQuantile, &sketchState{number: number}, nil
 	}
 	return refuse()
 }
 
 // newSum returns the state of a sum or an average of values of a kind, nil if there is none with p's type.
-func newSum(p *plan.Aggregate, kind schema.Kind) state {
+func newSum(p *plan.Aggregate, kind schema.Kind) aggregateState {
 	switch kind {
 	case schema.Int32, schema.Int64, schema.Uint64, schema.Decimal:
 		switch p.T.Kind {
 		case schema.Decimal, schema.Float64:
-			return &sums{unsigned: kind == schema.Uint64}
+			return &sumState{unsigned: kind == schema.Uint64}
 		case schema.Int64:
 			if p.Func == "sum" && kind != schema.Decimal {
-				return &sums{unsigned: kind == schema.Uint64}
+				return &sumState{unsigned: kind == schema.Uint64}
 			}
 		default:
 		}
 	case schema.Float64:
 		if p.T.Kind == schema.Float64 {
-			return &floats{}
+			return &floatState{}
 		}
 	case schema.Interval:
 		if p.T.Kind == schema.Interval {
-			return &spans{}
+			return &intervalState{}
 		}
 	default:
 	}
@@ -98,17 +98,17 @@ func newSum(p *plan.Aggregate, kind schema.Kind) state {
 }
 
 // numberOf returns what makes numbers of a type float64s, nil for other types.
-func numberOf(t *schema.Type) func(v *values, i int) float64 {
+func numberOf(t *schema.Type) func(v *columnValues, i int) float64 {
 	switch t.Kind {
 	case schema.Int32, schema.Int64:
-		return func(v *values, i int) float64 { return float64(int64(v.lo[i])) }
+		return func(v *columnValues, i int) float64 { return float64(int64(v.lo[i])) }
 	case schema.Uint64:
-		return func(v *values, i int) float64 { return float64(v.lo[i]) }
+		return func(v *columnValues, i int) float64 { return float64(v.lo[i]) }
 	case schema.Float64:
-		return func(v *values, i int) float64 { return math.Float64frombits(v.lo[i]) }
+		return func(v *columnValues, i int) float64 { return math.Float64frombits(v.lo[i]) }
 	case schema.Decimal:
 		scale := t.Scale
-		return func(v *values, i int) float64 { return decimal128.New(int64(v.hi[i]), v.lo[i]).ToFloat64(scale) }
+		return func(v *columnValues, i int) float64 { return decimal128.New(int64(v.hi[i]), v.lo[i]).ToFloat64(scale) }
 	default:
 		return nil
 	}
@@ -121,21 +121,21 @@ func (a *Aggregator) Result() (arrow.RecordBatch, error) {
 		return nil, a.failed
 	}
 	a.result = vector.Stats{}
-	batch, err := a.build(nil)
+	batch, err := a.buildBatch(nil)
 	if err != nil || a.having == nil && len(a.order) == 0 {
 		return batch, err
 	}
 	defer batch.Release()
 	a.result = vector.Stats{} // what did not fit is counted of the groups that are left
-	places, err := a.places(batch)
+	places, err := a.keptGroups(batch)
 	if err != nil {
 		return nil, err
 	}
-	return a.build(places)
+	return a.buildBatch(places)
 }
 
-// build makes a batch of groups, of all if places is nil.
-func (a *Aggregator) build(places []int) (arrow.RecordBatch, error) {
+// buildBatch makes a batch of groups, of all if places is nil.
+func (a *Aggregator) buildBatch(places []int) (arrow.RecordBatch, error) {
 	if places == nil {
 		places = make([]int, a.table.len())
 		for i := range places {
@@ -165,7 +165,7 @@ func (a *Aggregator) build(places []int) (arrow.RecordBatch, error) {
 	return array.NewRecordBatch(a.schema, columns, int64(len(places))), nil
 }
 
-func keyColumn(s *store, places []int, t arrow.DataType) (arrow.Array, error) {
+func keyColumn(s *keyStore, places []int, t arrow.DataType) (arrow.Array, error) {
 	if s.class == text && len(s.data) > math.MaxInt32 {
 		return nil, tooLong()
 	}
@@ -177,7 +177,7 @@ func keyColumn(s *store, places []int, t arrow.DataType) (arrow.Array, error) {
 		case !s.valid[i]:
 			b.AppendNull()
 		case s.class == text:
-			appendText(b, s.text(i))
+			appendText(b, s.textAt(i))
 		case s.class == word:
 			appendWord(b, s.lo[i])
 		case len(s.spans) > 0:
@@ -222,44 +222,44 @@ func appendWord(b array.Builder, w uint64) {
 }
 
 // outputColumn returns the column of an aggregate, and counts what does not fit.
-func (a *Aggregator) outputColumn(o *output, places []int) (arrow.Array, error) {
+func (a *Aggregator) outputColumn(o *outputPlan, places []int) (arrow.Array, error) {
 	g, p := &a.aggregates[o.aggregate], o.plan
-	b := array.NewBuilder(memory.DefaultAllocator, plain(&p.T))
+	b := array.NewBuilder(memory.DefaultAllocator, plainType(&p.T))
 	defer b.Release()
 	b.Reserve(len(places))
 	switch s := g.state.(type) {
-	case *counts:
+	case *countState:
 		for _, i := range places {
 			b.(*array.Int64Builder).Append(s.n[i])
 		}
-	case *distincts:
+	case *distinctState:
 		for _, i := range places {
-			b.(*array.Int64Builder).Append(s.d[i].count())
+			b.(*array.Int64Builder).Append(s.d[i].estimateCount())
 		}
-	case *sketches:
+	case *sketchState:
 		for _, i := range places {
-			if k := &s.s[i]; k.count() > 0 {
-				b.(*array.Float64Builder).Append(k.quantile(p.Params[0]))
+			if k := &s.s[i]; k.countNumbers() > 0 {
+				b.(*array.Float64Builder).Append(k.quantileAt(p.Params[0]))
 			} else {
 				b.AppendNull()
 			}
 		}
-	case *extremes:
+	case *extremeState:
 		if s.texts > math.MaxInt32 {
 			return nil, tooLong()
 		}
-		s.append(b, places)
-	case *sums:
+		s.appendTo(b, places)
+	case *sumState:
 		a.appendSums(b, s, p, places)
-	case *floats:
+	case *floatState:
 		a.appendFloats(b.(*array.Float64Builder), s, p, places)
-	case *spans:
+	case *intervalState:
 		a.appendSpans(b.(*array.MonthDayNanoIntervalBuilder), s, p, places)
 	}
 	return b.NewArray(), nil
 }
 
-func (s *extremes) append(b array.Builder, places []int) {
+func (s *extremeState) appendTo(b array.Builder, places []int) {
 	for _, i := range places {
 		switch {
 		case !s.seen[i]:
@@ -267,7 +267,7 @@ func (s *extremes) append(b array.Builder, places []int) {
 		case s.class == text:
 			appendText(b, s.text[i])
 		case s.class == word:
-			appendWord(b, s.value(i))
+			appendWord(b, s.wordValue(i))
 		case s.kind == schema.Interval:
 			b.(*array.MonthDayNanoIntervalBuilder).Append(s.span[i])
 		default:
@@ -280,20 +280,20 @@ func (s *extremes) append(b array.Builder, places []int) {
 	}
 }
 
-// overflown makes a value null that does not fit.
-func (a *Aggregator) overflown(b array.Builder) {
+// appendOverflow makes a value null that does not fit.
+func (a *Aggregator) appendOverflow(b array.Builder) {
 	a.result.Errors++
 	b.AppendNull()
 }
 
-func (a *Aggregator) appendFloats(b *array.Float64Builder, s *floats, p *plan.Aggregate, places []int) {
+func (a *Aggregator) appendFloats(b *array.Float64Builder, s *floatState, p *plan.Aggregate, places []int) {
 	for _, i := range places {
 		f := s.sum[i]
 		switch {
 		case s.n[i] == 0:
 			b.AppendNull()
 		case f-f != 0 && !s.infinite[i]:
-			a.overflown(b)
+			a.appendOverflow(b)
 		case p.Func == "avg":
 			b.Append(f / float64(s.n[i]))
 		default:
@@ -302,7 +302,7 @@ func (a *Aggregator) appendFloats(b *array.Float64Builder, s *floats, p *plan.Ag
 	}
 }
 
-func (a *Aggregator) appendSums(b array.Builder, s *sums, p *plan.Aggregate, places []int) {
+func (a *Aggregator) appendSums(b array.Builder, s *sumState, p *plan.Aggregate, places []int) {
 	scale := int32(0)
 	if t := p.Arg.Type(); t.Kind == schema.Decimal {
 		scale = t.Scale
@@ -318,49 +318,49 @@ func (a *Aggregator) appendSums(b array.Builder, s *sums, p *plan.Aggregate, pla
 		}
 		switch b := b.(type) {
 		case *array.Int64Builder:
-			if n, ok := s.int64(i); ok {
+			if n, ok := s.int64Sum(i); ok {
 				b.Append(n)
 			} else {
-				a.overflown(b)
+				a.appendOverflow(b)
 			}
 		case *array.Float64Builder:
-			f, _ := new(big.Rat).SetFrac(s.big(i), new(big.Int).Mul(power(scale), big.NewInt(divisor))).Float64()
+			f, _ := new(big.Rat).SetFrac(s.bigSum(i), new(big.Int).Mul(powerOfTen(scale), big.NewInt(divisor))).Float64()
 			b.Append(f)
 		case *array.Decimal128Builder:
-			if d, ok := s.decimal(i, p.T.Precision, p.T.Scale-scale, divisor); ok {
+			if d, ok := s.decimalSum(i, p.T.Precision, p.T.Scale-scale, divisor); ok {
 				b.Append(d)
 			} else {
-				a.overflown(b)
+				a.appendOverflow(b)
 			}
 		}
 	}
 }
 
-// power returns 10^n.
-func power(n int32) *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n)), nil) }
+// powerOfTen returns 10^n.
+func powerOfTen(n int32) *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n)), nil) }
 
-func (s *sums) big(i int) *big.Int {
+func (s *sumState) bigSum(i int) *big.Int {
 	n := new(big.Int).SetInt64(int64(s.hi[i]))
 	n.Lsh(n, 64).Or(n, new(big.Int).SetUint64(s.mid[i]))
 	return n.Lsh(n, 64).Or(n, new(big.Int).SetUint64(s.lo[i]))
 }
 
-// decimal returns sum i divided by divisor, with shift more digits behind the point, rounded half away from zero as PostgreSQL does; false
+// decimalSum returns sum i divided by divisor, with shift more digits behind the point, rounded half away from zero as PostgreSQL does; false
 // when it has more digits than precision.
-func (s *sums) decimal(i int, precision, shift int32, divisor int64) (decimal128.Num, bool) {
+func (s *sumState) decimalSum(i int, precision, shift int32, divisor int64) (decimal128.Num, bool) {
 	if sign := uint64(int64(s.mid[i]) >> 63); divisor == 1 && shift == 0 && s.hi[i] == sign && s.mid[i] != signBit {
 		d := decimal128.New(int64(s.mid[i]), s.lo[i])
 		return d, d.FitsInPrecision(precision)
 	}
-	n, by := s.big(i), big.NewInt(divisor)
+	n, by := s.bigSum(i), big.NewInt(divisor)
 	if shift >= 0 {
-		n.Mul(n, power(shift))
+		n.Mul(n, powerOfTen(shift))
 	} else {
-		by.Mul(by, power(-shift))
+		by.Mul(by, powerOfTen(-shift))
 	}
 	negative := n.Sign() < 0
 	n.Abs(n).Lsh(n, 1).Add(n, by).Quo(n, by.Lsh(by, 1))
-	if n.Cmp(power(precision)) >= 0 {
+	if n.Cmp(powerOfTen(precision)) >= 0 {
 		return decimal128.Num{}, false
 	}
 	if negative {
@@ -369,29 +369,29 @@ func (s *sums) decimal(i int, precision, shift int32, divisor int64) (decimal128
 	return decimal128.FromBigInt(n), true
 }
 
-func (a *Aggregator) appendSpans(b *array.MonthDayNanoIntervalBuilder, s *spans, p *plan.Aggregate, places []int) {
+func (a *Aggregator) appendSpans(b *array.MonthDayNanoIntervalBuilder, s *intervalState, p *plan.Aggregate, places []int) {
 	for _, i := range places {
 		count := s.months.n[i]
 		if count == 0 {
 			b.AppendNull()
 			continue
 		}
-		months, ok1 := s.months.int64(i)
-		days, ok2 := s.days.int64(i)
-		nanos, ok3 := s.nanos.int64(i)
+		months, ok1 := s.months.int64Sum(i)
+		days, ok2 := s.days.int64Sum(i)
+		nanos, ok3 := s.nanos.int64Sum(i)
 		if p.Func == "avg" && ok1 && ok2 && ok3 {
 			months, days, nanos = divideSpan(months, days, nanos, float64(count))
 		}
 		if !ok1 || !ok2 || !ok3 || months != int64(int32(months)) || days != int64(int32(days)) {
-			a.overflown(b)
+			a.appendOverflow(b)
 			continue
 		}
 		b.Append(arrow.MonthDayNanoInterval{Months: int32(months), Days: int32(days), Nanoseconds: nanos})
 	}
 }
 
-// int64 returns a sum, and whether it fits.
-func (s *sums) int64(i int) (int64, bool) {
+// int64Sum returns a sum, and whether it fits.
+func (s *sumState) int64Sum(i int) (int64, bool) {
 	sign := uint64(int64(s.lo[i]) >> 63)
 	return int64(s.lo[i]), s.mid[i] == sign && s.hi[i] == sign
 }

@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// sketch estimates quantiles of numbers with a bounded relative error: DDSketch (C. Masson, J. Rim, H. Lee, "DDSketch: a fast and
+// quantileSketch estimates quantiles of numbers with a bounded relative error: DDSketch (C. Masson, J. Rim, H. Lee, "DDSketch: a fast and
 // fully-mergeable quantile sketch with relative-error guarantees", 2019). Numbers are counted in bins whose bounds grow by gamma. It
 // depends on the multiset of numbers alone: where there would be more than maxBins, the lowest magnitudes share a bin, and the bins that
 // share it follow from the greatest magnitude of all.
-type sketch struct {
-	positive, negative bins
+type quantileSketch struct {
+	positive, negative sketchBins
 	zeros              int64
 	// least and greatest are those of the numbers that are finite, if there are any.
 	least, greatest float64
@@ -29,14 +29,14 @@ var (
 	multiplier = 1 / math.Log(gamma)
 )
 
-// bins counts bin numbers. counts[0] is that of the number first.
-type bins struct {
+// sketchBins counts bin numbers. counts[0] is that of the number first.
+type sketchBins struct {
 	counts []int64
 	first  int
 	total  int64
 }
 
-func (s *sketch) add(x float64) {
+func (s *quantileSketch) addNumber(x float64) {
 	switch {
 	case x != x:
 		s.nans++
@@ -48,38 +48,38 @@ func (s *sketch) add(x float64) {
 		s.lowest++
 		return
 	}
-	s.reach(x, x)
+	s.noteRange(x, x)
 	switch {
 	case x > 0:
-		s.positive.add(bin(x), 1)
+		s.positive.addToBin(binOf(x), 1)
 	case x < 0:
-		s.negative.add(bin(-x), 1)
+		s.negative.addToBin(binOf(-x), 1)
 	default:
 		s.zeros++
 	}
 }
 
-// reach takes note of the least and the greatest of some finite numbers, before they are counted.
-func (s *sketch) reach(least, greatest float64) {
-	if s.finite() == 0 {
+// noteRange takes note of the least and the greatest of some finite numbers, before they are counted.
+func (s *quantileSketch) noteRange(least, greatest float64) {
+	if s.finiteCount() == 0 {
 		s.least, s.greatest = least, greatest
 		return
 	}
 	s.least, s.greatest = min(s.least, least), max(s.greatest, greatest)
 }
 
-func (s *sketch) finite() int64 { return s.positive.total + s.negative.total + s.zeros }
+func (s *quantileSketch) finiteCount() int64 { return s.positive.total + s.negative.total + s.zeros }
 
-// bin returns the number of the bin of a positive x: the i with gamma^(i-1) < x <= gamma^i.
-func bin(x float64) int { return int(math.Ceil(math.Log(x) * multiplier)) }
+// binOf returns the number of the bin of a positive x: the i with gamma^(i-1) < x <= gamma^i.
+func binOf(x float64) int { return int(math.Ceil(math.Log(x) * multiplier)) }
 
-// middle returns a number that is off by at most the accuracy from every number of bin i.
-func middle(i int) float64 {
+// middleOf returns a number that is off by at most the accuracy from every number of bin i.
+func middleOf(i int) float64 {
 	// The greatest bin's bound is beyond float64.
 	return min(2*math.Exp(float64(i)/multiplier-math.Log(gamma+1)), math.MaxFloat64)
 }
 
-func (b *bins) add(i int, n int64) {
+func (b *sketchBins) addToBin(i int, n int64) {
 	b.total += n
 	if len(b.counts) == 0 {
 		b.counts, b.first = append(b.counts, n), i
@@ -89,16 +89,16 @@ func (b *bins) add(i int, n int64) {
 	switch {
 	case i < b.first:
 		i = max(i, last-maxBins+1)
-		b.reach(min(i, b.first), last)
+		b.moveRange(min(i, b.first), last)
 	case i > last:
-		b.reach(max(b.first, i-maxBins+1), i)
+		b.moveRange(max(b.first, i-maxBins+1), i)
 	}
 	b.counts[i-b.first] += n
 }
 
-// reach makes the bins those from first to last, of which there are at most maxBins and which have the old last or the old first. What is
+// moveRange makes the bins those from first to last, of which there are at most maxBins and which have the old last or the old first. What is
 // below them goes to the lowest.
-func (b *bins) reach(first, last int) {
+func (b *sketchBins) moveRange(first, last int) {
 	if first == b.first && last < b.first+len(b.counts) {
 		return
 	}
@@ -119,72 +119,74 @@ func (b *bins) reach(first, last int) {
 	b.counts, b.first = counts, first
 }
 
-func (b *bins) merge(o *bins) {
+func (b *sketchBins) mergeBins(o *sketchBins) {
 	// From the greatest on: what is low goes where it will stay.
 	for k, n := range slices.Backward(o.counts) {
 		if n != 0 {
-			b.add(o.first+k, n)
+			b.addToBin(o.first+k, n)
 		}
 	}
 }
 
-func (s *sketch) merge(o *sketch) {
-	if o.finite() > 0 {
-		s.reach(o.least, o.greatest)
+func (s *quantileSketch) mergeFrom(o *quantileSketch) {
+	if o.finiteCount() > 0 {
+		s.noteRange(o.least, o.greatest)
 	}
-	s.positive.merge(&o.positive)
-	s.negative.merge(&o.negative)
+	s.positive.mergeBins(&o.positive)
+	s.negative.mergeBins(&o.negative)
 	s.zeros += o.zeros
 	s.lowest += o.lowest
 	s.highest += o.highest
 	s.nans += o.nans
 }
 
-func (s *sketch) count() int64 {
-	return s.finite() + s.lowest + s.highest + s.nans
+func (s *quantileSketch) countNumbers() int64 {
+	return s.finiteCount() + s.lowest + s.highest + s.nans
 }
 
-// quantile returns the value of which a share q (0 to 1) of the numbers is not above: percentile_disc up to the accuracy, and never outside of
+// quantileAt returns the value of which a share q (0 to 1) of the numbers is not above: percentile_disc up to the accuracy, and never outside of
 // the numbers. There is one at least.
-func (s *sketch) quantile(q float64) float64 {
-	rank := max(int64(math.Ceil(q*float64(s.count())))-1, 0) // of the number looked for, from 0
+func (s *quantileSketch) quantileAt(q float64) float64 {
+	rank := max(int64(math.Ceil(q*float64(s.countNumbers())))-1, 0) // of the number looked for, from 0
 	if rank -= s.lowest; rank < 0 {
 		return math.Inf(-1)
 	}
-	if rank < s.finite() {
-		return s.ranked(rank)
+	if rank < s.finiteCount() {
+		return s.finiteAt(rank)
 	}
-	if rank -= s.finite(); rank < s.highest {
+	if rank -= s.finiteCount(); rank < s.highest {
 		return math.Inf(1)
 	}
 	return math.NaN()
 }
 
-// ranked returns about the number of a rank among the finite ones. The first and the last are known.
-func (s *sketch) ranked(rank int64) float64 {
+// finiteAt returns about the number of a rank among the finite ones. The first and the last are known.
+func (s *quantileSketch) finiteAt(rank int64) float64 {
 	switch rank {
 	case 0:
 		return s.least
-	case s.finite() - 1:
+	case s.finiteCount() - 1:
 		return s.greatest
 	}
 	x := 0.0
 	if rank < s.negative.total {
-		x = -s.negative.at(s.negative.total - 1 - rank)
+		x = -s.negative.magnitudeAt(s.negative.total - 1 - rank)
 	} else if rank -= s.negative.total + s.zeros; rank >= 0 {
-		x = s.positive.at(rank)
+		x = s.positive.magnitudeAt(rank)
 	}
 	return min(max(x, s.least), s.greatest)
 }
 
-// at returns the magnitude of the number of a rank.
-func (b *bins) at(rank int64) float64 {
+// magnitudeAt returns the magnitude of the number of a rank.
+func (b *sketchBins) magnitudeAt(rank int64) float64 {
 	for k, n := range b.counts {
 		if rank -= n; rank < 0 {
-			return middle(b.first + k)
+			return middleOf(b.first + k)
 		}
 	}
 	return math.NaN()
 }
 
-func (s *sketch) bytes() int64 { return 8 * int64(cap(s.positive.counts)+cap(s.negative.counts)) }
+func (s *quantileSketch) heldBytes() int64 {
+	return 8 * int64(cap(s.positive.counts)+cap(s.negative.counts))
+}

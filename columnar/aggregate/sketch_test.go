@@ -17,41 +17,41 @@ import (
 
 func TestDistinctEstimates(t *testing.T) {
 	for _, n := range []int{0, 1, maxExact, maxExact + 1, 10_000, 1_000_000} {
-		var d, half distinct
+		var d, half distinctCounter
 		for i := range n {
-			h := scramble(uint64(i))
-			d.add(h)
-			d.add(h)
+			h := scrambleWord(uint64(i))
+			d.addHash(h)
+			d.addHash(h)
 			if i%2 == 0 {
-				half.add(h)
+				half.addHash(h)
 			}
 		}
-		got := d.count()
+		got := d.estimateCount()
 		if n <= maxExact && got != int64(n) || math.Abs(float64(got)-float64(n)) > 0.03*float64(n) {
 			t.Errorf("%d values are estimated as %d", n, got)
 		}
 		merged := half
 		merged.set, merged.registers = slices.Clone(half.set), slices.Clone(half.registers)
-		merged.merge(&d)
-		if merged.count() != got {
-			t.Errorf("merged %d, want %d", merged.count(), got)
+		merged.mergeFrom(&d)
+		if merged.estimateCount() != got {
+			t.Errorf("merged %d, want %d", merged.estimateCount(), got)
 		}
-		if d.bytes() > registers {
-			t.Errorf("%d values take %d bytes", n, d.bytes())
+		if d.heldBytes() > registers {
+			t.Errorf("%d values take %d bytes", n, d.heldBytes())
 		}
 	}
-	var d distinct
-	d.add(0)
-	d.add(0)
-	if d.count() != 1 {
-		t.Errorf("the hash 0 is counted %d times", d.count())
+	var d distinctCounter
+	d.addHash(0)
+	d.addHash(0)
+	if d.estimateCount() != 1 {
+		t.Errorf("the hash 0 is counted %d times", d.estimateCount())
 	}
 }
 
 func TestQuantilesAreAccurate(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	var all sketch
-	parts := make([]sketch, 3)
+	var all quantileSketch
+	parts := make([]quantileSketch, 3)
 	var xs []float64
 	for i := range 20_000 {
 		x := math.Exp(rng.NormFloat64()*5) * float64(1-2*(i%3/2))
@@ -59,19 +59,19 @@ func TestQuantilesAreAccurate(t *testing.T) {
 			x = 0
 		}
 		xs = append(xs, x)
-		all.add(x)
-		parts[i%3].add(x)
+		all.addNumber(x)
+		parts[i%3].addNumber(x)
 	}
 	sort.Float64s(xs)
-	parts[2].merge(&parts[0])
-	parts[2].merge(&parts[1])
+	parts[2].mergeFrom(&parts[0])
+	parts[2].mergeFrom(&parts[1])
 	for _, q := range []float64{0, 0.001, 0.1, 0.33, 0.5, 0.9, 0.99, 1} {
 		want := xs[max(int(math.Ceil(q*float64(len(xs))))-1, 0)]
-		got := all.quantile(q)
+		got := all.quantileAt(q)
 		if math.Abs(got-want) > accuracy*1.0001*math.Abs(want) || (q == 0 || q == 1) && got != want {
 			t.Errorf("quantile %v is %v, want %v", q, got, want)
 		}
-		if merged := parts[2].quantile(q); merged != got {
+		if merged := parts[2].quantileAt(q); merged != got {
 			t.Errorf("merged quantile %v is %v, want %v", q, merged, got)
 		}
 	}
@@ -82,24 +82,24 @@ func TestSketchIsBoundedAndWithoutOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		xs := rapid.SliceOfN(rapid.Float64(), 1, 60).Draw(t, "numbers")
 		xs = append(xs, rapid.SliceOf(rapid.SampledFrom([]float64{math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, 5e-324, -5e-324})).Draw(t, "special")...)
-		var a, b, c sketch
+		var a, b, c quantileSketch
 		for i, x := range xs {
-			a.add(x)
+			a.addNumber(x)
 			if i%2 == 0 {
-				c.add(x)
+				c.addNumber(x)
 			} else {
-				b.add(x)
+				b.addNumber(x)
 			}
 		}
-		b.merge(&c)
-		var reversed sketch
+		b.mergeFrom(&c)
+		var reversed quantileSketch
 		for _, x := range slices.Backward(xs) {
-			reversed.add(x)
+			reversed.addNumber(x)
 		}
 		sort.Float64s(xs) // NaN is below everything there, and above here
 		numbers := xs[sort.Search(len(xs), func(i int) bool { return xs[i] == xs[i] }):]
 		for q := 0.0; q <= 1; q += 1.0 / 64 {
-			x, y, z := a.quantile(q), b.quantile(q), reversed.quantile(q)
+			x, y, z := a.quantileAt(q), b.quantileAt(q), reversed.quantileAt(q)
 			if x == x && (x < numbers[0] || x > numbers[len(numbers)-1]) || x != x && len(numbers) == len(xs) {
 				t.Fatalf("quantile %v of %v is %v", q, xs, x)
 			}
@@ -107,8 +107,8 @@ func TestSketchIsBoundedAndWithoutOrder(t *testing.T) {
 				t.Fatalf("quantile %v is %v, %v and %v", q, x, y, z)
 			}
 		}
-		if a.bytes() > 2*8*maxBins || len(a.positive.counts) > maxBins {
-			t.Fatalf("%d bytes", a.bytes())
+		if a.heldBytes() > 2*8*maxBins || len(a.positive.counts) > maxBins {
+			t.Fatalf("%d bytes", a.heldBytes())
 		}
 	})
 }

@@ -11,19 +11,19 @@ import (
 	"scribe/columnar/schema"
 )
 
-// state is what one aggregate keeps of every group.
-type state interface {
-	// grow makes room for n groups.
-	grow(n int)
-	// add takes rows, all valid, with the groups that they are in.
-	add(groups []uint32, v *values)
-	// merge takes the groups of a state of the same kind; to[i] is what o's group i is here.
-	merge(o state, to []uint32)
-	bytes() int64
+// aggregateState is what one aggregate keeps of every group.
+type aggregateState interface {
+	// growTo makes room for n groups.
+	growTo(n int)
+	// addRows takes rows, all valid, with the groups that they are in.
+	addRows(groups []uint32, v *columnValues)
+	// mergeState takes the groups of a state of the same kind; to[i] is what o's group i is here.
+	mergeState(o aggregateState, to []uint32)
+	heldBytes() int64
 }
 
-// extended returns s with n elements, the new ones zero.
-func extended[T any](s []T, n int) []T {
+// extendTo returns s with n elements, the new ones zero.
+func extendTo[T any](s []T, n int) []T {
 	if n <= len(s) {
 		return s
 	}
@@ -38,90 +38,90 @@ func extended[T any](s []T, n int) []T {
 	return grown
 }
 
-// counts counts rows.
-type counts struct{ n []int64 }
+// countState counts rows.
+type countState struct{ n []int64 }
 
-func (s *counts) grow(n int) { s.n = extended(s.n, n) }
+func (s *countState) growTo(n int) { s.n = extendTo(s.n, n) }
 
-func (s *counts) add(groups []uint32, _ *values) {
+func (s *countState) addRows(groups []uint32, _ *columnValues) {
 	for _, g := range groups {
 		s.n[g]++
 	}
 }
 
-func (s *counts) merge(o state, to []uint32) {
-	for i, n := range o.(*counts).n {
+func (s *countState) mergeState(o aggregateState, to []uint32) {
+	for i, n := range o.(*countState).n {
 		s.n[to[i]] += n
 	}
 }
 
-func (s *counts) bytes() int64 { return 8 * int64(cap(s.n)) }
+func (s *countState) heldBytes() int64 { return 8 * int64(cap(s.n)) }
 
-// sums adds integers and decimals in 192 bits, which 2^64 numbers of 128 bits do not fill.
-type sums struct {
-	counts
+// sumState adds integers and decimals in 192 bits, which 2^64 numbers of 128 bits do not fill.
+type sumState struct {
+	countState
 	lo, mid, hi []uint64
 	unsigned    bool // words are uint64
 }
 
-func (s *sums) grow(n int) {
-	s.counts.grow(n)
-	s.lo, s.mid, s.hi = extended(s.lo, n), extended(s.mid, n), extended(s.hi, n)
+func (s *sumState) growTo(n int) {
+	s.countState.growTo(n)
+	s.lo, s.mid, s.hi = extendTo(s.lo, n), extendTo(s.mid, n), extendTo(s.hi, n)
 }
 
-func (s *sums) add(groups []uint32, v *values) {
-	s.counts.add(groups, v)
+func (s *sumState) addRows(groups []uint32, v *columnValues) {
+	s.countState.addRows(groups, v)
 	switch {
 	case v.class == wide:
 		for i, g := range groups {
-			s.plus(g, v.lo[i], v.hi[i], uint64(int64(v.hi[i])>>63))
+			s.addToSum(g, v.lo[i], v.hi[i], uint64(int64(v.hi[i])>>63))
 		}
 	case s.unsigned:
 		for i, g := range groups {
-			s.plus(g, v.lo[i], 0, 0)
+			s.addToSum(g, v.lo[i], 0, 0)
 		}
 	default:
 		for i, g := range groups {
 			sign := uint64(int64(v.lo[i]) >> 63)
-			s.plus(g, v.lo[i], sign, sign)
+			s.addToSum(g, v.lo[i], sign, sign)
 		}
 	}
 }
 
-func (s *sums) plus(g uint32, lo, mid, hi uint64) {
+func (s *sumState) addToSum(g uint32, lo, mid, hi uint64) {
 	var carry uint64
 	s.lo[g], carry = bits.Add64(s.lo[g], lo, 0)
 	s.mid[g], carry = bits.Add64(s.mid[g], mid, carry)
 	s.hi[g], _ = bits.Add64(s.hi[g], hi, carry)
 }
 
-func (s *sums) merge(o state, to []uint32) {
-	from := o.(*sums)
-	s.counts.merge(&from.counts, to)
+func (s *sumState) mergeState(o aggregateState, to []uint32) {
+	from := o.(*sumState)
+	s.countState.mergeState(&from.countState, to)
 	for i, g := range to {
-		s.plus(g, from.lo[i], from.mid[i], from.hi[i])
+		s.addToSum(g, from.lo[i], from.mid[i], from.hi[i])
 	}
 }
 
-func (s *sums) bytes() int64 {
-	return s.counts.bytes() + 8*int64(cap(s.lo)+cap(s.mid)+cap(s.hi))
+func (s *sumState) heldBytes() int64 {
+	return s.countState.heldBytes() + 8*int64(cap(s.lo)+cap(s.mid)+cap(s.hi))
 }
 
-// floats adds float64s.
-type floats struct {
-	counts
+// floatState adds float64s.
+type floatState struct {
+	countState
 	sum []float64
 	// infinite says that an infinity or NaN was among the numbers, so that a sum which is infinite has not overflown.
 	infinite []bool
 }
 
-func (s *floats) grow(n int) {
-	s.counts.grow(n)
-	s.sum, s.infinite = extended(s.sum, n), extended(s.infinite, n)
+func (s *floatState) growTo(n int) {
+	s.countState.growTo(n)
+	s.sum, s.infinite = extendTo(s.sum, n), extendTo(s.infinite, n)
 }
 
-func (s *floats) add(groups []uint32, v *values) {
-	s.counts.add(groups, v)
+func (s *floatState) addRows(groups []uint32, v *columnValues) {
+	s.countState.addRows(groups, v)
 	for i, g := range groups {
 		f := math.Float64frombits(v.lo[i])
 		s.sum[g] += f
@@ -131,57 +131,59 @@ func (s *floats) add(groups []uint32, v *values) {
 	}
 }
 
-func (s *floats) merge(o state, to []uint32) {
-	from := o.(*floats)
-	s.counts.merge(&from.counts, to)
+func (s *floatState) mergeState(o aggregateState, to []uint32) {
+	from := o.(*floatState)
+	s.countState.mergeState(&from.countState, to)
 	for i, g := range to {
 		s.sum[g] += from.sum[i]
 		s.infinite[g] = s.infinite[g] || from.infinite[i]
 	}
 }
 
-func (s *floats) bytes() int64 {
-	return s.counts.bytes() + 8*int64(cap(s.sum)) + int64(cap(s.infinite))
+func (s *floatState) heldBytes() int64 {
+	return s.countState.heldBytes() + 8*int64(cap(s.sum)) + int64(cap(s.infinite))
 }
 
-// spans adds intervals, each part for itself as PostgreSQL does.
-type spans struct {
-	months, days, nanos sums
+// intervalState adds intervals, each part for itself as PostgreSQL does.
+type intervalState struct {
+	months, days, nanos sumState
 }
 
-func (s *spans) grow(n int) {
-	s.months.grow(n)
-	s.days.grow(n)
-	s.nanos.grow(n)
+func (s *intervalState) growTo(n int) {
+	s.months.growTo(n)
+	s.days.growTo(n)
+	s.nanos.growTo(n)
 }
 
-func (s *spans) add(groups []uint32, v *values) {
-	s.months.counts.add(groups, v)
+func (s *intervalState) addRows(groups []uint32, v *columnValues) {
+	s.months.countState.addRows(groups, v)
 	for i, g := range groups {
 		p := v.spans[i]
 		for _, part := range [...]struct {
-			sum *sums
+			sum *sumState
 			n   int64
 		}{{&s.months, int64(p.Months)}, {&s.days, int64(p.Days)}, {&s.nanos, p.Nanoseconds}} {
 			sign := uint64(part.n >> 63)
-			part.sum.plus(g, uint64(part.n), sign, sign)
+			part.sum.addToSum(g, uint64(part.n), sign, sign)
 		}
 	}
 }
 
-func (s *spans) merge(o state, to []uint32) {
-	from := o.(*spans)
-	s.months.merge(&from.months, to)
-	s.days.merge(&from.days, to)
-	s.nanos.merge(&from.nanos, to)
+func (s *intervalState) mergeState(o aggregateState, to []uint32) {
+	from := o.(*intervalState)
+	s.months.mergeState(&from.months, to)
+	s.days.mergeState(&from.days, to)
+	s.nanos.mergeState(&from.nanos, to)
 }
 
-func (s *spans) bytes() int64 { return s.months.bytes() + s.days.bytes() + s.nanos.bytes() }
+func (s *intervalState) heldBytes() int64 {
+	return s.months.heldBytes() + s.days.heldBytes() + s.nanos.heldBytes()
+}
 
-// extremes keeps the smallest or the greatest value.
-type extremes struct {
+// extremeState keeps the smallest or the greatest value.
+type extremeState struct {
 	kind  schema.Kind
-	class class
+	class valueClass
 	most  bool
 	seen  []bool
 	// lo and hi are made so that they order as unsigned numbers do, and complemented for the greatest: the smallest is looked for.
@@ -191,26 +193,26 @@ type extremes struct {
 	texts  int64 // capacity of all texts
 }
 
-func (s *extremes) grow(n int) {
-	s.seen = extended(s.seen, n)
+func (s *extremeState) growTo(n int) {
+	s.seen = extendTo(s.seen, n)
 	switch s.class {
 	case word:
-		s.lo = extended(s.lo, n)
+		s.lo = extendTo(s.lo, n)
 	case wide:
-		s.lo, s.hi = extended(s.lo, n), extended(s.hi, n)
+		s.lo, s.hi = extendTo(s.lo, n), extendTo(s.hi, n)
 		if s.kind == schema.Interval {
-			s.span = extended(s.span, n)
+			s.span = extendTo(s.span, n)
 		}
 	case text:
-		s.text = extended(s.text, n)
+		s.text = extendTo(s.text, n)
 	}
 }
 
-func (s *extremes) add(groups []uint32, v *values) {
+func (s *extremeState) addRows(groups []uint32, v *columnValues) {
 	switch s.class {
 	case word:
 		for i, g := range groups {
-			s.word(g, s.order(v.lo[i]))
+			s.offerWord(g, s.orderWord(v.lo[i]))
 		}
 	case wide:
 		for i, g := range groups {
@@ -222,22 +224,22 @@ func (s *extremes) add(groups []uint32, v *values) {
 			if s.most {
 				lo, hi = ^lo, ^hi
 			}
-			s.wide(g, lo, hi, span)
+			s.offerWide(g, lo, hi, span)
 		}
 	case text:
 		for i, g := range groups {
-			s.string(g, v.text[i])
+			s.offerText(g, v.text[i])
 		}
 	}
 }
 
-func (s *extremes) word(g uint32, x uint64) {
+func (s *extremeState) offerWord(g uint32, x uint64) {
 	if !s.seen[g] || x < s.lo[g] {
 		s.seen[g], s.lo[g] = true, x
 	}
 }
 
-func (s *extremes) wide(g uint32, lo, hi uint64, span arrow.MonthDayNanoInterval) {
+func (s *extremeState) offerWide(g uint32, lo, hi uint64, span arrow.MonthDayNanoInterval) {
 	if !s.seen[g] || hi < s.hi[g] || hi == s.hi[g] && lo < s.lo[g] {
 		s.seen[g], s.lo[g], s.hi[g] = true, lo, hi
 		if s.span != nil {
@@ -246,7 +248,7 @@ func (s *extremes) wide(g uint32, lo, hi uint64, span arrow.MonthDayNanoInterval
 	}
 }
 
-func (s *extremes) string(g uint32, b []byte) {
+func (s *extremeState) offerText(g uint32, b []byte) {
 	if s.seen[g] {
 		if c := bytes.Compare(b, s.text[g]); c == 0 || (c > 0) != s.most {
 			return
@@ -259,8 +261,8 @@ func (s *extremes) string(g uint32, b []byte) {
 
 const signBit = 1 << 63
 
-// order makes a word order as unsigned numbers do; value undoes it.
-func (s *extremes) order(w uint64) uint64 {
+// orderWord makes a word order as unsigned numbers do; value undoes it.
+func (s *extremeState) orderWord(w uint64) uint64 {
 	switch s.kind {
 	case schema.Uint64, schema.Bool:
 	case schema.Float64:
@@ -278,7 +280,7 @@ func (s *extremes) order(w uint64) uint64 {
 	return w
 }
 
-func (s *extremes) value(g int) uint64 {
+func (s *extremeState) wordValue(g int) uint64 {
 	w := s.lo[g]
 	if s.most {
 		w = ^w
@@ -296,58 +298,58 @@ func (s *extremes) value(g int) uint64 {
 	return w
 }
 
-func (s *extremes) merge(o state, to []uint32) {
-	from := o.(*extremes)
+func (s *extremeState) mergeState(o aggregateState, to []uint32) {
+	from := o.(*extremeState)
 	for i, g := range to {
 		switch {
 		case !from.seen[i]:
 		case s.class == word:
-			s.word(g, from.lo[i])
+			s.offerWord(g, from.lo[i])
 		case s.class == wide:
 			var span arrow.MonthDayNanoInterval
 			if from.span != nil {
 				span = from.span[i]
 			}
-			s.wide(g, from.lo[i], from.hi[i], span)
+			s.offerWide(g, from.lo[i], from.hi[i], span)
 		default:
-			s.string(g, from.text[i])
+			s.offerText(g, from.text[i])
 		}
 	}
 }
 
-func (s *extremes) bytes() int64 {
+func (s *extremeState) heldBytes() int64 {
 	return int64(cap(s.seen)) + 8*int64(cap(s.lo)+cap(s.hi)) + 16*int64(cap(s.span)) + 24*int64(cap(s.text)) + s.texts
 }
 
-// distincts estimates the number of different values.
-type distincts struct {
-	d    []distinct
+// distinctState estimates the number of different values.
+type distinctState struct {
+	d    []distinctCounter
 	held int64
 }
 
-func (s *distincts) grow(n int) { s.d = extended(s.d, n) }
+func (s *distinctState) growTo(n int) { s.d = extendTo(s.d, n) }
 
 // The hash has no secret: one query has one answer.
-func (s *distincts) add(groups []uint32, v *values) {
+func (s *distinctState) addRows(groups []uint32, v *columnValues) {
 	for i, g := range groups {
 		var h uint64
 		switch v.class {
 		case word:
-			h = scramble(v.lo[i])
+			h = scrambleWord(v.lo[i])
 		case wide:
-			h = scramble(scramble(v.lo[i]) ^ v.hi[i])
+			h = scrambleWord(scrambleWord(v.lo[i]) ^ v.hi[i])
 		case text:
 			h = xxhash.Sum64(v.text[i])
 		}
 		d := &s.d[g]
-		before := d.bytes()
-		d.add(h)
-		s.held += d.bytes() - before
+		before := d.heldBytes()
+		d.addHash(h)
+		s.held += d.heldBytes() - before
 	}
 }
 
-// scramble makes a hash of a word: the last steps of MurmurHash3, which lose nothing.
-func scramble(x uint64) uint64 {
+// scrambleWord makes a hash of a word: the last steps of MurmurHash3, which lose nothing.
+func scrambleWord(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd
@@ -356,44 +358,44 @@ func scramble(x uint64) uint64 {
 	return x ^ x>>33
 }
 
-func (s *distincts) merge(o state, to []uint32) {
-	from := o.(*distincts)
+func (s *distinctState) mergeState(o aggregateState, to []uint32) {
+	from := o.(*distinctState)
 	for i, g := range to {
 		d := &s.d[g]
-		before := d.bytes()
-		d.merge(&from.d[i])
-		s.held += d.bytes() - before
+		before := d.heldBytes()
+		d.mergeFrom(&from.d[i])
+		s.held += d.heldBytes() - before
 	}
 }
 
-func (s *distincts) bytes() int64 { return 64*int64(cap(s.d)) + s.held }
+func (s *distinctState) heldBytes() int64 { return 64*int64(cap(s.d)) + s.held }
 
-// sketches estimates quantiles.
-type sketches struct {
-	number func(v *values, i int) float64
-	s      []sketch
+// sketchState estimates quantiles.
+type sketchState struct {
+	number func(v *columnValues, i int) float64
+	s      []quantileSketch
 	held   int64
 }
 
-func (s *sketches) grow(n int) { s.s = extended(s.s, n) }
+func (s *sketchState) growTo(n int) { s.s = extendTo(s.s, n) }
 
-func (s *sketches) add(groups []uint32, v *values) {
+func (s *sketchState) addRows(groups []uint32, v *columnValues) {
 	for i, g := range groups {
 		k := &s.s[g]
-		before := k.bytes()
-		k.add(s.number(v, i))
-		s.held += k.bytes() - before
+		before := k.heldBytes()
+		k.addNumber(s.number(v, i))
+		s.held += k.heldBytes() - before
 	}
 }
 
-func (s *sketches) merge(o state, to []uint32) {
-	from := o.(*sketches)
+func (s *sketchState) mergeState(o aggregateState, to []uint32) {
+	from := o.(*sketchState)
 	for i, g := range to {
 		k := &s.s[g]
-		before := k.bytes()
-		k.merge(&from.s[i])
-		s.held += k.bytes() - before
+		before := k.heldBytes()
+		k.mergeFrom(&from.s[i])
+		s.held += k.heldBytes() - before
 	}
 }
 
-func (s *sketches) bytes() int64 { return 128*int64(cap(s.s)) + s.held }
+func (s *sketchState) heldBytes() int64 { return 128*int64(cap(s.s)) + s.held }

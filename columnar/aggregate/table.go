@@ -9,13 +9,13 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 )
 
-// table numbers the rows of some columns: rows with the same values have the same number, counted from 0 in the order of first sight. It is
+// groupTable numbers the rows of some columns: rows with the same values have the same number, counted from 0 in the order of first sight. It is
 // an open hash table of numbers over the columns of the values that it has seen.
-type table struct {
+type groupTable struct {
 	// slots hold a number plus one, 0 for none; their count is a power of two, at least a third more than numbers.
 	slots  []uint32
 	hashes []uint64 // of each number
-	keys   []store
+	keys   []keyStore
 	limit  int
 	// Keys come from outside: without a secret somebody could choose ones that all meet in one slot.
 	seed   maphash.Seed
@@ -29,9 +29,9 @@ const none = ^uint32(0)
 
 const minSlots = 64
 
-func newTable(classes []class, limit int) *table {
-	t := &table{
-		slots: make([]uint32, minSlots), keys: make([]store, len(classes)), limit: limit,
+func newTable(classes []valueClass, limit int) *groupTable {
+	t := &groupTable{
+		slots: make([]uint32, minSlots), keys: make([]keyStore, len(classes)), limit: limit,
 		seed: maphash.MakeSeed(), secret: rand.Uint64() | 1,
 	}
 	for i, c := range classes {
@@ -40,13 +40,13 @@ func newTable(classes []class, limit int) *table {
 	return t
 }
 
-func (t *table) len() int { return len(t.hashes) }
+func (t *groupTable) len() int { return len(t.hashes) }
 
-// find puts the number of each of n rows into dst. Rows that mask (nil: all) leaves out get none. fresh (or nil) says of each row whether it is
+// findRows puts the number of each of n rows into dst. Rows that mask (nil: all) leaves out get none. fresh (or nil) says of each row whether it is
 // the first with its values. It returns ErrLimit, with rows left without a number, when there would be more numbers than allowed.
-func (t *table) find(columns []*values, n int, mask []bool, dst []uint32, fresh []bool) error {
-	t.scratch = resize(t.scratch, n)
-	t.hash(columns, t.scratch)
+func (t *groupTable) findRows(columns []*columnValues, n int, mask []bool, dst []uint32, fresh []bool) error {
+	t.scratch = resizeSlice(t.scratch, n)
+	t.hashRows(columns, t.scratch)
 	last := none
 	for i, h := range t.scratch {
 		if fresh != nil {
@@ -57,11 +57,11 @@ func (t *table) find(columns []*values, n int, mask []bool, dst []uint32, fresh 
 			continue
 		}
 		// Rows come in runs: of one minute, of one status.
-		if last != none && t.hashes[last] == h && t.equal(columns, i, last) {
+		if last != none && t.hashes[last] == h && t.equalRow(columns, i, last) {
 			dst[i] = last
 			continue
 		}
-		number, added := t.number(columns, i, h)
+		number, added := t.findOrAdd(columns, i, h)
 		if number == none {
 			return tooManyGroups(t.limit)
 		}
@@ -73,13 +73,13 @@ func (t *table) find(columns []*values, n int, mask []bool, dst []uint32, fresh 
 	return nil
 }
 
-// number finds or adds row i; none when the table is full.
-func (t *table) number(columns []*values, i int, h uint64) (number uint32, added bool) {
+// findOrAdd finds or adds row i; none when the table is full.
+func (t *groupTable) findOrAdd(columns []*columnValues, i int, h uint64) (number uint32, added bool) {
 	mask := uint64(len(t.slots) - 1)
 	at := h & mask
 	for ; t.slots[at] != 0; at = (at + 1) & mask {
 		n := t.slots[at] - 1
-		if t.hashes[n] == h && t.equal(columns, i, n) {
+		if t.hashes[n] == h && t.equalRow(columns, i, n) {
 			return n, false
 		}
 	}
@@ -90,15 +90,15 @@ func (t *table) number(columns []*values, i int, h uint64) (number uint32, added
 	t.slots[at] = n + 1
 	t.hashes = append(t.hashes, h)
 	for k := range t.keys {
-		t.keys[k].add(columns[k], i)
+		t.keys[k].appendRow(columns[k], i)
 	}
 	if 4*len(t.hashes) > 3*len(t.slots) {
-		t.rehash()
+		t.growSlots()
 	}
 	return n, true
 }
 
-func (t *table) rehash() {
+func (t *groupTable) growSlots() {
 	t.slots = make([]uint32, 2*len(t.slots))
 	mask := uint64(len(t.slots) - 1)
 	for n, h := range t.hashes {
@@ -110,8 +110,8 @@ func (t *table) rehash() {
 	}
 }
 
-// hash puts the hash of each row into dst.
-func (t *table) hash(columns []*values, dst []uint64) {
+// hashRows puts the hash of each row into dst.
+func (t *groupTable) hashRows(columns []*columnValues, dst []uint64) {
 	for i := range dst {
 		dst[i] = t.secret
 	}
@@ -119,46 +119,46 @@ func (t *table) hash(columns []*values, dst []uint64) {
 		switch c.class {
 		case word:
 			for i, w := range c.lo {
-				dst[i] = mix(dst[i], w)
+				dst[i] = mixHash(dst[i], w)
 			}
 		case wide:
 			for i, w := range c.lo {
-				dst[i] = mix(mix(dst[i], w), c.hi[i])
+				dst[i] = mixHash(mixHash(dst[i], w), c.hi[i])
 			}
 		case text:
 			for i, b := range c.text {
-				dst[i] = mix(dst[i], maphash.Bytes(t.seed, b))
+				dst[i] = mixHash(dst[i], maphash.Bytes(t.seed, b))
 			}
 		}
 	}
 }
 
-// mix adds a word to a hash.
-func mix(h, w uint64) uint64 {
+// mixHash adds a word to a hash.
+func mixHash(h, w uint64) uint64 {
 	hi, lo := bits.Mul64(h^w^0x9e3779b97f4a7c15, 0xd6e8feb86659fd93^h)
 	return hi ^ lo
 }
 
-func (t *table) equal(columns []*values, i int, number uint32) bool {
+func (t *groupTable) equalRow(columns []*columnValues, i int, number uint32) bool {
 	for k := range t.keys {
-		if !t.keys[k].equal(columns[k], i, number) {
+		if !t.keys[k].equalRow(columns[k], i, number) {
 			return false
 		}
 	}
 	return true
 }
 
-func (t *table) bytes() int64 {
+func (t *groupTable) heldBytes() int64 {
 	n := 4*int64(cap(t.slots)) + 8*int64(cap(t.hashes))
 	for k := range t.keys {
-		n += t.keys[k].bytes()
+		n += t.keys[k].heldBytes()
 	}
 	return n
 }
 
-// store is a column of the values that a table has numbered.
-type store struct {
-	class class
+// keyStore is a column of the values that a table has numbered.
+type keyStore struct {
+	class valueClass
 	nulls int
 	valid []bool
 	lo    []uint64
@@ -168,7 +168,7 @@ type store struct {
 	data  []byte
 }
 
-func (s *store) add(v *values, i int) {
+func (s *keyStore) appendRow(v *columnValues, i int) {
 	valid := v.valid == nil || v.valid[i]
 	s.valid = append(s.valid, valid)
 	if !valid {
@@ -190,7 +190,7 @@ func (s *store) add(v *values, i int) {
 	}
 }
 
-func (s *store) equal(v *values, i int, n uint32) bool {
+func (s *keyStore) equalRow(v *columnValues, i int, n uint32) bool {
 	valid := v.valid == nil || v.valid[i]
 	if !valid || !s.valid[n] {
 		return valid == s.valid[n]
@@ -201,11 +201,11 @@ func (s *store) equal(v *values, i int, n uint32) bool {
 	case wide:
 		return s.lo[n] == v.lo[i] && s.hi[n] == v.hi[i]
 	default:
-		return bytes.Equal(s.text(int(n)), v.text[i])
+		return bytes.Equal(s.textAt(int(n)), v.text[i])
 	}
 }
 
-func (s *store) text(n int) []byte {
+func (s *keyStore) textAt(n int) []byte {
 	begin := 0
 	if n > 0 {
 		begin = s.ends[n-1]
@@ -213,9 +213,9 @@ func (s *store) text(n int) []byte {
 	return s.data[begin:s.ends[n]]
 }
 
-// load puts the values of the numbers [from, to) into v, which then points into s.
-func (s *store) load(v *values, from, to int) {
-	*v = values{class: s.class, n: to - from, valid: s.valid[from:to]}
+// loadRows puts the values of the numbers [from, to) into v, which then points into s.
+func (s *keyStore) loadRows(v *columnValues, from, to int) {
+	*v = columnValues{class: s.class, n: to - from, valid: s.valid[from:to]}
 	switch s.class {
 	case word:
 		v.lo = s.lo[from:to]
@@ -227,11 +227,11 @@ func (s *store) load(v *values, from, to int) {
 	case text:
 		v.text = make([][]byte, v.n)
 		for i := range v.text {
-			v.text[i] = s.text(from + i)
+			v.text[i] = s.textAt(from + i)
 		}
 	}
 }
 
-func (s *store) bytes() int64 {
+func (s *keyStore) heldBytes() int64 {
 	return int64(cap(s.valid)) + 8*int64(cap(s.lo)+cap(s.hi)+cap(s.ends)) + 16*int64(cap(s.spans)) + int64(cap(s.data))
 }

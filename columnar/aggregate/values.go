@@ -10,17 +10,17 @@ import (
 	scalar "scribe/columnar/value"
 )
 
-// class is how values are held while they are grouped and aggregated; 0 is that of values which are no scalars, and are there or not.
-type class uint8
+// valueClass is how values are held while they are grouped and aggregated; 0 is that of values which are no scalars, and are there or not.
+type valueClass uint8
 
 const (
-	word class = iota + 1 // 64 bits
-	wide                  // 128 bits
-	text                  // bytes
+	word valueClass = iota + 1 // 64 bits
+	wide                       // 128 bits
+	text                       // bytes
 )
 
 // classOf returns the class of the values of a type; false for types that are neither keys nor arguments.
-func classOf(k schema.Kind) (class, bool) {
+func classOf(k schema.Kind) (valueClass, bool) {
 	switch k {
 	case schema.Null, schema.Bool, schema.Int32, schema.Int64, schema.Uint64, schema.Float64, schema.Date, schema.Timestamp:
 		return word, true
@@ -33,10 +33,10 @@ func classOf(k schema.Kind) (class, bool) {
 	}
 }
 
-// values is some rows of a column, made comparable: two values are equal by SQL exactly if their bits or bytes are. Of a word, integers are
+// columnValues is some rows of a column, made comparable: two values are equal by SQL exactly if their bits or bytes are. Of a word, integers are
 // sign-extended, floats have one zero and one NaN. Of a wide value, a decimal is its number; an interval its length in nanoseconds.
-type values struct {
-	class class
+type columnValues struct {
+	class valueClass
 	n     int
 	valid []bool // nil: every value is
 	lo    []uint64
@@ -49,8 +49,8 @@ type values struct {
 	entries [][]byte
 }
 
-// load takes the rows [from, to) of a column. The texts point into it.
-func (v *values) load(kind schema.Kind, a arrow.Array, from, to int) {
+// loadRows takes the rows [from, to) of a column. The texts point into it.
+func (v *columnValues) loadRows(kind schema.Kind, a arrow.Array, from, to int) {
 	v.class, _ = classOf(kind)
 	v.n = to - from
 	v.loadValid(a, from, to)
@@ -58,9 +58,9 @@ func (v *values) load(kind schema.Kind, a arrow.Array, from, to int) {
 		return
 	}
 	if kind == schema.Null || a.DataType().ID() == arrow.NULL {
-		v.valid = resize(v.valid, v.n)
+		v.valid = resizeSlice(v.valid, v.n)
 		clear(v.valid)
-		v.lo, v.hi, v.text, v.spans = resize(v.lo, v.n), resize(v.hi, v.n), resize(v.text, v.n), resize(v.spans, v.n)
+		v.lo, v.hi, v.text, v.spans = resizeSlice(v.lo, v.n), resizeSlice(v.hi, v.n), resizeSlice(v.text, v.n), resizeSlice(v.spans, v.n)
 		clear(v.lo)
 		clear(v.hi)
 		clear(v.text)
@@ -69,24 +69,24 @@ func (v *values) load(kind schema.Kind, a arrow.Array, from, to int) {
 	}
 	switch v.class {
 	case word:
-		v.lo = resize(v.lo, v.n)
+		v.lo = resizeSlice(v.lo, v.n)
 		loadWords(v.lo, a, from, to)
 	case wide:
-		v.lo, v.hi = resize(v.lo, v.n), resize(v.hi, v.n)
+		v.lo, v.hi = resizeSlice(v.lo, v.n), resizeSlice(v.hi, v.n)
 		v.loadWide(a, from, to)
 	case text:
-		v.text = resize(v.text, v.n)
+		v.text = resizeSlice(v.text, v.n)
 		v.loadText(a, from, to)
 	}
 	// Behind a null there may be anything in Arrow.
 	for i, ok := range v.valid {
 		if !ok {
-			v.zero(i)
+			v.zeroRow(i)
 		}
 	}
 }
 
-func (v *values) zero(i int) {
+func (v *columnValues) zeroRow(i int) {
 	switch v.class {
 	case word:
 		v.lo[i] = 0
@@ -100,12 +100,12 @@ func (v *values) zero(i int) {
 	}
 }
 
-func (v *values) loadValid(a arrow.Array, from, to int) {
+func (v *columnValues) loadValid(a arrow.Array, from, to int) {
 	if a.NullN() == 0 {
 		v.valid = nil
 		return
 	}
-	v.valid = resize(v.valid, to-from)
+	v.valid = resizeSlice(v.valid, to-from)
 	bitmap, offset := a.NullBitmapBytes(), a.Data().Offset()
 	if bitmap == nil {
 		clear(v.valid)
@@ -127,13 +127,13 @@ func loadWords(dst []uint64, a arrow.Array, from, to int) {
 			}
 		}
 	case *array.Int32:
-		extend(dst, a.Int32Values()[from:to])
+		extendSign(dst, a.Int32Values()[from:to])
 	case *array.Date32:
-		extend(dst, a.Date32Values()[from:to])
+		extendSign(dst, a.Date32Values()[from:to])
 	case *array.Int64:
-		extend(dst, a.Int64Values()[from:to])
+		extendSign(dst, a.Int64Values()[from:to])
 	case *array.Timestamp:
-		extend(dst, a.TimestampValues()[from:to])
+		extendSign(dst, a.TimestampValues()[from:to])
 	case *array.Uint64:
 		copy(dst, a.Uint64Values()[from:to])
 	case *array.Float64:
@@ -143,13 +143,13 @@ func loadWords(dst []uint64, a arrow.Array, from, to int) {
 	}
 }
 
-func extend[T ~int32 | ~int64](dst []uint64, src []T) {
+func extendSign[T ~int32 | ~int64](dst []uint64, src []T) {
 	for i, x := range src {
 		dst[i] = uint64(int64(x))
 	}
 }
 
-func (v *values) loadWide(a arrow.Array, from, to int) {
+func (v *columnValues) loadWide(a arrow.Array, from, to int) {
 	switch a := a.(type) {
 	case *array.Decimal128:
 		v.spans = v.spans[:0]
@@ -184,17 +184,17 @@ func mulSigned(a int64, b uint64) (hi, lo uint64) {
 	return hi, lo
 }
 
-func (v *values) loadText(a arrow.Array, from, to int) {
+func (v *columnValues) loadText(a arrow.Array, from, to int) {
 	if from == to {
 		return
 	}
 	switch a := a.(type) {
 	case *array.String:
-		cut(v.text, a.ValueOffsets()[from:to+1], a.ValueBytes(), a.ValueOffsets()[0])
+		cutTexts(v.text, a.ValueOffsets()[from:to+1], a.ValueBytes(), a.ValueOffsets()[0])
 	case *array.Binary:
-		cut(v.text, a.ValueOffsets()[from:to+1], a.ValueBytes(), a.ValueOffsets()[0])
+		cutTexts(v.text, a.ValueOffsets()[from:to+1], a.ValueBytes(), a.ValueOffsets()[0])
 	case *array.Dictionary:
-		entries := v.dictionary(a)
+		entries := v.dictionaryTexts(a)
 		for i := range v.text {
 			v.text[i] = nil
 			if v.valid == nil || v.valid[i] {
@@ -204,55 +204,55 @@ func (v *values) loadText(a arrow.Array, from, to int) {
 	}
 }
 
-// dictionary returns the texts of a's dictionary, which all the rows of a batch share.
-func (v *values) dictionary(a *array.Dictionary) [][]byte {
+// dictionaryTexts returns the texts of a's dictionary, which all the rows of a batch share.
+func (v *columnValues) dictionaryTexts(a *array.Dictionary) [][]byte {
 	dict, ok := a.Dictionary().(*array.String)
 	if !ok || dict.Len() == 0 {
 		return nil
 	}
 	if v.dict != dict {
-		v.dict, v.entries = dict, resize(v.entries, dict.Len())
-		cut(v.entries, dict.ValueOffsets(), dict.ValueBytes(), dict.ValueOffsets()[0])
+		v.dict, v.entries = dict, resizeSlice(v.entries, dict.Len())
+		cutTexts(v.entries, dict.ValueOffsets(), dict.ValueBytes(), dict.ValueOffsets()[0])
 	}
 	return v.entries
 }
 
-// release forgets what of a batch is held.
-func (v *values) release() {
+// releaseBatch forgets what of a batch is held.
+func (v *columnValues) releaseBatch() {
 	clear(v.text[:cap(v.text)])
 	clear(v.entries[:cap(v.entries)])
 	v.dict = nil
 }
 
-// cut puts the texts between offsets, which count from base at the beginning of data, into dst.
-func cut(dst [][]byte, offsets []int32, data []byte, base int32) {
+// cutTexts puts the texts between offsets, which count from base at the beginning of data, into dst.
+func cutTexts(dst [][]byte, offsets []int32, data []byte, base int32) {
 	for i := range dst {
 		dst[i] = data[offsets[i]-base : offsets[i+1]-base]
 	}
 }
 
-// resize returns s with length n; the elements are what they happen to be.
-func resize[T any](s []T, n int) []T {
+// resizeSlice returns s with length n; the elements are what they happen to be.
+func resizeSlice[T any](s []T, n int) []T {
 	if cap(s) < n {
 		return make([]T, n)
 	}
 	return s[:n]
 }
 
-// pick puts the rows of v that mask names into dst; the caller names valid ones.
-func (v *values) pick(dst *values, mask []bool) {
+// pickRows puts the rows of v that mask names into dst; the caller names valid ones.
+func (v *columnValues) pickRows(dst *columnValues, mask []bool) {
 	dst.class, dst.n, dst.valid = v.class, 0, nil
 	for _, m := range mask {
 		if m {
 			dst.n++
 		}
 	}
-	dst.lo, dst.hi, dst.text, dst.spans = pick(dst.lo, v.lo, mask, v.class == word || v.class == wide), pick(dst.hi, v.hi, mask, v.class == wide),
-		pick(dst.text, v.text, mask, v.class == text), pick(dst.spans, v.spans, mask, len(v.spans) > 0)
+	dst.lo, dst.hi, dst.text, dst.spans = pickMasked(dst.lo, v.lo, mask, v.class == word || v.class == wide), pickMasked(dst.hi, v.hi, mask, v.class == wide),
+		pickMasked(dst.text, v.text, mask, v.class == text), pickMasked(dst.spans, v.spans, mask, len(v.spans) > 0)
 }
 
-// pick appends to dst[:0] the elements of src that mask names, if there is something to pick.
-func pick[T any](dst, src []T, mask []bool, wanted bool) []T {
+// pickMasked appends to dst[:0] the elements of src that mask names, if there is something to pick.
+func pickMasked[T any](dst, src []T, mask []bool, wanted bool) []T {
 	dst = dst[:0]
 	if !wanted {
 		return dst

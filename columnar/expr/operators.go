@@ -165,22 +165,22 @@ var operators = [...]Operator{
 	Not: {Name: "NOT", Form: Special, Args: []Kinds{Bools}, Result: schema.Bool},
 
 	// Comparisons: strings and binaries bytewise; NaN equals itself and is above all other numbers, -0 equals 0, as in PostgreSQL.
-	Eq: comparison("=", Equal, Ne, Eq),
-	Ne: comparison("<>", Less|Greater, Eq, Ne),
-	Lt: comparison("<", Less, Ge, Gt),
-	Le: comparison("<=", Less|Equal, Gt, Ge),
-	Gt: comparison(">", Greater, Le, Lt),
-	Ge: comparison(">=", Greater|Equal, Lt, Le),
+	Eq: comparisonOf("=", Equal, Ne, Eq),
+	Ne: comparisonOf("<>", Less|Greater, Eq, Ne),
+	Lt: comparisonOf("<", Less, Ge, Gt),
+	Le: comparisonOf("<=", Less|Equal, Gt, Ge),
+	Gt: comparisonOf(">", Greater, Le, Lt),
+	Ge: comparisonOf(">=", Greater|Equal, Lt, Le),
 
-	IsDistinct:    distinct("IS DISTINCT FROM", Less|Greater, IsNotDistinct, IsDistinct),
-	IsNotDistinct: distinct("IS NOT DISTINCT FROM", Equal, IsDistinct, IsNotDistinct),
+	IsDistinct:    distinctOf("IS DISTINCT FROM", Less|Greater, IsNotDistinct, IsDistinct),
+	IsNotDistinct: distinctOf("IS NOT DISTINCT FROM", Equal, IsDistinct, IsNotDistinct),
 
-	IsNull:     test("IS NULL", AnyKind, Null, IsNotNull),
-	IsNotNull:  test("IS NOT NULL", AnyKind, True|False, IsNull),
-	IsTrue:     test("IS TRUE", Bools, True, IsNotTrue),
-	IsNotTrue:  test("IS NOT TRUE", Bools, False|Null, IsTrue),
-	IsFalse:    test("IS FALSE", Bools, False, IsNotFalse),
-	IsNotFalse: test("IS NOT FALSE", Bools, True|Null, IsFalse),
+	IsNull:     testOf("IS NULL", AnyKind, Null, IsNotNull),
+	IsNotNull:  testOf("IS NOT NULL", AnyKind, True|False, IsNull),
+	IsTrue:     testOf("IS TRUE", Bools, True, IsNotTrue),
+	IsNotTrue:  testOf("IS NOT TRUE", Bools, False|Null, IsTrue),
+	IsFalse:    testOf("IS FALSE", Bools, False, IsNotFalse),
+	IsNotFalse: testOf("IS NOT FALSE", Bools, True|Null, IsFalse),
 
 	// a is one of the literals that follow: null if a is null, or if none is equal and one is null. There are up to 10,000 of them, in
 	// the order of the text.
@@ -207,11 +207,11 @@ var operators = [...]Operator{
 	// Add, Sub also: timestamp and interval (a timestamp), date and int32 (a date), intervals (each part by itself); Sub: timestamp -
 	// timestamp (interval of days and time), date - date (int32 of days). Mul, Div: interval a and float64 b. Neg: intervals.
 	// Floor, Ceil: float64, decimal. Round: float64 (half to even); decimal (half away from zero), to the result's scale.
-	Add:   arithmetic("+"),
-	Sub:   arithmetic("-"),
-	Mul:   arithmetic("*"),
-	Div:   arithmetic("/"),
-	Mod:   arithmetic("%"),
+	Add:   arithmeticOf("+"),
+	Sub:   arithmeticOf("-"),
+	Mul:   arithmeticOf("*"),
+	Div:   arithmeticOf("/"),
+	Mod:   arithmeticOf("%"),
 	Neg:   {Name: "-", Args: []Kinds{Comparable}, Cost: 2},
 	Abs:   {Name: "abs", Args: []Kinds{Comparable}, Cost: 2},
 	Floor: {Name: "floor", Args: []Kinds{Comparable}, Cost: 2},
@@ -261,24 +261,24 @@ var operators = [...]Operator{
 	ListContains: {Name: "contains", Args: []Kinds{Comparable, Lists}, Result: schema.Bool, Cost: 10, Nulls: NullOwn},
 }
 
-func comparison(name string, orders Orders, opposite, mirror Op) Operator {
+func comparisonOf(name string, orders Orders, opposite, mirror Op) Operator {
 	return Operator{
 		Name: name, Form: Infix, Args: []Kinds{Comparable, Comparable}, Same: true, Result: schema.Bool, Cost: 1, DearCost: 4,
 		Orders: orders, Opposite: opposite, Mirror: mirror,
 	}
 }
 
-func distinct(name string, orders Orders, opposite, mirror Op) Operator {
-	o := comparison(name, orders, opposite, mirror)
+func distinctOf(name string, orders Orders, opposite, mirror Op) Operator {
+	o := comparisonOf(name, orders, opposite, mirror)
 	o.Distinct, o.Nulls = true, NullOwn
 	return o
 }
 
-func test(name string, of Kinds, truths Truths, opposite Op) Operator {
+func testOf(name string, of Kinds, truths Truths, opposite Op) Operator {
 	return Operator{Name: name, Form: Postfix, Args: []Kinds{of}, Result: schema.Bool, Nulls: NullOwn, Tests: truths, Opposite: opposite}
 }
 
-func arithmetic(name string) Operator {
+func arithmeticOf(name string) Operator {
 	return Operator{Name: name, Form: Infix, Args: []Kinds{Comparable, Comparable}, Cost: 2}
 }
 

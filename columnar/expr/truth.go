@@ -38,11 +38,11 @@ func (t Truths) Not() Truths { return t&Null | t&False<<1 | t&True>>1 }
 // Join returns what the junction of two conditions may be. One value decides it: False an AND, True an OR. Else it is null if a term is.
 func (t Truths) Join(o, decides Truths) Truths {
 	other := decides.Not()
-	return (t|o)&decides | t&o&other | t&Null&spread(o&^decides) | o&Null&spread(t&^decides)
+	return (t|o)&decides | t&o&other | t&Null&spreadTruths(o&^decides) | o&Null&spreadTruths(t&^decides)
 }
 
-// spread returns the whole set for one with a value, and the empty set for an empty one.
-func spread(t Truths) Truths {
+// spreadTruths returns the whole set for one with a value, and the empty set for an empty one.
+func spreadTruths(t Truths) Truths {
 	if t != 0 {
 		return AnyTruth
 	}
@@ -50,7 +50,7 @@ func spread(t Truths) Truths {
 }
 
 // Among returns whether the values are in a set, as IS does: true or false, never null.
-func (t Truths) Among(set Truths) Truths { return either(t&set != 0, t&^set != 0) }
+func (t Truths) Among(set Truths) Truths { return eitherTruth(t&set != 0, t&^set != 0) }
 
 // Orders is a set of the orders that a pair of values can have. A comparison is true for some of them: <= for Less and Equal.
 type Orders uint8
@@ -68,9 +68,9 @@ const (
 func OrderOf(compared int) Orders { return 1 << (compared + 1) }
 
 // Among returns whether the orders are in a set: true, false, or either.
-func (o Orders) Among(set Orders) Truths { return either(o&set != 0, o&^set != 0) }
+func (o Orders) Among(set Orders) Truths { return eitherTruth(o&set != 0, o&^set != 0) }
 
-func either(yes, no bool) (t Truths) {
+func eitherTruth(yes, no bool) (t Truths) {
 	if yes {
 		t |= True
 	}

@@ -9,21 +9,21 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
-// fixed is a column of 64-bit values without nulls.
-func fixed(t arrow.DataType, values []uint64) arrow.Array {
+// fixedColumn is a column of 64-bit values without nulls.
+func fixedColumn(t arrow.DataType, values []uint64) arrow.Array {
 	data := array.NewData(t, len(values), []*memory.Buffer{nil, memory.NewBufferBytes(arrow.Uint64Traits.CastToBytes(values))}, nil, 0, 0)
 	defer data.Release()
 	return array.MakeFromData(data)
 }
 
-// repeated is a column of one 64-bit value.
-func repeated(t arrow.DataType, n int, value uint64) arrow.Array {
-	return fixed(t, slices.Repeat([]uint64{value}, n))
+// repeatedValues is a column of one 64-bit value.
+func repeatedValues(t arrow.DataType, n int, value uint64) arrow.Array {
+	return fixedColumn(t, slices.Repeat([]uint64{value}, n))
 }
 
-// cut leaves out the rows of messages that were delivered before, or that are no rows, and returns the index of those that are left. The
+// cutBatch leaves out the rows of messages that were delivered before, or that are no rows, and returns the index of those that are left. The
 // rows of a payload are in the order of its messages. The caller releases the batch.
-func cut(in arrow.RecordBatch, index []uint32, m Meta) (arrow.RecordBatch, []uint32, error) {
+func cutBatch(in arrow.RecordBatch, index []uint32, m Meta) (arrow.RecordBatch, []uint32, error) {
 	if !slices.IsSorted(index) {
 		return nil, nil, fmt.Errorf("%w: its rows are not in the order of the messages", ErrView)
 	}
@@ -82,8 +82,8 @@ func cut(in arrow.RecordBatch, index []uint32, m Meta) (arrow.RecordBatch, []uin
 	return array.NewRecordBatch(in.Schema(), columns, int64(len(left))), left, nil
 }
 
-// conform brings the columns of a batch to the types of a schema. The caller releases it.
-func conform(batch arrow.RecordBatch, s *arrow.Schema) (arrow.RecordBatch, error) {
+// conformBatch brings the columns of a batch to the types of a schema. The caller releases it.
+func conformBatch(batch arrow.RecordBatch, s *arrow.Schema) (arrow.RecordBatch, error) {
 	columns := make([]arrow.Array, s.NumFields())
 	defer func() {
 		for _, c := range columns {
@@ -94,17 +94,17 @@ func conform(batch arrow.RecordBatch, s *arrow.Schema) (arrow.RecordBatch, error
 	}()
 	for i, field := range s.Fields() {
 		var err error
-		if columns[i], err = conformed(batch.Column(i), field.Type); err != nil {
+		if columns[i], err = conformedArray(batch.Column(i), field.Type); err != nil {
 			return nil, fmt.Errorf("column %q: %w", field.Name, err)
 		}
 	}
 	return array.NewRecordBatch(s, columns, batch.NumRows()), nil
 }
 
-// conformed returns a column as a type that means the same to a query: texts may be plain or codes of a dictionary. The caller releases
+// conformedArray returns a column as a type that means the same to a query: texts may be plain or codes of a dictionary. The caller releases
 // it.
-func conformed(a arrow.Array, t arrow.DataType) (arrow.Array, error) {
-	if same(a.DataType(), t) {
+func conformedArray(a arrow.Array, t arrow.DataType) (arrow.Array, error) {
+	if sameColumns(a.DataType(), t) {
 		a.Retain()
 		return a, nil
 	}
@@ -121,9 +121,9 @@ func conformed(a arrow.Array, t arrow.DataType) (arrow.Array, error) {
 	return nil, fmt.Errorf("it is %s, not %s", a.DataType(), t)
 }
 
-// same compares types without what makes no difference to a value: whether the parts of nested ones may be null, and their names in
+// sameColumns compares types without what makes no difference to a value: whether the parts of nested ones may be null, and their names in
 // lists and maps.
-func same(a, b arrow.DataType) bool {
+func sameColumns(a, b arrow.DataType) bool {
 	if a.ID() != b.ID() {
 		return false
 	}
@@ -134,16 +134,16 @@ func same(a, b arrow.DataType) bool {
 			return false
 		}
 		for i := range a.NumFields() {
-			if a.Field(i).Name != b.Field(i).Name || !same(a.Field(i).Type, b.Field(i).Type) {
+			if a.Field(i).Name != b.Field(i).Name || !sameColumns(a.Field(i).Type, b.Field(i).Type) {
 				return false
 			}
 		}
 		return true
 	case *arrow.ListType:
-		return same(a.Elem(), b.(*arrow.ListType).Elem())
+		return sameColumns(a.Elem(), b.(*arrow.ListType).Elem())
 	case *arrow.MapType:
 		b := b.(*arrow.MapType)
-		return same(a.KeyType(), b.KeyType()) && same(a.ItemType(), b.ItemType())
+		return sameColumns(a.KeyType(), b.KeyType()) && sameColumns(a.ItemType(), b.ItemType())
 	default:
 		return arrow.TypeEqual(a, b)
 	}

@@ -87,21 +87,21 @@ func New(p *plan.Plan, limits transcode.Limits) (*Finisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	if f.where, err = filter(p.Where, f.inputs); err != nil {
+	if f.where, err = filterRows(p.Where, f.inputs); err != nil {
 		return nil, err
 	}
-	f.pushed, f.own = push, own(p.Where)
-	if f.rest, err = filter(f.own, f.inputs); err != nil {
+	f.pushed, f.own = push, ownExpr(p.Where)
+	if f.rest, err = filterRows(f.own, f.inputs); err != nil {
 		return nil, err
 	}
-	f.narrow()
-	return f, f.outputs()
+	f.narrowBatch()
+	return f, f.compileOutputs()
 }
 
 var indexField = arrow.Field{Name: transcode.ColumnIndex, Type: arrow.PrimitiveTypes.Uint32}
 
-// own is the part of a predicate that only a reader can evaluate; nil if there is none.
-func own(where expr.Expr) expr.Expr {
+// ownExpr is the part of a predicate that only a reader can evaluate; nil if there is none.
+func ownExpr(where expr.Expr) expr.Expr {
 	var terms []expr.Expr
 	for _, term := range expr.Conjuncts(where) {
 		here := false
@@ -120,15 +120,15 @@ func own(where expr.Expr) expr.Expr {
 	}
 }
 
-func filter(e expr.Expr, in *arrow.Schema) (*vector.Filter, error) {
+func filterRows(e expr.Expr, in *arrow.Schema) (*vector.Filter, error) {
 	if e == nil {
 		return nil, nil //nolint:nilnil // no filter is none
 	}
 	return vector.CompileFilter(e, in)
 }
 
-// narrow finds out which columns are needed behind the predicate.
-func (f *Finisher) narrow() {
+// narrowBatch finds out which columns are needed behind the predicate.
+func (f *Finisher) narrowBatch() {
 	needed := map[string]bool{transcode.ColumnIndex: true}
 	note := func(e expr.Expr) {
 		if e != nil {
@@ -157,8 +157,8 @@ func (f *Finisher) narrow() {
 	f.keptSchema = arrow.NewSchema(fields, nil)
 }
 
-// outputs compiles the SELECT list.
-func (f *Finisher) outputs() error {
+// compileOutputs compiles the SELECT list.
+func (f *Finisher) compileOutputs() error {
 	outputs := make([]vector.Output, len(f.plan.Output))
 	fields := make([]arrow.Field, len(f.plan.Output))
 	for i, o := range f.plan.Output {
@@ -203,7 +203,7 @@ func (f *Finisher) Payload(frames []byte, m Meta, st *Stats) (*Rows, error) {
 	}
 	defer batch.Release()
 	st.Add(Stats{Rows: ts.Rows, Rejected: ts.Rejected, BadRows: ts.BadRows, BadValues: ts.BadValues, Errors: ts.Errors})
-	return f.finish(batch, f.rest, m, st)
+	return f.finishRows(batch, f.rest, m, st)
 }
 
 // View evaluates the query over a view of a payload, of which exact says that its rows are those for which the predicate is true, but for
@@ -213,12 +213,12 @@ func (f *Finisher) View(batch arrow.RecordBatch, exact bool, m Meta, st *Stats) 
 	if exact {
 		where = f.rest
 	}
-	return f.finish(batch, where, m, st)
+	return f.finishRows(batch, where, m, st)
 }
 
-// finish chooses the rows and makes the outputs.
-func (f *Finisher) finish(in arrow.RecordBatch, where *vector.Filter, m Meta, st *Stats) (*Rows, error) {
-	work, err := f.input(in, m)
+// finishRows chooses the rows and makes the outputs.
+func (f *Finisher) finishRows(in arrow.RecordBatch, where *vector.Filter, m Meta, st *Stats) (*Rows, error) {
+	work, err := f.inputBatch(in, m)
 	if err != nil {
 		return nil, err
 	}
@@ -229,13 +229,13 @@ func (f *Finisher) finish(in arrow.RecordBatch, where *vector.Filter, m Meta, st
 		if err != nil {
 			return nil, err
 		}
-		narrow := pick(work, f.kept, f.keptSchema)
+		narrow := pickColumns(work, f.kept, f.keptSchema)
 		kept := chosen.Take(narrow)
 		narrow.Release()
 		work.Release()
 		work = kept
 	} else {
-		narrow := pick(work, f.kept, f.keptSchema)
+		narrow := pickColumns(work, f.kept, f.keptSchema)
 		work.Release()
 		work = narrow
 	}
@@ -248,7 +248,7 @@ func (f *Finisher) finish(in arrow.RecordBatch, where *vector.Filter, m Meta, st
 	if f.project == nil {
 		work.Retain()
 		rows.Batch = work
-	} else if rows.Batch, err = f.projected(work, &vs); err != nil {
+	} else if rows.Batch, err = f.projectBatch(work, &vs); err != nil {
 		return nil, err
 	}
 	st.Kept += rows.Batch.NumRows()
@@ -256,18 +256,18 @@ func (f *Finisher) finish(in arrow.RecordBatch, where *vector.Filter, m Meta, st
 	return rows, nil
 }
 
-// projected makes the outputs of chosen rows.
-func (f *Finisher) projected(work arrow.RecordBatch, vs *vector.Stats) (arrow.RecordBatch, error) {
+// projectBatch makes the outputs of chosen rows.
+func (f *Finisher) projectBatch(work arrow.RecordBatch, vs *vector.Stats) (arrow.RecordBatch, error) {
 	out, err := f.project.Eval(work, vs)
 	if err != nil {
 		return nil, err
 	}
 	defer out.Release()
-	return conform(out, f.schema)
+	return conformBatch(out, f.schema)
 }
 
-// pick returns some of a batch's columns.
-func pick(batch arrow.RecordBatch, columns []int, s *arrow.Schema) arrow.RecordBatch {
+// pickColumns returns some of a batch's columns.
+func pickColumns(batch arrow.RecordBatch, columns []int, s *arrow.Schema) arrow.RecordBatch {
 	picked := make([]arrow.Array, len(columns))
 	for i, c := range columns {
 		picked[i] = batch.Column(c)
@@ -275,9 +275,9 @@ func pick(batch arrow.RecordBatch, columns []int, s *arrow.Schema) arrow.RecordB
 	return array.NewRecordBatch(s, picked, batch.NumRows())
 }
 
-// input brings a batch to the columns of f.inputs: what the pointer knows is added, what is not needed left out, and rows that were
+// inputBatch brings a batch to the columns of f.inputs: what the pointer knows is added, what is not needed left out, and rows that were
 // delivered before are cut off.
-func (f *Finisher) input(in arrow.RecordBatch, m Meta) (arrow.RecordBatch, error) {
+func (f *Finisher) inputBatch(in arrow.RecordBatch, m Meta) (arrow.RecordBatch, error) {
 	at := in.Schema().FieldIndices(transcode.ColumnIndex)
 	if len(at) != 1 {
 		return nil, fmt.Errorf("%w: it has no column %s", ErrView, transcode.ColumnIndex)
@@ -286,7 +286,7 @@ func (f *Finisher) input(in arrow.RecordBatch, m Meta) (arrow.RecordBatch, error
 	if !ok || index.NullN() > 0 {
 		return nil, fmt.Errorf("%w: its column %s is %s", ErrView, transcode.ColumnIndex, in.Column(at[0]).DataType())
 	}
-	in, values, err := cut(in, index.Uint32Values(), m)
+	in, values, err := cutBatch(in, index.Uint32Values(), m)
 	if err != nil {
 		return nil, err
 	}
@@ -307,7 +307,7 @@ func (f *Finisher) input(in arrow.RecordBatch, m Meta) (arrow.RecordBatch, error
 		if len(at) != 1 {
 			return nil, fmt.Errorf("%w: it has no column %q", ErrView, field.Name)
 		}
-		if columns[i], err = conformed(in.Column(at[0]), field.Type); err != nil {
+		if columns[i], err = conformedArray(in.Column(at[0]), field.Type); err != nil {
 			return nil, fmt.Errorf("%w: column %q: %w", ErrView, field.Name, err)
 		}
 	}
@@ -318,15 +318,15 @@ func (f *Finisher) input(in arrow.RecordBatch, m Meta) (arrow.RecordBatch, error
 func pointerColumn(name string, index []uint32, m Meta) arrow.Array {
 	switch name {
 	case schema.ColumnPersisted:
-		return repeated(arrow.FixedWidthTypes.Timestamp_us, len(index), uint64(m.Persisted)) //nolint:gosec // its bits
+		return repeatedValues(arrow.FixedWidthTypes.Timestamp_us, len(index), uint64(m.Persisted)) //nolint:gosec // its bits
 	case schema.ColumnShard:
-		return repeated(arrow.PrimitiveTypes.Uint64, len(index), uint64(m.Shard))
+		return repeatedValues(arrow.PrimitiveTypes.Uint64, len(index), uint64(m.Shard))
 	case schema.ColumnOffset:
 		values := make([]uint64, len(index))
 		for i, n := range index {
 			values[i] = columnar.Offset(m.LSN, int(n))
 		}
-		return fixed(arrow.PrimitiveTypes.Uint64, values)
+		return fixedColumn(arrow.PrimitiveTypes.Uint64, values)
 	default:
 		return nil
 	}

@@ -55,7 +55,7 @@ func (g *Grouping) Result() (arrow.RecordBatch, error) {
 	}
 	defer out.Release()
 	g.errors = int64(vs.Errors)
-	return conform(out, g.finisher.schema)
+	return conformBatch(out, g.finisher.schema)
 }
 
 // Errors is how many values of groups could not be computed, and are null.

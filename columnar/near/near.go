@@ -21,11 +21,11 @@ type Finder struct {
 	folded []rune
 	// limit is the largest distance of a name that may have been meant.
 	limit int
-	found []found
+	found []candidate
 }
 
-// found is a name and how far it is.
-type found struct {
+// candidate is a name and how far it is.
+type candidate struct {
 	name     string
 	distance int
 }
@@ -38,7 +38,7 @@ func NewFinder(want string) *Finder {
 	if n > maxName {
 		return f
 	}
-	f.folded = fold(make([]rune, 0, n), want)
+	f.folded = foldRunes(make([]rune, 0, n), want)
 	switch {
 	case n <= 4:
 		f.limit = 1
@@ -48,8 +48,8 @@ func NewFinder(want string) *Finder {
 	return f
 }
 
-// fold appends a name's characters in lower case.
-func fold(dst []rune, name string) []rune {
+// foldRunes appends a name's characters in lower case.
+func foldRunes(dst []rune, name string) []rune {
 	for _, r := range name {
 		dst = append(dst, unicode.ToLower(r))
 	}
@@ -63,17 +63,17 @@ func (f *Finder) Offer(name string) {
 		return
 	}
 	var buf [maxName]rune
-	if d := distance(f.folded, fold(buf[:0], name), f.limit); d <= f.limit {
-		f.found = append(f.found, found{name, d})
+	if d := editDistance(f.folded, foldRunes(buf[:0], name), f.limit); d <= f.limit {
+		f.found = append(f.found, candidate{name, d})
 	}
 	if len(f.found) > 4*maxNames {
-		f.keep()
+		f.keepNearest()
 	}
 }
 
-// keep drops all but the nearest.
-func (f *Finder) keep() {
-	slices.SortStableFunc(f.found, func(a, b found) int { return cmp.Compare(a.distance, b.distance) })
+// keepNearest drops all but the nearest.
+func (f *Finder) keepNearest() {
+	slices.SortStableFunc(f.found, func(a, b candidate) int { return cmp.Compare(a.distance, b.distance) })
 	kept := f.found[:0]
 	for _, x := range f.found {
 		if len(kept) < maxNames && !slices.Contains(kept, x) {
@@ -86,7 +86,7 @@ func (f *Finder) keep() {
 // Names returns the names that are nearest, the nearest first, at most three. Of those that are equally near the ones that were offered
 // first come first.
 func (f *Finder) Names() []string {
-	f.keep()
+	f.keepNearest()
 	var names []string
 	for _, x := range f.found {
 		names = append(names, x.name)
@@ -126,11 +126,11 @@ func Phrase(names []string) string {
 	return b.String() + "?"
 }
 
-// distance is the number of characters to insert, remove, replace or swap with their neighbour that make a into b (optimal string
+// editDistance is the number of characters to insert, remove, replace or swap with their neighbour that make a into b (optimal string
 // alignment), or more than limit when it is more than that. Neither is longer than maxName.
 //
 // Only a band of the table around its diagonal is looked at: what is further from it than limit costs more than that.
-func distance(a, b []rune, limit int) int {
+func editDistance(a, b []rune, limit int) int {
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
 		a, b = a[1:], b[1:]
 	}

@@ -46,15 +46,15 @@ func TestFinder(t *testing.T) {
 		word := rapid.StringOfN(rapid.SampledFrom([]rune("abÜ")), 1, 6, -1)
 		want, names := word.Draw(t, "want"), rapid.SliceOfN(word, 0, 60).Draw(t, "names")
 		f := NewFinder(want)
-		all := []found{}
+		all := []candidate{}
 		for _, name := range names {
 			f.Offer(name)
-			x := found{name, distance([]rune(strings.ToLower(want)), []rune(strings.ToLower(name)), f.limit)}
+			x := candidate{name, editDistance([]rune(strings.ToLower(want)), []rune(strings.ToLower(name)), f.limit)}
 			if name != want && x.distance <= f.limit && !slices.Contains(all, x) {
 				all = append(all, x)
 			}
 		}
-		slices.SortStableFunc(all, func(a, b found) int { return a.distance - b.distance })
+		slices.SortStableFunc(all, func(a, b candidate) int { return a.distance - b.distance })
 		var nearest []string
 		for _, x := range all[:min(len(all), maxNames)] {
 			nearest = append(nearest, x.name)
@@ -86,7 +86,7 @@ func TestDistance(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		word := rapid.SliceOfN(rapid.SampledFrom([]rune("abü")), 0, 5)
 		a, b, limit := word.Draw(t, "a"), word.Draw(t, "b"), rapid.IntRange(0, 5).Draw(t, "limit")
-		if got, want := distance(a, b, limit), slow(a, b); got != want && (got <= limit || want <= limit) {
+		if got, want := editDistance(a, b, limit), slow(a, b); got != want && (got <= limit || want <= limit) {
 			t.Fatalf("distance(%q, %q, %d) = %d, want %d", string(a), string(b), limit, got, want)
 		}
 	})
@@ -98,17 +98,17 @@ func TestDistanceOfLongNames(t *testing.T) {
 		a := rapid.SliceOfN(rapid.SampledFrom([]rune("abü")), 1, maxName-1).Draw(t, "a")
 		i := rapid.IntRange(0, len(a)-1).Draw(t, "i")
 		longer := slices.Insert(slices.Clone(a), i, 'x')
-		if d, e := distance(a, longer, 3), distance(longer, a, 3); d != 1 || e != 1 {
+		if d, e := editDistance(a, longer, 3), editDistance(longer, a, 3); d != 1 || e != 1 {
 			t.Fatalf("one letter more: %d, and less: %d", d, e)
 		}
 		other := slices.Clone(a)
 		other[i] = 'x'
-		if d := distance(a, other, 3); d != 1 {
+		if d := editDistance(a, other, 3); d != 1 {
 			t.Fatalf("one letter wrong: %d", d)
 		}
 	})
 	a, b := []rune(strings.Repeat("a", maxName)), []rune(strings.Repeat("b", maxName))
-	if d := distance(a, b, maxName); d != maxName {
+	if d := editDistance(a, b, maxName); d != maxName {
 		t.Errorf("%d", d)
 	}
 }

@@ -18,37 +18,37 @@ var aggregates = map[string]bool{
 // averageScale is how many digits an average of integers has behind the point.
 const averageScale = 16
 
-// aggregate binds a call of an aggregate: it is a column of the groups.
-func (b *binder) aggregate(e *sql.Call) operand {
+// bindAggregate binds a call of an aggregate: it is a column of the groups.
+func (b *binder) bindAggregate(e *sql.Call) operand {
 	if b.clause != "" {
 		hint := ""
 		if b.clause == "WHERE" {
 			hint = "Use HAVING."
 		}
-		panic(b.fail(e.At, hint, "aggregate functions are not allowed in %s", b.clause))
+		panic(b.errorAt(e.At, hint, "aggregate functions are not allowed in %s", b.clause))
 	}
 	b.clause = "arguments of aggregate functions"
 	defer func() { b.clause = "" }()
 	a := Aggregate{Func: e.Func, Distinct: e.Distinct}
 	if e.Star {
 		if e.Func != "count" || e.Distinct {
-			panic(b.fail(e.At, "", "%s(*) does not exist", e.Func))
+			panic(b.errorAt(e.At, "", "%s(*) does not exist", e.Func))
 		}
 		a.T = typeInt64
 	} else {
 		args := b.bindAll(e.Args...)
-		b.aggregateOf(&call{e, args}, &a)
+		b.typeAggregate(&functionCall{e, args}, &a)
 	}
 	if e.Filter != nil {
 		o := b.bind(e.Filter)
-		a.Filter = b.boolean(o, "FILTER")
+		a.Filter = b.boolOf(o, "FILTER")
 		if isBool(a.Filter, true) {
 			a.Filter = nil
 		}
 	}
 	name := b.addAggregate(a)
 	if len(b.aggregates) > MaxAggregates {
-		panic(b.fail(e.At, "", "the query has more than %d aggregates", MaxAggregates))
+		panic(b.errorAt(e.At, "", "the query has more than %d aggregates", MaxAggregates))
 	}
 	c := &expr.Column{Name: name, T: a.T}
 	if b.grouped == nil {
@@ -73,8 +73,8 @@ func (b *binder) addAggregate(a Aggregate) string {
 	return AggregateName(i)
 }
 
-// aggregateOf sets argument and type of an aggregate.
-func (b *binder) aggregateOf(c *call, a *Aggregate) {
+// typeAggregate sets argument and type of an aggregate.
+func (b *binder) typeAggregate(c *functionCall, a *Aggregate) {
 	want := 1
 	if c.Func == "approx_quantile" {
 		want = 2
@@ -87,36 +87,36 @@ func (b *binder) aggregateOf(c *call, a *Aggregate) {
 		case c.Func == "approx_quantile":
 			hint = "Write approx_quantile(x, 0.99)."
 		}
-		panic(b.fail(c.At, hint, "function %s does not exist", c.signature()))
+		panic(b.errorAt(c.At, hint, "function %s does not exist", c.signature()))
 	}
 	o := c.args[0]
 	if o.unknown {
 		if c.Func != "count" && c.Func != "min" && c.Func != "max" && c.Func != "approx_count_distinct" {
-			panic(b.noFunction(c))
+			panic(b.signatureError(c))
 		}
-		o = b.settle(o, &typeString)
+		o = b.readUnknown(o, &typeString)
 	}
 	a.Arg = o.e
 	t := o.e.Type()
 	switch c.Func {
 	case "count", "approx_count_distinct":
 		a.T = typeInt64
-		if nested(t.Kind) && (c.Func != "count" || a.Distinct) {
-			panic(b.noFunction(c))
+		if isNested(t.Kind) && (c.Func != "count" || a.Distinct) {
+			panic(b.signatureError(c))
 		}
 		b.plainDistinct(c, a, c.Func == "count")
 	case "sum", "avg":
 		b.sumType(c, a, t)
 	case "min", "max":
-		if nested(t.Kind) || t.Kind == schema.Bool {
-			panic(b.noFunction(c))
+		if isNested(t.Kind) || t.Kind == schema.Bool {
+			panic(b.signatureError(c))
 		}
-		a.T, a.Distinct = plain(t), false // one of equal values is as good as another
+		a.T, a.Distinct = plainType(t), false // one of equal values is as good as another
 	case "approx_quantile":
-		b.quantile(c, a, t)
+		b.typeQuantile(c, a, t)
 	default: // bool_and, bool_or, every: false is below true
 		if t.Kind != schema.Bool {
-			panic(b.noFunction(c))
+			panic(b.signatureError(c))
 		}
 		a.Func = "min"
 		if c.Func == "bool_or" {
@@ -127,38 +127,38 @@ func (b *binder) aggregateOf(c *call, a *Aggregate) {
 }
 
 // plainDistinct refuses DISTINCT where it means nothing.
-func (b *binder) plainDistinct(c *call, a *Aggregate, allowed bool) {
+func (b *binder) plainDistinct(c *functionCall, a *Aggregate, allowed bool) {
 	if a.Distinct && !allowed {
-		panic(b.fail(c.At, "", "DISTINCT is not supported in %s()", c.Func))
+		panic(b.errorAt(c.At, "", "DISTINCT is not supported in %s()", c.Func))
 	}
 }
 
 // sumType sets the type of a sum or an average: PostgreSQL's, with the digits that a decimal has room for.
-func (b *binder) sumType(c *call, a *Aggregate, t *schema.Type) {
+func (b *binder) sumType(c *functionCall, a *Aggregate, t *schema.Type) {
 	switch {
 	case t.Kind == schema.Float64 || t.Kind == schema.Interval:
-		a.T = plain(t)
+		a.T = plainType(t)
 	case t.Kind == schema.Int32 && c.Func == "sum":
 		a.T = typeInt64
-	case integer(t.Kind) && c.Func == "sum":
+	case isInteger(t.Kind) && c.Func == "sum":
 		a.T = schema.Type{Kind: schema.Decimal, Precision: value.MaxPrecision}
 	case t.Kind == schema.Decimal && c.Func == "sum":
 		a.T = schema.Type{Kind: schema.Decimal, Precision: value.MaxPrecision, Scale: t.Scale}
-	case integer(t.Kind) || t.Kind == schema.Decimal:
+	case isInteger(t.Kind) || t.Kind == schema.Decimal:
 		a.T = schema.Type{Kind: schema.Decimal, Precision: value.MaxPrecision, Scale: max(t.Scale, averageScale)}
 	default:
-		panic(b.noFunction(c))
+		panic(b.signatureError(c))
 	}
 }
 
-func (b *binder) quantile(c *call, a *Aggregate, t *schema.Type) {
-	if !numeric(t.Kind) {
-		panic(b.noFunction(c))
+func (b *binder) typeQuantile(c *functionCall, a *Aggregate, t *schema.Type) {
+	if !isNumeric(t.Kind) {
+		panic(b.signatureError(c))
 	}
 	v := b.constantArg(c, 1, &typeFloat64)
 	q := v.(float64)
 	if !(q >= 0 && q <= 1) {
-		panic(b.fail(c.args[1].pos, "The median is 0.5.", "the share of approx_quantile() is from 0 to 1"))
+		panic(b.errorAt(c.args[1].pos, "The median is 0.5.", "the share of approx_quantile() is from 0 to 1"))
 	}
 	a.Params, a.T = []float64{q}, typeFloat64
 	b.plainDistinct(c, a, false)

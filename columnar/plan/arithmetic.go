@@ -8,7 +8,7 @@ import (
 
 var operations = map[sql.BinaryOp]expr.Op{sql.Add: expr.Add, sql.Sub: expr.Sub, sql.Mul: expr.Mul, sql.Div: expr.Div, sql.Mod: expr.Mod}
 
-func (b *binder) arithmetic(e *sql.Binary, l, r operand) expr.Expr {
+func (b *binder) bindArithmetic(e *sql.Binary, l, r operand) expr.Expr {
 	return b.calculate(e.At, operations[e.Op], e.Op.String(), l, r)
 }
 
@@ -18,15 +18,15 @@ func (b *binder) calculate(pos int, op expr.Op, operator string, l, r operand) e
 	lt, rt := l.e.Type(), r.e.Type()
 	switch {
 	case op == expr.Mod && (lt.Kind == schema.Float64 || rt.Kind == schema.Float64):
-		panic(b.fail(pos, "Cast to numeric.", "operator does not exist: %s %% %s", typeName(lt), typeName(rt)))
-	case numeric(lt.Kind) && numeric(rt.Kind):
-		return b.numbers(op, l, r)
+		panic(b.errorAt(pos, "Cast to numeric.", "operator does not exist: %s %% %s", typeName(lt), typeName(rt)))
+	case isNumeric(lt.Kind) && isNumeric(rt.Kind):
+		return b.calculateNumbers(op, l, r)
 	case lt.Kind == schema.Interval || rt.Kind == schema.Interval:
-		if result, ok := b.intervals(op, l, r); ok {
+		if result, ok := b.calculateIntervals(op, l, r); ok {
 			return result
 		}
 	case lt.Kind == schema.Date || lt.Kind == schema.Timestamp || rt.Kind == schema.Date:
-		if result, ok := b.dates(op, l, r); ok {
+		if result, ok := b.calculateDates(op, l, r); ok {
 			return result
 		}
 	}
@@ -34,26 +34,26 @@ func (b *binder) calculate(pos int, op expr.Op, operator string, l, r operand) e
 	if lt.Kind == schema.Date && rt.Kind == schema.Int64 {
 		hint = "Cast the number of days to integer."
 	}
-	panic(b.fail(pos, hint, "operator does not exist: %s %s %s", typeName(lt), operator, typeName(rt)))
+	panic(b.errorAt(pos, hint, "operator does not exist: %s %s %s", typeName(lt), operator, typeName(rt)))
 }
 
 // settleSides gives text constants the type that the other side asks for.
 func (b *binder) settleSides(pos int, op expr.Op, l, r operand) (operand, operand) {
 	switch {
 	case l.unknown && r.unknown:
-		panic(b.fail(pos, "Add a cast to one of them.", "operator is not unique: unknown %s unknown", operatorOf(op)))
+		panic(b.errorAt(pos, "Add a cast to one of them.", "operator is not unique: unknown %s unknown", operatorOf(op)))
 	case l.unknown:
 		t, ok := sideType(op, r.e.Type(), true)
 		if !ok {
-			panic(b.fail(pos, "Write INTERVAL or DATE before the text.", "operator is not unique: unknown %s %s", operatorOf(op), typeName(r.typ())))
+			panic(b.errorAt(pos, "Write INTERVAL or DATE before the text.", "operator is not unique: unknown %s %s", operatorOf(op), typeName(r.typ())))
 		}
-		l = b.settle(l, &t)
+		l = b.readUnknown(l, &t)
 	case r.unknown:
 		t, ok := sideType(op, l.e.Type(), false)
 		if !ok {
-			panic(b.fail(pos, "Write INTERVAL before the text, or a number of days.", "operator is not unique: %s %s unknown", typeName(l.typ()), operatorOf(op)))
+			panic(b.errorAt(pos, "Write INTERVAL before the text, or a number of days.", "operator is not unique: %s %s unknown", typeName(l.typ()), operatorOf(op)))
 		}
-		r = b.settle(r, &t)
+		r = b.readUnknown(r, &t)
 	}
 	return l, r
 }
@@ -79,31 +79,31 @@ func sideType(op expr.Op, other *schema.Type, left bool) (schema.Type, bool) {
 	case other.Kind == schema.Decimal:
 		return schema.Type{Kind: schema.Decimal}, true
 	}
-	return plain(other), true
+	return plainType(other), true
 }
 
-// numbers calculates with numbers. Integers of 32 and 64 bits stay integers, and with decimals everything but float64 is a decimal.
+// calculateNumbers calculates with numbers. Integers of 32 and 64 bits stay integers, and with decimals everything but float64 is a decimal.
 // uint64 has no counterpart in PostgreSQL: sums and products are decimals, which are exact; quotients and remainders are integers.
-func (b *binder) numbers(op expr.Op, l, r operand) expr.Expr {
+func (b *binder) calculateNumbers(op expr.Op, l, r operand) expr.Expr {
 	lt, rt := l.e.Type(), r.e.Type()
 	if lt.Kind == schema.Float64 || rt.Kind == schema.Float64 {
-		return b.same(op, &typeFloat64, l, r)
+		return b.calculateAs(op, &typeFloat64, l, r)
 	}
 	if lt.Kind <= schema.Int64 && rt.Kind <= schema.Int64 {
 		t := typeInt32
 		if lt.Kind == schema.Int64 || rt.Kind == schema.Int64 {
 			t = typeInt64
 		}
-		return b.same(op, &t, l, r)
+		return b.calculateAs(op, &t, l, r)
 	}
-	if integer(lt.Kind) && integer(rt.Kind) && (op == expr.Div || op == expr.Mod) {
+	if isInteger(lt.Kind) && isInteger(rt.Kind) && (op == expr.Div || op == expr.Mod) {
 		t := typeInt64
 		if fitsUint(l) && fitsUint(r) {
 			t = typeUint64
 		}
-		return b.same(op, &t, l, r)
+		return b.calculateAs(op, &t, l, r)
 	}
-	return b.decimals(op, l, r)
+	return b.calculateDecimals(op, l, r)
 }
 
 // fitsUint reports whether an operand has the type uint64, or is a constant that may have it.
@@ -115,84 +115,84 @@ func fitsUint(o operand) bool {
 	return o.e.Type().Kind == schema.Uint64
 }
 
-// same converts both sides to a type, which the result has.
-func (b *binder) same(op expr.Op, t *schema.Type, l, r operand) expr.Expr {
-	le := b.as(l, t)
-	re := b.as(r, t)
-	return b.call(op, *t, nil, le, re)
+// calculateAs converts both sides to a type, which the result has.
+func (b *binder) calculateAs(op expr.Op, t *schema.Type, l, r operand) expr.Expr {
+	le := b.convertTo(l, t)
+	re := b.convertTo(r, t)
+	return b.makeCall(op, *t, nil, le, re)
 }
 
 // quotientScale is how many digits a quotient of decimals has behind the point, at least.
 const quotientScale = 16
 
-// decimals calculates with decimals. Sums and products have all their digits if there is room for 38.
-func (b *binder) decimals(op expr.Op, l, r operand) expr.Expr {
+// calculateDecimals calculates with decimals. Sums and products have all their digits if there is room for 38.
+func (b *binder) calculateDecimals(op expr.Op, l, r operand) expr.Expr {
 	lt, rt := b.decimalType(l), b.decimalType(r)
 	lw, rw := lt.Precision-lt.Scale, rt.Precision-rt.Scale
 	scale := max(lt.Scale, rt.Scale)
 	switch op {
 	case expr.Mul:
 		t := decimal(lw+rw, lt.Scale+rt.Scale, max(scale, 6))
-		return b.call(op, t, nil, b.cast(l.e, &lt), b.cast(r.e, &rt))
+		return b.makeCall(op, t, nil, b.castExpr(l.e, &lt), b.castExpr(r.e, &rt))
 	case expr.Div:
 		t := decimal(lw+rt.Scale, max(scale, quotientScale), max(scale, 6))
-		return b.call(op, t, nil, b.cast(l.e, &lt), b.cast(r.e, &rt))
+		return b.makeCall(op, t, nil, b.castExpr(l.e, &lt), b.castExpr(r.e, &rt))
 	case expr.Mod:
 		t := decimal(max(lw, rw), scale, scale)
-		return b.same(op, &t, l, r)
+		return b.calculateAs(op, &t, l, r)
 	default:
 		t := decimal(max(lw, rw)+1, scale, scale)
-		return b.same(op, &t, l, r)
+		return b.calculateAs(op, &t, l, r)
 	}
 }
 
 // decimalType is the decimal type of an operand; of a constant it has no more digits than that.
 func (b *binder) decimalType(o operand) schema.Type {
 	if o.number != "" {
-		if whole, scale, ok := digits(o.number); ok {
+		if whole, scale, ok := countDigits(o.number); ok {
 			return schema.Type{Kind: schema.Decimal, Precision: max(1, whole+scale), Scale: scale}
 		}
 	}
 	return decimalOf(o.e.Type())
 }
 
-// intervals calculates with an interval on at least one side.
-func (b *binder) intervals(op expr.Op, l, r operand) (expr.Expr, bool) {
+// calculateIntervals calculates with an interval on at least one side.
+func (b *binder) calculateIntervals(op expr.Op, l, r operand) (expr.Expr, bool) {
 	lt, rt := l.e.Type(), r.e.Type()
 	if op == expr.Mul && rt.Kind == schema.Interval {
 		l, r, lt, rt = r, l, rt, lt
 	}
 	switch {
-	case (op == expr.Mul || op == expr.Div) && numeric(rt.Kind):
-		return b.call(op, typeInterval, nil, l.e, b.as(r, &typeFloat64)), true
+	case (op == expr.Mul || op == expr.Div) && isNumeric(rt.Kind):
+		return b.makeCall(op, typeInterval, nil, l.e, b.convertTo(r, &typeFloat64)), true
 	case op != expr.Add && op != expr.Sub:
 		return nil, false
 	case lt.Kind == schema.Interval && rt.Kind == schema.Interval:
-		return b.call(op, typeInterval, nil, l.e, r.e), true
+		return b.makeCall(op, typeInterval, nil, l.e, r.e), true
 	case rt.Kind == schema.Interval && (lt.Kind == schema.Timestamp || lt.Kind == schema.Date):
-		return b.call(op, typeTimestamp, nil, b.cast(l.e, &typeTimestamp), r.e), true
+		return b.makeCall(op, typeTimestamp, nil, b.castExpr(l.e, &typeTimestamp), r.e), true
 	case op == expr.Add && (rt.Kind == schema.Timestamp || rt.Kind == schema.Date):
-		return b.call(op, typeTimestamp, nil, b.cast(r.e, &typeTimestamp), l.e), true
+		return b.makeCall(op, typeTimestamp, nil, b.castExpr(r.e, &typeTimestamp), l.e), true
 	}
 	return nil, false
 }
 
-// dates calculates with a date or an instant on at least one side, and no interval.
-func (b *binder) dates(op expr.Op, l, r operand) (expr.Expr, bool) {
+// calculateDates calculates with a date or an instant on at least one side, and no interval.
+func (b *binder) calculateDates(op expr.Op, l, r operand) (expr.Expr, bool) {
 	lt, rt := l.e.Type(), r.e.Type()
 	switch {
 	case op == expr.Add && lt.Kind == schema.Int32 && rt.Kind == schema.Date:
-		return b.call(op, typeDate, nil, r.e, l.e), true
+		return b.makeCall(op, typeDate, nil, r.e, l.e), true
 	case op != expr.Add && op != expr.Sub || lt.Kind != schema.Date && lt.Kind != schema.Timestamp:
 		return nil, false
 	case lt.Kind == schema.Date && rt.Kind == schema.Int32:
-		return b.call(op, typeDate, nil, l.e, r.e), true
+		return b.makeCall(op, typeDate, nil, l.e, r.e), true
 	case op != expr.Sub:
 		return nil, false
 	case lt.Kind == schema.Date && rt.Kind == schema.Date:
-		return b.call(op, typeInt32, nil, l.e, r.e), true
+		return b.makeCall(op, typeInt32, nil, l.e, r.e), true
 	case rt.Kind == schema.Date || rt.Kind == schema.Timestamp:
-		return b.call(op, typeInterval, nil, b.cast(l.e, &typeTimestamp), b.cast(r.e, &typeTimestamp)), true
+		return b.makeCall(op, typeInterval, nil, b.castExpr(l.e, &typeTimestamp), b.castExpr(r.e, &typeTimestamp)), true
 	}
 	return nil, false
 }

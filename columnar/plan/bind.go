@@ -29,11 +29,11 @@ type binder struct {
 	// aggregateAt has the places of aggregates, by all that makes a difference.
 	aggregateAt map[string]int
 	grouped     map[*expr.Column]bool // columns that stand for aggregates
-	places      []place               // of columns in the text
+	positions   []columnPosition      // of columns in the text
 }
 
-// place is where the text names a column.
-type place struct {
+// columnPosition is where the text names a column.
+type columnPosition struct {
 	column *expr.Column
 	pos    int
 }
@@ -46,19 +46,19 @@ func newBinder(s *schema.Schema, o Options, errorf func(int, string, string, ...
 	return &binder{schema: s, columns: s.Columns(), now: now.UnixMicro(), errorf: errorf}
 }
 
-func (b *binder) fail(pos int, hint, format string, args ...any) error {
+func (b *binder) errorAt(pos int, hint, format string, args ...any) error {
 	return b.errorf(pos, hint, format, args...)
 }
 
-// spend counts nodes.
-func (b *binder) spend(pos, n int) {
+// countNodes counts nodes.
+func (b *binder) countNodes(pos, n int) {
 	if b.nodes += n; b.nodes > MaxNodes {
-		panic(b.fail(pos, "Make it simpler, or run several queries.", "the query has more than %d nodes", MaxNodes))
+		panic(b.errorAt(pos, "Make it simpler, or run several queries.", "the query has more than %d nodes", MaxNodes))
 	}
 }
 
-// again counts an expression that is used once more.
-func (b *binder) again(o operand) {
+// countAgain counts an expression that is used once more.
+func (b *binder) countAgain(o operand) {
 	n := 0
 	var count func(e expr.Expr)
 	count = func(e expr.Expr) {
@@ -72,35 +72,35 @@ func (b *binder) again(o operand) {
 		}
 	}
 	count(o.e)
-	b.spend(o.pos, n)
+	b.countNodes(o.pos, n)
 }
 
-// condition binds what has to be a bool.
-func (b *binder) condition(e sql.Expr, clause string) expr.Expr {
+// bindCondition binds what has to be a bool.
+func (b *binder) bindCondition(e sql.Expr, clause string) expr.Expr {
 	b.clause = clause
 	o := b.bind(e)
-	return b.boolean(o, clause)
+	return b.boolOf(o, clause)
 }
 
-// boolean converts an argument to bool, or says that it is none.
-func (b *binder) boolean(o operand, of string) expr.Expr {
+// boolOf converts an argument to bool, or says that it is none.
+func (b *binder) boolOf(o operand, of string) expr.Expr {
 	if o.unknown {
-		return b.as(o, &typeBool)
+		return b.convertTo(o, &typeBool)
 	}
 	if o.e.Type().Kind != schema.Bool {
-		panic(b.fail(o.pos, "", "argument of %s must be type boolean, not type %s", of, typeName(o.e.Type())))
+		panic(b.errorAt(o.pos, "", "argument of %s must be type boolean, not type %s", of, typeName(o.e.Type())))
 	}
 	return o.e
 }
 
 // bind makes an operand of any expression.
 func (b *binder) bind(e sql.Expr) operand {
-	b.spend(e.Pos(), 1)
+	b.countNodes(e.Pos(), 1)
 	switch e := e.(type) {
 	case *sql.Name:
-		return b.name(e)
+		return b.bindName(e)
 	case *sql.Number:
-		return b.number(e.At, e.Text)
+		return b.bindNumber(e.At, e.Text)
 	case *sql.String:
 		return operand{e: literal(&typeString, e.Value), pos: e.At, unknown: true}
 	case *sql.Null:
@@ -109,45 +109,45 @@ func (b *binder) bind(e sql.Expr) operand {
 		return operand{e: literal(&typeBool, e.Value), pos: e.At}
 	case *sql.Typed:
 		t := namedType(e.Type)
-		return b.settle(operand{e: literal(&typeString, e.Value), pos: e.At, unknown: true}, &t)
+		return b.readUnknown(operand{e: literal(&typeString, e.Value), pos: e.At, unknown: true}, &t)
 	case *sql.Cast:
-		return b.explicit(e)
+		return b.bindCast(e)
 	case *sql.Call:
-		return b.function(e)
+		return b.bindFunction(e)
 	case *sql.Field:
 		x := b.bind(e.X)
-		return b.field(x, e.At, e.Name)
+		return b.bindField(x, e.At, e.Name)
 	case *sql.Index:
-		return b.index(e)
+		return b.bindIndex(e)
 	default:
-		return b.operator(e)
+		return b.bindOperator(e)
 	}
 }
 
-// operator makes an operand of an expression with an operator.
-func (b *binder) operator(e sql.Expr) operand {
+// bindOperator makes an operand of an expression with an operator.
+func (b *binder) bindOperator(e sql.Expr) operand {
 	var r expr.Expr
 	switch e := e.(type) {
 	case *sql.Logic:
-		r = b.logic(e)
+		r = b.bindLogic(e)
 	case *sql.Unary:
-		return b.unary(e)
+		return b.bindUnary(e)
 	case *sql.Binary:
-		return b.binary(e)
+		return b.bindBinary(e)
 	case *sql.In:
-		r = b.in(e)
+		r = b.bindIn(e)
 	case *sql.Between:
-		r = b.between(e)
+		r = b.bindBetween(e)
 	case *sql.Like:
-		r = b.like(e)
+		r = b.bindLike(e)
 	case *sql.Is:
-		r = b.is(e)
+		r = b.bindIs(e)
 	case *sql.Any:
-		r = b.any(e)
+		r = b.bindAny(e)
 	case *sql.Case:
-		return b.caseOf(e)
+		return b.bindCase(e)
 	default:
-		panic(b.fail(e.Pos(), "", "this expression is not supported"))
+		panic(b.errorAt(e.Pos(), "", "this expression is not supported"))
 	}
 	return operand{e: r, pos: e.Pos()}
 }
@@ -161,8 +161,8 @@ func (b *binder) bindAll(list ...sql.Expr) []operand {
 	return operands
 }
 
-// qualify notes what may stand before a column's name: the alias, else the category's name, or its last part.
-func (b *binder) qualify(f sql.From) {
+// setQualifiers notes what may stand before a column's name: the alias, else the category's name, or its last part.
+func (b *binder) setQualifiers(f sql.From) {
 	if f.Alias != "" {
 		b.qualifiers = [][]string{{f.Alias}}
 		return
@@ -171,23 +171,23 @@ func (b *binder) qualify(f sql.From) {
 	b.qualifiers = [][]string{{f.Category}, parts, parts[len(parts)-1:]}
 }
 
-// name finds a column, and the fields behind it.
-func (b *binder) name(e *sql.Name) operand {
-	if o, ok := b.path(e, e.Parts); ok {
+// bindName finds a column, and the fields behind it.
+func (b *binder) bindName(e *sql.Name) operand {
+	if o, ok := b.bindPath(e, e.Parts); ok {
 		return o
 	}
 	for _, q := range b.qualifiers {
-		if len(e.Parts) <= len(q) || !equal(e.Parts[:len(q)], q) {
+		if len(e.Parts) <= len(q) || !equalParts(e.Parts[:len(q)], q) {
 			continue
 		}
-		if o, ok := b.path(e, e.Parts[len(q):]); ok {
+		if o, ok := b.bindPath(e, e.Parts[len(q):]); ok {
 			return o
 		}
 	}
-	panic(b.unknownColumn(e))
+	panic(b.columnError(e))
 }
 
-func equal(a, b []string) bool {
+func equalParts(a, b []string) bool {
 	for i := range a {
 		if a[i] != b[i] {
 			return false
@@ -196,31 +196,31 @@ func equal(a, b []string) bool {
 	return true
 }
 
-// path finds a column by the first of parts, and fields by the others.
-func (b *binder) path(e *sql.Name, parts []string) (operand, bool) {
-	i := b.find(parts[0])
+// bindPath finds a column by the first of parts, and fields by the others.
+func (b *binder) bindPath(e *sql.Name, parts []string) (operand, bool) {
+	i := b.findColumn(parts[0])
 	if i < 0 {
 		return operand{}, false
 	}
-	o := operand{e: b.column(i, e.At), pos: e.At}
+	o := operand{e: b.columnAt(i, e.At), pos: e.At}
 	for _, name := range parts[1:] {
-		o = b.field(o, e.At, name)
+		o = b.bindField(o, e.At, name)
 	}
 	return o, true
 }
 
-// column is a column at a place of the text.
-func (b *binder) column(i, pos int) expr.Expr {
+// columnAt is a column at a place of the text.
+func (b *binder) columnAt(i, pos int) expr.Expr {
 	c := &expr.Column{Name: b.columns[i].Name, T: b.columns[i].Type}
-	b.places = append(b.places, place{c, pos})
+	b.positions = append(b.positions, columnPosition{c, pos})
 	return c
 }
 
 // few is how many columns are looked through one by one.
 const few = 32
 
-// find returns the index of a column, -1 if there is none.
-func (b *binder) find(name string) int {
+// findColumn returns the index of a column, -1 if there is none.
+func (b *binder) findColumn(name string) int {
 	if len(b.columns) > few && b.byName == nil {
 		b.byName = make(map[string]int, len(b.columns))
 		for i := range b.columns {
@@ -241,36 +241,36 @@ func (b *binder) find(name string) int {
 	return -1
 }
 
-// unknownColumn says that there is no such column, and which was meant.
-func (b *binder) unknownColumn(e *sql.Name) error {
+// columnError says that there is no such column, and which was meant.
+func (b *binder) columnError(e *sql.Name) error {
 	text := sql.Text(e)
 	if len(e.Parts) == 1 {
 		for _, it := range b.aliases {
 			if it.Alias == e.Parts[0] {
-				panic(b.fail(e.At, "It is an alias of the SELECT list, which other clauses than GROUP BY and ORDER BY do not see: repeat the expression.",
-					"column %s does not exist", quote(text)))
+				panic(b.errorAt(e.At, "It is an alias of the SELECT list, which other clauses than GROUP BY and ORDER BY do not see: repeat the expression.",
+					"column %s does not exist", quoteName(text)))
 			}
 		}
 	}
 	names, last := b.columnNames(), e.Parts[len(e.Parts)-1]
-	found := likely(strings.Join(e.Parts, "."), names)
+	found := likelyNames(strings.Join(e.Parts, "."), names)
 	if len(found) == 0 {
-		found = likely(last, names)
+		found = likelyNames(last, names)
 	}
 	hint := ""
 	switch {
-	case b.find(last) >= 0 && len(e.Parts) > 1:
+	case b.findColumn(last) >= 0 && len(e.Parts) > 1:
 		hint = "There is a column " + sql.Text(&sql.Name{Parts: []string{last}}) + "."
 	case len(found) > 0:
 		hint = "Perhaps you meant to reference the column " + sql.Text(&sql.Name{Parts: found[:1]}) + "."
 	case b.schema.Version == 0:
 		hint = "The category has no schema, only the column payload and those of the message; scribe schema set gives it one."
 	}
-	return b.fail(e.At, hint, "column %s does not exist", quote(text))
+	return b.errorAt(e.At, hint, "column %s does not exist", quoteName(text))
 }
 
-// likely returns the names that may have been meant. One letter for another is none of them.
-func likely(name string, names []string) []string {
+// likelyNames returns the names that may have been meant. One letter for another is none of them.
+func likelyNames(name string, names []string) []string {
 	found := near.Names(name, names)
 	if len(found) > 0 && len(found[0]) < 3 && !strings.EqualFold(name, found[0]) {
 		return nil
@@ -286,21 +286,21 @@ func (b *binder) columnNames() []string {
 	return names
 }
 
-func quote(s string) string { return "\"" + strings.Trim(clip(s), "\"") + "\"" }
+func quoteName(s string) string { return "\"" + strings.Trim(clipText(s), "\"") + "\"" }
 
-// field is a part of a struct.
-func (b *binder) field(x operand, pos int, name string) operand {
+// bindField is a part of a struct.
+func (b *binder) bindField(x operand, pos int, name string) operand {
 	t := x.typ()
 	if t.Kind != schema.Struct {
 		hint := ""
 		if t.Kind == schema.Map {
-			hint = "Write ['" + clip(name) + "'] for the value of a map."
+			hint = "Write ['" + clipText(name) + "'] for the value of a map."
 		}
-		panic(b.fail(pos, hint, "column notation .%s applied to type %s, which has no fields", clip(name), typeName(t)))
+		panic(b.errorAt(pos, hint, "column notation .%s applied to type %s, which has no fields", clipText(name), typeName(t)))
 	}
 	for i := range t.Fields {
 		if t.Fields[i].Name == name {
-			return operand{e: b.call(expr.StructField, t.Fields[i].Type, i, x.e), pos: x.pos}
+			return operand{e: b.makeCall(expr.StructField, t.Fields[i].Type, i, x.e), pos: x.pos}
 		}
 	}
 	names := make([]string, 0, len(t.Fields))
@@ -308,64 +308,64 @@ func (b *binder) field(x operand, pos int, name string) operand {
 		names = append(names, t.Fields[i].Name)
 	}
 	hint := ""
-	if found := likely(name, names); len(found) > 0 {
+	if found := likelyNames(name, names); len(found) > 0 {
 		hint = "Perhaps you meant the field " + sql.Text(&sql.Name{Parts: found[:1]}) + "."
 	}
-	panic(b.fail(pos, hint, "field %s does not exist in the struct", quote(name)))
+	panic(b.errorAt(pos, hint, "field %s does not exist in the struct", quoteName(name)))
 }
 
-// index is an element of a list or a value of a map.
-func (b *binder) index(e *sql.Index) operand {
+// bindIndex is an element of a list or a value of a map.
+func (b *binder) bindIndex(e *sql.Index) operand {
 	both := b.bindAll(e.X, e.I)
 	x, i := both[0], both[1]
 	switch t := x.typ(); t.Kind {
 	case schema.List:
-		place := b.subscript(i)
-		return operand{e: b.call(expr.ListElement, *t.Elem, nil, x.e, place), pos: x.pos}
+		place := b.subscriptOf(i)
+		return operand{e: b.makeCall(expr.ListElement, *t.Elem, nil, x.e, place), pos: x.pos}
 	case schema.Map:
-		key, ok := b.text(i)
+		key, ok := b.textOf(i)
 		if !ok {
-			panic(b.fail(i.pos, "", "keys of a map are text, not %s", typeName(i.typ())))
+			panic(b.errorAt(i.pos, "", "keys of a map are text, not %s", typeName(i.typ())))
 		}
-		return operand{e: b.call(expr.MapValue, *t.Elem, nil, x.e, key), pos: x.pos}
+		return operand{e: b.makeCall(expr.MapValue, *t.Elem, nil, x.e, key), pos: x.pos}
 	default:
 		hint := ""
 		if t.Kind == schema.Struct {
 			hint = "Write the field's name behind a dot."
 		}
-		panic(b.fail(e.At, hint, "cannot subscript type %s: it is no list and no map", typeName(t)))
+		panic(b.errorAt(e.At, hint, "cannot subscript type %s: it is no list and no map", typeName(t)))
 	}
 }
 
-// subscript is the place of an element: an integer.
-func (b *binder) subscript(i operand) expr.Expr {
+// subscriptOf is the place of an element: an integer.
+func (b *binder) subscriptOf(i operand) expr.Expr {
 	if i.unknown {
-		return b.as(i, &typeInt32)
+		return b.convertTo(i, &typeInt32)
 	}
 	if k := i.e.Type().Kind; k == schema.Int32 || k == schema.Int64 {
 		return i.e
 	}
-	panic(b.fail(i.pos, "", "places in a list are integers, not %s", typeName(i.typ())))
+	panic(b.errorAt(i.pos, "", "places in a list are integers, not %s", typeName(i.typ())))
 }
 
-// text converts an operand to text, if PostgreSQL does so by itself.
-func (b *binder) text(o operand) (expr.Expr, bool) {
+// textOf converts an operand to text, if PostgreSQL does so by itself.
+func (b *binder) textOf(o operand) (expr.Expr, bool) {
 	if o.unknown {
-		return b.as(o, &typeString), true
+		return b.convertTo(o, &typeString), true
 	}
 	return o.e, o.e.Type().Kind == schema.String
 }
 
-// explicit is a cast of the text.
-func (b *binder) explicit(e *sql.Cast) operand {
+// bindCast is a cast of the text.
+func (b *binder) bindCast(e *sql.Cast) operand {
 	x := b.bind(e.X)
-	return b.explicitTo(x, namedType(e.Type), e.At)
+	return b.castTo(x, namedType(e.Type), e.At)
 }
 
-func (b *binder) explicitTo(x operand, t schema.Type, pos int) operand {
+func (b *binder) castTo(x operand, t schema.Type, pos int) operand {
 	if x.unknown {
 		// The cast says what the text is: its digits beyond the scale are rounded, as a column's are.
-		o := b.settle(x, &t)
+		o := b.readUnknown(x, &t)
 		o.pos = pos
 		return o
 	}
@@ -376,19 +376,19 @@ func (b *binder) explicitTo(x operand, t schema.Type, pos int) operand {
 		}
 		t = decimalOf(from)
 	}
-	if !castable(from.Kind, t.Kind) {
+	if !isCastable(from.Kind, t.Kind) {
 		hint := ""
 		switch {
-		case t.Kind == schema.Timestamp && numeric(from.Kind):
+		case t.Kind == schema.Timestamp && isNumeric(from.Kind):
 			hint = "Use to_timestamp() for seconds since 1970."
-		case numeric(t.Kind) && (from.Kind == schema.Timestamp || from.Kind == schema.Date):
+		case isNumeric(t.Kind) && (from.Kind == schema.Timestamp || from.Kind == schema.Date):
 			hint = "Use extract(epoch FROM x) for seconds since 1970."
-		case from.Kind == schema.Bool && numeric(t.Kind):
+		case from.Kind == schema.Bool && isNumeric(t.Kind):
 			hint = "Cast to integer first."
-		case nested(from.Kind):
+		case isNested(from.Kind):
 			hint = "Name a part of it."
 		}
-		panic(b.fail(pos, hint, "cannot cast type %s to %s", typeName(from), typeName(&t)))
+		panic(b.errorAt(pos, hint, "cannot cast type %s to %s", typeName(from), typeName(&t)))
 	}
 	return operand{e: b.convert(x, &t, false), pos: pos}
 }

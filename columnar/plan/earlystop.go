@@ -8,15 +8,15 @@ import (
 	"scribe/columnar/zone"
 )
 
-// stops reports whether a row can be given up as soon as the predicate is false on what is known of it.
+// stopsEarly reports whether a row can be given up as soon as the predicate is false on what is known of it.
 //
 // What is not known yet may turn out to be damaged, and then every declared column of the row is null, but the message's own columns are
 // as they were. So it is to be shown that a predicate which is false on a part of the row is not true with nulls for all declared
 // columns. That holds if each term of ANDs and ORs names the message's columns only, or can't be true with those nulls: were the
 // predicate true then, it would be so through terms of the message's columns alone, whatever the row has, and could not have been false.
-func stops(e expr.Expr) bool {
+func stopsEarly(e expr.Expr) bool {
 	if c, ok := e.(*expr.Call); ok && c.Op.Info().Decides != 0 {
-		return !slices.ContainsFunc(c.Args, func(a expr.Expr) bool { return !stops(a) })
+		return !slices.ContainsFunc(c.Args, func(a expr.Expr) bool { return !stopsEarly(a) })
 	}
 	reserved, declared := false, false
 	expr.Columns(e, func(c *expr.Column) {

@@ -87,8 +87,8 @@ func truthLiteral(t expr.Truths) *expr.Literal {
 	return literal(&typeBool, t == expr.True)
 }
 
-// choice is a CASE without the branches that constants rule out.
-func (b *binder) choice(t schema.Type, args []expr.Expr) expr.Expr {
+// makeCase is a CASE without the branches that constants rule out.
+func (b *binder) makeCase(t schema.Type, args []expr.Expr) expr.Expr {
 	kept := make([]expr.Expr, 0, len(args))
 	last := args[len(args)-1]
 	for i := 0; i+1 < len(args); i += 2 {
@@ -107,8 +107,8 @@ func (b *binder) choice(t schema.Type, args []expr.Expr) expr.Expr {
 	return &expr.Call{Op: expr.Case, Args: append(kept, last), T: t}
 }
 
-// first is COALESCE without what comes behind a constant, and without nulls.
-func (b *binder) first(t schema.Type, args []expr.Expr) expr.Expr {
+// makeCoalesce is COALESCE without what comes behind a constant, and without nulls.
+func (b *binder) makeCoalesce(t schema.Type, args []expr.Expr) expr.Expr {
 	kept := make([]expr.Expr, 0, len(args))
 	for _, a := range args {
 		l, constant := a.(*expr.Literal)
@@ -129,8 +129,8 @@ func (b *binder) first(t schema.Type, args []expr.Expr) expr.Expr {
 	return &expr.Call{Op: expr.Coalesce, Args: kept, T: t}
 }
 
-// call is an operation; of constants it is one, if its value can be known.
-func (b *binder) call(op expr.Op, t schema.Type, detail any, args ...expr.Expr) expr.Expr {
+// makeCall is an operation; of constants it is one, if its value can be known.
+func (b *binder) makeCall(op expr.Op, t schema.Type, detail any, args ...expr.Expr) expr.Expr {
 	c := &expr.Call{Op: op, Args: args, T: t, Detail: detail}
 	constants := 0
 	for _, a := range args {
@@ -143,14 +143,14 @@ func (b *binder) call(op expr.Op, t schema.Type, detail any, args ...expr.Expr) 
 		}
 	}
 	if constants == len(args) {
-		return constant(c)
+		return foldConstant(c)
 	}
 	return c
 }
 
-// constant is a call of constants as one, or the call itself if it has no value: what fails is counted for each row that there is.
-func constant(c *expr.Call) expr.Expr {
-	if costly(c) || nested(c.T.Kind) {
+// foldConstant is a call of constants as one, or the call itself if it has no value: what fails is counted for each row that there is.
+func foldConstant(c *expr.Call) expr.Expr {
+	if isCostly(c) || isNested(c.T.Kind) {
 		return c
 	}
 	p, err := vector.Compile(c, noColumns)
@@ -166,15 +166,15 @@ func constant(c *expr.Call) expr.Expr {
 	if st.Errors > 0 {
 		return c
 	}
-	if v, ok := scalar(a); ok {
+	if v, ok := scalarOf(a); ok {
 		return literal(&c.T, v)
 	}
 	return c
 }
 
-// costly reports whether the value of a call of constants may take far more time or memory than the query's text. Who runs a query has
+// isCostly reports whether the value of a call of constants may take far more time or memory than the query's text. Who runs a query has
 // bounds on both.
-func costly(c *expr.Call) bool {
+func isCostly(c *expr.Call) bool {
 	l, ok := c.Args[0].(*expr.Literal)
 	if !ok {
 		return true
@@ -188,8 +188,8 @@ var (
 	oneRow    = array.NewRecordBatch(noColumns, nil, 1)
 )
 
-// scalar is the first value of an array as a literal has it.
-func scalar(a arrow.Array) (any, bool) {
+// scalarOf is the first value of an array as a literal has it.
+func scalarOf(a arrow.Array) (any, bool) {
 	if a.IsNull(0) {
 		return nil, true
 	}

@@ -10,23 +10,23 @@ import (
 	"scribe/columnar/sql"
 )
 
-// call is a function in the text, with its arguments.
-type call struct {
+// functionCall is a function in the text, with its arguments.
+type functionCall struct {
 	*sql.Call
 	args []operand
 }
 
-// function is a function that is computed row by row. least and most are its numbers of arguments, most -1 for any.
-type function struct {
+// sqlFunction is a function that is computed row by row. least and most are its numbers of arguments, most -1 for any.
+type sqlFunction struct {
 	least, most int
-	bind        func(b *binder, c *call) operand
+	bind        func(b *binder, c *functionCall) operand
 }
 
 // functions are the functions by their names: those of the table of operators (package expr), and those that are made of several.
-var functions map[string]function
+var functions map[string]sqlFunction
 
 func init() { //nolint:gochecknoinits // functions bind calls of functions: a literal would be a cycle
-	functions = map[string]function{
+	functions = map[string]sqlFunction{
 		"length":            {1, 1, bindLength},
 		"char_length":       {1, 1, bindLength},
 		"character_length":  {1, 1, bindLength},
@@ -67,10 +67,10 @@ func init() { //nolint:gochecknoinits // functions bind calls of functions: a li
 }
 
 // functionOf is the function that is an operation with the arguments of the text.
-func functionOf(op expr.Op) function {
+func functionOf(op expr.Op) sqlFunction {
 	info := op.Info()
 	least, most := info.Arity()
-	return function{least, most, func(b *binder, c *call) operand {
+	return sqlFunction{least, most, func(b *binder, c *functionCall) operand {
 		if check := argumentChecks[op]; check != nil {
 			check(b, c)
 		}
@@ -79,33 +79,33 @@ func functionOf(op expr.Op) function {
 			kind, nested := info.Args[i].Only()
 			if nested {
 				if !info.Args[i].Has(c.args[i].typ().Kind) {
-					panic(b.noFunction(c))
+					panic(b.signatureError(c))
 				}
 				args[i] = c.args[i].e
 				continue
 			}
-			args[i] = b.arg(c, i, &schema.Type{Kind: kind})
+			args[i] = b.argAs(c, i, &schema.Type{Kind: kind})
 		}
-		return operand{e: b.call(op, schema.Type{Kind: info.Result}, nil, args...)}
+		return operand{e: b.makeCall(op, schema.Type{Kind: info.Result}, nil, args...)}
 	}}
 }
 
 // argumentChecks refuse arguments that a function of the table of operators never has a value for, or that need a hint.
-var argumentChecks = map[expr.Op]func(b *binder, c *call){
-	expr.Substring: func(b *binder, c *call) {
+var argumentChecks = map[expr.Op]func(b *binder, c *functionCall){
+	expr.Substring: func(b *binder, c *functionCall) {
 		if o := c.args[1]; o.unknown || o.e.Type().Kind == schema.String {
-			panic(b.fail(o.pos, "Places are integers.", "substring() with a regular expression is not supported"))
+			panic(b.errorAt(o.pos, "Places are integers.", "substring() with a regular expression is not supported"))
 		}
 	},
-	expr.SplitPart: func(b *binder, c *call) {
-		if l, ok := b.arg(c, 2, &typeInt32).(*expr.Literal); ok && l.Value == int32(0) {
-			panic(b.fail(c.args[2].pos, "", "field position must not be zero"))
+	expr.SplitPart: func(b *binder, c *functionCall) {
+		if l, ok := b.argAs(c, 2, &typeInt32).(*expr.Literal); ok && l.Value == int32(0) {
+			panic(b.errorAt(c.args[2].pos, "", "field position must not be zero"))
 		}
 	},
 	expr.DateBin: checkStride,
-	expr.ToTimestamp: func(b *binder, c *call) {
+	expr.ToTimestamp: func(b *binder, c *functionCall) {
 		if o := c.args[0]; !o.unknown && o.e.Type().Kind == schema.String {
-			panic(b.fail(c.At, "Cast the text: x::timestamptz.", "function %s does not exist", c.signature()))
+			panic(b.errorAt(c.At, "Cast the text: x::timestamptz.", "function %s does not exist", c.signature()))
 		}
 	},
 }
@@ -128,30 +128,30 @@ var instead = map[string]string{
 	"row_number": "Order and number the answer where it is read.",
 }
 
-// function binds a call.
-func (b *binder) function(e *sql.Call) operand {
+// bindFunction binds a call.
+func (b *binder) bindFunction(e *sql.Call) operand {
 	if aggregates[e.Func] {
-		return b.aggregate(e)
+		return b.bindAggregate(e)
 	}
 	f, known := functions[e.Func]
 	switch {
 	case e.Star:
-		panic(b.fail(e.At, "", "%s(*) specified, but %s is not an aggregate function", clip(e.Func), clip(e.Func)))
+		panic(b.errorAt(e.At, "", "%s(*) specified, but %s is not an aggregate function", clipText(e.Func), clipText(e.Func)))
 	case known && e.Distinct:
-		panic(b.fail(e.At, "", "DISTINCT specified, but %s is not an aggregate function", e.Func))
+		panic(b.errorAt(e.At, "", "DISTINCT specified, but %s is not an aggregate function", e.Func))
 	case known && e.Filter != nil:
-		panic(b.fail(e.At, "", "FILTER specified, but %s is not an aggregate function", e.Func))
+		panic(b.errorAt(e.At, "", "FILTER specified, but %s is not an aggregate function", e.Func))
 	}
 	args := b.bindAll(e.Args...)
-	c := &call{Call: e, args: args}
+	c := &functionCall{Call: e, args: args}
 	if !known {
 		if t, ok := sql.NamedType(e.Func); ok && len(args) == 1 {
-			return b.explicitTo(args[0], namedType(t), e.At)
+			return b.castTo(args[0], namedType(t), e.At)
 		}
-		panic(b.unknownFunction(c))
+		panic(b.functionError(c))
 	}
 	if len(args) < f.least || f.most >= 0 && len(args) > f.most {
-		panic(b.noFunction(c))
+		panic(b.signatureError(c))
 	}
 	o := f.bind(b, c)
 	o.pos = e.At
@@ -159,7 +159,7 @@ func (b *binder) function(e *sql.Call) operand {
 }
 
 // signature is the function with the types of its arguments.
-func (c *call) signature() string {
+func (c *functionCall) signature() string {
 	types := make([]string, 0, len(c.args))
 	for i := range c.args {
 		if i == 8 {
@@ -168,21 +168,21 @@ func (c *call) signature() string {
 		}
 		types = append(types, typeName(c.args[i].typ()))
 	}
-	return clip(c.Func) + "(" + strings.Join(types, ", ") + ")"
+	return clipText(c.Func) + "(" + strings.Join(types, ", ") + ")"
 }
 
-// noFunction says that a function does not take such arguments.
-func (b *binder) noFunction(c *call) error {
+// signatureError says that a function does not take such arguments.
+func (b *binder) signatureError(c *functionCall) error {
 	hint := "No function matches the given name and argument types. You might need to add explicit type casts."
 	for i := range c.args {
 		if c.args[i].typ().Kind == schema.Binary {
 			hint = "Cast the bytea to text."
 		}
 	}
-	return b.fail(c.At, hint, "function %s does not exist", c.signature())
+	return b.errorAt(c.At, hint, "function %s does not exist", c.signature())
 }
 
-func (b *binder) unknownFunction(c *call) error {
+func (b *binder) functionError(c *functionCall) error {
 	hint, ok := instead[c.Func]
 	if !ok {
 		names := make([]string, 0, len(functions)+len(aggregates))
@@ -197,120 +197,120 @@ func (b *binder) unknownFunction(c *call) error {
 			hint = "Perhaps you meant " + found[0] + "()."
 		}
 	}
-	return b.fail(c.At, hint, "function %s does not exist", c.signature())
+	return b.errorAt(c.At, hint, "function %s does not exist", c.signature())
 }
 
-// arg converts the i-th argument, if PostgreSQL does so by itself.
-func (b *binder) arg(c *call, i int, t *schema.Type) expr.Expr {
+// argAs converts the i-th argument, if PostgreSQL does so by itself.
+func (b *binder) argAs(c *functionCall, i int, t *schema.Type) expr.Expr {
 	o := c.args[i]
-	if !o.unknown && !implicit(o.e.Type(), t) {
-		panic(b.noFunction(c))
+	if !o.unknown && !isImplicit(o.e.Type(), t) {
+		panic(b.signatureError(c))
 	}
-	return b.as(o, t)
+	return b.convertTo(o, t)
 }
 
 // textArgs converts all arguments to text.
-func (b *binder) textArgs(c *call) []expr.Expr {
+func (b *binder) textArgs(c *functionCall) []expr.Expr {
 	args := make([]expr.Expr, len(c.args))
 	for i := range c.args {
-		args[i] = b.arg(c, i, &typeString)
+		args[i] = b.argAs(c, i, &typeString)
 	}
 	return args
 }
 
 // constantArg is the value of an argument that has to be a constant of a type.
-func (b *binder) constantArg(c *call, i int, t *schema.Type) any {
-	e := b.arg(c, i, t)
+func (b *binder) constantArg(c *functionCall, i int, t *schema.Type) any {
+	e := b.argAs(c, i, t)
 	l, ok := e.(*expr.Literal)
 	if !ok || l.Value == nil {
-		panic(b.fail(c.args[i].pos, "", "argument %d of %s() must be a constant", i+1, c.Func))
+		panic(b.errorAt(c.args[i].pos, "", "argument %d of %s() must be a constant", i+1, c.Func))
 	}
 	return l.Value
 }
 
 // numberArg is the first argument as a number of floating or fixed point; integers become double precision, as in PostgreSQL.
-func (b *binder) numberArg(c *call) expr.Expr {
+func (b *binder) numberArg(c *functionCall) expr.Expr {
 	o := c.args[0]
 	if !o.unknown && o.e.Type().Kind == schema.Decimal {
 		return o.e
 	}
-	return b.arg(c, 0, &typeFloat64)
+	return b.argAs(c, 0, &typeFloat64)
 }
 
-func bindAbs(b *binder, c *call) operand {
+func bindAbs(b *binder, c *functionCall) operand {
 	o := c.args[0]
 	if o.unknown {
-		return operand{e: b.call(expr.Abs, typeFloat64, nil, b.as(o, &typeFloat64))}
+		return operand{e: b.makeCall(expr.Abs, typeFloat64, nil, b.convertTo(o, &typeFloat64))}
 	}
 	t := o.e.Type()
 	switch {
 	case t.Kind == schema.Uint64:
 		return o
-	case !numeric(t.Kind):
-		panic(b.noFunction(c))
+	case !isNumeric(t.Kind):
+		panic(b.signatureError(c))
 	}
-	return operand{e: b.call(expr.Abs, plain(t), nil, o.e)}
+	return operand{e: b.makeCall(expr.Abs, plainType(t), nil, o.e)}
 }
 
-func bindRounding(b *binder, c *call) operand {
+func bindRounding(b *binder, c *functionCall) operand {
 	e := b.numberArg(c)
 	op := expr.Ceil
 	if c.Func == "floor" {
 		op = expr.Floor
 	}
-	t := plain(e.Type())
+	t := plainType(e.Type())
 	if t.Kind == schema.Decimal {
 		t = decimal(t.Precision-t.Scale+1, 0, 0)
 	}
-	return operand{e: b.call(op, t, nil, e)}
+	return operand{e: b.makeCall(op, t, nil, e)}
 }
 
-func bindRound(b *binder, c *call) operand {
+func bindRound(b *binder, c *functionCall) operand {
 	if len(c.args) == 1 {
 		e := b.numberArg(c)
-		t := plain(e.Type())
+		t := plainType(e.Type())
 		if t.Kind == schema.Decimal {
 			t = decimal(t.Precision-t.Scale+1, 0, 0)
 		}
-		return operand{e: b.call(expr.Round, t, nil, e)}
+		return operand{e: b.makeCall(expr.Round, t, nil, e)}
 	}
 	o := c.args[0]
 	if !o.unknown && o.e.Type().Kind == schema.Float64 {
-		panic(b.fail(c.At, "Cast to numeric: round(x::numeric, n).", "function %s does not exist", c.signature()))
+		panic(b.errorAt(c.At, "Cast to numeric: round(x::numeric, n).", "function %s does not exist", c.signature()))
 	}
 	t := schema.Type{Kind: schema.Decimal}
 	if !o.unknown {
-		if !numeric(o.e.Type().Kind) {
-			panic(b.noFunction(c))
+		if !isNumeric(o.e.Type().Kind) {
+			panic(b.signatureError(c))
 		}
 		t = b.decimalType(o)
 	}
-	e := b.as(o, &t)
+	e := b.convertTo(o, &t)
 	v := b.constantArg(c, 1, &typeInt32)
 	n := v.(int32)
 	if n < 0 {
-		panic(b.fail(c.args[1].pos, "Divide, round and multiply.", "round() to digits before the point is not supported"))
+		panic(b.errorAt(c.args[1].pos, "Divide, round and multiply.", "round() to digits before the point is not supported"))
 	}
-	t = plain(e.Type())
+	t = plainType(e.Type())
 	if n >= t.Scale {
 		return operand{e: e}
 	}
-	return operand{e: b.call(expr.Round, decimal(t.Precision-t.Scale+1, n, n), nil, e)}
+	return operand{e: b.makeCall(expr.Round, decimal(t.Precision-t.Scale+1, n, n), nil, e)}
 }
 
-func bindMod(b *binder, c *call) operand {
+func bindMod(b *binder, c *functionCall) operand {
 	for i := range c.args {
-		if !c.args[i].unknown && (!numeric(c.args[i].typ().Kind) || c.args[i].typ().Kind == schema.Float64) {
-			panic(b.noFunction(c))
+		if !c.args[i].unknown && (!isNumeric(c.args[i].typ().Kind) || c.args[i].typ().Kind == schema.Float64) {
+			panic(b.signatureError(c))
 		}
 	}
 	return operand{e: b.calculate(c.At, expr.Mod, "%", c.args[0], c.args[1])}
 }
 
-func bindExtreme(b *binder, c *call) operand {
-	t, args := b.alike(strings.ToUpper(c.Func), c.args)
-	if nested(t.Kind) {
-		panic(b.noFunction(c))
+func bindExtreme(b *binder, c *functionCall) operand {
+	t, args := b.convertAlike(strings.ToUpper(c.Func), c.args)
+	if isNested(t.Kind) {
+		panic(b.signatureError(c))
 	}
 	op := expr.Greatest
 	if c.Func == "least" {
@@ -319,44 +319,44 @@ func bindExtreme(b *binder, c *call) operand {
 	if len(args) == 1 {
 		return operand{e: args[0]}
 	}
-	return operand{e: b.call(op, t, nil, args...)}
+	return operand{e: b.makeCall(op, t, nil, args...)}
 }
 
-func bindCoalesce(b *binder, c *call) operand {
-	t, args := b.alike("COALESCE", c.args)
-	return operand{e: b.first(t, args)}
+func bindCoalesce(b *binder, c *functionCall) operand {
+	t, args := b.convertAlike("COALESCE", c.args)
+	return operand{e: b.makeCoalesce(t, args)}
 }
 
-func bindNullIf(b *binder, c *call) operand {
+func bindNullIf(b *binder, c *functionCall) operand {
 	l, r := c.args[0], c.args[1]
-	equal := b.compare(c.At, expr.Eq, "=", l, r)
+	equal := b.bindComparison(c.At, expr.Eq, "=", l, r)
 	if l.unknown {
-		t := plain(&typeString)
+		t := plainType(&typeString)
 		if !r.unknown {
-			t = plain(r.e.Type())
+			t = plainType(r.e.Type())
 		}
-		l = b.settle(l, &t)
+		l = b.readUnknown(l, &t)
 	}
 	// As in PostgreSQL an integer becomes what it is compared as, where that is no integer.
-	if t, _, ok := b.common(false, l, r); ok && integer(l.e.Type().Kind) && !integer(t.Kind) {
-		return operand{e: b.call(expr.NullIf, t, nil, b.as(l, &t), b.as(r, &t))}
+	if t, _, ok := b.commonOf(false, l, r); ok && isInteger(l.e.Type().Kind) && !isInteger(t.Kind) {
+		return operand{e: b.makeCall(expr.NullIf, t, nil, b.convertTo(l, &t), b.convertTo(r, &t))}
 	}
-	t := plain(l.e.Type())
+	t := plainType(l.e.Type())
 	if c, ok := equal.(*expr.Call); ok && c.Op == expr.Eq && c.Args[0] == l.e {
-		return operand{e: b.call(expr.NullIf, t, nil, c.Args...)}
+		return operand{e: b.makeCall(expr.NullIf, t, nil, c.Args...)}
 	}
-	b.again(l)
-	return operand{e: b.choice(t, []expr.Expr{equal, literal(&t, nil), l.e})}
+	b.countAgain(l)
+	return operand{e: b.makeCase(t, []expr.Expr{equal, literal(&t, nil), l.e})}
 }
 
 // bindArrayLength: of an empty list it is null, as in PostgreSQL.
-func bindArrayLength(b *binder, c *call) operand {
+func bindArrayLength(b *binder, c *functionCall) operand {
 	if c.args[0].typ().Kind != schema.List {
-		panic(b.noFunction(c))
+		panic(b.signatureError(c))
 	}
 	v := b.constantArg(c, 1, &typeInt32)
 	if v != int32(1) {
-		panic(b.fail(c.args[1].pos, "Take an element first: array_length(a[1], 1).", "lists have one dimension"))
+		panic(b.errorAt(c.args[1].pos, "Take an element first: array_length(a[1], 1).", "lists have one dimension"))
 	}
-	return operand{e: b.call(expr.NullIf, typeInt32, nil, b.call(expr.ListLength, typeInt32, nil, c.args[0].e), literal(&typeInt32, int32(0)))}
+	return operand{e: b.makeCall(expr.NullIf, typeInt32, nil, b.makeCall(expr.ListLength, typeInt32, nil, c.args[0].e), literal(&typeInt32, int32(0)))}
 }

@@ -13,7 +13,7 @@ import (
 const microsPerDay = 24 * 3600 * 1_000_000
 
 // bindNow is the instant, or the day, at which the query began.
-func bindNow(b *binder, c *call) operand {
+func bindNow(b *binder, c *functionCall) operand {
 	if c.Func == "current_date" {
 		days := b.now / microsPerDay
 		if b.now%microsPerDay < 0 {
@@ -45,7 +45,7 @@ var fieldsWithout = map[schema.Kind]string{
 }
 
 // timeField is the name of a part, a constant argument.
-func (b *binder) timeField(c *call, i int, of *schema.Type) string {
+func (b *binder) timeField(c *functionCall, i int, of *schema.Type) string {
 	v := b.constantArg(c, i, &typeString)
 	name := strings.ToLower(v.(string))
 	field, ok := timeFields[name]
@@ -58,12 +58,12 @@ func (b *binder) timeField(c *call, i int, of *schema.Type) string {
 		}); len(found) > 0 {
 			hint = "Perhaps you meant " + found[0] + "."
 		}
-		panic(b.fail(c.args[i].pos, hint, "unit %q not recognized for type %s", clip(name), typeName(of)))
+		panic(b.errorAt(c.args[i].pos, hint, "unit %q not recognized for type %s", clipText(name), typeName(of)))
 	}
 	return field
 }
 
-func bindExtract(b *binder, c *call) operand {
+func bindExtract(b *binder, c *functionCall) operand {
 	o := c.args[1]
 	t := o.typ()
 	if t.Kind != schema.Date && t.Kind != schema.Timestamp && t.Kind != schema.Interval {
@@ -71,37 +71,37 @@ func bindExtract(b *binder, c *call) operand {
 		if o.unknown {
 			hint = "Write TIMESTAMP, DATE or INTERVAL before the text."
 		}
-		panic(b.fail(c.At, hint, "function %s does not exist", c.signature()))
+		panic(b.errorAt(c.At, hint, "function %s does not exist", c.signature()))
 	}
 	field := b.timeField(c, 0, t)
 	e := o.e
 	if c.Func == "date_part" && t.Kind == schema.Date {
-		e = b.cast(e, &typeTimestamp)
+		e = b.castExpr(e, &typeTimestamp)
 	}
 	if strings.Contains(fieldsWithout[e.Type().Kind], " "+field+" ") {
-		panic(b.fail(c.args[0].pos, "", "unit %q not supported for type %s", field, typeName(t)))
+		panic(b.errorAt(c.args[0].pos, "", "unit %q not supported for type %s", field, typeName(t)))
 	}
-	return operand{e: b.call(expr.Extract, typeFloat64, field, e)}
+	return operand{e: b.makeCall(expr.Extract, typeFloat64, field, e)}
 }
 
-func bindDateTrunc(b *binder, c *call) operand {
+func bindDateTrunc(b *binder, c *functionCall) operand {
 	if k := c.args[1].typ().Kind; k == schema.Interval {
-		panic(b.fail(c.At, "", "date_trunc() of an interval is not supported"))
+		panic(b.errorAt(c.At, "", "date_trunc() of an interval is not supported"))
 	}
-	e := b.arg(c, 1, &typeTimestamp)
+	e := b.argAs(c, 1, &typeTimestamp)
 	unit := b.timeField(c, 0, &typeTimestamp)
 	switch unit {
 	case "dow", "isodow", "doy", "isoyear", "epoch":
-		panic(b.fail(c.args[0].pos, "", "unit %q not supported for type timestamptz", unit))
+		panic(b.errorAt(c.args[0].pos, "", "unit %q not supported for type timestamptz", unit))
 	case "microsecond", "millisecond":
 		unit += "s"
 	}
-	return operand{e: b.call(expr.DateTrunc, typeTimestamp, unit, e)}
+	return operand{e: b.makeCall(expr.DateTrunc, typeTimestamp, unit, e)}
 }
 
 // checkStride refuses bins of a length that is not constant or not positive.
-func checkStride(b *binder, c *call) {
-	e := b.arg(c, 0, &typeInterval)
+func checkStride(b *binder, c *functionCall) {
+	e := b.argAs(c, 0, &typeInterval)
 	l, ok := e.(*expr.Literal)
 	if !ok || l.Value == nil {
 		return
@@ -109,8 +109,8 @@ func checkStride(b *binder, c *call) {
 	v := l.Value.(arrow.MonthDayNanoInterval)
 	switch {
 	case v.Months != 0:
-		panic(b.fail(c.args[0].pos, "Use date_trunc('month', x).", "timestamps cannot be binned into intervals containing months or years"))
+		panic(b.errorAt(c.args[0].pos, "Use date_trunc('month', x).", "timestamps cannot be binned into intervals containing months or years"))
 	case int64(v.Days)*microsPerDay+v.Nanoseconds/1000 <= 0:
-		panic(b.fail(c.args[0].pos, "", "stride must be greater than zero"))
+		panic(b.errorAt(c.args[0].pos, "", "stride must be greater than zero"))
 	}
 }

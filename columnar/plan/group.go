@@ -20,42 +20,42 @@ const (
 	MaxAggregates = 1000
 )
 
-// item is an element of the SELECT list.
-type item struct {
+// selectItem is an element of the SELECT list.
+type selectItem struct {
 	operand
 	name string // empty: none that the text can use
 }
 
-// outputs binds the SELECT list, and groups if there are any.
-func (b *binder) outputs(p *Plan, q *sql.Select) {
+// bindOutputs binds the SELECT list, and groups if there are any.
+func (b *binder) bindOutputs(p *Plan, q *sql.Select) {
 	b.clause = ""
-	unique := names{}
-	var items []item
-	add := func(it item, name string) {
+	unique := uniqueNames{}
+	var items []selectItem
+	add := func(it selectItem, name string) {
 		if len(items) == MaxOutput {
-			panic(b.fail(it.pos, "", "the SELECT list has more than %d columns", MaxOutput))
+			panic(b.errorAt(it.pos, "", "the SELECT list has more than %d columns", MaxOutput))
 		}
 		items = append(items, it)
-		p.Output = append(p.Output, Output{unique.unique(name), it.e})
+		p.Output = append(p.Output, Output{unique.takeName(name), it.e})
 	}
 	for i, it := range q.Items {
 		if it.Star {
 			for i := range b.columns {
 				if c := &b.columns[i]; c.Field >= 0 || c.Name == schema.ColumnPayload {
-					add(item{operand{e: b.column(i, it.At), pos: it.At}, c.Name}, c.Name)
+					add(selectItem{operand{e: b.columnAt(i, it.At), pos: it.At}, c.Name}, c.Name)
 				}
 			}
 			continue
 		}
-		o := b.settled(b.bind(it.Expr))
+		o := b.textIfUnknown(b.bind(it.Expr))
 		name := itemName(it)
-		add(item{o, name}, cmp.Or(name, "column"+strconv.Itoa(i+1)))
+		add(selectItem{o, name}, cmp.Or(name, "column"+strconv.Itoa(i+1)))
 	}
 	if len(q.GroupBy) == 0 && q.Having == nil && len(b.aggregates) == 0 {
 		b.plainOrder(q)
 		return
 	}
-	b.group(p, q, items)
+	b.bindGroup(p, q, items)
 }
 
 // plainOrder refuses ORDER BY without groups.
@@ -63,20 +63,20 @@ func (b *binder) plainOrder(q *sql.Select) {
 	if len(q.OrderBy) == 0 {
 		return
 	}
-	panic(b.fail(q.OrderBy[0].Expr.Pos(), "Rows come as they are read, and a query that follows has no end to sort at. Sort the answer where it is read.",
+	panic(b.errorAt(q.OrderBy[0].Expr.Pos(), "Rows come as they are read, and a query that follows has no end to sort at. Sort the answer where it is read.",
 		"ORDER BY is only supported with GROUP BY or aggregates"))
 }
 
-// group binds GROUP BY, HAVING and ORDER BY, and puts keys into the SELECT list.
-func (b *binder) group(p *Plan, q *sql.Select, items []item) {
+// bindGroup binds GROUP BY, HAVING and ORDER BY, and puts keys into the SELECT list.
+func (b *binder) bindGroup(p *Plan, q *sql.Select, items []selectItem) {
 	g := &Group{}
 	for _, e := range q.GroupBy {
-		key := b.key(e, p, items)
-		if nested(key.e.Type().Kind) {
-			panic(b.fail(key.pos, "Name a part of it.", "could not identify an equality operator for type %s", typeName(key.e.Type())))
+		key := b.bindKey(e, p, items)
+		if isNested(key.e.Type().Kind) {
+			panic(b.errorAt(key.pos, "Name a part of it.", "could not identify an equality operator for type %s", typeName(key.e.Type())))
 		}
 		if len(g.Keys) == MaxKeys {
-			panic(b.fail(key.pos, "", "GROUP BY has more than %d keys", MaxKeys))
+			panic(b.errorAt(key.pos, "", "GROUP BY has more than %d keys", MaxKeys))
 		}
 		if indexOf(g.Keys, key.e) < 0 {
 			g.Keys = append(g.Keys, key.e)
@@ -87,7 +87,7 @@ func (b *binder) group(p *Plan, q *sql.Select, items []item) {
 	}
 	if q.Having != nil {
 		o := b.bind(q.Having)
-		having := b.boolean(o, "HAVING")
+		having := b.boolOf(o, "HAVING")
 		having = b.overGroups(g, having)
 		if !isBool(having, true) {
 			g.Having = having
@@ -105,23 +105,23 @@ func (b *binder) group(p *Plan, q *sql.Select, items []item) {
 	p.Group = g
 }
 
-// ordinal is the element of the SELECT list that an integer names, -1 if e is none.
-func (b *binder) ordinal(e sql.Expr, clause string, n int) int {
+// ordinalOf is the element of the SELECT list that an integer names, -1 if e is none.
+func (b *binder) ordinalOf(e sql.Expr, clause string, n int) int {
 	switch e := e.(type) {
 	case *sql.Number:
 		i, err := strconv.Atoi(e.Text)
 		if err != nil || i < 1 || i > n {
-			panic(b.fail(e.At, "", "%s position %s is not in select list", clause, clip(e.Text)))
+			panic(b.errorAt(e.At, "", "%s position %s is not in select list", clause, clipText(e.Text)))
 		}
 		return i - 1
 	case *sql.String, *sql.Null, *sql.Typed:
-		panic(b.fail(e.Pos(), "", "non-integer constant in %s", clause))
+		panic(b.errorAt(e.Pos(), "", "non-integer constant in %s", clause))
 	}
 	return -1
 }
 
-// alias is the element of the SELECT list with a name, -1 if there is none.
-func (b *binder) alias(e sql.Expr, items []item) int {
+// aliasOf is the element of the SELECT list with a name, -1 if there is none.
+func (b *binder) aliasOf(e sql.Expr, items []selectItem) int {
 	n, ok := e.(*sql.Name)
 	if !ok || len(n.Parts) != 1 {
 		return -1
@@ -131,46 +131,46 @@ func (b *binder) alias(e sql.Expr, items []item) int {
 		if items[i].name != n.Parts[0] {
 			continue
 		}
-		if found >= 0 && !same(items[found].e, items[i].e) {
-			panic(b.fail(n.At, "", "%s is ambiguous", quote(n.Parts[0])))
+		if found >= 0 && !sameExpr(items[found].e, items[i].e) {
+			panic(b.errorAt(n.At, "", "%s is ambiguous", quoteName(n.Parts[0])))
 		}
 		found = i
 	}
 	return found
 }
 
-// key is an element of GROUP BY: the number of one of the SELECT list, a column, a name of the SELECT list, or an expression.
-func (b *binder) key(e sql.Expr, p *Plan, items []item) operand {
-	i := b.ordinal(e, "GROUP BY", len(p.Output))
-	if n, ok := e.(*sql.Name); ok && i < 0 && len(n.Parts) == 1 && b.find(n.Parts[0]) < 0 {
-		i = b.alias(e, items)
+// bindKey is an element of GROUP BY: the number of one of the SELECT list, a column, a name of the SELECT list, or an expression.
+func (b *binder) bindKey(e sql.Expr, p *Plan, items []selectItem) operand {
+	i := b.ordinalOf(e, "GROUP BY", len(p.Output))
+	if n, ok := e.(*sql.Name); ok && i < 0 && len(n.Parts) == 1 && b.findColumn(n.Parts[0]) < 0 {
+		i = b.aliasOf(e, items)
 	}
 	b.clause = "GROUP BY"
 	defer func() { b.clause = "" }()
 	if i < 0 {
-		return b.settled(b.bind(e))
+		return b.textIfUnknown(b.bind(e))
 	}
 	aggregate := false
 	expr.Columns(items[i].e, func(c *expr.Column) { aggregate = aggregate || b.grouped[c] })
 	if aggregate {
-		panic(b.fail(items[i].pos, "", "aggregate functions are not allowed in GROUP BY"))
+		panic(b.errorAt(items[i].pos, "", "aggregate functions are not allowed in GROUP BY"))
 	}
 	return operand{e: items[i].e, pos: e.Pos()}
 }
 
 // orderKey is an element of ORDER BY: a number or a name of the SELECT list, or an expression over the columns.
-func (b *binder) orderKey(g *Group, e sql.Expr, p *Plan, items []item) expr.Expr {
-	i := b.ordinal(e, "ORDER BY", len(p.Output))
+func (b *binder) orderKey(g *Group, e sql.Expr, p *Plan, items []selectItem) expr.Expr {
+	i := b.ordinalOf(e, "ORDER BY", len(p.Output))
 	if i < 0 {
-		i = b.alias(e, items)
+		i = b.aliasOf(e, items)
 	}
 	if i >= 0 {
 		return p.Output[i].Expr
 	}
 	o := b.bind(e)
 	r := b.overGroups(g, o.e)
-	if nested(r.Type().Kind) {
-		panic(b.fail(o.pos, "Name a part of it.", "could not identify an ordering operator for type %s", typeName(r.Type())))
+	if isNested(r.Type().Kind) {
+		panic(b.errorAt(o.pos, "Name a part of it.", "could not identify an ordering operator for type %s", typeName(r.Type())))
 	}
 	return r
 }
@@ -178,14 +178,14 @@ func (b *binder) orderKey(g *Group, e sql.Expr, p *Plan, items []item) expr.Expr
 // overGroups replaces what is a key by the key's column. What is left has to be of aggregates.
 func (b *binder) overGroups(g *Group, e expr.Expr) expr.Expr {
 	if i := indexOf(g.Keys, e); i >= 0 {
-		return &expr.Column{Name: KeyName(i), T: plain(e.Type())}
+		return &expr.Column{Name: KeyName(i), T: plainType(e.Type())}
 	}
 	switch e := e.(type) {
 	case *expr.Column:
 		if b.grouped[e] {
 			return e
 		}
-		panic(b.fail(b.placeOf(e), "", "column %s must appear in the GROUP BY clause or be used in an aggregate function", quote(e.Name)))
+		panic(b.errorAt(b.placeOf(e), "", "column %s must appear in the GROUP BY clause or be used in an aggregate function", quoteName(e.Name)))
 	case *expr.Call:
 		args := make([]expr.Expr, len(e.Args))
 		changed := false
@@ -202,7 +202,7 @@ func (b *binder) overGroups(g *Group, e expr.Expr) expr.Expr {
 
 // placeOf is where the text names a column.
 func (b *binder) placeOf(c *expr.Column) int {
-	for _, p := range b.places {
+	for _, p := range b.positions {
 		if p.column == c {
 			return p.pos
 		}
@@ -213,15 +213,15 @@ func (b *binder) placeOf(c *expr.Column) int {
 // indexOf is the place of an expression among others, -1 if it is not there.
 func indexOf(list []expr.Expr, e expr.Expr) int {
 	for i, o := range list {
-		if same(o, e) {
+		if sameExpr(o, e) {
 			return i
 		}
 	}
 	return -1
 }
 
-// same reports whether two expressions are written alike.
-func same(a, b expr.Expr) bool {
+// sameExpr reports whether two expressions are written alike.
+func sameExpr(a, b expr.Expr) bool {
 	if a == b {
 		return true
 	}
@@ -238,7 +238,7 @@ func same(a, b expr.Expr) bool {
 			return false
 		}
 		for i := range a.Args {
-			if !same(a.Args[i], o.Args[i]) {
+			if !sameExpr(a.Args[i], o.Args[i]) {
 				return false
 			}
 		}

@@ -6,12 +6,12 @@ import (
 	"scribe/columnar/sql"
 )
 
-// names gives out names that are unique: who has the answer (Arrow, data frames) finds columns by name. The number is the last that was
+// uniqueNames gives out names that are unique: who has the answer (Arrow, data frames) finds columns by name. The number is the last that was
 // put behind a name.
-type names map[string]int
+type uniqueNames map[string]int
 
-// unique returns a name, with _2, _3, ... behind it if others have it.
-func (n names) unique(name string) string {
+// takeName returns a name, with _2, _3, ... behind it if others have it.
+func (n uniqueNames) takeName(name string) string {
 	u := name
 	for n[u] > 0 {
 		n[name]++

@@ -28,7 +28,7 @@ func (o *operand) typ() *schema.Type {
 	return o.e.Type()
 }
 
-func literal(t *schema.Type, v any) *expr.Literal { return &expr.Literal{T: plain(t), Value: v} }
+func literal(t *schema.Type, v any) *expr.Literal { return &expr.Literal{T: plainType(t), Value: v} }
 
 // isNull reports whether an expression is the constant null.
 func isNull(e expr.Expr) bool {
@@ -42,18 +42,18 @@ func isBool(e expr.Expr, v bool) bool {
 	return ok && l.Value == v
 }
 
-// number is the operand for a constant number.
-func (b *binder) number(pos int, text string) operand {
-	t, v, err := natural(text)
+// bindNumber is the operand for a constant number.
+func (b *binder) bindNumber(pos int, text string) operand {
+	t, v, err := naturalType(text)
 	if err != nil {
-		panic(b.fail(pos, "", "number %s is out of range", text))
+		panic(b.errorAt(pos, "", "number %s is out of range", text))
 	}
 	return operand{e: literal(&t, v), pos: pos, number: text}
 }
 
-// natural returns the type that a constant number has where nothing else is asked for: int32, int64, decimal, and float64 for what has
+// naturalType returns the type that a constant number has where nothing else is asked for: int32, int64, decimal, and float64 for what has
 // too many digits.
-func natural(text string) (schema.Type, any, error) {
+func naturalType(text string) (schema.Type, any, error) {
 	if !strings.ContainsAny(text, ".eE") {
 		if v, err := value.ParseInt(text, 32); err == nil {
 			return typeInt32, int32(v), nil //nolint:gosec // 32 bits, as asked for
@@ -62,7 +62,7 @@ func natural(text string) (schema.Type, any, error) {
 			return typeInt64, v, nil
 		}
 	}
-	if whole, scale, ok := digits(text); ok {
+	if whole, scale, ok := countDigits(text); ok {
 		t := schema.Type{Kind: schema.Decimal, Precision: max(1, whole+scale), Scale: scale}
 		if v, err := value.ParseDecimal(text, t.Precision, t.Scale); err == nil {
 			return t, v, nil
@@ -72,8 +72,8 @@ func natural(text string) (schema.Type, any, error) {
 	return typeFloat64, v, err
 }
 
-// digits counts the decimal digits of a number before the point and behind it, and reports whether a decimal has room for them.
-func digits(text string) (whole, scale int32, ok bool) {
+// countDigits counts the decimal digits of a number before the point and behind it, and reports whether a decimal has room for them.
+func countDigits(text string) (whole, scale int32, ok bool) {
 	text = strings.TrimLeft(text, "+-")
 	mantissa, exponent := text, 0
 	if i := strings.IndexAny(text, "eE"); i >= 0 {
@@ -97,7 +97,7 @@ func numberAs(text string, t *schema.Type, loose bool) (any, bool) {
 	switch t.Kind {
 	case schema.Int32, schema.Int64, schema.Uint64:
 		if strings.ContainsAny(text, ".eE") {
-			whole, scale, ok := digits(text)
+			whole, scale, ok := countDigits(text)
 			if !loose || !ok || whole > 20 {
 				return nil, false
 			}
@@ -111,7 +111,7 @@ func numberAs(text string, t *schema.Type, loose bool) (any, bool) {
 		v, err := parseText(t, text)
 		return v, err == nil
 	case schema.Decimal:
-		whole, scale, ok := digits(text)
+		whole, scale, ok := countDigits(text)
 		if !ok || scale > t.Scale || whole > t.Precision-t.Scale {
 			return nil, false
 		}
@@ -135,8 +135,8 @@ func wholeText(text string, whole, scale int32) (string, bool) {
 	return before, strings.Trim(behind, "0") == ""
 }
 
-// settle gives an unknown operand a type: its text is read as a value of it.
-func (b *binder) settle(o operand, t *schema.Type) operand {
+// readUnknown gives an unknown operand a type: its text is read as a value of it.
+func (b *binder) readUnknown(o operand, t *schema.Type) operand {
 	l := o.e.(*expr.Literal)
 	if l.Value == nil {
 		return operand{e: literal(t, nil), pos: o.pos}
@@ -144,7 +144,7 @@ func (b *binder) settle(o operand, t *schema.Type) operand {
 	text := l.Value.(string)
 	if t.Kind == schema.Decimal && t.Precision == 0 {
 		n := strings.TrimSpace(text)
-		if nt, v, err := natural(n); err == nil && nt.Kind != schema.Float64 {
+		if nt, v, err := naturalType(n); err == nil && nt.Kind != schema.Float64 {
 			if nt.Kind == schema.Decimal {
 				return operand{e: literal(&nt, v), pos: o.pos}
 			}
@@ -159,17 +159,17 @@ func (b *binder) settle(o operand, t *schema.Type) operand {
 	v, err := parseText(t, text)
 	switch {
 	case errors.Is(err, value.ErrRange):
-		panic(b.fail(o.pos, "", "value %q is out of range for type %s", clip(text), typeName(t)))
+		panic(b.errorAt(o.pos, "", "value %q is out of range for type %s", clipText(text), typeName(t)))
 	case err != nil:
-		panic(b.fail(o.pos, inputHint(t), "invalid input syntax for type %s: %q", typeName(t), clip(text)))
+		panic(b.errorAt(o.pos, inputHint(t), "invalid input syntax for type %s: %q", typeName(t), clipText(text)))
 	}
 	return operand{e: literal(t, v), pos: o.pos}
 }
 
-// settled makes a text of an unknown operand.
-func (b *binder) settled(o operand) operand {
+// textIfUnknown makes a text of an unknown operand.
+func (b *binder) textIfUnknown(o operand) operand {
 	if o.unknown {
-		return b.settle(o, &typeString)
+		return b.readUnknown(o, &typeString)
 	}
 	return o
 }
@@ -190,42 +190,42 @@ func inputHint(t *schema.Type) string {
 	}
 }
 
-// clip cuts a text that a message quotes.
-func clip(s string) string {
+// clipText cuts a text that a message quotes.
+func clipText(s string) string {
 	if len(s) <= 64 {
 		return s
 	}
 	return strings.ToValidUTF8(s[:60], "") + "..."
 }
 
-// as converts an operand to a type that it is known to convert to.
-func (b *binder) as(o operand, t *schema.Type) expr.Expr {
+// convertTo converts an operand to a type that it is known to convert to.
+func (b *binder) convertTo(o operand, t *schema.Type) expr.Expr {
 	return b.convert(o, t, false)
 }
 
 func (b *binder) convert(o operand, t *schema.Type, loose bool) expr.Expr {
 	if o.unknown {
-		return b.settle(o, t).e
+		return b.readUnknown(o, t).e
 	}
 	if o.number != "" && !t.Equal(o.e.Type()) {
 		if v, ok := numberAs(o.number, t, loose); ok {
 			return literal(t, v)
 		}
 	}
-	return b.cast(o.e, t)
+	return b.castExpr(o.e, t)
 }
 
-// cast converts an expression; nothing is done to one that has the type.
-func (b *binder) cast(e expr.Expr, t *schema.Type) expr.Expr {
+// castExpr converts an expression; nothing is done to one that has the type.
+func (b *binder) castExpr(e expr.Expr, t *schema.Type) expr.Expr {
 	if e.Type().Equal(t) {
 		return e
 	}
-	return b.call(expr.Cast, plain(t), nil, e)
+	return b.makeCall(expr.Cast, plainType(t), nil, e)
 }
 
-// common returns the type that operands have in common; at is one that does not fit the others. With loose, constants with a point may
+// commonOf returns the type that operands have in common; at is one that does not fit the others. With loose, constants with a point may
 // be integers: in comparisons nothing is lost by that.
-func (b *binder) common(loose bool, operands ...operand) (t schema.Type, at int, ok bool) {
+func (b *binder) commonOf(loose bool, operands ...operand) (t schema.Type, at int, ok bool) {
 	t = typeNull
 	for i := range operands {
 		if o := &operands[i]; !o.unknown && o.number == "" {
@@ -250,20 +250,20 @@ func (b *binder) common(loose bool, operands ...operand) (t schema.Type, at int,
 		return typeString, 0, true
 	}
 	if t.Kind == schema.Decimal {
-		t = b.widen(t, operands)
+		t = b.widenDecimal(t, operands)
 	}
 	return t, 0, true
 }
 
-// widen makes a decimal type such that text constants among operands are what they say: '1.555' is not rounded to the other side's scale.
-func (b *binder) widen(t schema.Type, operands []operand) schema.Type {
+// widenDecimal makes a decimal type such that text constants among operands are what they say: '1.555' is not rounded to the other side's scale.
+func (b *binder) widenDecimal(t schema.Type, operands []operand) schema.Type {
 	for i := range operands {
 		l, ok := operands[i].e.(*expr.Literal)
 		if !ok || !operands[i].unknown || l.Value == nil {
 			continue
 		}
 		text := strings.TrimSpace(l.Value.(string))
-		if nt, _, err := natural(text); err == nil && numeric(nt.Kind) && nt.Kind != schema.Float64 {
+		if nt, _, err := naturalType(text); err == nil && isNumeric(nt.Kind) && nt.Kind != schema.Float64 {
 			if _, fits := numberAs(text, &t, true); !fits {
 				t = commonNumber(&t, &nt)
 			}

@@ -10,7 +10,7 @@ import (
 
 const noOperator = "No operator matches the given types. You might need to add an explicit cast."
 
-func (b *binder) logic(e *sql.Logic) expr.Expr {
+func (b *binder) bindLogic(e *sql.Logic) expr.Expr {
 	name := "AND"
 	if e.Or {
 		name = "OR"
@@ -18,7 +18,7 @@ func (b *binder) logic(e *sql.Logic) expr.Expr {
 	terms := make([]expr.Expr, 0, len(e.Terms))
 	for _, t := range e.Terms {
 		o := b.bind(t)
-		term := b.boolean(o, name)
+		term := b.boolOf(o, name)
 		terms = append(terms, term)
 	}
 	if e.Or {
@@ -27,17 +27,17 @@ func (b *binder) logic(e *sql.Logic) expr.Expr {
 	return conjunction(terms...)
 }
 
-func (b *binder) unary(e *sql.Unary) operand {
+func (b *binder) bindUnary(e *sql.Unary) operand {
 	// A sign before a number is a part of it: -2147483648 is an integer.
 	if n, ok := e.X.(*sql.Number); ok && e.Op != sql.Not {
 		if e.Op == sql.Plus {
-			return b.number(e.At, n.Text)
+			return b.bindNumber(e.At, n.Text)
 		}
-		return b.number(e.At, "-"+n.Text)
+		return b.bindNumber(e.At, "-"+n.Text)
 	}
 	x := b.bind(e.X)
 	if e.Op == sql.Not {
-		c := b.boolean(x, "NOT")
+		c := b.boolOf(x, "NOT")
 		return operand{e: negation(c), pos: e.At}
 	}
 	sign := "-"
@@ -45,35 +45,35 @@ func (b *binder) unary(e *sql.Unary) operand {
 		sign = "+"
 	}
 	if x.unknown {
-		panic(b.fail(e.At, "Write a number, or add a cast.", "operator is not unique: %s unknown", sign))
+		panic(b.errorAt(e.At, "Write a number, or add a cast.", "operator is not unique: %s unknown", sign))
 	}
-	t := plain(x.e.Type())
+	t := plainType(x.e.Type())
 	if t.Kind == schema.Uint64 {
 		t = decimalOf(&t)
-		x.e = b.cast(x.e, &t)
+		x.e = b.castExpr(x.e, &t)
 	}
-	if !numeric(t.Kind) && t.Kind != schema.Interval {
-		panic(b.fail(e.At, noOperator, "operator does not exist: %s %s", sign, typeName(&t)))
+	if !isNumeric(t.Kind) && t.Kind != schema.Interval {
+		panic(b.errorAt(e.At, noOperator, "operator does not exist: %s %s", sign, typeName(&t)))
 	}
 	if e.Op == sql.Plus {
 		return operand{e: x.e, pos: e.At}
 	}
-	return operand{e: b.call(expr.Neg, t, nil, x.e), pos: e.At}
+	return operand{e: b.makeCall(expr.Neg, t, nil, x.e), pos: e.At}
 }
 
-func (b *binder) binary(e *sql.Binary) operand {
+func (b *binder) bindBinary(e *sql.Binary) operand {
 	l := b.bind(e.L)
 	r := b.bind(e.R)
 	var result expr.Expr
 	switch e.Op {
 	case sql.Eq, sql.Ne, sql.Lt, sql.Le, sql.Gt, sql.Ge, sql.IsDistinct, sql.IsNotDistinct:
-		result = b.compare(e.At, comparisons[e.Op], e.Op.String(), l, r)
+		result = b.bindComparison(e.At, comparisons[e.Op], e.Op.String(), l, r)
 	case sql.Concat:
-		result = b.concatenate(e, l, r)
+		result = b.bindConcatenation(e, l, r)
 	case sql.Match, sql.MatchFold, sql.NotMatch, sql.NotMatchFold:
-		result = b.match(e, l, r)
+		result = b.bindMatch(e, l, r)
 	default:
-		result = b.arithmetic(e, l, r)
+		result = b.bindArithmetic(e, l, r)
 	}
 	return operand{e: result, pos: e.At}
 }
@@ -84,24 +84,24 @@ var comparisons = map[sql.BinaryOp]expr.Op{
 	sql.IsDistinct: expr.IsDistinct, sql.IsNotDistinct: expr.IsNotDistinct,
 }
 
-func (b *binder) mismatch(pos int, operator string, l, r operand) error {
+func (b *binder) mismatchError(pos int, operator string, l, r operand) error {
 	hint := noOperator
 	switch lt, rt := l.typ(), r.typ(); {
 	case lt.Kind == schema.String && r.number != "":
-		hint = "Write '" + clip(r.number) + "' to compare texts, or cast the text to a number."
-	case lt.Kind == schema.String && numeric(rt.Kind), rt.Kind == schema.String && numeric(lt.Kind):
+		hint = "Write '" + clipText(r.number) + "' to compare texts, or cast the text to a number."
+	case lt.Kind == schema.String && isNumeric(rt.Kind), rt.Kind == schema.String && isNumeric(lt.Kind):
 		hint = "Cast the text to a number, or the number to text."
 	case lt.Kind == schema.Binary && rt.Kind == schema.String, rt.Kind == schema.Binary && lt.Kind == schema.String:
 		hint = "Cast the bytea to text."
 	}
-	return b.fail(pos, hint, "operator does not exist: %s %s %s", typeName(l.typ()), operator, typeName(r.typ()))
+	return b.errorAt(pos, hint, "operator does not exist: %s %s %s", typeName(l.typ()), operator, typeName(r.typ()))
 }
 
-// compare is a comparison; both sides are converted to the type that they have in common.
-func (b *binder) compare(pos int, op expr.Op, operator string, l, r operand) expr.Expr {
-	t, _, ok := b.common(true, l, r)
-	if !ok || nested(t.Kind) {
-		panic(b.mismatch(pos, operator, l, r))
+// bindComparison is a comparison; both sides are converted to the type that they have in common.
+func (b *binder) bindComparison(pos int, op expr.Op, operator string, l, r operand) expr.Expr {
+	t, _, ok := b.commonOf(true, l, r)
+	if !ok || isNested(t.Kind) {
+		panic(b.mismatchError(pos, operator, l, r))
 	}
 	le := b.convert(l, &t, true)
 	re := b.convert(r, &t, true)
@@ -112,25 +112,25 @@ func (b *binder) compare(pos int, op expr.Op, operator string, l, r operand) exp
 	}
 	switch {
 	case op == expr.IsDistinct && isNull(re):
-		return b.test(expr.IsNotNull, le)
+		return b.makeTest(expr.IsNotNull, le)
 	case op == expr.IsNotDistinct && isNull(re):
-		return b.test(expr.IsNull, le)
+		return b.makeTest(expr.IsNull, le)
 	}
-	return b.call(op, typeBool, nil, le, re)
+	return b.makeCall(op, typeBool, nil, le, re)
 }
 
-// concatenate is || of texts; one side may be of any type that has a text.
-func (b *binder) concatenate(e *sql.Binary, l, r operand) expr.Expr {
+// bindConcatenation is || of texts; one side may be of any type that has a text.
+func (b *binder) bindConcatenation(e *sql.Binary, l, r operand) expr.Expr {
 	lt, rt := l.typ(), r.typ()
 	texts := l.unknown || r.unknown || lt.Kind == schema.String || rt.Kind == schema.String
-	if !texts || nested(lt.Kind) || nested(rt.Kind) {
-		panic(b.mismatch(e.At, "||", l, r))
+	if !texts || isNested(lt.Kind) || isNested(rt.Kind) {
+		panic(b.mismatchError(e.At, "||", l, r))
 	}
 	if lt.Kind == schema.Binary || rt.Kind == schema.Binary {
-		panic(b.fail(e.At, "Cast to text.", "operator does not exist: %s || %s", typeName(lt), typeName(rt)))
+		panic(b.errorAt(e.At, "Cast to text.", "operator does not exist: %s || %s", typeName(lt), typeName(rt)))
 	}
-	le := b.as(l, &typeString)
-	re := b.as(r, &typeString)
+	le := b.convertTo(l, &typeString)
+	re := b.convertTo(r, &typeString)
 	args := make([]expr.Expr, 0, 2)
 	for _, a := range []expr.Expr{le, re} {
 		if c, ok := a.(*expr.Call); ok && c.Op == expr.Concat && c.Detail == nil {
@@ -139,15 +139,15 @@ func (b *binder) concatenate(e *sql.Binary, l, r operand) expr.Expr {
 			args = append(args, a)
 		}
 	}
-	return b.call(expr.Concat, typeString, nil, args...)
+	return b.makeCall(expr.Concat, typeString, nil, args...)
 }
 
-func (b *binder) in(e *sql.In) expr.Expr {
+func (b *binder) bindIn(e *sql.In) expr.Expr {
 	x := b.bind(e.X)
 	items := b.bindAll(e.List...)
-	t, at, ok := b.common(true, append([]operand{x}, items...)...)
-	if !ok || nested(t.Kind) {
-		panic(b.mismatch(e.At, "=", x, items[max(at-1, 0)]))
+	t, at, ok := b.commonOf(true, append([]operand{x}, items...)...)
+	if !ok || isNested(t.Kind) {
+		panic(b.mismatchError(e.At, "=", x, items[max(at-1, 0)]))
 	}
 	xe := b.convert(x, &t, true)
 	constants := make([]expr.Expr, 1, 1+len(items))
@@ -159,15 +159,15 @@ func (b *binder) in(e *sql.In) expr.Expr {
 			constants = append(constants, ie)
 			continue
 		}
-		b.again(x)
-		terms = append(terms, b.call(expr.Eq, typeBool, nil, xe, ie))
+		b.countAgain(x)
+		terms = append(terms, b.makeCall(expr.Eq, typeBool, nil, xe, ie))
 	}
 	switch len(constants) {
 	case 1:
 	case 2:
-		terms = append(terms, b.call(expr.Eq, typeBool, nil, constants...))
+		terms = append(terms, b.makeCall(expr.Eq, typeBool, nil, constants...))
 	default:
-		terms = append(terms, b.call(expr.In, typeBool, nil, constants...))
+		terms = append(terms, b.makeCall(expr.In, typeBool, nil, constants...))
 	}
 	r := disjunction(terms...)
 	if e.Not {
@@ -176,19 +176,19 @@ func (b *binder) in(e *sql.In) expr.Expr {
 	return r
 }
 
-func (b *binder) between(e *sql.Between) expr.Expr {
+func (b *binder) bindBetween(e *sql.Between) expr.Expr {
 	all := b.bindAll(e.X, e.Low, e.High)
 	x, low, high := all[0], all[1], all[2]
 	within := func(low, high operand) expr.Expr {
-		b.again(x)
-		ge := b.compare(e.At, expr.Ge, ">=", x, low)
-		le := b.compare(e.At, expr.Le, "<=", x, high)
+		b.countAgain(x)
+		ge := b.bindComparison(e.At, expr.Ge, ">=", x, low)
+		le := b.bindComparison(e.At, expr.Le, "<=", x, high)
 		return conjunction(ge, le)
 	}
 	r := within(low, high)
 	if e.Symmetric {
 		for _, o := range all {
-			b.again(o)
+			b.countAgain(o)
 		}
 		other := within(high, low)
 		r = disjunction(r, other)
@@ -199,13 +199,13 @@ func (b *binder) between(e *sql.Between) expr.Expr {
 	return r
 }
 
-func (b *binder) is(e *sql.Is) expr.Expr {
+func (b *binder) bindIs(e *sql.Is) expr.Expr {
 	x := b.bind(e.X)
 	if e.What == sql.IsNull {
 		if e.Not {
-			return b.test(expr.IsNotNull, x.e)
+			return b.makeTest(expr.IsNotNull, x.e)
 		}
-		return b.test(expr.IsNull, x.e)
+		return b.makeTest(expr.IsNull, x.e)
 	}
 	op, name := expr.IsNull, "IS UNKNOWN"
 	switch e.What {
@@ -218,23 +218,23 @@ func (b *binder) is(e *sql.Is) expr.Expr {
 	if e.Not {
 		name = strings.Replace(name, "IS", "IS NOT", 1)
 	}
-	c := b.boolean(x, name)
-	r := b.test(op, c)
+	c := b.boolOf(x, name)
+	r := b.makeTest(op, c)
 	if e.Not {
 		r = negation(r)
 	}
 	return r
 }
 
-// test is one of IS ...; of a constant it is one.
-func (b *binder) test(op expr.Op, x expr.Expr) expr.Expr {
+// makeTest is one of IS ...; of a constant it is one.
+func (b *binder) makeTest(op expr.Op, x expr.Expr) expr.Expr {
 	if l, ok := x.(*expr.Literal); ok {
 		return truthLiteral(l.Truth().Among(op.Info().Tests))
 	}
 	return &expr.Call{Op: op, Args: []expr.Expr{x}, T: typeBool}
 }
 
-func (b *binder) any(e *sql.Any) expr.Expr {
+func (b *binder) bindAny(e *sql.Any) expr.Expr {
 	both := b.bindAll(e.X, e.List)
 	x, list := both[0], both[1]
 	lt := list.typ()
@@ -243,22 +243,22 @@ func (b *binder) any(e *sql.Any) expr.Expr {
 		if list.unknown {
 			hint = "Write x IN (...) for a list of constants."
 		}
-		panic(b.fail(list.pos, hint, "op ANY (array) requires a list on the right side, not %s", typeName(lt)))
+		panic(b.errorAt(list.pos, hint, "op ANY (array) requires a list on the right side, not %s", typeName(lt)))
 	}
 	elem := operand{e: &expr.Column{T: *lt.Elem}, pos: list.pos}
-	t, _, ok := b.common(true, x, elem)
-	if !ok || nested(t.Kind) || !t.Equal(lt.Elem) {
+	t, _, ok := b.commonOf(true, x, elem)
+	if !ok || isNested(t.Kind) || !t.Equal(lt.Elem) {
 		hint := noOperator
-		if ok && !nested(t.Kind) {
+		if ok && !isNested(t.Kind) {
 			hint = "Cast the left side to " + typeName(lt.Elem) + "."
 		}
-		panic(b.fail(e.At, hint, "operator does not exist: %s = ANY (%s)", typeName(x.typ()), typeName(lt)))
+		panic(b.errorAt(e.At, hint, "operator does not exist: %s = ANY (%s)", typeName(x.typ()), typeName(lt)))
 	}
 	xe := b.convert(x, &t, true)
-	return b.call(expr.ListContains, typeBool, nil, xe, list.e)
+	return b.makeCall(expr.ListContains, typeBool, nil, xe, list.e)
 }
 
-func (b *binder) caseOf(e *sql.Case) operand {
+func (b *binder) bindCase(e *sql.Case) operand {
 	var subject operand
 	if e.Operand != nil {
 		subject = b.bind(e.Operand)
@@ -269,10 +269,10 @@ func (b *binder) caseOf(e *sql.Case) operand {
 		o := b.bind(w.Cond)
 		var cond expr.Expr
 		if e.Operand != nil {
-			b.again(subject)
-			cond = b.compare(o.pos, expr.Eq, "=", subject, o)
+			b.countAgain(subject)
+			cond = b.bindComparison(o.pos, expr.Eq, "=", subject, o)
 		} else {
-			cond = b.boolean(o, "CASE/WHEN")
+			cond = b.boolOf(o, "CASE/WHEN")
 		}
 		conds, values = append(conds, cond), append(values, b.bind(w.Then))
 	}
@@ -280,17 +280,17 @@ func (b *binder) caseOf(e *sql.Case) operand {
 	if e.Else != nil {
 		other = b.bind(e.Else)
 	}
-	t, results := b.alike("CASE", append(values, other))
+	t, results := b.convertAlike("CASE", append(values, other))
 	args := make([]expr.Expr, 0, 2*len(conds)+1)
 	for i, c := range conds {
 		args = append(args, c, results[i])
 	}
-	return operand{e: b.choice(t, append(args, results[len(conds)])), pos: e.At}
+	return operand{e: b.makeCase(t, append(args, results[len(conds)])), pos: e.At}
 }
 
-// alike converts operands to the type that they have in common.
-func (b *binder) alike(of string, operands []operand) (schema.Type, []expr.Expr) {
-	t, at, ok := b.common(false, operands...)
+// convertAlike converts operands to the type that they have in common.
+func (b *binder) convertAlike(of string, operands []operand) (schema.Type, []expr.Expr) {
+	t, at, ok := b.commonOf(false, operands...)
 	if !ok {
 		first := &operands[0]
 		for i := range operands {
@@ -299,11 +299,11 @@ func (b *binder) alike(of string, operands []operand) (schema.Type, []expr.Expr)
 				break
 			}
 		}
-		panic(b.fail(operands[at].pos, "Cast one of them.", "%s types %s and %s cannot be matched", of, typeName(first.typ()), typeName(operands[at].typ())))
+		panic(b.errorAt(operands[at].pos, "Cast one of them.", "%s types %s and %s cannot be matched", of, typeName(first.typ()), typeName(operands[at].typ())))
 	}
 	results := make([]expr.Expr, len(operands))
 	for i, o := range operands {
-		results[i] = b.as(o, &t)
+		results[i] = b.convertTo(o, &t)
 	}
 	return t, results
 }

@@ -19,8 +19,8 @@ const (
 	MaxProgram = 20_000
 )
 
-// like is [NOT] LIKE and ILIKE.
-func (b *binder) like(e *sql.Like) expr.Expr {
+// bindLike is [NOT] LIKE and ILIKE.
+func (b *binder) bindLike(e *sql.Like) expr.Expr {
 	both := b.bindAll(e.X, e.Pattern)
 	x, pattern := both[0], both[1]
 	name, op := "LIKE", expr.Like
@@ -28,15 +28,15 @@ func (b *binder) like(e *sql.Like) expr.Expr {
 		name, op = "ILIKE", expr.ILike
 	}
 	if x.unknown {
-		x = b.settle(x, &typeString)
+		x = b.readUnknown(x, &typeString)
 	}
 	if k := x.e.Type().Kind; k != schema.String && (k != schema.Binary || e.Fold || !pattern.unknown) {
-		panic(b.fail(e.At, "Cast the left side to text.", "operator does not exist: %s %s %s", typeName(x.typ()), name, typeName(pattern.typ())))
+		panic(b.errorAt(e.At, "Cast the left side to text.", "operator does not exist: %s %s %s", typeName(x.typ()), name, typeName(pattern.typ())))
 	}
-	escape, dynamic := b.escape(e.Escape)
-	pe, ok := b.text(pattern)
+	escape, dynamic := b.escapeOf(e.Escape)
+	pe, ok := b.textOf(pattern)
 	if !ok {
-		panic(b.fail(e.At, noOperator, "operator does not exist: %s %s %s", typeName(x.typ()), name, typeName(pattern.typ())))
+		panic(b.errorAt(e.At, noOperator, "operator does not exist: %s %s %s", typeName(x.typ()), name, typeName(pattern.typ())))
 	}
 	var r expr.Expr
 	l, constant := pe.(*expr.Literal)
@@ -46,13 +46,13 @@ func (b *binder) like(e *sql.Like) expr.Expr {
 	case constant:
 		p, err := expr.ParsePattern(l.Value.(string), escape, e.Fold)
 		if err != nil {
-			panic(b.fail(pattern.pos, "Double it, or write ESCAPE ''.", "%s", err))
+			panic(b.errorAt(pattern.pos, "Double it, or write ESCAPE ''.", "%s", err))
 		}
-		r = b.call(op, typeBool, p, x.e)
+		r = b.makeCall(op, typeBool, p, x.e)
 	case e.Escape != nil:
-		panic(b.fail(e.Escape.Pos(), "Use the backslash, which is the default.", "ESCAPE is only supported with a constant pattern"))
+		panic(b.errorAt(e.Escape.Pos(), "Use the backslash, which is the default.", "ESCAPE is only supported with a constant pattern"))
 	default:
-		r = b.call(op, typeBool, nil, x.e, pe)
+		r = b.makeCall(op, typeBool, nil, x.e, pe)
 	}
 	if e.Not {
 		r = negation(r)
@@ -60,22 +60,22 @@ func (b *binder) like(e *sql.Like) expr.Expr {
 	return r
 }
 
-// escape is the character of ESCAPE, 0 for none. null says that it is the constant null.
-func (b *binder) escape(e sql.Expr) (r rune, null bool) {
+// escapeOf is the character of ESCAPE, 0 for none. null says that it is the constant null.
+func (b *binder) escapeOf(e sql.Expr) (r rune, null bool) {
 	if e == nil {
 		return '\\', false
 	}
 	o := b.bind(e)
 	l, ok := o.e.(*expr.Literal)
 	if !ok || l.T.Kind != schema.String {
-		panic(b.fail(e.Pos(), "", "the escape character must be a constant text"))
+		panic(b.errorAt(e.Pos(), "", "the escape character must be a constant text"))
 	}
 	if l.Value == nil {
 		return 0, true
 	}
 	text := l.Value.(string)
 	if utf8.RuneCountInString(text) > 1 {
-		panic(b.fail(e.Pos(), "Escape string must be empty or one character.", "invalid escape string"))
+		panic(b.errorAt(e.Pos(), "Escape string must be empty or one character.", "invalid escape string"))
 	}
 	r, _ = utf8.DecodeRuneInString(text)
 	if text == "" {
@@ -84,55 +84,55 @@ func (b *binder) escape(e sql.Expr) (r rune, null bool) {
 	return r, false
 }
 
-// match is ~, ~*, !~ and !~*.
-func (b *binder) match(e *sql.Binary, l, r operand) expr.Expr {
-	x, textual := b.text(l)
-	pattern, ok := b.text(r)
+// bindMatch is ~, ~*, !~ and !~*.
+func (b *binder) bindMatch(e *sql.Binary, l, r operand) expr.Expr {
+	x, textual := b.textOf(l)
+	pattern, ok := b.textOf(r)
 	if !textual || !ok {
 		hint := noOperator
 		if !textual {
 			hint = "Cast the left side to text."
 		}
-		panic(b.fail(e.At, hint, "operator does not exist: %s %s %s", typeName(l.typ()), e.Op, typeName(r.typ())))
+		panic(b.errorAt(e.At, hint, "operator does not exist: %s %s %s", typeName(l.typ()), e.Op, typeName(r.typ())))
 	}
-	result := b.matching(x, operand{e: pattern, pos: r.pos}, e.Op == sql.MatchFold || e.Op == sql.NotMatchFold)
+	result := b.makeMatch(x, operand{e: pattern, pos: r.pos}, e.Op == sql.MatchFold || e.Op == sql.NotMatchFold)
 	if e.Op == sql.NotMatch || e.Op == sql.NotMatchFold {
 		result = negation(result)
 	}
 	return result
 }
 
-// matching is whether a text has a match of a pattern. As in PostgreSQL a dot is any character, and ^ and $ are the text's ends.
-func (b *binder) matching(x expr.Expr, pattern operand, fold bool) expr.Expr {
+// makeMatch is whether a text has a match of a pattern. As in PostgreSQL a dot is any character, and ^ and $ are the text's ends.
+func (b *binder) makeMatch(x expr.Expr, pattern operand, fold bool) expr.Expr {
 	flags := "(?s)"
 	if fold {
 		flags = "(?is)"
 	}
 	l, ok := pattern.e.(*expr.Literal)
 	if !ok {
-		return b.call(expr.Match, typeBool, nil, x, b.call(expr.Concat, typeString, nil, literal(&typeString, flags), pattern.e))
+		return b.makeCall(expr.Match, typeBool, nil, x, b.makeCall(expr.Concat, typeString, nil, literal(&typeString, flags), pattern.e))
 	}
 	if l.Value == nil {
 		return literal(&typeBool, nil)
 	}
-	re := b.compile(pattern.pos, flags, l.Value.(string))
-	return b.call(expr.Match, typeBool, re, x)
+	re := b.compileRegexp(pattern.pos, flags, l.Value.(string))
+	return b.makeCall(expr.Match, typeBool, re, x)
 }
 
-// compile makes the program of a regular expression, after its size is known to be bounded.
-func (b *binder) compile(pos int, flags, text string) *regexp.Regexp {
+// compileRegexp makes the program of a regular expression, after its size is known to be bounded.
+func (b *binder) compileRegexp(pos int, flags, text string) *regexp.Regexp {
 	if len(text) > MaxPattern {
-		panic(b.fail(pos, "", "the regular expression is %d bytes long, the limit is %d", len(text), MaxPattern))
+		panic(b.errorAt(pos, "", "the regular expression is %d bytes long, the limit is %d", len(text), MaxPattern))
 	}
 	if _, director := strings.CutPrefix(text, "***"); director {
-		panic(b.fail(pos, "Use ~ with an RE2 expression.", "invalid regular expression: directors (***) are not supported"))
+		panic(b.errorAt(pos, "Use ~ with an RE2 expression.", "invalid regular expression: directors (***) are not supported"))
 	}
 	tree, err := syntax.Parse(flags+text, syntax.Perl)
 	if err != nil {
 		panic(b.invalidExpression(pos, flags, text, err))
 	}
-	if b.programs += instructions(tree); b.programs > MaxProgram {
-		panic(b.fail(pos, "Counted repetitions {n} take n times the space of what they repeat; classes of characters take some, too.",
+	if b.programs += countInstructions(tree); b.programs > MaxProgram {
+		panic(b.errorAt(pos, "Counted repetitions {n} take n times the space of what they repeat; classes of characters take some, too.",
 			"regular expressions of the query are too large"))
 	}
 	re, err := regexp.Compile(flags + text)
@@ -147,7 +147,7 @@ func (b *binder) invalidExpression(pos int, flags, text string, err error) error
 	if e, ok := errors.AsType[*syntax.Error](err); ok {
 		reason = e.Code.String() + ": " + strings.TrimPrefix(e.Expr, flags)
 	}
-	return b.fail(pos, expressionHint(text), "invalid regular expression: %s", clip(reason))
+	return b.errorAt(pos, expressionHint(text), "invalid regular expression: %s", clipText(reason))
 }
 
 // expressionHint says what to write for what PostgreSQL has and RE2 has not.
@@ -169,14 +169,14 @@ func expressionHint(text string) string {
 	return "The syntax is RE2's."
 }
 
-// instructions bounds the size of the program for a tree from above; it stops counting above MaxProgram.
-func instructions(re *syntax.Regexp) int {
+// countInstructions bounds the size of the program for a tree from above; it stops counting above MaxProgram.
+func countInstructions(re *syntax.Regexp) int {
 	n := 2 + len(re.Rune)/8
 	if re.Op == syntax.OpLiteral {
 		n = 1 + len(re.Rune)
 	}
 	for _, sub := range re.Sub {
-		if n += instructions(sub); n > MaxProgram {
+		if n += countInstructions(sub); n > MaxProgram {
 			return MaxProgram + 1
 		}
 	}

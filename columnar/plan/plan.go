@@ -90,7 +90,7 @@ func AggregateName(i int) string { return "$a" + strconv.Itoa(i) }
 func (g *Group) Columns() []schema.Column {
 	columns := make([]schema.Column, 0, len(g.Keys)+len(g.Aggregates))
 	for i, k := range g.Keys {
-		columns = append(columns, schema.Column{Name: KeyName(i), Type: plain(k.Type()), Field: -1})
+		columns = append(columns, schema.Column{Name: KeyName(i), Type: plainType(k.Type()), Field: -1})
 	}
 	for i := range g.Aggregates {
 		columns = append(columns, schema.Column{Name: AggregateName(i), Type: g.Aggregates[i].T, Field: -1})
@@ -100,16 +100,16 @@ func (g *Group) Columns() []schema.Column {
 
 // Bind gives a query its meaning over a schema. Errors are *[sql.Error].
 func Bind(q *sql.Select, s *schema.Schema, o Options) (_ *Plan, err error) {
-	defer catch(&err)
+	defer catchError(&err)
 	b := newBinder(s, o, q.Errorf)
-	b.qualify(q.From)
+	b.setQualifiers(q.From)
 	b.aliases = q.Items
 	p := &Plan{Schema: s, Category: q.From.Category, Limit: q.Limit}
 	if q.Where != nil {
-		p.Where = b.condition(q.Where, "WHERE")
+		p.Where = b.bindCondition(q.Where, "WHERE")
 	}
-	b.outputs(p, q)
-	p.finish(b)
+	b.bindOutputs(p, q)
+	p.deriveRest(b)
 	p.Text = q.String()
 	return p, nil
 }
@@ -117,16 +117,16 @@ func Bind(q *sql.Select, s *schema.Schema, o Options) (_ *Plan, err error) {
 // BindPredicate gives a condition its meaning over a schema. The plan has a Where and no Output; its Text is the condition's. Errors are
 // *[sql.Error].
 func BindPredicate(q *sql.Predicate, s *schema.Schema, o Options) (_ *Plan, err error) {
-	defer catch(&err)
+	defer catchError(&err)
 	b := newBinder(s, o, q.Errorf)
 	p := &Plan{Schema: s, Limit: -1, Text: q.String()}
-	p.Where = b.condition(q.Where, "a filter")
-	p.finish(b)
+	p.Where = b.bindCondition(q.Where, "a filter")
+	p.deriveRest(b)
 	return p, nil
 }
 
-// catch ends a panic of the binder: its functions throw an *sql.Error, which package sql's parser does too.
-func catch(err *error) {
+// catchError ends a panic of the binder: its functions throw an *sql.Error, which package sql's parser does too.
+func catchError(err *error) {
 	switch e := recover().(type) {
 	case nil:
 	case *sql.Error:
@@ -136,8 +136,8 @@ func catch(err *error) {
 	}
 }
 
-// finish works out what follows from the expressions.
-func (p *Plan) finish(b *binder) {
+// deriveRest works out what follows from the expressions.
+func (p *Plan) deriveRest(b *binder) {
 	if isBool(p.Where, true) {
 		p.Where = nil
 	}
@@ -146,12 +146,12 @@ func (p *Plan) finish(b *binder) {
 			p.Where = literal(&typeBool, false)
 		}
 	}
-	p.Columns = p.needed(b.columns)
-	p.EarlyStop = p.Where != nil && (p.Schema.OnError == schema.OnErrorReject || stops(p.Where))
+	p.Columns = p.neededColumns(b.columns)
+	p.EarlyStop = p.Where != nil && (p.Schema.OnError == schema.OnErrorReject || stopsEarly(p.Where))
 }
 
-// needed returns the columns that the plan's expressions name.
-func (p *Plan) needed(all []schema.Column) []schema.Column {
+// neededColumns returns the columns that the plan's expressions name.
+func (p *Plan) neededColumns(all []schema.Column) []schema.Column {
 	named := map[string]bool{}
 	add := func(e expr.Expr) {
 		if e != nil {

@@ -48,17 +48,17 @@ func decimalOf(t *schema.Type) schema.Type {
 	}
 }
 
-func numeric(k schema.Kind) bool { return k >= schema.Int32 && k <= schema.Decimal }
+func isNumeric(k schema.Kind) bool { return k >= schema.Int32 && k <= schema.Decimal }
 
-func integer(k schema.Kind) bool { return k >= schema.Int32 && k <= schema.Uint64 }
+func isInteger(k schema.Kind) bool { return k >= schema.Int32 && k <= schema.Uint64 }
 
-// nested reports whether values of the kind have parts.
-func nested(k schema.Kind) bool {
+// isNested reports whether values of the kind have parts.
+func isNested(k schema.Kind) bool {
 	return k == schema.List || k == schema.Struct || k == schema.Map
 }
 
-// plain is the type without what says how it is stored.
-func plain(t *schema.Type) schema.Type {
+// plainType is the type without what says how it is stored.
+func plainType(t *schema.Type) schema.Type {
 	return schema.Type{Kind: t.Kind, Precision: t.Precision, Scale: t.Scale, Elem: t.Elem, Fields: t.Fields}
 }
 
@@ -68,10 +68,10 @@ func plain(t *schema.Type) schema.Type {
 func commonType(a, b *schema.Type) (schema.Type, bool) {
 	switch {
 	case a.Kind == schema.Null:
-		return plain(b), true
+		return plainType(b), true
 	case b.Kind == schema.Null, a.Equal(b):
-		return plain(a), true
-	case numeric(a.Kind) && numeric(b.Kind):
+		return plainType(a), true
+	case isNumeric(a.Kind) && isNumeric(b.Kind):
 		return commonNumber(a, b), true
 	case a.Kind == schema.Date && b.Kind == schema.Timestamp, a.Kind == schema.Timestamp && b.Kind == schema.Date:
 		return typeTimestamp, true
@@ -91,8 +91,8 @@ func commonNumber(a, b *schema.Type) schema.Type {
 	return decimal(max(da.Precision-da.Scale, db.Precision-db.Scale), scale, scale)
 }
 
-// implicit reports whether values of one type are taken for another without a cast in the text.
-func implicit(from, to *schema.Type) bool {
+// isImplicit reports whether values of one type are taken for another without a cast in the text.
+func isImplicit(from, to *schema.Type) bool {
 	t, ok := commonType(from, to)
 	return ok && t.Kind == to.Kind
 }
@@ -158,16 +158,16 @@ func namedType(t sql.Type) schema.Type {
 	}
 }
 
-// castable reports whether PostgreSQL has an explicit cast.
-func castable(from, to schema.Kind) bool {
+// isCastable reports whether PostgreSQL has an explicit cast.
+func isCastable(from, to schema.Kind) bool {
 	switch {
 	case from == schema.Null || from == to:
 		return true
-	case nested(from) || nested(to):
+	case isNested(from) || isNested(to):
 		return false
 	case from == schema.String || to == schema.String:
 		return true
-	case numeric(from) && numeric(to):
+	case isNumeric(from) && isNumeric(to):
 		return true
 	case from == schema.Bool:
 		return to == schema.Int32

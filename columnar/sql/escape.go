@@ -9,50 +9,50 @@ import (
 // simpleEscapes are the letters that stand for a control character behind a backslash in E'...'.
 var simpleEscapes = map[byte]byte{'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
-// escaped reads E'...'; the current byte is the quote.
-func (l *lexer) escaped(from int) {
+// scanEscaped reads E'...'; the current byte is the quote.
+func (l *lexer) scanEscaped(from int) {
 	l.pos++
 	var b strings.Builder
 	for {
 		i := strings.IndexAny(l.text[l.pos:], `'\`)
 		if i < 0 {
-			panic(l.fail(from, "unterminated quoted string", ""))
+			panic(l.errorAt(from, "unterminated quoted string", ""))
 		}
 		b.WriteString(l.text[l.pos : l.pos+i])
 		l.pos += i
 		switch {
-		case l.at(0) == '\\':
-			l.escape(&b)
-		case l.at(1) == '\'':
+		case l.byteAt(0) == '\\':
+			l.scanEscape(&b)
+		case l.byteAt(1) == '\'':
 			b.WriteByte('\'')
 			l.pos += 2
 		default:
 			l.pos++
 			if !utf8.ValidString(b.String()) || strings.IndexByte(b.String(), 0) >= 0 {
-				panic(l.fail(from, "invalid escapes: the text is not UTF-8, or has a zero byte", ""))
+				panic(l.errorAt(from, "invalid escapes: the text is not UTF-8, or has a zero byte", ""))
 			}
-			l.add(str, from, b.String())
+			l.addToken(str, from, b.String())
 			return
 		}
 	}
 }
 
-// escape reads what begins with a backslash.
-func (l *lexer) escape(b *strings.Builder) {
-	from, c := l.pos, l.at(1)
+// scanEscape reads what begins with a backslash.
+func (l *lexer) scanEscape(b *strings.Builder) {
+	from, c := l.pos, l.byteAt(1)
 	l.pos += 2
 	switch {
 	case c >= '0' && c <= '7':
 		n := 1
-		for n < 3 && l.at(n-1) >= '0' && l.at(n-1) <= '7' {
+		for n < 3 && l.byteAt(n-1) >= '0' && l.byteAt(n-1) <= '7' {
 			n++
 		}
 		v, _ := strconv.ParseUint(l.text[from+1:from+1+n], 8, 16) // digits, as checked
 		l.pos = from + 1 + n
 		b.WriteByte(byte(v))
-	case c == 'x' && hex(l.at(0)):
+	case c == 'x' && isHex(l.byteAt(0)):
 		n := 1
-		if hex(l.at(1)) {
+		if isHex(l.byteAt(1)) {
 			n = 2
 		}
 		v, _ := strconv.ParseUint(l.text[l.pos:l.pos+n], 16, 8) // digits, as checked
@@ -64,11 +64,11 @@ func (l *lexer) escape(b *strings.Builder) {
 			n = 8
 		}
 		if l.pos+n > len(l.text) {
-			panic(l.fail(from, "invalid Unicode escape", "Unicode escapes are \\uXXXX or \\UXXXXXXXX."))
+			panic(l.errorAt(from, "invalid Unicode escape", "Unicode escapes are \\uXXXX or \\UXXXXXXXX."))
 		}
 		v, err := strconv.ParseUint(l.text[l.pos:l.pos+n], 16, 32)
 		if err != nil || !utf8.ValidRune(rune(v)) { // more than 31 bits are negative, and no rune either
-			panic(l.fail(from, "invalid Unicode escape", "Unicode escapes are \\uXXXX or \\UXXXXXXXX."))
+			panic(l.errorAt(from, "invalid Unicode escape", "Unicode escapes are \\uXXXX or \\UXXXXXXXX."))
 		}
 		l.pos += n
 		b.WriteRune(rune(v))
@@ -81,6 +81,6 @@ func (l *lexer) escape(b *strings.Builder) {
 	}
 }
 
-func hex(c byte) bool {
+func isHex(c byte) bool {
 	return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'f'
 }

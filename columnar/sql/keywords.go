@@ -1,20 +1,20 @@
 package sql
 
-// keyword is what a word may be besides itself.
-type keyword uint8
+// keywordClass is what a word may be besides itself.
+type keywordClass uint8
 
 const (
-	notColumn keyword = 1 << 0 // no name of a column or category without quotes
-	notBare   keyword = 1 << 1 // no alias without AS
-	special   keyword = 1 << 2 // has a syntax of its own: quoted in canonical text to be safe
+	notColumn keywordClass = 1 << 0 // no name of a column or category without quotes
+	notBare   keywordClass = 1 << 1 // no alias without AS
+	special   keywordClass = 1 << 2 // has a syntax of its own: quoted in canonical text to be safe
 )
 
-func (k keyword) noColumn() bool    { return k&notColumn != 0 }
-func (k keyword) noBareAlias() bool { return k&notBare != 0 }
+func (k keywordClass) noColumn() bool    { return k&notColumn != 0 }
+func (k keywordClass) noBareAlias() bool { return k&notBare != 0 }
 
 // keywords has PostgreSQL's reserved words, and those that have a syntax of their own.
-var keywords = func() map[string]keyword {
-	m := map[string]keyword{}
+var keywords = func() map[string]keywordClass {
+	m := map[string]keywordClass{}
 	// Reserved, or the name of a function or type only.
 	for _, w := range []string{
 		"all", "analyse", "analyze", "and", "any", "array", "as", "asc", "asymmetric", "authorization", "binary", "both", "case", "cast",

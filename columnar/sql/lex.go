@@ -6,20 +6,20 @@ import (
 	"unicode/utf8"
 )
 
-// kind is what a token is.
-type kind uint8
+// tokenKind is what a token is.
+type tokenKind uint8
 
 const (
-	end    kind = iota
-	word        // an identifier or a keyword without quotes; text is in lower case
-	quoted      // an identifier in quotes; text is what they stand for
-	str         // a text constant; text is its value
-	number      // text is as it was written, without underscores
-	symbol      // an operator or punctuation
+	end    tokenKind = iota
+	word             // an identifier or a keyword without quotes; text is in lower case
+	quoted           // an identifier in quotes; text is what they stand for
+	str              // a text constant; text is its value
+	number           // text is as it was written, without underscores
+	symbol           // an operator or punctuation
 )
 
 type token struct {
-	kind kind
+	kind tokenKind
 	pos  int // of the first byte
 	end  int // behind the last byte
 	text string
@@ -88,44 +88,44 @@ func tokenize(text string) []token {
 	}
 	l := lexer{text: text, tokens: make([]token, 0, 8+len(text)/4)}
 	for {
-		l.skip()
+		l.skipBlanks()
 		if l.pos == len(text) {
-			l.add(end, l.pos, "")
+			l.addToken(end, l.pos, "")
 			return l.tokens
 		}
-		l.next()
+		l.scanToken()
 	}
 }
 
-func (l *lexer) add(k kind, from int, text string) {
+func (l *lexer) addToken(k tokenKind, from int, text string) {
 	l.tokens = append(l.tokens, token{kind: k, pos: from, end: l.pos, text: text})
 }
 
-func (l *lexer) fail(pos int, message, hint string) *Error {
+func (l *lexer) errorAt(pos int, message, hint string) *Error {
 	return newError(l.text, pos, message, hint)
 }
 
-// at returns the byte i behind the current one, 0 behind the end.
-func (l *lexer) at(i int) byte {
+// byteAt returns the byte i behind the current one, 0 behind the end.
+func (l *lexer) byteAt(i int) byte {
 	if l.pos+i < len(l.text) {
 		return l.text[l.pos+i]
 	}
 	return 0
 }
 
-// skip passes blanks and comments.
-func (l *lexer) skip() {
+// skipBlanks passes blanks and comments.
+func (l *lexer) skipBlanks() {
 	for l.pos < len(l.text) {
 		switch c := l.text[l.pos]; {
 		case classes[c]&classSpace != 0:
 			l.pos++
-		case c == '-' && l.at(1) == '-':
+		case c == '-' && l.byteAt(1) == '-':
 			if i := strings.IndexByte(l.text[l.pos:], '\n'); i >= 0 {
 				l.pos += i
 			} else {
 				l.pos = len(l.text)
 			}
-		case c == '/' && l.at(1) == '*':
+		case c == '/' && l.byteAt(1) == '*':
 			l.skipBlock()
 		default:
 			return
@@ -138,10 +138,10 @@ func (l *lexer) skipBlock() {
 	from, depth := l.pos, 0
 	for l.pos < len(l.text) {
 		switch {
-		case l.at(0) == '/' && l.at(1) == '*':
+		case l.byteAt(0) == '/' && l.byteAt(1) == '*':
 			depth++
 			l.pos += 2
-		case l.at(0) == '*' && l.at(1) == '/':
+		case l.byteAt(0) == '*' && l.byteAt(1) == '/':
 			depth--
 			l.pos += 2
 			if depth == 0 {
@@ -151,59 +151,59 @@ func (l *lexer) skipBlock() {
 			l.pos++
 		}
 	}
-	panic(l.fail(from, "unterminated /* comment", ""))
+	panic(l.errorAt(from, "unterminated /* comment", ""))
 }
 
-// next reads a token that begins at the current byte.
-func (l *lexer) next() {
+// scanToken reads a token that begins at the current byte.
+func (l *lexer) scanToken() {
 	from, c := l.pos, l.text[l.pos]
 	switch {
-	case (c == 'e' || c == 'E') && l.at(1) == '\'':
+	case (c == 'e' || c == 'E') && l.byteAt(1) == '\'':
 		l.pos++
-		l.escaped(from)
-	case l.prefixed(c):
-		panic(l.fail(from, "constants with the prefix "+string(c)+" are not supported", "Write '...' for a text, '\\x...' with a cast to bytea for bytes."))
+		l.scanEscaped(from)
+	case l.isPrefixed(c):
+		panic(l.errorAt(from, "constants with the prefix "+string(c)+" are not supported", "Write '...' for a text, '\\x...' with a cast to bytea for bytes."))
 	case classes[c]&classStart != 0:
-		l.identifier()
-	case classes[c]&classDigit != 0, c == '.' && classes[l.at(1)]&classDigit != 0:
-		l.number()
+		l.scanIdentifier()
+	case classes[c]&classDigit != 0, c == '.' && classes[l.byteAt(1)]&classDigit != 0:
+		l.scanNumber()
 	case c == '\'':
-		l.string(from)
+		l.scanString(from)
 	case c == '"':
-		l.quoted()
+		l.scanQuoted()
 	case classes[c]&classSelf != 0, c == '.':
 		l.pos++
-		l.add(symbol, from, l.text[from:l.pos])
+		l.addToken(symbol, from, l.text[from:l.pos])
 	case c == ':':
 		l.pos++
-		if l.at(0) == ':' {
+		if l.byteAt(0) == ':' {
 			l.pos++
 		}
-		l.add(symbol, from, l.text[from:l.pos])
+		l.addToken(symbol, from, l.text[from:l.pos])
 	case classes[c]&classOp != 0:
-		l.operator()
-	case c == '$' && classes[l.at(1)]&classDigit != 0:
-		panic(l.fail(from, "parameters ($1) are not supported", "Write the value."))
+		l.scanOperator()
+	case c == '$' && classes[l.byteAt(1)]&classDigit != 0:
+		panic(l.errorAt(from, "parameters ($1) are not supported", "Write the value."))
 	case c == '$':
-		l.dollar()
+		l.scanDollar()
 	default:
-		panic(l.fail(from, "syntax error at or near \""+string(c)+"\"", ""))
+		panic(l.errorAt(from, "syntax error at or near \""+string(c)+"\"", ""))
 	}
 }
 
-// prefixed reports whether a constant of bits, a national one or one with Unicode escapes begins here.
-func (l *lexer) prefixed(c byte) bool {
+// isPrefixed reports whether a constant of bits, a national one or one with Unicode escapes begins here.
+func (l *lexer) isPrefixed(c byte) bool {
 	switch c {
 	case 'b', 'B', 'x', 'X', 'n', 'N':
-		return l.at(1) == '\''
+		return l.byteAt(1) == '\''
 	case 'u', 'U':
-		return l.at(1) == '&' && (l.at(2) == '\'' || l.at(2) == '"')
+		return l.byteAt(1) == '&' && (l.byteAt(2) == '\'' || l.byteAt(2) == '"')
 	}
 	return false
 }
 
-// identifier reads one without quotes. Letters of ASCII become small.
-func (l *lexer) identifier() {
+// scanIdentifier reads one without quotes. Letters of ASCII become small.
+func (l *lexer) scanIdentifier() {
 	from, upper := l.pos, uint8(0)
 	for l.pos < len(l.text) && classes[l.text[l.pos]]&classIdent != 0 {
 		upper |= classes[l.text[l.pos]]
@@ -211,12 +211,12 @@ func (l *lexer) identifier() {
 	}
 	text := l.text[from:l.pos]
 	if upper&classUpper != 0 {
-		text = lower(text)
+		text = lowerASCII(text)
 	}
-	l.add(word, from, text)
+	l.addToken(word, from, text)
 }
 
-func lower(s string) string {
+func lowerASCII(s string) string {
 	b := []byte(s)
 	for i, c := range b {
 		if c >= 'A' && c <= 'Z' {
@@ -226,21 +226,21 @@ func lower(s string) string {
 	return string(b)
 }
 
-// quoted reads an identifier in quotes.
-func (l *lexer) quoted() {
+// scanQuoted reads an identifier in quotes.
+func (l *lexer) scanQuoted() {
 	from := l.pos
-	text, ok := l.until('"')
+	text, ok := l.scanUntil('"')
 	switch {
 	case !ok:
-		panic(l.fail(from, "unterminated quoted identifier", ""))
+		panic(l.errorAt(from, "unterminated quoted identifier", ""))
 	case text == "":
-		panic(l.fail(from, "zero-length quoted identifier", ""))
+		panic(l.errorAt(from, "zero-length quoted identifier", ""))
 	}
-	l.add(quoted, from, text)
+	l.addToken(quoted, from, text)
 }
 
-// until reads what is between the quotes that begin here; two of them stand for one.
-func (l *lexer) until(quote byte) (string, bool) {
+// scanUntil reads what is between the quotes that begin here; two of them stand for one.
+func (l *lexer) scanUntil(quote byte) (string, bool) {
 	l.pos++
 	from, double := l.pos, false
 	for {
@@ -249,7 +249,7 @@ func (l *lexer) until(quote byte) (string, bool) {
 			return "", false
 		}
 		l.pos += i + 1
-		if l.at(0) != quote {
+		if l.byteAt(0) != quote {
 			break
 		}
 		double = true
@@ -262,41 +262,41 @@ func (l *lexer) until(quote byte) (string, bool) {
 	return text, true
 }
 
-// string reads a text constant.
-func (l *lexer) string(from int) {
-	text, ok := l.until('\'')
+// scanString reads a text constant.
+func (l *lexer) scanString(from int) {
+	text, ok := l.scanUntil('\'')
 	if !ok {
-		panic(l.fail(from, "unterminated quoted string", ""))
+		panic(l.errorAt(from, "unterminated quoted string", ""))
 	}
-	l.add(str, from, text)
+	l.addToken(str, from, text)
 }
 
-// dollar reads a text constant between $tag$ and $tag$.
-func (l *lexer) dollar() {
+// scanDollar reads a text constant between $tag$ and $tag$.
+func (l *lexer) scanDollar() {
 	from, i := l.pos, 1
-	for l.at(i) != '$' && classes[l.at(i)]&classIdent != 0 {
+	for l.byteAt(i) != '$' && classes[l.byteAt(i)]&classIdent != 0 {
 		i++
 	}
-	if l.at(i) != '$' {
-		panic(l.fail(from, "syntax error at or near \"$\"", ""))
+	if l.byteAt(i) != '$' {
+		panic(l.errorAt(from, "syntax error at or near \"$\"", ""))
 	}
 	tag := l.text[from : from+i+1]
 	body := l.text[from+len(tag):]
 	n := strings.Index(body, tag)
 	if n < 0 {
-		panic(l.fail(from, "unterminated dollar-quoted string", ""))
+		panic(l.errorAt(from, "unterminated dollar-quoted string", ""))
 	}
 	l.pos = from + len(tag) + n + len(tag)
-	l.add(str, from, body[:n])
+	l.addToken(str, from, body[:n])
 }
 
-// operator reads the longest operator. One of several characters ends in + or - only if it has a character that arithmetic and
+// scanOperator reads the longest operator. One of several characters ends in + or - only if it has a character that arithmetic and
 // comparisons have not, so that a=-1 needs no blank.
-func (l *lexer) operator() {
+func (l *lexer) scanOperator() {
 	from, sign := l.pos, uint8(0)
 	for l.pos < len(l.text) {
 		c := l.text[l.pos]
-		if classes[c]&classOp == 0 || c == '-' && l.at(1) == '-' || c == '/' && l.at(1) == '*' {
+		if classes[c]&classOp == 0 || c == '-' && l.byteAt(1) == '-' || c == '/' && l.byteAt(1) == '*' {
 			break
 		}
 		sign |= classes[c]
@@ -311,82 +311,82 @@ func (l *lexer) operator() {
 	if text == "!=" {
 		text = "<>"
 	}
-	l.add(symbol, from, text)
+	l.addToken(symbol, from, text)
 }
 
-// number reads a number: decimal with a point and an exponent, or an integer with 0x, 0o or 0b.
-func (l *lexer) number() {
+// scanNumber reads a number: decimal with a point and an exponent, or an integer with 0x, 0o or 0b.
+func (l *lexer) scanNumber() {
 	from := l.pos
-	if l.at(0) == '0' {
-		switch l.at(1) | 0x20 {
+	if l.byteAt(0) == '0' {
+		switch l.byteAt(1) | 0x20 {
 		case 'x':
-			l.based(from, 16)
+			l.scanBased(from, 16)
 			return
 		case 'o':
-			l.based(from, 8)
+			l.scanBased(from, 8)
 			return
 		case 'b':
-			l.based(from, 2)
+			l.scanBased(from, 2)
 			return
 		}
 	}
-	ok := l.digits()
-	if l.at(0) == '.' && l.at(1) != '.' {
+	ok := l.scanDigits()
+	if l.byteAt(0) == '.' && l.byteAt(1) != '.' {
 		l.pos++
-		if classes[l.at(0)]&classDigit != 0 {
-			ok = l.digits() && ok
+		if classes[l.byteAt(0)]&classDigit != 0 {
+			ok = l.scanDigits() && ok
 		}
 	}
-	if c := l.at(0); c == 'e' || c == 'E' {
+	if c := l.byteAt(0); c == 'e' || c == 'E' {
 		i := 1
-		if s := l.at(1); s == '+' || s == '-' {
+		if s := l.byteAt(1); s == '+' || s == '-' {
 			i = 2
 		}
-		if classes[l.at(i)]&classDigit != 0 {
+		if classes[l.byteAt(i)]&classDigit != 0 {
 			l.pos += i
-			ok = l.digits() && ok
+			ok = l.scanDigits() && ok
 		}
 	}
-	if !ok || classes[l.at(0)]&(classStart|classIdent) != 0 {
-		for classes[l.at(0)]&classIdent != 0 {
+	if !ok || classes[l.byteAt(0)]&(classStart|classIdent) != 0 {
+		for classes[l.byteAt(0)]&classIdent != 0 {
 			l.pos++
 		}
-		panic(l.fail(from, "trailing junk after numeric literal at or near \""+l.text[from:l.pos]+"\"", ""))
+		panic(l.errorAt(from, "trailing junk after numeric literal at or near \""+l.text[from:l.pos]+"\"", ""))
 	}
-	l.add(number, from, strings.ReplaceAll(l.text[from:l.pos], "_", ""))
+	l.addToken(number, from, strings.ReplaceAll(l.text[from:l.pos], "_", ""))
 }
 
-// digits passes digits with single underscores between them, and reports whether those are so.
-func (l *lexer) digits() bool {
+// scanDigits passes digits with single underscores between them, and reports whether those are so.
+func (l *lexer) scanDigits() bool {
 	for {
-		for classes[l.at(0)]&classDigit != 0 {
+		for classes[l.byteAt(0)]&classDigit != 0 {
 			l.pos++
 		}
-		if l.at(0) != '_' {
+		if l.byteAt(0) != '_' {
 			return true
 		}
-		if classes[l.at(1)]&classDigit == 0 {
+		if classes[l.byteAt(1)]&classDigit == 0 {
 			return false
 		}
 		l.pos++
 	}
 }
 
-// based reads an integer of another base. It is a number like those in decimal from here on.
-func (l *lexer) based(from, base int) {
+// scanBased reads an integer of another base. It is a number like those in decimal from here on.
+func (l *lexer) scanBased(from, base int) {
 	l.pos += 2
-	for classes[l.at(0)]&classIdent != 0 {
+	for classes[l.byteAt(0)]&classIdent != 0 {
 		l.pos++
 	}
 	v, err := strconv.ParseUint(l.text[from:l.pos], 0, 64)
 	if err != nil {
-		panic(l.fail(from, "invalid integer of base "+strconv.Itoa(base)+" \""+shorten(l.text[from:l.pos])+"\"", "It has at most 64 bits."))
+		panic(l.errorAt(from, "invalid integer of base "+strconv.Itoa(base)+" \""+shortenText(l.text[from:l.pos])+"\"", "It has at most 64 bits."))
 	}
-	l.add(number, from, strconv.FormatUint(v, 10))
+	l.addToken(number, from, strconv.FormatUint(v, 10))
 }
 
-// shorten cuts a text that is quoted in a message.
-func shorten(s string) string {
+// shortenText cuts a text that is quoted in a message.
+func shortenText(s string) string {
 	if len(s) <= 64 {
 		return s
 	}

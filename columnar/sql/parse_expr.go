@@ -67,46 +67,46 @@ func operatorOf(symbol string) BinaryOp {
 	return 0
 }
 
-// node is an expression while it is parsed, with the height of its tree: one for a leaf.
-type node struct {
+// exprNode is an expression while it is parsed, with the height of its tree: one for a leaf.
+type exprNode struct {
 	e      Expr
 	height int
 }
 
-func leaf(e Expr) node { return node{e, 1} }
+func leafNode(e Expr) exprNode { return exprNode{e, 1} }
 
-// over returns e as a node above others, which e has as its operands.
-func (p *parser) over(e Expr, operands ...node) node {
+// nodeOver returns e as a node above others, which e has as its operands.
+func (p *parser) nodeOver(e Expr, operands ...exprNode) exprNode {
 	height := 0
 	for _, o := range operands {
 		height = max(height, o.height)
 	}
 	if height >= MaxDepth {
-		panic(p.failAt(e.Pos(), "AND, OR, IN and concat() take any number of operands without nesting.",
+		panic(p.errorAt(e.Pos(), "AND, OR, IN and concat() take any number of operands without nesting.",
 			"expressions nest deeper than "+strconv.Itoa(MaxDepth)+" levels"))
 	}
-	return node{e, height + 1}
+	return exprNode{e, height + 1}
 }
 
-// expr reads an expression.
-func (p *parser) expr() Expr {
-	return p.nested().e
+// parseExpr reads an expression.
+func (p *parser) parseExpr() Expr {
+	return p.parseNested().e
 }
 
-// nested reads an expression within another one.
-func (p *parser) nested() node {
-	p.enter(p.tok().pos)
-	defer p.leave()
-	return p.binary(precOr)
+// parseNested reads an expression within another one.
+func (p *parser) parseNested() exprNode {
+	p.enterLevel(p.token().pos)
+	defer p.leaveLevel()
+	return p.parseBinary(precOr)
 }
 
-// binary reads an expression of operators that bind at least as much as prec.
-func (p *parser) binary(prec int) node {
-	left := p.prefix(prec)
+// parseBinary reads an expression of operators that bind at least as much as prec.
+func (p *parser) parseBinary(prec int) exprNode {
+	left := p.parsePrefix(prec)
 	last := 0 // of an operator that does not associate
 	for {
-		t := p.tok()
-		found := p.infix(t)
+		t := p.token()
+		found := p.infixPrecedence(t)
 		if found < prec || found == 0 {
 			return left
 		}
@@ -115,31 +115,31 @@ func (p *parser) binary(prec int) node {
 			if found == precCompare {
 				hint = "comparisons can't be chained: write a < b AND b < c"
 			}
-			panic(p.syntax(hint))
+			panic(p.syntaxError(hint))
 		}
 		last = 0
 		switch found {
 		case precOr, precAnd:
-			left = p.logic(left, found)
+			left = p.parseLogic(left, found)
 		case precIs:
 			var distinct bool
-			if left, distinct = p.is(left); distinct {
+			if left, distinct = p.parseIs(left); distinct {
 				last = found
 			}
 		case precLike:
-			left = p.membership(left)
+			left = p.parseMembership(left)
 			last = found
 		default:
 			if found == precCompare {
 				last = found
 			}
-			left = p.operator(left, t)
+			left = p.parseOperator(left, t)
 		}
 	}
 }
 
-// infix returns the precedence of the operator that a token begins, 0 for none.
-func (p *parser) infix(t *token) int {
+// infixPrecedence returns the precedence of the operator that a token begins, 0 for none.
+func (p *parser) infixPrecedence(t *token) int {
 	if t.kind == symbol {
 		return precedences[operatorOf(t.text)]
 	}
@@ -156,7 +156,7 @@ func (p *parser) infix(t *token) int {
 	case "in", "between", "like", "ilike", "similar":
 		return precLike
 	case "not":
-		switch next := p.ahead(1); next.text {
+		switch next := p.tokenAhead(1); next.text {
 		case "in", "between", "like", "ilike", "similar":
 			if next.kind == word {
 				return precLike
@@ -166,16 +166,16 @@ func (p *parser) infix(t *token) int {
 	return 0
 }
 
-// logic reads the terms of an AND or OR. Terms that are one themselves, in parentheses, become terms of this one.
-func (p *parser) logic(first node, prec int) node {
+// parseLogic reads the terms of an AND or OR. Terms that are one themselves, in parentheses, become terms of this one.
+func (p *parser) parseLogic(first exprNode, prec int) exprNode {
 	keyword, or := "and", prec == precOr
 	if or {
 		keyword = "or"
 	}
-	e := &Logic{At: p.tok().pos, Or: or}
-	terms := []node{first}
-	for p.word(keyword) {
-		terms = append(terms, p.binary(prec+1))
+	e := &Logic{At: p.token().pos, Or: or}
+	terms := []exprNode{first}
+	for p.acceptWord(keyword) {
+		terms = append(terms, p.parseBinary(prec+1))
 	}
 	for i, n := range terms {
 		if l, ok := n.e.(*Logic); ok && l.Or == or {
@@ -185,142 +185,142 @@ func (p *parser) logic(first node, prec int) node {
 			e.Terms = append(e.Terms, n.e)
 		}
 	}
-	return p.over(e, terms...)
+	return p.nodeOver(e, terms...)
 }
 
-// operator reads an operator of symbols and its right operand.
-func (p *parser) operator(left node, t *token) node {
+// parseOperator reads an operator of symbols and its right operand.
+func (p *parser) parseOperator(left exprNode, t *token) exprNode {
 	op := operatorOf(t.text)
 	p.i++
-	if q := p.tok(); q.kind == word && (q.text == "any" || q.text == "some" || q.text == "all") && p.ahead(1).text == "(" {
-		return p.any(left, op, t)
+	if q := p.token(); q.kind == word && (q.text == "any" || q.text == "some" || q.text == "all") && p.tokenAhead(1).text == "(" {
+		return p.parseAny(left, op, t)
 	}
-	right := p.binary(precedences[op] + 1)
-	return p.over(&Binary{At: t.pos, Op: op, L: left.e, R: right.e}, left, right)
+	right := p.parseBinary(precedences[op] + 1)
+	return p.nodeOver(&Binary{At: t.pos, Op: op, L: left.e, R: right.e}, left, right)
 }
 
-// any reads = ANY (list); the current token is ANY.
-func (p *parser) any(left node, op BinaryOp, t *token) node {
+// parseAny reads = ANY (list); the current token is ANY.
+func (p *parser) parseAny(left exprNode, op BinaryOp, t *token) exprNode {
 	if p.isWord("all") || op != Eq {
-		panic(p.failAt(t.pos, "Write x = ANY (list), NOT (x = ANY (list)), or x IN (...).", "only = ANY is supported"))
+		panic(p.errorAt(t.pos, "Write x = ANY (list), NOT (x = ANY (list)), or x IN (...).", "only = ANY is supported"))
 	}
 	p.i += 2
 	if p.isWord("select") {
-		panic(p.failHint("A query is over one category.", "subqueries are not supported"))
+		panic(p.errorHere("A query is over one category.", "subqueries are not supported"))
 	}
-	list := p.nested()
+	list := p.parseNested()
 	p.expectSymbol(")")
-	return p.over(&Any{At: t.pos, X: left.e, List: list.e}, left, list)
+	return p.nodeOver(&Any{At: t.pos, X: left.e, List: list.e}, left, list)
 }
 
-// is reads IS and what follows, ISNULL and NOTNULL. distinct says that it was a comparison.
-func (p *parser) is(left node) (n node, distinct bool) {
-	t := p.tok()
+// parseIs reads IS and what follows, ISNULL and NOTNULL. distinct says that it was a comparison.
+func (p *parser) parseIs(left exprNode) (n exprNode, distinct bool) {
+	t := p.token()
 	p.i++
 	if t.text != "is" {
-		return p.over(&Is{At: t.pos, X: left.e, Not: t.text == "notnull"}, left), false
+		return p.nodeOver(&Is{At: t.pos, X: left.e, Not: t.text == "notnull"}, left), false
 	}
-	not := p.word("not")
+	not := p.acceptWord("not")
 	e := &Is{At: t.pos, X: left.e, Not: not}
 	switch {
-	case p.word("null"):
+	case p.acceptWord("null"):
 		e.What = IsNull
-	case p.word("true"):
+	case p.acceptWord("true"):
 		e.What = IsTrue
-	case p.word("false"):
+	case p.acceptWord("false"):
 		e.What = IsFalse
-	case p.word("unknown"):
+	case p.acceptWord("unknown"):
 		e.What = IsUnknown
-	case p.word("distinct"):
+	case p.acceptWord("distinct"):
 		p.expectWord("from")
-		right := p.binary(precIs + 1)
+		right := p.parseBinary(precIs + 1)
 		op := IsDistinct
 		if not {
 			op = IsNotDistinct
 		}
-		return p.over(&Binary{At: t.pos, Op: op, L: left.e, R: right.e}, left, right), true
+		return p.nodeOver(&Binary{At: t.pos, Op: op, L: left.e, R: right.e}, left, right), true
 	default:
-		panic(p.syntax("IS is followed by [NOT] NULL, TRUE, FALSE, UNKNOWN or DISTINCT FROM"))
+		panic(p.syntaxError("IS is followed by [NOT] NULL, TRUE, FALSE, UNKNOWN or DISTINCT FROM"))
 	}
-	return p.over(e, left), false
+	return p.nodeOver(e, left), false
 }
 
-// membership reads [NOT] IN, BETWEEN, LIKE or ILIKE.
-func (p *parser) membership(left node) node {
-	at := p.tok().pos
-	not := p.word("not")
-	t := p.tok()
+// parseMembership reads [NOT] IN, BETWEEN, LIKE or ILIKE.
+func (p *parser) parseMembership(left exprNode) exprNode {
+	at := p.token().pos
+	not := p.acceptWord("not")
+	t := p.token()
 	p.i++
 	switch t.text {
 	case "in":
-		return p.in(left, at, not)
+		return p.parseIn(left, at, not)
 	case "between":
-		return p.between(left, at, not)
+		return p.parseBetween(left, at, not)
 	case "similar":
-		panic(p.failAt(at, "Use LIKE, or a regular expression with ~.", "SIMILAR TO is not supported"))
+		panic(p.errorAt(at, "Use LIKE, or a regular expression with ~.", "SIMILAR TO is not supported"))
 	}
-	pattern := p.binary(precLike + 1)
+	pattern := p.parseBinary(precLike + 1)
 	e := &Like{At: at, X: left.e, Not: not, Fold: t.text == "ilike", Pattern: pattern.e}
-	if !p.word("escape") {
-		return p.over(e, left, pattern)
+	if !p.acceptWord("escape") {
+		return p.nodeOver(e, left, pattern)
 	}
-	escape := p.binary(precLike + 1)
+	escape := p.parseBinary(precLike + 1)
 	e.Escape = escape.e
-	return p.over(e, left, pattern, escape)
+	return p.nodeOver(e, left, pattern, escape)
 }
 
-func (p *parser) in(left node, at int, not bool) node {
+func (p *parser) parseIn(left exprNode, at int, not bool) exprNode {
 	if !p.isSymbol("(") {
-		panic(p.syntax("IN takes a list in parentheses; of a list column write x = ANY (list)"))
+		panic(p.syntaxError("IN takes a list in parentheses; of a list column write x = ANY (list)"))
 	}
 	p.i++
 	if p.isWord("select") || p.isWord("with") {
-		panic(p.failHint("A query is over one category.", "subqueries are not supported"))
+		panic(p.errorHere("A query is over one category.", "subqueries are not supported"))
 	}
-	var list []node
-	for more := true; more; more = p.symbol(",") {
+	var list []exprNode
+	for more := true; more; more = p.acceptSymbol(",") {
 		if len(list) == MaxList {
-			panic(p.failHint("Several IN lists with OR between them are several times as long.", "an IN list has at most "+strconv.Itoa(MaxList)+" elements"))
+			panic(p.errorHere("Several IN lists with OR between them are several times as long.", "an IN list has at most "+strconv.Itoa(MaxList)+" elements"))
 		}
-		list = append(list, p.nested())
+		list = append(list, p.parseNested())
 	}
 	p.expectSymbol(")")
-	return p.over(&In{At: at, X: left.e, Not: not, List: expressions(list)}, append(list, left)...)
+	return p.nodeOver(&In{At: at, X: left.e, Not: not, List: exprsOf(list)}, append(list, left)...)
 }
 
-func (p *parser) between(left node, at int, not bool) node {
-	e := &Between{At: at, X: left.e, Not: not, Symmetric: p.word("symmetric")}
+func (p *parser) parseBetween(left exprNode, at int, not bool) exprNode {
+	e := &Between{At: at, X: left.e, Not: not, Symmetric: p.acceptWord("symmetric")}
 	if !e.Symmetric {
-		p.word("asymmetric")
+		p.acceptWord("asymmetric")
 	}
-	low := p.binary(precLike + 1)
+	low := p.parseBinary(precLike + 1)
 	p.expectWord("and")
-	high := p.binary(precLike + 1)
+	high := p.parseBinary(precLike + 1)
 	e.Low, e.High = low.e, high.e
-	return p.over(e, left, low, high)
+	return p.nodeOver(e, left, low, high)
 }
 
-// prefix reads an operand with the operators before it.
-func (p *parser) prefix(prec int) node {
+// parsePrefix reads an operand with the operators before it.
+func (p *parser) parsePrefix(prec int) exprNode {
 	from := p.i
 	for p.isWord("not") {
 		if prec > precNot {
-			panic(p.syntax("write NOT behind an operator in parentheses"))
+			panic(p.syntaxError("write NOT behind an operator in parentheses"))
 		}
 		p.i++
 	}
 	if operators := p.tokens[from:p.i]; len(operators) > 0 {
-		return p.wrap(operators, p.binary(precNot+1))
+		return p.wrapOperand(operators, p.parseBinary(precNot+1))
 	}
 	for p.isSymbol("-") || p.isSymbol("+") {
 		p.i++
 	}
 	operators := p.tokens[from:p.i]
-	return p.wrap(operators, p.postfix())
+	return p.wrapOperand(operators, p.parsePostfix())
 }
 
-// wrap puts operators over an operand, the last one first.
-func (p *parser) wrap(operators []token, operand node) node {
+// wrapOperand puts operators over an operand, the last one first.
+func (p *parser) wrapOperand(operators []token, operand exprNode) exprNode {
 	for i := len(operators) - 1; i >= 0; i-- {
 		op := Not
 		switch operators[i].text {
@@ -329,62 +329,62 @@ func (p *parser) wrap(operators []token, operand node) node {
 		case "+":
 			op = Plus
 		}
-		operand = p.over(&Unary{At: operators[i].pos, Op: op, X: operand.e}, operand)
+		operand = p.nodeOver(&Unary{At: operators[i].pos, Op: op, X: operand.e}, operand)
 	}
 	return operand
 }
 
-// postfix reads an operand with what follows it: ::type, [index] and .field.
-func (p *parser) postfix() node {
-	from := p.tok()
-	n := p.primary()
+// parsePostfix reads an operand with what follows it: ::type, [index] and .field.
+func (p *parser) parsePostfix() exprNode {
+	from := p.token()
+	n := p.parsePrimary()
 	_, name := n.e.(*Name)
 	element := name || from.kind == symbol && from.text == "(" // may have elements and fields
 	for {
-		t := p.tok()
+		t := p.token()
 		if t.kind != symbol {
 			return n
 		}
 		switch {
 		case t.text == "::":
 			p.i++
-			n = p.over(&Cast{At: t.pos, X: n.e, Type: p.typeName()}, n)
+			n = p.nodeOver(&Cast{At: t.pos, X: n.e, Type: p.parseType()}, n)
 			element = false
 		case t.text == "[" && element:
-			n = p.index(n)
+			n = p.parseIndex(n)
 		case t.text == "." && element:
 			p.i++
-			f := p.tok()
+			f := p.token()
 			if f.kind != word && f.kind != quoted {
-				panic(p.syntax("expected the name of a field"))
+				panic(p.syntaxError("expected the name of a field"))
 			}
 			p.i++
-			n = p.over(&Field{At: f.pos, X: n.e, Name: f.text}, n)
+			n = p.nodeOver(&Field{At: f.pos, X: n.e, Name: f.text}, n)
 		case t.text == "[" || t.text == ".":
-			panic(p.syntax("an expression needs parentheses before [ and .: (f(x))[1]"))
+			panic(p.syntaxError("an expression needs parentheses before [ and .: (f(x))[1]"))
 		default:
 			return n
 		}
 	}
 }
 
-func (p *parser) index(n node) node {
-	t := p.tok()
+func (p *parser) parseIndex(n exprNode) exprNode {
+	t := p.token()
 	p.i++
 	if p.isSymbol(":") {
-		panic(p.failHint("Name the element.", "slices are not supported"))
+		panic(p.errorHere("Name the element.", "slices are not supported"))
 	}
-	i := p.nested()
+	i := p.parseNested()
 	if p.isSymbol(":") {
-		panic(p.failHint("Name the element.", "slices are not supported"))
+		panic(p.errorHere("Name the element.", "slices are not supported"))
 	}
 	p.expectSymbol("]")
-	return p.over(&Index{At: t.pos, X: n.e, I: i.e}, n, i)
+	return p.nodeOver(&Index{At: t.pos, X: n.e, I: i.e}, n, i)
 }
 
-// unknownOperator is the error for a symbol that is an operator elsewhere.
-func (p *parser) unknownOperator() *Error {
-	t := p.tok()
+// operatorError is the error for a symbol that is an operator elsewhere.
+func (p *parser) operatorError() *Error {
+	t := p.token()
 	hint := ""
 	switch t.text {
 	case "->", "->>", "#>", "#>>":
@@ -404,31 +404,31 @@ func (p *parser) unknownOperator() *Error {
 	case "=>", ":=":
 		hint = "Functions take arguments by place."
 	}
-	return p.failHint(hint, "operator \""+shorten(t.text)+"\" is not supported")
+	return p.errorHere(hint, "operator \""+shortenText(t.text)+"\" is not supported")
 }
 
-// list reads expressions with commas between them up to the closing parenthesis.
-func (p *parser) list() (list []node) {
-	if p.symbol(")") {
+// parseList reads expressions with commas between them up to the closing parenthesis.
+func (p *parser) parseList() (list []exprNode) {
+	if p.acceptSymbol(")") {
 		return nil
 	}
-	for more := true; more; more = p.symbol(",") {
-		list = append(list, p.nested())
+	for more := true; more; more = p.acceptSymbol(",") {
+		list = append(list, p.parseNested())
 	}
 	if p.isWord("order") {
-		panic(p.failHint("", "ORDER BY among arguments is not supported"))
+		panic(p.errorHere("", "ORDER BY among arguments is not supported"))
 	}
 	p.expectSymbol(")")
 	return list
 }
 
-// expressions returns the expressions of nodes; nil of none.
-func expressions(nodes []node) (list []Expr) {
+// exprsOf returns the expressions of nodes; nil of none.
+func exprsOf(nodes []exprNode) (list []Expr) {
 	for _, n := range nodes {
 		list = append(list, n.e)
 	}
 	return list
 }
 
-// upper is a keyword as messages have it.
-func upper(w string) string { return strings.ToUpper(w) }
+// upperASCII is a keyword as messages have it.
+func upperASCII(w string) string { return strings.ToUpper(w) }

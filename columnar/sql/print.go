@@ -70,15 +70,15 @@ func appendAlias(b []byte, alias string) []byte {
 
 func appendCategory(b []byte, name string) []byte {
 	for part := range strings.SplitSeq(name, ".") {
-		if !plain(part) {
+		if !isPlain(part) {
 			return appendQuoted(b, name, '"')
 		}
 	}
 	return append(b, name...)
 }
 
-// plain reports whether a name needs no quotes.
-func plain(name string) bool {
+// isPlain reports whether a name needs no quotes.
+func isPlain(name string) bool {
 	if name == "" || classes[name[0]]&classStart == 0 || keywords[name]&special != 0 {
 		return false
 	}
@@ -91,7 +91,7 @@ func plain(name string) bool {
 }
 
 func appendName(b []byte, name string) []byte {
-	if plain(name) {
+	if isPlain(name) {
 		return append(b, name...)
 	}
 	return appendQuoted(b, name, '"')
@@ -119,8 +119,8 @@ func appendList(b []byte, list []Expr) []byte {
 	return b
 }
 
-// precedence returns how much the outermost operator of an expression binds.
-func precedence(e Expr) int {
+// precedenceOf returns how much the outermost operator of an expression binds.
+func precedenceOf(e Expr) int {
 	switch e := e.(type) {
 	case *Logic:
 		if e.Or {
@@ -149,7 +149,7 @@ func precedence(e Expr) int {
 
 // appendExpr appends an expression, in parentheses if its operator binds less than prec.
 func appendExpr(b []byte, e Expr, prec int) []byte {
-	if precedence(e) < prec {
+	if precedenceOf(e) < prec {
 		return append(appendBare(append(b, '('), e), ')')
 	}
 	return appendBare(b, e)
@@ -280,7 +280,7 @@ func appendUnary(b []byte, e *Unary) []byte {
 		sign = '+'
 	}
 	b = append(b, sign)
-	if _, ok := e.X.(*Unary); ok && precedence(e.X) == precSign {
+	if _, ok := e.X.(*Unary); ok && precedenceOf(e.X) == precSign {
 		b = append(b, ' ') // -- is a comment
 	}
 	return appendExpr(b, e.X, precSign)
@@ -324,7 +324,7 @@ func appendCall(b []byte, e *Call) []byte {
 	switch {
 	case e.Func == "extract" && len(e.Args) == 2:
 		if field, ok := e.Args[0].(*String); ok {
-			if b = append(b, "extract("...); plain(field.Value) {
+			if b = append(b, "extract("...); isPlain(field.Value) {
 				b = append(b, field.Value...)
 			} else {
 				b = appendQuoted(b, field.Value, '\'')

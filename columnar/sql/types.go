@@ -35,24 +35,24 @@ func NamedType(name string) (Type, bool) {
 	return Type{Name: n, Precision: -1, Scale: -1}, ok
 }
 
-// typeName reads the name of a type.
-func (p *parser) typeName() Type {
-	t := p.tok()
+// parseType reads the name of a type.
+func (p *parser) parseType() Type {
+	t := p.token()
 	if t.kind != word && t.kind != quoted {
-		panic(p.syntax("expected the name of a type"))
+		panic(p.syntaxError("expected the name of a type"))
 	}
 	typ, ok := NamedType(t.text)
 	if !ok {
-		panic(p.unknownType(t))
+		panic(p.typeError(t))
 	}
 	typ.At = t.pos
 	p.i++
 	switch t.text {
 	case "double":
-		p.word("precision")
+		p.acceptWord("precision")
 	case "character":
-		if !p.word("varying") {
-			panic(p.failAt(t.pos, "Use text.", "type character is not supported"))
+		if !p.acceptWord("varying") {
+			panic(p.errorAt(t.pos, "Use text.", "type character is not supported"))
 		}
 	case "timestamp":
 		if p.isWord("with") || p.isWord("without") {
@@ -63,17 +63,17 @@ func (p *parser) typeName() Type {
 		}
 	}
 	if p.isSymbol("(") {
-		typ = p.modifiers(t, typ)
+		typ = p.parseModifiers(t, typ)
 	}
 	if p.isSymbol("[") || p.isWord("array") {
-		panic(p.failHint("", "types of arrays are not supported"))
+		panic(p.errorHere("", "types of arrays are not supported"))
 	}
 	return typ
 }
 
-func (p *parser) unknownType(t *token) *Error {
+func (p *parser) typeError(t *token) *Error {
 	if instead, ok := otherTypes[t.text]; ok {
-		return p.failHint("Use "+instead+".", "type "+t.text+" is not supported")
+		return p.errorHere("Use "+instead+".", "type "+t.text+" is not supported")
 	}
 	hint := near.Hint(t.text, []string{
 		"boolean", "integer", "bigint", "double", "numeric", "text", "bytea", "date", "timestamp", "timestamptz", "interval", "uint64", "varchar",
@@ -81,30 +81,30 @@ func (p *parser) unknownType(t *token) *Error {
 	if hint == "" {
 		hint = "Types are boolean, integer, bigint, uint64, double precision, numeric, text, bytea, date, timestamptz and interval."
 	}
-	return p.failHint(sentence(hint), "type \""+shorten(t.text)+"\" does not exist")
+	return p.errorHere(capitalize(hint), "type \""+shortenText(t.text)+"\" does not exist")
 }
 
-// modifiers reads the numbers in parentheses behind a type.
-func (p *parser) modifiers(t *token, typ Type) Type {
-	at := p.tok().pos
+// parseModifiers reads the numbers in parentheses behind a type.
+func (p *parser) parseModifiers(t *token, typ Type) Type {
+	at := p.token().pos
 	p.i++
 	var numbers []int
 	for {
-		n := p.tok()
-		negative := p.symbol("-")
+		n := p.token()
+		negative := p.acceptSymbol("-")
 		if negative {
-			n = p.tok()
+			n = p.token()
 		}
 		v, err := strconv.Atoi(n.text)
 		if n.kind != number || err != nil {
-			panic(p.syntax("expected an integer"))
+			panic(p.syntaxError("expected an integer"))
 		}
 		if negative {
 			v = -v
 		}
 		p.i++
 		numbers = append(numbers, v)
-		if len(numbers) > 2 || !p.symbol(",") {
+		if len(numbers) > 2 || !p.acceptSymbol(",") {
 			break
 		}
 	}
@@ -116,15 +116,15 @@ func (p *parser) modifiers(t *token, typ Type) Type {
 			typ.Scale = numbers[1]
 		}
 		if len(numbers) > 2 || typ.Precision < 1 || typ.Precision > 38 || typ.Scale < 0 || typ.Scale > typ.Precision {
-			panic(p.failAt(at, "The precision is from 1 to 38, the scale from 0 to the precision.", "invalid precision or scale of numeric"))
+			panic(p.errorAt(at, "The precision is from 1 to 38, the scale from 0 to the precision.", "invalid precision or scale of numeric"))
 		}
 	case t.text == "float" && len(numbers) == 1 && numbers[0] >= 25 && numbers[0] <= 53:
 	case typ.Name == "text":
-		panic(p.failAt(at, "Use left(x, n).", "a length of "+t.text+" is not supported"))
+		panic(p.errorAt(at, "Use left(x, n).", "a length of "+t.text+" is not supported"))
 	case typ.Name == "timestamptz", typ.Name == "interval":
-		panic(p.failAt(at, "Use date_trunc().", "a precision of "+t.text+" is not supported"))
+		panic(p.errorAt(at, "Use date_trunc().", "a precision of "+t.text+" is not supported"))
 	default:
-		panic(p.failAt(at, "", "type modifiers of "+t.text+" are not supported"))
+		panic(p.errorAt(at, "", "type modifiers of "+t.text+" are not supported"))
 	}
 	return typ
 }
@@ -137,8 +137,8 @@ func (t Type) String() string {
 	return t.Name + "(" + strings.Join([]string{strconv.Itoa(t.Precision), strconv.Itoa(t.Scale)}, ",") + ")"
 }
 
-// sentence begins a hint with a capital letter.
-func sentence(hint string) string {
+// capitalize begins a hint with a capital letter.
+func capitalize(hint string) string {
 	if hint == "" {
 		return ""
 	}

@@ -13,39 +13,39 @@ type arithNode struct {
 	t    *schema.Type
 	a, b node
 	// calc makes the values.
-	calc func(ev *eval, out, a, b *vec, live bitmap) (bad bitmap)
+	calc func(ev *evaluation, out, a, b *vec, live bitmap) (bad bitmap)
 }
 
-func (n *arithNode) eval(ev *eval, sel bitmap) *vec {
+func (n *arithNode) evalRows(ev *evaluation, sel bitmap) *vec {
 	var a, b *vec
 	if n.b == nil {
-		a = ev.args(sel, n.a)[0]
+		a = ev.evalArgs(sel, n.a)[0]
 		b = a
 	} else {
-		args := ev.args(sel, n.a, n.b)
+		args := ev.evalArgs(sel, n.a, n.b)
 		a, b = args[0], args[1]
 	}
-	out := ev.result(n.t, a, b)
-	return ev.failing(out, n.calc(ev, out, a, b, ev.live(sel, a, b)), sel)
+	out := ev.newResult(n.t, a, b)
+	return ev.failRows(out, n.calc(ev, out, a, b, ev.liveRows(sel, a, b)), sel)
 }
 
-// lane says where a kind's values are.
-type lane[T fixed] func(*vec) *[]T
+// sliceOf says where a kind's values are.
+type sliceOf[T fixedValue] func(*vec) *[]T
 
-func lane32(v *vec) *[]int32  { return &v.i32 }
-func lane64(v *vec) *[]int64  { return &v.i64 }
-func laneU(v *vec) *[]uint64  { return &v.u64 }
-func laneF(v *vec) *[]float64 { return &v.f64 }
+func int32sOf(v *vec) *[]int32   { return &v.i32 }
+func int64sOf(v *vec) *[]int64   { return &v.i64 }
+func uint64sOf(v *vec) *[]uint64 { return &v.u64 }
+func floatsOf(v *vec) *[]float64 { return &v.f64 }
 
-// pairwise makes an operator of a function of two values that says whether it had a result.
-func pairwise[A, B, R fixed](la lane[A], lb lane[B], lr lane[R], f func(A, B) (R, bool)) func(*eval, *vec, *vec, *vec, bitmap) bitmap {
-	return func(ev *eval, out, a, b *vec, live bitmap) (bad bitmap) {
-		va, vb, ma, mb := *la(a), *lb(b), a.at(), b.at()
-		r := take[R](ev.scratch, ev.rows)
+// calcPairs makes an operator of a function of two values that says whether it had a result.
+func calcPairs[A, B, R fixedValue](la sliceOf[A], lb sliceOf[B], lr sliceOf[R], f func(A, B) (R, bool)) func(*evaluation, *vec, *vec, *vec, bitmap) bitmap {
+	return func(ev *evaluation, out, a, b *vec, live bitmap) (bad bitmap) {
+		va, vb, ma, mb := *la(a), *lb(b), a.indexMask(), b.indexMask()
+		r := takeValues[R](ev.scratch, ev.rows)
 		if live != nil {
 			clear(r)
 		}
-		for i := range each(live, ev.rows) {
+		for i := range eachRow(live, ev.rows) {
 			v, ok := f(va[i&ma], vb[i&mb])
 			r[i] = v
 			if !ok {
@@ -60,19 +60,19 @@ func pairwise[A, B, R fixed](la lane[A], lb lane[B], lr lane[R], f func(A, B) (R
 	}
 }
 
-// single is pairwise of one value.
-func single[A, R fixed](la lane[A], lr lane[R], f func(A) (R, bool)) func(*eval, *vec, *vec, *vec, bitmap) bitmap {
-	return pairwise(la, la, lr, func(a, _ A) (R, bool) { return f(a) })
+// calcSingle is pairwise of one value.
+func calcSingle[A, R fixedValue](la sliceOf[A], lr sliceOf[R], f func(A) (R, bool)) func(*evaluation, *vec, *vec, *vec, bitmap) bitmap {
+	return calcPairs(la, la, lr, func(a, _ A) (R, bool) { return f(a) })
 }
 
-type signed interface{ int32 | int64 }
+type signedInt interface{ int32 | int64 }
 
-func addSigned[T signed](a, b T) (T, bool) {
+func addSigned[T signedInt](a, b T) (T, bool) {
 	s := a + b
 	return s, (s^a)&(s^b) >= 0
 }
 
-func subSigned[T signed](a, b T) (T, bool) {
+func subSigned[T signedInt](a, b T) (T, bool) {
 	s := a - b
 	return s, (a^b)&(s^a) >= 0
 }
@@ -94,23 +94,23 @@ func mul64(a, b int64) (int64, bool) {
 	return int64(lo), h == int64(lo)>>63
 }
 
-func divSigned[T signed](a, b T) (T, bool) {
+func divSigned[T signedInt](a, b T) (T, bool) {
 	if b == 0 || b == -1 && a == -a && a != 0 {
 		return 0, false
 	}
 	return a / b, true
 }
 
-func modInteger[T ordered](a, b T) (T, bool) {
+func modInteger[T orderedInt](a, b T) (T, bool) {
 	if b == 0 {
 		return 0, false
 	}
 	return a % b, true
 }
 
-func negSigned[T signed](a T) (T, bool) { return -a, a != -a || a == 0 }
+func negSigned[T signedInt](a T) (T, bool) { return -a, a != -a || a == 0 }
 
-func absSigned[T signed](a T) (T, bool) {
+func absSigned[T signedInt](a T) (T, bool) {
 	if a < 0 {
 		return -a, a != -a
 	}
@@ -136,18 +136,18 @@ func divUnsigned(a, b uint64) (uint64, bool) {
 	return a / b, true
 }
 
-// finite reports whether r may be the result of an operation on a and b: infinite only if one of these is.
-func finite(r, a, b float64) bool {
+// finiteResult reports whether r may be the result of an operation on a and b: infinite only if one of these is.
+func finiteResult(r, a, b float64) bool {
 	return !math.IsInf(r, 0) || math.IsInf(a, 0) || math.IsInf(b, 0)
 }
 
-func addFloat(a, b float64) (float64, bool) { r := a + b; return r, finite(r, a, b) }
+func addFloat(a, b float64) (float64, bool) { r := a + b; return r, finiteResult(r, a, b) }
 
-func subFloat(a, b float64) (float64, bool) { r := a - b; return r, finite(r, a, b) }
+func subFloat(a, b float64) (float64, bool) { r := a - b; return r, finiteResult(r, a, b) }
 
 func mulFloat(a, b float64) (float64, bool) {
 	r := a * b
-	return r, finite(r, a, b) && (r != 0 || a == 0 || b == 0)
+	return r, finiteResult(r, a, b) && (r != 0 || a == 0 || b == 0)
 }
 
 func divFloat(a, b float64) (float64, bool) {
@@ -165,71 +165,71 @@ func modFloat(a, b float64) (float64, bool) {
 	return math.Mod(a, b), true
 }
 
-func sure[A, R fixed](f func(A) R) func(A) (R, bool) {
+func alwaysOK[A, R fixedValue](f func(A) R) func(A) (R, bool) {
 	return func(a A) (R, bool) { return f(a), true }
 }
 
-func same[T fixed](a T) (T, bool) { return a, true }
+func keepValue[T fixedValue](a T) (T, bool) { return a, true }
 
-type calc = func(*eval, *vec, *vec, *vec, bitmap) bitmap
+type calcFunc = func(*evaluation, *vec, *vec, *vec, bitmap) bitmap
 
-// form is an operator on values of the kinds a and b, or of a alone, where b is Null; its result is of the kind t.
-type form struct {
+// operatorForm is an operator on values of the kinds a and b, or of a alone, where b is Null; its result is of the kind t.
+type operatorForm struct {
 	op      expr.Op
 	a, b, t schema.Kind
 }
 
 type (
-	binaries[T fixed] map[expr.Op]func(a, b T) (T, bool)
-	unaries[T fixed]  map[expr.Op]func(a T) (T, bool)
+	binaries[T fixedValue] map[expr.Op]func(a, b T) (T, bool)
+	unaries[T fixedValue]  map[expr.Op]func(a T) (T, bool)
 )
 
 // forms are the operators on numbers and times but for those on decimals.
-var forms = func() map[form]calc {
+var forms = func() map[operatorForm]calcFunc {
 	f := timeForms()
-	addForms(f, schema.Int32, lane32, signedBinaries(mul32), signedUnaries[int32]())
-	addForms(f, schema.Int64, lane64, signedBinaries(mul64), signedUnaries[int64]())
-	addForms(f, schema.Uint64, laneU, binaries[uint64]{
+	addForms(f, schema.Int32, int32sOf, signedBinaries(mul32), signedUnaries[int32]())
+	addForms(f, schema.Int64, int64sOf, signedBinaries(mul64), signedUnaries[int64]())
+	addForms(f, schema.Uint64, uint64sOf, binaries[uint64]{
 		expr.Add: addUnsigned, expr.Sub: subUnsigned, expr.Mul: mulUnsigned, expr.Div: divUnsigned, expr.Mod: modInteger[uint64],
 	}, unaries[uint64]{
 		expr.Neg: func(a uint64) (uint64, bool) { return 0, a == 0 },
-		expr.Abs: same[uint64], expr.Floor: same[uint64], expr.Ceil: same[uint64], expr.Round: same[uint64],
+		expr.Abs: keepValue[uint64], expr.Floor: keepValue[uint64], expr.Ceil: keepValue[uint64], expr.Round: keepValue[uint64],
 	})
-	addForms(f, schema.Float64, laneF, binaries[float64]{
+	addForms(f, schema.Float64, floatsOf, binaries[float64]{
 		expr.Add: addFloat, expr.Sub: subFloat, expr.Mul: mulFloat, expr.Div: divFloat, expr.Mod: modFloat,
 	}, unaries[float64]{
 		expr.Neg: func(a float64) (float64, bool) { return -a, true },
-		expr.Abs: sure(math.Abs), expr.Floor: sure(math.Floor), expr.Ceil: sure(math.Ceil), expr.Round: sure(math.RoundToEven),
+		expr.Abs: alwaysOK(math.Abs), expr.Floor: alwaysOK(math.Floor), expr.Ceil: alwaysOK(math.Ceil), expr.Round: alwaysOK(math.RoundToEven),
 	})
 	return f
 }()
 
-func signedBinaries[T signed](mul func(a, b T) (T, bool)) binaries[T] {
+func signedBinaries[T signedInt](mul func(a, b T) (T, bool)) binaries[T] {
 	return binaries[T]{expr.Add: addSigned[T], expr.Sub: subSigned[T], expr.Mul: mul, expr.Div: divSigned[T], expr.Mod: modInteger[T]}
 }
 
-func signedUnaries[T signed]() unaries[T] {
-	return unaries[T]{expr.Neg: negSigned[T], expr.Abs: absSigned[T], expr.Floor: same[T], expr.Ceil: same[T], expr.Round: same[T]}
+func signedUnaries[T signedInt]() unaries[T] {
+	return unaries[T]{expr.Neg: negSigned[T], expr.Abs: absSigned[T], expr.Floor: keepValue[T], expr.Ceil: keepValue[T], expr.Round: keepValue[T]}
 }
 
 // addForms adds the operators on numbers of one kind.
-func addForms[T fixed](to map[form]calc, k schema.Kind, l lane[T], two binaries[T], one unaries[T]) {
+func addForms[T fixedValue](to map[operatorForm]calcFunc, k schema.Kind, l sliceOf[T], two binaries[T], one unaries[T]) {
 	for op, f := range two {
-		to[form{op, k, k, k}] = pairwise(l, l, l, f)
+		to[operatorForm{op, k, k, k}] = calcPairs(l, l, l, f)
 	}
 	for op, f := range one {
-		to[form{op, k, schema.Null, k}] = single(l, l, f)
+		to[operatorForm{op, k, schema.Null, k}] = calcSingle(l, l, f)
 	}
 }
 
-// calculation compiles operators on numbers and times.
-func (o *operator) calculation() (node, error) {
-	n := &arithNode{t: &o.e.T, a: o.arg(0)}
+// compileCalculation compiles operators on numbers and times.
+func (o *callCompiler) compileCalculation() (node, error) {
+	n := &arithNode{t: &o.e.T, a: o.argNode(0)}
 	a, b := o.typeOf(0), o.typeOf(1)
 	if len(o.args) == 2 {
-		n.b = o.arg(1)
+		n.b = o.argNode(1)
 	}
-	if n.calc = forms[form{o.e.Op, a.Kind, b.Kind, n.t.Kind}]; n.calc != nil {
+	if n.calc = forms[operatorForm{o.e.Op, a.Kind, b.Kind, n.t.Kind}]; n.calc != nil {
 		return n, nil
 	}
 	if n.b == nil {

@@ -12,8 +12,8 @@ type bitmap []uint64
 // wordsFor returns how many words a bitmap of n rows has.
 func wordsFor(n int) int { return (n + 63) / 64 }
 
-// tail returns the bits of the last word that stand for rows.
-func tail(n int) uint64 {
+// tailBits returns the bits of the last word that stand for rows.
+func tailBits(n int) uint64 {
 	if n%64 == 0 {
 		return ^uint64(0)
 	}
@@ -48,7 +48,7 @@ func (b bitmap) fill(n int) {
 		b[i] = ^uint64(0)
 	}
 	if len(b) > 0 {
-		b[len(b)-1] = tail(n)
+		b[len(b)-1] = tailBits(n)
 	}
 }
 
@@ -82,12 +82,12 @@ func (b bitmap) not(n int) {
 		b[i] = ^b[i]
 	}
 	if len(b) > 0 {
-		b[len(b)-1] &= tail(n)
+		b[len(b)-1] &= tailBits(n)
 	}
 }
 
-// each yields the rows of live, every one of n rows if live is nil.
-func each(live bitmap, n int) iter.Seq[int] {
+// eachRow yields the rows of live, every one of n rows if live is nil.
+func eachRow(live bitmap, n int) iter.Seq[int] {
 	if live == nil {
 		return func(yield func(int) bool) {
 			for i := range n {
@@ -130,7 +130,7 @@ func (b bitmap) load(src []byte, off, n int) {
 		}
 		b[w] = v
 	}
-	b[len(b)-1] &= tail(n)
+	b[len(b)-1] &= tailBits(n)
 }
 
 // bytes returns a copy as Arrow has it.

@@ -9,11 +9,11 @@ type testNode struct {
 	test func(args []*vec, i int) (is, ok bool)
 }
 
-func (n *testNode) eval(ev *eval, sel bitmap) *vec {
-	args := ev.args(sel, n.args...)
-	out := &vec{kind: schema.Bool, rows: ev.rows, valid: ev.valid(args...), bits: ev.zeros(ev.rows)}
+func (n *testNode) evalRows(ev *evaluation, sel bitmap) *vec {
+	args := ev.evalArgs(sel, n.args...)
+	out := &vec{kind: schema.Bool, rows: ev.rows, valid: ev.validRows(args...), bits: ev.zeros(ev.rows)}
 	var bad bitmap
-	for i := range each(ev.live(sel, args...), ev.rows) {
+	for i := range eachRow(ev.liveRows(sel, args...), ev.rows) {
 		is, ok := n.test(args, i)
 		if is {
 			out.bits.set(i)
@@ -25,5 +25,5 @@ func (n *testNode) eval(ev *eval, sel bitmap) *vec {
 			bad.set(i)
 		}
 	}
-	return ev.failing(out, bad, sel)
+	return ev.failRows(out, bad, sel)
 }

@@ -6,21 +6,21 @@ import (
 	"scribe/columnar/value"
 )
 
-// instant is a timestamp cut into its parts.
-type instant struct {
+// civilInstant is a timestamp cut into its parts.
+type civilInstant struct {
 	days, micros int64 // since 1970, and of the day
 	year         int64 // 0 is 1 BC
 	month, day   int
 }
 
-func instantOf(days, micros int64) instant {
-	i := instant{days: days, micros: micros}
+func instantOf(days, micros int64) civilInstant {
+	i := civilInstant{days: days, micros: micros}
 	i.year, i.month, i.day = value.CivilOf(days)
 	return i
 }
 
-// historic is the number that people give a year: there is no 0.
-func historic(year int64) float64 {
+// historicYear is the number that people give a year: there is no 0.
+func historicYear(year int64) float64 {
 	if year <= 0 {
 		year--
 	}
@@ -28,10 +28,10 @@ func historic(year int64) float64 {
 }
 
 // weekday is 0 on Monday.
-func (i instant) weekday() int64 { return floorMod(i.days+3, 7) }
+func (i civilInstant) weekday() int64 { return floorMod(i.days+3, 7) }
 
 // isoWeek returns the year that has most of the instant's week, and the week's number in it.
-func (i instant) isoWeek() (year, week int64) {
+func (i civilInstant) isoWeek() (year, week int64) {
 	thursday := i.days - i.weekday() + 3
 	year, _, _ = value.CivilOf(thursday)
 	return year, (thursday-value.DaysOf(year, 1, 1))/7 + 1
@@ -39,15 +39,15 @@ func (i instant) isoWeek() (year, week int64) {
 
 func floorMod(a, b int64) int64 { return a - floorDiv(a, b)*b }
 
-// group returns the decade, century or millennium of n years that a year is in; the first century begins with the year 1.
-func group(year, n int64) int64 {
+// yearGroup returns the decade, century or millennium of n years that a year is in; the first century begins with the year 1.
+func yearGroup(year, n int64) int64 {
 	if year > 0 {
 		return (year + n - 1) / n
 	}
 	return -((n - 1 - (year - 1)) / n)
 }
 
-func decade(year int64) int64 {
+func decadeOf(year int64) int64 {
 	if year >= 0 {
 		return year / 10
 	}
@@ -55,34 +55,34 @@ func decade(year int64) int64 {
 }
 
 // fields are what extract takes of dates and timestamps.
-var fields = map[string]func(instant) float64{
-	"year":        func(i instant) float64 { return historic(i.year) },
-	"month":       func(i instant) float64 { return float64(i.month) },
-	"day":         func(i instant) float64 { return float64(i.day) },
-	"hour":        func(i instant) float64 { return float64(i.micros / value.Hour) },
-	"minute":      func(i instant) float64 { return float64(i.micros / value.Minute % 60) },
-	"second":      func(i instant) float64 { return float64(i.micros%value.Minute) / 1e6 },
-	"millisecond": func(i instant) float64 { return float64(i.micros%value.Minute) / 1e3 },
-	"microsecond": func(i instant) float64 { return float64(i.micros % value.Minute) },
-	"dow":         func(i instant) float64 { return float64((i.weekday() + 1) % 7) },
-	"isodow":      func(i instant) float64 { return float64(i.weekday() + 1) },
-	"doy":         func(i instant) float64 { return float64(i.days - value.DaysOf(i.year, 1, 1) + 1) },
-	"week": func(i instant) float64 {
+var fields = map[string]func(civilInstant) float64{
+	"year":        func(i civilInstant) float64 { return historicYear(i.year) },
+	"month":       func(i civilInstant) float64 { return float64(i.month) },
+	"day":         func(i civilInstant) float64 { return float64(i.day) },
+	"hour":        func(i civilInstant) float64 { return float64(i.micros / value.Hour) },
+	"minute":      func(i civilInstant) float64 { return float64(i.micros / value.Minute % 60) },
+	"second":      func(i civilInstant) float64 { return float64(i.micros%value.Minute) / 1e6 },
+	"millisecond": func(i civilInstant) float64 { return float64(i.micros%value.Minute) / 1e3 },
+	"microsecond": func(i civilInstant) float64 { return float64(i.micros % value.Minute) },
+	"dow":         func(i civilInstant) float64 { return float64((i.weekday() + 1) % 7) },
+	"isodow":      func(i civilInstant) float64 { return float64(i.weekday() + 1) },
+	"doy":         func(i civilInstant) float64 { return float64(i.days - value.DaysOf(i.year, 1, 1) + 1) },
+	"week": func(i civilInstant) float64 {
 		_, week := i.isoWeek()
 		return float64(week)
 	},
-	"isoyear": func(i instant) float64 {
+	"isoyear": func(i civilInstant) float64 {
 		year, _ := i.isoWeek()
-		return historic(year)
+		return historicYear(year)
 	},
-	"quarter":    func(i instant) float64 { return float64((i.month-1)/3 + 1) },
-	"epoch":      epoch,
-	"century":    func(i instant) float64 { return float64(group(i.year, 100)) },
-	"decade":     func(i instant) float64 { return float64(decade(i.year)) },
-	"millennium": func(i instant) float64 { return float64(group(i.year, 1000)) },
+	"quarter":    func(i civilInstant) float64 { return float64((i.month-1)/3 + 1) },
+	"epoch":      epochOf,
+	"century":    func(i civilInstant) float64 { return float64(yearGroup(i.year, 100)) },
+	"decade":     func(i civilInstant) float64 { return float64(decadeOf(i.year)) },
+	"millennium": func(i civilInstant) float64 { return float64(yearGroup(i.year, 1000)) },
 }
 
-func epoch(i instant) float64 {
+func epochOf(i civilInstant) float64 {
 	if i.micros == 0 {
 		return float64(i.days * 86400) // dates reach further than timestamps
 	}
@@ -120,24 +120,24 @@ func microsOf(f func(int64) float64) func(arrow.MonthDayNanoInterval) float64 {
 }
 
 // truncations are what date_trunc makes of a timestamp.
-var truncations = map[string]func(instant) (int64, bool){
+var truncations = map[string]func(civilInstant) (int64, bool){
 	"microseconds": truncDay(1),
 	"milliseconds": truncDay(value.Millisecond),
 	"second":       truncDay(value.Second),
 	"minute":       truncDay(value.Minute),
 	"hour":         truncDay(value.Hour),
 	"day":          truncDay(value.Day),
-	"week":         func(i instant) (int64, bool) { return mul64(i.days-i.weekday(), value.Day) },
-	"month":        func(i instant) (int64, bool) { return yearMonth(i.year, i.month) },
-	"quarter":      func(i instant) (int64, bool) { return yearMonth(i.year, (i.month-1)/3*3+1) },
-	"year":         func(i instant) (int64, bool) { return yearMonth(i.year, 1) },
-	"decade":       func(i instant) (int64, bool) { return yearMonth(decade(i.year)*10, 1) },
+	"week":         func(i civilInstant) (int64, bool) { return mul64(i.days-i.weekday(), value.Day) },
+	"month":        func(i civilInstant) (int64, bool) { return yearMonth(i.year, i.month) },
+	"quarter":      func(i civilInstant) (int64, bool) { return yearMonth(i.year, (i.month-1)/3*3+1) },
+	"year":         func(i civilInstant) (int64, bool) { return yearMonth(i.year, 1) },
+	"decade":       func(i civilInstant) (int64, bool) { return yearMonth(decadeOf(i.year)*10, 1) },
 	"century":      truncYears(100),
 	"millennium":   truncYears(1000),
 }
 
-func truncDay(unit int64) func(instant) (int64, bool) {
-	return func(i instant) (int64, bool) {
+func truncDay(unit int64) func(civilInstant) (int64, bool) {
+	return func(i civilInstant) (int64, bool) {
 		t, ok := mul64(i.days, value.Day)
 		if !ok { // the first day of the range
 			return 0, false
@@ -150,9 +150,9 @@ func yearMonth(year int64, month int) (int64, bool) {
 	return mul64(value.DaysOf(year, int64(month), 1), value.Day)
 }
 
-func truncYears(n int64) func(instant) (int64, bool) {
-	return func(i instant) (int64, bool) {
-		g := group(i.year, n)
+func truncYears(n int64) func(civilInstant) (int64, bool) {
+	return func(i civilInstant) (int64, bool) {
+		g := yearGroup(i.year, n)
 		if i.year > 0 {
 			return yearMonth(g*n-n+1, 1)
 		}

@@ -16,8 +16,8 @@ type letterNode struct {
 
 func newCaseNode(a node, upper bool) node { return &letterNode{a, upper} }
 
-func (n *letterNode) eval(ev *eval, sel bitmap) *vec {
-	a := ev.args(sel, n.a)[0]
+func (n *letterNode) evalRows(ev *evaluation, sel bitmap) *vec {
+	a := ev.evalArgs(sel, n.a)[0]
 	out := &vec{kind: schema.String, rows: ev.rows, valid: a.valid}
 	convert := appendLower
 	if n.upper {
@@ -25,40 +25,40 @@ func (n *letterNode) eval(ev *eval, sel bitmap) *vec {
 	}
 	if a.dense && ev.rows > 0 && (sel == nil || sel.count() >= ev.rows/sparse) {
 		from, to := a.begin[0], a.end[ev.rows-1]
-		if data := a.data[from:to]; ascii(data) {
+		if data := a.data[from:to]; isASCII(data) {
 			// No letter changes its length: the rows stay where they are.
-			if !ev.grow(len(data)) {
+			if !ev.reserveBytes(len(data)) {
 				return a
 			}
 			out.data = convert(make([]byte, 0, len(data)), data)
 			out.begin, out.end, out.dense = a.begin, a.end, true
 			if from > 0 {
-				out.begin, out.end = shifted(ev.scratch, a.begin, from), shifted(ev.scratch, a.end, from)
+				out.begin, out.end = shiftOffsets(ev.scratch, a.begin, from), shiftOffsets(ev.scratch, a.end, from)
 			}
 			return out
 		}
 	}
-	b := ev.builder()
-	for i := range each(ev.live(sel, a), ev.rows) {
+	b := ev.newBuilder()
+	for i := range eachRow(ev.liveRows(sel, a), ev.rows) {
 		b.data = convert(b.data, a.str(i))
-		if !b.row(i) {
+		if !b.endRow(i) {
 			break
 		}
 	}
-	b.into(out)
+	b.intoVec(out)
 	return out
 }
 
-func shifted(s *scratch, offsets []int32, by int32) []int32 {
-	out := take[int32](s, len(offsets))
+func shiftOffsets(s *scratch, offsets []int32, by int32) []int32 {
+	out := takeValues[int32](s, len(offsets))
 	for i, v := range offsets {
 		out[i] = v - by
 	}
 	return out
 }
 
-// ascii reports whether every byte is.
-func ascii(s []byte) bool {
+// isASCII reports whether every byte is.
+func isASCII(s []byte) bool {
 	for len(s) >= 32 {
 		if (binary.LittleEndian.Uint64(s)|binary.LittleEndian.Uint64(s[8:])|
 			binary.LittleEndian.Uint64(s[16:])|binary.LittleEndian.Uint64(s[24:]))&0x8080808080808080 != 0 {
@@ -79,8 +79,8 @@ const (
 	high8 = 0x8080808080808080
 )
 
-// flip changes the case of the ASCII letters from first to first+25 in eight bytes that are ASCII.
-func flip(w uint64, first byte) uint64 {
+// flipCase changes the case of the ASCII letters from first to first+25 in eight bytes that are ASCII.
+func flipCase(w uint64, first byte) uint64 {
 	atLeast := w + (0x80-uint64(first))*ones8  // high bit: at or above first
 	above := w + (0x80-uint64(first)-26)*ones8 // high bit: above the last
 	return w ^ (atLeast&^above&high8)>>2       // 0x20
@@ -95,7 +95,7 @@ func appendCase(dst, s []byte, first byte, convert func(rune) rune) []byte {
 	for len(s) > 0 {
 		if len(s) >= 8 {
 			if w := binary.LittleEndian.Uint64(s); w&high8 == 0 {
-				dst = binary.LittleEndian.AppendUint64(dst, flip(w, first))
+				dst = binary.LittleEndian.AppendUint64(dst, flipCase(w, first))
 				s = s[8:]
 				continue
 			}

@@ -22,16 +22,16 @@ func newCast(a node, from, to *schema.Type) (node, error) {
 	if from.Equal(to) {
 		return a, nil
 	}
-	if to.Kind == schema.String && nested(from) && printable(from) {
+	if to.Kind == schema.String && isNested(from) && isPrintable(from) {
 		return &nestedTextNode{a, from}, nil
 	}
 	if to.Kind == schema.String {
-		if f := writer(from); f != nil {
+		if f := textWriter(from); f != nil {
 			return &textNode{t: to, args: []node{a}, strict: true, add: f}, nil
 		}
 	}
 	if from.Kind == schema.String || from.Kind == schema.Binary {
-		if n := reader(a, from, to); n != nil {
+		if n := readerCast(a, from, to); n != nil {
 			return n, nil
 		}
 	}
@@ -45,12 +45,12 @@ func newCast(a node, from, to *schema.Type) (node, error) {
 	return nil, fmt.Errorf("vector: no cast from %s to %s", from, to)
 }
 
-// reader returns the cast from text.
-func reader(a node, from, to *schema.Type) node {
+// readerCast returns the cast from text.
+func readerCast(a node, from, to *schema.Type) node {
 	if from.Kind == schema.Binary {
 		return nil
 	}
-	parse := func(c calc) node { return &arithNode{t: to, a: a, calc: c} }
+	parse := func(c calcFunc) node { return &arithNode{t: to, a: a, calc: c} }
 	switch to.Kind {
 	case schema.Bool:
 		return &testNode{args: []node{a}, test: func(args []*vec, i int) (bool, bool) {
@@ -58,51 +58,51 @@ func reader(a node, from, to *schema.Type) node {
 			return v, err == nil
 		}}
 	case schema.Binary:
-		return &textNode{t: to, args: []node{a}, strict: true, add: func(b *builder, args []*vec, i int) bool {
+		return &textNode{t: to, args: []node{a}, strict: true, add: func(b *textBuilder, args []*vec, i int) bool {
 			v, err := value.ParseBinary(args[0].str(i))
 			b.data = append(b.data, v...)
 			return err == nil
 		}}
 	case schema.Int32:
-		return parse(parsing(lane32, func(s []byte) (int32, error) {
+		return parse(parseCalc(int32sOf, func(s []byte) (int32, error) {
 			v, err := value.ParseInt(s, 32)
 			return int32(v), err
 		}))
 	case schema.Int64:
-		return parse(parsing(lane64, func(s []byte) (int64, error) { return value.ParseInt(s, 64) }))
+		return parse(parseCalc(int64sOf, func(s []byte) (int64, error) { return value.ParseInt(s, 64) }))
 	case schema.Uint64:
-		return parse(parsing(laneU, value.ParseUint[[]byte]))
+		return parse(parseCalc(uint64sOf, value.ParseUint[[]byte]))
 	case schema.Float64:
-		return parse(parsing(laneF, value.ParseFloat[[]byte]))
+		return parse(parseCalc(floatsOf, value.ParseFloat[[]byte]))
 	case schema.Decimal:
-		return parse(parsing(laneD, func(s []byte) (decimal128.Num, error) { return value.ParseDecimal(s, to.Precision, to.Scale) }))
+		return parse(parseCalc(decimalsOf, func(s []byte) (decimal128.Num, error) { return value.ParseDecimal(s, to.Precision, to.Scale) }))
 	case schema.Date:
-		return parse(parsing(lane32, func(s []byte) (int32, error) {
+		return parse(parseCalc(int32sOf, func(s []byte) (int32, error) {
 			v, err := value.ParseDate(s)
 			return int32(v), err
 		}))
 	case schema.Timestamp:
-		return parse(parsing(lane64, func(s []byte) (int64, error) {
+		return parse(parseCalc(int64sOf, func(s []byte) (int64, error) {
 			v, err := value.ParseTimestamp(s)
 			return int64(v), err
 		}))
 	case schema.Interval:
-		return parse(parsing(laneI, value.ParseInterval[[]byte]))
+		return parse(parseCalc(intervalsOf, value.ParseInterval[[]byte]))
 	default:
 		return nil
 	}
 }
 
-func laneI(v *vec) *[]arrow.MonthDayNanoInterval { return &v.iv }
+func intervalsOf(v *vec) *[]arrow.MonthDayNanoInterval { return &v.iv }
 
-// parsing makes a cast of a parser.
-func parsing[R fixed](lr lane[R], parse func([]byte) (R, error)) calc {
-	return func(ev *eval, out, a, _ *vec, live bitmap) (bad bitmap) {
-		r := take[R](ev.scratch, ev.rows)
+// parseCalc makes a cast of a parser.
+func parseCalc[R fixedValue](lr sliceOf[R], parse func([]byte) (R, error)) calcFunc {
+	return func(ev *evaluation, out, a, _ *vec, live bitmap) (bad bitmap) {
+		r := takeValues[R](ev.scratch, ev.rows)
 		if live != nil {
 			clear(r)
 		}
-		for i := range each(live, ev.rows) {
+		for i := range eachRow(live, ev.rows) {
 			v, err := parse(a.str(i))
 			r[i] = v
 			if err != nil {
@@ -117,30 +117,30 @@ func parsing[R fixed](lr lane[R], parse func([]byte) (R, error)) calc {
 	}
 }
 
-// writer returns what appends a value's text, nil if the type has none.
-func writer(t *schema.Type) func(b *builder, args []*vec, i int) bool {
+// textWriter returns what appends a value's text, nil if the type has none.
+func textWriter(t *schema.Type) func(b *textBuilder, args []*vec, i int) bool {
 	if t.Kind == schema.Binary {
-		return func(b *builder, args []*vec, i int) bool {
+		return func(b *textBuilder, args []*vec, i int) bool {
 			s := args[0].str(i)
-			if !b.fits(len(s)) || !utf8.Valid(s) {
+			if !b.fitsBytes(len(s)) || !utf8.Valid(s) {
 				return false
 			}
 			b.data = append(b.data, s...)
 			return true
 		}
 	}
-	f := printer(t)
+	f := textPrinter(t)
 	if f == nil {
 		return nil
 	}
-	return func(b *builder, args []*vec, i int) bool {
+	return func(b *textBuilder, args []*vec, i int) bool {
 		b.data = f(b.data, args[0], i)
 		return true
 	}
 }
 
-// printer returns what appends the text of a row that is not null.
-func printer(t *schema.Type) func(dst []byte, v *vec, i int) []byte {
+// textPrinter returns what appends the text of a row that is not null.
+func textPrinter(t *schema.Type) func(dst []byte, v *vec, i int) []byte {
 	switch t.Kind {
 	case schema.Bool:
 		return func(dst []byte, v *vec, i int) []byte { return value.AppendBool(dst, v.bits.get(i)) }
@@ -186,19 +186,19 @@ func boolCast(a node, from, to *schema.Type) node {
 	}
 	switch to.Kind {
 	case schema.Int32:
-		return &arithNode{t: to, a: a, calc: fromBits(lane32)}
+		return &arithNode{t: to, a: a, calc: fromBits(int32sOf)}
 	case schema.Int64:
-		return &arithNode{t: to, a: a, calc: fromBits(lane64)}
+		return &arithNode{t: to, a: a, calc: fromBits(int64sOf)}
 	case schema.Uint64:
-		return &arithNode{t: to, a: a, calc: fromBits(laneU)}
+		return &arithNode{t: to, a: a, calc: fromBits(uint64sOf)}
 	default:
 		return nil
 	}
 }
 
-func fromBits[R ordered](lr lane[R]) calc {
-	return func(ev *eval, out, a, _ *vec, _ bitmap) bitmap {
-		r := take[R](ev.scratch, ev.rows)
+func fromBits[R orderedInt](lr sliceOf[R]) calcFunc {
+	return func(ev *evaluation, out, a, _ *vec, _ bitmap) bitmap {
+		r := takeValues[R](ev.scratch, ev.rows)
 		for i := range r {
 			r[i] = R(a.bits[i/64] >> (i & 63) & 1)
 		}
@@ -207,14 +207,14 @@ func fromBits[R ordered](lr lane[R]) calc {
 	}
 }
 
-func narrow[A, R ordered](a A) (R, bool) {
+func narrowInt[A, R orderedInt](a A) (R, bool) {
 	r := R(a)
 	return r, A(r) == a && (r < 0) == (a < 0)
 }
 
 // floatTo rounds to a whole number, halves to even. low and high are the first floats outside of the type below and above; low is one
 // that is inside where the type's end is a float.
-func floatTo[R ordered](low, high float64) func(float64) (R, bool) {
+func floatTo[R orderedInt](low, high float64) func(float64) (R, bool) {
 	return func(f float64) (R, bool) {
 		f = math.RoundToEven(f)
 		if !(f >= low && f < high) {
@@ -225,42 +225,42 @@ func floatTo[R ordered](low, high float64) func(float64) (R, bool) {
 }
 
 // numberCast returns the cast between numbers or times, nil if there is none.
-func numberCast(from, to *schema.Type) calc {
+func numberCast(from, to *schema.Type) calcFunc {
 	switch from.Kind {
 	case schema.Int32:
 		switch to.Kind {
 		case schema.Int64:
-			return single(lane32, lane64, narrow[int32, int64])
+			return calcSingle(int32sOf, int64sOf, narrowInt[int32, int64])
 		case schema.Uint64:
-			return single(lane32, laneU, narrow[int32, uint64])
+			return calcSingle(int32sOf, uint64sOf, narrowInt[int32, uint64])
 		case schema.Float64:
-			return single(lane32, laneF, func(a int32) (float64, bool) { return float64(a), true })
+			return calcSingle(int32sOf, floatsOf, func(a int32) (float64, bool) { return float64(a), true })
 		case schema.Decimal:
-			return single(lane32, laneD, func(a int32) (decimal128.Num, bool) { return rescale(decimal128.FromI64(int64(a)), 0, to) })
+			return calcSingle(int32sOf, decimalsOf, func(a int32) (decimal128.Num, bool) { return rescaleDecimal(decimal128.FromI64(int64(a)), 0, to) })
 		default:
 		}
 	case schema.Int64:
 		switch to.Kind {
 		case schema.Int32:
-			return single(lane64, lane32, narrow[int64, int32])
+			return calcSingle(int64sOf, int32sOf, narrowInt[int64, int32])
 		case schema.Uint64:
-			return single(lane64, laneU, narrow[int64, uint64])
+			return calcSingle(int64sOf, uint64sOf, narrowInt[int64, uint64])
 		case schema.Float64:
-			return single(lane64, laneF, func(a int64) (float64, bool) { return float64(a), true })
+			return calcSingle(int64sOf, floatsOf, func(a int64) (float64, bool) { return float64(a), true })
 		case schema.Decimal:
-			return single(lane64, laneD, func(a int64) (decimal128.Num, bool) { return rescale(decimal128.FromI64(a), 0, to) })
+			return calcSingle(int64sOf, decimalsOf, func(a int64) (decimal128.Num, bool) { return rescaleDecimal(decimal128.FromI64(a), 0, to) })
 		default:
 		}
 	case schema.Uint64:
 		switch to.Kind {
 		case schema.Int32:
-			return single(laneU, lane32, narrow[uint64, int32])
+			return calcSingle(uint64sOf, int32sOf, narrowInt[uint64, int32])
 		case schema.Int64:
-			return single(laneU, lane64, narrow[uint64, int64])
+			return calcSingle(uint64sOf, int64sOf, narrowInt[uint64, int64])
 		case schema.Float64:
-			return single(laneU, laneF, func(a uint64) (float64, bool) { return float64(a), true })
+			return calcSingle(uint64sOf, floatsOf, func(a uint64) (float64, bool) { return float64(a), true })
 		case schema.Decimal:
-			return single(laneU, laneD, func(a uint64) (decimal128.Num, bool) { return rescale(decimal128.FromU64(a), 0, to) })
+			return calcSingle(uint64sOf, decimalsOf, func(a uint64) (decimal128.Num, bool) { return rescaleDecimal(decimal128.FromU64(a), 0, to) })
 		default:
 		}
 	case schema.Float64:
@@ -269,11 +269,11 @@ func numberCast(from, to *schema.Type) calc {
 		return decimalCast(from, to)
 	case schema.Date:
 		if to.Kind == schema.Timestamp {
-			return single(lane32, lane64, dateToTimestamp)
+			return calcSingle(int32sOf, int64sOf, dateToTimestamp)
 		}
 	case schema.Timestamp:
 		if to.Kind == schema.Date {
-			return single(lane64, lane32, func(a int64) (int32, bool) {
+			return calcSingle(int64sOf, int32sOf, func(a int64) (int32, bool) {
 				days, _ := value.Split(arrow.Timestamp(a))
 				return int32(days), true
 			})
@@ -291,18 +291,18 @@ func dateToTimestamp(a int32) (int64, bool) {
 	return int64(a) * value.Day, true
 }
 
-func floatCast(to *schema.Type) calc {
+func floatCast(to *schema.Type) calcFunc {
 	switch to.Kind {
 	case schema.Int32:
-		return single(laneF, lane32, floatTo[int32](math.MinInt32, math.MaxInt32+1))
+		return calcSingle(floatsOf, int32sOf, floatTo[int32](math.MinInt32, math.MaxInt32+1))
 	case schema.Int64:
-		return single(laneF, lane64, floatTo[int64](math.MinInt64, 1<<63))
+		return calcSingle(floatsOf, int64sOf, floatTo[int64](math.MinInt64, 1<<63))
 	case schema.Uint64:
-		return single(laneF, laneU, floatTo[uint64](0, 1<<64))
+		return calcSingle(floatsOf, uint64sOf, floatTo[uint64](0, 1<<64))
 	case schema.Decimal:
-		return func(ev *eval, out, a, b *vec, live bitmap) bitmap {
+		return func(ev *evaluation, out, a, b *vec, live bitmap) bitmap {
 			var text [32]byte
-			return single(laneF, laneD, func(f float64) (decimal128.Num, bool) {
+			return calcSingle(floatsOf, decimalsOf, func(f float64) (decimal128.Num, bool) {
 				// PostgreSQL takes 15 digits of a float.
 				v, err := value.ParseDecimal(strconv.AppendFloat(text[:0], f, 'e', 14, 64), to.Precision, to.Scale)
 				return v, err == nil
@@ -313,31 +313,31 @@ func floatCast(to *schema.Type) calc {
 	}
 }
 
-func decimalCast(from, to *schema.Type) calc {
+func decimalCast(from, to *schema.Type) calcFunc {
 	scale := from.Scale
 	whole := schema.Type{Kind: schema.Decimal, Precision: value.MaxPrecision}
 	switch to.Kind {
 	case schema.Int32:
-		return single(laneD, lane32, func(a decimal128.Num) (int32, bool) {
-			v, ok := rescale(a, scale, &whole)
+		return calcSingle(decimalsOf, int32sOf, func(a decimal128.Num) (int32, bool) {
+			v, ok := rescaleDecimal(a, scale, &whole)
 			r := int32(v.LowBits())
 			return r, ok && v == decimal128.FromI64(int64(r))
 		})
 	case schema.Int64:
-		return single(laneD, lane64, func(a decimal128.Num) (int64, bool) {
-			v, ok := rescale(a, scale, &whole)
+		return calcSingle(decimalsOf, int64sOf, func(a decimal128.Num) (int64, bool) {
+			v, ok := rescaleDecimal(a, scale, &whole)
 			return int64(v.LowBits()), ok && v == decimal128.FromI64(int64(v.LowBits()))
 		})
 	case schema.Uint64:
-		return single(laneD, laneU, func(a decimal128.Num) (uint64, bool) {
-			v, ok := rescale(a, scale, &whole)
+		return calcSingle(decimalsOf, uint64sOf, func(a decimal128.Num) (uint64, bool) {
+			v, ok := rescaleDecimal(a, scale, &whole)
 			return v.LowBits(), ok && v.HighBits() == 0
 		})
 	case schema.Float64:
-		return func(ev *eval, out, a, b *vec, live bitmap) bitmap {
+		return func(ev *evaluation, out, a, b *vec, live bitmap) bitmap {
 			var text [64]byte
-			return single(laneD, laneF, func(d decimal128.Num) (float64, bool) {
-				if v, ok := small(d); ok && scale <= 22 && v <= 1<<53 && v >= -1<<53 {
+			return calcSingle(decimalsOf, floatsOf, func(d decimal128.Num) (float64, bool) {
+				if v, ok := smallDecimal(d); ok && scale <= 22 && v <= 1<<53 && v >= -1<<53 {
 					// Both are exact, so that the quotient is rounded once.
 					return float64(v) / math.Pow10(int(scale)), true
 				}
@@ -346,19 +346,19 @@ func decimalCast(from, to *schema.Type) calc {
 			})(ev, out, a, b, live)
 		}
 	case schema.Decimal:
-		return single(laneD, laneD, func(a decimal128.Num) (decimal128.Num, bool) { return rescale(a, scale, to) })
+		return calcSingle(decimalsOf, decimalsOf, func(a decimal128.Num) (decimal128.Num, bool) { return rescaleDecimal(a, scale, to) })
 	default:
 		return nil
 	}
 }
 
-// rescale brings a decimal to a type's scale, rounded half away from zero.
-func rescale(v decimal128.Num, from int32, to *schema.Type) (decimal128.Num, bool) {
+// rescaleDecimal brings a decimal to a type's scale, rounded half away from zero.
+func rescaleDecimal(v decimal128.Num, from int32, to *schema.Type) (decimal128.Num, bool) {
 	switch {
 	case from == to.Scale:
 	case from < to.Scale:
 		shift := to.Scale - from
-		if x, ok := small(v); ok && int(shift) < len(pow10) {
+		if x, ok := smallDecimal(v); ok && int(shift) < len(pow10) {
 			hi, lo := bits.Mul64(uint64(max(x, -x)), pow10[shift])
 			if v = decimal128.New(int64(hi), lo); x < 0 {
 				v = v.Negate()

@@ -22,25 +22,25 @@ type compareNode struct {
 	a, b     node
 }
 
-func (n *compareNode) eval(ev *eval, sel bitmap) *vec {
-	args := ev.args(sel, n.a, n.b)
+func (n *compareNode) evalRows(ev *evaluation, sel bitmap) *vec {
+	args := ev.evalArgs(sel, n.a, n.b)
 	a, b := args[0], args[1]
 	// One order is computed, or the one that is left out.
 	o, negate := n.orders, n.orders&(n.orders-1) != 0
 	if negate {
 		o = expr.AnyOrder &^ o
 	}
-	out := &vec{kind: schema.Bool, rows: ev.rows, valid: ev.valid(a, b)}
-	if a.nothing() || b.nothing() {
+	out := &vec{kind: schema.Bool, rows: ev.rows, valid: ev.validRows(a, b)}
+	if a.isNullConstant() || b.isNullConstant() {
 		out.bits = ev.zeros(ev.rows)
 	} else {
-		out.bits = ev.compare(o, a, b, sel)
+		out.bits = ev.compareRows(o, a, b, sel)
 	}
 	if n.distinct && out.valid != nil {
 		// Equal: both not null and equal, or both null.
 		out.bits.and(out.valid)
-		either := ev.presence(a)
-		either.or(ev.presence(b))
+		either := ev.presentRows(a)
+		either.or(ev.presentRows(b))
 		either.not(ev.rows)
 		out.bits.or(either)
 		out.valid = nil
@@ -51,8 +51,8 @@ func (n *compareNode) eval(ev *eval, sel bitmap) *vec {
 	return out
 }
 
-// presence returns the rows that are not null, in memory of its own.
-func (ev *eval) presence(v *vec) bitmap {
+// presentRows returns the rows that are not null, in memory of its own.
+func (ev *evaluation) presentRows(v *vec) bitmap {
 	switch {
 	case v.valid == nil || v.one && v.valid.get(0):
 		return ev.ones(ev.rows)
@@ -62,8 +62,8 @@ func (ev *eval) presence(v *vec) bitmap {
 	return ev.copyOf(v.valid)
 }
 
-// compare returns the rows in which a and b, of which one at most is a constant, are in the order.
-func (ev *eval) compare(o expr.Orders, a, b *vec, sel bitmap) bitmap {
+// compareRows returns the rows in which a and b, of which one at most is a constant, are in the order.
+func (ev *evaluation) compareRows(o expr.Orders, a, b *vec, sel bitmap) bitmap {
 	if a.one {
 		a, b = b, a
 		if o != expr.Equal {
@@ -84,7 +84,7 @@ func (ev *eval) compare(o expr.Orders, a, b *vec, sel bitmap) bitmap {
 		compareBools(out, o, a.bits, b.bits, ev.rows)
 	case schema.String, schema.Binary:
 		clear(out)
-		compareStrings(out, o, a, b, ev.live(sel, a, b))
+		compareStrings(out, o, a, b, ev.liveRows(sel, a, b))
 	case schema.Decimal:
 		compareAny(out, o, a.dec, b.dec, b.one, decimal128.Num.Cmp)
 	case schema.Interval:
@@ -99,7 +99,7 @@ func compareIntervals(a, b arrow.MonthDayNanoInterval) int {
 	return value.IntervalOf(a).Compare(value.IntervalOf(b))
 }
 
-func bit(b bool) uint64 {
+func bitOf(b bool) uint64 {
 	// The compiler makes one instruction of this.
 	if b {
 		return 1
@@ -107,10 +107,10 @@ func bit(b bool) uint64 {
 	return 0
 }
 
-type ordered interface{ int32 | int64 | uint64 }
+type orderedInt interface{ int32 | int64 | uint64 }
 
 // compareOrdered compares with a constant, if one is true, or row by row.
-func compareOrdered[T ordered](out bitmap, o expr.Orders, a, b []T, one bool) {
+func compareOrdered[T orderedInt](out bitmap, o expr.Orders, a, b []T, one bool) {
 	switch {
 	case one && o == expr.Equal:
 		equalTo(out, a, b[0])
@@ -129,87 +129,87 @@ func compareOrdered[T ordered](out bitmap, o expr.Orders, a, b []T, one bool) {
 
 // The loops below make a word of 64 rows at a time, eight of them without a branch between.
 
-func equalTo[T ordered | float64](out bitmap, a []T, c T) {
+func equalTo[T orderedInt | float64](out bitmap, a []T, c T) {
 	full := len(a) / 64
 	for w := range full {
 		var word uint64
 		p := a[w*64 : w*64+64 : w*64+64]
 		for i := 0; i < 64; i += 8 {
 			q := p[i : i+8 : i+8]
-			word |= (bit(q[0] == c) | bit(q[1] == c)<<1 | bit(q[2] == c)<<2 | bit(q[3] == c)<<3 |
-				bit(q[4] == c)<<4 | bit(q[5] == c)<<5 | bit(q[6] == c)<<6 | bit(q[7] == c)<<7) << (i & 63)
+			word |= (bitOf(q[0] == c) | bitOf(q[1] == c)<<1 | bitOf(q[2] == c)<<2 | bitOf(q[3] == c)<<3 |
+				bitOf(q[4] == c)<<4 | bitOf(q[5] == c)<<5 | bitOf(q[6] == c)<<6 | bitOf(q[7] == c)<<7) << (i & 63)
 		}
 		out[w] = word
 	}
 	if rest := a[full*64:]; len(rest) > 0 {
 		out[full] = 0
 		for i, v := range rest {
-			out[full] |= bit(v == c) << (i & 63)
+			out[full] |= bitOf(v == c) << (i & 63)
 		}
 	}
 }
 
-func lessThan[T ordered | float64](out bitmap, a []T, c T) {
+func lessThan[T orderedInt | float64](out bitmap, a []T, c T) {
 	full := len(a) / 64
 	for w := range full {
 		var word uint64
 		p := a[w*64 : w*64+64 : w*64+64]
 		for i := 0; i < 64; i += 8 {
 			q := p[i : i+8 : i+8]
-			word |= (bit(q[0] < c) | bit(q[1] < c)<<1 | bit(q[2] < c)<<2 | bit(q[3] < c)<<3 |
-				bit(q[4] < c)<<4 | bit(q[5] < c)<<5 | bit(q[6] < c)<<6 | bit(q[7] < c)<<7) << (i & 63)
+			word |= (bitOf(q[0] < c) | bitOf(q[1] < c)<<1 | bitOf(q[2] < c)<<2 | bitOf(q[3] < c)<<3 |
+				bitOf(q[4] < c)<<4 | bitOf(q[5] < c)<<5 | bitOf(q[6] < c)<<6 | bitOf(q[7] < c)<<7) << (i & 63)
 		}
 		out[w] = word
 	}
 	if rest := a[full*64:]; len(rest) > 0 {
 		out[full] = 0
 		for i, v := range rest {
-			out[full] |= bit(v < c) << (i & 63)
+			out[full] |= bitOf(v < c) << (i & 63)
 		}
 	}
 }
 
-func greaterThan[T ordered | float64](out bitmap, a []T, c T) {
+func greaterThan[T orderedInt | float64](out bitmap, a []T, c T) {
 	full := len(a) / 64
 	for w := range full {
 		var word uint64
 		p := a[w*64 : w*64+64 : w*64+64]
 		for i := 0; i < 64; i += 8 {
 			q := p[i : i+8 : i+8]
-			word |= (bit(q[0] > c) | bit(q[1] > c)<<1 | bit(q[2] > c)<<2 | bit(q[3] > c)<<3 |
-				bit(q[4] > c)<<4 | bit(q[5] > c)<<5 | bit(q[6] > c)<<6 | bit(q[7] > c)<<7) << (i & 63)
+			word |= (bitOf(q[0] > c) | bitOf(q[1] > c)<<1 | bitOf(q[2] > c)<<2 | bitOf(q[3] > c)<<3 |
+				bitOf(q[4] > c)<<4 | bitOf(q[5] > c)<<5 | bitOf(q[6] > c)<<6 | bitOf(q[7] > c)<<7) << (i & 63)
 		}
 		out[w] = word
 	}
 	if rest := a[full*64:]; len(rest) > 0 {
 		out[full] = 0
 		for i, v := range rest {
-			out[full] |= bit(v > c) << (i & 63)
+			out[full] |= bitOf(v > c) << (i & 63)
 		}
 	}
 }
 
-func equalRows[T ordered](out bitmap, a, b []T) {
+func equalRows[T orderedInt](out bitmap, a, b []T) {
 	b = b[:len(a)]
 	for w := range out {
 		p := a[w*64 : min(w*64+64, len(a))]
 		q := b[w*64:][:len(p)]
 		var word uint64
 		for i, v := range p {
-			word |= bit(v == q[i]) << (i & 63)
+			word |= bitOf(v == q[i]) << (i & 63)
 		}
 		out[w] = word
 	}
 }
 
-func lessRows[T ordered](out bitmap, a, b []T) {
+func lessRows[T orderedInt](out bitmap, a, b []T) {
 	b = b[:len(a)]
 	for w := range out {
 		p := a[w*64 : min(w*64+64, len(a))]
 		q := b[w*64:][:len(p)]
 		var word uint64
 		for i, v := range p {
-			word |= bit(v < q[i]) << (i & 63)
+			word |= bitOf(v < q[i]) << (i & 63)
 		}
 		out[w] = word
 	}
@@ -247,7 +247,7 @@ func compareFloats(out bitmap, o expr.Orders, a, b []float64, one bool) {
 func equalToNaN(out bitmap, a []float64) {
 	clear(out)
 	for i, v := range a {
-		out[i/64] |= bit(v != v) << (i & 63)
+		out[i/64] |= bitOf(v != v) << (i & 63)
 	}
 }
 
@@ -279,14 +279,14 @@ func compareBools(out bitmap, o expr.Orders, a, b bitmap, n int) {
 		}
 	}
 	if len(out) > 0 {
-		out[len(out)-1] &= tail(n)
+		out[len(out)-1] &= tailBits(n)
 	}
 }
 
 // orderSign is what a function like cmp.Compare returns for an order.
 func orderSign(o expr.Orders) int { return bits.TrailingZeros8(uint8(o)) - 1 }
 
-func compareAny[T fixed](out bitmap, o expr.Orders, a, b []T, one bool, cmp func(a, b T) int) {
+func compareAny[T fixedValue](out bitmap, o expr.Orders, a, b []T, one bool, cmp func(a, b T) int) {
 	clear(out)
 	want := orderSign(o)
 	at := -1
@@ -294,7 +294,7 @@ func compareAny[T fixed](out bitmap, o expr.Orders, a, b []T, one bool, cmp func
 		at = 0
 	}
 	for i, v := range a {
-		out[i/64] |= bit(cmp(v, b[i&at]) == want) << (i & 63)
+		out[i/64] |= bitOf(cmp(v, b[i&at]) == want) << (i & 63)
 	}
 }
 
@@ -306,7 +306,7 @@ func compareStrings(out bitmap, o expr.Orders, a, b *vec, live bitmap) {
 			equalToString(out, a, b.str(0), live)
 			return
 		}
-		for i := range each(live, n) {
+		for i := range eachRow(live, n) {
 			if bytes.Equal(a.str(i), b.str(i)) {
 				out.set(i)
 			}
@@ -314,8 +314,8 @@ func compareStrings(out bitmap, o expr.Orders, a, b *vec, live bitmap) {
 		return
 	}
 	want := orderSign(o)
-	at := b.at()
-	for i := range each(live, n) {
+	at := b.indexMask()
+	for i := range eachRow(live, n) {
 		if bytes.Compare(a.str(i), b.str(i&at)) == want {
 			out.set(i)
 		}
@@ -324,17 +324,17 @@ func compareStrings(out bitmap, o expr.Orders, a, b *vec, live bitmap) {
 
 // equalToString sets the rows of live that are the text.
 func equalToString(out bitmap, a *vec, c []byte, live bitmap) {
-	beginning(out, a, c, live, int32(len(c)))
+	matchBeginning(out, a, c, live, int32(len(c)))
 }
 
-// beginningWith sets the rows of live that begin with the text.
-func beginningWith(out bitmap, a *vec, c []byte, live bitmap) {
-	beginning(out, a, c, live, math.MaxInt32)
+// beginsWith sets the rows of live that begin with the text.
+func beginsWith(out bitmap, a *vec, c []byte, live bitmap) {
+	matchBeginning(out, a, c, live, math.MaxInt32)
 }
 
-// beginning sets the rows of live that begin with a text and are at most so long. The lengths of all rows are compared first, without a
+// matchBeginning sets the rows of live that begin with a text and are at most so long. The lengths of all rows are compared first, without a
 // branch, then the first and the last eight bytes: also without one, which would be taken as if by chance, where many rows are left.
-func beginning(out bitmap, a *vec, c []byte, live bitmap, longest int32) {
+func matchBeginning(out bitmap, a *vec, c []byte, live bitmap, longest int32) {
 	head, mask := firstBytes(c)
 	least, most := uint32(len(c)), uint32(longest)-uint32(len(c))
 	data := a.data
@@ -344,7 +344,7 @@ func beginning(out bitmap, a *vec, c []byte, live bitmap, longest int32) {
 		end := a.end[from:][:len(begin)]
 		var word uint64
 		for i, at := range begin {
-			word |= bit(uint32(end[i]-at)-least <= most) << (i & 63)
+			word |= bitOf(uint32(end[i]-at)-least <= most) << (i & 63)
 		}
 		if live != nil {
 			word &= live[w]
@@ -362,7 +362,7 @@ func beginning(out bitmap, a *vec, c []byte, live bitmap, longest int32) {
 		for left := word; left != 0; left &= left - 1 {
 			i := bits.TrailingZeros64(left)
 			at := int(begin[i&63])
-			word &^= bit(string(data[at:at+len(c)]) != string(c)) << (i & 63)
+			word &^= bitOf(string(data[at:at+len(c)]) != string(c)) << (i & 63)
 		}
 		out[w] = word
 	}
@@ -371,7 +371,7 @@ func beginning(out bitmap, a *vec, c []byte, live bitmap, longest int32) {
 // sameAt compares eight bytes of each row.
 func sameAt(data []byte, begin []int32, want, mask uint64) (same uint64) {
 	for i, at := range begin {
-		same |= bit((binary.LittleEndian.Uint64(data[uint32(at):])^want)&mask == 0) << (i & 63)
+		same |= bitOf((binary.LittleEndian.Uint64(data[uint32(at):])^want)&mask == 0) << (i & 63)
 	}
 	return same
 }

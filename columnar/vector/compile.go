@@ -14,12 +14,12 @@ import (
 // compiler makes nodes of expressions over the columns of a batch.
 type compiler struct {
 	in      *arrow.Schema
-	columns []column
+	columns []programColumn
 	byName  map[string]int // in columns
 }
 
-// compiled is a node and what the compiler knows of it.
-type compiled struct {
+// compiledNode is a node and what the compiler knows of it.
+type compiledNode struct {
 	node
 	cost int // of a row, roughly; 1 is a comparison of numbers
 	// source is the only column that the expression reads, -1 if there are more, -2 if there is none.
@@ -31,22 +31,22 @@ const (
 	noSource    = -2
 )
 
-func (c *compiler) compile(e expr.Expr) (compiled, error) {
+func (c *compiler) compileExpr(e expr.Expr) (compiledNode, error) {
 	switch e := e.(type) {
 	case *expr.Column:
-		i, err := c.column(e)
-		return compiled{columnNode{i}, 0, i}, err
+		i, err := c.compileColumn(e)
+		return compiledNode{columnNode{i}, 0, i}, err
 	case *expr.Literal:
-		v, err := constant(e)
-		return compiled{constantNode{v}, 0, noSource}, err
+		v, err := constantVec(e)
+		return compiledNode{constantNode{v}, 0, noSource}, err
 	case *expr.Call:
-		return c.call(e)
+		return c.compileCall(e)
 	}
-	return compiled{}, fmt.Errorf("vector: an expression of an unknown kind: %T", e)
+	return compiledNode{}, fmt.Errorf("vector: an expression of an unknown kind: %T", e)
 }
 
-// column finds a column of the batch, which must have the type that the expression was bound to.
-func (c *compiler) column(e *expr.Column) (int, error) {
+// compileColumn finds a column of the batch, which must have the type that the expression was bound to.
+func (c *compiler) compileColumn(e *expr.Column) (int, error) {
 	if i, ok := c.byName[e.Name]; ok {
 		if !c.columns[i].t.Equal(&e.T) {
 			return 0, fmt.Errorf("vector: column %q is %s and %s in one expression", e.Name, &c.columns[i].t, &e.T)
@@ -57,16 +57,16 @@ func (c *compiler) column(e *expr.Column) (int, error) {
 	if len(at) != 1 {
 		return 0, fmt.Errorf("vector: the batch has %d columns named %q, the expression reads one", len(at), e.Name)
 	}
-	if dt := c.in.Field(at[0]).Type; !holds(dt, &e.T) {
+	if dt := c.in.Field(at[0]).Type; !holdsType(dt, &e.T) {
 		return 0, fmt.Errorf("vector: column %q is %s in the batch, the expression reads %s", e.Name, dt, &e.T)
 	}
-	c.columns = append(c.columns, column{e.Name, at[0], e.T})
+	c.columns = append(c.columns, programColumn{e.Name, at[0], e.T})
 	c.byName[e.Name] = len(c.columns) - 1
 	return len(c.columns) - 1, nil
 }
 
-// holds reports whether an Arrow type is how values of t are kept: names of elements and what may be null do not matter.
-func holds(dt arrow.DataType, t *schema.Type) bool {
+// holdsType reports whether an Arrow type is how values of t are kept: names of elements and what may be null do not matter.
+func holdsType(dt arrow.DataType, t *schema.Type) bool {
 	switch t.Kind {
 	case schema.String:
 		if d, ok := dt.(*arrow.DictionaryType); ok {
@@ -75,17 +75,17 @@ func holds(dt arrow.DataType, t *schema.Type) bool {
 		return dt.ID() == arrow.STRING
 	case schema.List:
 		l, ok := dt.(*arrow.ListType)
-		return ok && holds(l.Elem(), t.Elem)
+		return ok && holdsType(l.Elem(), t.Elem)
 	case schema.Map:
 		m, ok := dt.(*arrow.MapType)
-		return ok && m.KeyType().ID() == arrow.STRING && holds(m.ItemType(), t.Elem)
+		return ok && m.KeyType().ID() == arrow.STRING && holdsType(m.ItemType(), t.Elem)
 	case schema.Struct:
 		s, ok := dt.(*arrow.StructType)
 		if !ok || s.NumFields() != len(t.Fields) {
 			return false
 		}
 		for i := range t.Fields {
-			if f := s.Field(i); f.Name != t.Fields[i].Name || !holds(f.Type, &t.Fields[i].Type) {
+			if f := s.Field(i); f.Name != t.Fields[i].Name || !holdsType(f.Type, &t.Fields[i].Type) {
 				return false
 			}
 		}
@@ -95,8 +95,8 @@ func holds(dt arrow.DataType, t *schema.Type) bool {
 	}
 }
 
-// constant returns a literal's value.
-func constant(l *expr.Literal) (*vec, error) {
+// constantVec returns a literal's value.
+func constantVec(l *expr.Literal) (*vec, error) {
 	v := constantNull(l.T.Kind, l.T.Scale)
 	if l.Value == nil {
 		if l.T.Kind == schema.Bool {
@@ -108,7 +108,7 @@ func constant(l *expr.Literal) (*vec, error) {
 	var ok bool
 	switch x := l.Value.(type) {
 	case bool:
-		v.bits, ok = bitmap{bit(x)}, l.T.Kind == schema.Bool
+		v.bits, ok = bitmap{bitOf(x)}, l.T.Kind == schema.Bool
 	case int32:
 		v.i32[0], ok = x, l.T.Kind == schema.Int32
 	case int64:
@@ -140,17 +140,17 @@ func constant(l *expr.Literal) (*vec, error) {
 	return v, nil
 }
 
-// call compiles an operator. What reads nothing but one column with a dictionary is evaluated for the dictionary's values.
-func (c *compiler) call(e *expr.Call) (compiled, error) {
+// compileCall compiles an operator. What reads nothing but one column with a dictionary is evaluated for the dictionary's values.
+func (c *compiler) compileCall(e *expr.Call) (compiledNode, error) {
 	if err := e.Check(); err != nil {
-		return compiled{}, fmt.Errorf("vector: %w", err)
+		return compiledNode{}, fmt.Errorf("vector: %w", err)
 	}
-	args := make([]compiled, len(e.Args))
-	out := compiled{source: noSource}
+	args := make([]compiledNode, len(e.Args))
+	out := compiledNode{source: noSource}
 	for i, a := range e.Args {
 		var err error
-		if args[i], err = c.compile(a); err != nil {
-			return compiled{}, err
+		if args[i], err = c.compileExpr(a); err != nil {
+			return compiledNode{}, err
 		}
 		out.cost += args[i].cost
 		switch s := args[i].source; {
@@ -163,24 +163,24 @@ func (c *compiler) call(e *expr.Call) (compiled, error) {
 	}
 	for i := range args {
 		if out.source == manySources {
-			args[i].node = c.encoded(args[i])
+			args[i].node = c.encodedNode(args[i])
 		}
 	}
-	o := operator{compiler: c, e: e, args: args}
-	n, err := o.node()
+	o := callCompiler{compiler: c, e: e, args: args}
+	n, err := o.compileNode()
 	if err != nil {
-		return compiled{}, err
+		return compiledNode{}, err
 	}
 	if n == nil {
-		return compiled{}, fmt.Errorf("vector: operator %s has no form for %s", e.Op, signature(e))
+		return compiledNode{}, fmt.Errorf("vector: operator %s has no form for %s", e.Op, signatureOf(e))
 	}
 	out.node = n
 	out.cost += e.Cost()
 	return out, nil
 }
 
-// encoded returns the node, evaluated by code if that can be less work.
-func (c *compiler) encoded(n compiled) node {
+// encodedNode returns the node, evaluated by code if that can be less work.
+func (c *compiler) encodedNode(n compiledNode) node {
 	if n.source < 0 || c.columns[n.source].t.Kind != schema.String {
 		return n.node
 	}
@@ -193,7 +193,7 @@ func (c *compiler) encoded(n compiled) node {
 	return &byCode{n.source, n.node}
 }
 
-func signature(e *expr.Call) string {
+func signatureOf(e *expr.Call) string {
 	types := make([]string, len(e.Args))
 	for i, a := range e.Args {
 		types[i] = a.Type().String()

@@ -11,7 +11,7 @@ import (
 	"scribe/columnar/value"
 )
 
-func laneD(v *vec) *[]decimal128.Num { return &v.dec }
+func decimalsOf(v *vec) *[]decimal128.Num { return &v.dec }
 
 // pow10 are the powers of ten that have 64 bits.
 var pow10 = func() (p [20]uint64) {
@@ -32,40 +32,40 @@ var bigPow10 = func() (p [4*value.MaxPrecision + 1]*big.Int) {
 	return p
 }()
 
-// small returns a decimal as 64 bits if it fits with some to spare, so that sums of two do not wrap.
-func small(v decimal128.Num) (int64, bool) {
+// smallDecimal returns a decimal as 64 bits if it fits with some to spare, so that sums of two do not wrap.
+func smallDecimal(v decimal128.Num) (int64, bool) {
 	lo := int64(v.LowBits())
 	return lo, v.HighBits() == lo>>63 && lo>>62 == lo>>63
 }
 
-// decimals computes with decimals of scales that may differ. It has the numbers that the slow path works on.
-type decimals struct {
+// decimalArithmetic computes with decimals of scales that may differ. It has the numbers that the slow path works on.
+type decimalArithmetic struct {
 	op             expr.Op
 	sa, sb         int32 // scales of the arguments
 	precision, out int32 // of the result
 	a, b, q, r, h  big.Int
 }
 
-func decimalCalc(op expr.Op, ta, tb, t *schema.Type) calc {
-	return func(ev *eval, out, a, b *vec, live bitmap) bitmap {
-		d := decimals{op: op, sa: ta.Scale, sb: tb.Scale, precision: t.Precision, out: t.Scale}
-		return pairwise(laneD, laneD, laneD, d.calc)(ev, out, a, b, live)
+func decimalCalc(op expr.Op, ta, tb, t *schema.Type) calcFunc {
+	return func(ev *evaluation, out, a, b *vec, live bitmap) bitmap {
+		d := decimalArithmetic{op: op, sa: ta.Scale, sb: tb.Scale, precision: t.Precision, out: t.Scale}
+		return calcPairs(decimalsOf, decimalsOf, decimalsOf, d.calc)(ev, out, a, b, live)
 	}
 }
 
 // calc is exact where the result's scale allows it, else rounded half away from zero.
-func (d *decimals) calc(a, b decimal128.Num) (decimal128.Num, bool) {
-	if v, ok := d.fast(a, b); ok {
+func (d *decimalArithmetic) calc(a, b decimal128.Num) (decimal128.Num, bool) {
+	if v, ok := d.calcFast(a, b); ok {
 		return v, value.FitsPrecision(v, d.precision)
 	}
 	x, y := setDecimal(&d.a, &d.h, a), setDecimal(&d.b, &d.h, b)
 	scale := max(d.sa, d.sb) // of q
 	switch d.op {
 	case expr.Add:
-		d.align(x, y)
+		d.alignScales(x, y)
 		d.q.Add(x, y)
 	case expr.Sub:
-		d.align(x, y)
+		d.alignScales(x, y)
 		d.q.Sub(x, y)
 	case expr.Mul:
 		d.q.Mul(x, y)
@@ -80,22 +80,22 @@ func (d *decimals) calc(a, b decimal128.Num) (decimal128.Num, bool) {
 		} else {
 			y.Mul(y, bigPow10[-shift])
 		}
-		d.divide(x, y)
+		d.divideRounded(x, y)
 		scale = d.out
 	case expr.Mod:
 		if y.Sign() == 0 {
 			return decimal128.Num{}, false
 		}
-		d.align(x, y)
+		d.alignScales(x, y)
 		d.q.Rem(x, y)
 	default:
-		return d.one(x)
+		return d.calcSingle(x)
 	}
-	return d.rescale(scale)
+	return d.rescaleResult(scale)
 }
 
-// one computes the operators of one value, which is x.
-func (d *decimals) one(x *big.Int) (decimal128.Num, bool) {
+// calcSingle computes the operators of one value, which is x.
+func (d *decimalArithmetic) calcSingle(x *big.Int) (decimal128.Num, bool) {
 	d.q.Set(x)
 	switch d.op {
 	case expr.Neg:
@@ -114,16 +114,16 @@ func (d *decimals) one(x *big.Int) (decimal128.Num, bool) {
 		}
 	default: // Round is done by rescale
 	}
-	return d.rescale(d.sa)
+	return d.rescaleResult(d.sa)
 }
 
-// fast computes what 64 bits are enough for.
-func (d *decimals) fast(a, b decimal128.Num) (decimal128.Num, bool) {
-	x, ok := small(a)
+// calcFast computes what 64 bits are enough for.
+func (d *decimalArithmetic) calcFast(a, b decimal128.Num) (decimal128.Num, bool) {
+	x, ok := smallDecimal(a)
 	if !ok {
 		return decimal128.Num{}, false
 	}
-	y, ok := small(b)
+	y, ok := smallDecimal(b)
 	if !ok {
 		return decimal128.Num{}, false
 	}
@@ -152,8 +152,8 @@ func (d *decimals) fast(a, b decimal128.Num) (decimal128.Num, bool) {
 	return decimal128.Num{}, false
 }
 
-// align brings both to the larger scale.
-func (d *decimals) align(x, y *big.Int) {
+// alignScales brings both to the larger scale.
+func (d *decimalArithmetic) alignScales(x, y *big.Int) {
 	if d.sa < d.sb {
 		x.Mul(x, bigPow10[d.sb-d.sa])
 	} else if d.sb < d.sa {
@@ -161,8 +161,8 @@ func (d *decimals) align(x, y *big.Int) {
 	}
 }
 
-// divide makes q of x/y, rounded half away from zero.
-func (d *decimals) divide(x, y *big.Int) {
+// divideRounded makes q of x/y, rounded half away from zero.
+func (d *decimalArithmetic) divideRounded(x, y *big.Int) {
 	d.q.QuoRem(x, y, &d.r)
 	negative := x.Sign()*y.Sign() < 0
 	d.r.Abs(&d.r)
@@ -176,13 +176,13 @@ func (d *decimals) divide(x, y *big.Int) {
 	}
 }
 
-// rescale brings q from a scale to the result's.
-func (d *decimals) rescale(from int32) (decimal128.Num, bool) {
+// rescaleResult brings q from a scale to the result's.
+func (d *decimalArithmetic) rescaleResult(from int32) (decimal128.Num, bool) {
 	if from < d.out {
 		d.q.Mul(&d.q, bigPow10[d.out-from])
 	} else if from > d.out {
 		d.h.Set(&d.q)
-		d.divide(&d.h, bigPow10[from-d.out])
+		d.divideRounded(&d.h, bigPow10[from-d.out])
 	}
 	if d.q.BitLen() > 127 {
 		return decimal128.Num{}, false

@@ -8,39 +8,39 @@ import (
 
 // node is a compiled expression. Nodes are immutable.
 type node interface {
-	// eval returns the values of every row of the batch, or a constant. Only the rows of sel are wanted, all if it is nil: the others may
+	// evalRows returns the values of every row of the batch, or a constant. Only the rows of sel are wanted, all if it is nil: the others may
 	// have any value, and no error of theirs is counted. sel is not changed.
-	eval(ev *eval, sel bitmap) *vec
+	evalRows(ev *evaluation, sel bitmap) *vec
 }
 
-// column is one that a program reads.
-type column struct {
+// programColumn is one that a program reads.
+type programColumn struct {
 	name  string
 	index int // in the batch
 	t     schema.Type
 }
 
-// eval is one evaluation of a program.
-type eval struct {
+// evaluation is one evaluation of a program.
+type evaluation struct {
 	*scratch
 	rows    int
-	columns []column
+	columns []programColumn
 	batch   arrow.RecordBatch
 	loaded  []*vec // columns that were read, by their index in columns
 	errs    bitmap // rows with an error; nil if none has
 }
 
-// column returns the values of a column.
-func (ev *eval) column(i int) *vec {
+// loadColumn returns the values of a column.
+func (ev *evaluation) loadColumn(i int) *vec {
 	if ev.loaded[i] == nil {
 		c := &ev.columns[i]
-		ev.loaded[i] = load(ev.scratch, &c.t, ev.batch.Column(c.index))
+		ev.loaded[i] = loadArray(ev.scratch, &c.t, ev.batch.Column(c.index))
 	}
 	return ev.loaded[i]
 }
 
-// note counts the errors of rows that are selected.
-func (ev *eval) note(bad, sel bitmap) {
+// noteErrors counts the errors of rows that are selected.
+func (ev *evaluation) noteErrors(bad, sel bitmap) {
 	if sel != nil {
 		bad = ev.copyOf(bad)
 		bad.and(sel)
@@ -54,8 +54,8 @@ func (ev *eval) note(bad, sel bitmap) {
 	ev.errs.or(bad)
 }
 
-// live returns the rows of sel of which no argument is null; nil if that is every row.
-func (ev *eval) live(sel bitmap, args ...*vec) bitmap {
+// liveRows returns the rows of sel of which no argument is null; nil if that is every row.
+func (ev *evaluation) liveRows(sel bitmap, args ...*vec) bitmap {
 	out, own := sel, false
 	for _, a := range args {
 		switch {
@@ -76,30 +76,30 @@ func (ev *eval) live(sel bitmap, args ...*vec) bitmap {
 	return out
 }
 
-// valid returns the rows of which no argument is null.
-func (ev *eval) valid(args ...*vec) bitmap { return ev.live(nil, args...) }
+// validRows returns the rows of which no argument is null.
+func (ev *evaluation) validRows(args ...*vec) bitmap { return ev.liveRows(nil, args...) }
 
-// args evaluates the arguments of an operator, at least one of them to rows of its own.
-func (ev *eval) args(sel bitmap, nodes ...node) []*vec {
+// evalArgs evaluates the arguments of an operator, at least one of them to rows of its own.
+func (ev *evaluation) evalArgs(sel bitmap, nodes ...node) []*vec {
 	out := make([]*vec, len(nodes))
 	constant := true
 	for i, n := range nodes {
-		out[i] = n.eval(ev, sel)
+		out[i] = n.evalRows(ev, sel)
 		constant = constant && out[i].one
 	}
 	if constant && len(out) > 0 {
-		out[0] = spread(ev.scratch, out[0], ev.rows)
+		out[0] = spreadConstant(ev.scratch, out[0], ev.rows)
 	}
 	return out
 }
 
-// result returns a vector for the values of an operator that was computed of args, null where one of these is.
-func (ev *eval) result(t *schema.Type, args ...*vec) *vec {
-	return &vec{kind: t.Kind, scale: t.Scale, rows: ev.rows, valid: ev.valid(args...)}
+// newResult returns a vector for the values of an operator that was computed of args, null where one of these is.
+func (ev *evaluation) newResult(t *schema.Type, args ...*vec) *vec {
+	return &vec{kind: t.Kind, scale: t.Scale, rows: ev.rows, valid: ev.validRows(args...)}
 }
 
-// failing makes rows null in which the operator failed, and counts them. bad is not used after.
-func (ev *eval) failing(v *vec, bad, sel bitmap) *vec {
+// failRows makes rows null in which the operator failed, and counts them. bad is not used after.
+func (ev *evaluation) failRows(v *vec, bad, sel bitmap) *vec {
 	if bad == nil {
 		return v
 	}
@@ -109,7 +109,7 @@ func (ev *eval) failing(v *vec, bad, sel bitmap) *vec {
 	if !bad.any() {
 		return v
 	}
-	ev.note(bad, sel)
+	ev.noteErrors(bad, sel)
 	if v.valid == nil {
 		v.valid = ev.ones(ev.rows)
 	} else {
@@ -122,16 +122,16 @@ func (ev *eval) failing(v *vec, bad, sel bitmap) *vec {
 // columnNode reads a column.
 type columnNode struct{ index int }
 
-func (n columnNode) eval(ev *eval, _ bitmap) *vec { return ev.column(n.index) }
+func (n columnNode) evalRows(ev *evaluation, _ bitmap) *vec { return ev.loadColumn(n.index) }
 
 // constantNode is a literal.
 type constantNode struct{ v *vec }
 
-func (n constantNode) eval(ev *eval, _ bitmap) *vec {
+func (n constantNode) evalRows(ev *evaluation, _ bitmap) *vec {
 	if n.v.kind == schema.Bool {
 		out := &vec{kind: schema.Bool, rows: ev.rows}
 		switch {
-		case n.v.nothing():
+		case n.v.isNullConstant():
 			out.bits, out.valid = ev.zeros(ev.rows), ev.zeros(ev.rows)
 		case n.v.bits[0] != 0:
 			out.bits = ev.ones(ev.rows)
@@ -143,13 +143,13 @@ func (n constantNode) eval(ev *eval, _ bitmap) *vec {
 	return n.v
 }
 
-// truth returns the rows of sel in which a bool is true, in memory that the caller may change. It is eval without the
+// trueRows returns the rows of sel in which a bool is true, in memory that the caller may change. It is eval without the
 // difference between false and null, which allows to leave more rows out.
-func truth(ev *eval, n node, sel bitmap) bitmap {
+func trueRows(ev *evaluation, n node, sel bitmap) bitmap {
 	if n, ok := n.(*junctionNode); ok {
-		return n.truth(ev, sel)
+		return n.trueRows(ev, sel)
 	}
-	v := n.eval(ev, sel)
+	v := n.evalRows(ev, sel)
 	out := ev.copyOf(v.bits)
 	if v.valid != nil {
 		out.and(v.valid)
@@ -166,26 +166,26 @@ type byCode struct {
 	inner  node
 }
 
-func (n *byCode) eval(ev *eval, sel bitmap) *vec {
+func (n *byCode) evalRows(ev *evaluation, sel bitmap) *vec {
 	dict, ok := ev.batch.Column(ev.columns[n.column].index).(dictionary)
 	if !ok || dict.Dictionary().Len() >= ev.rows {
-		return n.inner.eval(ev, sel)
+		return n.inner.evalRows(ev, sel)
 	}
 	t := &ev.columns[n.column].t
-	values := load(ev.scratch, t, dict.Dictionary())
+	values := loadArray(ev.scratch, t, dict.Dictionary())
 	null := values.rows
 	if dict.NullN() > 0 || null == 0 {
 		// One more value stands for the rows that are null.
 		values = withNull(ev.scratch, values)
 	}
-	sub := &eval{scratch: ev.scratch, rows: values.rows, columns: ev.columns, batch: ev.batch, loaded: make([]*vec, len(ev.columns))}
+	sub := &evaluation{scratch: ev.scratch, rows: values.rows, columns: ev.columns, batch: ev.batch, loaded: make([]*vec, len(ev.columns))}
 	sub.loaded[n.column] = values
-	out := spread(ev.scratch, n.inner.eval(sub, nil), sub.rows)
+	out := spreadConstant(ev.scratch, n.inner.evalRows(sub, nil), sub.rows)
 	codes := codesOf(ev.scratch, dict, int32(null))
 	if sub.errs != nil {
-		ev.note(gatherBits(ev.scratch, sub.errs, codes), sel)
+		ev.noteErrors(gatherBits(ev.scratch, sub.errs, codes), sel)
 	}
-	return gather(ev.scratch, out, codes, nil)
+	return gatherRows(ev.scratch, out, codes, nil)
 }
 
 // dictionary is what is needed of *array.Dictionary.
@@ -201,7 +201,7 @@ func codesOf(s *scratch, a arrow.Array, null int32) []int32 {
 	if valid == nil {
 		return codes
 	}
-	out := take[int32](s, len(codes))
+	out := takeValues[int32](s, len(codes))
 	for i, c := range codes {
 		if !valid.get(i) {
 			c = null
@@ -219,7 +219,7 @@ func withNull(s *scratch, v *vec) *vec {
 		copy(out.valid, v.valid)
 	}
 	out.valid.clear(v.rows)
-	out.begin, out.end = take[int32](s, n), take[int32](s, n)
+	out.begin, out.end = takeValues[int32](s, n), takeValues[int32](s, n)
 	copy(out.begin, v.begin)
 	copy(out.end, v.end)
 	at := int32(0)

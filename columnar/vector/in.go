@@ -28,7 +28,7 @@ func newInNode(a node, constants []*vec) *inNode {
 	n := &inNode{a: a}
 	var set []*vec
 	for _, c := range constants {
-		if c.nothing() {
+		if c.isNullConstant() {
 			n.null = true
 			continue
 		}
@@ -49,7 +49,7 @@ func newInNode(a node, constants []*vec) *inNode {
 	case schema.Interval:
 		n.ivs = map[value.Interval]struct{}{}
 		for _, c := range set {
-			n.ivs[canonical(c.iv[0])] = struct{}{}
+			n.ivs[canonicalInterval(c.iv[0])] = struct{}{}
 		}
 	default:
 		n.words = newWordSet(set)
@@ -57,8 +57,8 @@ func newInNode(a node, constants []*vec) *inNode {
 	return n
 }
 
-// canonical is the same for intervals that are equal.
-func canonical(v arrow.MonthDayNanoInterval) value.Interval {
+// canonicalInterval is the same for intervals that are equal.
+func canonicalInterval(v arrow.MonthDayNanoInterval) value.Interval {
 	i := value.IntervalOf(v)
 	i.Days += i.Months*30 + i.Micros/value.Day
 	i.Months, i.Micros = 0, i.Micros%value.Day
@@ -68,32 +68,32 @@ func canonical(v arrow.MonthDayNanoInterval) value.Interval {
 	return i
 }
 
-func (n *inNode) eval(ev *eval, sel bitmap) *vec {
-	a := ev.args(sel, n.a)[0]
+func (n *inNode) evalRows(ev *evaluation, sel bitmap) *vec {
+	a := ev.evalArgs(sel, n.a)[0]
 	out := &vec{kind: schema.Bool, rows: ev.rows, valid: a.valid}
 	switch {
 	case n.few != nil:
 		out.bits = ev.zeros(ev.rows)
 		for _, c := range n.few {
 			if c.kind == schema.Bool {
-				c = constantNode{c}.eval(ev, nil)
+				c = constantNode{c}.evalRows(ev, nil)
 			}
-			out.bits.or(ev.compare(expr.Equal, a, c, sel))
+			out.bits.or(ev.compareRows(expr.Equal, a, c, sel))
 		}
 	case n.strings != nil:
 		out.bits = ev.zeros(ev.rows)
-		n.strings.find(out.bits, a, ev.live(sel, a))
+		n.strings.find(out.bits, a, ev.liveRows(sel, a))
 	case n.decs != nil:
 		out.bits = ev.zeros(ev.rows)
 		for i, v := range a.dec {
 			_, ok := n.decs[v]
-			out.bits[i/64] |= bit(ok) << (i & 63)
+			out.bits[i/64] |= bitOf(ok) << (i & 63)
 		}
 	case n.ivs != nil:
 		out.bits = ev.zeros(ev.rows)
 		for i, v := range a.iv {
-			_, ok := n.ivs[canonical(v)]
-			out.bits[i/64] |= bit(ok) << (i & 63)
+			_, ok := n.ivs[canonicalInterval(v)]
+			out.bits[i/64] |= bitOf(ok) << (i & 63)
 		}
 	case n.words != nil:
 		out.bits = ev.zeros(ev.rows)
@@ -214,19 +214,19 @@ func (s *wordSet) find(out bitmap, a *vec) {
 	switch a.kind {
 	case schema.Int32, schema.Date:
 		for i, v := range a.i32 {
-			out[i/64] |= bit(s.has(uint64(int64(v)))) << (i & 63)
+			out[i/64] |= bitOf(s.has(uint64(int64(v)))) << (i & 63)
 		}
 	case schema.Int64, schema.Timestamp:
 		for i, v := range a.i64 {
-			out[i/64] |= bit(s.has(uint64(v))) << (i & 63)
+			out[i/64] |= bitOf(s.has(uint64(v))) << (i & 63)
 		}
 	case schema.Uint64:
 		for i, v := range a.u64 {
-			out[i/64] |= bit(s.has(v)) << (i & 63)
+			out[i/64] |= bitOf(s.has(v)) << (i & 63)
 		}
 	default:
 		for i, v := range a.f64 {
-			out[i/64] |= bit(s.has(value.FloatBits(v))) << (i & 63)
+			out[i/64] |= bitOf(s.has(value.FloatBits(v))) << (i & 63)
 		}
 	}
 }
@@ -253,7 +253,7 @@ func newStringSet(set []*vec) *stringSet {
 }
 
 func (s *stringSet) find(out bitmap, a *vec, live bitmap) {
-	for i := range each(live, a.rows) {
+	for i := range eachRow(live, a.rows) {
 		text := a.str(i)
 		if s.lengths>>min(len(text), 63)&1 == 0 {
 			continue

@@ -11,14 +11,14 @@ import (
 // likeNode matches texts with a constant pattern. Case has been folded in both where it does not count.
 type likeNode struct {
 	a       node
-	parts   []part
+	parts   []patternPart
 	binary  bool
 	between []byte // the text of a pattern %text%, nil of others
 	before  []byte // that of text%
 }
 
-// part is a piece of a pattern without %.
-type part struct {
+// patternPart is a piece of a pattern without %.
+type patternPart struct {
 	text []byte // without wildcards
 	// chars are the characters when some of them stand for any, which are nil.
 	chars [][]byte
@@ -39,9 +39,9 @@ func newLikeNode(a node, p *expr.Pattern, binary bool, fold func([]byte) []byte)
 	return n
 }
 
-func newPart(piece expr.Part, fold func([]byte) []byte) part {
+func newPart(piece expr.Part, fold func([]byte) []byte) patternPart {
 	text := fold([]byte(piece.Text))
-	var p part
+	var p patternPart
 	wild := false
 	for rest, i := []byte(piece.Text), 0; len(rest) > 0; i++ {
 		_, size := utf8.DecodeRune(rest)
@@ -57,25 +57,25 @@ func newPart(piece expr.Part, fold func([]byte) []byte) part {
 		rest = rest[size:]
 	}
 	if !wild {
-		return part{text: text, short: len(text)}
+		return patternPart{text: text, short: len(text)}
 	}
 	return p
 }
 
-func (n *likeNode) eval(ev *eval, sel bitmap) *vec {
-	a := ev.args(sel, n.a)[0]
+func (n *likeNode) evalRows(ev *evaluation, sel bitmap) *vec {
+	a := ev.evalArgs(sel, n.a)[0]
 	out := &vec{kind: schema.Bool, rows: ev.rows, valid: a.valid, bits: ev.zeros(ev.rows)}
-	live := ev.live(sel, a)
+	live := ev.liveRows(sel, a)
 	switch {
 	case len(n.parts) == 1 && n.parts[0].chars == nil:
 		compareStrings(out.bits, expr.Equal, a, &vec{rows: 1, one: true, begin: []int32{0}, end: []int32{int32(len(n.parts[0].text))}, data: n.parts[0].text}, live)
 	case n.before != nil:
-		beginningWith(out.bits, a, n.before, live)
+		beginsWith(out.bits, a, n.before, live)
 	case n.between != nil:
-		containing(out.bits, a, n.between, live)
+		findContaining(out.bits, a, n.between, live)
 	default:
-		for i := range each(live, ev.rows) {
-			if n.match(a.str(i)) {
+		for i := range eachRow(live, ev.rows) {
+			if n.matchText(a.str(i)) {
 				out.bits.set(i)
 			}
 		}
@@ -83,10 +83,10 @@ func (n *likeNode) eval(ev *eval, sel bitmap) *vec {
 	return out
 }
 
-// match reports whether the pattern matches the whole of s. A part in the middle is best matched as early as it can be.
-func (n *likeNode) match(s []byte) bool {
+// matchText reports whether the pattern matches the whole of s. A part in the middle is best matched as early as it can be.
+func (n *likeNode) matchText(s []byte) bool {
 	first := &n.parts[0]
-	used, ok := first.begins(s, n.binary)
+	used, ok := first.matchBegin(s, n.binary)
 	if !ok {
 		return false
 	}
@@ -95,15 +95,15 @@ func (n *likeNode) match(s []byte) bool {
 		return len(s) == 0
 	}
 	for i := range n.parts[1 : len(n.parts)-1] {
-		if s, ok = n.parts[1+i].find(s, n.binary); !ok {
+		if s, ok = n.parts[1+i].findIn(s, n.binary); !ok {
 			return false
 		}
 	}
-	return n.parts[len(n.parts)-1].ends(s, n.binary)
+	return n.parts[len(n.parts)-1].matchEnd(s, n.binary)
 }
 
-// begins reports whether s begins with the part, and how long that is.
-func (p *part) begins(s []byte, binary bool) (int, bool) {
+// matchBegin reports whether s begins with the part, and how long that is.
+func (p *patternPart) matchBegin(s []byte, binary bool) (int, bool) {
 	if p.chars == nil {
 		return len(p.text), bytes.HasPrefix(s, p.text)
 	}
@@ -127,8 +127,8 @@ func (p *part) begins(s []byte, binary bool) (int, bool) {
 	return at, true
 }
 
-// find returns what is behind the first place in s where the part is.
-func (p *part) find(s []byte, binary bool) ([]byte, bool) {
+// findIn returns what is behind the first place in s where the part is.
+func (p *patternPart) findIn(s []byte, binary bool) ([]byte, bool) {
 	if p.chars == nil {
 		at := bytes.Index(s, p.text)
 		if at < 0 {
@@ -137,7 +137,7 @@ func (p *part) find(s []byte, binary bool) ([]byte, bool) {
 		return s[at+len(p.text):], true
 	}
 	for {
-		if used, ok := p.begins(s, binary); ok {
+		if used, ok := p.matchBegin(s, binary); ok {
 			return s[used:], true
 		}
 		if len(s) < p.short {
@@ -151,8 +151,8 @@ func (p *part) find(s []byte, binary bool) ([]byte, bool) {
 	}
 }
 
-// ends reports whether s ends with the part.
-func (p *part) ends(s []byte, binary bool) bool {
+// matchEnd reports whether s ends with the part.
+func (p *patternPart) matchEnd(s []byte, binary bool) bool {
 	if p.chars == nil {
 		return bytes.HasSuffix(s, p.text)
 	}
@@ -169,7 +169,7 @@ func (p *part) ends(s []byte, binary bool) bool {
 		_, size := utf8.DecodeLastRune(s[:at])
 		at -= size
 	}
-	used, ok := p.begins(s[at:], binary)
+	used, ok := p.matchBegin(s[at:], binary)
 	return ok && at+used == len(s)
 }
 

@@ -12,22 +12,22 @@ type junctionNode struct {
 	decides bool // the value of a term that is the result's
 }
 
-// selected returns the rows of sel, in memory of its own.
-func (ev *eval) selected(sel bitmap) bitmap {
+// copySelected returns the rows of sel, in memory of its own.
+func (ev *evaluation) copySelected(sel bitmap) bitmap {
 	if sel != nil {
 		return ev.copyOf(sel)
 	}
 	return ev.ones(ev.rows)
 }
 
-func (n *junctionNode) eval(ev *eval, sel bitmap) *vec {
-	open := ev.selected(sel) // rows that no term has decided so far
-	var null bitmap          // rows in which a term was null; nil if none
+func (n *junctionNode) evalRows(ev *evaluation, sel bitmap) *vec {
+	open := ev.copySelected(sel) // rows that no term has decided so far
+	var null bitmap              // rows in which a term was null; nil if none
 	for _, t := range n.terms {
 		if ev.err != nil || !open.any() {
 			break
 		}
-		v := t.eval(ev, open)
+		v := t.evalRows(ev, open)
 		decided := ev.copyOf(v.bits)
 		if !n.decides {
 			decided.not(ev.rows)
@@ -58,24 +58,24 @@ func (n *junctionNode) eval(ev *eval, sel bitmap) *vec {
 	return out
 }
 
-// truth returns the rows of sel that are true. A row of an AND in which a term is null can't become that; of an OR, the rows in which no
+// trueRows returns the rows of sel that are true. A row of an AND in which a term is null can't become that; of an OR, the rows in which no
 // term was true so far are open, whether one was null or not.
-func (n *junctionNode) truth(ev *eval, sel bitmap) bitmap {
+func (n *junctionNode) trueRows(ev *evaluation, sel bitmap) bitmap {
 	if !n.decides {
 		for i, t := range n.terms {
 			if i > 0 && (ev.err != nil || !sel.any()) {
 				break
 			}
-			sel = truth(ev, t, sel)
+			sel = trueRows(ev, t, sel)
 		}
 		return sel
 	}
-	open, out := ev.selected(sel), ev.zeros(ev.rows)
+	open, out := ev.copySelected(sel), ev.zeros(ev.rows)
 	for _, t := range n.terms {
 		if ev.err != nil || !open.any() {
 			break
 		}
-		is := truth(ev, t, open)
+		is := trueRows(ev, t, open)
 		out.or(is)
 		open.andNot(is)
 	}
@@ -84,8 +84,8 @@ func (n *junctionNode) truth(ev *eval, sel bitmap) bitmap {
 
 type notNode struct{ a node }
 
-func (n notNode) eval(ev *eval, sel bitmap) *vec {
-	a := n.a.eval(ev, sel)
+func (n notNode) evalRows(ev *evaluation, sel bitmap) *vec {
+	a := n.a.evalRows(ev, sel)
 	out := &vec{kind: schema.Bool, rows: ev.rows, valid: a.valid, bits: ev.copyOf(a.bits)}
 	out.bits.not(ev.rows)
 	return out
@@ -97,9 +97,9 @@ type truthNode struct {
 	a      node
 }
 
-func (n truthNode) eval(ev *eval, sel bitmap) *vec {
-	a := ev.args(sel, n.a)[0]
-	out := &vec{kind: schema.Bool, rows: ev.rows, bits: ev.presence(a)}
+func (n truthNode) evalRows(ev *evaluation, sel bitmap) *vec {
+	a := ev.evalArgs(sel, n.a)[0]
+	out := &vec{kind: schema.Bool, rows: ev.rows, bits: ev.presentRows(a)}
 	truths, negate := n.truths, n.truths&expr.Null != 0
 	if negate {
 		truths = expr.AnyTruth &^ truths

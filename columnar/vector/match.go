@@ -19,14 +19,14 @@ type matchNode struct {
 func newMatchNode(a node, re *regexp.Regexp) *matchNode {
 	n := &matchNode{a: a, re: re}
 	if tree, err := syntax.Parse(re.String(), syntax.Perl); err == nil {
-		must, only := required(tree.Simplify())
+		must, only := requiredText(tree.Simplify())
 		n.must, n.only = []byte(must), only && must != ""
 	}
 	return n
 }
 
-// required returns the longest text that is found in every match, and whether the expression matches where that text is and nowhere else.
-func required(re *syntax.Regexp) (text string, only bool) {
+// requiredText returns the longest text that is found in every match, and whether the expression matches where that text is and nowhere else.
+func requiredText(re *syntax.Regexp) (text string, only bool) {
 	switch re.Op {
 	case syntax.OpLiteral:
 		if re.Flags&syntax.FoldCase != 0 {
@@ -34,13 +34,13 @@ func required(re *syntax.Regexp) (text string, only bool) {
 		}
 		return string(re.Rune), true
 	case syntax.OpCapture:
-		return required(re.Sub[0])
+		return requiredText(re.Sub[0])
 	case syntax.OpPlus:
-		text, _ = required(re.Sub[0])
+		text, _ = requiredText(re.Sub[0])
 		return text, false
 	case syntax.OpRepeat:
 		if re.Min > 0 {
-			text, _ = required(re.Sub[0])
+			text, _ = requiredText(re.Sub[0])
 		}
 		return text, false
 	case syntax.OpConcat:
@@ -48,7 +48,7 @@ func required(re *syntax.Regexp) (text string, only bool) {
 		only = true
 		run := ""
 		for _, sub := range re.Sub {
-			t, whole := required(sub)
+			t, whole := requiredText(sub)
 			only = only && whole
 			if whole {
 				run += t
@@ -66,20 +66,20 @@ func required(re *syntax.Regexp) (text string, only bool) {
 	}
 }
 
-func (n *matchNode) eval(ev *eval, sel bitmap) *vec {
-	a := ev.args(sel, n.a)[0]
+func (n *matchNode) evalRows(ev *evaluation, sel bitmap) *vec {
+	a := ev.evalArgs(sel, n.a)[0]
 	out := &vec{kind: schema.Bool, rows: ev.rows, valid: a.valid, bits: ev.zeros(ev.rows)}
-	live := ev.live(sel, a)
+	live := ev.liveRows(sel, a)
 	if len(n.must) > 0 {
 		candidates := ev.zeros(ev.rows)
-		containing(candidates, a, n.must, live)
+		findContaining(candidates, a, n.must, live)
 		if n.only {
 			out.bits = candidates
 			return out
 		}
 		live = candidates
 	}
-	for i := range each(live, ev.rows) {
+	for i := range eachRow(live, ev.rows) {
 		if n.re.Match(a.str(i)) {
 			out.bits.set(i)
 		}
@@ -97,7 +97,7 @@ const (
 // dynamicMatchNode is a match with an expression that is no constant. One that is no regular expression, or too large, is an error of the row.
 type dynamicMatchNode struct{ a, b node }
 
-func (n *dynamicMatchNode) eval(ev *eval, sel bitmap) *vec {
+func (n *dynamicMatchNode) evalRows(ev *evaluation, sel bitmap) *vec {
 	// Rows often have the expression of the row before.
 	last, known := "", false
 	var re *regexp.Regexp
@@ -111,7 +111,7 @@ func (n *dynamicMatchNode) eval(ev *eval, sel bitmap) *vec {
 		}
 		return re.Match(strAt(args[0], i)), true
 	}}
-	return test.eval(ev, sel)
+	return test.evalRows(ev, sel)
 }
 
 func compileDynamic(text string) *regexp.Regexp {
@@ -119,7 +119,7 @@ func compileDynamic(text string) *regexp.Regexp {
 		return nil
 	}
 	tree, err := syntax.Parse(text, syntax.Perl)
-	if err != nil || repeats(tree) > maxRepeats {
+	if err != nil || maxRepeat(tree) > maxRepeats {
 		return nil
 	}
 	re, err := regexp.Compile(text)
@@ -129,11 +129,11 @@ func compileDynamic(text string) *regexp.Regexp {
 	return re
 }
 
-// repeats is how many times the part that is repeated most is there in the program.
-func repeats(re *syntax.Regexp) int {
+// maxRepeat is how many times the part that is repeated most is there in the program.
+func maxRepeat(re *syntax.Regexp) int {
 	most := 1
 	for _, sub := range re.Sub {
-		most = max(most, repeats(sub))
+		most = max(most, maxRepeat(sub))
 	}
 	if re.Op == syntax.OpRepeat {
 		most *= max(re.Min, re.Max, 1)

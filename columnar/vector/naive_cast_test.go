@@ -37,7 +37,7 @@ func (n *naive) cast(v any, from, to *schema.Type) any {
 	case arrow.Date32:
 		return arrow.Timestamp(int64(v) * value.Day)
 	case arrow.Timestamp:
-		return arrow.Date32(instant(v).Unix()/86400 + int64(boolInt(instant(v).Unix()%86400 < 0))*-1)
+		return arrow.Date32(civilInstant(v).Unix()/86400 + int64(boolInt(civilInstant(v).Unix()%86400 < 0))*-1)
 	case float64:
 		if to.Kind == schema.Decimal {
 			return n.parse(strconv.FormatFloat(v, 'g', 15, 64), to)

@@ -473,7 +473,7 @@ func (n *naive) floats(op expr.Op, a []any) any {
 	return r
 }
 
-func instant(t arrow.Timestamp) time.Time { return time.UnixMicro(int64(t)).UTC() }
+func civilInstant(t arrow.Timestamp) time.Time { return time.UnixMicro(int64(t)).UTC() }
 
 func (n *naive) stamp(t time.Time) any {
 	if t.Year() > 200000 || t.Year() < -4700 {
@@ -513,7 +513,7 @@ func (n *naive) times(c *expr.Call, a []any) any {
 			d := int64(x) - int64(y)
 			return n.span(0, d/value.Day, d%value.Day)
 		case arrow.MonthDayNanoInterval:
-			t := instant(x)
+			t := civilInstant(x)
 			day := t.Day()
 			t = t.AddDate(0, 0, 1-day).AddDate(0, int(sign)*int(y.Months), 0)
 			last := t.AddDate(0, 1, -1).Day()
@@ -585,7 +585,7 @@ func (n *naive) calendar(c *expr.Call, a []any) any {
 	} else if !ok {
 		panic("extract of what is no time")
 	}
-	at := instant(t)
+	at := civilInstant(t)
 	if c.Op == expr.Extract {
 		return extract(field, at)
 	}

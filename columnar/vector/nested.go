@@ -15,16 +15,16 @@ type fieldNode struct {
 	t     *schema.Type
 }
 
-func (n *fieldNode) eval(ev *eval, sel bitmap) *vec {
-	a := ev.args(sel, n.a)[0]
+func (n *fieldNode) evalRows(ev *evaluation, sel bitmap) *vec {
+	a := ev.evalArgs(sel, n.a)[0]
 	if a.arr == nil {
-		return ev.nulls(n.t)
+		return ev.allNull(n.t)
 	}
 	field := a.arr.(*array.Struct).Field(n.index)
-	if a.valid != nil && nested(n.t) {
-		field = takeArray(field, identity(ev.rows), a.valid)
+	if a.valid != nil && isNested(n.t) {
+		field = takeArray(field, identityRows(ev.rows), a.valid)
 	}
-	v := load(ev.scratch, n.t, field)
+	v := loadArray(ev.scratch, n.t, field)
 	if a.valid == nil {
 		return v
 	}
@@ -37,11 +37,11 @@ func (n *fieldNode) eval(ev *eval, sel bitmap) *vec {
 	return v
 }
 
-func nested(t *schema.Type) bool {
+func isNested(t *schema.Type) bool {
 	return t.Kind == schema.List || t.Kind == schema.Struct || t.Kind == schema.Map
 }
 
-func identity(n int) []int32 {
+func identityRows(n int) []int32 {
 	out := make([]int32, n)
 	for i := range out {
 		out[i] = int32(i)
@@ -49,19 +49,19 @@ func identity(n int) []int32 {
 	return out
 }
 
-// nulls returns rows that are all null.
-func (ev *eval) nulls(t *schema.Type) *vec {
-	return spread(ev.scratch, constantNull(t.Kind, t.Scale), ev.rows)
+// allNull returns rows that are all null.
+func (ev *evaluation) allNull(t *schema.Type) *vec {
+	return spreadConstant(ev.scratch, constantNull(t.Kind, t.Scale), ev.rows)
 }
 
-// elements are the values of lists or maps, with the place of each row's in them.
-type elements struct {
+// listElements are the values of lists or maps, with the place of each row's in them.
+type listElements struct {
 	offsets []int32
 	values  arrow.Array
 }
 
-func elementsOf(a arrow.Array) elements {
-	return elements{offsetsOf(a.Data()), array.MakeFromData(a.Data().Children()[0])}
+func elementsOf(a arrow.Array) listElements {
+	return listElements{offsetsOf(a.Data()), array.MakeFromData(a.Data().Children()[0])}
 }
 
 // pickNode takes one of a list's elements, or one of a map's values.
@@ -69,26 +69,26 @@ type pickNode struct {
 	a, b node
 	t    *schema.Type
 	// pick returns the places in the elements, and which rows have one.
-	pick func(ev *eval, e elements, b *vec, live bitmap) (places []int32, found bitmap)
+	pick func(ev *evaluation, e listElements, b *vec, live bitmap) (places []int32, found bitmap)
 	// of returns the values that the places are in.
-	of func(elements) arrow.Array
+	of func(listElements) arrow.Array
 }
 
-func (n *pickNode) eval(ev *eval, sel bitmap) *vec {
-	args := ev.args(sel, n.a, n.b)
+func (n *pickNode) evalRows(ev *evaluation, sel bitmap) *vec {
+	args := ev.evalArgs(sel, n.a, n.b)
 	a := args[0]
 	if a.arr == nil {
-		return ev.nulls(n.t)
+		return ev.allNull(n.t)
 	}
 	e := elementsOf(a.arr)
-	places, found := n.pick(ev, e, args[1], ev.live(sel, args...))
-	return gather(ev.scratch, load(ev.scratch, n.t, n.of(e)), places, found)
+	places, found := n.pick(ev, e, args[1], ev.liveRows(sel, args...))
+	return gatherRows(ev.scratch, loadArray(ev.scratch, n.t, n.of(e)), places, found)
 }
 
-func pickElement(ev *eval, e elements, b *vec, live bitmap) ([]int32, bitmap) {
-	places, found := take[int32](ev.scratch, ev.rows), ev.zeros(ev.rows)
-	at := b.at()
-	for i := range each(live, ev.rows) {
+func pickElement(ev *evaluation, e listElements, b *vec, live bitmap) ([]int32, bitmap) {
+	places, found := takeValues[int32](ev.scratch, ev.rows), ev.zeros(ev.rows)
+	at := b.indexMask()
+	for i := range eachRow(live, ev.rows) {
 		var nth int64
 		if b.kind == schema.Int32 {
 			nth = int64(b.i32[i&at])
@@ -103,11 +103,11 @@ func pickElement(ev *eval, e elements, b *vec, live bitmap) ([]int32, bitmap) {
 	return places, found
 }
 
-func pickValue(ev *eval, e elements, b *vec, live bitmap) ([]int32, bitmap) {
-	places, found := take[int32](ev.scratch, ev.rows), ev.zeros(ev.rows)
-	keys := load(ev.scratch, &schema.Type{Kind: schema.String}, e.values.(*array.Struct).Field(0))
-	at := b.at()
-	for i := range each(live, ev.rows) {
+func pickValue(ev *evaluation, e listElements, b *vec, live bitmap) ([]int32, bitmap) {
+	places, found := takeValues[int32](ev.scratch, ev.rows), ev.zeros(ev.rows)
+	keys := loadArray(ev.scratch, &schema.Type{Kind: schema.String}, e.values.(*array.Struct).Field(0))
+	at := b.indexMask()
+	for i := range eachRow(live, ev.rows) {
 		key := b.str(i & at)
 		for p := e.offsets[i+1] - 1; p >= e.offsets[i]; p-- {
 			if string(keys.str(int(p))) == string(key) {
@@ -123,12 +123,12 @@ func pickValue(ev *eval, e elements, b *vec, live bitmap) ([]int32, bitmap) {
 // listLengthNode counts a list's elements.
 type listLengthNode struct{ a node }
 
-func (n listLengthNode) eval(ev *eval, sel bitmap) *vec {
-	a := ev.args(sel, n.a)[0]
+func (n listLengthNode) evalRows(ev *evaluation, sel bitmap) *vec {
+	a := ev.evalArgs(sel, n.a)[0]
 	if a.arr == nil {
-		return ev.nulls(&schema.Type{Kind: schema.Int32})
+		return ev.allNull(&schema.Type{Kind: schema.Int32})
 	}
-	out := &vec{kind: schema.Int32, rows: ev.rows, valid: a.valid, i32: take[int32](ev.scratch, ev.rows)}
+	out := &vec{kind: schema.Int32, rows: ev.rows, valid: a.valid, i32: takeValues[int32](ev.scratch, ev.rows)}
 	offsets := offsetsOf(a.arr.Data())
 	for i := range out.i32 {
 		out.i32[i] = offsets[i+1] - offsets[i]
@@ -142,34 +142,34 @@ type containsNode struct {
 	t    *schema.Type // of the elements
 }
 
-func (n *containsNode) eval(ev *eval, sel bitmap) *vec {
-	args := ev.args(sel, n.a, n.b)
+func (n *containsNode) evalRows(ev *evaluation, sel bitmap) *vec {
+	args := ev.evalArgs(sel, n.a, n.b)
 	a, b := args[0], args[1]
 	if b.arr == nil {
-		return ev.nulls(&schema.Type{Kind: schema.Bool})
+		return ev.allNull(&schema.Type{Kind: schema.Bool})
 	}
 	e := elementsOf(b.arr)
-	values := load(ev.scratch, n.t, e.values)
+	values := loadArray(ev.scratch, n.t, e.values)
 	// A comparison for each element.
 	if values.rows == 0 {
 		a = values
 	} else if !a.one {
-		rows := take[int32](ev.scratch, values.rows)
+		rows := takeValues[int32](ev.scratch, values.rows)
 		clear(rows)
 		for i := range ev.rows {
 			for p := e.offsets[i]; p < e.offsets[i+1]; p++ {
 				rows[p] = int32(i)
 			}
 		}
-		a = gather(ev.scratch, a, rows, nil)
+		a = gatherRows(ev.scratch, a, rows, nil)
 	}
-	sub := &eval{scratch: ev.scratch, rows: values.rows}
-	same, valid := sub.zeros(values.rows), sub.valid(a, values)
-	if !a.nothing() {
-		same = sub.compare(expr.Equal, values, a, nil)
+	sub := &evaluation{scratch: ev.scratch, rows: values.rows}
+	same, valid := sub.zeros(values.rows), sub.validRows(a, values)
+	if !a.isNullConstant() {
+		same = sub.compareRows(expr.Equal, values, a, nil)
 	}
 	out := &vec{kind: schema.Bool, rows: ev.rows, bits: ev.zeros(ev.rows), valid: ev.zeros(ev.rows)}
-	for i := range each(ev.live(sel, b), ev.rows) {
+	for i := range eachRow(ev.liveRows(sel, b), ev.rows) {
 		known := true
 		for p := int(e.offsets[i]); p < int(e.offsets[i+1]); p++ {
 			if valid != nil && !valid.get(p) {
@@ -187,32 +187,32 @@ func (n *containsNode) eval(ev *eval, sel bitmap) *vec {
 	return out
 }
 
-func (o *operator) structField() (node, error) {
+func (o *callCompiler) compileField() (node, error) {
 	a, t := o.typeOf(0), &o.e.T
 	i, ok := o.e.Detail.(int)
 	if !ok || i < 0 || i >= len(a.Fields) || !a.Fields[i].Type.Equal(t) {
 		return nil, nil
 	}
-	return &fieldNode{o.arg(0), i, t}, nil
+	return &fieldNode{o.argNode(0), i, t}, nil
 }
 
-func (o *operator) listElement() (node, error) {
+func (o *callCompiler) compileElement() (node, error) {
 	if !o.typeOf(0).Elem.Equal(&o.e.T) {
 		return nil, nil
 	}
-	return &pickNode{o.arg(0), o.arg(1), &o.e.T, pickElement, func(e elements) arrow.Array { return e.values }}, nil
+	return &pickNode{o.argNode(0), o.argNode(1), &o.e.T, pickElement, func(e listElements) arrow.Array { return e.values }}, nil
 }
 
-func (o *operator) mapValue() (node, error) {
+func (o *callCompiler) compileMapValue() (node, error) {
 	if !o.typeOf(0).Elem.Equal(&o.e.T) {
 		return nil, nil
 	}
-	return &pickNode{o.arg(0), o.arg(1), &o.e.T, pickValue, func(e elements) arrow.Array { return e.values.(*array.Struct).Field(1) }}, nil
+	return &pickNode{o.argNode(0), o.argNode(1), &o.e.T, pickValue, func(e listElements) arrow.Array { return e.values.(*array.Struct).Field(1) }}, nil
 }
 
-func (o *operator) listContains() (node, error) {
+func (o *callCompiler) compileContains() (node, error) {
 	if !o.typeOf(1).Elem.Equal(o.typeOf(0)) {
 		return nil, nil
 	}
-	return &containsNode{o.arg(0), o.arg(1), o.typeOf(0)}, nil
+	return &containsNode{o.argNode(0), o.argNode(1), o.typeOf(0)}, nil
 }

@@ -21,11 +21,11 @@ type Stats struct {
 // Program is an expression that was compiled for batches of one schema. It is immutable: any number of goroutines may evaluate it.
 type Program struct {
 	root    node
-	columns []column
+	columns []programColumn
 	t       schema.Type
 	arrow   arrow.DataType
 	bare    int // index of the batch's column if the expression is no more than that, else -1
-	budget  budget
+	budget  memoryBudget
 }
 
 // Compile compiles an expression for batches that have the columns of in: those that the expression names, each with the type that it was
@@ -35,11 +35,11 @@ func Compile(e expr.Expr, in *arrow.Schema) (*Program, error) {
 		return nil, errors.New("vector: no expression")
 	}
 	c := &compiler{in: in, byName: map[string]int{}}
-	n, err := c.compile(e)
+	n, err := c.compileExpr(e)
 	if err != nil {
 		return nil, err
 	}
-	p := &Program{root: c.encoded(n), columns: c.columns, t: *e.Type(), bare: -1, budget: defaultBudget}
+	p := &Program{root: c.encodedNode(n), columns: c.columns, t: *e.Type(), bare: -1, budget: defaultBudget}
 	p.arrow = p.t.Arrow()
 	if p.t.Kind == schema.String {
 		p.arrow = arrow.BinaryTypes.String
@@ -58,7 +58,7 @@ func (p *Program) Type() arrow.DataType { return p.arrow }
 // Eval returns the expression's value for each row of a batch. The array shares memory with the batch at most where both are unchanged
 // columns; the caller releases it. st may be nil. The error is ErrTooLarge, or that the batch is not of the schema.
 func (p *Program) Eval(batch arrow.RecordBatch, st *Stats) (arrow.Array, error) {
-	if err := p.check(batch); err != nil {
+	if err := p.checkBatch(batch); err != nil {
 		return nil, err
 	}
 	if p.bare >= 0 {
@@ -73,20 +73,20 @@ func (p *Program) Eval(batch arrow.RecordBatch, st *Stats) (arrow.Array, error) 
 		}
 	}()
 	size := 0
-	err := p.inPieces(batch, func(ev *eval, _ int) error {
-		v := spread(ev.scratch, p.root.eval(ev, nil), ev.rows)
+	err := p.evalInPieces(batch, func(ev *evaluation, _ int) error {
+		v := spreadConstant(ev.scratch, p.root.evalRows(ev, nil), ev.rows)
 		n := 0
 		if v.kind == schema.String || v.kind == schema.Binary {
 			n = v.exportedBytes()
 		}
-		if !ev.grow(n) {
+		if !ev.reserveBytes(n) {
 			return nil // the caller sees it
 		}
 		if size += n; size > maxOutput {
 			return tooLarge(int(batch.NumRows()), maxOutput)
 		}
-		ev.count(st)
-		parts = append(parts, export(v, &p.t))
+		ev.countErrors(st)
+		parts = append(parts, exportVec(v, &p.t))
 		return nil
 	})
 	switch {
@@ -99,16 +99,16 @@ func (p *Program) Eval(batch arrow.RecordBatch, st *Stats) (arrow.Array, error) 
 	return array.Concatenate(parts, memory.DefaultAllocator)
 }
 
-// inPieces has a batch evaluated: at once, or if that takes too much memory in pieces of fewer rows, one after the other. one evaluates a piece,
+// evalInPieces has a batch evaluated: at once, or if that takes too much memory in pieces of fewer rows, one after the other. one evaluates a piece,
 // which begins at a row; when ev then has an error it may be evaluated again, and an error that one returns is the end.
-func (p *Program) inPieces(batch arrow.RecordBatch, one func(ev *eval, from int) error) error {
+func (p *Program) evalInPieces(batch arrow.RecordBatch, one func(ev *evaluation, from int) error) error {
 	n, left := int(batch.NumRows()), p.budget.total
 	piece := n
 	for at := 0; ; {
 		rows := min(piece, n-at)
-		fits, err := p.piece(batch, at, rows, p.budget.piece, &left, one)
+		fits, err := p.evalPiece(batch, at, rows, p.budget.piece, &left, one)
 		if !fits && err == nil && rows <= 1 && left > 0 {
-			fits, err = p.heavyRow(batch, at, rows, &left, one)
+			fits, err = p.evalHeavyRow(batch, at, rows, &left, one)
 		}
 		switch {
 		case err != nil:
@@ -127,32 +127,32 @@ func (p *Program) inPieces(batch arrow.RecordBatch, one func(ev *eval, from int)
 	}
 }
 
-// heavyRow evaluates a row that takes more memory than a piece may have, when it is its turn.
-func (p *Program) heavyRow(batch arrow.RecordBatch, at, rows int, left *int, one func(ev *eval, from int) error) (fits bool, err error) {
+// evalHeavyRow evaluates a row that takes more memory than a piece may have, when it is its turn.
+func (p *Program) evalHeavyRow(batch arrow.RecordBatch, at, rows int, left *int, one func(ev *evaluation, from int) error) (fits bool, err error) {
 	heavy <- struct{}{}
 	defer func() { <-heavy }()
-	return p.piece(batch, at, rows, p.budget.row, left, one)
+	return p.evalPiece(batch, at, rows, p.budget.row, left, one)
 }
 
-// piece evaluates some rows of a batch with at most so much memory, and of what is left for all; fits says that it was enough.
-func (p *Program) piece(batch arrow.RecordBatch, at, rows, limit int, left *int, one func(ev *eval, from int) error) (fits bool, err error) {
+// evalPiece evaluates some rows of a batch with at most so much memory, and of what is left for all; fits says that it was enough.
+func (p *Program) evalPiece(batch arrow.RecordBatch, at, rows, limit int, left *int, one func(ev *evaluation, from int) error) (fits bool, err error) {
 	part := batch
 	if rows < int(batch.NumRows()) {
 		part = batch.NewSlice(int64(at), int64(at+rows))
 		defer part.Release()
 	}
-	ev := p.begin(part, min(limit, *left))
+	ev := p.beginEval(part, min(limit, *left))
 	defer ev.free()
 	err = one(ev, at)
 	*left -= ev.taken
 	return ev.err == nil, err
 }
 
-// check compares a batch with the schema that the program was compiled for, as far as it reads columns.
-func (p *Program) check(batch arrow.RecordBatch) error {
+// checkBatch compares a batch with the schema that the program was compiled for, as far as it reads columns.
+func (p *Program) checkBatch(batch arrow.RecordBatch) error {
 	for i := range p.columns {
 		c := &p.columns[i]
-		if int64(c.index) >= batch.NumCols() || batch.ColumnName(c.index) != c.name || !holds(batch.Column(c.index).DataType(), &c.t) {
+		if int64(c.index) >= batch.NumCols() || batch.ColumnName(c.index) != c.name || !holdsType(batch.Column(c.index).DataType(), &c.t) {
 			return fmt.Errorf("vector: the batch is of another schema than the program was compiled for: column %d is not %q of the type %s",
 				c.index, c.name, &c.t)
 		}
@@ -160,8 +160,8 @@ func (p *Program) check(batch arrow.RecordBatch) error {
 	return nil
 }
 
-func (p *Program) begin(batch arrow.RecordBatch, limit int) *eval {
-	return &eval{
+func (p *Program) beginEval(batch arrow.RecordBatch, limit int) *evaluation {
+	return &evaluation{
 		scratch: newScratch(limit),
 		rows:    int(batch.NumRows()),
 		columns: p.columns,
@@ -170,7 +170,7 @@ func (p *Program) begin(batch arrow.RecordBatch, limit int) *eval {
 	}
 }
 
-func (ev *eval) count(st *Stats) {
+func (ev *evaluation) countErrors(st *Stats) {
 	if st != nil && ev.errs != nil {
 		st.Errors += int64(ev.errs.count())
 	}
@@ -202,21 +202,21 @@ func (f *Filter) Select(batch arrow.RecordBatch, st *Stats) (*Selection, error) 
 		s.bits.fill(n)
 		return s, nil
 	}
-	if err := f.p.check(batch); err != nil {
+	if err := f.p.checkBatch(batch); err != nil {
 		return nil, err
 	}
 	s := &Selection{rows: n, bits: make(bitmap, wordsFor(n))}
-	err := f.p.inPieces(batch, func(ev *eval, from int) error {
-		is := truth(ev, f.p.root, nil)
-		if !ev.grow(0) {
+	err := f.p.evalInPieces(batch, func(ev *evaluation, from int) error {
+		is := trueRows(ev, f.p.root, nil)
+		if !ev.reserveBytes(0) {
 			return nil // the caller sees it
 		}
-		ev.count(st)
+		ev.countErrors(st)
 		if ev.rows == n {
 			copy(s.bits, is)
 			return nil
 		}
-		for i := range each(is, ev.rows) {
+		for i := range eachRow(is, ev.rows) {
 			s.bits.set(from + i)
 		}
 		return nil
@@ -252,7 +252,7 @@ func (s *Selection) Limit(n int) {
 		return
 	}
 	left := n
-	for i := range each(s.bits, s.rows) {
+	for i := range eachRow(s.bits, s.rows) {
 		if left--; left < 0 {
 			s.bits.clear(i)
 		}
@@ -260,10 +260,10 @@ func (s *Selection) Limit(n int) {
 	s.count = max(n, 0)
 }
 
-// places returns the selected rows.
-func (s *Selection) places() []int32 {
+// selectedRows returns the selected rows.
+func (s *Selection) selectedRows() []int32 {
 	out := make([]int32, 0, s.count)
-	for i := range each(s.bits, s.rows) {
+	for i := range eachRow(s.bits, s.rows) {
 		out = append(out, int32(i))
 	}
 	return out
@@ -276,7 +276,7 @@ func (s *Selection) Take(batch arrow.RecordBatch) arrow.RecordBatch {
 		batch.Retain()
 		return batch
 	}
-	places := s.places()
+	places := s.selectedRows()
 	columns := make([]arrow.Array, batch.NumCols())
 	for i := range columns {
 		columns[i] = takeArray(batch.Column(i), places, nil)

@@ -14,8 +14,8 @@ var allTypes = []*schema.Type{
 	&boolT, &boolT, &boolT, &int32T, &int64T, &uint64T, &floatT, &moneyT, &wideT, &textT, &textT, &textT, &bytesT, &dateT, &timeT, &spanT, &intsT, &pairT,
 }
 
-// ordered are those that can be compared.
-var ordered = []*schema.Type{&boolT, &int32T, &int64T, &uint64T, &floatT, &moneyT, &wideT, &textT, &textT, &bytesT, &dateT, &timeT, &spanT}
+// orderedInt are those that can be compared.
+var orderedInt = []*schema.Type{&boolT, &int32T, &int64T, &uint64T, &floatT, &moneyT, &wideT, &textT, &textT, &bytesT, &dateT, &timeT, &spanT}
 
 func oneOf[T any](t *rapid.T, of ...T) T { return rapid.SampledFrom(of).Draw(t, "which") }
 
@@ -85,7 +85,7 @@ func castable(t *rapid.T, ty *schema.Type) *schema.Type {
 	case schema.Uint64, schema.Float64, schema.Decimal:
 		return oneOf(t, &textT, &int32T, &int64T, &uint64T, &floatT, &moneyT, &wideT)
 	case schema.String:
-		return oneOf(t, ordered...)
+		return oneOf(t, orderedInt...)
 	case schema.Date:
 		return oneOf(t, &textT, &timeT)
 	case schema.Timestamp:
@@ -115,7 +115,7 @@ func drawBool(t *rapid.T, sub func(*schema.Type) expr.Expr) expr.Expr {
 	case 4:
 		return call(oneOf(t, expr.IsTrue, expr.IsNotTrue, expr.IsFalse, expr.IsNotFalse), boolT, sub(&boolT))
 	case 5:
-		ty := oneOf(t, ordered...)
+		ty := oneOf(t, orderedInt...)
 		args := []expr.Expr{sub(ty)}
 		for range rapid.IntRange(0, 8).Draw(t, "constants") {
 			args = append(args, lit(drawValue(t, ty), *ty))
@@ -135,7 +135,7 @@ func drawBool(t *rapid.T, sub func(*schema.Type) expr.Expr) expr.Expr {
 		}
 		return call(expr.ListContains, boolT, sub(&int64T), sub(&intsT))
 	default:
-		ty := oneOf(t, ordered...)
+		ty := oneOf(t, orderedInt...)
 		if rapid.IntRange(0, 6).Draw(t, "prefix") == 0 {
 			return call(expr.StartsWith, boolT, sub(&textT), sub(&textT))
 		}

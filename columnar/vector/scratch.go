@@ -26,14 +26,14 @@ const (
 	firstWords = 64
 )
 
-// budget bounds an evaluation. A batch whose intermediate values are more than a piece may have is evaluated in pieces of fewer rows.
-type budget struct {
+// memoryBudget bounds an evaluation. A batch whose intermediate values are more than a piece may have is evaluated in pieces of fewer rows.
+type memoryBudget struct {
 	piece int // of a piece
 	row   int // of a single row, few of which are evaluated at a time in the process
 	total int // of all pieces together
 }
 
-var defaultBudget = budget{piece: 16 << 20, row: 64 << 20, total: MaxMemory}
+var defaultBudget = memoryBudget{piece: 16 << 20, row: 64 << 20, total: MaxMemory}
 
 // heavy has a place for each row that is evaluated with more memory than a piece has.
 var heavy = make(chan struct{}, 2)
@@ -70,17 +70,17 @@ func (s *scratch) free() {
 	scratches.Put(s)
 }
 
-// grow accounts for memory beside the blocks; false, and an error is kept, if that is too much. Nothing may be allocated then.
-func (s *scratch) grow(bytes int) bool {
+// reserveBytes accounts for memory beside the blocks; false, and an error is kept, if that is too much. Nothing may be allocated then.
+func (s *scratch) reserveBytes(bytes int) bool {
 	if s.err != nil || bytes > s.limit-s.taken {
-		s.fail()
+		s.failTooLarge()
 		return false
 	}
 	s.taken += bytes
 	return true
 }
 
-func (s *scratch) fail() {
+func (s *scratch) failTooLarge() {
 	if s.err == nil {
 		s.err = ErrTooLarge
 	}
@@ -91,11 +91,11 @@ func tooLarge(rows, limit int) error {
 	return fmt.Errorf("%w: the values of the expression over %d rows take more than %d bytes", ErrTooLarge, rows, limit)
 }
 
-// words returns memory with any content.
-func (s *scratch) words(n int) []uint64 {
+// takeWords returns memory with any content.
+func (s *scratch) takeWords(n int) []uint64 {
 	s.taken += 8 * n
 	if s.taken > s.limit {
-		s.fail() // what is asked for is in proportion to the rows: the evaluation stops before the next operator
+		s.failTooLarge() // what is asked for is in proportion to the rows: the evaluation stops before the next operator
 	}
 	for s.block < len(s.blocks) {
 		if b := s.blocks[s.block]; s.used+n <= len(b) {
@@ -111,25 +111,25 @@ func (s *scratch) words(n int) []uint64 {
 	return s.blocks[s.block][:n:n]
 }
 
-// fixed are the values of constant size that a vector can have.
-type fixed interface {
+// fixedValue are the values of constant size that a vector can have.
+type fixedValue interface {
 	int32 | int64 | uint64 | float64 | decimal128.Num | arrow.MonthDayNanoInterval
 }
 
-// take returns n values with any content, in the scratch's memory.
-func take[T fixed](s *scratch, n int) []T {
+// takeValues returns n values with any content, in the scratch's memory.
+func takeValues[T fixedValue](s *scratch, n int) []T {
 	if n == 0 {
 		return []T{}
 	}
 	var v T
 	size := int(unsafe.Sizeof(v))
-	w := s.words((n*size + 7) / 8)
+	w := s.takeWords((n*size + 7) / 8)
 	// Words are aligned to 8 bytes, which is enough for every type of fixed; none has pointers.
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(w))), n)
 }
 
 // bitmap returns a bitmap of n rows with any content.
-func (s *scratch) bitmap(n int) bitmap { return s.words(wordsFor(n)) }
+func (s *scratch) bitmap(n int) bitmap { return s.takeWords(wordsFor(n)) }
 
 // zeros returns a bitmap of n rows without any.
 func (s *scratch) zeros(n int) bitmap {
@@ -147,7 +147,7 @@ func (s *scratch) ones(n int) bitmap {
 
 // copyOf returns a copy of b.
 func (s *scratch) copyOf(b bitmap) bitmap {
-	c := bitmap(s.words(len(b)))
+	c := bitmap(s.takeWords(len(b)))
 	copy(c, b)
 	return c
 }

@@ -10,13 +10,13 @@ import (
 // the whole column.
 const sparse = 8
 
-// containing sets the rows of live that contain the text, which is not empty.
-func containing(out bitmap, a *vec, text []byte, live bitmap) {
+// findContaining sets the rows of live that contain the text, which is not empty.
+func findContaining(out bitmap, a *vec, text []byte, live bitmap) {
 	if a.rows == 0 {
 		return
 	}
 	if !a.dense || live != nil && live.count() < a.rows/sparse {
-		for i := range each(live, a.rows) {
+		for i := range eachRow(live, a.rows) {
 			if bytes.Contains(a.str(i), text) {
 				out.set(i)
 			}
@@ -70,8 +70,8 @@ func rowOf(ends []int32, row int, at int32) int {
 	return row
 }
 
-// finder looks for a text by its rarest bytes in a sample of the data.
-type finder struct {
+// textFinder looks for a text by its rarest bytes in a sample of the data.
+type textFinder struct {
 	text []byte
 	// rare is the place of the rarest byte in the text, first and second those of the rarest two.
 	rare, first, second int
@@ -86,13 +86,13 @@ const (
 	commonAbove = sampled / 128
 )
 
-func newFinder(text, data []byte) finder {
+func newFinder(text, data []byte) textFinder {
 	var counts [256]uint16
 	step := max(len(data)/sampled, 1)
 	for at := 0; at < len(data); at += step {
 		counts[data[at]]++
 	}
-	f := finder{text: text}
+	f := textFinder{text: text}
 	for i, c := range text {
 		if counts[c] < counts[text[f.rare]] {
 			f.rare = i
@@ -113,7 +113,7 @@ func newFinder(text, data []byte) finder {
 }
 
 // next returns the first place from at on where the text is, -1 if there is none.
-func (f *finder) next(data []byte, at int) int {
+func (f *textFinder) next(data []byte, at int) int {
 	if f.common {
 		if p := jsonscan.SearchPair(data[at:], f.text, f.first, f.second); p >= 0 {
 			return at + p
@@ -133,6 +133,6 @@ func (f *finder) next(data []byte, at int) int {
 	return -1
 }
 
-func (f *finder) at(data []byte, from int) bool {
+func (f *textFinder) at(data []byte, from int) bool {
 	return from+len(f.text) <= len(data) && string(data[from:from+len(f.text)]) == string(f.text)
 }

@@ -15,20 +15,20 @@ type cutNode struct {
 	cut func(s []byte, args []*vec, i int) (from, to int, ok bool)
 }
 
-func (n *cutNode) eval(ev *eval, sel bitmap) *vec {
-	args := ev.args(sel, n.args...)
+func (n *cutNode) evalRows(ev *evaluation, sel bitmap) *vec {
+	args := ev.evalArgs(sel, n.args...)
 	a := args[0]
-	out := ev.result(n.t, args...)
+	out := ev.newResult(n.t, args...)
 	out.data = a.data
-	out.begin, out.end = take[int32](ev.scratch, ev.rows), take[int32](ev.scratch, ev.rows)
-	live := ev.live(sel, args...)
+	out.begin, out.end = takeValues[int32](ev.scratch, ev.rows), takeValues[int32](ev.scratch, ev.rows)
+	live := ev.liveRows(sel, args...)
 	if live != nil {
 		clear(out.begin)
 		clear(out.end)
 	}
 	var bad bitmap
-	at := a.at()
-	for i := range each(live, ev.rows) {
+	at := a.indexMask()
+	for i := range eachRow(live, ev.rows) {
 		from, to, ok := n.cut(a.str(i&at), args, i)
 		base := a.begin[i&at]
 		out.begin[i], out.end[i] = base+int32(from), base+int32(to)
@@ -39,16 +39,16 @@ func (n *cutNode) eval(ev *eval, sel bitmap) *vec {
 			bad.set(i)
 		}
 	}
-	return ev.failing(out, bad, sel)
+	return ev.failRows(out, bad, sel)
 }
 
 // int32At returns an argument's value in a row.
-func int32At(v *vec, i int) int { return int(v.i32[i&v.at()]) }
+func int32At(v *vec, i int) int { return int(v.i32[i&v.indexMask()]) }
 
-func strAt(v *vec, i int) []byte { return v.str(i & v.at()) }
+func strAt(v *vec, i int) []byte { return v.str(i & v.indexMask()) }
 
-// skip returns where s goes on behind n characters; its end if it has not so many.
-func skip(s []byte, n int) (at int) {
+// skipChars returns where s goes on behind n characters; its end if it has not so many.
+func skipChars(s []byte, n int) (at int) {
 	for ; at < len(s) && n > 0; n-- {
 		if s[at] < utf8.RuneSelf {
 			at++
@@ -60,7 +60,7 @@ func skip(s []byte, n int) (at int) {
 	return at
 }
 
-func substring(s []byte, args []*vec, i int) (from, to int, ok bool) {
+func cutSubstring(s []byte, args []*vec, i int) (from, to int, ok bool) {
 	first := int32At(args[1], i)
 	last := len(s) + 1 // characters, at most as many as bytes
 	if len(args) == 3 {
@@ -74,11 +74,11 @@ func substring(s []byte, args []*vec, i int) (from, to int, ok bool) {
 	if last <= first {
 		return 0, 0, true
 	}
-	from = skip(s, first-1)
-	return from, from + skip(s[from:], last-first), true
+	from = skipChars(s, first-1)
+	return from, from + skipChars(s[from:], last-first), true
 }
 
-func splitPart(s []byte, args []*vec, i int) (from, to int, ok bool) {
+func cutPart(s []byte, args []*vec, i int) (from, to int, ok bool) {
 	by, n := strAt(args[1], i), int32At(args[2], i)
 	switch {
 	case n == 0:
@@ -106,14 +106,14 @@ func splitPart(s []byte, args []*vec, i int) (from, to int, ok bool) {
 	return from, len(s), true
 }
 
-// trimmer returns trim of the ends that where says.
-func trimmer(where string) func(s []byte, args []*vec, i int) (from, to int, ok bool) {
+// cutTrim returns trim of the ends that where says.
+func cutTrim(where string) func(s []byte, args []*vec, i int) (from, to int, ok bool) {
 	return func(s []byte, args []*vec, i int) (from, to int, ok bool) {
 		set := strAt(args[1], i)
 		to = len(s)
 		if where != "trailing" {
 			for from < to {
-				size := trimmed(s[from:to], set, utf8.DecodeRune)
+				size := trimmedSize(s[from:to], set, utf8.DecodeRune)
 				if size == 0 {
 					break
 				}
@@ -122,7 +122,7 @@ func trimmer(where string) func(s []byte, args []*vec, i int) (from, to int, ok 
 		}
 		if where != "leading" {
 			for from < to {
-				size := trimmed(s[from:to], set, utf8.DecodeLastRune)
+				size := trimmedSize(s[from:to], set, utf8.DecodeLastRune)
 				if size == 0 {
 					break
 				}
@@ -133,8 +133,8 @@ func trimmer(where string) func(s []byte, args []*vec, i int) (from, to int, ok 
 	}
 }
 
-// trimmed returns the length of the character at an end of s if it is one of the set, else 0.
-func trimmed(s, set []byte, decode func([]byte) (rune, int)) int {
+// trimmedSize returns the length of the character at an end of s if it is one of the set, else 0.
+func trimmedSize(s, set []byte, decode func([]byte) (rune, int)) int {
 	r, size := decode(s)
 	if bytes.ContainsRune(set, r) {
 		return size
@@ -145,29 +145,29 @@ func trimmed(s, set []byte, decode func([]byte) (rune, int)) int {
 // lengthNode counts characters.
 type lengthNode struct{ a node }
 
-func (n lengthNode) eval(ev *eval, sel bitmap) *vec {
-	a := ev.args(sel, n.a)[0]
-	out := &vec{kind: schema.Int32, rows: ev.rows, valid: a.valid, i32: take[int32](ev.scratch, ev.rows)}
-	if a.kind == schema.Binary || a.dense && ev.rows > 0 && ascii(a.data[a.begin[0]:a.end[ev.rows-1]]) {
+func (n lengthNode) evalRows(ev *evaluation, sel bitmap) *vec {
+	a := ev.evalArgs(sel, n.a)[0]
+	out := &vec{kind: schema.Int32, rows: ev.rows, valid: a.valid, i32: takeValues[int32](ev.scratch, ev.rows)}
+	if a.kind == schema.Binary || a.dense && ev.rows > 0 && isASCII(a.data[a.begin[0]:a.end[ev.rows-1]]) {
 		for i, e := range a.end {
 			out.i32[i] = e - a.begin[i]
 		}
 		return out
 	}
-	live := ev.live(sel, a)
+	live := ev.liveRows(sel, a)
 	if live != nil {
 		clear(out.i32)
 	}
-	for i := range each(live, ev.rows) {
+	for i := range eachRow(live, ev.rows) {
 		out.i32[i] = int32(utf8.RuneCount(a.str(i)))
 	}
 	return out
 }
 
-// position is the function of that name.
-func position(ev *eval, out, a, b *vec, live bitmap) bitmap {
-	out.i32 = zeroed(take[int32](ev.scratch, ev.rows))
-	for i := range each(live, ev.rows) {
+// calcPosition is the function of that name.
+func calcPosition(ev *evaluation, out, a, b *vec, live bitmap) bitmap {
+	out.i32 = zeroValues(takeValues[int32](ev.scratch, ev.rows))
+	for i := range eachRow(live, ev.rows) {
 		s := strAt(a, i)
 		if at := bytes.Index(s, strAt(b, i)); at >= 0 {
 			out.i32[i] = int32(utf8.RuneCount(s[:at]) + 1)
@@ -176,28 +176,28 @@ func position(ev *eval, out, a, b *vec, live bitmap) bitmap {
 	return nil
 }
 
-func appendConcat(b *builder, args []*vec, i int) bool {
+func appendConcat(b *textBuilder, args []*vec, i int) bool {
 	total := 0
 	for _, a := range args {
-		if !a.null(i) {
+		if !a.isNull(i) {
 			total += len(strAt(a, i))
 		}
 	}
-	if !b.fits(total) {
+	if !b.fitsBytes(total) {
 		return false
 	}
 	for _, a := range args {
-		if !a.null(i) {
+		if !a.isNull(i) {
 			b.data = append(b.data, strAt(a, i)...)
 		}
 	}
 	return true
 }
 
-func appendReplace(b *builder, args []*vec, i int) bool {
+func appendReplace(b *textBuilder, args []*vec, i int) bool {
 	s, old, by := strAt(args[0], i), strAt(args[1], i), strAt(args[2], i)
 	if len(old) == 0 {
-		if b.fits(len(s)) {
+		if b.fitsBytes(len(s)) {
 			b.data = append(b.data, s...)
 		}
 		return true
@@ -207,7 +207,7 @@ func appendReplace(b *builder, args []*vec, i int) bool {
 		if p < 0 {
 			p = len(s)
 		}
-		if !b.fits(p + len(by)) {
+		if !b.fitsBytes(p + len(by)) {
 			return false
 		}
 		b.data = append(b.data, s[:p]...)

@@ -105,8 +105,8 @@ func takeBits(d arrow.ArrayData, places []int32) *memory.Buffer {
 	return memory.NewBufferBytes(out.bytes())
 }
 
-// run returns how many of the first places follow one another, so that their values can be copied at once.
-func run(places []int32) int {
+// runLength returns how many of the first places follow one another, so that their values can be copied at once.
+func runLength(places []int32) int {
 	n := 1
 	for p := places[0]; p >= 0 && n < len(places) && places[n] == p+int32(n); {
 		n++
@@ -133,7 +133,7 @@ func takeWidth[T int32 | int64 | decimalNum](d arrow.ArrayData, places []int32) 
 	if b := d.Buffers()[1]; b != nil && b.Len() > 0 {
 		src := unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b.Bytes()))), b.Len()/width)[d.Offset():]
 		for i := 0; i < len(places); {
-			n := run(places[i:])
+			n := runLength(places[i:])
 			if p := places[i]; p >= 0 {
 				copy(out[i:i+n], src[p:])
 			}
@@ -164,7 +164,7 @@ func takeStrings(d arrow.ArrayData, places []int32) (offsets, data *memory.Buffe
 	if b := d.Buffers()[2]; b != nil {
 		bytes := b.Bytes()
 		for len(places) > 0 {
-			n := run(places)
+			n := runLength(places)
 			if p := places[0]; p >= 0 {
 				out = append(out, bytes[src[p]:src[int(p)+n]]...)
 			}
@@ -196,8 +196,8 @@ func takeLists(d arrow.ArrayData, places []int32) (*memory.Buffer, []int32) {
 	return exportFixed(ends), inner
 }
 
-// concatenate returns the arrays one behind the other.
-func concatenate(arrays []arrow.Array) (arrow.Array, error) {
+// concatArrays returns the arrays one behind the other.
+func concatArrays(arrays []arrow.Array) (arrow.Array, error) {
 	if len(arrays) == 1 {
 		return arrays[0], nil
 	}

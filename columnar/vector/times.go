@@ -87,7 +87,7 @@ func subIntervals(a, b arrow.MonthDayNanoInterval) (arrow.MonthDayNanoInterval, 
 // mulInterval and divInterval are as PostgreSQL's.
 func mulInterval(a arrow.MonthDayNanoInterval, f float64) (arrow.MonthDayNanoInterval, bool) {
 	v := value.IntervalOf(a)
-	return cascade(float64(v.Months)*f, float64(v.Days)*f, float64(v.Micros)*f)
+	return cascadeInterval(float64(v.Months)*f, float64(v.Days)*f, float64(v.Micros)*f)
 }
 
 func divInterval(a arrow.MonthDayNanoInterval, f float64) (arrow.MonthDayNanoInterval, bool) {
@@ -95,11 +95,11 @@ func divInterval(a arrow.MonthDayNanoInterval, f float64) (arrow.MonthDayNanoInt
 		return arrow.MonthDayNanoInterval{}, false
 	}
 	v := value.IntervalOf(a)
-	return cascade(float64(v.Months)/f, float64(v.Days)/f, float64(v.Micros)/f)
+	return cascadeInterval(float64(v.Months)/f, float64(v.Days)/f, float64(v.Micros)/f)
 }
 
-// cascade makes fractions of months days of 30 to a month, and those of days time.
-func cascade(months, days, micros float64) (arrow.MonthDayNanoInterval, bool) {
+// cascadeInterval makes fractions of months days of 30 to a month, and those of days time.
+func cascadeInterval(months, days, micros float64) (arrow.MonthDayNanoInterval, bool) {
 	if !(math.Abs(months) <= math.MaxInt32 && math.Abs(days) <= math.MaxInt32) {
 		return arrow.MonthDayNanoInterval{}, false
 	}
@@ -133,65 +133,65 @@ func toTimestamp(f float64) (int64, bool) {
 }
 
 // timeForms are the operators on dates, timestamps and intervals.
-func timeForms() map[form]calc {
-	return map[form]calc{
-		{expr.Add, schema.Timestamp, schema.Interval, schema.Timestamp}:   pairwise(lane64, laneI, lane64, addInterval),
-		{expr.Add, schema.Interval, schema.Timestamp, schema.Timestamp}:   pairwise(laneI, lane64, lane64, swapped(addInterval)),
-		{expr.Sub, schema.Timestamp, schema.Interval, schema.Timestamp}:   pairwise(lane64, laneI, lane64, subInterval),
-		{expr.Sub, schema.Timestamp, schema.Timestamp, schema.Interval}:   pairwise(lane64, lane64, laneI, subTimestamps),
-		{expr.Add, schema.Date, schema.Int32, schema.Date}:                pairwise(lane32, lane32, lane32, addDate),
-		{expr.Add, schema.Int32, schema.Date, schema.Date}:                pairwise(lane32, lane32, lane32, addDate),
-		{expr.Sub, schema.Date, schema.Int32, schema.Date}:                pairwise(lane32, lane32, lane32, subDate),
-		{expr.Sub, schema.Date, schema.Date, schema.Int32}:                pairwise(lane32, lane32, lane32, subSigned[int32]),
-		{expr.Add, schema.Interval, schema.Interval, schema.Interval}:     pairwise(laneI, laneI, laneI, addIntervals),
-		{expr.Sub, schema.Interval, schema.Interval, schema.Interval}:     pairwise(laneI, laneI, laneI, subIntervals),
-		{expr.Mul, schema.Interval, schema.Float64, schema.Interval}:      pairwise(laneI, laneF, laneI, mulInterval),
-		{expr.Mul, schema.Float64, schema.Interval, schema.Interval}:      pairwise(laneF, laneI, laneI, swapped(mulInterval)),
-		{expr.Div, schema.Interval, schema.Float64, schema.Interval}:      pairwise(laneI, laneF, laneI, divInterval),
-		{expr.Neg, schema.Interval, schema.Null, schema.Interval}:         single(laneI, laneI, negInterval),
-		{expr.ToTimestamp, schema.Float64, schema.Null, schema.Timestamp}: single(laneF, lane64, toTimestamp),
+func timeForms() map[operatorForm]calcFunc {
+	return map[operatorForm]calcFunc{
+		{expr.Add, schema.Timestamp, schema.Interval, schema.Timestamp}:   calcPairs(int64sOf, intervalsOf, int64sOf, addInterval),
+		{expr.Add, schema.Interval, schema.Timestamp, schema.Timestamp}:   calcPairs(intervalsOf, int64sOf, int64sOf, swapArgs(addInterval)),
+		{expr.Sub, schema.Timestamp, schema.Interval, schema.Timestamp}:   calcPairs(int64sOf, intervalsOf, int64sOf, subInterval),
+		{expr.Sub, schema.Timestamp, schema.Timestamp, schema.Interval}:   calcPairs(int64sOf, int64sOf, intervalsOf, subTimestamps),
+		{expr.Add, schema.Date, schema.Int32, schema.Date}:                calcPairs(int32sOf, int32sOf, int32sOf, addDate),
+		{expr.Add, schema.Int32, schema.Date, schema.Date}:                calcPairs(int32sOf, int32sOf, int32sOf, addDate),
+		{expr.Sub, schema.Date, schema.Int32, schema.Date}:                calcPairs(int32sOf, int32sOf, int32sOf, subDate),
+		{expr.Sub, schema.Date, schema.Date, schema.Int32}:                calcPairs(int32sOf, int32sOf, int32sOf, subSigned[int32]),
+		{expr.Add, schema.Interval, schema.Interval, schema.Interval}:     calcPairs(intervalsOf, intervalsOf, intervalsOf, addIntervals),
+		{expr.Sub, schema.Interval, schema.Interval, schema.Interval}:     calcPairs(intervalsOf, intervalsOf, intervalsOf, subIntervals),
+		{expr.Mul, schema.Interval, schema.Float64, schema.Interval}:      calcPairs(intervalsOf, floatsOf, intervalsOf, mulInterval),
+		{expr.Mul, schema.Float64, schema.Interval, schema.Interval}:      calcPairs(floatsOf, intervalsOf, intervalsOf, swapArgs(mulInterval)),
+		{expr.Div, schema.Interval, schema.Float64, schema.Interval}:      calcPairs(intervalsOf, floatsOf, intervalsOf, divInterval),
+		{expr.Neg, schema.Interval, schema.Null, schema.Interval}:         calcSingle(intervalsOf, intervalsOf, negInterval),
+		{expr.ToTimestamp, schema.Float64, schema.Null, schema.Timestamp}: calcSingle(floatsOf, int64sOf, toTimestamp),
 	}
 }
 
-func swapped[A, B, R any](f func(A, B) (R, bool)) func(B, A) (R, bool) {
+func swapArgs[A, B, R any](f func(A, B) (R, bool)) func(B, A) (R, bool) {
 	return func(b B, a A) (R, bool) { return f(a, b) }
 }
 
-// calendar compiles extract and date_trunc.
-func (o *operator) calendar() (node, error) {
+// compileCalendar compiles extract and date_trunc.
+func (o *callCompiler) compileCalendar() (node, error) {
 	name, _ := o.e.Detail.(string)
-	var c calc
+	var c calcFunc
 	switch a, field := o.typeOf(0).Kind, fields[name]; {
 	case o.e.Op == expr.DateTrunc:
 		if trunc := truncations[name]; trunc != nil {
-			c = single(lane64, lane64, func(t int64) (int64, bool) {
+			c = calcSingle(int64sOf, int64sOf, func(t int64) (int64, bool) {
 				r, ok := trunc(instantOf(value.Split(arrow.Timestamp(t))))
 				return r, ok && r >= value.MinTimestamp
 			})
 		}
 	case a == schema.Interval && intervalFields[name] != nil:
-		c = single(laneI, laneF, sure(intervalFields[name]))
+		c = calcSingle(intervalsOf, floatsOf, alwaysOK(intervalFields[name]))
 	case a == schema.Timestamp && field != nil:
-		c = single(lane64, laneF, func(t int64) (float64, bool) { return field(instantOf(value.Split(arrow.Timestamp(t)))), true })
+		c = calcSingle(int64sOf, floatsOf, func(t int64) (float64, bool) { return field(instantOf(value.Split(arrow.Timestamp(t)))), true })
 	case a == schema.Date && field != nil:
-		c = single(lane32, laneF, func(d int32) (float64, bool) { return field(instantOf(int64(d), 0)), true })
+		c = calcSingle(int32sOf, floatsOf, func(d int32) (float64, bool) { return field(instantOf(int64(d), 0)), true })
 	}
 	if c == nil {
 		return nil, nil
 	}
-	return &arithNode{t: &o.e.T, a: o.arg(0), calc: c}, nil
+	return &arithNode{t: &o.e.T, a: o.argNode(0), calc: c}, nil
 }
 
 // binNode is date_bin.
 type binNode struct{ stride, t, origin node }
 
-func (n *binNode) eval(ev *eval, sel bitmap) *vec {
-	args := ev.args(sel, n.stride, n.t, n.origin)
-	out := &vec{kind: schema.Timestamp, rows: ev.rows, valid: ev.valid(args...), i64: zeroed(take[int64](ev.scratch, ev.rows))}
+func (n *binNode) evalRows(ev *evaluation, sel bitmap) *vec {
+	args := ev.evalArgs(sel, n.stride, n.t, n.origin)
+	out := &vec{kind: schema.Timestamp, rows: ev.rows, valid: ev.validRows(args...), i64: zeroValues(takeValues[int64](ev.scratch, ev.rows))}
 	var bad bitmap
 	stride, t, origin := args[0], args[1], args[2]
-	for i := range each(ev.live(sel, args...), ev.rows) {
-		v, ok := dateBin(value.IntervalOf(stride.iv[i&stride.at()]), t.i64[i&t.at()], origin.i64[i&origin.at()])
+	for i := range eachRow(ev.liveRows(sel, args...), ev.rows) {
+		v, ok := dateBin(value.IntervalOf(stride.iv[i&stride.indexMask()]), t.i64[i&t.indexMask()], origin.i64[i&origin.indexMask()])
 		out.i64[i] = v
 		if !ok {
 			if bad == nil {
@@ -200,7 +200,7 @@ func (n *binNode) eval(ev *eval, sel bitmap) *vec {
 			bad.set(i)
 		}
 	}
-	return ev.failing(out, bad, sel)
+	return ev.failRows(out, bad, sel)
 }
 
 func dateBin(v value.Interval, t, origin int64) (int64, bool) {

@@ -43,25 +43,25 @@ type vec struct {
 	scale int32
 }
 
-// at returns what row numbers are and-ed with to index the slices.
-func (v *vec) at() int {
+// indexMask returns what row numbers are and-ed with to index the slices.
+func (v *vec) indexMask() int {
 	if v.one {
 		return 0
 	}
 	return -1
 }
 
-// null reports whether a row is.
-func (v *vec) null(i int) bool { return v.valid != nil && !v.valid.get(i&v.at()) }
+// isNull reports whether a row is.
+func (v *vec) isNull(i int) bool { return v.valid != nil && !v.valid.get(i&v.indexMask()) }
 
-// nothing reports whether the vector is the constant null.
-func (v *vec) nothing() bool { return v.one && v.valid != nil && v.valid[0]&1 == 0 }
+// isNullConstant reports whether the vector is the constant null.
+func (v *vec) isNullConstant() bool { return v.one && v.valid != nil && v.valid[0]&1 == 0 }
 
 // str returns the bytes of a row.
 func (v *vec) str(i int) []byte { return v.data[v.begin[i]:v.end[i]] }
 
-// load returns an Arrow array's values, which stay where they are; only bitmaps are copied.
-func load(s *scratch, t *schema.Type, a arrow.Array) *vec {
+// loadArray returns an Arrow array's values, which stay where they are; only bitmaps are copied.
+func loadArray(s *scratch, t *schema.Type, a arrow.Array) *vec {
 	n := a.Len()
 	v := &vec{kind: t.Kind, rows: n, scale: t.Scale}
 	d := a.Data()
@@ -107,7 +107,7 @@ func fixedValues[T int32 | int64 | uint64 | float64](s *scratch, d arrow.ArrayDa
 	if v := arrow.GetValues[T](d, 1); len(v) == d.Len() {
 		return v
 	}
-	v := take[T](s, d.Len())
+	v := takeValues[T](s, d.Len())
 	clear(v)
 	return v
 }
@@ -131,12 +131,12 @@ func loadValid(s *scratch, a arrow.Array) bitmap {
 
 // loadDictionary returns the values of a dictionary's codes; their bytes stay in the dictionary.
 func loadDictionary(s *scratch, t *schema.Type, a *array.Dictionary) *vec {
-	values := load(s, t, a.Dictionary())
-	return gather(s, values, fixedValues[int32](s, a.Data()), loadValid(s, a))
+	values := loadArray(s, t, a.Dictionary())
+	return gatherRows(s, values, fixedValues[int32](s, a.Data()), loadValid(s, a))
 }
 
-// gather returns the rows of v that codes name; those that are not valid are null, whatever their codes.
-func gather(s *scratch, v *vec, codes []int32, valid bitmap) *vec {
+// gatherRows returns the rows of v that codes name; those that are not valid are null, whatever their codes.
+func gatherRows(s *scratch, v *vec, codes []int32, valid bitmap) *vec {
 	n := len(codes)
 	out := &vec{kind: v.kind, rows: n, scale: v.scale, valid: valid, data: v.data}
 	if v.arr != nil {
@@ -152,11 +152,11 @@ func gather(s *scratch, v *vec, codes []int32, valid bitmap) *vec {
 	}
 	if v.rows == 0 {
 		// Every code is of a null.
-		return spread(s, constantNull(v.kind, v.scale), n)
+		return spreadConstant(s, constantNull(v.kind, v.scale), n)
 	}
 	// Codes of nulls may be anything.
 	if valid != nil {
-		safe := take[int32](s, n)
+		safe := takeValues[int32](s, n)
 		for i, c := range codes {
 			if !valid.get(i) {
 				c = 0
@@ -194,8 +194,8 @@ func gather(s *scratch, v *vec, codes []int32, valid bitmap) *vec {
 	return out
 }
 
-func gatherFixed[T fixed](s *scratch, values []T, codes []int32) []T {
-	out := take[T](s, len(codes))
+func gatherFixed[T fixedValue](s *scratch, values []T, codes []int32) []T {
+	out := takeValues[T](s, len(codes))
 	for i, c := range codes {
 		out[i] = values[c]
 	}
@@ -235,8 +235,8 @@ func constantNull(kind schema.Kind, scale int32) *vec {
 	return v
 }
 
-// spread returns v with n rows of its own if it is a constant.
-func spread(s *scratch, v *vec, n int) *vec {
+// spreadConstant returns v with n rows of its own if it is a constant.
+func spreadConstant(s *scratch, v *vec, n int) *vec {
 	if !v.one {
 		return v
 	}
@@ -250,19 +250,19 @@ func spread(s *scratch, v *vec, n int) *vec {
 	}
 	switch v.kind {
 	case schema.Int32, schema.Date:
-		out.i32 = repeat(s, v.i32, n)
+		out.i32 = repeatValue(s, v.i32, n)
 	case schema.Int64, schema.Timestamp:
-		out.i64 = repeat(s, v.i64, n)
+		out.i64 = repeatValue(s, v.i64, n)
 	case schema.Uint64:
-		out.u64 = repeat(s, v.u64, n)
+		out.u64 = repeatValue(s, v.u64, n)
 	case schema.Float64:
-		out.f64 = repeat(s, v.f64, n)
+		out.f64 = repeatValue(s, v.f64, n)
 	case schema.Decimal:
-		out.dec = repeat(s, v.dec, n)
+		out.dec = repeatValue(s, v.dec, n)
 	case schema.Interval:
-		out.iv = repeat(s, v.iv, n)
+		out.iv = repeatValue(s, v.iv, n)
 	case schema.String, schema.Binary:
-		out.begin, out.end = repeat(s, v.begin, n), repeat(s, v.end, n)
+		out.begin, out.end = repeatValue(s, v.begin, n), repeatValue(s, v.end, n)
 	case schema.Bool:
 		out.bits = s.zeros(n)
 	default:
@@ -270,16 +270,16 @@ func spread(s *scratch, v *vec, n int) *vec {
 	return out
 }
 
-func repeat[T fixed](s *scratch, v []T, n int) []T {
-	out := take[T](s, n)
+func repeatValue[T fixedValue](s *scratch, v []T, n int) []T {
+	out := takeValues[T](s, n)
 	for i := range out {
 		out[i] = v[0]
 	}
 	return out
 }
 
-// export returns the values as an Arrow array with memory of its own.
-func export(v *vec, t *schema.Type) arrow.Array {
+// exportVec returns the values as an Arrow array with memory of its own.
+func exportVec(v *vec, t *schema.Type) arrow.Array {
 	dt, n := t.Arrow(), v.rows
 	if t.Kind == schema.String {
 		dt = arrow.BinaryTypes.String // computed texts are plain, whatever the column was that they come from
@@ -291,7 +291,7 @@ func export(v *vec, t *schema.Type) arrow.Array {
 		v.arr.Retain()
 		return v.arr
 	}
-	if nested(t) {
+	if isNested(t) {
 		return array.MakeArrayOfNull(memory.DefaultAllocator, dt, n)
 	}
 	var valid *memory.Buffer
@@ -327,7 +327,7 @@ func export(v *vec, t *schema.Type) arrow.Array {
 }
 
 // exportFixed returns a copy of the values' memory.
-func exportFixed[T fixed](values []T) *memory.Buffer {
+func exportFixed[T fixedValue](values []T) *memory.Buffer {
 	out := make([]T, len(values))
 	copy(out, values)
 	var v T
@@ -339,7 +339,7 @@ func exportStrings(v *vec) ([]int32, []byte) {
 	offsets := make([]int32, v.rows+1)
 	total := 0
 	for i := range v.rows {
-		if !v.null(i) {
+		if !v.isNull(i) {
 			total += int(v.end[i] - v.begin[i])
 		}
 		offsets[i+1] = int32(total)
@@ -349,7 +349,7 @@ func exportStrings(v *vec) ([]int32, []byte) {
 		return offsets, append(data, v.data[v.begin[0]:v.end[v.rows-1]]...)
 	}
 	for i := range v.rows {
-		if !v.null(i) {
+		if !v.isNull(i) {
 			data = append(data, v.str(i)...)
 		}
 	}
@@ -359,7 +359,7 @@ func exportStrings(v *vec) ([]int32, []byte) {
 // exportedBytes is how long the texts are together: rows may share them, so that it can be more than there is memory.
 func (v *vec) exportedBytes() (total int) {
 	for i := range v.begin {
-		if !v.null(i) {
+		if !v.isNull(i) {
 			total += int(v.end[i] - v.begin[i])
 		}
 	}

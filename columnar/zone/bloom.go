@@ -10,7 +10,7 @@ import (
 
 // A filter is a split-block Bloom filter as Parquet has it: blocks of eight 32-bit words. The high half of a value's hash chooses the
 // block, the low half, multiplied by a salt a word, one bit in each of the block's words.
-type filter []byte
+type bloomFilter []byte
 
 // blockLen is the length of a block in bytes.
 const blockLen = 32
@@ -24,15 +24,15 @@ const bitsPerValue = 14
 const maxDistinct = maxFilter * blockLen * 8 / 6
 
 // newFilter makes a filter of the hashes of distinct values, of at most so many blocks; nil when there would be too many in it.
-func newFilter(hashes map[uint64]struct{}, blocks int) filter {
+func newFilter(hashes map[uint64]struct{}, blocks int) bloomFilter {
 	need := (len(hashes)*bitsPerValue + blockLen*8 - 1) / (blockLen * 8)
 	blocks = min(max(need, 1), blocks)
 	if blocks < 1 || len(hashes) > blocks*blockLen*8/6 {
 		return nil
 	}
-	f := make(filter, blocks*blockLen)
+	f := make(bloomFilter, blocks*blockLen)
 	for h := range hashes {
-		block := f.block(h)
+		block := f.blockOf(h)
 		for i, salt := range salts {
 			word := block[4*i:]
 			binary.LittleEndian.PutUint32(word, binary.LittleEndian.Uint32(word)|1<<(uint32(h)*salt>>27)) //nolint:gosec // the low half
@@ -41,14 +41,14 @@ func newFilter(hashes map[uint64]struct{}, blocks int) filter {
 	return f
 }
 
-func (f filter) block(h uint64) []byte {
+func (f bloomFilter) blockOf(h uint64) []byte {
 	at := int((h >> 32) * uint64(len(f)/blockLen) >> 32) //nolint:gosec // below the number of blocks
 	return f[at*blockLen : (at+1)*blockLen]
 }
 
-// has reports whether a value may be among the filter's.
-func (f filter) has(h uint64) bool {
-	block := f.block(h)
+// mayHave reports whether a value may be among the filter's.
+func (f bloomFilter) mayHave(h uint64) bool {
+	block := f.blockOf(h)
 	for i, salt := range salts {
 		if binary.LittleEndian.Uint32(block[4*i:])&(1<<(uint32(h)*salt>>27)) == 0 { //nolint:gosec // the low half
 			return false
@@ -66,8 +66,8 @@ func hashNumber(v uint64) uint64 {
 	return xxhash.Sum64(b[:])
 }
 
-// hash is the hash of a value of a column that may have a filter.
-func (c *column) hash(v *bound) uint64 {
+// hashValue is the hash of a value of a column that may have a filter.
+func (c *columnZone) hashValue(v *boundValue) uint64 {
 	switch {
 	case c.textual:
 		return hashText(v.s)

@@ -15,12 +15,12 @@ import (
 type Builder struct {
 	defs    *Definitions
 	rows    uint64
-	columns []*building
+	columns []*columnBuilding
 }
 
-// building is a column on its way.
-type building struct {
-	column
+// columnBuilding is a column on its way.
+type columnBuilding struct {
+	columnZone
 	seen   uint64 // rows of the arrays added
 	hashes map[uint64]struct{}
 	many   bool // more distinct values than a filter takes
@@ -36,17 +36,17 @@ func (b *Builder) AddRows(n int) { b.rows += uint64(max(n, 0)) }
 // AddArray adds the values of a column of all rows, or of the next of them: calls for one column add up. What has no zones (lists,
 // structs, columns that the schema does not have) is left out. The array is not kept.
 func (b *Builder) AddArray(name string, a arrow.Array) {
-	c := b.column(name)
+	c := b.columnBuilder(name)
 	if c == nil || c.bad {
 		return
 	}
 	c.seen += uint64(a.Len())    //nolint:gosec // a length
 	c.nulls += uint64(a.NullN()) //nolint:gosec // a length
-	c.bad = !c.add(a)
+	c.bad = !c.addArray(a)
 }
 
-// column returns the column of a name, nil if it can't have zones.
-func (b *Builder) column(name string) *building {
+// columnBuilder returns the column of a name, nil if it can't have zones.
+func (b *Builder) columnBuilder(name string) *columnBuilding {
 	for _, c := range b.columns {
 		if c.name == name {
 			return c
@@ -56,8 +56,8 @@ func (b *Builder) column(name string) *building {
 	if !ok || len(name) > maxName || len(b.columns) >= MaxColumns {
 		return nil
 	}
-	c := &building{column: column{name: name, kind: d.typ.Kind, scale: d.typ.Scale, def: d.fingerprint}}
-	if !c.classify() {
+	c := &columnBuilding{columnZone: columnZone{name: name, kind: d.typ.Kind, scale: d.typ.Scale, def: d.fingerprint}}
+	if !c.classifyKind() {
 		return nil
 	}
 	b.columns = append(b.columns, c)
@@ -71,23 +71,23 @@ func (b *Builder) Map() *Map {
 		if c.bad || c.seen != b.rows {
 			continue
 		}
-		out := c.column
+		out := c.columnZone
 		out.rows = b.rows
 		if !c.many && len(c.hashes) > 0 {
 			out.filter = newFilter(c.hashes, maxFilter)
 		}
-		out.cut()
+		out.cutBounds()
 		m.columns = append(m.columns, out)
 	}
 	if len(m.columns) == 0 {
 		return nil
 	}
-	m.fit()
+	m.fitMaxLen()
 	return m
 }
 
-// cut shortens the bounds of strings: the lower one down, the upper one up.
-func (c *column) cut() {
+// cutBounds shortens the bounds of strings: the lower one down, the upper one up.
+func (c *columnZone) cutBounds() {
 	if !c.textual {
 		return
 	}
@@ -113,18 +113,18 @@ func successor(prefix []byte) (_ []byte, ok bool) {
 	return nil, false
 }
 
-// take widens the bounds by a value.
-func (c *building) take(v *bound) {
-	if !c.hasLow || compare(c.kind, v, &c.low) < 0 {
+// widenBounds widens the bounds by a value.
+func (c *columnBuilding) widenBounds(v *boundValue) {
+	if !c.hasLow || compareBounds(c.kind, v, &c.low) < 0 {
 		c.low, c.hasLow = *v, true
 	}
-	if !c.hasHigh || compare(c.kind, v, &c.high) > 0 {
+	if !c.hasHigh || compareBounds(c.kind, v, &c.high) > 0 {
 		c.high, c.hasHigh = *v, true
 	}
 }
 
-// note puts a hash into the filter to be.
-func (c *building) note(h uint64) {
+// noteHash puts a hash into the filter to be.
+func (c *columnBuilding) noteHash(h uint64) {
 	if c.many {
 		return
 	}
@@ -136,80 +136,80 @@ func (c *building) note(h uint64) {
 	}
 }
 
-// add takes the values of an array. It reports false for one that is not of the column's type.
-func (c *building) add(a arrow.Array) bool {
+// addArray takes the values of an array. It reports false for one that is not of the column's type.
+func (c *columnBuilding) addArray(a arrow.Array) bool {
 	switch a := a.(type) {
 	case *array.Boolean:
-		return c.each(a, schema.Bool, func(i int, v *bound) {
+		return c.addValues(a, schema.Bool, func(i int, v *boundValue) {
 			v.i = 0
 			if a.Value(i) {
 				v.i = 1
 			}
 		})
 	case *array.Int32:
-		return c.each(a, schema.Int32, func(i int, v *bound) { v.i = int64(a.Value(i)) })
+		return c.addValues(a, schema.Int32, func(i int, v *boundValue) { v.i = int64(a.Value(i)) })
 	case *array.Int64:
-		return c.each(a, schema.Int64, func(i int, v *bound) { v.i = a.Value(i) })
+		return c.addValues(a, schema.Int64, func(i int, v *boundValue) { v.i = a.Value(i) })
 	case *array.Uint64:
-		return c.each(a, schema.Uint64, func(i int, v *bound) { v.u = a.Value(i) })
+		return c.addValues(a, schema.Uint64, func(i int, v *boundValue) { v.u = a.Value(i) })
 	case *array.Float64:
-		return c.each(a, schema.Float64, func(i int, v *bound) { v.f = a.Value(i) })
+		return c.addValues(a, schema.Float64, func(i int, v *boundValue) { v.f = a.Value(i) })
 	case *array.Decimal128:
 		if t, ok := a.DataType().(interface{ GetScale() int32 }); !ok || t.GetScale() != c.scale {
 			return false
 		}
-		return c.each(a, schema.Decimal, func(i int, v *bound) { v.d = a.Value(i) })
+		return c.addValues(a, schema.Decimal, func(i int, v *boundValue) { v.d = a.Value(i) })
 	case *array.Date32:
-		return c.each(a, schema.Date, func(i int, v *bound) { v.i = int64(a.Value(i)) })
+		return c.addValues(a, schema.Date, func(i int, v *boundValue) { v.i = int64(a.Value(i)) })
 	case *array.Timestamp:
 		if t, ok := a.DataType().(*arrow.TimestampType); !ok || t.Unit != arrow.Microsecond {
 			return false
 		}
-		return c.each(a, schema.Timestamp, func(i int, v *bound) { v.i = int64(a.Value(i)) })
+		return c.addValues(a, schema.Timestamp, func(i int, v *boundValue) { v.i = int64(a.Value(i)) })
 	case *array.String:
-		return c.texts(a, schema.String, func(i int) []byte { return bytesOf(a.Value(i)) })
+		return c.addTexts(a, schema.String, func(i int) []byte { return bytesOf(a.Value(i)) })
 	case *array.Binary:
-		return c.texts(a, schema.Binary, a.Value)
+		return c.addTexts(a, schema.Binary, a.Value)
 	case *array.Dictionary:
-		return c.dictionary(a)
+		return c.addDictionary(a)
 	default:
 		return false
 	}
 }
 
-// each takes the values of an array that is of a kind.
-func (c *building) each(a arrow.Array, kind schema.Kind, get func(i int, v *bound)) bool {
+// addValues takes the values of an array that is of a kind.
+func (c *columnBuilding) addValues(a arrow.Array, kind schema.Kind, get func(i int, v *boundValue)) bool {
 	if c.kind != kind {
 		return false
 	}
-	var v bound
+	var v boundValue
 	for i := range a.Len() {
 		if a.IsNull(i) {
 			continue
 		}
 		get(i, &v)
-		c.take(&v)
+		c.widenBounds(&v)
 		if c.integral {
-			c.note(c.hash(&v))
+			c.noteHash(c.hashValue(&v))
 		}
 	}
 	return true
 }
 
-// texts takes strings, or binaries; get's bytes are not kept unless they are a bound.
-func (c *building) texts(a arrow.Array, kind schema.Kind, get func(i int) []byte) bool {
+// addTexts takes strings, or binaries; get's bytes are not kept unless they are a bound.
+func (c *columnBuilding) addTexts(a arrow.Array, kind schema.Kind, get func(i int) []byte) bool {
 	if c.kind != kind {
 		return false
 	}
 	for i := range a.Len() {
 		if !a.IsNull(i) {
-			c.text(get(i))
+			c.addText(get(i))
 		}
 	}
 	return true
 }
 
-func (c *building) text(b []byte) {
+func (c *columnBuilding) addText(b []byte) {
 	if !c.hasLow || bytes.Compare(b, c.low.s) < 0 {
 		c.low.s, c.hasLow = append(c.low.s[:0:0], b...), true
 	}
@@ -217,15 +217,15 @@ func (c *building) text(b []byte) {
 		c.high.s, c.hasHigh = append(c.high.s[:0:0], b...), true
 	}
 	if !c.many {
-		c.note(hashText(b))
+		c.noteHash(hashText(b))
 	}
 }
 
 // bytesOf returns the bytes of a string that nobody changes.
 func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
-// dictionary takes each value of a dictionary that is used.
-func (c *building) dictionary(a *array.Dictionary) bool {
+// addDictionary takes each value of a dictionary that is used.
+func (c *columnBuilding) addDictionary(a *array.Dictionary) bool {
 	values, ok := a.Dictionary().(*array.String)
 	if !ok || c.kind != schema.String {
 		return false
@@ -246,7 +246,7 @@ func (c *building) dictionary(a *array.Dictionary) bool {
 	}
 	for at, ok := range used {
 		if ok {
-			c.text(bytesOf(values.Value(at)))
+			c.addText(bytesOf(values.Value(at)))
 		}
 	}
 	return true

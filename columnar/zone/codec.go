@@ -62,13 +62,13 @@ func (m *Map) Append(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(n))
 	for i := range m.columns {
 		if !m.columns[i].synthetic {
-			dst = m.columns[i].append(dst)
+			dst = m.columns[i].appendColumn(dst)
 		}
 	}
 	return binary.LittleEndian.AppendUint32(dst, record.CRC(dst[start:]))
 }
 
-func (c *column) append(dst []byte) []byte {
+func (c *columnZone) appendColumn(dst []byte) []byte {
 	var flags byte
 	for i, is := range []bool{c.hasLow, c.hasHigh, c.lowCut, c.highCut} {
 		if is {
@@ -96,7 +96,7 @@ func appendText(dst, b []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
 }
 
-func appendBound(dst []byte, kind schema.Kind, v *bound) []byte {
+func appendBound(dst []byte, kind schema.Kind, v *boundValue) []byte {
 	switch kind {
 	case schema.Uint64:
 		return binary.LittleEndian.AppendUint64(dst, v.u)
@@ -112,8 +112,8 @@ func appendBound(dst []byte, kind schema.Kind, v *bound) []byte {
 	}
 }
 
-// fit makes the encoded map at most MaxLen bytes long: the largest filters go first, then the last columns.
-func (m *Map) fit() {
+// fitMaxLen makes the encoded map at most MaxLen bytes long: the largest filters go first, then the last columns.
+func (m *Map) fitMaxLen() {
 	for len(m.Append(nil)) > MaxLen {
 		at := -1
 		for i := range m.columns {
@@ -144,16 +144,16 @@ func Decode(b []byte) (*Map, error) {
 	}
 	d := decoder{b: slices.Clone(body[1:])} // bounds and filters point into it
 	m := &Map{}
-	version := d.uvarint()
-	m.Rows = d.uvarint()
-	n := d.uvarint()
+	version := d.readUvarint()
+	m.Rows = d.readUvarint()
+	n := d.readUvarint()
 	if d.bad || version > math.MaxUint32 || n > MaxColumns {
 		return nil, fmt.Errorf("%w: its beginning", ErrInvalid)
 	}
 	m.Version = uint32(version)
-	m.columns = make([]column, 0, n)
+	m.columns = make([]columnZone, 0, n)
 	for i := range n {
-		c, ok := d.column(m.Rows)
+		c, ok := d.readColumn(m.Rows)
 		if !ok || m.Has(c.name) {
 			return nil, fmt.Errorf("%w: column %d", ErrInvalid, i)
 		}
@@ -171,7 +171,7 @@ type decoder struct {
 	bad bool
 }
 
-func (d *decoder) take(n int) []byte {
+func (d *decoder) takeBytes(n int) []byte {
 	if d.bad || n > len(d.b) {
 		d.bad = true
 		return nil
@@ -181,89 +181,89 @@ func (d *decoder) take(n int) []byte {
 	return out
 }
 
-func (d *decoder) byte() byte {
-	if b := d.take(1); b != nil {
+func (d *decoder) readByte() byte {
+	if b := d.takeBytes(1); b != nil {
 		return b[0]
 	}
 	return 0
 }
 
-func (d *decoder) uint64() uint64 {
-	if b := d.take(8); b != nil {
+func (d *decoder) readUint64() uint64 {
+	if b := d.takeBytes(8); b != nil {
 		return binary.LittleEndian.Uint64(b)
 	}
 	return 0
 }
 
-func (d *decoder) uvarint() uint64 {
+func (d *decoder) readUvarint() uint64 {
 	v, n := binary.Uvarint(d.b)
 	if n <= 0 {
 		d.bad = true
 		return 0
 	}
-	d.take(n)
+	d.takeBytes(n)
 	return v
 }
 
-func (d *decoder) varint() int64 {
+func (d *decoder) readVarint() int64 {
 	v, n := binary.Varint(d.b)
 	if n <= 0 {
 		d.bad = true
 		return 0
 	}
-	d.take(n)
+	d.takeBytes(n)
 	return v
 }
 
-func (d *decoder) text(most int) []byte {
-	n := d.uvarint()
+func (d *decoder) readText(most int) []byte {
+	n := d.readUvarint()
 	if n > uint64(most) { //nolint:gosec // a limit
 		d.bad = true
 		return nil
 	}
-	return d.take(int(n)) //nolint:gosec // at most most
+	return d.takeBytes(int(n)) //nolint:gosec // at most most
 }
 
-func (d *decoder) column(rows uint64) (column, bool) {
-	kind, known := codeKinds[d.byte()]
-	flags := d.byte()
-	c := column{kind: kind, rows: rows, name: string(d.text(maxName)), def: d.uint64(), nulls: d.uvarint()}
-	if !known || flags&^allFlags != 0 || c.nulls > rows || c.name == "" || !c.classify() {
+func (d *decoder) readColumn(rows uint64) (columnZone, bool) {
+	kind, known := codeKinds[d.readByte()]
+	flags := d.readByte()
+	c := columnZone{kind: kind, rows: rows, name: string(d.readText(maxName)), def: d.readUint64(), nulls: d.readUvarint()}
+	if !known || flags&^allFlags != 0 || c.nulls > rows || c.name == "" || !c.classifyKind() {
 		return c, false
 	}
 	c.hasLow, c.hasHigh, c.lowCut, c.highCut = flags&flagLow != 0, flags&flagHigh != 0, flags&flagLowCut != 0, flags&flagHighCut != 0
 	if c.kind == schema.Decimal {
-		c.scale = int32(d.byte())
+		c.scale = int32(d.readByte())
 	}
 	if c.hasLow {
-		c.low = d.bound(c.kind)
+		c.low = d.readBound(c.kind)
 	}
 	if c.hasHigh {
-		c.high = d.bound(c.kind)
+		c.high = d.readBound(c.kind)
 	}
-	if blocks := int(d.byte()); blocks > 0 {
+	if blocks := int(d.readByte()); blocks > 0 {
 		if blocks > maxFilter || !c.integral && !c.textual {
 			return c, false
 		}
-		c.filter = d.take(blocks * blockLen)
+		c.filter = d.takeBytes(blocks * blockLen)
 	}
-	ordered := !c.hasLow || !c.hasHigh || compare(c.kind, &c.low, &c.high) <= 0
+	ordered := !c.hasLow || !c.hasHigh || compareBounds(c.kind, &c.low, &c.high) <= 0
 	return c, !d.bad && ordered
 }
 
-func (d *decoder) bound(kind schema.Kind) (v bound) {
+func (d *decoder) readBound(kind schema.Kind) (v boundValue) {
 	switch kind {
 	case schema.Uint64:
-		v.u = d.uint64()
+		v.u = d.readUint64()
 	case schema.Float64:
-		v.f = math.Float64frombits(d.uint64())
+		v.f = math.Float64frombits(d.readUint64())
 	case schema.Decimal:
-		low := d.uint64()
-		v.d = decimal128.New(int64(d.uint64()), low) //nolint:gosec // two's complement
+		low := d.readUint64()
+		v.d = decimal128.New(int64(d.readUint64()), low) //nolint:gosec // two's complement
 	case schema.String, schema.Binary:
-		v.s = d.text(maxBound)
+		v.s = d.readText(maxBound)
 	default:
-		v.i = d.varint()
+		v.i = d.readVarint()
 	}
 	return v
 }

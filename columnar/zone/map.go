@@ -32,11 +32,11 @@ type Map struct {
 	// Rows is how many rows the payload has.
 	Rows uint64
 	// columns are in the order in which they were added.
-	columns []column
+	columns []columnZone
 }
 
-// column is what is known of one column.
-type column struct {
+// columnZone is what is known of one column.
+type columnZone struct {
 	name string
 	kind schema.Kind
 	// scale is of decimals.
@@ -46,17 +46,17 @@ type column struct {
 	// nulls are the rows without a value.
 	nulls uint64
 	// low and high are bounds of the values, where hasLow and hasHigh say so; they are values themselves unless cut.
-	low, high         bound
+	low, high         boundValue
 	hasLow, hasHigh   bool
 	lowCut, highCut   bool
-	filter            filter
+	filter            bloomFilter
 	rows              uint64 // the map's
 	synthetic         bool   // said by [Map.With], not encoded
 	integral, textual bool   // of the kind, see classify
 }
 
-// bound is a value; the kind says which field holds it.
-type bound struct {
+// boundValue is a value; the kind says which field holds it.
+type boundValue struct {
 	i int64 // bool, int32, int64, date, timestamp
 	u uint64
 	f float64
@@ -64,8 +64,8 @@ type bound struct {
 	s []byte // string, binary
 }
 
-// classify sets what follows from the kind, and reports whether columns of the kind have bounds.
-func (c *column) classify() bool {
+// classifyKind sets what follows from the kind, and reports whether columns of the kind have bounds.
+func (c *columnZone) classifyKind() bool {
 	switch c.kind {
 	case schema.Bool, schema.Date, schema.Timestamp, schema.Float64, schema.Decimal:
 	case schema.Int32, schema.Int64, schema.Uint64:
@@ -78,8 +78,8 @@ func (c *column) classify() bool {
 	return true
 }
 
-// compare compares values of a kind.
-func compare(kind schema.Kind, a, b *bound) int {
+// compareBounds compares values of a kind.
+func compareBounds(kind schema.Kind, a, b *boundValue) int {
 	switch kind {
 	case schema.Uint64:
 		return cmp.Compare(a.u, b.u)
@@ -107,8 +107,8 @@ func compareFloats(a, b float64) int {
 	return cmp.Compare(a, b)
 }
 
-// column returns a column by its name, nil if it is not in the map.
-func (m *Map) column(name string) *column {
+// findColumn returns a column by its name, nil if it is not in the map.
+func (m *Map) findColumn(name string) *columnZone {
 	for i := range m.columns {
 		if m.columns[i].name == name {
 			return &m.columns[i]
@@ -118,11 +118,11 @@ func (m *Map) column(name string) *column {
 }
 
 // Has reports whether the map knows something of a column.
-func (m *Map) Has(name string) bool { return m.column(name) != nil }
+func (m *Map) Has(name string) bool { return m.findColumn(name) != nil }
 
 // Under returns what of the map holds under a schema: the columns that it defines as the one that the map was made under.
 func (m *Map) Under(defs *Definitions) *Map {
-	out := &Map{Version: defs.version, Rows: m.Rows, columns: make([]column, 0, len(m.columns))}
+	out := &Map{Version: defs.version, Rows: m.Rows, columns: make([]columnZone, 0, len(m.columns))}
 	for i := range m.columns {
 		c := &m.columns[i]
 		if d, ok := defs.columns[c.name]; c.synthetic || ok && d.fingerprint == c.def {
@@ -139,9 +139,9 @@ func (m *Map) With(name string, t schema.Type, value any) *Map {
 	if m != nil {
 		*out = Map{Version: m.Version, Rows: m.Rows, columns: slices.Clip(m.columns)}
 	}
-	c := column{name: name, kind: t.Kind, scale: t.Scale, hasLow: true, hasHigh: true, rows: out.Rows, synthetic: true}
+	c := columnZone{name: name, kind: t.Kind, scale: t.Scale, hasLow: true, hasHigh: true, rows: out.Rows, synthetic: true}
 	v, ok := boundOf(&t, value)
-	if !ok || !c.classify() {
+	if !ok || !c.classifyKind() {
 		return out
 	}
 	c.low, c.high = v, v
@@ -160,14 +160,14 @@ func (m *Map) Merge(o *Map) *Map {
 			}
 		}
 	}
-	out.fit()
+	out.fitMaxLen()
 	return out
 }
 
 // Lacks reports whether o has a column that m has not.
 func (m *Map) Lacks(o *Map) bool {
 	for i := range o.columns {
-		if c := m.column(o.columns[i].name); c == nil || c.def != o.columns[i].def {
+		if c := m.findColumn(o.columns[i].name); c == nil || c.def != o.columns[i].def {
 			return true
 		}
 	}

@@ -12,20 +12,20 @@ func MayMatch(e expr.Expr, m *Map) bool {
 	if e == nil || m == nil {
 		return true
 	}
-	p := pruner{column: m.span}
-	return p.truths(e, 0)&expr.True != 0
+	p := pruner{column: m.columnSpan}
+	return p.truthsOf(e, 0)&expr.True != 0
 }
 
 // MayMatchNulls reports whether a condition may be true in a row whose columns are null but for those that known names, which may have any
 // value. False is a proof that it is not.
 func MayMatchNulls(e expr.Expr, known func(column string) bool) bool {
-	p := pruner{column: func(c *expr.Column) span {
+	p := pruner{column: func(c *expr.Column) valueSpan {
 		if known(c.Name) {
 			return anySpan
 		}
 		return nullSpan
 	}}
-	return p.truths(e, 0)&expr.True != 0
+	return p.truthsOf(e, 0)&expr.True != 0
 }
 
 // maxDepth bounds how deep an expression is looked into: beyond it anything is possible.
@@ -33,7 +33,7 @@ const maxDepth = 1000
 
 // pruner finds out what expressions may be. It says more than they may, never less.
 type pruner struct {
-	column func(*expr.Column) span
+	column func(*expr.Column) valueSpan
 }
 
 // rules are the operators of which more is known than their descriptions say.
@@ -41,18 +41,18 @@ var rules map[expr.Op]func(p *pruner, e *expr.Call, depth int) expr.Truths
 
 func init() { //nolint:gochecknoinits // rules look into the arguments: a literal would be a cycle
 	rules = map[expr.Op]func(p *pruner, e *expr.Call, depth int) expr.Truths{
-		expr.Not:          func(p *pruner, e *expr.Call, depth int) expr.Truths { return p.truths(e.Args[0], depth).Not() },
-		expr.In:           (*pruner).in,
-		expr.Like:         (*pruner).like,
-		expr.StartsWith:   (*pruner).startsWith,
-		expr.Case:         (*pruner).cases,
+		expr.Not:          func(p *pruner, e *expr.Call, depth int) expr.Truths { return p.truthsOf(e.Args[0], depth).Not() },
+		expr.In:           (*pruner).inTruths,
+		expr.Like:         (*pruner).likeTruths,
+		expr.StartsWith:   (*pruner).startsWithTruths,
+		expr.Case:         (*pruner).caseTruths,
 		expr.ListContains: func(p *pruner, e *expr.Call, depth int) expr.Truths { return nullWith(p.isNull(e.Args[1], depth)) },
 		expr.NullIf:       func(p *pruner, e *expr.Call, depth int) expr.Truths { return nullWith(p.isNull(e.Args[0], depth)) },
 	}
 }
 
-// truths returns the values that a condition may have. Of what is no bool, True stands for what is not null.
-func (p *pruner) truths(e expr.Expr, depth int) expr.Truths {
+// truthsOf returns the values that a condition may have. Of what is no bool, True stands for what is not null.
+func (p *pruner) truthsOf(e expr.Expr, depth int) expr.Truths {
 	if depth > maxDepth {
 		return expr.AnyTruth
 	}
@@ -61,33 +61,33 @@ func (p *pruner) truths(e expr.Expr, depth int) expr.Truths {
 		return e.Truth()
 	case *expr.Column:
 		s := p.column(e)
-		return s.truths()
+		return s.asTruths()
 	case *expr.Call:
 		if e.T.Kind != schema.Bool {
-			s := p.span(e, depth)
-			return s.truths()
+			s := p.spanOf(e, depth)
+			return s.asTruths()
 		}
-		return p.call(e, depth+1)
+		return p.callTruths(e, depth+1)
 	}
 	return expr.AnyTruth
 }
 
-// call returns the values that an operation may have, as what its operator's description says, see also rules.
-func (p *pruner) call(e *expr.Call, depth int) expr.Truths {
+// callTruths returns the values that an operation may have, as what its operator's description says, see also rules.
+func (p *pruner) callTruths(e *expr.Call, depth int) expr.Truths {
 	op := e.Op.Info()
 	switch {
 	case rules[e.Op] != nil:
 		return rules[e.Op](p, e, depth)
 	case op.Decides != 0 && len(e.Args) > 0:
-		o := p.truths(e.Args[0], depth)
+		o := p.truthsOf(e.Args[0], depth)
 		for _, a := range e.Args[1:] {
-			o = o.Join(p.truths(a, depth), op.Decides)
+			o = o.Join(p.truthsOf(a, depth), op.Decides)
 		}
 		return o
 	case op.Tests != 0:
-		return p.truths(e.Args[0], depth).Among(op.Tests)
+		return p.truthsOf(e.Args[0], depth).Among(op.Tests)
 	case op.Orders != 0:
-		a, b := p.span(e.Args[0], depth), p.span(e.Args[1], depth)
+		a, b := p.spanOf(e.Args[0], depth), p.spanOf(e.Args[1], depth)
 		if op.Distinct {
 			return distinctSpans(op.Orders, &a, &b)
 		}
@@ -123,22 +123,22 @@ func nullWith(met bool) expr.Truths {
 }
 
 // isNull reports whether an expression is certainly null.
-func (p *pruner) isNull(e expr.Expr, depth int) bool { return p.truths(e, depth) == expr.Null }
+func (p *pruner) isNull(e expr.Expr, depth int) bool { return p.truthsOf(e, depth) == expr.Null }
 
 // compareSpans compares values of one type.
-func compareSpans(holds expr.Orders, a, b *span) expr.Truths {
-	if a.kind != b.kind && a.kind != schema.Invalid && b.kind != schema.Invalid || a.scale != b.scale && a.bounded() && b.bounded() {
+func compareSpans(holds expr.Orders, a, b *valueSpan) expr.Truths {
+	if a.kind != b.kind && a.kind != schema.Invalid && b.kind != schema.Invalid || a.scale != b.scale && a.isBounded() && b.isBounded() {
 		return expr.AnyTruth
 	}
-	o := a.null() | b.null()
+	o := a.nullTruth() | b.nullTruth()
 	if a.empty || b.empty {
 		return o
 	}
-	return o | a.orders(b).Among(holds)
+	return o | a.ordersWith(b).Among(holds)
 }
 
 // distinctSpans is the comparison for which nulls are values.
-func distinctSpans(holds expr.Orders, a, b *span) expr.Truths {
+func distinctSpans(holds expr.Orders, a, b *valueSpan) expr.Truths {
 	o := compareSpans(holds, a, b) &^ expr.Null
 	if a.canNull && b.canNull {
 		o |= expr.Equal.Among(holds)
@@ -149,47 +149,47 @@ func distinctSpans(holds expr.Orders, a, b *span) expr.Truths {
 	return o
 }
 
-// in is equality with one of several.
-func (p *pruner) in(e *expr.Call, depth int) expr.Truths {
-	a := p.span(e.Args[0], depth)
-	o := expr.False | a.null()
+// inTruths is equality with one of several.
+func (p *pruner) inTruths(e *expr.Call, depth int) expr.Truths {
+	a := p.spanOf(e.Args[0], depth)
+	o := expr.False | a.nullTruth()
 	for _, item := range e.Args[1:] {
-		b := p.span(item, depth)
+		b := p.spanOf(item, depth)
 		o = o.Join(compareSpans(expr.Equal, &a, &b), expr.True)
 	}
 	return o
 }
 
-// cases is the union of the values that a CASE may come to.
-func (p *pruner) cases(e *expr.Call, depth int) (o expr.Truths) {
+// caseTruths is the union of the values that a CASE may come to.
+func (p *pruner) caseTruths(e *expr.Call, depth int) (o expr.Truths) {
 	for i := 0; i+1 < len(e.Args); i += 2 {
-		c := p.truths(e.Args[i], depth)
+		c := p.truthsOf(e.Args[i], depth)
 		if c&expr.True != 0 {
-			o |= p.truths(e.Args[i+1], depth)
+			o |= p.truthsOf(e.Args[i+1], depth)
 		}
 		if c == expr.True {
 			return o
 		}
 	}
-	return o | p.truths(e.Args[len(e.Args)-1], depth)
+	return o | p.truthsOf(e.Args[len(e.Args)-1], depth)
 }
 
-// like is LIKE with a pattern that begins with literal text.
-func (p *pruner) like(e *expr.Call, depth int) expr.Truths {
+// likeTruths is LIKE with a pattern that begins with literal text.
+func (p *pruner) likeTruths(e *expr.Call, depth int) expr.Truths {
 	pattern, ok := e.Detail.(*expr.Pattern)
-	a := p.span(e.Args[0], depth)
-	if !ok || pattern.Fold || len(pattern.Parts) == 0 || !a.textual() {
+	a := p.spanOf(e.Args[0], depth)
+	if !ok || pattern.Fold || len(pattern.Parts) == 0 || !a.isTextual() {
 		return p.byNulls(e, depth)
 	}
 	prefix, whole := literalPrefix(pattern)
 	if !whole {
-		o := a.begins(prefix)
+		o := a.beginsTruths(prefix)
 		if !openEnd(pattern, prefix) && !a.empty {
 			o |= expr.False // what begins so may go on otherwise
 		}
 		return o
 	}
-	point := span{kind: a.kind, low: bound{s: prefix}, high: bound{s: prefix}, hasLow: true, hasHigh: true, one: true}
+	point := valueSpan{kind: a.kind, low: boundValue{s: prefix}, high: boundValue{s: prefix}, hasLow: true, hasHigh: true, one: true}
 	return compareSpans(expr.Equal, &a, &point)
 }
 
@@ -211,10 +211,10 @@ func openEnd(pattern *expr.Pattern, prefix []byte) bool {
 	return len(pattern.Parts) == 2 && len(prefix) == len(pattern.Parts[0].Text) && pattern.Parts[1].Text == ""
 }
 
-func (p *pruner) startsWith(e *expr.Call, depth int) expr.Truths {
-	a, b := p.span(e.Args[0], depth), p.span(e.Args[1], depth)
-	if !a.textual() || !b.one || b.empty {
+func (p *pruner) startsWithTruths(e *expr.Call, depth int) expr.Truths {
+	a, b := p.spanOf(e.Args[0], depth), p.spanOf(e.Args[1], depth)
+	if !a.isTextual() || !b.one || b.empty {
 		return p.byNulls(e, depth)
 	}
-	return a.begins(b.low.s) | b.null()
+	return a.beginsTruths(b.low.s) | b.nullTruth()
 }

@@ -11,11 +11,11 @@ import (
 	"scribe/columnar/schema"
 )
 
-// span is what is known of the values of an expression: all that are not null lie within the bounds.
-type span struct {
+// valueSpan is what is known of the values of an expression: all that are not null lie within the bounds.
+type valueSpan struct {
 	kind            schema.Kind // Invalid where nothing is known but whether values are null
 	scale           int32
-	low, high       bound
+	low, high       boundValue
 	hasLow, hasHigh bool
 	// empty: no value that is not null.
 	empty   bool
@@ -23,29 +23,29 @@ type span struct {
 	// one: all values that are not null are the bounds, which are equal and not cut.
 	one bool
 	// column has the filter that the values are in, nil if there is none.
-	column *column
+	column *columnZone
 }
 
-func (s *span) textual() bool { return s.kind == schema.String || s.kind == schema.Binary }
+func (s *valueSpan) isTextual() bool { return s.kind == schema.String || s.kind == schema.Binary }
 
 var (
-	anySpan  = span{canNull: true}
-	nullSpan = span{canNull: true, empty: true}
+	anySpan  = valueSpan{canNull: true}
+	nullSpan = valueSpan{canNull: true, empty: true}
 )
 
-// null returns Null if values may be null.
-func (s *span) null() expr.Truths {
+// nullTruth returns Null if values may be null.
+func (s *valueSpan) nullTruth() expr.Truths {
 	if s.canNull {
 		return expr.Null
 	}
 	return 0
 }
 
-func (s *span) bounded() bool { return s.hasLow || s.hasHigh }
+func (s *valueSpan) isBounded() bool { return s.hasLow || s.hasHigh }
 
-// truths returns what the values may be as conditions. What is no bool is True.
-func (s *span) truths() expr.Truths {
-	t := s.null()
+// asTruths returns what the values may be as conditions. What is no bool is True.
+func (s *valueSpan) asTruths() expr.Truths {
+	t := s.nullTruth()
 	switch {
 	case s.empty:
 		return t
@@ -62,11 +62,13 @@ func (s *span) truths() expr.Truths {
 	return t | expr.True
 }
 
-// spanOf is a span without bounds of what has such truths.
-func spanOf(t expr.Truths) span { return span{canNull: t&expr.Null != 0, empty: t&^expr.Null == 0} }
+// truthsSpan is a span without bounds of what has such truths.
+func truthsSpan(t expr.Truths) valueSpan {
+	return valueSpan{canNull: t&expr.Null != 0, empty: t&^expr.Null == 0}
+}
 
-// span returns the span of an expression.
-func (p *pruner) span(e expr.Expr, depth int) span {
+// spanOf returns the span of an expression.
+func (p *pruner) spanOf(e expr.Expr, depth int) valueSpan {
 	if depth > maxDepth {
 		return anySpan
 	}
@@ -78,18 +80,18 @@ func (p *pruner) span(e expr.Expr, depth int) span {
 	case *expr.Call:
 		switch {
 		case e.Op == expr.Cast && len(e.Args) == 1:
-			return convert(p.span(e.Args[0], depth+1), &e.T)
+			return castSpan(p.spanOf(e.Args[0], depth+1), &e.T)
 		case e.Op == expr.DateTrunc && len(e.Args) == 1:
 			unit, _ := e.Detail.(string)
-			return truncate(p.span(e.Args[0], depth+1), unit)
+			return truncateSpan(p.spanOf(e.Args[0], depth+1), unit)
 		}
-		return spanOf(p.call(e, depth+1))
+		return truthsSpan(p.callTruths(e, depth+1))
 	}
 	return anySpan
 }
 
-func literalSpan(e *expr.Literal) span {
-	s := span{kind: e.T.Kind, scale: scaleOf(&e.T)}
+func literalSpan(e *expr.Literal) valueSpan {
+	s := valueSpan{kind: e.T.Kind, scale: scaleOf(&e.T)}
 	if e.Value == nil {
 		s.empty, s.canNull = true, true
 		return s
@@ -110,7 +112,7 @@ func scaleOf(t *schema.Type) int32 {
 }
 
 // boundOf is a literal's value as a bound.
-func boundOf(t *schema.Type, value any) (b bound, ok bool) {
+func boundOf(t *schema.Type, value any) (b boundValue, ok bool) {
 	switch v := value.(type) {
 	case bool:
 		if v {
@@ -118,69 +120,69 @@ func boundOf(t *schema.Type, value any) (b bound, ok bool) {
 		}
 		return b, t.Kind == schema.Bool
 	case int32:
-		return bound{i: int64(v)}, t.Kind == schema.Int32
+		return boundValue{i: int64(v)}, t.Kind == schema.Int32
 	case int64:
-		return bound{i: v}, t.Kind == schema.Int64
+		return boundValue{i: v}, t.Kind == schema.Int64
 	case uint64:
-		return bound{u: v}, t.Kind == schema.Uint64
+		return boundValue{u: v}, t.Kind == schema.Uint64
 	case float64:
-		return bound{f: v}, t.Kind == schema.Float64
+		return boundValue{f: v}, t.Kind == schema.Float64
 	case decimal128.Num:
-		return bound{d: v}, t.Kind == schema.Decimal
+		return boundValue{d: v}, t.Kind == schema.Decimal
 	case string:
-		return bound{s: []byte(v)}, t.Kind == schema.String
+		return boundValue{s: []byte(v)}, t.Kind == schema.String
 	case []byte:
-		return bound{s: v}, t.Kind == schema.Binary
+		return boundValue{s: v}, t.Kind == schema.Binary
 	case arrow.Date32:
-		return bound{i: int64(v)}, t.Kind == schema.Date
+		return boundValue{i: int64(v)}, t.Kind == schema.Date
 	case arrow.Timestamp:
-		return bound{i: int64(v)}, t.Kind == schema.Timestamp
+		return boundValue{i: int64(v)}, t.Kind == schema.Timestamp
 	}
 	return b, false
 }
 
-// span returns what the map says of a column.
-func (m *Map) span(e *expr.Column) span {
-	c := m.column(e.Name)
+// columnSpan returns what the map says of a column.
+func (m *Map) columnSpan(e *expr.Column) valueSpan {
+	c := m.findColumn(e.Name)
 	if c == nil || c.kind != e.T.Kind || c.scale != scaleOf(&e.T) {
 		return anySpan
 	}
-	s := span{
+	s := valueSpan{
 		kind: c.kind, scale: c.scale, low: c.low, high: c.high, hasLow: c.hasLow, hasHigh: c.hasHigh,
 		canNull: c.nulls > 0, empty: !c.synthetic && c.nulls == c.rows, column: c,
 	}
-	s.one = s.hasLow && s.hasHigh && !c.lowCut && !c.highCut && compare(c.kind, &c.low, &c.high) == 0
+	s.one = s.hasLow && s.hasHigh && !c.lowCut && !c.highCut && compareBounds(c.kind, &c.low, &c.high) == 0
 	return s
 }
 
-// orders returns how a value of s may compare with one of o.
-func (s *span) orders(o *span) (orders expr.Orders) {
-	if !s.hasLow || !o.hasHigh || compare(s.kind, &s.low, &o.high) < 0 {
+// ordersWith returns how a value of s may compare with one of o.
+func (s *valueSpan) ordersWith(o *valueSpan) (orders expr.Orders) {
+	if !s.hasLow || !o.hasHigh || compareBounds(s.kind, &s.low, &o.high) < 0 {
 		orders |= expr.Less
 	}
-	if !s.hasHigh || !o.hasLow || compare(s.kind, &s.high, &o.low) > 0 {
+	if !s.hasHigh || !o.hasLow || compareBounds(s.kind, &s.high, &o.low) > 0 {
 		orders |= expr.Greater
 	}
-	if !(s.hasHigh && o.hasLow && compare(s.kind, &s.high, &o.low) < 0 || s.hasLow && o.hasHigh && compare(s.kind, &s.low, &o.high) > 0) &&
-		s.holds(o) && o.holds(s) {
+	if !(s.hasHigh && o.hasLow && compareBounds(s.kind, &s.high, &o.low) < 0 || s.hasLow && o.hasHigh && compareBounds(s.kind, &s.low, &o.high) > 0) &&
+		s.mayHold(o) && o.mayHold(s) {
 		orders |= expr.Equal
 	}
 	return orders
 }
 
-// holds reports whether the value of o, if it is one, may be among those in the filter of s.
-func (s *span) holds(o *span) bool {
+// mayHold reports whether the value of o, if it is one, may be among those in the filter of s.
+func (s *valueSpan) mayHold(o *valueSpan) bool {
 	c := s.column
 	if c == nil || len(c.filter) == 0 || !o.one {
 		return true
 	}
 	v := o.low // where an int32 was widened it hashes as before
-	return c.filter.has(c.hash(&v))
+	return c.filter.mayHave(c.hashValue(&v))
 }
 
-// begins is whether the values of s begin with a text.
-func (s *span) begins(prefix []byte) expr.Truths {
-	o := s.null()
+// beginsTruths is whether the values of s begin with a text.
+func (s *valueSpan) beginsTruths(prefix []byte) expr.Truths {
+	o := s.nullTruth()
 	switch {
 	case s.empty:
 		return o
@@ -200,15 +202,15 @@ func (s *span) begins(prefix []byte) expr.Truths {
 	return o
 }
 
-// convert is a cast that keeps the order of values and never fails within the bounds; others are not known.
-func convert(s span, to *schema.Type) span {
+// castSpan is a cast that keeps the order of values and never fails within the bounds; others are not known.
+func castSpan(s valueSpan, to *schema.Type) valueSpan {
 	switch {
 	case s.kind == schema.Invalid && s.empty:
 		return s
 	case s.kind == schema.Invalid:
 		return anySpan // a cast may fail
 	case s.kind == to.Kind && s.scale == scaleOf(to):
-		if !s.fits(to) {
+		if !s.fitsType(to) {
 			return anySpan
 		}
 		return s
@@ -229,13 +231,13 @@ func convert(s span, to *schema.Type) span {
 	out.column = nil
 	switch {
 	case integral && to.Kind == schema.Float64:
-		out.low, out.high = bound{f: float64(s.low.i)}, bound{f: float64(s.high.i)}
+		out.low, out.high = boundValue{f: float64(s.low.i)}, boundValue{f: float64(s.high.i)}
 	case s.kind == schema.Uint64 && to.Kind == schema.Float64:
-		out.low, out.high = bound{f: float64(s.low.u)}, bound{f: float64(s.high.u)}
+		out.low, out.high = boundValue{f: float64(s.low.u)}, boundValue{f: float64(s.high.u)}
 	case integral && to.Kind == schema.Decimal:
 		var ok, ok2 bool
-		out.low.d, ok = scaled(decimal128.FromI64(s.low.i), to)
-		out.high.d, ok2 = scaled(decimal128.FromI64(s.high.i), to)
+		out.low.d, ok = scaledDecimal(decimal128.FromI64(s.low.i), to)
+		out.high.d, ok2 = scaledDecimal(decimal128.FromI64(s.high.i), to)
 		if !ok || !ok2 {
 			return anySpan
 		}
@@ -243,25 +245,25 @@ func convert(s span, to *schema.Type) span {
 		if s.low.i < -maxDays || s.high.i > maxDays {
 			return anySpan
 		}
-		out.low, out.high = bound{i: s.low.i * dayMicros}, bound{i: s.high.i * dayMicros}
+		out.low, out.high = boundValue{i: s.low.i * dayMicros}, boundValue{i: s.high.i * dayMicros}
 	case s.kind == schema.Timestamp && to.Kind == schema.Date:
-		out.low, out.high = bound{i: floorDiv(s.low.i, dayMicros)}, bound{i: floorDiv(s.high.i, dayMicros)}
+		out.low, out.high = boundValue{i: floorDiv(s.low.i, dayMicros)}, boundValue{i: floorDiv(s.high.i, dayMicros)}
 	default:
 		return anySpan
 	}
 	return out
 }
 
-// fits reports whether a type of the same kind and scale has room for all values: decimals may have fewer digits, and what has more becomes null.
-func (s *span) fits(to *schema.Type) bool {
+// fitsType reports whether a type of the same kind and scale has room for all values: decimals may have fewer digits, and what has more becomes null.
+func (s *valueSpan) fitsType(to *schema.Type) bool {
 	if s.kind != schema.Decimal || s.empty || to.Precision >= schemaMaxPrecision {
 		return true
 	}
 	return s.hasLow && s.hasHigh && to.Precision > 0 && s.low.d.FitsInPrecision(to.Precision) && s.high.d.FitsInPrecision(to.Precision)
 }
 
-// scaled is an integer as a decimal, if it fits.
-func scaled(v decimal128.Num, to *schema.Type) (decimal128.Num, bool) {
+// scaledDecimal is an integer as a decimal, if it fits.
+func scaledDecimal(v decimal128.Num, to *schema.Type) (decimal128.Num, bool) {
 	whole := to.Precision - to.Scale
 	if whole < 0 || whole < schemaMaxPrecision && !v.FitsInPrecision(whole) {
 		return v, false
@@ -291,8 +293,8 @@ var longest = map[string]int64{
 	"century": 36525 * dayMicros, "millennium": 365250 * dayMicros,
 }
 
-// truncate is date_trunc: no value grows, and none shrinks by more than the unit.
-func truncate(s span, unit string) span {
+// truncateSpan is date_trunc: no value grows, and none shrinks by more than the unit.
+func truncateSpan(s valueSpan, unit string) valueSpan {
 	back, ok := longest[unit]
 	if s.kind != schema.Timestamp || !ok || s.empty || !s.hasLow || !s.hasHigh {
 		return anySpan

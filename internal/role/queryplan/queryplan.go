@@ -43,12 +43,12 @@ type Cache struct {
 	limit   int
 	mu      struct {
 		sync.Mutex
-		plans *simplelru.LRU[key, *Plan]
+		plans *simplelru.LRU[cacheKey, *Plan]
 		bytes int
 	}
 }
 
-type key struct {
+type cacheKey struct {
 	category uint32
 	version  *schema.Schema
 	text     string
@@ -59,7 +59,7 @@ type key struct {
 func NewCache(limit int) (*Cache, error) {
 	c := &Cache{schemas: schema.NewCache(histories), limit: limit}
 	var err error
-	if c.mu.plans, err = simplelru.NewLRU[key, *Plan](math.MaxInt, nil); err != nil { // its bound is on bytes
+	if c.mu.plans, err = simplelru.NewLRU[cacheKey, *Plan](math.MaxInt, nil); err != nil { // its bound is on bytes
 		return nil, err
 	}
 	c.defs, err = lru.New[*schema.Schema, *zone.Definitions](histories)
@@ -69,12 +69,12 @@ func NewCache(limit int) (*Cache, error) {
 // Bind returns the plan of a query of a category. Errors have REASON_INVALID; one that is ErrVersion may be gone with a newer copy of the
 // category.
 func (c *Cache) Bind(cat *scribev1.Category, q *scribev1.Query) (*Plan, error) {
-	s, err := c.version(cat, q.GetSchemaVersion())
+	s, err := c.versionOf(cat, q.GetSchemaVersion())
 	if err != nil {
 		return nil, err
 	}
-	k := key{cat.GetId(), s, q.GetText(), q.GetNow()}
-	if p, ok := c.get(k); ok {
+	k := cacheKey{cat.GetId(), s, q.GetText(), q.GetNow()}
+	if p, ok := c.getPlan(k); ok {
 		return p, nil
 	}
 	if q.GetNow() == 0 {
@@ -97,7 +97,7 @@ func (c *Cache) Bind(cat *scribev1.Category, q *scribev1.Query) (*Plan, error) {
 		c.defs.Add(s, defs)
 	}
 	p := &Plan{Plan: bound, ID: fmt.Sprintf("%d@%d %s", q.GetSchemaVersion(), q.GetNow(), q.GetText()), Definitions: defs}
-	c.keep(k, p)
+	c.keepPlan(k, p)
 	return p, nil
 }
 
@@ -109,17 +109,17 @@ func Split(id string) (version uint32, now int64, text string) {
 }
 
 // weight is what a plan counts in a cache's bound of bytes.
-func (k *key) weight() int { return len(k.text) + 512 }
+func (k *cacheKey) weight() int { return len(k.text) + 512 }
 
-// get returns a plan that was bound before.
-func (c *Cache) get(k key) (*Plan, bool) {
+// getPlan returns a plan that was bound before.
+func (c *Cache) getPlan(k cacheKey) (*Plan, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.plans.Get(k)
 }
 
-// keep keeps a plan. Those that were used longest ago make room.
-func (c *Cache) keep(k key, p *Plan) {
+// keepPlan keeps a plan. Those that were used longest ago make room.
+func (c *Cache) keepPlan(k cacheKey, p *Plan) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.plans.Contains(k) {
@@ -135,8 +135,8 @@ func (c *Cache) keep(k key, p *Plan) {
 	}
 }
 
-// version returns a version of a category's schema.
-func (c *Cache) version(cat *scribev1.Category, n uint32) (*schema.Schema, error) {
+// versionOf returns a version of a category's schema.
+func (c *Cache) versionOf(cat *scribev1.Category, n uint32) (*schema.Schema, error) {
 	h, err := c.schemas.History(cat.GetId(), cat.GetSchema())
 	if err != nil {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "the schema of category %q: %w", cat.GetName(), err)

@@ -27,7 +27,7 @@ var ErrForeign = errors.New("zonenote: the zone map is another pointer's")
 
 // Encode returns the note of a pointer, given as the log or the sequenced log has it.
 func Encode(pointer []byte, m *zone.Map) []byte {
-	out := binary.LittleEndian.AppendUint64(make([]byte, 0, 512), hash(pointer))
+	out := binary.LittleEndian.AppendUint64(make([]byte, 0, 512), hashOf(pointer))
 	return m.Append(out)
 }
 
@@ -36,10 +36,10 @@ func Decode(note, pointer []byte) (*zone.Map, error) {
 	if len(note) < hashLen {
 		return nil, fmt.Errorf("%w: a note of %d bytes", zone.ErrInvalid, len(note))
 	}
-	if binary.LittleEndian.Uint64(note) != hash(pointer) {
+	if binary.LittleEndian.Uint64(note) != hashOf(pointer) {
 		return nil, ErrForeign
 	}
 	return zone.Decode(note[hashLen:])
 }
 
-func hash(pointer []byte) uint64 { return xxhash.Sum64(pointer) }
+func hashOf(pointer []byte) uint64 { return xxhash.Sum64(pointer) }

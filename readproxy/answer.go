@@ -201,7 +201,7 @@ func (a *fetchAnswer) asTrimmed(p *pointer.Pointer, err error) error {
 	if time.Now().UnixMicro()-p.Blob.Time() <= retention.Microseconds() {
 		return err
 	}
-	return rpc.Errorf(scribev1.Reason_REASON_TRIMMED, "the retention of %v is over, and the payload gone: %v", retention, err)
+	return rpc.Errorf(scribev1.Reason_REASON_TRIMMED, "the payload was removed after its retention of %v: %v", retention, err)
 }
 
 // fillPayload fills out with the payload of an item.
@@ -272,9 +272,9 @@ func (a *fetchAnswer) encodePayload(p *pointer.Pointer, frames []byte) ([]byte, 
 	}
 	switch {
 	case errors.Is(err, columnar.ErrArrowFrame):
-		err = rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s holds Arrow batches of its producer: ask for it raw", describePayload(p))
+		err = rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s holds Arrow batches of its producer: fetch it RAW", describePayload(p))
 	case errors.Is(err, columnar.ErrTooLarge):
-		err = rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s is too large in this encoding, ask for it raw: %w", describePayload(p), err)
+		err = rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s is too large in this encoding, fetch it RAW: %w", describePayload(p), err)
 	case err != nil:
 		err = damagedError(p, err)
 	}
@@ -297,7 +297,7 @@ func (a *fetchAnswer) checkFrames(p *pointer.Pointer, frames []byte) error {
 }
 
 func (a *fetchAnswer) wrongCategory(p *pointer.Pointer) error {
-	return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s belongs to another category than %q", describePayload(p), a.category)
+	return rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s does not belong to category %q", describePayload(p), a.category)
 }
 
 // scratch are buffers for decompressed payloads that do not go into an answer.

@@ -109,15 +109,15 @@ func (b *block) isIntact(k *blockKey, begin, end uint64) bool {
 }
 
 // errSum means that bytes are not those of the pointer.
-var errSum = errors.New("readproxy: the block's checksum does not match")
+var errSum = errors.New("readproxy: block does not match its checksum")
 
 // checkStored reports whether stored bytes are the block of a pointer.
 func checkStored(p *pointer.Pointer, stored []byte) error {
 	if len(stored) != int(p.BlockLen) {
-		return fmt.Errorf("%w: %d bytes, the pointer says %d", errSum, len(stored), p.BlockLen)
+		return fmt.Errorf("%w: it has %d bytes, the pointer says %d", errSum, len(stored), p.BlockLen)
 	}
 	if computed := record.CRC(stored); computed != p.BlockCRC {
-		return fmt.Errorf("%w: stored %#08x, computed %#08x", errSum, p.BlockCRC, computed)
+		return fmt.Errorf("%w: want %#08x, computed %#08x", errSum, p.BlockCRC, computed)
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ type Config struct {
 	// RequestBytes bounds what the requests being served need: the blocks, what is made of them, and the answers until they are sent. One
 	// that needs more than all is served alone. A quarter as much bounds requests as they are read.
 	RequestBytes int64
-	// Queue is how many requests are in the house, and how busy it may get.
+	// Queue is bounds the requests queued or in service, and sets the utilisation to keep to.
 	Queue admission.ControllerConfig
 	// QueueTimeout is how long a request waits for others' bytes.
 	QueueTimeout time.Duration

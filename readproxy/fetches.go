@@ -104,7 +104,7 @@ func (s *Server) cachedBlock(a *fetchAnswer, j *blockJob) *block {
 	if !b.isIntact(&j.key, j.begin, j.end) {
 		s.cache.dropDamaged(j.key, b)
 		s.metrics.damaged.WithLabelValues(tierMemory).Inc()
-		s.log.Error("a block was damaged in memory; it is fetched again", "blob", j.p.Key(), "block", j.p.BlockOffset)
+		s.log.Error("block damaged in memory: fetching it again", "blob", j.p.Key(), "block", j.p.BlockOffset)
 		return nil
 	}
 	s.metrics.hits.WithLabelValues(tierMemory).Inc()
@@ -137,7 +137,7 @@ func (s *Server) joinFetch(a *fetchAnswer, j *blockJob) (f *blockFetch, mine boo
 	if !s.fetchBytes.TryAcquire(f.need) {
 		s.calls.Leave()
 		return nil, false, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.retryHint(),
-			"the blocks being fetched take all of the %d bytes for them: try again", s.cfg.FetchBytes)
+			"the blocks being fetched use all %d bytes for them: retry", s.cfg.FetchBytes)
 	}
 	s.metrics.fetching.Inc()
 	s.fetches.mu.running[j.key] = f

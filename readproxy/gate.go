@@ -141,18 +141,18 @@ func (g *admissionGate) enterRequest(ctx context.Context, cost int64) (leave fun
 	if after, ok := g.perSecond.TakeToken(time.Now()); !ok {
 		s.metrics.denied.WithLabelValues("herd").Inc()
 		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, after,
-			"more than %.0f requests a second: try again then, or another server", s.cfg.RequestsPerSecond)
+			"the read proxy takes %.0f requests a second: retry after the hint, or try another one", s.cfg.RequestsPerSecond)
 	}
 	begin := time.Now()
 	leave, err = g.queue.Enter(ctx, cost)
 	switch {
 	case errors.Is(err, admission.ErrFull):
 		s.metrics.denied.WithLabelValues("queue").Inc()
-		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.retryHint(), "the read proxy is busy: try again, or another server: %w", err)
+		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.retryHint(), "the read proxy is busy: retry, or try another one: %w", err)
 	case errors.Is(err, admission.ErrLate):
 		s.metrics.denied.WithLabelValues("late").Inc()
 		return nil, rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.retryHint(),
-			"the requests being served take all of the %d bytes for them: try again, or another server: %w", s.cfg.RequestBytes, err)
+			"the requests being served use all %d bytes for them: retry, or try another read proxy: %w", s.cfg.RequestBytes, err)
 	case err != nil:
 		return nil, err
 	}

@@ -37,7 +37,7 @@ func appendJSON(dst, frames []byte, limit int) ([]byte, error) {
 		for d.Next(&r) {
 			dst = appendMessage(dst, &r)
 			if len(dst)-start > limit {
-				return nil, fmt.Errorf("%w: JSON of more than %d bytes", columnar.ErrTooLarge, limit)
+				return nil, fmt.Errorf("%w: the JSON has more than %d bytes", columnar.ErrTooLarge, limit)
 			}
 		}
 		if err := d.Err(); err != nil {

@@ -16,7 +16,7 @@ import (
 const sharedLookups = 8
 
 // fromShared lands the flights whose blocks are in memcached, and returns the others. It costs no more than the client's timeout, and
-// nothing while the servers are known to be away.
+// nothing while the servers are known to be unavailable.
 func (s *Server) fromShared(fs []*blockFetch) []*blockFetch {
 	if s.shared == nil {
 		return fs
@@ -66,7 +66,7 @@ func (s *Server) sharedGet(f *blockFetch) []byte {
 	}
 	if err := checkStored(&f.p, stored); err != nil {
 		s.metrics.damaged.WithLabelValues(tierShared).Inc()
-		s.log.Error("a block in memcached is damaged; it is fetched from further away", "blob", f.p.Key(), "block", f.p.BlockOffset, "error", err)
+		s.log.Error("block from memcached does not match its checksum: fetching it from the next tier", "blob", f.p.Key(), "block", f.p.BlockOffset, "error", err)
 		if err := s.shared.Delete(s.running, key, len(stored)); err != nil {
 			s.metrics.sharedFailures.WithLabelValues("delete", sharedFailure(err)).Inc()
 		}

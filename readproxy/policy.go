@@ -44,7 +44,7 @@ func (k *Keep) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is not always, never or reused", text)
+	return fmt.Errorf("invalid cache mode %q: want always, never or reused", text)
 }
 
 // Rule is what holds for the categories that match it, as far as they do not say something else themselves (Category.cache).
@@ -99,7 +99,7 @@ func (c *Config) ruleFor(category string, policy *scribev1.CachePolicy) Rule {
 	return r
 }
 
-// keepOf is a category's word for one of ours; one that a newer control plane knows is none.
+// keepOf converts a category's cache mode. One that only a newer control plane knows is ignored.
 func keepOf(m scribev1.CacheMode) (k Keep, ok bool) {
 	switch m {
 	case scribev1.CacheMode_CACHE_MODE_ALWAYS:

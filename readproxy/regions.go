@@ -83,7 +83,7 @@ func (r *peerRegion) recordResult(now time.Time, err error) {
 
 // pausedError is the error while it is left alone.
 func (s *Server) pausedError(r *peerRegion) error {
-	reason, last := scribev1.Reason_REASON_NO_BACKEND, errors.New("it failed")
+	reason, last := scribev1.Reason_REASON_NO_BACKEND, errors.New("failed")
 	if p := r.failure.Load(); p != nil {
 		if last = *p; isPassing(last) {
 			reason = rpc.ReasonOf(last)
@@ -91,7 +91,7 @@ func (s *Server) pausedError(r *peerRegion) error {
 	}
 	pause := r.breaker.PauseLeft(time.Now())
 	// Not wrapped: an error has one reason.
-	return rpc.RetryErrorf(reason, pause+s.retryHint(), "they failed lately and are asked again in %v: %v", pause, last)
+	return rpc.RetryErrorf(reason, pause+s.retryHint(), "the read proxies failed, next try in %v: %v", pause, last)
 }
 
 // isPassing reports whether an error of a peer is about its state, which passes, with a reason that says so.
@@ -190,7 +190,7 @@ func (s *Server) fromPeer(name string, fs []*blockFetch) (rest []*blockFetch) {
 		fs = fs[n:]
 		if err != nil {
 			if s.running.Err() == nil {
-				s.log.Warn("the read proxies of another region failed", "region", name, "error", err)
+				s.log.Warn("read proxies of another region failed", "region", name, "error", err)
 				r.recordResult(time.Now(), err)
 			} else {
 				r.recordResult(time.Now(), nil) // it is this server that ends
@@ -217,7 +217,7 @@ func (s *Server) askPeer(ctx context.Context, peer Peer, fs []*blockFetch) (n in
 	}
 	payloads := res.GetPayloads()
 	if len(payloads) == 0 || len(payloads) > len(fs) {
-		return 0, nil, fmt.Errorf("readproxy: the peer answered with %d payloads for %d pointers", len(payloads), len(fs))
+		return 0, nil, fmt.Errorf("readproxy: the peer answered %d pointers with %d payloads", len(fs), len(payloads))
 	}
 	for i, p := range payloads {
 		f := fs[i]
@@ -241,7 +241,7 @@ func (s *Server) fromAnswer(f *blockFetch, p *scribev1.Payload) error {
 	s.metrics.peerBytes.Add(float64(len(stored)))
 	if err := checkStored(&f.p, stored); err != nil {
 		s.metrics.damaged.WithLabelValues(tierRegion).Inc()
-		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.retryHint(), "%s came damaged from another region, try again: %w", describePayload(&f.p), err)
+		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.retryHint(), "%s does not match its checksum as another region sent it, retry: %w", describePayload(&f.p), err)
 	}
 	s.metrics.hits.WithLabelValues(tierRegion).Inc()
 	s.metrics.saved.WithLabelValues(tierRegion).Add(float64(len(stored)))
@@ -282,7 +282,7 @@ func (s *Server) unreachableError(f *blockFetch, err error) error {
 		after = s.retryHint()
 	}
 	// One error has a reason, and this one's is not the cause's.
-	return rpc.RetryErrorf(reason, after, "%s: the read proxies of region %q do not serve it now, and its store can't be reached from here; try again: %v",
+	return rpc.RetryErrorf(reason, after, "%s: the read proxies of region %q do not serve it, and its store cannot be reached from here, retry: %v",
 		describePayload(&f.p), f.p.Region, err)
 }
 

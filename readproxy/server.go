@@ -47,7 +47,7 @@ type Server struct {
 
 var _ rpc.ReadProxyService = (*Server)(nil)
 
-// New returns a role that serves until Close. It starts nothing.
+// New returns a role that serves until Close. It starts no goroutine.
 func New(cfg Config, deps Deps) (*Server, error) {
 	if err := errors.Join(cfg.Validate(), deps.validate()); err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func (s *Server) Close(ctx context.Context) error {
 }
 
 func (s *Server) shutdownError() error {
-	return rpc.RetryErrorf(scribev1.Reason_REASON_SHUTTING_DOWN, s.retryHint(), "the read proxy is shutting down: use another one")
+	return rpc.RetryErrorf(scribev1.Reason_REASON_SHUTTING_DOWN, s.retryHint(), "the read proxy is shutting down: try another one")
 }
 
 // Fetch implements rpc.ReadProxyService.
@@ -173,7 +173,7 @@ func (s *Server) checkRequest(ctx context.Context, req *scribev1.FetchRequest) (
 		errs = append(errs, err)
 	}
 	if n := len(req.GetPointers()); n < 1 || n > maxPointers {
-		errs = append(errs, fmt.Errorf("%d pointers, there must be 1 to %d", n, maxPointers))
+		errs = append(errs, fmt.Errorf("invalid number of pointers %d: want 1 to %d", n, maxPointers))
 	}
 	encoding := req.GetEncoding()
 	switch encoding {
@@ -182,10 +182,10 @@ func (s *Server) checkRequest(ctx context.Context, req *scribev1.FetchRequest) (
 	case scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW, scribev1.PayloadEncoding_PAYLOAD_ENCODING_ARROW,
 		scribev1.PayloadEncoding_PAYLOAD_ENCODING_JSON, blockEncoding:
 	default:
-		errs = append(errs, fmt.Errorf("encoding %d is unknown", encoding))
+		errs = append(errs, fmt.Errorf("invalid encoding %d: want RAW, ARROW, JSON or BLOCK", encoding))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return 0, nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "fetch of payloads: %w", err)
+		return 0, nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "fetch payloads: %w", err)
 	}
 	cat, ok := s.deps.Categories.Lookup(req.GetCategory())
 	switch {

@@ -59,7 +59,7 @@ func (r *storeReader) startReadsAndUnlock() {
 	late := r.startReads()
 	r.mu.Unlock()
 	for _, f := range late {
-		r.s.endFetch(f, nil, fmt.Errorf("waiting for a request to the store: %w", context.DeadlineExceeded))
+		r.s.endFetch(f, nil, fmt.Errorf("wait for a request to the store: %w", context.DeadlineExceeded))
 	}
 }
 
@@ -164,7 +164,7 @@ func (s *Server) deliverBlock(f *blockFetch, stored []byte, of int) {
 		s.metrics.damaged.WithLabelValues(tierStore).Inc()
 		if !f.rereading {
 			// It may have come to harm on its way.
-			s.log.Warn("a block came damaged from its store; it is read once more", "blob", f.p.Key(), "block", f.p.BlockOffset, "error", err)
+			s.log.Warn("block from the store does not match its checksum: reading it again", "blob", f.p.Key(), "block", f.p.BlockOffset, "error", err)
 			f.rereading = true
 			s.reads.addBlockAlone(f)
 			return
@@ -197,24 +197,24 @@ func (s *Server) withReason(p *pointer.Pointer, err error) error {
 	reason := rpc.ReasonOf(err)
 	switch {
 	case reason == scribev1.Reason_REASON_CORRUPT:
-		s.log.Error("a block is damaged", "blob", p.Key(), "block", p.BlockOffset, "region", p.Region, "error", err)
+		s.log.Error("block damaged", "blob", p.Key(), "block", p.BlockOffset, "region", p.Region, "error", err)
 		return err
 	case reason != scribev1.Reason_REASON_UNSPECIFIED && reason != scribev1.Reason_REASON_UNKNOWN_OUTCOME: // which an ended context has
 		return err
 	case errors.Is(err, blob.ErrRange):
-		s.log.Error("a block is damaged", "blob", p.Key(), "block", p.BlockOffset, "region", p.Region, "error", err)
+		s.log.Error("block damaged", "blob", p.Key(), "block", p.BlockOffset, "region", p.Region, "error", err)
 		return damagedError(p, err)
 	case errors.Is(err, blob.ErrNotFound):
-		return rpc.Errorf(scribev1.Reason_REASON_MISSING, "%s is not in its store: retention removed it, or it was lost: %w", describePayload(p), err)
+		return rpc.Errorf(scribev1.Reason_REASON_MISSING, "%s is not in its store (removed by retention, or lost): %w", describePayload(p), err)
 	case s.running.Err() != nil:
 		return s.shutdownError()
 	case errors.Is(err, context.DeadlineExceeded):
-		return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.retryHint(), "%s was not fetched within %v: try again: %w", describePayload(p), s.cfg.FetchTimeout, err)
+		return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.retryHint(), "%s was not fetched within %v, retry: %w", describePayload(p), s.cfg.FetchTimeout, err)
 	case errors.Is(err, errRegion):
-		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.retryHint(), "%s can't be fetched by this server: %w", describePayload(p), err)
+		return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.retryHint(), "%s cannot be fetched by this read proxy: %w", describePayload(p), err)
 	}
-	s.log.Warn("a block could not be fetched", "blob", p.Key(), "block", p.BlockOffset, "region", p.Region, "error", err)
-	return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.retryHint(), "%s: the store failed, try again: %w", describePayload(p), err)
+	s.log.Warn("block not fetched", "blob", p.Key(), "block", p.BlockOffset, "region", p.Region, "error", err)
+	return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.retryHint(), "%s: the store failed, retry: %w", describePayload(p), err)
 }
 
 // describePayload names where a payload is.

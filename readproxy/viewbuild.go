@@ -36,8 +36,8 @@ type viewBuild struct {
 	err   error
 }
 
-// errAbandoned ends an encoding whose maker went away: whoever waits for it makes it.
-var errAbandoned = errors.New("readproxy: who made the view went away")
+// errAbandoned ends a build whose request ended: a request that waits for it takes it over.
+var errAbandoned = errors.New("readproxy: the request that made the view ended")
 
 // makeViews makes the views of an answer's items that are not in memory, together with all others that ask for them now. It fails only
 // when ctx ends; a view that can't be made has an error of its own.
@@ -219,9 +219,9 @@ func (a *fetchAnswer) makeView(ctx context.Context, it *answerItem) (*block, err
 	switch {
 	case errors.Is(err, vector.ErrTooLarge):
 		a.findGrowingQuery(it, frames)
-		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s takes too much memory as a view, ask for it raw: %w", describePayload(p), err)
+		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s takes too much memory as a view, fetch it RAW: %w", describePayload(p), err)
 	case errors.Is(err, columnar.ErrTooLarge):
-		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s is too large as a view, ask for it raw: %w", describePayload(p), err)
+		return nil, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s is too large as a view, fetch it RAW: %w", describePayload(p), err)
 	case err != nil:
 		return nil, damagedError(p, err)
 	}

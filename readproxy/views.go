@@ -88,16 +88,16 @@ func (v *viewServer) parseRequest(ctx context.Context, cat *scribev1.Category, r
 	a := &viewRequest{codec: max(req.GetView().GetCodec(), codecPlain)}
 	var errs []error
 	if a.codec > codecS2 {
-		errs = append(errs, fmt.Errorf("compression %d of a view is unknown", a.codec))
+		errs = append(errs, fmt.Errorf("invalid compression %d of a view: want 1 (none), 2 (zstd) or 3 (s2)", a.codec))
 	}
 	if n := len(req.GetPlaces()); n != 0 && n != len(req.GetPointers()) {
-		errs = append(errs, fmt.Errorf("%d places of %d pointers: there must be one for each, or none", n, len(req.GetPointers())))
+		errs = append(errs, fmt.Errorf("%d positions for %d pointers: want one for each, or none", n, len(req.GetPointers())))
 	}
 	if n := len(q.GetText()); n > sql.MaxText {
-		errs = append(errs, fmt.Errorf("the query has %d bytes, the limit is %d", n, sql.MaxText))
+		errs = append(errs, fmt.Errorf("query too long: %d bytes, the limit is %d", n, sql.MaxText))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "fetch of a view: %w", err)
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "fetch a view: %w", err)
 	}
 	var err error
 	a.plan, err = v.plans.Bind(cat, q)
@@ -120,7 +120,7 @@ func (v *viewServer) parseRequest(ctx context.Context, cat *scribev1.Category, r
 
 // errGrows refuses views for a predicate that is known to take too much memory.
 func errGrows() error {
-	return rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the query's predicate takes too much memory to be evaluated here: ask for payloads raw")
+	return rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the query's predicate takes too much memory to be evaluated by the read proxy: fetch the payloads RAW")
 }
 
 // findGrowingQuery finds out what it is that a view of several queries took too much memory for: a query that does so alone is forgotten, so that
@@ -143,8 +143,8 @@ func (a *fetchAnswer) findGrowingQuery(it *answerItem, frames []byte) {
 	}
 	v.growing.Add(a.asked.plan.ID, struct{}{})
 	v.table.ForgetQuery(a.asked.key, a.asked.plan.ID, time.Now())
-	a.s.log.Warn("a query's predicate takes too much memory; no views are made for it", "category", a.category)
-	a.s.log.Debug("the query whose predicate takes too much memory", "category", a.category, "text", a.asked.plan.Text)
+	a.s.log.Warn("predicate of a query takes too much memory: no views are made for it", "category", a.category)
+	a.s.log.Debug("query whose predicate takes too much memory", "category", a.category, "text", a.asked.plan.Text)
 }
 
 // needOf is what of a payload a plan needs. Columns that only readers know are made there out of _index.
@@ -210,7 +210,7 @@ func (a *fetchAnswer) keptView(it *answerItem, v *view.View[*viewTranscoder]) *b
 	if b != nil && !b.isIntact(&key, 0, uint64(len(b.data))) {
 		a.s.cache.dropDamaged(key, b)
 		a.s.metrics.damaged.WithLabelValues(tierMemory).Inc()
-		a.s.log.Error("a view was damaged in memory; it is made again", "category", a.category, "view", v.ID)
+		a.s.log.Error("view damaged in memory: making it again", "category", a.category, "view", v.ID)
 		return nil
 	}
 	return b

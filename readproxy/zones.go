@@ -118,7 +118,7 @@ func (z *zoneWriter) writeMaps(batch []learnedZones) {
 		z.known.Remove(l.logPosition)
 	}
 	if z.s.running.Err() == nil {
-		z.s.log.Warn("zone maps could not be written; payloads are not left out for them", "zone_maps", len(batch), "error", err)
+		z.s.log.Warn("zone maps not written: queries skip fewer payloads", "zone_maps", len(batch), "error", err)
 	}
 }
 

@@ -37,8 +37,8 @@ const (
 	smoothing = 200 * time.Millisecond
 	// longestStep bounds what one sample may do: after a pause it says little of now.
 	longestStep = 200 * time.Millisecond
-	// leastRoom is the least distance to the target that counts as a whole error.
-	leastRoom = 0.2
+	// minDistance is the least distance to the target that counts as a whole error.
+	minDistance = 0.2
 )
 
 // LengthController resizes a queue. It is the velocity form of a PID controller: each step changes the output by
@@ -46,7 +46,7 @@ const (
 //	P (e0 - e1) + I e0 dt + D (e0 - 2 e1 + e2) / dt
 //
 // of the last three errors, and the output is clamped: there is no integral that could wind up while it is at an end, so after an hour
-// of overload it answers to the first idle second. The error is relative to the room on its side of the target, within reason: with a
+// of overload it answers to the first idle second. The error is relative to the distance from the target to the end on its side: with a
 // target of 0.9 a host can be only 0.1 too busy, but 0.9 too idle, and the answer to being wholly busy must not be nine times as slow.
 // From one end to the other it takes 7 seconds of overload, and 3 idle ones back.
 //
@@ -86,11 +86,11 @@ func (c *LengthController) AdjustLength(utilisation float64, dt time.Duration) i
 
 // relativeError is how far a utilisation is below the target, -1 to 1.
 func (c *LengthController) relativeError(utilisation float64) float64 {
-	room := c.cfg.Target
+	distance := c.cfg.Target
 	if utilisation > c.cfg.Target {
-		room = 1 - c.cfg.Target
+		distance = 1 - c.cfg.Target
 	}
-	return (c.cfg.Target - utilisation) / max(room, leastRoom)
+	return (c.cfg.Target - utilisation) / max(distance, minDistance)
 }
 
 // Length is the one that the last step returned.

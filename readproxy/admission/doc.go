@@ -1,7 +1,7 @@
 // Package admission decides which requests a busy host takes: the decisions of the read proxy without its I/O.
 //
-//   - A [Queue] is the input queue: the requests in the house. Each has a cost in bytes, and those that find no room wait in order of
-//     arrival. When the queue is as long as it may be, a request is refused at once, which is cheap, so that its sender goes elsewhere.
+//   - A [Queue] bounds the requests queued or in service. Each has a cost in bytes, and waits for it in order of arrival. If the queue is
+//     full, a request is refused at once, which is cheap, so that its sender goes elsewhere.
 //   - A [Controller] sets that length, from how busy the host is: a proportional-integral-derivative controller that keeps the
 //     utilisation near a target. A fixed length would be too short for a host whose requests wait for a slow store, and too long for
 //     one whose processors are the bottleneck.

@@ -11,55 +11,55 @@ import (
 // Errors of Queue.Enter.
 var (
 	// ErrFull means that the queue is as long as it may be now.
-	ErrFull = errors.New("admission: the queue is full")
-	// ErrLate means that no room came in time.
-	ErrLate = errors.New("admission: no room came in time")
+	ErrFull = errors.New("admission: queue full")
+	// ErrLate means that a request waited for as long as it may.
+	ErrLate = errors.New("admission: not served in time")
 )
 
-// Queue bounds the requests in the house: their number, waiting or being served, and the bytes of those being served. Those that find
-// the bytes taken wait in order of arrival, so a large request is not passed by small ones for ever. It is safe for concurrent use.
+// Queue bounds the number of requests queued or in service, and the bytes of those in service. Requests wait for bytes in order of
+// arrival, so small ones never overtake a large one. It is safe for concurrent use.
 type Queue struct {
 	bytes    int64
 	timeout time.Duration
 
 	mu struct {
 		sync.Mutex
-		length  int   // the most requests in the house; at least 1
-		inside  int   // requests in the house
+		length  int   // bounds inside; at least 1
+		inside  int   // requests queued or in service
 		used    int64 // bytes of those being served, and those that were kept; above bytes only by what was kept beyond a cost
 		waiting []*queueWaiter
 	}
 }
 
-// queueWaiter is a request that waits. ready is closed when it was let in.
+// queueWaiter is a request that waits. ready is closed when it is admitted.
 type queueWaiter struct {
 	cost  int64
 	ready chan struct{}
 }
 
-// NewQueue returns a queue that serves requests of bytes in all at a time and has room for length of them, of which those that wait
-// do so for patience at most.
-func NewQueue(bytes int64, length int, patience time.Duration) *Queue {
-	q := &Queue{bytes: bytes, timeout: patience}
+// NewQueue returns a queue of length requests, of which those in service use at most bytes and the others wait at most timeout.
+func NewQueue(bytes int64, length int, timeout time.Duration) *Queue {
+	q := &Queue{bytes: bytes, timeout: timeout}
 	q.mu.length = max(length, 1)
 	return q
 }
 
-// Resize changes how many requests may be in the house. Nobody who is in it is sent away.
+// Resize changes the bound on requests queued or in service. Requests that were admitted stay.
 func (q *Queue) Resize(length int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.mu.length = max(length, 1)
 }
 
-// Enter lets a request in. It leaves with leave, and may keep bytes then, which Free gives back; leaving again is harmless. One that costs more than all bytes counts as all: it is served alone. The errors are ErrFull, ErrLate and ctx's cause.
+// Enter admits a request, which ends with leave. It may keep bytes then, which FreeBytes gives back; repeating leave is harmless. A request
+// that costs more than all bytes is served alone. The errors are ErrFull, ErrLate and ctx's cause.
 func (q *Queue) Enter(ctx context.Context, cost int64) (leave func(keep int64), err error) {
 	cost = min(max(cost, 0), q.bytes)
 	q.mu.Lock()
 	if q.mu.inside >= q.mu.length {
 		inside := q.mu.inside
 		q.mu.Unlock()
-		return nil, fmt.Errorf("%w: %d requests are in the house", ErrFull, inside)
+		return nil, fmt.Errorf("%w: %d requests are queued or in service", ErrFull, inside)
 	}
 	q.mu.inside++
 	left := false
@@ -89,12 +89,12 @@ func (q *Queue) Enter(ctx context.Context, cost int64) (leave func(keep int64), 
 		err = context.Cause(ctx)
 	}
 	if !q.giveUp(w) {
-		return leave, nil // it was let in at the last moment
+		return leave, nil // admitted at the last moment
 	}
 	return nil, err
 }
 
-// giveUp takes a waiter out of the house; false = it was let in.
+// giveUp removes a waiter; false = it was admitted.
 func (q *Queue) giveUp(w *queueWaiter) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -102,7 +102,7 @@ func (q *Queue) giveUp(w *queueWaiter) bool {
 		if other == w {
 			q.mu.waiting = append(q.mu.waiting[:i], q.mu.waiting[i+1:]...)
 			q.mu.inside--
-			q.admitWaiting() // those behind it may be smaller
+			q.admitWaiting() // those after it may be smaller
 			return true
 		}
 	}
@@ -125,7 +125,7 @@ func (q *Queue) FreeBytes(n int64) {
 	q.admitWaiting()
 }
 
-// admitWaiting lets in those that wait and fit, the first first. The mutex is held.
+// admitWaiting admits those that wait and fit, in order. The mutex is held.
 func (q *Queue) admitWaiting() {
 	n := 0
 	for ; n < len(q.mu.waiting) && q.mu.used+q.mu.waiting[n].cost <= q.bytes; n++ {

@@ -13,12 +13,12 @@ import (
 
 // Errors that callers tell apart, beside those of contexts and connections.
 var (
-	// ErrUnavailable means that the key's server failed lately, and was not asked.
-	ErrUnavailable = errors.New("memcached: the server failed lately")
+	// ErrUnavailable means that the key's server failed several times in a row, and was not asked.
+	ErrUnavailable = errors.New("memcached: server unavailable after repeated failures")
 	// ErrProtocol means that a server said something else than it should have.
 	ErrProtocol = errors.New("memcached: unexpected answer")
 	// ErrTooLarge means that a value is larger than Config.ValueBytes, or than what the server takes.
-	ErrTooLarge = errors.New("memcached: the value is too large")
+	ErrTooLarge = errors.New("memcached: value too large")
 	// ErrClosed means that the client was closed.
 	ErrClosed = errors.New("memcached: closed")
 )
@@ -101,9 +101,9 @@ func (c *Client) Set(ctx context.Context, key string, value []byte, ttl time.Dur
 				return err
 			case string(answer) == "STORED":
 			case strings.HasPrefix(string(answer), "SERVER_ERROR object too large"):
-				refused = fmt.Errorf("%w: the server says %q, see -I", ErrTooLarge, answer)
+				refused = fmt.Errorf("%w: the server answers %q: raise its limit with -I", ErrTooLarge, answer)
 			case strings.HasPrefix(string(answer), "SERVER_ERROR out of memory"):
-				refused = fmt.Errorf("memcached: the server says %q", answer)
+				refused = fmt.Errorf("memcached: the server answers %q", answer)
 			default:
 				return fmt.Errorf("%w to set: %q", ErrProtocol, firstBytes(answer))
 			}
@@ -128,7 +128,7 @@ func (c *Client) Delete(ctx context.Context, key string, length int) error {
 	})
 }
 
-// UnavailableServers is how many servers are left alone now.
+// UnavailableServers is how many servers are not asked now.
 func (c *Client) UnavailableServers() int {
 	n := 0
 	for _, s := range c.servers {
@@ -159,8 +159,8 @@ func (c *Client) callServer(ctx context.Context, key string, call func(*clientCo
 		}
 		s.returnConn(x)
 	}
-	// A caller who goes away says nothing about the server, nor does having all of its connections in use. But who was let through to
-	// try has to tell how it ended.
+	// A caller that gives up says nothing about the server, nor does having all of its connections in use. But a call that the breaker
+	// allowed has to report its result.
 	s.breaker.ReportResult(time.Now(), err == nil || busy || parent.Err() != nil)
 	if err != nil {
 		return fmt.Errorf("memcached %s: %w", s.addr, err)
@@ -187,7 +187,7 @@ func (c *Client) pickServer(key string) *serverConns {
 
 func checkKey(key string) error {
 	if key == "" || len(key) > maxKey-maxPrefix-len("/999") || strings.ContainsFunc(key, func(r rune) bool { return !strings.ContainsRune(keyRunes, r) }) {
-		return fmt.Errorf("memcached: %q is no key: up to %d letters, digits and any of . : _ -", key, maxKey-maxPrefix-len("/999"))
+		return fmt.Errorf("memcached: invalid key %q: want 1 to %d letters, digits and any of . : _ -", key, maxKey-maxPrefix-len("/999"))
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ func newServer(addr string, connections int) *serverConns {
 type clientConn struct {
 	c net.Conn
 	r *bufio.Reader
-	// broken: it is at an unknown place of an answer.
+	// broken: it stands somewhere inside an answer.
 	broken bool
 }
 

@@ -8,9 +8,9 @@
 // Whoever asks knows how long the value is, so the bytes are read from the connection into their place, and no length that a server
 // announces is trusted. What the bytes are is not checked: the caller knows their checksum.
 //
-// The server of a key is chosen by rendezvous hashing. One that is away is not replaced by another: its share of the keys is not
-// cached until it is back, instead of being cached twice after it is. Calls to one that failed several times in a row fail at once
-// with [ErrAway] for a while; one call tries from time to time.
+// The server of a key is chosen by rendezvous hashing. A server that is unavailable is not replaced by another: its share of the keys is
+// not cached until it is back, instead of being cached twice afterwards. Calls to a server that failed several times in a row fail at
+// once with [ErrUnavailable] for a while; one call tries from time to time.
 //
 // Every call ends within Config.Timeout, whatever the server does; a connection that was not read to the end of an answer is closed.
 // At most Config.Connections calls go to a server at a time; others wait within their time. The package starts no goroutine.

@@ -133,7 +133,7 @@ func TestInvalid(t *testing.T) {
 	wantReason(t, err, scribev1.Reason_REASON_INVALID, "repeatable: ", "quota_mode: ", "name: ", "owner: ", "retention: ", "shards: ", "delivery: ", "max_message_bytes: ",
 		"ordering_window: ", "schema: ")
 	_, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{Category: &scribev1.Category{Name: "a", Schema: "bad", Owner: "\xff"}})
-	wantReason(t, err, scribev1.Reason_REASON_INVALID, "schema: line 1, column 1: \"bad\", where an object is wanted", "owner: is not UTF-8")
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, "schema: line 1, column 1: got \"bad\", want an object", "owner: is not UTF-8")
 	_, err = c.CreateCategory(t.Context(), &scribev1.CreateCategoryRequest{})
 	wantReason(t, err, scribev1.Reason_REASON_INVALID, "category: ")
 	for _, name := range []string{"", "a/b", strings.Repeat("a", 256), "é"} {

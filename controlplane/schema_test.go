@@ -97,7 +97,7 @@ func TestSchemaProblems(t *testing.T) {
 	}
 	create(t, c, "a")
 	_, err = setSchema(t, c, 0, "fields: []", false)
-	wantReason(t, err, scribev1.Reason_REASON_INVALID, "update category \"a\": schema: fields: there are none")
+	wantReason(t, err, scribev1.Reason_REASON_INVALID, "update category \"a\": schema: fields: the schema has no fields")
 }
 
 // TestSchemaRace: of two that infer a schema from the same revision one wins, and the other learns of it.

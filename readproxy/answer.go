@@ -24,7 +24,7 @@ type fetchAnswer struct {
 	encoding scribev1.PayloadEncoding
 	category string
 	rule     Rule
-	peer     bool   // a read proxy of another region asks
+	peer     bool         // a read proxy of another region asks
 	asked    *viewRequest // the view wanted; nil = none
 	items    []answerItem
 	jobs     []blockJob
@@ -41,7 +41,7 @@ type answerItem struct {
 	err   error // the pointer is not good, or the view can't be made
 	// Of a view: where the pointer stands and what it is there, the view that serves it, what was made of it or who makes it; reused says
 	// that it was made for another.
-	position    logPosition
+	position logPosition
 	encoded  []byte
 	view     *view.View[*viewTranscoder]
 	made     *block

@@ -15,12 +15,12 @@ import (
 
 // admissionGate decides which requests are served: a token bucket against herds, then the input queue, whose length a controller sets.
 type admissionGate struct {
-	s      *Server
-	bodies *budget.Budget
-	perSecond   *admission.TokenBucket
-	queue  *admission.Queue
-	sending    sentAnswers
-	control struct {
+	s         *Server
+	bodies    *budget.Budget
+	perSecond *admission.TokenBucket
+	queue     *admission.Queue
+	sending   sentAnswers
+	control   struct {
 		sync.Mutex
 		meter      *admission.LoadMeter
 		controller *admission.LengthController
@@ -29,9 +29,9 @@ type admissionGate struct {
 
 func newGate(s *Server) *admissionGate {
 	g := &admissionGate{
-		s:     s,
-		perSecond:  admission.NewBucket(s.cfg.RequestsPerSecond, float64(s.cfg.RequestBurst)),
-		queue: admission.NewQueue(s.cfg.RequestBytes, s.cfg.Queue.Most, s.cfg.QueueTimeout),
+		s:         s,
+		perSecond: admission.NewBucket(s.cfg.RequestsPerSecond, float64(s.cfg.RequestBurst)),
+		queue:     admission.NewQueue(s.cfg.RequestBytes, s.cfg.Queue.Most, s.cfg.QueueTimeout),
 
 		bodies: budget.New("requests that the read proxy reads", max(s.cfg.RequestBytes/bodyShare, leastBodies)),
 	}

@@ -11,9 +11,9 @@ import (
 // wantedBlock is a block that is to be read from a store.
 type wantedBlock struct {
 	fetch *blockFetch
-	off    uint64
-	len    uint64
-	since  time.Time
+	off   uint64
+	len   uint64
+	since time.Time
 	// alone: it is not read together with others.
 	alone bool
 	taken bool

@@ -16,51 +16,51 @@ import (
 	"scribe/columnar/value"
 )
 
-// stream writes an Arrow IPC stream.
-type stream struct {
-	out  *buffered
+// streamWriter writes an Arrow IPC stream.
+type streamWriter struct {
+	out  *bufferedWriter
 	ipc  *ipc.Writer
 	body *streamBody
 }
 
-func newStream(out *buffered, s *arrow.Schema) *stream {
+func newStream(out *bufferedWriter, s *arrow.Schema) *streamWriter {
 	body := &streamBody{out: out, schema: s}
-	return &stream{out: out, body: body, ipc: ipc.NewWriterWithPayloadWriter(body, ipc.WithSchema(s))}
+	return &streamWriter{out: out, body: body, ipc: ipc.NewWriterWithPayloadWriter(body, ipc.WithSchema(s))}
 }
 
 // Write implements Writer.
-func (w *stream) Write(batch arrow.RecordBatch) (err error) {
-	defer rescue(&err)
+func (w *streamWriter) Write(batch arrow.RecordBatch) (err error) {
+	defer recoverError(&err)
 	return w.ipc.Write(batch)
 }
 
 // Flush implements Writer. The first one hands out the schema, so that a reader of a stream without rows yet can begin.
-func (w *stream) Flush() (err error) {
-	defer rescue(&err)
-	if err := w.body.begin(); err != nil {
+func (w *streamWriter) Flush() (err error) {
+	defer recoverError(&err)
+	if err := w.body.writeSchema(); err != nil {
 		return err
 	}
-	return w.out.flush()
+	return w.out.flushBuffer()
 }
 
 // Close implements Writer.
-func (w *stream) Close() (err error) {
-	defer rescue(&err)
+func (w *streamWriter) Close() (err error) {
+	defer recoverError(&err)
 	if err := w.ipc.Close(); err != nil {
 		return err
 	}
-	return w.out.flush()
+	return w.out.flushBuffer()
 }
 
 // streamBody takes the messages of a stream, the schema before it comes if it is wanted.
 type streamBody struct {
-	out    *buffered
+	out    *bufferedWriter
 	schema *arrow.Schema
 	begun  bool // the schema was written
 	came   bool // and came
 }
 
-func (b *streamBody) begin() error {
+func (b *streamBody) writeSchema() error {
 	if b.begun {
 		return nil
 	}
@@ -78,7 +78,7 @@ func (b *streamBody) Start() error { return nil }
 func (b *streamBody) WritePayload(p ipc.Payload) error {
 	if !b.came {
 		b.came = true
-		return b.begin()
+		return b.writeSchema()
 	}
 	_, err := p.WritePayload(b.out)
 	return err
@@ -93,8 +93,8 @@ func (b *streamBody) Close() error {
 // endOfStream is the continuation and a length of 0.
 var endOfStream = [8]byte{0xFF, 0xFF, 0xFF, 0xFF}
 
-// rescue makes an error of a panic of Arrow's writers. It is deferred.
-func rescue(err *error) {
+// recoverError makes an error of a panic of Arrow's writers. It is deferred.
+func recoverError(err *error) {
 	if v := recover(); v != nil { //nolint:revive // it is called by defer alone
 		*err = fmt.Errorf("encode a batch: %v", v)
 	}
@@ -113,9 +113,9 @@ const groupBytes = 64 << 20
 func newParquet(w io.Writer, s *arrow.Schema) (*parquetFile, error) {
 	fields := make([]arrow.Field, s.NumFields())
 	for i, f := range s.Fields() {
-		f.Type = decoded(f.Type)
-		if reason := unfit(f.Type); reason != "" {
-			return nil, fmt.Errorf("column %q: Parquet has no form for %s: cast it to text, or write another format", f.Name, reason)
+		f.Type = withoutDictionary(f.Type)
+		if reason := unfitType(f.Type); reason != "" {
+			return nil, fmt.Errorf("column %q: Parquet cannot hold %s: cast it to text, or choose another format", f.Name, reason)
 		}
 		fields[i] = f
 	}
@@ -124,7 +124,7 @@ func newParquet(w io.Writer, s *arrow.Schema) (*parquetFile, error) {
 		parquet.WithCreatedBy("scribe"))
 	var err error
 	if p.file, err = pqarrow.NewFileWriter(p.schema, notClosed{w}, props, pqarrow.NewArrowWriterProperties(pqarrow.WithStoreSchema())); err != nil {
-		return nil, fmt.Errorf("begin a Parquet file: %w", err)
+		return nil, fmt.Errorf("start a Parquet file: %w", err)
 	}
 	return p, nil
 }
@@ -132,8 +132,8 @@ func newParquet(w io.Writer, s *arrow.Schema) (*parquetFile, error) {
 // notClosed hides that a writer can be closed: it belongs to the caller.
 type notClosed struct{ io.Writer }
 
-// unfit names a type inside t that Parquet has no form for.
-func unfit(t arrow.DataType) string {
+// unfitType names a type inside t that Parquet has no form for.
+func unfitType(t arrow.DataType) string {
 	switch t := t.(type) {
 	case *arrow.MonthDayNanoIntervalType:
 		return value.TypeName(t)
@@ -142,7 +142,7 @@ func unfit(t arrow.DataType) string {
 			return "an empty struct"
 		}
 		for _, f := range t.Fields() {
-			if reason := unfit(f.Type); reason != "" {
+			if reason := unfitType(f.Type); reason != "" {
 				return reason
 			}
 		}
@@ -152,7 +152,7 @@ func unfit(t arrow.DataType) string {
 
 // Write implements Writer.
 func (w *parquetFile) Write(batch arrow.RecordBatch) (err error) {
-	defer rescue(&err)
+	defer recoverError(&err)
 	columns := make([]arrow.Array, batch.NumCols())
 	for i, a := range batch.Columns() {
 		columns[i] = decodedArray(a)
@@ -178,12 +178,12 @@ func (w *parquetFile) Flush() error { return nil }
 
 // Close implements Writer.
 func (w *parquetFile) Close() (err error) {
-	defer rescue(&err)
+	defer recoverError(&err)
 	return w.file.Close()
 }
 
-// decoded is a type without the dictionary, which Parquet makes by itself.
-func decoded(t arrow.DataType) arrow.DataType {
+// withoutDictionary is a type without the dictionary, which Parquet makes by itself.
+func withoutDictionary(t arrow.DataType) arrow.DataType {
 	if d, ok := t.(*arrow.DictionaryType); ok {
 		return d.ValueType
 	}

@@ -32,7 +32,7 @@ func ParseFormat(name string) (Format, error) {
 		}
 		names = append(names, string(f))
 	}
-	return "", fmt.Errorf("%q is none of the formats %s", name, strings.Join(names, ", "))
+	return "", fmt.Errorf("invalid format %q: want one of %s", name, strings.Join(names, ", "))
 }
 
 // Binary says that a format is no text: not for a terminal.
@@ -67,7 +67,7 @@ type Writer interface {
 
 // New returns a writer to w of rows of a schema. The error says which column a format has no form for.
 func New(f Format, w io.Writer, s *arrow.Schema) (Writer, error) {
-	out := &buffered{w: w}
+	out := &bufferedWriter{w: w}
 	switch f {
 	case Table:
 		return newTable(out, s), nil
@@ -88,33 +88,33 @@ func New(f Format, w io.Writer, s *arrow.Schema) (Writer, error) {
 // bufferSize is how much is collected before it is handed on.
 const bufferSize = 64 << 10
 
-// buffered collects small writes. buf may be appended to directly; full says when it is time to flush.
-type buffered struct {
+// bufferedWriter collects small writes. buf may be appended to directly; full says when it is time to flush.
+type bufferedWriter struct {
 	w   io.Writer
 	buf []byte
 }
 
 // Write implements io.Writer. What is large by itself is not copied.
-func (b *buffered) Write(p []byte) (int, error) {
+func (b *bufferedWriter) Write(p []byte) (int, error) {
 	if len(p) >= bufferSize {
-		if err := b.flush(); err != nil {
+		if err := b.flushBuffer(); err != nil {
 			return 0, err
 		}
 		return b.w.Write(p)
 	}
 	b.buf = append(b.buf, p...)
-	return len(p), b.full()
+	return len(p), b.flushIfFull()
 }
 
-// full flushes when enough was collected.
-func (b *buffered) full() error {
+// flushIfFull flushes when enough was collected.
+func (b *bufferedWriter) flushIfFull() error {
 	if len(b.buf) < bufferSize {
 		return nil
 	}
-	return b.flush()
+	return b.flushBuffer()
 }
 
-func (b *buffered) flush() error {
+func (b *bufferedWriter) flushBuffer() error {
 	if len(b.buf) == 0 {
 		return nil
 	}

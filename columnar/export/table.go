@@ -19,31 +19,31 @@ const (
 	widest = 80
 )
 
-// table writes aligned columns: numbers to the right, all else to the left.
-type table struct {
-	out    *buffered
+// tableWriter writes aligned columns: numbers to the right, all else to the left.
+type tableWriter struct {
+	out    *bufferedWriter
 	schema *arrow.Schema
-	headed bool   // the names were printed
-	cells  []cell // of rows that wait, one row after the other
-	text   []byte // of those
+	headed bool        // the names were printed
+	cells  []tableCell // of rows that wait, one row after the other
+	text   []byte      // of those
 	widths []int
 	right  []bool
 	rows   int // that wait
 }
 
-// cell is a value that waits: where its text ends, and how many columns of a terminal it takes.
-type cell struct{ end, width int }
+// tableCell is a value that waits: where its text ends, and how many columns of a terminal it takes.
+type tableCell struct{ end, width int }
 
-func newTable(out *buffered, s *arrow.Schema) *table {
-	t := &table{out: out, schema: s, widths: make([]int, s.NumFields()), right: make([]bool, s.NumFields())}
+func newTable(out *bufferedWriter, s *arrow.Schema) *tableWriter {
+	t := &tableWriter{out: out, schema: s, widths: make([]int, s.NumFields()), right: make([]bool, s.NumFields())}
 	for i, f := range s.Fields() {
-		t.right[i] = numeric(f.Type)
-		t.widths[i] = min(max(displayWidth(visible(f.Name)), displayWidth([]byte(value.TypeName(f.Type)))), widest)
+		t.right[i] = isNumeric(f.Type)
+		t.widths[i] = min(max(displayWidth(escapeText(f.Name)), displayWidth([]byte(value.TypeName(f.Type)))), widest)
 	}
 	return t
 }
 
-func numeric(t arrow.DataType) bool {
+func isNumeric(t arrow.DataType) bool {
 	switch t.ID() { //nolint:exhaustive // all else is text
 	case arrow.INT8, arrow.INT16, arrow.INT32, arrow.INT64, arrow.UINT8, arrow.UINT16, arrow.UINT32, arrow.UINT64,
 		arrow.FLOAT32, arrow.FLOAT64, arrow.DECIMAL128:
@@ -53,10 +53,10 @@ func numeric(t arrow.DataType) bool {
 }
 
 // Write implements Writer.
-func (t *table) Write(batch arrow.RecordBatch) error {
-	values := make([]appender, batch.NumCols())
+func (t *tableWriter) Write(batch arrow.RecordBatch) error {
+	values := make([]valueAppender, batch.NumCols())
 	for i, a := range batch.Columns() {
-		values[i], _ = plain(a)
+		values[i], _ = textAppender(a)
 	}
 	var scratch []byte
 	for row := range int(batch.NumRows()) {
@@ -67,11 +67,11 @@ func (t *table) Write(batch arrow.RecordBatch) error {
 			begin := len(t.text)
 			t.text = appendVisible(t.text, scratch)
 			n := displayWidth(t.text[begin:])
-			t.cells = append(t.cells, cell{len(t.text), n})
+			t.cells = append(t.cells, tableCell{len(t.text), n})
 			t.widths[i] = max(t.widths[i], min(n, widest))
 		}
 		if t.rows++; t.rows >= tableRows || len(t.text) >= tableBytes {
-			if err := t.print(); err != nil {
+			if err := t.printRows(); err != nil {
 				return err
 			}
 		}
@@ -82,14 +82,14 @@ func (t *table) Write(batch arrow.RecordBatch) error {
 	return nil
 }
 
-// print writes the rows that wait.
-func (t *table) print() error {
-	t.head()
+// printRows writes the rows that wait.
+func (t *tableWriter) printRows() error {
+	t.printHead()
 	begin := 0
 	for n, c := range t.cells {
-		t.cell(n%len(t.widths), t.text[begin:c.end], c.width)
+		t.printCell(n%len(t.widths), t.text[begin:c.end], c.width)
 		begin = c.end
-		if err := t.out.full(); err != nil {
+		if err := t.out.flushIfFull(); err != nil {
 			return err
 		}
 	}
@@ -99,31 +99,31 @@ func (t *table) print() error {
 	return nil
 }
 
-// head writes the names, the types and a line, once.
-func (t *table) head() {
+// printHead writes the names, the types and a line, once.
+func (t *tableWriter) printHead() {
 	if t.headed {
 		return
 	}
 	t.headed = true
 	for i, f := range t.schema.Fields() {
-		name := visible(f.Name)
-		t.cell(i, name, displayWidth(name))
+		name := escapeText(f.Name)
+		t.printCell(i, name, displayWidth(name))
 	}
 	for i, f := range t.schema.Fields() {
 		name := value.TypeName(f.Type)
-		t.cell(i, []byte(name), displayWidth([]byte(name)))
+		t.printCell(i, []byte(name), displayWidth([]byte(name)))
 	}
 	for i, n := range t.widths {
 		rule := make([]byte, n)
 		for j := range rule {
 			rule[j] = '-'
 		}
-		t.cell(i, rule, n)
+		t.printCell(i, rule, n)
 	}
 }
 
-// cell writes a cell of a column. No line ends in spaces.
-func (t *table) cell(column int, text []byte, n int) {
+// printCell writes a cell of a column. No line ends in spaces.
+func (t *tableWriter) printCell(column int, text []byte, n int) {
 	last := column == len(t.widths)-1
 	spaces := max(t.widths[column]-n, 0)
 	if t.right[column] {
@@ -148,17 +148,17 @@ func appendSpaces(dst []byte, n int) []byte {
 }
 
 // Flush implements Writer.
-func (t *table) Flush() error {
-	if err := t.print(); err != nil {
+func (t *tableWriter) Flush() error {
+	if err := t.printRows(); err != nil {
 		return err
 	}
-	return t.out.flush()
+	return t.out.flushBuffer()
 }
 
 // Close implements Writer.
-func (t *table) Close() error { return t.Flush() }
+func (t *tableWriter) Close() error { return t.Flush() }
 
-func visible(text string) []byte { return appendVisible(nil, []byte(text)) }
+func escapeText(text string) []byte { return appendVisible(nil, []byte(text)) }
 
 // appendVisible appends text with its control characters, and those that change the direction of what follows, as escapes.
 func appendVisible(dst, text []byte) []byte {

@@ -8,11 +8,11 @@ import (
 
 // jsonLines writes an object a row.
 type jsonLines struct {
-	out   *buffered
+	out   *bufferedWriter
 	names [][]byte // encoded, with the colon
 }
 
-func newJSONLines(out *buffered, s *arrow.Schema) *jsonLines {
+func newJSONLines(out *bufferedWriter, s *arrow.Schema) *jsonLines {
 	w := &jsonLines{out: out}
 	for _, f := range s.Fields() {
 		w.names = append(w.names, append(appendString(nil, f.Name), ':'))
@@ -22,7 +22,7 @@ func newJSONLines(out *buffered, s *arrow.Schema) *jsonLines {
 
 // Write implements Writer.
 func (w *jsonLines) Write(batch arrow.RecordBatch) error {
-	values := make([]appender, batch.NumCols())
+	values := make([]valueAppender, batch.NumCols())
 	for i, a := range batch.Columns() {
 		values[i] = jsonValue(a)
 	}
@@ -35,7 +35,7 @@ func (w *jsonLines) Write(batch arrow.RecordBatch) error {
 			b = value(append(b, w.names[i]...), row)
 		}
 		w.out.buf = append(b, '}', '\n')
-		if err := w.out.full(); err != nil {
+		if err := w.out.flushIfFull(); err != nil {
 			return err
 		}
 	}
@@ -43,18 +43,18 @@ func (w *jsonLines) Write(batch arrow.RecordBatch) error {
 }
 
 // Flush implements Writer.
-func (w *jsonLines) Flush() error { return w.out.flush() }
+func (w *jsonLines) Flush() error { return w.out.flushBuffer() }
 
 // Close implements Writer.
-func (w *jsonLines) Close() error { return w.out.flush() }
+func (w *jsonLines) Close() error { return w.out.flushBuffer() }
 
 // csvWriter writes lines of RFC 4180.
-type csvWriter struct{ out *buffered }
+type csvWriter struct{ out *bufferedWriter }
 
 // newline ends a line of CSV (RFC 4180, section 2).
 const newline = "\r\n"
 
-func newCSV(out *buffered, s *arrow.Schema) *csvWriter {
+func newCSV(out *bufferedWriter, s *arrow.Schema) *csvWriter {
 	for i, f := range s.Fields() {
 		if i > 0 {
 			out.buf = append(out.buf, ',')
@@ -67,9 +67,9 @@ func newCSV(out *buffered, s *arrow.Schema) *csvWriter {
 
 // Write implements Writer.
 func (w *csvWriter) Write(batch arrow.RecordBatch) error {
-	values := make([]appender, batch.NumCols())
+	values := make([]valueAppender, batch.NumCols())
 	for i, a := range batch.Columns() {
-		values[i], _ = plain(a)
+		values[i], _ = textAppender(a)
 	}
 	var scratch []byte
 	for row := range int(batch.NumRows()) {
@@ -84,7 +84,7 @@ func (w *csvWriter) Write(batch arrow.RecordBatch) error {
 			w.out.buf = appendField(w.out.buf, scratch)
 		}
 		w.out.buf = append(w.out.buf, newline...)
-		if err := w.out.full(); err != nil {
+		if err := w.out.flushIfFull(); err != nil {
 			return err
 		}
 		if cap(scratch) > 16*bufferSize {
@@ -111,7 +111,7 @@ func appendField(dst, field []byte) []byte {
 }
 
 // Flush implements Writer.
-func (w *csvWriter) Flush() error { return w.out.flush() }
+func (w *csvWriter) Flush() error { return w.out.flushBuffer() }
 
 // Close implements Writer.
-func (w *csvWriter) Close() error { return w.out.flush() }
+func (w *csvWriter) Close() error { return w.out.flushBuffer() }

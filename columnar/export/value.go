@@ -13,12 +13,12 @@ import (
 	"scribe/columnar/value"
 )
 
-// appender appends a value of an array that is not null.
-type appender func(dst []byte, row int) []byte
+// valueAppender appends a value of an array that is not null.
+type valueAppender func(dst []byte, row int) []byte
 
-// plain is what appends the values of an array as texts. quoted says that they are strings in JSON.
-func plain(a arrow.Array) (text appender, quoted bool) {
-	if text := numbers(a); text != nil {
+// textAppender is what appends the values of an array as texts. quoted says that they are strings in JSON.
+func textAppender(a arrow.Array) (text valueAppender, quoted bool) {
+	if text := numberAppender(a); text != nil {
 		return text, false
 	}
 	switch a := a.(type) {
@@ -42,17 +42,17 @@ func plain(a arrow.Array) (text appender, quoted bool) {
 	case *array.MonthDayNanoInterval:
 		return func(dst []byte, i int) []byte { return value.AppendInterval(dst, a.Value(i)) }, true
 	case *array.Dictionary:
-		values, quoted := plain(a.Dictionary())
+		values, quoted := textAppender(a.Dictionary())
 		return func(dst []byte, i int) []byte { return values(dst, a.GetValueIndex(i)) }, quoted
 	case *array.List, *array.LargeList, *array.Map, *array.Struct:
-		return nested(a), false
+		return nestedAppender(a), false
 	default:
 		return func(dst []byte, i int) []byte { return append(dst, a.ValueStr(i)...) }, true
 	}
 }
 
-// numbers is plain of what JSON writes without quotes, nil for anything else.
-func numbers(a arrow.Array) appender {
+// numberAppender is plain of what JSON writes without quotes, nil for anything else.
+func numberAppender(a arrow.Array) valueAppender {
 	switch a := a.(type) {
 	case *array.Boolean:
 		return func(dst []byte, i int) []byte { return strconv.AppendBool(dst, a.Value(i)) }
@@ -85,8 +85,8 @@ func numbers(a arrow.Array) appender {
 }
 
 // jsonValue is what appends the values of an array as JSON, null where they are null.
-func jsonValue(a arrow.Array) appender {
-	text, quoted := plain(a)
+func jsonValue(a arrow.Array) valueAppender {
+	text, quoted := textAppender(a)
 	_, float := a.(interface{ Value(int) float64 })
 	if !float {
 		_, float = a.(interface{ Value(int) float32 })
@@ -127,16 +127,16 @@ func isNull(a arrow.Array, i int) bool {
 	}
 }
 
-// nested appends lists, structs and maps as JSON.
-func nested(a arrow.Array) appender {
+// nestedAppender appends lists, structs and maps as JSON.
+func nestedAppender(a arrow.Array) valueAppender {
 	switch a := a.(type) {
 	case *array.Map:
-		keys, _ := plain(a.Keys())
+		keys, _ := textAppender(a.Keys())
 		return mapValue(a, keys, jsonValue(a.Items()))
 	case *array.Struct:
 		type member struct {
 			name  []byte
-			value appender
+			value valueAppender
 		}
 		members := make([]member, a.NumField())
 		for i := range members {
@@ -170,7 +170,7 @@ func nested(a arrow.Array) appender {
 }
 
 // mapValue appends the entries of a map; of equal keys the last.
-func mapValue(a *array.Map, key, item appender) appender {
+func mapValue(a *array.Map, key, item valueAppender) valueAppender {
 	return func(dst []byte, i int) []byte {
 		from, to := a.ValueOffsets(i)
 		last := make(map[string]int64, to-from)

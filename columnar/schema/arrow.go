@@ -11,7 +11,7 @@ import (
 func FromArrow(a *arrow.Schema, nullable bool) (*Schema, error) {
 	s := &Schema{Version: 1, Format: Arrow, OnError: OnErrorNull}
 	if a.NumFields() > MaxTypes {
-		return nil, problem("there are %d columns, the limit is %d", a.NumFields(), MaxTypes)
+		return nil, problemf("too many columns: %d, the limit is %d", a.NumFields(), MaxTypes)
 	}
 	var err error
 	if s.Fields, err = arrowFields(a.Fields(), nullable, "", 0); err != nil {
@@ -63,7 +63,7 @@ var arrowScalars = map[arrow.Type]Kind{
 
 func arrowType(dt arrow.DataType, nullable bool, name string, depth int) (*Type, error) {
 	if depth >= MaxDepth {
-		return nil, problem("column %q nests more than %d deep", clip(name), MaxDepth)
+		return nil, problemf("column %q is nested too deep: the limit is %d levels", clipText(name), MaxDepth)
 	}
 	if kind, ok := arrowScalars[dt.ID()]; ok {
 		return &Type{Kind: kind}, nil
@@ -101,5 +101,5 @@ func arrowType(dt arrow.DataType, nullable bool, name string, depth int) (*Type,
 	if err != nil {
 		return nil, err
 	}
-	return nil, problem("column %q has the Arrow type %s, whose values no type of a schema holds", clip(name), dt)
+	return nil, problemf("column %q has the Arrow type %s, which no schema type can hold", clipText(name), dt)
 }

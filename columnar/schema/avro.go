@@ -20,12 +20,12 @@ func checkAvro(text string) error {
 	c := avroCheck{records: map[string]*avro.SchemaNode{}, ended: map[*avro.SchemaNode]bool{}}
 	root := s.Root()
 	if root.Type != "record" && root.Type != "error" {
-		return fmt.Errorf("it is %s at the top, not a record, whose fields the columns are", root.Type)
+		return fmt.Errorf("the top type is %s: want a record, whose fields become columns", root.Type)
 	}
-	if err := c.count(root, 0); err != nil {
+	if err := c.countTypes(root, 0); err != nil {
 		return err
 	}
-	return c.ends()
+	return c.checkEnds()
 }
 
 // avroCheck is a walk over an Avro schema.
@@ -38,18 +38,18 @@ type avroCheck struct {
 	ended map[*avro.SchemaNode]bool
 }
 
-// count bounds the schema, and notes the definitions of records.
-func (c *avroCheck) count(n *avro.SchemaNode, depth int) error {
+// countTypes bounds the schema, and notes the definitions of records.
+func (c *avroCheck) countTypes(n *avro.SchemaNode, depth int) error {
 	if c.types++; c.types > MaxTypes {
-		return fmt.Errorf("it has more than %d types", MaxTypes)
+		return fmt.Errorf("too many types: the limit is %d", MaxTypes)
 	}
 	if depth > maxAvroDepth {
-		return fmt.Errorf("its types nest more than %d deep", maxAvroDepth)
+		return fmt.Errorf("types are nested too deep: the limit is %d levels", maxAvroDepth)
 	}
 	var errs []error
 	below := func(part *avro.SchemaNode) {
 		if len(errs) == 0 && part != nil {
-			if err := c.count(part, depth+1); err != nil {
+			if err := c.countTypes(part, depth+1); err != nil {
 				errs = append(errs, err)
 			}
 		}
@@ -81,43 +81,43 @@ func fullAvroName(n *avro.SchemaNode) string {
 	return n.Namespace + "." + n.Name
 }
 
-// ends reports a record that holds itself without end. What ends is found in rounds, from records without others on.
-func (c *avroCheck) ends() error {
+// checkEnds reports a record that holds itself without end. What ends is found in rounds, from records without others on.
+func (c *avroCheck) checkEnds() error {
 	for changed := true; changed; {
 		changed = false
 		for _, r := range c.order {
-			if !c.ended[r] && c.all(r) {
+			if !c.ended[r] && c.allFieldsEnd(r) {
 				c.ended[r], changed = true, true
 			}
 		}
 	}
 	for _, r := range c.order {
 		if !c.ended[r] {
-			return fmt.Errorf("the record %s holds itself without end: make the reference optional, a union with null", clip(r.Name))
+			return fmt.Errorf("the record %s contains itself without end: make the reference optional, as a union with null", clipText(r.Name))
 		}
 	}
 	return nil
 }
 
-// all reports whether the values of all fields of a record are known to end.
-func (c *avroCheck) all(r *avro.SchemaNode) bool {
+// allFieldsEnd reports whether the values of all fields of a record are known to end.
+func (c *avroCheck) allFieldsEnd(r *avro.SchemaNode) bool {
 	namespace := r.Namespace
 	for i := range r.Fields {
-		if !c.endsIn(&r.Fields[i].Type, namespace) {
+		if !c.typeEnds(&r.Fields[i].Type, namespace) {
 			return false
 		}
 	}
 	return true
 }
 
-// endsIn reports whether a value of a type is known to end: lists and maps may be empty, and a union has a branch that ends.
-func (c *avroCheck) endsIn(n *avro.SchemaNode, namespace string) bool {
+// typeEnds reports whether a value of a type is known to end: lists and maps may be empty, and a union has a branch that ends.
+func (c *avroCheck) typeEnds(n *avro.SchemaNode, namespace string) bool {
 	switch n.Type {
 	case "record", "error":
 		return c.ended[n]
 	case "union":
 		for i := range n.Branches {
-			if c.endsIn(&n.Branches[i], namespace) {
+			if c.typeEnds(&n.Branches[i], namespace) {
 				return true
 			}
 		}

@@ -7,11 +7,11 @@ type Cache struct {
 	limit int
 	mu    struct {
 		sync.Mutex
-		entries map[uint32]cached
+		entries map[uint32]cachedHistory
 	}
 }
 
-type cached struct {
+type cachedHistory struct {
 	text    string
 	history *History
 	err     error
@@ -20,7 +20,7 @@ type cached struct {
 // NewCache returns a cache of at most so many categories' histories.
 func NewCache(limit int) *Cache {
 	c := &Cache{limit: max(1, limit)}
-	c.mu.entries = map[uint32]cached{}
+	c.mu.entries = map[uint32]cachedHistory{}
 	return c
 }
 
@@ -44,6 +44,6 @@ func (c *Cache) History(id uint32, text string) (*History, error) {
 			break
 		}
 	}
-	c.mu.entries[id] = cached{text, h, err}
+	c.mu.entries[id] = cachedHistory{text, h, err}
 	return h, err
 }

@@ -21,7 +21,7 @@ type Change struct {
 func (c Change) String() string {
 	text := c.Text
 	if c.Field != "" {
-		text = fmt.Sprintf("field %q: %s", clip(c.Field), text)
+		text = fmt.Sprintf("field %q: %s", clipText(c.Field), text)
 	}
 	if c.Hint != "" {
 		text += "; " + c.Hint
@@ -65,43 +65,43 @@ func Same(a, b *Schema) bool {
 // what becomes nullable; another name or path, if the old paths are still read; descriptions, and the order of fields. Everything else
 // is not. A chain of compatible changes is a compatible change.
 func Compare(before, after *Schema) Changes {
-	c := &comparer{}
-	c.schema(before, after)
-	c.fields(before.Fields, after.Fields, "")
+	c := &schemaComparer{}
+	c.compareOptions(before, after)
+	c.compareFields(before.Fields, after.Fields, "")
 	if before.Format == CSV && after.Format == CSV {
-		c.places(before, after)
+		c.compareLines(before, after)
 	}
 	return c.changes
 }
 
-type comparer struct{ changes Changes }
+type schemaComparer struct{ changes Changes }
 
-func (c *comparer) add(field string, compatible bool, hint, format string, args ...any) {
+func (c *schemaComparer) addChange(field string, compatible bool, hint, format string, args ...any) {
 	c.changes = append(c.changes, Change{Field: field, Compatible: compatible, Text: fmt.Sprintf(format, args...), Hint: hint})
 }
 
-func (c *comparer) schema(before, after *Schema) {
+func (c *schemaComparer) compareOptions(before, after *Schema) {
 	if before.Format != after.Format {
-		c.add("", false, "", "the format changes from %s to %s: what is stored is not written so", before.Format, after.Format)
+		c.addChange("", false, "", "the format changes from %s to %s: stored messages are in the old format", before.Format, after.Format)
 		return
 	}
 	if before.OnError != after.OnError {
-		c.add("", false, "", "on_error changes from %s to %s: rows of which a value does not fit come or go", before.OnError, after.OnError)
+		c.addChange("", false, "", "on_error changes from %s to %s: rows with values that do not fit appear or disappear", before.OnError, after.OnError)
 	}
 	if a, b := before.CSV, after.CSV; a != nil && b != nil && (a.Delimiter != b.Delimiter || a.Header != b.Header || a.Null != b.Null) {
-		c.add("", false, "", "lines are cut or read in another way: delimiter, header or null differ")
+		c.addChange("", false, "", "delimiter, header or null changes: stored lines would read differently")
 	}
 	if before.Avro != after.Avro {
-		c.add("", false, "", "the Avro schema changes: what is stored was written with the old one")
+		c.addChange("", false, "", "the Avro schema changes: stored messages were written with the old one")
 	}
 	if a, b := before.Protobuf, after.Protobuf; a != nil && b != nil {
-		c.protobuf(a, b)
+		c.compareProtobuf(a, b)
 	}
 }
 
-// fields compares the fields of two schemas, or of two versions of a struct. A field goes on in the one that reads its first path: there
+// compareFields compares the fields of two schemas, or of two versions of a struct. A field goes on in the one that reads its first path: there
 // is one at most, since no two fields share a path.
-func (c *comparer) fields(before, after []Field, within string) {
+func (c *schemaComparer) compareFields(before, after []Field, within string) {
 	owners := map[string]int{}
 	for i := range after {
 		for _, path := range after[i].Sources() {
@@ -115,71 +115,71 @@ func (c *comparer) fields(before, after []Field, within string) {
 		name := joinName(within, old.Name)
 		to, ok := owners[PathText(old.Source())]
 		if other, taken := from[to]; ok && taken {
-			c.add(joinName(within, after[to].Name), false, "", "takes the place of both %q and %q", clip(before[other].Name), clip(old.Name))
+			c.addChange(joinName(within, after[to].Name), false, "", "replaces both %q and %q", clipText(before[other].Name), clipText(old.Name))
 			continue
 		}
 		if !ok {
 			if slices.ContainsFunc(after, func(f Field) bool { return f.Name == old.Name }) {
-				c.add(name, false, fmt.Sprintf("keep it under aliases: [%s]", clip(PathText(old.Source()))), "is not read from %s any more", clip(PathText(old.Source())))
+				c.addChange(name, false, fmt.Sprintf("keep it under aliases: [%s]", clipText(PathText(old.Source()))), "is no longer read from %s", clipText(PathText(old.Source())))
 			} else {
-				c.add(name, false, fmt.Sprintf("to rename it, give the new field aliases: [%s]", clip(PathText(old.Source()))), "is removed")
+				c.addChange(name, false, fmt.Sprintf("to rename it, give the new field aliases: [%s]", clipText(PathText(old.Source()))), "is removed")
 			}
 			continue
 		}
 		from[to] = i
 		moved = moved || to < last
 		last = max(last, to)
-		c.field(old, &after[to], within)
+		c.compareField(old, &after[to], within)
 	}
 	for i := range after {
 		if _, ok := from[i]; !ok {
 			f := &after[i]
 			if name := joinName(within, f.Name); f.Nullable || f.Default != "" {
-				c.add(name, true, "", "is added, %s", f.Type.Text())
+				c.addChange(name, true, "", "is added, %s", f.Type.Text())
 			} else {
-				c.add(name, false, "make it nullable, or give it a default", "is added, %s, and can't be null: what is stored has no such value", f.Type.Text())
+				c.addChange(name, false, "make it nullable, or give it a default", "is added, %s, and is not nullable: stored messages do not have it", f.Type.Text())
 			}
 		}
 	}
 	if moved {
-		c.add(within, true, "", "the fields are in another order")
+		c.addChange(within, true, "", "the order of the fields changes")
 	}
 }
 
-// field compares two versions of a field.
-func (c *comparer) field(before, after *Field, within string) {
+// compareField compares two versions of a field.
+func (c *schemaComparer) compareField(before, after *Field, within string) {
 	name := joinName(within, after.Name)
 	if before.Name != after.Name {
-		c.add(name, true, "", "is the new name of %q", clip(before.Name))
+		c.addChange(name, true, "", "is the new name of %q", clipText(before.Name))
 	}
 	if a, b := before.Sources(), after.Sources(); !slices.EqualFunc(a, b, slices.Equal) {
 		if missing := notIn(a, b); missing != nil {
-			c.add(name, false, fmt.Sprintf("keep all paths, in their order, under aliases: [%s]", clip(PathText(missing))),
-				"is not read from %s any more, or not in the same order", clip(PathText(missing)))
+			c.addChange(name, false, fmt.Sprintf("keep all paths, in their order, under aliases: [%s]", clipText(PathText(missing))),
+				"is no longer read from %s, or not in the same order", clipText(PathText(missing)))
 		} else {
-			c.add(name, true, "", "is also read from other paths")
+			c.addChange(name, true, "", "is also read from other paths")
 		}
 	}
 	switch {
 	case before.Nullable && !after.Nullable:
-		c.add(name, false, "", "can't be null any more: what is stored may be")
+		c.addChange(name, false, "", "is no longer nullable: stored values may be null")
 	case !before.Nullable && after.Nullable:
-		c.add(name, true, "", "becomes nullable")
+		c.addChange(name, true, "", "becomes nullable")
 	}
 	if before.Default != after.Default {
-		c.add(name, false, "", "the default changes from %s to %s: rows that have no value read otherwise", defaultText(before), defaultText(after))
+		c.addChange(name, false, "", "the default changes from %s to %s: rows without the value would read differently", defaultText(before), defaultText(after))
 	}
 	if before.Doc != after.Doc {
-		c.add(name, true, "", "the description changes")
+		c.addChange(name, true, "", "the description changes")
 	}
-	c.types(&before.Type, &after.Type, name)
+	c.compareTypes(&before.Type, &after.Type, name)
 }
 
 func defaultText(f *Field) string {
 	if f.Default == "" {
 		return "none"
 	}
-	return clip(f.Default)
+	return clipText(f.Default)
 }
 
 // notIn returns the first path of a that b does not have in a's order, nil if it has all.
@@ -197,22 +197,22 @@ func notIn(a, b [][]string) []string {
 	return nil
 }
 
-// types compares two versions of a type.
-func (c *comparer) types(before, after *Type, name string) {
+// compareTypes compares two versions of a type.
+func (c *schemaComparer) compareTypes(before, after *Type, name string) {
 	if before.Kind != after.Kind {
 		switch {
-		case widens(before, after):
-			c.add(name, true, "", "becomes wider, from %s to %s", before.Text(), after.Text())
+		case isWider(before, after):
+			c.addChange(name, true, "", "becomes wider, from %s to %s", before.Text(), after.Text())
 		case before.Kind == Date && after.Kind == Timestamp:
 			if missing := slices.DeleteFunc(slices.Clone(before.TimeFormats()), func(f TimeFormat) bool {
 				return slices.Contains(after.TimeFormats(), f)
 			}); len(missing) > 0 {
-				c.add(name, false, fmt.Sprintf("add '%s' to its formats", missing[0]), "becomes a timestamp that does not read dates written as %s", missing[0])
+				c.addChange(name, false, fmt.Sprintf("add '%s' to its formats", missing[0]), "becomes a timestamp that does not read dates written as %s", missing[0])
 				return
 			}
-			c.add(name, true, "", "becomes wider, from %s to %s", before.Text(), after.Text())
+			c.addChange(name, true, "", "becomes wider, from %s to %s", before.Text(), after.Text())
 		default:
-			c.add(name, false, "declare a second field with another name and path", "the type changes from %s to %s", clip(before.Text()), clip(after.Text()))
+			c.addChange(name, false, "declare a second field with another name and path", "the type changes from %s to %s", clipText(before.Text()), clipText(after.Text()))
 		}
 		return
 	}
@@ -221,35 +221,35 @@ func (c *comparer) types(before, after *Type, name string) {
 		if before.Precision == after.Precision && before.Scale == after.Scale {
 			return
 		}
-		if widens(before, after) {
-			c.add(name, true, "", "becomes wider, from %s to %s", before, after)
+		if isWider(before, after) {
+			c.addChange(name, true, "", "becomes wider, from %s to %s", before, after)
 		} else {
-			c.add(name, false, "keep as many digits before and behind the point", "the type changes from %s to %s", before, after)
+			c.addChange(name, false, "keep as many digits before and after the point", "the type changes from %s to %s", before, after)
 		}
 	case String:
 		if before.Dictionary != after.Dictionary {
-			c.add(name, true, "", "the type changes from %s to %s, which reads the same", before.Text(), after.Text())
+			c.addChange(name, true, "", "the type changes from %s to %s, which reads the same", before.Text(), after.Text())
 		}
 	case Date, Timestamp:
 		a, b := before.TimeFormats(), after.TimeFormats()
 		switch {
 		case slices.Equal(a, b):
 		case len(a) <= len(b) && slices.Equal(a, b[:len(a)]):
-			c.add(name, true, "", "reads more time formats, from %s to %s", before.Text(), after.Text())
+			c.addChange(name, true, "", "reads more time formats, from %s to %s", before.Text(), after.Text())
 		default:
-			c.add(name, false, "keep the old formats in their order, and add others behind them", "the time formats change from %s to %s", before.Text(), after.Text())
+			c.addChange(name, false, "keep the old formats in their order, and add others after them", "the time formats change from %s to %s", before.Text(), after.Text())
 		}
 	case List:
-		c.types(before.Elem, after.Elem, name+"[]")
+		c.compareTypes(before.Elem, after.Elem, name+"[]")
 	case Map:
-		c.types(before.Elem, after.Elem, name+"[]")
+		c.compareTypes(before.Elem, after.Elem, name+"[]")
 	case Struct:
-		c.fields(before.Fields, after.Fields, name)
+		c.compareFields(before.Fields, after.Fields, name)
 	}
 }
 
-// widens reports whether a number of one type is one of another, wider one.
-func widens(before, after *Type) bool {
+// isWider reports whether a number of one type is one of another, wider one.
+func isWider(before, after *Type) bool {
 	whole := int32(0) // digits before the point
 	switch before.Kind {
 	case Int32:
@@ -275,8 +275,8 @@ func widens(before, after *Type) bool {
 	}
 }
 
-// places checks that fields of lines without a header stay at their places.
-func (c *comparer) places(before, after *Schema) {
+// compareLines checks that fields of lines without a header stay at their places.
+func (c *schemaComparer) compareLines(before, after *Schema) {
 	if before.CSV == nil || after.CSV == nil || before.CSV.Header || after.CSV.Header {
 		return
 	}
@@ -286,7 +286,7 @@ func (c *comparer) places(before, after *Schema) {
 		for j := range before.Fields {
 			old := &before.Fields[j]
 			if notIn([][]string{old.Source()}, f.Sources()) == nil && was[j] != is[i] {
-				c.add(f.Name, false, "add columns behind the others", "is read from column %d of a line instead of column %d", is[i]+1, was[j]+1)
+				c.addChange(f.Name, false, "add columns after the others", "is read from column %d of a line instead of column %d", is[i]+1, was[j]+1)
 			}
 		}
 	}

@@ -45,14 +45,14 @@ func TestCompare(t *testing.T) {
 		{"{name: a, type: timestamp}", "{name: a, type: timestamp, formats: [unix_s, rfc3339]}", "!keep the old formats in their order"},
 		{"{name: a, type: string}", "{name: a, type: dictionary}", "which reads the same"},
 		{"{name: a, type: int32, nullable: false}", "{name: a, type: int32}", "becomes nullable"},
-		{"{name: a, type: int32}", "{name: a, type: int32, nullable: false}", "!can't be null any more"},
+		{"{name: a, type: int32}", "{name: a, type: int32, nullable: false}", "!is no longer nullable"},
 		{"{name: a, type: int32}", "{name: a, type: int32, default: 1}", "!the default changes from none to 1"},
 		{"{name: a, type: int32}", "{name: b, type: int32, path: a}", `field "b": is the new name of "a"`},
 		{"{name: a, type: int32}", "{name: b, type: int64, aliases: [a]}", `field "b": is the new name of "a"`},
 		{"{name: a, type: int32}", "{name: a, type: int32, path: b}", "!keep it under aliases: [a]"},
-		{"{name: a, type: int32, aliases: [b]}", "{name: a, type: int32}", "!is not read from b any more"},
-		{"{name: a, type: int32}, {name: b, type: int32}", "{name: a, type: int32, aliases: [b]}", "!takes the place of both"},
-		{"{name: a, type: int32}, {name: b, type: int32}", "{name: b, type: int32}, {name: a, type: int32}", "another order"},
+		{"{name: a, type: int32, aliases: [b]}", "{name: a, type: int32}", "!is no longer read from b"},
+		{"{name: a, type: int32}, {name: b, type: int32}", "{name: a, type: int32, aliases: [b]}", "!replaces both"},
+		{"{name: a, type: int32}, {name: b, type: int32}", "{name: b, type: int32}, {name: a, type: int32}", "order of the fields changes"},
 		{"{name: a, type: int32, doc: x}", "{name: a, type: int32, doc: y}", "the description changes"},
 		{"{name: a, type: 'struct<b int32>'}", "{name: a, type: 'struct<b int64, c bool>'}", `field "a.c": is added, bool`},
 		{"{name: a, type: 'list<struct<b int64>>'}", "{name: a, type: 'list<struct<b int32>>'}", `!field "a[].b": the type changes`},
@@ -69,7 +69,7 @@ func TestCompare(t *testing.T) {
 			"format: csv\ncsv: {header: true}\nfields: [{name: b, type: string}, {name: a, type: int32}]", "is added",
 		},
 		{
-			"format: csv\nfields: [{name: a, type: int32}]", "format: csv\ncsv: {delimiter: ;}\nfields: [{name: a, type: int32}]", "!lines are cut",
+			"format: csv\nfields: [{name: a, type: int32}]", "format: csv\ncsv: {delimiter: ;}\nfields: [{name: a, type: int32}]", "!delimiter, header or null changes",
 		},
 	} {
 		changes := Compare(parse(t, c.before), parse(t, c.after))
@@ -185,12 +185,12 @@ func TestHistory(t *testing.T) {
 		t.Errorf("a number was used again: %s, %v", back.Marshal(), err)
 	}
 	for text, want := range map[string]string{
-		`{"versions":[]}`:                       "no history",
+		`{"versions":[]}`:                       "not a history",
 		`{"next":1,"versions":[{"fields":[]}]}`: "version 1: fields",
-		`{"next":1,"versions":[{"fields":[{"name":"a","type":"int32"}]}]}`:                                          "not above",
-		`{"next":9,"versions":[{"fields":[{"name":"a","type":"int32"}]},{"fields":[{"name":"a","type":"int32"}]}]}`: "version 1 stands behind version 1",
+		`{"next":1,"versions":[{"fields":[{"name":"a","type":"int32"}]}]}`:                                          "above all versions",
+		`{"next":9,"versions":[{"fields":[{"name":"a","type":"int32"}]},{"fields":[{"name":"a","type":"int32"}]}]}`: "version 1 follows version 1: versions must increase",
 		`{"next":0,"versions":[]}`: "from 1",
-		`{"next":2,"x":[]}`:        "not known",
+		`{"next":2,"x":[]}`:        "unknown key",
 	} {
 		if _, err := ParseHistory(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)

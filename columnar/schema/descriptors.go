@@ -4,11 +4,11 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// protobuf compares two versions of the messages' type. Protobuf itself allows more (a number may be given up, or change to a type that is
+// compareProtobuf compares two versions of the messages' type. Protobuf itself allows more (a number may be given up, or change to a type that is
 // written the same), which would make stored values read otherwise.
-func (c *comparer) protobuf(before, after *ProtobufOptions) {
+func (c *schemaComparer) compareProtobuf(before, after *ProtobufOptions) {
 	if before.Message != after.Message {
-		c.add("", false, "", "the protobuf message changes from %q to %q", clip(before.Message), clip(after.Message))
+		c.addChange("", false, "", "the protobuf message changes from %q to %q", clipText(before.Message), clipText(after.Message))
 		return
 	}
 	if string(before.Descriptors) == string(after.Descriptors) {
@@ -22,19 +22,19 @@ func (c *comparer) protobuf(before, after *ProtobufOptions) {
 	if err != nil {
 		return
 	}
-	d := &messages{c: c, seen: map[protoreflect.FullName]bool{}}
-	if d.compare(a, b); !d.wrong {
-		c.add("", true, "", "the protobuf descriptors change, and what is stored reads the same")
+	d := &messageComparer{c: c, seen: map[protoreflect.FullName]bool{}}
+	if d.compareMessages(a, b); !d.wrong {
+		c.addChange("", true, "", "the protobuf descriptors change; stored messages read the same")
 	}
 }
 
-type messages struct {
-	c     *comparer
+type messageComparer struct {
+	c     *schemaComparer
 	seen  map[protoreflect.FullName]bool
 	wrong bool
 }
 
-func (d *messages) compare(before, after protoreflect.MessageDescriptor) {
+func (d *messageComparer) compareMessages(before, after protoreflect.MessageDescriptor) {
 	if d.seen[before.FullName()] {
 		return
 	}
@@ -44,11 +44,11 @@ func (d *messages) compare(before, after protoreflect.MessageDescriptor) {
 		b := after.Fields().ByNumber(a.Number())
 		if b == nil || a.Kind() != b.Kind() || a.Cardinality() != b.Cardinality() || a.Name() != b.Name() || a.IsMap() != b.IsMap() {
 			d.wrong = true
-			d.c.add("", false, "keep number, name and type", "the protobuf field %s (%d) is not what it was", a.FullName(), a.Number())
+			d.c.addChange("", false, "keep its number, name and type", "the protobuf field %s (%d) changes", a.FullName(), a.Number())
 			continue
 		}
 		if m := a.Message(); m != nil && b.Message() != nil {
-			d.compare(m, b.Message())
+			d.compareMessages(m, b.Message())
 		}
 	}
 }

@@ -35,7 +35,7 @@ func protobufSchema(message string, set []byte) string {
 	return fmt.Sprintf("format: protobuf\nprotobuf: {message: %s, descriptors: %s}\nfields: [{name: n, type: int64, path: inner.n}]", message, base64.StdEncoding.EncodeToString(set))
 }
 
-// TestProtobuf: descriptors are read, and may change as long as what is stored reads the same.
+// TestProtobuf: descriptors are read, and may change as long as stored messages read the same.
 func TestProtobuf(t *testing.T) {
 	const integer, text = descriptorpb.FieldDescriptorProto_TYPE_INT64, descriptorpb.FieldDescriptorProto_TYPE_STRING
 	set := descriptors(t, "n", 1, integer)
@@ -50,10 +50,10 @@ func TestProtobuf(t *testing.T) {
 		want  string // with an exclamation mark what is not compatible
 	}{
 		{protobufSchema("a.Row", set), ""},
-		{protobufSchema("a.Row", descriptors(t, "n", 1, integer, added)), "what is stored reads the same"},
-		{protobufSchema("a.Row", descriptors(t, "n", 2, integer)), "!a.Inner.n (1) is not what it was"},
-		{protobufSchema("a.Row", descriptors(t, "m", 1, integer)), "!a.Inner.n (1) is not what it was"},
-		{protobufSchema("a.Row", descriptors(t, "n", 1, text)), "!a.Inner.n (1) is not what it was"},
+		{protobufSchema("a.Row", descriptors(t, "n", 1, integer, added)), "stored messages read the same"},
+		{protobufSchema("a.Row", descriptors(t, "n", 2, integer)), "!a.Inner.n (1) changes"},
+		{protobufSchema("a.Row", descriptors(t, "m", 1, integer)), "!a.Inner.n (1) changes"},
+		{protobufSchema("a.Row", descriptors(t, "n", 1, text)), "!a.Inner.n (1) changes"},
 		{protobufSchema("a.Inner", set), `!the protobuf message changes from "a.Row" to "a.Inner"`},
 	} {
 		changes := Compare(before, parse(t, c.after))
@@ -70,7 +70,7 @@ func TestProtobuf(t *testing.T) {
 		strings.Replace(protobufSchema("a.Row", set), "descriptors:", "descriptors_file:", 1): "command line",
 	} {
 		if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", clip(text), err)
+			t.Errorf("%s: %v", clipText(text), err)
 		}
 	}
 	s, err := ParseFile([]byte("format: protobuf\nprotobuf: {message: a.Row, descriptors_file: row.pb}\nfields: [{name: n, type: int64, path: inner.n}]"), func(name string) ([]byte, error) {

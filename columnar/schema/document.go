@@ -26,12 +26,12 @@ const (
 	nodeObject
 )
 
-// node is a part of a YAML or JSON document, with its place.
-type node struct {
+// docNode is a part of a YAML or JSON document, with its place.
+type docNode struct {
 	kind nodeKind
 	// text is a scalar as it was written, without the quotes.
 	text  string
-	items []*node
+	items []*docNode
 	// keys are an object's, beside items.
 	keys         []string
 	seen         map[string]bool
@@ -39,12 +39,12 @@ type node struct {
 }
 
 // String says what the node is, for errors.
-func (n *node) String() string {
+func (n *docNode) String() string {
 	switch n.kind {
 	case nodeText:
-		return strconv.Quote(clip(n.text))
+		return strconv.Quote(clipText(n.text))
 	case nodeNumber, nodeBool:
-		return clip(n.text)
+		return clipText(n.text)
 	case nodeNull:
 		return "null"
 	case nodeList:
@@ -54,8 +54,8 @@ func (n *node) String() string {
 	}
 }
 
-// clip bounds how much of a text goes into an error.
-func clip(s string) string {
+// clipText bounds how much of a text goes into an error.
+func clipText(s string) string {
 	const most = 60
 	if len(s) <= most {
 		return s
@@ -63,8 +63,8 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "..."
 }
 
-// json appends the node as JSON.
-func (n *node) json(dst []byte) []byte {
+// appendJSON appends the node as JSON.
+func (n *docNode) appendJSON(dst []byte) []byte {
 	switch n.kind {
 	case nodeText:
 		return appendString(dst, n.text)
@@ -76,7 +76,7 @@ func (n *node) json(dst []byte) []byte {
 			if i > 0 {
 				dst = append(dst, ',')
 			}
-			dst = item.json(dst)
+			dst = item.appendJSON(dst)
 		}
 		return append(dst, ']')
 	case nodeObject:
@@ -86,7 +86,7 @@ func (n *node) json(dst []byte) []byte {
 				dst = append(dst, ',')
 			}
 			dst = append(appendString(dst, n.keys[i]), ':')
-			dst = item.json(dst)
+			dst = item.appendJSON(dst)
 		}
 		return append(dst, '}')
 	default:
@@ -117,12 +117,12 @@ const (
 )
 
 // readDocument reads a text that is JSON if it can be, and else YAML.
-func readDocument(text []byte) (*node, error) {
+func readDocument(text []byte) (*docNode, error) {
 	if len(text) > MaxText {
-		return nil, problem("the text has %d bytes, the limit is %d", len(text), MaxText)
+		return nil, problemf("text too long: %d bytes, the limit is %d", len(text), MaxText)
 	}
 	if !utf8.Valid(text) {
-		return nil, problem("the text is not UTF-8")
+		return nil, problemf("the text is not UTF-8")
 	}
 	// A node costs a hundred times its text: they are counted before any is made.
 	marks := 0
@@ -136,10 +136,10 @@ func readDocument(text []byte) (*node, error) {
 	if len(trimmed) > 0 && trimmed[0] == '{' && json.Valid(trimmed) {
 		r := &jsonReader{text: trimmed, line: 1 + bytes.Count(text[:len(text)-len(trimmed)], []byte("\n")), d: json.NewDecoder(bytes.NewReader(trimmed))}
 		r.d.UseNumber()
-		return r.value(0)
+		return r.readValue(0)
 	}
 	if marks > maxNodes {
-		return nil, problem("the text is no JSON and has more than %d lines, commas, colons and brackets: it is not read as YAML", maxNodes)
+		return nil, problemf("the text is not JSON, and too large to be read as YAML: more than %d lines, commas, colons and brackets", maxNodes)
 	}
 	return readYAML(text)
 }
@@ -153,8 +153,8 @@ type jsonReader struct {
 	line, lineStart, at int
 }
 
-// place moves to where the next value begins.
-func (r *jsonReader) place() (line, column int) {
+// valuePosition moves to where the next value begins.
+func (r *jsonReader) valuePosition() (line, column int) {
 	to := int(r.d.InputOffset())
 	for to < len(r.text) && strings.IndexByte(" \t\r\n,:", r.text[to]) >= 0 {
 		to++
@@ -167,18 +167,18 @@ func (r *jsonReader) place() (line, column int) {
 	return r.line, to - r.lineStart + 1
 }
 
-func (r *jsonReader) value(depth int) (*node, error) {
-	n := new(node)
-	n.line, n.column = r.place()
+func (r *jsonReader) readValue(depth int) (*docNode, error) {
+	n := new(docNode)
+	n.line, n.column = r.valuePosition()
 	if r.nodes++; r.nodes > maxNodes {
-		return nil, problem("there are more than %d values", maxNodes)
+		return nil, problemf("too many values: the limit is %d", maxNodes)
 	}
 	if depth > maxNest {
-		return nil, n.problem("is nested more than %d deep", maxNest)
+		return nil, n.problemf("nested too deep: the limit is %d levels", maxNest)
 	}
 	token, err := r.d.Token()
 	if err != nil {
-		return nil, problem("%v", err)
+		return nil, problemf("%v", err)
 	}
 	switch t := token.(type) {
 	case string:
@@ -190,28 +190,28 @@ func (r *jsonReader) value(depth int) (*node, error) {
 	case nil:
 		n.kind = nodeNull
 	case json.Delim:
-		return n, r.container(n, t, depth)
+		return n, r.readContainer(n, t, depth)
 	}
 	return n, nil
 }
 
-func (r *jsonReader) container(n *node, open json.Delim, depth int) error {
+func (r *jsonReader) readContainer(n *docNode, open json.Delim, depth int) error {
 	n.kind = nodeList
 	if open == '{' {
 		n.kind = nodeObject
 	}
 	for r.d.More() {
 		if n.kind == nodeObject {
-			line, column := r.place()
+			line, column := r.valuePosition()
 			key, err := r.d.Token()
 			if err != nil {
-				return problem("%v", err)
+				return problemf("%v", err)
 			}
-			if err := n.key(key.(string), line, column); err != nil { //nolint:forcetypeassert // the text is valid JSON, whose keys are strings
+			if err := n.addKey(key.(string), line, column); err != nil { //nolint:forcetypeassert // the text is valid JSON, whose keys are strings
 				return err
 			}
 		}
-		item, err := r.value(depth + 1)
+		item, err := r.readValue(depth + 1)
 		if err != nil {
 			return err
 		}
@@ -221,10 +221,10 @@ func (r *jsonReader) container(n *node, open json.Delim, depth int) error {
 	return err
 }
 
-// key adds a key to an object.
-func (n *node) key(key string, line, column int) error {
+// addKey adds a key to an object.
+func (n *docNode) addKey(key string, line, column int) error {
 	if n.seen[key] {
-		return &Error{Problems: []Problem{{Line: line, Column: column, Message: fmt.Sprintf("the key %q is there twice", clip(key))}}}
+		return &Error{Problems: []Problem{{Line: line, Column: column, Message: fmt.Sprintf("duplicate key %q", clipText(key))}}}
 	}
 	if n.seen == nil {
 		n.seen = map[string]bool{}
@@ -236,38 +236,38 @@ func (n *node) key(key string, line, column int) error {
 
 var yamlLine = regexp.MustCompile(`^yaml: (?:unmarshal errors:\s*)?(?:line (\d+): )?(.*)$`)
 
-func readYAML(text []byte) (*node, error) {
+func readYAML(text []byte) (*docNode, error) {
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	var doc yaml.Node
 	if err := d.Decode(&doc); errors.Is(err, io.EOF) {
-		return nil, problem("the text is empty")
+		return nil, problemf("the text is empty")
 	} else if err != nil {
 		p := Problem{Message: err.Error()}
 		if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
 			p.Line, _ = strconv.Atoi(m[1])
 			p.Message = m[2]
 		}
-		p.Message = "this is neither JSON nor YAML: " + p.Message
+		p.Message = "neither JSON nor YAML: " + p.Message
 		return nil, &Error{Problems: []Problem{p}}
 	}
 	var more yaml.Node
 	if err := d.Decode(&more); !errors.Is(err, io.EOF) {
-		return nil, problem("there is more than one document in the text")
+		return nil, problemf("the text has more than one document")
 	}
 	if len(doc.Content) != 1 {
-		return nil, problem("the text is empty")
+		return nil, problemf("the text is empty")
 	}
 	return fromYAML(doc.Content[0], 0)
 }
 
-func fromYAML(y *yaml.Node, depth int) (*node, error) {
-	n := &node{line: y.Line, column: y.Column}
+func fromYAML(y *yaml.Node, depth int) (*docNode, error) {
+	n := &docNode{line: y.Line, column: y.Column}
 	if depth > maxNest {
-		return nil, n.problem("is nested more than %d deep", maxNest)
+		return nil, n.problemf("nested too deep: the limit is %d levels", maxNest)
 	}
 	switch y.Kind {
 	case yaml.ScalarNode:
-		return n, n.scalar(y)
+		return n, n.setScalar(y)
 	case yaml.SequenceNode:
 		n.kind = nodeList
 		for _, c := range y.Content {
@@ -283,9 +283,9 @@ func fromYAML(y *yaml.Node, depth int) (*node, error) {
 		for i := 0; i+1 < len(y.Content); i += 2 {
 			k := y.Content[i]
 			if k.Kind != yaml.ScalarNode || k.ShortTag() == "!!merge" {
-				return nil, (&node{line: k.Line, column: k.Column}).problem("a key is a text")
+				return nil, (&docNode{line: k.Line, column: k.Column}).problemf("a key must be a text")
 			}
-			if err := n.key(k.Value, k.Line, k.Column); err != nil {
+			if err := n.addKey(k.Value, k.Line, k.Column); err != nil {
 				return nil, err
 			}
 			item, err := fromYAML(y.Content[i+1], depth+1)
@@ -296,14 +296,14 @@ func fromYAML(y *yaml.Node, depth int) (*node, error) {
 		}
 		return n, nil
 	default:
-		return nil, n.problem("anchors and aliases of YAML are not read")
+		return nil, n.problemf("YAML anchors and aliases are not supported")
 	}
 }
 
 var jsonNumber = regexp.MustCompile(`^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?$`)
 
-// scalar takes over a YAML scalar. What YAML takes for a number or a date and JSON does not write so is a text.
-func (n *node) scalar(y *yaml.Node) error {
+// setScalar takes over a YAML scalar. What YAML takes for a number or a date and JSON does not write so is a text.
+func (n *docNode) setScalar(y *yaml.Node) error {
 	n.text = y.Value
 	switch tag := y.ShortTag(); tag {
 	case "!!null":
@@ -320,10 +320,10 @@ func (n *node) scalar(y *yaml.Node) error {
 			n.kind = nodeNumber // one that is too large for YAML's library
 		}
 	default:
-		return n.problem("the tag %s is not read", clip(tag))
+		return n.problemf("the YAML tag %s is not supported", clipText(tag))
 	}
 	if !utf8.ValidString(n.text) { // an escape can make one
-		return n.problem("the text is not UTF-8")
+		return n.problemf("the text is not UTF-8")
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ func (e *Error) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-func (e *Error) add(p Problem) {
+func (e *Error) addProblem(p Problem) {
 	if len(e.Problems) == maxProblems {
 		e.More++
 		return
@@ -65,20 +65,20 @@ func (e *Error) add(p Problem) {
 	e.Problems = append(e.Problems, p)
 }
 
-// or returns the error, nil if nothing is wrong.
-func (e *Error) or() error {
+// orNil returns the error, nil if nothing is wrong.
+func (e *Error) orNil() error {
 	if len(e.Problems) == 0 {
 		return nil
 	}
 	return e
 }
 
-// problem is an error about a whole text.
-func problem(format string, args ...any) error {
+// problemf is an error about a whole text.
+func problemf(format string, args ...any) error {
 	return &Error{Problems: []Problem{{Message: fmt.Sprintf(format, args...)}}}
 }
 
-// problem is an error about a node.
-func (n *node) problem(format string, args ...any) error {
+// problemf is an error about a node.
+func (n *docNode) problemf(format string, args ...any) error {
 	return &Error{Problems: []Problem{{Line: n.line, Column: n.column, Message: fmt.Sprintf(format, args...)}}}
 }

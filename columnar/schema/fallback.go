@@ -10,56 +10,56 @@ import (
 	"unicode/utf8"
 )
 
-// fallback checks the default of a field: what it says must be a value of the field's type, written as rows write it.
-func (v *validator) fallback(f *Field, where string) {
+// checkDefault checks the default of a field: what it says must be a value of the field's type, written as rows write it.
+func (v *schemaValidator) checkDefault(f *Field, where string) {
 	switch {
 	case f.Default == "":
 		return
 	case len(f.Default) > MaxDefault || !utf8.ValidString(f.Default):
-		v.fail(f, where, "", "the default is not UTF-8 of at most %d bytes", MaxDefault)
+		v.failField(f, where, "", "invalid default: want at most %d bytes of UTF-8", MaxDefault)
 		return
 	}
 	d := json.NewDecoder(strings.NewReader(f.Default))
 	d.UseNumber()
 	var value any
 	if err := d.Decode(&value); err != nil || d.InputOffset() != int64(len(f.Default)) {
-		v.fail(f, where, "", "the default %s is no JSON", clip(f.Default))
+		v.failField(f, where, "", "invalid default %s: want JSON", clipText(f.Default))
 		return
 	}
 	if value == nil {
-		v.fail(f, where, "without a default it is null where a row has none", "the default is null")
+		v.failField(f, where, "leave it out: a row without the value has null anyway", "the default is null")
 		return
 	}
-	if err := fits(&f.Type, value); err != nil {
-		v.fail(f, where, "", "the default %s is no %s: %v", clip(f.Default), f.Type.Kind, err)
+	if err := checkValue(&f.Type, value); err != nil {
+		v.failField(f, where, "", "invalid default %s for %s: %v", clipText(f.Default), f.Type.Kind, err)
 	}
 }
 
-// fits says why a JSON value is none of a type.
-func fits(t *Type, value any) error {
+// checkValue says why a JSON value is none of a type.
+func checkValue(t *Type, value any) error {
 	if value == nil {
 		return nil
 	}
 	switch t.Kind { //nolint:exhaustive // a kind that columns don't have is reported elsewhere
 	case List, Map, Struct:
-		return fitsInside(t, value)
+		return checkNested(t, value)
 	case Bool:
 		if _, ok := value.(bool); !ok {
-			return fmt.Errorf("it is not true or false")
+			return fmt.Errorf("want true or false")
 		}
 	case Int32, Int64, Uint64, Decimal:
 		n, ok := value.(json.Number)
 		if !ok {
-			return fmt.Errorf("it is not a number")
+			return fmt.Errorf("want a number")
 		}
-		return fitsExactly(t, n.String())
+		return checkNumber(t, n.String())
 	case Float64:
 		n, ok := value.(json.Number)
 		if !ok {
-			return fmt.Errorf("it is not a number")
+			return fmt.Errorf("want a number")
 		}
 		if f, err := n.Float64(); err != nil || math.IsInf(f, 0) {
-			return fmt.Errorf("it is too large")
+			return fmt.Errorf("the number is too large")
 		}
 	case Date, Timestamp:
 		text, isText := value.(string)
@@ -74,23 +74,23 @@ func fits(t *Type, value any) error {
 				}
 			}
 		}
-		return fmt.Errorf("it is not written as %s", formatList(t))
+		return fmt.Errorf("want a time in the format %s", formatList(t))
 	case String, Binary:
 		if _, ok := value.(string); !ok {
-			return fmt.Errorf("it is not a text in quotes")
+			return fmt.Errorf("want a text in quotes")
 		}
 	}
 	return nil
 }
 
-func fitsInside(t *Type, value any) error {
+func checkNested(t *Type, value any) error {
 	switch v := value.(type) {
 	case []any:
 		if t.Kind != List {
 			break
 		}
 		for _, item := range v {
-			if err := fits(t.Elem, item); err != nil {
+			if err := checkValue(t.Elem, item); err != nil {
 				return err
 			}
 		}
@@ -99,7 +99,7 @@ func fitsInside(t *Type, value any) error {
 		switch t.Kind { //nolint:exhaustive // lists are no objects
 		case Map:
 			for _, item := range v {
-				if err := fits(t.Elem, item); err != nil {
+				if err := checkValue(t.Elem, item); err != nil {
 					return err
 				}
 			}
@@ -109,48 +109,48 @@ func fitsInside(t *Type, value any) error {
 		}
 	}
 	if t.Kind == List {
-		return fmt.Errorf("it is not a list")
+		return fmt.Errorf("want a list")
 	}
-	return fmt.Errorf("it is not an object")
+	return fmt.Errorf("want an object")
 }
 
-// fitsExactly says why a number is none of an integer's or decimal's.
-func fitsExactly(t *Type, text string) error {
+// checkNumber says why a number is none of an integer's or decimal's.
+func checkNumber(t *Type, text string) error {
 	if exponent := strings.IndexAny(text, "eE"); exponent >= 0 {
 		if e, err := strconv.Atoi(text[exponent+1:]); err != nil || e > 40 || e < -40 {
-			return fmt.Errorf("its exponent is too large")
+			return fmt.Errorf("the exponent is too large")
 		}
 	}
 	if len(text) > 100 {
-		return fmt.Errorf("it has too many digits")
+		return fmt.Errorf("too many digits")
 	}
 	r, ok := new(big.Rat).SetString(text)
 	if !ok {
-		return fmt.Errorf("it is not a number")
+		return fmt.Errorf("want a number")
 	}
 	if t.Kind == Decimal {
-		scaled := new(big.Rat).Mul(r, new(big.Rat).SetInt(power10(t.Scale)))
+		scaled := new(big.Rat).Mul(r, new(big.Rat).SetInt(powerOfTen(t.Scale)))
 		if !scaled.IsInt() {
-			return fmt.Errorf("it has more than %d digits behind the point", t.Scale)
+			return fmt.Errorf("more than %d digits after the point", t.Scale)
 		}
-		if scaled.Num().CmpAbs(power10(t.Precision)) >= 0 {
-			return fmt.Errorf("it has more than %d digits", t.Precision)
+		if scaled.Num().CmpAbs(powerOfTen(t.Precision)) >= 0 {
+			return fmt.Errorf("more than %d digits", t.Precision)
 		}
 		return nil
 	}
 	if !r.IsInt() {
-		return fmt.Errorf("it is not whole")
+		return fmt.Errorf("want an integer")
 	}
 	n := r.Num()
 	switch {
 	case t.Kind == Int32 && (!n.IsInt64() || n.Int64() < math.MinInt32 || n.Int64() > math.MaxInt32),
 		t.Kind == Int64 && !n.IsInt64(), t.Kind == Uint64 && !n.IsUint64():
-		return fmt.Errorf("it is out of range")
+		return fmt.Errorf("out of range")
 	}
 	return nil
 }
 
-func power10(n int32) *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n)), nil) }
+func powerOfTen(n int32) *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n)), nil) }
 
 // formatList are the formats of a type, for errors.
 func formatList(t *Type) string {

@@ -24,7 +24,7 @@ type IncompatibleError struct {
 
 // Error implements error.
 func (e *IncompatibleError) Error() string {
-	return fmt.Sprintf("it is not compatible with version %d, by which what is stored reads otherwise:\n%s", e.Version, e.Changes)
+	return fmt.Sprintf("not compatible with version %d, stored messages would read differently:\n%s", e.Version, e.Changes)
 }
 
 // Is makes it an ErrIncompatible.
@@ -53,46 +53,46 @@ func ParseHistory(text string) (*History, error) {
 		return nil, err
 	}
 	if doc.kind != nodeObject || !doc.seen["next"] {
-		return nil, problem("the text is no history of schemas: it has no versions")
+		return nil, problemf("the text is not a history of schemas: it has no versions")
 	}
 	h := &History{}
-	r := &reader{places: map[*Field]*node{}}
-	var versions []*node
-	r.object(doc, "", []string{"next", "infer", "versions"}, func(key string, n *node) {
+	r := &schemaReader{positions: map[*Field]*docNode{}}
+	var versions []*docNode
+	r.readObject(doc, "", []string{"next", "infer", "versions"}, func(key string, n *docNode) {
 		switch key {
 		case "next":
 			v, err := strconv.ParseUint(n.text, 10, 32)
 			if n.kind != nodeNumber || err != nil || v == 0 {
-				r.fail(n, key, "", "%v, where a number from 1 is wanted", n)
+				r.failAt(n, key, "", "got %v, want a number from 1 on", n)
 			}
 			h.next = uint32(v)
 		case "infer":
-			h.infer = r.bool(n, key)
+			h.infer = r.readBool(n, key)
 		case "versions":
-			versions = r.list(n, key)
+			versions = r.readList(n, key)
 		}
 	})
-	if err := r.errors.or(); err != nil {
+	if err := r.errors.orNil(); err != nil {
 		return nil, err
 	}
 	if len(versions) > MaxVersions {
-		return nil, problem("there are %d versions, the limit is %d", len(versions), MaxVersions)
+		return nil, problemf("too many versions: %d, the limit is %d", len(versions), MaxVersions)
 	}
 	for _, n := range versions {
-		s := r.schema(n)
-		if err := r.errors.or(); err != nil {
+		s := r.readSchema(n)
+		if err := r.errors.orNil(); err != nil {
 			return nil, err
 		}
-		if err := validate(s, r.places); err != nil {
+		if err := validateSchema(s, r.positions); err != nil {
 			return nil, fmt.Errorf("version %d: %w", s.Version, err)
 		}
 		if l := h.Latest(); l != nil && s.Version <= l.Version {
-			return nil, problem("version %d stands behind version %d", s.Version, l.Version)
+			return nil, problemf("version %d follows version %d: versions must increase", s.Version, l.Version)
 		}
 		h.versions = append(h.versions, s)
 	}
 	if l := h.Latest(); h.next == 0 || l != nil && l.Version >= h.next {
-		return nil, problem("the next version is %d, which is not above the others", h.next)
+		return nil, problemf("invalid next version %d: want a number above all versions", h.next)
 	}
 	return h, nil
 }
@@ -108,20 +108,20 @@ func (h *History) Marshal() string {
 		}
 		return ""
 	}
-	w := &writer{}
-	w.open('{')
-	w.raw("next", strconv.FormatUint(uint64(h.next), 10))
+	w := &jsonWriter{}
+	w.openBracket('{')
+	w.writeRaw("next", strconv.FormatUint(uint64(h.next), 10))
 	if h.infer {
-		w.raw("infer", "true")
+		w.writeRaw("infer", "true")
 	}
-	w.key("versions")
-	w.open('[')
+	w.writeKey("versions")
+	w.openBracket('[')
 	for _, s := range h.versions {
-		w.next()
-		w.schema(s)
+		w.writeComma()
+		w.writeSchema(s)
 	}
-	w.close(']')
-	w.close('}')
+	w.closeBracket(']')
+	w.closeBracket('}')
 	return string(w.b)
 }
 
@@ -161,9 +161,9 @@ func (h *History) Version(n uint32) *Schema {
 func (h *History) Versions() []*Schema { return h.versions }
 
 // Opaque is the schema of categories that have none, version 0: messages are bytes.
-func Opaque() *Schema { return opaque }
+func Opaque() *Schema { return opaqueSchema }
 
-var opaque = &Schema{}
+var opaqueSchema = &Schema{}
 
 // Append makes a valid schema the newest version and gives it its number, unless it is the same as the newest one: then added is false.
 // A schema that is not compatible with the newest one is an *[IncompatibleError], unless force is set. The history takes s over.
@@ -181,7 +181,7 @@ func (h *History) Append(s *Schema, force bool) (added bool, changes Changes, er
 		}
 	}
 	if h.next == 1<<32-1 {
-		return false, nil, problem("the numbers of versions are used up")
+		return false, nil, problemf("no version numbers are left")
 	}
 	s.Version = h.next
 	all := append(slices.Clip(h.versions), s)
@@ -192,7 +192,7 @@ func (h *History) Append(s *Schema, force bool) (added bool, changes Changes, er
 			break
 		}
 		if len(after.versions) == 1 {
-			return false, nil, fmt.Errorf("the schema can't be kept: %w", err)
+			return false, nil, fmt.Errorf("keep the schema: %w", err)
 		}
 		after.versions = after.versions[1:]
 	}

@@ -60,58 +60,58 @@ func Infer(samples iter.Seq[[]byte], format Format, o InferOptions) (*Schema, Re
 	if err := o.Validate(); err != nil {
 		return nil, Report{}, err
 	}
-	c := &collector{o: o}
-	c.collect(samples)
+	c := &sampleReader{o: o}
+	c.readSamples(samples)
 	if format == "" {
 		var err error
-		if format, err = detect(c.samples); err != nil {
+		if format, err = detectFormat(c.samples); err != nil {
 			return nil, c.report, err
 		}
 	}
 	s := &Schema{Version: 1, Format: format, OnError: o.OnError}
 	switch format {
 	case JSON, NDJSON:
-		c.json(format)
+		c.readJSON(format)
 	case CSV:
-		s.CSV = c.csv()
+		s.CSV = c.readCSV()
 	case Avro, Protobuf:
-		return nil, c.report, problem("messages of the format %s do not say what they hold: write down the schema that they were written with", format)
+		return nil, c.report, problemf("messages of the format %s do not describe themselves: declare the schema that they were written with", format)
 	case Arrow:
-		return nil, c.report, problem("Arrow batches have a schema of their own, which is not inferred from their bytes")
+		return nil, c.report, problemf("Arrow batches have a schema of their own: it is not inferred from their bytes")
 	default:
-		return nil, c.report, problem("%q is none of json, ndjson, csv", clip(string(format)))
+		return nil, c.report, problemf("invalid format %q: want json, ndjson or csv", clipText(string(format)))
 	}
 	if c.report.Rows == 0 {
-		return nil, c.report, c.nothing()
+		return nil, c.report, c.noRows()
 	}
-	d := &decider{o: o, report: &c.report}
-	s.Fields = d.columns(c.root)
+	d := &typeChooser{o: o, report: &c.report}
+	s.Fields = d.chooseColumns(c.root)
 	if len(s.Fields) == 0 {
 		return nil, c.report, fmt.Errorf("schema: infer: %w: the rows have no fields", ErrNoRows)
 	}
 	return s, c.report, s.Validate()
 }
 
-// collector keeps samples within bounds, and what was seen in their rows.
-type collector struct {
+// sampleReader keeps samples within bounds, and what was seen in their rows.
+type sampleReader struct {
 	o       InferOptions
 	samples [][]byte
 	report  Report
-	root    *seen
+	root    *observation
 	nodes   int
 	// object numbers the objects that were read, so that a key that is there twice is found out.
 	object uint64
 }
 
-func (c *collector) nothing() error {
+func (c *sampleReader) noRows() error {
 	if len(c.report.Why) > 0 {
 		return fmt.Errorf("schema: infer: %w of %d: %s", ErrNoRows, c.report.Skipped, c.report.Why[0])
 	}
 	return fmt.Errorf("schema: infer: %w: there are no messages", ErrNoRows)
 }
 
-// skip counts a row that is not read.
-func (c *collector) skip(format string, args ...any) {
+// skipRow counts a row that is not read.
+func (c *sampleReader) skipRow(format string, args ...any) {
 	const most = 5
 	c.report.Skipped++
 	if len(c.report.Why) < most {
@@ -119,7 +119,7 @@ func (c *collector) skip(format string, args ...any) {
 	}
 }
 
-func (c *collector) collect(samples iter.Seq[[]byte]) {
+func (c *sampleReader) readSamples(samples iter.Seq[[]byte]) {
 	left := c.o.MaxBytes
 	for sample := range samples {
 		if len(c.samples) >= c.o.MaxRows || left <= 0 {
@@ -132,7 +132,7 @@ func (c *collector) collect(samples iter.Seq[[]byte]) {
 			c.report.Cut = true
 			if end < 0 {
 				if len(c.samples) == 0 {
-					c.skip("a message of %d bytes is larger than all that is read (%d)", len(sample), c.o.MaxBytes)
+					c.skipRow("a message of %d bytes is larger than the limit of samples (%d)", len(sample), c.o.MaxBytes)
 					continue
 				}
 				return
@@ -148,8 +148,8 @@ func (c *collector) collect(samples iter.Seq[[]byte]) {
 
 var bom = []byte("\ufeff")
 
-// detect says whether samples are JSON objects, or lines of them.
-func detect(samples [][]byte) (Format, error) {
+// detectFormat says whether samples are JSON objects, or lines of them.
+func detectFormat(samples [][]byte) (Format, error) {
 	const most = 100
 	whole, lines, tried := 0, 0, 0
 	for _, s := range samples[:min(len(samples), most)] {
@@ -173,22 +173,22 @@ func detect(samples [][]byte) (Format, error) {
 	case whole > tried/2:
 		return JSON, nil
 	default:
-		return "", fmt.Errorf("schema: infer: %w: %d of %d messages are no JSON objects; name the format, or declare a schema", ErrNoRows, tried-whole-lines, tried)
+		return "", fmt.Errorf("schema: infer: %w: %d of %d messages are not JSON objects: name the format, or declare a schema", ErrNoRows, tried-whole-lines, tried)
 	}
 }
 
-// json reads the samples as JSON objects, or lines of them.
-func (c *collector) json(format Format) {
-	c.root = c.node()
+// readJSON reads the samples as JSON objects, or lines of them.
+func (c *sampleReader) readJSON(format Format) {
+	c.root = c.newNode()
 	for _, sample := range c.samples {
 		sample = bytes.TrimPrefix(sample, bom)
 		if format == JSON {
-			c.row(sample)
+			c.readRow(sample)
 			continue
 		}
 		for line := range bytes.SplitSeq(sample, []byte("\n")) {
 			if line = bytes.TrimSpace(line); len(line) > 0 {
-				c.row(line)
+				c.readRow(line)
 			}
 		}
 	}
@@ -197,7 +197,7 @@ func (c *collector) json(format Format) {
 // maxRowDepth is how deep a row of JSON may nest.
 const maxRowDepth = 128
 
-func (c *collector) row(row []byte) {
+func (c *sampleReader) readRow(row []byte) {
 	if int(c.report.Rows) >= c.o.MaxRows {
 		c.report.Cut = true
 		return
@@ -205,18 +205,18 @@ func (c *collector) row(row []byte) {
 	row = bytes.TrimSpace(row)
 	switch {
 	case len(row) == 0:
-		c.skip("a message is empty")
+		c.skipRow("empty message")
 	case !utf8.Valid(row):
-		c.skip("a row is not UTF-8: %s", clip(fmt.Sprintf("%q", row[:min(len(row), 100)])))
+		c.skipRow("a row is not UTF-8: %s", clipText(fmt.Sprintf("%q", row[:min(len(row), 100)])))
 	case tooDeep(row):
-		c.skip("a row nests more than %d deep", maxRowDepth)
+		c.skipRow("a row is nested too deep: the limit is %d levels", maxRowDepth)
 	case row[0] != '{' || !json.Valid(row):
-		c.skip("a row is no JSON object: %s", clip(string(row)))
+		c.skipRow("a row is not a JSON object: %s", clipText(string(row)))
 	default:
 		c.report.Rows++
 		d := json.NewDecoder(bytes.NewReader(row))
 		d.UseNumber()
-		c.value(d, row, c.root, 0)
+		c.readValue(d, row, c.root, 0)
 	}
 }
 
@@ -241,35 +241,35 @@ func tooDeep(row []byte) bool {
 	return false
 }
 
-// value reads the next value of a row that is valid. n may be nil: then it is passed over.
-func (c *collector) value(d *json.Decoder, row []byte, n *seen, depth int) {
+// readValue reads the next value of a row that is valid. n may be nil: then it is passed over.
+func (c *sampleReader) readValue(d *json.Decoder, row []byte, n *observation, depth int) {
 	token, err := d.Token()
 	if err != nil {
 		return
 	}
 	switch t := token.(type) {
 	case nil:
-		n.null()
+		n.addNull()
 	case bool:
-		n.bool()
+		n.addBool()
 	case json.Number:
-		n.number(t.String())
+		n.addNumber(t.String())
 	case string:
-		n.text(t)
+		n.addText(t)
 	case json.Delim:
 		if depth >= maxShapeDepth {
-			n.deeper()
+			n.addDeeper()
 			n = nil // what is in it is seen nowhere
 		}
 		if t == '{' {
-			c.members(d, row, n, depth)
+			c.readMembers(d, row, n, depth)
 		} else {
-			c.elements(d, row, n, depth)
+			c.readElements(d, row, n, depth)
 		}
 	}
 }
 
-func (c *collector) members(d *json.Decoder, row []byte, n *seen, depth int) {
+func (c *sampleReader) readMembers(d *json.Decoder, row []byte, n *observation, depth int) {
 	if n != nil {
 		n.rows++
 		n.objects++
@@ -282,23 +282,23 @@ func (c *collector) members(d *json.Decoder, row []byte, n *seen, depth int) {
 		if err != nil || !ok {
 			return
 		}
-		var in *seen
+		var in *observation
 		if n != nil {
 			// Of equal keys the first counts.
-			if in = c.member(n, key); in != nil && in != n.elem && in.object == object {
+			if in = c.memberNode(n, key); in != nil && in != n.elem && in.object == object {
 				in = nil
 			}
 			if in != nil {
 				in.object = object
 			}
 		}
-		c.value(d, row, in, depth+1)
+		c.readValue(d, row, in, depth+1)
 	}
 	_, _ = d.Token() // the bracket
 }
 
-// member returns what is seen under a key of an object, nil if there is no room for more.
-func (c *collector) member(n *seen, key string) *seen {
+// memberNode returns what is seen under a key of an object, nil if there is no room for more.
+func (c *sampleReader) memberNode(n *observation, key string) *observation {
 	if n.elem != nil {
 		return n.elem
 	}
@@ -306,43 +306,43 @@ func (c *collector) member(n *seen, key string) *seen {
 		return in
 	}
 	if len(n.keys) >= maxObjectKeys && n != c.root {
-		n.fold()
+		n.foldMembers()
 		return n.elem
 	}
-	in := c.node()
+	in := c.newNode()
 	if in == nil || len(key) > MaxKey {
 		n.dropped++
 		return nil
 	}
 	if n.fields == nil {
-		n.fields = map[string]*seen{}
+		n.fields = map[string]*observation{}
 	}
 	n.fields[key] = in
 	n.keys = append(n.keys, key)
 	return in
 }
 
-func (c *collector) elements(d *json.Decoder, row []byte, n *seen, depth int) {
-	var in *seen
+func (c *sampleReader) readElements(d *json.Decoder, row []byte, n *observation, depth int) {
+	var in *observation
 	if n != nil {
 		n.rows++
 		n.arrays++
 		if n.item == nil {
-			n.item = c.node()
+			n.item = c.newNode()
 		}
 		in = n.item
 	}
 	for d.More() {
-		c.value(d, row, in, depth+1)
+		c.readValue(d, row, in, depth+1)
 	}
 	_, _ = d.Token() // the bracket
 }
 
-// node returns a new node, nil when there are too many.
-func (c *collector) node() *seen {
+// newNode returns a new node, nil when there are too many.
+func (c *sampleReader) newNode() *observation {
 	if c.nodes >= maxNodesSeen {
 		return nil
 	}
 	c.nodes++
-	return &seen{}
+	return &observation{}
 }

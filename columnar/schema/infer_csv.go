@@ -12,23 +12,23 @@ import (
 	"unicode/utf8"
 )
 
-// csv reads the samples as lines, and returns how they are cut.
-func (c *collector) csv() *CSVOptions {
-	c.root = c.node()
+// readCSV reads the samples as lines, and returns how they are cut.
+func (c *sampleReader) readCSV() *CSVOptions {
+	c.root = c.newNode()
 	o := &CSVOptions{Delimiter: ","}
 	named := c.o.CSV != nil
 	if named {
 		*o = *c.o.CSV
 	} else if len(c.samples) > 0 {
-		o.Delimiter = delimiter(c.samples[0])
+		o.Delimiter = guessDelimiter(c.samples[0])
 	}
 	messages := make([][][]string, 0, len(c.samples))
 	for _, s := range c.samples {
-		messages = append(messages, c.lines(bytes.TrimPrefix(s, bom), o.Delimiter))
+		messages = append(messages, c.readLines(bytes.TrimPrefix(s, bom), o.Delimiter))
 	}
 	first := 0 // lines of the first message that are no rows
 	if !named {
-		first = header(messages, o)
+		first = findHeader(messages, o)
 	}
 	names := o.Columns
 	c.object++
@@ -43,13 +43,13 @@ func (c *collector) csv() *CSVOptions {
 				c.report.Cut = true
 				return o
 			}
-			c.cells(names, cells, o.Null)
+			c.noteLine(names, cells, o.Null)
 		}
 	}
 	return o
 }
 
-func delimiter(sample []byte) string {
+func guessDelimiter(sample []byte) string {
 	line, _, _ := bytes.Cut(sample, []byte("\n"))
 	best, most := ",", 0
 	for _, d := range []string{",", ";", "\t", "|"} {
@@ -60,7 +60,7 @@ func delimiter(sample []byte) string {
 	return best
 }
 
-func (c *collector) lines(sample []byte, delimiter string) [][]string {
+func (c *sampleReader) readLines(sample []byte, delimiter string) [][]string {
 	r := csv.NewReader(bytes.NewReader(sample))
 	r.Comma, r.FieldsPerRecord = []rune(delimiter + ",")[0], -1
 	var lines [][]string
@@ -70,10 +70,10 @@ func (c *collector) lines(sample []byte, delimiter string) [][]string {
 		case errors.Is(err, io.EOF):
 			return lines
 		case errors.As(err, &perr):
-			c.skip("line %d of a message: %v", perr.StartLine, perr.Err)
+			c.skipRow("line %d of a message: %v", perr.StartLine, perr.Err)
 			continue
 		case err != nil:
-			c.skip("%v", err)
+			c.skipRow("%v", err)
 			return lines
 		}
 		lines = append(lines, cells)
@@ -81,9 +81,9 @@ func (c *collector) lines(sample []byte, delimiter string) [][]string {
 	return lines
 }
 
-// header finds out where the columns are named: in each message, in the first one alone, or nowhere. It returns how many lines at the
+// findHeader finds out where the columns are named: in each message, in the first one alone, or nowhere. It returns how many lines at the
 // beginning of the first message are no rows.
-func header(messages [][][]string, o *CSVOptions) int {
+func findHeader(messages [][][]string, o *CSVOptions) int {
 	i := slices.IndexFunc(messages, func(lines [][]string) bool { return len(lines) > 0 })
 	if i < 0 {
 		return 0
@@ -114,7 +114,7 @@ func header(messages [][][]string, o *CSVOptions) int {
 func looksNamed(cells []string) bool {
 	taken := map[string]bool{}
 	for _, cell := range cells {
-		if cell == "" || taken[cell] || jsonNumber.MatchString(cell) || cell == "true" || cell == "false" || guess(cell, "") != "" || len(cell) > MaxName ||
+		if cell == "" || taken[cell] || jsonNumber.MatchString(cell) || cell == "true" || cell == "false" || guessFormat(cell, "") != "" || len(cell) > MaxName ||
 			!utf8.ValidString(cell) || strings.ContainsFunc(cell, unicode.IsControl) {
 			return false
 		}
@@ -123,8 +123,8 @@ func looksNamed(cells []string) bool {
 	return true
 }
 
-// cells notes a line.
-func (c *collector) cells(names, cells []string, null string) {
+// noteLine notes a line.
+func (c *sampleReader) noteLine(names, cells []string, null string) {
 	c.report.Rows++
 	c.root.rows++
 	c.root.objects++
@@ -133,18 +133,18 @@ func (c *collector) cells(names, cells []string, null string) {
 			c.root.dropped++
 			continue
 		}
-		n := c.member(c.root, names[i])
+		n := c.memberNode(c.root, names[i])
 		cell = strings.ToValidUTF8(cell, "\ufffd")
 		switch {
 		case n == nil:
 		case cell == null:
-			n.null()
+			n.addNull()
 		case jsonNumber.MatchString(cell):
-			n.number(cell)
+			n.addNumber(cell)
 		case cell == "true" || cell == "false":
-			n.bool()
+			n.addBool()
 		default:
-			n.text(cell)
+			n.addText(cell)
 		}
 	}
 }

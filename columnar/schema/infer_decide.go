@@ -8,25 +8,25 @@ import (
 	"unicode"
 )
 
-// decider makes types of what was seen.
-type decider struct {
+// typeChooser makes types of what was seen.
+type typeChooser struct {
 	o      InferOptions
 	report *Report
 }
 
-// columns makes the fields of a schema.
-func (d *decider) columns(root *seen) []Field {
+// chooseColumns makes the fields of a schema.
+func (d *typeChooser) chooseColumns(root *observation) []Field {
 	keys := root.keys
 	if root.dropped > 0 {
-		d.report.Notes = append(d.report.Notes, fmt.Sprintf("%d values have no column: there are too many fields", root.dropped))
+		d.report.Notes = append(d.report.Notes, fmt.Sprintf("%d values have no column: too many fields", root.dropped))
 	}
-	fields := d.fields(root, keys, "", 0)
+	fields := d.chooseFields(root, keys, "", 0)
 	if n := countTypes(fields); n > MaxTypes {
 		all := len(fields)
 		for len(fields) > 1 && countTypes(fields) > MaxTypes {
 			fields = fields[:len(fields)-1]
 		}
-		d.report.Notes = append(d.report.Notes, fmt.Sprintf("the last %d fields have no column: there would be %d types, the limit is %d", all-len(fields), n, MaxTypes))
+		d.report.Notes = append(d.report.Notes, fmt.Sprintf("the last %d fields have no column: with them there are %d types, the limit is %d", all-len(fields), n, MaxTypes))
 	}
 	return fields
 }
@@ -50,8 +50,8 @@ func countType(t *Type) int {
 	return n
 }
 
-// fields makes fields of an object's members.
-func (d *decider) fields(n *seen, keys []string, within string, depth int) []Field {
+// chooseFields makes fields of an object's members.
+func (d *typeChooser) chooseFields(n *observation, keys []string, within string, depth int) []Field {
 	names := map[string]bool{}
 	for _, key := range keys { // those that need no other name have the first choice
 		if columnName(key, depth) == key {
@@ -67,11 +67,11 @@ func (d *decider) fields(n *seen, keys []string, within string, depth int) []Fie
 			f.Path = []string{key}
 		}
 		if len(f.Name) > MaxName {
-			d.report.Notes = append(d.report.Notes, fmt.Sprintf("the field %s has no column: its name is longer than %d bytes", clip(key), MaxName))
+			d.report.Notes = append(d.report.Notes, fmt.Sprintf("the field %s has no column: its name is longer than %d bytes", clipText(key), MaxName))
 			continue
 		}
 		f.Nullable = d.o.Nullable || in.nulls > 0 || in.rows < n.objects || n.objects < int64(d.o.MinRows)
-		f.Type = d.field(in, joinName(within, f.Name), f.Name, n.objects-in.rows, depth)
+		f.Type = d.chooseField(in, joinName(within, f.Name), f.Name, n.objects-in.rows, depth)
 		fields = append(fields, f)
 	}
 	return fields
@@ -94,13 +94,13 @@ func columnName(key string, depth int) string {
 	return name
 }
 
-// field decides on the type of a place, and reports it. full is its name with those that it is in.
-func (d *decider) field(n *seen, full, name string, absent int64, depth int) Type {
+// chooseField decides on the type of a place, and reports it. full is its name with those that it is in.
+func (d *typeChooser) chooseField(n *observation, full, name string, absent int64, depth int) Type {
 	at := len(d.report.Fields)
 	d.report.Fields = append(d.report.Fields, FieldReport{})
-	t, notes := d.typ(n, full, name, depth)
+	t, notes := d.chooseType(n, full, name, depth)
 	r := FieldReport{
-		Name: full, Type: t.Text(), Present: n.rows, Nulls: n.nulls, Absent: absent, Kinds: n.kinds(), Example: n.example, Notes: notes, Distinct: len(n.distinct),
+		Name: full, Type: t.Text(), Present: n.rows, Nulls: n.nulls, Absent: absent, Kinds: n.countKinds(), Example: n.example, Notes: notes, Distinct: len(n.distinct),
 	}
 	if n.tooMany {
 		r.Distinct = -1
@@ -109,9 +109,9 @@ func (d *decider) field(n *seen, full, name string, absent int64, depth int) Typ
 	return t
 }
 
-// typ decides on a type, and says what is worth saying of it.
-func (d *decider) typ(n *seen, full, name string, depth int) (Type, []string) {
-	kinds := n.kinds()
+// chooseType decides on a type, and says what is worth saying of it.
+func (d *typeChooser) chooseType(n *observation, full, name string, depth int) (Type, []string) {
+	kinds := n.countKinds()
 	numbers := n.ints > 0 && n.floats > 0 && len(kinds) == 2
 	switch {
 	case len(kinds) == 0:
@@ -121,29 +121,29 @@ func (d *decider) typ(n *seen, full, name string, depth int) (Type, []string) {
 		for i, k := range kinds {
 			words[i] = fmt.Sprintf("%s (%d)", k.Kind, k.Count)
 		}
-		return Type{Kind: String}, []string{"is of several kinds: " + strings.Join(words, ", ")}
+		return Type{Kind: String}, []string{"several kinds: " + strings.Join(words, ", ")}
 	case numbers || n.floats > 0:
 		return Type{Kind: Float64}, nil
 	case n.bools > 0:
 		return Type{Kind: Bool}, nil
 	case n.ints > 0:
-		return d.integer(n, name)
+		return d.chooseInteger(n, name)
 	case n.texts > 0:
-		return d.text(n, full)
+		return d.chooseText(n, full)
 	case n.arrays > 0:
-		return d.list(n, full, name, depth)
+		return d.chooseList(n, full, name, depth)
 	default:
-		return d.object(n, full, name, depth)
+		return d.chooseObject(n, full, name, depth)
 	}
 }
 
 // timeName matches names of instants.
 var timeName = regexp.MustCompile(`(?i:(?:^|[_.-])(?:ts|at|on|when|date|epoch|created|updated|modified)$|(?:time|timestamp|datetime)$|^(?:ts|time|date|epoch)[_.-])|[a-z](?:At|Date|Ts|TS|Ms)$`)
 
-func (d *decider) integer(n *seen, name string) (Type, []string) {
+func (d *typeChooser) chooseInteger(n *observation, name string) (Type, []string) {
 	for f, count := range n.unix {
 		if count == n.ints && timeName.MatchString(name) {
-			return Type{Kind: Timestamp, Formats: []TimeFormat{f}}, []string{"its name and size are those of an instant"}
+			return Type{Kind: Timestamp, Formats: []TimeFormat{f}}, []string{"name and size are those of an instant"}
 		}
 	}
 	switch {
@@ -158,7 +158,7 @@ func (d *decider) integer(n *seen, name string) (Type, []string) {
 	}
 }
 
-func (d *decider) text(n *seen, full string) (Type, []string) {
+func (d *typeChooser) chooseText(n *observation, full string) (Type, []string) {
 	var found int64
 	for _, count := range n.times {
 		found += count
@@ -183,34 +183,34 @@ func (d *decider) text(n *seen, full string) (Type, []string) {
 	return Type{Kind: String, Dictionary: few && !strings.Contains(full, "[]") && !strings.Contains(full, "{}")}, nil
 }
 
-func (d *decider) list(n *seen, full, name string, depth int) (Type, []string) {
+func (d *typeChooser) chooseList(n *observation, full, name string, depth int) (Type, []string) {
 	if n.item == nil || n.item.rows == 0 || depth+1 >= MaxDepth-1 {
 		if n.item != nil && n.item.rows > 0 || n.deep {
-			return Type{Kind: String}, []string{"nests too deep: it is kept as JSON"}
+			return Type{Kind: String}, []string{"nested too deep: kept as JSON"}
 		}
 		return Type{Kind: List, Elem: &Type{Kind: String}}, []string{"only empty lists were seen"}
 	}
-	elem := d.field(n.item, full+"[]", name, 0, depth+1)
+	elem := d.chooseField(n.item, full+"[]", name, 0, depth+1)
 	return Type{Kind: List, Elem: &elem}, nil
 }
 
-func (d *decider) object(n *seen, full, name string, depth int) (Type, []string) {
+func (d *typeChooser) chooseObject(n *observation, full, name string, depth int) (Type, []string) {
 	switch {
 	case n.deep || depth+1 >= MaxDepth-1 && len(n.keys) > 0:
-		return Type{Kind: String}, []string{"nests too deep: it is kept as JSON"}
+		return Type{Kind: String}, []string{"nested too deep: kept as JSON"}
 	case len(n.keys) == 0 && n.dropped > 0:
-		return Type{Kind: String}, []string{"there are too many fields to look at: it is kept as JSON"}
+		return Type{Kind: String}, []string{"too many fields: kept as JSON"}
 	case len(n.keys) == 0:
 		return Type{Kind: Map, Elem: &Type{Kind: String}}, []string{"only empty objects were seen"}
 	}
-	if why := d.mapLike(n); why != "" {
-		elem := d.field(n.members(), full+"{}", name, 0, depth+1)
+	if why := d.whyMap(n); why != "" {
+		elem := d.chooseField(n.mergeMembers(), full+"{}", name, 0, depth+1)
 		return Type{Kind: Map, Elem: &elem}, []string{why}
 	}
 	if n.elem != nil {
-		return Type{Kind: String}, []string{fmt.Sprintf("has more than %d different keys, and values of several kinds: it is kept as JSON", maxObjectKeys)}
+		return Type{Kind: String}, []string{fmt.Sprintf("has more than %d different keys, and values of several kinds: kept as JSON", maxObjectKeys)}
 	}
-	fields := d.fields(n, n.keys, full, depth+1)
+	fields := d.chooseFields(n, n.keys, full, depth+1)
 	if len(fields) == 0 {
 		return Type{Kind: String}, nil
 	}
@@ -220,10 +220,10 @@ func (d *decider) object(n *seen, full, name string, depth int) (Type, []string)
 // dataKey matches keys that are values: hosts, paths, addresses, numbers, ids.
 var dataKey = regexp.MustCompile(`[.:/@ ,=]|^\d+$|^[0-9a-fA-F]*\d[0-9a-fA-F]{7,}$|^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-`)
 
-// mapLike says why the keys of an object are data rather than names of fields; empty if they are not.
-func (d *decider) mapLike(n *seen) string {
-	all := n.members()
-	kinds := all.kinds()
+// whyMap says why the keys of an object are data rather than names of fields; empty if they are not.
+func (d *typeChooser) whyMap(n *observation) string {
+	all := n.mergeMembers()
+	kinds := all.countKinds()
 	if len(kinds) > 1 && (len(kinds) != 2 || all.ints == 0 || all.floats == 0) {
 		return ""
 	}
@@ -242,14 +242,14 @@ func (d *decider) mapLike(n *seen) string {
 		return "its keys look like data"
 	case count >= 8 && 4*all.rows <= int64(count)*n.objects:
 		return fmt.Sprintf("has %d different keys, of which an object has few", count)
-	case count >= 3 && all.objects > 0 && len(all.keys) >= 2 && d.alike(n, all):
+	case count >= 3 && all.objects > 0 && len(all.keys) >= 2 && d.haveSameFields(n, all):
 		return "its values are objects with the same fields"
 	}
 	return ""
 }
 
-// alike reports whether the members of an object have all the fields that any of them has.
-func (d *decider) alike(n, all *seen) bool {
+// haveSameFields reports whether the members of an object have all the fields that any of them has.
+func (d *typeChooser) haveSameFields(n, all *observation) bool {
 	for _, key := range n.keys {
 		if in := n.fields[key]; in.objects > 0 && len(in.keys) != len(all.keys) {
 			return false

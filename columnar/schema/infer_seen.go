@@ -27,8 +27,8 @@ var guesses = []TimeFormat{
 
 var unixGuesses = []TimeFormat{UnixSeconds, UnixMillis, UnixMicros, UnixNanos}
 
-// seen is what samples have at one place. Its methods do nothing on nil.
-type seen struct {
+// observation is what samples have at one place. Its methods do nothing on nil.
+type observation struct {
 	rows                                   int64 // values, nulls included
 	nulls, bools, ints, floats, texts      int64
 	objects, arrays                        int64
@@ -43,28 +43,28 @@ type seen struct {
 
 	object  uint64 // the last object that it was a member of
 	keys    []string
-	fields  map[string]*seen
-	dropped int64 // members that there was no room for
-	elem    *seen // of a folded object: all its members as one
-	item    *seen // elements of arrays
+	fields  map[string]*observation
+	dropped int64        // members that there was no room for
+	elem    *observation // of a folded object: all its members as one
+	item    *observation // elements of arrays
 }
 
-func (n *seen) null() {
+func (n *observation) addNull() {
 	if n != nil {
 		n.rows++
 		n.nulls++
 	}
 }
 
-func (n *seen) bool() {
+func (n *observation) addBool() {
 	if n != nil {
 		n.rows++
 		n.bools++
 	}
 }
 
-// deeper counts an object or array that is not looked into.
-func (n *seen) deeper() {
+// addDeeper counts an object or array that is not looked into.
+func (n *observation) addDeeper() {
 	if n != nil {
 		n.rows++
 		n.objects++
@@ -72,7 +72,7 @@ func (n *seen) deeper() {
 	}
 }
 
-func (n *seen) note(text string) {
+func (n *observation) noteExample(text string) {
 	if n.example == "" {
 		if n.example = text; len(text) > maxExample {
 			n.example = strings.ToValidUTF8(text[:maxExample], "") + "..."
@@ -80,12 +80,12 @@ func (n *seen) note(text string) {
 	}
 }
 
-func (n *seen) number(text string) {
+func (n *observation) addNumber(text string) {
 	if n == nil {
 		return
 	}
 	n.rows++
-	n.note(text)
+	n.noteExample(text)
 	if strings.ContainsAny(text, ".eE") {
 		n.floats++
 		return
@@ -95,7 +95,7 @@ func (n *seen) number(text string) {
 	n.negative = n.negative || negative
 	v, err := strconv.ParseInt(text, 10, 64)
 	if err == nil {
-		n.instant(v)
+		n.countUnix(v)
 		return
 	}
 	n.beyondInt = true
@@ -105,8 +105,8 @@ func (n *seen) number(text string) {
 	n.large = n.large || len(digits) > 38
 }
 
-// instant counts a whole number for the unix format in which it is between 2000 and 2100, of which there is one at most.
-func (n *seen) instant(v int64) {
+// countUnix counts a whole number for the unix format in which it is between 2000 and 2100, of which there is one at most.
+func (n *observation) countUnix(v int64) {
 	const from, to = 946_684_800, 4_102_444_800
 	if v < from {
 		return
@@ -127,15 +127,15 @@ func (n *seen) instant(v int64) {
 	}
 }
 
-func (n *seen) text(text string) {
+func (n *observation) addText(text string) {
 	if n == nil {
 		return
 	}
 	n.rows++
 	n.texts++
-	n.note(strconv.Quote(text))
-	n.remember(text)
-	if f := guess(text, n.last); f != "" {
+	n.noteExample(strconv.Quote(text))
+	n.rememberText(text)
+	if f := guessFormat(text, n.last); f != "" {
 		if n.times == nil {
 			n.times = map[TimeFormat]int64{}
 		}
@@ -144,7 +144,7 @@ func (n *seen) text(text string) {
 	}
 }
 
-func (n *seen) remember(text string) {
+func (n *observation) rememberText(text string) {
 	if n.tooMany {
 		return
 	}
@@ -161,8 +161,8 @@ func (n *seen) remember(text string) {
 	n.distinct[text] = struct{}{}
 }
 
-// guess returns the format of an instant, empty if it is none.
-func guess(text string, first TimeFormat) TimeFormat {
+// guessFormat returns the format of an instant, empty if it is none.
+func guessFormat(text string, first TimeFormat) TimeFormat {
 	if len(text) < 8 || len(text) > 40 || !strings.ContainsAny(text, "0123456789") {
 		return ""
 	}
@@ -179,26 +179,26 @@ func guess(text string, first TimeFormat) TimeFormat {
 	return ""
 }
 
-// fold makes one of all members of an object, now and later.
-func (n *seen) fold() {
-	n.elem = n.members()
+// foldMembers makes one of all members of an object, now and later.
+func (n *observation) foldMembers() {
+	n.elem = n.mergeMembers()
 	n.fields = nil
 }
 
-// members returns all members of an object as one.
-func (n *seen) members() *seen {
+// mergeMembers returns all members of an object as one.
+func (n *observation) mergeMembers() *observation {
 	if n.elem != nil {
 		return n.elem
 	}
-	all := &seen{}
+	all := &observation{}
 	for _, key := range n.keys {
-		all.merge(n.fields[key])
+		all.mergeFrom(n.fields[key])
 	}
 	return all
 }
 
-// merge adds what was seen elsewhere. It does not share anything with it.
-func (n *seen) merge(o *seen) {
+// mergeFrom adds what was seen elsewhere. It does not share anything with it.
+func (n *observation) mergeFrom(o *observation) {
 	n.rows += o.rows
 	n.nulls += o.nulls
 	n.bools += o.bools
@@ -210,25 +210,25 @@ func (n *seen) merge(o *seen) {
 	n.negative, n.beyondInt, n.beyondUint, n.large = n.negative || o.negative, n.beyondInt || o.beyondInt, n.beyondUint || o.beyondUint, n.large || o.large
 	n.deep = n.deep || o.deep
 	n.dropped += o.dropped
-	n.note(o.example)
-	n.unix, n.times = sum(n.unix, o.unix), sum(n.times, o.times)
+	n.noteExample(o.example)
+	n.unix, n.times = addCounts(n.unix, o.unix), addCounts(n.times, o.times)
 	if n.tooMany = n.tooMany || o.tooMany; n.tooMany {
 		n.distinct = nil
 	}
 	for text := range o.distinct {
-		n.remember(text)
+		n.rememberText(text)
 	}
 	if o.item != nil {
 		if n.item == nil {
-			n.item = &seen{}
+			n.item = &observation{}
 		}
-		n.item.merge(o.item)
+		n.item.mergeFrom(o.item)
 	}
 	if o.elem != nil && n.elem == nil {
-		n.fold()
+		n.foldMembers()
 	}
 	if n.elem != nil {
-		n.elem.merge(o.members())
+		n.elem.mergeFrom(o.mergeMembers())
 		n.keys = append(n.keys, o.keys...)
 		return
 	}
@@ -236,17 +236,17 @@ func (n *seen) merge(o *seen) {
 		in, ok := n.fields[key]
 		if !ok {
 			if n.fields == nil {
-				n.fields = map[string]*seen{}
+				n.fields = map[string]*observation{}
 			}
-			in = &seen{}
+			in = &observation{}
 			n.fields[key] = in
 			n.keys = append(n.keys, key)
 		}
-		in.merge(o.fields[key])
+		in.mergeFrom(o.fields[key])
 	}
 }
 
-func sum(a, b map[TimeFormat]int64) map[TimeFormat]int64 {
+func addCounts(a, b map[TimeFormat]int64) map[TimeFormat]int64 {
 	for f, count := range b {
 		if a == nil {
 			a = map[TimeFormat]int64{}
@@ -256,8 +256,8 @@ func sum(a, b map[TimeFormat]int64) map[TimeFormat]int64 {
 	return a
 }
 
-// kinds returns how many values of which kind there are, nulls left out.
-func (n *seen) kinds() []KindCount {
+// countKinds returns how many values of which kind there are, nulls left out.
+func (n *observation) countKinds() []KindCount {
 	all := []KindCount{
 		{"bool", n.bools}, {"integer", n.ints}, {"number", n.floats}, {"text", n.texts}, {"object", n.objects}, {"array", n.arrays},
 	}

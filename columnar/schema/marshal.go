@@ -10,8 +10,8 @@ import (
 
 // Marshal returns the schema as JSON on one line, always the same for the same schema. [Parse] reads it.
 func (s *Schema) Marshal() []byte {
-	w := &writer{}
-	w.schema(s)
+	w := &jsonWriter{}
+	w.writeSchema(s)
 	return w.b
 }
 
@@ -19,12 +19,12 @@ func (s *Schema) Marshal() []byte {
 func (s *Schema) YAML() ([]byte, error) {
 	// YAML reads JSON; the nodes keep the order of the keys, and lose the style.
 	var doc yaml.Node
-	w := &writer{expand: true}
-	w.schema(s)
+	w := &jsonWriter{expand: true}
+	w.writeSchema(s)
 	if err := yaml.Unmarshal(w.b, &doc); err != nil {
 		return nil, err
 	}
-	style(&doc, "")
+	setStyle(&doc, "")
 	var b bytes.Buffer
 	e := yaml.NewEncoder(&b)
 	e.SetIndent(2)
@@ -34,8 +34,8 @@ func (s *Schema) YAML() ([]byte, error) {
 	return b.Bytes(), e.Close()
 }
 
-// style chooses how YAML is written: paths and small fields on one line, the rest in blocks, quotes only where they are needed.
-func style(n *yaml.Node, key string) {
+// setStyle chooses how YAML is written: paths and small fields on one line, the rest in blocks, quotes only where they are needed.
+func setStyle(n *yaml.Node, key string) {
 	n.Style &^= yaml.DoubleQuotedStyle
 	switch {
 	case key == "path", key == "aliases", key == "columns", key == "fields" && smallField(n):
@@ -57,7 +57,7 @@ func style(n *yaml.Node, key string) {
 				name = n.Content[i-1].Value
 			}
 		}
-		style(c, name)
+		setStyle(c, name)
 	}
 }
 
@@ -72,8 +72,8 @@ func smallField(n *yaml.Node) bool {
 	return n.Kind == yaml.MappingNode && length < 100
 }
 
-// writer writes JSON.
-type writer struct {
+// jsonWriter writes JSON.
+type jsonWriter struct {
 	b []byte
 	// first says that the next key or item is the first of its object or list.
 	first bool
@@ -81,133 +81,133 @@ type writer struct {
 	expand bool
 }
 
-func (w *writer) open(c byte)  { w.b, w.first = append(w.b, c), true }
-func (w *writer) close(c byte) { w.b, w.first = append(w.b, c), false }
+func (w *jsonWriter) openBracket(c byte)  { w.b, w.first = append(w.b, c), true }
+func (w *jsonWriter) closeBracket(c byte) { w.b, w.first = append(w.b, c), false }
 
-func (w *writer) next() {
+func (w *jsonWriter) writeComma() {
 	if !w.first {
 		w.b = append(w.b, ',')
 	}
 	w.first = false
 }
 
-func (w *writer) key(k string) {
-	w.next()
+func (w *jsonWriter) writeKey(k string) {
+	w.writeComma()
 	w.b = append(appendString(w.b, k), ':')
 }
 
-func (w *writer) text(k, v string) {
-	w.key(k)
+func (w *jsonWriter) writeText(k, v string) {
+	w.writeKey(k)
 	w.b = appendString(w.b, v)
 }
 
-// optional writes a text that is not empty.
-func (w *writer) optional(k, v string) {
+// writeOptional writes a text that is not empty.
+func (w *jsonWriter) writeOptional(k, v string) {
 	if v != "" {
-		w.text(k, v)
+		w.writeText(k, v)
 	}
 }
 
-func (w *writer) raw(k, v string) {
-	w.key(k)
+func (w *jsonWriter) writeRaw(k, v string) {
+	w.writeKey(k)
 	w.b = append(w.b, v...)
 }
 
-func (w *writer) texts(texts []string) {
-	w.open('[')
+func (w *jsonWriter) writeList(texts []string) {
+	w.openBracket('[')
 	for _, s := range texts {
-		w.next()
+		w.writeComma()
 		w.b = appendString(w.b, s)
 	}
-	w.close(']')
+	w.closeBracket(']')
 }
 
-func (w *writer) schema(s *Schema) {
-	w.open('{')
-	w.raw("version", strconv.FormatUint(uint64(s.Version), 10))
-	w.text("format", string(s.Format))
-	w.text("on_error", string(s.OnError))
+func (w *jsonWriter) writeSchema(s *Schema) {
+	w.openBracket('{')
+	w.writeRaw("version", strconv.FormatUint(uint64(s.Version), 10))
+	w.writeText("format", string(s.Format))
+	w.writeText("on_error", string(s.OnError))
 	if o := s.CSV; o != nil {
-		w.key("csv")
-		w.open('{')
-		w.text("delimiter", o.Delimiter)
+		w.writeKey("csv")
+		w.openBracket('{')
+		w.writeText("delimiter", o.Delimiter)
 		if o.Header {
-			w.raw("header", "true")
+			w.writeRaw("header", "true")
 		}
 		if len(o.Columns) > 0 {
-			w.key("columns")
-			w.texts(o.Columns)
+			w.writeKey("columns")
+			w.writeList(o.Columns)
 		}
-		w.optional("null", o.Null)
-		w.close('}')
+		w.writeOptional("null", o.Null)
+		w.closeBracket('}')
 	}
-	w.optional("avro", s.Avro)
+	w.writeOptional("avro", s.Avro)
 	if o := s.Protobuf; o != nil {
-		w.key("protobuf")
-		w.open('{')
-		w.text("message", o.Message)
-		w.text("descriptors", base64.StdEncoding.EncodeToString(o.Descriptors))
-		w.close('}')
+		w.writeKey("protobuf")
+		w.openBracket('{')
+		w.writeText("message", o.Message)
+		w.writeText("descriptors", base64.StdEncoding.EncodeToString(o.Descriptors))
+		w.closeBracket('}')
 	}
-	w.key("fields")
-	w.fields(s.Fields)
-	w.close('}')
+	w.writeKey("fields")
+	w.writeFields(s.Fields)
+	w.closeBracket('}')
 }
 
-func (w *writer) fields(fields []Field) {
-	w.open('[')
+func (w *jsonWriter) writeFields(fields []Field) {
+	w.openBracket('[')
 	for i := range fields {
-		w.next()
-		w.field(&fields[i])
+		w.writeComma()
+		w.writeField(&fields[i])
 	}
-	w.close(']')
+	w.closeBracket(']')
 }
 
-func (w *writer) field(f *Field) {
-	w.open('{')
-	w.text("name", f.Name)
-	in := innermost(&f.Type)
+func (w *jsonWriter) writeField(f *Field) {
+	w.openBracket('{')
+	w.writeText("name", f.Name)
+	in := innermostType(&f.Type)
 	const longLine = 80
 	// Where the fields of a struct have more than a type's text can say they are written out.
 	expand := in.Kind == Struct && (!plainFields(in.Fields) || w.expand && len(f.Type.Text()) > longLine)
 	if expand {
-		w.text("type", f.Type.wrap("struct"))
+		w.writeText("type", f.Type.wrapText("struct"))
 	} else {
-		w.text("type", f.Type.Text())
+		w.writeText("type", f.Type.Text())
 	}
 	if !f.Nullable {
-		w.raw("nullable", "false")
+		w.writeRaw("nullable", "false")
 	}
 	if len(f.Path) > 0 {
-		w.key("path")
-		w.texts(f.Path)
+		w.writeKey("path")
+		w.writeList(f.Path)
 	}
 	if len(f.Aliases) > 0 {
-		w.key("aliases")
-		w.open('[')
+		w.writeKey("aliases")
+		w.openBracket('[')
 		for _, a := range f.Aliases {
-			w.next()
-			w.texts(a)
+			w.writeComma()
+			w.writeList(a)
 		}
-		w.close(']')
+		w.closeBracket(']')
 	}
 	if f.Default != "" {
-		w.raw("default", f.Default)
+		w.writeRaw("default", f.Default)
 	}
-	w.optional("doc", f.Doc)
+	w.writeOptional("doc", f.Doc)
 	if expand {
-		w.key("fields")
-		w.fields(in.Fields)
+		w.writeKey("fields")
+		w.writeFields(in.Fields)
 	}
-	w.close('}')
+	w.closeBracket('}')
 }
 
-// wrap returns the text of the lists and maps around what is innermost.
-func (t *Type) wrap(inside string) string {
+// wrapText returns the text of the lists and maps around what is innermost.
+func (t *Type) wrapText(inside string) string {
 	if t.Elem == nil {
 		return inside
 	}
-	return t.Kind.String() + "<" + t.Elem.wrap(inside) + ">"
+	return t.Kind.String() + "<" + t.Elem.wrapText(inside) + ">"
 }
 
 // plainFields reports whether the text of a type says all of a struct's fields.
@@ -217,7 +217,7 @@ func plainFields(fields []Field) bool {
 		if len(f.Path) > 0 || len(f.Aliases) > 0 || f.Default != "" || f.Doc != "" {
 			return false
 		}
-		if in := innermost(&f.Type); in.Kind == Struct && !plainFields(in.Fields) {
+		if in := innermostType(&f.Type); in.Kind == Struct && !plainFields(in.Fields) {
 			return false
 		}
 	}

@@ -19,34 +19,34 @@ func ParseFile(text []byte, load func(name string) ([]byte, error)) (*Schema, er
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{load: load, places: map[*Field]*node{}}
-	s := r.schema(doc)
-	if err := r.errors.or(); err != nil {
+	r := &schemaReader{load: load, positions: map[*Field]*docNode{}}
+	s := r.readSchema(doc)
+	if err := r.errors.orNil(); err != nil {
 		return nil, err
 	}
-	if err := validate(s, r.places); err != nil {
+	if err := validateSchema(s, r.positions); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// reader makes a schema of a document. It collects what is wrong and goes on.
-type reader struct {
+// schemaReader makes a schema of a document. It collects what is wrong and goes on.
+type schemaReader struct {
 	errors Error
 	load   func(name string) ([]byte, error)
-	// places are where the fields are written.
-	places map[*Field]*node
-	types  int
+	// positions are where the fields are written.
+	positions map[*Field]*docNode
+	types     int
 }
 
-func (r *reader) fail(n *node, where, hint, format string, args ...any) {
-	r.errors.add(Problem{Line: n.line, Column: n.column, Where: where, Message: fmt.Sprintf(format, args...), Hint: hint})
+func (r *schemaReader) failAt(n *docNode, where, hint, format string, args ...any) {
+	r.errors.addProblem(Problem{Line: n.line, Column: n.column, Where: where, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
-// object calls fn with each key of an object that is in keys.
-func (r *reader) object(n *node, where string, keys []string, fn func(key string, value *node)) {
+// readObject calls fn with each key of an object that is in keys.
+func (r *schemaReader) readObject(n *docNode, where string, keys []string, fn func(key string, value *docNode)) {
 	if n.kind != nodeObject {
-		r.fail(n, where, "", "%v, where an object is wanted", n)
+		r.failAt(n, where, "", "got %v, want an object", n)
 		return
 	}
 	for i, key := range n.keys {
@@ -55,36 +55,36 @@ func (r *reader) object(n *node, where string, keys []string, fn func(key string
 			known = known || k == key
 		}
 		if !known {
-			r.fail(n.items[i], where, near.Hint(key, keys), "the key %q is not known", clip(key))
+			r.failAt(n.items[i], where, near.Hint(key, keys), "unknown key %q", clipText(key))
 			continue
 		}
 		fn(key, n.items[i])
 	}
 }
 
-// string returns a text.
-func (r *reader) string(n *node, where string) string {
+// readString returns a text.
+func (r *schemaReader) readString(n *docNode, where string) string {
 	if n.kind != nodeText {
 		hint := ""
 		if n.kind == nodeNumber || n.kind == nodeBool {
-			hint = "write it in quotes"
+			hint = "put it in quotes"
 		}
-		r.fail(n, where, hint, "%v, where a text is wanted", n)
+		r.failAt(n, where, hint, "got %v, want a text", n)
 	}
 	return n.text
 }
 
-func (r *reader) bool(n *node, where string) bool {
+func (r *schemaReader) readBool(n *docNode, where string) bool {
 	if n.kind != nodeBool {
-		r.fail(n, where, "", "%v, where true or false is wanted", n)
+		r.failAt(n, where, "", "got %v, want true or false", n)
 	}
 	return n.text == "true"
 }
 
-// list returns the items of a list.
-func (r *reader) list(n *node, where string) []*node {
+// readList returns the items of a list.
+func (r *schemaReader) readList(n *docNode, where string) []*docNode {
 	if n.kind != nodeList {
-		r.fail(n, where, "", "%v, where a list is wanted", n)
+		r.failAt(n, where, "", "got %v, want a list", n)
 		return nil
 	}
 	return n.items
@@ -92,36 +92,36 @@ func (r *reader) list(n *node, where string) []*node {
 
 var schemaKeys = []string{"version", "format", "on_error", "fields", "csv", "avro", "avro_file", "protobuf"}
 
-func (r *reader) schema(doc *node) *Schema {
+func (r *schemaReader) readSchema(doc *docNode) *Schema {
 	s := &Schema{Version: 1, Format: JSON, OnError: OnErrorNull}
-	r.object(doc, "", schemaKeys, func(key string, n *node) {
+	r.readObject(doc, "", schemaKeys, func(key string, n *docNode) {
 		switch key {
 		case "version":
 			v, err := strconv.ParseUint(n.text, 10, 32)
 			if n.kind != nodeNumber || err != nil || v == 0 {
-				r.fail(n, key, "", "%v, where a number from 1 is wanted", n)
+				r.failAt(n, key, "", "got %v, want a number from 1 on", n)
 			}
 			s.Version = uint32(v)
 		case "format":
-			s.Format = Format(r.string(n, key))
+			s.Format = Format(r.readString(n, key))
 		case "on_error":
 			if n.kind != nodeNull { // YAML's null is the name null
-				s.OnError = OnError(r.string(n, key))
+				s.OnError = OnError(r.readString(n, key))
 			}
 		case "fields":
-			s.Fields = r.fields(n, "")
+			s.Fields = r.readFields(n, "")
 		case "csv":
-			s.CSV = r.csv(n)
+			s.CSV = r.readCSV(n)
 		case "avro":
 			if s.Avro = n.text; n.kind == nodeObject || n.kind == nodeList {
-				s.Avro = string(n.json(nil))
+				s.Avro = string(n.appendJSON(nil))
 			} else {
-				r.string(n, key)
+				r.readString(n, key)
 			}
 		case "avro_file":
-			s.Avro = string(r.file(n, key))
+			s.Avro = string(r.readFile(n, key))
 		case "protobuf":
-			s.Protobuf = r.protobuf(n)
+			s.Protobuf = r.readProtobuf(n)
 		}
 	})
 	if s.Format == CSV && s.CSV == nil {
@@ -130,55 +130,55 @@ func (r *reader) schema(doc *node) *Schema {
 	return s
 }
 
-// file reads a file that the schema refers to.
-func (r *reader) file(n *node, where string) []byte {
-	name := r.string(n, where)
+// readFile reads a file that the schema refers to.
+func (r *schemaReader) readFile(n *docNode, where string) []byte {
+	name := r.readString(n, where)
 	if r.load == nil {
-		r.fail(n, where, "write its content into the schema", "a file can only be named in a file that the command line reads")
+		r.failAt(n, where, "put the file's content into the schema", "files can be named only in a schema file that the command line reads")
 		return nil
 	}
 	content, err := r.load(name)
 	if err != nil {
-		r.fail(n, where, "", "%v", err)
+		r.failAt(n, where, "", "%v", err)
 	}
 	return content
 }
 
-func (r *reader) csv(n *node) *CSVOptions {
+func (r *schemaReader) readCSV(n *docNode) *CSVOptions {
 	o := &CSVOptions{Delimiter: ","}
-	r.object(n, "csv", []string{"delimiter", "header", "columns", "null"}, func(key string, n *node) {
+	r.readObject(n, "csv", []string{"delimiter", "header", "columns", "null"}, func(key string, n *docNode) {
 		where := "csv." + key
 		switch key {
 		case "delimiter":
-			o.Delimiter = r.string(n, where)
+			o.Delimiter = r.readString(n, where)
 		case "header":
-			o.Header = r.bool(n, where)
+			o.Header = r.readBool(n, where)
 		case "columns":
-			for _, item := range r.list(n, where) {
-				o.Columns = append(o.Columns, r.string(item, where))
+			for _, item := range r.readList(n, where) {
+				o.Columns = append(o.Columns, r.readString(item, where))
 			}
 		case "null":
-			o.Null = r.string(n, where)
+			o.Null = r.readString(n, where)
 		}
 	})
 	return o
 }
 
-func (r *reader) protobuf(n *node) *ProtobufOptions {
+func (r *schemaReader) readProtobuf(n *docNode) *ProtobufOptions {
 	o := &ProtobufOptions{}
-	r.object(n, "protobuf", []string{"message", "descriptors", "descriptors_file"}, func(key string, n *node) {
+	r.readObject(n, "protobuf", []string{"message", "descriptors", "descriptors_file"}, func(key string, n *docNode) {
 		where := "protobuf." + key
 		switch key {
 		case "message":
-			o.Message = r.string(n, where)
+			o.Message = r.readString(n, where)
 		case "descriptors":
-			b, err := base64.StdEncoding.DecodeString(r.string(n, where))
+			b, err := base64.StdEncoding.DecodeString(r.readString(n, where))
 			if err != nil {
-				r.fail(n, where, "it is a FileDescriptorSet in base64, as protoc --include_imports --descriptor_set_out makes it; or name it in descriptors_file", "%v", err)
+				r.failAt(n, where, "want a FileDescriptorSet in base64, as made by protoc --include_imports --descriptor_set_out; or name the file in descriptors_file", "%v", err)
 			}
 			o.Descriptors = b
 		case "descriptors_file":
-			o.Descriptors = r.file(n, where)
+			o.Descriptors = r.readFile(n, where)
 		}
 	})
 	return o
@@ -187,11 +187,11 @@ func (r *reader) protobuf(n *node) *ProtobufOptions {
 // maxListed is how many fields one list may have: more are not looked at.
 const maxListed = MaxTypes
 
-// fields reads the fields of a schema, or of a struct; within is the column that the struct is in.
-func (r *reader) fields(n *node, within string) []Field {
-	items := r.list(n, whereField(within, "", -1))
+// readFields reads the fields of a schema, or of a struct; within is the column that the struct is in.
+func (r *schemaReader) readFields(n *docNode, within string) []Field {
+	items := r.readList(n, whereField(within, "", -1))
 	if len(items) > maxListed {
-		r.fail(n, "", "", "there are %d fields, the limit is %d types", len(items), MaxTypes)
+		r.failAt(n, "", "", "too many fields: %d, the limit is %d types", len(items), MaxTypes)
 		return nil
 	}
 	if len(items) == 0 {
@@ -199,15 +199,15 @@ func (r *reader) fields(n *node, within string) []Field {
 	}
 	fields := make([]Field, len(items)) // places has their addresses
 	for i, item := range items {
-		r.places[&fields[i]] = item
-		r.field(item, &fields[i], within, i)
+		r.positions[&fields[i]] = item
+		r.readField(item, &fields[i], within, i)
 	}
 	return fields
 }
 
 var fieldKeys = []string{"name", "type", "nullable", "path", "aliases", "default", "doc", "formats", "fields"}
 
-func (r *reader) field(n *node, f *Field, within string, index int) {
+func (r *schemaReader) readField(n *docNode, f *Field, within string, index int) {
 	f.Nullable = true
 	if n.kind == nodeObject {
 		for i, key := range n.keys { // for the errors of the others
@@ -217,12 +217,12 @@ func (r *reader) field(n *node, f *Field, within string, index int) {
 		}
 	}
 	where := whereField(within, f.Name, index)
-	var typ, formats, inner *node
-	r.object(n, where, fieldKeys, func(key string, n *node) {
+	var typ, formats, inner *docNode
+	r.readObject(n, where, fieldKeys, func(key string, n *docNode) {
 		at := where + ": " + key
 		switch key {
 		case "name":
-			f.Name = r.string(n, at)
+			f.Name = r.readString(n, at)
 		case "type":
 			typ = n
 		case "formats":
@@ -230,19 +230,19 @@ func (r *reader) field(n *node, f *Field, within string, index int) {
 		case "fields":
 			inner = n
 		case "nullable":
-			f.Nullable = r.bool(n, at)
+			f.Nullable = r.readBool(n, at)
 		case "path":
-			f.Path = r.path(n, at)
+			f.Path = r.readPath(n, at)
 		case "aliases":
-			for _, item := range r.list(n, at) {
-				f.Aliases = append(f.Aliases, r.path(item, at))
+			for _, item := range r.readList(n, at) {
+				f.Aliases = append(f.Aliases, r.readPath(item, at))
 			}
 		case "default":
 			if n.kind != nodeNull {
-				f.Default = string(n.json(nil))
+				f.Default = string(n.appendJSON(nil))
 			}
 		case "doc":
-			f.Doc = r.string(n, at)
+			f.Doc = r.readString(n, at)
 		}
 	})
 	if len(f.Path) == 1 && f.Path[0] == f.Name {
@@ -252,15 +252,15 @@ func (r *reader) field(n *node, f *Field, within string, index int) {
 		return
 	}
 	if typ == nil {
-		r.fail(n, where, "", "a field has a type")
+		r.failAt(n, where, "", "the type is missing")
 		return
 	}
-	r.fieldType(f, where, typ, formats, inner, joinName(within, f.Name))
+	r.readFieldType(f, where, typ, formats, inner, joinName(within, f.Name))
 }
 
-// fieldType puts a type together from its text and what is written beside it.
-func (r *reader) fieldType(f *Field, where string, typ, formats, inner *node, name string) {
-	t, bare, err := parseType(r.string(typ, where+": type"))
+// readFieldType puts a type together from its text and what is written beside it.
+func (r *schemaReader) readFieldType(f *Field, where string, typ, formats, inner *docNode, name string) {
+	t, bare, err := parseType(r.readString(typ, where+": type"))
 	if err != nil {
 		p := Problem{Line: typ.line, Column: typ.column, Where: where, Message: err.Error()}
 		if te := new(typeError); errors.As(err, &te) {
@@ -268,56 +268,56 @@ func (r *reader) fieldType(f *Field, where string, typ, formats, inner *node, na
 			te.hint = ""
 			p.Message, p.Hint = te.Error(), hint
 		}
-		r.errors.add(p)
+		r.errors.addProblem(p)
 		return
 	}
 	if r.types++; r.types > MaxTypes {
 		return // validate says so
 	}
 	if formats != nil {
-		in := innermost(t)
+		in := innermostType(t)
 		switch {
 		case in.Kind != Timestamp && in.Kind != Date:
-			r.fail(formats, where, "", "time formats beside the type %s", t)
+			r.failAt(formats, where, "", "the type %s has no time formats", t)
 		case len(in.Formats) > 0:
-			r.fail(formats, where, "", "time formats both in the type and beside it")
+			r.failAt(formats, where, "", "time formats are given twice: in the type and under formats")
 		default:
-			for _, item := range r.list(formats, where+": formats") {
-				in.Formats = append(in.Formats, TimeFormat(r.string(item, where+": formats")))
+			for _, item := range r.readList(formats, where+": formats") {
+				in.Formats = append(in.Formats, TimeFormat(r.readString(item, where+": formats")))
 			}
 		}
 	}
 	switch {
 	case inner != nil && bare == nil:
-		r.fail(inner, where, "the type is then struct, list<struct> or map<struct>", "fields beside the type %s", t)
+		r.failAt(inner, where, "want the type struct, list<struct> or map<struct>", "the type %s has no fields", t)
 	case inner != nil:
-		bare.Fields = r.fields(inner, name)
+		bare.Fields = r.readFields(inner, name)
 	case bare != nil:
-		r.fail(typ, where, "write them in the type, struct<name type>, or as a list under the key fields", "a struct without fields")
+		r.failAt(typ, where, "write them in the type, as struct<name type>, or as a list under the key fields", "the struct has no fields")
 	}
 	f.Type = *t
 }
 
-// innermost returns what is in lists and maps.
-func innermost(t *Type) *Type {
+// innermostType returns what is in lists and maps.
+func innermostType(t *Type) *Type {
 	for t.Elem != nil {
 		t = t.Elem
 	}
 	return t
 }
 
-// path reads a path, a text or a list of texts.
-func (r *reader) path(n *node, where string) []string {
+// readPath reads a path, a text or a list of texts.
+func (r *schemaReader) readPath(n *docNode, where string) []string {
 	if n.kind == nodeList {
 		path := make([]string, 0, min(len(n.items), MaxPath+1))
 		for _, item := range n.items {
-			path = append(path, r.string(item, where))
+			path = append(path, r.readString(item, where))
 		}
 		return path
 	}
-	path, err := ParsePath(r.string(n, where))
+	path, err := ParsePath(r.readString(n, where))
 	if err != nil && n.kind == nodeText {
-		r.fail(n, where, `a path is steps between dots, in double quotes where they have a dot: a."b.c"; or a list of steps`, "%v", err)
+		r.failAt(n, where, `separate the steps by dots, and quote a step that has a dot: a."b.c"; or write a list of steps`, "%v", err)
 	}
 	return path
 }
@@ -334,13 +334,13 @@ func joinName(within, name string) string {
 func whereField(within, name string, index int) string {
 	switch {
 	case name != "":
-		return fmt.Sprintf("field %q", clip(joinName(within, name)))
+		return fmt.Sprintf("field %q", clipText(joinName(within, name)))
 	case index >= 0 && within != "":
-		return fmt.Sprintf("field %d of %q", index+1, clip(within))
+		return fmt.Sprintf("field %d of %q", index+1, clipText(within))
 	case index >= 0:
 		return fmt.Sprintf("field %d", index+1)
 	case within != "":
-		return fmt.Sprintf("field %q: fields", clip(within))
+		return fmt.Sprintf("field %q: fields", clipText(within))
 	default:
 		return "fields"
 	}

@@ -28,8 +28,8 @@ func ParsePath(text string) ([]string, error) {
 		var step string
 		if p.at < len(text) && text[p.at] == '"' {
 			var err error
-			if step, err = p.quoted('"'); err != nil {
-				return nil, errors.New("a double quote is not closed")
+			if step, err = p.parseQuoted('"'); err != nil {
+				return nil, errors.New("missing closing double quote")
 			}
 		} else {
 			end := strings.IndexByte(text[p.at:], '.')
@@ -37,7 +37,7 @@ func ParsePath(text string) ([]string, error) {
 				end = len(text) - p.at
 			}
 			if step = text[p.at : p.at+end]; step == "" {
-				return nil, errors.New("a step of the path is empty")
+				return nil, errors.New("empty step in the path")
 			}
 			p.at += end
 		}
@@ -48,7 +48,7 @@ func ParsePath(text string) ([]string, error) {
 			return path, nil
 		}
 		if text[p.at] != '.' {
-			return nil, fmt.Errorf("there is %q behind a step in quotes, where a dot is wanted", clip(text[p.at:]))
+			return nil, fmt.Errorf("unexpected %q after a step in quotes: want a dot", clipText(text[p.at:]))
 		}
 		p.at++
 	}

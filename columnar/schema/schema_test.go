@@ -95,7 +95,7 @@ func TestRoundTrip(t *testing.T) {
 			if err != nil || back.Text() != typ.Text() {
 				t.Fatalf("%s is read as %s: %v", typ.Text(), back.Text(), err)
 			}
-			if in := innermost(typ); (in.Kind != Struct || plainFields(in.Fields)) && !reflect.DeepEqual(&back, typ) {
+			if in := innermostType(typ); (in.Kind != Struct || plainFields(in.Fields)) && !reflect.DeepEqual(&back, typ) {
 				t.Fatalf("%s is read as %s", typ.Text(), back.Text())
 			}
 		}
@@ -115,11 +115,11 @@ fields:
     nullable: 1
 `))
 	wantProblems(t, err,
-		`line 4, column 11: field "a": the key "tpye" is not known; did you mean "type"?`,
-		`line 3, column 5: field "a": a field has a type`,
-		`line 6, column 11: field "b": the type "itn64" is not known, at character 1 of the type; did you mean "int64" or "uint64"?`,
-		`field "c": the type "text" is not known, at character 1 of the type; did you mean "string"?`,
-		`line 9, column 15: field "c": nullable: 1, where true or false is wanted`)
+		`line 4, column 11: field "a": unknown key "tpye"; did you mean "type"?`,
+		`line 3, column 5: field "a": the type is missing`,
+		`line 6, column 11: field "b": unknown type "itn64", at character 1 of the type; did you mean "int64" or "uint64"?`,
+		`field "c": unknown type "text", at character 1 of the type; did you mean "string"?`,
+		`line 9, column 15: field "c": nullable: got 1, want true or false`)
 	_, err = Parse([]byte(`{"format": "jsn", "on_error": "drop", "fields": [
  {"name": "a", "type": "int64"},
  {"name": "a", "type": "decimal(3,4)", "path": "b"},
@@ -127,10 +127,10 @@ fields:
  {"name": "c", "type": "string", "path": ["d", "e"], "aliases": ["a"]},
  {"name": "d", "type": "timestamp('%Y-%m-%d')"},
  {"name": "f", "type": "int32", "default": 2147483648}]}`))
-	wantProblems(t, err, `format: "jsn" is none of json, `, `did you mean "json"?`, `on_error: "drop"`, `line 3, column 2: field "a": the name is there twice`,
-		`decimal(3,4): the precision`, `line 4, column 2: field "_time": names that begin with an underscore`, `the default 1 is no string`,
-		`line 5, column 2: field "c": the path a is that of the field "a"`, `the path d.e leads into the field "d"`, `"%Y-%m-%d" is one of strftime`,
-		`field "f": the default 2147483648 is no int32: it is out of range`)
+	wantProblems(t, err, `format: invalid value "jsn": want one of json, `, `did you mean "json"?`, `on_error: invalid value "drop"`, `line 3, column 2: field "a": duplicate name`,
+		`decimal(3,4): want a precision`, `line 4, column 2: field "_time": names that begin with an underscore`, `invalid default 1 for string`,
+		`line 5, column 2: field "c": the path a is already read by the field "a"`, `the path d.e is inside the field "d"`, `"%Y-%m-%d" is in the syntax of strftime`,
+		`field "f": invalid default 2147483648 for int32: out of range`)
 }
 
 func wantProblems(t *testing.T, err error, wants ...string) {
@@ -152,81 +152,81 @@ func TestRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                 "empty",
 		"\xff":                             "UTF-8",
-		"fields: []":                       "fields: there are none",
-		"[]":                               "where an object is wanted",
-		"a: &x 1\nb: *x":                   "aliases of YAML",
+		"fields: []":                       "fields: the schema has no fields",
+		"[]":                               "want an object",
+		"a: &x 1\nb: *x":                   "anchors and aliases",
 		"--- {}\n--- {}":                   "more than one document",
-		"{\"a\": 1, \"a\": 2}":             "twice",
+		"{\"a\": 1, \"a\": 2}":             "duplicate key",
 		"fields: [":                        "neither JSON nor YAML",
-		"fields: [{name: a, type: 1}]":     "where a text is wanted",
+		"fields: [{name: a, type: 1}]":     "want a text",
 		"fields: [{name: 1, type: int64}]": "in quotes",
-		"fields: [{name: a, type: " + deep + "}]":                                                                                   "12 deep",
-		"fields: [{name: a, type: 'struct<>'}]":                                                                                     "name is missing",
-		"fields: [{name: a, type: struct}]":                                                                                         "without fields",
+		"fields: [{name: a, type: " + deep + "}]":                                                                                   "limit is 12 levels",
+		"fields: [{name: a, type: 'struct<>'}]":                                                                                     "missing field name",
+		"fields: [{name: a, type: struct}]":                                                                                         "the struct has no fields",
 		"fields: [{name: a, type: 'struct<b struct>', fields: []}]":                                                                 "has no fields",
-		"fields: [{name: a, type: int64, fields: [{name: b, type: int64}]}]":                                                        "beside the type int64",
-		"fields: [{name: a, type: int64, formats: [unix_s]}]":                                                                       "beside the type int64",
-		"fields: [{name: a, type: timestamp(unix_seconds)}]":                                                                        "not known",
-		"fields: [{name: a, type: timestamp, formats: ['15:04']}]":                                                                  "does not say year",
-		"fields: [{name: a, type: 'list<int64> x'}]":                                                                                "behind the type",
-		"fields: [{name: a, type: string, path: ''}]":                                                                               "a step of the path is empty",
-		"fields: [{name: a, type: string, path: 'a.'}]":                                                                             "a step of the path is empty",
-		"fields: [{name: a, type: string, path: '\"a\"b'}]":                                                                         "behind a step in quotes",
-		"fields: [{name: a, type: string, default: [1]}]":                                                                           "not a text",
-		"fields: [{name: a, type: \"string\", default: 2024-01-01T00:00:00Z, x: 1}]":                                                "\"x\" is not known",
-		"fields: [{name: a, type: date, default: 2024-02-30}]":                                                                      "not written as",
+		"fields: [{name: a, type: int64, fields: [{name: b, type: int64}]}]":                                                        "the type int64 has no",
+		"fields: [{name: a, type: int64, formats: [unix_s]}]":                                                                       "the type int64 has no",
+		"fields: [{name: a, type: timestamp(unix_seconds)}]":                                                                        "unknown",
+		"fields: [{name: a, type: timestamp, formats: ['15:04']}]":                                                                  "does not have year",
+		"fields: [{name: a, type: 'list<int64> x'}]":                                                                                "after the type",
+		"fields: [{name: a, type: string, path: ''}]":                                                                               "empty step in the path",
+		"fields: [{name: a, type: string, path: 'a.'}]":                                                                             "empty step in the path",
+		"fields: [{name: a, type: string, path: '\"a\"b'}]":                                                                         "after a step in quotes",
+		"fields: [{name: a, type: string, default: [1]}]":                                                                           "want a text in quotes",
+		"fields: [{name: a, type: \"string\", default: 2024-01-01T00:00:00Z, x: 1}]":                                                "unknown key \"x\"",
+		"fields: [{name: a, type: date, default: 2024-02-30}]":                                                                      "want a time in the format",
 		"fields: [{name: a, type: uint64, default: -1}]":                                                                            "out of range",
 		"fields: [{name: a, type: int64, default: 1e999999}]":                                                                       "exponent",
 		"fields: [{name: a, type: 'decimal(4,2)', default: 100}]":                                                                   "more than 4 digits",
 		"format: csv\nfields: [{name: a, type: int64, path: b.c}]":                                                                  "more than one step",
 		"format: csv\ncsv: {columns: [foo]}\nfields: [{name: fooo, type: int64}]":                                                   `did you mean "foo"`,
-		"format: csv\ncsv: {delimiter: ab}\nfields: [{name: a, type: int64}]":                                                       "not one character",
-		"csv: {}\nfields: [{name: a, type: int64}]":                                                                                 "beside the format",
+		"format: csv\ncsv: {delimiter: ab}\nfields: [{name: a, type: int64}]":                                                       "want one character",
+		"csv: {}\nfields: [{name: a, type: int64}]":                                                                                 "does not apply to the format",
 		"format: avro\nfields: [{name: a, type: int64}]":                                                                            "avro: is missing",
 		"format: avro\navro: {type: recrod}\nfields: [{name: a, type: int64}]":                                                      "avro: ",
-		"format: avro\navro: '[\"int\"]'\nfields: [{name: a, type: int64}]":                                                         "not a record",
+		"format: avro\navro: '[\"int\"]'\nfields: [{name: a, type: int64}]":                                                         "want a record",
 		"format: avro\navro: {type: record, name: R, fields: [{name: a, type: S}]}\nfields: [{name: a, type: int64}]":               "avro: ",
-		"format: avro\navro: {type: record, name: R, namespace: n, fields: [{name: a, type: R}]}\nfields: [{name: a, type: int64}]": "R holds itself without end",
-		"format: avro\navro: '" + avroLists(200) + "'\nfields: [{name: a, type: int64}]":                                            "nest more than 128 deep",
-		"format: avro\navro: '" + avroFields(4000) + "'\nfields: [{name: a, type: int64}]":                                          "more than 4000 types",
+		"format: avro\navro: {type: record, name: R, namespace: n, fields: [{name: a, type: R}]}\nfields: [{name: a, type: int64}]": "R contains itself without end",
+		"format: avro\navro: '" + avroLists(200) + "'\nfields: [{name: a, type: int64}]":                                            "nested too deep: the limit is 128",
+		"format: avro\navro: '" + avroFields(4000) + "'\nfields: [{name: a, type: int64}]":                                          "too many types: the limit is 4000",
 		"format: avro\navro_file: x\nfields: [{name: a, type: int64}]":                                                              "command line",
 		"format: protobuf\nprotobuf: {message: a.B}\nfields: [{name: a, type: int64}]":                                              "descriptors are missing",
 		"format: protobuf\nprotobuf: {descriptors: '!'}\nfields: [{name: a, type: int64}]":                                          "base64",
-		"fields: {}":  "where a list is wanted",
-		"fields: [a]": "where an object is wanted",
+		"fields: {}":  "want a list",
+		"fields: [a]": "want an object",
 		"version: 0\nfields: [{name: a, type: bool}]":                          "a number from 1",
 		"fields: [{name: a, type: decimal}]":                                   `"(" is missing after decimal`,
 		"fields: [{name: a, type: 'decimal(x,1)'}]":                            "decimal(18,2)",
 		"fields: [{name: a, type: list<int64}]":                                `">" is missing`,
-		"fields: [{name: a, type: '<'}]":                                       "is no type",
-		"fields: [{name: a, type: ''}]":                                        "a type is missing",
+		"fields: [{name: a, type: '<'}]":                                       "is not a type",
+		"fields: [{name: a, type: ''}]":                                        "missing type",
 		"fields: [{name: a, type: frobnicate}]":                                "types are bool",
-		"fields: [{name: a, type: \"timestamp('x)\"}]":                         "is not closed",
-		"fields: [{name: a, type: 'struct<\"b int64>'}]":                       "is not closed",
+		"fields: [{name: a, type: \"timestamp('x)\"}]":                         "missing closing",
+		"fields: [{name: a, type: 'struct<\"b int64>'}]":                       "missing closing",
 		"fields: [{name: a, type: 'struct<b int64 not>'}]":                     `not followed by "null"`,
-		"fields: [{name: a, type: list<int64>, default: [1, x]}]":              "no list: it is not a number",
-		"fields: [{name: a, type: list<int64>, default: {}}]":                  "it is not a list",
-		"fields: [{name: a, type: map<int64>, default: [1]}]":                  "it is not an object",
-		"fields: [{name: a, type: map<int64>, default: {b: 1.5}}]":             "it is not whole",
-		"fields: [{name: a, type: bool, default: 1}]":                          "it is not true or false",
-		"fields: [{name: a, type: float64, default: 1e999}]":                   "it is too large",
-		"fields: [{name: a, type: 'decimal(4,1)', default: 1.25}]":             "more than 1 digits behind the point",
-		"fields: [{name: a, type: timestamp, default: 5}]":                     "not written as rfc3339",
+		"fields: [{name: a, type: list<int64>, default: [1, x]}]":              "for list: want a number",
+		"fields: [{name: a, type: list<int64>, default: {}}]":                  "want a list",
+		"fields: [{name: a, type: map<int64>, default: [1]}]":                  "want an object",
+		"fields: [{name: a, type: map<int64>, default: {b: 1.5}}]":             "want an integer",
+		"fields: [{name: a, type: bool, default: 1}]":                          "want true or false",
+		"fields: [{name: a, type: float64, default: 1e999}]":                   "the number is too large",
+		"fields: [{name: a, type: 'decimal(4,1)', default: 1.25}]":             "more than 1 digits after the point",
+		"fields: [{name: a, type: timestamp, default: 5}]":                     "in the format rfc3339",
 		"fields: [{name: \"a\\x01\", type: bool}]":                             "control character",
 		"fields: [{name: a, type: bool, aliases: [[]]}]":                       "an alias is empty",
-		"fields: [{name: a, type: bool, aliases: [b, b]}]":                     "the path b is there twice",
-		"fields: [{name: a, type: bool, path: b, aliases: [b.c]}]":             "b is the beginning of b.c",
-		"fields: [{name: a, type: !x bool}]":                                   "the tag !x is not read",
-		"fields: [{[a]: b}]":                                                   "a key is a text",
-		strings.Repeat("[", 99) + strings.Repeat("]", 99):                      "nested more than",
-		strings.Repeat("- ", 500_000):                                          "not read as YAML",
+		"fields: [{name: a, type: bool, aliases: [b, b]}]":                     "duplicate path b",
+		"fields: [{name: a, type: bool, path: b, aliases: [b.c]}]":             "b is a prefix of its path b.c",
+		"fields: [{name: a, type: !x bool}]":                                   "the YAML tag !x is not supported",
+		"fields: [{[a]: b}]":                                                   "a key must be a text",
+		strings.Repeat("[", 99) + strings.Repeat("]", 99):                      "nested too deep",
+		strings.Repeat("- ", 500_000):                                          "too large to be read as YAML",
 		strings.Repeat(" ", MaxText+1):                                         "limit is",
-		`{"fields":` + strings.Repeat("[", 99) + strings.Repeat("]", 99) + "}": "nested more than",
-		`{"fields":[` + strings.Repeat("1,", 200_000) + "1]}":                  "more than 100000 values",
+		`{"fields":` + strings.Repeat("[", 99) + strings.Repeat("]", 99) + "}": "nested too deep",
+		`{"fields":[` + strings.Repeat("1,", 200_000) + "1]}":                  "the limit is 100000",
 	} {
 		_, err := Parse([]byte(text))
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", clip(text), err, want)
+			t.Errorf("%s: %v, want %q", clipText(text), err, want)
 		}
 	}
 }
@@ -248,7 +248,7 @@ func TestDefaults(t *testing.T) {
 	bad := &Schema{Format: JSON, OnError: OnErrorNull, Fields: []Field{{Name: "a", Type: Type{Kind: Int64}}}}
 	for _, text := range []string{"null", "1 2", "x", strings.Repeat("1", MaxDefault+1)} {
 		if bad.Fields[0].Default = text; bad.Validate() == nil {
-			t.Errorf("%s was taken", clip(text))
+			t.Errorf("%s was taken", clipText(text))
 		}
 	}
 }

@@ -131,19 +131,19 @@ func allDigits(s string) bool {
 	return s != ""
 }
 
-// check says what is wrong with a format of a kind, and what may have been meant.
-func (f TimeFormat) check(kind Kind) (message, hint string) {
+// checkFormat says what is wrong with a format of a kind, and what may have been meant.
+func (f TimeFormat) checkFormat(kind Kind) (message, hint string) {
 	if slices.Contains(timeFormatNames, string(f)) {
 		return "", ""
 	}
 	const layouts = `a layout shows how the instant 2006-01-02 15:04:05 is written, as in "02/Jan/2006:15:04:05 -0700"`
 	switch {
 	case f == "":
-		return "an empty time format", layouts
+		return "empty time format", layouts
 	case len(f) > 100:
-		return "a time format of more than 100 bytes", ""
+		return "time format too long: the limit is 100 bytes", ""
 	case strings.Contains(string(f), "%"):
-		return "the time format " + strconv.Quote(string(f)) + " is one of strftime", layouts
+		return "the time format " + strconv.Quote(string(f)) + " is in the syntax of strftime", layouts
 	}
 	// A layout that says the day brings it back.
 	at := time.Date(2021, 11, 23, 13, 14, 17, 0, time.UTC)
@@ -153,7 +153,7 @@ func (f TimeFormat) check(kind Kind) (message, hint string) {
 		if hint == "" {
 			hint = layouts
 		}
-		return "the time format " + strconv.Quote(string(f)) + " does not say year, month and day of a " + kind.String(), hint
+		return "the time format " + strconv.Quote(string(f)) + " does not have year, month and day, which a " + kind.String() + " needs", hint
 	}
 	return "", ""
 }

@@ -124,18 +124,18 @@ func ParseType(text string) (Type, error) {
 // parseType reads a type that may have at its inside a struct without fields, which are written elsewhere; it returns that too.
 func parseType(text string) (t, bare *Type, err error) {
 	if len(text) > MaxText {
-		return nil, nil, &typeError{message: fmt.Sprintf("the type has more than %d bytes", MaxText)}
+		return nil, nil, &typeError{message: fmt.Sprintf("type too long: the limit is %d bytes", MaxText)}
 	}
 	p := &typeParser{text: text}
 	out := new(Type)
-	if err := p.parse(out, 0); err != nil {
+	if err := p.parseType(out, 0); err != nil {
 		return nil, nil, err
 	}
-	if p.space(); p.at < len(text) {
-		return nil, nil, p.fail("there is something behind the type")
+	if p.skipSpace(); p.at < len(text) {
+		return nil, nil, p.failf("unexpected text after the type")
 	}
 	if p.bare != nil && p.inStruct {
-		return nil, nil, &typeError{at: p.bareAt, message: "struct within a struct has no fields", hint: "write struct<name type, name type>"}
+		return nil, nil, &typeError{at: p.bareAt, message: "a struct within a struct has no fields", hint: "write struct<name type, name type>"}
 	}
 	return out, p.bare, nil
 }
@@ -150,35 +150,35 @@ type typeParser struct {
 	inStruct bool
 }
 
-func (p *typeParser) fail(format string, args ...any) error {
+func (p *typeParser) failf(format string, args ...any) error {
 	return &typeError{at: p.at, message: fmt.Sprintf(format, args...)}
 }
 
-func (p *typeParser) space() {
+func (p *typeParser) skipSpace() {
 	for p.at < len(p.text) && strings.IndexByte(" \t\r\n", p.text[p.at]) >= 0 {
 		p.at++
 	}
 }
 
-// take passes over a character if it comes next.
-func (p *typeParser) take(c byte) bool {
-	if p.space(); p.at < len(p.text) && p.text[p.at] == c {
+// acceptByte passes over a character if it comes next.
+func (p *typeParser) acceptByte(c byte) bool {
+	if p.skipSpace(); p.at < len(p.text) && p.text[p.at] == c {
 		p.at++
 		return true
 	}
 	return false
 }
 
-func (p *typeParser) want(c byte, after string) error {
-	if !p.take(c) {
-		return p.fail("%q is missing after %s", string(c), after)
+func (p *typeParser) expectByte(c byte, after string) error {
+	if !p.acceptByte(c) {
+		return p.failf("%q is missing after %s", string(c), after)
 	}
 	return nil
 }
 
-// word passes over letters, digits and underscores.
-func (p *typeParser) word() string {
-	p.space()
+// parseWord passes over letters, digits and underscores.
+func (p *typeParser) parseWord() string {
+	p.skipSpace()
 	begin := p.at
 	for p.at < len(p.text) {
 		c, n := utf8.DecodeRuneInString(p.text[p.at:])
@@ -190,16 +190,16 @@ func (p *typeParser) word() string {
 	return p.text[begin:p.at]
 }
 
-// quoted passes over a text in quotes, which are doubled within it.
-func (p *typeParser) quoted(quote byte) (string, error) {
-	if !p.take(quote) {
+// parseQuoted passes over a text in quotes, which are doubled within it.
+func (p *typeParser) parseQuoted(quote byte) (string, error) {
+	if !p.acceptByte(quote) {
 		return "", nil
 	}
 	var b strings.Builder
 	for {
 		end := strings.IndexByte(p.text[p.at:], quote)
 		if end < 0 {
-			return "", p.fail("a %c is not closed", quote)
+			return "", p.failf("missing closing %c", quote)
 		}
 		b.WriteString(p.text[p.at : p.at+end])
 		if p.at += end + 1; p.at >= len(p.text) || p.text[p.at] != quote {
@@ -210,20 +210,20 @@ func (p *typeParser) quoted(quote byte) (string, error) {
 	}
 }
 
-func (p *typeParser) parse(t *Type, depth int) error {
+func (p *typeParser) parseType(t *Type, depth int) error {
 	if depth >= MaxDepth {
-		return p.fail("types nest more than %d deep", MaxDepth)
+		return p.failf("types are nested too deep: the limit is %d levels", MaxDepth)
 	}
 	if p.types++; p.types > MaxTypes {
-		return p.fail("there are more than %d types", MaxTypes)
+		return p.failf("too many types: the limit is %d", MaxTypes)
 	}
-	p.space()
+	p.skipSpace()
 	begin := p.at
-	name := p.word()
+	name := p.parseWord()
 	switch name {
 	case "decimal":
 		t.Kind = Decimal
-		return p.decimal(t)
+		return p.parseDecimal(t)
 	case dictionaryName:
 		t.Kind, t.Dictionary = String, true
 		return nil
@@ -231,21 +231,21 @@ func (p *typeParser) parse(t *Type, depth int) error {
 		if t.Kind = List; name == "map" {
 			t.Kind = Map
 		}
-		if err := p.want('<', name); err != nil {
+		if err := p.expectByte('<', name); err != nil {
 			return err
 		}
 		t.Elem = new(Type)
-		if err := p.parse(t.Elem, depth+1); err != nil {
+		if err := p.parseType(t.Elem, depth+1); err != nil {
 			return err
 		}
-		return p.want('>', "the type of "+name+"'s values")
+		return p.expectByte('>', "the type of "+name+"'s values")
 	case "struct":
 		t.Kind = Struct
-		if !p.take('<') {
+		if !p.acceptByte('<') {
 			p.bare, p.bareAt = t, begin
 			return nil
 		}
-		return p.fields(t, depth)
+		return p.parseFields(t, depth)
 	}
 	kind, ok := scalars[name]
 	if !ok {
@@ -253,8 +253,8 @@ func (p *typeParser) parse(t *Type, depth int) error {
 		return unknownType(begin, name, p.text[begin:])
 	}
 	t.Kind = kind
-	if (kind == Date || kind == Timestamp) && p.take('(') {
-		return p.formats(t)
+	if (kind == Date || kind == Timestamp) && p.acceptByte('(') {
+		return p.parseFormats(t)
 	}
 	return nil
 }
@@ -262,11 +262,11 @@ func (p *typeParser) parse(t *Type, depth int) error {
 func unknownType(at int, name, rest string) error {
 	if name == "" {
 		if rest == "" {
-			return &typeError{at: at, message: "a type is missing", hint: "types are " + strings.Join(typeNames, ", ")}
+			return &typeError{at: at, message: "missing type", hint: "types are " + strings.Join(typeNames, ", ")}
 		}
-		return &typeError{at: at, message: fmt.Sprintf("%q is no type", clip(rest)), hint: "types are " + strings.Join(typeNames, ", ")}
+		return &typeError{at: at, message: fmt.Sprintf("%q is not a type", clipText(rest)), hint: "types are " + strings.Join(typeNames, ", ")}
 	}
-	e := &typeError{at: at, message: fmt.Sprintf("the type %q is not known", clip(name))}
+	e := &typeError{at: at, message: fmt.Sprintf("unknown type %q", clipText(name))}
 	if other := otherNames[strings.ToLower(name)]; other != "" {
 		e.hint = fmt.Sprintf("did you mean %q?", other)
 	} else if e.hint = near.Hint(name, typeNames); e.hint == "" {
@@ -275,93 +275,93 @@ func unknownType(at int, name, rest string) error {
 	return e
 }
 
-func (p *typeParser) decimal(t *Type) error {
-	if err := p.want('(', "decimal"); err != nil {
+func (p *typeParser) parseDecimal(t *Type) error {
+	if err := p.expectByte('(', "decimal"); err != nil {
 		return err
 	}
 	var numbers [2]int32
 	n := 0
 	for {
 		begin := p.at
-		word := p.word()
+		word := p.parseWord()
 		v, err := strconv.ParseUint(word, 10, 8)
 		if err != nil || n == 2 {
 			p.at = begin
-			return &typeError{at: begin, message: "decimal wants digits in all and digits behind the point", hint: "for example decimal(18,2)"}
+			return &typeError{at: begin, message: "decimal needs the number of digits and of digits after the point", hint: "for example decimal(18,2)"}
 		}
 		numbers[n] = int32(v)
-		if n++; !p.take(',') {
+		if n++; !p.acceptByte(',') {
 			break
 		}
 	}
 	t.Precision, t.Scale = numbers[0], numbers[1]
-	return p.want(')', "decimal's digits")
+	return p.expectByte(')', "decimal's digits")
 }
 
-func (p *typeParser) formats(t *Type) error {
+func (p *typeParser) parseFormats(t *Type) error {
 	for {
-		p.space()
+		p.skipSpace()
 		begin := p.at
 		var f TimeFormat
 		if p.at < len(p.text) && p.text[p.at] == '\'' {
-			layout, err := p.quoted('\'')
+			layout, err := p.parseQuoted('\'')
 			if err != nil {
 				return err
 			}
 			f = TimeFormat(layout)
 		} else {
-			f = TimeFormat(p.word())
+			f = TimeFormat(p.parseWord())
 			if _, unix := f.Unix(); !unix && f != RFC3339 {
 				p.at = begin
 				hint := nearFormat(f)
 				if hint == "" {
 					hint = "formats are " + strings.Join(timeFormatNames, ", ") + " and layouts in single quotes, as in '2006-01-02 15:04:05'"
 				}
-				return &typeError{at: begin, message: fmt.Sprintf("the time format %q is not known", clip(string(f))), hint: hint}
+				return &typeError{at: begin, message: fmt.Sprintf("unknown time format %q", clipText(string(f))), hint: hint}
 			}
 		}
 		if t.Formats = append(t.Formats, f); len(t.Formats) > MaxFormats {
-			return p.fail("there are more than %d time formats", MaxFormats)
+			return p.failf("too many time formats: the limit is %d", MaxFormats)
 		}
-		if !p.take(',') {
-			return p.want(')', "the time formats")
+		if !p.acceptByte(',') {
+			return p.expectByte(')', "the time formats")
 		}
 	}
 }
 
 func nearFormat(f TimeFormat) string { return near.Hint(string(f), timeFormatNames) }
 
-func (p *typeParser) fields(t *Type, depth int) error {
+func (p *typeParser) parseFields(t *Type, depth int) error {
 	was := p.bare
 	for {
-		p.space()
+		p.skipSpace()
 		var f Field
 		if p.at < len(p.text) && p.text[p.at] == '"' {
-			name, err := p.quoted('"')
+			name, err := p.parseQuoted('"')
 			if err != nil {
 				return err
 			}
 			f.Name = name
-		} else if f.Name = p.word(); f.Name == "" {
-			return &typeError{at: p.at, message: "a field's name is missing", hint: `names that are not made of letters, digits and _ stand in double quotes`}
+		} else if f.Name = p.parseWord(); f.Name == "" {
+			return &typeError{at: p.at, message: "missing field name", hint: `put a name with other characters than letters, digits and _ in double quotes`}
 		}
-		if err := p.parse(&f.Type, depth+1); err != nil {
+		if err := p.parseType(&f.Type, depth+1); err != nil {
 			return err
 		}
 		if p.bare != was {
 			p.inStruct = true
 		}
 		f.Nullable = true
-		if at := p.at; p.word() != "not" {
+		if at := p.at; p.parseWord() != "not" {
 			p.at = at
-		} else if p.word() != "null" {
-			return p.fail(`"not" is not followed by "null"`)
+		} else if p.parseWord() != "null" {
+			return p.failf(`"not" is not followed by "null"`)
 		} else {
 			f.Nullable = false
 		}
 		t.Fields = append(t.Fields, f)
-		if !p.take(',') {
-			return p.want('>', "the fields of a struct")
+		if !p.acceptByte(',') {
+			return p.expectByte('>', "the fields of a struct")
 		}
 	}
 }

@@ -30,13 +30,13 @@ var edges = []struct{ name, row, want string }{
 	{"an integer that a float does not hold", `{"i":9007199254740993}`, "9007199254740993|(null)|(null)|(null)|(null)"},
 	{"an integer that is too large", `{"i":9223372036854775808}`, "(null)|(null)|(null)|(null)|i at byte 5: the number is out of the type's range"},
 	{"1e3 and 1.0 into an integer", `{"i":1e3,"l":[1.0,10.0e-1]}`, "1000|(null)|(null)|[1,1]|(null)"},
-	{"1.5 into an integer", `{"i":1.5}`, "(null)|(null)|(null)|(null)|i at byte 5: the number is no integer"},
+	{"1.5 into an integer", `{"i":1.5}`, "(null)|(null)|(null)|(null)|i at byte 5: the number is not an integer"},
 	{"a number beyond floats", `{"f":1e999}`, "(null)|(null)|(null)|(null)|f at byte 5: the number is out of the type's range"},
 	{"a text into numbers", `{"i":"1","f":"1.5"}`, "(null)|(null)|(null)|(null)|i at byte 5: a number belongs here; f at byte 13: a number belongs here"},
 	{"a number into a text", `{"s":1.50}`, "(null)|1.50|(null)|(null)|(null)"},
 	{"true into a text", `{"s":true}`, "(null)|true|(null)|(null)|(null)"},
 	{"an object into a text", `{"s":{"a": [1]}}`, `(null)|{"a": [1]}|(null)|(null)|(null)`},
-	{"an object that is not JSON into a text", `{"s":{"a": [01]}}`, `(null)|(null)|(null)|(null)|s at byte 5: the text is no value of JSON`},
+	{"an object that is not JSON into a text", `{"s":{"a": [01]}}`, `(null)|(null)|(null)|(null)|s at byte 5: the text is not a value of JSON`},
 	{"duplicate keys", `{"i":1,"s":"a","i":2,"s":null}`, "1|a|(null)|(null)|(null)"},
 	{"an element that does not fit", `{"i":1,"l":[1,"x"]}`, "1|(null)|(null)|(null)|l at byte 14: a number belongs here"},
 	{"01", `{"i":01,"s":"x"}`, "(null)|x|(null)|(null)|i at byte 5: a number that is not written as JSON does"},
@@ -52,7 +52,7 @@ var edges = []struct{ name, row, want string }{
 	{"cut off in an object", `{"i":1`, "(null)|(null)|(null)|(null)|row at byte 6: a bracket is not closed"},
 	{"cut off in a text", `{"i":1,"s":"x`, "(null)|(null)|(null)|(null)|row at byte 13: a string does not end"},
 	{"something behind the object", `{"i":1}{"i":2}`, "(null)|(null)|(null)|(null)|row at byte 7: something follows the object"},
-	{"no object", `[1]`, "(null)|(null)|(null)|(null)|row at byte 0: no object"},
+	{"no object", `[1]`, "(null)|(null)|(null)|(null)|row at byte 0: not an object"},
 	{"empty", "", "(null)|(null)|(null)|(null)|row at byte 0: empty; an object belongs here"},
 	{"white space only", " \n", "(null)|(null)|(null)|(null)|row at byte 2: empty; an object belongs here"},
 	{"white space around everything", " { \"i\" :\t1 ,\r\n\"s\": \"x\" } ", "1|x|(null)|(null)|(null)"},
@@ -223,12 +223,12 @@ func TestBatchesAreBounded(t *testing.T) {
 func TestSpecsThatContradictThemselves(t *testing.T) {
 	s := edgeSchema()
 	for want, spec := range map[string]Spec{
-		"without a schema":         {},
-		`no column "nope"`:         {Schema: s, Columns: []string{"nope"}},
-		`have the pointer only`:    {Schema: s, Columns: []string{"_offset"}},
-		`a limit of -1 rows`:       {Schema: s, Limits: Limits{Rows: -1}},
-		`a limit of -2 bytes a ro`: {Schema: s, Limits: Limits{RowBytes: -2}},
-		`the format "xml"`:         {Schema: &schema.Schema{Version: 1, Format: "xml"}},
+		"without a schema":       {},
+		`unknown column "nope"`:  {Schema: s, Columns: []string{"nope"}},
+		`have the pointer`:       {Schema: s, Columns: []string{"_offset"}},
+		`limit of -1 rows`:       {Schema: s, Limits: Limits{Rows: -1}},
+		`limit of -2 bytes a ro`: {Schema: s, Limits: Limits{RowBytes: -2}},
+		`the format "xml"`:       {Schema: &schema.Schema{Version: 1, Format: "xml"}},
 	} {
 		if _, err := New(spec); err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), "that have the pointer", "have the pointer"), want) {
 			t.Errorf("want an error with %q, got %v", want, err)

@@ -45,7 +45,7 @@ func csvCases() []badCase {
 			"1e3,007,+1.5,12.5,yes\n 5 ,1.0,NaN,1e2,0\n1.5,-1,x,1.234,maybe\n9223372036854775808,18446744073709551616,1e999,1000,\n",
 		}, `1000|7|1.5|12.5|true|(null)
 5|1|NaN|100|false|(null)
-(null)|(null)|(null)|(null)|(null)|i at byte 0: the number is no integer; u at byte 4: the number is out of the type's range; f at byte 7: a number belongs here; d at byte 9: the number has more digits than the type; b at byte 15: true or false belongs here
+(null)|(null)|(null)|(null)|(null)|i at byte 0: the number is not an integer; u at byte 4: the number is out of the type's range; f at byte 7: a number belongs here; d at byte 9: the number has more digits than the type; b at byte 15: true or false belongs here
 (null)|(null)|(null)|(null)|(null)|i at byte 0: the number is out of the type's range; u at byte 20: the number is out of the type's range; f at byte 41: the number is out of the type's range; d at byte 47: the number has more digits than the type
 `, 2},
 		{"quotes", schema.Schema{Fields: three[:2], CSV: plain}, []string{
@@ -111,7 +111,7 @@ func avroCases() []badCase {
 			"\x00\x01\x00\x02x", "\x02" + varint(1<<40) + "\x02\x02\x04ok", "\x02" + varint(-7) + "\x00\x00\x02\xff", "\x00\x01\x04\x00", "\x00\x00\x04\x02",
 			"", "\x00", "\x04\x01\x00\x00", "\x00\x01\x00\x02x!", "\x00\x01\x00\x7F", "\x00\x01\x00\x01", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02\x00",
 		}, `(null)|true|x|(null)
-(null)|(null)|ok|a at byte 0: the number is out of the type's range; b at byte 7: the bytes are no value of their type
+(null)|(null)|ok|a at byte 0: the number is out of the type's range; b at byte 7: the bytes are not a value of their type
 -7|false|(null)|s at byte 3: the text is not UTF-8
 (null)|true|X|(null)
 (null)|false|(null)|s at byte 2: an enum has no such symbol
@@ -187,20 +187,20 @@ true|(null)|(null)|(null)|name at byte 4: the text is not UTF-8; price at byte 7
 (null)|(null)|(null)|1970-01-02|(null)
 (null)|(null)|(null)|(null)|at at byte 2: the instant is not at midnight UTC
 (null)|(null)|(null)|(null)|(null)
-(null)|(null)|(null)|(null)|row at byte 0: the message is cut off, or no protobuf message
-(null)|(null)|(null)|(null)|row at byte 0: the message is cut off, or no protobuf message
-(null)|(null)|(null)|(null)|row at byte 0: the message is cut off, or no protobuf message
-(null)|(null)|(null)|(null)|row at byte 0: the message is cut off, or no protobuf message
-(null)|(null)|(null)|(null)|at at byte 2: the message is cut off, or no protobuf message
+(null)|(null)|(null)|(null)|row at byte 0: the message is cut off, or not a protobuf message
+(null)|(null)|(null)|(null)|row at byte 0: the message is cut off, or not a protobuf message
+(null)|(null)|(null)|(null)|row at byte 0: the message is cut off, or not a protobuf message
+(null)|(null)|(null)|(null)|row at byte 0: the message is cut off, or not a protobuf message
+(null)|(null)|(null)|(null)|at at byte 2: the message is cut off, or not a protobuf message
 `, 4},
 		{"nested", schema.Schema{Protobuf: options, Fields: []schema.Field{deep, label, inner, tag, whole, list}}, []string{
 			text(14, number(1, 5)+text(2, "x")) + text(14, number(1, 6)) + text(13, text(1, "k")+text(2, "v")) + text(13, text(1, "k")) + number(12, 1) + text(12, "\x02\x03"),
 			string(field(15, protowire.StartGroupType)) + number(1, 9) + string(field(15, protowire.EndGroupType)) + text(14, text(2, "l")+"\x08"),
 			text(14, number(1, 1)) + number(12, 1<<40), text(13, "\xff") + text(14, text(2, "y")),
 		}, `(null)|x|6||{"inner":6,"label":"x"}|[1,2,3]|(null)
-9|(null)|(null)|(null)|(null)|[]|label at byte 9: the message is cut off, or no protobuf message; inner at byte 9: the message is cut off, or no protobuf message; pair at byte 9: the message is cut off, or no protobuf message
+9|(null)|(null)|(null)|(null)|[]|label at byte 9: the message is cut off, or not a protobuf message; inner at byte 9: the message is cut off, or not a protobuf message; pair at byte 9: the message is cut off, or not a protobuf message
 (null)|(null)|1|(null)|(null)|(null)|pair at byte 2: label: no value, and it is not nullable; list at byte 5: the number is out of the type's range
-(null)|y|(null)|(null)|{"inner":null,"label":"y"}|[]|tag at byte 2: the message is cut off, or no protobuf message
+(null)|y|(null)|(null)|{"inner":null,"label":"y"}|[]|tag at byte 2: the message is cut off, or not a protobuf message
 `, 1},
 	}
 }
@@ -285,7 +285,7 @@ func TestArrowFrames(t *testing.T) {
 		{"missing", strict, arrowFrame(t, "y", nothing), "(null)|x: no value, and it is not nullable\n(null)|x: no value, and it is not nullable\n", 0},
 		{"nulls", typed("x", schema.String), arrowFrame(t, "x", nothing), "(null)|(null)\n(null)|(null)\n", 2},
 		{"cut inside a character", typed("x", schema.String), arrowFrame(t, "x", texts), damagedText + damagedText + damagedText, 0},
-		{"another type", typed("x", schema.Bool), arrowFrame(t, "x", days), "(null)|x: an instant belongs neither here nor in a column of texts\n(null)|x: an instant belongs neither here nor in a column of texts\n", 0},
+		{"another type", typed("x", schema.Bool), arrowFrame(t, "x", days), "(null)|x: an instant does not belong here\n(null)|x: an instant does not belong here\n", 0},
 		{"instants", typed("x", schema.Timestamp), arrowFrame(t, "x", days), "1969-12-31T23:59:59.999999Z|(null)\n1970-01-02T00:00:00Z|(null)\n", 2},
 		{"dates", typed("x", schema.Date), arrowFrame(t, "x", days), "(null)|x: the instant is not at midnight UTC\n1970-01-02|(null)\n", 1},
 	} {

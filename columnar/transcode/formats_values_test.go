@@ -150,7 +150,7 @@ func TestAvroValues(t *testing.T) {
 func TestAvroSchemas(t *testing.T) {
 	for text, says := range map[string]string{
 		`{"type":"record","name":"R","fields":[{"name":"x","type":"R"}]}`: "without end",
-		`"int"`:           "no record",
+		`"int"`:           "not a record",
 		`{"type":"nope"}`: "Avro schema",
 	} {
 		s := &schema.Schema{Version: 1, Format: schema.Avro, Avro: text, Fields: into()}

@@ -38,7 +38,7 @@ func parseHex[T text](s T) ([]byte, error) {
 		if i+1 == len(s) {
 			return nil, ErrSyntax
 		}
-		hi, lo := nibble(s[i]), nibble(s[i+1])
+		hi, lo := hexDigit(s[i]), hexDigit(s[i+1])
 		if hi|lo > 15 {
 			return nil, ErrSyntax
 		}
@@ -48,8 +48,8 @@ func parseHex[T text](s T) ([]byte, error) {
 	return out, nil
 }
 
-// nibble is a hexadecimal digit's value, above 15 of what is none.
-func nibble(c byte) byte {
+// hexDigit is a hexadecimal digit's value, above 15 of what is none.
+func hexDigit(c byte) byte {
 	switch {
 	case isDigit(c):
 		return c - '0'

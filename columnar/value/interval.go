@@ -28,8 +28,8 @@ func (v Interval) Arrow() (arrow.MonthDayNanoInterval, bool) {
 
 // Compare orders intervals as PostgreSQL does: a month is 30 days, a day 24 hours.
 func (v Interval) Compare(o Interval) int {
-	hi, lo := v.span()
-	ohi, olo := o.span()
+	hi, lo := v.inMicros()
+	ohi, olo := o.inMicros()
 	switch {
 	case hi < ohi || hi == ohi && lo < olo:
 		return -1
@@ -39,8 +39,8 @@ func (v Interval) Compare(o Interval) int {
 	return 1
 }
 
-// span is the length in microseconds, in 128 bits.
-func (v Interval) span() (hi int64, lo uint64) {
+// inMicros is the length in microseconds, in 128 bits.
+func (v Interval) inMicros() (hi int64, lo uint64) {
 	days := v.Days + v.Months*30
 	h, l := bits.Mul64(uint64(days), uint64(Day))
 	if days < 0 {
@@ -91,8 +91,8 @@ func AppendInterval(dst []byte, a arrow.MonthDayNanoInterval) []byte {
 	return appendClock(dst, max(v.Micros, -v.Micros))
 }
 
-// unit is what a number in an interval's text counts.
-type unit struct {
+// intervalUnit is what a number in an interval's text counts.
+type intervalUnit struct {
 	months, days int64
 	micros       int64
 	// field is a bit that tells it from the others: each is there once at most.
@@ -100,21 +100,21 @@ type unit struct {
 }
 
 var (
-	microseconds = unit{micros: 1, field: 1 << 0}
-	milliseconds = unit{micros: Millisecond, field: 1 << 1}
-	seconds      = unit{micros: Second, field: 1 << 2}
-	minutes      = unit{micros: Minute, field: 1 << 3}
-	hours        = unit{micros: Hour, field: 1 << 4}
-	days         = unit{days: 1, field: 1 << 5}
-	weeks        = unit{days: 7, field: 1 << 6}
-	months       = unit{months: 1, field: 1 << 7}
-	years        = unit{months: 12, field: 1 << 8}
-	decades      = unit{months: 120, field: 1 << 9}
-	centuries    = unit{months: 1200, field: 1 << 10}
-	millennia    = unit{months: 12000, field: 1 << 11}
+	microseconds = intervalUnit{micros: 1, field: 1 << 0}
+	milliseconds = intervalUnit{micros: Millisecond, field: 1 << 1}
+	seconds      = intervalUnit{micros: Second, field: 1 << 2}
+	minutes      = intervalUnit{micros: Minute, field: 1 << 3}
+	hours        = intervalUnit{micros: Hour, field: 1 << 4}
+	days         = intervalUnit{days: 1, field: 1 << 5}
+	weeks        = intervalUnit{days: 7, field: 1 << 6}
+	months       = intervalUnit{months: 1, field: 1 << 7}
+	years        = intervalUnit{months: 12, field: 1 << 8}
+	decades      = intervalUnit{months: 120, field: 1 << 9}
+	centuries    = intervalUnit{months: 1200, field: 1 << 10}
+	millennia    = intervalUnit{months: 12000, field: 1 << 11}
 )
 
-var units = map[string]unit{
+var units = map[string]intervalUnit{
 	"us": microseconds, "usec": microseconds, "usecs": microseconds, "usecond": microseconds, "useconds": microseconds,
 	"microsecon": microseconds, "microsecond": microseconds, "microseconds": microseconds,
 	"ms": milliseconds, "msec": milliseconds, "msecs": milliseconds, "msecond": milliseconds, "mseconds": milliseconds,
@@ -134,13 +134,13 @@ var units = map[string]unit{
 // ParseInterval reads numbers with units, each once (1 year 2 mons -3.5 days), a time of day (-04:05:06.7), years and months (1-2), "ago"
 // at the end, or the designators of ISO 8601 (P1Y2M3DT4H5M6.7S). A number without a unit is seconds. A fraction of a unit goes on in the next smaller: of months into days of 30, of days into time.
 func ParseInterval[T text](s T) (arrow.MonthDayNanoInterval, error) {
-	p := span[T]{clock: clock[T]{s: trim(s)}}
+	p := intervalParser[T]{timeParser: timeParser[T]{s: trimSpace(s)}}
 	var ok bool
-	if p.peek() == 'P' {
+	if p.peekByte() == 'P' {
 		p.at++
-		ok = p.iso()
+		ok = p.parseISO()
 	} else {
-		ok = p.words()
+		ok = p.parseWords()
 	}
 	if !ok {
 		return arrow.MonthDayNanoInterval{}, ErrSyntax
@@ -155,30 +155,30 @@ func ParseInterval[T text](s T) (arrow.MonthDayNanoInterval, error) {
 	return out, nil
 }
 
-// span reads an interval.
-type span[T text] struct {
-	clock[T]
+// intervalParser reads an interval.
+type intervalParser[T text] struct {
+	timeParser[T]
 	v    Interval
 	seen uint16 // fields
 	over bool
 }
 
-// first notes that fields are there; false if one was before.
-func (p *span[T]) first(fields uint16) bool {
+// markFields notes that fields are there; false if one was before.
+func (p *intervalParser[T]) markFields(fields uint16) bool {
 	again := p.seen&fields != 0
 	p.seen |= fields
 	return !again
 }
 
-// number reads sign, digits and fraction.
-func (p *span[T]) number() (whole int64, frac float64, negative, ok bool) {
-	if p.accept('-') {
+// parseNumber reads sign, digits and fraction.
+func (p *intervalParser[T]) parseNumber() (whole int64, frac float64, negative, ok bool) {
+	if p.acceptByte('-') {
 		negative = true
 	} else {
-		p.accept('+')
+		p.acceptByte('+')
 	}
 	from := p.at
-	for isDigit(p.peek()) {
+	for isDigit(p.peekByte()) {
 		if whole > math.MaxInt64/10-1 {
 			p.over = true
 			whole = 0
@@ -187,10 +187,10 @@ func (p *span[T]) number() (whole int64, frac float64, negative, ok bool) {
 		p.at++
 	}
 	n := p.at - from
-	if p.peek() == '.' {
+	if p.peekByte() == '.' {
 		point := p.at
 		p.at++
-		for isDigit(p.peek()) {
+		for isDigit(p.peekByte()) {
 			p.at++
 		}
 		n += p.at - point - 1
@@ -204,12 +204,12 @@ func (p *span[T]) number() (whole int64, frac float64, negative, ok bool) {
 	return whole, frac, negative, n > 0
 }
 
-func (p *span[T]) words() bool {
-	if p.accept('@') {
-		p.space()
+func (p *intervalParser[T]) parseWords() bool {
+	if p.acceptByte('@') {
+		p.skipSpace()
 	}
 	for {
-		p.space()
+		p.skipSpace()
 		if p.at == len(p.s) {
 			return p.seen != 0
 		}
@@ -217,44 +217,44 @@ func (p *span[T]) words() bool {
 			p.v = Interval{-p.v.Months, -p.v.Days, -p.v.Micros}
 			return true
 		}
-		if !p.word() {
+		if !p.parseWord() {
 			return false
 		}
 	}
 }
 
-// word reads a number with its unit, a time of day, or years and months.
-func (p *span[T]) word() bool {
+// parseWord reads a number with its unit, a time of day, or years and months.
+func (p *intervalParser[T]) parseWord() bool {
 	from := p.at
-	if c := p.peek(); (c == '-' || c == '+') && (p.at+1 == len(p.s) || !isDigit(p.s[p.at+1])) {
+	if c := p.peekByte(); (c == '-' || c == '+') && (p.at+1 == len(p.s) || !isDigit(p.s[p.at+1])) {
 		return false
 	}
-	whole, frac, negative, ok := p.number()
+	whole, frac, negative, ok := p.parseNumber()
 	switch {
 	case !ok:
 		return false
-	case p.peek() == ':':
+	case p.peekByte() == ':':
 		p.at = from
 		return p.timeOfDay(negative)
-	case p.peek() == '-':
+	case p.peekByte() == '-':
 		return p.yearsMonths(whole, negative)
 	}
-	p.space()
+	p.skipSpace()
 	from = p.at
-	for p.peek()|0x20 >= 'a' && p.peek()|0x20 <= 'z' {
+	for p.peekByte()|0x20 >= 'a' && p.peekByte()|0x20 <= 'z' {
 		p.at++
 	}
 	if from == p.at {
-		return p.add(whole, frac, seconds)
+		return p.addUnits(whole, frac, seconds)
 	}
 	u, ok := unitOf(p.s[from:p.at])
-	return ok && p.add(whole, frac, u)
+	return ok && p.addUnits(whole, frac, u)
 }
 
-func unitOf[T text](name T) (unit, bool) {
+func unitOf[T text](name T) (intervalUnit, bool) {
 	var lower [16]byte
 	if len(name) > len(lower) {
-		return unit{}, false
+		return intervalUnit{}, false
 	}
 	for i := range len(name) {
 		lower[i] = name[i] | 0x20
@@ -264,9 +264,9 @@ func unitOf[T text](name T) (unit, bool) {
 }
 
 // yearsMonths reads the months behind years.
-func (p *span[T]) yearsMonths(year int64, negative bool) bool {
+func (p *intervalParser[T]) yearsMonths(year int64, negative bool) bool {
 	p.at++
-	month, _, ok := p.digits(1, 2)
+	month, _, ok := p.parseDigits(1, 2)
 	if !ok || month > 11 || p.at < len(p.s) && !isSpace(p.s[p.at]) {
 		return false
 	}
@@ -278,37 +278,37 @@ func (p *span[T]) yearsMonths(year int64, negative bool) bool {
 		return true
 	}
 	p.v.Months += year*12 + month
-	return p.first(months.field)
+	return p.markFields(months.field)
 }
 
 // timeOfDay reads hour:minute:second, of which the hours are not bounded by a day.
-func (p *span[T]) timeOfDay(negative bool) bool {
-	if !p.first(hours.field | minutes.field | seconds.field) {
+func (p *intervalParser[T]) timeOfDay(negative bool) bool {
+	if !p.markFields(hours.field | minutes.field | seconds.field) {
 		return false
 	}
-	if !p.accept('-') {
-		p.accept('+')
+	if !p.acceptByte('-') {
+		p.acceptByte('+')
 	}
-	hour, _, ok := p.digits(1, 10)
-	if !ok || !p.accept(':') {
+	hour, _, ok := p.parseDigits(1, 10)
+	if !ok || !p.acceptByte(':') {
 		return false
 	}
-	minute, _, ok := p.digits(1, 2)
+	minute, _, ok := p.parseDigits(1, 2)
 	if !ok || minute > 59 {
 		return false
 	}
 	micros := minute * Minute
-	if p.accept(':') {
-		second, _, ok := p.digits(1, 2)
+	if p.acceptByte(':') {
+		second, _, ok := p.parseDigits(1, 2)
 		if !ok || second > 60 {
 			return false
 		}
 		micros += second * Second
-		if p.accept('.') {
-			micros += p.fraction()
+		if p.acceptByte('.') {
+			micros += p.parseFraction()
 		}
 	}
-	if isDigit(p.peek()) {
+	if isDigit(p.peekByte()) {
 		return false
 	}
 	if hour > math.MaxInt64/Hour-1 {
@@ -324,9 +324,9 @@ func (p *span[T]) timeOfDay(negative bool) bool {
 	return true
 }
 
-// add counts whole and frac of a unit in.
-func (p *span[T]) add(whole int64, frac float64, u unit) bool {
-	if !p.first(u.field) {
+// addUnits counts whole and frac of a unit in.
+func (p *intervalParser[T]) addUnits(whole int64, frac float64, u intervalUnit) bool {
+	if !p.markFields(u.field) {
 		return false
 	}
 	const limit = math.MaxInt32
@@ -361,13 +361,13 @@ func (p *span[T]) add(whole int64, frac float64, u unit) bool {
 }
 
 // addDays adds days of which the fraction is time.
-func (p *span[T]) addDays(days float64) {
+func (p *intervalParser[T]) addDays(days float64) {
 	whole := math.Trunc(days)
 	p.v.Days += int64(whole)
 	p.addMicros(int64(math.RoundToEven((days - whole) * float64(Day))))
 }
 
-func (p *span[T]) addMicros(micros int64) {
+func (p *intervalParser[T]) addMicros(micros int64) {
 	v, ok := addInt(p.v.Micros, micros)
 	p.v.Micros = v
 	p.over = p.over || !ok
@@ -378,29 +378,29 @@ func addInt(a, b int64) (int64, bool) {
 	return s, (s > a) == (b > 0)
 }
 
-// iso reads the designators behind P.
-func (p *span[T]) iso() bool {
+// parseISO reads the designators behind P.
+func (p *intervalParser[T]) parseISO() bool {
 	inTime, some := false, false
 	for p.at < len(p.s) {
-		if !inTime && p.accept('T') {
+		if !inTime && p.acceptByte('T') {
 			inTime, some = true, true
 			continue
 		}
-		whole, frac, _, ok := p.number()
+		whole, frac, _, ok := p.parseNumber()
 		if !ok || p.at == len(p.s) {
 			return false
 		}
 		some = true
-		u, ok := designated(p.s[p.at], inTime)
+		u, ok := unitOfDesignator(p.s[p.at], inTime)
 		p.at++
-		if !ok || !p.add(whole, frac, u) {
+		if !ok || !p.addUnits(whole, frac, u) {
 			return false
 		}
 	}
 	return some
 }
 
-func designated(c byte, inTime bool) (unit, bool) {
+func unitOfDesignator(c byte, inTime bool) (intervalUnit, bool) {
 	switch {
 	case inTime && c == 'H':
 		return hours, true
@@ -417,5 +417,5 @@ func designated(c byte, inTime bool) (unit, bool) {
 	case !inTime && c == 'D':
 		return days, true
 	}
-	return unit{}, false
+	return intervalUnit{}, false
 }

@@ -25,8 +25,8 @@ func isSpace(c byte) bool { return c == ' ' || c >= '\t' && c <= '\r' }
 
 func isDigit(c byte) bool { return c-'0' <= 9 }
 
-// trim cuts the white space off that PostgreSQL allows around most values.
-func trim[T text](s T) T {
+// trimSpace cuts the white space off that PostgreSQL allows around most values.
+func trimSpace[T text](s T) T {
 	for len(s) > 0 && isSpace(s[0]) {
 		s = s[1:]
 	}
@@ -60,7 +60,7 @@ func foldPrefix[T text](s T, word string) bool {
 
 // ParseBool reads true, yes, on, 1, their opposites, and beginnings of them that are not ambiguous, in any case.
 func ParseBool[T text](s T) (bool, error) {
-	s = trim(s)
+	s = trimSpace(s)
 	if len(s) == 0 {
 		return false, ErrSyntax
 	}
@@ -78,7 +78,7 @@ func AppendBool(dst []byte, v bool) []byte { return strconv.AppendBool(dst, v) }
 
 // ParseInt reads a decimal integer that fits in bits.
 func ParseInt[T text](s T, bits int) (int64, error) {
-	negative, u, err := integer(s)
+	negative, u, err := parseInteger(s)
 	if err != nil {
 		return 0, err
 	}
@@ -97,15 +97,15 @@ func ParseInt[T text](s T, bits int) (int64, error) {
 
 // ParseUint reads a decimal integer that is not negative.
 func ParseUint[T text](s T) (uint64, error) {
-	negative, u, err := integer(s)
+	negative, u, err := parseInteger(s)
 	if err == nil && negative && u != 0 {
 		return 0, ErrRange
 	}
 	return u, err
 }
 
-func integer[T text](s T) (negative bool, u uint64, err error) {
-	s = trim(s)
+func parseInteger[T text](s T) (negative bool, u uint64, err error) {
+	s = trimSpace(s)
 	if len(s) > 0 && (s[0] == '-' || s[0] == '+') {
 		negative = s[0] == '-'
 		s = s[1:]
@@ -137,8 +137,8 @@ func AppendInt(dst []byte, v int64) []byte { return strconv.AppendInt(dst, v, 10
 // AppendUint writes an integer.
 func AppendUint(dst []byte, v uint64) []byte { return strconv.AppendUint(dst, v, 10) }
 
-// number is a decimal number cut into its pieces.
-type number[T text] struct {
+// numberParts is a decimal number cut into its pieces.
+type numberParts[T text] struct {
 	negative      bool
 	whole, frac   T
 	exponent      int  // kept within ±maxExponent, where every type is out of range
@@ -148,7 +148,7 @@ type number[T text] struct {
 
 const maxExponent = 1 << 20
 
-func parseNumber[T text](s T) (n number[T], err error) {
+func parseNumber[T text](s T) (n numberParts[T], err error) {
 	i := 0
 	if i < len(s) && (s[i] == '-' || s[i] == '+') {
 		n.negative = s[i] == '-'
@@ -197,7 +197,7 @@ func parseNumber[T text](s T) (n number[T], err error) {
 
 // ParseFloat reads a number, NaN, or an infinity. What is too large, or too near to zero to be anything else, is out of range.
 func ParseFloat[T text](s T) (float64, error) {
-	s = trim(s)
+	s = trimSpace(s)
 	n, err := parseNumber(s)
 	if err != nil {
 		return namedFloat(s[n.unsignedBegin:], n.negative)
@@ -235,7 +235,7 @@ func AppendFloat(dst []byte, v float64) []byte {
 	if a := math.Abs(v); a != 0 && (a < 1e-4 || a >= 1e15) {
 		from := len(dst)
 		dst = strconv.AppendFloat(dst, v, 'e', -1, 64)
-		for digits := 1; a >= 1<<53 && tied(dst[from:], v); digits++ {
+		for digits := 1; a >= 1<<53 && isTied(dst[from:], v); digits++ {
 			if dst = strconv.AppendFloat(dst[:from], v, 'e', digits, 64); digits < 16 {
 				if back, err := strconv.ParseFloat(string(dst[from:]), 64); err != nil || back != v {
 					dst = strconv.AppendFloat(dst[:from], v, 'e', -1, 64) // too few
@@ -247,9 +247,9 @@ func AppendFloat(dst []byte, v float64) []byte {
 	return strconv.AppendFloat(dst, v, 'f', -1, 64)
 }
 
-// tied reports whether a text of v is exactly half way to the next number. Go takes such a text where reading it back gives v, PostgreSQL
+// isTied reports whether a text of v is exactly half way to the next number. Go takes such a text where reading it back gives v, PostgreSQL
 // a longer one. Smaller numbers than those of 2^53 would need more digits for that than a shortest text has.
-func tied(text []byte, v float64) bool {
+func isTied(text []byte, v float64) bool {
 	s, _, err := big.ParseFloat(string(text), 10, 1100, big.ToNearestEven) // exact: it is a whole number of at most 1024 bits
 	if err != nil {
 		return false
@@ -297,7 +297,7 @@ func FitsPrecision(v decimal128.Num, precision int32) bool {
 
 // ParseDecimal reads a number, rounded to the scale, halves away from zero.
 func ParseDecimal[T text](s T, precision, scale int32) (decimal128.Num, error) {
-	n, err := parseNumber(trim(s))
+	n, err := parseNumber(trimSpace(s))
 	if err != nil {
 		return decimal128.Num{}, err
 	}
@@ -320,7 +320,7 @@ func ParseDecimal[T text](s T, precision, scale int32) (decimal128.Num, error) {
 			if i >= total && v == (uint128{}) {
 				break
 			}
-			if !v.push(digit(i)) {
+			if !v.pushDigit(digit(i)) {
 				return decimal128.Num{}, ErrRange
 			}
 		}
@@ -345,7 +345,7 @@ func AppendDecimal(dst []byte, v decimal128.Num, scale int32) []byte {
 		v = v.Negate()
 	}
 	var buf [48]byte
-	digits := uint128{uint64(v.HighBits()), v.LowBits()}.digits(buf[:0])
+	digits := uint128{uint64(v.HighBits()), v.LowBits()}.appendDigits(buf[:0])
 	if whole := len(digits) - int(scale); whole > 0 {
 		dst = append(dst, digits[:whole]...)
 		digits = digits[whole:]

@@ -68,8 +68,8 @@ func floorMod(a, b int64) int64 {
 
 // ParseDate reads the date of a text that [ParseTimestamp] reads.
 func ParseDate[T text](s T) (arrow.Date32, error) {
-	p := clock[T]{s: trim(s)}
-	days, _, err := p.read()
+	p := timeParser[T]{s: trimSpace(s)}
+	days, _, err := p.parseInstant()
 	if err != nil {
 		return 0, err
 	}
@@ -83,8 +83,8 @@ func ParseDate[T text](s T) (arrow.Date32, error) {
 // (rounded to microseconds), and an offset from UTC: Z, UTC, GMT, or sign hour, optionally :minute and :second or minute without colon. AD or BC may
 // follow. Years have at least three digits. The text "epoch" is the beginning of 1970.
 func ParseTimestamp[T text](s T) (arrow.Timestamp, error) {
-	p := clock[T]{s: trim(s)}
-	days, micros, err := p.read()
+	p := timeParser[T]{s: trimSpace(s)}
+	days, micros, err := p.parseInstant()
 	if err != nil {
 		return 0, err
 	}
@@ -98,21 +98,21 @@ func ParseTimestamp[T text](s T) (arrow.Timestamp, error) {
 	return arrow.Timestamp(days*Day + micros), nil
 }
 
-// clock reads a date and a time of day.
-type clock[T text] struct {
+// timeParser reads a date and a time of day.
+type timeParser[T text] struct {
 	s      T
 	at     int
 	offset int64 // microseconds east of UTC
 }
 
-func (p *clock[T]) peek() byte {
+func (p *timeParser[T]) peekByte() byte {
 	if p.at < len(p.s) {
 		return p.s[p.at]
 	}
 	return 0
 }
 
-func (p *clock[T]) accept(c byte) bool {
+func (p *timeParser[T]) acceptByte(c byte) bool {
 	if p.at < len(p.s) && p.s[p.at] == c {
 		p.at++
 		return true
@@ -120,15 +120,15 @@ func (p *clock[T]) accept(c byte) bool {
 	return false
 }
 
-func (p *clock[T]) space() {
+func (p *timeParser[T]) skipSpace() {
 	for p.at < len(p.s) && isSpace(p.s[p.at]) {
 		p.at++
 	}
 }
 
-// digits reads from lo to hi digits.
-func (p *clock[T]) digits(lo, hi int) (v int64, n int, ok bool) {
-	for n < hi && isDigit(p.peek()) {
+// parseDigits reads from lo to hi digits.
+func (p *timeParser[T]) parseDigits(lo, hi int) (v int64, n int, ok bool) {
+	for n < hi && isDigit(p.peekByte()) {
 		v = v*10 + int64(p.s[p.at]-'0')
 		p.at++
 		n++
@@ -136,29 +136,29 @@ func (p *clock[T]) digits(lo, hi int) (v int64, n int, ok bool) {
 	return v, n, n >= lo
 }
 
-// read returns the day and the microseconds of the day, which may be more than a day has, without the offset.
-func (p *clock[T]) read() (days, micros int64, err error) {
+// parseInstant returns the day and the microseconds of the day, which may be more than a day has, without the offset.
+func (p *timeParser[T]) parseInstant() (days, micros int64, err error) {
 	if foldEqual(p.s, "epoch") {
 		return 0, 0, nil
 	}
-	year, month, day, ok := p.date()
+	year, month, day, ok := p.parseDate()
 	if !ok {
 		return 0, 0, ErrSyntax
 	}
-	if c := p.peek(); c|0x20 == 't' && p.at+1 < len(p.s) && isDigit(p.s[p.at+1]) {
+	if c := p.peekByte(); c|0x20 == 't' && p.at+1 < len(p.s) && isDigit(p.s[p.at+1]) {
 		p.at++
 	} else {
-		p.space()
+		p.skipSpace()
 	}
-	if isDigit(p.peek()) {
-		if micros, err = p.time(); err != nil {
+	if isDigit(p.peekByte()) {
+		if micros, err = p.parseClock(); err != nil {
 			return 0, 0, err
 		}
-		p.space()
-		if err := p.zone(); err != nil {
+		p.skipSpace()
+		if err := p.parseOffset(); err != nil {
 			return 0, 0, err
 		}
-		p.space()
+		p.skipSpace()
 	}
 	if rest := p.s[p.at:]; foldEqual(rest, "bc") {
 		if year == 0 {
@@ -176,43 +176,43 @@ func (p *clock[T]) read() (days, micros int64, err error) {
 	return DaysOf(year, month, day), micros, nil
 }
 
-func (p *clock[T]) date() (year, month, day int64, ok bool) {
-	year, n, ok := p.digits(3, 8)
+func (p *timeParser[T]) parseDate() (year, month, day int64, ok bool) {
+	year, n, ok := p.parseDigits(3, 8)
 	if !ok {
 		return 0, 0, 0, false
 	}
-	if n == 8 && p.peek() != '-' {
+	if n == 8 && p.peekByte() != '-' {
 		return year / 10000, year / 100 % 100, year % 100, true
 	}
-	if !p.accept('-') {
+	if !p.acceptByte('-') {
 		return 0, 0, 0, false
 	}
-	if month, _, ok = p.digits(1, 2); !ok || !p.accept('-') {
+	if month, _, ok = p.parseDigits(1, 2); !ok || !p.acceptByte('-') {
 		return 0, 0, 0, false
 	}
-	day, _, ok = p.digits(1, 2)
-	return year, month, day, ok && !isDigit(p.peek())
+	day, _, ok = p.parseDigits(1, 2)
+	return year, month, day, ok && !isDigit(p.peekByte())
 }
 
-func (p *clock[T]) time() (int64, error) {
-	hour, _, _ := p.digits(1, 2)
-	if !p.accept(':') {
+func (p *timeParser[T]) parseClock() (int64, error) {
+	hour, _, _ := p.parseDigits(1, 2)
+	if !p.acceptByte(':') {
 		return 0, ErrSyntax
 	}
-	minute, _, ok := p.digits(1, 2)
+	minute, _, ok := p.parseDigits(1, 2)
 	if !ok {
 		return 0, ErrSyntax
 	}
 	var second, fraction int64
-	if p.accept(':') {
-		if second, _, ok = p.digits(1, 2); !ok {
+	if p.acceptByte(':') {
+		if second, _, ok = p.parseDigits(1, 2); !ok {
 			return 0, ErrSyntax
 		}
-		if p.accept('.') {
-			fraction = p.fraction()
+		if p.acceptByte('.') {
+			fraction = p.parseFraction()
 		}
 	}
-	if isDigit(p.peek()) {
+	if isDigit(p.peekByte()) {
 		return 0, ErrSyntax
 	}
 	micros := hour*Hour + minute*Minute + second*Second + fraction
@@ -222,18 +222,18 @@ func (p *clock[T]) time() (int64, error) {
 	return micros, nil
 }
 
-// fraction reads digits behind a point as microseconds, the rest rounded.
-func (p *clock[T]) fraction() int64 {
-	v, n, _ := p.digits(0, 6)
+// parseFraction reads digits behind a point as microseconds, the rest rounded.
+func (p *timeParser[T]) parseFraction() int64 {
+	v, n, _ := p.parseDigits(0, 6)
 	for ; n < 6; n++ {
 		v *= 10
 	}
-	if isDigit(p.peek()) {
+	if isDigit(p.peekByte()) {
 		// What strtod makes of a half is the digits' double; from six digits on it is a half exactly or decided by what follows.
 		half, some := p.s[p.at] == '5', false
 		up := p.s[p.at] > '5'
 		p.at++
-		for isDigit(p.peek()) {
+		for isDigit(p.peekByte()) {
 			some = some || p.s[p.at] != '0'
 			p.at++
 		}
@@ -244,8 +244,8 @@ func (p *clock[T]) fraction() int64 {
 	return v
 }
 
-// zone reads an offset, if there is one.
-func (p *clock[T]) zone() error {
+// parseOffset reads an offset, if there is one.
+func (p *timeParser[T]) parseOffset() error {
 	rest := p.s[p.at:]
 	for _, name := range []string{"utc", "gmt", "z"} {
 		if len(rest) >= len(name) && foldEqual(rest[:len(name)], name) {
@@ -255,14 +255,14 @@ func (p *clock[T]) zone() error {
 	}
 	sign := int64(0)
 	switch {
-	case p.accept('+'):
+	case p.acceptByte('+'):
 		sign = 1
-	case p.accept('-'):
+	case p.acceptByte('-'):
 		sign = -1
 	default:
 		return nil
 	}
-	v, n, ok := p.digits(1, 6)
+	v, n, ok := p.parseDigits(1, 6)
 	if !ok {
 		return ErrSyntax
 	}
@@ -272,12 +272,12 @@ func (p *clock[T]) zone() error {
 		v, minute = v/100, v%100
 	case n > 4:
 		v, minute, second = v/10000, v/100%100, v%100
-	case p.accept(':'):
-		if minute, _, ok = p.digits(2, 2); !ok {
+	case p.acceptByte(':'):
+		if minute, _, ok = p.parseDigits(2, 2); !ok {
 			return ErrSyntax
 		}
-		if p.accept(':') {
-			if second, _, ok = p.digits(2, 2); !ok {
+		if p.acceptByte(':') {
+			if second, _, ok = p.parseDigits(2, 2); !ok {
 				return ErrSyntax
 			}
 		}

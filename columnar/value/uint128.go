@@ -8,8 +8,8 @@ import (
 // uint128 is a decimal's magnitude.
 type uint128 struct{ hi, lo uint64 }
 
-// push makes u ten times as much plus a digit; false when that has more than 127 bits.
-func (u *uint128) push(digit byte) bool {
+// pushDigit makes u ten times as much plus a digit; false when that has more than 127 bits.
+func (u *uint128) pushDigit(digit byte) bool {
 	over, hi := bits.Mul64(u.hi, 10)
 	carry, lo := bits.Mul64(u.lo, 10)
 	hi, c := bits.Add64(hi, carry, 0)
@@ -29,15 +29,15 @@ func (u *uint128) increment() {
 	}
 }
 
-// digits appends u in decimal.
-func (u uint128) digits(dst []byte) []byte {
+// appendDigits appends u in decimal.
+func (u uint128) appendDigits(dst []byte) []byte {
 	const chunk = 1e19
 	if u.hi == 0 {
 		return strconv.AppendUint(dst, u.lo, 10)
 	}
 	hi, rest := u.hi/chunk, u.hi%chunk
 	lo, last := bits.Div64(rest, u.lo, chunk)
-	dst = uint128{hi, lo}.digits(dst)
+	dst = uint128{hi, lo}.appendDigits(dst)
 	from := len(dst)
 	dst = append(dst, "0000000000000000000"...)
 	for i := len(dst) - 1; i >= from; i-- {

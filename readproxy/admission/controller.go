@@ -62,7 +62,9 @@ type LengthController struct {
 }
 
 // NewController returns one whose queue is as long as it may be. cfg must be valid.
-func NewController(cfg ControllerConfig) *LengthController { return &LengthController{cfg: cfg, output: 1} }
+func NewController(cfg ControllerConfig) *LengthController {
+	return &LengthController{cfg: cfg, output: 1}
+}
 
 // AdjustLength takes the utilisation, 0 to 1, over the time dt since the step before, and returns the length.
 func (c *LengthController) AdjustLength(utilisation float64, dt time.Duration) int {

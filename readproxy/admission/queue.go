@@ -19,7 +19,7 @@ var (
 // Queue bounds the number of requests queued or in service, and the bytes of those in service. Requests wait for bytes in order of
 // arrival, so small ones never overtake a large one. It is safe for concurrent use.
 type Queue struct {
-	bytes    int64
+	bytes   int64
 	timeout time.Duration
 
 	mu struct {

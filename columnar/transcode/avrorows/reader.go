@@ -12,7 +12,7 @@ func NewReader(p *rows.Plan) (func() rows.FrameReader, error) {
 		return nil, err
 	}
 	if t.kind != avroRecord {
-		return nil, errors.New("transcode: the Avro schema is no record at the top: columns are fields of a record")
+		return nil, errors.New("transcode: the top type of the Avro schema is not a record: columns are fields of a record")
 	}
 	fields, indices := p.WantedFields()
 	row := newAvroShape(fields, t)

@@ -77,7 +77,7 @@ func parseAvro(text string) (*avroType, error) {
 	}
 	for _, t := range b.all {
 		if t.least == endless {
-			return nil, fmt.Errorf("transcode: the Avro schema: the record %s holds itself without end: make the reference optional, a union with null", t.name)
+			return nil, fmt.Errorf("transcode: the Avro schema: the record %s contains itself without end: make the reference optional, as a union with null", t.name)
 		}
 	}
 	return t, nil

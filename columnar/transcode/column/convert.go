@@ -14,7 +14,7 @@ import (
 
 // Why a value does not fit its column. The texts stand in _error.
 const (
-	whyNotInteger    = "the number is no integer"
+	whyNotInteger    = "the number is not an integer"
 	WhyRange         = "the number is out of the type's range"
 	WhyNotNumber     = "a number belongs here"
 	WhyNotBool       = "true or false belongs here"
@@ -27,7 +27,7 @@ const (
 	WhyNotUTF8       = "the text is not UTF-8"
 	WhyNull          = "null, and it is not nullable"
 	whyAbsent        = "no value, and it is not nullable"
-	WhyDateRange     = "an instant before or behind what dates can be"
+	WhyDateRange     = "the instant is outside the range of dates"
 )
 
 // asString looks at bytes as a string that is not kept.

@@ -17,10 +17,10 @@ import (
 
 const (
 	whyNaN      = "the number is not finite"
-	whyInstant  = "an instant belongs neither here nor in a column of texts"
+	whyInstant  = "an instant does not belong here"
 	whyBytes    = "bytes belong in a binary column"
 	whySubday   = "the instant is not at midnight UTC"
-	WhyEncoding = "the bytes are no value of their type"
+	WhyEncoding = "the bytes are not a value of their type"
 )
 
 func PutInt(c *Buffer, v int64) (why string) {

@@ -13,7 +13,7 @@ import (
 )
 
 // whyNotJSON is why a text can't be read as a value of JSON at all.
-const whyNotJSON = "the text is no value of JSON"
+const whyNotJSON = "the text is not a value of JSON"
 
 var walkers = sync.Pool{New: func() any { return new(walker) }}
 

@@ -111,9 +111,9 @@ func (w *walker) row(s *shape, at, limit int) int {
 // What is wrong with rows.
 const (
 	whyEmpty    = "empty; an object belongs here"
-	whyNoObject = "no object"
+	whyNoObject = "not an object"
 	whyTrailing = "something follows the object"
-	whyPath     = "the path to the value leads into something that is no object"
+	whyPath     = "the path to the value leads into something that is not an object"
 )
 
 // object walks over the members of an object, behind its bracket, up to behind the one that closes it. depth is how many objects and lists are open.

@@ -177,7 +177,7 @@ func (c *protoColumn) slot(places []protoPlace) int {
 	return -1
 }
 
-const whyWire = "the message is cut off, or no protobuf message"
+const whyWire = "the message is cut off, or not a protobuf message"
 
 // walk goes over the fields of the message from pos to end, and notes what is wanted. It returns where and why the message is damaged.
 func (r *protoReader) walk(n *protoWalk, places []protoPlace, pos, end int) (at int, why string) {

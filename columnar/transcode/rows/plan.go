@@ -129,7 +129,7 @@ func (p *Plan) addInputs(needed map[string]bool) error {
 		delete(needed, c.Name)
 		own, known := commonColumns[c.Name]
 		if c.Field < 0 && !known {
-			return fmt.Errorf("transcode: the column %s is known to readers that have the pointer only; they make it of %s", c.Name, ColumnIndex)
+			return fmt.Errorf("transcode: only readers that have the pointer know the column %s: they make it of %s", c.Name, ColumnIndex)
 		}
 		if err := checkType(&c.Type); err != nil {
 			return fmt.Errorf("transcode: column %q: %w", c.Name, err)
@@ -149,7 +149,7 @@ func (p *Plan) addInputs(needed map[string]bool) error {
 		fields = append(fields, f)
 	}
 	for name := range needed {
-		return fmt.Errorf("transcode: there is no column %q", name)
+		return fmt.Errorf("transcode: unknown column %q", name)
 	}
 	p.InputSchema = arrow.NewSchema(fields, nil)
 	return nil
@@ -162,7 +162,7 @@ func checkType(t *schema.Type) error {
 		return nil
 	case schema.Decimal:
 		if t.Precision < 1 || t.Precision > 38 || t.Scale < 0 || t.Scale > t.Precision {
-			return fmt.Errorf("%s: the precision is 1 to 38, the scale 0 to the precision", t)
+			return fmt.Errorf("invalid type %s: want a precision of 1 to 38 and a scale of 0 to the precision", t)
 		}
 		return nil
 	case schema.List, schema.Map:

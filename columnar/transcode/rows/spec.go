@@ -63,13 +63,13 @@ func (l Limits) withDefaults() Limits {
 func (l Limits) validate() error {
 	var errs []error
 	if l.Rows < 1 || l.Rows > columnar.MaxRows {
-		errs = append(errs, fmt.Errorf("transcode: a limit of %d rows; it is 1 to %d", l.Rows, columnar.MaxRows))
+		errs = append(errs, fmt.Errorf("transcode: invalid limit of %d rows: want 1 to %d", l.Rows, columnar.MaxRows))
 	}
 	if l.RowBytes < 1 || l.RowBytes > math.MaxInt32 {
-		errs = append(errs, fmt.Errorf("transcode: a limit of %d bytes a row; it is 1 to %d", l.RowBytes, math.MaxInt32))
+		errs = append(errs, fmt.Errorf("transcode: invalid limit of %d bytes a row: want 1 to %d", l.RowBytes, math.MaxInt32))
 	}
 	if l.Bytes < 1 {
-		errs = append(errs, fmt.Errorf("transcode: a limit of %d bytes a batch; it is at least 1", l.Bytes))
+		errs = append(errs, fmt.Errorf("transcode: invalid limit of %d bytes a batch: want at least 1", l.Bytes))
 	}
 	return errors.Join(errs...)
 }

@@ -434,7 +434,7 @@ func TestRequestFaults(t *testing.T) {
 		"everything": {
 			&scribev1.FetchRequest{Category: "-", Encoding: 77},
 			scribev1.Reason_REASON_INVALID,
-			[]string{"category name", "0 pointers", "encoding 77"},
+			[]string{"category name", "number of pointers 0", "encoding 77"},
 		},
 		"many":     {&scribev1.FetchRequest{Category: "a", Pointers: make([][]byte, 1001)}, scribev1.Reason_REASON_INVALID, []string{"1001"}},
 		"category": {&scribev1.FetchRequest{Category: "x", Pointers: one}, scribev1.Reason_REASON_UNKNOWN_CATEGORY, []string{"x"}},

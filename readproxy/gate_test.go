@@ -125,7 +125,7 @@ func TestBusyHostShortensItsQueue(t *testing.T) {
 	})
 }
 
-// Under any load the bounds hold: bytes in the cache, bytes being read, bytes of requests, and requests in the house.
+// Under any load the bounds hold: bytes in the cache, bytes being read, bytes of requests, and requests queued or in service.
 func TestBoundsUnderLoad(t *testing.T) {
 	const (
 		cacheBytes, requestBytes = 200_000, 1 << 20

@@ -679,7 +679,7 @@ func TestExpressionsThatGrow(t *testing.T) {
 	}
 	answered(0)
 	for _, p := range v.ask(t, bad, enc[1], enc[2]) {
-		if p.GetError().GetReason() != scribev1.Reason_REASON_TOO_LARGE || !strings.Contains(p.GetError().GetMessage(), "raw") {
+		if p.GetError().GetReason() != scribev1.Reason_REASON_TOO_LARGE || !strings.Contains(p.GetError().GetMessage(), "RAW") {
 			t.Errorf("answered with %v", p.GetError())
 		}
 	}

@@ -28,7 +28,7 @@ func TestCompare(t *testing.T) {
 	for _, c := range []struct{ before, after, want string }{
 		{"{name: a, type: int32}", "{name: a, type: int32}, {name: b, type: string}", `field "b": is added, string`},
 		{"{name: a, type: int32}", "{name: a, type: int32}, {name: b, type: string, nullable: false, default: x}", `field "b": is added`},
-		{"{name: a, type: int32}", "{name: a, type: int32}, {name: b, type: string, nullable: false}", `!field "b": is added, string, and can't be null`},
+		{"{name: a, type: int32}", "{name: a, type: int32}, {name: b, type: string, nullable: false}", `!field "b": is added, string, and is not nullable`},
 		{"{name: a, type: int32}, {name: b, type: string}", "{name: a, type: int32}", `!field "b": is removed`},
 		{"{name: a, type: int32}", "{name: a, type: int64}", "becomes wider, from int32 to int64"},
 		{"{name: a, type: int32}", "{name: a, type: 'decimal(12,2)'}", "becomes wider"},

@@ -24,10 +24,10 @@ type host struct {
 	throughput  float64
 }
 
-// step advances by dt with the equilibrium that so many requests in the house have.
+// step advances by dt with the equilibrium that so many requests queued or in service have.
 func (h *host) step(dt time.Duration) {
 	capacity := h.processors * (1 - h.background) / h.cpu
-	// By Little's law: as many in the house as all clients would have, at most the length.
+	// By Little's law: as many in service as all clients would have, at most the length.
 	natural := min(h.clients, h.clients*(h.cpu+h.wait)/(h.cpu+h.wait+h.think))
 	if h.clients/(h.cpu+h.wait+h.think) > capacity {
 		natural = max(natural, h.clients-capacity*h.think)
@@ -69,7 +69,7 @@ func TestControllerSettles(t *testing.T) {
 		busy := h.clients/(cpu+wait+h.think)*cpu/h.processors > 0.95 // what they would like
 		switch {
 		case busy && math.Abs(mean-0.9) > 0.05:
-			t.Fatalf("utilisation %.3f (%.3f to %.3f) with %d in the house", mean, least, most, h.length)
+			t.Fatalf("utilisation %.3f (%.3f to %.3f) with %d in service", mean, least, most, h.length)
 		case busy && most-least > 0.15:
 			t.Fatalf("it swings from %.3f to %.3f", least, most)
 		case !busy && mean < 0.85 && h.length != 4096:

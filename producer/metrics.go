@@ -1,11 +1,9 @@
 package producer
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
-	"scribe/internal/base/metricset"
+	"scribe/internal/base/metrics"
 )
 
 // WithRegisterer registers the producer's metrics, until Close:
@@ -23,105 +21,56 @@ func WithRegisterer(r prometheus.Registerer) Option {
 	return option(func(c *config) { c.registerer = r })
 }
 
-// metrics collects from the counters that the producer keeps anyway. The nil metrics counts nothing.
-type metrics struct {
-	stats    func() Stats
-	set      *metricset.Set
+// producerMetrics collects from the counters that the producer keeps anyway.
+type producerMetrics struct {
+	set      *metrics.Set
 	requests *prometheus.CounterVec
 	latency  prometheus.Histogram
 }
 
-const metricsPrefix = "scribe_producer_"
-
-var (
-	messagesDesc = prometheus.NewDesc(metricsPrefix+"messages_total", "Messages by what became of them; accepted ones are counted again by their outcome.", []string{"outcome"}, nil)
-	bytesDesc    = prometheus.NewDesc(metricsPrefix+"message_bytes_total", "Bytes of messages, as messages_total.", []string{"outcome"}, nil)
-	droppedDesc  = prometheus.NewDesc(metricsPrefix+"dropped_messages_total", "Messages lost to this producer, by reason.", []string{"reason"}, nil)
-	bufferedDesc = prometheus.NewDesc(metricsPrefix+"buffered_bytes", "Bytes of messages that wait or are being sent.", nil, nil)
-	memoryDesc   = prometheus.NewDesc(metricsPrefix+"memory_bytes", "Memory in use out of the bound for buffers.", nil, nil)
-	streamsDesc  = prometheus.NewDesc(metricsPrefix+"streams", "Categories and shards written to since the start.", nil, nil)
-)
-
-// newMetrics registers, unless r is nil.
-func newMetrics(r prometheus.Registerer, stats func() Stats) (*metrics, error) {
-	if r == nil {
-		return nil, nil //nolint:nilnil // the nil metrics is valid
+func newMetrics(stats func() Stats) *producerMetrics {
+	set := metrics.NewSet("scribe_producer_")
+	var messages, bytes, dropped, buffered, memory, streams metrics.Value
+	values := set.Snapshot(func(send metrics.Send) {
+		s := stats()
+		for _, o := range []struct {
+			outcome         string
+			messages, bytes uint64
+		}{
+			{"accepted", s.Accepted, s.AcceptedBytes},
+			{"acked", s.Acked, s.AckedBytes},
+			{"sampled", s.Sampled, s.SampledBytes},
+			{"failed", s.Failed, s.FailedBytes},
+		} {
+			send(messages, float64(o.messages), o.outcome)
+			send(bytes, float64(o.bytes), o.outcome)
+		}
+		send(messages, float64(s.Refused), "refused")
+		for _, r := range dropReasons {
+			send(dropped, float64(s.Dropped[r]), string(r)) // also those at 0, so that the first is seen as an increase
+		}
+		send(buffered, float64(s.BufferedBytes))
+		send(memory, float64(s.Memory))
+		send(streams, float64(s.Streams))
+	})
+	messages = values.Counter("messages_total", "Messages by what became of them; accepted ones are counted again by their outcome.", "outcome")
+	bytes = values.Counter("message_bytes_total", "Bytes of messages, as messages_total.", "outcome")
+	dropped = values.Counter("dropped_messages_total", "Messages lost to this producer, by reason.", "reason")
+	buffered = values.Gauge("buffered_bytes", "Bytes of messages that wait or are being sent.")
+	memory = values.Gauge("memory_bytes", "Memory in use out of the bound for buffers.")
+	streams = values.Gauge("streams", "Categories and shards written to since the start.")
+	return &producerMetrics{
+		set:      set,
+		requests: set.CounterVec("requests_total", "Write requests that ended, by whether the server answered for their frames.", "result"),
+		latency: set.Histogram("ack_latency_seconds", "Time from the first message of a frame to its acknowledgement.",
+			prometheus.ExponentialBuckets(0.0005, 2, 18)), // to 65 s
 	}
-	m := &metrics{
-		stats: stats,
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: metricsPrefix + "requests_total", Help: "Write requests that ended, by whether the server answered for their frames.",
-		}, []string{"result"}),
-		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: metricsPrefix + "ack_latency_seconds", Help: "Time from the first message of a frame to its acknowledgement.",
-			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 18), // to 65 s
-		}),
-	}
-	var err error
-	m.set, err = metricset.Register(r, "producer", m)
-	return m, err
 }
 
-func (m *metrics) close() {
-	if m != nil {
-		m.set.Unregister()
-	}
-}
-
-func (m *metrics) request(err error) {
-	if m == nil {
-		return
-	}
+func (m *producerMetrics) countRequest(err error) {
 	result := "ok"
 	if err != nil {
 		result = "error"
 	}
 	m.requests.WithLabelValues(result).Inc()
-}
-
-func (m *metrics) acked(latency time.Duration) {
-	if m != nil {
-		m.latency.Observe(latency.Seconds())
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{messagesDesc, bytesDesc, droppedDesc, bufferedDesc, memoryDesc, streamsDesc} {
-		ch <- d
-	}
-	m.requests.Describe(ch)
-	m.latency.Describe(ch)
-}
-
-// Collect implements prometheus.Collector.
-func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	s := m.stats()
-	counter := func(d *prometheus.Desc, v uint64, label string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), label)
-	}
-	for _, o := range []struct {
-		outcome         string
-		messages, bytes uint64
-	}{
-		{"accepted", s.Accepted, s.AcceptedBytes},
-		{"acked", s.Acked, s.AckedBytes},
-		{"sampled", s.Sampled, s.SampledBytes},
-		{"failed", s.Failed, s.FailedBytes},
-	} {
-		counter(messagesDesc, o.messages, o.outcome)
-		counter(bytesDesc, o.bytes, o.outcome)
-	}
-	counter(messagesDesc, s.Refused, "refused")
-	for _, r := range dropReasons {
-		counter(droppedDesc, s.Dropped[r], string(r)) // also those at 0, so that the first is seen as an increase
-	}
-	gauge := func(d *prometheus.Desc, v float64) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
-	}
-	gauge(bufferedDesc, float64(s.BufferedBytes))
-	gauge(memoryDesc, float64(s.Memory))
-	gauge(streamsDesc, float64(s.Streams))
-	m.requests.Collect(ch)
-	m.latency.Collect(ch)
 }

@@ -51,7 +51,7 @@ type core struct {
 	clock         clock
 	backoff       backoff.Backoff // without a retry hint
 
-	metrics *metrics
+	metrics *producerMetrics
 	losses  *losses
 	refused atomic.Uint64 // messages that were not taken
 	drops   [len(dropReasons)]atomic.Uint64
@@ -101,9 +101,9 @@ func New(server string, opts ...Option) (*Producer, error) {
 	c.clock.exact, c.clock.zero, c.clock.wake = cfg.now, time.Now(), c.sched.signal
 	c.closing, c.beginClosing = context.WithCancel(context.Background())
 	p := &Producer{core: c, ack: cfg.ack}
-	var err error
-	if c.metrics, err = newMetrics(cfg.registerer, p.Stats); err != nil {
-		return nil, err
+	c.metrics = newMetrics(p.Stats)
+	if err := c.metrics.set.Register(cfg.registerer); err != nil {
+		return nil, fmt.Errorf("producer: %w", err)
 	}
 	c.connect(server)
 	c.pieces, _ = c.service.(rpc.PieceWriter)
@@ -213,7 +213,7 @@ func (p *Producer) Close(ctx context.Context) error {
 		c.losses.wait()
 		c.senders.Wait()
 		err := c.unsent(cause)
-		c.metrics.close()
+		c.metrics.set.Unregister()
 		if c.release != nil {
 			c.release()
 		}

@@ -217,7 +217,7 @@ func (c *core) send(req *request) {
 	if err == nil && len(res.GetResults()) != len(req.frames) {
 		err = fmt.Errorf("%w: the server answered for %d frames instead of %d", ErrUnknownOutcome, len(res.GetResults()), len(req.frames))
 	}
-	c.metrics.request(err)
+	c.metrics.countRequest(err)
 	var done []finished
 	whole := verdict{}
 	if err != nil {
@@ -440,7 +440,7 @@ func (c *core) conclude(done []finished) {
 			}
 		default:
 			latency := time.Since(f.taken)
-			c.metrics.acked(latency)
+			c.metrics.latency.Observe(latency.Seconds())
 			if c.cfg.onAck != nil {
 				c.cfg.onAck(Acked{
 					Shard: d.s.shard, Messages: f.messages, Bytes: f.size, Position: d.at,

@@ -66,8 +66,8 @@ func newLedger() *ledger {
 // stripe returns the one that a request uses.
 func (l *ledger) stripe() *ledgerStripe { return &l.stripes[rand.N(ledgerStripes)] }
 
-// counts returns the sums, in which received is never less than what became of it.
-func (l *ledger) counts() counts {
+// sumCounts returns the sums, in which received is never less than what became of it.
+func (l *ledger) sumCounts() counts {
 	sum := counts{failed: make(map[scribev1.Reason]request.Amount)}
 	for i := range l.stripes {
 		s := &l.stripes[i]

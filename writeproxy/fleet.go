@@ -177,8 +177,8 @@ func (m *member) probed(ok bool) {
 	m.fleet.stale.Store(true)
 }
 
-// degraded reports how many batchers are left alone, and how many get less than their full share.
-func (f *fleet) degraded() (open, light int) {
+// countDegraded reports how many batchers are left alone, and how many get less than their full share.
+func (f *fleet) countDegraded() (open, light int) {
 	t := f.latest.Load()
 	if t == nil {
 		return 0, 0

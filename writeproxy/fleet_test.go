@@ -125,7 +125,7 @@ func TestSilentBatcher(t *testing.T) {
 		if got[0] != 0 || time.Since(start) != 0 {
 			t.Errorf("frames %v, after %v", got, time.Since(start))
 		}
-		if open, _ := c.fleet.degraded(); open != 1 {
+		if open, _ := c.fleet.countDegraded(); open != 1 {
 			t.Errorf("%d are left alone", open)
 		}
 		for range 300 {
@@ -200,7 +200,7 @@ func TestAllAreIll(t *testing.T) {
 		for k := range 20 {
 			c.write(makeFrame(t, "least", uint32(k), false, "x"))
 		}
-		if open, _ := c.fleet.degraded(); open == 2 {
+		if open, _ := c.fleet.countDegraded(); open == 2 {
 			t.Fatal("all are left alone")
 		}
 		if got := c.spread(64); got[0]+got[1] != 64 {
@@ -300,7 +300,7 @@ func TestCallerGoesAway(t *testing.T) {
 			}
 			cancel()
 		}
-		if open, _ := c.fleet.degraded(); open != 0 {
+		if open, _ := c.fleet.countDegraded(); open != 0 {
 			t.Errorf("%d are left alone after 100 ms each", open)
 		}
 	})

@@ -343,7 +343,7 @@ func TestSample(t *testing.T) {
 		if estimate < 0.7*8000 || estimate > 1.3*8000 {
 			t.Errorf("the rates tell of %.0f frames, 8000 were sent", estimate)
 		}
-		counts := c.ledger.counts()
+		counts := c.ledger.sumCounts()
 		if got := counts.sampledOut.Frames; got != int64(out) {
 			t.Errorf("%d frames are counted as left out, want %d", got, out)
 		}
@@ -441,7 +441,7 @@ func TestManyQuotas(t *testing.T) {
 				t.Errorf("%d frames of %s were refused", n, name)
 			}
 		}
-		if n := c.quotas.tracked(); n != categories {
+		if n := c.quotas.countCategories(); n != categories {
 			t.Errorf("%d quotas are remembered", n)
 		}
 		<-time.After(time.Hour)
@@ -450,7 +450,7 @@ func TestManyQuotas(t *testing.T) {
 			c.write(sized(t, "x", 0, 100))
 			<-time.After(time.Second)
 		}
-		if n := c.quotas.tracked(); n > 300 {
+		if n := c.quotas.countCategories(); n > 300 {
 			t.Errorf("%d quotas are remembered of which one is in use", n)
 		}
 	})

@@ -53,7 +53,7 @@ type Proxy struct {
 	traffic *shardTraffic
 	retries *backoff.Budget // of attempts beyond the first
 	ledger  *ledger
-	metrics *metrics
+	metrics *proxyMetrics
 	// categories finds those of requests, and creates them if that is configured.
 	categories *request.Categories
 	// bodies are requests that are admitted and being read, writes those in Write and Publish.
@@ -109,7 +109,7 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 	p.quotas = newQuotas(p.now, deps.Proxies, int64(cfg.ThrottleShare*float64(p.writes.Limit())))
 	p.fleet = &fleet{batchers: deps.Batchers, now: p.now, stall: cfg.StallAfter, probe: p.probe}
 	p.metrics = newMetrics(p)
-	if err := p.metrics.register(deps.Registerer); err != nil {
+	if err := p.metrics.set.Register(deps.Registerer); err != nil {
 		return nil, err
 	}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())

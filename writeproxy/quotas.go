@@ -90,8 +90,8 @@ func (s *quotaStripe) forget(now time.Duration) {
 	}
 }
 
-// tracked returns how many categories have a state.
-func (qs *quotas) tracked() (n int) {
+// countCategories returns how many categories have a state.
+func (qs *quotas) countCategories() (n int) {
 	for i := range qs.stripes {
 		s := &qs.stripes[i]
 		s.Lock()

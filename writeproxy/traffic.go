@@ -131,8 +131,8 @@ func (s *trafficStripe) room(now time.Duration) {
 	}
 }
 
-// counts returns how many shards are remembered, and how many of them have several micro-shards.
-func (s *shardTraffic) counts() (known, split int) {
+// countShards returns how many shards are remembered, and how many of them have several micro-shards.
+func (s *shardTraffic) countShards() (known, split int) {
 	for i := range s.stripes {
 		stripe := &s.stripes[i]
 		stripe.Lock()

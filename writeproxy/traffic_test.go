@@ -93,7 +93,7 @@ func TestTrafficIsBounded(t *testing.T) {
 			s.micro(now, routeKey(7, 7), 64<<10, 4, 1, one)
 		}
 	}
-	known, split := s.counts()
+	known, split := s.countShards()
 	if known > trafficStripes*maxTraffic || split != 1 {
 		t.Errorf("%d shards are remembered, %d of them split", known, split)
 	}
@@ -105,7 +105,7 @@ func TestTrafficIsBounded(t *testing.T) {
 		s.micro(now, routeKey(i, 2), 100, 4, 1, one)
 		now += time.Second
 	}
-	if known, _ := s.counts(); known > trafficStripes*maxTraffic/4 {
+	if known, _ := s.countShards(); known > trafficStripes*maxTraffic/4 {
 		t.Errorf("%d shards are remembered of which nobody writes", known)
 	}
 }

@@ -24,7 +24,7 @@ func (p *Producer) WriteArrow(ctx context.Context, category string, shard uint32
 	}
 	return p.writeFrame(ctx, frameContent{
 		category: category, shard: shard, ack: p.ack, bound: len(body), messages: rows, size: int64(len(body)),
-		fill: func(f *frame, env record.Envelope) error {
+		fill: func(f *outFrame, env record.Envelope) error {
 			data, err := record.AppendArrowFrame(f.buf.B[:0], env, rows, body)
 			if err != nil {
 				return fromRecord(err)

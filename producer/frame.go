@@ -8,9 +8,9 @@ import (
 	"scribe/internal/format/record"
 )
 
-// frame is a batch of messages of one stream on its way. Its stripe's mutex guards it, but for the time of a request that carries
+// outFrame is a batch of messages of one stream on its way. Its stripe's mutex guards it, but for the time of a request that carries
 // it: then it belongs to the sender of that request.
-type frame struct {
+type outFrame struct {
 	builder record.Builder  // while open and until finished; rows only
 	buf     *buffers.Buffer // what the builder writes into
 	// capacity is that of buf: with frameOverhead it is taken from the memory bound.
@@ -25,7 +25,7 @@ type frame struct {
 	out      *Result
 	base     time.Time // event time of messages without one
 	taken    time.Time // when the first message was taken, by the real clock
-	next     *frame    // in the stream's queue
+	next     *outFrame    // in the stream's queue
 
 	// Numbers of the messages, see stream.number. A frame keeps them for all attempts unless it is certain that no attempt was
 	// and will be stored.
@@ -44,17 +44,17 @@ type frame struct {
 // frameOverhead is charged for a frame beside its buffer: the structs that go with it.
 const frameOverhead = 512
 
-// fits reports whether n more bytes of messages fit the buffer.
-func (f *frame) fits(n int) bool { return int64(f.builder.Len()+n) <= f.capacity }
+// hasSpace reports whether n more bytes of messages fit the buffer.
+func (f *outFrame) hasSpace(n int) bool { return int64(f.builder.Len()+n) <= f.capacity }
 
-// number gives the frame its sequences.
-func (f *frame) number(epoch uint32, first uint64) {
+// setSequences gives the frame its sequences.
+func (f *outFrame) setSequences(epoch uint32, first uint64) {
 	f.numbered, f.epoch, f.first = true, epoch, first
 }
 
-// finish encodes what is left to encode: sequences, counts and checksums. It touches nothing but the frame, so a sender does it
+// finishEncoding encodes what is left to encode: sequences, counts and checksums. It touches nothing but the frame, so a sender does it
 // without a lock, once for every numbering.
-func (f *frame) finish(producer uint64) error {
+func (f *outFrame) finishEncoding(producer uint64) error {
 	if f.data != nil {
 		return record.SetSequence(f.data, producer, f.epoch, f.first)
 	}
@@ -67,9 +67,9 @@ func (f *frame) finish(producer uint64) error {
 	return nil
 }
 
-// cut drops the first n messages of a finished frame of rows, which were stored already, and numbers the rest as before. It is
+// cutStored drops the first n messages of a finished frame of rows, which were stored already, and numbers the rest as before. It is
 // the one place where a frame is encoded twice: a producer that continues an earlier one rarely cuts its batches where that did.
-func (f *frame) cut(n int) error {
+func (f *outFrame) cutStored(n int) error {
 	var d record.Decoder
 	h, err := d.Reset(f.data)
 	if err != nil {

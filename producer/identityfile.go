@@ -81,16 +81,16 @@ func OpenIdentity(path string, opts ...IdentityOption) (*IdentityFile, error) {
 		return nil, fmt.Errorf("%w: %s", ErrIdentityInUse, path)
 	}
 	f := &IdentityFile{path: path, lock: lock}
-	if err := f.load(cfg.replay); err != nil {
+	if err := f.loadFile(cfg.replay); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return f, nil
 }
 
-func (f *IdentityFile) load(replay bool) error {
+func (f *IdentityFile) loadFile(replay bool) error {
 	data, err := os.ReadFile(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return f.write(Identity{ID: randomID(), Epoch: 1}, nil, false)
+		return f.writeFile(Identity{ID: randomID(), Epoch: 1}, nil, false)
 	}
 	if err != nil {
 		return fmt.Errorf("producer: read identity: %w", err)
@@ -100,15 +100,15 @@ func (f *IdentityFile) load(replay bool) error {
 		return fmt.Errorf("%w: %s: %w", ErrIdentityDamaged, f.path, err)
 	}
 	if clean || !replay {
-		if id, err = id.raised(); err != nil {
+		if id, err = id.raiseEpochs(); err != nil {
 			return err
 		}
 	}
-	return f.write(id, position, false)
+	return f.writeFile(id, position, false)
 }
 
-// raised is the identity with every epoch newer than any before.
-func (id Identity) raised() (Identity, error) {
+// raiseEpochs is the identity with every epoch newer than any before.
+func (id Identity) raiseEpochs() (Identity, error) {
 	newest := id.Epoch
 	for _, q := range id.Sequences {
 		newest = max(newest, q.Epoch)
@@ -140,12 +140,12 @@ func (f *IdentityFile) Position() []byte {
 }
 
 // Save replaces what is saved, and syncs it. The position is that up to which the source is acknowledged in id: any bytes.
-func (f *IdentityFile) Save(id Identity, position []byte) error { return f.write(id, position, false) }
+func (f *IdentityFile) Save(id Identity, position []byte) error { return f.writeFile(id, position, false) }
 
 // Close saves id as that of an orderly stop, one after which nothing is written again, and releases the file. After a stop with
 // messages that were not delivered, give [Identity] and position of the last Save and call Release instead.
 func (f *IdentityFile) Close(id Identity, position []byte) error {
-	if err := f.write(id, position, true); err != nil {
+	if err := f.writeFile(id, position, true); err != nil {
 		return err
 	}
 	return f.Release()
@@ -162,7 +162,7 @@ func (f *IdentityFile) Release() error {
 	return f.lock.Close()
 }
 
-func (f *IdentityFile) write(id Identity, position []byte, clean bool) error {
+func (f *IdentityFile) writeFile(id Identity, position []byte, clean bool) error {
 	data, err := encodeIdentity(id, position, clean)
 	if err != nil {
 		return err
@@ -208,7 +208,7 @@ type sequenceJSON struct {
 }
 
 func encodeIdentity(id Identity, position []byte, clean bool) ([]byte, error) {
-	if err := id.validate(); err != nil {
+	if err := id.validateIdentity(); err != nil {
 		return nil, err
 	}
 	out := identityJSON{ID: id.ID, Epoch: id.Epoch, Clean: clean, Position: position}
@@ -249,11 +249,11 @@ func decodeIdentity(data []byte) (id Identity, position []byte, clean bool, err 
 	for _, q := range in.Sequences {
 		id.Sequences[Shard{q.Category, q.Shard}] = Sequence{Epoch: q.Epoch, Next: q.Next}
 	}
-	return id, in.Position, in.Clean, id.validate()
+	return id, in.Position, in.Clean, id.validateIdentity()
 }
 
-// validate reports every violation.
-func (id Identity) validate() error {
+// validateIdentity reports every violation.
+func (id Identity) validateIdentity() error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
 		if !ok {

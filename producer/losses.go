@@ -11,10 +11,10 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// losses tells the readers of a category what was dropped of it: sums of Drops, as reports that go to the server beside everything else.
+// lossReporter tells the readers of a category what was dropped of it: sums of Drops, as reports that go to the server beside everything else.
 // nil tells nothing.
-type losses struct {
-	core    *core
+type lossReporter struct {
+	core    *sharedCore
 	every   time.Duration
 	stopped chan struct{} // closed when the goroutine has ended
 
@@ -24,17 +24,17 @@ type losses struct {
 	}
 }
 
-func newLosses(c *core, every time.Duration) *losses {
+func newLossReporter(c *sharedCore, every time.Duration) *lossReporter {
 	if every == 0 {
 		return nil
 	}
-	l := &losses{core: c, every: every, stopped: make(chan struct{})}
+	l := &lossReporter{core: c, every: every, stopped: make(chan struct{})}
 	l.mu.ledger = loss.NewLedger(loss.ByProducer)
 	return l
 }
 
-// note takes a drop. What may be stored is not told: it need not be lost.
-func (l *losses) note(d *Drop, now time.Time) {
+// noteDrop takes a drop. What may be stored is not told: it need not be lost.
+func (l *lossReporter) noteDrop(d *Drop, now time.Time) {
 	if l == nil || d.Reason == DropUnknownOutcome {
 		return
 	}
@@ -44,55 +44,55 @@ func (l *losses) note(d *Drop, now time.Time) {
 		loss.Amount{Bytes: d.Bytes, Messages: int64(d.Messages)}, now, now)
 }
 
-// run reports now and then until the producer closes.
-func (l *losses) run() {
+// reportLoop reports now and then until the producer closes.
+func (l *lossReporter) reportLoop() {
 	defer close(l.stopped)
 	t := time.NewTicker(l.every)
 	defer t.Stop()
 	for {
 		select {
 		case <-t.C:
-			l.report(l.core.ctx)
+			l.reportAll(l.core.ctx)
 		case <-l.core.closing.Done():
 			return
 		}
 	}
 }
 
-// end waits for the goroutine, and reports a last time as long as ctx allows.
-func (l *losses) end(ctx context.Context) {
+// reportLast waits for the goroutine, and reports a last time as long as ctx allows.
+func (l *lossReporter) reportLast(ctx context.Context) {
 	if l == nil {
 		return
 	}
 	select {
 	case <-l.stopped:
-		l.report(ctx)
+		l.reportAll(ctx)
 	case <-ctx.Done():
 	}
 }
 
-// wait returns when the goroutine has ended, which the end of the core's context brings about.
-func (l *losses) wait() {
+// waitStopped returns when the goroutine has ended, which the end of the core's context brings about.
+func (l *lossReporter) waitStopped() {
 	if l != nil {
 		<-l.stopped
 	}
 }
 
-// report sends what there is to report, a request for each category. What is not taken is sent again the next time, as it is; after a
+// reportAll sends what there is to report, a request for each category. What is not taken is sent again the next time, as it is; after a
 // request that failed as a whole the rest waits, too.
-func (l *losses) report(ctx context.Context) {
+func (l *lossReporter) reportAll(ctx context.Context) {
 	l.mu.Lock()
-	todo := l.mu.ledger.Reports(l.core.clock.now())
+	todo := l.mu.ledger.Reports(l.core.clock.readTime())
 	l.mu.Unlock()
 	for _, reports := range todo {
-		if ctx.Err() != nil || !l.send(ctx, reports) {
+		if ctx.Err() != nil || !l.sendReports(ctx, reports) {
 			return
 		}
 	}
 }
 
-// send sends the reports of a category; false when the server is not there for the moment.
-func (l *losses) send(ctx context.Context, reports []*loss.Pending) bool {
+// sendReports sends the reports of a category; false when the server is not there for the moment.
+func (l *lossReporter) sendReports(ctx context.Context, reports []*loss.Pending) bool {
 	ctx, cancel := context.WithTimeout(ctx, l.core.cfg.requestTimeout)
 	defer cancel()
 	var frames []byte

@@ -20,8 +20,8 @@ func newMemoryBound(total int64) *memoryBound {
 	return &memoryBound{total: total, free: semaphore.NewWeighted(total)}
 }
 
-// take takes n bytes if they are free and nobody waits.
-func (m *memoryBound) take(n int64) bool {
+// tryTake takes n bytes if they are free and nobody waits.
+func (m *memoryBound) tryTake(n int64) bool {
 	ok := m.free.TryAcquire(n)
 	if ok {
 		m.used.Add(n)
@@ -29,8 +29,8 @@ func (m *memoryBound) take(n int64) bool {
 	return ok
 }
 
-// wait takes n bytes, at most the total, or fails when ctx ends.
-func (m *memoryBound) wait(ctx context.Context, n int64) error {
+// takeWhenFree takes n bytes, at most the total, or fails when ctx ends.
+func (m *memoryBound) takeWhenFree(ctx context.Context, n int64) error {
 	err := m.free.Acquire(ctx, n)
 	if err == nil {
 		m.used.Add(n)
@@ -38,8 +38,8 @@ func (m *memoryBound) wait(ctx context.Context, n int64) error {
 	return err
 }
 
-// release gives n bytes back.
-func (m *memoryBound) release(n int64) {
+// giveBack gives n bytes back.
+func (m *memoryBound) giveBack(n int64) {
 	m.used.Add(-n)
 	m.free.Release(n)
 }
@@ -52,7 +52,7 @@ const (
 )
 
 // bufferSize is the size of the smallest buffer of n bytes.
-func (c *core) bufferSize(n int) int64 {
+func (c *sharedCore) bufferSize(n int) int64 {
 	if n > c.largestBuffer {
 		return (int64(n) + 4095) &^ 4095
 	}

@@ -88,7 +88,7 @@ func ParseAckLevel(text string) (AckLevel, error) {
 	return 0, fmt.Errorf("producer: acknowledgement level %q: want none, spooled or committed", text)
 }
 
-func (a AckLevel) valid() bool { return a >= AckNone && a <= AckCommitted }
+func (a AckLevel) isValid() bool { return a >= AckNone && a <= AckCommitted }
 
 func (a AckLevel) proto() scribev1.AckLevel {
 	switch a {
@@ -101,8 +101,8 @@ func (a AckLevel) proto() scribev1.AckLevel {
 	}
 }
 
-// attributes writes the attributes of m over scratch, which grows to the largest number seen and is used again.
-func (m *Message) attributes(scratch []record.Attribute) []record.Attribute {
+// appendAttributes writes the attributes of m over scratch, which grows to the largest number seen and is used again.
+func (m *Message) appendAttributes(scratch []record.Attribute) []record.Attribute {
 	scratch = scratch[:0]
 	for i := range m.Attributes {
 		scratch = append(scratch, record.Attribute{Name: m.Attributes[i].Name, Value: m.Attributes[i].Value})

@@ -18,7 +18,7 @@ import (
 // No label has a category. A second producer of a process needs a registerer with a label of its own
 // ([prometheus.WrapRegistererWith]); [New] fails without.
 func WithRegisterer(r prometheus.Registerer) Option {
-	return option(func(c *config) { c.registerer = r })
+	return optionFunc(func(c *producerConfig) { c.registerer = r })
 }
 
 // producerMetrics collects from the counters that the producer keeps anyway.

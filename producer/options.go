@@ -39,14 +39,14 @@ type Service interface {
 }
 
 // Option changes how a Producer works.
-type Option interface{ apply(*config) }
+type Option interface{ applyTo(*producerConfig) }
 
-type option func(*config)
+type optionFunc func(*producerConfig)
 
-func (o option) apply(c *config) { o(c) }
+func (o optionFunc) applyTo(c *producerConfig) { o(c) }
 
-// config is what the options set. A field at its zero value is not valid unless it says so.
-type config struct {
+// producerConfig is what the options set. A field at its zero value is not valid unless it says so.
+type producerConfig struct {
 	ack              AckLevel
 	linger           time.Duration // 0 = send at once
 	batchBytes       int
@@ -73,8 +73,8 @@ type config struct {
 	reportLosses     time.Duration         // 0 = never
 }
 
-func defaultConfig() config {
-	return config{
+func defaultConfig() producerConfig {
+	return producerConfig{
 		ack:             AckCommitted,
 		linger:          DefaultLinger,
 		batchBytes:      DefaultBatchBytes,
@@ -91,15 +91,15 @@ func defaultConfig() config {
 	}
 }
 
-// validate reports every violation.
-func (c *config) validate() error {
+// validateOptions reports every violation.
+func (c *producerConfig) validateOptions() error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
 		if !ok {
 			errs = append(errs, fmt.Errorf("producer: "+format, args...))
 		}
 	}
-	check(c.ack.valid(), "WithAck: %v is not a level", c.ack)
+	check(c.ack.isValid(), "WithAck: %v is not a level", c.ack)
 	check(c.linger >= 0, "WithLinger: %v is negative", c.linger)
 	check(c.batchBytes >= 4<<10 && c.batchBytes <= record.MaxFrameLen, "WithBatchBytes: %d is not in %d..%d", c.batchBytes, 4<<10, record.MaxFrameLen)
 	check(c.maxBuffered >= minBuffered, "WithMaxBufferedBytes: %d is below %d", c.maxBuffered, minBuffered)
@@ -114,97 +114,97 @@ func (c *config) validate() error {
 	check(c.random != nil, "WithRandom: nil")
 	check(c.logger != nil, "WithLogger: nil")
 	if c.identity != nil {
-		errs = append(errs, c.identity.validate())
+		errs = append(errs, c.identity.validateIdentity())
 	}
 	return errors.Join(errs...)
 }
 
 // WithAck sets what a write waits for; the default is [AckCommitted]. [Producer.WithCallAck] changes it for single calls.
-func WithAck(level AckLevel) Option { return option(func(c *config) { c.ack = level }) }
+func WithAck(level AckLevel) Option { return optionFunc(func(c *producerConfig) { c.ack = level }) }
 
 // WithLinger sets how long messages of Log and WriteAsync wait for company; the default is [DefaultLinger], 0 sends at once.
 // Calls that wait for their outcome never linger.
-func WithLinger(d time.Duration) Option { return option(func(c *config) { c.linger = d }) }
+func WithLinger(d time.Duration) Option { return optionFunc(func(c *producerConfig) { c.linger = d }) }
 
 // WithBatchBytes sets how large a frame of a (category, shard) may become before it is sent without lingering; the default is
 // [DefaultBatchBytes].
-func WithBatchBytes(n int) Option { return option(func(c *config) { c.batchBytes = n }) }
+func WithBatchBytes(n int) Option { return optionFunc(func(c *producerConfig) { c.batchBytes = n }) }
 
 // WithMaxBufferedBytes bounds the memory of messages that wait or are being sent, of all categories together; the default is
 // [DefaultMaxBufferedBytes]. When it is full, Log drops and counts, WriteAsync fails with [ErrBufferFull], and the calls with a
 // context wait for room.
-func WithMaxBufferedBytes(n int64) Option { return option(func(c *config) { c.maxBuffered = n }) }
+func WithMaxBufferedBytes(n int64) Option { return optionFunc(func(c *producerConfig) { c.maxBuffered = n }) }
 
 // WithMaxInFlight sets how many requests run at the same time; the default is [DefaultMaxInFlight]. One (category, shard) is
 // never in two of them, which keeps its order.
 func WithMaxInFlight(requests int) Option {
-	return option(func(c *config) { c.maxInFlight = requests })
+	return optionFunc(func(c *producerConfig) { c.maxInFlight = requests })
 }
 
 // WithFramesPerRequest bounds how many frames of one (category, shard) a request carries; the default, 0, is as many as fit. In
 // a category that is not exactly_once, a server may refuse one frame of a request and take a later one; with 1 there is no later
 // one, and the order within a (category, shard) is strict even then, at the price of one frame per round trip.
-func WithFramesPerRequest(n int) Option { return option(func(c *config) { c.framesPerRequest = n }) }
+func WithFramesPerRequest(n int) Option { return optionFunc(func(c *producerConfig) { c.framesPerRequest = n }) }
 
 // WithRequestTimeout bounds one request; the default is [DefaultRequestTimeout]. It travels to the servers as their deadline.
 func WithRequestTimeout(d time.Duration) Option {
-	return option(func(c *config) { c.requestTimeout = d })
+	return optionFunc(func(c *producerConfig) { c.requestTimeout = d })
 }
 
 // WithDeliveryTimeout bounds how long a message is kept and tried, from when it was taken; the default is
 // [DefaultDeliveryTimeout], 0 is for ever. It is noticed between attempts: an attempt that is under way ends first.
 func WithDeliveryTimeout(d time.Duration) Option {
-	return option(func(c *config) { c.deliveryTimeout = d })
+	return optionFunc(func(c *producerConfig) { c.deliveryTimeout = d })
 }
 
 // WithRetries bounds how often a frame is sent again after a failure that may pass; below 0, the default, only the delivery
 // timeout bounds it. 0 does not retry.
-func WithRetries(n int) Option { return option(func(c *config) { c.retries = n }) }
+func WithRetries(n int) Option { return optionFunc(func(c *producerConfig) { c.retries = n }) }
 
 // WithBackoff sets the pause before the first retry, which doubles with every failure, and the longest one. Pauses are jittered,
 // and never shorter than a server asked for. The defaults are [DefaultBackoff] and [DefaultLongestBackoff].
 func WithBackoff(first, longest time.Duration) Option {
-	return option(func(c *config) { c.backoffMin, c.backoffMax = first, longest })
+	return optionFunc(func(c *producerConfig) { c.backoffMin, c.backoffMax = first, longest })
 }
 
 // WithMaxMessageBytes bounds a message's [Message.Size]; the default is [DefaultMaxMessageBytes].
-func WithMaxMessageBytes(n int) Option { return option(func(c *config) { c.maxMessage = n }) }
+func WithMaxMessageBytes(n int) Option { return optionFunc(func(c *producerConfig) { c.maxMessage = n }) }
 
 // WithIdentity continues the producer that had this identity, so that messages that it wrote already are recognised when they
 // are written again. See [Identity].
-func WithIdentity(id Identity) Option { return option(func(c *config) { c.identity = &id }) }
+func WithIdentity(id Identity) Option { return optionFunc(func(c *producerConfig) { c.identity = &id }) }
 
 // WithClock sets the clock of event times, which is then asked for each message; the default is the system's, read once in a
 // millisecond when messages come close together. Timeouts always follow the real one.
 func WithClock(now func() time.Time) Option {
-	return option(func(c *config) { c.now, c.ownClock = now, true })
+	return optionFunc(func(c *producerConfig) { c.now, c.ownClock = now, true })
 }
 
 // WithRandom sets the source of jitter: numbers in [0, 1). It is called by several goroutines at the same time.
-func WithRandom(random func() float64) Option { return option(func(c *config) { c.random = random }) }
+func WithRandom(random func() float64) Option { return optionFunc(func(c *producerConfig) { c.random = random }) }
 
 // WithLogger sets where the producer reports retries and losses; the default is nowhere.
-func WithLogger(l *slog.Logger) Option { return option(func(c *config) { c.logger = l }) }
+func WithLogger(l *slog.Logger) Option { return optionFunc(func(c *producerConfig) { c.logger = l }) }
 
 // WithHTTPClient sets the HTTP client, for TLS or authentication; the default speaks HTTP/1.1 without TLS.
-func WithHTTPClient(hc *http.Client) Option { return option(func(c *config) { c.httpClient = hc }) }
+func WithHTTPClient(hc *http.Client) Option { return optionFunc(func(c *producerConfig) { c.httpClient = hc }) }
 
 // WithService writes to s instead of a server's address: a role in the same process.
-func WithService(s Service) Option { return option(func(c *config) { c.service = s }) }
+func WithService(s Service) Option { return optionFunc(func(c *producerConfig) { c.service = s }) }
 
 // WithOnDrop sets a function that is told of every loss: messages that Log did not take, and those that were given up later,
 // whoever wrote them. It is called by the goroutine that noticed, maybe concurrently, and must not block nor call the producer.
-func WithOnDrop(fn func(Drop)) Option { return option(func(c *config) { c.onDrop = fn }) }
+func WithOnDrop(fn func(Drop)) Option { return optionFunc(func(c *producerConfig) { c.onDrop = fn }) }
 
 // WithOnAck sets a function that is told of every acknowledged frame, for metrics. It is called as [WithOnDrop]'s is.
-func WithOnAck(fn func(Acked)) Option { return option(func(c *config) { c.onAck = fn }) }
+func WithOnAck(fn func(Acked)) Option { return optionFunc(func(c *producerConfig) { c.onAck = fn }) }
 
 // WithOnSampled sets a function that is told of every frame that a server left out on purpose. It is called as [WithOnDrop]'s is.
-func WithOnSampled(fn func(Sampled)) Option { return option(func(c *config) { c.onSampled = fn }) }
+func WithOnSampled(fn func(Sampled)) Option { return optionFunc(func(c *producerConfig) { c.onSampled = fn }) }
 
 // WithLossReports tells the readers of a category what the producer had to drop of it ([Drop]): sums by shard and reason, at most so often, as
 // reports that consumers yield as gaps (docs/format/loss.md). A report is sent until it is stored; what may have been stored
 // ([DropUnknownOutcome]) is not reported. The default, 0, tells nobody.
 func WithLossReports(every time.Duration) Option {
-	return option(func(c *config) { c.reportLosses = every })
+	return optionFunc(func(c *producerConfig) { c.reportLosses = every })
 }

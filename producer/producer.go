@@ -20,13 +20,13 @@ import (
 
 // Producer writes messages. It is safe for concurrent use; [Producer.Close] it.
 type Producer struct {
-	*core
+	*sharedCore
 	ack AckLevel
 }
 
-// core is what a Producer and its views share.
-type core struct {
-	cfg     config
+// sharedCore is what a Producer and its views share.
+type sharedCore struct {
+	cfg     producerConfig
 	service Service
 	pieces  rpc.PieceWriter // the service, if it takes frames in pieces; else nil
 	release func()          // gives back the connections; may be nil
@@ -39,20 +39,20 @@ type core struct {
 	maxMessage int // bytes of a message: the configured limit, or what fits the memory
 
 	seed          maphash.Seed
-	stripes       [stripes]stripe
+	stripes       [stripes]streamStripe
 	streams       atomic.Int64
 	memory        *memoryBound
-	copies        copies
+	copies        copyMemory
 	buffers       buffers.Pool // of frames
 	largestBuffer int          // of a pooled one: a full batch
 	frames        sync.Pool    // of *frame
 	requests      sync.Pool    // of *request
-	sched         *scheduler
-	clock         clock
+	sched         *sendScheduler
+	clock         eventClock
 	backoff       backoff.Backoff // without a retry hint
 
 	metrics *producerMetrics
-	losses  *losses
+	losses  *lossReporter
 	refused atomic.Uint64 // messages that were not taken
 	drops   [len(dropReasons)]atomic.Uint64
 
@@ -72,17 +72,17 @@ type core struct {
 func New(server string, opts ...Option) (*Producer, error) {
 	cfg := defaultConfig()
 	for _, o := range opts {
-		o.apply(&cfg)
+		o.applyTo(&cfg)
 	}
-	if err := cfg.validate(); err != nil {
+	if err := cfg.validateOptions(); err != nil {
 		return nil, err
 	}
-	c := &core{
+	c := &sharedCore{
 		cfg:     cfg,
 		id:      randomID(),
 		epoch:   1,
 		seed:    maphash.MakeSeed(),
-		sched:   newScheduler(),
+		sched:   newSendScheduler(),
 		backoff: backoff.Backoff{Min: cfg.backoffMin, Max: cfg.backoffMax, Random: cfg.random},
 		running: make(chan struct{}),
 	}
@@ -96,30 +96,30 @@ func New(server string, opts ...Option) (*Producer, error) {
 	c.memory = newMemoryBound(frames)
 	c.largestBuffer = min(cfg.batchBytes, int(frames/4))
 	c.maxMessage = min(cfg.maxMessage, int(frames)-24<<10) // frame header, and the bound of 1,024 attributes' lengths
-	c.frames.New = func() any { return new(frame) }
-	c.requests.New = func() any { return new(request) }
-	c.clock.exact, c.clock.zero, c.clock.wake = cfg.now, time.Now(), c.sched.signal
+	c.frames.New = func() any { return new(outFrame) }
+	c.requests.New = func() any { return new(outRequest) }
+	c.clock.exact, c.clock.zero, c.clock.wake = cfg.now, time.Now(), c.sched.signalLoop
 	c.closing, c.beginClosing = context.WithCancel(context.Background())
-	p := &Producer{core: c, ack: cfg.ack}
+	p := &Producer{sharedCore: c, ack: cfg.ack}
 	c.metrics = newMetrics(p.Stats)
 	if err := c.metrics.set.Register(cfg.registerer); err != nil {
 		return nil, fmt.Errorf("producer: %w", err)
 	}
-	c.connect(server)
+	c.connectService(server)
 	c.pieces, _ = c.service.(rpc.PieceWriter)
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
-	if c.losses = newLosses(c, cfg.reportLosses); c.losses != nil {
-		go c.losses.run()
+	if c.losses = newLossReporter(c, cfg.reportLosses); c.losses != nil {
+		go c.losses.reportLoop()
 	}
 	go func() {
 		defer close(c.running)
-		c.loop()
+		c.sendLoop()
 	}()
 	return p, nil
 }
 
-// connect makes the service of an address unless one was given.
-func (c *core) connect(server string) {
+// connectService makes the service of an address unless one was given.
+func (c *sharedCore) connectService(server string) {
 	if c.service = c.cfg.service; c.service != nil {
 		return
 	}
@@ -150,10 +150,10 @@ func randomID() uint64 {
 // It shares everything with p. Messages of one (category, shard) keep their order across levels, so a change of level ends a
 // frame and a request: do not alternate for each message.
 func (p *Producer) WithCallAck(level AckLevel) *Producer {
-	if !level.valid() {
+	if !level.isValid() {
 		level = p.ack
 	}
-	return &Producer{core: p.core, ack: level}
+	return &Producer{sharedCore: p.sharedCore, ack: level}
 }
 
 // Flush sends everything that was taken before, without lingering, and waits until it is acknowledged or has failed; what failed
@@ -161,7 +161,7 @@ func (p *Producer) WithCallAck(level AckLevel) *Producer {
 func (p *Producer) Flush(ctx context.Context) error {
 	var pending []*Result
 	for i := range p.stripes {
-		pending = p.stripes[i].hurry(p.core, pending)
+		pending = p.stripes[i].hurryStripe(p.sharedCore, pending)
 	}
 	for _, r := range pending {
 		select {
@@ -173,8 +173,8 @@ func (p *Producer) Flush(ctx context.Context) error {
 	return nil
 }
 
-// hurry makes everything in the stripe due, and appends the results to pending.
-func (st *stripe) hurry(c *core, pending []*Result) []*Result {
+// hurryStripe makes everything in the stripe due, and appends the results to pending.
+func (st *streamStripe) hurryStripe(c *sharedCore, pending []*Result) []*Result {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for _, s := range st.mu.streams {
@@ -188,7 +188,7 @@ func (st *stripe) hurry(c *core, pending []*Result) []*Result {
 			pending = append(pending, s.open.out)
 			s.urgent = true
 		}
-		c.schedule(s)
+		c.scheduleStream(s)
 	}
 	return pending
 }
@@ -196,7 +196,7 @@ func (st *stripe) hurry(c *core, pending []*Result) []*Result {
 // Close takes no more messages, sends what is buffered until ctx ends, and releases what the producer holds. What could not be
 // delivered then is in an *[UnsentError]. Repeating it waits for the first call and returns its error.
 func (p *Producer) Close(ctx context.Context) error {
-	c := p.core
+	c := p.sharedCore
 	return c.calls.Close(context.WithoutCancel(ctx), func() error {
 		for i := range c.stripes {
 			st := &c.stripes[i]
@@ -206,13 +206,13 @@ func (p *Producer) Close(ctx context.Context) error {
 		}
 		c.beginClosing()
 		cause := p.Flush(ctx)
-		c.losses.end(ctx)
+		c.losses.reportLast(ctx)
 		c.cancel(ErrClosed)
-		c.sched.stop()
+		c.sched.stopStarting()
 		<-c.running
-		c.losses.wait()
+		c.losses.waitStopped()
 		c.senders.Wait()
-		err := c.unsent(cause)
+		err := c.giveUpUnsent(cause)
 		c.metrics.set.Unregister()
 		if c.release != nil {
 			c.release()
@@ -221,27 +221,27 @@ func (p *Producer) Close(ctx context.Context) error {
 	})
 }
 
-// unsent gives up everything that is left, and says what it was.
-func (c *core) unsent(cause error) error {
+// giveUpUnsent gives up everything that is left, and says what it was.
+func (c *sharedCore) giveUpUnsent(cause error) error {
 	e := &UnsentError{Cause: cause}
 	for i := range c.stripes {
 		st := &c.stripes[i]
-		var left []finished
+		var left []finishedFrame
 		st.mu.Lock()
 		for _, s := range st.mu.streams {
 			if s.open != nil {
-				c.seal(s, false)
+				c.sealFrame(s, false)
 			}
 			for s.head != nil {
-				f := s.pop()
-				left = append(left, c.giveUp(s, f, nil, verdict{cause: ErrClosed, detail: f.last}))
+				f := s.popFrame()
+				left = append(left, c.giveUp(s, f, nil, attemptOutcome{cause: ErrClosed, detail: f.last}))
 			}
 		}
 		e.Messages += st.mu.count.unsent
 		e.Bytes += st.mu.count.unsentBytes
 		e.Unknown += st.mu.count.unsentUnknown
 		st.mu.Unlock()
-		c.conclude(left)
+		c.concludeFrames(left)
 	}
 	if e.Messages == 0 {
 		return nil
@@ -278,7 +278,7 @@ type Sequence struct {
 
 // Identity returns the producer's identity as acknowledged so far.
 func (p *Producer) Identity() Identity {
-	c := p.core
+	c := p.sharedCore
 	id := Identity{ID: c.id, Epoch: c.epoch, Sequences: maps.Clone(c.resume)}
 	if id.Sequences == nil {
 		id.Sequences = make(map[Shard]Sequence)
@@ -314,7 +314,7 @@ type Stats struct {
 
 // Stats returns the counters.
 func (p *Producer) Stats() Stats {
-	c := p.core
+	c := p.sharedCore
 	s := Stats{Refused: c.refused.Load(), Memory: c.memory.used.Load(), Dropped: make(map[DropReason]uint64)}
 	for i := range c.stripes {
 		st := &c.stripes[i]
@@ -341,26 +341,26 @@ func (p *Producer) Stats() Stats {
 	return s
 }
 
-// refuse counts a message that Log did not take.
-func (c *core) refuse(category string, shard uint32, size int64, err error) {
+// refuseMessage counts a message that Log did not take.
+func (c *sharedCore) refuseMessage(category string, shard uint32, size int64, err error) {
 	if errors.Is(err, errNoRoom) {
-		c.sched.press()
+		c.sched.endLingering()
 		err = ErrBufferFull
 	}
 	c.countRefused(1)
-	c.lost(Drop{Shard: Shard{category, shard}, Messages: 1, Bytes: size, Reason: reasonOf(err), Err: err})
+	c.countLost(Drop{Shard: Shard{category, shard}, Messages: 1, Bytes: size, Reason: reasonOf(err), Err: err})
 }
 
-func (c *core) countRefused(n int) { c.refused.Add(uint64(n)) }
+func (c *sharedCore) countRefused(n int) { c.refused.Add(uint64(n)) }
 
-// lost counts a loss and tells of it.
-func (c *core) lost(d Drop) {
+// countLost counts a loss and tells of it.
+func (c *sharedCore) countLost(d Drop) {
 	for i, r := range dropReasons {
 		if r == d.Reason {
 			c.drops[i].Add(uint64(d.Messages))
 		}
 	}
-	c.losses.note(&d, c.clock.now())
+	c.losses.noteDrop(&d, c.clock.readTime())
 	if c.cfg.onDrop != nil {
 		c.cfg.onDrop(d)
 	}

@@ -66,24 +66,24 @@ func (r *Result) Wait(ctx context.Context) error {
 
 // Batch is the pending outcome of the messages of a batch.
 type Batch struct {
-	spans []span
-	few   [4]span // spans, unless there are more
+	spans []resultSpan
+	few   [4]resultSpan // spans, unless there are more
 	total int
 }
 
-// span is a row of messages of a batch with one result.
-type span struct {
+// resultSpan is a row of messages of a batch with one result.
+type resultSpan struct {
 	r *Result
 	n int
 }
 
-// add appends the result of the next messages.
-func (b *Batch) add(r *Result, messages int) {
+// addResult appends the result of the next messages.
+func (b *Batch) addResult(r *Result, messages int) {
 	if n := len(b.spans); n > 0 && b.spans[n-1].r == r {
 		b.spans[n-1].n += messages
 		return
 	}
-	b.spans = append(b.spans, span{r, messages})
+	b.spans = append(b.spans, resultSpan{r, messages})
 }
 
 // Results yields the results of the messages, in order. Messages that travel in one frame share one.

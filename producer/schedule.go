@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// scheduler decides what is sent when: it knows streams that may send, timers of those that will, and how many requests run. It
+// sendScheduler decides what is sent when: it knows streams that may send, timers of those that will, and how many requests run. It
 // does no I/O and reads no clock; the loop in send.go drives it.
 //
 // Lock order: a stripe's mutex, then the scheduler's. Both are held for short steps only, never during a request.
-type scheduler struct {
+type sendScheduler struct {
 	wake chan struct{} // of capacity 1: something changed
 	mu   struct {
 		sync.Mutex
 		// ready are streams that have something to send and may. A stream is in it once.
-		readyHead, readyTail *stream
+		readyHead, readyTail *shardStream
 		// lingering are open frames by deadline. The linger is the same for all, so the order of opening is that of deadlines. An
 		// entry outlives its frame if that fills up before, so their number is bounded by what fits the memory in one linger.
-		lingering []lingering
+		lingering []lingeringFrame
 		lingered  int // entries at the start that are done with
 		// parked are streams that wait after a failure, by time: a heap.
-		parked parked
+		parked parkedHeap
 		// pressure says that memory is short: nothing lingers.
 		pressure bool
 
@@ -35,23 +35,23 @@ type scheduler struct {
 	}
 }
 
-type lingering struct {
-	s     *stream
+type lingeringFrame struct {
+	s     *shardStream
 	opens uint64 // the frame's number among those of s
 	at    time.Time
 }
 
-func newScheduler() *scheduler { return &scheduler{wake: make(chan struct{}, 1)} }
+func newSendScheduler() *sendScheduler { return &sendScheduler{wake: make(chan struct{}, 1)} }
 
-func (q *scheduler) signal() {
+func (q *sendScheduler) signalLoop() {
 	select {
 	case q.wake <- struct{}{}:
 	default: // a signal is waiting: whoever takes it sees everything
 	}
 }
 
-// push queues a stream that has something to send.
-func (q *scheduler) push(s *stream) {
+// pushReady queues a stream that has something to send.
+func (q *sendScheduler) pushReady(s *shardStream) {
 	q.mu.Lock()
 	s.nextReady = nil
 	if q.mu.readyTail == nil {
@@ -61,11 +61,11 @@ func (q *scheduler) push(s *stream) {
 	}
 	q.mu.readyTail = s
 	q.mu.Unlock()
-	q.signal()
+	q.signalLoop()
 }
 
-// unshift puts streams that pop returned back in front, in their order.
-func (q *scheduler) unshift(streams []*stream) {
+// returnReady puts streams that pop returned back in front, in their order.
+func (q *sendScheduler) returnReady(streams []*shardStream) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, s := range slices.Backward(streams) {
@@ -76,8 +76,8 @@ func (q *scheduler) unshift(streams []*stream) {
 	}
 }
 
-// pop returns the stream that has waited longest, or nil.
-func (q *scheduler) pop() *stream {
+// popReady returns the stream that has waited longest, or nil.
+func (q *sendScheduler) popReady() *shardStream {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := q.mu.readyHead
@@ -90,28 +90,28 @@ func (q *scheduler) pop() *stream {
 	return s
 }
 
-// linger makes due return s at that time, which is not before that of any earlier call (but for the moment between the reading
+// addLingering makes due return s at that time, which is not before that of any earlier call (but for the moment between the reading
 // of the clock and the lock).
-func (q *scheduler) linger(s *stream, opens uint64, at time.Time) {
+func (q *sendScheduler) addLingering(s *shardStream, opens uint64, at time.Time) {
 	q.mu.Lock()
-	q.mu.lingering = append(q.mu.lingering, lingering{s, opens, at})
+	q.mu.lingering = append(q.mu.lingering, lingeringFrame{s, opens, at})
 	first := len(q.mu.lingering) == q.mu.lingered+1
 	q.mu.Unlock()
 	if first {
-		q.signal()
+		q.signalLoop()
 	}
 }
 
-// press makes everything that lingers due.
-func (q *scheduler) press() {
+// endLingering makes everything that lingers due.
+func (q *sendScheduler) endLingering() {
 	q.mu.Lock()
 	q.mu.pressure = true
 	q.mu.Unlock()
-	q.signal()
+	q.signalLoop()
 }
 
-// due appends the entries whose linger has ended to dst.
-func (q *scheduler) due(now time.Time, dst []lingering) []lingering {
+// takeDue appends the entries whose linger has ended to dst.
+func (q *sendScheduler) takeDue(now time.Time, dst []lingeringFrame) []lingeringFrame {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := q.mu.lingered
@@ -129,16 +129,16 @@ func (q *scheduler) due(now time.Time, dst []lingering) []lingering {
 	return dst
 }
 
-// park makes unpark return s at its time.
-func (q *scheduler) park(s *stream) {
+// parkStream makes unpark return s at its time.
+func (q *sendScheduler) parkStream(s *shardStream) {
 	q.mu.Lock()
 	heap.Push(&q.mu.parked, parkedStream{s, s.parkedUntil})
 	q.mu.Unlock()
-	q.signal()
+	q.signalLoop()
 }
 
-// unpark returns a parked stream whose time has come, or nil.
-func (q *scheduler) unpark(now time.Time) *stream {
+// unparkStream returns a parked stream whose time has come, or nil.
+func (q *sendScheduler) unparkStream(now time.Time) *shardStream {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.mu.parked) == 0 || q.mu.parked[0].until.After(now) {
@@ -147,8 +147,8 @@ func (q *scheduler) unpark(now time.Time) *stream {
 	return heap.Pop(&q.mu.parked).(parkedStream).s
 }
 
-// start takes a place for a request if there is one, and something to send, and the gate is open.
-func (q *scheduler) start(now time.Time, limit int) bool {
+// startRequest takes a place for a request if there is one, and something to send, and the gate is open.
+func (q *sendScheduler) startRequest(now time.Time, limit int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.mu.stopped || q.mu.readyHead == nil || q.mu.inFlight >= limit || now.Before(q.mu.gate) {
@@ -158,17 +158,17 @@ func (q *scheduler) start(now time.Time, limit int) bool {
 	return true
 }
 
-// end gives the place back.
-func (q *scheduler) end() {
+// endRequest gives the place back.
+func (q *sendScheduler) endRequest() {
 	q.mu.Lock()
 	q.mu.inFlight--
 	q.mu.Unlock()
-	q.signal()
+	q.signalLoop()
 }
 
-// shut closes the gate after a request that was started at that time failed as a whole; pause says for how long after that many
+// shutGate closes the gate after a request that was started at that time failed as a whole; pause says for how long after that many
 // failures. Requests that were under way when it was last moved add nothing: they failed for the same cause.
-func (q *scheduler) shut(now, started time.Time, pause func(failures int) time.Duration) {
+func (q *sendScheduler) shutGate(now, started time.Time, pause func(failures int) time.Duration) {
 	q.mu.Lock()
 	if !started.Before(q.mu.gateSet) {
 		q.mu.failures++
@@ -178,18 +178,18 @@ func (q *scheduler) shut(now, started time.Time, pause func(failures int) time.D
 		q.mu.gate = until
 	}
 	q.mu.Unlock()
-	q.signal()
+	q.signalLoop()
 }
 
-// reopen opens the gate after a request was answered.
-func (q *scheduler) reopen() {
+// openGate opens the gate after a request was answered.
+func (q *sendScheduler) openGate() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.mu.failures, q.mu.gate = 0, time.Time{}
 }
 
-// next is when the loop must look again by itself; the zero time when only a signal can bring news.
-func (q *scheduler) next(limit int) time.Time {
+// nextWake is when the loop must look again by itself; the zero time when only a signal can bring news.
+func (q *sendScheduler) nextWake(limit int) time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var at time.Time
@@ -210,33 +210,33 @@ func (q *scheduler) next(limit int) time.Time {
 	return at
 }
 
-// stop makes start refuse, for good.
-func (q *scheduler) stop() {
+// stopStarting makes start refuse, for good.
+func (q *sendScheduler) stopStarting() {
 	q.mu.Lock()
 	q.mu.stopped = true
 	q.mu.Unlock()
-	q.signal()
+	q.signalLoop()
 }
 
-func (q *scheduler) isStopped() bool {
+func (q *sendScheduler) isStopped() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.mu.stopped
 }
 
 type parkedStream struct {
-	s     *stream
+	s     *shardStream
 	until time.Time
 }
 
-// parked is a heap for container/heap.
-type parked []parkedStream
+// parkedHeap is a heap for container/heap.
+type parkedHeap []parkedStream
 
-func (p parked) Len() int           { return len(p) }
-func (p parked) Less(i, j int) bool { return p[i].until.Before(p[j].until) }
-func (p parked) Swap(i, j int)      { p[i], p[j] = p[j], p[i] }
-func (p *parked) Push(x any)        { *p = append(*p, x.(parkedStream)) }
-func (p *parked) Pop() any {
+func (p parkedHeap) Len() int           { return len(p) }
+func (p parkedHeap) Less(i, j int) bool { return p[i].until.Before(p[j].until) }
+func (p parkedHeap) Swap(i, j int)      { p[i], p[j] = p[j], p[i] }
+func (p *parkedHeap) Push(x any)        { *p = append(*p, x.(parkedStream)) }
+func (p *parkedHeap) Pop() any {
 	old := *p
 	x := old[len(old)-1]
 	old[len(old)-1] = parkedStream{}

@@ -11,10 +11,10 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// request is one call of the service: frames of any streams, those of a stream together and in order.
-type request struct {
-	frames []*frame
-	runs   []run
+// outRequest is one call of the service: frames of any streams, those of a stream together and in order.
+type outRequest struct {
+	frames []*outFrame
+	runs   []streamRun
 	size   int // bytes of the frames
 	ack    AckLevel
 	alone  bool  // takes no other frame
@@ -26,63 +26,63 @@ type request struct {
 // when there is a backlog it should be large.
 const maxRequest = 8 << 20
 
-// copies is the memory of requests of several frames.
-type copies struct {
+// copyMemory is the memory of requests of several frames.
+type copyMemory struct {
 	free atomic.Int64
 	pool buffers.Pool
 }
 
-// limit is how large a request may be that is made now: half of what is left, so that one that finds a large backlog leaves room
+// requestLimit is how large a request may be that is made now: half of what is left, so that one that finds a large backlog leaves room
 // for those beside it. One frame can always be sent, since it is not copied.
-func (m *copies) limit() int { return int(min(m.free.Load()/2, maxRequest)) }
+func (m *copyMemory) requestLimit() int { return int(min(m.free.Load()/2, maxRequest)) }
 
-// run is the part of a request that is one stream's: frames[from:to].
-type run struct {
-	s        *stream
+// streamRun is the part of a request that is one stream's: frames[from:to].
+type streamRun struct {
+	s        *shardStream
 	from, to int
 }
 
-// finished is a frame whose fate is sealed, with what its outcome says.
-type finished struct {
-	s   *stream
-	f   *frame
+// finishedFrame is a frame whose fate is sealed, with what its outcome says.
+type finishedFrame struct {
+	s   *shardStream
+	f   *outFrame
 	err error
 	at  Position
 }
 
-// loop sends what is due until the producer is stopped. It waits for nothing else than news and its own timers: requests run in
+// sendLoop sends what is due until the producer is stopped. It waits for nothing else than news and its own timers: requests run in
 // goroutines of their own, at most maxInFlight.
-func (c *core) loop() {
+func (c *sharedCore) sendLoop() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	defer c.clock.stop()
-	var due []lingering
+	defer c.clock.stopTicks()
+	var due []lingeringFrame
 	for !c.sched.isStopped() {
 		now := time.Now()
-		ticking := c.clock.tick(now)
-		due = c.sched.due(now, due[:0])
+		ticking := c.clock.takeTick(now)
+		due = c.sched.takeDue(now, due[:0])
 		for _, e := range due {
-			c.expire(e)
+			c.expireLinger(e)
 		}
-		for s := c.sched.unpark(now); s != nil; s = c.sched.unpark(now) {
+		for s := c.sched.unparkStream(now); s != nil; s = c.sched.unparkStream(now) {
 			s.stripe.mu.Lock()
 			s.parked = false
-			c.schedule(s)
+			c.scheduleStream(s)
 			s.stripe.mu.Unlock()
 		}
-		for c.sched.start(now, c.cfg.maxInFlight) {
-			req := c.compose(now)
+		for c.sched.startRequest(now, c.cfg.maxInFlight) {
+			req := c.composeRequest(now)
 			if req == nil {
-				c.sched.end()
+				c.sched.endRequest()
 				continue
 			}
 			c.senders.Go(func() {
-				c.send(req)
-				c.sched.end()
+				c.sendRequest(req)
+				c.sched.endRequest()
 			})
 		}
 		timer.Stop()
-		at := c.sched.next(c.cfg.maxInFlight)
+		at := c.sched.nextWake(c.cfg.maxInFlight)
 		if at.IsZero() || !ticking.IsZero() && ticking.Before(at) {
 			at = ticking
 		}
@@ -96,30 +96,30 @@ func (c *core) loop() {
 	}
 }
 
-// expire ends the linger of a frame, if it is still open.
-func (c *core) expire(e lingering) {
+// expireLinger ends the linger of a frame, if it is still open.
+func (c *sharedCore) expireLinger(e lingeringFrame) {
 	e.s.stripe.mu.Lock()
 	defer e.s.stripe.mu.Unlock()
 	if e.s.open != nil && e.s.opens == e.opens {
 		e.s.urgent = true
-		c.schedule(e.s)
+		c.scheduleStream(e.s)
 	}
 }
 
 // maxPassed bounds how many streams compose passes over because their next frame does not go with the request.
 const maxPassed = 64
 
-// compose fills a request with what streams have to send, in the order in which they became ready. It is nil when there is
+// composeRequest fills a request with what streams have to send, in the order in which they became ready. It is nil when there is
 // nothing after all.
-func (c *core) compose(now time.Time) *request {
-	req := c.requests.Get().(*request)
+func (c *sharedCore) composeRequest(now time.Time) *outRequest {
+	req := c.requests.Get().(*outRequest)
 	var (
-		passed []*stream
-		late   []finished
+		passed []*shardStream
+		late   []finishedFrame
 	)
-	req.limit = c.copies.limit()
+	req.limit = c.copies.requestLimit()
 	for (len(req.frames) == 0 || req.size < req.limit) && !req.alone && len(passed) < maxPassed {
-		s := c.sched.pop()
+		s := c.sched.popReady()
 		if s == nil {
 			break
 		}
@@ -127,7 +127,7 @@ func (c *core) compose(now time.Time) *request {
 		s.ready = false
 		late = c.dropLate(s, now, late)
 		if s.urgent && s.open != nil {
-			c.seal(s, false)
+			c.sealFrame(s, false)
 		}
 		if added := c.addFrames(s, req); !added && s.head != nil {
 			s.ready = true
@@ -135,8 +135,8 @@ func (c *core) compose(now time.Time) *request {
 		}
 		s.stripe.mu.Unlock()
 	}
-	c.sched.unshift(passed)
-	c.conclude(late)
+	c.sched.returnReady(passed)
+	c.concludeFrames(late)
 	if len(req.frames) == 0 {
 		c.requests.Put(req)
 		return nil
@@ -149,12 +149,12 @@ func (c *core) compose(now time.Time) *request {
 }
 
 // dropLate gives up frames that have waited too long. The stripe's mutex is held.
-func (c *core) dropLate(s *stream, now time.Time, late []finished) []finished {
+func (c *sharedCore) dropLate(s *shardStream, now time.Time, late []finishedFrame) []finishedFrame {
 	if c.cfg.deliveryTimeout == 0 {
 		return late
 	}
 	for s.head != nil && now.Sub(s.head.taken) > c.cfg.deliveryTimeout {
-		f := s.pop()
+		f := s.popFrame()
 		cause := f.lastWhy
 		if cause == nil {
 			cause = ErrUnavailable // no request had a place for it
@@ -163,19 +163,19 @@ func (c *core) dropLate(s *stream, now time.Time, late []finished) []finished {
 		if f.last != nil {
 			detail = fmt.Errorf("%w; the last attempt: %w", detail, f.last)
 		}
-		late = append(late, c.giveUp(s, f, nil, verdict{cause: cause, detail: detail}))
+		late = append(late, c.giveUp(s, f, nil, attemptOutcome{cause: cause, detail: detail}))
 	}
 	return late
 }
 
 // addFrames moves frames of s into the request and numbers them; it is false when none goes with the request. The stripe's mutex is
 // held.
-func (c *core) addFrames(s *stream, req *request) bool {
+func (c *sharedCore) addFrames(s *shardStream, req *outRequest) bool {
 	from := len(req.frames)
 	for s.head != nil && c.mayJoin(s, req, len(req.frames)-from) {
-		f := s.pop()
+		f := s.popFrame()
 		if !f.numbered {
-			f.number(s.epoch, s.next)
+			f.setSequences(s.epoch, s.next)
 			s.next += uint64(f.count)
 		}
 		req.frames = append(req.frames, f)
@@ -186,12 +186,12 @@ func (c *core) addFrames(s *stream, req *request) bool {
 		return false
 	}
 	s.inFlight, s.flight = true, req.frames[from:len(req.frames):len(req.frames)]
-	req.runs = append(req.runs, run{s, from, len(req.frames)})
+	req.runs = append(req.runs, streamRun{s, from, len(req.frames)})
 	return true
 }
 
 // mayJoin reports whether the next frame of s may go with a request, whose last frames, as many as own, are of s, too.
-func (c *core) mayJoin(s *stream, req *request, own int) bool {
+func (c *sharedCore) mayJoin(s *shardStream, req *outRequest, own int) bool {
 	f := s.head
 	if len(req.frames) == 0 {
 		return true // one frame can always be sent
@@ -210,40 +210,40 @@ func (c *core) mayJoin(s *stream, req *request, own int) bool {
 	return epoch == req.frames[len(req.frames)-1].epoch && epoch <= s.known && own != c.cfg.framesPerRequest
 }
 
-// send makes one attempt and settles it.
-func (c *core) send(req *request) {
+// sendRequest makes one attempt and settles it.
+func (c *sharedCore) sendRequest(req *outRequest) {
 	started := time.Now()
-	res, err := c.attempt(req)
+	res, err := c.callService(req)
 	if err == nil && len(res.GetResults()) != len(req.frames) {
 		err = fmt.Errorf("%w: the server answered for %d frames instead of %d", ErrUnknownOutcome, len(res.GetResults()), len(req.frames))
 	}
 	c.metrics.countRequest(err)
-	var done []finished
-	whole := verdict{}
+	var done []finishedFrame
+	whole := attemptOutcome{}
 	if err != nil {
-		whole = judgeRequest(err, len(req.frames) > 1)
+		whole = classifyRequest(err, len(req.frames) > 1)
 		if whole.action == repeat {
 			c.cfg.logger.Warn("write request failed", "frames", len(req.frames), "bytes", req.size, "error", err)
-			c.sched.shut(time.Now(), started, func(n int) time.Duration { return max(c.backoff.Pause(n), whole.after) })
+			c.sched.shutGate(time.Now(), started, func(n int) time.Duration { return max(c.backoff.Pause(n), whole.after) })
 		}
 	} else {
-		c.sched.reopen()
+		c.sched.openGate()
 	}
 	for _, r := range req.runs {
-		done = c.settle(r, req, res, whole, done)
+		done = c.settleFrames(r, req, res, whole, done)
 	}
-	c.conclude(done)
+	c.concludeFrames(done)
 	clear(req.frames)
 	clear(req.runs)
 	c.copies.free.Add(req.copied)
-	*req = request{frames: req.frames[:0], runs: req.runs[:0]}
+	*req = outRequest{frames: req.frames[:0], runs: req.runs[:0]}
 	c.requests.Put(req)
 }
 
-// attempt encodes what is not yet encoded and calls the service.
-func (c *core) attempt(req *request) (*scribev1.WriteResponse, error) {
+// callService encodes what is not yet encoded and calls the service.
+func (c *sharedCore) callService(req *outRequest) (*scribev1.WriteResponse, error) {
 	for _, f := range req.frames {
-		if err := f.finish(c.id); err != nil {
+		if err := f.finishEncoding(c.id); err != nil {
 			return nil, err
 		}
 		f.attempts++
@@ -274,35 +274,35 @@ func (c *core) attempt(req *request) (*scribev1.WriteResponse, error) {
 const minPiece = 32 << 10
 
 // inPieces reports whether a request of several frames goes out without a copy.
-func (c *core) inPieces(req *request) bool {
+func (c *sharedCore) inPieces(req *outRequest) bool {
 	return c.pieces != nil && req.size >= minPiece*len(req.frames)
 }
 
-// settle decides the fate of one stream's frames after an attempt, and appends those that are done with to done. With an error
+// settleFrames decides the fate of one stream's frames after an attempt, and appends those that are done with to done. With an error
 // of the whole request, whole is what that means; else res has a result for each frame.
-func (c *core) settle(r run, req *request, res *scribev1.WriteResponse, whole verdict, done []finished) []finished {
+func (c *sharedCore) settleFrames(r streamRun, req *outRequest, res *scribev1.WriteResponse, whole attemptOutcome, done []finishedFrame) []finishedFrame {
 	s, frames := r.s, req.frames[r.from:r.to]
 	s.stripe.mu.Lock()
 	defer s.stripe.mu.Unlock()
-	verdicts := make([]verdict, len(frames))
+	outcomes := make([]attemptOutcome, len(frames))
 	for i, f := range frames {
-		if verdicts[i] = whole; whole.action == 0 {
-			verdicts[i] = judgeFrame(res.GetResults()[r.from+i], c.id, f.first, f.count)
+		if outcomes[i] = whole; whole.action == 0 {
+			outcomes[i] = classifyFrame(res.GetResults()[r.from+i], c.id, f.first, f.count)
 		}
-		f.maybe = f.maybe || verdicts[i].unknown
+		f.maybe = f.maybe || outcomes[i].unknown
 	}
 	var (
-		again    []*frame // in order
+		again    []*outFrame // in order
 		after    time.Duration
 		progress bool
 		complete = true // all frames so far are stored
 	)
 	for i, f := range frames {
-		v := c.decide(s, f, verdicts[i], complete, frames[i+1:])
+		v := c.decideRetry(s, f, outcomes[i], complete, frames[i+1:])
 		switch v.action {
 		case acked:
 			progress = true
-			done = append(done, c.acknowledge(s, f, res.GetResults()[r.from+i]))
+			done = append(done, c.acknowledgeFrame(s, f, res.GetResults()[r.from+i]))
 		case sampled:
 			progress = true
 			done = append(done, c.leaveOut(s, f))
@@ -318,7 +318,7 @@ func (c *core) settle(r run, req *request, res *scribev1.WriteResponse, whole ve
 		}
 	}
 	s.inFlight, s.flight = false, nil
-	s.unshift(again)
+	s.returnFrames(again)
 	if progress || len(again) == 0 {
 		s.failures = 0
 	}
@@ -327,9 +327,9 @@ func (c *core) settle(r run, req *request, res *scribev1.WriteResponse, whole ve
 		s.failures++
 		s.parked = true
 		s.parkedUntil = time.Now().Add(max(c.backoff.Pause(s.failures), after))
-		c.sched.park(s)
+		c.sched.parkStream(s)
 	}
-	c.schedule(s)
+	c.scheduleStream(s)
 	return done
 }
 
@@ -337,14 +337,14 @@ func (c *core) settle(r run, req *request, res *scribev1.WriteResponse, whole ve
 // server is believed: two flushes that overtook each other there look the same at first.
 const maxGaps = 3
 
-// decide turns a verdict into what is done, given what this producer knows. complete says that all frames before f in the request
+// decideRetry turns an outcome into what is done, given what this producer knows. complete says that all frames before f in the request
 // are stored; later are those behind it. The stripe's mutex is held.
-func (c *core) decide(s *stream, f *frame, v verdict, complete bool, later []*frame) verdict {
+func (c *sharedCore) decideRetry(s *shardStream, f *outFrame, v attemptOutcome, complete bool, later []*outFrame) attemptOutcome {
 	if v.action == acked || v.action == sampled || v.action == failed {
 		return v
 	}
 	if c.ctx.Err() != nil {
-		return verdict{action: failed, cause: ErrClosed, detail: v.detail}
+		return attemptOutcome{action: failed, cause: ErrClosed, detail: v.detail}
 	}
 	switch {
 	case v.action == isolate:
@@ -352,8 +352,8 @@ func (c *core) decide(s *stream, f *frame, v verdict, complete bool, later []*fr
 		f.attempts-- // the fault may not be its own
 		return v
 	case v.action == trim:
-		if err := f.cut(v.stored); err != nil {
-			return verdict{action: failed, cause: ErrOutOfSequence, detail: err}
+		if err := f.cutStored(v.stored); err != nil {
+			return attemptOutcome{action: failed, cause: ErrOutOfSequence, detail: err}
 		}
 		f.count -= v.stored
 		return v
@@ -364,11 +364,11 @@ func (c *core) decide(s *stream, f *frame, v verdict, complete bool, later []*fr
 			break
 		}
 		if c.continued && f.ack != AckNone {
-			return verdict{action: failed, cause: ErrOutOfSequence, detail: v.detail}
+			return attemptOutcome{action: failed, cause: ErrOutOfSequence, detail: v.detail}
 		}
 		// What was acknowledged is gone: below AckCommitted that may happen. The rest goes on under a new epoch.
 		c.cfg.logger.Warn("server misses acknowledged messages", "shard", s.shard.String(), "sequence", f.first, "error", v.detail)
-		s.abandoned(f, later)
+		s.renumberAfter(f, later)
 		f.numbered, f.gaps = false, 0
 	}
 	if c.cfg.retries >= 0 && f.attempts > c.cfg.retries {
@@ -377,14 +377,14 @@ func (c *core) decide(s *stream, f *frame, v verdict, complete bool, later []*fr
 	return v
 }
 
-// acknowledge accounts for a stored frame. The stripe's mutex is held.
-func (c *core) acknowledge(s *stream, f *frame, res *scribev1.FrameResult) finished {
+// acknowledgeFrame accounts for a stored frame. The stripe's mutex is held.
+func (c *sharedCore) acknowledgeFrame(s *shardStream, f *outFrame, res *scribev1.FrameResult) finishedFrame {
 	s.acked = f.first + uint64(f.count)
 	s.known = max(s.known, f.epoch)
 	n := &s.stripe.mu.count
 	n.acked += uint64(f.messages)
 	n.ackedBytes += uint64(f.size)
-	return finished{s: s, f: f, at: Position{
+	return finishedFrame{s: s, f: f, at: Position{
 		Shard:     res.GetShard(),
 		LSN:       res.GetLsn(),
 		Duplicate: res.GetDuplicate() || res.GetError() != nil,
@@ -393,19 +393,19 @@ func (c *core) acknowledge(s *stream, f *frame, res *scribev1.FrameResult) finis
 
 // leaveOut accounts for a frame that the server sampled out. Its sequences are spent: a server samples only where it does not look
 // for gaps. The stripe's mutex is held.
-func (c *core) leaveOut(s *stream, f *frame) finished {
+func (c *sharedCore) leaveOut(s *shardStream, f *outFrame) finishedFrame {
 	s.acked = f.first + uint64(f.count)
 	n := &s.stripe.mu.count
 	n.sampled += uint64(f.messages)
 	n.sampledBytes += uint64(f.size)
-	return finished{s: s, f: f, at: Position{Sampled: true}}
+	return finishedFrame{s: s, f: f, at: Position{Sampled: true}}
 }
 
 // giveUp accounts for a frame that is lost to this producer; later are those behind it in its request. The stripe's mutex is
 // held.
-func (c *core) giveUp(s *stream, f *frame, later []*frame, v verdict) finished {
+func (c *sharedCore) giveUp(s *shardStream, f *outFrame, later []*outFrame, v attemptOutcome) finishedFrame {
 	if v.cause != ErrStaleProducer { //nolint:errorlint // a sentinel itself; who is shut out does not come back under a new epoch
-		s.abandoned(f, later)
+		s.renumberAfter(f, later)
 	}
 	n := &s.stripe.mu.count
 	n.failed += uint64(f.messages)
@@ -417,7 +417,7 @@ func (c *core) giveUp(s *stream, f *frame, later []*frame, v verdict) finished {
 			n.unsentUnknown += uint64(f.messages)
 		}
 	}
-	return finished{s: s, f: f, err: &WriteError{
+	return finishedFrame{s: s, f: f, err: &WriteError{
 		Shard:      s.shard,
 		Attempts:   f.attempts,
 		RetryAfter: v.after,
@@ -427,13 +427,13 @@ func (c *core) giveUp(s *stream, f *frame, later []*frame, v verdict) finished {
 	}}
 }
 
-// conclude tells whoever waits, and frees the frames. No lock is held.
-func (c *core) conclude(done []finished) {
+// concludeFrames tells whoever waits, and frees the frames. No lock is held.
+func (c *sharedCore) concludeFrames(done []finishedFrame) {
 	for _, d := range done {
 		f := d.f
 		switch {
 		case d.err != nil:
-			c.lost(Drop{Shard: d.s.shard, Messages: f.messages, Bytes: f.size, Reason: reasonOf(d.err), Err: d.err})
+			c.countLost(Drop{Shard: d.s.shard, Messages: f.messages, Bytes: f.size, Reason: reasonOf(d.err), Err: d.err})
 		case d.at.Sampled:
 			if c.cfg.onSampled != nil {
 				c.cfg.onSampled(Sampled{Shard: d.s.shard, Messages: f.messages, Bytes: f.size})
@@ -451,7 +451,7 @@ func (c *core) conclude(done []finished) {
 		// Who waits finds the memory given back.
 		out := f.out
 		out.err, out.at = d.err, d.at
-		c.recycle(f)
+		c.recycleFrame(f)
 		close(out.done)
 	}
 }

@@ -32,8 +32,8 @@ type server struct {
 	requests int
 	running  int
 	most     int // requests at the same time
-	busy     map[stream]bool
-	logs     map[stream][]message
+	busy     map[shardStream]bool
+	logs     map[shardStream][]message
 	frames   []record.Header
 	bodies   [][]byte // of all requests
 	acks     []scribev1.AckLevel
@@ -52,13 +52,13 @@ type fault struct {
 	sample func(h record.Header) bool
 }
 
-type stream struct {
+type shardStream struct {
 	category string
 	shard    uint32
 }
 
 type known struct {
-	stream
+	shardStream
 	producer uint64
 }
 
@@ -125,18 +125,18 @@ func (s *server) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribe
 }
 
 // enter notes which streams a request carries: one must not be in two, and its frames stand together.
-func (s *server) enter(req *scribev1.WriteRequest) ([]stream, error) {
+func (s *server) enter(req *scribev1.WriteRequest) ([]shardStream, error) {
 	if s.busy == nil {
-		s.busy, s.logs, s.known = map[stream]bool{}, map[stream][]message{}, map[known]sequence{}
+		s.busy, s.logs, s.known = map[shardStream]bool{}, map[shardStream][]message{}, map[known]sequence{}
 	}
 	s.acks = append(s.acks, req.GetAck())
-	var streams []stream
+	var streams []shardStream
 	for f, err := range record.Split(req.GetFrames()) {
 		if err != nil {
 			s.wrong = errors.Join(s.wrong, err)
 			return streams, rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "%w", err)
 		}
-		st := stream{f.CategoryName(), f.Shard}
+		st := shardStream{f.CategoryName(), f.Shard}
 		if len(streams) > 0 && streams[len(streams)-1] == st {
 			continue
 		}
@@ -178,7 +178,7 @@ func (s *server) store(req *scribev1.WriteRequest, flt *fault) (*scribev1.WriteR
 		if r.Error = s.sequence(f.Header); r.Error != nil {
 			continue
 		}
-		st := stream{f.CategoryName(), f.Shard}
+		st := shardStream{f.CategoryName(), f.Shard}
 		s.keep(st, f)
 		r.Shard, r.Lsn = uint64(f.Shard)+1, uint64(len(s.logs[st]))
 	}
@@ -193,7 +193,7 @@ func (s *server) sequence(h record.Header) *scribev1.ErrorInfo {
 	if !s.exactlyOnce {
 		return nil
 	}
-	k := known{stream{h.CategoryName(), h.Shard}, h.Producer}
+	k := known{shardStream{h.CategoryName(), h.Shard}, h.Producer}
 	q, ok := s.known[k]
 	reason := scribev1.Reason_REASON_UNSPECIFIED
 	switch {
@@ -218,7 +218,7 @@ func (s *server) sequence(h record.Header) *scribev1.ErrorInfo {
 	return nil
 }
 
-func (s *server) keep(st stream, f record.Frame) {
+func (s *server) keep(st shardStream, f record.Frame) {
 	s.frames = append(s.frames, f.Header)
 	if f.Encoding == record.EncodingArrow {
 		s.logs[st] = append(s.logs[st], message{payload: string(f.Body()), frame: len(s.frames)})
@@ -248,7 +248,7 @@ func (s *server) payloads(category string, shard uint32) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []string
-	for _, m := range s.logs[stream{category, shard}] {
+	for _, m := range s.logs[shardStream{category, shard}] {
 		out = append(out, m.payload)
 	}
 	return out
@@ -258,7 +258,7 @@ func (s *server) payloads(category string, shard uint32) []string {
 func (s *server) messages(category string) []message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.logs[stream{category, 0}])
+	return slices.Clone(s.logs[shardStream{category, 0}])
 }
 
 func (s *server) count() (requests, frames int) {

@@ -28,21 +28,21 @@ func (s Shard) String() string { return fmt.Sprintf("%s/%d", s.Category, s.Numbe
 // stripes is the number of locks that streams share, so that producing to different categories rarely meets at one.
 const stripes = 16
 
-// stripe holds some of the streams.
-type stripe struct {
+// streamStripe holds some of the streams.
+type streamStripe struct {
 	mu struct {
 		sync.Mutex
-		streams map[Shard]*stream
+		streams map[Shard]*shardStream
 		scratch []record.Attribute // of the message being added
 		closed  bool               // takes no more messages
-		count   counts
+		count   messageCounts
 		_       [64]byte // keeps the next stripe's mutex off this one's cache line
 	}
 }
 
-// counts are messages and their bytes since the start. What was accepted and is in neither of the others is buffered, so the sum
+// messageCounts are messages and their bytes since the start. What was accepted and is in neither of the others is buffered, so the sum
 // holds at all times.
-type counts struct {
+type messageCounts struct {
 	accepted, acceptedBytes uint64
 	acked, ackedBytes       uint64
 	sampled, sampledBytes   uint64
@@ -51,13 +51,13 @@ type counts struct {
 	unsent, unsentBytes, unsentUnknown uint64
 }
 
-// stream is one (category, shard): its messages are sent in the order in which they were taken. Its stripe's mutex guards it.
-type stream struct {
+// shardStream is one (category, shard): its messages are sent in the order in which they were taken. Its stripe's mutex guards it.
+type shardStream struct {
 	shard  Shard
-	stripe *stripe
+	stripe *streamStripe
 
-	open       *frame // takes messages; nil when none wait for company
-	head, tail *frame // sealed frames that no request carries, in order
+	open       *outFrame // takes messages; nil when none wait for company
+	head, tail *outFrame // sealed frames that no request carries, in order
 	bufferSize int64  // of the next frame: it follows the traffic
 
 	// opens counts frames that were opened, to tell whether the open one is the one that a timer was set for.
@@ -67,10 +67,10 @@ type stream struct {
 	// inFlight says that a request carries frames of this stream. There is never a second one, which keeps the order, and makes
 	// numbering and renumbering frames safe.
 	inFlight bool
-	flight   []*frame // those frames
+	flight   []*outFrame // those frames
 	// ready says that it is in the scheduler's queue, parked that it waits there for a time.
 	ready, parked bool
-	nextReady     *stream
+	nextReady     *shardStream
 	parkedUntil   time.Time
 	failures      int // attempts in a row without progress
 
@@ -87,13 +87,13 @@ type stream struct {
 }
 
 // stripeOf returns the stripe of a shard.
-func (c *core) stripeOf(category string, shard uint32) *stripe {
+func (c *sharedCore) stripeOf(category string, shard uint32) *streamStripe {
 	h := maphash.String(c.seed, category) + uint64(shard)*0x9e3779b97f4a7c15
 	return &c.stripes[h>>32%stripes]
 }
 
 // streamOf returns the stream of a shard, and makes it when it is new. The stripe's mutex is held.
-func (c *core) streamOf(st *stripe, category string, shard uint32) (*stream, error) {
+func (c *sharedCore) streamOf(st *streamStripe, category string, shard uint32) (*shardStream, error) {
 	if s, ok := st.mu.streams[Shard{category, shard}]; ok {
 		return s, nil
 	}
@@ -107,12 +107,12 @@ func (c *core) streamOf(st *stripe, category string, shard uint32) (*stream, err
 		return nil, ErrTooManyStreams
 	}
 	id := Shard{strings.Clone(category), shard} // the caller's string may be a part of a large one
-	s := &stream{shard: id, stripe: st, epoch: c.epoch}
+	s := &shardStream{shard: id, stripe: st, epoch: c.epoch}
 	if q, ok := c.resume[id]; ok {
 		s.epoch, s.next, s.acked = q.Epoch, q.Next, q.Next
 	}
 	if st.mu.streams == nil {
-		st.mu.streams = make(map[Shard]*stream)
+		st.mu.streams = make(map[Shard]*shardStream)
 	}
 	st.mu.streams[id] = s
 	return s, nil
@@ -123,8 +123,8 @@ func (c *core) streamOf(st *stripe, category string, shard uint32) (*stream, err
 // message, which the compression of payloads pays for.
 const stampAfter = 5 * time.Millisecond
 
-// plain returns the open frame if messages that come now need nothing but their payload in it; else nil. The stripe's mutex is held.
-func (s *stream) plain(ack AckLevel, now time.Time) *frame {
+// plainFrame returns the open frame if messages that come now need nothing but their payload in it; else nil. The stripe's mutex is held.
+func (s *shardStream) plainFrame(ack AckLevel, now time.Time) *outFrame {
 	f := s.open
 	if f == nil || f.ack != ack {
 		return nil
@@ -135,8 +135,8 @@ func (s *stream) plain(ack AckLevel, now time.Time) *frame {
 	return f
 }
 
-// took counts messages that the open frame took.
-func (s *stream) took(f *frame, messages, bytes int) {
+// countTaken counts messages that the open frame took.
+func (s *shardStream) countTaken(f *outFrame, messages, bytes int) {
 	f.size += int64(bytes)
 	n := &s.stripe.mu.count
 	n.accepted += uint64(messages)
@@ -144,25 +144,25 @@ func (s *stream) took(f *frame, messages, bytes int) {
 }
 
 // addPayload is add for a message that is nothing but a payload, when the open frame takes it as it is. The stripe's mutex is held.
-func (s *stream) addPayload(payload []byte, ack AckLevel, now time.Time) bool {
-	f := s.plain(ack, now)
-	if f == nil || !f.fits(len(payload)+encodedExtra) || f.builder.AppendPayload(payload) != nil {
+func (s *shardStream) addPayload(payload []byte, ack AckLevel, now time.Time) bool {
+	f := s.plainFrame(ack, now)
+	if f == nil || !f.hasSpace(len(payload)+encodedExtra) || f.builder.AppendPayload(payload) != nil {
 		return false
 	}
-	s.took(f, 1, len(payload))
+	s.countTaken(f, 1, len(payload))
 	return true
 }
 
-// add appends a message to the stream's open frame, and opens one when there is none or no room in it. held is what a wait for
+// addMessage appends a message to the stream's open frame, and opens one when there is none or no room in it. held is what a wait for
 // room has taken; what is used of it is set to 0. The stripe's mutex is held.
 //
 // The error errNoRoom means that the message fits when memory becomes free.
-func (c *core) add(s *stream, m *record.Message, bound int, ack AckLevel, now time.Time, held *int64) (*Result, error) {
+func (c *sharedCore) addMessage(s *shardStream, m *record.Message, bound int, ack AckLevel, now time.Time, held *int64) (*Result, error) {
 	for range 2 {
 		f := s.open
-		if f != nil && (f.ack != ack || !f.fits(bound)) {
-			c.seal(s, true)
-			c.schedule(s)
+		if f != nil && (f.ack != ack || !f.hasSpace(bound)) {
+			c.sealFrame(s, true)
+			c.scheduleStream(s)
 			f = nil
 		}
 		if f == nil {
@@ -172,7 +172,7 @@ func (c *core) add(s *stream, m *record.Message, bound int, ack AckLevel, now ti
 				return nil, err
 			}
 			f.base = now
-			c.opened(s, f)
+			c.openFrame(s, f)
 		}
 		if m.Time.IsZero() {
 			// Cut to stampAfter, so that messages that come close together differ by nothing from one another: that is a byte each,
@@ -184,74 +184,74 @@ func (c *core) add(s *stream, m *record.Message, bound int, ack AckLevel, now ti
 		err := f.builder.Append(m)
 		switch {
 		case err == nil:
-			s.took(f, 1, m.Size())
+			s.countTaken(f, 1, m.Size())
 			return f.out, nil
 		case f.builder.Count() == 0:
 			s.open, s.urgent = nil, false
-			c.recycle(f)
+			c.recycleFrame(f)
 			return nil, fromRecord(err)
 		case err != record.ErrFrameFull: //nolint:errorlint // a sentinel, returned as it is
 			return nil, fromRecord(err)
 		}
-		c.seal(s, true) // the frame has as many messages as a frame may have
-		c.schedule(s)
+		c.sealFrame(s, true) // the frame has as many messages as a frame may have
+		c.scheduleStream(s)
 	}
 	return nil, fmt.Errorf("%w: message does not fit an empty frame", ErrTooLarge)
 }
 
 // newFrame makes an empty frame with a buffer for n bytes of messages, and of the wanted size if memory allows. held is as in add.
-func (c *core) newFrame(wanted int64, env *record.Envelope, n int, ack AckLevel, held *int64) (*frame, error) {
+func (c *sharedCore) newFrame(wanted int64, env *record.Envelope, n int, ack AckLevel, held *int64) (*outFrame, error) {
 	need := record.HeaderLen + len(env.Category) + n
 	size := c.bufferSize(need)
 	switch {
 	case size+frameOverhead > c.memory.total:
 		return nil, &MessageTooLargeError{Size: n, Limit: int(c.memory.total) - frameOverhead - record.HeaderLen - record.MaxCategoryName}
 	case *held >= size+frameOverhead:
-		c.memory.release(*held - size - frameOverhead)
+		c.memory.giveBack(*held - size - frameOverhead)
 		*held = 0
 	default:
 		// Traffic says how large a buffer is useful; a shortage of memory, how large it can be. What is left of it goes to few frames,
 		// each as large as it can be: many small ones would be a burden for everyone behind.
 		least := size
-		for size = max(size, wanted); !c.memory.take(size + frameOverhead); size = max(size/bufferGrowth, least) {
+		for size = max(size, wanted); !c.memory.tryTake(size + frameOverhead); size = max(size/bufferGrowth, least) {
 			if size == least {
 				return nil, errNoRoom
 			}
 		}
 	}
-	f := c.frames.Get().(*frame)
-	*f = frame{builder: f.builder, capacity: size, ack: ack, out: newResult(), taken: time.Now(), buf: c.buffers.Get(int(size))}
+	f := c.frames.Get().(*outFrame)
+	*f = outFrame{builder: f.builder, capacity: size, ack: ack, out: newResult(), taken: time.Now(), buf: c.buffers.Get(int(size))}
 	f.builder.MaxMessageSize = c.maxMessage
 	if err := f.builder.Reset(f.buf.B[:0:size], *env); err != nil {
-		c.recycle(f)
+		c.recycleFrame(f)
 		return nil, fromRecord(err)
 	}
 	return f, nil
 }
 
-// recycle gives back what a frame holds. Nothing may refer to it any more.
-func (c *core) recycle(f *frame) {
+// recycleFrame gives back what a frame holds. Nothing may refer to it any more.
+func (c *sharedCore) recycleFrame(f *outFrame) {
 	charge := f.capacity + frameOverhead
 	c.buffers.Put(f.buf)
-	*f = frame{}
+	*f = outFrame{}
 	c.frames.Put(f)
-	c.memory.release(charge)
+	c.memory.giveBack(charge)
 }
 
-// opened makes f the frame that takes messages, and sees to it that it is sent in time.
-func (c *core) opened(s *stream, f *frame) {
+// openFrame makes f the frame that takes messages, and sees to it that it is sent in time.
+func (c *sharedCore) openFrame(s *shardStream, f *outFrame) {
 	s.open = f
 	s.opens++
 	if c.cfg.linger == 0 {
 		s.urgent = true
-		c.schedule(s)
+		c.scheduleStream(s)
 		return
 	}
-	c.sched.linger(s, s.opens, f.taken.Add(c.cfg.linger))
+	c.sched.addLingering(s, s.opens, f.taken.Add(c.cfg.linger))
 }
 
-// seal ends the open frame and queues it. full says that it was for lack of room: the next one gets more.
-func (c *core) seal(s *stream, full bool) {
+// sealFrame ends the open frame and queues it. full says that it was for lack of room: the next one gets more.
+func (c *sharedCore) sealFrame(s *shardStream, full bool) {
 	f := s.open
 	s.open, s.urgent = nil, false
 	f.length, f.count = f.builder.Len(), f.builder.Count()
@@ -263,11 +263,11 @@ func (c *core) seal(s *stream, full bool) {
 	case !full && int64(f.length) < s.bufferSize/bufferGrowth/2:
 		s.bufferSize = max(s.bufferSize/bufferGrowth, smallestBuffer)
 	}
-	s.push(f)
+	s.pushFrame(f)
 }
 
-// push queues a sealed frame.
-func (s *stream) push(f *frame) {
+// pushFrame queues a sealed frame.
+func (s *shardStream) pushFrame(f *outFrame) {
 	f.next = nil
 	if s.tail == nil {
 		s.head = f
@@ -277,8 +277,8 @@ func (s *stream) push(f *frame) {
 	s.tail = f
 }
 
-// pop removes the first queued frame.
-func (s *stream) pop() *frame {
+// popFrame removes the first queued frame.
+func (s *shardStream) popFrame() *outFrame {
 	f := s.head
 	if s.head = f.next; s.head == nil {
 		s.tail = nil
@@ -287,8 +287,8 @@ func (s *stream) pop() *frame {
 	return f
 }
 
-// unshift puts frames that a request carried back in front of the queue, in their order.
-func (s *stream) unshift(frames []*frame) {
+// returnFrames puts frames that a request carried back in front of the queue, in their order.
+func (s *shardStream) returnFrames(frames []*outFrame) {
 	for _, f := range slices.Backward(frames) {
 		if f.next = s.head; s.head == nil {
 			s.tail = f
@@ -297,18 +297,18 @@ func (s *stream) unshift(frames []*frame) {
 	}
 }
 
-// schedule queues the stream for sending if it has something to send and may. The stripe's mutex is held.
-func (c *core) schedule(s *stream) {
+// scheduleStream queues the stream for sending if it has something to send and may. The stripe's mutex is held.
+func (c *sharedCore) scheduleStream(s *shardStream) {
 	if s.ready || s.inFlight || s.parked || s.head == nil && (s.open == nil || !s.urgent) {
 		return
 	}
 	s.ready = true
-	c.sched.push(s)
+	c.sched.pushReady(s)
 }
 
-// abandoned is called when a frame is given up: if it had numbers, those behind it need others. Frames that may have been stored
+// renumberAfter is called when a frame is given up: if it had numbers, those behind it need others. Frames that may have been stored
 // keep theirs, since under new ones they could be stored twice; those that follow have a newer epoch and wait for them.
-func (s *stream) abandoned(f *frame, rest []*frame) {
+func (s *shardStream) renumberAfter(f *outFrame, rest []*outFrame) {
 	if !f.numbered {
 		return
 	}
@@ -316,15 +316,15 @@ func (s *stream) abandoned(f *frame, rest []*frame) {
 		s.epoch++
 	}
 	for _, r := range rest {
-		r.renumber()
+		r.clearSequences()
 	}
 	for r := s.head; r != nil; r = r.next {
-		r.renumber()
+		r.clearSequences()
 	}
 }
 
-// renumber lets the frame have new numbers when it is sent again, if no attempt can have been stored under the old ones.
-func (f *frame) renumber() {
+// clearSequences lets the frame have new numbers when it is sent again, if no attempt can have been stored under the old ones.
+func (f *outFrame) clearSequences() {
 	if !f.maybe {
 		f.numbered = false
 	}

@@ -15,15 +15,15 @@ var errNoRoom = errors.New("producer: no room")
 // Log takes a message for shard 0 of a category, and never waits: a message that can't be taken, or not delivered later, is
 // dropped, counted by reason ([Stats]) and told to the hook of [WithOnDrop].
 func (p *Producer) Log(category string, payload []byte) {
-	c := p.core
+	c := p.sharedCore
 	if len(payload) > c.maxMessage {
-		c.refuse(category, 0, int64(len(payload)), &MessageTooLargeError{Size: len(payload), Limit: c.maxMessage})
+		c.refuseMessage(category, 0, int64(len(payload)), &MessageTooLargeError{Size: len(payload), Limit: c.maxMessage})
 		return
 	}
 	var (
 		m    = record.Message{Payload: payload}
 		st   = c.stripeOf(category, 0)
-		now  = c.clock.now()
+		now  = c.clock.readTime()
 		held int64
 		err  error
 	)
@@ -36,36 +36,36 @@ func (p *Producer) Log(category string, payload []byte) {
 		s, err = c.streamOf(st, category, 0)
 	}
 	if err == nil && !s.addPayload(payload, p.ack, now) {
-		_, err = c.add(s, &m, len(payload)+encodedExtra, p.ack, now, &held)
+		_, err = c.addMessage(s, &m, len(payload)+encodedExtra, p.ack, now, &held)
 	}
 	st.mu.Unlock()
 	if err != nil {
-		c.refuse(category, 0, int64(len(payload)), err)
+		c.refuseMessage(category, 0, int64(len(payload)), err)
 	}
 }
 
 // LogMessage is Log for a message with more than a payload.
 func (p *Producer) LogMessage(category string, m *Message) {
-	w := writing{core: p.core, category: category, ack: p.ack, now: p.clock.now()}
-	if _, err := w.add(context.Background(), m); err != nil {
-		p.refuse(category, m.Shard, int64(m.Size()), err)
+	w := messageAdder{sharedCore: p.sharedCore, category: category, ack: p.ack, now: p.clock.readTime()}
+	if _, err := w.addWaiting(context.Background(), m); err != nil {
+		p.refuseMessage(category, m.Shard, int64(m.Size()), err)
 	}
 }
 
 // WriteAsync takes a message and returns its pending result. It never waits: when there is no room, the result has failed with
 // [ErrBufferFull].
 func (p *Producer) WriteAsync(category string, m *Message) *Result {
-	return p.async(context.Background(), category, m, false)
+	return p.writeAsync(context.Background(), category, m, false)
 }
 
 // WriteAsyncContext is [Producer.WriteAsync], but waits for room until ctx ends. It does not wait for the outcome.
 func (p *Producer) WriteAsyncContext(ctx context.Context, category string, m *Message) *Result {
-	return p.async(ctx, category, m, true)
+	return p.writeAsync(ctx, category, m, true)
 }
 
-func (p *Producer) async(ctx context.Context, category string, m *Message, wait bool) *Result {
-	w := writing{core: p.core, category: category, ack: p.ack, wait: wait, now: p.clock.now()}
-	r, err := w.add(ctx, m)
+func (p *Producer) writeAsync(ctx context.Context, category string, m *Message, wait bool) *Result {
+	w := messageAdder{sharedCore: p.sharedCore, category: category, ack: p.ack, wait: wait, now: p.clock.readTime()}
+	r, err := w.addWaiting(ctx, m)
 	if err != nil {
 		p.countRefused(1)
 		return settledResult(err)
@@ -73,18 +73,18 @@ func (p *Producer) async(ctx context.Context, category string, m *Message, wait 
 	return r
 }
 
-// writing is the adding of messages to one category by one call.
-type writing struct {
-	*core
+// messageAdder is the adding of messages to one category by one call.
+type messageAdder struct {
+	*sharedCore
 	category string
 	ack      AckLevel
 	wait     bool // for room
 	now      time.Time
-	s        *stream // of the message before; streams are never removed
+	s        *shardStream // of the message before; streams are never removed
 }
 
 // tooLarge says that a message can't be sent whatever the room, nil when it can.
-func (w *writing) tooLarge(m *Message) error {
+func (w *messageAdder) tooLarge(m *Message) error {
 	if size := m.Size(); size > w.maxMessage {
 		return &MessageTooLargeError{Size: size, Limit: w.maxMessage}
 	}
@@ -94,8 +94,8 @@ func (w *writing) tooLarge(m *Message) error {
 	return nil
 }
 
-// add adds a message.
-func (w *writing) add(ctx context.Context, m *Message) (*Result, error) {
+// addWaiting adds a message.
+func (w *messageAdder) addWaiting(ctx context.Context, m *Message) (*Result, error) {
 	if err := w.tooLarge(m); err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (w *writing) add(ctx context.Context, m *Message) (*Result, error) {
 	)
 	defer func() {
 		if held > 0 {
-			w.memory.release(held)
+			w.memory.giveBack(held)
 		}
 	}()
 	for {
@@ -115,21 +115,21 @@ func (w *writing) add(ctx context.Context, m *Message) (*Result, error) {
 			return r, err
 		}
 		if !w.wait {
-			w.sched.press()
+			w.sched.endLingering()
 			return nil, ErrBufferFull
 		}
 		if err := w.waitForMemory(ctx, record.HeaderLen+len(w.category)+bound, &held); err != nil {
 			return nil, err
 		}
-		w.now = w.clock.now() // the wait may have been long
+		w.now = w.clock.readTime() // the wait may have been long
 	}
 }
 
 // addLocked adds a message under the stripe's mutex.
-func (w *writing) addLocked(st *stripe, m *Message, bound int, held *int64) (*Result, error) {
+func (w *messageAdder) addLocked(st *streamStripe, m *Message, bound int, held *int64) (*Result, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return w.append(st, m, bound, held)
+	return w.appendMessage(st, m, bound, held)
 }
 
 // maxRun bounds the bytes that are copied in one hold of a stripe's mutex, which others wait for.
@@ -137,7 +137,7 @@ const maxRun = 256 << 10
 
 // addRun adds messages of one shard as far as nothing stands in the way, and returns how many. It takes the mutex once: that, and
 // finding the stream, costs more than the copy of a small message.
-func (w *writing) addRun(msgs []Message, b *Batch) int {
+func (w *messageAdder) addRun(msgs []Message, b *Batch) int {
 	var (
 		st   = w.stripeOf(w.category, msgs[0].Shard)
 		held int64 // stays 0: nothing was waited for
@@ -147,7 +147,7 @@ func (w *writing) addRun(msgs []Message, b *Batch) int {
 	defer st.mu.Unlock()
 	for i := 0; i < len(msgs); {
 		if n, bytes := w.addPayloads(st, msgs[i:], maxRun-size); n > 0 {
-			b.add(w.s.open.out, n)
+			b.addResult(w.s.open.out, n)
 			i += n
 			size += bytes
 			continue
@@ -157,12 +157,12 @@ func (w *writing) addRun(msgs []Message, b *Batch) int {
 			return i
 		}
 		bound := m.encodedBound()
-		r, err := w.append(st, m, bound, &held)
+		r, err := w.appendMessage(st, m, bound, &held)
 		if err != nil {
 			return i
 		}
 		size += bound
-		b.add(r, 1)
+		b.addResult(r, 1)
 		i++
 	}
 	return len(msgs)
@@ -170,28 +170,28 @@ func (w *writing) addRun(msgs []Message, b *Batch) int {
 
 // addPayloads adds messages that are nothing but a payload, of the shard that was written to last, as far as the open frame has room
 // and up to so many bytes. It returns how many, and their bytes. It is append for the usual case. The stripe's mutex is held.
-func (w *writing) addPayloads(st *stripe, msgs []Message, most int) (n, bytes int) {
+func (w *messageAdder) addPayloads(st *streamStripe, msgs []Message, most int) (n, bytes int) {
 	if st.mu.closed || w.s == nil || w.s.shard.Number != msgs[0].Shard { // another shard may be of another stripe
 		return 0, 0
 	}
-	f := w.s.plain(w.ack, w.now)
+	f := w.s.plainFrame(w.ack, w.now)
 	if f == nil {
 		return 0, 0
 	}
 	for ; n < len(msgs) && bytes <= most; n++ {
 		m := &msgs[n]
 		if m.Shard != w.s.shard.Number || m.Key != nil || len(m.Attributes) > 0 || !m.Time.IsZero() ||
-			!f.fits(len(m.Payload)+encodedExtra) || f.builder.AppendPayload(m.Payload) != nil {
+			!f.hasSpace(len(m.Payload)+encodedExtra) || f.builder.AppendPayload(m.Payload) != nil {
 			break
 		}
 		bytes += len(m.Payload)
 	}
-	w.s.took(f, n, bytes)
+	w.s.countTaken(f, n, bytes)
 	return n, bytes
 }
 
-// append adds a message. The stripe's mutex is held.
-func (w *writing) append(st *stripe, m *Message, bound int, held *int64) (*Result, error) {
+// appendMessage adds a message. The stripe's mutex is held.
+func (w *messageAdder) appendMessage(st *streamStripe, m *Message, bound int, held *int64) (*Result, error) {
 	if st.mu.closed {
 		return nil, ErrClosed
 	}
@@ -204,22 +204,22 @@ func (w *writing) append(st *stripe, m *Message, bound int, held *int64) (*Resul
 	}
 	rm := record.Message{Payload: m.Payload, Key: m.Key, Time: m.Time}
 	if len(m.Attributes) > 0 {
-		st.mu.scratch = m.attributes(st.mu.scratch)
+		st.mu.scratch = m.appendAttributes(st.mu.scratch)
 		rm.Attributes = st.mu.scratch
 	}
-	return w.core.add(w.s, &rm, bound, w.ack, w.now, held)
+	return w.sharedCore.addMessage(w.s, &rm, bound, w.ack, w.now, held)
 }
 
 // waitForMemory waits until a buffer of n bytes can be had, and takes its bytes into held. Callers are served in order, so a large
 // message is not starved by small ones.
-func (c *core) waitForMemory(ctx context.Context, n int, held *int64) error {
+func (c *sharedCore) waitForMemory(ctx context.Context, n int, held *int64) error {
 	charge := c.bufferSize(n) + frameOverhead
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.closing, func() { cancel(ErrClosed) })()
-	if !c.memory.take(charge) {
-		c.sched.press()
-		if c.memory.wait(ctx, charge) != nil {
+	if !c.memory.tryTake(charge) {
+		c.sched.endLingering()
+		if c.memory.takeWhenFree(ctx, charge) != nil {
 			if err := context.Cause(ctx); !errors.Is(err, ErrClosed) {
 				return fmt.Errorf("%w: no memory came free: %w", ErrBufferFull, err)
 			}
@@ -251,28 +251,28 @@ func (p *Producer) WriteBatchAsync(ctx context.Context, category string, msgs ..
 
 // addBatch adds messages; urgent ones do not linger.
 func (p *Producer) addBatch(ctx context.Context, b *Batch, category string, msgs []Message, urgent bool) {
-	w := writing{core: p.core, category: category, ack: p.ack, wait: true, now: p.clock.now()}
+	w := messageAdder{sharedCore: p.sharedCore, category: category, ack: p.ack, wait: true, now: p.clock.readTime()}
 	b.spans, b.total = b.few[:0], len(msgs)
 	for i := 0; i < len(msgs); {
 		n := w.addRun(msgs[i:], b)
 		if n == 0 {
-			r, err := w.add(ctx, &msgs[i])
+			r, err := w.addWaiting(ctx, &msgs[i])
 			if err != nil {
 				w.countRefused(1)
 				r = settledResult(err)
 			}
-			b.add(r, 1)
+			b.addResult(r, 1)
 			n = 1
 		}
 		i += n
 		if urgent && (i == len(msgs) || msgs[i].Shard != msgs[i-1].Shard) {
-			w.hurry(w.s)
+			w.hurryStream(w.s)
 		}
 	}
 }
 
-// hurry sends what the stream has without lingering.
-func (c *core) hurry(s *stream) {
+// hurryStream sends what the stream has without lingering.
+func (c *sharedCore) hurryStream(s *shardStream) {
 	if s == nil {
 		return
 	}
@@ -280,7 +280,7 @@ func (c *core) hurry(s *stream) {
 	defer s.stripe.mu.Unlock()
 	if s.open != nil {
 		s.urgent = true
-		c.schedule(s)
+		c.scheduleStream(s)
 	}
 }
 
@@ -291,7 +291,7 @@ func (p *Producer) WriteAtomic(ctx context.Context, category string, shard uint3
 	if len(msgs) == 0 {
 		return nil
 	}
-	c := p.core
+	c := p.sharedCore
 	bound, size := 0, int64(0)
 	for i := range msgs {
 		if n := msgs[i].Size(); n > c.maxMessage {
@@ -303,11 +303,11 @@ func (p *Producer) WriteAtomic(ctx context.Context, category string, shard uint3
 	}
 	return c.writeFrame(ctx, frameContent{
 		category: category, shard: shard, ack: p.ack, atomic: true, bound: bound, messages: len(msgs), size: size,
-		fill: func(f *frame, _ record.Envelope) error {
+		fill: func(f *outFrame, _ record.Envelope) error {
 			var scratch []record.Attribute
 			for i := range msgs {
 				m := &msgs[i]
-				scratch = m.attributes(scratch)
+				scratch = m.appendAttributes(scratch)
 				if err := f.builder.Append(&record.Message{Payload: m.Payload, Key: m.Key, Time: m.Time, Attributes: scratch}); err != nil {
 					if errors.Is(err, record.ErrFrameFull) {
 						return fmt.Errorf("%w: %d messages of %d bytes do not fit one frame", ErrTooLarge, len(msgs), size)
@@ -331,11 +331,11 @@ type frameContent struct {
 	messages int
 	size     int64
 	// fill encodes the body. It sets the frame's length, and its data when it does not use the builder.
-	fill func(*frame, record.Envelope) error
+	fill func(*outFrame, record.Envelope) error
 }
 
 // writeFrame builds the frame, queues it behind what its stream has, and waits.
-func (c *core) writeFrame(ctx context.Context, w frameContent) error {
+func (c *sharedCore) writeFrame(ctx context.Context, w frameContent) error {
 	r, err := c.addFrame(ctx, w)
 	if err != nil {
 		c.countRefused(w.messages)
@@ -344,11 +344,11 @@ func (c *core) writeFrame(ctx context.Context, w frameContent) error {
 	return r.Wait(ctx)
 }
 
-func (c *core) addFrame(ctx context.Context, w frameContent) (*Result, error) {
-	env := record.Envelope{Category: w.category, Shard: w.shard, Atomic: w.atomic, BaseTime: c.clock.now().UnixMicro()}
+func (c *sharedCore) addFrame(ctx context.Context, w frameContent) (*Result, error) {
+	env := record.Envelope{Category: w.category, Shard: w.shard, Atomic: w.atomic, BaseTime: c.clock.readTime().UnixMicro()}
 	var (
 		held int64
-		f    *frame
+		f    *outFrame
 		err  error
 	)
 	for f == nil {
@@ -360,7 +360,7 @@ func (c *core) addFrame(ctx context.Context, w frameContent) (*Result, error) {
 		}
 	}
 	if err := w.fill(f, env); err != nil {
-		c.recycle(f)
+		c.recycleFrame(f)
 		return nil, err
 	}
 	f.count, f.messages, f.size = w.messages, w.messages, w.size
@@ -368,21 +368,21 @@ func (c *core) addFrame(ctx context.Context, w frameContent) (*Result, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.mu.closed {
-		c.recycle(f)
+		c.recycleFrame(f)
 		return nil, ErrClosed
 	}
 	s, err := c.streamOf(st, w.category, w.shard)
 	if err != nil {
-		c.recycle(f)
+		c.recycleFrame(f)
 		return nil, err
 	}
 	if s.open != nil {
-		c.seal(s, false)
+		c.sealFrame(s, false)
 	}
-	s.push(f)
+	s.pushFrame(f)
 	st.mu.count.accepted += uint64(w.messages)
 	st.mu.count.acceptedBytes += uint64(w.size)
 	r := f.out // f is the sender's once it is scheduled and the mutex released
-	c.schedule(s)
+	c.scheduleStream(s)
 	return r, nil
 }

@@ -69,7 +69,7 @@ func TestAdvertisedLoad(t *testing.T) {
 			snapshot[2].Load = 1000
 			d.Batchers = func() []Batcher { return snapshot }
 		})
-		tab := c.fleet.table()
+		tab := c.fleet.currentTable()
 		if w := tab.weights; w[2] != levelWeight(maxLevel) || w[0] != 1 || w[1] != 1 || w[3] != 1 {
 			t.Errorf("weights %v", w)
 		}
@@ -222,16 +222,16 @@ func TestMembershipKeepsConditions(t *testing.T) {
 				return known
 			}
 		})
-		first := c.fleet.table()
-		if c.fleet.table() != first {
+		first := c.fleet.currentTable()
+		if c.fleet.currentTable() != first {
 			t.Error("a new table for nothing")
 		}
 		m := first.members[1]
-		m.end(m.begin(), endLeaving, noLoad, false)
+		m.endRequest(m.beginRequest(), endLeaving, noLoad, false)
 		mu.Lock()
 		known = slices.Clone(all)
 		mu.Unlock()
-		next := c.fleet.table()
+		next := c.fleet.currentTable()
 		if next == first || next.members[1] != m || !slices.Equal(next.weights, []float64{1, 0, 1}) {
 			t.Errorf("weights %v", next.weights)
 		}

@@ -48,11 +48,11 @@ type Deps struct {
 type Proxy struct {
 	cfg     Config
 	deps    Deps
-	fleet   *fleet
-	quotas  *quotas
+	fleet   *batcherFleet
+	quotas  *quotaRegistry
 	traffic *shardTraffic
 	retries *backoff.Budget // of attempts beyond the first
-	ledger  *ledger
+	ledger  *frameLedger
 	metrics *proxyMetrics
 	// categories finds those of requests, and creates them if that is configured.
 	categories *request.Categories
@@ -106,8 +106,8 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 		started: time.Now(),
 	}
 	p.categories = &request.Categories{Catalog: deps.Categories, Create: p.resolveOrCreate, RetryAfter: cfg.RetryBase}
-	p.quotas = newQuotas(p.now, deps.Proxies, int64(cfg.ThrottleShare*float64(p.writes.Limit())))
-	p.fleet = &fleet{batchers: deps.Batchers, now: p.now, stall: cfg.StallAfter, probe: p.probe}
+	p.quotas = newQuotaRegistry(p.now, deps.Proxies, int64(cfg.ThrottleShare*float64(p.writes.Limit())))
+	p.fleet = &batcherFleet{batchers: deps.Batchers, now: p.now, stall: cfg.StallAfter, probe: p.sendProbe}
 	p.metrics = newMetrics(p)
 	if err := p.metrics.set.Register(deps.Registerer); err != nil {
 		return nil, err
@@ -156,8 +156,8 @@ func (p *Proxy) Close(ctx context.Context) error {
 	})
 }
 
-// begin registers a running request and gives it a context that ends before the caller's, and with the proxy.
-func (p *Proxy) begin(ctx context.Context) (_ context.Context, end func(), err error) {
+// beginCall registers a running request and gives it a context that ends before the caller's, and with the proxy.
+func (p *Proxy) beginCall(ctx context.Context) (_ context.Context, end func(), err error) {
 	if !p.calls.Enter() {
 		return nil, nil, errShutDown()
 	}

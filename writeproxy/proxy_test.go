@@ -264,7 +264,7 @@ func TestFallbacks(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCell(t, DefaultConfig(), 5)
-				home := c.batchers[c.fleet.table().home(routeKey(1, 0), 0)]
+				home := c.batchers[c.fleet.currentTable().homeOf(routeKey(1, 0), 0)]
 				home.answer = failing(100, tc.reason)
 				start := time.Now()
 				if r := c.write(frame); r[0].GetError() != nil {

@@ -11,19 +11,19 @@ import (
 
 // Publish implements rpc.WriteService: it encodes the messages into one frame, which then goes the way of Write.
 func (p *Proxy) Publish(ctx context.Context, req *scribev1.PublishRequest) (*scribev1.PublishResponse, error) {
-	frame, err := p.encode(ctx, req)
+	frame, err := p.encodeFrame(ctx, req)
 	if err != nil {
 		p.metrics.refused.WithLabelValues(rpc.ReasonLabel(rpc.ReasonOf(err))).Inc()
 		return nil, err
 	}
-	items, err := p.write(ctx, frame, req.GetAck())
+	items, err := p.writeFrames(ctx, frame, req.GetAck())
 	if err != nil {
 		return nil, err
 	}
 	return publish.Response(req, items[0].result)
 }
 
-func (p *Proxy) encode(ctx context.Context, req *scribev1.PublishRequest) ([]byte, error) {
+func (p *Proxy) encodeFrame(ctx context.Context, req *scribev1.PublishRequest) ([]byte, error) {
 	if err := record.ValidateCategory(req.GetCategory()); err != nil {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "category: %w", err)
 	}

@@ -20,45 +20,45 @@ const (
 	maxSampleRate = 1 << 20
 )
 
-// bucket is a token bucket that goes into debt: a frame passes while there is anything in it, and is charged in full. So a frame
+// debtBucket is a token bucket that goes into debt: a frame passes while there is anything in it, and is charged in full. So a frame
 // larger than the burst passes as easily as any other and what passes in the long run is the rate, to the byte.
-type bucket struct {
+type debtBucket struct {
 	tokens float64 // bytes; below 0 is debt
 	rate   float64 // bytes a second
 	at     time.Duration
 }
 
-func newBucket(now time.Duration, rate float64) bucket {
-	return bucket{tokens: burst(rate), rate: rate, at: now}
+func newDebtBucket(now time.Duration, rate float64) debtBucket {
+	return debtBucket{tokens: burstOf(rate), rate: rate, at: now}
 }
 
-func burst(rate float64) float64 { return rate * burstTime.Seconds() }
+func burstOf(rate float64) float64 { return rate * burstTime.Seconds() }
 
-// set changes the rate: what was saved up or owed until now stays, but for what is over the new burst.
-func (b *bucket) set(now time.Duration, rate float64) {
+// setRate changes the rate: what was saved up or owed until now stays, but for what is over the new burst.
+func (b *debtBucket) setRate(now time.Duration, rate float64) {
 	b.refill(now)
 	b.rate = rate
-	b.tokens = min(b.tokens, burst(rate))
+	b.tokens = min(b.tokens, burstOf(rate))
 }
 
-func (b *bucket) refill(now time.Duration) {
+func (b *debtBucket) refill(now time.Duration) {
 	if passed := now - b.at; passed > 0 {
-		b.tokens = min(b.tokens+b.rate*passed.Seconds(), burst(b.rate))
+		b.tokens = min(b.tokens+b.rate*passed.Seconds(), burstOf(b.rate))
 		b.at = now
 	}
 }
 
-// ready reports whether the next frame passes.
-func (b *bucket) ready(now time.Duration) bool {
+// isReady reports whether the next frame passes.
+func (b *debtBucket) isReady(now time.Duration) bool {
 	b.refill(now)
 	return b.tokens > 0
 }
 
-// charge takes n bytes, also those that are not there.
-func (b *bucket) charge(n int64) { b.tokens -= float64(n) }
+// chargeBytes takes n bytes, also those that are not there.
+func (b *debtBucket) chargeBytes(n int64) { b.tokens -= float64(n) }
 
-// wait returns when a frame passes before which ahead more bytes have been charged, from the last refill on.
-func (b *bucket) wait(ahead int64) time.Duration {
+// waitFor returns when a frame passes before which ahead more bytes have been charged, from the last refill on.
+func (b *debtBucket) waitFor(ahead int64) time.Duration {
 	need := float64(ahead) - b.tokens
 	if need < 0 {
 		return 0
@@ -71,32 +71,32 @@ func (b *bucket) wait(ahead int64) time.Duration {
 	return time.Duration(seconds*float64(time.Second)) + time.Microsecond
 }
 
-// full reports whether it is what a new one would be.
-func (b *bucket) full(now time.Duration) bool {
+// isFull reports whether it is what a new one would be.
+func (b *debtBucket) isFull(now time.Duration) bool {
 	b.refill(now)
-	return b.tokens >= burst(b.rate)
+	return b.tokens >= burstOf(b.rate)
 }
 
-// meter is a rate in bytes a second that forgets exponentially.
-type meter struct {
+// rateMeter is a rate in bytes a second that forgets exponentially.
+type rateMeter struct {
 	sum float64 // bytes, those of before weighted by their age
 	at  time.Duration
 }
 
-func (m *meter) add(now time.Duration, n int64, memory time.Duration) {
-	m.decay(now, memory)
+func (m *rateMeter) addBytes(now time.Duration, n int64, memory time.Duration) {
+	m.decayTo(now, memory)
 	m.sum += float64(n)
 }
 
-func (m *meter) decay(now, memory time.Duration) {
+func (m *rateMeter) decayTo(now, memory time.Duration) {
 	if passed := now - m.at; passed > 0 {
 		m.sum *= math.Exp(-passed.Seconds() / memory.Seconds())
 		m.at = now
 	}
 }
 
-func (m *meter) rate(now, memory time.Duration) float64 {
-	m.decay(now, memory)
+func (m *rateMeter) rateAt(now, memory time.Duration) float64 {
+	m.decayTo(now, memory)
 	return m.sum / memory.Seconds()
 }
 
@@ -108,37 +108,37 @@ const (
 	rootStep   = 0x6a09e667f3bcc909
 )
 
-// sampler decides which frames of a category are kept. Each frame is kept with a share of 1/N and then stands for N, so sums over
+// frameSampler decides which frames of a category are kept. Each frame is kept with a share of 1/N and then stands for N, so sums over
 // what was kept, times N, estimate sums over what was offered without bias, also while N changes.
-type sampler struct {
-	offered meter
+type frameSampler struct {
+	offered rateMeter
 	turn    uint64 // which frames are kept
 	dither  uint64 // which of two whole numbers N is
 }
 
-// next decides about a frame of so many bytes: N when it is kept and stands for N of its kind, 0 when it is left out.
+// sampleFrame decides about a frame of so many bytes: N when it is kept and stands for N of its kind, 0 when it is left out.
 //
 // N follows how much is offered, as a multiple of the quota. What passes nevertheless beyond the quota, since offers are seen late
 // and frames have sizes, is owed to the bucket, and debt raises N until it is paid. N must be whole; in between, two neighbours take
 // turns so that the share kept is the one wanted: 5% over the quota costs 5% of the frames, not half.
-func (s *sampler) next(now time.Duration, size int64, b *bucket) uint32 {
-	s.offered.add(now, size, sampleMemory)
+func (s *frameSampler) sampleFrame(now time.Duration, size int64, b *debtBucket) uint32 {
+	s.offered.addBytes(now, size, sampleMemory)
 	b.refill(now)
-	b.tokens = max(b.tokens, -maxSampleDebt*burst(b.rate))
-	excess := max(s.offered.rate(now, sampleMemory)/b.rate, 1) * (1 + max(-b.tokens, 0)/burst(b.rate))
+	b.tokens = max(b.tokens, -maxSampleDebt*burstOf(b.rate))
+	excess := max(s.offered.rateAt(now, sampleMemory)/b.rate, 1) * (1 + max(-b.tokens, 0)/burstOf(b.rate))
 	// Both sequences step with every frame, whatever becomes of it: only then are they even beside each other along every selection.
 	s.turn += goldenStep
 	s.dither += rootStep
-	n := s.whole(min(excess, maxSampleRate))
+	n := s.roundRate(min(excess, maxSampleRate))
 	if n > 1 && s.turn >= math.MaxUint64/uint64(n) {
 		return 0
 	}
-	b.charge(size)
+	b.chargeBytes(size)
 	return n
 }
 
-// whole returns one of the two whole numbers around x, in turns so that the mean of 1/N is 1/x.
-func (s *sampler) whole(x float64) uint32 {
+// roundRate returns one of the two whole numbers around x, in turns so that the mean of 1/N is 1/x.
+func (s *frameSampler) roundRate(x float64) uint32 {
 	low := math.Floor(x)
 	if low == x {
 		return uint32(low)
@@ -150,28 +150,28 @@ func (s *sampler) whole(x float64) uint32 {
 	return uint32(high)
 }
 
-// scaled returns the sample rate of a frame that had one already, 0 and 1 both standing for all.
-func scaled(had, n uint32) uint32 {
+// scaleRate returns the sample rate of a frame that had one already, 0 and 1 both standing for all.
+func scaleRate(had, n uint32) uint32 {
 	return uint32(min(uint64(max(had, 1))*uint64(n), math.MaxUint32))
 }
 
-// waiter is a request's frames of one category that wait for their turn.
-type waiter struct {
+// quotaWaiter is a request's frames of one category that wait for their turn.
+type quotaWaiter struct {
 	bytes int64 // of the frames
 	held  int64 // memory that waits with them
 	// turn gets a value when it is the first of its line.
 	turn chan struct{}
 }
 
-// line is who waits for a category's quota, first come first served.
-type line struct {
-	waiters []*waiter
+// waitLine is who waits for a category's quota, first come first served.
+type waitLine struct {
+	waiters []*quotaWaiter
 	bytes   int64 // of all frames
 	held    int64 // of all waiters
 }
 
-func (l *line) join(bytes, held int64) *waiter {
-	w := &waiter{bytes: bytes, held: held, turn: make(chan struct{}, 1)}
+func (l *waitLine) joinLine(bytes, held int64) *quotaWaiter {
+	w := &quotaWaiter{bytes: bytes, held: held, turn: make(chan struct{}, 1)}
 	l.waiters = append(l.waiters, w)
 	l.bytes += bytes
 	l.held += held
@@ -181,8 +181,8 @@ func (l *line) join(bytes, held int64) *waiter {
 	return w
 }
 
-// leave takes a waiter out, served or not; the next one is first then.
-func (l *line) leave(w *waiter) {
+// leaveLine takes a waiter out, served or not; the next one is first then.
+func (l *waitLine) leaveLine(w *quotaWaiter) {
 	for i, other := range l.waiters {
 		if other != w {
 			continue
@@ -203,48 +203,48 @@ func (l *line) leave(w *waiter) {
 	}
 }
 
-// quota is the state of one category's quota, in any mode.
-type quota struct {
-	bucket  bucket
-	sampler sampler
-	line    line
+// quotaState is the state of one category's quota, in any mode.
+type quotaState struct {
+	bucket  debtBucket
+	sampler frameSampler
+	line    waitLine
 }
 
-// pass takes frames of so many bytes, as many of the first as pass, and charges them. Later ones do not overtake one that does not.
-func (q *quota) pass(now time.Duration, sizes func(yield func(int64) bool)) (n int) {
+// passFrames takes frames of so many bytes, as many of the first as pass, and charges them. Later ones do not overtake one that does not.
+func (q *quotaState) passFrames(now time.Duration, sizes func(yield func(int64) bool)) (n int) {
 	if len(q.line.waiters) > 0 {
 		return 0
 	}
 	for size := range sizes {
-		if !q.bucket.ready(now) {
+		if !q.bucket.isReady(now) {
 			break
 		}
-		q.bucket.charge(size)
+		q.bucket.chargeBytes(size)
 		n++
 	}
 	return n
 }
 
-// wait returns when frames pass that come after all who wait already.
-func (q *quota) wait(now time.Duration) time.Duration {
+// waitTime returns when frames pass that come after all who wait already.
+func (q *quotaState) waitTime(now time.Duration) time.Duration {
 	q.bucket.refill(now)
-	return q.bucket.wait(q.line.bytes)
+	return q.bucket.waitFor(q.line.bytes)
 }
 
-// serve lets a waiter pass if it is its turn, or says how long the bucket takes until it is; 0 when others are before it.
-func (q *quota) serve(now time.Duration, w *waiter) (passed bool, after time.Duration) {
+// serveWaiter lets a waiter pass if it is its turn, or says how long the bucket takes until it is; 0 when others are before it.
+func (q *quotaState) serveWaiter(now time.Duration, w *quotaWaiter) (passed bool, after time.Duration) {
 	if q.line.waiters[0] != w {
 		return false, 0
 	}
-	if !q.bucket.ready(now) {
-		return false, q.bucket.wait(0)
+	if !q.bucket.isReady(now) {
+		return false, q.bucket.waitFor(0)
 	}
-	q.bucket.charge(w.bytes)
-	q.line.leave(w)
+	q.bucket.chargeBytes(w.bytes)
+	q.line.leaveLine(w)
 	return true, 0
 }
 
-// idle reports whether it can be forgotten: a new one would be the same.
-func (q *quota) idle(now time.Duration) bool {
-	return len(q.line.waiters) == 0 && q.bucket.full(now) && q.sampler.offered.rate(now, sampleMemory) < q.bucket.rate/1000
+// isIdle reports whether it can be forgotten: a new one would be the same.
+func (q *quotaState) isIdle(now time.Duration) bool {
+	return len(q.line.waiters) == 0 && q.bucket.isFull(now) && q.sampler.offered.rateAt(now, sampleMemory) < q.bucket.rate/1000
 }

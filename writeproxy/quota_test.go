@@ -15,7 +15,7 @@ func TestBucketIsExact(t *testing.T) {
 		rate := float64(rapid.Int64Range(1, 1<<30).Draw(t, "rate"))
 		largest := rapid.Int64Range(1, 64<<20).Draw(t, "largest")
 		now := time.Duration(0)
-		b := newBucket(now, rate)
+		b := newDebtBucket(now, rate)
 		type passed struct {
 			at    time.Duration
 			bytes int64
@@ -24,11 +24,11 @@ func TestBucketIsExact(t *testing.T) {
 		for range rapid.IntRange(1, 100).Draw(t, "steps") {
 			now += time.Duration(rapid.Int64Range(0, int64(2*time.Second)).Draw(t, "pause"))
 			size := rapid.Int64Range(1, largest).Draw(t, "size")
-			if !b.ready(now) {
-				after := b.wait(0)
+			if !b.isReady(now) {
+				after := b.waitFor(0)
 				if early := after - 2*time.Microsecond; early > 0 {
 					probe := b
-					if probe.ready(now + early) {
+					if probe.isReady(now + early) {
 						t.Fatalf("passes before the hint of %v", after)
 					}
 				}
@@ -36,18 +36,18 @@ func TestBucketIsExact(t *testing.T) {
 					continue
 				}
 				now += after
-				if !b.ready(now) {
+				if !b.isReady(now) {
 					t.Fatalf("does not pass after the hint of %v: %v tokens at %v", after, b.tokens, rate)
 				}
 			}
-			b.charge(size)
+			b.chargeBytes(size)
 			log = append(log, passed{now, size})
 		}
 		for i := range log {
 			sum := 0.0
 			for _, p := range log[i:] {
 				sum += float64(p.bytes)
-				bound := rate*(p.at-log[i].at).Seconds() + burst(rate) + float64(largest)
+				bound := rate*(p.at-log[i].at).Seconds() + burstOf(rate) + float64(largest)
 				if sum > bound*(1+1e-9)+1 {
 					t.Fatalf("%v bytes passed from %v to %v, at most %v", sum, log[i].at, p.at, bound)
 				}
@@ -58,35 +58,35 @@ func TestBucketIsExact(t *testing.T) {
 
 // TestBucketChangesItsShare: proxies that come and go change what passes from then on, not what was charged.
 func TestBucketChangesItsShare(t *testing.T) {
-	b := newBucket(0, 1000)
-	b.charge(1500)
-	b.set(0, 500) // another proxy came
-	if b.wait(0).Round(time.Millisecond) != time.Second {
-		t.Errorf("a debt of 500 at 500 a second takes %v", b.wait(0))
+	b := newDebtBucket(0, 1000)
+	b.chargeBytes(1500)
+	b.setRate(0, 500) // another proxy came
+	if b.waitFor(0).Round(time.Millisecond) != time.Second {
+		t.Errorf("a debt of 500 at 500 a second takes %v", b.waitFor(0))
 	}
-	b.set(500*time.Millisecond, 1000)
-	if b.wait(0).Round(time.Millisecond) != 250*time.Millisecond {
-		t.Errorf("the rest of the debt takes %v", b.wait(0))
+	b.setRate(500*time.Millisecond, 1000)
+	if b.waitFor(0).Round(time.Millisecond) != 250*time.Millisecond {
+		t.Errorf("the rest of the debt takes %v", b.waitFor(0))
 	}
-	b.set(time.Hour, 10)
+	b.setRate(time.Hour, 10)
 	if b.tokens != 10 {
 		t.Errorf("%v tokens were kept beyond the new burst", b.tokens)
 	}
-	if b = newBucket(0, 1e-9); b.ready(0) {
-		b.charge(math.MaxInt64)
+	if b = newDebtBucket(0, 1e-9); b.isReady(0) {
+		b.chargeBytes(math.MaxInt64)
 	}
-	if b.wait(math.MaxInt64) <= 0 {
+	if b.waitFor(math.MaxInt64) <= 0 {
 		t.Error("a wait beyond all bounds overflows")
 	}
 }
 
 // offer gives a sampler a steady stream from producers that take turns, and returns what was kept: frames, bytes, and the estimate
 // of bytes that the rates of kept frames give, overall and by producer.
-func offer(q *quota, from, to time.Duration, rate float64, size int64, producers int) (kept int64, estimate float64, by []int64) {
+func offer(q *quotaState, from, to time.Duration, rate float64, size int64, producers int) (kept int64, estimate float64, by []int64) {
 	by = make([]int64, producers)
 	step := time.Duration(float64(size) / rate * float64(time.Second))
 	for i, now := 0, from; now < to; i, now = i+1, now+step {
-		if n := q.sampler.next(now, size, &q.bucket); n > 0 {
+		if n := q.sampler.sampleFrame(now, size, &q.bucket); n > 0 {
 			kept += size
 			estimate += float64(size) * float64(n)
 			by[i%producers] += size * int64(n)
@@ -102,7 +102,7 @@ func TestSamplingKeepsTheQuota(t *testing.T) {
 		const quotaRate, size = 1e6, 1000
 		excess := rapid.Float64Range(0.1, 100).Draw(t, "excess")
 		producers := rapid.IntRange(1, 8).Draw(t, "producers")
-		q := &quota{bucket: newBucket(0, quotaRate)}
+		q := &quotaState{bucket: newDebtBucket(0, quotaRate)}
 		offer(q, 0, 10*time.Second, quotaRate*excess, size, producers) // until it has settled
 		const lasts = 10 * time.Second
 		kept, estimate, by := offer(q, 10*time.Second, 10*time.Second+lasts, quotaRate*excess, size, producers)
@@ -126,7 +126,7 @@ func TestSamplingKeepsTheQuota(t *testing.T) {
 // TestSamplingSettles: from nothing to 100 times the quota at once, what passes beyond it is made up for.
 func TestSamplingSettles(t *testing.T) {
 	const rate, size = 1e6, 10_000
-	q := &quota{bucket: newBucket(0, rate)}
+	q := &quotaState{bucket: newDebtBucket(0, rate)}
 	total := int64(0)
 	for second := range 30 {
 		from := time.Duration(second) * time.Second
@@ -145,11 +145,11 @@ func TestSamplingSettles(t *testing.T) {
 		t.Errorf("%d bytes were kept of half the quota", kept)
 	}
 	// One frame of a thousand times the burst does not silence the category.
-	q = &quota{bucket: newBucket(0, 1000)}
-	q.sampler.next(0, 1_000_000, &q.bucket)
+	q = &quotaState{bucket: newDebtBucket(0, 1000)}
+	q.sampler.sampleFrame(0, 1_000_000, &q.bucket)
 	kept := 0
 	for i := range 600 {
-		if q.sampler.next(time.Duration(i)*100*time.Millisecond, 10, &q.bucket) > 0 {
+		if q.sampler.sampleFrame(time.Duration(i)*100*time.Millisecond, 10, &q.bucket) > 0 {
 			kept++
 		}
 	}
@@ -160,7 +160,7 @@ func TestSamplingSettles(t *testing.T) {
 
 func TestScaled(t *testing.T) {
 	for _, tc := range []struct{ had, n, want uint32 }{{0, 3, 3}, {1, 3, 3}, {5, 3, 15}, {math.MaxUint32, 2, math.MaxUint32}, {1 << 31, 4, math.MaxUint32}} {
-		if got := scaled(tc.had, tc.n); got != tc.want {
+		if got := scaleRate(tc.had, tc.n); got != tc.want {
 			t.Errorf("rate %d sampled 1 in %d is %d, want %d", tc.had, tc.n, got, tc.want)
 		}
 	}
@@ -171,16 +171,16 @@ func TestScaled(t *testing.T) {
 func TestLineModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rate := float64(rapid.Int64Range(100, 10_000).Draw(t, "rate"))
-		q := &quota{bucket: newBucket(0, rate)}
-		q.bucket.charge(int64(burst(rate)))
+		q := &quotaState{bucket: newDebtBucket(0, rate)}
+		q.bucket.chargeBytes(int64(burstOf(rate)))
 		now := time.Duration(0)
-		var model []*waiter
-		eta := map[*waiter]time.Duration{}
+		var model []*quotaWaiter
+		eta := map[*quotaWaiter]time.Duration{}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			switch rapid.IntRange(0, 3).Draw(t, "what") {
 			case 0:
-				after := q.wait(now)
-				w := q.line.join(rapid.Int64Range(1, 5000).Draw(t, "bytes"), rapid.Int64Range(1, 10).Draw(t, "held"))
+				after := q.waitTime(now)
+				w := q.line.joinLine(rapid.Int64Range(1, 5000).Draw(t, "bytes"), rapid.Int64Range(1, 10).Draw(t, "held"))
 				model = append(model, w)
 				eta[w] = now + after
 			case 1:
@@ -190,25 +190,25 @@ func TestLineModel(t *testing.T) {
 					continue
 				}
 				i := rapid.IntRange(0, len(model)-1).Draw(t, "goes")
-				q.line.leave(model[i])
+				q.line.leaveLine(model[i])
 				model = append(model[:i:i], model[i+1:]...)
-				eta = map[*waiter]time.Duration{} // those behind come earlier now
+				eta = map[*quotaWaiter]time.Duration{} // those behind come earlier now
 			case 3:
 				if len(model) == 0 {
 					continue
 				}
 				if len(model) > 1 {
-					if passed, after := q.serve(now, model[1]); passed || after != 0 {
+					if passed, after := q.serveWaiter(now, model[1]); passed || after != 0 {
 						t.Fatal("the second passes before the first")
 					}
 				}
-				passed, after := q.serve(now, model[0])
+				passed, after := q.serveWaiter(now, model[0])
 				if want, ok := eta[model[0]]; ok && passed && now < want-10*time.Microsecond {
 					t.Fatalf("passed at %v, expected at %v", now, want)
 				}
 				if !passed {
 					now += after
-					if passed, _ = q.serve(now, model[0]); !passed {
+					if passed, _ = q.serveWaiter(now, model[0]); !passed {
 						t.Fatalf("does not pass after its time, %v", after)
 					}
 				}
@@ -225,7 +225,7 @@ func TestLineModel(t *testing.T) {
 			if q.line.bytes != bytes || q.line.held != held || len(q.line.waiters) != len(model) {
 				t.Fatalf("line of %d, %d bytes, %d held; want %d, %d, %d", len(q.line.waiters), q.line.bytes, q.line.held, len(model), bytes, held)
 			}
-			if n := q.pass(now, func(yield func(int64) bool) { yield(1) }); len(model) > 0 && n != 0 {
+			if n := q.passFrames(now, func(yield func(int64) bool) { yield(1) }); len(model) > 0 && n != 0 {
 				t.Fatal("somebody overtakes the line")
 			}
 		}

@@ -20,11 +20,11 @@ type Batcher struct {
 
 // routeKey is what decides about a frame's batchers: the category and the logical shard.
 func routeKey(category, shard uint32) uint64 {
-	return mix(uint64(category)<<32|uint64(shard), 0)
+	return mixHash(uint64(category)<<32|uint64(shard), 0)
 }
 
-// mix is the finalizer of SplitMix64 over a and b.
-func mix(a, b uint64) uint64 {
+// mixHash is the finalizer of SplitMix64 over a and b.
+func mixHash(a, b uint64) uint64 {
 	h := a*0x9e3779b97f4a7c15 ^ b
 	h ^= h >> 30
 	h *= 0xbf58476d1ce4e5b9
@@ -33,16 +33,16 @@ func mix(a, b uint64) uint64 {
 	return h ^ h>>31
 }
 
-// table is a snapshot of batchers, the hashes of their ids, and their weights. It is never changed.
+// routeTable is a snapshot of batchers, the hashes of their ids, and their weights. It is never changed.
 //
 // Every key has its own order of the batchers, by weighted rendezvous hashing (Thaler and Ravishankar, 1996; the weights as in
 // Schindelhauer and Schomaker, 2005): the score of a batcher of weight w whose hash with the key is u, in (0, 1), is -w/ln(u), and
 // it is the highest with a probability in proportion to w. A batcher that joins, leaves, or changes its weight moves nothing
 // between the others.
-type table struct {
+type routeTable struct {
 	batchers []Batcher
 	hashes   []uint64
-	members  []*member
+	members  []*fleetMember
 	// weights are above 0 and at most 1, or 0 for a batcher that is not to be used while there are others. Those come last in
 	// every order, so when there are no others they are used: what is sent may arrive, what is not can't.
 	weights []float64
@@ -52,8 +52,8 @@ type table struct {
 	even bool
 }
 
-func newTable(batchers []Batcher, members []*member, weights []float64) *table {
-	t := &table{batchers: batchers, members: members, weights: weights, hashes: make([]uint64, len(batchers)), even: true}
+func newRouteTable(batchers []Batcher, members []*fleetMember, weights []float64) *routeTable {
+	t := &routeTable{batchers: batchers, members: members, weights: weights, hashes: make([]uint64, len(batchers)), even: true}
 	for i := range batchers {
 		t.hashes[i] = xxhash.Sum64String(batchers[i].ID)
 		t.even = t.even && weights[i] == 1
@@ -64,14 +64,14 @@ func newTable(batchers []Batcher, members []*member, weights []float64) *table {
 	return t
 }
 
-// of reports whether the table was made from this snapshot. Snapshots do not change, so their place in memory tells.
-func (t *table) of(batchers []Batcher) bool {
+// isOf reports whether the table was made from this snapshot. Snapshots do not change, so their place in memory tells.
+func (t *routeTable) isOf(batchers []Batcher) bool {
 	return len(t.batchers) == len(batchers) && (len(batchers) == 0 || &t.batchers[0] == &batchers[0])
 }
 
-// score is the place of a batcher in a key's order: higher comes first.
-func (t *table) score(key uint64, i int) float64 {
-	u := (float64(mix(key, t.hashes[i])>>11) + 0.5) / (1 << 53)
+// scoreOf is the place of a batcher in a key's order: higher comes first.
+func (t *routeTable) scoreOf(key uint64, i int) float64 {
+	u := (float64(mixHash(key, t.hashes[i])>>11) + 0.5) / (1 << 53)
 	switch w := t.weights[i]; {
 	case t.even:
 		return u // the same order, for less
@@ -82,22 +82,22 @@ func (t *table) score(key uint64, i int) float64 {
 	}
 }
 
-// home returns the batcher of a key's micro-shard: the first batchers in the key's order have one each. It returns -1 when there is
+// homeOf returns the batcher of a key's micro-shard: the first batchers in the key's order have one each. It returns -1 when there is
 // no batcher.
-func (t *table) home(key uint64, micro int) int {
+func (t *routeTable) homeOf(key uint64, micro int) int {
 	if len(t.batchers) == 0 {
 		return -1
 	}
-	return t.ranked(key, micro%max(t.usable, 1))
+	return t.rankedAt(key, micro%max(t.usable, 1))
 }
 
-// ranked returns the batcher at a place in the key's order, from 0. Ranks are small, so selection is cheaper than sorting.
-func (t *table) ranked(key uint64, rank int) int {
+// rankedAt returns the batcher at a place in the key's order, from 0. Ranks are small, so selection is cheaper than sorting.
+func (t *routeTable) rankedAt(key uint64, rank int) int {
 	last, at := math.Inf(1), -1
 	for ; rank >= 0; rank-- {
 		best, score := -1, math.Inf(-1)
 		for i := range t.hashes {
-			if s := t.score(key, i); s < last && s > score {
+			if s := t.scoreOf(key, i); s < last && s > score {
 				best, score = i, s
 			}
 		}
@@ -109,10 +109,10 @@ func (t *table) ranked(key uint64, rank int) int {
 	return at
 }
 
-// fallback returns a batcher for a key whose home, named by its id, does not take it: one of the n others that come first in the
+// fallbackOf returns a batcher for a key whose home, named by its id, does not take it: one of the n others that come first in the
 // key's order, chosen by a hash salted with the attempt. So the overflow of a key goes to the same few batchers, wherever it comes
 // from, and the overflow of a batcher is spread over all. It returns -1 when there is no other.
-func (t *table) fallback(key uint64, home string, n, attempt int) int {
+func (t *routeTable) fallbackOf(key uint64, home string, n, attempt int) int {
 	others, usable := 0, 0
 	for i := range t.batchers {
 		if t.batchers[i].ID != home {
@@ -129,9 +129,9 @@ func (t *table) fallback(key uint64, home string, n, attempt int) int {
 	if n <= 0 {
 		return -1
 	}
-	skip := (int(mix(key, 0x5ca1ab1e)%uint64(n)) + attempt) % n // another one at each attempt, until all have been tried
+	skip := (int(mixHash(key, 0x5ca1ab1e)%uint64(n)) + attempt) % n // another one at each attempt, until all have been tried
 	for rank := range t.batchers {
-		at := t.ranked(key, rank)
+		at := t.rankedAt(key, rank)
 		if t.batchers[at].ID == home {
 			continue
 		}

@@ -11,12 +11,12 @@ import (
 )
 
 // tableOf returns a table of batchers of these weights.
-func tableOf(ids []string, weights []float64) *table {
+func tableOf(ids []string, weights []float64) *routeTable {
 	batchers := make([]Batcher, len(ids))
 	for i, id := range ids {
 		batchers[i].ID = id
 	}
-	return newTable(batchers, make([]*member, len(ids)), weights)
+	return newRouteTable(batchers, make([]*fleetMember, len(ids)), weights)
 }
 
 func ones(n int) []float64 { return slices.Repeat([]float64{1}, n) }
@@ -36,7 +36,7 @@ func TestRendezvousMovesLittle(t *testing.T) {
 	moved := 0
 	for k := range uint32(keys) {
 		key := routeKey(k, 0)
-		a, b := before.home(key, 0), after.home(key, 0)
+		a, b := before.homeOf(key, 0), after.homeOf(key, 0)
 		share[b]++
 		if a != b {
 			moved++
@@ -67,8 +67,8 @@ func TestWeightedRendezvous(t *testing.T) {
 		share := make([]float64, 4)
 		for k := range uint32(keys) {
 			key := routeKey(k, 3)
-			share[tab.home(key, 0)]++
-			if at := even.home(key, 0); weights[at] == 1 && tab.home(key, 0) != at {
+			share[tab.homeOf(key, 0)]++
+			if at := even.homeOf(key, 0); weights[at] == 1 && tab.homeOf(key, 0) != at {
 				t.Fatalf("key %d left a batcher that has its full weight", k)
 			}
 		}
@@ -92,9 +92,9 @@ func TestOrderOfBatchers(t *testing.T) {
 		for i := range order {
 			order[i] = i
 		}
-		slices.SortFunc(order, func(a, b int) int { return cmp.Compare(tab.score(key, b), tab.score(key, a)) })
+		slices.SortFunc(order, func(a, b int) int { return cmp.Compare(tab.scoreOf(key, b), tab.scoreOf(key, a)) })
 		for rank, want := range order {
-			if at := tab.ranked(key, rank); at != want {
+			if at := tab.rankedAt(key, rank); at != want {
 				t.Fatalf("rank %d is %d, the order is %v", rank, at, order)
 			}
 			if rank < tab.usable != (weights[want] > 0) {
@@ -102,14 +102,14 @@ func TestOrderOfBatchers(t *testing.T) {
 			}
 		}
 		if size == 0 {
-			if tab.home(key, 0) != -1 || tab.fallback(key, "", 3, 0) != -1 {
+			if tab.homeOf(key, 0) != -1 || tab.fallbackOf(key, "", 3, 0) != -1 {
 				t.Fatal("a batcher out of nothing")
 			}
 			return
 		}
 		homes := map[int]bool{}
 		for micro := range tab.usable {
-			homes[tab.home(key, micro)] = true
+			homes[tab.homeOf(key, micro)] = true
 		}
 		if len(homes) != tab.usable {
 			t.Fatalf("%d micro-shards are at %v", tab.usable, homes)
@@ -123,13 +123,13 @@ func TestOrderOfBatchers(t *testing.T) {
 		candidates = candidates[:min(n, len(candidates))]
 		seen := map[int]bool{}
 		for attempt := range candidates {
-			at := tab.fallback(key, tab.batchers[home].ID, n, attempt)
+			at := tab.fallbackOf(key, tab.batchers[home].ID, n, attempt)
 			if !slices.Contains(candidates, at) || seen[at] {
 				t.Fatalf("fallback %d is %d of %v, seen %v", attempt, at, candidates, seen)
 			}
 			seen[at] = true
 		}
-		if len(candidates) == 0 && tab.fallback(key, tab.batchers[home].ID, n, 0) != -1 {
+		if len(candidates) == 0 && tab.fallbackOf(key, tab.batchers[home].ID, n, 0) != -1 {
 			t.Fatal("a fallback out of nothing")
 		}
 	})
@@ -148,7 +148,7 @@ func BenchmarkHome(b *testing.B) {
 				key := uint32(0)
 				for b.Loop() {
 					key++
-					tab.home(routeKey(key, 0), 0)
+					tab.homeOf(routeKey(key, 0), 0)
 				}
 			})
 		}

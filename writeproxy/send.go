@@ -18,20 +18,20 @@ import (
 
 // deliverItems sends items and sets their results. Items of one key go to one batcher at a time, in their order, and only those that are
 // left are sent again: so none overtakes another of its key.
-func (c *call) deliverItems(ctx context.Context, items []*item) {
+func (c *writeCall) deliverItems(ctx context.Context, items []*frameItem) {
 	if len(items) == 0 {
 		return
 	}
-	t := c.p.fleet.table()
+	t := c.p.fleet.currentTable()
 	c.assignMicroShards(t, items)
-	sendParts(divideByBatcher(items, func(it *item) int { return t.home(it.key, it.micro) }), func(p part) {
+	sendParts(divideByBatcher(items, func(it *frameItem) int { return t.homeOf(it.key, it.micro) }), func(p batcherPart) {
 		home, left := c.sendHome(ctx, t, p)
 		c.sendFallbacks(ctx, home, left)
 	})
 }
 
 // assignMicroShards chooses the micro-shards. All items of a key in a request have the same one.
-func (c *call) assignMicroShards(t *table, items []*item) {
+func (c *writeCall) assignMicroShards(t *routeTable, items []*frameItem) {
 	if t.usable <= 1 {
 		return
 	}
@@ -42,7 +42,7 @@ func (c *call) assignMicroShards(t *table, items []*item) {
 			size += int64(len(items[end].bytes))
 		}
 		if !first.category.OneLog() { // batchers that share a log fence each other
-			micro := m.choose(items[:begin], first.key, size)
+			micro := m.chooseMicro(items[:begin], first.key, size)
 			for _, it := range items[begin:end] {
 				it.micro = micro
 			}
@@ -54,16 +54,16 @@ func (c *call) assignMicroShards(t *table, items []*item) {
 // microShards chooses micro-shards for the keys of a request.
 type microShards struct {
 	traffic *shardTraffic
-	table   *table
+	table   *routeTable
 	now     time.Duration
 	scale   float64        // by which the cell sees more of a shard than this proxy
 	chosen  map[uint64]int // of keys with several
 }
 
-// choose returns the micro-shard of neighbours of a key, after the earlier items of the request.
-func (m *microShards) choose(earlier []*item, key uint64, size int64) int {
-	weigh := func(micro int) float64 { return m.table.weights[m.table.home(key, micro)] }
-	micro, split := m.traffic.micro(m.now, key, size, m.table.usable, m.scale, weigh)
+// chooseMicro returns the micro-shard of neighbours of a key, after the earlier items of the request.
+func (m *microShards) chooseMicro(earlier []*frameItem, key uint64, size int64) int {
+	weigh := func(micro int) float64 { return m.table.weights[m.table.homeOf(key, micro)] }
+	micro, split := m.traffic.microShard(m.now, key, size, m.table.usable, m.scale, weigh)
 	if before, ok := m.chosen[key]; ok {
 		return before
 	}
@@ -71,7 +71,7 @@ func (m *microShards) choose(earlier []*item, key uint64, size int64) int {
 		return micro
 	}
 	// The shard may not have been split when the request's first items of the key were looked at.
-	if at := slices.IndexFunc(earlier, func(it *item) bool { return it.key == key }); at >= 0 {
+	if at := slices.IndexFunc(earlier, func(it *frameItem) bool { return it.key == key }); at >= 0 {
 		micro = earlier[at].micro
 	}
 	if m.chosen == nil {
@@ -81,21 +81,21 @@ func (m *microShards) choose(earlier []*item, key uint64, size int64) int {
 	return micro
 }
 
-// part is the items that go to one batcher, in order.
-type part struct {
+// batcherPart is the items that go to one batcher, in order.
+type batcherPart struct {
 	at    int // in the table; below 0 when there is no batcher
-	items []*item
+	items []*frameItem
 }
 
 // divideByBatcher divides items by the batcher that choose returns for the first of neighbours of a key.
-func divideByBatcher(items []*item, choose func(it *item) int) (parts []part) {
+func divideByBatcher(items []*frameItem, choose func(it *frameItem) int) (parts []batcherPart) {
 	n := 0 // the part of the item before
 	for i, it := range items {
 		if i == 0 || items[i-1].key != it.key {
 			at := choose(it)
-			if n = slices.IndexFunc(parts, func(p part) bool { return p.at == at }); n < 0 {
+			if n = slices.IndexFunc(parts, func(p batcherPart) bool { return p.at == at }); n < 0 {
 				n = len(parts)
-				parts = append(parts, part{at: at})
+				parts = append(parts, batcherPart{at: at})
 			}
 		}
 		parts[n].items = append(parts[n].items, it)
@@ -104,7 +104,7 @@ func divideByBatcher(items []*item, choose func(it *item) int) (parts []part) {
 }
 
 // sendParts calls send for every part, in parallel when there are several.
-func sendParts(parts []part, send func(part)) {
+func sendParts(parts []batcherPart, send func(batcherPart)) {
 	if len(parts) == 1 {
 		send(parts[0])
 		return
@@ -117,7 +117,7 @@ func sendParts(parts []part, send func(part)) {
 }
 
 // sendHome sends a part to its batcher, a few times, and returns what should go elsewhere, with the id of the batcher.
-func (c *call) sendHome(ctx context.Context, t *table, p part) (home string, left []*item) {
+func (c *writeCall) sendHome(ctx context.Context, t *routeTable, p batcherPart) (home string, left []*frameItem) {
 	for attempt := 1; ; attempt++ {
 		silent := false
 		if p.at < 0 {
@@ -132,7 +132,7 @@ func (c *call) sendHome(ctx context.Context, t *table, p part) (home string, lef
 		if p.at >= 0 && len(t.batchers) > 1 && c.p.cfg.Fallbacks > 0 && (silent || allUnavailable(left)) {
 			return home, left // waiting for one that is not there costs time, and another is as good
 		}
-		if attempt >= c.p.cfg.Attempts || c.pause(ctx, attempt, left) != nil {
+		if attempt >= c.p.cfg.Attempts || c.pauseBefore(ctx, attempt, left) != nil {
 			if p.at < 0 {
 				left = nil
 			}
@@ -141,40 +141,40 @@ func (c *call) sendHome(ctx context.Context, t *table, p part) (home string, lef
 		if p.items = c.renewCategories(ctx, left); len(p.items) == 0 {
 			return home, nil
 		}
-		if next := c.p.fleet.table(); p.at < 0 || next != t {
+		if next := c.p.fleet.currentTable(); p.at < 0 || next != t {
 			// Batchers came, went or changed meanwhile. The part stays together, where it was if that is there: another request
 			// divides better.
-			t, p.at = next, next.stay(home, p.items[0])
+			t, p.at = next, next.stayAt(home, p.items[0])
 		}
 	}
 }
 
-// stay returns the batcher that an item was sent to, or the one that it belongs to if that is not there any more.
-func (t *table) stay(home string, it *item) int {
+// stayAt returns the batcher that an item was sent to, or the one that it belongs to if that is not there any more.
+func (t *routeTable) stayAt(home string, it *frameItem) int {
 	at := slices.IndexFunc(t.batchers, func(b Batcher) bool { return b.ID == home })
 	if at >= 0 && t.weights[at] > 0 {
 		return at
 	}
-	return t.home(it.key, it.micro)
+	return t.homeOf(it.key, it.micro)
 }
 
 // sendFallbacks sends what its own batcher did not take to others, one after another.
-func (c *call) sendFallbacks(ctx context.Context, home string, left []*item) {
+func (c *writeCall) sendFallbacks(ctx context.Context, home string, left []*frameItem) {
 	for attempt := range c.p.cfg.FallbackAttempts {
 		if len(left) == 0 || ctx.Err() != nil {
 			return
 		}
-		if attempt > 0 && (!c.p.retries.TakeRetry() || c.pause(ctx, attempt, left) != nil) {
+		if attempt > 0 && (!c.p.retries.TakeRetry() || c.pauseBefore(ctx, attempt, left) != nil) {
 			return
 		}
 		left = c.renewCategories(ctx, left)
-		t := c.p.fleet.table()
+		t := c.p.fleet.currentTable()
 		var (
 			mu   sync.Mutex
-			rest []*item
+			rest []*frameItem
 		)
-		parts := divideByBatcher(left, func(it *item) int { return t.fallback(it.key, home, c.p.cfg.Fallbacks, attempt) })
-		sendParts(parts, func(p part) {
+		parts := divideByBatcher(left, func(it *frameItem) int { return t.fallbackOf(it.key, home, c.p.cfg.Fallbacks, attempt) })
+		sendParts(parts, func(p batcherPart) {
 			if p.at < 0 {
 				return // there is no other: what the home said stands
 			}
@@ -191,12 +191,12 @@ func (c *call) sendFallbacks(ctx context.Context, home string, left []*item) {
 // renewCategories asks for the categories again whose logs the batcher found sealed: one that was deleted and created again under its
 // name has other logs. It returns the items that may be sent, in order. What follows of the same category goes where the sealed ones go,
 // so that it does not overtake them on another way.
-func (c *call) renewCategories(ctx context.Context, left []*item) []*item {
-	if !slices.ContainsFunc(left, (*item).isSealed) {
+func (c *writeCall) renewCategories(ctx context.Context, left []*frameItem) []*frameItem {
+	if !slices.ContainsFunc(left, (*frameItem).isSealed) {
 		return left
 	}
 	var (
-		out []*item
+		out []*frameItem
 		old *scribev1.Category // the last one that was asked for
 		now *scribev1.Category
 		err error
@@ -223,10 +223,10 @@ func (c *call) renewCategories(ctx context.Context, left []*item) []*item {
 		case fault == nil:
 			it.setCategory(now)
 		case err == nil:
-			it.refuse(fault)
+			it.refuseWith(fault)
 			continue
 		case rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY:
-			it.refuse(fmt.Errorf("category %s: %w", old.GetName(), err))
+			it.refuseWith(fmt.Errorf("category %s: %w", old.GetName(), err))
 			continue
 		default: // nobody knows better: the batcher may
 		}
@@ -235,20 +235,20 @@ func (c *call) renewCategories(ctx context.Context, left []*item) []*item {
 	return out
 }
 
-func (it *item) isSealed() bool {
+func (it *frameItem) isSealed() bool {
 	return it.result.GetError().GetReason() == scribev1.Reason_REASON_SEALED
 }
 
 // allUnavailable reports whether the batcher did not take any of the items because it is not there.
-func allUnavailable(left []*item) bool {
-	return !slices.ContainsFunc(left, func(it *item) bool {
+func allUnavailable(left []*frameItem) bool {
+	return !slices.ContainsFunc(left, func(it *frameItem) bool {
 		return retry.ClassOf(it.result.GetError().GetReason()) != retry.Unavailable
 	})
 }
 
-// pause waits before another attempt: as long as the batchers ask for, within bounds, and jittered. It fails when the request's
+// pauseBefore waits before another attempt: as long as the batchers ask for, within bounds, and jittered. It fails when the request's
 // time is over first.
-func (c *call) pause(ctx context.Context, attempt int, left []*item) error {
+func (c *writeCall) pauseBefore(ctx context.Context, attempt int, left []*frameItem) error {
 	mean := backoff.Backoff{Min: c.p.cfg.RetryBase, Max: c.p.cfg.RetryMax}.Mean(attempt)
 	for _, it := range left {
 		mean = max(mean, retry.Hint(it.result.GetError(), c.p.cfg.RetryMax))
@@ -262,7 +262,7 @@ func (c *call) pause(ctx context.Context, attempt int, left []*item) error {
 
 // submitPart sends a part to its batcher, sets results, and returns the items that may be sent again. silent says that it did not answer
 // in the time of an attempt.
-func (c *call) submitPart(ctx context.Context, t *table, p part) (left []*item, silent bool) {
+func (c *writeCall) submitPart(ctx context.Context, t *routeTable, p batcherPart) (left []*frameItem, silent bool) {
 	frames, release, err := c.joinFrames(p.items)
 	if err != nil {
 		return failItems(p.items, err), false
@@ -272,11 +272,11 @@ func (c *call) submitPart(ctx context.Context, t *table, p part) (left []*item, 
 	defer cancel()
 	b, m := &t.batchers[p.at], t.members[p.at]
 	c.p.metrics.submits.Inc()
-	start := m.begin()
+	start := m.beginRequest()
 	// Every frame that is sent has been checked.
 	resp, err := b.Service.Submit(rpc.WithChecked(ctx), &scribev1.SubmitRequest{Frames: frames, Ack: c.ack})
 	how, load := endingOf(ctx, resp, err)
-	m.end(start, how, load, err == nil && c.ack == scribev1.AckLevel_ACK_LEVEL_COMMITTED)
+	m.endRequest(start, how, load, err == nil && c.ack == scribev1.AckLevel_ACK_LEVEL_COMMITTED)
 	if err == nil && len(resp.GetResults()) != len(p.items) {
 		err = rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "batcher %s answered for %d of %d frames", b.ID, len(resp.GetResults()), len(p.items))
 	}
@@ -292,9 +292,9 @@ func (c *call) submitPart(ctx context.Context, t *table, p part) (left []*item, 
 }
 
 // attemptContext bounds the time of one attempt, if what is not answered in it may be sent to another batcher.
-func (c *call) attemptContext(ctx context.Context, t *table, items []*item) (context.Context, context.CancelFunc) {
+func (c *writeCall) attemptContext(ctx context.Context, t *routeTable, items []*frameItem) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
-	if !ok || t.usable < 2 || slices.ContainsFunc(items, func(it *item) bool { return !it.isRepeatable() }) {
+	if !ok || t.usable < 2 || slices.ContainsFunc(items, func(it *frameItem) bool { return !it.isRepeatable() }) {
 		return context.WithCancel(ctx)
 	}
 	left := time.Until(deadline)
@@ -302,7 +302,7 @@ func (c *call) attemptContext(ctx context.Context, t *table, items []*item) (con
 }
 
 // endingOf says what the end of a request tells of the batcher.
-func endingOf(ctx context.Context, resp *scribev1.SubmitResponse, err error) (how ending, load int64) {
+func endingOf(ctx context.Context, resp *scribev1.SubmitResponse, err error) (how callEnding, load int64) {
 	if err == nil {
 		return endAnswered, int64(resp.GetLoad())
 	}
@@ -325,7 +325,7 @@ func endingOf(ctx context.Context, resp *scribev1.SubmitResponse, err error) (ho
 }
 
 // failItems sets the same error for all items and returns those that may be sent again.
-func failItems(items []*item, err error) (left []*item) {
+func failItems(items []*frameItem, err error) (left []*frameItem) {
 	info := rpc.Info(err)
 	for _, it := range items {
 		if it.setResult(&scribev1.FrameResult{Error: info}) {
@@ -336,7 +336,7 @@ func failItems(items []*item, err error) (left []*item) {
 }
 
 // setResult takes a result and reports whether the item may be sent again.
-func (it *item) setResult(r *scribev1.FrameResult) (again bool) {
+func (it *frameItem) setResult(r *scribev1.FrameResult) (again bool) {
 	it.result = r
 	it.unsure = it.unsure || r.GetError().GetReason() == scribev1.Reason_REASON_UNKNOWN_OUTCOME
 	it.done = r.GetError() == nil || !it.isRetryable(r.GetError())
@@ -345,7 +345,7 @@ func (it *item) setResult(r *scribev1.FrameResult) (again bool) {
 
 // isRepeatable reports whether a frame may be sent again whose outcome is unknown, and may be stored: at_least_once allows it twice;
 // exactly_once recognises it by its sequences, if it has any. best_effort is never sent again.
-func (it *item) isRepeatable() bool {
+func (it *frameItem) isRepeatable() bool {
 	switch it.category.GetDelivery() {
 	case scribev1.Delivery_DELIVERY_BEST_EFFORT:
 		return false
@@ -357,7 +357,7 @@ func (it *item) isRepeatable() bool {
 }
 
 // isRetryable reports whether a frame may be sent again after an error.
-func (it *item) isRetryable(info *scribev1.ErrorInfo) bool {
+func (it *frameItem) isRetryable(info *scribev1.ErrorInfo) bool {
 	switch reason := info.GetReason(); {
 	case it.category.GetDelivery() == scribev1.Delivery_DELIVERY_BEST_EFFORT:
 		return false
@@ -372,7 +372,7 @@ func (it *item) isRetryable(info *scribev1.ErrorInfo) bool {
 
 // joinFrames returns the bytes of a part: a range of the request when its frames are neighbours there and go as they are, else a copy,
 // which is charged. Sample rates are written into the copy: the request's bytes are the caller's.
-func (c *call) joinFrames(items []*item) (frames []byte, release func(), err error) {
+func (c *writeCall) joinFrames(items []*frameItem) (frames []byte, release func(), err error) {
 	size, asTheyAre := 0, true
 	for _, it := range items {
 		asTheyAre = asTheyAre && it.start == items[0].start+size && !it.resampled

@@ -17,9 +17,9 @@ const (
 	runBytes = 1 << 20
 )
 
-// traffic is what is known of one (category, logical shard): how much is written, into how many micro-shards that is divided, and
+// shardRate is what is known of one (category, logical shard): how much is written, into how many micro-shards that is divided, and
 // whose turn it is. It is a plain state machine.
-type traffic struct {
+type shardRate struct {
 	quick, slow float64       // bytes a second
 	at          time.Duration // of what was counted last
 	micro       uint16        // micro-shards, at least 1
@@ -27,10 +27,10 @@ type traffic struct {
 	left        int64         // bytes of the run
 }
 
-// add counts n bytes and decides again how many micro-shards there are: one per target bytes a second, at most most. It grows at
+// addBytes counts n bytes and decides again how many micro-shards there are: one per target bytes a second, at most most. It grows at
 // once, and shrinks when what is left would be comfortable for a while.
-func (t *traffic) add(now time.Duration, n int64, target float64, most int) {
-	t.quick, t.slow = t.rates(now)
+func (t *shardRate) addBytes(now time.Duration, n int64, target float64, most int) {
+	t.quick, t.slow = t.ratesAt(now)
 	t.quick += float64(n) / quickMemory.Seconds()
 	t.slow += float64(n) / slowMemory.Seconds()
 	t.at = max(t.at, now)
@@ -44,8 +44,8 @@ func (t *traffic) add(now time.Duration, n int64, target float64, most int) {
 	t.micro = uint16(min(micro, limit))
 }
 
-// run returns the micro-shard that n bytes go to which must stay together. share is how much of a full run a micro-shard gets.
-func (t *traffic) run(n int64, share func(micro int) float64) int {
+// nextRun returns the micro-shard that n bytes go to which must stay together. share is how much of a full run a micro-shard gets.
+func (t *shardRate) nextRun(n int64, share func(micro int) float64) int {
 	if t.turn >= t.micro || t.left <= 0 {
 		t.turn = (t.turn + 1) % max(t.micro, 1)
 		t.left = int64(runBytes * share(int(t.turn)))
@@ -54,8 +54,8 @@ func (t *traffic) run(n int64, share func(micro int) float64) int {
 	return int(t.turn)
 }
 
-// rates returns what the averages are by now.
-func (t *traffic) rates(now time.Duration) (quick, slow float64) {
+// ratesAt returns what the averages are by now.
+func (t *shardRate) ratesAt(now time.Duration) (quick, slow float64) {
 	passed := max(now-t.at, 0).Seconds()
 	return t.quick * math.Exp(-passed/quickMemory.Seconds()), t.slow * math.Exp(-passed/slowMemory.Seconds())
 }
@@ -78,44 +78,44 @@ type shardTraffic struct {
 
 type trafficStripe struct {
 	sync.Mutex
-	byKey map[uint64]*traffic
+	byKey map[uint64]*shardRate
 }
 
 func newShardTraffic(target int64) *shardTraffic {
 	s := &shardTraffic{target: float64(target)}
 	for i := range s.stripes {
-		s.stripes[i].byKey = make(map[uint64]*traffic)
+		s.stripes[i].byKey = make(map[uint64]*shardRate)
 	}
 	return s
 }
 
-// micro returns the micro-shard that n bytes of a shard go to, of at most most. scale is by how much more the cell sees of a shard
+// microShard returns the micro-shard that n bytes of a shard go to, of at most most. scale is by how much more the cell sees of a shard
 // than this proxy, roughly; share is how much of a run each micro-shard gets. split says that the shard has
 // several.
-func (s *shardTraffic) micro(now time.Duration, key uint64, n int64, most int, scale float64, share func(micro int) float64) (micro int, split bool) {
+func (s *shardTraffic) microShard(now time.Duration, key uint64, n int64, most int, scale float64, share func(micro int) float64) (micro int, split bool) {
 	stripe := &s.stripes[key%trafficStripes]
 	stripe.Lock()
 	defer stripe.Unlock()
 	t := stripe.byKey[key]
 	if t == nil {
-		stripe.room(now)
-		t = &traffic{at: now}
+		stripe.makeSpace(now)
+		t = &shardRate{at: now}
 		stripe.byKey[key] = t
 	}
-	t.add(now, n, s.target/scale, most)
+	t.addBytes(now, n, s.target/scale, most)
 	if t.micro <= 1 {
 		return 0, false
 	}
-	return t.run(n, share), true
+	return t.nextRun(n, share), true
 }
 
-// room makes place for one more: of a few that map iteration picks at random, the idle ones go, and if the stripe is full the least
+// makeSpace makes place for one more: of a few that map iteration picks at random, the idle ones go, and if the stripe is full the least
 // busy one.
-func (s *trafficStripe) room(now time.Duration) {
+func (s *trafficStripe) makeSpace(now time.Duration) {
 	var least uint64
 	rate, looks := math.Inf(1), 4
 	for key, t := range s.byKey {
-		_, slow := t.rates(now)
+		_, slow := t.ratesAt(now)
 		if slow < rate {
 			least, rate = key, slow
 		}

@@ -9,11 +9,11 @@ import (
 )
 
 // steady offers a rate for a while, in steps of 50 ms, and returns the least and the largest number of micro-shards seen.
-func steady(tr *traffic, from time.Duration, lasts time.Duration, rate, target float64, most int) (low, high int) {
+func steady(tr *shardRate, from time.Duration, lasts time.Duration, rate, target float64, most int) (low, high int) {
 	const step = 50 * time.Millisecond
 	low = math.MaxInt
 	for now := from; now < from+lasts; now += step {
-		tr.add(now, int64(rate*step.Seconds()), target, most)
+		tr.addBytes(now, int64(rate*step.Seconds()), target, most)
 		low, high = min(low, int(tr.micro)), max(high, int(tr.micro))
 	}
 	return low, high
@@ -26,7 +26,7 @@ func TestMicroShardsFollowTraffic(t *testing.T) {
 		const target = 1e6
 		most := rapid.IntRange(1, 20).Draw(t, "batchers")
 		rate := rapid.Float64Range(1, 40).Draw(t, "rate") * target
-		tr := &traffic{}
+		tr := &shardRate{}
 		steady(tr, 0, 5*time.Second, rate, target, most)
 		want := min(int(math.Ceil(rate/target*1.03)), most)
 		if got := int(tr.micro); got < min(int(math.Ceil(rate/target*0.99)), most) || got > want {
@@ -44,7 +44,7 @@ func TestMicroShardsFollowTraffic(t *testing.T) {
 			now += 2 * time.Second
 		}
 		// What ends is one again.
-		tr.add(now+10*time.Minute, 1, target, most)
+		tr.addBytes(now+10*time.Minute, 1, target, most)
 		if tr.micro != 1 {
 			t.Fatalf("%d micro-shards without traffic", tr.micro)
 		}
@@ -53,13 +53,13 @@ func TestMicroShardsFollowTraffic(t *testing.T) {
 
 // TestRuns: a run stays with its micro-shard, each has its turn, and shares are in proportion to weights.
 func TestRuns(t *testing.T) {
-	tr := &traffic{micro: 3}
+	tr := &shardRate{micro: 3}
 	weights := []float64{1, 0.5, 0.25}
 	got := make([]int64, 3)
 	switches, last := 0, -1
 	const step = 100 << 10
 	for range 30_000 {
-		at := tr.run(step, func(i int) float64 { return weights[i] })
+		at := tr.nextRun(step, func(i int) float64 { return weights[i] })
 		got[at] += step
 		if at != last {
 			switches++
@@ -76,7 +76,7 @@ func TestRuns(t *testing.T) {
 		t.Errorf("%d switches for %d MiB", switches, 30_000*step>>20)
 	}
 	tr.micro = 1
-	if at := tr.run(1, func(int) float64 { return 1 }); at != 0 {
+	if at := tr.nextRun(1, func(int) float64 { return 1 }); at != 0 {
 		t.Errorf("run of micro-shard %d of 1", at)
 	}
 }
@@ -88,21 +88,21 @@ func TestTrafficIsBounded(t *testing.T) {
 	now := time.Duration(0)
 	for i := range uint32(300_000) {
 		now += 10 * time.Microsecond
-		s.micro(now, routeKey(i, 1), 100, 4, 1, one)
+		s.microShard(now, routeKey(i, 1), 100, 4, 1, one)
 		if i%100 == 0 {
-			s.micro(now, routeKey(7, 7), 64<<10, 4, 1, one)
+			s.microShard(now, routeKey(7, 7), 64<<10, 4, 1, one)
 		}
 	}
 	known, split := s.countShards()
 	if known > trafficStripes*maxTraffic || split != 1 {
 		t.Errorf("%d shards are remembered, %d of them split", known, split)
 	}
-	if _, divided := s.micro(now, routeKey(7, 7), 1, 4, 1, one); !divided {
+	if _, divided := s.microShard(now, routeKey(7, 7), 1, 4, 1, one); !divided {
 		t.Error("the busy one was forgotten")
 	}
 	now += time.Hour
 	for i := range uint32(200_000) {
-		s.micro(now, routeKey(i, 2), 100, 4, 1, one)
+		s.microShard(now, routeKey(i, 2), 100, 4, 1, one)
 		now += time.Second
 	}
 	if known, _ := s.countShards(); known > trafficStripes*maxTraffic/4 {

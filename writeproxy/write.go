@@ -16,7 +16,7 @@ import (
 // they are committed. What the request as a whole is refused for is an error: too large, no memory (with a hint), bytes that are
 // no frames, a proxy that is closed. The request's bytes are not used after it returns.
 func (p *Proxy) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
-	items, err := p.write(ctx, req.GetFrames(), req.GetAck())
+	items, err := p.writeFrames(ctx, req.GetFrames(), req.GetAck())
 	if err != nil {
 		return nil, err
 	}
@@ -27,13 +27,13 @@ func (p *Proxy) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev
 	return resp, nil
 }
 
-func (p *Proxy) write(ctx context.Context, data []byte, ack scribev1.AckLevel) (items []item, err error) {
+func (p *Proxy) writeFrames(ctx context.Context, data []byte, ack scribev1.AckLevel) (items []frameItem, err error) {
 	defer func() {
 		if err != nil {
 			p.metrics.refused.WithLabelValues(rpc.ReasonLabel(rpc.ReasonOf(err))).Inc()
 		}
 	}()
-	ctx, end, err := p.begin(ctx)
+	ctx, end, err := p.beginCall(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -58,24 +58,24 @@ func (p *Proxy) write(ctx context.Context, data []byte, ack scribev1.AckLevel) (
 	}
 	p.retries.Earn()
 	start := time.Now()
-	account := p.ledger.stripe()
-	account.received(items)
+	account := p.ledger.pickStripe()
+	account.countReceived(items)
 	if ack != scribev1.AckLevel_ACK_LEVEL_NONE {
 		// Spooled is for a host's disk, which is not here: durable is more than was asked for.
 		ack = scribev1.AckLevel_ACK_LEVEL_COMMITTED
 	}
-	c := &call{p: p, ack: ack, whole: data}
-	c.run(ctx, items)
+	c := &writeCall{p: p, ack: ack, whole: data}
+	c.sendItems(ctx, items)
 	for i := range items {
-		items[i].conclude()
+		items[i].concludeResult()
 	}
-	account.answered(items)
+	account.countAnswered(items)
 	p.metrics.seconds.WithLabelValues(ackLabel(ack)).Observe(time.Since(start).Seconds())
 	return items, nil
 }
 
-// call is a request on its way.
-type call struct {
+// writeCall is a request on its way.
+type writeCall struct {
 	p   *Proxy
 	ack scribev1.AckLevel
 	// whole is the request's bytes: frames that go to one batcher and are neighbours are sent from there.
@@ -84,19 +84,19 @@ type call struct {
 	held bool
 }
 
-// run sends the items that are not done and sets their results. Those that wait for a quota hold up nothing but the answer.
-func (c *call) run(ctx context.Context, items []item) {
-	now, waiting := c.plan(ctx, items)
+// sendItems sends the items that are not done and sets their results. Those that wait for a quota hold up nothing but the answer.
+func (c *writeCall) sendItems(ctx context.Context, items []frameItem) {
+	now, waiting := c.applyQuotas(ctx, items)
 	var group sync.WaitGroup
 	for _, g := range waiting {
-		group.Go(func() { c.await(ctx, g) })
+		group.Go(func() { c.awaitQuota(ctx, g) })
 	}
 	c.deliverItems(ctx, now)
 	group.Wait()
 }
 
-// conclude keeps a definite failure from being told of a frame that an earlier attempt may have stored.
-func (it *item) conclude() {
+// concludeResult keeps a definite failure from being told of a frame that an earlier attempt may have stored.
+func (it *frameItem) concludeResult() {
 	if info := it.result.GetError(); info != nil && it.unsure {
 		it.result = &scribev1.FrameResult{Error: request.AsUnknown(info)}
 	}

@@ -68,11 +68,11 @@ func (a *Account) Cancel(n int64) { a.used -= n }
 func (a *Account) Release(now time.Time, n int64) {
 	a.used -= n
 	a.released += n
-	a.measure(now)
+	a.measureSpeed(now)
 }
 
-// measure takes what was released into the average, when it is time.
-func (a *Account) measure(now time.Time) {
+// measureSpeed takes what was released into the average, when it is time.
+func (a *Account) measureSpeed(now time.Time) {
 	took := now.Sub(a.since)
 	if took < interval {
 		return
@@ -88,7 +88,7 @@ func (a *Account) measure(now time.Time) {
 
 // Hint returns when excess more bytes will be free than are now, at the present speed.
 func (a *Account) Hint(now time.Time, excess int64) time.Duration {
-	a.measure(now)
+	a.measureSpeed(now)
 	switch excess = max(excess, 1); {
 	case !a.measured:
 		return UnknownHint

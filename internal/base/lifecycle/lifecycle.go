@@ -90,7 +90,7 @@ func (c *Calls) announceIdle() {
 	}
 }
 
-func (c *Calls) channel(ch *chan struct{}) chan struct{} {
+func (c *Calls) makeChannel(ch *chan struct{}) chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if *ch == nil {
@@ -100,10 +100,10 @@ func (c *Calls) channel(ch *chan struct{}) chan struct{} {
 }
 
 // Draining returns a channel that is closed when the drain begins.
-func (c *Calls) Draining() chan struct{} { return c.channel(&c.mu.draining) }
+func (c *Calls) Draining() chan struct{} { return c.makeChannel(&c.mu.draining) }
 
 // Idle returns a channel that is closed when the drain has begun and no call runs any more.
-func (c *Calls) Idle() chan struct{} { return c.channel(&c.mu.idle) }
+func (c *Calls) Idle() chan struct{} { return c.makeChannel(&c.mu.idle) }
 
 // Wait waits until the drain has begun and no call runs. It fails with the cause of ctx when that ends first.
 func (c *Calls) Wait(ctx context.Context) error {
@@ -123,7 +123,7 @@ func (c *Calls) Wait(ctx context.Context) error {
 
 // Close begins the drain and runs shutdown, once. Repeated calls wait for the first one, or until their ctx ends, and return its error.
 func (c *Calls) Close(ctx context.Context, shutdown func() error) error {
-	closed := c.channel(&c.mu.closed)
+	closed := c.makeChannel(&c.mu.closed)
 	c.mu.Lock()
 	first := !c.mu.closing
 	c.mu.closing = true

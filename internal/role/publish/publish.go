@@ -38,7 +38,7 @@ func Frame(req *scribev1.PublishRequest, maxMessage int, now time.Time) ([]byte,
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%w", err)
 	}
 	for i, m := range messages {
-		err := b.Append(message(m))
+		err := b.Append(appendMessage(m))
 		if err == nil && b.Len() > MaxBytes {
 			err = record.ErrFrameFull
 		}
@@ -55,7 +55,7 @@ func Frame(req *scribev1.PublishRequest, maxMessage int, now time.Time) ([]byte,
 	return b.Finish()
 }
 
-func message(m *scribev1.PublishMessage) *record.Message {
+func appendMessage(m *scribev1.PublishMessage) *record.Message {
 	out := &record.Message{Payload: m.GetPayload()}
 	if t, ok := m.GetContent().(*scribev1.PublishMessage_Text); ok {
 		out.Payload = []byte(t.Text)

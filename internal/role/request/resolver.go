@@ -124,13 +124,13 @@ func (r *Resolver) lookupCategory(ctx context.Context, h *record.Header) (*scrib
 	if r.categories.Create != nil {
 		return r.categories.Create(ctx, h.CategoryName())
 	}
-	return r.categories.resolve(ctx, h.CategoryName())
+	return r.categories.resolveName(ctx, h.CategoryName())
 }
 
 // renewCategory asks the control plane for the current category.
 func (r *Resolver) renewCategory(ctx context.Context) error {
 	old := r.current
-	c, err := r.categories.resolve(ctx, old.GetName())
+	c, err := r.categories.resolveName(ctx, old.GetName())
 	if err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func (r *Resolver) renewCategory(ctx context.Context) error {
 	return nil
 }
 
-func (c *Categories) resolve(ctx context.Context, name string) (*scribev1.Category, error) {
+func (c *Categories) resolveName(ctx context.Context, name string) (*scribev1.Category, error) {
 	found, err := c.Catalog.Resolve(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("category %s: %w", name, err)

@@ -31,12 +31,12 @@ const (
 	splitAtOnce = 8
 )
 
-// affine orders instances for a key: its home, which has the highest rendezvous weight; then its fallbacks, the next ones by weight,
+// orderByAffinity orders instances for a key: its home, which has the highest rendezvous weight; then its fallbacks, the next ones by weight,
 // beginning with one that a salted hash chooses; then the others.
-func affine(key uint64, urls []string) {
-	slices.SortFunc(urls, func(a, b string) int { return compareDesc(weight(key, a), weight(key, b)) })
+func orderByAffinity(key uint64, urls []string) {
+	slices.SortFunc(urls, func(a, b string) int { return compareDesc(weightOf(key, a), weightOf(key, b)) })
 	if n := min(fallbacks, len(urls)-1); n > 1 {
-		rotate(urls[1:1+n], int(weight(key^saltOfFallbacks, "")%uint64(n)))
+		rotateURLs(urls[1:1+n], int(weightOf(key^saltOfFallbacks, "")%uint64(n)))
 	}
 }
 
@@ -90,8 +90,8 @@ func (c *Cell) countFetch(count func(*FetchStats)) {
 
 type readProxyService struct{ c *Cell }
 
-// part is what of a request goes to one home.
-type part struct {
+// fetchPart is what of a request goes to one home.
+type fetchPart struct {
 	home  string
 	key   *uint64
 	at    []int // in the request's pointers
@@ -104,12 +104,12 @@ type part struct {
 // Fetch implements rpc.ReadProxyService.
 func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
 	s.c.countFetch(func(n *FetchStats) { n.Calls++ })
-	parts, err := s.split(ctx, req)
+	parts, err := s.splitByHome(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	if len(parts) == 1 {
-		return s.fetch(ctx, parts[0].key, req)
+		return s.fetchPart(ctx, parts[0].key, req)
 	}
 	var all sync.WaitGroup
 	slots := make(chan struct{}, splitAtOnce)
@@ -117,41 +117,41 @@ func (s readProxyService) Fetch(ctx context.Context, req *scribev1.FetchRequest)
 		all.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			p.res, p.err = s.fetch(ctx, p.key, p.req)
+			p.res, p.err = s.fetchPart(ctx, p.key, p.req)
 		})
 	}
 	all.Wait()
-	return joined(ctx, parts, len(req.GetPointers()))
+	return joinAnswers(ctx, parts, len(req.GetPointers()))
 }
 
-// split divides a request by the homes of its pointers' blobs. A pointer that can't be read stays with the one before: whoever serves it
+// splitByHome divides a request by the homes of its pointers' blobs. A pointer that can't be read stays with the one before: whoever serves it
 // says what is wrong with it.
-func (s readProxyService) split(ctx context.Context, req *scribev1.FetchRequest) ([]*part, error) {
-	first := &part{key: blobKey(req.GetPointers())}
+func (s readProxyService) splitByHome(ctx context.Context, req *scribev1.FetchRequest) ([]*fetchPart, error) {
+	first := &fetchPart{key: blobKey(req.GetPointers())}
 	if len(req.GetPointers()) < 2 || first.key == nil {
-		return []*part{first}, nil
+		return []*fetchPart{first}, nil
 	}
-	ch, err := s.c.choose(ctx, first.key, scribev1.Role_ROLE_READPROXY)
+	ch, err := s.c.chooseInstances(ctx, first.key, scribev1.Role_ROLE_READPROXY)
 	if err != nil {
 		return nil, err
 	}
 	if len(ch.urls) == 1 {
-		return []*part{first}, nil
+		return []*fetchPart{first}, nil
 	}
-	first.home = home(*first.key, ch.urls)
+	first.home = homeURL(*first.key, ch.urls)
 	var (
-		parts = []*part{first}
+		parts = []*fetchPart{first}
 		last  = first
 		lastK = *first.key
 	)
 	for i := range req.GetPointers() {
 		if key := blobKey(req.GetPointers()[i : i+1]); key != nil && *key != lastK {
 			lastK = *key
-			url := home(*key, ch.urls)
-			at := slices.IndexFunc(parts, func(p *part) bool { return p.home == url })
+			url := homeURL(*key, ch.urls)
+			at := slices.IndexFunc(parts, func(p *fetchPart) bool { return p.home == url })
 			if at < 0 {
 				at = len(parts)
-				parts = append(parts, &part{home: url, key: key})
+				parts = append(parts, &fetchPart{home: url, key: key})
 			}
 			last = parts[at]
 		}
@@ -176,13 +176,13 @@ func (s readProxyService) split(ctx context.Context, req *scribev1.FetchRequest)
 	return parts, nil
 }
 
-func home(key uint64, urls []string) string {
-	return slices.MaxFunc(urls, func(a, b string) int { return compareDesc(weight(key, b), weight(key, a)) })
+func homeURL(key uint64, urls []string) string {
+	return slices.MaxFunc(urls, func(a, b string) int { return compareDesc(weightOf(key, b), weightOf(key, a)) })
 }
 
-// joined puts the answers of the parts together, in the order of the request, as far as they go. A part that failed where another one
+// joinAnswers puts the answers of the parts together, in the order of the request, as far as they go. A part that failed where another one
 // did not is told as errors of its payloads, unless the request itself was at fault.
-func joined(ctx context.Context, parts []*part, n int) (*scribev1.FetchResponse, error) {
+func joinAnswers(ctx context.Context, parts []*fetchPart, n int) (*scribev1.FetchResponse, error) {
 	failed := 0
 	for _, p := range parts {
 		if p.err == nil {
@@ -192,7 +192,7 @@ func joined(ctx context.Context, parts []*part, n int) (*scribev1.FetchResponse,
 			return nil, p.err
 		}
 	}
-	owner := make([]*part, n)
+	owner := make([]*fetchPart, n)
 	for _, p := range parts {
 		for _, at := range p.at {
 			owner[at] = p
@@ -219,9 +219,9 @@ func joined(ctx context.Context, parts []*part, n int) (*scribev1.FetchResponse,
 	return res, nil
 }
 
-// fetch asks a key's home, and its fallbacks when that does not serve it.
-func (s readProxyService) fetch(ctx context.Context, key *uint64, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
-	ch, err := s.c.choose(ctx, key, scribev1.Role_ROLE_READPROXY)
+// fetchPart asks a key's home, and its fallbacks when that does not serve it.
+func (s readProxyService) fetchPart(ctx context.Context, key *uint64, req *scribev1.FetchRequest) (*scribev1.FetchResponse, error) {
+	ch, err := s.c.chooseInstances(ctx, key, scribev1.Role_ROLE_READPROXY)
 	if err != nil {
 		return nil, err
 	}
@@ -230,23 +230,23 @@ func (s readProxyService) fetch(ctx context.Context, key *uint64, req *scribev1.
 	var failed []error
 	patient := len(ch.urls) > 1
 	for i := 0; i < min(len(ch.urls), maxTries); {
-		in := instance{ch.role, ch.urls[i]}
-		res, err := client(s.c, in, rpc.NewReadProxyClient).Fetch(ctx, req)
+		in := roleInstance{ch.role, ch.urls[i]}
+		res, err := clientOf(s.c, in, rpc.NewReadProxyClient).Fetch(ctx, req)
 		if err == nil {
-			s.c.report(in, nil)
+			s.c.reportOutcome(in, nil)
 			return res, nil
 		}
 		failed = append(failed, err)
 		if errors.Is(context.Cause(ctx), ErrBroken) {
-			s.c.report(in, err)
+			s.c.reportOutcome(in, err)
 		}
 		if ctx.Err() != nil || !refusedOrLost(err) {
 			break
 		}
-		after, soon := briefly(err)
+		after, soon := busyBriefly(err)
 		again := patient && soon && i == 0
 		if !again {
-			s.c.report(in, err)
+			s.c.reportOutcome(in, err)
 			i++
 		}
 		if (again || i < min(len(ch.urls), maxTries)) && !s.c.mayRetry(again) {
@@ -259,11 +259,11 @@ func (s readProxyService) fetch(ctx context.Context, key *uint64, req *scribev1.
 			}
 		}
 	}
-	return nil, outcome(failed)
+	return nil, joinErrors(failed)
 }
 
-// briefly reports whether an instance is busy, and says that it will not be for long.
-func briefly(err error) (after time.Duration, ok bool) {
+// busyBriefly reports whether an instance is busy, and says that it will not be for long.
+func busyBriefly(err error) (after time.Duration, ok bool) {
 	d := retry.Classify(err)
 	return d.After, d.Class == retry.Overloaded && d.After > 0 && d.After <= homePatience
 }
@@ -285,5 +285,5 @@ func blobKey(pointers [][]byte) *uint64 {
 // refusedOrLost is for requests that change nothing: when a connection broke, it does not matter whether one was carried out. A
 // deadline that passed, the caller's at that, is not an instance's fault.
 func refusedOrLost(err error) bool {
-	return refused(err) || connect.CodeOf(err) == connect.CodeUnavailable
+	return isRefused(err) || connect.CodeOf(err) == connect.CodeUnavailable
 }

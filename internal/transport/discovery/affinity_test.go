@@ -40,7 +40,7 @@ func homeOf(t *testing.T, encoded []byte, all map[string]*process) string {
 		urls = append(urls, url(host))
 		hosts[url(host)] = host
 	}
-	return hosts[home(*blobKey([][]byte{encoded}), urls)]
+	return hosts[homeURL(*blobKey([][]byte{encoded}), urls)]
 }
 
 // taken are the hosts that were asked since it was called last, with how often.
@@ -167,7 +167,7 @@ func TestSaltedFallback(t *testing.T) {
 			for host := range all {
 				urls = append(urls, url(host))
 			}
-			affine(*blobKey([][]byte{b}), urls)
+			orderByAffinity(*blobKey([][]byte{b}), urls)
 			if at := url(where(first, b)); at != urls[1] {
 				t.Errorf("it goes to %s, the fallback is %s", at, urls[1])
 			}
@@ -328,15 +328,15 @@ func TestAffineOrder(t *testing.T) {
 		key := *blobKey([][]byte{pointer.Append(nil, &p)})
 		one := append([]string(nil), urls...)
 		other := []string{urls[3], urls[0], urls[4], urls[2], urls[1]}
-		affine(key, one)
-		affine(key, other)
-		if fmt.Sprint(one) != fmt.Sprint(other) || one[0] != home(key, urls) {
-			t.Fatalf("%v and %v, home %s", one, other, home(key, urls))
+		orderByAffinity(key, one)
+		orderByAffinity(key, other)
+		if fmt.Sprint(one) != fmt.Sprint(other) || one[0] != homeURL(key, urls) {
+			t.Fatalf("%v and %v, home %s", one, other, homeURL(key, urls))
 		}
 		second[one[1]]++
 		few := []string{"http://a", "http://b"}
-		affine(key, few)
-		affine(key, few[:1])
+		orderByAffinity(key, few)
+		orderByAffinity(key, few[:1])
 	}
 	if len(second) != len(urls) {
 		t.Errorf("fallbacks are %v", second)

@@ -49,28 +49,28 @@ type Cell struct {
 
 	mu struct {
 		sync.Mutex
-		view view
+		view cellView
 		due  time.Time // when the view is to be refreshed
 		soon time.Time // when it may be refreshed for a reason
 		late time.Duration
 		// loading is the refresh that runs, nil when none does. There is one at a time.
-		loading *loading
+		loading *viewRefresh
 		// failed says until when an instance is passed over. Only instances of the view are in it, and in clients.
-		failed  map[instance]time.Time
-		clients map[instance]any
+		failed  map[roleInstance]time.Time
+		clients map[roleInstance]any
 		fetches FetchStats
 		turns   map[scribev1.Role]uint64 // whose it is; one counter for all would give a role that others alternate with always the same
 	}
 }
 
-// instance is a role of a process.
-type instance struct {
+// roleInstance is a role of a process.
+type roleInstance struct {
 	role scribev1.Role
 	url  string
 }
 
-// loading is a refresh; err is set when done is closed.
-type loading struct {
+// viewRefresh is a refresh; err is set when done is closed.
+type viewRefresh struct {
 	done chan struct{}
 	err  error
 }
@@ -78,8 +78,8 @@ type loading struct {
 // New returns a view of the cell that server belongs to. Nothing is asked before the first call.
 func New(t *rpc.Transport, server string) *Cell {
 	c := &Cell{transport: t, server: server, control: rpc.NewControlClient(t, server), retries: backoff.NewBudget(retryShare, maxRetries)}
-	c.mu.failed = make(map[instance]time.Time)
-	c.mu.clients = make(map[instance]any)
+	c.mu.failed = make(map[roleInstance]time.Time)
+	c.mu.clients = make(map[roleInstance]any)
 	c.mu.turns = make(map[scribev1.Role]uint64)
 	return c
 }
@@ -87,29 +87,29 @@ func New(t *rpc.Transport, server string) *Cell {
 // Control calls the given address itself.
 func (c *Cell) Control() rpc.ControlService { return c.control }
 
-// choice orders instances for one call.
-type choice struct {
+// instanceChoice orders instances for one call.
+type instanceChoice struct {
 	role scribev1.Role
 	urls []string // the best first, those that failed lately last; never empty
 }
 
-// choose returns the instances of the first role that has any. The best takes turns from call to call, unless there is a key: then
+// chooseInstances returns the instances of the first role that has any. The best takes turns from call to call, unless there is a key: then
 // the order is the key's, see affine.
-func (c *Cell) choose(ctx context.Context, key *uint64, roles ...scribev1.Role) (choice, error) {
-	if err := c.refresh(ctx, roles); err != nil {
-		return choice{}, err
+func (c *Cell) chooseInstances(ctx context.Context, key *uint64, roles ...scribev1.Role) (instanceChoice, error) {
+	if err := c.refreshView(ctx, roles); err != nil {
+		return instanceChoice{}, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	role, ok := c.mu.view.first(roles)
 	if !ok {
 		last := roles[len(roles)-1]
-		return choice{}, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, refreshSoon, "no %s is known to %s", roleName(last), c.server)
+		return instanceChoice{}, rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, refreshSoon, "no %s is known to %s", roleName(last), c.server)
 	}
 	urls := slices.Clone(c.mu.view.roles[role])
 	if key != nil {
-		affine(*key, urls)
-		return choice{role, c.wellFirst(role, urls)}, nil
+		orderByAffinity(*key, urls)
+		return instanceChoice{role, c.wellFirst(role, urls)}, nil
 	}
 	turn, begun := c.mu.turns[role]
 	if !begun {
@@ -118,25 +118,25 @@ func (c *Cell) choose(ctx context.Context, key *uint64, roles ...scribev1.Role) 
 	c.mu.turns[role] = turn + 1
 	well := 0
 	urls = c.wellFirst(role, urls)
-	for ; well < len(urls) && !c.failing(role, urls[well]); well++ {
+	for ; well < len(urls) && !c.isFailing(role, urls[well]); well++ {
 	}
 	for _, part := range [][]string{urls[:well], urls[well:]} {
 		if len(part) > 0 {
-			rotate(part, int(turn%uint64(len(part))))
+			rotateURLs(part, int(turn%uint64(len(part))))
 		}
 	}
-	return choice{role, urls}, nil
+	return instanceChoice{role, urls}, nil
 }
 
-// failing reports whether an instance is passed over. The mutex is held.
-func (c *Cell) failing(role scribev1.Role, url string) bool {
-	return c.mu.failed[instance{role, url}].After(time.Now())
+// isFailing reports whether an instance is passed over. The mutex is held.
+func (c *Cell) isFailing(role scribev1.Role, url string) bool {
+	return c.mu.failed[roleInstance{role, url}].After(time.Now())
 }
 
 // wellFirst moves those that are passed over to the end. The mutex is held.
 func (c *Cell) wellFirst(role scribev1.Role, urls []string) []string {
 	slices.SortStableFunc(urls, func(a, b string) int {
-		switch x, y := c.failing(role, a), c.failing(role, b); {
+		switch x, y := c.isFailing(role, a), c.isFailing(role, b); {
 		case x == y:
 			return 0
 		case y:
@@ -148,17 +148,17 @@ func (c *Cell) wellFirst(role scribev1.Role, urls []string) []string {
 	return urls
 }
 
-// lighter returns the instance that a long call goes to: of the one whose turn it is and another at random the less loaded. When the
+// chooseLighter returns the instance that a long call goes to: of the one whose turn it is and another at random the less loaded. When the
 // given address offers the role and has sent such a call away, others are taken.
-func (c *Cell) lighter(ctx context.Context, role scribev1.Role) (instance, error) {
-	ch, err := c.choose(ctx, nil, role)
+func (c *Cell) chooseLighter(ctx context.Context, role scribev1.Role) (roleInstance, error) {
+	ch, err := c.chooseInstances(ctx, nil, role)
 	if err != nil {
-		return instance{}, err
+		return roleInstance{}, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	failed := func(url string) bool { return c.mu.failed[instance{role, url}].After(now) }
+	failed := func(url string) bool { return c.mu.failed[roleInstance{role, url}].After(now) }
 	urls := ch.urls
 	if failed(urls[0]) { // so are all
 		if others := slices.DeleteFunc(slices.Clone(c.mu.view.spare[role]), failed); len(others) > 0 {
@@ -173,14 +173,14 @@ func (c *Cell) lighter(ctx context.Context, role scribev1.Role) (instance, error
 			best = other
 		}
 	}
-	return instance{role, best}, nil
+	return roleInstance{role, best}, nil
 }
 
-// rotate moves the first n to the end.
-func rotate(urls []string, n int) { copy(urls, append(slices.Clone(urls[n:]), urls[:n]...)) }
+// rotateURLs moves the first n to the end.
+func rotateURLs(urls []string, n int) { copy(urls, append(slices.Clone(urls[n:]), urls[:n]...)) }
 
-// report remembers how an instance served.
-func (c *Cell) report(in instance, err error) {
+// reportOutcome remembers how an instance served.
+func (c *Cell) reportOutcome(in roleInstance, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err == nil {
@@ -201,8 +201,8 @@ func (c *Cell) report(in instance, err error) {
 	c.mu.failed[in] = time.Now().Add(away)
 }
 
-// client returns the client of an instance, which is made once.
-func client[T any](c *Cell, in instance, dial func(*rpc.Transport, string) T) T {
+// clientOf returns the client of an instance, which is made once.
+func clientOf[T any](c *Cell, in roleInstance, dial func(*rpc.Transport, string) T) T {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if known, ok := c.mu.clients[in].(T); ok {
@@ -215,8 +215,8 @@ func client[T any](c *Cell, in instance, dial func(*rpc.Transport, string) T) T 
 	return made
 }
 
-// refresh sees to it that the view is as new as it needs to be. It waits only when no instance of the roles is known.
-func (c *Cell) refresh(ctx context.Context, roles []scribev1.Role) error {
+// refreshView sees to it that the view is as new as it needs to be. It waits only when no instance of the roles is known.
+func (c *Cell) refreshView(ctx context.Context, roles []scribev1.Role) error {
 	for {
 		c.mu.Lock()
 		_, usable := c.mu.view.first(roles)
@@ -230,10 +230,10 @@ func (c *Cell) refresh(ctx context.Context, roles []scribev1.Role) error {
 			return nil
 		}
 		if running == nil {
-			running = &loading{done: make(chan struct{})}
+			running = &viewRefresh{done: make(chan struct{})}
 			c.mu.loading = running
 			c.mu.Unlock()
-			return c.load(ctx, running, usable)
+			return c.loadView(ctx, running, usable)
 		}
 		c.mu.Unlock()
 		select {
@@ -247,13 +247,13 @@ func (c *Cell) refresh(ctx context.Context, roles []scribev1.Role) error {
 	}
 }
 
-// load refreshes the view. With a usable one, failing is no error.
-func (c *Cell) load(ctx context.Context, l *loading, usable bool) error {
+// loadView refreshes the view. With a usable one, failing is no error.
+func (c *Cell) loadView(ctx context.Context, l *viewRefresh, usable bool) error {
 	c.mu.Lock()
 	old := c.mu.view
 	c.mu.Unlock()
 
-	found, err := c.lookup(ctx, old)
+	found, err := c.lookupView(ctx, old)
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -265,8 +265,8 @@ func (c *Cell) load(ctx context.Context, l *loading, usable bool) error {
 		c.mu.view, c.mu.late = found, refreshEvery
 		c.mu.due = now.Add(backoff.Jitter(refreshEvery, 0.1))
 		c.mu.soon = now.Add(refreshSoon)
-		maps.DeleteFunc(c.mu.failed, func(in instance, until time.Time) bool { return !found.has(in) || now.After(until) })
-		maps.DeleteFunc(c.mu.clients, func(in instance, _ any) bool { return !found.has(in) })
+		maps.DeleteFunc(c.mu.failed, func(in roleInstance, until time.Time) bool { return !found.has(in) || now.After(until) })
+		maps.DeleteFunc(c.mu.clients, func(in roleInstance, _ any) bool { return !found.has(in) })
 		return nil
 	case usable:
 		c.mu.due = now.Add(c.mu.late)
@@ -281,13 +281,13 @@ func (c *Cell) load(ctx context.Context, l *loading, usable bool) error {
 	}
 }
 
-// lookup asks the given address what it offers, and who offers the rest; when it does not answer, members that it named before.
-func (c *Cell) lookup(ctx context.Context, old view) (view, error) {
+// lookupView asks the given address what it offers, and who offers the rest; when it does not answer, members that it named before.
+func (c *Cell) lookupView(ctx context.Context, old cellView) (cellView, error) {
 	timeout := lookupTimeout
 	if len(old.members) > 0 {
 		timeout = recheckTimeout
 	}
-	st, err := c.ask(ctx, c.control, timeout)
+	st, err := c.askStatus(ctx, c.control, timeout)
 	switch {
 	case err == nil:
 		return viewOf(st, c.server), nil
@@ -299,17 +299,17 @@ func (c *Cell) lookup(ctx context.Context, old view) (view, error) {
 		if ctx.Err() != nil {
 			break
 		}
-		st, serr := c.ask(ctx, rpc.NewControlClient(c.transport, url), timeout)
+		st, serr := c.askStatus(ctx, rpc.NewControlClient(c.transport, url), timeout)
 		// An address may have passed to a process of another cell: the same members must be there.
 		if serr != nil || !old.knows(st) {
 			continue
 		}
 		return viewFrom(st, url, c.server, old), nil
 	}
-	return view{}, err
+	return cellView{}, err
 }
 
-func (c *Cell) ask(ctx context.Context, control rpc.ControlService, timeout time.Duration) (*scribev1.GetStatusResponse, error) {
+func (c *Cell) askStatus(ctx context.Context, control rpc.ControlService, timeout time.Duration) (*scribev1.GetStatusResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return control.GetStatus(ctx, &scribev1.GetStatusRequest{})

@@ -382,7 +382,7 @@ func TestOutcome(t *testing.T) {
 		{[]error{full, lost}, scribev1.Reason_REASON_UNKNOWN_OUTCOME},
 		{[]error{lost, down, down}, scribev1.Reason_REASON_UNKNOWN_OUTCOME},
 	} {
-		err := outcome(c.failed)
+		err := joinErrors(c.failed)
 		if rpc.ReasonOf(err) != c.want {
 			t.Errorf("%v is %v", c.failed, err)
 		}

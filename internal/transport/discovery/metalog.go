@@ -9,9 +9,9 @@ import (
 
 // Metalog returns the served metadata logs of the cell, for tools that look into them.
 func (c *Cell) Metalog(ctx context.Context) (rpc.MetalogService, error) {
-	ch, err := c.choose(ctx, nil, scribev1.Role_ROLE_METALOG)
+	ch, err := c.chooseInstances(ctx, nil, scribev1.Role_ROLE_METALOG)
 	if err != nil {
 		return nil, err
 	}
-	return client(c, instance{ch.role, ch.urls[0]}, rpc.NewMetalogClient), nil
+	return clientOf(c, roleInstance{ch.role, ch.urls[0]}, rpc.NewMetalogClient), nil
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// weight is an instance's rendezvous weight for a key (Thaler and Ravishankar, 1996): a key goes to the instance with the
+// weightOf is an instance's rendezvous weight for a key (Thaler and Ravishankar, 1996): a key goes to the instance with the
 // highest, so that one that joins or leaves moves only its own share.
-func weight(key uint64, url string) uint64 {
+func weightOf(key uint64, url string) uint64 {
 	h := key*0x9e3779b97f4a7c15 ^ xxhash.Sum64String(url)
 	// The finalizer of SplitMix64 spreads what multiplication and xor leave in patterns.
 	h ^= h >> 30

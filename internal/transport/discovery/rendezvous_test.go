@@ -10,7 +10,7 @@ import (
 
 func order(key uint64, urls []string) []string {
 	urls = slices.Clone(urls)
-	slices.SortFunc(urls, func(a, b string) int { return compareDesc(weight(key, a), weight(key, b)) })
+	slices.SortFunc(urls, func(a, b string) int { return compareDesc(weightOf(key, a), weightOf(key, b)) })
 	return urls
 }
 

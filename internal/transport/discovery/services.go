@@ -29,22 +29,22 @@ type writeService struct{ c *Cell }
 
 // Write implements rpc.WriteService.
 func (s writeService) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
-	return try(ctx, s.c, refused, writers, func(in instance) (*scribev1.WriteResponse, error) {
-		return client(s.c, in, rpc.NewWriteClient).Write(ctx, req)
+	return try(ctx, s.c, isRefused, writers, func(in roleInstance) (*scribev1.WriteResponse, error) {
+		return clientOf(s.c, in, rpc.NewWriteClient).Write(ctx, req)
 	})
 }
 
 // WritePieces implements rpc.PieceWriter.
 func (s writeService) WritePieces(ctx context.Context, ack scribev1.AckLevel, frames ...[]byte) (*scribev1.WriteResponse, error) {
-	return try(ctx, s.c, refused, writers, func(in instance) (*scribev1.WriteResponse, error) {
-		return rpc.WritePieces(ctx, client(s.c, in, rpc.NewWriteClient), ack, frames...)
+	return try(ctx, s.c, isRefused, writers, func(in roleInstance) (*scribev1.WriteResponse, error) {
+		return rpc.WritePieces(ctx, clientOf(s.c, in, rpc.NewWriteClient), ack, frames...)
 	})
 }
 
 // Publish implements rpc.WriteService.
 func (s writeService) Publish(ctx context.Context, req *scribev1.PublishRequest) (*scribev1.PublishResponse, error) {
-	return try(ctx, s.c, refused, writers, func(in instance) (*scribev1.PublishResponse, error) {
-		return client(s.c, in, rpc.NewWriteClient).Publish(ctx, req)
+	return try(ctx, s.c, isRefused, writers, func(in roleInstance) (*scribev1.PublishResponse, error) {
+		return clientOf(s.c, in, rpc.NewWriteClient).Publish(ctx, req)
 	})
 }
 
@@ -60,12 +60,12 @@ var ErrBroken = errors.New("discovery: the instance is broken")
 // Stream implements rpc.ReadStreamService. There is one try: the caller's steps were taken by then. An instance that sends a stream
 // away because others have less to do is not asked for a while, nor is one that was lost or that the caller found broken (ErrBroken).
 func (s readStreamService) Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error {
-	in, err := s.c.lighter(ctx, scribev1.Role_ROLE_READSTREAM)
+	in, err := s.c.chooseLighter(ctx, scribev1.Role_ROLE_READSTREAM)
 	if err != nil {
 		return err
 	}
 	var sentAway error
-	err = client(s.c, in, rpc.NewReadStreamClient).Stream(ctx, recv, func(res *scribev1.StreamResponse) error {
+	err = clientOf(s.c, in, rpc.NewReadStreamClient).Stream(ctx, recv, func(res *scribev1.StreamResponse) error {
 		if e := res.GetEvicted(); e.GetReason() == scribev1.Reason_REASON_OVERLOADED {
 			sentAway = rpc.RetryErrorf(e.GetReason(), passOver, "%s", e.GetMessage())
 		}
@@ -73,19 +73,19 @@ func (s readStreamService) Stream(ctx context.Context, recv func(context.Context
 	})
 	switch {
 	case err == nil && sentAway != nil:
-		s.c.report(in, sentAway)
+		s.c.reportOutcome(in, sentAway)
 	case err == nil:
-		s.c.report(in, nil)
+		s.c.reportOutcome(in, nil)
 	case errors.Is(context.Cause(ctx), ErrBroken), ctx.Err() == nil && refusedOrLost(err):
-		s.c.report(in, err)
+		s.c.reportOutcome(in, err)
 	}
 	return err
 }
 
 // Bounds implements rpc.ReadStreamService.
 func (s readStreamService) Bounds(ctx context.Context, req *scribev1.BoundsRequest) (*scribev1.BoundsResponse, error) {
-	return try(ctx, s.c, refusedOrLost, readStreams, func(in instance) (*scribev1.BoundsResponse, error) {
-		return client(s.c, in, rpc.NewReadStreamClient).Bounds(ctx, req)
+	return try(ctx, s.c, refusedOrLost, readStreams, func(in roleInstance) (*scribev1.BoundsResponse, error) {
+		return clientOf(s.c, in, rpc.NewReadStreamClient).Bounds(ctx, req)
 	})
 }
 
@@ -99,8 +99,8 @@ var coordinators = []scribev1.Role{scribev1.Role_ROLE_CONTROLPLANE}
 
 // askGroup calls an instance that answers for groups; the given address when none is known, since every process passes such calls on.
 func askGroup[Req, Res any](ctx context.Context, s groupService, req Req, call func(rpc.GroupService, context.Context, Req) (Res, error)) (Res, error) {
-	res, err := try(ctx, s.c, refused, coordinators, func(in instance) (Res, error) {
-		return call(client(s.c, in, rpc.NewGroupClient), ctx, req)
+	res, err := try(ctx, s.c, isRefused, coordinators, func(in roleInstance) (Res, error) {
+		return call(clientOf(s.c, in, rpc.NewGroupClient), ctx, req)
 	})
 	if err != nil && ctx.Err() == nil && rpc.ReasonOf(err) == scribev1.Reason_REASON_NO_BACKEND {
 		return call(rpc.NewGroupClient(s.c.transport, s.c.server), ctx, req)
@@ -154,32 +154,32 @@ func (s groupService) DeleteGroup(ctx context.Context, req *scribev1.DeleteGroup
 }
 
 // try calls one instance after the other until one answers. Errors that another instance would give as well end it.
-func try[T any](ctx context.Context, c *Cell, elsewhere func(error) bool, roles []scribev1.Role, call func(instance) (T, error)) (T, error) {
+func try[T any](ctx context.Context, c *Cell, elsewhere func(error) bool, roles []scribev1.Role, call func(roleInstance) (T, error)) (T, error) {
 	var zero T
-	ch, err := c.choose(ctx, nil, roles...)
+	ch, err := c.chooseInstances(ctx, nil, roles...)
 	if err != nil {
 		return zero, err
 	}
 	var failed []error
 	for _, url := range ch.urls[:min(len(ch.urls), maxTries)] {
-		in := instance{ch.role, url}
+		in := roleInstance{ch.role, url}
 		res, err := call(in)
 		if err == nil {
-			c.report(in, nil)
+			c.reportOutcome(in, nil)
 			return res, nil
 		}
 		failed = append(failed, err)
 		if ctx.Err() != nil || !elsewhere(err) {
 			break
 		}
-		c.report(in, err)
+		c.reportOutcome(in, err)
 	}
-	return zero, outcome(failed)
+	return zero, joinErrors(failed)
 }
 
-// outcome makes one error of those of several instances. The last says what became of the request, unless it is only that an
+// joinErrors makes one error of those of several instances. The last says what became of the request, unless it is only that an
 // instance can't be reached and one that can said more.
-func outcome(failed []error) error {
+func joinErrors(failed []error) error {
 	last := len(failed) - 1
 	main := last
 	for main > 0 && rpc.ReasonOf(failed[main]) == scribev1.Reason_REASON_NO_BACKEND {
@@ -201,8 +201,8 @@ func outcome(failed []error) error {
 	return fmt.Errorf("%w (%d other instances failed: %v)", err, len(others), errors.Join(others...)) //nolint:errorlint // one error has a reason
 }
 
-// refused reports whether an instance did not carry out a request that another one may.
-func refused(err error) bool {
+// isRefused reports whether an instance did not carry out a request that another one may.
+func isRefused(err error) bool {
 	switch rpc.ReasonOf(err) {
 	case scribev1.Reason_REASON_NO_BACKEND, scribev1.Reason_REASON_SHUTTING_DOWN, scribev1.Reason_REASON_OVERLOADED:
 		return true

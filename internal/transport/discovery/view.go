@@ -7,8 +7,8 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// view is what is known of a cell. It does not change once it is made; the zero view knows nothing.
-type view struct {
+// cellView is what is known of a cell. It does not change once it is made; the zero view knows nothing.
+type cellView struct {
 	roles   map[scribev1.Role][]string // base URLs, each once
 	spare   map[scribev1.Role][]string // members that offer a role beside the given address, which is used first
 	loads   map[string]uint32          // of members, by base URL
@@ -17,7 +17,7 @@ type view struct {
 
 // viewOf is what the given address says: the roles that it offers are used there. Others that offer them are kept for what it sends
 // away. It may be one of them, under another name.
-func viewOf(st *scribev1.GetStatusResponse, server string) view {
+func viewOf(st *scribev1.GetStatusResponse, server string) cellView {
 	v := membersOf(st)
 	for _, r := range st.GetRoles() {
 		v.spare[r] = slices.DeleteFunc(v.roles[r], func(url string) bool { return url == server })
@@ -28,8 +28,8 @@ func viewOf(st *scribev1.GetStatusResponse, server string) view {
 
 // viewOfOne is for an address that does not serve ControlService, for example a gateway that lets only writes through: whatever is
 // asked for is tried there.
-func viewOfOne(server string) view {
-	v := view{roles: make(map[scribev1.Role][]string)}
+func viewOfOne(server string) cellView {
+	v := cellView{roles: make(map[scribev1.Role][]string)}
 	for number := range scribev1.Role_name {
 		if r := scribev1.Role(number); r != scribev1.Role_ROLE_UNSPECIFIED && r != scribev1.Role_ROLE_SCRIBED {
 			v.roles[r] = []string{server}
@@ -40,21 +40,21 @@ func viewOfOne(server string) view {
 
 // viewFrom is what a member says in place of the given address, which does not answer. An agent at that address stays the one to
 // write to: it is not another host's business.
-func viewFrom(st *scribev1.GetStatusResponse, url, server string, old view) view {
+func viewFrom(st *scribev1.GetStatusResponse, url, server string, old cellView) cellView {
 	v := membersOf(st)
 	for _, r := range st.GetRoles() {
 		if r != scribev1.Role_ROLE_SCRIBED {
 			v.add(r, url)
 		}
 	}
-	if old.has(instance{scribev1.Role_ROLE_SCRIBED, server}) {
+	if old.has(roleInstance{scribev1.Role_ROLE_SCRIBED, server}) {
 		v.add(scribev1.Role_ROLE_SCRIBED, server)
 	}
 	return v
 }
 
-func membersOf(st *scribev1.GetStatusResponse) view {
-	v := view{
+func membersOf(st *scribev1.GetStatusResponse) cellView {
+	v := cellView{
 		roles: make(map[scribev1.Role][]string), spare: make(map[scribev1.Role][]string),
 		loads: make(map[string]uint32), members: make(map[string]string),
 	}
@@ -73,18 +73,18 @@ func membersOf(st *scribev1.GetStatusResponse) view {
 	return v
 }
 
-func (v view) add(r scribev1.Role, url string) {
+func (v cellView) add(r scribev1.Role, url string) {
 	if !slices.Contains(v.roles[r], url) {
 		v.roles[r] = append(v.roles[r], url)
 	}
 }
 
-func (v view) has(in instance) bool {
+func (v cellView) has(in roleInstance) bool {
 	return slices.Contains(v.roles[in.role], in.url) || slices.Contains(v.spare[in.role], in.url)
 }
 
 // first returns the first of roles that somebody offers.
-func (v view) first(roles []scribev1.Role) (scribev1.Role, bool) {
+func (v cellView) first(roles []scribev1.Role) (scribev1.Role, bool) {
 	for _, r := range roles {
 		if len(v.roles[r]) > 0 {
 			return r, true
@@ -94,12 +94,12 @@ func (v view) first(roles []scribev1.Role) (scribev1.Role, bool) {
 }
 
 // knows reports whether a status is of the same cell.
-func (v view) knows(st *scribev1.GetStatusResponse) bool {
+func (v cellView) knows(st *scribev1.GetStatusResponse) bool {
 	return slices.ContainsFunc(st.GetMembers(), func(m *scribev1.Member) bool { _, ok := v.members[m.GetId()]; return ok })
 }
 
 // substitutes are members to ask in place of server, a few at random.
-func (v view) substitutes(server string) []string {
+func (v cellView) substitutes(server string) []string {
 	urls := make([]string, 0, len(v.members))
 	for _, url := range v.members {
 		if url != server && !slices.Contains(urls, url) {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// answered collects what is to be done once a request has been answered.
-type answered struct {
+// answerMark collects what is to be done once a request has been answered.
+type answerMark struct {
 	mu struct {
 		sync.Mutex
 		fns []func()
@@ -21,7 +21,7 @@ type answeredKey struct{}
 // the handler returned is in memory. It is false when ctx did not come with a request over a transport; then fn is not called, and
 // what was returned is the caller's.
 func WhenAnswered(ctx context.Context, fn func()) bool {
-	a, ok := ctx.Value(answeredKey{}).(*answered)
+	a, ok := ctx.Value(answeredKey{}).(*answerMark)
 	if !ok {
 		return false
 	}
@@ -38,7 +38,7 @@ const longestAnswer = 5 * time.Minute
 // telling lets handlers below it use WhenAnswered.
 func telling(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a := new(answered)
+		a := new(answerMark)
 		defer func() {
 			for _, fn := range a.mu.fns { // the handler has returned
 				fn()

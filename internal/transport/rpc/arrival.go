@@ -18,9 +18,9 @@ const (
 	fewArriving = 16
 )
 
-// arrival checks the frames of an encoded WriteRequest or SubmitRequest while its body is read. Later it would have to fetch
+// arrivingBody checks the frames of an encoded WriteRequest or SubmitRequest while its body is read. Later it would have to fetch
 // the bytes from memory again, which costs several times what the sum does.
-type arrival struct {
+type arrivingBody struct {
 	body     []byte
 	smallest int // frames are to be as large, on average
 	frames   int
@@ -34,22 +34,22 @@ type arrival struct {
 	sum      uint32
 }
 
-// read reads the whole body, and reports whether all frames in it are as record.Check wants them.
-func (a *arrival) read(r io.Reader) (checked bool, err error) {
+// readBody reads the whole body, and reports whether all frames in it are as record.Check wants them.
+func (a *arrivingBody) readBody(r io.Reader) (checked bool, err error) {
 	for n := 0; n < len(a.body); {
 		m, err := r.Read(a.body[n:min(n+readAtOnce, len(a.body))])
 		n += m
-		a.advance(n)
+		a.sumArrived(n)
 		if err != nil && n < len(a.body) {
 			return false, noEOF(err)
 		}
 	}
-	return a.begun && !a.off && !a.within && a.next == a.end && !a.again(), nil
+	return a.begun && !a.off && !a.within && a.next == a.end && !a.hasFramesAgain(), nil
 }
 
-// again reports whether the rest of the body is anything but small fields: what was summed must be what is decoded, and of a field
+// hasFramesAgain reports whether the rest of the body is anything but small fields: what was summed must be what is decoded, and of a field
 // that comes twice that is the last.
-func (a *arrival) again() bool {
+func (a *arrivingBody) hasFramesAgain() bool {
 	for rest := a.body[a.end:]; len(rest) > 0; {
 		num, _, n := protowire.ConsumeField(rest)
 		if n < 0 || num == framesField {
@@ -60,13 +60,13 @@ func (a *arrival) again() bool {
 	return false
 }
 
-// advance looks at what is new in the first n bytes of the body.
-func (a *arrival) advance(n int) {
+// sumArrived looks at what is new in the first n bytes of the body.
+func (a *arrivingBody) sumArrived(n int) {
 	if !a.begun && !a.off {
-		a.begin(n)
+		a.findFrames(n)
 	}
 	for a.begun && !a.off && a.summed < n {
-		if !a.within && !a.header(n) {
+		if !a.within && !a.beginFrame(n) {
 			return
 		}
 		to := min(n, a.next)
@@ -79,8 +79,8 @@ func (a *arrival) advance(n int) {
 	}
 }
 
-// begin finds the frames: clients of this module put them first.
-func (a *arrival) begin(n int) {
+// findFrames finds the frames: clients of this module put them first.
+func (a *arrivingBody) findFrames(n int) {
 	num, typ, tag := protowire.ConsumeTag(a.body[:n])
 	size, length := protowire.ConsumeVarint(a.body[min(max(tag, 0), n):n])
 	switch {
@@ -95,8 +95,8 @@ func (a *arrival) begin(n int) {
 	}
 }
 
-// header begins the next frame, when its header is there.
-func (a *arrival) header(n int) bool {
+// beginFrame begins the next frame, when its header is there.
+func (a *arrivingBody) beginFrame(n int) bool {
 	if a.next == a.end {
 		a.summed = n // what follows the frames is not theirs
 		return false

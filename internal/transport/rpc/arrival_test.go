@@ -76,14 +76,14 @@ func TestArrival(t *testing.T) {
 		rng := rand.New(rand.NewPCG(1, 2))
 		for i, r := range []io.Reader{bytes.NewReader(c.body), iotest.DataErrReader(bytes.NewReader(c.body)), some{bytes.NewReader(c.body), rng}} {
 			b := make([]byte, len(c.body))
-			got, err := (&arrival{body: b, smallest: minArriving}).read(r)
+			got, err := (&arrivingBody{body: b, smallest: minArriving}).readBody(r)
 			if err != nil || got != c.want || !bytes.Equal(b, c.body) {
 				t.Errorf("%s, reader %d: %t, %v", name, i, got, err)
 			}
 		}
 	}
 	short := make([]byte, len(large)+100)
-	if _, err := (&arrival{body: short}).read(bytes.NewReader(body(large))); err != io.ErrUnexpectedEOF { //nolint:errorlint // a sentinel, as io.ReadFull returns it
+	if _, err := (&arrivingBody{body: short}).readBody(bytes.NewReader(body(large))); err != io.ErrUnexpectedEOF { //nolint:errorlint // a sentinel, as io.ReadFull returns it
 		t.Errorf("a body that ends early: %v", err)
 	}
 }
@@ -95,7 +95,7 @@ func FuzzArrival(f *testing.F) {
 	f.Add(slices.Concat(encodeFrames(3, frame).join(), encodeFrames(3, frame[:70]).join()), uint64(2))
 	f.Fuzz(func(t *testing.T, body []byte, seed uint64) {
 		b := make([]byte, len(body))
-		checked, err := (&arrival{body: b, smallest: 1}).read(some{bytes.NewReader(body), rand.New(rand.NewPCG(seed, 1))})
+		checked, err := (&arrivingBody{body: b, smallest: 1}).readBody(some{bytes.NewReader(body), rand.New(rand.NewPCG(seed, 1))})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,7 @@ import (
 // bulkClient calls one procedure whose requests or answers are large. It speaks Connect's unary protocol itself, so that bytes go
 // from the caller's memory to the socket, and from the socket to where they stay, without a copy in between.
 type bulkClient struct {
-	client caller
+	client namedClient
 	url    *url.URL
 	err    error // of the URL
 	header http.Header
@@ -53,21 +53,21 @@ const (
 	userAgent = "scribe"
 )
 
-// call sends a request and gives decode the body of the answer and its length. No piece of the request is read after it returned.
-func (c *bulkClient) call(ctx context.Context, b bulkRequest, decode func(io.Reader, int64) error) error {
+// callBulk sends a request and gives decode the body of the answer and its length. No piece of the request is read after it returned.
+func (c *bulkClient) callBulk(ctx context.Context, b bulkRequest, decode func(io.Reader, int64) error) error {
 	if c.err != nil {
 		return c.err
 	}
 	if b.size > MaxMessageBytes {
 		return Errorf(scribev1.Reason_REASON_TOO_LARGE, "the request has %d bytes, the limit is %d: send less at once", b.size, MaxMessageBytes)
 	}
-	body := &sending{pieces: b.pieces, size: b.size}
-	defer body.detach() // last, when the answer's body is closed and with it a connection that is still being written to
+	body := &sentBody{pieces: b.pieces, size: b.size}
+	defer body.detachBody() // last, when the answer's body is closed and with it a connection that is still being written to
 	err := c.roundTrip(ctx, body, decode)
-	return incoming(ctx, err, scribev1.Reason_REASON_UNKNOWN_OUTCOME)
+	return clientError(ctx, err, scribev1.Reason_REASON_UNKNOWN_OUTCOME)
 }
 
-func (c *bulkClient) roundTrip(ctx context.Context, body *sending, decode func(io.Reader, int64) error) error {
+func (c *bulkClient) roundTrip(ctx context.Context, body *sentBody, decode func(io.Reader, int64) error) error {
 	header := c.header.Clone()
 	if deadline, ok := ctx.Deadline(); ok {
 		if ms := max(time.Until(deadline).Milliseconds(), 1); ms < 1e10 {
@@ -80,8 +80,8 @@ func (c *bulkClient) roundTrip(ctx context.Context, body *sending, decode func(i
 		Body: http.NoBody, ContentLength: body.size,
 	}).WithContext(ctx)
 	if body.size > 0 {
-		req.Body = body.reader()
-		req.GetBody = func() (io.ReadCloser, error) { return body.reader(), nil }
+		req.Body = body.newReader()
+		req.GetBody = func() (io.ReadCloser, error) { return body.newReader(), nil }
 	}
 	res, err := c.client.Do(req)
 	if err != nil {
@@ -89,16 +89,16 @@ func (c *bulkClient) roundTrip(ctx context.Context, body *sending, decode func(i
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return wireError(res, "call "+readable(c.url))
+		return wireError(res, "call "+readableURL(c.url))
 	}
 	if t := res.Header.Get("Content-Type"); t != protoType {
-		return connect.NewError(connect.CodeUnimplemented, fmt.Errorf("call %s: the answer is of type %q, not %s: is that the address of this service?", readable(c.url), t, protoType))
+		return connect.NewError(connect.CodeUnimplemented, fmt.Errorf("call %s: the answer is of type %q, not %s: is that the address of this service?", readableURL(c.url), t, protoType))
 	}
 	if res.ContentLength > MaxMessageBytes {
-		return Errorf(scribev1.Reason_REASON_TOO_LARGE, "call %s: the answer has %d bytes, the limit is %d", readable(c.url), res.ContentLength, MaxMessageBytes)
+		return Errorf(scribev1.Reason_REASON_TOO_LARGE, "call %s: the answer has %d bytes, the limit is %d", readableURL(c.url), res.ContentLength, MaxMessageBytes)
 	}
 	if err := decode(res.Body, res.ContentLength); err != nil {
-		return fmt.Errorf("call %s: read the answer: %w", readable(c.url), err)
+		return fmt.Errorf("call %s: read the answer: %w", readableURL(c.url), err)
 	}
 	return nil
 }
@@ -155,9 +155,9 @@ func decodeInto(m proto.Message) func(io.Reader, int64) error {
 	}
 }
 
-// sending is the body of a request in the caller's memory. The transport may still read it when a call has returned, because the
+// sentBody is the body of a request in the caller's memory. The transport may still read it when a call has returned, because the
 // server answered early or the caller gave up; detach ends that.
-type sending struct {
+type sentBody struct {
 	pieces [][]byte
 	size   int64
 
@@ -169,18 +169,18 @@ type sending struct {
 
 var errDetached = errors.New("the call has ended")
 
-// detach waits for a read or write that runs, and lets none begin.
-func (s *sending) detach() {
+// detachBody waits for a read or write that runs, and lets none begin.
+func (s *sentBody) detachBody() {
 	s.mu.Lock()
 	s.mu.detached = true
 	s.mu.Unlock()
 }
 
-// reader reads from the beginning; the transport asks for another one when it repeats a request of which nothing was sent.
-func (s *sending) reader() *sendingReader { return &sendingReader{of: s} }
+// newReader reads from the beginning; the transport asks for another one when it repeats a request of which nothing was sent.
+func (s *sentBody) newReader() *sendingReader { return &sendingReader{of: s} }
 
 type sendingReader struct {
-	of    *sending
+	of    *sentBody
 	piece int
 	off   int
 }

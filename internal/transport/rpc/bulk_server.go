@@ -55,13 +55,13 @@ func (h *bulkHandler[Req, Res]) ServeHTTP(w http.ResponseWriter, r *http.Request
 		ctx = WithChecked(ctx)
 	}
 	answer, err := h.answer(ctx, r, body.B)
-	if bug := new(panicked); errors.As(err, &bug) {
+	if bug := new(handlerPanic); errors.As(err, &bug) {
 		// A handler that panicked may have left a goroutine behind that uses the body: it is the collector's.
 		_ = h.errors.Write(w, r, bug.err)
 		return
 	}
 	if err != nil {
-		_ = h.errors.Write(w, r, outgoing(ctx, err))
+		_ = h.errors.Write(w, r, serverError(ctx, err))
 	} else {
 		writePieces(w, answer)
 	}
@@ -71,7 +71,7 @@ func (h *bulkHandler[Req, Res]) ServeHTTP(w http.ResponseWriter, r *http.Request
 // read reads a body, and reports whether its frames have been checked.
 func (h *bulkHandler[Req, Res]) read(r io.Reader, body []byte) (checked bool, err error) {
 	if h.frames {
-		return (&arrival{body: body, smallest: minArriving}).read(r)
+		return (&arrivingBody{body: body, smallest: minArriving}).readBody(r)
 	}
 	_, err = io.ReadFull(r, body)
 	return false, err
@@ -85,7 +85,7 @@ func writePieces(w http.ResponseWriter, pieces [][]byte) {
 	}
 	if size > promptBytes {
 		// The server takes the deadline back before the connection's next request.
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(patience(int64(size))))
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(bodyTimeout(int64(size))))
 	}
 	w.Header()["Content-Type"] = []string{protoType}
 	w.Header()["Content-Length"] = []string{strconv.Itoa(size)}
@@ -96,10 +96,10 @@ func writePieces(w http.ResponseWriter, pieces [][]byte) {
 	}
 }
 
-// panicked is the error of a handler that panicked.
-type panicked struct{ err error }
+// handlerPanic is the error of a handler that panicked.
+type handlerPanic struct{ err error }
 
-func (p *panicked) Error() string { return p.err.Error() }
+func (p *handlerPanic) Error() string { return p.err.Error() }
 
 // answer carries out a request.
 func (h *bulkHandler[Req, Res]) answer(ctx context.Context, r *http.Request, body []byte) (answer [][]byte, err error) {
@@ -111,7 +111,7 @@ func (h *bulkHandler[Req, Res]) answer(ctx context.Context, r *http.Request, bod
 		if v == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so
 			panic(v)
 		}
-		err = &panicked{h.recovered(ctx, connect.Spec{Procedure: h.procedure}, r.Header, v)}
+		err = &handlerPanic{h.recovered(ctx, connect.Spec{Procedure: h.procedure}, r.Header, v)}
 	}()
 	req, err := h.decode(body)
 	if err != nil {
@@ -154,7 +154,7 @@ func withTimeout(r *http.Request) (context.Context, context.CancelFunc, error) {
 func readError(ctx context.Context, err error) error {
 	switch {
 	case connect.CodeOf(err) != connect.CodeUnknown:
-		return outgoing(ctx, err)
+		return serverError(ctx, err)
 	case ctx.Err() != nil:
 		return connect.NewError(codeOf(ctx.Err()), err)
 	default:
@@ -168,7 +168,7 @@ func mountBulk[Req, Res any](s *Services, mux *http.ServeMux, guard func(http.Ha
 ) {
 	mux.Handle(procedure, guard(&bulkHandler[Req, Res]{
 		procedure: procedure, call: call, decode: decode, encode: encode, frames: frames,
-		recovered: s.recovered, connect: service, errors: connect.NewErrorWriter(),
+		recovered: s.reportPanic, connect: service, errors: connect.NewErrorWriter(),
 	}))
 }
 

@@ -82,7 +82,7 @@ type writeClient struct {
 // Write implements WriteService.
 func (c writeClient) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
 	res := new(scribev1.WriteResponse)
-	if err := c.write.call(ctx, encodeFrames(req.GetAck(), req.GetFrames()), decodeInto(res)); err != nil {
+	if err := c.write.callBulk(ctx, encodeFrames(req.GetAck(), req.GetFrames()), decodeInto(res)); err != nil {
 		return nil, err
 	}
 	return res, nil
@@ -91,7 +91,7 @@ func (c writeClient) Write(ctx context.Context, req *scribev1.WriteRequest) (*sc
 // WritePieces implements PieceWriter.
 func (c writeClient) WritePieces(ctx context.Context, ack scribev1.AckLevel, frames ...[]byte) (*scribev1.WriteResponse, error) {
 	res := new(scribev1.WriteResponse)
-	if err := c.write.call(ctx, encodeFrames(ack, frames...), decodeInto(res)); err != nil {
+	if err := c.write.callBulk(ctx, encodeFrames(ack, frames...), decodeInto(res)); err != nil {
 		return nil, err
 	}
 	return res, nil
@@ -102,7 +102,7 @@ type batchClient struct{ submit *bulkClient }
 // Submit implements BatchService.
 func (c batchClient) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scribev1.SubmitResponse, error) {
 	res := new(scribev1.SubmitResponse)
-	if err := c.submit.call(ctx, encodeFrames(req.GetAck(), req.GetFrames()), decodeInto(res)); err != nil {
+	if err := c.submit.callBulk(ctx, encodeFrames(req.GetAck(), req.GetFrames()), decodeInto(res)); err != nil {
 		return nil, err
 	}
 	return res, nil
@@ -118,7 +118,7 @@ func (c readProxyClient) Fetch(ctx context.Context, req *scribev1.FetchRequest) 
 	}
 	var res *scribev1.FetchResponse
 	b := bulkRequest{pieces: body, size: int64(len(body[0]))}
-	err = c.fetch.call(ctx, b, func(r io.Reader, size int64) (err error) {
+	err = c.fetch.callBulk(ctx, b, func(r io.Reader, size int64) (err error) {
 		res, err = decodeFetched(r, size, len(req.GetPointers()))
 		return err
 	})

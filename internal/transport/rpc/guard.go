@@ -29,22 +29,22 @@ const (
 	lingerTime = 5 * time.Second
 )
 
-// patience is how long a body may take to arrive or leave: a peer that is slower, or gone, holds memory that others wait for.
-func patience(n int64) time.Duration {
+// bodyTimeout is how long a body may take to arrive or leave: a peer that is slower, or gone, holds memory that others wait for.
+func bodyTimeout(n int64) time.Duration {
 	const perMiB = time.Second
 	return 30*time.Second + time.Duration(n>>20)*perMiB
 }
 
-// guard stands before a service: it refuses a request by its announced length before its body is read and paid for, bounds one
+// guardBody stands before a service: it refuses a request by its announced length before its body is read and paid for, bounds one
 // that announces none while it is read, and does not wait forever for either.
-func guard(admit Admit, limit int64, next http.Handler) http.Handler {
+func guardBody(admit Admit, limit int64, next http.Handler) http.Handler {
 	errs := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body := &guardedBody{ReadCloser: r.Body, w: w, http1: r.ProtoMajor == 1, admit: admit, limit: limit, length: r.ContentLength}
-		defer body.release()
-		if err := body.begin(); err != nil {
-			body.refuse(err)
-			_ = errs.Write(w, r, outgoing(r.Context(), err)) // nobody is left to tell when it fails
+		defer body.releaseAll()
+		if err := body.admitAnnounced(); err != nil {
+			body.refuseBody(err)
+			_ = errs.Write(w, r, serverError(r.Context(), err)) // nobody is left to tell when it fails
 		} else {
 			guarded := r.WithContext(r.Context()) // a copy: net/http keeps its own, and looks at the body once it is answered
 			guarded.Body = body
@@ -52,7 +52,7 @@ func guard(admit Admit, limit int64, next http.Handler) http.Handler {
 		}
 		// A client that asked before it sends does not send, unless it was told to go on: the first read of its body did that.
 		if body.refused != nil && (body.read > 0 || !strings.EqualFold(r.Header.Get("Expect"), "100-continue")) {
-			body.linger()
+			body.discardRest()
 		}
 	})
 }
@@ -72,26 +72,26 @@ type guardedBody struct {
 	refused  error
 }
 
-// begin admits an announced length.
-func (b *guardedBody) begin() error {
+// admitAnnounced admits an announced length.
+func (b *guardedBody) admitAnnounced() error {
 	if b.length > b.limit {
 		return tooLarge(b.limit, "announces %d bytes", b.length)
 	}
 	if b.length < 0 || b.length > promptBytes {
 		// Not every server has deadlines, for example one that a test stands in for.
-		b.timed = http.NewResponseController(b.w).SetReadDeadline(time.Now().Add(b.patience())) == nil
+		b.timed = http.NewResponseController(b.w).SetReadDeadline(time.Now().Add(b.ownTimeout())) == nil
 	}
-	return b.take(max(b.length, 0))
+	return b.admitBytes(max(b.length, 0))
 }
 
-func (b *guardedBody) patience() time.Duration {
+func (b *guardedBody) ownTimeout() time.Duration {
 	if b.length < 0 {
-		return patience(b.limit)
+		return bodyTimeout(b.limit)
 	}
-	return patience(b.length)
+	return bodyTimeout(b.length)
 }
 
-func (b *guardedBody) take(n int64) error {
+func (b *guardedBody) admitBytes(n int64) error {
 	if b.admit == nil || n == 0 {
 		return nil
 	}
@@ -114,14 +114,14 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.read += int64(n)
 	if err != nil {
-		b.punctual()
+		b.clearDeadline()
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = Errorf(scribev1.Reason_REASON_INVALID, "%d bytes of the request's body arrived in %s: send less at once: %w", b.read, b.patience(), err)
+		err = Errorf(scribev1.Reason_REASON_INVALID, "%d bytes of the request's body arrived in %s: send less at once: %w", b.read, b.ownTimeout(), err)
 	}
 	if b.length < 0 {
-		if refused := b.charge(); refused != nil {
-			b.refuse(refused)
+		if refused := b.admitRead(); refused != nil {
+			b.refuseBody(refused)
 			if after := Info(refused).GetRetryAfter().AsDuration(); after > 0 {
 				b.w.Header().Set("Retry-After", retryAfterSeconds(after)) // Connect's handler answers, and knows no headers of this error
 			}
@@ -131,13 +131,13 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// charge admits what was read of a body that did not announce its length.
-func (b *guardedBody) charge() error {
+// admitRead admits what was read of a body that did not announce its length.
+func (b *guardedBody) admitRead() error {
 	if b.read > b.limit {
 		return tooLarge(b.limit, "has more than %d bytes", b.limit)
 	}
 	for b.admit != nil && b.read > b.admitted {
-		if err := b.take(admitStep); err != nil {
+		if err := b.admitBytes(admitStep); err != nil {
 			return err
 		}
 	}
@@ -152,32 +152,32 @@ func (b *guardedBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// punctual takes the deadline back: while the request is carried out, the connection is read to notice that the client went away.
-func (b *guardedBody) punctual() {
+// clearDeadline takes the deadline back: while the request is carried out, the connection is read to notice that the client went away.
+func (b *guardedBody) clearDeadline() {
 	if b.timed {
 		b.timed = http.NewResponseController(b.w).SetReadDeadline(time.Time{}) != nil
 	}
 }
 
-func (b *guardedBody) release() {
-	b.punctual()
+func (b *guardedBody) releaseAll() {
+	b.clearDeadline()
 	for _, release := range b.releases {
 		release()
 	}
 }
 
-// refuse is called before the answer is written: the connection can't be used for another request.
-func (b *guardedBody) refuse(err error) {
+// refuseBody is called before the answer is written: the connection can't be used for another request.
+func (b *guardedBody) refuseBody(err error) {
 	b.refused = err
 	if b.http1 { // HTTP/2 takes it as the end of all streams of the connection
 		b.w.Header().Set("Connection", "close")
 	}
 }
 
-// linger is called after the answer to a request whose body was refused. A client that sends all before it reads would not see
+// discardRest is called after the answer to a request whose body was refused. A client that sends all before it reads would not see
 // the answer if the connection were closed now: data that nobody took makes the system reset it, and drop what was sent. So the
 // body is thrown away as it comes, without memory and for a bounded time. HTTP/2 resets streams, not connections.
-func (b *guardedBody) linger() {
+func (b *guardedBody) discardRest() {
 	rc := http.NewResponseController(b.w)
 	if !b.http1 || rc.Flush() != nil || rc.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
 		return

@@ -26,8 +26,8 @@ type Server struct {
 	}
 }
 
-// counted counts the calls that are being handled.
-func (s *Server) counted(h http.Handler) http.Handler {
+// countCalls counts the calls that are being handled.
+func (s *Server) countCalls(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.active.Add(1)
 		defer s.active.Add(-1)
@@ -45,11 +45,11 @@ func NewServer(h http.Handler, logger *slog.Logger) *Server {
 	s.stop = stop
 	s.ctx, s.cancel = context.WithCancel(context.WithValue(context.Background(), stoppingKey{}, stopping))
 	s.http = &http.Server{
-		Handler:           s.counted(h),
+		Handler:           s.countCalls(h),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		Protocols:         protocols(true, true),
+		Protocols:         newProtocols(true, true),
 		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 		BaseContext:       func(net.Listener) context.Context { return s.ctx },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
@@ -96,7 +96,7 @@ func (s *Server) Close(ctx context.Context) error {
 	s.stop()
 	shut := make(chan error, 1)
 	go func() { shut <- s.http.Shutdown(ctx) }()
-	err := s.await(shut)
+	err := s.awaitShutdown(shut)
 	s.cancel()
 	if err != nil {
 		err = errors.Join(err, s.http.Close())
@@ -112,9 +112,9 @@ const (
 	closeGrace = time.Second
 )
 
-// await waits for the end of a shutdown. The library waits for connections rather than for calls, and may miss one of HTTP/2 that was
+// awaitShutdown waits for the end of a shutdown. The library waits for connections rather than for calls, and may miss one of HTTP/2 that was
 // made at the wrong moment: without a call on it, it lasts until its client closes it, a minute or two later.
-func (s *Server) await(shut <-chan error) error {
+func (s *Server) awaitShutdown(shut <-chan error) error {
 	look := time.NewTicker(closeLook)
 	defer look.Stop()
 	for quiet := time.Duration(0); ; {

@@ -41,9 +41,9 @@ type alsoIs struct {
 
 func (e alsoIs) Unwrap() []error { return []error{e.error, e.target} }
 
-// incoming gives the error of a client's call a reason. broken is what a connection that broke means: for a request that may
+// clientError gives the error of a client's call a reason. broken is what a connection that broke means: for a request that may
 // have been carried out REASON_UNKNOWN_OUTCOME, for a stream that can only be opened again REASON_NO_BACKEND.
-func incoming(ctx context.Context, err error, broken scribev1.Reason) error {
+func clientError(ctx context.Context, err error, broken scribev1.Reason) error {
 	if err == nil {
 		return nil
 	}
@@ -106,9 +106,9 @@ func codeOf(err error) connect.Code {
 // errStopping is why a server ends the contexts of its streams.
 var errStopping = errors.New("the server is shutting down")
 
-// outgoing prepares an error of a role for the wire: the outermost text, the code and details of the Connect error inside, and
+// serverError prepares an error of a role for the wire: the outermost text, the code and details of the Connect error inside, and
 // the hint when to try again as a header for those who read no details.
-func outgoing(ctx context.Context, err error) error {
+func serverError(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -149,9 +149,9 @@ func (errorMapper) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		case err == nil:
 			return res, nil
 		case req.Spec().IsClient:
-			return nil, incoming(ctx, err, scribev1.Reason_REASON_UNKNOWN_OUTCOME)
+			return nil, clientError(ctx, err, scribev1.Reason_REASON_UNKNOWN_OUTCOME)
 		default:
-			return nil, outgoing(ctx, err)
+			return nil, serverError(ctx, err)
 		}
 	}
 }
@@ -164,7 +164,7 @@ func (errorMapper) WrapStreamingClient(next connect.StreamingClientFunc) connect
 // WrapStreamingHandler implements connect.Interceptor.
 func (errorMapper) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		return outgoing(ctx, next(ctx, conn))
+		return serverError(ctx, next(ctx, conn))
 	}
 }
 

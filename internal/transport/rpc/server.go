@@ -41,16 +41,16 @@ type Services struct {
 // Register mounts the services that are set on mux, each under its Connect path. A request's memory is reused once it was
 // answered: see the package comment.
 func (s *Services) Register(mux *http.ServeMux) {
-	opts := s.options(MaxMessageBytes)
-	bulk := func(h http.Handler) http.Handler { return guard(nil, MaxMessageBytes, h) }
+	opts := s.handlerOptions(MaxMessageBytes)
+	bulk := func(h http.Handler) http.Handler { return guardBody(nil, MaxMessageBytes, h) }
 	if s.Write != nil {
-		admitted := func(h http.Handler) http.Handler { return guard(s.Admit, MaxMessageBytes, h) }
+		admitted := func(h http.Handler) http.Handler { return guardBody(s.Admit, MaxMessageBytes, h) }
 		path, h := scribev1connect.NewWriteServiceHandler(s.Write, opts)
 		mux.Handle(path, admitted(h))
 		mountBulk(s, mux, admitted, scribev1connect.WriteServiceWriteProcedure, h, s.Write.Write, decodeWrite, encodeAnswer[scribev1.WriteResponse], true)
 	}
 	if s.Batch != nil {
-		admitted := func(h http.Handler) http.Handler { return guard(s.AdmitBatch, MaxMessageBytes, h) }
+		admitted := func(h http.Handler) http.Handler { return guardBody(s.AdmitBatch, MaxMessageBytes, h) }
 		path, h := scribev1connect.NewBatchServiceHandler(s.Batch, opts)
 		mux.Handle(path, admitted(h))
 		mountBulk(s, mux, admitted, scribev1connect.BatchServiceSubmitProcedure, h, s.Batch.Submit, decodeSubmit, encodeAnswer[scribev1.SubmitResponse], true)
@@ -60,42 +60,42 @@ func (s *Services) Register(mux *http.ServeMux) {
 		mux.Handle(path, bulk(h))
 	}
 	if s.ReadStream != nil {
-		path, h := scribev1connect.NewReadStreamServiceHandler(readStreamHandler{s.ReadStream}, s.options(maxSmallBytes))
-		mux.Handle(path, closable(h))
+		path, h := scribev1connect.NewReadStreamServiceHandler(readStreamHandler{s.ReadStream}, s.handlerOptions(maxSmallBytes))
+		mux.Handle(path, closeOnStop(h))
 	}
 	if s.ReadProxy != nil {
-		admitted := func(h http.Handler) http.Handler { return guard(s.AdmitFetch, MaxMessageBytes, telling(h)) }
+		admitted := func(h http.Handler) http.Handler { return guardBody(s.AdmitFetch, MaxMessageBytes, telling(h)) }
 		path, h := scribev1connect.NewReadProxyServiceHandler(s.ReadProxy, opts)
 		mux.Handle(path, admitted(h))
 		mountBulk(s, mux, admitted, scribev1connect.ReadProxyServiceFetchProcedure, h, s.ReadProxy.Fetch, decodeFetch, encodeFetched, false)
 	}
 	if s.Views != nil {
-		path, h := scribev1connect.NewViewServiceHandler(s.Views, s.options(maxSmallBytes))
-		mux.Handle(path, guard(nil, maxSmallBytes, h))
+		path, h := scribev1connect.NewViewServiceHandler(s.Views, s.handlerOptions(maxSmallBytes))
+		mux.Handle(path, guardBody(nil, maxSmallBytes, h))
 	}
 	if s.Control != nil {
-		path, h := scribev1connect.NewControlServiceHandler(controlHandler{s.Control}, s.options(maxSmallBytes))
-		mux.Handle(path, guard(nil, maxSmallBytes, h))
+		path, h := scribev1connect.NewControlServiceHandler(controlHandler{s.Control}, s.handlerOptions(maxSmallBytes))
+		mux.Handle(path, guardBody(nil, maxSmallBytes, h))
 	}
 	if s.Group != nil {
-		path, h := scribev1connect.NewGroupServiceHandler(s.Group, s.options(maxSmallBytes))
-		mux.Handle(path, guard(nil, maxSmallBytes, h))
+		path, h := scribev1connect.NewGroupServiceHandler(s.Group, s.handlerOptions(maxSmallBytes))
+		mux.Handle(path, guardBody(nil, maxSmallBytes, h))
 	}
 }
 
-// options are those of every handler. What a server sends is bounded where it is received, with an error that says so. Compressed
+// handlerOptions are those of every handler. What a server sends is bounded where it is received, with an error that says so. Compressed
 // requests are refused: what is large in them is compressed already, and admission counts what is announced.
-func (s *Services) options(limit int) connect.HandlerOption {
+func (s *Services) handlerOptions(limit int) connect.HandlerOption {
 	return connect.WithHandlerOptions(
 		connect.WithReadMaxBytes(limit),
 		connect.WithCompression("gzip", nil, nil),
-		connect.WithRecover(s.recovered),
+		connect.WithRecover(s.reportPanic),
 		connect.WithInterceptors(errorMapper{}),
 	)
 }
 
-// recovered keeps a bug in one request from ending the process, and makes it visible.
-func (s *Services) recovered(ctx context.Context, spec connect.Spec, _ http.Header, v any) error {
+// reportPanic keeps a bug in one request from ending the process, and makes it visible.
+func (s *Services) reportPanic(ctx context.Context, spec connect.Spec, _ http.Header, v any) error {
 	if s.Logger != nil {
 		s.Logger.ErrorContext(ctx, "handler panicked", "procedure", spec.Procedure, "panic", v, "stack", string(debug.Stack()))
 	}

@@ -18,12 +18,12 @@ type metalogClient struct {
 
 // Subscribe implements MetalogService.
 func (c metalogClient) Subscribe(ctx context.Context, req *scribev1.SubscribeRequest, send func(*scribev1.SubscribeResponse) error) error {
-	return forward(ctx, req, c.streams.Subscribe, send)
+	return forwardStream(ctx, req, c.streams.Subscribe, send)
 }
 
 // WatchShards implements MetalogService.
 func (c metalogClient) WatchShards(ctx context.Context, req *scribev1.WatchShardsRequest, send func(*scribev1.WatchShardsResponse) error) error {
-	return forward(ctx, req, c.streams.WatchShards, send)
+	return forwardStream(ctx, req, c.streams.WatchShards, send)
 }
 
 type controlClient struct {
@@ -33,24 +33,24 @@ type controlClient struct {
 
 // WatchCategories implements ControlService.
 func (c controlClient) WatchCategories(ctx context.Context, req *scribev1.WatchCategoriesRequest, send func(*scribev1.WatchCategoriesResponse) error) error {
-	return forward(ctx, req, c.streams.WatchCategories, send)
+	return forwardStream(ctx, req, c.streams.WatchCategories, send)
 }
 
 // WatchMembers implements ControlService.
 func (c controlClient) WatchMembers(ctx context.Context, req *scribev1.WatchMembersRequest, send func(*scribev1.WatchMembersResponse) error) error {
-	return forward(ctx, req, c.streams.WatchMembers, send)
+	return forwardStream(ctx, req, c.streams.WatchMembers, send)
 }
 
 // streamBroke is what the end of a connection means for a stream: nothing is lost that opening it again does not bring.
 const streamBroke = scribev1.Reason_REASON_NO_BACKEND
 
-// forward hands the messages of a server's stream to send. An error of send ends the stream and is returned as it is.
-func forward[Req, Res any](ctx context.Context, req *Req, open func(context.Context, *Req) (*connect.ServerStreamForClient[Res], error), send func(*Res) error) error {
+// forwardStream hands the messages of a server's stream to send. An error of send ends the stream and is returned as it is.
+func forwardStream[Req, Res any](ctx context.Context, req *Req, open func(context.Context, *Req) (*connect.ServerStreamForClient[Res], error), send func(*Res) error) error {
 	call, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s, err := open(call, req)
 	if err != nil {
-		return incoming(ctx, err, streamBroke)
+		return clientError(ctx, err, streamBroke)
 	}
 	defer func() {
 		cancel()      // the connection is for others, too: end this stream only
@@ -61,7 +61,7 @@ func forward[Req, Res any](ctx context.Context, req *Req, open func(context.Cont
 			return err
 		}
 	}
-	return incoming(ctx, s.Err(), streamBroke)
+	return clientError(ctx, s.Err(), streamBroke)
 }
 
 type readStreamClient struct {
@@ -75,17 +75,17 @@ func (c readStreamClient) Stream(ctx context.Context, recv func(context.Context)
 	defer cancel()
 	s, err := c.streams.Stream(call)
 	if err != nil {
-		return incoming(ctx, err, streamBroke)
+		return clientError(ctx, err, streamBroke)
 	}
 	pumped := make(chan error, 1)
 	go func() {
-		err := pump(call, s, recv)
+		err := sendSteps(call, s, recv)
 		if err != nil {
 			cancel() // ends Receive
 		}
 		pumped <- err
 	}()
-	sendErr, streamErr := receive(s, send)
+	sendErr, streamErr := receiveAll(s, send)
 	cancel() // ends recv, and a Send that waits for the server
 	recvErr := <-pumped
 	_ = s.CloseResponse() // the stream is over: its end was seen, or is of no interest
@@ -95,14 +95,14 @@ func (c readStreamClient) Stream(ctx context.Context, recv func(context.Context)
 	case recvErr != nil:
 		return recvErr
 	default:
-		return incoming(ctx, streamErr, streamBroke)
+		return clientError(ctx, streamErr, streamBroke)
 	}
 }
 
 type clientStream = connect.BidiStreamForClientSimple[scribev1.StreamRequest, scribev1.StreamResponse]
 
-// receive hands the server's steps to send until either fails. The end of the stream is no error.
-func receive(s *clientStream, send func(*scribev1.StreamResponse) error) (sendErr, streamErr error) {
+// receiveAll hands the server's steps to send until either fails. The end of the stream is no error.
+func receiveAll(s *clientStream, send func(*scribev1.StreamResponse) error) (sendErr, streamErr error) {
 	for {
 		res, err := s.Receive()
 		if err != nil {
@@ -117,9 +117,9 @@ func receive(s *clientStream, send func(*scribev1.StreamResponse) error) (sendEr
 	}
 }
 
-// pump sends the caller's steps until it has no more, or the stream ends. Only an error of recv itself is the caller's to see:
+// sendSteps sends the caller's steps until it has no more, or the stream ends. Only an error of recv itself is the caller's to see:
 // one of the stream shows when receiving.
-func pump(ctx context.Context, s *clientStream, recv func(context.Context) (*scribev1.StreamRequest, error)) error {
+func sendSteps(ctx context.Context, s *clientStream, recv func(context.Context) (*scribev1.StreamRequest, error)) error {
 	// A broken stream shows when receiving. The transport sees the end of a context only when it does not wait for more of the request.
 	defer func() { _ = s.CloseRequest() }()
 	for {

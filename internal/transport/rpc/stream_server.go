@@ -14,28 +14,28 @@ import (
 type metalogHandler struct{ MetalogService }
 
 func (h metalogHandler) Subscribe(ctx context.Context, req *scribev1.SubscribeRequest, s *connect.ServerStream[scribev1.SubscribeResponse]) error {
-	return serve(ctx, req, h.MetalogService.Subscribe, s)
+	return serveStream(ctx, req, h.MetalogService.Subscribe, s)
 }
 
 func (h metalogHandler) WatchShards(ctx context.Context, req *scribev1.WatchShardsRequest, s *connect.ServerStream[scribev1.WatchShardsResponse]) error {
-	return serve(ctx, req, h.MetalogService.WatchShards, s)
+	return serveStream(ctx, req, h.MetalogService.WatchShards, s)
 }
 
 type controlHandler struct{ ControlService }
 
 func (h controlHandler) WatchCategories(ctx context.Context, req *scribev1.WatchCategoriesRequest, s *connect.ServerStream[scribev1.WatchCategoriesResponse]) error {
-	return serve(ctx, req, h.ControlService.WatchCategories, s)
+	return serveStream(ctx, req, h.ControlService.WatchCategories, s)
 }
 
 func (h controlHandler) WatchMembers(ctx context.Context, req *scribev1.WatchMembersRequest, s *connect.ServerStream[scribev1.WatchMembersResponse]) error {
-	return serve(ctx, req, h.ControlService.WatchMembers, s)
+	return serveStream(ctx, req, h.ControlService.WatchMembers, s)
 }
 
-// serve runs a stream from the server, until it ends by itself or the server stops.
-func serve[Req, Res any](ctx context.Context, req *Req, stream func(context.Context, *Req, func(*Res) error) error, s *connect.ServerStream[Res]) error {
+// serveStream runs a stream from the server, until it ends by itself or the server stops.
+func serveStream[Req, Res any](ctx context.Context, req *Req, stream func(context.Context, *Req, func(*Res) error) error, s *connect.ServerStream[Res]) error {
 	ctx, cancel := untilStopping(ctx)
 	defer cancel()
-	return outgoing(ctx, stream(ctx, req, s.Send))
+	return serverError(ctx, stream(ctx, req, s.Send))
 }
 
 type readStreamHandler struct{ ReadStreamService }
@@ -44,11 +44,11 @@ type readStreamHandler struct{ ReadStreamService }
 // steps. Closing the request's body ends it.
 func (h readStreamHandler) Stream(ctx context.Context, s *connect.BidiStream[scribev1.StreamRequest, scribev1.StreamResponse]) error {
 	ctx, cancel := untilStopping(ctx)
-	steps := steps{ctx: ctx, steps: make(chan *scribev1.StreamRequest), failed: make(chan error, 1)}
+	steps := stepQueue{ctx: ctx, steps: make(chan *scribev1.StreamRequest), failed: make(chan error, 1)}
 	pumped := make(chan struct{})
 	go func() {
 		defer close(pumped)
-		steps.pump(s.Receive)
+		steps.pumpSteps(s.Receive)
 	}()
 	defer func() {
 		cancel()
@@ -57,18 +57,18 @@ func (h readStreamHandler) Stream(ctx context.Context, s *connect.BidiStream[scr
 			<-pumped
 		}
 	}()
-	return outgoing(ctx, h.ReadStreamService.Stream(ctx, steps.recv, s.Send))
+	return serverError(ctx, h.ReadStreamService.Stream(ctx, steps.receiveStep, s.Send))
 }
 
-// steps hands over what one goroutine receives to another.
-type steps struct {
+// stepQueue hands over what one goroutine receives to another.
+type stepQueue struct {
 	ctx    context.Context //nolint:containedctx // the stream's
 	steps  chan *scribev1.StreamRequest
 	failed chan error // has room for the one that ends the pump
 	end    error      // what recv returns once the client has sent its last step
 }
 
-func (s *steps) pump(receive func() (*scribev1.StreamRequest, error)) {
+func (s *stepQueue) pumpSteps(receive func() (*scribev1.StreamRequest, error)) {
 	for {
 		req, err := receive()
 		if err != nil {
@@ -83,7 +83,7 @@ func (s *steps) pump(receive func() (*scribev1.StreamRequest, error)) {
 	}
 }
 
-func (s *steps) recv(ctx context.Context) (*scribev1.StreamRequest, error) {
+func (s *stepQueue) receiveStep(ctx context.Context) (*scribev1.StreamRequest, error) {
 	if s.end != nil {
 		return nil, s.end
 	}
@@ -113,8 +113,8 @@ func stepError(err error) error {
 
 type bodyKey struct{}
 
-// closable lets a handler close its request's body, which ends whoever reads it.
-func closable(next http.Handler) http.Handler {
+// closeOnStop lets a handler close its request's body, which ends whoever reads it.
+func closeOnStop(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), bodyKey{}, io.Closer(r.Body))))
 	})

@@ -13,7 +13,7 @@ import (
 // about half of what HTTP/2 does a byte; streams go over HTTP/2, with or without TLS as the URL says. It is safe for concurrent
 // use.
 type Transport struct {
-	unary, stream caller
+	unary, stream namedClient
 	borrowed      bool
 }
 
@@ -46,20 +46,20 @@ func NewTransport(dial Dial) *Transport {
 		DisableCompression:  true,
 		WriteBufferSize:     4 << 10, // large bodies are not buffered
 		ReadBufferSize:      16 << 10,
-		Protocols:           protocols(true, false),
+		Protocols:           newProtocols(true, false),
 	}
 	stream := &http.Transport{
 		DialContext:        connected,
 		IdleConnTimeout:    90 * time.Second,
 		DisableCompression: true,
-		Protocols:          protocols(false, true),
+		Protocols:          newProtocols(false, true),
 		HTTP2: &http.HTTP2Config{
 			// A peer that vanished without closing is noticed after SendPingTimeout + PingTimeout without any frame.
 			SendPingTimeout: 15 * time.Second,
 			PingTimeout:     10 * time.Second,
 		},
 	}
-	return &Transport{unary: caller{&http.Client{Transport: unary}}, stream: caller{&http.Client{Transport: stream}}}
+	return &Transport{unary: namedClient{&http.Client{Transport: unary}}, stream: namedClient{&http.Client{Transport: stream}}}
 }
 
 // Default returns a transport that the process shares.
@@ -74,7 +74,7 @@ func (t *Transport) Close() {
 	t.stream.CloseIdleConnections()
 }
 
-func protocols(http1, http2 bool) *http.Protocols {
+func newProtocols(http1, http2 bool) *http.Protocols {
 	p := new(http.Protocols)
 	p.SetHTTP1(http1)
 	p.SetHTTP2(http2)

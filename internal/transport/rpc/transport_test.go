@@ -45,7 +45,7 @@ func TestReadable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := readable(u); got != want {
+		if got := readableURL(u); got != want {
 			t.Errorf("%q is shown as %q, want %q", addr, got, want)
 		}
 	}

@@ -23,8 +23,8 @@ func pathFromHex(s string) (string, error) {
 	return string(b), nil
 }
 
-// readable writes a URL as its user did.
-func readable(u *url.URL) string {
+// readableURL writes a URL as its user did.
+func readableURL(u *url.URL) string {
 	if name, ok := strings.CutSuffix(u.Hostname(), unixSuffix); ok {
 		if path, err := pathFromHex(name); err == nil {
 			return "unix:" + path + u.Path
@@ -33,14 +33,14 @@ func readable(u *url.URL) string {
 	return u.Redacted()
 }
 
-// caller is an HTTP client whose errors name sockets by their paths.
-type caller struct{ *http.Client }
+// namedClient is an HTTP client whose errors name sockets by their paths.
+type namedClient struct{ *http.Client }
 
 // Do sends a request.
-func (c caller) Do(req *http.Request) (*http.Response, error) {
+func (c namedClient) Do(req *http.Request) (*http.Response, error) {
 	res, err := c.Client.Do(req)
 	if named := new(url.Error); errors.As(err, &named) {
-		named.URL = readable(req.URL)
+		named.URL = readableURL(req.URL)
 	}
 	return res, err
 }

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// clock tells event times. Reading the system's takes longer than all else that is done with a small message, so under a stream of
+// eventClock tells event times. Reading the system's takes longer than all else that is done with a small message, so under a stream of
 // messages it is read by the sending loop, once in a tick, and messages are given what it read last. At light load each message
 // reads it by itself. Event times are therefore right to a few milliseconds, or to how long the loop waits for a core.
-type clock struct {
+type eventClock struct {
 	exact func() time.Time // a clock of the caller's; nil = the system's
 	zero  time.Time
 	wake  func() // starts the ticks
@@ -29,8 +29,8 @@ const (
 	quickReadings = 16
 )
 
-// now is the time of a message.
-func (k *clock) now() time.Time {
+// readTime is the time of a message.
+func (k *eventClock) readTime() time.Time {
 	if t := k.coarse.Load(); t != nil {
 		return *t
 	}
@@ -47,8 +47,8 @@ func (k *clock) now() time.Time {
 	return now
 }
 
-// tick is called by the loop at each turn. It returns when the loop must take another one for the clock; the zero time when it need not.
-func (k *clock) tick(now time.Time) time.Time {
+// takeTick is called by the loop at each turn. It returns when the loop must take another one for the clock; the zero time when it need not.
+func (k *eventClock) takeTick(now time.Time) time.Time {
 	if k.quick.Load() >= quickReadings {
 		k.quick.Store(0)
 		k.ticks = maxTicks
@@ -67,5 +67,5 @@ func (k *clock) tick(now time.Time) time.Time {
 	return now.Add(clockTick)
 }
 
-// stop is called when the loop ends.
-func (k *clock) stop() { k.coarse.Store(nil) }
+// stopTicks is called when the loop ends.
+func (k *eventClock) stopTicks() { k.coarse.Store(nil) }

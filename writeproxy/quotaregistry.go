@@ -18,9 +18,9 @@ const (
 	maxSleep = time.Second
 )
 
-// quotas keeps the state of every category that has a quota and wrote lately. Categories share a lock with a few others, by id; it
+// quotaRegistry keeps the state of every category that has a quota and wrote lately. Categories share a lock with a few others, by id; it
 // is held for as long as arithmetic takes.
-type quotas struct {
+type quotaRegistry struct {
 	// proxies is how many write proxies share a quota.
 	proxies func() int
 	now     func() time.Duration
@@ -31,57 +31,57 @@ type quotas struct {
 
 type quotaStripe struct {
 	sync.Mutex
-	byID map[uint32]*quota
+	byID map[uint32]*quotaState
 }
 
-func newQuotas(now func() time.Duration, proxies func() int, waiting int64) *quotas {
+func newQuotaRegistry(now func() time.Duration, proxies func() int, waiting int64) *quotaRegistry {
 	if proxies == nil {
 		proxies = func() int { return 1 }
 	}
-	q := &quotas{proxies: proxies, now: now, waiting: budget.New("requests that wait for a quota", waiting)}
+	q := &quotaRegistry{proxies: proxies, now: now, waiting: budget.New("requests that wait for a quota", waiting)}
 	for i := range q.stripes {
-		q.stripes[i].byID = make(map[uint32]*quota)
+		q.stripes[i].byID = make(map[uint32]*quotaState)
 	}
 	return q
 }
 
-// rate is this proxy's share of a category's quota, in bytes a second.
-func (qs *quotas) rate(c *scribev1.Category) float64 {
+// shareOf is this proxy's share of a category's quota, in bytes a second.
+func (qs *quotaRegistry) shareOf(c *scribev1.Category) float64 {
 	return float64(c.GetQuotaBytesPerSecond()) / float64(max(qs.proxies(), 1))
 }
 
-// of calls fn with a category's state, at its present rate.
-func (qs *quotas) of(c *scribev1.Category, fn func(now time.Duration, q *quota)) {
-	now, rate := qs.now(), qs.rate(c)
+// withQuota calls fn with a category's state, at its present rate.
+func (qs *quotaRegistry) withQuota(c *scribev1.Category, fn func(now time.Duration, q *quotaState)) {
+	now, rate := qs.now(), qs.shareOf(c)
 	s := &qs.stripes[c.GetId()%quotaStripes]
 	s.Lock()
 	defer s.Unlock()
 	q := s.byID[c.GetId()]
 	switch {
 	case q == nil:
-		s.forget(now)
-		q = &quota{bucket: newBucket(now, rate)}
+		s.forgetIdle(now)
+		q = &quotaState{bucket: newDebtBucket(now, rate)}
 		s.byID[c.GetId()] = q
 	case q.bucket.rate != rate:
-		q.bucket.set(now, rate)
+		q.bucket.setRate(now, rate)
 	}
 	fn(now, q)
 }
 
-// waited calls fn with the state of a category that has a waiter, at the rate that requests since then have set.
-func (qs *quotas) waited(id uint32, fn func(now time.Duration, q *quota)) {
+// withWaiting calls fn with the state of a category that has a waiter, at the rate that requests since then have set.
+func (qs *quotaRegistry) withWaiting(id uint32, fn func(now time.Duration, q *quotaState)) {
 	s := &qs.stripes[id%quotaStripes]
 	s.Lock()
 	defer s.Unlock()
 	fn(qs.now(), s.byID[id])
 }
 
-// forget looks at a few states, which map iteration picks at random, and removes idle ones. Since it is called before one is added,
+// forgetIdle looks at a few states, which map iteration picks at random, and removes idle ones. Since it is called before one is added,
 // about as many are kept as categories wrote lately.
-func (s *quotaStripe) forget(now time.Duration) {
+func (s *quotaStripe) forgetIdle(now time.Duration) {
 	looks := 3
 	for id, q := range s.byID {
-		if q.idle(now) {
+		if q.isIdle(now) {
 			delete(s.byID, id)
 		}
 		if looks--; looks == 0 {
@@ -91,7 +91,7 @@ func (s *quotaStripe) forget(now time.Duration) {
 }
 
 // countCategories returns how many categories have a state.
-func (qs *quotas) countCategories() (n int) {
+func (qs *quotaRegistry) countCategories() (n int) {
 	for i := range qs.stripes {
 		s := &qs.stripes[i]
 		s.Lock()
@@ -101,45 +101,45 @@ func (qs *quotas) countCategories() (n int) {
 	return n
 }
 
-// block charges as many of the frames, from the first on, as pass, and returns how many they are and when the next one passes.
-func (qs *quotas) block(c *scribev1.Category, frames []*item) (n int, after time.Duration) {
-	qs.of(c, func(now time.Duration, q *quota) {
-		n = q.pass(now, func(yield func(int64) bool) {
+// blockFrames charges as many of the frames, from the first on, as pass, and returns how many they are and when the next one passes.
+func (qs *quotaRegistry) blockFrames(c *scribev1.Category, frames []*frameItem) (n int, after time.Duration) {
+	qs.withQuota(c, func(now time.Duration, q *quotaState) {
+		n = q.passFrames(now, func(yield func(int64) bool) {
 			for _, it := range frames {
 				if !yield(int64(len(it.bytes))) {
 					return
 				}
 			}
 		})
-		after = q.wait(now)
+		after = q.waitTime(now)
 	})
 	return n, after
 }
 
-// sample decides about each frame, and sets the rate of those that are kept.
-func (qs *quotas) sample(c *scribev1.Category, frames []*item) {
-	qs.of(c, func(now time.Duration, q *quota) {
+// sampleFrames decides about each frame, and sets the rate of those that are kept.
+func (qs *quotaRegistry) sampleFrames(c *scribev1.Category, frames []*frameItem) {
+	qs.withQuota(c, func(now time.Duration, q *quotaState) {
 		for _, it := range frames {
-			n := q.sampler.next(now, int64(len(it.bytes)), &q.bucket)
+			n := q.sampler.sampleFrame(now, int64(len(it.bytes)), &q.bucket)
 			it.leftOut = n == 0
 			if n > 1 {
-				it.sampleRate = scaled(it.sampleRate, n)
+				it.sampleRate = scaleRate(it.sampleRate, n)
 				it.resampled = true
 			}
 		}
 	})
 }
 
-// enter lets frames of so many bytes pass (nil, nil), has them wait (a waiter, to be given to await), or refuses them since they
+// enterLine lets frames of so many bytes pass (nil, nil), has them wait (a waiter, to be given to await), or refuses them since they
 // would wait for longer than ctx lasts, or with more memory than there is for them. held is what waits with them.
-func (qs *quotas) enter(ctx context.Context, c *scribev1.Category, bytes, held int64) (w *waiter, err error) {
+func (qs *quotaRegistry) enterLine(ctx context.Context, c *scribev1.Category, bytes, held int64) (w *quotaWaiter, err error) {
 	held = max(held, minHeld)
-	qs.of(c, func(now time.Duration, q *quota) {
-		if len(q.line.waiters) == 0 && q.bucket.ready(now) {
-			q.bucket.charge(bytes)
+	qs.withQuota(c, func(now time.Duration, q *quotaState) {
+		if len(q.line.waiters) == 0 && q.bucket.isReady(now) {
+			q.bucket.chargeBytes(bytes)
 			return
 		}
-		wait := q.wait(now)
+		wait := q.waitTime(now)
 		deadline, ok := ctx.Deadline()
 		switch {
 		case ok && time.Until(deadline) <= wait:
@@ -150,14 +150,14 @@ func (qs *quotas) enter(ctx context.Context, c *scribev1.Category, bytes, held i
 		case qs.waiting.Charge(held) != nil:
 			err = overQuota(c, wait)
 		default:
-			w = q.line.join(bytes, held)
+			w = q.line.joinLine(bytes, held)
 		}
 	})
 	return w, err
 }
 
-// await returns when a waiter has passed, or why it does not. ended wakes it early when the proxy closes.
-func (qs *quotas) await(ctx context.Context, c *scribev1.Category, w *waiter, ended <-chan struct{}) (err error) {
+// awaitTurn returns when a waiter has passed, or why it does not. ended wakes it early when the proxy closes.
+func (qs *quotaRegistry) awaitTurn(ctx context.Context, c *scribev1.Category, w *quotaWaiter, ended <-chan struct{}) (err error) {
 	defer qs.waiting.Release(w.held)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -170,16 +170,16 @@ func (qs *quotas) await(ctx context.Context, c *scribev1.Category, w *waiter, en
 		case <-ctx.Done():
 		}
 		passed, after := false, time.Duration(0)
-		qs.waited(c.GetId(), func(now time.Duration, q *quota) {
-			if passed, after = q.serve(now, w); passed {
+		qs.withWaiting(c.GetId(), func(now time.Duration, q *quotaState) {
+			if passed, after = q.serveWaiter(now, w); passed {
 				err = nil
 				return
 			}
 			if err == nil && ctx.Err() != nil {
-				err = overQuota(c, q.wait(now))
+				err = overQuota(c, q.waitTime(now))
 			}
 			if err != nil {
-				q.line.leave(w)
+				q.line.leaveLine(w)
 			}
 		})
 		if passed || err != nil {

@@ -10,21 +10,21 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// action is what happens to a frame after an attempt.
-type action uint8
+// frameAction is what happens to a frame after an attempt.
+type frameAction uint8
 
 const (
-	acked   action = 1 // it is stored, as far as was asked
-	repeat  action = 2 // it is sent again
-	failed  action = 3 // it is given up
-	isolate action = 4 // it is sent again, alone, since the fault may be another frame's
-	trim    action = 5 // its first messages are stored: the rest is sent
-	sampled action = 6 // the server left it out on purpose: it is neither stored nor sent again
+	acked   frameAction = 1 // it is stored, as far as was asked
+	repeat  frameAction = 2 // it is sent again
+	failed  frameAction = 3 // it is given up
+	isolate frameAction = 4 // it is sent again, alone, since the fault may be another frame's
+	trim    frameAction = 5 // its first messages are stored: the rest is sent
+	sampled frameAction = 6 // the server left it out on purpose: it is neither stored nor sent again
 )
 
-// verdict is what an attempt means for a frame.
-type verdict struct {
-	action action
+// attemptOutcome is what an attempt means for a frame.
+type attemptOutcome struct {
+	action frameAction
 	// cause is the sentinel and detail what was said, unless acked.
 	cause, detail error
 	// unknown says that this attempt may have stored the frame.
@@ -37,13 +37,13 @@ type verdict struct {
 	stored int
 }
 
-// judgeRequest says what an error of a whole request means for each of its frames; several says that there was more than one.
-func judgeRequest(err error, several bool) verdict {
+// classifyRequest says what an error of a whole request means for each of its frames; several says that there was more than one.
+func classifyRequest(err error, several bool) attemptOutcome {
 	d := retry.Classify(err)
 	if errors.Is(err, ErrInvalid) { // not encoded, so not sent
 		d = retry.Decision{Class: retry.Invalid, Reason: scribev1.Reason_REASON_INVALID}
 	}
-	v := verdict{action: failed, cause: sentinelOf(d.Reason), detail: err, unknown: d.Unknown, after: d.After}
+	v := attemptOutcome{action: failed, cause: sentinelOf(d.Reason), detail: err, unknown: d.Unknown, after: d.After}
 	switch {
 	case errors.Is(err, ErrUnknownOutcome):
 		v.action, v.cause, v.unknown = repeat, ErrUnknownOutcome, true
@@ -55,23 +55,23 @@ func judgeRequest(err error, several bool) verdict {
 	return v
 }
 
-// judgeFrame says what a frame's own result means. first and count are its sequences.
-func judgeFrame(res *scribev1.FrameResult, producer, first uint64, count int) verdict {
+// classifyFrame says what a frame's own result means. first and count are its sequences.
+func classifyFrame(res *scribev1.FrameResult, producer, first uint64, count int) attemptOutcome {
 	info := res.GetError()
 	switch {
 	case info != nil:
 	case res.GetSampledOut():
-		return verdict{action: sampled}
+		return attemptOutcome{action: sampled}
 	default:
-		return verdict{action: acked}
+		return attemptOutcome{action: acked}
 	}
 	err := rpc.FromInfo(info)
-	v := verdict{action: failed, cause: sentinelOf(info.GetReason()), detail: err, after: retry.Hint(info, retry.LongestHint)}
+	v := attemptOutcome{action: failed, cause: sentinelOf(info.GetReason()), detail: err, after: retry.Hint(info, retry.LongestHint)}
 	switch info.GetReason() {
 	case scribev1.Reason_REASON_DUPLICATE:
 		switch next := storedTo(info, producer); {
 		case next >= first+uint64(count):
-			return verdict{action: acked}
+			return attemptOutcome{action: acked}
 		case next > first:
 			v.action, v.stored = trim, int(next-first)
 		}

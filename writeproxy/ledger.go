@@ -9,20 +9,20 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-func (it *item) amount() request.Amount {
+func (it *frameItem) amount() request.Amount {
 	return request.Amount{Frames: 1, Bytes: int64(len(it.bytes)), Messages: int64(it.messages)}
 }
 
-// counts says what became of the frames that were received. At all times received = acknowledged + failed + sampled out + in
+// frameCounts says what became of the frames that were received. At all times received = acknowledged + failed + sampled out + in
 // flight. Requests that were refused as a whole are not in it.
-type counts struct {
+type frameCounts struct {
 	received     request.Amount
 	acknowledged request.Amount
 	sampledOut   request.Amount
 	failed       map[scribev1.Reason]request.Amount
 }
 
-func (c *counts) plus(other *counts) {
+func (c *frameCounts) addCounts(other *frameCounts) {
 	c.received = c.received.Plus(other.received)
 	c.acknowledged = c.acknowledged.Plus(other.acknowledged)
 	c.sampledOut = c.sampledOut.Plus(other.sampledOut)
@@ -32,7 +32,7 @@ func (c *counts) plus(other *counts) {
 }
 
 // inFlight is what has no outcome yet.
-func (c *counts) inFlight() request.Amount {
+func (c *frameCounts) inFlight() request.Amount {
 	sum := c.received.Minus(c.acknowledged).Minus(c.sampledOut)
 	for _, a := range c.failed {
 		sum = sum.Minus(a)
@@ -42,44 +42,44 @@ func (c *counts) inFlight() request.Amount {
 
 const ledgerStripes = 16
 
-// ledger counts frames. A request uses one stripe, so that requests seldom wait for each other, and what is in one
+// frameLedger counts frames. A request uses one stripe, so that requests seldom wait for each other, and what is in one
 // stripe balances.
-type ledger struct {
+type frameLedger struct {
 	stripes [ledgerStripes]ledgerStripe
 }
 
 type ledgerStripe struct {
 	sync.Mutex
-	counts counts
+	counts frameCounts
 
 	_ [64]byte // neighbours are used by other processors
 }
 
-func newLedger() *ledger {
-	l := new(ledger)
+func newLedger() *frameLedger {
+	l := new(frameLedger)
 	for i := range l.stripes {
 		l.stripes[i].counts.failed = make(map[scribev1.Reason]request.Amount)
 	}
 	return l
 }
 
-// stripe returns the one that a request uses.
-func (l *ledger) stripe() *ledgerStripe { return &l.stripes[rand.N(ledgerStripes)] }
+// pickStripe returns the one that a request uses.
+func (l *frameLedger) pickStripe() *ledgerStripe { return &l.stripes[rand.N(ledgerStripes)] }
 
 // sumCounts returns the sums, in which received is never less than what became of it.
-func (l *ledger) sumCounts() counts {
-	sum := counts{failed: make(map[scribev1.Reason]request.Amount)}
+func (l *frameLedger) sumCounts() frameCounts {
+	sum := frameCounts{failed: make(map[scribev1.Reason]request.Amount)}
 	for i := range l.stripes {
 		s := &l.stripes[i]
 		s.Lock()
-		sum.plus(&s.counts)
+		sum.addCounts(&s.counts)
 		s.Unlock()
 	}
 	return sum
 }
 
-// received counts the frames of a request.
-func (s *ledgerStripe) received(items []item) {
+// countReceived counts the frames of a request.
+func (s *ledgerStripe) countReceived(items []frameItem) {
 	var sum request.Amount
 	for i := range items {
 		sum = sum.Plus(items[i].amount())
@@ -89,9 +89,9 @@ func (s *ledgerStripe) received(items []item) {
 	s.counts.received = s.counts.received.Plus(sum)
 }
 
-// answered counts what became of them.
-func (s *ledgerStripe) answered(items []item) {
-	sum := counts{failed: make(map[scribev1.Reason]request.Amount)}
+// countAnswered counts what became of them.
+func (s *ledgerStripe) countAnswered(items []frameItem) {
+	sum := frameCounts{failed: make(map[scribev1.Reason]request.Amount)}
 	var run request.Amount // of neighbours that failed for one reason
 	for i := range items {
 		it := &items[i]
@@ -113,5 +113,5 @@ func (s *ledgerStripe) answered(items []item) {
 	}
 	s.Lock()
 	defer s.Unlock()
-	s.counts.plus(&sum)
+	s.counts.addCounts(&sum)
 }

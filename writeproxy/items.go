@@ -13,8 +13,8 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// item is one frame of a request.
-type item struct {
+// frameItem is one frame of a request.
+type frameItem struct {
 	bytes    []byte // of the request
 	start    int    // in the request
 	messages int
@@ -54,17 +54,17 @@ const (
 	itemStep  = 1024
 )
 
-// refuse ends it with an error.
-func (it *item) refuse(err error) {
+// refuseWith ends it with an error.
+func (it *frameItem) refuseWith(err error) {
 	it.done, it.result = true, &scribev1.FrameResult{Error: rpc.Info(err)}
 }
 
 // splitRequest makes an item of every frame of a request, whose headers are checked and whose bodies are not looked at. A frame that is
 // refused alone has its error in its result; when nobody knows where the next frame begins, the whole request is refused. charge takes
 // memory for the items.
-func (p *Proxy) splitRequest(ctx context.Context, data []byte, charge func(n int64) error) ([]item, error) {
+func (p *Proxy) splitRequest(ctx context.Context, data []byte, charge func(n int64) error) ([]frameItem, error) {
 	var (
-		items    []item
+		items    []frameItem
 		summed   = rpc.Checked(ctx)
 		resolver = p.categories.NewResolver()
 		frames   = request.WalkHeaders(data)
@@ -77,14 +77,14 @@ func (p *Proxy) splitRequest(ctx context.Context, data []byte, charge func(n int
 		}
 		h := &frames.Header
 		if items == nil {
-			items = make([]item, 0, min(len(data)/h.Len+1, itemStep)) // frames of a request are often alike
+			items = make([]frameItem, 0, min(len(data)/h.Len+1, itemStep)) // frames of a request are often alike
 		}
-		it := item{
+		it := frameItem{
 			bytes: frames.Bytes, start: frames.Offset, messages: h.Count, shard: h.Shard, body: h.BodyOffset(), bodyCRC: h.BodyCRC,
 			sampleRate: h.SampleRate, rows: h.Encoding == record.EncodingMessages, sequenced: h.Sequenced(), summed: summed,
 		}
 		if c, err := resolver.FindCategory(ctx, h); err != nil {
-			it.refuse(err)
+			it.refuseWith(err)
 		} else {
 			it.setCategory(c)
 		}
@@ -94,14 +94,14 @@ func (p *Proxy) splitRequest(ctx context.Context, data []byte, charge func(n int
 }
 
 // setCategory sets the category, and what it decides about.
-func (it *item) setCategory(c *scribev1.Category) {
+func (it *frameItem) setCategory(c *scribev1.Category) {
 	it.category = c
 	it.key = routeKey(c.GetId(), it.shard)
 }
 
-// check looks at a frame's body.
-func (it *item) check() error {
-	if err := it.sum(); err != nil {
+// checkBody looks at a frame's body.
+func (it *frameItem) checkBody() error {
+	if err := it.checkSum(); err != nil {
 		return err
 	}
 	// The header tells the number of messages, not their sizes. A frame no longer than one message may be needs no look at them,
@@ -114,8 +114,8 @@ func (it *item) check() error {
 	return nil
 }
 
-// sum compares the body with its checksum.
-func (it *item) sum() error {
+// checkSum compares the body with its checksum.
+func (it *frameItem) checkSum() error {
 	if it.summed {
 		return nil
 	}

@@ -34,12 +34,12 @@ const (
 	maxOpen = 30 * time.Second
 )
 
-// ending is how a request to a batcher ended, as far as it tells of the batcher.
-type ending uint8
+// callEnding is how a request to a batcher ended, as far as it tells of the batcher.
+type callEnding uint8
 
 const (
 	// endAnswered: it answered, whatever it said of the frames.
-	endAnswered ending = iota
+	endAnswered callEnding = iota
 	// endGone: no connection, or one that broke.
 	endGone
 	// endLeaving: it is shutting down.
@@ -50,12 +50,12 @@ const (
 	endUnknown
 )
 
-// vital is the condition of one batcher, as a plain state machine: it takes what happened and when, and yields a weight. Times are
+// batcherHealth is the condition of one batcher, as a plain state machine: it takes what happened and when, and yields a weight. Times are
 // since any fixed moment.
 //
 // A batcher that is not there, or answers nothing for a while although it is asked, is left alone (open, as a circuit breaker is):
 // it gets no weight, and probes of no consequence find out whether it is back. Any answer ends that.
-type vital struct {
+type batcherHealth struct {
 	stall time.Duration // for how long a batcher that is asked may say nothing
 
 	load   float64
@@ -80,42 +80,42 @@ type vital struct {
 	level int
 }
 
-// begin notes a request.
-func (v *vital) begin(now time.Duration) {
+// beginRequest notes a request.
+func (v *batcherHealth) beginRequest(now time.Duration) {
 	if v.outstanding == 0 {
 		v.answered = now
 	}
 	v.outstanding++
 }
 
-// end notes how a request ended.
-func (v *vital) end(now time.Duration, how ending) {
+// endRequest notes how a request ended.
+func (v *batcherHealth) endRequest(now time.Duration, how callEnding) {
 	v.outstanding--
 	switch how {
 	case endAnswered:
-		v.alive(now)
+		v.noteAnswer(now)
 	case endGone:
 		if v.gone++; v.gone >= maxGone {
-			v.trip(now)
+			v.tripOpen(now)
 		}
 	case endLeaving:
-		v.trip(now)
+		v.tripOpen(now)
 	case endSilent:
 		if now-v.answered >= v.stall {
-			v.trip(now)
+			v.tripOpen(now)
 		}
 	case endUnknown:
 	}
 }
 
-// alive notes an answer.
-func (v *vital) alive(now time.Duration) {
+// noteAnswer notes an answer.
+func (v *batcherHealth) noteAnswer(now time.Duration) {
 	v.answered, v.gone = now, 0
 	v.open, v.pause = false, 0
 }
 
-// trip leaves it alone for a while, longer each time.
-func (v *vital) trip(now time.Duration) {
+// tripOpen leaves it alone for a while, longer each time.
+func (v *batcherHealth) tripOpen(now time.Duration) {
 	if v.open {
 		return
 	}
@@ -124,15 +124,15 @@ func (v *vital) trip(now time.Duration) {
 	v.until = now + v.pause
 }
 
-// look trips when requests have been waiting for too long without any answer.
-func (v *vital) look(now time.Duration) {
+// tripStalled trips when requests have been waiting for too long without any answer.
+func (v *batcherHealth) tripStalled(now time.Duration) {
 	if v.outstanding > 0 && now-v.answered >= v.stall {
-		v.trip(now)
+		v.tripOpen(now)
 	}
 }
 
-// probe reports whether a probe is due, which the caller then sends.
-func (v *vital) probe(now time.Duration) bool {
+// takeProbe reports whether a probe is due, which the caller then sends.
+func (v *batcherHealth) takeProbe(now time.Duration) bool {
 	if !v.open || v.probing || now < v.until {
 		return false
 	}
@@ -140,71 +140,71 @@ func (v *vital) probe(now time.Duration) bool {
 	return true
 }
 
-// probed notes how a probe ended.
-func (v *vital) probed(now time.Duration, ok bool) {
+// endProbe notes how a probe ended.
+func (v *batcherHealth) endProbe(now time.Duration, ok bool) {
 	v.probing = false
 	if ok {
-		v.alive(now)
+		v.noteAnswer(now)
 		return
 	}
 	v.pause = min(2*max(v.pause, minOpen), maxOpen)
 	v.until = now + v.pause
 }
 
-// says notes the load that it told with an answer.
-func (v *vital) says(now time.Duration, load uint32) {
-	v.settle(now, float64(min(load, fullLoad)))
+// noteOwnLoad notes the load that it told with an answer.
+func (v *batcherHealth) noteOwnLoad(now time.Duration, load uint32) {
+	v.setLoad(now, float64(min(load, fullLoad)))
 	v.heard = true
 }
 
-// advertised notes the load that the membership tells, unless its own word is newer.
-func (v *vital) advertised(now time.Duration, load uint32) {
+// noteAdvertised notes the load that the membership tells, unless its own word is newer.
+func (v *batcherHealth) noteAdvertised(now time.Duration, load uint32) {
 	if v.heard && now-v.loadAt < freshLoad {
 		return
 	}
 	v.heard = false
-	v.settle(now, float64(min(load, fullLoad)))
+	v.setLoad(now, float64(min(load, fullLoad)))
 }
 
-func (v *vital) settle(now time.Duration, load float64) {
+func (v *batcherHealth) setLoad(now time.Duration, load float64) {
 	if load < v.load {
 		load += (v.load - load) * math.Exp(-(now-v.loadAt).Seconds()/loadMemory.Seconds())
 	}
 	v.load, v.loadAt = load, now
 }
 
-// took notes how long it took to commit.
-func (v *vital) took(now, latency time.Duration) {
+// noteLatency notes how long it took to commit.
+func (v *batcherHealth) noteLatency(now, latency time.Duration) {
 	v.samples = min(v.samples+1, latencyMemory)
 	v.latency += (latency.Seconds() - v.latency) / float64(v.samples)
 	v.latencyAt = now
 }
 
-// slowness is the latency that counts, in seconds: the average, nearer to the median the longer it is ago; 0 when nothing is known.
-func (v *vital) slowness(now time.Duration, median float64) float64 {
+// currentLatency is the latency that counts, in seconds: the average, nearer to the median the longer it is ago; 0 when nothing is known.
+func (v *batcherHealth) currentLatency(now time.Duration, median float64) float64 {
 	if v.samples == 0 {
 		return 0
 	}
 	return median + (v.latency-median)*math.Exp(-(now-v.latencyAt).Seconds()/oldLatency.Seconds())
 }
 
-// condition is the weight that suits it, from 1 down to an eighth.
-func (v *vital) condition(now time.Duration, median float64) float64 {
+// conditionAt is the weight that suits it, from 1 down to an eighth.
+func (v *batcherHealth) conditionAt(now time.Duration, median float64) float64 {
 	w := 1.0
 	if v.load > fairLoad {
 		w -= (v.load - fairLoad) / (fullLoad - fairLoad)
 	}
 	if bound := slowFactor*median + slowFloor.Seconds(); median > 0 {
-		if s := v.slowness(now, median); s > bound {
+		if s := v.currentLatency(now, median); s > bound {
 			w *= bound / s
 		}
 	}
 	return max(w, levelWeight(maxLevel))
 }
 
-// weigh decides about its weight again; it stays what it is while the condition is near it. It reports whether it changed.
-func (v *vital) weigh(now time.Duration, median float64) bool {
-	want := -2 * math.Log2(v.condition(now, median))
+// updateLevel decides about its weight again; it stays what it is while the condition is near it. It reports whether it changed.
+func (v *batcherHealth) updateLevel(now time.Duration, median float64) bool {
+	want := -2 * math.Log2(v.conditionAt(now, median))
 	if math.Abs(want-float64(v.level)) < levelSlack {
 		return false
 	}
@@ -212,13 +212,13 @@ func (v *vital) weigh(now time.Duration, median float64) bool {
 	return true
 }
 
-// pressed reports whether its load alone asks for less weight than it has.
-func (v *vital) pressed(now time.Duration) bool {
-	return v.load > fairLoad && -2*math.Log2(v.condition(now, 0))-float64(v.level) >= levelSlack
+// isPressed reports whether its load alone asks for less weight than it has.
+func (v *batcherHealth) isPressed(now time.Duration) bool {
+	return v.load > fairLoad && -2*math.Log2(v.conditionAt(now, 0))-float64(v.level) >= levelSlack
 }
 
 // weight is its weight, 0 while it is left alone.
-func (v *vital) weight() float64 {
+func (v *batcherHealth) weight() float64 {
 	if v.open {
 		return 0
 	}

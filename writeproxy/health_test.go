@@ -12,7 +12,7 @@ import (
 func TestBreakerModel(t *testing.T) {
 	const stall = 3 * time.Second
 	rapid.Check(t, func(t *rapid.T) {
-		v := &vital{stall: stall}
+		v := &batcherHealth{stall: stall}
 		now := time.Duration(0)
 		outstanding, gone, probes := 0, 0, 0
 		silentSince := time.Duration(0)
@@ -25,9 +25,9 @@ func TestBreakerModel(t *testing.T) {
 					silentSince = now
 				}
 				outstanding++
-				v.begin(now)
+				v.beginRequest(now)
 			case "look":
-				v.look(now)
+				v.tripStalled(now)
 				if v.open && !wasOpen && (outstanding == 0 || now-silentSince < stall) {
 					t.Fatalf("left alone with %d requests, silent for %v", outstanding, now-silentSince)
 				}
@@ -35,7 +35,7 @@ func TestBreakerModel(t *testing.T) {
 					t.Fatalf("not left alone though silent for %v", now-silentSince)
 				}
 			case "probe":
-				if v.probe(now) {
+				if v.takeProbe(now) {
 					if !v.open || now < v.until {
 						t.Fatal("probed too early")
 					}
@@ -50,7 +50,7 @@ func TestBreakerModel(t *testing.T) {
 				}
 				probes--
 				ok := rapid.Bool().Draw(t, "ok")
-				v.probed(now, ok)
+				v.endProbe(now, ok)
 				if ok {
 					gone, silentSince = 0, now
 				} else if v.open && (v.until < now+minOpen || v.until > now+maxOpen) {
@@ -66,29 +66,29 @@ func TestBreakerModel(t *testing.T) {
 				outstanding--
 				switch what {
 				case "answer":
-					v.end(now, endAnswered)
+					v.endRequest(now, endAnswered)
 					gone, silentSince = 0, now
 					if v.open {
 						t.Fatal("left alone after an answer")
 					}
 				case "gone":
 					gone++
-					v.end(now, endGone)
+					v.endRequest(now, endGone)
 					if v.open != (wasOpen || gone >= maxGone) {
 						t.Fatalf("open is %v after %d failures", v.open, gone)
 					}
 				case "leaving":
-					v.end(now, endLeaving)
+					v.endRequest(now, endLeaving)
 					if !v.open {
 						t.Fatal("one that says that it goes is used")
 					}
 				case "silent":
-					v.end(now, endSilent)
+					v.endRequest(now, endSilent)
 					if v.open != (wasOpen || now-silentSince >= stall) {
 						t.Fatalf("open is %v after %v of silence", v.open, now-silentSince)
 					}
 				case "unknown":
-					v.end(now, endUnknown)
+					v.endRequest(now, endUnknown)
 					if v.open != wasOpen {
 						t.Fatal("what tells nothing changed something")
 					}
@@ -105,16 +105,16 @@ func TestBreakerModel(t *testing.T) {
 }
 
 // settled lets a condition last until the weight has followed it.
-func settled(v *vital, now time.Duration, load uint32, latency time.Duration, median float64) time.Duration {
+func settled(v *batcherHealth, now time.Duration, load uint32, latency time.Duration, median float64) time.Duration {
 	for range 200 {
 		now += 100 * time.Millisecond
-		v.begin(now)
-		v.end(now, endAnswered)
-		v.says(now, load)
+		v.beginRequest(now)
+		v.endRequest(now, endAnswered)
+		v.noteOwnLoad(now, load)
 		if latency > 0 {
-			v.took(now, latency)
+			v.noteLatency(now, latency)
 		}
-		v.weigh(now, median)
+		v.updateLevel(now, median)
 	}
 	return now
 }
@@ -137,7 +137,7 @@ func TestWeights(t *testing.T) {
 		{"far slower, and full", 1000, 10 * time.Second, 0.02, 0.125, 0.125},
 		{"no difference that matters", 0, 9 * time.Millisecond, 0.001, 1, 1},
 	} {
-		v := &vital{stall: time.Second}
+		v := &batcherHealth{stall: time.Second}
 		now := settled(v, 0, tc.load, tc.latency, tc.median)
 		if w := v.weight(); w < tc.low || w > tc.high {
 			t.Errorf("%s: weight %v, want %v to %v", tc.name, w, tc.low, tc.high)
@@ -149,10 +149,10 @@ func TestWeights(t *testing.T) {
 		}
 	}
 	// One that is slow and is not spoken to is not thought slow forever.
-	v := &vital{stall: time.Second}
+	v := &batcherHealth{stall: time.Second}
 	now := settled(v, 0, 0, time.Second, 0.02)
 	before := v.weight()
-	v.weigh(now+2*time.Minute, 0.02)
+	v.updateLevel(now+2*time.Minute, 0.02)
 	if before == 1 || v.weight() != 1 {
 		t.Errorf("weight %v, and %v after two minutes of silence", before, v.weight())
 	}
@@ -161,14 +161,14 @@ func TestWeights(t *testing.T) {
 // TestHysteresis: a condition that moves a little, or to and fro between two levels, does not move the weight.
 func TestHysteresis(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		v := &vital{stall: time.Second}
+		v := &batcherHealth{stall: time.Second}
 		base := rapid.Uint32Range(0, 960).Draw(t, "load")
 		now := settled(v, 0, base, 0, 0)
 		changes := 0
 		for range 100 {
 			now += time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "pause"))
-			v.says(now, min(base+rapid.Uint32Range(0, 20).Draw(t, "wobble"), 1000))
-			if v.weigh(now, 0) {
+			v.noteOwnLoad(now, min(base+rapid.Uint32Range(0, 20).Draw(t, "wobble"), 1000))
+			if v.updateLevel(now, 0) {
 				changes++
 			}
 		}
@@ -180,22 +180,22 @@ func TestHysteresis(t *testing.T) {
 
 // TestLoadSources: what a batcher says itself counts before the membership, as long as it is fresh; more is believed at once.
 func TestLoadSources(t *testing.T) {
-	v := &vital{stall: time.Second}
-	v.advertised(0, 900)
+	v := &batcherHealth{stall: time.Second}
+	v.noteAdvertised(0, 900)
 	if v.load != 900 {
 		t.Errorf("load %v from the membership", v.load)
 	}
-	v.says(10*time.Second, 100)
-	v.advertised(11*time.Second, 900)
+	v.noteOwnLoad(10*time.Second, 100)
+	v.noteAdvertised(11*time.Second, 900)
 	if v.load > 200 {
 		t.Errorf("load %v, it said 100 a moment ago", v.load)
 	}
-	v.says(12*time.Second, 1000)
-	if v.load != 1000 || !v.pressed(12*time.Second) {
+	v.noteOwnLoad(12*time.Second, 1000)
+	if v.load != 1000 || !v.isPressed(12*time.Second) {
 		t.Errorf("load %v when it says 1000", v.load)
 	}
-	v.advertised(18*time.Second, 300)
-	v.advertised(30*time.Second, 300)
+	v.noteAdvertised(18*time.Second, 300)
+	v.noteAdvertised(30*time.Second, 300)
 	if v.load < 300 || v.load > 310 {
 		t.Errorf("load %v long after its own word", v.load)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"scribe/internal/base/backoff"
 	"scribe/internal/format/record"
+	"scribe/internal/role/request"
 	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -521,11 +522,8 @@ type refusedFrame struct {
 func (s *Scribed) failFrame(e *queueEntry, f *queuedFrame, info *scribev1.ErrorInfo, o *answerOutcome) bool {
 	reason := reasonLabel(info.GetReason())
 	if e.sub != nil {
-		if f.unsure && info.GetReason() != scribev1.Reason_REASON_UNKNOWN_OUTCOME {
-			info = &scribev1.ErrorInfo{
-				Reason: scribev1.Reason_REASON_UNKNOWN_OUTCOME, RetryAfter: info.GetRetryAfter(), Conflicts: info.GetConflicts(),
-				Message: "an earlier attempt may have stored it; the last one: " + info.GetMessage(),
-			}
+		if f.unsure {
+			info = request.AsUnknown(info)
 		}
 		e.sub.results[f.index] = &scribev1.FrameResult{Error: info}
 		s.mu.queue.counts.addFailed(reasonLabel(info.GetReason()), f.amount())

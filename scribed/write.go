@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"scribe/internal/format/record"
 	"scribe/internal/role/publish"
+	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/spool"
@@ -90,11 +90,7 @@ func (s *Scribed) Publish(ctx context.Context, req *scribev1.PublishRequest) (*s
 	if err != nil {
 		return nil, err
 	}
-	r := resp.GetResults()[0]
-	if r.GetError() != nil {
-		return nil, rpc.FromInfo(r.GetError())
-	}
-	return &scribev1.PublishResponse{Count: uint32(len(req.GetMessages())), Shard: r.GetShard(), Lsn: r.GetLsn(), SampledOut: r.GetSampledOut()}, nil
+	return publish.Response(req, resp.GetResults()[0])
 }
 
 // parsedRequest is a request taken apart by category.
@@ -106,60 +102,38 @@ type parsedRequest struct {
 // maxBlock is how many results are made at once, so that one that is kept keeps few others.
 const maxBlock = 64
 
-// splitRequest checks every frame of a request, but for the sums of those that the caller has checked. A frame that is refused alone has its error in results; when nobody knows where the next
-// frame begins, the whole request is refused.
+// splitRequest checks every frame of a request. A frame that is refused alone has its error in results.
 func splitRequest(ctx context.Context, data []byte) (*parsedRequest, error) {
-	in, check := &parsedRequest{}, rpc.CheckerOf(ctx)
+	in := &parsedRequest{}
 	var last *queueEntry
 	var byCategory map[string]*queueEntry
 	var block []scribev1.FrameResult // results are made many at a time
-	for offset := 0; offset < len(data); {
-		h, err := check(data[offset:])
-		size := h.Len
-		if err != nil {
-			if size, err = damagedFrame(data[offset:], offset, err); size == 0 {
-				return nil, err
-			}
-		}
-		index := len(in.results)
+	frames := request.Walk(ctx, data)
+	for frames.Next() {
 		if len(block) == 0 {
 			block = make([]scribev1.FrameResult, min(max(len(in.results), 1), maxBlock))
 		}
-		block[0].Error = rpc.Info(err)
+		block[0].Error = rpc.Info(frames.Err)
 		in.results, block = append(in.results, &block[0]), block[1:]
-		if err == nil {
-			if last == nil || last.category != string(h.Category) {
-				if byCategory == nil {
-					byCategory = make(map[string]*queueEntry, 1)
-				}
-				if last = byCategory[string(h.Category)]; last == nil {
-					last = &queueEntry{category: h.CategoryName()}
-					byCategory[last.category] = last
-					in.entries = append(in.entries, last)
-				}
-			}
-			last.frames = append(last.frames, queuedFrame{
-				bytes: data[offset : offset+size], messages: int32(h.Count), sequenced: h.Sequenced(), index: int32(index), //nolint:gosec // bounded by the format
-			})
-			last.bytes += int64(size)
+		if frames.Err != nil {
+			continue
 		}
-		offset += size
+		if h := &frames.Header; last == nil || last.category != string(h.Category) {
+			if byCategory == nil {
+				byCategory = make(map[string]*queueEntry, 1)
+			}
+			if last = byCategory[string(h.Category)]; last == nil {
+				last = &queueEntry{category: h.CategoryName()}
+				byCategory[last.category] = last
+				in.entries = append(in.entries, last)
+			}
+		}
+		last.frames = append(last.frames, queuedFrame{
+			bytes: frames.Bytes, messages: int32(frames.Count), sequenced: frames.Sequenced(), index: int32(frames.Index), //nolint:gosec // bounded by the format
+		})
+		last.bytes += int64(len(frames.Bytes))
 	}
-	return in, nil
-}
-
-// damagedFrame decides about a frame that does not pass its check: it returns its size and the error of that frame alone when only
-// its body is damaged, else 0 and the error of the whole request.
-func damagedFrame(b []byte, offset int, err error) (int, error) {
-	h, herr := record.ParseHeader(b)
-	if herr == nil && h.Len <= len(b) {
-		return h.Len, rpc.Errorf(scribev1.Reason_REASON_CORRUPT, "frame at byte %d of the request: %w", offset, err)
-	}
-	reason := scribev1.Reason_REASON_CORRUPT
-	if errors.Is(err, record.ErrVersion) {
-		reason = scribev1.Reason_REASON_INVALID
-	}
-	return 0, rpc.Errorf(reason, "frame at byte %d of the request: %w", offset, err)
+	return in, frames.Fault()
 }
 
 // writeCall is a request on its way into the agent.

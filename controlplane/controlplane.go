@@ -23,7 +23,7 @@ type ControlPlane struct {
 	cfg     Config
 	deps    Deps
 	logger  *slog.Logger
-	metrics *metrics
+	metrics *roleMetrics
 	ids     *idAllocator
 	feed    *categoryFeed
 	members *memberDriver

@@ -21,7 +21,7 @@ type Coordinator struct {
 	cfg     Config
 	deps    Deps
 	log     *slog.Logger
-	metrics *metrics
+	metrics *groupMetrics
 	seed    maphash.Seed
 	// turns are the semaphores that changes of a group take, by its name's hash.
 	turns [64]chan struct{}
@@ -86,7 +86,7 @@ func (c *Coordinator) Close(ctx context.Context) error {
 	}
 	c.stop()
 	c.worker.Wait()
-	c.metrics.close()
+	c.metrics.set.Unregister()
 	return err
 }
 

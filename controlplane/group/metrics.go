@@ -4,20 +4,21 @@ import (
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"scribe/internal/base/metrics"
 )
 
-// metrics of the coordinator.
-type metrics struct {
-	registerer prometheus.Registerer
-	all        []prometheus.Collector
-	joins      prometheus.Counter
-	leaves     prometheus.Counter
-	expired    prometheus.Counter
-	taken      prometheus.Counter
-	moved      prometheus.Counter
-	commits    *prometheus.CounterVec
-	conflicts  prometheus.Counter
-	damaged    prometheus.Counter
+// groupMetrics count what the coordinator does.
+type groupMetrics struct {
+	set       *metrics.Set
+	joins     prometheus.Counter
+	leaves    prometheus.Counter
+	expired   prometheus.Counter
+	taken     prometheus.Counter
+	moved     prometheus.Counter
+	commits   *prometheus.CounterVec
+	conflicts prometheus.Counter
+	damaged   prometheus.Counter
 }
 
 // Values of the label "result" of commits.
@@ -27,49 +28,26 @@ const (
 	commitFailed = "failed"
 )
 
-func newMetrics(r prometheus.Registerer, active func() (groups, members float64)) (*metrics, error) {
-	m := &metrics{registerer: r}
-	counter := func(name, help string) prometheus.Counter {
-		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "scribe_controlplane_group_" + name, Help: help})
-		m.all = append(m.all, c)
-		return c
+func newMetrics(r prometheus.Registerer, active func() (groups, members float64)) (*groupMetrics, error) {
+	set := metrics.NewSet("scribe_controlplane_")
+	m := &groupMetrics{
+		set:       set,
+		joins:     set.Counter("group_joins_total", "Memberships of consumer groups granted."),
+		leaves:    set.Counter("group_leaves_total", "Memberships that their members ended."),
+		expired:   set.Counter("group_expiries_total", "Memberships that ended because their members were silent."),
+		taken:     set.Counter("group_takings_total", "Times that buckets were taken away which a member should have given back."),
+		moved:     set.Counter("group_moved_buckets_total", "Buckets that were granted to a member."),
+		conflicts: set.Counter("group_conflicts_total", "Changes of a group that were tried again since another one came first."),
+		damaged:   set.Counter("group_damaged_values_total", "Values of the store that could not be read, each time they were met."),
+		commits: set.CounterVec("group_commits_total",
+			"Commits by what became of them: done, fenced (the member had lost buckets of it) or failed.", "result"),
 	}
-	m.joins = counter("joins_total", "Memberships of consumer groups granted.")
-	m.leaves = counter("leaves_total", "Memberships that their members ended.")
-	m.expired = counter("expiries_total", "Memberships that ended because their members were silent.")
-	m.taken = counter("takings_total", "Times that buckets were taken away which a member should have given back.")
-	m.moved = counter("moved_buckets_total", "Buckets that were granted to a member.")
-	m.conflicts = counter("conflicts_total", "Changes of a group that were tried again since another one came first.")
-	m.damaged = counter("damaged_values_total", "Values of the store that could not be read, each time they were met.")
-	m.commits = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "scribe_controlplane_group_commits_total",
-		Help: "Commits by what became of them: done, fenced (the member had lost buckets of it) or failed.",
-	}, []string{"result"})
-	m.all = append(m.all, m.commits,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "scribe_controlplane_active_groups", Help: "Consumer groups with members, as far as this process knows.",
-		}, func() float64 { groups, _ := active(); return groups }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "scribe_controlplane_group_members", Help: "Members of consumer groups, as far as this process knows.",
-		}, func() float64 { _, members := active(); return members }))
-	if r == nil {
-		return m, nil
-	}
-	for i, c := range m.all {
-		if err := r.Register(c); err != nil {
-			for _, done := range m.all[:i] {
-				r.Unregister(done)
-			}
-			return nil, fmt.Errorf("group: register metrics: %w", err)
-		}
+	set.GaugeFunc("active_groups", "Consumer groups with members, as far as this process knows.",
+		func() float64 { groups, _ := active(); return groups })
+	set.GaugeFunc("group_members", "Members of consumer groups, as far as this process knows.",
+		func() float64 { _, members := active(); return members })
+	if err := set.Register(r); err != nil {
+		return nil, fmt.Errorf("group: %w", err)
 	}
 	return m, nil
-}
-
-func (m *metrics) close() {
-	if m.registerer != nil {
-		for _, c := range m.all {
-			m.registerer.Unregister(c)
-		}
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/config"
+	"scribe/internal/base/metrics"
 	"scribe/internal/cell/watch"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -75,16 +76,11 @@ const (
 )
 
 func newResolveCounter(r prometheus.Registerer) (*prometheus.CounterVec, error) {
-	c := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "scribe_catalog_resolves_total", Help: "Lookups of unknown or outdated categories, by result.",
-	}, []string{"result"})
-	for _, result := range []string{resultFound, resultUnknown, resultLimited, resultFailed} {
-		c.WithLabelValues(result)
-	}
-	if r != nil {
-		if err := r.Register(c); err != nil {
-			return nil, fmt.Errorf("catalog: metrics: %w", err)
-		}
+	set := metrics.NewSet("scribe_catalog_")
+	c := set.CounterOf("resolves_total", "Lookups of unknown or outdated categories, by result.", "result",
+		resultFound, resultUnknown, resultLimited, resultFailed)
+	if err := set.Register(r); err != nil {
+		return nil, fmt.Errorf("catalog: %w", err)
 	}
 	return c, nil
 }

@@ -71,7 +71,9 @@ func (x *categoryIndex) lookupBytes(name []byte) *scribev1.Category {
 }
 
 // hashName is the hash that both lookups use.
-func (x *categoryIndex) hashName(c *scribev1.Category) uint64 { return maphash.String(x.seed, c.GetName()) }
+func (x *categoryIndex) hashName(c *scribev1.Category) uint64 {
+	return maphash.String(x.seed, c.GetName())
+}
 
 // lookupID returns the category of an id, nil if there is none.
 func (x *categoryIndex) lookupID(id uint32) *scribev1.Category {

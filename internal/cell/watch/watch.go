@@ -24,6 +24,7 @@ import (
 	"scribe/internal/base/config"
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/base/logthrottle"
+	"scribe/internal/base/metrics"
 )
 
 // Config is how a copy is kept current. Start from DefaultConfig.
@@ -81,7 +82,9 @@ type Loop[M any] struct {
 	cfg     Config
 	subject Subject[M]
 	logger  *slog.Logger
-	metrics loopMetrics
+	watches prometheus.Counter
+	writes  prometheus.Counter
+	failed  *prometheus.CounterVec
 
 	synced    atomic.Bool
 	ready     chan struct{}
@@ -95,11 +98,6 @@ type Loop[M any] struct {
 	throttle logthrottle.Throttle
 }
 
-type loopMetrics struct {
-	watches, fileWrites prometheus.Counter
-	fileErrors          *prometheus.CounterVec
-}
-
 // NewLoop returns a loop for a copy, which has taken in the state of the file, if there is one that can be read. logger and registerer
 // may be nil.
 func NewLoop[M any](cfg Config, subject Subject[M], logger *slog.Logger, registerer prometheus.Registerer) (*Loop[M], error) {
@@ -108,43 +106,26 @@ func NewLoop[M any](cfg Config, subject Subject[M], logger *slog.Logger, registe
 	}
 	l := &Loop[M]{cfg: cfg, subject: subject, logger: logger, ready: make(chan struct{}), dirty: make(chan struct{}, 1)}
 	if err := l.registerMetrics(registerer); err != nil {
-		return nil, fmt.Errorf("%s: metrics: %w", subject.Package, err)
+		return nil, fmt.Errorf("%s: %w", subject.Package, err)
 	}
 	l.loadFile()
 	return l, nil
 }
 
 func (l *Loop[M]) registerMetrics(r prometheus.Registerer) error {
-	prefix := "scribe_" + l.subject.Package + "_"
-	l.metrics = loopMetrics{
-		watches:    prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "watches_total", Help: "Watches begun."}),
-		fileWrites: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "file_writes_total", Help: "Writes of the last good state."}),
-		fileErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: prefix + "file_errors_total", Help: "Files of the last good state that could not be read or written.",
-		}, []string{"operation"}),
-	}
-	l.metrics.fileErrors.WithLabelValues("read")
-	l.metrics.fileErrors.WithLabelValues("write")
-	if r == nil {
-		return nil
-	}
-	inSync := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: prefix + "in_sync",
-		Help: "1 while the control plane's watch keeps the " + l.subject.Plural + " current, 0 while the last good state serves.",
-	}, func() float64 {
-		if l.InSync() {
-			return 1
-		}
-		return 0
-	})
-	count := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + l.subject.Plural, Help: "Known " + l.subject.Plural + "."},
-		func() float64 { return float64(l.subject.Count()) })
-	for _, c := range []prometheus.Collector{inSync, count, l.metrics.watches, l.metrics.fileWrites, l.metrics.fileErrors} {
-		if err := r.Register(c); err != nil {
-			return err
-		}
-	}
-	return nil
+	set := metrics.NewSet("scribe_" + l.subject.Package + "_")
+	l.watches = set.Counter("watches_total", "Watches begun.")
+	l.writes = set.Counter("file_writes_total", "Writes of the last good state.")
+	l.failed = set.CounterOf("file_errors_total", "Files of the last good state that could not be read or written.", "operation", "read", "write")
+	set.GaugeFunc("in_sync", "1 while the control plane's watch keeps the "+l.subject.Plural+" current, 0 while the last good state serves.",
+		func() float64 {
+			if l.InSync() {
+				return 1
+			}
+			return 0
+		})
+	set.GaugeFunc(l.subject.Plural, "Known "+l.subject.Plural+".", func() float64 { return float64(l.subject.Count()) })
+	return set.Register(r)
 }
 
 // Ready is closed once the copy has been complete: as the control plane sent it, or as the file had it.
@@ -180,7 +161,7 @@ func (l *Loop[M]) Run(ctx context.Context) error {
 	}
 	pauses := backoff.Backoff{Min: l.cfg.MinBackoff, Max: l.cfg.MaxBackoff}
 	for failures := 1; ; failures++ {
-		l.metrics.watches.Inc()
+		l.watches.Inc()
 		synced, err := l.watchOnce(ctx)
 		if ctx.Err() != nil {
 			return nil
@@ -254,7 +235,7 @@ func (l *Loop[M]) loadFile() {
 		savedAt, err = l.subject.Decode(bufio.NewReaderSize(f, 256<<10))
 	}
 	if err != nil {
-		l.metrics.fileErrors.WithLabelValues("read").Inc()
+		l.failed.WithLabelValues("read").Inc()
 		l.logger.Error("last good state ignored: the file cannot be read", "of", l.subject.Plural, "file", l.cfg.File, "error", err)
 		return
 	}
@@ -265,9 +246,9 @@ func (l *Loop[M]) loadFile() {
 
 func (l *Loop[M]) saveFile() {
 	if err := atomicfile.Write(l.cfg.File, l.subject.Encode); err != nil {
-		l.metrics.fileErrors.WithLabelValues("write").Inc()
+		l.failed.WithLabelValues("write").Inc()
 		l.logger.Error("last good state not written", "of", l.subject.Plural, "file", l.cfg.File, "error", err)
 		return
 	}
-	l.metrics.fileWrites.Inc()
+	l.writes.Inc()
 }

@@ -30,14 +30,14 @@ type Store struct {
 }
 
 // Option changes a Store.
-type Option func(*history.Limits)
+type Option func(*history.HistoryLimits)
 
 // WithHistory sets how many changes are kept for watches; the default is 100,000.
-func WithHistory(events int) Option { return func(l *history.Limits) { l.Events = events } }
+func WithHistory(events int) Option { return func(l *history.HistoryLimits) { l.Events = events } }
 
 // New returns an empty store.
 func New(options ...Option) *Store {
-	limits := history.Limits{Events: 100_000, Bytes: 64 << 20}
+	limits := history.HistoryLimits{Events: 100_000, Bytes: 64 << 20}
 	for _, o := range options {
 		o(&limits)
 	}

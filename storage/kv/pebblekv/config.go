@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/config"
+	"scribe/internal/base/metrics"
 )
 
 // Config is what a store is opened with. Start from DefaultConfig.
@@ -74,29 +75,15 @@ const (
 )
 
 func newMetrics(r prometheus.Registerer) (*storeMetrics, error) {
+	set := metrics.NewSet("scribe_kv_")
 	m := &storeMetrics{
-		commits: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "scribe_kv_transactions_total", Help: "Transactions of the control store by result.",
-		}, []string{"result"}),
-		groupSize: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "scribe_kv_group_transactions", Help: "Transactions committed with one sync.",
-			Buckets: prometheus.ExponentialBuckets(1, 2, 9),
-		}),
-		syncTime: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "scribe_kv_sync_seconds", Help: "Time to write and sync a group of transactions.",
-			Buckets: prometheus.ExponentialBuckets(100e-6, 4, 9),
-		}),
+		commits: set.CounterOf("transactions_total", "Transactions of the control store by result.", "result",
+			resultCommitted, resultConflict, resultFailed),
+		groupSize: set.Histogram("group_transactions", "Transactions committed with one sync.", prometheus.ExponentialBuckets(1, 2, 9)),
+		syncTime:  set.Histogram("sync_seconds", "Time to write and sync a group of transactions.", prometheus.ExponentialBuckets(100e-6, 4, 9)),
 	}
-	for _, result := range []string{resultCommitted, resultConflict, resultFailed} {
-		m.commits.WithLabelValues(result)
-	}
-	if r == nil {
-		return m, nil
-	}
-	for _, c := range []prometheus.Collector{m.commits, m.groupSize, m.syncTime} {
-		if err := r.Register(c); err != nil {
-			return nil, fmt.Errorf("pebblekv: metrics: %w", err)
-		}
+	if err := set.Register(r); err != nil {
+		return nil, fmt.Errorf("pebblekv: %w", err)
 	}
 	return m, nil
 }

@@ -13,8 +13,8 @@ import (
 
 const zones = metalog.AnnotationZones
 
-// note annotates a record and checks whether that was kept.
-func (e *env) note(shard record.ShardID, lsn record.LSN, text string, want int) {
+// annotateOne annotates a record and checks whether that was kept.
+func (e *caseEnv) annotateOne(shard record.ShardID, lsn record.LSN, text string, want int) {
 	e.Helper()
 	kept, err := e.log.Annotate(e.ctx, []metalog.Annotation{{Shard: shard, LSN: lsn, Kind: zones, Data: []byte(text)}})
 	if err != nil || kept != want {
@@ -22,8 +22,8 @@ func (e *env) note(shard record.ShardID, lsn record.LSN, text string, want int) 
 	}
 }
 
-// notes checks what is beside the records of a range, as "LSN=text".
-func (e *env) notes(shard record.ShardID, from, to record.LSN, want ...string) {
+// readNotes checks what is beside the records of a range, as "LSN=text".
+func (e *caseEnv) readNotes(shard record.ShardID, from, to record.LSN, want ...string) {
 	e.Helper()
 	found, until, err := e.log.Annotations(e.ctx, shard, from, to, zones, 0)
 	if err != nil || until != to {
@@ -43,63 +43,63 @@ func notesText(notes []metalog.Annotation) string {
 }
 
 var annotateCases = []testCase{
-	{name: "annotations stand beside their records", test: func(e *env) {
-		epochs := e.open(shardA, shardB)
-		e.fill(shardA, epochs[0], "r", 5)
-		e.fill(shardB, epochs[1], "r", 5)
-		e.notes(shardA, 1, 6)
-		e.note(shardA, 2, "two", 1)
-		e.note(shardA, 4, "four", 1)
-		e.note(shardB, 2, "other", 1)
-		e.notes(shardA, 1, 6, "2=two", "4=four")
-		e.notes(shardA, 2, 4, "2=two")
-		e.notes(shardA, 3, 4)
-		e.notes(shardA, 4, 4)
-		e.notes(shardB, 1, 100, "2=other")
-		e.note(shardA, 2, "again", 1)
-		e.notes(shardA, 1, 3, "2=again")
-		e.holds(shardA, 1, "r0", "r1", "r2", "r3", "r4")
-		e.append(to(shardA, epochs[0], "r5")) // the tail is where it was
-		equal(e, "tail", e.tail(shardA).NextLSN, 7)
+	{name: "annotations stand beside their records", test: func(e *caseEnv) {
+		epochs := e.openShards(shardA, shardB)
+		e.fillShard(shardA, epochs[0], "r", 5)
+		e.fillShard(shardB, epochs[1], "r", 5)
+		e.readNotes(shardA, 1, 6)
+		e.annotateOne(shardA, 2, "two", 1)
+		e.annotateOne(shardA, 4, "four", 1)
+		e.annotateOne(shardB, 2, "other", 1)
+		e.readNotes(shardA, 1, 6, "2=two", "4=four")
+		e.readNotes(shardA, 2, 4, "2=two")
+		e.readNotes(shardA, 3, 4)
+		e.readNotes(shardA, 4, 4)
+		e.readNotes(shardB, 1, 100, "2=other")
+		e.annotateOne(shardA, 2, "again", 1)
+		e.readNotes(shardA, 1, 3, "2=again")
+		e.wantRecords(shardA, 1, "r0", "r1", "r2", "r3", "r4")
+		e.appendAll(appendTo(shardA, epochs[0], "r5")) // the tail is where it was
+		wantEqual(e, "tail", e.tailOf(shardA).NextLSN, 7)
 	}},
-	{name: "what has no record is not annotated", test: func(e *env) {
+	{name: "what has no record is not annotated", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		e.fill(shardA, epoch, "r", 3)
-		e.note(shardA, 4, "the tail", 0)
-		e.note(shardB, 1, "no shard", 0)
+		e.fillShard(shardA, epoch, "r", 3)
+		e.annotateOne(shardA, 4, "the tail", 0)
+		e.annotateOne(shardB, 1, "no shard", 0)
 		kept, err := e.log.Annotate(e.ctx, []metalog.Annotation{
 			{Shard: shardA, LSN: 9, Kind: zones, Data: []byte("x")}, {Shard: shardA, LSN: 3, Kind: zones, Data: []byte("good")},
 		})
 		if err != nil || kept != 1 {
 			e.Fatalf("kept %d, %v", kept, err)
 		}
-		e.append(to(shardA, epoch, "r3"))
-		e.notes(shardA, 1, 10, "3=good")
-		e.notes(shardB, 1, 10)
+		e.appendAll(appendTo(shardA, epoch, "r3"))
+		e.readNotes(shardA, 1, 10, "3=good")
+		e.readNotes(shardB, 1, 10)
 	}},
-	{name: "annotations go with what is trimmed", test: func(e *env) {
+	{name: "annotations go with what is trimmed", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		e.fill(shardA, epoch, "r", 4)
+		e.fillShard(shardA, epoch, "r", 4)
 		for lsn := record.LSN(1); lsn <= 4; lsn++ {
-			e.note(shardA, lsn, "x", 1)
+			e.annotateOne(shardA, lsn, "x", 1)
 		}
 		if err := e.log.Trim(e.ctx, shardA, 3); err != nil {
 			e.Fatal(err)
 		}
-		e.note(shardA, 2, "late", 0)
-		e.notes(shardA, 1, 5, "3=x", "4=x")
-		e.retire(7)
-		e.notes(shardA, 3, 5, "3=x", "4=x")
-		e.erase()
-		e.note(shardA, 4, "late", 0)
-		e.notes(shardA, 1, 5)
+		e.annotateOne(shardA, 2, "late", 0)
+		e.readNotes(shardA, 1, 5, "3=x", "4=x")
+		e.retireCategory(7)
+		e.readNotes(shardA, 3, 5, "3=x", "4=x")
+		e.eraseCategory()
+		e.annotateOne(shardA, 4, "late", 0)
+		e.readNotes(shardA, 1, 5)
 	}},
-	{name: "an answer of annotations is bounded", test: func(e *env) {
+	{name: "an answer of annotations is bounded", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		e.fill(shardA, epoch, "r", 4)
+		e.fillShard(shardA, epoch, "r", 4)
 		text := strings.Repeat("x", 100)
 		for lsn := record.LSN(1); lsn <= 4; lsn++ {
-			e.note(shardA, lsn, text, 1)
+			e.annotateOne(shardA, lsn, text, 1)
 		}
 		var got []string
 		for from := record.LSN(1); from < 5; {
@@ -120,9 +120,9 @@ var annotateCases = []testCase{
 			e.Fatalf("a range without an end was answered up to %d, %v", until, err)
 		}
 	}},
-	{name: "what is no annotation is refused", test: func(e *env) {
+	{name: "what is no annotation is refused", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		e.fill(shardA, epoch, "r", 1)
+		e.fillShard(shardA, epoch, "r", 1)
 		good := metalog.Annotation{Shard: shardA, LSN: 1, Kind: zones, Data: []byte("x")}
 		for name, spoil := range map[string]func(*metalog.Annotation){
 			"LSN 0":   func(n *metalog.Annotation) { n.LSN = 0 },
@@ -135,30 +135,30 @@ var annotateCases = []testCase{
 			if _, err := e.log.Annotate(e.ctx, []metalog.Annotation{good, bad}); err == nil {
 				e.Errorf("%s was taken", name)
 			} else {
-				e.is(err, metalog.ErrInvalid)
+				e.wantError(err, metalog.ErrInvalid)
 			}
 		}
 		for _, n := range []int{0, metalog.MaxAnnotations + 1} {
 			_, err := e.log.Annotate(e.ctx, make([]metalog.Annotation, n))
-			e.is(err, metalog.ErrInvalid)
+			e.wantError(err, metalog.ErrInvalid)
 		}
 		long := make([]metalog.Annotation, metalog.MaxAnnotateBytes/metalog.MaxAnnotation+1)
 		for i := range long {
 			long[i] = metalog.Annotation{Shard: shardA, LSN: 1, Kind: zones, Data: bytes.Repeat([]byte("x"), metalog.MaxAnnotation)}
 		}
 		_, err := e.log.Annotate(e.ctx, long)
-		e.is(err, metalog.ErrInvalid)
+		e.wantError(err, metalog.ErrInvalid)
 		_, _, err = e.log.Annotations(e.ctx, shardA, 0, 1, zones, 0)
-		e.is(err, metalog.ErrInvalid)
+		e.wantError(err, metalog.ErrInvalid)
 		_, _, err = e.log.Annotations(e.ctx, shardA, 2, 1, zones, 0)
-		e.is(err, metalog.ErrInvalid)
+		e.wantError(err, metalog.ErrInvalid)
 		_, _, err = e.log.Annotations(e.ctx, shardA, 1, 2, 0, 0)
-		e.is(err, metalog.ErrInvalid)
-		e.notes(shardA, 1, 2)
+		e.wantError(err, metalog.ErrInvalid)
+		e.readNotes(shardA, 1, 2)
 	}},
-	{name: "writers annotate, append and trim at the same time", test: func(e *env) {
+	{name: "writers annotate, append and trim at the same time", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		e.fill(shardA, epoch, "r", 1)
+		e.fillShard(shardA, epoch, "r", 1)
 		var all sync.WaitGroup
 		fail := make(chan error, 3)
 		ctx, cancel := context.WithCancel(e.ctx)
@@ -166,7 +166,7 @@ var annotateCases = []testCase{
 		all.Go(func() {
 			defer cancel()
 			for i := range 100 {
-				if err := e.try(to(shardA, epoch, "x")); err != nil {
+				if err := e.tryAppend(appendTo(shardA, epoch, "x")); err != nil {
 					fail <- err
 					return
 				}
@@ -200,26 +200,26 @@ var annotateCases = []testCase{
 		if err != nil {
 			e.Fatal(err)
 		}
-		st := e.tail(shardA)
+		st := e.tailOf(shardA)
 		for _, n := range found {
 			if n.LSN < st.FirstLSN || n.LSN >= st.NextLSN || string(n.Data) != fmt.Sprint(n.LSN) {
 				e.Errorf("%d=%s is beside no record of %d to %d", n.LSN, n.Data, st.FirstLSN, st.NextLSN)
 			}
 		}
 	}},
-	{name: "annotations outlive a restart", needs: canRestart, test: func(e *env) {
+	{name: "annotations outlive a restart", needs: canRestart, test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		e.fill(shardA, epoch, "r", 2)
-		e.note(shardA, 2, "two", 1)
-		e.restart()
-		e.notes(shardA, 1, 3, "2=two")
+		e.fillShard(shardA, epoch, "r", 2)
+		e.annotateOne(shardA, 2, "two", 1)
+		e.restartLog()
+		e.readNotes(shardA, 1, 3, "2=two")
 	}},
-	{name: "a crash takes annotations at most", needs: canCrash, test: func(e *env) {
+	{name: "a crash takes annotations at most", needs: canCrash, test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		e.fill(shardA, epoch, "r", 2)
-		e.note(shardA, 2, "two", 1)
+		e.fillShard(shardA, epoch, "r", 2)
+		e.annotateOne(shardA, 2, "two", 1)
 		e.log = e.in.Crash(e)
-		e.holds(shardA, 1, "r0", "r1")
+		e.wantRecords(shardA, 1, "r0", "r1")
 		found, _, err := e.log.Annotations(e.ctx, shardA, 1, 3, zones, 0)
 		if got := notesText(found); err != nil || got != "" && got != "2=two" {
 			e.Fatalf("beside the records is %q, %v", got, err)

@@ -12,54 +12,54 @@ import (
 )
 
 var durableCases = []testCase{
-	{name: "everything outlives a restart", needs: canRestart, test: func(e *env) { outlives(e, e.in.Restart) }},
-	{name: "everything outlives a crash", needs: canCrash, test: func(e *env) { outlives(e, e.in.Crash) }},
-	{name: "what was acknowledged outlives crashes under load", needs: canCrash, test: func(e *env) {
+	{name: "everything outlives a restart", needs: canRestart, test: func(e *caseEnv) { testOutlives(e, e.in.Restart) }},
+	{name: "everything outlives a crash", needs: canCrash, test: func(e *caseEnv) { testOutlives(e, e.in.Crash) }},
+	{name: "what was acknowledged outlives crashes under load", needs: canCrash, test: func(e *caseEnv) {
 		for round := range 4 {
 			crashUnderLoad(e, round)
 		}
 	}},
-	{name: "watermarks hold over a restart with a clock that went back", needs: both(canRestart, hasClock), test: func(e *env) {
+	{name: "watermarks hold over a restart with a clock that went back", needs: withCrash(canRestart, hasClock), test: func(e *caseEnv) {
 		watermarksOutlive(e, e.in.Restart)
 	}},
-	{name: "watermarks hold over a crash with a clock that went back", needs: both(canCrash, hasClock), test: func(e *env) {
+	{name: "watermarks hold over a crash with a clock that went back", needs: withCrash(canCrash, hasClock), test: func(e *caseEnv) {
 		watermarksOutlive(e, e.in.Crash)
 	}},
-	{name: "damage is an error with its place", needs: canDamage, test: func(e *env) {
-		epochs := e.open(shardA, shardB)
-		e.fill(shardA, epochs[0], "r", 9)
-		e.fill(shardB, epochs[1], "r", 9)
+	{name: "damage is an error with its place", needs: canDamage, test: func(e *caseEnv) {
+		epochs := e.openShards(shardA, shardB)
+		e.fillShard(shardA, epochs[0], "r", 9)
+		e.fillShard(shardB, epochs[1], "r", 9)
 		e.log = e.in.Damage(e, shardA, 5)
 		want := metalog.CorruptError{Shard: shardA, LSN: 5}
 		place := func(err error) {
 			e.Helper()
-			e.is(err, metalog.ErrCorrupt)
-			got := *as[*metalog.CorruptError](e, err)
+			e.wantError(err, metalog.ErrCorrupt)
+			got := *asError[*metalog.CorruptError](e, err)
 			got.Detail = ""
-			equal(e, "place", got, want)
+			wantEqual(e, "place", got, want)
 		}
 		_, err := e.log.Read(e.ctx, shardA, 5, 0, 0)
 		place(err)
 		_, err = e.log.Read(e.ctx, shardA, 5, 1, 0)
 		place(err)
-		place(e.log.Subscribe(e.ctx, []metalog.Position{at(shardA, 2), at(shardB, 1)}, 0, func([]metalog.Update) error { return nil }))
+		place(e.log.Subscribe(e.ctx, []metalog.Position{positionAt(shardA, 2), positionAt(shardB, 1)}, 0, func([]metalog.Update) error { return nil }))
 		// What is sound is readable.
 		for _, limit := range []int{0, 4, 5} {
 			if entries, err := e.log.Read(e.ctx, shardA, 1, limit, 0); err != nil || len(entries) != 4 {
 				e.Fatalf("Read before the damage returned %d records, %v", len(entries), err)
 			}
 		}
-		equal(e, "records behind the damage", len(e.read(shardA, 6)), 4)
-		equal(e, "records of the other", len(e.read(shardB, 1)), 9)
+		wantEqual(e, "records behind the damage", len(e.readAll(shardA, 6)), 4)
+		wantEqual(e, "records of the other", len(e.readAll(shardB, 1)), 9)
 	}},
 }
 
-// outlives fills an engine with one of everything and looks for it after again.
-func outlives(e *env, again func(testing.TB) metalog.Log) {
-	epochs := e.open(shardA, shardB, shardC)
-	e.fill(shardA, epochs[0], "a", 20)
-	e.is(e.trySequences(shardB, epochs[1], run(5, 2, 0, 9)), nil)
-	e.fill(shardC, epochs[2], "c", 3)
+// testOutlives fills an engine with one of everything and looks for it after again.
+func testOutlives(e *caseEnv, again func(testing.TB) metalog.Log) {
+	epochs := e.openShards(shardA, shardB, shardC)
+	e.fillShard(shardA, epochs[0], "a", 20)
+	e.wantError(e.trySequences(shardB, epochs[1], makeRun(5, 2, 0, 9)), nil)
+	e.fillShard(shardC, epochs[2], "c", 3)
 	if err := e.log.Trim(e.ctx, shardA, 8); err != nil {
 		e.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func outlives(e *env, again func(testing.TB) metalog.Log) {
 	if err != nil {
 		e.Fatal(err)
 	}
-	entries := e.read(shardA, 8)
+	entries := e.readAll(shardA, 8)
 	for range 2 {
 		e.log = again(e)
 		after, err := e.log.Tail(e.ctx, shards)
@@ -90,24 +90,24 @@ func outlives(e *env, again func(testing.TB) metalog.Log) {
 			}
 			after[i].Watermark = before[i].Watermark
 		}
-		equal(e, "states", fmt.Sprint(after), fmt.Sprint(before))
-		equal(e, "entries", fmt.Sprint(e.read(shardA, 8)), fmt.Sprint(entries))
-		e.knows(shardB, metalog.ProducerState{Producer: 5, Epoch: 2, Next: 10})
+		wantEqual(e, "states", fmt.Sprint(after), fmt.Sprint(before))
+		wantEqual(e, "entries", fmt.Sprint(e.readAll(shardA, 8)), fmt.Sprint(entries))
+		e.wantKnown(shardB, metalog.ProducerState{Producer: 5, Epoch: 2, Next: 10})
 		boundary, err := e.log.AdvanceBoundary(e.ctx, 0)
 		if err != nil {
 			e.Fatal(err)
 		}
-		equal(e, "boundary", boundary, 777)
+		wantEqual(e, "boundary", boundary, 777)
 		_, err = e.log.Read(e.ctx, shardA, 7, 0, 0)
-		e.is(err, metalog.ErrTrimmed)
-		e.is(e.try(to(shardC, epochs[2], "no")), metalog.ErrSealed)
+		e.wantError(err, metalog.ErrTrimmed)
+		e.wantError(e.tryAppend(appendTo(shardC, epochs[2], "no")), metalog.ErrSealed)
 		listed, err := e.log.Shards(e.ctx, 7)
 		if err != nil {
 			e.Fatal(err)
 		}
-		equal(e, "shards", len(listed), 3)
+		wantEqual(e, "shards", len(listed), 3)
 	}
-	equal(e, "LSN", e.append(to(shardA, epochs[0], "more"))[0].FirstLSN, 21)
+	wantEqual(e, "LSN", e.appendAll(appendTo(shardA, epochs[0], "more"))[0].FirstLSN, 21)
 	if next := e.openOne(shardA); next <= epochs[0] {
 		e.Fatalf("epoch %d came after %d", next, epochs[0])
 	}
@@ -115,14 +115,14 @@ func outlives(e *env, again func(testing.TB) metalog.Log) {
 
 // crashUnderLoad has writers, each in a shard of its own and all in a common one, until the engine crashes. Then what was
 // acknowledged must be there, what is there must be dense, and the sequences must be those of the records.
-func crashUnderLoad(e *env, round int) {
+func crashUnderLoad(e *caseEnv, round int) {
 	const writers = 6
 	common := record.MakeShardID(50, uint16(round), 0)
 	shards := []record.ShardID{common}
 	for w := range writers {
 		shards = append(shards, record.MakeShardID(50, uint16(round), uint16(w+1)))
 	}
-	epochs := e.open(shards...)
+	epochs := e.openShards(shards...)
 	log := e.log
 	type acked struct {
 		own, all record.LSN
@@ -141,9 +141,9 @@ func crashUnderLoad(e *env, round int) {
 					return
 				default:
 				}
-				own := to(shards[w+1], epochs[w+1], fmt.Sprint(w, " ", i))
-				own.Sequences = []metalog.Sequence{run(uint64(w), 1, i, i)}
-				all := to(common, epochs[0], fmt.Sprint(w, " ", i))
+				own := appendTo(shards[w+1], epochs[w+1], fmt.Sprint(w, " ", i))
+				own.Sequences = []metalog.Sequence{makeRun(uint64(w), 1, i, i)}
+				all := appendTo(common, epochs[0], fmt.Sprint(w, " ", i))
 				done, err := log.Append(e.ctx, &metalog.Append{Shards: []metalog.ShardAppend{own, all}})
 				if err != nil {
 					return // the engine is going: the outcome is unknown
@@ -168,13 +168,13 @@ func crashUnderLoad(e *env, round int) {
 	e.log = e.in.Crash(e)
 	close(stop)
 	wg.Wait()
-	all := e.read(common, 1)
+	all := e.readAll(common, 1)
 	for w := range writers {
-		own := e.read(shards[w+1], 1)
+		own := e.readAll(shards[w+1], 1)
 		for i, en := range own {
-			equal(e, "record", string(en.Data), fmt.Sprint(w, " ", i))
+			wantEqual(e, "record", string(en.Data), fmt.Sprint(w, " ", i))
 		}
-		e.knows(shards[w+1], metalog.ProducerState{Producer: uint64(w), Epoch: epochOf(own), Next: uint64(len(own))})
+		e.wantKnown(shards[w+1], metalog.ProducerState{Producer: uint64(w), Epoch: epochOf(own), Next: uint64(len(own))})
 		for i, a := range before[w] {
 			if int(a.own) > len(own) || own[a.own-1].Time != a.time || int(a.all) > len(all) || string(all[a.all-1].Data) != fmt.Sprint(w, " ", i) {
 				e.Fatalf("round %d: the record of writer %d that was acknowledged at LSN %d and %d is gone", round, w, a.own, a.all)
@@ -183,10 +183,10 @@ func crashUnderLoad(e *env, round int) {
 	}
 	total := 0
 	for _, st := range shards[1:] {
-		total += len(e.read(st, 1))
+		total += len(e.readAll(st, 1))
 	}
-	equal(e, "records in the common shard", len(all), total)
-	e.append(to(common, epochs[0], "after"))
+	wantEqual(e, "records in the common shard", len(all), total)
+	e.appendAll(appendTo(common, epochs[0], "after"))
 }
 
 func epochOf(entries []metalog.Entry) uint32 {
@@ -197,24 +197,24 @@ func epochOf(entries []metalog.Entry) uint32 {
 }
 
 // watermarksOutlive checks what readers were promised against what is appended after again, when the clock is behind.
-func watermarksOutlive(e *env, again func(testing.TB) metalog.Log) {
-	epochs := e.open(shardA, shardB)
-	e.fill(shardA, epochs[0], "r", 1)
-	promised := e.tail(shardA).Watermark
+func watermarksOutlive(e *caseEnv, again func(testing.TB) metalog.Log) {
+	epochs := e.openShards(shardA, shardB)
+	e.fillShard(shardA, epochs[0], "r", 1)
+	promised := e.tailOf(shardA).Watermark
 	for range 3 {
 		e.in.Clock.Advance(3 * time.Hour)
-		f := e.follow(metalog.MinHeartbeat, at(shardA, 1), at(shardB, 1))
+		f := e.follow(metalog.MinHeartbeat, positionAt(shardA, 1), positionAt(shardB, 1))
 		e.in.Clock.Advance(time.Minute)
-		promised = max(promised, f.beats(shardA, promised+1).watermark, f.beats(shardB, promised+1).watermark, e.tail(shardB).Watermark)
-		f.stop()
+		promised = max(promised, f.waitWatermark(shardA, promised+1).watermark, f.waitWatermark(shardB, promised+1).watermark, e.tailOf(shardB).Watermark)
+		f.stopChecked()
 		e.log = again(e)
 		e.in.Clock.Advance(-2 * time.Hour)
 		for i, s := range []record.ShardID{shardA, shardB} {
-			if done := e.append(to(s, epochs[i], "x"))[0]; done.Time < promised {
+			if done := e.appendAll(appendTo(s, epochs[i], "x"))[0]; done.Time < promised {
 				e.Fatalf("a record has time %d, but %d was promised", done.Time, promised)
 			}
 		}
-		if w := e.tail(shardA).Watermark; w < promised {
+		if w := e.tailOf(shardA).Watermark; w < promised {
 			e.Fatalf("the watermark is %d, but %d was promised", w, promised)
 		}
 	}

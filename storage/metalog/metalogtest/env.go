@@ -16,8 +16,8 @@ var (
 	shardC = record.MakeShardID(7, 1, 1)
 )
 
-// open opens shards and returns their epochs.
-func (e *env) open(shards ...record.ShardID) []uint64 {
+// openShards opens shards and returns their epochs.
+func (e *caseEnv) openShards(shards ...record.ShardID) []uint64 {
 	e.Helper()
 	states, err := e.log.Open(e.ctx, "suite", shards)
 	if err != nil {
@@ -37,13 +37,13 @@ func (e *env) open(shards ...record.ShardID) []uint64 {
 }
 
 // openOne opens a shard and returns its epoch.
-func (e *env) openOne(shard record.ShardID) uint64 {
+func (e *caseEnv) openOne(shard record.ShardID) uint64 {
 	e.Helper()
-	return e.open(shard)[0]
+	return e.openShards(shard)[0]
 }
 
-// to is an append of texts to one shard.
-func to(shard record.ShardID, epoch uint64, texts ...string) metalog.ShardAppend {
+// appendTo is an append of texts to one shard.
+func appendTo(shard record.ShardID, epoch uint64, texts ...string) metalog.ShardAppend {
 	s := metalog.ShardAppend{Shard: shard, Epoch: epoch}
 	for _, t := range texts {
 		s.Records = append(s.Records, []byte(t))
@@ -51,14 +51,14 @@ func to(shard record.ShardID, epoch uint64, texts ...string) metalog.ShardAppend
 	return s
 }
 
-// try appends and returns the error.
-func (e *env) try(shards ...metalog.ShardAppend) error {
+// tryAppend appends and returns the error.
+func (e *caseEnv) tryAppend(shards ...metalog.ShardAppend) error {
 	_, err := e.log.Append(e.ctx, &metalog.Append{Shards: shards})
 	return err
 }
 
-// append appends and fails the case if it can't.
-func (e *env) append(shards ...metalog.ShardAppend) []metalog.Appended {
+// appendAll appends and fails the case if it can't.
+func (e *caseEnv) appendAll(shards ...metalog.ShardAppend) []metalog.Appended {
 	e.Helper()
 	done, err := e.log.Append(e.ctx, &metalog.Append{Shards: shards})
 	if err != nil {
@@ -70,18 +70,18 @@ func (e *env) append(shards ...metalog.ShardAppend) []metalog.Appended {
 	return done
 }
 
-// fill appends n records "prefix0", "prefix1", ... one by one.
-func (e *env) fill(shard record.ShardID, epoch uint64, prefix string, n int) []metalog.Appended {
+// fillShard appends n records "prefix0", "prefix1", ... one by one.
+func (e *caseEnv) fillShard(shard record.ShardID, epoch uint64, prefix string, n int) []metalog.Appended {
 	e.Helper()
 	var all []metalog.Appended
 	for i := range n {
-		all = append(all, e.append(to(shard, epoch, fmt.Sprint(prefix, i)))...)
+		all = append(all, e.appendAll(appendTo(shard, epoch, fmt.Sprint(prefix, i)))...)
 	}
 	return all
 }
 
-// read reads a shard from an LSN to its tail, in as many calls as it takes, and checks that LSNs are dense.
-func (e *env) read(shard record.ShardID, from record.LSN) []metalog.Entry {
+// readAll reads a shard from an LSN to its tail, in as many calls as it takes, and checks that LSNs are dense.
+func (e *caseEnv) readAll(shard record.ShardID, from record.LSN) []metalog.Entry {
 	e.Helper()
 	var all []metalog.Entry
 	for {
@@ -102,8 +102,8 @@ func (e *env) read(shard record.ShardID, from record.LSN) []metalog.Entry {
 	}
 }
 
-// tail returns the state of one shard.
-func (e *env) tail(shard record.ShardID) metalog.State {
+// tailOf returns the state of one shard.
+func (e *caseEnv) tailOf(shard record.ShardID) metalog.State {
 	e.Helper()
 	states, err := e.log.Tail(e.ctx, []record.ShardID{shard})
 	if err != nil {
@@ -115,15 +115,15 @@ func (e *env) tail(shard record.ShardID) metalog.State {
 	return states[0]
 }
 
-// holds checks what a shard holds from an LSN on.
-func (e *env) holds(shard record.ShardID, from record.LSN, want ...string) {
+// wantRecords checks what a shard holds from an LSN on.
+func (e *caseEnv) wantRecords(shard record.ShardID, from record.LSN, want ...string) {
 	e.Helper()
-	if got := texts(e.read(shard, from)); strings.Join(got, ",") != strings.Join(want, ",") {
+	if got := textsOf(e.readAll(shard, from)); strings.Join(got, ",") != strings.Join(want, ",") {
 		e.Fatalf("shard %v holds %q from LSN %d on, want %q", shard, got, from, want)
 	}
 }
 
-func texts(entries []metalog.Entry) []string {
+func textsOf(entries []metalog.Entry) []string {
 	var out []string
 	for _, en := range entries {
 		out = append(out, string(en.Data))
@@ -131,16 +131,16 @@ func texts(entries []metalog.Entry) []string {
 	return out
 }
 
-// is fails the case unless err is target.
-func (e *env) is(err, target error) {
+// wantError fails the case unless err is target.
+func (e *caseEnv) wantError(err, target error) {
 	e.Helper()
 	if !errors.Is(err, target) {
 		e.Fatalf("the error is %v, want %v", err, target)
 	}
 }
 
-// as returns err as a T.
-func as[T error](e *env, err error) T {
+// asError returns err as a T.
+func asError[T error](e *caseEnv, err error) T {
 	e.Helper()
 	var want T
 	if !errors.As(err, &want) {
@@ -149,7 +149,7 @@ func as[T error](e *env, err error) T {
 	return want
 }
 
-func equal[T comparable](e *env, what string, got, want T) {
+func wantEqual[T comparable](e *caseEnv, what string, got, want T) {
 	e.Helper()
 	if got != want {
 		e.Fatalf("%s: got %v, want %v", what, got, want)

@@ -12,9 +12,9 @@ import (
 	"scribe/storage/metalog"
 )
 
-// follower runs a subscription, keeps what it got, and checks every update against the contract.
-type follower struct {
-	e      *env
+// checkedFollower runs a subscription, keeps what it got, and checks every update against the contract.
+type checkedFollower struct {
+	e      *caseEnv
 	cancel context.CancelFunc
 	done   chan struct{} // closed when Subscribe has returned
 	err    error         // what it returned
@@ -24,12 +24,12 @@ type follower struct {
 
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced with each update
-	shards  map[record.ShardID]*followed
+	shards  map[record.ShardID]*followedShard
 	broken  error // the contract was broken
 }
 
-// followed is what was seen of a shard.
-type followed struct {
+// followedShard is what was seen of a shard.
+type followedShard struct {
 	next      record.LSN
 	entries   []metalog.Entry
 	updates   int
@@ -40,21 +40,21 @@ type followed struct {
 }
 
 // follow subscribes from the positions on.
-func (e *env) follow(heartbeat time.Duration, from ...metalog.Position) *follower {
+func (e *caseEnv) follow(heartbeat time.Duration, from ...metalog.Position) *checkedFollower {
 	return e.followWith(heartbeat, nil, from...)
 }
 
-func (e *env) followWith(heartbeat time.Duration, hold func([]metalog.Update), from ...metalog.Position) *follower {
+func (e *caseEnv) followWith(heartbeat time.Duration, hold func([]metalog.Update), from ...metalog.Position) *checkedFollower {
 	e.Helper()
 	ctx, cancel := context.WithCancel(e.ctx)
-	f := &follower{e: e, cancel: cancel, done: make(chan struct{}), hold: hold, changed: make(chan struct{}), shards: map[record.ShardID]*followed{}}
+	f := &checkedFollower{e: e, cancel: cancel, done: make(chan struct{}), hold: hold, changed: make(chan struct{}), shards: map[record.ShardID]*followedShard{}}
 	for _, p := range from {
-		f.shards[p.Shard] = &followed{next: p.LSN}
+		f.shards[p.Shard] = &followedShard{next: p.LSN}
 	}
 	log := e.log
 	go func() {
 		defer close(f.done)
-		f.err = log.Subscribe(ctx, from, heartbeat, f.take)
+		f.err = log.Subscribe(ctx, from, heartbeat, f.takeUpdates)
 	}()
 	e.Cleanup(func() {
 		cancel()
@@ -63,7 +63,7 @@ func (e *env) followWith(heartbeat time.Duration, hold func([]metalog.Update), f
 	return f
 }
 
-func (f *follower) take(updates []metalog.Update) error {
+func (f *checkedFollower) takeUpdates(updates []metalog.Update) error {
 	if f.inside.Swap(true) {
 		return errors.New("the callback was called concurrently")
 	}
@@ -74,7 +74,7 @@ func (f *follower) take(updates []metalog.Update) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i := range updates {
-		if err := f.update(&updates[i]); err != nil {
+		if err := f.checkUpdate(&updates[i]); err != nil {
 			f.broken = fmt.Errorf("shard %v: %w", updates[i].Shard, err)
 			break
 		}
@@ -84,8 +84,8 @@ func (f *follower) take(updates []metalog.Update) error {
 	return f.broken
 }
 
-// update checks one update.
-func (f *follower) update(u *metalog.Update) error {
+// checkUpdate checks one update.
+func (f *checkedFollower) checkUpdate(u *metalog.Update) error {
 	s := f.shards[u.Shard]
 	switch {
 	case s == nil:
@@ -134,8 +134,8 @@ func (f *follower) update(u *metalog.Update) error {
 	return nil
 }
 
-// until waits until what was seen of a shard satisfies ok, and returns a copy.
-func (f *follower) until(shard record.ShardID, what string, ok func(*followed) bool) followed {
+// waitFor waits until what was seen of a shard satisfies ok, and returns a copy.
+func (f *checkedFollower) waitFor(shard record.ShardID, what string, ok func(*followedShard) bool) followedShard {
 	f.e.Helper()
 	for {
 		f.mu.Lock()
@@ -164,20 +164,20 @@ func (f *follower) until(shard record.ShardID, what string, ok func(*followed) b
 	}
 }
 
-// reaches waits for a position.
-func (f *follower) reaches(shard record.ShardID, next record.LSN) followed {
+// waitPosition waits for a position.
+func (f *checkedFollower) waitPosition(shard record.ShardID, next record.LSN) followedShard {
 	f.e.Helper()
-	return f.until(shard, fmt.Sprintf("position %d", next), func(s *followed) bool { return s.next >= next })
+	return f.waitFor(shard, fmt.Sprintf("position %d", next), func(s *followedShard) bool { return s.next >= next })
 }
 
-// beats waits for a watermark at or above w.
-func (f *follower) beats(shard record.ShardID, w int64) followed {
+// waitWatermark waits for a watermark at or above w.
+func (f *checkedFollower) waitWatermark(shard record.ShardID, w int64) followedShard {
 	f.e.Helper()
-	return f.until(shard, fmt.Sprintf("watermark %d", w), func(s *followed) bool { return s.watermark >= w })
+	return f.waitFor(shard, fmt.Sprintf("watermark %d", w), func(s *followedShard) bool { return s.watermark >= w })
 }
 
-// stop ends the subscription and checks that it was sound.
-func (f *follower) stop() {
+// stopChecked ends the subscription and checks that it was sound.
+func (f *checkedFollower) stopChecked() {
 	f.e.Helper()
 	f.cancel()
 	<-f.done

@@ -22,11 +22,11 @@ func shardList(n int) []record.ShardID {
 }
 
 var limitCases = []testCase{
-	{name: "what is over a limit is refused", test: func(e *env) {
+	{name: "what is over a limit is refused", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		good := to(shardA, epoch, "x")
+		good := appendTo(shardA, epoch, "x")
 		with := func(change func(*metalog.ShardAppend)) *metalog.Append {
-			s := to(shardA, epoch, "x")
+			s := appendTo(shardA, epoch, "x")
 			change(&s)
 			return &metalog.Append{Shards: []metalog.ShardAppend{s}}
 		}
@@ -36,12 +36,12 @@ var limitCases = []testCase{
 			"no records":               with(func(s *metalog.ShardAppend) { s.Records = nil }),
 			"an empty record":          with(func(s *metalog.ShardAppend) { s.Records = [][]byte{{1}, {}} }),
 			"a record too large":       with(func(s *metalog.ShardAppend) { s.Records = [][]byte{big} }),
-			"a transaction too large":  with(func(s *metalog.ShardAppend) { s.Records = repeat(big[1:], metalog.MaxAppend/metalog.MaxRecord+1) }),
-			"too many records":         with(func(s *metalog.ShardAppend) { s.Records = repeat(big[:1], metalog.MaxAppendRecords+1) }),
+			"a transaction too large":  with(func(s *metalog.ShardAppend) { s.Records = repeatRecord(big[1:], metalog.MaxAppend/metalog.MaxRecord+1) }),
+			"too many records":         with(func(s *metalog.ShardAppend) { s.Records = repeatRecord(big[:1], metalog.MaxAppendRecords+1) }),
 			"epoch 0":                  with(func(s *metalog.ShardAppend) { s.Epoch = 0 }),
-			"a run backward":           with(func(s *metalog.ShardAppend) { s.Sequences = []metalog.Sequence{run(1, 1, 5, 4)} }),
-			"a run to the largest":     with(func(s *metalog.ShardAppend) { s.Sequences = []metalog.Sequence{run(1, 1, 5, math.MaxUint64)} }),
-			"a shard twice":            {Shards: []metalog.ShardAppend{good, to(shardB, 1, "x"), good}},
+			"a run backward":           with(func(s *metalog.ShardAppend) { s.Sequences = []metalog.Sequence{makeRun(1, 1, 5, 4)} }),
+			"a run to the largest":     with(func(s *metalog.ShardAppend) { s.Sequences = []metalog.Sequence{makeRun(1, 1, 5, math.MaxUint64)} }),
+			"a shard twice":            {Shards: []metalog.ShardAppend{good, appendTo(shardB, 1, "x"), good}},
 			"a blob from before times": {Shards: []metalog.ShardAppend{good}, OldestBlob: -1},
 		} {
 			if _, err := e.log.Append(e.ctx, a); !errors.Is(err, metalog.ErrInvalid) {
@@ -51,7 +51,7 @@ var limitCases = []testCase{
 		many := shardList(metalog.MaxShards + 1)
 		positions := make([]metalog.Position, len(many))
 		for i, s := range many {
-			positions[i] = at(s, 1)
+			positions[i] = positionAt(s, 1)
 		}
 		nothing := func([]metalog.Update) error { return errors.New("called") }
 		second := func(_ any, err error) error { return err }
@@ -69,18 +69,18 @@ var limitCases = []testCase{
 			"Sequences of too many":         second(e.log.Sequences(e.ctx, shardA, make([]uint64, metalog.MaxProducers+1))),
 			"Subscribe to nothing":          e.log.Subscribe(e.ctx, nil, 0, nothing),
 			"Subscribe to too many":         e.log.Subscribe(e.ctx, positions, 0, nothing),
-			"Subscribe from 0":              e.log.Subscribe(e.ctx, []metalog.Position{at(shardA, 0)}, 0, nothing),
-			"Subscribe to a shard twice":    e.log.Subscribe(e.ctx, []metalog.Position{at(shardA, 1), at(shardA, 2)}, 0, nothing),
+			"Subscribe from 0":              e.log.Subscribe(e.ctx, []metalog.Position{positionAt(shardA, 0)}, 0, nothing),
+			"Subscribe to a shard twice":    e.log.Subscribe(e.ctx, []metalog.Position{positionAt(shardA, 1), positionAt(shardA, 2)}, 0, nothing),
 			"Subscribe with a past to wait": e.log.Subscribe(e.ctx, positions[:1], -time.Second, nothing),
 		} {
 			if !errors.Is(err, metalog.ErrInvalid) {
 				e.Errorf("%s ended with %v", what, err)
 			}
 		}
-		equal(e, "next LSN", e.tail(shardA).NextLSN, 1)
-		equal(e, "epoch", e.tail(shardA).Epoch, epoch)
+		wantEqual(e, "next LSN", e.tailOf(shardA).NextLSN, 1)
+		wantEqual(e, "epoch", e.tailOf(shardA).Epoch, epoch)
 	}},
-	{name: "what is at a limit is not", test: func(e *env) {
+	{name: "what is at a limit is not", test: func(e *caseEnv) {
 		shards := shardList(metalog.MaxShards)
 		if _, err := e.log.Open(e.ctx, strings.Repeat("o", metalog.MaxOwner), shards); err != nil {
 			e.Fatal(err)
@@ -98,16 +98,16 @@ var limitCases = []testCase{
 }
 
 var endCases = []testCase{
-	{name: "a call whose context ended does nothing", test: func(e *env) {
+	{name: "a call whose context ended does nothing", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		e.fill(shardA, epoch, "r", 1)
+		e.fillShard(shardA, epoch, "r", 1)
 		ctx, cancel := context.WithCancel(e.ctx)
 		cancel()
 		second := func(_ any, err error) error { return err }
 		third := func(_, _ any, err error) error { return err }
 		for what, err := range map[string]error{
 			"Open":            second(e.log.Open(ctx, "o", []record.ShardID{shardA})),
-			"Append":          second(e.log.Append(ctx, &metalog.Append{Shards: []metalog.ShardAppend{to(shardA, epoch, "x")}})),
+			"Append":          second(e.log.Append(ctx, &metalog.Append{Shards: []metalog.ShardAppend{appendTo(shardA, epoch, "x")}})),
 			"Read":            second(e.log.Read(ctx, shardA, 1, 0, 0)),
 			"Seek":            second(e.log.Seek(ctx, []record.ShardID{shardA}, 1)),
 			"Trim":            e.log.Trim(ctx, shardA, 2),
@@ -118,24 +118,24 @@ var endCases = []testCase{
 			"AdvanceBoundary": second(e.log.AdvanceBoundary(ctx, 5)),
 			"Annotate":        second(e.log.Annotate(ctx, []metalog.Annotation{{Shard: shardA, LSN: 1, Kind: zones, Data: []byte("x")}})),
 			"Annotations":     third(e.log.Annotations(ctx, shardA, 1, 2, zones, 0)),
-			"Subscribe":       e.log.Subscribe(ctx, []metalog.Position{at(shardA, 1)}, 0, func([]metalog.Update) error { return nil }),
+			"Subscribe":       e.log.Subscribe(ctx, []metalog.Position{positionAt(shardA, 1)}, 0, func([]metalog.Update) error { return nil }),
 			"WatchShards":     e.log.WatchShards(ctx, 7, func([]record.ShardID) error { return nil }),
 		} {
 			if !errors.Is(err, context.Canceled) {
 				e.Errorf("%s ended with %v", what, err)
 			}
 		}
-		st := e.tail(shardA)
+		st := e.tailOf(shardA)
 		if st.Epoch != epoch || st.NextLSN != 2 || st.FirstLSN != 1 || st.Sealed {
 			e.Fatalf("the state is %+v", st)
 		}
 	}},
-	{name: "a deadline ends a subscription", test: func(e *env) {
+	{name: "a deadline ends a subscription", test: func(e *caseEnv) {
 		ctx, cancel := context.WithTimeout(e.ctx, time.Millisecond)
 		defer cancel()
-		e.is(e.log.Subscribe(ctx, []metalog.Position{at(shardA, 1)}, 0, func([]metalog.Update) error { return nil }), context.DeadlineExceeded)
+		e.wantError(e.log.Subscribe(ctx, []metalog.Position{positionAt(shardA, 1)}, 0, func([]metalog.Update) error { return nil }), context.DeadlineExceeded)
 	}},
-	{name: "after Close every call says so", test: func(e *env) {
+	{name: "after Close every call says so", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
 		if err := e.log.Close(); err != nil {
 			e.Fatal(err)
@@ -147,7 +147,7 @@ var endCases = []testCase{
 		third := func(_, _ any, err error) error { return err }
 		for what, err := range map[string]error{
 			"Open":            second(e.log.Open(e.ctx, "o", []record.ShardID{shardA})),
-			"Append":          e.try(to(shardA, epoch, "x")),
+			"Append":          e.tryAppend(appendTo(shardA, epoch, "x")),
 			"Read":            second(e.log.Read(e.ctx, shardA, 1, 0, 0)),
 			"Tail":            second(e.log.Tail(e.ctx, []record.ShardID{shardA})),
 			"Seek":            second(e.log.Seek(e.ctx, []record.ShardID{shardA}, 1)),
@@ -160,7 +160,7 @@ var endCases = []testCase{
 			"AdvanceBoundary": second(e.log.AdvanceBoundary(e.ctx, 0)),
 			"Annotate":        second(e.log.Annotate(e.ctx, []metalog.Annotation{{Shard: shardA, LSN: 1, Kind: zones, Data: []byte("x")}})),
 			"Annotations":     third(e.log.Annotations(e.ctx, shardA, 1, 2, zones, 0)),
-			"Subscribe":       e.log.Subscribe(e.ctx, []metalog.Position{at(shardA, 1)}, 0, func([]metalog.Update) error { return nil }),
+			"Subscribe":       e.log.Subscribe(e.ctx, []metalog.Position{positionAt(shardA, 1)}, 0, func([]metalog.Update) error { return nil }),
 			"WatchShards":     e.log.WatchShards(e.ctx, 7, func([]record.ShardID) error { return nil }),
 		} {
 			if !errors.Is(err, metalog.ErrClosed) {
@@ -168,14 +168,14 @@ var endCases = []testCase{
 			}
 		}
 	}},
-	{name: "Close ends subscriptions, and waits for running calls", test: func(e *env) {
+	{name: "Close ends subscriptions, and waits for running calls", test: func(e *caseEnv) {
 		e.openOne(shardA)
 		log := e.log
 		ended := make(chan error, 2)
 		inside, release := make(chan struct{}), make(chan struct{})
 		returned := false
 		go func() {
-			err := log.Subscribe(e.ctx, []metalog.Position{at(shardA, 1)}, long, func([]metalog.Update) error {
+			err := log.Subscribe(e.ctx, []metalog.Position{positionAt(shardA, 1)}, long, func([]metalog.Update) error {
 				close(inside)
 				<-release
 				returned = true
@@ -195,14 +195,14 @@ var endCases = []testCase{
 		closed := make(chan error, 1)
 		go func() { closed <- log.Close() }()
 		close(release)
-		e.is(<-closed, nil)
+		e.wantError(<-closed, nil)
 		if !returned {
 			e.Fatal("Close did not wait for the callback")
 		}
-		e.is(<-ended, metalog.ErrClosed)
-		e.is(<-ended, metalog.ErrClosed)
+		e.wantError(<-ended, metalog.ErrClosed)
+		e.wantError(<-ended, metalog.ErrClosed)
 	}},
-	{name: "appends during Close are stored or refused", needs: canRestart, test: func(e *env) {
+	{name: "appends during Close are stored or refused", needs: canRestart, test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
 		log := e.log
 		const writers = 8
@@ -213,7 +213,7 @@ var endCases = []testCase{
 			go func() {
 				defer func() { ended <- struct{}{} }()
 				for i := 0; ; i++ {
-					_, err := log.Append(e.ctx, &metalog.Append{Shards: []metalog.ShardAppend{to(shardA, epoch, "x")}})
+					_, err := log.Append(e.ctx, &metalog.Append{Shards: []metalog.ShardAppend{appendTo(shardA, epoch, "x")}})
 					if i == 0 {
 						started <- struct{}{}
 					}
@@ -231,10 +231,10 @@ var endCases = []testCase{
 		for range writers {
 			<-started
 		}
-		e.restart()
+		e.restartLog()
 		for range writers {
 			<-ended
 		}
-		equal(e, "records", len(e.read(shardA, 1)), int(stored.Load()))
+		wantEqual(e, "records", len(e.readAll(shardA, 1)), int(stored.Load()))
 	}},
 }

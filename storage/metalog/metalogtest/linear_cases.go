@@ -12,23 +12,23 @@ import (
 
 var linearCases = []testCase{
 	{name: "append, read, tail and subscriptions are linearizable", many: func(t *testing.T, f Factory) {
-		linearizable(t, f, func(*env, *linear.Line) func(*rand.Rand) { return nil })
+		linearizable(t, f, func(*caseEnv, *linear.Line) func(*rand.Rand) { return nil })
 	}},
 	{name: "append, read, tail and subscriptions are linearizable over restarts", many: func(t *testing.T, f Factory) {
-		linearizable(t, f, func(e *env, line *linear.Line) func(*rand.Rand) {
+		linearizable(t, f, func(e *caseEnv, line *linear.Line) func(*rand.Rand) {
 			if !canRestart(e.in) {
 				return nil
 			}
 			return func(*rand.Rand) {
 				line.Replace(func() linear.Log {
-					e.restart()
+					e.restartLog()
 					return e.log
 				})
 			}
 		})
 	}},
 	{name: "append, read, tail and subscriptions are linearizable over crashes", many: func(t *testing.T, f Factory) {
-		linearizable(t, f, func(e *env, line *linear.Line) func(*rand.Rand) {
+		linearizable(t, f, func(e *caseEnv, line *linear.Line) func(*rand.Rand) {
 			if !canCrash(e.in) {
 				return nil
 			}
@@ -64,7 +64,7 @@ func number(t *testing.T, variable string, otherwise uint64) uint64 {
 
 // linearizable records what concurrent clients do and are told while the engine is disturbed, some of them impatient, and wants an order of
 // their calls that explains it.
-func linearizable(t *testing.T, f Factory, disturbance func(*env, *linear.Line) func(*rand.Rand)) {
+func linearizable(t *testing.T, f Factory, disturbance func(*caseEnv, *linear.Line) func(*rand.Rand)) {
 	seed := number(t, seedVariable, rand.Uint64())
 	for range number(t, roundsVariable, 5) {
 		e := newEnv(t, f)
@@ -74,7 +74,7 @@ func linearizable(t *testing.T, f Factory, disturbance func(*env, *linear.Line) 
 			cfg.Disturbances = 3
 		}
 		h := linear.Run(e.ctx, cfg, line)
-		e.close()
+		e.closeLog()
 		if err := h.Check(time.Minute); err != nil {
 			t.Fatalf("%s=%d: %v", seedVariable, seed, err)
 		}

@@ -17,8 +17,8 @@ import (
 var modelCases = []testCase{
 	{name: "any sequence of calls does what the model does", many: func(t *testing.T, f Factory) {
 		rapid.Check(t, func(rt *rapid.T) {
-			m := &machine{env: newEnv(t, f), shards: map[record.ShardID]*modelShard{}, retired: map[uint32]bool{}}
-			defer m.close()
+			m := &modelMachine{caseEnv: newEnv(t, f), shards: map[record.ShardID]*modelShard{}, retired: map[uint32]bool{}}
+			defer m.closeLog()
 			rt.Repeat(m.actions())
 		})
 	}},
@@ -36,16 +36,16 @@ type modelShard struct {
 
 func (s *modelShard) next() record.LSN { return record.LSN(len(s.entries) + 1) }
 
-// machine makes the same calls on an engine and on the model.
-type machine struct {
-	*env
+// modelMachine makes the same calls on an engine and on the model.
+type modelMachine struct {
+	*caseEnv
 	shards   map[record.ShardID]*modelShard
 	retired  map[uint32]bool
 	boundary int64
 	last     int64 // newest persisted time
 }
 
-func (m *machine) actions() map[string]func(*rapid.T) {
+func (m *modelMachine) actions() map[string]func(*rapid.T) {
 	actions := map[string]func(*rapid.T){
 		"open":      m.openSome,
 		"append":    m.appendSome,
@@ -58,8 +58,8 @@ func (m *machine) actions() map[string]func(*rapid.T) {
 		"retire":    m.retireSome,
 		"erase":     m.eraseSome,
 		"sequences": m.sequencesSome,
-		"boundary":  m.advance,
-		"list":      m.list,
+		"boundary":  m.advanceBoundary,
+		"list":      m.listShards,
 	}
 	if m.in.Clock != nil {
 		actions["clock"] = func(rt *rapid.T) {
@@ -81,15 +81,15 @@ var anyShard = rapid.Custom(func(rt *rapid.T) record.ShardID {
 
 var someShards = rapid.SliceOfNDistinct(anyShard, 1, 4, rapid.ID[record.ShardID])
 
-// shard returns the model of a shard; one that does not exist is not kept.
-func (m *machine) shard(id record.ShardID) *modelShard {
+// shardOf returns the model of a shard; one that does not exist is not kept.
+func (m *modelMachine) shardOf(id record.ShardID) *modelShard {
 	if s := m.shards[id]; s != nil {
 		return s
 	}
 	return &modelShard{first: 1, producers: map[uint64]metalog.ProducerState{}, sealed: m.retired[id.Category()]}
 }
 
-func (m *machine) openSome(rt *rapid.T) {
+func (m *modelMachine) openSome(rt *rapid.T) {
 	ids := someShards.Draw(rt, "shards")
 	states, err := m.log.Open(m.ctx, "model", ids)
 	if slices.ContainsFunc(ids, func(id record.ShardID) bool { return m.retired[id.Category()] }) {
@@ -102,19 +102,19 @@ func (m *machine) openSome(rt *rapid.T) {
 		rt.Fatalf("Open: %v", err)
 	}
 	for i, id := range ids {
-		s := m.shard(id)
+		s := m.shardOf(id)
 		if s.sealed && states[i].Epoch != s.epoch || !s.sealed && states[i].Epoch <= s.epoch {
 			rt.Fatalf("Open gave shard %v epoch %d after %d (sealed %v)", id, states[i].Epoch, s.epoch, s.sealed)
 		}
 		s.epoch = states[i].Epoch
 		m.shards[id] = s
-		m.check(rt, id, states[i])
+		m.checkState(rt, id, states[i])
 	}
 }
 
-// check compares a state with the model.
-func (m *machine) check(rt *rapid.T, id record.ShardID, st metalog.State) {
-	s := m.shard(id)
+// checkState compares a state with the model.
+func (m *modelMachine) checkState(rt *rapid.T, id record.ShardID, st metalog.State) {
+	s := m.shardOf(id)
 	var last int64
 	if n := len(s.entries); n > 0 {
 		last = s.entries[n-1].Time
@@ -131,11 +131,11 @@ func (m *machine) check(rt *rapid.T, id record.ShardID, st metalog.State) {
 	}
 }
 
-func (m *machine) appendSome(rt *rapid.T) {
+func (m *modelMachine) appendSome(rt *rapid.T) {
 	ids := someShards.Draw(rt, "shards")
 	a := &metalog.Append{OldestBlob: rapid.SampledFrom([]int64{0, 5, 50}).Draw(rt, "blob")}
 	for _, id := range ids {
-		s := m.shard(id)
+		s := m.shardOf(id)
 		sa := metalog.ShardAppend{Shard: id, Epoch: s.epoch}
 		if rapid.IntRange(0, 15).Draw(rt, "other epoch") == 0 || s.epoch == 0 {
 			sa.Epoch = rapid.Uint64Range(1, s.epoch+1).Draw(rt, "epoch")
@@ -157,7 +157,7 @@ func (m *machine) appendSome(rt *rapid.T) {
 		}
 		a.Shards = append(a.Shards, sa)
 	}
-	want := m.decide(a)
+	want := m.decideAppend(a)
 	done, err := m.log.Append(m.ctx, a)
 	if !errors.Is(err, want) || (err == nil) != (want == nil) {
 		rt.Fatalf("Append %+v ended with %v, want %v", a, err, want)
@@ -166,7 +166,7 @@ func (m *machine) appendSome(rt *rapid.T) {
 		return
 	}
 	for i, sa := range a.Shards {
-		s := m.shard(sa.Shard)
+		s := m.shardOf(sa.Shard)
 		if done[i].FirstLSN != s.next() || done[i].Time < m.last || done[i].Time < s.watermark {
 			rt.Fatalf("Append put shard %v at %+v; next is %d, the newest time %d, the watermark %d", sa.Shard, done[i], s.next(), m.last, s.watermark)
 		}
@@ -180,13 +180,13 @@ func (m *machine) appendSome(rt *rapid.T) {
 	m.last = done[0].Time
 }
 
-// decide returns the sentinel that an append must fail with. Where several shards refuse, any of theirs will do: the first found.
-func (m *machine) decide(a *metalog.Append) error {
+// decideAppend returns the sentinel that an append must fail with. Where several shards refuse, any of theirs will do: the first found.
+func (m *modelMachine) decideAppend(a *metalog.Append) error {
 	if a.OldestBlob != 0 && a.OldestBlob < m.boundary {
 		return metalog.ErrStaleBlob
 	}
 	for _, sa := range a.Shards {
-		s := m.shard(sa.Shard)
+		s := m.shardOf(sa.Shard)
 		switch {
 		case s.sealed, m.retired[sa.Shard.Category()]:
 			return metalog.ErrSealed
@@ -198,7 +198,7 @@ func (m *machine) decide(a *metalog.Append) error {
 	}
 	for _, sa := range a.Shards {
 		known := map[uint64]metalog.ProducerState{}
-		maps.Copy(known, m.shard(sa.Shard).producers)
+		maps.Copy(known, m.shardOf(sa.Shard).producers)
 		for _, q := range sa.Sequences {
 			st, ok := known[q.Producer]
 			if ok && (q.Epoch < st.Epoch || q.Epoch == st.Epoch && q.First != st.Next) {
@@ -210,9 +210,9 @@ func (m *machine) decide(a *metalog.Append) error {
 	return nil
 }
 
-func (m *machine) readSome(rt *rapid.T) {
+func (m *modelMachine) readSome(rt *rapid.T) {
 	id := anyShard.Draw(rt, "shard")
-	s := m.shard(id)
+	s := m.shardOf(id)
 	from := record.LSN(rapid.IntRange(1, len(s.entries)+2).Draw(rt, "from"))
 	limit := rapid.IntRange(0, 4).Draw(rt, "limit")
 	entries, err := m.log.Read(m.ctx, id, from, limit, 0)
@@ -232,20 +232,20 @@ func (m *machine) readSome(rt *rapid.T) {
 	}
 }
 
-func (m *machine) tailSome(rt *rapid.T) {
+func (m *modelMachine) tailSome(rt *rapid.T) {
 	ids := someShards.Draw(rt, "shards")
 	states, err := m.log.Tail(m.ctx, ids)
 	if err != nil {
 		rt.Fatalf("Tail: %v", err)
 	}
 	for i, id := range ids {
-		m.check(rt, id, states[i])
+		m.checkState(rt, id, states[i])
 	}
 }
 
-func (m *machine) seekSome(rt *rapid.T) {
+func (m *modelMachine) seekSome(rt *rapid.T) {
 	id := anyShard.Draw(rt, "shard")
-	s := m.shard(id)
+	s := m.shardOf(id)
 	t := m.last + rapid.Int64Range(-1, 1).Draw(rt, "near the last")
 	if n := len(s.entries); n > 0 {
 		t = s.entries[rapid.IntRange(0, n-1).Draw(rt, "record")].Time + rapid.Int64Range(-1, 1).Draw(rt, "near")
@@ -263,9 +263,9 @@ func (m *machine) seekSome(rt *rapid.T) {
 	}
 }
 
-func (m *machine) trimSome(rt *rapid.T) {
+func (m *modelMachine) trimSome(rt *rapid.T) {
 	id := anyShard.Draw(rt, "shard")
-	s := m.shard(id)
+	s := m.shardOf(id)
 	before := record.LSN(rapid.IntRange(0, len(s.entries)+2).Draw(rt, "before"))
 	err := m.log.Trim(m.ctx, id, before)
 	if before > s.next() {
@@ -280,7 +280,7 @@ func (m *machine) trimSome(rt *rapid.T) {
 	s.first = max(s.first, before)
 }
 
-func (m *machine) sealSome(rt *rapid.T) {
+func (m *modelMachine) sealSome(rt *rapid.T) {
 	if rapid.IntRange(0, 9).Draw(rt, "seldom") != 0 {
 		return
 	}
@@ -297,10 +297,10 @@ func (m *machine) sealSome(rt *rapid.T) {
 		rt.Fatalf("Seal: %v", err)
 	}
 	s.sealed = true
-	m.check(rt, id, st)
+	m.checkState(rt, id, st)
 }
 
-func (m *machine) retireSome(rt *rapid.T) {
+func (m *modelMachine) retireSome(rt *rapid.T) {
 	if rapid.IntRange(0, 9).Draw(rt, "seldom") != 0 {
 		return
 	}
@@ -314,7 +314,7 @@ func (m *machine) retireSome(rt *rapid.T) {
 	}
 }
 
-func (m *machine) eraseSome(rt *rapid.T) {
+func (m *modelMachine) eraseSome(rt *rapid.T) {
 	if rapid.IntRange(0, 4).Draw(rt, "seldom") != 0 {
 		return
 	}
@@ -336,14 +336,14 @@ func (m *machine) eraseSome(rt *rapid.T) {
 	}
 }
 
-func (m *machine) sequencesSome(rt *rapid.T) {
+func (m *modelMachine) sequencesSome(rt *rapid.T) {
 	id := anyShard.Draw(rt, "shard")
 	got, err := m.log.Sequences(m.ctx, id, []uint64{1, 2, 3})
 	if err != nil {
 		rt.Fatalf("Sequences: %v", err)
 	}
 	for i, p := range []uint64{1, 2, 3} {
-		want := m.shard(id).producers[p]
+		want := m.shardOf(id).producers[p]
 		want.Producer = p
 		if got[i] != want {
 			rt.Fatalf("shard %v knows %+v, want %+v", id, got[i], want)
@@ -351,7 +351,7 @@ func (m *machine) sequencesSome(rt *rapid.T) {
 	}
 }
 
-func (m *machine) advance(rt *rapid.T) {
+func (m *modelMachine) advanceBoundary(rt *rapid.T) {
 	t := rapid.SampledFrom([]int64{0, 0, 1, 6, 51}).Draw(rt, "boundary")
 	got, err := m.log.AdvanceBoundary(m.ctx, t)
 	m.boundary = max(m.boundary, t)
@@ -360,7 +360,7 @@ func (m *machine) advance(rt *rapid.T) {
 	}
 }
 
-func (m *machine) list(rt *rapid.T) {
+func (m *modelMachine) listShards(rt *rapid.T) {
 	category := rapid.Uint32Range(1, 3).Draw(rt, "category")
 	states, err := m.log.Shards(m.ctx, category)
 	if err != nil {
@@ -377,6 +377,6 @@ func (m *machine) list(rt *rapid.T) {
 		rt.Fatalf("Shards returned %v, want %v", states, want)
 	}
 	for i, st := range states {
-		m.check(rt, want[i], st)
+		m.checkState(rt, want[i], st)
 	}
 }

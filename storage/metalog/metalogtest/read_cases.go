@@ -9,9 +9,9 @@ import (
 )
 
 var readCases = []testCase{
-	{name: "read keeps to its limits", test: func(e *env) {
+	{name: "read keeps to its limits", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		e.append(to(shardA, epoch, "0123456789", "0123456789", "0123456789", "x", "0123456789"))
+		e.appendAll(appendTo(shardA, epoch, "0123456789", "0123456789", "0123456789", "x", "0123456789"))
 		for _, c := range []struct {
 			from           record.LSN
 			records, bytes int
@@ -36,34 +36,34 @@ var readCases = []testCase{
 				e.Fatalf("Read from %d of %d records and %d bytes returned %d entries, %v; want %d", c.from, c.records, c.bytes, len(entries), err, c.want)
 			}
 			if c.want > 0 {
-				equal(e, "first LSN", entries[0].LSN, c.from)
+				wantEqual(e, "first LSN", entries[0].LSN, c.from)
 			}
 		}
 		_, err := e.log.Read(e.ctx, shardA, 0, 0, 0)
-		e.is(err, metalog.ErrInvalid)
+		e.wantError(err, metalog.ErrInvalid)
 	}},
-	{name: "one answer is bounded", test: func(e *env) {
+	{name: "one answer is bounded", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
 		many := make([]string, metalog.MaxReadRecords+10)
 		for i := range many {
 			many[i] = fmt.Sprint(i)
 		}
-		e.append(to(shardA, epoch, many...))
+		e.appendAll(appendTo(shardA, epoch, many...))
 		entries, err := e.log.Read(e.ctx, shardA, 1, metalog.MaxReadRecords+5, 0)
 		if err != nil {
 			e.Fatal(err)
 		}
-		equal(e, "records", len(entries), metalog.MaxReadRecords)
-		equal(e, "all records", len(e.read(shardA, 1)), len(many))
+		wantEqual(e, "records", len(entries), metalog.MaxReadRecords)
+		wantEqual(e, "all records", len(e.readAll(shardA, 1)), len(many))
 	}},
-	{name: "a shard that does not exist is empty", test: func(e *env) {
-		e.holds(shardA, 1)
+	{name: "a shard that does not exist is empty", test: func(e *caseEnv) {
+		e.wantRecords(shardA, 1)
 		e.openOne(shardB)
-		e.holds(shardB, 1)
+		e.wantRecords(shardB, 1)
 	}},
-	{name: "tail answers in the order of the question", test: func(e *env) {
-		epochs := e.open(shardA, shardC)
-		e.fill(shardC, epochs[1], "c", 3)
+	{name: "tail answers in the order of the question", test: func(e *caseEnv) {
+		epochs := e.openShards(shardA, shardC)
+		e.fillShard(shardC, epochs[1], "c", 3)
 		states, err := e.log.Tail(e.ctx, []record.ShardID{shardC, shardB, shardA, shardC})
 		if err != nil {
 			e.Fatal(err)
@@ -79,16 +79,16 @@ var readCases = []testCase{
 				e.Fatalf("state %d has no watermark", i)
 			}
 			got.Watermark, got.LastTime = 0, 0
-			equal(e, fmt.Sprint("state ", i), got, want)
+			wantEqual(e, fmt.Sprint("state ", i), got, want)
 		}
 	}},
-	{name: "shards are those of the category", test: func(e *env) {
+	{name: "shards are those of the category", test: func(e *caseEnv) {
 		top := record.MakeShardID(1<<32-1, 1<<16-1, 1<<16-1)
 		all := []record.ShardID{
 			record.MakeShardID(6, 65535, 65535), shardC, shardA, shardB, record.MakeShardID(8, 0, 0), top, record.MakeShardID(0, 0, 0),
 		}
-		epochs := e.open(all...)
-		e.fill(shardA, epochs[2], "a", 2)
+		epochs := e.openShards(all...)
+		e.fillShard(shardA, epochs[2], "a", 2)
 		for category, want := range map[uint32][]record.ShardID{
 			7: {shardA, shardB, shardC}, 6: all[:1], 8: all[4:5], 9: nil, 1<<32 - 1: {top}, 0: all[6:],
 		} {
@@ -100,7 +100,7 @@ var readCases = []testCase{
 			for _, st := range states {
 				got = append(got, st.Shard)
 			}
-			equal(e, fmt.Sprint("shards of category ", category), fmt.Sprint(got), fmt.Sprint(want))
+			wantEqual(e, fmt.Sprint("shards of category ", category), fmt.Sprint(got), fmt.Sprint(want))
 			if category == 7 && (states[0].NextLSN != 3 || states[0].Epoch != epochs[2]) {
 				e.Fatalf("the state of shard %v is %+v", shardA, states[0])
 			}
@@ -109,17 +109,17 @@ var readCases = []testCase{
 }
 
 var seekCases = []testCase{
-	{name: "seek finds the first record at or after a time", needs: hasClock, test: func(e *env) {
-		epochs := e.open(shardA, shardB)
+	{name: "seek finds the first record at or after a time", needs: hasClock, test: func(e *caseEnv) {
+		epochs := e.openShards(shardA, shardB)
 		var times []int64
 		for i := range 40 {
 			if i%4 != 0 { // runs of records with one time
 				e.in.Clock.Advance(time.Duration(i) * time.Second)
 			}
-			done := e.append(to(shardA, epochs[0], "x", "y"))[0]
+			done := e.appendAll(appendTo(shardA, epochs[0], "x", "y"))[0]
 			times = append(times, done.Time, done.Time)
 		}
-		e.append(to(shardB, epochs[1], "only"))
+		e.appendAll(appendTo(shardB, epochs[1], "only"))
 		check := func(first record.LSN) {
 			for _, at := range times {
 				for _, t := range []int64{at - 1, at, at + 1} {
@@ -131,8 +131,8 @@ var seekCases = []testCase{
 					if err != nil {
 						e.Fatal(err)
 					}
-					equal(e, "position in a shard that does not exist", got[0], 1)
-					equal(e, fmt.Sprint("position of time ", t), got[1], want)
+					wantEqual(e, "position in a shard that does not exist", got[0], 1)
+					wantEqual(e, fmt.Sprint("position of time ", t), got[1], want)
 				}
 			}
 		}
@@ -142,14 +142,14 @@ var seekCases = []testCase{
 			if err != nil {
 				e.Fatal(err)
 			}
-			equal(e, "position of the earliest time", got[0], 1)
+			wantEqual(e, "position of the earliest time", got[0], 1)
 		}
 		got, err := e.log.Seek(e.ctx, []record.ShardID{shardA, shardB}, 1<<62)
 		if err != nil {
 			e.Fatal(err)
 		}
-		equal(e, "position of the latest time", got[0], 81)
-		equal(e, "position of the latest time", got[1], 2)
+		wantEqual(e, "position of the latest time", got[0], 81)
+		wantEqual(e, "position of the latest time", got[1], 2)
 		if err := e.log.Trim(e.ctx, shardA, 33); err != nil {
 			e.Fatal(err)
 		}
@@ -158,54 +158,54 @@ var seekCases = []testCase{
 }
 
 var trimCases = []testCase{
-	{name: "trim removes the oldest", test: func(e *env) {
+	{name: "trim removes the oldest", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		done := e.fill(shardA, epoch, "r", 10)
+		done := e.fillShard(shardA, epoch, "r", 10)
 		for _, c := range []struct{ before, first record.LSN }{{4, 4}, {4, 4}, {2, 4}, {0, 4}, {1, 4}, {11, 11}, {5, 11}} {
 			if err := e.log.Trim(e.ctx, shardA, c.before); err != nil {
 				e.Fatalf("Trim below %d: %v", c.before, err)
 			}
-			st := e.tail(shardA)
+			st := e.tailOf(shardA)
 			if st.FirstLSN != c.first || st.NextLSN != 11 || st.LastTime != done[9].Time {
 				e.Fatalf("after a trim below %d the state is %+v", c.before, st)
 			}
 			_, err := e.log.Read(e.ctx, shardA, c.first-1, 0, 0)
-			e.is(err, metalog.ErrTrimmed)
-			equal(e, "trimmed", *as[*metalog.TrimmedError](e, err), metalog.TrimmedError{Shard: shardA, LSN: c.first - 1, First: c.first})
-			equal(e, "records left", len(e.read(shardA, c.first)), int(11-c.first))
+			e.wantError(err, metalog.ErrTrimmed)
+			wantEqual(e, "trimmed", *asError[*metalog.TrimmedError](e, err), metalog.TrimmedError{Shard: shardA, LSN: c.first - 1, First: c.first})
+			wantEqual(e, "records left", len(e.readAll(shardA, c.first)), int(11-c.first))
 		}
 		// The numbering goes on.
-		equal(e, "LSN", e.append(to(shardA, epoch, "next"))[0].FirstLSN, 11)
-		e.holds(shardA, 11, "next")
+		wantEqual(e, "LSN", e.appendAll(appendTo(shardA, epoch, "next"))[0].FirstLSN, 11)
+		e.wantRecords(shardA, 11, "next")
 	}},
-	{name: "trim stops at the tail", test: func(e *env) {
+	{name: "trim stops at the tail", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		e.fill(shardA, epoch, "r", 2)
-		e.is(e.log.Trim(e.ctx, shardA, 4), metalog.ErrInvalid)
-		e.is(e.log.Trim(e.ctx, shardB, 1), nil)
-		e.is(e.log.Trim(e.ctx, shardB, 2), metalog.ErrInvalid)
-		e.holds(shardA, 1, "r0", "r1")
-		equal(e, "epoch of the other", e.tail(shardB).Epoch, 0)
+		e.fillShard(shardA, epoch, "r", 2)
+		e.wantError(e.log.Trim(e.ctx, shardA, 4), metalog.ErrInvalid)
+		e.wantError(e.log.Trim(e.ctx, shardB, 1), nil)
+		e.wantError(e.log.Trim(e.ctx, shardB, 2), metalog.ErrInvalid)
+		e.wantRecords(shardA, 1, "r0", "r1")
+		wantEqual(e, "epoch of the other", e.tailOf(shardB).Epoch, 0)
 	}},
-	{name: "trim leaves the neighbours alone", test: func(e *env) {
+	{name: "trim leaves the neighbours alone", test: func(e *caseEnv) {
 		shards := []record.ShardID{shardA - 1, shardA, shardA + 1}
-		epochs := e.open(shards...)
+		epochs := e.openShards(shards...)
 		for i, s := range shards {
-			e.fill(s, epochs[i], "r", 3)
+			e.fillShard(s, epochs[i], "r", 3)
 		}
 		if err := e.log.Trim(e.ctx, shardA, 4); err != nil {
 			e.Fatal(err)
 		}
-		e.holds(shards[0], 1, "r0", "r1", "r2")
-		e.holds(shards[2], 1, "r0", "r1", "r2")
+		e.wantRecords(shards[0], 1, "r0", "r1", "r2")
+		e.wantRecords(shards[2], 1, "r0", "r1", "r2")
 	}},
 	{name: "readers during trims get records or the first position", test: trimUnderReaders},
 }
 
 // trimUnderReaders trims a log behind its tail while it is appended to, read, sought in, and followed.
-func trimUnderReaders(e *env) {
+func trimUnderReaders(e *caseEnv) {
 	epoch := e.openOne(shardA)
-	e.fill(shardA, epoch, "r", 50)
+	e.fillShard(shardA, epoch, "r", 50)
 	f := e.follow(0, metalog.Position{Shard: shardA, LSN: 1})
 	stop := make(chan struct{})
 	finished := make(chan struct{})
@@ -244,14 +244,14 @@ func trimUnderReaders(e *env) {
 		}
 	}()
 	for i := 50; i < 300; i++ {
-		e.append(to(shardA, epoch, fmt.Sprint("r", i)))
+		e.appendAll(appendTo(shardA, epoch, fmt.Sprint("r", i)))
 		if err := e.log.Trim(e.ctx, shardA, record.LSN(i-15)); err != nil {
 			e.Errorf("Trim: %v", err)
 			break
 		}
 	}
-	f.reaches(shardA, 301)
+	f.waitPosition(shardA, 301)
 	close(stop)
 	<-finished
-	f.stop()
+	f.stopChecked()
 }

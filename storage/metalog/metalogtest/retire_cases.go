@@ -11,8 +11,8 @@ import (
 	"scribe/storage/metalog"
 )
 
-// retire retires a category.
-func (e *env) retire(category uint32) {
+// retireCategory retires a category.
+func (e *caseEnv) retireCategory(category uint32) {
 	e.Helper()
 	if err := e.log.Retire(e.ctx, category); err != nil {
 		e.Fatalf("Retire: %v", err)
@@ -20,50 +20,50 @@ func (e *env) retire(category uint32) {
 }
 
 // refusesRetired checks that a shard of a retired category can neither be opened nor appended to.
-func (e *env) refusesRetired(shard record.ShardID, epoch uint64) {
+func (e *caseEnv) refusesRetired(shard record.ShardID, epoch uint64) {
 	e.Helper()
 	_, err := e.log.Open(e.ctx, "late", []record.ShardID{shard})
-	e.is(err, metalog.ErrSealed)
-	if r := as[*metalog.RefusedError](e, err).Refusals; len(r) != 1 || r[0].State.Shard != shard || !errors.Is(r[0].Err, metalog.ErrSealed) {
+	e.wantError(err, metalog.ErrSealed)
+	if r := asError[*metalog.RefusedError](e, err).Refusals; len(r) != 1 || r[0].State.Shard != shard || !errors.Is(r[0].Err, metalog.ErrSealed) {
 		e.Fatalf("Open of %v was refused with %+v", shard, r)
 	}
-	e.is(e.try(to(shard, epoch, "no")), metalog.ErrSealed)
+	e.wantError(e.tryAppend(appendTo(shard, epoch, "no")), metalog.ErrSealed)
 }
 
 var retireCases = []testCase{
-	{name: "a retired category takes nothing from anyone", test: func(e *env) {
+	{name: "a retired category takes nothing from anyone", test: func(e *caseEnv) {
 		other := record.MakeShardID(8, 0, 1)
 		never := record.MakeShardID(7, 9, 9)
-		epochs := e.open(shardA, shardC, other)
-		e.fill(shardA, epochs[0], "r", 3)
-		e.retire(7)
+		epochs := e.openShards(shardA, shardC, other)
+		e.fillShard(shardA, epochs[0], "r", 3)
+		e.retireCategory(7)
 		e.refusesRetired(shardA, epochs[0])
 		e.refusesRetired(shardC, epochs[1])
 		e.refusesRetired(never, 1)
-		equal(e, "epoch of what never existed", e.tail(never).Epoch, 0)
-		equal(e, "epoch", e.tail(shardA).Epoch, epochs[0])
-		e.append(to(other, epochs[2], "other"))
+		wantEqual(e, "epoch of what never existed", e.tailOf(never).Epoch, 0)
+		wantEqual(e, "epoch", e.tailOf(shardA).Epoch, epochs[0])
+		e.appendAll(appendTo(other, epochs[2], "other"))
 		e.openOne(record.MakeShardID(6, 0, 1))
 		e.openOne(record.MakeShardID(8, 0, 2))
 		// All or none: the shards of other categories are not opened either, and the answer names those that are in the way.
 		fresh := record.MakeShardID(9, 0, 0)
 		_, err := e.log.Open(e.ctx, "late", []record.ShardID{fresh, never, shardA})
-		e.is(err, metalog.ErrSealed)
-		equal(e, "refusals", len(as[*metalog.RefusedError](e, err).Refusals), 2)
-		equal(e, "epoch of the shard beside", e.tail(fresh).Epoch, 0)
-		e.is(e.try(to(other, epochs[2], "no"), to(never, 1, "no")), metalog.ErrSealed)
-		e.holds(other, 1, "other")
+		e.wantError(err, metalog.ErrSealed)
+		wantEqual(e, "refusals", len(asError[*metalog.RefusedError](e, err).Refusals), 2)
+		wantEqual(e, "epoch of the shard beside", e.tailOf(fresh).Epoch, 0)
+		e.wantError(e.tryAppend(appendTo(other, epochs[2], "no"), appendTo(never, 1, "no")), metalog.ErrSealed)
+		e.wantRecords(other, 1, "other")
 	}},
-	{name: "a retired category can be read until it is trimmed", test: func(e *env) {
+	{name: "a retired category can be read until it is trimmed", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		e.fill(shardA, epoch, "r", 3)
-		f := e.follow(long, at(shardA, 1))
-		f.reaches(shardA, 4)
-		e.retire(7)
-		f.until(shardA, "the end", func(s *followed) bool { return s.sealed })
-		f.stop()
-		e.holds(shardA, 1, "r0", "r1", "r2")
-		st := e.tail(shardA)
+		e.fillShard(shardA, epoch, "r", 3)
+		f := e.follow(long, positionAt(shardA, 1))
+		f.waitPosition(shardA, 4)
+		e.retireCategory(7)
+		f.waitFor(shardA, "the end", func(s *followedShard) bool { return s.sealed })
+		f.stopChecked()
+		e.wantRecords(shardA, 1, "r0", "r1", "r2")
+		st := e.tailOf(shardA)
 		if !st.Sealed || st.NextLSN != 4 {
 			e.Fatalf("the state is %+v", st)
 		}
@@ -73,11 +73,11 @@ var retireCases = []testCase{
 		if err := e.log.Trim(e.ctx, shardA, 3); err != nil {
 			e.Fatal(err)
 		}
-		e.holds(shardA, 3, "r2")
+		e.wantRecords(shardA, 3, "r2")
 	}},
-	{name: "retiring again is harmless, and any id can be retired", test: func(e *env) {
+	{name: "retiring again is harmless, and any id can be retired", test: func(e *caseEnv) {
 		for _, id := range []uint32{5, 3, 4, 5, 1, math.MaxUint32, 0, 2, math.MaxUint32} {
-			e.retire(id)
+			e.retireCategory(id)
 		}
 		for _, id := range []uint32{0, 1, 2, 3, 4, 5, math.MaxUint32} {
 			e.refusesRetired(record.MakeShardID(id, 1, 1), 1)
@@ -85,33 +85,33 @@ var retireCases = []testCase{
 		e.openOne(record.MakeShardID(6, 0, 0))
 		e.openOne(record.MakeShardID(math.MaxUint32-1, 0, 0))
 	}},
-	{name: "a long list of refusals is cut off", test: func(e *env) {
+	{name: "a long list of refusals is cut off", test: func(e *caseEnv) {
 		shards := make([]record.ShardID, metalog.MaxConflicts+500)
 		for i := range shards {
 			shards[i] = record.MakeShardID(7, uint16(i), 0)
 		}
-		e.retire(7)
+		e.retireCategory(7)
 		_, err := e.log.Open(e.ctx, "late", shards)
-		e.is(err, metalog.ErrSealed)
-		equal(e, "refusals", len(as[*metalog.RefusedError](e, err).Refusals), metalog.MaxConflicts)
+		e.wantError(err, metalog.ErrSealed)
+		wantEqual(e, "refusals", len(asError[*metalog.RefusedError](e, err).Refusals), metalog.MaxConflicts)
 	}},
-	{name: "nothing slips in while a category is retired", test: func(e *env) { retireUnderWriters(e) }},
-	{name: "retired categories outlive a restart", needs: canRestart, test: func(e *env) {
+	{name: "nothing slips in while a category is retired", test: func(e *caseEnv) { retireUnderWriters(e) }},
+	{name: "retired categories outlive a restart", needs: canRestart, test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		e.fill(shardA, epoch, "r", 2)
-		e.retire(7)
-		e.retire(8)
+		e.fillShard(shardA, epoch, "r", 2)
+		e.retireCategory(7)
+		e.retireCategory(8)
 		for range 2 {
-			e.restart()
+			e.restartLog()
 			e.refusesRetired(shardA, epoch)
 			e.refusesRetired(record.MakeShardID(8, 0, 0), 1)
-			e.holds(shardA, 1, "r0", "r1")
+			e.wantRecords(shardA, 1, "r0", "r1")
 			e.openOne(record.MakeShardID(9, 0, 0))
 		}
 	}},
-	{name: "retired categories outlive a crash", needs: canCrash, test: func(e *env) {
+	{name: "retired categories outlive a crash", needs: canCrash, test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		e.retire(7)
+		e.retireCategory(7)
 		e.log = e.in.Crash(e)
 		e.refusesRetired(shardA, epoch)
 		e.refusesRetired(shardB, 1)
@@ -120,7 +120,7 @@ var retireCases = []testCase{
 
 // retireUnderWriters has writers that open shards of a category and append to them while it is retired. What was acknowledged is
 // there, and nothing is there that came after Retire had returned.
-func retireUnderWriters(e *env) {
+func retireUnderWriters(e *caseEnv) {
 	const writers = 8
 	type acked struct {
 		shard record.ShardID
@@ -139,7 +139,7 @@ func retireUnderWriters(e *env) {
 				states, err := e.log.Open(e.ctx, "racer", []record.ShardID{shard})
 				var done []metalog.Appended
 				if err == nil {
-					done, err = e.log.Append(e.ctx, &metalog.Append{Shards: []metalog.ShardAppend{to(shard, states[0].Epoch, fmt.Sprint(i))}})
+					done, err = e.log.Append(e.ctx, &metalog.Append{Shards: []metalog.ShardAppend{appendTo(shard, states[0].Epoch, fmt.Sprint(i))}})
 				}
 				if err != nil {
 					if !errors.Is(err, metalog.ErrSealed) {
@@ -160,7 +160,7 @@ func retireUnderWriters(e *env) {
 	for range 10 * writers {
 		<-warm
 	}
-	e.retire(7)
+	e.retireCategory(7)
 	count := func() (n int) {
 		e.Helper()
 		shards, err := e.log.Shards(context.WithoutCancel(e.ctx), 7)
@@ -177,8 +177,8 @@ func retireUnderWriters(e *env) {
 	}
 	before := count()
 	wg.Wait()
-	equal(e, "records after the end of the writers", count(), before)
-	equal(e, "acknowledged", len(acks), before)
+	wantEqual(e, "records after the end of the writers", count(), before)
+	wantEqual(e, "acknowledged", len(acks), before)
 	for _, a := range acks {
 		if entries, err := e.log.Read(e.ctx, a.shard, a.lsn, 1, 0); err != nil || len(entries) != 1 {
 			e.Fatalf("%v/%d was acknowledged: %d entries, %v", a.shard, a.lsn, len(entries), err)

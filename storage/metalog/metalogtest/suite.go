@@ -50,7 +50,7 @@ func Run(t *testing.T, f Factory) {
 		watchCases, limitCases, endCases, durableCases, linearCases, modelCases,
 	} {
 		for _, c := range group {
-			t.Run(c.name, func(t *testing.T) { c.run(t, f) })
+			t.Run(c.name, func(t *testing.T) { c.runCase(t, f) })
 		}
 	}
 }
@@ -59,7 +59,7 @@ type testCase struct {
 	name string
 	// needs reports whether an instance can run the case; nil means that all can.
 	needs func(*Instance) bool
-	test  func(*env)
+	test  func(*caseEnv)
 	// many gets the factory itself.
 	many func(*testing.T, Factory)
 }
@@ -67,7 +67,7 @@ type testCase struct {
 // caseTimeout ends a case that hangs. It is far above what any takes.
 const caseTimeout = 2 * time.Minute
 
-func (c testCase) run(t *testing.T, f Factory) {
+func (c testCase) runCase(t *testing.T, f Factory) {
 	t.Helper()
 	if c.many != nil {
 		c.many(t, f)
@@ -77,33 +77,33 @@ func (c testCase) run(t *testing.T, f Factory) {
 	if c.needs == nil || c.needs(e.in) {
 		c.test(e)
 	}
-	e.close()
+	e.closeLog()
 }
 
-// env is what a case works with.
-type env struct {
+// caseEnv is what a case works with.
+type caseEnv struct {
 	testing.TB
 	in  *Instance
 	log metalog.Log
 	ctx context.Context
 }
 
-func newEnv(tb testing.TB, f Factory) *env {
+func newEnv(tb testing.TB, f Factory) *caseEnv {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), caseTimeout)
 	tb.Cleanup(cancel)
 	in := f(tb)
-	return &env{TB: tb, in: in, log: in.Log, ctx: ctx}
+	return &caseEnv{TB: tb, in: in, log: in.Log, ctx: ctx}
 }
 
-func (e *env) close() {
+func (e *caseEnv) closeLog() {
 	e.Helper()
 	if err := e.log.Close(); err != nil {
 		e.Errorf("Close: %v", err)
 	}
 }
 
-func (e *env) restart() {
+func (e *caseEnv) restartLog() {
 	e.Helper()
 	e.log = e.in.Restart(e)
 }
@@ -113,6 +113,6 @@ func canCrash(in *Instance) bool   { return in.Crash != nil }
 func canDamage(in *Instance) bool  { return in.Damage != nil }
 func hasClock(in *Instance) bool   { return in.Clock != nil }
 
-func both(a, b func(*Instance) bool) func(*Instance) bool {
+func withCrash(a, b func(*Instance) bool) func(*Instance) bool {
 	return func(in *Instance) bool { return a(in) && b(in) }
 }

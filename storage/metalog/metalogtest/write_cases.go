@@ -14,8 +14,8 @@ import (
 )
 
 var openCases = []testCase{
-	{name: "open creates shards and raises epochs", test: func(e *env) {
-		st := e.tail(shardA)
+	{name: "open creates shards and raises epochs", test: func(e *caseEnv) {
+		st := e.tailOf(shardA)
 		if st.Epoch != 0 || st.FirstLSN != 1 || st.NextLSN != 1 || st.Sealed || st.LastTime != 0 {
 			e.Fatalf("a shard that does not exist has the state %+v", st)
 		}
@@ -29,7 +29,7 @@ var openCases = []testCase{
 			}
 		}
 		first := states[1].Epoch
-		e.fill(shardA, first, "r", 3)
+		e.fillShard(shardA, first, "r", 3)
 		states, err = e.log.Open(e.ctx, "two", []record.ShardID{shardA})
 		if err != nil {
 			e.Fatal(err)
@@ -37,9 +37,9 @@ var openCases = []testCase{
 		if st := states[0]; st.Epoch <= first || st.NextLSN != 4 || st.FirstLSN != 1 {
 			e.Fatalf("the state after the second Open is %+v", st)
 		}
-		equal(e, "epoch of the tail", e.tail(shardA).Epoch, states[0].Epoch)
+		wantEqual(e, "epoch of the tail", e.tailOf(shardA).Epoch, states[0].Epoch)
 	}},
-	{name: "epochs are unique under concurrent opens", test: func(e *env) {
+	{name: "epochs are unique under concurrent opens", test: func(e *caseEnv) {
 		var mu sync.Mutex
 		seen := map[uint64]int{}
 		var wg sync.WaitGroup
@@ -58,107 +58,107 @@ var openCases = []testCase{
 			})
 		}
 		wg.Wait()
-		equal(e, "distinct epochs", len(seen), 160)
+		wantEqual(e, "distinct epochs", len(seen), 160)
 	}},
 }
 
 var appendCases = []testCase{
-	{name: "records come back as they were appended", test: func(e *env) {
+	{name: "records come back as they were appended", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
 		want := [][]byte{{0}, bytes.Repeat([]byte{0xff}, metalog.MaxRecord), []byte("text"), {0, 1, 2}}
-		done := e.append(metalog.ShardAppend{Shard: shardA, Epoch: epoch, Records: want})
-		equal(e, "first LSN", done[0].FirstLSN, 1)
-		entries := e.read(shardA, 1)
-		equal(e, "records", len(entries), len(want))
+		done := e.appendAll(metalog.ShardAppend{Shard: shardA, Epoch: epoch, Records: want})
+		wantEqual(e, "first LSN", done[0].FirstLSN, 1)
+		entries := e.readAll(shardA, 1)
+		wantEqual(e, "records", len(entries), len(want))
 		for i, en := range entries {
 			if !bytes.Equal(en.Data, want[i]) {
 				e.Fatalf("record %d came back different", i)
 			}
-			equal(e, "time", en.Time, done[0].Time)
+			wantEqual(e, "time", en.Time, done[0].Time)
 		}
 	}},
-	{name: "the engine does not keep the caller's memory", test: func(e *env) {
+	{name: "the engine does not keep the caller's memory", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
 		buf := []byte("before")
-		e.append(metalog.ShardAppend{Shard: shardA, Epoch: epoch, Records: [][]byte{buf}})
+		e.appendAll(metalog.ShardAppend{Shard: shardA, Epoch: epoch, Records: [][]byte{buf}})
 		copy(buf, "AFTER!")
-		e.holds(shardA, 1, "before")
-		entries := e.read(shardA, 1)
+		e.wantRecords(shardA, 1, "before")
+		entries := e.readAll(shardA, 1)
 		copy(entries[0].Data, "mine!!") // entries belong to the caller
 		_ = append(entries[0].Data, "more"...)
-		e.holds(shardA, 1, "before")
+		e.wantRecords(shardA, 1, "before")
 	}},
 	{name: "LSNs are dense under 16 writers", test: denseUnderWriters},
-	{name: "an append is visible at once when it returns", test: func(e *env) {
+	{name: "an append is visible at once when it returns", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
 		for i := range 50 {
-			done := e.append(to(shardA, epoch, fmt.Sprint(i)))[0]
-			st := e.tail(shardA)
-			equal(e, "next LSN", st.NextLSN, done.FirstLSN+1)
-			equal(e, "last time", st.LastTime, done.Time)
-			e.holds(shardA, done.FirstLSN, fmt.Sprint(i))
+			done := e.appendAll(appendTo(shardA, epoch, fmt.Sprint(i)))[0]
+			st := e.tailOf(shardA)
+			wantEqual(e, "next LSN", st.NextLSN, done.FirstLSN+1)
+			wantEqual(e, "last time", st.LastTime, done.Time)
+			e.wantRecords(shardA, done.FirstLSN, fmt.Sprint(i))
 		}
 	}},
-	{name: "an append over several shards is all or none", test: func(e *env) {
-		epochs := e.open(shardA, shardB, shardC)
-		e.is(e.try(to(shardA, epochs[0], "a"), to(shardB, epochs[1]+1, "b"), to(shardC, epochs[2], "c")), metalog.ErrFenced)
+	{name: "an append over several shards is all or none", test: func(e *caseEnv) {
+		epochs := e.openShards(shardA, shardB, shardC)
+		e.wantError(e.tryAppend(appendTo(shardA, epochs[0], "a"), appendTo(shardB, epochs[1]+1, "b"), appendTo(shardC, epochs[2], "c")), metalog.ErrFenced)
 		for _, s := range []record.ShardID{shardA, shardB, shardC} {
-			equal(e, "next LSN", e.tail(s).NextLSN, 1)
+			wantEqual(e, "next LSN", e.tailOf(s).NextLSN, 1)
 		}
-		done := e.append(to(shardC, epochs[2], "c0", "c1"), to(shardA, epochs[0], "a0"))
-		equal(e, "time", done[0].Time, done[1].Time)
-		e.holds(shardC, 1, "c0", "c1")
-		e.holds(shardA, 1, "a0")
-		e.holds(shardB, 1)
+		done := e.appendAll(appendTo(shardC, epochs[2], "c0", "c1"), appendTo(shardA, epochs[0], "a0"))
+		wantEqual(e, "time", done[0].Time, done[1].Time)
+		e.wantRecords(shardC, 1, "c0", "c1")
+		e.wantRecords(shardA, 1, "a0")
+		e.wantRecords(shardB, 1)
 	}},
 	{name: "an append over several shards is visible at once", test: visibleTogether},
-	{name: "a refused append names every shard that refused", test: func(e *env) {
-		epochs := e.open(shardA, shardB, shardC)
+	{name: "a refused append names every shard that refused", test: func(e *caseEnv) {
+		epochs := e.openShards(shardA, shardB, shardC)
 		if _, err := e.log.Seal(e.ctx, shardA); err != nil {
 			e.Fatal(err)
 		}
 		gone := record.MakeShardID(8, 0, 0)
-		conflict := to(shardC, epochs[2], "c")
+		conflict := appendTo(shardC, epochs[2], "c")
 		conflict.ExpectLSN = 5
-		err := e.try(to(shardA, epochs[0], "a"), to(shardB, epochs[1], "b"), conflict, to(gone, 1, "d"))
-		refused := as[*metalog.RefusedError](e, err)
-		equal(e, "refusals", len(refused.Refusals), 3)
+		err := e.tryAppend(appendTo(shardA, epochs[0], "a"), appendTo(shardB, epochs[1], "b"), conflict, appendTo(gone, 1, "d"))
+		refused := asError[*metalog.RefusedError](e, err)
+		wantEqual(e, "refusals", len(refused.Refusals), 3)
 		for i, want := range []struct {
 			shard record.ShardID
 			err   error
 		}{{shardA, metalog.ErrSealed}, {shardC, metalog.ErrConflict}, {gone, metalog.ErrFenced}} {
 			r := refused.Refusals[i]
-			equal(e, "shard", r.State.Shard, want.shard)
-			e.is(r.Err, want.err)
-			e.is(err, want.err)
+			wantEqual(e, "shard", r.State.Shard, want.shard)
+			e.wantError(r.Err, want.err)
+			e.wantError(err, want.err)
 		}
-		equal(e, "epoch of the shard that does not exist", refused.Refusals[2].State.Epoch, 0)
-		equal(e, "next LSN of the conflict", refused.Refusals[1].State.NextLSN, 1)
-		e.holds(shardB, 1)
+		wantEqual(e, "epoch of the shard that does not exist", refused.Refusals[2].State.Epoch, 0)
+		wantEqual(e, "next LSN of the conflict", refused.Refusals[1].State.NextLSN, 1)
+		e.wantRecords(shardB, 1)
 	}},
-	{name: "an expected LSN makes a repeat harmless", test: func(e *env) {
+	{name: "an expected LSN makes a repeat harmless", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		s := to(shardA, epoch, "x", "y")
+		s := appendTo(shardA, epoch, "x", "y")
 		s.ExpectLSN = 1
-		e.append(s)
-		e.is(e.try(s), metalog.ErrConflict)
-		equal(e, "next LSN", e.tail(shardA).NextLSN, 3)
+		e.appendAll(s)
+		e.wantError(e.tryAppend(s), metalog.ErrConflict)
+		wantEqual(e, "next LSN", e.tailOf(shardA).NextLSN, 3)
 		s.ExpectLSN = 3
-		equal(e, "first LSN", e.append(s)[0].FirstLSN, 3)
+		wantEqual(e, "first LSN", e.appendAll(s)[0].FirstLSN, 3)
 		s.ExpectLSN = 9
-		e.is(e.try(s), metalog.ErrConflict)
-		e.holds(shardA, 1, "x", "y", "x", "y")
+		e.wantError(e.tryAppend(s), metalog.ErrConflict)
+		e.wantRecords(shardA, 1, "x", "y", "x", "y")
 	}},
-	{name: "concurrent repeats are stored once", test: func(e *env) {
+	{name: "concurrent repeats are stored once", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
 		for i := range 20 {
 			var stored sync.Map
 			var wg sync.WaitGroup
 			for w := range 8 {
 				wg.Go(func() {
-					s := to(shardA, epoch, fmt.Sprint(i))
+					s := appendTo(shardA, epoch, fmt.Sprint(i))
 					s.ExpectLSN = record.LSN(i + 1)
-					if err := e.try(s); err == nil {
+					if err := e.tryAppend(s); err == nil {
 						stored.Store(w, true)
 					} else if !errors.Is(err, metalog.ErrConflict) {
 						e.Error(err)
@@ -168,14 +168,14 @@ var appendCases = []testCase{
 			wg.Wait()
 			n := 0
 			stored.Range(func(any, any) bool { n++; return true })
-			equal(e, "appends that were stored", n, 1)
+			wantEqual(e, "appends that were stored", n, 1)
 		}
-		equal(e, "next LSN", e.tail(shardA).NextLSN, 21)
+		wantEqual(e, "next LSN", e.tailOf(shardA).NextLSN, 21)
 	}},
-	{name: "an old blob is refused from the boundary on", test: func(e *env) {
+	{name: "an old blob is refused from the boundary on", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
 		at := func(blob int64) error {
-			_, err := e.log.Append(e.ctx, &metalog.Append{Shards: []metalog.ShardAppend{to(shardA, epoch, "x")}, OldestBlob: blob})
+			_, err := e.log.Append(e.ctx, &metalog.Append{Shards: []metalog.ShardAppend{appendTo(shardA, epoch, "x")}, OldestBlob: blob})
 			return err
 		}
 		advance := func(t, want int64) {
@@ -183,27 +183,27 @@ var appendCases = []testCase{
 			if err != nil {
 				e.Fatal(err)
 			}
-			equal(e, "boundary", got, want)
+			wantEqual(e, "boundary", got, want)
 		}
 		advance(0, 0)
-		e.is(at(1), nil)
+		e.wantError(at(1), nil)
 		advance(1000, 1000)
-		e.is(at(999), metalog.ErrStaleBlob)
-		e.is(at(1000), nil)
-		e.is(at(0), nil) // refers to no blob
+		e.wantError(at(999), metalog.ErrStaleBlob)
+		e.wantError(at(1000), nil)
+		e.wantError(at(0), nil) // refers to no blob
 		advance(500, 1000)
 		advance(0, 1000)
 		advance(1001, 1001)
-		e.is(at(1000), metalog.ErrStaleBlob)
-		equal(e, "next LSN", e.tail(shardA).NextLSN, 4)
+		e.wantError(at(1000), metalog.ErrStaleBlob)
+		wantEqual(e, "next LSN", e.tailOf(shardA).NextLSN, 4)
 	}},
-	{name: "times never decrease", needs: hasClock, test: func(e *env) {
-		epochs := e.open(shardA, shardB)
+	{name: "times never decrease", needs: hasClock, test: func(e *caseEnv) {
+		epochs := e.openShards(shardA, shardB)
 		var last int64
 		for i, d := range []time.Duration{0, time.Hour, -2 * time.Hour, 0, time.Second, -time.Minute, 3 * time.Hour} {
 			e.in.Clock.Advance(d)
 			s := []record.ShardID{shardA, shardB}[i%2]
-			done := e.append(to(s, epochs[i%2], "x"))[0]
+			done := e.appendAll(appendTo(s, epochs[i%2], "x"))[0]
 			if done.Time < last || done.Time <= 0 {
 				e.Fatalf("a record has time %d after one of %d", done.Time, last)
 			}
@@ -211,53 +211,53 @@ var appendCases = []testCase{
 		}
 		// The clock is ahead by now, so time is the clock's again.
 		before := e.in.Clock.Now()
-		done := e.append(to(shardA, epochs[0], "x"))[0]
+		done := e.appendAll(appendTo(shardA, epochs[0], "x"))[0]
 		if done.Time <= before {
 			e.Fatalf("the time is %d, but the clock was at %d before", done.Time, before)
 		}
 	}},
-	{name: "a transaction over 5,000 shards", test: func(e *env) {
+	{name: "a transaction over 5,000 shards", test: func(e *caseEnv) {
 		var shards []record.ShardID
 		for i := range 5000 {
 			shards = append(shards, record.MakeShardID(uint32(i/10+1), uint16(i%10), 3))
 		}
-		epochs := e.open(shards...)
+		epochs := e.openShards(shards...)
 		var all []metalog.ShardAppend
 		for i, s := range shards {
-			all = append(all, to(s, epochs[i], s.String()))
+			all = append(all, appendTo(s, epochs[i], s.String()))
 		}
-		e.append(all...)
+		e.appendAll(all...)
 		states, err := e.log.Tail(e.ctx, shards)
 		if err != nil {
 			e.Fatal(err)
 		}
 		for _, st := range states {
-			equal(e, "next LSN", st.NextLSN, 2)
+			wantEqual(e, "next LSN", st.NextLSN, 2)
 		}
 		for i := 0; i < len(shards); i += 500 {
-			e.holds(shards[i], 1, shards[i].String())
+			e.wantRecords(shards[i], 1, shards[i].String())
 		}
 	}},
-	{name: "a transaction at the limit of bytes", test: func(e *env) {
-		epochs := e.open(shardA, shardB)
+	{name: "a transaction at the limit of bytes", test: func(e *caseEnv) {
+		epochs := e.openShards(shardA, shardB)
 		big := bytes.Repeat([]byte("0123456789abcdef"), metalog.MaxRecord/16)
 		var half [][]byte
 		for range metalog.MaxAppend / metalog.MaxRecord / 2 {
 			half = append(half, big)
 		}
-		e.append(metalog.ShardAppend{Shard: shardA, Epoch: epochs[0], Records: half}, metalog.ShardAppend{Shard: shardB, Epoch: epochs[1], Records: half})
-		e.append(to(shardA, epochs[0], "after"))
-		equal(e, "records", len(e.read(shardB, 1)), len(half))
-		entries := e.read(shardA, 1)
-		equal(e, "records", len(entries), len(half)+1)
-		equal(e, "last", string(entries[len(half)].Data), "after")
+		e.appendAll(metalog.ShardAppend{Shard: shardA, Epoch: epochs[0], Records: half}, metalog.ShardAppend{Shard: shardB, Epoch: epochs[1], Records: half})
+		e.appendAll(appendTo(shardA, epochs[0], "after"))
+		wantEqual(e, "records", len(e.readAll(shardB, 1)), len(half))
+		entries := e.readAll(shardA, 1)
+		wantEqual(e, "records", len(entries), len(half)+1)
+		wantEqual(e, "last", string(entries[len(half)].Data), "after")
 		if !bytes.Equal(entries[len(half)-1].Data, big) {
 			e.Fatal("a record came back different")
 		}
 	}},
 }
 
-func denseUnderWriters(e *env) {
+func denseUnderWriters(e *caseEnv) {
 	const writers, each = 16, 60
 	epoch := e.openOne(shardA)
 	got := make([]map[record.LSN]uint64, writers)
@@ -283,7 +283,7 @@ func denseUnderWriters(e *env) {
 		})
 	}
 	wg.Wait()
-	entries := e.read(shardA, 1)
+	entries := e.readAll(shardA, 1)
 	total := 0
 	for w, of := range got {
 		total += len(of)
@@ -293,20 +293,20 @@ func denseUnderWriters(e *env) {
 			}
 		}
 	}
-	equal(e, "records", len(entries), total)
+	wantEqual(e, "records", len(entries), total)
 	if !slices.IsSortedFunc(entries, func(a, b metalog.Entry) int { return int(a.Time - b.Time) }) {
 		e.Fatal("times decrease")
 	}
 }
 
 // visibleTogether appends to two shards in each transaction while readers look: who saw a transaction in one sees it in the other.
-func visibleTogether(e *env) {
-	epochs := e.open(shardA, shardB)
+func visibleTogether(e *caseEnv) {
+	epochs := e.openShards(shardA, shardB)
 	const n = 200
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for i := range n {
-			if err := e.try(to(shardA, epochs[0], fmt.Sprint(i)), to(shardB, epochs[1], fmt.Sprint(i))); err != nil {
+			if err := e.tryAppend(appendTo(shardA, epochs[0], fmt.Sprint(i)), appendTo(shardB, epochs[1], fmt.Sprint(i))); err != nil {
 				e.Error(err)
 				return
 			}
@@ -335,18 +335,18 @@ func visibleTogether(e *env) {
 }
 
 var fenceCases = []testCase{
-	{name: "an earlier epoch is fenced", test: func(e *env) {
+	{name: "an earlier epoch is fenced", test: func(e *caseEnv) {
 		first := e.openOne(shardA)
-		e.append(to(shardA, first, "one"))
+		e.appendAll(appendTo(shardA, first, "one"))
 		second := e.openOne(shardA)
-		e.is(e.try(to(shardA, first, "no")), metalog.ErrFenced)
-		e.is(e.try(to(shardA, second+1, "no")), metalog.ErrFenced)
-		e.append(to(shardA, second, "two"))
-		e.holds(shardA, 1, "one", "two")
+		e.wantError(e.tryAppend(appendTo(shardA, first, "no")), metalog.ErrFenced)
+		e.wantError(e.tryAppend(appendTo(shardA, second+1, "no")), metalog.ErrFenced)
+		e.appendAll(appendTo(shardA, second, "two"))
+		e.wantRecords(shardA, 1, "one", "two")
 	}},
-	{name: "a shard that was never opened takes nothing", test: func(e *env) {
-		e.is(e.try(to(shardA, 1, "no")), metalog.ErrFenced)
-		equal(e, "epoch", e.tail(shardA).Epoch, 0)
+	{name: "a shard that was never opened takes nothing", test: func(e *caseEnv) {
+		e.wantError(e.tryAppend(appendTo(shardA, 1, "no")), metalog.ErrFenced)
+		wantEqual(e, "epoch", e.tailOf(shardA).Epoch, 0)
 		if states, err := e.log.Shards(e.ctx, shardA.Category()); err != nil || len(states) != 0 {
 			e.Fatalf("Shards returned %v, %v", states, err)
 		}
@@ -356,7 +356,7 @@ var fenceCases = []testCase{
 
 // fencedForGood has writers that go on with what they have while others open: behind the next LSN that an Open returned, there are
 // records of later epochs only.
-func fencedForGood(e *env) {
+func fencedForGood(e *caseEnv) {
 	const openers, opens = 3, 8
 	type fence struct {
 		epoch uint64
@@ -367,7 +367,7 @@ func fencedForGood(e *env) {
 	var writers, all sync.WaitGroup
 	write := func(epoch uint64) {
 		for {
-			err := e.try(to(shardA, epoch, fmt.Sprint(epoch)))
+			err := e.tryAppend(appendTo(shardA, epoch, fmt.Sprint(epoch)))
 			if errors.Is(err, metalog.ErrFenced) {
 				return
 			}
@@ -397,7 +397,7 @@ func fencedForGood(e *env) {
 	all.Wait()
 	e.openOne(shardA)
 	writers.Wait()
-	entries := e.read(shardA, 1)
+	entries := e.readAll(shardA, 1)
 	for _, f := range fences {
 		for _, en := range entries[f.next-1:] {
 			var epoch uint64
@@ -409,14 +409,14 @@ func fencedForGood(e *env) {
 }
 
 var sealCases = []testCase{
-	{name: "a sealed shard takes nothing from anyone", test: func(e *env) {
+	{name: "a sealed shard takes nothing from anyone", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		e.fill(shardA, epoch, "r", 2)
+		e.fillShard(shardA, epoch, "r", 2)
 		st, err := e.log.Seal(e.ctx, shardA)
 		if err != nil || !st.Sealed || st.NextLSN != 3 || st.Epoch != epoch {
 			e.Fatalf("Seal returned %+v, %v", st, err)
 		}
-		e.is(e.try(to(shardA, epoch, "no")), metalog.ErrSealed)
+		e.wantError(e.tryAppend(appendTo(shardA, epoch, "no")), metalog.ErrSealed)
 		if st, err = e.log.Seal(e.ctx, shardA); err != nil || !st.Sealed {
 			e.Fatalf("the second Seal returned %+v, %v", st, err)
 		}
@@ -430,16 +430,16 @@ var sealCases = []testCase{
 		if st := states[1]; st.Sealed || st.Epoch == 0 {
 			e.Fatalf("Open of the other shard returned %+v", st)
 		}
-		e.is(e.try(to(shardA, epoch, "no")), metalog.ErrSealed)
-		e.holds(shardA, 1, "r0", "r1")
+		e.wantError(e.tryAppend(appendTo(shardA, epoch, "no")), metalog.ErrSealed)
+		e.wantRecords(shardA, 1, "r0", "r1")
 		if err := e.log.Trim(e.ctx, shardA, 3); err != nil {
 			e.Fatal(err)
 		}
-		equal(e, "first LSN", e.tail(shardA).FirstLSN, 3)
+		wantEqual(e, "first LSN", e.tailOf(shardA).FirstLSN, 3)
 	}},
-	{name: "what does not exist can't be sealed", test: func(e *env) {
+	{name: "what does not exist can't be sealed", test: func(e *caseEnv) {
 		_, err := e.log.Seal(e.ctx, shardA)
-		e.is(err, metalog.ErrInvalid)
-		equal(e, "epoch", e.tail(shardA).Epoch, 0)
+		e.wantError(err, metalog.ErrInvalid)
+		wantEqual(e, "epoch", e.tailOf(shardA).Epoch, 0)
 	}},
 }

@@ -21,8 +21,8 @@ const (
 	maxGroupBytes = 8 << 20
 )
 
-// request is a call that the committer decides. The queue holds requests, not what they carry: that stays the callers'.
-type request struct {
+// commitRequest is a call that the committer decides. The queue holds requests, not what they carry: that stays the callers'.
+type commitRequest struct {
 	op   stagedOp
 	err  error
 	done chan struct{} // closed when the outcome is durable
@@ -37,7 +37,7 @@ const (
 	claimWithdrawn = 2 // the caller gave up before the committer came to it: it has no effect
 )
 
-func newRequest(o stagedOp) *request { return &request{op: o, done: make(chan struct{})} }
+func newRequest(o stagedOp) *commitRequest { return &commitRequest{op: o, done: make(chan struct{})} }
 
 // stagedOp is one kind of change. stage decides it against the present state, and either adds it to the batch or returns an error
 // without changing anything. What it returns to its caller counts once the batch is durable.
@@ -74,7 +74,7 @@ func (e *Engine) submit(ctx context.Context, o stagedOp) error {
 
 // withdraw takes back a request whose caller does not wait any longer: when it returns, the committer does not use the caller's
 // memory. It returns whether the request has no effect.
-func (e *Engine) withdraw(r *request) bool {
+func (e *Engine) withdraw(r *commitRequest) bool {
 	if r.claim.CompareAndSwap(claimQueued, claimWithdrawn) {
 		return true
 	}
@@ -91,7 +91,7 @@ type committer struct {
 	// The batch being built, and what belongs to it.
 	batch *pebble.Batch
 	now   int64 // time of its records
-	group []*request
+	group []*commitRequest
 	dirty []*shardEntry
 	// producers are those that the batch changes.
 	producers map[producerKey]schema.Producer
@@ -145,7 +145,7 @@ func (c *committer) serveQueue() {
 }
 
 // commitGroup carries out first and what else waits. An error means that nobody knows what is on disk.
-func (c *committer) commitGroup(first *request) error {
+func (c *committer) commitGroup(first *commitRequest) error {
 	c.batch = c.e.db.NewBatch()
 	bound, err := c.buildBatch(first)
 	if err != nil {
@@ -169,7 +169,7 @@ func (c *committer) commitGroup(first *request) error {
 }
 
 // buildBatch takes requests as long as there are any, and returns the clock's bound that the batch writes.
-func (c *committer) buildBatch(first *request) (bound int64, err error) {
+func (c *committer) buildBatch(first *commitRequest) (bound int64, err error) {
 	e := c.e
 	e.staging.Lock()
 	defer e.staging.Unlock()
@@ -200,7 +200,7 @@ func (c *committer) buildBatch(first *request) (bound int64, err error) {
 }
 
 // nextRequest returns a request that waits, nil when there is none or the batch is full.
-func (c *committer) nextRequest() *request {
+func (c *committer) nextRequest() *commitRequest {
 	if len(c.group) >= maxGroup || c.batch.Len()+c.noteBytes >= maxGroupBytes {
 		return nil
 	}

@@ -49,7 +49,7 @@ type Engine struct {
 	// retired is what the folder held when it was opened; the committer takes it over.
 	retired categorySet
 
-	queue chan *request
+	queue chan *commitRequest
 	// staging is held while the committer reads the memory of callers; see request.withdraw.
 	staging sync.Mutex
 	// ticking is set while a request that moves the clock's bound is queued in the background.
@@ -78,7 +78,7 @@ func Open(dir string, opts Options) (_ *Engine, err error) {
 	e := &Engine{
 		dir:     dir,
 		opts:    opts.withDefaults(),
-		queue:   make(chan *request, maxGroup),
+		queue:   make(chan *commitRequest, maxGroup),
 		stop:    make(chan struct{}),
 		stopped: make(chan struct{}),
 		failed:  make(chan struct{}),
@@ -95,8 +95,8 @@ func Open(dir string, opts Options) (_ *Engine, err error) {
 	if err := e.loadFolder(); err != nil {
 		return nil, errors.Join(fmt.Errorf("metalog: open %s: %w", dir, err), e.releaseFolder())
 	}
-	if err := e.metrics.register(e.opts.Metrics); err != nil {
-		return nil, errors.Join(fmt.Errorf("metalog: open %s: metrics: %w", dir, err), e.releaseFolder())
+	if err := e.metrics.set.Register(e.opts.Metrics); err != nil {
+		return nil, errors.Join(fmt.Errorf("metalog: open %s: %w", dir, err), e.releaseFolder())
 	}
 	e.guard.armed.Store(true)
 	go newCommitter(e).serveQueue()
@@ -323,7 +323,7 @@ func (e *Engine) Close() error {
 // closeFolder ends the committer and gives the folder back, unless the engine failed: then Pebble can't be relied on to return.
 func (e *Engine) closeFolder() (err error) {
 	defer func() { err = caught(recover(), err) }()
-	e.metrics.unregister(e.opts.Metrics)
+	e.metrics.set.Unregister()
 	close(e.stop)
 	select {
 	case <-e.stopped:

@@ -59,7 +59,7 @@ func (h *History) Unknown() int {
 	n := 0
 	for _, ops := range h.mu.logs {
 		for i := range ops {
-			if ops[i].Output.(answer).unknown {
+			if ops[i].Output.(modelAnswer).unknown {
 				n++
 			}
 		}
@@ -67,39 +67,39 @@ func (h *History) Unknown() int {
 	return n
 }
 
-func (h *History) violation(format string, args ...any) {
+func (h *History) addViolation(format string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.violations = append(h.mu.violations, fmt.Sprintf(format, args...))
 }
 
-func (h *History) together(value uint64, logs []int) {
+func (h *History) noteTransaction(value uint64, logs []int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.together[value] = logs
 }
 
-// operation is one that has begun.
-type operation struct {
+// openOperation is one that has begun.
+type openOperation struct {
 	h  *History
 	at int
 	op porcupine.Operation
 }
 
-func (h *History) begin(at int, c call) *operation { return h.beginAt(at, c, h.now()) }
+func (h *History) beginCall(at int, c modelCall) *openOperation { return h.beginAt(at, c, h.now()) }
 
-func (h *History) beginAt(at int, c call, when int64) *operation {
-	return &operation{h: h, at: at, op: porcupine.Operation{Input: c, Call: when}}
+func (h *History) beginAt(at int, c modelCall, when int64) *openOperation {
+	return &openOperation{h: h, at: at, op: porcupine.Operation{Input: c, Call: when}}
 }
 
-// end notes the answer. What is unknown may take effect at any time later, unless the engine is another one since.
-func (o *operation) end(a answer, err error) {
+// endCall notes the answer. What is unknown may take effect at any time later, unless the engine is another one since.
+func (o *openOperation) endCall(a modelAnswer, err error) {
 	now := o.h.now()
 	o.op.Output, o.op.Return = a, now
 	if a.unknown && !errors.Is(err, errBroken) {
 		o.op.Return = math.MaxInt64 - 1
 	}
-	if a.unknown && (o.op.Input.(call).kind == doRead || o.op.Input.(call).kind == doTail) {
+	if a.unknown && (o.op.Input.(modelCall).kind == doRead || o.op.Input.(modelCall).kind == doTail) {
 		return // nobody knows anything from it
 	}
 	o.h.mu.Lock()
@@ -108,15 +108,15 @@ func (o *operation) end(a answer, err error) {
 	o.h.mu.logs[o.at] = append(o.h.mu.logs[o.at], o.op)
 }
 
-// entries are records as histories have them. Those that are not where they were asked for are violations.
-func (h *History) entries(shard record.ShardID, from record.LSN, read []metalog.Entry) []entry {
-	var out []entry
+// toEntries are records as histories have them. Those that are not where they were asked for are violations.
+func (h *History) toEntries(shard record.ShardID, from record.LSN, read []metalog.Entry) []modelEntry {
+	var out []modelEntry
 	for _, en := range read {
 		if en.LSN != from || len(en.Data) != 8 {
-			h.violation("shard %v: LSN %d with %d bytes came where LSN %d was expected", shard, en.LSN, len(en.Data), from)
+			h.addViolation("shard %v: LSN %d with %d bytes came where LSN %d was expected", shard, en.LSN, len(en.Data), from)
 			return out
 		}
-		out = append(out, entry{value: binary.BigEndian.Uint64(en.Data), time: en.Time})
+		out = append(out, modelEntry{value: binary.BigEndian.Uint64(en.Data), time: en.Time})
 		from++
 	}
 	return out
@@ -131,54 +131,54 @@ func (h *History) Check(timeout time.Duration) error {
 	for _, v := range h.mu.violations {
 		errs = append(errs, errors.New("linear: "+v))
 	}
-	found := map[int]map[uint64]place{}
+	found := map[int]map[uint64]seenAt{}
 	for at, ops := range h.mu.logs {
-		found[at] = places(ops)
-		ops = settle(ops, found[at])
-		if result := porcupine.CheckOperationsTimeout(model(), ops, timeout); result != porcupine.Ok {
-			errs = append(errs, fmt.Errorf("linear: log %d: no order of %d calls explains their answers (%s):\n%s", at, len(ops), result, describe(ops)))
+		found[at] = findSeen(ops)
+		ops = fixOutcomes(ops, found[at])
+		if result := porcupine.CheckOperationsTimeout(porcupineModel(), ops, timeout); result != porcupine.Ok {
+			errs = append(errs, fmt.Errorf("linear: log %d: no order of %d calls explains their answers (%s):\n%s", at, len(ops), result, describeCalls(ops)))
 		}
 	}
-	return errors.Join(append(errs, h.whole(found)...)...)
+	return errors.Join(append(errs, h.checkAtomicity(found)...)...)
 }
 
-// place is where a value was seen.
-type place struct {
+// seenAt is where a value was seen.
+type seenAt struct {
 	lsn  record.LSN
 	time int64
 }
 
-// places are where values were seen, by anybody.
-func places(ops []porcupine.Operation) map[uint64]place {
-	found := map[uint64]place{}
+// findSeen are where values were seen, by anybody.
+func findSeen(ops []porcupine.Operation) map[uint64]seenAt {
+	found := map[uint64]seenAt{}
 	for i := range ops {
-		for n, en := range ops[i].Output.(answer).entries {
-			found[en.value] = place{ops[i].Input.(call).from + record.LSN(n), en.time} //nolint:gosec // small
+		for n, en := range ops[i].Output.(modelAnswer).entries {
+			found[en.value] = seenAt{ops[i].Input.(modelCall).from + record.LSN(n), en.time} //nolint:gosec // small
 		}
 	}
 	return found
 }
 
-// settle gives appends of unknown outcome the one that they had, where somebody saw what they appended: there are fewer orders to try
+// fixOutcomes gives appends of unknown outcome the one that they had, where somebody saw what they appended: there are fewer orders to try
 // then, and none that is right is lost.
-func settle(ops []porcupine.Operation, found map[uint64]place) []porcupine.Operation {
+func fixOutcomes(ops []porcupine.Operation, found map[uint64]seenAt) []porcupine.Operation {
 	ops = slices.Clone(ops)
 	for i := range ops {
-		in, out := ops[i].Input.(call), ops[i].Output.(answer)
+		in, out := ops[i].Input.(modelCall), ops[i].Output.(modelAnswer)
 		if in.kind != doAppend || !out.unknown {
 			continue
 		}
 		if p, ok := found[in.values[0]]; ok {
-			ops[i].Output = answer{lsn: p.lsn, time: p.time}
+			ops[i].Output = modelAnswer{lsn: p.lsn, time: p.time}
 		}
 	}
 	return ops
 }
 
-// whole: a transaction is in all of its logs or in none. Where a log was trimmed nobody can say.
-func (h *History) whole(found map[int]map[uint64]place) (errs []error) {
+// checkAtomicity: a transaction is in all of its logs or in none. Where a log was trimmed nobody can say.
+func (h *History) checkAtomicity(found map[int]map[uint64]seenAt) (errs []error) {
 	for value, logs := range h.mu.together {
-		if slices.ContainsFunc(logs, h.trimmed) {
+		if slices.ContainsFunc(logs, h.wasTrimmed) {
 			continue
 		}
 		in := 0
@@ -194,13 +194,13 @@ func (h *History) whole(found map[int]map[uint64]place) (errs []error) {
 	return errs
 }
 
-// trimmed reports whether records of a log may have gone before anybody saw them.
-func (h *History) trimmed(at int) bool {
-	return slices.ContainsFunc(h.mu.logs[at], func(op porcupine.Operation) bool { return op.Input.(call).kind == doTrim })
+// wasTrimmed reports whether records of a log may have gone before anybody saw them.
+func (h *History) wasTrimmed(at int) bool {
+	return slices.ContainsFunc(h.mu.logs[at], func(op porcupine.Operation) bool { return op.Input.(modelCall).kind == doTrim })
 }
 
-// describe lists operations in the order in which they were made.
-func describe(ops []porcupine.Operation) string {
+// describeCalls lists operations in the order in which they were made.
+func describeCalls(ops []porcupine.Operation) string {
 	slices.SortFunc(ops, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
 	var b strings.Builder
 	for _, op := range ops {

@@ -63,8 +63,8 @@ func (l *Line) Replace(replace func() Log) {
 	l.mu.log = replace()
 }
 
-// during makes a call.
-func (l *Line) during(do func(log Log, whole func() bool) error) error {
+// duringCall makes a call.
+func (l *Line) duringCall(do func(log Log, whole func() bool) error) error {
 	l.mu.RLock()
 	log, generation := l.mu.log, l.broken.Load()
 	l.mu.RUnlock()
@@ -80,19 +80,19 @@ func (l *Line) during(do func(log Log, whole func() bool) error) error {
 
 // Open implements Log.
 func (l *Line) Open(ctx context.Context, owner string, shards []record.ShardID) (states []metalog.State, err error) {
-	err = l.during(func(log Log, _ func() bool) (err error) { states, err = log.Open(ctx, owner, shards); return err })
+	err = l.duringCall(func(log Log, _ func() bool) (err error) { states, err = log.Open(ctx, owner, shards); return err })
 	return states, err
 }
 
 // Append implements Log.
 func (l *Line) Append(ctx context.Context, a *metalog.Append) (done []metalog.Appended, err error) {
-	err = l.during(func(log Log, _ func() bool) (err error) { done, err = log.Append(ctx, a); return err })
+	err = l.duringCall(func(log Log, _ func() bool) (err error) { done, err = log.Append(ctx, a); return err })
 	return done, err
 }
 
 // Read implements Log.
 func (l *Line) Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) (entries []metalog.Entry, err error) {
-	err = l.during(func(log Log, _ func() bool) (err error) {
+	err = l.duringCall(func(log Log, _ func() bool) (err error) {
 		entries, err = log.Read(ctx, shard, from, maxRecords, maxBytes)
 		return err
 	})
@@ -101,18 +101,18 @@ func (l *Line) Read(ctx context.Context, shard record.ShardID, from record.LSN, 
 
 // Tail implements Log.
 func (l *Line) Tail(ctx context.Context, shards []record.ShardID) (states []metalog.State, err error) {
-	err = l.during(func(log Log, _ func() bool) (err error) { states, err = log.Tail(ctx, shards); return err })
+	err = l.duringCall(func(log Log, _ func() bool) (err error) { states, err = log.Tail(ctx, shards); return err })
 	return states, err
 }
 
 // Trim implements Log.
 func (l *Line) Trim(ctx context.Context, shard record.ShardID, before record.LSN) error {
-	return l.during(func(log Log, _ func() bool) error { return log.Trim(ctx, shard, before) })
+	return l.duringCall(func(log Log, _ func() bool) error { return log.Trim(ctx, shard, before) })
 }
 
 // Subscribe implements Log.
 func (l *Line) Subscribe(ctx context.Context, from []metalog.Position, heartbeat time.Duration, fn func([]metalog.Update) error) error {
-	return l.during(func(log Log, whole func() bool) error {
+	return l.duringCall(func(log Log, whole func() bool) error {
 		return log.Subscribe(ctx, from, heartbeat, func(updates []metalog.Update) error {
 			if !whole() {
 				return errBroken

@@ -11,21 +11,21 @@ import (
 	"scribe/storage/metalog"
 )
 
-// kind of an operation.
-type kind string
+// callKind of an operation.
+type callKind string
 
 const (
-	doAppend  kind = "append"
-	doRead    kind = "read"
-	doTail    kind = "tail"
-	doOpen    kind = "open"
-	doTrim    kind = "trim"
-	doObserve kind = "observe" // an update of a subscription
+	doAppend  callKind = "append"
+	doRead    callKind = "read"
+	doTail    callKind = "tail"
+	doOpen    callKind = "open"
+	doTrim    callKind = "trim"
+	doObserve callKind = "observe" // an update of a subscription
 )
 
-// call is what was asked of a log.
-type call struct {
-	kind   kind
+// modelCall is what was asked of a log.
+type modelCall struct {
+	kind   callKind
 	epoch  uint64     // of an append
 	expect record.LSN // of an append; 0 = any
 	values []uint64   // of an append
@@ -33,14 +33,14 @@ type call struct {
 	limit  int        // of a read
 }
 
-// entry is a record. Its time is 0 where nobody has told it yet: then it is least or later.
-type entry struct {
+// modelEntry is a record. Its time is 0 where nobody has told it yet: then it is least or later.
+type modelEntry struct {
 	value       uint64
 	time, least int64
 }
 
-// answer is what a call returned.
-type answer struct {
+// modelAnswer is what a call returned.
+type modelAnswer struct {
 	// unknown: it failed, and may have been carried out.
 	unknown bool
 	// refused is the sentinel of a definite failure; state is what came with it, if anything did.
@@ -51,14 +51,14 @@ type answer struct {
 	lsn  record.LSN
 	time int64
 	// entries of a read or an observation.
-	entries []entry
+	entries []modelEntry
 	// next, watermark, trimmed of an observation.
 	next, trimmed record.LSN
 	watermark     int64
 }
 
 // String is for people who look at a history that has no explanation.
-func (a answer) String() string {
+func (a modelAnswer) String() string {
 	text := "ok"
 	switch {
 	case a.unknown:
@@ -84,7 +84,7 @@ func (a answer) String() string {
 }
 
 // String is for people, too.
-func (c call) String() string {
+func (c modelCall) String() string {
 	switch c.kind {
 	case doAppend:
 		return fmt.Sprintf("append %#x in epoch %d, expecting %d", c.values, c.epoch, c.expect)
@@ -95,35 +95,35 @@ func (c call) String() string {
 	}
 }
 
-// state is the model of one log. It is never changed in place.
-type state struct {
+// modelState is the model of one log. It is never changed in place.
+type modelState struct {
 	epoch uint64
 	// burned: an Open that was not answered gave out an epoch above this one, which nobody knows.
 	burned bool
 	first  record.LSN
 	// floor is a time below which nothing more may come.
 	floor   int64
-	entries []entry // from LSN 1 on
+	entries []modelEntry // from LSN 1 on
 }
 
-func (s state) next() record.LSN { return record.LSN(len(s.entries) + 1) }
+func (s modelState) next() record.LSN { return record.LSN(len(s.entries) + 1) }
 
-func (s state) equal(o state) bool {
+func (s modelState) equal(o modelState) bool {
 	return s.epoch == o.epoch && s.burned == o.burned && s.first == o.first && s.floor == o.floor && slices.Equal(s.entries, o.entries)
 }
 
-// with is s after an append; time 0 = not known.
-func (s state) with(values []uint64, time int64) state {
+// withRecord is s after an append; time 0 = not known.
+func (s modelState) withRecord(values []uint64, time int64) modelState {
 	s.entries = slices.Clip(s.entries)
 	for _, v := range values {
-		s.entries = append(s.entries, entry{value: v, time: time, least: s.floor})
+		s.entries = append(s.entries, modelEntry{value: v, time: time, least: s.floor})
 	}
 	s.floor = max(s.floor, time)
 	return s
 }
 
-// reveal compares the records from an LSN on with what was seen there. Times that were not known are from then on.
-func (s state) reveal(from record.LSN, seen []entry) (state, bool) {
+// revealEntry compares the records from an LSN on with what was seen there. Times that were not known are from then on.
+func (s modelState) revealEntry(from record.LSN, seen []modelEntry) (modelState, bool) {
 	at := int(from) - 1
 	if at < 0 || at+len(seen) > len(s.entries) {
 		return s, len(seen) == 0
@@ -147,7 +147,7 @@ func (s state) reveal(from record.LSN, seen []entry) (state, bool) {
 }
 
 // timesGrow: persisted times, where they are known, never decrease.
-func (s state) timesGrow() bool {
+func (s modelState) timesGrow() bool {
 	last := int64(0)
 	for _, e := range s.entries {
 		if e.time != 0 && e.time < last {
@@ -158,8 +158,8 @@ func (s state) timesGrow() bool {
 	return true
 }
 
-// told compares s with a state that the engine told, and learns from it. An epoch that nobody knew is known then.
-func (s state) told(st metalog.State) (state, bool) {
+// withState compares s with a state that the engine told, and learns from it. An epoch that nobody knew is known then.
+func (s modelState) withState(st metalog.State) (modelState, bool) {
 	if st.FirstLSN != s.first || st.NextLSN != s.next() || st.Sealed {
 		return s, false
 	}
@@ -175,73 +175,73 @@ func (s state) told(st metalog.State) (state, bool) {
 	}
 	last := s.entries[len(s.entries)-1]
 	last.time = st.LastTime
-	return s.reveal(s.next()-1, []entry{last})
+	return s.revealEntry(s.next()-1, []modelEntry{last})
 }
 
-// step returns the states that s may be in after a call that returned what it did; none when it could not have.
-func (s state) step(c call, a answer) []state {
+// nextStates returns the states that s may be in after a call that returned what it did; none when it could not have.
+func (s modelState) nextStates(c modelCall, a modelAnswer) []modelState {
 	if a.refused != nil {
-		return s.refuse(c, a)
+		return s.refusedStates(c, a)
 	}
 	if a.unknown {
-		return s.unknown(c)
+		return s.unknownStates(c)
 	}
 	after, ok := s, false
 	switch c.kind {
 	case doAppend:
-		if ok = s.fits(c) && a.lsn == s.next() && a.time >= s.floor; ok {
-			after = s.with(c.values, a.time)
+		if ok = s.mayAppend(c) && a.lsn == s.next() && a.time >= s.floor; ok {
+			after = s.withRecord(c.values, a.time)
 		}
 	case doOpen:
 		if ok = a.state.Epoch > s.epoch; ok {
 			after.epoch, after.burned = a.state.Epoch, false
-			after, ok = after.told(a.state)
+			after, ok = after.withState(a.state)
 		}
 	case doTail:
-		after, ok = s.told(a.state)
+		after, ok = s.withState(a.state)
 	case doTrim:
 		after.first, ok = max(s.first, c.from), c.from <= s.next()
 	case doRead:
 		want := max(0, min(len(s.entries)-int(c.from-1), c.limit))
 		if ok = c.from >= s.first && len(a.entries) == want; ok {
-			after, ok = s.reveal(c.from, a.entries)
+			after, ok = s.revealEntry(c.from, a.entries)
 		}
 	case doObserve:
-		after, ok = s.observe(c, a)
+		after, ok = s.withObserved(c, a)
 	}
 	if !ok {
 		return nil
 	}
-	return []state{after}
+	return []modelState{after}
 }
 
-// fits says whether a log takes an append.
-func (s state) fits(c call) bool {
+// mayAppend says whether a log takes an append.
+func (s modelState) mayAppend(c modelCall) bool {
 	return c.epoch == s.epoch && !s.burned && (c.expect == 0 || c.expect == s.next())
 }
 
-// unknown: the call took effect, or did not.
-func (s state) unknown(c call) []state {
+// unknownStates: the call took effect, or did not.
+func (s modelState) unknownStates(c modelCall) []modelState {
 	after := s
 	switch {
-	case c.kind == doAppend && s.fits(c):
-		after = s.with(c.values, 0)
+	case c.kind == doAppend && s.mayAppend(c):
+		after = s.withRecord(c.values, 0)
 	case c.kind == doOpen:
 		after.burned = true
 	case c.kind == doTrim && c.from <= s.next():
 		after.first = max(s.first, c.from)
 	}
 	if after.equal(s) {
-		return []state{s}
+		return []modelState{s}
 	}
-	return []state{s, after}
+	return []modelState{s, after}
 }
 
-// refuse: a definite failure changes nothing, and what it says must be true.
-func (s state) refuse(c call, a answer) []state {
+// refusedStates: a definite failure changes nothing, and what it says must be true.
+func (s modelState) refusedStates(c modelCall, a modelAnswer) []modelState {
 	after, ok := s, true
 	if a.state.Shard != 0 && (errors.Is(a.refused, metalog.ErrFenced) || errors.Is(a.refused, metalog.ErrConflict)) {
-		if after, ok = s.told(a.state); !ok {
+		if after, ok = s.withState(a.state); !ok {
 			return nil
 		}
 	}
@@ -260,33 +260,33 @@ func (s state) refuse(c call, a answer) []state {
 	if !ok {
 		return nil
 	}
-	return []state{after}
+	return []modelState{after}
 }
 
-// observe: at this moment the tail is where a subscriber was told, and what it was brought is there.
-func (s state) observe(c call, a answer) (state, bool) {
+// withObserved: at this moment the tail is where a subscriber was told, and what it was brought is there.
+func (s modelState) withObserved(c modelCall, a modelAnswer) (modelState, bool) {
 	end := c.from + record.LSN(len(a.entries))
 	switch {
 	case a.next != s.next(), a.trimmed > s.first, a.trimmed != 0 && a.trimmed != c.from, a.watermark != 0 && end < a.next:
 		return s, false
 	}
-	after, ok := s.reveal(c.from, a.entries)
+	after, ok := s.revealEntry(c.from, a.entries)
 	after.floor = max(after.floor, a.watermark)
 	return after, ok
 }
 
-// model makes Porcupine check one log.
-func model() porcupine.Model {
+// porcupineModel makes Porcupine check one log.
+func porcupineModel() porcupine.Model {
 	m := porcupine.NondeterministicModel{
-		Init: func() []any { return []any{state{first: 1}} },
+		Init: func() []any { return []any{modelState{first: 1}} },
 		Step: func(before, input, output any) []any {
 			var after []any
-			for _, s := range before.(state).step(input.(call), output.(answer)) {
+			for _, s := range before.(modelState).nextStates(input.(modelCall), output.(modelAnswer)) {
 				after = append(after, s)
 			}
 			return after
 		},
-		Equal:             func(a, b any) bool { return a.(state).equal(b.(state)) },
+		Equal:             func(a, b any) bool { return a.(modelState).equal(b.(modelState)) },
 		DescribeOperation: func(input, output any) string { return fmt.Sprintf("%v -> %v", input, output) },
 	}
 	return m.ToModel()

@@ -57,8 +57,8 @@ func (c Config) withDefaults() Config {
 // category of the logs of a history: the engine must not have it yet.
 const category = 77
 
-// run is a history that is being made.
-type run struct {
+// runState is a history that is being made.
+type runState struct {
 	cfg   Config
 	ctx   context.Context //nolint:containedctx // of the run
 	log   Log
@@ -67,13 +67,13 @@ type run struct {
 	made  atomic.Int64
 	moved chan struct{} // has room for one: a call was made
 	// followers of all logs; how far each is.
-	followers []*follower
+	followers []*historyFollower
 }
 
 // Run makes calls, and returns when all were made and everything is still. The engine must be new. What it goes on with afterwards is not
 // in the history.
 func Run(ctx context.Context, cfg Config, log Log) *History {
-	r := &run{cfg: cfg.withDefaults(), ctx: ctx, log: log, h: newHistory(), moved: make(chan struct{}, 1)}
+	r := &runState{cfg: cfg.withDefaults(), ctx: ctx, log: log, h: newHistory(), moved: make(chan struct{}, 1)}
 	for i := range r.cfg.Logs {
 		r.logs = append(r.logs, record.MakeShardID(category, uint16(i), 1))
 	}
@@ -82,32 +82,32 @@ func Run(ctx context.Context, cfg Config, log Log) *History {
 	var clients, others sync.WaitGroup
 	for i := range r.cfg.Subscribers {
 		for at := range r.logs {
-			f := &follower{run: r, at: at, heartbeat: time.Duration(1+i) * metalog.MinHeartbeat, next: record.FirstLSN}
+			f := &historyFollower{runState: r, at: at, heartbeat: time.Duration(1+i) * metalog.MinHeartbeat, next: record.FirstLSN}
 			r.followers = append(r.followers, f)
-			others.Go(func() { f.follow(following) })
+			others.Go(func() { f.followShard(following) })
 		}
 	}
 	done := make(chan struct{})
-	others.Go(func() { r.disturb(done) })
+	others.Go(func() { r.disturbEngine(done) })
 	for id := range r.cfg.Clients {
-		clients.Go(func() { r.client(id) })
+		clients.Go(func() { r.runClient(id) })
 	}
 	clients.Wait()
 	close(done)
-	r.last()
+	r.readLast()
 	stop()
 	others.Wait()
 	return r.h
 }
 
-// rng draws for one purpose.
-func (r *run) rng(purpose uint64) *rand.Rand {
+// newRand draws for one purpose.
+func (r *runState) newRand(purpose uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(r.cfg.Seed, purpose)) //nolint:gosec // reproducible on purpose
 }
 
-// disturb disturbs, at moments spread over the run.
-func (r *run) disturb(done <-chan struct{}) {
-	rng := r.rng(1 << 32)
+// disturbEngine disturbs, at moments spread over the run.
+func (r *runState) disturbEngine(done <-chan struct{}) {
+	rng := r.newRand(1 << 32)
 	total := int64(r.cfg.Clients * r.cfg.Calls)
 	for n := range r.cfg.Disturbances {
 		at := total*int64(n)/int64(r.cfg.Disturbances) + rng.Int64N(total/int64(r.cfg.Disturbances)+1)
@@ -122,27 +122,27 @@ func (r *run) disturb(done <-chan struct{}) {
 	}
 }
 
-// last reads everything, so that what is there in the end is in the history: it is asked for until it is answered. Then it waits until
+// readLast reads everything, so that what is there in the end is in the history: it is asked for until it is answered. Then it waits until
 // the subscribers have it, too.
-func (r *run) last() {
+func (r *runState) readLast() {
 	c := r.newClient(r.cfg.Clients)
 	for at := range r.logs {
 		var st metalog.State
 		for st.FirstLSN == 0 && r.ctx.Err() == nil {
-			st = c.tail(r.patient(), at)
+			st = c.tailShard(r.patientContext(), at)
 		}
-		for r.ctx.Err() == nil && !c.read(r.patient(), at, st.FirstLSN, metalog.MaxReadRecords) {
+		for r.ctx.Err() == nil && !c.readShard(r.patientContext(), at, st.FirstLSN, metalog.MaxReadRecords) {
 		}
 		for _, f := range r.followers {
-			if f.at == at && !f.reaches(st.NextLSN) {
-				r.h.violation("log %d: a subscription did not bring LSN %d within %v", at, st.NextLSN-1, r.cfg.CatchUp)
+			if f.at == at && !f.waitPosition(st.NextLSN) {
+				r.h.addViolation("log %d: a subscription did not bring LSN %d within %v", at, st.NextLSN-1, r.cfg.CatchUp)
 			}
 		}
 	}
 }
 
-// patient is the context of a call for which somebody waits.
-func (r *run) patient() context.Context {
+// patientContext is the context of a call for which somebody waits.
+func (r *runState) patientContext() context.Context {
 	if r.cfg.Patience == 0 {
 		return r.ctx
 	}
@@ -151,37 +151,37 @@ func (r *run) patient() context.Context {
 	return ctx
 }
 
-// client makes calls and remembers what it knows.
-type client struct {
-	*run
+// runClient makes calls and remembers what it knows.
+type runClient struct {
+	*runState
 	rng *rand.Rand
 	id  int
 	// known is what it knows of each log.
-	known []known
+	known []knownShard
 	// unknown says that the last call had no known outcome.
 	unknown bool
 }
 
-type known struct {
+type knownShard struct {
 	epoch uint64
 	next  record.LSN
 }
 
-func (r *run) newClient(id int) *client {
-	c := &client{run: r, rng: r.rng(uint64(id)), id: id, known: make([]known, len(r.logs))} //nolint:gosec // a few
+func (r *runState) newClient(id int) *runClient {
+	c := &runClient{runState: r, rng: r.newRand(uint64(id)), id: id, known: make([]knownShard, len(r.logs))} //nolint:gosec // a few
 	for i := range c.known {
 		c.known[i].next = record.FirstLSN
 	}
 	return c
 }
 
-func (r *run) client(id int) {
+func (r *runState) runClient(id int) {
 	c := r.newClient(id)
 	for n := range r.cfg.Calls {
 		if r.ctx.Err() != nil {
 			return
 		}
-		c.make(uint64(id)<<32 | uint64(n)<<8) //nolint:gosec // a few
+		c.makeCall(uint64(id)<<32 | uint64(n)<<8) //nolint:gosec // a few
 		r.made.Add(1)
 		if c.unknown && r.cfg.Regret > 0 {
 			select {
@@ -196,9 +196,9 @@ func (r *run) client(id int) {
 	}
 }
 
-// make makes a call; value is what it may append.
-func (c *client) make(value uint64) {
-	ctx, at := c.patient(), c.rng.IntN(len(c.logs))
+// makeCall makes a call; value is what it may append.
+func (c *runClient) makeCall(value uint64) {
+	ctx, at := c.patientContext(), c.rng.IntN(len(c.logs))
 	k := &c.known[at]
 	if c.rng.IntN(8) == 0 {
 		hurried, cancel := context.WithTimeout(ctx, time.Duration(c.rng.Int64N(int64(c.cfg.Hurry))))
@@ -207,91 +207,91 @@ func (c *client) make(value uint64) {
 	}
 	switch n := c.rng.IntN(20); {
 	case k.epoch == 0 || n == 0:
-		c.open(ctx, at)
+		c.openShard(ctx, at)
 	case n < 10:
-		c.append(ctx, at, value)
+		c.appendRecord(ctx, at, value)
 	case n < 15:
-		c.read(ctx, at, 1+record.LSN(c.rng.IntN(int(k.next)+2)), 1+c.rng.IntN(30)) //nolint:gosec // small
+		c.readShard(ctx, at, 1+record.LSN(c.rng.IntN(int(k.next)+2)), 1+c.rng.IntN(30)) //nolint:gosec // small
 	case n == 15 && k.next > 1 && at == 0:
-		c.trim(ctx, at, 1+record.LSN(c.rng.IntN(int(k.next)/2+1))) //nolint:gosec // small
+		c.trimShard(ctx, at, 1+record.LSN(c.rng.IntN(int(k.next)/2+1))) //nolint:gosec // small
 	default:
-		c.tail(ctx, at)
+		c.tailShard(ctx, at)
 	}
 }
 
-func (c *client) outcome(err error) answer {
+func (c *runClient) outcome(err error) modelAnswer {
 	a := outcome(err)
 	c.unknown = a.unknown
 	return a
 }
 
 // outcome sorts an error: what is not definite is unknown.
-func outcome(err error) answer {
+func outcome(err error) modelAnswer {
 	if err == nil {
-		return answer{}
+		return modelAnswer{}
 	}
 	for _, definite := range []error{
 		metalog.ErrFenced, metalog.ErrConflict, metalog.ErrTrimmed, metalog.ErrInvalid, metalog.ErrSealed, metalog.ErrClosed, metalog.ErrStaleBlob,
 	} {
 		if errors.Is(err, definite) {
-			return answer{refused: definite}
+			return modelAnswer{refused: definite}
 		}
 	}
-	return answer{unknown: true}
+	return modelAnswer{unknown: true}
 }
 
-func (c *client) open(ctx context.Context, at int) {
-	op := c.h.begin(at, call{kind: doOpen})
+func (c *runClient) openShard(ctx context.Context, at int) {
+	op := c.h.beginCall(at, modelCall{kind: doOpen})
 	states, err := c.log.Open(ctx, "linear", []record.ShardID{c.logs[at]})
 	a := c.outcome(err)
 	if err == nil {
 		a.state = states[0]
-		c.known[at] = known{a.state.Epoch, a.state.NextLSN}
+		c.known[at] = knownShard{a.state.Epoch, a.state.NextLSN}
 	}
-	op.end(a, err)
+	op.endCall(a, err)
 }
 
-func (c *client) tail(ctx context.Context, at int) metalog.State {
-	op := c.h.begin(at, call{kind: doTail})
+func (c *runClient) tailShard(ctx context.Context, at int) metalog.State {
+	op := c.h.beginCall(at, modelCall{kind: doTail})
 	states, err := c.log.Tail(ctx, []record.ShardID{c.logs[at]})
 	a := c.outcome(err)
 	if err == nil {
 		a.state = states[0]
 	}
-	op.end(a, err)
+	op.endCall(a, err)
 	return a.state
 }
 
-func (c *client) trim(ctx context.Context, at int, before record.LSN) {
-	op := c.h.begin(at, call{kind: doTrim, from: before})
+func (c *runClient) trimShard(ctx context.Context, at int, before record.LSN) {
+	op := c.h.beginCall(at, modelCall{kind: doTrim, from: before})
 	err := c.log.Trim(ctx, c.logs[at], before)
-	op.end(c.outcome(err), err)
+	op.endCall(c.outcome(err), err)
 }
 
-// read returns whether there was an answer.
-func (c *client) read(ctx context.Context, at int, from record.LSN, limit int) bool {
-	op := c.h.begin(at, call{kind: doRead, from: from, limit: limit})
+// readShard returns whether there was an answer.
+func (c *runClient) readShard(ctx context.Context, at int, from record.LSN, limit int) bool {
+	op := c.h.beginCall(at, modelCall{kind: doRead, from: from, limit: limit})
 	entries, err := c.log.Read(ctx, c.logs[at], from, limit, 0)
 	a := c.outcome(err)
 	if trimmed := new(metalog.TrimmedError); errors.As(err, &trimmed) {
 		a.lsn = trimmed.First
 	}
-	a.entries = c.h.entries(c.logs[at], from, entries)
-	op.end(a, err)
+	a.entries = c.h.toEntries(c.logs[at], from, entries)
+	op.endCall(a, err)
 	return !a.unknown && a.refused == nil
 }
 
-// append appends up to three records to a log, now and then to another one in the same transaction.
-func (c *client) append(ctx context.Context, at int, value uint64) {
+// appendRecord appends up to three records to a log, now and then to another one in the same transaction.
+func (c *runClient) appendRecord(ctx context.Context, at int, value uint64) {
 	into := []int{at}
 	if other := c.rng.IntN(len(c.logs)); other != at && c.known[other].epoch != 0 && c.rng.IntN(3) == 0 {
 		into = append(into, other)
 	}
 	a := new(metalog.Append)
-	ops := make([]*operation, len(into))
+	ops := make([]*openOperation, len(into))
 	for i, at := range into {
 		k := c.known[at]
-		in := call{kind: doAppend, epoch: k.epoch}
+		in := modelCall{kind: doAppend, epoch: k.epoch}
 		if c.rng.IntN(3) == 0 {
 			in.expect = k.next
 		}
@@ -301,10 +301,10 @@ func (c *client) append(ctx context.Context, at int, value uint64) {
 			s.Records = append(s.Records, binary.BigEndian.AppendUint64(nil, value|n))
 		}
 		a.Shards = append(a.Shards, s)
-		ops[i] = c.h.begin(at, in)
+		ops[i] = c.h.beginCall(at, in)
 	}
 	if len(into) > 1 {
-		c.h.together(value, into)
+		c.h.noteTransaction(value, into)
 	}
 	done, err := c.log.Append(ctx, a)
 	refused := new(metalog.RefusedError)
@@ -328,13 +328,13 @@ func (c *client) append(ctx context.Context, at int, value uint64) {
 		if errors.Is(out.refused, metalog.ErrFenced) {
 			c.known[at].epoch = 0
 		}
-		ops[i].end(out, err)
+		ops[i].endCall(out, err)
 	}
 }
 
-// follower subscribes to a log, again and again, checks what it is brought, and puts it into the history.
-type follower struct {
-	*run
+// historyFollower subscribes to a log, again and again, checks what it is brought, and puts it into the history.
+type historyFollower struct {
+	*runState
 	at        int
 	heartbeat time.Duration
 	next      record.LSN
@@ -347,12 +347,12 @@ type follower struct {
 	last      int64
 }
 
-func (f *follower) follow(ctx context.Context) {
+func (f *historyFollower) followShard(ctx context.Context) {
 	for ctx.Err() == nil {
 		f.began, f.tail, f.watermark = f.h.now(), 0, math.MinInt64
-		err := f.log.Subscribe(ctx, []metalog.Position{{Shard: f.logs[f.at], LSN: f.next}}, f.heartbeat, f.take)
+		err := f.log.Subscribe(ctx, []metalog.Position{{Shard: f.logs[f.at], LSN: f.next}}, f.heartbeat, f.takeUpdates)
 		if broken := new(brokenError); errors.As(err, &broken) {
-			f.h.violation("log %d: a subscription %s", f.at, broken.what)
+			f.h.addViolation("log %d: a subscription %s", f.at, broken.what)
 			f.reached.Store(math.MaxUint64)
 			return
 		}
@@ -363,8 +363,8 @@ func (f *follower) follow(ctx context.Context) {
 	}
 }
 
-// reaches waits until a subscription has brought everything before an LSN.
-func (f *follower) reaches(next record.LSN) bool {
+// waitPosition waits until a subscription has brought everything before an LSN.
+func (f *historyFollower) waitPosition(next record.LSN) bool {
 	deadline := time.After(f.cfg.CatchUp)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -385,10 +385,10 @@ type brokenError struct{ what string }
 
 func (e *brokenError) Error() string { return e.what }
 
-func (f *follower) take(updates []metalog.Update) error {
+func (f *historyFollower) takeUpdates(updates []metalog.Update) error {
 	for i := range updates {
 		u := &updates[i]
-		in := call{kind: doObserve, from: f.next}
+		in := modelCall{kind: doObserve, from: f.next}
 		switch {
 		case u.Shard != f.logs[f.at]:
 			return &brokenError{"brought another log"}
@@ -412,8 +412,8 @@ func (f *follower) take(updates []metalog.Update) error {
 			f.watermark = u.Watermark
 		}
 		if news {
-			a := answer{entries: f.h.entries(u.Shard, in.from, u.Entries), next: u.NextLSN, watermark: u.Watermark, trimmed: u.TrimmedTo}
-			f.h.beginAt(f.at, in, f.began).end(a, nil)
+			a := modelAnswer{entries: f.h.toEntries(u.Shard, in.from, u.Entries), next: u.NextLSN, watermark: u.Watermark, trimmed: u.TrimmedTo}
+			f.h.beginAt(f.at, in, f.began).endCall(a, nil)
 		}
 		f.reached.Store(uint64(f.next))
 	}

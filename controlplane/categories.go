@@ -104,7 +104,7 @@ func (c *ControlPlane) insertCategory(ctx context.Context, what string, cat *scr
 }
 
 func errContended(what string) error {
-	return rpc.Errorf(scribev1.Reason_REASON_CONFLICT, "%s: others changed it %d times meanwhile: try again", what, maxAttempts)
+	return rpc.Errorf(scribev1.Reason_REASON_CONFLICT, "%s: it was changed concurrently %d times: try again", what, maxAttempts)
 }
 
 // existsAnswer answers the creation of a category that exists.

@@ -28,7 +28,7 @@ type ControlPlane struct {
 	feed    *categoryFeed
 	members *memberDriver
 	pins    *pinTable
-	// retireSchedule is of the deleted categories whose logs may not have ended.
+	// retireSchedule is of the deleted categories that may not be retired yet.
 	retireSchedule *retireSchedule
 	// suggesting limits the search for names like one that does not exist, which looks at all of them: one at a time, and so
 	// many a second. Without it errors just suggest nothing.
@@ -49,7 +49,7 @@ var _ rpc.ControlService = (*ControlPlane)(nil)
 // New starts a control plane. It reads the slots of members, so the store must answer.
 func New(cfg Config, deps Deps) (*ControlPlane, error) {
 	if deps.Store == nil {
-		return nil, errors.Join(errors.New("controlplane: no store"), cfg.Validate())
+		return nil, errors.Join(errors.New("controlplane: missing store"), cfg.Validate())
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func New(cfg Config, deps Deps) (*ControlPlane, error) {
 	c.stopped, c.stop = context.WithCancel(context.Background())
 	if err := c.restoreMembers(); err != nil {
 		c.stop()
-		return nil, fmt.Errorf("controlplane: read the members of before: %w", err)
+		return nil, fmt.Errorf("controlplane: read stored members: %w", err)
 	}
 	c.workers.Go(c.followStore)
 	c.workers.Go(c.watchLeases)
@@ -147,7 +147,7 @@ func commitError(what string, err error) (certain bool, wrapped error) {
 	case errors.Is(err, kv.ErrClosed), errors.Is(err, kv.ErrCorrupt), errors.Is(err, kv.ErrConflict), errors.Is(err, kv.ErrInvalid):
 		return true, request.ReadError(what, err)
 	default:
-		return false, rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "%s: it may have been done: %w", what, err)
+		return false, rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, "%s: outcome unknown: %w", what, err)
 	}
 }
 

@@ -8,8 +8,8 @@
 // from a persisted counter, in blocks, and are given to one category ever: a name that was deleted comes back with another id,
 // so nothing that was written under the old one can be mistaken for the new one's.
 //
-// Watches are served from memory. One goroutine follows the store and keeps, per category, its encoded value and its place in
-// the order of changes (type feed). A watch is a place in that order: it has no queue, a slow one skips states that were
+// Watches are served from memory. One goroutine follows the store and keeps, per category, its encoded value and its position in
+// the order of changes (type categoryFeed). A watch is a position in that order: it has no queue, a slow one skips states that were
 // overwritten meanwhile, and one that missed deletions that are no longer remembered starts over with a reset.
 //
 // # Deleted categories

@@ -10,7 +10,7 @@ import (
 )
 
 // categoryFeed is what watches of categories read: the newest state of every category, in the order in which the states arrived. A
-// change moves its category to the end of the order. So a watch needs nothing but its place in it: it is never behind more than
+// change moves its category to the end of the order. So a watch needs nothing but its position in it: it never lags by more than
 // the number of categories, and what was overwritten before it came by is not sent.
 //
 // A deletion is a state too, but only the newest maxDeletions of them are kept, and for a watch that has seen the category
@@ -23,7 +23,7 @@ type categoryFeed struct {
 	mu struct {
 		sync.RWMutex
 		items map[string]feedItem
-		// order has every item once with its sequence, ascending, and places that were left by later changes, which are
+		// order has every item once with its sequence, ascending, and entries that later changes have outdated, which are
 		// recognised by a sequence that is not the item's.
 		order []feedEntry
 		seq   uint64
@@ -152,7 +152,7 @@ func (f *categoryFeed) forgetDeletions() {
 	f.mu.deletions = append([]feedEntry(nil), f.mu.deletions[n:]...)
 }
 
-// compactOrder removes the places that later changes have left. f.mu is held.
+// compactOrder removes the entries that later changes have outdated. f.mu is held.
 func (f *categoryFeed) compactOrder() {
 	kept := make([]feedEntry, 0, len(f.mu.items)+len(f.mu.items)/4)
 	for _, p := range f.mu.order {
@@ -163,7 +163,7 @@ func (f *categoryFeed) compactOrder() {
 	f.mu.order = kept
 }
 
-// feedCursor is a watch's place in a feed. The zero cursor is one that has not started.
+// feedCursor is a watch's position in a feed. The zero cursor is one that has not started.
 type feedCursor struct {
 	started bool
 	// seq: everything up to it was sent.

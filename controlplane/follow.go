@@ -79,7 +79,7 @@ func (c *ControlPlane) followOnce(ctx context.Context, synced func()) error {
 // isReadable reports whether a value is that of a category. One that is not must not take all the others with it.
 func (c *ControlPlane) isReadable(name string, value []byte) bool {
 	if _, err := c.decodeCounted(name, value, 0); err != nil {
-		c.logger.Error("a category cannot be read and is left out", "category", name, "error", err)
+		c.logger.Error("ignoring damaged category", "category", name, "error", err)
 		return false
 	}
 	return true

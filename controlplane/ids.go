@@ -13,7 +13,7 @@ import (
 const maxID = math.MaxUint32
 
 // errNoIDs means that every id was used.
-var errNoIDs = errors.New("all 4294967295 ids of categories were used; only a new cell has more")
+var errNoIDs = errors.New("all 4294967295 category ids are used: set up a new cell")
 
 // idAllocator hands out ids of categories. It takes them from the counter in the store in blocks, so that creating a category is one
 // transaction that no other create conflicts with.

@@ -136,8 +136,8 @@ func decodeSlot(key string, value []byte) (m *scribev1.Member, ttl time.Duration
 	if r.TTL < minTTL.Microseconds() || r.TTL > maxTTL.Microseconds() || r.ExpiredAt < 0 {
 		return damaged(fmt.Errorf("ttl %d µs, expired at %d", r.TTL, r.ExpiredAt))
 	}
-	if faults := checkMember(m); len(faults) > 0 {
-		return damaged(errors.New(faults.String()))
+	if violations := checkMember(m); len(violations) > 0 {
+		return damaged(errors.New(violations.String()))
 	}
 	return m, ttl, r.ExpiredAt, nil
 }

@@ -65,7 +65,7 @@ func (c *ControlPlane) watchLeases() {
 		expired, next := c.members.expireLeases(now)
 		for _, l := range expired {
 			c.metrics.expiries.Inc()
-			c.logger.Warn("member's lease expired", "member", l.member.GetId(), "slot", l.member.GetSlot(), "ttl", l.ttl)
+			c.logger.Warn("member lease expired", "member", l.member.GetId(), "slot", l.member.GetSlot(), "ttl", l.ttl)
 		}
 		if due, waiting := c.members.announceLoads(now, announced.Add(c.cfg.LoadInterval)); due {
 			announced = now
@@ -127,7 +127,7 @@ func (c *ControlPlane) writeExpired(expired []*memberLease) {
 			}
 			value, err := encodeSlot(l.member, l.ttl, wall)
 			if err != nil {
-				c.logger.Error("the end of a lease cannot be written down", "member", l.member.GetId(), "error", err)
+				c.logger.Error("expired lease not encoded", "member", l.member.GetId(), "error", err)
 				continue
 			}
 			ops = append(ops, kv.Put(slotKey(l.member.GetSlot()), value))
@@ -137,7 +137,7 @@ func (c *ControlPlane) writeExpired(expired []*memberLease) {
 			continue
 		}
 		if _, err := c.deps.Store.Commit(ctx, ops...); err != nil && !errors.Is(err, context.Canceled) {
-			c.logger.Error("the end of leases could not be written down", "leases", len(ops), "error", err)
+			c.logger.Error("expired leases not stored", "leases", len(ops), "error", err)
 		}
 	}
 }

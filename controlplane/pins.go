@@ -122,7 +122,7 @@ func (c *ControlPlane) HoldPins(_ context.Context, req *scribev1.HoldPinsRequest
 	list := make([]*scribev1.Pin, 0, min(len(req.GetPins()), maxPins))
 	for _, pin := range req.GetPins() {
 		if seen[pin.GetCategory()] || pin.GetCategory() == 0 || pin.GetFrom() < 0 {
-			v.Add("pins", "category %d from %d is there twice or is none", pin.GetCategory(), pin.GetFrom())
+			v.Add("pins", "category %d from %d is listed twice or invalid", pin.GetCategory(), pin.GetFrom())
 			break
 		}
 		seen[pin.GetCategory()] = true

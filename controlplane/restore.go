@@ -49,7 +49,7 @@ func ReadState(ctx context.Context, store kv.Store) (State, error) {
 		err = errors.Join(err, gerr)
 	}
 	if err != nil {
-		return State{}, fmt.Errorf("control plane: read categories: %w", err)
+		return State{}, fmt.Errorf("controlplane: read categories: %w", err)
 	}
 	return s, nil
 }
@@ -67,7 +67,7 @@ func CopyRest(ctx context.Context, from, to kv.Store) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("control plane: copy what is not of categories: %w", err)
+		return fmt.Errorf("controlplane: copy groups, slots and other keys: %w", err)
 	}
 	return nil
 }
@@ -88,7 +88,7 @@ func forEach(ctx context.Context, store kv.Store, prefix string, fn func(kv.Entr
 // first, so no id is given out twice.
 func WriteState(ctx context.Context, store kv.Store, s State) error {
 	if s.NextID == 0 || s.NextID > maxID+1 {
-		return fmt.Errorf("control plane: restore: the next id is %d", s.NextID)
+		return fmt.Errorf("controlplane: restore: invalid next id %d", s.NextID)
 	}
 	ops := []kv.Op{kv.Put(nextIDKey, encodeNextID(s.NextID)).If(0)}
 	size := 0
@@ -114,7 +114,7 @@ func WriteState(ctx context.Context, store kv.Store, s State) error {
 		return nil
 	}
 	if err := flush(); err != nil {
-		return fmt.Errorf("control plane: restore: %w", err)
+		return fmt.Errorf("controlplane: restore: %w", err)
 	}
 	for _, c := range s.Categories {
 		err := record.ValidateCategory(c.GetName())
@@ -125,16 +125,16 @@ func WriteState(ctx context.Context, store kv.Store, s State) error {
 			err = put(categoryKey(c.GetName()), c)
 		}
 		if err != nil {
-			return fmt.Errorf("control plane: restore category %q: %w", c.GetName(), err)
+			return fmt.Errorf("controlplane: restore category %q: %w", c.GetName(), err)
 		}
 	}
 	for _, c := range s.Dropped {
 		if err := put(droppedKey(c.GetId()), c); err != nil {
-			return fmt.Errorf("control plane: restore deleted category %q: %w", c.GetName(), err)
+			return fmt.Errorf("controlplane: restore deleted category %q: %w", c.GetName(), err)
 		}
 	}
 	if err := flush(); err != nil {
-		return fmt.Errorf("control plane: restore: %w", err)
+		return fmt.Errorf("controlplane: restore: %w", err)
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 	"scribe/storage/kv"
 )
 
-// retireCategories ends the logs of deleted categories until the control plane stops.
+// retireCategories retires deleted categories until the control plane stops.
 func (c *ControlPlane) retireCategories() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -65,7 +65,7 @@ func (c *ControlPlane) retirePage(ctx context.Context, after string) {
 	page, err := c.deps.Store.Range(ctx, r)
 	if err != nil {
 		if ctx.Err() == nil {
-			c.logger.Error("deleted categories that are to be retired cannot be read, it is tried again", "error", err)
+			c.logger.Error("deleted categories not read: retrying", "error", err)
 		}
 		c.retireSchedule.notePage(time.Now(), after, true, 0, 1)
 		return
@@ -78,7 +78,7 @@ func (c *ControlPlane) retirePage(ctx context.Context, after string) {
 		last = strings.TrimPrefix(e.Key, retiringPrefix)
 		p, err := c.decodeRetiring(e)
 		if err != nil {
-			c.logger.Error("a deleted category cannot be read and is not retired", "key", e.Key, "error", err)
+			c.logger.Error("ignoring damaged deleted category: not retired", "key", e.Key, "error", err)
 			continue
 		}
 		list = append(list, p)
@@ -107,7 +107,7 @@ func (c *ControlPlane) countRetiring(ctx context.Context) {
 		n++
 	}
 	if counted(n) && n > 0 && c.deps.Retirer == nil {
-		c.logger.Warn("deleted categories wait to be retired, and there is no metadata engine to do it: their names can't be used again", "categories", n)
+		c.logger.Warn("deleted categories can't be retired without a metadata engine: their names stay unusable", "categories", n)
 	}
 }
 
@@ -140,7 +140,7 @@ func (c *ControlPlane) retireSome(ctx context.Context, list []retiringCategory) 
 	group.Wait()
 	failed = int(fails.Load())
 	if failed > 0 {
-		c.logger.Warn("the logs of deleted categories could not be ended, it is tried again", "categories", failed, "id", first.id, "error", first.err)
+		c.logger.Warn("deleted categories not retired: retrying", "categories", failed, "id", first.id, "error", first.err)
 	}
 	return len(list) - failed, failed
 }
@@ -165,7 +165,7 @@ func (c *ControlPlane) retireOne(ctx context.Context, p retiringCategory) error 
 	default:
 		c.retireSchedule.endChange(-1)
 		c.metrics.retired.Inc()
-		c.logger.Info("the logs of a deleted category have ended", "category", p.name, "id", p.id)
+		c.logger.Info("deleted category retired", "category", p.name, "id", p.id)
 	}
 	c.retireSchedule.wakeWaiters()
 	return nil
@@ -173,8 +173,8 @@ func (c *ControlPlane) retireOne(ctx context.Context, p retiringCategory) error 
 
 // awaitRetired waits until the logs of a deleted category of that name have ended, but not for long.
 func (c *ControlPlane) awaitRetired(ctx context.Context, what, name string) error {
-	patience := time.NewTimer(c.cfg.CreatePatience)
-	defer patience.Stop()
+	timeout := time.NewTimer(c.cfg.CreatePatience)
+	defer timeout.Stop()
 	for asked := false; ; asked = true {
 		settled := c.retireSchedule.entryRemoved() // before the store is read, so that no removal is missed
 		e, err := c.deps.Store.Get(ctx, retiringKey(name))
@@ -201,7 +201,7 @@ func (c *ControlPlane) awaitRetired(ctx context.Context, what, name string) erro
 		}
 		select {
 		case <-settled:
-		case <-patience.C:
+		case <-timeout.C:
 			return refusal()
 		case <-ctx.Done():
 			return refusal()

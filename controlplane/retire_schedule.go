@@ -39,7 +39,7 @@ const (
 // retireSchedule decides what is retired when. It does no I/O.
 //
 // What is pending is in the store. Passes go over it in pages, in the order of names; a page of which nothing could be retired ends
-// the pass, and the next one goes on after it: so an engine that is away is not asked for everything, and categories that can't be
+// the pass, and the next one goes on after it: so an unavailable engine is not asked for everything, and categories that can't be
 // retired don't keep the others from it. What was deleted now, and what somebody wants to create again, does not wait for a pass.
 type retireSchedule struct {
 	// wake has a token when something was asked for.

@@ -166,7 +166,7 @@ func logError(what string, err error) error {
 	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second, "%s: the metadata engine does not say what there is: %w", what, err)
+	return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, time.Second, "%s: the metadata engine does not answer: %w", what, err)
 }
 
 // ListGroups implements rpc.GroupService.
@@ -226,14 +226,14 @@ func (c *Coordinator) ResetGroup(ctx context.Context, req *scribev1.ResetGroupRe
 	}
 	to := startAt{req.GetStartAt(), req.GetStartTime(), req.GetCheckpoint()}
 	if to.at == scribev1.StartAt_START_AT_UNSPECIFIED && to.checkpoint == "" {
-		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: start_at: says nothing", what)
+		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "%s: start_at: is not set", what)
 	}
 	g, err := c.resetGroup(ctx, what, req, to)
 	if err != nil {
 		return nil, err
 	}
 	c.removeOutdated(ctx, g.Name, g.Positions)
-	c.log.Info("a group was reset", "group", g.Name, "to", to.at.String(), "time", to.time, "generation", g.Generation, "members", len(g.Members))
+	c.log.Info("group reset", "group", g.Name, "to", to.at.String(), "time", to.time, "generation", g.Generation, "members", len(g.Members))
 	return &scribev1.ResetGroupResponse{Group: wireGroup(g)}, nil
 }
 
@@ -299,7 +299,7 @@ func (c *Coordinator) DeleteGroup(ctx context.Context, req *scribev1.DeleteGroup
 		return nil, err
 	}
 	c.removeOutdated(ctx, req.GetGroup(), 0)
-	c.log.Info("a group was deleted", "group", req.GetGroup())
+	c.log.Info("group deleted", "group", req.GetGroup())
 	return &scribev1.DeleteGroupResponse{}, nil
 }
 
@@ -344,7 +344,7 @@ func (c *Coordinator) holdPins() {
 		from, category, err := c.neededSince(ctx, name)
 		if err != nil {
 			if c.stopped.Err() == nil && rpc.ReasonOf(err) != scribev1.Reason_REASON_UNKNOWN_GROUP {
-				c.log.Warn("what a group needs could not be read: retention may be faster than it", "group", name, "error", err)
+				c.log.Warn("group pins not computed: retention may delete what the group has not read", "group", name, "error", err)
 			}
 			continue
 		}
@@ -360,7 +360,7 @@ func (c *Coordinator) holdPins() {
 		}
 	}
 	if _, err := c.deps.Control.HoldPins(ctx, req); err != nil && c.stopped.Err() == nil {
-		c.log.Warn("what groups need could not be told: retention may be faster than they", "error", err)
+		c.log.Warn("group pins not held: retention may delete what groups have not read", "error", err)
 	}
 }
 

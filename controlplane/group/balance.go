@@ -57,7 +57,7 @@ func (g *Group) shareBuckets(from, to int) {
 		held[epoch] = buckets[over:]
 	}
 	slices.SortFunc(free, func(a, b int) int { return cmp.Compare(mixBits(a), mixBits(b)) })
-	free = slices.DeleteFunc(free, func(i int) bool { // stays where it is after all, if there is room
+	free = slices.DeleteFunc(free, func(i int) bool { // stays where it is after all, if its share allows
 		owner := g.Buckets[i].Owner
 		if owner == 0 || len(held[owner]) >= quotas[owner] {
 			return false

@@ -66,10 +66,10 @@ func encodeGroup(g *Group) ([]byte, error) {
 		Generation: g.Generation, LastEpoch: g.LastEpoch, Positions: g.Positions,
 		CreatedAt: g.CreatedAt, PositionedAt: g.PositionedAt, PointerBytes: g.PointerBytes, MemberCapacity: g.Capacity,
 	}
-	place := map[uint64]uint32{}
+	number := map[uint64]uint32{}
 	for i := range g.Members {
 		m := &g.Members[i]
-		place[m.Epoch] = uint32(i) + 1
+		number[m.Epoch] = uint32(i) + 1
 		s.Members = append(s.Members, &scribev1.StoredGroupMember{
 			Epoch: m.Epoch, Name: m.Name, Description: m.Description,
 			TtlUs: m.TTL.Microseconds(), RevokeTimeoutUs: m.RevokeTimeout.Microseconds(), JoinedAt: m.JoinedAt, Beat: m.Beat,
@@ -79,8 +79,8 @@ func encodeGroup(g *Group) ([]byte, error) {
 	}
 	if len(g.Members) > 0 {
 		for _, b := range g.Buckets {
-			s.Owners = append(s.Owners, place[b.Owner])
-			s.Targets = append(s.Targets, place[b.Target])
+			s.Owners = append(s.Owners, number[b.Owner])
+			s.Targets = append(s.Targets, number[b.Target])
 			s.Granted = append(s.Granted, g.Generation-b.Granted)
 		}
 	}
@@ -151,7 +151,7 @@ func (g *Group) decodeBuckets(s *scribev1.StoredGroup) error {
 	if len(owners) != n || len(targets) != n || len(granted) != n {
 		return fmt.Errorf("%d owners, %d targets and %d grants of %d buckets", len(owners), len(targets), len(granted), n)
 	}
-	epoch := func(place uint32) uint64 { return g.Members[place-1].Epoch }
+	epoch := func(number uint32) uint64 { return g.Members[number-1].Epoch }
 	for i := range g.Buckets {
 		// Every method leaves each bucket with an owner and a target as long as there are members.
 		if most := uint32(len(g.Members)); owners[i] == 0 || owners[i] > most || targets[i] == 0 || targets[i] > most || granted[i] > g.Generation {

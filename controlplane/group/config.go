@@ -100,7 +100,7 @@ func (d *Deps) validate() error {
 	var errs []error
 	need := func(ok bool, what string) {
 		if !ok {
-			errs = append(errs, fmt.Errorf("group: no %s", what))
+			errs = append(errs, fmt.Errorf("group: missing %s", what))
 		}
 	}
 	need(d.Store != nil, "store")

@@ -93,7 +93,7 @@ func (c *Coordinator) Close(ctx context.Context) error {
 // enterCall admits a call, which ends with calls.Leave.
 func (c *Coordinator) enterCall() error {
 	if !c.calls.Enter() {
-		return rpc.RetryErrorf(scribev1.Reason_REASON_SHUTTING_DOWN, time.Second, "the coordinator of groups is shutting down: use another one")
+		return rpc.RetryErrorf(scribev1.Reason_REASON_SHUTTING_DOWN, time.Second, "the group coordinator is shutting down: use another one")
 	}
 	return nil
 }
@@ -266,16 +266,16 @@ func (c *Coordinator) nextDue(at time.Time) time.Time {
 	return at
 }
 
-// checkGroup looks at one group: who is silent goes, who does not give back what it should loses it, and who is alive is written down.
+// checkGroup checks one group: it removes members that expired, takes buckets from those that did not release them, and stores beats.
 func (c *Coordinator) checkGroup(name string) {
 	ctx, cancel := context.WithTimeout(c.stopped, c.cfg.StoreTimeout)
 	defer cancel()
-	const what = "look after a group"
+	const what = "check group"
 	var (
-		verdict Findings
-		wrote   bool
-		beats   []uint64
-		began   = time.Now()
+		findings Findings
+		wrote    bool
+		beats    []uint64
+		began    = time.Now()
 	)
 	g, err := c.changeGroup(ctx, what, name, func(g *Group) (bool, error) {
 		useful := c.usefulBuckets(ctx, g)
@@ -285,14 +285,14 @@ func (c *Coordinator) checkGroup(name string) {
 		if a == nil {
 			return false, nil
 		}
-		verdict = a.liveness.Check(g, time.Now())
-		wrote = verdict.Write || len(verdict.Silent)+len(verdict.Overdue) > 0
+		findings = a.liveness.Check(g, time.Now())
+		wrote = findings.Write || len(findings.Silent)+len(findings.Overdue) > 0
 		changed := wrote
 		if wrote {
 			beats = a.liveness.WriteBeats(g)
 		}
-		changed = g.RemoveMembers(verdict.Silent...) || changed
-		for _, epoch := range verdict.Overdue {
+		changed = g.RemoveMembers(findings.Silent...) || changed
+		for _, epoch := range findings.Overdue {
 			changed = g.TakeRevoked(epoch) || changed
 		}
 		return g.SetUseful(useful) || changed, nil
@@ -312,20 +312,20 @@ func (c *Coordinator) checkGroup(name string) {
 		delete(c.mu.active, name)
 	case err != nil:
 		if c.stopped.Err() == nil {
-			c.log.Warn("a group could not be looked after", "group", name, "error", err)
+			c.log.Warn("group check failed", "group", name, "error", err)
 		}
 		a.due = now.Add(time.Second)
 	default:
 		a.due, a.members = now.Add(checkInterval(g)), len(g.Members)
 	}
 	if err == nil {
-		c.metrics.expired.Add(float64(len(verdict.Silent)))
-		c.metrics.taken.Add(float64(len(verdict.Overdue)))
-		for _, epoch := range verdict.Silent {
-			c.log.Warn("a member was silent and is one no more", "group", name, "epoch", epoch)
+		c.metrics.expired.Add(float64(len(findings.Silent)))
+		c.metrics.taken.Add(float64(len(findings.Overdue)))
+		for _, epoch := range findings.Silent {
+			c.log.Warn("group member expired: no heartbeat within its TTL", "group", name, "epoch", epoch)
 		}
-		for _, epoch := range verdict.Overdue {
-			c.log.Warn("a member did not give back buckets in time and lost them", "group", name, "epoch", epoch)
+		for _, epoch := range findings.Overdue {
+			c.log.Warn("group member lost buckets: not released within its revoke timeout", "group", name, "epoch", epoch)
 		}
 	}
 }

@@ -183,7 +183,7 @@ func (r *groupReport) toResponse(brief bool) *scribev1.DescribeGroupResponse {
 		n, why := need.recommendMembers()
 		res.RecommendedMembers, res.Recommendation = uint32(n), why
 	} else {
-		res.Recommendation = "nothing is known of traffic and lag while the metadata engine is away"
+		res.Recommendation = "traffic and lag are unknown: the metadata engine is unavailable"
 	}
 	return res
 }

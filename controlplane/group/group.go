@@ -9,7 +9,7 @@ import (
 )
 
 // Group is the state of a consumer group, but for its positions: a plain state machine. Every method that changes it leaves it
-// balanced. It knows no clock: who has been silent for too long is told by [Liveness].
+// balanced. It has no clock: [Liveness] says which members expired.
 //
 // Each bucket has one owner at most. An owner that is to lose a bucket keeps it until it has given it back, or is removed; only then
 // does the bucket become its target's. So two members never own a bucket at a time, and the generation in which it became somebody's
@@ -243,9 +243,9 @@ func (g *Group) CheckOwner(epoch, generation uint64, set bucket.Set) error {
 	for i := range set.Each() {
 		switch b := g.Buckets[i]; {
 		case b.Owner != epoch:
-			return fmt.Errorf("bucket %d is not the member's", i)
+			return fmt.Errorf("bucket %d belongs to another member", i)
 		case b.Granted > generation:
-			return fmt.Errorf("bucket %d became the member's in generation %d, after the one that it knows, %d", i, b.Granted, generation)
+			return fmt.Errorf("bucket %d was granted in generation %d, after generation %d, which the member knows", i, b.Granted, generation)
 		}
 	}
 	return nil

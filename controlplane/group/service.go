@@ -73,7 +73,7 @@ func (c *Coordinator) JoinGroup(ctx context.Context, req *scribev1.JoinGroupRequ
 		return nil, err
 	}
 	c.metrics.joins.Inc()
-	c.log.Info("a member joined a group", "group", g.Name, "member", member.Name, "epoch", epoch, "members", len(g.Members), "generation", g.Generation)
+	c.log.Info("group member joined", "group", g.Name, "member", member.Name, "epoch", epoch, "members", len(g.Members), "generation", g.Generation)
 	c.noteSpoke(g, epoch, nil)
 	return &scribev1.JoinGroupResponse{
 		Epoch: epoch, Sharing: scribev1.GroupSharing(g.Scheme.Sharing), Buckets: g.Scheme.Buckets, CategoryId: g.CategoryID,
@@ -158,7 +158,7 @@ func (c *Coordinator) createGroup(ctx context.Context, what string, req *scribev
 	if err := c.installPositions(ctx, what, g, 0, all, times); err != nil {
 		return nil, err
 	}
-	c.log.Info("a group was created", "group", g.Name, "category", g.Category, "sharing", g.Scheme.Sharing.String(), "buckets", g.Scheme.Buckets, "shards", len(all))
+	c.log.Info("group created", "group", g.Name, "category", g.Category, "sharing", g.Scheme.Sharing.String(), "buckets", g.Scheme.Buckets, "shards", len(all))
 	return g, nil
 }
 
@@ -318,7 +318,7 @@ func (c *Coordinator) CommitGroup(ctx context.Context, req *scribev1.CommitGroup
 	switch rpc.ReasonOf(err) {
 	case scribev1.Reason_REASON_LEASE_EXPIRED, scribev1.Reason_REASON_STALE_GENERATION:
 		c.metrics.commits.WithLabelValues(commitFenced).Inc()
-		c.log.Warn("a commit was refused: its buckets are not its member's", "group", req.GetGroup(), "member", req.GetMember(), "epoch", req.GetEpoch(), "error", err)
+		c.log.Warn("group commit refused: another member owns the buckets", "group", req.GetGroup(), "member", req.GetMember(), "epoch", req.GetEpoch(), "error", err)
 	default:
 		result := commitDone
 		if err != nil {
@@ -379,7 +379,7 @@ func newCommit(what string, g *Group, set bucket.Set, req *scribev1.CommitGroupR
 		shard := record.ShardID(p.GetShard())
 		pos, err := parsePosition(g, set, p)
 		if _, twice := k.shards[shard]; err == nil && twice {
-			err = errors.New("is there twice")
+			err = errors.New("is listed twice")
 		}
 		if err != nil {
 			v.Add("positions", "shard %v: %v", shard, err)
@@ -442,7 +442,7 @@ func (c *Coordinator) LeaveGroup(ctx context.Context, req *scribev1.LeaveGroupRe
 		return nil, err
 	case left:
 		c.metrics.leaves.Inc()
-		c.log.Info("a member left a group", "group", g.Name, "member", req.GetMember(), "epoch", req.GetEpoch(), "members", len(g.Members), "generation", g.Generation)
+		c.log.Info("group member left", "group", g.Name, "member", req.GetMember(), "epoch", req.GetEpoch(), "members", len(g.Members), "generation", g.Generation)
 	}
 	return &scribev1.LeaveGroupResponse{}, nil
 }

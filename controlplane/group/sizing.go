@@ -27,9 +27,9 @@ const (
 func (n sizing) recommendMembers() (members int, why string) {
 	if n.capacity == 0 {
 		if n.members == 0 {
-			return 0, "nothing is known yet: no member has read for long enough to know what one can do"
+			return 0, "unknown yet: no member has read for long enough to measure its speed"
 		}
-		return 0, fmt.Sprintf("nothing is known yet: no member of %d has read for long enough to know what one can do", n.members)
+		return 0, fmt.Sprintf("unknown yet: none of %d members has read for long enough to measure its speed", n.members)
 	}
 	each := busyPart * float64(n.capacity)
 	catchUp := float64(n.lag) / drainAfter.Seconds()

@@ -18,7 +18,7 @@ func TestRecommend(t *testing.T) {
 		want int
 		says string
 	}{
-		{"nothing is known", sizing{members: 3, traffic: mb}, 0, "nothing is known yet"},
+		{"nothing is known", sizing{members: 3, traffic: mb}, 0, "unknown yet"},
 		{"idle", sizing{members: 3, capacity: 10 * mb, most: 256}, 1, "0B/s are written"},
 		{"traffic alone", sizing{members: 1, capacity: 10 * mb, traffic: 30 * mb, most: 256}, 5, "28.6MiB/s are written"},
 		{"backlog", sizing{members: 1, capacity: 10 * mb, traffic: 7 * mb, lag: 600 * 14 * mb, most: 256}, 3, "through with what waits in 10m"},

@@ -27,12 +27,12 @@ func commitError(what string, err error) error {
 	case errors.Is(err, kv.ErrInvalid):
 		return rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%s: %w", what, err)
 	default:
-		return rpc.RetryErrorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, time.Second, "%s: it may have been done: %w", what, err)
+		return rpc.RetryErrorf(scribev1.Reason_REASON_UNKNOWN_OUTCOME, time.Second, "%s: outcome unknown: %w", what, err)
 	}
 }
 
 func errContended(what string) error {
-	return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, 100*time.Millisecond, "%s: others changed the group %d times meanwhile: try again", what, maxAttempts)
+	return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, 100*time.Millisecond, "%s: the group was changed concurrently %d times: try again", what, maxAttempts)
 }
 
 func errUnknownGroup(what, name string) error {
@@ -134,7 +134,7 @@ func (c *Coordinator) readPositions(ctx context.Context, what string, g *Group) 
 		return nil, nil, err
 	}
 	if now.Positions != g.Positions {
-		return nil, nil, rpc.RetryErrorf(scribev1.Reason_REASON_CONFLICT, 10*time.Millisecond, "%s: the group was reset meanwhile: try again", what)
+		return nil, nil, rpc.RetryErrorf(scribev1.Reason_REASON_CONFLICT, 10*time.Millisecond, "%s: the group was reset concurrently: try again", what)
 	}
 	return all, times, nil
 }
@@ -216,8 +216,8 @@ type opWriter struct{ ops []kv.Op }
 
 func (w *opWriter) put(key string, value []byte) { w.ops = append(w.ops, kv.Put(key, value)) }
 
-// splitOps divides the operations into transactions that leave room for so many more operations.
-func (w *opWriter) splitOps(room int) [][]kv.Op {
+// splitOps divides the operations into transactions that have space for so many reserved operations.
+func (w *opWriter) splitOps(reserved int) [][]kv.Op {
 	var (
 		out   [][]kv.Op
 		begin int
@@ -225,7 +225,7 @@ func (w *opWriter) splitOps(room int) [][]kv.Op {
 	)
 	for i, op := range w.ops {
 		n := len(op.Key) + len(op.Value)
-		if i > begin && (i-begin >= kv.MaxOps-room || size+n > kv.MaxCommit-kv.MaxKey*room) {
+		if i > begin && (i-begin >= kv.MaxOps-reserved || size+n > kv.MaxCommit-kv.MaxKey*reserved) {
 			out = append(out, w.ops[begin:i])
 			begin, size = i, 0
 		}

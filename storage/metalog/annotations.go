@@ -43,10 +43,10 @@ func ValidateAnnotations(notes []Annotation) error {
 			return err
 		}
 		if n.Kind == 0 {
-			return fmt.Errorf("%w: shard %v, LSN %d: an annotation has no kind", ErrInvalid, n.Shard, n.LSN)
+			return fmt.Errorf("%w: shard %v, LSN %d: an annotation without a kind", ErrInvalid, n.Shard, n.LSN)
 		}
 		if len(n.Data) == 0 || len(n.Data) > MaxAnnotation {
-			return fmt.Errorf("%w: shard %v, LSN %d: an annotation has %d bytes, it must have 1 to %d", ErrInvalid, n.Shard, n.LSN, len(n.Data), MaxAnnotation)
+			return fmt.Errorf("%w: shard %v, LSN %d: an annotation has %d bytes, want 1 to %d", ErrInvalid, n.Shard, n.LSN, len(n.Data), MaxAnnotation)
 		}
 		size += len(n.Data)
 	}
@@ -63,10 +63,10 @@ func ValidateAnnotationRange(shard record.ShardID, from, to record.LSN, kind Ann
 		return 0, 0, err
 	}
 	if to < from {
-		return 0, 0, fmt.Errorf("%w: shard %v: a range from LSN %d to %d", ErrInvalid, shard, from, to)
+		return 0, 0, fmt.Errorf("%w: shard %v: invalid range from LSN %d to %d", ErrInvalid, shard, from, to)
 	}
 	if kind == 0 {
-		return 0, 0, fmt.Errorf("%w: shard %v: annotations of no kind", ErrInvalid, shard)
+		return 0, 0, fmt.Errorf("%w: shard %v: annotations without a kind", ErrInvalid, shard)
 	}
 	_, limit = ReadLimits(0, maxBytes)
 	if to-from > MaxReadRecords {

@@ -23,5 +23,5 @@
 // # Watermarks
 //
 // A watermark W of a shard is a promise: whatever is appended to it later has a persisted time of at least W. Readers merge
-// shards by it. The promise outlives the engine's process, also where the next one starts with a clock that is behind.
+// shards by it. The promise outlives the engine's process, also where the next one starts with a clock that went back.
 package metalog

@@ -30,7 +30,7 @@ var (
 	ErrCorrupt = errors.New("metalog: damaged record")
 )
 
-// TrimmedError is an ErrTrimmed with the place where reading can go on.
+// TrimmedError is an ErrTrimmed with the position where reading can go on.
 type TrimmedError struct {
 	Shard record.ShardID
 	LSN   record.LSN
@@ -121,7 +121,7 @@ func (e *RefusedError) Unwrap() []error {
 	return errs
 }
 
-// CorruptError is an ErrCorrupt with the place of the damage.
+// CorruptError is an ErrCorrupt with the position of the damage.
 type CorruptError struct {
 	// Shard whose record or state is damaged.
 	Shard record.ShardID

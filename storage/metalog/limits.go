@@ -15,7 +15,7 @@ func (a *Append) Validate() error {
 		return err
 	}
 	if a.OldestBlob < 0 {
-		return fmt.Errorf("%w: the oldest blob's time is %d, it must not be negative", ErrInvalid, a.OldestBlob)
+		return fmt.Errorf("%w: invalid time of the oldest blob %d: want 0 or more", ErrInvalid, a.OldestBlob)
 	}
 	var size, records, sequences int
 	for i := range a.Shards {
@@ -40,20 +40,20 @@ func (a *Append) Validate() error {
 // validate returns the bytes of the shard's records.
 func (s *ShardAppend) validate() (size int, err error) {
 	if s.Epoch == 0 {
-		return 0, fmt.Errorf("%w: shard %v: epoch 0 is no epoch: open the shard first", ErrInvalid, s.Shard)
+		return 0, fmt.Errorf("%w: shard %v: invalid epoch 0: open the shard first", ErrInvalid, s.Shard)
 	}
 	if len(s.Records) == 0 {
 		return 0, fmt.Errorf("%w: shard %v: no records", ErrInvalid, s.Shard)
 	}
 	for i, r := range s.Records {
 		if len(r) == 0 || len(r) > MaxRecord {
-			return 0, fmt.Errorf("%w: shard %v: record %d has %d bytes, it must have 1 to %d", ErrInvalid, s.Shard, i, len(r), MaxRecord)
+			return 0, fmt.Errorf("%w: shard %v: record %d has %d bytes, want 1 to %d", ErrInvalid, s.Shard, i, len(r), MaxRecord)
 		}
 		size += len(r)
 	}
 	for _, q := range s.Sequences {
 		if q.First > q.Last || q.Last == math.MaxUint64 {
-			return 0, fmt.Errorf("%w: shard %v: producer %d: [%d, %d] is no run of sequences", ErrInvalid, s.Shard, q.Producer, q.First, q.Last)
+			return 0, fmt.Errorf("%w: shard %v: producer %d: invalid run of sequences [%d, %d]", ErrInvalid, s.Shard, q.Producer, q.First, q.Last)
 		}
 	}
 	return size, nil
@@ -62,7 +62,7 @@ func (s *ShardAppend) validate() (size int, err error) {
 // ValidateOpen checks the arguments of [Log.Open].
 func ValidateOpen(owner string, shards []record.ShardID) error {
 	if len(owner) > MaxOwner {
-		return fmt.Errorf("%w: the owner's name has %d bytes, it may have %d", ErrInvalid, len(owner), MaxOwner)
+		return fmt.Errorf("%w: the owner's name has %d bytes, the limit is %d", ErrInvalid, len(owner), MaxOwner)
 	}
 	if err := ValidateShards(shards); err != nil {
 		return err
@@ -91,7 +91,7 @@ func ValidateSubscribe(from []Position, heartbeat time.Duration) (time.Duration,
 		}
 	}
 	if heartbeat < 0 {
-		return 0, fmt.Errorf("%w: the heartbeat is %v, it must not be negative", ErrInvalid, heartbeat)
+		return 0, fmt.Errorf("%w: invalid heartbeat %v: want 0 or more", ErrInvalid, heartbeat)
 	}
 	if heartbeat == 0 {
 		heartbeat = DefaultHeartbeat
@@ -99,10 +99,10 @@ func ValidateSubscribe(from []Position, heartbeat time.Duration) (time.Duration,
 	return max(heartbeat, MinHeartbeat), checkDistinct(len(from), func(i int) record.ShardID { return from[i].Shard })
 }
 
-// ValidatePosition checks a place to read from.
+// ValidatePosition checks a position to read from.
 func ValidatePosition(shard record.ShardID, from record.LSN) error {
 	if from < record.FirstLSN {
-		return fmt.Errorf("%w: shard %v: LSN %d is no position, the first is %d", ErrInvalid, shard, from, record.FirstLSN)
+		return fmt.Errorf("%w: shard %v: invalid LSN %d: the first is %d", ErrInvalid, shard, from, record.FirstLSN)
 	}
 	return nil
 }
@@ -120,7 +120,7 @@ func ReadLimits(maxRecords, maxBytes int) (records, bytes int) {
 
 func checkCount(what string, n, limit int) error {
 	if n < 1 || n > limit {
-		return fmt.Errorf("%w: %d %s, there must be 1 to %d", ErrInvalid, n, what, limit)
+		return fmt.Errorf("%w: %d %s, want 1 to %d", ErrInvalid, n, what, limit)
 	}
 	return nil
 }
@@ -149,5 +149,5 @@ func checkDistinct(n int, at func(int) record.ShardID) error {
 }
 
 func twiceError(s record.ShardID) error {
-	return fmt.Errorf("%w: shard %v is there twice", ErrInvalid, s)
+	return fmt.Errorf("%w: shard %v is listed twice", ErrInvalid, s)
 }

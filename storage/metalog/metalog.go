@@ -187,7 +187,7 @@ type Entry struct {
 	Data []byte
 }
 
-// Position is a place in a shard: the LSN of the next record to read.
+// Position is where a reader stands in a shard: the LSN of the next record to read.
 type Position struct {
 	Shard record.ShardID
 	LSN   record.LSN

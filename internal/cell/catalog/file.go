@@ -97,16 +97,16 @@ func decodeSnapshot(r io.Reader) (catalogSnapshot, error) {
 		return s, err
 	}
 	if string(header[:4]) != fileMagic {
-		return s, fmt.Errorf("%w: it does not begin with %q", errDamaged, fileMagic)
+		return s, fmt.Errorf("%w: want it to begin with %q", errDamaged, fileMagic)
 	}
 	if v := binary.LittleEndian.Uint32(header[4:]); v != fileVersion {
-		return s, fmt.Errorf("%w: version %d is not known to this program, which may be older than the one that wrote it", errDamaged, v)
+		return s, fmt.Errorf("%w: unknown version %d: a newer program may have written it", errDamaged, v)
 	}
 	s.revision = binary.LittleEndian.Uint64(header[8:])
 	s.savedAt = int64(binary.LittleEndian.Uint64(header[16:]))
 	count := binary.LittleEndian.Uint32(header[24:])
 	if count > maxFileCategories || binary.LittleEndian.Uint32(header[28:]) != 0 {
-		return s, fmt.Errorf("%w: its header claims %d categories", errDamaged, count)
+		return s, fmt.Errorf("%w: its header says %d categories", errDamaged, count)
 	}
 	names, ids := make(map[string]bool), make(map[uint32]bool)
 	buf := make([]byte, 4, 4096)
@@ -116,7 +116,7 @@ func decodeSnapshot(r io.Reader) (catalogSnapshot, error) {
 			return s, fmt.Errorf("category %d of %d: %w", i+1, count, err)
 		}
 		if names[c.GetName()] || ids[c.GetId()] {
-			return s, fmt.Errorf("%w: category %q or id %d is there twice", errDamaged, c.GetName(), c.GetId())
+			return s, fmt.Errorf("%w: category %q or id %d is listed twice", errDamaged, c.GetName(), c.GetId())
 		}
 		names[c.GetName()], ids[c.GetId()] = true, true
 		s.categories = append(s.categories, c)
@@ -129,7 +129,7 @@ func decodeSnapshot(r io.Reader) (catalogSnapshot, error) {
 		return s, fmt.Errorf("%w: its checksum does not match", errDamaged)
 	}
 	if n, err := io.ReadFull(r, buf[:1]); n != 0 || !errors.Is(err, io.EOF) {
-		return s, fmt.Errorf("%w: there is more after its end", errDamaged)
+		return s, fmt.Errorf("%w: unexpected bytes after its end", errDamaged)
 	}
 	return s, nil
 }

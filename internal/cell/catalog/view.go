@@ -65,7 +65,7 @@ const (
 // New returns a view with what the file of the last good state has, if there is one that can be read.
 func New(cfg Config, deps Deps) (*View, error) {
 	if deps.Source == nil {
-		return nil, errors.Join(errors.New("catalog: no source"), cfg.Validate())
+		return nil, errors.Join(errors.New("catalog: missing source"), cfg.Validate())
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err

@@ -54,16 +54,16 @@ func decodeFile(b []byte) (members []*scribev1.Member, savedAt int64, err error)
 		return nil, 0, fmt.Errorf("%w: %w", errDamaged, fmt.Errorf(format, args...))
 	}
 	if len(b) < fileHeader+4 {
-		return damaged("it has %d bytes, the least is %d", len(b), fileHeader+4)
+		return damaged("%d bytes, want at least %d", len(b), fileHeader+4)
 	}
 	if string(b[:4]) != fileMagic {
-		return damaged("it does not begin with %q", fileMagic)
+		return damaged("want it to begin with %q", fileMagic)
 	}
 	if v := binary.LittleEndian.Uint32(b[4:]); v != fileVersion {
-		return damaged("version %d is not known to this program, which may be older than the one that wrote it", v)
+		return damaged("unknown version %d: a newer program may have written it", v)
 	}
 	if n := int64(binary.LittleEndian.Uint32(b[fileHeader-4:])); n != int64(len(b)-fileHeader-4) {
-		return damaged("its header claims %d bytes, there are %d", n, len(b)-fileHeader-4)
+		return damaged("its header says %d bytes, the file has %d", n, len(b)-fileHeader-4)
 	}
 	sum := len(b) - 4
 	if binary.LittleEndian.Uint32(b[sum:]) != crc32.Checksum(b[:sum], castagnoli) {
@@ -76,7 +76,7 @@ func decodeFile(b []byte) (members []*scribev1.Member, savedAt int64, err error)
 	ids := make(map[string]bool, len(list.GetMembers()))
 	for _, m := range list.GetMembers() {
 		if m.GetId() == "" || ids[m.GetId()] {
-			return damaged("member %q is there twice, or has no id", m.GetId())
+			return damaged("member %q is listed twice, or has no id", m.GetId())
 		}
 		ids[m.GetId()] = true
 	}

@@ -67,7 +67,7 @@ func TestDamage(t *testing.T) {
 	}
 	newer := bytes.Clone(file)
 	newer[4] = 2
-	if _, _, err := decodeFile(newer); !errors.Is(err, errDamaged) || !strings.Contains(err.Error(), "older than the one that wrote it") {
+	if _, _, err := decodeFile(newer); !errors.Is(err, errDamaged) || !strings.Contains(err.Error(), "a newer program may have written it") {
 		t.Errorf("a newer version: %v", err)
 	}
 	twice, err := encodeFile([]*scribev1.Member{{Id: "a"}, {Id: "a"}}, 0)

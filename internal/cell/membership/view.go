@@ -88,7 +88,7 @@ func newList(members []*scribev1.Member, before *memberList) *memberList {
 // NewView returns a view with the members of the file, if there is one that can be read, or none. Run keeps it current.
 func NewView(cfg ViewConfig, deps ViewDeps) (*View, error) {
 	if deps.Source == nil {
-		return nil, errors.Join(errors.New("membership: no source"), cfg.Validate())
+		return nil, errors.Join(errors.New("membership: missing source"), cfg.Validate())
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err

@@ -125,7 +125,7 @@ func (s *Store) commitGroup(group []*pendingCommit, revision uint64) uint64 {
 		err = s.writeBatch(batch, next)
 	}
 	if cerr := batch.Close(); cerr != nil && err == nil {
-		s.logger.Error("closing a batch of the control store failed", "error", cerr)
+		s.logger.Error("control store batch not closed", "error", cerr)
 	}
 	if err == nil && next > revision {
 		s.publishView(next, events)

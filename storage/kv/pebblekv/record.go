@@ -62,7 +62,7 @@ func parseValue(key string, stored []byte) (revision uint64, value []byte, err e
 	case len(stored) < headerLen || len(stored) > headerLen+kv.MaxValue:
 		return damaged("%d bytes, want %d to %d", len(stored), headerLen, headerLen+kv.MaxValue)
 	case stored[0] != valueVersion:
-		return damaged("version %d is not known to this program, which may be older than the one that wrote it", stored[0])
+		return damaged("unknown version %d: a newer program may have written it", stored[0])
 	case binary.LittleEndian.Uint32(stored[offCRC:]) != valueCRC(key, stored):
 		return damaged("its checksum does not match")
 	case stored[1] != 0 || stored[2] != 0 || stored[3] != 0:

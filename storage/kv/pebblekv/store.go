@@ -143,7 +143,7 @@ func (s *Store) releaseView(v *storeView) {
 	s.mu.Unlock()
 	if last {
 		if err := v.snapshot.Close(); err != nil {
-			s.logger.Error("closing a snapshot of the control store failed", "error", err)
+			s.logger.Error("control store snapshot not closed", "error", err)
 		}
 	}
 }
@@ -312,7 +312,7 @@ func (l pebbleLogger) Infof(format string, args ...any) {
 
 // Errorf reports what Pebble could not do but goes on after.
 func (l pebbleLogger) Errorf(format string, args ...any) {
-	l.s.logger.Error("pebble reports an error", "error", fmt.Errorf(format, args...))
+	l.s.logger.Error("pebble error", "error", fmt.Errorf(format, args...))
 }
 
 // Fatalf is called when a write to the log or the manifest failed. Pebble would have the process exit. It is enough that

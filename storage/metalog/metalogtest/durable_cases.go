@@ -25,31 +25,31 @@ var durableCases = []testCase{
 	{name: "watermarks hold over a crash with a clock that went back", needs: withCrash(canCrash, hasClock), test: func(e *caseEnv) {
 		watermarksOutlive(e, e.in.Crash)
 	}},
-	{name: "damage is an error with its place", needs: canDamage, test: func(e *caseEnv) {
+	{name: "damage is an error with its position", needs: canDamage, test: func(e *caseEnv) {
 		epochs := e.openShards(shardA, shardB)
 		e.fillShard(shardA, epochs[0], "r", 9)
 		e.fillShard(shardB, epochs[1], "r", 9)
 		e.log = e.in.Damage(e, shardA, 5)
 		want := metalog.CorruptError{Shard: shardA, LSN: 5}
-		place := func(err error) {
+		wantPosition := func(err error) {
 			e.Helper()
 			e.wantError(err, metalog.ErrCorrupt)
 			got := *asError[*metalog.CorruptError](e, err)
 			got.Detail = ""
-			wantEqual(e, "place", got, want)
+			wantEqual(e, "position", got, want)
 		}
 		_, err := e.log.Read(e.ctx, shardA, 5, 0, 0)
-		place(err)
+		wantPosition(err)
 		_, err = e.log.Read(e.ctx, shardA, 5, 1, 0)
-		place(err)
-		place(e.log.Subscribe(e.ctx, []metalog.Position{positionAt(shardA, 2), positionAt(shardB, 1)}, 0, func([]metalog.Update) error { return nil }))
+		wantPosition(err)
+		wantPosition(e.log.Subscribe(e.ctx, []metalog.Position{positionAt(shardA, 2), positionAt(shardB, 1)}, 0, func([]metalog.Update) error { return nil }))
 		// What is sound is readable.
 		for _, limit := range []int{0, 4, 5} {
 			if entries, err := e.log.Read(e.ctx, shardA, 1, limit, 0); err != nil || len(entries) != 4 {
 				e.Fatalf("Read before the damage returned %d records, %v", len(entries), err)
 			}
 		}
-		wantEqual(e, "records behind the damage", len(e.readAll(shardA, 6)), 4)
+		wantEqual(e, "records after the damage", len(e.readAll(shardA, 6)), 4)
 		wantEqual(e, "records of the other", len(e.readAll(shardB, 1)), 9)
 	}},
 }

@@ -54,7 +54,7 @@ func (o *annotateOp) stage(c *committer) error {
 	return nil
 }
 
-// writeNotes writes the annotations of the group, behind its batch: what the group trimmed or erased is not brought back.
+// writeNotes writes the annotations of the group, after its batch: what the group trimmed or erased is not brought back.
 func (c *committer) writeNotes() error {
 	if len(c.notes) == 0 {
 		return nil

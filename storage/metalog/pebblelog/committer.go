@@ -65,7 +65,7 @@ func (e *Engine) submit(ctx context.Context, o stagedOp) error {
 		if e.withdraw(r) {
 			return ctx.Err()
 		}
-		return fmt.Errorf("metalog: no answer yet, it may have been carried out: %w", ctx.Err())
+		return fmt.Errorf("metalog: outcome unknown, the call may still be carried out: %w", ctx.Err())
 	case <-e.failed:
 		e.withdraw(r)
 		return e.failedError()
@@ -99,7 +99,7 @@ type committer struct {
 	overlay map[producerKey]schema.Producer
 	tails   []*tailChunk
 	trims   []trimmedRange
-	// notes are annotations that are written behind the batch, in noteBytes.
+	// notes are annotations that are written after the batch, in noteBytes.
 	notes     []pendingNote
 	noteBytes int
 	// boundary is the one after the batch.

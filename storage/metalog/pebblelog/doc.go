@@ -22,7 +22,7 @@
 // # Clock
 //
 // Records and watermarks take their times from one clock that never goes back, also over restarts: clock.go says how a promise
-// made to readers is kept after a crash with a wall clock that is behind.
+// made to readers is kept after a crash with a wall clock that went back.
 //
 // # Locks
 //

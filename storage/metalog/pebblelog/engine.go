@@ -157,7 +157,7 @@ func (e *Engine) commitSynced(b *pebble.Batch) error {
 func lockError(dir string, err error) error {
 	switch {
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EROFS):
-		return fmt.Errorf("metalog: folder %s is not writable for this user: %w", dir, err)
+		return fmt.Errorf("metalog: folder %s: no permission to write: %w", dir, err)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.EIO), errors.Is(err, syscall.ENOENT):
 		return fmt.Errorf("metalog: lock folder %s: %w", dir, err)
 	default: // EAGAIN, or Pebble's own error for a second lock in one process, which has no type
@@ -183,7 +183,7 @@ func (e *Engine) loadFolder() error {
 	case version > schema.Version:
 		return fmt.Errorf("%w: version %d, this build reads %d: use a newer build", ErrVersion, version, schema.Version)
 	case version < schema.OldestVersion:
-		return fmt.Errorf("the folder has format version %d, which this build does not read", version)
+		return fmt.Errorf("unsupported format version %d of the folder", version)
 	case version < schema.Version:
 		setNumber(b, schema.MetaFormat, schema.Version)
 	}
@@ -202,7 +202,7 @@ func (e *Engine) loadFolder() error {
 	e.boundary.Store(boundary)
 	e.clock.startAt(bound)
 	if ahead := e.clock.microsAhead(); ahead > 2*e.clock.lease {
-		e.opts.Logger.Warn("the clock is behind the times given out before; it stands still until it has caught up", "behind_us", ahead)
+		e.opts.Logger.Warn("wall clock is behind the last persisted times: the engine's clock stands still until it catches up", "behind_us", ahead)
 	}
 	_, bound = e.clock.beginBatch()
 	if bound != 0 {
@@ -226,7 +226,7 @@ func (e *Engine) requireEmpty() error {
 		return err
 	}
 	if found {
-		return errors.New("the folder holds a Pebble database of something else")
+		return errors.New("the folder holds another Pebble database")
 	}
 	return nil
 }
@@ -281,13 +281,13 @@ func (e *Engine) setFailed(err error) {
 	e.fatal.once.Do(func() {
 		e.fatal.err = err
 		close(e.failed)
-		e.opts.Logger.Error("the engine failed and takes no more calls: restart the process", "error", err)
+		e.opts.Logger.Error("engine failed: it refuses all calls until the process is restarted", "error", err)
 	})
 }
 
 // failedError is called after failed was closed.
 func (e *Engine) failedError() error {
-	return fmt.Errorf("metalog: the engine on %s failed, restart the process: %w", e.dir, e.fatal.err)
+	return fmt.Errorf("metalog: the engine on %s failed: restart the process: %w", e.dir, e.fatal.err)
 }
 
 // enterCall begins a call, which ends with calls.Leave.

@@ -20,7 +20,7 @@ func (l pebbleLogger) Infof(format string, args ...any) {
 
 // Errorf implements pebble.Logger.
 func (l pebbleLogger) Errorf(format string, args ...any) {
-	l.log.Error("pebble reports an error", "text", fmt.Sprintf(format, args...))
+	l.log.Error("pebble error", "text", fmt.Sprintf(format, args...))
 }
 
 // Fatalf implements pebble.Logger, whose callers rely on it not returning. While the engine opens or closes the panic is turned
@@ -68,12 +68,12 @@ func (e *Engine) events() *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: func(err error) {
 			e.metrics.background.Inc()
-			e.opts.Logger.Error("flush or compaction failed, it is tried again", "error", err)
+			e.opts.Logger.Error("flush or compaction failed: pebble retries it", "error", err)
 		},
 		WriteStallBegin: func(info pebble.WriteStallBeginInfo) {
 			e.metrics.stalls.Inc()
-			e.opts.Logger.Warn("appends wait for flushes or compactions", "reason", info.Reason)
+			e.opts.Logger.Warn("appends stalled: flushes or compactions lag", "reason", info.Reason)
 		},
-		WriteStallEnd: func() { e.opts.Logger.Info("appends go on") },
+		WriteStallEnd: func() { e.opts.Logger.Info("appends no longer stalled") },
 	}
 }

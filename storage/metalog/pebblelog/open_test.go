@@ -73,7 +73,7 @@ func TestFolderNotUsable(t *testing.T) {
 		}
 		return nil
 	}))
-	if _, err := Open(testDir, Options{FS: denied}); err == nil || errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "not writable") {
+	if _, err := Open(testDir, Options{FS: denied}); err == nil || errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "no permission to write") {
 		t.Errorf("a folder that is not writable: %v", err)
 	}
 	for _, kind := range []errorfs.OpKind{errorfs.OpCreate, errorfs.OpFileWrite, errorfs.OpFileSyncData, errorfs.OpOpenDir, errorfs.OpFileSync} {
@@ -152,7 +152,7 @@ func TestOtherFormatsAreRefused(t *testing.T) {
 	if err := errors.Join(db.Set([]byte("something"), []byte("else"), pebble.Sync), db.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(testDir, Options{FS: other}); err == nil || !strings.Contains(err.Error(), "something else") {
+	if _, err := Open(testDir, Options{FS: other}); err == nil || !strings.Contains(err.Error(), "another Pebble database") {
 		t.Errorf("a database of something else: %v", err)
 	}
 }

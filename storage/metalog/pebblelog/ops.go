@@ -102,7 +102,7 @@ func (o *appendOp) stage(c *committer) error {
 	return nil
 }
 
-// findShards finds the shards and checks that each takes records from this writer at this place.
+// findShards finds the shards and checks that each takes records from this writer at this LSN.
 func (o *appendOp) findShards(c *committer) error {
 	var refusals []metalog.Refusal
 	for i := range o.a.Shards {

@@ -257,7 +257,7 @@ func (e *Engine) seekTime(shard record.ShardID, t int64) (record.LSN, error) {
 	}
 }
 
-// bisectTime finds the first record of st at or after t: a shard's times never decrease. With an error it returns the place.
+// bisectTime finds the first record of st at or after t: a shard's times never decrease. With an error it returns the LSN that it is about.
 func (r *recordReader) bisectTime(shard record.ShardID, st schema.State, t int64) (record.LSN, error) {
 	low, high := st.First, st.Next
 	for low < high {

@@ -33,7 +33,7 @@ func NewRestorer(dir string, opts Options) (*Restorer, error) {
 	}
 	opts = opts.withDefaults()
 	if names, err := opts.FS.List(dir); err == nil && len(names) > 0 {
-		return nil, fmt.Errorf("metalog: folder %s is not empty: logs are restored into a new one", dir)
+		return nil, fmt.Errorf("metalog: folder %s is not empty: restore logs into a new one", dir)
 	}
 	if err := opts.FS.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("metalog: create folder %s: %w", dir, err)
@@ -52,7 +52,7 @@ func NewRestorer(dir string, opts Options) (*Restorer, error) {
 // Record adds the record of a shard at an LSN. The data is copied.
 func (r *Restorer) Record(s record.ShardID, lsn record.LSN, time int64, data []byte) error {
 	if lsn < record.FirstLSN || len(data) == 0 || len(data) > metalog.MaxRecord {
-		return fmt.Errorf("%w: shard %v: a record of %d bytes at LSN %d", metalog.ErrInvalid, s, len(data), lsn)
+		return fmt.Errorf("%w: shard %v: invalid record of %d bytes at LSN %d", metalog.ErrInvalid, s, len(data), lsn)
 	}
 	r.key = schema.AppendRecordKey(r.key[:0], s, lsn)
 	if n := schema.RecordOverhead + len(data); cap(r.value) < n {

@@ -35,7 +35,7 @@ func (r categorySet) holds(category uint32) bool {
 	return i < len(r) && r[i].first <= category
 }
 
-// addCategory puts a category into the set, which does not have it. It returns the run that now holds it, and the run behind it that became
+// addCategory puts a category into the set, which does not have it. It returns the run that now holds it, and the run after it that became
 // a part of that one, if any.
 func (r *categorySet) addCategory(category uint32) (now categoryRun, joined *categoryRun) {
 	i := r.findRun(category)
@@ -45,8 +45,8 @@ func (r *categorySet) addCategory(category uint32) (now categoryRun, joined *cat
 		from, now.first = i-1, (*r)[i-1].first
 	}
 	if i < len(*r) && category+1 == (*r)[i].first {
-		behind := (*r)[i]
-		to, now.last, joined = i+1, behind.last, &behind
+		after := (*r)[i]
+		to, now.last, joined = i+1, after.last, &after
 	}
 	*r = slices.Replace(*r, from, to, now)
 	return now, joined

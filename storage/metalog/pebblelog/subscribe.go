@@ -28,7 +28,7 @@ type watcherTable struct {
 	}
 }
 
-// shardWatcher is a place of a subscription.
+// shardWatcher is a shard of a subscription.
 type shardWatcher struct {
 	sub   *subscription
 	index int32
@@ -46,11 +46,11 @@ func (w *watcherTable) add(sub *subscription) {
 	}
 }
 
-func (w *watcherTable) remove(sub *subscription, places ...followedShard) {
+func (w *watcherTable) remove(sub *subscription, shards ...followedShard) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for i := range places {
-		id := places[i].shard
+	for i := range shards {
+		id := shards[i].shard
 		of := w.mu.byShard[id]
 		for k := range of {
 			if of[k].sub == sub {
@@ -99,11 +99,11 @@ type subscription struct {
 	wake chan struct{} // has room for one
 	mu   struct {
 		sync.Mutex
-		marked []int32 // places with news, each at most once
-		isIn   []bool  // by place
+		marked []int32 // shards with news, by index, each at most once
+		isIn   []bool  // by index
 	}
 
-	// ready are the places to look at, in order; place.queued says which.
+	// ready are the shards to look at, in order; followedShard.queued says which.
 	ready []int32
 
 	// Used again in every round.
@@ -121,8 +121,8 @@ type followedShard struct {
 	// tail is the one that was told last.
 	tail record.LSN
 	// queued: it is in ready. due: an update is sent even when there is nothing new. told: the watermark was sent since the last
-	// heartbeat. more: it did not reach the tail. ended: the shard is sealed, and all was sent.
-	queued, due, told, more, ended bool
+	// heartbeat. more: it did not reach the tail. finished: the shard is sealed, and all was sent.
+	queued, due, told, more, finished bool
 }
 
 // Subscribe implements metalog.Log.
@@ -154,7 +154,7 @@ func newSubscription(e *Engine, from []metalog.Position, fn func([]metalog.Updat
 	return s
 }
 
-// markNews says that a place has news. It never waits for the subscriber.
+// markNews says that a shard has news. It never waits for the subscriber.
 func (s *subscription) markNews(i int32) {
 	s.mu.Lock()
 	if !s.mu.isIn[i] {
@@ -180,7 +180,7 @@ func (s *subscription) collectMarked() {
 }
 
 func (s *subscription) queueShard(i int32) {
-	if p := &s.shards[i]; !p.queued && !p.ended {
+	if p := &s.shards[i]; !p.queued && !p.finished {
 		p.queued = true
 		s.ready = append(s.ready, i)
 	}
@@ -189,7 +189,7 @@ func (s *subscription) queueShard(i int32) {
 // markHeartbeat makes an update due in every shard that got none since the last beat.
 func (s *subscription) markHeartbeat() {
 	for i := range s.shards {
-		if p := &s.shards[i]; !p.told && !p.ended {
+		if p := &s.shards[i]; !p.told && !p.finished {
 			p.due = true
 			s.queueShard(int32(i))
 		}
@@ -233,7 +233,7 @@ func (s *subscription) serve(ctx context.Context, heartbeat time.Duration) error
 	}
 }
 
-// sendRound looks at the first places of ready and sends what they have.
+// sendRound looks at the first shards of ready and sends what they have.
 func (s *subscription) sendRound(ctx context.Context) error {
 	defer s.resetBuffers()
 	now := s.ready[:min(len(s.ready), maxRoundUpdates)]
@@ -249,7 +249,7 @@ func (s *subscription) sendRound(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Places that have more go to the end, so that a shard with a long past does not keep the others waiting.
+	// Shards that have more go to the end, so that a shard with a long past does not keep the others waiting.
 	again := make([]int32, 0, 8)
 	for _, i := range now[:done] {
 		p := &s.shards[i]
@@ -268,20 +268,20 @@ func (s *subscription) sendRound(ctx context.Context) error {
 	return s.fn(s.updates)
 }
 
-// gatherUpdates makes the updates of places, whose states are in s.states, until the budget of a round is spent. It returns how many it
+// gatherUpdates makes the updates of shards, whose states are in s.states, until the budget of a round is spent. It returns how many it
 // looked at.
-func (s *subscription) gatherUpdates(places []int32, w int64) (done int, err error) {
+func (s *subscription) gatherUpdates(indexes []int32, w int64) (done int, err error) {
 	b := readBudget{records: maxRoundRecords, bytes: maxRoundBytes}
 	r := recordReader{db: s.e.db, buf: s.buf[:0]}
-	for done < len(places) && !b.spent() && err == nil {
-		err = s.makeUpdate(&s.shards[places[done]], s.states[done], w, &r, &b)
+	for done < len(indexes) && !b.spent() && err == nil {
+		err = s.makeUpdate(&s.shards[indexes[done]], s.states[done], w, &r, &b)
 		done++
 	}
 	s.buf = r.buf
 	return done, errors.Join(err, r.close())
 }
 
-// makeUpdate makes the update of one place, if there is anything to tell.
+// makeUpdate makes the update of one shard, if there is anything to tell.
 func (s *subscription) makeUpdate(p *followedShard, st schema.State, w int64, r *recordReader, b *readBudget) error {
 	u := metalog.Update{Shard: p.shard}
 	begin := len(s.entries)
@@ -323,14 +323,14 @@ func (s *subscription) makeUpdate(p *followedShard, st schema.State, w int64, r 
 	}
 	p.due, p.told, p.tail = p.more && p.due, !p.more, u.NextLSN
 	if u.Sealed {
-		p.ended = true
+		p.finished = true
 		s.e.watchers.remove(s, *p)
 	}
 	s.updates = append(s.updates, u)
 	return nil
 }
 
-// readShard appends the place's records to s.entries: from memory if they are there, else from Pebble.
+// readShard appends the shard's records to s.entries: from memory if they are there, else from Pebble.
 func (s *subscription) readShard(p *followedShard, next record.LSN, r *recordReader, b *readBudget) (err error) {
 	if p.next >= next {
 		return nil

@@ -179,7 +179,7 @@ func (t *shardTable) loadState(id record.ShardID) (st schema.State, found bool, 
 	return st, true, nil
 }
 
-// readError gives damage its place.
+// readError says which record is damaged.
 func readError(id record.ShardID, lsn record.LSN, err error) error {
 	switch {
 	case errors.Is(err, schema.ErrCorrupt), errors.Is(err, pebble.ErrCorruption):

@@ -26,7 +26,7 @@ type Config struct {
 	Hurry time.Duration
 	// Patience is how long a client waits for the other calls; 0 = for as long as the context lasts.
 	Patience time.Duration
-	// Regret is the longest pause after a call of unknown outcome, so that an engine that is away does not use up the calls.
+	// Regret is the longest pause after a call of unknown outcome, so that an unavailable engine does not use up the calls.
 	Regret time.Duration
 	// Disturb is called Disturbances times, at moments that the seed chooses by the number of calls made, by one goroutine.
 	Disturb      func(rng *rand.Rand)

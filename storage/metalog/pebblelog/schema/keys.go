@@ -66,7 +66,7 @@ func AppendStatesEnd(dst []byte, category uint32) []byte {
 	return AppendStateKey(dst, record.MakeShardID(category+1, 0, 0))
 }
 
-// CategoryBounds are the first possible key of a category's shards, of a kind that is under the shard, and the first key behind them.
+// CategoryBounds are the first possible key of a category's shards, of a kind that is under the shard, and the first key after them.
 func CategoryBounds(kind Kind, category uint32) (low, high []byte) {
 	low = binary.BigEndian.AppendUint32([]byte{byte(kind)}, category)
 	if category == math.MaxUint32 {
@@ -115,7 +115,7 @@ func RetiredKey(first uint32) []byte {
 	return binary.BigEndian.AppendUint32([]byte{byte(KindRetired)}, first)
 }
 
-// RetiredBounds are the first possible key of a run of retired categories, and the first key behind all of them.
+// RetiredBounds are the first possible key of a run of retired categories, and the first key after all of them.
 func RetiredBounds() (low, high []byte) {
 	return []byte{byte(KindRetired)}, []byte{byte(KindRetired) + 1}
 }

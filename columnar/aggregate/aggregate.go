@@ -408,7 +408,7 @@ func (g *groupAggregate) maskFirsts(numbers []uint32, v *columnValues) error {
 	return nil
 }
 
-// Merge adds the groups of o, an Aggregator of the same plan; o is not changed, and shares nothing with a. Groups that a has not seen come behind
+// Merge adds the groups of o, an Aggregator of the same plan; o is not changed, and shares nothing with a. Groups that a has not seen come after
 // those that it has, in o's order.
 func (a *Aggregator) Merge(o *Aggregator) error {
 	if a.failed != nil {

@@ -345,7 +345,7 @@ func (s *sumState) bigSum(i int) *big.Int {
 	return n.Lsh(n, 64).Or(n, new(big.Int).SetUint64(s.lo[i]))
 }
 
-// decimalSum returns sum i divided by divisor, with shift more digits behind the point, rounded half away from zero as PostgreSQL does; false
+// decimalSum returns sum i divided by divisor, with shift more digits after the point, rounded half away from zero as PostgreSQL does; false
 // when it has more digits than precision.
 func (s *sumState) decimalSum(i int, precision, shift int32, divisor int64) (decimal128.Num, bool) {
 	if sign := uint64(int64(s.mid[i]) >> 63); divisor == 1 && shift == 0 && s.hi[i] == sign && s.mid[i] != signBit {

@@ -78,7 +78,7 @@ func (v *columnValues) loadRows(kind schema.Kind, a arrow.Array, from, to int) {
 		v.text = resizeSlice(v.text, v.n)
 		v.loadText(a, from, to)
 	}
-	// Behind a null there may be anything in Arrow.
+	// After a null there may be anything in Arrow.
 	for i, ok := range v.valid {
 		if !ok {
 			v.zeroRow(i)

@@ -89,7 +89,7 @@ func (p *exprPrinter) printLiteral(e *Literal) {
 	}
 }
 
-// printExact writes, where it counts, the number behind a time that its text may not show whole.
+// printExact writes, where it counts, the number after a time that its text may not show whole.
 func (p *exprPrinter) printExact(v int64) {
 	if p.exact {
 		fmt.Fprintf(p, "#%d", v)

@@ -127,7 +127,7 @@ func filterRows(e expr.Expr, in *arrow.Schema) (*vector.Filter, error) {
 	return vector.CompileFilter(e, in)
 }
 
-// narrowBatch finds out which columns are needed behind the predicate.
+// narrowBatch finds out which columns are needed after the predicate.
 func (f *Finisher) narrowBatch() {
 	needed := map[string]bool{transcode.ColumnIndex: true}
 	note := func(e expr.Expr) {

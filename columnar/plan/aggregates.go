@@ -15,7 +15,7 @@ var aggregates = map[string]bool{
 	"bool_and": true, "bool_or": true, "every": true,
 }
 
-// averageScale is how many digits an average of integers has behind the point.
+// averageScale is how many digits an average of integers has after the point.
 const averageScale = 16
 
 // bindAggregate binds a call of an aggregate: it is a column of the groups.

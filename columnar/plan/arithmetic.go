@@ -122,7 +122,7 @@ func (b *binder) calculateAs(op expr.Op, t *schema.Type, l, r operand) expr.Expr
 	return b.makeCall(op, *t, nil, le, re)
 }
 
-// quotientScale is how many digits a quotient of decimals has behind the point, at least.
+// quotientScale is how many digits a quotient of decimals has after the point, at least.
 const quotientScale = 16
 
 // calculateDecimals calculates with decimals. Sums and products have all their digits if there is room for 38.

@@ -171,7 +171,7 @@ func (b *binder) setQualifiers(f sql.From) {
 	b.qualifiers = [][]string{{f.Category}, parts, parts[len(parts)-1:]}
 }
 
-// bindName finds a column, and the fields behind it.
+// bindName finds a column, and the fields after it.
 func (b *binder) bindName(e *sql.Name) operand {
 	if o, ok := b.bindPath(e, e.Parts); ok {
 		return o
@@ -331,7 +331,7 @@ func (b *binder) bindIndex(e *sql.Index) operand {
 	default:
 		hint := ""
 		if t.Kind == schema.Struct {
-			hint = "Write the field's name behind a dot."
+			hint = "Write the field's name after a dot."
 		}
 		panic(b.errorAt(e.At, hint, "cannot subscript type %s: it is no list and no map", typeName(t)))
 	}

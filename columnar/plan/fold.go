@@ -107,7 +107,7 @@ func (b *binder) makeCase(t schema.Type, args []expr.Expr) expr.Expr {
 	return &expr.Call{Op: expr.Case, Args: append(kept, last), T: t}
 }
 
-// makeCoalesce is COALESCE without what comes behind a constant, and without nulls.
+// makeCoalesce is COALESCE without what comes after a constant, and without nulls.
 func (b *binder) makeCoalesce(t schema.Type, args []expr.Expr) expr.Expr {
 	kept := make([]expr.Expr, 0, len(args))
 	for _, a := range args {

@@ -7,10 +7,10 @@ import (
 )
 
 // uniqueNames gives out names that are unique: who has the answer (Arrow, data frames) finds columns by name. The number is the last that was
-// put behind a name.
+// put after a name.
 type uniqueNames map[string]int
 
-// takeName returns a name, with _2, _3, ... behind it if others have it.
+// takeName returns a name, with _2, _3, ... after it if others have it.
 func (n uniqueNames) takeName(name string) string {
 	u := name
 	for n[u] > 0 {

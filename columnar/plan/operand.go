@@ -72,7 +72,7 @@ func naturalType(text string) (schema.Type, any, error) {
 	return typeFloat64, v, err
 }
 
-// countDigits counts the decimal digits of a number before the point and behind it, and reports whether a decimal has room for them.
+// countDigits counts the decimal digits of a number before the point and after it, and reports whether a decimal has room for them.
 func countDigits(text string) (whole, scale int32, ok bool) {
 	text = strings.TrimLeft(text, "+-")
 	mantissa, exponent := text, 0
@@ -83,9 +83,9 @@ func countDigits(text string) (whole, scale int32, ok bool) {
 		}
 		mantissa, exponent = text[:i], e
 	}
-	before, behind, _ := strings.Cut(mantissa, ".")
+	before, after, _ := strings.Cut(mantissa, ".")
 	before = strings.TrimLeft(before, "0")
-	w, s := len(before)+exponent, len(behind)-exponent
+	w, s := len(before)+exponent, len(after)-exponent
 	if w > value.MaxPrecision || s > value.MaxPrecision || max(w, 0)+max(s, 0) > value.MaxPrecision {
 		return 0, 0, false
 	}
@@ -131,8 +131,8 @@ func wholeText(text string, whole, scale int32) (string, bool) {
 	if err != nil {
 		return "", false
 	}
-	before, behind, _ := strings.Cut(string(value.AppendDecimal(nil, v, scale)), ".")
-	return before, strings.Trim(behind, "0") == ""
+	before, after, _ := strings.Cut(string(value.AppendDecimal(nil, v, scale)), ".")
+	return before, strings.Trim(after, "0") == ""
 }
 
 // readUnknown gives an unknown operand a type: its text is read as a value of it.

@@ -53,7 +53,7 @@ type Group struct {
 	Aggregates []Aggregate
 	// Having is over the columns of the group: what groups have to be, nil for all.
 	Having expr.Expr
-	// Order is the order of the answer, over the columns of the group; none is any order. Plan.Limit cuts behind it.
+	// Order is the order of the answer, over the columns of the group; none is any order. Plan.Limit cuts after it.
 	Order []Order
 }
 

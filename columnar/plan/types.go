@@ -23,8 +23,8 @@ var (
 // freeScale is the scale of numeric without one where the value does not say it: converted from double precision and from texts.
 const freeScale = 9
 
-// decimal returns a decimal type of so many digits before the point and behind it, as far as there is room: at first for those before
-// it, but at least for keep behind it.
+// decimal returns a decimal type of so many digits before the point and after it, as far as there is room: at first for those before
+// it, but at least for keep after it.
 func decimal(whole, scale, keep int32) schema.Type {
 	if whole+scale > value.MaxPrecision {
 		scale = max(min(scale, keep), min(scale, value.MaxPrecision-whole))

@@ -21,7 +21,7 @@ func (p *parser) parseCall() exprNode {
 	return p.parseAggregate(e, args)
 }
 
-// parseAggregate reads what may stand behind the arguments of one.
+// parseAggregate reads what may stand after the arguments of one.
 func (p *parser) parseAggregate(e *Call, operands []exprNode) exprNode {
 	if p.isWord("within") && p.tokenAhead(1).text == "group" {
 		panic(p.errorHere("Use approx_quantile(x, 0.5).", "WITHIN GROUP is not supported"))

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// simpleEscapes are the letters that stand for a control character behind a backslash in E'...'.
+// simpleEscapes are the letters that stand for a control character after a backslash in E'...'.
 var simpleEscapes = map[byte]byte{'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // scanEscaped reads E'...'; the current byte is the quote.

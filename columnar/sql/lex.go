@@ -21,7 +21,7 @@ const (
 type token struct {
 	kind tokenKind
 	pos  int // of the first byte
-	end  int // behind the last byte
+	end  int // after the last byte
 	text string
 }
 
@@ -105,7 +105,7 @@ func (l *lexer) errorAt(pos int, message, hint string) *Error {
 	return newError(l.text, pos, message, hint)
 }
 
-// byteAt returns the byte i behind the current one, 0 behind the end.
+// byteAt returns the byte i after the current one, 0 after the end.
 func (l *lexer) byteAt(i int) byte {
 	if l.pos+i < len(l.text) {
 		return l.text[l.pos+i]

@@ -20,7 +20,7 @@ const (
 // Parse reads a query. Errors are *[Error].
 func Parse(text string) (*Select, error) { return parseText(text, (*parser).parseQuery) }
 
-// ParsePredicate reads a condition, what stands behind WHERE. Errors are *[Error].
+// ParsePredicate reads a condition, what stands after WHERE. Errors are *[Error].
 func ParsePredicate(text string) (*Predicate, error) {
 	return parseText(text, (*parser).parsePredicate)
 }
@@ -48,7 +48,7 @@ type parser struct {
 
 func (p *parser) token() *token { return &p.tokens[p.i] }
 
-// tokenAhead returns the token n behind the current one, the end behind the last.
+// tokenAhead returns the token n after the current one, the end after the last.
 func (p *parser) tokenAhead(n int) *token { return &p.tokens[min(p.i+n, len(p.tokens)-1)] }
 
 func (p *parser) isWord(w string) bool   { t := p.token(); return t.kind == word && t.text == w }
@@ -90,7 +90,7 @@ func (p *parser) syntaxError(hint string) *Error {
 	if t.kind == word && unsupported[t.text] != "" {
 		return p.errorHere(unsupported[t.text], strings.ToUpper(t.text)+" is not supported")
 	}
-	if t.kind == symbol && classes[t.text[0]]&classOp != 0 && operatorOf(t.text) == 0 {
+	if t.kind == symbol && classes[t.text[0]]&classOp != 0 && operators[t.text] == 0 {
 		return p.operatorError()
 	}
 	if hint != "" {
@@ -190,7 +190,7 @@ func (p *parser) parseItem() Item {
 		panic(p.syntaxError("the SELECT list is empty: write * or count(*)"))
 	}
 	if name := t.kind == word || t.kind == quoted; name && p.tokenAhead(1).text == "." && p.tokenAhead(2).kind == symbol && p.tokenAhead(2).text == "*" {
-		panic(p.errorAt(t.pos, "Write * alone.", "* behind a name is not supported"))
+		panic(p.errorAt(t.pos, "Write * alone.", "* after a name is not supported"))
 	}
 	e := p.parseExpr()
 	return Item{At: t.pos, Expr: e, Alias: p.parseAlias()}
@@ -202,7 +202,7 @@ func (p *parser) parseAlias() string {
 	if p.acceptWord("as") {
 		t = p.token()
 		if t.kind != word && t.kind != quoted {
-			panic(p.syntaxError("expected a name behind AS"))
+			panic(p.syntaxError("expected a name after AS"))
 		}
 		p.i++
 		return t.text
@@ -367,7 +367,7 @@ func (p *parser) parseLimit(q *Select) {
 	}
 }
 
-// unsupported are the words behind a query that PostgreSQL has and this language has not, with what to do instead.
+// unsupported are the words after a query that PostgreSQL has and this language has not, with what to do instead.
 var unsupported = map[string]string{
 	"union":     "Run two queries.",
 	"intersect": "Run two queries.",

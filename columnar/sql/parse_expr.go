@@ -28,44 +28,14 @@ var precedences = [operatorCount]int{
 	Add: precAdd, Sub: precAdd, Mul: precMul, Div: precMul, Mod: precMul,
 }
 
-// operatorOf returns the operator that a symbol is, 0 for none.
-func operatorOf(symbol string) BinaryOp {
-	switch symbol {
-	case "=":
-		return Eq
-	case "<>":
-		return Ne
-	case "<":
-		return Lt
-	case "<=":
-		return Le
-	case ">":
-		return Gt
-	case ">=":
-		return Ge
-	case "||":
-		return Concat
-	case "~":
-		return Match
-	case "~*":
-		return MatchFold
-	case "!~":
-		return NotMatch
-	case "!~*":
-		return NotMatchFold
-	case "+":
-		return Add
-	case "-":
-		return Sub
-	case "*":
-		return Mul
-	case "/":
-		return Div
-	case "%":
-		return Mod
+// operators are those that are symbols, by what is written.
+var operators = func() map[string]BinaryOp {
+	m := make(map[string]BinaryOp, operatorCount)
+	for op := Eq; op < operatorCount; op++ {
+		m[op.String()] = op
 	}
-	return 0
-}
+	return m
+}()
 
 // exprNode is an expression while it is parsed, with the height of its tree: one for a leaf.
 type exprNode struct {
@@ -141,7 +111,7 @@ func (p *parser) parseBinary(prec int) exprNode {
 // infixPrecedence returns the precedence of the operator that a token begins, 0 for none.
 func (p *parser) infixPrecedence(t *token) int {
 	if t.kind == symbol {
-		return precedences[operatorOf(t.text)]
+		return precedences[operators[t.text]]
 	}
 	if t.kind != word {
 		return 0
@@ -190,7 +160,7 @@ func (p *parser) parseLogic(first exprNode, prec int) exprNode {
 
 // parseOperator reads an operator of symbols and its right operand.
 func (p *parser) parseOperator(left exprNode, t *token) exprNode {
-	op := operatorOf(t.text)
+	op := operators[t.text]
 	p.i++
 	if q := p.token(); q.kind == word && (q.text == "any" || q.text == "some" || q.text == "all") && p.tokenAhead(1).text == "(" {
 		return p.parseAny(left, op, t)
@@ -305,7 +275,7 @@ func (p *parser) parsePrefix(prec int) exprNode {
 	from := p.i
 	for p.isWord("not") {
 		if prec > precNot {
-			panic(p.syntaxError("write NOT behind an operator in parentheses"))
+			panic(p.syntaxError("write NOT after an operator in parentheses"))
 		}
 		p.i++
 	}

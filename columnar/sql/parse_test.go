@@ -160,7 +160,7 @@ func TestUnsupported(t *testing.T) {
 		{"select a < any(b) from t", "only = ANY", "IN"},
 		{"select (a, b) = (1, 2) from t", "rows of several values", "AND"},
 		{"select a[1:2] from t", "slices are not supported", ""},
-		{"select t.* from t", "* behind a name", "alone"},
+		{"select t.* from t", "* after a name", "alone"},
 		{"select $1 from t", "parameters", "value"},
 		{"select x'ff' from t", "prefix x", "bytea"},
 		{"select a::smallint from t", "type smallint is not supported", "integer"},

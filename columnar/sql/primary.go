@@ -119,7 +119,7 @@ func (p *parser) parseTyped() (exprNode, bool) {
 	return leafNode(e), true
 }
 
-// typeBeforeText reports whether the words from here on look like a type with a text constant behind it, rather than a column or a function.
+// typeBeforeText reports whether the words from here on look like a type with a text constant after it, rather than a column or a function.
 func (p *parser) typeBeforeText() bool {
 	text := func(n int) bool { return p.tokenAhead(n).kind == str }
 	next := p.tokenAhead(1)
@@ -145,7 +145,7 @@ func (p *parser) typeBeforeText() bool {
 
 var intervalUnits = map[string]bool{"year": true, "month": true, "day": true, "hour": true, "minute": true, "second": true}
 
-// parseName reads a column, with the fields behind it.
+// parseName reads a column, with the fields after it.
 func (p *parser) parseName() exprNode {
 	t := p.token()
 	p.i++
@@ -154,7 +154,7 @@ func (p *parser) parseName() exprNode {
 		f := p.token()
 		if f.kind != word && f.kind != quoted {
 			if p.isSymbol("*") {
-				panic(p.errorHere("Write * alone, or name the fields.", "* behind a name is not supported"))
+				panic(p.errorHere("Write * alone, or name the fields.", "* after a name is not supported"))
 			}
 			panic(p.syntaxError("expected the name of a field"))
 		}

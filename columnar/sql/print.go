@@ -184,7 +184,7 @@ func appendBare(b []byte, e Expr) []byte {
 	}
 }
 
-// appendElement appends what [ or . stands behind. A name takes a . for its own.
+// appendElement appends what [ or . stands after. A name takes a . for its own.
 func appendElement(b []byte, e Expr, field bool) []byte {
 	_, name := e.(*Name)
 	switch e.(type) {

@@ -84,7 +84,7 @@ func (p *parser) typeError(t *token) *Error {
 	return p.errorHere(capitalize(hint), "type \""+shortenText(t.text)+"\" does not exist")
 }
 
-// parseModifiers reads the numbers in parentheses behind a type.
+// parseModifiers reads the numbers in parentheses after a type.
 func (p *parser) parseModifiers(t *token, typ Type) Type {
 	at := p.token().pos
 	p.i++

@@ -127,7 +127,7 @@ func (p *patternPart) matchBegin(s []byte, binary bool) (int, bool) {
 	return at, true
 }
 
-// findIn returns what is behind the first place in s where the part is.
+// findIn returns what is after the first place in s where the part is.
 func (p *patternPart) findIn(s []byte, binary bool) ([]byte, bool) {
 	if p.chars == nil {
 		at := bytes.Index(s, p.text)
@@ -180,7 +180,7 @@ func matchesLike(s, p []byte, binary bool) (is, ok bool) {
 		return false, false
 	}
 	i, j := 0, 0
-	back, again := -1, 0 // behind the last %, and where in s it was tried
+	back, again := -1, 0 // after the last %, and where in s it was tried
 	for i < len(s) {
 		if j < len(p) && p[j] == '%' {
 			j++

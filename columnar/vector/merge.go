@@ -118,7 +118,7 @@ type rowMerger struct {
 	ev  *evaluation
 	t   *schema.Type
 	out *vec
-	// Of lists, structs and maps: the vectors, and each row's place in them, one behind the other.
+	// Of lists, structs and maps: the vectors, and each row's place in them, one after the other.
 	parts  []arrow.Array
 	length int
 	places []int32
@@ -205,7 +205,7 @@ func putFixed[T fixedValue](out, values []T, at int, which bitmap) {
 	}
 }
 
-// putText leaves the bytes of the first vector where they are, and copies those of the others behind them.
+// putText leaves the bytes of the first vector where they are, and copies those of the others after them.
 func (m *rowMerger) putText(v *vec, which bitmap) {
 	out := m.out
 	if len(out.data) == 0 {

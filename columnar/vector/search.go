@@ -46,7 +46,7 @@ func findContaining(out bitmap, a *vec, text []byte, live bitmap) {
 	}
 }
 
-// rowOf returns the first row from row on that ends behind at: often one of the next, else the step doubles.
+// rowOf returns the first row from row on that ends after at: often one of the next, else the step doubles.
 func rowOf(ends []int32, row int, at int32) int {
 	for range 4 {
 		if ends[row] > at {

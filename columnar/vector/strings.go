@@ -47,7 +47,7 @@ func int32At(v *vec, i int) int { return int(v.i32[i&v.indexMask()]) }
 
 func strAt(v *vec, i int) []byte { return v.str(i & v.indexMask()) }
 
-// skipChars returns where s goes on behind n characters; its end if it has not so many.
+// skipChars returns where s goes on after n characters; its end if it has not so many.
 func skipChars(s []byte, n int) (at int) {
 	for ; at < len(s) && n > 0; n-- {
 		if s[at] < utf8.RuneSelf {

@@ -196,7 +196,7 @@ func takeLists(d arrow.ArrayData, places []int32) (*memory.Buffer, []int32) {
 	return exportFixed(ends), inner
 }
 
-// concatArrays returns the arrays one behind the other.
+// concatArrays returns the arrays one after the other.
 func concatArrays(arrays []arrow.Array) (arrow.Array, error) {
 	if len(arrays) == 1 {
 		return arrays[0], nil

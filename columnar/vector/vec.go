@@ -334,7 +334,7 @@ func exportFixed[T fixedValue](values []T) *memory.Buffer {
 	return memory.NewBufferBytes(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(out))), len(out)*int(unsafe.Sizeof(v))))
 }
 
-// exportStrings returns the rows one behind the other. That they are not too long together was seen when the vector was made (see fits).
+// exportStrings returns the rows one after the other. That they are not too long together was seen when the vector was made (see fits).
 func exportStrings(v *vec) ([]int32, []byte) {
 	offsets := make([]int32, v.rows+1)
 	total := 0

@@ -193,7 +193,7 @@ func (p *pruner) likeTruths(e *expr.Call, depth int) expr.Truths {
 	return compareSpans(expr.Equal, &a, &point)
 }
 
-// literalPrefix is the text that a pattern begins with; whole says that there is nothing behind it.
+// literalPrefix is the text that a pattern begins with; whole says that there is nothing after it.
 func literalPrefix(pattern *expr.Pattern) (prefix []byte, whole bool) {
 	first := pattern.Parts[0]
 	n := 0
@@ -206,7 +206,7 @@ func literalPrefix(pattern *expr.Pattern) (prefix []byte, whole bool) {
 	return []byte(first.Text), len(pattern.Parts) == 1
 }
 
-// openEnd reports whether a pattern is its literal prefix with anything behind it.
+// openEnd reports whether a pattern is its literal prefix with anything after it.
 func openEnd(pattern *expr.Pattern, prefix []byte) bool {
 	return len(pattern.Parts) == 2 && len(prefix) == len(pattern.Parts[0].Text) && pattern.Parts[1].Text == ""
 }

@@ -49,10 +49,7 @@ func calcPairs[A, B, R fixedValue](la sliceOf[A], lb sliceOf[B], lr sliceOf[R], 
 			v, ok := f(va[i&ma], vb[i&mb])
 			r[i] = v
 			if !ok {
-				if bad == nil {
-					bad = ev.zeros(ev.rows)
-				}
-				bad.set(i)
+				bad = ev.markRow(bad, i)
 			}
 		}
 		*lr(out) = r

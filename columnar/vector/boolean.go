@@ -19,10 +19,7 @@ func (n *testNode) evalRows(ev *evaluation, sel bitmap) *vec {
 			out.bits.set(i)
 		}
 		if !ok {
-			if bad == nil {
-				bad = ev.zeros(ev.rows)
-			}
-			bad.set(i)
+			bad = ev.markRow(bad, i)
 		}
 	}
 	return ev.failRows(out, bad, sel)

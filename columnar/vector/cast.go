@@ -106,10 +106,7 @@ func parseCalc[R fixedValue](lr sliceOf[R], parse func([]byte) (R, error)) calcF
 			v, err := parse(a.str(i))
 			r[i] = v
 			if err != nil {
-				if bad == nil {
-					bad = ev.zeros(ev.rows)
-				}
-				bad.set(i)
+				bad = ev.markRow(bad, i)
 			}
 		}
 		*lr(out) = r

@@ -98,6 +98,15 @@ func (ev *evaluation) newResult(t *schema.Type, args ...*vec) *vec {
 	return &vec{kind: t.Kind, scale: t.Scale, rows: ev.rows, valid: ev.validRows(args...)}
 }
 
+// markRow adds a row to a bitmap, which is nil before the first one.
+func (ev *evaluation) markRow(rows bitmap, i int) bitmap {
+	if rows == nil {
+		rows = ev.zeros(ev.rows)
+	}
+	rows.set(i)
+	return rows
+}
+
 // failRows makes rows null in which the operator failed, and counts them. bad is not used after.
 func (ev *evaluation) failRows(v *vec, bad, sel bitmap) *vec {
 	if bad == nil {
@@ -110,11 +119,7 @@ func (ev *evaluation) failRows(v *vec, bad, sel bitmap) *vec {
 		return v
 	}
 	ev.noteErrors(bad, sel)
-	if v.valid == nil {
-		v.valid = ev.ones(ev.rows)
-	} else {
-		v.valid = ev.copyOf(v.valid)
-	}
+	v.valid = ev.presentRows(v)
 	v.valid.andNot(bad)
 	return v
 }

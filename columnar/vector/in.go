@@ -70,10 +70,9 @@ func canonicalInterval(v arrow.MonthDayNanoInterval) value.Interval {
 
 func (n *inNode) evalRows(ev *evaluation, sel bitmap) *vec {
 	a := ev.evalArgs(sel, n.a)[0]
-	out := &vec{kind: schema.Bool, rows: ev.rows, valid: a.valid}
+	out := &vec{kind: schema.Bool, rows: ev.rows, valid: a.valid, bits: ev.zeros(ev.rows)}
 	switch {
 	case n.few != nil:
-		out.bits = ev.zeros(ev.rows)
 		for _, c := range n.few {
 			if c.kind == schema.Bool {
 				c = constantNode{c}.evalRows(ev, nil)
@@ -81,34 +80,23 @@ func (n *inNode) evalRows(ev *evaluation, sel bitmap) *vec {
 			out.bits.or(ev.compareRows(expr.Equal, a, c, sel))
 		}
 	case n.strings != nil:
-		out.bits = ev.zeros(ev.rows)
 		n.strings.find(out.bits, a, ev.liveRows(sel, a))
 	case n.decs != nil:
-		out.bits = ev.zeros(ev.rows)
 		for i, v := range a.dec {
 			_, ok := n.decs[v]
 			out.bits[i/64] |= bitOf(ok) << (i & 63)
 		}
 	case n.ivs != nil:
-		out.bits = ev.zeros(ev.rows)
 		for i, v := range a.iv {
 			_, ok := n.ivs[canonicalInterval(v)]
 			out.bits[i/64] |= bitOf(ok) << (i & 63)
 		}
 	case n.words != nil:
-		out.bits = ev.zeros(ev.rows)
 		n.words.find(out.bits, a)
-	default:
-		out.bits = ev.zeros(ev.rows)
 	}
 	if n.null {
 		// What is not in the set may be equal to the null.
-		if out.valid == nil {
-			out.valid = out.bits
-		} else {
-			out.valid = ev.copyOf(out.valid)
-			out.valid.and(out.bits)
-		}
+		out.valid = ev.liveRows(out.bits, a)
 	}
 	return out
 }

@@ -104,11 +104,7 @@ func (n *nullIfNode) evalRows(ev *evaluation, sel bitmap) *vec {
 	if valid := ev.validRows(args...); valid != nil {
 		same.and(valid)
 	}
-	if out.valid == nil {
-		out.valid = ev.ones(ev.rows)
-	} else {
-		out.valid = ev.copyOf(out.valid)
-	}
+	out.valid = ev.presentRows(&out)
 	out.valid.andNot(same)
 	return &out
 }

@@ -25,15 +25,7 @@ func (n *fieldNode) evalRows(ev *evaluation, sel bitmap) *vec {
 		field = takeArray(field, identityRows(ev.rows), a.valid)
 	}
 	v := loadArray(ev.scratch, n.t, field)
-	if a.valid == nil {
-		return v
-	}
-	if v.valid == nil {
-		v.valid = a.valid
-	} else {
-		v.valid = ev.copyOf(v.valid)
-		v.valid.and(a.valid)
-	}
+	v.valid = ev.liveRows(a.valid, v)
 	return v
 }
 

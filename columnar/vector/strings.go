@@ -33,10 +33,7 @@ func (n *cutNode) evalRows(ev *evaluation, sel bitmap) *vec {
 		base := a.begin[i&at]
 		out.begin[i], out.end[i] = base+int32(from), base+int32(to)
 		if !ok {
-			if bad == nil {
-				bad = ev.zeros(ev.rows)
-			}
-			bad.set(i)
+			bad = ev.markRow(bad, i)
 		}
 	}
 	return ev.failRows(out, bad, sel)

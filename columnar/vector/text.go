@@ -84,10 +84,7 @@ func (n *textNode) evalRows(ev *evaluation, sel bitmap) *vec {
 		before := len(b.data)
 		if !n.add(b, args, i) {
 			b.data = b.data[:before]
-			if bad == nil {
-				bad = ev.zeros(ev.rows)
-			}
-			bad.set(i)
+			bad = ev.markRow(bad, i)
 		}
 		if !b.endRow(i) {
 			break

@@ -194,10 +194,7 @@ func (n *binNode) evalRows(ev *evaluation, sel bitmap) *vec {
 		v, ok := dateBin(value.IntervalOf(stride.iv[i&stride.indexMask()]), t.i64[i&t.indexMask()], origin.i64[i&origin.indexMask()])
 		out.i64[i] = v
 		if !ok {
-			if bad == nil {
-				bad = ev.zeros(ev.rows)
-			}
-			bad.set(i)
+			bad = ev.markRow(bad, i)
 		}
 	}
 	return ev.failRows(out, bad, sel)

@@ -13,106 +13,67 @@ import (
 type Config struct {
 	// MemoryBytes bounds what frames take from Submit to the end of their flush. A frame is charged twice its length until it
 	// is compressed (its bytes, and room for a compressed copy that turns out no smaller), the compressed length afterwards.
-	MemoryBytes int64
+	MemoryBytes int64 `yaml:"/limits.batch_memory" default:"256MiB" min:"1MiB" max:"1TiB" flag:"batch-memory" help:"most bytes that a batcher holds before they are durable"`
 	// Share is how much a category may hold, in multiples of what is free. Below the bound that this makes it is refused nothing, and
 	// beyond it nobody else is. A category alone gets Share/(1+Share) of the memory.
-	Share float64
+	Share float64 `default:"4" min:"0.1" max:"1000"`
 	// BodyBytes bounds the requests that [Batcher.Admit] admits, from before their bodies are read until they are answered; 0 = as
 	// much as MemoryBytes, but enough for a request of 64 MiB.
-	BodyBytes int64
+	BodyBytes int64 `min:"0B" max:"1TiB"`
 	// FlushBytes is the size at which a flush is written whoever waits: compressed bytes of what is compressed already, raw
 	// bytes of the rest.
-	FlushBytes int64
+	FlushBytes int64 `default:"10MiB" min:"1B" max:"1GiB"`
 	// MaxAge is how long frames that nobody waits for stay in memory before they are written.
-	MaxAge time.Duration
-	// FlushFloor is the least time between two flushes of a retention class that are not full: it bounds what requests to the store cost.
-	FlushFloor time.Duration
+	MaxAge time.Duration `default:"1s" min:"1ms" max:"1h"`
+	// FlushFloor is the least time between two flushes of a retention class that are not full: it bounds what requests to the store
+	// cost.
+	FlushFloor time.Duration `yaml:"/flush_floor" min:"0s" max:"1h"`
 	// MaxInFlight is how many flushes of a retention class are written at the same time. What comes meanwhile gathers in memory.
-	MaxInFlight int
+	MaxInFlight int `default:"4" min:"1" max:"1024"`
 	// GroupCommit is the number of unfinished flushes of its retention class below which a writer that waits for its commit gets a
 	// new flush at once; at or above it, writers gather behind the running ones. 2 lets one flush upload while another appends.
-	GroupCommit int
+	GroupCommit int `default:"2" min:"1" max:"MaxInFlight"`
 	// StallAfter is how long a flush waits for some of its logs before it is divided, so that the others go on: at least, since it is
 	// twice the usual time of a flush where that is longer. A divided flush is a blob more.
-	StallAfter time.Duration
+	StallAfter time.Duration `default:"1s" min:"1ms" max:"1h"`
 	// PayloadBytes is the largest payload, but for a single frame that is larger: the unit that readers fetch.
-	PayloadBytes int
+	PayloadBytes int `default:"2MiB" min:"1B" max:"8MiB"`
 	// BlockBytes is what small payloads that share a compressed block are gathered to.
-	BlockBytes int
+	BlockBytes int `default:"256KiB" min:"1B" max:"8MiB"`
 	// Compressors is the number of workers; 0 = GOMAXPROCS.
-	Compressors int
+	Compressors int `min:"0" max:"1024"`
 	// Region names the store in pointers; empty = the readers' local one.
 	Region string
 
 	// PutAttempts is how often a blob is put, each time under a new key, before its frames fail.
-	PutAttempts int
+	PutAttempts int `default:"4" min:"1" max:"100"`
 	// PutTimeout bounds one attempt.
-	PutTimeout time.Duration
+	PutTimeout time.Duration `default:"1m" min:"1ms" max:"1h"`
 	// LogTimeout bounds one call of the metadata engine.
-	LogTimeout time.Duration
+	LogTimeout time.Duration `default:"10s" min:"1ms" max:"1h"`
 	// CommitPatience is how long an append whose outcome is unknown is repeated before its frames fail with an unknown outcome, and
 	// how long a log that cannot be opened, or an engine that is closed, is tried before frames fail.
-	CommitPatience time.Duration
+	CommitPatience time.Duration `default:"30s" min:"0s" max:"1h"`
 	// CommitAttempts is how often a flush that the metadata engine refuses (repeated sequences, an old blob), or a log that another
 	// writer takes, is tried again before its frames fail.
-	CommitAttempts int
+	CommitAttempts int `default:"8" min:"1" max:"100"`
 	// RetryBase and RetryMax are the least and the largest mean pause between attempts; pauses double and are jittered.
-	RetryBase time.Duration
-	RetryMax  time.Duration
+	RetryBase time.Duration `default:"50ms" min:"1ms" max:"1h"`
+	RetryMax  time.Duration `default:"2s" min:"RetryBase" max:"1h"`
 	// MaxLogs is for how many physical shards the writer's place is remembered; it costs about 100 bytes each.
-	MaxLogs int
+	MaxLogs int `default:"200000" min:"1" max:"1073741824"`
 }
 
 // DefaultConfig suits a process with two cores or more and files or a nearby object store.
-func DefaultConfig() Config {
-	return Config{
-		MemoryBytes:    256 << 20,
-		Share:          4,
-		FlushBytes:     10 << 20,
-		MaxAge:         time.Second,
-		MaxInFlight:    4,
-		GroupCommit:    2,
-		StallAfter:     time.Second,
-		PayloadBytes:   2 << 20,
-		BlockBytes:     256 << 10,
-		PutAttempts:    4,
-		PutTimeout:     time.Minute,
-		LogTimeout:     10 * time.Second,
-		CommitPatience: 30 * time.Second,
-		CommitAttempts: 8,
-		RetryBase:      50 * time.Millisecond,
-		RetryMax:       2 * time.Second,
-		MaxLogs:        200_000,
-	}
-}
+func DefaultConfig() Config { return config.Defaults[Config]() }
 
-// Validate reports every fault.
+// Validate reports every violation.
 func (c *Config) Validate() error {
-	f := config.Of("batcher")
-	f.Bytes("MemoryBytes", c.MemoryBytes, 1<<20, 1<<40)
-	f.Float("Share", c.Share, 0.1, 1000)
-	f.Bytes("BodyBytes", c.BodyBytes, 0, 1<<40)
-	f.Bytes("FlushBytes", c.FlushBytes, 1, 1<<30)
-	f.Duration("MaxAge", c.MaxAge, time.Millisecond, time.Hour)
-	f.Duration("FlushFloor", c.FlushFloor, 0, time.Hour)
-	f.Int("MaxInFlight", c.MaxInFlight, 1, 1024)
-	f.Int("GroupCommit", c.GroupCommit, 1, max(c.MaxInFlight, 1))
-	f.Duration("StallAfter", c.StallAfter, time.Millisecond, time.Hour)
-	f.Bytes("PayloadBytes", int64(c.PayloadBytes), 1, 8<<20)
-	f.Bytes("BlockBytes", int64(c.BlockBytes), 1, 8<<20)
-	f.Int("Compressors", c.Compressors, 0, 1024)
-	f.Int("PutAttempts", c.PutAttempts, 1, 100)
-	f.Duration("PutTimeout", c.PutTimeout, time.Millisecond, time.Hour)
-	f.Duration("LogTimeout", c.LogTimeout, time.Millisecond, time.Hour)
-	f.Duration("CommitPatience", c.CommitPatience, 0, time.Hour)
-	f.Int("CommitAttempts", c.CommitAttempts, 1, 100)
-	f.Duration("RetryBase", c.RetryBase, time.Millisecond, time.Hour)
-	f.Duration("RetryMax", c.RetryMax, c.RetryBase, time.Hour)
-	f.Int("MaxLogs", c.MaxLogs, 1, 1<<30)
+	v := config.Check("batcher", c, nil)
 	if err := pointer.ValidateRegion(c.Region); err != nil {
-		f.Add("Region", "%v", err)
+		v.Add("Region", "%v", err)
 	}
-	return f.Err()
+	return v.Err()
 }
 
 // bodyLimit is the bound of the requests that are being read.

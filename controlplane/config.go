@@ -17,67 +17,43 @@ const MaxSlot = 64_999
 // Config is what a control plane is made with. Start from DefaultConfig.
 type Config struct {
 	// Version, StartedAt and Roles describe the process in GetStatus.
-	Version   string
+	Version   string `default:"unknown"`
 	StartedAt time.Time
 	Roles     []scribev1.Role
 
 	// MaxCategories is how many categories there may be; creating more is refused.
-	MaxCategories int
+	MaxCategories int `default:"1000000" min:"1" max:"2147483648"`
 	// MaxDeletions is how many deletions are remembered for watches. A watch that is behind more than that starts over.
-	MaxDeletions int
+	MaxDeletions int `default:"10000" min:"1" max:"2147483648"`
 	// MaxWatches is how many watches, of categories and of members, may run at a time; more are refused.
-	MaxWatches int
+	MaxWatches int `default:"10000" min:"1" max:"2147483648"`
 	// BatchCategories and BatchBytes bound a message of a category watch. One category is sent even if it is larger.
-	BatchCategories int
-	BatchBytes      int
+	BatchCategories int `default:"1000" min:"1" max:"100000"`
+	BatchBytes      int `default:"512KiB" min:"1B" max:"16MiB"`
 	// IDBlock is how many ids are taken from the persisted counter at once. So many numbers may be left out after a crash.
-	IDBlock uint32
+	IDBlock uint32 `default:"256" min:"1" max:"1048576"`
 	// MaxSlot is the largest writer slot, and so how many members there may be; at most the constant MaxSlot.
-	MaxSlot uint32
+	MaxSlot uint32 `default:"64999" min:"1" max:"MaxSlotOfAll"`
 	// MemberInterval is the shortest time between two messages of a member watch: changes in between go into one.
-	MemberInterval time.Duration
+	MemberInterval time.Duration `default:"50ms" min:"0s"`
 	// LoadInterval is how long a change of a member's load may wait for the next message.
-	LoadInterval time.Duration
+	LoadInterval time.Duration `default:"1s" min:">0s"`
 	// RetireTimeout bounds one attempt to end the logs of a deleted category. It takes time in proportion to their number.
-	RetireTimeout time.Duration
+	RetireTimeout time.Duration `default:"30s" min:">0s"`
 	// CreatePatience is how long a create waits for the logs of a deleted category of its name to end; then it is refused.
-	CreatePatience time.Duration
+	CreatePatience time.Duration `default:"5s" min:"0s"`
 }
 
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
-	return Config{
-		Version:         "unknown",
-		StartedAt:       time.Now(),
-		MaxCategories:   1_000_000,
-		MaxDeletions:    10_000,
-		MaxWatches:      10_000,
-		BatchCategories: 1_000,
-		BatchBytes:      512 << 10,
-		IDBlock:         256,
-		MaxSlot:         MaxSlot,
-		MemberInterval:  50 * time.Millisecond,
-		LoadInterval:    time.Second,
-		RetireTimeout:   30 * time.Second,
-		CreatePatience:  5 * time.Second,
-	}
+	c := config.Defaults[Config]()
+	c.StartedAt = time.Now()
+	return c
 }
 
-// Validate reports every field that is out of its range.
+// Validate reports every violation.
 func (c Config) Validate() error {
-	f := config.Of("controlplane")
-	f.Int("MaxCategories", c.MaxCategories, 1, 1<<31)
-	f.Int("MaxDeletions", c.MaxDeletions, 1, 1<<31)
-	f.Int("MaxWatches", c.MaxWatches, 1, 1<<31)
-	f.Int("BatchCategories", c.BatchCategories, 1, 100_000)
-	f.Bytes("BatchBytes", int64(c.BatchBytes), 1, 16<<20)
-	f.Int("IDBlock", int(c.IDBlock), 1, 1<<20)
-	f.Int("MaxSlot", int(c.MaxSlot), 1, MaxSlot)
-	f.Duration("MemberInterval", c.MemberInterval, 0, config.Open)
-	f.Duration("LoadInterval", c.LoadInterval, 1, config.Open)
-	f.Duration("RetireTimeout", c.RetireTimeout, 1, config.Open)
-	f.Duration("CreatePatience", c.CreatePatience, 0, config.Open)
-	return f.Err()
+	return config.Check("controlplane", &c, config.Bounds{"MaxSlotOfAll": MaxSlot}).Err()
 }
 
 // Deps is what a control plane is given by the program.

@@ -170,7 +170,7 @@ func TestRules(t *testing.T) {
 	}
 	c.Rules = []Rule{{Pattern: "["}, {Pattern: "a", Memory: KeepReused, Shared: 9, SharedAge: -1}}
 	err := c.Validate()
-	for _, want := range []string{"Rules[0]", "Rules[1]", "Memory is reused", "keep(9)", "SharedAge"} {
+	for _, want := range []string{"Rules[0]", "Rules[1]", "Rules[1].Memory", "keep(9)", "SharedAge"} {
 		if err == nil || !contains(err, want) {
 			t.Errorf("%s is not in %v", want, err)
 		}

@@ -3,7 +3,6 @@ package readproxy
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -36,115 +35,65 @@ type Config struct {
 	Region string
 
 	// CacheBytes bounds the blocks that are kept in memory; 0 keeps none.
-	CacheBytes int64
+	CacheBytes int64 `yaml:"/limits.read_cache" default:"256MiB" min:"0B" max:"1024TiB" flag:"read-cache" help:"most bytes that a read proxy caches"`
 	// TailAge is the age up to which a block is taken for one that several will read. Older ones have to be asked for twice before
 	// they are kept as long.
-	TailAge time.Duration
+	TailAge time.Duration `yaml:"tail_age" default:"10m" min:"0s" max:"3650d"`
 	// FetchBytes bounds the blocks that are being fetched or wait for it.
-	FetchBytes int64
+	FetchBytes int64 `yaml:"/limits.read_memory" default:"256MiB" min:"LeastFetchBytes" max:"1024TiB" flag:"read-memory" help:"most bytes of requests with their answers in a read proxy, and of payloads that it fetches, each"`
 	// Fetches is how many requests to stores run at a time, and how many to peers.
-	Fetches int
+	Fetches int `yaml:"fetches" default:"64" min:"1" max:"100000"`
 	// FetchTimeout bounds the read of a block, and the time that it waits for its turn; beside it PeerTimeout a request to a peer.
-	FetchTimeout time.Duration
-	PeerTimeout  time.Duration
+	FetchTimeout time.Duration `yaml:"fetch_timeout" default:"30s" min:"1ms" max:"1h"`
+	PeerTimeout  time.Duration `yaml:"peer_timeout" default:"10s" min:"1ms" max:"1h"`
 	// CoalesceBytes is the longest range of a blob that is read at once for several blocks, CoalesceGap how many bytes between two of
 	// them may be read in vain. 0 reads each block by itself.
-	CoalesceBytes int64
-	CoalesceGap   int64
+	CoalesceBytes int64 `yaml:"coalesce_bytes" default:"8MiB" min:"0B" max:"1GiB"`
+	CoalesceGap   int64 `yaml:"coalesce_gap" default:"256KiB" min:"0B" max:"1GiB"`
 	// ReadsPerSecond bounds the requests to stores, ReadBurst how many may have been saved up; 0 = no bound.
-	ReadsPerSecond float64
-	ReadBurst      int
+	ReadsPerSecond float64 `yaml:"reads_per_second" min:"0" max:"1000000000000000"`
+	ReadBurst      int     `yaml:"read_burst" default:"1000" min:"1" max:"1073741824"`
 
 	// Memcached is the shared tier; nil = none.
-	Memcached *memcached.Config
+	Memcached *memcached.Config `yaml:"memcached"`
 	// SharedAge is the age up to which blocks are kept in memcached and asked for there, unless a category or a rule says something else.
-	SharedAge time.Duration
+	SharedAge time.Duration `yaml:"memcached.shared_age" default:"2h" min:"0s" max:"3650d"`
 	// FillBytes bounds the blocks that wait to be put into memcached.
-	FillBytes int64
+	FillBytes int64 `yaml:"memcached.fill_bytes" default:"64MiB" min:"0B" max:"1024TiB"`
 	// Rules say for categories which tiers keep their blocks.
-	Rules []Rule
+	Rules []Rule `yaml:"rules"`
 
 	// Views says how many views are made for the queries that run.
-	Views view.Config
+	Views view.Config `yaml:"views"`
 
 	// RequestBytes bounds what the requests being served need: the blocks, what is made of them, and the answers until they are sent. One
 	// that needs more than all is served alone. A quarter as much bounds requests as they are read.
-	RequestBytes int64
-	// Queue is bounds the requests queued or in service, and sets the utilisation to keep to.
-	Queue admission.ControllerConfig
+	RequestBytes int64 `yaml:"/limits.read_memory" default:"256MiB" min:"1MiB" max:"1024TiB" flag:"read-memory"`
+	// Queue bounds the requests queued or in service, and sets the utilisation to keep to.
+	Queue admission.ControllerConfig `yaml:",inline"`
 	// QueueTimeout is how long a request waits for others' bytes.
-	QueueTimeout time.Duration
+	QueueTimeout time.Duration `yaml:"queue_timeout" default:"2s" min:"1ms" max:"1h"`
 	// NetworkBytesPerSecond is what the host's network takes, for its utilisation; 0 = it is never the bottleneck.
-	NetworkBytesPerSecond float64
+	NetworkBytesPerSecond float64 `yaml:"network_bytes_per_second" default:"0B" min:"0B" max:"1000TB"`
 	// RequestsPerSecond bounds requests, RequestBurst how many may come at once; 0 = no bound.
-	RequestsPerSecond float64
-	RequestBurst      int
+	RequestsPerSecond float64 `yaml:"requests_per_second" default:"20000" min:"0" max:"1000000000000000"`
+	RequestBurst      int     `yaml:"request_burst" default:"10000" min:"1" max:"1073741824"`
 	// AnswerBytes is where an answer is cut, at most 32 MiB.
-	AnswerBytes int
+	AnswerBytes int `default:"32MiB" min:"1B" max:"maxAnswerBytes"`
 	// RetryAfter is the hint given with refusals, give or take a half of it.
-	RetryAfter time.Duration
+	RetryAfter time.Duration `yaml:"retry_after" default:"200ms" min:"0s" max:"1h"`
 }
 
-// DefaultConfig returns the configuration that is used unless told otherwise.
-func DefaultConfig() Config {
-	return Config{
-		CacheBytes:    256 << 20,
-		TailAge:       10 * time.Minute,
-		FetchBytes:    256 << 20,
-		Fetches:       64,
-		FetchTimeout:  30 * time.Second,
-		PeerTimeout:   10 * time.Second,
-		CoalesceBytes: 8 << 20,
-		CoalesceGap:   256 << 10,
-		ReadBurst:     1000,
-		SharedAge:     2 * time.Hour,
-		FillBytes:     64 << 20,
-		Views:         view.DefaultConfig(),
-		RequestBytes:  256 << 20,
-		Queue:         admission.ControllerConfig{Target: 0.9, Least: 64, Most: 4096},
-		QueueTimeout:  2 * time.Second,
-		// About what two processors can do when every request is for a block in memory.
-		RequestsPerSecond: 20_000,
-		RequestBurst:      10_000,
-		AnswerBytes:       maxAnswerBytes,
-		RetryAfter:        200 * time.Millisecond,
-	}
-}
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config { return config.Defaults[Config]() }
 
-// Validate reports every field that is out of range, joined.
+// Validate reports every violation.
 func (c *Config) Validate() error {
-	f := config.Of("readproxy")
+	v := config.Check("readproxy", c, config.Bounds{"LeastFetchBytes": LeastFetchBytes, "maxAnswerBytes": maxAnswerBytes})
 	if err := pointer.ValidateRegion(c.Region); err != nil {
-		f.Add("Region", "%v", err)
+		v.Add("Region", "%v", err)
 	}
-	f.Bytes("CacheBytes", c.CacheBytes, 0, 1<<50)
-	f.Duration("TailAge", c.TailAge, 0, 10*365*24*time.Hour)
-	f.Bytes("FetchBytes", c.FetchBytes, LeastFetchBytes, 1<<50)
-	f.Int("Fetches", c.Fetches, 1, 100_000)
-	f.Duration("FetchTimeout", c.FetchTimeout, time.Millisecond, time.Hour)
-	f.Duration("PeerTimeout", c.PeerTimeout, time.Millisecond, time.Hour)
-	f.Bytes("CoalesceBytes", c.CoalesceBytes, 0, 1<<30)
-	f.Bytes("CoalesceGap", c.CoalesceGap, 0, 1<<30)
-	f.Float("ReadsPerSecond", c.ReadsPerSecond, 0, 1e15)
-	f.Int("ReadBurst", c.ReadBurst, 1, 1<<30)
-	if c.Memcached != nil {
-		f.Join(c.Memcached.Validate())
-	}
-	f.Duration("SharedAge", c.SharedAge, 0, 10*365*24*time.Hour)
-	f.Bytes("FillBytes", c.FillBytes, 0, 1<<50)
-	for i := range c.Rules {
-		c.Rules[i].validate(f, fmt.Sprintf("Rules[%d]", i))
-	}
-	f.Join(c.Views.Validate())
-	f.Bytes("RequestBytes", c.RequestBytes, 1<<20, 1<<50)
-	f.Join(c.Queue.Validate())
-	f.Duration("QueueTimeout", c.QueueTimeout, time.Millisecond, time.Hour)
-	f.Float("NetworkBytesPerSecond", c.NetworkBytesPerSecond, 0, 1e15)
-	f.Float("RequestsPerSecond", c.RequestsPerSecond, 0, 1e15)
-	f.Int("RequestBurst", c.RequestBurst, 1, 1<<30)
-	f.Bytes("AnswerBytes", int64(c.AnswerBytes), 1, maxAnswerBytes)
-	f.Duration("RetryAfter", c.RetryAfter, 0, time.Hour)
-	return f.Err()
+	return v.Err()
 }
 
 // Categories is the view of categories.

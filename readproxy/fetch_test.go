@@ -457,13 +457,13 @@ func TestRequestFaults(t *testing.T) {
 	}
 }
 
-func TestConfigReportsEveryFault(t *testing.T) {
+func TestConfigReportsEveryViolation(t *testing.T) {
 	_, err := New(Config{CacheBytes: -1, RetryAfter: -1}, Deps{})
 	if err == nil {
 		t.Fatal("no error")
 	}
 	for _, name := range []string{
-		"CacheBytes", "FetchBytes", "Fetches", "FetchTimeout", "PeerTimeout", "ReadBurst", "RequestBytes", "admission: Target", "QueueTimeout", "RequestBurst", "AnswerBytes",
+		"CacheBytes", "FetchBytes", "Fetches", "FetchTimeout", "PeerTimeout", "ReadBurst", "RequestBytes", "Queue.Target", "QueueTimeout", "RequestBurst", "AnswerBytes",
 		"RetryAfter", "Deps.Blobs", "Deps.Categories",
 	} {
 		if !strings.Contains(err.Error(), name) {

@@ -51,27 +51,22 @@ func (k *Keep) UnmarshalText(text []byte) error {
 type Rule struct {
 	// Pattern is a glob in the syntax of path.Match, over the whole name: "web.*", "audit". The first rule that matches holds;
 	// without one, both tiers keep always, and memcached for Config.SharedAge.
-	Pattern string
+	Pattern string `yaml:"match" required:"a pattern"`
 	// Memory is the tier in this process: KeepAlways or KeepNever.
-	Memory Keep
+	Memory Keep `yaml:"memory" oneof:"always never"`
 	// Shared is memcached.
-	Shared Keep
+	Shared Keep `yaml:"memcached" oneof:"always never reused"`
 	// SharedAge is the age up to which blocks are kept in memcached and asked for there; 0 = Config.SharedAge.
-	SharedAge time.Duration
+	SharedAge time.Duration `yaml:"age" min:"0s"`
 }
 
-// validate adds every fault of a rule, which stands in the configuration under name.
-func (r *Rule) validate(f *config.Faults, name string) {
-	if _, err := path.Match(r.Pattern, ""); err != nil || r.Pattern == "" {
-		f.Add(name, "pattern %q is not a glob", r.Pattern)
+// Validate reports every violation.
+func (r *Rule) Validate() error {
+	v := config.Check("readproxy", r, nil)
+	if _, err := path.Match(r.Pattern, ""); err != nil {
+		v.Add("Pattern", "invalid value %q: want a pattern as in \"web.*\"", r.Pattern)
 	}
-	if r.Memory != KeepAlways && r.Memory != KeepNever {
-		f.Refuse(name+".Memory", r.Memory, "always or never")
-	}
-	if int(r.Shared) >= len(keepNames) {
-		f.Refuse(name+".Shared", r.Shared, "always, never or reused")
-	}
-	f.Duration(name+".SharedAge", r.SharedAge, 0, config.Open)
+	return v.Err()
 }
 
 // ruleFor returns what holds for a category: what it says itself, else the first rule that matches its name, else the defaults. policy

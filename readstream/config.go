@@ -29,105 +29,58 @@ const lateReads = 8
 // Config of the role.
 type Config struct {
 	// MaxStreams is how many streams may be open; more are refused with REASON_OVERLOADED.
-	MaxStreams int
+	MaxStreams int `yaml:"max" default:"1000" min:"1" max:"1000000"`
 	// MaxShards is how many physical shards one stream may follow.
-	MaxShards int
+	MaxShards int `default:"100000" min:"1" max:"maxResume"`
 	// StreamBytes bounds the records that one stream holds, TotalBytes those of all streams.
-	StreamBytes int
-	TotalBytes  int
+	StreamBytes int `default:"8MiB" min:"64KiB" max:"1GiB"`
+	TotalBytes  int `yaml:"memory" default:"128MiB" min:"StreamBytes" max:"1TiB"`
 	// TotalShards is how many shards all streams together may follow, a shard counting for each stream: about 300 bytes each.
-	TotalShards int
+	TotalShards int `default:"1000000" min:"MaxShards" max:"100000000"`
 	// PointersPerSecond is what the server can send; it makes a rate comparable with the other limits when loads are compared.
-	PointersPerSecond int
+	PointersPerSecond int `default:"500000" min:"1" max:"1000000000"`
 	// MaxStreamAge, if not 0, is how long a stream may run before it is sent away: what comes back is placed anew.
-	MaxStreamAge time.Duration
+	MaxStreamAge time.Duration `yaml:"max_age" min:"0s" max:"365d"`
 	// BalanceEvery is how often the server compares its load with that of others and sends streams away, none that is younger than
 	// MinStreamAge.
-	BalanceEvery time.Duration
-	MinStreamAge time.Duration
+	BalanceEvery time.Duration `default:"15s" min:"1ms" max:"1h"`
+	MinStreamAge time.Duration `default:"2m" min:"0s" max:"1d"`
 	// BatchEntries and BatchBytes bound one StreamEntries message; BatchBytes may be overrun by one record.
-	BatchEntries int
-	BatchBytes   int
+	BatchEntries int `default:"512" min:"1" max:"100000"`
+	BatchBytes   int `default:"256KiB" min:"1B" max:"16MiB"`
 	// BatchLinger is how long a pointer that was taken may wait for others that are being read, so that they go out together.
-	BatchLinger time.Duration
+	BatchLinger time.Duration `default:"5ms" min:"0s" max:"1m"`
 	// Reads is how many reads of the engine one stream makes at a time, those that are late not counted, of which there may be lateReads
 	// times as many.
-	Reads int
+	Reads int `default:"8" min:"1" max:"1000"`
 	// ReadGrace is how long a stream waits for its reads before it goes on with what its window allows without them; ReadTimeout how
 	// long a read may take.
-	ReadGrace   time.Duration
-	ReadTimeout time.Duration
+	ReadGrace   time.Duration `default:"250ms" min:"0s" max:"1m"`
+	ReadTimeout time.Duration `default:"5s" min:"1ms" max:"1h"`
 	// TailHeartbeat is how often the engine tells the watermarks of idle shards. LookPause is the least time between two looks at the
 	// tails of one category, which streams with a window ask for while they wait.
-	TailHeartbeat time.Duration
-	LookPause     time.Duration
+	TailHeartbeat time.Duration `default:"1s" min:"10ms" max:"1h"`
+	LookPause     time.Duration `default:"5ms" min:"0s" max:"1m"`
 	// LookEvery is the longest time that a category which is read goes without a look for new shards, whatever the engine's watch says.
-	LookEvery time.Duration
+	LookEvery time.Duration `default:"15s" min:"1ms" max:"1h"`
 	// StartTimeout is how long a new stream may take to send its StreamStart.
-	StartTimeout time.Duration
+	StartTimeout time.Duration `default:"10s" min:"1ms" max:"1h"`
 	// SequencedWait is how long the opening of a stream of a sequenced category waits at most for what was acknowledged before to be
 	// sequenced.
-	SequencedWait time.Duration
+	SequencedWait time.Duration `default:"5s" min:"0s" max:"1m"`
 	// FailAfter is for how long the engine may fail a stream before the stream ends with REASON_NO_BACKEND, and how long a new one may
 	// take to find its category and its positions.
-	FailAfter time.Duration
+	FailAfter time.Duration `default:"30s" min:"1ms" max:"1d"`
 	// RetryAfter is the hint given with refusals.
-	RetryAfter time.Duration
+	RetryAfter time.Duration `default:"1s" min:"0s" max:"1h"`
 }
 
-// DefaultConfig returns the configuration that is used unless told otherwise.
-func DefaultConfig() Config {
-	return Config{
-		MaxStreams:        1000,
-		MaxShards:         100_000,
-		StreamBytes:       8 << 20,
-		TotalBytes:        256 << 20,
-		TotalShards:       1_000_000,
-		PointersPerSecond: 500_000,
-		BalanceEvery:      15 * time.Second,
-		MinStreamAge:      2 * time.Minute,
-		BatchEntries:      512,
-		BatchBytes:        256 << 10,
-		BatchLinger:       5 * time.Millisecond,
-		Reads:             8,
-		ReadGrace:         250 * time.Millisecond,
-		ReadTimeout:       5 * time.Second,
-		TailHeartbeat:     time.Second,
-		LookPause:         5 * time.Millisecond,
-		LookEvery:         15 * time.Second,
-		StartTimeout:      10 * time.Second,
-		SequencedWait:     5 * time.Second,
-		FailAfter:         30 * time.Second,
-		RetryAfter:        time.Second,
-	}
-}
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config { return config.Defaults[Config]() }
 
-// Validate reports every field that is out of range, joined.
+// Validate reports every violation.
 func (c *Config) Validate() error {
-	f := config.Of("readstream")
-	f.Int("MaxStreams", c.MaxStreams, 1, 1_000_000)
-	f.Int("MaxShards", c.MaxShards, 1, maxResume) // a stream that is sent away can go on elsewhere
-	f.Bytes("StreamBytes", int64(c.StreamBytes), metalog.MaxRecord, 1<<30)
-	f.Bytes("TotalBytes", int64(c.TotalBytes), int64(c.StreamBytes), 1<<40)
-	f.Int("TotalShards", c.TotalShards, c.MaxShards, 100_000_000)
-	f.Int("PointersPerSecond", c.PointersPerSecond, 1, 1_000_000_000)
-	f.Int("BatchEntries", c.BatchEntries, 1, 100_000)
-	f.Bytes("BatchBytes", int64(c.BatchBytes), 1, 16<<20)
-	f.Int("Reads", c.Reads, 1, 1000)
-	f.Duration("BatchLinger", c.BatchLinger, 0, time.Minute)
-	f.Duration("ReadGrace", c.ReadGrace, 0, time.Minute)
-	f.Duration("ReadTimeout", c.ReadTimeout, time.Millisecond, time.Hour)
-	f.Duration("TailHeartbeat", c.TailHeartbeat, metalog.MinHeartbeat, time.Hour)
-	f.Duration("LookPause", c.LookPause, 0, time.Minute)
-	f.Duration("LookEvery", c.LookEvery, time.Millisecond, time.Hour)
-	f.Duration("StartTimeout", c.StartTimeout, time.Millisecond, time.Hour)
-	f.Duration("SequencedWait", c.SequencedWait, 0, time.Minute)
-	f.Duration("FailAfter", c.FailAfter, time.Millisecond, 24*time.Hour)
-	f.Duration("MaxStreamAge", c.MaxStreamAge, 0, 365*24*time.Hour)
-	f.Duration("BalanceEvery", c.BalanceEvery, time.Millisecond, time.Hour)
-	f.Duration("MinStreamAge", c.MinStreamAge, 0, 24*time.Hour)
-	f.Duration("RetryAfter", c.RetryAfter, 0, time.Hour)
-	return f.Err()
+	return config.Check("readstream", c, config.Bounds{"maxResume": maxResume}).Err() // a stream that is sent away can go on elsewhere
 }
 
 // Categories is the view of categories.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"math"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,70 +21,41 @@ import (
 type Config struct {
 	// Grace is how old a blob must be before it may be looked at: a writer has that long from making a blob's id to appending its
 	// pointers. It is also how far a batcher's clock may be behind that of the metadata engine: what a slower one writes is refused.
-	Grace time.Duration
+	Grace time.Duration `yaml:"grace" default:"1h" min:"0s" max:"30d" flag:"retention-grace" help:"least age of a blob that retention looks at: how long a batcher may take to commit it"`
 	// Linger is how long a blob stays after it was found dead, for readers that have a pointer to it still.
-	Linger time.Duration
+	Linger time.Duration `yaml:"linger" default:"10m" min:"0s" max:"30d" flag:"retention-linger" help:"how long a blob stays after retention has removed the last pointer to it"`
 	// PinLimit is how far beyond a category's retention readers may hold back its trimming; never further than the retention itself.
-	PinLimit time.Duration
+	PinLimit time.Duration `yaml:"pin_limit" default:"1h" min:"0s" max:"3650d" flag:"retention-pin-limit" help:"how far beyond a category's retention readers may hold it back"`
 	// Interval is the least time between two looks at a category and at what else is due. Waits are jittered by a fifth.
-	Interval time.Duration
+	Interval time.Duration `yaml:"interval" default:"10s" min:"10ms" max:"1h" flag:"retention-interval" help:"least time between two looks at what retention has to remove"`
 	// BoundaryStep is the least by which the boundary is advanced. Each step costs a small object in the blob store.
-	BoundaryStep time.Duration
+	BoundaryStep time.Duration `default:"5m" min:"1ms" max:"1d"`
 	// SweepInterval is the time between two listings of all blobs.
-	SweepInterval time.Duration
+	SweepInterval time.Duration `yaml:"sweep_interval" default:"1d" min:"1s" max:"3650d"`
 	// LeaseTTL is how long others wait when the leading collector is silent.
-	LeaseTTL time.Duration
+	LeaseTTL time.Duration `default:"15s" min:"100ms" max:"10m"`
 
 	// StoreRequests and LogRequests bound the requests a second to the blob store and to the metadata engine.
-	StoreRequests float64
-	LogRequests   float64
+	StoreRequests float64 `yaml:"store_requests" default:"100" min:">0"`
+	LogRequests   float64 `yaml:"log_requests" default:"500" min:">0"`
 	// DeleteBytes bounds the bytes of blobs that are deleted a second; 0 = no bound. Stores reclaim space in the background.
-	DeleteBytes int64
+	DeleteBytes int64 `yaml:"delete_bytes" default:"512MiB" min:"0B"`
 	// Workers is how many blobs are examined, and deleted, at a time. Each holds a footer: up to some 30 MiB for the largest blobs.
-	Workers int
+	Workers int `default:"8" min:"1" max:"1000"`
 	// MaxDoomed is how many dead blobs may wait for their Linger, some 150 bytes each. What does not fit is examined again later.
-	MaxDoomed int
+	MaxDoomed int `default:"100000" min:"1" max:"10000000"`
 
 	// Adopt is the key of a claim in the blob store that keeps this collector from working, and that it may replace. See the package
 	// comment.
-	Adopt string
+	Adopt string `yaml:"adopt" flag:"retention-adopt" help:"claim in the blob store that retention may replace; its error names the claim"`
 }
 
 // DefaultConfig returns the defaults.
-func DefaultConfig() Config {
-	return Config{
-		Grace:         time.Hour,
-		Linger:        10 * time.Minute,
-		PinLimit:      time.Hour,
-		Interval:      10 * time.Second,
-		BoundaryStep:  5 * time.Minute,
-		SweepInterval: 24 * time.Hour,
-		LeaseTTL:      15 * time.Second,
-		StoreRequests: 100,
-		LogRequests:   500,
-		DeleteBytes:   512 << 20,
-		Workers:       8,
-		MaxDoomed:     100_000,
-	}
-}
+func DefaultConfig() Config { return config.Defaults[Config]() }
 
-// Validate reports every field that is out of range, joined.
+// Validate reports every violation.
 func (c *Config) Validate() error {
-	const long = 10 * 365 * 24 * time.Hour
-	f := config.Of("collector")
-	f.Duration("Grace", c.Grace, 0, 30*24*time.Hour)
-	f.Duration("Linger", c.Linger, 0, 30*24*time.Hour)
-	f.Duration("PinLimit", c.PinLimit, 0, long)
-	f.Duration("Interval", c.Interval, 10*time.Millisecond, time.Hour)
-	f.Duration("BoundaryStep", c.BoundaryStep, time.Millisecond, 24*time.Hour)
-	f.Duration("SweepInterval", c.SweepInterval, time.Second, long)
-	f.Duration("LeaseTTL", c.LeaseTTL, 100*time.Millisecond, 10*time.Minute)
-	f.Float("StoreRequests", c.StoreRequests, math.SmallestNonzeroFloat64, config.Open)
-	f.Float("LogRequests", c.LogRequests, math.SmallestNonzeroFloat64, config.Open)
-	f.Bytes("DeleteBytes", c.DeleteBytes, 0, config.Open)
-	f.Int("Workers", c.Workers, 1, 1000)
-	f.Int("MaxDoomed", c.MaxDoomed, 1, 10_000_000)
-	return f.Err()
+	return config.Check("retention", c, nil).Err()
 }
 
 // Log is what a collector needs of the metadata engine; see metalog.Log.

@@ -40,7 +40,7 @@
 //
 // Any number of processes may have the role; one leads. It holds a lease, which is nothing but the shard [LeaseShard] of the metadata
 // engine: who leads opened it last, and appends its state every third of Config.LeaseTTL; who finds no new record for the length of a lease
-// opens it, and the epoch keeps the one before from appending. The state says how far the collector has come (docs/format/collector.md),
+// opens it, and the epoch keeps the one before from appending. The state says how far the collector has come (docs/format/retention.md),
 // so a successor goes on there. The lease saves work. It is not what safety rests on, see above.
 //
 // # Guards

@@ -47,17 +47,17 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer, c *Collector) (*metrics, error) {
 	m := &metrics{registerer: r}
 	gauge := func(name, help string) prometheus.Gauge {
-		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "scribe_collector_" + name, Help: help})
+		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "scribe_retention_" + name, Help: help})
 		m.all = append(m.all, g)
 		return g
 	}
 	counter := func(name, help string) prometheus.Counter {
-		g := prometheus.NewCounter(prometheus.CounterOpts{Name: "scribe_collector_" + name, Help: help})
+		g := prometheus.NewCounter(prometheus.CounterOpts{Name: "scribe_retention_" + name, Help: help})
 		m.all = append(m.all, g)
 		return g
 	}
 	labelled := func(name, help, label string, values ...string) *prometheus.CounterVec {
-		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "scribe_collector_" + name, Help: help}, []string{label})
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "scribe_retention_" + name, Help: help}, []string{label})
 		for _, value := range values {
 			v.WithLabelValues(value)
 		}
@@ -65,7 +65,7 @@ func newMetrics(r prometheus.Registerer, c *Collector) (*metrics, error) {
 		return v
 	}
 	flag := func(name, help string, on func() bool) {
-		m.all = append(m.all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "scribe_collector_" + name, Help: help}, func() float64 {
+		m.all = append(m.all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "scribe_retention_" + name, Help: help}, func() float64 {
 			if on() {
 				return 1
 			}

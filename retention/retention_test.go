@@ -202,8 +202,8 @@ func TestHalted(t *testing.T) {
 	for c.Halted() == nil {
 		<-ticker.C
 	}
-	if got := gauges(t, r)["scribe_collector_halted"]; got != 1 {
-		t.Errorf("scribe_collector_halted is %v", got)
+	if got := gauges(t, r)["scribe_retention_halted"]; got != 1 {
+		t.Errorf("scribe_retention_halted is %v", got)
 	}
 	if !c.Leads() {
 		t.Error("it does not lead")

@@ -21,7 +21,7 @@ const stateVersion = 1
 // maxRechecks bounds the state; what is over it is merged.
 const maxRechecks = 256
 
-// state is what a collector leaves to the next one: docs/format/collector.md. Times are Unix microseconds.
+// state is what a collector leaves to the next one: docs/format/retention.md. Times are Unix microseconds.
 type state struct {
 	Version int `json:"version"`
 	// Cell is a random name of the pair of engine and blob store, made by the first collector.

@@ -274,7 +274,7 @@ func TestRules(t *testing.T) {
 		t.Fatal("accepted")
 	}
 	for _, part := range []string{
-		"Rules[0]", "glob", "WhenFull", "MaxBytes", "MaxAge", "SegmentBytes", "SpillAfter", "SpillAbove", "MaxBlocked", "BackfillBytesPerSecond", "deadletter",
+		"Rules[0].Pattern", "WhenFull", "MaxBytes", "MaxAge", "SegmentBytes", "SpillAfter", "SpillAbove", "MaxBlocked", "BackfillBytesPerSecond", "DeadLetter.Dir",
 	} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%s is not mentioned in: %v", part, err)

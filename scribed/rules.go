@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"scribe/internal/base/config"
-	"scribe/internal/base/units"
 )
 
 // WhenFull says what happens to a write of a category for which there is no room.
@@ -54,27 +53,24 @@ func (w *WhenFull) UnmarshalText(text []byte) error {
 // only.
 type Rule struct {
 	// Pattern is a glob in the syntax of path.Match, over the whole name: "web.*", "audit". The first rule that matches holds.
-	Pattern string
+	Pattern string `yaml:"match" required:"a pattern"`
 	// WhenFull is what happens to writes for which there is no room.
-	WhenFull WhenFull
+	WhenFull WhenFull `yaml:"when_full" oneof:"reject block drop_oldest drop_newest"`
 	// MaxBytes bounds what the spool holds of each category that matches, without a spool the memory; 0 = only by its share.
-	MaxBytes int64
+	MaxBytes int64 `yaml:"max_bytes" min:"0B"`
 	// MaxAge is how long a frame that nobody waits for may wait to be forwarded; then it is dropped, and counted. 0 = any time.
-	MaxAge time.Duration
+	MaxAge time.Duration `yaml:"max_age" zero:"off" min:"1s"`
 	// Strict keeps the order of a category also across the spool: its backlog is forwarded before its live traffic.
-	Strict bool
+	Strict bool `yaml:"strict"`
 }
 
-// validate adds every fault of a rule, which stands in the configuration under name.
-func (r *Rule) validate(f *config.Faults, name string) {
-	if _, err := path.Match(r.Pattern, ""); err != nil || r.Pattern == "" {
-		f.Add(name, "pattern %q is not a glob", r.Pattern)
+// Validate reports every violation.
+func (r *Rule) Validate() error {
+	v := config.Check("scribed", r, nil)
+	if _, err := path.Match(r.Pattern, ""); err != nil {
+		v.Add("Pattern", "invalid value %q: want a pattern as in \"web.*\"", r.Pattern)
 	}
-	f.Int(name+".WhenFull", int(r.WhenFull), 0, int(DropNewest))
-	f.Bytes(name+".MaxBytes", r.MaxBytes, 0, config.Open)
-	if r.MaxAge < 0 || r.MaxAge > 0 && r.MaxAge < time.Second {
-		f.Refuse(name+".MaxAge", units.Duration(r.MaxAge), "0 or at least 1s")
-	}
+	return v.Err()
 }
 
 var noRule Rule

@@ -19,65 +19,38 @@ import (
 // Config says how a sequencer works. Start from [DefaultConfig].
 type Config struct {
 	// Interval is the time between two looks at which categories are this process's.
-	Interval time.Duration
+	Interval time.Duration `default:"500ms" min:"1ms" max:"1m"`
 	// MaxCategories is how many categories the process sequences at most. What is over it is left to others, or waits, and is counted.
-	MaxCategories int
+	MaxCategories int `default:"10000" min:"1" max:"1000000"`
 	// Starts is how many categories are taken over at the same time.
-	Starts int
+	Starts int `default:"16" min:"1" max:"1000"`
 	// Pointers is how many pointers of a category may wait to be appended: the credits of its stream.
-	Pointers int
+	Pointers int `default:"8192" min:"1" max:"1000000"`
 	// AppendRecords bounds one append.
-	AppendRecords int
+	AppendRecords int `default:"4096" min:"1" max:"4096"`
 	// ChangeBytes is how many bytes of changes are written at least between two records of all positions.
-	ChangeBytes int
+	ChangeBytes int `default:"64KiB" min:"1B" max:"64MiB"`
 	// Heartbeat is the longest silence asked of a stream; one that is silent for ten times as long, and at least 10 s, is taken for
 	// broken.
-	Heartbeat time.Duration
+	Heartbeat time.Duration `default:"1s" min:"50ms" max:"1m"`
 	// OpenTimeout bounds taking a category over, AppendTimeout an append. After that its outcome is unknown, and the category is taken over
 	// anew.
-	OpenTimeout   time.Duration
-	AppendTimeout time.Duration
+	OpenTimeout   time.Duration `default:"30s" min:"1ms" max:"1h"`
+	AppendTimeout time.Duration `default:"30s" min:"1ms" max:"1h"`
 	// MinBackoff and MaxBackoff bound the pause before a category is tried again: it doubles with each failure in a row, with jitter.
-	MinBackoff, MaxBackoff time.Duration
+	MinBackoff time.Duration `default:"50ms" min:"1ms" max:"1h"`
+	MaxBackoff time.Duration `default:"5s" min:"MinBackoff" max:"1h"`
 	// Contest is how long a sequencer waits that was fenced by another one, while it still believes to be the one: two with different
 	// views of the membership must not keep each other from working.
-	Contest time.Duration
+	Contest time.Duration `default:"2s" min:"0s" max:"1h"`
 }
 
 // DefaultConfig returns the defaults.
-func DefaultConfig() Config {
-	return Config{
-		Interval:      500 * time.Millisecond,
-		MaxCategories: 10_000,
-		Starts:        16,
-		Pointers:      8192,
-		AppendRecords: 4096,
-		ChangeBytes:   64 << 10,
-		Heartbeat:     time.Second,
-		OpenTimeout:   30 * time.Second,
-		AppendTimeout: 30 * time.Second,
-		MinBackoff:    50 * time.Millisecond,
-		MaxBackoff:    5 * time.Second,
-		Contest:       2 * time.Second,
-	}
-}
+func DefaultConfig() Config { return config.Defaults[Config]() }
 
-// Validate reports every field that is out of range, joined.
+// Validate reports every violation.
 func (c *Config) Validate() error {
-	f := config.Of("sequencer")
-	f.Duration("Interval", c.Interval, time.Millisecond, time.Minute)
-	f.Int("MaxCategories", c.MaxCategories, 1, 1_000_000)
-	f.Int("Starts", c.Starts, 1, 1000)
-	f.Int("Pointers", c.Pointers, 1, 1_000_000)
-	f.Int("AppendRecords", c.AppendRecords, 1, metalog.MaxAppend/metalog.MaxRecord*8)
-	f.Bytes("ChangeBytes", int64(c.ChangeBytes), 1, 64<<20)
-	f.Duration("Heartbeat", c.Heartbeat, 50*time.Millisecond, time.Minute)
-	f.Duration("OpenTimeout", c.OpenTimeout, time.Millisecond, time.Hour)
-	f.Duration("AppendTimeout", c.AppendTimeout, time.Millisecond, time.Hour)
-	f.Duration("MinBackoff", c.MinBackoff, time.Millisecond, time.Hour)
-	f.Duration("MaxBackoff", c.MaxBackoff, c.MinBackoff, time.Hour)
-	f.Duration("Contest", c.Contest, 0, time.Hour)
-	return f.Err()
+	return config.Check("sequencer", c, nil).Err()
 }
 
 // Log is what a sequencer needs of the metadata engine; see metalog.Log.

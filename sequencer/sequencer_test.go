@@ -404,7 +404,7 @@ func TestConfig(t *testing.T) {
 	for _, name := range []string{
 		"Interval", "MaxCategories", "Starts", "Pointers", "AppendRecords", "ChangeBytes", "Heartbeat", "OpenTimeout", "AppendTimeout", "MinBackoff", "MaxBackoff", "Contest",
 	} {
-		if err == nil || !strings.Contains(err.Error(), name+" ") && name != "MaxBackoff" {
+		if err == nil || !strings.Contains(err.Error(), name+": ") && name != "MaxBackoff" {
 			t.Errorf("%s is not named: %v", name, err)
 		}
 	}

@@ -42,7 +42,7 @@ const unavailableTimeout = 15 * time.Second
 // openQuery binds a query. Reading begins with the first Next, and ends when ctx does: one that is opened for its schema alone costs little.
 func (g *Gateway) openQuery(ctx context.Context, req *Request) (rowSource, error) {
 	opts := []consumer.Option{
-		columns.WithMaxMemory(req.Memory), consumer.WithName("gateway"), consumer.WithLogger(g.log), consumer.WithRetryTimeout(unavailableTimeout),
+		columns.WithMaxMemory(req.Memory), consumer.WithName("sqlserver"), consumer.WithLogger(g.log), consumer.WithRetryTimeout(unavailableTimeout),
 	}
 	if req.Limit >= 0 {
 		opts = append(opts, columns.WithRowLimit(req.Limit))

@@ -18,53 +18,30 @@ const MaxText = 64 << 10
 type Config struct {
 	// MaxQueries is how many queries run at a time, MaxFollows how many of them may be ones that follow: those last. What is over it is
 	// refused, to be tried again.
-	MaxQueries int
-	MaxFollows int
+	MaxQueries int `yaml:"max_queries" default:"32" min:"1" max:"100000" flag:"max-queries" help:"how many queries over the network run at a time"`
+	MaxFollows int `yaml:"max_follows" default:"24" min:"0" max:"MaxQueries"`
 	// QueryMemory is what a query may hold, in bytes: what it fetched and has not answered yet, groups, and windows.
-	QueryMemory int64
+	QueryMemory int64 `yaml:"query_memory" default:"128MiB" min:"1MiB" max:"1TiB" flag:"query-memory" help:"most bytes that such a query holds"`
 	// MaxRows is the most rows of an answer; 0 = no bound. A query that follows has none.
-	MaxRows int64
+	MaxRows int64 `yaml:"max_rows" default:"100000000" min:"0" max:"1152921504606846976"`
 	// MaxTime is how long a query runs, MaxFollowTime how long one that follows, which then ends as if there were no more; 0 = no bound.
 	// Clients can ask for less.
-	MaxTime       time.Duration
-	MaxFollowTime time.Duration
+	MaxTime       time.Duration `yaml:"max_time" default:"10m" min:"0s" max:"365d" flag:"query-time" help:"how long such a query may run, if it does not follow; 0s = as long as it likes"`
+	MaxFollowTime time.Duration `yaml:"max_follow_time" min:"0s" max:"365d"`
 	// Heartbeat is the longest silence of an answer that follows, in formats that can say nothing: Arrow and JSON lines.
-	Heartbeat time.Duration
+	Heartbeat time.Duration `yaml:"heartbeat" default:"10s" min:"10ms" max:"1h"`
 	// StallTimeout is how long a client may take nothing of what is written to it.
-	StallTimeout time.Duration
+	StallTimeout time.Duration `yaml:"stall_timeout" default:"1m" min:"10ms" max:"1h"`
 	// DrainTimeout is how long Close lets queries that do not follow go on.
-	DrainTimeout time.Duration
+	DrainTimeout time.Duration `default:"5s" min:"0s" max:"1h"`
 }
 
 // DefaultConfig returns the defaults.
-func DefaultConfig() Config {
-	return Config{
-		MaxQueries:    32,
-		MaxFollows:    24,
-		QueryMemory:   128 << 20,
-		MaxRows:       100_000_000,
-		MaxTime:       10 * time.Minute,
-		MaxFollowTime: 0,
-		Heartbeat:     10 * time.Second,
-		StallTimeout:  time.Minute,
-		DrainTimeout:  5 * time.Second,
-	}
-}
+func DefaultConfig() Config { return config.Defaults[Config]() }
 
-// Validate reports every field that is out of range, joined.
+// Validate reports every violation.
 func (c *Config) Validate() error {
-	const long = 365 * 24 * time.Hour
-	f := config.Of("gateway")
-	f.Int("MaxQueries", c.MaxQueries, 1, 100_000)
-	f.Int("MaxFollows", c.MaxFollows, 0, c.MaxQueries)
-	f.Bytes("QueryMemory", c.QueryMemory, 1<<20, 1<<40)
-	f.Int("MaxRows", int(c.MaxRows), 0, 1<<60)
-	f.Duration("MaxTime", c.MaxTime, 0, long)
-	f.Duration("MaxFollowTime", c.MaxFollowTime, 0, long)
-	f.Duration("Heartbeat", c.Heartbeat, 10*time.Millisecond, time.Hour)
-	f.Duration("StallTimeout", c.StallTimeout, 10*time.Millisecond, time.Hour)
-	f.Duration("DrainTimeout", c.DrainTimeout, 0, time.Hour)
-	return f.Err()
+	return config.Check("sqlserver", c, nil).Err()
 }
 
 // Deps are what a gateway works with. They outlive it.

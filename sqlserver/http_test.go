@@ -338,13 +338,13 @@ func TestTooMany(t *testing.T) {
 	s.counted(apiHTTP, "cancelled", 2)
 	s.counted(apiHTTP, "busy", 2)
 	if err := testutil.GatherAndCompare(s.registry, strings.NewReader(`
-# HELP scribe_gateway_following_queries Those of them that follow.
-# TYPE scribe_gateway_following_queries gauge
-scribe_gateway_following_queries 0
-# HELP scribe_gateway_running_queries Queries that run.
-# TYPE scribe_gateway_running_queries gauge
-scribe_gateway_running_queries 0
-`), "scribe_gateway_running_queries", "scribe_gateway_following_queries"); err != nil {
+# HELP scribe_sqlserver_following_queries Those of them that follow.
+# TYPE scribe_sqlserver_following_queries gauge
+scribe_sqlserver_following_queries 0
+# HELP scribe_sqlserver_running_queries Queries that run.
+# TYPE scribe_sqlserver_running_queries gauge
+scribe_sqlserver_running_queries 0
+`), "scribe_sqlserver_running_queries", "scribe_sqlserver_following_queries"); err != nil {
 		t.Error(err)
 	}
 }

@@ -30,7 +30,7 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer, running, follows func() float64) (*metrics, error) {
 	m := &metrics{registerer: r}
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
-		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "scribe_gateway_" + name, Help: help}, labels)
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "scribe_sqlserver_" + name, Help: help}, labels)
 		m.all = append(m.all, v)
 		return v
 	}
@@ -38,13 +38,13 @@ func newMetrics(r prometheus.Registerer, running, follows func() float64) (*metr
 	m.rows = vec("rows_total", "Rows that were answered.", "api")
 	m.bytes = vec("bytes_total", "Bytes of answers: as written to HTTP before its framing, and as Arrow's buffers hold them for Flight.", "api")
 	m.seconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "scribe_gateway_query_seconds", Help: "From the request to the end of its answer, without queries that follow.",
+		Name: "scribe_sqlserver_query_seconds", Help: "From the request to the end of its answer, without queries that follow.",
 		Buckets: []float64{.005, .02, .1, .5, 2, 10, 60, 300, 1800},
 	}, []string{"api"})
-	m.fetched = prometheus.NewCounter(prometheus.CounterOpts{Name: "scribe_gateway_fetched_bytes_total", Help: "Bytes that queries got from read proxies."})
-	m.stalled = prometheus.NewCounter(prometheus.CounterOpts{Name: "scribe_gateway_stalled_total", Help: "Answers that were cut since their client did not read them."})
+	m.fetched = prometheus.NewCounter(prometheus.CounterOpts{Name: "scribe_sqlserver_fetched_bytes_total", Help: "Bytes that queries got from read proxies."})
+	m.stalled = prometheus.NewCounter(prometheus.CounterOpts{Name: "scribe_sqlserver_stalled_total", Help: "Answers that were cut since their client did not read them."})
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "scribe_gateway_" + name, Help: help}, f)
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "scribe_sqlserver_" + name, Help: help}, f)
 	}
 	m.all = append(m.all, m.seconds, m.fetched, m.stalled,
 		gauge("running_queries", "Queries that run.", running), gauge("following_queries", "Those of them that follow.", follows))

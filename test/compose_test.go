@@ -103,7 +103,7 @@ func TestCompose(t *testing.T) {
 		}
 	}
 	start("agent")
-	want := map[string]int{"controlplane": 1, "metalog": 1, "batcher": 3, "writeproxy": 2, "readstream": 2, "readproxy": 2, "collector": 2, "sequencer": 2, "gateway": 1, "agent": 1}
+	want := map[string]int{"controlplane": 1, "metalog": 1, "batcher": 3, "writeproxy": 2, "readstream": 2, "readproxy": 2, "retention": 2, "sequencer": 2, "sqlserver": 1, "agent": 1}
 	if !maps.Equal(roles, want) {
 		t.Errorf("the file has the roles %v, want %v", roles, want)
 	}
@@ -113,15 +113,15 @@ func TestCompose(t *testing.T) {
 	var row struct {
 		Payload string `json:"payload"`
 	}
-	if err := json.Unmarshal(ask(t, "http://"+addr["gateway"], "SELECT payload FROM access LIMIT 1"), &row); err != nil {
+	if err := json.Unmarshal(ask(t, "http://"+addr["sqlserver"], "SELECT payload FROM access LIMIT 1"), &row); err != nil {
 		t.Fatal(err)
 	}
 	if first, _, _ := strings.Cut(string(sample.AccessLog()), "\n"); row.Payload != first {
-		t.Errorf("the gateway's first row is %q, want %q", row.Payload, first)
+		t.Errorf("the SQL server's first row is %q, want %q", row.Payload, first)
 	}
 }
 
-// ask is the answer of a gateway, as JSON lines.
+// ask is the answer of an SQL server, as JSON lines.
 func ask(t *testing.T, gateway, sql string) []byte {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, gateway+"/v1/query?sql="+url.QueryEscape(sql), http.NoBody)

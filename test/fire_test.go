@@ -125,7 +125,7 @@ func light(t *testing.T) *fire {
 		f.listen = append(f.listen, program.Reserve(t))
 		f.readers = append(f.readers, f.serveAt("readstream,readproxy", "reader-"+n, f.listen[i]))
 		f.servers = append(f.servers, f.readers[i].URL)
-		f.collectors = append(f.collectors, f.serve("collector", "collector-"+n))
+		f.collectors = append(f.collectors, f.serve("retention", "collector-"+n))
 	}
 	f.began = time.Now()
 	for category, keeps := range map[string]time.Duration{fireBrief: time.Minute, fireChanged: 2 * time.Minute, fireLasting: time.Hour, fireDeleted: time.Hour} {
@@ -245,7 +245,7 @@ func (f *fire) burn(until time.Duration) {
 		}
 		i := f.rng.IntN(len(f.collectors))
 		f.collectors[i].Kill()
-		f.collectors[i] = f.serve("collector", "collector-"+strconv.Itoa(i+1))
+		f.collectors[i] = f.serve("retention", "collector-"+strconv.Itoa(i+1))
 	}
 }
 

@@ -116,7 +116,7 @@ func texts(n int) (out [][]byte) {
 // as long as they hold it, and goes when they let it go; that is a gap for who comes back.
 func TestReadersHoldRetentionBack(t *testing.T) {
 	t.Parallel()
-	b := newBrief(t, "SCRIBE_COLLECTOR_PIN_LIMIT=1h")
+	b := newBrief(t, "SCRIBE_RETENTION_PIN_LIMIT=1h")
 	began := time.Now()
 	grouped, streamed, free := b.write("grouped", texts(3)...), b.write("streamed", texts(3)...), b.write("free", texts(3)...)
 	member := func() *consumer.Group {

@@ -16,7 +16,7 @@ import (
 
 // hasty are the settings of a collector that somebody waits for.
 var hasty = []string{
-	"SCRIBE_COLLECTOR_GRACE=1s", "SCRIBE_COLLECTOR_LINGER=1s", "SCRIBE_COLLECTOR_INTERVAL=200ms", "SCRIBE_COLLECTOR_PIN_LIMIT=0s",
+	"SCRIBE_RETENTION_GRACE=1s", "SCRIBE_RETENTION_LINGER=1s", "SCRIBE_RETENTION_INTERVAL=200ms", "SCRIBE_RETENTION_PIN_LIMIT=0s",
 }
 
 // blobFiles are the blobs of a file store.

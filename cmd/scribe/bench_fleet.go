@@ -35,7 +35,7 @@ func benchCell(cmd *cobra.Command, dir string, adjust func(*app.Config)) (stop f
 		return nil, "", err
 	}
 	return func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), c.ShutdownTimeout.Std())
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), c.ShutdownTimeout)
 		defer cancel()
 		err := a.Stop(ctx)
 		if temporary {
@@ -147,7 +147,7 @@ The cell runs in this process on files, with the pause between flushes that it w
 					if o.Categories = n; n < 1 || n > 1_000_000 {
 						return usage(fmt.Errorf("--categories %d is outside 1 to 1000000", n))
 					}
-					err := withCell(cmd, func(c *app.Config) { c.FlushFloor = &floor }, func(server string) error {
+					err := withCell(cmd, func(c *app.Config) { c.FlushFloor = new(floor.Std()) }, func(server string) error {
 						o.Server = server
 						r, err := bench.Cost(cmd.Context(), o)
 						reports = append(reports, r)

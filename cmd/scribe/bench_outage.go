@@ -131,7 +131,7 @@ func startOutageFleet(cmd *cobra.Command, backend string) (_ *outageFleet, err e
 	}
 	c := app.DefaultConfig()
 	c.Roles, c.Listen, c.Upstream, c.Log.Level = []app.Role{app.Scribed}, "127.0.0.1:0", u.String(), "error"
-	c.Spool.Dir = filepath.Join(f.dir, "spool")
+	c.Scribed.Spool.Dir = filepath.Join(f.dir, "spool")
 	f.agent, err = app.Start(cmd.Context(), c, app.Options{Logger: newLogger(c.Log, cmd.ErrOrStderr()), Version: programVersion()})
 	return f, err
 }
@@ -162,7 +162,7 @@ func (f *outageFleet) end(ctx context.Context, a **app.App) error {
 	if *a == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.config.ShutdownTimeout.Std())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.config.ShutdownTimeout)
 	defer cancel()
 	err := (*a).Stop(ctx)
 	*a = nil

@@ -56,7 +56,7 @@ each payload. Without arguments every blob of the store is checked. It only read
   scribe inspect blob ./scribe-data/blobs/blobs/72h/0192f0c1-7e1a-7c4e-9d5b-3f1f0a2b4c6d
   scribe inspect blob blobs/72h/0192f0c1-7e1a-7c4e-9d5b-3f1f0a2b4c6d --blobs s3 --s3-endpoint http://127.0.0.1:9000 --s3-bucket scribe`,
 	}
-	f.addBlobs(cmd, d)
+	f.add(cmd, "blobs", d)
 	cmd.Flags().BoolVar(&quick, "quick", false, "read the footer only")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c := d
@@ -120,7 +120,7 @@ func inspectBlobs(ctx context.Context, c app.Config, args []string, quick bool, 
 
 // withBlobs runs fn over the store of a configuration, which must exist.
 func withBlobs(ctx context.Context, c app.Config, fn func(blob.Store) error) error {
-	if err := c.Blobs.Validate(); err != nil {
+	if err := c.ValidateBlobs(); err != nil {
 		return usage(err)
 	}
 	if c.Blobs.Kind == "file" {

@@ -33,11 +33,11 @@ func newInspectDangling() *cobra.Command {
 
   missing   a pointer refers to a blob that is not there: its messages are lost
   pointer   a record of a log is no pointer, or can't be read
-  orphan    no pointer refers to the blob or ever will; the collector deletes it
-  expired   all pointers to the blob were trimmed; the collector deletes it
+  orphan    no pointer refers to the blob or ever will; retention deletes it
+  expired   all pointers to the blob were trimmed; retention deletes it
   young     no pointer refers to the blob yet; its writer may still commit it
-  unknown   the blob is of a history that the logs don't have: another cell's, or they were restored; the collector keeps it
-  damaged   no pointer refers to the blob and its footer can't be read; the collector keeps it
+  unknown   the blob is of a history that the logs don't have: another cell's, or they were restored; retention keeps it
+  damaged   no pointer refers to the blob and its footer can't be read; retention keeps it
 
 missing and pointer are damage and make the exit code 1. It only reads, and may run beside a server. The logs are those of the running cell at
 --server, or with --offline those in the folder --data, of a cell that is not running; the blobs are where --blobs says.`,
@@ -47,7 +47,7 @@ missing and pointer are damage and make the exit code 1. It only reads, and may 
 		Args: cobra.NoArgs,
 	}
 	server := serverFlag(cmd)
-	f.addBlobs(cmd, d)
+	f.add(cmd, "blobs", d)
 	cmd.Flags().BoolVar(&offline, "offline", false, "open the logs in --data, of a cell that is not running")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		c := d
@@ -76,13 +76,13 @@ func openOffline(ctx context.Context, c app.Config, stderr io.Writer) (stop func
 		return nil, "", missing("--data %s holds no metadata logs: metalog: %w", c.Data, pathless(err))
 	}
 	c.Listen, c.Log.Level = "127.0.0.1:0", "error"
-	c.Roles = slices.DeleteFunc(slices.Clone(c.Roles), func(r app.Role) bool { return r == app.Collector || r == app.Sequencer })
+	c.Roles = slices.DeleteFunc(slices.Clone(c.Roles), func(r app.Role) bool { return r == app.Retention || r == app.Sequencer })
 	a, err := app.Start(ctx, c, app.Options{Logger: newLogger(c.Log, stderr), Version: programVersion()})
 	if err != nil {
 		return nil, "", err
 	}
 	return func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.ShutdownTimeout.Std())
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.ShutdownTimeout)
 		defer cancel()
 		return a.Stop(ctx)
 	}, a.URL(), nil

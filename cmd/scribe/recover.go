@@ -41,7 +41,7 @@ Exit codes: 0 everything was recovered, 6 something is damaged or lost (it is na
   scribe recover --blobs s3 --s3-endpoint https://s3.example.org --s3-bucket scribe --to ./recovered`,
 		Args: cobra.NoArgs,
 	}
-	f.addBlobs(cmd, d)
+	f.add(cmd, "blobs", d)
 	fs := cmd.Flags()
 	fs.StringVar(&f.config, "config", "", "YAML configuration of a process of the cell; flags and environment win over it")
 	fs.StringVar(&o.To, "to", "", "data folder to make")
@@ -59,7 +59,7 @@ Exit codes: 0 everything was recovered, 6 something is damaged or lost (it is na
 		case o.Workers < 1 || o.Workers > 1024:
 			return usage(fmt.Errorf("--parallel is %d, it must be 1 to 1024", o.Workers))
 		}
-		if err := c.Blobs.Validate(); err != nil {
+		if err := c.ValidateBlobs(); err != nil {
 			return usage(err)
 		}
 		if c.Blobs.Kind == "file" {
@@ -99,7 +99,7 @@ func recoverMetadata(ctx context.Context, c app.Config, o app.RecoverOptions, st
 		return err
 	}
 	for _, key := range done.Claims {
-		fmt.Fprintf(stderr, "collectors do not delete anything until one is started with --collector-adopt %s: do that when you have seen that what you need is there\n", key)
+		fmt.Fprintf(stderr, "retention deletes nothing until it is started with --retention-adopt %s: do that when you have seen that what you need is there\n", key)
 	}
 	if !done.Whole() {
 		return &codedError{code: exitPartly, err: fmt.Errorf(

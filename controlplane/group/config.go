@@ -33,37 +33,25 @@ const (
 // Config is what a coordinator is made with. Start from DefaultConfig.
 type Config struct {
 	// MaxGroups is how many groups there may be; creating more is refused.
-	MaxGroups int
+	MaxGroups int `default:"10000" min:"1" max:"1000000"`
 	// MaxShards is how many physical shards a category may have when a group begins to read it.
-	MaxShards int
+	MaxShards int `default:"100000" min:"1" max:"100000"`
 	// PinInterval is how often the coordinator says what active groups need of categories that retention is about to take.
-	PinInterval time.Duration
+	PinInterval time.Duration `default:"10s" min:"1ms" max:"20s"`
 	// StoreTimeout bounds what the coordinator does with the store on its own.
-	StoreTimeout time.Duration
+	StoreTimeout time.Duration `default:"10s" min:"1ms" max:"1h"`
 	// LogTimeout bounds a question to the metadata engine.
-	LogTimeout time.Duration
+	LogTimeout time.Duration `default:"10s" min:"1ms" max:"1h"`
 	// TrafficWindow is over how much time the traffic of a category is measured, back from now.
-	TrafficWindow time.Duration
+	TrafficWindow time.Duration `default:"5m" min:"1s" max:"1d"`
 }
 
 // DefaultConfig returns the defaults.
-func DefaultConfig() Config {
-	return Config{
-		MaxGroups: 10_000, MaxShards: 100_000, PinInterval: 10 * time.Second,
-		StoreTimeout: 10 * time.Second, LogTimeout: 10 * time.Second, TrafficWindow: 5 * time.Minute,
-	}
-}
+func DefaultConfig() Config { return config.Defaults[Config]() }
 
-// Validate reports every field that is out of its range.
+// Validate reports every violation.
 func (c Config) Validate() error {
-	f := config.Of("group")
-	f.Int("MaxGroups", c.MaxGroups, 1, 1_000_000)
-	f.Int("MaxShards", c.MaxShards, 1, 100_000)
-	f.Duration("PinInterval", c.PinInterval, time.Millisecond, 20*time.Second)
-	f.Duration("StoreTimeout", c.StoreTimeout, time.Millisecond, time.Hour)
-	f.Duration("LogTimeout", c.LogTimeout, time.Millisecond, time.Hour)
-	f.Duration("TrafficWindow", c.TrafficWindow, time.Second, 24*time.Hour)
-	return f.Err()
+	return config.Check("group", &c, nil).Err()
 }
 
 // Control is what a coordinator needs of the control plane.

@@ -10,20 +10,15 @@ import (
 // ControllerConfig says what a controller aims at.
 type ControllerConfig struct {
 	// Target is the utilisation to keep to, above 0 and at most 1. At 1 the length stays at the most: a host can't be busier.
-	Target float64
+	Target float64 `yaml:"utilisation" default:"0.9" min:">0" max:"1"`
 	// Least and Most bound the length.
-	Least, Most int
+	Least int `yaml:"queue_least" default:"64" min:"1" max:"1048576"`
+	Most  int `yaml:"queue_most" default:"4096" min:"Least" max:"1048576"`
 }
 
 // Validate reports every violation.
 func (c *ControllerConfig) Validate() error {
-	f := config.Of("admission")
-	if !(c.Target > 0 && c.Target <= 1) {
-		f.Refuse("Target", c.Target, "above 0 and at most 1")
-	}
-	f.Int("Least", c.Least, 1, 1<<20)
-	f.Int("Most", c.Most, c.Least, 1<<20)
-	return f.Err()
+	return config.Check("admission", c, nil).Err()
 }
 
 // Gains of the controller, by which the output, a place between the least length (0) and the most (1), follows the error. P is I times

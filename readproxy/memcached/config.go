@@ -1,10 +1,8 @@
 package memcached
 
 import (
-	"fmt"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,30 +13,22 @@ import (
 // Config of a client.
 type Config struct {
 	// Servers are addresses, host:port, the same ones in every process that shares the cache, in any order.
-	Servers []string
+	Servers []string `yaml:"servers" flag:"memcached" help:"memcached servers that the read proxies of a region share, HOST:PORT,..."`
 	// Timeout bounds a call, connecting included.
-	Timeout time.Duration
+	Timeout time.Duration `yaml:"timeout" default:"100ms" min:"1ms" max:"1m"`
 	// Connections is how many connections there are to a server at most.
-	Connections int
+	Connections int `yaml:"connections" default:"16" min:"1" max:"10000"`
 	// ItemBytes is how many bytes of a value are kept under one key. It must be below what the servers take: 1 MiB with its header,
 	// unless they were started with -I.
-	ItemBytes int
+	ItemBytes int `yaml:"item_bytes" default:"1MB" min:"1KiB" max:"1GiB"`
 	// ValueBytes is the largest value.
-	ValueBytes int
+	ValueBytes int `yaml:"value_bytes" default:"16MiB" min:"1B"`
 	// Prefix stands before every key; up to 64 letters, digits and any of . : _ -
-	Prefix string
+	Prefix string `yaml:"prefix" default:"scribe:"`
 }
 
-// DefaultConfig returns the configuration that is used unless told otherwise; it has no servers.
-func DefaultConfig() Config {
-	return Config{
-		Timeout:     100 * time.Millisecond,
-		Connections: 16,
-		ItemBytes:   1_000_000,
-		ValueBytes:  16 << 20,
-		Prefix:      "scribe:",
-	}
-}
+// DefaultConfig returns the defaults; it has no servers.
+func DefaultConfig() Config { return config.Defaults[Config]() }
 
 const (
 	maxKey    = 250 // of the protocol
@@ -47,30 +37,27 @@ const (
 	maxItems  = 1000                // of a value
 )
 
-// Validate reports every field that is out of range, joined.
+// Validate reports every violation.
 func (c *Config) Validate() error {
-	f := config.Of("memcached")
+	v := config.Check("memcached", c, nil)
 	if len(c.Servers) == 0 {
-		f.Add("Servers", "none")
+		v.Add("Servers", "missing: want addresses of the form host:port")
 	}
 	for i, s := range c.Servers {
 		if host, port, err := net.SplitHostPort(s); err != nil || host == "" || port == "" {
-			f.Add("Servers", "%q is not an address of the form host:port", s)
+			v.Add("Servers", "invalid value %q: want host:port", s)
 		}
 		if slices.Contains(c.Servers[:i], s) {
-			f.Add("Servers", "%q is there twice", s)
+			v.Add("Servers", "%q is given twice", s)
 		}
 	}
-	f.Duration("Timeout", c.Timeout, time.Millisecond, time.Minute)
-	f.Int("Connections", c.Connections, 1, 10_000)
-	f.Bytes("ItemBytes", int64(c.ItemBytes), 1024, 1<<30)
-	if c.ValueBytes < 1 || c.ItemBytes > 0 && c.ValueBytes/c.ItemBytes >= maxItems {
-		f.Refuse("ValueBytes", units.Bytes(c.ValueBytes), fmt.Sprintf("1B to %d times the bytes of an item", maxItems))
+	if c.ItemBytes > 0 && c.ValueBytes/c.ItemBytes >= maxItems {
+		v.Add("ValueBytes", "invalid value %v: want less than %d times the bytes of an item", units.Bytes(c.ValueBytes), maxItems)
 	}
 	if len(c.Prefix) > maxPrefix || strings.ContainsFunc(c.Prefix, func(r rune) bool { return !strings.ContainsRune(keyRunes, r) }) {
-		f.Refuse("Prefix", strconv.Quote(c.Prefix), fmt.Sprintf("up to %d letters, digits and any of . : _ -", maxPrefix))
+		v.Add("Prefix", "invalid value %q: want up to %d letters, digits and any of . : _ -", c.Prefix, maxPrefix)
 	}
-	return f.Err()
+	return v.Err()
 }
 
 // keyRunes are those of prefixes and keys: no spaces and no control characters, which end a key in the protocol, and no slash, which

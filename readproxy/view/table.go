@@ -17,28 +17,21 @@ import (
 // Config of a table.
 type Config struct {
 	// Views is how many views a version of a category's schema has at most.
-	Views int
+	Views int `yaml:"most" default:"8" min:"1" max:"64" flag:"max-views" help:"most views that a read proxy makes of payloads for the queries of a category, 1 to 64"`
 	// Queries is how many running queries of a version are known at most: beyond it the one that asked longest ago is forgotten.
-	Queries int
+	Queries int `yaml:"queries" default:"256" min:"1" max:"10000"`
 	// Expiry is how long after its last question a query is running no more.
-	Expiry time.Duration
+	Expiry time.Duration `yaml:"expiry" default:"30s" min:"1s" max:"1h"`
 	// Rebalance is the least time between two divisions of a version's queries.
-	Rebalance time.Duration
+	Rebalance time.Duration `yaml:"rebalance" default:"2s" min:"1ms" max:"1h"`
 }
 
-// DefaultConfig returns the configuration that is used unless told otherwise.
-func DefaultConfig() Config {
-	return Config{Views: 8, Queries: 256, Expiry: 30 * time.Second, Rebalance: 2 * time.Second}
-}
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config { return config.Defaults[Config]() }
 
-// Validate reports every field that is out of range, joined.
+// Validate reports every violation.
 func (c *Config) Validate() error {
-	f := config.Of("view")
-	f.Int("Views", c.Views, 1, 64)
-	f.Int("Queries", c.Queries, 1, 10_000)
-	f.Duration("Expiry", c.Expiry, time.Second, time.Hour)
-	f.Duration("Rebalance", c.Rebalance, time.Millisecond, time.Hour)
-	return f.Err()
+	return config.Check("view", c, nil).Err()
 }
 
 // Key names a version of a category's schema.

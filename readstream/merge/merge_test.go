@@ -297,7 +297,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			l := w.engine.shards[w.anyShard(t)]
 			l.first = max(l.first, record.LSN(rapid.Uint64Range(1, uint64(l.next())).Draw(t, "to")))
 		},
-		"seal":     func(t *rapid.T) { w.engine.shards[w.anyShard(t)].sealed = true },
+		"seal": func(t *rapid.T) { w.engine.shards[w.anyShard(t)].sealed = true },
 		"erase": func(t *rapid.T) {
 			l := w.engine.shards[w.anyShard(t)]
 			l.sealed, l.erased = true, true

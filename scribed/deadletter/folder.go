@@ -19,25 +19,19 @@ import (
 // Config says where letters are kept and how many. Start from [DefaultConfig].
 type Config struct {
 	// Dir is the folder; it is created.
-	Dir string
+	Dir string `required:"a folder"`
 	// MaxBytes bounds the files.
-	MaxBytes int64
+	MaxBytes int64 `yaml:"dead_letters" default:"256MiB" min:"1B" max:"1024TiB"`
 	// MaxFiles bounds their number.
-	MaxFiles int
+	MaxFiles int `default:"10000" min:"1" max:"1048576"`
 }
 
 // DefaultConfig suits a host's agent. Dir is the caller's to fill in.
-func DefaultConfig() Config { return Config{MaxBytes: 256 << 20, MaxFiles: 10_000} }
+func DefaultConfig() Config { return config.Defaults[Config]() }
 
-// Validate reports every fault.
+// Validate reports every violation.
 func (c *Config) Validate() error {
-	f := config.Of("deadletter")
-	if c.Dir == "" {
-		f.Refuse("Dir", "empty", "a folder")
-	}
-	f.Bytes("MaxBytes", c.MaxBytes, 1, 1<<50)
-	f.Int("MaxFiles", c.MaxFiles, 1, 1<<20)
-	return f.Err()
+	return config.Check("deadletter", c, nil).Err()
 }
 
 // Totals say what a folder holds and what went through it since it was opened.

@@ -13,6 +13,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"scribe/internal/base/config"
 )
 
 // ListenConfig says where an input over TCP or HTTP is reached, and by whom.
@@ -26,16 +28,19 @@ type ListenConfig struct {
 	TokenFile string `yaml:"token_file"`
 }
 
-// Faults returns what can't be right; field names it in the configuration.
-func (l *ListenConfig) Faults(field string) []error {
-	var faults []error
+// Validate reports every violation.
+func (l *ListenConfig) Validate() error {
+	v := config.Check("listen", l, nil)
 	if _, port, err := net.SplitHostPort(l.Address); err != nil || port == "" {
-		faults = append(faults, fmt.Errorf("%s.address: %q is not of the form host:port", field, l.Address))
+		v.Add("Address", "invalid value %q: want host:port", l.Address)
 	}
-	if (l.TLSCert == "") != (l.TLSKey == "") {
-		faults = append(faults, fmt.Errorf("%s: tls_cert and tls_key are needed together", field))
+	if l.TLSCert != "" && l.TLSKey == "" {
+		v.Add("TLSKey", "missing: want the file of the key of tls_cert")
 	}
-	return faults
+	if l.TLSCert == "" && l.TLSKey != "" {
+		v.Add("TLSCert", "missing: want the file of the certificate of tls_key")
+	}
+	return v.Err()
 }
 
 // Open listens, with TLS when that is configured.

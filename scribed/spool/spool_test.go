@@ -29,8 +29,8 @@ func TestValidate(t *testing.T) {
 	bad := Config{SegmentBytes: 1, BallastBytes: -1, IndexBytes: -1, QuarantineBytes: -1}
 	err := bad.Validate()
 	for _, field := range []string{"Dir", "MaxBytes", "SegmentBytes", "BallastBytes", "SyncInterval", "StateInterval", "UnsyncedBytes", "IndexBytes", "QuarantineBytes"} {
-		if err == nil || !strings.Contains(err.Error(), "spool: "+field+" is") {
-			t.Errorf("%s is not among the faults: %v", field, err)
+		if err == nil || !strings.Contains(err.Error(), "spool: "+field+": ") {
+			t.Errorf("%s is not among the violations: %v", field, err)
 		}
 	}
 	if _, err := Open(bad, Deps{}); err == nil {

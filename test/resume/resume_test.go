@@ -18,7 +18,6 @@ import (
 
 	"scribe/cmd/scribe/app"
 	"scribe/consumer"
-	"scribe/internal/base/units"
 	"scribe/internal/transport/rpc"
 	"scribe/producer"
 	scribev1 "scribe/proto/scribe/v1"
@@ -35,7 +34,7 @@ const shards = 4
 func cell(t *testing.T, age time.Duration) string {
 	cfg := app.DefaultConfig()
 	cfg.Data, cfg.Listen = filepath.Join(t.TempDir(), "data"), "127.0.0.1:0"
-	cfg.Streams.MaxAge = units.Duration(age)
+	cfg.ReadStream.MaxStreamAge = age
 	a, err := app.Start(t.Context(), cfg, app.Options{Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))})
 	if err != nil {
 		t.Fatal(err)

@@ -9,48 +9,17 @@ import (
 	"sync"
 	"time"
 
-	"scribe/internal/base/units"
+	"scribe/internal/base/config"
 	"scribe/internal/transport/discovery"
 	"scribe/internal/transport/rpc"
 	"scribe/producer"
 	"scribe/scribed"
-	"scribe/scribed/deadletter"
 	"scribe/scribed/inputs"
 	"scribe/scribed/inputs/follow"
 	"scribe/scribed/inputs/lines"
 	"scribe/scribed/inputs/otlp"
 	"scribe/scribed/inputs/syslog"
-	"scribe/scribed/spool"
 )
-
-// SpoolConfig is the agent's disk buffer.
-type SpoolConfig struct {
-	// Dir is its folder; empty = spool in the data folder of a process that has one, else no disk buffer.
-	Dir string `yaml:"dir"`
-	// MaxBytes bounds it. Ballast comes on top: a file that is given up when the disk is full.
-	MaxBytes units.Bytes `yaml:"max_bytes"`
-	Segment  units.Bytes `yaml:"segment"`
-	Ballast  units.Bytes `yaml:"ballast"`
-	// Backfill bounds how fast a backlog is forwarded, in bytes a second; 0 = by what live traffic leaves.
-	Backfill units.Bytes `yaml:"backfill"`
-	// DeadLetters bounds the folder of what the cell refuses for good and nobody waits for; 0 = it is dropped and counted.
-	DeadLetters units.Bytes `yaml:"dead_letters"`
-	// Categories are rules; the first whose pattern matches a category's name holds.
-	Categories []SpoolRule `yaml:"categories"`
-}
-
-// SpoolRule is what the agent does for some categories.
-type SpoolRule struct {
-	// Match is a glob over the category's name, such as "audit.*".
-	Match string `yaml:"match"`
-	// WhenFull is reject, block, drop_oldest or drop_newest.
-	WhenFull scribed.WhenFull `yaml:"when_full"`
-	// MaxBytes and MaxAge bound what each of them may have in the buffer; 0 = no bound of their own.
-	MaxBytes units.Bytes    `yaml:"max_bytes"`
-	MaxAge   units.Duration `yaml:"max_age"`
-	// Strict forwards what is buffered before what is new.
-	Strict bool `yaml:"strict"`
-}
 
 // InputsConfig are the agent's sources beside the producer library.
 type InputsConfig struct {
@@ -60,12 +29,12 @@ type InputsConfig struct {
 	Lines  []lines.Config  `yaml:"lines"`
 }
 
-// spoolDir is the folder of the disk buffer; empty = none.
+// spoolDir is the folder of the disk buffer: the configured one, or one in the data folder of a process that has one; empty = none.
 func (c *Config) spoolDir() string {
-	if c.Spool.Dir == "" && c.needsData() {
+	if c.Scribed.Spool.Dir == "" && c.needsData() {
 		return filepath.Join(c.Data, "spool")
 	}
-	return c.Spool.Dir
+	return c.Scribed.Spool.Dir
 }
 
 // inputsDir is where inputs keep positions.
@@ -79,68 +48,50 @@ func (c *Config) inputsDir() string {
 // reportLosses is how often an agent tells readers what it had to drop.
 const reportLosses = 5 * time.Second
 
-// scribed is the configuration of the agent's core.
+// scribed is what the role is made with. What it sends at once, and what the spool keeps in memory, follows from its memory.
 func (c *Config) scribed() scribed.Config {
-	s := scribed.DefaultConfig()
-	s.MemoryBytes = int64(c.Limits.WriteMemory)
+	s := c.Scribed
 	s.BatchBytes = int(min(int64(s.BatchBytes), s.MemoryBytes/16))
-	s.BackfillBytesPerSecond = int64(c.Spool.Backfill)
-	s.ReportLosses = reportLosses
-	for _, r := range c.Spool.Categories {
-		s.Rules = append(s.Rules, scribed.Rule{
-			Pattern: r.Match, WhenFull: r.WhenFull, MaxBytes: int64(r.MaxBytes), MaxAge: r.MaxAge.Std(), Strict: r.Strict,
-		})
-	}
 	dir := c.spoolDir()
 	if dir == "" {
+		s.Spool, s.DeadLetter = nil, nil
 		return s
 	}
-	sp := spool.DefaultConfig()
-	// What the spool keeps in memory follows from what the agent may.
-	sp.UnsyncedBytes = min(sp.UnsyncedBytes, s.MemoryBytes/4)
-	sp.IndexBytes = min(sp.IndexBytes, s.MemoryBytes/8)
-	sp.Dir, sp.MaxBytes, sp.SegmentBytes, sp.BallastBytes = dir, int64(c.Spool.MaxBytes), int64(c.Spool.Segment), int64(c.Spool.Ballast)
-	s.Spool = &sp
-	if c.Spool.DeadLetters > 0 {
-		dl := deadletter.DefaultConfig()
-		dl.Dir, dl.MaxBytes = filepath.Join(dir, "deadletters"), int64(c.Spool.DeadLetters)
-		s.DeadLetter = &dl
+	disk, letters := *s.Spool, *s.DeadLetter
+	disk.UnsyncedBytes, disk.IndexBytes = min(disk.UnsyncedBytes, s.MemoryBytes/4), min(disk.IndexBytes, s.MemoryBytes/8)
+	disk.Dir, letters.Dir = dir, filepath.Join(dir, "deadletters")
+	s.Spool, s.DeadLetter = &disk, &letters
+	if letters.MaxBytes == 0 {
+		s.DeadLetter = nil
 	}
 	return s
 }
 
-// inputFaults are those of the agent's inputs.
-func (c *Config) inputFaults() (faults []error) {
-	if !c.Has(Scribed) {
-		return nil
-	}
+func (c *Config) checkInputs(v *config.Violations) {
+	v.Join("Inputs", config.Check("inputs", &c.Inputs, nil).Err())
 	// Names tell inputs of a kind apart, in metrics and in positions.
-	names := map[string]string{"lines " + agentLines: "the lines of the agent's own address"}
-	input := func(kind string, i int, name string, check func(field string) []error) {
-		field := fmt.Sprintf("inputs.%s[%d]", kind, i)
-		faults = append(faults, check(field)...)
-		if by := names[kind+" "+name]; by != "" {
-			faults = append(faults, fmt.Errorf("%s.name: %q is that of %s already", field, name, by))
-			return
+	taken := map[string]bool{"Lines/" + agentLines: true}
+	checkName := func(kind string, i int, name string) {
+		if taken[kind+"/"+name] {
+			v.Add(fmt.Sprintf("Inputs.%s[%d].Name", kind, i), "%q is the name of another input", name)
 		}
-		names[kind+" "+name] = field
+		taken[kind+"/"+name] = true
 	}
 	for i := range c.Inputs.Follow {
-		input("follow", i, c.Inputs.Follow[i].Name, c.Inputs.Follow[i].Faults)
+		checkName("Follow", i, c.Inputs.Follow[i].Name)
 	}
 	for i := range c.Inputs.Syslog {
-		input("syslog", i, c.Inputs.Syslog[i].Name, c.Inputs.Syslog[i].Faults)
+		checkName("Syslog", i, c.Inputs.Syslog[i].Name)
 	}
 	for i := range c.Inputs.OTLP {
-		input("otlp", i, c.Inputs.OTLP[i].Name, c.Inputs.OTLP[i].Faults)
+		checkName("OTLP", i, c.Inputs.OTLP[i].Name)
 	}
 	for i := range c.Inputs.Lines {
-		input("lines", i, c.Inputs.Lines[i].Name, c.Inputs.Lines[i].Faults)
+		checkName("Lines", i, c.Inputs.Lines[i].Name)
 	}
 	if len(c.Inputs.Follow) > 0 && c.inputsDir() == "" {
-		faults = append(faults, errors.New("inputs.follow: positions need a folder: configure spool.dir"))
+		v.Add("Inputs.Follow", "positions need a folder: configure spool.dir")
 	}
-	return faults
 }
 
 func (a *App) startScribed(context.Context) error {

@@ -1,86 +1,94 @@
 package app
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"os"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
+	"scribe/batcher"
+	"scribe/internal/base/config"
 	"scribe/internal/base/units"
 	"scribe/internal/format/pointer"
+	"scribe/readproxy"
+	"scribe/readproxy/memcached"
+	"scribe/readstream"
+	"scribe/retention"
+	"scribe/scribed"
+	"scribe/scribed/deadletter"
+	"scribe/scribed/spool"
+	"scribe/sequencer"
+	"scribe/sqlserver"
+	"scribe/storage/metalog"
+	"scribe/writeproxy"
 )
 
-// Config is what one process runs. It is read from YAML; flags and environment variables are laid over it by cmd/scribe.
+// Config is what one process runs. It is read from YAML; flags and environment variables are laid over it by cmd/scribe. The settings of
+// roles are theirs.
 type Config struct {
 	// Roles of the process.
-	Roles []Role `yaml:"roles"`
+	Roles RoleList `yaml:"roles" flag:"roles,serve" help:"roles of this process, separated by commas, or all"`
 	// Data is the folder of everything that the process keeps: categories, logs, blobs on files, copies of metadata.
-	Data string `yaml:"data"`
+	Data string `yaml:"data" default:"./scribe-data" required:"a folder" flag:"data,up,serve,blobs" help:"folder of everything that is kept"`
 	// Listen is the TCP address that everything is served on, host:port; port 0 takes a free one.
-	Listen string `yaml:"listen"`
+	Listen string `yaml:"listen" default:"127.0.0.1:7420" flag:"listen,up,serve,agent" help:"address to serve on, host:port; port 0 takes a free one"`
 	// Socket is the path of a Unix socket to serve on as well; empty = none.
-	Socket string `yaml:"socket"`
+	Socket string `yaml:"socket" flag:"socket,agent" help:"path of a Unix socket to serve on as well"`
 	// Advertise is the base URL under which other processes reach this one; empty = http:// and the listening address.
-	Advertise string `yaml:"advertise"`
+	Advertise string `yaml:"advertise" flag:"advertise" help:"base URL under which others reach this process (default: http:// and the listening address)"`
 	// ID names the process in the membership; empty = the host's name and a random part, kept in the data folder.
-	ID string `yaml:"id"`
+	ID string `yaml:"id" flag:"id,up,serve,agent" help:"name in the membership (default: host name and a random part, kept in the data folder)"`
 	// Control is the control plane's base URL; for processes without that role.
-	Control string `yaml:"control"`
-	// Metalog is the base URL of the process that serves the metadata logs; for batchers, read streams, collectors and sequencers in processes
+	Control string `yaml:"control" flag:"control,serve" help:"base URL of the control plane, when it is not here"`
+	// Metalog is the base URL of the process that serves the metadata logs; for batchers, read streams, retention and sequencers in processes
 	// without that role. A control plane that does without takes the one that is a member of the cell.
-	Metalog string `yaml:"metalog"`
+	Metalog string `yaml:"metalog" flag:"metalog,serve" help:"base URL of the process that serves the metadata logs, when it is not here"`
 	// Upstream is where scribed forwards to: the base URL of a write proxy, or of any process of the cell; empty with a
 	// writeproxy in the same process.
-	Upstream string `yaml:"upstream"`
-	// Spool is the agent's disk buffer, Inputs its sources beside the producer library.
-	Spool  SpoolConfig  `yaml:"spool"`
-	Inputs InputsConfig `yaml:"inputs"`
+	Upstream string `yaml:"upstream" flag:"upstream,serve,agent" help:"address of the cell that scribed forwards to, when no writeproxy is here"`
+	// Inputs are the agent's sources beside the producer library.
+	Inputs InputsConfig `yaml:"inputs" check:"off"`
 	// Blobs is where payloads are kept.
-	Blobs BlobConfig `yaml:"blobs"`
+	Blobs BlobConfig `yaml:"blobs" check:"off"`
 	// Region is the name of the region of this cell, in pointers to what it stores; the same in all its processes. Empty where there is
 	// one region.
-	Region string `yaml:"region"`
+	Region string `yaml:"region" flag:"region" help:"name of this cell's region, the same in all its processes; only where there are several"`
 	// Regions are others, whose payloads a read proxy serves here.
-	Regions []RegionConfig `yaml:"regions"`
-	// ReadProxy says how payloads are fetched, cached and handed out.
-	ReadProxy ReadProxyConfig `yaml:"read_proxy"`
-	// Collector says when retention removes things.
-	Collector CollectorConfig `yaml:"collector"`
-	// Streams is about consumers' streams of pointers.
-	Streams StreamsConfig `yaml:"streams"`
-	// Gateway is about queries over the network.
-	Gateway GatewayConfig `yaml:"gateway"`
-	// AutoCreate creates a category on the first write to it.
-	AutoCreate bool `yaml:"auto_create"`
-	// Limits bound memory.
-	Limits Limits `yaml:"limits"`
-	// FlushFloor is the least time between two flushes of a batcher; it bounds what requests to the store cost. Negative = 0 on
-	// files and 250 ms on S3.
-	FlushFloor *units.Duration `yaml:"flush_floor"`
+	Regions RegionList `yaml:"regions" check:"off" flag:"regions" help:"other regions whose payloads are served here, through their read proxies: NAME=URL,..."`
+	// FlushFloor is the batcher's; nil = 0 on files and 250 ms on S3, where requests cost money.
+	FlushFloor *time.Duration `yaml:"flush_floor" flag:"flush-floor" help:"least time between two flushes of a batcher (default: 0s on files, 250ms on S3)"`
+	// MetadataCache is what the metadata engine caches, in bytes.
+	MetadataCache int64 `yaml:"limits.metadata_cache" default:"64MiB" min:"8MiB" flag:"metadata-cache" help:"most bytes that the metadata engine caches"`
 	// ShutdownTimeout is how long SIGTERM waits for what was accepted to become durable.
-	ShutdownTimeout units.Duration `yaml:"shutdown_timeout"`
+	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" default:"30s" min:">0" flag:"shutdown-timeout,up,serve,agent" help:"how long SIGTERM waits for what was accepted to become durable"`
 	// LeaseTTL is how long the process stays a member of the cell without a heartbeat.
-	LeaseTTL units.Duration `yaml:"lease_ttl"`
+	LeaseTTL time.Duration `yaml:"lease_ttl" default:"10s" min:"100ms" max:"5m" flag:"lease-ttl" help:"how long the process stays a member without a heartbeat"`
 	// Log says what is written to standard error.
 	Log LogConfig `yaml:"log"`
 	// Pprof serves profiles under /debug/pprof/.
-	Pprof bool `yaml:"pprof"`
+	Pprof bool `yaml:"pprof" flag:"pprof,up,serve,agent" help:"serve profiles under /debug/pprof/"`
+	// Flight is the TCP address of Arrow Flight SQL, host:port; empty = it is not served. Queries over HTTP are on the process's own address.
+	Flight string `yaml:"sqlserver.flight" flag:"flight" help:"address to serve Arrow Flight SQL on, host:port (default: it is not served); queries over HTTP are at --listen, under /v1/query"`
+
+	Scribed    scribed.Config    `check:"off"`
+	WriteProxy writeproxy.Config `check:"off"`
+	Batcher    batcher.Config    `check:"off"`
+	ReadStream readstream.Config `yaml:"streams" check:"off"`
+	ReadProxy  readproxy.Config  `yaml:"read_proxy" check:"off"`
+	Retention  retention.Config  `yaml:"retention" check:"off"`
+	SQLServer  sqlserver.Config  `yaml:"sqlserver" check:"off"`
+	Sequencer  sequencer.Config  `yaml:"sequencer" check:"off"`
 }
 
 // BlobConfig says where payloads are kept.
 type BlobConfig struct {
-	// Kind is "file" or "s3".
-	Kind string `yaml:"kind"`
+	Kind string `yaml:"kind" default:"file" oneof:"file s3" flag:"blobs,up,serve,blobs" help:"where payloads are kept: file or s3"`
 	// Path is the folder of a file store; empty = blobs in the data folder.
-	Path string `yaml:"path"`
+	Path string `yaml:"path" flag:"blob-path,up,serve,blobs" help:"folder of a file store (default: blobs in the data folder)"`
 	// S3 is the store of kind s3.
 	S3 S3Config `yaml:"s3"`
 }
@@ -88,147 +96,177 @@ type BlobConfig struct {
 // S3Config names a bucket of an S3-compatible store.
 type S3Config struct {
 	// Endpoint is a URL, http://host:port or https://host.
-	Endpoint string `yaml:"endpoint"`
+	Endpoint string `yaml:"endpoint" flag:"s3-endpoint,up,serve,blobs" help:"URL of the S3 store"`
 	// Bucket exists already, or is created at the start with CreateBucket.
-	Bucket       string `yaml:"bucket"`
-	CreateBucket bool   `yaml:"create_bucket"`
+	Bucket       string `yaml:"bucket" flag:"s3-bucket,up,serve,blobs" help:"bucket"`
+	CreateBucket bool   `yaml:"create_bucket" flag:"s3-create-bucket,up,serve,blobs" help:"create the bucket when it does not exist"`
 	// Prefix stands before every key.
-	Prefix string `yaml:"prefix"`
+	Prefix string `yaml:"prefix" flag:"s3-prefix,up,serve,blobs" help:"prefix of every key"`
 	// Region is the bucket's; empty lets the server say.
-	Region string `yaml:"region"`
+	Region string `yaml:"region" flag:"s3-region,up,serve,blobs" help:"region of the bucket"`
 	// AccessKey and SecretKey sign requests. Better given in the environment than in a file.
-	AccessKey string `yaml:"access_key"`
-	SecretKey string `yaml:"secret_key"`
-}
-
-// Limits bound memory in bytes.
-type Limits struct {
-	// WriteMemory is what the write proxy and the agent hold of requests in flight, each.
-	WriteMemory units.Bytes `yaml:"write_memory"`
-	// BatchMemory is what the batcher holds before it is durable.
-	BatchMemory units.Bytes `yaml:"batch_memory"`
-	// ReadCache is what the read proxy caches.
-	ReadCache units.Bytes `yaml:"read_cache"`
-	// ReadMemory is what the read proxy holds of requests that it serves with their answers, and of payloads that it fetches, each.
-	ReadMemory units.Bytes `yaml:"read_memory"`
-	// MetadataCache is the metadata engine's.
-	MetadataCache units.Bytes `yaml:"metadata_cache"`
+	AccessKey string `yaml:"access_key" flag:"s3-access-key,up,serve,blobs" help:"access key; better in the environment, SCRIBE_S3_ACCESS_KEY"`
+	SecretKey string `yaml:"secret_key" flag:"s3-secret-key,up,serve,blobs" help:"secret key; better in the environment, SCRIBE_S3_SECRET_KEY"`
 }
 
 // LogConfig says what is logged.
 type LogConfig struct {
-	// Level is debug, info, warn or error.
-	Level string `yaml:"level"`
-	// Format is text or json.
-	Format string `yaml:"format"`
+	Level  string `yaml:"level" default:"info" oneof:"debug info warn error" flag:"log-level,up,serve,agent" help:"debug, info, warn or error"`
+	Format string `yaml:"format" default:"text" oneof:"text json" flag:"log-format,up,serve,agent" help:"text or json"`
 }
 
 // DefaultConfig is that of `scribe up`: every role on files, creating categories on first use.
 func DefaultConfig() Config {
-	return Config{
-		Roles:      slices.Clone(AllRoles),
-		Data:       "./scribe-data",
-		Listen:     "127.0.0.1:7420",
-		Spool:      SpoolConfig{MaxBytes: 10 << 30, Segment: 32 << 20, Ballast: 16 << 20, DeadLetters: 256 << 20},
-		Blobs:      BlobConfig{Kind: "file"},
-		ReadProxy:  defaultReadProxy(),
-		Collector:  defaultCollector(),
-		Streams:    defaultStreams(),
-		Gateway:    defaultGateway(),
-		AutoCreate: true,
-		Limits: Limits{
-			WriteMemory:   256 << 20,
-			BatchMemory:   256 << 20,
-			ReadCache:     256 << 20,
-			ReadMemory:    256 << 20,
-			MetadataCache: 64 << 20,
-		},
-		ShutdownTimeout: units.Duration(30 * time.Second),
-		LeaseTTL:        units.Duration(10 * time.Second),
-		Log:             LogConfig{Level: "info", Format: "text"},
-	}
+	c := config.Defaults[Config]()
+	c.Roles = slices.Clone(AllRoles)
+	c.WriteProxy.AutoCreate = true
+	c.Scribed.MemoryBytes = c.WriteProxy.MemoryBytes // one setting
+	c.Scribed.ReportLosses = reportLosses
+	c.Scribed.Spool, c.Scribed.DeadLetter = new(spool.DefaultConfig()), new(deadletter.DefaultConfig())
+	c.ReadProxy.Memcached = new(memcached.DefaultConfig())
+	return c
 }
+
+// renamed are sections of the configuration by what they were called.
+var renamed = map[string]string{"collector": "retention", "gateway": "sqlserver"}
 
 // Load lays the YAML of a file over c. Fields that it does not know are errors.
-func (c *Config) Load(path string) error {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("read configuration: %w", err)
-	}
-	dec := yaml.NewDecoder(bytes.NewReader(text))
-	dec.KnownFields(true)
-	if err := dec.Decode(c); err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("configuration %s: %w", path, err)
-	}
-	return nil
-}
+func (c *Config) Load(path string) error { return config.Load(path, c, renamed) }
 
-// Validate reports every fault at once.
+// Validate reports every violation.
 func (c *Config) Validate() error {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-
+	v := config.Check("scribe", c, nil)
 	if len(c.Roles) == 0 {
-		fault("roles: none given; the roles are %s, or all", roleList())
+		v.Add("Roles", "missing: want some of %s, or all", roleList())
 	}
 	for _, r := range c.Roles {
-		if !slices.Contains(AllRoles, r) {
-			fault("roles: %q is unknown; the roles are %s", r, roleList())
+		if err := checkRole(r); err != nil {
+			v.Add("Roles", "%w", err)
 		}
 	}
-	if c.Data == "" {
-		fault("data: a folder is needed")
+	if !isAddress(c.Listen) {
+		v.Add("Listen", "invalid value %q: want host:port", c.Listen)
 	}
-	if _, port, err := net.SplitHostPort(c.Listen); err != nil || port == "" {
-		fault("listen: %q is not an address of the form host:port", c.Listen)
-	}
-	checkURL := func(field, value string, needed bool, why string) {
-		switch {
-		case value == "" && needed:
-			fault("%s: needed, since %s", field, why)
-		case value == "":
-		case !isURL(value):
-			fault("%s: %q is not a URL of the form http://host:port", field, value)
-		}
-	}
-	checkURL("advertise", c.Advertise, false, "")
-	checkURL("control", c.Control, c.needsControl() && !c.Has(ControlPlane), "the process has no controlplane role")
-	checkURL("metalog", c.Metalog, c.needsMetalog() && !c.Has(Metalog), "the process has no metalog role")
-	checkURL("upstream", c.Upstream, c.Has(Scribed) && !c.Has(WriteProxy), "scribed needs somewhere to forward to")
+	c.checkURLs(v)
 	if c.needsBlobs() {
-		faults = append(faults, c.Blobs.faults()...)
+		v.Join("Blobs", c.Blobs.Validate())
 	}
-	faults = append(faults, c.inputFaults()...)
+	if c.Has(Scribed) {
+		c.checkInputs(v)
+	}
 	if err := pointer.ValidateRegion(c.Region); err != nil {
-		fault("region: %w", err)
+		v.Add("Region", "%w", err)
 	}
-	faults = append(faults, c.readProxyFaults()...)
-	faults = append(append(faults, c.roleFaults()...), c.flightFault())
-	for field, v := range map[string]units.Bytes{
-		"limits.write_memory": c.Limits.WriteMemory, "limits.batch_memory": c.Limits.BatchMemory,
-		"limits.read_cache": c.Limits.ReadCache, "limits.metadata_cache": c.Limits.MetadataCache,
-	} {
-		if v < minMemory {
-			fault("%s: %v is too little, the least is %v", field, v, minMemory)
+	c.checkMemory(v)
+	c.checkFlight(v)
+	sized := *c
+	sized.Region = ""
+	for _, n := range []*int64{&sized.Scribed.MemoryBytes, &sized.WriteProxy.MemoryBytes, &sized.Batcher.MemoryBytes} {
+		*n = max(*n, minMemory) // what follows from it is not wrong as well
+	}
+	for field, role := range sized.roleConfigs() {
+		if c.Has(role.role) {
+			v.Join(field, role.config.Validate())
 		}
 	}
-	if c.ShutdownTimeout <= 0 {
-		fault("shutdown_timeout: must be above zero")
+	if c.Has(ReadProxy) {
+		for i := range c.Regions {
+			c.checkRegion(v, i)
+		}
 	}
-	if c.LeaseTTL.Std() < 100*time.Millisecond || c.LeaseTTL.Std() > 5*time.Minute {
-		fault("lease_ttl: %v is outside 100ms to 5m", c.LeaseTTL)
+	return c.nameViolations(v.Err())
+}
+
+func (c *Config) checkURLs(v *config.Violations) {
+	for _, u := range []struct {
+		field, url, why string
+		needed          bool
+	}{
+		{"Advertise", c.Advertise, "", false},
+		{"Control", c.Control, "the process has no controlplane role", c.needsControl() && !c.Has(ControlPlane)},
+		{"Metalog", c.Metalog, "the process has no metalog role", c.needsMetalog() && !c.Has(Metalog)},
+		{"Upstream", c.Upstream, "scribed needs somewhere to forward to", c.Has(Scribed) && !c.Has(WriteProxy)},
+	} {
+		switch {
+		case u.url == "" && u.needed:
+			v.Add(u.field, "missing: %s", u.why)
+		case u.url != "" && !isURL(u.url):
+			v.Add(u.field, "invalid value %q: want http://host:port", u.url)
+		}
 	}
-	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
-		fault("log.level: %q is none of debug, info, warn, error", c.Log.Level)
+}
+
+// checkMemory: a process needs more than its roles ask for, and says so whatever roles it has.
+func (c *Config) checkMemory(v *config.Violations) {
+	for field, n := range map[string]int64{
+		"WriteProxy.MemoryBytes": c.WriteProxy.MemoryBytes, "Batcher.MemoryBytes": c.Batcher.MemoryBytes, "ReadProxy.CacheBytes": c.ReadProxy.CacheBytes,
+	} {
+		if n < minMemory {
+			v.Add(field, "invalid value %v: want at least %v", units.Bytes(n), units.Bytes(minMemory))
+		}
 	}
-	if !slices.Contains([]string{"text", "json"}, c.Log.Format) {
-		fault("log.format: %q is none of text, json", c.Log.Format)
+}
+
+// minMemory is the least that a role can work with: one frame of the largest size on its way in and out.
+const minMemory = 8 << 20
+
+// roleConfig is what a role is made with.
+type roleConfig struct {
+	role   Role
+	config interface{ Validate() error }
+}
+
+// roleConfigs are what the roles are made with, if the process has them, by their fields of c.
+func (c *Config) roleConfigs() map[string]roleConfig {
+	agent, batch, streams, reads, retain := c.scribed(), c.batcher(), c.readStream(), c.readProxy(), c.retention()
+	return map[string]roleConfig{
+		"Scribed": {Scribed, &agent}, "WriteProxy": {WriteProxy, &c.WriteProxy}, "Batcher": {Batcher, &batch}, "ReadStream": {ReadStream, &streams},
+		"ReadProxy": {ReadProxy, &reads}, "Retention": {Retention, &retain}, "SQLServer": {SQLServer, &c.SQLServer}, "Sequencer": {Sequencer, &c.Sequencer},
 	}
-	faults = slices.DeleteFunc(faults, func(err error) bool { return err == nil })
-	slices.SortFunc(faults, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
-	// Two roles may say the same of what they share.
-	faults = slices.CompactFunc(faults, func(a, b error) bool { return a.Error() == b.Error() })
-	return errors.Join(faults...)
+}
+
+// nameViolations says what is wrong under the names that users know: those of YAML, and the flags. Several roles may use one setting: its
+// first violation, that of the process, asks for most.
+func (c *Config) nameViolations(err error) error {
+	names := map[string]string{}
+	flags := map[string]string{}
+	for s := range config.Settings(c) {
+		if s.Name == "" {
+			continue
+		}
+		names[s.Field] = s.Name
+		if flag := s.FlagName(); flag != "" && !strings.Contains(s.Name, "[") {
+			flags[s.Name] = " (--" + flag + ")"
+		}
+	}
+	fields := map[string]string{} // by name
+	var texts []error
+	for _, err := range config.Errors(err) {
+		violation, ok := errors.AsType[config.Violation](err)
+		if !ok {
+			texts = append(texts, err)
+			continue
+		}
+		name := nameOf(names, violation.Field)
+		if field, ok := fields[name]; ok && field != violation.Field {
+			continue
+		}
+		fields[name] = violation.Field
+		texts = append(texts, fmt.Errorf("%s%s: %s", name, flags[name], violation.Text))
+	}
+	slices.SortFunc(texts, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(texts...)
+}
+
+// nameOf is the name of a field. Places in lists are named like their list.
+func nameOf(names map[string]string, field string) string {
+	if name, ok := names[field]; ok {
+		return name
+	}
+	if i := strings.LastIndexByte(field, '['); i >= 0 && names[field[:i]] != "" {
+		return names[field[:i]] + field[i:]
+	}
+	return field
 }
 
 // MemoryLimit is how much memory the garbage collector should let the process have, in bytes: twice what its roles may hold, since
@@ -238,44 +276,44 @@ func (c *Config) MemoryLimit() int64 {
 	const idle = 64 << 20
 	// How many queries are taken to hold all that they may at the same time. If more do, garbage is collected more often.
 	const fullQueries = 2
-	sum := units.Bytes(0)
-	for role, n := range map[Role]units.Bytes{
-		Scribed: c.Limits.WriteMemory, WriteProxy: c.Limits.WriteMemory, Batcher: c.Limits.BatchMemory,
-		ReadProxy: c.Limits.ReadCache + c.Limits.ReadMemory, Metalog: c.Limits.MetadataCache,
-		ReadStream: c.Streams.Memory, Gateway: fullQueries * c.Gateway.QueryMemory,
+	sum := int64(0)
+	for role, n := range map[Role]int64{
+		Scribed: c.Scribed.MemoryBytes, WriteProxy: c.WriteProxy.MemoryBytes, Batcher: c.Batcher.MemoryBytes,
+		ReadProxy: c.ReadProxy.CacheBytes + c.ReadProxy.FetchBytes, Metalog: c.MetadataCache,
+		ReadStream: int64(c.ReadStream.TotalBytes), SQLServer: fullQueries * c.SQLServer.QueryMemory,
 	} {
 		if c.Has(role) {
 			sum += n
 		}
 	}
-	return idle + 2*int64(sum)
+	return idle + 2*sum
 }
 
-// minMemory is the least that a role can work with: one frame of the largest size on its way in and out.
-const minMemory units.Bytes = 8 << 20
+// ValidateBlobs reports every violation in what says where payloads are kept.
+func (c *Config) ValidateBlobs() error {
+	var v config.Violations
+	v.Join("Blobs", c.Blobs.Validate())
+	return c.nameViolations(v.Err())
+}
 
-// Validate reports every fault at once.
-func (b *BlobConfig) Validate() error { return errors.Join(b.faults()...) }
-
-func (b *BlobConfig) faults() []error {
-	switch b.Kind {
-	case "file":
-		return nil
-	case "s3":
-		var faults []error
-		if !isURL(b.S3.Endpoint) {
-			faults = append(faults, fmt.Errorf("blobs.s3.endpoint: %q is not a URL of the form http://host:port", b.S3.Endpoint))
-		}
-		if b.S3.Bucket == "" {
-			faults = append(faults, errors.New("blobs.s3.bucket: needed"))
-		}
-		if b.S3.AccessKey == "" || b.S3.SecretKey == "" {
-			faults = append(faults, errors.New("blobs.s3.access_key and blobs.s3.secret_key: needed; SCRIBE_S3_ACCESS_KEY and SCRIBE_S3_SECRET_KEY in the environment keep them out of files"))
-		}
-		return faults
-	default:
-		return []error{fmt.Errorf("blobs.kind: %q is none of file, s3", b.Kind)}
+// Validate reports every violation.
+func (b *BlobConfig) Validate() error {
+	v := config.Check("blobs", b, nil)
+	if b.Kind != "s3" {
+		return v.Err()
 	}
+	if !isURL(b.S3.Endpoint) {
+		v.Add("S3.Endpoint", "invalid value %q: want http://host:port", b.S3.Endpoint)
+	}
+	if b.S3.Bucket == "" {
+		v.Add("S3.Bucket", "missing: want the name of a bucket")
+	}
+	for field, key := range map[string]string{"S3.AccessKey": b.S3.AccessKey, "S3.SecretKey": b.S3.SecretKey} {
+		if key == "" {
+			v.Add(field, "missing: SCRIBE_S3_ACCESS_KEY and SCRIBE_S3_SECRET_KEY in the environment keep keys out of files")
+		}
+	}
+	return v.Err()
 }
 
 // Has reports whether the process has a role.
@@ -287,10 +325,10 @@ func (c *Config) hasAny(roles ...Role) bool { return slices.ContainsFunc(roles, 
 func (c *Config) needsControl() bool { return c.needsCategories() || c.hasAny(ControlPlane, Metalog) }
 
 func (c *Config) needsCategories() bool {
-	return c.hasAny(Batcher, WriteProxy, ReadStream, ReadProxy, Collector, Sequencer, Gateway)
+	return c.hasAny(Batcher, WriteProxy, ReadStream, ReadProxy, Retention, Sequencer, SQLServer)
 }
-func (c *Config) needsMetalog() bool { return c.hasAny(Batcher, ReadStream, Collector, Sequencer) }
-func (c *Config) needsBlobs() bool   { return c.hasAny(Batcher, ReadProxy, Collector) }
+func (c *Config) needsMetalog() bool { return c.hasAny(Batcher, ReadStream, Retention, Sequencer) }
+func (c *Config) needsBlobs() bool   { return c.hasAny(Batcher, ReadProxy, Retention) }
 
 // usesMetalog reports whether the process has an engine, or a client of one. A control plane alone finds it through the membership,
 // unless it is told where it is; a read proxy alone does without, and learns no zone maps.
@@ -309,14 +347,51 @@ func (c *Config) BlobPath() string {
 	return filepath.Join(c.Data, "blobs")
 }
 
-// flushFloor is the configured one, or what suits the store: requests to S3 cost money, files do not.
-func (c *Config) flushFloor() time.Duration {
+// batcher is what the role is made with.
+func (c *Config) batcher() batcher.Config {
+	b := c.Batcher
+	b.Region = c.Region
 	switch {
 	case c.FlushFloor != nil:
-		return c.FlushFloor.Std()
+		b.FlushFloor = *c.FlushFloor
 	case c.Blobs.Kind == "s3":
-		return 250 * time.Millisecond
-	default:
-		return 0
+		b.FlushFloor = 250 * time.Millisecond
 	}
+	return b
+}
+
+// readStream is what the role is made with.
+func (c *Config) readStream() readstream.Config {
+	s := c.ReadStream
+	s.StreamBytes = min(s.StreamBytes, max(s.TotalBytes, metalog.MaxRecord))
+	return s
+}
+
+// readProxy is what the role is made with.
+func (c *Config) readProxy() readproxy.Config {
+	p := c.ReadProxy
+	p.Region = c.Region
+	if len(p.Memcached.Servers) == 0 { // then nothing is said about it
+		d := readproxy.DefaultConfig()
+		p.Memcached, p.SharedAge, p.FillBytes = nil, d.SharedAge, d.FillBytes
+	}
+	return p
+}
+
+// retention is what the role is made with. A step is a small part of the grace, so that what waits for it does not wait for much longer.
+func (c *Config) retention() retention.Config {
+	r := c.Retention
+	r.BoundaryStep = min(max(r.Grace/12, time.Second), r.BoundaryStep)
+	return r
+}
+
+func isURL(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
+}
+
+// isAddress reports whether s is host:port.
+func isAddress(s string) bool {
+	_, port, err := net.SplitHostPort(s)
+	return err == nil && port != ""
 }

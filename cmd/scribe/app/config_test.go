@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"scribe/internal/base/units"
 )
 
 func TestDefaultConfigIsValid(t *testing.T) {
@@ -19,18 +17,19 @@ func TestDefaultConfigIsValid(t *testing.T) {
 	}
 }
 
-func TestValidateReportsEveryFault(t *testing.T) {
-	c := Config{
-		Roles: []Role{Batcher, ReadStream, "baker"}, Listen: "nowhere", Advertise: "ftp://x", Blobs: BlobConfig{Kind: "s3", S3: S3Config{Endpoint: "host:1"}},
-		LeaseTTL: units.Duration(time.Hour), Log: LogConfig{Level: "loud", Format: "xml"},
-	}
+func TestValidateReportsEveryViolation(t *testing.T) {
+	c := DefaultConfig()
+	c.Roles, c.Data, c.Listen, c.Advertise = []Role{Batcher, ReadStream, "baker", "gateway"}, "", "nowhere", "ftp://x"
+	c.Blobs = BlobConfig{Kind: "s3", S3: S3Config{Endpoint: "host:1"}}
+	c.WriteProxy.MemoryBytes, c.Batcher.MemoryBytes, c.ReadProxy.CacheBytes, c.MetadataCache, c.ReadStream.MaxStreams = 0, 0, 0, 0, 0
+	c.ShutdownTimeout, c.LeaseTTL, c.Log = 0, time.Hour, LogConfig{Level: "loud", Format: "xml"}
 	err := c.Validate()
 	if err == nil {
 		t.Fatal("valid")
 	}
 	for _, want := range []string{
-		`"baker"`, "data:", "listen:", "advertise:", "control:", "metalog:", "blobs.s3.endpoint", "blobs.s3.bucket", "blobs.s3.access_key",
-		"limits.write_memory", "limits.batch_memory", "limits.read_cache", "limits.metadata_cache", "streams.max is 0", "shutdown_timeout", "lease_ttl", "log.level", "log.format",
+		`"baker"`, `the role "gateway" is called "sqlserver" now`, "data (--data):", "listen (--listen):", "advertise (--advertise):", "control (--control):", "metalog (--metalog):", "blobs.s3.endpoint", "blobs.s3.bucket", "blobs.s3.access_key",
+		"limits.write_memory", "limits.batch_memory", "limits.read_cache", "limits.metadata_cache", "streams.max: invalid value 0", "shutdown_timeout", "lease_ttl", "log.level", "log.format",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error lacks %s:\n%v", want, err)
@@ -39,15 +38,18 @@ func TestValidateReportsEveryFault(t *testing.T) {
 }
 
 func TestParseRoles(t *testing.T) {
-	got, err := ParseRoles(" batcher , writeproxy")
-	if err != nil || !slices.Equal(got, []Role{Batcher, WriteProxy}) {
+	var got RoleList
+	if err := got.UnmarshalText([]byte(" batcher , writeproxy")); err != nil || !slices.Equal(got, []Role{Batcher, WriteProxy}) {
 		t.Errorf("%v, %v", got, err)
 	}
-	if got, err := ParseRoles("all"); err != nil || !slices.Equal(got, AllRoles) {
+	if err := got.UnmarshalText([]byte("all")); err != nil || !slices.Equal(got, AllRoles) {
 		t.Errorf("all: %v, %v", got, err)
 	}
-	if _, err := ParseRoles("batcher,baker,brewer"); err == nil || !strings.Contains(err.Error(), "baker, brewer") {
+	if err := got.UnmarshalText([]byte("batcher,baker,brewer")); err == nil || !strings.Contains(err.Error(), `"baker"`) || !strings.Contains(err.Error(), `"brewer"`) {
 		t.Errorf("unknown roles: %v", err)
+	}
+	if err := got.UnmarshalText([]byte("gateway")); err == nil || !strings.Contains(err.Error(), `the role "gateway" is called "sqlserver" now`) {
+		t.Errorf("an earlier name: %v", err)
 	}
 }
 
@@ -78,21 +80,21 @@ func TestOperationsGuide(t *testing.T) {
 
 func TestFlushFloor(t *testing.T) {
 	c := DefaultConfig()
-	if got := c.flushFloor(); got != 0 {
+	if got := c.batcher().FlushFloor; got != 0 {
 		t.Errorf("on files: %v, want 0", got)
 	}
 	c.Blobs.Kind = "s3"
-	if got := c.flushFloor(); got != 250*time.Millisecond {
+	if got := c.batcher().FlushFloor; got != 250*time.Millisecond {
 		t.Errorf("on S3: %v, want 250ms", got)
 	}
-	c.FlushFloor = new(units.Duration(time.Second))
-	if got := c.flushFloor(); got != time.Second {
+	c.FlushFloor = new(time.Second)
+	if got := c.batcher().FlushFloor; got != time.Second {
 		t.Errorf("configured: %v, want 1s", got)
 	}
 }
 
-// TestInputFaults: what is wrong with an input is told by its place in the file.
-func TestInputFaults(t *testing.T) {
+// TestInputViolations: what is wrong with an input is told by its place in the file.
+func TestInputViolations(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "agent.yaml")
 	text := `
 inputs:
@@ -113,9 +115,9 @@ inputs:
 		t.Fatal("valid")
 	}
 	for _, want := range []string{
-		"inputs.follow[0].paths[0]:", "inputs.follow[0].exclude[0]:", `inputs.follow[0].category: "{nope}": {nope} is unknown`, "inputs.follow[1].name:",
-		"inputs.syslog[0].tcp.address:", "inputs.syslog[0].tcp.token_file:", "inputs.syslog[0].max_connections:", "inputs.syslog[1]: one of udp",
-		"inputs.otlp[0].listen: tls_cert", "inputs.otlp[0].format:", "inputs.lines[0].patience:", "inputs.lines[0].name:",
+		"inputs.follow[0].paths[0]:", "inputs.follow[0].exclude[0]:", "inputs.follow[0].category:", "inputs.follow[1].name:",
+		"inputs.syslog[0].tcp.address:", "inputs.syslog[0].tcp.token_file:", "inputs.syslog[0].max_connections:", "inputs.syslog[1].udp: missing",
+		"inputs.otlp[0].listen.tls_key: missing", "inputs.otlp[0].format:", "inputs.lines[0].patience:", "inputs.lines[0].name:",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error lacks %s:\n%v", want, err)
@@ -155,7 +157,7 @@ func TestInputsGuide(t *testing.T) {
 	}
 	for _, file := range files {
 		c := DefaultConfig()
-		c.Roles, c.Upstream, c.Spool.Dir = []Role{Scribed}, "http://127.0.0.1:7420", "spool"
+		c.Roles, c.Upstream, c.Scribed.Spool.Dir = []Role{Scribed}, "http://127.0.0.1:7420", "spool"
 		if err := c.Load(file); err != nil {
 			t.Fatal(err)
 		}

@@ -44,7 +44,7 @@ func (a *App) leave(lease *membership.Lease) func(context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, leavePatience)
 		defer cancel()
 		if err := lease.Close(ctx); err != nil {
-			a.log.WarnContext(ctx, "the control plane was not told that the process stops: its membership ends by itself", "after", a.cfg.LeaseTTL.Std(), "error", err)
+			a.log.WarnContext(ctx, "the control plane was not told that the process stops: its membership ends by itself", "after", a.cfg.LeaseTTL, "error", err)
 		}
 		return nil
 	}
@@ -57,7 +57,7 @@ func (a *App) join(ctx context.Context) error {
 	var once sync.Once
 	cfg := membership.LeaseConfig{
 		Member: &scribev1.Member{Id: a.id, Roles: a.protoRoles(), Url: a.advertised(), Version: a.opts.Version},
-		TTL:    a.cfg.LeaseTTL.Std(), Logger: a.log, Load: a.load,
+		TTL:    a.cfg.LeaseTTL, Logger: a.log, Load: a.load,
 		// The slot stays in use while the control plane is away: epochs, not leases, keep two writers apart.
 		OnChange: func(s membership.State) {
 			a.slot.Store(s.Slot)
@@ -77,7 +77,7 @@ func (a *App) join(ctx context.Context) error {
 		return fmt.Errorf("join the cell: %w", err)
 	}
 	a.onStop("membership", a.leave(lease))
-	timer := time.NewTimer(min(joinPatience, a.cfg.LeaseTTL.Std()))
+	timer := time.NewTimer(min(joinPatience, a.cfg.LeaseTTL))
 	defer timer.Stop()
 	select {
 	case <-joined:

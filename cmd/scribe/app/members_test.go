@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"scribe/internal/base/units"
 	"scribe/internal/cell/membership"
 	"scribe/internal/testkit/loopback"
 	"scribe/internal/transport/retry"
@@ -23,7 +22,7 @@ func TestStartWithoutControlPlane(t *testing.T) {
 	dir := t.TempDir()
 	// Short for the test's sake: without the control plane a process waits as long before it serves. A member that a busy machine keeps
 	// from renewing for longer is none for a moment.
-	short := units.Duration(2 * time.Second)
+	short := 2 * time.Second
 	up := func(name, listen, control, metalog string, roles ...Role) *App {
 		t.Helper()
 		a, err := start(t, Direct, func(c *Config) {

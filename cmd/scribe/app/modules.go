@@ -44,9 +44,9 @@ var modules = []module{
 	{"scribed", func(c *Config) bool { return c.Has(Scribed) }, (*App).startScribed},
 	{"read stream", func(c *Config) bool { return c.Has(ReadStream) }, (*App).startReadStream},
 	{"read proxy", func(c *Config) bool { return c.Has(ReadProxy) }, (*App).startReadProxy},
-	{"collector", func(c *Config) bool { return c.Has(Collector) }, (*App).startCollector},
+	{"retention", func(c *Config) bool { return c.Has(Retention) }, (*App).startRetention},
 	{"sequencer", func(c *Config) bool { return c.Has(Sequencer) }, (*App).startSequencer},
-	{"gateway", func(c *Config) bool { return c.Has(Gateway) }, (*App).startGateway},
+	{"SQL server", func(c *Config) bool { return c.Has(SQLServer) }, (*App).startSQLServer},
 	{"membership", (*Config).needsControl, (*App).join},
 	{"write service", func(c *Config) bool { return c.hasAny(WriteProxy, Scribed) }, (*App).serveWrites},
 	{"inputs", func(c *Config) bool { return c.Has(Scribed) }, (*App).startInputs},
@@ -159,7 +159,7 @@ func (a *App) openMetalog() error {
 		return nil
 	}
 	engine, err := pebblelog.Open(filepath.Join(a.cfg.Data, "metalog"), pebblelog.Options{
-		Logger: a.log, Metrics: a.registry, CacheBytes: int64(a.cfg.Limits.MetadataCache),
+		Logger: a.log, Metrics: a.registry, CacheBytes: a.cfg.MetadataCache,
 	})
 	if err != nil {
 		return err
@@ -205,13 +205,6 @@ func (a *App) startCatalog(ctx context.Context) error {
 	}
 }
 
-// batcher is what the role is made with.
-func (c *Config) batcher() batcher.Config {
-	cfg := batcher.DefaultConfig()
-	cfg.MemoryBytes, cfg.FlushFloor, cfg.Region = int64(c.Limits.BatchMemory), c.flushFloor(), c.Region
-	return cfg
-}
-
 func (a *App) startBatcher(context.Context) error {
 	b, err := batcher.New(a.cfg.batcher(), batcher.Deps{
 		Blobs: a.parts.blobs, Log: a.parts.log, Categories: a.parts.catalog, Owner: a.id, Logger: a.log, Registerer: a.registry,
@@ -229,15 +222,8 @@ func (a *App) startBatcher(context.Context) error {
 	return nil
 }
 
-// writeProxy is what the role is made with.
-func (c *Config) writeProxy() writeproxy.Config {
-	cfg := writeproxy.DefaultConfig()
-	cfg.MemoryBytes, cfg.AutoCreate = int64(c.Limits.WriteMemory), c.AutoCreate
-	return cfg
-}
-
 func (a *App) startWriteProxy(context.Context) error {
-	p, err := writeproxy.New(a.cfg.writeProxy(), writeproxy.Deps{
+	p, err := writeproxy.New(a.cfg.WriteProxy, writeproxy.Deps{
 		Categories: a.parts.catalog, Creator: a.parts.control, Batchers: a.batchers(), Proxies: a.proxies, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
@@ -272,7 +258,7 @@ func (a *App) serveWrites(context.Context) error {
 }
 
 func (a *App) startReadStream(context.Context) error {
-	s, err := readstream.New(a.cfg.Streams.role(), readstream.Deps{
+	s, err := readstream.New(a.cfg.readStream(), readstream.Deps{
 		Log: a.parts.log, Categories: a.parts.catalog, Logger: a.log, Registerer: a.registry, Peers: a.readStreamPeers,
 	})
 	if err != nil {

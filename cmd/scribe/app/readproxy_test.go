@@ -11,8 +11,8 @@ import (
 	"scribe/readproxy/view"
 )
 
-// TestReadProxyFaults: what is wrong with a read proxy and with regions is told by its place in the file.
-func TestReadProxyFaults(t *testing.T) {
+// TestReadProxyViolations: what is wrong with a read proxy and with regions is told by its place in the file.
+func TestReadProxyViolations(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "readproxy.yaml")
 	text := `
 region: "e u"
@@ -42,11 +42,13 @@ read_proxy:
 		t.Fatal("valid")
 	}
 	for _, want := range []string{
-		"region: ", "regions[0].read_proxies: ", `regions[1].name: "us" is there twice`, "regions[1].blobs.path: needed", "regions[2].name: needed",
-		"regions[2].blobs.s3.endpoint", "regions[2].blobs.s3.access_key", "regions[3]: read_proxies or blobs", "limits.read_memory", "read_proxy.fetches is 0, it must be 1 to 100000",
-		"read_proxy.utilisation is 2", "read_proxy.requests_per_second is -1", `read_proxy.memcached.servers: "nowhere"`,
-		"read_proxy.memcached.timeout is 0s", "read_proxy.memcached.prefix ", "read_proxy.rules[0]: pattern", "read_proxy.rules[1].memory is reused",
-		"read_proxy.views.most is 65", "read_proxy.views.queries is 0", "read_proxy.views.expiry is 1ms", "read_proxy.views.rebalance is 2h",
+		"region (--region): ", "regions[0].read_proxies: ", `regions[1].name: "us" is given twice`, "regions[1].blobs.path: missing", "regions[2].name: missing",
+		"regions[2].blobs.s3.endpoint", "regions[2].blobs.s3.access_key", "regions[3]: missing: want read_proxies or blobs", "limits.read_memory (--read-memory): invalid value 10MiB",
+		"read_proxy.fetches: invalid value 0: want 1 to 100000", "read_proxy.utilisation: invalid value 2: want more than 0, and at most 1",
+		"read_proxy.requests_per_second: invalid value -1", `read_proxy.memcached.servers (--memcached): invalid value "nowhere"`,
+		"read_proxy.memcached.timeout: invalid value 0s", "read_proxy.memcached.prefix: ", `read_proxy.rules[0].match: invalid value "["`,
+		`read_proxy.rules[1].memory: invalid value "reused": want always or never`, "read_proxy.views.most (--max-views): invalid value 65",
+		"read_proxy.views.queries: invalid value 0", "read_proxy.views.expiry: invalid value 1ms", "read_proxy.views.rebalance: invalid value 2h",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error lacks %s:\n%v", want, err)
@@ -101,11 +103,11 @@ read_proxy:
 }
 
 func TestParseRegions(t *testing.T) {
-	got, err := ParseRegions([]string{"us=http://a:1", "asia=http://b:1"})
-	if err != nil || len(got) != 2 || got[1].Name != "asia" || got[1].ReadProxies != "http://b:1" {
+	var got RegionList
+	if err := got.UnmarshalText([]byte("us=http://a:1, asia=http://b:1")); err != nil || len(got) != 2 || got[1].Name != "asia" || got[1].ReadProxies != "http://b:1" {
 		t.Errorf("%v, %v", got, err)
 	}
-	if _, err := ParseRegions([]string{"us", "=http://a:1", "eu="}); err == nil || strings.Count(err.Error(), "NAME=URL") != 3 {
+	if err := got.UnmarshalText([]byte("us,=http://a:1,eu=")); err == nil || strings.Count(err.Error(), "NAME=URL") != 3 {
 		t.Errorf("got %v", err)
 	}
 }

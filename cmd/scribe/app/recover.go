@@ -52,7 +52,7 @@ type Recovered struct {
 	recovery.Report
 	// Boundary is the engine's: no older blob can be committed any more. Unix microseconds.
 	Boundary int64
-	// Claims are keys in the blob store that keep collectors from collecting until one of them adopts.
+	// Claims are keys in the blob store that keep retention from working until it adopts one.
 	Claims []string
 }
 
@@ -62,7 +62,7 @@ const workSuffix = ".recovering"
 // Recover makes a data folder with metadata logs and categories out of the blobs that c names. It can be cut off at any time, and called
 // again: only a whole folder gets the name. A recovery that was cut off while blobs were read goes on there.
 func Recover(ctx context.Context, c Config, o RecoverOptions) (_ *Recovered, err error) {
-	if err := c.Blobs.Validate(); err != nil {
+	if err := c.ValidateBlobs(); err != nil {
 		return nil, err
 	}
 	if o.Now == nil {
@@ -234,11 +234,11 @@ func (m *maker) found(f recovery.Finding) error {
 	return nil
 }
 
-// claims returns what collectors have left in the store: they deleted blobs up to the boundary.
+// claims returns what retention has left in the store: they deleted blobs up to the boundary.
 func (m *maker) claims(ctx context.Context) (boundary int64, keys []string, err error) {
 	for info, err := range m.store.List(ctx, retention.ClaimRoot) {
 		if err != nil {
-			return 0, nil, fmt.Errorf("list the claims of collectors: %w", err)
+			return 0, nil, fmt.Errorf("list the claims of retention: %w", err)
 		}
 		if t, ok := retention.ClaimBoundary(info.Key); ok {
 			boundary, keys = max(boundary, t), append(keys, info.Key)

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,13 +21,13 @@ const (
 	Scribed      Role = "scribed"
 	ReadStream   Role = "readstream"
 	ReadProxy    Role = "readproxy"
-	Collector    Role = "collector"
+	Retention    Role = "retention"
 	Sequencer    Role = "sequencer"
-	Gateway      Role = "gateway"
+	SQLServer    Role = "sqlserver"
 )
 
 // AllRoles are in the order in which they start: each after those it needs. They stop in the opposite order.
-var AllRoles = []Role{ControlPlane, Metalog, Batcher, WriteProxy, Scribed, ReadStream, ReadProxy, Collector, Sequencer, Gateway}
+var AllRoles = []Role{ControlPlane, Metalog, Batcher, WriteProxy, Scribed, ReadStream, ReadProxy, Retention, Sequencer, SQLServer}
 
 var protoRoles = map[Role]scribev1.Role{
 	ControlPlane: scribev1.Role_ROLE_CONTROLPLANE,
@@ -36,30 +37,41 @@ var protoRoles = map[Role]scribev1.Role{
 	Scribed:      scribev1.Role_ROLE_SCRIBED,
 	ReadStream:   scribev1.Role_ROLE_READSTREAM,
 	ReadProxy:    scribev1.Role_ROLE_READPROXY,
-	Collector:    scribev1.Role_ROLE_COLLECTOR,
+	Retention:    scribev1.Role_ROLE_COLLECTOR,
 	Sequencer:    scribev1.Role_ROLE_SEQUENCER,
-	Gateway:      scribev1.Role_ROLE_GATEWAY,
+	SQLServer:    scribev1.Role_ROLE_GATEWAY,
 }
 
-// ParseRoles reads a list of names separated by commas; "all" stands for every role. Names may repeat.
-func ParseRoles(s string) ([]Role, error) {
-	var roles []Role
-	var unknown []string
-	for name := range strings.SplitSeq(s, ",") {
-		switch r := Role(strings.TrimSpace(name)); {
-		case r == "":
-		case r == "all":
+// RoleList are roles of a process.
+type RoleList []Role
+
+// UnmarshalText reads names separated by commas; "all" stands for every role. Names may repeat.
+func (l *RoleList) UnmarshalText(text []byte) error {
+	var roles RoleList
+	var errs []error
+	for name := range strings.SplitSeq(string(text), ",") {
+		switch r := Role(strings.TrimSpace(name)); r {
+		case "":
+		case "all":
 			roles = append(roles, AllRoles...)
-		case slices.Contains(AllRoles, r):
-			roles = append(roles, r)
 		default:
-			unknown = append(unknown, string(r))
+			roles = append(roles, r)
+			errs = append(errs, checkRole(r))
 		}
 	}
-	if len(unknown) > 0 {
-		return nil, fmt.Errorf("unknown roles %s: the roles are %s, or all", strings.Join(unknown, ", "), roleList())
+	*l = roles
+	return errors.Join(errs...)
+}
+
+// checkRole returns what is wrong with the name of a role.
+func checkRole(r Role) error {
+	switch {
+	case slices.Contains(AllRoles, r):
+		return nil
+	case renamed[string(r)] != "":
+		return fmt.Errorf("the role %q is called %q now", r, renamed[string(r)])
 	}
-	return roles, nil
+	return fmt.Errorf("unknown role %q: want some of %s, or all", r, roleList())
 }
 
 func roleList() string {

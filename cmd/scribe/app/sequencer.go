@@ -13,7 +13,7 @@ func (a *App) startSequencer(context.Context) error {
 	if streams == nil {
 		streams = discovery.New(a.transport, a.controlURL()).ReadStream()
 	}
-	s, err := sequencer.New(sequencer.DefaultConfig(), sequencer.Deps{
+	s, err := sequencer.New(a.cfg.Sequencer, sequencer.Deps{
 		Log: a.parts.log, Streams: streams, Categories: a.parts.catalog, Members: a.sequencers, ID: a.id, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {

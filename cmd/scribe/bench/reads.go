@@ -107,7 +107,7 @@ func blobsIn(dir string) (map[string]bool, error) {
 		if err != nil {
 			return err
 		}
-		if _, _, err := pointer.ParseKey(key); err == nil && d.Type().IsRegular() { // the collector keeps files of its own there
+		if _, _, err := pointer.ParseKey(key); err == nil && d.Type().IsRegular() { // retention keeps files of its own there
 			keys[key] = true
 		}
 		return nil

@@ -24,38 +24,22 @@ type Source interface {
 type Config struct {
 	watch.Config
 	// ResolveTimeout bounds one question of Resolve to the control plane.
-	ResolveTimeout time.Duration
+	ResolveTimeout time.Duration `default:"2s" min:">0s"`
 	// Within UnknownTTL the control plane is asked at most UnknownAsks times for one name that it does not know; UnknownNames
 	// is for how many names that is remembered.
-	UnknownTTL   time.Duration
-	UnknownAsks  int
-	UnknownNames int
+	UnknownTTL   time.Duration `default:"1s" min:">0s"`
+	UnknownAsks  int           `default:"5" min:"1"`
+	UnknownNames int           `default:"4096" min:"1"`
 	// ResolveRate is how many questions a second are asked in all.
-	ResolveRate int
+	ResolveRate int `default:"500" min:"1"`
 }
 
 // DefaultConfig returns the defaults, without a file.
-func DefaultConfig() Config {
-	return Config{
-		Config:         watch.DefaultConfig(),
-		ResolveTimeout: 2 * time.Second,
-		UnknownTTL:     time.Second,
-		UnknownAsks:    5,
-		UnknownNames:   4096,
-		ResolveRate:    500,
-	}
-}
+func DefaultConfig() Config { return config.Defaults[Config]() }
 
-// Validate reports every field that is out of its range.
+// Validate reports every violation.
 func (c Config) Validate() error {
-	f := config.Of("catalog")
-	c.Check(f)
-	f.Duration("ResolveTimeout", c.ResolveTimeout, 1, config.Open)
-	f.Duration("UnknownTTL", c.UnknownTTL, 1, config.Open)
-	f.Int("UnknownAsks", c.UnknownAsks, 1, config.Open)
-	f.Int("UnknownNames", c.UnknownNames, 1, config.Open)
-	f.Int("ResolveRate", c.ResolveRate, 1, config.Open)
-	return f.Err()
+	return config.Check("catalog", &c, nil).Err()
 }
 
 // Deps is what a view is given by the program.

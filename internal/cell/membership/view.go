@@ -26,13 +26,11 @@ type Source interface {
 type ViewConfig struct{ watch.Config }
 
 // DefaultViewConfig returns the defaults, without a file.
-func DefaultViewConfig() ViewConfig { return ViewConfig{watch.DefaultConfig()} }
+func DefaultViewConfig() ViewConfig { return config.Defaults[ViewConfig]() }
 
-// Validate reports every field that is out of its range.
+// Validate reports every violation.
 func (c ViewConfig) Validate() error {
-	f := config.Of("membership")
-	c.Check(f)
-	return f.Err()
+	return config.Check("membership", &c, nil).Err()
 }
 
 // ViewDeps is what a view is given by the program.

@@ -21,7 +21,6 @@ import (
 
 	"scribe/internal/base/atomicfile"
 	"scribe/internal/base/backoff"
-	"scribe/internal/base/config"
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/base/logthrottle"
 	"scribe/internal/base/metrics"
@@ -32,25 +31,13 @@ type Config struct {
 	// File keeps the last good state. Empty keeps none. Its folder must exist.
 	File string
 	// FileInterval is the shortest time between two writes of the file.
-	FileInterval time.Duration
+	FileInterval time.Duration `default:"30s" min:">0s"`
 	// Heartbeat is the longest silence asked of the control plane. A watch that is silent for three times as long is taken for
 	// dead and begun again.
-	Heartbeat time.Duration
+	Heartbeat time.Duration `default:"5s" min:"50ms"`
 	// MinBackoff and MaxBackoff bound the pause before a watch that ended is begun again: doubling, with jitter.
-	MinBackoff, MaxBackoff time.Duration
-}
-
-// DefaultConfig returns the defaults, without a file.
-func DefaultConfig() Config {
-	return Config{FileInterval: 30 * time.Second, Heartbeat: 5 * time.Second, MinBackoff: 50 * time.Millisecond, MaxBackoff: 5 * time.Second}
-}
-
-// Check adds the fields that are out of their range to f.
-func (c *Config) Check(f *config.Faults) {
-	f.Duration("FileInterval", c.FileInterval, 1, config.Open)
-	f.Duration("Heartbeat", c.Heartbeat, 50*time.Millisecond, config.Open)
-	f.Duration("MinBackoff", c.MinBackoff, 1, config.Open)
-	f.Duration("MaxBackoff", c.MaxBackoff, c.MinBackoff, config.Open)
+	MinBackoff time.Duration `default:"50ms" min:">0s"`
+	MaxBackoff time.Duration `default:"5s" min:"MinBackoff"`
 }
 
 // Subject is what is watched: messages of type M change a copy of it.

@@ -346,11 +346,11 @@ func roleName(r scribev1.Role) string {
 	case scribev1.Role_ROLE_READSTREAM:
 		return "read stream"
 	case scribev1.Role_ROLE_COLLECTOR:
-		return "collector"
+		return "retention"
 	case scribev1.Role_ROLE_SEQUENCER:
 		return "sequencer"
 	case scribev1.Role_ROLE_GATEWAY:
-		return "gateway"
+		return "sqlserver"
 	case scribev1.Role_ROLE_READPROXY:
 		return "read proxy"
 	case scribev1.Role_ROLE_BATCHER:

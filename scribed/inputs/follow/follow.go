@@ -62,11 +62,10 @@ var _ inputs.Input = (*Follower)(nil)
 
 // New returns a follower with the positions of the last run.
 func New(cfg Config, deps Deps) (*Follower, error) {
-	rules, faults := cfg.compile("follow " + cfg.Name)
+	rules, err := cfg.compile()
 	if deps.StateDir == "" {
-		faults = append(faults, fmt.Errorf("follow %s: Deps.StateDir is needed", cfg.Name))
+		err = errors.Join(err, fmt.Errorf("follow %s: Deps.StateDir is missing", cfg.Name))
 	}
-	err := errors.Join(faults...)
 	if err != nil {
 		return nil, err
 	}

@@ -44,7 +44,7 @@ func TestValidateReportsEveryFault(t *testing.T) {
 	if err == nil {
 		t.Fatal("taken")
 	}
-	for _, want := range []string{"name:", `"["`, "{nope}", "pattern:", "multiline:", "start:", "long_lines:", "max_open:", "batch:"} {
+	for _, want := range []string{"Name:", `"["`, "{nope}", "Pattern:", "Multiline:", "Start:", "LongLines:", "MaxOpen:", "Batch:"} {
 		if !bytes.Contains([]byte(err.Error()), []byte(want)) {
 			t.Errorf("nothing of %s in %v", want, err)
 		}

@@ -11,12 +11,12 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"scribe/internal/base/buffers"
+	"scribe/internal/base/config"
 	"scribe/internal/base/units"
 	"scribe/internal/format/record"
 	"scribe/producer"
@@ -26,63 +26,35 @@ import (
 // Config bounds what is taken. Start from [DefaultConfig].
 type Config struct {
 	// Name of the input, in metrics and logs.
-	Name string `yaml:"name"`
+	Name string `yaml:"name" default:"lines"`
 	// Listen is where the input is reached on an address of its own.
-	Listen inputs.ListenConfig `yaml:"listen"`
+	Listen inputs.ListenConfig `yaml:"listen" check:"off"`
 	// MaxBody bounds a body after decompression, MaxLine a line.
-	MaxBody units.Bytes `yaml:"max_body"`
-	MaxLine units.Bytes `yaml:"max_line"`
+	MaxBody units.Bytes `yaml:"max_body" default:"1GiB" min:"MaxLine"`
+	MaxLine units.Bytes `yaml:"max_line" default:"1MiB" min:"1B" max:"MaxMessageSize"`
 	// MaxRequests bounds requests at the same time; each takes a buffer of a little more than MaxLine.
-	MaxRequests int `yaml:"max_requests"`
+	MaxRequests int `yaml:"max_requests" default:"64" min:"1" max:"100000"`
 	// Patience is how long a request waits for room in the agent, and how long its body may stand still.
-	Patience units.Duration `yaml:"patience"`
+	Patience units.Duration `yaml:"patience" default:"10s" min:">0"`
 }
 
 // DefaultConfig listens nowhere.
-func DefaultConfig() Config {
-	return Config{Name: "lines", MaxBody: 1 << 30, MaxLine: 1 << 20, MaxRequests: 64, Patience: units.Duration(10 * time.Second)}
+func DefaultConfig() Config { return config.Defaults[Config]() }
+
+// Validate reports every violation of an input with an address of its own.
+func (c *Config) Validate() error {
+	v := c.checkLimits()
+	v.Join("Listen", c.Listen.Validate())
+	return v.Err()
 }
 
-// UnmarshalYAML lays what is written over the defaults.
-func (c *Config) UnmarshalYAML(decode func(any) error) error {
-	type plain Config // without this method
-	p := plain(DefaultConfig())
-	if err := decode(&p); err != nil {
-		return err
-	}
-	*c = Config(p)
-	return nil
-}
-
-// Validate reports every fault of an input with an address of its own.
-func (c *Config) Validate() error { return errors.Join(c.Faults("lines " + c.Name)...) }
-
-// Faults returns what can't be right with an input of its own address; field names the input in the configuration.
-func (c *Config) Faults(field string) []error {
-	return append(c.Listen.Faults(field+".listen"), c.checkLimits(field)...)
-}
-
-func (c *Config) checkLimits(field string) []error {
-	var faults []error
-	fault := func(format string, args ...any) {
-		faults = append(faults, fmt.Errorf("%s."+format, append([]any{field}, args...)...))
-	}
+// checkLimits checks what also holds for an input on the agent's address.
+func (c *Config) checkLimits() *config.Violations {
+	v := config.Check("lines "+c.Name, c, config.Bounds{"MaxMessageSize": record.DefaultMaxMessageSize})
 	if record.ValidateCategory(c.Name) != nil {
-		fault("name: a name of letters, digits, '.', '_' and '-' is needed")
+		v.Add("Name", "invalid value %q: want letters, digits, '.', '_' and '-'", c.Name)
 	}
-	if c.MaxLine < 1 || c.MaxLine > record.DefaultMaxMessageSize {
-		fault("max_line: %v is outside 1B to %v", c.MaxLine, units.Bytes(record.DefaultMaxMessageSize))
-	}
-	if c.MaxBody < c.MaxLine {
-		fault("max_body: %v is below max_line", c.MaxBody)
-	}
-	if c.MaxRequests < 1 || c.MaxRequests > 100_000 {
-		fault("max_requests: %d is outside 1 to 100000", c.MaxRequests)
-	}
-	if c.Patience <= 0 {
-		fault("patience: must be above zero")
-	}
-	return faults
+	return v
 }
 
 // Deps are what the input works with.
@@ -107,7 +79,7 @@ type Handler struct {
 
 // NewHandler returns a handler that writes lines to the agent. Close it.
 func NewHandler(cfg Config, agent *producer.Producer, deps Deps) (*Handler, error) {
-	if err := errors.Join(cfg.checkLimits("lines " + cfg.Name)...); err != nil {
+	if err := cfg.checkLimits().Err(); err != nil {
 		return nil, err
 	}
 	m, err := inputs.NewNetworkMetrics("lines", cfg.Name, deps.Registerer)

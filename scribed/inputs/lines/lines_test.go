@@ -252,7 +252,7 @@ func TestValidate(t *testing.T) {
 	if err == nil {
 		t.Fatal("taken")
 	}
-	for _, want := range []string{"name:", "max_line:", "max_requests:", "patience:", "address:", "tls_key"} {
+	for _, want := range []string{"Name:", "MaxLine:", "MaxRequests:", "Patience:", "Listen.Address:", "Listen.TLSKey:"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("nothing of %s in %v", want, err)
 		}

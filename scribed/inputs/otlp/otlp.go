@@ -39,8 +39,8 @@ var _ inputs.Input = (*Input)(nil)
 
 // New returns an input.
 func New(cfg Config, deps Deps) (*Input, error) {
-	t, faults := cfg.compile("otlp " + cfg.Name)
-	if err := errors.Join(faults...); err != nil {
+	t, err := cfg.compile()
+	if err != nil {
 		return nil, err
 	}
 	if deps.Logger == nil {

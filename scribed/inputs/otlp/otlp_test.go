@@ -30,6 +30,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"scribe/internal/base/config"
 	"scribe/internal/base/units"
 	"scribe/internal/transport/rpc"
 	"scribe/producer"
@@ -808,21 +809,21 @@ func TestRun(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	cfg := Config{Name: "a b", Listen: inputs.ListenConfig{Address: "nowhere", TLSKey: "x"}, Category: "{host}", MaxAttributes: -1}
-	faults := map[string]bool{
-		"name": true, "category": true, "fallback": true, "format": true, "max_request": true, "max_record": true, "max_attributes": true, "max_value": true,
-		"max_requests": true, "max_categories": true, "patience": true, "listen.address": true, "listen": true,
+	fields := map[string]bool{
+		"Name": true, "Category": true, "Fallback": true, "Format": true, "MaxRequest": true, "MaxRecord": true, "MaxAttributes": true, "MaxValue": true,
+		"MaxRequests": true, "MaxCategories": true, "Patience": true, "Listen.Address": true, "Listen.TLSCert": true,
 	}
-	for _, err := range cfg.Faults("inputs.otlp[3]") {
-		field, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "inputs.otlp[3]."), ":")
-		if !faults[field] {
+	for _, err := range config.Errors(cfg.Validate()) {
+		violation, _ := errors.AsType[config.Violation](err)
+		if !fields[violation.Field] {
 			t.Errorf("unexpected: %v", err)
 		}
-		delete(faults, field)
+		delete(fields, violation.Field)
 	}
-	if len(faults) > 0 {
-		t.Errorf("nothing of %v", slices.Sorted(maps.Keys(faults)))
+	if len(fields) > 0 {
+		t.Errorf("nothing of %v", slices.Sorted(maps.Keys(fields)))
 	}
-	if _, err := New(cfg, Deps{}); err == nil || !strings.Contains(err.Error(), "otlp a b.listen.address:") {
+	if _, err := New(cfg, Deps{}); err == nil || !strings.Contains(err.Error(), "otlp a b: Listen.Address:") {
 		t.Errorf("New: %v", err)
 	}
 	good := DefaultConfig()

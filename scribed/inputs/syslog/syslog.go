@@ -47,8 +47,8 @@ var _ inputs.Input = (*Input)(nil)
 
 // New returns an input.
 func New(cfg Config, deps Deps) (*Input, error) {
-	r, faults := cfg.compile("syslog " + cfg.Name)
-	if err := errors.Join(faults...); err != nil {
+	r, err := cfg.compile()
+	if err != nil {
 		return nil, err
 	}
 	if deps.Logger == nil {

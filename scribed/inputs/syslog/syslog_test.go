@@ -434,7 +434,7 @@ func TestValidate(t *testing.T) {
 	if err == nil {
 		t.Fatal("taken")
 	}
-	for _, want := range []string{"udp:", "{nope}", "Mars", "protocol:", "format:", "fallback:", "max_message:", "idle_timeout:"} {
+	for _, want := range []string{"UDP:", "{nope}", "Mars", "Protocol:", "Format:", "Fallback:", "MaxMessage:", "IdleTimeout:"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("nothing of %s in %v", want, err)
 		}

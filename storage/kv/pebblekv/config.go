@@ -14,42 +14,28 @@ import (
 // Config is what a store is opened with. Start from DefaultConfig.
 type Config struct {
 	// Dir is the folder, which is created. One process at a time may have it open.
-	Dir string
+	Dir string `required:"a folder"`
 	// CacheBytes is the size of the block cache.
-	CacheBytes int64
+	CacheBytes int64 `default:"8MiB" min:"1B"`
 	// MemTableBytes is the size of the write buffer.
-	MemTableBytes int64
+	MemTableBytes int64 `default:"4MiB" min:"64KiB" max:"1GiB"`
 	// HistoryEvents and HistoryBytes bound the changes kept in memory for watches.
-	HistoryEvents int
-	HistoryBytes  int
+	HistoryEvents int `default:"100000" min:"1"`
+	HistoryBytes  int `default:"32MiB" min:"1B"`
 	// MaxWaiting is how many transactions may wait to be committed; more wait outside, each in its caller.
-	MaxWaiting int
+	MaxWaiting int `default:"256" min:"1"`
 }
 
 // DefaultConfig returns the defaults for a folder.
 func DefaultConfig(dir string) Config {
-	return Config{
-		Dir:           dir,
-		CacheBytes:    8 << 20,
-		MemTableBytes: 4 << 20,
-		HistoryEvents: 100_000,
-		HistoryBytes:  32 << 20,
-		MaxWaiting:    256,
-	}
+	c := config.Defaults[Config]()
+	c.Dir = dir
+	return c
 }
 
-// Validate reports every field that is out of its range.
+// Validate reports every violation.
 func (c Config) Validate() error {
-	f := config.Of("pebblekv")
-	if c.Dir == "" {
-		f.Refuse("Dir", "empty", "a folder")
-	}
-	f.Bytes("CacheBytes", c.CacheBytes, 1, config.Open)
-	f.Int("HistoryEvents", c.HistoryEvents, 1, config.Open)
-	f.Bytes("HistoryBytes", int64(c.HistoryBytes), 1, config.Open)
-	f.Int("MaxWaiting", c.MaxWaiting, 1, config.Open)
-	f.Bytes("MemTableBytes", c.MemTableBytes, 64<<10, 1<<30)
-	return f.Err()
+	return config.Check("pebblekv", &c, nil).Err()
 }
 
 // Deps is what a store is given by the program. Nil fields get a default that does nothing, and the operating system's files.

@@ -129,7 +129,7 @@ def errors():
 def running():
     """How many queries run."""
     metrics = urllib.request.urlopen(HTTP + "/metrics", timeout=PATIENCE).read().decode()
-    return sum(int(float(l.split()[1])) for l in metrics.splitlines() if l.startswith("scribe_gateway_running_queries "))
+    return sum(int(float(l.split()[1])) for l in metrics.splitlines() if l.startswith("scribe_sqlserver_running_queries "))
 
 
 def until(what, done):

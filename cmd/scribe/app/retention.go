@@ -8,60 +8,18 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"scribe/internal/base/units"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/retention"
 )
 
-// CollectorConfig says when retention removes things, and how fast; see retention.Config.
-type CollectorConfig struct {
-	// Grace is how old a blob must be before it may be looked at: how long a batcher has to commit it, and how far behind its clock may be.
-	Grace units.Duration `yaml:"grace"`
-	// Linger is how long a blob stays after the last pointer to it was trimmed.
-	Linger units.Duration `yaml:"linger"`
-	// PinLimit is how far beyond a category's retention readers may hold it back.
-	PinLimit units.Duration `yaml:"pin_limit"`
-	// Interval is the least time between two looks at what is due.
-	Interval units.Duration `yaml:"interval"`
-	// SweepInterval is the time between two listings of all blobs.
-	SweepInterval units.Duration `yaml:"sweep_interval"`
-	// StoreRequests and LogRequests bound the requests a second to the blob store and to the metadata logs.
-	StoreRequests float64 `yaml:"store_requests"`
-	LogRequests   float64 `yaml:"log_requests"`
-	// DeleteBytes bounds the bytes of blobs that are deleted a second; 0 = no bound.
-	DeleteBytes units.Bytes `yaml:"delete_bytes"`
-	// Adopt is the key of a claim that keeps the collector from working, and that it may replace.
-	Adopt string `yaml:"adopt"`
-}
-
-func defaultCollector() CollectorConfig {
-	d := retention.DefaultConfig()
-	return CollectorConfig{
-		Grace: units.Duration(d.Grace), Linger: units.Duration(d.Linger), PinLimit: units.Duration(d.PinLimit),
-		Interval: units.Duration(d.Interval), SweepInterval: units.Duration(d.SweepInterval),
-		StoreRequests: d.StoreRequests, LogRequests: d.LogRequests, DeleteBytes: units.Bytes(d.DeleteBytes),
-	}
-}
-
-// role is what the role is made with.
-func (c *CollectorConfig) role() retention.Config {
-	cfg := retention.DefaultConfig()
-	cfg.Grace, cfg.Linger, cfg.PinLimit = c.Grace.Std(), c.Linger.Std(), c.PinLimit.Std()
-	cfg.Interval, cfg.SweepInterval = c.Interval.Std(), c.SweepInterval.Std()
-	cfg.StoreRequests, cfg.LogRequests, cfg.DeleteBytes, cfg.Adopt = c.StoreRequests, c.LogRequests, int64(c.DeleteBytes), c.Adopt
-	// A step is a small part of the grace, so that what waits for it does not wait for much longer.
-	cfg.BoundaryStep = min(max(cfg.Grace/12, time.Second), cfg.BoundaryStep)
-	return cfg
-}
-
-func (a *App) startCollector(context.Context) error {
-	c, err := retention.New(a.cfg.Collector.role(), retention.Deps{
+func (a *App) startRetention(context.Context) error {
+	c, err := retention.New(a.cfg.retention(), retention.Deps{
 		Log: a.parts.log, Blobs: a.parts.blobs, Control: a.parts.control, Categories: a.parts.catalog, Owner: a.id, Logger: a.log, Registerer: a.registry,
 	})
 	if err != nil {
 		return err
 	}
-	a.onStop("collector", c.Close)
+	a.onStop("retention", c.Close)
 	return nil
 }
 

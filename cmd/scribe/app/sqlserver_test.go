@@ -72,16 +72,16 @@ func TestQueryOverHTTP(t *testing.T) {
 	}
 }
 
-func TestGatewayFaults(t *testing.T) {
+func TestSQLServerViolations(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Config)
 		says   string
 	}{
-		"flight alone":  {func(c *Config) { c.Roles, c.Gateway.Flight = []Role{ControlPlane, Metalog}, "127.0.0.1:0" }, "gateway.flight: the process has no gateway role"},
-		"flight":        {func(c *Config) { c.Gateway.Flight = "7424" }, "not an address"},
-		"queries":       {func(c *Config) { c.Gateway.MaxQueries = 0 }, "gateway.max_queries is 0"},
-		"more follow":   {func(c *Config) { c.Gateway.MaxFollows = c.Gateway.MaxQueries + 1 }, "gateway.max_follows"},
-		"little memory": {func(c *Config) { c.Gateway.QueryMemory = 1 }, "gateway.query_memory"},
+		"flight alone":  {func(c *Config) { c.Roles, c.Flight = []Role{ControlPlane, Metalog}, "127.0.0.1:0" }, "sqlserver.flight (--flight): the process has no sqlserver role"},
+		"flight":        {func(c *Config) { c.Flight = "7424" }, "want host:port"},
+		"queries":       {func(c *Config) { c.SQLServer.MaxQueries = 0 }, "sqlserver.max_queries (--max-queries): invalid value 0"},
+		"more follow":   {func(c *Config) { c.SQLServer.MaxFollows = c.SQLServer.MaxQueries + 1 }, "sqlserver.max_follows"},
+		"little memory": {func(c *Config) { c.SQLServer.QueryMemory = 1 }, "sqlserver.query_memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := DefaultConfig()

@@ -1,0 +1,199 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Violation is what is wrong with one field of a configuration.
+type Violation struct {
+	// Package is the one that the configuration belongs to. Field is the path of the Go field: "Rules[0].MaxAge".
+	Package, Field string
+	// Text says what is wrong: "invalid value 0: want 1 to 10".
+	Text string
+}
+
+// Error implements error.
+func (v Violation) Error() string { return v.Package + ": " + v.Field + ": " + v.Text }
+
+// Bounds are values that min and max tags name and that are not fields: constants of Go, and what follows from several fields.
+type Bounds map[string]int64
+
+// Violations collects what is wrong with a configuration.
+type Violations struct {
+	pkg  string
+	errs []error
+}
+
+// Check returns every violation of the tags in the struct that c points to. A struct in it is asked itself when it has a Validate method.
+func Check(pkg string, c any, bounds Bounds) *Violations {
+	v := &Violations{pkg: pkg}
+	v.checkStruct(reflect.ValueOf(c).Elem(), "", bounds)
+	return v
+}
+
+// Err returns all of them, joined; nil if there are none.
+func (v *Violations) Err() error { return errors.Join(v.errs...) }
+
+// Add says what is wrong with a field.
+func (v *Violations) Add(field, format string, args ...any) {
+	v.errs = append(v.errs, Violation{Package: v.pkg, Field: field, Text: fmt.Errorf(format, args...).Error()})
+}
+
+// Join adds what the Validate method of a part of the configuration returned. nil adds nothing.
+func (v *Violations) Join(field string, err error) {
+	for _, err := range Errors(err) {
+		var inner Violation
+		if errors.As(err, &inner) {
+			inner.Package, inner.Field = v.pkg, join(field, inner.Field)
+			err = inner
+		}
+		v.errs = append(v.errs, err)
+	}
+}
+
+// Errors returns the parts of an error that [errors.Join] made.
+func Errors(err error) []error {
+	var joined interface{ Unwrap() []error }
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &joined):
+		return []error{err}
+	}
+	var errs []error
+	for _, err := range joined.Unwrap() {
+		errs = append(errs, Errors(err)...)
+	}
+	return errs
+}
+
+func (v *Violations) checkStruct(st reflect.Value, path string, bounds Bounds) {
+	for i := range st.NumField() {
+		f := st.Type().Field(i)
+		s := Setting{Field: join(path, f.Name), tag: f.Tag, value: st.Field(i), parent: st}
+		if !f.IsExported() || f.Tag.Get("check") == "off" {
+			continue
+		}
+		if f.Anonymous {
+			v.checkStruct(s.value, path, bounds)
+			continue
+		}
+		if inner, ok := s.section(); ok {
+			v.checkSection(inner, s.Field, bounds)
+			continue
+		}
+		if text := s.violation(bounds); text != "" {
+			v.Add(s.Field, "%s", text)
+		}
+		if s.value.Kind() == reflect.Slice && s.value.Type().Elem().Kind() == reflect.Struct {
+			for i := range s.value.Len() {
+				v.checkSection(s.value.Index(i), fmt.Sprintf("%s[%d]", s.Field, i), bounds)
+			}
+		}
+	}
+}
+
+func (v *Violations) checkSection(st reflect.Value, path string, bounds Bounds) {
+	if c, ok := st.Addr().Interface().(interface{ Validate() error }); ok {
+		v.Join(path, c.Validate())
+	} else {
+		v.checkStruct(st, path, bounds)
+	}
+}
+
+// violation returns what is wrong with the value; "" is nothing.
+func (s *Setting) violation(bounds Bounds) string {
+	v := s.value
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return ""
+		}
+		v = v.Elem()
+	}
+	if what := s.tag.Get("required"); what != "" && v.IsZero() {
+		return "missing: want " + what
+	}
+	if list := strings.Fields(s.tag.Get("oneof")); len(list) > 0 && !slices.Contains(list, s.text(v)) {
+		last := len(list) - 1
+		return fmt.Sprintf("invalid value %q: want %s or %s", s.text(v), strings.Join(list[:last], ", "), list[last])
+	}
+	least, most := s.tag.Get("min"), s.tag.Get("max")
+	if least == "" && most == "" || s.tag.Get("zero") == "off" && v.IsZero() {
+		return ""
+	}
+	want, ok := s.within(v, least, most, bounds)
+	if ok {
+		return ""
+	}
+	if s.tag.Get("zero") == "off" {
+		want = "0 or " + want
+	}
+	return fmt.Sprintf("invalid value %s: want %s", s.text(v), want)
+}
+
+// compareNumbers orders two of the same type. Not a number is less than any.
+func compareNumbers(a, b reflect.Value) int {
+	switch {
+	case a.CanFloat():
+		return cmp.Compare(a.Float(), b.Float())
+	case a.CanUint():
+		return cmp.Compare(a.Uint(), b.Uint())
+	default:
+		return cmp.Compare(a.Int(), b.Int())
+	}
+}
+
+// within compares a value with its bounds, and says what they are.
+func (s *Setting) within(v reflect.Value, least, most string, bounds Bounds) (want string, ok bool) {
+	least, above := strings.CutPrefix(least, ">")
+	ok = true
+	var low, high string
+	if least != "" {
+		bound := s.bound(least, bounds)
+		order := compareNumbers(v, bound)
+		low, ok = s.text(bound), order == 1 || order == 0 && !above
+	}
+	if most != "" {
+		bound := s.bound(most, bounds)
+		high, ok = s.text(bound), ok && compareNumbers(v, bound) <= 0
+	}
+	switch {
+	case above && most != "":
+		want = "more than " + low + ", and at most " + high
+	case above:
+		want = "more than " + low
+	case most == "":
+		want = "at least " + low
+	case least == "":
+		want = "at most " + high
+	default:
+		want = low + " to " + high
+	}
+	return want, ok
+}
+
+// bound is the value that a tag names, of the setting's type.
+func (s *Setting) bound(text string, bounds Bounds) reflect.Value {
+	t := s.value.Type()
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	bound := reflect.New(t).Elem()
+	number, known := bounds[text]
+	switch field := s.parent.FieldByName(text); {
+	case known:
+		bound.Set(reflect.ValueOf(number).Convert(t))
+	case field.IsValid():
+		bound.Set(field.Convert(t))
+	default:
+		if err := s.parse(bound, text); err != nil {
+			panic(fmt.Sprintf("config: bound of %v.%s: %v", s.parent.Type(), s.Field, err))
+		}
+	}
+	return bound
+}

@@ -22,15 +22,15 @@ type Options struct {
 	// Clock returns Unix microseconds; nil means the system's clock. It may go back: the engine's times do not.
 	Clock func() int64
 	// CacheBytes is the size of the cache of blocks read from disk; 0 means 64 MiB.
-	CacheBytes int64
+	CacheBytes int64 `min:"0B"`
 	// MemTableBytes is how much is written before it is moved from the write-ahead log into a table; up to four times as much is
 	// held in memory. 0 means 16 MiB.
-	MemTableBytes int64
+	MemTableBytes int64 `zero:"off" min:"64KiB" max:"1GiB"`
 	// TailBytes bounds the memory for newest records of shards that are subscribed to; 0 means 16 MiB.
-	TailBytes int64
+	TailBytes int64 `min:"0B"`
 	// ClockLease is how far ahead of the clock the bound is that a restart begins at. After a crash the clock may stand still for
 	// as long; an idle engine with subscribers writes twice in that time. 0 means 2 s.
-	ClockLease time.Duration
+	ClockLease time.Duration `zero:"off" min:"1ms" max:"1m"`
 }
 
 // Defaults and limits of Options.
@@ -39,20 +39,11 @@ const (
 	defaultMemTable = 16 << 20
 	defaultTail     = 16 << 20
 	defaultLease    = 2 * time.Second
-
-	minMemTable = 64 << 10
-	maxMemTable = 1 << 30
-	maxLease    = time.Minute
 )
 
-// Validate reports every field that is out of range, joined.
+// Validate reports every violation.
 func (o *Options) Validate() error {
-	f := config.Of("metalog")
-	f.Bytes("CacheBytes", o.CacheBytes, 0, config.Open)
-	f.Bytes("MemTableBytes", cmp.Or(o.MemTableBytes, defaultMemTable), minMemTable, maxMemTable)
-	f.Bytes("TailBytes", o.TailBytes, 0, config.Open)
-	f.Duration("ClockLease", cmp.Or(o.ClockLease, defaultLease), time.Millisecond, maxLease)
-	return f.Err()
+	return config.Check("metalog", o, nil).Err()
 }
 
 func (o Options) withDefaults() Options {

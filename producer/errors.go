@@ -18,7 +18,7 @@ var (
 	// ErrTooLarge means that a message, or an atomic batch, is over a limit. It comes as *[MessageTooLargeError] when this
 	// producer's own limits refused it.
 	ErrTooLarge = errors.New("producer: too large")
-	// ErrBufferFull means that there was no room in the memory buffer, for as long as the call could wait. Nothing was sent.
+	// ErrBufferFull means that the memory buffer was full for as long as the call could wait. Nothing was sent.
 	ErrBufferFull = errors.New("producer: buffer is full")
 	// ErrInvalid means that the category's name, the shard, the key, the time or an attribute is not valid.
 	ErrInvalid = errors.New("producer: invalid message")
@@ -28,7 +28,7 @@ var (
 	ErrUnknownShard = errors.New("producer: unknown shard")
 	// ErrUnavailable means that no server could be reached, or none that can take writes.
 	ErrUnavailable = errors.New("producer: unavailable")
-	// ErrOverloaded means that servers refused for lack of room or quota.
+	// ErrOverloaded means that servers refused for lack of memory or quota.
 	ErrOverloaded = errors.New("producer: overloaded")
 	// ErrUnknownOutcome means that the messages may or may not have been stored: a request was sent, and its answer never came.
 	// An error may match it beside another one.
@@ -100,7 +100,7 @@ func (e *WriteError) Unwrap() error { return e.detail }
 
 // MessageError is the outcome of one message of a batch.
 type MessageError struct {
-	// Index is the message's place in the batch.
+	// Index is the message's number in the batch.
 	Index int
 	Err   error
 }
@@ -173,7 +173,7 @@ const (
 	DropRefused         DropReason = "refused"
 )
 
-// dropReasons are all of them; a reason's place is that of its counter.
+// dropReasons are all of them; a reason's index is that of its counter.
 var dropReasons = [...]DropReason{
 	DropBufferFull, DropTooLarge, DropInvalid, DropClosed, DropUnknownCategory, DropUnavailable, DropOverloaded,
 	DropUnknownOutcome, DropStaleProducer, DropRefused,

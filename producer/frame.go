@@ -25,7 +25,7 @@ type outFrame struct {
 	out      *Result
 	base     time.Time // event time of messages without one
 	taken    time.Time // when the first message was taken, by the real clock
-	next     *outFrame    // in the stream's queue
+	next     *outFrame // in the stream's queue
 
 	// Numbers of the messages, see stream.number. A frame keeps them for all attempts unless it is certain that no attempt was
 	// and will be stored.

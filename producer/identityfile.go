@@ -140,7 +140,9 @@ func (f *IdentityFile) Position() []byte {
 }
 
 // Save replaces what is saved, and syncs it. The position is that up to which the source is acknowledged in id: any bytes.
-func (f *IdentityFile) Save(id Identity, position []byte) error { return f.writeFile(id, position, false) }
+func (f *IdentityFile) Save(id Identity, position []byte) error {
+	return f.writeFile(id, position, false)
+}
 
 // Close saves id as that of an orderly stop, one after which nothing is written again, and releases the file. After a stop with
 // messages that were not delivered, give [Identity] and position of the last Save and call Release instead.

@@ -132,8 +132,10 @@ func WithBatchBytes(n int) Option { return optionFunc(func(c *producerConfig) { 
 
 // WithMaxBufferedBytes bounds the memory of messages that wait or are being sent, of all categories together; the default is
 // [DefaultMaxBufferedBytes]. When it is full, Log drops and counts, WriteAsync fails with [ErrBufferFull], and the calls with a
-// context wait for room.
-func WithMaxBufferedBytes(n int64) Option { return optionFunc(func(c *producerConfig) { c.maxBuffered = n }) }
+// context wait for space.
+func WithMaxBufferedBytes(n int64) Option {
+	return optionFunc(func(c *producerConfig) { c.maxBuffered = n })
+}
 
 // WithMaxInFlight sets how many requests run at the same time; the default is [DefaultMaxInFlight]. One (category, shard) is
 // never in two of them, which keeps its order.
@@ -144,7 +146,9 @@ func WithMaxInFlight(requests int) Option {
 // WithFramesPerRequest bounds how many frames of one (category, shard) a request carries; the default, 0, is as many as fit. In
 // a category that is not exactly_once, a server may refuse one frame of a request and take a later one; with 1 there is no later
 // one, and the order within a (category, shard) is strict even then, at the price of one frame per round trip.
-func WithFramesPerRequest(n int) Option { return optionFunc(func(c *producerConfig) { c.framesPerRequest = n }) }
+func WithFramesPerRequest(n int) Option {
+	return optionFunc(func(c *producerConfig) { c.framesPerRequest = n })
+}
 
 // WithRequestTimeout bounds one request; the default is [DefaultRequestTimeout]. It travels to the servers as their deadline.
 func WithRequestTimeout(d time.Duration) Option {
@@ -168,11 +172,15 @@ func WithBackoff(first, longest time.Duration) Option {
 }
 
 // WithMaxMessageBytes bounds a message's [Message.Size]; the default is [DefaultMaxMessageBytes].
-func WithMaxMessageBytes(n int) Option { return optionFunc(func(c *producerConfig) { c.maxMessage = n }) }
+func WithMaxMessageBytes(n int) Option {
+	return optionFunc(func(c *producerConfig) { c.maxMessage = n })
+}
 
 // WithIdentity continues the producer that had this identity, so that messages that it wrote already are recognised when they
 // are written again. See [Identity].
-func WithIdentity(id Identity) Option { return optionFunc(func(c *producerConfig) { c.identity = &id }) }
+func WithIdentity(id Identity) Option {
+	return optionFunc(func(c *producerConfig) { c.identity = &id })
+}
 
 // WithClock sets the clock of event times, which is then asked for each message; the default is the system's, read once in a
 // millisecond when messages come close together. Timeouts always follow the real one.
@@ -181,13 +189,17 @@ func WithClock(now func() time.Time) Option {
 }
 
 // WithRandom sets the source of jitter: numbers in [0, 1). It is called by several goroutines at the same time.
-func WithRandom(random func() float64) Option { return optionFunc(func(c *producerConfig) { c.random = random }) }
+func WithRandom(random func() float64) Option {
+	return optionFunc(func(c *producerConfig) { c.random = random })
+}
 
 // WithLogger sets where the producer reports retries and losses; the default is nowhere.
 func WithLogger(l *slog.Logger) Option { return optionFunc(func(c *producerConfig) { c.logger = l }) }
 
 // WithHTTPClient sets the HTTP client, for TLS or authentication; the default speaks HTTP/1.1 without TLS.
-func WithHTTPClient(hc *http.Client) Option { return optionFunc(func(c *producerConfig) { c.httpClient = hc }) }
+func WithHTTPClient(hc *http.Client) Option {
+	return optionFunc(func(c *producerConfig) { c.httpClient = hc })
+}
 
 // WithService writes to s instead of a server's address: a role in the same process.
 func WithService(s Service) Option { return optionFunc(func(c *producerConfig) { c.service = s }) }
@@ -200,7 +212,9 @@ func WithOnDrop(fn func(Drop)) Option { return optionFunc(func(c *producerConfig
 func WithOnAck(fn func(Acked)) Option { return optionFunc(func(c *producerConfig) { c.onAck = fn }) }
 
 // WithOnSampled sets a function that is told of every frame that a server left out on purpose. It is called as [WithOnDrop]'s is.
-func WithOnSampled(fn func(Sampled)) Option { return optionFunc(func(c *producerConfig) { c.onSampled = fn }) }
+func WithOnSampled(fn func(Sampled)) Option {
+	return optionFunc(func(c *producerConfig) { c.onSampled = fn })
+}
 
 // WithLossReports tells the readers of a category what the producer had to drop of it ([Drop]): sums by shard and reason, at most so often, as
 // reports that consumers yield as gaps (docs/format/loss.md). A report is sent until it is stored; what may have been stored

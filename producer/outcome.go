@@ -17,7 +17,7 @@ const (
 	acked   frameAction = 1 // it is stored, as far as was asked
 	repeat  frameAction = 2 // it is sent again
 	failed  frameAction = 3 // it is given up
-	isolate frameAction = 4 // it is sent again, alone, since the fault may be another frame's
+	isolate frameAction = 4 // it is sent again, alone, since the cause may be another frame's
 	trim    frameAction = 5 // its first messages are stored: the rest is sent
 	sampled frameAction = 6 // the server left it out on purpose: it is neither stored nor sent again
 )

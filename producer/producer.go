@@ -16,6 +16,7 @@ import (
 	"scribe/internal/base/lifecycle"
 	"scribe/internal/transport/discovery"
 	"scribe/internal/transport/rpc"
+	"scribe/producer/internal/schedule"
 )
 
 // Producer writes messages. It is safe for concurrent use; [Producer.Close] it.
@@ -47,7 +48,7 @@ type sharedCore struct {
 	largestBuffer int          // of a pooled one: a full batch
 	frames        sync.Pool    // of *frame
 	requests      sync.Pool    // of *request
-	sched         *sendScheduler
+	sched         *schedule.Scheduler[shardStream]
 	clock         eventClock
 	backoff       backoff.Backoff // without a retry hint
 
@@ -82,7 +83,7 @@ func New(server string, opts ...Option) (*Producer, error) {
 		id:      randomID(),
 		epoch:   1,
 		seed:    maphash.MakeSeed(),
-		sched:   newSendScheduler(),
+		sched:   schedule.New[shardStream](),
 		backoff: backoff.Backoff{Min: cfg.backoffMin, Max: cfg.backoffMax, Random: cfg.random},
 		running: make(chan struct{}),
 	}
@@ -98,7 +99,7 @@ func New(server string, opts ...Option) (*Producer, error) {
 	c.maxMessage = min(cfg.maxMessage, int(frames)-24<<10) // frame header, and the bound of 1,024 attributes' lengths
 	c.frames.New = func() any { return new(outFrame) }
 	c.requests.New = func() any { return new(outRequest) }
-	c.clock.exact, c.clock.zero, c.clock.wake = cfg.now, time.Now(), c.sched.signalLoop
+	c.clock.exact, c.clock.zero, c.clock.wake = cfg.now, time.Now(), c.sched.SignalLoop
 	c.closing, c.beginClosing = context.WithCancel(context.Background())
 	p := &Producer{sharedCore: c, ack: cfg.ack}
 	c.metrics = newMetrics(p.Stats)
@@ -208,7 +209,7 @@ func (p *Producer) Close(ctx context.Context) error {
 		cause := p.Flush(ctx)
 		c.losses.reportLast(ctx)
 		c.cancel(ErrClosed)
-		c.sched.stopStarting()
+		c.sched.Stop()
 		<-c.running
 		c.losses.waitStopped()
 		c.senders.Wait()
@@ -268,7 +269,7 @@ type Identity struct {
 	Sequences map[Shard]Sequence
 }
 
-// Sequence is a producer's place in a shard.
+// Sequence is how far a producer got in a shard.
 type Sequence struct {
 	// Epoch is raised by the producer when it gave up messages, since the server would wait for them.
 	Epoch uint32
@@ -303,7 +304,7 @@ type Stats struct {
 	Sampled, SampledBytes   uint64
 	Failed, FailedBytes     uint64
 	Buffered, BufferedBytes uint64
-	// Refused are messages that were not accepted: for lack of room, or as not valid.
+	// Refused are messages that were not accepted: because the buffer was full, or as not valid.
 	Refused uint64
 	// Dropped are losses by reason: messages that Log did not take, and all that failed.
 	Dropped map[DropReason]uint64
@@ -343,8 +344,8 @@ func (p *Producer) Stats() Stats {
 
 // refuseMessage counts a message that Log did not take.
 func (c *sharedCore) refuseMessage(category string, shard uint32, size int64, err error) {
-	if errors.Is(err, errNoRoom) {
-		c.sched.endLingering()
+	if errors.Is(err, errNoMemory) {
+		c.sched.EndLingering()
 		err = ErrBufferFull
 	}
 	c.countRefused(1)

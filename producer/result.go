@@ -120,7 +120,7 @@ func (b *Batch) Wait(ctx context.Context) error {
 }
 
 // Position is where messages are whose outcome is no error. Shard and LSN are 0 below [AckCommitted], and LSN for a repeated message whose
-// place the server no longer knows.
+// position the server no longer knows.
 type Position struct {
 	// Shard is the physical shard, LSN the log sequence number of the pointer that covers the message.
 	Shard, LSN uint64

@@ -8,6 +8,7 @@ import (
 
 	"scribe/internal/base/buffers"
 	"scribe/internal/transport/rpc"
+	"scribe/producer/internal/schedule"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
@@ -19,7 +20,7 @@ type outRequest struct {
 	ack    AckLevel
 	alone  bool  // takes no other frame
 	limit  int   // of size, when there are several frames
-	copied int64 // bytes taken from the room for copies; 0 when the frames are sent from where they are
+	copied int64 // bytes taken from the memory for copies; 0 when the frames are sent from where they are
 }
 
 // maxRequest bounds a request of several frames, in bytes. Every one costs its servers a file, two syncs and a record of the log, so
@@ -32,7 +33,7 @@ type copyMemory struct {
 	pool buffers.Pool
 }
 
-// requestLimit is how large a request may be that is made now: half of what is left, so that one that finds a large backlog leaves room
+// requestLimit is how large a request may be that is made now: half of what is left, so that one that finds a large backlog leaves some
 // for those beside it. One frame can always be sent, since it is not copied.
 func (m *copyMemory) requestLimit() int { return int(min(m.free.Load()/2, maxRequest)) }
 
@@ -56,33 +57,33 @@ func (c *sharedCore) sendLoop() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	defer c.clock.stopTicks()
-	var due []lingeringFrame
-	for !c.sched.isStopped() {
+	var due []schedule.Lingering[shardStream]
+	for !c.sched.IsStopped() {
 		now := time.Now()
 		ticking := c.clock.takeTick(now)
-		due = c.sched.takeDue(now, due[:0])
+		due = c.sched.TakeDue(now, due[:0])
 		for _, e := range due {
 			c.expireLinger(e)
 		}
-		for s := c.sched.unparkStream(now); s != nil; s = c.sched.unparkStream(now) {
+		for s := c.sched.Unpark(now); s != nil; s = c.sched.Unpark(now) {
 			s.stripe.mu.Lock()
 			s.parked = false
 			c.scheduleStream(s)
 			s.stripe.mu.Unlock()
 		}
-		for c.sched.startRequest(now, c.cfg.maxInFlight) {
+		for c.sched.StartRequest(now, c.cfg.maxInFlight) {
 			req := c.composeRequest(now)
 			if req == nil {
-				c.sched.endRequest()
+				c.sched.EndRequest()
 				continue
 			}
 			c.senders.Go(func() {
 				c.sendRequest(req)
-				c.sched.endRequest()
+				c.sched.EndRequest()
 			})
 		}
 		timer.Stop()
-		at := c.sched.nextWake(c.cfg.maxInFlight)
+		at := c.sched.NextWake(c.cfg.maxInFlight)
 		if at.IsZero() || !ticking.IsZero() && ticking.Before(at) {
 			at = ticking
 		}
@@ -90,19 +91,19 @@ func (c *sharedCore) sendLoop() {
 			timer.Reset(time.Until(at))
 		}
 		select {
-		case <-c.sched.wake:
+		case <-c.sched.Changed():
 		case <-timer.C:
 		}
 	}
 }
 
 // expireLinger ends the linger of a frame, if it is still open.
-func (c *sharedCore) expireLinger(e lingeringFrame) {
-	e.s.stripe.mu.Lock()
-	defer e.s.stripe.mu.Unlock()
-	if e.s.open != nil && e.s.opens == e.opens {
-		e.s.urgent = true
-		c.scheduleStream(e.s)
+func (c *sharedCore) expireLinger(e schedule.Lingering[shardStream]) {
+	e.Stream.stripe.mu.Lock()
+	defer e.Stream.stripe.mu.Unlock()
+	if e.Stream.open != nil && e.Stream.opens == e.Frame {
+		e.Stream.urgent = true
+		c.scheduleStream(e.Stream)
 	}
 }
 
@@ -119,7 +120,7 @@ func (c *sharedCore) composeRequest(now time.Time) *outRequest {
 	)
 	req.limit = c.copies.requestLimit()
 	for (len(req.frames) == 0 || req.size < req.limit) && !req.alone && len(passed) < maxPassed {
-		s := c.sched.popReady()
+		s := c.sched.PopReady()
 		if s == nil {
 			break
 		}
@@ -135,7 +136,7 @@ func (c *sharedCore) composeRequest(now time.Time) *outRequest {
 		}
 		s.stripe.mu.Unlock()
 	}
-	c.sched.returnReady(passed)
+	c.sched.ReturnReady(passed)
 	c.concludeFrames(late)
 	if len(req.frames) == 0 {
 		c.requests.Put(req)
@@ -157,7 +158,7 @@ func (c *sharedCore) dropLate(s *shardStream, now time.Time, late []finishedFram
 		f := s.popFrame()
 		cause := f.lastWhy
 		if cause == nil {
-			cause = ErrUnavailable // no request had a place for it
+			cause = ErrUnavailable // no request carried it
 		}
 		detail := fmt.Errorf("not acknowledged within %v", c.cfg.deliveryTimeout)
 		if f.last != nil {
@@ -224,10 +225,10 @@ func (c *sharedCore) sendRequest(req *outRequest) {
 		whole = classifyRequest(err, len(req.frames) > 1)
 		if whole.action == repeat {
 			c.cfg.logger.Warn("write request failed", "frames", len(req.frames), "bytes", req.size, "error", err)
-			c.sched.shutGate(time.Now(), started, func(n int) time.Duration { return max(c.backoff.Pause(n), whole.after) })
+			c.sched.ShutGate(time.Now(), started, func(n int) time.Duration { return max(c.backoff.Pause(n), whole.after) })
 		}
 	} else {
-		c.sched.openGate()
+		c.sched.OpenGate()
 	}
 	for _, r := range req.runs {
 		done = c.settleFrames(r, req, res, whole, done)
@@ -326,8 +327,7 @@ func (c *sharedCore) settleFrames(r streamRun, req *outRequest, res *scribev1.Wr
 	if len(again) > 0 && whole.action == 0 {
 		s.failures++
 		s.parked = true
-		s.parkedUntil = time.Now().Add(max(c.backoff.Pause(s.failures), after))
-		c.sched.parkStream(s)
+		c.sched.Park(s, time.Now().Add(max(c.backoff.Pause(s.failures), after)))
 	}
 	c.scheduleStream(s)
 	return done
@@ -338,7 +338,7 @@ func (c *sharedCore) settleFrames(r streamRun, req *outRequest, res *scribev1.Wr
 const maxGaps = 3
 
 // decideRetry turns an outcome into what is done, given what this producer knows. complete says that all frames before f in the request
-// are stored; later are those behind it. The stripe's mutex is held.
+// are stored; later are those after it. The stripe's mutex is held.
 func (c *sharedCore) decideRetry(s *shardStream, f *outFrame, v attemptOutcome, complete bool, later []*outFrame) attemptOutcome {
 	if v.action == acked || v.action == sampled || v.action == failed {
 		return v
@@ -349,7 +349,7 @@ func (c *sharedCore) decideRetry(s *shardStream, f *outFrame, v attemptOutcome, 
 	switch {
 	case v.action == isolate:
 		f.alone = true
-		f.attempts-- // the fault may not be its own
+		f.attempts-- // it may not be the cause
 		return v
 	case v.action == trim:
 		if err := f.cutStored(v.stored); err != nil {
@@ -401,7 +401,7 @@ func (c *sharedCore) leaveOut(s *shardStream, f *outFrame) finishedFrame {
 	return finishedFrame{s: s, f: f, at: Position{Sampled: true}}
 }
 
-// giveUp accounts for a frame that is lost to this producer; later are those behind it in its request. The stripe's mutex is
+// giveUp accounts for a frame that is lost to this producer; later are those after it in its request. The stripe's mutex is
 // held.
 func (c *sharedCore) giveUp(s *shardStream, f *outFrame, later []*outFrame, v attemptOutcome) finishedFrame {
 	if v.cause != ErrStaleProducer { //nolint:errorlint // a sentinel itself; who is shut out does not come back under a new epoch

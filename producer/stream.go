@@ -58,7 +58,7 @@ type shardStream struct {
 
 	open       *outFrame // takes messages; nil when none wait for company
 	head, tail *outFrame // sealed frames that no request carries, in order
-	bufferSize int64  // of the next frame: it follows the traffic
+	bufferSize int64     // of the next frame: it follows the traffic
 
 	// opens counts frames that were opened, to tell whether the open one is the one that a timer was set for.
 	opens uint64
@@ -70,8 +70,6 @@ type shardStream struct {
 	flight   []*outFrame // those frames
 	// ready says that it is in the scheduler's queue, parked that it waits there for a time.
 	ready, parked bool
-	nextReady     *shardStream
-	parkedUntil   time.Time
 	failures      int // attempts in a row without progress
 
 	// Sequences: next is that of the next message to be numbered, acked follows the last acknowledged one. A frame is numbered
@@ -81,7 +79,7 @@ type shardStream struct {
 	next  uint64
 	acked uint64
 	// known is the newest epoch of which a frame was acknowledged. A server takes any first number in an epoch that it does not
-	// know: if two frames went out and it refused the first for lack of room, the second would begin the epoch, and the first
+	// know: if two frames went out and it refused the first for lack of memory, the second would begin the epoch, and the first
 	// look like a repetition for ever. So an epoch's first frame goes without company of its own stream.
 	known uint32
 }
@@ -153,10 +151,10 @@ func (s *shardStream) addPayload(payload []byte, ack AckLevel, now time.Time) bo
 	return true
 }
 
-// addMessage appends a message to the stream's open frame, and opens one when there is none or no room in it. held is what a wait for
-// room has taken; what is used of it is set to 0. The stripe's mutex is held.
+// addMessage appends a message to the stream's open frame, and opens one when there is none or it is full. held is what a wait for
+// memory has taken; what is used of it is set to 0. The stripe's mutex is held.
 //
-// The error errNoRoom means that the message fits when memory becomes free.
+// The error errNoMemory means that the message fits when memory becomes free.
 func (c *sharedCore) addMessage(s *shardStream, m *record.Message, bound int, ack AckLevel, now time.Time, held *int64) (*Result, error) {
 	for range 2 {
 		f := s.open
@@ -211,11 +209,11 @@ func (c *sharedCore) newFrame(wanted int64, env *record.Envelope, n int, ack Ack
 		*held = 0
 	default:
 		// Traffic says how large a buffer is useful; a shortage of memory, how large it can be. What is left of it goes to few frames,
-		// each as large as it can be: many small ones would be a burden for everyone behind.
+		// each as large as it can be: many small ones would be a burden for everyone who waits.
 		least := size
 		for size = max(size, wanted); !c.memory.tryTake(size + frameOverhead); size = max(size/bufferGrowth, least) {
 			if size == least {
-				return nil, errNoRoom
+				return nil, errNoMemory
 			}
 		}
 	}
@@ -247,10 +245,10 @@ func (c *sharedCore) openFrame(s *shardStream, f *outFrame) {
 		c.scheduleStream(s)
 		return
 	}
-	c.sched.addLingering(s, s.opens, f.taken.Add(c.cfg.linger))
+	c.sched.AddLingering(s, s.opens, f.taken.Add(c.cfg.linger))
 }
 
-// sealFrame ends the open frame and queues it. full says that it was for lack of room: the next one gets more.
+// sealFrame ends the open frame and queues it. full says that it was full: the next one gets more.
 func (c *sharedCore) sealFrame(s *shardStream, full bool) {
 	f := s.open
 	s.open, s.urgent = nil, false
@@ -303,10 +301,10 @@ func (c *sharedCore) scheduleStream(s *shardStream) {
 		return
 	}
 	s.ready = true
-	c.sched.pushReady(s)
+	c.sched.PushReady(s)
 }
 
-// renumberAfter is called when a frame is given up: if it had numbers, those behind it need others. Frames that may have been stored
+// renumberAfter is called when a frame is given up: if it had numbers, those after it need others. Frames that may have been stored
 // keep theirs, since under new ones they could be stored twice; those that follow have a newer epoch and wait for them.
 func (s *shardStream) renumberAfter(f *outFrame, rest []*outFrame) {
 	if !f.numbered {

@@ -9,8 +9,8 @@ import (
 	"scribe/internal/format/record"
 )
 
-// errNoRoom says that memory is full for now. It does not leave the package.
-var errNoRoom = errors.New("producer: no room")
+// errNoMemory says that memory is full for now. It does not leave the package.
+var errNoMemory = errors.New("producer: no memory is free")
 
 // Log takes a message for shard 0 of a category, and never waits: a message that can't be taken, or not delivered later, is
 // dropped, counted by reason ([Stats]) and told to the hook of [WithOnDrop].
@@ -52,13 +52,13 @@ func (p *Producer) LogMessage(category string, m *Message) {
 	}
 }
 
-// WriteAsync takes a message and returns its pending result. It never waits: when there is no room, the result has failed with
+// WriteAsync takes a message and returns its pending result. It never waits: when the buffer is full, the result has failed with
 // [ErrBufferFull].
 func (p *Producer) WriteAsync(category string, m *Message) *Result {
 	return p.writeAsync(context.Background(), category, m, false)
 }
 
-// WriteAsyncContext is [Producer.WriteAsync], but waits for room until ctx ends. It does not wait for the outcome.
+// WriteAsyncContext is [Producer.WriteAsync], but waits for space in the buffer until ctx ends. It does not wait for the outcome.
 func (p *Producer) WriteAsyncContext(ctx context.Context, category string, m *Message) *Result {
 	return p.writeAsync(ctx, category, m, true)
 }
@@ -78,12 +78,12 @@ type messageAdder struct {
 	*sharedCore
 	category string
 	ack      AckLevel
-	wait     bool // for room
+	wait     bool // for memory
 	now      time.Time
 	s        *shardStream // of the message before; streams are never removed
 }
 
-// tooLarge says that a message can't be sent whatever the room, nil when it can.
+// tooLarge says that a message can't be sent however much memory is free, nil when it can.
 func (w *messageAdder) tooLarge(m *Message) error {
 	if size := m.Size(); size > w.maxMessage {
 		return &MessageTooLargeError{Size: size, Limit: w.maxMessage}
@@ -111,11 +111,11 @@ func (w *messageAdder) addWaiting(ctx context.Context, m *Message) (*Result, err
 	}()
 	for {
 		r, err := w.addLocked(st, m, bound, &held)
-		if !errors.Is(err, errNoRoom) {
+		if !errors.Is(err, errNoMemory) {
 			return r, err
 		}
 		if !w.wait {
-			w.sched.endLingering()
+			w.sched.EndLingering()
 			return nil, ErrBufferFull
 		}
 		if err := w.waitForMemory(ctx, record.HeaderLen+len(w.category)+bound, &held); err != nil {
@@ -168,7 +168,7 @@ func (w *messageAdder) addRun(msgs []Message, b *Batch) int {
 	return len(msgs)
 }
 
-// addPayloads adds messages that are nothing but a payload, of the shard that was written to last, as far as the open frame has room
+// addPayloads adds messages that are nothing but a payload, of the shard that was written to last, as far as they fit the open frame
 // and up to so many bytes. It returns how many, and their bytes. It is append for the usual case. The stripe's mutex is held.
 func (w *messageAdder) addPayloads(st *streamStripe, msgs []Message, most int) (n, bytes int) {
 	if st.mu.closed || w.s == nil || w.s.shard.Number != msgs[0].Shard { // another shard may be of another stripe
@@ -218,7 +218,7 @@ func (c *sharedCore) waitForMemory(ctx context.Context, n int, held *int64) erro
 	defer cancel(nil)
 	defer context.AfterFunc(c.closing, func() { cancel(ErrClosed) })()
 	if !c.memory.tryTake(charge) {
-		c.sched.endLingering()
+		c.sched.EndLingering()
 		if c.memory.takeWhenFree(ctx, charge) != nil {
 			if err := context.Cause(ctx); !errors.Is(err, ErrClosed) {
 				return fmt.Errorf("%w: no memory came free: %w", ErrBufferFull, err)
@@ -231,8 +231,8 @@ func (c *sharedCore) waitForMemory(ctx context.Context, n int, held *int64) erro
 }
 
 // Write writes a batch and waits until every message is acknowledged or has failed: then the error is a *[BatchError] that names
-// the failed ones. They are sent at once, without lingering; other messages of their categories go with them. When there is no
-// room, Write waits for it.
+// the failed ones. They are sent at once, without lingering; other messages of their categories go with them. When the
+// buffer is full, Write waits for space.
 //
 // When ctx ends, messages that were taken are still sent; their errors match [ErrUnknownOutcome].
 func (p *Producer) Write(ctx context.Context, category string, msgs ...Message) error {
@@ -242,7 +242,7 @@ func (p *Producer) Write(ctx context.Context, category string, msgs ...Message) 
 }
 
 // WriteBatchAsync takes a batch, like WriteAsyncContext each of its messages, for less: it is the way to write many small messages.
-// It waits for room until ctx ends, and not for the outcome; messages linger for company.
+// It waits for space in the buffer until ctx ends, and not for the outcome; messages linger for company.
 func (p *Producer) WriteBatchAsync(ctx context.Context, category string, msgs ...Message) *Batch {
 	b := new(Batch)
 	p.addBatch(ctx, b, category, msgs, false)
@@ -334,7 +334,7 @@ type frameContent struct {
 	fill func(*outFrame, record.Envelope) error
 }
 
-// writeFrame builds the frame, queues it behind what its stream has, and waits.
+// writeFrame builds the frame, queues it after what its stream has, and waits.
 func (c *sharedCore) writeFrame(ctx context.Context, w frameContent) error {
 	r, err := c.addFrame(ctx, w)
 	if err != nil {
@@ -352,7 +352,7 @@ func (c *sharedCore) addFrame(ctx context.Context, w frameContent) (*Result, err
 		err  error
 	)
 	for f == nil {
-		if f, err = c.newFrame(0, &env, w.bound, w.ack, &held); errors.Is(err, errNoRoom) {
+		if f, err = c.newFrame(0, &env, w.bound, w.ack, &held); errors.Is(err, errNoMemory) {
 			err = c.waitForMemory(ctx, record.HeaderLen+len(w.category)+w.bound, &held)
 		}
 		if err != nil {

@@ -31,7 +31,7 @@ type frameItem struct {
 	resampled  bool
 	// leftOut: sampling does not keep the frame.
 	leftOut bool
-	// checked: the body was looked at. waits: it is sent when its category's quota has room.
+	// checked: the body was looked at. waits: it is sent when its category's quota lets it pass.
 	checked, waits bool
 	// summed: whoever called directly has compared the body with its checksum.
 	summed bool
@@ -169,7 +169,7 @@ var errNoCategory = errors.New("writeproxy: the control plane's answer holds no 
 // createCategory creates a category, once for all requests that miss it at the same time.
 func (p *Proxy) createCategory(ctx context.Context, name string) (*scribev1.Category, error) {
 	done := p.creating.DoChan(name, func() (any, error) {
-		// Others wait for it, so the first caller's patience must not bound it.
+		// Others wait for it, so the first caller's deadline must not bound it.
 		ctx, cancel := context.WithTimeout(p.ctx, p.cfg.Timeout)
 		defer cancel()
 		c := &scribev1.Category{}

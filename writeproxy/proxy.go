@@ -62,7 +62,7 @@ type Proxy struct {
 	copies         buffers.Pool
 	started        time.Time
 
-	// ctx ends when Close loses its patience.
+	// ctx ends when Close gives up waiting.
 	ctx    context.Context //nolint:containedctx // ends running requests from outside
 	cancel context.CancelCauseFunc
 	calls  lifecycle.Calls
@@ -76,17 +76,17 @@ var _ rpc.WriteService = (*Proxy)(nil)
 
 // New returns a write proxy.
 func New(cfg Config, deps Deps) (*Proxy, error) {
-	faults := []error{cfg.Validate()}
+	violations := []error{cfg.Validate()}
 	if deps.Categories == nil {
-		faults = append(faults, errors.New("writeproxy: Deps.Categories is needed"))
+		violations = append(violations, errors.New("writeproxy: Deps.Categories is needed"))
 	}
 	if deps.Batchers == nil {
-		faults = append(faults, errors.New("writeproxy: Deps.Batchers is needed"))
+		violations = append(violations, errors.New("writeproxy: Deps.Batchers is needed"))
 	}
 	if cfg.AutoCreate && deps.Creator == nil {
-		faults = append(faults, errors.New("writeproxy: Deps.Creator is needed to create categories"))
+		violations = append(violations, errors.New("writeproxy: Deps.Creator is needed to create categories"))
 	}
-	if err := errors.Join(faults...); err != nil {
+	if err := errors.Join(violations...); err != nil {
 		return nil, err
 	}
 	if deps.Logger == nil {

@@ -191,7 +191,7 @@ func (qs *quotaRegistry) awaitTurn(ctx context.Context, c *scribev1.Category, w 
 	}
 }
 
-// overQuota is what a producer is told: when there will be room.
+// overQuota is what a producer is told: when frames pass again.
 func overQuota(c *scribev1.Category, after time.Duration) error {
 	return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, after,
 		"category %s is over its quota of %d bytes a second: try again in %v", c.GetName(), c.GetQuotaBytesPerSecond(), after.Round(time.Millisecond))

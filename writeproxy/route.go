@@ -64,12 +64,12 @@ func newRouteTable(batchers []Batcher, members []*fleetMember, weights []float64
 	return t
 }
 
-// isOf reports whether the table was made from this snapshot. Snapshots do not change, so their place in memory tells.
+// isOf reports whether the table was made from this snapshot. Snapshots do not change, so their address tells.
 func (t *routeTable) isOf(batchers []Batcher) bool {
 	return len(t.batchers) == len(batchers) && (len(batchers) == 0 || &t.batchers[0] == &batchers[0])
 }
 
-// scoreOf is the place of a batcher in a key's order: higher comes first.
+// scoreOf is the rank of a batcher in a key's order: higher comes first.
 func (t *routeTable) scoreOf(key uint64, i int) float64 {
 	u := (float64(mixHash(key, t.hashes[i])>>11) + 0.5) / (1 << 53)
 	switch w := t.weights[i]; {
@@ -91,7 +91,7 @@ func (t *routeTable) homeOf(key uint64, micro int) int {
 	return t.rankedAt(key, micro%max(t.usable, 1))
 }
 
-// rankedAt returns the batcher at a place in the key's order, from 0. Ranks are small, so selection is cheaper than sorting.
+// rankedAt returns the batcher with a rank in the key's order, from 0. Ranks are small, so selection is cheaper than sorting.
 func (t *routeTable) rankedAt(key uint64, rank int) int {
 	last, at := math.Inf(1), -1
 	for ; rank >= 0; rank-- {

@@ -215,15 +215,15 @@ func (c *writeCall) renewCategories(ctx context.Context, left []*frameItem) []*f
 			old = it.category
 			now, err = c.p.deps.Categories.Resolve(ctx, old.GetName())
 		}
-		fault := err
+		refusal := err
 		if err == nil {
-			fault = request.CheckShard(now, it.shard)
+			refusal = request.CheckShard(now, it.shard)
 		}
 		switch {
-		case fault == nil:
+		case refusal == nil:
 			it.setCategory(now)
 		case err == nil:
-			it.refuseWith(fault)
+			it.refuseWith(refusal)
 			continue
 		case rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY:
 			it.refuseWith(fmt.Errorf("category %s: %w", old.GetName(), err))

@@ -109,7 +109,7 @@ func (s *shardTraffic) microShard(now time.Duration, key uint64, n int64, most i
 	return t.nextRun(n, share), true
 }
 
-// makeSpace makes place for one more: of a few that map iteration picks at random, the idle ones go, and if the stripe is full the least
+// makeSpace makes space for one more: of a few that map iteration picks at random, the idle ones go, and if the stripe is full the least
 // busy one.
 func (s *trafficStripe) makeSpace(now time.Duration) {
 	var least uint64

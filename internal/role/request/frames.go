@@ -14,7 +14,7 @@
 //
 // [Frames] tells a damaged frame, which is refused alone, from bytes after which nobody knows where the next frame begins. [Resolver]
 // looks a category up once for neighbours, keeps one category for all frames of a name where their order counts, and keeps the rule of
-// prefixes: behind a frame that is refused for a reason that may pass, no other frame of its shard is taken. [Amount] counts what
+// prefixes: after a frame that is refused for a reason that may pass, no other frame of its shard is taken. [Amount] counts what
 // frames hold. Nothing here is done for a message, and nothing is allocated for a frame.
 package request
 
@@ -52,7 +52,7 @@ func WalkHeaders(data []byte) Frames {
 	return Frames{Index: -1, data: data, check: record.CheckHeader}
 }
 
-// Next goes to the next frame. It is false behind the last one, and where nobody knows where the next one begins: see Fault.
+// Next goes to the next frame. It is false after the last one, and where nobody knows where the next one begins: see Fault.
 func (f *Frames) Next() bool {
 	if f.next >= len(f.data) {
 		return false

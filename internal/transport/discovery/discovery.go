@@ -190,15 +190,15 @@ func (c *Cell) reportOutcome(in roleInstance, err error) {
 	if !c.mu.view.has(in) {
 		return
 	}
-	away := passOver
+	pause := passOver
 	if d := retry.Classify(err); d.Class == retry.Overloaded {
 		if d.After > 0 {
-			away = min(d.After, passOver)
+			pause = min(d.After, passOver)
 		}
 	} else {
 		c.mu.due = c.mu.soon // the membership may know better by now
 	}
-	c.mu.failed[in] = time.Now().Add(away)
+	c.mu.failed[in] = time.Now().Add(pause)
 }
 
 // clientOf returns the client of an instance, which is made once.

@@ -10,7 +10,7 @@
 // Calls for payloads go to one instance a blob, its home, by rendezvous hashing, so that caches are not filled with copies; a request
 // for several blobs is split. When the home is busy and says that it will not be for long, it is asked once more; otherwise one of a
 // few fallbacks is asked, which a salted hash of the blob chooses: what overflows from one home is spread over all, but that of one
-// blob goes to the same place, where it is soon in a cache, too. Other calls take turns. An instance that fails is passed over for a
+// blob goes to the same instance, where it is soon in a cache, too. Other calls take turns. An instance that fails is passed over for a
 // while, and so is one whose caller ended a call because of it ([ErrBroken]): a deadline alone may be the caller's haste.
 //
 // # When something is down

@@ -56,7 +56,7 @@ func (h *bulkHandler[Req, Res]) ServeHTTP(w http.ResponseWriter, r *http.Request
 	}
 	answer, err := h.answer(ctx, r, body.B)
 	if bug := new(handlerPanic); errors.As(err, &bug) {
-		// A handler that panicked may have left a goroutine behind that uses the body: it is the collector's.
+		// A handler that panicked may have left a goroutine behind that uses the body: it is left to the garbage collector.
 		_ = h.errors.Write(w, r, bug.err)
 		return
 	}

@@ -64,7 +64,7 @@ func (h readStreamHandler) Stream(ctx context.Context, s *connect.BidiStream[scr
 type stepQueue struct {
 	ctx    context.Context //nolint:containedctx // the stream's
 	steps  chan *scribev1.StreamRequest
-	failed chan error // has room for the one that ends the pump
+	failed chan error // has capacity for the one that ends the pump
 	end    error      // what recv returns once the client has sent its last step
 }
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// unixSuffix marks a host name that stands for the path of a Unix socket, since a URL has no place for one.
+// unixSuffix marks a host name that stands for the path of a Unix socket, since a URL can't carry one.
 const unixSuffix = ".unix-socket"
 
 // hexPath writes a socket's path as a host name. Host names are compared without case and take few characters, hence hex.

@@ -207,7 +207,7 @@ func (w *messageAdder) appendMessage(st *streamStripe, m *Message, bound int, he
 		st.mu.scratch = m.appendAttributes(st.mu.scratch)
 		rm.Attributes = st.mu.scratch
 	}
-	return w.sharedCore.addMessage(w.s, &rm, bound, w.ack, w.now, held)
+	return w.addMessage(w.s, &rm, bound, w.ack, w.now, held)
 }
 
 // waitForMemory waits until a buffer of n bytes can be had, and takes its bytes into held. Callers are served in order, so a large

@@ -305,13 +305,13 @@ func (q *sendQueue) leaveToBacklog(l *categoryQueue, e *queueEntry, kind partKin
 	sum := e.amount()
 	q.spool.Release(e.spoolRefs()...)
 	if kind == leaves {
-		q.counts.memory = q.counts.memory.minus(sum)
+		q.counts.memory = q.counts.memory.Minus(sum)
 		q.releaseBuffer(e.mem)
 		q.used -= e.charge
 		q.freed = true
 		l.bytes -= e.charge
 	} else {
-		q.counts.accepted.plus(sum)
+		q.counts.accepted = q.counts.accepted.Plus(sum)
 	}
 	q.joinBacklog(l)
 }

@@ -10,11 +10,11 @@ import (
 
 // fillPlan is a request with backlog to be made: queues to claim from, in turn, until there are bytes enough.
 type fillPlan struct {
-	queues []*categoryQueue
-	wants  []int            // bytes to claim of each queue
-	upTo   []spool.Position // see categoryQueue.fillUpTo
-	reserved   int64            // memory reserved for all of them, with what stands between frames in the spool
-	retry  bool
+	queues   []*categoryQueue
+	wants    []int            // bytes to claim of each queue
+	upTo     []spool.Position // see categoryQueue.fillUpTo
+	reserved int64            // memory reserved for all of them, with what stands between frames in the spool
+	retry    bool
 }
 
 // joinBacklog lists a queue that has backlog.
@@ -81,7 +81,7 @@ func (q *sendQueue) divideFill(f *fillPlan, size int64) {
 	f.wants, f.upTo = make([]int, len(f.queues)), make([]spool.Position, len(f.queues))
 	backlogs := make([]int64, len(f.queues))
 	for i, l := range f.queues {
-		f.upTo[i], backlogs[i] = l.fillUpTo(), q.backlogOf(l).bytes
+		f.upTo[i], backlogs[i] = l.fillUpTo(), q.backlogOf(l).Bytes
 	}
 	if l := f.queues[0]; l.cautious && l.singles > 0 {
 		f.wants[0], f.reserved = 1, minQuantum
@@ -113,7 +113,7 @@ func (q *sendQueue) chooseQueues(now time.Time) *fillPlan {
 		switch {
 		case full:
 			rest = append(rest, l)
-		case !l.filling && q.backlogOf(l).frames == 0:
+		case !l.filling && q.backlogOf(l).Frames == 0:
 			l.inBacklog = false // joins again when it has some
 			q.forgetIdle(l)
 		case !q.mayFill(l, now):

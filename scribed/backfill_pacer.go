@@ -1,6 +1,8 @@
 package scribed
 
-import "time"
+import (
+	"time"
+)
 
 // backfillPacer says how fast the backlog is sent. Beside live traffic it is sent in smaller requests, one at a time, and after each the
 // backlog pauses for a multiple of the time that the request took. The multiple grows while live requests take clearly longer than

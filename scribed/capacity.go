@@ -110,7 +110,7 @@ func (q *sendQueue) takeOldest(l *categoryQueue, need int64) (gone []*queueEntry
 		}
 		need -= e.charge
 		gone = append(gone, e)
-		q.counts.memory = q.counts.memory.minus(e.amount())
+		q.counts.memory = q.counts.memory.Minus(e.amount())
 		if !q.removeEntry(e) {
 			break
 		}
@@ -130,7 +130,7 @@ func (q *sendQueue) takeExpired(l *categoryQueue, before time.Time) (gone []*que
 			continue
 		}
 		gone = append(gone, e)
-		q.counts.memory = q.counts.memory.minus(e.amount())
+		q.counts.memory = q.counts.memory.Minus(e.amount())
 		if !q.removeEntry(e) {
 			break
 		}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"scribe/internal/role/request"
 	"scribe/scribed/spool"
 )
 
@@ -60,7 +61,7 @@ type waiter struct {
 func (l *categoryQueue) isOrdered() bool { return l.rule.Strict || l.sequenced && !l.unordered }
 
 // backlogOf is what of a category is in the spool only, as the spool says.
-func (q *sendQueue) backlogOf(l *categoryQueue) (a frameAmount) {
+func (q *sendQueue) backlogOf(l *categoryQueue) (a request.Amount) {
 	if !l.inBacklog {
 		return a
 	}
@@ -69,7 +70,7 @@ func (q *sendQueue) backlogOf(l *categoryQueue) (a frameAmount) {
 
 // hasBacklog reports whether frames are in the spool only, or will be.
 func (q *sendQueue) hasBacklog(l *categoryQueue) bool {
-	return len(l.leaving) > 0 || q.backlogOf(l).frames > 0
+	return len(l.leaving) > 0 || q.backlogOf(l).Frames > 0
 }
 
 // isEligible reports whether an entry at the front may be sent as far as the backlog is concerned.
@@ -85,7 +86,7 @@ func (q *sendQueue) isEligible(l *categoryQueue, e *queueEntry) bool {
 
 // isIdle reports whether nothing of the category is left.
 func (q *sendQueue) isIdle(l *categoryQueue) bool {
-	return l.bytes == 0 && l.appends == 0 && !l.filling && len(l.waiters) == 0 && q.backlogOf(l).frames == 0
+	return l.bytes == 0 && l.appends == 0 && !l.filling && len(l.waiters) == 0 && q.backlogOf(l).Frames == 0
 }
 
 // canFill reports whether some of the backlog may be sent now.
@@ -96,7 +97,7 @@ func (q *sendQueue) canFill(l *categoryQueue, now time.Time) bool {
 	if l.isOrdered() && (l.busy || l.spilling || len(l.entries) > 0 && q.isEligible(l, l.entries[0])) {
 		return false
 	}
-	return q.backlogOf(l).frames > 0
+	return q.backlogOf(l).Frames > 0
 }
 
 // fillUpTo is up to where in the spool the backlog may be sent: what is written from now on may belong behind something that comes

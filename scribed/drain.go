@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"scribe/internal/role/request"
+	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/spool"
 )
@@ -63,7 +65,7 @@ func (s *Scribed) shutDown(ctx context.Context) error {
 	if s.spool != nil {
 		err = errors.Join(err, s.closeSpool())
 	}
-	s.metrics.unregister(s.deps.Registerer)
+	s.metrics.set.Unregister()
 	return err
 }
 
@@ -83,12 +85,12 @@ func (s *Scribed) giveUp() error {
 	}
 	s.mu.Lock()
 	q := &s.mu.queue
-	var lost frameAmount
+	var lost request.Amount
 	for _, l := range slices.Collect(maps.Values(q.queues)) {
 		for _, e := range slices.Clone(l.entries) {
 			s.leaveToSpool(l, e)
 			if e.sub == nil || s.spool == nil {
-				lost.plus(e.amount())
+				lost = lost.Plus(e.amount())
 			}
 			s.failEntry(e, lossReason(e))
 			q.removeEntry(e)
@@ -97,10 +99,10 @@ func (s *Scribed) giveUp() error {
 	}
 	s.mu.idle = true
 	s.mu.Unlock()
-	if lost.frames == 0 {
+	if lost.Frames == 0 {
 		return nil
 	}
-	return &LossError{Frames: lost.frames, Messages: lost.messages, Bytes: lost.bytes, Cause: cause}
+	return &LossError{Frames: lost.Frames, Messages: lost.Messages, Bytes: lost.Bytes, Cause: cause}
 }
 
 // leaveToSpool leaves to the spool what it has of an entry that could not leave the memory as a whole. If somebody waits for it, it is taken
@@ -119,7 +121,7 @@ func (s *Scribed) leaveToSpool(l *categoryQueue, e *queueEntry) {
 		default:
 			q.spool.Release(f.ref)
 			q.joinBacklog(l)
-			q.counts.memory = q.counts.memory.minus(f.amount())
+			q.counts.memory = q.counts.memory.Minus(f.amount())
 		}
 	}
 	e.frames = left
@@ -147,13 +149,13 @@ func (s *Scribed) spillAll() error {
 func (s *Scribed) failEntry(e *queueEntry, reason scribev1.Reason) {
 	q := &s.mu.queue
 	sum := e.amount()
-	q.counts.memory = q.counts.memory.minus(sum)
+	q.counts.memory = q.counts.memory.Minus(sum)
 	if e.sub == nil {
-		q.countLostFrames(e.category, reasonLabel(reason), e.frames, s.now())
-		s.throttled.warnDropped(s.ctx, e.category, reasonLabel(reason), sum)
+		q.countLostFrames(e.category, rpc.ReasonLabel(reason), e.frames, s.now())
+		s.throttled.warnDropped(s.ctx, e.category, rpc.ReasonLabel(reason), sum)
 		return
 	}
-	q.counts.addFailed(reasonLabel(reason), sum)
+	q.counts.addFailed(rpc.ReasonLabel(reason), sum)
 	for i := range e.frames {
 		e.sub.results[e.frames[i].index] = &scribev1.FrameResult{Error: &scribev1.ErrorInfo{Reason: reason, Message: errClosed.Error()}}
 	}
@@ -216,11 +218,11 @@ func (s *Scribed) Backlogs() []Backlog {
 		sum := s.mu.queue.backlogOf(l)
 		for _, entries := range [][]*queueEntry{l.entries, l.inFlight, l.leaving} {
 			for _, e := range entries {
-				sum.plus(e.amount())
+				sum = sum.Plus(e.amount())
 			}
 		}
-		if sum.frames != 0 {
-			all = append(all, Backlog{Category: l.name, Frames: sum.frames, Messages: sum.messages, Bytes: sum.bytes})
+		if sum.Frames != 0 {
+			all = append(all, Backlog{Category: l.name, Frames: sum.Frames, Messages: sum.Messages, Bytes: sum.Bytes})
 		}
 	}
 	slices.SortFunc(all, func(a, b Backlog) int {

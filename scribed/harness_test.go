@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"scribe/internal/format/record"
+	"scribe/internal/role/request"
 	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -234,11 +236,11 @@ func run(t *testing.T, cfg Config, f func(t *testing.T, c *cell)) {
 				q.used, len(q.turn), q.running, q.filling, q.retrying, c.mu.bodies, q.blockedCalls)
 		}
 		for _, l := range q.queues {
-			if l.bytes != 0 || len(l.leaving) != 0 || l.appends != 0 || l.busy || l.filling || len(l.waiters) != 0 || q.backlogOf(l).frames == 0 {
+			if l.bytes != 0 || len(l.leaving) != 0 || l.appends != 0 || l.busy || l.filling || len(l.waiters) != 0 || q.backlogOf(l).Frames == 0 {
 				t.Errorf("a queue is left: %+v", l)
 			}
 		}
-		if a := q.counts.findImbalance(c.readBacklog()); a != (frameAmount{}) || q.counts.memory != (frameAmount{}) {
+		if a := q.counts.findImbalance(c.readBacklog()); a != (request.Amount{}) || q.counts.memory != (request.Amount{}) {
 			t.Errorf("%+v are in memory, %+v are not accounted for", q.counts.memory, a)
 		}
 	})
@@ -276,13 +278,13 @@ func (c *cell) crash(percent int, rng *rand.Rand) {
 func (c *cell) mustBalance() {
 	c.t.Helper()
 	synctest.Wait()
-	if a := c.unaccounted(); a != (frameAmount{}) {
+	if a := c.unaccounted(); a != (request.Amount{}) {
 		c.t.Errorf("%+v are not accounted for", a)
 	}
 }
 
 // unaccounted is what is missing in the balance.
-func (s *Scribed) unaccounted() frameAmount {
+func (s *Scribed) unaccounted() request.Amount {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	backlog := s.readBacklog()
@@ -358,8 +360,14 @@ func (c *cell) snapshot() outcomeCounts {
 }
 
 // onDisk is what is in the spool only.
-func (c *cell) onDisk() frameAmount {
+func (c *cell) onDisk() request.Amount {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.readBacklog()
+}
+
+func (c *outcomeCounts) clone() outcomeCounts {
+	out := *c
+	out.failed, out.dropped = maps.Clone(c.failed), maps.Clone(c.dropped)
+	return out
 }

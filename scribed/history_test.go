@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"scribe/internal/format/record"
+	"scribe/internal/role/request"
 	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
@@ -203,7 +204,7 @@ func spoolHistory(t *testing.T, seed uint64) {
 				cancel()
 			}
 			group.Wait()
-			if a := old.unaccounted(); a != (frameAmount{}) {
+			if a := old.unaccounted(); a != (request.Amount{}) {
 				t.Errorf("%+v are not accounted for", a)
 			}
 			c.start(cfg)

@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/deadletter"
@@ -83,7 +84,7 @@ func TestDamage(t *testing.T) {
 				<-time.After(time.Minute)
 				c.mustBalance()
 				got := c.snapshot()
-				if hit != 3 || c.onDisk() != (frameAmount{}) || got.dropped[spool.Damaged].frames != 3 || got.forwarded.frames != 397 {
+				if hit != 3 || c.onDisk() != (request.Amount{}) || got.dropped[spool.Damaged].Frames != 3 || got.forwarded.Frames != 397 {
 					t.Errorf("%d were hit, counts %+v", hit, got)
 				}
 			})
@@ -133,7 +134,7 @@ func TestDiskFails(t *testing.T) {
 		if err := c.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if got := c.unaccounted(); got != (frameAmount{}) {
+		if got := c.unaccounted(); got != (request.Amount{}) {
 			t.Errorf("counts %+v", got)
 		}
 	})
@@ -167,7 +168,7 @@ func TestCloseSaysWhatIsLost(t *testing.T) {
 		if loss := new(LossError); !errors.As(err, &loss) || loss.Frames != 2 || loss.Cause == nil {
 			t.Errorf("Close: %v", err)
 		}
-		if got := c.snapshot(); got.dropped["shutting_down"].frames != 2 || c.onDisk().frames != 1 || c.unaccounted() != (frameAmount{}) {
+		if got := c.snapshot(); got.dropped["shutting_down"].Frames != 2 || c.onDisk().Frames != 1 || c.unaccounted() != (request.Amount{}) {
 			t.Errorf("counts %+v", got)
 		}
 		up.replies(nil)

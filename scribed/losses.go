@@ -7,24 +7,25 @@ import (
 	"time"
 
 	"scribe/internal/format/loss"
+	"scribe/internal/role/request"
 	"scribe/internal/transport/retry"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
 
 // countLoss counts frames that are dropped, of which only the sum is known. Of an unknown category nobody knows whom to tell.
-func (q *sendQueue) countLoss(category, reason string, sum frameAmount, now time.Time) {
+func (q *sendQueue) countLoss(category, reason string, sum request.Amount, now time.Time) {
 	q.counts.addDropped(reason, sum)
 	if q.losses != nil && category != "" {
-		q.losses.Add(loss.Key{Category: category, AllShards: true, Reason: reason}, loss.Amount{Frames: sum.frames, Bytes: sum.bytes, Messages: sum.messages}, now, now)
+		q.losses.Add(loss.Key{Category: category, AllShards: true, Reason: reason}, loss.Amount{Frames: sum.Frames, Bytes: sum.Bytes, Messages: sum.Messages}, now, now)
 	}
 }
 
 // countLostFrames counts frames of a category that are dropped.
-func (q *sendQueue) countLostFrames(category, reason string, frames []queuedFrame, now time.Time) (sum frameAmount) {
+func (q *sendQueue) countLostFrames(category, reason string, frames []queuedFrame, now time.Time) (sum request.Amount) {
 	for i := range frames {
 		f := &frames[i]
-		sum.plus(f.amount())
+		sum = sum.Plus(f.amount())
 		if q.losses != nil {
 			q.losses.AddFrame(category, reason, f.bytes, int64(f.messages), now)
 		}

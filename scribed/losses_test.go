@@ -8,6 +8,7 @@ import (
 
 	"scribe/internal/format/loss"
 	"scribe/internal/format/record"
+	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -96,12 +97,12 @@ func TestLossesAreReported(t *testing.T) {
 					}
 					numbers[r.Number] = true
 				}
-				dropped := frameAmount{}
+				dropped := request.Amount{}
 				for _, a := range cl.snapshot().dropped {
-					dropped.plus(a)
+					dropped = dropped.Plus(a)
 				}
-				if len(reports) > 6 || lost == 0 || int(lost)+others != n || int64(lost) != dropped.messages {
-					t.Errorf("%d messages arrived, %d are reported in %d reports, %d were counted, of %d", others, lost, len(reports), dropped.messages, n)
+				if len(reports) > 6 || lost == 0 || int(lost)+others != n || int64(lost) != dropped.Messages {
+					t.Errorf("%d messages arrived, %d are reported in %d reports, %d were counted, of %d", others, lost, len(reports), dropped.Messages, n)
 				}
 			})
 		})
@@ -114,9 +115,9 @@ func TestReportsThatFail(t *testing.T) {
 	run(t, reporting(DefaultConfig()), func(t *testing.T, c *cell) {
 		drop := func(category string, messages int64) {
 			c.mu.Lock()
-			c.mu.queue.countLoss(category, fullReason, frameAmount{frames: 1, bytes: 10, messages: messages}, c.now())
+			c.mu.queue.countLoss(category, fullReason, request.Amount{Frames: 1, Bytes: 10, Messages: messages}, c.now())
 			// It was accepted before.
-			c.mu.queue.counts.accepted.plus(frameAmount{frames: 1, bytes: 10, messages: messages})
+			c.mu.queue.counts.accepted = c.mu.queue.counts.accepted.Plus(request.Amount{Frames: 1, Bytes: 10, Messages: messages})
 			c.mu.Unlock()
 		}
 		var sent []string
@@ -157,7 +158,7 @@ func TestReportsThatFail(t *testing.T) {
 		})
 		c.mu.Lock()
 		sum := c.mu.queue.countLostFrames("c", fullReason, []queuedFrame{{bytes: f, messages: 1}}, c.now())
-		c.mu.queue.counts.accepted.plus(sum)
+		c.mu.queue.counts.accepted = c.mu.queue.counts.accepted.Plus(sum)
 		c.mu.Unlock()
 		<-time.After(10 * time.Second)
 		if len(sent) != 1 || !strings.Contains(sent[0], `"reason":"expired","messages":40,"frames":4,"bytes":400,"since":1,"until":2,`) {
@@ -171,9 +172,9 @@ func TestReportsAtTheEnd(t *testing.T) {
 	run(t, reporting(spooling(DefaultConfig())), func(t *testing.T, c *cell) {
 		c.mu.Lock()
 		for i := range loss.MaxSums + 10 {
-			a := frameAmount{frames: 1, bytes: 1, messages: 1}
+			a := request.Amount{Frames: 1, Bytes: 1, Messages: 1}
 			c.mu.queue.countLoss(fmt.Sprintf("c%d", i), fullReason, a, c.now())
-			c.mu.queue.counts.accepted.plus(a)
+			c.mu.queue.counts.accepted = c.mu.queue.counts.accepted.Plus(a)
 		}
 		c.mu.Unlock()
 		if err := c.Close(t.Context()); err != nil {

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"scribe/internal/base/buffers"
+	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/spool"
@@ -76,7 +77,7 @@ func (w *world) newEntry(category string, ack ackLevel) *queueEntry {
 // enter brings an entry into memory.
 func (w *world) enter(e *queueEntry) {
 	e.mem = &sharedBuffer{buf: &buffers.Buffer{B: e.frames[0].bytes}, refs: 1}
-	w.s.mu.queue.counts.accepted.plus(e.amount())
+	w.s.mu.queue.counts.accepted = w.s.mu.queue.counts.accepted.Plus(e.amount())
 	w.s.mu.queue.addEntry(e)
 	w.written[e.category]++
 	w.taken[e.category]++
@@ -234,7 +235,7 @@ func (q *sendQueue) quietLanes() {
 
 func (w *world) check(t *rapid.T) {
 	q := &w.s.mu.queue
-	if a := q.counts.findImbalance(w.s.readBacklog()); a != (frameAmount{}) {
+	if a := q.counts.findImbalance(w.s.readBacklog()); a != (request.Amount{}) {
 		t.Fatalf("%+v are not accounted for", a)
 	}
 	used, owed := int64(0), int64(0)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"scribe/internal/base/buffers"
+	"scribe/internal/role/request"
 	"scribe/scribed/spool"
 )
 
@@ -28,8 +29,8 @@ type queuedFrame struct {
 	spooled   bool // it is in the spool, as ref, claimed
 }
 
-func (f *queuedFrame) amount() frameAmount {
-	return frameAmount{frames: 1, bytes: int64(len(f.bytes)), messages: int64(f.messages)}
+func (f *queuedFrame) amount() request.Amount {
+	return request.Amount{Frames: 1, Bytes: int64(len(f.bytes)), Messages: int64(f.messages)}
 }
 
 // sharedBuffer is a pooled buffer that frames point into.
@@ -96,9 +97,9 @@ func (e *queueEntry) countBytes() (n int64) {
 }
 
 // amount is what the entry holds.
-func (e *queueEntry) amount() (a frameAmount) {
+func (e *queueEntry) amount() (a request.Amount) {
 	for i := range e.frames {
-		a.plus(e.frames[i].amount())
+		a = a.Plus(e.frames[i].amount())
 	}
 	return a
 }

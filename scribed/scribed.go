@@ -131,7 +131,7 @@ func (s *Scribed) openStorage() (err error) {
 		s.mu.queue.spool = s.spool
 		s.recoverBacklog()
 	}
-	if err := s.metrics.register(s.deps.Registerer); err != nil {
+	if err := s.metrics.set.Register(s.deps.Registerer); err != nil {
 		if s.spool != nil {
 			err = errors.Join(err, s.spool.Close())
 		}

@@ -73,7 +73,7 @@ func TestCommittedIsAnsweredByTheUpstream(t *testing.T) {
 				t.Errorf("result %d: %v", i, results[i])
 			}
 		}
-		if n := c.snapshot().failed["sealed"].frames; n != 1 {
+		if n := c.snapshot().failed["sealed"].Frames; n != 1 {
 			t.Errorf("%d frames count as failed", n)
 		}
 	})
@@ -162,7 +162,7 @@ func TestDropsAreCounted(t *testing.T) {
 		<-time.After(time.Second)
 		c.mustHold("a", "1")
 		got := c.snapshot()
-		if d := got.dropped["unknown_category"]; d.frames != 2 || d.messages != 2 || got.forwarded.frames != 1 || got.accepted.frames != 3 {
+		if d := got.dropped["unknown_category"]; d.Frames != 2 || d.Messages != 2 || got.forwarded.Frames != 1 || got.accepted.Frames != 3 {
 			t.Errorf("counts %+v", got)
 		}
 	})
@@ -197,7 +197,7 @@ func TestCulpritIsFound(t *testing.T) {
 		c.mustHold("a", "1")
 		c.mustHold("b", "2")
 		c.mustHold("c", "1")
-		if n := c.snapshot().dropped["invalid"].frames; n != 1 {
+		if n := c.snapshot().dropped["invalid"].Frames; n != 1 {
 			t.Errorf("%d frames were dropped", n)
 		}
 	})
@@ -219,7 +219,7 @@ func TestSequenceGapDoesNotBlockForever(t *testing.T) {
 		c.mustWrite(none, "a/x")
 		<-time.After(time.Hour)
 		c.mustHold("a", "x")
-		if attempts != c.cfg.SequenceAttempts || c.snapshot().dropped["out_of_sequence"].frames != 1 {
+		if attempts != c.cfg.SequenceAttempts || c.snapshot().dropped["out_of_sequence"].Frames != 1 {
 			t.Errorf("%d attempts, %+v", attempts, c.snapshot().dropped)
 		}
 	})
@@ -276,7 +276,7 @@ func TestCallerGivesUp(t *testing.T) {
 			t.Errorf("%d calls", c.up.count())
 		}
 		c.mustHold("a")
-		if n := c.snapshot().failed[abandonedReason].frames; n != 2 {
+		if n := c.snapshot().failed[abandonedReason].Frames; n != 2 {
 			t.Errorf("%d frames count as abandoned", n)
 		}
 	})
@@ -315,7 +315,7 @@ func TestMemoryIsShared(t *testing.T) {
 		}
 		close(hold)
 		<-time.After(time.Minute)
-		if got := c.snapshot(); got.forwarded.frames != int64(first+second+third+1) || got.refused != 5 {
+		if got := c.snapshot(); got.forwarded.Frames != int64(first+second+third+1) || got.refused != 5 {
 			t.Errorf("counts %+v", got)
 		}
 		c.mustWrite(none, "noisy/x")
@@ -469,7 +469,7 @@ func TestCloseOutOfTimeTellsWhatIsLeft(t *testing.T) {
 			got := c.snapshot()
 			sum := int64(0)
 			for _, a := range got.dropped {
-				sum += a.frames
+				sum += a.Frames
 			}
 			if sum != 2 {
 				t.Errorf("dropped %+v", got.dropped)

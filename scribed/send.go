@@ -55,8 +55,8 @@ func (s *Scribed) abandonEntry(e *queueEntry) {
 	for i := range e.frames {
 		q.removeFromSpool(&e.frames[i])
 	}
-	q.counts.memory = q.counts.memory.minus(sum)
-	if sum.frames > 0 {
+	q.counts.memory = q.counts.memory.Minus(sum)
+	if sum.Frames > 0 {
 		q.counts.addFailed(abandonedReason, sum)
 	}
 	e.frames = nil
@@ -90,7 +90,7 @@ func (s *Scribed) claimBacklog(f *fillPlan) *upstreamBatch {
 	buf := s.buffers.Get(int(f.reserved))
 	free := buf.B
 	type got struct {
-		queue      *categoryQueue
+		queue     *categoryQueue
 		records   []spool.ClaimedRecord
 		sequenced []bool
 	}
@@ -389,7 +389,7 @@ func (s *Scribed) logRecovery() {
 	q := &s.mu.queue
 	backlog := s.readBacklog()
 	s.deps.Logger.WarnContext(s.ctx, "the upstream is back", slog.Duration("away", s.now().Sub(q.unavailableSince)),
-		slog.Int64("memory_bytes", q.counts.memory.bytes), slog.Int64("spool_bytes", backlog.bytes), slog.Int64("spool_messages", backlog.messages))
+		slog.Int64("memory_bytes", q.counts.memory.Bytes), slog.Int64("spool_bytes", backlog.Bytes), slog.Int64("spool_messages", backlog.Messages))
 }
 
 // applyResults takes the results of an entry's frames: those with an outcome leave it, the others are to be sent again. It returns
@@ -449,7 +449,7 @@ func (s *Scribed) endAttempt(e *queueEntry, o *answerOutcome, result func(*queue
 			continue // it stays where it is until its letter is written
 		}
 		if info == nil {
-			s.mu.queue.counts.forwarded.plus(f.amount())
+			s.mu.queue.counts.forwarded = s.mu.queue.counts.forwarded.Plus(f.amount())
 		}
 		s.mu.queue.leaveMemory(e, f)
 		if f.spooled {
@@ -484,7 +484,7 @@ func (e *queueEntry) followsRefused(f *queuedFrame) bool {
 // leaveMemory accounts for a frame that has an outcome: it leaves the memory. What is in the spool only the spool counts.
 func (q *sendQueue) leaveMemory(e *queueEntry, f *queuedFrame) {
 	if !e.backfill {
-		q.counts.memory = q.counts.memory.minus(f.amount())
+		q.counts.memory = q.counts.memory.Minus(f.amount())
 	}
 }
 
@@ -520,13 +520,13 @@ type refusedFrame struct {
 // failFrame counts a frame that will not be sent again, and tells whoever waits for it. If nobody does, it is put aside: then it returns
 // true, and it is counted when that is done.
 func (s *Scribed) failFrame(e *queueEntry, f *queuedFrame, info *scribev1.ErrorInfo, o *answerOutcome) bool {
-	reason := reasonLabel(info.GetReason())
+	reason := rpc.ReasonLabel(info.GetReason())
 	if e.sub != nil {
 		if f.unsure {
 			info = request.AsUnknown(info)
 		}
 		e.sub.results[f.index] = &scribev1.FrameResult{Error: info}
-		s.mu.queue.counts.addFailed(reasonLabel(info.GetReason()), f.amount())
+		s.mu.queue.counts.addFailed(rpc.ReasonLabel(info.GetReason()), f.amount())
 		if key, ok := sequenceOf(e.category, f); ok && !slices.Contains(e.refused, key) {
 			e.refused = append(e.refused, key)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"scribe/internal/base/buffers"
 	"scribe/internal/format/loss"
+	"scribe/internal/role/request"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/spool"
 )
@@ -23,7 +24,7 @@ type upstreamBatch struct {
 	round int
 	// backfill: the entries come from the spool; room is the memory that is reserved for them, buf what they are in.
 	backfill bool
-	reserved     int64
+	reserved int64
 	buf      *sharedBuffer
 
 	cancel context.CancelFunc
@@ -85,7 +86,7 @@ func newQueue(cfg Config, pool *buffers.Pool) sendQueue {
 		q.losses = loss.NewLedger(loss.ByAgent)
 	}
 	q.pace.limit = cfg.BackfillBytesPerSecond
-	q.counts.failed, q.counts.dropped = make(map[string]frameAmount), make(map[string]frameAmount)
+	q.counts.failed, q.counts.dropped = make(map[string]request.Amount), make(map[string]request.Amount)
 	if cfg.Spool != nil {
 		q.spooling, q.capacity = true, (cfg.Spool.MaxBytes-spareBytes(cfg.Spool))*7/8
 	}
@@ -137,7 +138,7 @@ func (q *sendQueue) addEntry(e *queueEntry) {
 	for i := range e.frames {
 		l.sequenced = l.sequenced || e.frames[i].sequenced
 	}
-	q.counts.memory.plus(e.amount())
+	q.counts.memory = q.counts.memory.Plus(e.amount())
 	if q.spooling && e.ack == ackNone {
 		q.setOwed(l, e, e.onDisk())
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"scribe/internal/format/record"
+	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/deadletter"
@@ -57,14 +58,14 @@ func TestSpooledSurvivesPowerLoss(t *testing.T) {
 		c.crash(0, nil)
 		c.up.replies(nil)
 		c.start(cfg)
-		if r := c.snapshot().recovered; r.frames != 40 || r.messages != 40 {
+		if r := c.snapshot().recovered; r.Frames != 40 || r.Messages != 40 {
 			t.Errorf("recovered %+v", r)
 		}
 		<-time.After(time.Minute)
 		c.mustHoldAll("a", numbers(0, 20)...)
 		c.mustHoldAll("b", numbers(0, 20)...)
 		c.mustBalance()
-		if held := c.onDisk(); held != (frameAmount{}) {
+		if held := c.onDisk(); held != (request.Amount{}) {
 			t.Errorf("%+v are left", held)
 		}
 	})
@@ -83,12 +84,12 @@ func TestNoneSpills(t *testing.T) {
 			t.Errorf("answered after %v", d)
 		}
 		c.mustBalance()
-		if got := c.snapshot(); got.memory.frames != 20 || c.onDisk().frames != 0 {
+		if got := c.snapshot(); got.memory.Frames != 20 || c.onDisk().Frames != 0 {
 			t.Errorf("in memory %+v, on disk %+v", got.memory, c.onDisk())
 		}
 		<-time.After(cfg.SpillAfter * 3 / 2)
 		c.mustBalance()
-		if got := c.snapshot(); got.memory.frames != 0 || c.onDisk().frames != 20 {
+		if got := c.snapshot(); got.memory.Frames != 0 || c.onDisk().Frames != 20 {
 			t.Errorf("in memory %+v, on disk %+v", got.memory, c.onDisk())
 		}
 		<-time.After(cfg.Spool.SyncInterval * 2)
@@ -133,7 +134,7 @@ func TestOutageIsNotNoticed(t *testing.T) {
 		c.up.replies(nil)
 		<-time.After(10 * time.Minute)
 		c.mustBalance()
-		if got := c.snapshot(); got.forwarded.frames != int64(taken) || c.onDisk().frames != 0 || got.memory.frames != 0 {
+		if got := c.snapshot(); got.forwarded.Frames != int64(taken) || c.onDisk().Frames != 0 || got.memory.Frames != 0 {
 			t.Errorf("%d were taken, counts %+v", taken, got)
 		}
 	})
@@ -231,12 +232,12 @@ func whenFull(t *testing.T, c *cell, rule WhenFull, text string) {
 		}
 		want = numbers(0, accepted)
 	case DropOldest:
-		if n := int(got.dropped[fullReason].frames); accepted != 20 || n < 9 || n > 10 {
+		if n := int(got.dropped[fullReason].Frames); accepted != 20 || n < 9 || n > 10 {
 			t.Errorf("%d accepted, %d dropped", accepted, n)
 		}
-		want = numbers(20-10-(10-int(got.dropped[fullReason].frames)), 20)
+		want = numbers(20-10-(10-int(got.dropped[fullReason].Frames)), 20)
 	case DropNewest:
-		n := int(got.dropped[fullReason].frames)
+		n := int(got.dropped[fullReason].Frames)
 		if accepted != 20 || n < 9 || n > 10 {
 			t.Errorf("%d accepted, %d dropped", accepted, n)
 		}
@@ -329,7 +330,7 @@ func TestSpoolIsShared(t *testing.T) {
 		c.up.replies(nil)
 		<-time.After(10 * time.Minute)
 		c.mustBalance()
-		if got := c.snapshot(); got.forwarded.frames != int64(first+second+third) {
+		if got := c.snapshot(); got.forwarded.Frames != int64(first+second+third) {
 			t.Errorf("counts %+v", got)
 		}
 	})
@@ -346,7 +347,7 @@ func TestMaxAge(t *testing.T) {
 		c.mustWrite(none, "a/new")
 		<-time.After(20 * time.Second)
 		c.mustBalance()
-		if n := c.snapshot().dropped[expiredReason].frames; n != 2 {
+		if n := c.snapshot().dropped[expiredReason].Frames; n != 2 {
 			t.Errorf("%d frames have expired", n)
 		}
 		c.up.replies(nil)
@@ -516,12 +517,12 @@ func TestBackfillRate(t *testing.T) {
 			}
 			<-time.After(time.Second)
 		}
-		left := c.onDisk().bytes
+		left := c.onDisk().Bytes
 		if sent := 1_007_100 - left; sent < 300_000 || sent > 800_000 {
 			t.Errorf("%d bytes in 30 seconds", sent)
 		}
 		<-time.After(time.Minute)
-		if c.onDisk().bytes != 0 {
+		if c.onDisk().Bytes != 0 {
 			t.Error("the backlog is not sent")
 		}
 	})
@@ -619,7 +620,7 @@ func TestGapIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-time.After(2 * time.Minute)
-		if n := c.snapshot().dropped["out_of_sequence"].frames; n != 2 {
+		if n := c.snapshot().dropped["out_of_sequence"].Frames; n != 2 {
 			t.Errorf("%d frames were dropped", n)
 		}
 		if err := write(1, 4, none); err != nil { // it is tried again after a while

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"scribe/internal/role/request"
 	scribev1 "scribe/proto/scribe/v1"
 	"scribe/scribed/spool"
 )
@@ -76,9 +77,9 @@ func (s *Scribed) dropBacklog(category string, atLeast int64, olderThan time.Tim
 
 // readBacklog returns what is in the spool only, and counts what is gone since the last call: together they are one account. The caller
 // holds mu.
-func (s *Scribed) readBacklog() frameAmount {
+func (s *Scribed) readBacklog() request.Amount {
 	if s.spool == nil {
-		return frameAmount{}
+		return request.Amount{}
 	}
 	q := &s.mu.queue
 	backlog, gone := s.spool.Account()
@@ -183,7 +184,7 @@ func (s *Scribed) dropExpired() {
 			continue
 		}
 		before := now.Add(-l.rule.MaxAge)
-		if s.mu.queue.backlogOf(l).frames > 0 {
+		if s.mu.queue.backlogOf(l).Frames > 0 {
 			onDisk = append(onDisk, limit{l.name, before})
 		}
 		s.giveUpEntries(s.mu.queue.takeExpired(l, before), expiredReason)
@@ -230,11 +231,11 @@ func (s *Scribed) recoverBacklog() {
 	backlog := s.readBacklog()
 	q.counts.recovered = backlog
 	for _, a := range q.counts.dropped {
-		q.counts.recovered.plus(a)
+		q.counts.recovered = q.counts.recovered.Plus(a)
 	}
-	if backlog.frames > 0 {
-		s.deps.Logger.Info("the spool has frames of the last run", slog.Int64("frames", backlog.frames),
-			slog.Int64("messages", backlog.messages), slog.Int64("bytes", backlog.bytes), slog.Int("categories", len(q.queues)))
+	if backlog.Frames > 0 {
+		s.deps.Logger.Info("the spool has frames of the last run", slog.Int64("frames", backlog.Frames),
+			slog.Int64("messages", backlog.Messages), slog.Int64("bytes", backlog.Bytes), slog.Int("categories", len(q.queues)))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 	scribev1 "scribe/proto/scribe/v1"
 )
@@ -26,7 +27,7 @@ type throttledLog struct {
 type throttledKind struct {
 	at   time.Time
 	left int
-	sum  frameAmount
+	sum  request.Amount
 }
 
 const (
@@ -41,7 +42,7 @@ func newNotes(log *slog.Logger, now func() time.Time) *throttledLog {
 }
 
 // admitLine reports whether a line of a kind may be written now, and what was left out since the last one, this included.
-func (n *throttledLog) admitLine(kind string, sum frameAmount) (left int, total frameAmount, ok bool) {
+func (n *throttledLog) admitLine(kind string, sum request.Amount) (left int, total request.Amount, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	k := n.mu.kinds[kind]
@@ -55,28 +56,28 @@ func (n *throttledLog) admitLine(kind string, sum frameAmount) (left int, total 
 		}
 	}
 	k.left++
-	k.sum.plus(sum)
+	k.sum = k.sum.Plus(sum)
 	if now := n.now(); k.at.IsZero() || now.Sub(k.at) >= noteInterval {
 		left, total = k.left, k.sum
 		*k = throttledKind{at: now}
 		return left, total, true
 	}
-	return 0, frameAmount{}, false
+	return 0, request.Amount{}, false
 }
 
 // warn writes a line of a kind.
 func (n *throttledLog) warn(ctx context.Context, kind, text string, attrs ...slog.Attr) {
-	if left, _, ok := n.admitLine(kind, frameAmount{}); ok {
+	if left, _, ok := n.admitLine(kind, request.Amount{}); ok {
 		attrs = append(attrs, slog.Int("times", left))
 		n.log.LogAttrs(ctx, slog.LevelWarn, text, attrs...) //nolint:sloglint // the callers' texts are constants
 	}
 }
 
 // warnDropped says that frames of a category were given up.
-func (n *throttledLog) warnDropped(ctx context.Context, category, reason string, sum frameAmount) {
+func (n *throttledLog) warnDropped(ctx context.Context, category, reason string, sum request.Amount) {
 	if _, total, ok := n.admitLine("dropped "+reason+" "+category, sum); ok {
 		n.log.LogAttrs(ctx, slog.LevelWarn, "frames were dropped", slog.String("category", category), slog.String("reason", reason),
-			slog.Int64("frames", total.frames), slog.Int64("messages", total.messages), slog.Int64("bytes", total.bytes))
+			slog.Int64("frames", total.Frames), slog.Int64("messages", total.Messages), slog.Int64("bytes", total.Bytes))
 	}
 }
 

@@ -102,11 +102,12 @@ type parsedRequest struct {
 // maxBlock is how many results are made at once, so that one that is kept keeps few others.
 const maxBlock = 64
 
-// splitRequest checks every frame of a request. A frame that is refused alone has its error in results.
+// splitRequest checks every frame of a request, but for the checksums that the caller has checked. A frame that is refused alone has its
+// error in results; when nobody knows where the next frame begins, the whole request is refused.
 func splitRequest(ctx context.Context, data []byte) (*parsedRequest, error) {
 	in := &parsedRequest{}
 	var last *queueEntry
-	var byCategory map[string]*queueEntry
+	byCategory := make(map[string]*queueEntry, 1)
 	var block []scribev1.FrameResult // results are made many at a time
 	frames := request.Walk(ctx, data)
 	for frames.Next() {
@@ -118,12 +119,9 @@ func splitRequest(ctx context.Context, data []byte) (*parsedRequest, error) {
 		if frames.Err != nil {
 			continue
 		}
-		if h := &frames.Header; last == nil || last.category != string(h.Category) {
-			if byCategory == nil {
-				byCategory = make(map[string]*queueEntry, 1)
-			}
-			if last = byCategory[string(h.Category)]; last == nil {
-				last = &queueEntry{category: h.CategoryName()}
+		if last == nil || last.category != string(frames.Category) {
+			if last = byCategory[string(frames.Category)]; last == nil {
+				last = &queueEntry{category: frames.CategoryName()}
 				byCategory[last.category] = last
 				in.entries = append(in.entries, last)
 			}
@@ -282,7 +280,7 @@ func (w *writeCall) applyRule(l *categoryQueue, e *queueEntry, p *placements) {
 	case DropNewest:
 		if w.ack == ackNone {
 			sum := q.countLostFrames(e.category, fullReason, e.frames, s.now())
-			q.counts.accepted.plus(sum)
+			q.counts.accepted = q.counts.accepted.Plus(sum)
 			s.throttled.warnDropped(s.ctx, e.category, fullReason, sum)
 			w.taken++
 			q.forgetIdle(l)
@@ -304,7 +302,7 @@ const maxDrops = 4
 func (w *writeCall) dropForEntry(l *categoryQueue, e *queueEntry, p *placements) bool {
 	s := w.s
 	q := &s.mu.queue
-	if !q.spooling || e.ack == ackCommitted || q.backlogOf(l).frames == 0 { // what is in the spool is older
+	if !q.spooling || e.ack == ackCommitted || q.backlogOf(l).Frames == 0 { // what is in the spool is older
 		gone := q.takeOldest(l, e.charge)
 		s.giveUpEntries(gone, fullReason)
 		return len(gone) > 0
@@ -362,7 +360,7 @@ func (w *writeCall) enqueueEntries(entries []*queueEntry) (live []*spoolAppend) 
 			continue
 		}
 		e.since = now
-		q.counts.accepted.plus(e.amount())
+		q.counts.accepted = q.counts.accepted.Plus(e.amount())
 		q.addEntry(e)
 		if w.sub != nil {
 			w.sub.entries = append(w.sub.entries, e)
@@ -413,8 +411,8 @@ func (w *writeCall) awaitUpstream(e *queueEntry, err error) {
 	if !q.isUnavailable() || !q.removeEntry(e) {
 		return
 	}
-	q.counts.memory = q.counts.memory.minus(sum)
-	q.counts.addFailed(reasonLabel(scribev1.Reason_REASON_OVERLOADED), sum)
+	q.counts.memory = q.counts.memory.Minus(sum)
+	q.counts.addFailed(rpc.ReasonLabel(scribev1.Reason_REASON_OVERLOADED), sum)
 	w.setRefused(e, s.spoolError(e, err))
 	w.sub.finishFrames(len(e.frames))
 	w.taken--

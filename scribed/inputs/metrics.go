@@ -1,11 +1,11 @@
 package inputs
 
 import (
-	"errors"
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/base/metrics"
 	"scribe/producer"
 )
 
@@ -19,8 +19,7 @@ type NetworkMetrics struct {
 	// Stray messages went to the fallback category, since there are too many categories.
 	Stray prometheus.Counter
 
-	registry prometheus.Registerer
-	all      []prometheus.Collector
+	set *metrics.Set
 }
 
 // Reasons of Metrics.Dropped and Metrics.Refused that several inputs have.
@@ -51,47 +50,29 @@ func RefusalReason(status int) string {
 
 // NewNetworkMetrics registers the metrics of a kind of input under its name; nil keeps none.
 func NewNetworkMetrics(kind, name string, reg prometheus.Registerer) (*NetworkMetrics, error) {
-	m := &NetworkMetrics{registry: reg}
-	labels := prometheus.Labels{"input": name}
-	counter := func(n, help string) prometheus.Counter {
-		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "scribe_inputs_" + kind + "_" + n, Help: help, ConstLabels: labels})
-		m.all = append(m.all, c)
-		return c
+	set := metrics.NewSet("scribe_inputs_" + kind + "_")
+	m := &NetworkMetrics{
+		set:       set,
+		Messages:  set.Counter("messages_total", "Messages that the agent has taken."),
+		Bytes:     set.Counter("bytes_total", "Payload bytes of messages that the agent has taken."),
+		Dropped:   set.CounterVec("dropped_messages_total", "Messages that were lost, by reason.", "reason"),
+		Refused:   set.CounterVec("refused_total", "Requests or connections that were refused, by reason.", "reason"),
+		Truncated: set.Counter("truncated_messages_total", "Messages that were cut to the limit."),
+		Stray:     set.Counter("stray_messages_total", "Messages that went to the fallback category: there were too many categories."),
 	}
-	vector := func(n, help string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "scribe_inputs_" + kind + "_" + n, Help: help, ConstLabels: labels}, []string{"reason"})
-		m.all = append(m.all, c)
-		return c
-	}
-	m.Messages = counter("messages_total", "Messages that the agent has taken.")
-	m.Bytes = counter("bytes_total", "Bytes of those messages.")
-	m.Dropped = vector("dropped_messages_total", "Messages that were lost, by reason.")
-	m.Refused = vector("refused_total", "Requests or connections that were refused, by reason.")
-	m.Truncated = counter("truncated_messages_total", "Messages that were cut to the limit.")
-	m.Stray = counter("stray_messages_total", "Messages that went to the fallback category: there were too many categories.")
+	return m, RegisterInput(set, name, reg)
+}
+
+// RegisterInput registers the metrics of an input, with its name as label; nil keeps none.
+func RegisterInput(set *metrics.Set, name string, reg prometheus.Registerer) error {
 	if reg == nil {
-		return m, nil
+		return nil
 	}
-	for i, c := range m.all {
-		if err := reg.Register(c); err != nil {
-			for _, done := range m.all[:i] {
-				reg.Unregister(done)
-			}
-			return nil, errors.Join(errors.New("inputs: register metrics"), err)
-		}
-	}
-	return m, nil
+	return set.Register(prometheus.WrapRegistererWith(prometheus.Labels{"input": name}, reg))
 }
 
 // Unregister takes the metrics out of the registry.
-func (m *NetworkMetrics) Unregister() {
-	if m.registry == nil {
-		return
-	}
-	for _, c := range m.all {
-		m.registry.Unregister(c)
-	}
-}
+func (m *NetworkMetrics) Unregister() { m.set.Unregister() }
 
 // CountTaken counts messages that the agent has taken: those of a delivery with a final outcome that were not refused by err.
 func (m *NetworkMetrics) CountTaken(messages []producer.Message, err error) {

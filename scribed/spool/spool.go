@@ -108,7 +108,7 @@ func Open(cfg Config, deps Deps) (*Spool, error) {
 	if err := s.openFolder(); err != nil {
 		return nil, errors.Join(fmt.Errorf("spool: open %s: %w", cfg.Dir, err), s.abandonOpen())
 	}
-	if err := s.metrics.register(deps.Registerer); err != nil {
+	if err := s.metrics.set.Register(deps.Registerer); err != nil {
 		return nil, errors.Join(fmt.Errorf("spool: metrics: %w", err), s.abandonOpen())
 	}
 	s.running.Go(s.syncLoop)
@@ -438,6 +438,6 @@ func (s *Spool) Close() error {
 		}
 	}
 	s.mu.Unlock()
-	s.metrics.unregister()
+	s.metrics.set.Unregister()
 	return errors.Join(append(errs, s.slots.close(), s.lock.Close())...)
 }

@@ -512,8 +512,8 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]float64{"appended_messages_total": 5, "dropped_bytes_total": 100, "held_records": 1, "limit_bytes": 256 << 10, "segments": 1} {
-		if got[namespace+name] != want {
-			t.Errorf("%s is %v, want %v", name, got[namespace+name], want)
+		if got["scribe_scribed_spool_"+name] != want {
+			t.Errorf("%s is %v, want %v", name, got["scribe_scribed_spool_"+name], want)
 		}
 	}
 	if _, err := Open(testConfig(), Deps{FS: vfs.NewMem(), Registerer: reg}); err == nil {

@@ -118,7 +118,7 @@ func (f *Follower) Name() string { return f.cfg.Name }
 
 // Run implements inputs.Input.
 func (f *Follower) Run(ctx context.Context, agent *producer.Producer, open func()) error {
-	defer f.metrics.unregister()
+	defer f.metrics.set.Unregister()
 	open()
 	tick := time.NewTicker(f.cfg.Interval.Std())
 	defer tick.Stop()

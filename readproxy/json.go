@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"scribe/columnar"
+	"scribe/columnar/value"
 	"scribe/internal/format/pointer"
 	"scribe/internal/format/record"
 )
@@ -64,7 +65,7 @@ func appendMessage(dst []byte, r *record.Record) []byte {
 func appendBytes(dst []byte, name string, b []byte) []byte {
 	dst = append(dst, name...)
 	if utf8.Valid(b) {
-		return appendString(append(dst, `":`...), b)
+		return value.AppendJSONString(append(dst, `":`...), b)
 	}
 	return append(base64.StdEncoding.AppendEncode(append(dst, `_base64":"`...), b), '"')
 }
@@ -143,7 +144,7 @@ func (a *jsonAttribute) isText() bool {
 }
 
 func (a *jsonAttribute) appendTo(dst []byte, text bool) []byte {
-	dst = append(appendString(dst, a.name), ':')
+	dst = append(value.AppendJSONString(dst, a.name), ':')
 	if len(a.values) > 1 {
 		dst = append(dst, '[')
 	}
@@ -152,7 +153,7 @@ func (a *jsonAttribute) appendTo(dst []byte, text bool) []byte {
 			dst = append(dst, ',')
 		}
 		if text {
-			dst = appendString(dst, v)
+			dst = value.AppendJSONString(dst, v)
 		} else {
 			dst = append(base64.StdEncoding.AppendEncode(append(dst, '"'), v), '"')
 		}
@@ -161,44 +162,4 @@ func (a *jsonAttribute) appendTo(dst []byte, text bool) []byte {
 		dst = append(dst, ']')
 	}
 	return dst
-}
-
-const hexDigits = "0123456789abcdef"
-
-// appendString appends b as a JSON string (RFC 8259). What is not UTF-8, in names, becomes the replacement character.
-func appendString(dst, b []byte) []byte {
-	dst = append(dst, '"')
-	from := 0
-	for i := 0; i < len(b); {
-		c := b[i]
-		if c >= utf8.RuneSelf {
-			r, n := utf8.DecodeRune(b[i:])
-			if r == utf8.RuneError && n == 1 {
-				dst = append(append(dst, b[from:i]...), "\ufffd"...)
-				from = i + 1
-			}
-			i += n
-			continue
-		}
-		if c >= ' ' && c != '"' && c != '\\' {
-			i++
-			continue
-		}
-		dst = append(dst, b[from:i]...)
-		switch c {
-		case '"', '\\':
-			dst = append(dst, '\\', c)
-		case '\n':
-			dst = append(dst, '\\', 'n')
-		case '\r':
-			dst = append(dst, '\\', 'r')
-		case '\t':
-			dst = append(dst, '\\', 't')
-		default:
-			dst = append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
-		}
-		i++
-		from = i
-	}
-	return append(append(dst, b[from:]...), '"')
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/file"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 	"pgregory.net/rapid"
+
+	"scribe/columnar/value"
 )
 
 var instant = &arrow.TimestampType{Unit: arrow.Microsecond, TimeZone: "UTC"}
@@ -194,7 +196,7 @@ func TestStrings(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := string(rapid.SliceOf(rapid.Byte()).Draw(t, "text"))
 		var got string
-		if err := json.Unmarshal(appendString(nil, text), &got); err != nil {
+		if err := json.Unmarshal(value.AppendJSONString(nil, text), &got); err != nil {
 			t.Fatalf("%q: %v", text, err)
 		}
 		if want := strings.ToValidUTF8(text, "\ufffd"); len([]rune(text)) != len([]rune(got)) || strings.ToValidUTF8(got, "") != got && got != want {

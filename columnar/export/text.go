@@ -4,6 +4,8 @@ import (
 	"bytes"
 
 	"github.com/apache/arrow-go/v18/arrow"
+
+	"scribe/columnar/value"
 )
 
 // jsonLines writes an object a row.
@@ -15,7 +17,7 @@ type jsonLines struct {
 func newJSONLines(out *bufferedWriter, s *arrow.Schema) *jsonLines {
 	w := &jsonLines{out: out}
 	for _, f := range s.Fields() {
-		w.names = append(w.names, append(appendString(nil, f.Name), ':'))
+		w.names = append(w.names, append(value.AppendJSONString(nil, f.Name), ':'))
 	}
 	return w
 }

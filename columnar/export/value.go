@@ -98,7 +98,7 @@ func jsonValue(a arrow.Array) valueAppender {
 			return append(dst, "null"...)
 		case quoted:
 			scratch = text(scratch[:0], i)
-			if dst = appendString(dst, scratch); cap(scratch) > 16*bufferSize {
+			if dst = value.AppendJSONString(dst, scratch); cap(scratch) > 16*bufferSize {
 				scratch = nil
 			}
 			return dst
@@ -106,7 +106,7 @@ func jsonValue(a arrow.Array) valueAppender {
 		begin := len(dst)
 		dst = text(dst, i)
 		if last := dst[len(dst)-1]; float && (last == 'N' || last == 'y') { // NaN, Infinity
-			dst = append(dst[:begin], appendString(nil, append([]byte(nil), dst[begin:]...))...)
+			dst = append(dst[:begin], value.AppendJSONString(nil, append([]byte(nil), dst[begin:]...))...)
 		}
 		return dst
 	}
@@ -140,7 +140,7 @@ func nestedAppender(a arrow.Array) valueAppender {
 		}
 		members := make([]member, a.NumField())
 		for i := range members {
-			members[i] = member{append(appendString(nil, a.DataType().(*arrow.StructType).Field(i).Name), ':'), jsonValue(a.Field(i))}
+			members[i] = member{append(value.AppendJSONString(nil, a.DataType().(*arrow.StructType).Field(i).Name), ':'), jsonValue(a.Field(i))}
 		}
 		return func(dst []byte, i int) []byte {
 			dst = append(dst, '{')
@@ -188,7 +188,7 @@ func mapValue(a *array.Map, key, item valueAppender) valueAppender {
 				dst = append(dst, ',')
 			}
 			first = false
-			dst = item(append(appendString(dst, name), ':'), int(n))
+			dst = item(append(value.AppendJSONString(dst, name), ':'), int(n))
 		}
 		return append(dst, '}')
 	}
@@ -221,42 +221,4 @@ func appendFloat(dst []byte, f float64, bits int) []byte {
 
 func appendInstant(dst []byte, v arrow.Timestamp, unit arrow.TimeUnit) []byte {
 	return v.ToTime(unit).UTC().AppendFormat(dst, "2006-01-02T15:04:05.999999999Z")
-}
-
-// appendString appends text as a JSON string. Bytes that are not UTF-8 become U+FFFD.
-func appendString[T string | []byte](dst []byte, text T) []byte {
-	const digits = "0123456789abcdef"
-	dst = append(dst, '"')
-	from := 0
-	for i := 0; i < len(text); {
-		c := text[i]
-		if c >= utf8.RuneSelf {
-			r, n := utf8.DecodeRuneInString(string(text[i:min(i+utf8.UTFMax, len(text))]))
-			if r == utf8.RuneError && n == 1 {
-				dst = append(append(dst, text[from:i]...), "\ufffd"...)
-				from = i + 1
-			}
-			i += n
-			continue
-		}
-		i++
-		if c >= ' ' && c != '"' && c != '\\' {
-			continue
-		}
-		dst = append(dst, text[from:i-1]...)
-		from = i
-		switch c {
-		case '"', '\\':
-			dst = append(dst, '\\', c)
-		case '\n':
-			dst = append(dst, `\n`...)
-		case '\r':
-			dst = append(dst, `\r`...)
-		case '\t':
-			dst = append(dst, `\t`...)
-		default:
-			dst = append(dst, '\\', 'u', '0', '0', digits[c>>4], digits[c&15])
-		}
-	}
-	return append(append(dst, text[from:]...), '"')
 }

@@ -67,7 +67,7 @@ func clipText(s string) string {
 func (n *docNode) appendJSON(dst []byte) []byte {
 	switch n.kind {
 	case nodeText:
-		return appendString(dst, n.text)
+		return append(dst, marshalJSON(n.text)...)
 	case nodeNumber, nodeBool:
 		return append(dst, n.text...)
 	case nodeList:
@@ -85,29 +85,13 @@ func (n *docNode) appendJSON(dst []byte) []byte {
 			if i > 0 {
 				dst = append(dst, ',')
 			}
-			dst = append(appendString(dst, n.keys[i]), ':')
+			dst = append(append(dst, marshalJSON(n.keys[i])...), ':')
 			dst = item.appendJSON(dst)
 		}
 		return append(dst, '}')
 	default:
 		return append(dst, "null"...)
 	}
-}
-
-// appendString appends a text as a JSON string.
-func appendString(dst []byte, s string) []byte {
-	plain := true
-	for i := range len(s) {
-		plain = plain && s[i] >= ' ' && s[i] < utf8.RuneSelf && s[i] != '"' && s[i] != '\\'
-	}
-	if plain {
-		return append(append(append(dst, '"'), s...), '"')
-	}
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	_ = e.Encode(s) // of a string into memory: it can't fail
-	return append(dst, bytes.TrimSuffix(b.Bytes(), []byte("\n"))...)
 }
 
 // Bounds of a document, beside its length.

@@ -108,21 +108,11 @@ func (h *History) Marshal() string {
 		}
 		return ""
 	}
-	w := &jsonWriter{}
-	w.openBracket('{')
-	w.writeRaw("next", strconv.FormatUint(uint64(h.next), 10))
-	if h.infer {
-		w.writeRaw("infer", "true")
+	d := historyDocument{Next: h.next, Infer: h.infer, Versions: make([]schemaDocument, len(h.versions))}
+	for i, s := range h.versions {
+		d.Versions[i] = documentOf(s, false)
 	}
-	w.writeKey("versions")
-	w.openBracket('[')
-	for _, s := range h.versions {
-		w.writeComma()
-		w.writeSchema(s)
-	}
-	w.closeBracket(']')
-	w.closeBracket('}')
-	return string(w.b)
+	return string(marshalJSON(d))
 }
 
 // Infer reports whether the first schema, or the next one after all were removed, is to be inferred from the category's messages.

@@ -2,26 +2,19 @@ package schema
 
 import (
 	"bytes"
-	"encoding/base64"
-	"strconv"
+	"encoding/json"
 
 	"go.yaml.in/yaml/v3"
 )
 
 // Marshal returns the schema as JSON on one line, always the same for the same schema. [Parse] reads it.
-func (s *Schema) Marshal() []byte {
-	w := &jsonWriter{}
-	w.writeSchema(s)
-	return w.b
-}
+func (s *Schema) Marshal() []byte { return marshalJSON(documentOf(s, false)) }
 
 // YAML returns the schema as a file that people edit. [Parse] reads it.
 func (s *Schema) YAML() ([]byte, error) {
 	// YAML reads JSON; the nodes keep the order of the keys, and lose the style.
 	var doc yaml.Node
-	w := &jsonWriter{expand: true}
-	w.writeSchema(s)
-	if err := yaml.Unmarshal(w.b, &doc); err != nil {
+	if err := yaml.Unmarshal(marshalJSON(documentOf(s, true)), &doc); err != nil {
 		return nil, err
 	}
 	setStyle(&doc, "")
@@ -72,134 +65,81 @@ func smallField(n *yaml.Node) bool {
 	return n.Kind == yaml.MappingNode && length < 100
 }
 
-// jsonWriter writes JSON.
-type jsonWriter struct {
-	b []byte
-	// first says that the next key or item is the first of its object or list.
-	first bool
-	// expand writes out the fields of structs whose text would be a long line.
-	expand bool
-}
-
-func (w *jsonWriter) openBracket(c byte)  { w.b, w.first = append(w.b, c), true }
-func (w *jsonWriter) closeBracket(c byte) { w.b, w.first = append(w.b, c), false }
-
-func (w *jsonWriter) writeComma() {
-	if !w.first {
-		w.b = append(w.b, ',')
+// The documents that a schema is written as, with their keys in this order.
+type (
+	historyDocument struct {
+		Next     uint32           `json:"next"`
+		Infer    bool             `json:"infer,omitempty"`
+		Versions []schemaDocument `json:"versions"`
 	}
-	w.first = false
-}
-
-func (w *jsonWriter) writeKey(k string) {
-	w.writeComma()
-	w.b = append(appendString(w.b, k), ':')
-}
-
-func (w *jsonWriter) writeText(k, v string) {
-	w.writeKey(k)
-	w.b = appendString(w.b, v)
-}
-
-// writeOptional writes a text that is not empty.
-func (w *jsonWriter) writeOptional(k, v string) {
-	if v != "" {
-		w.writeText(k, v)
+	schemaDocument struct {
+		Version  uint32            `json:"version"`
+		Format   Format            `json:"format"`
+		OnError  OnError           `json:"on_error"`
+		CSV      *csvDocument      `json:"csv,omitempty"`
+		Avro     string            `json:"avro,omitempty"`
+		Protobuf *protobufDocument `json:"protobuf,omitempty"`
+		Fields   []fieldDocument   `json:"fields"`
 	}
-}
-
-func (w *jsonWriter) writeRaw(k, v string) {
-	w.writeKey(k)
-	w.b = append(w.b, v...)
-}
-
-func (w *jsonWriter) writeList(texts []string) {
-	w.openBracket('[')
-	for _, s := range texts {
-		w.writeComma()
-		w.b = appendString(w.b, s)
+	csvDocument struct {
+		Delimiter string   `json:"delimiter"`
+		Header    bool     `json:"header,omitempty"`
+		Columns   []string `json:"columns,omitempty"`
+		Null      string   `json:"null,omitempty"`
 	}
-	w.closeBracket(']')
+	protobufDocument struct {
+		Message     string `json:"message"`
+		Descriptors []byte `json:"descriptors"`
+	}
+	fieldDocument struct {
+		Name     string          `json:"name"`
+		Type     string          `json:"type"`
+		Nullable *bool           `json:"nullable,omitempty"` // only false is written
+		Path     []string        `json:"path,omitempty"`
+		Aliases  [][]string      `json:"aliases,omitempty"`
+		Default  json.RawMessage `json:"default,omitempty"`
+		Doc      string          `json:"doc,omitempty"`
+		Fields   []fieldDocument `json:"fields,omitempty"`
+	}
+)
+
+// marshalJSON writes texts and JSON that is valid on one line.
+func marshalJSON(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(v) // into memory: it can't fail
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
-func (w *jsonWriter) writeSchema(s *Schema) {
-	w.openBracket('{')
-	w.writeRaw("version", strconv.FormatUint(uint64(s.Version), 10))
-	w.writeText("format", string(s.Format))
-	w.writeText("on_error", string(s.OnError))
-	if o := s.CSV; o != nil {
-		w.writeKey("csv")
-		w.openBracket('{')
-		w.writeText("delimiter", o.Delimiter)
-		if o.Header {
-			w.writeRaw("header", "true")
-		}
-		if len(o.Columns) > 0 {
-			w.writeKey("columns")
-			w.writeList(o.Columns)
-		}
-		w.writeOptional("null", o.Null)
-		w.closeBracket('}')
+// documentOf returns what a schema is written as. With expand, the fields of structs whose text would be a long line are written out.
+func documentOf(s *Schema, expand bool) schemaDocument {
+	d := schemaDocument{
+		Version: s.Version, Format: s.Format, OnError: s.OnError, CSV: (*csvDocument)(s.CSV), Avro: s.Avro, Fields: fieldDocuments(s.Fields, expand),
 	}
-	w.writeOptional("avro", s.Avro)
 	if o := s.Protobuf; o != nil {
-		w.writeKey("protobuf")
-		w.openBracket('{')
-		w.writeText("message", o.Message)
-		w.writeText("descriptors", base64.StdEncoding.EncodeToString(o.Descriptors))
-		w.closeBracket('}')
+		d.Protobuf = &protobufDocument{Message: o.Message, Descriptors: append([]byte{}, o.Descriptors...)}
 	}
-	w.writeKey("fields")
-	w.writeFields(s.Fields)
-	w.closeBracket('}')
+	return d
 }
 
-func (w *jsonWriter) writeFields(fields []Field) {
-	w.openBracket('[')
+func fieldDocuments(fields []Field, expand bool) []fieldDocument {
+	docs := make([]fieldDocument, len(fields))
 	for i := range fields {
-		w.writeComma()
-		w.writeField(&fields[i])
-	}
-	w.closeBracket(']')
-}
-
-func (w *jsonWriter) writeField(f *Field) {
-	w.openBracket('{')
-	w.writeText("name", f.Name)
-	in := innermostType(&f.Type)
-	const longLine = 80
-	// Where the fields of a struct have more than a type's text can say they are written out.
-	expand := in.Kind == Struct && (!plainFields(in.Fields) || w.expand && len(f.Type.Text()) > longLine)
-	if expand {
-		w.writeText("type", f.Type.wrapText("struct"))
-	} else {
-		w.writeText("type", f.Type.Text())
-	}
-	if !f.Nullable {
-		w.writeRaw("nullable", "false")
-	}
-	if len(f.Path) > 0 {
-		w.writeKey("path")
-		w.writeList(f.Path)
-	}
-	if len(f.Aliases) > 0 {
-		w.writeKey("aliases")
-		w.openBracket('[')
-		for _, a := range f.Aliases {
-			w.writeComma()
-			w.writeList(a)
+		f, d := &fields[i], &docs[i]
+		*d = fieldDocument{Name: f.Name, Type: f.Type.Text(), Path: f.Path, Aliases: f.Aliases, Default: json.RawMessage(f.Default), Doc: f.Doc}
+		if !f.Nullable {
+			d.Nullable = new(bool)
 		}
-		w.closeBracket(']')
+		const longLine = 80
+		// Where the fields of a struct have more than a type's text can say they are written out.
+		in := innermostType(&f.Type)
+		if in.Kind == Struct && (!plainFields(in.Fields) || expand && len(d.Type) > longLine) {
+			d.Type = f.Type.wrapText("struct")
+			d.Fields = fieldDocuments(in.Fields, expand)
+		}
 	}
-	if f.Default != "" {
-		w.writeRaw("default", f.Default)
-	}
-	w.writeOptional("doc", f.Doc)
-	if expand {
-		w.writeKey("fields")
-		w.writeFields(in.Fields)
-	}
-	w.closeBracket('}')
+	return docs
 }
 
 // wrapText returns the text of the lists and maps around what is innermost.

@@ -47,8 +47,8 @@ type Transcoder struct {
 	workers sync.Pool // of *worker
 }
 
-// worker is what one call of Transcode needs. Workers learn what rows look like, which is why they are used again.
-type worker struct {
+// rowWorker is what one call of Transcode needs. Workers learn what rows look like, which is why they are used again.
+type rowWorker struct {
 	rows   *rows.Writer
 	reader rows.FrameReader
 }
@@ -72,7 +72,7 @@ func New(spec Spec) (*Transcoder, error) {
 // readerOf returns what makes the readers of the schema's format.
 func readerOf(p *rows.Plan) (func() rows.FrameReader, error) {
 	if p.Schema.Version == 0 {
-		return func() rows.FrameReader { return &rows.PerMessage{MessageReader: plain{}} }, nil
+		return func() rows.FrameReader { return &rows.PerMessage{MessageReader: plainReader{}} }, nil
 	}
 	switch p.Schema.Format {
 	case schema.JSON, schema.NDJSON:
@@ -99,23 +99,23 @@ func (t *Transcoder) Schema() *arrow.Schema { return t.p.OutputSchema }
 //
 // Errors are those of record for damaged frames, and columnar.ErrTooLarge for a payload that is over the limits of the Spec.
 func (t *Transcoder) Transcode(payload []byte, zones *zone.Builder) (arrow.RecordBatch, Stats, error) {
-	w, _ := t.workers.Get().(*worker)
+	w, _ := t.workers.Get().(*rowWorker)
 	if w == nil {
-		w = &worker{rows: rows.NewWriter(t.p), reader: t.make()}
+		w = &rowWorker{rows: rows.NewWriter(t.p), reader: t.make()}
 	}
 	defer t.workers.Put(w)
 	w.rows.Reset()
 	w.rows.KeepAll = zones != nil
-	c := call{p: t.p, w: w, zones: zones}
-	defer c.release()
-	err := c.frames(payload)
+	c := transcodeCall{p: t.p, w: w, zones: zones}
+	defer c.releaseParts()
+	err := c.readFrames(payload)
 	stats := w.rows.Stats
 	stats.Add(c.stats)
 	stats.Bytes = int64(len(payload))
 	if err != nil {
 		return nil, stats, err
 	}
-	batch, err := c.assemble()
+	batch, err := c.assembleBatch()
 	if err != nil {
 		return nil, stats, err
 	}
@@ -123,24 +123,24 @@ func (t *Transcoder) Transcode(payload []byte, zones *zone.Builder) (arrow.Recor
 	return batch, stats, nil
 }
 
-// call is one call of Transcode.
-type call struct {
+// transcodeCall is one call of Transcode.
+type transcodeCall struct {
 	p     *rows.Plan
-	w     *worker
+	w     *rowWorker
 	zones *zone.Builder
 	stats Stats
 	index uint32              // messages so far
 	parts []arrow.RecordBatch // of the output, in their order
 }
 
-func (c *call) release() {
+func (c *transcodeCall) releaseParts() {
 	for _, part := range c.parts {
 		part.Release()
 	}
 }
 
-// frames makes a part of each run of frames of one encoding.
-func (c *call) frames(payload []byte) error {
+// readFrames makes a part of each run of frames of one encoding.
+func (c *transcodeCall) readFrames(payload []byte) error {
 	for f, err := range record.Split(payload) {
 		if err != nil {
 			return err
@@ -149,7 +149,7 @@ func (c *call) frames(payload []byte) error {
 		case record.EncodingMessages:
 			err = c.w.reader.ReadFrame(c.w.rows, f, c.index)
 		case record.EncodingArrow:
-			if err = c.flush(); err == nil {
+			if err = c.flushRows(); err == nil {
 				err = c.arrowFrame(f)
 			}
 		default:
@@ -160,11 +160,11 @@ func (c *call) frames(payload []byte) error {
 		}
 		c.index += uint32(f.Count)
 	}
-	return c.flush()
+	return c.flushRows()
 }
 
-// flush makes a part of the rows that were collected.
-func (c *call) flush() error {
+// flushRows makes a part of the rows that were collected.
+func (c *transcodeCall) flushRows() error {
 	if c.w.rows.Len == 0 {
 		return c.w.rows.Err()
 	}
@@ -173,13 +173,13 @@ func (c *call) flush() error {
 		return err
 	}
 	if c.w.rows.KeepAll {
-		return c.add(batch, c.p.WholeFilter)
+		return c.addPart(batch, c.p.WholeFilter)
 	}
-	return c.add(batch, c.p.ResidualFilter)
+	return c.addPart(batch, c.p.ResidualFilter)
 }
 
 // arrowFrame makes a part of a frame that is a batch.
-func (c *call) arrowFrame(f record.Frame) error {
+func (c *transcodeCall) arrowFrame(f record.Frame) error {
 	if _, err := record.Check(f.Bytes); err != nil {
 		return err
 	}
@@ -187,12 +187,12 @@ func (c *call) arrowFrame(f record.Frame) error {
 	if err != nil {
 		return err
 	}
-	return c.add(batch, c.p.WholeFilter)
+	return c.addPart(batch, c.p.WholeFilter)
 }
 
 // arrowRows makes the inputs of a frame that is a batch. A frame that claims to be one and is not has rows that can't be read: it must not take
 // the payload's other frames with it.
-func (c *call) arrowRows(f record.Frame) (arrow.RecordBatch, error) {
+func (c *transcodeCall) arrowRows(f record.Frame) (arrow.RecordBatch, error) {
 	rec, err := columnar.DecodeIPC(f.Body())
 	if err != nil {
 		return c.badRows(f, err.Error())
@@ -201,11 +201,11 @@ func (c *call) arrowRows(f record.Frame) (arrow.RecordBatch, error) {
 	if rec.NumRows() != int64(f.Count) {
 		return c.badRows(f, fmt.Sprintf("the frame has a batch of %d rows and claims %d", rec.NumRows(), f.Count))
 	}
-	return arrowrows.Read(c.p, rec, &f.Header, c.index, &c.stats)
+	return arrowrows.ReadBatch(c.p, rec, &f.Header, c.index, &c.stats)
 }
 
 // badRows makes the inputs of a frame none of whose rows can be read.
-func (c *call) badRows(f record.Frame, why string) (arrow.RecordBatch, error) {
+func (c *transcodeCall) badRows(f record.Frame, why string) (arrow.RecordBatch, error) {
 	w, m := c.w.rows, record.Record{Time: f.BaseTime}
 	for i := range f.Count {
 		w.SetMessage(&m, c.index+uint32(i))
@@ -219,8 +219,8 @@ func (c *call) badRows(f record.Frame, why string) (arrow.RecordBatch, error) {
 	return w.TakeBatch()
 }
 
-// add takes a batch of inputs over: what a filter (nil: all) keeps of it becomes a part.
-func (c *call) add(batch arrow.RecordBatch, filter *vector.Filter) error {
+// addPart takes a batch of inputs over: what a filter (nil: all) keeps of it becomes a part.
+func (c *transcodeCall) addPart(batch arrow.RecordBatch, filter *vector.Filter) error {
 	defer batch.Release()
 	if c.zones != nil {
 		c.zones.AddRows(int(batch.NumRows()))
@@ -247,11 +247,11 @@ func (c *call) add(batch arrow.RecordBatch, filter *vector.Filter) error {
 	return nil
 }
 
-// assemble makes one batch of the parts.
-func (c *call) assemble() (arrow.RecordBatch, error) {
+// assembleBatch makes one batch of the parts.
+func (c *transcodeCall) assembleBatch() (arrow.RecordBatch, error) {
 	switch len(c.parts) {
 	case 0:
-		return c.nothing(), nil
+		return c.emptyBatch(), nil
 	case 1:
 		c.parts[0].Retain()
 		return c.parts[0], nil
@@ -283,8 +283,8 @@ func (c *call) assemble() (arrow.RecordBatch, error) {
 	return array.NewRecordBatch(c.p.OutputSchema, columns, count), nil
 }
 
-// nothing is the batch without rows.
-func (c *call) nothing() arrow.RecordBatch {
+// emptyBatch is the batch without rows.
+func (c *transcodeCall) emptyBatch() arrow.RecordBatch {
 	columns := make([]arrow.Array, len(c.p.OutputInputs))
 	for i, from := range c.p.OutputInputs {
 		columns[i] = c.p.NewColumn(&c.p.Inputs[from]).MakeArray(c.p.OutputSchema.Field(i).Type)
@@ -296,10 +296,10 @@ func (c *call) nothing() arrow.RecordBatch {
 	return batch
 }
 
-// plain makes a row of every message, without a look into it: for categories without a schema.
-type plain struct{}
+// plainReader makes a row of every message, without a look into it: for categories without a schema.
+type plainReader struct{}
 
-func (plain) ReadMessage(w *rows.Writer, _ []byte) {
+func (plainReader) ReadMessage(w *rows.Writer, _ []byte) {
 	w.BeginRow()
 	w.EndRow()
 }

@@ -12,29 +12,29 @@ import (
 
 // arrowBatch is a batch that is being read.
 type arrowBatch struct {
-	p     *rows.Plan
-	rec   arrow.RecordBatch
-	rows  int
-	base  int64  // event time
-	first uint32 // index of the first row
-	st    *rows.Stats
-	room  rows.MemoryGuard
+	p      *rows.Plan
+	rec    arrow.RecordBatch
+	rows   int
+	base   int64  // event time
+	first  uint32 // index of the first row
+	st     *rows.Stats
+	memory rows.MemoryGuard
 	// faults are the rows in which something does not fit, with what _error says of them.
-	faults map[int]*fault
+	faults map[int]*rowFault
 }
 
-// fault is what does not fit in a row.
-type fault struct {
+// rowFault is what does not fit in a row.
+type rowFault struct {
 	count int
 	text  []byte
 }
 
-// Read makes the plan's inputs of a frame that is a batch, matched by name. What does not fit is treated as that of rows: null and
+// ReadBatch makes the plan's inputs of a frame that is a batch, matched by name. What does not fit is treated as that of rows: null and
 // _error, or left out and counted where the category rejects. Row i has first+i as its _index. The caller releases what is returned.
-func Read(p *rows.Plan, rec arrow.RecordBatch, h *record.Header, first uint32, st *rows.Stats) (arrow.RecordBatch, error) {
+func ReadBatch(p *rows.Plan, rec arrow.RecordBatch, h *record.Header, first uint32, st *rows.Stats) (arrow.RecordBatch, error) {
 	b := &arrowBatch{
 		p: p, rec: rec, rows: int(rec.NumRows()), base: h.BaseTime, first: first, st: st,
-		room: rows.MemoryGuard{Limit: p.Limits.Bytes}, faults: map[int]*fault{},
+		memory: rows.MemoryGuard{Limit: p.Limits.Bytes}, faults: map[int]*rowFault{},
 	}
 	if b.rows > p.Limits.Rows {
 		return nil, rows.TooLarge("an Arrow frame of %d rows, a payload may have %d", b.rows, p.Limits.Rows)
@@ -51,7 +51,7 @@ func Read(p *rows.Plan, rec arrow.RecordBatch, h *record.Header, first uint32, s
 	// What is declared comes first: it makes what _error says.
 	for i := range p.Inputs {
 		if f := p.Inputs[i].Field; f >= 0 {
-			a, err := b.declared(f, &p.Inputs[i], p.InputSchema.Field(i).Type)
+			a, err := b.makeDeclared(f, &p.Inputs[i], p.InputSchema.Field(i).Type)
 			if err != nil {
 				return nil, err
 			}
@@ -60,22 +60,22 @@ func Read(p *rows.Plan, rec arrow.RecordBatch, h *record.Header, first uint32, s
 	}
 	for i := range p.Inputs {
 		if in := &p.Inputs[i]; in.Field < 0 {
-			arrays[i] = b.own(in, p.InputSchema.Field(i).Type)
+			arrays[i] = b.makeCommon(in, p.InputSchema.Field(i).Type)
 		}
 	}
 	batch := array.NewRecordBatch(p.InputSchema, arrays, int64(b.rows))
 	if p.Rejects && len(b.faults) > 0 {
 		defer batch.Release()
-		return b.without(batch)
+		return b.dropFaultyRows(batch)
 	}
 	return batch, nil
 }
 
-// declared makes the column of a declared field.
-func (b *arrowBatch) declared(field int, in *rows.Input, dt arrow.DataType) (arrow.Array, error) {
-	sources := b.sources(field)
+// makeDeclared makes the column of a declared field.
+func (b *arrowBatch) makeDeclared(field int, in *rows.Input, dt arrow.DataType) (arrow.Array, error) {
+	sources := b.findSources(field)
 	if len(sources) > 0 && len(sources[0].around) == 0 {
-		if a, err := b.whole(field, sources[0].values, dt); a != nil || err != nil {
+		if a, err := b.copyWhole(field, sources[0].values, dt); a != nil || err != nil {
 			return a, err
 		}
 	}
@@ -84,18 +84,18 @@ func (b *arrowBatch) declared(field int, in *rows.Input, dt arrow.DataType) (arr
 	c.Nullable, c.AppendDefault = f.Nullable, f.AppendDefault
 	for i := range b.rows {
 		why := ""
-		switch a := source(sources, i, f.Nullable); {
+		switch a := findValue(sources, i, f.Nullable); {
 		case a == nil:
 			why = c.AppendAbsent()
 		case isNull(a, i):
 			c.AppendNull()
 		default:
-			why = b.value(c, a, i)
+			why = b.appendValue(c, a, i)
 		}
 		if why != "" {
 			c.Truncate(i)
 			c.AppendNull()
-			b.fault(field, i, why)
+			b.noteFault(field, i, why)
 		}
 		if i&1023 == 0 && c.Bytes() > b.p.Limits.Bytes {
 			return nil, rows.TooLarge("column %q of one payload takes more than %d bytes", in.Name, b.p.Limits.Bytes)
@@ -107,8 +107,8 @@ func (b *arrowBatch) declared(field int, in *rows.Input, dt arrow.DataType) (arr
 	return c.MakeArray(dt), nil
 }
 
-// whole returns a copy of a column that has the type it should have, nil if it hasn't.
-func (b *arrowBatch) whole(field int, a arrow.Array, dt arrow.DataType) (arrow.Array, error) {
+// copyWhole returns a copy of a column that has the type it should have, nil if it hasn't.
+func (b *arrowBatch) copyWhole(field int, a arrow.Array, dt arrow.DataType) (arrow.Array, error) {
 	switch dt.ID() {
 	// That texts are UTF-8 was checked when the batch was decoded.
 	case arrow.BOOL, arrow.INT32, arrow.INT64, arrow.UINT64, arrow.FLOAT64, arrow.DATE32, arrow.BINARY, arrow.STRING, arrow.DECIMAL128, arrow.TIMESTAMP:
@@ -145,23 +145,23 @@ type arrowSource struct {
 	around []arrow.Array // the structs that it is in, from the outermost inwards
 }
 
-// sources finds the columns of a field's paths.
-func (b *arrowBatch) sources(field int) []arrowSource {
+// findSources finds the columns of a field's paths.
+func (b *arrowBatch) findSources(field int) []arrowSource {
 	var out []arrowSource
 	for _, path := range b.p.Schema.Fields[field].Sources() {
 		at := b.rec.Schema().FieldIndices(path[0])
 		if len(at) == 0 {
 			continue
 		}
-		if s, ok := inside(b.rec.Column(at[0]), path[1:]); ok {
+		if s, ok := followPath(b.rec.Column(at[0]), path[1:]); ok {
 			out = append(out, s)
 		}
 	}
 	return out
 }
 
-// inside follows a path through structs.
-func inside(a arrow.Array, path []string) (arrowSource, bool) {
+// followPath follows a path through structs.
+func followPath(a arrow.Array, path []string) (arrowSource, bool) {
 	s := arrowSource{values: a}
 	for _, name := range path {
 		in, ok := s.values.(*array.Struct)
@@ -179,8 +179,8 @@ func inside(a arrow.Array, path []string) (arrowSource, bool) {
 
 func isNull(a arrow.Array, i int) bool { return a.IsNull(i) || a.DataType().ID() == arrow.NULL }
 
-// source returns the first column that has something at row i, nil if none has. In a field that is not nullable null is nothing.
-func source(sources []arrowSource, i int, nullable bool) arrow.Array {
+// findValue returns the first column that has something at row i, nil if none has. In a field that is not nullable null is nothing.
+func findValue(sources []arrowSource, i int, nullable bool) arrow.Array {
 next:
 	for _, s := range sources {
 		for _, a := range s.around {
@@ -195,12 +195,12 @@ next:
 	return nil
 }
 
-// fault notes that the value of a field does not fit in row i.
-func (b *arrowBatch) fault(field, i int, why string) {
+// noteFault notes that the value of a field does not fit in row i.
+func (b *arrowBatch) noteFault(field, i int, why string) {
 	b.st.BadValues++
 	f := b.faults[i]
 	if f == nil {
-		f = &fault{}
+		f = &rowFault{}
 		b.faults[i] = f
 	}
 	f.count++
@@ -209,8 +209,8 @@ func (b *arrowBatch) fault(field, i int, why string) {
 	}
 }
 
-// own makes a column that every category has.
-func (b *arrowBatch) own(in *rows.Input, dt arrow.DataType) arrow.Array {
+// makeCommon makes a column that every category has.
+func (b *arrowBatch) makeCommon(in *rows.Input, dt arrow.DataType) arrow.Array {
 	c := b.p.NewColumn(in)
 	for i := range b.rows {
 		switch in.Common {
@@ -233,8 +233,8 @@ func (b *arrowBatch) own(in *rows.Input, dt arrow.DataType) arrow.Array {
 	return c.MakeArray(dt)
 }
 
-// without leaves out the rows that do not fit.
-func (b *arrowBatch) without(batch arrow.RecordBatch) (arrow.RecordBatch, error) {
+// dropFaultyRows leaves out the rows that do not fit.
+func (b *arrowBatch) dropFaultyRows(batch arrow.RecordBatch) (arrow.RecordBatch, error) {
 	b.st.Rejected += int64(len(b.faults))
 	var runs [][2]int
 	begin := 0

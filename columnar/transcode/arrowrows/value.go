@@ -15,8 +15,8 @@ var micros = map[arrow.TimeUnit]int64{arrow.Second: 1_000_000, arrow.Millisecond
 
 const whyArrowType = "the column of the Arrow batch has a type that is not read"
 
-// value appends value i, which is not null, of an Arrow column. It returns why it does not fit; c may then have parts of it.
-func (b *arrowBatch) value(c *column.Buffer, a arrow.Array, i int) (why string) {
+// appendValue appends value i, which is not null, of an Arrow column. It returns why it does not fit; c may then have parts of it.
+func (b *arrowBatch) appendValue(c *column.Buffer, a arrow.Array, i int) (why string) {
 	switch a := a.(type) {
 	case *array.Boolean:
 		return column.PutBool(c, a.Value(i))
@@ -58,22 +58,22 @@ func (b *arrowBatch) value(c *column.Buffer, a arrow.Array, i int) (why string) 
 			c.AppendNull()
 			return ""
 		}
-		return b.value(c, a.Dictionary(), at)
+		return b.appendValue(c, a.Dictionary(), at)
 	case array.ExtensionArray:
-		return b.value(c, a.Storage(), i)
+		return b.appendValue(c, a.Storage(), i)
 	case *array.Struct:
-		return b.structure(c, a, i)
+		return b.appendStruct(c, a, i)
 	case *array.Map:
-		return b.mapping(c, a, i)
+		return b.appendMap(c, a, i)
 	case array.ListLike:
-		return b.list(c, a, i)
+		return b.appendList(c, a, i)
 	default:
-		return b.timed(c, a, i)
+		return b.appendTimed(c, a, i)
 	}
 }
 
-// timed appends dates, instants and decimals.
-func (b *arrowBatch) timed(c *column.Buffer, a arrow.Array, i int) (why string) {
+// appendTimed appends dates, instants and decimals.
+func (b *arrowBatch) appendTimed(c *column.Buffer, a arrow.Array, i int) (why string) {
 	switch a := a.(type) {
 	case *array.Decimal32:
 		return column.PutDecimal(c, decimal128.FromI64(int64(a.Value(i))), a.DataType().(arrow.DecimalType).GetScale())
@@ -100,10 +100,10 @@ func (b *arrowBatch) timed(c *column.Buffer, a arrow.Array, i int) (why string) 
 	}
 }
 
-// element appends a value that may be null, of a list, a map or a struct.
-func (b *arrowBatch) element(c *column.Buffer, a arrow.Array, i int, nullable bool) (why string) {
+// appendElement appends a value that may be null, of a list, a map or a struct.
+func (b *arrowBatch) appendElement(c *column.Buffer, a arrow.Array, i int, nullable bool) (why string) {
 	if !isNull(a, i) {
-		return b.value(c, a, i)
+		return b.appendValue(c, a, i)
 	}
 	if !nullable {
 		return column.WhyNull
@@ -112,16 +112,16 @@ func (b *arrowBatch) element(c *column.Buffer, a arrow.Array, i int, nullable bo
 	return ""
 }
 
-func (b *arrowBatch) list(c *column.Buffer, a array.ListLike, i int) (why string) {
+func (b *arrowBatch) appendList(c *column.Buffer, a array.ListLike, i int) (why string) {
 	if c.Type.Kind != schema.List {
 		return column.WhyNotListOf(c)
 	}
 	from, to := a.ValueOffsets(i)
 	for k := from; k < to; k++ {
-		if !b.room.HasMemory(c) {
+		if !b.memory.HasMemory(c) {
 			return rows.WhyTooMuchMemory
 		}
-		if why := b.element(c.Children[0], a.ListValues(), int(k), true); why != "" {
+		if why := b.appendElement(c.Children[0], a.ListValues(), int(k), true); why != "" {
 			return why
 		}
 	}
@@ -129,19 +129,19 @@ func (b *arrowBatch) list(c *column.Buffer, a array.ListLike, i int) (why string
 	return ""
 }
 
-func (b *arrowBatch) mapping(c *column.Buffer, a *array.Map, i int) (why string) {
+func (b *arrowBatch) appendMap(c *column.Buffer, a *array.Map, i int) (why string) {
 	if c.Type.Kind != schema.Map {
 		return column.WhyNotObjectOf(c)
 	}
 	from, to := a.ValueOffsets(i)
 	for k := from; k < to; k++ {
-		if !b.room.HasMemory(c) {
+		if !b.memory.HasMemory(c) {
 			return rows.WhyTooMuchMemory
 		}
-		if why := b.element(c.Children[0], a.Keys(), int(k), false); why != "" {
+		if why := b.appendElement(c.Children[0], a.Keys(), int(k), false); why != "" {
 			return "key of a map: " + why
 		}
-		if why := b.element(c.Children[1], a.Items(), int(k), true); why != "" {
+		if why := b.appendElement(c.Children[1], a.Items(), int(k), true); why != "" {
 			return why
 		}
 	}
@@ -149,13 +149,13 @@ func (b *arrowBatch) mapping(c *column.Buffer, a *array.Map, i int) (why string)
 	return ""
 }
 
-func (b *arrowBatch) structure(c *column.Buffer, a *array.Struct, i int) (why string) {
+func (b *arrowBatch) appendStruct(c *column.Buffer, a *array.Struct, i int) (why string) {
 	if c.Type.Kind != schema.Struct {
 		return column.WhyNotObjectOf(c)
 	}
 	for k := range c.Type.Fields {
 		f, child := &c.Type.Fields[k], c.Children[k]
-		if why := b.part(f, child, a, i); why != "" {
+		if why := b.appendField(f, child, a, i); why != "" {
 			return f.Name + ": " + why
 		}
 	}
@@ -163,12 +163,12 @@ func (b *arrowBatch) structure(c *column.Buffer, a *array.Struct, i int) (why st
 	return ""
 }
 
-// part appends the value that a struct has of a field.
-func (b *arrowBatch) part(f *schema.Field, child *column.Buffer, a *array.Struct, i int) (why string) {
+// appendField appends the value that a struct has of a field.
+func (b *arrowBatch) appendField(f *schema.Field, child *column.Buffer, a *array.Struct, i int) (why string) {
 	for _, path := range f.Sources() {
-		s, ok := inside(a, path)
-		if ok && source([]arrowSource{s}, i, f.Nullable) != nil {
-			return b.element(child, s.values, i, true)
+		s, ok := followPath(a, path)
+		if ok && findValue([]arrowSource{s}, i, f.Nullable) != nil {
+			return b.appendElement(child, s.values, i, true)
 		}
 	}
 	return child.AppendAbsent()

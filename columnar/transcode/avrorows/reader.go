@@ -17,7 +17,7 @@ func NewReader(p *rows.Plan) (func() rows.FrameReader, error) {
 	fields, indices := p.WantedFields()
 	row := newAvroShape(fields, t)
 	return func() rows.FrameReader {
-		return &rows.PerMessage{MessageReader: &avroReader{row: row, indices: indices, room: rows.MemoryGuard{Limit: p.Limits.Bytes}}}
+		return &rows.PerMessage{MessageReader: &avroReader{row: row, indices: indices, memory: rows.MemoryGuard{Limit: p.Limits.Bytes}}}
 	}, nil
 }
 
@@ -83,8 +83,8 @@ func newAvroWalk(t *avroType, at *rows.Target, found func(slot int, t *avroType)
 	return w
 }
 
-// avroPlace is where a value begins, and what it is; typ is nil where there is none.
-type avroPlace struct {
+// avroPosition is where a value begins, and what it is; typ is nil where there is none.
+type avroPosition struct {
 	typ *avroType
 	pos int
 }
@@ -94,10 +94,10 @@ type avroReader struct {
 	row     *avroShape
 	indices []int // of the row's fields in the schema
 	data    []byte
-	// places are those of the structs that are being read: each takes its part at the end.
-	places []avroPlace
-	empty  int64 // elements without bytes in the value that is being made
-	room   rows.MemoryGuard
+	// positions are those of the structs that are being read: each takes its part at the end.
+	positions []avroPosition
+	empty     int64 // elements without bytes in the value that is being made
+	memory    rows.MemoryGuard
 }
 
 func (r *avroReader) ReadMessage(w *rows.Writer, payload []byte) {
@@ -112,9 +112,9 @@ func (r *avroReader) ReadMessage(w *rows.Writer, payload []byte) {
 		w.FailRow(0, rows.RowTooLong(len(payload), w.Plan.Limits.RowBytes))
 		return
 	}
-	r.places = r.places[:0]
-	places := r.take(r.row)
-	end, why := r.walk(r.row.walk, places, 0, 0)
+	r.positions = r.positions[:0]
+	places := r.takePositions(r.row)
+	end, why := r.walkValue(r.row.walk, places, 0, 0)
 	if why == "" && end != len(payload) {
 		why = "the datum ends here, and bytes follow"
 	}
@@ -124,22 +124,22 @@ func (r *avroReader) ReadMessage(w *rows.Writer, payload []byte) {
 	}
 	for i, field := range r.indices {
 		f, c := &r.row.fields[i], w.Column(field)
-		place := r.place(f, places)
+		place := r.findPosition(f, places)
 		if place.typ == nil {
 			continue
 		}
 		r.empty = 0
-		if _, why := r.value(f.dest, c, place.typ, place.pos); why != "" {
+		if _, why := r.appendValue(f.dest, c, place.typ, place.pos); why != "" {
 			w.FailValue(field, place.pos, why)
 		}
 	}
 }
 
-// take returns empty places for a shape's slots.
-func (r *avroReader) take(s *avroShape) []avroPlace {
-	base := len(r.places)
-	r.places = append(r.places, s.none...)
-	return r.places[base:]
+// takePositions returns empty places for a shape's slots.
+func (r *avroReader) takePositions(s *avroShape) []avroPosition {
+	base := len(r.positions)
+	r.positions = append(r.positions, s.none...)
+	return r.positions[base:]
 }
 
 // maxDepth bounds the nesting of a message.
@@ -154,22 +154,22 @@ const (
 	whyNothing = "too many values that take no bytes"
 )
 
-// walk goes over a value that begins at pos, fills places, and returns where it ends; or where and why it is damaged.
-func (r *avroReader) walk(n *avroWalk, places []avroPlace, pos, depth int) (end int, why string) {
+// walkValue goes over a value that begins at pos, fills places, and returns where it ends; or where and why it is damaged.
+func (r *avroReader) walkValue(n *avroWalk, places []avroPosition, pos, depth int) (end int, why string) {
 	if depth > maxDepth {
 		return pos, whyDeep
 	}
 	for _, s := range n.slots {
-		places[s] = avroPlace{typ: n.typ, pos: pos}
+		places[s] = avroPosition{typ: n.typ, pos: pos}
 	}
 	switch {
 	case n.fields != nil:
 		for i := range n.fields {
 			f := &n.fields[i]
 			if f.walk == nil {
-				pos, why = r.skip(f.skip, pos, depth+1)
+				pos, why = r.skipValue(f.skip, pos, depth+1)
 			} else {
-				pos, why = r.walk(f.walk, places, pos, depth+1)
+				pos, why = r.walkValue(f.walk, places, pos, depth+1)
 			}
 			if why != "" {
 				return pos, why
@@ -177,31 +177,31 @@ func (r *avroReader) walk(n *avroWalk, places []avroPlace, pos, depth int) (end 
 		}
 		return pos, ""
 	case n.branches != nil:
-		branch, next, why := r.branch(n.typ, pos)
+		branch, next, why := r.readBranch(n.typ, pos)
 		if why != "" {
 			return pos, why
 		}
 		if sub := n.branches[branch]; sub != nil {
-			return r.walk(sub, places, next, depth+1)
+			return r.walkValue(sub, places, next, depth+1)
 		}
-		return r.skip(n.typ.branches[branch], next, depth+1)
+		return r.skipValue(n.typ.branches[branch], next, depth+1)
 	case n.keys != nil:
-		return r.blocks(pos, n.typ.elem.least+1, func(pos int) (int, string) {
-			key, pos, why := r.bytes(pos)
+		return r.walkBlocks(pos, n.typ.elem.least+1, func(pos int) (int, string) {
+			key, pos, why := r.readBytes(pos)
 			if why != "" {
 				return pos, why
 			}
 			if sub := n.keys[string(key)]; sub != nil {
-				return r.walk(sub, places, pos, depth+1)
+				return r.walkValue(sub, places, pos, depth+1)
 			}
-			return r.skip(n.typ.elem, pos, depth+1)
+			return r.skipValue(n.typ.elem, pos, depth+1)
 		})
 	}
-	return r.skip(n.typ, pos, depth)
+	return r.skipValue(n.typ, pos, depth)
 }
 
-// skip goes over a value and checks its structure alone.
-func (r *avroReader) skip(t *avroType, pos, depth int) (end int, why string) {
+// skipValue goes over a value and checks its structure alone.
+func (r *avroReader) skipValue(t *avroType, pos, depth int) (end int, why string) {
 	if t.constant {
 		if t.least > len(r.data)-pos {
 			return pos, whyShort
@@ -213,33 +213,33 @@ func (r *avroReader) skip(t *avroType, pos, depth int) (end int, why string) {
 	}
 	switch t.kind {
 	case avroInt:
-		_, pos, why = r.int32(pos)
+		_, pos, why = r.readInt(pos)
 		return pos, why
 	case avroLong, avroEnum:
-		_, pos, why = r.long(pos)
+		_, pos, why = r.readLong(pos)
 		return pos, why
 	case avroBytes, avroString:
-		_, pos, why = r.bytes(pos)
+		_, pos, why = r.readBytes(pos)
 		return pos, why
 	case avroArray:
 		return r.skipArray(t, pos, depth)
 	case avroMap:
-		return r.blocks(pos, t.elem.least+1, func(pos int) (int, string) {
-			_, pos, why := r.bytes(pos)
+		return r.walkBlocks(pos, t.elem.least+1, func(pos int) (int, string) {
+			_, pos, why := r.readBytes(pos)
 			if why != "" {
 				return pos, why
 			}
-			return r.skip(t.elem, pos, depth+1)
+			return r.skipValue(t.elem, pos, depth+1)
 		})
 	case avroUnion:
-		branch, next, why := r.branch(t, pos)
+		branch, next, why := r.readBranch(t, pos)
 		if why != "" {
 			return pos, why
 		}
-		return r.skip(t.branches[branch], next, depth+1)
+		return r.skipValue(t.branches[branch], next, depth+1)
 	default: // a record
 		for i := range t.fields {
-			if pos, why = r.skip(t.fields[i].typ, pos, depth+1); why != "" {
+			if pos, why = r.skipValue(t.fields[i].typ, pos, depth+1); why != "" {
 				return pos, why
 			}
 		}
@@ -249,16 +249,16 @@ func (r *avroReader) skip(t *avroType, pos, depth int) (end int, why string) {
 
 func (r *avroReader) skipArray(t *avroType, pos, depth int) (end int, why string) {
 	if t.elem.constant {
-		return r.blocks(pos, t.elem.least, nil)
+		return r.walkBlocks(pos, t.elem.least, nil)
 	}
-	return r.blocks(pos, t.elem.least, func(pos int) (int, string) { return r.skip(t.elem, pos, depth+1) })
+	return r.walkBlocks(pos, t.elem.least, func(pos int) (int, string) { return r.skipValue(t.elem, pos, depth+1) })
 }
 
-// blocks calls element for each element of an array or a map, whose elements take at least so many bytes; just as many, if element is nil.
-func (r *avroReader) blocks(pos, least int, element func(pos int) (int, string)) (end int, why string) {
+// walkBlocks calls element for each element of an array or a map, whose elements take at least so many bytes; just as many, if element is nil.
+func (r *avroReader) walkBlocks(pos, least int, element func(pos int) (int, string)) (end int, why string) {
 	for {
 		at := pos
-		count, next, why := r.long(pos)
+		count, next, why := r.readLong(pos)
 		if why != "" {
 			return pos, why
 		}
@@ -272,7 +272,7 @@ func (r *avroReader) blocks(pos, least int, element func(pos int) (int, string))
 				return at, whyLength
 			}
 			count = -count
-			size, next, why := r.long(pos)
+			size, next, why := r.readLong(pos)
 			switch {
 			case why != "":
 				return pos, why
@@ -286,7 +286,7 @@ func (r *avroReader) blocks(pos, least int, element func(pos int) (int, string))
 		if least > 0 && count > int64((len(r.data)-pos)/least) {
 			return at, whyShort
 		}
-		if pos, why = r.block(pos, least, count, element); why != "" {
+		if pos, why = r.walkBlock(pos, least, count, element); why != "" {
 			return pos, why
 		}
 		if stop >= 0 && pos != stop {
@@ -298,8 +298,8 @@ func (r *avroReader) blocks(pos, least int, element func(pos int) (int, string))
 // maxEmpty bounds the elements of a column's value that take no bytes: a message needs but a number to claim that there are many.
 const maxEmpty = 4096
 
-// block calls element for the elements of a block.
-func (r *avroReader) block(pos, least int, count int64, element func(pos int) (int, string)) (end int, why string) {
+// walkBlock calls element for the elements of a block.
+func (r *avroReader) walkBlock(pos, least int, count int64, element func(pos int) (int, string)) (end int, why string) {
 	if element == nil {
 		return pos + int(count)*least, ""
 	}
@@ -317,9 +317,9 @@ func (r *avroReader) block(pos, least int, count int64, element func(pos int) (i
 	return pos, ""
 }
 
-// branch reads which branch of a union a value is of.
-func (r *avroReader) branch(t *avroType, pos int) (branch, next int, why string) {
-	n, next, why := r.long(pos)
+// readBranch reads which branch of a union a value is of.
+func (r *avroReader) readBranch(t *avroType, pos int) (branch, next int, why string) {
+	n, next, why := r.readLong(pos)
 	if why != "" {
 		return 0, pos, why
 	}
@@ -329,8 +329,8 @@ func (r *avroReader) branch(t *avroType, pos int) (branch, next int, why string)
 	return int(n), next, ""
 }
 
-// long reads a number of at most ten bytes.
-func (r *avroReader) long(pos int) (v int64, next int, why string) {
+// readLong reads a number of at most ten bytes.
+func (r *avroReader) readLong(pos int) (v int64, next int, why string) {
 	var u uint64
 	for i := range 10 {
 		if pos+i >= len(r.data) {
@@ -348,17 +348,17 @@ func (r *avroReader) long(pos int) (v int64, next int, why string) {
 	return 0, pos, whyVarint
 }
 
-func (r *avroReader) int32(pos int) (v int64, next int, why string) {
-	v, next, why = r.long(pos)
+func (r *avroReader) readInt(pos int) (v int64, next int, why string) {
+	v, next, why = r.readLong(pos)
 	if why == "" && v != int64(int32(v)) {
 		return 0, pos, whyVarint
 	}
 	return v, next, why
 }
 
-// bytes reads bytes, or a text, with its length.
-func (r *avroReader) bytes(pos int) (v []byte, next int, why string) {
-	n, next, why := r.long(pos)
+// readBytes reads bytes, or a text, with its length.
+func (r *avroReader) readBytes(pos int) (v []byte, next int, why string) {
+	n, next, why := r.readLong(pos)
 	switch {
 	case why != "":
 		return nil, pos, why

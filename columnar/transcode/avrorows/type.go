@@ -62,7 +62,7 @@ func parseAvro(text string) (*avroType, error) {
 		return nil, fmt.Errorf("transcode: the Avro schema: %w", err)
 	}
 	b := avroBuilder{named: map[string]*avroType{}}
-	t, err := b.build(s.Root(), "")
+	t, err := b.buildType(s.Root(), "")
 	if err != nil {
 		return nil, fmt.Errorf("transcode: the Avro schema: %w", err)
 	}
@@ -70,7 +70,7 @@ func parseAvro(text string) (*avroType, error) {
 	for changed := true; changed; {
 		changed = false
 		for _, t := range b.all {
-			least, constant := t.measure()
+			least, constant := t.measureSize()
 			changed = changed || least != t.least || constant != t.constant
 			t.least, t.constant = least, constant
 		}
@@ -91,7 +91,7 @@ type avroBuilder struct {
 	all   []*avroType
 }
 
-func (b *avroBuilder) build(n *avro.SchemaNode, namespace string) (*avroType, error) {
+func (b *avroBuilder) buildType(n *avro.SchemaNode, namespace string) (*avroType, error) {
 	t := &avroType{logical: n.LogicalType, scale: int32(n.Scale), size: n.Size, symbols: n.Symbols, least: endless, constant: true}
 	if kind, ok := avroPrimitives[n.Type]; ok {
 		t.kind = kind
@@ -102,20 +102,20 @@ func (b *avroBuilder) build(n *avro.SchemaNode, namespace string) (*avroType, er
 	switch n.Type {
 	case "fixed":
 		t.kind = avroFixed
-		b.define(n, t)
+		b.defineName(n, t)
 	case "enum":
 		t.kind = avroEnum
-		b.define(n, t)
+		b.defineName(n, t)
 	case "array":
 		t.kind = avroArray
-		t.elem, err = b.build(n.Items, namespace)
+		t.elem, err = b.buildType(n.Items, namespace)
 	case "map":
 		t.kind = avroMap
-		t.elem, err = b.build(n.Values, namespace)
+		t.elem, err = b.buildType(n.Values, namespace)
 	case "union":
 		t.kind = avroUnion
 		for i := range n.Branches {
-			branch, err := b.build(&n.Branches[i], namespace)
+			branch, err := b.buildType(&n.Branches[i], namespace)
 			if err != nil {
 				return nil, err
 			}
@@ -123,9 +123,9 @@ func (b *avroBuilder) build(n *avro.SchemaNode, namespace string) (*avroType, er
 		}
 	case "record", "error":
 		t.kind, t.name = avroRecord, n.Name
-		namespace = b.define(n, t)
+		namespace = b.defineName(n, t)
 		for i := range n.Fields {
-			field, err := b.build(&n.Fields[i].Type, namespace)
+			field, err := b.buildType(&n.Fields[i].Type, namespace)
 			if err != nil {
 				return nil, err
 			}
@@ -147,8 +147,8 @@ func (b *avroBuilder) build(n *avro.SchemaNode, namespace string) (*avroType, er
 	return t, err
 }
 
-// define makes t known by its full name, which has its namespace and a point before it even if that is empty. It returns the namespace.
-func (b *avroBuilder) define(n *avro.SchemaNode, t *avroType) string {
+// defineName makes t known by its full name, which has its namespace and a point before it even if that is empty. It returns the namespace.
+func (b *avroBuilder) defineName(n *avro.SchemaNode, t *avroType) string {
 	namespace, name := n.Namespace, n.Name
 	if i := strings.LastIndexByte(name, '.'); i >= 0 {
 		namespace, name = name[:i], name[i+1:]
@@ -157,8 +157,8 @@ func (b *avroBuilder) define(n *avro.SchemaNode, t *avroType) string {
 	return namespace
 }
 
-// measure finds least and constant from what is known of the types below.
-func (t *avroType) measure() (least int, constant bool) {
+// measureSize finds least and constant from what is known of the types below.
+func (t *avroType) measureSize() (least int, constant bool) {
 	switch t.kind {
 	case avroNull:
 		return 0, true

@@ -16,7 +16,7 @@ import (
 type avroShape struct {
 	walk   *avroWalk
 	fields []avroColumn
-	none   []avroPlace // as many empty places as there are slots
+	none   []avroPosition // as many empty places as there are slots
 }
 
 // avroColumn is a field of a shape.
@@ -35,7 +35,7 @@ type avroDest struct {
 func newAvroShape(fields []schema.Field, t *avroType) *avroShape {
 	find := rows.NewLookup(fields)
 	types := make([][]*avroType, find.SlotCount())
-	s := &avroShape{none: make([]avroPlace, find.SlotCount())}
+	s := &avroShape{none: make([]avroPosition, find.SlotCount())}
 	s.walk = newAvroWalk(t, find.Root, func(slot int, t *avroType) { types[slot] = append(types[slot], t) })
 	if s.walk == nil {
 		s.walk = &avroWalk{typ: t}
@@ -80,56 +80,56 @@ func newAvroDest(t *schema.Type, from []*avroType) *avroDest {
 	return d
 }
 
-// place returns where the field's value is: at its path, or at the first alias where something is. In a field that is not nullable null
+// findPosition returns where the field's value is: at its path, or at the first alias where something is. In a field that is not nullable null
 // is nothing.
-func (r *avroReader) place(c *avroColumn, places []avroPlace) avroPlace {
+func (r *avroReader) findPosition(c *avroColumn, places []avroPosition) avroPosition {
 	for _, p := range places[c.first:c.end] {
-		if p.typ != nil && (c.nullable || !r.null(p)) {
+		if p.typ != nil && (c.nullable || !r.isNull(p)) {
 			return p
 		}
 	}
-	return avroPlace{}
+	return avroPosition{}
 }
 
-// null reports whether a value is null. The structure of the datum has been checked.
-func (r *avroReader) null(p avroPlace) bool {
+// isNull reports whether a value is null. The structure of the datum has been checked.
+func (r *avroReader) isNull(p avroPosition) bool {
 	if p.typ.kind == avroUnion {
-		branch, _, why := r.branch(p.typ, p.pos)
+		branch, _, why := r.readBranch(p.typ, p.pos)
 		return why == "" && p.typ.branches[branch].kind == avroNull
 	}
 	return p.typ.kind == avroNull
 }
 
-// value appends the value at pos, of a datum whose structure has been checked, to a column, and returns where it ends.
-func (r *avroReader) value(d *avroDest, c *column.Buffer, t *avroType, pos int) (end int, why string) {
+// appendValue appends the value at pos, of a datum whose structure has been checked, to a column, and returns where it ends.
+func (r *avroReader) appendValue(d *avroDest, c *column.Buffer, t *avroType, pos int) (end int, why string) {
 	switch t.kind {
 	case avroNull:
 		c.AppendNull()
 		return pos, ""
 	case avroUnion:
-		branch, next, why := r.branch(t, pos)
+		branch, next, why := r.readBranch(t, pos)
 		if why != "" {
 			return pos, why
 		}
-		return r.value(d, c, t.branches[branch], next)
+		return r.appendValue(d, c, t.branches[branch], next)
 	case avroArray:
 		if c.Type.Kind != schema.List {
 			return pos, column.WhyNotListOf(c)
 		}
-		return r.list(d, c, t, pos)
+		return r.appendList(d, c, t, pos)
 	case avroMap, avroRecord:
-		return r.object(d, c, t, pos)
+		return r.appendObject(d, c, t, pos)
 	default:
-		return r.scalar(c, t, pos)
+		return r.appendScalar(c, t, pos)
 	}
 }
 
-func (r *avroReader) list(d *avroDest, c *column.Buffer, t *avroType, pos int) (end int, why string) {
-	end, why = r.blocks(pos, t.elem.least, func(pos int) (int, string) {
-		if !r.room.HasMemory(c) {
+func (r *avroReader) appendList(d *avroDest, c *column.Buffer, t *avroType, pos int) (end int, why string) {
+	end, why = r.walkBlocks(pos, t.elem.least, func(pos int) (int, string) {
+		if !r.memory.HasMemory(c) {
 			return pos, rows.WhyTooMuchMemory
 		}
-		return r.value(d.elem, c.Children[0], t.elem, pos)
+		return r.appendValue(d.elem, c.Children[0], t.elem, pos)
 	})
 	if why == "" {
 		c.AppendList()
@@ -137,46 +137,46 @@ func (r *avroReader) list(d *avroDest, c *column.Buffer, t *avroType, pos int) (
 	return end, why
 }
 
-func (r *avroReader) object(d *avroDest, c *column.Buffer, t *avroType, pos int) (end int, why string) {
+func (r *avroReader) appendObject(d *avroDest, c *column.Buffer, t *avroType, pos int) (end int, why string) {
 	switch {
 	case c.Type.Kind == schema.Map && t.kind == avroMap:
-		end, why = r.blocks(pos, t.elem.least+1, func(pos int) (int, string) {
-			key, pos, why := r.bytes(pos)
+		end, why = r.walkBlocks(pos, t.elem.least+1, func(pos int) (int, string) {
+			key, pos, why := r.readBytes(pos)
 			if why != "" {
 				return pos, why
 			}
-			if !r.room.HasMemory(c) {
+			if !r.memory.HasMemory(c) {
 				return pos, rows.WhyTooMuchMemory
 			}
 			if why := column.PutText(c.Children[0], key); why != "" {
 				return pos, why
 			}
-			return r.value(d.elem, c.Children[1], t.elem, pos)
+			return r.appendValue(d.elem, c.Children[1], t.elem, pos)
 		})
 		if why == "" {
 			c.AppendList()
 		}
 		return end, why
 	case c.Type.Kind == schema.Struct:
-		return r.structure(d.shapes[t], c, pos)
+		return r.appendStruct(d.shapes[t], c, pos)
 	default:
 		return pos, column.WhyNotObjectOf(c)
 	}
 }
 
-func (r *avroReader) structure(s *avroShape, c *column.Buffer, pos int) (end int, why string) {
-	base := len(r.places)
-	places := r.take(s)
-	defer func() { r.places = r.places[:base] }()
-	if end, why = r.walk(s.walk, places, pos, 0); why != "" {
+func (r *avroReader) appendStruct(s *avroShape, c *column.Buffer, pos int) (end int, why string) {
+	base := len(r.positions)
+	places := r.takePositions(s)
+	defer func() { r.positions = r.positions[:base] }()
+	if end, why = r.walkValue(s.walk, places, pos, 0); why != "" {
 		return pos, why
 	}
 	for i := range s.fields {
 		f, child := &s.fields[i], c.Children[i]
-		if place := r.place(f, places); place.typ == nil {
+		if place := r.findPosition(f, places); place.typ == nil {
 			why = child.AppendAbsent()
 		} else {
-			_, why = r.value(f.dest, child, place.typ, place.pos)
+			_, why = r.appendValue(f.dest, child, place.typ, place.pos)
 		}
 		if why != "" {
 			return pos, c.Type.Fields[i].Name + ": " + why
@@ -186,8 +186,8 @@ func (r *avroReader) structure(s *avroShape, c *column.Buffer, pos int) (end int
 	return end, ""
 }
 
-// scalar appends a value that holds no others.
-func (r *avroReader) scalar(c *column.Buffer, t *avroType, pos int) (end int, why string) {
+// appendScalar appends a value that holds no others.
+func (r *avroReader) appendScalar(c *column.Buffer, t *avroType, pos int) (end int, why string) {
 	switch t.kind {
 	case avroBoolean:
 		if r.data[pos] > 1 {
@@ -195,7 +195,7 @@ func (r *avroReader) scalar(c *column.Buffer, t *avroType, pos int) (end int, wh
 		}
 		return pos + 1, column.PutBool(c, r.data[pos] == 1)
 	case avroInt, avroLong:
-		v, end, why := r.long(pos)
+		v, end, why := r.readLong(pos)
 		if why != "" {
 			return pos, why
 		}
@@ -205,7 +205,7 @@ func (r *avroReader) scalar(c *column.Buffer, t *avroType, pos int) (end int, wh
 	case avroDouble:
 		return pos + 8, column.PutFloat(c, math.Float64frombits(binary.LittleEndian.Uint64(r.data[pos:])), 64)
 	case avroEnum:
-		v, end, why := r.long(pos)
+		v, end, why := r.readLong(pos)
 		if why != "" {
 			return pos, why
 		}
@@ -214,7 +214,7 @@ func (r *avroReader) scalar(c *column.Buffer, t *avroType, pos int) (end int, wh
 		}
 		return end, column.PutText(c, []byte(t.symbols[v]))
 	case avroString:
-		v, end, why := r.bytes(pos)
+		v, end, why := r.readBytes(pos)
 		if why != "" {
 			return pos, why
 		}
@@ -223,7 +223,7 @@ func (r *avroReader) scalar(c *column.Buffer, t *avroType, pos int) (end int, wh
 		end = pos + t.size
 		return end, putAvroBytes(c, t, r.data[pos:end])
 	default:
-		v, end, why := r.bytes(pos)
+		v, end, why := r.readBytes(pos)
 		if why != "" {
 			return pos, why
 		}

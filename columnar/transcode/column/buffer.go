@@ -27,7 +27,7 @@ type Buffer struct {
 	dec     []decimal128.Num
 	offsets []int32 // String, Binary, List, Map: one more than values
 	values  []byte
-	dict    *dictionary
+	dict    *textDictionary
 	// Children are the column of a List's elements, the keys and values of a Map, the fields of a Struct.
 	Children []*Buffer
 	// Times are the formats of a Timestamp or a Date.

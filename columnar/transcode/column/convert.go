@@ -277,17 +277,17 @@ func (d *digitSpan) scaleTo(text []byte, scale int32, most int64) (hi, lo uint64
 	}
 	for _, c := range text[d.first:d.end] {
 		if c != '.' {
-			hi, lo = times10(hi, lo, uint64(c-'0'))
+			hi, lo = timesTen(hi, lo, uint64(c-'0'))
 		}
 	}
 	for range zeros {
-		hi, lo = times10(hi, lo, 0)
+		hi, lo = timesTen(hi, lo, 0)
 	}
 	return hi, lo, hi>>63 == 0
 }
 
-// times10 is ten times a number, and a digit. At most 38 digits, which is within 128 bits, are put together this way.
-func times10(hi, lo, digit uint64) (uint64, uint64) {
+// timesTen is ten times a number, and a digit. At most 38 digits, which is within 128 bits, are put together this way.
+func timesTen(hi, lo, digit uint64) (uint64, uint64) {
 	over, low := bits.Mul64(lo, 10)
 	low, carry := bits.Add64(low, digit, 0)
 	return hi*10 + over + carry, low

@@ -9,8 +9,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 )
 
-// dictionary gives each different text of a column a code, in the order of their first appearance.
-type dictionary struct {
+// textDictionary gives each different text of a column a code, in the order of their first appearance.
+type textDictionary struct {
 	seed    maphash.Seed // secret, so that nobody can choose texts that collide
 	offsets []int32
 	values  []byte
@@ -22,11 +22,11 @@ type dictionary struct {
 
 const minDictionaryTable = 64
 
-func newDictionary() *dictionary {
-	return &dictionary{seed: maphash.MakeSeed(), offsets: []int32{0}, table: make([]int32, minDictionaryTable), last: -1}
+func newDictionary() *textDictionary {
+	return &textDictionary{seed: maphash.MakeSeed(), offsets: []int32{0}, table: make([]int32, minDictionaryTable), last: -1}
 }
 
-func (d *dictionary) reset() {
+func (d *textDictionary) reset() {
 	d.offsets = append(keepMemory(d.offsets), 0)
 	d.values, d.hashes = keepMemory(d.values), keepMemory(d.hashes)
 	if 4*len(d.table) > keepBuffer {
@@ -36,12 +36,14 @@ func (d *dictionary) reset() {
 	d.last = -1
 }
 
-func (d *dictionary) textOf(code int32) []byte { return d.values[d.offsets[code]:d.offsets[code+1]] }
+func (d *textDictionary) textOf(code int32) []byte {
+	return d.values[d.offsets[code]:d.offsets[code+1]]
+}
 
-func (d *dictionary) bytes() int64 { return int64(len(d.values) + 4*len(d.offsets)) }
+func (d *textDictionary) bytes() int64 { return int64(len(d.values) + 4*len(d.offsets)) }
 
 // codeOf returns the code of a text; false when there is no room for one.
-func (d *dictionary) codeOf(v []byte) (int32, bool) {
+func (d *textDictionary) codeOf(v []byte) (int32, bool) {
 	if d.last >= 0 && string(d.textOf(d.last)) == string(v) {
 		return d.last, true
 	}
@@ -69,7 +71,7 @@ func (d *dictionary) codeOf(v []byte) (int32, bool) {
 	return code, true
 }
 
-func (d *dictionary) growTable() {
+func (d *textDictionary) growTable() {
 	d.table = make([]int32, 2*len(d.table))
 	mask := uint32(len(d.table) - 1)
 	for code, h := range d.hashes {
@@ -82,6 +84,6 @@ func (d *dictionary) growTable() {
 }
 
 // makeData copies the texts into an array.
-func (d *dictionary) makeData(dt arrow.DataType) *array.Data {
+func (d *textDictionary) makeData(dt arrow.DataType) *array.Data {
 	return array.NewData(dt, len(d.hashes), []*memory.Buffer{nil, copyBuffer(d.offsets), copyBuffer(d.values)}, nil, 0, 0)
 }

@@ -39,7 +39,7 @@ func checkCSV(t interface{ Fatalf(string, ...any) }, text string) {
 			}
 			return
 		}
-		n, end, _, why := cut.cut(rest, math.MaxInt)
+		n, end, _, why := cut.cutLine(rest, math.MaxInt)
 		if (err != nil) != (why != "") {
 			t.Fatalf("%q: encoding/csv says %v, here %q", text, err, why)
 		}
@@ -49,7 +49,7 @@ func checkCSV(t interface{ Fatalf(string, ...any) }, text string) {
 		var got []string
 		for _, c := range cut.cells {
 			// encoding/csv takes line ends inside of cells as line feeds.
-			cell := strings.ReplaceAll(string(cut.text(rest, c)), "\r\n", "\n")
+			cell := strings.ReplaceAll(string(cut.cellText(rest, c)), "\r\n", "\n")
 			got = append(got, cell)
 		}
 		if n != len(want) || !slices.Equal(got, want) {

@@ -60,13 +60,13 @@ func NewReader(p *rows.Plan) (func() rows.FrameReader, error) {
 				names[name] = i
 			}
 		}
-		c.columns.bind(c, names)
+		c.columns.bindCells(c, names)
 	}
 	return func() rows.FrameReader { return &rows.PerMessage{MessageReader: &csvReader{c: c}} }, nil
 }
 
-// bind finds the cells of the fields in the columns of lines.
-func (l *csvColumns) bind(c *csvPlan, names map[string]int) {
+// bindCells finds the cells of the fields in the columns of lines.
+func (l *csvColumns) bindCells(c *csvPlan, names map[string]int) {
 	l.cells, l.most = make([][]int, len(c.sources)), 0
 	for i, sources := range c.sources {
 		for _, name := range sources {
@@ -111,7 +111,7 @@ func (r *csvReader) ReadMessage(w *rows.Writer, payload []byte) {
 			first = false
 			continue
 		}
-		rest = r.line(w, columns, rest)
+		rest = r.readLine(w, columns, rest)
 		if w.Err() != nil {
 			return
 		}
@@ -129,7 +129,7 @@ const maxHeader = 1 << 20
 // readHeader reads the names of columns, which most messages have in common.
 func (r *csvReader) readHeader(b []byte) (*csvColumns, []byte) {
 	r.own.most = math.MaxInt
-	n, end, _, why := r.cut(b, r.own.most)
+	n, end, _, why := r.cutLine(b, r.own.most)
 	line, rest := b[:end], b[end:]
 	switch {
 	case why != "":
@@ -147,22 +147,22 @@ func (r *csvReader) readHeader(b []byte) (*csvColumns, []byte) {
 	}
 	names := make(map[string]int, n)
 	for i, c := range r.cells {
-		name := string(r.text(b, c))
+		name := string(r.cellText(b, c))
 		if _, ok := names[name]; !ok {
 			names[name] = i
 		}
 	}
-	r.own.bind(r.c, names)
+	r.own.bindCells(r.c, names)
 	r.own.width, r.most = n, r.own.most
 	r.header = append(r.header[:0], line...)
 	return &r.own, rest
 }
 
-// line makes a row of the line at the beginning of b and returns what is behind it.
-func (r *csvReader) line(w *rows.Writer, columns *csvColumns, b []byte) (rest []byte) {
+// readLine makes a row of the line at the beginning of b and returns what is behind it.
+func (r *csvReader) readLine(w *rows.Writer, columns *csvColumns, b []byte) (rest []byte) {
 	w.BeginRow()
 	defer w.EndRow()
-	n, end, bad, why := r.cut(b, columns.most)
+	n, end, bad, why := r.cutLine(b, columns.most)
 	rest = b[end:]
 	switch {
 	case columns.why != "":
@@ -179,19 +179,19 @@ func (r *csvReader) line(w *rows.Writer, columns *csvColumns, b []byte) (rest []
 		return rest
 	}
 	for i, cells := range columns.cells {
-		r.field(w, r.c.fields[i], b, cells, n)
+		r.appendField(w, r.c.fields[i], b, cells, n)
 	}
 	return rest
 }
 
-// field appends what the first of a field's cells says that has something. In a field that is not nullable null is nothing.
-func (r *csvReader) field(w *rows.Writer, field int, b []byte, cells []int, n int) {
+// appendField appends what the first of a field's cells says that has something. In a field that is not nullable null is nothing.
+func (r *csvReader) appendField(w *rows.Writer, field int, b []byte, cells []int, n int) {
 	for _, i := range cells {
 		if i >= n {
 			continue
 		}
 		cell := r.cells[i]
-		text := r.text(b, cell)
+		text := r.cellText(b, cell)
 		if cell.quoted || string(text) != r.c.null {
 			if why := putCell(w.Column(field), text); why != "" {
 				w.FailValue(field, cell.from, why)
@@ -307,8 +307,8 @@ func putLoose(c *column.Buffer, text []byte) (why string) {
 	return ""
 }
 
-// text returns the text of a cell. It is valid until the next call.
-func (r *csvReader) text(b []byte, c csvCell) []byte {
+// cellText returns the text of a cell. It is valid until the next call.
+func (r *csvReader) cellText(b []byte, c csvCell) []byte {
 	text := b[c.from:c.to]
 	if !c.doubled {
 		return text
@@ -324,9 +324,9 @@ func (r *csvReader) text(b []byte, c csvCell) []byte {
 	}
 }
 
-// cut cuts the line at the beginning of b into cells, of which the first most are put into r.cells. It returns how many there are, where the
+// cutLine cuts the line at the beginning of b into cells, of which the first most are put into r.cells. It returns how many there are, where the
 // next line begins, and, if this one can't be read, where and why.
-func (r *csvReader) cut(b []byte, most int) (n, end, bad int, why string) {
+func (r *csvReader) cutLine(b []byte, most int) (n, end, bad int, why string) {
 	r.cells = r.cells[:0]
 	end = len(b)
 	if i := bytes.IndexByte(b, '\n'); i >= 0 {
@@ -372,7 +372,7 @@ func (r *csvReader) cutQuoted(b []byte, most int) (n, end, bad int, why string) 
 		c := csvCell{from: at, to: at}
 		if at < len(b) && b[at] == '"' {
 			c.quoted, c.from = true, at+1
-			if c.to, c.doubled = closing(b, at+1); c.to < 0 {
+			if c.to, c.doubled = closingQuote(b, at+1); c.to < 0 {
 				// Where the line should end can't be known, and rows must not be made of what is inside a cell.
 				return n, len(b), at, fmt.Sprintf("a quote is not closed in the %d bytes to the end of the message", len(b)-at)
 			}
@@ -424,8 +424,8 @@ func lineEnd(b []byte, at int) int {
 	return len(b)
 }
 
-// closing returns where the quote is that closes a cell whose text begins at from, -1 if there is none.
-func closing(b []byte, from int) (at int, doubled bool) {
+// closingQuote returns where the quote is that closes a cell whose text begins at from, -1 if there is none.
+func closingQuote(b []byte, from int) (at int, doubled bool) {
 	for {
 		i := bytes.IndexByte(b[from:], '"')
 		if i < 0 {

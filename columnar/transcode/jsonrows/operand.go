@@ -15,19 +15,19 @@ import (
 	"scribe/columnar/transcode/rows"
 )
 
-// str looks at bytes as a string that is not kept.
-func str(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+// asString looks at bytes as a string that is not kept.
+func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// found returns the slot of a field's value; nil if there is none. Null is no value of a field that is not nullable, as long as another
+// findSlot returns the slot of a field's value; nil if there is none. Null is no value of a field that is not nullable, as long as another
 // source has one.
-func (r *jsonReader) found(f *jsonField) *slot {
+func (r *jsonReader) findSlot(f *jsonField) *valueSlot {
 	if f.only >= 0 {
 		if s := &r.w.slots[f.only]; s.gen == r.w.gen {
 			return s
 		}
 		return nil
 	}
-	var null *slot
+	var null *valueSlot
 	for _, i := range f.sources {
 		s := &r.w.slots[i]
 		switch {
@@ -42,24 +42,24 @@ func (r *jsonReader) found(f *jsonField) *slot {
 }
 
 // isNull reports whether the column is null: because it is not there, or does not fit.
-func (r *jsonReader) isNull(o operand) bool {
+func (r *jsonReader) isNull(o columnOperand) bool {
 	if o.field < 0 {
 		return o.own == rows.CommonKey && !r.message.HasKey
 	}
-	s := r.found(&r.j.fields[o.field])
+	s := r.findSlot(&r.j.fields[o.field])
 	if s == nil || s.kind == slotNull {
 		return true
 	}
 	switch c := r.rows.Declared[r.j.fields[o.field].field]; {
 	case isText(o.kind):
-		_, ok := r.text(o)
+		_, ok := r.operandText(o)
 		return !ok
 	case hasWord(o.kind):
-		r.w.resolve(c, s)
+		r.w.resolveSlot(c, s)
 	case s.kind != slotBad:
 		// What is nested, and decimals, only fit if they can be appended.
 		n := c.Len
-		if why, at := r.w.materialise(c, s); why != "" {
+		if why, at := r.w.appendSlot(c, s); why != "" {
 			s.kind, s.at, s.why = slotBad, int32(at), why
 		}
 		c.Truncate(n)
@@ -77,14 +77,14 @@ func hasWord(k schema.Kind) bool {
 	}
 }
 
-// resolve turns a slot into slotValue, or slotBad. The column's type is one of hasWord.
-func (w *walker) resolve(c *column.Buffer, s *slot) {
+// resolveSlot turns a slot into slotValue, or slotBad. The column's type is one of hasWord.
+func (w *rowWalker) resolveSlot(c *column.Buffer, s *valueSlot) {
 	switch s.kind {
 	case slotValue, slotBad:
 		return
 	default:
 	}
-	val, why, at := w.word(c, s)
+	val, why, at := w.slotWord(c, s)
 	if why != "" {
 		s.kind, s.why, s.at = slotBad, why, int32(at)
 		return
@@ -92,8 +92,8 @@ func (w *walker) resolve(c *column.Buffer, s *slot) {
 	s.kind, s.val = slotValue, val
 }
 
-// word is the value of a slot: a number, an instant, a day, 1 for true, or the bits of a float.
-func (w *walker) word(c *column.Buffer, s *slot) (val int64, why string, at int) {
+// slotWord is the value of a slot: a number, an instant, a day, 1 for true, or the bits of a float.
+func (w *rowWalker) slotWord(c *column.Buffer, s *valueSlot) (val int64, why string, at int) {
 	t := c.Type
 	at = int(s.at)
 	switch s.kind {
@@ -112,7 +112,7 @@ func (w *walker) word(c *column.Buffer, s *slot) (val int64, why string, at int)
 		text := w.b[s.at:s.end]
 		if s.kind == slotEscaped {
 			var fault jsonscan.Fault
-			if text, fault = w.unescape(int(s.at), int(s.end)); !fault.OK() {
+			if text, fault = w.unescapeText(int(s.at), int(s.end)); !fault.OK() {
 				return 0, fault.Why, fault.At
 			}
 		}
@@ -129,7 +129,7 @@ func (w *walker) word(c *column.Buffer, s *slot) (val int64, why string, at int)
 	}
 }
 
-func (w *walker) numberWord(c *column.Buffer, s *slot) (val int64, why string) {
+func (w *rowWalker) numberWord(c *column.Buffer, s *valueSlot) (val int64, why string) {
 	t := c.Type
 	text := w.b[s.at:s.end]
 	switch t.Kind {
@@ -149,7 +149,7 @@ func (w *walker) numberWord(c *column.Buffer, s *slot) (val int64, why string) {
 			// Both are exact, so the quotient is the float that is nearest.
 			return int64(math.Float64bits(float64(s.val) / tens[s.places])), ""
 		}
-		v, err := strconv.ParseFloat(str(text), 64)
+		v, err := strconv.ParseFloat(asString(text), 64)
 		if err != nil {
 			return 0, column.WhyRange
 		}
@@ -185,39 +185,39 @@ func timeWord(t *schema.Type, micros int64) (val int64, why string) {
 	return int64(day), ""
 }
 
-// number, unsigned and float are the values of columns; false means null.
-func (r *jsonReader) number(o operand) (int64, bool) {
+// operandNumber, unsigned and float are the values of columns; false means null.
+func (r *jsonReader) operandNumber(o columnOperand) (int64, bool) {
 	if o.field < 0 {
 		return r.message.Time, true
 	}
 	f := &r.j.fields[o.field]
-	s := r.found(f)
+	s := r.findSlot(f)
 	if s == nil || s.kind == slotNull {
 		return 0, false
 	}
 	if s.kind == slotInt && o.kind == schema.Int64 {
 		return s.val, true
 	}
-	r.w.resolve(r.rows.Declared[f.field], s)
+	r.w.resolveSlot(r.rows.Declared[f.field], s)
 	return s.val, s.kind == slotValue
 }
 
-func (r *jsonReader) unsigned(o operand) (uint64, bool) {
-	v, ok := r.number(o)
+func (r *jsonReader) operandUnsigned(o columnOperand) (uint64, bool) {
+	v, ok := r.operandNumber(o)
 	return uint64(v), ok
 }
 
-func (r *jsonReader) float(o operand) (float64, bool) {
-	v, ok := r.number(o)
+func (r *jsonReader) operandFloat(o columnOperand) (float64, bool) {
+	v, ok := r.operandNumber(o)
 	return math.Float64frombits(uint64(v)), ok
 }
 
-// text is the value of a column of strings or binaries, good until the next call; false means null.
-func (r *jsonReader) text(o operand) ([]byte, bool) {
+// operandText is the value of a column of strings or binaries, good until the next call; false means null.
+func (r *jsonReader) operandText(o columnOperand) ([]byte, bool) {
 	if o.field < 0 {
 		return r.message.Key, r.message.HasKey
 	}
-	s := r.found(&r.j.fields[o.field])
+	s := r.findSlot(&r.j.fields[o.field])
 	if s == nil || s.kind == slotNull || s.kind == slotBad {
 		return nil, false
 	}
@@ -226,7 +226,7 @@ func (r *jsonReader) text(o operand) ([]byte, bool) {
 	case slotText:
 		return raw, true
 	case slotEscaped:
-		text, fault := r.w.unescape(int(s.at), int(s.end))
+		text, fault := r.w.unescapeText(int(s.at), int(s.end))
 		if !fault.OK() {
 			s.kind, s.why, s.at = slotBad, fault.Why, int32(fault.At)
 			return nil, false
@@ -241,29 +241,29 @@ func (r *jsonReader) text(o operand) ([]byte, bool) {
 	}
 }
 
-// textString is text for comparisons, which do not keep it.
-func (r *jsonReader) textString(o operand) (string, bool) {
-	b, ok := r.text(o)
-	return str(b), ok
+// operandString is text for comparisons, which do not keep it.
+func (r *jsonReader) operandString(o columnOperand) (string, bool) {
+	b, ok := r.operandText(o)
+	return asString(b), ok
 }
 
-// likeness is LIKE with a pattern that has no _: a beginning, parts in their order, and an end. Without open the beginning is all.
-type likeness struct {
-	o           operand
+// likePredicate is LIKE with a pattern that has no _: a beginning, parts in their order, and an end. Without open the beginning is all.
+type likePredicate struct {
+	o           columnOperand
 	first, last string
 	between     [][]byte
 	open        bool
 }
 
-func (l *likeness) decide(r *jsonReader) expr.Truths {
-	b, ok := r.text(l.o)
+func (l *likePredicate) decideTerms(r *jsonReader) expr.Truths {
+	b, ok := r.operandText(l.o)
 	if !ok {
 		return expr.Null
 	}
 	if !l.open {
 		return expr.TruthOf(string(b) == l.first)
 	}
-	if len(b) < len(l.first)+len(l.last) || !strings.HasPrefix(str(b), l.first) || !strings.HasSuffix(str(b), l.last) {
+	if len(b) < len(l.first)+len(l.last) || !strings.HasPrefix(asString(b), l.first) || !strings.HasSuffix(asString(b), l.last) {
 		return expr.False
 	}
 	b = b[len(l.first) : len(b)-len(l.last)]

@@ -11,92 +11,92 @@ import (
 	"scribe/columnar/transcode/rows"
 )
 
-// predicate is a part of a condition that is decided on slots, with the meaning that package expr gives it.
-type predicate interface {
-	decide(r *jsonReader) expr.Truths
+// slotPredicate is a part of a condition that is decided on slots, with the meaning that package expr gives it.
+type slotPredicate interface {
+	decideTerms(r *jsonReader) expr.Truths
 }
 
-// operand is a column that a predicate compares.
-type operand struct {
+// columnOperand is a column that a predicate compares.
+type columnOperand struct {
 	field int // in jsonPlan.fields, -1 for a column of the message
 	own   rows.CommonColumn
 	kind  schema.Kind
 }
 
-// pusher turns expressions into predicates, as far as slots can decide them.
-type pusher struct {
+// predicatePusher turns expressions into predicates, as far as slots can decide them.
+type predicatePusher struct {
 	j      *jsonPlan
 	fields map[int]bool // that the expression names
 }
 
-// push returns nil for what must be left to the batch.
-func (p *pusher) push(e expr.Expr) predicate {
+// pushExpr returns nil for what must be left to the batch.
+func (p *predicatePusher) pushExpr(e expr.Expr) slotPredicate {
 	switch e := e.(type) {
 	case *expr.Literal:
 		if e.T.Kind == schema.Bool || e.Value == nil {
-			return constant(e.Truth())
+			return constantPredicate(e.Truth())
 		}
 	case *expr.Column:
-		if o, ok := p.operand(e); ok && o.kind == schema.Bool {
-			return &comparison[int64]{o, truthsOf(expr.Eq.Info()), 1, (*jsonReader).number}
+		if o, ok := p.operandOf(e); ok && o.kind == schema.Bool {
+			return &comparePredicate[int64]{o, truthsOf(expr.Eq.Info()), 1, (*jsonReader).operandNumber}
 		}
 	case *expr.Call:
-		return p.call(e)
+		return p.pushCall(e)
 	}
 	return nil
 }
 
 // pushes are the operators that slots can decide, beside junctions, tests and comparisons.
-var pushes = map[expr.Op]func(p *pusher, e *expr.Call) predicate{
-	expr.In: (*pusher).in, expr.Like: (*pusher).like, expr.StartsWith: (*pusher).startsWith,
+var pushes = map[expr.Op]func(p *predicatePusher, e *expr.Call) slotPredicate{
+	expr.In: (*predicatePusher).pushIn, expr.Like: (*predicatePusher).pushLike, expr.StartsWith: (*predicatePusher).pushStartsWith,
 }
 
-func (p *pusher) call(e *expr.Call) predicate {
+func (p *predicatePusher) pushCall(e *expr.Call) slotPredicate {
 	op := e.Op.Info()
 	push := pushes[e.Op]
 	switch {
 	case push != nil:
 		return push(p, e)
 	case op.Decides != 0:
-		terms := make([]predicate, len(e.Args))
+		terms := make([]slotPredicate, len(e.Args))
 		for i, a := range e.Args {
-			if terms[i] = p.push(a); terms[i] == nil {
+			if terms[i] = p.pushExpr(a); terms[i] == nil {
 				return nil
 			}
 		}
-		return &junction{op.Decides, terms}
+		return &junctionPredicate{op.Decides, terms}
 	case e.Op == expr.Not:
-		if a := p.push(e.Args[0]); a != nil {
-			return &negation{a}
+		if a := p.pushExpr(e.Args[0]); a != nil {
+			return &notPredicate{a}
 		}
 	case op.Orders != 0:
-		return p.comparison(e)
+		return p.pushComparison(e)
 	case op.Tests != 0:
-		if o, ok := p.operand(e.Args[0]); ok && o.kind != schema.Bool {
+		if o, ok := p.operandOf(e.Args[0]); ok && o.kind != schema.Bool {
 			return &nullTest{o, op.Tests != expr.Null}
 		}
-		if a := p.push(e.Args[0]); a != nil {
-			return &test{a, op.Tests}
+		if a := p.pushExpr(e.Args[0]); a != nil {
+			return &testPredicate{a, op.Tests}
 		}
 	}
 	return nil
 }
 
-func (p *pusher) startsWith(e *expr.Call) predicate {
+func (p *predicatePusher) pushStartsWith(e *expr.Call) slotPredicate {
 	l, ok := e.Args[1].(*expr.Literal)
 	if !ok {
 		return nil
 	}
 	text, ok := textOf(l)
-	o, column := p.operand(e.Args[0])
+	o, column := p.operandOf(e.Args[0])
 	if !ok || !column || !isText(o.kind) {
 		return nil
 	}
-	return &likeness{o: o, first: text, open: true}
+	return &likePredicate{o: o, first: text, open: true}
 }
 
-// operand returns the column that an expression is, perhaps in a wider type.
-func (p *pusher) operand(e expr.Expr) (operand, bool) {
+// operandOf returns the column that an expression is, perhaps in a wider type.
+func (p *predicatePusher) operandOf(e expr.Expr) (columnOperand, bool) {
 	if c, ok := e.(*expr.Call); ok && c.Op == expr.Cast && c.T.Kind == schema.Int64 {
 		if a, ok := c.Args[0].(*expr.Column); ok && a.T.Kind == schema.Int32 {
 			e = a
@@ -104,13 +104,13 @@ func (p *pusher) operand(e expr.Expr) (operand, bool) {
 	}
 	c, ok := e.(*expr.Column)
 	if !ok {
-		return operand{}, false
+		return columnOperand{}, false
 	}
 	switch c.Name {
 	case schema.ColumnTime:
-		return operand{-1, rows.CommonTime, schema.Timestamp}, true
+		return columnOperand{-1, rows.CommonTime, schema.Timestamp}, true
 	case schema.ColumnKey:
-		return operand{-1, rows.CommonKey, schema.Binary}, true
+		return columnOperand{-1, rows.CommonKey, schema.Binary}, true
 	}
 	for i := range p.j.fields {
 		f := &p.j.fields[i]
@@ -118,15 +118,15 @@ func (p *pusher) operand(e expr.Expr) (operand, bool) {
 			continue
 		}
 		if p.j.p.Fields[f.field].AppendDefault != nil || f.parts != nil {
-			return operand{}, false // what is not there is something all the same; structs are nobody's constants
+			return columnOperand{}, false // what is not there is something all the same; structs are nobody's constants
 		}
 		p.fields[i] = true
-		return operand{i, 0, c.T.Kind}, true
+		return columnOperand{i, 0, c.T.Kind}, true
 	}
-	return operand{}, false
+	return columnOperand{}, false
 }
 
-func (p *pusher) comparison(e *expr.Call) predicate {
+func (p *predicatePusher) pushComparison(e *expr.Call) slotPredicate {
 	op, column := e.Op.Info(), e.Args[0]
 	l, ok := e.Args[1].(*expr.Literal)
 	if !ok {
@@ -136,7 +136,7 @@ func (p *pusher) comparison(e *expr.Call) predicate {
 		column = e.Args[1]
 		op = op.Mirror.Info()
 	}
-	o, ok := p.operand(column)
+	o, ok := p.operandOf(column)
 	if !ok {
 		return nil
 	}
@@ -144,28 +144,28 @@ func (p *pusher) comparison(e *expr.Call) predicate {
 		if op.Distinct {
 			return &nullTest{o, op.Orders != expr.Equal}
 		}
-		return constant(expr.Null)
+		return constantPredicate(expr.Null)
 	}
 	if isText(o.kind) {
 		if v, ok := textOf(l); ok {
-			return &comparison[string]{o, truthsOf(op), v, (*jsonReader).textString}
+			return &comparePredicate[string]{o, truthsOf(op), v, (*jsonReader).operandString}
 		}
 		return nil
 	}
 	if o.kind == schema.Float64 {
 		if v, ok := l.Value.(float64); ok && !math.IsNaN(v) {
-			return &comparison[float64]{o, truthsOf(op), v, (*jsonReader).float}
+			return &comparePredicate[float64]{o, truthsOf(op), v, (*jsonReader).operandFloat}
 		}
 		return nil
 	}
 	if o.kind == schema.Uint64 {
 		if v, ok := l.Value.(uint64); ok {
-			return &comparison[uint64]{o, truthsOf(op), v, (*jsonReader).unsigned}
+			return &comparePredicate[uint64]{o, truthsOf(op), v, (*jsonReader).operandUnsigned}
 		}
 		return nil
 	}
 	if v, ok := numberOf(o.kind, l); ok {
-		return &comparison[int64]{o, truthsOf(op), v, (*jsonReader).number}
+		return &comparePredicate[int64]{o, truthsOf(op), v, (*jsonReader).operandNumber}
 	}
 	return nil
 }
@@ -204,8 +204,8 @@ func numberOf(k schema.Kind, l *expr.Literal) (int64, bool) {
 	}
 }
 
-func (p *pusher) in(e *expr.Call) predicate {
-	o, ok := p.operand(e.Args[0])
+func (p *predicatePusher) pushIn(e *expr.Call) slotPredicate {
+	o, ok := p.operandOf(e.Args[0])
 	if !ok || !isText(o.kind) && !hasWord(o.kind) {
 		return nil // what is neither can't be looked at as a number, not even when there are only nulls to compare with
 	}
@@ -235,13 +235,13 @@ func (p *pusher) in(e *expr.Call) predicate {
 		numbers[v] = struct{}{}
 	}
 	if isText(o.kind) {
-		return &membership[string]{o, texts, null, (*jsonReader).textString}
+		return &inPredicate[string]{o, texts, null, (*jsonReader).operandString}
 	}
-	return &membership[int64]{o, numbers, null, (*jsonReader).number}
+	return &inPredicate[int64]{o, numbers, null, (*jsonReader).operandNumber}
 }
 
-// like is for patterns without _ and with case.
-func (p *pusher) like(e *expr.Call) predicate {
+// pushLike is for patterns without _ and with case.
+func (p *predicatePusher) pushLike(e *expr.Call) slotPredicate {
 	pattern, ok := e.Detail.(*expr.Pattern)
 	if !ok || pattern.Fold || len(pattern.Parts) == 0 {
 		return nil
@@ -251,12 +251,12 @@ func (p *pusher) like(e *expr.Call) predicate {
 			return nil
 		}
 	}
-	o, ok := p.operand(e.Args[0])
+	o, ok := p.operandOf(e.Args[0])
 	if !ok || !isText(o.kind) {
 		return nil
 	}
 	n := len(pattern.Parts)
-	m := &likeness{o: o, first: pattern.Parts[0].Text, open: n > 1}
+	m := &likePredicate{o: o, first: pattern.Parts[0].Text, open: n > 1}
 	if n > 1 {
 		m.last = pattern.Parts[n-1].Text
 		for _, part := range pattern.Parts[1 : n-1] {
@@ -268,21 +268,21 @@ func (p *pusher) like(e *expr.Call) predicate {
 	return m
 }
 
-// constant is a predicate that no row changes.
-type constant expr.Truths
+// constantPredicate is a predicate that no row changes.
+type constantPredicate expr.Truths
 
-func (c constant) decide(*jsonReader) expr.Truths { return expr.Truths(c) }
+func (c constantPredicate) decideTerms(*jsonReader) expr.Truths { return expr.Truths(c) }
 
-// junction is AND or OR; a term that decides it ends it.
-type junction struct {
+// junctionPredicate is AND or OR; a term that decides it ends it.
+type junctionPredicate struct {
 	decides expr.Truths
-	terms   []predicate
+	terms   []slotPredicate
 }
 
-func (j *junction) decide(r *jsonReader) expr.Truths {
+func (j *junctionPredicate) decideTerms(r *jsonReader) expr.Truths {
 	result := j.decides.Not()
 	for _, t := range j.terms {
-		switch v := t.decide(r); v {
+		switch v := t.decideTerms(r); v {
 		case j.decides:
 			return v
 		case expr.Null:
@@ -292,26 +292,30 @@ func (j *junction) decide(r *jsonReader) expr.Truths {
 	return result
 }
 
-// negation is NOT.
-type negation struct{ a predicate }
+// notPredicate is NOT.
+type notPredicate struct{ a slotPredicate }
 
-func (n *negation) decide(r *jsonReader) expr.Truths { return n.a.decide(r).Not() }
+func (n *notPredicate) decideTerms(r *jsonReader) expr.Truths { return n.a.decideTerms(r).Not() }
 
-// test is IS of a condition.
-type test struct {
-	a      predicate
+// testPredicate is IS of a condition.
+type testPredicate struct {
+	a      slotPredicate
 	truths expr.Truths
 }
 
-func (t *test) decide(r *jsonReader) expr.Truths { return t.a.decide(r).Among(t.truths) }
+func (t *testPredicate) decideTerms(r *jsonReader) expr.Truths {
+	return t.a.decideTerms(r).Among(t.truths)
+}
 
 // nullTest is IS NULL, or with not set IS NOT NULL.
 type nullTest struct {
-	o   operand
+	o   columnOperand
 	not bool
 }
 
-func (n *nullTest) decide(r *jsonReader) expr.Truths { return expr.TruthOf(r.isNull(n.o) != n.not) }
+func (n *nullTest) decideTerms(r *jsonReader) expr.Truths {
+	return expr.TruthOf(r.isNull(n.o) != n.not)
+}
 
 // orderTruths are the values of a comparison for each order of its sides, and where the column is null.
 type orderTruths struct{ less, equal, greater, null expr.Truths }
@@ -324,15 +328,15 @@ func truthsOf(op *expr.Operator) orderTruths {
 	return t
 }
 
-// comparison compares a column with a constant.
-type comparison[T cmp.Ordered] struct {
-	o      operand
+// comparePredicate compares a column with a constant.
+type comparePredicate[T cmp.Ordered] struct {
+	o      columnOperand
 	truths orderTruths
 	value  T
-	get    func(*jsonReader, operand) (T, bool) // false: null
+	get    func(*jsonReader, columnOperand) (T, bool) // false: null
 }
 
-func (c *comparison[T]) decide(r *jsonReader) expr.Truths {
+func (c *comparePredicate[T]) decideTerms(r *jsonReader) expr.Truths {
 	v, ok := c.get(r, c.o)
 	switch {
 	case !ok:
@@ -346,15 +350,15 @@ func (c *comparison[T]) decide(r *jsonReader) expr.Truths {
 	}
 }
 
-// membership is IN.
-type membership[T comparable] struct {
-	o      operand
+// inPredicate is IN.
+type inPredicate[T comparable] struct {
+	o      columnOperand
 	values map[T]struct{}
 	null   bool // there is a null among the values
-	get    func(*jsonReader, operand) (T, bool)
+	get    func(*jsonReader, columnOperand) (T, bool)
 }
 
-func (m *membership[T]) decide(r *jsonReader) expr.Truths {
+func (m *inPredicate[T]) decideTerms(r *jsonReader) expr.Truths {
 	v, ok := m.get(r, m.o)
 	if !ok {
 		return expr.Null

@@ -9,13 +9,13 @@ import (
 	"scribe/columnar/transcode/jsonscan"
 )
 
-// prefilter is a search in the bytes of a frame: a row in which nothing is found can't make the predicate true.
+// frameFilter is a search in the bytes of a frame: a row in which nothing is found can't make the predicate true.
 //
 // That holds for a term at the top of an AND that is true only if a column has certain bytes in it. A row that has the value has these
 // bytes, too, unless they are written with escapes: \u is looked for as well, and the other escapes are for characters that a needle does not
 // have. An integer is written with its digits unless there is an exponent: a digit with an e behind is looked for as well. Floats
 // have no such spelling (0.1 may be written 0.09999999999999999999), and neither do times. A column with a default has values without bytes.
-type prefilter struct {
+type frameFilter struct {
 	needles  [][]byte
 	exponent bool
 }
@@ -29,8 +29,8 @@ const (
 var escapeU = []byte(`\u`)
 
 // prefilterOf returns the best search for a conjunction; nil if there is none.
-func (j *jsonPlan) prefilterOf(conjuncts []expr.Expr) *prefilter {
-	var best *prefilter
+func (j *jsonPlan) prefilterOf(conjuncts []expr.Expr) *frameFilter {
+	var best *frameFilter
 	score := 0
 	for _, e := range conjuncts {
 		if p, s := j.needlesOf(e); p != nil && s > score {
@@ -44,7 +44,7 @@ func (j *jsonPlan) prefilterOf(conjuncts []expr.Expr) *prefilter {
 }
 
 // needlesOf returns the search for one term, and how rare finds may be: the length of the shortest needle.
-func (j *jsonPlan) needlesOf(e expr.Expr) (p *prefilter, score int) {
+func (j *jsonPlan) needlesOf(e expr.Expr) (p *frameFilter, score int) {
 	c, ok := e.(*expr.Call)
 	if !ok {
 		return nil, 0
@@ -81,12 +81,12 @@ func (j *jsonPlan) needlesOf(e expr.Expr) (p *prefilter, score int) {
 	default:
 		return nil, 0
 	}
-	push := pusher{j: j, fields: map[int]bool{}}
-	o, ok := push.operand(column)
+	push := predicatePusher{j: j, fields: map[int]bool{}}
+	o, ok := push.operandOf(column)
 	if !ok || o.field < 0 || len(texts) == 0 || len(texts) > maxNeedles {
 		return nil, 0
 	}
-	p = &prefilter{}
+	p = &frameFilter{}
 	switch o.kind {
 	case schema.String, schema.Binary:
 	case schema.Int32, schema.Int64, schema.Uint64:
@@ -156,14 +156,14 @@ func longestText(p *expr.Pattern) string {
 	return longest
 }
 
-// search is a prefilter at work in one frame: where the next find of each needle is.
-type search struct {
-	p    *prefilter
+// frameSearch is a prefilter at work in one frame: where the next find of each needle is.
+type frameSearch struct {
+	p    *frameFilter
 	next []int
 	exp  int
 }
 
-func (s *search) reset(p *prefilter) {
+func (s *frameSearch) reset(p *frameFilter) {
 	s.p, s.exp = p, -1
 	s.next = s.next[:0]
 	for range p.needles {
@@ -171,8 +171,8 @@ func (s *search) reset(p *prefilter) {
 	}
 }
 
-// in reports whether something is found that begins between at and limit. Calls go forward in b.
-func (s *search) in(b []byte, at, limit int) bool {
+// findIn reports whether something is found that begins between at and limit. Calls go forward in b.
+func (s *frameSearch) findIn(b []byte, at, limit int) bool {
 	for i, next := range s.next {
 		if next < at {
 			next = len(b)

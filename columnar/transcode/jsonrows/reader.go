@@ -17,26 +17,26 @@ import (
 
 // NewReader compiles a plan for messages that are objects, or with lines set lines of objects.
 func NewReader(p *rows.Plan, lines bool) func() rows.FrameReader {
-	return newJSONPlan(p, lines).reader
+	return newJSONPlan(p, lines).newReader
 }
 
 // jsonPlan is what the readers of JSON share.
 type jsonPlan struct {
 	p     *rows.Plan
 	lines bool // a message has an object a line
-	top   *node
+	top   *keyNode
 	slots int
 	// fields are the declared fields that are read.
 	fields []jsonField
 	// Terms of the predicate that slots decide: those of declared fields, and those of the message alone. All must be true.
-	terms    []term
-	messages []predicate
-	search   *prefilter
+	terms    []predicateTerm
+	messages []slotPredicate
+	search   *frameFilter
 }
 
-// term is a term at the top of an AND.
-type term struct {
-	predicate
+// predicateTerm is a term at the top of an AND.
+type predicateTerm struct {
+	slotPredicate
 	fields []int // in jsonPlan.fields
 }
 
@@ -67,8 +67,8 @@ const (
 	wordField             // the others of hasWord
 )
 
-// word reports whether values are of hasWord.
-func (c fieldClass) word() bool { return c >= intField }
+// isWord reports whether values are of hasWord.
+func (c fieldClass) isWord() bool { return c >= intField }
 
 func classOf(t *schema.Type) fieldClass {
 	switch {
@@ -93,24 +93,24 @@ func classOf(t *schema.Type) fieldClass {
 
 func newJSONPlan(p *rows.Plan, lines bool) *jsonPlan {
 	j := &jsonPlan{p: p, lines: lines, top: newNode()}
-	var t tree
+	var t slotTree
 	for i := range p.Inputs {
 		if p.Inputs[i].Field < 0 {
 			continue
 		}
-		j.fields = append(j.fields, t.field(j.top, &p.Schema.Fields[p.Inputs[i].Field], p.Inputs[i].Field))
+		j.fields = append(j.fields, t.addField(j.top, &p.Schema.Fields[p.Inputs[i].Field], p.Inputs[i].Field))
 	}
 	j.slots = t.slots
 	j.pushDown()
 	return j
 }
 
-// field makes the slots of a field that is looked for from n on.
-func (t *tree) field(n *node, declared *schema.Field, i int) jsonField {
+// addField makes the slots of a field that is looked for from n on.
+func (t *slotTree) addField(n *keyNode, declared *schema.Field, i int) jsonField {
 	f := jsonField{field: i, class: classOf(&declared.Type), only: -1, nullable: declared.Nullable}
 	sources := declared.Sources()
 	if declared.Type.Kind == schema.Struct && len(sources) == 1 {
-		slot, k := t.place(n, sources[0], i, 0)
+		slot, k := t.addSource(n, sources[0], i, 0)
 		f.sources, f.only = []int{slot}, slot
 		if k == nil {
 			return f
@@ -118,12 +118,12 @@ func (t *tree) field(n *node, declared *schema.Field, i int) jsonField {
 		k.below = newNode()
 		below := k.below // n's children may move
 		for j := range declared.Type.Fields {
-			f.parts = append(f.parts, t.field(below, &declared.Type.Fields[j], j))
+			f.parts = append(f.parts, t.addField(below, &declared.Type.Fields[j], j))
 		}
 		return f
 	}
 	for k, path := range sources {
-		f.sources = append(f.sources, t.add(n, path, i, k))
+		f.sources = append(f.sources, t.addPath(n, path, i, k))
 	}
 	if len(f.sources) == 1 {
 		f.only = f.sources[0]
@@ -136,14 +136,14 @@ func (j *jsonPlan) pushDown() {
 	conjuncts := expr.Conjuncts(j.p.Where)
 	var rest []expr.Expr
 	for _, e := range conjuncts {
-		push := pusher{j: j, fields: map[int]bool{}}
-		switch p := push.push(e); {
+		push := predicatePusher{j: j, fields: map[int]bool{}}
+		switch p := push.pushExpr(e); {
 		case p == nil:
 			rest = append(rest, e)
 		case len(push.fields) == 0:
 			j.messages = append(j.messages, p)
 		default:
-			j.addTerm(term{p, slices.Sorted(maps.Keys(push.fields))})
+			j.addTerm(predicateTerm{p, slices.Sorted(maps.Keys(push.fields))})
 		}
 	}
 	j.search = j.prefilterOf(conjuncts)
@@ -152,7 +152,7 @@ func (j *jsonPlan) pushDown() {
 
 // addTerm adds a term, and lets each key tell of it behind which it may be decided. That takes fields with one source: of others it is known
 // at the end of the row only which one counts.
-func (j *jsonPlan) addTerm(t term) {
+func (j *jsonPlan) addTerm(t predicateTerm) {
 	i := len(j.terms)
 	j.terms = append(j.terms, t)
 	if !j.p.EarlyStop {
@@ -175,13 +175,13 @@ func (j *jsonPlan) addTerm(t term) {
 	}
 }
 
-func (j *jsonPlan) reader() rows.FrameReader {
+func (j *jsonPlan) newReader() rows.FrameReader {
 	r := &jsonReader{j: j}
-	r.w.slots = make([]slot, j.slots)
+	r.w.slots = make([]valueSlot, j.slots)
 	r.shape = newShape(j.top, r.w.slots)
 	r.w.wantRest = j.p.WantsRest
 	if len(j.terms) > 0 {
-		r.w.decide = r.decide
+		r.w.decide = r.decideTerms
 	}
 	r.decided = make([]uint32, len(j.terms))
 	return r
@@ -190,8 +190,8 @@ func (j *jsonPlan) reader() rows.FrameReader {
 // jsonReader reads messages that are objects, or lines of objects.
 type jsonReader struct {
 	j       *jsonPlan
-	w       walker
-	shape   *shape
+	w       rowWalker
+	shape   *objectShape
 	decoder record.Decoder
 	message record.Record // the current one if the plan wantsMessage
 
@@ -199,7 +199,7 @@ type jsonReader struct {
 	columns       []*column.Buffer // of the plan's fields
 	frameBytes    []byte
 	base, covered int // the part of the frame whose index is made
-	search        search
+	search        frameSearch
 	// push says that the predicate is decided here, and rows that fail it are left out. decided is in which generation each term was found true,
 	// ruledOut that one was not; wanted that the message's terms are true.
 	push, wanted bool
@@ -238,12 +238,12 @@ func (r *jsonReader) ReadFrame(out *rows.Writer, f record.Frame, first uint32) e
 			r.message = m
 		}
 		out.Index = first + uint32(m.Index)
-		at := r.place(m.Payload)
+		at := r.offsetOf(m.Payload)
 		r.wanted = !r.push || r.messageWanted()
 		if r.j.lines {
-			r.linesOf(out, at, at+len(m.Payload))
+			r.readLines(out, at, at+len(m.Payload))
 		} else {
-			r.row(out, at, at+len(m.Payload))
+			r.readRow(out, at, at+len(m.Payload))
 		}
 		if err := out.Err(); err != nil {
 			return err
@@ -263,13 +263,13 @@ func (r *jsonReader) atOnce(f *jsonField, c *column.Buffer, nullable bool) {
 	}
 }
 
-// place returns where in the frame a part of it is.
-func (r *jsonReader) place(part []byte) int {
+// offsetOf returns where in the frame a part of it is.
+func (r *jsonReader) offsetOf(part []byte) int {
 	return int(uintptr(unsafe.Pointer(unsafe.SliceData(part))) - uintptr(unsafe.Pointer(unsafe.SliceData(r.frameBytes))))
 }
 
-// linesOf reads the lines of a message. Empty ones are no rows; a message of nothing else is a row that does not fit.
-func (r *jsonReader) linesOf(out *rows.Writer, at, limit int) {
+// readLines reads the lines of a message. Empty ones are no rows; a message of nothing else is a row that does not fit.
+func (r *jsonReader) readLines(out *rows.Writer, at, limit int) {
 	none := true
 	for at < limit {
 		end := limit
@@ -278,26 +278,26 @@ func (r *jsonReader) linesOf(out *rows.Writer, at, limit int) {
 		}
 		if jsonscan.SkipSpace(r.frameBytes, at, end) < end {
 			none = false
-			if r.row(out, at, end); out.Err() != nil {
+			if r.readRow(out, at, end); out.Err() != nil {
 				return
 			}
 		}
 		at = end + 1
 	}
 	if none {
-		r.row(out, limit, limit)
+		r.readRow(out, limit, limit)
 	}
 }
 
-// row reads the row that stands in the frame from at to limit.
-func (r *jsonReader) row(out *rows.Writer, at, limit int) {
+// readRow reads the row that stands in the frame from at to limit.
+func (r *jsonReader) readRow(out *rows.Writer, at, limit int) {
 	ahead := window
 	if r.push && !r.wanted {
 		out.Stats.Rows++
 		return
 	}
 	if r.push && r.j.search != nil {
-		if !r.search.in(r.frameBytes, at, limit) {
+		if !r.search.findIn(r.frameBytes, at, limit) {
 			out.Stats.Rows++
 			return
 		}
@@ -315,20 +315,20 @@ func (r *jsonReader) row(out *rows.Writer, at, limit int) {
 	at, limit = at-r.base, limit-r.base
 	end := failed
 	if r.w.x.ASCII(at, limit) || utf8.Valid(r.w.b[at:limit]) {
-		end = r.w.row(r.shape, at, limit)
+		end = r.w.walkRow(r.shape, at, limit)
 	} else {
-		r.w.fail(at+invalidAt(r.w.b[at:limit]), column.WhyNotUTF8)
+		r.w.failAt(at+invalidAt(r.w.b[at:limit]), column.WhyNotUTF8)
 	}
 	switch {
 	case end == stopped:
 		out.Stats.Rows++
 	case end == failed:
 		r.badRow(out, r.w.fault.At-at, r.w.fault.Why)
-	case r.push && !r.passes():
+	case r.push && !r.rowPasses():
 		out.Stats.Rows++
 	default:
 		out.BeginRow()
-		r.emit(out, at)
+		r.emitRow(out, at)
 		out.EndFullRow()
 	}
 }
@@ -336,7 +336,7 @@ func (r *jsonReader) row(out *rows.Writer, at, limit int) {
 // badRow makes a row that can't be read, if the predicate is true with nulls for all that it might have had.
 func (r *jsonReader) badRow(out *rows.Writer, at int, why string) {
 	r.w.nextRow() // nothing of it counts
-	if r.push && !r.j.p.Rejects && !r.passes() {
+	if r.push && !r.j.p.Rejects && !r.rowPasses() {
 		out.Stats.Rows++
 		out.Stats.BadRows++
 		return
@@ -349,23 +349,23 @@ func (r *jsonReader) badRow(out *rows.Writer, at int, why string) {
 // messageWanted reports whether the message's own columns allow that a row of it passes.
 func (r *jsonReader) messageWanted() bool {
 	for _, p := range r.j.messages {
-		if p.decide(r) != expr.True {
+		if p.decideTerms(r) != expr.True {
 			return false
 		}
 	}
 	return true
 }
 
-// decide decides terms of which the fields are known, and reports whether the row can still pass.
-func (r *jsonReader) decide(terms []int) bool {
+// decideTerms decides terms of which the fields are known, and reports whether the row can still pass.
+func (r *jsonReader) decideTerms(terms []int) bool {
 	if !r.push {
 		return true
 	}
 	for _, i := range terms {
-		if r.decided[i] == r.w.gen || !r.known(&r.j.terms[i]) {
+		if r.decided[i] == r.w.gen || !r.isKnown(&r.j.terms[i]) {
 			continue
 		}
-		if r.j.terms[i].decide(r) != expr.True {
+		if r.j.terms[i].decideTerms(r) != expr.True {
 			return false
 		}
 		r.decided[i] = r.w.gen
@@ -373,8 +373,8 @@ func (r *jsonReader) decide(terms []int) bool {
 	return true
 }
 
-// known reports whether all fields of a term, which have one source each, were there.
-func (r *jsonReader) known(t *term) bool {
+// isKnown reports whether all fields of a term, which have one source each, were there.
+func (r *jsonReader) isKnown(t *predicateTerm) bool {
 	for _, f := range t.fields {
 		if r.w.slots[r.j.fields[f].sources[0]].gen != r.w.gen {
 			return false
@@ -383,10 +383,10 @@ func (r *jsonReader) known(t *term) bool {
 	return true
 }
 
-// passes decides the terms that are open at the end of a row.
-func (r *jsonReader) passes() bool {
+// rowPasses decides the terms that are open at the end of a row.
+func (r *jsonReader) rowPasses() bool {
 	for i := range r.j.terms {
-		if r.decided[i] != r.w.gen && r.j.terms[i].decide(r) != expr.True {
+		if r.decided[i] != r.w.gen && r.j.terms[i].decideTerms(r) != expr.True {
 			return false
 		}
 	}
@@ -406,13 +406,13 @@ func invalidAt(b []byte) int {
 	return at
 }
 
-// emit makes columns of the slots of a row that begins at start.
-func (r *jsonReader) emit(out *rows.Writer, start int) {
+// emitRow makes columns of the slots of a row that begins at start.
+func (r *jsonReader) emitRow(out *rows.Writer, start int) {
 	w := &r.w
 	for i := range r.j.fields {
 		f := &r.j.fields[i]
 		c := r.columns[i]
-		s := r.found(f)
+		s := r.findSlot(f)
 		if s == nil {
 			out.AppendMissing(f.field, c)
 			continue
@@ -435,7 +435,7 @@ func (r *jsonReader) emit(out *rows.Writer, start int) {
 }
 
 // emitOther is emit for what is not usual.
-func (r *jsonReader) emitOther(out *rows.Writer, f *jsonField, c *column.Buffer, s *slot, start int) {
+func (r *jsonReader) emitOther(out *rows.Writer, f *jsonField, c *column.Buffer, s *valueSlot, start int) {
 	w := &r.w
 	if s.kind == slotNull {
 		switch p := &r.j.p.Fields[f.field]; {
@@ -448,8 +448,8 @@ func (r *jsonReader) emitOther(out *rows.Writer, f *jsonField, c *column.Buffer,
 		}
 		return
 	}
-	if f.class.word() {
-		if w.resolve(c, s); s.kind == slotValue {
+	if f.class.isWord() {
+		if w.resolveSlot(c, s); s.kind == slotValue {
 			c.AppendWord(s.val)
 			return
 		}
@@ -462,16 +462,16 @@ func (r *jsonReader) emitOther(out *rows.Writer, f *jsonField, c *column.Buffer,
 		}
 		return
 	}
-	if why, at := w.materialise(c, s); why != "" {
+	if why, at := w.appendSlot(c, s); why != "" {
 		out.FailValue(f.field, at-start, why)
 	}
 }
 
 // emitStruct appends a struct of the slots of its parts. After a fault the column is in the middle of a value.
-func (r *jsonReader) emitStruct(f *jsonField, c *column.Buffer, object *slot) (fault jsonscan.Fault) {
+func (r *jsonReader) emitStruct(f *jsonField, c *column.Buffer, object *valueSlot) (fault jsonscan.Fault) {
 	for i := range f.parts {
 		part, child := &f.parts[i], c.Children[i]
-		s := r.found(part)
+		s := r.findSlot(part)
 		switch {
 		case s == nil:
 			if why := child.AppendAbsent(); why != "" {
@@ -488,14 +488,14 @@ func (r *jsonReader) emitStruct(f *jsonField, c *column.Buffer, object *slot) (f
 			child.AppendDefault(child)
 		case s.kind == slotObject:
 			fault = r.emitStruct(part, child, s)
-		case part.class.word():
-			if r.w.resolve(child, s); s.kind == slotValue {
+		case part.class.isWord():
+			if r.w.resolveSlot(child, s); s.kind == slotValue {
 				child.AppendWord(s.val)
 			} else {
 				fault = jsonscan.Fault{At: int(s.at), Why: s.why}
 			}
 		default:
-			fault.Why, fault.At = r.w.materialise(child, s)
+			fault.Why, fault.At = r.w.appendSlot(child, s)
 		}
 		if !fault.OK() {
 			return fault
@@ -505,8 +505,8 @@ func (r *jsonReader) emitStruct(f *jsonField, c *column.Buffer, object *slot) (f
 	return fault
 }
 
-// materialise appends the value of a slot to a column whose type is none of hasWord. It returns why, and where, it does not fit.
-func (w *walker) materialise(c *column.Buffer, s *slot) (why string, at int) {
+// appendSlot appends the value of a slot to a column whose type is none of hasWord. It returns why, and where, it does not fit.
+func (w *rowWalker) appendSlot(c *column.Buffer, s *valueSlot) (why string, at int) {
 	switch s.kind {
 	case slotInt, slotNumber:
 		return column.PutNumber(c, w.b[s.at:s.end]), int(s.at)
@@ -521,7 +521,7 @@ func (w *walker) materialise(c *column.Buffer, s *slot) (why string, at int) {
 	case slotTrue, slotFalse:
 		return column.PutWrittenBool(c, s.kind == slotTrue, w.b[s.at:s.end]), int(s.at)
 	case slotContainer:
-		_, fault := w.into(c, int(s.at))
+		_, fault := w.appendValueAt(c, int(s.at))
 		return fault.Why, fault.At
 	case slotBad:
 		return s.why, int(s.at)

@@ -8,7 +8,7 @@ import (
 
 // appendRest appends the undeclared members of a row as an object; nothing if there are none. Of members with equal keys the first is
 // taken. A value, or key, that is not JSON is put in as a string of its text, so that the object always is JSON.
-func (w *walker) appendRest(dst []byte) []byte {
+func (w *rowWalker) appendRest(dst []byte) []byte {
 	if len(w.rest) == 0 {
 		return dst
 	}

@@ -8,40 +8,40 @@ import (
 	"scribe/columnar/transcode/jsonscan"
 )
 
-// node is an object of which some keys matter: of rows, or of the values of a struct. Nodes do not change once they are made.
-type node struct {
-	children []child
+// keyNode is an object of which some keys matter: of rows, or of the values of a struct. Nodes do not change once they are made.
+type keyNode struct {
+	children []keyChild
 	byKey    map[string]int32 // indices of children
 	slots    []int            // all slots at and below the node
 }
 
-// child is a key that matters: a value, or an object on the way to values.
-type child struct {
+// keyChild is a key that matters: a value, or an object on the way to values.
+type keyChild struct {
 	key string
 	// slot is where the place of the value is noted, -1 if it is an object on the way to values. An object whose members matter, on the way or the value
 	// of a struct, has a node of its own below.
 	slot  int
-	below *node
+	below *keyNode
 	// field and alternative: which field the value is a source of, and which of the field's sources.
 	field, alternative int
 	// terms are those of the predicate that may be decided once the child was read.
 	terms []int
 }
 
-// tree makes nodes, and gives their slots numbers.
-type tree struct{ slots int }
+// slotTree makes nodes, and gives their slots numbers.
+type slotTree struct{ slots int }
 
-func newNode() *node { return &node{byKey: map[string]int32{}} }
+func newNode() *keyNode { return &keyNode{byKey: map[string]int32{}} }
 
-// add notes that a source of a field is at a path from n, and returns its slot. Schemas have no path that is the beginning of another; of
+// addPath notes that a source of a field is at a path from n, and returns its slot. Schemas have no path that is the beginning of another; of
 // such a pair the one that was there first stays, and the other has the slot of a value that never is there.
-func (t *tree) add(n *node, path []string, field, alternative int) (slot int) {
-	slot, _ = t.place(n, path, field, alternative)
+func (t *slotTree) addPath(n *keyNode, path []string, field, alternative int) (slot int) {
+	slot, _ = t.addSource(n, path, field, alternative)
 	return slot
 }
 
-// place is add, and returns the key; nil for a source that is never found.
-func (t *tree) place(n *node, path []string, field, alternative int) (slot int, k *child) {
+// addSource is add, and returns the key; nil for a source that is never found.
+func (t *slotTree) addSource(n *keyNode, path []string, field, alternative int) (slot int, k *keyChild) {
 	slot = t.slots
 	t.slots++
 	for i, key := range path {
@@ -49,7 +49,7 @@ func (t *tree) place(n *node, path []string, field, alternative int) (slot int, 
 		if !ok {
 			at = int32(len(n.children))
 			n.byKey[key] = at
-			n.children = append(n.children, child{key: key, slot: -1, field: field, alternative: alternative})
+			n.children = append(n.children, keyChild{key: key, slot: -1, field: field, alternative: alternative})
 			if i == len(path)-1 {
 				n.children[at].slot = slot
 				k = &n.children[at]
@@ -66,37 +66,37 @@ func (t *tree) place(n *node, path []string, field, alternative int) (slot int, 
 }
 
 // structNode is the node of the values of a struct.
-func structNode(typ *schema.Type) *node {
-	var t tree
+func structNode(typ *schema.Type) *keyNode {
+	var t slotTree
 	top := newNode()
 	for i := range typ.Fields {
 		for j, path := range typ.Fields[i].Sources() {
-			t.add(top, path, i, j)
+			t.addPath(top, path, i, j)
 		}
 	}
 	return top
 }
 
-// shape is what a worker has learned of the objects at a node: the keys that there are, wanted or not, and in which order they come.
-type shape struct {
-	node    *node
-	below   []*shape // by child; nil for those without a node
-	start   entry    // stands for the beginning of an object
-	byKey   map[string]*entry
-	slots   []slot // of the walk; none for the values of structs, which have no slots
-	objects uint64 // that were walked so far
-	seen    uint64 // what objects was of the shape above when this one was last there
+// objectShape is what a worker has learned of the objects at a node: the keys that there are, wanted or not, and in which order they come.
+type objectShape struct {
+	node    *keyNode
+	below   []*objectShape // by child; nil for those without a node
+	start   keyEntry       // stands for the beginning of an object
+	byKey   map[string]*keyEntry
+	slots   []valueSlot // of the walk; none for the values of structs, which have no slots
+	objects uint64      // that were walked so far
+	seen    uint64      // what objects was of the shape above when this one was last there
 }
 
-// entry is a key as it is written, and which came behind it the last time.
-type entry struct {
+// keyEntry is a key as it is written, and which came behind it the last time.
+type keyEntry struct {
 	// The first sixteen bytes of the key with its quotes and the colon, and which of their bits count.
 	w0, m0, w1, m1 uint64
-	size           int    // the length of text; of the beginning more than any row has
-	slot           *slot  // of the child, nil without one
-	next           *entry // the beginning at first
-	child          int32  // of the node, -1 for a key that does not matter
-	text           string // all of it
+	size           int        // the length of text; of the beginning more than any row has
+	slot           *valueSlot // of the child, nil without one
+	next           *keyEntry  // the beginning at first
+	child          int32      // of the node, -1 for a key that does not matter
+	text           string     // all of it
 }
 
 // Bounds of what is learned: more keys are looked up every time.
@@ -105,8 +105,8 @@ const (
 	maxLearnedKey = 128
 )
 
-func newShape(n *node, slots []slot) *shape {
-	s := &shape{node: n, slots: slots, below: make([]*shape, len(n.children)), byKey: map[string]*entry{}}
+func newShape(n *keyNode, slots []valueSlot) *objectShape {
+	s := &objectShape{node: n, slots: slots, below: make([]*objectShape, len(n.children)), byKey: map[string]*keyEntry{}}
 	s.start.size, s.start.next = math.MaxInt32, &s.start
 	for i := range n.children {
 		if below := n.children[i].below; below != nil {
@@ -116,12 +116,12 @@ func newShape(n *node, slots []slot) *shape {
 	return s
 }
 
-// learn adds a key without escapes. It returns nil if there is no room for it.
-func (s *shape) learn(key []byte, child int32) *entry {
+// learnKey adds a key without escapes. It returns nil if there is no room for it.
+func (s *objectShape) learnKey(key []byte, child int32) *keyEntry {
 	if len(s.byKey) >= maxLearned || len(key) > maxLearnedKey {
 		return nil
 	}
-	e := &entry{text: `"` + string(key) + `":`, child: child, next: &s.start}
+	e := &keyEntry{text: `"` + string(key) + `":`, child: child, next: &s.start}
 	e.size = len(e.text)
 	if child >= 0 && s.below[child] == nil && len(s.slots) > 0 {
 		e.slot = &s.slots[s.node.children[child].slot]
@@ -139,24 +139,24 @@ func (s *shape) learn(key []byte, child int32) *entry {
 	return e
 }
 
-// matches reports whether the entry's text stands at at, where 16 bytes can be read, and ends before limit. The beginning never does.
-func (e *entry) matches(b []byte, at, limit int) bool {
+// matchesAt reports whether the entry's text stands at at, where 16 bytes can be read, and ends before limit. The beginning never does.
+func (e *keyEntry) matchesAt(b []byte, at, limit int) bool {
 	w := b[at : at+16 : at+16]
 	return (binary.LittleEndian.Uint64(w)^e.w0)&e.m0|(binary.LittleEndian.Uint64(w[8:])^e.w1)&e.m1 == 0 && at+e.size < limit && (e.size <= 16 || e.matchesRest(b, at))
 }
 
-func (e *entry) matchesRest(b []byte, at int) bool {
+func (e *keyEntry) matchesRest(b []byte, at int) bool {
 	return string(b[at+16:at+len(e.text)]) == e.text[16:]
 }
 
-// key reads a key and its colon at at, where the key's quote must be. prev is the entry of the key before, or of the beginning. It returns the key's
+// readKey reads a key and its colon at at, where the key's quote must be. prev is the entry of the key before, or of the beginning. It returns the key's
 // entry, or prev for one that was not learned, the node's child, -1 if it does not matter, and the place of the value.
-func (s *shape) key(w *walker, at int, prev *entry) (now *entry, kid int32, value int) {
+func (s *objectShape) readKey(w *rowWalker, at int, prev *keyEntry) (now *keyEntry, kid int32, value int) {
 	b, limit := w.b, w.limit
 	if at+16 <= len(b) {
 		e := prev.next
 		for range 3 {
-			if e.matches(b, at, limit) {
+			if e.matchesAt(b, at, limit) {
 				prev.next = e
 				if at += e.size; b[at] <= ' ' {
 					at = jsonscan.SkipSpace(b, at, limit)
@@ -170,10 +170,10 @@ func (s *shape) key(w *walker, at int, prev *entry) (now *entry, kid int32, valu
 }
 
 // lookUp is key without a guess.
-func (s *shape) lookUp(w *walker, at int, prev *entry) (now *entry, kid int32, value int) {
+func (s *objectShape) lookUp(w *rowWalker, at int, prev *keyEntry) (now *keyEntry, kid int32, value int) {
 	b, limit := w.b, w.limit
 	if at >= limit || b[at] != '"' {
-		return nil, 0, w.fail(at, jsonscan.WantKey)
+		return nil, 0, w.failAt(at, jsonscan.WantKey)
 	}
 	quote, escaped := w.x.StringEnd(at+1, limit)
 	if quote < 0 {
@@ -182,7 +182,7 @@ func (s *shape) lookUp(w *walker, at int, prev *entry) (now *entry, kid int32, v
 	raw := b[at+1 : quote]
 	value = jsonscan.SkipSpace(b, quote+1, limit)
 	if value >= limit || b[value] != ':' {
-		return nil, 0, w.fail(value, jsonscan.WantColon)
+		return nil, 0, w.failAt(value, jsonscan.WantColon)
 	}
 	value = jsonscan.SkipSpace(b, value+1, limit)
 	if !escaped {
@@ -204,7 +204,7 @@ func (s *shape) lookUp(w *walker, at int, prev *entry) (now *entry, kid int32, v
 		kid = at
 	}
 	if !escaped {
-		if now = s.learn(raw, kid); now != nil {
+		if now = s.learnKey(raw, kid); now != nil {
 			prev.next = now
 			return now, kid, value
 		}

@@ -15,14 +15,14 @@ import (
 // whyNotJSON is why a text can't be read as a value of JSON at all.
 const whyNotJSON = "the text is not a value of JSON"
 
-var walkers = sync.Pool{New: func() any { return new(walker) }}
+var walkers = sync.Pool{New: func() any { return new(rowWalker) }}
 
 // keepIndex is how many bytes' index a walker keeps for the next.
 const keepIndex = 1 << 20
 
 // AppendValue appends a value of JSON, of any type. It returns why it does not fit, and has then appended nothing.
 func AppendValue(c *column.Buffer, raw []byte) (why string) {
-	w := walkers.Get().(*walker)
+	w := walkers.Get().(*rowWalker)
 	defer func() {
 		w.b = nil
 		w.x.Release(keepIndex)
@@ -34,7 +34,7 @@ func AppendValue(c *column.Buffer, raw []byte) (why string) {
 	if at == len(raw) || !utf8.Valid(raw) {
 		return whyNotJSON
 	}
-	end := w.skip(at, 0)
+	end := w.skipValue(at, 0)
 	if end < 0 {
 		return w.fault.Why
 	}
@@ -42,16 +42,16 @@ func AppendValue(c *column.Buffer, raw []byte) (why string) {
 		return whyNotJSON
 	}
 	n := c.Len
-	if _, fault := w.into(c, at); !fault.OK() {
+	if _, fault := w.appendValueAt(c, at); !fault.OK() {
 		c.Truncate(n)
 		return fault.Why
 	}
 	return ""
 }
 
-// into appends the value at at, whose structure and encoding are known to be sound. It returns the place behind it, or why it does not
+// appendValueAt appends the value at at, whose structure and encoding are known to be sound. It returns the place behind it, or why it does not
 // fit: then the column is in the middle of a value, and must be cut back.
-func (w *walker) into(c *column.Buffer, at int) (end int, fault jsonscan.Fault) {
+func (w *rowWalker) appendValueAt(c *column.Buffer, at int) (end int, fault jsonscan.Fault) {
 	b := w.b
 	why := ""
 	switch first := b[at]; {
@@ -70,7 +70,7 @@ func (w *walker) into(c *column.Buffer, at int) (end int, fault jsonscan.Fault) 
 		}
 		text := b[at+1 : quote]
 		if escaped {
-			if text, fault = w.unescape(at+1, quote); !fault.OK() {
+			if text, fault = w.unescapeText(at+1, quote); !fault.OK() {
 				return 0, fault
 			}
 		}
@@ -102,8 +102,8 @@ func (w *walker) into(c *column.Buffer, at int) (end int, fault jsonscan.Fault) 
 	return end, jsonscan.Fault{}
 }
 
-// unescape resolves the escapes of a string. The result is good until the next call.
-func (w *walker) unescape(at, end int) ([]byte, jsonscan.Fault) {
+// unescapeText resolves the escapes of a string. The result is good until the next call.
+func (w *rowWalker) unescapeText(at, end int) ([]byte, jsonscan.Fault) {
 	text, fault := jsonscan.AppendUnescaped(w.scratch[:0], w.b[at:end])
 	if !fault.OK() {
 		fault.At += at
@@ -114,7 +114,7 @@ func (w *walker) unescape(at, end int) ([]byte, jsonscan.Fault) {
 }
 
 // unescapeInto appends a string with escapes to a column of texts.
-func (w *walker) unescapeInto(c *column.Buffer, at, end int) jsonscan.Fault {
+func (w *rowWalker) unescapeInto(c *column.Buffer, at, end int) jsonscan.Fault {
 	fault := c.AppendUnescaped(w.b[at:end])
 	if !fault.OK() {
 		fault.At += at
@@ -134,9 +134,9 @@ func containerText(c *column.Buffer, raw []byte) (why string) {
 	return ""
 }
 
-// element steps to the next element of a list or an object, from behind its bracket, when first, or behind an element. It returns -1 at the closing one,
+// nextElement steps to the next element of a list or an object, from behind its bracket, when first, or behind an element. It returns -1 at the closing one,
 // behind which end then is.
-func (w *walker) element(at int, first bool) (next, end int) {
+func (w *rowWalker) nextElement(at int, first bool) (next, end int) {
 	at = jsonscan.SkipSpace(w.b, at, w.limit)
 	if at >= w.limit {
 		return -1, at
@@ -153,14 +153,14 @@ func (w *walker) element(at int, first bool) (next, end int) {
 	return at, at
 }
 
-func (w *walker) listInto(c *column.Buffer, at int) (end int, fault jsonscan.Fault) {
+func (w *rowWalker) listInto(c *column.Buffer, at int) (end int, fault jsonscan.Fault) {
 	items := c.Children[0]
 	for first := true; ; first = false {
-		if at, end = w.element(at, first); at < 0 {
+		if at, end = w.nextElement(at, first); at < 0 {
 			c.AppendList()
 			return end, fault
 		}
-		if at, fault = w.into(items, at); !fault.OK() {
+		if at, fault = w.appendValueAt(items, at); !fault.OK() {
 			return 0, fault
 		}
 	}
@@ -170,12 +170,12 @@ func (w *walker) listInto(c *column.Buffer, at int) (end int, fault jsonscan.Fau
 const manyKeys = 16
 
 // mapInto appends the members of an object; of those with equal keys the first.
-func (w *walker) mapInto(c *column.Buffer, at int) (end int, fault jsonscan.Fault) {
+func (w *rowWalker) mapInto(c *column.Buffer, at int) (end int, fault jsonscan.Fault) {
 	keys, values := c.Children[0], c.Children[1]
 	var known map[string]struct{}
 	start := keys.Len
 	for first := true; ; first = false {
-		if at, end = w.element(at, first); at < 0 {
+		if at, end = w.nextElement(at, first); at < 0 {
 			c.AppendList()
 			return end, fault
 		}
@@ -185,7 +185,7 @@ func (w *walker) mapInto(c *column.Buffer, at int) (end int, fault jsonscan.Faul
 		}
 		key := w.b[at+1 : quote]
 		if escaped {
-			if key, fault = w.unescape(at+1, quote); !fault.OK() {
+			if key, fault = w.unescapeText(at+1, quote); !fault.OK() {
 				return 0, fault
 			}
 		}
@@ -199,7 +199,7 @@ func (w *walker) mapInto(c *column.Buffer, at int) (end int, fault jsonscan.Faul
 			}
 		}
 		if hasKey(keys, key, start, known) {
-			if at = w.skip(at, 0); at < 0 {
+			if at = w.skipValue(at, 0); at < 0 {
 				return 0, w.fault
 			}
 			continue
@@ -208,7 +208,7 @@ func (w *walker) mapInto(c *column.Buffer, at int) (end int, fault jsonscan.Faul
 			known[string(key)] = struct{}{}
 		}
 		keys.AppendString(key)
-		if at, fault = w.into(values, at); !fault.OK() {
+		if at, fault = w.appendValueAt(values, at); !fault.OK() {
 			return 0, fault
 		}
 	}
@@ -229,13 +229,13 @@ func hasKey(c *column.Buffer, key []byte, start int, known map[string]struct{}) 
 }
 
 // behindColon returns the place of the value behind the colon that is next.
-func (w *walker) behindColon(at int) int {
+func (w *rowWalker) behindColon(at int) int {
 	at = jsonscan.SkipSpace(w.b, at, w.limit)
 	return jsonscan.SkipSpace(w.b, at+1, w.limit)
 }
 
-// place is where one of the sources of a struct's field is, until it is known which one counts.
-type place struct {
+// sourcePosition is where one of the sources of a struct's field is, until it is known which one counts.
+type sourcePosition struct {
 	source int // math.MaxInt: none was found
 	at     int
 	astray bool // there is something on the way to it that is no object
@@ -245,20 +245,20 @@ type place struct {
 
 // structMemo is what was learned of the values of a column of structs.
 type structMemo struct {
-	shape *shape
-	found []place // of the fields, where one has aliases
+	shape *objectShape
+	found []sourcePosition // of the fields, where one has aliases
 }
 
 func newStructMemo(c *column.Buffer) *structMemo {
 	m := &structMemo{shape: newShape(structNode(c.Type), nil)}
 	if slices.ContainsFunc(c.Type.Fields, func(f schema.Field) bool { return len(f.Aliases) > 0 }) {
-		m.found = make([]place, len(c.Children))
+		m.found = make([]sourcePosition, len(c.Children))
 	}
 	return m
 }
 
 // structInto appends an object to a column of structs.
-func (w *walker) structInto(c *column.Buffer, at int) (end int, fault jsonscan.Fault) {
+func (w *rowWalker) structInto(c *column.Buffer, at int) (end int, fault jsonscan.Fault) {
 	memo, _ := c.Memo.(*structMemo)
 	if memo == nil {
 		memo = newStructMemo(c)
@@ -268,7 +268,7 @@ func (w *walker) structInto(c *column.Buffer, at int) (end int, fault jsonscan.F
 		memo.found[i].source, memo.found[i].nulls = math.MaxInt, memo.found[i].nulls[:0]
 	}
 	begin := at - 1
-	if end, fault = w.members(c, memo, memo.shape, at); !fault.OK() {
+	if end, fault = w.appendMembers(c, memo, memo.shape, at); !fault.OK() {
 		return 0, fault
 	}
 	for i, child := range c.Children {
@@ -282,7 +282,7 @@ func (w *walker) structInto(c *column.Buffer, at int) (end int, fault jsonscan.F
 		case memo.found[i].astray:
 			fault = jsonscan.Fault{At: memo.found[i].at, Why: whyPath}
 		default:
-			_, fault = w.part(child, memo.found[i].at)
+			_, fault = w.appendField(child, memo.found[i].at)
 		}
 		if !fault.OK() {
 			return 0, fault
@@ -292,33 +292,33 @@ func (w *walker) structInto(c *column.Buffer, at int) (end int, fault jsonscan.F
 	return end, fault
 }
 
-// members appends what an object has of the fields of a struct.
-func (w *walker) members(c *column.Buffer, memo *structMemo, s *shape, at int) (end int, fault jsonscan.Fault) {
+// appendMembers appends what an object has of the fields of a struct.
+func (w *rowWalker) appendMembers(c *column.Buffer, memo *structMemo, s *objectShape, at int) (end int, fault jsonscan.Fault) {
 	s.objects++
 	number := s.objects
 	prev := &s.start
 	for first := true; ; first = false {
-		if at, end = w.element(at, first); at < 0 {
+		if at, end = w.nextElement(at, first); at < 0 {
 			return end, fault
 		}
-		now, kid, value := s.key(w, at, prev)
+		now, kid, value := s.readKey(w, at, prev)
 		if value < 0 {
 			return 0, w.fault
 		}
 		prev = now
 		switch {
 		case kid < 0:
-			at = w.skip(value, 0)
+			at = w.skipValue(value, 0)
 		case s.below[kid] == nil:
-			at, fault = w.field(c, memo, &s.node.children[kid], value)
+			at, fault = w.takeField(c, memo, &s.node.children[kid], value)
 		case s.below[kid].seen == number:
-			at = w.skip(value, 0)
+			at = w.skipValue(value, 0)
 		case value < w.limit && w.b[value] == '{':
 			s.below[kid].seen = number
-			at, fault = w.members(c, memo, s.below[kid], value+1)
+			at, fault = w.appendMembers(c, memo, s.below[kid], value+1)
 		default:
 			s.below[kid].seen = number
-			if at = w.skip(value, 0); at >= 0 && string(w.b[value:at]) != "null" {
+			if at = w.skipValue(value, 0); at >= 0 && string(w.b[value:at]) != "null" {
 				fault = memo.markAstray(c, s.below[kid], value)
 			}
 		}
@@ -332,7 +332,7 @@ func (w *walker) members(c *column.Buffer, memo *structMemo, s *shape, at int) (
 }
 
 // markAstray notes that nothing below a node can be found, since the value at at is not an object.
-func (m *structMemo) markAstray(c *column.Buffer, s *shape, at int) jsonscan.Fault {
+func (m *structMemo) markAstray(c *column.Buffer, s *objectShape, at int) jsonscan.Fault {
 	for i := range s.node.children {
 		k := &s.node.children[i]
 		if s.below[i] != nil {
@@ -351,44 +351,44 @@ func (m *structMemo) markAstray(c *column.Buffer, s *shape, at int) jsonscan.Fau
 	return jsonscan.Fault{}
 }
 
-// field takes the value of a source of a struct's field: at once, if it has no other. Of a key that is there twice the first counts.
-func (w *walker) field(c *column.Buffer, memo *structMemo, k *child, at int) (end int, fault jsonscan.Fault) {
+// takeField takes the value of a source of a struct's field: at once, if it has no other. Of a key that is there twice the first counts.
+func (w *rowWalker) takeField(c *column.Buffer, memo *structMemo, k *keyChild, at int) (end int, fault jsonscan.Fault) {
 	to := c.Children[k.field]
 	switch {
 	case to.Len > c.Len: // it has its value
 	case len(c.Type.Fields[k.field].Aliases) == 0:
-		return w.part(to, at)
+		return w.appendField(to, at)
 	default:
-		w.candidate(&memo.found[k.field], k.alternative, at, to.Nullable)
+		w.noteCandidate(&memo.found[k.field], k.alternative, at, to.Nullable)
 	}
-	if at = w.skip(at, 0); at < 0 {
+	if at = w.skipValue(at, 0); at < 0 {
 		return 0, w.fault
 	}
 	return at, fault
 }
 
-// candidate notes the value of one of a field's sources, if it goes before what was found.
-func (w *walker) candidate(found *place, source, at int, nullable bool) {
+// noteCandidate notes the value of one of a field's sources, if it goes before what was found.
+func (w *rowWalker) noteCandidate(found *sourcePosition, source, at int, nullable bool) {
 	if source >= found.source || slices.Contains(found.nulls, source) {
 		return
 	}
-	if _, null := w.null(at); null && !nullable {
+	if _, null := w.isNullAt(at); null && !nullable {
 		found.nulls = append(found.nulls, source)
 		return
 	}
 	found.source, found.at, found.astray = source, at, false
 }
 
-// null reports whether null stands at a place, and where it ends.
-func (w *walker) null(at int) (end int, null bool) {
+// isNullAt reports whether null stands at a place, and where it ends.
+func (w *rowWalker) isNullAt(at int) (end int, null bool) {
 	end = jsonscan.ScalarEnd(w.b, at, w.limit)
 	return end, string(w.b[at:end]) == "null"
 }
 
-// part appends the value of a struct's field.
-func (w *walker) part(to *column.Buffer, at int) (end int, fault jsonscan.Fault) {
+// appendField appends the value of a struct's field.
+func (w *rowWalker) appendField(to *column.Buffer, at int) (end int, fault jsonscan.Fault) {
 	if !to.Nullable {
-		if end, null := w.null(at); null {
+		if end, null := w.isNullAt(at); null {
 			if to.AppendDefault == nil {
 				return 0, jsonscan.Fault{At: at, Why: column.WhyNull}
 			}
@@ -396,7 +396,7 @@ func (w *walker) part(to *column.Buffer, at int) (end int, fault jsonscan.Fault)
 			return end, fault
 		}
 	}
-	return w.into(to, at)
+	return w.appendValueAt(to, at)
 }
 
 // DefaultOf returns what appends a field's default; nil if there is none, or one that does not fit.
@@ -426,12 +426,12 @@ func scalarInto(c *column.Buffer, text []byte) (why string) {
 	case jsonscan.Integer, jsonscan.Fraction:
 		return column.PutNumber(c, text)
 	default:
-		return malformed(text)
+		return whyMalformed(text)
 	}
 }
 
-// malformed says what is wrong with a scalar.
-func malformed(text []byte) string {
+// whyMalformed says what is wrong with a scalar.
+func whyMalformed(text []byte) string {
 	if len(text) > 0 && (text[0]-'0' <= 9 || text[0] == '-' || text[0] == '+' || text[0] == '.') {
 		return jsonscan.BadNumber
 	}

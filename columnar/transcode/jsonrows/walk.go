@@ -23,8 +23,8 @@ const (
 	slotDone      // the value is in its column already
 )
 
-// slot is where in a row a value is. It counts only if gen is that of the row.
-type slot struct {
+// valueSlot is where in a row a value is. It counts only if gen is that of the row.
+type valueSlot struct {
 	gen     uint32
 	kind    slotKind
 	places  uint8 // of a slotNumber that is val with so many digits behind the point; 0 for others
@@ -37,12 +37,12 @@ type slot struct {
 	nullable bool
 }
 
-// walker walks over rows of JSON, and fills slots. What it is given is text of which the index is known.
-type walker struct {
+// rowWalker walks over rows of JSON, and fills slots. What it is given is text of which the index is known.
+type rowWalker struct {
 	b       []byte // may go on behind the indexed part, which may be read and does not count
 	x       jsonscan.Index
 	limit   int // where the row ends
-	slots   []slot
+	slots   []valueSlot
 	gen     uint32
 	fault   jsonscan.Fault
 	scratch []byte
@@ -51,11 +51,11 @@ type walker struct {
 	// is nothing to decide.
 	decide   func(terms []int) bool
 	wantRest bool
-	rest     []member // undeclared members at the top, when they are wanted
+	rest     []restMember // undeclared members at the top, when they are wanted
 }
 
-// member is a key and a value: the places of the key's quote, of the value, and of its end.
-type member struct{ key, value, end int }
+// restMember is a key and a value: the places of the key's quote, of the value, and of its end.
+type restMember struct{ key, value, end int }
 
 // Results of a walk that are no places.
 const (
@@ -63,20 +63,20 @@ const (
 	stopped = -2
 )
 
-// fail notes why a row can't be read.
-func (w *walker) fail(at int, why string) int {
+// failAt notes why a row can't be read.
+func (w *rowWalker) failAt(at int, why string) int {
 	w.fault = jsonscan.Fault{At: at, Why: why}
 	return failed
 }
 
 // failText notes why the string whose first byte is at at does not end.
-func (w *walker) failText(at int) int {
+func (w *rowWalker) failText(at int) int {
 	w.fault = w.x.StringFault(at, w.limit)
 	return failed
 }
 
 // nextRow makes all slots empty.
-func (w *walker) nextRow() {
+func (w *rowWalker) nextRow() {
 	w.rest = w.rest[:0]
 	if w.gen++; w.gen == 0 {
 		clear(w.slots)
@@ -84,8 +84,8 @@ func (w *walker) nextRow() {
 	}
 }
 
-// row walks over the row from at to limit, whose top has the shape s. The result is failed, stopped, or limit.
-func (w *walker) row(s *shape, at, limit int) int {
+// walkRow walks over the row from at to limit, whose top has the shape s. The result is failed, stopped, or limit.
+func (w *rowWalker) walkRow(s *objectShape, at, limit int) int {
 	w.limit = limit
 	w.nextRow()
 	b := w.b
@@ -95,15 +95,15 @@ func (w *walker) row(s *shape, at, limit int) int {
 	at = jsonscan.SkipSpace(b, at, limit)
 	switch {
 	case at >= limit:
-		return w.fail(at, whyEmpty)
+		return w.failAt(at, whyEmpty)
 	case b[at] != '{':
-		return w.fail(at, whyNoObject)
+		return w.failAt(at, whyNoObject)
 	}
-	if at = w.object(s, at+1, 1, true); at < 0 {
+	if at = w.walkObject(s, at+1, 1, true); at < 0 {
 		return at
 	}
 	if at = jsonscan.SkipSpace(b, at, limit); at < limit {
-		return w.fail(at, whyTrailing)
+		return w.failAt(at, whyTrailing)
 	}
 	return limit
 }
@@ -116,8 +116,8 @@ const (
 	whyPath     = "the path to the value leads into something that is not an object"
 )
 
-// object walks over the members of an object, behind its bracket, up to behind the one that closes it. depth is how many objects and lists are open.
-func (w *walker) object(s *shape, at, depth int, top bool) int {
+// walkObject walks over the members of an object, behind its bracket, up to behind the one that closes it. depth is how many objects and lists are open.
+func (w *rowWalker) walkObject(s *objectShape, at, depth int, top bool) int {
 	b, limit := w.b, w.limit
 	s.objects++
 	if at < limit && b[at] <= ' ' {
@@ -130,7 +130,7 @@ func (w *walker) object(s *shape, at, depth int, top bool) int {
 	for {
 		key := at
 		var kid int32
-		if e := prev.next; at+16 <= len(b) && e.matches(b, at, limit) {
+		if e := prev.next; at+16 <= len(b) && e.matchesAt(b, at, limit) {
 			// The key is the one that came here the last time.
 			prev, kid = e, e.child
 			if at += e.size; b[at] <= ' ' {
@@ -138,15 +138,15 @@ func (w *walker) object(s *shape, at, depth int, top bool) int {
 			}
 			if e.slot != nil && e.slot.gen != w.gen {
 				e.slot.gen = w.gen
-				at = w.value(e.slot, at, depth)
+				at = w.walkValue(e.slot, at, depth)
 			} else {
-				at = w.member(s, kid, key, at, depth, top)
+				at = w.walkMember(s, kid, key, at, depth, top)
 			}
 		} else {
-			if prev, kid, at = s.key(w, at, prev); at < 0 {
+			if prev, kid, at = s.readKey(w, at, prev); at < 0 {
 				return at
 			}
-			at = w.member(s, kid, key, at, depth, top)
+			at = w.walkMember(s, kid, key, at, depth, top)
 		}
 		if at < 0 {
 			return at
@@ -161,11 +161,11 @@ func (w *walker) object(s *shape, at, depth int, top bool) int {
 		}
 		switch {
 		case at >= limit:
-			return w.fail(at, jsonscan.Unclosed)
+			return w.failAt(at, jsonscan.Unclosed)
 		case b[at] == '}':
 			return at + 1
 		case b[at] != ',':
-			return w.fail(at, jsonscan.WantCommaObject)
+			return w.failAt(at, jsonscan.WantCommaObject)
 		}
 		if at++; at < limit && b[at] <= ' ' {
 			at = jsonscan.SkipSpace(b, at, limit)
@@ -173,34 +173,34 @@ func (w *walker) object(s *shape, at, depth int, top bool) int {
 	}
 }
 
-// member walks over the value of a member whose key is at key.
-func (w *walker) member(s *shape, kid int32, key, value, depth int, top bool) int {
+// walkMember walks over the value of a member whose key is at key.
+func (w *rowWalker) walkMember(s *objectShape, kid int32, key, value, depth int, top bool) int {
 	if kid < 0 {
-		end := w.skip(value, depth)
+		end := w.skipValue(value, depth)
 		if end >= 0 && top && w.wantRest {
-			w.rest = append(w.rest, member{key, value, end})
+			w.rest = append(w.rest, restMember{key, value, end})
 		}
 		return end
 	}
 	slot := s.node.children[kid].slot
 	below := s.below[kid]
 	if slot < 0 {
-		return w.way(below, s.objects, value, depth)
+		return w.walkPath(below, s.objects, value, depth)
 	}
 	if below == nil || value >= w.limit || w.b[value] != '{' || w.slots[slot].gen == w.gen {
-		return w.leaf(slot, value, depth)
+		return w.walkLeaf(slot, value, depth)
 	}
 	if depth == jsonscan.MaxDepth {
-		return w.fail(value, jsonscan.TooDeep)
+		return w.failAt(value, jsonscan.TooDeep)
 	}
 	w.slots[slot].gen, w.slots[slot].kind, w.slots[slot].at = w.gen, slotObject, int32(value)
-	return w.object(below, value+1, depth+1, false)
+	return w.walkObject(below, value+1, depth+1, false)
 }
 
-// skip returns the place behind a value, of which only the structure matters.
-func (w *walker) skip(at, depth int) int {
+// skipValue returns the place behind a value, of which only the structure matters.
+func (w *rowWalker) skipValue(at, depth int) int {
 	if at >= w.limit {
-		return w.fail(at, jsonscan.WantValue)
+		return w.failAt(at, jsonscan.WantValue)
 	}
 	switch w.b[at] {
 	case '"':
@@ -212,40 +212,40 @@ func (w *walker) skip(at, depth int) int {
 	case '{', '[':
 		end, fault := w.x.Skip(at, w.limit, depth)
 		if !fault.OK() {
-			return w.fail(fault.At, fault.Why)
+			return w.failAt(fault.At, fault.Why)
 		}
 		return end
 	}
 	end := jsonscan.ScalarEnd(w.b, at, w.limit)
 	if end == at {
-		return w.fail(at, jsonscan.WantValue)
+		return w.failAt(at, jsonscan.WantValue)
 	}
 	return end
 }
 
-// leaf walks over the value of a key that matters. Of a key that is there twice the first counts.
-func (w *walker) leaf(i, at, depth int) int {
+// walkLeaf walks over the value of a key that matters. Of a key that is there twice the first counts.
+func (w *rowWalker) walkLeaf(i, at, depth int) int {
 	s := &w.slots[i]
 	if s.gen == w.gen {
-		return w.skip(at, depth)
+		return w.skipValue(at, depth)
 	}
 	s.gen = w.gen
-	return w.value(s, at, depth)
+	return w.walkValue(s, at, depth)
 }
 
-// way walks over what stands where an object is expected on the way to values. number is how many objects of the shape above were walked so far.
-func (w *walker) way(s *shape, number uint64, at, depth int) int {
+// walkPath walks over what stands where an object is expected on the way to values. number is how many objects of the shape above were walked so far.
+func (w *rowWalker) walkPath(s *objectShape, number uint64, at, depth int) int {
 	if s.seen == number {
-		return w.skip(at, depth)
+		return w.skipValue(at, depth)
 	}
 	s.seen = number
 	if at < w.limit && w.b[at] == '{' {
 		if depth == jsonscan.MaxDepth {
-			return w.fail(at, jsonscan.TooDeep)
+			return w.failAt(at, jsonscan.TooDeep)
 		}
-		return w.object(s, at+1, depth+1, false)
+		return w.walkObject(s, at+1, depth+1, false)
 	}
-	end := w.skip(at, depth)
+	end := w.skipValue(at, depth)
 	if end >= 0 && string(w.b[at:end]) != "null" {
 		for _, i := range s.node.slots {
 			s := &w.slots[i]
@@ -255,11 +255,11 @@ func (w *walker) way(s *shape, number uint64, at, depth int) int {
 	return end
 }
 
-// value notes a value, and returns the place behind it.
-func (w *walker) value(s *slot, at, depth int) int {
+// walkValue notes a value, and returns the place behind it.
+func (w *rowWalker) walkValue(s *valueSlot, at, depth int) int {
 	b, limit := w.b, w.limit
 	if at >= limit {
-		return w.fail(at, jsonscan.WantValue)
+		return w.failAt(at, jsonscan.WantValue)
 	}
 	switch c := b[at]; {
 	case c == '"':
@@ -311,16 +311,16 @@ func (w *walker) value(s *slot, at, depth int) int {
 		}
 		end, fault := w.x.Skip(at, limit, depth)
 		if !fault.OK() {
-			return w.fail(fault.At, fault.Why)
+			return w.failAt(fault.At, fault.Why)
 		}
 		s.kind, s.at, s.end = slotContainer, int32(at), int32(end)
 		return end
 	}
-	return w.scalar(s, at)
+	return w.walkScalar(s, at)
 }
 
-// scalar is value for what has neither quotes nor brackets, and is no short number.
-func (w *walker) scalar(s *slot, at int) int {
+// walkScalar is value for what has neither quotes nor brackets, and is no short number.
+func (w *rowWalker) walkScalar(s *valueSlot, at int) int {
 	b := w.b
 	end := jsonscan.ScalarEnd(b, at, w.limit)
 	kind := jsonscan.Scalar(b[at:end])
@@ -346,16 +346,16 @@ func (w *walker) scalar(s *slot, at int) int {
 		s.kind, s.places = slotNumber, 0
 	default:
 		if end == at {
-			return w.fail(at, jsonscan.WantValue)
+			return w.failAt(at, jsonscan.WantValue)
 		}
-		s.kind, s.why = slotBad, malformed(b[at:end])
+		s.kind, s.why = slotBad, whyMalformed(b[at:end])
 	}
 	return end
 }
 
 // simpleList appends a list of texts without escapes, or of short integers, as its column has them, and returns the place behind it. Of anything
 // else, sound or damaged, it appends nothing, and returns failed: Skip and listInto know what it is.
-func (w *walker) simpleList(c *column.Buffer, at int) int {
+func (w *rowWalker) simpleList(c *column.Buffer, at int) int {
 	b, limit, items := w.b, w.limit, c.Children[0]
 	start := items.Len
 	at = jsonscan.SkipSpace(b, at, limit)
@@ -384,7 +384,7 @@ func (w *walker) simpleList(c *column.Buffer, at int) int {
 }
 
 // simpleItem appends an element of a simple list, and returns the place behind it; failed for one that is not simple.
-func (w *walker) simpleItem(items *column.Buffer, at int) int {
+func (w *rowWalker) simpleItem(items *column.Buffer, at int) int {
 	switch b := w.b; {
 	case at >= w.limit:
 	case isText(items.Type.Kind):

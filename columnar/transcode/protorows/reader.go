@@ -23,7 +23,7 @@ func NewReader(p *rows.Plan) (func() rows.FrameReader, error) {
 	fields, indices := p.WantedFields()
 	row := newProtoShape(fields, m, nil)
 	return func() rows.FrameReader {
-		return &rows.PerMessage{MessageReader: &protoReader{row: row, indices: indices, room: rows.MemoryGuard{Limit: p.Limits.Bytes}}}
+		return &rows.PerMessage{MessageReader: &protoReader{row: row, indices: indices, memory: rows.MemoryGuard{Limit: p.Limits.Bytes}}}
 	}, nil
 }
 
@@ -33,8 +33,8 @@ type protoShape struct {
 	keys   map[string]*protoKey // in a map
 	key    *protoType           // of a map
 	fields []protoColumn
-	dests  []*protoDest // by slot
-	none   []protoPlace // as many empty places as there are slots
+	dests  []*protoDest    // by slot
+	none   []protoPosition // as many empty places as there are slots
 }
 
 // protoColumn is a field of a shape.
@@ -51,7 +51,7 @@ type protoDest struct {
 // newProtoShape compiles a shape for messages of type m, or for values of a map.
 func newProtoShape(fields []schema.Field, m protoreflect.MessageDescriptor, of *protoType) *protoShape {
 	find := rows.NewLookup(fields)
-	s := &protoShape{none: make([]protoPlace, find.SlotCount()), dests: make([]*protoDest, find.SlotCount())}
+	s := &protoShape{none: make([]protoPosition, find.SlotCount()), dests: make([]*protoDest, find.SlotCount())}
 	for i := range s.none {
 		s.none[i].first = -1
 	}
@@ -101,8 +101,8 @@ func newProtoDest(t *schema.Type, from *protoType) *protoDest {
 	return d
 }
 
-// protoPlace is what the walk found for a slot: the values of a field, in their order.
-type protoPlace struct {
+// protoPosition is what the walk found for a slot: the values of a field, in their order.
+type protoPosition struct {
 	typ         *protoType // nil where nothing is
 	first, last int32      // in protoReader.found; first is -1 when the field is not there and has its zero value
 	// why is set when a message around the field is damaged, at pos.
@@ -118,12 +118,12 @@ type protoValue struct {
 
 // protoReader reads messages.
 type protoReader struct {
-	row     *protoShape
-	indices []int // of the row's fields in the schema
-	data    []byte
-	places  []protoPlace // of the structs that are being read: each takes its part at the end
-	found   []protoValue
-	room    rows.MemoryGuard
+	row       *protoShape
+	indices   []int // of the row's fields in the schema
+	data      []byte
+	positions []protoPosition // of the structs that are being read: each takes its part at the end
+	found     []protoValue
+	memory    rows.MemoryGuard
 }
 
 // keepFound is how many values a reader remembers the room of from message to message.
@@ -136,24 +136,24 @@ func (r *protoReader) ReadMessage(w *rows.Writer, payload []byte) {
 		w.FailRow(0, rows.RowTooLong(len(payload), w.Plan.Limits.RowBytes))
 		return
 	}
-	r.data, r.places, r.found = payload, r.places[:0], r.found[:0]
+	r.data, r.positions, r.found = payload, r.positions[:0], r.found[:0]
 	if cap(r.found) > keepFound {
 		r.found = nil
 	}
-	places := r.take(r.row)
-	if at, why := r.walk(r.row.walk, places, 0, len(payload)); why != "" {
+	places := r.takePositions(r.row)
+	if at, why := r.walkMessage(r.row.walk, places, 0, len(payload)); why != "" {
 		w.FailRow(at, why)
 		return
 	}
 	for i, field := range r.indices {
-		slot := r.row.fields[i].slot(places)
+		slot := r.row.fields[i].findSlot(places)
 		if slot < 0 {
 			continue
 		}
 		place := &places[slot]
 		at, why := place.pos, place.why
 		if why == "" {
-			at, why = r.value(r.row.dests[slot], w.Column(field), place)
+			at, why = r.appendValue(r.row.dests[slot], w.Column(field), place)
 		}
 		if why != "" {
 			w.FailValue(field, at, why)
@@ -161,14 +161,14 @@ func (r *protoReader) ReadMessage(w *rows.Writer, payload []byte) {
 	}
 }
 
-func (r *protoReader) take(s *protoShape) []protoPlace {
-	base := len(r.places)
-	r.places = append(r.places, s.none...)
-	return r.places[base:]
+func (r *protoReader) takePositions(s *protoShape) []protoPosition {
+	base := len(r.positions)
+	r.positions = append(r.positions, s.none...)
+	return r.positions[base:]
 }
 
-// slot returns the slot in which the field's value is, -1 for none.
-func (c *protoColumn) slot(places []protoPlace) int {
+// findSlot returns the slot in which the field's value is, -1 for none.
+func (c *protoColumn) findSlot(places []protoPosition) int {
 	for s := c.first; s < c.end; s++ {
 		if places[s].typ != nil || places[s].why != "" {
 			return s
@@ -179,8 +179,8 @@ func (c *protoColumn) slot(places []protoPlace) int {
 
 const whyWire = "the message is cut off, or not a protobuf message"
 
-// walk goes over the fields of the message from pos to end, and notes what is wanted. It returns where and why the message is damaged.
-func (r *protoReader) walk(n *protoWalk, places []protoPlace, pos, end int) (at int, why string) {
+// walkMessage goes over the fields of the message from pos to end, and notes what is wanted. It returns where and why the message is damaged.
+func (r *protoReader) walkMessage(n *protoWalk, places []protoPosition, pos, end int) (at int, why string) {
 	if n != nil {
 		for _, z := range n.zeros {
 			if places[z.slot].typ == nil {
@@ -199,8 +199,8 @@ func (r *protoReader) walk(n *protoWalk, places []protoPlace, pos, end int) (at 
 			return pos, whyWire
 		}
 		if n != nil {
-			if f := n.field(number); f != nil {
-				r.note(f, wire, number, places, value, value+size)
+			if f := n.fieldOf(number); f != nil {
+				r.noteField(f, wire, number, places, value, value+size)
 			}
 		}
 		pos = value + size
@@ -208,48 +208,48 @@ func (r *protoReader) walk(n *protoWalk, places []protoPlace, pos, end int) (at 
 	return end, ""
 }
 
-// note notes a value of a field that is wanted. A value in a wire type that the field doesn't have is none of the field, as everywhere in
+// noteField notes a value of a field that is wanted. A value in a wire type that the field doesn't have is none of the field, as everywhere in
 // protobuf.
-func (r *protoReader) note(f *protoField, wire protowire.Type, number protowire.Number, places []protoPlace, pos, end int) {
+func (r *protoReader) noteField(f *protoField, wire protowire.Type, number protowire.Number, places []protoPosition, pos, end int) {
 	packed := f.typ.list && wire == protowire.BytesType && f.wire != protowire.BytesType && f.wire != protowire.StartGroupType
 	if wire != f.wire && !packed {
 		return
 	}
-	pos, end = r.content(wire, number, pos, end)
+	pos, end = r.contentOf(wire, number, pos, end)
 	for _, s := range f.slots {
-		r.add(&places[s], f.typ, protoValue{pos: int32(pos), end: int32(end), next: -1, wire: wire})
+		r.addValue(&places[s], f.typ, protoValue{pos: int32(pos), end: int32(end), next: -1, wire: wire})
 	}
 	if f.below != nil {
-		if at, why := r.walk(f.below, places, pos, end); why != "" {
-			f.damaged(places, at, why)
+		if at, why := r.walkMessage(f.below, places, pos, end); why != "" {
+			f.markDamaged(places, at, why)
 		}
 	}
 	if f.keys != nil {
-		if at, why := r.entry(f.typ.key, f.keys, places, pos, end); why != "" {
-			f.damaged(places, at, why)
+		if at, why := r.walkEntry(f.typ.key, f.keys, places, pos, end); why != "" {
+			f.markDamaged(places, at, why)
 		}
 	}
 }
 
-// entry notes what is wanted of an entry of a map. The last entry of a key counts.
-func (r *protoReader) entry(t *protoType, keys map[string]*protoKey, places []protoPlace, pos, end int) (at int, why string) {
-	key, why := r.key(t, pos, end)
+// walkEntry notes what is wanted of an entry of a map. The last entry of a key counts.
+func (r *protoReader) walkEntry(t *protoType, keys map[string]*protoKey, places []protoPosition, pos, end int) (at int, why string) {
+	key, why := r.readKey(t, pos, end)
 	if why != "" {
 		return pos, why
 	}
 	k := keys[string(key)]
 	if k == nil {
 		// What is not wanted is checked like what is.
-		return r.walk(nil, places, pos, end)
+		return r.walkMessage(nil, places, pos, end)
 	}
 	for _, s := range k.slots {
-		places[s] = protoPlace{first: -1}
+		places[s] = protoPosition{first: -1}
 	}
-	return r.walk(k.walk, places, pos, end)
+	return r.walkMessage(k.walk, places, pos, end)
 }
 
-// content returns where the bytes of a value are, without their length or the end of their group.
-func (r *protoReader) content(wire protowire.Type, number protowire.Number, pos, end int) (int, int) {
+// contentOf returns where the bytes of a value are, without their length or the end of their group.
+func (r *protoReader) contentOf(wire protowire.Type, number protowire.Number, pos, end int) (int, int) {
 	switch wire {
 	case protowire.BytesType:
 		_, n := protowire.ConsumeVarint(r.data[pos:end])
@@ -262,15 +262,15 @@ func (r *protoReader) content(wire protowire.Type, number protowire.Number, pos,
 	}
 }
 
-// damaged says of all slots that a field may fill that they can't be read.
-func (f *protoField) damaged(places []protoPlace, at int, why string) {
+// markDamaged says of all slots that a field may fill that they can't be read.
+func (f *protoField) markDamaged(places []protoPosition, at int, why string) {
 	for _, s := range f.all {
 		places[s].why, places[s].pos = why, at
 	}
 }
 
-// add adds a value to a place. Of a field with one scalar the last counts; messages that are there several times are one.
-func (r *protoReader) add(p *protoPlace, t *protoType, v protoValue) {
+// addValue adds a value to a place. Of a field with one scalar the last counts; messages that are there several times are one.
+func (r *protoReader) addValue(p *protoPosition, t *protoType, v protoValue) {
 	if p.first >= 0 && !t.list && t.kind == protoScalar {
 		r.found[p.first] = v
 		return
@@ -285,8 +285,8 @@ func (r *protoReader) add(p *protoPlace, t *protoType, v protoValue) {
 	p.last = at
 }
 
-// key returns the key of a map's entry, as text.
-func (r *protoReader) key(t *protoType, pos, end int) (key []byte, why string) {
+// readKey returns the key of a map's entry, as text.
+func (r *protoReader) readKey(t *protoType, pos, end int) (key []byte, why string) {
 	var last protoValue
 	for pos < end {
 		number, wire, size := protowire.ConsumeTag(r.data[pos:end])
@@ -299,7 +299,7 @@ func (r *protoReader) key(t *protoType, pos, end int) (key []byte, why string) {
 		}
 		pos = value + size
 		if number == 1 && wire == wireOf(t.scalar) {
-			from, to := r.content(wire, number, value, pos)
+			from, to := r.contentOf(wire, number, value, pos)
 			last = protoValue{pos: int32(from), end: int32(to), wire: wire}
 		}
 	}
@@ -307,7 +307,7 @@ func (r *protoReader) key(t *protoType, pos, end int) (key []byte, why string) {
 		return r.data[last.pos:last.end], ""
 	}
 	c := column.NewBuffer(&schema.Type{Kind: schema.String}, false, nil)
-	if why := r.scalar(c, t, last); why != "" {
+	if why := r.appendScalar(c, t, last); why != "" {
 		return nil, why
 	}
 	return c.Text(0), ""

@@ -166,8 +166,8 @@ func fieldNamed(m protoreflect.MessageDescriptor, name string) protoreflect.Fiel
 	return m.Fields().ByJSONName(name)
 }
 
-// field returns what is wanted of a field, nil for nothing.
-func (w *protoWalk) field(n protowire.Number) *protoField {
+// fieldOf returns what is wanted of a field, nil for nothing.
+func (w *protoWalk) fieldOf(n protowire.Number) *protoField {
 	if int(n) < len(w.small) {
 		return w.small[n]
 	}

@@ -13,45 +13,45 @@ import (
 	"scribe/columnar/transcode/rows"
 )
 
-// value appends what a place holds to a column; it returns where and why it does not fit.
-func (r *protoReader) value(d *protoDest, c *column.Buffer, p *protoPlace) (at int, why string) {
+// appendValue appends what a place holds to a column; it returns where and why it does not fit.
+func (r *protoReader) appendValue(d *protoDest, c *column.Buffer, p *protoPosition) (at int, why string) {
 	if p.first >= 0 {
 		at = int(r.found[p.first].pos)
 	}
 	t := p.typ
 	switch {
 	case t.list:
-		return r.list(d, c, p, at)
+		return r.appendList(d, c, p, at)
 	case t.kind == protoMap:
-		return r.mapping(d, c, p, at)
+		return r.appendMap(d, c, p, at)
 	case p.first < 0 && t.kind == protoScalar:
-		return at, r.scalar(c, t, protoValue{})
+		return at, r.appendScalar(c, t, protoValue{})
 	case p.first < 0: // the value of a map's entry: an empty message
-		r.add(p, t, protoValue{next: -1, wire: protowire.BytesType})
-		return at, r.single(d, c, t, p.first, true)
+		r.addValue(p, t, protoValue{next: -1, wire: protowire.BytesType})
+		return at, r.appendSingle(d, c, t, p.first, true)
 	case t.kind == protoScalar:
-		return at, r.scalar(c, t, r.found[p.first])
+		return at, r.appendScalar(c, t, r.found[p.first])
 	default:
-		return at, r.single(d, c, t, p.first, true)
+		return at, r.appendSingle(d, c, t, p.first, true)
 	}
 }
 
-func (r *protoReader) list(d *protoDest, c *column.Buffer, p *protoPlace, at int) (int, string) {
+func (r *protoReader) appendList(d *protoDest, c *column.Buffer, p *protoPosition, at int) (int, string) {
 	if c.Type.Kind != schema.List {
 		return at, column.WhyNotListOf(c)
 	}
 	for i := p.first; i >= 0; i = r.found[i].next {
 		v := r.found[i]
 		if p.typ.kind != protoScalar || v.wire != protowire.BytesType || wireOf(p.typ.scalar) == protowire.BytesType {
-			if !r.room.HasMemory(c) {
+			if !r.memory.HasMemory(c) {
 				return int(v.pos), rows.WhyTooMuchMemory
 			}
-			if why := r.single(d.elem, c.Children[0], p.typ, i, false); why != "" {
+			if why := r.appendSingle(d.elem, c.Children[0], p.typ, i, false); why != "" {
 				return int(v.pos), why
 			}
 			continue
 		}
-		if at, why := r.packed(c, p.typ, v); why != "" {
+		if at, why := r.appendPacked(c, p.typ, v); why != "" {
 			return at, why
 		}
 	}
@@ -59,19 +59,19 @@ func (r *protoReader) list(d *protoDest, c *column.Buffer, p *protoPlace, at int
 	return at, ""
 }
 
-// packed appends the elements of a packed list.
-func (r *protoReader) packed(c *column.Buffer, t *protoType, v protoValue) (at int, why string) {
+// appendPacked appends the elements of a packed list.
+func (r *protoReader) appendPacked(c *column.Buffer, t *protoType, v protoValue) (at int, why string) {
 	wire := wireOf(t.scalar)
 	for v.pos < v.end {
 		size := protowire.ConsumeFieldValue(1, wire, r.data[v.pos:v.end])
 		if size < 0 {
 			return int(v.pos), whyWire
 		}
-		if !r.room.HasMemory(c) {
+		if !r.memory.HasMemory(c) {
 			return int(v.pos), rows.WhyTooMuchMemory
 		}
 		one := protoValue{pos: v.pos, end: v.pos + int32(size), wire: wire}
-		if why := r.scalar(c.Children[0], t, one); why != "" {
+		if why := r.appendScalar(c.Children[0], t, one); why != "" {
 			return int(v.pos), why
 		}
 		v.pos = one.end
@@ -79,25 +79,25 @@ func (r *protoReader) packed(c *column.Buffer, t *protoType, v protoValue) (at i
 	return 0, ""
 }
 
-// mapping appends a map, to a column of maps or of structs.
-func (r *protoReader) mapping(d *protoDest, c *column.Buffer, p *protoPlace, at int) (int, string) {
+// appendMap appends a map, to a column of maps or of structs.
+func (r *protoReader) appendMap(d *protoDest, c *column.Buffer, p *protoPosition, at int) (int, string) {
 	if c.Type.Kind == schema.Struct {
-		return at, r.structure(d.shape, c, p.first, true)
+		return at, r.appendStruct(d.shape, c, p.first, true)
 	}
 	if c.Type.Kind != schema.Map {
 		return at, column.WhyNotObjectOf(c)
 	}
 	for i := p.first; i >= 0; i = r.found[i].next {
-		if !r.room.HasMemory(c) {
+		if !r.memory.HasMemory(c) {
 			return at, rows.WhyTooMuchMemory
 		}
 		v := r.found[i]
-		key, why := r.key(p.typ.key, int(v.pos), int(v.end))
+		key, why := r.readKey(p.typ.key, int(v.pos), int(v.end))
 		if why == "" {
 			why = column.PutString(c.Children[0], key)
 		}
 		if why == "" {
-			why = r.inside(d.elem, c.Children[1], p.typ.value, mapValue, i)
+			why = r.appendInside(d.elem, c.Children[1], p.typ.value, mapValue, i)
 		}
 		if why != "" {
 			return int(v.pos), why
@@ -115,42 +115,42 @@ const (
 	nanos        = 2
 )
 
-// inside appends the field with a number of a message, its zero value if it is not there. It is for messages of few fields.
-func (r *protoReader) inside(d *protoDest, c *column.Buffer, t *protoType, number protowire.Number, at int32) (why string) {
+// appendInside appends the field with a number of a message, its zero value if it is not there. It is for messages of few fields.
+func (r *protoReader) appendInside(d *protoDest, c *column.Buffer, t *protoType, number protowire.Number, at int32) (why string) {
 	f := &protoField{typ: t, wire: wireOf(t.scalar), slots: []int{0}}
 	w := &protoWalk{zeros: []protoSlot{{typ: t}}}
 	w.small[number] = f
-	p := []protoPlace{{first: -1}}
+	p := []protoPosition{{first: -1}}
 	v := r.found[at]
-	if _, why := r.walk(w, p, int(v.pos), int(v.end)); why != "" {
+	if _, why := r.walkMessage(w, p, int(v.pos), int(v.end)); why != "" {
 		return why
 	}
-	_, why = r.value(d, c, &p[0])
+	_, why = r.appendValue(d, c, &p[0])
 	return why
 }
 
-// single appends one value of a field: the value at, and if it is a message that is not in a list, all that follow are parts of it.
-func (r *protoReader) single(d *protoDest, c *column.Buffer, t *protoType, at int32, merged bool) (why string) {
+// appendSingle appends one value of a field: the value at, and if it is a message that is not in a list, all that follow are parts of it.
+func (r *protoReader) appendSingle(d *protoDest, c *column.Buffer, t *protoType, at int32, merged bool) (why string) {
 	if c.Type.Kind == schema.Struct && t.message != nil {
-		return r.structure(d.shape, c, at, merged)
+		return r.appendStruct(d.shape, c, at, merged)
 	}
 	switch t.kind {
 	case protoScalar:
-		return r.scalar(c, t, r.found[at])
+		return r.appendScalar(c, t, r.found[at])
 	case protoWrapper:
 		for merged && r.found[at].next >= 0 {
 			at = r.found[at].next
 		}
-		return r.inside(d, c, t.value, wrapperValue, at)
+		return r.appendInside(d, c, t.value, wrapperValue, at)
 	case protoTimestamp, protoDuration:
-		return r.instant(c, t, at, merged)
+		return r.appendInstant(c, t, at, merged)
 	default:
 		return column.WhyNotObjectOf(c)
 	}
 }
 
-// instant appends a Timestamp or a Duration.
-func (r *protoReader) instant(c *column.Buffer, t *protoType, at int32, merged bool) (why string) {
+// appendInstant appends a Timestamp or a Duration.
+func (r *protoReader) appendInstant(c *column.Buffer, t *protoType, at int32, merged bool) (why string) {
 	var s, n int64
 	for i := at; i >= 0; i = r.found[i].next {
 		v := r.found[i]
@@ -213,17 +213,17 @@ func putDuration(c *column.Buffer, s, n int64) (why string) {
 	return column.PutNumber(c, text)
 }
 
-// structure appends a struct of the fields of a message, or of the values of a map: the value at, and those that follow if they are one.
-func (r *protoReader) structure(s *protoShape, c *column.Buffer, at int32, merged bool) (why string) {
-	base := len(r.places)
-	places := r.take(s)
-	defer func() { r.places = r.places[:base] }()
+// appendStruct appends a struct of the fields of a message, or of the values of a map: the value at, and those that follow if they are one.
+func (r *protoReader) appendStruct(s *protoShape, c *column.Buffer, at int32, merged bool) (why string) {
+	base := len(r.positions)
+	places := r.takePositions(s)
+	defer func() { r.positions = r.positions[:base] }()
 	for i := at; i >= 0; i = r.found[i].next {
 		v := r.found[i]
 		if s.keys != nil {
-			_, why = r.entry(s.key, s.keys, places, int(v.pos), int(v.end))
+			_, why = r.walkEntry(s.key, s.keys, places, int(v.pos), int(v.end))
 		} else {
-			_, why = r.walk(s.walk, places, int(v.pos), int(v.end))
+			_, why = r.walkMessage(s.walk, places, int(v.pos), int(v.end))
 		}
 		if why != "" {
 			return why
@@ -234,14 +234,14 @@ func (r *protoReader) structure(s *protoShape, c *column.Buffer, at int32, merge
 	}
 	for i := range s.fields {
 		f, child := &s.fields[i], c.Children[i]
-		slot := f.slot(places)
+		slot := f.findSlot(places)
 		switch {
 		case slot < 0:
 			why = child.AppendAbsent()
 		case places[slot].why != "":
 			why = places[slot].why
 		default:
-			_, why = r.value(s.dests[slot], child, &places[slot])
+			_, why = r.appendValue(s.dests[slot], child, &places[slot])
 		}
 		if why != "" {
 			return c.Type.Fields[i].Name + ": " + why
@@ -251,8 +251,8 @@ func (r *protoReader) structure(s *protoShape, c *column.Buffer, at int32, merge
 	return ""
 }
 
-// scalar appends a number, bool, text, bytes or enum; the zero value, if v is.
-func (r *protoReader) scalar(c *column.Buffer, t *protoType, v protoValue) (why string) {
+// appendScalar appends a number, bool, text, bytes or enum; the zero value, if v is.
+func (r *protoReader) appendScalar(c *column.Buffer, t *protoType, v protoValue) (why string) {
 	var (
 		u    uint64
 		data = r.data[v.pos:v.end]

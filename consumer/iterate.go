@@ -129,85 +129,105 @@ func (c *Consumer) payload(it *item, refuse func(error) bool, deliver func(*item
 	return goOn
 }
 
+// delivery yields the messages of one payload.
+type delivery struct {
+	c      *Consumer
+	it     *item
+	yield  func(Record, error) bool
+	refuse func(error) bool
+	match  *matches
+
+	index, left   int // of messages: the next one, and how many are not delivered
+	frame, offset int // of the next frame: its number, and where it begins
+	decoder       record.Decoder
+	bytes         uint64 // yielded
+	// out is what is yielded, with all that does not change within a payload; at is its Time.
+	out Record
+	at  int64
+}
+
 // records yields the messages of a payload that were not delivered before. It is false when the caller has left the loop; what is
 // wrong with the payload is left in it.Err.
 func (c *Consumer) records(it *item, yield func(Record, error) bool, refuse func(error) bool) bool {
-	var (
-		d      record.Decoder
-		r      record.Record
-		total  = int(it.ptr.Messages)
-		left   = int(it.Left.Load())
-		index  = 0 // of the next message in the payload
-		offset = 0 // of the next frame
-		bytes  = uint64(0)
-		match  = it.matches()
-		// out is what is yielded, with all that does not change within a payload; at is its Time.
-		out = it.record()
-		at  = int64(0)
-	)
-	defer func() { c.stats.bytes.Add(bytes) }()
-	for n := 0; left > 0; n++ {
-		h, err := record.ParseHeader(it.Frames[offset:])
-		if err != nil {
-			return c.broken(it, n, offset, err)
-		}
-		if index+h.Count <= total-left { // all of it was delivered before
-			index, offset = index+h.Count, offset+h.Len
-			continue
-		}
-		if match.none(index, h.Count) && !payload.MayBeReport(&h) { // a filter lets nothing of it through
-			index, offset, left = index+h.Count, offset+h.Len, total-index-h.Count
-			it.Left.Store(int64(left))
-			continue
-		}
-		if h.Encoding == record.EncodingArrow {
-			it.Err = fmt.Errorf("%w: shard %v, LSN %d, message %d", ErrColumnar, it.pos.shard, it.LSN, index)
-			return true
-		}
-		if _, err := d.Reset(it.Frames[offset:]); err != nil {
-			return c.broken(it, n, offset, err)
-		}
-		offset += h.Len
-		lone := payload.MayBeReport(&h)
-		out.SampleRate, out.Atomic, out.BatchLeft = max(h.SampleRate, 1), h.Atomic(), 0
-		for d.Next(&r) {
-			if index++; index <= total-left {
-				continue
-			}
-			left--
-			it.Left.Store(int64(left))
-			if lone {
-				if told, goOn := c.report(it, &r, refuse); told {
-					if !goOn {
-						return false
-					}
-					continue
-				}
-			}
-			if !match.lets(index - 1) {
-				continue
-			}
-			bytes += uint64(len(r.Payload))
-			if r.Time != at { // most messages have their frame's
-				at, out.Time = r.Time, time.UnixMicro(r.Time)
-			}
-			out.Payload, out.Key, out.Attributes, out.Index, out.Offset = r.Payload, r.Key, r.Attributes, index-1, it.number(index-1)
-			if out.Atomic {
-				out.BatchLeft = h.Count - r.Index - 1
-			}
-			if !yield(out, nil) {
-				return false
-			}
-		}
-		if err := d.Err(); err != nil {
-			return c.broken(it, n, offset-h.Len, err)
+	d := delivery{c: c, it: it, yield: yield, refuse: refuse, match: it.matches(), left: int(it.Left.Load()), out: it.record()}
+	defer func() { c.stats.bytes.Add(d.bytes) }()
+	for ; d.left > 0 && it.Err == nil; d.frame++ {
+		h, err := record.ParseHeader(it.Frames[d.offset:])
+		switch {
+		case err != nil:
+			d.markBroken(err)
+		case d.skipFrame(&h):
+		case h.Encoding == record.EncodingArrow:
+			it.Err = fmt.Errorf("%w: shard %v, LSN %d, message %d", ErrColumnar, it.pos.shard, it.LSN, d.index)
+		case !d.deliverFrame(&h):
+			return false
 		}
 	}
 	return true
 }
 
-// broken leaves a damaged frame in it.Err.
-func (c *Consumer) broken(it *item, frame, offset int, err error) bool {
-	it.Err = it.place(c.category).damage(fmt.Sprintf("frame %d", frame), int64(offset), err)
+// skipFrame passes over a frame that was delivered before, or of which a filter lets nothing through.
+func (d *delivery) skipFrame(h *record.Header) bool {
+	total, end := int(d.it.Messages), d.index+h.Count
+	if end > total-d.left { // else all of it was delivered before
+		if payload.MayBeReport(h) || !d.match.none(d.index, h.Count) {
+			return false
+		}
+		d.left = total - end
+		d.it.Left.Store(int64(d.left))
+	}
+	d.index, d.offset = end, d.offset+h.Len
 	return true
+}
+
+// deliverFrame yields the messages of a frame. It is false when the caller has left the loop.
+func (d *delivery) deliverFrame(h *record.Header) bool {
+	if _, err := d.decoder.Reset(d.it.Frames[d.offset:]); err != nil {
+		d.markBroken(err)
+		return true
+	}
+	var (
+		r         record.Record
+		out       = &d.out
+		delivered = int(d.it.Messages) - d.left // before
+		mayReport = payload.MayBeReport(h)
+	)
+	out.SampleRate, out.Atomic, out.BatchLeft = max(h.SampleRate, 1), h.Atomic(), 0
+	for d.decoder.Next(&r) {
+		if d.index++; d.index <= delivered {
+			continue
+		}
+		d.left--
+		d.it.Left.Store(int64(d.left))
+		if mayReport {
+			if told, goOn := d.c.report(d.it, &r, d.refuse); told {
+				d.offset += h.Len
+				return goOn
+			}
+		}
+		if !d.match.lets(d.index - 1) {
+			continue
+		}
+		d.bytes += uint64(len(r.Payload))
+		if r.Time != d.at { // most messages have their frame's
+			d.at, out.Time = r.Time, time.UnixMicro(r.Time)
+		}
+		out.Payload, out.Key, out.Attributes, out.Index, out.Offset = r.Payload, r.Key, r.Attributes, d.index-1, d.it.number(d.index-1)
+		if out.Atomic {
+			out.BatchLeft = h.Count - r.Index - 1
+		}
+		if !d.yield(*out, nil) {
+			return false
+		}
+	}
+	if err := d.decoder.Err(); err != nil {
+		d.markBroken(err)
+	}
+	d.offset += h.Len
+	return true
+}
+
+// markBroken leaves what is wrong with a frame in the payload's Err.
+func (d *delivery) markBroken(err error) {
+	d.it.Err = d.it.place(d.c.category).damage(fmt.Sprintf("frame %d", d.frame), int64(d.offset), err)
 }

@@ -7,8 +7,6 @@ import (
 	"iter"
 	"time"
 
-	"scribe/consumer/internal/payload"
-	"scribe/internal/format/loss"
 	"scribe/internal/format/record"
 	"scribe/internal/format/sequenced"
 	scribev1 "scribe/proto/scribe/v1"
@@ -183,7 +181,8 @@ func (b *batching) payload(it *item) bool {
 	}
 	b.c.stats.payloads.Add(1)
 	it.Keep = true // batches point into it
-	goOn := b.messages(it)
+	it.Left.Store(int64(it.Messages - min(b.c.skipOf(it), it.Messages)))
+	goOn := b.c.records(it, func(r Record, _ error) bool { return b.add(it, &r) }, func(gap error) bool { return b.tellLoss(it, gap) })
 	if goOn && it.Err != nil {
 		return b.damaged(it)
 	}
@@ -207,81 +206,27 @@ func (b *batching) damaged(it *item) bool {
 	return b.c.damaged(it, it.Err, b.refuse)
 }
 
-// messages adds the messages of a payload that were not delivered before, and yields what they fill. What is wrong with the payload is left
-// in it.Err.
-func (b *batching) messages(it *item) bool {
-	done := int(b.c.skipOf(it))
-	index, offset := 0, 0
-	for n := 0; offset < len(it.Frames); n++ {
-		h, err := record.ParseHeader(it.Frames[offset:])
-		if err != nil {
-			return b.c.broken(it, n, offset, err)
-		}
-		frame := it.Frames[offset : offset+h.Len]
-		offset += h.Len
-		if index+h.Count <= done {
-			index += h.Count
-			continue
-		}
-		if h.Encoding == record.EncodingArrow {
-			it.Err = fmt.Errorf("%w: shard %v, LSN %d, message %d", ErrColumnar, it.pos.shard, it.LSN, index)
-			return true
-		}
-		goOn, err := b.frame(it, frame, index, done)
-		if err != nil {
-			return b.c.broken(it, n, offset-h.Len, err)
-		}
-		if !goOn {
-			return false
-		}
-		index += h.Count
-	}
-	return true
-}
-
-// frame adds the messages of a frame whose first one has an index in the payload, but those before done.
-func (b *batching) frame(it *item, frame []byte, index, done int) (goOn bool, err error) {
-	var (
-		d record.Decoder
-		r record.Record
-	)
-	h, err := d.Reset(frame)
-	if err != nil {
-		return false, err
-	}
-	out, lone, last := it.record(), payload.MayBeReport(&h), index+h.Count-1
-	out.SampleRate, out.Atomic = max(h.SampleRate, 1), h.Atomic()
-	for d.Next(&r) {
-		if index++; index <= done {
-			continue
-		}
-		if lone && isReport(&r) {
-			return b.report(it, &r, index), nil
-		}
-		out.Payload, out.Key, out.Attributes, out.Time = r.Payload, r.Key, r.Attributes, time.UnixMicro(r.Time)
-		out.Index, out.Offset, out.BatchLeft = index-1, it.number(index-1), 0
-		if out.Atomic {
-			out.BatchLeft = last - (index - 1)
-		}
-		b.add(it, &out, index)
-		full := b.size.Messages > 0 && len(b.records) >= b.size.Messages || b.bytes >= b.size.Bytes
-		if full && out.BatchLeft == 0 && !b.flush() {
-			return false, nil
-		}
-	}
-	return true, d.Err()
-}
-
-// add adds a message; behind it is the place with an index in its payload.
-func (b *batching) add(it *item, r *Record, index int) {
+// add adds a message, and yields the batch if that fills it.
+func (b *batching) add(it *item, r *Record) bool {
 	if len(b.records) == 0 {
 		b.began, b.pos = it.Time, it.pos
 	}
 	b.records = append(b.records, *r)
-	n := int64(len(r.Payload) + len(r.Key))
-	b.bytes += n
-	b.c.stats.bytes.Add(uint64(n))
-	b.lsn, b.skip = it.behind(index)
+	b.bytes += int64(len(r.Payload) + len(r.Key))
+	b.lsn, b.skip = it.behind(r.Index + 1)
+	full := b.size.Messages > 0 && len(b.records) >= b.size.Messages || b.bytes >= b.size.Bytes
+	return !full || r.BatchLeft > 0 || b.flush()
+}
+
+// tellLoss yields what an upstream says of messages that it dropped: a gap, which ends the batch before it.
+func (b *batching) tellLoss(it *item, gap error) bool {
+	if !b.flush() {
+		return false
+	}
+	b.c.mu.Lock()
+	it.pos.lsn, it.pos.skip = it.behind(int(int64(it.Messages) - it.Left.Load()))
+	b.c.mu.Unlock()
+	return b.refuse(gap)
 }
 
 // behind is the place behind so many messages of an item's payload.
@@ -290,24 +235,6 @@ func (it *item) behind(messages int) (record.LSN, uint32) {
 		return it.LSN + 1, 0
 	}
 	return it.LSN, uint32(messages) //nolint:gosec // a payload's messages are counted in 32 bits
-}
-
-// isReport reports whether a message that is alone in its frame is the report of a loss.
-func isReport(r *record.Record) bool {
-	_, ok := loss.Parse(r.Payload, r.Attributes)
-	return ok
-}
-
-// report yields what an upstream says of messages that it dropped: a gap, which ends the batch before it.
-func (b *batching) report(it *item, r *record.Record, index int) bool {
-	if !b.flush() {
-		return false
-	}
-	b.c.mu.Lock()
-	it.pos.lsn, it.pos.skip = it.behind(index)
-	b.c.mu.Unlock()
-	_, goOn := b.c.report(it, r, b.refuse)
-	return goOn
 }
 
 // record is what all messages of the item's payload have.

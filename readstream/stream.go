@@ -379,7 +379,7 @@ func (st *stream) fill() (stop, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	before := len(st.batch)
-	why, err := st.take()
+	why, err := st.takeItems()
 	if taken := st.batch[before:]; len(taken) > 0 {
 		if before == 0 {
 			st.taken = time.Now()
@@ -396,57 +396,75 @@ func (st *stream) fill() (stop, error) {
 	return why, err
 }
 
-// take is fill with the mutex held.
-func (st *stream) take() (stop, error) {
+// takeItems is fill with the mutex held.
+func (st *stream) takeItems() (stop, error) {
 	for st.control == nil {
 		kind, status := st.merge.Peek()
-		switch {
-		case status == merge.Read:
-			return stopRead, nil
-		case status == merge.Look:
-			st.look, st.held = true, waitsWindow
-			return stopIdle, nil
-		case status != merge.Ready:
-			if st.held = waitsNews; st.merge.Pending() > 0 {
-				st.held = waitsLog
+		if status != merge.Ready {
+			return st.standStill(status), nil
+		}
+		if kind == merge.Entry {
+			switch {
+			case len(st.skipped.runs) >= st.s.cfg.BatchEntries:
+				return stopFull, nil
+			case st.passOver() || st.prunes():
+				continue
+			case len(st.batch) >= st.s.cfg.BatchEntries || st.batchBytes >= st.s.cfg.BatchBytes:
+				return stopFull, nil
+			case !st.mu.credits.any():
+				return stopCredits, nil
 			}
-			return stopIdle, nil
-		case kind == merge.Entry && len(st.skipped.runs) >= st.s.cfg.BatchEntries:
-			return stopFull, nil
-		case kind == merge.Entry && (st.passOver() || st.prunes()):
-			continue
-		case kind == merge.Entry && (len(st.batch) >= st.s.cfg.BatchEntries || st.batchBytes >= st.s.cfg.BatchBytes):
-			return stopFull, nil
-		case kind == merge.Entry && !st.mu.credits.any():
-			return stopCredits, nil
 		}
-		it, _ := st.merge.Next()
-		if len(st.skips) > 0 {
-			delete(st.skips, it.Shard)
+		if err := st.takeItem(); err != nil {
+			return 0, err
 		}
-		st.forget(&it)
-		if it.Kind != merge.Entry {
-			st.control = &it
-			break
-		}
-		p, err := st.unwrap(&it)
-		switch {
-		case err == nil && it.Kind != merge.Entry:
-			st.control = &it
-		case errors.Is(err, pointer.ErrVersion), errors.Is(err, sequenced.ErrVersion):
-			return 0, rpc.Errorf(scribev1.Reason_REASON_UNSPECIFIED, "shard %v, LSN %d: %w", it.Shard, it.LSN, err)
-		case err != nil:
-			st.log.Error("a record holds no pointer", "shard", it.Shard.String(), "lsn", uint64(it.LSN), "error", err)
-			st.control = &merge.Item{Kind: merge.Gap, Cause: merge.Corrupt, Shard: it.Shard, LSN: it.LSN, To: it.LSN + 1}
-		default:
-			st.mu.credits.spend(p.Length)
-			st.s.metrics.payloadBytes.Add(float64(p.Length))
-			st.batch = append(st.batch, it)
-			st.batchBytes += len(it.Data)
-		}
-		st.watermark, st.pending = st.merge.Low(), st.merge.Pending()
 	}
 	return stopControl, nil
+}
+
+// standStill takes note of why the merge has no item.
+func (st *stream) standStill(status merge.Status) stop {
+	switch {
+	case status == merge.Read:
+		return stopRead
+	case status == merge.Look:
+		st.look, st.held = true, waitsWindow
+	case st.merge.Pending() > 0:
+		st.held = waitsLog
+	default:
+		st.held = waitsNews
+	}
+	return stopIdle
+}
+
+// takeItem takes the merge's next item: an entry into the batch, anything else as the control message behind it. The mutex is held.
+func (st *stream) takeItem() error {
+	it, _ := st.merge.Next()
+	if len(st.skips) > 0 {
+		delete(st.skips, it.Shard)
+	}
+	st.forget(&it)
+	if it.Kind != merge.Entry {
+		st.control = &it
+		return nil
+	}
+	p, err := st.unwrap(&it)
+	switch {
+	case err == nil && it.Kind != merge.Entry: // a gap, in a sequenced log
+		st.control = &it
+	case errors.Is(err, pointer.ErrVersion), errors.Is(err, sequenced.ErrVersion):
+		return rpc.Errorf(scribev1.Reason_REASON_UNSPECIFIED, "shard %v, LSN %d: %w", it.Shard, it.LSN, err)
+	case err != nil:
+		st.log.Error("a record holds no pointer", "shard", it.Shard.String(), "lsn", uint64(it.LSN), "error", err)
+		st.control = &merge.Item{Kind: merge.Gap, Cause: merge.Corrupt, Shard: it.Shard, LSN: it.LSN, To: it.LSN + 1}
+	default:
+		st.mu.credits.spend(p.Length)
+		st.s.metrics.payloadBytes.Add(float64(p.Length))
+		st.batch = append(st.batch, it)
+		st.batchBytes += len(it.Data)
+	}
+	st.watermark, st.pending = st.merge.Low(), st.merge.Pending()
+	return nil
 }
 
 // passOver takes the merge's next entry out, and reports that it did, if it is in buckets of others: it takes neither credits nor room. The

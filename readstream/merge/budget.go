@@ -84,7 +84,7 @@ func (m *Merge) Shrink() int {
 	for _, c := range m.cursors {
 		if c.bytes > quota {
 			m.shrink(c, quota)
-			m.settle(c)
+			m.update(c)
 		}
 		if m.used <= share {
 			break

@@ -55,8 +55,21 @@ type cursor struct {
 
 func (c *cursor) empty() bool { return c.first == len(c.queue) }
 
-// needy reports whether a read would bring something that is missing.
-func (c *cursor) needy() bool { return !c.ended && c.empty() && c.next < c.tail }
+// needsRead reports whether a read would bring something that is missing.
+func (c *cursor) needsRead() bool { return !c.ended && c.empty() && c.next < c.tail }
+
+// reachTail takes note that the cursor stands at the tail, if it does: then what holds from the tail on holds for it, and a sealed shard has
+// an end.
+func (c *cursor) reachTail() {
+	if c.ended || c.next < c.tail {
+		return
+	}
+	c.low = max(c.low, c.mark)
+	if c.sealed && !c.closing {
+		c.closing = true
+		c.push(item{Item: Item{Kind: End, Shard: c.shard, LSN: c.next}, order: math.MinInt64})
+	}
+}
 
 func (c *cursor) head() *item { return &c.queue[c.first] }
 

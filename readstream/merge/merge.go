@@ -133,7 +133,7 @@ func (m *Merge) Add(shard record.ShardID, from record.LSN) {
 	}
 	c := &cursor{shard: shard, next: max(from, record.FirstLSN)}
 	m.cursors[shard] = c
-	m.settle(c)
+	m.update(c)
 }
 
 // Begin tells that of the first record of a shard that was added a part was handed out, by an earlier merge: the rest comes before
@@ -177,7 +177,7 @@ func (m *Merge) Total() int { return len(m.cursors) }
 func (m *Merge) Tail(shard record.ShardID, next record.LSN, watermark int64, sealed bool) {
 	if c := m.cursors[shard]; c != nil && !c.ended {
 		m.tail(c, next, watermark, sealed)
-		m.settle(c)
+		m.update(c)
 	}
 }
 
@@ -207,7 +207,7 @@ func (m *Merge) Update(u *metalog.Update) {
 	// Entries after TrimmedTo leave a hole, so the cursor will want a read and learn of the gap there.
 	m.offer(c, u.Entries, false)
 	m.tail(c, u.NextLSN, u.Watermark, u.Sealed)
-	m.settle(c)
+	m.update(c)
 }
 
 // firstRead is the bytes that the first read of a shard brings at most, so that a stream has something to send soon; each further one may
@@ -223,7 +223,7 @@ func (m *Merge) Wants(dst []Want, limit int) []Want {
 	for limit > 0 && len(m.wants) > 0 {
 		c := m.wants[0]
 		m.wants = m.wants[1:]
-		if !c.needy() {
+		if !c.needsRead() {
 			m.unwant(c)
 			continue
 		}
@@ -242,7 +242,7 @@ func (m *Merge) Wants(dst []Want, limit int) []Want {
 // unwant takes back a want that was met by an update.
 func (m *Merge) unwant(c *cursor) {
 	c.want, c.force = wantNone, false
-	m.settle(c)
+	m.update(c)
 }
 
 // Loaded answers a want with what was read, whose data the merge keeps. Nothing, although there should be something, counts as
@@ -254,16 +254,16 @@ func (m *Merge) Loaded(shard record.ShardID, entries []metalog.Entry) {
 	}
 	before := c.next
 	m.offer(c, entries, c.force)
-	if len(entries) == 0 && c.sealed && c.needy() {
+	if len(entries) == 0 && c.sealed && c.needsRead() {
 		c.gap(c.tail, Trimmed)
 	}
 	// To learn the time of the next record is something, too, unless the record itself was wanted.
-	if gained := c.next != before || c.stub && !c.force; !gained && c.needy() {
+	if gained := c.next != before || c.stub && !c.force; !gained && c.needsRead() {
 		m.fail(c)
 	} else if c.want == wantRunning {
 		c.want, c.force = wantNone, false
 	}
-	m.settle(c)
+	m.update(c)
 }
 
 // Skip answers a want when the records from its LSN up to to can't be had.
@@ -278,7 +278,7 @@ func (m *Merge) Skip(shard record.ShardID, to record.LSN, cause Cause) {
 	if to > c.next {
 		c.gap(to, cause)
 	}
-	m.settle(c)
+	m.update(c)
 }
 
 // Late tells that a want takes long to answer. Until it is answered the shard keeps back what its window does not allow before
@@ -286,7 +286,7 @@ func (m *Merge) Skip(shard record.ShardID, to record.LSN, cause Cause) {
 func (m *Merge) Late(shard record.ShardID) {
 	if c := m.cursors[shard]; c != nil && !c.ended && c.want == wantRunning && c.stub {
 		c.stub = false
-		m.settle(c)
+		m.update(c)
 	}
 }
 
@@ -294,7 +294,7 @@ func (m *Merge) Late(shard record.ShardID) {
 func (m *Merge) Fail(shard record.ShardID) {
 	if c := m.cursors[shard]; c != nil && !c.ended {
 		m.fail(c)
-		m.settle(c)
+		m.update(c)
 	}
 }
 
@@ -309,7 +309,7 @@ func (m *Merge) Retry() bool {
 	m.failed = nil
 	for _, c := range failed {
 		c.want = wantNone
-		m.settle(c)
+		m.update(c)
 	}
 	return len(failed) > 0
 }
@@ -323,7 +323,7 @@ func (m *Merge) Looked(t int64) { m.horizon = max(m.horizon, t) }
 // Peek returns the kind of the next item, or why there is none.
 func (m *Merge) Peek() (Kind, Status) {
 	for len(m.wants) > 0 {
-		if m.wants[0].needy() {
+		if m.wants[0].needsRead() {
 			return 0, Read
 		}
 		c := m.wants[0]
@@ -407,7 +407,7 @@ func (m *Merge) Next() (Item, Status) {
 		c.ended = true
 		m.ended++
 	}
-	m.settle(c)
+	m.update(c)
 	return it, Ready
 }
 
@@ -515,55 +515,62 @@ func (m *Merge) free(c *cursor, data int) {
 // quota is a cursor's part of the limit.
 func (m *Merge) quota() int { return m.opts.Limit / max(m.active, 1) }
 
-// settle puts a cursor where it belongs after any change to it.
-func (m *Merge) settle(c *cursor) {
-	if !c.ended && c.next >= c.tail {
-		c.low = max(c.low, c.mark)
-		if c.sealed && !c.closing {
-			c.closing = true
-			c.push(item{Item: Item{Kind: End, Shard: c.shard, LSN: c.next}, order: math.MinInt64})
-		}
-	}
-	if c.want == wantNone && c.needy() && !c.stub {
+// update brings all that depends on a cursor up to date after any change to it.
+func (m *Merge) update(c *cursor) {
+	c.reachTail()
+	if c.want == wantNone && c.needsRead() && !c.stub {
 		c.want = wantQueued
 		m.wants = append(m.wants, c)
 	}
+	m.countPending(c)
+	m.moveToHeap(c)
+	m.countActive(c)
+}
+
+// countPending brings the sum of what exists and was not handed out up to date with a cursor.
+func (m *Merge) countPending(c *cursor) {
 	m.pending -= c.owed
 	c.owed = 0
 	if end, at := max(c.tail, c.next), c.position(); end > at {
 		c.owed = uint64(end - at)
 	}
 	m.pending += c.owed
-	home := &m.tails
-	switch {
+}
+
+// moveToHeap puts a cursor into the heap that it belongs to, where its key says; one that has ended into none.
+func (m *Merge) moveToHeap(c *cursor) {
+	var home *cursorHeap
+	switch c.key = c.low; {
 	case c.ended:
-		home = nil
 	case !c.empty():
 		home, c.key = &m.ready, c.head().order
 	case c.stub:
-		home, c.key = &m.ready, c.low
+		home = &m.ready
 	case !c.known || c.next < c.tail:
-		home, c.key = &m.behind, c.low
+		home = &m.behind
 	default:
-		c.key = c.low
+		home = &m.tails
 	}
-	switch {
-	case c.home == home && home != nil:
+	if c.home == home && home != nil {
 		heap.Fix(home, c.index)
-	default:
-		if c.home != nil {
-			heap.Remove(c.home, c.index)
-		}
-		if c.home = home; home != nil {
-			heap.Push(home, c)
-		}
+		return
 	}
-	if active := !c.ended && (!c.empty() || c.stub || c.want != wantNone); active != c.active {
-		c.active = active
-		if active {
-			m.active++
-		} else {
-			m.active--
-		}
+	if c.home != nil {
+		heap.Remove(c.home, c.index)
 	}
+	if c.home = home; home != nil {
+		heap.Push(home, c)
+	}
+}
+
+// countActive counts a cursor among those that share the limit while it holds something or is to be read.
+func (m *Merge) countActive(c *cursor) {
+	active := !c.ended && (!c.empty() || c.stub || c.want != wantNone)
+	switch {
+	case active && !c.active:
+		m.active++
+	case !active && c.active:
+		m.active--
+	}
+	c.active = active
 }

@@ -18,7 +18,7 @@ import (
 // Consumer reads a category. One iteration runs at a time; the other methods may be called from any goroutine meanwhile.
 type Consumer struct {
 	category string
-	cfg      config
+	cfg      options
 	streams  StreamService
 	payloads PayloadService
 	control  SchemaService // nil with services of the caller's alone
@@ -35,13 +35,13 @@ type Consumer struct {
 
 	mu struct {
 		sync.Mutex
-		positions *positions
+		positions *shardPositions
 		watermark int64    // Unix microseconds; 0 = unknown
 		session   *session // of the iteration that runs
 		closed    bool
 	}
 
-	current *item // the payload being delivered; guarded by mu
+	current *streamItem // the payload being delivered; guarded by mu
 
 	stats struct {
 		records, payloads, bytes, fetched, gaps, reconnects, retries atomic.Uint64
@@ -78,12 +78,12 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 			c.wanted[s] = true
 		}
 	}
-	c.connect(server)
+	c.connectServices(server)
 	return c, nil
 }
 
-// connect makes the services of an address unless they were given.
-func (c *Consumer) connect(server string) {
+// connectServices makes the services of an address unless they were given.
+func (c *Consumer) connectServices(server string) {
 	c.repeats = func() uint64 { return 0 }
 	c.control = c.cfg.control
 	if c.streams, c.payloads, c.groups = c.cfg.streams, c.cfg.payloads, c.cfg.group.service; c.streams != nil {
@@ -112,13 +112,13 @@ func (c *Consumer) connect(server string) {
 	c.payloads, c.repeats = cell.ReadProxy(), func() uint64 { return cell.FetchStats().Repeats }
 }
 
-// wants reports whether the logs of a logical shard are read. A sequenced log holds all of them.
-func (c *Consumer) wants(logical uint32) bool {
+// wantsLogical reports whether the logs of a logical shard are read. A sequenced log holds all of them.
+func (c *Consumer) wantsLogical(logical uint32) bool {
 	return c.wanted == nil || c.wanted[logical] || logical == uint32(sequenced.Logical)
 }
 
-// begin starts an iteration.
-func (c *Consumer) begin(ctx context.Context) (*session, error) {
+// beginIteration starts an iteration.
+func (c *Consumer) beginIteration(ctx context.Context) (*session, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -127,17 +127,17 @@ func (c *Consumer) begin(ctx context.Context) (*session, error) {
 	case c.mu.session != nil:
 		return nil, ErrBusy
 	}
-	c.mu.positions.rewind()
+	c.mu.positions.rewindToDelivered()
 	if sh := c.shareLocked(); sh != nil {
-		sh.rewind(c.cfg.untilEnd)
+		sh.rewindToDelivered(c.cfg.untilEnd)
 	}
 	c.mu.session = c.newSession(ctx)
 	return c.mu.session, nil
 }
 
-// end ends it.
-func (c *Consumer) end(s *session) {
-	s.stop()
+// endIteration ends it.
+func (c *Consumer) endIteration(s *session) {
+	s.stopAndFree()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.session = nil
@@ -152,7 +152,7 @@ func (c *Consumer) Close() error {
 	c.release = nil
 	c.mu.Unlock()
 	if s != nil {
-		s.halt(ErrClosed)
+		s.haltWith(ErrClosed)
 	}
 	if release != nil {
 		release()
@@ -169,12 +169,12 @@ func (c *Consumer) Checkpoint() string {
 	if !c.mu.positions.opened {
 		return ""
 	}
-	c.advance()
-	return c.mu.positions.checkpoint(c.category, c.mu.watermark).String()
+	c.advancePosition()
+	return c.mu.positions.asCheckpoint(c.category, c.mu.watermark).String()
 }
 
-// advance brings the position of the payload being delivered up to date. The mutex is held.
-func (c *Consumer) advance() {
+// advancePosition brings the position of the payload being delivered up to date. The mutex is held.
+func (c *Consumer) advancePosition() {
 	it := c.current
 	if it == nil {
 		return
@@ -211,8 +211,8 @@ func (c *Consumer) Stats() Stats {
 	}
 }
 
-// over tells why an iteration ended from what ended its session.
-func over(err error) error {
+// iterationError tells why an iteration ended from what ended its session.
+func iterationError(err error) error {
 	if errors.Is(err, ErrClosed) {
 		return ErrClosed
 	}

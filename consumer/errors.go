@@ -93,8 +93,8 @@ func (e *ServerError) Is(target error) bool { return target == e.cause }
 // Unwrap returns the detail.
 func (e *ServerError) Unwrap() error { return e.Detail }
 
-// permanent returns the sentinel that goes with an error after which trying again is useless, nil when it may pass.
-func permanent(err error) error {
+// permanentError returns the sentinel that goes with an error after which trying again is useless, nil when it may pass.
+func permanentError(err error) error {
 	switch d := retry.Classify(err); {
 	case d.Class != retry.Invalid:
 		return nil

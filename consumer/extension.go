@@ -27,7 +27,7 @@ type Extension interface {
 
 // WithExtension sets or changes the extension, which is nil before the first change.
 func WithExtension(change func(Extension) Extension) Option {
-	return option(func(c *config) { c.extension = change(c.extension) })
+	return option(func(c *options) { c.extension = change(c.extension) })
 }
 
 // SchemaService reads and changes categories: an RPC client, or in one process the role itself.
@@ -51,11 +51,11 @@ func (c *Consumer) Fork(opts ...Option) (*Consumer, error) {
 	}, opts...)...)
 }
 
-// filters reports whether messages are chosen.
-func (c *Consumer) filters() bool { return c.cfg.extension != nil && c.cfg.extension.Filters() }
+// hasFilter reports whether messages are chosen.
+func (c *Consumer) hasFilter() bool { return c.cfg.extension != nil && c.cfg.extension.Filters() }
 
-// bind binds the extension when the first iteration begins.
-func (c *Consumer) bind(ctx context.Context) (err error) {
+// bindExtension binds the extension when the first iteration begins.
+func (c *Consumer) bindExtension(ctx context.Context) (err error) {
 	if c.cfg.extension == nil {
 		return nil
 	}
@@ -69,26 +69,26 @@ func (c *Consumer) bind(ctx context.Context) (err error) {
 
 // Payloads has package columns deliver payloads whole. It is otherwise as [Consumer.Records]: refuse yields an error.
 func (c *Consumer) Payloads(ctx context.Context, refuse func(error) bool, deliver payload.Deliver) {
-	if c.filters() {
+	if c.hasFilter() {
 		refuse(ErrFiltered)
 		return
 	}
-	c.iterate(ctx, refuse, func(it *item) bool {
+	c.runIteration(ctx, refuse, func(it *streamItem) bool {
 		return deliver(&it.Payload, func(r *loss.Report) bool { return c.tellLoss(it, r, refuse) }, func() bool { return true })
 	})
 }
 
 // Payloads is as [Consumer.Payloads], of the member's buckets.
 func (g *Group) Payloads(ctx context.Context, refuse func(error) bool, deliver payload.Deliver) {
-	err := g.enter()
-	if err == nil && g.c.filters() {
+	err := g.enterIteration()
+	if err == nil && g.c.hasFilter() {
 		err = ErrFiltered
 	}
 	if err != nil {
 		refuse(err)
 		return
 	}
-	g.c.iterate(ctx, refuse, func(it *item) bool {
+	g.c.runIteration(ctx, refuse, func(it *streamItem) bool {
 		gone := false
 		return deliver(&it.Payload, func(r *loss.Report) bool { return g.c.tellLoss(it, r, refuse) }, func() bool {
 			gone = !g.goOn(ctx, it)
@@ -97,18 +97,18 @@ func (g *Group) Payloads(ctx context.Context, refuse func(error) bool, deliver p
 	})
 }
 
-// matches are the messages of a payload that a filter lets through, walked in their order. nil lets everything through.
-type matches struct{ left []uint32 }
+// filterMatches are the messages of a payload that a filter lets through, walked in their order. nil lets everything through.
+type filterMatches struct{ left []uint32 }
 
-func (it *item) matches() *matches {
+func (it *streamItem) newMatches() *filterMatches {
 	if !it.Filtered {
 		return nil
 	}
-	return &matches{it.Matches}
+	return &filterMatches{it.Matches}
 }
 
-// none reports whether nothing of n messages from index on is let through.
-func (l *matches) none(index, n int) bool {
+// matchesNone reports whether nothing of n messages from index on is let through.
+func (l *filterMatches) matchesNone(index, n int) bool {
 	if l == nil {
 		return false
 	}
@@ -118,8 +118,8 @@ func (l *matches) none(index, n int) bool {
 	return len(l.left) == 0 || int(l.left[0]) >= index+n
 }
 
-// lets reports whether a message is let through.
-func (l *matches) lets(index int) bool { return l == nil || !l.none(index, 1) }
+// matchesMessage reports whether a message is let through.
+func (l *filterMatches) matchesMessage(index int) bool { return l == nil || !l.matchesNone(index, 1) }
 
 // Describe asks the control plane for the category, as long as the options allow.
 func (c *Consumer) Describe(ctx context.Context) (*scribev1.Category, error) {
@@ -138,7 +138,7 @@ func (c *Consumer) Describe(ctx context.Context) (*scribev1.Category, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		cause := permanent(err)
+		cause := permanentError(err)
 		if t := c.cfg.retryTimeout; cause == nil && t > 0 && time.Since(since) > t {
 			cause = ErrUnavailable
 		}

@@ -18,30 +18,30 @@ const maxTries = 3
 // errUnanswered ends a request that is not answered in time.
 var errUnanswered = fmt.Errorf("consumer: the request was not answered in time: %w", discovery.ErrBroken)
 
-// pump starts fetches as long as there is something to fetch and room for it. It is called whenever one of the two may have come.
-func (s *session) pump() {
+// startFetches starts fetches as long as there is something to fetch and room for it. It is called whenever one of the two may have come.
+func (s *session) startFetches() {
 	for {
-		group := s.queue.group(s.c.cfg.concurrency)
+		group := s.queue.nextFetch(s.c.cfg.concurrency)
 		if group == nil {
 			return
 		}
-		s.run(func() {
-			s.fetch(group)
-			s.queue.fetched()
-			s.pump()
+		s.startGoroutine(func() {
+			s.fetchGroup(group)
+			s.queue.endFetch()
+			s.startFetches()
 		})
 	}
 }
 
-// fetch brings the payloads of a group: each item is ready when it returns, or the session is over.
-func (s *session) fetch(todo []*item) {
+// fetchGroup brings the payloads of a group: each item is ready when it returns, or the session is over.
+func (s *session) fetchGroup(todo []*streamItem) {
 	if s.c.noViews.Load() {
 		for _, it := range todo {
 			it.plain = true
 		}
 	}
 	s.fetchAll(todo)
-	var plain []*item
+	var plain []*streamItem
 	for _, it := range todo {
 		if it.refused {
 			plain = append(plain, it)
@@ -53,7 +53,7 @@ func (s *session) fetch(todo []*item) {
 }
 
 // fetchAll brings payloads in one form, but for those of which no view is to be had.
-func (s *session) fetchAll(todo []*item) {
+func (s *session) fetchAll(todo []*streamItem) {
 	var (
 		failures int
 		since    = time.Now() // of the last progress
@@ -62,7 +62,7 @@ func (s *session) fetchAll(todo []*item) {
 	for len(todo) > 0 {
 		if failures > 0 {
 			if t := s.c.cfg.retryTimeout; t > 0 && time.Since(since) > t {
-				fail(todo, &ServerError{Doing: "fetching payloads", cause: ErrUnavailable, Detail: lastErr})
+				failItems(todo, &ServerError{Doing: "fetching payloads", cause: ErrUnavailable, Detail: lastErr})
 				return
 			}
 			if backoff.Sleep(s.ctx, s.c.cfg.pause(failures, lastErr)) != nil {
@@ -75,14 +75,14 @@ func (s *session) fetchAll(todo []*item) {
 			return
 		}
 		if err != nil {
-			if cause := permanent(err); cause != nil {
-				if s.c.viewed(todo[0]) {
+			if cause := permanentError(err); cause != nil {
+				if s.c.wantsView(todo[0]) {
 					for _, it := range todo {
-						s.refused(it, err)
+						s.fetchPlain(it, err)
 					}
 					return
 				}
-				fail(todo, &ServerError{Doing: "fetching payloads", cause: cause, Detail: err})
+				failItems(todo, &ServerError{Doing: "fetching payloads", cause: cause, Detail: err})
 				return
 			}
 			s.c.cfg.logger.Warn("fetch failed", "payloads", len(todo), "failures", failures+1, "error", err)
@@ -103,7 +103,7 @@ func (s *session) fetchAll(todo []*item) {
 
 // fetchOnce makes one request and settles what it answered for. It returns the items that are to be asked for again, in order; of
 // those that had an error of their own, err says which. Items that are to be fetched raw instead are not among them.
-func (s *session) fetchOnce(todo []*item) ([]*item, error) {
+func (s *session) fetchOnce(todo []*streamItem) ([]*streamItem, error) {
 	req := &scribev1.FetchRequest{
 		Pointers: make([][]byte, len(todo)),
 		Encoding: scribev1.PayloadEncoding_PAYLOAD_ENCODING_RAW,
@@ -113,7 +113,7 @@ func (s *session) fetchOnce(todo []*item) ([]*item, error) {
 		req.Pointers[i] = it.raw
 	}
 	raw := todo[0].plain
-	if s.c.viewed(todo[0]) {
+	if s.c.wantsView(todo[0]) {
 		req.Encoding = scribev1.PayloadEncoding_PAYLOAD_ENCODING_ARROW
 		req.View = s.c.eval.View
 		for _, it := range todo {
@@ -131,13 +131,13 @@ func (s *session) fetchOnce(todo []*item) ([]*item, error) {
 	if len(payloads) == 0 || len(payloads) > len(todo) {
 		return todo, fmt.Errorf("the read proxy answered with %d payloads for %d pointers", len(payloads), len(todo))
 	}
-	var again []*item
+	var again []*streamItem
 	for i, p := range payloads {
 		if s.ctx.Err() != nil {
 			return todo, context.Cause(s.ctx) // rows of a payload may take long, and nobody wants them any more
 		}
 		s.c.stats.fetched.Add(uint64(len(p.GetData())))
-		if it := todo[i]; !s.settle(ctx, it, p) && it.plain == raw {
+		if it := todo[i]; !s.settleAnswer(ctx, it, p) && it.plain == raw {
 			again = append(again, it)
 		}
 		payloads[i] = nil // free to go once it is decompressed
@@ -145,8 +145,8 @@ func (s *session) fetchOnce(todo []*item) ([]*item, error) {
 	return append(again, todo[len(payloads):]...), nil
 }
 
-// settle makes an item ready from its answer, or is false when it is worth asking again: then the item's err says why.
-func (s *session) settle(ctx context.Context, it *item, p *scribev1.Payload) bool {
+// settleAnswer makes an item ready from its answer, or is false when it is worth asking again: then the item's err says why.
+func (s *session) settleAnswer(ctx context.Context, it *streamItem, p *scribev1.Payload) bool {
 	at := it.place(s.c.category)
 	if info := p.GetError(); info != nil {
 		err := rpc.FromInfo(info)
@@ -154,31 +154,31 @@ func (s *session) settle(ctx context.Context, it *item, p *scribev1.Payload) boo
 		case scribev1.Reason_REASON_TRIMMED:
 			it.gap = s.c.lostPayload(it, GapTrimmed, nil)
 		case scribev1.Reason_REASON_MISSING, scribev1.Reason_REASON_STALE_BLOB:
-			if !s.missing(ctx, it, err) {
+			if !s.explainMissing(ctx, it, err) {
 				return false
 			}
 		case scribev1.Reason_REASON_CORRUPT:
-			it.Err = at.damage("object", -1, err)
+			it.Err = at.damageError("object", -1, err)
 		default:
 			it.Err = err
-			cause := permanent(err)
+			cause := permanentError(err)
 			if cause == nil {
 				return false
 			}
-			if s.c.viewed(it) {
-				s.refused(it, err)
+			if s.c.wantsView(it) {
+				s.fetchPlain(it, err)
 				return false
 			}
 			it.Err = &ServerError{Doing: fmt.Sprintf("fetching the payload of shard %v, LSN %d", at.shard, at.lsn), cause: cause, Detail: err}
 		}
-		s.queue.settled(it, 0)
-		it.done()
+		s.queue.chargeItem(it, 0)
+		it.markReady()
 		return true
 	}
-	if s.c.viewed(it) {
+	if s.c.wantsView(it) {
 		return s.settleView(it, p, at)
 	}
-	frames, buf, transit, err := decode(s.c.decoder, p, &it.ptr, at)
+	frames, buf, transit, err := decodePayload(s.c.decoder, p, &it.ptr, at)
 	if err != nil && transit {
 		if it.tries++; it.tries < maxTries {
 			it.Err = err
@@ -190,13 +190,13 @@ func (s *session) settle(ctx context.Context, it *item, p *scribev1.Payload) boo
 			it.freeBuffer()
 		}
 	}
-	s.queue.settled(it, it.memory())
-	it.done()
+	s.queue.chargeItem(it, it.memoryCost())
+	it.markReady()
 	return true
 }
 
 // settleView is settle for an answer that is a view. One that is none, or that the server can't make, is asked for as it is stored.
-func (s *session) settleView(it *item, p *scribev1.Payload, at place) bool {
+func (s *session) settleView(it *streamItem, p *scribev1.Payload, at payloadPlace) bool {
 	err := checkCRC(p, at)
 	if err != nil {
 		if it.tries++; it.tries < maxTries {
@@ -207,42 +207,44 @@ func (s *session) settleView(it *item, p *scribev1.Payload, at place) bool {
 		s.c.noViews.Store(true)
 		err = errors.New("consumer: the answer is not a view")
 	} else if err = s.c.eval.FromView(&it.Payload, p, s.c.skipOf(it), s.c.decoder); err == nil {
-		s.queue.settled(it, it.memory())
-		it.done()
+		s.queue.chargeItem(it, it.memoryCost())
+		it.markReady()
 		return true
 	}
-	s.refused(it, err)
+	s.fetchPlain(it, err)
 	return false
 }
 
-// viewed reports whether an item is to be fetched as a view.
-func (c *Consumer) viewed(it *item) bool { return c.eval != nil && c.eval.View != nil && !it.plain }
-
-// skipOf is how many messages at the beginning of an item's payload were delivered before.
-func (c *Consumer) skipOf(it *item) uint32 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return it.delivered()
+// wantsView reports whether an item is to be fetched as a view.
+func (c *Consumer) wantsView(it *streamItem) bool {
+	return c.eval != nil && c.eval.View != nil && !it.plain
 }
 
-// delivered is how many messages at the beginning of the item's payload were delivered before. The consumer's mutex is held.
-func (it *item) delivered() uint32 {
+// skipOf is how many messages at the beginning of an item's payload were delivered before.
+func (c *Consumer) skipOf(it *streamItem) uint32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return it.deliveredCount()
+}
+
+// deliveredCount is how many messages at the beginning of the item's payload were delivered before. The consumer's mutex is held.
+func (it *streamItem) deliveredCount() uint32 {
 	if it.pos.lsn == it.LSN {
 		return it.pos.skip
 	}
 	return 0
 }
 
-// refused has an item fetched raw.
-func (s *session) refused(it *item, err error) {
+// fetchPlain has an item fetched raw.
+func (s *session) fetchPlain(it *streamItem, err error) {
 	if s.c.eval.Counts.ViewsRefused.Add(1) == 1 && !s.c.noViews.Load() { // of one, others follow
 		s.c.cfg.logger.Warn("no view of a payload, its rows are made here", "shard", it.pos.shard.String(), "lsn", uint64(it.LSN), "error", err)
 	}
 	it.plain, it.refused, it.Err, it.tries = true, true, nil, 0
 }
 
-// memory is what a fetched payload takes, or what was made of it.
-func (it *item) memory() int64 {
+// memoryCost is what a fetched payload takes, or what was made of it.
+func (it *streamItem) memoryCost() int64 {
 	n := it.ResultBytes
 	if it.buf != nil {
 		return n + int64(cap(it.buf.B))
@@ -250,16 +252,16 @@ func (it *item) memory() int64 {
 	return n + int64(cap(it.Frames))
 }
 
-// done hands the item over to the one who iterates.
-func (it *item) done() {
+// markReady hands the item over to the one who iterates.
+func (it *streamItem) markReady() {
 	it.raw = nil
 	close(it.ready)
 }
 
-// fail settles items with an error of the whole request.
-func fail(items []*item, err error) {
+// failItems settles items with an error of the whole request.
+func failItems(items []*streamItem, err error) {
 	for _, it := range items {
 		it.Err = err
-		it.done()
+		it.markReady()
 	}
 }

@@ -57,8 +57,8 @@ func FuzzDecode(f *testing.F) {
 			p.Crc = record.CRC(data)
 		}
 		ptr := &pointer.Pointer{Length: length % (1 << 20), Frames: frames, Messages: messages}
-		at := place{category: "a", shard: record.MakeShardID(1, 1, 1), lsn: 1}
-		got, buf, _, err := decode(dec, p, ptr, at)
+		at := payloadPlace{category: "a", shard: record.MakeShardID(1, 1, 1), lsn: 1}
+		got, buf, _, err := decodePayload(dec, p, ptr, at)
 		if err != nil {
 			if !errors.Is(err, ErrDamaged) || got != nil || buf != nil {
 				t.Fatalf("error is %v with %d bytes", err, len(got))
@@ -131,17 +131,17 @@ func FuzzStream(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := c.begin(t.Context())
+		s, err := c.beginIteration(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.end(s)
-		conn := &connection{s: s}
+		defer c.endIteration(s)
+		conn := &streamConnection{s: s}
 		for len(b) > 0 {
 			n := min(int(b[0]), len(b)-1)
 			m := &scribev1.StreamResponse{}
 			if proto.Unmarshal(b[1:1+n], m) == nil {
-				if conn.take(m) != nil {
+				if conn.takeMessage(m) != nil {
 					return
 				}
 			}

@@ -91,15 +91,15 @@ func gapReason(r scribev1.Reason) GapReason {
 }
 
 // lostPayload is the gap that a payload leaves, or the rest of it.
-func (c *Consumer) lostPayload(it *item, reason GapReason, cause error) *GapError {
+func (c *Consumer) lostPayload(it *streamItem, reason GapReason, cause error) *GapError {
 	return &GapError{
 		Category: c.category, Shard: it.pos.shard, From: uint64(it.LSN), To: uint64(it.LSN) + 1, Reason: reason, Cause: cause,
 		Messages: uint64(it.ptr.Messages), Bytes: uint64(it.ptr.Length), Counted: it.ptr.Messages > 0,
 	}
 }
 
-// damaged deals with a payload that can't be delivered, or not further, as the policy says.
-func (c *Consumer) damaged(it *item, err error, refuse func(error) bool) bool {
+// handleDamage deals with a payload that can't be delivered, or not further, as the policy says.
+func (c *Consumer) handleDamage(it *streamItem, err error, refuse func(error) bool) bool {
 	damage := new(DamageError)
 	if c.cfg.damage != DamageSkip || !errors.As(err, &damage) {
 		refuse(err)
@@ -109,11 +109,11 @@ func (c *Consumer) damaged(it *item, err error, refuse func(error) bool) bool {
 	if damage.Missing {
 		reason = GapMissing
 	}
-	return c.gap(it, c.lostPayload(it, reason, damage), refuse)
+	return c.tellGapAt(it, c.lostPayload(it, reason, damage), refuse)
 }
 
-// gap moves the position behind a gap and tells of it.
-func (c *Consumer) gap(it *item, g *GapError, refuse func(error) bool) bool {
+// tellGapAt moves the position behind a gap and tells of it.
+func (c *Consumer) tellGapAt(it *streamItem, g *GapError, refuse func(error) bool) bool {
 	c.mu.Lock()
 	if it.pos.lsn == record.LSN(g.From) {
 		g.Delivered = it.pos.skip
@@ -124,13 +124,13 @@ func (c *Consumer) gap(it *item, g *GapError, refuse func(error) bool) bool {
 		g.Messages -= n
 	}
 	it.pos.lsn, it.pos.skip = record.LSN(g.To), 0
-	passed(it)
+	advanceLost(it)
 	c.mu.Unlock()
-	return c.tell(g, refuse)
+	return c.tellGap(g, refuse)
 }
 
-// tell yields a gap.
-func (c *Consumer) tell(g *GapError, refuse func(error) bool) bool {
+// tellGap yields a gap.
+func (c *Consumer) tellGap(g *GapError, refuse func(error) bool) bool {
 	c.stats.gaps.Add(1)
 	if c.cfg.onGap != nil {
 		c.cfg.onGap(g)
@@ -138,9 +138,9 @@ func (c *Consumer) tell(g *GapError, refuse func(error) bool) bool {
 	return refuse(g)
 }
 
-// report yields what an upstream says of messages that it dropped, if a frame of one message is such a report. It counts as that
+// tellReport yields what an upstream says of messages that it dropped, if a frame of one message is such a report. It counts as that
 // message: the place behind it is the one after it. told is false when the frame is something else.
-func (c *Consumer) report(it *item, r *record.Record, refuse func(error) bool) (told, goOn bool) {
+func (c *Consumer) tellReport(it *streamItem, r *record.Record, refuse func(error) bool) (told, goOn bool) {
 	report, ok := loss.Parse(r.Payload, r.Attributes)
 	if !ok {
 		return false, true
@@ -149,8 +149,8 @@ func (c *Consumer) report(it *item, r *record.Record, refuse func(error) bool) (
 }
 
 // tellLoss yields the gap of a report.
-func (c *Consumer) tellLoss(it *item, r *loss.Report, refuse func(error) bool) bool {
-	return c.tell(&GapError{
+func (c *Consumer) tellLoss(it *streamItem, r *loss.Report, refuse func(error) bool) bool {
+	return c.tellGap(&GapError{
 		Category: c.category, Shard: it.pos.shard, From: uint64(it.LSN), To: uint64(it.LSN), Reason: GapDropped,
 		Messages: r.Messages, Bytes: r.Bytes, Counted: true, Report: r,
 	}, refuse)

@@ -37,15 +37,15 @@ type Group struct {
 	name string
 	cfg  groupConfig
 	svc  GroupService
-	turn *turn
+	turn *loopTurn
 
-	meter meter // guarded by c.mu
+	meter rateMeter // guarded by c.mu
 	// Guarded by c.mu.
-	share   *share
-	changed chan struct{} // closed when there is something new of what follows, or of share
-	reopen  func()        // ends the stream that runs, for one with other buckets
-	want    assignment    // what the coordinator has said last
-	granted []uint64      // of the buckets that are held or being given back: their generation
+	share   *memberShare
+	changed chan struct{}    // closed when there is something new of what follows, or of share
+	reopen  func()           // ends the stream that runs, for one with other buckets
+	want    memberAssignment // what the coordinator has said last
+	granted []uint64         // of the buckets that are held or being given back: their generation
 	// releasing are buckets that are given back; taken is the generation that was taken in whole.
 	releasing bucket.Set
 	taken     uint64
@@ -67,11 +67,11 @@ type Group struct {
 	// beat asks for a heartbeat, look for the worker. Of capacity 1.
 	beat, look chan struct{}
 
-	life life
+	life memberLife
 }
 
-// life is that of a membership. The mutex guards the first two.
-type life struct {
+// memberLife is that of a membership. The mutex guards the first two.
+type memberLife struct {
 	sync.Mutex
 	started, closed bool
 	ctx             context.Context //nolint:containedctx // of the member's goroutines
@@ -79,15 +79,15 @@ type life struct {
 	work            sync.WaitGroup
 }
 
-func (l *life) begin() { l.ctx, l.cancel = context.WithCancelCause(context.Background()) }
+func (l *memberLife) beginLife() { l.ctx, l.cancel = context.WithCancelCause(context.Background()) }
 
 // NewGroup returns a member of a group that reads a category from the cell at a URL; "" stands for [DefaultServer]. The group is created
 // when its first member joins: [WithStart] says where it begins then, and means nothing later. It joins with the first iteration, or
 // with [Group.Join]. The error reports every option that is not valid.
 func NewGroup(server, category, group string, opts ...Option) (*Group, error) {
-	defaults := option(func(c *config) { c.group = defaultGroupConfig() })
+	defaults := option(func(c *options) { c.group = defaultGroupConfig() })
 	var invalid []error
-	validate := option(func(c *config) {
+	validate := option(func(c *options) {
 		if err := record.ValidateName("group name", group); err != nil {
 			invalid = append(invalid, fmt.Errorf("consumer: %w", err))
 		}
@@ -121,7 +121,7 @@ func NewGroup(server, category, group string, opts ...Option) (*Group, error) {
 	}
 	c.group = g
 	g.until.Store(math.MaxInt64) // there is nothing that others could have
-	g.life.begin()
+	g.life.beginLife()
 	return g, nil
 }
 
@@ -131,8 +131,8 @@ func (g *Group) Name() string { return g.name }
 // Member is the member's name in the group.
 func (g *Group) Member() string { return g.cfg.member }
 
-// start begins the membership.
-func (g *Group) start() error {
+// startMembership begins the membership.
+func (g *Group) startMembership() error {
 	g.life.Lock()
 	defer g.life.Unlock()
 	switch {
@@ -143,16 +143,16 @@ func (g *Group) start() error {
 	}
 	g.life.started = true
 	g.c.mu.Lock()
-	g.meter.begin(time.Now())
+	g.meter.startWaiting(time.Now())
 	g.c.mu.Unlock()
-	g.life.work.Go(func() { g.live(g.life.ctx) })
-	g.life.work.Go(func() { g.worker(g.life.ctx) })
+	g.life.work.Go(func() { g.keepMembership(g.life.ctx) })
+	g.life.work.Go(func() { g.runWorker(g.life.ctx) })
 	return nil
 }
 
 // Join begins the membership and waits until the member has its first buckets, or is known to get none for now.
 func (g *Group) Join(ctx context.Context) error {
-	if err := g.start(); err != nil {
+	if err := g.startMembership(); err != nil {
 		return err
 	}
 	for {
@@ -181,13 +181,13 @@ func (g *Group) Join(ctx context.Context) error {
 func (g *Group) Records(ctx context.Context) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		refuse := func(err error) bool { return yield(Record{}, err) }
-		if err := g.enter(); err != nil {
+		if err := g.enterIteration(); err != nil {
 			refuse(err)
 			return
 		}
-		g.c.iterate(ctx, refuse, func(it *item) bool {
+		g.c.runIteration(ctx, refuse, func(it *streamItem) bool {
 			gone := false
-			return g.c.records(it, func(r Record, err error) bool {
+			return g.c.deliverRecords(it, func(r Record, err error) bool {
 				if !yield(r, err) {
 					return false
 				}
@@ -198,9 +198,9 @@ func (g *Group) Records(ctx context.Context) iter.Seq2[Record, error] {
 	}
 }
 
-// enter is before an iteration.
-func (g *Group) enter() error {
-	if err := g.start(); err != nil {
+// enterIteration is before an iteration.
+func (g *Group) enterIteration() error {
+	if err := g.startMembership(); err != nil {
 		return err
 	}
 	g.c.mu.Lock()
@@ -210,67 +210,67 @@ func (g *Group) enter() error {
 
 // goOn is between two messages of a payload: it lets the worker do what it wants to, and is false when the rest is not the member's any
 // more, or the iteration is over.
-func (g *Group) goOn(ctx context.Context, it *item) bool {
-	if !g.turn.stop.Load() && !g.expired() {
+func (g *Group) goOn(ctx context.Context, it *streamItem) bool {
+	if !g.turn.stop.Load() && !g.leaseExpired() {
 		return true
 	}
-	g.rest()
-	return g.work(ctx) == nil && g.c.stillTakes(it)
+	g.restTurn()
+	return g.workTurn(ctx) == nil && g.c.stillTakes(it)
 }
 
-// rest gives the turn up: no message is being looked at.
-func (g *Group) rest() {
+// restTurn gives the turn up: no message is being looked at.
+func (g *Group) restTurn() {
 	if g == nil || !g.held {
 		return
 	}
 	g.held = false
 	g.c.mu.Lock()
-	g.meter.waits(time.Now())
+	g.meter.noteWaiting(time.Now())
 	g.c.mu.Unlock()
-	g.turn.give()
+	g.turn.giveTurn()
 }
 
-// work takes the turn again.
-func (g *Group) work(ctx context.Context) error {
+// workTurn takes the turn again.
+func (g *Group) workTurn(ctx context.Context) error {
 	if g == nil {
 		return nil
 	}
 	for {
-		if err := g.turn.take(ctx, false); err != nil {
+		if err := g.turn.takeTurn(ctx, false); err != nil {
 			return err
 		}
-		if !g.expired() {
+		if !g.leaseExpired() {
 			break
 		}
-		g.turn.give()
+		g.turn.giveTurn()
 		g.c.cfg.logger.Warn("the group can't be reached: pausing, since others may take the member's buckets", "group", g.name)
-		g.turn.block(true) // until a heartbeat was answered
-		wake(g.beat)
+		g.turn.setBlocked(true) // until a heartbeat was answered
+		wakeWaiter(g.beat)
 	}
 	g.held = true
 	g.c.mu.Lock()
-	g.meter.works(time.Now())
+	g.meter.noteWorking(time.Now())
 	g.c.mu.Unlock()
 	return nil
 }
 
-// extend notes that the member may take itself for one for so long from a time on.
-func (g *Group) extend(from time.Time, lease time.Duration) {
+// extendLease notes that the member may take itself for one for so long from a time on.
+func (g *Group) extendLease(from time.Time, lease time.Duration) {
 	g.until.Store(int64(from.Add(lease).Sub(g.born)))
 }
 
-// expired reports whether the lease is over: others may have the member's buckets.
-func (g *Group) expired() bool { return int64(time.Since(g.born)) >= g.until.Load() }
+// leaseExpired reports whether the lease is over: others may have the member's buckets.
+func (g *Group) leaseExpired() bool { return int64(time.Since(g.born)) >= g.until.Load() }
 
-// settled reports whether the member has all buckets that it is to have. The consumer's mutex is held.
-func (g *Group) settled() bool {
+// hasSettled reports whether the member has all buckets that it is to have. The consumer's mutex is held.
+func (g *Group) hasSettled() bool {
 	return g.joined && !g.fresh && g.want.pending == 0 && g.want.revoked.Empty()
 }
 
 // Commit makes what was yielded the group's: no member is given it again. The message that the loop looks at counts as yielded, so a
 // loop commits when it has dealt with it. It waits until that is durable, and tries again while servers are away, until ctx ends. ErrFenced
 // means that a part was not committed, since it is another member's by now; the rest was, unless there was nothing else.
-func (g *Group) Commit(ctx context.Context) error { return g.commit(ctx, true) }
+func (g *Group) Commit(ctx context.Context) error { return g.commitDelivered(ctx, true) }
 
 // Watermark is as [Consumer.Watermark], for the member's buckets.
 func (g *Group) Watermark() time.Time { return g.c.Watermark() }
@@ -312,28 +312,28 @@ func (g *Group) Close() error {
 	s := g.c.mu.session
 	g.c.mu.Unlock()
 	if s != nil {
-		s.halt(ErrClosed)
+		s.haltWith(ErrClosed)
 	}
 	var err error
 	if first && started {
 		ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 		defer cancel()
 		if g.cfg.autoCommit > 0 {
-			if err = g.commit(ctx, false); errors.Is(err, ErrFenced) {
+			if err = g.commitDelivered(ctx, false); errors.Is(err, ErrFenced) {
 				err = nil // the others have it
 			}
 		}
 		g.life.cancel(ErrClosed)
 		g.life.work.Wait()
-		err = errors.Join(err, g.leave(ctx))
+		err = errors.Join(err, g.leaveGroup(ctx))
 	}
 	g.life.cancel(ErrClosed)
 	g.life.work.Wait()
 	return errors.Join(err, g.c.Close())
 }
 
-// leave ends the membership.
-func (g *Group) leave(ctx context.Context) error {
+// leaveGroup ends the membership.
+func (g *Group) leaveGroup(ctx context.Context) error {
 	g.c.mu.Lock()
 	epoch, joined := g.epoch, g.joined
 	g.joined = false
@@ -348,8 +348,8 @@ func (g *Group) leave(ctx context.Context) error {
 	return nil
 }
 
-// commit stores what was delivered. looked says that the message which the loop looks at is part of it.
-func (g *Group) commit(ctx context.Context, looked bool) error {
+// commitDelivered stores what was delivered. looked says that the message which the loop looks at is part of it.
+func (g *Group) commitDelivered(ctx context.Context, looked bool) error {
 	select {
 	case g.saving <- struct{}{}:
 	case <-ctx.Done():
@@ -359,7 +359,7 @@ func (g *Group) commit(ctx context.Context, looked bool) error {
 	c := g.c
 	c.mu.Lock()
 	if looked {
-		c.advance()
+		c.advancePosition()
 	}
 	missed := g.missed
 	g.missed = false
@@ -375,7 +375,7 @@ func (g *Group) commit(ctx context.Context, looked bool) error {
 	c.mu.Unlock()
 	var err error
 	if len(positions) > 0 {
-		err = g.send(ctx, req, positions)
+		err = g.sendCommit(ctx, req, positions)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -389,7 +389,7 @@ func (g *Group) commit(ctx context.Context, looked bool) error {
 	case errors.Is(err, ErrFenced):
 		// What is left of it is for the next commit, once it is known what that is.
 		g.share.putBack(positions)
-		wake(g.beat)
+		wakeWaiter(g.beat)
 		return err
 	default:
 		g.share.putBack(positions)
@@ -411,8 +411,8 @@ const (
 	commitAhead  = 100_000
 )
 
-// send sends a commit, in parts when it is large.
-func (g *Group) send(ctx context.Context, req *scribev1.CommitGroupRequest, positions []*scribev1.GroupShardPosition) error {
+// sendCommit sends a commit, in parts when it is large.
+func (g *Group) sendCommit(ctx context.Context, req *scribev1.CommitGroupRequest, positions []*scribev1.GroupShardPosition) error {
 	watermark := req.GetWatermark()
 	for len(positions) > 0 {
 		n, ahead := 0, 0
@@ -424,14 +424,14 @@ func (g *Group) send(ctx context.Context, req *scribev1.CommitGroupRequest, posi
 		if req.Watermark = 0; len(positions) == 0 {
 			req.Watermark = watermark
 		}
-		if err := g.sendPart(ctx, req); err != nil {
+		if err := g.sendCommitPart(ctx, req); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (g *Group) sendPart(ctx context.Context, req *scribev1.CommitGroupRequest) error {
+func (g *Group) sendCommitPart(ctx context.Context, req *scribev1.CommitGroupRequest) error {
 	for failures := 1; ; failures++ {
 		rctx, cancel := context.WithTimeout(ctx, g.c.cfg.requestTimeout)
 		_, err := g.svc.CommitGroup(rctx, req)
@@ -446,7 +446,7 @@ func (g *Group) sendPart(ctx context.Context, req *scribev1.CommitGroupRequest) 
 			return fmt.Errorf("%w: %w", ErrGroupDeleted, err)
 		default:
 		}
-		if cause := permanent(err); cause != nil {
+		if cause := permanentError(err); cause != nil {
 			return &ServerError{Doing: fmt.Sprintf("committing in group %q", g.name), named: true, cause: cause, Detail: err}
 		}
 		if ctx.Err() == nil {
@@ -455,13 +455,5 @@ func (g *Group) sendPart(ctx context.Context, req *scribev1.CommitGroupRequest) 
 		if backoff.Sleep(ctx, g.c.cfg.pause(failures, err)) != nil {
 			return fmt.Errorf("consumer: commit in group %q: %w: %w", g.name, context.Cause(ctx), err)
 		}
-	}
-}
-
-// wake signals to who may not be waiting.
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // it will see everything
 	}
 }

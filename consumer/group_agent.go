@@ -18,16 +18,16 @@ import (
 // knows when its lease ends. The other (worker) brings the member there: it stops reading what is to be given back, commits it, and takes in
 // what is new. What touches messages it does while it has the turn, between two of them; so a heartbeat never waits for the caller.
 
-// assignment is what a coordinator says that a member has.
-type assignment struct {
+// memberAssignment is what a coordinator says that a member has.
+type memberAssignment struct {
 	generation uint64
 	grants     []uint64 // the generation of each bucket; 0 = not the member's
 	revoked    bucket.Set
 	pending    uint32
 }
 
-func parseAssignment(a *scribev1.GroupAssignment, buckets uint32) (assignment, error) {
-	out := assignment{generation: a.GetGeneration(), grants: make([]uint64, buckets), pending: a.GetPending()}
+func parseAssignment(a *scribev1.GroupAssignment, buckets uint32) (memberAssignment, error) {
+	out := memberAssignment{generation: a.GetGeneration(), grants: make([]uint64, buckets), pending: a.GetPending()}
 	for _, g := range a.GetGrants() {
 		set, err := bucket.Parse(g.GetBuckets(), buckets)
 		if err != nil || g.GetGeneration() == 0 {
@@ -44,25 +44,25 @@ func parseAssignment(a *scribev1.GroupAssignment, buckets uint32) (assignment, e
 	return out, nil
 }
 
-// announce wakes who waits for changes. The consumer's mutex is held.
-func (g *Group) announce() {
+// announceChange wakes who waits for changes. The consumer's mutex is held.
+func (g *Group) announceChange() {
 	close(g.changed)
 	g.changed = make(chan struct{})
 }
 
-// live keeps the membership until ctx ends, or there is no way on.
-func (g *Group) live(ctx context.Context) {
+// keepMembership keeps the membership until ctx ends, or there is no way on.
+func (g *Group) keepMembership(ctx context.Context) {
 	for failures := 0; ctx.Err() == nil; {
-		lease, err := g.join(ctx)
+		lease, err := g.joinGroup(ctx)
 		if err == nil {
 			failures = 0
-			err = g.beats(ctx, lease)
+			err = g.sendHeartbeats(ctx, lease)
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		if end := g.hopeless(err); end != nil {
-			g.fail(end)
+		if end := g.endingError(err); end != nil {
+			g.failGroup(end)
 			return
 		}
 		failures++
@@ -72,8 +72,8 @@ func (g *Group) live(ctx context.Context) {
 	}
 }
 
-// hopeless returns why a membership can't be had, nil when it may pass.
-func (g *Group) hopeless(err error) error {
+// endingError returns why a membership can't be had, nil when it may pass.
+func (g *Group) endingError(err error) error {
 	switch rpc.ReasonOf(err) {
 	case scribev1.Reason_REASON_UNKNOWN_GROUP:
 		return fmt.Errorf("%w: %w", ErrGroupDeleted, err)
@@ -84,26 +84,26 @@ func (g *Group) hopeless(err error) error {
 	if errors.Is(err, ErrProtocol) || errors.Is(err, ErrRefused) {
 		return err
 	}
-	if cause := permanent(err); cause != nil {
+	if cause := permanentError(err); cause != nil {
 		return &ServerError{Doing: fmt.Sprintf("joining group %q", g.name), named: true, cause: cause, Detail: err}
 	}
 	return nil
 }
 
-// fail ends iterations, this one and later ones.
-func (g *Group) fail(err error) {
+// failGroup ends iterations, this one and later ones.
+func (g *Group) failGroup(err error) {
 	g.c.mu.Lock()
 	g.fatal = err
 	s := g.c.mu.session
-	g.announce()
+	g.announceChange()
 	g.c.mu.Unlock()
 	if s != nil {
 		s.cancel(err)
 	}
 }
 
-// join makes a membership.
-func (g *Group) join(ctx context.Context) (lease time.Duration, err error) {
+// joinGroup makes a membership.
+func (g *Group) joinGroup(ctx context.Context) (lease time.Duration, err error) {
 	req := &scribev1.JoinGroupRequest{
 		Group: g.name, Category: g.c.category, Member: g.cfg.member, Ttl: durationpb.New(g.cfg.ttl), RevokeTimeout: durationpb.New(g.cfg.revokeTimeout),
 		Sharing: scribev1.GroupSharing(g.cfg.sharing), Buckets: g.cfg.buckets, Description: g.cfg.description,
@@ -138,28 +138,28 @@ func (g *Group) join(ctx context.Context) (lease time.Duration, err error) {
 		if before != nil {
 			g.share.version = before.version + 1 // what a stream was opened for before is not of this one
 		}
-		g.share.rewind(g.c.cfg.untilEnd)
+		g.share.rewindToDelivered(g.c.cfg.untilEnd)
 		g.granted, g.releasing = make([]uint64, scheme.Buckets), bucket.NewSet(scheme.Buckets)
 	}
 	g.epoch, g.joined = res.GetEpoch(), true
-	g.wants(a)
+	g.setWanted(a)
 	g.c.cfg.logger.Info("joined the group", "group", g.name, "member", g.cfg.member, "epoch", g.epoch, "generation", a.generation)
 	lease = max(res.GetLease().AsDuration(), 100*time.Millisecond)
-	g.extend(sent, lease)
+	g.extendLease(sent, lease)
 	return lease, nil
 }
 
-// wants notes what the member is to have. The consumer's mutex is held.
-func (g *Group) wants(a assignment) {
+// setWanted notes what the member is to have. The consumer's mutex is held.
+func (g *Group) setWanted(a memberAssignment) {
 	g.want = a
 	g.fresh = true // until the worker has looked
-	g.announce()
-	wake(g.look)
+	g.announceChange()
+	wakeWaiter(g.look)
 }
 
-// beats sends heartbeats until the membership has ended.
-func (g *Group) beats(ctx context.Context, lease time.Duration) error {
-	g.turn.block(false)
+// sendHeartbeats sends heartbeats until the membership has ended.
+func (g *Group) sendHeartbeats(ctx context.Context, lease time.Duration) error {
+	g.turn.setBlocked(false)
 	interval := lease / 5
 	timer := time.NewTimer(interval)
 	defer timer.Stop()
@@ -172,19 +172,19 @@ func (g *Group) beats(ctx context.Context, lease time.Duration) error {
 		}
 		sent := time.Now()
 		rctx, cancel := context.WithTimeout(ctx, max(lease/3, time.Second))
-		err := g.heartbeat(rctx)
+		err := g.sendHeartbeat(rctx)
 		cancel()
 		next := interval
 		switch reason := rpc.ReasonOf(err); {
 		case err == nil:
 			failures = 0
-			g.extend(sent, lease)
-			g.turn.block(false)
-			if g.waits() {
+			g.extendLease(sent, lease)
+			g.turn.setBlocked(false)
+			if g.awaitsBuckets() {
 				next = interval / 4
 			}
 		case reason == scribev1.Reason_REASON_LEASE_EXPIRED, reason == scribev1.Reason_REASON_UNKNOWN_GROUP:
-			g.expelled()
+			g.noteExpelled()
 			return err
 		case errors.Is(err, ErrProtocol):
 			return err
@@ -197,17 +197,17 @@ func (g *Group) beats(ctx context.Context, lease time.Duration) error {
 	}
 }
 
-// waits reports whether others are to give the member something.
-func (g *Group) waits() bool {
+// awaitsBuckets reports whether others are to give the member something.
+func (g *Group) awaitsBuckets() bool {
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
 	return g.want.pending > 0
 }
 
-// heartbeat sends one, and notes the answer.
-func (g *Group) heartbeat(ctx context.Context) error {
+// sendHeartbeat sends one, and notes the answer.
+func (g *Group) sendHeartbeat(ctx context.Context) error {
 	g.c.mu.Lock()
-	req := &scribev1.HeartbeatGroupRequest{Group: g.name, Member: g.cfg.member, Epoch: g.epoch, Generation: g.taken, Status: g.status(time.Now())}
+	req := &scribev1.HeartbeatGroupRequest{Group: g.name, Member: g.cfg.member, Epoch: g.epoch, Generation: g.taken, Status: g.memberStatus(time.Now())}
 	if !g.releasing.Empty() {
 		req.Released = g.releasing.Clone()
 		// All that is given back was granted by then, be it taken in or not.
@@ -229,37 +229,37 @@ func (g *Group) heartbeat(ctx context.Context) error {
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
 	if a.generation != g.want.generation || a.pending != g.want.pending {
-		g.wants(a)
+		g.setWanted(a)
 	}
 	return nil
 }
 
-// status is what the member says of itself. The consumer's mutex is held.
-func (g *Group) status(now time.Time) *scribev1.GroupMemberStatus {
-	r := g.meter.read(now, g.c.stats.records.Load())
+// memberStatus is what the member says of itself. The consumer's mutex is held.
+func (g *Group) memberStatus(now time.Time) *scribev1.GroupMemberStatus {
+	r := g.meter.readRates(now, g.c.stats.records.Load())
 	s := &scribev1.GroupMemberStatus{
 		Watermark: g.committed, BytesPerSecond: uint64(r.bytes), MessagesPerSecond: uint64(r.messages),
 		PointersPerKilosecond: uint64(r.pointers * 1000), BusyPermille: uint32(r.busy * 1000),
 	}
 	// Who has nothing that is not committed has come as far as the stream.
-	if !g.fresh && g.share.clean() && g.c.current == nil {
+	if !g.fresh && g.share.isCommitted() && g.c.current == nil {
 		s.Watermark = max(s.GetWatermark(), g.c.mu.watermark)
 	}
 	return s
 }
 
-// expelled notes that the membership has ended: nothing is the member's.
-func (g *Group) expelled() {
+// noteExpelled notes that the membership has ended: nothing is the member's.
+func (g *Group) noteExpelled() {
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
 	g.joined = false
-	g.c.advance()
-	g.missed = g.share.drop(g.share.held()) || g.missed
-	g.wants(assignment{grants: make([]uint64, g.share.scheme.Buckets), revoked: bucket.NewSet(g.share.scheme.Buckets)})
+	g.c.advancePosition()
+	g.missed = g.share.dropBuckets(g.share.heldBuckets()) || g.missed
+	g.setWanted(memberAssignment{grants: make([]uint64, g.share.scheme.Buckets), revoked: bucket.NewSet(g.share.scheme.Buckets)})
 }
 
-// worker brings the member to what it is to have, and commits now and then.
-func (g *Group) worker(ctx context.Context) {
+// runWorker brings the member to what it is to have, and commits now and then.
+func (g *Group) runWorker(ctx context.Context) {
 	var tick <-chan time.Time
 	if every := g.cfg.autoCommit; every > 0 {
 		ticker := time.NewTicker(every)
@@ -270,12 +270,12 @@ func (g *Group) worker(ctx context.Context) {
 		select {
 		case <-g.look:
 		case <-tick:
-			g.save(ctx)
+			g.autoCommit(ctx)
 			continue
 		case <-ctx.Done():
 			return
 		}
-		for failures := 1; !g.reconcile(ctx); failures++ {
+		for failures := 1; !g.reconcileBuckets(ctx); failures++ {
 			if backoff.Sleep(ctx, g.c.cfg.pause(failures, nil)) != nil {
 				return
 			}
@@ -283,34 +283,34 @@ func (g *Group) worker(ctx context.Context) {
 	}
 }
 
-// save is a commit of the member's own: of what the loop has come back from.
-func (g *Group) save(ctx context.Context) {
-	if !g.between(ctx, func() {
+// autoCommit is a commit of the member's own: of what the loop has come back from.
+func (g *Group) autoCommit(ctx context.Context) {
+	if !g.betweenMessages(ctx, func() {
 		g.c.mu.Lock()
-		g.c.advance()
+		g.c.advancePosition()
 		g.c.mu.Unlock()
 	}) {
 		return
 	}
-	if err := g.commit(ctx, false); err != nil && ctx.Err() == nil {
+	if err := g.commitDelivered(ctx, false); err != nil && ctx.Err() == nil {
 		g.c.cfg.logger.Warn("auto-commit failed", "group", g.name, "error", err)
 	}
 }
 
-// between does something while no message is looked at.
-func (g *Group) between(ctx context.Context, fn func()) bool {
-	g.turn.want(true)
-	err := g.turn.take(ctx, true)
+// betweenMessages does something while no message is looked at.
+func (g *Group) betweenMessages(ctx context.Context, fn func()) bool {
+	g.turn.setWanted(true)
+	err := g.turn.takeTurn(ctx, true)
 	if err == nil {
 		fn()
-		g.turn.give()
+		g.turn.giveTurn()
 	}
-	g.turn.want(false)
+	g.turn.setWanted(false)
 	return err == nil
 }
 
-// changes are what is between what a member has and what it is to have.
-type changes struct {
+// bucketChanges are what is between what a member has and what it is to have.
+type bucketChanges struct {
 	generation           uint64
 	grants               []uint64
 	lost, revoked, fresh bucket.Set
@@ -318,10 +318,10 @@ type changes struct {
 	nothing              bool
 }
 
-// compare finds out what is to be done. The consumer's mutex is held.
-func (g *Group) compare() changes {
+// compareBuckets finds out what is to be done. The consumer's mutex is held.
+func (g *Group) compareBuckets() bucketChanges {
 	n := g.share.scheme.Buckets
-	d := changes{
+	d := bucketChanges{
 		generation: g.want.generation, grants: g.want.grants,
 		lost: bucket.NewSet(n), revoked: bucket.NewSet(n), fresh: bucket.NewSet(n), kept: bucket.NewSet(n),
 	}
@@ -340,7 +340,7 @@ func (g *Group) compare() changes {
 		case have == 0 && revoked: // it is not begun
 			g.granted[b] = want
 			g.releasing.Add(b)
-			wake(g.beat)
+			wakeWaiter(g.beat)
 		case have == 0:
 			d.fresh.Add(b)
 		case revoked && g.share.owned.Has(b):
@@ -353,58 +353,58 @@ func (g *Group) compare() changes {
 	return d
 }
 
-// reconcile takes the steps from what the member has to what it is to have. It is false when it is to be tried again.
-func (g *Group) reconcile(ctx context.Context) bool {
+// reconcileBuckets takes the steps from what the member has to what it is to have. It is false when it is to be tried again.
+func (g *Group) reconcileBuckets(ctx context.Context) bool {
 	g.c.mu.Lock()
 	if g.share == nil {
 		g.c.mu.Unlock()
 		return true
 	}
-	d := g.compare()
+	d := g.compareBuckets()
 	if d.nothing {
-		g.settle(d.generation)
+		g.noteTaken(d.generation)
 	}
 	g.c.mu.Unlock()
 	if d.nothing {
 		return true
 	}
 	if !d.lost.Empty() || !d.revoked.Empty() || !d.kept.Empty() {
-		if !g.between(ctx, func() { g.stop(&d) }) {
+		if !g.betweenMessages(ctx, func() { g.stopReading(&d) }) {
 			return true
 		}
-		if !g.release(ctx, &d) {
+		if !g.releaseBuckets(ctx, &d) {
 			return true
 		}
 	}
 	if !d.fresh.Empty() {
-		return g.begin(ctx, &d)
+		return g.takeIn(ctx, &d)
 	}
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
-	g.settle(d.generation)
+	g.noteTaken(d.generation)
 	return true
 }
 
-// settle notes that a generation was taken in. The consumer's mutex is held.
-func (g *Group) settle(generation uint64) {
+// noteTaken notes that a generation was taken in. The consumer's mutex is held.
+func (g *Group) noteTaken(generation uint64) {
 	g.taken = generation
 	if g.want.generation == generation { // else the worker was woken for another one
 		g.fresh = false
 	}
-	g.announce()
+	g.announceChange()
 }
 
-// stop is what happens between two messages: buckets are not read from here on.
-func (g *Group) stop(d *changes) {
+// stopReading is what happens between two messages: buckets are not read from here on.
+func (g *Group) stopReading(d *bucketChanges) {
 	c := g.c
 	c.mu.Lock()
-	c.advance()
+	c.advancePosition()
 	told := !d.lost.Empty()
 	if told {
-		g.missed = g.share.drop(d.lost) || g.missed
+		g.missed = g.share.dropBuckets(d.lost) || g.missed
 	}
 	if !d.kept.Empty() {
-		g.share.resume(d.kept)
+		g.share.resumeBuckets(d.kept)
 		c.mu.watermark = min(c.mu.watermark, g.committed)
 	}
 	c.mu.Unlock()
@@ -416,26 +416,26 @@ func (g *Group) stop(d *changes) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	g.share.drain(d.revoked)
-	g.restream()
+	g.share.drainBuckets(d.revoked)
+	g.reopenStream()
 }
 
-// restream has the stream opened again, for the buckets that the member has now. The consumer's mutex is held.
-func (g *Group) restream() {
+// reopenStream has the stream opened again, for the buckets that the member has now. The consumer's mutex is held.
+func (g *Group) reopenStream() {
 	if g.reopen != nil {
 		g.reopen()
 	}
-	g.announce()
+	g.announceChange()
 }
 
-// release gives back what is not read any more, once it is committed as far as it is to be. It is false when ctx has ended.
-func (g *Group) release(ctx context.Context, d *changes) bool {
+// releaseBuckets gives back what is not read any more, once it is committed as far as it is to be. It is false when ctx has ended.
+func (g *Group) releaseBuckets(ctx context.Context, d *bucketChanges) bool {
 	if d.revoked.Empty() {
 		return true
 	}
 	if g.cfg.autoCommit > 0 {
 		// It goes on until it is done, or the buckets are taken away.
-		if err := g.commit(ctx, false); err != nil && !errors.Is(err, ErrFenced) {
+		if err := g.commitDelivered(ctx, false); err != nil && !errors.Is(err, ErrFenced) {
 			g.c.cfg.logger.Warn("buckets are given back with messages that are not committed", "group", g.name, "error", err)
 		}
 	}
@@ -448,7 +448,7 @@ func (g *Group) release(ctx context.Context, d *changes) bool {
 	defer func() { <-g.saving }()
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
-	if g.cfg.autoCommit > 0 || g.cfg.onRevoked != nil || g.share.clean() {
+	if g.cfg.autoCommit > 0 || g.cfg.onRevoked != nil || g.share.isCommitted() {
 		g.letGo(d.revoked)
 	}
 	return true
@@ -465,13 +465,13 @@ func (g *Group) letGo(set bucket.Set) {
 	if gone.Empty() {
 		return
 	}
-	g.share.drop(gone)
+	g.share.dropBuckets(gone)
 	g.releasing.AddAll(gone)
-	wake(g.beat)
+	wakeWaiter(g.beat)
 }
 
-// begin takes in buckets that are new. It is false when that is to be tried again.
-func (g *Group) begin(ctx context.Context, d *changes) bool {
+// takeIn takes in buckets that are new. It is false when that is to be tried again.
+func (g *Group) takeIn(ctx context.Context, d *bucketChanges) bool {
 	g.c.mu.Lock()
 	req := &scribev1.GroupPositionsRequest{Group: g.name, Member: g.cfg.member, Epoch: g.epoch, Generation: d.generation, Buckets: d.fresh}
 	g.c.mu.Unlock()
@@ -483,19 +483,19 @@ func (g *Group) begin(ctx context.Context, d *changes) bool {
 			return true
 		}
 		g.c.cfg.logger.Warn("where the member's buckets are could not be read", "group", g.name, "error", err)
-		wake(g.beat) // they may not be its own any more
+		wakeWaiter(g.beat) // they may not be its own any more
 		return false
 	}
 	ok := true
-	done := g.between(ctx, func() {
+	done := g.betweenMessages(ctx, func() {
 		g.c.mu.Lock()
 		if g.epoch != req.GetEpoch() || !g.joined {
 			ok = false
 			g.c.mu.Unlock()
 			return
 		}
-		g.c.advance()
-		err = g.share.install(d.fresh, res.GetPositions())
+		g.c.advancePosition()
+		err = g.share.installBuckets(d.fresh, res.GetPositions())
 		for b := range d.fresh.Each() {
 			g.granted[b] = d.grants[b]
 		}
@@ -505,17 +505,17 @@ func (g *Group) begin(ctx context.Context, d *changes) bool {
 		if g.share.owned.Len() == d.fresh.Len() { // there were none
 			g.committed, g.c.mu.watermark = res.GetWatermark(), res.GetWatermark()
 		}
-		g.settle(d.generation)
+		g.noteTaken(d.generation)
 		g.c.mu.Unlock()
 		if fn := g.cfg.onAssigned; fn != nil && err == nil {
 			fn(Rebalance{Generation: d.generation, Buckets: d.fresh.Slice()})
 		}
 		g.c.mu.Lock()
 		defer g.c.mu.Unlock()
-		g.restream()
+		g.reopenStream()
 	})
 	if err != nil {
-		g.fail(err)
+		g.failGroup(err)
 	}
 	return !done || ok
 }

@@ -6,43 +6,43 @@ import (
 	"scribe/internal/format/pointer"
 )
 
-// meter measures what a member does, over the last minute or so: a plain state machine.
-type meter struct {
+// rateMeter measures what a member does, over the last minute or so: a plain state machine.
+type rateMeter struct {
 	bytes, pointers uint64 // decoded, since the beginning
 	idle            time.Duration
 	waiting         time.Time // since when it waits; zero while it works
 
 	last    time.Time // when rates were brought up to date, with the counts of then
-	was     sample
-	rates   rates
+	was     meterSample
+	rates   memberRates
 	started bool
 }
 
-type sample struct {
+type meterSample struct {
 	bytes, pointers, messages uint64
 	idle                      time.Duration
 }
 
-// rates are by the second; busy is a part.
-type rates struct{ bytes, pointers, messages, busy float64 }
+// memberRates are by the second; busy is a part.
+type memberRates struct{ bytes, pointers, messages, busy float64 }
 
-// begin begins, waiting.
-func (m *meter) begin(now time.Time) { m.last, m.waiting = now, now }
+// startWaiting begins, waiting.
+func (m *rateMeter) startWaiting(now time.Time) { m.last, m.waiting = now, now }
 
-// took counts a payload.
-func (m *meter) took(p *pointer.Pointer) {
+// countPayload counts a payload.
+func (m *rateMeter) countPayload(p *pointer.Pointer) {
 	m.bytes += uint64(p.Length)
 	m.pointers++
 }
 
-// waits and works tell what the iteration does.
-func (m *meter) waits(now time.Time) {
+// noteWaiting and works tell what the iteration does.
+func (m *rateMeter) noteWaiting(now time.Time) {
 	if m.waiting.IsZero() {
 		m.waiting = now
 	}
 }
 
-func (m *meter) works(now time.Time) {
+func (m *rateMeter) noteWorking(now time.Time) {
 	if !m.waiting.IsZero() {
 		m.idle += now.Sub(m.waiting)
 		m.waiting = time.Time{}
@@ -52,8 +52,8 @@ func (m *meter) works(now time.Time) {
 // memory is in how much time what was measured fades to a third.
 const memory = 30 * time.Second
 
-// read returns the rates, with messages counted elsewhere.
-func (m *meter) read(now time.Time, messages uint64) rates {
+// readRates returns the rates, with messages counted elsewhere.
+func (m *rateMeter) readRates(now time.Time, messages uint64) memberRates {
 	passed := now.Sub(m.last)
 	if passed < 100*time.Millisecond {
 		return m.rates
@@ -62,9 +62,9 @@ func (m *meter) read(now time.Time, messages uint64) rates {
 	if !m.waiting.IsZero() {
 		idle += now.Sub(m.waiting)
 	}
-	at := sample{m.bytes, m.pointers, messages, idle}
+	at := meterSample{m.bytes, m.pointers, messages, idle}
 	s := passed.Seconds()
-	fresh := rates{
+	fresh := memberRates{
 		bytes: float64(at.bytes-m.was.bytes) / s, pointers: float64(at.pointers-m.was.pointers) / s, messages: float64(at.messages-m.was.messages) / s,
 		busy: 1 - min(max((at.idle-m.was.idle).Seconds()/s, 0), 1),
 	}

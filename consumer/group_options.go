@@ -71,7 +71,7 @@ func defaultGroupConfig() groupConfig {
 }
 
 // validateGroup reports every violation that concerns a member of a group.
-func (c *config) validateGroup(check func(ok bool, format string, args ...any)) {
+func (c *options) validateGroup(check func(ok bool, format string, args ...any)) {
 	g := &c.group
 	check(len(g.member) <= 255, "WithMember: %d bytes, the limit is 255", len(g.member))
 	check(len(g.description) <= 255, "WithMemberDescription: %d bytes, the limit is 255", len(g.description))
@@ -97,40 +97,40 @@ func memberName() string {
 // WithMember names the member; the default is unique. One that joins under the name of another replaces it and takes over its buckets at
 // once: with a name of its own for each replica, a program that crashed and was started again does not wait for its TTL to pass. No two
 // that run at the same time may have one name.
-func WithMember(name string) Option { return option(func(c *config) { c.group.member = name }) }
+func WithMember(name string) Option { return option(func(c *options) { c.group.member = name }) }
 
 // WithMemberDescription says what the member is, for those who look at the group.
 func WithMemberDescription(text string) Option {
-	return option(func(c *config) { c.group.description = text })
+	return option(func(c *options) { c.group.description = text })
 }
 
 // WithGroupTTL sets after how much silence a member is taken for dead and its buckets go to others; the default is [DefaultGroupTTL]. A
 // member that can't reach the group for three quarters of it pauses, since it may be taken for dead.
-func WithGroupTTL(d time.Duration) Option { return option(func(c *config) { c.group.ttl = d }) }
+func WithGroupTTL(d time.Duration) Option { return option(func(c *options) { c.group.ttl = d }) }
 
 // WithRevokeTimeout sets how long the member may take to give buckets back, and so how long it may look at one message while others
 // come or go, or leave messages uncommitted, until they are taken away from it; the default is [DefaultRevokeTimeout].
 func WithRevokeTimeout(d time.Duration) Option {
-	return option(func(c *config) { c.group.revokeTimeout = d })
+	return option(func(c *options) { c.group.revokeTimeout = d })
 }
 
 // WithAutoCommit sets how often the member commits by itself: what the loop has come back from, never the message that it looks at. It also
 // does when it gives buckets back and when it is closed. The default is [DefaultAutoCommit]; 0 leaves it all to [Group.Commit].
 func WithAutoCommit(every time.Duration) Option {
-	return option(func(c *config) { c.group.autoCommit = every })
+	return option(func(c *options) { c.group.autoCommit = every })
 }
 
 // WithSharing says how a new group shares its category; the default is [ShareAuto]. A group that exists must share so.
-func WithSharing(s Sharing) Option { return option(func(c *config) { c.group.sharing = s }) }
+func WithSharing(s Sharing) Option { return option(func(c *options) { c.group.sharing = s }) }
 
 // WithBuckets says in how many parts a new group divides its category, a power of two up to 1,024: so many members can have something to
 // do at most. The default is [DefaultGroupBuckets]. A group that exists must have so many.
-func WithBuckets(n uint32) Option { return option(func(c *config) { c.group.buckets = n }) }
+func WithBuckets(n uint32) Option { return option(func(c *options) { c.group.buckets = n }) }
 
 // WithOnAssigned sets a function that is told of buckets before any message of them is yielded. It is not called while the loop looks at
 // a message.
 func WithOnAssigned(fn func(Rebalance)) Option {
-	return option(func(c *config) { c.group.onAssigned = fn })
+	return option(func(c *options) { c.group.onAssigned = fn })
 }
 
 // WithOnRevoked sets a function that is told of buckets which the member is about to give back: the moment to finish what was made of their
@@ -139,8 +139,8 @@ func WithOnAssigned(fn func(Rebalance)) Option {
 //
 // Without it, and without auto-commit, buckets are given back with the first Commit that covers what was yielded of them.
 func WithOnRevoked(fn func(Rebalance)) Option {
-	return option(func(c *config) { c.group.onRevoked = fn })
+	return option(func(c *options) { c.group.onRevoked = fn })
 }
 
 // WithGroupService coordinates the group through this instead of a server's address.
-func WithGroupService(s GroupService) Option { return option(func(c *config) { c.group.service = s }) }
+func WithGroupService(s GroupService) Option { return option(func(c *options) { c.group.service = s }) }

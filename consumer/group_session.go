@@ -16,7 +16,7 @@ import (
 var errReassigned = errors.New("consumer: the member's buckets have changed")
 
 // shareLocked returns what the member of a group reads; nil when it has not joined yet. The mutex is held.
-func (c *Consumer) shareLocked() *share {
+func (c *Consumer) shareLocked() *memberShare {
 	if c.group == nil {
 		return nil
 	}
@@ -26,7 +26,7 @@ func (c *Consumer) shareLocked() *share {
 // shareOfStream is shareLocked for what the stream that runs has brought. That is of no use, and would be taken for what it is not, when the
 // member's places are not those any more with which the stream was opened: messages of a stream that is told to end may still come, and a
 // bucket that was taken in meanwhile begins somewhere else. Then it fails with errReassigned. The mutex is held.
-func (s *session) shareOfStream() (*share, error) {
+func (s *session) shareOfStream() (*memberShare, error) {
 	sh := s.c.shareLocked()
 	if sh != nil && sh.version != s.version.Load() {
 		return nil, errReassigned
@@ -34,9 +34,9 @@ func (s *session) shareOfStream() (*share, error) {
 	return sh, nil
 }
 
-// ready waits until the member has buckets to read. It is false when the iteration is over: then its end is in the queue, unless the
+// awaitBuckets waits until the member has buckets to read. It is false when the iteration is over: then its end is in the queue, unless the
 // session ended.
-func (s *session) ready() bool {
+func (s *session) awaitBuckets() bool {
 	g := s.c.group
 	if g == nil {
 		return true
@@ -45,11 +45,11 @@ func (s *session) ready() bool {
 		s.c.mu.Lock()
 		changed, sh := g.changed, g.share
 		reads := sh != nil && !sh.owned.Empty()
-		over := s.c.cfg.untilEnd && sh != nil && sh.owned.Empty() && g.settled()
+		over := s.c.cfg.untilEnd && sh != nil && sh.owned.Empty() && g.hasSettled()
 		s.c.mu.Unlock()
 		switch {
 		case over:
-			s.queue.push(&item{kind: itemEnd})
+			s.queue.pushItem(&streamItem{kind: itemEnd})
 			return false
 		case reads:
 			return true
@@ -62,8 +62,8 @@ func (s *session) ready() bool {
 	}
 }
 
-// follow has a change of the member's buckets end a stream.
-func (s *session) follow(cancel context.CancelCauseFunc) (stop func()) {
+// followBuckets has a change of the member's buckets end a stream.
+func (s *session) followBuckets(cancel context.CancelCauseFunc) (stop func()) {
 	g := s.c.group
 	if g == nil {
 		return func() {}
@@ -79,7 +79,7 @@ func (s *session) follow(cancel context.CancelCauseFunc) (stop func()) {
 }
 
 // openShared takes the description of a member's stream. The mutex is held.
-func (conn *connection) openShared(o *scribev1.StreamOpened, sh *share) ([]*scribev1.StreamGap, error) {
+func (conn *streamConnection) openShared(o *scribev1.StreamOpened, sh *memberShare) ([]*scribev1.StreamGap, error) {
 	if id := o.GetCategory().GetId(); id != 0 && id != sh.categoryID {
 		return nil, ErrCategoryReplaced
 	}
@@ -87,7 +87,7 @@ func (conn *connection) openShared(o *scribev1.StreamOpened, sh *share) ([]*scri
 	behind := uint64(0)
 	for _, v := range o.GetShards() {
 		behind += max(v.GetNextLsn(), v.GetLsn()) - v.GetLsn()
-		gap, err := sh.join(v)
+		gap, err := sh.joinShard(v)
 		if err != nil {
 			return nil, err
 		}
@@ -96,13 +96,13 @@ func (conn *connection) openShared(o *scribev1.StreamOpened, sh *share) ([]*scri
 		}
 	}
 	conn.s.bounded = sh.bounded
-	conn.s.queue.pending(behind)
-	conn.s.queue.push(&item{kind: itemOpened})
+	conn.s.queue.notePending(behind)
+	conn.s.queue.pushItem(&streamItem{kind: itemOpened})
 	return gaps, nil
 }
 
-// opening takes the description of a stream.
-func (conn *connection) opening(o *scribev1.StreamOpened) error {
+// handleOpened takes the description of a stream.
+func (conn *streamConnection) handleOpened(o *scribev1.StreamOpened) error {
 	c := conn.s.c
 	c.mu.Lock()
 	sh, err := conn.s.shareOfStream()
@@ -112,84 +112,84 @@ func (conn *connection) opening(o *scribev1.StreamOpened) error {
 	}
 	if sh == nil || conn.opened {
 		c.mu.Unlock()
-		return conn.open(o)
+		return conn.joinShards(o)
 	}
 	gaps, err := conn.openShared(o, sh)
 	conn.opened = true
 	c.mu.Unlock()
 	for _, g := range gaps {
 		if err == nil {
-			err = conn.s.gap(g)
+			err = conn.s.queueGap(g)
 		}
 	}
 	return err
 }
 
-// added takes a shard that joined the stream.
-func (s *session) added(v *scribev1.StreamShard) error {
+// addShard takes a shard that joined the stream.
+func (s *session) addShard(v *scribev1.StreamShard) error {
 	s.c.mu.Lock()
 	sh, err := s.shareOfStream()
 	if sh == nil {
 		if err == nil {
-			_, err = s.c.mu.positions.join(v)
+			_, err = s.c.mu.positions.joinShard(v)
 		}
 		s.c.mu.Unlock()
 		return err
 	}
-	gap, err := sh.join(v)
+	gap, err := sh.joinShard(v)
 	s.c.mu.Unlock()
 	if err != nil || gap == nil {
 		return err
 	}
-	return s.gap(gap)
+	return s.queueGap(gap)
 }
 
-// placeOf takes the place of an entry, see positions.entry. The mutex is held.
-func (s *session) placeOf(shard record.ShardID, lsn record.LSN) (*position, bool, error) {
+// placeOf takes the place of an entry, see shardPositions.receiveEntry. The mutex is held.
+func (s *session) placeOf(shard record.ShardID, lsn record.LSN) (*shardPosition, bool, error) {
 	switch sh, err := s.shareOfStream(); {
 	case err != nil:
 		return nil, false, err
 	case sh != nil:
-		return sh.entry(shard, lsn)
+		return sh.receiveEntry(shard, lsn)
 	}
-	return s.c.mu.positions.entry(shard, lsn, s.bounded)
+	return s.c.mu.positions.receiveEntry(shard, lsn, s.bounded)
 }
 
-// sharedGap queues a hole in what a member of a group reads. done is false when there is no group.
-func (s *session) sharedGap(g *scribev1.StreamGap) (done bool, err error) {
+// queueSharedGap queues a hole in what a member of a group reads. done is false when there is no group.
+func (s *session) queueSharedGap(g *scribev1.StreamGap) (done bool, err error) {
 	s.c.mu.Lock()
 	sh, err := s.shareOfStream()
 	if sh == nil {
 		s.c.mu.Unlock()
 		return err != nil, err
 	}
-	from, lost, err := sh.gap(g)
+	from, lost, err := sh.receiveGap(g)
 	s.c.mu.Unlock()
 	if err != nil || len(lost) == 0 {
 		return true, err
 	}
-	s.queue.push(&item{kind: itemGap, pos: lost[0], lost: lost, Payload: payload.Payload{LSN: from}, gap: &GapError{
+	s.queue.pushItem(&streamItem{kind: itemGap, pos: lost[0], lost: lost, Payload: payload.Payload{LSN: from}, gap: &GapError{
 		Category: s.c.category, Shard: lost[0].shard, From: uint64(from), To: g.GetTo(), Reason: gapReason(g.GetReason()),
 	}})
 	return true, nil
 }
 
-// finished reports whether everything that a bounded iteration is to bring was received. The mutex is held.
-func (s *session) finished() bool {
+// isFinished reports whether everything that a bounded iteration is to bring was received. The mutex is held.
+func (s *session) isFinished() bool {
 	if sh := s.c.shareLocked(); sh != nil {
-		return sh.undone == 0 && sh.version == s.version.Load() && s.c.group.settled()
+		return sh.undone == 0 && sh.version == s.version.Load() && s.c.group.hasSettled()
 	}
 	return s.c.mu.positions.remaining == 0
 }
 
-// takes reports whether an item is to be delivered. One that is not is given back.
-func (s *session) takes(it *item) bool {
+// claimItem reports whether an item is to be delivered. One that is not is given back.
+func (s *session) claimItem(it *streamItem) bool {
 	c := s.c
 	c.mu.Lock()
 	sh := c.shareLocked()
-	takes := sh == nil || sh.takes(it)
+	takes := sh == nil || sh.claims(it)
 	if sh != nil && takes && it.kind == itemPayload {
-		c.group.meter.took(&it.ptr)
+		c.group.meter.countPayload(&it.ptr)
 	}
 	c.mu.Unlock()
 	if !takes {
@@ -198,17 +198,17 @@ func (s *session) takes(it *item) bool {
 	return takes
 }
 
-// passed takes the places of a gap in what a group's member reads further. The mutex is held.
-func passed(it *item) {
+// advanceLost takes the places of a gap in what a group's member reads further. The mutex is held.
+func advanceLost(it *streamItem) {
 	for _, p := range it.lost {
 		p.lsn, p.skip = record.LSN(it.gap.To), 0
 	}
 }
 
 // stillTakes reports whether what is left of a payload is the member's.
-func (c *Consumer) stillTakes(it *item) bool {
+func (c *Consumer) stillTakes(it *streamItem) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sh := c.shareLocked()
-	return sh == nil || sh.takes(it)
+	return sh == nil || sh.claims(it)
 }

@@ -11,13 +11,13 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// share is what a member of a group reads, and where it is there: a plain state machine, in place of the positions of a consumer that
+// memberShare is what a member of a group reads, and where it is there: a plain state machine, in place of the positions of a consumer that
 // reads everything. The consumer's mutex guards it.
 //
 // A place has two ends, as in positions: what was received from the stream, and what was delivered. Both are kept by bucket, since
 // buckets come from other members, who were somewhere else. In the long run all buckets of a shard are equally far, which takes one
 // number for each shard (bucket.Position); what is between the ends is kept by bucket, for as long as it is.
-type share struct {
+type memberShare struct {
 	scheme     bucket.Scheme
 	categoryID uint32
 	// owned are the buckets that are read; draining those that are not read any more, and wait to be committed.
@@ -44,59 +44,59 @@ type sharedShard struct {
 	// cursor is the LSN that the stream brings next, or later.
 	cursor record.LSN
 	// live are the buckets in which something was received and not delivered, or delivered and not taken into at.
-	live map[uint32]*position
+	live map[uint32]*shardPosition
 	// end is where a bounded iteration stops; 0 = not known, or not bounded. left says that it counts in undone.
 	end  record.LSN
 	left bool
 }
 
-func newShare(scheme bucket.Scheme, categoryID uint32) *share {
-	return &share{
+func newShare(scheme bucket.Scheme, categoryID uint32) *memberShare {
+	return &memberShare{
 		scheme: scheme, categoryID: categoryID,
 		owned: bucket.NewSet(scheme.Buckets), draining: bucket.NewSet(scheme.Buckets),
 		shards: map[record.ShardID]*sharedShard{}, active: map[record.ShardID]struct{}{}, unsaved: map[record.ShardID]struct{}{},
 	}
 }
 
-// shard returns a shard, which it makes if it is new: then nothing of it was read.
-func (s *share) shard(id record.ShardID) *sharedShard {
+// findShard returns a shard, which it makes if it is new: then nothing of it was read.
+func (s *memberShare) findShard(id record.ShardID) *sharedShard {
 	sh := s.shards[id]
 	if sh == nil {
-		sh = &sharedShard{id: id, at: bucket.Position{Low: record.FirstLSN}, cursor: record.FirstLSN, live: map[uint32]*position{}}
+		sh = &sharedShard{id: id, at: bucket.Position{Low: record.FirstLSN}, cursor: record.FirstLSN, live: map[uint32]*shardPosition{}}
 		s.shards[id] = sh
 	}
 	return sh
 }
 
-// received is the LSN from which on a bucket's pointers are to come.
-func (sh *sharedShard) received(b uint32) record.LSN {
+// receivedOf is the LSN from which on a bucket's pointers are to come.
+func (sh *sharedShard) receivedOf(b uint32) record.LSN {
 	if p := sh.live[b]; p != nil {
 		return p.received
 	}
 	return sh.at.At(b).LSN
 }
 
-// follow makes a place live: something of the bucket is about to be received.
-func (s *share) follow(sh *sharedShard, b uint32) *position {
+// makeLive makes a place live: something of the bucket is about to be received.
+func (s *memberShare) makeLive(sh *sharedShard, b uint32) *shardPosition {
 	p := sh.live[b]
 	if p == nil {
 		at := sh.at.At(b)
-		p = &position{shard: sh.id, bucket: b, lsn: at.LSN, skip: at.Skip, received: at.LSN}
+		p = &shardPosition{shard: sh.id, bucket: b, lsn: at.LSN, skip: at.Skip, received: at.LSN}
 		sh.live[b] = p
 		s.active[sh.id] = struct{}{}
 	}
 	return p
 }
 
-// held are the buckets whose places are known.
-func (s *share) held() bucket.Set {
+// heldBuckets are the buckets whose places are known.
+func (s *memberShare) heldBuckets() bucket.Set {
 	set := s.owned.Clone()
 	set.AddAll(s.draining)
 	return set
 }
 
-// fold takes live places into at, and forgets those with nothing under way. It reports whether at says anything new.
-func (s *share) fold(sh *sharedShard, held bucket.Set) bool {
+// foldShard takes live places into at, and forgets those with nothing under way. It reports whether at says anything new.
+func (s *memberShare) foldShard(sh *sharedShard, held bucket.Set) bool {
 	changed := false
 	s.places = s.scheme.Expand(&sh.at, s.places)
 	for b, p := range sh.live {
@@ -117,39 +117,39 @@ func (s *share) fold(sh *sharedShard, held bucket.Set) bool {
 }
 
 // foldAll folds every shard, and notes which ones have news for a commit.
-func (s *share) foldAll() {
-	held := s.held()
+func (s *memberShare) foldAll() {
+	held := s.heldBuckets()
 	for id := range s.active {
-		if s.fold(s.shards[id], held) {
+		if s.foldShard(s.shards[id], held) {
 			s.unsaved[id] = struct{}{}
 		}
 	}
 }
 
-// clean reports whether all that was delivered is covered by commits.
-func (s *share) clean() bool {
+// isCommitted reports whether all that was delivered is covered by commits.
+func (s *memberShare) isCommitted() bool {
 	s.foldAll()
 	return len(s.unsaved) == 0
 }
 
-// install takes buckets in, with their positions. Shards that these do not name are at their beginning.
-func (s *share) install(set bucket.Set, positions []*scribev1.GroupShardPosition) error {
+// installBuckets takes buckets in, with their positions. Shards that these do not name are at their beginning.
+func (s *memberShare) installBuckets(set bucket.Set, positions []*scribev1.GroupShardPosition) error {
 	named := make(map[record.ShardID]bucket.Position, len(positions))
 	for _, p := range positions {
-		pos, err := s.parse(p)
+		pos, err := s.parsePosition(p)
 		if err != nil {
 			return err
 		}
 		named[record.ShardID(p.GetShard())] = pos
 	}
 	s.foldAll()
-	held := s.held()
+	held := s.heldBuckets()
 	held.AddAll(set)
 	for id := range named {
 		if s.shards[id] == nil && len(s.shards) >= checkpoint.MaxPositions {
 			return fmt.Errorf("%w: the category has more than %d physical shards", ErrRefused, checkpoint.MaxPositions)
 		}
-		s.shard(id)
+		s.findShard(id)
 	}
 	var theirs bucket.Places
 	for id, sh := range s.shards {
@@ -168,8 +168,8 @@ func (s *share) install(set bucket.Set, positions []*scribev1.GroupShardPosition
 	return nil
 }
 
-// parse checks a position that a coordinator sent.
-func (s *share) parse(p *scribev1.GroupShardPosition) (bucket.Position, error) {
+// parsePosition checks a position that a coordinator sent.
+func (s *memberShare) parsePosition(p *scribev1.GroupShardPosition) (bucket.Position, error) {
 	pos := bucket.Position{Low: record.LSN(p.GetLow())}
 	bad := record.ShardID(p.GetShard()).Category() != s.categoryID || pos.Low < record.FirstLSN
 	for i, a := range p.GetAhead() {
@@ -182,21 +182,21 @@ func (s *share) parse(p *scribev1.GroupShardPosition) (bucket.Position, error) {
 	return pos, nil
 }
 
-// drain stops reading buckets. Their places stay until they are dropped.
-func (s *share) drain(set bucket.Set) {
+// drainBuckets stops reading buckets. Their places stay until they are dropped.
+func (s *memberShare) drainBuckets(set bucket.Set) {
 	s.draining.AddAll(set)
 	s.owned.RemoveAll(set)
-	s.recount()
+	s.countAllUndone()
 }
 
-// resume reads draining buckets on, from where they were delivered.
-func (s *share) resume(set bucket.Set) {
+// resumeBuckets reads draining buckets on, from where they were delivered.
+func (s *memberShare) resumeBuckets(set bucket.Set) {
 	for id := range s.active {
 		sh := s.shards[id]
 		for b := range set.Each() {
 			if p := sh.live[b]; p != nil {
 				// What is queued of it is not delivered: it will come again, to another place.
-				sh.live[b] = p.again()
+				sh.live[b] = p.asUndelivered()
 			}
 		}
 	}
@@ -205,13 +205,13 @@ func (s *share) resume(set bucket.Set) {
 	s.version++
 }
 
-// drop forgets buckets. It reports whether something was delivered of any that no commit covers, as far as that can be said.
-func (s *share) drop(set bucket.Set) (unsaved bool) {
+// dropBuckets forgets buckets. It reports whether something was delivered of any that no commit covers, as far as that can be said.
+func (s *memberShare) dropBuckets(set bucket.Set) (unsaved bool) {
 	s.foldAll()
 	unsaved = len(s.unsaved) > 0
 	s.owned.RemoveAll(set)
 	s.draining.RemoveAll(set)
-	held := s.held()
+	held := s.heldBuckets()
 	for id, sh := range s.shards {
 		for b := range set.Each() {
 			delete(sh.live, b)
@@ -225,23 +225,23 @@ func (s *share) drop(set bucket.Set) (unsaved bool) {
 	if held.Empty() {
 		clear(s.unsaved)
 	}
-	s.recount()
+	s.countAllUndone()
 	return unsaved
 }
 
-// rewind makes the stream begin again with what was not delivered, for a new iteration.
-func (s *share) rewind(bounded bool) {
+// rewindToDelivered makes the stream begin again with what was not delivered, for a new iteration.
+func (s *memberShare) rewindToDelivered(bounded bool) {
 	s.bounded, s.undone = bounded, 0
 	for _, sh := range s.shards {
 		sh.end, sh.left = 0, false
 		for b, p := range sh.live {
-			sh.live[b] = p.again()
+			sh.live[b] = p.asUndelivered()
 		}
 	}
 }
 
-// start fills in what a stream is opened with.
-func (s *share) start(start *scribev1.StreamStart) {
+// fillStart fills in what a stream is opened with.
+func (s *memberShare) fillStart(start *scribev1.StreamStart) {
 	start.StartAt, start.StartTime = scribev1.StartAt_START_AT_EARLIEST, 0
 	start.Buckets = &scribev1.StreamBuckets{Sharing: uint32(s.scheme.Sharing), Buckets: s.scheme.Buckets, Set: s.owned.Clone()}
 	filter := bucket.Filter{Scheme: s.scheme, Set: s.owned}
@@ -262,8 +262,8 @@ func (s *share) start(start *scribev1.StreamStart) {
 	}
 }
 
-// join takes a shard that a stream announces. The gap is what of it was removed before anybody of the group could read it.
-func (s *share) join(v *scribev1.StreamShard) (gap *scribev1.StreamGap, err error) {
+// joinShard takes a shard that a stream announces. The gap is what of it was removed before anybody of the group could read it.
+func (s *memberShare) joinShard(v *scribev1.StreamShard) (gap *scribev1.StreamGap, err error) {
 	id, lsn := record.ShardID(v.GetShard()), record.LSN(v.GetLsn())
 	known := s.shards[id] != nil
 	if !known {
@@ -274,41 +274,41 @@ func (s *share) join(v *scribev1.StreamShard) (gap *scribev1.StreamGap, err erro
 			return nil, fmt.Errorf("%w: the category has more than %d physical shards", ErrRefused, checkpoint.MaxPositions)
 		}
 	}
-	sh := s.shard(id)
+	sh := s.findShard(id)
 	if s.bounded && sh.end == 0 {
 		sh.end = record.LSN(v.GetNextLsn())
 	}
-	s.count(sh)
+	s.countUndone(sh)
 	if !known && lsn > record.FirstLSN {
 		gap = &scribev1.StreamGap{Shard: uint64(id), From: uint64(record.FirstLSN), To: uint64(lsn), Reason: scribev1.Reason_REASON_TRIMMED}
 	}
 	return gap, nil
 }
 
-// entry takes a pointer's place, as positions.entry does: deliver says that it is new, and the member's.
-func (s *share) entry(id record.ShardID, lsn record.LSN) (*position, bool, error) {
+// receiveEntry takes a pointer's place, as shardPositions.receiveEntry does: deliver says that it is new, and the member's.
+func (s *memberShare) receiveEntry(id record.ShardID, lsn record.LSN) (*shardPosition, bool, error) {
 	sh := s.shards[id]
 	if sh == nil {
 		return nil, false, fmt.Errorf("%w: an entry of shard %v, which did not join", ErrProtocol, id)
 	}
-	if err := s.pass(sh, lsn); err != nil {
+	if err := s.checkPassed(sh, lsn); err != nil {
 		return nil, false, err
 	}
 	sh.cursor = max(sh.cursor, lsn+1)
 	b := s.scheme.Of(id, lsn)
-	if !s.owned.Has(b) || lsn < sh.received(b) || sh.end > 0 && lsn >= sh.end {
+	if !s.owned.Has(b) || lsn < sh.receivedOf(b) || sh.end > 0 && lsn >= sh.end {
 		return nil, false, nil
 	}
-	p := s.follow(sh, b)
+	p := s.makeLive(sh, b)
 	p.received = lsn + 1
-	s.count(sh)
+	s.countUndone(sh)
 	return p, true, nil
 }
 
-// pass checks that the stream may go on at an LSN: that nothing between was the member's, and to come.
-func (s *share) pass(sh *sharedShard, to record.LSN) error {
+// checkPassed checks that the stream may go on at an LSN: that nothing between was the member's, and to come.
+func (s *memberShare) checkPassed(sh *sharedShard, to record.LSN) error {
 	for lsn := sh.cursor; lsn < to; lsn++ {
-		if b := s.scheme.Of(sh.id, lsn); s.owned.Has(b) && sh.received(b) <= lsn && (sh.end == 0 || lsn < sh.end) {
+		if b := s.scheme.Of(sh.id, lsn); s.owned.Has(b) && sh.receivedOf(b) <= lsn && (sh.end == 0 || lsn < sh.end) {
 			return fmt.Errorf("%w: shard %v goes from LSN %d to %d, and leaves out LSN %d", ErrProtocol, sh.id, sh.cursor, to, lsn)
 		}
 		if s.scheme.Sharing == bucket.Shards {
@@ -318,9 +318,9 @@ func (s *share) pass(sh *sharedShard, to record.LSN) error {
 	return nil
 }
 
-// gap takes a hole [from, to). It returns where it begins for the member, and the places that it takes further: none when nothing in it
+// receiveGap takes a hole [from, to). It returns where it begins for the member, and the places that it takes further: none when nothing in it
 // is the member's.
-func (s *share) gap(g *scribev1.StreamGap) (from record.LSN, lost []*position, err error) {
+func (s *memberShare) receiveGap(g *scribev1.StreamGap) (from record.LSN, lost []*shardPosition, err error) {
 	id := record.ShardID(g.GetShard())
 	begin, to := record.LSN(g.GetFrom()), record.LSN(g.GetTo())
 	sh := s.shards[id]
@@ -330,16 +330,16 @@ func (s *share) gap(g *scribev1.StreamGap) (from record.LSN, lost []*position, e
 	case to < begin:
 		return 0, nil, fmt.Errorf("%w: shard %v has a gap from LSN %d to %d", ErrProtocol, id, begin, to)
 	}
-	if err := s.pass(sh, begin); err != nil {
+	if err := s.checkPassed(sh, begin); err != nil {
 		return 0, nil, err
 	}
-	from, lost, _ = s.behind(sh, begin, to)
+	from, lost, _ = s.receiveRange(sh, begin, to)
 	return from, lost, nil
 }
 
-// skip takes pointers [from, to) that were left out, since nothing of them is wanted. It returns the places that this takes further, and by how
+// receiveSkip takes pointers [from, to) that were left out, since nothing of them is wanted. It returns the places that this takes further, and by how
 // many pointers.
-func (s *share) skip(id record.ShardID, from, to record.LSN) (passed []*position, pointers uint64, err error) {
+func (s *memberShare) receiveSkip(id record.ShardID, from, to record.LSN) (passed []*shardPosition, pointers uint64, err error) {
 	sh := s.shards[id]
 	switch {
 	case sh == nil:
@@ -347,29 +347,29 @@ func (s *share) skip(id record.ShardID, from, to record.LSN) (passed []*position
 	case to < from:
 		return nil, 0, fmt.Errorf("%w: shard %v leaves out pointers %d to %d", ErrProtocol, id, from, to)
 	}
-	if err := s.pass(sh, from); err != nil {
+	if err := s.checkPassed(sh, from); err != nil {
 		return nil, 0, err
 	}
-	_, passed, pointers = s.behind(sh, from, to)
+	_, passed, pointers = s.receiveRange(sh, from, to)
 	return passed, pointers, nil
 }
 
-// behind has received what is in [begin, to). It returns the places of the buckets that have something in it which is to come, where the
+// receiveRange has received what is in [begin, to). It returns the places of the buckets that have something in it which is to come, where the
 // first of that is, and how many pointers it is.
-func (s *share) behind(sh *sharedShard, begin, to record.LSN) (from record.LSN, places []*position, pointers uint64) {
+func (s *memberShare) receiveRange(sh *sharedShard, begin, to record.LSN) (from record.LSN, places []*shardPosition, pointers uint64) {
 	sh.cursor = max(sh.cursor, to)
 	if sh.end > 0 {
 		to = min(to, sh.end)
 	}
 	take := func(b uint32) {
-		next, ok := s.scheme.Next(sh.id, b, max(begin, sh.received(b)))
+		next, ok := s.scheme.Next(sh.id, b, max(begin, sh.receivedOf(b)))
 		if !ok || next >= to {
 			return
 		}
 		if len(places) == 0 || next < from {
 			from = next
 		}
-		p := s.follow(sh, b)
+		p := s.makeLive(sh, b)
 		p.received = to
 		places, pointers = append(places, p), pointers+s.scheme.Count(sh.id, b, next, to)
 	}
@@ -384,40 +384,40 @@ func (s *share) behind(sh *sharedShard, begin, to record.LSN) (from record.LSN, 
 			take(b)
 		}
 	}
-	s.count(sh)
+	s.countUndone(sh)
 	return from, places, pointers
 }
 
-// ended takes the end of a shard: nothing more comes, whatever its end was thought to be.
-func (s *share) ended(id record.ShardID) {
+// endShard takes the end of a shard: nothing more comes, whatever its end was thought to be.
+func (s *memberShare) endShard(id record.ShardID) {
 	if sh := s.shards[id]; sh != nil && sh.end > 0 {
 		sh.end = min(sh.end, sh.cursor)
-		s.count(sh)
+		s.countUndone(sh)
 	}
 }
 
 // isLive reports whether a place is one that the member reads on from.
-func (s *share) isLive(p *position) bool {
+func (s *memberShare) isLive(p *shardPosition) bool {
 	sh := s.shards[p.shard]
 	return sh != nil && s.owned.Has(p.bucket) && sh.live[p.bucket] == p
 }
 
-// takes reports whether an item of the queue is to be delivered: what was received of a bucket that was given back since is not. Of a gap, and
+// claims reports whether an item of the queue is to be delivered: what was received of a bucket that was given back since is not. Of a gap, and
 // of what was left out, it keeps the places that the member reads on from: before one that was given back there may be a payload in the
 // queue, which was not delivered.
-func (s *share) takes(it *item) bool {
+func (s *memberShare) claims(it *streamItem) bool {
 	switch it.kind {
 	case itemPayload:
 		return s.isLive(it.pos)
 	case itemGap:
-		it.lost = slices.DeleteFunc(it.lost, func(p *position) bool { return !s.isLive(p) })
+		it.lost = slices.DeleteFunc(it.lost, func(p *shardPosition) bool { return !s.isLive(p) })
 		if len(it.lost) == 0 {
 			return false
 		}
 		it.pos = it.lost[0]
 		return true
 	case itemSkipped:
-		maps.DeleteFunc(it.runs, func(p *position, _ record.LSN) bool { return !s.isLive(p) })
+		maps.DeleteFunc(it.runs, func(p *shardPosition, _ record.LSN) bool { return !s.isLive(p) })
 		return len(it.runs) > 0
 	case itemWatermark:
 		return it.version == s.version
@@ -426,14 +426,14 @@ func (s *share) takes(it *item) bool {
 	}
 }
 
-// count brings undone up to date with a shard: whether something of the member's is to come below its end.
-func (s *share) count(sh *sharedShard) {
+// countUndone brings undone up to date with a shard: whether something of the member's is to come below its end.
+func (s *memberShare) countUndone(sh *sharedShard) {
 	if !s.bounded {
 		return
 	}
 	left := false
 	for b := range s.owned.Each() {
-		if next, ok := s.scheme.Next(sh.id, b, sh.received(b)); ok && next < sh.end {
+		if next, ok := s.scheme.Next(sh.id, b, sh.receivedOf(b)); ok && next < sh.end {
 			left = true
 			break
 		}
@@ -448,17 +448,17 @@ func (s *share) count(sh *sharedShard) {
 	}
 }
 
-func (s *share) recount() {
+func (s *memberShare) countAllUndone() {
 	for _, sh := range s.shards {
-		s.count(sh)
+		s.countUndone(sh)
 	}
 }
 
 // unsavedPositions returns the positions that a commit is to bring, of the buckets that are held, and takes them off the list: put them
 // back when it fails.
-func (s *share) unsavedPositions() ([]*scribev1.GroupShardPosition, bucket.Set) {
+func (s *memberShare) unsavedPositions() ([]*scribev1.GroupShardPosition, bucket.Set) {
 	s.foldAll()
-	held := s.held()
+	held := s.heldBuckets()
 	out := make([]*scribev1.GroupShardPosition, 0, len(s.unsaved))
 	for id := range s.unsaved {
 		at := s.shards[id].at
@@ -473,8 +473,8 @@ func (s *share) unsavedPositions() ([]*scribev1.GroupShardPosition, bucket.Set) 
 }
 
 // putBack notes again that shards have news for a commit.
-func (s *share) putBack(positions []*scribev1.GroupShardPosition) {
-	if s.held().Empty() {
+func (s *memberShare) putBack(positions []*scribev1.GroupShardPosition) {
+	if s.heldBuckets().Empty() {
 		return
 	}
 	for _, p := range positions {

@@ -14,20 +14,20 @@ import (
 func TestNothingIsPassedOverBehindAnUndeliveredPayload(t *testing.T) {
 	const lsn, to = 40, 100
 	shard := record.MakeShardID(7, 0, 1)
-	for name, passOver := range map[string]func(*testing.T, *share) *item{
-		"a gap": func(t *testing.T, s *share) *item {
-			from, lost, err := s.gap(&scribev1.StreamGap{Shard: uint64(shard), From: lsn + 1, To: to})
+	for name, passOver := range map[string]func(*testing.T, *memberShare) *streamItem{
+		"a gap": func(t *testing.T, s *memberShare) *streamItem {
+			from, lost, err := s.receiveGap(&scribev1.StreamGap{Shard: uint64(shard), From: lsn + 1, To: to})
 			if err != nil || len(lost) != 16 || from != lsn+1 {
 				t.Fatal(from, len(lost), err)
 			}
-			return &item{kind: itemGap, pos: lost[0], lost: lost, Payload: payload.Payload{LSN: from}, gap: &GapError{From: uint64(from), To: to}}
+			return &streamItem{kind: itemGap, pos: lost[0], lost: lost, Payload: payload.Payload{LSN: from}, gap: &GapError{From: uint64(from), To: to}}
 		},
-		"pointers that were left out": func(t *testing.T, s *share) *item {
-			places, n, err := s.skip(shard, lsn+1, to)
+		"pointers that were left out": func(t *testing.T, s *memberShare) *streamItem {
+			places, n, err := s.receiveSkip(shard, lsn+1, to)
 			if err != nil || len(places) != 16 || n != to-lsn-1 {
 				t.Fatal(len(places), n, err)
 			}
-			it := &item{kind: itemSkipped, runs: map[*position]record.LSN{}}
+			it := &streamItem{kind: itemSkipped, runs: map[*shardPosition]record.LSN{}}
 			for _, p := range places {
 				it.runs[p] = p.received
 			}
@@ -37,32 +37,32 @@ func TestNothingIsPassedOverBehindAnUndeliveredPayload(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var c Consumer
 			s := newShare(bucket.Scheme{Sharing: bucket.Pointers, Buckets: 16}, shard.Category())
-			if err := s.install(bucket.All(16), []*scribev1.GroupShardPosition{{Shard: uint64(shard), Low: lsn}}); err != nil {
+			if err := s.installBuckets(bucket.All(16), []*scribev1.GroupShardPosition{{Shard: uint64(shard), Low: lsn}}); err != nil {
 				t.Fatal(err)
 			}
-			p, deliver, err := s.entry(shard, lsn)
+			p, deliver, err := s.receiveEntry(shard, lsn)
 			if err != nil || !deliver {
 				t.Fatal(deliver, err)
 			}
-			queue := []*item{{kind: itemPayload, pos: p, Payload: payload.Payload{LSN: lsn}}, passOver(t, s)}
+			queue := []*streamItem{{kind: itemPayload, pos: p, Payload: payload.Payload{LSN: lsn}}, passOver(t, s)}
 			given := bucket.NewSet(16)
 			given.Add(p.bucket)
-			s.drain(given)
-			if s.takes(queue[0]) {
+			s.drainBuckets(given)
+			if s.claims(queue[0]) {
 				t.Error("a payload of a bucket that is to be given back is delivered")
 			}
-			if !s.takes(queue[1]) {
+			if !s.claims(queue[1]) {
 				t.Error("what is passed over in other buckets is not")
 			}
-			c.skip(queue[1])
+			c.moveAfterSkip(queue[1])
 			if queue[1].gap != nil {
-				c.gap(queue[1], queue[1].gap, func(error) bool { return true })
+				c.tellGapAt(queue[1], queue[1].gap, func(error) bool { return true })
 			}
 			positions, held := s.unsavedPositions()
 			if len(positions) != 1 || held.Len() != 16 {
 				t.Fatalf("%v of %d buckets", positions, held.Len())
 			}
-			at, err := s.parse(positions[0])
+			at, err := s.parsePosition(positions[0])
 			if err != nil {
 				t.Fatal(err)
 			}

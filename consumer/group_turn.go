@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// turn keeps the caller's code, which looks at messages, apart from what changes hands behind it: the iteration has the turn but while it
+// loopTurn keeps the caller's code, which looks at messages, apart from what changes hands behind it: the iteration has the turn but while it
 // waits for messages, and the member's worker takes it for a moment, between two messages.
-type turn struct {
+type loopTurn struct {
 	// stop says that the iteration shall give the turn up: it looks at this after every message.
 	stop atomic.Bool
 
@@ -22,14 +22,14 @@ type turn struct {
 	}
 }
 
-func newTurn() *turn {
-	t := &turn{}
+func newTurn() *loopTurn {
+	t := &loopTurn{}
 	t.mu.changed = make(chan struct{})
 	return t
 }
 
-// take waits for the turn. The worker goes first.
-func (t *turn) take(ctx context.Context, worker bool) error {
+// takeTurn waits for the turn. The worker goes first.
+func (t *loopTurn) takeTurn(ctx context.Context, worker bool) error {
 	for {
 		t.mu.Lock()
 		if !t.mu.taken && (worker || !t.mu.wanted && !t.mu.blocked) {
@@ -47,16 +47,16 @@ func (t *turn) take(ctx context.Context, worker bool) error {
 	}
 }
 
-// want tells that the worker waits for the turn, or does not any more.
-func (t *turn) want(yes bool) { t.change(func() { t.mu.wanted = yes }) }
+// setWanted tells that the worker waits for the turn, or does not any more.
+func (t *loopTurn) setWanted(yes bool) { t.changeTurn(func() { t.mu.wanted = yes }) }
 
-// block keeps the iteration from having the turn, or lets it have it.
-func (t *turn) block(yes bool) { t.change(func() { t.mu.blocked = yes }) }
+// setBlocked keeps the iteration from having the turn, or lets it have it.
+func (t *loopTurn) setBlocked(yes bool) { t.changeTurn(func() { t.mu.blocked = yes }) }
 
-// give gives the turn up.
-func (t *turn) give() { t.change(func() { t.mu.taken = false }) }
+// giveTurn gives the turn up.
+func (t *loopTurn) giveTurn() { t.changeTurn(func() { t.mu.taken = false }) }
 
-func (t *turn) change(fn func()) {
+func (t *loopTurn) changeTurn(fn func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	fn()

@@ -19,59 +19,59 @@ import (
 func (c *Consumer) Records(ctx context.Context) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		refuse := func(err error) bool { return yield(Record{}, err) }
-		c.iterate(ctx, refuse, func(it *item) bool { return c.records(it, yield, refuse) })
+		c.runIteration(ctx, refuse, func(it *streamItem) bool { return c.deliverRecords(it, yield, refuse) })
 	}
 }
 
-// iterate walks the queue of a new session. deliver yields what is in a payload, refuse an error; they are false when the caller
+// runIteration walks the queue of a new session. deliver yields what is in a payload, refuse an error; they are false when the caller
 // has left the loop.
-func (c *Consumer) iterate(ctx context.Context, refuse func(error) bool, deliver func(*item) bool) {
-	if err := c.bind(ctx); err != nil {
-		refuse(over(err))
+func (c *Consumer) runIteration(ctx context.Context, refuse func(error) bool, deliver func(*streamItem) bool) {
+	if err := c.bindExtension(ctx); err != nil {
+		refuse(iterationError(err))
 		return
 	}
-	s, err := c.begin(ctx)
+	s, err := c.beginIteration(ctx)
 	if err != nil {
 		refuse(err)
 		return
 	}
-	defer c.end(s)
-	defer c.group.rest()
-	if err := c.group.work(s.ctx); err != nil {
-		refuse(over(err))
+	defer c.endIteration(s)
+	defer c.group.restTurn()
+	if err := c.group.workTurn(s.ctx); err != nil {
+		refuse(iterationError(err))
 		return
 	}
 	for {
-		if c.cfg.onPause != nil && s.queue.idle() {
+		if c.cfg.onPause != nil && s.queue.wouldWait() {
 			c.cfg.onPause()
 		}
-		c.group.rest()
-		it, err := s.queue.wait(s.ctx)
+		c.group.restTurn()
+		it, err := s.queue.waitItem(s.ctx)
 		if err == nil {
-			err = c.group.work(s.ctx)
+			err = c.group.workTurn(s.ctx)
 		}
 		if err != nil {
-			refuse(over(err))
+			refuse(iterationError(err))
 			return
 		}
-		if !s.takes(it) {
-			s.queue.pop()
-			s.pump()
+		if !s.claimItem(it) {
+			s.queue.popItem()
+			s.startFetches()
 			continue
 		}
 		switch it.kind {
 		case itemPayload:
-			if !c.payload(it, refuse, deliver) {
+			if !c.deliverPayload(it, refuse, deliver) {
 				return
 			}
 		case itemGap:
-			if !c.gap(it, it.gap, refuse) {
+			if !c.tellGapAt(it, it.gap, refuse) {
 				return
 			}
 		case itemPassed:
-			c.pass(it)
+			c.passItem(it)
 		case itemSkipped:
-			c.skip(it)
+			c.moveAfterSkip(it)
 		case itemWatermark:
 			c.mu.Lock()
 			c.mu.watermark = max(c.mu.watermark, it.Time)
@@ -86,23 +86,23 @@ func (c *Consumer) iterate(ctx context.Context, refuse func(error) bool, deliver
 			}
 			return
 		}
-		s.queue.pop()
+		s.queue.popItem()
 		if it.kind == itemPayload { // it made room
-			s.pump()
+			s.startFetches()
 		}
 	}
 }
 
-// payload delivers one payload, or what is wrong with it; it is false when the iteration is over.
-func (c *Consumer) payload(it *item, refuse func(error) bool, deliver func(*item) bool) bool {
+// deliverPayload delivers one payload, or what is wrong with it; it is false when the iteration is over.
+func (c *Consumer) deliverPayload(it *streamItem, refuse func(error) bool, deliver func(*streamItem) bool) bool {
 	switch {
 	case it.gap != nil:
-		return c.gap(it, it.gap, refuse)
+		return c.tellGapAt(it, it.gap, refuse)
 	case it.Err != nil:
-		return c.damaged(it, it.Err, refuse)
+		return c.handleDamage(it, it.Err, refuse)
 	}
 	c.mu.Lock()
-	skip := it.delivered()
+	skip := it.deliveredCount()
 	left := it.ptr.Messages - min(skip, it.ptr.Messages)
 	it.Left.Store(int64(left))
 	c.current = it
@@ -113,13 +113,13 @@ func (c *Consumer) payload(it *item, refuse func(error) bool, deliver func(*item
 	goOn := deliver(it)
 	delivered := uint64(int64(left) - it.Left.Load())
 	c.mu.Lock()
-	c.advance()
+	c.advancePosition()
 	c.current = nil
 	c.mu.Unlock()
 	c.stats.records.Add(delivered)
 	c.stats.payloads.Add(1)
 	if goOn && it.Err != nil { // found while it was delivered
-		goOn = c.damaged(it, it.Err, refuse)
+		goOn = c.handleDamage(it, it.Err, refuse)
 	}
 	// Who has left the loop may still look at what was yielded last.
 	if !goOn || it.Keep {
@@ -129,13 +129,13 @@ func (c *Consumer) payload(it *item, refuse func(error) bool, deliver func(*item
 	return goOn
 }
 
-// delivery yields the messages of one payload.
-type delivery struct {
+// recordDelivery yields the messages of one payload.
+type recordDelivery struct {
 	c      *Consumer
-	it     *item
+	it     *streamItem
 	yield  func(Record, error) bool
 	refuse func(error) bool
-	match  *matches
+	match  *filterMatches
 
 	index, left   int // of messages: the next one, and how many are not delivered
 	frame, offset int // of the next frame: its number, and where it begins
@@ -146,10 +146,10 @@ type delivery struct {
 	at  int64
 }
 
-// records yields the messages of a payload that were not delivered before. It is false when the caller has left the loop; what is
+// deliverRecords yields the messages of a payload that were not delivered before. It is false when the caller has left the loop; what is
 // wrong with the payload is left in it.Err.
-func (c *Consumer) records(it *item, yield func(Record, error) bool, refuse func(error) bool) bool {
-	d := delivery{c: c, it: it, yield: yield, refuse: refuse, match: it.matches(), left: int(it.Left.Load()), out: it.record()}
+func (c *Consumer) deliverRecords(it *streamItem, yield func(Record, error) bool, refuse func(error) bool) bool {
+	d := recordDelivery{c: c, it: it, yield: yield, refuse: refuse, match: it.newMatches(), left: int(it.Left.Load()), out: it.newRecord()}
 	defer func() { c.stats.bytes.Add(d.bytes) }()
 	for ; d.left > 0 && it.Err == nil; d.frame++ {
 		h, err := record.ParseHeader(it.Frames[d.offset:])
@@ -167,10 +167,10 @@ func (c *Consumer) records(it *item, yield func(Record, error) bool, refuse func
 }
 
 // skipFrame passes over a frame that was delivered before, or of which a filter lets nothing through.
-func (d *delivery) skipFrame(h *record.Header) bool {
+func (d *recordDelivery) skipFrame(h *record.Header) bool {
 	total, end := int(d.it.Messages), d.index+h.Count
 	if end > total-d.left { // else all of it was delivered before
-		if payload.MayBeReport(h) || !d.match.none(d.index, h.Count) {
+		if payload.MayBeReport(h) || !d.match.matchesNone(d.index, h.Count) {
 			return false
 		}
 		d.left = total - end
@@ -181,53 +181,59 @@ func (d *delivery) skipFrame(h *record.Header) bool {
 }
 
 // deliverFrame yields the messages of a frame. It is false when the caller has left the loop.
-func (d *delivery) deliverFrame(h *record.Header) bool {
+func (d *recordDelivery) deliverFrame(h *record.Header) bool {
 	if _, err := d.decoder.Reset(d.it.Frames[d.offset:]); err != nil {
 		d.markBroken(err)
 		return true
 	}
+	// Locals, since this is what each message costs.
 	var (
 		r         record.Record
-		out       = &d.out
-		delivered = int(d.it.Messages) - d.left // before
+		out       = d.out
+		at        = d.at
+		it, yield = d.it, d.yield
+		index     = d.index
+		left      = d.left
+		delivered = int(it.Messages) - left // before
 		mayReport = payload.MayBeReport(h)
 	)
 	out.SampleRate, out.Atomic, out.BatchLeft = max(h.SampleRate, 1), h.Atomic(), 0
 	for d.decoder.Next(&r) {
-		if d.index++; d.index <= delivered {
+		if index++; index <= delivered {
 			continue
 		}
-		d.left--
-		d.it.Left.Store(int64(d.left))
+		left--
+		it.Left.Store(int64(left))
 		if mayReport {
-			if told, goOn := d.c.report(d.it, &r, d.refuse); told {
-				d.offset += h.Len
-				return goOn
+			if told, goOn := d.c.tellReport(it, &r, d.refuse); !goOn {
+				return false
+			} else if told {
+				continue
 			}
 		}
-		if !d.match.lets(d.index - 1) {
+		if !d.match.matchesMessage(index - 1) {
 			continue
 		}
 		d.bytes += uint64(len(r.Payload))
-		if r.Time != d.at { // most messages have their frame's
-			d.at, out.Time = r.Time, time.UnixMicro(r.Time)
+		if r.Time != at { // most messages have their frame's
+			at, out.Time = r.Time, time.UnixMicro(r.Time)
 		}
-		out.Payload, out.Key, out.Attributes, out.Index, out.Offset = r.Payload, r.Key, r.Attributes, d.index-1, d.it.number(d.index-1)
+		out.Payload, out.Key, out.Attributes, out.Index, out.Offset = r.Payload, r.Key, r.Attributes, index-1, it.offsetOf(index-1)
 		if out.Atomic {
 			out.BatchLeft = h.Count - r.Index - 1
 		}
-		if !d.yield(*out, nil) {
+		if !yield(out, nil) {
 			return false
 		}
 	}
 	if err := d.decoder.Err(); err != nil {
 		d.markBroken(err)
 	}
-	d.offset += h.Len
+	d.out, d.at, d.index, d.left, d.offset = out, at, index, left, d.offset+h.Len
 	return true
 }
 
 // markBroken leaves what is wrong with a frame in the payload's Err.
-func (d *delivery) markBroken(err error) {
-	d.it.Err = d.it.place(d.c.category).damage(fmt.Sprintf("frame %d", d.frame), int64(d.offset), err)
+func (d *recordDelivery) markBroken(err error) {
+	d.it.Err = d.it.place(d.c.category).damageError(fmt.Sprintf("frame %d", d.frame), int64(d.offset), err)
 }

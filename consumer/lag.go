@@ -30,7 +30,7 @@ func (c *Consumer) Buffered() int {
 	if c.mu.session == nil {
 		return 0
 	}
-	messages, _ := c.undelivered(c.mu.session.queue.backlog())
+	messages, _ := c.countUndelivered(c.mu.session.queue.readBacklog())
 	return int(messages)
 }
 
@@ -55,12 +55,12 @@ func (c *Consumer) Backlog() Backlog {
 	if c.mu.session == nil {
 		return Backlog{}
 	}
-	q := c.mu.session.queue.backlog()
+	q := c.mu.session.queue.readBacklog()
 	if !q.heard {
 		return Backlog{}
 	}
 	b := Backlog{Known: true, Pointers: uint64(q.pointers) + q.behind, Exact: q.behind == 0}
-	b.Messages, b.Bytes = c.undelivered(q)
+	b.Messages, b.Bytes = c.countUndelivered(q)
 	if q.seenPointers > 0 {
 		b.Messages += uint64(float64(q.behind) * float64(q.seenMessages) / float64(q.seenPointers))
 		b.Bytes += uint64(float64(q.behind) * float64(q.seenBytes) / float64(q.seenPointers))
@@ -68,9 +68,9 @@ func (c *Consumer) Backlog() Backlog {
 	return b
 }
 
-// undelivered is what of the queue was not yielded: the payload that is being delivered is in it until it is done with. The mutex is
+// countUndelivered is what of the queue was not yielded: the payload that is being delivered is in it until it is done with. The mutex is
 // held.
-func (c *Consumer) undelivered(q backlog) (messages, bytes uint64) {
+func (c *Consumer) countUndelivered(q queueBacklog) (messages, bytes uint64) {
 	messages, bytes = uint64(q.messages), uint64(q.bytes)
 	if it := c.current; it != nil {
 		done := uint64(it.ptr.Messages) - uint64(it.Left.Load())

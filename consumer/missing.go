@@ -8,14 +8,14 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// missing deals with a payload whose object does not exist, although its pointer was sent: retention was faster than the fetch, or the
+// explainMissing deals with a payload whose object does not exist, although its pointer was sent: retention was faster than the fetch, or the
 // object is lost. Logs are trimmed before objects are deleted, so the log tells which. It fills in the item's gap or err; it is false
 // when that is not known yet, and it.Err says why.
-func (s *session) missing(ctx context.Context, it *item, why error) bool {
+func (s *session) explainMissing(ctx context.Context, it *streamItem, why error) bool {
 	first, err := s.firstReadable(ctx, it)
 	switch {
 	case err != nil:
-		if cause := permanent(err); cause != nil {
+		if cause := permanentError(err); cause != nil {
 			it.Err = &ServerError{Doing: fmt.Sprintf("asking for what is left of shard %v", it.pos.shard), cause: cause, Detail: err}
 			return true
 		}
@@ -25,7 +25,7 @@ func (s *session) missing(ctx context.Context, it *item, why error) bool {
 		it.gap, it.Err = s.c.lostPayload(it, GapTrimmed, nil), nil
 		return true
 	}
-	damage := it.place(s.c.category).damage("object", -1, why)
+	damage := it.place(s.c.category).damageError("object", -1, why)
 	damage.Missing = true
 	it.Err = damage
 	// A store whose answers are not all of the same age may have it the next time.
@@ -34,7 +34,7 @@ func (s *session) missing(ctx context.Context, it *item, why error) bool {
 }
 
 // firstReadable returns a bound of what is left of an item's shard: what is below it was trimmed.
-func (s *session) firstReadable(ctx context.Context, it *item) (record.LSN, error) {
+func (s *session) firstReadable(ctx context.Context, it *streamItem) (record.LSN, error) {
 	c := s.c
 	c.mu.Lock()
 	first := it.pos.trimmed
@@ -53,7 +53,7 @@ func (s *session) firstReadable(ctx context.Context, it *item) (record.LSN, erro
 }
 
 // askFirst asks where an item's shard begins.
-func (s *session) askFirst(ctx context.Context, it *item) (record.LSN, error) {
+func (s *session) askFirst(ctx context.Context, it *streamItem) (record.LSN, error) {
 	res, err := s.c.streams.Bounds(ctx, &scribev1.BoundsRequest{Category: s.c.category, Shards: []uint64{uint64(it.pos.shard)}})
 	if err != nil {
 		return 0, err

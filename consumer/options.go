@@ -82,13 +82,13 @@ const (
 )
 
 // Option changes how a Consumer works.
-type Option interface{ apply(*config) }
+type Option interface{ apply(*options) }
 
-type option func(*config)
+type option func(*options)
 
-func (o option) apply(c *config) { o(c) }
+func (o option) apply(c *options) { o(c) }
 
-type config struct {
+type options struct {
 	start          Start
 	window         *time.Duration // nil = the category's
 	logicalShards  []uint32       // none = all
@@ -117,8 +117,8 @@ type config struct {
 	group          groupConfig // of members of a group
 }
 
-func defaultConfig() config {
-	return config{
+func defaultConfig() options {
+	return options{
 		start:          Latest(),
 		prefetchBytes:  DefaultPrefetchBytes,
 		concurrency:    DefaultConcurrency,
@@ -134,7 +134,7 @@ func defaultConfig() config {
 }
 
 // validate reports every violation.
-func (c *config) validate(category string) error {
+func (c *options) validate(category string) error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
 		if !ok {
@@ -179,93 +179,93 @@ func (c *config) validate(category string) error {
 }
 
 // WithStart sets where the first iteration begins; the default is [Latest].
-func WithStart(s Start) Option { return option(func(c *config) { c.start = s }) }
+func WithStart(s Start) Option { return option(func(c *options) { c.start = s }) }
 
 // WithWindow bounds how far out of order of persisted time messages are delivered, by merging the category's shards so far: 0 is
 // the strict order, [Unbounded] none. The default is what the category says. A shard that falls behind holds the others back by no
 // more than that.
-func WithWindow(d time.Duration) Option { return option(func(c *config) { c.window = &d }) }
+func WithWindow(d time.Duration) Option { return option(func(c *options) { c.window = &d }) }
 
 // WithLogicalShards reads only these logical shards; the default is all.
 func WithLogicalShards(shards ...uint32) Option {
-	return option(func(c *config) { c.logicalShards = slices.Clone(shards) })
+	return option(func(c *options) { c.logicalShards = slices.Clone(shards) })
 }
 
 // WithPrefetchBytes bounds the memory of what is ahead of the loop, in whatever form it is: pointers that wait (an eighth at most), answers
 // while they arrive, and decompressed payloads, the one being delivered included. The default is [DefaultPrefetchBytes]. A payload that is
 // larger by itself is fetched when no other is held: at most 80 MiB. Decompression takes some 130 KiB for each fetch that runs
 // ([WithConcurrency]) beside it.
-func WithPrefetchBytes(n int64) Option { return option(func(c *config) { c.prefetchBytes = n }) }
+func WithPrefetchBytes(n int64) Option { return option(func(c *options) { c.prefetchBytes = n }) }
 
 // WithConcurrency sets how many fetches, with the decompression behind them, run at the same time; the default is
 // [DefaultConcurrency].
-func WithConcurrency(n int) Option { return option(func(c *config) { c.concurrency = n }) }
+func WithConcurrency(n int) Option { return option(func(c *options) { c.concurrency = n }) }
 
 // WithUntilEnd ends an iteration at the tails that the shards had when it began.
-func WithUntilEnd() Option { return option(func(c *config) { c.untilEnd = true }) }
+func WithUntilEnd() Option { return option(func(c *options) { c.untilEnd = true }) }
 
 // WithRequestTimeout bounds one fetch; the default is [DefaultRequestTimeout].
 func WithRequestTimeout(d time.Duration) Option {
-	return option(func(c *config) { c.requestTimeout = d })
+	return option(func(c *options) { c.requestTimeout = d })
 }
 
 // WithHeartbeat sets how often the server says that it lives when there is nothing else to say; the default is
 // [DefaultHeartbeat]. A stream that is silent for ten times as long, and at least 10 s, is taken for broken.
-func WithHeartbeat(d time.Duration) Option { return option(func(c *config) { c.heartbeat = d }) }
+func WithHeartbeat(d time.Duration) Option { return option(func(c *options) { c.heartbeat = d }) }
 
 // WithRetryTimeout bounds how long servers may be unavailable at a stretch until the iteration ends with [ErrUnavailable]; 0,
 // the default, tries for ever.
-func WithRetryTimeout(d time.Duration) Option { return option(func(c *config) { c.retryTimeout = d }) }
+func WithRetryTimeout(d time.Duration) Option { return option(func(c *options) { c.retryTimeout = d }) }
 
 // WithBackoff sets the pause before the first retry, which doubles with every failure, and the longest one. Pauses are jittered.
 // The defaults are [DefaultBackoff] and [DefaultLongestBackoff].
 func WithBackoff(first, longest time.Duration) Option {
-	return option(func(c *config) { c.backoffMin, c.backoffMax = first, longest })
+	return option(func(c *options) { c.backoffMin, c.backoffMax = first, longest })
 }
 
 // WithDamage sets what happens with damaged data; the default is [DamageStop].
-func WithDamage(d Damage) Option { return option(func(c *config) { c.damage = d }) }
+func WithDamage(d Damage) Option { return option(func(c *options) { c.damage = d }) }
 
 // WithName says who reads, for the servers' logs and status.
-func WithName(name string) Option { return option(func(c *config) { c.name = name }) }
+func WithName(name string) Option { return option(func(c *options) { c.name = name }) }
 
 // WithClock sets the clock that [Consumer.Lag] compares with; the default is [time.Now].
-func WithClock(now func() time.Time) Option { return option(func(c *config) { c.now = now }) }
+func WithClock(now func() time.Time) Option { return option(func(c *options) { c.now = now }) }
 
 // WithRandom sets the source of jitter: numbers in [0, 1). It is called by several goroutines at the same time.
-func WithRandom(random func() float64) Option { return option(func(c *config) { c.random = random }) }
+func WithRandom(random func() float64) Option { return option(func(c *options) { c.random = random }) }
 
 // WithLogger sets where the consumer reports reconnects and retries; the default is nowhere.
-func WithLogger(l *slog.Logger) Option { return option(func(c *config) { c.logger = l }) }
+func WithLogger(l *slog.Logger) Option { return option(func(c *options) { c.logger = l }) }
 
 // WithHTTPClient sets the HTTP client, for TLS or authentication. It must speak HTTP/2 to the server, since streams go both ways;
 // the default speaks HTTP/2 for the stream and HTTP/1.1 for payloads, without TLS.
-func WithHTTPClient(hc *http.Client) Option { return option(func(c *config) { c.httpClient = hc }) }
+func WithHTTPClient(hc *http.Client) Option { return option(func(c *options) { c.httpClient = hc }) }
 
 // WithReadProxy has payloads fetched through another address than the stream's: any process of the region in which the consumer runs,
 // whose read proxies keep what several consumers there read of another region's categories. The default is the consumer's server.
-func WithReadProxy(server string) Option { return option(func(c *config) { c.readProxy = server }) }
+func WithReadProxy(server string) Option { return option(func(c *options) { c.readProxy = server }) }
 
 // WithServices reads from these instead of a server's address: roles in the same process.
 func WithServices(streams StreamService, payloads PayloadService) Option {
-	return option(func(c *config) { c.streams, c.payloads = streams, payloads })
+	return option(func(c *options) { c.streams, c.payloads = streams, payloads })
 }
 
 // WithControl asks this for categories and their schemas instead of a server's address: beside [WithServices], for queries and filters.
 func WithControl(control SchemaService) Option {
-	return option(func(c *config) { c.control = control })
+	return option(func(c *options) { c.control = control })
 }
 
 // WithOnGap sets a function that is told of every gap before the iteration yields it, by the goroutine that iterates.
-func WithOnGap(fn func(*GapError)) Option { return option(func(c *config) { c.onGap = fn }) }
+func WithOnGap(fn func(*GapError)) Option { return option(func(c *options) { c.onGap = fn }) }
 
 // WithOnPause sets a function that the goroutine that iterates calls when a stream was opened, and whenever all that is there has
 // been yielded, before it waits for more: at least at every heartbeat. It is the moment to hand on what was collected:
 // [Consumer.Checkpoint] is behind all that was yielded, and no message is being looked at.
-func WithOnPause(fn func()) Option { return option(func(c *config) { c.onPause = fn }) }
+func WithOnPause(fn func()) Option { return option(func(c *options) { c.onPause = fn }) }
 
 // pause is how long to wait after that many failures in a row, the last of which may have brought a retry hint.
-func (c *config) pause(failures int, err error) time.Duration {
+func (c *options) pause(failures int, err error) time.Duration {
 	pauses := backoff.Backoff{Min: c.backoffMin, Max: c.backoffMax, Random: c.random}
 	return max(pauses.Pause(failures), retry.Classify(err).After)
 }

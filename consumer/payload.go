@@ -25,31 +25,31 @@ func newDecoder(concurrency int) (*zstd.Decoder, error) {
 var pool buffers.Pool
 
 // freeBuffer gives the memory of an item's payload back. Nothing may point into it any more.
-func (it *item) freeBuffer() {
+func (it *streamItem) freeBuffer() {
 	pool.Put(it.buf)
 	it.Frames, it.buf = nil, nil
 }
 
-// place is where a payload belongs, for errors and checks.
-type place struct {
+// payloadPlace is where a payload belongs, for errors and checks.
+type payloadPlace struct {
 	category string
 	shard    record.ShardID
 	lsn      record.LSN
 }
 
-func (p place) damage(what string, offset int64, cause error) *DamageError {
+func (p payloadPlace) damageError(what string, offset int64, cause error) *DamageError {
 	return &DamageError{Category: p.category, Shard: p.shard, LSN: uint64(p.lsn), What: what, Offset: offset, Cause: cause}
 }
 
-// decode checks and decompresses a payload. The frames are in the buffer, or in the answer itself when it was not compressed:
+// decodePayload checks and decompresses a payload. The frames are in the buffer, or in the answer itself when it was not compressed:
 // then the buffer is nil. transit says that the damage may have happened on the way, so that fetching it again may help.
-func decode(d *zstd.Decoder, p *scribev1.Payload, ptr *pointer.Pointer, at place) (frames []byte, buf *buffers.Buffer, transit bool, err error) {
+func decodePayload(d *zstd.Decoder, p *scribev1.Payload, ptr *pointer.Pointer, at payloadPlace) (frames []byte, buf *buffers.Buffer, transit bool, err error) {
 	data := p.GetData()
 	if err := checkCRC(p, at); err != nil {
 		return nil, nil, true, err
 	}
 	if p.GetRawLength() != uint64(ptr.Length) {
-		return nil, nil, true, at.damage("payload length", -1, fmt.Errorf("announced %d bytes, the pointer says %d", p.GetRawLength(), ptr.Length))
+		return nil, nil, true, at.damageError("payload length", -1, fmt.Errorf("announced %d bytes, the pointer says %d", p.GetRawLength(), ptr.Length))
 	}
 	switch codec := pointer.Codec(min(p.GetCodec(), 255)); codec {
 	case pointer.CodecNone:
@@ -59,13 +59,13 @@ func decode(d *zstd.Decoder, p *scribev1.Payload, ptr *pointer.Pointer, at place
 		frames, err = d.DecodeAll(data, buf.B[:0:ptr.Length])
 		if err != nil {
 			pool.Put(buf)
-			return nil, nil, false, at.damage("compressed payload", -1, err)
+			return nil, nil, false, at.damageError("compressed payload", -1, err)
 		}
 	default:
-		return nil, nil, false, at.damage("payload codec", -1, fmt.Errorf("%d is unknown to this build", p.GetCodec()))
+		return nil, nil, false, at.damageError("payload codec", -1, fmt.Errorf("%d is unknown to this build", p.GetCodec()))
 	}
 	if len(frames) != int(ptr.Length) {
-		err = at.damage("payload length", -1, fmt.Errorf("%d bytes, the pointer says %d", len(frames), ptr.Length))
+		err = at.damageError("payload length", -1, fmt.Errorf("%d bytes, the pointer says %d", len(frames), ptr.Length))
 	} else {
 		err = checkFrames(frames, ptr, at)
 	}
@@ -77,31 +77,31 @@ func decode(d *zstd.Decoder, p *scribev1.Payload, ptr *pointer.Pointer, at place
 }
 
 // checkCRC compares the checksum of an answer.
-func checkCRC(p *scribev1.Payload, at place) error {
+func checkCRC(p *scribev1.Payload, at payloadPlace) error {
 	if computed := record.CRC(p.GetData()); computed != p.GetCrc() {
-		return at.damage("payload checksum", -1, fmt.Errorf("announced %#08x, computed %#08x", p.GetCrc(), computed))
+		return at.damageError("payload checksum", -1, fmt.Errorf("announced %#08x, computed %#08x", p.GetCrc(), computed))
 	}
 	return nil
 }
 
 // checkFrames checks what can be without reading messages: that these are the pointer's frames, in whole, and of the category and
 // the logical shard that the stream said. The messages' checksums are compared when they are read.
-func checkFrames(frames []byte, ptr *pointer.Pointer, at place) error {
+func checkFrames(frames []byte, ptr *pointer.Pointer, at payloadPlace) error {
 	count, messages := uint32(0), uint64(0)
 	for f, err := range record.Split(frames) {
 		switch {
 		case err != nil:
-			return at.damage(fmt.Sprintf("frame %d", count), int64(f.Offset), err)
+			return at.damageError(fmt.Sprintf("frame %d", count), int64(f.Offset), err)
 		case string(f.Category) != at.category:
-			return at.damage(fmt.Sprintf("frame %d", count), int64(f.Offset), fmt.Errorf("it is of category %q", f.Category))
+			return at.damageError(fmt.Sprintf("frame %d", count), int64(f.Offset), fmt.Errorf("it is of category %q", f.Category))
 		case f.Shard != uint32(at.shard.Logical()):
-			return at.damage(fmt.Sprintf("frame %d", count), int64(f.Offset), fmt.Errorf("it is of logical shard %d", f.Shard))
+			return at.damageError(fmt.Sprintf("frame %d", count), int64(f.Offset), fmt.Errorf("it is of logical shard %d", f.Shard))
 		}
 		count++
 		messages += uint64(f.Count)
 	}
 	if count != ptr.Frames || messages != uint64(ptr.Messages) {
-		return at.damage("payload", -1, fmt.Errorf("%d frames of %d messages, the pointer says %d of %d", count, messages, ptr.Frames, ptr.Messages))
+		return at.damageError("payload", -1, fmt.Errorf("%d frames of %d messages, the pointer says %d of %d", count, messages, ptr.Frames, ptr.Messages))
 	}
 	return nil
 }

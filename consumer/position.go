@@ -10,12 +10,12 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// positions are where a consumer is in each physical shard: a plain state machine. The consumer's mutex guards it.
+// shardPositions are where a consumer is in each physical shard: a plain state machine. The consumer's mutex guards it.
 //
 // A place has two ends. What was delivered to the caller is what a checkpoint says; what was received from the stream is what it
 // is opened again with. Between the two lies what is queued.
-type positions struct {
-	shards map[record.ShardID]*position
+type shardPositions struct {
+	shards map[record.ShardID]*shardPosition
 	// categoryID is 0 until it is known.
 	categoryID uint32
 	// opened says that the shards' places are known: from a checkpoint, or from the first stream.
@@ -24,8 +24,8 @@ type positions struct {
 	remaining int
 }
 
-// position is the place in one shard.
-type position struct {
+// shardPosition is the place in one shard.
+type shardPosition struct {
 	shard record.ShardID
 	// bucket is whose place it is, in a group.
 	bucket uint32
@@ -40,32 +40,32 @@ type position struct {
 	end record.LSN
 }
 
-// again is the place of what was not delivered, to be received again.
-func (p *position) again() *position {
-	return &position{shard: p.shard, bucket: p.bucket, lsn: p.lsn, skip: p.skip, received: p.lsn}
+// asUndelivered is the place of what was not delivered, to be received again.
+func (p *shardPosition) asUndelivered() *shardPosition {
+	return &shardPosition{shard: p.shard, bucket: p.bucket, lsn: p.lsn, skip: p.skip, received: p.lsn}
 }
 
-func newPositions(from *checkpoint.Checkpoint) *positions {
-	p := &positions{shards: make(map[record.ShardID]*position)}
+func newPositions(from *checkpoint.Checkpoint) *shardPositions {
+	p := &shardPositions{shards: make(map[record.ShardID]*shardPosition)}
 	if from != nil {
 		p.opened, p.categoryID = true, from.CategoryID
 		for _, q := range from.Positions {
-			p.shards[q.Shard] = &position{shard: q.Shard, lsn: q.LSN, skip: q.Skip, received: q.LSN}
+			p.shards[q.Shard] = &shardPosition{shard: q.Shard, lsn: q.LSN, skip: q.Skip, received: q.LSN}
 		}
 	}
 	return p
 }
 
-// rewind makes the stream begin again with what was not delivered.
-func (p *positions) rewind() {
+// rewindToDelivered makes the stream begin again with what was not delivered.
+func (p *shardPositions) rewindToDelivered() {
 	p.remaining = 0
 	for _, q := range p.shards {
 		q.received, q.end = q.lsn, 0
 	}
 }
 
-// bound sets where a shard ends in a bounded iteration.
-func (p *positions) bound(q *position, end record.LSN) {
+// setEnd sets where a shard ends in a bounded iteration.
+func (p *shardPositions) setEnd(q *shardPosition, end record.LSN) {
 	if q.received < q.end {
 		p.remaining--
 	}
@@ -74,16 +74,16 @@ func (p *positions) bound(q *position, end record.LSN) {
 	}
 }
 
-// receive moves a shard's received place forward.
-func (p *positions) receive(q *position, to record.LSN) {
+// moveReceived moves a shard's received place forward.
+func (p *shardPositions) moveReceived(q *shardPosition, to record.LSN) {
 	if q.received < q.end && to >= q.end {
 		p.remaining--
 	}
 	q.received = to
 }
 
-// resume is what a stream is opened with; wanted says which logical shards it reads.
-func (p *positions) resume(wanted func(logical uint32) bool) []*scribev1.ShardPosition {
+// resumePositions is what a stream is opened with; wanted says which logical shards it reads.
+func (p *shardPositions) resumePositions(wanted func(logical uint32) bool) []*scribev1.ShardPosition {
 	var out []*scribev1.ShardPosition
 	for _, q := range p.shards {
 		if wanted(uint32(q.shard.Logical())) {
@@ -98,8 +98,8 @@ func (p *positions) resume(wanted func(logical uint32) bool) []*scribev1.ShardPo
 	return out
 }
 
-// category takes the id that a stream gives its category.
-func (p *positions) category(id uint32) error {
+// checkCategory takes the id that a stream gives its category.
+func (p *shardPositions) checkCategory(id uint32) error {
 	switch {
 	case id == 0, id == p.categoryID:
 	case p.categoryID == 0:
@@ -110,8 +110,8 @@ func (p *positions) category(id uint32) error {
 	return nil
 }
 
-// join takes a shard that a stream announces. A known one keeps its place.
-func (p *positions) join(s *scribev1.StreamShard) (*position, error) {
+// joinShard takes a shard that a stream announces. A known one keeps its place.
+func (p *shardPositions) joinShard(s *scribev1.StreamShard) (*shardPosition, error) {
 	id, lsn := record.ShardID(s.GetShard()), record.LSN(s.GetLsn())
 	if q, ok := p.shards[id]; ok {
 		return q, nil
@@ -122,14 +122,14 @@ func (p *positions) join(s *scribev1.StreamShard) (*position, error) {
 	if len(p.shards) >= checkpoint.MaxPositions {
 		return nil, fmt.Errorf("%w: the category has more than %d physical shards", ErrRefused, checkpoint.MaxPositions)
 	}
-	q := &position{shard: id, lsn: lsn, received: lsn}
+	q := &shardPosition{shard: id, lsn: lsn, received: lsn}
 	p.shards[id] = q
 	return q, nil
 }
 
-// entry takes a pointer's place: deliver says that it is new, and wanted. A place that was received already is passed over; a
+// receiveEntry takes a pointer's place: deliver says that it is new, and wanted. A place that was received already is passed over; a
 // hole that nothing was said of is an error.
-func (p *positions) entry(shard record.ShardID, lsn record.LSN, bounded bool) (q *position, deliver bool, err error) {
+func (p *shardPositions) receiveEntry(shard record.ShardID, lsn record.LSN, bounded bool) (q *shardPosition, deliver bool, err error) {
 	q, ok := p.shards[shard]
 	if !ok {
 		return nil, false, fmt.Errorf("%w: an entry of shard %v, which did not join", ErrProtocol, shard)
@@ -140,12 +140,12 @@ func (p *positions) entry(shard record.ShardID, lsn record.LSN, bounded bool) (q
 	case lsn > q.received:
 		return nil, false, fmt.Errorf("%w: shard %v goes from LSN %d to %d", ErrProtocol, shard, q.received, lsn)
 	}
-	p.receive(q, lsn+1)
+	p.moveReceived(q, lsn+1)
 	return q, true, nil
 }
 
-// gap takes a hole [from, to); it returns where it begins for this reader, and false when all of it lies behind.
-func (p *positions) gap(g *scribev1.StreamGap, bounded bool) (q *position, from, to record.LSN, deliver bool, err error) {
+// receiveGap takes a hole [from, to); it returns where it begins for this reader, and false when all of it lies behind.
+func (p *shardPositions) receiveGap(g *scribev1.StreamGap, bounded bool) (q *shardPosition, from, to record.LSN, deliver bool, err error) {
 	shard := record.ShardID(g.GetShard())
 	from, to = record.LSN(g.GetFrom()), record.LSN(g.GetTo())
 	q, ok := p.shards[shard]
@@ -163,12 +163,12 @@ func (p *positions) gap(g *scribev1.StreamGap, bounded bool) (q *position, from,
 	if to <= from {
 		return q, from, to, false, nil
 	}
-	p.receive(q, to)
+	p.moveReceived(q, to)
 	return q, from, to, true, nil
 }
 
-// checkpoint is what was delivered.
-func (p *positions) checkpoint(category string, watermark int64) checkpoint.Checkpoint {
+// asCheckpoint is what was delivered.
+func (p *shardPositions) asCheckpoint(category string, watermark int64) checkpoint.Checkpoint {
 	c := checkpoint.Checkpoint{Category: category, CategoryID: p.categoryID, Watermark: watermark}
 	for _, q := range p.shards {
 		c.Positions = append(c.Positions, checkpoint.Position{Shard: q.shard, LSN: q.lsn, Skip: q.skip})

@@ -11,24 +11,24 @@ import (
 	"scribe/internal/format/record"
 )
 
-// kind is what an item is.
-type kind uint8
+// itemKind is what an item is.
+type itemKind uint8
 
 const (
-	itemPayload   kind = 1
-	itemGap       kind = 2
-	itemWatermark kind = 3
-	itemEnd       kind = 4 // nothing follows; err says why, nil when everything was delivered
-	itemOpened    kind = 5 // a stream was opened
-	itemPassed    kind = 6 // a pointer of a sequenced log whose payload is not wanted
-	itemSkipped   kind = 7 // pointers that the stream left out, since their payloads can't match
+	itemPayload   itemKind = 1
+	itemGap       itemKind = 2
+	itemWatermark itemKind = 3
+	itemEnd       itemKind = 4 // nothing follows; err says why, nil when everything was delivered
+	itemOpened    itemKind = 5 // a stream was opened
+	itemPassed    itemKind = 6 // a pointer of a sequenced log whose payload is not wanted
+	itemSkipped   itemKind = 7 // pointers that the stream left out, since their payloads can't match
 )
 
-// item is a step of the merged stream. Its maker fills it; of a payload, Frames, buf, gap and Err belong to the fetch until ready
+// streamItem is a step of the merged stream. Its maker fills it; of a payload, Frames, buf, gap and Err belong to the fetch until ready
 // is closed.
-type item struct {
-	kind kind
-	pos  *position
+type streamItem struct {
+	kind itemKind
+	pos  *shardPosition
 	// Of the embedded payload, a gap and a passed pointer have an LSN, a watermark a time, and the end an error.
 	payload.Payload
 	offset uint64 // of its first message, in a sequenced category
@@ -38,32 +38,34 @@ type item struct {
 	ptr   pointer.Pointer
 	ready chan struct{}
 	buf   *buffers.Buffer
-	// cost is the memory that it is charged for in queue.held: what fetching it may take, and once it is there what it takes.
+	// cost is the memory that it is charged for in itemQueue.held: what fetching it may take, and once it is there what it takes.
 	cost  int64
 	tries int // answers whose bytes were damaged
 
 	// plain says that the payload is fetched as it is stored; refused, that it is so because no view of it was to be had.
 	plain, refused bool
 	// runs are the places behind pointers that were left out, of an itemSkipped.
-	runs map[*position]record.LSN
+	runs map[*shardPosition]record.LSN
 
 	gap *GapError
 
-	// In a group: the places that a gap takes further, and which buckets a watermark speaks of (share.version).
-	lost    []*position
+	// In a group: the places that a gap takes further, and which buckets a watermark speaks of (memberShare.version).
+	lost    []*shardPosition
 	version uint64
 }
 
 // place is where the item is, for errors.
-func (it *item) place(category string) place { return place{category, it.Source, it.SourceLSN} }
+func (it *streamItem) place(category string) payloadPlace {
+	return payloadPlace{category, it.Source, it.SourceLSN}
+}
 
-// queue holds what was received and not yet consumed, in the merged order. It is bounded by the credits that the stream was
+// itemQueue holds what was received and not yet consumed, in the merged order. It is bounded by the credits that the stream was
 // given: what comes over them is refused.
 //
 // One bound in bytes covers everything: a part of it the pointers that wait, at pointerCost each, the rest (room) the payloads, each
 // with what it takes at that moment. While it is fetched that is its compressed form and its decoded form; then what is left. A payload
 // that is larger than the room by itself is fetched when no other is held.
-type queue struct {
+type itemQueue struct {
 	// maxPointers and maxBytes are the credits in all: pointers, and bytes of their decoded payloads.
 	maxPointers int
 	maxBytes    int64
@@ -73,7 +75,7 @@ type queue struct {
 
 	mu struct {
 		sync.Mutex
-		items []*item
+		items []*streamItem
 		head  int // in items, of the first one
 		next  int // in items, of the first payload that is not being fetched
 		// pointers and bytes wait to be consumed: credits that are in use.
@@ -96,16 +98,16 @@ type queue struct {
 }
 
 // Pointers that wait take an eighth of the bound, and are maxQueued at most. pointerCost is what one takes: the item, its channel, and
-// the encoded pointer, of which the producers' sequences are not kept (session.entry).
+// the encoded pointer, of which the producers' sequences are not kept (session.queueEntry).
 const (
 	maxQueued   = 2048
 	minQueued   = 16
 	pointerCost = 640
 )
 
-func newQueue(maxBytes int64) *queue {
+func newQueue(maxBytes int64) *itemQueue {
 	pointers := min(max(maxBytes/8/pointerCost, minQueued), maxQueued)
-	return &queue{
+	return &itemQueue{
 		maxPointers: int(pointers), maxBytes: maxBytes, room: maxBytes - pointers*pointerCost,
 		news: make(chan struct{}, 1), credits: make(chan struct{}, 1),
 	}
@@ -121,22 +123,22 @@ func fetchCost(p *pointer.Pointer) int64 {
 	return int64(p.BlockLen) + int64(p.Length)*5/4 // a pooled buffer is at most a quarter larger than what it holds
 }
 
-func signal(c chan struct{}) {
+func wakeWaiter(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default: // a signal is waiting: whoever takes it sees everything
 	}
 }
 
-// full says that the stream has used up its credits for pointers.
-func (q *queue) full() bool {
+// isFull says that the stream has used up its credits for pointers.
+func (q *itemQueue) isFull() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.mu.pointers >= q.maxPointers
 }
 
-// push appends an item; of payloads only while the queue is not full.
-func (q *queue) push(it *item) {
+// pushItem appends an item; of payloads only while the queue is not full.
+func (q *itemQueue) pushItem(it *streamItem) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch it.kind {
@@ -165,27 +167,27 @@ func (q *queue) push(it *item) {
 	default: // bounded by what is around them
 	}
 	q.mu.items = append(q.mu.items, it)
-	signal(q.news)
+	wakeWaiter(q.news)
 }
 
-// refund gives back the credits of a pointer that is not queued.
-func (q *queue) refund(bytes int64) {
+// refundCredits gives back the credits of a pointer that is not queued.
+func (q *itemQueue) refundCredits(bytes int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.mu.freePointers++
 	q.mu.freeBytes += bytes
-	q.offer()
+	q.offerCredits()
 }
 
-// offer wakes the stream when there are enough credits to be worth a message. The mutex is held.
-func (q *queue) offer() {
+// offerCredits wakes the stream when there are enough credits to be worth a message. The mutex is held.
+func (q *itemQueue) offerCredits() {
 	if q.mu.freePointers >= q.maxPointers/8 || q.mu.freeBytes >= q.maxBytes/8 || q.mu.pointers == 0 && q.mu.freePointers > 0 {
-		signal(q.credits)
+		wakeWaiter(q.credits)
 	}
 }
 
-// take returns the credits to give back, and whether there are any.
-func (q *queue) take() (pointers int, bytes int64, ok bool) {
+// takeCredits returns the credits to give back, and whether there are any.
+func (q *itemQueue) takeCredits() (pointers int, bytes int64, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	pointers, bytes = q.mu.freePointers, max(q.mu.freeBytes, 0)
@@ -193,9 +195,9 @@ func (q *queue) take() (pointers int, bytes int64, ok bool) {
 	return pointers, bytes, pointers > 0 || bytes > 0
 }
 
-// initial returns the credits that a new stream begins with: all that are not in use. What was to be given back to the stream
+// initialCredits returns the credits that a new stream begins with: all that are not in use. What was to be given back to the stream
 // before is part of them.
-func (q *queue) initial() (pointers int, bytes int64) {
+func (q *itemQueue) initialCredits() (pointers int, bytes int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	left := q.maxBytes - q.mu.bytes
@@ -203,8 +205,8 @@ func (q *queue) initial() (pointers int, bytes int64) {
 	return max(q.maxPointers-q.mu.pointers, 0), max(left, 0)
 }
 
-// peek returns the first item, or nil.
-func (q *queue) peek() *item {
+// peekItem returns the first item, or nil.
+func (q *itemQueue) peekItem() *streamItem {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.mu.head == len(q.mu.items) {
@@ -213,9 +215,9 @@ func (q *queue) peek() *item {
 	return q.mu.items[q.mu.head]
 }
 
-// idle reports whether wait would wait.
-func (q *queue) idle() bool {
-	it := q.peek()
+// wouldWait reports whether wait would wait.
+func (q *itemQueue) wouldWait() bool {
+	it := q.peekItem()
 	if it == nil || it.kind != itemPayload {
 		return it == nil
 	}
@@ -227,10 +229,10 @@ func (q *queue) idle() bool {
 	}
 }
 
-// wait returns the first item when it is complete.
-func (q *queue) wait(ctx context.Context) (*item, error) {
-	it := q.peek()
-	for ; it == nil; it = q.peek() {
+// waitItem returns the first item when it is complete.
+func (q *itemQueue) waitItem(ctx context.Context) (*streamItem, error) {
+	it := q.peekItem()
+	for ; it == nil; it = q.peekItem() {
 		select {
 		case <-q.news:
 		case <-ctx.Done():
@@ -248,8 +250,8 @@ func (q *queue) wait(ctx context.Context) (*item, error) {
 	}
 }
 
-// pop removes the first item, which wait has returned.
-func (q *queue) pop() {
+// popItem removes the first item, which wait has returned.
+func (q *itemQueue) popItem() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	it := q.mu.items[q.mu.head]
@@ -270,7 +272,7 @@ func (q *queue) pop() {
 		q.mu.messages -= int64(it.ptr.Messages)
 		q.mu.freePointers++
 		q.mu.freeBytes += n
-		q.offer()
+		q.offerCredits()
 	}
 }
 
@@ -281,15 +283,15 @@ const (
 	fetchPointers = 256
 )
 
-// group returns the next payloads to fetch together, in order, when there is room for them and a fetch may start.
-func (q *queue) group(concurrency int) []*item {
+// nextFetch returns the next payloads to fetch together, in order, when there is room for them and a fetch may start.
+func (q *itemQueue) nextFetch(concurrency int) []*streamItem {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.mu.fetching >= concurrency {
 		return nil
 	}
 	var (
-		group []*item
+		group []*streamItem
 		bytes int64
 	)
 	q.mu.next = max(q.mu.next, q.mu.head)
@@ -313,30 +315,30 @@ func (q *queue) group(concurrency int) []*item {
 	return group
 }
 
-// settled changes what a payload is charged, once that is known.
-func (q *queue) settled(it *item, cost int64) {
+// chargeItem changes what a payload is charged, once that is known.
+func (q *itemQueue) chargeItem(it *streamItem, cost int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.mu.held += cost - it.cost
 	it.cost = cost
 }
 
-// pending takes how many pointers wait in the server.
-func (q *queue) pending(n uint64) {
+// notePending takes how many pointers wait in the server.
+func (q *itemQueue) notePending(n uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.mu.behind, q.mu.heard = n, true
 }
 
-// fetched ends a fetch.
-func (q *queue) fetched() {
+// endFetch ends a fetch.
+func (q *itemQueue) endFetch() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.mu.fetching--
 }
 
-// backlog is what a queue knows of what is not consumed.
-type backlog struct {
+// queueBacklog is what a queue knows of what is not consumed.
+type queueBacklog struct {
 	pointers        int
 	messages, bytes int64
 
@@ -345,11 +347,11 @@ type backlog struct {
 	heard                                 bool
 }
 
-// backlog returns what is queued, and what is known of the rest.
-func (q *queue) backlog() backlog {
+// readBacklog returns what is queued, and what is known of the rest.
+func (q *itemQueue) readBacklog() queueBacklog {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return backlog{
+	return queueBacklog{
 		pointers: q.mu.pointers, messages: q.mu.messages, bytes: q.mu.bytes,
 		seenPointers: q.mu.seenPointers, seenMessages: q.mu.seenMessages, seenBytes: q.mu.seenBytes,
 		behind: q.mu.behind, heard: q.mu.heard,

@@ -68,39 +68,39 @@ func (c *Consumer) SequencedBatches(ctx context.Context, size BatchSize) iter.Se
 			refuse(err)
 			return
 		}
-		if c.filters() {
+		if c.hasFilter() {
 			refuse(ErrFiltered)
 			return
 		}
 		if size.Bytes == 0 {
 			size.Bytes = DefaultSequencedBytes
 		}
-		s, err := c.begin(ctx)
+		s, err := c.beginIteration(ctx)
 		if err != nil {
 			refuse(err)
 			return
 		}
-		defer c.end(s)
-		b := &batching{c: c, size: size, yield: yield, refuse: refuse}
+		defer c.endIteration(s)
+		b := &batchBuilder{c: c, size: size, yield: yield, refuse: refuse}
 		for goOn := true; goOn; {
-			if c.cfg.onPause != nil && s.queue.idle() {
+			if c.cfg.onPause != nil && s.queue.wouldWait() {
 				c.cfg.onPause()
 			}
-			it, err := s.queue.wait(s.ctx)
+			it, err := s.queue.waitItem(s.ctx)
 			if err != nil {
-				refuse(over(err))
+				refuse(iterationError(err))
 				return
 			}
-			if goOn = b.item(it); goOn {
-				s.queue.pop()
-				s.pump()
+			if goOn = b.takeItem(it); goOn {
+				s.queue.popItem()
+				s.startFetches()
 			}
 		}
 	}
 }
 
-// batching puts batches together.
-type batching struct {
+// batchBuilder puts batches together.
+type batchBuilder struct {
 	c      *Consumer
 	size   BatchSize
 	yield  func(*SequencedBatch, error) bool
@@ -112,27 +112,27 @@ type batching struct {
 	began    int64 // persisted time of the first message, Unix microseconds
 	// pos, lsn and skip are the place behind the last of the records. The consumer's own place is in front of the first one until they are
 	// yielded.
-	pos  *position
+	pos  *shardPosition
 	lsn  record.LSN
 	skip uint32
 }
 
-// item takes the next item of the queue; it is false when the iteration is over.
-func (b *batching) item(it *item) bool {
+// takeItem takes the next item of the queue; it is false when the iteration is over.
+func (b *batchBuilder) takeItem(it *streamItem) bool {
 	switch it.kind {
 	case itemPayload:
-		return b.payload(it)
+		return b.addPayload(it)
 	case itemGap:
-		return b.flush() && b.c.gap(it, it.gap, b.refuse)
+		return b.yieldBatch() && b.c.tellGapAt(it, it.gap, b.refuse)
 	case itemPassed:
 		if len(b.records) == 0 {
-			b.c.pass(it)
+			b.c.passItem(it)
 		}
 	case itemWatermark:
 		b.c.mu.Lock()
 		b.c.mu.watermark = max(b.c.mu.watermark, it.Time)
 		b.c.mu.Unlock()
-		return !b.ended(it.Time) || b.flush()
+		return !b.spanEnded(it.Time) || b.yieldBatch()
 	case itemSkipped: // only with a filter, which is refused
 	case itemOpened:
 		if b.c.cfg.onPause != nil {
@@ -147,13 +147,13 @@ func (b *batching) item(it *item) bool {
 	return true
 }
 
-// ended reports whether what is persisted at a time is behind the batch's span.
-func (b *batching) ended(at int64) bool {
+// spanEnded reports whether what is persisted at a time is behind the batch's span.
+func (b *batchBuilder) spanEnded(at int64) bool {
 	return len(b.records) > 0 && b.size.Span > 0 && at >= b.began+b.size.Span.Microseconds()
 }
 
-// flush yields the batch, if there is one.
-func (b *batching) flush() bool {
+// yieldBatch yields the batch, if there is one.
+func (b *batchBuilder) yieldBatch() bool {
 	if len(b.records) == 0 {
 		return true
 	}
@@ -166,108 +166,108 @@ func (b *batching) flush() bool {
 	return b.yield(out, nil)
 }
 
-// payload takes a payload.
-func (b *batching) payload(it *item) bool {
+// addPayload takes a payload.
+func (b *batchBuilder) addPayload(it *streamItem) bool {
 	switch {
 	case !sequenced.IsLog(it.pos.shard):
 		b.refuse(fmt.Errorf("%w: %s", ErrNotSequenced, b.c.category))
 		return false
 	case it.gap != nil:
-		return b.flush() && b.c.gap(it, it.gap, b.refuse)
+		return b.yieldBatch() && b.c.tellGapAt(it, it.gap, b.refuse)
 	case it.Err != nil:
-		return b.damaged(it)
-	case b.ended(it.Time) && !b.flush():
+		return b.handleDamage(it)
+	case b.spanEnded(it.Time) && !b.yieldBatch():
 		return false
 	}
 	b.c.stats.payloads.Add(1)
 	it.Keep = true // batches point into it
 	it.Left.Store(int64(it.Messages - min(b.c.skipOf(it), it.Messages)))
-	goOn := b.c.records(it, func(r Record, _ error) bool { return b.add(it, &r) }, func(gap error) bool { return b.tellLoss(it, gap) })
+	goOn := b.c.deliverRecords(it, func(r Record, _ error) bool { return b.addMessage(it, &r) }, func(gap error) bool { return b.tellLoss(it, gap) })
 	if goOn && it.Err != nil {
-		return b.damaged(it)
+		return b.handleDamage(it)
 	}
 	if goOn && len(b.records) > 0 {
 		b.lsn, b.skip = it.LSN+1, 0
 		if b.pointers++; b.size.Pointers > 0 && b.pointers >= b.size.Pointers {
-			return b.flush()
+			return b.yieldBatch()
 		}
 	} else if goOn {
-		b.c.pass(it)
+		b.c.passItem(it)
 	}
 	return goOn
 }
 
-// damaged deals with a payload that can't be delivered, or not further. A batch that it would be in is yielded only if the damage is passed
+// handleDamage deals with a payload that can't be delivered, or not further. A batch that it would be in is yielded only if the damage is passed
 // over, else it stays to be read again.
-func (b *batching) damaged(it *item) bool {
-	if b.c.cfg.damage == DamageSkip && errors.Is(it.Err, ErrDamaged) && !b.flush() {
+func (b *batchBuilder) handleDamage(it *streamItem) bool {
+	if b.c.cfg.damage == DamageSkip && errors.Is(it.Err, ErrDamaged) && !b.yieldBatch() {
 		return false
 	}
-	return b.c.damaged(it, it.Err, b.refuse)
+	return b.c.handleDamage(it, it.Err, b.refuse)
 }
 
-// add adds a message, and yields the batch if that fills it.
-func (b *batching) add(it *item, r *Record) bool {
+// addMessage adds a message, and yields the batch if that fills it.
+func (b *batchBuilder) addMessage(it *streamItem, r *Record) bool {
 	if len(b.records) == 0 {
 		b.began, b.pos = it.Time, it.pos
 	}
 	b.records = append(b.records, *r)
 	b.bytes += int64(len(r.Payload) + len(r.Key))
-	b.lsn, b.skip = it.behind(r.Index + 1)
+	b.lsn, b.skip = it.placeAfter(r.Index + 1)
 	full := b.size.Messages > 0 && len(b.records) >= b.size.Messages || b.bytes >= b.size.Bytes
-	return !full || r.BatchLeft > 0 || b.flush()
+	return !full || r.BatchLeft > 0 || b.yieldBatch()
 }
 
 // tellLoss yields what an upstream says of messages that it dropped: a gap, which ends the batch before it.
-func (b *batching) tellLoss(it *item, gap error) bool {
-	if !b.flush() {
+func (b *batchBuilder) tellLoss(it *streamItem, gap error) bool {
+	if !b.yieldBatch() {
 		return false
 	}
 	b.c.mu.Lock()
-	it.pos.lsn, it.pos.skip = it.behind(int(int64(it.Messages) - it.Left.Load()))
+	it.pos.lsn, it.pos.skip = it.placeAfter(int(int64(it.Messages) - it.Left.Load()))
 	b.c.mu.Unlock()
 	return b.refuse(gap)
 }
 
-// behind is the place behind so many messages of an item's payload.
-func (it *item) behind(messages int) (record.LSN, uint32) {
+// placeAfter is the place behind so many messages of an item's payload.
+func (it *streamItem) placeAfter(messages int) (record.LSN, uint32) {
 	if messages >= int(it.ptr.Messages) {
 		return it.LSN + 1, 0
 	}
 	return it.LSN, uint32(messages) //nolint:gosec // a payload's messages are counted in 32 bits
 }
 
-// record is what all messages of the item's payload have.
-func (it *item) record() Record {
+// newRecord is what all messages of the item's payload have.
+func (it *streamItem) newRecord() Record {
 	return Record{
 		Time: time.UnixMicro(0), Persisted: time.UnixMicro(it.Time),
 		LogicalShard: uint32(it.Source.Logical()), Shard: it.pos.shard, LSN: uint64(it.LSN),
 	}
 }
 
-// number is that of a message in a sequenced category.
-func (it *item) number(index int) uint64 {
+// offsetOf is that of a message in a sequenced category.
+func (it *streamItem) offsetOf(index int) uint64 {
 	if it.Source == it.pos.shard {
 		return 0
 	}
 	return it.offset + uint64(index) //nolint:gosec // not negative
 }
 
-// from takes where an entry of a category, in shard q, was written.
-func (it *item) from(category string, q *position, e *scribev1.StreamEntry) {
+// setSource takes where an entry of a category, in shard q, was written.
+func (it *streamItem) setSource(category string, q *shardPosition, e *scribev1.StreamEntry) {
 	it.Category, it.Shard = category, q.shard
 	if it.Source, it.SourceLSN = q.shard, it.LSN; sequenced.IsLog(q.shard) {
 		it.Source, it.SourceLSN, it.offset = record.ShardID(e.GetSourceShard()), record.LSN(e.GetSourceLsn()), e.GetOffset()
 	}
 }
 
-// reads reports whether the messages of a source are wanted.
-func (c *Consumer) reads(source record.ShardID) bool {
+// wantsSource reports whether the messages of a source are wanted.
+func (c *Consumer) wantsSource(source record.ShardID) bool {
 	return c.wanted == nil || c.wanted[uint32(source.Logical())]
 }
 
-// pass moves the place behind an item of which nothing is delivered.
-func (c *Consumer) pass(it *item) {
+// passItem moves the place behind an item of which nothing is delivered.
+func (c *Consumer) passItem(it *streamItem) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	it.pos.lsn, it.pos.skip = it.LSN+1, 0

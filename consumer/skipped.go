@@ -7,8 +7,8 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// skipped queues a run of pointers whose payloads hold nothing of what is asked for.
-func (s *session) skipped(k *scribev1.StreamSkip) error {
+// queueSkip queues a run of pointers whose payloads hold nothing of what is asked for.
+func (s *session) queueSkip(k *scribev1.StreamSkip) error {
 	c := s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -24,13 +24,13 @@ func (s *session) skipped(k *scribev1.StreamSkip) error {
 	n.SkippedPointers.Add(pointers)
 	n.SkippedMessages.Add(k.GetMessages())
 	n.SkippedBytes.Add(k.GetBytes())
-	s.queue.push(&item{kind: itemSkipped, runs: runs})
+	s.queue.pushItem(&streamItem{kind: itemSkipped, runs: runs})
 	return nil
 }
 
 // passOver takes a run as received. It returns the places behind it, none when nothing of it was to come, and how many pointers that are. The
 // mutex is held.
-func (s *session) passOver(k *scribev1.StreamSkip) (runs map[*position]record.LSN, pointers uint64, err error) {
+func (s *session) passOver(k *scribev1.StreamSkip) (runs map[*shardPosition]record.LSN, pointers uint64, err error) {
 	c := s.c
 	shard, from, to := record.ShardID(k.GetShard()), record.LSN(k.GetFrom()), record.LSN(k.GetTo())
 	sh, err := s.shareOfStream()
@@ -38,8 +38,8 @@ func (s *session) passOver(k *scribev1.StreamSkip) (runs map[*position]record.LS
 		return nil, 0, err
 	}
 	if sh != nil {
-		places, n, err := sh.skip(shard, from, to)
-		runs = make(map[*position]record.LSN, len(places))
+		places, n, err := sh.receiveSkip(shard, from, to)
+		runs = make(map[*shardPosition]record.LSN, len(places))
 		for _, p := range places {
 			runs[p] = p.received
 		}
@@ -51,19 +51,19 @@ func (s *session) passOver(k *scribev1.StreamSkip) (runs map[*position]record.LS
 		return nil, 0, fmt.Errorf("%w: it leaves out pointers of shard %v, which did not join", ErrProtocol, shard)
 	case from > q.received || to < from:
 		return nil, 0, fmt.Errorf("%w: shard %v goes from LSN %d to pointers %d to %d that are left out", ErrProtocol, shard, q.received, from, to)
-	case s.bounded && q.received >= q.end, to <= q.received, c.over(q, k.GetTime()):
+	case s.bounded && q.received >= q.end, to <= q.received, c.pastUntil(q, k.GetTime()):
 		return nil, 0, nil
 	}
 	if s.bounded {
 		to = min(to, q.end)
 	}
 	pointers = uint64(to - q.received)
-	c.mu.positions.receive(q, to)
-	return map[*position]record.LSN{q: to}, pointers, nil
+	c.mu.positions.moveReceived(q, to)
+	return map[*shardPosition]record.LSN{q: to}, pointers, nil
 }
 
-// skip moves behind pointers that were left out.
-func (c *Consumer) skip(it *item) {
+// moveAfterSkip moves behind pointers that were left out.
+func (c *Consumer) moveAfterSkip(it *streamItem) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for p, to := range it.runs {
@@ -71,14 +71,14 @@ func (c *Consumer) skip(it *item) {
 	}
 }
 
-// over reports whether a time is not before the end that was asked for: the shard's reading ends there. The mutex is held.
-func (c *Consumer) over(q *position, time int64) bool {
+// pastUntil reports whether a time is not before the end that was asked for: the shard's reading ends there. The mutex is held.
+func (c *Consumer) pastUntil(q *shardPosition, time int64) bool {
 	until := c.cfg.until
 	if until.IsZero() || time < until.UnixMicro() {
 		return false
 	}
 	if q.end > q.received { // a bounded iteration waits for no more of it
-		c.mu.positions.bound(q, q.received)
+		c.mu.positions.setEnd(q, q.received)
 	}
 	return true
 }

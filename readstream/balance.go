@@ -14,9 +14,9 @@ import (
 // maxLoad is the load of a server that can take no more.
 const maxLoad = 1000
 
-// share is what a stream adds to its server's load.
-type share struct {
-	st   *stream
+// streamShare is what a stream adds to its server's load.
+type streamShare struct {
+	st   *consumerStream
 	load float64 // of maxLoad
 	age  time.Duration
 }
@@ -30,10 +30,10 @@ const (
 	evictedPart = 10 // one in so many streams is sent away at a time, at least one
 )
 
-// rebalance decides which streams a server with load own sends away, when the others have the loads of peers. Those move that a less
+// chooseEvictions decides which streams a server with load own sends away, when the others have the loads of peers. Those move that a less
 // loaded server can take without becoming the more loaded one of the two, the largest first, until the server is even with the mean. It is
 // free of I/O; streams is changed.
-func rebalance(own float64, peers []uint32, streams []share, youngest time.Duration) []share {
+func chooseEvictions(own float64, peers []uint32, streams []streamShare, youngest time.Duration) []streamShare {
 	if len(peers) == 0 || own < idleLoad {
 		return nil
 	}
@@ -45,8 +45,8 @@ func rebalance(own float64, peers []uint32, streams []share, youngest time.Durat
 	mean := sum / float64(len(peers)+1)
 	margin := max(evenMargin, evenPart*mean)
 	most := max(len(streams)/evictedPart, 1)
-	slices.SortFunc(streams, func(a, b share) int { return cmp.Compare(b.load, a.load) })
-	var away []share
+	slices.SortFunc(streams, func(a, b streamShare) int { return cmp.Compare(b.load, a.load) })
+	var away []streamShare
 	for _, s := range streams {
 		if own-mean < margin || len(away) == most {
 			break
@@ -79,21 +79,21 @@ func (s *Server) Load() uint32 {
 	return uint32(min(s.cfg.loadOf(int64(streams), s.cursors.Load(), rate), maxLoad))
 }
 
-// balance measures streams now and then, and sends some away when other servers are less loaded. The intervals vary by a fifth, so that servers do
+// balanceStreams measures streams now and then, and sends some away when other servers are less loaded. The intervals vary by a fifth, so that servers do
 // not act together.
-func (s *Server) balance(ctx context.Context) {
+func (s *Server) balanceStreams(ctx context.Context) {
 	last := s.clock()
 	for {
 		if backoff.Sleep(ctx, backoff.Jitter(s.cfg.BalanceEvery, 0.1)) != nil {
 			return
 		}
 		now := s.clock()
-		own, shares := s.measure(now, now.Sub(last))
+		own, shares := s.measureLoad(now, now.Sub(last))
 		last = now
 		if s.deps.Peers == nil {
 			continue
 		}
-		for _, away := range rebalance(own, s.deps.Peers(), shares, s.cfg.MinStreamAge) {
+		for _, away := range chooseEvictions(own, s.deps.Peers(), shares, s.cfg.MinStreamAge) {
 			away.st.sendAway(eviction{
 				scribev1.Reason_REASON_OVERLOADED,
 				fmt.Sprintf("this server has a load of %.0f, others have less: the stream can go on at one of them", own),
@@ -102,8 +102,8 @@ func (s *Server) balance(ctx context.Context) {
 	}
 }
 
-// measure returns the server's load and what each stream adds to it.
-func (s *Server) measure(now time.Time, passed time.Duration) (own float64, shares []share) {
+// measureLoad returns the server's load and what each stream adds to it.
+func (s *Server) measureLoad(now time.Time, passed time.Duration) (own float64, shares []streamShare) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var rate float64
@@ -114,7 +114,7 @@ func (s *Server) measure(now time.Time, passed time.Duration) (own float64, shar
 		st.measured = sent
 		rate += r
 		shards := st.shards.Load()
-		shares = append(shares, share{st: st, load: s.cfg.loadOf(1, shards, r), age: now.Sub(st.since)})
+		shares = append(shares, streamShare{st: st, load: s.cfg.loadOf(1, shards, r), age: now.Sub(st.since)})
 	}
 	s.mu.rate, s.mu.measured = rate, len(s.mu.open)
 	return min(s.cfg.loadOf(int64(len(s.mu.open)), s.cursors.Load(), rate), maxLoad), shares

@@ -16,11 +16,11 @@ func TestRebalanceConverges(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
-			servers := make([][]share, 2+random.IntN(6))
+			servers := make([][]streamShare, 2+random.IntN(6))
 			var total, heaviest float64
 			for range 400 {
 				load := 0.2 + 2*math.Pow(random.Float64(), 8)*40
-				servers[0] = append(servers[0], share{load: load, age: time.Hour})
+				servers[0] = append(servers[0], streamShare{load: load, age: time.Hour})
 				total += load
 				heaviest = max(heaviest, load)
 			}
@@ -41,7 +41,7 @@ func TestRebalanceConverges(t *testing.T) {
 						}
 					}
 					before := len(servers[i])
-					away := rebalance(load(i), peers, servers[i], time.Minute)
+					away := chooseEvictions(load(i), peers, servers[i], time.Minute)
 					if len(away) > max(before/evictedPart, 1) {
 						t.Fatalf("%d of %d streams are sent away at a time", len(away), before)
 					}
@@ -78,24 +78,24 @@ func TestRebalanceConverges(t *testing.T) {
 }
 
 func TestRebalanceLeavesAlone(t *testing.T) {
-	old := func(loads ...float64) (out []share) {
+	old := func(loads ...float64) (out []streamShare) {
 		for _, l := range loads {
-			out = append(out, share{load: l, age: time.Hour})
+			out = append(out, streamShare{load: l, age: time.Hour})
 		}
 		return out
 	}
 	for name, c := range map[string]struct {
 		own     float64
 		peers   []uint32
-		streams []share
+		streams []streamShare
 	}{
 		"alone":                           {900, nil, old(450, 450)},
 		"hardly loaded":                   {idleLoad - 1, []uint32{0}, old(20, 20)},
 		"even":                            {500, []uint32{450, 470}, old(250, 250)},
 		"one stream that would only move": {600, []uint32{0}, old(600)},
-		"young":                           {600, []uint32{0}, []share{{load: 100, age: time.Second}, {load: 100, age: time.Second}}},
+		"young":                           {600, []uint32{0}, []streamShare{{load: 100, age: time.Second}, {load: 100, age: time.Second}}},
 	} {
-		if away := rebalance(c.own, c.peers, c.streams, time.Minute); len(away) > 0 {
+		if away := chooseEvictions(c.own, c.peers, c.streams, time.Minute); len(away) > 0 {
 			t.Errorf("%s: %+v are sent away", name, away)
 		}
 	}
@@ -164,7 +164,7 @@ func TestLoadOfNewStreams(t *testing.T) {
 	load(200)
 	open()
 	load(300)
-	own, shares := h.server.measure(time.Now(), time.Minute)
+	own, shares := h.server.measureLoad(time.Now(), time.Minute)
 	if own > 1 || len(shares) != 3 {
 		t.Errorf("load %v of %d streams that send nothing", own, len(shares))
 	}

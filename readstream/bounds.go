@@ -13,12 +13,12 @@ import (
 // Bounds implements rpc.ReadStreamService.
 func (s *Server) Bounds(ctx context.Context, req *scribev1.BoundsRequest) (*scribev1.BoundsResponse, error) {
 	if s.evicting.Err() != nil {
-		return nil, s.refusal()
+		return nil, s.closingError()
 	}
 	if n := len(req.GetShards()); n == 0 || n > metalog.MaxShards {
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "bounds of %d shards: want 1 to %d", n, metalog.MaxShards)
 	}
-	cat, err := s.category(ctx, req.GetCategory())
+	cat, err := s.findCategory(ctx, req.GetCategory())
 	if err != nil {
 		return nil, err
 	}

@@ -15,87 +15,87 @@ import (
 	"scribe/storage/metalog"
 )
 
-// listener is what a feed tells a stream. It only takes notes: the driver acts on them.
-type listener struct{ *stream }
+// feedListener is what a feed tells a stream. It only takes notes: the driver acts on them.
+type feedListener struct{ *consumerStream }
 
-var _ feed.Listener = listener{}
+var _ feed.Listener = feedListener{}
 
 // Updates implements feed.Listener.
-func (l listener) Updates(updates []metalog.Update) {
+func (l feedListener) Updates(updates []metalog.Update) {
 	l.mu.Lock()
 	for i := range updates {
 		l.merge.Update(&updates[i])
 	}
 	l.mu.Unlock()
-	l.notify()
+	l.wakeDriver()
 }
 
 // Tail implements feed.Listener.
-func (l listener) Tail(shard record.ShardID, next record.LSN, mark int64, sealed bool) {
+func (l feedListener) Tail(shard record.ShardID, next record.LSN, mark int64, sealed bool) {
 	l.mu.Lock()
 	l.merge.Tail(shard, next, mark, sealed)
 	l.mu.Unlock()
-	l.notify()
+	l.wakeDriver()
 }
 
 // Floor implements feed.Listener.
-func (l listener) Floor(t int64) {
+func (l feedListener) Floor(t int64) {
 	l.mu.Lock()
 	l.merge.Floor(t)
 	l.mu.Unlock()
 	if l.plan.window != merge.Unbounded { // else nothing waits for it
-		l.notify()
+		l.wakeDriver()
 	}
 }
 
 // Shards implements feed.Listener.
-func (l listener) Shards(fresh []record.ShardID, horizon int64) {
+func (l feedListener) Shards(fresh []record.ShardID, horizon int64) {
 	l.mu.Lock()
 	for _, shard := range fresh {
-		if l.plan.wants(shard) && !l.merge.Has(shard) {
+		if l.plan.wantsShard(shard) && !l.merge.Has(shard) {
 			l.mu.appeared = append(l.mu.appeared, shard)
 		}
 	}
 	l.mu.horizon = max(l.mu.horizon, horizon)
-	l.looked()
+	l.noteLooked()
 	l.mu.Unlock()
-	l.notify()
+	l.wakeDriver()
 }
 
 // Fail implements feed.Listener.
-func (l listener) Fail(err error) {
+func (l feedListener) Fail(err error) {
 	if errors.Is(err, metalog.ErrClosed) {
 		l.engineClosed()
 		return
 	}
-	l.fail(l.lost(err))
+	l.failStream(l.engineLost(err))
 }
 
-// looked tells the merge of a look once the shards that it found are in it. The mutex is held.
-func (st *stream) looked() {
+// noteLooked tells the merge of a look once the shards that it found are in it. The mutex is held.
+func (st *consumerStream) noteLooked() {
 	if len(st.mu.appeared) == 0 && !st.mu.joining {
 		st.merge.Looked(st.mu.horizon)
 	}
 }
 
-// joined is what was found of shards that have appeared.
-type joined struct {
+// joinedShards is what was found of shards that have appeared.
+type joinedShards struct {
 	shards []record.ShardID
 	states []metalog.State
 	err    error
 }
 
-// appear begins to take shards in that the feed has told of, from their first records on. The stream goes on meanwhile, as far as its
+// startJoin begins to take shards in that the feed has told of, from their first records on. The stream goes on meanwhile, as far as its
 // window allows without them.
-func (st *stream) appear(ctx context.Context, shards []record.ShardID) {
+func (st *consumerStream) startJoin(ctx context.Context, shards []record.ShardID) {
 	slices.Sort(shards)
 	shards = slices.Compact(shards)
 	st.member.Hold() // so that what is fetched now is newer than any floor
 	st.running.Go(func() {
-		found := joined{shards: shards}
+		found := joinedShards{shards: shards}
 		for part := range slices.Chunk(shards, metalog.MaxShards) {
 			var states []metalog.State
-			if states, found.err = st.tails(ctx, part); found.err != nil {
+			if states, found.err = st.readTails(ctx, part); found.err != nil {
 				break
 			}
 			found.states = append(found.states, states...)
@@ -103,45 +103,45 @@ func (st *stream) appear(ctx context.Context, shards []record.ShardID) {
 		st.mu.Lock()
 		st.mu.joined = &found
 		st.mu.Unlock()
-		st.notify()
+		st.wakeDriver()
 	})
 }
 
-// tails asks where shards end.
-func (st *stream) tails(ctx context.Context, shards []record.ShardID) ([]metalog.State, error) {
+// readTails asks where shards end.
+func (st *consumerStream) readTails(ctx context.Context, shards []record.ShardID) ([]metalog.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, st.s.cfg.ReadTimeout)
 	defer cancel()
 	return st.s.deps.Log.Tail(ctx, shards)
 }
 
-// join takes in those of the shards that are not in the stream.
-func (st *stream) join(ctx context.Context, found *joined) error {
+// finishJoin takes in those of the shards that are not in the stream.
+func (st *consumerStream) finishJoin(ctx context.Context, found *joinedShards) error {
 	if found.err != nil {
 		st.mu.Lock()
 		st.mu.appeared, st.mu.joining = append(st.mu.appeared, found.shards...), false
 		st.mu.Unlock()
 		st.resting = true
-		return st.trouble(ctx, wholeCategory, "tail", found.err)
+		return st.handleFailure(ctx, wholeCategory, "tail", found.err)
 	}
 	delete(st.failing, wholeCategory)
-	if err := st.admit(found.states); err != nil {
+	if err := st.admitShards(found.states); err != nil {
 		return err
 	}
 	st.mu.Lock()
 	st.mu.joining = false
-	st.looked()
+	st.noteLooked()
 	st.mu.Unlock()
-	st.notify() // others may have appeared meanwhile
+	st.wakeDriver() // others may have appeared meanwhile
 	return nil
 }
 
-func (st *stream) admit(states []metalog.State) error {
+func (st *consumerStream) admitShards(states []metalog.State) error {
 	st.mu.Lock()
 	var fresh []metalog.State
 	for _, v := range states {
 		if !st.merge.Has(v.Shard) {
 			fresh = append(fresh, v)
-			st.add(v, record.FirstLSN)
+			st.addShard(v, record.FirstLSN)
 		}
 	}
 	total := st.merge.Total()
@@ -172,9 +172,9 @@ const resolveTimeout = 5 * time.Second
 
 // categoryExists sees to it that the stream ends when its category was deleted, or deleted and created again, and is opened again when
 // its order is another one.
-func (st *stream) categoryExists(ctx context.Context) {
+func (st *consumerStream) categoryExists(ctx context.Context) {
 	if cat, ok := st.s.deps.Categories.Lookup(st.plan.category); ok && cat.GetId() == st.cat.GetId() {
-		st.compare(cat)
+		st.compareCategory(cat)
 		return
 	}
 	// The local view may be behind what the control plane said of the name when the stream opened.
@@ -190,7 +190,7 @@ func (st *stream) categoryExists(ctx context.Context) {
 		defer cancel()
 		cat, err := st.s.deps.Categories.Resolve(ctx, st.plan.category)
 		if err == nil || rpc.ReasonOf(err) == scribev1.Reason_REASON_UNKNOWN_CATEGORY {
-			st.compare(cat)
+			st.compareCategory(cat)
 		} // else the control plane is away: nothing is known, so nothing has changed
 		st.mu.Lock()
 		defer st.mu.Unlock()
@@ -198,11 +198,11 @@ func (st *stream) categoryExists(ctx context.Context) {
 	})
 }
 
-// compare compares the category with what has its name now, nil for nothing.
-func (st *stream) compare(now *scribev1.Category) {
+// compareCategory compares the category with what has its name now, nil for nothing.
+func (st *consumerStream) compareCategory(now *scribev1.Category) {
 	switch {
 	case now.GetId() != st.cat.GetId():
-		st.fail(rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "category %q was deleted while the stream ran", st.plan.category))
+		st.failStream(rpc.Errorf(scribev1.Reason_REASON_UNKNOWN_CATEGORY, "category %q was deleted while the stream ran", st.plan.category))
 	case now.HasOneOrder() != st.cat.HasOneOrder():
 		st.sendAway(eviction{scribev1.Reason_REASON_SHUTTING_DOWN, "the category's order is another one from now on: open the stream again"})
 	}

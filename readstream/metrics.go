@@ -102,11 +102,11 @@ func measured(s *Server) []prometheus.Collector {
 		gauge("subscriptions", "Subscriptions to the metadata engine, shared by streams.", nil,
 			func() float64 { return float64(s.hub.Stats().Subscriptions) }),
 		gauge("pending_pointers", "Pointers that streams have not sent, each stream counting its own.", nil, func() float64 {
-			n, _ := s.behind()
+			n, _ := s.measureLag()
 			return float64(n)
 		}),
 		gauge("lag_seconds", "How long ago the oldest pointer was persisted that a stream has not sent.", nil, func() float64 {
-			_, lag := s.behind()
+			_, lag := s.measureLag()
 			return lag.Seconds()
 		}),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
@@ -115,7 +115,7 @@ func measured(s *Server) []prometheus.Collector {
 	}
 	for of := waitsNews; of <= lastStanding; of++ {
 		all = append(all, gauge("waiting_streams", "Open streams that wait, by what for.", prometheus.Labels{"for": standingLabels[of]},
-			func() float64 { return s.waiting(of) }))
+			func() float64 { return s.countWaiting(of) }))
 	}
 	return all
 }

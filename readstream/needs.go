@@ -7,23 +7,23 @@ import "math"
 // yet are left out.
 func (s *Server) Needs() map[uint32]int64 {
 	needs := map[uint32]int64{}
-	for _, st := range s.streams() {
+	for _, st := range s.openStreams() {
 		from, ok := needs[st.cat.GetId()]
-		if low := st.needs(); low > 0 && (!ok || low < from) {
+		if low := st.neededSince(); low > 0 && (!ok || low < from) {
 			needs[st.cat.GetId()] = low
 		}
 	}
 	return needs
 }
 
-// needs is the persisted time from which the stream needs records; 0 when that is not known.
-func (st *stream) needs() int64 {
+// neededSince is the persisted time from which the stream needs records; 0 when that is not known.
+func (st *consumerStream) neededSince() int64 {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.mu.closed {
 		return 0
 	}
-	from := st.mu.owed.oldest()
+	from := st.mu.owed.oldestTime()
 	if low := st.merge.Low(); low > 0 {
 		from = min(from, low)
 	}

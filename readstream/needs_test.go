@@ -56,7 +56,7 @@ func TestNeeds(t *testing.T) {
 // What is remembered of pointers that were sent is never younger than the oldest of them, and exact while they are few.
 func TestOwed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var o owed
+		var o sentRuns
 		var sent []int64
 		paid := 0
 		exact := true
@@ -64,23 +64,23 @@ func TestOwed(t *testing.T) {
 			if rapid.Bool().Draw(t, "send") {
 				n, at := rapid.IntRange(1, 5).Draw(t, "n"), rapid.Int64Range(1, 100).Draw(t, "time")
 				exact = exact && len(o.runs) < maxRuns
-				o.send(n, at)
+				o.noteSent(n, at)
 				for range n {
 					sent = append(sent, at)
 				}
 			} else {
 				n := rapid.IntRange(0, 10).Draw(t, "back")
-				o.back(uint32(n))
+				o.noteReturned(uint32(n))
 				paid = min(paid+n, len(sent))
 			}
 			want := int64(math.MaxInt64)
 			for _, at := range sent[paid:] {
 				want = min(want, at)
 			}
-			if got := o.oldest(); got > want || exact && got != want {
+			if got := o.oldestTime(); got > want || exact && got != want {
 				t.Fatalf("the oldest is of %d, want %d", got, want)
 			}
-			if paid == len(sent) && o.oldest() != math.MaxInt64 || len(o.runs) > maxRuns {
+			if paid == len(sent) && o.oldestTime() != math.MaxInt64 || len(o.runs) > maxRuns {
 				t.Fatalf("%d runs, %d of %d are paid back", len(o.runs), paid, len(sent))
 			}
 		}

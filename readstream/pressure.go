@@ -2,28 +2,28 @@ package readstream
 
 import "time"
 
-// standing is what a stream is waiting for, as far as others may want to know.
-type standing uint32
+// waitState is what a stream is waiting for, as far as others may want to know.
+type waitState uint32
 
 // Standings. The names of those that are waits are values of a metric's label.
 const (
-	runs          standing = 0
-	waitsNews     standing = 1 // there is nothing to send
-	waitsCredits  standing = 2
-	waitsSend     standing = 3 // the client, or the connection, does not take what is sent
-	waitsWindow   standing = 4 // until the window lets something go
-	waitsLog      standing = 5 // a read is slow or has failed
-	lastStanding           = waitsLog
-	relievePause           = 100 * time.Millisecond
-	clientIsSlow           = 1<<waitsCredits | 1<<waitsSend
-	everyStanding          = 1<<(lastStanding+1) - 1
+	runs          waitState = 0
+	waitsNews     waitState = 1 // there is nothing to send
+	waitsCredits  waitState = 2
+	waitsSend     waitState = 3 // the client, or the connection, does not take what is sent
+	waitsWindow   waitState = 4 // until the window lets something go
+	waitsLog      waitState = 5 // a read is slow or has failed
+	lastStanding            = waitsLog
+	relievePause            = 100 * time.Millisecond
+	clientIsSlow            = 1<<waitsCredits | 1<<waitsSend
+	everyStanding           = 1<<(lastStanding+1) - 1
 )
 
 var standingLabels = [lastStanding + 1]string{"", "news", "credits", "send", "window", "log"}
 
-// relieve makes room when streams hold so much that others can't read in large steps: streams give back what they hold beyond an equal
+// relieveMemory makes room when streams hold so much that others can't read in large steps: streams give back what they hold beyond an equal
 // share, those first that their clients keep waiting. It is called by streams that read, and does something at most every relievePause.
-func (s *Server) relieve() {
+func (s *Server) relieveMemory() {
 	if !s.budget.Pressed() {
 		return
 	}
@@ -31,11 +31,11 @@ func (s *Server) relieve() {
 	if now-last < int64(relievePause) || !s.relieved.CompareAndSwap(last, now) {
 		return
 	}
-	streams := s.streams()
+	streams := s.openStreams()
 	for _, which := range []uint32{clientIsSlow, everyStanding} {
 		for _, st := range streams {
 			if which&(1<<st.standing.Load()) != 0 {
-				s.metrics.returned.Add(float64(st.shrink()))
+				s.metrics.returned.Add(float64(st.shrinkToShare()))
 			}
 		}
 		if !s.budget.Pressed() {
@@ -44,8 +44,8 @@ func (s *Server) relieve() {
 	}
 }
 
-// shrink gives back what the stream holds beyond its share, and returns how much that was.
-func (st *stream) shrink() int {
+// shrinkToShare gives back what the stream holds beyond its share, and returns how much that was.
+func (st *consumerStream) shrinkToShare() int {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.mu.closed {
@@ -53,37 +53,37 @@ func (st *stream) shrink() int {
 	}
 	returned := st.merge.Shrink()
 	if returned > 0 && len(st.mu.left) > 0 {
-		st.dropLeft()
+		st.dropPruned()
 	}
 	return returned
 }
 
-// streams are the open ones.
-func (s *Server) streams() []*stream {
+// openStreams are the open ones.
+func (s *Server) openStreams() []*consumerStream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	streams := make([]*stream, 0, len(s.mu.open))
+	streams := make([]*consumerStream, 0, len(s.mu.open))
 	for st := range s.mu.open {
 		streams = append(streams, st)
 	}
 	return streams
 }
 
-// waiting is how many streams have a standing.
-func (s *Server) waiting(of standing) float64 {
+// countWaiting is how many streams have a standing.
+func (s *Server) countWaiting(of waitState) float64 {
 	n := 0
-	for _, st := range s.streams() {
-		if standing(st.standing.Load()) == of {
+	for _, st := range s.openStreams() {
+		if waitState(st.standing.Load()) == of {
 			n++
 		}
 	}
 	return float64(n)
 }
 
-// behind is how many pointers streams have not sent, and how far the one that is furthest behind is.
-func (s *Server) behind() (pointers uint64, lag time.Duration) {
+// measureLag is how many pointers streams have not sent, and how far the one that is furthest behind is.
+func (s *Server) measureLag() (pointers uint64, lag time.Duration) {
 	now := s.clock().UnixMicro()
-	for _, st := range s.streams() {
+	for _, st := range s.openStreams() {
 		st.mu.Lock()
 		if !st.mu.closed {
 			n, low := st.merge.Pending(), st.merge.Low()

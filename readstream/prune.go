@@ -21,22 +21,22 @@ import (
 	"scribe/storage/metalog"
 )
 
-// filter is a stream's query, as far as it says which payloads can be left out.
-type filter struct {
+// pruneFilter is a stream's query, as far as it says which payloads can be left out.
+type pruneFilter struct {
 	where expr.Expr
 	defs  *zone.Definitions
 	// placed: where names what the place of a pointer says, so that pointers of which nothing was learned can be left out, too.
 	placed bool
 }
 
-// place is a record's.
-type place struct {
+// recordPlace is a record's.
+type recordPlace struct {
 	shard record.ShardID
 	lsn   record.LSN
 }
 
-// left is a pointer that will be left out when it is its turn: no row of its payload matches the filter.
-type left struct {
+// prunedPointer is a pointer that will be left out when it is its turn: no row of its payload matches the filter.
+type prunedPointer struct {
 	messages, bytes uint64
 	// Of a sequenced log: the number of the message behind the payload, and the pointer's persisted time in its source.
 	next    uint64
@@ -46,8 +46,8 @@ type left struct {
 // planBytes bounds the texts of queries that are kept bound.
 const planBytes = 1 << 20
 
-// bind binds the query of a start to the category's schema. The view of categories may be behind the schema that the client knows.
-func (s *Server) bind(ctx context.Context, p *plan, cat *scribev1.Category) error {
+// bindFilter binds the query of a start to the category's schema. The view of categories may be behind the schema that the client knows.
+func (s *Server) bindFilter(ctx context.Context, p *streamPlan, cat *scribev1.Category) error {
 	if p.query == nil {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (s *Server) bind(ctx context.Context, p *plan, cat *scribev1.Category) erro
 	if bound.Where == nil {
 		return nil // all rows match
 	}
-	f := &filter{where: bound.Where, defs: bound.Definitions}
+	f := &pruneFilter{where: bound.Where, defs: bound.Definitions}
 	expr.Columns(f.where, func(c *expr.Column) {
 		f.placed = f.placed || c.Name == schema.ColumnPersisted || c.Name == schema.ColumnShard
 	})
@@ -78,9 +78,9 @@ func (s *Server) bind(ctx context.Context, p *plan, cat *scribev1.Category) erro
 // rather than wait.
 const annotationsTimeout = time.Second
 
-// learned returns what is known of the payloads of records from an LSN on, and up to which it says all. It is only of use, so what fails is
+// readAnnotations returns what is known of the payloads of records from an LSN on, and up to which it says all. It is only of use, so what fails is
 // counted, and nothing more: then it says of all that nothing is known.
-func (st *stream) learned(ctx context.Context, shard record.ShardID, from, to record.LSN) (notes map[record.LSN][]byte, until record.LSN) {
+func (st *consumerStream) readAnnotations(ctx context.Context, shard record.ShardID, from, to record.LSN) (notes map[record.LSN][]byte, until record.LSN) {
 	ctx, cancel := context.WithTimeout(ctx, max(annotationsTimeout, st.s.cfg.ReadGrace))
 	defer cancel()
 	found, until, err := st.s.deps.Log.Annotations(ctx, shard, from, to, metalog.AnnotationZones, 0)
@@ -97,20 +97,20 @@ func (st *stream) learned(ctx context.Context, shard record.ShardID, from, to re
 	return notes, until
 }
 
-// judge returns which of the records that were read can be left out. What was learned of them is held for an answer of the engine at a
+// judgeEntries returns which of the records that were read can be left out. What was learned of them is held for an answer of the engine at a
 // time: that of many records may be larger than they are.
-func (st *stream) judge(ctx context.Context, shard record.ShardID, entries []metalog.Entry) map[record.LSN]left {
+func (st *consumerStream) judgeEntries(ctx context.Context, shard record.ShardID, entries []metalog.Entry) map[record.LSN]prunedPointer {
 	f := st.plan.filter
 	if f == nil || len(entries) == 0 {
 		return nil
 	}
-	out := make(map[record.LSN]left)
+	out := make(map[record.LSN]prunedPointer)
 	var notes map[record.LSN][]byte
 	until, to := entries[0].LSN, entries[len(entries)-1].LSN+1
 	for i := range entries {
 		e := &entries[i]
 		if e.LSN >= until {
-			notes, until = st.learned(ctx, shard, e.LSN, to)
+			notes, until = st.readAnnotations(ctx, shard, e.LSN, to)
 		}
 		note := notes[e.LSN]
 		if note == nil && !f.placed || st.plan.buckets != nil && !st.plan.buckets.Has(shard, e.LSN) {
@@ -124,44 +124,44 @@ func (st *stream) judge(ctx context.Context, shard record.ShardID, entries []met
 	return out
 }
 
-// keep keeps which records of a shard can be left out, of those that the merge holds: others were handed out while they were judged, or will be
+// keepPruned keeps which records of a shard can be left out, of those that the merge holds: others were handed out while they were judged, or will be
 // read, and judged, again. The mutex is held.
-func (st *stream) keep(shard record.ShardID, leave map[record.LSN]left) {
+func (st *consumerStream) keepPruned(shard record.ShardID, leave map[record.LSN]prunedPointer) {
 	if len(leave) == 0 {
 		return
 	}
 	if st.mu.left == nil {
-		st.mu.left = make(map[place]left)
+		st.mu.left = make(map[recordPlace]prunedPointer)
 	}
 	from, to := st.merge.Held(shard)
 	for lsn, l := range leave {
 		if from <= lsn && lsn < to {
-			st.mu.left[place{shard, lsn}] = l
+			st.mu.left[recordPlace{shard, lsn}] = l
 		}
 	}
 }
 
-// dropLeft drops what is kept of records that the merge has given back. The mutex is held.
-func (st *stream) dropLeft() {
-	maps.DeleteFunc(st.mu.left, func(at place, _ left) bool {
+// dropPruned drops what is kept of records that the merge has given back. The mutex is held.
+func (st *consumerStream) dropPruned() {
+	maps.DeleteFunc(st.mu.left, func(at recordPlace, _ prunedPointer) bool {
 		_, to := st.merge.Held(at.shard)
 		return at.lsn >= to
 	})
 }
 
-// forget drops what was kept of records that the merge has handed out. The mutex is held.
-func (st *stream) forget(it *merge.Item) {
+// forgetPruned drops what was kept of records that the merge has handed out. The mutex is held.
+func (st *consumerStream) forgetPruned(it *merge.Item) {
 	switch {
 	case len(st.mu.left) == 0:
 	case it.Kind == merge.Gap:
-		maps.DeleteFunc(st.mu.left, func(at place, _ left) bool { return at.shard == it.Shard && at.lsn < it.To })
+		maps.DeleteFunc(st.mu.left, func(at recordPlace, _ prunedPointer) bool { return at.shard == it.Shard && at.lsn < it.To })
 	default:
-		delete(st.mu.left, place{it.Shard, it.LSN})
+		delete(st.mu.left, recordPlace{it.Shard, it.LSN})
 	}
 }
 
 // pointerOf reads the pointer of a record. What is none, or can't be read, is not left out: whoever comes to it says what is wrong.
-func (st *stream) pointerOf(e *metalog.Entry) (l left, encoded []byte, ok bool) {
+func (st *consumerStream) pointerOf(e *metalog.Entry) (l prunedPointer, encoded []byte, ok bool) {
 	encoded = e.Data
 	if st.plan.sequenced {
 		rec, err := sequenced.Decode(st.cat.GetId(), e.Data)
@@ -180,7 +180,7 @@ func (st *stream) pointerOf(e *metalog.Entry) (l left, encoded []byte, ok bool) 
 }
 
 // mayMatch reports whether a row of the payload of a pointer may match.
-func (f *filter) mayMatch(st *stream, shard record.ShardID, time int64, note, encoded []byte) bool {
+func (f *pruneFilter) mayMatch(st *consumerStream, shard record.ShardID, time int64, note, encoded []byte) bool {
 	var m *zone.Map
 	if note != nil {
 		known, err := zonenote.Decode(note, encoded)
@@ -199,41 +199,41 @@ func (f *filter) mayMatch(st *stream, shard record.ShardID, time int64, note, en
 	return zone.MayMatch(f.where, m)
 }
 
-// prunes takes the merge's next entry out, and reports that it did, if it can be left out: it takes neither credits nor room, and the
+// prunesNext takes the merge's next entry out, and reports that it did, if it can be left out: it takes neither credits nor room, and the
 // client is told. The mutex is held.
-func (st *stream) prunes() bool {
+func (st *consumerStream) prunesNext() bool {
 	if len(st.mu.left) == 0 {
 		return false
 	}
 	shard, lsn := st.merge.Head()
-	l, ok := st.mu.left[place{shard, lsn}]
+	l, ok := st.mu.left[recordPlace{shard, lsn}]
 	if !ok {
 		return false
 	}
 	it, _ := st.merge.Next()
-	st.forget(&it)
+	st.forgetPruned(&it)
 	delete(st.skips, shard)
 	st.watermark, st.pending = st.merge.Low(), st.merge.Pending()
 	if st.plan.sequenced {
 		st.sourced.Store(l.sourced)
 	}
-	st.skipped.add(shard, lsn, it.Time, len(st.batch), &l)
+	st.skipped.addSkipped(shard, lsn, it.Time, len(st.batch), &l)
 	st.s.metrics.pruned.Inc()
 	st.s.metrics.prunedMessages.Add(float64(l.messages))
 	st.s.metrics.prunedBytes.Add(float64(l.bytes))
 	return true
 }
 
-// skipped are runs of pointers that were left out and that the client was not told of. Between two entries there is at most one of a
+// skippedRuns are runs of pointers that were left out and that the client was not told of. Between two entries there is at most one of a
 // shard: where the shard goes on is all that counts.
-type skipped struct {
+type skippedRuns struct {
 	runs []*scribev1.StreamSkip
 	// last are the runs of shards behind the newest entry, which is the after-th.
 	last  map[record.ShardID]*scribev1.StreamSkip
 	after int
 }
 
-func (s *skipped) add(shard record.ShardID, lsn record.LSN, time int64, after int, l *left) {
+func (s *skippedRuns) addSkipped(shard record.ShardID, lsn record.LSN, time int64, after int, l *prunedPointer) {
 	if s.last == nil || s.after != after {
 		s.last, s.after = map[record.ShardID]*scribev1.StreamSkip{}, after
 	}
@@ -251,8 +251,8 @@ func (s *skipped) add(shard record.ShardID, lsn record.LSN, time int64, after in
 	run.Bytes += l.bytes
 }
 
-// take returns the runs, and forgets them.
-func (s *skipped) take() []*scribev1.StreamSkip {
+// takeRuns returns the runs, and forgets them.
+func (s *skippedRuns) takeRuns() []*scribev1.StreamSkip {
 	runs := s.runs
 	s.runs, s.last = nil, nil
 	return runs

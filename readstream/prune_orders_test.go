@@ -198,7 +198,7 @@ func TestPruningWithBuckets(t *testing.T) {
 					}
 				}
 			}
-			for _, st := range h.server.streams() {
+			for _, st := range h.server.openStreams() {
 				st.mu.Lock()
 				left := len(st.mu.left)
 				st.mu.Unlock()

@@ -174,7 +174,7 @@ func count(runs []*scribev1.StreamSkip) int {
 
 // evict0 sends all streams away, as a server that is busier than others does.
 func (s *Server) evict0() {
-	for _, st := range s.streams() {
+	for _, st := range s.openStreams() {
 		st.sendAway(eviction{scribev1.Reason_REASON_OVERLOADED, "a test"})
 	}
 }
@@ -235,20 +235,20 @@ func TestNothingIsKeptOfWhatWasLeftOut(t *testing.T) {
 	if n := count(c.skipped); n == 0 || len(c.got) > 0 {
 		t.Fatalf("%d were left out, %d came", n, len(c.got))
 	}
-	st := h.server.streams()[0]
+	st := h.server.openStreams()[0]
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if n := len(st.mu.left); n > 0 {
 		t.Errorf("%d are kept", n)
 	}
 	// Those that were handed out before they were judged, and those that there was no room for.
-	if st.keep(shard, map[record.LSN]left{1: {}, records: {}, records + 1: {}}); len(st.mu.left) > 0 {
+	if st.keepPruned(shard, map[record.LSN]prunedPointer{1: {}, records: {}, records + 1: {}}); len(st.mu.left) > 0 {
 		t.Errorf("%v is kept", st.mu.left)
 	}
 	// Those of a gap.
-	st.mu.left = map[place]left{{shard, records + 1}: {}, {shard, records + 2}: {}, {shard, records + 3}: {}}
-	st.forget(&merge.Item{Kind: merge.Gap, Shard: shard, LSN: records + 1, To: records + 3})
-	if _, ok := st.mu.left[place{shard, records + 3}]; !ok || len(st.mu.left) != 1 {
+	st.mu.left = map[recordPlace]prunedPointer{{shard, records + 1}: {}, {shard, records + 2}: {}, {shard, records + 3}: {}}
+	st.forgetPruned(&merge.Item{Kind: merge.Gap, Shard: shard, LSN: records + 1, To: records + 3})
+	if _, ok := st.mu.left[recordPlace{shard, records + 3}]; !ok || len(st.mu.left) != 1 {
 		t.Errorf("%v is kept", st.mu.left)
 	}
 }
@@ -275,7 +275,7 @@ func TestWhatWillBeLeftOutIsBounded(t *testing.T) {
 	c, _ := h.open(earliest, filtered, withCredits(first, 1<<30))
 	c.entries(first)
 	c.heartbeat() // it waits for credits
-	st := h.server.streams()[0]
+	st := h.server.openStreams()[0]
 	held := func() (kept, records int) {
 		st.mu.Lock()
 		defer st.mu.Unlock()
@@ -291,7 +291,7 @@ func TestWhatWillBeLeftOutIsBounded(t *testing.T) {
 	for range 9 { // others, with which it shares the memory
 		t.Cleanup(merge.New(merge.Options{Budget: h.server.budget}).Close)
 	}
-	if given := st.shrink(); given == 0 {
+	if given := st.shrinkToShare(); given == 0 {
 		t.Fatal("nothing was given back: the test does not test")
 	}
 	if kept, n := held(); before == 0 || kept >= before || kept > n {

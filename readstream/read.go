@@ -15,9 +15,9 @@ import (
 // wholeCategory stands in stream.failing for calls that are not about one shard.
 const wholeCategory record.ShardID = 0
 
-// trouble is what the driver makes of a failed call: it goes on, and tries again at the next tick, unless it has failed for too
+// handleFailure is what the driver makes of a failed call: it goes on, and tries again at the next tick, unless it has failed for too
 // long without a success between.
-func (st *stream) trouble(ctx context.Context, shard record.ShardID, call string, err error) error {
+func (st *consumerStream) handleFailure(ctx context.Context, shard record.ShardID, call string, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -33,23 +33,23 @@ func (st *stream) trouble(ctx context.Context, shard record.ShardID, call string
 		st.log.Warn("the metadata engine failed", "call", call, "shard", shard.String(), "error", err)
 	}
 	if time.Since(since) >= st.s.cfg.FailAfter {
-		return st.lost(err)
+		return st.engineLost(err)
 	}
 	return nil
 }
 
-func (st *stream) lost(err error) error {
+func (st *consumerStream) engineLost(err error) error {
 	return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, st.s.cfg.RetryAfter,
 		"the metadata engine has failed for more than %v: %w", st.s.cfg.FailAfter, err)
 }
 
 // engineClosed sends the client away: the engine of this process is closed with the process.
-func (st *stream) engineClosed() {
+func (st *consumerStream) engineClosed() {
 	st.sendAway(eviction{scribev1.Reason_REASON_SHUTTING_DOWN, "the metadata engine of this server is closed"})
 }
 
-// reading is a read that runs. There may be two of a shard for a moment: the merge is told of the first one before the driver is.
-type reading struct {
+// runningRead is a read that runs. There may be two of a shard for a moment: the merge is told of the first one before the driver is.
+type runningRead struct {
 	shard record.ShardID
 	since time.Time
 	late  bool
@@ -57,25 +57,27 @@ type reading struct {
 
 // readDone is a read that the merge was told of.
 type readDone struct {
-	*reading
+	*runningRead
 	err error
 }
 
-// prompt is how many reads run that the stream waits for.
-func (st *stream) prompt() int { return len(st.reading) - st.late }
+// promptReads is how many reads run that the stream waits for.
+func (st *consumerStream) promptReads() int { return len(st.reading) - st.late }
 
 // mayRead reports whether there is a read to wait for, or a place for another one.
-func (st *stream) mayRead() bool { return st.prompt() > 0 || st.late < lateReads*st.s.cfg.Reads }
+func (st *consumerStream) mayRead() bool {
+	return st.promptReads() > 0 || st.late < lateReads*st.s.cfg.Reads
+}
 
-// read begins the reads that the merge wants, some at a time, and waits until one has ended, since what it brings may come first. It does
+// startReads begins the reads that the merge wants, some at a time, and waits until one has ended, since what it brings may come first. It does
 // not wait for long: a shard that does not answer keeps back what its window says, and nothing else. Nor does a batch that waits beside it.
-func (st *stream) read(ctx context.Context) error {
-	st.s.relieve()
+func (st *consumerStream) startReads(ctx context.Context) error {
+	st.s.relieveMemory()
 	st.mu.Lock()
-	st.wants = st.merge.Wants(st.wants[:0], min(st.s.cfg.Reads-st.prompt(), lateReads*st.s.cfg.Reads-st.late))
+	st.wants = st.merge.Wants(st.wants[:0], min(st.s.cfg.Reads-st.promptReads(), lateReads*st.s.cfg.Reads-st.late))
 	st.mu.Unlock()
 	for _, w := range st.wants {
-		r := &reading{shard: w.Shard, since: time.Now()}
+		r := &runningRead{shard: w.Shard, since: time.Now()}
 		st.reading[r] = struct{}{}
 		st.running.Go(func() {
 			rctx, cancel := context.WithTimeout(ctx, st.s.cfg.ReadTimeout)
@@ -83,12 +85,12 @@ func (st *stream) read(ctx context.Context) error {
 			st.results <- readDone{r, st.readOne(rctx, w)}
 		})
 	}
-	if st.prompt() == 0 {
+	if st.promptReads() == 0 {
 		return nil // what was wanted has come in the meantime
 	}
-	wait := st.grace(time.Now())
+	wait := st.graceLeft(time.Now())
 	if len(st.batch) > 0 {
-		wait = min(wait, st.linger())
+		wait = min(wait, st.lingerLeft())
 	}
 	grace := time.NewTimer(wait)
 	defer grace.Stop()
@@ -96,17 +98,17 @@ func (st *stream) read(ctx context.Context) error {
 	defer st.standing.Store(uint32(runs))
 	select {
 	case done := <-st.results:
-		return st.finished(ctx, done)
+		return st.finishRead(ctx, done)
 	case <-grace.C:
-		st.grace(time.Now())
+		st.graceLeft(time.Now())
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 	return nil
 }
 
-// grace is how long the stream waits for the reads that run. Those that have run for long enough are late.
-func (st *stream) grace(now time.Time) time.Duration {
+// graceLeft is how long the stream waits for the reads that run. Those that have run for long enough are late.
+func (st *consumerStream) graceLeft(now time.Time) time.Duration {
 	left := st.s.cfg.ReadGrace
 	for r := range st.reading {
 		switch d := st.s.cfg.ReadGrace - now.Sub(r.since); {
@@ -125,24 +127,24 @@ func (st *stream) grace(now time.Time) time.Duration {
 	return left
 }
 
-// finished takes note of a read that has ended.
-func (st *stream) finished(ctx context.Context, done readDone) error {
+// finishRead takes note of a read that has ended.
+func (st *consumerStream) finishRead(ctx context.Context, done readDone) error {
 	if done.late {
 		st.late--
 	}
-	delete(st.reading, done.reading)
+	delete(st.reading, done.runningRead)
 	if done.err == nil {
 		delete(st.failing, done.shard)
 		return nil
 	}
-	return st.trouble(ctx, done.shard, "read", done.err)
+	return st.handleFailure(ctx, done.shard, "read", done.err)
 }
 
 // recordCost is what a small record takes in a queue, to keep a read of many small ones within its room.
 const recordCost = 160
 
 // readOne does one read and tells the merge.
-func (st *stream) readOne(ctx context.Context, w merge.Want) error {
+func (st *consumerStream) readOne(ctx context.Context, w merge.Want) error {
 	st.s.metrics.reads.Inc()
 	entries, err := st.s.deps.Log.Read(ctx, w.Shard, w.LSN, w.MaxBytes/recordCost+1, w.MaxBytes)
 	at := damagedAt(err, w.LSN)
@@ -165,9 +167,9 @@ func (st *stream) readOne(ctx context.Context, w merge.Want) error {
 	case errors.Is(err, metalog.ErrTrimmed):
 		to, err = st.firstLSN(ctx, w.Shard, err)
 	}
-	var leave map[record.LSN]left
+	var leave map[record.LSN]prunedPointer
 	if err == nil && to == 0 {
-		leave = st.judge(ctx, w.Shard, entries)
+		leave = st.judgeEntries(ctx, w.Shard, entries)
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -178,7 +180,7 @@ func (st *stream) readOne(ctx context.Context, w merge.Want) error {
 		st.merge.Skip(w.Shard, to, cause)
 	default:
 		st.merge.Loaded(w.Shard, entries)
-		st.keep(w.Shard, leave)
+		st.keepPruned(w.Shard, leave)
 	}
 	return err
 }
@@ -204,7 +206,7 @@ func damagedAt(err error, from record.LSN) record.LSN {
 }
 
 // firstLSN is where a shard begins whose read failed with ErrTrimmed.
-func (st *stream) firstLSN(ctx context.Context, shard record.ShardID, err error) (record.LSN, error) {
+func (st *consumerStream) firstLSN(ctx context.Context, shard record.ShardID, err error) (record.LSN, error) {
 	if t := new(metalog.TrimmedError); errors.As(err, &t) && t.First > 0 {
 		return t.First, nil
 	}

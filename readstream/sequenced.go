@@ -13,8 +13,8 @@ import (
 	"scribe/storage/metalog"
 )
 
-// shards returns the logs that a stream can be of. A sequenced log may not be there yet: then it is followed from when it is.
-func (s *Server) shards(ctx context.Context, p *plan, cat *scribev1.Category) ([]metalog.State, error) {
+// listShards returns the logs that a stream can be of. A sequenced log may not be there yet: then it is followed from when it is.
+func (s *Server) listShards(ctx context.Context, p *streamPlan, cat *scribev1.Category) ([]metalog.State, error) {
 	states, err := s.deps.Log.Shards(ctx, cat.GetId())
 	if err != nil || !p.sequenced {
 		return states, err
@@ -55,7 +55,7 @@ func (s *Server) awaitSequencer(ctx context.Context, states []metalog.State) err
 		case <-timer.C:
 		case <-s.evicting.Done():
 			timer.Stop()
-			return s.refusal()
+			return s.closingError()
 		case <-ctx.Done():
 			timer.Stop()
 			return context.Cause(ctx)
@@ -63,9 +63,9 @@ func (s *Server) awaitSequencer(ctx context.Context, states []metalog.State) err
 	}
 }
 
-// unwrap returns the pointer that an entry holds. Of a sequenced log, it takes it out of its record, and makes the entry a gap where the
+// unwrapEntry returns the pointer that an entry holds. Of a sequenced log, it takes it out of its record, and makes the entry a gap where the
 // record is one.
-func (st *stream) unwrap(it *merge.Item) (pointer.Pointer, error) {
+func (st *consumerStream) unwrapEntry(it *merge.Item) (pointer.Pointer, error) {
 	if !st.plan.sequenced {
 		return pointer.Decode(it.Data)
 	}
@@ -90,7 +90,7 @@ func (st *stream) unwrap(it *merge.Item) (pointer.Pointer, error) {
 }
 
 // addSources says of the entries of a sequenced log where they were written, and which messages they are.
-func (st *stream) addSources(entries []*scribev1.StreamEntry) {
+func (st *consumerStream) addSources(entries []*scribev1.StreamEntry) {
 	for i := range st.sources {
 		rec := &st.sources[i]
 		entries[i].SourceShard, entries[i].SourceLsn, entries[i].Offset = uint64(rec.Source), uint64(rec.LSN), rec.Offset

@@ -46,7 +46,7 @@ type Server struct {
 		sync.Mutex
 		// open are the streams that run; rate is how many pointers a second they sent when they were last measured, and measured how many they
 		// were then.
-		open     map[*stream]struct{}
+		open     map[*consumerStream]struct{}
 		rate     float64
 		measured int
 	}
@@ -71,7 +71,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s.evicting, s.evict = context.WithCancel(context.Background())
 	s.gone, s.leave = context.WithCancel(context.Background())
-	s.mu.open = map[*stream]struct{}{}
+	s.mu.open = map[*consumerStream]struct{}{}
 	s.hub = feed.NewHub(
 		feed.Config{Heartbeat: cfg.TailHeartbeat, LookPause: cfg.LookPause, LookEvery: cfg.LookEvery, FailAfter: cfg.FailAfter},
 		feed.Deps{Log: deps.Log, Logger: s.log, Failed: func(call string) { s.metrics.engineErrors.WithLabelValues(call).Inc() }},
@@ -84,7 +84,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.balancing.Go(func() { s.balance(s.evicting) })
+	s.balancing.Go(func() { s.balanceStreams(s.evicting) })
 	return s, nil
 }
 
@@ -110,36 +110,36 @@ func (s *Server) Close(ctx context.Context) error {
 
 // Stream implements rpc.ReadStreamService.
 func (s *Server) Stream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) error {
-	if err := s.admit(); err != nil {
+	if err := s.admitStream(); err != nil {
 		s.metrics.refused.WithLabelValues(label(rpc.ReasonOf(err))).Inc()
 		return err
 	}
-	defer s.release()
+	defer s.releaseStream()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.gone, cancel)()
 
-	st, err := s.open(ctx, recv, send)
+	st, err := s.openStream(ctx, recv, send)
 	if err != nil {
 		if s.gone.Err() != nil {
-			err = s.refusal()
+			err = s.closingError()
 		}
 		s.metrics.refused.WithLabelValues(label(rpc.ReasonOf(err))).Inc()
 		return err
 	}
 	s.metrics.opened.Inc()
 	st.log.Info("stream opened", "shards", st.merge.Shards())
-	s.enlist(st)
-	err = st.run(ctx, recv)
-	s.strike(st)
+	s.enlistStream(st)
+	err = st.runStream(ctx, recv)
+	s.delistStream(st)
 	if s.gone.Err() != nil && err != nil {
-		err = s.refusal()
+		err = s.closingError()
 	}
-	s.ended(st, err)
+	s.noteEnded(st, err)
 	return err
 }
 
-func (s *Server) ended(st *stream, err error) {
+func (s *Server) noteEnded(st *consumerStream, err error) {
 	reason := rpc.ReasonOf(err)
 	switch {
 	case err == nil:
@@ -157,7 +157,7 @@ func (s *Server) ended(st *stream, err error) {
 	st.log.Info("stream ended", "pointers", st.sentPointers.Load(), "error", err)
 }
 
-func (s *Server) admit() error {
+func (s *Server) admitStream() error {
 	s.mu.Lock() // so that no two take the last place
 	defer s.mu.Unlock()
 	switch {
@@ -165,37 +165,37 @@ func (s *Server) admit() error {
 		return rpc.RetryErrorf(scribev1.Reason_REASON_OVERLOADED, s.cfg.RetryAfter,
 			"%d streams are open, the limit of this server: try again, or another server", s.cfg.MaxStreams)
 	case !s.calls.Enter():
-		return s.refusal()
+		return s.closingError()
 	}
 	s.metrics.streams.Inc()
 	return nil
 }
 
-func (s *Server) release() {
+func (s *Server) releaseStream() {
 	s.metrics.streams.Dec()
 	s.calls.Leave()
 }
 
-// enlist makes a stream one of those that are balanced.
-func (s *Server) enlist(st *stream) {
+// enlistStream makes a stream one of those that are balanced.
+func (s *Server) enlistStream(st *consumerStream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st.since = s.clock()
 	s.mu.open[st] = struct{}{}
 }
 
-func (s *Server) strike(st *stream) {
+func (s *Server) delistStream(st *consumerStream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.mu.open, st)
 }
 
-func (s *Server) refusal() error {
+func (s *Server) closingError() error {
 	return rpc.RetryErrorf(scribev1.Reason_REASON_SHUTTING_DOWN, s.cfg.RetryAfter, "the read stream server is shutting down: use another one")
 }
 
-// first receives the StreamStart.
-func (s *Server) first(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error)) (*scribev1.StreamStart, error) {
+// receiveStart receives the StreamStart.
+func (s *Server) receiveStart(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error)) (*scribev1.StreamStart, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.StartTimeout)
 	defer cancel()
 	defer context.AfterFunc(s.evicting, cancel)() // a stream that has not begun does not hold up Close
@@ -210,7 +210,7 @@ func (s *Server) first(ctx context.Context, recv func(context.Context) (*scribev
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return nil, rpc.Errorf(scribev1.Reason_REASON_INVALID, "no StreamStart came within %v", s.cfg.StartTimeout)
 	case s.evicting.Err() != nil:
-		return nil, s.refusal()
+		return nil, s.closingError()
 	}
 	return nil, err
 }

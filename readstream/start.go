@@ -25,8 +25,8 @@ import (
 // clockSkew is how far ahead of the server's clock a start time may be.
 const clockSkew = time.Minute
 
-// plan is a StreamStart that was found valid.
-type plan struct {
+// streamPlan is a StreamStart that was found valid.
+type streamPlan struct {
 	category  string
 	consumer  string
 	logical   []uint32 // sorted; none = all
@@ -35,18 +35,18 @@ type plan struct {
 	resume    map[record.ShardID]*scribev1.ShardPosition
 	window    int64 // microseconds, or noWindow
 	heartbeat time.Duration
-	credits   credits
+	credits   creditBalance
 	buckets   *bucket.Filter // nil = all
 	// query is what the reader filters by, nil = nothing; filter what of it leaves payloads out, once it is bound, nil = nothing.
 	query  *scribev1.Query
-	filter *filter
+	filter *pruneFilter
 	// unsequenced asks for the sources of a sequenced category. sequenced says that the stream is one of a sequenced log; of find.
 	unsequenced bool
 	sequenced   bool
 }
 
-// wants reports whether a shard is in the stream.
-func (p *plan) wants(shard record.ShardID) bool {
+// wantsShard reports whether a shard is in the stream.
+func (p *streamPlan) wantsShard(shard record.ShardID) bool {
 	if p.buckets != nil && !p.buckets.HasSome(shard) {
 		return false
 	}
@@ -60,13 +60,13 @@ func (p *plan) wants(shard record.ShardID) bool {
 	return ok
 }
 
-// faults collects what is wrong with a request, and keeps what it says short.
-type faults struct {
+// violations collects what is wrong with a request, and keeps what it says short.
+type violations struct {
 	list []string
 	more int
 }
 
-func (f *faults) add(format string, args ...any) {
+func (f *violations) addViolation(format string, args ...any) {
 	const limit = 20
 	if len(f.list) < limit {
 		f.list = append(f.list, fmt.Sprintf(format, args...))
@@ -75,7 +75,7 @@ func (f *faults) add(format string, args ...any) {
 	f.more++
 }
 
-func (f *faults) err(reason scribev1.Reason, what string) error {
+func (f *violations) asError(reason scribev1.Reason, what string) error {
 	if len(f.list) == 0 {
 		return nil
 	}
@@ -87,51 +87,51 @@ func (f *faults) err(reason scribev1.Reason, what string) error {
 }
 
 // newPlan checks a StreamStart as far as that needs no category. It reports every fault.
-func newPlan(req *scribev1.StreamStart, now time.Time) (*plan, error) {
-	var f faults
-	p := &plan{
+func newPlan(req *scribev1.StreamStart, now time.Time) (*streamPlan, error) {
+	var f violations
+	p := &streamPlan{
 		category: req.GetCategory(), consumer: req.GetConsumer(), at: req.GetStartAt(), time: req.GetStartTime(), unsequenced: req.GetUnsequenced(),
 	}
 	if err := record.ValidateCategory(p.category); err != nil {
-		f.add("%v", err)
+		f.addViolation("%v", err)
 	}
 	if n := len(p.consumer); n > maxConsumerName {
-		f.add("the consumer's name has %d bytes, the limit is %d", n, maxConsumerName)
+		f.addViolation("the consumer's name has %d bytes, the limit is %d", n, maxConsumerName)
 	}
 	p.logical = slices.Clone(req.GetLogicalShards())
 	slices.Sort(p.logical)
 	for i, l := range p.logical {
 		if l > record.MaxLogicalShard {
-			f.add("logical shard %d is over the highest possible, %d", l, record.MaxLogicalShard)
+			f.addViolation("logical shard %d is over the highest possible, %d", l, record.MaxLogicalShard)
 		}
 		if i > 0 && l == p.logical[i-1] {
-			f.add("logical shard %d is named twice", l)
+			f.addViolation("logical shard %d is named twice", l)
 		}
 	}
-	p.startAt(req, now, &f)
-	p.resumeAt(req, &f)
+	p.setStart(req, now, &f)
+	p.setResume(req, &f)
 	p.window = noWindow
 	if w := req.GetWindow(); w != nil {
-		p.window = duration(w, "window", 0, 0, &f).Microseconds()
+		p.window = checkDuration(w, "window", 0, 0, &f).Microseconds()
 	}
 	p.heartbeat = metalog.DefaultHeartbeat
 	if h := req.GetHeartbeat(); h != nil && (h.GetSeconds() != 0 || h.GetNanos() != 0) {
-		p.heartbeat = duration(h, "heartbeat", minHeartbeat, maxHeartbeat, &f)
+		p.heartbeat = checkDuration(h, "heartbeat", minHeartbeat, maxHeartbeat, &f)
 	}
-	p.credits.add(req.GetCredits())
-	p.bucketsOf(req.GetBuckets(), &f)
+	p.credits.addCredits(req.GetCredits())
+	p.setBuckets(req.GetBuckets(), &f)
 	p.query = req.GetFilter()
 	if n := len(p.query.GetText()); n > sql.MaxText {
-		f.add("the filter has %d bytes, the limit is %d", n, sql.MaxText)
+		f.addViolation("the filter has %d bytes, the limit is %d", n, sql.MaxText)
 	}
-	return p, f.err(scribev1.Reason_REASON_INVALID, "start of a stream")
+	return p, f.asError(scribev1.Reason_REASON_INVALID, "start of a stream")
 }
 
 // noWindow says that the reader left the window to the category.
 const noWindow = -1
 
 // windowIn is the window that holds in a category, in microseconds.
-func (p *plan) windowIn(c *scribev1.Category) int64 {
+func (p *streamPlan) windowIn(c *scribev1.Category) int64 {
 	switch w := c.GetOrderingWindow(); {
 	case p.sequenced:
 		return merge.Unbounded // of one log, whose order is its own
@@ -146,15 +146,15 @@ func (p *plan) windowIn(c *scribev1.Category) int64 {
 	}
 }
 
-// duration checks a duration. A limit of 0 is none.
-func duration(d *durationpb.Duration, what string, least, most time.Duration, f *faults) time.Duration {
+// checkDuration checks a duration. A limit of 0 is none.
+func checkDuration(d *durationpb.Duration, what string, least, most time.Duration, f *violations) time.Duration {
 	if err := d.CheckValid(); err != nil {
-		f.add("the %s is no duration: %v", what, err)
+		f.addViolation("the %s is no duration: %v", what, err)
 		return least
 	}
 	v := d.AsDuration()
 	if v < least || most > 0 && v > most {
-		f.add("the %s is %v, it must be at least %v and at most %v", what, v, least, orUnlimited(most))
+		f.addViolation("the %s is %v, it must be at least %v and at most %v", what, v, least, orUnlimited(most))
 	}
 	return v
 }
@@ -166,7 +166,7 @@ func orUnlimited(d time.Duration) string {
 	return d.String()
 }
 
-func (p *plan) startAt(req *scribev1.StreamStart, now time.Time, f *faults) {
+func (p *streamPlan) setStart(req *scribev1.StreamStart, now time.Time, f *violations) {
 	switch p.at {
 	case scribev1.StartAt_START_AT_UNSPECIFIED:
 		p.at = scribev1.StartAt_START_AT_LATEST
@@ -177,41 +177,41 @@ func (p *plan) startAt(req *scribev1.StreamStart, now time.Time, f *faults) {
 	case scribev1.StartAt_START_AT_TIME:
 		switch limit := now.Add(clockSkew).UnixMicro(); {
 		case p.time < 0:
-			f.add("the start time, %d, is before 1970", p.time)
+			f.addViolation("the start time, %d, is before 1970", p.time)
 		case p.time > limit:
-			f.add("the start time, %v, is in the future", time.UnixMicro(p.time).UTC())
+			f.addViolation("the start time, %v, is in the future", time.UnixMicro(p.time).UTC())
 		}
 		return
 	default:
-		f.add("start_at is %d, which is unknown", p.at)
+		f.addViolation("start_at is %d, which is unknown", p.at)
 	}
 	if p.time != 0 {
-		f.add("a start time is given without START_AT_TIME")
+		f.addViolation("a start time is given without START_AT_TIME")
 	}
 }
 
-// bucketsOf takes the buckets that a member of a group reads.
-func (p *plan) bucketsOf(b *scribev1.StreamBuckets, f *faults) {
+// setBuckets takes the buckets that a member of a group reads.
+func (p *streamPlan) setBuckets(b *scribev1.StreamBuckets, f *violations) {
 	if b == nil {
 		return
 	}
 	scheme := bucket.Scheme{Sharing: bucket.Sharing(min(b.GetSharing(), math.MaxUint8)), Buckets: b.GetBuckets()}
 	if err := scheme.Validate(); err != nil {
-		f.add("buckets: %v", err)
+		f.addViolation("buckets: %v", err)
 		return
 	}
 	set, err := bucket.Parse(b.GetSet(), scheme.Buckets)
 	if err != nil {
-		f.add("buckets: %v", err)
+		f.addViolation("buckets: %v", err)
 		return
 	}
 	p.buckets = &bucket.Filter{Scheme: scheme, Set: set}
 }
 
-func (p *plan) resumeAt(req *scribev1.StreamStart, f *faults) {
+func (p *streamPlan) setResume(req *scribev1.StreamStart, f *violations) {
 	positions := req.GetResume()
 	if len(positions) > maxResume {
-		f.add("%d positions to resume at, the limit is %d", len(positions), maxResume)
+		f.addViolation("%d positions to resume at, the limit is %d", len(positions), maxResume)
 		return
 	}
 	p.resume = make(map[record.ShardID]*scribev1.ShardPosition, len(positions))
@@ -219,39 +219,39 @@ func (p *plan) resumeAt(req *scribev1.StreamStart, f *faults) {
 		shard := record.ShardID(r.GetShard())
 		switch {
 		case r.GetLsn() < uint64(record.FirstLSN):
-			f.add("shard %v is to resume at LSN %d, the first is %d", shard, r.GetLsn(), record.FirstLSN)
+			f.addViolation("shard %v is to resume at LSN %d, the first is %d", shard, r.GetLsn(), record.FirstLSN)
 		case p.resume[shard] != nil:
-			f.add("shard %v is to resume at two positions", shard)
+			f.addViolation("shard %v is to resume at two positions", shard)
 		}
 		p.resume[shard] = r
 	}
 }
 
-// check compares a plan with its category.
-func (p *plan) check(c *scribev1.Category) error {
-	var unknown, foreign faults
+// checkCategory compares a plan with its category.
+func (p *streamPlan) checkCategory(c *scribev1.Category) error {
+	var unknown, foreign violations
 	for _, l := range p.logical {
 		if l >= c.GetShards() {
-			unknown.add("%d", l)
+			unknown.addViolation("%d", l)
 		}
 	}
-	if err := unknown.err(scribev1.Reason_REASON_UNKNOWN_SHARD,
+	if err := unknown.asError(scribev1.Reason_REASON_UNKNOWN_SHARD,
 		fmt.Sprintf("category %q has %d logical shards, from 0; there are none of these numbers", p.category, c.GetShards())); err != nil {
 		return err
 	}
 	for shard := range p.resume {
 		if shard.Category() != c.GetId() {
-			foreign.add("shard %v belongs to category %d", shard, shard.Category())
+			foreign.addViolation("shard %v belongs to category %d", shard, shard.Category())
 		} else if p.sequenced != sequenced.Reserved(shard) {
-			foreign.add("shard %v is not one that this stream reads", shard)
+			foreign.addViolation("shard %v is not one that this stream reads", shard)
 		}
 	}
-	return foreign.err(scribev1.Reason_REASON_INVALID, foreignPositions(p.category, c.GetId()))
+	return foreign.asError(scribev1.Reason_REASON_INVALID, foreignPositions(p.category, c.GetId()))
 }
 
-// open receives the StreamStart and prepares the stream: all that can be refused is refused here.
-func (s *Server) open(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) (*stream, error) {
-	req, err := s.first(ctx, recv)
+// openStream receives the StreamStart and prepares the stream: all that can be refused is refused here.
+func (s *Server) openStream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error), send func(*scribev1.StreamResponse) error) (*consumerStream, error) {
+	req, err := s.receiveStart(ctx, recv)
 	if err != nil {
 		return nil, err
 	}
@@ -261,7 +261,7 @@ func (s *Server) open(ctx context.Context, recv func(context.Context) (*scribev1
 	}
 	finding, cancel := context.WithTimeoutCause(ctx, s.cfg.FailAfter, errOpening)
 	defer cancel()
-	st, err := s.prepare(finding, p, send)
+	st, err := s.prepareStream(finding, p, send)
 	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(finding), errOpening) {
 		err = rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.cfg.RetryAfter,
 			"the category and its shards were not found within %v: %w", s.cfg.FailAfter, err)
@@ -272,36 +272,36 @@ func (s *Server) open(ctx context.Context, recv func(context.Context) (*scribev1
 // errOpening ends what takes too long while a stream opens.
 var errOpening = errors.New("readstream: opening takes too long")
 
-func (s *Server) prepare(ctx context.Context, p *plan, send func(*scribev1.StreamResponse) error) (*stream, error) {
-	cat, states, err := s.find(ctx, p)
+func (s *Server) prepareStream(ctx context.Context, p *streamPlan, send func(*scribev1.StreamResponse) error) (*consumerStream, error) {
+	cat, states, err := s.findShards(ctx, p)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.bind(ctx, p, cat); err != nil {
+	if err := s.bindFilter(ctx, p, cat); err != nil {
 		return nil, err
 	}
 	st := newStream(s, p, cat, send)
-	if err := st.begin(ctx, states); err != nil {
-		st.close()
+	if err := st.addKnownShards(ctx, states); err != nil {
+		st.closeStream()
 		return nil, err
 	}
 	return st, nil
 }
 
-// find returns the category of a plan, and its shards.
-func (s *Server) find(ctx context.Context, p *plan) (*scribev1.Category, []metalog.State, error) {
-	cat, err := s.category(ctx, p.category)
+// findShards returns the category of a plan, and its shards.
+func (s *Server) findShards(ctx context.Context, p *streamPlan) (*scribev1.Category, []metalog.State, error) {
+	cat, err := s.findCategory(ctx, p.category)
 	if err != nil {
 		return nil, nil, err
 	}
 	for asked := false; ; asked = true {
 		p.sequenced = cat.IsSequenced() && !p.unsequenced
-		if err := p.check(cat); err != nil {
+		if err := p.checkCategory(cat); err != nil {
 			return nil, nil, err
 		}
-		states, err := s.shards(ctx, p, cat)
+		states, err := s.listShards(ctx, p, cat)
 		if err != nil && s.evicting.Err() != nil {
-			return nil, nil, s.refusal()
+			return nil, nil, s.closingError()
 		}
 		if err != nil {
 			return nil, nil, s.engineError(ctx, "shards", err)
@@ -320,7 +320,7 @@ func (s *Server) find(ctx context.Context, p *plan) (*scribev1.Category, []metal
 	}
 }
 
-func (s *Server) category(ctx context.Context, name string) (*scribev1.Category, error) {
+func (s *Server) findCategory(ctx context.Context, name string) (*scribev1.Category, error) {
 	if cat, ok := s.deps.Categories.Lookup(name); ok {
 		return cat, nil
 	}
@@ -336,16 +336,16 @@ func (s *Server) engineError(ctx context.Context, call string, err error) error 
 	return rpc.RetryErrorf(scribev1.Reason_REASON_NO_BACKEND, s.cfg.RetryAfter, "the metadata engine failed to list or to seek shards: %w", err)
 }
 
-// begin adds the shards that there are.
-func (st *stream) begin(ctx context.Context, states []metalog.State) error {
-	states = slices.DeleteFunc(slices.Clone(states), func(v metalog.State) bool { return !st.plan.wants(v.Shard) })
+// addKnownShards adds the shards that there are.
+func (st *consumerStream) addKnownShards(ctx context.Context, states []metalog.State) error {
+	states = slices.DeleteFunc(slices.Clone(states), func(v metalog.State) bool { return !st.plan.wantsShard(v.Shard) })
 	known := make(map[record.ShardID]struct{}, len(states))
 	for _, v := range states {
 		known[v.Shard] = struct{}{}
 	}
 	// Shards of a checkpoint may have no log here any more, or not yet.
 	for shard := range st.plan.resume {
-		if _, ok := known[shard]; !ok && st.plan.wants(shard) {
+		if _, ok := known[shard]; !ok && st.plan.wantsShard(shard) {
 			states = append(states, metalog.State{Shard: shard, FirstLSN: record.FirstLSN, NextLSN: record.FirstLSN})
 		}
 	}
@@ -358,27 +358,27 @@ func (st *stream) begin(ctx context.Context, states []metalog.State) error {
 			"the streams of this server would follow %d shards, the limit is %d: try again, or another server", total, st.s.cfg.TotalShards)
 	}
 	slices.SortFunc(states, func(a, b metalog.State) int { return cmp.Compare(a.Shard, b.Shard) })
-	from, err := st.positions(ctx, states)
+	from, err := st.startPositions(ctx, states)
 	if err != nil {
 		return err
 	}
-	var beyond faults
+	var beyond violations
 	for i, v := range states {
 		if from[i] > v.NextLSN {
-			beyond.add("shard %v is to resume at LSN %d, its next one is %d", v.Shard, from[i], v.NextLSN)
+			beyond.addViolation("shard %v is to resume at LSN %d, its next one is %d", v.Shard, from[i], v.NextLSN)
 		}
-		st.add(v, from[i])
+		st.addShard(v, from[i])
 	}
 	st.first = states
-	return beyond.err(scribev1.Reason_REASON_INVALID, "positions beyond the end: they are of another cell, or metadata was lost")
+	return beyond.asError(scribev1.Reason_REASON_INVALID, "positions beyond the end: they are of another cell, or metadata was lost")
 }
 
 func tooManyShards(n, limit int) error {
 	return rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "the stream would follow %d shards, the limit is %d: ask for some of the logical shards", n, limit)
 }
 
-// positions returns where each shard begins.
-func (st *stream) positions(ctx context.Context, states []metalog.State) ([]record.LSN, error) {
+// startPositions returns where each shard begins.
+func (st *consumerStream) startPositions(ctx context.Context, states []metalog.State) ([]record.LSN, error) {
 	from := make([]record.LSN, len(states))
 	var seek []record.ShardID
 	for i, v := range states {

@@ -26,11 +26,11 @@ import (
 	"scribe/storage/metalog"
 )
 
-// stream is one open stream. Its driver is the goroutine of the call, which alone sends, reads, and takes from the merge; what
+// consumerStream is one open stream. Its driver is the goroutine of the call, which alone sends, reads, and takes from the merge; what
 // is outside of mu belongs to it.
-type stream struct {
+type consumerStream struct {
 	s    *Server
-	plan *plan
+	plan *streamPlan
 	cat  *scribev1.Category
 	log  *slog.Logger
 	send func(*scribev1.StreamResponse) error
@@ -49,23 +49,23 @@ type stream struct {
 	taken      time.Time
 	sources    []sequenced.Record // of a sequenced log: what the batch's items are
 	batchBytes int
-	skipped    skipped // what was left out between them
+	skipped    skippedRuns // what was left out between them
 	watermark  int64
 	pending    uint64 // records behind the batch
 	control    *merge.Item
 	wants      []merge.Want
 	// reading are the reads that run, late of them those that the stream does not wait for; results, with room for all, tells of those
 	// that have ended.
-	reading map[*reading]struct{}
+	reading map[*runningRead]struct{}
 	late    int
 	results chan readDone
 	running sync.WaitGroup // the stream's goroutines
 
-	silent       bool     // nothing was sent since the last tick
-	stalled      bool     // the stream waits for credits
-	resting      bool     // taking in shards failed; not again before the next tick
-	look         bool     // the merge holds something back until the tails were looked at
-	held         standing // why the merge has nothing, when it has nothing
+	silent       bool      // nothing was sent since the last tick
+	stalled      bool      // the stream waits for credits
+	resting      bool      // taking in shards failed; not again before the next tick
+	look         bool      // the merge holds something back until the tails were looked at
+	held         waitState // why the merge has nothing, when it has nothing
 	standing     atomic.Uint32
 	sentPointers atomic.Uint64
 	shards       atomic.Int64 // that it follows
@@ -81,16 +81,16 @@ type stream struct {
 	sourced atomic.Int64
 	mu      struct {
 		sync.Mutex
-		credits credits
-		owed    owed
+		credits creditBalance
+		owed    sentRuns
 		// appeared are shards that the feed has told of; joining, that some are being taken in, and joined what was found of them.
 		// horizon is what the merge is told of looks when there are none.
 		appeared []record.ShardID
 		joining  bool
-		joined   *joined
+		joined   *joinedShards
 		horizon  int64
 		// left are records that will be left out, of those that the merge holds: some 150 bytes each.
-		left map[place]left
+		left map[recordPlace]prunedPointer
 		// asking: the control plane is being asked for the category.
 		asking bool
 		// err ends the stream; evict sends it away.
@@ -103,22 +103,22 @@ type stream struct {
 	wake chan struct{}
 }
 
-func newStream(s *Server, p *plan, cat *scribev1.Category, send func(*scribev1.StreamResponse) error) *stream {
+func newStream(s *Server, p *streamPlan, cat *scribev1.Category, send func(*scribev1.StreamResponse) error) *consumerStream {
 	p.window = p.windowIn(cat)
-	st := &stream{
+	st := &consumerStream{
 		s: s, plan: p, cat: cat, send: send,
 		log:   s.log.With(slog.String("category", p.category), slog.String("consumer", p.consumer)),
 		skips: map[record.ShardID]*scribev1.ShardPosition{}, failing: map[record.ShardID]time.Time{},
 		merge:   merge.New(merge.Options{Window: p.window, Limit: s.cfg.StreamBytes, Budget: s.budget}),
 		wake:    make(chan struct{}, 1),
-		reading: map[*reading]struct{}{}, results: make(chan readDone, (1+lateReads)*s.cfg.Reads),
+		reading: map[*runningRead]struct{}{}, results: make(chan readDone, (1+lateReads)*s.cfg.Reads),
 	}
 	st.mu.credits = p.credits
 	return st
 }
 
-// add gives the merge a shard.
-func (st *stream) add(v metalog.State, from record.LSN) {
+// addShard gives the merge a shard.
+func (st *consumerStream) addShard(v metalog.State, from record.LSN) {
 	st.merge.Add(v.Shard, from)
 	st.merge.Tail(v.Shard, v.NextLSN, v.Watermark, v.Sealed)
 	if st.skips[v.Shard] != nil {
@@ -127,20 +127,20 @@ func (st *stream) add(v metalog.State, from record.LSN) {
 	st.opening = append(st.opening, &scribev1.StreamShard{Shard: uint64(v.Shard), Lsn: uint64(from), NextLsn: uint64(v.NextLSN)})
 }
 
-// notify wakes the driver.
-func (st *stream) notify() {
+// wakeDriver wakes the driver.
+func (st *consumerStream) wakeDriver() {
 	select {
 	case st.wake <- struct{}{}:
 	default: // it will look at everything anyway
 	}
 }
 
-// fail ends the stream with an error, the first one.
-func (st *stream) fail(err error) {
+// failStream ends the stream with an error, the first one.
+func (st *consumerStream) failStream(err error) {
 	st.mu.Lock()
 	st.mu.err = cmp.Or(st.mu.err, err)
 	st.mu.Unlock()
-	st.notify()
+	st.wakeDriver()
 }
 
 // eviction is why a stream is sent away.
@@ -150,24 +150,24 @@ type eviction struct {
 }
 
 // sendAway makes the stream end with an eviction, for the first reason given.
-func (st *stream) sendAway(e eviction) {
+func (st *consumerStream) sendAway(e eviction) {
 	st.mu.Lock()
 	if st.mu.evict == nil {
 		st.mu.evict = &e
 	}
 	st.mu.Unlock()
-	st.notify()
+	st.wakeDriver()
 }
 
 // addShards counts shards that the stream follows from now on, or follows no more. It returns how many all streams follow.
-func (st *stream) addShards(n int) int64 {
+func (st *consumerStream) addShards(n int) int64 {
 	st.s.metrics.shards.Add(float64(n))
 	st.shards.Add(int64(n))
 	return st.s.cursors.Add(int64(n))
 }
 
-// close gives back what a stream holds that does not run, or does no more.
-func (st *stream) close() {
+// closeStream gives back what a stream holds that does not run, or does no more.
+func (st *consumerStream) closeStream() {
 	st.addShards(-int(st.shards.Load()))
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -175,8 +175,8 @@ func (st *stream) close() {
 	st.merge.Close()
 }
 
-// run serves the stream until it ends. It returns nil after an eviction.
-func (st *stream) run(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error)) error {
+// runStream serves the stream until it ends. It returns nil after an eviction.
+func (st *consumerStream) runStream(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
 		cancel()
@@ -184,7 +184,7 @@ func (st *stream) run(ctx context.Context, recv func(context.Context) (*scribev1
 		if st.member != nil {
 			st.member.Leave()
 		}
-		st.close()
+		st.closeStream()
 	}()
 	// The client may do with it as it likes; the view's own is shared.
 	opened := &scribev1.StreamOpened{Category: proto.CloneOf(st.cat), Shards: st.opening}
@@ -197,15 +197,15 @@ func (st *stream) run(ctx context.Context, recv func(context.Context) (*scribev1
 	if err := st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Opened{Opened: opened}}); err != nil {
 		return err
 	}
-	st.running.Go(func() { st.receive(ctx, recv) })
-	st.member = st.s.hub.Join(st.cat.GetId(), listener{st})
+	st.running.Go(func() { st.receiveCredits(ctx, recv) })
+	st.member = st.s.hub.Join(st.cat.GetId(), feedListener{st})
 	st.member.Follow(st.first)
 	st.first = nil
-	return st.drive(ctx)
+	return st.driveStream(ctx)
 }
 
-// receive takes the client's credits.
-func (st *stream) receive(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error)) {
+// receiveCredits takes the client's credits.
+func (st *consumerStream) receiveCredits(ctx context.Context, recv func(context.Context) (*scribev1.StreamRequest, error)) {
 	for {
 		req, err := recv(ctx)
 		switch {
@@ -213,51 +213,51 @@ func (st *stream) receive(ctx context.Context, recv func(context.Context) (*scri
 			return // the client has nothing more to say; it still listens
 		case err != nil:
 			if ctx.Err() == nil {
-				st.fail(err)
+				st.failStream(err)
 			}
 			return
 		case req.GetCredits() == nil:
-			st.fail(rpc.Errorf(scribev1.Reason_REASON_INVALID, "after its start a stream takes credits and nothing else"))
+			st.failStream(rpc.Errorf(scribev1.Reason_REASON_INVALID, "after its start a stream takes credits and nothing else"))
 			return
 		}
 		st.mu.Lock()
-		st.mu.credits.add(req.GetCredits())
-		st.mu.owed.back(req.GetCredits().GetPointers())
+		st.mu.credits.addCredits(req.GetCredits())
+		st.mu.owed.noteReturned(req.GetCredits().GetPointers())
 		st.mu.Unlock()
-		st.notify()
+		st.wakeDriver()
 	}
 }
 
-// stop is why fill stopped.
-type stop uint8
+// stopReason is why fill stopped.
+type stopReason uint8
 
 const (
-	stopFull    stop = 1 // the batch is
-	stopControl stop = 2 // control is set
-	stopCredits stop = 3
-	stopRead    stop = 4
-	stopIdle    stop = 5
+	stopFull    stopReason = 1 // the batch is
+	stopControl stopReason = 2 // control is set
+	stopCredits stopReason = 3
+	stopRead    stopReason = 4
+	stopIdle    stopReason = 5
 )
 
-// drive is the loop of the stream. Each turn takes what the merge has, and then does the one thing that it needs next.
-func (st *stream) drive(ctx context.Context) error {
+// driveStream is the loop of the stream. Each turn takes what the merge has, and then does the one thing that it needs next.
+func (st *consumerStream) driveStream(ctx context.Context) error {
 	// Two ticks without a message make one heartbeat.
 	ticker := time.NewTicker(st.plan.heartbeat / 2)
 	defer ticker.Stop()
 	for {
-		if done, err := st.check(ctx); done || err != nil {
+		if done, err := st.checkEnd(ctx); done || err != nil {
 			return err
 		}
 		select {
 		case <-ticker.C:
-			if err := st.tick(ctx); err != nil {
+			if err := st.handleTick(ctx); err != nil {
 				return err
 			}
 		default:
 		}
 		why, err := stopRead, error(nil)
-		if st.prompt() == 0 { // else it is not known what comes first
-			why, err = st.fill()
+		if st.promptReads() == 0 { // else it is not known what comes first
+			why, err = st.fillBatch()
 		}
 		if err != nil {
 			return err
@@ -267,13 +267,13 @@ func (st *stream) drive(ctx context.Context) error {
 			st.member.Look() // while what there is is sent
 		}
 		switch {
-		case why == stopRead && st.mayRead() && !st.overdue():
+		case why == stopRead && st.mayRead() && !st.batchOverdue():
 			// The batch waits: it will be larger. Reads may bring nothing for it, one after another, so it does not wait for long.
-			err = st.read(ctx)
+			err = st.startReads(ctx)
 		case len(st.batch) > 0 || len(st.skipped.runs) > 0 || st.control != nil:
-			err = st.flush()
+			err = st.flushBatch()
 		default:
-			err = st.wait(ctx, ticker.C, why)
+			err = st.waitForWork(ctx, ticker.C, why)
 		}
 		if err != nil {
 			return err
@@ -281,14 +281,16 @@ func (st *stream) drive(ctx context.Context) error {
 	}
 }
 
-// linger is how long the batch may wait yet.
-func (st *stream) linger() time.Duration { return st.s.cfg.BatchLinger - time.Since(st.taken) }
+// lingerLeft is how long the batch may wait yet.
+func (st *consumerStream) lingerLeft() time.Duration {
+	return st.s.cfg.BatchLinger - time.Since(st.taken)
+}
 
-// overdue reports whether there is a batch that has waited for long enough.
-func (st *stream) overdue() bool { return len(st.batch) > 0 && st.linger() <= 0 }
+// batchOverdue reports whether there is a batch that has waited for long enough.
+func (st *consumerStream) batchOverdue() bool { return len(st.batch) > 0 && st.lingerLeft() <= 0 }
 
-// check reports whether the stream is over.
-func (st *stream) check(ctx context.Context) (done bool, _ error) {
+// checkEnd reports whether the stream is over.
+func (st *consumerStream) checkEnd(ctx context.Context) (done bool, _ error) {
 	st.mu.Lock()
 	err, evict := st.mu.err, st.mu.evict
 	joined, appeared := st.mu.joined, st.mu.appeared
@@ -300,7 +302,7 @@ func (st *stream) check(ctx context.Context) (done bool, _ error) {
 	}
 	st.mu.Unlock()
 	if len(appeared) > 0 {
-		st.appear(ctx, appeared)
+		st.startJoin(ctx, appeared)
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -308,17 +310,17 @@ func (st *stream) check(ctx context.Context) (done bool, _ error) {
 	case err != nil:
 		return true, err
 	case evict != nil:
-		return true, st.evict(*evict)
+		return true, st.evictClient(*evict)
 	case st.s.evicting.Err() != nil:
-		return true, st.evict(eviction{scribev1.Reason_REASON_SHUTTING_DOWN, "the server is shutting down"})
+		return true, st.evictClient(eviction{scribev1.Reason_REASON_SHUTTING_DOWN, "the server is shutting down"})
 	case joined != nil:
-		return false, st.join(ctx, joined)
+		return false, st.finishJoin(ctx, joined)
 	}
 	return false, nil
 }
 
-// wait sleeps until there is something to do.
-func (st *stream) wait(ctx context.Context, tick <-chan time.Time, why stop) error {
+// waitForWork sleeps until there is something to do.
+func (st *consumerStream) waitForWork(ctx context.Context, tick <-chan time.Time, why stopReason) error {
 	if starving := why == stopCredits; starving != st.stalled {
 		if st.stalled = starving; starving {
 			st.s.metrics.stalls.Inc()
@@ -336,17 +338,17 @@ func (st *stream) wait(ctx context.Context, tick <-chan time.Time, why stop) err
 	select {
 	case <-st.wake:
 	case done := <-st.results:
-		return st.finished(ctx, done)
+		return st.finishRead(ctx, done)
 	case <-tick:
-		return st.tick(ctx)
+		return st.handleTick(ctx)
 	case <-ctx.Done():
 	case <-st.s.evicting.Done():
 	}
 	return nil
 }
 
-// tick does what is done now and then.
-func (st *stream) tick(ctx context.Context) error {
+// handleTick does what is done now and then.
+func (st *consumerStream) handleTick(ctx context.Context) error {
 	st.categoryExists(ctx)
 	st.resting = false
 	if most := st.s.cfg.MaxStreamAge; most > 0 && st.s.clock().Sub(st.since) >= most {
@@ -365,7 +367,7 @@ func (st *stream) tick(ctx context.Context) error {
 		return nil
 	}
 	if len(st.batch) > 0 || len(st.skipped.runs) > 0 {
-		return st.flush()
+		return st.flushBatch()
 	}
 	st.mu.Lock()
 	beat := &scribev1.StreamHeartbeat{Watermark: st.merge.Low(), Pending: st.merge.Pending()}
@@ -374,8 +376,8 @@ func (st *stream) tick(ctx context.Context) error {
 	return st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Heartbeat{Heartbeat: beat}})
 }
 
-// fill takes items from the merge into the batch, until something else is to be done.
-func (st *stream) fill() (stop, error) {
+// fillBatch takes items from the merge into the batch, until something else is to be done.
+func (st *consumerStream) fillBatch() (stopReason, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	before := len(st.batch)
@@ -391,13 +393,13 @@ func (st *stream) fill() (stop, error) {
 		if st.plan.sequenced {
 			oldest = st.sources[before].Time // they are in this order
 		}
-		st.mu.owed.send(len(taken), oldest)
+		st.mu.owed.noteSent(len(taken), oldest)
 	}
 	return why, err
 }
 
 // takeItems is fill with the mutex held.
-func (st *stream) takeItems() (stop, error) {
+func (st *consumerStream) takeItems() (stopReason, error) {
 	for st.control == nil {
 		kind, status := st.merge.Peek()
 		if status != merge.Ready {
@@ -407,11 +409,11 @@ func (st *stream) takeItems() (stop, error) {
 			switch {
 			case len(st.skipped.runs) >= st.s.cfg.BatchEntries:
 				return stopFull, nil
-			case st.passOver() || st.prunes():
+			case st.passesOverNext() || st.prunesNext():
 				continue
 			case len(st.batch) >= st.s.cfg.BatchEntries || st.batchBytes >= st.s.cfg.BatchBytes:
 				return stopFull, nil
-			case !st.mu.credits.any():
+			case !st.mu.credits.hasCredits():
 				return stopCredits, nil
 			}
 		}
@@ -423,7 +425,7 @@ func (st *stream) takeItems() (stop, error) {
 }
 
 // standStill takes note of why the merge has no item.
-func (st *stream) standStill(status merge.Status) stop {
+func (st *consumerStream) standStill(status merge.Status) stopReason {
 	switch {
 	case status == merge.Read:
 		return stopRead
@@ -438,17 +440,17 @@ func (st *stream) standStill(status merge.Status) stop {
 }
 
 // takeItem takes the merge's next item: an entry into the batch, anything else as the control message behind it. The mutex is held.
-func (st *stream) takeItem() error {
+func (st *consumerStream) takeItem() error {
 	it, _ := st.merge.Next()
 	if len(st.skips) > 0 {
 		delete(st.skips, it.Shard)
 	}
-	st.forget(&it)
+	st.forgetPruned(&it)
 	if it.Kind != merge.Entry {
 		st.control = &it
 		return nil
 	}
-	p, err := st.unwrap(&it)
+	p, err := st.unwrapEntry(&it)
 	switch {
 	case err == nil && it.Kind != merge.Entry: // a gap, in a sequenced log
 		st.control = &it
@@ -458,7 +460,7 @@ func (st *stream) takeItem() error {
 		st.log.Error("a record holds no pointer", "shard", it.Shard.String(), "lsn", uint64(it.LSN), "error", err)
 		st.control = &merge.Item{Kind: merge.Gap, Cause: merge.Corrupt, Shard: it.Shard, LSN: it.LSN, To: it.LSN + 1}
 	default:
-		st.mu.credits.spend(p.Length)
+		st.mu.credits.spendCredits(p.Length)
 		st.s.metrics.payloadBytes.Add(float64(p.Length))
 		st.batch = append(st.batch, it)
 		st.batchBytes += len(it.Data)
@@ -467,23 +469,23 @@ func (st *stream) takeItem() error {
 	return nil
 }
 
-// passOver takes the merge's next entry out, and reports that it did, if it is in buckets of others: it takes neither credits nor room. The
+// passesOverNext takes the merge's next entry out, and reports that it did, if it is in buckets of others: it takes neither credits nor room. The
 // mutex is held.
-func (st *stream) passOver() bool {
+func (st *consumerStream) passesOverNext() bool {
 	b := st.plan.buckets
 	if b == nil || b.Has(st.merge.Head()) {
 		return false
 	}
 	it, _ := st.merge.Next()
 	delete(st.skips, it.Shard)
-	st.forget(&it)
+	st.forgetPruned(&it)
 	st.watermark, st.pending = st.merge.Low(), st.merge.Pending()
 	st.s.metrics.filtered.Inc()
 	return true
 }
 
-// flush sends the batch, and the control message that follows it.
-func (st *stream) flush() error {
+// flushBatch sends the batch, and the control message that follows it.
+func (st *consumerStream) flushBatch() error {
 	if n := len(st.batch); n > 0 || len(st.skipped.runs) > 0 {
 		slab := make([]scribev1.StreamEntry, n)
 		entries := make([]*scribev1.StreamEntry, n)
@@ -494,7 +496,7 @@ func (st *stream) flush() error {
 		}
 		st.addSources(entries)
 		err := st.sendNow(&scribev1.StreamResponse{Step: &scribev1.StreamResponse_Entries{
-			Entries: &scribev1.StreamEntries{Entries: entries, Watermark: st.watermark, Pending: st.pending, Skipped: st.skipped.take()},
+			Entries: &scribev1.StreamEntries{Entries: entries, Watermark: st.watermark, Pending: st.pending, Skipped: st.skipped.takeRuns()},
 		}})
 		if err != nil {
 			return err
@@ -527,16 +529,16 @@ func (st *stream) flush() error {
 	}})
 }
 
-func (st *stream) sendNow(r *scribev1.StreamResponse) error {
+func (st *consumerStream) sendNow(r *scribev1.StreamResponse) error {
 	st.silent = false
 	st.standing.Store(uint32(waitsSend))
 	defer st.standing.Store(uint32(runs))
 	return st.send(r)
 }
 
-// evict sends what was taken, and then the client away.
-func (st *stream) evict(why eviction) error {
-	if err := st.flush(); err != nil {
+// evictClient sends what was taken, and then the client away.
+func (st *consumerStream) evictClient(why eviction) error {
+	if err := st.flushBatch(); err != nil {
 		return err
 	}
 	st.mu.Lock()

@@ -97,9 +97,9 @@ func TestCredits(t *testing.T) {
 }
 
 func TestCreditsAreCapped(t *testing.T) {
-	var c credits
+	var c creditBalance
 	for range 3 {
-		c.add(&scribev1.StreamCredits{Pointers: 1<<32 - 1, Bytes: 1<<64 - 1})
+		c.addCredits(&scribev1.StreamCredits{Pointers: 1<<32 - 1, Bytes: 1<<64 - 1})
 	}
 	if c.pointers != maxCredits || c.bytes != maxByteCredits {
 		t.Fatalf("got %+v", c)

@@ -709,10 +709,10 @@ func TestSlowStreamsGiveBack(t *testing.T) {
 				})
 			}
 			pause(ctx, time.Second)
-			if n := s.waiting(waitsCredits); int(n) != slow {
+			if n := s.countWaiting(waitsCredits); int(n) != slow {
 				t.Errorf("%v streams wait for credits, want %d", n, slow)
 			}
-			pending, lag := s.behind()
+			pending, lag := s.measureLag()
 			if int(pending) != slow*(6000-1) || slow > 0 && lag < time.Second {
 				t.Errorf("%d pointers are pending, the lag is %v", pending, lag)
 			}

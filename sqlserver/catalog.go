@@ -3,7 +3,9 @@ package sqlserver
 import (
 	"cmp"
 	"context"
+	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -51,7 +53,7 @@ func newFlightSQL(g *Gateway) (*flightSQL, error) {
 
 // GetFlightInfoCatalogs implements flightsql.Server.
 func (f *flightSQL) GetFlightInfoCatalogs(_ context.Context, desc *flight.FlightDescriptor) (*flight.FlightInfo, error) {
-	return described(schema_ref.Catalogs, desc.GetCmd(), desc), nil
+	return flightInfo(schema_ref.Catalogs, desc.GetCmd(), desc), nil
 }
 
 // DoGetCatalogs implements flightsql.Server.
@@ -61,7 +63,7 @@ func (f *flightSQL) DoGetCatalogs(context.Context) (*arrow.Schema, <-chan flight
 
 // GetFlightInfoSchemas implements flightsql.Server.
 func (f *flightSQL) GetFlightInfoSchemas(_ context.Context, _ flightsql.GetDBSchemas, desc *flight.FlightDescriptor) (*flight.FlightInfo, error) {
-	return described(schema_ref.DBSchemas, desc.GetCmd(), desc), nil
+	return flightInfo(schema_ref.DBSchemas, desc.GetCmd(), desc), nil
 }
 
 // DoGetDBSchemas implements flightsql.Server.
@@ -75,12 +77,12 @@ func (f *flightSQL) DoGetDBSchemas(_ context.Context, cmd flightsql.GetDBSchemas
 
 // inCatalog reports whether filters let the only schema of the only catalog through.
 func inCatalog(catalog, schemaPattern *string) bool {
-	return (catalog == nil || *catalog == catalogName) && (schemaPattern == nil || like(schemaName, *schemaPattern))
+	return (catalog == nil || *catalog == catalogName) && (schemaPattern == nil || matchesLike(schemaName, *schemaPattern))
 }
 
 // GetFlightInfoTableTypes implements flightsql.Server.
 func (f *flightSQL) GetFlightInfoTableTypes(_ context.Context, desc *flight.FlightDescriptor) (*flight.FlightInfo, error) {
-	return described(schema_ref.TableTypes, desc.GetCmd(), desc), nil
+	return flightInfo(schema_ref.TableTypes, desc.GetCmd(), desc), nil
 }
 
 // DoGetTableTypes implements flightsql.Server.
@@ -90,7 +92,7 @@ func (f *flightSQL) DoGetTableTypes(context.Context) (*arrow.Schema, <-chan flig
 
 // GetFlightInfoTables implements flightsql.Server.
 func (f *flightSQL) GetFlightInfoTables(_ context.Context, cmd flightsql.GetTables, desc *flight.FlightDescriptor) (*flight.FlightInfo, error) {
-	return described(tablesSchema(cmd), desc.GetCmd(), desc), nil
+	return flightInfo(tablesSchema(cmd), desc.GetCmd(), desc), nil
 }
 
 func tablesSchema(cmd flightsql.GetTables) *arrow.Schema {
@@ -111,7 +113,7 @@ func (f *flightSQL) DoGetTables(ctx context.Context, cmd flightsql.GetTables) (*
 		}
 	}
 	if p := cmd.GetTableNameFilterPattern(); p != nil {
-		tables = slices.DeleteFunc(slices.Clone(tables), func(t tableInfo) bool { return !like(t.name, *p) })
+		tables = slices.DeleteFunc(slices.Clone(tables), func(t tableInfo) bool { return !matchesLike(t.name, *p) })
 	}
 	tables = slices.SortedFunc(slices.Values(tables), func(a, b tableInfo) int { return cmp.Compare(a.name, b.name) })
 	out := make(chan flight.StreamChunk)
@@ -124,9 +126,9 @@ func (f *flightSQL) DoGetTables(ctx context.Context, cmd flightsql.GetTables) (*
 				if cmd.GetIncludeSchema() {
 					row = append(row, flight.SerializeSchema(t.schema, memory.DefaultAllocator))
 				}
-				b.add(row...)
+				b.addRow(row...)
 			}
-			chunk := flight.StreamChunk{Data: b.batch()}
+			chunk := flight.StreamChunk{Data: b.finishBatch()}
 			select {
 			case out <- chunk:
 			case <-ctx.Done():
@@ -138,12 +140,14 @@ func (f *flightSQL) DoGetTables(ctx context.Context, cmd flightsql.GetTables) (*
 	return s, out, nil
 }
 
-// rows builds a batch of texts and bytes.
-type rows struct{ b *array.RecordBuilder }
+// rowBuilder builds a batch of texts and bytes.
+type rowBuilder struct{ b *array.RecordBuilder }
 
-func newRows(s *arrow.Schema) *rows { return &rows{array.NewRecordBuilder(memory.DefaultAllocator, s)} }
+func newRows(s *arrow.Schema) *rowBuilder {
+	return &rowBuilder{array.NewRecordBuilder(memory.DefaultAllocator, s)}
+}
 
-func (r *rows) add(values ...any) {
+func (r *rowBuilder) addRow(values ...any) {
 	for i, v := range values {
 		switch b := r.b.Field(i).(type) {
 		case *array.StringBuilder:
@@ -154,7 +158,7 @@ func (r *rows) add(values ...any) {
 	}
 }
 
-func (r *rows) batch() arrow.RecordBatch {
+func (r *rowBuilder) finishBatch() arrow.RecordBatch {
 	defer r.b.Release()
 	return r.b.NewRecordBatch()
 }
@@ -162,35 +166,16 @@ func (r *rows) batch() arrow.RecordBatch {
 // batchOf is an answer of one small batch.
 func batchOf(s *arrow.Schema, fill func(add func(...any))) (*arrow.Schema, <-chan flight.StreamChunk, error) {
 	r := newRows(s)
-	fill(r.add)
+	fill(r.addRow)
 	out := make(chan flight.StreamChunk, 1)
-	out <- flight.StreamChunk{Data: r.batch()}
+	out <- flight.StreamChunk{Data: r.finishBatch()}
 	close(out)
 	return s, out, nil
 }
 
-// like matches a pattern of SQL's LIKE without an escape character, as Flight SQL's filters are: % is any text, _ any character.
-func like(text, pattern string) bool {
-	t, p := []rune(text), []rune(pattern)
-	// The last % and what of the text it has taken so far: to go back to when the rest does not match.
-	star, mark := -1, 0
-	i, j := 0, 0
-	for i < len(t) {
-		switch {
-		case j < len(p) && p[j] == '%':
-			star, mark = j, i
-			j++
-		case j < len(p) && (p[j] == '_' || p[j] == t[i]):
-			i, j = i+1, j+1
-		case star >= 0:
-			mark++
-			i, j = mark, star+1
-		default:
-			return false
-		}
-	}
-	for j < len(p) && p[j] == '%' {
-		j++
-	}
-	return j == len(p)
+// matchesLike matches a pattern of SQL's LIKE without an escape character, as Flight SQL's filters are: % is any text, _ any character.
+func matchesLike(text, pattern string) bool {
+	pattern = strings.NewReplacer("%", ".*", "_", ".").Replace(regexp.QuoteMeta(pattern))
+	re, err := regexp.Compile("(?s)^" + pattern + "$")
+	return err == nil && re.MatchString(text)
 }

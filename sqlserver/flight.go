@@ -39,7 +39,7 @@ func (g *Gateway) ServeFlight(l net.Listener) (failed <-chan error, err error) {
 	}
 	s := grpc.NewServer(
 		grpc.MaxRecvMsgSize(maxFlightRequest), grpc.MaxConcurrentStreams(1000), grpc.ConnectionTimeout(10*time.Second),
-		grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream),
+		grpc.UnaryInterceptor(g.guardUnary), grpc.StreamInterceptor(g.guardStream),
 		// A client that vanished without closing is noticed after Time + Timeout.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 15 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
@@ -73,30 +73,30 @@ func (readOnly) DoExchange(flight.FlightService_DoExchangeServer) error {
 	return status.Error(codes.Unimplemented, "nothing can be exchanged: ask with GetFlightInfo and DoGet")
 }
 
-// unary keeps a bug that one call meets from ending the process.
-func (g *Gateway) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (res any, err error) {
+// guardUnary keeps a bug that one call meets from ending the process.
+func (g *Gateway) guardUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (res any, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = g.panicked(info.FullMethod, v)
+			err = g.panicError(info.FullMethod, v)
 		}
 	}()
 	return next(ctx, req)
 }
 
-func (g *Gateway) panicked(method string, v any) error {
+func (g *Gateway) panicError(method string, v any) error {
 	g.log.Error("handler panicked", "procedure", method, "panic", v, "stack", string(debug.Stack()))
 	return status.Errorf(codes.Internal, "%s failed with a bug; the server's log has the stack", method)
 }
 
-// stream ends a call whose client takes nothing of what is sent. A send that waits for the client ends only with its stream, and that with
+// guardStream ends a call whose client takes nothing of what is sent. A send that waits for the client ends only with its stream, and that with
 // the return of this function, so the handler runs beside it.
-func (g *Gateway) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+func (g *Gateway) guardStream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	watched := &watchedStream{ServerStream: s, timeout: g.cfg.StallTimeout, stalled: make(chan struct{}, 1)}
 	done := make(chan error, 1)
 	g.serving.Go(func() {
 		defer func() {
 			if v := recover(); v != nil {
-				done <- g.panicked(info.FullMethod, v)
+				done <- g.panicError(info.FullMethod, v)
 			}
 		}()
 		done <- next(srv, watched)
@@ -132,8 +132,8 @@ type flightSQL struct {
 // ticketMagic begins the handles of queries; the digit is the version of the JSON behind it.
 const ticketMagic = "SCRQ1"
 
-// ticket is a query as clients carry it around.
-type ticket struct {
+// queryTicket is a query as clients carry it around.
+type queryTicket struct {
 	ID      string `json:"id,omitempty"`
 	SQL     string `json:"sql"`
 	From    string `json:"from,omitempty"`
@@ -144,8 +144,8 @@ type ticket struct {
 }
 
 // newTicket is the ticket of a request. Times that were given as ages are fixed.
-func newTicket(r *Request) ticket {
-	t := ticket{SQL: r.SQL, From: r.From}
+func newTicket(r *Request) queryTicket {
+	t := queryTicket{SQL: r.SQL, From: r.From}
 	if !r.FromTime.IsZero() {
 		t.From = r.FromTime.UTC().Format(time.RFC3339Nano)
 	}
@@ -164,78 +164,78 @@ func newTicket(r *Request) ticket {
 	return t
 }
 
-func (t ticket) encode() []byte {
+func (t queryTicket) encodeTicket() []byte {
 	text, _ := json.Marshal(t)
 	return append([]byte(ticketMagic), text...)
 }
 
 // decodeTicket reads a handle, which may come from anywhere.
-func decodeTicket(handle []byte, now time.Time) (ticket, *Request, error) {
-	var t ticket
+func decodeTicket(handle []byte, now time.Time) (queryTicket, *Request, error) {
+	var t queryTicket
 	text, ok := strings.CutPrefix(string(handle), ticketMagic)
 	if !ok || len(handle) > maxBody || json.Unmarshal([]byte(text), &t) != nil {
 		return t, nil, errorf(KindInvalid, "the ticket or handle is none of this version of scribe: ask with GetFlightInfo")
 	}
-	req, err := t.request(now)
+	req, err := t.toRequest(now)
 	return t, req, err
 }
 
-func (t ticket) request(now time.Time) (*Request, error) {
+func (t queryTicket) toRequest(now time.Time) (*Request, error) {
 	r := &Request{}
 	values := map[string]string{"sql": t.SQL, "from": t.From, "to": t.To, "follow": t.Follow, "limit": t.Limit, "timeout": t.Timeout}
-	return r, r.fill(func(name string) string { return values[name] }, now)
+	return r, r.setFields(func(name string) string { return values[name] }, now)
 }
 
 // headerPrefix begins the names of call headers that say what the text of a query can't.
 const headerPrefix = "scribe-"
 
-// requested is the request of a statement: its text, and the call's headers.
-func (f *flightSQL) requested(ctx context.Context, text string) (*Request, error) {
+// requestOf is the request of a statement: its text, and the call's headers.
+func (f *flightSQL) requestOf(ctx context.Context, text string) (*Request, error) {
 	headers, _ := metadata.FromIncomingContext(ctx)
-	t := ticket{SQL: text}
+	t := queryTicket{SQL: text}
 	for name, to := range map[string]*string{"from": &t.From, "to": &t.To, "follow": &t.Follow, "limit": &t.Limit, "timeout": &t.Timeout} {
 		if v := headers.Get(headerPrefix + name); len(v) > 0 {
 			*to = v[len(v)-1]
 		}
 	}
-	return t.request(f.g.now())
+	return t.toRequest(f.g.now())
 }
 
-func client(ctx context.Context) string {
+func clientAddress(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok {
 		return p.Addr.String()
 	}
 	return ""
 }
 
-// schema binds a query to learn its columns.
-func (f *flightSQL) schema(ctx context.Context, req *Request) (*arrow.Schema, error) {
-	q := &query{api: apiFlight, client: client(ctx), req: req, quiet: true}
-	if err := f.g.begin(ctx, q); err != nil {
+// bindSchema binds a query to learn its columns.
+func (f *flightSQL) bindSchema(ctx context.Context, req *Request) (*arrow.Schema, error) {
+	q := &runningQuery{api: apiFlight, client: clientAddress(ctx), req: req, quiet: true}
+	if err := f.g.beginQuery(ctx, q); err != nil {
 		return nil, err
 	}
 	s := q.source.Schema()
-	q.end(nil)
+	q.endQuery(nil)
 	return s, nil
 }
 
-// info is what GetFlightInfo answers for a query.
-func (f *flightSQL) info(ctx context.Context, req *Request, desc *flight.FlightDescriptor) (*flight.FlightInfo, error) {
-	s, err := f.schema(ctx, req)
+// queryInfo is what GetFlightInfo answers for a query.
+func (f *flightSQL) queryInfo(ctx context.Context, req *Request, desc *flight.FlightDescriptor) (*flight.FlightInfo, error) {
+	s, err := f.bindSchema(ctx, req)
 	if err != nil {
 		return nil, rpcError(err)
 	}
 	t := newTicket(req)
 	t.ID = uuid.NewString()
-	bytes, err := flightsql.CreateStatementQueryTicket(t.encode())
+	bytes, err := flightsql.CreateStatementQueryTicket(t.encodeTicket())
 	if err != nil {
 		return nil, err
 	}
-	return described(s, bytes, desc), nil
+	return flightInfo(s, bytes, desc), nil
 }
 
-// described is an answer of unknown length that is asked for at the same server.
-func described(s *arrow.Schema, ticket []byte, desc *flight.FlightDescriptor) *flight.FlightInfo {
+// flightInfo is an answer of unknown length that is asked for at the same server.
+func flightInfo(s *arrow.Schema, ticket []byte, desc *flight.FlightDescriptor) *flight.FlightInfo {
 	return &flight.FlightInfo{
 		Schema: flight.SerializeSchema(s, memory.DefaultAllocator), FlightDescriptor: desc, TotalRecords: -1, TotalBytes: -1,
 		Endpoint: []*flight.FlightEndpoint{{Ticket: &flight.Ticket{Ticket: ticket}}},
@@ -244,16 +244,16 @@ func described(s *arrow.Schema, ticket []byte, desc *flight.FlightDescriptor) *f
 
 // GetFlightInfoStatement implements flightsql.Server.
 func (f *flightSQL) GetFlightInfoStatement(ctx context.Context, cmd flightsql.StatementQuery, desc *flight.FlightDescriptor) (*flight.FlightInfo, error) {
-	req, err := f.requested(ctx, cmd.GetQuery())
+	req, err := f.requestOf(ctx, cmd.GetQuery())
 	if err != nil {
 		return nil, rpcError(err)
 	}
-	return f.info(ctx, req, desc)
+	return f.queryInfo(ctx, req, desc)
 }
 
 // GetSchemaStatement implements flightsql.Server.
 func (f *flightSQL) GetSchemaStatement(ctx context.Context, cmd flightsql.StatementQuery, _ *flight.FlightDescriptor) (*flight.SchemaResult, error) {
-	req, err := f.requested(ctx, cmd.GetQuery())
+	req, err := f.requestOf(ctx, cmd.GetQuery())
 	if err != nil {
 		return nil, rpcError(err)
 	}
@@ -261,7 +261,7 @@ func (f *flightSQL) GetSchemaStatement(ctx context.Context, cmd flightsql.Statem
 }
 
 func (f *flightSQL) schemaResult(ctx context.Context, req *Request) (*flight.SchemaResult, error) {
-	s, err := f.schema(ctx, req)
+	s, err := f.bindSchema(ctx, req)
 	if err != nil {
 		return nil, rpcError(err)
 	}
@@ -270,21 +270,21 @@ func (f *flightSQL) schemaResult(ctx context.Context, req *Request) (*flight.Sch
 
 // DoGetStatement implements flightsql.Server.
 func (f *flightSQL) DoGetStatement(ctx context.Context, t flightsql.StatementQueryTicket) (*arrow.Schema, <-chan flight.StreamChunk, error) {
-	return f.answer(ctx, t.GetStatementHandle())
+	return f.answerTicket(ctx, t.GetStatementHandle())
 }
 
 // CreatePreparedStatement implements flightsql.Server. A prepared statement is its text: the server keeps nothing of it.
 func (f *flightSQL) CreatePreparedStatement(
 	ctx context.Context, cmd flightsql.ActionCreatePreparedStatementRequest,
 ) (res flightsql.ActionCreatePreparedStatementResult, err error) {
-	req, err := f.requested(ctx, cmd.GetQuery())
+	req, err := f.requestOf(ctx, cmd.GetQuery())
 	if err != nil {
 		return res, rpcError(err)
 	}
-	if res.DatasetSchema, err = f.schema(ctx, req); err != nil {
+	if res.DatasetSchema, err = f.bindSchema(ctx, req); err != nil {
 		return res, rpcError(err)
 	}
-	res.Handle = newTicket(req).encode()
+	res.Handle = newTicket(req).encodeTicket()
 	return res, nil
 }
 
@@ -301,7 +301,7 @@ func (f *flightSQL) GetFlightInfoPreparedStatement(
 	if err != nil {
 		return nil, rpcError(err)
 	}
-	return f.info(ctx, req, desc)
+	return f.queryInfo(ctx, req, desc)
 }
 
 // GetSchemaPreparedStatement implements flightsql.Server.
@@ -317,24 +317,24 @@ func (f *flightSQL) GetSchemaPreparedStatement(
 
 // DoGetPreparedStatement implements flightsql.Server.
 func (f *flightSQL) DoGetPreparedStatement(ctx context.Context, cmd flightsql.PreparedStatementQuery) (*arrow.Schema, <-chan flight.StreamChunk, error) {
-	return f.answer(ctx, cmd.GetPreparedStatementHandle())
+	return f.answerTicket(ctx, cmd.GetPreparedStatementHandle())
 }
 
-// answer runs the query of a handle.
-func (f *flightSQL) answer(ctx context.Context, handle []byte) (*arrow.Schema, <-chan flight.StreamChunk, error) {
+// answerTicket runs the query of a handle.
+func (f *flightSQL) answerTicket(ctx context.Context, handle []byte) (*arrow.Schema, <-chan flight.StreamChunk, error) {
 	t, req, err := decodeTicket(handle, f.g.now())
 	if err != nil {
 		return nil, nil, rpcError(err)
 	}
-	q := &query{api: apiFlight, client: client(ctx), req: req, id: t.ID}
-	if err := f.g.begin(ctx, q); err != nil {
+	q := &runningQuery{api: apiFlight, client: clientAddress(ctx), req: req, id: t.ID}
+	if err := f.g.beginQuery(ctx, q); err != nil {
 		return nil, nil, rpcError(err)
 	}
 	out := make(chan flight.StreamChunk)
 	f.g.serving.Go(func() {
 		defer close(out)
-		err := q.send(out)
-		q.end(err)
+		err := q.sendBatches(out)
+		q.endQuery(err)
 		if err != nil {
 			select {
 			case out <- flight.StreamChunk{Err: rpcError(err)}:
@@ -345,10 +345,10 @@ func (f *flightSQL) answer(ctx context.Context, handle []byte) (*arrow.Schema, <
 	return q.source.Schema(), out, nil
 }
 
-// send hands on the whole answer.
-func (q *query) send(out chan<- flight.StreamChunk) error {
+// sendBatches hands on the whole answer.
+func (q *runningQuery) sendBatches(out chan<- flight.StreamChunk) error {
 	for {
-		batch, err := q.fetch()
+		batch, err := q.fetchSlice()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -360,7 +360,7 @@ func (q *query) send(out chan<- flight.StreamChunk) error {
 		case out <- flight.StreamChunk{Data: batch}:
 		case <-q.ctx.Done():
 			batch.Release()
-			if err := q.ended(); !errors.Is(err, io.EOF) {
+			if err := q.endReason(); !errors.Is(err, io.EOF) {
 				return err
 			}
 			return nil
@@ -373,7 +373,7 @@ func (f *flightSQL) CancelFlightInfo(_ context.Context, req *flight.CancelFlight
 	result.Status = flight.CancelStatusNotCancellable
 	for _, e := range req.GetInfo().GetEndpoint() {
 		var cancelled bool
-		if cancelled, err = f.cancel(e.GetTicket()); err != nil {
+		if cancelled, err = f.cancelTicket(e.GetTicket()); err != nil {
 			return // naked: the result must not be copied
 		}
 		if cancelled {
@@ -383,8 +383,8 @@ func (f *flightSQL) CancelFlightInfo(_ context.Context, req *flight.CancelFlight
 	return
 }
 
-// cancel ends the query of a ticket, and reports whether it ran.
-func (f *flightSQL) cancel(t *flight.Ticket) (bool, error) {
+// cancelTicket ends the query of a ticket, and reports whether it ran.
+func (f *flightSQL) cancelTicket(t *flight.Ticket) (bool, error) {
 	cmd, err := flightsql.GetStatementQueryTicket(t)
 	if err != nil {
 		return false, status.Errorf(codes.InvalidArgument, "the ticket: %v", err)
@@ -393,11 +393,11 @@ func (f *flightSQL) cancel(t *flight.Ticket) (bool, error) {
 	if err != nil {
 		return false, rpcError(err)
 	}
-	return f.g.cancel(of.ID), nil
+	return f.g.cancelQueries(of.ID), nil
 }
 
-// cancel ends the queries of an id.
-func (g *Gateway) cancel(id string) (found bool) {
+// cancelQueries ends the queries of an id.
+func (g *Gateway) cancelQueries(id string) (found bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for q := range g.mu.running {
@@ -415,23 +415,7 @@ func rpcError(err error) error {
 	if !ok {
 		return status.Error(codes.Internal, err.Error())
 	}
-	code := codes.Internal
-	switch e.Kind {
-	case KindInvalid, KindTooLarge:
-		code = codes.InvalidArgument
-	case KindUnknown:
-		code = codes.NotFound
-	case KindLimit, KindBusy:
-		code = codes.ResourceExhausted
-	case KindUnavailable:
-		code = codes.Unavailable
-	case KindTimeout:
-		code = codes.DeadlineExceeded
-	case KindCancelled:
-		code = codes.Canceled
-	default:
-	}
-	s := status.New(code, e.Error())
+	s := status.New(kinds[e.Kind].code, e.Error())
 	if e.RetryAfter > 0 {
 		if with, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(e.RetryAfter)}); err == nil {
 			s = with

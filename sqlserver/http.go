@@ -33,9 +33,9 @@ const (
 	trailerSeconds  = "Scribe-Seconds"
 )
 
-// patience is how long an answer waits for its first rows before it begins without them: as long as it has not begun, an error has a
+// firstRowsTimeout is how long an answer waits for its first rows before it begins without them: as long as it has not begun, an error has a
 // status of its own.
-const patience = 2 * time.Second
+const firstRowsTimeout = 2 * time.Second
 
 // ServeHTTP answers a query; see docs/columnar/serving.md.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -45,14 +45,14 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	q := &query{api: apiHTTP, client: r.RemoteAddr, req: &asked.Request}
-	if err := g.begin(r.Context(), q); err != nil {
+	q := &runningQuery{api: apiHTTP, client: r.RemoteAddr, req: &asked.Request}
+	if err := g.beginQuery(r.Context(), q); err != nil {
 		writeError(w, err)
 		return
 	}
-	chunks := q.pump()
-	a := &answer{q: q, asked: asked, w: w, chunks: chunks}
-	err = q.rescued(a.run)
+	chunks := q.startPump()
+	a := &httpAnswer{q: q, asked: asked, w: w, chunks: chunks}
+	err = q.recoverPanic(a.writeAnswer)
 	q.cancel(nil)
 	for c := range chunks { // what the pump still has in its hand
 		if c.batch != nil {
@@ -65,7 +65,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			g.metrics.stalled.Inc()
 		}
 	}
-	q.end(err)
+	q.endQuery(err)
 	switch {
 	case err == nil:
 	case a.begun:
@@ -75,55 +75,55 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answer is a response that is being written.
-type answer struct {
-	q      *query
-	asked  *asked
+// httpAnswer is a response that is being written.
+type httpAnswer struct {
+	q      *runningQuery
+	asked  *httpRequest
 	w      http.ResponseWriter
-	chunks <-chan chunk
+	chunks <-chan answerChunk
 	begun  bool // the status has been written
-	out    *patient
-	packed packer // nil without compression
+	out    *timedWriter
+	packed compressor // nil without compression
 	rows   export.Writer
 }
 
-// run writes the whole answer. Its error says why it is not whole.
-func (a *answer) run() error {
-	first := time.NewTimer(patience)
+// writeAnswer writes the whole answer. Its error says why it is not whole.
+func (a *httpAnswer) writeAnswer() error {
+	first := time.NewTimer(firstRowsTimeout)
 	defer first.Stop()
-	var c chunk
+	var c answerChunk
 	got := true
 	select {
 	case c, got = <-a.chunks:
 	case <-first.C:
 	}
-	if err := a.failed(c, got); err != nil {
+	if err := a.failureOf(c, got); err != nil {
 		return err
 	}
-	if err := a.begin(c.batch); err != nil {
+	if err := a.writeHeader(c.batch); err != nil {
 		if c.batch != nil {
 			c.batch.Release()
 		}
 		return err
 	}
 	for c.err == nil && got {
-		if err := a.write(c.batch); err != nil {
+		if err := a.writeSlice(c.batch); err != nil {
 			return err
 		}
-		c, got = a.next()
+		c, got = a.nextChunk()
 	}
-	if err := a.failed(c, got); err != nil {
-		a.lastWords(err)
+	if err := a.failureOf(c, got); err != nil {
+		a.writeLastError(err)
 		return err
 	}
-	return a.finish()
+	return a.writeTrailers()
 }
 
-// failed is why there are no more rows, nil if there are or if the answer has come to its end.
-func (a *answer) failed(c chunk, got bool) error {
+// failureOf is why there are no more rows, nil if there are or if the answer has come to its end.
+func (a *httpAnswer) failureOf(c answerChunk, got bool) error {
 	err := c.err
 	if !got {
-		err = a.q.ended() // the pump leaves without a word when the query is ended
+		err = a.q.endReason() // the pump leaves without a word when the query is ended
 	}
 	if errors.Is(err, io.EOF) {
 		return nil
@@ -131,8 +131,8 @@ func (a *answer) failed(c chunk, got bool) error {
 	return err
 }
 
-// next waits for rows; a chunk without any is a heartbeat.
-func (a *answer) next() (chunk, bool) {
+// nextChunk waits for rows; a chunk without any is a heartbeat.
+func (a *httpAnswer) nextChunk() (answerChunk, bool) {
 	var beat <-chan time.Time
 	if a.q.req.Follow {
 		t := time.NewTimer(a.q.g.cfg.Heartbeat)
@@ -143,16 +143,16 @@ func (a *answer) next() (chunk, bool) {
 	case c, got := <-a.chunks:
 		return c, got
 	case <-beat:
-		return chunk{}, true
+		return answerChunk{}, true
 	}
 }
 
-// begin writes the status, and makes the writers.
-func (a *answer) begin(first arrow.RecordBatch) error {
-	a.out = newPatient(a.w, a.q.g.cfg.StallTimeout)
+// writeHeader writes the status, and makes the writers.
+func (a *httpAnswer) writeHeader(first arrow.RecordBatch) error {
+	a.out = newTimedWriter(a.w, a.q.g.cfg.StallTimeout)
 	var to io.Writer = a.out
 	if a.asked.encoding != "" {
-		a.packed = newPacker(a.asked.encoding, a.out)
+		a.packed = newCompressor(a.asked.encoding, a.out)
 		to = a.packed
 	}
 	var err error
@@ -177,67 +177,67 @@ func (a *answer) begin(first arrow.RecordBatch) error {
 	if first != nil {
 		return nil
 	}
-	return a.flush() // the client learns that the query is good, and of CSV the names
+	return a.flushWriters() // the client learns that the query is good, and of CSV the names
 }
 
-// write writes a slice, or without one a heartbeat.
-func (a *answer) write(batch arrow.RecordBatch) error {
+// writeSlice writes a slice, or without one a heartbeat.
+func (a *httpAnswer) writeSlice(batch arrow.RecordBatch) error {
 	if batch == nil {
-		return a.beat()
+		return a.writeHeartbeat()
 	}
 	defer batch.Release()
 	if err := a.rows.Write(batch); err != nil {
-		return a.broken(err)
+		return a.writeFailed(err)
 	}
-	return a.flush()
+	return a.flushWriters()
 }
 
-// beat says that the query lives, where a format can say nothing: an empty batch, an empty line. CSV can't.
-func (a *answer) beat() error {
+// writeHeartbeat says that the query lives, where a format can say nothing: an empty batch, an empty line. CSV can't.
+func (a *httpAnswer) writeHeartbeat() error {
 	switch a.asked.format {
 	case export.Arrow:
 		empty := array.NewRecordBatch(a.q.source.Schema(), emptyColumns(a.q.source.Schema()), 0)
 		defer empty.Release()
 		if err := a.rows.Write(empty); err != nil {
-			return a.broken(err)
+			return a.writeFailed(err)
 		}
 	case export.JSONLines:
-		if err := a.line([]byte("\n")); err != nil {
+		if err := a.writeLine([]byte("\n")); err != nil {
 			return err
 		}
 	default:
 	}
-	return a.flush()
+	return a.flushWriters()
 }
 
-// line writes what is not a row. The rows before it were flushed.
-func (a *answer) line(text []byte) error {
+// writeLine writes what is not a row. The rows before it were flushed.
+func (a *httpAnswer) writeLine(text []byte) error {
 	var to io.Writer = a.out
 	if a.packed != nil {
 		to = a.packed
 	}
 	if _, err := to.Write(text); err != nil {
-		return a.broken(err)
+		return a.writeFailed(err)
 	}
 	return nil
 }
 
-func (a *answer) flush() error {
+func (a *httpAnswer) flushWriters() error {
 	err := a.rows.Flush()
 	if err == nil && a.packed != nil {
 		err = a.packed.Flush()
 	}
 	if err == nil {
-		err = a.out.flush()
+		err = a.out.flushClient()
 	}
 	if err != nil {
-		return a.broken(err)
+		return a.writeFailed(err)
 	}
 	return nil
 }
 
-// broken is an error of writing: the client has gone, or reads nothing.
-func (a *answer) broken(err error) error {
+// writeFailed is an error of writing: the client has gone, or reads nothing.
+func (a *httpAnswer) writeFailed(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		a.out.stalled = true
 		return errorf(KindCancelled, "the client took nothing for %v", a.q.g.cfg.StallTimeout)
@@ -245,29 +245,29 @@ func (a *answer) broken(err error) error {
 	return errorf(KindCancelled, "write the answer: %v", err)
 }
 
-// lastWords tells JSON lines why they end. Nothing can be done when that fails.
-func (a *answer) lastWords(err error) {
+// writeLastError tells JSON lines why they end. Nothing can be done when that fails.
+func (a *httpAnswer) writeLastError(err error) {
 	if a.asked.format != export.JSONLines {
 		return
 	}
-	if a.line(newErrorBody(err).encode("")) == nil {
-		_ = a.flush()
+	if a.writeLine(newErrorBody(err).encode("")) == nil {
+		_ = a.flushWriters()
 	}
 }
 
-// finish writes the end, and the trailers.
-func (a *answer) finish() error {
+// writeTrailers writes the end, and the trailers.
+func (a *httpAnswer) writeTrailers() error {
 	err := a.rows.Close()
 	if err == nil && a.packed != nil {
 		err = a.packed.Close()
 	}
 	if err == nil {
-		err = a.out.flush()
+		err = a.out.flushClient()
 	}
 	if err != nil {
-		return a.broken(err)
+		return a.writeFailed(err)
 	}
-	a.out.done()
+	a.out.clearDeadline()
 	s := a.q.source.Stats()
 	h := a.w.Header()
 	for name, v := range map[string]uint64{
@@ -332,32 +332,10 @@ func kindOf(err error) Kind {
 	return KindInternal
 }
 
-// statusOf is the status that goes with a kind.
-func statusOf(k Kind) int {
-	switch k {
-	case KindInvalid:
-		return http.StatusBadRequest
-	case KindUnknown:
-		return http.StatusNotFound
-	case KindTooLarge:
-		return http.StatusRequestEntityTooLarge
-	case KindLimit:
-		return http.StatusUnprocessableEntity
-	case KindBusy:
-		return http.StatusTooManyRequests
-	case KindUnavailable, KindCancelled: // nobody reads what a client is told that went away
-		return http.StatusServiceUnavailable
-	case KindTimeout:
-		return http.StatusGatewayTimeout
-	default:
-		return http.StatusInternalServerError
-	}
-}
-
 // writeError answers with an error before anything else was written. One that has a status of its own is a *refusal.
 func writeError(w http.ResponseWriter, err error) {
-	status := statusOf(kindOf(err))
-	if r, ok := errors.AsType[*refusal](err); ok {
+	status := kinds[kindOf(err)].status
+	if r, ok := errors.AsType[*statusError](err); ok {
 		status = r.status
 	}
 	h := w.Header()

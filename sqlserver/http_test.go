@@ -528,7 +528,7 @@ func FuzzRequest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		handle := newTicket(&a.Request).encode()
+		handle := newTicket(&a.Request).encodeTicket()
 		_, again, err := decodeTicket(handle, time.Unix(2e9, 0))
 		if err != nil {
 			t.Fatalf("its ticket %s: %v", handle, err)

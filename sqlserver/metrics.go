@@ -51,7 +51,7 @@ func newMetrics(r prometheus.Registerer, running, follows func() float64) (*metr
 	for _, api := range []string{apiHTTP, apiFlight} {
 		m.queries.WithLabelValues(api, resultOK)
 		for _, k := range kinds {
-			m.queries.WithLabelValues(api, k.String())
+			m.queries.WithLabelValues(api, k.word)
 		}
 		m.rows.WithLabelValues(api)
 		m.bytes.WithLabelValues(api)

@@ -9,8 +9,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// patient writes to a client that must take something from time to time.
-type patient struct {
+// timedWriter writes to a client that must take something from time to time.
+type timedWriter struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	timeout time.Duration
@@ -18,17 +18,17 @@ type patient struct {
 	stalled bool
 }
 
-func newPatient(w http.ResponseWriter, timeout time.Duration) *patient {
-	return &patient{w: w, control: http.NewResponseController(w), timeout: timeout}
+func newTimedWriter(w http.ResponseWriter, timeout time.Duration) *timedWriter {
+	return &timedWriter{w: w, control: http.NewResponseController(w), timeout: timeout}
 }
 
 // pieceBytes is what a client must take within the timeout.
 const pieceBytes = 64 << 10
 
 // Write implements io.Writer.
-func (p *patient) Write(b []byte) (n int, err error) {
+func (p *timedWriter) Write(b []byte) (n int, err error) {
 	for len(b) > 0 && err == nil {
-		if err = p.extend(); err != nil {
+		if err = p.extendDeadline(); err != nil {
 			return n, err
 		}
 		var took int
@@ -40,20 +40,22 @@ func (p *patient) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-func (p *patient) extend() error { return p.control.SetWriteDeadline(time.Now().Add(p.timeout)) }
+func (p *timedWriter) extendDeadline() error {
+	return p.control.SetWriteDeadline(time.Now().Add(p.timeout))
+}
 
-func (p *patient) flush() error {
-	if err := p.extend(); err != nil {
+func (p *timedWriter) flushClient() error {
+	if err := p.extendDeadline(); err != nil {
 		return err
 	}
 	return p.control.Flush()
 }
 
-// done leaves the connection as the next request should find it. What is left of this one has a timeout still.
-func (p *patient) done() { _ = p.control.SetWriteDeadline(time.Time{}) }
+// clearDeadline leaves the connection as the next request should find it. What is left of this one has a timeout still.
+func (p *timedWriter) clearDeadline() { _ = p.control.SetWriteDeadline(time.Time{}) }
 
-// packer compresses an answer.
-type packer interface {
+// compressor compresses an answer.
+type compressor interface {
 	io.WriteCloser
 	Flush() error
 }
@@ -61,8 +63,8 @@ type packer interface {
 // encodings are what answers can be compressed with, the better one first.
 var encodings = []string{"zstd", "gzip"}
 
-// newPacker returns a compressor: the fastest of its kind, since answers are made while they are read.
-func newPacker(encoding string, w io.Writer) packer {
+// newCompressor returns a compressor: the fastest of its kind, since answers are made while they are read.
+func newCompressor(encoding string, w io.Writer) compressor {
 	if encoding == "gzip" {
 		z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // the level is one that it has
 		return z

@@ -22,8 +22,8 @@ const (
 	sliceRows = 64 << 10
 )
 
-// query is one that has been asked. It is used by one goroutine at a time, but for cancel.
-type query struct {
+// runningQuery is one that has been asked. It is used by one goroutine at a time, but for cancel.
+type runningQuery struct {
 	g      *Gateway
 	api    string
 	client string
@@ -43,8 +43,8 @@ type query struct {
 	quiet  bool  // only its schema was wanted: it is not counted as an answer
 }
 
-// begin admits a query and binds it. An error has been counted and logged; without one the caller calls end.
-func (g *Gateway) begin(ctx context.Context, q *query) error {
+// beginQuery admits a query and binds it. An error has been counted and logged; without one the caller calls end.
+func (g *Gateway) beginQuery(ctx context.Context, q *runningQuery) error {
 	q.g, q.began = g, g.now()
 	limit := g.cfg.MaxTime
 	if q.req.Follow {
@@ -53,46 +53,46 @@ func (g *Gateway) begin(ctx context.Context, q *query) error {
 	q.req.Memory = g.cfg.QueryMemory
 	q.ctx, q.cancel = context.WithCancelCause(ctx)
 	q.stop = func() {}
-	if limit = least(limit, q.req.Timeout); limit > 0 {
+	if limit = lowerBound(limit, q.req.Timeout); limit > 0 {
 		q.ctx, q.stop = context.WithTimeoutCause(q.ctx, limit, errTimeout)
 	}
-	err := q.bind()
+	err := q.bindQuery()
 	if err != nil {
-		q.end(err)
+		q.endQuery(err)
 	}
 	return err
 }
 
-// least is the lesser of two bounds of which 0 is none.
-func least(a, b time.Duration) time.Duration {
+// lowerBound is the lesser of two bounds of which 0 is none.
+func lowerBound(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b
 	}
 	return a
 }
 
-func (q *query) bind() error {
+func (q *runningQuery) bindQuery() error {
 	switch {
 	case q.req.SQL == "":
 		return &Error{Kind: KindInvalid, Message: "there is no query", Hint: "give one as sql=SELECT ..., or as the body of a POST"}
 	case len(q.req.SQL) > MaxText:
 		return errorf(KindTooLarge, "the query has %d bytes, at most %d are allowed", len(q.req.SQL), MaxText)
 	}
-	if err := q.g.admit(q); err != nil {
+	if err := q.g.admitQuery(q); err != nil {
 		return err
 	}
 	q.g.log.Debug("query begins", "api", q.api, "client", q.client, "text", q.req.SQL)
-	return q.rescued(func() (err error) {
+	return q.recoverPanic(func() (err error) {
 		if q.source, err = q.g.open(q.ctx, q.req); err != nil {
 			q.source = nil
-			return q.told(err)
+			return q.clientFailure(err)
 		}
 		return nil
 	})
 }
 
-// rescued turns a panic into an error: a bug that one query meets must not end the others.
-func (q *query) rescued(fn func() error) (err error) {
+// recoverPanic turns a panic into an error: a bug that one query meets must not end the others.
+func (q *runningQuery) recoverPanic(fn func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			q.g.log.Error("a query panicked", "api", q.api, "panic", v, "stack", string(debug.Stack()))
@@ -102,10 +102,10 @@ func (q *query) rescued(fn func() error) (err error) {
 	return fn()
 }
 
-// told is what a client is told of an error: why the query ended, if it was ended.
-func (q *query) told(err error) error {
+// clientFailure is what a client is told of an error: why the query ended, if it was ended.
+func (q *runningQuery) clientFailure(err error) error {
 	if q.ctx.Err() != nil {
-		return q.ended()
+		return q.endReason()
 	}
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
@@ -114,8 +114,8 @@ func (q *query) told(err error) error {
 	return &Error{Kind: KindInternal, Message: err.Error()}
 }
 
-// ended says why the query's context ended. One that follows has then answered all it was to.
-func (q *query) ended() error {
+// endReason says why the query's context ended. One that follows has then answered all it was to.
+func (q *runningQuery) endReason() error {
 	switch cause := context.Cause(q.ctx); {
 	case errors.Is(cause, errTimeout) && q.req.Follow && q.source != nil:
 		return io.EOF
@@ -131,31 +131,31 @@ func (q *query) ended() error {
 	}
 }
 
-// fetch returns the next slice of the answer, which the caller releases, or io.EOF.
-func (q *query) fetch() (batch arrow.RecordBatch, err error) {
-	err = q.rescued(func() (err error) {
-		batch, err = q.take()
+// fetchSlice returns the next slice of the answer, which the caller releases, or io.EOF.
+func (q *runningQuery) fetchSlice() (batch arrow.RecordBatch, err error) {
+	err = q.recoverPanic(func() (err error) {
+		batch, err = q.takeSlice()
 		return err
 	})
 	return batch, err
 }
 
-func (q *query) take() (arrow.RecordBatch, error) {
+func (q *runningQuery) takeSlice() (arrow.RecordBatch, error) {
 	for q.rest == nil {
 		if q.ctx.Err() != nil {
-			return nil, q.ended()
+			return nil, q.endReason()
 		}
 		var err error
 		if q.rest, err = q.source.Next(); errors.Is(err, io.EOF) {
 			return nil, err
 		} else if err != nil {
-			return nil, q.told(err)
+			return nil, q.clientFailure(err)
 		}
 		if q.offset = 0; q.rest.NumRows() == 0 {
-			q.drop()
+			q.dropBatch()
 		}
 	}
-	n, size := q.slice()
+	n, size := q.nextSlice()
 	if most := q.g.cfg.MaxRows; most > 0 && !q.req.Follow && q.rows+n > most {
 		return nil, &Error{
 			Kind: KindLimit, Message: fmt.Sprintf("the answer has more than %d rows, which is as many as this server gives", most),
@@ -170,13 +170,13 @@ func (q *query) take() (arrow.RecordBatch, error) {
 	}
 	batch := q.rest.NewSlice(q.offset, q.offset+n)
 	if q.offset += n; q.offset == q.rest.NumRows() {
-		q.drop()
+		q.dropBatch()
 	}
 	return batch, nil
 }
 
-// slice is how many rows of the batch are handed out next, and about how many bytes they have.
-func (q *query) slice() (n, bytes int64) {
+// nextSlice is how many rows of the batch are handed out next, and about how many bytes they have.
+func (q *runningQuery) nextSlice() (n, bytes int64) {
 	rows, size := q.rest.NumRows(), util.TotalRecordSize(q.rest)
 	n = min(rows, sliceRows)
 	if size > sliceBytes {
@@ -186,29 +186,29 @@ func (q *query) slice() (n, bytes int64) {
 	return n, int64(float64(size) * float64(n) / float64(rows))
 }
 
-func (q *query) drop() {
+func (q *runningQuery) dropBatch() {
 	if q.rest != nil {
 		q.rest.Release()
 		q.rest = nil
 	}
 }
 
-// chunk is what a pump hands on: a slice of the answer, or why there are no more.
-type chunk struct {
+// answerChunk is what a pump hands on: a slice of the answer, or why there are no more.
+type answerChunk struct {
 	batch arrow.RecordBatch
 	err   error
 }
 
-// pump fetches in a goroutine of its own, so that a writer can wait for rows and for the time at once. The channel is closed after the
+// startPump fetches in a goroutine of its own, so that a writer can wait for rows and for the time at once. The channel is closed after the
 // last chunk, or when the query is ended; then the query is the caller's again.
-func (q *query) pump() <-chan chunk {
-	out := make(chan chunk)
+func (q *runningQuery) startPump() <-chan answerChunk {
+	out := make(chan answerChunk)
 	go func() {
 		defer close(out)
 		for {
-			batch, err := q.fetch()
+			batch, err := q.fetchSlice()
 			select {
-			case out <- chunk{batch, err}:
+			case out <- answerChunk{batch, err}:
 			case <-q.ctx.Done():
 				if batch != nil {
 					batch.Release()
@@ -223,20 +223,20 @@ func (q *query) pump() <-chan chunk {
 	return out
 }
 
-// end gives back what the query has, and tells what came of it: nil or io.EOF is an answer that is whole.
-func (q *query) end(err error) {
+// endQuery gives back what the query has, and tells what came of it: nil or io.EOF is an answer that is whole.
+func (q *runningQuery) endQuery(err error) {
 	var stats columns.Stats
 	category := ""
 	q.cancel(nil)
 	q.stop()
-	q.drop()
+	q.dropBatch()
 	if q.source != nil {
 		category, stats = q.source.Category(), q.source.Stats()
 		if err := q.source.Close(); err != nil {
 			q.g.log.Warn("close a query", "error", err)
 		}
 	}
-	q.g.release(q)
+	q.g.releaseQuery(q)
 	result := resultOK
 	if err != nil && !errors.Is(err, io.EOF) {
 		result = KindInternal.String()

@@ -19,27 +19,27 @@ import (
 	"scribe/internal/base/units"
 )
 
-// asked is what an HTTP request asks for.
-type asked struct {
+// httpRequest is what an HTTP request asks for.
+type httpRequest struct {
 	Request
 	format   export.Format
 	encoding string // of the content; empty = none
 }
 
-// refusal is an error with a status that kinds have not.
-type refusal struct {
+// statusError is an error with a status that kinds have not.
+type statusError struct {
 	status int
 	err    *Error
 }
 
 // Error implements error.
-func (r *refusal) Error() string { return r.err.Error() }
+func (r *statusError) Error() string { return r.err.Error() }
 
 // Unwrap gives access to what the client is told.
-func (r *refusal) Unwrap() error { return r.err }
+func (r *statusError) Unwrap() error { return r.err }
 
-func refuse(status int, format string, args ...any) error {
-	return &refusal{status: status, err: errorf(KindInvalid, format, args...)}
+func newStatusError(status int, format string, args ...any) error {
+	return &statusError{status: status, err: errorf(KindInvalid, format, args...)}
 }
 
 // maxBody is the longest body: a query, every character of which JSON may write as six.
@@ -48,17 +48,17 @@ const maxBody = 6*MaxText + 4<<10
 // parameters are the names that a request may give values to, in its URL, a form or a JSON body.
 var parameters = []string{"sql", "from", "to", "follow", "limit", "timeout", "format"}
 
-// bodyPatience is how long a client may take to send its body.
-const bodyPatience = 30 * time.Second
+// bodyTimeout is how long a client may take to send its body.
+const bodyTimeout = 30 * time.Second
 
 // parseRequest reads a request, whose body it reads to the end.
-func parseRequest(w http.ResponseWriter, r *http.Request, now time.Time) (*asked, error) {
+func parseRequest(w http.ResponseWriter, r *http.Request, now time.Time) (*httpRequest, error) {
 	if r.Method != http.MethodGet && r.Method != http.MethodPost {
 		w.Header().Set("Allow", "GET, POST")
-		return nil, refuse(http.StatusMethodNotAllowed, "%s is neither GET nor POST", r.Method)
+		return nil, newStatusError(http.StatusMethodNotAllowed, "%s is neither GET nor POST", r.Method)
 	}
 	if !r.ProtoAtLeast(1, 1) {
-		return nil, refuse(http.StatusHTTPVersionNotSupported, "%s can't tell an answer that was cut from a whole one: use HTTP/1.1 or later", r.Proto)
+		return nil, newStatusError(http.StatusHTTPVersionNotSupported, "%s can't tell an answer that was cut from a whole one: use HTTP/1.1 or later", r.Proto)
 	}
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -69,8 +69,8 @@ func parseRequest(w http.ResponseWriter, r *http.Request, now time.Time) (*asked
 			return nil, err
 		}
 	}
-	a := &asked{}
-	if err := a.fill(values, now); err != nil {
+	a := &httpRequest{}
+	if err := a.setParameters(values, now); err != nil {
 		return nil, err
 	}
 	if a.format == "" {
@@ -84,7 +84,7 @@ func parseRequest(w http.ResponseWriter, r *http.Request, now time.Time) (*asked
 
 // readBody adds what a body says to the parameters of the URL.
 func readBody(w http.ResponseWriter, r *http.Request, values url.Values) error {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyPatience)) // where there is none it takes as long as it takes
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // where there is none it takes as long as it takes
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	if tooLong, ok := errors.AsType[*http.MaxBytesError](err); ok {
@@ -94,12 +94,12 @@ func readBody(w http.ResponseWriter, r *http.Request, values url.Values) error {
 		return errorf(KindInvalid, "read the body: %v", err)
 	}
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
-		return refuse(http.StatusUnsupportedMediaType, "Content-Encoding %q: send the query as it is", enc)
+		return newStatusError(http.StatusUnsupportedMediaType, "Content-Encoding %q: send the query as it is", enc)
 	}
 	media := "text/plain"
 	if t := r.Header.Get("Content-Type"); t != "" {
 		if media, _, err = mime.ParseMediaType(t); err != nil {
-			return refuse(http.StatusUnsupportedMediaType, "Content-Type %q: %v", t, err)
+			return newStatusError(http.StatusUnsupportedMediaType, "Content-Type %q: %v", t, err)
 		}
 	}
 	var more url.Values
@@ -113,7 +113,7 @@ func readBody(w http.ResponseWriter, r *http.Request, values url.Values) error {
 			more = url.Values{"sql": {string(body)}}
 		}
 	default:
-		return refuse(http.StatusUnsupportedMediaType, "Content-Type %q is none of application/sql, text/plain, application/json, application/x-www-form-urlencoded", media)
+		return newStatusError(http.StatusUnsupportedMediaType, "Content-Type %q is none of application/sql, text/plain, application/json, application/x-www-form-urlencoded", media)
 	}
 	for name, v := range more {
 		if values.Has(name) {
@@ -162,8 +162,8 @@ func formParameters(body []byte) (url.Values, error) {
 	return values, nil
 }
 
-// fill sets what parameters say.
-func (a *asked) fill(values url.Values, now time.Time) error {
+// setParameters sets what parameters say.
+func (a *httpRequest) setParameters(values url.Values, now time.Time) error {
 	for name, v := range values {
 		if !slices.Contains(parameters, name) {
 			return errorf(KindInvalid, "%q is none of the parameters %s", name, strings.Join(parameters, ", "))
@@ -178,11 +178,11 @@ func (a *asked) fill(values url.Values, now time.Time) error {
 	default:
 		return errorf(KindInvalid, "format %q is none of arrow, jsonl, csv", f)
 	}
-	return a.Request.fill(values.Get, now)
+	return a.Request.setFields(values.Get, now)
 }
 
-// fill sets a request from texts: those of an HTTP request's parameters, or of a call's headers.
-func (r *Request) fill(get func(string) string, now time.Time) (err error) {
+// setFields sets a request from texts: those of an HTTP request's parameters, or of a call's headers.
+func (r *Request) setFields(get func(string) string, now time.Time) (err error) {
 	r.SQL = strings.TrimSpace(get("sql"))
 	if !utf8.ValidString(r.SQL) {
 		return errorf(KindInvalid, "the query is not UTF-8")
@@ -248,7 +248,7 @@ func acceptedFormat(headers []string) (export.Format, error) {
 	}
 	var best export.Format
 	most, said := 0.0, false
-	for name, quality := range accepted(headers) {
+	for name, quality := range acceptedEntries(headers) {
 		said = true
 		if f, ok := media[name]; ok && quality > most {
 			best, most = f, quality
@@ -258,7 +258,7 @@ func acceptedFormat(headers []string) (export.Format, error) {
 	case !said:
 		return export.JSONLines, nil
 	case best == "":
-		return "", refuse(http.StatusNotAcceptable, "Accept has none of application/vnd.apache.arrow.stream, application/x-ndjson, text/csv: ask for one of them, or with format=arrow, jsonl or csv")
+		return "", newStatusError(http.StatusNotAcceptable, "Accept has none of application/vnd.apache.arrow.stream, application/x-ndjson, text/csv: ask for one of them, or with format=arrow, jsonl or csv")
 	default:
 		return best, nil
 	}
@@ -268,7 +268,7 @@ func acceptedFormat(headers []string) (export.Format, error) {
 func acceptedEncoding(headers []string) string {
 	best := ""
 	most := 0.0
-	for name, quality := range accepted(headers) {
+	for name, quality := range acceptedEntries(headers) {
 		if name == "x-gzip" {
 			name = "gzip"
 		}
@@ -282,8 +282,8 @@ func acceptedEncoding(headers []string) string {
 	return best
 }
 
-// accepted yields the entries of a header of RFC 9110, section 12.5, with their qualities, in their order.
-func accepted(headers []string) func(yield func(string, float64) bool) {
+// acceptedEntries yields the entries of a header of RFC 9110, section 12.5, with their qualities, in their order.
+func acceptedEntries(headers []string) func(yield func(string, float64) bool) {
 	return func(yield func(string, float64) bool) {
 		for _, h := range headers {
 			for part := range strings.SplitSeq(h, ",") {

@@ -2,7 +2,10 @@ package sqlserver
 
 import (
 	"fmt"
+	"net/http"
 	"time"
+
+	"google.golang.org/grpc/codes"
 )
 
 // Request is a query and what goes with it.
@@ -45,34 +48,25 @@ const (
 	KindCancelled   Kind = 8 // the client went away
 )
 
-// String is the word for a kind in answers, logs and metrics.
-func (k Kind) String() string {
-	switch k {
-	case KindInvalid:
-		return "invalid"
-	case KindUnknown:
-		return "unknown_category"
-	case KindTooLarge:
-		return "too_large"
-	case KindLimit:
-		return "limit"
-	case KindBusy:
-		return "busy"
-	case KindUnavailable:
-		return "unavailable"
-	case KindTimeout:
-		return "timeout"
-	case KindCancelled:
-		return "cancelled"
-	default:
-		return "internal"
-	}
+// kinds says how each kind is told: its word in answers, logs and metrics, the status of HTTP and the code of gRPC.
+var kinds = [...]struct {
+	word   string
+	status int
+	code   codes.Code
+}{
+	KindInternal:    {"internal", http.StatusInternalServerError, codes.Internal},
+	KindInvalid:     {"invalid", http.StatusBadRequest, codes.InvalidArgument},
+	KindUnknown:     {"unknown_category", http.StatusNotFound, codes.NotFound},
+	KindTooLarge:    {"too_large", http.StatusRequestEntityTooLarge, codes.InvalidArgument},
+	KindLimit:       {"limit", http.StatusUnprocessableEntity, codes.ResourceExhausted},
+	KindBusy:        {"busy", http.StatusTooManyRequests, codes.ResourceExhausted},
+	KindUnavailable: {"unavailable", http.StatusServiceUnavailable, codes.Unavailable},
+	KindTimeout:     {"timeout", http.StatusGatewayTimeout, codes.DeadlineExceeded},
+	KindCancelled:   {"cancelled", http.StatusServiceUnavailable, codes.Canceled}, // nobody reads the status: the client went away
 }
 
-// kinds are all of them.
-var kinds = []Kind{
-	KindInternal, KindInvalid, KindUnknown, KindTooLarge, KindLimit, KindBusy, KindUnavailable, KindTimeout, KindCancelled,
-}
+// String is the word for a kind.
+func (k Kind) String() string { return kinds[k].word }
 
 // Error is what a client is told.
 type Error struct {

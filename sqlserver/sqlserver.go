@@ -29,7 +29,7 @@ type Gateway struct {
 
 	mu struct {
 		sync.Mutex
-		running map[*query]struct{}
+		running map[*runningQuery]struct{}
 		follows int
 		flights map[*grpc.Server]struct{}
 	}
@@ -58,7 +58,7 @@ func New(cfg Config, deps Deps) (*Gateway, error) {
 	if g.now == nil {
 		g.now = time.Now
 	}
-	g.mu.running = make(map[*query]struct{})
+	g.mu.running = make(map[*runningQuery]struct{})
 	g.mu.flights = make(map[*grpc.Server]struct{})
 	count := func(of func() int) func() float64 {
 		return func() float64 {
@@ -76,11 +76,11 @@ func New(cfg Config, deps Deps) (*Gateway, error) {
 // them. It can be called again.
 func (g *Gateway) Close(ctx context.Context) error {
 	return g.calls.Close(ctx, func() error {
-		g.interrupt(func(q *query) bool { return q.req.Follow })
+		g.cancelWhere(func(q *runningQuery) bool { return q.req.Follow })
 		draining, cancel := context.WithTimeout(ctx, g.cfg.DrainTimeout)
 		_ = g.calls.Wait(draining) // those that are left are ended next
 		cancel()
-		g.interrupt(func(*query) bool { return true })
+		g.cancelWhere(func(*runningQuery) bool { return true })
 		g.mu.Lock()
 		flights := slices.Collect(maps.Keys(g.mu.flights))
 		g.mu.Unlock()
@@ -96,7 +96,7 @@ func (g *Gateway) Close(ctx context.Context) error {
 	})
 }
 
-func (g *Gateway) interrupt(which func(*query) bool) {
+func (g *Gateway) cancelWhere(which func(*runningQuery) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for q := range g.mu.running {
@@ -106,8 +106,8 @@ func (g *Gateway) interrupt(which func(*query) bool) {
 	}
 }
 
-// admit gives a query its slot, or says why it gets none.
-func (g *Gateway) admit(q *query) error {
+// admitQuery gives a query its slot, or says why it gets none.
+func (g *Gateway) admitQuery(q *runningQuery) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	later := func(k Kind, after time.Duration, format string, args ...any) error {
@@ -130,7 +130,7 @@ func (g *Gateway) admit(q *query) error {
 	return nil
 }
 
-func (g *Gateway) release(q *query) {
+func (g *Gateway) releaseQuery(q *runningQuery) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if _, ok := g.mu.running[q]; !ok {

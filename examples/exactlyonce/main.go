@@ -27,11 +27,8 @@ import (
 	"flag"
 	"fmt"
 	"hash/fnv"
-	"io/fs"
 	"os"
 	"os/signal"
-	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -73,9 +70,12 @@ func run(ctx context.Context, o options) (err error) {
 	if o.in == "" || o.out == "" || o.checkpoint == "" {
 		return errors.New("--in, --out and --checkpoint are needed")
 	}
-	start, err := loadCheckpoint(o.checkpoint)
+	start, found, err := consumer.LoadCheckpoint(o.checkpoint)
 	if err != nil {
 		return err
+	}
+	if !found {
+		start = consumer.Earliest()
 	}
 	c, err := consumer.New(o.server, o.in, consumer.WithStart(start), consumer.WithName("exactlyonce"))
 	if err != nil {
@@ -105,7 +105,7 @@ func run(ctx context.Context, o options) (err error) {
 		if err := w.WriteAtomic(ctx, o.out, 0, results...); err != nil {
 			return fmt.Errorf("write the results of batch %d: %w", batch.ID, err)
 		}
-		if err := saveCheckpoint(o.checkpoint, c.Checkpoint()); err != nil {
+		if err := consumer.SaveCheckpoint(o.checkpoint, c.Checkpoint()); err != nil {
 			return err
 		}
 	}
@@ -126,32 +126,4 @@ func (o *options) writer(first uint64) (*producer.Producer, error) {
 	}
 	// A write whose outcome is not known is repeated until it is.
 	return producer.New(o.server, producer.WithIdentity(id), producer.WithDeliveryTimeout(0))
-}
-
-func loadCheckpoint(path string) (consumer.Start, error) {
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return consumer.Earliest(), nil
-	}
-	if err != nil {
-		return consumer.Start{}, err
-	}
-	return consumer.Checkpoint(strings.TrimSpace(string(text)))
-}
-
-// saveCheckpoint replaces the file as a whole: whenever the program ends, there is the old place or the new one.
-func saveCheckpoint(path, text string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text + "\n")
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"scribe/internal/base/backoff"
 	"scribe/internal/format/record"
 	"scribe/storage/metalog"
 )
@@ -212,7 +213,7 @@ const (
 // retrying runs call until it succeeds or ctx ends, with growing waits between. Call says with alive that the engine has told something. One
 // that was told something, and ran for a while, was well before it failed: what counts begins anew. A closed engine ends it, too.
 func (f *feed) retrying(ctx context.Context, name string, call func(alive func()) error) {
-	backoff := firstBackoff
+	pause := firstBackoff
 	var since time.Time // since when nothing was well, or when members were told
 	for {
 		began, alive := time.Now(), false
@@ -229,7 +230,7 @@ func (f *feed) retrying(ctx context.Context, name string, call func(alive func()
 			f.hub.deps.Failed(name)
 		}
 		if alive && now.Sub(began) > lastBackoff {
-			since, backoff = time.Time{}, firstBackoff
+			since, pause = time.Time{}, firstBackoff
 		}
 		if since.IsZero() {
 			f.log.Warn("the metadata engine failed", "call", name, "error", err)
@@ -241,10 +242,10 @@ func (f *feed) retrying(ctx context.Context, name string, call func(alive func()
 			since = now
 			f.fail(fmt.Errorf("%s: %w", name, err))
 		}
-		if !wait(ctx, backoff) {
+		if backoff.Sleep(ctx, pause) != nil {
 			return
 		}
-		backoff = min(2*backoff, lastBackoff)
+		pause = min(2*pause, lastBackoff)
 	}
 }
 
@@ -252,18 +253,6 @@ func (f *feed) fail(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.table.fail(err)
-}
-
-// wait returns false when ctx ends first.
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
 
 // Faults of calls that should go on.
@@ -330,7 +319,7 @@ func (f *feed) looks() {
 			pause = f.hub.cfg.rest(pause, time.Since(began), gained || err != nil)
 			return err
 		})
-		if !wait(f.ctx, pause) {
+		if backoff.Sleep(f.ctx, pause) != nil {
 			return
 		}
 	}

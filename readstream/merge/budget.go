@@ -23,48 +23,48 @@ func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
 func (b *Budget) Used() int64 { return b.used.Load() }
 
 // Pressed reports whether merges are held to their shares.
-func (b *Budget) Pressed() bool { return b.used.Load() > b.plenty() }
+func (b *Budget) Pressed() bool { return b.used.Load() > b.plentyBytes() }
 
-// plenty is how much may be taken without regard to shares.
-func (b *Budget) plenty() int64 { return b.limit / 4 * 3 }
+// plentyBytes is how much may be taken without regard to shares.
+func (b *Budget) plentyBytes() int64 { return b.limit / 4 * 3 }
 
-func (b *Budget) share() int64 { return b.limit / 2 / max(b.merges.Load(), 1) }
+func (b *Budget) shareBytes() int64 { return b.limit / 2 / max(b.merges.Load(), 1) }
 
-// take takes n bytes for a merge that has held, if they are left for it, or in any case when forced.
-func (b *Budget) take(n, held int, force bool) bool {
+// takeBytes takes n bytes for a merge that has held, if they are left for it, or in any case when forced.
+func (b *Budget) takeBytes(n, held int, force bool) bool {
 	if b == nil {
 		return true
 	}
 	total := b.used.Add(int64(n))
-	if !force && (total > b.limit || total > b.plenty() && int64(held+n) > b.share()) {
+	if !force && (total > b.limit || total > b.plentyBytes() && int64(held+n) > b.shareBytes()) {
 		b.used.Add(-int64(n))
 		return false
 	}
 	return true
 }
 
-// room is how much a merge that has held could take.
-func (b *Budget) room(held int) int {
+// roomFor is how much a merge that has held could take.
+func (b *Budget) roomFor(held int) int {
 	if b == nil {
 		return math.MaxInt
 	}
 	used := b.used.Load()
-	return int(max(min(b.limit-used, max(b.plenty()-used, b.share()-int64(held))), 0))
+	return int(max(min(b.limit-used, max(b.plentyBytes()-used, b.shareBytes()-int64(held))), 0))
 }
 
-func (b *Budget) free(n int) {
+func (b *Budget) freeBytes(n int) {
 	if b != nil {
 		b.used.Add(-int64(n))
 	}
 }
 
-func (b *Budget) join() {
+func (b *Budget) addMerge() {
 	if b != nil {
 		b.merges.Add(1)
 	}
 }
 
-func (b *Budget) leave() {
+func (b *Budget) removeMerge() {
 	if b != nil {
 		b.merges.Add(-1)
 	}
@@ -76,15 +76,15 @@ func (m *Merge) Shrink() int {
 	if m.opts.Budget == nil {
 		return 0
 	}
-	share, before := int(m.opts.Budget.share()), m.used
+	share, before := int(m.opts.Budget.shareBytes()), m.used
 	if m.used <= share {
 		return 0
 	}
 	quota := share / max(m.active, 1)
 	for _, c := range m.cursors {
 		if c.bytes > quota {
-			m.shrink(c, quota)
-			m.update(c)
+			m.shrinkCursor(c, quota)
+			m.updateCursor(c)
 		}
 		if m.used <= share {
 			break
@@ -93,14 +93,14 @@ func (m *Merge) Shrink() int {
 	return before - m.used
 }
 
-// shrink drops the newest items of a cursor until its records take no more than quota.
-func (m *Merge) shrink(c *cursor, quota int) {
+// shrinkCursor drops the newest items of a cursor until its records take no more than quota.
+func (m *Merge) shrinkCursor(c *shardCursor, quota int) {
 	c.tail = max(c.tail, c.next) // what is dropped exists
 	for c.bytes > quota {
-		it := c.unpush()
+		it := c.popLast()
 		switch it.Kind {
 		case Entry:
-			m.free(c, len(it.Data))
+			m.freeRecord(c, len(it.Data))
 			c.low = it.order
 		case Gap: // it will be met again
 		case End:
@@ -108,16 +108,16 @@ func (m *Merge) shrink(c *cursor, quota int) {
 		}
 		c.next = it.LSN
 		// Of an entry at the front the time stays known.
-		c.stub = c.empty() && it.Kind == Entry && c.want != wantFailed
+		c.stub = c.isEmpty() && it.Kind == Entry && c.want != wantFailed
 	}
 }
 
-// unpush takes the last item out of a queue that has one.
-func (c *cursor) unpush() item {
+// popLast takes the last item out of a queue that has one.
+func (c *shardCursor) popLast() orderedItem {
 	last := len(c.queue) - 1
 	it := c.queue[last]
-	c.queue[last] = item{}
-	if c.queue = c.queue[:last]; c.empty() {
+	c.queue[last] = orderedItem{}
+	if c.queue = c.queue[:last]; c.isEmpty() {
 		c.queue, c.first = nil, 0
 	}
 	return it

@@ -16,17 +16,17 @@ const (
 	wantFailed  wantState = 3 // in Merge.failed
 )
 
-// item is an Item with what it is ordered by: its time, or for gaps and ends, which wait for nothing, the least there is.
-type item struct {
+// orderedItem is an Item with what it is ordered by: its time, or for gaps and ends, which wait for nothing, the least there is.
+type orderedItem struct {
 	Item
 	order int64
 }
 
-// cursor is a shard's place in the stream.
-type cursor struct {
+// shardCursor is a shard's place in the stream.
+type shardCursor struct {
 	shard record.ShardID
 	// queue holds the items from head on; the next record to come has LSN next.
-	queue []item
+	queue []orderedItem
 	first int
 	next  record.LSN
 	// low: no record from next on has a time below it. With stub, it is the very time of next.
@@ -53,35 +53,35 @@ type cursor struct {
 	active  bool // counted in Merge.active
 }
 
-func (c *cursor) empty() bool { return c.first == len(c.queue) }
+func (c *shardCursor) isEmpty() bool { return c.first == len(c.queue) }
 
 // needsRead reports whether a read would bring something that is missing.
-func (c *cursor) needsRead() bool { return !c.ended && c.empty() && c.next < c.tail }
+func (c *shardCursor) needsRead() bool { return !c.ended && c.isEmpty() && c.next < c.tail }
 
 // reachTail takes note that the cursor stands at the tail, if it does: then what holds from the tail on holds for it, and a sealed shard has
 // an end.
-func (c *cursor) reachTail() {
+func (c *shardCursor) reachTail() {
 	if c.ended || c.next < c.tail {
 		return
 	}
 	c.low = max(c.low, c.mark)
 	if c.sealed && !c.closing {
 		c.closing = true
-		c.push(item{Item: Item{Kind: End, Shard: c.shard, LSN: c.next}, order: math.MinInt64})
+		c.pushItem(orderedItem{Item: Item{Kind: End, Shard: c.shard, LSN: c.next}, order: math.MinInt64})
 	}
 }
 
-func (c *cursor) head() *item { return &c.queue[c.first] }
+func (c *shardCursor) firstItem() *orderedItem { return &c.queue[c.first] }
 
 // position is the LSN of the first item, or of what comes next.
-func (c *cursor) position() record.LSN {
-	if c.empty() {
+func (c *shardCursor) position() record.LSN {
+	if c.isEmpty() {
 		return c.next
 	}
-	return c.head().LSN
+	return c.firstItem().LSN
 }
 
-func (c *cursor) push(it item) {
+func (c *shardCursor) pushItem(it orderedItem) {
 	if c.first > 0 && len(c.queue) == cap(c.queue) {
 		n := copy(c.queue, c.queue[c.first:])
 		clear(c.queue[n:])
@@ -94,10 +94,10 @@ func (c *cursor) push(it item) {
 // shards that are idle hold little.
 const keptQueue = 4
 
-func (c *cursor) pop() Item {
+func (c *shardCursor) popItem() Item {
 	it := c.queue[c.first].Item
-	c.queue[c.first] = item{}
-	if c.first++; c.empty() {
+	c.queue[c.first] = orderedItem{}
+	if c.first++; c.isEmpty() {
 		c.queue, c.first = c.queue[:0], 0
 		if cap(c.queue) > keptQueue {
 			c.queue = nil
@@ -106,20 +106,20 @@ func (c *cursor) pop() Item {
 	return it
 }
 
-// gap appends a gap from next to to, or makes the one at the end of the queue longer.
-func (c *cursor) gap(to record.LSN, cause Cause) {
-	if !c.empty() {
+// pushGap appends a gap from next to to, or makes the one at the end of the queue longer.
+func (c *shardCursor) pushGap(to record.LSN, cause Cause) {
+	if !c.isEmpty() {
 		if last := &c.queue[len(c.queue)-1]; last.Kind == Gap && last.Cause == cause && last.To == c.next {
 			last.To, c.next = to, to
 			return
 		}
 	}
-	c.push(item{Item: Item{Kind: Gap, Cause: cause, Shard: c.shard, LSN: c.next, To: to}, order: math.MinInt64})
+	c.pushItem(orderedItem{Item: Item{Kind: Gap, Cause: cause, Shard: c.shard, LSN: c.next, To: to}, order: math.MinInt64})
 	c.next, c.stub = to, false
 }
 
-// before reports whether c's key comes before other's in the order of the stream.
-func (c *cursor) before(other *cursor) bool {
+// isBefore reports whether c's key comes before other's in the order of the stream.
+func (c *shardCursor) isBefore(other *shardCursor) bool {
 	if c.key != other.key {
 		return c.key < other.key
 	}
@@ -127,10 +127,10 @@ func (c *cursor) before(other *cursor) bool {
 }
 
 // cursorHeap is a heap by (key, shard).
-type cursorHeap []*cursor
+type cursorHeap []*shardCursor
 
 func (h cursorHeap) Len() int           { return len(h) }
-func (h cursorHeap) Less(i, j int) bool { return h[i].before(h[j]) }
+func (h cursorHeap) Less(i, j int) bool { return h[i].isBefore(h[j]) }
 
 func (h cursorHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
@@ -139,7 +139,7 @@ func (h cursorHeap) Swap(i, j int) {
 
 // Push implements heap.Interface.
 func (h *cursorHeap) Push(x any) {
-	c := x.(*cursor)
+	c := x.(*shardCursor)
 	c.index = len(*h)
 	*h = append(*h, c)
 }

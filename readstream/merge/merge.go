@@ -94,18 +94,18 @@ const entryOverhead = 96
 // Merge merges shards. See the package's comment.
 type Merge struct {
 	opts    Options
-	cursors map[record.ShardID]*cursor
+	cursors map[record.ShardID]*shardCursor
 	// ready holds the cursors that have an item or know the time of their next record; tails those that have nothing and are at
 	// their tail; behind those that have nothing although there is something, or whose tail is not known. Ended ones are in none.
 	ready  cursorHeap
 	tails  cursorHeap
 	behind cursorHeap
 	// wants are cursors to be read, first in first out. Some may have got records in the meantime.
-	wants  []*cursor
-	failed []*cursor
+	wants  []*shardCursor
+	failed []*shardCursor
 
 	// begun are cursors whose next record was handed out in part before, see Begin.
-	begun []*cursor
+	begun []*shardCursor
 
 	used    int    // bytes in queues
 	active  int    // cursors that share Limit
@@ -121,8 +121,8 @@ type Merge struct {
 
 // New returns a merge of no shards, which is part of its budget until Close.
 func New(opts Options) *Merge {
-	opts.Budget.join()
-	return &Merge{opts: opts, cursors: map[record.ShardID]*cursor{}}
+	opts.Budget.addMerge()
+	return &Merge{opts: opts, cursors: map[record.ShardID]*shardCursor{}}
 }
 
 // Add adds a shard to be handed out from LSN on. It does nothing for one that is there. Until its Tail is told it may bring anything;
@@ -131,9 +131,9 @@ func (m *Merge) Add(shard record.ShardID, from record.LSN) {
 	if _, ok := m.cursors[shard]; ok {
 		return
 	}
-	c := &cursor{shard: shard, next: max(from, record.FirstLSN)}
+	c := &shardCursor{shard: shard, next: max(from, record.FirstLSN)}
 	m.cursors[shard] = c
-	m.update(c)
+	m.updateCursor(c)
 }
 
 // Begin tells that of the first record of a shard that was added a part was handed out, by an earlier merge: the rest comes before
@@ -144,13 +144,13 @@ func (m *Merge) Begin(shard record.ShardID) {
 	}
 }
 
-// front is the cursor that is next: one that was begun, or the first by time. It is nil when there is none, or when the one that was
+// frontCursor is the cursor that is next: one that was begun, or the first by time. It is nil when there is none, or when the one that was
 // begun has nothing yet.
-func (m *Merge) front() *cursor {
+func (m *Merge) frontCursor() *shardCursor {
 	for len(m.begun) > 0 {
 		c := m.begun[0]
 		switch absent := c.known && c.next >= c.tail; {
-		case !c.ended && (!c.empty() || c.stub):
+		case !c.ended && (!c.isEmpty() || c.stub):
 			return c
 		case !c.ended && !absent:
 			return nil
@@ -176,12 +176,12 @@ func (m *Merge) Total() int { return len(m.cursors) }
 // sealed says that nothing will come.
 func (m *Merge) Tail(shard record.ShardID, next record.LSN, watermark int64, sealed bool) {
 	if c := m.cursors[shard]; c != nil && !c.ended {
-		m.tail(c, next, watermark, sealed)
-		m.update(c)
+		m.noteTail(c, next, watermark, sealed)
+		m.updateCursor(c)
 	}
 }
 
-func (m *Merge) tail(c *cursor, next record.LSN, watermark int64, sealed bool) {
+func (m *Merge) noteTail(c *shardCursor, next record.LSN, watermark int64, sealed bool) {
 	// What holds for all records from a tail on holds for those from a later tail on: the two maxima go together.
 	c.tail = max(c.tail, next)
 	c.mark = max(c.mark, watermark)
@@ -205,9 +205,9 @@ func (m *Merge) Update(u *metalog.Update) {
 		return
 	}
 	// Entries after TrimmedTo leave a hole, so the cursor will want a read and learn of the gap there.
-	m.offer(c, u.Entries, false)
-	m.tail(c, u.NextLSN, u.Watermark, u.Sealed)
-	m.update(c)
+	m.queueEntries(c, u.Entries, false)
+	m.noteTail(c, u.NextLSN, u.Watermark, u.Sealed)
+	m.updateCursor(c)
 }
 
 // firstRead is the bytes that the first read of a shard brings at most, so that a stream has something to send soon; each further one may
@@ -224,11 +224,11 @@ func (m *Merge) Wants(dst []Want, limit int) []Want {
 		c := m.wants[0]
 		m.wants = m.wants[1:]
 		if !c.needsRead() {
-			m.unwant(c)
+			m.cancelWant(c)
 			continue
 		}
 		c.want = wantRunning
-		room := min(m.quota(), m.opts.Limit-m.used, m.opts.Budget.room(m.used), firstRead<<c.ahead)
+		room := min(m.cursorQuota(), m.opts.Limit-m.used, m.opts.Budget.roomFor(m.used), firstRead<<c.ahead)
 		c.ahead = min(c.ahead+1, mostAhead)
 		dst = append(dst, Want{Shard: c.shard, LSN: c.next, MaxBytes: max(room, 1)})
 		limit--
@@ -239,10 +239,10 @@ func (m *Merge) Wants(dst []Want, limit int) []Want {
 	return dst
 }
 
-// unwant takes back a want that was met by an update.
-func (m *Merge) unwant(c *cursor) {
+// cancelWant takes back a want that was met by an update.
+func (m *Merge) cancelWant(c *shardCursor) {
 	c.want, c.force = wantNone, false
-	m.update(c)
+	m.updateCursor(c)
 }
 
 // Loaded answers a want with what was read, whose data the merge keeps. Nothing, although there should be something, counts as
@@ -253,17 +253,17 @@ func (m *Merge) Loaded(shard record.ShardID, entries []metalog.Entry) {
 		return
 	}
 	before := c.next
-	m.offer(c, entries, c.force)
+	m.queueEntries(c, entries, c.force)
 	if len(entries) == 0 && c.sealed && c.needsRead() {
-		c.gap(c.tail, Trimmed)
+		c.pushGap(c.tail, Trimmed)
 	}
 	// To learn the time of the next record is something, too, unless the record itself was wanted.
 	if gained := c.next != before || c.stub && !c.force; !gained && c.needsRead() {
-		m.fail(c)
+		m.failWant(c)
 	} else if c.want == wantRunning {
 		c.want, c.force = wantNone, false
 	}
-	m.update(c)
+	m.updateCursor(c)
 }
 
 // Skip answers a want when the records from its LSN up to to can't be had.
@@ -276,9 +276,9 @@ func (m *Merge) Skip(shard record.ShardID, to record.LSN, cause Cause) {
 		c.want, c.force = wantNone, false
 	}
 	if to > c.next {
-		c.gap(to, cause)
+		c.pushGap(to, cause)
 	}
-	m.update(c)
+	m.updateCursor(c)
 }
 
 // Late tells that a want takes long to answer. Until it is answered the shard keeps back what its window does not allow before
@@ -286,19 +286,19 @@ func (m *Merge) Skip(shard record.ShardID, to record.LSN, cause Cause) {
 func (m *Merge) Late(shard record.ShardID) {
 	if c := m.cursors[shard]; c != nil && !c.ended && c.want == wantRunning && c.stub {
 		c.stub = false
-		m.update(c)
+		m.updateCursor(c)
 	}
 }
 
 // Fail answers a want when the read failed. The shard is not wanted again before Retry.
 func (m *Merge) Fail(shard record.ShardID) {
 	if c := m.cursors[shard]; c != nil && !c.ended {
-		m.fail(c)
-		m.update(c)
+		m.failWant(c)
+		m.updateCursor(c)
 	}
 }
 
-func (m *Merge) fail(c *cursor) {
+func (m *Merge) failWant(c *shardCursor) {
 	c.want, c.force, c.stub = wantFailed, false, false
 	m.failed = append(m.failed, c)
 }
@@ -309,7 +309,7 @@ func (m *Merge) Retry() bool {
 	m.failed = nil
 	for _, c := range failed {
 		c.want = wantNone
-		m.update(c)
+		m.updateCursor(c)
 	}
 	return len(failed) > 0
 }
@@ -328,19 +328,19 @@ func (m *Merge) Peek() (Kind, Status) {
 		}
 		c := m.wants[0]
 		m.wants = m.wants[1:]
-		m.unwant(c)
+		m.cancelWant(c)
 	}
-	c := m.front()
+	c := m.frontCursor()
 	if c == nil {
 		return 0, Idle
 	}
 	if !c.stub {
-		if k := c.head().Kind; k != Entry {
+		if k := c.firstItem().Kind; k != Entry {
 			return k, Ready
 		}
 	}
 	if len(m.begun) == 0 {
-		if s := m.hold(c); s != Ready {
+		if s := m.holdStatus(c); s != Ready {
 			return 0, s
 		}
 	}
@@ -355,17 +355,17 @@ func (m *Merge) Peek() (Kind, Status) {
 	return Entry, Ready
 }
 
-// hold says whether the window lets the head of c, an entry, go.
-func (m *Merge) hold(c *cursor) Status {
+// holdStatus says whether the window lets the head of c, an entry, go.
+func (m *Merge) holdStatus(c *shardCursor) Status {
 	if m.opts.Window == Unbounded {
 		return Ready
 	}
 	if m.opts.Window == 0 {
 		// Every other shard's next record must come later in the order, also where times are equal.
 		switch {
-		case len(m.behind) > 0 && !c.before(m.behind[0]):
+		case len(m.behind) > 0 && !c.isBefore(m.behind[0]):
 			return Idle // a read of it failed
-		case len(m.tails) > 0 && m.floor <= c.key && !c.before(m.tails[0]):
+		case len(m.tails) > 0 && m.floor <= c.key && !c.isBefore(m.tails[0]):
 			return Look
 		case m.horizon <= c.key:
 			return Look // a shard that appears may have a record of the same time
@@ -386,8 +386,8 @@ func (m *Merge) hold(c *cursor) Status {
 
 // Head is the place of the next item, when the status is Ready.
 func (m *Merge) Head() (record.ShardID, record.LSN) {
-	c := m.front()
-	return c.shard, c.head().LSN
+	c := m.frontCursor()
+	return c.shard, c.firstItem().LSN
 }
 
 // Next returns the next item when the status is Ready, and takes it out.
@@ -395,19 +395,19 @@ func (m *Merge) Next() (Item, Status) {
 	if _, s := m.Peek(); s != Ready {
 		return Item{}, s
 	}
-	c := m.front()
-	it := c.pop()
+	c := m.frontCursor()
+	it := c.popItem()
 	if len(m.begun) > 0 {
 		m.begun = m.begun[1:]
 	}
 	if it.Kind == Entry {
-		m.free(c, len(it.Data))
+		m.freeRecord(c, len(it.Data))
 	}
 	if it.Kind == End {
 		c.ended = true
 		m.ended++
 	}
-	m.update(c)
+	m.updateCursor(c)
 	return it, Ready
 }
 
@@ -427,11 +427,11 @@ func (m *Merge) Low() int64 {
 	if low == Unbounded {
 		return 0
 	}
-	return max(min(low, m.reach()), 0)
+	return max(min(low, m.horizonReach()), 0)
 }
 
-// reach is the latest time that Low may be while there may be shards that are not known.
-func (m *Merge) reach() int64 {
+// horizonReach is the latest time that Low may be while there may be shards that are not known.
+func (m *Merge) horizonReach() int64 {
 	if m.horizon > math.MaxInt64-m.opts.Window {
 		return math.MaxInt64
 	}
@@ -439,7 +439,7 @@ func (m *Merge) reach() int64 {
 }
 
 // Lagging reports whether a look for new shards would raise Low.
-func (m *Merge) Lagging() bool { return m.reach() < m.seen && m.seen > m.horizon }
+func (m *Merge) Lagging() bool { return m.horizonReach() < m.seen && m.seen > m.horizon }
 
 // Positions yields each shard's next LSN to hand out, ended shards included, in no order.
 func (m *Merge) Positions() iter.Seq2[record.ShardID, record.LSN] {
@@ -468,13 +468,13 @@ func (m *Merge) Buffered() int { return m.used }
 
 // Close gives the queues' bytes back to the budget, and its share. It is called once, and the merge is not used afterwards.
 func (m *Merge) Close() {
-	m.opts.Budget.free(m.used)
-	m.opts.Budget.leave()
+	m.opts.Budget.freeBytes(m.used)
+	m.opts.Budget.removeMerge()
 	m.used = 0
 }
 
-// offer takes the entries that continue a cursor's queue, as far as there is room. With force there is room for one in any case.
-func (m *Merge) offer(c *cursor, entries []metalog.Entry, force bool) {
+// queueEntries takes the entries that continue a cursor's queue, as far as there is room. With force there is room for one in any case.
+func (m *Merge) queueEntries(c *shardCursor, entries []metalog.Entry, force bool) {
 	for i := range entries {
 		e := &entries[i]
 		m.seen = max(m.seen, e.Time)
@@ -487,17 +487,17 @@ func (m *Merge) offer(c *cursor, entries []metalog.Entry, force bool) {
 		// Times of a shard never decrease; if an engine breaks that, order by what was promised.
 		c.low = max(c.low, e.Time)
 		size := len(e.Data) + entryOverhead
-		room := c.bytes == 0 || c.bytes+size <= m.quota()
-		if !force && (!room || m.used+size > m.opts.Limit) || !m.opts.Budget.take(size, m.used, force) {
+		room := c.bytes == 0 || c.bytes+size <= m.cursorQuota()
+		if !force && (!room || m.used+size > m.opts.Limit) || !m.opts.Budget.takeBytes(size, m.used, force) {
 			// The time alone orders the cursor until there is room.
-			c.stub = c.empty() && c.want != wantFailed
+			c.stub = c.isEmpty() && c.want != wantFailed
 			return
 		}
 		force = false
 		if c.queue == nil && i+1 < len(entries) { // grows once, by what is likely to fit
-			c.queue = make([]item, 0, min(len(entries)-i, m.quota()/size+1))
+			c.queue = make([]orderedItem, 0, min(len(entries)-i, m.cursorQuota()/size+1))
 		}
-		c.push(item{Item: Item{Kind: Entry, Shard: c.shard, LSN: e.LSN, Time: e.Time, Data: e.Data}, order: c.low})
+		c.pushItem(orderedItem{Item: Item{Kind: Entry, Shard: c.shard, LSN: e.LSN, Time: e.Time, Data: e.Data}, order: c.low})
 		c.next++
 		c.stub = false
 		c.bytes += size
@@ -505,18 +505,18 @@ func (m *Merge) offer(c *cursor, entries []metalog.Entry, force bool) {
 	}
 }
 
-func (m *Merge) free(c *cursor, data int) {
+func (m *Merge) freeRecord(c *shardCursor, data int) {
 	size := data + entryOverhead
 	c.bytes -= size
 	m.used -= size
-	m.opts.Budget.free(size)
+	m.opts.Budget.freeBytes(size)
 }
 
-// quota is a cursor's part of the limit.
-func (m *Merge) quota() int { return m.opts.Limit / max(m.active, 1) }
+// cursorQuota is a cursor's part of the limit.
+func (m *Merge) cursorQuota() int { return m.opts.Limit / max(m.active, 1) }
 
-// update brings all that depends on a cursor up to date after any change to it.
-func (m *Merge) update(c *cursor) {
+// updateCursor brings all that depends on a cursor up to date after any change to it.
+func (m *Merge) updateCursor(c *shardCursor) {
 	c.reachTail()
 	if c.want == wantNone && c.needsRead() && !c.stub {
 		c.want = wantQueued
@@ -528,7 +528,7 @@ func (m *Merge) update(c *cursor) {
 }
 
 // countPending brings the sum of what exists and was not handed out up to date with a cursor.
-func (m *Merge) countPending(c *cursor) {
+func (m *Merge) countPending(c *shardCursor) {
 	m.pending -= c.owed
 	c.owed = 0
 	if end, at := max(c.tail, c.next), c.position(); end > at {
@@ -538,12 +538,12 @@ func (m *Merge) countPending(c *cursor) {
 }
 
 // moveToHeap puts a cursor into the heap that it belongs to, where its key says; one that has ended into none.
-func (m *Merge) moveToHeap(c *cursor) {
+func (m *Merge) moveToHeap(c *shardCursor) {
 	var home *cursorHeap
 	switch c.key = c.low; {
 	case c.ended:
-	case !c.empty():
-		home, c.key = &m.ready, c.head().order
+	case !c.isEmpty():
+		home, c.key = &m.ready, c.firstItem().order
 	case c.stub:
 		home = &m.ready
 	case !c.known || c.next < c.tail:
@@ -564,8 +564,8 @@ func (m *Merge) moveToHeap(c *cursor) {
 }
 
 // countActive counts a cursor among those that share the limit while it holds something or is to be read.
-func (m *Merge) countActive(c *cursor) {
-	active := !c.ended && (!c.empty() || c.stub || c.want != wantNone)
+func (m *Merge) countActive(c *shardCursor) {
+	active := !c.ended && (!c.isEmpty() || c.stub || c.want != wantNone)
 	switch {
 	case active && !c.active:
 		m.active++

@@ -308,8 +308,8 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		"shrink": func(t *rapid.T) {
 			before := w.merge.Low()
 			w.merge.Shrink()
-			if b := w.opts.Budget; b != nil && b.Used() > b.share() {
-				t.Fatalf("%d bytes are held of a share of %d", b.Used(), b.share())
+			if b := w.opts.Budget; b != nil && b.Used() > b.shareBytes() {
+				t.Fatalf("%d bytes are held of a share of %d", b.Used(), b.shareBytes())
 			}
 			if low := w.merge.Low(); low < before {
 				t.Fatalf("the low watermark goes back from %d to %d", before, low)

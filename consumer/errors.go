@@ -22,7 +22,7 @@ var (
 	// ErrRefused means that a server refused for another reason, which the text tells.
 	ErrRefused = errors.New("consumer: refused")
 	// ErrProtocol means that a server's streams contradict themselves, again and again.
-	ErrProtocol = errors.New("consumer: the stream breaks its protocol")
+	ErrProtocol = errors.New("consumer: the stream violates its protocol")
 	// ErrCheckpoint means that a checkpoint is damaged, or not one of this category.
 	ErrCheckpoint = errors.New("consumer: checkpoint cannot be used")
 	// ErrGap matches every [GapError].

@@ -146,7 +146,7 @@ func (c *Consumer) Describe(ctx context.Context) (*scribev1.Category, error) {
 			return nil, &ServerError{Doing: doing, cause: cause, Detail: err}
 		}
 		pause := c.cfg.pause(failures, err)
-		c.cfg.logger.Warn("category can't be described, asking again", "pause", pause, "error", err)
+		c.cfg.logger.Warn("describing the category failed, retrying", "pause", pause, "error", err)
 		if err := backoff.Sleep(ctx, pause); err != nil {
 			return nil, err
 		}

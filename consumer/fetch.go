@@ -238,7 +238,7 @@ func (it *streamItem) deliveredCount() uint32 {
 // fetchPlain has an item fetched raw.
 func (s *session) fetchPlain(it *streamItem, err error) {
 	if s.c.eval.Counts.ViewsRefused.Add(1) == 1 && !s.c.noViews.Load() { // of one, others follow
-		s.c.cfg.logger.Warn("no view of a payload, its rows are made here", "shard", it.pos.shard.String(), "lsn", uint64(it.LSN), "error", err)
+		s.c.cfg.logger.Warn("no view of a payload: making its rows locally", "shard", it.pos.shard.String(), "lsn", uint64(it.LSN), "error", err)
 	}
 	it.plain, it.refused, it.Err, it.tries = true, true, nil, 0
 }

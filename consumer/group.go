@@ -243,7 +243,7 @@ func (g *Group) workTurn(ctx context.Context) error {
 			break
 		}
 		g.turn.giveTurn()
-		g.c.cfg.logger.Warn("the group can't be reached: pausing, since others may take the member's buckets", "group", g.name)
+		g.c.cfg.logger.Warn("coordinator unreachable: pausing, since other members may take the buckets", "group", g.name)
 		g.turn.setBlocked(true) // until a heartbeat was answered
 		wakeWaiter(g.beat)
 	}
@@ -450,7 +450,7 @@ func (g *Group) sendCommitPart(ctx context.Context, req *scribev1.CommitGroupReq
 			return &ServerError{Doing: fmt.Sprintf("committing in group %q", g.name), named: true, cause: cause, Detail: err}
 		}
 		if ctx.Err() == nil {
-			g.c.cfg.logger.Warn("a commit failed, trying again", "group", g.name, "failures", failures, "error", err)
+			g.c.cfg.logger.Warn("commit failed, retrying", "group", g.name, "failures", failures, "error", err)
 		}
 		if backoff.Sleep(ctx, g.c.cfg.pause(failures, err)) != nil {
 			return fmt.Errorf("consumer: commit in group %q: %w: %w", g.name, context.Cause(ctx), err)

@@ -190,7 +190,7 @@ func (g *Group) sendHeartbeats(ctx context.Context, lease time.Duration) error {
 			return err
 		default:
 			failures++
-			g.c.cfg.logger.Warn("a heartbeat failed", "group", g.name, "failures", failures, "error", err)
+			g.c.cfg.logger.Warn("heartbeat failed", "group", g.name, "failures", failures, "error", err)
 			next = min(g.c.cfg.pause(failures, nil), interval)
 		}
 		timer.Reset(next)
@@ -436,7 +436,7 @@ func (g *Group) releaseBuckets(ctx context.Context, d *bucketChanges) bool {
 	if g.cfg.autoCommit > 0 {
 		// It goes on until it is done, or the buckets are taken away.
 		if err := g.commitDelivered(ctx, false); err != nil && !errors.Is(err, ErrFenced) {
-			g.c.cfg.logger.Warn("buckets are given back with messages that are not committed", "group", g.name, "error", err)
+			g.c.cfg.logger.Warn("giving buckets back with uncommitted messages", "group", g.name, "error", err)
 		}
 	}
 	// No commit that may be of them is under way while they are given back.
@@ -482,7 +482,7 @@ func (g *Group) takeIn(ctx context.Context, d *bucketChanges) bool {
 		if ctx.Err() != nil {
 			return true
 		}
-		g.c.cfg.logger.Warn("where the member's buckets are could not be read", "group", g.name, "error", err)
+		g.c.cfg.logger.Warn("reading the positions of assigned buckets failed", "group", g.name, "error", err)
 		wakeWaiter(g.beat) // they may not be its own any more
 		return false
 	}

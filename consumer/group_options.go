@@ -75,11 +75,11 @@ func (c *options) validateGroup(check func(ok bool, format string, args ...any))
 	g := &c.group
 	check(len(g.member) <= 255, "WithMember: %d bytes, the limit is 255", len(g.member))
 	check(len(g.description) <= 255, "WithMemberDescription: %d bytes, the limit is 255", len(g.description))
-	check(g.ttl >= time.Second && g.ttl <= 5*time.Minute, "WithGroupTTL: %v is not within 1s and 5m", g.ttl)
-	check(g.revokeTimeout >= time.Second && g.revokeTimeout <= time.Hour, "WithRevokeTimeout: %v is not within 1s and 1h", g.revokeTimeout)
+	check(g.ttl >= time.Second && g.ttl <= 5*time.Minute, "WithGroupTTL: invalid value %v: want 1s to 5m", g.ttl)
+	check(g.revokeTimeout >= time.Second && g.revokeTimeout <= time.Hour, "WithRevokeTimeout: invalid value %v: want 1s to 1h", g.revokeTimeout)
 	check(g.autoCommit >= 0, "WithAutoCommit: %v is negative", g.autoCommit)
-	check(g.sharing <= ShareShards, "WithSharing: %d is not a way", g.sharing)
-	check(g.buckets <= 1024 && g.buckets&(g.buckets-1) == 0, "WithBuckets: %d is not a power of two up to 1024", g.buckets)
+	check(g.sharing <= ShareShards, "WithSharing: invalid value %d: want ShareAuto, SharePointers or ShareShards", g.sharing)
+	check(g.buckets <= 1024 && g.buckets&(g.buckets-1) == 0, "WithBuckets: invalid value %d: want a power of two up to 1024", g.buckets)
 	check(len(c.logicalShards) == 0, "WithLogicalShards: a group reads the whole category")
 }
 

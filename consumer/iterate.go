@@ -108,7 +108,7 @@ func (c *Consumer) deliverPayload(it *streamItem, refuse func(error) bool, deliv
 	c.current = it
 	c.mu.Unlock()
 	if skip > it.ptr.Messages {
-		c.cfg.logger.Warn("the position is behind the end of its payload", "shard", it.pos.shard.String(), "lsn", uint64(it.LSN), "skip", skip)
+		c.cfg.logger.Warn("position beyond the end of its payload", "shard", it.pos.shard.String(), "lsn", uint64(it.LSN), "skip", skip)
 	}
 	goOn := deliver(it)
 	delivered := uint64(int64(left) - it.Left.Load())

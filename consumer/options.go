@@ -149,26 +149,26 @@ func (c *options) validate(category string) error {
 			errs = append(errs, fmt.Errorf("%w: it is of category %q, not of %q", ErrCheckpoint, cp.Category, category))
 		}
 	} else {
-		check(c.start.kind != scribev1.StartAt_START_AT_UNSPECIFIED, "WithStart: says nothing")
+		check(c.start.kind != scribev1.StartAt_START_AT_UNSPECIFIED, "WithStart: the zero Start is not valid: use Earliest, Latest, At or Checkpoint")
 	}
 	if c.window != nil {
-		check(*c.window >= 0, "WithWindow: %v is negative", *c.window)
+		check(*c.window >= 0, "WithWindow: %v is negative: want 0 or more", *c.window)
 	}
 	for _, s := range c.logicalShards {
-		check(s <= record.MaxLogicalShard, "WithLogicalShards: %d, the highest is %d", s, record.MaxLogicalShard)
+		check(s <= record.MaxLogicalShard, "WithLogicalShards: invalid shard %d: the highest is %d", s, record.MaxLogicalShard)
 	}
-	check(c.prefetchBytes >= 64<<10, "WithPrefetchBytes: %d is below %d", c.prefetchBytes, 64<<10)
-	check(c.concurrency >= 1 && c.concurrency <= 256, "WithConcurrency: %d is not in 1..256", c.concurrency)
+	check(c.prefetchBytes >= 64<<10, "WithPrefetchBytes: %d is below the least, %d", c.prefetchBytes, 64<<10)
+	check(c.concurrency >= 1 && c.concurrency <= 256, "WithConcurrency: invalid value %d: want 1 to 256", c.concurrency)
 	check(c.requestTimeout > 0, "WithRequestTimeout: %v is not above 0", c.requestTimeout)
 	check(c.heartbeat >= 50*time.Millisecond, "WithHeartbeat: %v is below 50ms", c.heartbeat)
 	check(c.retryTimeout >= 0, "WithRetryTimeout: %v is negative", c.retryTimeout)
 	check(c.backoffMin > 0 && c.backoffMax >= c.backoffMin, "WithBackoff: want 0 < %v <= %v", c.backoffMin, c.backoffMax)
-	check(c.damage == DamageStop || c.damage == DamageSkip, "WithDamage: %d is not a policy", c.damage)
+	check(c.damage == DamageStop || c.damage == DamageSkip, "WithDamage: invalid value %d: want DamageStop or DamageSkip", c.damage)
 	check(len(c.name) <= 255, "WithName: %d bytes, the limit is 255", len(c.name))
 	check(c.now != nil, "WithClock: nil")
 	check(c.random != nil, "WithRandom: nil")
 	check(c.logger != nil, "WithLogger: nil")
-	check((c.streams == nil) == (c.payloads == nil), "WithServices: both or none")
+	check((c.streams == nil) == (c.payloads == nil), "WithServices: want both services or none")
 	if c.extension != nil {
 		if err := c.extension.Validate(); err != nil {
 			errs = append(errs, err)

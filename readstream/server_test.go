@@ -56,7 +56,7 @@ func TestStartReportsEveryFault(t *testing.T) {
 	}).end()
 	wantReason(t, err, scribev1.Reason_REASON_INVALID)
 	for _, part := range []string{
-		"category name", "consumer", "70000", "1 is named twice", "start_at is 9", "start time", "LSN 0", "two positions", "window", "heartbeat",
+		"category name", "consumer", "70000", "1 is named twice", "start_at 9", "start time", "LSN 0", "two positions", "window", "heartbeat",
 	} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q is not in: %v", part, err)

@@ -102,7 +102,7 @@ func newPlan(req *scribev1.StreamStart, now time.Time) (*streamPlan, error) {
 	slices.Sort(p.logical)
 	for i, l := range p.logical {
 		if l > record.MaxLogicalShard {
-			f.addViolation("logical shard %d is over the highest possible, %d", l, record.MaxLogicalShard)
+			f.addViolation("invalid logical shard %d: the highest is %d", l, record.MaxLogicalShard)
 		}
 		if i > 0 && l == p.logical[i-1] {
 			f.addViolation("logical shard %d is named twice", l)
@@ -149,12 +149,12 @@ func (p *streamPlan) windowIn(c *scribev1.Category) int64 {
 // checkDuration checks a duration. A limit of 0 is none.
 func checkDuration(d *durationpb.Duration, what string, least, most time.Duration, f *violations) time.Duration {
 	if err := d.CheckValid(); err != nil {
-		f.addViolation("the %s is no duration: %v", what, err)
+		f.addViolation("invalid %s: %v", what, err)
 		return least
 	}
 	v := d.AsDuration()
 	if v < least || most > 0 && v > most {
-		f.addViolation("the %s is %v, it must be at least %v and at most %v", what, v, least, orUnlimited(most))
+		f.addViolation("invalid %s %v: want %v to %v", what, v, least, orUnlimited(most))
 	}
 	return v
 }
@@ -183,7 +183,7 @@ func (p *streamPlan) setStart(req *scribev1.StreamStart, now time.Time, f *viola
 		}
 		return
 	default:
-		f.addViolation("start_at is %d, which is unknown", p.at)
+		f.addViolation("unknown start_at %d", p.at)
 	}
 	if p.time != 0 {
 		f.addViolation("a start time is given without START_AT_TIME")
@@ -236,7 +236,7 @@ func (p *streamPlan) checkCategory(c *scribev1.Category) error {
 		}
 	}
 	if err := unknown.asError(scribev1.Reason_REASON_UNKNOWN_SHARD,
-		fmt.Sprintf("category %q has %d logical shards, from 0; there are none of these numbers", p.category, c.GetShards())); err != nil {
+		fmt.Sprintf("category %q has %d logical shards, numbered from 0; it does not have", p.category, c.GetShards())); err != nil {
 		return err
 	}
 	for shard := range p.resume {

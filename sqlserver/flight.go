@@ -174,7 +174,7 @@ func decodeTicket(handle []byte, now time.Time) (queryTicket, *Request, error) {
 	var t queryTicket
 	text, ok := strings.CutPrefix(string(handle), ticketMagic)
 	if !ok || len(handle) > maxBody || json.Unmarshal([]byte(text), &t) != nil {
-		return t, nil, errorf(KindInvalid, "the ticket or handle is none of this version of scribe: ask with GetFlightInfo")
+		return t, nil, errorf(KindInvalid, "the ticket or handle is not one of this version of scribe: ask again with GetFlightInfo")
 	}
 	req, err := t.toRequest(now)
 	return t, req, err

@@ -158,7 +158,7 @@ func (q *runningQuery) takeSlice() (arrow.RecordBatch, error) {
 	n, size := q.nextSlice()
 	if most := q.g.cfg.MaxRows; most > 0 && !q.req.Follow && q.rows+n > most {
 		return nil, &Error{
-			Kind: KindLimit, Message: fmt.Sprintf("the answer has more than %d rows, which is as many as this server gives", most),
+			Kind: KindLimit, Message: fmt.Sprintf("the answer has more than %d rows, the limit of this server", most),
 			Hint: "ask for less with LIMIT or WHERE",
 		}
 	}

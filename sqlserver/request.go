@@ -113,7 +113,7 @@ func readBody(w http.ResponseWriter, r *http.Request, values url.Values) error {
 			more = url.Values{"sql": {string(body)}}
 		}
 	default:
-		return newStatusError(http.StatusUnsupportedMediaType, "Content-Type %q is none of application/sql, text/plain, application/json, application/x-www-form-urlencoded", media)
+		return newStatusError(http.StatusUnsupportedMediaType, "invalid Content-Type %q: want application/sql, text/plain, application/json or application/x-www-form-urlencoded", media)
 	}
 	for name, v := range more {
 		if values.Has(name) {
@@ -129,10 +129,10 @@ func jsonParameters(body []byte) (url.Values, error) {
 	dec.UseNumber()
 	var object map[string]any
 	if err := dec.Decode(&object); err != nil {
-		return nil, &Error{Kind: KindInvalid, Message: fmt.Sprintf("the body is no JSON object: %v", err), Hint: `send {"sql": "SELECT ..."}`}
+		return nil, &Error{Kind: KindInvalid, Message: fmt.Sprintf("the body is not a JSON object: %v", err), Hint: `send {"sql": "SELECT ..."}`}
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, errorf(KindInvalid, "the body goes on after its JSON object")
+		return nil, errorf(KindInvalid, "the body has more than one JSON object")
 	}
 	values := url.Values{}
 	for name, v := range object {
@@ -145,7 +145,7 @@ func jsonParameters(body []byte) (url.Values, error) {
 		case bool:
 			values.Set(name, strconv.FormatBool(v))
 		default:
-			return nil, errorf(KindInvalid, "%q in the body is neither a text, a number nor a truth value", name)
+			return nil, errorf(KindInvalid, "invalid %q in the body: want a string, a number or a boolean", name)
 		}
 	}
 	return values, nil
@@ -166,7 +166,7 @@ func formParameters(body []byte) (url.Values, error) {
 func (a *httpRequest) setParameters(values url.Values, now time.Time) error {
 	for name, v := range values {
 		if !slices.Contains(parameters, name) {
-			return errorf(KindInvalid, "%q is none of the parameters %s", name, strings.Join(parameters, ", "))
+			return errorf(KindInvalid, "unknown parameter %q: want %s", name, strings.Join(parameters, ", "))
 		}
 		if len(v) > 1 {
 			return errorf(KindInvalid, "%q is given %d times", name, len(v))
@@ -176,7 +176,7 @@ func (a *httpRequest) setParameters(values url.Values, now time.Time) error {
 	case "", export.Arrow, export.JSONLines, export.CSV:
 		a.format = f
 	default:
-		return errorf(KindInvalid, "format %q is none of arrow, jsonl, csv", f)
+		return errorf(KindInvalid, "invalid format %q: want arrow, jsonl or csv", f)
 	}
 	return a.Request.setFields(values.Get, now)
 }
@@ -192,7 +192,7 @@ func (r *Request) setFields(get func(string) string, now time.Time) (err error) 
 	case "1", "true":
 		r.Follow = true
 	default:
-		return errorf(KindInvalid, "follow %q is neither 1, true, 0 nor false", v)
+		return errorf(KindInvalid, "invalid follow %q: want 1, true, 0 or false", v)
 	}
 	switch v := get("from"); v {
 	case "", fromEarliest, fromLatest:
@@ -213,7 +213,7 @@ func (r *Request) setFields(get func(string) string, now time.Time) (err error) 
 	r.Limit = -1
 	if v := get("limit"); v != "" {
 		if r.Limit, err = strconv.ParseInt(v, 10, 64); err != nil || r.Limit < 0 {
-			return errorf(KindInvalid, "limit %q is no number of rows", v)
+			return errorf(KindInvalid, "invalid limit %q: want a number of rows", v)
 		}
 	}
 	if v := get("timeout"); v != "" {
@@ -236,7 +236,7 @@ func parseTime(name, v string, now time.Time) (time.Time, error) {
 	if name == "from" {
 		more = "earliest, latest, "
 	}
-	return time.Time{}, errorf(KindInvalid, "%s %q is none of %sa time as 2026-11-21T09:00:00Z, and how long ago as 15m or 3d", name, v, more)
+	return time.Time{}, errorf(KindInvalid, "invalid %s %q: want %sa time such as 2026-11-21T09:00:00Z, or an age such as 15m or 3d", name, v, more)
 }
 
 // acceptedFormat is the best that a client accepts; JSON lines if it does not say.

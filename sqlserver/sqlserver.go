@@ -117,9 +117,9 @@ func (g *Gateway) admitQuery(q *runningQuery) error {
 	}
 	switch {
 	case len(g.mu.running) >= g.cfg.MaxQueries:
-		return later(KindBusy, time.Second, "%d queries are running, which is as many as this process takes", len(g.mu.running))
+		return later(KindBusy, time.Second, "%d queries are running, the limit of this process", len(g.mu.running))
 	case q.req.Follow && g.mu.follows >= g.cfg.MaxFollows:
-		return later(KindBusy, 10*time.Second, "%d queries are following, which is as many as this process takes", g.mu.follows)
+		return later(KindBusy, 10*time.Second, "%d following queries are running, the limit of this process", g.mu.follows)
 	case !g.calls.Enter():
 		return later(KindUnavailable, time.Second, "%v", errClosing)
 	}

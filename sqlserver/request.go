@@ -178,7 +178,7 @@ func (a *httpRequest) setParameters(values url.Values, now time.Time) error {
 	default:
 		return errorf(KindInvalid, "invalid format %q: want arrow, jsonl or csv", f)
 	}
-	return a.Request.setFields(values.Get, now)
+	return a.setFields(values.Get, now)
 }
 
 // setFields sets a request from texts: those of an HTTP request's parameters, or of a call's headers.

@@ -96,9 +96,9 @@ func (q *Query) bind(ctx context.Context, parsed *sql.Select, text string) error
 		return err
 	}
 	q.evaluation = newEvaluation(finisher, e.memory)
-	q.evaluation.Query = &scribev1.Query{Text: wireText(q.plan.Text, text), SchemaVersion: s.Version, Now: e.now.UnixMicro()}
+	q.Query = &scribev1.Query{Text: wireText(q.plan.Text, text), SchemaVersion: s.Version, Now: e.now.UnixMicro()}
 	if !e.local {
-		q.View = &scribev1.View{Query: q.evaluation.Query, Codec: e.compress}
+		q.View = &scribev1.View{Query: q.Query, Codec: e.compress}
 	}
 	return nil
 }

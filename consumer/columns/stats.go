@@ -38,7 +38,7 @@ type Stats struct {
 
 // Stats returns the counters.
 func (q *Query) Stats() Stats {
-	general, e, n := q.consumer.Stats(), &q.stats, &q.evaluation.Counts
+	general, e, n := q.consumer.Stats(), &q.stats, &q.Counts
 	s := Stats{
 		Pointers: n.Pointers.Load(), Skipped: n.SkippedPointers.Load(), SkippedMessages: n.SkippedMessages.Load(), SkippedBytes: n.SkippedBytes.Load(),
 		Payloads: e.views.Load() + e.raw.Load(), Views: e.views.Load(), ExactViews: e.exact.Load(), ReusedViews: e.reused.Load(),

@@ -42,7 +42,7 @@ func (b *binder) bindAggregate(e *sql.Call) operand {
 	if e.Filter != nil {
 		o := b.bind(e.Filter)
 		a.Filter = b.boolOf(o, "FILTER")
-		if isBool(a.Filter, true) {
+		if isTrue(a.Filter) {
 			a.Filter = nil
 		}
 	}

@@ -26,11 +26,11 @@ func junction(op expr.Op, terms []expr.Expr) expr.Expr {
 	for _, t := range terms {
 		switch t := t.(type) {
 		case *expr.Literal:
-			switch t.Truth() {
-			case expr.Null:
-				null = t
-			case decides:
+			if t.Truth() == decides {
 				return t
+			}
+			if t.Truth() == expr.Null {
+				null = t
 			}
 			continue
 		case *expr.Call:
@@ -92,7 +92,7 @@ func (b *binder) makeCase(t schema.Type, args []expr.Expr) expr.Expr {
 	kept := make([]expr.Expr, 0, len(args))
 	last := args[len(args)-1]
 	for i := 0; i+1 < len(args); i += 2 {
-		if isBool(args[i], true) {
+		if isTrue(args[i]) {
 			last = args[i+1]
 			break
 		}

@@ -89,7 +89,7 @@ func (b *binder) bindGroup(p *Plan, q *sql.Select, items []selectItem) {
 		o := b.bind(q.Having)
 		having := b.boolOf(o, "HAVING")
 		having = b.overGroups(g, having)
-		if !isBool(having, true) {
+		if !isTrue(having) {
 			g.Having = having
 		}
 	}

@@ -36,10 +36,10 @@ func isNull(e expr.Expr) bool {
 	return ok && l.Value == nil
 }
 
-// isBool reports whether an expression is one of the constants true and false.
-func isBool(e expr.Expr, v bool) bool {
+// isTrue reports whether an expression is the constant true.
+func isTrue(e expr.Expr) bool {
 	l, ok := e.(*expr.Literal)
-	return ok && l.Value == v
+	return ok && l.Value == true
 }
 
 // bindNumber is the operand for a constant number.

@@ -100,7 +100,7 @@ func (g *Group) Columns() []schema.Column {
 
 // Bind gives a query its meaning over a schema. Errors are *[sql.Error].
 func Bind(q *sql.Select, s *schema.Schema, o Options) (_ *Plan, err error) {
-	defer catchError(&err)
+	defer func() { err = errorOf(recover()) }()
 	b := newBinder(s, o, q.Errorf)
 	b.setQualifiers(q.From)
 	b.aliases = q.Items
@@ -117,7 +117,7 @@ func Bind(q *sql.Select, s *schema.Schema, o Options) (_ *Plan, err error) {
 // BindPredicate gives a condition its meaning over a schema. The plan has a Where and no Output; its Text is the condition's. Errors are
 // *[sql.Error].
 func BindPredicate(q *sql.Predicate, s *schema.Schema, o Options) (_ *Plan, err error) {
-	defer catchError(&err)
+	defer func() { err = errorOf(recover()) }()
 	b := newBinder(s, o, q.Errorf)
 	p := &Plan{Schema: s, Limit: -1, Text: q.String()}
 	p.Where = b.bindCondition(q.Where, "a filter")
@@ -125,12 +125,13 @@ func BindPredicate(q *sql.Predicate, s *schema.Schema, o Options) (_ *Plan, err 
 	return p, nil
 }
 
-// catchError ends a panic of the binder: its functions throw an *sql.Error, which package sql's parser does too.
-func catchError(err *error) {
-	switch e := recover().(type) {
+// errorOf is what ended a panic as an error: the binder's functions throw an *sql.Error, as package sql's parser does.
+func errorOf(thrown any) error {
+	switch e := thrown.(type) {
 	case nil:
+		return nil
 	case *sql.Error:
-		*err = e
+		return e
 	default:
 		panic(e)
 	}
@@ -138,7 +139,7 @@ func catchError(err *error) {
 
 // deriveRest works out what follows from the expressions.
 func (p *Plan) deriveRest(b *binder) {
-	if isBool(p.Where, true) {
+	if isTrue(p.Where) {
 		p.Where = nil
 	}
 	for _, t := range expr.Conjuncts(p.Where) {

@@ -1,6 +1,7 @@
 package sql
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -291,15 +292,15 @@ func (p *parser) parsePrefix(prec int) exprNode {
 
 // wrapOperand puts operators over an operand, the last one first.
 func (p *parser) wrapOperand(operators []token, operand exprNode) exprNode {
-	for i := len(operators) - 1; i >= 0; i-- {
+	for _, t := range slices.Backward(operators) {
 		op := Not
-		switch operators[i].text {
+		switch t.text {
 		case "-":
 			op = Minus
 		case "+":
 			op = Plus
 		}
-		operand = p.nodeOver(&Unary{At: operators[i].pos, Op: op, X: operand.e}, operand)
+		operand = p.nodeOver(&Unary{At: t.pos, Op: op, X: operand.e}, operand)
 	}
 	return operand
 }

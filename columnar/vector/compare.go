@@ -228,6 +228,7 @@ func compareFloats(out bitmap, o expr.Orders, a, b []float64, one bool) {
 			out.not(n)
 		case expr.Greater:
 			clear(out)
+		default:
 		}
 	case o == expr.Equal:
 		equalTo(out, a, b[0])
@@ -276,6 +277,7 @@ func compareBools(out bitmap, o expr.Orders, a, b bitmap, n int) {
 			out[i] = ^a[i] & b[i]
 		case expr.Greater:
 			out[i] = a[i] &^ b[i]
+		default:
 		}
 	}
 	if len(out) > 0 {

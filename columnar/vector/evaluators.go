@@ -106,8 +106,8 @@ func (o *callCompiler) compileNode() (node, error) {
 	case info.Tests != 0:
 		return truthNode{info.Tests, o.argNode(0)}, nil
 	}
-	if make := evaluators[o.e.Op]; make != nil {
-		return make(o)
+	if evaluator := evaluators[o.e.Op]; evaluator != nil {
+		return evaluator(o)
 	}
 	return nil, nil
 }

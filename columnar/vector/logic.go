@@ -109,6 +109,7 @@ func (n truthNode) evalRows(ev *evaluation, sel bitmap) *vec {
 		out.bits.and(a.bits)
 	case expr.False:
 		out.bits.andNot(a.bits)
+	default: // null or not is all that counts
 	}
 	if negate {
 		out.bits.not(ev.rows)

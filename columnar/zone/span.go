@@ -163,8 +163,9 @@ func (s *valueSpan) ordersWith(o *valueSpan) (orders expr.Orders) {
 	if !s.hasHigh || !o.hasLow || compareBounds(s.kind, &s.high, &o.low) > 0 {
 		orders |= expr.Greater
 	}
-	if !(s.hasHigh && o.hasLow && compareBounds(s.kind, &s.high, &o.low) < 0 || s.hasLow && o.hasHigh && compareBounds(s.kind, &s.low, &o.high) > 0) &&
-		s.mayHold(o) && o.mayHold(s) {
+	apart := s.hasHigh && o.hasLow && compareBounds(s.kind, &s.high, &o.low) < 0 ||
+		s.hasLow && o.hasHigh && compareBounds(s.kind, &s.low, &o.high) > 0
+	if !apart && s.mayHold(o) && o.mayHold(s) {
 		orders |= expr.Equal
 	}
 	return orders

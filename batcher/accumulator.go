@@ -43,7 +43,7 @@ type accumulator struct {
 	parts    int // that are not done
 	detached int // of them, those that count for no flush in flight
 	closing  bool
-	// latency is the moving average of how long flushes take, ended when the last one did.
+	// latency is the moving average of how long flushes take, lastEnd when the last one ended.
 	latency time.Duration
 	lastEnd time.Time
 
@@ -163,8 +163,8 @@ func (a *accumulator) withdrawCharges(in *parsedRequest) {
 	}
 }
 
-// addSpan takes a span over, whose charge admit has taken; the caller calls tick after the last span of a request, so that no flush
-// is cut in the middle of one. It must not be called after close.
+// addSpan takes over a span that admitCategories has charged. The caller calls tick after the last span of a request, so that no flush is
+// cut in the middle of one. It must not be called after close.
 func (a *accumulator) addSpan(now time.Time, t *categoryAccount, to logTarget, p frameSpan) {
 	g := a.batches[to.shard]
 	if g == nil {
@@ -209,7 +209,7 @@ func (a *accumulator) addSpan(now time.Time, t *categoryAccount, to logTarget, p
 	}
 }
 
-// chainSpan ties a span to the one before it in its shard when both are of one request and may be stored apart.
+// chainSpan chains a span to the one before it in its log when both are of one request and may be stored apart.
 func (a *accumulator) chainSpan(g *logBatch, p *frameSpan) {
 	p.request = a.requests
 	if len(g.payloads) == 0 {
@@ -226,7 +226,7 @@ func (a *accumulator) chainSpan(g *logBatch, p *frameSpan) {
 	p.chain = before.chain
 }
 
-// closePayload ends a payload and has it compressed, before a flush takes it.
+// closePayload ends a payload and has it compressed before a flush takes it.
 func (a *accumulator) closePayload(pl *payload) {
 	pl.batch.open = nil
 	b := newBlock([]*payload{pl})
@@ -282,7 +282,7 @@ func (a *accumulator) blockCompressed(now time.Time, b *block, size int, freed i
 	}
 }
 
-// partDivided is the event that batches of a part are written apart from now on. A flush that has left its place does not take it again.
+// partDivided is the event that batches of a part are written apart from now on. A flush that is no longer in flight is not again.
 func (a *accumulator) partDivided(p, rest *flushPart) {
 	a.parts++
 	rest.attached = p.attached
@@ -293,10 +293,10 @@ func (a *accumulator) partDivided(p, rest *flushPart) {
 	}
 }
 
-// maxDetached bounds the parts that may wait beside the flushes that count as being written. Beyond it they count.
+// maxDetached bounds the parts that may wait without counting as in flight.
 const maxDetached = 256
 
-// detachPart is the event that a part waits for something that has nothing to do with others: it leaves its flush's place to them.
+// detachPart is the event that a part waits for something that does not concern others: it no longer counts as in flight.
 func (a *accumulator) detachPart(now time.Time, p *flushPart) {
 	if !p.attached || a.detached >= maxDetached {
 		return
@@ -307,7 +307,7 @@ func (a *accumulator) detachPart(now time.Time, p *flushPart) {
 	a.cutDue(now)
 }
 
-// releaseInFlight takes one of its parts from a flush's place, and frees the place with the last one.
+// releaseInFlight ends a part's count in its flush, which is no longer in flight with the last one.
 func (a *accumulator) releaseInFlight(f *flush) {
 	f.attached--
 	if f.attached > 0 {

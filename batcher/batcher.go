@@ -169,7 +169,7 @@ func New(cfg Config, deps Deps) (*Batcher, error) {
 var errClosed = errors.New("batcher: closed before everything was durable")
 
 // Close refuses new frames, writes what it holds, and releases what it has. When ctx ends first, what is still under way is given
-// up and the error says how much; its writers are told. Calling it again waits for the first call.
+// up and the error says how much; its writers get errors. Calling it again waits for the first call.
 func (b *Batcher) Close(ctx context.Context) error {
 	return b.calls.Close(ctx, func() error { return b.shutDown(ctx) })
 }

@@ -38,16 +38,17 @@ func (v *flushVolume) countPayload(pl *payload, sign int64) {
 	v.runs += int(sign) * pl.runs
 }
 
-// classQueue is what is on its way of one retention class. Flows share the memory and the compressors, and wait for each other in nothing.
+// classQueue is the frames of one retention class that wait for a flush, and its flushes in flight. Classes share the memory and the
+// compressors, and do not wait for each other.
 type classQueue struct {
 	class uint32
 	held  int64 // bytes charged for its categories
 
 	// fresh and turn hold the categories with frames that may be taken, in the order of their turns. One that had none before comes
-	// to fresh: it is served before those that want more than their share. So a category with little traffic does not wait behind
-	// one with a backlog.
+	// to fresh: it is served before those that want more than their share. So a category with little traffic does not wait for
+	// one with much.
 	fresh, turn []*categoryAccount
-	// pending is what may be taken, waiters how many spans of it have someone who waits, oldest when the first frame of it came.
+	// pending is what may be taken, waiters how many of its spans have a waiting writer, oldest when its first frame came.
 	pending flushVolume
 	waiters int
 	oldest  time.Time
@@ -73,7 +74,7 @@ type categoryAccount struct {
 	pending int
 	batches []*logBatch
 	credit  int64        // bytes that it may put into a flush
-	listed  bool         // in fresh or turn of its home
+	listed  bool         // in fresh or turn of its queue
 	one     [1]*logBatch // the memory of batches while there is one
 
 	// Of the request that is being admitted: what it brings, and why it may not.
@@ -81,7 +82,7 @@ type categoryAccount struct {
 	refusal error
 }
 
-// listBatch makes a category's frames ones that may be taken.
+// listBatch lets flushes take a batch of the category.
 func (fl *classQueue) listBatch(t *categoryAccount, g *logBatch) {
 	t.batches = append(t.batches, g)
 	if !t.listed {
@@ -141,7 +142,7 @@ func (fl *classQueue) longestRunning(now time.Time) time.Duration {
 	return now.Sub(fl.runningFlushes[0].at)
 }
 
-// takePending moves what may be taken from the class queue to a flush: all of it, or as much as a flush holds, in fair shares of the categories.
+// takePending moves pending payloads to a flush: all of them, or as many as it holds, in fair shares of the categories.
 func (a *accumulator) takePending(f *flush, fl *classQueue) {
 	if !fl.pending.isFull(&a.cfg) {
 		for _, list := range [][]*categoryAccount{fl.fresh, fl.turn} {
@@ -162,7 +163,7 @@ func (a *accumulator) takePending(f *flush, fl *classQueue) {
 	fl.refreshOldest()
 }
 
-// takeBatch gives a flush all that waits of a batch, which becomes the flush's batch.
+// takeBatch gives a flush a whole batch.
 func (a *accumulator) takeBatch(f *flush, g *logBatch) {
 	for _, pl := range g.payloads {
 		a.movePayload(f, pl)
@@ -215,7 +216,7 @@ func (a *accumulator) takeFairShares(f *flush, fl *classQueue) {
 	}
 }
 
-// movePayload is what a payload changes that goes from a class queue to a flush.
+// movePayload accounts for a payload that goes from its class queue to a flush.
 func (a *accumulator) movePayload(f *flush, pl *payload) {
 	f.queue.countPayload(pl, -1)
 	f.countPayload(pl, 1)
@@ -235,14 +236,14 @@ func (a *accumulator) movePayload(f *flush, pl *payload) {
 	}
 }
 
-// dropBatch is what a batch changes of which nothing waits any more.
+// dropBatch removes a batch without pending payloads.
 func (a *accumulator) dropBatch(g *logBatch) {
 	delete(a.batches, g.shard)
 	g.account.pending--
 }
 
-// stallShard keeps a shard's frames out of flushes until resume: what is on its way of them does not get on. What waits of them is
-// compressed, so that it does not hold the memory that it shares with others.
+// stallShard keeps a log's frames out of flushes until resumeShards: those before them make no progress. The waiting ones are
+// compressed, so that they do not hold chunks of memory that they share with others.
 func (a *accumulator) stallShard(s record.ShardID) {
 	if _, ok := a.stalled[s]; ok {
 		return
@@ -304,7 +305,7 @@ func (a *accumulator) resumeShards(now time.Time, shards []record.ShardID) {
 	}
 }
 
-// compressStalled has the frames of stalled shards compressed that have waited for Config.MaxAge: raw, they hold more memory than their own.
+// compressStalled has frames of stalled logs compressed that have waited for Config.MaxAge: raw, they hold more memory than their own.
 func (a *accumulator) compressStalled(now time.Time) {
 	if len(a.stalled) == 0 {
 		return

@@ -30,9 +30,9 @@ func (b *Batcher) commitPart(ctx context.Context, p *flushPart) (committed bool)
 	if p.isEmpty() {
 		return false
 	}
-	// unsure is when the first attempt ended with an unknown outcome; zero when none has. While it is set the transaction must not be
+	// unknownSince is when the first attempt ended with an unknown outcome; zero when none has. While it is set the transaction must not be
 	// changed: it may have been applied.
-	var unsure time.Time
+	var unknownSince time.Time
 	for attempt := 1; ; attempt++ {
 		err := b.appendOnce(ctx, p)
 		if err == nil {
@@ -40,7 +40,7 @@ func (b *Batcher) commitPart(ctx context.Context, p *flushPart) (committed bool)
 		}
 		if isDefinite(err) {
 			applied, rerr := false, error(nil)
-			if !unsure.IsZero() {
+			if !unknownSince.IsZero() {
 				// An earlier attempt may have been applied: then this refusal is about the repetition. If it was not, it cannot be any
 				// more: what refuses the repetition refuses the original, should it still be on its way.
 				applied, rerr = b.wasApplied(ctx, p)
@@ -56,11 +56,11 @@ func (b *Batcher) commitPart(ctx context.Context, p *flushPart) (committed bool)
 		}
 		b.metrics.appendFailures.WithLabelValues("unknown").Inc()
 		now := b.now()
-		if unsure.IsZero() {
-			unsure = now
-			b.deps.Logger.WarnContext(ctx, "the outcome of an append is unknown, repeating it", slog.Any("error", err))
+		if unknownSince.IsZero() {
+			unknownSince = now
+			b.deps.Logger.WarnContext(ctx, "append has an unknown outcome, repeating it", slog.Any("error", err))
 		}
-		if now.Sub(unsure) >= b.cfg.CommitPatience || b.waitBackoff(ctx, attempt) != nil {
+		if now.Sub(unknownSince) >= b.cfg.CommitPatience || b.waitBackoff(ctx, attempt) != nil {
 			b.failUnknown(p, attempt, err)
 			return false
 		}
@@ -135,7 +135,7 @@ func (b *Batcher) appendOnce(ctx context.Context, p *flushPart) error {
 	return err
 }
 
-// detachHung is what happens when an append takes long: unless all of them do, others do not wait for it.
+// detachHung detaches a part whose append takes long, unless all appends do: others do not wait for it.
 func (b *Batcher) detachHung(ctx context.Context, p *flushPart, since time.Time) {
 	switch {
 	case ctx.Err() != nil:
@@ -164,7 +164,7 @@ func (b *Batcher) wasApplied(ctx context.Context, p *flushPart) (bool, error) {
 // handleRefusal changes the part after a definite error, or gives it up.
 func (b *Batcher) handleRefusal(ctx context.Context, p *flushPart, err error) {
 	b.metrics.appendFailures.WithLabelValues(refusalKind(err)).Inc()
-	b.deps.Logger.InfoContext(ctx, "the metadata engine refused a flush",
+	b.deps.Logger.InfoContext(ctx, "metadata engine refused an append",
 		slog.Uint64("ticket", p.flush.ticket), slog.Int("refusals", p.refusals), slog.Any("error", err))
 	sequences := new(metalog.SequenceError)
 	switch {
@@ -190,7 +190,7 @@ func (b *Batcher) handleRefusal(ctx context.Context, p *flushPart, err error) {
 	}
 }
 
-// waitForEngine waits for an engine that says that it is closed, and has done nothing: it may be about to start again.
+// waitForEngine waits for an engine that reports to be closed, and did nothing: it may be about to start again.
 func (b *Batcher) waitForEngine(ctx context.Context, p *flushPart, err error) {
 	now := b.now()
 	if p.closedSince.IsZero() {
@@ -202,8 +202,8 @@ func (b *Batcher) waitForEngine(ctx context.Context, p *flushPart, err error) {
 	}
 }
 
-// reopenLogs is what happens when logs refused an append: the sealed ones are given up, the others are opened again, apart from those
-// that did not refuse.
+// reopenLogs handles logs that refused an append: the sealed ones fail, the others are opened again, apart from those that did not
+// refuse.
 func (b *Batcher) reopenLogs(ctx context.Context, p *flushPart, err error) {
 	why := make(map[record.ShardID]error)
 	if e := new(metalog.RefusedError); errors.As(err, &e) && len(e.Refusals) < metalog.MaxConflicts {
@@ -235,7 +235,7 @@ func (b *Batcher) reopenLogs(ctx context.Context, p *flushPart, err error) {
 	}
 }
 
-// logErrorInfo is what writers are told when the metadata engine has definitely not stored their pointers.
+// logErrorInfo is the writers' error when the metadata engine has definitely not stored their pointers.
 func (b *Batcher) logErrorInfo(ctx context.Context, err error) *scribev1.ErrorInfo {
 	fault := &scribev1.ErrorInfo{
 		Reason: scribev1.Reason_REASON_NO_BACKEND, Message: err.Error(), RetryAfter: durationpb.New(b.cfg.RetryMax),

@@ -12,7 +12,7 @@ import (
 // Config says how much a batcher holds and when it flushes. Sizes are bytes. Start from [DefaultConfig].
 type Config struct {
 	// MemoryBytes bounds what frames take from Submit to the end of their flush. A frame is charged twice its length until it
-	// is compressed (its bytes, and room for a compressed copy that turns out no smaller), the compressed length afterwards.
+	// is compressed (its bytes, and space for a compressed copy that turns out no smaller), the compressed length afterwards.
 	MemoryBytes int64 `yaml:"/limits.batch_memory" default:"256MiB" min:"1MiB" max:"1TiB" flag:"batch-memory" help:"most bytes that a batcher holds before they are durable"`
 	// Share is how much a category may hold, in multiples of what is free. Below the bound that this makes it is refused nothing, and
 	// beyond it nobody else is. A category alone gets Share/(1+Share) of the memory.
@@ -60,7 +60,7 @@ type Config struct {
 	// RetryBase and RetryMax are the least and the largest mean pause between attempts; pauses double and are jittered.
 	RetryBase time.Duration `default:"50ms" min:"1ms" max:"1h"`
 	RetryMax  time.Duration `default:"2s" min:"RetryBase" max:"1h"`
-	// MaxLogs is for how many physical shards the writer's place is remembered; it costs about 100 bytes each.
+	// MaxLogs is for how many physical shards the writer's position is remembered; it costs about 100 bytes each.
 	MaxLogs int `default:"200000" min:"1" max:"1073741824"`
 }
 

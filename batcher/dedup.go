@@ -140,7 +140,7 @@ func (b *Batcher) confirmRefused(ctx context.Context, g *logBatch, known map[uin
 	for chunk := range slices.Chunk(producers, metalog.MaxProducers) {
 		states, err := b.deps.Log.Sequences(ctx, g.shard, chunk)
 		if err != nil || len(states) != len(chunk) {
-			b.deps.Logger.InfoContext(ctx, "producers could not be looked up", slog.Any("shard", g.shard), slog.Any("error", err))
+			b.deps.Logger.InfoContext(ctx, "failed to look up producers", slog.Any("shard", g.shard), slog.Any("error", err))
 			for _, producer := range chunk {
 				delete(known, producer)
 			}

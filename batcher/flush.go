@@ -61,13 +61,13 @@ type frameSpan struct {
 	mem    arena.Segment
 	bytes  int
 	runs   int // upper bound of the sequence runs in an exactly_once category; 0 in others
-	// request tells the spans of one request from those of others. Set when the span is accumulated.
+	// request is the number of the request that the span is of. The accumulator sets it.
 	request uint64
-	// chain is what the spans of the request share whose frames go to the same shard in another payload; nil when there are none.
+	// chain is shared with the request's spans of the same log in other payloads; nil when there are none.
 	chain *requestChain
 }
 
-// requestChain makes the frames of one shard in one request a prefix of what they were: once some of them are not stored, those behind
+// requestChain makes the frames of one shard in one request a prefix of what they were: once some of them are not stored, later ones
 // are not either.
 type requestChain struct {
 	broken atomic.Bool
@@ -251,10 +251,10 @@ type flush struct {
 	// Owned by the accumulator all the time.
 
 	uncompressed int // blocks that are not compressed yet, and one until the small payloads are packed
-	// attached counts the parts that take the flush's place among those that are being written.
+	// attached counts the parts for which the flush counts as in flight.
 	attached int
 
-	// compressed is closed when all blocks are; claimed when the flush has its places in the queues of its logs.
+	// compressed is closed when all blocks are; claimed when the flush has its turns in the queues of its logs.
 	compressed chan struct{}
 	claimed    chan struct{}
 	// afterClaim is claimed of the flush before. Only the channel is kept, so that the flush can be collected.

@@ -120,7 +120,7 @@ func (p *flushPart) failAll(fault *scribev1.ErrorInfo) {
 	}
 }
 
-// pointerCount is the number of pointers that the batch appends.
+// pointerCount is how many pointers the batch appends.
 func (g *logBatch) pointerCount() int {
 	n := 0
 	for _, pl := range g.payloads {
@@ -150,7 +150,7 @@ func (p *flushPart) isEmpty() bool {
 	return true
 }
 
-// assignPositions gives every pointer range its epoch and LSN, counting from the batches' places, and notes whether the blob says otherwise.
+// assignPositions gives every pointer range its epoch and LSN, counting from its batch's, and notes whether the blob says otherwise.
 func (p *flushPart) assignPositions() {
 	for _, g := range p.batches {
 		lsn := g.entry.LSN
@@ -171,7 +171,7 @@ func (p *flushPart) assignPositions() {
 	}
 }
 
-// writeFlush makes a flush durable and tells its writers.
+// writeFlush makes a flush durable and answers its writers.
 func (b *Batcher) writeFlush(f *flush) {
 	p := newFlushPart(f, f.batches, b.now())
 	b.mu.Lock()
@@ -244,7 +244,7 @@ func (p *flushPart) nextStep(st *logqueue.Status, now time.Time, stallAfter time
 	}
 }
 
-// writePart takes a part's steps until it is committed or nothing is left of it, and tells its writers.
+// writePart takes a part's steps until it is committed or nothing is left of it, and answers its writers.
 func (b *Batcher) writePart(ctx context.Context, p *flushPart) {
 	committed := false
 	for !committed && !p.isEmpty() {
@@ -381,7 +381,7 @@ func (b *Batcher) dividePart(p *flushPart, batches []*logBatch) *flushPart {
 	return rest
 }
 
-// failBatches gives up batches of a part, each for its reason. What is left of the part goes on.
+// failBatches fails batches of a part, each for its reason. The rest of the part goes on.
 func (b *Batcher) failBatches(p *flushPart, groups []*logBatch, faults []*scribev1.ErrorInfo) {
 	failing := p
 	if len(groups) < len(p.batches) {
@@ -434,7 +434,7 @@ func (b *Batcher) moveToSlot(ctx context.Context, p *flushPart, slot uint16) {
 	}
 }
 
-// finishPart ends a part: what waits for it goes on, its memory becomes free, and its writers are told.
+// finishPart ends a part: what waits for it goes on, its memory becomes free, and its writers are answered.
 func (b *Batcher) finishPart(p *flushPart, committed bool) {
 	for _, g := range p.batches {
 		if g.entry.Pointers = g.pointerCount(); committed && g.exactlyOnce {

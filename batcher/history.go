@@ -8,7 +8,7 @@ import (
 	"scribe/storage/blob/layout"
 )
 
-// buildHistory numbers the blobs that the batcher builds, and remembers what became of the newest ones. Each blob tells of those before it, so
+// buildHistory numbers the blobs that the batcher builds, and remembers what became of the newest ones. Each blob reports on those before it, so
 // that metadata can be rebuilt from blobs alone: a blob does not say by itself whether its pointers were appended. It is safe for
 // concurrent use and takes a few KB.
 type buildHistory struct {
@@ -42,7 +42,7 @@ func newBuildHistory() *buildHistory {
 	return b
 }
 
-// beginBuild numbers a build and returns what it tells of those before it.
+// beginBuild numbers a build and returns what it reports on those before it.
 func (b *buildHistory) beginBuild() layout.History {
 	b.mu.Lock()
 	defer b.mu.Unlock()

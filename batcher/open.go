@@ -16,7 +16,7 @@ import (
 // the others of its call, so it is found by and by.
 const openChunks = 8
 
-// openLogs makes this batcher the writer of logs, in the background: the queues are told of the outcome.
+// openLogs makes this batcher the writer of logs, in the background, and reports the outcome to the queues.
 func (b *Batcher) openLogs(ctx context.Context, list []logqueue.Opening) {
 	var fresh, again []record.ShardID
 	for _, o := range list {
@@ -42,7 +42,7 @@ func (b *Batcher) openAll(ctx context.Context, shards []record.ShardID) {
 	}
 }
 
-// openSome opens logs in one call, and again without those that are in its way for good.
+// openSome opens logs in one call, and again without those that can never be opened.
 func (b *Batcher) openSome(ctx context.Context, shards []record.ShardID) {
 	for len(shards) > 0 {
 		states, err := b.openOnce(ctx, shards)
@@ -56,7 +56,7 @@ func (b *Batcher) openSome(ctx context.Context, shards []record.ShardID) {
 			left = slices.DeleteFunc(slices.Clone(left), func(x record.ShardID) bool { return x == s })
 		}
 		if len(left) == len(shards) {
-			b.deps.Logger.WarnContext(ctx, "opening logs failed", slog.Int("logs", len(shards)), slog.Any("error", err))
+			b.deps.Logger.WarnContext(ctx, "failed to open logs", slog.Int("logs", len(shards)), slog.Any("error", err))
 			b.queues.OpenFailed(shards, err, b.now())
 			return
 		}
@@ -78,8 +78,8 @@ func (b *Batcher) logsOpened(states []metalog.State) {
 	b.metrics.opens.Add(float64(len(usable)))
 }
 
-// logUnusable says that a log takes no more records, or cannot be opened at all. It is remembered before those are answered who sent frames
-// for it: they may send them again at once.
+// logUnusable notes that a log takes no more records, or cannot be opened at all, before its writers are answered: they may send the frames
+// again at once.
 func (b *Batcher) logUnusable(s record.ShardID, why error) {
 	if errors.Is(why, metalog.ErrSealed) {
 		b.sealedLogs.addLog(s)

@@ -63,8 +63,7 @@ func setResults(p *flushPart) *frameCounts {
 	return out
 }
 
-// dropRepeats finds the frames that repeat others of the flush which came to nothing, be it in another payload or as part of another request:
-// they share the fate of those.
+// dropRepeats drops the frames that repeat others of the flush that were not stored, in another payload or of another request.
 func dropRepeats(g *logBatch) {
 	type place struct {
 		epoch uint32
@@ -74,7 +73,7 @@ func dropRepeats(g *logBatch) {
 		return
 	}
 	reached := make(map[uint64]place) // by those that are stored, of each producer
-	fault := &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_NO_BACKEND, Message: "the frames that it repeats were not stored: send it again"}
+	fault := &scribev1.ErrorInfo{Reason: scribev1.Reason_REASON_NO_BACKEND, Message: "the frame that it repeats was not stored: send it again"}
 	for _, pl := range g.payloads {
 		for i := range pl.spans {
 			frames := pl.spans[i].frames

@@ -17,7 +17,7 @@ import (
 // maxRequest bounds the frames of one request in bytes.
 const maxRequest = 64 << 20
 
-// waitingRequest is a request that waits for the outcome of its spans.
+// waitingRequest is a request whose writer waits for the outcome of its spans.
 type waitingRequest struct {
 	results  []scribev1.FrameResult
 	pending  atomic.Int64 // spans without an outcome
@@ -25,14 +25,14 @@ type waitingRequest struct {
 	borrowed []*arena.Borrowed // of the request's memory
 }
 
-// reclaimBuffers gives the request's memory back to the caller.
+// reclaimBuffers gives the request's memory back to its caller.
 func (s *waitingRequest) reclaimBuffers(pool *buffers.Pool) {
 	for _, l := range s.borrowed {
 		l.Reclaim(pool)
 	}
 }
 
-// finishSpan tells the request that one of its spans has its results.
+// finishSpan notes that one of the spans has its results.
 func (s *waitingRequest) finishSpan() {
 	if s.pending.Add(-1) == 0 {
 		close(s.done)
@@ -41,10 +41,10 @@ func (s *waitingRequest) finishSpan() {
 
 // Submit implements rpc.BatchService. It answers when every frame is durable and visible or has failed, with ACK_LEVEL_NONE when
 // they are in memory. What the request as a whole is refused for is an error: too little memory (REASON_OVERLOADED with a hint),
-// bytes that are no frames, a batcher that is closed. The request's bytes are not used after it returns. When ctx ends first the
+// bytes that are not frames, a closed batcher. The request's bytes are not used after it returns. When ctx ends first the
 // error has REASON_UNKNOWN_OUTCOME, and the frames are stored or not.
 //
-// The frames of one shard in one request are stored as a prefix: when one is not, for a reason that may pass, those behind it are not
+// The frames of one shard in one request are stored as a prefix: when one is not, for a reason that may pass, later ones are not
 // either, and their error is one to repeat. So a caller that sends what is left again, in order, keeps the order. A frame that is
 // refused for what it is (damaged, unknown shard, its own producer's sequences) holds nobody back.
 func (b *Batcher) Submit(ctx context.Context, req *scribev1.SubmitRequest) (*scribev1.SubmitResponse, error) {
@@ -144,7 +144,7 @@ func errShutDown() error {
 }
 
 // Admit charges a request's announced length before its body is read: it refuses with REASON_OVERLOADED and a hint when the body, or
-// its frames afterwards, would find no room, and with REASON_TOO_LARGE when they never will. release is to be called once the request
+// its frames afterwards, do not fit now, and with REASON_TOO_LARGE when they never will. release is to be called once the request
 // is answered; calling it again is harmless.
 func (b *Batcher) Admit(n int64) (release func(), err error) {
 	b.mu.Lock()
@@ -202,7 +202,7 @@ func (b *Batcher) overloadedError(now time.Time, excess int64) error {
 		"the batcher holds %d bytes of at most %d: try again later", b.mu.acc.memory.Used(), b.cfg.MemoryBytes)
 }
 
-// refuseTroubled refuses the frames of shards whose logs are in trouble that others are not in.
+// refuseTroubled refuses the frames of logs that are in trouble while others are not.
 func (b *Batcher) refuseTroubled(in *parsedRequest) {
 	if b.queues.Troubled() == 0 {
 		return
@@ -220,7 +220,7 @@ func (b *Batcher) refuseTroubled(in *parsedRequest) {
 		if t.Refusals > 0 {
 			reason = scribev1.Reason_REASON_FENCED
 		}
-		err := rpc.RetryErrorf(reason, max(t.Retry.Sub(now), b.cfg.RetryBase), "shard %v takes nothing at present: %w", p.target.shard, t.Err)
+		err := rpc.RetryErrorf(reason, max(t.Retry.Sub(now), b.cfg.RetryBase), "shard %v takes no frames at present: %w", p.target.shard, t.Err)
 		// The trouble may end while the request is looked at, and all frames of a shard must get the same answer.
 		if in.refusedShards == nil {
 			in.refusedShards = make(map[record.ShardID]error)
@@ -299,7 +299,7 @@ func (b *Batcher) spanMemory() []routedSpan {
 	return nil
 }
 
-// recycleSpans gives it back: what has become of the spans has been copied.
+// recycleSpans gives it back: the spans were copied.
 func (b *Batcher) recycleSpans(in *parsedRequest) {
 	if in == nil || cap(in.spans) == 0 || cap(in.spans) > maxRecycled {
 		return

@@ -7,7 +7,7 @@ import (
 	"scribe/internal/format/record"
 )
 
-// maxSealed is how many logs that have ended are remembered. What is forgotten costs an append that is refused.
+// maxSealed bounds the sealed logs that are remembered. A forgotten one costs an append that is refused.
 const maxSealed = 10_000
 
 // sealedLogs are logs that the engine has sealed, as those of a deleted category are. The local view may still know the category by the id

@@ -81,8 +81,8 @@ func (p *flushPart) rebuildRanges(g *logBatch) {
 	p.stale = true
 }
 
-// correctConflicts brings what refused frames are told of their producers up to date, now that the part is durable: until then only what was
-// stored before counts, since a producer that went on from there would lose what comes to nothing.
+// correctConflicts brings the conflicts in the errors of refused frames up to date, now that the part is durable: until then only what was
+// stored before counts, since a producer that went on from there would lose frames that are not stored in the end.
 func (p *flushPart) correctConflicts() {
 	for _, g := range p.batches {
 		for _, c := range g.corrections {
@@ -93,7 +93,7 @@ func (p *flushPart) correctConflicts() {
 	}
 }
 
-// dropChained leaves out the frames that are behind others of their request and shard which were not stored.
+// dropChained drops the frames after others of their request and log that were not stored.
 func (p *flushPart) dropChained(retry time.Duration) {
 	for _, g := range p.batches {
 		changed := false
@@ -105,7 +105,7 @@ func (p *flushPart) dropChained(retry time.Duration) {
 				}
 				fault := &scribev1.ErrorInfo{
 					Reason: scribev1.Reason_REASON_NO_BACKEND, RetryAfter: durationpb.New(retry),
-					Message: "frames before it of the request and shard were not stored: send it again behind them",
+					Message: "earlier frames of the request and shard were not stored: send it again after them",
 				}
 				for j := range piece.frames {
 					if f := &piece.frames[j]; f.outcome != frameDropped {
@@ -145,7 +145,7 @@ func judgeFrame(shard record.ShardID, f *frame, s *metalog.ProducerState, before
 	}
 }
 
-// sequenceErrorInfo is what the writer of a refused frame is told. It was judged by s, but what it may rely on is before.
+// sequenceErrorInfo is the writer's error for a refused frame. It was judged by s, but what the writer may rely on is before.
 func sequenceErrorInfo(
 	shard record.ShardID, f *frame, s *metalog.ProducerState, before metalog.ProducerState, reason, kind scribev1.Reason, advice string,
 ) *scribev1.ErrorInfo {

@@ -33,7 +33,7 @@ func (b *Batcher) putBlob(ctx context.Context, p *flushPart) {
 			return
 		}
 		b.metrics.putFailures.Inc()
-		b.deps.Logger.WarnContext(ctx, "putting a blob failed", slog.Int("attempt", attempt), slog.Any("error", err))
+		b.deps.Logger.WarnContext(ctx, "failed to put a blob", slog.Int("attempt", attempt), slog.Any("error", err))
 		if attempt >= b.cfg.PutAttempts || errors.Is(err, blob.ErrNoSpace) || b.waitBackoff(ctx, attempt) != nil {
 			b.orphanBlob(p)
 			p.failAll(b.putErrorInfo(ctx, err, attempt))
@@ -42,7 +42,7 @@ func (b *Batcher) putBlob(ctx context.Context, p *flushPart) {
 	}
 }
 
-// orphanBlob counts a blob that nothing will point to, and has the blobs that are built from now on say so. Retention removes it.
+// orphanBlob counts a blob that nothing will point to, and has later blobs report it as void. Retention removes it.
 func (b *Batcher) orphanBlob(p *flushPart) {
 	if p.id != (pointer.BlobID{}) {
 		b.metrics.orphans.Inc()
@@ -52,7 +52,7 @@ func (b *Batcher) orphanBlob(p *flushPart) {
 	}
 }
 
-// putErrorInfo is what the writers of a blob that could not be put are told. Nothing of it can become visible.
+// putErrorInfo is the writers' error when a blob could not be put. Nothing of it can become visible.
 func (b *Batcher) putErrorInfo(ctx context.Context, err error, attempts int) *scribev1.ErrorInfo {
 	fault := &scribev1.ErrorInfo{
 		Reason:     scribev1.Reason_REASON_NO_BACKEND,

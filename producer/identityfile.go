@@ -234,7 +234,7 @@ func encodeIdentity(id Identity, position []byte, clean bool) ([]byte, error) {
 func decodeIdentity(data []byte) (id Identity, position []byte, clean bool, err error) {
 	var sum uint32
 	if len(data) < identityHeaderLen {
-		return id, nil, false, fmt.Errorf("%d bytes are too few", len(data))
+		return id, nil, false, fmt.Errorf("the file has %d bytes, which is too few", len(data))
 	}
 	if n, err := fmt.Sscanf(string(data[:identityHeaderLen]), identityHeader, &sum); n != 1 || err != nil {
 		return id, nil, false, fmt.Errorf("the first line is %.30q, want that of version 1", data[:identityHeaderLen])
@@ -262,11 +262,11 @@ func (id Identity) validateIdentity() error {
 			errs = append(errs, fmt.Errorf("producer: "+format, args...))
 		}
 	}
-	check(id.ID != 0, "WithIdentity: ID 0 means none")
-	check(id.Epoch != 0, "WithIdentity: the first epoch is 1")
+	check(id.ID != 0, "invalid ID 0 for WithIdentity: want any other number")
+	check(id.Epoch != 0, "invalid epoch 0 for WithIdentity: the first is 1")
 	for s, q := range id.Sequences {
-		check(record.ValidateCategory(s.Category) == nil && s.Number <= record.MaxLogicalShard, "WithIdentity: %v is not a shard", s)
-		check(q.Epoch != 0, "WithIdentity: %v: the first epoch is 1", s)
+		check(record.ValidateCategory(s.Category) == nil && s.Number <= record.MaxLogicalShard, "invalid shard %v for WithIdentity", s)
+		check(q.Epoch != 0, "invalid epoch 0 of shard %v for WithIdentity: the first is 1", s)
 	}
 	return errors.Join(errs...)
 }

@@ -493,7 +493,7 @@ func TestOptionsReportEveryViolation(t *testing.T) {
 	}
 	for _, option := range []string{
 		"WithAck", "WithLinger", "WithBatchBytes", "WithMaxBufferedBytes", "WithMaxInFlight", "WithFramesPerRequest", "WithRequestTimeout",
-		"WithDeliveryTimeout", "WithBackoff", "WithMaxMessageBytes", "WithClock", "WithRandom", "WithLogger", "ID 0", "first epoch", "not a shard",
+		"WithDeliveryTimeout", "WithBackoff", "WithMaxMessageBytes", "WithClock", "WithRandom", "WithLogger", "ID 0", "epoch 0", "invalid shard",
 	} {
 		if !strings.Contains(err.Error(), option) {
 			t.Errorf("%s is not reported", option)

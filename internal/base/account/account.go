@@ -16,8 +16,9 @@ const (
 
 	// UnknownHint is given before anything is known of the speed: about as long as a commit takes.
 	UnknownHint = 50 * time.Millisecond
-	// Hints stay within MinHint and MaxHint: shorter ones are not worth a pause, and what is stuck now may go on at any time.
+	// MinHint is the shortest hint: shorter ones are not worth a pause.
 	MinHint = 5 * time.Millisecond
+	// MaxHint is the longest: what is stuck now may go on at any time.
 	MaxHint = 5 * time.Second
 )
 
@@ -35,7 +36,7 @@ type Account struct {
 // New returns an account of limit bytes.
 func New(limit int64) *Account { return &Account{limit: limit} }
 
-// Limit returns the bound, Used the charged bytes, Free what is left, and Peak the most that were ever charged.
+// Limit returns the bound in bytes.
 func (a *Account) Limit() int64 { return a.limit }
 
 // Used returns the charged bytes.

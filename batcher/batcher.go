@@ -15,7 +15,6 @@ import (
 	"scribe/batcher/logqueue"
 	"scribe/internal/base/buffers"
 	"scribe/internal/base/lifecycle"
-	"scribe/internal/base/metricset"
 	"scribe/internal/format/record"
 	"scribe/internal/role/budget"
 	"scribe/internal/role/request"
@@ -77,11 +76,10 @@ func (d *Deps) validate() error {
 
 // Batcher is an rpc.BatchService. It is safe for concurrent use.
 type Batcher struct {
-	cfg        Config
-	deps       Deps
-	now        func() time.Time
-	metrics    *metrics
-	registered *metricset.Set
+	cfg     Config
+	deps    Deps
+	now     func() time.Time
+	metrics *batcherMetrics
 
 	queues       *logqueue.Queues
 	dedup        dedupCache
@@ -152,12 +150,12 @@ func New(cfg Config, deps Deps) (*Batcher, error) {
 	b.mu.acc = newAccumulator(cfg)
 	b.mu.counts.failed = make(map[scribev1.Reason]request.Amount)
 	b.metrics = newMetrics(b)
-	var err error
-	if b.registered, err = metricset.Register(deps.Registerer, "batcher", b.metrics.allCollectors()...); err != nil {
+	err := b.metrics.set.Register(deps.Registerer)
+	if err != nil {
 		return nil, err
 	}
 	if b.compressor, err = newCompressor(cfg.workerCount(), b.buffers, b.blockCompressed); err != nil {
-		b.registered.Unregister()
+		b.metrics.set.Unregister()
 		return nil, err
 	}
 	b.ctx, b.cancel = context.WithCancelCause(context.Background())
@@ -191,7 +189,7 @@ func (b *Batcher) shutDown(ctx context.Context) error {
 	b.tasks.Wait()
 	b.compressor.close()
 	b.cancel(nil)
-	b.registered.Unregister()
+	b.metrics.set.Unregister()
 
 	b.mu.Lock()
 	lost := b.mu.counts.totalFailed().Minus(failed)

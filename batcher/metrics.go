@@ -1,12 +1,11 @@
 package batcher
 
 import (
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scribe/internal/base/metrics"
 	"scribe/internal/role/request"
 	"scribe/internal/transport/rpc"
 )
@@ -19,12 +18,9 @@ const (
 	stageTotal    = "total"    // from a flush's first frame to the answer of one of its parts
 )
 
-const namespace = "scribe_batcher_"
-
-// metrics are those of one batcher. What counts frames is collected from one snapshot, so that accepted = committed + duplicate +
-// failed + buffered holds in every scrape.
-type metrics struct {
-	b *Batcher
+// batcherMetrics are those of one batcher.
+type batcherMetrics struct {
+	set *metrics.Set
 
 	flushes        *prometheus.CounterVec
 	stages         *prometheus.HistogramVec
@@ -38,148 +34,108 @@ type metrics struct {
 	appendFailures *prometheus.CounterVec
 	opens          prometheus.Counter
 	divided        prometheus.Counter
-
-	accepted, committed, duplicate, buffered [3]*prometheus.Desc // frames, bytes, messages
-	failed                                   [3]*prometheus.Desc
-	overloaded                               *prometheus.Desc
-	memory                                   *prometheus.Desc
-	memoryPeak                               *prometheus.Desc
-	memoryLimit                              *prometheus.Desc
-	inFlight                                 *prometheus.Desc
-	detached                                 *prometheus.Desc
-	stalled                                  *prometheus.Desc
-	pending                                  *prometheus.Desc
-	refusedFrames                            *prometheus.Desc
-	load                                     *prometheus.Desc
 }
 
-func newMetrics(b *Batcher) *metrics {
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: namespace + name, Help: help})
+func newMetrics(b *Batcher) *batcherMetrics {
+	set := metrics.NewSet("scribe_batcher_")
+	m := &batcherMetrics{
+		set:            set,
+		flushes:        set.CounterVec("flushes_total", "Flushes by what made them begin.", "trigger"),
+		stages:         set.HistogramVec("flush_seconds", "Time of the stages of a flush.", prometheus.ExponentialBuckets(0.0001, 2, 20), "stage"),
+		blobs:          set.Counter("blobs_total", "Blobs put."),
+		blobBytes:      set.Counter("blob_bytes_total", "Bytes of the blobs put."),
+		rawBytes:       set.Counter("flushed_bytes_total", "Bytes of frames in flushes, before compression."),
+		payloads:       set.Counter("payloads_total", "Payloads in flushes."),
+		orphans:        set.Counter("orphan_blobs_total", "Blobs that were put, or may have been, and that nothing points to."),
+		orphanBytes:    set.Counter("orphan_bytes_total", "Bytes of those blobs."),
+		putFailures:    set.Counter("put_failures_total", "Failed attempts to put a blob."),
+		appendFailures: set.CounterVec("append_failures_total", "Failed attempts to append pointers, by cause.", "cause"),
+		opens:          set.Counter("log_opens_total", "Metadata logs opened for writing."),
+		divided:        set.Counter("divided_flushes_total", "Parts of flushes that were divided off, because the rest could get on and they could not."),
 	}
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(namespace+name, help, labels, nil)
-	}
-	three := func(name, help string, labels ...string) (d [3]*prometheus.Desc) {
-		for i, unit := range []string{"frames", "bytes", "messages"} {
-			d[i] = desc(fmt.Sprintf(name, unit), strings.ToUpper(unit[:1])+unit[1:]+" "+help, labels...)
+	declareSnapshot(set, b)
+	return m
+}
+
+// declareSnapshot declares what is read together, so that accepted = committed + duplicate + failed + buffered holds in every scrape.
+func declareSnapshot(set *metrics.Set, b *Batcher) {
+	var accepted, committed, duplicate, failed, buffered request.AmountMetrics
+	var overloaded, refused, memory, memoryPeak, memoryLimit, inFlight, detached, stalled, pending, load metrics.Value
+	values := set.Snapshot(func(send metrics.Send) {
+		s := b.readSnapshot()
+		accepted.Send(send, s.counts.accepted)
+		committed.Send(send, s.counts.committed)
+		duplicate.Send(send, s.counts.duplicate)
+		buffered.Send(send, s.counts.buffered())
+		for reason, a := range s.counts.failed {
+			failed.Send(send, a, rpc.ReasonLabel(reason))
 		}
-		return d
-	}
-	return &metrics{
-		b: b,
-		flushes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: namespace + "flushes_total", Help: "Flushes by what made them begin.",
-		}, []string{"trigger"}),
-		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: namespace + "flush_seconds", Help: "Time of the stages of a flush.",
-			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 20),
-		}, []string{"stage"}),
-		blobs:       counter("blobs_total", "Blobs put."),
-		blobBytes:   counter("blob_bytes_total", "Bytes of the blobs put."),
-		rawBytes:    counter("flushed_bytes_total", "Bytes of frames in flushes, before compression."),
-		payloads:    counter("payloads_total", "Payloads in flushes."),
-		orphans:     counter("orphan_blobs_total", "Blobs that were put, or may have been, and that nothing points to."),
-		orphanBytes: counter("orphan_bytes_total", "Bytes of those blobs."),
-		putFailures: counter("put_failures_total", "Failed attempts to put a blob."),
-		appendFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: namespace + "append_failures_total", Help: "Failed attempts to append pointers, by cause.",
-		}, []string{"cause"}),
-		opens:   counter("log_opens_total", "Metadata logs opened for writing."),
-		divided: counter("divided_flushes_total", "Parts of flushes that were divided off, because the rest could get on and they could not."),
-
-		accepted:      three("accepted_%s_total", "taken into memory."),
-		committed:     three("committed_%s_total", "made durable."),
-		duplicate:     three("duplicate_%s_total", "recognised as stored before."),
-		failed:        three("failed_%s_total", "accepted and then not stored, by reason.", "reason"),
-		buffered:      three("buffered_%s", "accepted and without an outcome yet."),
-		overloaded:    desc("overloaded_requests_total", "Requests refused for lack of memory, or for their category's share of it."),
-		refusedFrames: desc("refused_frames_total", "Frames refused before they were accepted, by cause: their category's share of the memory, or a shard that is held.", "cause"),
-		memory:        desc("memory_bytes", "Bytes charged for frames in memory."),
-		memoryPeak:    desc("memory_peak_bytes", "Most bytes charged since the start."),
-		memoryLimit:   desc("memory_limit_bytes", "Bytes that may be charged."),
-		inFlight:      desc("flushes_in_flight", "Flushes being written."),
-		detached:      desc("parts_detached", "Parts of flushes that wait for a log beside the flushes being written."),
-		stalled:       desc("shards_stalled", "Shards whose frames gather because those before them do not get on."),
-		pending:       desc("pending_bytes", "Bytes that no flush has taken yet, compressed ones as far as they are."),
-		load:          desc("load", "How busy the batcher tells that it is: 0 idle, 1000 refusing."),
-	}
+		send(overloaded, float64(s.counts.overloaded))
+		send(refused, float64(s.counts.refusedShare), "share")
+		send(refused, float64(s.counts.refusedTrouble), "held")
+		send(memory, float64(s.used))
+		send(memoryPeak, float64(s.peak))
+		send(memoryLimit, float64(b.cfg.MemoryBytes))
+		send(inFlight, float64(s.running))
+		send(detached, float64(s.detached))
+		send(stalled, float64(s.stalled))
+		send(pending, float64(s.pending))
+		send(load, float64(s.load))
+	})
+	accepted = request.DeclareAmount(values.Counter, "accepted_%s_total", "taken into memory.")
+	committed = request.DeclareAmount(values.Counter, "committed_%s_total", "made durable.")
+	duplicate = request.DeclareAmount(values.Counter, "duplicate_%s_total", "recognised as stored before.")
+	failed = request.DeclareAmount(values.Counter, "failed_%s_total", "accepted and then not stored, by reason.", "reason")
+	buffered = request.DeclareAmount(values.Gauge, "buffered_%s", "accepted and without an outcome yet.")
+	overloaded = values.Counter("overloaded_requests_total", "Requests refused for lack of memory, or for their category's share of it.")
+	refused = values.Counter("refused_frames_total", "Frames refused before they were accepted, by cause: their category's share of the memory, or a shard that is held.", "cause")
+	memory = values.Gauge("memory_bytes", "Bytes charged for frames in memory.")
+	memoryPeak = values.Gauge("memory_peak_bytes", "Most bytes charged since the start.")
+	memoryLimit = values.Gauge("memory_limit_bytes", "Bytes that may be charged.")
+	inFlight = values.Gauge("flushes_in_flight", "Flushes being written.")
+	detached = values.Gauge("parts_detached", "Parts of flushes that wait for a log beside the flushes being written.")
+	stalled = values.Gauge("shards_stalled", "Shards whose frames gather because those before them do not get on.")
+	pending = values.Gauge("pending_bytes", "Bytes that no flush has taken yet, compressed ones as far as they are.")
+	load = values.Gauge("load", "How busy the batcher tells that it is: 0 idle, 1000 refusing.")
 }
 
-func (m *metrics) allCollectors() []prometheus.Collector {
-	return []prometheus.Collector{
-		m.flushes, m.stages, m.blobs, m.blobBytes, m.rawBytes, m.payloads, m.orphans, m.orphanBytes, m.putFailures,
-		m.appendFailures, m.opens, m.divided, m,
-	}
+// metricsSnapshot is what one look at a batcher finds.
+type metricsSnapshot struct {
+	counts            frameCounts
+	used, peak        int64
+	running           int
+	detached, stalled int
+	pending           int64
+	load              uint32
 }
 
-func (m *metrics) observeStage(name string, d time.Duration) {
+func (b *Batcher) readSnapshot() metricsSnapshot {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	acc := &b.mu.acc
+	s := metricsSnapshot{
+		counts: b.mu.counts.clone(), used: acc.memory.Used(), peak: acc.memory.Peak(), detached: acc.detached, stalled: len(acc.stalled),
+		load: acc.loadLevel(b.now()),
+	}
+	for _, fl := range acc.queues {
+		s.running += fl.running
+		s.pending += fl.pending.size
+	}
+	return s
+}
+
+func (m *batcherMetrics) observeStage(name string, d time.Duration) {
 	m.stages.WithLabelValues(name).Observe(d.Seconds())
 }
 
-func (m *metrics) countBlob(d time.Duration, size int64) {
+func (m *batcherMetrics) countBlob(d time.Duration, size int64) {
 	m.observeStage(stagePut, d)
 	m.blobs.Inc()
 	m.blobBytes.Add(float64(size))
 }
 
-func (m *metrics) countFlush(f *flush) {
+func (m *batcherMetrics) countFlush(f *flush) {
 	m.flushes.WithLabelValues(f.trigger.String()).Inc()
 	m.rawBytes.Add(float64(f.raw))
 	m.payloads.Add(float64(f.payloads))
-}
-
-// Describe implements prometheus.Collector.
-func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, three := range [][3]*prometheus.Desc{m.accepted, m.committed, m.duplicate, m.failed, m.buffered} {
-		for _, d := range three {
-			ch <- d
-		}
-	}
-	for _, d := range []*prometheus.Desc{
-		m.overloaded, m.refusedFrames, m.memory, m.memoryPeak, m.memoryLimit, m.inFlight, m.detached, m.stalled, m.pending, m.load,
-	} {
-		ch <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	m.b.mu.Lock()
-	c := m.b.mu.counts.clone()
-	acc := &m.b.mu.acc
-	used, peak, detached, stalled, load := acc.memory.Used(), acc.memory.Peak(), acc.detached, len(acc.stalled), acc.loadLevel(m.b.now())
-	running, pending := 0, int64(0)
-	for _, fl := range acc.queues {
-		running += fl.running
-		pending += fl.pending.size
-	}
-	m.b.mu.Unlock()
-
-	send := func(d *prometheus.Desc, kind prometheus.ValueType, v int64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, kind, float64(v), labels...)
-	}
-	three := func(d [3]*prometheus.Desc, kind prometheus.ValueType, a request.Amount, labels ...string) {
-		send(d[0], kind, a.Frames, labels...)
-		send(d[1], kind, a.Bytes, labels...)
-		send(d[2], kind, a.Messages, labels...)
-	}
-	three(m.accepted, prometheus.CounterValue, c.accepted)
-	three(m.committed, prometheus.CounterValue, c.committed)
-	three(m.duplicate, prometheus.CounterValue, c.duplicate)
-	three(m.buffered, prometheus.GaugeValue, c.buffered())
-	for reason, a := range c.failed {
-		three(m.failed, prometheus.CounterValue, a, rpc.ReasonLabel(reason))
-	}
-	send(m.overloaded, prometheus.CounterValue, c.overloaded)
-	send(m.memory, prometheus.GaugeValue, used)
-	send(m.memoryPeak, prometheus.GaugeValue, peak)
-	send(m.memoryLimit, prometheus.GaugeValue, m.b.cfg.MemoryBytes)
-	send(m.inFlight, prometheus.GaugeValue, int64(running))
-	send(m.detached, prometheus.GaugeValue, int64(detached))
-	send(m.stalled, prometheus.GaugeValue, int64(stalled))
-	send(m.pending, prometheus.GaugeValue, pending)
-	send(m.load, prometheus.GaugeValue, int64(load))
-	send(m.refusedFrames, prometheus.CounterValue, c.refusedShare, "share")
-	send(m.refusedFrames, prometheus.CounterValue, c.refusedTrouble, "held")
 }

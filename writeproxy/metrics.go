@@ -1,7 +1,6 @@
 package writeproxy
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,7 +26,7 @@ type proxyMetrics struct {
 	overQuota *prometheus.CounterVec
 	waits     prometheus.Histogram
 
-	received, acknowledged, inFlight, failed, dropped [3]metrics.Value // frames, bytes, messages
+	received, acknowledged, inFlight, failed, dropped request.AmountMetrics
 	memory, memoryLimit                               metrics.Value
 }
 
@@ -59,35 +58,24 @@ func newMetrics(p *Proxy) *proxyMetrics {
 	set.CounterFunc("batcher_trips_total", "Times that a batcher was found not to answer.", func() float64 { return float64(p.fleet.trips.Load()) })
 
 	values := set.Snapshot(func(send metrics.Send) { m.collect(p, send) })
-	ofEach := func(declare func(name, help string, labels ...string) metrics.Value, name, help string, labels ...string) (v [3]metrics.Value) {
-		for i, unit := range []string{"frames", "bytes", "messages"} {
-			v[i] = declare(fmt.Sprintf(name, unit), strings.ToUpper(unit[:1])+unit[1:]+" "+help, labels...)
-		}
-		return v
-	}
-	m.received = ofEach(values.Counter, "received_%s_total", "in requests that were admitted.")
-	m.acknowledged = ofEach(values.Counter, "acknowledged_%s_total", "that reached the level asked for.")
-	m.failed = ofEach(values.Counter, "failed_%s_total", "that did not reach the level asked for, by reason.", "reason")
-	m.dropped = ofEach(values.Counter, "dropped_%s_total", "left out on purpose, by reason; sampled: beyond a quota.", "reason")
-	m.inFlight = ofEach(values.Gauge, "in_flight_%s", "without an outcome yet.")
+	m.received = request.DeclareAmount(values.Counter, "received_%s_total", "in requests that were admitted.")
+	m.acknowledged = request.DeclareAmount(values.Counter, "acknowledged_%s_total", "that reached the level asked for.")
+	m.failed = request.DeclareAmount(values.Counter, "failed_%s_total", "that did not reach the level asked for, by reason.", "reason")
+	m.dropped = request.DeclareAmount(values.Counter, "dropped_%s_total", "left out on purpose, by reason; sampled: beyond a quota.", "reason")
+	m.inFlight = request.DeclareAmount(values.Gauge, "in_flight_%s", "without an outcome yet.")
 	m.memory = values.Gauge("memory_bytes", "Bytes charged, of bodies being read, of requests being written, and of those that wait for a quota.", "what")
 	m.memoryLimit = values.Gauge("memory_limit_bytes", "Bytes that may be charged.", "what")
 	return m
 }
 
 func (m *proxyMetrics) collect(p *Proxy, send metrics.Send) {
-	sendEach := func(v [3]metrics.Value, a request.Amount, labels ...string) {
-		send(v[0], float64(a.Frames), labels...)
-		send(v[1], float64(a.Bytes), labels...)
-		send(v[2], float64(a.Messages), labels...)
-	}
 	c := p.ledger.sumCounts()
-	sendEach(m.received, c.received)
-	sendEach(m.acknowledged, c.acknowledged)
-	sendEach(m.dropped, c.sampledOut, "sampled")
-	sendEach(m.inFlight, c.inFlight())
+	m.received.Send(send, c.received)
+	m.acknowledged.Send(send, c.acknowledged)
+	m.dropped.Send(send, c.sampledOut, "sampled")
+	m.inFlight.Send(send, c.inFlight())
 	for reason, a := range c.failed {
-		sendEach(m.failed, a, rpc.ReasonLabel(reason))
+		m.failed.Send(send, a, rpc.ReasonLabel(reason))
 	}
 	for what, b := range map[string]*budget.Budget{"bodies": p.bodies, "writes": p.writes, "throttled": p.quotas.waiting} {
 		send(m.memory, float64(b.Used()), what)

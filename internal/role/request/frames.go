@@ -91,19 +91,6 @@ func (f *Frames) refuseFrame(rest []byte) (size int) {
 // Fault is why the whole request is refused, after Next was false; nil when every frame was walked.
 func (f *Frames) Fault() error { return f.fault }
 
-// Amount counts frames and what they hold.
-type Amount struct{ Frames, Bytes, Messages int64 }
-
-// Plus returns the sum.
-func (a Amount) Plus(b Amount) Amount {
-	return Amount{Frames: a.Frames + b.Frames, Bytes: a.Bytes + b.Bytes, Messages: a.Messages + b.Messages}
-}
-
-// Minus returns the difference.
-func (a Amount) Minus(b Amount) Amount {
-	return Amount{Frames: a.Frames - b.Frames, Bytes: a.Bytes - b.Bytes, Messages: a.Messages - b.Messages}
-}
-
 // AsUnknown returns what is told of a frame that failed in the end, when an earlier attempt may have stored it: an unknown outcome.
 func AsUnknown(info *scribev1.ErrorInfo) *scribev1.ErrorInfo {
 	if info.GetReason() == scribev1.Reason_REASON_UNKNOWN_OUTCOME {

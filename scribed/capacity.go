@@ -21,8 +21,8 @@ func (q *sendQueue) fitsMemory(l *categoryQueue, charge int64) (now, ever bool) 
 }
 
 // spoolExcess reports how many bytes a category is over its limits when n more of it come that are or may have to go to the spool; 0 or
-// less = there is room. It is the rule of room again, and the category's own limit. What is in memory only and acknowledged is
-// counted as if it were in the spool, so that there is room for it when it has to leave, and when scribed ends.
+// less = there is capacity. It is the rule of room again, and the category's own limit. What is in memory only and acknowledged is
+// counted as if it were in the spool, so that there is capacity for it when it has to leave, and when scribed ends.
 func (q *sendQueue) spoolExcess(l *categoryQueue, n int64) (over int64) {
 	its, all := q.spool.Held(l.name)
 	held := spoolCharge(its) + l.owed + n
@@ -41,7 +41,7 @@ func (q *sendQueue) spoolExcess(l *categoryQueue, n int64) (over int64) {
 // spoolCharge is what records in the spool count for.
 func spoolCharge(a spool.Amount) int64 { return a.Bytes + a.Records*recordOverhead }
 
-// filesFull reports whether the spool's files may have no room for n bytes more, whatever the account says: they hold what is
+// filesFull reports whether the spool's files may have no capacity for n bytes more, whatever the account says: they hold what is
 // delivered until they are given back, and are not filled to the last byte.
 func (q *sendQueue) filesFull(n int64, at time.Time) bool {
 	return at.Before(q.diskFullTill) || q.diskUsed+(q.owed+n)*3/2 > q.cfg.Spool.MaxBytes-spareBytes(q.cfg.Spool)
@@ -138,7 +138,7 @@ func (q *sendQueue) takeExpired(l *categoryQueue, before time.Time) (gone []*que
 	return gone
 }
 
-// blockCall registers a call that waits for room in a queue, and reports false when too much waits already.
+// blockCall registers a call that waits for capacity in a queue, and reports false when too much waits already.
 func (q *sendQueue) blockCall(l *categoryQueue, e *queueEntry) bool {
 	if e.waiter != nil {
 		return true

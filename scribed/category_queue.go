@@ -30,7 +30,7 @@ type categoryQueue struct {
 	appends  int           // that run
 	last     *spoolAppend  // the newest append; the next one waits for it, so that the spool has the queue's order
 	spilling bool          // an append takes entries out of memory
-	fullTill time.Time     // the spool had no room for a spill: it is not tried before
+	fullTill time.Time     // the spool had no capacity for a spill: it is not tried before
 
 	inBacklog bool // it may have backlog, and is in queue.backlog
 	filling   bool // frames of the backlog are on their way
@@ -48,7 +48,7 @@ type categoryQueue struct {
 	waiters []*waiter
 }
 
-// waiter is a call that waits for room.
+// waiter is a call that waits for capacity.
 type waiter struct {
 	ready chan struct{} // buffered: it should look again
 	bytes int64

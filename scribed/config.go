@@ -27,7 +27,7 @@ type Config struct {
 	// Timeout is the deadline of a request to the upstream.
 	Timeout time.Duration `default:"30s" min:"1ms" max:"1h"`
 	// RetryBase and RetryMax are the least and the largest mean pause between attempts; pauses double and are jittered. Attempts
-	// go on as long as the upstream is away. A hint of the upstream is honoured up to a minute, also above RetryMax.
+	// go on as long as the upstream is unavailable. A hint of the upstream is honoured up to a minute, also above RetryMax.
 	RetryBase time.Duration `default:"50ms" min:"1ms" max:"1h"`
 	RetryMax  time.Duration `default:"5s" min:"RetryBase" max:"1h"`
 	// SequenceAttempts is how often a frame is sent whose earlier messages the upstream misses. They may be on their way; if they
@@ -45,7 +45,7 @@ type Config struct {
 	// BackfillBytesPerSecond bounds how fast the backlog of the spool is forwarded; 0 = only by what live traffic leaves, see the
 	// package comment.
 	BackfillBytesPerSecond int64 `yaml:"/spool.backfill" min:"0B" max:"1TiB"`
-	// MaxBlocked bounds the calls that wait for room (see [Block]). Their bytes are bounded by half of MemoryBytes, and those of
+	// MaxBlocked bounds the calls that wait for capacity (see [Block]). Their bytes are bounded by half of MemoryBytes, and those of
 	// one category by a quarter.
 	MaxBlocked int `default:"1024" min:"0" max:"1048576"`
 	// Rules are looked up by category; the first that matches holds.

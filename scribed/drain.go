@@ -37,7 +37,7 @@ func (e *LossError) Error() string {
 func (e *LossError) Unwrap() error { return e.Cause }
 
 // Close refuses new requests and forwards what is in memory. When ctx ends first, whoever still waits is told, and what nobody waits
-// for is written to the spool; while the upstream is away that happens at once. The spool is synced: what it holds is forwarded by
+// for is written to the spool; while the upstream is unavailable that happens at once. The spool is synced: what it holds is forwarded by
 // the next run. The error is a [LossError] if something could not be saved, which without a spool is whatever was not forwarded. Calling
 // it again waits for the first call, and returns its error.
 func (s *Scribed) Close(ctx context.Context) error {
@@ -77,7 +77,7 @@ func (s *Scribed) closeSpool() error {
 	return errors.Join(err, s.spool.Close())
 }
 
-// giveUp ends what is left in memory: it goes to the spool, or, if somebody waits for it or there is no room, nowhere.
+// giveUp ends what is left in memory: it goes to the spool, or, if somebody waits for it or there is no capacity, nowhere.
 func (s *Scribed) giveUp() error {
 	var cause error
 	if s.spool != nil {

@@ -119,7 +119,7 @@ func (s *Scribed) sendReports(ctx context.Context, reports []*loss.Pending, ack 
 			done[r] = true
 		case !retry.Retryable(ferr) && rpc.ReasonOf(ferr) != scribev1.Reason_REASON_UNSPECIFIED:
 			done[r] = false // the category does not exist any more, for example
-			s.throttled.warn(s.ctx, "report "+r.Category, "a loss can't be reported to the readers of its category",
+			s.throttled.warn(s.ctx, "report "+r.Category, "loss report refused",
 				slog.String("category", r.Category), slog.Int64("messages", r.Messages), slog.Any("error", ferr))
 		}
 	}
@@ -131,7 +131,7 @@ func (s *Scribed) sendReports(ctx context.Context, reports []*loss.Pending, ack 
 // lastReport is how long Close waits for the last reports.
 const lastReport = time.Second
 
-// reportAtEnd reports what was dropped since the last time, if that does not depend on an upstream that is away.
+// reportAtEnd reports what was dropped since the last time, if that does not depend on an upstream that is unavailable.
 func (s *Scribed) reportAtEnd(ctx context.Context) {
 	s.mu.Lock()
 	l := s.mu.queue.losses

@@ -44,7 +44,7 @@ func (c *cell) reports(category string) (reports []loss.Report, others int) {
 	return reports, others
 }
 
-// What a rule drops while the upstream is away is told to the readers once it is back, exactly.
+// What a rule drops while the upstream is unavailable is told to the readers once it is available again, exactly.
 func TestLossesAreReported(t *testing.T) {
 	for name, c := range map[string]struct {
 		cfg func() Config

@@ -27,7 +27,7 @@ type outcomeCounts struct {
 	failed, dropped map[string]request.Amount
 	// memory is what is in memory, also if it is in the spool besides.
 	memory request.Amount
-	// refused counts entries of requests that were not accepted for lack of room.
+	// refused counts entries of requests that were not accepted for lack of capacity.
 	refused int64
 }
 

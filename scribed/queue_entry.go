@@ -68,11 +68,11 @@ type queueEntry struct {
 	alone bool
 	// backfill: its frames came from the spool, and go back there if they are not taken.
 	backfill bool
-	// waiter is its place among the calls that wait for room; nil when it does not.
+	// waiter is its place among the calls that wait for capacity; nil when it does not.
 	waiter *waiter
 	// owed is what it counts for in queue.owed.
 	owed int64
-	// dropped is how often older frames were dropped to make room for it.
+	// dropped is how often older frames were dropped to free capacity for it.
 	dropped int
 }
 

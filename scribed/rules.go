@@ -8,13 +8,13 @@ import (
 	"scribe/internal/base/config"
 )
 
-// WhenFull says what happens to a write of a category for which there is no room.
+// WhenFull says what happens to a write of a category for which there is no capacity.
 type WhenFull uint8
 
 const (
 	// Reject refuses the write with REASON_OVERLOADED and a hint when to try again. It is the default.
 	Reject WhenFull = 0
-	// Block lets the call wait until there is room or its context ends. Calls that wait are bounded in number and bytes; beyond
+	// Block lets the call wait until there is capacity or its context ends. Calls that wait are bounded in number and bytes; beyond
 	// that they are refused as with Reject.
 	Block WhenFull = 1
 	// DropOldest gives up the oldest frames of the category that nobody waits for, acknowledged ones included. They are counted,
@@ -46,7 +46,7 @@ func (w *WhenFull) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("when full: %q is not block, reject, drop_oldest or drop_newest", text)
+	return fmt.Errorf("invalid when_full %q: want block, reject, drop_oldest or drop_newest", text)
 }
 
 // Rule is what holds for the categories that match it. The zero Rule rejects what does not fit, and bounds a category by its share
@@ -54,7 +54,7 @@ func (w *WhenFull) UnmarshalText(text []byte) error {
 type Rule struct {
 	// Pattern is a glob in the syntax of path.Match, over the whole name: "web.*", "audit". The first rule that matches holds.
 	Pattern string `yaml:"match" required:"a pattern"`
-	// WhenFull is what happens to writes for which there is no room.
+	// WhenFull is what happens to writes for which there is no capacity.
 	WhenFull WhenFull `yaml:"when_full" oneof:"reject block drop_oldest drop_newest"`
 	// MaxBytes bounds what the spool holds of each category that matches, without a spool the memory; 0 = only by its share.
 	MaxBytes int64 `yaml:"max_bytes" min:"0B"`

@@ -44,7 +44,7 @@ type Scribed struct {
 	dead      *deadletter.Folder // nil without one
 	throttled *throttledLog
 
-	// ctx ends when Close loses its patience.
+	// ctx ends when Close gives up.
 	ctx       context.Context //nolint:containedctx // entries outlive the requests that brought them
 	cancel    context.CancelCauseFunc
 	accepting lifecycle.Calls // of Write that have not got all of their frames in
@@ -61,7 +61,7 @@ type Scribed struct {
 		queue  sendQueue
 		bodies int64 // bytes admitted by Admit
 		idle   bool  // drained is closed
-		// loggedUnavailable: the log says that the upstream is away, and not yet that it is back.
+		// loggedUnavailable: the log says that the upstream is unavailable, and not yet that it is available again.
 		loggedUnavailable bool
 		quietTill         time.Time // there was nothing to spill: the spiller is not woken before
 		oldest            time.Time // of all frames, some time ago; zero = none
@@ -235,7 +235,7 @@ func (s *Scribed) retryAfter() time.Duration {
 	return max(s.mu.queue.notBefore.Sub(s.now()), 2*s.cfg.RetryBase)
 }
 
-// abandonCall ends the wait of a caller whose patience is over. What was never sent is taken back, so the error is a definite one if
+// abandonCall ends the wait of a caller that gave up. What was never sent is taken back, so the error is a definite one if
 // that is all. It is nil when everything has an outcome. It returns when the caller's bytes are not used any more.
 func (s *Scribed) abandonCall(ctx context.Context, sub *pendingCall) error {
 	s.mu.Lock()

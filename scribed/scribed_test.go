@@ -79,7 +79,7 @@ func TestCommittedIsAnsweredByTheUpstream(t *testing.T) {
 	})
 }
 
-// While the upstream is away everything waits, in order, and callers of none are answered nonetheless.
+// While the upstream is unavailable everything waits, in order, and callers of none are answered nonetheless.
 func TestUpstreamIsAway(t *testing.T) {
 	run(t, DefaultConfig(), func(t *testing.T, c *cell) {
 		c.up.replies(failing(6, scribev1.Reason_REASON_NO_BACKEND))

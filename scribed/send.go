@@ -99,7 +99,7 @@ func (s *Scribed) claimBacklog(f *fillPlan) *upstreamBatch {
 		n := min(f.bufferOf(i), len(free))
 		records, err := s.spool.Claim(l.name, f.wants[i], f.upTo[i], free[:0:n])
 		if err != nil {
-			s.throttled.warn(s.ctx, "claim", "the spool can't be read", slog.String("category", l.name), slog.Any("error", err))
+			s.throttled.warn(s.ctx, "claim", "spool read failed", slog.String("category", l.name), slog.Any("error", err))
 			s.holdQueue(l)
 			continue
 		}
@@ -284,14 +284,14 @@ func (s *Scribed) handleRefusal(b *upstreamBatch, info *scribev1.ErrorInfo, o *a
 			s.isolateCause(b, e, info, o)
 		}
 		if len(b.entries) > 1 || len(b.entries[0].frames) > 0 {
-			s.throttled.warn(s.ctx, "refused", "the upstream refuses a request, its frames are sent in smaller ones", slog.String("error", info.GetMessage()))
+			s.throttled.warn(s.ctx, "refused", "request refused by the upstream: retrying its frames in smaller requests", slog.String("error", info.GetMessage()))
 		}
 		return
 	}
 	q.notBefore = now.Add(s.retryPause(q.noteUnavailable(now, b), info))
 	if !s.mu.loggedUnavailable && now.Sub(q.unavailableSince) >= unavailableAfter {
 		s.mu.loggedUnavailable = true
-		s.deps.Logger.WarnContext(s.ctx, "the upstream is away", slog.Int("failures", q.failures), slog.String("error", info.GetMessage()))
+		s.deps.Logger.WarnContext(s.ctx, "upstream unavailable", slog.Int("failures", q.failures), slog.String("error", info.GetMessage()))
 	}
 	for _, e := range b.entries {
 		s.endAttempt(e, o, func(f *queuedFrame) *scribev1.ErrorInfo {
@@ -306,7 +306,7 @@ func (s *Scribed) handleRefusal(b *upstreamBatch, info *scribev1.ErrorInfo, o *a
 	}
 }
 
-// unavailableAfter is how long requests must fail until the log says that the upstream is away.
+// unavailableAfter is how long requests must fail until the log says that the upstream is unavailable.
 const unavailableAfter = time.Second
 
 // blamesContent reports whether an error of a whole request is about what is in it. Others, also those of unknown kind, are the upstream's
@@ -380,7 +380,7 @@ func (s *Scribed) handleResults(b *upstreamBatch, results []*scribev1.FrameResul
 	}
 }
 
-// logRecovery says once that the upstream is back.
+// logRecovery says once that the upstream is available again.
 func (s *Scribed) logRecovery() {
 	if !s.mu.loggedUnavailable {
 		return
@@ -388,7 +388,7 @@ func (s *Scribed) logRecovery() {
 	s.mu.loggedUnavailable = false
 	q := &s.mu.queue
 	backlog := s.readBacklog()
-	s.deps.Logger.WarnContext(s.ctx, "the upstream is back", slog.Duration("away", s.now().Sub(q.unavailableSince)),
+	s.deps.Logger.WarnContext(s.ctx, "upstream available again", slog.Duration("unavailable_for", s.now().Sub(q.unavailableSince)),
 		slog.Int64("memory_bytes", q.counts.memory.Bytes), slog.Int64("spool_bytes", backlog.Bytes), slog.Int64("spool_messages", backlog.Messages))
 }
 
@@ -533,7 +533,7 @@ func (s *Scribed) failFrame(e *queueEntry, f *queuedFrame, info *scribev1.ErrorI
 		return false
 	}
 	s.mu.queue.gaps.noteLost(e.category, f, info.GetReason(), s.now())
-	s.throttled.warn(s.ctx, "refused "+reason+" "+e.category, "the upstream does not take frames for good",
+	s.throttled.warn(s.ctx, "refused "+reason+" "+e.category, "frames refused by the upstream",
 		slog.String("category", e.category), slog.Int("messages", int(f.messages)), slog.Int("bytes", len(f.bytes)), slog.String("error", info.GetMessage()))
 	if s.dead == nil {
 		s.mu.queue.countLostFrames(e.category, reason, []queuedFrame{*f}, s.now())
@@ -568,7 +568,7 @@ func (s *Scribed) writeLetters(dead []refusedFrame) {
 	}
 	if err := s.dead.Put(letters); err != nil {
 		s.metrics.lettersFailed.Add(float64(len(letters)))
-		s.throttled.warn(s.ctx, "bury", "frames that the upstream refuses can't be kept", slog.Any("error", err))
+		s.throttled.warn(s.ctx, "dead letters", "writing dead letters failed", slog.Any("error", err))
 	}
 }
 

@@ -19,7 +19,7 @@ type upstreamBatch struct {
 	ack     scribev1.AckLevel
 	bytes   int64
 	frames  int
-	// retry: it has queues that were refused before. round is queue.round when it began.
+	// retry: it has queues that were refused before. round is sendQueue.round when it began.
 	retry bool
 	round int
 	// backfill: the entries come from the spool; room is the memory that is reserved for them, buf what they are in.
@@ -64,7 +64,7 @@ type sendQueue struct {
 	// draining: the backlog is forwarded as fast as it goes, also when closing.
 	draining bool
 
-	// failures and notBefore hold everything back while the upstream is away: since awaySince, one request at a time. Requests of one
+	// failures and notBefore hold everything back while the upstream is unavailable: since unavailableSince, one request at a time. Requests of one
 	// round that fail are one failure.
 	failures         int
 	notBefore        time.Time
@@ -74,7 +74,7 @@ type sendQueue struct {
 	retrying int
 	tokens   float64
 
-	blocked      map[*categoryQueue]struct{} // with calls that wait for room
+	blocked      map[*categoryQueue]struct{} // with calls that wait for capacity
 	freed        bool                        // there may be more room than when they looked
 	blockedCalls int
 	blockedBytes int64
@@ -93,7 +93,7 @@ func newQueue(cfg Config, pool *buffers.Pool) sendQueue {
 	return q
 }
 
-// queueOf returns the queue of a category, a new one if there is none. Who does not put anything into it calls forget.
+// queueOf returns the queue of a category, a new one if there is none. Who does not put anything into it calls forgetIdle.
 func (q *sendQueue) queueOf(category string) *categoryQueue {
 	l := q.queues[category]
 	if l == nil {

@@ -269,7 +269,7 @@ func whenFull(t *testing.T, c *cell, rule WhenFull, text string) {
 	c.mustHold("b", "x")
 }
 
-// Calls that wait for room are bounded, and end with the agent.
+// Calls that wait for capacity are bounded, and end with the agent.
 func TestBlockedCallsAreBounded(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.MemoryBytes, cfg.MaxBlocked = 1<<20, 3

@@ -38,7 +38,7 @@ func (s *Scribed) runAppend(a *spoolAppend) error {
 		}
 	}
 	if a.err != nil && !errors.Is(a.err, spool.ErrFull) {
-		s.throttled.warn(s.ctx, "append", "the spool can't be written", slog.Any("error", a.err))
+		s.throttled.warn(s.ctx, "append", "spool append failed", slog.Any("error", a.err))
 	}
 	s.endAppend(a, refs)
 	return a.err
@@ -62,7 +62,7 @@ func (s *Scribed) syncSpool(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	s.throttled.warn(ctx, "sync", "the spool can't be synced", slog.Any("error", err))
+	s.throttled.warn(ctx, "sync", "spool sync failed", slog.Any("error", err))
 	return err
 }
 
@@ -234,12 +234,12 @@ func (s *Scribed) recoverBacklog() {
 		q.counts.recovered = q.counts.recovered.Plus(a)
 	}
 	if backlog.Frames > 0 {
-		s.deps.Logger.Info("the spool has frames of the last run", slog.Int64("frames", backlog.Frames),
+		s.deps.Logger.Info("forwarding the backlog of the last run", slog.Int64("frames", backlog.Frames),
 			slog.Int64("messages", backlog.Messages), slog.Int64("bytes", backlog.Bytes), slog.Int("categories", len(q.queues)))
 	}
 }
 
-// refuse is the error of a write for which the spool has no room, or which it can't write.
+// refuse is the error of a write for which the spool has no capacity, or which it can't write.
 func (s *Scribed) spoolError(e *queueEntry, err error) error {
 	return retryHint(s.retryAfter(), scribev1.Reason_REASON_OVERLOADED, "%d bytes of category %s do not fit into the agent's spool: %w", e.bytes, e.category, err)
 }

@@ -76,7 +76,7 @@ func (n *throttledLog) warn(ctx context.Context, kind, text string, attrs ...slo
 // warnDropped says that frames of a category were given up.
 func (n *throttledLog) warnDropped(ctx context.Context, category, reason string, sum request.Amount) {
 	if _, total, ok := n.admitLine("dropped "+reason+" "+category, sum); ok {
-		n.log.LogAttrs(ctx, slog.LevelWarn, "frames were dropped", slog.String("category", category), slog.String("reason", reason),
+		n.log.LogAttrs(ctx, slog.LevelWarn, "frames dropped", slog.String("category", category), slog.String("reason", reason),
 			slog.Int64("frames", total.Frames), slog.Int64("messages", total.Messages), slog.Int64("bytes", total.Bytes))
 	}
 }

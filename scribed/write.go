@@ -33,13 +33,13 @@ func (sub *pendingCall) finishFrames(n int) {
 
 // Write implements rpc.WriteService. With ACK_LEVEL_NONE it answers when the frames are in memory or in the spool; with
 // ACK_LEVEL_SPOOLED when they are synced in the spool, or committed; with any other level when the upstream has committed them, or
-// they have failed. Without a spool, SPOOLED is answered when committed. Frames of a category that has no room meet what its rule
+// they have failed. Without a spool, SPOOLED is answered when committed. Frames of a category that has no capacity meet what its rule
 // says; when all frames of a request are refused, so is the request. The request's bytes are not used after it returns.
 func (s *Scribed) Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error) {
 	return s.write(ctx, req, false)
 }
 
-// write is Write. One that yields is refused where there is no room, whatever the rule: it neither waits nor takes the room of others.
+// write is Write. One that yields is refused where there is no capacity, whatever the rule: it neither waits nor takes the room of others.
 func (s *Scribed) write(ctx context.Context, req *scribev1.WriteRequest, yields bool) (*scribev1.WriteResponse, error) {
 	data := req.GetFrames()
 	if int64(len(data)) > s.cfg.MaxRequestBytes {
@@ -146,7 +146,7 @@ type writeCall struct {
 	yields bool
 }
 
-// acceptEntries brings the entries of a request to where they have room: into memory, to the spool, or nowhere. Those that wait for room
+// acceptEntries brings the entries of a request to where they have room: into memory, to the spool, or nowhere. Those that wait for capacity
 // are tried again until they have it. It is an error when all were refused.
 func (w *writeCall) acceptEntries(ctx context.Context) error {
 	s := w.s
@@ -175,7 +175,7 @@ func (w *writeCall) acceptEntries(ctx context.Context) error {
 	return nil
 }
 
-// waitForCapacity returns when a call may have room, or must look why it has none.
+// waitForCapacity returns when a call may have capacity, or must look why it has none.
 func (w *writeCall) waitForCapacity(ctx context.Context, at *waiter) {
 	select {
 	case <-at.ready:
@@ -249,15 +249,15 @@ func (w *writeCall) placeEntry(ctx context.Context, e *queueEntry, p *placements
 		p.disk, p.passed = append(p.disk, q.appendPassing(l, e)), append(p.passed, e)
 	case where == tooLarge:
 		q.counts.refused++
-		w.refuseEntry(l, e, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%d bytes of category %s are more than the agent holds of one category: send less at once", e.bytes, e.category))
+		w.refuseEntry(l, e, rpc.Errorf(scribev1.Reason_REASON_TOO_LARGE, "%d bytes exceed what the agent holds of category %s: send less at once", e.bytes, e.category))
 	case ctx.Err() != nil && e.waiter != nil:
-		w.refuseEntry(l, e, retryHint(s.retryAfter(), scribev1.Reason_REASON_OVERLOADED, "the agent had no room for %d bytes of category %s while the caller waited: %w", e.bytes, e.category, context.Cause(ctx)))
+		w.refuseEntry(l, e, retryHint(s.retryAfter(), scribev1.Reason_REASON_OVERLOADED, "the agent had no capacity for %d bytes of category %s before the call ended: %w", e.bytes, e.category, context.Cause(ctx)))
 	default:
 		w.applyRule(l, e, p)
 	}
 }
 
-// applyRule does what the rule of a category says about an entry for which there is no room.
+// applyRule does what the rule of a category says about an entry for which there is no capacity.
 func (w *writeCall) applyRule(l *categoryQueue, e *queueEntry, p *placements) {
 	s := w.s
 	q := &s.mu.queue
@@ -289,7 +289,7 @@ func (w *writeCall) applyRule(l *categoryQueue, e *queueEntry, p *placements) {
 	case Reject:
 	}
 	q.counts.refused++
-	w.refuseEntry(l, e, retryHint(s.retryAfter(), scribev1.Reason_REASON_OVERLOADED, "the agent has no room for %d bytes of category %s: try again later", e.bytes, e.category))
+	w.refuseEntry(l, e, retryHint(s.retryAfter(), scribev1.Reason_REASON_OVERLOADED, "the agent has no capacity for %d bytes of category %s: try again later", e.bytes, e.category))
 }
 
 // fullPause is how long nothing is appended after the spool said that it is full.

@@ -41,7 +41,7 @@ type Totals struct {
 	Bytes int64
 	// Letters were put into it.
 	Letters int64
-	// RemovedFiles and RemovedBytes were taken away to make room.
+	// RemovedFiles and RemovedBytes were taken away to free capacity.
 	RemovedFiles, RemovedBytes int64
 }
 
@@ -156,7 +156,7 @@ func numberOf(name string) (uint64, bool) {
 // ErrTooLarge says that letters take more than the folder may hold.
 var ErrTooLarge = errors.New("deadletter: larger than the folder's bound")
 
-// Put keeps letters, in one file, and returns when they are on disk. The oldest files are removed to make room. Frames are used
+// Put keeps letters, in one file, and returns when they are on disk. The oldest files are removed to free capacity. Frames are used
 // only until it returns. No letters are no file.
 func (f *Folder) Put(letters []Letter) error {
 	if len(letters) == 0 {

@@ -25,7 +25,7 @@ type NetworkMetrics struct {
 // Reasons of Metrics.Dropped and Metrics.Refused that several inputs have.
 const (
 	DropRefused  = "refused" // the agent will never take it
-	DropFull     = "full"    // the agent has no room, and the source can't wait
+	DropFull     = "full"    // the agent has no capacity, and the source can't wait
 	DropInvalid  = "invalid" // it can't be read
 	DropTooLarge = "too_large"
 	RefuseBusy   = "busy"

@@ -134,7 +134,7 @@ func (s *Spool) chunkBytes() int64 {
 	return max(4<<10, min(s.cfg.UnsyncedBytes/16, 1<<20))
 }
 
-// reserveChunk returns memory for the next bytes of a segment, once there is room for them. The tail is held.
+// reserveChunk returns memory for the next bytes of a segment, once there is capacity for them. The tail is held.
 func (s *Spool) reserveChunk(g *segmentFile, n int64) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -317,7 +317,7 @@ func (s *Spool) createSegment(need int64) (*segmentFile, error) {
 		s.outOfSpace(err)
 		return nil, fmt.Errorf("%w: %w", ErrFull, err)
 	}
-	s.logger.Error("a new segment cannot be made", "error", err)
+	s.logger.Error("creating a segment failed", "error", err)
 	return nil, err
 }
 

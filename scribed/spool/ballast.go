@@ -10,7 +10,7 @@ import (
 
 func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// outOfSpace is the event that the disk is full: the ballast goes, and no segment is begun until it is back.
+// outOfSpace is the event that the disk is full: the ballast goes, and no segment is begun until it is available again.
 func (s *Spool) outOfSpace(cause error) {
 	s.ballasting.Lock()
 	defer s.ballasting.Unlock()
@@ -20,17 +20,17 @@ func (s *Spool) outOfSpace(cause error) {
 	s.mu.Unlock()
 	if !before {
 		s.metrics.diskFull.Inc()
-		s.logger.Warn("the disk is full: nothing is appended until there is room", "ballast_given_up", had, "error", cause)
+		s.logger.Warn("disk full: refusing appends", "ballast_given_up", had, "error", cause)
 	}
 	if had {
 		if err := s.fs.Remove(s.fs.PathJoin(s.cfg.Dir, ballastName)); err != nil && !isNotExist(err) {
-			s.logger.Error("the ballast cannot be removed", "error", err)
+			s.logger.Error("removing the ballast failed", "error", err)
 		}
 	}
 	wake(s.kickKeeper)
 }
 
-// restoreBallast makes the ballast again. If there is no room for it yet, that is no failure.
+// restoreBallast makes the ballast again. If there is no capacity for it yet, that is no failure.
 func (s *Spool) restoreBallast() error {
 	s.ballasting.Lock()
 	defer s.ballasting.Unlock()
@@ -43,7 +43,7 @@ func (s *Spool) restoreBallast() error {
 	s.mu.Lock()
 	s.mu.diskFull = false
 	s.mu.Unlock()
-	s.logger.Info("the disk has room again")
+	s.logger.Info("disk no longer full: appends resume")
 	return nil
 }
 

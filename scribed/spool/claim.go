@@ -349,7 +349,7 @@ func (p *segmentPart) footerEntry() layout.FooterCategory {
 
 // rebuildIndex finds the records of a part by reading its segment. What the footer's table had and is not found is lost.
 func (s *Spool) rebuildIndex(p *segmentPart, g *segmentFile, r io.ReaderAt, cause error) ([]layout.IndexEntry, error) {
-	s.logger.Error("an index is damaged; the segment is read instead", "segment", g.path, "category", p.cat.name, "error", cause)
+	s.logger.Error("damaged index: rebuilding it from the segment", "segment", g.path, "category", p.cat.name, "error", cause)
 	s.metrics.rebuilt.Inc()
 	entries := make([]layout.IndexEntry, 0, 16)
 	scan, err := layout.ScanSegment(r, g.end, g.id, func(rec *layout.ScannedRecord) error {

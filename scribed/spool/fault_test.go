@@ -384,7 +384,7 @@ func TestFailsWhileWritten(t *testing.T) {
 }
 
 // TestDiskFull: appends are refused while the disk is full, nothing of them is seen, what is there is sealed, read, done and
-// reclaimed, and appends go on when there is room.
+// reclaimed, and appends go on when there is capacity.
 func TestDiskFull(t *testing.T) {
 	for _, size := range []int64{40 << 10, 50 << 10, 57 << 10, 61 << 10, 70 << 10, 101 << 10} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { diskFull(t, size) }) })

@@ -68,7 +68,7 @@ func (s *Spool) doHousekeeping(now time.Time) (failed bool) {
 		if noSpace(err) {
 			s.outOfSpace(err)
 		}
-		s.logger.Error("housekeeping failed and is tried again", "task", what, "error", err)
+		s.logger.Error("housekeeping failed: retrying", "task", what, "error", err)
 	}
 	note("seal", s.sealAll())
 	note("rescue", s.rewriteFailed())

@@ -117,7 +117,7 @@ func (q *quarantineFolder) usedBytes() int64 {
 func (s *Spool) keepDamaged(segment uint64, r layout.FileRange, b []byte) string {
 	path, err := s.quarantine.addRange(s.clock().UnixMicro(), segment, r, b)
 	if err != nil {
-		s.logger.Error("a damaged range cannot be copied to the quarantine", "segment", segment, "from", r.From, "to", r.To, "error", err)
+		s.logger.Error("copying a damaged range to the quarantine failed", "segment", segment, "from", r.From, "to", r.To, "error", err)
 	}
 	return path
 }

@@ -24,7 +24,7 @@ func (s *Spool) recoverSegments() error {
 		}
 	}
 	if err := s.quarantine.openFolder(); err != nil {
-		s.logger.Error("the quarantine cannot be read", "error", err)
+		s.logger.Error("reading the quarantine failed", "error", err)
 	}
 	s.slots = stateSlots{fs: s.fs, dir: s.cfg.Dir, slot: slotBytes(s.cfg.MaxBytes)}
 	s.mu.used = layout.StateFileLen(s.slots.slot)
@@ -58,7 +58,7 @@ func (s *Spool) recoverSegments() error {
 func (s *Spool) readState(in *folderListing) (*layout.SpoolState, error) {
 	if !in.state {
 		if len(in.segments) > 0 {
-			s.logger.Error("there is no state file: everything that the segments hold is given out again")
+			s.logger.Error("missing state file: forwarding every record of the segments again")
 		}
 		return nil, nil
 	}
@@ -134,11 +134,11 @@ func (s *Spool) resumeSealing(g *segmentFile, l *loadedSegment) (err error) {
 	s.mu.unsynced += g.unsynced()
 	wake(s.kickKeeper)
 	if len(l.categories) > 0 {
-		s.logger.Info("a segment without a footer was read", "segment", l.path, "bytes", l.end, "reason", l.footerErr)
+		s.logger.Info("recovered a segment without a footer", "segment", l.path, "bytes", l.end, "reason", l.footerErr)
 		s.metrics.rebuilt.Inc()
 	}
 	if l.torn > 0 {
-		s.logger.Warn("what was not synced when the process or the machine ended is cut", "segment", l.path, "bytes", l.torn)
+		s.logger.Warn("cutting the unsynced end of a segment after a crash", "segment", l.path, "bytes", l.torn)
 		s.metrics.torn.Add(float64(l.torn))
 	}
 	return nil

@@ -12,8 +12,8 @@ import (
 	"scribe/scribed/spool/layout"
 )
 
-// errNoRoom: MaxBytes has no room for a rewritten segment.
-var errNoRoom = errors.New("no room under MaxBytes to rewrite a segment")
+// errNoRoom: MaxBytes has no capacity for a rewritten segment.
+var errNoRoom = errors.New("no space under MaxBytes to rewrite a segment")
 
 // rewriteFailed rewrites the segments that a sync failed for, so that what they hold is on disk after all.
 func (s *Spool) rewriteFailed() error {

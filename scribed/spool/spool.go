@@ -21,7 +21,7 @@ import (
 // Spool is a durable queue of records for each of any number of categories, in one log of segments. It is safe for concurrent use.
 //
 // A record is held until Done or Drop. While it is held it is either claimed, by whoever appended it or by Claim, or part of its
-// category's backlog. Claims are of this process: after a restart everything held is backlog, so a record whose Done was not yet
+// category's backlog. Claims are of this process: after a restart everything held is available againlog, so a record whose Done was not yet
 // saved is given out again.
 type Spool struct {
 	cfg     Config
@@ -276,7 +276,7 @@ func (s *Spool) Drop(category string, atLeast int64, olderThan time.Time, reason
 			return sum
 		}
 		if err := s.loadIndex(need); err != nil {
-			s.logger.Error("records cannot be dropped: their index cannot be read", "category", category, "error", err)
+			s.logger.Error("dropping records failed: index unreadable", "category", category, "error", err)
 			return sum
 		}
 	}
@@ -398,7 +398,7 @@ func (s *Spool) addLoss(l DamageLoss, a Amount) {
 }
 
 func (s *Spool) logLoss(l DamageLoss) {
-	s.logger.Error("a range of a segment is damaged", "segment", l.Segment, "from", l.From, "to", l.To, "records", l.Records,
+	s.logger.Error("damaged range in a segment", "segment", l.Segment, "from", l.From, "to", l.To, "records", l.Records,
 		"category", l.Category, "quarantine", l.QuarantineFile, "error", l.Err)
 }
 

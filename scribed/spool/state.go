@@ -159,10 +159,10 @@ func (s *Spool) collectState() (*layout.SpoolState, uint64) {
 // checkState says what is wrong with the state that was read; nil is nothing.
 func (s *Spool) checkState(st *layout.StateFile) {
 	for _, err := range st.Damage {
-		s.logger.Error("the state file is damaged", "error", err)
+		s.logger.Error("damaged state file", "error", err)
 		s.metrics.stateDamage.Inc()
 	}
 	if st.State == nil && len(st.Damage) > 0 {
-		s.logger.Error("nothing is known of what was done: everything that the segments hold is given out again", "file", fmt.Sprint(s.slots.path()))
+		s.logger.Error("no valid state: forwarding every record of the segments again", "file", fmt.Sprint(s.slots.path()))
 	}
 }

@@ -159,7 +159,7 @@ func (s *Spool) failSegment(g *segmentFile) {
 
 // logFailedSync logs that a segment was given up. The mutex is not held.
 func (s *Spool) logFailedSync(g *segmentFile, err error) {
-	s.logger.Error("a sync failed; the segment is given up, and what it holds is written to another file", "segment", g.path, "error", err)
+	s.logger.Error("sync failed: rewriting the segment's records to another file", "segment", g.path, "error", err)
 	if noSpace(err) {
 		s.outOfSpace(err)
 	}

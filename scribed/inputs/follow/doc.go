@@ -35,6 +35,6 @@
 // # How it works
 //
 // One goroutine looks every Interval: Step finds files, compares, and reads each in turn into one buffer until nothing is left. A file
-// whose category finds no room in the agent waits for itself, after one delivery has waited for 30 seconds. The memory is the buffer,
+// whose category finds no capacity in the agent waits for itself, after one delivery has waited for 30 seconds. The memory is the buffer,
 // and some hundred bytes for a file. Compressed files are excluded by default.
 package follow

@@ -96,7 +96,7 @@ func New(cfg Config, deps Deps) (*Follower, error) {
 func (f *Follower) loadSources() {
 	list, first, damage := loadPositions(f.positionsPath())
 	if damage != nil {
-		f.log.Warn("positions are damaged: those of an earlier time are used, or files are read from their beginning; lines may be repeated", "error", damage)
+		f.log.Warn("positions damaged: using the previous ones, or reading files from their beginning; lines may be repeated", "error", damage)
 	}
 	f.first = first
 	for _, x := range list {

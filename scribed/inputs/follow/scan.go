@@ -35,7 +35,7 @@ func (f *Follower) findFiles(ctx context.Context) []foundFile {
 		paths, err := doublestar.FilepathGlob(pattern)
 		if err != nil {
 			f.metrics.failures.Inc()
-			f.log.WarnContext(ctx, "looking for files failed", "pattern", pattern, "error", err)
+			f.log.WarnContext(ctx, "expanding a path pattern failed", "pattern", pattern, "error", err)
 		}
 		for _, path := range paths {
 			if _, again := names[path]; again || f.isExcluded(path) {
@@ -136,7 +136,7 @@ func (f *Follower) lookAgain(ctx context.Context, s *followedFile, info os.FileI
 // startAnew begins a file anew that was cut or overwritten, and returns what it was.
 func (f *Follower) startAnew(ctx context.Context, s *followedFile) earlierFile {
 	f.metrics.truncations.Inc()
-	f.log.InfoContext(ctx, "a file was cut or replaced in place, it is read from its beginning", "path", s.path, "position", s.position, "size", s.size)
+	f.log.InfoContext(ctx, "file truncated or overwritten: reading it from its beginning", "path", s.path, "position", s.position, "size", s.size)
 	was := earlierFile{s.path, s.position, s.prints}
 	s.position, s.prints, s.skipping = 0, fingerprints{}, false
 	f.dirty = true
@@ -220,7 +220,7 @@ func (f *Follower) findRenamed(ctx context.Context, folder string, lost []*follo
 			break
 		}
 		if s.at != "" {
-			f.log.InfoContext(ctx, "a file was renamed, the rest of it is read", "path", s.path, "now", s.at)
+			f.log.InfoContext(ctx, "file renamed: reading the rest of it", "path", s.path, "now", s.at)
 		}
 	}
 }
@@ -233,7 +233,7 @@ func (f *Follower) followFile(ctx context.Context, x foundFile, cut []earlierFil
 	if len(f.sources) >= f.cfg.MaxFiles {
 		if !f.full {
 			f.full = true
-			f.log.WarnContext(ctx, "there are more files than are followed", "limit", f.cfg.MaxFiles, "first", x.path)
+			f.log.WarnContext(ctx, "too many files: ignoring those above max_files", "limit", f.cfg.MaxFiles, "first", x.path)
 		}
 		return
 	}
@@ -241,7 +241,7 @@ func (f *Follower) followFile(ctx context.Context, x foundFile, cut []earlierFil
 	if err := f.findStart(s, x, cut, now); err != nil {
 		f.metrics.failures.Inc()
 		if !errors.Is(err, fs.ErrNotExist) {
-			f.log.WarnContext(ctx, "a file can't be read", "path", x.path, "error", err)
+			f.log.WarnContext(ctx, "opening a file failed", "path", x.path, "error", err)
 		}
 		f.closeFile(s)
 		return

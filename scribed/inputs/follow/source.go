@@ -88,7 +88,7 @@ func (f *Follower) closeFile(s *followedFile) {
 // pending reports whether there is something to read.
 func (s *followedFile) pending() bool { return s.size > s.position }
 
-// deliverTimeout is how long one delivery may wait: other files are read when the agent has no room for this one's category.
+// deliverTimeout is how long one delivery may wait: other files are read when the agent has no capacity for this one's category.
 const deliverTimeout = 30 * time.Second
 
 // readFile delivers the next messages of a file, at most a buffer of them, and reports whether it came further.
@@ -111,7 +111,7 @@ func (f *Follower) readFile(ctx context.Context, s *followedFile, now time.Time)
 	s.failures++
 	s.notBefore = now.Add(min(firstPause<<min(s.failures-1, 10), longestPause))
 	if s.failures == 1 {
-		f.log.WarnContext(ctx, "reading a file failed, it is tried again", "path", s.path, "error", err)
+		f.log.WarnContext(ctx, "reading a file failed: retrying", "path", s.path, "error", err)
 	}
 	return false
 }
@@ -194,7 +194,7 @@ func (f *Follower) writeMessages(ctx context.Context, s *followedFile, messages 
 	}
 	if lost > 0 {
 		f.metrics.dropped.WithLabelValues(dropRefused).Add(float64(lost))
-		f.log.WarnContext(ctx, "messages are lost: the agent does not take them", "path", s.path, "category", s.category, "messages", lost, "error", err)
+		f.log.WarnContext(ctx, "messages dropped: refused by the agent", "path", s.path, "category", s.category, "messages", lost, "error", err)
 	}
 	f.metrics.messages.Add(float64(len(messages) - lost))
 	f.metrics.bytes.Add(float64(inputs.PayloadBytes(messages) - lostBytes))

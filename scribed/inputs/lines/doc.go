@@ -10,7 +10,7 @@
 //	413  a line, or the whole body after decompression, is too large
 //	415  the Content-Encoding is not known
 //	429  too many requests at the same time; Retry-After says when to try again
-//	503  the agent has no room; Retry-After says when to try again
+//	503  the agent has no capacity; Retry-After says when to try again
 //
 // Nothing is dropped: what is not accepted is the client's to send again.
 package lines

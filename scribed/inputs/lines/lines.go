@@ -34,7 +34,7 @@ type Config struct {
 	MaxLine units.Bytes `yaml:"max_line" default:"1MiB" min:"1B" max:"MaxMessageSize"`
 	// MaxRequests bounds requests at the same time; each takes a buffer of a little more than MaxLine.
 	MaxRequests int `yaml:"max_requests" default:"64" min:"1" max:"100000"`
-	// Patience is how long a request waits for room in the agent, and how long its body may stand still.
+	// Patience is how long a request waits for capacity in the agent, and how long its body may stand still.
 	Patience units.Duration `yaml:"patience" default:"10s" min:">0"`
 }
 
@@ -169,7 +169,7 @@ func decompress(r io.Reader, encoding string) (body io.Reader, closeBody func(),
 		}
 		return z, z.Close, nil
 	}
-	return nil, nil, newHTTPError(http.StatusUnsupportedMediaType, "Content-Encoding %q is none of gzip, zstd, identity", encoding)
+	return nil, nil, newHTTPError(http.StatusUnsupportedMediaType, "invalid Content-Encoding %q: want gzip, zstd or identity", encoding)
 }
 
 // writeLines reads a body in pieces and gives their lines to the agent.

@@ -28,7 +28,7 @@ type Config struct {
 	MaxValue      units.Bytes `yaml:"max_value" default:"8KiB" min:"1B" max:"1MiB"`
 	// MaxRequests bounds requests at the same time; more are told to come again.
 	MaxRequests int `yaml:"max_requests" default:"16" min:"1" max:"10000"`
-	// Patience is how long a request waits for room in the agent, and how long its body may stand still.
+	// Patience is how long a request waits for capacity in the agent, and how long its body may stand still.
 	Patience units.Duration `yaml:"patience" default:"10s" min:">0"`
 }
 

@@ -110,7 +110,7 @@ func (boundedCodec) Name() string { return "proto" }
 func (boundedCodec) Marshal(m any) ([]byte, error) {
 	p, ok := m.(proto.Message)
 	if !ok {
-		return nil, fmt.Errorf("%T is no protobuf message", m)
+		return nil, fmt.Errorf("%T is not a protobuf message", m)
 	}
 	return proto.Marshal(p)
 }
@@ -119,7 +119,7 @@ func (boundedCodec) Marshal(m any) ([]byte, error) {
 func (boundedCodec) Unmarshal(b []byte, m any) error {
 	p, ok := m.(proto.Message)
 	if !ok {
-		return fmt.Errorf("%T is no protobuf message", m)
+		return fmt.Errorf("%T is not a protobuf message", m)
 	}
 	return decodeProtobuf(b, p)
 }

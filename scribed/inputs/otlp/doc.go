@@ -7,7 +7,7 @@
 // Attributes carry severity, trace_id, span_id, event_name, scope.name, and the record's, scope's and resource's attributes, the
 // first under their names, the others after "scope." and "resource.". Of several with one name the first counts, in that order.
 //
-// The answer comes when the agent holds the records as durably as it can. When it has no room: 503 with Retry-After, or UNAVAILABLE
+// The answer comes when the agent holds the records as durably as it can. When it has no capacity: 503 with Retry-After, or UNAVAILABLE
 // with RetryInfo in gRPC, which exporters repeat; what was accepted before may then come twice. More than max_requests at the same
 // time: 429 with Retry-After, or UNAVAILABLE with RetryInfo. A place is taken before a body is read, so that max_requests times
 // max_request bounds the bytes that are held, and given back when a body stands still for patience.

@@ -75,7 +75,7 @@ func (i *Input) exportHTTP(w http.ResponseWriter, r *http.Request, kind string) 
 	case errors.Is(err, errTooMany):
 		return nil, &httpError{http.StatusRequestEntityTooLarge, err}
 	case err != nil:
-		return nil, newHTTPError(http.StatusBadRequest, "the body is no ExportLogsServiceRequest: %w", err)
+		return nil, newHTTPError(http.StatusBadRequest, "invalid body: want an ExportLogsServiceRequest: %w", err)
 	}
 	resp, err := i.writeRecords(r.Context(), req)
 	if err != nil {
@@ -97,7 +97,7 @@ func (i *Input) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *httpE
 		}
 		in = z
 	default:
-		return nil, newHTTPError(http.StatusUnsupportedMediaType, "the Content-Encoding %q is none of gzip, identity", encoding)
+		return nil, newHTTPError(http.StatusUnsupportedMediaType, "invalid Content-Encoding %q: want gzip or identity", encoding)
 	}
 	body, err := io.ReadAll(io.LimitReader(in, limit+1))
 	over := new(http.MaxBytesError)

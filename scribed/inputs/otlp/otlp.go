@@ -120,7 +120,7 @@ func (i *Input) writeRecords(ctx context.Context, req *collectorv1.ExportLogsSer
 	}
 	if rejected > 0 {
 		resp.PartialSuccess = &collectorv1.ExportLogsPartialSuccess{RejectedLogRecords: int64(rejected), ErrorMessage: e.why.Error()}
-		i.deps.Logger.WarnContext(ctx, "records are lost", "input", i.cfg.Name, "records", rejected, "error", e.why)
+		i.deps.Logger.WarnContext(ctx, "records dropped", "input", i.cfg.Name, "records", rejected, "error", e.why)
 	}
 	return resp, nil
 }

@@ -8,7 +8,7 @@
 //
 // # What is lost
 //
-//   - UDP and Unix datagrams cannot wait: what finds no room in the agent is dropped (reason full), and the kernel drops what arrives
+//   - UDP and Unix datagrams cannot wait: what finds no capacity in the agent is dropped (reason full), and the kernel drops what arrives
 //     faster than it is read, which netstat -su shows and receive_buffer helps against. TCP waits: the input stops reading.
 //   - Messages over max_message are cut, and counted as truncated.
 //   - A message that is neither RFC is kept raw with the attribute "unparsed", or dropped (reason invalid) with `unparsed: drop`.

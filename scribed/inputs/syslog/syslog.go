@@ -144,7 +144,7 @@ func listenUnix(ctx context.Context, path string) (net.PacketConn, error) {
 func (i *Input) enlargeBuffer(c net.PacketConn) {
 	if b, ok := c.(interface{ SetReadBuffer(int) error }); ok && i.cfg.ReceiveBuffer > 0 {
 		if err := b.SetReadBuffer(int(i.cfg.ReceiveBuffer)); err != nil {
-			i.deps.Logger.Warn("the receive buffer could not be enlarged", "error", err)
+			i.deps.Logger.Warn("enlarging the receive buffer failed", "error", err)
 		}
 	}
 }
@@ -381,7 +381,7 @@ func (b *messageBatch) writeToAgent(ctx context.Context) bool {
 				i.metrics.CountTaken(p.messages, err)
 				if lost > 0 {
 					i.metrics.Dropped.WithLabelValues(inputs.DropRefused).Add(float64(lost))
-					i.deps.Logger.Warn("messages are lost: the agent does not take them", "category", p.category, "messages", lost, "error", err)
+					i.deps.Logger.Warn("messages dropped: refused by the agent", "category", p.category, "messages", lost, "error", err)
 				}
 				p.messages = p.messages[:0]
 			case ended:

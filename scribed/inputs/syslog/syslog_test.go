@@ -355,7 +355,7 @@ func TestSockets(t *testing.T) {
 	}
 }
 
-// A datagram that finds no room is dropped, and the next one is read.
+// A datagram that finds no capacity is dropped, and the next one is read.
 func TestDatagramsDoNotWait(t *testing.T) {
 	a := newAgent()
 	s, i, stop := start(t, a, nil)

@@ -184,7 +184,7 @@ func TestRefused(t *testing.T) {
 		"csv: {}\nfields: [{name: a, type: int64}]":                                                                                 "does not apply to the format",
 		"format: avro\nfields: [{name: a, type: int64}]":                                                                            "avro: is missing",
 		"format: avro\navro: {type: recrod}\nfields: [{name: a, type: int64}]":                                                      "avro: ",
-		"format: avro\navro: '[\"int\"]'\nfields: [{name: a, type: int64}]":                                                         "want a record",
+		"format: avro\navro: '[\"int\"]'\nfields: [{name: a, type: int64}]":                                                         "not a record",
 		"format: avro\navro: {type: record, name: R, fields: [{name: a, type: S}]}\nfields: [{name: a, type: int64}]":               "avro: ",
 		"format: avro\navro: {type: record, name: R, namespace: n, fields: [{name: a, type: R}]}\nfields: [{name: a, type: int64}]": "R contains itself without end",
 		"format: avro\navro: '" + avroLists(200) + "'\nfields: [{name: a, type: int64}]":                                            "nested too deep: the limit is 128",

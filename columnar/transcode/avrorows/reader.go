@@ -2,16 +2,18 @@ package avrorows
 
 import (
 	"errors"
+	"fmt"
 
+	"scribe/columnar/avrotype"
 	"scribe/columnar/transcode/rows"
 )
 
 func NewReader(p *rows.Plan) (func() rows.FrameReader, error) {
-	t, err := parseAvro(p.Schema.Avro)
+	t, err := avrotype.Parse(p.Schema.Avro)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("transcode: the Avro schema: %w", err)
 	}
-	if t.kind != avroRecord {
+	if t.Kind != avrotype.Record {
 		return nil, errors.New("transcode: the top type of the Avro schema is not a record: columns are fields of a record")
 	}
 	fields, indices := p.WantedFields()
@@ -23,7 +25,7 @@ func NewReader(p *rows.Plan) (func() rows.FrameReader, error) {
 
 // avroWalk is a walk over values of a type, compiled from what is wanted of them.
 type avroWalk struct {
-	typ *avroType
+	typ *avrotype.Type
 	// slots take the place of the value.
 	slots []int
 	// fields are those of a record in which something is wanted, in the order of the record.
@@ -36,12 +38,12 @@ type avroWalk struct {
 
 // avroStep is a field of a record: skipped, or walked.
 type avroStep struct {
-	skip *avroType
+	skip *avrotype.Type
 	walk *avroWalk
 }
 
 // newAvroWalk compiles a walk over values of t, nil when nothing is wanted of them. found is told the types that slots may get.
-func newAvroWalk(t *avroType, at *rows.Target, found func(slot int, t *avroType)) *avroWalk {
+func newAvroWalk(t *avrotype.Type, at *rows.Target, found func(slot int, t *avrotype.Type)) *avroWalk {
 	if at == nil {
 		return nil
 	}
@@ -50,25 +52,25 @@ func newAvroWalk(t *avroType, at *rows.Target, found func(slot int, t *avroType)
 		found(s, t)
 	}
 	wanted := len(w.slots) > 0
-	switch t.kind {
-	case avroRecord:
-		for i := range t.fields {
-			f := &t.fields[i]
-			step := avroStep{skip: f.typ, walk: newAvroWalk(f.typ, at.Children[f.name], found)}
+	switch t.Kind {
+	case avrotype.Record:
+		for i := range t.Fields {
+			f := &t.Fields[i]
+			step := avroStep{skip: f.Type, walk: newAvroWalk(f.Type, at.Children[f.Name], found)}
 			w.fields = append(w.fields, step)
 			wanted = wanted || step.walk != nil
 		}
-	case avroUnion:
+	case avrotype.Union:
 		// The slots are the union's: it is what stands there, also when it is null.
 		inside := &rows.Target{Children: at.Children}
-		for _, b := range t.branches {
+		for _, b := range t.Branches {
 			sub := newAvroWalk(b, inside, found)
 			w.branches = append(w.branches, sub)
 			wanted = wanted || sub != nil
 		}
-	case avroMap:
+	case avrotype.Map:
 		for name, part := range at.Children {
-			if sub := newAvroWalk(t.elem, part, found); sub != nil {
+			if sub := newAvroWalk(t.Elem, part, found); sub != nil {
 				if w.keys == nil {
 					w.keys = map[string]*avroWalk{}
 				}
@@ -85,7 +87,7 @@ func newAvroWalk(t *avroType, at *rows.Target, found func(slot int, t *avroType)
 
 // avroPosition is where a value begins, and what it is; typ is nil where there is none.
 type avroPosition struct {
-	typ *avroType
+	typ *avrotype.Type
 	pos int
 }
 
@@ -184,9 +186,9 @@ func (r *avroReader) walkValue(n *avroWalk, places []avroPosition, pos, depth in
 		if sub := n.branches[branch]; sub != nil {
 			return r.walkValue(sub, places, next, depth+1)
 		}
-		return r.skipValue(n.typ.branches[branch], next, depth+1)
+		return r.skipValue(n.typ.Branches[branch], next, depth+1)
 	case n.keys != nil:
-		return r.walkBlocks(pos, n.typ.elem.least+1, func(pos int) (int, string) {
+		return r.walkBlocks(pos, n.typ.Elem.Least+1, func(pos int) (int, string) {
 			key, pos, why := r.readBytes(pos)
 			if why != "" {
 				return pos, why
@@ -194,52 +196,52 @@ func (r *avroReader) walkValue(n *avroWalk, places []avroPosition, pos, depth in
 			if sub := n.keys[string(key)]; sub != nil {
 				return r.walkValue(sub, places, pos, depth+1)
 			}
-			return r.skipValue(n.typ.elem, pos, depth+1)
+			return r.skipValue(n.typ.Elem, pos, depth+1)
 		})
 	}
 	return r.skipValue(n.typ, pos, depth)
 }
 
 // skipValue goes over a value and checks its structure alone.
-func (r *avroReader) skipValue(t *avroType, pos, depth int) (end int, why string) {
-	if t.constant {
-		if t.least > len(r.data)-pos {
+func (r *avroReader) skipValue(t *avrotype.Type, pos, depth int) (end int, why string) {
+	if t.Constant {
+		if t.Least > len(r.data)-pos {
 			return pos, whyShort
 		}
-		return pos + t.least, ""
+		return pos + t.Least, ""
 	}
 	if depth > maxDepth {
 		return pos, whyDeep
 	}
-	switch t.kind {
-	case avroInt:
+	switch t.Kind {
+	case avrotype.Int:
 		_, pos, why = r.readInt(pos)
 		return pos, why
-	case avroLong, avroEnum:
+	case avrotype.Long, avrotype.Enum:
 		_, pos, why = r.readLong(pos)
 		return pos, why
-	case avroBytes, avroString:
+	case avrotype.Bytes, avrotype.String:
 		_, pos, why = r.readBytes(pos)
 		return pos, why
-	case avroArray:
+	case avrotype.Array:
 		return r.skipArray(t, pos, depth)
-	case avroMap:
-		return r.walkBlocks(pos, t.elem.least+1, func(pos int) (int, string) {
+	case avrotype.Map:
+		return r.walkBlocks(pos, t.Elem.Least+1, func(pos int) (int, string) {
 			_, pos, why := r.readBytes(pos)
 			if why != "" {
 				return pos, why
 			}
-			return r.skipValue(t.elem, pos, depth+1)
+			return r.skipValue(t.Elem, pos, depth+1)
 		})
-	case avroUnion:
+	case avrotype.Union:
 		branch, next, why := r.readBranch(t, pos)
 		if why != "" {
 			return pos, why
 		}
-		return r.skipValue(t.branches[branch], next, depth+1)
+		return r.skipValue(t.Branches[branch], next, depth+1)
 	default: // a record
-		for i := range t.fields {
-			if pos, why = r.skipValue(t.fields[i].typ, pos, depth+1); why != "" {
+		for i := range t.Fields {
+			if pos, why = r.skipValue(t.Fields[i].Type, pos, depth+1); why != "" {
 				return pos, why
 			}
 		}
@@ -247,11 +249,11 @@ func (r *avroReader) skipValue(t *avroType, pos, depth int) (end int, why string
 	}
 }
 
-func (r *avroReader) skipArray(t *avroType, pos, depth int) (end int, why string) {
-	if t.elem.constant {
-		return r.walkBlocks(pos, t.elem.least, nil)
+func (r *avroReader) skipArray(t *avrotype.Type, pos, depth int) (end int, why string) {
+	if t.Elem.Constant {
+		return r.walkBlocks(pos, t.Elem.Least, nil)
 	}
-	return r.walkBlocks(pos, t.elem.least, func(pos int) (int, string) { return r.skipValue(t.elem, pos, depth+1) })
+	return r.walkBlocks(pos, t.Elem.Least, func(pos int) (int, string) { return r.skipValue(t.Elem, pos, depth+1) })
 }
 
 // walkBlocks calls element for each element of an array or a map, whose elements take at least so many bytes; just as many, if element is nil.
@@ -318,12 +320,12 @@ func (r *avroReader) walkBlock(pos, least int, count int64, element func(pos int
 }
 
 // readBranch reads which branch of a union a value is of.
-func (r *avroReader) readBranch(t *avroType, pos int) (branch, next int, why string) {
+func (r *avroReader) readBranch(t *avrotype.Type, pos int) (branch, next int, why string) {
 	n, next, why := r.readLong(pos)
 	if why != "" {
 		return 0, pos, why
 	}
-	if n < 0 || n >= int64(len(t.branches)) {
+	if n < 0 || n >= int64(len(t.Branches)) {
 		return 0, pos, whyBranch
 	}
 	return int(n), next, ""

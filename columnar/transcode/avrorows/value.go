@@ -7,6 +7,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 
+	"scribe/columnar/avrotype"
 	"scribe/columnar/schema"
 	"scribe/columnar/transcode/column"
 	"scribe/columnar/transcode/rows"
@@ -29,20 +30,20 @@ type avroColumn struct {
 // avroDest is a type that values are made into, with the shapes of its structs by the Avro types that are found there.
 type avroDest struct {
 	elem   *avroDest
-	shapes map[*avroType]*avroShape
+	shapes map[*avrotype.Type]*avroShape
 }
 
-func newAvroShape(fields []schema.Field, t *avroType) *avroShape {
+func newAvroShape(fields []schema.Field, t *avrotype.Type) *avroShape {
 	find := rows.NewLookup(fields)
-	types := make([][]*avroType, find.SlotCount())
+	types := make([][]*avrotype.Type, find.SlotCount())
 	s := &avroShape{none: make([]avroPosition, find.SlotCount())}
-	s.walk = newAvroWalk(t, find.Root, func(slot int, t *avroType) { types[slot] = append(types[slot], t) })
+	s.walk = newAvroWalk(t, find.Root, func(slot int, t *avrotype.Type) { types[slot] = append(types[slot], t) })
 	if s.walk == nil {
 		s.walk = &avroWalk{typ: t}
 	}
 	for i := range fields {
 		c := avroColumn{first: find.FirstSlot[i], end: find.FirstSlot[i+1], nullable: fields[i].Nullable}
-		var all []*avroType
+		var all []*avrotype.Type
 		for slot := c.first; slot < c.end; slot++ {
 			all = append(all, types[slot]...)
 		}
@@ -52,21 +53,21 @@ func newAvroShape(fields []schema.Field, t *avroType) *avroShape {
 	return s
 }
 
-func newAvroDest(t *schema.Type, from []*avroType) *avroDest {
+func newAvroDest(t *schema.Type, from []*avrotype.Type) *avroDest {
 	d := &avroDest{}
-	var elems []*avroType
+	var elems []*avrotype.Type
 	for _, a := range from {
-		flat := []*avroType{a}
-		if a.kind == avroUnion {
-			flat = a.branches
+		flat := []*avrotype.Type{a}
+		if a.Kind == avrotype.Union {
+			flat = a.Branches
 		}
 		for _, a := range flat {
 			switch {
-			case t.Kind == schema.List && a.kind == avroArray, t.Kind == schema.Map && a.kind == avroMap:
-				elems = append(elems, a.elem)
-			case t.Kind == schema.Struct && (a.kind == avroRecord || a.kind == avroMap):
+			case t.Kind == schema.List && a.Kind == avrotype.Array, t.Kind == schema.Map && a.Kind == avrotype.Map:
+				elems = append(elems, a.Elem)
+			case t.Kind == schema.Struct && (a.Kind == avrotype.Record || a.Kind == avrotype.Map):
 				if d.shapes == nil {
-					d.shapes = map[*avroType]*avroShape{}
+					d.shapes = map[*avrotype.Type]*avroShape{}
 				}
 				if d.shapes[a] == nil {
 					d.shapes[a] = newAvroShape(t.Fields, a)
@@ -93,43 +94,43 @@ func (r *avroReader) findPosition(c *avroColumn, places []avroPosition) avroPosi
 
 // isNull reports whether a value is null. The structure of the datum has been checked.
 func (r *avroReader) isNull(p avroPosition) bool {
-	if p.typ.kind == avroUnion {
+	if p.typ.Kind == avrotype.Union {
 		branch, _, why := r.readBranch(p.typ, p.pos)
-		return why == "" && p.typ.branches[branch].kind == avroNull
+		return why == "" && p.typ.Branches[branch].Kind == avrotype.Null
 	}
-	return p.typ.kind == avroNull
+	return p.typ.Kind == avrotype.Null
 }
 
 // appendValue appends the value at pos, of a datum whose structure has been checked, to a column, and returns where it ends.
-func (r *avroReader) appendValue(d *avroDest, c *column.Buffer, t *avroType, pos int) (end int, why string) {
-	switch t.kind {
-	case avroNull:
+func (r *avroReader) appendValue(d *avroDest, c *column.Buffer, t *avrotype.Type, pos int) (end int, why string) {
+	switch t.Kind {
+	case avrotype.Null:
 		c.AppendNull()
 		return pos, ""
-	case avroUnion:
+	case avrotype.Union:
 		branch, next, why := r.readBranch(t, pos)
 		if why != "" {
 			return pos, why
 		}
-		return r.appendValue(d, c, t.branches[branch], next)
-	case avroArray:
+		return r.appendValue(d, c, t.Branches[branch], next)
+	case avrotype.Array:
 		if c.Type.Kind != schema.List {
 			return pos, column.WhyNotListOf(c)
 		}
 		return r.appendList(d, c, t, pos)
-	case avroMap, avroRecord:
+	case avrotype.Map, avrotype.Record:
 		return r.appendObject(d, c, t, pos)
 	default:
 		return r.appendScalar(c, t, pos)
 	}
 }
 
-func (r *avroReader) appendList(d *avroDest, c *column.Buffer, t *avroType, pos int) (end int, why string) {
-	end, why = r.walkBlocks(pos, t.elem.least, func(pos int) (int, string) {
+func (r *avroReader) appendList(d *avroDest, c *column.Buffer, t *avrotype.Type, pos int) (end int, why string) {
+	end, why = r.walkBlocks(pos, t.Elem.Least, func(pos int) (int, string) {
 		if !r.memory.HasMemory(c) {
 			return pos, rows.WhyTooMuchMemory
 		}
-		return r.appendValue(d.elem, c.Children[0], t.elem, pos)
+		return r.appendValue(d.elem, c.Children[0], t.Elem, pos)
 	})
 	if why == "" {
 		c.AppendList()
@@ -137,10 +138,10 @@ func (r *avroReader) appendList(d *avroDest, c *column.Buffer, t *avroType, pos 
 	return end, why
 }
 
-func (r *avroReader) appendObject(d *avroDest, c *column.Buffer, t *avroType, pos int) (end int, why string) {
+func (r *avroReader) appendObject(d *avroDest, c *column.Buffer, t *avrotype.Type, pos int) (end int, why string) {
 	switch {
-	case c.Type.Kind == schema.Map && t.kind == avroMap:
-		end, why = r.walkBlocks(pos, t.elem.least+1, func(pos int) (int, string) {
+	case c.Type.Kind == schema.Map && t.Kind == avrotype.Map:
+		end, why = r.walkBlocks(pos, t.Elem.Least+1, func(pos int) (int, string) {
 			key, pos, why := r.readBytes(pos)
 			if why != "" {
 				return pos, why
@@ -151,7 +152,7 @@ func (r *avroReader) appendObject(d *avroDest, c *column.Buffer, t *avroType, po
 			if why := column.PutText(c.Children[0], key); why != "" {
 				return pos, why
 			}
-			return r.appendValue(d.elem, c.Children[1], t.elem, pos)
+			return r.appendValue(d.elem, c.Children[1], t.Elem, pos)
 		})
 		if why == "" {
 			c.AppendList()
@@ -187,40 +188,40 @@ func (r *avroReader) appendStruct(s *avroShape, c *column.Buffer, pos int) (end 
 }
 
 // appendScalar appends a value that holds no others.
-func (r *avroReader) appendScalar(c *column.Buffer, t *avroType, pos int) (end int, why string) {
-	switch t.kind {
-	case avroBoolean:
+func (r *avroReader) appendScalar(c *column.Buffer, t *avrotype.Type, pos int) (end int, why string) {
+	switch t.Kind {
+	case avrotype.Boolean:
 		if r.data[pos] > 1 {
 			return pos, column.WhyEncoding
 		}
 		return pos + 1, column.PutBool(c, r.data[pos] == 1)
-	case avroInt, avroLong:
+	case avrotype.Int, avrotype.Long:
 		v, end, why := r.readLong(pos)
 		if why != "" {
 			return pos, why
 		}
 		return end, putAvroInt(c, t, v)
-	case avroFloat:
+	case avrotype.Float:
 		return pos + 4, column.PutFloat(c, float64(math.Float32frombits(binary.LittleEndian.Uint32(r.data[pos:]))), 32)
-	case avroDouble:
+	case avrotype.Double:
 		return pos + 8, column.PutFloat(c, math.Float64frombits(binary.LittleEndian.Uint64(r.data[pos:])), 64)
-	case avroEnum:
+	case avrotype.Enum:
 		v, end, why := r.readLong(pos)
 		if why != "" {
 			return pos, why
 		}
-		if v < 0 || v >= int64(len(t.symbols)) {
+		if v < 0 || v >= int64(len(t.Symbols)) {
 			return pos, "an enum has no such symbol"
 		}
-		return end, column.PutText(c, []byte(t.symbols[v]))
-	case avroString:
+		return end, column.PutText(c, []byte(t.Symbols[v]))
+	case avrotype.String:
 		v, end, why := r.readBytes(pos)
 		if why != "" {
 			return pos, why
 		}
 		return end, column.PutText(c, v)
-	case avroFixed:
-		end = pos + t.size
+	case avrotype.Fixed:
+		end = pos + t.Size
 		return end, putAvroBytes(c, t, r.data[pos:end])
 	default:
 		v, end, why := r.readBytes(pos)
@@ -232,11 +233,11 @@ func (r *avroReader) appendScalar(c *column.Buffer, t *avroType, pos int) (end i
 }
 
 // putAvroInt appends an int or a long: what its logical type says, in columns of dates and instants.
-func putAvroInt(c *column.Buffer, t *avroType, v int64) (why string) {
+func putAvroInt(c *column.Buffer, t *avrotype.Type, v int64) (why string) {
 	if c.Type.Kind != schema.Timestamp && c.Type.Kind != schema.Date {
 		return column.PutInt(c, v)
 	}
-	switch t.logical {
+	switch t.Logical {
 	case "date":
 		return column.PutDays(c, int32(v))
 	case "timestamp-millis", "local-timestamp-millis":
@@ -253,8 +254,8 @@ func putAvroInt(c *column.Buffer, t *avroType, v int64) (why string) {
 const maxDecimalBytes = 32
 
 // putAvroBytes appends bytes or a fixed: a number, where that is the logical type and the column is none of bytes.
-func putAvroBytes(c *column.Buffer, t *avroType, v []byte) (why string) {
-	if t.logical != "decimal" || c.Type.Kind == schema.Binary {
+func putAvroBytes(c *column.Buffer, t *avrotype.Type, v []byte) (why string) {
+	if t.Logical != "decimal" || c.Type.Kind == schema.Binary {
 		return column.PutBytes(c, v)
 	}
 	for len(v) > 1 && (v[0] == 0 && v[1] < 0x80 || v[0] == 0xFF && v[1] >= 0x80) {
@@ -271,11 +272,11 @@ func putAvroBytes(c *column.Buffer, t *avroType, v []byte) (why string) {
 		for _, b := range v {
 			hi, lo = hi<<8|lo>>56, lo<<8|uint64(b)
 		}
-		return column.PutDecimal(c, decimal128.New(int64(hi), lo), t.scale)
+		return column.PutDecimal(c, decimal128.New(int64(hi), lo), t.Scale)
 	}
 	n := new(big.Int).SetBytes(v)
 	if v[0] >= 0x80 {
 		n.Sub(n, new(big.Int).Lsh(big.NewInt(1), uint(8*len(v))))
 	}
-	return column.PutBig(c, n, t.scale)
+	return column.PutBig(c, n, t.Scale)
 }

@@ -1,0 +1,202 @@
+package avrotype
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/twmb/avro"
+)
+
+// Kind is how Avro writes values.
+type Kind uint8
+
+const (
+	Null Kind = iota + 1
+	Boolean
+	Int
+	Long
+	Float
+	Double
+	Bytes
+	String
+	Fixed
+	Enum
+	Array
+	Map
+	Union
+	Record
+)
+
+// Type is a type of the writer's schema, made ready for walking over values of it. Types refer to each other in circles.
+type Type struct {
+	Kind     Kind
+	Name     string // of a record
+	Logical  string
+	Scale    int32
+	Size     int // of a fixed
+	Symbols  []string
+	Elem     *Type   // of an array, a map
+	Branches []*Type // of a union
+	Fields   []Field // of a record
+	// Least is the fewest bytes that a value takes; constant says that all take just as many.
+	Least    int
+	Constant bool
+}
+
+type Field struct {
+	Name string
+	Type *Type
+}
+
+// primitives are the types that have a name without a definition.
+var primitives = map[string]Kind{
+	"null": Null, "boolean": Boolean, "int": Int, "long": Long,
+	"float": Float, "double": Double, "bytes": Bytes, "string": String,
+}
+
+// Bounds of a schema.
+const (
+	maxTypes = 4000
+	maxDepth = 128
+)
+
+// Parse reads the writer's schema. What the library lets pass and no decoder could bear is refused too.
+func Parse(text string) (*Type, error) {
+	s, err := avro.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	b := typeBuilder{named: map[string]*Type{}}
+	t, err := b.buildType(s.Root(), "", 0)
+	if err != nil {
+		return nil, err
+	}
+	// The sizes of types that refer to each other are found in rounds, from endless and constant on.
+	for changed := true; changed; {
+		changed = false
+		for _, t := range b.all {
+			least, constant := t.measureSize()
+			changed = changed || least != t.Least || constant != t.Constant
+			t.Least, t.Constant = least, constant
+		}
+	}
+	for _, t := range b.all {
+		if t.Kind == Record && t.Least == endless {
+			return nil, fmt.Errorf("the record %s contains itself without end: make the reference optional, as a union with null", t.Name)
+		}
+	}
+	return t, nil
+}
+
+// endless is the size of a value that has no end.
+const endless = math.MaxInt32
+
+type typeBuilder struct {
+	named map[string]*Type // by full name
+	all   []*Type
+	count int
+}
+
+func (b *typeBuilder) buildType(n *avro.SchemaNode, namespace string, depth int) (*Type, error) {
+	if b.count++; b.count > maxTypes {
+		return nil, fmt.Errorf("too many types: the limit is %d", maxTypes)
+	}
+	if depth > maxDepth {
+		return nil, fmt.Errorf("types are nested too deep: the limit is %d levels", maxDepth)
+	}
+	t := &Type{Logical: n.LogicalType, Scale: int32(n.Scale), Size: n.Size, Symbols: n.Symbols, Least: endless, Constant: true}
+	if kind, ok := primitives[n.Type]; ok {
+		t.Kind = kind
+		b.all = append(b.all, t)
+		return t, nil
+	}
+	var err error
+	switch n.Type {
+	case "fixed":
+		t.Kind = Fixed
+		b.defineName(n, t)
+	case "enum":
+		t.Kind = Enum
+		b.defineName(n, t)
+	case "array":
+		t.Kind = Array
+		t.Elem, err = b.buildType(n.Items, namespace, depth+1)
+	case "map":
+		t.Kind = Map
+		t.Elem, err = b.buildType(n.Values, namespace, depth+1)
+	case "union":
+		t.Kind = Union
+		for i := range n.Branches {
+			branch, err := b.buildType(&n.Branches[i], namespace, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			t.Branches = append(t.Branches, branch)
+		}
+	case "record", "error":
+		t.Kind, t.Name = Record, n.Name
+		namespace = b.defineName(n, t)
+		for i := range n.Fields {
+			field, err := b.buildType(&n.Fields[i].Type, namespace, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			t.Fields = append(t.Fields, Field{Name: n.Fields[i].Name, Type: field})
+		}
+	default:
+		if t := b.named[namespace+"."+n.Type]; t != nil {
+			return t, nil
+		}
+		if t := b.named["."+n.Type]; t != nil {
+			return t, nil
+		}
+		if t := b.named[n.Type]; t != nil {
+			return t, nil
+		}
+		return nil, fmt.Errorf("the type %q is not defined", n.Type)
+	}
+	b.all = append(b.all, t)
+	return t, err
+}
+
+// defineName makes t known by its full name, which has its namespace and a point before it even if that is empty. It returns the namespace.
+func (b *typeBuilder) defineName(n *avro.SchemaNode, t *Type) string {
+	namespace, name := n.Namespace, n.Name
+	if i := strings.LastIndexByte(name, '.'); i >= 0 {
+		namespace, name = name[:i], name[i+1:]
+	}
+	b.named[namespace+"."+name] = t
+	return namespace
+}
+
+// measureSize finds least and constant from what is known of the types below.
+func (t *Type) measureSize() (least int, constant bool) {
+	switch t.Kind {
+	case Null:
+		return 0, true
+	case Boolean:
+		return 1, true
+	case Float:
+		return 4, true
+	case Double:
+		return 8, true
+	case Fixed:
+		return t.Size, true
+	case Union:
+		least = endless - 1
+		for _, b := range t.Branches {
+			least = min(least, b.Least)
+		}
+		return least + 1, false
+	case Record:
+		constant = true
+		for i := range t.Fields {
+			least = min(least+t.Fields[i].Type.Least, endless)
+			constant = constant && t.Fields[i].Type.Constant
+		}
+		return least, constant
+	default:
+		return 1, false
+	}
+}

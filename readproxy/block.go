@@ -18,7 +18,7 @@ import (
 )
 
 // blockKey names a block in one of its two forms. It holds everything that the pointer says of the block, so a pointer that says
-// something else of the same place is another key, and its block fails the checks of its own fetch.
+// something else of the same position is another key, and its block fails the checks of its own fetch.
 type blockKey struct {
 	region string
 	blob   pointer.BlobID

@@ -25,7 +25,7 @@ import (
 	"scribe/storage/blob"
 )
 
-// everywhere is a store in which every blob has the same bytes at every place.
+// everywhere is a store in which every blob has the same bytes at every position.
 type everywhere struct {
 	blob.Store
 	data    []byte

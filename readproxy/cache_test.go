@@ -71,7 +71,7 @@ func TestCacheTellsTheSecondLook(t *testing.T) {
 	}
 }
 
-// TestReplayLeavesTheTail simulates consumers that follow a tail, each some blocks behind, beside one that replays a history, each block
+// TestReplayLeavesTheTail simulates consumers that follow a tail, each some blocks after, beside one that replays a history, each block
 // once, at fifty times the speed. A plain LRU of the same size loses the tail to the replay.
 func TestReplayLeavesTheTail(t *testing.T) {
 	const (

@@ -74,7 +74,7 @@ func TestOtherCategoryIsRefused(t *testing.T) {
 	}
 }
 
-// Whatever byte of a block changes on the way from the store, the answer is an error that names the place, and the next fetch of the
+// Whatever byte of a block changes on the way from the store, the answer is an error that names the position, and the next fetch of the
 // good block is not spoiled by it.
 func TestDamage(t *testing.T) {
 	h := newHarness(t)

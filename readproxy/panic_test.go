@@ -8,7 +8,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// panics runs fn, which must panic: net/http goes on behind it.
+// panics runs fn, which must panic: net/http goes on after it.
 func panics(t *testing.T, fn func()) {
 	t.Helper()
 	defer func() {

@@ -81,7 +81,7 @@ func (q *readPlan) takeSpan() readSpan {
 	at := blobOf(&first.fetch.p)
 	in := q.blobs[at]
 	lo := slices.Index(in, first)
-	hi := lo + 1 // behind the last
+	hi := lo + 1 // after the last
 	off, end, useful := first.off, first.end(), first.len
 	try := func(w *wantedBlock) (newOff, newEnd, gap uint64, ok bool) {
 		newOff, newEnd = min(off, w.off), max(end, w.end())

@@ -115,7 +115,7 @@ func (a *annotations) get(lsn record.LSN) []byte {
 
 var testShard = record.MakeShardID(1, 0, 1)
 
-// viewHarness has a server for a category with a schema, and a place for what it learns.
+// viewHarness has a server for a category with a schema, and a position for what it learns.
 type viewHarness struct {
 	*harness
 	notes *annotations

@@ -26,11 +26,11 @@ type Annotator interface {
 	) (notes []metalog.Annotation, until record.LSN, err error)
 }
 
-// zoneWriter writes zone maps beside pointers, behind the requests. What is dropped is learned anew.
+// zoneWriter writes zone maps beside pointers, after the requests. What is dropped is learned anew.
 type zoneWriter struct {
 	s *Server
 	writeBehind[learnedZones]
-	// known are the places whose columns were learned lately.
+	// known are the positions whose columns were learned lately.
 	known *lru.Cache[logPosition, string]
 
 	written, dropped, failed atomic.Uint64
@@ -54,7 +54,7 @@ const (
 	maxLearned = 1024
 	// learnedBatch is how many are written at once.
 	learnedBatch = 128
-	// knownPlaces is how many places are remembered as learned.
+	// knownPlaces is how many positions are remembered as learned.
 	knownPlaces = 16384
 	// annotateTimeout bounds a call of the engine.
 	annotateTimeout = 10 * time.Second

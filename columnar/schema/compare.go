@@ -61,7 +61,7 @@ func Same(a, b *Schema) bool {
 // Compare says what changes from one schema to another, both of which are valid.
 //
 // Compatible is: a field that is added and nullable, or has a default; a type that becomes wider (int32, int64, decimal with all digits;
-// an integer, float64; date, timestamp that reads the same texts); time formats that are added behind the others; dictionary on or off;
+// an integer, float64; date, timestamp that reads the same texts); time formats that are added after the others; dictionary on or off;
 // what becomes nullable; another name or path, if the old paths are still read; descriptions, and the order of fields. Everything else
 // is not. A chain of compatible changes is a compatible change.
 func Compare(before, after *Schema) Changes {
@@ -275,7 +275,7 @@ func isWider(before, after *Type) bool {
 	}
 }
 
-// compareLines checks that fields of lines without a header stay at their places.
+// compareLines checks that fields of lines without a header stay at their positions.
 func (c *schemaComparer) compareLines(before, after *Schema) {
 	if before.CSV == nil || after.CSV == nil || before.CSV.Header || after.CSV.Header {
 		return

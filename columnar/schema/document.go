@@ -26,7 +26,7 @@ const (
 	nodeObject
 )
 
-// docNode is a part of a YAML or JSON document, with its place.
+// docNode is a part of a YAML or JSON document, with its position.
 type docNode struct {
 	kind nodeKind
 	// text is a scalar as it was written, without the quotes.

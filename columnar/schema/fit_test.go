@@ -158,7 +158,7 @@ func valueOf(t *rapid.T, typ *schema.Type, depth int) any {
 	}
 }
 
-// objectOf draws an object that mostly has what fields want, at one of the places where they look.
+// objectOf draws an object that mostly has what fields want, at one of the positions where they look.
 func objectOf(t *rapid.T, fields []schema.Field, depth int) map[string]any {
 	object := map[string]any{}
 	for i := range fields {

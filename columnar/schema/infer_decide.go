@@ -94,7 +94,7 @@ func columnName(key string, depth int) string {
 	return name
 }
 
-// chooseField decides on the type of a place, and reports it. full is its name with those that it is in.
+// chooseField decides on the type of a position, and reports it. full is its name with those that it is in.
 func (d *typeChooser) chooseField(n *observation, full, name string, absent int64, depth int) Type {
 	at := len(d.report.Fields)
 	d.report.Fields = append(d.report.Fields, FieldReport{})

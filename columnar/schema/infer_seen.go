@@ -27,7 +27,7 @@ var guesses = []TimeFormat{
 
 var unixGuesses = []TimeFormat{UnixSeconds, UnixMillis, UnixMicros, UnixNanos}
 
-// observation is what samples have at one place. Its methods do nothing on nil.
+// observation is what samples have at one position. Its methods do nothing on nil.
 type observation struct {
 	rows                                   int64 // values, nulls included
 	nulls, bools, ints, floats, texts      int64

@@ -197,7 +197,7 @@ func (r *schemaReader) readFields(n *docNode, within string) []Field {
 	if len(items) == 0 {
 		return nil
 	}
-	fields := make([]Field, len(items)) // places has their addresses
+	fields := make([]Field, len(items)) // positions has their addresses
 	for i, item := range items {
 		r.positions[&fields[i]] = item
 		r.readField(item, &fields[i], within, i)

@@ -62,7 +62,7 @@ func (f *Field) Source() []string {
 	return []string{f.Name}
 }
 
-// Sources returns all places where the field's value is looked for, in their order.
+// Sources returns all positions where the field's value is looked for, in their order.
 func (f *Field) Sources() [][]string {
 	return append([][]string{f.Source()}, f.Aliases...)
 }

@@ -30,8 +30,8 @@ const (
 	ColumnPersisted = "_persisted" // timestamp: when its pointer was committed
 	ColumnKey       = "_key"       // binary, null without a key
 	ColumnShard     = "_shard"     // uint64: physical shard
-	ColumnOffset    = "_offset"    // uint64: place in the shard, as columnar.Offset makes it
-	ColumnAttr      = "_attr"      // map<string>: the message's attributes; bytes that are no UTF-8 are replaced by U+FFFD
+	ColumnOffset    = "_offset"    // uint64: position in the shard, as columnar.Offset makes it
+	ColumnAttr      = "_attr"      // map<string>: the message's attributes; bytes that are not UTF-8 are replaced by U+FFFD
 	ColumnRest      = "_rest"      // string, null if empty: a JSON object of the undeclared top-level fields of a JSON row
 	ColumnError     = "_error"     // string, null if none: what of the row did not fit
 	ColumnPayload   = "payload"    // binary: the message's bytes; only of categories without a schema
@@ -52,7 +52,7 @@ type Schema struct {
 	Protobuf *ProtobufOptions
 }
 
-// CSVOptions says how a CSV line is cut. Fields of the schema stand for columns by Path[0], or by their place when there is no header.
+// CSVOptions says how a CSV line is cut. Fields of the schema stand for columns by Path[0], or by their position when there is no header.
 type CSVOptions struct {
 	Delimiter string   // one character, default ","
 	Header    bool     // the first line of each message names the columns

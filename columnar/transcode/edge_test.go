@@ -208,7 +208,7 @@ func TestBatchesAreBounded(t *testing.T) {
 		if _, _, err = tr.Transcode(payload, nil); !errors.Is(err, columnar.ErrTooLarge) || !strings.Contains(err.Error(), name) {
 			t.Errorf("limit on %s: %v", name, err)
 		}
-		// What has failed leaves nothing behind.
+		// What has failed leaves nothing after.
 		batch, _, err := tr.Transcode(frameOf(t, `{"s":"y"}`), nil)
 		if err != nil {
 			t.Fatal(err)

@@ -296,7 +296,7 @@ const logicalAvro = `{"type":"record","name":"test.Row","fields":[
 func avroSchema() *schema.Schema {
 	s := &schema.Schema{Version: 1, Format: schema.Avro, Fields: logicalFields(), Avro: logicalAvro}
 	for i := range s.Fields {
-		// Of the two places one is there, which fields of records can't do.
+		// Of the two positions one is there, which fields of records can't do.
 		if f := &s.Fields[i]; f.Name == "moved" {
 			f.Path, f.Aliases = []string{"places", "moved"}, [][]string{{"places", "old"}}
 		}

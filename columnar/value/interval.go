@@ -263,7 +263,7 @@ func unitOf[T text](name T) (intervalUnit, bool) {
 	return u, ok
 }
 
-// yearsMonths reads the months behind years.
+// yearsMonths reads the months after years.
 func (p *intervalParser[T]) yearsMonths(year int64, negative bool) bool {
 	p.at++
 	month, _, ok := p.parseDigits(1, 2)
@@ -378,7 +378,7 @@ func addInt(a, b int64) (int64, bool) {
 	return s, (s > a) == (b > 0)
 }
 
-// parseISO reads the designators behind P.
+// parseISO reads the designators after P.
 func (p *intervalParser[T]) parseISO() bool {
 	inTime, some := false, false
 	for p.at < len(p.s) {

@@ -338,7 +338,7 @@ func ParseDecimal[T text](s T, precision, scale int32) (decimal128.Num, error) {
 	return out, nil
 }
 
-// AppendDecimal writes v with as many digits behind the point as the scale says.
+// AppendDecimal writes v with as many digits after the point as the scale says.
 func AppendDecimal(dst []byte, v decimal128.Num, scale int32) []byte {
 	if v.Sign() < 0 {
 		dst = append(dst, '-')

@@ -79,7 +79,7 @@ func ParseDate[T text](s T) (arrow.Date32, error) {
 	return arrow.Date32(days), nil
 }
 
-// ParseTimestamp reads year-month-day, or yearmonthday in eight digits, and behind a space or T optionally hour:minute, :second, .fraction
+// ParseTimestamp reads year-month-day, or yearmonthday in eight digits, and after a space or T optionally hour:minute, :second, .fraction
 // (rounded to microseconds), and an offset from UTC: Z, UTC, GMT, or sign hour, optionally :minute and :second or minute without colon. AD or BC may
 // follow. Years have at least three digits. The text "epoch" is the beginning of 1970.
 func ParseTimestamp[T text](s T) (arrow.Timestamp, error) {
@@ -222,7 +222,7 @@ func (p *timeParser[T]) parseClock() (int64, error) {
 	return micros, nil
 }
 
-// parseFraction reads digits behind a point as microseconds, the rest rounded.
+// parseFraction reads digits after a point as microseconds, the rest rounded.
 func (p *timeParser[T]) parseFraction() int64 {
 	v, n, _ := p.parseDigits(0, 6)
 	for ; n < 6; n++ {
@@ -295,7 +295,7 @@ func AppendDate(dst []byte, v arrow.Date32) []byte {
 	return appendEra(dst, bc)
 }
 
-// AppendTimestamp writes year-month-day hour:minute:second with as many digits behind the point as it takes, and +00.
+// AppendTimestamp writes year-month-day hour:minute:second with as many digits after the point as it takes, and +00.
 func AppendTimestamp(dst []byte, v arrow.Timestamp) []byte {
 	days, micros := Split(v)
 	dst, bc := appendDay(dst, days)

@@ -21,7 +21,7 @@ func (c *ControllerConfig) Validate() error {
 	return config.Check("admission", c, nil).Err()
 }
 
-// Gains of the controller, by which the output, a place between the least length (0) and the most (1), follows the error. P is I times
+// Gains of the controller, by which the output, a position between the least length (0) and the most (1), follows the error. P is I times
 // smoothing, so that it takes back the delay of the smoothing; with the steepest answer of a host to its queue, a factor of 5 from
 // output to utilisation, the loop then has a quarter of the gain at which it would swing.
 const (

@@ -90,7 +90,7 @@ func TestQueuePatience(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		// It fits, but waits behind the one that does not, until that gives up.
+		// It fits, but waits after the one that does not, until that gives up.
 		all.Go(func() {
 			<-time.After(time.Second / 2)
 			begin := time.Now()

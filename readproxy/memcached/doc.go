@@ -5,7 +5,7 @@
 // Config.ItemBytes under the keys KEY/0, KEY/1 and so on, which are all on one server and go and come in one exchange. All of them
 // have to be there: a value of which one item was evicted is not there.
 //
-// Whoever asks knows how long the value is, so the bytes are read from the connection into their place, and no length that a server
+// Whoever asks knows how long the value is, so the bytes are read from the connection into their position, and no length that a server
 // announces is trusted. What the bytes are is not checked: the caller knows their checksum.
 //
 // The server of a key is chosen by rendezvous hashing. A server that is unavailable is not replaced by another: its share of the keys is

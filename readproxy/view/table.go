@@ -49,14 +49,14 @@ type View[T any] struct {
 	Since time.Time
 	// Tool is what makes it.
 	Tool  T
-	Stats ViewStats
+	Stats Stats
 	// live: queries are served by it. Guarded by the table's mutex, as is reason.
 	live   int
 	reason string
 }
 
-// ViewStats are a view's figures.
-type ViewStats struct {
+// Stats are a view's figures.
+type Stats struct {
 	Payloads, Hits, BytesIn, BytesOut, RowsIn, RowsOut atomic.Uint64
 	CPU                                                atomic.Int64 // nanoseconds
 }

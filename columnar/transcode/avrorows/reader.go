@@ -8,6 +8,7 @@ import (
 	"scribe/columnar/transcode/rows"
 )
 
+// NewReader compiles a plan for messages that are data of the writer's schema.
 func NewReader(p *rows.Plan) (func() rows.FrameReader, error) {
 	t, err := avrotype.Parse(p.Schema.Avro)
 	if err != nil {
@@ -26,7 +27,7 @@ func NewReader(p *rows.Plan) (func() rows.FrameReader, error) {
 // avroWalk is a walk over values of a type, compiled from what is wanted of them.
 type avroWalk struct {
 	typ *avrotype.Type
-	// slots take the place of the value.
+	// slots take the position of the value.
 	slots []int
 	// fields are those of a record in which something is wanted, in the order of the record.
 	fields []avroStep
@@ -137,7 +138,7 @@ func (r *avroReader) ReadMessage(w *rows.Writer, payload []byte) {
 	}
 }
 
-// takePositions returns empty places for a shape's slots.
+// takePositions returns empty positions for a shape's slots.
 func (r *avroReader) takePositions(s *avroShape) []avroPosition {
 	base := len(r.positions)
 	r.positions = append(r.positions, s.none...)
@@ -156,7 +157,7 @@ const (
 	whyNothing = "too many values that take no bytes"
 )
 
-// walkValue goes over a value that begins at pos, fills places, and returns where it ends; or where and why it is damaged.
+// walkValue goes over a value that begins at pos, fills positions, and returns where it ends; or where and why it is damaged.
 func (r *avroReader) walkValue(n *avroWalk, places []avroPosition, pos, depth int) (end int, why string) {
 	if depth > maxDepth {
 		return pos, whyDeep

@@ -17,7 +17,7 @@ import (
 type avroShape struct {
 	walk   *avroWalk
 	fields []avroColumn
-	none   []avroPosition // as many empty places as there are slots
+	none   []avroPosition // as many empty positions as there are slots
 }
 
 // avroColumn is a field of a shape.

@@ -129,6 +129,7 @@ func (c *Buffer) countNull() {
 	c.Len++
 }
 
+// AppendNull appends a null.
 func (c *Buffer) AppendNull() {
 	c.appendBlank()
 	c.countNull()
@@ -183,6 +184,7 @@ func (c *Buffer) appendBit(v byte) {
 	c.bits[c.Len>>3] |= v << (c.Len & 7)
 }
 
+// AppendBool is for Bool.
 func (c *Buffer) AppendBool(v bool) {
 	var b byte
 	if v {
@@ -192,6 +194,7 @@ func (c *Buffer) AppendBool(v bool) {
 	c.countValue()
 }
 
+// AppendInt32 is for Int32 and Date.
 func (c *Buffer) AppendInt32(v int32) {
 	c.i32 = append(c.i32, v)
 	c.countValue()
@@ -203,11 +206,13 @@ func (c *Buffer) AppendInt64(v int64) {
 	c.countValue()
 }
 
+// AppendFloat64 is for Float64.
 func (c *Buffer) AppendFloat64(v float64) {
 	c.f64 = append(c.f64, v)
 	c.countValue()
 }
 
+// AppendDecimal is for Decimal, in the scale of the type.
 func (c *Buffer) AppendDecimal(v decimal128.Num) {
 	c.dec = append(c.dec, v)
 	c.countValue()

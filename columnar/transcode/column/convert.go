@@ -161,6 +161,7 @@ func ParseSigned(k schema.Kind, text []byte) (v int64, why string) {
 	return int64(mag), ""
 }
 
+// ParseUnsigned is the number of a text, if it is an integer that is not negative.
 func ParseUnsigned(text []byte) (v uint64, why string) {
 	negative, mag, why := parseInteger(text)
 	if why == "" && negative && mag != 0 {
@@ -261,7 +262,7 @@ func (d *digitSpan) lowestPower() int64 {
 	return int64(d.point-d.end+1) + d.exponent
 }
 
-// fitsScale reports whether the number has no digits beyond so many places behind the point.
+// fitsScale reports whether the number has no digits beyond so many places after the point.
 func (d *digitSpan) fitsScale(scale int32) bool {
 	return d.first == d.end || d.lowestPower() >= -int64(scale)
 }

@@ -14,7 +14,7 @@ type textDictionary struct {
 	seed    maphash.Seed // secret, so that nobody can choose texts that collide
 	offsets []int32
 	values  []byte
-	// table is open addressing over codes plus one, 0 for a free place; hashes are those of the codes.
+	// table is open addressing over codes plus one, 0 for a free position; hashes are those of the codes.
 	table  []int32
 	hashes []uint32
 	last   int32 // the code that was given last: rows in a row are often alike

@@ -15,6 +15,7 @@ import (
 	"scribe/columnar/value"
 )
 
+// Why a value of a binary format does not fit its column.
 const (
 	whyNaN      = "the number is not finite"
 	whyInstant  = "an instant does not belong here"
@@ -23,6 +24,7 @@ const (
 	WhyEncoding = "the bytes are not a value of their type"
 )
 
+// PutInt appends an integer.
 func PutInt(c *Buffer, v int64) (why string) {
 	switch c.Type.Kind {
 	case schema.Int64:
@@ -43,6 +45,7 @@ func PutInt(c *Buffer, v int64) (why string) {
 	}
 }
 
+// PutUint appends an unsigned integer.
 func PutUint(c *Buffer, v uint64) (why string) {
 	if v <= math.MaxInt64 {
 		return PutInt(c, int64(v))
@@ -79,13 +82,15 @@ func nonFinite(v float64) string {
 	return "NaN"
 }
 
-// WhyNotListOf and refuseObject say that a list, or an object, stands where another type belongs.
+// WhyNotListOf says why a list does not fit.
 func WhyNotListOf(c *Buffer) string { return "a list does not belong here: " + WhyNot(c.Type.Kind) }
 
+// WhyNotObjectOf says why an object does not fit.
 func WhyNotObjectOf(c *Buffer) string {
 	return "an object does not belong here: " + WhyNot(c.Type.Kind)
 }
 
+// PutBool appends a bool.
 func PutBool(c *Buffer, v bool) (why string) {
 	var buf [8]byte
 	return PutWrittenBool(c, v, strconv.AppendBool(buf[:0], v))

@@ -44,7 +44,7 @@ func checkCSV(t interface{ Fatalf(string, ...any) }, text string) {
 			t.Fatalf("%q: encoding/csv says %v, here %q", text, err, why)
 		}
 		if err != nil {
-			return // they go on at different places
+			return // they go on at different positions
 		}
 		var got []string
 		for _, c := range cut.cells {

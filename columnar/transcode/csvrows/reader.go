@@ -31,6 +31,7 @@ type csvColumns struct {
 	why   string
 }
 
+// NewReader compiles a plan for messages that are lines of CSV.
 func NewReader(p *rows.Plan) (func() rows.FrameReader, error) {
 	c := &csvPlan{delimiter: []byte(","), null: ""}
 	if o := p.Schema.CSV; o != nil {
@@ -158,7 +159,7 @@ func (r *csvReader) readHeader(b []byte) (*csvColumns, []byte) {
 	return &r.own, rest
 }
 
-// readLine makes a row of the line at the beginning of b and returns what is behind it.
+// readLine makes a row of the line at the beginning of b and returns what is after it.
 func (r *csvReader) readLine(w *rows.Writer, columns *csvColumns, b []byte) (rest []byte) {
 	w.BeginRow()
 	defer w.EndRow()
@@ -365,7 +366,7 @@ func trimEnd(line []byte) []byte {
 	return line
 }
 
-// cutQuoted is cut for lines with quotes, behind which a line may end later than at its first line feed.
+// cutQuoted is cut for lines with quotes, after which a line may end later than at its first line feed.
 func (r *csvReader) cutQuoted(b []byte, most int) (n, end, bad int, why string) {
 	at, feed := 0, -1 // where the next line feed is
 	for {
@@ -416,7 +417,7 @@ func (r *csvReader) cutQuoted(b []byte, most int) (n, end, bad int, why string) 
 	}
 }
 
-// lineEnd returns where the line behind the one that at is in begins.
+// lineEnd returns where the line after the one that at is in begins.
 func lineEnd(b []byte, at int) int {
 	if i := bytes.IndexByte(b[at:], '\n'); i >= 0 {
 		return at + i + 1

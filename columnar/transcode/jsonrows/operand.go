@@ -255,7 +255,7 @@ type likePredicate struct {
 	open        bool
 }
 
-func (l *likePredicate) decideTerms(r *jsonReader) expr.Truths {
+func (l *likePredicate) decideRow(r *jsonReader) expr.Truths {
 	b, ok := r.operandText(l.o)
 	if !ok {
 		return expr.Null

@@ -13,7 +13,7 @@ import (
 
 // slotPredicate is a part of a condition that is decided on slots, with the meaning that package expr gives it.
 type slotPredicate interface {
-	decideTerms(r *jsonReader) expr.Truths
+	decideRow(r *jsonReader) expr.Truths
 }
 
 // columnOperand is a column that a predicate compares.
@@ -271,7 +271,7 @@ func (p *predicatePusher) pushLike(e *expr.Call) slotPredicate {
 // constantPredicate is a predicate that no row changes.
 type constantPredicate expr.Truths
 
-func (c constantPredicate) decideTerms(*jsonReader) expr.Truths { return expr.Truths(c) }
+func (c constantPredicate) decideRow(*jsonReader) expr.Truths { return expr.Truths(c) }
 
 // junctionPredicate is AND or OR; a term that decides it ends it.
 type junctionPredicate struct {
@@ -279,14 +279,15 @@ type junctionPredicate struct {
 	terms   []slotPredicate
 }
 
-func (j *junctionPredicate) decideTerms(r *jsonReader) expr.Truths {
+func (j *junctionPredicate) decideRow(r *jsonReader) expr.Truths {
 	result := j.decides.Not()
 	for _, t := range j.terms {
-		switch v := t.decideTerms(r); v {
+		switch v := t.decideRow(r); v {
 		case j.decides:
 			return v
 		case expr.Null:
 			result = v
+		default:
 		}
 	}
 	return result
@@ -295,7 +296,7 @@ func (j *junctionPredicate) decideTerms(r *jsonReader) expr.Truths {
 // notPredicate is NOT.
 type notPredicate struct{ a slotPredicate }
 
-func (n *notPredicate) decideTerms(r *jsonReader) expr.Truths { return n.a.decideTerms(r).Not() }
+func (n *notPredicate) decideRow(r *jsonReader) expr.Truths { return n.a.decideRow(r).Not() }
 
 // testPredicate is IS of a condition.
 type testPredicate struct {
@@ -303,8 +304,8 @@ type testPredicate struct {
 	truths expr.Truths
 }
 
-func (t *testPredicate) decideTerms(r *jsonReader) expr.Truths {
-	return t.a.decideTerms(r).Among(t.truths)
+func (t *testPredicate) decideRow(r *jsonReader) expr.Truths {
+	return t.a.decideRow(r).Among(t.truths)
 }
 
 // nullTest is IS NULL, or with not set IS NOT NULL.
@@ -313,7 +314,7 @@ type nullTest struct {
 	not bool
 }
 
-func (n *nullTest) decideTerms(r *jsonReader) expr.Truths {
+func (n *nullTest) decideRow(r *jsonReader) expr.Truths {
 	return expr.TruthOf(r.isNull(n.o) != n.not)
 }
 
@@ -336,7 +337,7 @@ type comparePredicate[T cmp.Ordered] struct {
 	get    func(*jsonReader, columnOperand) (T, bool) // false: null
 }
 
-func (c *comparePredicate[T]) decideTerms(r *jsonReader) expr.Truths {
+func (c *comparePredicate[T]) decideRow(r *jsonReader) expr.Truths {
 	v, ok := c.get(r, c.o)
 	switch {
 	case !ok:
@@ -358,7 +359,7 @@ type inPredicate[T comparable] struct {
 	get    func(*jsonReader, columnOperand) (T, bool)
 }
 
-func (m *inPredicate[T]) decideTerms(r *jsonReader) expr.Truths {
+func (m *inPredicate[T]) decideRow(r *jsonReader) expr.Truths {
 	v, ok := m.get(r, m.o)
 	if !ok {
 		return expr.Null

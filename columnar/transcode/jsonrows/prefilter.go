@@ -13,7 +13,7 @@ import (
 //
 // That holds for a term at the top of an AND that is true only if a column has certain bytes in it. A row that has the value has these
 // bytes, too, unless they are written with escapes: \u is looked for as well, and the other escapes are for characters that a needle does not
-// have. An integer is written with its digits unless there is an exponent: a digit with an e behind is looked for as well. Floats
+// have. An integer is written with its digits unless there is an exponent: a digit with an e after is looked for as well. Floats
 // have no such spelling (0.1 may be written 0.09999999999999999999), and neither do times. A column with a default has values without bytes.
 type frameFilter struct {
 	needles  [][]byte

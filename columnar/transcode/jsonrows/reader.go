@@ -150,7 +150,7 @@ func (j *jsonPlan) pushDown() {
 	j.p.Residual = rest
 }
 
-// addTerm adds a term, and lets each key tell of it behind which it may be decided. That takes fields with one source: of others it is known
+// addTerm adds a term, and lets each key tell of it after which it may be decided. That takes fields with one source: of others it is known
 // at the end of the row only which one counts.
 func (j *jsonPlan) addTerm(t predicateTerm) {
 	i := len(j.terms)
@@ -349,7 +349,7 @@ func (r *jsonReader) badRow(out *rows.Writer, at int, why string) {
 // messageWanted reports whether the message's own columns allow that a row of it passes.
 func (r *jsonReader) messageWanted() bool {
 	for _, p := range r.j.messages {
-		if p.decideTerms(r) != expr.True {
+		if p.decideRow(r) != expr.True {
 			return false
 		}
 	}
@@ -365,7 +365,7 @@ func (r *jsonReader) decideTerms(terms []int) bool {
 		if r.decided[i] == r.w.gen || !r.isKnown(&r.j.terms[i]) {
 			continue
 		}
-		if r.j.terms[i].decideTerms(r) != expr.True {
+		if r.j.terms[i].decideRow(r) != expr.True {
 			return false
 		}
 		r.decided[i] = r.w.gen
@@ -386,14 +386,14 @@ func (r *jsonReader) isKnown(t *predicateTerm) bool {
 // rowPasses decides the terms that are open at the end of a row.
 func (r *jsonReader) rowPasses() bool {
 	for i := range r.j.terms {
-		if r.decided[i] != r.w.gen && r.j.terms[i].decideTerms(r) != expr.True {
+		if r.decided[i] != r.w.gen && r.j.terms[i].decideRow(r) != expr.True {
 			return false
 		}
 	}
 	return true
 }
 
-// invalidAt returns the place of the first byte that is no part of a character.
+// invalidAt returns the position of the first byte that is no part of a character.
 func invalidAt(b []byte) int {
 	at := 0
 	for at < len(b) {

@@ -18,7 +18,7 @@ type keyNode struct {
 // keyChild is a key that matters: a value, or an object on the way to values.
 type keyChild struct {
 	key string
-	// slot is where the place of the value is noted, -1 if it is an object on the way to values. An object whose members matter, on the way or the value
+	// slot is where the position of the value is noted, -1 if it is an object on the way to values. An object whose members matter, on the way or the value
 	// of a struct, has a node of its own below.
 	slot  int
 	below *keyNode
@@ -88,7 +88,7 @@ type objectShape struct {
 	seen    uint64      // what objects was of the shape above when this one was last there
 }
 
-// keyEntry is a key as it is written, and which came behind it the last time.
+// keyEntry is a key as it is written, and which came after it the last time.
 type keyEntry struct {
 	// The first sixteen bytes of the key with its quotes and the colon, and which of their bits count.
 	w0, m0, w1, m1 uint64
@@ -150,7 +150,7 @@ func (e *keyEntry) matchesRest(b []byte, at int) bool {
 }
 
 // readKey reads a key and its colon at at, where the key's quote must be. prev is the entry of the key before, or of the beginning. It returns the key's
-// entry, or prev for one that was not learned, the node's child, -1 if it does not matter, and the place of the value.
+// entry, or prev for one that was not learned, the node's child, -1 if it does not matter, and the position of the value.
 func (s *objectShape) readKey(w *rowWalker, at int, prev *keyEntry) (now *keyEntry, kid int32, value int) {
 	b, limit := w.b, w.limit
 	if at+16 <= len(b) {

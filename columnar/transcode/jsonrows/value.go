@@ -49,7 +49,7 @@ func AppendValue(c *column.Buffer, raw []byte) (why string) {
 	return ""
 }
 
-// appendValueAt appends the value at at, whose structure and encoding are known to be sound. It returns the place behind it, or why it does not
+// appendValueAt appends the value at at, whose structure and encoding are known to be sound. It returns the position after it, or why it does not
 // fit: then the column is in the middle of a value, and must be cut back.
 func (w *rowWalker) appendValueAt(c *column.Buffer, at int) (end int, fault jsonscan.Fault) {
 	b := w.b
@@ -134,8 +134,8 @@ func containerText(c *column.Buffer, raw []byte) (why string) {
 	return ""
 }
 
-// nextElement steps to the next element of a list or an object, from behind its bracket, when first, or behind an element. It returns -1 at the closing one,
-// behind which end then is.
+// nextElement steps to the next element of a list or an object, from after its bracket, when first, or after an element. It returns -1 at the closing one,
+// after which end then is.
 func (w *rowWalker) nextElement(at int, first bool) (next, end int) {
 	at = jsonscan.SkipSpace(w.b, at, w.limit)
 	if at >= w.limit {
@@ -228,7 +228,7 @@ func hasKey(c *column.Buffer, key []byte, start int, known map[string]struct{}) 
 	return false
 }
 
-// behindColon returns the place of the value behind the colon that is next.
+// behindColon returns the position of the value after the colon that is next.
 func (w *rowWalker) behindColon(at int) int {
 	at = jsonscan.SkipSpace(w.b, at, w.limit)
 	return jsonscan.SkipSpace(w.b, at+1, w.limit)
@@ -379,7 +379,7 @@ func (w *rowWalker) noteCandidate(found *sourcePosition, source, at int, nullabl
 	found.source, found.at, found.astray = source, at, false
 }
 
-// isNullAt reports whether null stands at a place, and where it ends.
+// isNullAt reports whether null stands at a position, and where it ends.
 func (w *rowWalker) isNullAt(at int) (end int, null bool) {
 	end = jsonscan.ScalarEnd(w.b, at, w.limit)
 	return end, string(w.b[at:end]) == "null"

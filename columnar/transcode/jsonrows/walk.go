@@ -27,7 +27,7 @@ const (
 type valueSlot struct {
 	gen     uint32
 	kind    slotKind
-	places  uint8 // of a slotNumber that is val with so many digits behind the point; 0 for others
+	places  uint8 // of a slotNumber that is val with so many digits after the point; 0 for others
 	at, end int32
 	val     int64
 	why     string
@@ -39,7 +39,7 @@ type valueSlot struct {
 
 // rowWalker walks over rows of JSON, and fills slots. What it is given is text of which the index is known.
 type rowWalker struct {
-	b       []byte // may go on behind the indexed part, which may be read and does not count
+	b       []byte // may go on after the indexed part, which may be read and does not count
 	x       jsonscan.Index
 	limit   int // where the row ends
 	slots   []valueSlot
@@ -54,10 +54,10 @@ type rowWalker struct {
 	rest     []restMember // undeclared members at the top, when they are wanted
 }
 
-// restMember is a key and a value: the places of the key's quote, of the value, and of its end.
+// restMember is a key and a value: the positions of the key's quote, of the value, and of its end.
 type restMember struct{ key, value, end int }
 
-// Results of a walk that are no places.
+// Results of a walk that are no positions.
 const (
 	failed  = -1
 	stopped = -2
@@ -116,7 +116,7 @@ const (
 	whyPath     = "the path to the value leads into something that is not an object"
 )
 
-// walkObject walks over the members of an object, behind its bracket, up to behind the one that closes it. depth is how many objects and lists are open.
+// walkObject walks over the members of an object, after its bracket, up to after the one that closes it. depth is how many objects and lists are open.
 func (w *rowWalker) walkObject(s *objectShape, at, depth int, top bool) int {
 	b, limit := w.b, w.limit
 	s.objects++
@@ -197,7 +197,7 @@ func (w *rowWalker) walkMember(s *objectShape, kid int32, key, value, depth int,
 	return w.walkObject(below, value+1, depth+1, false)
 }
 
-// skipValue returns the place behind a value, of which only the structure matters.
+// skipValue returns the position after a value, of which only the structure matters.
 func (w *rowWalker) skipValue(at, depth int) int {
 	if at >= w.limit {
 		return w.failAt(at, jsonscan.WantValue)
@@ -255,7 +255,7 @@ func (w *rowWalker) walkPath(s *objectShape, number uint64, at, depth int) int {
 	return end
 }
 
-// walkValue notes a value, and returns the place behind it.
+// walkValue notes a value, and returns the position after it.
 func (w *rowWalker) walkValue(s *valueSlot, at, depth int) int {
 	b, limit := w.b, w.limit
 	if at >= limit {
@@ -353,7 +353,7 @@ func (w *rowWalker) walkScalar(s *valueSlot, at int) int {
 	return end
 }
 
-// simpleList appends a list of texts without escapes, or of short integers, as its column has them, and returns the place behind it. Of anything
+// simpleList appends a list of texts without escapes, or of short integers, as its column has them, and returns the position after it. Of anything
 // else, sound or damaged, it appends nothing, and returns failed: Skip and listInto know what it is.
 func (w *rowWalker) simpleList(c *column.Buffer, at int) int {
 	b, limit, items := w.b, w.limit, c.Children[0]
@@ -383,7 +383,7 @@ func (w *rowWalker) simpleList(c *column.Buffer, at int) int {
 	return failed
 }
 
-// simpleItem appends an element of a simple list, and returns the place behind it; failed for one that is not simple.
+// simpleItem appends an element of a simple list, and returns the position after it; failed for one that is not simple.
 func (w *rowWalker) simpleItem(items *column.Buffer, at int) int {
 	switch b := w.b; {
 	case at >= w.limit:

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guarded returns memory of some pages with a page before and a page behind it that nobody may touch.
+// guarded returns memory of some pages with a page before and a page after it that nobody may touch.
 func guarded(t *testing.T, pages int) []byte {
 	t.Helper()
 	size := os.Getpagesize()

@@ -144,7 +144,7 @@ func (x *Index) special(at int) uint64 {
 	return x.blocks[i].Special>>shift | x.blocks[i+1].Special<<1<<(blockLen-1-shift)
 }
 
-// next returns the place of the first quote, backslash or control at or behind at; len(b) if there is none.
+// next returns the position of the first quote, backslash or control at or after at; len(b) if there is none.
 func (x *Index) next(at int) int {
 	if w := x.special(at); w != 0 {
 		return at + bits.TrailingZeros64(w)
@@ -169,7 +169,7 @@ func (x *Index) far(at int) int {
 	return len(x.b)
 }
 
-// StringEnd returns the place of the quote that ends the string whose first byte, behind its opening quote, is at at, and whether there is a
+// StringEnd returns the position of the quote that ends the string whose first byte, after its opening quote, is at at, and whether there is a
 // backslash in it. The quote must be before limit; if there is none, or a control character before it, quote is -1 and StringFault says what is wrong.
 func (x *Index) StringEnd(at, limit int) (quote int, escaped bool) {
 	if w := x.special(at); w != 0 {
@@ -193,7 +193,7 @@ func (x *Index) StringFault(at, limit int) Fault {
 	return fault
 }
 
-// stringEnd goes on from the first place where a string may end.
+// stringEnd goes on from the first position where a string may end.
 func (x *Index) stringEnd(at, limit int) (quote int, fault Fault) {
 	for ; at < limit; at = x.next(at + 2) {
 		switch c := x.b[at]; {

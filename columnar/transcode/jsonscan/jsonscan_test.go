@@ -42,7 +42,7 @@ func TestIndexHasEveryByteInItsClasses(t *testing.T) {
 			b := randomText(rng, n)
 			x.Reset(b)
 			for i := range (n + 63) / 64 * 64 {
-				c := byte(' ') // what stands behind the end
+				c := byte(' ') // what stands after the end
 				if i < n {
 					c = b[i]
 				}

@@ -8,7 +8,7 @@ import (
 
 const lanes = 32
 
-// Search returns the first place of needle in b, -1 if there is none. It looks for the needle's first and last bytes at once: bytes.Index
+// Search returns the first position of needle in b, -1 if there is none. It looks for the needle's first and last bytes at once: bytes.Index
 // slows down to a twentieth where the first byte is a common one.
 func Search(b, needle []byte) int {
 	switch len(needle) {
@@ -23,7 +23,7 @@ func Search(b, needle []byte) int {
 
 // SearchPair is [Search] by two bytes of the needle, those at i and j, where i < j: the rarer they are in b, the better.
 func SearchPair(b, needle []byte, i, j int) int {
-	n := len(b) - len(needle) + 1 // places where a needle may begin
+	n := len(b) - len(needle) + 1 // positions where a needle may begin
 	if n <= 0 {
 		return -1
 	}
@@ -61,7 +61,7 @@ func SearchPair(b, needle []byte, i, j int) int {
 	return -1
 }
 
-// SearchExponent returns the place of the first decimal digit that an e or E follows, -1 if there is none.
+// SearchExponent returns the position of the first decimal digit that an e or E follows, -1 if there is none.
 func SearchExponent(b []byte) int {
 	n := len(b) - 1
 	if n <= 0 {

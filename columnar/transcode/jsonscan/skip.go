@@ -74,10 +74,10 @@ var steps = func() (t [numStates][numTokens]uint8) {
 	return t
 }()
 
-// Skip returns the place behind the container whose opening bracket is at at, within limit. depth is how many containers it stands in.
+// Skip returns the position after the container whose opening bracket is at at, within limit. depth is how many containers it stands in.
 func (x *Index) Skip(at, limit, depth int) (end int, fault Fault) {
 	var (
-		stack    [MaxDepth + 1]uint8 // the state behind the container that was opened at that depth
+		stack    [MaxDepth + 1]uint8 // the state after the container that was opened at that depth
 		inString uint64              // all ones while a string goes on into the next block
 		escape   uint64              // 1 when the next block's first byte is escaped
 		scalar   uint64              // 1 when a scalar goes on into the next block
@@ -183,7 +183,7 @@ func wanted(state, tok uint8, inString bool) string {
 
 const oddBits = 0xAAAAAAAAAAAAAAAA
 
-// escapedBy returns which bytes stand behind a backslash that is itself not escaped. carry is 1 when the first byte does so because of the block
+// escapedBy returns which bytes stand after a backslash that is itself not escaped. carry is 1 when the first byte does so because of the block
 // before, and is set for the next.
 func escapedBy(back uint64, carry *uint64) uint64 {
 	if back == 0 {
@@ -191,8 +191,8 @@ func escapedBy(back uint64, carry *uint64) uint64 {
 		*carry = 0
 		return escaped
 	}
-	// A run of backslashes escapes what follows it when its length is odd. Subtracting its start from the bits behind it carries through the
-	// run, which tells the parity of the place where it ends.
+	// A run of backslashes escapes what follows it when its length is odd. Subtracting its start from the bits after it carries through the
+	// run, which tells the parity of the position where it ends.
 	potential := back &^ *carry
 	ends := ((potential<<1 | oddBits) - potential) ^ oddBits
 	escaped := ends ^ (back | *carry)

@@ -18,7 +18,7 @@ const (
 )
 
 // AppendUnescaped appends the text that stands between the quotes of a string, with its escapes resolved. Half a surrogate pair alone becomes
-// U+FFFD, as in encoding/json. at of a fault is the place of the escape in raw, and dst is then undefined.
+// U+FFFD, as in encoding/json. at of a fault is the position of the escape in raw, and dst is then undefined.
 func AppendUnescaped(dst, raw []byte) (_ []byte, fault Fault) {
 	// No escape is shorter than what it stands for.
 	n := len(dst)
@@ -63,7 +63,7 @@ func AppendUnescaped(dst, raw []byte) (_ []byte, fault Fault) {
 	return dst[:n+to], Fault{}
 }
 
-// escapes are what stands for the character behind a backslash, 0 for what may not stand there.
+// escapes are what stands for the character after a backslash, 0 for what may not stand there.
 var escapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // hex4 is the number of an escape \uXXXX at the start of b, -1 if there is none.
@@ -172,7 +172,7 @@ func countDigits(b []byte) int {
 	return len(b)
 }
 
-// ScalarEnd returns where a value without quotes and brackets ends that begins at at: the place of the first byte that can't be in one, or limit.
+// ScalarEnd returns where a value without quotes and brackets ends that begins at at: the position of the first byte that can't be in one, or limit.
 func ScalarEnd(b []byte, at, limit int) int {
 	for at < limit && !ends[b[at]] {
 		at++
@@ -187,7 +187,7 @@ var ends = func() (t [256]bool) {
 	return t
 }()
 
-// SkipSpace returns the place of the first byte at or behind at that is no white space, or limit.
+// SkipSpace returns the position of the first byte at or after at that is no white space, or limit.
 func SkipSpace(b []byte, at, limit int) int {
 	for at < limit && classes[b[at]]&classSpace != 0 {
 		at++
@@ -200,7 +200,7 @@ func digits(b []byte, at, limit int) (v uint64, end int) {
 	for at+8 <= limit {
 		const zeros, overNine, highs = 0x3030303030303030, 0x7676767676767676, 0x8080808080808080
 		d := binary.LittleEndian.Uint64(b[at:]) ^ zeros
-		other := (d + overNine | d) & highs // in the first byte that is no digit, and maybe in some behind it
+		other := (d + overNine | d) & highs // in the first byte that is no digit, and maybe in some after it
 		if other == 0 {
 			v = 1e8*v + eightDigits(d)
 			at += 8
@@ -242,8 +242,8 @@ func ShortInteger(b []byte, at, limit int) (v int64, end int, ok bool) {
 	return v, end, true
 }
 
-// ShortDecimal reads a number of at most 15 digits, of which some stand behind a point, that begins at at and ends, at end, where a value can: v is the
-// number without the point, places how many digits are behind it. ok is false for whatever else is there.
+// ShortDecimal reads a number of at most 15 digits, of which some stand after a point, that begins at at and ends, at end, where a value can: v is the
+// number without the point, places how many digits are after it. ok is false for whatever else is there.
 func ShortDecimal(b []byte, at, limit int) (v int64, places, end int, ok bool) {
 	first := at
 	if b[at] == '-' {

@@ -12,6 +12,7 @@ import (
 	"scribe/columnar/transcode/rows"
 )
 
+// NewReader compiles a plan for messages of the schema's protobuf type.
 func NewReader(p *rows.Plan) (func() rows.FrameReader, error) {
 	if p.Schema.Protobuf == nil {
 		return nil, errors.New("transcode: the schema names no protobuf message")
@@ -34,7 +35,7 @@ type protoShape struct {
 	key    *protoType           // of a map
 	fields []protoColumn
 	dests  []*protoDest    // by slot
-	none   []protoPosition // as many empty places as there are slots
+	none   []protoPosition // as many empty positions as there are slots
 }
 
 // protoColumn is a field of a shape.
@@ -269,7 +270,7 @@ func (f *protoField) markDamaged(places []protoPosition, at int, why string) {
 	}
 }
 
-// addValue adds a value to a place. Of a field with one scalar the last counts; messages that are there several times are one.
+// addValue adds a value to a position. Of a field with one scalar the last counts; messages that are there several times are one.
 func (r *protoReader) addValue(p *protoPosition, t *protoType, v protoValue) {
 	if p.first >= 0 && !t.list && t.kind == protoScalar {
 		r.found[p.first] = v

@@ -13,7 +13,7 @@ import (
 	"scribe/columnar/transcode/rows"
 )
 
-// appendValue appends what a place holds to a column; it returns where and why it does not fit.
+// appendValue appends what a position holds to a column; it returns where and why it does not fit.
 func (r *protoReader) appendValue(d *protoDest, c *column.Buffer, p *protoPosition) (at int, why string) {
 	if p.first >= 0 {
 		at = int(r.found[p.first].pos)

@@ -15,15 +15,15 @@ func (p *Plan) WantedFields() (fields []schema.Field, indices []int) {
 	return fields, indices
 }
 
-// Target is a place in a datum that some field is looked for at: the parts of a path that is not yet walked, as a tree of the paths of
+// Target is a position in a datum that some field is looked for at: the parts of a path that is not yet walked, as a tree of the paths of
 // several fields, so that one walk over a datum finds them all. Formats compile it against their own types.
 type Target struct {
-	// Slots are the places whose path ends here.
+	// Slots are the positions whose path ends here.
 	Slots    []int
 	Children map[string]*Target
 }
 
-// Lookup is how the fields of a struct, or of a row, are found: each field has a slot for its path, and behind it one for each of its
+// Lookup is how the fields of a struct, or of a row, are found: each field has a slot for its path, and after it one for each of its
 // aliases; the first slot that the walk over the datum has filled is where the value is.
 type Lookup struct {
 	fields    []schema.Field
@@ -31,6 +31,7 @@ type Lookup struct {
 	Root      *Target
 }
 
+// NewLookup gives the paths of fields their slots.
 func NewLookup(fields []schema.Field) *Lookup {
 	l := &Lookup{fields: fields, Root: &Target{}}
 	slots := 0
@@ -79,6 +80,7 @@ type MemoryGuard struct {
 	count int
 }
 
+// WhyTooMuchMemory is why an element does not fit if HasMemory is false.
 const WhyTooMuchMemory = "the lists of this column take more memory than a batch may"
 
 // HasMemory reports whether one more element may be appended to c, a list or a map. It measures now and then.

@@ -56,6 +56,7 @@ type FieldPlan struct {
 // CommonColumn is a column that every category has.
 type CommonColumn uint8
 
+// The columns that every category has.
 const (
 	CommonTime CommonColumn = iota
 	CommonKey

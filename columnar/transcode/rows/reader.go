@@ -31,13 +31,14 @@ type PerMessage struct {
 	current record.Record
 }
 
+// ReadFrame implements FrameReader.
 func (r *PerMessage) ReadFrame(w *Writer, f record.Frame, first uint32) error {
 	if _, err := r.decoder.Reset(f.Bytes); err != nil {
 		return err
 	}
 	for r.decoder.Next(&r.current) {
 		w.SetMessage(&r.current, first+uint32(r.current.Index))
-		r.MessageReader.ReadMessage(w, r.current.Payload)
+		r.ReadMessage(w, r.current.Payload)
 		if err := w.Err(); err != nil {
 			return err
 		}
@@ -45,6 +46,7 @@ func (r *PerMessage) ReadFrame(w *Writer, f record.Frame, first uint32) error {
 	return r.decoder.Err()
 }
 
+// RowTooLong says why a message of n bytes is not read.
 func RowTooLong(n, limit int) string {
 	return fmt.Sprintf("the message has %d bytes, a row may have %d", n, limit)
 }

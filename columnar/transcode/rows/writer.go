@@ -35,6 +35,7 @@ type Writer struct {
 	failure error
 }
 
+// NewWriter returns a writer without rows.
 func NewWriter(p *Plan) *Writer {
 	w := &Writer{Plan: p, cols: make([]*column.Buffer, len(p.Inputs)), Declared: make([]*column.Buffer, len(p.Schema.Fields))}
 	for i := range p.Inputs {
@@ -211,7 +212,7 @@ func (w *Writer) appendAttributes(c *column.Buffer) {
 	c.AppendList()
 }
 
-// validText is b with whatever is no UTF-8 replaced.
+// validText is b with whatever is not UTF-8 replaced.
 func validText(b []byte) []byte {
 	if utf8.Valid(b) {
 		return b

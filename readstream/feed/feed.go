@@ -64,14 +64,14 @@ type Hub struct {
 
 	mu struct {
 		sync.Mutex
-		feeds map[uint32]*feed
+		feeds map[uint32]*categoryFeed
 	}
 }
 
 // NewHub returns a hub without feeds.
 func NewHub(cfg Config, deps Deps) *Hub {
 	h := &Hub{cfg: cfg, deps: deps}
-	h.mu.feeds = map[uint32]*feed{}
+	h.mu.feeds = map[uint32]*categoryFeed{}
 	return h
 }
 
@@ -84,7 +84,7 @@ func (h *Hub) Stats() Stats {
 
 // Member is a listener's part in a feed. Its methods are called by one goroutine.
 type Member struct {
-	f        *feed
+	f        *categoryFeed
 	listener Listener
 
 	// Guarded by the feed's mutex.
@@ -107,7 +107,7 @@ func (h *Hub) Join(category uint32, l Listener) *Member {
 	h.mu.Unlock()
 	m := &Member{f: f, listener: l}
 	f.mu.Lock()
-	f.mu.table.join(m)
+	f.mu.table.joinMember(m)
 	f.mu.Unlock()
 	return m
 }
@@ -124,7 +124,7 @@ func (m *Member) Hold() {
 // there on follows.
 func (m *Member) Follow(states []metalog.State) {
 	m.f.mu.Lock()
-	fresh := m.f.mu.table.follow(m, states)
+	fresh := m.f.mu.table.followShards(m, states)
 	m.f.mu.Unlock()
 	if fresh {
 		kick(m.f.regroup)
@@ -143,7 +143,7 @@ func (m *Member) Look() {
 func (m *Member) Leave() {
 	f := m.f
 	f.mu.Lock()
-	lost := f.mu.table.leave(m)
+	lost := f.mu.table.leaveMember(m)
 	f.mu.Unlock()
 	f.hub.mu.Lock()
 	f.members--
@@ -161,8 +161,8 @@ func (m *Member) Leave() {
 	}
 }
 
-// feed follows one category.
-type feed struct {
+// categoryFeed follows one category.
+type categoryFeed struct {
 	hub      *Hub
 	category uint32
 	log      *slog.Logger
@@ -175,25 +175,25 @@ type feed struct {
 	regroup chan struct{}
 	look    chan struct{}
 	// groups are the subscriptions, of the goroutine that makes them alone.
-	groups []*group
+	groups []*tailGroup
 
 	mu struct {
 		sync.Mutex
-		table  *table
+		table  *tailTable
 		wanted bool // a look
 	}
 }
 
-func newFeed(h *Hub, category uint32) *feed {
-	f := &feed{
+func newFeed(h *Hub, category uint32) *categoryFeed {
+	f := &categoryFeed{
 		hub: h, category: category, log: h.deps.Logger.With(slog.Uint64("category_id", uint64(category))),
 		regroup: make(chan struct{}, 1), look: make(chan struct{}, 1),
 	}
 	f.mu.table = newTable()
 	f.ctx, f.stop = context.WithCancel(context.Background())
-	f.running.Go(f.subscriptions)
-	f.running.Go(f.watch)
-	f.running.Go(f.looks)
+	f.running.Go(f.keepSubscriptions)
+	f.running.Go(f.watchShards)
+	f.running.Go(f.lookForShards)
 	return f
 }
 
@@ -210,9 +210,9 @@ const (
 	lastBackoff  = 2 * time.Second
 )
 
-// retrying runs call until it succeeds or ctx ends, with growing waits between. Call says with alive that the engine has told something. One
+// retryCall runs call until it succeeds or ctx ends, with growing waits between. Call says with alive that the engine has told something. One
 // that was told something, and ran for a while, was well before it failed: what counts begins anew. A closed engine ends it, too.
-func (f *feed) retrying(ctx context.Context, name string, call func(alive func()) error) {
+func (f *categoryFeed) retryCall(ctx context.Context, name string, call func(alive func()) error) {
 	pause := firstBackoff
 	var since time.Time // since when nothing was well, or when members were told
 	for {
@@ -223,7 +223,7 @@ func (f *feed) retrying(ctx context.Context, name string, call func(alive func()
 		case ctx.Err() != nil || err == nil:
 			return
 		case errors.Is(err, metalog.ErrClosed):
-			f.fail(err)
+			f.failMembers(err)
 			return
 		}
 		if f.hub.deps.Failed != nil {
@@ -240,7 +240,7 @@ func (f *feed) retrying(ctx context.Context, name string, call func(alive func()
 		}
 		if now.Sub(since) >= f.hub.cfg.FailAfter {
 			since = now
-			f.fail(fmt.Errorf("%s: %w", name, err))
+			f.failMembers(fmt.Errorf("%s: %w", name, err))
 		}
 		if backoff.Sleep(ctx, pause) != nil {
 			return
@@ -249,10 +249,10 @@ func (f *feed) retrying(ctx context.Context, name string, call func(alive func()
 	}
 }
 
-func (f *feed) fail(err error) {
+func (f *categoryFeed) failMembers(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.mu.table.fail(err)
+	f.mu.table.failMembers(err)
 }
 
 // Faults of calls that should go on.
@@ -261,14 +261,14 @@ var (
 	errSilent = errors.New("feed: the engine has told nothing for too long")
 )
 
-// watch hears of shards that appear.
-func (f *feed) watch() {
-	f.retrying(f.ctx, "watch", func(alive func()) error {
+// watchShards hears of shards that appear.
+func (f *categoryFeed) watchShards() {
+	f.retryCall(f.ctx, "watch", func(alive func()) error {
 		err := f.hub.deps.Log.WatchShards(f.ctx, f.category, func(shards []record.ShardID) error {
 			alive()
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			f.mu.table.appeared(shards)
+			f.mu.table.noteAppeared(shards)
 			return nil
 		})
 		if err == nil {
@@ -294,8 +294,8 @@ func (c *Config) rest(last, took time.Duration, gained bool) time.Duration {
 	return min(max(2*last, restPerLook*took), most)
 }
 
-// looks makes the looks that members ask for, and one now and then.
-func (f *feed) looks() {
+// lookForShards makes the looks that members ask for, and one now and then.
+func (f *categoryFeed) lookForShards() {
 	pause := f.hub.cfg.LookPause
 	var every <-chan time.Time
 	if d := f.hub.cfg.LookEvery; d > 0 {
@@ -313,7 +313,7 @@ func (f *feed) looks() {
 			f.mu.wanted = true
 			f.mu.Unlock()
 		}
-		f.retrying(f.ctx, "shards", func(func()) error {
+		f.retryCall(f.ctx, "shards", func(func()) error {
 			began := time.Now()
 			gained, err := f.lookOnce()
 			pause = f.hub.cfg.rest(pause, time.Since(began), gained || err != nil)
@@ -325,7 +325,7 @@ func (f *feed) looks() {
 	}
 }
 
-func (f *feed) lookOnce() (gained bool, err error) {
+func (f *categoryFeed) lookOnce() (gained bool, err error) {
 	f.mu.Lock()
 	wanted, seen := f.mu.wanted, f.mu.table.seen
 	f.mu.wanted = false
@@ -343,5 +343,5 @@ func (f *feed) lookOnce() (gained bool, err error) {
 		f.mu.wanted = true
 		return false, err
 	}
-	return f.mu.table.looked(states, seen), nil
+	return f.mu.table.noteLooked(states, seen), nil
 }

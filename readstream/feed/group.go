@@ -11,17 +11,17 @@ import (
 	"scribe/storage/metalog"
 )
 
-// group is shards that one subscription follows.
-type group struct {
-	tails  []*tail
+// tailGroup is shards that one subscription follows.
+type tailGroup struct {
+	tails  []*shardTail
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 	// unfollowed is how many of its shards nobody follows any more; guarded by the feed's mutex.
 	unfollowed int
 }
 
-// subscriptions sees to it that each followed shard is in a group.
-func (f *feed) subscriptions() {
+// keepSubscriptions sees to it that each followed shard is in a group.
+func (f *categoryFeed) keepSubscriptions() {
 	defer func() {
 		for _, g := range f.groups {
 			g.cancel()
@@ -34,18 +34,18 @@ func (f *feed) subscriptions() {
 			return
 		case <-f.regroup:
 		}
-		f.shrink()
-		for part := range slices.Chunk(f.ungrouped(), metalog.MaxShards) {
-			f.subscribe(part)
+		f.shrinkGroups()
+		for part := range slices.Chunk(f.ungroupedTails(), metalog.MaxShards) {
+			f.subscribeTails(part)
 		}
 	}
 }
 
-// ungrouped returns the followed tails that are in no group and not at their end.
-func (f *feed) ungrouped() []*tail {
+// ungroupedTails returns the followed tails that are in no group and not at their end.
+func (f *categoryFeed) ungroupedTails() []*shardTail {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var fresh []*tail
+	var fresh []*shardTail
 	for _, x := range f.mu.table.order {
 		if x.group == nil {
 			fresh = append(fresh, x)
@@ -54,11 +54,11 @@ func (f *feed) ungrouped() []*tail {
 	return fresh
 }
 
-// shrink ends the groups that are mostly of shards that nobody follows. The rest of them are then in no group.
-func (f *feed) shrink() {
-	var ends []*group
+// shrinkGroups ends the groups that are mostly of shards that nobody follows. The rest of them are then in no group.
+func (f *categoryFeed) shrinkGroups() {
+	var ends []*tailGroup
 	f.mu.Lock()
-	f.groups = slices.DeleteFunc(f.groups, func(g *group) bool {
+	f.groups = slices.DeleteFunc(f.groups, func(g *tailGroup) bool {
 		end := 2*g.unfollowed >= len(g.tails)
 		if end {
 			ends = append(ends, g)
@@ -67,37 +67,37 @@ func (f *feed) shrink() {
 	})
 	f.mu.Unlock()
 	for _, g := range ends {
-		f.end(g)
+		f.endGroup(g)
 	}
 }
 
-// end ends a group. What its tails were told stays true, and the next subscription begins there; those that nobody follows are
+// endGroup ends a group. What its tails were told stays true, and the next subscription begins there; those that nobody follows are
 // forgotten.
-func (f *feed) end(g *group) {
+func (f *categoryFeed) endGroup(g *tailGroup) {
 	g.cancel()
 	g.done.Wait()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, x := range g.tails {
-		f.mu.table.drop(x)
+		f.mu.table.dropTail(x)
 	}
 }
 
-// subscribe makes a group of tails that are in none. Groups that are not larger are taken into it, so there are few, and a shard
+// subscribeTails makes a group of tails that are in none. Groups that are not larger are taken into it, so there are few, and a shard
 // changes its group few times.
-func (f *feed) subscribe(tails []*tail) {
-	g := &group{tails: slices.Clone(tails)}
+func (f *categoryFeed) subscribeTails(tails []*shardTail) {
+	g := &tailGroup{tails: slices.Clone(tails)}
 	for len(f.groups) > 0 {
 		last := f.groups[len(f.groups)-1]
 		if len(last.tails) > len(g.tails) || len(last.tails)+len(g.tails) > metalog.MaxShards {
 			break
 		}
 		f.groups = f.groups[:len(f.groups)-1]
-		f.end(last)
+		f.endGroup(last)
 		g.tails = append(g.tails, last.tails...)
 	}
 	f.mu.Lock()
-	g.tails = slices.DeleteFunc(g.tails, func(x *tail) bool { return x.index < 0 })
+	g.tails = slices.DeleteFunc(g.tails, func(x *shardTail) bool { return x.index < 0 })
 	for _, x := range g.tails {
 		x.group = g
 	}
@@ -111,12 +111,12 @@ func (f *feed) subscribe(tails []*tail) {
 	g.done.Go(func() {
 		f.hub.subscriptions.Add(1)
 		defer f.hub.subscriptions.Add(-1)
-		f.retrying(ctx, "subscribe", func(alive func()) error { return f.follow(ctx, g, alive) })
+		f.retryCall(ctx, "subscribe", func(alive func()) error { return f.followGroup(ctx, g, alive) })
 	})
 }
 
-// follow subscribes to a group until all its shards are sealed. A subscription that misses its heartbeats has ended without a word.
-func (f *feed) follow(ctx context.Context, g *group, alive func()) error {
+// followGroup subscribes to a group until all its shards are sealed. A subscription that misses its heartbeats has ended without a word.
+func (f *categoryFeed) followGroup(ctx context.Context, g *tailGroup, alive func()) error {
 	f.mu.Lock()
 	from := make([]metalog.Position, 0, len(g.tails))
 	for _, x := range g.tails {
@@ -129,7 +129,7 @@ func (f *feed) follow(ctx context.Context, g *group, alive func()) error {
 		return nil
 	}
 	sealed := 0
-	var own copies
+	var own updateCopies
 	silence := f.hub.cfg.silence()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -138,7 +138,7 @@ func (f *feed) follow(ctx context.Context, g *group, alive func()) error {
 	err := f.hub.deps.Log.Subscribe(ctx, from, f.hub.cfg.Heartbeat, func(updates []metalog.Update) error {
 		silent.Reset(silence)
 		alive()
-		updates = own.of(updates)
+		updates = own.copyUpdates(updates)
 		for i := range updates {
 			if updates[i].Sealed {
 				sealed++
@@ -146,7 +146,7 @@ func (f *feed) follow(ctx context.Context, g *group, alive func()) error {
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.mu.table.update(updates)
+		f.mu.table.applyUpdates(updates)
 		return nil
 	})
 	switch {
@@ -158,9 +158,9 @@ func (f *feed) follow(ctx context.Context, g *group, alive func()) error {
 	return err
 }
 
-// copies are updates whose records may be kept. Each record has memory of its own, so that a member which keeps one for long keeps
+// updateCopies are updates whose records may be kept. Each record has memory of its own, so that a member which keeps one for long keeps
 // nothing else.
-type copies struct {
+type updateCopies struct {
 	updates []metalog.Update
 	entries []metalog.Entry
 }
@@ -168,8 +168,8 @@ type copies struct {
 // keptCopies is how much room is kept between updates.
 const keptCopies = 64
 
-// of returns copies that are valid until the next call, but for the data of their entries, which nobody changes.
-func (c *copies) of(updates []metalog.Update) []metalog.Update {
+// copyUpdates returns copies that are valid until the next call, but for the data of their entries, which nobody changes.
+func (c *updateCopies) copyUpdates(updates []metalog.Update) []metalog.Update {
 	n := 0
 	for i := range updates {
 		n += len(updates[i].Entries)

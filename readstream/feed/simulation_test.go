@@ -65,7 +65,7 @@ type simulation struct {
 
 	shards map[record.ShardID]*simShard
 	ids    []record.ShardID
-	table  *table
+	table  *tailTable
 	// A look that runs, and when the next one may begin.
 	looking  bool
 	wanted   bool
@@ -129,7 +129,7 @@ func (sim *simulation) deliver(id record.ShardID) {
 		u := metalog.Update{Shard: id, Entries: sh.entries[x.sent-1:], NextLSN: sh.next(), Watermark: sim.now}
 		sim.after(sim.between(0, ms), func() {
 			sh.coming = false
-			sim.table.update([]metalog.Update{u})
+			sim.table.applyUpdates([]metalog.Update{u})
 			if u.NextLSN < sh.next() {
 				sim.deliver(id)
 			}
@@ -147,7 +147,7 @@ func (sim *simulation) heartbeat() {
 			updates = append(updates, metalog.Update{Shard: id, NextLSN: sh.next(), Watermark: sim.now})
 		}
 	}
-	sim.table.update(updates)
+	sim.table.applyUpdates(updates)
 	sim.pump()
 	sim.after(s, sim.heartbeat)
 }
@@ -178,7 +178,7 @@ func (sim *simulation) look() {
 			states := sim.states()
 			sim.after(sim.between(100, ms), func() {
 				sim.looking, sim.nextLook = false, sim.now+sim.pause
-				sim.table.looked(states, seen)
+				sim.table.noteLooked(states, seen)
 				sim.pump()
 				if sim.wanted {
 					sim.look()
@@ -223,7 +223,7 @@ func (sim *simulation) open(name string, window int64, limit, credits int) *simS
 		reading: map[record.ShardID]bool{}, at: map[record.ShardID]record.LSN{}, longest: map[string]int64{}, opened: sim.now,
 	}
 	st.member = &Member{listener: st}
-	sim.table.join(st.member)
+	sim.table.joinMember(st.member)
 	st.add(sim.states())
 	sim.streams = append(sim.streams, st)
 	return st
@@ -235,7 +235,7 @@ func (st *simStream) add(states []metalog.State) {
 		st.merge.Tail(v.Shard, v.NextLSN, v.Watermark, v.Sealed)
 		st.at[v.Shard] = 1
 	}
-	st.sim.table.follow(st.member, states)
+	st.sim.table.followShards(st.member, states)
 	for _, v := range states {
 		st.sim.deliver(v.Shard) // a subscription begins with what there is
 	}
@@ -425,7 +425,7 @@ func newSimulation(t *testing.T, seed uint64, sc scenario) *simulation {
 			id := sim.create()
 			sim.append(id)
 			if sim.random.IntN(2) == 0 { // else a look finds it
-				sim.after(sim.between(0, 5*ms), func() { sim.table.appeared([]record.ShardID{id}) })
+				sim.after(sim.between(0, 5*ms), func() { sim.table.noteAppeared([]record.ShardID{id}) })
 			}
 		})
 	}

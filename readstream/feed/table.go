@@ -24,9 +24,9 @@ type Listener interface {
 	Fail(err error)
 }
 
-// table is what a feed knows: a plain state machine without I/O or locks.
-type table struct {
-	tails map[record.ShardID]*tail
+// tailTable is what a feed knows: a plain state machine without I/O or locks.
+type tailTable struct {
+	tails map[record.ShardID]*shardTail
 	// order holds the followed tails that are not sealed, the one with the least mark first.
 	order   tailHeap
 	members map[*Member]struct{}
@@ -41,8 +41,8 @@ type table struct {
 	touched []*Member // used again by every update
 }
 
-// tail is where a shard ends, as its members were told.
-type tail struct {
+// shardTail is where a shard ends, as its members were told.
+type shardTail struct {
 	shard record.ShardID
 	// next: records below it are known to exist. mark: those from it on have no time below it.
 	next record.LSN
@@ -55,29 +55,29 @@ type tail struct {
 	sealed    bool
 
 	members []*Member
-	group   *group // the subscription that it belongs to
-	index   int    // in order; -1 when not there
+	group   *tailGroup // the subscription that it belongs to
+	index   int        // in order; -1 when not there
 }
 
-func newTable() *table {
-	return &table{tails: map[record.ShardID]*tail{}, members: map[*Member]struct{}{}, known: map[record.ShardID]struct{}{}}
+func newTable() *tailTable {
+	return &tailTable{tails: map[record.ShardID]*shardTail{}, members: map[*Member]struct{}{}, known: map[record.ShardID]struct{}{}}
 }
 
-// join takes a member in, which is held until it follows something.
-func (t *table) join(m *Member) {
+// joinMember takes a member in, which is held until it follows something.
+func (t *tailTable) joinMember(m *Member) {
 	m.held = true
 	t.members[m] = struct{}{}
 }
 
-// follow makes a member a follower of shards, and tells it where they are. States may be old: they count for shards that nobody
+// followShards makes a member a follower of shards, and tells it where they are. States may be old: they count for shards that nobody
 // followed. It reports whether a shard has no subscription yet.
-func (t *table) follow(m *Member, states []metalog.State) (fresh bool) {
+func (t *tailTable) followShards(m *Member, states []metalog.State) (fresh bool) {
 	m.held = false
 	for i := range states {
 		st := &states[i]
 		x := t.tails[st.Shard]
 		if x == nil {
-			x = &tail{shard: st.Shard, next: st.NextLSN, sent: st.NextLSN, mark: st.Watermark, sealed: st.Sealed, index: -1}
+			x = &shardTail{shard: st.Shard, next: st.NextLSN, sent: st.NextLSN, mark: st.Watermark, sealed: st.Sealed, index: -1}
 			t.tails[st.Shard] = x
 			t.seen = max(t.seen, st.Watermark)
 		} else if x.group != nil && len(x.members) == 0 {
@@ -85,22 +85,22 @@ func (t *table) follow(m *Member, states []metalog.State) (fresh bool) {
 		}
 		x.members = append(x.members, m)
 		m.shards = append(m.shards, st.Shard)
-		t.place(x)
+		t.placeTail(x)
 		fresh = fresh || x.group == nil && !x.sealed
 		m.listener.Tail(x.shard, x.next, x.mark, x.sealed)
 		if st.Epoch != 0 {
-			t.exists(st.Shard)
+			t.noteExists(st.Shard)
 		}
 	}
-	if least := t.least(); least > 0 {
+	if least := t.leastMark(); least > 0 {
 		m.listener.Floor(least)
 	}
 	t.tellShards(m)
 	return fresh
 }
 
-// leave takes a member out. It reports whether a subscription has lost a shard.
-func (t *table) leave(m *Member) (lost bool) {
+// leaveMember takes a member out. It reports whether a subscription has lost a shard.
+func (t *tailTable) leaveMember(m *Member) (lost bool) {
 	delete(t.members, m)
 	for _, shard := range m.shards {
 		x := t.tails[shard]
@@ -116,7 +116,7 @@ func (t *table) leave(m *Member) (lost bool) {
 			continue
 		}
 		lost = true
-		t.place(x)
+		t.placeTail(x)
 		if x.group == nil {
 			delete(t.tails, shard)
 		} else {
@@ -124,20 +124,20 @@ func (t *table) leave(m *Member) (lost bool) {
 		}
 	}
 	m.shards = nil
-	t.advance()
+	t.advanceFloor()
 	return lost
 }
 
-// drop forgets a tail whose subscription has ended and that nobody follows.
-func (t *table) drop(x *tail) {
+// dropTail forgets a tail whose subscription has ended and that nobody follows.
+func (t *tailTable) dropTail(x *shardTail) {
 	x.group = nil
 	if len(x.members) == 0 {
 		delete(t.tails, x.shard)
 	}
 }
 
-// place puts a tail where it belongs in order after its mark or its members changed.
-func (t *table) place(x *tail) {
+// placeTail puts a tail where it belongs in order after its mark or its members changed.
+func (t *tailTable) placeTail(x *shardTail) {
 	switch in := len(x.members) > 0 && !x.sealed; {
 	case in && x.index < 0:
 		heap.Push(&t.order, x)
@@ -148,8 +148,8 @@ func (t *table) place(x *tail) {
 	}
 }
 
-// update takes what a subscription brought, whose entries' data members may keep.
-func (t *table) update(updates []metalog.Update) {
+// applyUpdates takes what a subscription brought, whose entries' data members may keep.
+func (t *tailTable) applyUpdates(updates []metalog.Update) {
 	for i := range updates {
 		u := &updates[i]
 		x := t.tails[u.Shard]
@@ -171,7 +171,7 @@ func (t *table) update(updates []metalog.Update) {
 			x.mark = max(x.mark, x.aheadMark)
 		}
 		x.sealed = x.sealed || u.Sealed
-		t.place(x)
+		t.placeTail(x)
 		if !news {
 			continue // an idle shard's heartbeat: its share is in the floor
 		}
@@ -192,19 +192,19 @@ func (t *table) update(updates []metalog.Update) {
 		t.touched[i] = nil
 	}
 	t.touched = t.touched[:0]
-	t.advance()
+	t.advanceFloor()
 }
 
 // keptBatch is how much room for updates a member keeps.
 const keptBatch = 16
 
-// looked takes the states of all shards, listed when the newest time heard of was seen. It reports whether that told anyone
+// noteLooked takes the states of all shards, listed when the newest time heard of was seen. It reports whether that told anyone
 // anything.
-func (t *table) looked(states []metalog.State, seen int64) bool {
+func (t *tailTable) noteLooked(states []metalog.State, seen int64) bool {
 	floor, horizon, shards := t.floor, t.horizon, len(t.list)
 	for i := range states {
 		st := &states[i]
-		t.exists(st.Shard)
+		t.noteExists(st.Shard)
 		t.seen = max(t.seen, st.Watermark)
 		x := t.tails[st.Shard]
 		if x == nil {
@@ -212,7 +212,7 @@ func (t *table) looked(states []metalog.State, seen int64) bool {
 		}
 		if st.NextLSN <= x.next {
 			x.mark = max(x.mark, st.Watermark)
-			t.place(x)
+			t.placeTail(x)
 		} else if st.NextLSN >= x.aheadNext {
 			x.aheadNext, x.aheadMark = st.NextLSN, max(x.aheadMark, st.Watermark)
 		}
@@ -226,32 +226,32 @@ func (t *table) looked(states []metalog.State, seen int64) bool {
 	heap.Init(&t.order)
 	t.horizon = max(t.horizon, seen)
 	t.tellAll()
-	t.advance()
+	t.advanceFloor()
 	return t.floor > floor || t.horizon > horizon || len(t.list) > shards
 }
 
-// appeared takes shards that the watch has told of.
-func (t *table) appeared(shards []record.ShardID) {
+// noteAppeared takes shards that the watch has told of.
+func (t *tailTable) noteAppeared(shards []record.ShardID) {
 	for _, shard := range shards {
-		t.exists(shard)
+		t.noteExists(shard)
 	}
 	t.tellAll()
 }
 
-func (t *table) exists(shard record.ShardID) {
+func (t *tailTable) noteExists(shard record.ShardID) {
 	if _, ok := t.known[shard]; !ok {
 		t.known[shard] = struct{}{}
 		t.list = append(t.list, shard)
 	}
 }
 
-func (t *table) tellAll() {
+func (t *tailTable) tellAll() {
 	for m := range t.members {
 		t.tellShards(m)
 	}
 }
 
-func (t *table) tellShards(m *Member) {
+func (t *tailTable) tellShards(m *Member) {
 	if m.offered == len(t.list) && m.horizon == t.horizon {
 		return
 	}
@@ -260,17 +260,17 @@ func (t *table) tellShards(m *Member) {
 	m.listener.Shards(fresh, t.horizon)
 }
 
-// least is the floor that holds now; 0 = none.
-func (t *table) least() int64 {
+// leastMark is the floor that holds now; 0 = none.
+func (t *tailTable) leastMark() int64 {
 	if len(t.order) == 0 {
 		return 0
 	}
 	return t.order[0].mark
 }
 
-// advance tells of a higher floor.
-func (t *table) advance() {
-	least := t.least()
+// advanceFloor tells of a higher floor.
+func (t *tailTable) advanceFloor() {
+	least := t.leastMark()
 	if least <= t.floor {
 		return
 	}
@@ -282,14 +282,14 @@ func (t *table) advance() {
 	}
 }
 
-func (t *table) fail(err error) {
+func (t *tailTable) failMembers(err error) {
 	for m := range t.members {
 		m.listener.Fail(err)
 	}
 }
 
 // tailHeap is a heap by mark.
-type tailHeap []*tail
+type tailHeap []*shardTail
 
 func (h tailHeap) Len() int           { return len(h) }
 func (h tailHeap) Less(i, j int) bool { return h[i].mark < h[j].mark }
@@ -301,7 +301,7 @@ func (h tailHeap) Swap(i, j int) {
 
 // Push implements heap.Interface.
 func (h *tailHeap) Push(x any) {
-	t := x.(*tail)
+	t := x.(*shardTail)
 	t.index = len(*h)
 	*h = append(*h, t)
 }

@@ -81,7 +81,7 @@ type world struct {
 	sealed  map[record.ShardID]bool
 	ids     []record.ShardID
 	sub     map[record.ShardID]record.LSN // where the subscription of a shard stands
-	table   *table
+	table   *tailTable
 	members []*Member
 	looks   []pendingLook
 	held    map[*Member]metalog.State // what a member has asked for and not followed yet
@@ -149,7 +149,7 @@ func (w *world) follow(t *rapid.T) {
 			st.NextLSN, st.Watermark, st.Sealed = record.LSN(old)+1, w.shards[id][old].Time, false
 		}
 	}
-	w.table.follow(m, []metalog.State{st})
+	w.table.followShards(m, []metalog.State{st})
 	l := m.listener.(*listener)
 	l.tails[id] = max(l.tails[id], st.NextLSN) // it knows what it has asked for
 	if _, ok := w.sub[id]; !ok {
@@ -177,7 +177,7 @@ func (w *world) deliver(t *rapid.T) {
 	id := w.anyShard(t)
 	if u, ok := w.coming[id]; ok {
 		delete(w.coming, id)
-		w.table.update([]metalog.Update{u})
+		w.table.applyUpdates([]metalog.Update{u})
 	}
 }
 
@@ -202,7 +202,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		},
 		"join": func(*rapid.T) {
 			m := &Member{listener: newListener(w.t)}
-			w.table.join(m)
+			w.table.joinMember(m)
 			w.members = append(w.members, m)
 		},
 		"follow": func(t *rapid.T) {
@@ -215,7 +215,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 				return
 			}
 			i := rapid.IntRange(0, len(w.members)-1).Draw(t, "member")
-			w.table.leave(w.members[i])
+			w.table.leaveMember(w.members[i])
 			w.members = append(w.members[:i], w.members[i+1:]...)
 			for id := range w.sub {
 				if w.table.tails[id] == nil {
@@ -233,11 +233,11 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		},
 		"looked": func(*rapid.T) {
 			if len(w.looks) > 0 {
-				w.table.looked(w.looks[0].states, w.looks[0].seen)
+				w.table.noteLooked(w.looks[0].states, w.looks[0].seen)
 				w.looks = w.looks[1:]
 			}
 		},
-		"watch": func(t *rapid.T) { w.table.appeared([]record.ShardID{w.anyShard(t)}) },
+		"watch": func(t *rapid.T) { w.table.noteAppeared([]record.ShardID{w.anyShard(t)}) },
 		"":      func(*rapid.T) { w.check() },
 	}
 }
@@ -289,12 +289,12 @@ func TestTable(t *testing.T) {
 				states = append(states, w.state(id))
 				if x := w.table.tails[id]; x != nil { // what was on its way is lost
 					at := min(x.sent, record.LSN(len(w.shards[id]))+1)
-					w.table.update([]metalog.Update{{
+					w.table.applyUpdates([]metalog.Update{{
 						Shard: id, Entries: w.shards[id][at-1:], NextLSN: record.LSN(len(w.shards[id])) + 1, Watermark: w.now, Sealed: w.sealed[id],
 					}})
 				}
 			}
-			w.table.looked(states, w.table.seen)
+			w.table.noteLooked(states, w.table.seen)
 		}
 		w.check()
 		for _, m := range w.members {

@@ -2,19 +2,16 @@
 // and says which record comes next, which records to read, and when to wait. It does no I/O, starts nothing and knows no clock;
 // package readstream drives it. A Merge is used by one goroutine at a time.
 //
-// # Cursors
-//
 // Each shard has a cursor: the LSN that comes next, a short queue of records from there on, the tail as last heard, and a lower
-// bound of the persisted time of whatever comes after the queue. A cursor whose queue is empty is either at the tail, and waits
-// for news, or behind it, and wants a read. Records arrive in two ways, from reads and from a subscription to the tail, which
-// may repeat each other or leave holes: the cursor takes what continues its queue and ignores the rest. What does not fit the
-// memory is ignored, too. Nothing is lost by that: the tail is known, so the cursor is behind, and will want a read. This is
-// what makes the merge free of deadlock: no shard's full queue ever keeps another shard's records from arriving.
+// bound of the persisted time of whatever follows. A cursor whose queue is empty is either at the tail and waits for news, or before
+// it and wants a read. Records come from reads and from a subscription to the tail, which may repeat each other or leave holes: the
+// cursor takes what continues its queue and ignores the rest, also what does not fit. Nothing is lost by that, since the tail is known,
+// and no shard's full queue ever keeps another shard's records from arriving: the merge can't deadlock on memory.
 //
 // # Order
 //
-// Heads of queues are compared by (persisted time, shard, LSN), through a heap: O(log shards) for a record. Shards that are
-// behind are read before anything is handed out, so history comes in order of time. How long the merge waits for shards that have
+// Heads of queues are compared by (persisted time, shard, LSN), through a heap: O(log shards) for a record. Shards that want
+// a read are read before anything is handed out, so history comes in order of time. How long the merge waits for shards that have
 // nothing at the moment is the window's business:
 //
 //   - Unbounded: not at all. What is there is handed out.
@@ -27,19 +24,14 @@
 // by the watermark that goes with its tail. Watermarks of idle shards come together, as one floor under all shards that are at their
 // tails ([Merge.Floor]): ten thousand idle shards cost a merge no more than one.
 //
-// Shards that are not known yet are bounded by the horizon: a shard that did not exist when the caller last looked for shards
-// brings no record below the times and watermarks that were seen before it looked. This holds for engines whose clock is one for
-// all shards.
+// Shards that are not known yet are bounded by the horizon: a shard that did not exist when the caller last looked for shards brings
+// no record below the times and watermarks that were seen before. This holds for engines whose clock is one for all shards. The merge
+// asks for a look ([Look]) when what it knows of idle or unknown shards is too old to let the next record go. A shard that can't be
+// read keeps back what its window does not allow before it: the merge says [Idle], and the caller decides for how long.
 //
-// The merge asks for a look ([Look]) when what it knows of idle or unknown shards is too old to let the next record go. So a record
-// waits as long as a look takes, whatever the pace of the engine's heartbeats. A shard that can't be read keeps back what its window
-// does not allow before it: the merge says [Idle], and the caller decides for how long.
+// Records in queues take at most Options.Limit, shared fairly among the cursors that have or want something, and what Options.Budget
+// leaves. When even the first record of a cursor does not fit, only its time is kept, and the record is read when it is its turn; that
+// read is always accepted. So a Merge holds at most Limit and one record, and some 250 bytes for each shard.
 //
-// # Memory
-//
-// Records in queues count with their length and a constant. They take at most Options.Limit, shared fairly among the cursors
-// that have or want something, and at most what Options.Budget, shared with other merges, leaves. When even the first record
-// of a cursor does not fit, only its time is kept, and the record is read again when it is its turn; that read is always
-// accepted. So a Merge holds at most Limit and one record, and some 250 bytes for each shard. When the budget is nearly taken a merge is
-// held to a share of it ([Budget]), and [Merge.Shrink] drops the newest records of each shard until it holds no more than that.
+// testdata/*.txt shows all this step by step.
 package merge

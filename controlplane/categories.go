@@ -209,7 +209,7 @@ func (c *ControlPlane) ListCategories(ctx context.Context, req *scribev1.ListCat
 	if err := v.Err(what); err != nil {
 		return nil, err
 	}
-	r := kv.Range{Prefix: categoryKey(req.GetPrefix()), Limit: int(min(req.GetLimit(), maxList))}
+	r := kv.KeyRange{Prefix: categoryKey(req.GetPrefix()), Limit: int(min(req.GetLimit(), maxList))}
 	if r.Limit == 0 {
 		r.Limit = maxList
 	}

@@ -24,7 +24,7 @@ func (c *ControlPlane) ListDropped(ctx context.Context, req *scribev1.ListDroppe
 	if limit == 0 || limit > maxDropped {
 		limit = maxDropped
 	}
-	page, err := c.deps.Store.Range(ctx, kv.Range{Prefix: droppedPrefix, After: droppedKey(req.GetAfter()), Limit: limit})
+	page, err := c.deps.Store.Range(ctx, kv.KeyRange{Prefix: droppedPrefix, After: droppedKey(req.GetAfter()), Limit: limit})
 	if err != nil {
 		return nil, request.ReadError(what, err)
 	}

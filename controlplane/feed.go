@@ -64,7 +64,7 @@ func newFeed(maxDeletions int) *categoryFeed {
 
 // applyEvents takes changes from the store, whose keys are names of categories, and revision up to which nothing is missing once they
 // are in. Those that are not newer than what is known are left out, since reading and watching a store overlap.
-func (f *categoryFeed) applyEvents(events []kv.Event, revision uint64) {
+func (f *categoryFeed) applyEvents(events []kv.KeyEvent, revision uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, e := range events {
@@ -88,18 +88,18 @@ func (f *categoryFeed) replaceAll(entries map[string]kv.Entry, revision uint64) 
 		f.mu.seq++
 		f.mu.forgotten = f.mu.seq
 	}
-	var changes []kv.Event
+	var changes []kv.KeyEvent
 	for name, it := range f.mu.items {
 		if _, ok := entries[name]; !ok && it.value != nil {
-			changes = append(changes, kv.Event{Key: name, Revision: max(it.revision+1, revision), Deleted: true})
+			changes = append(changes, kv.KeyEvent{Key: name, Revision: max(it.revision+1, revision), Deleted: true})
 		}
 	}
 	for name, e := range entries {
 		if it := f.mu.items[name]; it.value == nil || it.revision != e.Revision {
-			changes = append(changes, kv.Event{Key: name, Value: e.Value, Revision: e.Revision})
+			changes = append(changes, kv.KeyEvent{Key: name, Value: e.Value, Revision: e.Revision})
 		}
 	}
-	slices.SortFunc(changes, func(a, b kv.Event) int {
+	slices.SortFunc(changes, func(a, b kv.KeyEvent) int {
 		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Key, b.Key))
 	})
 	for _, e := range changes {
@@ -117,7 +117,7 @@ func (f *categoryFeed) wakeWatches() {
 }
 
 // appendChange moves a category to the end of the order. f.mu is held.
-func (f *categoryFeed) appendChange(e kv.Event) {
+func (f *categoryFeed) appendChange(e kv.KeyEvent) {
 	if f.mu.items[e.Key].value != nil {
 		f.mu.live--
 	}

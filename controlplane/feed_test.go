@@ -58,17 +58,17 @@ func TestFeedModel(t *testing.T) {
 				revision++
 				n := name.Draw(t, "name")
 				want[n] = kv.Entry{Key: n, Value: []byte{1}, Revision: revision}
-				f.applyEvents([]kv.Event{{Key: n, Value: []byte{1}, Revision: revision}}, revision)
+				f.applyEvents([]kv.KeyEvent{{Key: n, Value: []byte{1}, Revision: revision}}, revision)
 			},
 			"delete": func(t *rapid.T) {
 				revision++
 				n := name.Draw(t, "name")
 				delete(want, n)
-				f.applyEvents([]kv.Event{{Key: n, Revision: revision, Deleted: true}}, revision)
+				f.applyEvents([]kv.KeyEvent{{Key: n, Revision: revision, Deleted: true}}, revision)
 			},
 			"repeat": func(t *rapid.T) { // an event that the feed knows already
 				for n, e := range want {
-					f.applyEvents([]kv.Event{{Key: n, Value: []byte{9}, Revision: e.Revision}}, revision)
+					f.applyEvents([]kv.KeyEvent{{Key: n, Value: []byte{9}, Revision: e.Revision}}, revision)
 					return
 				}
 			},
@@ -138,7 +138,7 @@ func TestFeedSyncIsWhole(t *testing.T) {
 		for steps := 0; !m.step(t, f, 3, 1000); steps++ {
 			revision++
 			if n := fmt.Sprintf("c%d", revision%10); steps < changes { // then nothing happens, so that the watch can catch up
-				f.applyEvents([]kv.Event{{Key: n, Value: []byte{1}, Revision: revision}}, revision)
+				f.applyEvents([]kv.KeyEvent{{Key: n, Value: []byte{1}, Revision: revision}}, revision)
 			}
 		}
 		if len(m.known) != 10 {
@@ -154,11 +154,11 @@ func TestFeedBounds(t *testing.T) {
 	old := &mirror{}
 	old.step(t, f, 1, 1)
 	for i := range uint64(50_000) {
-		e := kv.Event{Key: fmt.Sprintf("c%d", i%1000), Value: []byte{1}, Revision: i + 1}
+		e := kv.KeyEvent{Key: fmt.Sprintf("c%d", i%1000), Value: []byte{1}, Revision: i + 1}
 		if i%5 == 0 {
 			e.Value, e.Deleted = nil, true
 		}
-		f.applyEvents([]kv.Event{e}, e.Revision)
+		f.applyEvents([]kv.KeyEvent{e}, e.Revision)
 	}
 	if n := len(f.mu.order); n > 2*len(f.mu.items)+1025 {
 		t.Errorf("the order has %d places for %d categories", n, len(f.mu.items))

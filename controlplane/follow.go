@@ -43,7 +43,7 @@ func (c *ControlPlane) followOnce(ctx context.Context, synced func()) error {
 	entries := make(map[string]kv.Entry)
 	var begin uint64
 	for after, first := "", true; ; first = false {
-		page, err := c.deps.Store.Range(ctx, kv.Range{Prefix: categoryPrefix, After: after})
+		page, err := c.deps.Store.Range(ctx, kv.KeyRange{Prefix: categoryPrefix, After: after})
 		if err != nil {
 			return err
 		}
@@ -63,8 +63,8 @@ func (c *ControlPlane) followOnce(ctx context.Context, synced func()) error {
 	}
 	c.feed.replaceAll(entries, begin)
 	synced()
-	return c.deps.Store.Watch(ctx, categoryPrefix, begin, func(b kv.Batch) error {
-		events := make([]kv.Event, 0, len(b.Events))
+	return c.deps.Store.Watch(ctx, categoryPrefix, begin, func(b kv.EventBatch) error {
+		events := make([]kv.KeyEvent, 0, len(b.Events))
 		for _, e := range b.Events {
 			e.Key = strings.TrimPrefix(e.Key, categoryPrefix)
 			if e.Deleted || c.isReadable(e.Key, e.Value) {

@@ -11,8 +11,8 @@ import (
 	"scribe/storage/kv"
 )
 
-// State is what a control store says of categories.
-type State struct {
+// StoredCategories is what a control store says of categories.
+type StoredCategories struct {
 	Categories []*scribev1.Category
 	// Dropped are deleted categories that retention is not done with, and those that their logs may not have ended for.
 	Dropped []*scribev1.Category
@@ -21,8 +21,8 @@ type State struct {
 }
 
 // ReadState reads the categories of a control store that no control plane uses. What is damaged is an error.
-func ReadState(ctx context.Context, store kv.Store) (State, error) {
-	var s State
+func ReadState(ctx context.Context, store kv.Store) (StoredCategories, error) {
+	var s StoredCategories
 	err := forEach(ctx, store, categoryPrefix, func(e kv.Entry) error {
 		c, err := decodeCategory(e.Key[len(categoryPrefix):], e.Value, e.Revision)
 		s.Categories = append(s.Categories, c)
@@ -49,7 +49,7 @@ func ReadState(ctx context.Context, store kv.Store) (State, error) {
 		err = errors.Join(err, gerr)
 	}
 	if err != nil {
-		return State{}, fmt.Errorf("controlplane: read categories: %w", err)
+		return StoredCategories{}, fmt.Errorf("controlplane: read categories: %w", err)
 	}
 	return s, nil
 }
@@ -86,7 +86,7 @@ func forEach(ctx context.Context, store kv.Store, prefix string, fn func(kv.Entr
 
 // WriteState writes categories into a control store that holds none. A crash in between leaves a part of them; the counter of ids comes
 // first, so no id is given out twice.
-func WriteState(ctx context.Context, store kv.Store, s State) error {
+func WriteState(ctx context.Context, store kv.Store, s StoredCategories) error {
 	if s.NextID == 0 || s.NextID > maxID+1 {
 		return fmt.Errorf("controlplane: restore: invalid next id %d", s.NextID)
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 func TestWriteAndReadState(t *testing.T) {
-	var s State
+	var s StoredCategories
 	for id := range uint32(300) { // more than one transaction, by number and by size
 		c := &scribev1.Category{Name: fmt.Sprintf("category-%03d", id+1), Id: id + 1, Shards: 2, Owner: "somebody"}
 		if id%100 == 0 {
@@ -51,14 +51,14 @@ func TestWriteAndReadState(t *testing.T) {
 	if err := CopyRest(t.Context(), store, rest); err != nil {
 		t.Fatal(err)
 	}
-	page, err := rest.Range(t.Context(), kv.Range{})
+	page, err := rest.Range(t.Context(), kv.KeyRange{})
 	if err != nil || len(page.Entries) != 2 || string(page.Entries[0].Value) != "group/a" || string(page.Entries[1].Value) != "slot/00001" {
 		t.Errorf("the rest: %+v, %v", page, err)
 	}
 	if err := WriteState(t.Context(), store, s); err == nil {
 		t.Error("a store that holds categories was written to")
 	}
-	for name, bad := range map[string]State{
+	for name, bad := range map[string]StoredCategories{
 		"no next id":        {},
 		"an id too high":    {NextID: 5, Categories: []*scribev1.Category{{Name: "a", Id: 5}}},
 		"a name that isn't": {NextID: 5, Categories: []*scribev1.Category{{Name: "a b", Id: 1}}},

@@ -58,7 +58,7 @@ func (c *ControlPlane) retirePage(ctx context.Context, after string) {
 		c.retireSchedule.notePage(time.Now(), "", false, 0, 0)
 		return
 	}
-	r := kv.Range{Prefix: retiringPrefix, Limit: retirePage}
+	r := kv.KeyRange{Prefix: retiringPrefix, Limit: retirePage}
 	if after != "" {
 		r.After = retiringKey(after)
 	}

@@ -89,7 +89,7 @@ func createA(t *testing.T, c *ControlPlane) (*scribev1.Category, error) {
 // retiring returns the names of the entries that are pending in a store.
 func retiring(t *testing.T, store kv.Store) (names []string) {
 	t.Helper()
-	page, err := store.Range(t.Context(), kv.Range{Prefix: retiringPrefix})
+	page, err := store.Range(t.Context(), kv.KeyRange{Prefix: retiringPrefix})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func TestRolesOverRestart(t *testing.T) {
 		plane := &switchboard{}
 		plane.use(c)
 
-		categories, err := catalog.New(catalog.DefaultConfig(), catalog.Deps{Source: plane})
+		categories, err := catalog.New(catalog.DefaultViewConfig(), catalog.ViewDeps{Source: plane})
 		if err != nil {
 			t.Fatal(err)
 		}

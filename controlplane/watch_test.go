@@ -175,7 +175,7 @@ type cutStore struct {
 	cut chan struct{}
 }
 
-func (s *cutStore) Watch(ctx context.Context, prefix string, after uint64, fn func(kv.Batch) error) error {
+func (s *cutStore) Watch(ctx context.Context, prefix string, after uint64, fn func(kv.EventBatch) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {

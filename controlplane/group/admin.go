@@ -185,7 +185,7 @@ func (c *Coordinator) ListGroups(ctx context.Context, req *scribev1.ListGroupsRe
 	if err := v.Err(what); err != nil {
 		return nil, err
 	}
-	r := kv.Range{Prefix: groupKey(req.GetPrefix()), Limit: int(cmp.Or(min(req.GetLimit(), maxList), maxList))}
+	r := kv.KeyRange{Prefix: groupKey(req.GetPrefix()), Limit: int(cmp.Or(min(req.GetLimit(), maxList), maxList))}
 	if req.GetAfter() != "" {
 		r.After = groupKey(req.GetAfter())
 	}

@@ -130,7 +130,7 @@ func (g *Group) decodeMembers(members []*scribev1.StoredGroupMember) error {
 		}
 		g.Members = append(g.Members, Member{
 			Epoch: m.GetEpoch(), Name: m.GetName(), Description: m.GetDescription(), TTL: ttl, RevokeTimeout: revoke, JoinedAt: m.GetJoinedAt(), Beat: m.GetBeat(),
-			Status: Status{
+			Status: MemberStatus{
 				Generation: m.GetGeneration(), Watermark: m.GetWatermark(), BytesPerSecond: m.GetBytesPerSecond(),
 				MessagesPerSecond: m.GetMessagesPerSecond(), PointersPerKilosecond: m.GetPointersPerKilosecond(), BusyPermille: m.GetBusyPermille(),
 			},
@@ -157,7 +157,7 @@ func (g *Group) decodeBuckets(s *scribev1.StoredGroup) error {
 		if most := uint32(len(g.Members)); owners[i] == 0 || owners[i] > most || targets[i] == 0 || targets[i] > most || granted[i] > g.Generation {
 			return fmt.Errorf("bucket %d is owned by %d, to be by %d, since %d generations", i, owners[i], targets[i], granted[i])
 		}
-		g.Buckets[i] = Bucket{Owner: epoch(owners[i]), Target: epoch(targets[i]), Granted: g.Generation - granted[i]}
+		g.Buckets[i] = BucketOwner{Owner: epoch(owners[i]), Target: epoch(targets[i]), Granted: g.Generation - granted[i]}
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func groups() *rapid.Generator[*Group] {
 		g.PointerBytes, g.Capacity = rapid.Uint64().Draw(t, "bytes"), rapid.Uint64().Draw(t, "capacity")
 		for i := range rapid.IntRange(0, 6).Draw(t, "members") {
 			m := testMember(fmt.Sprint("m", i))
-			m.Status = Status{Generation: rapid.Uint64().Draw(t, "generation"), Watermark: rapid.Int64().Draw(t, "watermark"), BusyPermille: 5}
+			m.Status = MemberStatus{Generation: rapid.Uint64().Draw(t, "generation"), Watermark: rapid.Int64().Draw(t, "watermark"), BusyPermille: 5}
 			epoch := g.Join(m)
 			if rapid.Bool().Draw(t, "release") {
 				for _, m := range g.Members {
@@ -134,7 +134,7 @@ func goldens(t *testing.T) map[string][]byte {
 	g.Positions, g.CreatedAt, g.PositionedAt, g.PointerBytes, g.Capacity = 0x0123456789abcdef, 1_700_000_000_000_000, 1_700_000_000_000_001, 2_000_000, 90_000_000
 	a := testMember("a")
 	a.Description, a.JoinedAt, a.Beat = "pid 7", 1_700_000_000_000_002, 9
-	a.Status = Status{Generation: 1, Watermark: 1_700_000_000_000_003, BytesPerSecond: 4, MessagesPerSecond: 5, PointersPerKilosecond: 6, BusyPermille: 7}
+	a.Status = MemberStatus{Generation: 1, Watermark: 1_700_000_000_000_003, BytesPerSecond: 4, MessagesPerSecond: 5, PointersPerKilosecond: 6, BusyPermille: 7}
 	g.Join(a)
 	g.Join(testMember("b"))
 	group, err := encodeGroup(g)

@@ -54,14 +54,14 @@ func (c Config) Validate() error {
 	return config.Check("group", &c, nil).Err()
 }
 
-// Control is what a coordinator needs of the control plane.
-type Control interface {
+// CategoryControl is what a coordinator needs of the control plane.
+type CategoryControl interface {
 	GetCategory(ctx context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error)
 	HoldPins(ctx context.Context, req *scribev1.HoldPinsRequest) (*scribev1.HoldPinsResponse, error)
 }
 
-// Log is what a coordinator needs of the metadata engine: where groups begin, and what waits for them.
-type Log interface {
+// ShardLog is what a coordinator needs of the metadata engine: where groups begin, and what waits for them.
+type ShardLog interface {
 	Shards(ctx context.Context, category uint32) ([]metalog.State, error)
 	Seek(ctx context.Context, shards []record.ShardID, t int64) ([]record.LSN, error)
 }
@@ -71,9 +71,9 @@ type Deps struct {
 	// Store keeps the state.
 	Store kv.Store
 	// Control is the control plane.
-	Control Control
+	Control CategoryControl
 	// Log is the metadata engine.
-	Log Log
+	Log ShardLog
 	// Holder is under which name pins are held; no other process has the same.
 	Holder string
 	// Logger may be nil.

@@ -110,7 +110,7 @@ func (c *Coordinator) takeTurn(ctx context.Context, name string) (done func(), e
 }
 
 // noteSpoke notes a sign of life of a member.
-func (c *Coordinator) noteSpoke(g *Group, epoch uint64, status *Status) {
+func (c *Coordinator) noteSpoke(g *Group, epoch uint64, status *MemberStatus) {
 	now := time.Now()
 	c.mu.Lock()
 	a := c.mu.active[g.Name]
@@ -272,7 +272,7 @@ func (c *Coordinator) checkGroup(name string) {
 	defer cancel()
 	const what = "check group"
 	var (
-		findings Findings
+		findings LivenessFindings
 		wrote    bool
 		beats    []uint64
 		began    = time.Now()

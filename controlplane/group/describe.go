@@ -177,7 +177,7 @@ func (r *groupReport) toResponse(brief bool) *scribev1.DescribeGroupResponse {
 		res.Shards = r.shards
 	}
 	if r.measured {
-		need := sizing{
+		need := groupSizing{
 			members: len(g.Members), capacity: g.Capacity, traffic: res.GetTrafficBytesPerSecond(), lag: res.GetLag().GetBytes(), most: r.most,
 		}
 		n, why := need.recommendMembers()

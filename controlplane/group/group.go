@@ -29,7 +29,7 @@ type Group struct {
 	// Positions names the set of positions that counts.
 	Positions uint64
 	Members   []Member // by epoch
-	Buckets   []Bucket
+	Buckets   []BucketOwner
 	// CreatedAt and PositionedAt are Unix microseconds.
 	CreatedAt, PositionedAt int64
 	// PointerBytes and Capacity are averages of what members have read: decoded bytes of a pointer, and bytes a second that one member takes
@@ -48,11 +48,11 @@ type Member struct {
 	// Beat grows as long as the member lives.
 	Beat uint64
 	// Status is what the member said of itself.
-	Status Status
+	Status MemberStatus
 }
 
-// Status is what a member says of itself.
-type Status struct {
+// MemberStatus is what a member says of itself.
+type MemberStatus struct {
 	// Generation is the one that the member knew. What it says of its buckets is of those that it had then.
 	Generation uint64
 	// Watermark: it has committed all messages of its buckets persisted before, Unix microseconds; 0 = unknown.
@@ -63,8 +63,8 @@ type Status struct {
 	BusyPermille uint32
 }
 
-// Bucket is who has a bucket. Members are named by their epochs; 0 is nobody.
-type Bucket struct {
+// BucketOwner is who has a bucket. Members are named by their epochs; 0 is nobody.
+type BucketOwner struct {
 	Owner uint64
 	// Granted is the generation in which it became the owner's.
 	Granted uint64
@@ -76,7 +76,7 @@ type Bucket struct {
 func New(name, category string, id uint32, scheme bucket.Scheme, useful uint32) *Group {
 	return &Group{
 		Name: name, Category: category, CategoryID: id, Scheme: scheme,
-		Useful: min(useful, scheme.Buckets), Buckets: make([]Bucket, scheme.Buckets),
+		Useful: min(useful, scheme.Buckets), Buckets: make([]BucketOwner, scheme.Buckets),
 	}
 }
 
@@ -158,18 +158,18 @@ func (g *Group) Release(epoch, generation uint64, set bucket.Set) bool {
 	if g.Member(epoch) == nil {
 		return false
 	}
-	return g.freeBuckets(func(i uint32, b *Bucket) bool {
+	return g.freeBuckets(func(i uint32, b *BucketOwner) bool {
 		return b.Owner == epoch && b.Granted <= generation && set.Has(i)
 	})
 }
 
 // TakeRevoked takes away the buckets that a member was to give back and did not. What it commits of them from now on is refused.
 func (g *Group) TakeRevoked(epoch uint64) bool {
-	return g.freeBuckets(func(_ uint32, b *Bucket) bool { return b.Owner == epoch && b.Target != epoch })
+	return g.freeBuckets(func(_ uint32, b *BucketOwner) bool { return b.Owner == epoch && b.Target != epoch })
 }
 
 // freeBuckets makes buckets nobody's, and then their targets'.
-func (g *Group) freeBuckets(which func(uint32, *Bucket) bool) bool {
+func (g *Group) freeBuckets(which func(uint32, *BucketOwner) bool) bool {
 	found := false
 	for i := range g.Buckets {
 		if b := &g.Buckets[i]; b.Owner != 0 && which(uint32(i), b) {

@@ -44,7 +44,7 @@ func checkGroup(t *rapid.T, g *Group) {
 	t.Helper()
 	if len(g.Members) == 0 {
 		for i, b := range g.Buckets {
-			if b != (Bucket{}) {
+			if b != (BucketOwner{}) {
 				t.Fatalf("bucket %d is %+v, and there are no members", i, b)
 			}
 		}
@@ -80,7 +80,7 @@ func TestGroupStateMachine(t *testing.T) {
 			}
 			return rapid.SampledFrom(g.Members).Draw(t, "member").Epoch
 		}
-		var before []Bucket
+		var before []BucketOwner
 		generation := uint64(0)
 		released := bucket.NewSet(buckets) // by the last action
 		restarted := false
@@ -158,7 +158,7 @@ func TestMovesAreMinimal(t *testing.T) {
 			g.Join(testMember(fmt.Sprint(i)))
 			settle(t, g)
 		}
-		moved := func(before []Bucket) (moves int) {
+		moved := func(before []BucketOwner) (moves int) {
 			for i, b := range g.Buckets {
 				if b.Owner != before[i].Owner {
 					moves++

@@ -28,7 +28,7 @@ type memberSeen struct {
 	written time.Time
 	// spoken: it has spoken since its beat was written down, and said status.
 	spoken bool
-	status Status
+	status MemberStatus
 	// revoking: since then it has had buckets to give back, and left of them so many.
 	revoking time.Time
 	left     int
@@ -38,7 +38,7 @@ type memberSeen struct {
 func NewLiveness() *Liveness { return &Liveness{members: map[uint64]*memberSeen{}} }
 
 // NoteSpoke tells that a member has spoken.
-func (w *Liveness) NoteSpoke(epoch uint64, now time.Time, status *Status) {
+func (w *Liveness) NoteSpoke(epoch uint64, now time.Time, status *MemberStatus) {
 	s := w.members[epoch]
 	if s == nil {
 		s = &memberSeen{}
@@ -50,8 +50,8 @@ func (w *Liveness) NoteSpoke(epoch uint64, now time.Time, status *Status) {
 	}
 }
 
-// Findings is what is to be done with a group.
-type Findings struct {
+// LivenessFindings is what is to be done with a group.
+type LivenessFindings struct {
 	// Silent members are to be removed.
 	Silent []uint64
 	// Overdue members have not given back buckets in time: those are to be taken away.
@@ -88,8 +88,8 @@ func (w *Liveness) NeedsStore(m *Member, now time.Time) bool {
 }
 
 // Check compares what was seen with the group as it is stored now.
-func (w *Liveness) Check(g *Group, now time.Time) Findings {
-	var v Findings
+func (w *Liveness) Check(g *Group, now time.Time) LivenessFindings {
+	var v LivenessFindings
 	for epoch := range w.members {
 		if g.Member(epoch) == nil {
 			delete(w.members, epoch)
@@ -153,7 +153,7 @@ func (w *Liveness) NoteStored(g *Group, epochs []uint64, now time.Time) {
 }
 
 // learnSpeed keeps what is known of the members' speed for when there are none.
-func (g *Group) learnSpeed(s *Status) {
+func (g *Group) learnSpeed(s *MemberStatus) {
 	const least = 20 // of busy: below it a quotient says nothing
 	if s.PointersPerKilosecond > 0 {
 		g.PointerBytes = movingAverage(g.PointerBytes, s.BytesPerSecond*1000/s.PointersPerKilosecond)

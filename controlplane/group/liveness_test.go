@@ -19,7 +19,7 @@ func TestSilentMembersGo(t *testing.T) {
 	if v := w.Check(g, at(0)); len(v.Silent) > 0 {
 		t.Fatal("members are silent at the first look")
 	}
-	w.NoteSpoke(a, at(6*time.Second), &Status{})
+	w.NoteSpoke(a, at(6*time.Second), &MemberStatus{})
 	if v := w.Check(g, at(9*time.Second)); len(v.Silent) > 0 || !v.Write {
 		t.Fatalf("%+v after 9 s", v)
 	}
@@ -48,8 +48,8 @@ func TestStubbornMembersLoseWhatTheyOwe(t *testing.T) {
 	a := g.Join(testMember("a"))
 	b := g.Join(testMember("b"))
 	late := func(now time.Duration) []uint64 {
-		w.NoteSpoke(a, at(now), &Status{})
-		w.NoteSpoke(b, at(now), &Status{})
+		w.NoteSpoke(a, at(now), &MemberStatus{})
+		w.NoteSpoke(b, at(now), &MemberStatus{})
 		return w.Check(g, at(now)).Overdue
 	}
 	if late(0) != nil || late(50*time.Second) != nil {
@@ -105,7 +105,7 @@ func TestNobodySharesABucket(t *testing.T) {
 				return
 			}
 			w := watches[rapid.IntRange(0, 1).Draw(t, "coordinator")]
-			w.NoteSpoke(s.epoch, at(now), &Status{})
+			w.NoteSpoke(s.epoch, at(now), &MemberStatus{})
 			if w.NeedsStore(g.Member(s.epoch), at(now)) {
 				w.NoteStored(g, w.WriteBeats(g), at(now))
 			}

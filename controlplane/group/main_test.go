@@ -130,9 +130,9 @@ func (s *flakyStore) Get(ctx context.Context, key string) (kv.Entry, error) {
 	return s.Store.Get(ctx, key)
 }
 
-func (s *flakyStore) Range(ctx context.Context, r kv.Range) (kv.Page, error) {
+func (s *flakyStore) Range(ctx context.Context, r kv.KeyRange) (kv.RangePage, error) {
 	if _, err := s.ask("range"); err != nil {
-		return kv.Page{}, err
+		return kv.RangePage{}, err
 	}
 	return s.Store.Range(ctx, r)
 }
@@ -249,7 +249,7 @@ func wantReason(t testing.TB, err error, want scribev1.Reason) {
 
 func (w *world) keys(t testing.TB, prefix string) (keys []string) {
 	t.Helper()
-	page, err := w.store.Store.Range(t.Context(), kv.Range{Prefix: prefix})
+	page, err := w.store.Store.Range(t.Context(), kv.KeyRange{Prefix: prefix})
 	if err != nil {
 		t.Fatal(err)
 	}

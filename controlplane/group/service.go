@@ -232,10 +232,10 @@ func (c *Coordinator) HeartbeatGroup(ctx context.Context, req *scribev1.Heartbea
 	return &scribev1.HeartbeatGroupResponse{Assignment: assignmentOf(g, req.GetEpoch())}, nil
 }
 
-func statusOf(req *scribev1.HeartbeatGroupRequest) *Status {
+func statusOf(req *scribev1.HeartbeatGroupRequest) *MemberStatus {
 	s := req.GetStatus()
 	const most = 1 << 50 // a petabyte a second; what is computed from it does not overflow
-	return &Status{
+	return &MemberStatus{
 		Generation: req.GetGeneration(), Watermark: max(s.GetWatermark(), 0),
 		BytesPerSecond: min(s.GetBytesPerSecond(), most), MessagesPerSecond: min(s.GetMessagesPerSecond(), most),
 		PointersPerKilosecond: min(s.GetPointersPerKilosecond(), most), BusyPermille: min(s.GetBusyPermille(), 1000),

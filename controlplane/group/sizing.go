@@ -7,8 +7,8 @@ import (
 	"scribe/internal/base/units"
 )
 
-// sizing is what the size of a group follows from. Rates are in decoded bytes a second; 0 = unknown, but for lag.
-type sizing struct {
+// groupSizing is what the size of a group follows from. Rates are in decoded bytes a second; 0 = unknown, but for lag.
+type groupSizing struct {
 	members  int
 	capacity uint64 // of one member that is busy all the time
 	traffic  uint64 // what is written
@@ -24,7 +24,7 @@ const (
 )
 
 // recommendMembers is how many members the group should have, 0 when that can't be said, and why.
-func (n sizing) recommendMembers() (members int, why string) {
+func (n groupSizing) recommendMembers() (members int, why string) {
 	if n.capacity == 0 {
 		if n.members == 0 {
 			return 0, "unknown yet: no member has read for long enough to measure its speed"

@@ -14,16 +14,16 @@ func TestRecommend(t *testing.T) {
 	const mb = 1_000_000
 	for _, tt := range []struct {
 		name string
-		need sizing
+		need groupSizing
 		want int
 		says string
 	}{
-		{"nothing is known", sizing{members: 3, traffic: mb}, 0, "unknown yet"},
-		{"idle", sizing{members: 3, capacity: 10 * mb, most: 256}, 1, "0B/s are written"},
-		{"traffic alone", sizing{members: 1, capacity: 10 * mb, traffic: 30 * mb, most: 256}, 5, "28.6MiB/s are written"},
-		{"backlog", sizing{members: 1, capacity: 10 * mb, traffic: 7 * mb, lag: 600 * 14 * mb, most: 256}, 3, "through with what waits in 10m"},
-		{"few buckets", sizing{members: 1, capacity: mb, traffic: 30 * mb, most: 4}, 4, "no more than 4"},
-		{"absurd", sizing{members: 1, capacity: 1, traffic: 1 << 50, lag: 1 << 60, most: 256}, 256, "no more than 256"},
+		{"nothing is known", groupSizing{members: 3, traffic: mb}, 0, "unknown yet"},
+		{"idle", groupSizing{members: 3, capacity: 10 * mb, most: 256}, 1, "0B/s are written"},
+		{"traffic alone", groupSizing{members: 1, capacity: 10 * mb, traffic: 30 * mb, most: 256}, 5, "28.6MiB/s are written"},
+		{"backlog", groupSizing{members: 1, capacity: 10 * mb, traffic: 7 * mb, lag: 600 * 14 * mb, most: 256}, 3, "through with what waits in 10m"},
+		{"few buckets", groupSizing{members: 1, capacity: mb, traffic: 30 * mb, most: 4}, 4, "no more than 4"},
+		{"absurd", groupSizing{members: 1, capacity: 1, traffic: 1 << 50, lag: 1 << 60, most: 256}, 256, "no more than 256"},
 	} {
 		n, why := tt.need.recommendMembers()
 		if n != tt.want || !strings.Contains(why, tt.says) {

@@ -88,7 +88,7 @@ func (s *transcript) run(t *testing.T, d *datadriven.TestData) string {
 		if s.group.Member(h.epoch) == nil {
 			return "refused: the membership has ended\n"
 		}
-		s.liveness.NoteSpoke(h.epoch, s.now, &Status{})
+		s.liveness.NoteSpoke(h.epoch, s.now, &MemberStatus{})
 		s.group.Release(h.epoch, h.generation, s.parseBuckets(t, d, words[1:]))
 		s.hear(name, h.epoch)
 	case "commit":

@@ -10,7 +10,7 @@ import (
 func All(ctx context.Context, s Store, prefix string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		for after := ""; ; {
-			page, err := s.Range(ctx, Range{Prefix: prefix, After: after})
+			page, err := s.Range(ctx, KeyRange{Prefix: prefix, After: after})
 			if err != nil {
 				yield(Entry{}, err)
 				return

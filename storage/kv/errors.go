@@ -23,11 +23,11 @@ var (
 
 // ConflictError is an ErrConflict with every condition that does not hold.
 type ConflictError struct {
-	Conflicts []Conflict
+	Conflicts []KeyConflict
 }
 
-// Conflict is a condition that does not hold. Revisions are 0 for a key that does not exist.
-type Conflict struct {
+// KeyConflict is a condition that does not hold. Revisions are 0 for a key that does not exist.
+type KeyConflict struct {
 	Key      string
 	Expected uint64
 	Actual   uint64

@@ -30,7 +30,7 @@ type Store interface {
 	Get(ctx context.Context, key string) (Entry, error)
 
 	// Range returns entries by key, all of one revision. The values belong to the caller.
-	Range(ctx context.Context, r Range) (Page, error)
+	Range(ctx context.Context, r KeyRange) (RangePage, error)
 
 	// Commit applies operations in one transaction, all or none, and returns its revision when it is durable. Every condition
 	// is checked against the state before the transaction; when one does not hold, nothing changes and the error is a
@@ -43,7 +43,7 @@ type Store interface {
 	// ends when ctx does (with ctx's error), when fn returns an error (which is returned as it is), when the store closes
 	// (ErrClosed), or when changes that it still has to tell are no longer kept (ErrCompacted). Revisions above the store's
 	// own fail with ErrCompacted too: they are another store's.
-	Watch(ctx context.Context, prefix string, after uint64, fn func(Batch) error) error
+	Watch(ctx context.Context, prefix string, after uint64, fn func(EventBatch) error) error
 
 	// Close ends watches, waits for running calls, and releases what the engine holds. It must not be called from a Watch's fn.
 	Close() error
@@ -57,8 +57,8 @@ type Entry struct {
 	Revision uint64
 }
 
-// Range selects keys.
-type Range struct {
+// KeyRange selects keys.
+type KeyRange struct {
 	// Prefix: only keys that begin so.
 	Prefix string
 	// After: only keys that sort after it, byte by byte.
@@ -67,8 +67,8 @@ type Range struct {
 	Limit int
 }
 
-// Page is an answer of Range.
-type Page struct {
+// RangePage is an answer of Range.
+type RangePage struct {
 	Entries []Entry
 	// Revision is the store's when the page was read.
 	Revision uint64
@@ -115,17 +115,17 @@ func (o Op) If(revision uint64) Op {
 	return o
 }
 
-// Batch brings a watch forward.
-type Batch struct {
+// EventBatch brings a watch forward.
+type EventBatch struct {
 	// Events are changes in the order of their revisions, never none. Those of one transaction are never split over batches.
 	// They are shared between watches: fn may keep them, and must not change them.
-	Events []Event
+	Events []KeyEvent
 	// Revision is how far the watch has come: every change up to it has been told. Watching again after it goes on here.
 	Revision uint64
 }
 
-// Event is a change of a key.
-type Event struct {
+// KeyEvent is a change of a key.
+type KeyEvent struct {
 	Key string
 	// Value is nil for a deletion.
 	Value []byte

@@ -11,7 +11,7 @@ func ValidateKey(key string) error {
 }
 
 // ValidateRange reports whether r is within the limits, and returns it with its limit set.
-func ValidateRange(r Range) (Range, error) {
+func ValidateRange(r KeyRange) (KeyRange, error) {
 	if len(r.Prefix) > MaxKey || len(r.After) > MaxKey {
 		return r, fmt.Errorf("%w: a range with a prefix of %d and a begin of %d bytes, the limit is %d",
 			ErrInvalid, len(r.Prefix), len(r.After), MaxKey)

@@ -59,7 +59,7 @@ func (a *App) join(ctx context.Context) error {
 		Member: &scribev1.Member{Id: a.id, Roles: a.protoRoles(), Url: a.advertised(), Version: a.opts.Version},
 		TTL:    a.cfg.LeaseTTL, Logger: a.log, Load: a.load,
 		// The slot stays in use while the control plane is away: epochs, not leases, keep two writers apart.
-		OnChange: func(s membership.State) {
+		OnChange: func(s membership.LeaseState) {
 			a.slot.Store(s.Slot)
 			once.Do(func() { close(joined) })
 		},

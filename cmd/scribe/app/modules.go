@@ -187,9 +187,9 @@ func (a *App) startBlobs(ctx context.Context) (err error) {
 }
 
 func (a *App) startCatalog(ctx context.Context) error {
-	cfg := catalog.DefaultConfig()
+	cfg := catalog.DefaultViewConfig()
 	cfg.File = filepath.Join(a.cfg.Data, "catalog")
-	view, err := catalog.New(cfg, catalog.Deps{Source: a.parts.control, Logger: a.log, Registerer: a.registry})
+	view, err := catalog.New(cfg, catalog.ViewDeps{Source: a.parts.control, Logger: a.log, Registerer: a.registry})
 	if err != nil {
 		return err
 	}

@@ -292,7 +292,7 @@ func (m *maker) categories(ctx context.Context, out *Recovered) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	err = controlplane.WriteState(ctx, store, controlplane.State{Categories: out.Categories, Dropped: out.Dropped, NextID: out.NextID})
+	err = controlplane.WriteState(ctx, store, controlplane.StoredCategories{Categories: out.Categories, Dropped: out.Dropped, NextID: out.NextID})
 	if err != nil || m.known == nil || m.known.NextID == 0 {
 		return err
 	}

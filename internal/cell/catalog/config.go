@@ -14,14 +14,14 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Source is what a view needs of the control plane. rpc.ControlService has it.
-type Source interface {
+// CategorySource is what a view needs of the control plane. rpc.ControlService has it.
+type CategorySource interface {
 	WatchCategories(ctx context.Context, req *scribev1.WatchCategoriesRequest, send func(*scribev1.WatchCategoriesResponse) error) error
 	GetCategory(ctx context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error)
 }
 
-// Config is what a view is made with. Start from DefaultConfig.
-type Config struct {
+// ViewConfig is what a view is made with. Start from DefaultViewConfig.
+type ViewConfig struct {
 	watch.Config
 	// ResolveTimeout bounds one question of Resolve to the control plane.
 	ResolveTimeout time.Duration `default:"2s" min:">0s"`
@@ -34,18 +34,18 @@ type Config struct {
 	ResolveRate int `default:"500" min:"1"`
 }
 
-// DefaultConfig returns the defaults, without a file.
-func DefaultConfig() Config { return config.Defaults[Config]() }
+// DefaultViewConfig returns the defaults, without a file.
+func DefaultViewConfig() ViewConfig { return config.Defaults[ViewConfig]() }
 
 // Validate reports every violation.
-func (c Config) Validate() error {
+func (c ViewConfig) Validate() error {
 	return config.Check("catalog", &c, nil).Err()
 }
 
-// Deps is what a view is given by the program.
-type Deps struct {
+// ViewDeps is what a view is given by the program.
+type ViewDeps struct {
 	// Source is required.
-	Source Source
+	Source CategorySource
 	// Logger and Registerer may be nil.
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer

@@ -175,13 +175,13 @@ func (p *plane) begun() int {
 }
 
 // newView returns a view, changed by options.
-func newView(t testing.TB, p *plane, change func(*Config)) *View {
+func newView(t testing.TB, p *plane, change func(*ViewConfig)) *View {
 	t.Helper()
-	cfg := DefaultConfig()
+	cfg := DefaultViewConfig()
 	if change != nil {
 		change(&cfg)
 	}
-	v, err := New(cfg, Deps{Source: p})
+	v, err := New(cfg, ViewDeps{Source: p})
 	if err != nil {
 		t.Fatal(err)
 	}

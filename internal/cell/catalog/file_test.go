@@ -118,7 +118,7 @@ func FuzzDecodeSnapshot(f *testing.F) {
 // TestFile: a view that starts while the control plane is away serves with what an earlier one knew.
 func TestFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "categories")
-	withFile := func(c *Config) { c.File = file }
+	withFile := func(c *ViewConfig) { c.File = file }
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane()
 		p.put("a", 1, false)
@@ -191,7 +191,7 @@ func TestDamagedFile(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane()
-		v := newView(t, p, func(c *Config) { c.File = file })
+		v := newView(t, p, func(c *ViewConfig) { c.File = file })
 		if v.Len() != 0 || v.Revision() != 0 {
 			t.Errorf("%v from a damaged file", v)
 		}
@@ -213,7 +213,7 @@ func TestFileCannotBeWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane()
 		p.put("a", 1, false)
-		v := newView(t, p, func(c *Config) { c.File = filepath.Join(t.TempDir(), "nowhere", "categories") })
+		v := newView(t, p, func(c *ViewConfig) { c.File = filepath.Join(t.TempDir(), "nowhere", "categories") })
 		defer runView(t, v)()
 		wantID(t, v, "a", 1)
 	})

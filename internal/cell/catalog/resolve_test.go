@@ -168,7 +168,7 @@ func TestResolveReadsItsWrites(t *testing.T) {
 func TestResolveFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane()
-		v := newView(t, p, func(c *Config) { c.ResolveRate, c.UnknownNames = 10, 4 })
+		v := newView(t, p, func(c *ViewConfig) { c.ResolveRate, c.UnknownNames = 10, 4 })
 		defer runView(t, v)()
 		limited := 0
 		for i := range 100 {

@@ -25,8 +25,8 @@ import (
 // what the file of the last good state had.
 type View struct {
 	*watch.Loop[*scribev1.WatchCategoriesResponse]
-	cfg      Config
-	source   Source
+	cfg      ViewConfig
+	source   CategorySource
 	logger   *slog.Logger
 	resolves *prometheus.CounterVec
 
@@ -63,7 +63,7 @@ const (
 )
 
 // New returns a view with what the file of the last good state has, if there is one that can be read.
-func New(cfg Config, deps Deps) (*View, error) {
+func New(cfg ViewConfig, deps ViewDeps) (*View, error) {
 	if deps.Source == nil {
 		return nil, errors.Join(errors.New("catalog: missing source"), cfg.Validate())
 	}
@@ -86,7 +86,7 @@ func New(cfg Config, deps Deps) (*View, error) {
 	if v.resolves, err = newResolveCounter(deps.Registerer); err != nil {
 		return nil, err
 	}
-	v.Loop, err = watch.NewLoop(cfg.Config, watch.Subject[*scribev1.WatchCategoriesResponse]{
+	v.Loop, err = watch.NewLoop(cfg.Config, watch.WatchedCopy[*scribev1.WatchCategoriesResponse]{
 		Package: "catalog", Plural: "categories",
 		Watch: func(ctx context.Context, heartbeat *durationpb.Duration, receive func(*scribev1.WatchCategoriesResponse) error) error {
 			return v.source.WatchCategories(ctx, &scribev1.WatchCategoriesRequest{Heartbeat: heartbeat}, receive)

@@ -181,25 +181,25 @@ func TestCloseWithoutRun(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	if err := DefaultConfig().Validate(); err != nil {
+	if err := DefaultViewConfig().Validate(); err != nil {
 		t.Error(err)
 	}
-	err := Config{Config: watch.Config{MaxBackoff: -1}}.Validate()
+	err := ViewConfig{Config: watch.Config{MaxBackoff: -1}}.Validate()
 	var joined interface{ Unwrap() []error }
 	if !errors.As(err, &joined) || len(joined.Unwrap()) != 9 {
 		t.Errorf("%v does not report every field", err)
 	}
-	if _, err := New(DefaultConfig(), Deps{}); err == nil {
+	if _, err := New(DefaultViewConfig(), ViewDeps{}); err == nil {
 		t.Error("New takes no source")
 	}
 	registry := prometheus.NewRegistry()
-	if _, err := New(DefaultConfig(), Deps{Source: newPlane(), Registerer: registry}); err != nil {
+	if _, err := New(DefaultViewConfig(), ViewDeps{Source: newPlane(), Registerer: registry}); err != nil {
 		t.Error(err)
 	}
 	if families, err := registry.Gather(); err != nil || len(families) != 6 {
 		t.Errorf("%d families of metrics, %v", len(families), err)
 	}
-	if _, err := New(DefaultConfig(), Deps{Source: newPlane(), Registerer: registry}); err == nil {
+	if _, err := New(DefaultViewConfig(), ViewDeps{Source: newPlane(), Registerer: registry}); err == nil {
 		t.Error("two views share one registry")
 	}
 }

@@ -33,13 +33,13 @@ type LeaseConfig struct {
 	// Load returns the process's load, 0 (idle) to 1000 (refusing). It is called before each heartbeat; nil means always idle.
 	Load func() uint32
 	// OnChange is called with each new state, the first included, never concurrently. It must not block, and must not call Close.
-	OnChange func(State)
+	OnChange func(LeaseState)
 	// Logger may be nil.
 	Logger *slog.Logger
 }
 
-// State is what a process knows of its lease.
-type State struct {
+// LeaseState is what a process knows of its lease.
+type LeaseState struct {
 	// Slot is the writer slot that was granted last; 0 before the first time, with Keep only.
 	Slot uint32
 	// Live says that the lease is known to hold. See the package comment for what it means when it does not.
@@ -63,7 +63,7 @@ type Lease struct {
 
 	mu struct {
 		sync.Mutex
-		state   State
+		state   LeaseState
 		changed chan struct{}
 	}
 	// ttl and deadline are those of the lease; only the goroutine behind it uses them.
@@ -109,7 +109,7 @@ func newLease(control Registrar, cfg LeaseConfig) (*Lease, error) {
 		cfg.Load = func() uint32 { return 0 }
 	}
 	if cfg.OnChange == nil {
-		cfg.OnChange = func(State) {}
+		cfg.OnChange = func(LeaseState) {}
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -157,7 +157,7 @@ func mayRetry(err error) bool {
 }
 
 // State returns the lease's state.
-func (l *Lease) State() State {
+func (l *Lease) State() LeaseState {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.state
@@ -167,7 +167,7 @@ func (l *Lease) State() State {
 func (l *Lease) Slot() uint32 { return l.State().Slot }
 
 // Watch returns the lease's state, and a channel that is closed when it changes.
-func (l *Lease) Watch() (State, <-chan struct{}) {
+func (l *Lease) Watch() (LeaseState, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.state, l.mu.changed
@@ -269,7 +269,7 @@ func (l *Lease) joinOnce(ctx context.Context) error {
 	}
 	l.ttl = resp.GetTtl().AsDuration()
 	l.deadline = sent.Add(l.ttl)
-	l.setState(State{Slot: resp.GetMember().GetSlot(), Live: true, Member: resp.GetMember()})
+	l.setState(LeaseState{Slot: resp.GetMember().GetSlot(), Live: true, Member: resp.GetMember()})
 	l.cfg.Logger.Info("joined the cell", "member", member.GetId(), "slot", resp.GetMember().GetSlot(), "ttl", l.ttl)
 	return nil
 }
@@ -286,7 +286,7 @@ func (l *Lease) markLost() bool {
 }
 
 // setState changes the state and tells who wants to know.
-func (l *Lease) setState(s State) {
+func (l *Lease) setState(s LeaseState) {
 	l.mu.Lock()
 	l.mu.state = s
 	close(l.mu.changed)

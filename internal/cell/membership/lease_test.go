@@ -114,7 +114,7 @@ func joined(t *testing.T, r *registrar, load func() uint32) (*Lease, func() stri
 	var states []string
 	l, err := Join(t.Context(), r, LeaseConfig{
 		Member: &scribev1.Member{Id: "m"}, TTL: 9 * time.Second, Load: load,
-		OnChange: func(s State) {
+		OnChange: func(s LeaseState) {
 			mu.Lock()
 			defer mu.Unlock()
 			states = append(states, fmt.Sprintf("%d/%v", s.Slot, s.Live))

@@ -17,8 +17,8 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Source is what a view needs of the control plane. rpc.ControlService has it.
-type Source interface {
+// MemberSource is what a view needs of the control plane. rpc.ControlService has it.
+type MemberSource interface {
 	WatchMembers(ctx context.Context, req *scribev1.WatchMembersRequest, send func(*scribev1.WatchMembersResponse) error) error
 }
 
@@ -36,7 +36,7 @@ func (c ViewConfig) Validate() error {
 // ViewDeps is what a view is given by the program.
 type ViewDeps struct {
 	// Source is required.
-	Source Source
+	Source MemberSource
 	// Logger and Registerer may be nil.
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
@@ -94,7 +94,7 @@ func NewView(cfg ViewConfig, deps ViewDeps) (*View, error) {
 	v := &View{}
 	v.list.Store(newList(nil, nil))
 	var err error
-	v.Loop, err = watch.NewLoop(cfg.Config, watch.Subject[*scribev1.WatchMembersResponse]{
+	v.Loop, err = watch.NewLoop(cfg.Config, watch.WatchedCopy[*scribev1.WatchMembersResponse]{
 		Package: "membership", Plural: "members",
 		Watch: func(ctx context.Context, heartbeat *durationpb.Duration, receive func(*scribev1.WatchMembersResponse) error) error {
 			return deps.Source.WatchMembers(ctx, &scribev1.WatchMembersRequest{Heartbeat: heartbeat}, receive)

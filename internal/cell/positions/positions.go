@@ -11,8 +11,8 @@ import (
 	"scribe/storage/metalog"
 )
 
-// Log is what is needed of the metadata engine; see metalog.Log.
-type Log interface {
+// LogReader is what is needed of the metadata engine; see metalog.Log.
+type LogReader interface {
 	Tail(ctx context.Context, shards []record.ShardID) ([]metalog.State, error)
 	Read(ctx context.Context, shard record.ShardID, from record.LSN, maxRecords, maxBytes int) ([]metalog.Entry, error)
 }
@@ -21,7 +21,7 @@ type Log interface {
 // read. A category of which nothing was sequenced has an empty state. It takes memory for the positions of the category's sources.
 //
 // Who has opened the logs reads what no other sequencer can change any more; for everybody else the answer is true of some moment after the call.
-func Read(ctx context.Context, log Log, category uint32) (*sequenced.State, error) {
+func Read(ctx context.Context, log LogReader, category uint32) (*sequenced.State, error) {
 	shard := sequenced.Positions(category)
 	for {
 		states, err := log.Tail(ctx, []record.ShardID{shard})
@@ -39,7 +39,7 @@ func Read(ctx context.Context, log Log, category uint32) (*sequenced.State, erro
 	}
 }
 
-func replayLog(ctx context.Context, log Log, category uint32, st *metalog.State) (*sequenced.State, error) {
+func replayLog(ctx context.Context, log LogReader, category uint32, st *metalog.State) (*sequenced.State, error) {
 	r := sequenced.NewReader(category)
 	for next := st.FirstLSN; next < st.NextLSN; {
 		entries, err := log.Read(ctx, st.Shard, next, 0, 0)

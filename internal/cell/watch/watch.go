@@ -40,8 +40,8 @@ type Config struct {
 	MaxBackoff time.Duration `default:"5s" min:"MinBackoff"`
 }
 
-// Subject is what is watched: messages of type M change a copy of it.
-type Subject[M any] struct {
+// WatchedCopy is what is watched: messages of type M change a copy of it.
+type WatchedCopy[M any] struct {
 	// Package has the copy; Plural names what it holds, as in "categories".
 	Package, Plural string
 	// Watch follows the control plane until ctx ends or receive fails.
@@ -67,7 +67,7 @@ var errSilent = errors.New("the control plane is silent")
 // Loop keeps a copy current while it runs. It is safe for concurrent use.
 type Loop[M any] struct {
 	cfg     Config
-	subject Subject[M]
+	subject WatchedCopy[M]
 	logger  *slog.Logger
 	watches prometheus.Counter
 	writes  prometheus.Counter
@@ -87,7 +87,7 @@ type Loop[M any] struct {
 
 // NewLoop returns a loop for a copy, which has taken in the state of the file, if there is one that can be read. logger and registerer
 // may be nil.
-func NewLoop[M any](cfg Config, subject Subject[M], logger *slog.Logger, registerer prometheus.Registerer) (*Loop[M], error) {
+func NewLoop[M any](cfg Config, subject WatchedCopy[M], logger *slog.Logger, registerer prometheus.Registerer) (*Loop[M], error) {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}

@@ -20,7 +20,7 @@ import (
 
 // testCounter: conditional writes lose no increment.
 func testCounter(t *testing.T, h StoreFactory) {
-	s := open(t, h.Open)
+	s := openStore(t, h.Open)
 	const workers, each = 8, 25
 	var wg sync.WaitGroup
 	for range workers {
@@ -94,7 +94,7 @@ var keyModel = porcupine.Model{
 
 // testLinearizable: there is an order of all calls on a key, each between its begin and its end, that explains their results.
 func testLinearizable(t *testing.T, h StoreFactory) {
-	s := open(t, h.Open)
+	s := openStore(t, h.Open)
 	const clients, each = 6, 60
 	var clock atomic.Int64
 	histories := make([][]porcupine.Operation, clients)
@@ -105,7 +105,7 @@ func testLinearizable(t *testing.T, h StoreFactory) {
 			for i := range each {
 				in := linearInput{kind: kv.OpKind((i*5 + c) % 3), value: fmt.Sprintf("%d.%d", c, i), expect: known}
 				begin := clock.Add(1)
-				out, err := call(t, s, in)
+				out, err := linearCall(t, s, in)
 				end := clock.Add(1)
 				if err != nil {
 					t.Error(err)
@@ -124,7 +124,7 @@ func testLinearizable(t *testing.T, h StoreFactory) {
 	}
 }
 
-func call(t *testing.T, s kv.Store, in linearInput) (linearOutput, error) {
+func linearCall(t *testing.T, s kv.Store, in linearInput) (linearOutput, error) {
 	if in.kind == 0 {
 		e, err := s.Get(t.Context(), "k")
 		if errors.Is(err, kv.ErrNotFound) {
@@ -145,12 +145,12 @@ func call(t *testing.T, s kv.Store, in linearInput) (linearOutput, error) {
 
 // testModel compares random transactions and ranges with a map, and at the end what a watch told.
 func testModel(t *testing.T, h StoreFactory) {
-	s := open(t, h.Open)
+	s := openStore(t, h.Open)
 	run := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		run++
 		prefix := fmt.Sprintf("run%d/", run) // one store for all runs: opening is the slow part
-		begin := put(t, s, "run", prefix)
+		begin := mustPut(t, s, "run", prefix)
 		model := map[string]kv.Entry{}
 		key := rapid.Custom(func(rt *rapid.T) string {
 			return prefix + rapid.StringOfN(rapid.SampledFrom([]rune("ab\x00")), 1, 3, -1).Draw(rt, "key")
@@ -169,11 +169,11 @@ func testModel(t *testing.T, h StoreFactory) {
 			}
 		}
 		more := len(want) > limit
-		wantRange(t, s, kv.Range{Prefix: prefix, After: after, Limit: limit}, more, want[:min(limit, len(want))]...)
+		wantRange(t, s, kv.KeyRange{Prefix: prefix, After: after, Limit: limit}, more, want[:min(limit, len(want))]...)
 
-		end := put(t, s, prefix, "end")
+		end := mustPut(t, s, prefix, "end")
 		mirror := map[string]string{}
-		err := s.Watch(t.Context(), prefix, begin, func(b kv.Batch) error {
+		err := s.Watch(t.Context(), prefix, begin, func(b kv.EventBatch) error {
 			for _, e := range b.Events {
 				if e.Deleted {
 					delete(mirror, e.Key)

@@ -53,8 +53,8 @@ func Run(t *testing.T, h StoreFactory) {
 	}
 }
 
-// open opens a store that is closed with the test.
-func open(t *testing.T, f func(t *testing.T) kv.Store) kv.Store {
+// openStore opens a store that is closed with the test.
+func openStore(t *testing.T, f func(t *testing.T) kv.Store) kv.Store {
 	t.Helper()
 	s := f(t)
 	t.Cleanup(func() { closeStore(t, s) })
@@ -68,7 +68,7 @@ func closeStore(t *testing.T, s kv.Store) {
 	}
 }
 
-func commit(t *testing.T, s kv.Store, ops ...kv.Op) uint64 {
+func mustCommit(t *testing.T, s kv.Store, ops ...kv.Op) uint64 {
 	t.Helper()
 	revision, err := s.Commit(t.Context(), ops...)
 	if err != nil {
@@ -77,9 +77,9 @@ func commit(t *testing.T, s kv.Store, ops ...kv.Op) uint64 {
 	return revision
 }
 
-func put(t *testing.T, s kv.Store, key, value string) uint64 {
+func mustPut(t *testing.T, s kv.Store, key, value string) uint64 {
 	t.Helper()
-	return commit(t, s, kv.Put(key, []byte(value)))
+	return mustCommit(t, s, kv.Put(key, []byte(value)))
 }
 
 // wantEntry checks an entry; an empty value means that it must not exist.
@@ -98,7 +98,7 @@ func wantEntry(t *testing.T, s kv.Store, key, value string, revision uint64) {
 }
 
 // wantRange checks a page: keys with their values, as "key=value".
-func wantRange(t *testing.T, s kv.Store, r kv.Range, more bool, want ...string) {
+func wantRange(t *testing.T, s kv.Store, r kv.KeyRange, more bool, want ...string) {
 	t.Helper()
 	p, err := s.Range(t.Context(), r)
 	if err != nil {
@@ -117,34 +117,34 @@ func wantRange(t *testing.T, s kv.Store, r kv.Range, more bool, want ...string) 
 }
 
 func testEntries(t *testing.T, h StoreFactory) {
-	s := open(t, h.Open)
+	s := openStore(t, h.Open)
 	wantEntry(t, s, "a", "", 0)
-	r1 := put(t, s, "a", "1")
+	r1 := mustPut(t, s, "a", "1")
 	if r1 == 0 {
 		t.Fatal("a transaction has revision 0")
 	}
 	wantEntry(t, s, "a", "1", r1)
-	r2 := put(t, s, "b", "2")
-	r3 := put(t, s, "a", "3")
+	r2 := mustPut(t, s, "b", "2")
+	r3 := mustPut(t, s, "a", "3")
 	if r2 <= r1 || r3 <= r2 {
 		t.Fatalf("revisions %d, %d, %d do not grow", r1, r2, r3)
 	}
 	wantEntry(t, s, "a", "3", r3)
 	wantEntry(t, s, "b", "2", r2)
-	r4 := commit(t, s, kv.Delete("a"))
+	r4 := mustCommit(t, s, kv.Delete("a"))
 	if r4 <= r3 {
 		t.Fatalf("the deletion has revision %d after %d", r4, r3)
 	}
 	wantEntry(t, s, "a", "", 0)
 	wantEntry(t, s, "b", "2", r2)
-	r5 := commit(t, s, kv.Put("empty", nil))
+	r5 := mustCommit(t, s, kv.Put("empty", nil))
 	if e, err := s.Get(t.Context(), "empty"); err != nil || len(e.Value) != 0 || e.Revision != r5 {
 		t.Fatalf("an empty value: %+v, %v", e, err)
 	}
 }
 
 // wantConflict checks that a transaction fails, and which conditions did not hold.
-func wantConflict(t *testing.T, s kv.Store, ops []kv.Op, want ...kv.Conflict) {
+func wantConflict(t *testing.T, s kv.Store, ops []kv.Op, want ...kv.KeyConflict) {
 	t.Helper()
 	_, err := s.Commit(t.Context(), ops...)
 	var conflict *kv.ConflictError
@@ -162,18 +162,18 @@ func wantConflict(t *testing.T, s kv.Store, ops []kv.Op, want ...kv.Conflict) {
 }
 
 func testConditions(t *testing.T, h StoreFactory) {
-	s := open(t, h.Open)
-	r1 := commit(t, s, kv.Put("a", []byte("1")).If(0))
-	wantConflict(t, s, []kv.Op{kv.Put("a", []byte("2")).If(0)}, kv.Conflict{Key: "a", Expected: 0, Actual: r1})
+	s := openStore(t, h.Open)
+	r1 := mustCommit(t, s, kv.Put("a", []byte("1")).If(0))
+	wantConflict(t, s, []kv.Op{kv.Put("a", []byte("2")).If(0)}, kv.KeyConflict{Key: "a", Expected: 0, Actual: r1})
 	wantEntry(t, s, "a", "1", r1)
-	r2 := commit(t, s, kv.Put("a", []byte("2")).If(r1))
-	wantConflict(t, s, []kv.Op{kv.Put("a", []byte("3")).If(r1)}, kv.Conflict{Key: "a", Expected: r1, Actual: r2})
-	wantConflict(t, s, []kv.Op{kv.Delete("a").If(r1)}, kv.Conflict{Key: "a", Expected: r1, Actual: r2})
-	wantConflict(t, s, []kv.Op{kv.Delete("b").If(r2)}, kv.Conflict{Key: "b", Expected: r2, Actual: 0})
-	wantConflict(t, s, []kv.Op{kv.Delete("a").If(0)}, kv.Conflict{Key: "a", Expected: 0, Actual: r2})
-	commit(t, s, kv.Delete("a").If(r2))
+	r2 := mustCommit(t, s, kv.Put("a", []byte("2")).If(r1))
+	wantConflict(t, s, []kv.Op{kv.Put("a", []byte("3")).If(r1)}, kv.KeyConflict{Key: "a", Expected: r1, Actual: r2})
+	wantConflict(t, s, []kv.Op{kv.Delete("a").If(r1)}, kv.KeyConflict{Key: "a", Expected: r1, Actual: r2})
+	wantConflict(t, s, []kv.Op{kv.Delete("b").If(r2)}, kv.KeyConflict{Key: "b", Expected: r2, Actual: 0})
+	wantConflict(t, s, []kv.Op{kv.Delete("a").If(0)}, kv.KeyConflict{Key: "a", Expected: 0, Actual: r2})
+	mustCommit(t, s, kv.Delete("a").If(r2))
 	wantEntry(t, s, "a", "", 0)
-	r3 := commit(t, s, kv.Put("a", []byte("4")).If(0))
+	r3 := mustCommit(t, s, kv.Put("a", []byte("4")).If(0))
 	if r3 <= r2 {
 		t.Fatalf("revision %d after %d", r3, r2)
 	}
@@ -181,39 +181,39 @@ func testConditions(t *testing.T, h StoreFactory) {
 }
 
 func testTransactions(t *testing.T, h StoreFactory) {
-	s := open(t, h.Open)
-	ra := put(t, s, "a", "1")
-	rb := put(t, s, "b", "1")
+	s := openStore(t, h.Open)
+	ra := mustPut(t, s, "a", "1")
+	rb := mustPut(t, s, "b", "1")
 	// Conditions see the state before the transaction, and every one that fails is told.
 	wantConflict(t, s, []kv.Op{
 		kv.Put("a", []byte("2")).If(ra), kv.Put("c", []byte("2")).If(7), kv.Check("b", 0), kv.Delete("a2"), kv.Put("d", []byte("2")),
-	}, kv.Conflict{Key: "c", Expected: 7, Actual: 0}, kv.Conflict{Key: "b", Expected: 0, Actual: rb})
-	wantRange(t, s, kv.Range{}, false, "a=1", "b=1")
+	}, kv.KeyConflict{Key: "c", Expected: 7, Actual: 0}, kv.KeyConflict{Key: "b", Expected: 0, Actual: rb})
+	wantRange(t, s, kv.KeyRange{}, false, "a=1", "b=1")
 
-	r := commit(t, s, kv.Put("a", []byte("2")).If(ra), kv.Check("b", rb), kv.Check("x", 0), kv.Put("c", []byte("2")).If(0), kv.Delete("b2"))
+	r := mustCommit(t, s, kv.Put("a", []byte("2")).If(ra), kv.Check("b", rb), kv.Check("x", 0), kv.Put("c", []byte("2")).If(0), kv.Delete("b2"))
 	wantEntry(t, s, "a", "2", r)
 	wantEntry(t, s, "b", "1", rb)
 	wantEntry(t, s, "c", "2", r)
-	r2 := commit(t, s, kv.Delete("a"), kv.Delete("b"), kv.Put("d", []byte("3")))
-	wantRange(t, s, kv.Range{}, false, "c=2", "d=3")
+	r2 := mustCommit(t, s, kv.Delete("a"), kv.Delete("b"), kv.Put("d", []byte("3")))
+	wantRange(t, s, kv.KeyRange{}, false, "c=2", "d=3")
 	wantEntry(t, s, "d", "3", r2)
 }
 
 func testNoChange(t *testing.T, h StoreFactory) {
-	s := open(t, h.Open)
-	r := put(t, s, "a", "1")
+	s := openStore(t, h.Open)
+	r := mustPut(t, s, "a", "1")
 	for _, ops := range [][]kv.Op{
 		{kv.Delete("b")}, {kv.Delete("b").If(0)}, {kv.Check("a", r)}, {kv.Check("b", 0)}, {kv.Check("a", r), kv.Delete("b")},
 	} {
-		if got := commit(t, s, ops...); got != r {
+		if got := mustCommit(t, s, ops...); got != r {
 			t.Errorf("%+v changes nothing but moves the revision from %d to %d", ops, r, got)
 		}
 	}
-	wantRange(t, s, kv.Range{}, false, "a=1")
+	wantRange(t, s, kv.KeyRange{}, false, "a=1")
 }
 
 func testLimits(t *testing.T, h StoreFactory) {
-	s := open(t, h.Open)
+	s := openStore(t, h.Open)
 	long := strings.Repeat("k", kv.MaxKey)
 	many := make([]kv.Op, kv.MaxOps+1)
 	for i := range many {
@@ -246,23 +246,23 @@ func testLimits(t *testing.T, h StoreFactory) {
 			t.Errorf("Get of a key of %d bytes: %v, want ErrInvalid", len(key), err)
 		}
 	}
-	if _, err := s.Range(t.Context(), kv.Range{Prefix: long + "k"}); !errors.Is(err, kv.ErrInvalid) {
+	if _, err := s.Range(t.Context(), kv.KeyRange{Prefix: long + "k"}); !errors.Is(err, kv.ErrInvalid) {
 		t.Errorf("Range of a long prefix: %v, want ErrInvalid", err)
 	}
-	wantRange(t, s, kv.Range{}, false)
+	wantRange(t, s, kv.KeyRange{}, false)
 
-	r := commit(t, s, kv.Put(long, big))
+	r := mustCommit(t, s, kv.Put(long, big))
 	wantEntry(t, s, long, string(big), r)
-	commit(t, s, many[:kv.MaxOps]...)
-	if p, err := s.Range(t.Context(), kv.Range{Prefix: "many/"}); err != nil || len(p.Entries) != kv.MaxOps {
+	mustCommit(t, s, many[:kv.MaxOps]...)
+	if p, err := s.Range(t.Context(), kv.KeyRange{Prefix: "many/"}); err != nil || len(p.Entries) != kv.MaxOps {
 		t.Fatalf("%d entries, %v; want %d", len(p.Entries), err, kv.MaxOps)
 	}
 }
 
 func testOwnership(t *testing.T, h StoreFactory) {
-	s := open(t, h.Open)
+	s := openStore(t, h.Open)
 	value := []byte("first")
-	r := commit(t, s, kv.Put("a", value))
+	r := mustCommit(t, s, kv.Put("a", value))
 	copy(value, "xxxxx")
 	wantEntry(t, s, "a", "first", r)
 	e, err := s.Get(t.Context(), "a")
@@ -270,23 +270,23 @@ func testOwnership(t *testing.T, h StoreFactory) {
 		t.Fatal(err)
 	}
 	copy(e.Value, "yyyyy")
-	p, err := s.Range(t.Context(), kv.Range{})
+	p, err := s.Range(t.Context(), kv.KeyRange{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	copy(p.Entries[0].Value, "zzzzz")
 	wantEntry(t, s, "a", "first", r)
-	got := collect(t, s, "", r-1, 1)
+	got := collectEvents(t, s, "", r-1, 1)
 	if string(got[0].Value) != "first" {
 		t.Fatalf("a watch tells %q", got[0].Value)
 	}
 }
 
 func testRange(t *testing.T, h StoreFactory) {
-	s := open(t, h.Open)
+	s := openStore(t, h.Open)
 	keys := []string{"a", "a/", "a/1", "a/2", "a/2\x00", "a/2\xff", "a/\xff", "a/\xff\xff", "a0", "b", "\xff", "\xff\xff"}
 	for i, key := range slices.Backward(keys) {
-		put(t, s, key, fmt.Sprint(i))
+		mustPut(t, s, key, fmt.Sprint(i))
 	}
 	slices.Sort(keys)
 	show := func(from, to int) []string {
@@ -300,31 +300,31 @@ func testRange(t *testing.T, h StoreFactory) {
 		}
 		return out
 	}
-	wantRange(t, s, kv.Range{}, false, show(0, 12)...)
-	wantRange(t, s, kv.Range{Prefix: "a"}, false, show(0, 9)...)
-	wantRange(t, s, kv.Range{Prefix: "a/"}, false, show(1, 8)...)
-	wantRange(t, s, kv.Range{Prefix: "a/", After: "a/1"}, false, show(3, 8)...)
-	wantRange(t, s, kv.Range{Prefix: "a/", After: "a"}, false, show(1, 8)...)
-	wantRange(t, s, kv.Range{Prefix: "a/", After: "a/2", Limit: 2}, true, show(4, 6)...)
-	wantRange(t, s, kv.Range{Prefix: "a/", After: "a/2\xff", Limit: 2}, false, show(6, 8)...)
-	wantRange(t, s, kv.Range{Prefix: "a/", After: "b"}, false)
-	wantRange(t, s, kv.Range{Prefix: "a/\xff"}, false, show(6, 8)...)
-	wantRange(t, s, kv.Range{Prefix: "\xff"}, false, show(10, 12)...)
-	wantRange(t, s, kv.Range{Prefix: "c"}, false)
-	wantRange(t, s, kv.Range{Limit: 12}, false, show(0, 12)...)
-	wantRange(t, s, kv.Range{Limit: 1}, true, show(0, 1)...)
+	wantRange(t, s, kv.KeyRange{}, false, show(0, 12)...)
+	wantRange(t, s, kv.KeyRange{Prefix: "a"}, false, show(0, 9)...)
+	wantRange(t, s, kv.KeyRange{Prefix: "a/"}, false, show(1, 8)...)
+	wantRange(t, s, kv.KeyRange{Prefix: "a/", After: "a/1"}, false, show(3, 8)...)
+	wantRange(t, s, kv.KeyRange{Prefix: "a/", After: "a"}, false, show(1, 8)...)
+	wantRange(t, s, kv.KeyRange{Prefix: "a/", After: "a/2", Limit: 2}, true, show(4, 6)...)
+	wantRange(t, s, kv.KeyRange{Prefix: "a/", After: "a/2\xff", Limit: 2}, false, show(6, 8)...)
+	wantRange(t, s, kv.KeyRange{Prefix: "a/", After: "b"}, false)
+	wantRange(t, s, kv.KeyRange{Prefix: "a/\xff"}, false, show(6, 8)...)
+	wantRange(t, s, kv.KeyRange{Prefix: "\xff"}, false, show(10, 12)...)
+	wantRange(t, s, kv.KeyRange{Prefix: "c"}, false)
+	wantRange(t, s, kv.KeyRange{Limit: 12}, false, show(0, 12)...)
+	wantRange(t, s, kv.KeyRange{Limit: 1}, true, show(0, 1)...)
 }
 
 func testRangeBytes(t *testing.T, h StoreFactory) {
-	s := open(t, h.Open)
+	s := openStore(t, h.Open)
 	value := make([]byte, kv.MaxValue)
 	const n = kv.MaxRangeBytes/kv.MaxValue + 2
 	for i := range n {
-		commit(t, s, kv.Put(fmt.Sprintf("k%02d", i), value))
+		mustCommit(t, s, kv.Put(fmt.Sprintf("k%02d", i), value))
 	}
 	total, after := 0, ""
 	for {
-		p, err := s.Range(t.Context(), kv.Range{After: after})
+		p, err := s.Range(t.Context(), kv.KeyRange{After: after})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -351,16 +351,16 @@ func testReopen(t *testing.T, h StoreFactory) {
 		return // the engine keeps nothing
 	}
 	s := h.Open(t)
-	ra := put(t, s, "a", "1")
-	put(t, s, "b", "2")
-	rd := commit(t, s, kv.Delete("b"))
+	ra := mustPut(t, s, "a", "1")
+	mustPut(t, s, "b", "2")
+	rd := mustCommit(t, s, kv.Delete("b"))
 	s = h.Reopen(t, s)
 	wantEntry(t, s, "a", "1", ra)
 	wantEntry(t, s, "b", "", 0)
-	if p, err := s.Range(t.Context(), kv.Range{}); err != nil || p.Revision < rd {
+	if p, err := s.Range(t.Context(), kv.KeyRange{}); err != nil || p.Revision < rd {
 		t.Fatalf("the store's revision is %d (%v), it was %d", p.Revision, err, rd)
 	}
-	rc := commit(t, s, kv.Put("a", []byte("3")).If(ra))
+	rc := mustCommit(t, s, kv.Put("a", []byte("3")).If(ra))
 	if rc <= rd {
 		t.Fatalf("revision %d after %d", rc, rd)
 	}
@@ -371,13 +371,13 @@ func testReopen(t *testing.T, h StoreFactory) {
 
 func testClosed(t *testing.T, h StoreFactory) {
 	s := h.Open(t)
-	put(t, s, "a", "1")
+	mustPut(t, s, "a", "1")
 	closeStore(t, s)
 	closeStore(t, s)
 	_, gerr := s.Get(t.Context(), "a")
-	_, rerr := s.Range(t.Context(), kv.Range{})
+	_, rerr := s.Range(t.Context(), kv.KeyRange{})
 	_, cerr := s.Commit(t.Context(), kv.Put("a", nil))
-	werr := s.Watch(t.Context(), "", 0, func(kv.Batch) error { return nil })
+	werr := s.Watch(t.Context(), "", 0, func(kv.EventBatch) error { return nil })
 	for _, err := range []error{gerr, rerr, cerr, werr} {
 		if !errors.Is(err, kv.ErrClosed) {
 			t.Errorf("after Close: %v, want ErrClosed", err)

@@ -13,13 +13,13 @@ import (
 
 var errEnough = errors.New("enough")
 
-// collect returns the first n changes that a watch tells. It checks that they are in order, and that the changes of one
+// collectEvents returns the first n changes that a watch tells. It checks that they are in order, and that the changes of one
 // transaction come in one batch.
-func collect(t *testing.T, s kv.Store, prefix string, after uint64, n int) []kv.Event {
+func collectEvents(t *testing.T, s kv.Store, prefix string, after uint64, n int) []kv.KeyEvent {
 	t.Helper()
-	var events []kv.Event
+	var events []kv.KeyEvent
 	last := after
-	err := s.Watch(t.Context(), prefix, after, func(b kv.Batch) error {
+	err := s.Watch(t.Context(), prefix, after, func(b kv.EventBatch) error {
 		if len(b.Events) == 0 || b.Events[0].Revision <= last || b.Revision < b.Events[len(b.Events)-1].Revision {
 			t.Errorf("batch %+v after revision %d", b, last)
 		}
@@ -42,7 +42,7 @@ func collect(t *testing.T, s kv.Store, prefix string, after uint64, n int) []kv.
 	return events
 }
 
-func showEvents(events []kv.Event) string {
+func showEvents(events []kv.KeyEvent) string {
 	var b strings.Builder
 	for _, e := range events {
 		if e.Deleted {
@@ -54,7 +54,7 @@ func showEvents(events []kv.Event) string {
 	return strings.TrimSpace(b.String())
 }
 
-func wantEvents(t *testing.T, events []kv.Event, want string) {
+func wantEvents(t *testing.T, events []kv.KeyEvent, want string) {
 	t.Helper()
 	if got := showEvents(events); got != want {
 		t.Fatalf("a watch tells %q, want %q", got, want)
@@ -62,20 +62,20 @@ func wantEvents(t *testing.T, events []kv.Event, want string) {
 }
 
 func testWatchReplay(t *testing.T, h StoreFactory) {
-	s := open(t, h.Open)
-	r0 := put(t, s, "a/0", "0")
-	r1 := put(t, s, "a/1", "1")
-	put(t, s, "b", "x")
-	r2 := commit(t, s, kv.Put("a/1", []byte("2")).If(r1), kv.Put("b", []byte("y")), kv.Delete("a/0"), kv.Delete("a/none"), kv.Check("a/2", 0))
+	s := openStore(t, h.Open)
+	r0 := mustPut(t, s, "a/0", "0")
+	r1 := mustPut(t, s, "a/1", "1")
+	mustPut(t, s, "b", "x")
+	r2 := mustCommit(t, s, kv.Put("a/1", []byte("2")).If(r1), kv.Put("b", []byte("y")), kv.Delete("a/0"), kv.Delete("a/none"), kv.Check("a/2", 0))
 	if _, err := s.Commit(t.Context(), kv.Put("a/9", nil).If(99)); !errors.Is(err, kv.ErrConflict) {
 		t.Fatal(err)
 	}
-	put(t, s, "a/1", "3")
-	wantEvents(t, collect(t, s, "a/", r0, 4), "a/1=1 a/1=2 -a/0 a/1=3")
-	wantEvents(t, collect(t, s, "a/", r1, 3), "a/1=2 -a/0 a/1=3")
-	wantEvents(t, collect(t, s, "", r1, 5), "b=x a/1=2 b=y -a/0 a/1=3")
-	wantEvents(t, collect(t, s, "", r2, 1), "a/1=3")
-	for _, e := range collect(t, s, "a/", r1, 3)[:2] {
+	mustPut(t, s, "a/1", "3")
+	wantEvents(t, collectEvents(t, s, "a/", r0, 4), "a/1=1 a/1=2 -a/0 a/1=3")
+	wantEvents(t, collectEvents(t, s, "a/", r1, 3), "a/1=2 -a/0 a/1=3")
+	wantEvents(t, collectEvents(t, s, "", r1, 5), "b=x a/1=2 b=y -a/0 a/1=3")
+	wantEvents(t, collectEvents(t, s, "", r2, 1), "a/1=3")
+	for _, e := range collectEvents(t, s, "a/", r1, 3)[:2] {
 		if e.Revision != r2 {
 			t.Errorf("%+v, want revision %d", e, r2)
 		}
@@ -84,18 +84,18 @@ func testWatchReplay(t *testing.T, h StoreFactory) {
 
 // testWatchWhole: a watch that catches up with much is told all of a transaction at once.
 func testWatchWhole(t *testing.T, h StoreFactory) {
-	s := open(t, h.Open)
-	begin := put(t, s, "begin", "")
+	s := openStore(t, h.Open)
+	begin := mustPut(t, s, "begin", "")
 	const transactions, size = 30, 100
 	for i := range transactions {
 		ops := make([]kv.Op, size)
 		for j := range ops {
 			ops[j] = kv.Put(fmt.Sprintf("k%03d", j), fmt.Append(nil, i))
 		}
-		commit(t, s, ops...)
+		mustCommit(t, s, ops...)
 	}
 	told := 0
-	err := s.Watch(t.Context(), "k", begin, func(b kv.Batch) error {
+	err := s.Watch(t.Context(), "k", begin, func(b kv.EventBatch) error {
 		of := map[uint64]int{}
 		for _, e := range b.Events {
 			of[e.Revision]++
@@ -116,15 +116,15 @@ func testWatchWhole(t *testing.T, h StoreFactory) {
 }
 
 func testWatchLive(t *testing.T, h StoreFactory) {
-	s := open(t, h.Open)
-	r := put(t, s, "a/0", "0")
+	s := openStore(t, h.Open)
+	r := mustPut(t, s, "a/0", "0")
 	const watchers, changes = 3, 50
 	var wg sync.WaitGroup
-	got := make([][]kv.Event, watchers)
+	got := make([][]kv.KeyEvent, watchers)
 	for i := range watchers {
 		wg.Go(func() {
 			// A read from inside a watch sees at least what the watch was told.
-			err := s.Watch(t.Context(), "a/", r, func(b kv.Batch) error {
+			err := s.Watch(t.Context(), "a/", r, func(b kv.EventBatch) error {
 				got[i] = append(got[i], b.Events...)
 				e := b.Events[len(b.Events)-1]
 				if now, err := s.Get(t.Context(), e.Key); err != nil || now.Revision < e.Revision {
@@ -141,8 +141,8 @@ func testWatchLive(t *testing.T, h StoreFactory) {
 		})
 	}
 	for i := range changes {
-		put(t, s, "b/", "other")
-		put(t, s, "a/1", fmt.Sprint(i))
+		mustPut(t, s, "b/", "other")
+		mustPut(t, s, "a/1", fmt.Sprint(i))
 	}
 	wg.Wait()
 	for i := range watchers {
@@ -156,11 +156,11 @@ func testWatchLive(t *testing.T, h StoreFactory) {
 
 func testWatchEnds(t *testing.T, h StoreFactory) {
 	s := h.Open(t)
-	r := put(t, s, "a", "1")
+	r := mustPut(t, s, "a", "1")
 	wait := func(ctx context.Context, started chan<- struct{}) <-chan error {
 		done := make(chan error, 1)
 		go func() {
-			done <- s.Watch(ctx, "", r-1, func(kv.Batch) error { close(started); return nil })
+			done <- s.Watch(ctx, "", r-1, func(kv.EventBatch) error { close(started); return nil })
 		}()
 		return done
 	}
@@ -182,33 +182,33 @@ func testWatchEnds(t *testing.T, h StoreFactory) {
 }
 
 func testWatchCompacted(t *testing.T, h StoreFactory) {
-	s := open(t, h.OpenShort)
-	r := put(t, s, "a", "0")
+	s := openStore(t, h.OpenShort)
+	r := mustPut(t, s, "a", "0")
 	for i := range 200 {
-		put(t, s, "a", fmt.Sprint(i))
+		mustPut(t, s, "a", fmt.Sprint(i))
 	}
-	err := s.Watch(t.Context(), "", r, func(kv.Batch) error { return errEnough })
+	err := s.Watch(t.Context(), "", r, func(kv.EventBatch) error { return errEnough })
 	var compacted *kv.CompactedError
 	if !errors.Is(err, kv.ErrCompacted) || !errors.As(err, &compacted) || compacted.After != r {
 		t.Fatalf("from a revision long ago: %v, want a *CompactedError", err)
 	}
-	newest := put(t, s, "a", "end")
-	wantEvents(t, collect(t, s, "", newest-1, 1), "a=end")
-	if err := s.Watch(t.Context(), "", newest+1, func(kv.Batch) error { return errEnough }); !errors.Is(err, kv.ErrCompacted) {
+	newest := mustPut(t, s, "a", "end")
+	wantEvents(t, collectEvents(t, s, "", newest-1, 1), "a=end")
+	if err := s.Watch(t.Context(), "", newest+1, func(kv.EventBatch) error { return errEnough }); !errors.Is(err, kv.ErrCompacted) {
 		t.Fatalf("from a revision to come: %v, want ErrCompacted", err)
 	}
 	if h.Reopen == nil {
 		return
 	}
 	s2 := h.Open(t)
-	r = put(t, s2, "a", "1")
-	put(t, s2, "a", "2")
+	r = mustPut(t, s2, "a", "1")
+	mustPut(t, s2, "a", "2")
 	s2 = h.Reopen(t, s2)
 	defer closeStore(t, s2)
-	newest = put(t, s2, "a", "3")
-	wantEvents(t, collect(t, s2, "", newest-1, 1), "a=3")
+	newest = mustPut(t, s2, "a", "3")
+	wantEvents(t, collectEvents(t, s2, "", newest-1, 1), "a=3")
 	// An engine may know what came before it was opened, or not; it must not skip it.
-	err = s2.Watch(t.Context(), "", r, func(b kv.Batch) error {
+	err = s2.Watch(t.Context(), "", r, func(b kv.EventBatch) error {
 		if string(b.Events[0].Value) != "2" {
 			t.Errorf("a watch from before the store was opened tells %q first", showEvents(b.Events))
 		}
@@ -221,13 +221,13 @@ func testWatchCompacted(t *testing.T, h StoreFactory) {
 
 // testWatchSlow: a watch that does not return holds back nobody, and learns that it lost changes.
 func testWatchSlow(t *testing.T, h StoreFactory) {
-	s := open(t, h.OpenShort)
-	r := put(t, s, "a", "0")
+	s := openStore(t, h.OpenShort)
+	r := mustPut(t, s, "a", "0")
 	first, release := make(chan struct{}), make(chan struct{})
 	done := make(chan error, 1)
 	go func() {
 		var once sync.Once
-		done <- s.Watch(t.Context(), "", r-1, func(kv.Batch) error {
+		done <- s.Watch(t.Context(), "", r-1, func(kv.EventBatch) error {
 			once.Do(func() { close(first) })
 			<-release
 			return nil
@@ -235,7 +235,7 @@ func testWatchSlow(t *testing.T, h StoreFactory) {
 	}()
 	<-first
 	for i := range 300 {
-		put(t, s, "a", fmt.Sprint(i))
+		mustPut(t, s, "a", fmt.Sprint(i))
 	}
 	close(release)
 	if err := <-done; !errors.Is(err, kv.ErrCompacted) {
@@ -245,10 +245,10 @@ func testWatchSlow(t *testing.T, h StoreFactory) {
 
 // testWatchMirror follows a prefix the way the package comment says, while others write, and must arrive at the same state.
 func testWatchMirror(t *testing.T, h StoreFactory) {
-	s := open(t, h.Open)
+	s := openStore(t, h.Open)
 	const keys, writers, rounds = 40, 4, 60
 	for i := range keys {
-		put(t, s, fmt.Sprintf("m/%02d", i), "begin")
+		mustPut(t, s, fmt.Sprintf("m/%02d", i), "begin")
 	}
 	var wg sync.WaitGroup
 	for w := range writers {
@@ -267,7 +267,7 @@ func testWatchMirror(t *testing.T, h StoreFactory) {
 	}
 	state, begin := map[string]kv.Entry{}, uint64(0)
 	for after := ""; ; {
-		p, err := s.Range(t.Context(), kv.Range{Prefix: "m/", After: after, Limit: 3})
+		p, err := s.Range(t.Context(), kv.KeyRange{Prefix: "m/", After: after, Limit: 3})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -283,8 +283,8 @@ func testWatchMirror(t *testing.T, h StoreFactory) {
 		}
 	}
 	wg.Wait()
-	end := put(t, s, "m/end", "end")
-	err := s.Watch(t.Context(), "m/", begin, func(b kv.Batch) error {
+	end := mustPut(t, s, "m/end", "end")
+	err := s.Watch(t.Context(), "m/", begin, func(b kv.EventBatch) error {
 		for _, e := range b.Events {
 			if e.Revision <= state[e.Key].Revision {
 				continue
@@ -303,7 +303,7 @@ func testWatchMirror(t *testing.T, h StoreFactory) {
 	if !errors.Is(err, errEnough) {
 		t.Fatal(err)
 	}
-	p, err := s.Range(t.Context(), kv.Range{Prefix: "m/"})
+	p, err := s.Range(t.Context(), kv.KeyRange{Prefix: "m/"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 
 // Store is a kv.Store in memory.
 type Store struct {
-	history *history.Log
+	history *history.EventLog
 
 	mu struct {
 		sync.Mutex
@@ -29,14 +29,16 @@ type Store struct {
 	}
 }
 
-// Option changes a Store.
-type Option func(*history.HistoryLimits)
+// HistoryOption changes a Store.
+type HistoryOption func(*history.HistoryLimits)
 
 // WithHistory sets how many changes are kept for watches; the default is 100,000.
-func WithHistory(events int) Option { return func(l *history.HistoryLimits) { l.Events = events } }
+func WithHistory(events int) HistoryOption {
+	return func(l *history.HistoryLimits) { l.Events = events }
+}
 
 // New returns an empty store.
-func New(options ...Option) *Store {
+func New(options ...HistoryOption) *Store {
 	limits := history.HistoryLimits{Events: 100_000, Bytes: 64 << 20}
 	for _, o := range options {
 		o(&limits)
@@ -66,15 +68,15 @@ func (s *Store) Get(ctx context.Context, key string) (kv.Entry, error) {
 }
 
 // Range implements kv.Store.
-func (s *Store) Range(ctx context.Context, r kv.Range) (kv.Page, error) {
+func (s *Store) Range(ctx context.Context, r kv.KeyRange) (kv.RangePage, error) {
 	r, err := kv.ValidateRange(r)
 	if err := cmp.Or(ctx.Err(), err); err != nil {
-		return kv.Page{}, err
+		return kv.RangePage{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.closed {
-		return kv.Page{}, kv.ErrClosed
+		return kv.RangePage{}, kv.ErrClosed
 	}
 	if s.mu.stale {
 		s.mu.keys = s.mu.keys[:0]
@@ -88,7 +90,7 @@ func (s *Store) Range(ctx context.Context, r kv.Range) (kv.Page, error) {
 	if r.After >= from {
 		from = r.After + "\x00"
 	}
-	p := kv.Page{Revision: s.mu.revision}
+	p := kv.RangePage{Revision: s.mu.revision}
 	size := 0
 	for _, key := range s.mu.keys[sort.SearchStrings(s.mu.keys, from):] {
 		if !strings.HasPrefix(key, r.Prefix) {
@@ -115,10 +117,10 @@ func (s *Store) Commit(ctx context.Context, ops ...kv.Op) (uint64, error) {
 	if s.mu.closed {
 		return 0, kv.ErrClosed
 	}
-	var conflicts []kv.Conflict
+	var conflicts []kv.KeyConflict
 	for _, op := range ops {
 		if actual := s.mu.entries[op.Key].Revision; op.Conditional && actual != op.Revision {
-			conflicts = append(conflicts, kv.Conflict{Key: op.Key, Expected: op.Revision, Actual: actual})
+			conflicts = append(conflicts, kv.KeyConflict{Key: op.Key, Expected: op.Revision, Actual: actual})
 		}
 	}
 	if len(conflicts) > 0 {
@@ -130,7 +132,7 @@ func (s *Store) Commit(ctx context.Context, ops ...kv.Op) (uint64, error) {
 
 // applyOps carries out operations whose conditions hold. s.mu is held.
 func (s *Store) applyOps(ops []kv.Op) {
-	var events []kv.Event
+	var events []kv.KeyEvent
 	revision := s.mu.revision + 1
 	for _, op := range ops {
 		_, exists := s.mu.entries[op.Key]
@@ -139,11 +141,11 @@ func (s *Store) applyOps(ops []kv.Op) {
 			value := append(make([]byte, 0, len(op.Value)), op.Value...)
 			s.mu.entries[op.Key] = kv.Entry{Key: op.Key, Value: value, Revision: revision}
 			s.mu.stale = s.mu.stale || !exists
-			events = append(events, kv.Event{Key: op.Key, Value: value, Revision: revision})
+			events = append(events, kv.KeyEvent{Key: op.Key, Value: value, Revision: revision})
 		case op.Kind == kv.OpDelete && exists:
 			delete(s.mu.entries, op.Key)
 			s.mu.stale = true
-			events = append(events, kv.Event{Key: op.Key, Revision: revision, Deleted: true})
+			events = append(events, kv.KeyEvent{Key: op.Key, Revision: revision, Deleted: true})
 		}
 	}
 	if len(events) > 0 {
@@ -153,7 +155,7 @@ func (s *Store) applyOps(ops []kv.Op) {
 }
 
 // Watch implements kv.Store.
-func (s *Store) Watch(ctx context.Context, prefix string, after uint64, fn func(kv.Batch) error) error {
+func (s *Store) Watch(ctx context.Context, prefix string, after uint64, fn func(kv.EventBatch) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -110,7 +110,7 @@ func (s *Store) gatherGroup(first *pendingCommit) []*pendingCommit {
 func (s *Store) commitGroup(group []*pendingCommit, revision uint64) uint64 {
 	batch := s.db.NewIndexedBatch()
 	outcomes := make([]commitOutcome, len(group))
-	var events []kv.Event
+	var events []kv.KeyEvent
 	next := revision
 	for i, t := range group {
 		changes, err := s.stageCommit(batch, t, next+1)
@@ -157,11 +157,11 @@ func resultOf(err error) string {
 
 // stageCommit checks a transaction against the store as the batch leaves it, and adds it to the batch. An error leaves the batch as
 // it was, but for one of the batch itself, which ends the store.
-func (s *Store) stageCommit(batch *pebble.Batch, t *pendingCommit, revision uint64) ([]kv.Event, error) {
+func (s *Store) stageCommit(batch *pebble.Batch, t *pendingCommit, revision uint64) ([]kv.KeyEvent, error) {
 	if err := t.ctx.Err(); err != nil {
 		return nil, err
 	}
-	var conflicts []kv.Conflict
+	var conflicts []kv.KeyConflict
 	exists := make([]bool, len(t.ops))
 	for i, op := range t.ops {
 		if !op.Conditional && op.Kind != kv.OpDelete {
@@ -173,22 +173,22 @@ func (s *Store) stageCommit(batch *pebble.Batch, t *pendingCommit, revision uint
 		}
 		exists[i] = err == nil
 		if op.Conditional && e.Revision != op.Revision {
-			conflicts = append(conflicts, kv.Conflict{Key: op.Key, Expected: op.Revision, Actual: e.Revision})
+			conflicts = append(conflicts, kv.KeyConflict{Key: op.Key, Expected: op.Revision, Actual: e.Revision})
 		}
 	}
 	if len(conflicts) > 0 {
 		return nil, &kv.ConflictError{Conflicts: conflicts}
 	}
-	var events []kv.Event
+	var events []kv.KeyEvent
 	for i, op := range t.ops {
 		var err error
 		switch {
 		case op.Kind == kv.OpPut:
 			err = batch.Set(storedKey(op.Key), appendValue(make([]byte, 0, headerLen+len(op.Value)), op.Key, revision, op.Value), nil)
-			events = append(events, kv.Event{Key: op.Key, Value: op.Value, Revision: revision})
+			events = append(events, kv.KeyEvent{Key: op.Key, Value: op.Value, Revision: revision})
 		case op.Kind == kv.OpDelete && exists[i]:
 			err = batch.Delete(storedKey(op.Key), nil)
-			events = append(events, kv.Event{Key: op.Key, Revision: revision, Deleted: true})
+			events = append(events, kv.KeyEvent{Key: op.Key, Revision: revision, Deleted: true})
 		}
 		if err != nil {
 			s.setFailed(err)
@@ -217,7 +217,7 @@ func (s *Store) writeBatch(batch *pebble.Batch, revision uint64) error {
 
 // publishView shows a durable state to reads and watches. The history comes first and both change under one lock: a watch that
 // begins after the revision of a read finds it in the history, and a read from within a watch sees what the watch was told.
-func (s *Store) publishView(revision uint64, events []kv.Event) {
+func (s *Store) publishView(revision uint64, events []kv.KeyEvent) {
 	v := &storeView{snapshot: s.db.NewSnapshot(), revision: revision, refs: 1}
 	s.mu.Lock()
 	s.history.Append(events)

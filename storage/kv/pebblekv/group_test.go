@@ -52,12 +52,12 @@ func TestGroup(t *testing.T) {
 			t.Errorf("transaction %d: %s, want %s", i, got, want)
 		}
 	}
-	if p, err := s.Range(t.Context(), kv.Range{}); err != nil || len(p.Entries) != 0 || p.Revision != 5 {
+	if p, err := s.Range(t.Context(), kv.KeyRange{}); err != nil || len(p.Entries) != 0 || p.Revision != 5 {
 		t.Errorf("%+v, %v", p, err)
 	}
 	told := ""
 	errEnough := errors.New("enough")
-	err = s.Watch(t.Context(), "", 0, func(b kv.Batch) error {
+	err = s.Watch(t.Context(), "", 0, func(b kv.EventBatch) error {
 		for _, e := range b.Events {
 			told += fmt.Sprintf("%d%s=%s%v ", e.Revision, e.Key, e.Value, e.Deleted)
 		}

@@ -21,7 +21,7 @@ type Store struct {
 	logger  *slog.Logger
 	metrics *storeMetrics
 	db      *pebble.DB
-	history *history.Log
+	history *history.EventLog
 
 	// queue holds transactions for the committer. It is bounded; when it is full callers wait.
 	queue chan *pendingCommit
@@ -179,26 +179,26 @@ func readEntry(r pebble.Reader, key string) (kv.Entry, error) {
 }
 
 // Range implements kv.Store.
-func (s *Store) Range(ctx context.Context, r kv.Range) (kv.Page, error) {
+func (s *Store) Range(ctx context.Context, r kv.KeyRange) (kv.RangePage, error) {
 	r, err := kv.ValidateRange(r)
 	if err != nil {
-		return kv.Page{}, err
+		return kv.RangePage{}, err
 	}
 	if err := s.enterCall(ctx); err != nil {
-		return kv.Page{}, err
+		return kv.RangePage{}, err
 	}
 	defer s.calls.Leave()
 	v := s.acquireView()
 	defer s.releaseView(v)
 	p, err := readPage(ctx, v, r)
 	if err != nil {
-		return kv.Page{}, fmt.Errorf("pebblekv: read keys with prefix %q after %q: %w", r.Prefix, r.After, corruptIfSo(err))
+		return kv.RangePage{}, fmt.Errorf("pebblekv: read keys with prefix %q after %q: %w", r.Prefix, r.After, corruptIfSo(err))
 	}
 	return p, nil
 }
 
 // readPage reads a page of a view.
-func readPage(ctx context.Context, v *storeView, r kv.Range) (p kv.Page, err error) {
+func readPage(ctx context.Context, v *storeView, r kv.KeyRange) (p kv.RangePage, err error) {
 	lower := storedKey(r.Prefix)
 	if r.After >= r.Prefix {
 		lower = append(storedKey(r.After), 0)
@@ -234,7 +234,7 @@ func readPage(ctx context.Context, v *storeView, r kv.Range) (p kv.Page, err err
 }
 
 // Watch implements kv.Store.
-func (s *Store) Watch(ctx context.Context, prefix string, after uint64, fn func(kv.Batch) error) error {
+func (s *Store) Watch(ctx context.Context, prefix string, after uint64, fn func(kv.EventBatch) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

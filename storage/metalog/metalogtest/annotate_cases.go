@@ -83,9 +83,7 @@ var annotateCases = []testCase{
 		for lsn := record.LSN(1); lsn <= 4; lsn++ {
 			e.annotateOne(shardA, lsn, "x", 1)
 		}
-		if err := e.log.Trim(e.ctx, shardA, 3); err != nil {
-			e.Fatal(err)
-		}
+		e.mustSucceed(e.log.Trim(e.ctx, shardA, 3))
 		e.annotateOne(shardA, 2, "late", 0)
 		e.readNotes(shardA, 1, 5, "3=x", "4=x")
 		e.retireCategory(7)
@@ -197,9 +195,7 @@ var annotateCases = []testCase{
 		default:
 		}
 		found, _, err := e.log.Annotations(e.ctx, shardA, 1, 200, zones, 0)
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.mustSucceed(err)
 		st := e.tailOf(shardA)
 		for _, n := range found {
 			if n.LSN < st.FirstLSN || n.LSN >= st.NextLSN || string(n.Data) != fmt.Sprint(n.LSN) {

@@ -60,9 +60,7 @@ func testOutlives(e *caseEnv, again func(testing.TB) metalog.Log) {
 	e.fillShard(shardA, epochs[0], "a", 20)
 	e.wantError(e.trySequences(shardB, epochs[1], makeRun(5, 2, 0, 9)), nil)
 	e.fillShard(shardC, epochs[2], "c", 3)
-	if err := e.log.Trim(e.ctx, shardA, 8); err != nil {
-		e.Fatal(err)
-	}
+	e.mustSucceed(e.log.Trim(e.ctx, shardA, 8))
 	if err := e.log.Trim(e.ctx, shardC, 4); err != nil {
 		e.Fatal(err)
 	}
@@ -74,16 +72,12 @@ func testOutlives(e *caseEnv, again func(testing.TB) metalog.Log) {
 	}
 	shards := []record.ShardID{shardA, shardB, shardC}
 	before, err := e.log.Tail(e.ctx, shards)
-	if err != nil {
-		e.Fatal(err)
-	}
+	e.mustSucceed(err)
 	entries := e.readAll(shardA, 8)
 	for range 2 {
 		e.log = again(e)
 		after, err := e.log.Tail(e.ctx, shards)
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.mustSucceed(err)
 		for i := range after {
 			if after[i].Watermark < before[i].Watermark {
 				e.Fatalf("the watermark went from %d to %d", before[i].Watermark, after[i].Watermark)
@@ -94,17 +88,13 @@ func testOutlives(e *caseEnv, again func(testing.TB) metalog.Log) {
 		wantEqual(e, "entries", fmt.Sprint(e.readAll(shardA, 8)), fmt.Sprint(entries))
 		e.wantKnown(shardB, metalog.ProducerState{Producer: 5, Epoch: 2, Next: 10})
 		boundary, err := e.log.AdvanceBoundary(e.ctx, 0)
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.mustSucceed(err)
 		wantEqual(e, "boundary", boundary, 777)
 		_, err = e.log.Read(e.ctx, shardA, 7, 0, 0)
 		e.wantError(err, metalog.ErrTrimmed)
 		e.wantError(e.tryAppend(appendTo(shardC, epochs[2], "no")), metalog.ErrSealed)
 		listed, err := e.log.Shards(e.ctx, 7)
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.mustSucceed(err)
 		wantEqual(e, "shards", len(listed), 3)
 	}
 	wantEqual(e, "LSN", e.appendAll(appendTo(shardA, epochs[0], "more"))[0].FirstLSN, 21)

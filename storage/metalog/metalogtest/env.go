@@ -155,3 +155,11 @@ func wantEqual[T comparable](e *caseEnv, what string, got, want T) {
 		e.Fatalf("%s: got %v, want %v", what, got, want)
 	}
 }
+
+// mustSucceed fails the case unless err is nil.
+func (e *caseEnv) mustSucceed(err error) {
+	e.Helper()
+	if err != nil {
+		e.Fatal(err)
+	}
+}

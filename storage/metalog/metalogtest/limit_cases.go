@@ -137,9 +137,7 @@ var endCases = []testCase{
 	}},
 	{name: "after Close every call says so", test: func(e *caseEnv) {
 		epoch := e.openOne(shardA)
-		if err := e.log.Close(); err != nil {
-			e.Fatal(err)
-		}
+		e.mustSucceed(e.log.Close())
 		if err := e.log.Close(); err != nil {
 			e.Fatalf("the second Close: %v", err)
 		}

@@ -50,9 +50,7 @@ var readCases = []testCase{
 		}
 		e.appendAll(appendTo(shardA, epoch, many...))
 		entries, err := e.log.Read(e.ctx, shardA, 1, metalog.MaxReadRecords+5, 0)
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.mustSucceed(err)
 		wantEqual(e, "records", len(entries), metalog.MaxReadRecords)
 		wantEqual(e, "all records", len(e.readAll(shardA, 1)), len(many))
 	}},
@@ -65,9 +63,7 @@ var readCases = []testCase{
 		epochs := e.openShards(shardA, shardC)
 		e.fillShard(shardC, epochs[1], "c", 3)
 		states, err := e.log.Tail(e.ctx, []record.ShardID{shardC, shardB, shardA, shardC})
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.mustSucceed(err)
 		for i, want := range []metalog.State{
 			{Shard: shardC, FirstLSN: 1, NextLSN: 4, Epoch: epochs[1]},
 			{Shard: shardB, FirstLSN: 1, NextLSN: 1},
@@ -93,9 +89,7 @@ var readCases = []testCase{
 			7: {shardA, shardB, shardC}, 6: all[:1], 8: all[4:5], 9: nil, 1<<32 - 1: {top}, 0: all[6:],
 		} {
 			states, err := e.log.Shards(e.ctx, category)
-			if err != nil {
-				e.Fatal(err)
-			}
+			e.mustSucceed(err)
 			var got []record.ShardID
 			for _, st := range states {
 				got = append(got, st.Shard)
@@ -128,9 +122,7 @@ var seekCases = []testCase{
 						want++
 					}
 					got, err := e.log.Seek(e.ctx, []record.ShardID{shardC, shardA}, t)
-					if err != nil {
-						e.Fatal(err)
-					}
+					e.mustSucceed(err)
 					wantEqual(e, "position in a shard that does not exist", got[0], 1)
 					wantEqual(e, fmt.Sprint("position of time ", t), got[1], want)
 				}
@@ -139,20 +131,14 @@ var seekCases = []testCase{
 		check(1)
 		for _, t := range []int64{0, -5, 1} {
 			got, err := e.log.Seek(e.ctx, []record.ShardID{shardA}, t)
-			if err != nil {
-				e.Fatal(err)
-			}
+			e.mustSucceed(err)
 			wantEqual(e, "position of the earliest time", got[0], 1)
 		}
 		got, err := e.log.Seek(e.ctx, []record.ShardID{shardA, shardB}, 1<<62)
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.mustSucceed(err)
 		wantEqual(e, "position of the latest time", got[0], 81)
 		wantEqual(e, "position of the latest time", got[1], 2)
-		if err := e.log.Trim(e.ctx, shardA, 33); err != nil {
-			e.Fatal(err)
-		}
+		e.mustSucceed(e.log.Trim(e.ctx, shardA, 33))
 		check(33)
 	}},
 }
@@ -193,9 +179,7 @@ var trimCases = []testCase{
 		for i, s := range shards {
 			e.fillShard(s, epochs[i], "r", 3)
 		}
-		if err := e.log.Trim(e.ctx, shardA, 4); err != nil {
-			e.Fatal(err)
-		}
+		e.mustSucceed(e.log.Trim(e.ctx, shardA, 4))
 		e.wantRecords(shards[0], 1, "r0", "r1", "r2")
 		e.wantRecords(shards[2], 1, "r0", "r1", "r2")
 	}},

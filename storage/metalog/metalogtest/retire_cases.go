@@ -70,9 +70,7 @@ var retireCases = []testCase{
 		if listed, err := e.log.Shards(e.ctx, 7); err != nil || len(listed) != 1 || !listed[0].Sealed {
 			e.Fatalf("Shards returned %+v, %v", listed, err)
 		}
-		if err := e.log.Trim(e.ctx, shardA, 3); err != nil {
-			e.Fatal(err)
-		}
+		e.mustSucceed(e.log.Trim(e.ctx, shardA, 3))
 		e.wantRecords(shardA, 3, "r2")
 	}},
 	{name: "retiring again is harmless, and any id can be retired", test: func(e *caseEnv) {
@@ -164,9 +162,7 @@ func retireUnderWriters(e *caseEnv) {
 	count := func() (n int) {
 		e.Helper()
 		shards, err := e.log.Shards(context.WithoutCancel(e.ctx), 7)
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.mustSucceed(err)
 		for _, st := range shards {
 			if !st.Sealed {
 				e.Fatalf("shard %v is not sealed", st.Shard)

@@ -73,9 +73,7 @@ var subscribeCases = []testCase{
 		e.fillShard(shardA, epochs[0], "r", 10)
 		e.fillShard(shardB, epochs[1], "r", 10)
 		for s, before := range map[record.ShardID]record.LSN{shardA: 6, shardB: 11} {
-			if err := e.log.Trim(e.ctx, s, before); err != nil {
-				e.Fatal(err)
-			}
+			e.mustSucceed(e.log.Trim(e.ctx, s, before))
 		}
 		f := e.follow(long, positionAt(shardA, 2), positionAt(shardB, 2))
 		s := f.waitPosition(shardA, 11)
@@ -323,9 +321,7 @@ func watermarksHold(e *caseEnv) {
 	}
 	wg.Wait()
 	states, err := e.log.Tail(e.ctx, shards)
-	if err != nil {
-		e.Fatal(err)
-	}
+	e.mustSucceed(err)
 	for _, f := range followers {
 		for _, st := range states {
 			f.waitPosition(st.Shard, st.NextLSN)

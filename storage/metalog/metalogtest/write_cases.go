@@ -20,9 +20,7 @@ var openCases = []testCase{
 			e.Fatalf("a shard that does not exist has the state %+v", st)
 		}
 		states, err := e.log.Open(e.ctx, "one", []record.ShardID{shardB, shardA})
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.mustSucceed(err)
 		for i, want := range []record.ShardID{shardB, shardA} {
 			if st := states[i]; st.Shard != want || st.Epoch == 0 || st.FirstLSN != 1 || st.NextLSN != 1 {
 				e.Fatalf("the state of new shard %v is %+v", want, st)
@@ -31,9 +29,7 @@ var openCases = []testCase{
 		first := states[1].Epoch
 		e.fillShard(shardA, first, "r", 3)
 		states, err = e.log.Open(e.ctx, "two", []record.ShardID{shardA})
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.mustSucceed(err)
 		if st := states[0]; st.Epoch <= first || st.NextLSN != 4 || st.FirstLSN != 1 {
 			e.Fatalf("the state after the second Open is %+v", st)
 		}
@@ -180,9 +176,7 @@ var appendCases = []testCase{
 		}
 		advance := func(t, want int64) {
 			got, err := e.log.AdvanceBoundary(e.ctx, t)
-			if err != nil {
-				e.Fatal(err)
-			}
+			e.mustSucceed(err)
 			wantEqual(e, "boundary", got, want)
 		}
 		advance(0, 0)
@@ -228,9 +222,7 @@ var appendCases = []testCase{
 		}
 		e.appendAll(all...)
 		states, err := e.log.Tail(e.ctx, shards)
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.mustSucceed(err)
 		for _, st := range states {
 			wantEqual(e, "next LSN", st.NextLSN, 2)
 		}
@@ -421,9 +413,7 @@ var sealCases = []testCase{
 			e.Fatalf("the second Seal returned %+v, %v", st, err)
 		}
 		states, err := e.log.Open(e.ctx, "again", []record.ShardID{shardA, shardB})
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.mustSucceed(err)
 		if st := states[0]; !st.Sealed || st.Epoch != epoch || st.NextLSN != 3 {
 			e.Fatalf("Open of a sealed shard returned %+v", st)
 		}
@@ -432,9 +422,7 @@ var sealCases = []testCase{
 		}
 		e.wantError(e.tryAppend(appendTo(shardA, epoch, "no")), metalog.ErrSealed)
 		e.wantRecords(shardA, 1, "r0", "r1")
-		if err := e.log.Trim(e.ctx, shardA, 3); err != nil {
-			e.Fatal(err)
-		}
+		e.mustSucceed(e.log.Trim(e.ctx, shardA, 3))
 		wantEqual(e, "first LSN", e.tailOf(shardA).FirstLSN, 3)
 	}},
 	{name: "what does not exist can't be sealed", test: func(e *caseEnv) {

@@ -28,15 +28,15 @@ const (
 	maxBatchBytes  = 4 << 20
 )
 
-// Log is the history of a store.
-type Log struct {
+// EventLog is the history of a store.
+type EventLog struct {
 	limits  HistoryLimits
 	watches sync.WaitGroup
 
 	mu struct {
 		sync.Mutex
 		// changes are in the order of revisions, and begin at a transaction's first.
-		changes []kv.Event
+		changes []kv.KeyEvent
 		bytes   int
 		// oldest is the revision after which every change is in changes; newest is the store's.
 		oldest, newest uint64
@@ -47,15 +47,15 @@ type Log struct {
 }
 
 // New returns the history of a store whose revision is newest; it knows nothing of what led there.
-func New(newest uint64, limits HistoryLimits) *Log {
-	l := &Log{limits: limits}
+func New(newest uint64, limits HistoryLimits) *EventLog {
+	l := &EventLog{limits: limits}
 	l.mu.oldest, l.mu.newest = newest, newest
 	l.mu.grown = make(chan struct{})
 	return l
 }
 
 // Append adds the changes of committed transactions, in order. The history keeps the slice's elements and the values' memory.
-func (l *Log) Append(events []kv.Event) {
+func (l *EventLog) Append(events []kv.KeyEvent) {
 	if len(events) == 0 {
 		return
 	}
@@ -72,7 +72,7 @@ func (l *Log) Append(events []kv.Event) {
 }
 
 // trimOldest forgets whole transactions from the oldest on until the limits hold. l.mu is held.
-func (l *Log) trimOldest() {
+func (l *EventLog) trimOldest() {
 	c := l.mu.changes
 	drop := 0
 	for len(c)-drop > l.limits.Events || l.mu.bytes > l.limits.Bytes {
@@ -82,7 +82,7 @@ func (l *Log) trimOldest() {
 		}
 		for c[end].Revision == revision {
 			l.mu.bytes -= size(c[end])
-			c[end] = kv.Event{} // the array lives on: do not let it hold the value
+			c[end] = kv.KeyEvent{} // the array lives on: do not let it hold the value
 			end++
 		}
 		drop, l.mu.oldest = end, revision
@@ -90,10 +90,10 @@ func (l *Log) trimOldest() {
 	l.mu.changes = c[drop:]
 }
 
-func size(e kv.Event) int { return len(e.Key) + len(e.Value) }
+func size(e kv.KeyEvent) int { return len(e.Key) + len(e.Value) }
 
 // Watch is Watch of kv.Store.
-func (l *Log) Watch(ctx context.Context, prefix string, after uint64, fn func(kv.Batch) error) error {
+func (l *EventLog) Watch(ctx context.Context, prefix string, after uint64, fn func(kv.EventBatch) error) error {
 	l.mu.Lock()
 	if l.mu.closed {
 		l.mu.Unlock()
@@ -128,18 +128,18 @@ func (l *Log) Watch(ctx context.Context, prefix string, after uint64, fn func(kv
 }
 
 // next returns changes after a revision, and, when these are all, the channel that announces more.
-func (l *Log) next(prefix string, after uint64) (kv.Batch, <-chan struct{}, error) {
+func (l *EventLog) next(prefix string, after uint64) (kv.EventBatch, <-chan struct{}, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.closed {
-		return kv.Batch{}, nil, kv.ErrClosed
+		return kv.EventBatch{}, nil, kv.ErrClosed
 	}
 	if after < l.mu.oldest || after > l.mu.newest {
-		return kv.Batch{}, nil, &kv.CompactedError{After: after, Oldest: l.mu.oldest, Newest: l.mu.newest}
+		return kv.EventBatch{}, nil, &kv.CompactedError{After: after, Oldest: l.mu.oldest, Newest: l.mu.newest}
 	}
 	c := l.mu.changes
 	i := sort.Search(len(c), func(i int) bool { return c[i].Revision > after })
-	batch := kv.Batch{Revision: after}
+	batch := kv.EventBatch{Revision: after}
 	for bytes := 0; i < len(c); i++ {
 		full := len(batch.Events) >= maxBatchEvents || bytes >= maxBatchBytes
 		if full && c[i].Revision != batch.Revision {
@@ -156,7 +156,7 @@ func (l *Log) next(prefix string, after uint64) (kv.Batch, <-chan struct{}, erro
 }
 
 // Close ends all watches with kv.ErrClosed and waits for them. Repeating it is harmless.
-func (l *Log) Close() {
+func (l *EventLog) Close() {
 	l.mu.Lock()
 	if !l.mu.closed {
 		l.mu.closed = true

@@ -151,10 +151,10 @@ func (s *partScript) step(t *testing.T, d *datadriven.TestData, name string) str
 	step, until := p.nextStep(&st, s.now, time.Second)
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s: %v", name, step)
-	switch step {
-	case stepWait:
+	if step == stepWait {
 		fmt.Fprintf(&out, " until %v", until.Sub(epoch))
-	case stepDivide:
+	}
+	if step == stepDivide {
 		s.queues.MarkStalled(entries(p.batchesIn(logqueue.Waiting, logqueue.Closed)))
 		if !st.Independent {
 			out.WriteString(", and stay in flight")

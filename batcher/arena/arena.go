@@ -57,6 +57,7 @@ const (
 	chunkShare = 8
 )
 
+// New returns an arena whose chunks suit that much memory.
 func New(pool *buffers.Pool, memory int64) *Arena {
 	return &Arena{pool: pool, most: int(min(max(memory/minChunks, minChunk), maxChunk))}
 }

@@ -11,6 +11,7 @@ import (
 // Kind is how Avro writes values.
 type Kind uint8
 
+// Kinds.
 const (
 	Null Kind = iota + 1
 	Boolean
@@ -44,6 +45,7 @@ type Type struct {
 	Constant bool
 }
 
+// Field is a field of a record.
 type Field struct {
 	Name string
 	Type *Type

@@ -20,15 +20,15 @@ type FindingKind string
 const (
 	// FindingMissing: a pointer refers to a blob that is not there. This is damage: what it held is lost.
 	FindingMissing FindingKind = "missing"
-	// FindingOrphan: a blob that no pointer refers to, or ever will. The collector deletes it.
+	// FindingOrphan: a blob that no pointer refers to, or ever will. The keeper deletes it.
 	FindingOrphan FindingKind = "orphan"
-	// FindingExpired: a blob all of whose pointers were trimmed. The collector deletes it.
+	// FindingExpired: a blob all of whose pointers were trimmed. The keeper deletes it.
 	FindingExpired FindingKind = "expired"
 	// FindingYoung: a blob that no pointer refers to yet, which its writer may still commit.
 	FindingYoung FindingKind = "young"
-	// FindingUnknown: a blob written in an epoch that the metadata engine never gave out. The collector keeps it.
+	// FindingUnknown: a blob written in an epoch that the metadata engine never gave out. The keeper keeps it.
 	FindingUnknown FindingKind = "unknown"
-	// FindingDamaged: a blob that no pointer refers to and whose footer can't be read. The collector keeps it.
+	// FindingDamaged: a blob that no pointer refers to and whose footer can't be read. The keeper keeps it.
 	FindingDamaged FindingKind = "damaged"
 	// FindingPointer: a record that is no pointer, or can't be read.
 	FindingPointer FindingKind = "pointer"
@@ -64,7 +64,7 @@ type AuditCategory struct {
 	Name string
 }
 
-// Audit compares all pointers with all blobs, and tells fn what dangles. It only reads, and may run beside writers and a collector. It holds
+// Audit compares all pointers with all blobs, and tells fn what dangles. It only reads, and may run beside writers and a keeper. It holds
 // some 150 bytes for each blob that a pointer refers to.
 func Audit(ctx context.Context, log Log, blobs blob.Store, categories []AuditCategory, fn func(Finding) error) (AuditResult, error) {
 	a := &audit{ctx: ctx, log: log, blobs: blobs, fn: fn, refs: map[string]*reference{}}

@@ -13,10 +13,10 @@ import (
 // claimRoot is where claims are kept in the blob store: collector/CELL/BOUNDARY, with the boundary as 16 digits of Unix microseconds.
 const claimRoot = "collector/"
 
-// maxClaims bounds how many claims are read: a collector leaves one or two.
+// maxClaims bounds how many claims are read: a keeper leaves one or two.
 const maxClaims = 10_000
 
-// claim says that a cell's collector has deleted blobs older than the boundary from this store.
+// claim says that a cell's retention has deleted blobs older than the boundary from this store.
 type claim struct {
 	cell     string
 	boundary int64
@@ -31,7 +31,7 @@ func parseClaim(key string) (claim, error) {
 	t, err := strconv.ParseInt(digits, 10, 64)
 	c := claim{cell, t}
 	if !ok || !found || err != nil || checkCell(cell) != nil || c.key() != key {
-		return claim{}, fmt.Errorf("collector: %.100q is not the key of a claim", key)
+		return claim{}, fmt.Errorf("retention: %.100q is not the key of a claim", key)
 	}
 	return c, nil
 }
@@ -49,12 +49,12 @@ func ClaimBoundary(key string) (int64, bool) {
 // checkCell checks the name of a cell: a part of a key.
 func checkCell(cell string) error {
 	if len(cell) > 64 || strings.Contains(cell, "/") {
-		return errors.New("collector: not a cell's name")
+		return errors.New("retention: not a cell's name")
 	}
 	return blob.CheckKey(claimRoot + cell)
 }
 
-// HaltedError is why a collector does not collect: the blob store has a claim that does not go with the metadata engine.
+// HaltedError is why a keeper does not collect: the blob store has a claim that does not go with the metadata engine.
 type HaltedError struct {
 	// Claim is the key of the claim. Config.Adopt takes it.
 	Claim string
@@ -64,7 +64,7 @@ type HaltedError struct {
 
 // Error says what to do.
 func (e *HaltedError) Error() string {
-	return fmt.Sprintf("collector: nothing is collected: %s. If these logs and blobs belong together all the same, start the collector "+
+	return fmt.Sprintf("retention: nothing is deleted: %s. If these logs and blobs belong together all the same, start retention "+
 		"with the claim's key to adopt: %s", e.Reason, e.Claim)
 }
 
@@ -112,7 +112,7 @@ func (t *term) claims(ctx context.Context) (claims []claim, err error) {
 			continue
 		}
 		if claims = append(claims, c); len(claims) > maxClaims {
-			return nil, fmt.Errorf("collector: over %d claims under %s: remove those of cells that are gone", maxClaims, claimRoot)
+			return nil, fmt.Errorf("retention: over %d claims under %s: remove those of cells that are gone", maxClaims, claimRoot)
 		}
 	}
 	return claims, nil

@@ -247,7 +247,7 @@ func TestLateArrival(t *testing.T) {
 	}
 }
 
-// TestAncientBlob: the time of a blob's id is what a clock said, and one from long ago does not make a collector look at every second since.
+// TestAncientBlob: the time of a blob's id is what a clock said, and one from long ago does not make a keeper look at every second since.
 func TestAncientBlob(t *testing.T) {
 	w := testWorld(t)
 	id := w.cell.create(time.Hour, w.clock.Now())
@@ -287,7 +287,7 @@ func TestUndecided(t *testing.T) {
 	}
 }
 
-// TestClaims: a collector takes nothing from a store that it has no claim to.
+// TestClaims: a keeper takes nothing from a store that it has no claim to.
 func TestClaims(t *testing.T) {
 	w := testWorld(t)
 	id := w.cell.create(time.Hour, w.clock.Now())

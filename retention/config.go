@@ -32,7 +32,7 @@ type Config struct {
 	BoundaryStep time.Duration `default:"5m" min:"1ms" max:"1d"`
 	// SweepInterval is the time between two listings of all blobs.
 	SweepInterval time.Duration `yaml:"sweep_interval" default:"1d" min:"1s" max:"3650d"`
-	// LeaseTTL is how long others wait when the leading collector is silent.
+	// LeaseTTL is how long others wait when the leading keeper is silent.
 	LeaseTTL time.Duration `default:"15s" min:"100ms" max:"10m"`
 
 	// StoreRequests and LogRequests bound the requests a second to the blob store and to the metadata engine.
@@ -45,7 +45,7 @@ type Config struct {
 	// MaxDoomed is how many dead blobs may wait for their Linger, some 150 bytes each. What does not fit is examined again later.
 	MaxDoomed int `default:"100000" min:"1" max:"10000000"`
 
-	// Adopt is the key of a claim in the blob store that keeps this collector from working, and that it may replace. See the package
+	// Adopt is the key of a claim in the blob store that keeps this keeper from working, and that it may replace. See the package
 	// comment.
 	Adopt string `yaml:"adopt" flag:"retention-adopt" help:"claim in the blob store that retention may replace; its error names the claim"`
 }
@@ -58,7 +58,7 @@ func (c *Config) Validate() error {
 	return config.Check("retention", c, nil).Err()
 }
 
-// Log is what a collector needs of the metadata engine; see metalog.Log.
+// Log is what a keeper needs of the metadata engine; see metalog.Log.
 type Log interface {
 	Open(ctx context.Context, owner string, shards []record.ShardID) ([]metalog.State, error)
 	Append(ctx context.Context, a *metalog.Append) ([]metalog.Appended, error)
@@ -72,7 +72,7 @@ type Log interface {
 	AdvanceBoundary(ctx context.Context, t int64) (int64, error)
 }
 
-// Control is what a collector needs of the control plane; see rpc.ControlService.
+// Control is what a keeper needs of the control plane; see rpc.ControlService.
 type Control interface {
 	GetCategory(ctx context.Context, req *scribev1.GetCategoryRequest) (*scribev1.GetCategoryResponse, error)
 	ListDropped(ctx context.Context, req *scribev1.ListDroppedRequest) (*scribev1.ListDroppedResponse, error)
@@ -88,7 +88,7 @@ type Categories interface {
 	ByID(id uint32) (*scribev1.Category, bool)
 }
 
-// Deps are what a collector works with. They outlive it.
+// Deps are what a keeper works with. They outlive it.
 type Deps struct {
 	Log        Log
 	Blobs      blob.Store
@@ -112,7 +112,7 @@ func (d *Deps) validate() error {
 		"Owner": d.Owner == "" || len(d.Owner) > metalog.MaxOwner,
 	} {
 		if missing {
-			errs = append(errs, fmt.Errorf("collector: Deps.%s is missing, or too long", name))
+			errs = append(errs, fmt.Errorf("retention: Deps.%s is missing, or too long", name))
 		}
 	}
 	return errors.Join(errs...)

@@ -10,7 +10,7 @@ import (
 	"scribe/storage/metalog"
 )
 
-// script is what happens in a cell while its collector is killed: everything that a collector does is in it.
+// script is what happens in a cell while its collector is killed: everything that a keeper does is in it.
 func script(w *world, at int) {
 	id := func(n uint32) uint32 { return w.cell.live()[n] }
 	switch at {
@@ -34,7 +34,7 @@ func script(w *world, at int) {
 	}
 }
 
-// killedAt runs the script and kills the collector at the n-th step that changes something, with its answer lost or
+// killedAt runs the script and kills the keeper at the n-th step that changes something, with its answer lost or
 // the call not carried out; then another one goes on. It reports whether it came to that step.
 func killedAt(t *testing.T, n int, after bool) (killed bool) {
 	t.Helper()
@@ -78,7 +78,7 @@ func killedAt(t *testing.T, n int, after bool) (killed bool) {
 	return killed
 }
 
-// TestKilledAtEveryStep: whatever a collector was doing, the next one finishes it, and nothing owed is lost.
+// TestKilledAtEveryStep: whatever a keeper was doing, the next one finishes it, and nothing owed is lost.
 func TestKilledAtEveryStep(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		steps := 0
@@ -92,7 +92,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// TestSimulation: writers that are fast, stalled and killed, categories that come, change and go, readers' pins, and collectors that are killed,
+// TestSimulation: writers that are fast, stalled and killed, categories that come, change and go, readers' pins, and keepers that are killed,
 // paused for hours and replaced, in any order. At every moment each pointer resolves and what is owed can be read; in the end nothing is
 // left that nobody needs.
 func TestSimulation(t *testing.T) {
@@ -138,7 +138,7 @@ type owed struct {
 type simulation struct {
 	*world
 	stalled []*draft
-	// leaders are collectors, the last of which has the lease; the others do not know that they lost it, or were killed.
+	// leaders are keepers, the last of which has the lease; the others do not know that they lost it, or were killed.
 	leaders []*leader
 	owed    map[string]owed
 }
@@ -248,12 +248,12 @@ func (s *simulation) collect(*rapid.T) {
 	}
 }
 
-// replace has another collector take over.
+// replace has another keeper take over.
 func (s *simulation) replace(*rapid.T) {
 	s.leaders = append(s.leaders, s.mustLead("two"))
 }
 
-// kill kills the collector in the middle of a pass.
+// kill kills the keeper in the middle of a pass.
 func (s *simulation) kill(rt *rapid.T) {
 	deps, _ := kill(s.deps("three"), rapid.IntRange(0, 40).Draw(rt, "step"), rapid.Bool().Draw(rt, "after"))
 	l, err := s.lead(deps)
@@ -262,19 +262,19 @@ func (s *simulation) kill(rt *rapid.T) {
 		l.close()
 	}
 	if err != nil && !errors.Is(err, errKilled) {
-		s.Fatalf("a collector that is killed: %v", err)
+		s.Fatalf("a keeper that is killed: %v", err)
 	}
 	s.replace(rt)
 }
 
-// paused lets a collector that lost the lease go on with what it was doing.
+// paused lets a keeper that lost the lease go on with what it was doing.
 func (s *simulation) paused(rt *rapid.T) {
 	if len(s.leaders) < 2 {
 		return
 	}
 	l := s.leaders[rapid.IntRange(0, len(s.leaders)-2).Draw(rt, "which")]
 	if err := l.pass(); !errors.Is(err, errLost) {
-		s.Fatalf("a collector that lost the lease saved its state: %v", err)
+		s.Fatalf("a keeper that lost the lease saved its state: %v", err)
 	}
 }
 

@@ -11,7 +11,7 @@
 //  2. Only blobs with ids below the boundary are examined: their footers are read, and then the places in the logs.
 //  3. What is dead is deleted, after Config.Linger.
 //
-// Nobody can bring a dead blob back, so a decision never becomes wrong: a collector that is paused between any two of these steps, or
+// Nobody can bring a dead blob back, so a decision never becomes wrong: a keeper that is paused between any two of these steps, or
 // two that work at the same time, or one that was killed, delete nothing that is alive. A writer that outlives the grace is refused
 // with metalog.ErrStaleBlob and puts its blob again under a new id.
 //
@@ -40,13 +40,13 @@
 //
 // Any number of processes may have the role; one leads. It holds a lease, which is nothing but the shard [LeaseShard] of the metadata
 // engine: who leads opened it last, and appends its state every third of Config.LeaseTTL; who finds no new record for the length of a lease
-// opens it, and the epoch keeps the one before from appending. The state says how far the collector has come (docs/format/retention.md),
+// opens it, and the epoch keeps the one before from appending. The state says how far the keeper has come (docs/format/retention.md),
 // so a successor goes on there. The lease saves work. It is not what safety rests on, see above.
 //
 // # Guards
 //
 // Deleting by absence is dangerous when the logs are not the ones that belong to the blobs: another cell's, empty ones, or an old
-// backup. So the collector keeps a claim in the blob store: an object that names its cell and the boundary. It collects nothing while
+// backup. So the keeper keeps a claim in the blob store: an object that names its cell and the boundary. It collects nothing while
 // there is a claim of another cell, or one with a boundary that the engine has not reached, until Config.Adopt names that claim. A blob
 // of a writer's epoch that the engine never gave out is kept, and counted.
 //

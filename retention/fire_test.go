@@ -68,7 +68,7 @@ type committed struct {
 	key   string
 }
 
-// TestUnderFire: writers that write, stop in the middle and go on after the collector was there; readers of every age; collectors that are
+// TestUnderFire: writers that write, stop in the middle and go on after the keeper was there; readers of every age; keepers that are
 // killed at any moment and replaced. Whatever is owed can be read, whatever a reader has in its hands either resolves or was trimmed, writers
 // that come too late are refused, and in the end nothing is left that nobody needs.
 func TestUnderFire(t *testing.T) {
@@ -84,14 +84,14 @@ func TestUnderFire(t *testing.T) {
 	for _, retention := range []time.Duration{3 * time.Minute, 10 * time.Minute} {
 		b.cell.create(retention, clock.micros())
 	}
-	var soldiers, collectors sync.WaitGroup
+	var soldiers, keepers sync.WaitGroup
 	for i := range 3 {
 		soldiers.Go(func() { b.write(uint16(i + 1)) })
 		soldiers.Go(b.read)
 	}
 	for i := range 2 {
 		soldiers.Go(func() { b.stall(uint16(100 + i)) })
-		collectors.Go(func() { b.collect(i) })
+		keepers.Go(func() { b.collect(i) })
 	}
 	<-clock.after(30 * time.Minute)
 	for deadline := time.Now().Add(time.Minute); !b.happened() && time.Now().Before(deadline); {
@@ -99,12 +99,12 @@ func TestUnderFire(t *testing.T) {
 	}
 	close(b.stop)
 	soldiers.Wait()
-	collectors.Wait()
+	keepers.Wait()
 	b.after()
 	if !b.happened() {
 		t.Error("something did not happen")
 	}
-	t.Logf("%d writes, %d gaps, %d late writers refused, %d collectors killed", len(b.mu.written), b.mu.gaps, b.mu.stale, b.mu.killed)
+	t.Logf("%d writes, %d gaps, %d late writers refused, %d keepers killed", len(b.mu.written), b.mu.gaps, b.mu.stale, b.mu.killed)
 	if err := errors.Join(log.Close(), b.blobs.Close()); err != nil {
 		t.Error(err)
 	}
@@ -227,7 +227,7 @@ func (b *battle) read() {
 	}
 }
 
-// collect runs collectors one after another, each of which is killed at a random moment.
+// collect runs keepers one after another, each of which is killed at a random moment.
 func (b *battle) collect(place int) {
 	for n := 0; !b.over(); n++ {
 		d := Deps{Log: b.log, Blobs: b.blobs, Control: b.cell, Categories: b.cell, Owner: fmt.Sprintf("%d-%d", place, n), Now: b.clock.now}
@@ -252,8 +252,8 @@ func (b *battle) collect(place int) {
 	}
 }
 
-// close closes a collector. One that cannot give its lease back while that lasts, which is not long here, leaves it.
-func (b *battle) close(c *Collector) error {
+// close closes a keeper. One that cannot give its lease back while that lasts, which is not long here, leaves it.
+func (b *battle) close(c *Keeper) error {
 	err := c.Close(context.WithoutCancel(b.ctx))
 	if errors.Is(err, context.DeadlineExceeded) {
 		return nil

@@ -13,10 +13,10 @@ import (
 	"scribe/storage/metalog"
 )
 
-// errLost ends a term: another collector leads, or may.
-var errLost = errors.New("collector: the lease was lost")
+// errLost ends a term: another keeper leads, or may.
+var errLost = errors.New("retention: the lease was lost")
 
-// lease decides when a collector that waits may take over. It does no I/O; its times are the local clock's, so clocks need not agree.
+// lease decides when a keeper that waits may take over. It does no I/O; its times are the local clock's, so clocks need not agree.
 type lease struct {
 	ttl time.Duration
 	// epoch and next are what was seen last of the lease shard, since when nothing has changed.
@@ -42,9 +42,9 @@ func (l *lease) look(now time.Time, owner string, st metalog.State, last *state)
 	return left <= 0, min(max(left, time.Millisecond), l.ttl/3)
 }
 
-// term is the time in which a collector leads.
+// term is the time in which a keeper leads.
 type term struct {
-	c     *Collector
+	c     *Keeper
 	epoch uint64
 	// ctx ends with the term. A step that had begun may end later, which does no harm.
 	ctx context.Context //nolint:containedctx // it is the term's life, not a call's
@@ -59,8 +59,8 @@ type term struct {
 // keptRecords is how many records of the lease shard are kept: for people who look at them.
 const keptRecords = 16
 
-// campaign waits until this collector leads. It returns nil when ctx ends.
-func (c *Collector) campaign(ctx context.Context) *term {
+// campaign waits until this keeper leads. It returns nil when ctx ends.
+func (c *Keeper) campaign(ctx context.Context) *term {
 	l := lease{ttl: c.cfg.LeaseTTL}
 	for {
 		take, wait, err := c.look(ctx, &l)
@@ -83,7 +83,7 @@ func (c *Collector) campaign(ctx context.Context) *term {
 	}
 }
 
-func (c *Collector) look(ctx context.Context, l *lease) (take bool, wait time.Duration, err error) {
+func (c *Keeper) look(ctx context.Context, l *lease) (take bool, wait time.Duration, err error) {
 	st, err := c.leaseState(ctx)
 	if err != nil {
 		return false, 0, err
@@ -96,7 +96,7 @@ func (c *Collector) look(ctx context.Context, l *lease) (take bool, wait time.Du
 	return take, wait, nil
 }
 
-func (c *Collector) leaseState(ctx context.Context) (metalog.State, error) {
+func (c *Keeper) leaseState(ctx context.Context) (metalog.State, error) {
 	states, err := c.deps.Log.Tail(ctx, []record.ShardID{LeaseShard})
 	if err != nil {
 		return metalog.State{}, fmt.Errorf("look at the lease: %w", err)
@@ -105,19 +105,19 @@ func (c *Collector) leaseState(ctx context.Context) (metalog.State, error) {
 }
 
 // lastState returns the newest state in the lease shard, nil if there is none.
-func (c *Collector) lastState(ctx context.Context, st metalog.State) (*state, error) {
+func (c *Keeper) lastState(ctx context.Context, st metalog.State) (*state, error) {
 	if st.NextLSN == st.FirstLSN {
 		return nil, nil
 	}
 	entries, err := c.deps.Log.Read(ctx, LeaseShard, st.NextLSN-1, 1, 0)
 	if err != nil || len(entries) == 0 {
-		return nil, fmt.Errorf("read the state of the collector before: %w", errors.Join(err, context.Cause(ctx)))
+		return nil, fmt.Errorf("read the state of the keeper before: %w", errors.Join(err, context.Cause(ctx)))
 	}
 	return decodeState(entries[0].Data)
 }
 
-// take makes this collector the leading one, with the state of the one before.
-func (c *Collector) take(ctx context.Context) (*term, error) {
+// take makes this keeper the leading one, with the state of the one before.
+func (c *Keeper) take(ctx context.Context) (*term, error) {
 	states, err := c.deps.Log.Open(ctx, c.deps.Owner, []record.ShardID{LeaseShard})
 	if err != nil {
 		return nil, fmt.Errorf("take the lease: %w", err)
@@ -128,7 +128,7 @@ func (c *Collector) take(ctx context.Context) (*term, error) {
 	case errors.Is(err, errState):
 		// It says how far the others have come, not what may be deleted: a new one costs another look at everything. Without the name
 		// of the cell its claim has to be adopted.
-		c.log.ErrorContext(ctx, "the state of the collector before is damaged, a new one is made", "error", err)
+		c.log.ErrorContext(ctx, "the state of the keeper before is damaged, a new one is made", "error", err)
 	case err != nil:
 		return nil, err
 	}
@@ -212,11 +212,11 @@ func (t *term) keep(ctx context.Context) error {
 	return nil
 }
 
-// release lets another collector take over at once.
+// release lets another keeper take over at once.
 func (t *term) release(ctx context.Context) error {
 	t.change(func(s *state) { s.Released = true })
 	if err := t.save(ctx); err != nil && !errors.Is(err, errLost) {
-		return fmt.Errorf("collector: release the lease: %w", err)
+		return fmt.Errorf("retention: release the lease: %w", err)
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ type metrics struct {
 	failures  *prometheus.CounterVec
 }
 
-func newMetrics(r prometheus.Registerer, c *Collector) (*metrics, error) {
+func newMetrics(r prometheus.Registerer, c *Keeper) (*metrics, error) {
 	m := &metrics{registerer: r}
 	gauge := func(name, help string) prometheus.Gauge {
 		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "scribe_retention_" + name, Help: help})
@@ -72,7 +72,7 @@ func newMetrics(r prometheus.Registerer, c *Collector) (*metrics, error) {
 			return 0
 		}))
 	}
-	flag("leads", "1: this process is the collector that works.", c.Leads)
+	flag("leads", "1: this process is the keeper that works.", c.Leads)
 	flag("halted", "1: this process leads, and collects nothing, since the blobs have another cell's claim or the metadata logs are older than they.",
 		func() bool { return c.Halted() != nil })
 	m.boundary = gauge("boundary_age_seconds", "Age of the boundary: blobs that are younger are not looked at.")
@@ -101,7 +101,7 @@ func newMetrics(r prometheus.Registerer, c *Collector) (*metrics, error) {
 		if err := r.Register(x); err != nil {
 			m.all = m.all[:i]
 			m.close()
-			return nil, fmt.Errorf("collector: metrics: %w", err)
+			return nil, fmt.Errorf("retention: metrics: %w", err)
 		}
 	}
 	return m, nil

@@ -15,8 +15,8 @@ import (
 	"scribe/internal/base/logthrottle"
 )
 
-// Collector is the role. It is safe for concurrent use.
-type Collector struct {
+// Keeper is the role. It is safe for concurrent use.
+type Keeper struct {
 	cfg     Config
 	deps    Deps
 	log     *slog.Logger
@@ -38,8 +38,8 @@ type Collector struct {
 	}
 }
 
-// New starts a collector, which campaigns for the lease and collects while it has it, until Close.
-func New(cfg Config, deps Deps) (*Collector, error) {
+// New starts a keeper, which campaigns for the lease and collects while it has it, until Close.
+func New(cfg Config, deps Deps) (*Keeper, error) {
 	c, err := prepare(cfg, deps)
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func New(cfg Config, deps Deps) (*Collector, error) {
 }
 
 // prepare is New without starting anything.
-func prepare(cfg Config, deps Deps) (*Collector, error) {
+func prepare(cfg Config, deps Deps) (*Keeper, error) {
 	if err := errors.Join(cfg.Validate(), deps.validate()); err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func prepare(cfg Config, deps Deps) (*Collector, error) {
 	if cfg.DeleteBytes > 0 {
 		limit = rate.Limit(cfg.DeleteBytes)
 	}
-	c := &Collector{
+	c := &Keeper{
 		cfg: cfg, deps: deps, log: deps.Logger, ended: make(chan struct{}),
 		requests: rate.NewLimiter(rate.Limit(cfg.StoreRequests), max(1, int(cfg.StoreRequests/4))),
 		records:  rate.NewLimiter(rate.Limit(cfg.LogRequests), max(1, int(cfg.LogRequests/4))),
@@ -77,14 +77,14 @@ func prepare(cfg Config, deps Deps) (*Collector, error) {
 	return c, nil
 }
 
-// Close ends the collector, and gives the lease back so that another one need not wait for it. What it was doing is done by the next.
+// Close ends the keeper, and gives the lease back so that another one need not wait for it. What it was doing is done by the next.
 // Repeating it is harmless.
-func (c *Collector) Close(ctx context.Context) error {
+func (c *Keeper) Close(ctx context.Context) error {
 	c.end()
 	select {
 	case <-c.ended:
 	case <-ctx.Done():
-		return fmt.Errorf("collector: a step still runs: %w", context.Cause(ctx))
+		return fmt.Errorf("retention: a step still runs: %w", context.Cause(ctx))
 	}
 	c.metrics.close()
 	c.mu.Lock()
@@ -92,40 +92,40 @@ func (c *Collector) Close(ctx context.Context) error {
 	return c.mu.err
 }
 
-// Halted returns why the collector, which leads, collects nothing, as a *HaltedError; nil when it does, or does not lead.
-func (c *Collector) Halted() error {
+// Halted returns why the keeper, which leads, collects nothing, as a *HaltedError; nil when it does, or does not lead.
+func (c *Keeper) Halted() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.halted
 }
 
-// Leads reports whether this collector is the one that works.
-func (c *Collector) Leads() bool {
+// Leads reports whether this keeper is the one that works.
+func (c *Keeper) Leads() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.leads
 }
 
-func (c *Collector) status(leads bool, halted error) {
+func (c *Keeper) status(leads bool, halted error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.leads, c.mu.halted = leads, halted
 }
 
 // run campaigns and leads, in turn.
-func (c *Collector) run() {
+func (c *Keeper) run() {
 	defer close(c.ended)
 	for c.life.Err() == nil {
 		t := c.campaign(c.life)
 		if t == nil {
 			return
 		}
-		c.log.Info("this collector leads", "cell", t.cell(), "epoch", t.epoch)
+		c.log.Info("retention leads", "cell", t.cell(), "epoch", t.epoch)
 		c.status(true, nil)
 		err := t.lead(c.life)
 		c.status(false, nil)
 		if c.life.Err() == nil {
-			c.log.Warn("this collector does not lead any more", "error", err)
+			c.log.Warn("retention does not lead any more", "error", err)
 			continue
 		}
 		// What ended it must not keep the others waiting.
@@ -187,7 +187,7 @@ func (t *term) admitted(ctx context.Context) (boundary int64, ok bool) {
 }
 
 // loop runs a round at every interval, and at once again as long as a round says that there is more to do.
-func (c *Collector) loop(ctx context.Context, what string, round func(context.Context) (more bool, err error)) error {
+func (c *Keeper) loop(ctx context.Context, what string, round func(context.Context) (more bool, err error)) error {
 	for {
 		more, err := round(ctx)
 		switch {
@@ -208,7 +208,7 @@ func (c *Collector) loop(ctx context.Context, what string, round func(context.Co
 }
 
 // trouble tells of a failure that is tried again.
-func (c *Collector) trouble(step string, err error) {
+func (c *Keeper) trouble(step string, err error) {
 	c.metrics.failures.WithLabelValues(step).Inc()
 	c.mu.Lock()
 	if c.mu.complaints[step] == nil {
@@ -218,16 +218,16 @@ func (c *Collector) trouble(step string, err error) {
 		c.mu.complaints[step] = new(logthrottle.Throttle)
 	}
 	defer c.mu.Unlock()
-	c.mu.complaints[step].Failed(c.life, c.log, "a step of the collector failed, it is tried again", "step", step, "error", err)
+	c.mu.complaints[step].Failed(c.life, c.log, "a step of the keeper failed, it is tried again", "step", step, "error", err)
 }
 
-// jitter changes a pause by up to a fifth, so that collectors, and loops of one, do not run in step.
-func (c *Collector) jitter(d time.Duration) time.Duration {
+// jitter changes a pause by up to a fifth, so that keepers, and loops of one, do not run in step.
+func (c *Keeper) jitter(d time.Duration) time.Duration {
 	return d - d/5 + rand.N(2*d/5+1)
 }
 
 // sleep waits; it reports false when ctx ended.
-func (c *Collector) sleep(ctx context.Context, d time.Duration) bool {
+func (c *Keeper) sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -239,9 +239,9 @@ func (c *Collector) sleep(ctx context.Context, d time.Duration) bool {
 }
 
 // store waits for its turn to make a request to the blob store, index to the metadata engine.
-func (c *Collector) store(ctx context.Context) error { return c.storeN(ctx, 1) }
+func (c *Keeper) store(ctx context.Context) error { return c.storeN(ctx, 1) }
 
-func (c *Collector) storeN(ctx context.Context, n int) error {
+func (c *Keeper) storeN(ctx context.Context, n int) error {
 	c.metrics.requests.Add(float64(n))
 	for range n {
 		if err := c.requests.Wait(ctx); err != nil {
@@ -251,7 +251,7 @@ func (c *Collector) storeN(ctx context.Context, n int) error {
 	return ctx.Err()
 }
 
-func (c *Collector) index(ctx context.Context) error {
+func (c *Keeper) index(ctx context.Context) error {
 	if err := c.records.Wait(ctx); err != nil {
 		return err
 	}
@@ -259,7 +259,7 @@ func (c *Collector) index(ctx context.Context) error {
 }
 
 // spend waits until so many bytes may be deleted. A blob that is larger than what a second allows is paid for in parts.
-func (c *Collector) spend(ctx context.Context, n int64) error {
+func (c *Keeper) spend(ctx context.Context, n int64) error {
 	for n > 0 {
 		part := min(n, int64(c.bytes.Burst()))
 		if err := c.bytes.WaitN(ctx, int(part)); err != nil {
@@ -272,7 +272,7 @@ func (c *Collector) spend(ctx context.Context, n int64) error {
 
 // now is the time that decides what has expired: the engine's, or the wall clock's when that is behind. A clock that is wrong alone
 // takes nothing early.
-func (c *Collector) now(ctx context.Context) (int64, error) {
+func (c *Keeper) now(ctx context.Context) (int64, error) {
 	st, err := c.leaseState(ctx)
 	if err != nil {
 		return 0, err

@@ -111,7 +111,7 @@ func TestTerm(t *testing.T) {
 		log := &fakeLease{}
 		log.mu.state = metalog.State{FirstLSN: 1, NextLSN: 1}
 		cell := newCell()
-		collector := func(owner string) *Collector {
+		collector := func(owner string) *Keeper {
 			t.Helper()
 			c, err := prepare(DefaultConfig(), Deps{Log: log, Blobs: memory.New(), Control: cell, Categories: cell, Owner: owner})
 			if err != nil {
@@ -119,7 +119,7 @@ func TestTerm(t *testing.T) {
 			}
 			return c
 		}
-		lead := func(c *Collector) (*term, time.Duration) {
+		lead := func(c *Keeper) (*term, time.Duration) {
 			t.Helper()
 			began := time.Now()
 			tm := c.campaign(t.Context())
@@ -184,7 +184,7 @@ func TestTerm(t *testing.T) {
 	})
 }
 
-// TestHalted: a collector that has no claim says so, and goes on by itself when there is none in its way any more.
+// TestHalted: a keeper that has no claim says so, and goes on by itself when there is none in its way any more.
 func TestHalted(t *testing.T) {
 	w := testWorld(t)
 	if err := w.blobs.Put(w.ctx, claim{"another", 5}.key(), []byte("x")); err != nil {

@@ -158,7 +158,7 @@ func (s *sequencing) hold(ctx context.Context, shards []record.ShardID, lsns []r
 }
 
 // settle makes sure that no sequencer appends what was trimmed under it. It is repeated in each round until the sequencer has taken note of
-// what is gone, so a collector that ends in between leaves nothing undone.
+// what is gone, so a keeper that ends in between leaves nothing undone.
 func (s *sequencing) settle(ctx context.Context) error {
 	if !s.overtaken {
 		delete(s.r.fenced, s.category)

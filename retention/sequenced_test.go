@@ -343,7 +343,7 @@ func TestUnsequencedFromTheStart(t *testing.T) {
 	}
 }
 
-// TestSequencedKilled: a collector is killed at each of its steps while it trims a sequenced category whose sequencer is behind, and
+// TestSequencedKilled: a keeper is killed at each of its steps while it trims a sequenced category whose sequencer is behind, and
 // has something in its hands. No pointer of any log is without its blob, at any time.
 func TestSequencedKilled(t *testing.T) {
 	for _, after := range []bool{false, true} {
@@ -388,7 +388,7 @@ func TestSequencedKilled(t *testing.T) {
 }
 
 // TestSequencedWorld: writers, a sequencer that falls behind, pauses with something in its hands and comes back, retention that changes, and
-// collectors that are killed, in any order: what the sequenced log refers to is always there.
+// keepers that are killed, in any order: what the sequenced log refers to is always there.
 func TestSequencedWorld(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(t.Context(), rt, memory.New())

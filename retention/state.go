@@ -12,7 +12,7 @@ import (
 	"scribe/storage/metalog"
 )
 
-// LeaseShard is the shard of the metadata engine that the leading collector writes its state to. No category has the id 0.
+// LeaseShard is the shard of the metadata engine that the leading keeper writes its state to. No category has the id 0.
 var LeaseShard = record.MakeShardID(0, 0, 0)
 
 // stateVersion is the version that is written, and the newest that is read.
@@ -21,10 +21,10 @@ const stateVersion = 1
 // maxRechecks bounds the state; what is over it is merged.
 const maxRechecks = 256
 
-// state is what a collector leaves to the next one: docs/format/retention.md. Times are Unix microseconds.
+// state is what a keeper leaves to the next one: docs/format/retention.md. Times are Unix microseconds.
 type state struct {
 	Version int `json:"version"`
-	// Cell is a random name of the pair of engine and blob store, made by the first collector.
+	// Cell is a random name of the pair of engine and blob store, made by the first keeper.
 	Cell string `json:"cell"`
 	// Owner leads, unless it has Released the lease.
 	Owner    string `json:"owner"`
@@ -54,13 +54,13 @@ func (s *state) encode() ([]byte, error) {
 	s.Version = stateVersion
 	b, err := json.Marshal(s)
 	if err == nil && len(b) > metalog.MaxRecord {
-		err = fmt.Errorf("collector: the state has %d bytes, the limit is %d", len(b), metalog.MaxRecord)
+		err = fmt.Errorf("retention: the state has %d bytes, the limit is %d", len(b), metalog.MaxRecord)
 	}
 	return b, err
 }
 
 // errState wraps the errors of decodeState.
-var errState = errors.New("collector: damaged state")
+var errState = errors.New("retention: damaged state")
 
 // decodeState reads a record. Its limits are those of a record; what it refuses is errState.
 func decodeState(b []byte) (*state, error) {
@@ -72,7 +72,7 @@ func decodeState(b []byte) (*state, error) {
 	case s.Version < 1:
 		return nil, fmt.Errorf("%w: version %d was never written", errState, s.Version)
 	case s.Version > stateVersion:
-		return nil, fmt.Errorf("collector: the state has version %d, this build reads %d: use a newer build", s.Version, stateVersion)
+		return nil, fmt.Errorf("retention: the state has version %d, this build reads %d: use a newer build", s.Version, stateVersion)
 	case checkCell(s.Cell) != nil || s.Owner == "" || len(s.Owner) > metalog.MaxOwner || len(s.Rechecks) > maxRechecks:
 		return nil, fmt.Errorf("%w: cell %.80q, owner %.80q, %d rechecks", errState, s.Cell, s.Owner, len(s.Rechecks))
 	}

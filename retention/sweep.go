@@ -19,7 +19,7 @@ import (
 // sweeper finds dead blobs and deletes them. It belongs to one goroutine; workers are its own.
 type sweeper struct {
 	t        *term
-	c        *Collector
+	c        *Keeper
 	boundary int64
 	schedule *schedule
 	dooms    *dooms
@@ -39,7 +39,7 @@ func newSweeper(t *term, boundary int64) *sweeper {
 const noteRounds = 64
 
 // errRestored ends a round: the engine has lost what it knew. The claims decide what becomes of that.
-var errRestored = errors.New("collector: the metadata engine's boundary went back")
+var errRestored = errors.New("retention: the metadata engine's boundary went back")
 
 // round does one thing of each kind that is due: it deletes, examines a slice, and lists a part of everything. So none of them keeps the
 // others waiting.

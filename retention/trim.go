@@ -25,12 +25,12 @@ const maxOldest = 64
 // trimmer trims logs, and ends those of deleted categories. It belongs to one goroutine.
 type trimmer struct {
 	t        *term
-	c        *Collector
+	c        *Keeper
 	schedule *trimming
 	rounds   uint64
 	pins     map[uint32]int64
 	held     map[uint32]bool
-	// fenced are the epochs of sequenced logs that this collector has opened: nobody else can append while they last.
+	// fenced are the epochs of sequenced logs that this keeper has opened: nobody else can append while they last.
 	fenced map[uint32]uint64
 }
 

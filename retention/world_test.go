@@ -34,7 +34,7 @@ type tester interface {
 	Logf(format string, args ...any)
 }
 
-// world is a cell in which a test is every process but the collector. Its clock is everybody's.
+// world is a cell in which a test is every process but the keeper. Its clock is everybody's.
 type world struct {
 	tester
 	ctx   context.Context
@@ -311,7 +311,7 @@ func (w *world) referred() map[string]bool {
 			for lsn := st.FirstLSN; lsn < st.NextLSN; {
 				entries, err := w.log.Read(w.ctx, st.Shard, lsn, 0, 0)
 				if trimmed, ok := errors.AsType[*metalog.TrimmedError](err); ok {
-					lsn = trimmed.First // by a collector that works meanwhile
+					lsn = trimmed.First // by a keeper that works meanwhile
 					continue
 				}
 				if err != nil {
@@ -357,16 +357,16 @@ func (w *world) clean() {
 	}
 }
 
-// leader is a collector that leads, whose rounds a test runs.
+// leader is a keeper that leads, whose rounds a test runs.
 type leader struct {
 	w     *world
-	c     *Collector
+	c     *Keeper
 	t     *term
 	logs  *trimmer
 	blobs *sweeper
 }
 
-// lead has a collector take the lease, whoever has it. It returns an error of the stores, for tests in which they fail.
+// lead has a keeper take the lease, whoever has it. It returns an error of the stores, for tests in which they fail.
 func (w *world) lead(deps Deps) (*leader, error) {
 	c, err := prepare(w.cfg, deps)
 	if err != nil {
@@ -430,7 +430,7 @@ func (l *leader) close() {
 	}
 }
 
-// failAt makes the calls of a collector's stores that change something fail from the n-th on, before or after they were carried out.
+// failAt makes the calls of a keeper's stores that change something fail from the n-th on, before or after they were carried out.
 type failAt struct {
 	left  atomic.Int64
 	after bool
@@ -463,7 +463,7 @@ func only(f *failAt, call func() error) error {
 	return err
 }
 
-// killedLog, killedStore and killedControl are the seams of a collector that is killed at a step.
+// killedLog, killedStore and killedControl are the seams of a keeper that is killed at a step.
 type killedLog struct {
 	Log
 	f *failAt

@@ -25,7 +25,7 @@ const (
 // tablesABatch bounds how many tables are described at a time.
 const tablesABatch = 500
 
-func newFlightSQL(g *Gateway) (*flightSQL, error) {
+func newFlightSQL(g *Server) (*flightSQL, error) {
 	f := &flightSQL{g: g}
 	f.Alloc = memory.DefaultAllocator
 	for id, value := range map[flightsql.SqlInfo]any{

@@ -40,7 +40,7 @@ type rowSource interface {
 const unavailableTimeout = 15 * time.Second
 
 // openQuery binds a query. Reading begins with the first Next, and ends when ctx does: one that is opened for its schema alone costs little.
-func (g *Gateway) openQuery(ctx context.Context, req *Request) (rowSource, error) {
+func (g *Server) openQuery(ctx context.Context, req *Request) (rowSource, error) {
 	opts := []consumer.Option{
 		columns.WithMaxMemory(req.Memory), consumer.WithName("sqlserver"), consumer.WithLogger(g.log), consumer.WithRetryTimeout(unavailableTimeout),
 	}
@@ -110,7 +110,7 @@ type tableInfo struct {
 }
 
 // listTables returns what can be queried.
-func (g *Gateway) listTables() ([]tableInfo, error) {
+func (g *Server) listTables() ([]tableInfo, error) {
 	var tables []tableInfo
 	for c := range g.deps.Categories.All() {
 		h, err := schema.ParseHistory(c.GetSchema())
@@ -132,7 +132,7 @@ func arrowSchema(s *schema.Schema) *arrow.Schema {
 }
 
 // unknownCategory is the error of a query of a category that does not exist.
-func (g *Gateway) unknownCategory(text string) error {
+func (g *Server) unknownCategory(text string) error {
 	parsed, err := sql.Parse(text)
 	if err != nil {
 		return clientError(err)

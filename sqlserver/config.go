@@ -44,7 +44,7 @@ func (c *Config) Validate() error {
 	return config.Check("sqlserver", c, nil).Err()
 }
 
-// Deps are what a gateway works with. They outlive it.
+// Deps are what a server works with. They outlive it.
 type Deps struct {
 	// Server is the address of the cell, see consumer.New.
 	Server string

@@ -5,11 +5,11 @@
 //
 // A request is checked, then admitted or refused ([Config.MaxQueries]), then bound. Mistakes of its text are told before
 // anything is answered. Then one goroutine takes batches from the result and another writes them, with nothing in between: a client that
-// reads slowly holds back the reading, and what the gateway has in memory of a query is the batch that is being written and the one that
+// reads slowly holds back the reading, and what the server has in memory of a query is the batch that is being written and the one that
 // is next. Large batches are written in slices.
 //
 // A query ends with its rows, at a bound of Config, when its client goes away (its context ends, and with it everything that is
-// read for it), when its client has read nothing for [Config.StallTimeout], or when the gateway closes.
+// read for it), when its client has read nothing for [Config.StallTimeout], or when the server closes.
 //
 // # Whole or cut
 //
@@ -21,5 +21,5 @@
 // # What is not done
 //
 // Nobody is asked who they are: as on the rest of the address, who can reach it may read (docs/operations.md). Queries are not
-// remembered: a Flight ticket is the query, so any gateway can answer it, at any time, and it is run anew.
+// remembered: a Flight ticket is the query, so any server can answer it, at any time, and it is run anew.
 package sqlserver

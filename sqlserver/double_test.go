@@ -140,9 +140,9 @@ func (noCategories) All() iter.Seq[*scribev1.Category] {
 	return slices.Values[[]*scribev1.Category](nil)
 }
 
-// site is a gateway that serves.
+// site is a server that serves.
 type site struct {
-	*Gateway
+	*Server
 	t        *testing.T
 	runner   *runner
 	registry *prometheus.Registry
@@ -195,7 +195,7 @@ func serveOn(t *testing.T, server *httptest.Server, dial rpc.Dial, r *runner, ch
 		t.Fatal(err)
 	}
 	g.open, g.tables = r.Query, r.Tables
-	s.Gateway = g
+	s.Server = g
 	mux := http.NewServeMux()
 	mux.Handle(Path, g)
 	s.http = server

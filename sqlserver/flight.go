@@ -30,9 +30,9 @@ import (
 // maxFlightRequest bounds what a Flight client sends at a time: a query in a ticket.
 const maxFlightRequest = 1 << 20
 
-// ServeFlight answers Flight SQL on l, which it takes over, until the gateway closes. It returns at once; failed yields the error of a
+// ServeFlight answers Flight SQL on l, which it takes over, until the server closes. It returns at once; failed yields the error of a
 // listener that stopped by itself.
-func (g *Gateway) ServeFlight(l net.Listener) (failed <-chan error, err error) {
+func (g *Server) ServeFlight(l net.Listener) (failed <-chan error, err error) {
 	sql, err := newFlightSQL(g)
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
@@ -74,7 +74,7 @@ func (readOnly) DoExchange(flight.FlightService_DoExchangeServer) error {
 }
 
 // guardUnary keeps a bug that one call meets from ending the process.
-func (g *Gateway) guardUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (res any, err error) {
+func (g *Server) guardUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (res any, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = g.panicError(info.FullMethod, v)
@@ -83,14 +83,14 @@ func (g *Gateway) guardUnary(ctx context.Context, req any, info *grpc.UnaryServe
 	return next(ctx, req)
 }
 
-func (g *Gateway) panicError(method string, v any) error {
+func (g *Server) panicError(method string, v any) error {
 	g.log.Error("handler panicked", "procedure", method, "panic", v, "stack", string(debug.Stack()))
 	return status.Errorf(codes.Internal, "%s failed with a bug; the server's log has the stack", method)
 }
 
 // guardStream ends a call whose client takes nothing of what is sent. A send that waits for the client ends only with its stream, and that with
 // the return of this function, so the handler runs beside it.
-func (g *Gateway) guardStream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+func (g *Server) guardStream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	watched := &watchedStream{ServerStream: s, timeout: g.cfg.StallTimeout, stalled: make(chan struct{}, 1)}
 	done := make(chan error, 1)
 	g.serving.Go(func() {
@@ -126,7 +126,7 @@ func (s *watchedStream) SendMsg(m any) error {
 // flightSQL answers the commands of Flight SQL.
 type flightSQL struct {
 	flightsql.BaseServer
-	g *Gateway
+	g *Server
 }
 
 // ticketMagic begins the handles of queries; the digit is the version of the JSON behind it.
@@ -397,7 +397,7 @@ func (f *flightSQL) cancelTicket(t *flight.Ticket) (bool, error) {
 }
 
 // cancelQueries ends the queries of an id.
-func (g *Gateway) cancelQueries(id string) (found bool) {
+func (g *Server) cancelQueries(id string) (found bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for q := range g.mu.running {

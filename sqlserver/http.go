@@ -38,7 +38,7 @@ const (
 const firstRowsTimeout = 2 * time.Second
 
 // ServeHTTP answers a query; see docs/columnar/serving.md.
-func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (g *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	asked, err := parseRequest(w, r, g.now())
 	if err != nil {
 		g.metrics.queries.WithLabelValues(apiHTTP, kindOf(err).String()).Inc()

@@ -63,7 +63,7 @@ func newMetrics(r prometheus.Registerer, running, follows func() float64) (*metr
 		if err := r.Register(x); err != nil {
 			m.all = m.all[:i]
 			m.close()
-			return nil, fmt.Errorf("gateway: metrics: %w", err)
+			return nil, fmt.Errorf("sqlserver: metrics: %w", err)
 		}
 	}
 	return m, nil

@@ -24,7 +24,7 @@ const (
 
 // runningQuery is one that has been asked. It is used by one goroutine at a time, but for cancel.
 type runningQuery struct {
-	g      *Gateway
+	g      *Server
 	api    string
 	client string
 	req    *Request
@@ -44,7 +44,7 @@ type runningQuery struct {
 }
 
 // beginQuery admits a query and binds it. An error has been counted and logged; without one the caller calls end.
-func (g *Gateway) beginQuery(ctx context.Context, q *runningQuery) error {
+func (g *Server) beginQuery(ctx context.Context, q *runningQuery) error {
 	q.g, q.began = g, g.now()
 	limit := g.cfg.MaxTime
 	if q.req.Follow {

@@ -20,7 +20,7 @@ type Request struct {
 	Follow bool
 	// Limit is the most rows that are wanted, beside the query's own LIMIT; -1 = no bound.
 	Limit int64
-	// Timeout is how long it may run, if that is less than the gateway's bound; 0 = the gateway's.
+	// Timeout is how long it may run, if that is less than the server's bound; 0 = the server's.
 	Timeout time.Duration
 	// Memory is how many bytes the query may hold at a time. A single payload is read even if it is larger.
 	Memory int64
@@ -42,7 +42,7 @@ const (
 	KindUnknown     Kind = 2 // the category does not exist
 	KindTooLarge    Kind = 3 // the request is too large
 	KindLimit       Kind = 4 // the answer goes beyond a bound
-	KindBusy        Kind = 5 // too many queries: later, or at another gateway
+	KindBusy        Kind = 5 // too many queries: later, or at another server
 	KindUnavailable Kind = 6 // what the query needs does not answer: later
 	KindTimeout     Kind = 7 // it took too long
 	KindCancelled   Kind = 8 // the client went away

@@ -15,8 +15,8 @@ import (
 	"scribe/internal/base/lifecycle"
 )
 
-// Gateway answers queries. Its methods are safe for concurrent use.
-type Gateway struct {
+// Server answers queries. Its methods are safe for concurrent use.
+type Server struct {
 	cfg     Config
 	deps    Deps
 	log     *slog.Logger
@@ -39,18 +39,18 @@ type Gateway struct {
 // Causes that end queries, beside their clients.
 var (
 	errTimeout = errors.New("the query took longer than it may")
-	errClosing = errors.New("the gateway is shutting down")
+	errClosing = errors.New("the server is shutting down")
 )
 
-// New returns a gateway.
-func New(cfg Config, deps Deps) (*Gateway, error) {
+// New returns a server.
+func New(cfg Config, deps Deps) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if deps.Categories == nil {
-		return nil, errors.New("gateway: Deps.Categories is missing")
+		return nil, errors.New("sqlserver: Deps.Categories is missing")
 	}
-	g := &Gateway{cfg: cfg, deps: deps, log: deps.Logger, now: deps.Now}
+	g := &Server{cfg: cfg, deps: deps, log: deps.Logger, now: deps.Now}
 	g.open, g.tables = g.openQuery, g.listTables
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)
@@ -74,7 +74,7 @@ func New(cfg Config, deps Deps) (*Gateway, error) {
 
 // Close refuses new queries, ends those that follow at once and the others after [Config.DrainTimeout] or when ctx ends, and waits for
 // them. It can be called again.
-func (g *Gateway) Close(ctx context.Context) error {
+func (g *Server) Close(ctx context.Context) error {
 	return g.calls.Close(ctx, func() error {
 		g.cancelWhere(func(q *runningQuery) bool { return q.req.Follow })
 		draining, cancel := context.WithTimeout(ctx, g.cfg.DrainTimeout)
@@ -96,7 +96,7 @@ func (g *Gateway) Close(ctx context.Context) error {
 	})
 }
 
-func (g *Gateway) cancelWhere(which func(*runningQuery) bool) {
+func (g *Server) cancelWhere(which func(*runningQuery) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for q := range g.mu.running {
@@ -107,7 +107,7 @@ func (g *Gateway) cancelWhere(which func(*runningQuery) bool) {
 }
 
 // admitQuery gives a query its slot, or says why it gets none.
-func (g *Gateway) admitQuery(q *runningQuery) error {
+func (g *Server) admitQuery(q *runningQuery) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	later := func(k Kind, after time.Duration, format string, args ...any) error {
@@ -130,7 +130,7 @@ func (g *Gateway) admitQuery(q *runningQuery) error {
 	return nil
 }
 
-func (g *Gateway) releaseQuery(q *runningQuery) {
+func (g *Server) releaseQuery(q *runningQuery) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if _, ok := g.mu.running[q]; !ok {

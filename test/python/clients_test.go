@@ -99,7 +99,7 @@ func TestClients(t *testing.T) {
 func TestCut(t *testing.T) {
 	python := interpreter(t)
 	config := filepath.Join(t.TempDir(), "scribe.yaml")
-	if err := os.WriteFile(config, []byte("gateway: {max_rows: 5000}\n"), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte("sqlserver: {max_rows: 5000}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c := start(t, "--config", config)

@@ -15,29 +15,30 @@ import (
 	"scribe/internal/transport/rpc"
 )
 
-// Consumer reads a category. One iteration runs at a time; the other methods may be called from any goroutine meanwhile.
+// Consumer reads a category. One iteration runs at a time. The other methods may be called concurrently from any goroutine.
 type Consumer struct {
 	category string
 	cfg      options
 	streams  StreamService
 	payloads PayloadService
-	control  SchemaService // nil with services of the caller's alone
-	groups   GroupService  // nil when there are services of the caller's without one
+	control  SchemaService // nil if the caller supplied services without it
+	groups   GroupService  // nil if the caller supplied services without it
 	decoder  *zstd.Decoder
-	release  func() // gives back the connections; may be nil
+	release  func() // closes the connections; may be nil
 	repeats  func() uint64
 	wanted   map[uint32]bool
-	group    *Group // that the consumer reads for; nil = none
-	// eval is what is made of payloads as they come; nil without an extension that makes something. It is set before the first session begins.
+	group    *Group // the group that the consumer reads for; nil = none
+	// eval evaluates payloads as they arrive; nil without an extension that evaluates any. It is set before the first session
+	// begins.
 	eval    *payload.Evaluation
 	binding sync.Mutex  // held while the extension is bound
-	noViews atomic.Bool // a server has shown that it knows of no views: none is asked for any more
+	noViews atomic.Bool // a server does not support views: no more are requested
 
 	mu struct {
 		sync.Mutex
 		positions *shardPositions
 		watermark int64    // Unix microseconds; 0 = unknown
-		session   *session // of the iteration that runs
+		session   *session // of the running iteration
 		closed    bool
 	}
 
@@ -48,8 +49,8 @@ type Consumer struct {
 	}
 }
 
-// New returns a consumer of a category that reads from the server at a URL, for example [DefaultServer], which "" stands for. It
-// does not connect before the first iteration. The error reports every option that is not valid.
+// New returns a consumer of a category that reads from the server at a URL; "" means [DefaultServer]. It does not connect before
+// the first iteration. The error reports every invalid option.
 func New(server, category string, opts ...Option) (*Consumer, error) {
 	cfg := defaultConfig()
 	for _, o := range opts {
@@ -82,7 +83,7 @@ func New(server, category string, opts ...Option) (*Consumer, error) {
 	return c, nil
 }
 
-// connectServices makes the services of an address unless they were given.
+// connectServices creates clients for the services that the options do not supply.
 func (c *Consumer) connectServices(server string) {
 	c.repeats = func() uint64 { return 0 }
 	c.control = c.cfg.control
@@ -112,12 +113,11 @@ func (c *Consumer) connectServices(server string) {
 	c.payloads, c.repeats = cell.ReadProxy(), func() uint64 { return cell.FetchStats().Repeats }
 }
 
-// wantsLogical reports whether the logs of a logical shard are read. A sequenced log holds all of them.
+// wantsLogical reports whether the consumer reads the logs of a logical shard. A sequenced log holds all logical shards.
 func (c *Consumer) wantsLogical(logical uint32) bool {
 	return c.wanted == nil || c.wanted[logical] || logical == uint32(sequenced.Logical)
 }
 
-// beginIteration starts an iteration.
 func (c *Consumer) beginIteration(ctx context.Context) (*session, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,7 +135,6 @@ func (c *Consumer) beginIteration(ctx context.Context) (*session, error) {
 	return c.mu.session, nil
 }
 
-// endIteration ends it.
 func (c *Consumer) endIteration(s *session) {
 	s.stopAndFree()
 	c.mu.Lock()
@@ -143,8 +142,8 @@ func (c *Consumer) endIteration(s *session) {
 	c.mu.session = nil
 }
 
-// Close releases what the consumer holds. An iteration that runs yields [ErrClosed] at its next step; the goroutines behind it
-// have ended when Close returns. Repeating it is harmless.
+// Close releases the consumer's resources and stops the iteration's goroutines before it returns. A running iteration yields
+// [ErrClosed] at its next step. Repeated calls are harmless.
 func (c *Consumer) Close() error {
 	c.mu.Lock()
 	c.mu.closed = true
@@ -160,9 +159,9 @@ func (c *Consumer) Close() error {
 	return nil
 }
 
-// Checkpoint is the position after the last message, gap or batch that was yielded, as a text without spaces that [Checkpoint]
-// takes. Inside the loop that is the one being looked at: keep the checkpoint when it was dealt with. It is "" as long as nothing
-// is known: before the first stream of a consumer that does not begin with a checkpoint.
+// Checkpoint returns the position after the last message, gap or batch that was yielded, as text without spaces for [Checkpoint].
+// Inside the loop that includes the current item: store the checkpoint after handling the item. It is "" until positions are
+// known: before the first stream of a consumer that does not begin with a checkpoint.
 func (c *Consumer) Checkpoint() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,7 +172,7 @@ func (c *Consumer) Checkpoint() string {
 	return c.mu.positions.asCheckpoint(c.category, c.mu.watermark).String()
 }
 
-// advancePosition brings the position of the payload being delivered up to date. The mutex is held.
+// advancePosition updates the position of the payload being delivered. The mutex is held.
 func (c *Consumer) advancePosition() {
 	it := c.current
 	if it == nil {
@@ -186,18 +185,18 @@ func (c *Consumer) advancePosition() {
 	}
 }
 
-// Stats counts what happened since the consumer was made.
+// Stats counts events since the consumer was created.
 type Stats struct {
-	// Records and Bytes (payloads alone) were yielded; rows of batches count as records. They are brought up to date when a
-	// payload is done with.
+	// Records and Bytes (payloads alone) were yielded; rows of batches count as records. They are updated when a payload is
+	// finished.
 	Records, Bytes uint64
-	// Payloads were fetched, FetchedBytes is what came over the network for them.
+	// Payloads is the number of fetched payloads, FetchedBytes the bytes received for them over the network.
 	Payloads, FetchedBytes uint64
-	// Gaps were yielded.
+	// Gaps is the number of gaps yielded.
 	Gaps uint64
-	// Reconnects is how often a stream was opened again.
+	// Reconnects is the number of times that a stream was reopened.
 	Reconnects uint64
-	// Retries is how often a fetch was made again, because a read proxy was busy or away.
+	// Retries is the number of fetches repeated because a read proxy was overloaded or unavailable.
 	Retries uint64
 }
 
@@ -211,7 +210,7 @@ func (c *Consumer) Stats() Stats {
 	}
 }
 
-// iterationError tells why an iteration ended from what ended its session.
+// iterationError returns the error that an iteration yields for the cause that ended its session.
 func iterationError(err error) error {
 	if errors.Is(err, ErrClosed) {
 		return ErrClosed

@@ -17,41 +17,42 @@ var (
 	ErrBusy = errors.New("consumer: another iteration is running")
 	// ErrUnknownCategory means that the category does not exist.
 	ErrUnknownCategory = errors.New("consumer: unknown category")
-	// ErrUnavailable means that no server could be reached for as long as [WithRetryTimeout] allows.
+	// ErrUnavailable means that no server was reachable for the time that [WithRetryTimeout] allows.
 	ErrUnavailable = errors.New("consumer: unavailable")
-	// ErrRefused means that a server refused for another reason, which the text tells.
+	// ErrRefused means that a server refused for another reason, which the text states.
 	ErrRefused = errors.New("consumer: refused")
-	// ErrProtocol means that a server's streams contradict themselves, again and again.
+	// ErrProtocol means that streams of a server repeatedly violated their protocol.
 	ErrProtocol = errors.New("consumer: the stream violates its protocol")
-	// ErrCheckpoint means that a checkpoint is damaged, or not one of this category.
+	// ErrCheckpoint means that a checkpoint is damaged, or belongs to another category.
 	ErrCheckpoint = errors.New("consumer: checkpoint cannot be used")
 	// ErrGap matches every [GapError].
 	ErrGap = errors.New("consumer: messages are missing")
 	// ErrDamaged matches every [DamageError].
 	ErrDamaged = errors.New("consumer: damaged data")
 	// ErrColumnar means that the next message is a row of an Arrow batch, which has no bytes of its own: read it with
-	// columns.Batches. The position stays in front of it.
+	// columns.Batches. The position stays before it.
 	ErrColumnar = errors.New("consumer: the next messages are an Arrow batch")
-	// ErrFiltered means that a consumer with a filter, see columns.Where, was asked for something else than [Consumer.Records].
+	// ErrFiltered means that a consumer with a filter, see columns.Where, was used for something other than [Consumer.Records].
 	ErrFiltered = errors.New("consumer: columns.Where is for Records; columns.NewQuery yields rows that match")
 )
 
-// DamageError is data that is not what was written. It matches [ErrDamaged]. Nothing of what it names was delivered.
+// DamageError reports stored data that differs from what was written. It matches [ErrDamaged]. None of the data it names was
+// delivered.
 type DamageError struct {
 	Category string
 	Shard    ShardID
 	LSN      uint64 // of the pointer
-	// What is the part that is wrong, for example "payload checksum" or "frame 3".
+	// What is the damaged part, for example "payload checksum" or "frame 3".
 	What string
-	// Offset is where in the decoded payload, in bytes; -1 when that means nothing.
+	// Offset is the damaged byte's offset in the decoded payload; -1 if it does not apply.
 	Offset int64
-	// Missing says that the object is not there at all.
+	// Missing reports that the whole object does not exist.
 	Missing bool
-	// Cause says more; it may be nil.
+	// Cause gives details; it may be nil.
 	Cause error
 }
 
-// Error names the place and the part.
+// Error names the shard, the LSN and the damaged part.
 func (e *DamageError) Error() string {
 	text := fmt.Sprintf("consumer: damaged data of %s: shard %v, LSN %d: %s", e.Category, e.Shard, e.LSN, e.What)
 	if e.Offset >= 0 {
@@ -71,15 +72,15 @@ func (e *DamageError) Unwrap() error { return e.Cause }
 
 // ServerError is a server's refusal. It matches [ErrUnknownCategory], [ErrUnavailable] or [ErrRefused].
 type ServerError struct {
-	// Doing is what was tried.
+	// Doing is the operation that failed.
 	Doing string
 	cause error // one of the sentinels
-	named bool  // what a server says of it names the group or the category by itself
-	// Detail is what the server or the transport said.
+	named bool  // the server's message already names the group or the category
+	// Detail is the error from the server or the transport.
 	Detail error
 }
 
-// Error says what was tried and what came of it.
+// Error states the operation and why it failed.
 func (e *ServerError) Error() string {
 	if e.named && rpc.Attached(e.Detail) != nil {
 		return fmt.Sprintf("%v: %s", e.cause, rpc.Message(e.Detail))
@@ -87,13 +88,13 @@ func (e *ServerError) Error() string {
 	return fmt.Sprintf("%v: %s: %s", e.cause, e.Doing, rpc.Message(e.Detail))
 }
 
-// Is reports whether target is the sentinel of the cause.
+// Is reports whether target is the error's sentinel.
 func (e *ServerError) Is(target error) bool { return target == e.cause }
 
-// Unwrap returns the detail.
+// Unwrap returns Detail.
 func (e *ServerError) Unwrap() error { return e.Detail }
 
-// permanentError returns the sentinel that goes with an error after which trying again is useless, nil when it may pass.
+// permanentError returns the sentinel for an error that retries can't resolve, nil for a transient one.
 func permanentError(err error) error {
 	switch d := retry.Classify(err); {
 	case d.Class != retry.Invalid:

@@ -10,7 +10,7 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// GapReason is why messages are missing; the values are stable and fit a metric's label.
+// GapReason is why messages are missing. The values are stable and usable as metric labels.
 type GapReason string
 
 // Reasons of gaps.
@@ -21,38 +21,38 @@ const (
 	GapDamaged GapReason = "damaged"
 	// GapMissing: the object that should hold them does not exist, although retention has not removed the pointer to it.
 	GapMissing GapReason = "missing"
-	// GapDropped: an agent or a producer had to drop them before they were stored. They never had a place in the category: the gap
-	// stands where the report of them was stored.
+	// GapDropped: an agent or a producer dropped them before they were stored. They never had a position in the category: the gap
+	// stands where the loss report was stored.
 	GapDropped GapReason = "dropped"
 )
 
-// LossReport is what an agent or a producer says of messages that it had to drop: how many, why, and when.
+// LossReport is an agent's or a producer's report of messages that it dropped.
 type LossReport = loss.Report
 
-// GapError tells of messages that this consumer will not bring. It matches [ErrGap]. An iteration goes on after it.
+// GapError reports messages that this consumer will not deliver. It matches [ErrGap]. The iteration may continue after it.
 //
-// Those of pointers [From, To) of a physical shard are missing, but for the first Delivered messages of From. With [GapDropped] From
-// and To are both the pointer that the report came in: no position is lost.
+// It covers the pointers [From, To) of a physical shard, except the first Delivered messages of From. With [GapDropped], From and
+// To are both the pointer that the loss report came in: the gap covers no position.
 type GapError struct {
 	Category  string
 	Shard     ShardID
 	From, To  uint64 // log sequence numbers
 	Delivered uint32
 	Reason    GapReason
-	// Messages is how many messages are missing, and Bytes how many bytes of frames they were in, as far as that is known: Counted
-	// says whether it is. Of pointers that retention removed before they were seen, only their number is known: To - From.
+	// Messages is the number of missing messages, Bytes the size of their frames; Counted reports whether they are known. Of
+	// pointers that retention removed before they were read, only the number is known: To - From.
 	Messages, Bytes uint64
 	Counted         bool
-	// Report says more of messages that were dropped; nil with other reasons.
+	// Report describes messages that were dropped; nil with other reasons.
 	Report *LossReport
-	// Cause is what was found, when the consumer itself found it: a *[DamageError].
+	// Cause is the *[DamageError] if the consumer itself found the damage.
 	Cause error
 }
 
-// Pointers is how many pointers of the shard are missing, as a whole or in part: 0 with [GapDropped].
+// Pointers returns how many pointers of the shard are missing, entirely or in part: 0 with [GapDropped].
 func (e *GapError) Pointers() uint64 { return e.To - e.From }
 
-// Error names the place, the reason, and how much is missing.
+// Error names the shard and the LSNs, the reason, and how much is missing.
 func (e *GapError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "consumer: messages of %s are missing: shard %v, LSN %d", e.Category, e.Shard, e.From)
@@ -90,7 +90,7 @@ func gapReason(r scribev1.Reason) GapReason {
 	}
 }
 
-// lostPayload is the gap that a payload leaves, or the rest of it.
+// lostPayload returns the gap for a payload, or for the rest of it.
 func (c *Consumer) lostPayload(it *streamItem, reason GapReason, cause error) *GapError {
 	return &GapError{
 		Category: c.category, Shard: it.pos.shard, From: uint64(it.LSN), To: uint64(it.LSN) + 1, Reason: reason, Cause: cause,
@@ -98,7 +98,7 @@ func (c *Consumer) lostPayload(it *streamItem, reason GapReason, cause error) *G
 	}
 }
 
-// handleDamage deals with a payload that can't be delivered, or not further, as the policy says.
+// handleDamage applies the damage policy to a payload that can't be delivered, or only in part.
 func (c *Consumer) handleDamage(it *streamItem, err error, refuse func(error) bool) bool {
 	damage := new(DamageError)
 	if c.cfg.damage != DamageSkip || !errors.As(err, &damage) {
@@ -112,14 +112,14 @@ func (c *Consumer) handleDamage(it *streamItem, err error, refuse func(error) bo
 	return c.tellGapAt(it, c.lostPayload(it, reason, damage), refuse)
 }
 
-// tellGapAt moves the position behind a gap and tells of it.
+// tellGapAt moves the position after a gap and yields it.
 func (c *Consumer) tellGapAt(it *streamItem, g *GapError, refuse func(error) bool) bool {
 	c.mu.Lock()
 	if it.pos.lsn == record.LSN(g.From) {
 		g.Delivered = it.pos.skip
 	}
 	if n := min(uint64(g.Delivered), g.Messages); n > 0 {
-		// How many bytes those took that were delivered is not known: their share.
+		// The size of the delivered messages is not known: subtract their share.
 		g.Bytes -= uint64(float64(g.Bytes) * float64(n) / float64(g.Messages))
 		g.Messages -= n
 	}
@@ -138,17 +138,17 @@ func (c *Consumer) tellGap(g *GapError, refuse func(error) bool) bool {
 	return refuse(g)
 }
 
-// tellReport yields what an upstream says of messages that it dropped, if a frame of one message is such a report. It counts as that
-// message: the place behind it is the one after it. told is false when the frame is something else.
+// tellReport yields the gap of a loss report, if the message of a one-message frame is such a report. The report counts as one
+// message: the next position is the one after it. told is false when the frame is something else.
 func (c *Consumer) tellReport(it *streamItem, r *record.Record, refuse func(error) bool) (told, goOn bool) {
 	report, ok := loss.Parse(r.Payload, r.Attributes)
 	if !ok {
 		return false, true
 	}
-	return true, c.tellLoss(it, new(report), refuse) // a copy: most messages are no report
+	return true, c.tellLoss(it, new(report), refuse) // a copy: most messages are not reports
 }
 
-// tellLoss yields the gap of a report.
+// tellLoss yields the gap of a loss report.
 func (c *Consumer) tellLoss(it *streamItem, r *loss.Report, refuse func(error) bool) bool {
 	return c.tellGap(&GapError{
 		Category: c.category, Shard: it.pos.shard, From: uint64(it.LSN), To: uint64(it.LSN), Reason: GapDropped,

@@ -10,37 +10,37 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// shardPositions are where a consumer is in each physical shard: a plain state machine. The consumer's mutex guards it.
+// shardPositions holds a consumer's position in each physical shard: a plain state machine. The consumer's mutex guards it.
 //
-// A place has two ends. What was delivered to the caller is what a checkpoint says; what was received from the stream is what it
-// is opened again with. Between the two lies what is queued.
+// A position has two ends. A checkpoint contains the delivered end; a reopened stream begins at the received end. The queue holds
+// what lies between them.
 type shardPositions struct {
 	shards map[record.ShardID]*shardPosition
-	// categoryID is 0 until it is known.
+	// categoryID is 0 while unknown.
 	categoryID uint32
-	// opened says that the shards' places are known: from a checkpoint, or from the first stream.
+	// opened: the shards' positions are known, from a checkpoint or from the first stream.
 	opened bool
-	// remaining is how many shards are not received up to their end.
+	// remaining counts shards whose received position is before their end.
 	remaining int
 }
 
-// shardPosition is the place in one shard.
+// shardPosition is the position in one shard.
 type shardPosition struct {
 	shard record.ShardID
-	// bucket is whose place it is, in a group.
+	// bucket is the bucket that the position belongs to, in a group.
 	bucket uint32
-	// Delivered: the next message is number skip of the pointer at lsn.
+	// Delivered: the next message is message skip of the pointer at lsn.
 	lsn  record.LSN
 	skip uint32
-	// received is the LSN of the next pointer that the stream must bring.
+	// received is the LSN of the next pointer expected from the stream.
 	received record.LSN
-	// trimmed is a place below which retention is known to have removed everything; 0 = nothing is known.
+	// trimmed is an LSN below which retention is known to have removed everything; 0 = unknown.
 	trimmed record.LSN
-	// end is where a bounded iteration stops; 0 in one that is not, and for shards that joined later.
+	// end is where a bounded iteration stops; 0 in an unbounded iteration, and for shards that joined later.
 	end record.LSN
 }
 
-// asUndelivered is the place of what was not delivered, to be received again.
+// asUndelivered returns a position from which everything undelivered is received again.
 func (p *shardPosition) asUndelivered() *shardPosition {
 	return &shardPosition{shard: p.shard, bucket: p.bucket, lsn: p.lsn, skip: p.skip, received: p.lsn}
 }
@@ -56,7 +56,7 @@ func newPositions(from *checkpoint.Checkpoint) *shardPositions {
 	return p
 }
 
-// rewindToDelivered makes the stream begin again with what was not delivered.
+// rewindToDelivered sets the received ends back to the delivered ones, so that the next stream repeats what was not delivered.
 func (p *shardPositions) rewindToDelivered() {
 	p.remaining = 0
 	for _, q := range p.shards {
@@ -64,7 +64,7 @@ func (p *shardPositions) rewindToDelivered() {
 	}
 }
 
-// setEnd sets where a shard ends in a bounded iteration.
+// setEnd sets the end of a shard in a bounded iteration.
 func (p *shardPositions) setEnd(q *shardPosition, end record.LSN) {
 	if q.received < q.end {
 		p.remaining--
@@ -74,7 +74,7 @@ func (p *shardPositions) setEnd(q *shardPosition, end record.LSN) {
 	}
 }
 
-// moveReceived moves a shard's received place forward.
+// moveReceived advances a shard's received end.
 func (p *shardPositions) moveReceived(q *shardPosition, to record.LSN) {
 	if q.received < q.end && to >= q.end {
 		p.remaining--
@@ -82,7 +82,7 @@ func (p *shardPositions) moveReceived(q *shardPosition, to record.LSN) {
 	q.received = to
 }
 
-// resumePositions is what a stream is opened with; wanted says which logical shards it reads.
+// resumePositions returns the positions to open a stream with; wanted selects the logical shards.
 func (p *shardPositions) resumePositions(wanted func(logical uint32) bool) []*scribev1.ShardPosition {
 	var out []*scribev1.ShardPosition
 	for _, q := range p.shards {
@@ -98,7 +98,7 @@ func (p *shardPositions) resumePositions(wanted func(logical uint32) bool) []*sc
 	return out
 }
 
-// checkCategory takes the id that a stream gives its category.
+// checkCategory compares the category id of a stream with the known one, or adopts it.
 func (p *shardPositions) checkCategory(id uint32) error {
 	switch {
 	case id == 0, id == p.categoryID:
@@ -110,7 +110,7 @@ func (p *shardPositions) checkCategory(id uint32) error {
 	return nil
 }
 
-// joinShard takes a shard that a stream announces. A known one keeps its place.
+// joinShard adds a shard that a stream announces. A known shard keeps its position.
 func (p *shardPositions) joinShard(s *scribev1.StreamShard) (*shardPosition, error) {
 	id, lsn := record.ShardID(s.GetShard()), record.LSN(s.GetLsn())
 	if q, ok := p.shards[id]; ok {
@@ -127,8 +127,8 @@ func (p *shardPositions) joinShard(s *scribev1.StreamShard) (*shardPosition, err
 	return q, nil
 }
 
-// receiveEntry takes a pointer's place: deliver says that it is new, and wanted. A place that was received already is passed over; a
-// hole that nothing was said of is an error.
+// receiveEntry advances the received end past a pointer. deliver reports whether the pointer is new and wanted. A pointer
+// received before is ignored; a hole without a gap event is an error.
 func (p *shardPositions) receiveEntry(shard record.ShardID, lsn record.LSN, bounded bool) (q *shardPosition, deliver bool, err error) {
 	q, ok := p.shards[shard]
 	if !ok {
@@ -144,7 +144,8 @@ func (p *shardPositions) receiveEntry(shard record.ShardID, lsn record.LSN, boun
 	return q, true, nil
 }
 
-// receiveGap takes a hole [from, to); it returns where it begins for this reader, and false when all of it lies behind.
+// receiveGap advances the received end past a gap [from, to). It returns the first LSN of the gap that is new, and deliver=false
+// if none is.
 func (p *shardPositions) receiveGap(g *scribev1.StreamGap, bounded bool) (q *shardPosition, from, to record.LSN, deliver bool, err error) {
 	shard := record.ShardID(g.GetShard())
 	from, to = record.LSN(g.GetFrom()), record.LSN(g.GetTo())
@@ -167,7 +168,7 @@ func (p *shardPositions) receiveGap(g *scribev1.StreamGap, bounded bool) (q *sha
 	return q, from, to, true, nil
 }
 
-// asCheckpoint is what was delivered.
+// asCheckpoint returns the delivered positions.
 func (p *shardPositions) asCheckpoint(category string, watermark int64) checkpoint.Checkpoint {
 	c := checkpoint.Checkpoint{Category: category, CategoryID: p.categoryID, Watermark: watermark}
 	for _, q := range p.shards {

@@ -7,9 +7,9 @@ import (
 	"scribe/internal/format/record"
 )
 
-// WriteArrow writes rows that encode returns as the body of an Arrow frame (docs/format/frame.md), and waits for its acknowledgement.
-// It is what package producer/columns writes record batches with, so that this package does not link Arrow. Without rows it writes
-// nothing.
+// WriteArrow writes the Arrow frame whose body encode returns (docs/format/frame.md), and waits for its acknowledgement. It
+// writes nothing if rows is 0. Package producer/columns uses it to write record batches, so that this package does not link
+// Arrow.
 func (p *Producer) WriteArrow(ctx context.Context, category string, shard uint32, rows int, encode func() ([]byte, error)) error {
 	if rows == 0 {
 		return nil
@@ -29,7 +29,7 @@ func (p *Producer) WriteArrow(ctx context.Context, category string, shard uint32
 			if err != nil {
 				return fromRecord(err)
 			}
-			f.builder = record.Builder{} // has begun a frame in the same buffer
+			f.builder = record.Builder{} // newFrame began a frame of rows in the same buffer
 			f.data, f.length = data, len(data)
 			return nil
 		},

@@ -13,46 +13,46 @@ import (
 
 // Errors that callers branch on, with [errors.Is].
 var (
-	// ErrClosed means that the producer is closed, or was before the message was sent.
+	// ErrClosed means that the producer is closed, or was closed before the message was sent.
 	ErrClosed = errors.New("producer: closed")
-	// ErrTooLarge means that a message, or an atomic batch, is over a limit. It comes as *[MessageTooLargeError] when this
-	// producer's own limits refused it.
+	// ErrTooLarge means that a message or an atomic batch exceeds a limit. The error is a *[MessageTooLargeError] if the limit is
+	// the producer's own.
 	ErrTooLarge = errors.New("producer: too large")
-	// ErrBufferFull means that the memory buffer was full for as long as the call could wait. Nothing was sent.
+	// ErrBufferFull means that the memory bound was used up for as long as the call could wait. Nothing was sent.
 	ErrBufferFull = errors.New("producer: buffer is full")
-	// ErrInvalid means that the category's name, the shard, the key, the time or an attribute is not valid.
+	// ErrInvalid means that the category's name, the shard, the key, the time or an attribute is invalid.
 	ErrInvalid = errors.New("producer: invalid message")
 	// ErrUnknownCategory means that the category does not exist and the server does not create it.
 	ErrUnknownCategory = errors.New("producer: unknown category")
-	// ErrUnknownShard means that the logical shard is not one of the category's.
+	// ErrUnknownShard means that the category has no such logical shard.
 	ErrUnknownShard = errors.New("producer: unknown shard")
-	// ErrUnavailable means that no server could be reached, or none that can take writes.
+	// ErrUnavailable means that no reachable server can accept writes.
 	ErrUnavailable = errors.New("producer: unavailable")
-	// ErrOverloaded means that servers refused for lack of memory or quota.
+	// ErrOverloaded means that servers refused the messages for lack of memory or quota.
 	ErrOverloaded = errors.New("producer: overloaded")
-	// ErrUnknownOutcome means that the messages may or may not have been stored: a request was sent, and its answer never came.
-	// An error may match it beside another one.
+	// ErrUnknownOutcome means that the messages may or may not be stored: a request was sent, and its answer was lost. An error
+	// may match it in addition to another sentinel.
 	ErrUnknownOutcome = errors.New("producer: outcome is unknown")
-	// ErrStaleProducer means that a producer with the same identity and a newer epoch has written: this one must stop.
+	// ErrStaleProducer means that a producer with the same identity and a newer epoch has fenced this one, which must stop.
 	ErrStaleProducer = errors.New("producer: a newer producer has taken over")
-	// ErrOutOfSequence means that the server misses messages that this producer numbered before: the identity that it was given
-	// is ahead of what was stored.
+	// ErrOutOfSequence means that the server lacks messages with earlier sequences of this producer: its [Identity] is ahead of
+	// the stored messages.
 	ErrOutOfSequence = errors.New("producer: sequences do not continue what is stored")
-	// ErrDamaged means that a server found a frame damaged on its way.
+	// ErrDamaged means that a frame arrived damaged at a server.
 	ErrDamaged = errors.New("producer: frame arrived damaged")
-	// ErrRefused means that a server refused for another reason, which the text tells.
+	// ErrRefused means that a server refused for another reason, which the error's text states.
 	ErrRefused = errors.New("producer: refused")
-	// ErrTooManyStreams means that more than [MaxStreams] different (category, shard) were written to.
+	// ErrTooManyStreams means that the producer has written to [MaxStreams] different (category, shard) pairs already.
 	ErrTooManyStreams = errors.New("producer: too many categories and shards")
 )
 
-// MessageTooLargeError is a message, or an atomic batch, that can't be sent because of its size. It matches [ErrTooLarge].
+// MessageTooLargeError reports a message or an atomic batch that is too large to send. It matches [ErrTooLarge].
 type MessageTooLargeError struct {
 	Size  int // bytes, as [Message.Size] counts them
 	Limit int // bytes allowed
 }
 
-// Error says how large it is and how large it may be.
+// Error returns the size and the limit.
 func (e *MessageTooLargeError) Error() string {
 	return fmt.Sprintf("producer: %d bytes are over the limit of %d bytes", e.Size, e.Limit)
 }
@@ -60,21 +60,21 @@ func (e *MessageTooLargeError) Error() string {
 // Is reports whether target is [ErrTooLarge].
 func (e *MessageTooLargeError) Is(target error) bool { return target == ErrTooLarge }
 
-// WriteError says why messages of one (category, shard) were not acknowledged. It matches the sentinel of its cause, and
-// [ErrUnknownOutcome] when they may have been stored all the same.
+// WriteError reports why messages of one (category, shard) were not acknowledged. It matches the sentinel of its cause, and also
+// [ErrUnknownOutcome] if they may be stored.
 type WriteError struct {
 	Shard Shard
-	// Attempts is how often the messages were sent.
+	// Attempts is the number of times the messages were sent.
 	Attempts int
-	// RetryAfter is the server's hint when it may take them; 0 when it gave none.
+	// RetryAfter is the server's retry hint; 0 if it gave none.
 	RetryAfter time.Duration
 
 	cause   error // one of the sentinels above
-	detail  error // what the last attempt said; may be nil
+	detail  error // error of the last attempt; may be nil
 	unknown bool  // an attempt may have stored them
 }
 
-// Error names the category, the shard, the cause and what the server said.
+// Error returns the category, the shard, the cause and the server's message.
 func (e *WriteError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%v: %v", e.cause, e.Shard)
@@ -90,30 +90,31 @@ func (e *WriteError) Error() string {
 	return b.String()
 }
 
-// Is reports whether target is the sentinel of the cause, or [ErrUnknownOutcome] when the outcome is unknown.
+// Is reports whether target is the sentinel of the cause, or is [ErrUnknownOutcome] and the outcome is unknown.
 func (e *WriteError) Is(target error) bool {
 	return target == e.cause || e.unknown && target == ErrUnknownOutcome
 }
 
-// Unwrap returns what the last attempt said: an RPC error, the end of a context, or nil.
+// Unwrap returns the error of the last attempt: an RPC error, a context's error, or nil.
 func (e *WriteError) Unwrap() error { return e.detail }
 
-// MessageError is the outcome of one message of a batch.
+// MessageError is the error of one message of a batch.
 type MessageError struct {
-	// Index is the message's number in the batch.
+	// Index is the message's index in the batch.
 	Index int
 	Err   error
 }
 
-// BatchError says which messages of a batch were not acknowledged; the others were. It matches what any of its errors matches.
+// BatchError lists the messages of a batch that were not acknowledged; the others were. It matches every sentinel that one of its
+// errors matches.
 type BatchError struct {
-	// Messages are the failed ones, by index.
+	// Messages are the failed messages, in order of their index.
 	Messages []MessageError
-	// Total is how many the batch had.
+	// Total is the number of messages in the batch.
 	Total int
 }
 
-// Error says how many failed, and why the first did.
+// Error returns the number of failed messages and the error of the first.
 func (e *BatchError) Error() string {
 	if len(e.Messages) == 0 {
 		return "producer: no message failed"
@@ -122,11 +123,11 @@ func (e *BatchError) Error() string {
 	return fmt.Sprintf("producer: %d of %d messages failed; the first, at index %d: %v", len(e.Messages), e.Total, first.Index, first.Err)
 }
 
-// Unwrap returns the different errors of the messages.
+// Unwrap returns the distinct errors of the messages.
 func (e *BatchError) Unwrap() []error {
 	var errs []error
 	for _, m := range e.Messages {
-		// Messages of one frame share its error, and stand together.
+		// Messages of one frame share its error and are adjacent.
 		if len(errs) == 0 || errs[len(errs)-1] != m.Err { //nolint:errorlint // identity is meant
 			errs = append(errs, m.Err)
 		}
@@ -134,17 +135,17 @@ func (e *BatchError) Unwrap() []error {
 	return errs
 }
 
-// UnsentError says what Close could not deliver. It matches [ErrClosed].
+// UnsentError reports the messages that Close could not deliver. It matches [ErrClosed].
 type UnsentError struct {
-	// Messages and Bytes were not acknowledged.
+	// Messages and Bytes count the messages that were not acknowledged.
 	Messages, Bytes uint64
-	// Unknown of the Messages were in a request without an answer: they may have been stored.
+	// Unknown is the number of these Messages with an unknown outcome: they may have been stored.
 	Unknown uint64
-	// Cause is why Close stopped waiting.
+	// Cause is the reason why Close stopped waiting.
 	Cause error
 }
 
-// Error says how many.
+// Error returns the counts and the cause.
 func (e *UnsentError) Error() string {
 	return fmt.Sprintf("producer: closed with %d messages (%d bytes) not acknowledged, %d of them with an unknown outcome: %v",
 		e.Messages, e.Bytes, e.Unknown, e.Cause)
@@ -156,7 +157,7 @@ func (e *UnsentError) Is(target error) bool { return target == ErrClosed }
 // Unwrap returns the cause.
 func (e *UnsentError) Unwrap() error { return e.Cause }
 
-// DropReason is why messages were lost; the values are stable and fit a metric's label.
+// DropReason is the reason for a loss. The values are stable and suit a metric's label.
 type DropReason string
 
 // Reasons of losses.
@@ -173,13 +174,13 @@ const (
 	DropRefused         DropReason = "refused"
 )
 
-// dropReasons are all of them; a reason's index is that of its counter.
+// dropReasons lists all reasons. The index of a reason is that of its counter.
 var dropReasons = [...]DropReason{
 	DropBufferFull, DropTooLarge, DropInvalid, DropClosed, DropUnknownCategory, DropUnavailable, DropOverloaded,
 	DropUnknownOutcome, DropStaleProducer, DropRefused,
 }
 
-// reasonOf sorts an error of this package into the reasons.
+// reasonOf returns the reason for an error of this package.
 func reasonOf(err error) DropReason {
 	switch {
 	case errors.Is(err, ErrBufferFull):
@@ -205,7 +206,7 @@ func reasonOf(err error) DropReason {
 	}
 }
 
-// sentinelOf is the cause that goes with a server's reason.
+// sentinelOf returns the sentinel for a server's reason.
 func sentinelOf(r scribev1.Reason) error {
 	switch r {
 	case scribev1.Reason_REASON_UNKNOWN_CATEGORY:

@@ -8,29 +8,30 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// Message is what is written. The producer copies it: payload, key and attributes belong to the caller again when the call that
-// took the message returns.
+// Message is a message to write. The producer copies it: the caller may reuse payload, key and attributes when the call returns.
 type Message struct {
-	// Payload is the content: any bytes, also none.
+	// Payload is the content: any bytes. It may be empty.
 	Payload []byte
-	// Key is optional; an empty key that is not nil is present. At most 64 KiB.
+	// Key is optional and at most 64 KiB. An empty key is present unless it is nil.
 	Key []byte
-	// Time is the event time, kept to the microsecond. The zero Time means now, to a few milliseconds: messages of one frame that
-	// come within 5 ms have the same.
+	// Time is the event time, with microsecond precision. The zero Time means now, to within a few milliseconds: messages that
+	// enter a frame within 5 ms of each other get the same time.
 	Time time.Time
-	// Attributes are kept in order; at most 1,024.
+	// Attributes keep their order. There are at most 1,024.
 	Attributes []Attribute
-	// Shard is the logical shard, below the category's number of shards. Messages of one (category, shard) keep their order.
+	// Shard is the logical shard; it must be below the category's number of shards. Messages of one (category, shard) keep their
+	// order.
 	Shard uint32
 }
 
-// Attribute is a name and a value beside the payload, for tracing, privacy or filtering. The name is UTF-8 text and not empty.
+// Attribute is a name and a value sent with the payload, for tracing, privacy or filtering. The name is UTF-8 text and must not
+// be empty.
 type Attribute struct {
 	Name  string
 	Value []byte
 }
 
-// Size is what limits and quotas count, in bytes: payload, key, and the names and values of the attributes.
+// Size returns the bytes that limits and quotas count: payload, key, and the names and values of the attributes.
 func (m *Message) Size() int {
 	n := len(m.Payload) + len(m.Key)
 	for i := range m.Attributes {
@@ -39,32 +40,32 @@ func (m *Message) Size() int {
 	return n
 }
 
-// Longest that a message can be in a frame beside its [Message.Size]: the varints of payload length, event time, key length and
-// attribute section; then those of each attribute.
+// Upper bounds on the encoded bytes of a message beyond its [Message.Size]: the varints of payload length, event time, key length
+// and attribute section; then the varints of each attribute.
 const (
 	encodedExtra     = 5 + 10 + 3 + 4 + 2
 	encodedAttribute = 5 + 5
 )
 
-// encodedBound is never below the bytes that the message takes in a frame.
+// encodedBound returns an upper bound on the bytes of the message in a frame.
 func (m *Message) encodedBound() int {
 	return m.Size() + encodedExtra + encodedAttribute*len(m.Attributes)
 }
 
-// AckLevel says what must have happened before a write is acknowledged.
+// AckLevel is an acknowledgement level: the durability that a write waits for.
 type AckLevel uint8
 
-// Acknowledgement levels. The names that [AckLevel.String] gives them are fixed.
+// Acknowledgement levels. Their names ([AckLevel.String]) are fixed.
 const (
-	// AckNone: a server accepted the messages into memory. They may be lost with it.
+	// AckNone: a server accepted the messages into memory. They are lost if it crashes.
 	AckNone AckLevel = 1
 	// AckSpooled: the messages are synced to the disk buffer of the host's agent, or committed.
 	AckSpooled AckLevel = 2
-	// AckCommitted: the messages are durable and any reader can see them.
+	// AckCommitted: the messages are durable and readable.
 	AckCommitted AckLevel = 3
 )
 
-// String is "none", "spooled" or "committed".
+// String returns "none", "spooled" or "committed".
 func (a AckLevel) String() string {
 	switch a {
 	case AckNone:
@@ -78,7 +79,7 @@ func (a AckLevel) String() string {
 	}
 }
 
-// ParseAckLevel reads what [AckLevel.String] writes.
+// ParseAckLevel parses the output of [AckLevel.String].
 func ParseAckLevel(text string) (AckLevel, error) {
 	for _, a := range []AckLevel{AckNone, AckSpooled, AckCommitted} {
 		if text == a.String() {
@@ -101,7 +102,7 @@ func (a AckLevel) proto() scribev1.AckLevel {
 	}
 }
 
-// appendAttributes writes the attributes of m over scratch, which grows to the largest number seen and is used again.
+// appendAttributes returns the attributes of m in scratch, whose memory it reuses.
 func (m *Message) appendAttributes(scratch []record.Attribute) []record.Attribute {
 	scratch = scratch[:0]
 	for i := range m.Attributes {

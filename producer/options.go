@@ -29,23 +29,23 @@ const (
 	DefaultMaxMessageBytes  = record.DefaultMaxMessageSize
 )
 
-// minBuffered is the smallest buffer that is worth the name: each request in flight needs a part of it.
+// minBuffered is the smallest valid memory bound: all requests in flight share it.
 const minBuffered = 256 << 10
 
-// Service takes requests: an RPC client, or in one process the role itself. The bytes of a request are used only until the call
-// returns.
+// Service accepts write requests: an RPC client, or the role itself in the same process. It must not use the bytes of a request
+// after Write returns.
 type Service interface {
 	Write(ctx context.Context, req *scribev1.WriteRequest) (*scribev1.WriteResponse, error)
 }
 
-// Option changes how a Producer works.
+// Option configures a Producer.
 type Option interface{ applyTo(*producerConfig) }
 
 type optionFunc func(*producerConfig)
 
 func (o optionFunc) applyTo(c *producerConfig) { o(c) }
 
-// producerConfig is what the options set. A field at its zero value is not valid unless it says so.
+// producerConfig holds the values of the options. The zero value of a field is invalid unless its comment says otherwise.
 type producerConfig struct {
 	ack              AckLevel
 	linger           time.Duration // 0 = send at once
@@ -60,7 +60,7 @@ type producerConfig struct {
 	backoffMax       time.Duration
 	maxMessage       int
 	identity         *Identity        // nil = a random one
-	now              func() time.Time // of the caller; nil = the system's
+	now              func() time.Time // the caller's clock; nil = the system's
 	ownClock         bool
 	random           func() float64 // in [0, 1), for jitter
 	logger           *slog.Logger
@@ -119,54 +119,55 @@ func (c *producerConfig) validateOptions() error {
 	return errors.Join(errs...)
 }
 
-// WithAck sets what a write waits for; the default is [AckCommitted]. [Producer.WithCallAck] changes it for single calls.
+// WithAck sets the acknowledgement level that writes wait for; the default is [AckCommitted]. [Producer.WithCallAck] changes it
+// for single calls.
 func WithAck(level AckLevel) Option { return optionFunc(func(c *producerConfig) { c.ack = level }) }
 
-// WithLinger sets how long messages of Log and WriteAsync wait for company; the default is [DefaultLinger], 0 sends at once.
-// Calls that wait for their outcome never linger.
+// WithLinger sets how long messages of Log and WriteAsync wait for others to share their frame; the default is [DefaultLinger], 0
+// sends at once. Calls that wait for their outcome never linger.
 func WithLinger(d time.Duration) Option { return optionFunc(func(c *producerConfig) { c.linger = d }) }
 
-// WithBatchBytes sets how large a frame of a (category, shard) may become before it is sent without lingering; the default is
-// [DefaultBatchBytes].
+// WithBatchBytes sets the size at which a frame is sent without lingering further; the default is [DefaultBatchBytes].
 func WithBatchBytes(n int) Option { return optionFunc(func(c *producerConfig) { c.batchBytes = n }) }
 
-// WithMaxBufferedBytes bounds the memory of messages that wait or are being sent, of all categories together; the default is
-// [DefaultMaxBufferedBytes]. When it is full, Log drops and counts, WriteAsync fails with [ErrBufferFull], and the calls with a
-// context wait for space.
+// WithMaxBufferedBytes bounds the memory of messages that are queued or in flight, for all categories together; the default is
+// [DefaultMaxBufferedBytes]. When it is used up, Log drops and counts messages, WriteAsync fails with [ErrBufferFull], and calls
+// with a context wait for space.
 func WithMaxBufferedBytes(n int64) Option {
 	return optionFunc(func(c *producerConfig) { c.maxBuffered = n })
 }
 
-// WithMaxInFlight sets how many requests run at the same time; the default is [DefaultMaxInFlight]. One (category, shard) is
-// never in two of them, which keeps its order.
+// WithMaxInFlight bounds concurrent requests; the default is [DefaultMaxInFlight]. Frames of one (category, shard) are never in
+// two of them, which keeps their order.
 func WithMaxInFlight(requests int) Option {
 	return optionFunc(func(c *producerConfig) { c.maxInFlight = requests })
 }
 
-// WithFramesPerRequest bounds how many frames of one (category, shard) a request carries; the default, 0, is as many as fit. In
-// a category that is not exactly_once, a server may refuse one frame of a request and take a later one; with 1 there is no later
-// one, and the order within a (category, shard) is strict even then, at the price of one frame per round trip.
+// WithFramesPerRequest bounds the frames of one (category, shard) in a request; the default, 0, is as many as fit. In a category
+// that is not exactly_once, a server may refuse one frame of a request and accept a later one. With 1 there is no later one, so
+// the order within a (category, shard) is strict even then, at the price of one frame per round trip.
 func WithFramesPerRequest(n int) Option {
 	return optionFunc(func(c *producerConfig) { c.framesPerRequest = n })
 }
 
-// WithRequestTimeout bounds one request; the default is [DefaultRequestTimeout]. It travels to the servers as their deadline.
+// WithRequestTimeout bounds the duration of one request; the default is [DefaultRequestTimeout]. Servers receive it as their
+// deadline.
 func WithRequestTimeout(d time.Duration) Option {
 	return optionFunc(func(c *producerConfig) { c.requestTimeout = d })
 }
 
-// WithDeliveryTimeout bounds how long a message is kept and tried, from when it was taken; the default is
-// [DefaultDeliveryTimeout], 0 is for ever. It is noticed between attempts: an attempt that is under way ends first.
+// WithDeliveryTimeout bounds the time from the acceptance of a message until it fails; the default is [DefaultDeliveryTimeout], 0
+// is unlimited. It is checked between attempts: a running attempt ends first.
 func WithDeliveryTimeout(d time.Duration) Option {
 	return optionFunc(func(c *producerConfig) { c.deliveryTimeout = d })
 }
 
-// WithRetries bounds how often a frame is sent again after a failure that may pass; below 0, the default, only the delivery
-// timeout bounds it. 0 does not retry.
+// WithRetries bounds the retries of a frame after transient failures. Below 0, the default, only the delivery timeout bounds
+// them. 0 does not retry.
 func WithRetries(n int) Option { return optionFunc(func(c *producerConfig) { c.retries = n }) }
 
 // WithBackoff sets the pause before the first retry, which doubles with every failure, and the longest one. Pauses are jittered,
-// and never shorter than a server asked for. The defaults are [DefaultBackoff] and [DefaultLongestBackoff].
+// and never shorter than the server's retry hint. The defaults are [DefaultBackoff] and [DefaultLongestBackoff].
 func WithBackoff(first, longest time.Duration) Option {
 	return optionFunc(func(c *producerConfig) { c.backoffMin, c.backoffMax = first, longest })
 }
@@ -176,24 +177,24 @@ func WithMaxMessageBytes(n int) Option {
 	return optionFunc(func(c *producerConfig) { c.maxMessage = n })
 }
 
-// WithIdentity continues the producer that had this identity, so that messages that it wrote already are recognised when they
-// are written again. See [Identity].
+// WithIdentity continues the producer that had this identity, so that servers recognise messages that are written again. See
+// [Identity].
 func WithIdentity(id Identity) Option {
 	return optionFunc(func(c *producerConfig) { c.identity = &id })
 }
 
-// WithClock sets the clock of event times, which is then asked for each message; the default is the system's, read once in a
-// millisecond when messages come close together. Timeouts always follow the real one.
+// WithClock sets the clock for event times; it is then read for each message. The default is the system's clock, which is read
+// once a millisecond under load. Timeouts always use the system's clock.
 func WithClock(now func() time.Time) Option {
 	return optionFunc(func(c *producerConfig) { c.now, c.ownClock = now, true })
 }
 
-// WithRandom sets the source of jitter: numbers in [0, 1). It is called by several goroutines at the same time.
+// WithRandom sets the source of jitter: numbers in [0, 1). The function must be safe for concurrent use.
 func WithRandom(random func() float64) Option {
 	return optionFunc(func(c *producerConfig) { c.random = random })
 }
 
-// WithLogger sets where the producer reports retries and losses; the default is nowhere.
+// WithLogger sets the logger for retries and losses; by default nothing is logged.
 func WithLogger(l *slog.Logger) Option { return optionFunc(func(c *producerConfig) { c.logger = l }) }
 
 // WithHTTPClient sets the HTTP client, for TLS or authentication; the default speaks HTTP/1.1 without TLS.
@@ -201,24 +202,26 @@ func WithHTTPClient(hc *http.Client) Option {
 	return optionFunc(func(c *producerConfig) { c.httpClient = hc })
 }
 
-// WithService writes to s instead of a server's address: a role in the same process.
+// WithService writes to s instead of a server's address. It is for a role in the same process.
 func WithService(s Service) Option { return optionFunc(func(c *producerConfig) { c.service = s }) }
 
-// WithOnDrop sets a function that is told of every loss: messages that Log did not take, and those that were given up later,
-// whoever wrote them. It is called by the goroutine that noticed, maybe concurrently, and must not block nor call the producer.
+// WithOnDrop sets a function that is called for every loss: messages that Log refused, and messages of any call that failed
+// later. The goroutine that noticed the loss calls it, possibly concurrently with others. It must not block and must not call the
+// producer.
 func WithOnDrop(fn func(Drop)) Option { return optionFunc(func(c *producerConfig) { c.onDrop = fn }) }
 
-// WithOnAck sets a function that is told of every acknowledged frame, for metrics. It is called as [WithOnDrop]'s is.
+// WithOnAck sets a function that is called for every acknowledged frame, for metrics. The rules of [WithOnDrop] apply.
 func WithOnAck(fn func(Acked)) Option { return optionFunc(func(c *producerConfig) { c.onAck = fn }) }
 
-// WithOnSampled sets a function that is told of every frame that a server left out on purpose. It is called as [WithOnDrop]'s is.
+// WithOnSampled sets a function that is called for every frame that a server left out by sampling. The rules of [WithOnDrop]
+// apply.
 func WithOnSampled(fn func(Sampled)) Option {
 	return optionFunc(func(c *producerConfig) { c.onSampled = fn })
 }
 
-// WithLossReports tells the readers of a category what the producer had to drop of it ([Drop]): sums by shard and reason, at most so often, as
-// reports that consumers yield as gaps (docs/format/loss.md). A report is sent until it is stored; what may have been stored
-// ([DropUnknownOutcome]) is not reported. The default, 0, tells nobody.
+// WithLossReports tells the readers of a category which messages the producer dropped ([Drop]). It writes loss reports, sums by
+// shard and reason, at most once in each interval; consumers yield them as gaps (docs/format/loss.md). A report is retried until
+// it is stored. Messages that may have been stored ([DropUnknownOutcome]) are not reported. The default, 0, writes no reports.
 func WithLossReports(every time.Duration) Option {
 	return optionFunc(func(c *producerConfig) { c.reportLosses = every })
 }

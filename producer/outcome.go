@@ -10,34 +10,35 @@ import (
 	scribev1 "scribe/proto/scribe/v1"
 )
 
-// frameAction is what happens to a frame after an attempt.
+// frameAction is the next step for a frame after an attempt.
 type frameAction uint8
 
 const (
-	acked   frameAction = 1 // it is stored, as far as was asked
+	acked   frameAction = 1 // it is stored, to the requested acknowledgement level
 	repeat  frameAction = 2 // it is sent again
-	failed  frameAction = 3 // it is given up
-	isolate frameAction = 4 // it is sent again, alone, since the cause may be another frame's
-	trim    frameAction = 5 // its first messages are stored: the rest is sent
-	sampled frameAction = 6 // the server left it out on purpose: it is neither stored nor sent again
+	failed  frameAction = 3 // it fails
+	isolate frameAction = 4 // it is sent again, alone, since another frame may be the cause
+	trim    frameAction = 5 // its first messages are stored; the rest is sent
+	sampled frameAction = 6 // the server left it out by sampling; it is not sent again
 )
 
-// attemptOutcome is what an attempt means for a frame.
+// attemptOutcome is the classified outcome of an attempt for one frame.
 type attemptOutcome struct {
 	action frameAction
-	// cause is the sentinel and detail what was said, unless acked.
+	// cause is the sentinel and detail the error of the attempt, unless action is acked.
 	cause, detail error
-	// unknown says that this attempt may have stored the frame.
+	// unknown reports that this attempt may have stored the frame.
 	unknown bool
-	// gap says that the server misses messages before the frame's.
+	// gap reports that the server lacks messages before those of the frame.
 	gap bool
-	// after is the server's hint when to try again.
+	// after is the server's retry hint.
 	after time.Duration
-	// stored is how many of the frame's messages are stored, with trim.
+	// stored is the number of the frame's messages that are stored, if action is trim.
 	stored int
 }
 
-// classifyRequest says what an error of a whole request means for each of its frames; several says that there was more than one.
+// classifyRequest returns the outcome that an error of a whole request means for each of its frames. several reports that the
+// request had more than one frame.
 func classifyRequest(err error, several bool) attemptOutcome {
 	d := retry.Classify(err)
 	if errors.Is(err, ErrInvalid) { // not encoded, so not sent
@@ -55,7 +56,7 @@ func classifyRequest(err error, several bool) attemptOutcome {
 	return v
 }
 
-// classifyFrame says what a frame's own result means. first and count are its sequences.
+// classifyFrame returns the outcome that a frame's own result means. The frame has count sequences from first.
 func classifyFrame(res *scribev1.FrameResult, producer, first uint64, count int) attemptOutcome {
 	info := res.GetError()
 	switch {
@@ -76,7 +77,7 @@ func classifyFrame(res *scribev1.FrameResult, producer, first uint64, count int)
 			v.action, v.stored = trim, int(next-first)
 		}
 	case scribev1.Reason_REASON_INVALID:
-		// A frame of which a part is stored can't be taken as it is: the reason is about the frame, the conflict about the part.
+		// The server can't accept a partly stored frame. The reason describes the frame, the conflict its stored part.
 		if next := storedTo(info, producer); next > first && next < first+uint64(count) {
 			v.action, v.stored, v.cause = trim, int(next-first), ErrOutOfSequence
 		}
@@ -93,7 +94,8 @@ func classifyFrame(res *scribev1.FrameResult, producer, first uint64, count int)
 	return v
 }
 
-// storedTo is the sequence up to which an error says that a producer's messages are stored; the largest when it does not say.
+// storedTo returns the sequence up to which the producer's messages are stored, according to an error; math.MaxUint64 if the
+// error has no such conflict.
 func storedTo(info *scribev1.ErrorInfo, producer uint64) uint64 {
 	next := uint64(math.MaxUint64)
 	for _, c := range info.GetConflicts() {

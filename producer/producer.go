@@ -19,25 +19,25 @@ import (
 	"scribe/producer/internal/schedule"
 )
 
-// Producer writes messages. It is safe for concurrent use; [Producer.Close] it.
+// Producer writes messages. It is safe for concurrent use. [Producer.Close] must be called to release it.
 type Producer struct {
 	*sharedCore
 	ack AckLevel
 }
 
-// sharedCore is what a Producer and its views share.
+// sharedCore is the state that a Producer and its views share.
 type sharedCore struct {
 	cfg     producerConfig
 	service Service
-	pieces  rpc.PieceWriter // the service, if it takes frames in pieces; else nil
-	release func()          // gives back the connections; may be nil
+	pieces  rpc.PieceWriter // the service, if it accepts frames in pieces; else nil
+	release func()          // closes the connections; may be nil
 
 	id        uint64
 	epoch     uint32             // of streams without an entry in resume
 	resume    map[Shard]Sequence // read only
 	continued bool               // the identity was given
 
-	maxMessage int // bytes of a message: the configured limit, or what fits the memory
+	maxMessage int // limit of a message in bytes: the configured one, or less if the memory bound is small
 
 	seed          maphash.Seed
 	stripes       [stripes]streamStripe
@@ -45,31 +45,30 @@ type sharedCore struct {
 	memory        *memoryBound
 	copies        copyMemory
 	buffers       buffers.Pool // of frames
-	largestBuffer int          // of a pooled one: a full batch
+	largestBuffer int          // size of the largest pooled buffer: a full batch
 	frames        sync.Pool    // of *frame
 	requests      sync.Pool    // of *request
 	sched         *schedule.Scheduler[shardStream]
 	clock         eventClock
-	backoff       backoff.Backoff // without a retry hint
+	backoff       backoff.Backoff // pauses in the absence of a retry hint
 
 	metrics *producerMetrics
 	losses  *lossReporter
-	refused atomic.Uint64 // messages that were not taken
+	refused atomic.Uint64 // messages that were not accepted
 	drops   [len(dropReasons)]atomic.Uint64
 
 	ctx     context.Context //nolint:containedctx // of the requests: it ends when Close stops waiting
 	cancel  context.CancelCauseFunc
-	running chan struct{}   // closed when the loop has ended
+	running chan struct{}   // closed when sendLoop has returned
 	senders sync.WaitGroup  // requests
 	calls   lifecycle.Calls // for Close
-	// closing ends when Close begins.
+	// closing is canceled when Close begins.
 	closing      context.Context //nolint:containedctx // ends waits of calls
 	beginClosing context.CancelFunc
 }
 
-// New returns a producer that writes to the server at a URL, for example [DefaultServer], which "" stands for, or the socket of
-// the host's agent, unix:/path. It does not connect before there is something to send. The error reports every option that is
-// not valid.
+// New returns a producer that writes to a server. The address is a URL, or unix:/path for the socket of the host's agent; ""
+// means [DefaultServer]. New does not connect: the first request does. The error reports every invalid option.
 func New(server string, opts ...Option) (*Producer, error) {
 	cfg := defaultConfig()
 	for _, o := range opts {
@@ -90,7 +89,7 @@ func New(server string, opts ...Option) (*Producer, error) {
 	if id := cfg.identity; id != nil {
 		c.id, c.epoch, c.resume, c.continued = id.ID, id.Epoch, maps.Clone(id.Sequences), true
 	}
-	// A request of several frames is a copy of them. So that copies are within the bound too, a quarter of it is set aside.
+	// A request of several frames copies them. A quarter of the memory bound is reserved for these copies.
 	aside := min(cfg.maxBuffered/4, int64(cfg.maxInFlight)*maxRequest)
 	c.copies.free.Store(aside)
 	frames := cfg.maxBuffered - aside
@@ -119,7 +118,7 @@ func New(server string, opts ...Option) (*Producer, error) {
 	return p, nil
 }
 
-// connectService makes the service of an address unless one was given.
+// connectService makes a client for the server's address unless the options supply a service.
 func (c *sharedCore) connectService(server string) {
 	if c.service = c.cfg.service; c.service != nil {
 		return
@@ -135,7 +134,7 @@ func (c *sharedCore) connectService(server string) {
 	c.service, c.release = discovery.New(t, server).Write(), t.Close
 }
 
-// randomID is never 0, which means none.
+// randomID returns a random id. It is never 0, which means no id.
 func randomID() uint64 {
 	for {
 		if id := rand.Uint64(); id != 0 {
@@ -144,12 +143,12 @@ func randomID() uint64 {
 	}
 }
 
-// WithCallAck returns a view of the producer whose calls wait for another level:
+// WithCallAck returns a view of the producer whose calls wait for another acknowledgement level:
 //
 //	p.WithCallAck(producer.AckSpooled).Write(ctx, "web.access", m)
 //
 // It shares everything with p. Messages of one (category, shard) keep their order across levels, so a change of level ends a
-// frame and a request: do not alternate for each message.
+// frame and a request: do not alternate between messages. An invalid level leaves that of p.
 func (p *Producer) WithCallAck(level AckLevel) *Producer {
 	if !level.isValid() {
 		level = p.ack
@@ -157,8 +156,9 @@ func (p *Producer) WithCallAck(level AckLevel) *Producer {
 	return &Producer{sharedCore: p.sharedCore, ack: level}
 }
 
-// Flush sends everything that was taken before, without lingering, and waits until it is acknowledged or has failed; what failed
-// is told by the results and the hook of [WithOnDrop]. The error is what ended ctx.
+// Flush sends all messages accepted before the call, without lingering, and waits until each is acknowledged or has failed.
+// Failures are reported by the results and the hook of [WithOnDrop]. Flush returns an error only when ctx ends first; it wraps
+// the cause of ctx.
 func (p *Producer) Flush(ctx context.Context) error {
 	var pending []*Result
 	for i := range p.stripes {
@@ -174,7 +174,7 @@ func (p *Producer) Flush(ctx context.Context) error {
 	return nil
 }
 
-// hurryStripe makes everything in the stripe due, and appends the results to pending.
+// hurryStripe makes all frames of the stripe due, and appends their results to pending.
 func (st *streamStripe) hurryStripe(c *sharedCore, pending []*Result) []*Result {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -194,8 +194,8 @@ func (st *streamStripe) hurryStripe(c *sharedCore, pending []*Result) []*Result 
 	return pending
 }
 
-// Close takes no more messages, sends what is buffered until ctx ends, and releases what the producer holds. What could not be
-// delivered then is in an *[UnsentError]. Repeating it waits for the first call and returns its error.
+// Close refuses further messages, sends the buffered ones until ctx ends, and releases connections and memory. Its error is an
+// *[UnsentError] if messages were not delivered. Repeated calls wait for the first one and return its error.
 func (p *Producer) Close(ctx context.Context) error {
 	c := p.sharedCore
 	return c.calls.Close(context.WithoutCancel(ctx), func() error {
@@ -222,7 +222,7 @@ func (p *Producer) Close(ctx context.Context) error {
 	})
 }
 
-// giveUpUnsent gives up everything that is left, and says what it was.
+// giveUpUnsent fails all buffered messages and reports how many they were; nil if there were none.
 func (c *sharedCore) giveUpUnsent(cause error) error {
 	e := &UnsentError{Cause: cause}
 	for i := range c.stripes {
@@ -253,31 +253,31 @@ func (c *sharedCore) giveUpUnsent(cause error) error {
 	return e
 }
 
-// Identity says who a producer is and how far it got, for a producer that continues it: [WithIdentity].
+// Identity is a producer's id with its epochs and sequences. Another producer continues it with [WithIdentity].
 //
-// To write each message of a source once in an exactly_once category, keep the identity together with the position in the
-// source, taken when everything up to there was acknowledged (after Flush, say). After a crash, continue both: messages that
-// are written again get the same sequences, and the server recognises those that it has. Keep Epoch as it was for that. Raise it
-// instead, with sequences of your choice, to shut out an earlier producer that may still be alive; its messages are then no
-// longer recognised. [OpenIdentity] keeps both in a file.
+// To write each message of a source once in an exactly_once category, store the identity together with the position in the
+// source, when all messages up to that position are acknowledged (after Flush, for example). After a crash, continue from both:
+// messages that are written again get the same sequences, and the server drops those that it already stored. This requires an
+// unchanged Epoch. To fence an earlier producer that may still be alive, raise Epoch instead, with any sequences; the server then
+// no longer recognises messages of earlier epochs as duplicates. [OpenIdentity] stores both in a file.
 type Identity struct {
-	// ID is not 0, and unique: random.
+	// ID is a random, unique number, not 0.
 	ID uint64
-	// Epoch is that of shards that Sequences does not name; the first is 1.
+	// Epoch applies to shards that are not in Sequences; the first epoch is 1.
 	Epoch uint32
-	// Sequences are of the shards written to.
+	// Sequences has an entry for each shard written to.
 	Sequences map[Shard]Sequence
 }
 
-// Sequence is how far a producer got in a shard.
+// Sequence is a producer's progress in one shard.
 type Sequence struct {
-	// Epoch is raised by the producer when it gave up messages, since the server would wait for them.
+	// Epoch is raised by the producer when messages fail, since the server would otherwise wait for their sequences.
 	Epoch uint32
-	// Next is the sequence after the last acknowledged message: messages are numbered one by one.
+	// Next is the sequence after the last acknowledged message. Each message has one number.
 	Next uint64
 }
 
-// Identity returns the producer's identity as acknowledged so far.
+// Identity returns the producer's identity, with the sequences acknowledged so far.
 func (p *Producer) Identity() Identity {
 	c := p.sharedCore
 	id := Identity{ID: c.id, Epoch: c.epoch, Sequences: maps.Clone(c.resume)}
@@ -295,20 +295,20 @@ func (p *Producer) Identity() Identity {
 	return id
 }
 
-// Stats counts what happened since the start. Accepted = Acked + Sampled + Failed + Buffered at all times, in messages and in
-// bytes ([Message.Size]).
+// Stats counts messages since the start. Accepted = Acked + Sampled + Failed + Buffered at all times, in messages and in bytes
+// ([Message.Size]).
 type Stats struct {
 	Accepted, AcceptedBytes uint64
 	Acked, AckedBytes       uint64
-	// Sampled are those that servers left out on purpose, see [Position].
+	// Sampled are messages that servers left out by sampling, see [Position].
 	Sampled, SampledBytes   uint64
 	Failed, FailedBytes     uint64
 	Buffered, BufferedBytes uint64
-	// Refused are messages that were not accepted: because the buffer was full, or as not valid.
+	// Refused are messages that were not accepted, because the buffer was full or the message is invalid, for example.
 	Refused uint64
-	// Dropped are losses by reason: messages that Log did not take, and all that failed.
+	// Dropped counts lost messages by reason: those that Log refused, and all that failed.
 	Dropped map[DropReason]uint64
-	// Memory is how much of the memory bound is in use, in bytes; Streams is how many (category, shard) were written to.
+	// Memory is the used part of the memory bound, in bytes. Streams is the number of (category, shard) pairs written to.
 	Memory  int64
 	Streams int
 }
@@ -342,7 +342,7 @@ func (p *Producer) Stats() Stats {
 	return s
 }
 
-// refuseMessage counts a message that Log did not take.
+// refuseMessage counts a message that Log refused.
 func (c *sharedCore) refuseMessage(category string, shard uint32, size int64, err error) {
 	if errors.Is(err, errNoMemory) {
 		c.sched.EndLingering()
@@ -354,7 +354,7 @@ func (c *sharedCore) refuseMessage(category string, shard uint32, size int64, er
 
 func (c *sharedCore) countRefused(n int) { c.refused.Add(uint64(n)) }
 
-// countLost counts a loss and tells of it.
+// countLost counts a loss, and passes it to the loss reporter and the hook.
 func (c *sharedCore) countLost(d Drop) {
 	for i, r := range dropReasons {
 		if r == d.Reason {

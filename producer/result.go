@@ -9,14 +9,14 @@ import (
 
 // Result is the pending outcome of a message. Messages that travel in one frame share it.
 type Result struct {
-	done chan struct{} // closed once the rest is set, for good
+	done chan struct{} // closed after err and at are set; they do not change afterwards
 	err  error
 	at   Position
 }
 
 func newResult() *Result { return &Result{done: make(chan struct{})} }
 
-// settledResult is the result of a message that was not taken.
+// settledResult returns the result of a message that was refused.
 func settledResult(err error) *Result {
 	r := newResult()
 	r.err = err
@@ -24,11 +24,11 @@ func settledResult(err error) *Result {
 	return r
 }
 
-// Done is closed when the outcome is known.
+// Done returns a channel that is closed when the outcome is known.
 func (r *Result) Done() <-chan struct{} { return r.done }
 
-// Err is why the message was not acknowledged. It is nil when it was, when the server left it out on purpose ([Position] says so),
-// and as long as the outcome is not known.
+// Err returns the error of a message that failed. It is nil if the message was acknowledged, if the server left it out by
+// sampling ([Position] tells), and while the outcome is pending.
 func (r *Result) Err() error {
 	select {
 	case <-r.done:
@@ -38,7 +38,7 @@ func (r *Result) Err() error {
 	}
 }
 
-// Position is where an acknowledged message is, and zero as long as that is not known.
+// Position returns the position of an acknowledged message; it is zero while the outcome is pending.
 func (r *Result) Position() Position {
 	select {
 	case <-r.done:
@@ -48,8 +48,8 @@ func (r *Result) Position() Position {
 	}
 }
 
-// Wait waits for the outcome and returns [Result.Err]. When ctx ends before, the message is still being sent, and the error
-// matches [ErrUnknownOutcome] and what ended ctx.
+// Wait waits for the outcome and returns [Result.Err]. If ctx ends first, the producer continues to send the message, and the
+// error matches [ErrUnknownOutcome] and the cause of ctx.
 func (r *Result) Wait(ctx context.Context) error {
 	select {
 	case <-r.done:
@@ -67,11 +67,11 @@ func (r *Result) Wait(ctx context.Context) error {
 // Batch is the pending outcome of the messages of a batch.
 type Batch struct {
 	spans []resultSpan
-	few   [4]resultSpan // spans, unless there are more
+	few   [4]resultSpan // memory of spans while they fit
 	total int
 }
 
-// resultSpan is a row of messages of a batch with one result.
+// resultSpan is a run of neighbouring messages that share a result.
 type resultSpan struct {
 	r *Result
 	n int
@@ -99,9 +99,9 @@ func (b *Batch) Results() iter.Seq[*Result] {
 	}
 }
 
-// Wait waits until every message is acknowledged or has failed: then the error is a *[BatchError] that names the failed ones. It is
-// nil for those that a server left out on purpose ([Position]). When ctx ends before, messages are still being sent, and their errors
-// match [ErrUnknownOutcome] and what ended ctx.
+// Wait waits until every message is acknowledged or has failed. Its error is a *[BatchError] that lists the failed messages;
+// messages that a server left out by sampling ([Position]) are not among them. If ctx ends first, the producer continues to send
+// the pending messages, and their errors match [ErrUnknownOutcome] and the cause of ctx.
 func (b *Batch) Wait(ctx context.Context) error {
 	var failed []MessageError
 	index := 0
@@ -119,19 +119,19 @@ func (b *Batch) Wait(ctx context.Context) error {
 	return nil
 }
 
-// Position is where messages are whose outcome is no error. Shard and LSN are 0 below [AckCommitted], and LSN for a repeated message whose
-// position the server no longer knows.
+// Position is the location of messages that were written without an error. Shard and LSN are 0 below [AckCommitted]. LSN is also
+// 0 for a duplicate whose position the server no longer knows.
 type Position struct {
-	// Shard is the physical shard, LSN the log sequence number of the pointer that covers the message.
+	// Shard is the physical shard. LSN is the log sequence number of the pointer that covers the message.
 	Shard, LSN uint64
-	// Duplicate says that an earlier attempt, or an earlier producer of the same identity, had stored it.
+	// Duplicate reports that an earlier attempt, or an earlier producer with the same identity, had stored the message.
 	Duplicate bool
-	// Sampled says that it is nowhere: the category is over its quota and keeps a sample, which the message is not part of. Those
-	// that are kept carry the rate, so that readers can count it. Sending it again would only be another draw.
+	// Sampled reports that the message was not stored: the category is over its quota, and sampling left the message out. Stored
+	// messages carry the rate, so that readers can extrapolate. Retrying would only draw again.
 	Sampled bool
 }
 
-// Drop tells of messages that were lost to this producer.
+// Drop describes messages that the producer dropped.
 type Drop struct {
 	Shard    Shard
 	Messages int
@@ -141,7 +141,7 @@ type Drop struct {
 	Err    error
 }
 
-// Sampled tells of a frame that the server left out on purpose, because its category is over its quota and keeps a sample.
+// Sampled describes a frame that the server left out by sampling, because its category is over its quota.
 type Sampled struct {
 	Shard    Shard
 	Messages int
@@ -149,15 +149,15 @@ type Sampled struct {
 	Bytes int64
 }
 
-// Acked tells of a frame that was acknowledged.
+// Acked describes an acknowledged frame.
 type Acked struct {
 	Shard    Shard
 	Messages int
 	// Bytes is the sum of [Message.Size].
 	Bytes    int64
 	Position Position
-	// Attempts is how often the frame was sent.
+	// Attempts is the number of times the frame was sent.
 	Attempts int
-	// Latency is the time since its first message was taken.
+	// Latency is the time since the first message of the frame was accepted.
 	Latency time.Duration
 }
